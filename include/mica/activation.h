@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Activations, and their gated forms (GLU, ReGLU, GEGLU, SwiGLU, ...).
+ *   fwd   y = act(x);            gated: x is split in two halves u, v along `axis`, y = act(u) * v
+ *   bwd   dx = dy * act'(x);     gated: du = dy v act'(u), dv = dy act(u)
+ * GLU is act=sigmoid gated=1, SwiGLU act=silu gated=1, GEGLU act=gelu gated=1.
+ * In place is allowed without gating: y on x, dx on dy, with equal tensors.
+ * At a kink the derivative is that of the left branch (relu'(0) = 0), as in PyTorch.  */
+#ifndef MICA_ACTIVATION_H
+#define MICA_ACTIVATION_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_activation_pass { MICA_ACTIVATION_FWD, MICA_ACTIVATION_BWD } mica_activation_pass;
+enum { MICA_ACTIVATION_X, MICA_ACTIVATION_Y, MICA_ACTIVATION_DY, MICA_ACTIVATION_DX };
+enum { MICA_ACTIVATION_ALPHA, MICA_ACTIVATION_BETA };
+
+typedef struct mica_activation_desc {
+    mica_activation_pass pass;
+    mica_act act;
+    mica_tensor x;
+    mica_tensor y;      /* fwd: inferred */
+    mica_tensor dy, dx; /* bwd: inferred */
+    bool gated;
+    int64_t axis;        /* of the split; negative counts from the end */
+    double act_a, act_b; /* parameters; see MICA_ACTIVATIONS */
+} mica_activation_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_activation_plan(mica_context *context,
+                                               const mica_activation_desc *desc,
+                                               const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "activation", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

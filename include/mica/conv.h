@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Convolution in one, two and three dimensions: forward, gradient of the input (dgrad), gradient
+ * of the filter (wgrad); transposed, grouped, depthwise, dilated, any strides.
+ *
+ *   fwd    y[n,k,p,q] = sum over c,r,s of x[n, g*C/G + c, p*stride - pad + r*dilation, ...]
+ * w[k,c,r,s] dgrad  x = the gradient by x of sum(y * fwd(x, w)); reads y (the incoming gradient)
+ * and w wgrad  w = the gradient by w; reads x and y
+ *
+ * This is cross-correlation, as in PyTorch and cuDNN's default; flip=1 mirrors the filter.
+ * transposed=1 exchanges the roles of x and y: fwd computes what dgrad of the plain convolution
+ * computes, and the filter is C x K/G x R x S as in PyTorch.
+ * result = alpha * conv + beta * (old content), then the epilogue (fwd only).
+ * Types: f64 f32 f16 bf16, accumulated in f64 or f32; s8 or u8 x by s8 w forward, accumulated
+ * exactly in s32, y s32, f32 or s8 (rounded to nearest even, saturated).
+ * A transposed convolution or another rank needs no other entry: rank 3, 4 or 5 says it.  */
+#ifndef MICA_CONV_H
+#define MICA_CONV_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_conv_pass { MICA_CONV_FWD, MICA_CONV_DGRAD, MICA_CONV_WGRAD } mica_conv_pass;
+
+/* Run arguments. What is absent in the descriptor stays NULL. */
+enum {
+    MICA_CONV_X,
+    MICA_CONV_W,
+    MICA_CONV_Y,
+    MICA_CONV_BIAS,
+    MICA_CONV_SCALE,
+    MICA_CONV_SHIFT,
+    MICA_CONV_RESIDUAL
+};
+/* Run-time scalars, defaults 1 and 0. */
+enum { MICA_CONV_ALPHA, MICA_CONV_BETA };
+
+typedef struct mica_conv_desc {
+    mica_conv_pass pass;
+    mica_tensor x;         /* N x C x spatial; dgrad: inferred for stride 1, else needed */
+    mica_tensor w;         /* K x C/G x filter (transposed: C x K/G x filter); wgrad: needed */
+    mica_tensor y;         /* N x K x spatial; fwd: inferred, in the memory order of x */
+    int64_t pad[3];        /* zeros before and after each axis */
+    int64_t pad_extra[3];  /* added to pad at the end of an axis: asymmetric; may be negative */
+    int64_t stride[3];     /* 0 means 1 */
+    int64_t dilation[3];   /* 0 means 1 */
+    int64_t output_pad[3]; /* transposed only: added to the end of y */
+    int64_t groups;        /* 0 means 1; C groups are a depthwise convolution */
+    bool transposed;
+    bool flip; /* true convolution: the filter is mirrored */
+    mica_compute compute;
+    int32_t epilogue[MICA_MAX_STEPS];
+    double act_a, act_b;            /* parameters of the activation step */
+    mica_tensor bias, scale, shift; /* K; inferred as f32 (f64 for f64) */
+    mica_tensor residual;           /* as y; inferred */
+} mica_conv_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_conv_plan(mica_context *context, const mica_conv_desc *desc,
+                                         const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "conv", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Cross-entropy from logits: loss[i] = -sum over c of t[i,c] log softmax(x)[i,c], where t is the
+ * one-hot label smoothed as (1 - smoothing) * onehot + smoothing / C. fwd   writes loss: one
+ * element for mean and sum, one per row for none. lse, if given, receives log(sum(exp(x))) of each
+ * row. bwd   dx = dloss * (softmax(x) - t), over the number of rows that count for mean. Rows whose
+ * label is ignore_index give 0 and do not count; mean over no rows is NaN, as in PyTorch. A label
+ * out of range gives NaN in its row: nothing is read out of bounds.  */
+#ifndef MICA_CROSS_ENTROPY_H
+#define MICA_CROSS_ENTROPY_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_cross_entropy_pass {
+    MICA_CROSS_ENTROPY_FWD,
+    MICA_CROSS_ENTROPY_BWD
+} mica_cross_entropy_pass;
+typedef enum mica_reduction { MICA_REDUCE_MEAN, MICA_REDUCE_SUM, MICA_REDUCE_NONE } mica_reduction;
+
+enum {
+    MICA_CROSS_ENTROPY_X,
+    MICA_CROSS_ENTROPY_LABELS,
+    MICA_CROSS_ENTROPY_LOSS,
+    MICA_CROSS_ENTROPY_LSE,
+    MICA_CROSS_ENTROPY_DLOSS,
+    MICA_CROSS_ENTROPY_DX
+};
+
+typedef struct mica_cross_entropy_desc {
+    mica_cross_entropy_pass pass;
+    mica_tensor x;      /* N x C, or N x C x spatial: logits */
+    mica_tensor labels; /* N, or N x spatial; s32 or s64; inferred as s64 */
+    mica_tensor loss;   /* fwd: inferred, f32 (f64 for f64) */
+    mica_tensor lse;    /* fwd: as labels, f32 or f64; absent unless given */
+    mica_tensor dloss;  /* bwd: as loss; inferred */
+    mica_tensor dx;     /* bwd: as x; inferred */
+    mica_reduction reduction;
+    double smoothing;     /* 0 to 1 */
+    bool ignore;          /* ignore_index holds */
+    int64_t ignore_index; /* such as -100 */
+} mica_cross_entropy_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_cross_entropy_plan(mica_context *context,
+                                                  const mica_cross_entropy_desc *desc,
+                                                  const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "cross_entropy", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

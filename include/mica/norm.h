@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Normalisation: layer, RMS, batch, group, instance; forward and backward; fused with a residual
+ * addition before it and an activation behind it.
+ *   u = x + residual          (residual given: layer and rms; sum receives u)
+ *   y = act(scale * (u - mean) * rstd + bias)        rms: mean = 0, rstd = 1/sqrt(mean(u^2) + eps)
+ * Statistics over: layer, rms: the last `axes` dimensions; batch: all but dimension 1; instance:
+ * all but dimensions 0 and 1; group: C/groups channels and all spatial positions of one sample.
+ * Variances are biased (divided by n) and computed in two passes or by Welford's method; the
+ * running variance of batch training is unbiased as in PyTorch:
+ *   running = (1 - momentum) * running + momentum * batch statistic
+ * bwd: reads x (with a residual: the sum u), y's gradient dy, and mean and rstd as saved by fwd;
+ * writes dx, and dscale and dbias if those tensors are given. mode=infer takes running statistics
+ * as constants. With an activation, bwd recomputes the value in front of it from x.  */
+#ifndef MICA_NORM_H
+#define MICA_NORM_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_norm_pass { MICA_NORM_FWD, MICA_NORM_BWD } mica_norm_pass;
+typedef enum mica_norm_kind {
+    MICA_NORM_LAYER,
+    MICA_NORM_RMS,
+    MICA_NORM_BATCH,
+    MICA_NORM_GROUP,
+    MICA_NORM_INSTANCE
+} mica_norm_kind;
+typedef enum mica_norm_mode {
+    MICA_NORM_TRAIN, /* statistics of this batch */
+    MICA_NORM_INFER  /* batch only: running statistics */
+} mica_norm_mode;
+
+/* fwd reads X RESIDUAL SCALE BIAS and writes Y SUM MEAN RSTD; bwd reads X DY SCALE BIAS MEAN RSTD
+ * and writes DX DSCALE DBIAS. */
+enum {
+    MICA_NORM_X,
+    MICA_NORM_RESIDUAL,
+    MICA_NORM_SCALE,
+    MICA_NORM_BIAS,
+    MICA_NORM_Y,
+    MICA_NORM_SUM,
+    MICA_NORM_MEAN,
+    MICA_NORM_RSTD,
+    MICA_NORM_RUNNING_MEAN,
+    MICA_NORM_RUNNING_VAR,
+    MICA_NORM_DY,
+    MICA_NORM_DX,
+    MICA_NORM_DSCALE,
+    MICA_NORM_DBIAS
+};
+
+typedef struct mica_norm_desc {
+    mica_norm_pass pass;
+    mica_norm_kind kind;
+    mica_norm_mode mode;
+    mica_tensor x;
+    mica_tensor residual;    /* as x; given: fused addition */
+    mica_tensor scale, bias; /* layer, rms: the last `axes` dims; others: C; absent: 1 and 0 */
+    mica_tensor y;           /* inferred as x; may have another floating type */
+    mica_tensor sum;         /* inferred as x where there is a residual */
+    mica_tensor mean, rstd;  /* f32 (f64 for f64), one per set; fwd train: written if given;
+                                bwd train: inferred, needed at run time */
+    mica_tensor running_mean, running_var; /* C; batch: train updates them if given */
+    mica_tensor dy, dx;                    /* bwd: inferred as x */
+    mica_tensor dscale, dbias; /* bwd: inferred as scale and bias where those are given */
+    int64_t axes;              /* layer, rms: trailing dimensions; 0 means 1 */
+    int64_t groups;            /* group */
+    double eps;                /* 0 means 1e-5 */
+    double momentum;           /* 0 means 0.1 */
+    mica_act act;              /* behind the affine step */
+    double act_a, act_b;
+} mica_norm_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_norm_plan(mica_context *context, const mica_norm_desc *desc,
+                                         const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "norm", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Contexts, plans and runs: everything that is the same for every operation.
+ *
+ *     context   a device and what was learnt of it: plan cache, tuning records, kernel cache
+ *     problem   an operation and its descriptor, readable from and written as one line of text
+ *     plan      a problem with an engine chosen and compiled; immutable; shared by threads
+ *     run       a plan applied to pointers; only enqueues, so a CUDA graph can capture it
+ *
+ * Threads: every function may be called from any thread; one context may be shared. */
+#ifndef MICA_PLAN_H
+#define MICA_PLAN_H
+
+#include "mica/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mica_context mica_context;
+typedef struct mica_problem mica_problem;
+typedef struct mica_plan mica_plan;
+
+/* ---- contexts ------------------------------------------------------------------------------
+ * device: "cpu"; "cuda:0"; "auto", the first GPU if there is one, else the CPU; or "sm_80",
+ * "sm_89", "sm_90a", a GPU that is only imagined: plans are made, kernels compiled, nothing
+ * runs. A CUDA context retains the device's primary context, so pointers and streams of the
+ * CUDA runtime, PyTorch or CuPy work as they are. */
+MICA_API mica_status mica_context_create(const char *device, mica_context **context);
+/* Plans made from the context must have been destroyed. NULL is allowed. */
+MICA_API void mica_context_destroy(mica_context *context);
+
+typedef struct mica_device_info {
+    char name[64];        /* "cpu" or "cuda:0" or "sm_90a" */
+    char model[96];       /* "AMD EPYC", "NVIDIA H200" */
+    bool cuda;            /* false: the CPU backend */
+    bool offline;         /* plans only */
+    int arch;             /* compute capability times ten, 90; 0 on the CPU */
+    int units;            /* multiprocessors, or threads on the CPU */
+    int64_t memory_bytes; /* device memory, or host memory */
+    int64_t cache_bytes;  /* L2 on a GPU, last level on the CPU */
+    int64_t shared_bytes; /* shared memory a block may have; 0 on the CPU */
+    double copy_gbps;     /* bytes read plus written per second of a large copy, in 1e9; a model */
+    double f32_tflops;    /* of plain f32 arithmetic; a model */
+    double bf16_tflops;   /* of the matrix units, or of f32 where there are none; a model */
+} mica_device_info;
+MICA_API mica_status mica_context_info(const mica_context *context, mica_device_info *info);
+
+/* Counters since the context was created. */
+typedef struct mica_stats {
+    int64_t plan_hits, plan_misses, plan_bytes, plans; /* plan cache */
+    int64_t kernels, kernel_hits, kernel_compiles;     /* kernels loaded; from disk; compiled */
+} mica_stats;
+MICA_API mica_status mica_context_stats(const mica_context *context, mica_stats *stats);
+/* Bound of the plan cache in bytes of host memory (default 64 MiB); 0 empties and disables it. */
+MICA_API mica_status mica_context_cache_limit(mica_context *context, int64_t bytes);
+/* Adds the tuning records of a file; later files win. One line each:
+ * problem | device | engine | config | milliseconds | versions. */
+MICA_API mica_status mica_context_load_records(mica_context *context, const char *path);
+/* Appends to the file what this context measured since the last call. */
+MICA_API mica_status mica_context_save_records(mica_context *context, const char *path);
+
+/* ---- memory, streams, time -----------------------------------------------------------------
+ * Conveniences for programs that have no other allocator; plans take any pointers. A stream is
+ * a CUstream (cudaStream_t) on a GPU and ignored on the CPU, where everything is synchronous. */
+MICA_API mica_status mica_malloc(mica_context *context, int64_t bytes, void **memory);
+MICA_API void mica_free(mica_context *context, void *memory);
+MICA_API mica_status mica_memset(mica_context *context, void *memory, int byte, int64_t bytes,
+                                 void *stream);
+/* Copies in either direction, between host and the context's device (or within it), in stream
+ * order; returns when the host side may be reused. */
+MICA_API mica_status mica_upload(mica_context *context, void *to, const void *from, int64_t bytes,
+                                 void *stream);
+MICA_API mica_status mica_download(mica_context *context, void *to, const void *from, int64_t bytes,
+                                   void *stream);
+MICA_API mica_status mica_stream_create(mica_context *context, void **stream);
+MICA_API void mica_stream_destroy(mica_context *context, void *stream);
+MICA_API mica_status mica_synchronize(mica_context *context, void *stream);
+
+typedef struct mica_event mica_event;
+MICA_API mica_status mica_event_create(mica_context *context, mica_event **event);
+MICA_API void mica_event_destroy(mica_context *context, mica_event *event);
+MICA_API mica_status mica_event_record(mica_context *context, mica_event *event, void *stream);
+/* Waits for `to`, then gives the time from `from` to `to` in milliseconds. */
+MICA_API mica_status mica_event_elapsed(mica_context *context, mica_event *from, mica_event *to,
+                                        double *ms);
+
+/* ---- plans --------------------------------------------------------------------------------- */
+
+#define MICA_MAX_ARGS    16
+#define MICA_MAX_SCALARS 4
+
+typedef enum mica_mode {
+    MICA_MODE_ESTIMATE, /* a cost model orders the engines; nothing is timed; deterministic */
+    MICA_MODE_MEASURE,  /* the best few of the model are timed, within measure_ms */
+    MICA_MODE_RECORDED  /* only what a record says; MICA_NOT_FOUND without one */
+} mica_mode;
+
+#define MICA_NO_WORKSPACE (-1)
+
+/* How to choose; all zero is the default. */
+typedef struct mica_options {
+    size_t size; /* sizeof(mica_options), or 0 for the fields of version 0.1 */
+    mica_mode mode;
+    int64_t workspace_limit; /* bytes; 0: no limit; MICA_NO_WORKSPACE: none at all */
+    const char *engine;      /* only this engine, by name; NULL: any */
+    const char *config;      /* only this config of it, in its text form; NULL: any */
+    bool nondeterministic;   /* engines whose bits vary between runs are allowed too */
+    int measure_ms;          /* budget of MICA_MODE_MEASURE; 0: 2000 */
+} mica_options;
+
+/* Makes a plan, or finds it in the context's cache. The families' functions (mica_conv_plan and
+ * so on) are this with the names filled in; a caller that was compiled against an older, shorter
+ * descriptor keeps working, the rest is taken as zero.
+ * Errors: MICA_INVALID, MICA_UNSUPPORTED with every engine's reason, and those of compiling. */
+MICA_API mica_status mica_plan_create(mica_context *context, const char *op, const void *desc,
+                                      size_t desc_size, const mica_options *options,
+                                      mica_plan **plan);
+/* The same from a problem line, "conv pass=fwd x=f32:1x3x8x8 w=f32:4x3x3x3 pad=1x1". */
+MICA_API mica_status mica_plan_from_text(mica_context *context, const char *line,
+                                         const mica_options *options, mica_plan **plan);
+/* Gives the plan back; it must not be running. NULL is allowed. */
+MICA_API void mica_plan_destroy(mica_plan *plan);
+
+/* Bytes of workspace that a run needs, exactly; 256-byte alignment. */
+MICA_API size_t mica_plan_workspace(const mica_plan *plan);
+MICA_API const char *mica_plan_engine(const mica_plan *plan);
+/* The chosen config in text, "tile=64x64 stages=3"; "" for an engine that has only one. */
+MICA_API const char *mica_plan_config(const mica_plan *plan);
+/* Predicted time in milliseconds. */
+MICA_API double mica_plan_predicted(const mica_plan *plan);
+/* The canonical problem line of the plan, defaults left out. Returns its length as snprintf. */
+MICA_API int mica_plan_describe(const mica_plan *plan, char *buffer, size_t size);
+
+typedef enum mica_dir { MICA_UNUSED, MICA_IN, MICA_OUT, MICA_INOUT } mica_dir;
+
+/* An argument of a plan or problem. */
+typedef struct mica_arg_info {
+    const char *name;   /* "x" */
+    mica_dir dir;       /* MICA_UNUSED: leave the pointer NULL */
+    bool optional;      /* may be NULL at run time */
+    mica_tensor tensor; /* as inferred; the pointer is that of element 0 */
+} mica_arg_info;
+/* index counts as the family's enumerators do (MICA_CONV_X); MICA_INVALID past the last. */
+MICA_API mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info);
+
+/* One execution. Zero what is not used. */
+typedef struct mica_run {
+    void *args[MICA_MAX_ARGS]; /* pointers to element 0, by the family's enumerators */
+    const double *scalars;     /* by the family's enumerators (MICA_CONV_ALPHA); NULL: defaults */
+    void *workspace;           /* mica_plan_workspace() bytes, or NULL if that is 0 */
+    void *stream;              /* CUstream; NULL: the default stream */
+} mica_run;
+
+/* Enqueues the work: no allocation, lock, text, compilation or synchronisation. Inputs and
+ * outputs must not overlap unless the family's header says so.
+ * Errors: MICA_INVALID (a pointer is missing, misaligned or overlaps), MICA_DEVICE_LOST, ... */
+MICA_API mica_status mica_plan_run(const mica_plan *plan, const mica_run *run);
+
+/* ---- problems and engines: what tools look at ----------------------------------------------- */
+
+/* Names of the operations, in the order of the library; NULL past the last. */
+MICA_API const char *mica_op_name(int index);
+
+/* A field of an operation's descriptor, for tools and bindings. */
+typedef struct mica_field_info {
+    const char *name;
+    const char *type;             /* "tensor", "enum", "int", "float", "axes", "flag", "list" */
+    size_t offset;                /* in the descriptor struct */
+    const char *const *spellings; /* of an enum or list, NULL-terminated; else NULL */
+    const char *doc;
+} mica_field_info;
+MICA_API mica_status mica_op_field(const char *op, int index, mica_field_info *info);
+MICA_API size_t mica_op_desc_size(const char *op);
+/* Run-time scalars: name and default. */
+MICA_API mica_status mica_op_scalar(const char *op, int index, const char **name, double *value);
+MICA_API const char *mica_op_doc(const char *op);
+/* "cpu" or "cuda" engines of an operation in the library's order; NULL past the last. */
+MICA_API const char *mica_op_engine(const char *op, int index);
+
+/* A checked and inferred problem. In a line, run-time scalars stand as fields too ("alpha=2"):
+ * they belong to the problem, not to its plan. */
+MICA_API mica_status mica_problem_from_text(const char *line, mica_problem **problem);
+MICA_API mica_status mica_problem_create(const char *op, const void *desc, size_t desc_size,
+                                         mica_problem **problem);
+MICA_API void mica_problem_destroy(mica_problem *problem);
+MICA_API int mica_problem_text(const mica_problem *problem, char *buffer, size_t size);
+MICA_API const char *mica_problem_op(const mica_problem *problem);
+MICA_API const void *mica_problem_desc(const mica_problem *problem);
+MICA_API const double *mica_problem_scalars(const mica_problem *problem);
+MICA_API mica_status mica_problem_arg(const mica_problem *problem, int index, mica_arg_info *info);
+/* Arithmetic and least memory traffic: each input read once, each output written once. */
+MICA_API void mica_problem_cost(const mica_problem *problem, double *flops, double *bytes);
+MICA_API mica_status mica_plan_problem(mica_context *context, const mica_problem *problem,
+                                       const mica_options *options, mica_plan **plan);
+
+/* An engine's answer to a problem on a device, without building anything. */
+typedef struct mica_verdict {
+    const char *engine; /* its name */
+    mica_status status; /* MICA_OK, or MICA_UNSUPPORTED */
+    char reason[256];   /* the value and the rule, if it refuses */
+    char config[128];   /* its best config by the model */
+    double predicted_ms;
+    bool deterministic;
+    bool reference; /* the plain loops that define the truth */
+} mica_verdict;
+/* Engines that do not belong to the context's backend are left out. MICA_INVALID past the last. */
+MICA_API mica_status mica_problem_verdict(mica_context *context, const mica_problem *problem,
+                                          int index, mica_verdict *verdict);
+
+/* Numeric contract of a plan's engine: what its rounding may do (docs/numerics in the tour).
+ * phi is the factor by which the magnitude sum S of an element enters its tolerance. */
+typedef struct mica_contract {
+    double unit;     /* unit roundoff of the accumulator */
+    bool truncates;  /* rounds toward zero instead of to nearest */
+    int64_t k_inst;  /* products summed by one instruction; 1 without matrix units */
+    int64_t n_seq;   /* sequential additions of a partial sum */
+    int64_t n_outer; /* additions that merge partial sums */
+    double ulps;     /* units in the last place that functions such as exp may add */
+} mica_contract;
+MICA_API mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract,
+                                        double *phi);
+
+/* Kernel i of the plan: its file, source prologue and resources; MICA_INVALID past the last. */
+typedef struct mica_kernel_info {
+    const char *file, *entry, *prologue;
+    int registers, spill_bytes, local_bytes;
+    int64_t shared_bytes, cubin_bytes;
+    const char *origin; /* "memory", "disk" or "compiled" */
+    double compile_ms;
+} mica_kernel_info;
+MICA_API mica_status mica_plan_kernel(const mica_plan *plan, int index, mica_kernel_info *info);
+/* Booking i of the plan's workspace. */
+MICA_API mica_status mica_plan_booking(const mica_plan *plan, int index, const char **name,
+                                       size_t *offset, size_t *bytes);
+
+/* ---- truth and data for checks ----------------------------------------------------------------
+ * Evaluates the problem on the host in double precision. args: host pointers in the problem's
+ * own types (inputs; outputs only where their old content enters). For each output argument i,
+ * results[i] receives the values and magnitudes[i] the sums of absolute values that bound the
+ * rounding of each, both packed in logical order; NULL entries are skipped. */
+MICA_API mica_status mica_problem_reference(const mica_problem *problem, void *const *args,
+                                            double *const *results, double *const *magnitudes);
+
+typedef enum mica_fill {
+    MICA_FILL_EXACT,     /* small integers whose every partial sum is exact */
+    MICA_FILL_RANDOM,    /* zero-mean, about unit size */
+    MICA_FILL_SAME_SIGN, /* positive: biases of truncation show */
+    MICA_FILL_RANGE,     /* magnitudes over a wide range, cancelling pairs */
+    MICA_FILL_EXTREME    /* -120 / +120, zeros of both signs, subnormals, equal runs */
+} mica_fill;
+/* Fills an input argument with values that are representable in its type and legal for the
+ * operation (labels in range, variances positive). values: packed, logical order. */
+MICA_API mica_status mica_problem_fill(const mica_problem *problem, int arg, mica_fill fill,
+                                       uint64_t seed, double *values);
+/* Whether fill EXACT makes every result exact: then engines must agree with tolerance zero. */
+MICA_API bool mica_problem_exact(const mica_problem *problem);
+
+/* ---- log and state ---------------------------------------------------------------------------
+ * Nothing is printed unless MICA_LOG asks for it or a callback is set. One line per event. */
+typedef enum mica_log_level {
+    MICA_LOG_ERROR,
+    MICA_LOG_WARN,
+    MICA_LOG_INFO,
+    MICA_LOG_DEBUG
+} mica_log_level;
+typedef void (*mica_log_fn)(void *user, mica_log_level level, const char *line);
+MICA_API void mica_log_set(mica_log_fn callback, void *user, mica_log_level level);
+
+/* Environment variable i: name, value (NULL: unset), where it comes from, what it does. */
+MICA_API mica_status mica_env_info(int index, const char **name, const char **value,
+                                   const char **doc);
+
+/* What was looked for, found and loaded, for `mica info`: key, value; MICA_INVALID past the last.
+ */
+MICA_API mica_status mica_info(int index, const char **key, const char **value);
+
+/* Health for load balancers: MICA_OK, MICA_DEVICE_LOST or MICA_FORKED_PROCESS. */
+MICA_API mica_status mica_health(const mica_context *context);
+
+/* Disk cache of compiled kernels. */
+typedef struct mica_disk_cache_info {
+    char path[512];   /* "" if there is none */
+    char reason[160]; /* why there is none */
+    int64_t entries, bytes, limit_bytes;
+} mica_disk_cache_info;
+MICA_API mica_status mica_disk_cache(mica_disk_cache_info *info);
+/* Removes the least recently used entries until at most `keep_bytes` remain; 0 empties it. */
+MICA_API mica_status mica_disk_cache_prune(int64_t keep_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

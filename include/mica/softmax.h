@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Softmax and log-softmax over one axis.
+ *   fwd   y = exp(x - max) / sum, or its logarithm
+ *   bwd   dx = y (dy - sum(y dy));  log: dx = dy - exp(y) sum(dy). Reads y, not x.
+ * In place is allowed: y on x, dx on dy, with equal tensors. A slice of -inf alone gives NaN.  */
+#ifndef MICA_SOFTMAX_H
+#define MICA_SOFTMAX_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_softmax_pass { MICA_SOFTMAX_FWD, MICA_SOFTMAX_BWD } mica_softmax_pass;
+enum { MICA_SOFTMAX_X, MICA_SOFTMAX_Y, MICA_SOFTMAX_DY, MICA_SOFTMAX_DX };
+
+typedef struct mica_softmax_desc {
+    mica_softmax_pass pass;
+    mica_tensor x;  /* fwd */
+    mica_tensor y;  /* fwd: inferred; bwd: needed */
+    mica_tensor dy; /* bwd: inferred as y */
+    mica_tensor dx; /* bwd: inferred as y */
+    int64_t axis;   /* from 0; negative counts from the end. Note: the default is axis 0 */
+    bool log;
+} mica_softmax_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_softmax_plan(mica_context *context, const mica_softmax_desc *desc,
+                                            const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "softmax", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

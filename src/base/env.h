@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The environment: the only list of the variables mica reads, and the only reader. Values are taken
+ * once; under AT_SECURE none is. */
+#ifndef MICA_BASE_ENV_H
+#define MICA_BASE_ENV_H
+
+/* X(NAME, what it does); the variable is MICA_<NAME>. */
+#define MICA_ENVIRONMENT(X)                                                                        \
+    X(LOG, "error, warn, info or debug: lines up to that level go to MICA_LOG_FILE")               \
+    X(LOG_FILE, "path of the log; %p is the process id; default stderr")                           \
+    X(DEVICE, "what \"auto\" means: cpu, cuda:0, sm_90a, ...")                                     \
+    X(THREADS, "threads of the CPU backend; default: OpenMP's choice")                             \
+    X(CACHE_DIR, "directory of the kernel cache; default $XDG_CACHE_HOME/mica or ~/.cache/mica")   \
+    X(CACHE_BYTES, "bound of the kernel cache in bytes; default 1073741824; 0: no disk cache")     \
+    X(RECORDS, "file of tuning records to load, and the place of mica tune's results")             \
+    X(KERNEL_DIR, "read kernel sources from this src directory instead of the built-in copies")    \
+    X(CUDA_DRIVER, "absolute path of libcuda.so.1")                                                \
+    X(NVRTC, "absolute path of libnvrtc.so")                                                       \
+    X(SYNC, "1: wait after every launch and name the plan in errors (slow; for debugging)")
+
+typedef enum mica_env_name {
+#define MICA_X(name, doc) MICA_ENV_##name,
+    MICA_ENVIRONMENT(MICA_X)
+#undef MICA_X
+        MICA_ENV_COUNT
+} mica_env_name;
+
+/* The value, or NULL. The text lives as long as the process. */
+const char *mica_env(mica_env_name name);
+/* HOME and XDG_CACHE_HOME, which are not ours; NULL under AT_SECURE. */
+const char *mica_env_home(void);
+const char *mica_env_cache_home(void);
+
+#endif

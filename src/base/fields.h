@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Field tables: what a descriptor is made of. Text, hash, comparison, defaults, tools and bindings
+ * all follow from them. */
+#ifndef MICA_BASE_FIELDS_H
+#define MICA_BASE_FIELDS_H
+
+#include "base/why.h"
+#include "base/text.h"
+
+typedef enum mica_field_kind {
+    MICA_FIELD_TENSOR, /* mica_tensor       x=f32:1x3x8x8 */
+    MICA_FIELD_ENUM,   /* C enum            pass=dgrad */
+    MICA_FIELD_FLAG,   /* bool              log=1 */
+    MICA_FIELD_I64,    /* int64_t           groups=4 */
+    MICA_FIELD_F64,    /* double            eps=1e-6 */
+    MICA_FIELD_AXES,   /* int64_t[count]    pad=1x1   trailing zeros may be left out */
+    MICA_FIELD_LIST    /* int32_t[count], ended by 0: epilogue=bias,relu */
+} mica_field_kind;
+
+typedef struct mica_field {
+    const char *name;
+    mica_field_kind kind;
+    int count; /* of AXES and LIST */
+    size_t offset;
+    const char *const *spellings; /* ENUM and LIST: by value, NULL-terminated */
+    double def;                   /* what zero means, if not zero: AXES, I64, F64 */
+    const char *doc;
+} mica_field;
+
+/* A row of a field table: MICA_FIELD(mica_conv_desc, groups, I64, .def = 1, .doc = "...") */
+#define MICA_FIELD(type, member, field_kind, ...)                                                  \
+    {                                                                                              \
+        .name = #member, .kind = MICA_FIELD_##field_kind, .offset = offsetof(type, member),        \
+        __VA_ARGS__                                                                                \
+    }
+
+/* Bytes of one field in the descriptor. */
+size_t mica_field_size(const mica_field *field);
+/* Reads one value into the descriptor; the reason names the field, the value and the rule. */
+mica_status mica_field_parse(const mica_field *field, const char *value, void *desc, mica_why *why);
+/* Writes "name=value" preceded by a space; nothing if the value is zero or the default. */
+void mica_field_text(const mica_field *field, const void *desc, mica_text *text);
+/* Replaces zero by the default. */
+void mica_field_default(const mica_field *field, void *desc);
+/* Copies the fields of a caller's descriptor of desc_size bytes into a zeroed one: padding and
+ * members past its end stay zero, so that equal descriptors have equal bytes. Spellings' range and
+ * tensors' ranks are checked. */
+mica_status mica_fields_copy(const mica_field *fields, int count, const void *desc,
+                             size_t desc_size, void *copy, mica_why *why);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU as a device: threads, caches, rates. Knows no operation. */
+#ifndef MICA_CPU_CPU_H
+#define MICA_CPU_CPU_H
+
+#include "mica/plan.h"
+
+void mica_cpu_device_info(mica_device_info *info);
+/* Threads a run may use: MICA_THREADS or OpenMP's number; 1 in a forked child, whose parent's pool
+ * does not exist there. */
+int mica_cpu_threads(void);
+/* Threads worth waking for that many bytes of traffic; use as num_threads() of a parallel region.
+ */
+int mica_cpu_threads_for(double bytes);
+
+/* Put before a hot loop: the compiler emits it for each level and picks at load time. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define MICA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define MICA_CLONES
+#endif
+
+#endif

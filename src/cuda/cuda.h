@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CUDA backend as the rest of mica sees it: devices, kernels, launches, memory. Knows no
+ * operation. Everything goes through the driver (libcuda.so.1) and NVRTC, opened at run time. */
+#ifndef MICA_CUDA_CUDA_H
+#define MICA_CUDA_CUDA_H
+
+#include "mica/plan.h"
+#include "base/text.h"
+
+typedef struct mica_cuda mica_cuda;     /* a device, real or imagined ("sm_90a") */
+typedef struct mica_kernel mica_kernel; /* a loaded kernel; counted; shared by plans */
+
+/* name: "cuda:0", or an offline "sm_80", "sm_89", "sm_90a". NO_DEVICE with what was looked for. */
+mica_status mica_cuda_open(const char *name, mica_cuda **cuda);
+void mica_cuda_close(mica_cuda *cuda);
+/* Real devices present; 0 without a driver (quietly). */
+int mica_cuda_count(void);
+void mica_cuda_device_info(const mica_cuda *cuda, mica_device_info *info);
+/* MICA_OK, MICA_DEVICE_LOST, MICA_FORKED_PROCESS. */
+mica_status mica_cuda_health(const mica_cuda *cuda);
+/* Rows for mica info: driver, NVRTC, their paths and versions, or where was looked. */
+mica_status mica_cuda_info_row(int index, const char **key, const char **value);
+
+/* ---- kernels ---- */
+typedef struct mica_kernel_spec {
+    const char *file;       /* "ops/softmax/softmax_cuda.cu": one extern "C" kernel */
+    const char *entry;      /* its name */
+    const char *prologue;   /* generated constants and types, put in front of the file */
+    int64_t dynamic_shared; /* bytes, for the attribute that allows more than 48 KiB */
+} mica_kernel_spec;
+/* From memory, else from disk, else compiled; each miss is one log line. */
+mica_status mica_kernel_get(mica_cuda *cuda, const mica_kernel_spec *spec, mica_kernel **kernel);
+/* Several at once, compiled in parallel. All or none. */
+mica_status mica_kernel_get_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count,
+                                mica_kernel **kernels);
+void mica_kernel_put(mica_kernel *kernel);
+void mica_kernel_describe(const mica_kernel *kernel, mica_kernel_info *info);
+void mica_cuda_kernel_stats(const mica_cuda *cuda, mica_stats *stats);
+
+typedef struct mica_grid {
+    unsigned grid[3]; /* zero counts as one */
+    unsigned block[3];
+    unsigned cluster; /* blocks of a cluster along x; 0: none */
+    unsigned dynamic_shared;
+} mica_grid;
+/* Enqueues it. args: the kernel's one parameter, a struct by value. DEVICE_LOST after a fault. */
+mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid, void *stream,
+                               const void *args);
+
+/* ---- prologues ---- */
+/* "constexpr int NAME = value;" */
+void mica_prologue_int(mica_text *prologue, const char *name, int64_t value);
+/* "constexpr double NAME = value;", exactly */
+void mica_prologue_double(mica_text *prologue, const char *name, double value);
+/* "typedef bf16 name;" (f64 double, f32 float, f16, bf16, e4m3, e5m2, s8, u8, s32, s64, u32,
+ * boolean: the types of device/types.cuh) */
+void mica_prologue_type(mica_text *prologue, const char *name, mica_dtype dtype);
+
+/* ---- memory, streams, events ---- */
+mica_status mica_cuda_malloc(mica_cuda *cuda, int64_t bytes, void **memory);
+void mica_cuda_free(mica_cuda *cuda, void *memory);
+mica_status mica_cuda_memset(mica_cuda *cuda, void *memory, int byte, int64_t bytes, void *stream);
+mica_status mica_cuda_upload(mica_cuda *cuda, void *to, const void *from, int64_t bytes,
+                             void *stream);
+mica_status mica_cuda_download(mica_cuda *cuda, void *to, const void *from, int64_t bytes,
+                               void *stream);
+mica_status mica_cuda_stream_create(mica_cuda *cuda, void **stream);
+void mica_cuda_stream_destroy(mica_cuda *cuda, void *stream);
+mica_status mica_cuda_synchronize(mica_cuda *cuda, void *stream);
+mica_status mica_cuda_event_create(mica_cuda *cuda, void **event);
+void mica_cuda_event_destroy(mica_cuda *cuda, void *event);
+mica_status mica_cuda_event_record(mica_cuda *cuda, void *event, void *stream);
+mica_status mica_cuda_event_elapsed(mica_cuda *cuda, void *from, void *to, double *ms);
+
+/* ---- tensor maps (TMA), encoded by the driver ---- */
+typedef struct mica_tensor_map {
+    _Alignas(64) unsigned char bytes[128];
+} mica_tensor_map;
+typedef struct mica_tensor_map_spec {
+    mica_dtype dtype;
+    int rank; /* 1 to 5, fastest dimension first below */
+    int64_t dims[5];
+    int64_t stride_bytes[5];     /* of dimensions 1.. ; [0] is the element */
+    uint32_t box[5];             /* tiled: elements of one transfer */
+    uint32_t element_strides[5]; /* 0 means 1 */
+    int swizzle_bytes;           /* 0, 32, 64, 128 */
+    bool im2col;                 /* then: */
+    int lower[3], upper[3];      /* corners of the pixel box, innermost spatial dimension first */
+    uint32_t channels_per_pixel, pixels_per_column;
+} mica_tensor_map_spec;
+mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *spec, void *address,
+                                   mica_tensor_map *map);
+
+/* ---- disk cache ---- */
+mica_status mica_cuda_cache_info(mica_disk_cache_info *info);
+mica_status mica_cuda_cache_prune(int64_t keep_bytes);
+
+#endif

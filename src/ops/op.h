@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an operation and an engine are. Everything that handles operations in general (text, plans,
+ * checks, tools) reads these tables and names no operation. docs/adding-an-op.md walks through. */
+#ifndef MICA_OPS_OP_H
+#define MICA_OPS_OP_H
+
+#include "mica/plan.h"
+#include "base/fields.h"
+#include "base/tensor.h"
+#include "cuda/cuda.h"
+
+/* ---- configs ---- */
+#define MICA_MAX_KNOBS   8
+#define MICA_MAX_CONFIGS 64
+typedef struct mica_config {
+    int32_t knob[MICA_MAX_KNOBS]; /* named by the engine's knobs */
+} mica_config;
+
+/* ---- arguments ---- */
+typedef struct mica_arg {
+    const char *name;
+    size_t tensor;   /* offset of its mica_tensor in the descriptor; present if that has a dtype */
+    mica_dir dir[3]; /* by the value of the first field if that is called "pass"; else dir[0] */
+    bool optional;   /* the pointer may be NULL */
+    const char *alias; /* argument it may coincide with, if the tensors are equal; or NULL */
+} mica_arg;
+
+typedef struct mica_scalar {
+    const char *name;
+    double def;
+} mica_scalar;
+
+/* An argument as the reference sees it. mag, if not NULL, receives magnitude sums at the same
+ * offsets as data (then the tensor is a packed f64 one). data NULL: the argument is absent. */
+typedef struct mica_view {
+    mica_tensor t;
+    void *data;
+    double *mag;
+    mica_load_fn load;
+    mica_store_fn store;
+} mica_view;
+static inline double mica_get(const mica_view *v, int64_t offset)
+{
+    return v->load(v->data, offset);
+}
+static inline void mica_put(const mica_view *v, int64_t offset, double value, double magnitude)
+{
+    v->store(v->data, offset, value);
+    if (v->mag) v->mag[offset] = magnitude;
+}
+/* Offset of the element with linear logical index i. */
+int64_t mica_offset(const mica_tensor *t, int64_t i);
+
+/* ---- engines ---- */
+typedef struct mica_engine {
+    const char *name;         /* persists in records and logs: never reused */
+    bool cuda;                /* else the CPU */
+    bool reference;           /* the plain loops that define the truth */
+    bool nondeterministic;    /* bits may vary between runs */
+    const char *const *knobs; /* names of a config's numbers, NULL-terminated; NULL: no configs */
+    /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. */
+    mica_status (*accepts)(const void *desc, const mica_device_info *device, mica_why *why);
+    /* Fills at most MICA_MAX_CONFIGS configs and returns how many; NULL: one, all zero. */
+    int (*configs)(const void *desc, const mica_device_info *device, mica_config *configs);
+    /* Milliseconds; NULL: the roofline of the problem (mica_roofline_ms) at a tenth of the speed.
+     */
+    double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config);
+    /* Changes the operation's contract where this engine's arithmetic differs; NULL: it does not.
+     */
+    void (*contract)(const void *desc, const mica_config *config, mica_contract *contract);
+    /* Prepares plan->state, workspace and kernels. Everything slow happens here. */
+    mica_status (*build)(mica_plan *plan);
+    mica_status (*run)(const mica_plan *plan, const mica_run *run);
+    /* Releases what build made outside mica_plan_state; NULL: nothing. Also called after a failed
+     * build. */
+    void (*destroy)(mica_plan *plan);
+} mica_engine;
+
+/* ---- operations ---- */
+typedef struct mica_op {
+    const char *name, *doc;
+    size_t desc_size;
+    const mica_field *fields;
+    int field_count;
+    const mica_arg *args;
+    int arg_count;
+    const mica_scalar
+        *scalars; /* those named alpha and beta scale the result and its old content */
+    int scalar_count;
+    /* Fills what the caller left zero (defaults of the table are already in). May fail only where
+     * nothing can be inferred. Tensors that the pass does not use are zeroed. */
+    mica_status (*infer)(void *desc, mica_why *why);
+    /* INVALID with the value and the rule if the inferred descriptor contradicts itself. Types,
+     * ranks, spans and overlap of each tensor are checked already. */
+    mica_status (*check)(const void *desc, mica_why *why);
+    /* Arithmetic. Bytes are the sum over the arguments unless set here (NULL: no arithmetic). */
+    void (*cost)(const void *desc, double *flops, double *bytes);
+    /* Terms of the longest sum behind a result: the n of the tolerance and of exact fills. */
+    int64_t (*terms)(const void *desc);
+    /* With small integers every result is exact (convolution, pooling, ...). NULL: never. */
+    bool (*exact)(const void *desc);
+    /* Units in the last place of the accumulator that functions such as exp may add; 0: none. */
+    double ulps;
+    /* Fills an input in its own way; returns false to leave it to the general fill. NULL: never. */
+    bool (*fill)(const void *desc, int arg, mica_fill fill, uint64_t seed, double *values);
+    /* The truth: plain loops, double accumulators, any strides, any types. */
+    void (*reference)(const void *desc, const mica_view *args, const double *scalars);
+    const mica_engine *const *engines; /* best first, NULL-terminated; both backends */
+} mica_op;
+
+/* The operations, in the order of ops.def. */
+extern const mica_op *const mica_ops[];
+extern const int mica_op_count;
+const mica_op *mica_op_find(const char *name);
+/* Which column of mica_arg.dir holds for this descriptor. */
+int mica_op_pass(const mica_op *op, const void *desc);
+/* Direction of argument i, MICA_UNUSED if its tensor is absent. */
+mica_dir mica_op_dir(const mica_op *op, const void *desc, int i);
+static inline const mica_tensor *mica_op_tensor(const mica_op *op, const void *desc, int i)
+{
+    return (const mica_tensor *)((const char *)desc + op->args[i].tensor);
+}
+/* Least bytes moved. */
+double mica_op_bytes(const mica_op *op, const void *desc);
+/* Time at full bandwidth or full arithmetic rate, whichever is longer, in milliseconds. */
+double mica_roofline_ms(const mica_op *op, const void *desc, const mica_device_info *device);
+
+/* The engine "ref", last of the CPU engines of every operation: runs op->reference. */
+extern const mica_engine mica_engine_ref;
+
+/* ---- plans, as engines see them ---- */
+#define MICA_MAX_KERNELS  8
+#define MICA_MAX_BOOKINGS 16
+#define MICA_MAX_CHILDREN 8
+
+struct mica_plan {
+    const mica_op *op;
+    const mica_engine *engine;
+    mica_config config;
+    mica_device_info device;
+    mica_cuda *cuda; /* NULL on the CPU */
+    void *desc;      /* checked and inferred; cast to the family's struct */
+    void *state;     /* of mica_plan_state */
+    size_t workspace;
+    mica_kernel *kernels[MICA_MAX_KERNELS];
+    int kernel_count;
+    struct {
+        const char *name;
+        size_t offset, bytes;
+    } bookings[MICA_MAX_BOOKINGS];
+    int booking_count;
+    mica_plan *children[MICA_MAX_CHILDREN];
+    int child_count;
+    struct mica_planner *planner; /* of the context; engines leave it alone */
+    const struct mica_run_rules *rules;
+    double predicted_ms;
+};
+
+/* Zeroed memory that lives as long as the plan; sets plan->state. Call once, first. */
+mica_status mica_plan_state(mica_plan *plan, size_t bytes, void *state_out);
+/* Books workspace; *offset goes to mica_at. name: for explain. */
+mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *offset);
+static inline void *mica_at(const mica_run *run, size_t offset)
+{
+    return (char *)run->workspace + offset;
+}
+/* Compiles (or finds) a kernel, owned by the plan. */
+mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
+                                 mica_kernel **kernel);
+/* A plan of another operation on the same device, its workspace booked inside this one's. */
+mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,
+                                   size_t desc_size, const char *engine, mica_plan **child,
+                                   size_t *workspace_offset);
+/* Runs it without the checks of the public call. */
+static inline mica_status mica_plan_child_run(const mica_plan *child, const mica_run *run)
+{
+    return child->engine->run(child, run);
+}
+/* Run-time scalar i, or its default. */
+static inline double mica_run_scalar(const mica_plan *plan, const mica_run *run, int i)
+{
+    return run->scalars ? run->scalars[i] : plan->op->scalars[i].def;
+}
+
+#endif
