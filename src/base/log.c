@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lines of the log: "mica,v1,<seconds>,<level>,<text>". */
+#include "base/log.h"
+#include "base/env.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_int threshold = -1; /* nothing */
+static mica_log_fn callback;
+static void *callback_user;
+static FILE *file;
+
+double mica_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void open_file(void)
+{
+    const char *path = mica_env(MICA_ENV_LOG_FILE);
+    if (!path || !strcmp(path, "stderr")) {
+        file = stderr;
+        return;
+    }
+    char name[4096];
+    const char *pid = strstr(path, "%p");
+    if (pid)
+        snprintf(name, sizeof name, "%.*s%ld%s", (int)(pid - path), path, (long)getpid(), pid + 2);
+    else
+        snprintf(name, sizeof name, "%s", path);
+    file = fopen(name, "ae");
+    if (!file) file = stderr;
+}
+
+static void start(void)
+{
+    const char *wanted = mica_env(MICA_ENV_LOG);
+    if (!wanted) return;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(wanted, level_names[i]) != 0) continue;
+        open_file();
+        atomic_store(&threshold, i);
+    }
+}
+
+void mica_log_set(mica_log_fn fn, void *user, mica_log_level level)
+{
+    pthread_once(&once, start);
+    pthread_mutex_lock(&mutex);
+    callback = fn;
+    callback_user = user;
+    atomic_store(&threshold, fn || file ? (int)level : -1);
+    pthread_mutex_unlock(&mutex);
+}
+
+bool mica_log_wants(mica_log_level level)
+{
+    pthread_once(&once, start);
+    return (int)level <= atomic_load_explicit(&threshold, memory_order_relaxed);
+}
+
+void mica_log(mica_log_level level, const char *format, ...)
+{
+    if (!mica_log_wants(level)) return;
+    char line[4096];
+    int n = snprintf(line, sizeof line, "mica,v1,%.6f,%s,", mica_seconds(), level_names[level]);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line + n, sizeof line - (size_t)n, format, list);
+    va_end(list);
+    pthread_mutex_lock(&mutex);
+    if (callback)
+        callback(callback_user, level, line);
+    else if (file)
+        fprintf(file, "%s\n", line);
+    pthread_mutex_unlock(&mutex);
+}
