@@ -7,7 +7,7 @@
 #   make test       ... with the tests, and run them all (no GPU and no network needed)
 #   make install    into PREFIX (default /usr/local; DESTDIR is honoured)
 #   make lint       formatting and layering
-#   make format     reformat what changed the rules
+#   make format     reformat the C files
 
 JOBS   ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -16,7 +16,8 @@ WERROR ?= $(if $(CI),ON,OFF)
 CMAKE_ARGS ?=
 
 CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
-FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' | grep -E '^(src|include|cli|tests|examples|tools)/')
+# Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
+FORMATTED = $(shell git ls-files '*.c' '*.h')
 
 .PHONY: all demo test install lint format clean
 all:
@@ -39,7 +40,10 @@ install: all
 
 lint:
 	tools/layering
-	clang-format-14 --dry-run -Werror $(FORMATTED)
+	@for file in $(FORMATTED); do \
+		clang-format-14 --dry-run -Werror $$file 2>/dev/null || \
+			{ echo "$$file: not as clang-format-14 would have it: make format"; bad=1; }; \
+	done; test -z "$$bad"
 
 format:
 	clang-format-14 -i $(FORMATTED)
