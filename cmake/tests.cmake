@@ -11,7 +11,7 @@ if(MICA_SANITIZE MATCHES thread)
   # Archer, which comes with clang's OpenMP runtime, tells ThreadSanitizer what OpenMP's barriers and
   # locks order; without it every parallel loop looks like a race.
   find_file(ARCHER libarcher.so HINTS ${OpenMP_omp_LIBRARY}/.. PATHS /usr/lib/llvm-14/lib REQUIRED)
-  set(sanitizer_environment "OMP_TOOL_LIBRARIES=${ARCHER}"
+  set(sanitizer_environment "OMP_TOOL_LIBRARIES=${ARCHER}" OMP_NUM_THREADS=4
     "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1")
 endif()
 list(APPEND test_environment ${sanitizer_environment})
@@ -88,6 +88,29 @@ endforeach()
 mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
 mica_test(lint/layering-self lint ${PROJECT_SOURCE_DIR}/tests/self/layering.sh)
 mica_test(abi/headers abi ${PROJECT_SOURCE_DIR}/tests/abi/headers.sh)
+
+# Sanitizers that would not notice anything prove nothing.
+# planted(PROGRAM ARGUMENT EXPECTED...): a planted mistake, and the report that it has to cause.
+function(planted program argument)
+  mica_test(planted/${program}-${argument} unit planted_${program} ${argument})
+  set_tests_properties(planted/${program}-${argument} PROPERTIES PASS_REGULAR_EXPRESSION "${ARGN}")
+endfunction()
+if(MICA_SANITIZE)
+  foreach(program race memory)
+    add_executable(planted_${program} tests/self/planted/${program}.c)
+    target_link_libraries(planted_${program} PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
+  endforeach()
+  mica_test(planted/race-none unit planted_race)
+endif()
+if(MICA_SANITIZE MATCHES thread)
+  planted(race planted "data race")
+endif()
+if(MICA_SANITIZE MATCHES address)
+  planted(memory overflow "heap-buffer-overflow")
+endif()
+if(MICA_SANITIZE MATCHES undefined)
+  planted(memory shift "shift exponent 32 is too large")
+endif()
 
 # What is shipped: not the instrumented builds.
 if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
