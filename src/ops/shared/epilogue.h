@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Epilogues of conv and gemm: inference, checks, the reference, and the constants of kernels. */
+#ifndef MICA_OPS_SHARED_EPILOGUE_H
+#define MICA_OPS_SHARED_EPILOGUE_H
+
+#include "ops/op.h"
+#include "ops/shared/activation.h"
+
+/* By value of mica_step, NULL-terminated. */
+extern const char *const mica_step_spellings[];
+
+/* Where a descriptor keeps its epilogue. */
+typedef struct mica_epilogue {
+    const int32_t *steps; /* MICA_MAX_STEPS */
+    mica_tensor *bias, *scale, *shift, *residual;
+    double *act_a, *act_b;
+} mica_epilogue;
+
+bool mica_epilogue_has(const int32_t *steps, mica_step step);
+/* Vectors of `channels` (f32; f64 if the output is f64) and the residual as the output, where the
+ * steps use them and the caller left them zero; tensors of unused steps are zeroed. */
+void mica_epilogue_infer(const mica_epilogue *e, const mica_tensor *out, int64_t channels);
+/* At most one step of each vector, one residual and one activation; shapes agree. */
+mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, int64_t channels,
+                                mica_why *why);
+/* Applies the steps to *value in double precision and carries *magnitude along. Views may be absent
+ * (data NULL). channel: index of the vectors; offset: of the residual's element. */
+void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mica_view *scale,
+                         const mica_view *shift, const mica_view *residual, int64_t channel,
+                         int64_t residual_offset, double *value, double *magnitude);
+/* Constants for cuda/device/epilogue.cuh: ACT_ names, STEP_ names, EPILOGUE[], EPILOGUE_STEPS, and
+ * the types bias_t scale_t shift_t residual_t. */
+void mica_prologue_epilogue(mica_text *prologue, const mica_epilogue *e);
+
+#endif
