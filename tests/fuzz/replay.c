@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * replay PATH...: gives a fuzz target what libFuzzer would, without searching: each file of a
- * directory as it is, and each line of a .txt file. A finding stays found: its input goes into
- * seeds/. */
+ * replay FOLDER...: gives a fuzz target every file of the folders, as libFuzzer would, without
+ * searching. A finding stays found: its input goes into seeds/. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -31,25 +29,13 @@ static uint8_t *read_file(const char *path, size_t *size)
     return data;
 }
 
-static void give(const uint8_t *data, size_t size)
+static void give_folder(const char *path)
 {
-    LLVMFuzzerTestOneInput(data, size);
-    inputs++;
-}
-
-static void give_lines(const char *path)
-{
-    size_t size;
-    uint8_t *data = read_file(path, &size);
-    for (size_t start = 0, end; start < size; start = end + 1) {
-        for (end = start; end < size && data[end] != '\n'; end++) continue;
-        if (end > start && data[start] != '#') give(data + start, end - start);
+    DIR *folder = opendir(path);
+    if (!folder) {
+        perror(path);
+        exit(1);
     }
-    free(data);
-}
-
-static void give_folder(const char *path, DIR *folder)
-{
     struct dirent *entry;
     while ((entry = readdir(folder))) {
         if (entry->d_name[0] == '.') continue;
@@ -57,21 +43,16 @@ static void give_folder(const char *path, DIR *folder)
         snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
         size_t size;
         uint8_t *data = read_file(name, &size);
-        give(data, size);
+        LLVMFuzzerTestOneInput(data, size);
         free(data);
+        inputs++;
     }
     closedir(folder);
 }
 
 int main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
-        DIR *folder = opendir(argv[i]);
-        if (folder)
-            give_folder(argv[i], folder);
-        else
-            give_lines(argv[i]);
-    }
+    for (int i = 1; i < argc; i++) give_folder(argv[i]);
     printf("%d inputs replayed\n", inputs);
     return inputs == 0;
 }
