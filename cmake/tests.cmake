@@ -38,6 +38,9 @@ function(mica_test_program folder label library source)
   if(label STREQUAL unit)
     target_include_directories(${target} PRIVATE src)
   endif()
+  if(name MATCHES "^test_cli_")
+    target_link_libraries(${target} PRIVATE mica_cli ${library})
+  endif()
   if(NOT label STREQUAL examples)
     target_include_directories(${target} PRIVATE tests)
     target_include_directories(${target} SYSTEM PRIVATE ${CMOCKA_INCLUDE})
@@ -66,6 +69,11 @@ foreach(source ${fuzz_targets})
 endforeach()
 if(MICA_FUZZ)
   return()
+endif()
+
+# A driver and a compiler that stand in for NVIDIA's.
+if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
+  add_subdirectory(tests/fake)
 endif()
 
 # unit and self look inside and link the static library; api and the examples see what users see.
