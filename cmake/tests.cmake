@@ -73,7 +73,7 @@ endif()
 
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
-  add_subdirectory(tests/fake)
+  add_subdirectory(tests/fake fakes) # leaves them in fake/
 endif()
 
 # unit and self look inside and link the static library; api and the examples see what users see.
@@ -97,7 +97,7 @@ file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
 if(TARGET mica)
   foreach(case_file ${case_files})
     cmake_path(GET case_file STEM name)
-    mica_test(cases/${name} cases mica check --cpu ${case_file})
+    mica_test(cases/${name} cases mica check --device cpu ${case_file})
   endforeach()
 endif()
 
