@@ -187,7 +187,7 @@ static mica_status get_images(job **jobs, int count)
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < count; i++)
         if (jobs[i]->status != MICA_OK)
-            return mica_fail(jobs[i]->status, "%s", jobs[i]->error ? jobs[i]->error : "");
+            return mica_image_repeat(jobs[i]->status, jobs[i]->error, jobs[i]->request.spec->entry);
     return MICA_OK;
 }
 
