@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A problem with its data and its truth, to be run by one plan after the other. */
+#ifndef MICA_CLI_CASE_H
+#define MICA_CLI_CASE_H
+
+#include "buffers.h"
+#include "compare.h"
+
+typedef struct cli_case {
+    mica_context *context;
+    const mica_problem *problem;
+    mica_fill fill;
+    bool exact; /* the fill makes every result exact */
+    int args;
+    mica_arg_info info[MICA_MAX_ARGS];
+    cli_buffer buffers[MICA_MAX_ARGS];
+    cli_buffer workspace;
+    double *results[MICA_MAX_ARGS], *magnitudes[MICA_MAX_ARGS]; /* of outputs */
+    unsigned char *kept[MICA_MAX_ARGS];                         /* outputs of an earlier run */
+    char weak[256];                                             /* why the truth says little */
+} cli_case;
+
+/* What a run came to. */
+typedef struct cli_judgement {
+    bool ok;
+    double margin;
+    char text[256];      /* what is wrong, if no element is */
+    int arg;             /* whose elements are wrong, or -1 */
+    cli_comparison wrong;
+} cli_judgement;
+
+extern const char *const cli_fill_names[]; /* by mica_fill, NULL-terminated */
+
+/* Allocates; the problem must outlive the case. */
+mica_status cli_case_init(cli_case *c, mica_context *context, const mica_problem *problem);
+void cli_case_free(cli_case *c);
+/* Fills the inputs; with cli_case_truth evaluates the reference. */
+mica_status cli_case_fill(cli_case *c, mica_fill fill, uint64_t seed);
+mica_status cli_case_truth(cli_case *c);
+/* One run: poison everything, place inputs `shift` elements off the aligned position, run, wait,
+ * fetch. */
+mica_status cli_case_run(cli_case *c, const mica_plan *plan, int poison, int shift);
+/* phi of the plan with the error of its functions included. */
+double cli_plan_phi(const mica_plan *plan);
+/* Judges the images that the last run left. */
+void cli_case_judge(const cli_case *c, double phi, cli_judgement *judgement);
+/* Does the truth say enough under this phi? Fills c->weak. */
+void cli_case_trust(cli_case *c, double phi);
+/* Keeps the outputs of the last run; later compares those of another run with them, bit by bit. */
+void cli_case_keep(cli_case *c);
+bool cli_case_repeats(const cli_case *c, char *text, size_t size);
+bool cli_is_output(const mica_arg_info *info);
+
+#endif
