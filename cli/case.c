@@ -6,12 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cli_fill_names[] = {[MICA_FILL_EXACT] = "exact",
-                                      [MICA_FILL_RANDOM] = "random",
-                                      [MICA_FILL_SAME_SIGN] = "same_sign",
-                                      [MICA_FILL_RANGE] = "range",
-                                      [MICA_FILL_EXTREME] = "extreme",
-                                      NULL};
+const char *const cli_fill_names[] = {
+    [MICA_FILL_EXACT] = "exact",         [MICA_FILL_RANDOM] = "random",
+    [MICA_FILL_SAME_SIGN] = "same_sign", [MICA_FILL_RANGE] = "range",
+    [MICA_FILL_EXTREME] = "extreme",     NULL};
 
 bool cli_is_output(const mica_arg_info *info)
 {
@@ -133,8 +131,7 @@ mica_status cli_case_run(cli_case *c, const mica_plan *plan, int poison, int shi
     if (status == MICA_OK) status = mica_plan_run(plan, &run);
     if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
     for (int i = 0; i < c->args && status == MICA_OK; i++)
-        if (c->info[i].dir != MICA_UNUSED)
-            status = cli_buffer_fetch(&c->buffers[i], c->context);
+        if (c->info[i].dir != MICA_UNUSED) status = cli_buffer_fetch(&c->buffers[i], c->context);
     if (status == MICA_OK && c->workspace.memory)
         status = cli_buffer_fetch(&c->workspace, c->context);
     return status;
@@ -178,8 +175,7 @@ void cli_case_judge(const cli_case *c, double phi, cli_judgement *j)
     *j = (cli_judgement){.ok = true, .arg = -1};
     for (int i = 0; i < c->args; i++) {
         if (c->info[i].dir == MICA_UNUSED) continue;
-        if (j->ok &&
-            !cli_buffer_intact(&c->buffers[i], c->info[i].name, j->text, sizeof j->text))
+        if (j->ok && !cli_buffer_intact(&c->buffers[i], c->info[i].name, j->text, sizeof j->text))
             fail(j, -1);
         if (cli_is_output(&c->info[i])) judge_elements(c, i, phi, j);
     }

@@ -24,8 +24,8 @@ typedef struct cli_case {
 typedef struct cli_judgement {
     bool ok;
     double margin;
-    char text[256];      /* what is wrong, if no element is */
-    int arg;             /* whose elements are wrong, or -1 */
+    char text[256]; /* what is wrong, if no element is */
+    int arg;        /* whose elements are wrong, or -1 */
     cli_comparison wrong;
 } cli_judgement;
 

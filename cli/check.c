@@ -54,8 +54,8 @@ static void parse_fills(check *c, const char *list, struct argp_state *state)
     for (const char *s = list; *s;) {
         size_t length = strcspn(s, ",");
         int i = 0;
-        while (cli_fill_names[i] && (strlen(cli_fill_names[i]) != length ||
-                                     strncmp(cli_fill_names[i], s, length) != 0))
+        while (cli_fill_names[i] &&
+               (strlen(cli_fill_names[i]) != length || strncmp(cli_fill_names[i], s, length) != 0))
             i++;
         if (!cli_fill_names[i])
             argp_error(state, "--fill=%s: known are exact, random, same_sign, range, extreme",
@@ -140,13 +140,13 @@ static void record(check *c, const outcome *o)
     bool fails = o->status != CHECK_PASSED && !allowed;
     c->failed |= fails && o->status != CHECK_REFUSED;
     c->refused |= fails && o->status == CHECK_REFUSED;
-    cli_json_line(c->json, c->json ? json_pack("{ss ss ss ss so ss ss}", "line", o->line, "engine",
-                                               o->engine, "fill", o->fill, "status",
-                                               status_names[o->status], "margin",
-                                               cli_json_number(o->margin), "commit",
-                                               c->options.commit ? c->options.commit : "", "device",
-                                               c->device.model)
-                                   : NULL);
+    cli_json_line(c->json,
+                  c->json ? json_pack("{ss ss ss ss so ss ss}", "line", o->line, "engine",
+                                      o->engine, "fill", o->fill, "status", status_names[o->status],
+                                      "margin", cli_json_number(o->margin), "commit",
+                                      c->options.commit ? c->options.commit : "", "device",
+                                      c->device.model)
+                          : NULL);
     if (!fails && !c->verbose) return;
     cli_progress_clear(&c->progress);
     printf("%s%s%s %s %s margin %.3g%s%s\n", cli_style(stdout, fails ? "red" : "green"),
@@ -160,7 +160,7 @@ static void record(check *c, const outcome *o)
            c->device.name, o->engine, o->fill, (unsigned long long)c->seed, o->line);
 }
 
-static void print_wrong(const check *c, const cli_case *k, const cli_judgement *j)
+static void print_wrong(const cli_case *k, const cli_judgement *j)
 {
     const mica_tensor *t = &k->info[j->arg].tensor;
     for (int n = 0; n < j->wrong.shown; n++) {
@@ -174,7 +174,6 @@ static void print_wrong(const check *c, const cli_case *k, const cli_judgement *
         printf("] got %.9g want %.9g tolerance %.3g\n", j->wrong.first[n].got,
                j->wrong.first[n].want, j->wrong.first[n].tolerance);
     }
-    (void)c;
 }
 
 /* ---- one engine on one case ---- */
@@ -235,7 +234,7 @@ static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_
         }
     }
     record(c, &o);
-    if (j.arg >= 0) print_wrong(c, k, &j);
+    if (j.arg >= 0) print_wrong(k, &j);
     if (c->self_test && o.status == CHECK_PASSED &&
         cli_case_run(k, plan, attempts[0].poison, 0) == MICA_OK && check_self_test(k, phi) > 0) {
         printf("  in the self-test of %s %s\n  %s\n", o.engine, o.fill, line);
@@ -244,6 +243,8 @@ static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_
 }
 
 /* ---- one problem ---- */
+
+enum { MAX_PLANS = 64 };
 
 typedef struct planned {
     mica_verdict verdict;
@@ -257,11 +258,10 @@ static bool wanted(const check *c, const char *engine)
 
 static void refuse(check *c, const char *line, const char *engine, const char *reason)
 {
-    record(c, &(outcome){.line = line,
-                         .engine = engine,
-                         .fill = "",
-                         .status = CHECK_REFUSED,
-                         .text = reason});
+    record(
+        c,
+        &(outcome){
+            .line = line, .engine = engine, .fill = "", .status = CHECK_REFUSED, .text = reason});
 }
 
 /* Plans on every engine that takes it; returns how many. */
@@ -270,7 +270,8 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
     int count = 0;
     bool asked = false;
     mica_verdict v;
-    for (int i = 0; mica_problem_verdict(c->context, problem, i, &v) == MICA_OK; i++) {
+    for (int i = 0; count < MAX_PLANS; i++) {
+        if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
         if (!wanted(c, v.engine)) continue;
         asked = true;
         if (v.status != MICA_OK) {
@@ -345,7 +346,7 @@ static void check_scaled(check *c, const cli_line *line, const char *scalars, pl
 
 static void check_line(check *c, const cli_line *line)
 {
-    planned plans[MICA_MAX_ARGS * 4] = {0};
+    planned plans[MAX_PLANS] = {0};
     mica_problem *problem = cli_line_problem(&c->lines, line);
     if (!problem) return;
     char *text = cli_problem_text(problem);

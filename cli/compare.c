@@ -133,8 +133,8 @@ void cli_trust(mica_dtype d, cli_tolerance t, int64_t count, const double *want,
         double value = cli_median(values, (size_t)used);
         double tolerance = cli_median(tolerances, (size_t)used);
         if (!(tolerance < value / 4))
-            snprintf(text, size, "the median tolerance is %.3g, the median |result| %.3g", tolerance,
-                     value);
+            snprintf(text, size, "the median tolerance is %.3g, the median |result| %.3g",
+                     tolerance, value);
     }
     free(values);
     free(tolerances);

@@ -92,8 +92,7 @@ static bool alternatives(const char *op, const char *token, strings *out)
         if (n == 0 && list) { /* an empty list is the field left out */
             push(out, cli_format("%s", ""));
         } else {
-            char *one =
-                cli_format("%.*s%.*s", (int)(equals + 1 - token), token, (int)n, p);
+            char *one = cli_format("%.*s%.*s", (int)(equals + 1 - token), token, (int)n, p);
             expand_braces(one, out);
             free(one);
         }
@@ -153,8 +152,8 @@ static void cut_comment(char *line)
         }
 }
 
-static bool expand_fields(cli_lines *lines, char *text, const char *where, char *error,
-                          size_t size, strings *fields)
+static bool expand_fields(cli_lines *lines, char *text, const char *where, char *error, size_t size,
+                          strings *fields)
 {
     size_t n = 0, total = 1;
     char *rest = text, *token, *op = NULL;

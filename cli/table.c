@@ -12,8 +12,8 @@ const char *cli_style(FILE *stream, const char *style)
 {
     static const struct {
         const char *name, *code;
-    } styles[] = {{"red", "\033[31m"},    {"green", "\033[32m"}, {"yellow", "\033[33m"},
-                  {"bold", "\033[1m"},    {"dim", "\033[2m"},    {"off", "\033[0m"}};
+    } styles[] = {{"red", "\033[31m"}, {"green", "\033[32m"}, {"yellow", "\033[33m"},
+                  {"bold", "\033[1m"}, {"dim", "\033[2m"},    {"off", "\033[0m"}};
     const char *off = getenv("NO_COLOR");
     if ((off && *off) || !isatty(fileno(stream))) return "";
     for (size_t i = 0; i < sizeof styles / sizeof *styles; i++)

@@ -106,4 +106,3 @@ void cli_catch_interrupts(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
-

@@ -84,7 +84,8 @@ mica_status mica_problem_arg(const mica_problem *p, int index, mica_arg_info *in
         return mica_fail(MICA_INVALID, "argument %d: %s has %d", index, p->op->name,
                          p->op->arg_count);
     *info = (mica_arg_info){p->op->args[index].name, mica_op_dir(p->op, p->desc, index),
-                            p->op->args[index].optional, *mica_op_tensor(p->op, p->desc, index)};
+                            p->op->args[index].optional, *mica_op_tensor(p->op, p->desc, index),
+                            mica_op_arg_index(p->op, p->op->args[index].alias)};
     return MICA_OK;
 }
 
@@ -125,6 +126,20 @@ mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int ind
     }
     mica_config_text(e, &list[0].config, v->config, sizeof v->config);
     v->predicted_ms = list[0].predicted_ms;
+    return MICA_OK;
+}
+
+mica_status mica_problem_config(mica_context *c, const mica_problem *p, const char *engine,
+                                int index, char *config, size_t size, double *predicted_ms)
+{
+    if (!c || !p || !engine) return mica_fail(MICA_INVALID, "context, problem or engine is NULL");
+    mica_candidate list[MICA_MAX_CANDIDATES];
+    mica_options only = {.engine = engine, .nondeterministic = true};
+    int count = mica_candidates(c, p->op, p->desc, &only, list, NULL);
+    if (index < 0 || index >= count)
+        return mica_fail(MICA_INVALID, "config %d: %s has %d here", index, engine, count);
+    mica_config_text(list[index].engine, &list[index].config, config, size);
+    if (predicted_ms) *predicted_ms = list[index].predicted_ms;
     return MICA_OK;
 }
 
