@@ -23,13 +23,15 @@ static size_t value_bytes(const mica_tensor *t)
 
 /* ---- life ---- */
 
-mica_status cli_case_init(cli_case *c, mica_context *context, const mica_problem *problem)
+mica_status cli_case_init(cli_case *c, mica_context *context, const mica_problem *problem,
+                          bool bare)
 {
     *c = (cli_case){.context = context, .problem = problem};
     mica_status status = MICA_OK;
     for (; c->args < MICA_MAX_ARGS && status == MICA_OK; c->args++) {
         int i = c->args;
         if (mica_problem_arg(problem, i, &c->info[i]) != MICA_OK) break;
+        if (bare && c->info[i].optional) c->info[i].dir = MICA_UNUSED;
         if (c->info[i].dir == MICA_UNUSED) continue;
         const mica_tensor *t = &c->info[i].tensor;
         status = cli_buffer_init(&c->buffers[i], context, t, 0, c->info[i].dir);
@@ -68,6 +70,7 @@ mica_status cli_case_fill(cli_case *c, mica_fill fill, uint64_t seed)
 {
     c->fill = fill;
     c->exact = fill == MICA_FILL_EXACT && mica_problem_exact(c->problem);
+    c->largest = 1;
     bool old = old_content_enters(c->problem);
     mica_status status = MICA_OK;
     for (int i = 0; i < c->args && status == MICA_OK; i++) {
@@ -79,7 +82,11 @@ mica_status cli_case_fill(cli_case *c, mica_fill fill, uint64_t seed)
         }
         double *values = malloc(value_bytes(&c->info[i].tensor));
         if (!values) return MICA_OUT_OF_MEMORY;
+        memset(values, 0, value_bytes(&c->info[i].tensor));
         status = mica_problem_fill(c->problem, i, fill, seed, values);
+        int64_t count = mica_tensor_count(&c->info[i].tensor);
+        for (int64_t n = 0; n < count; n++)
+            if (isfinite(values[n]) && fabs(values[n]) > c->largest) c->largest = fabs(values[n]);
         if (status == MICA_OK) status = cli_buffer_content(&c->buffers[i], values);
         free(values);
     }
@@ -94,40 +101,79 @@ mica_status cli_case_truth(cli_case *c)
     return mica_problem_reference(c->problem, args, c->results, c->magnitudes);
 }
 
-double cli_plan_phi(const mica_plan *plan)
+cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
 {
-    mica_contract contract;
+    mica_contract k;
     double phi = 0;
-    if (mica_plan_contract(plan, &contract, &phi) != MICA_OK) return 0;
+    if (mica_plan_contract(plan, &k, &phi) != MICA_OK) return (cli_tolerance){0};
     /* A unit in the last place is two unit roundoffs. */
-    return phi + 2 * contract.ulps * contract.unit;
+    phi += 2 * k.ulps * k.unit;
+    /* Each term may lose a subnormal of the accumulator, which another factor then multiplies. */
+    double tiny = k.unit < 0x1p-40 ? cli_tiny(MICA_F64) : cli_tiny(MICA_F32);
+    return (cli_tolerance){phi, tiny * (double)(k.n_seq + k.n_outer) * c->largest, c->exact};
 }
 
 /* ---- running ---- */
 
-static mica_status prepare(cli_case *c, const mica_plan *plan, int poison, int shift, mica_run *run)
+static bool equal(const mica_tensor *a, const mica_tensor *b)
+{
+    bool same = a->dtype == b->dtype && a->rank == b->rank;
+    for (int i = 0; i < a->rank && same; i++)
+        same = a->dims[i] == b->dims[i] && (a->dims[i] == 1 || a->strides[i] == b->strides[i]);
+    return same;
+}
+
+/* The input on which output i may lie, or -1. */
+static int shared_input(const cli_case *c, int i)
+{
+    int a = c->info[i].alias;
+    if (c->info[i].dir != MICA_OUT || a < 0 || c->info[a].dir != MICA_IN) return -1;
+    /* With old content the output would begin as the input, which is another problem. */
+    if (c->buffers[i].content) return -1;
+    return equal(&c->info[i].tensor, &c->info[a].tensor) ? a : -1;
+}
+
+bool cli_case_has_in_place(const cli_case *c)
+{
+    for (int i = 0; i < c->args; i++)
+        if (shared_input(c, i) >= 0) return true;
+    return false;
+}
+
+static mica_status place(cli_case *c, int i, const cli_placement *p, mica_run *run)
+{
+    cli_buffer *b = &c->buffers[i];
+    int bytes = mica_dtype_bits(c->info[i].tensor.dtype) / 8;
+    int input = p->in_place ? shared_input(c, i) : -1;
+    if (input >= 0) b->content = c->buffers[input].content; /* lent for the upload */
+    mica_status status =
+        cli_buffer_prepare(b, c->context, p->poison, (int64_t)p->shift * (bytes ? bytes : 1));
+    if (input >= 0) b->content = NULL;
+    run->args[i] = cli_buffer_pointer(b);
+    return status;
+}
+
+static mica_status prepare(cli_case *c, const mica_plan *plan, const cli_placement *p,
+                           mica_run *run)
 {
     mica_status status = MICA_OK;
-    for (int i = 0; i < c->args && status == MICA_OK; i++) {
-        if (c->info[i].dir == MICA_UNUSED) continue;
-        int bytes = mica_dtype_bits(c->info[i].tensor.dtype) / 8;
-        status = cli_buffer_prepare(&c->buffers[i], c->context, poison,
-                                    (int64_t)shift * (bytes ? bytes : 1));
-        run->args[i] = cli_buffer_pointer(&c->buffers[i]);
-    }
+    for (int i = 0; i < c->args && status == MICA_OK; i++)
+        if (c->info[i].dir != MICA_UNUSED) status = place(c, i, p, run);
+    for (int i = 0; i < c->args && p->in_place; i++)
+        if (shared_input(c, i) >= 0) run->args[shared_input(c, i)] = run->args[i];
     int64_t need = (int64_t)mica_plan_workspace(plan);
     if (status != MICA_OK || need == 0) return status;
     status = cli_buffer_init(&c->workspace, c->context, NULL, need, MICA_OUT);
-    if (status == MICA_OK) status = cli_buffer_prepare(&c->workspace, c->context, poison, 0);
+    if (status == MICA_OK) status = cli_buffer_prepare(&c->workspace, c->context, p->poison, 0);
     run->workspace = cli_buffer_pointer(&c->workspace);
     return status;
 }
 
-mica_status cli_case_run(cli_case *c, const mica_plan *plan, int poison, int shift)
+mica_status cli_case_run(cli_case *c, const mica_plan *plan, const cli_placement *placement)
 {
     mica_run run = {.scalars = mica_problem_scalars(c->problem)};
     cli_buffer_free(&c->workspace, c->context);
-    mica_status status = prepare(c, plan, poison, shift, &run);
+    mica_status status = prepare(c, plan, placement, &run);
     if (status == MICA_OK) status = mica_plan_run(plan, &run);
     if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
     for (int i = 0; i < c->args && status == MICA_OK; i++)
@@ -145,7 +191,7 @@ static void fail(cli_judgement *j, int arg)
     j->arg = arg;
 }
 
-static void judge_elements(const cli_case *c, int arg, double phi, cli_judgement *j)
+static void judge_elements(const cli_case *c, int arg, cli_tolerance tolerance, cli_judgement *j)
 {
     const mica_arg_info *info = &c->info[arg];
     const cli_buffer *b = &c->buffers[arg];
@@ -153,8 +199,7 @@ static void judge_elements(const cli_case *c, int arg, double phi, cli_judgement
     double *got = cli_alloc(value_bytes(&info->tensor));
     cli_comparison r;
     mica_tensor_load(&info->tensor, cli_buffer_after(b), got);
-    cli_compare(info->tensor.dtype, (cli_tolerance){phi, c->exact}, count, got, c->results[arg],
-                c->magnitudes[arg], &r);
+    cli_compare(info->tensor.dtype, tolerance, count, got, c->results[arg], c->magnitudes[arg], &r);
     if (r.margin > j->margin) j->margin = r.margin;
     if (r.wrong && j->ok) {
         fail(j, arg);
@@ -170,29 +215,29 @@ static void judge_elements(const cli_case *c, int arg, double phi, cli_judgement
     free(got);
 }
 
-void cli_case_judge(const cli_case *c, double phi, cli_judgement *j)
+void cli_case_judge(const cli_case *c, cli_tolerance tolerance, cli_judgement *j)
 {
     *j = (cli_judgement){.ok = true, .arg = -1};
     for (int i = 0; i < c->args; i++) {
         if (c->info[i].dir == MICA_UNUSED) continue;
         if (j->ok && !cli_buffer_intact(&c->buffers[i], c->info[i].name, j->text, sizeof j->text))
             fail(j, -1);
-        if (cli_is_output(&c->info[i])) judge_elements(c, i, phi, j);
+        if (cli_is_output(&c->info[i])) judge_elements(c, i, tolerance, j);
     }
     if (j->ok && c->workspace.memory &&
         !cli_buffer_intact(&c->workspace, "workspace", j->text, sizeof j->text))
         fail(j, -1);
 }
 
-void cli_case_trust(cli_case *c, double phi)
+void cli_case_trust(cli_case *c, cli_tolerance tolerance)
 {
     c->weak[0] = 0;
     for (int i = 0; i < c->args && !c->weak[0]; i++) {
         if (!cli_is_output(&c->info[i])) continue;
         char why[160];
         const mica_tensor *t = &c->info[i].tensor;
-        cli_trust(t->dtype, (cli_tolerance){phi, c->exact}, mica_tensor_count(t), c->results[i],
-                  c->magnitudes[i], why, sizeof why);
+        cli_trust(t->dtype, tolerance, mica_tensor_count(t), c->results[i], c->magnitudes[i], why,
+                  sizeof why);
         if (*why) snprintf(c->weak, sizeof c->weak, "%s: %s", c->info[i].name, why);
     }
 }

@@ -189,45 +189,59 @@ static bool call_failed(check *c, mica_status status, outcome *o, char *text, si
     return true;
 }
 
-typedef struct attempt {
-    int poison, shift;
-    const char *what;
-} attempt;
+/* The second run has other poison: what is left of it shows as a difference, even where 0xFF is a
+ * legal value. The third has each pointer one element off its alignment. */
+static const cli_placement placements[] = {
+    {0xff, 0, false, ""},
+    {0x5a, 0, false, "other poison: "},
+    {0xff, 1, false, "pointers one element on: "},
+    {0xff, 0, true, "in place: "},
+};
+enum { AGAIN = 1, IN_PLACE = 3, PLACEMENTS = sizeof placements / sizeof *placements };
+
+static void describe_wrong(const cli_case *k, const cli_judgement *j, const char *what, char *text,
+                           size_t size)
+{
+    if (j->arg < 0)
+        snprintf(text, size, "%s%s", what, j->text);
+    else
+        snprintf(text, size, "%s%s: %lld of %lld elements are wrong", what, k->info[j->arg].name,
+                 (long long)j->wrong.wrong, (long long)j->wrong.count);
+}
+
+static void self_test(check *c, cli_case *k, const mica_plan *plan, const outcome *o)
+{
+    if (cli_case_run(k, plan, &placements[0]) != MICA_OK) return;
+    if (check_self_test(k, cli_case_tolerance(k, plan)) == 0) return;
+    printf("  in the self-test of %s %s\n  %s\n", o->engine, o->fill, o->line);
+    c->failed = true;
+}
 
 static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_verdict *v,
                        const char *line)
 {
-    /* The second run has other poison: what is left of it shows as a difference, even where 0xFF
-     * is a legal value. The third has each pointer one element off its alignment. */
-    static const attempt attempts[] = {
-        {0xff, 0, ""}, {0x5a, 0, "other poison: "}, {0xff, 1, "pointers one element on: "}};
     char text[400] = "";
-    double phi = cli_plan_phi(plan);
+    cli_tolerance tolerance = cli_case_tolerance(k, plan);
     outcome o = {.line = line, .engine = v->engine, .fill = cli_fill_names[k->fill], .text = text};
     cli_judgement j = {.ok = true, .arg = -1};
-    for (int i = 0; i < 3 && o.status == CHECK_PASSED; i++) {
-        if (call_failed(c, cli_case_run(k, plan, attempts[i].poison, attempts[i].shift), &o, text,
-                        sizeof text))
-            break;
-        cli_case_judge(k, phi, &j);
+    for (int i = 0; i < PLACEMENTS && o.status == CHECK_PASSED; i++) {
+        if (i == IN_PLACE && !cli_case_has_in_place(k)) continue;
+        mica_status status = cli_case_run(k, plan, &placements[i]);
+        if (call_failed(c, status, &o, text, sizeof text)) break;
+        cli_case_judge(k, tolerance, &j);
         o.margin = fmax(o.margin, j.margin);
         if (!j.ok) {
             o.status = CHECK_MISMATCH;
-            if (j.arg >= 0)
-                snprintf(text, sizeof text, "%s%s: %lld of %lld elements are wrong",
-                         attempts[i].what, k->info[j.arg].name, (long long)j.wrong.wrong,
-                         (long long)j.wrong.count);
-            else
-                snprintf(text, sizeof text, "%s%s", attempts[i].what, j.text);
+            describe_wrong(k, &j, placements[i].what, text, sizeof text);
         }
         if (i == 0) cli_case_keep(k);
-        if (i == 1 && v->deterministic && o.status == CHECK_PASSED &&
+        if (i == AGAIN && v->deterministic && o.status == CHECK_PASSED &&
             !cli_case_repeats(k, text, sizeof text))
             o.status = CHECK_MISMATCH;
     }
     bool adversarial = k->fill == MICA_FILL_RANGE || k->fill == MICA_FILL_EXTREME;
     if (o.status == CHECK_PASSED && !adversarial) {
-        cli_case_trust(k, phi);
+        cli_case_trust(k, tolerance);
         if (*k->weak) {
             o.status = CHECK_MISTRUSTED;
             snprintf(text, sizeof text, "%s", k->weak);
@@ -235,11 +249,7 @@ static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_
     }
     record(c, &o);
     if (j.arg >= 0) print_wrong(k, &j);
-    if (c->self_test && o.status == CHECK_PASSED &&
-        cli_case_run(k, plan, attempts[0].poison, 0) == MICA_OK && check_self_test(k, phi) > 0) {
-        printf("  in the self-test of %s %s\n  %s\n", o.engine, o.fill, line);
-        c->failed = true;
-    }
+    if (c->self_test && o.status == CHECK_PASSED) self_test(c, k, plan, &o);
 }
 
 /* ---- one problem ---- */
@@ -298,13 +308,15 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
     return count;
 }
 
-static void check_data(check *c, const mica_problem *problem, planned *plans, int count)
+/* fills: which; bare: optional arguments are NULL. */
+static void check_data(check *c, const mica_problem *problem, const bool *fills, bool bare,
+                       planned *plans, int count)
 {
     char *line = cli_problem_text(problem);
     cli_case k;
-    mica_status status = cli_case_init(&k, c->context, problem);
+    mica_status status = cli_case_init(&k, c->context, problem, bare);
     for (int fill = 0; cli_fill_names[fill] && status == MICA_OK && !c->lost; fill++) {
-        if (!c->fills[fill] || cli_stopped()) continue;
+        if (!fills[fill] || cli_stopped()) continue;
         status = cli_case_fill(&k, (mica_fill)fill, c->seed);
         if (status == MICA_OK) status = cli_case_truth(&k);
         for (int i = 0; i < count && status == MICA_OK && !cli_stopped() && !c->lost; i++)
@@ -330,18 +342,30 @@ static bool has_scalar(const char *op, const char *name)
 }
 
 /* The same problem with alpha and beta set, on the plans that are there: scalars belong to runs. */
-static void check_scaled(check *c, const cli_line *line, const char *scalars, planned *plans,
-                         int count)
+static void check_scaled(check *c, const cli_line *line, const char *scalars, mica_fill fill,
+                         planned *plans, int count)
 {
     mica_problem *problem;
+    bool fills[CLI_FILLS] = {false};
+    fills[fill] = c->fills[fill];
     char *text = cli_format("%s %s", line->text, scalars);
     if (mica_problem_from_text(text, &problem) == MICA_OK) {
-        check_data(c, problem, plans, count);
+        check_data(c, problem, fills, false, plans, count);
         mica_problem_destroy(problem);
     } else {
         cli_line_error(&c->lines, line->where, mica_error());
     }
     free(text);
+}
+
+static void check_bare(check *c, const mica_problem *problem, planned *plans, int count)
+{
+    bool fills[CLI_FILLS] = {false}, any = false;
+    fills[MICA_FILL_RANDOM] = c->fills[MICA_FILL_RANDOM];
+    mica_arg_info info;
+    for (int i = 0; mica_problem_arg(problem, i, &info) == MICA_OK; i++)
+        any |= info.optional && info.dir != MICA_UNUSED;
+    if (any) check_data(c, problem, fills, true, plans, count);
 }
 
 static void check_line(check *c, const cli_line *line)
@@ -351,20 +375,16 @@ static void check_line(check *c, const cli_line *line)
     if (!problem) return;
     char *text = cli_problem_text(problem);
     int count = plan_engines(c, problem, text, plans);
-    if (count) check_data(c, problem, plans, count);
     const char *op = mica_problem_op(problem);
+    if (count) {
+        check_data(c, problem, c->fills, false, plans, count);
+        check_bare(c, problem, plans, count);
+    }
     bool scaled = has_scalar(op, "alpha") && has_scalar(op, "beta") &&
                   !strstr(line->text, " alpha=") && !strstr(line->text, " beta=");
     if (count && scaled) {
-        bool fills[8];
-        memcpy(fills, c->fills, sizeof fills);
-        memset(c->fills, 0, sizeof c->fills);
-        c->fills[MICA_FILL_EXACT] = fills[MICA_FILL_EXACT];
-        check_scaled(c, line, "alpha=2 beta=-1", plans, count);
-        c->fills[MICA_FILL_EXACT] = false;
-        c->fills[MICA_FILL_RANDOM] = fills[MICA_FILL_RANDOM];
-        check_scaled(c, line, "alpha=0.75 beta=0.5", plans, count);
-        memcpy(c->fills, fills, sizeof fills);
+        check_scaled(c, line, "alpha=2 beta=-1", MICA_FILL_EXACT, plans, count);
+        check_scaled(c, line, "alpha=0.75 beta=0.5", MICA_FILL_RANDOM, plans, count);
     }
     for (int i = 0; i < count; i++) mica_plan_destroy(plans[i].plan);
     free(text);

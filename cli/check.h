@@ -26,8 +26,8 @@ enum { CHECK_MAX_ENGINES = 256 };
 
 typedef struct check {
     cli_options options;
-    const char *engine; /* only this one */
-    bool fills[8];      /* by mica_fill */
+    const char *engine;    /* only this one */
+    bool fills[CLI_FILLS]; /* by mica_fill */
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;
     long expect; /* number of checks, or -1 */
@@ -47,7 +47,7 @@ typedef struct check {
 
 check_total *check_total_of(check *c, const char *engine);
 /* Breaks results on purpose; returns how many breakages went unnoticed. */
-int check_self_test(cli_case *k, double phi);
+int check_self_test(cli_case *k, cli_tolerance tolerance);
 /* Prints which breakages were tried and noticed; false if one never applied or was missed. */
 bool check_self_test_summary(FILE *out);
 /* Plans everything, compares kernels with the table; an exit code. */

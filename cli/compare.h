@@ -2,12 +2,13 @@
  * Element-by-element comparison of a result with the reference.
  *
  * An element y passes against the reference R with magnitude sum S if
- *     |y - R| <= u |R| + (1 + u) E + tiny,    E = phi S
- * where u and tiny are the unit roundoff and the smallest subnormal of the output type and phi
- * comes from the numeric contract of the engine. Integer outputs must be a correct rounding of
- * some value within E of R. Where every result is exact, the tolerance is zero: y must be R as the
- * output type rounds it. NaN and infinities must agree in position and sign; near the largest
- * finite value the type's own overflow or saturation is allowed. */
+ *     |y - R| <= u |R| + (1 + u) E + tiny,    E = phi S + floor
+ * where u and tiny are the unit roundoff and the smallest subnormal of the output type, phi comes
+ * from the numeric contract of the engine and floor is what gradual underflow may cost. Integer
+ * outputs must be a correct rounding of some value within E of R. Where every result is exact, the
+ * tolerance is zero: y must be R as the output type rounds it. NaN and infinities must agree in
+ * position and sign; near the largest finite value the type's own overflow or saturation is
+ * allowed. */
 #ifndef MICA_CLI_COMPARE_H
 #define MICA_CLI_COMPARE_H
 
@@ -15,6 +16,7 @@
 
 typedef struct cli_tolerance {
     double phi;
+    double floor; /* error of intermediates that underflow in the accumulator's type */
     bool exact;
 } cli_tolerance;
 

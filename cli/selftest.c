@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Breaks the images of a case; false if the case is too small or too uniform for this breakage. */
-typedef bool (*breakage)(cli_case *k, double phi);
+typedef bool (*breakage)(cli_case *k, cli_tolerance tolerance);
 
 static int first_output(const cli_case *k)
 {
@@ -33,13 +33,13 @@ static void store(cli_case *k, int arg, double *values)
 
 /* Nearest value of the type above what the tolerance allows: R + T, then a step of growing size.
  * It is computed from the formula, not from the judge's answer. */
-static bool just_beyond(const cli_case *k, int arg, double phi, int64_t i, double *value)
+static bool just_beyond(const cli_case *k, int arg, cli_tolerance tolerance, int64_t i,
+                        double *value)
 {
     mica_dtype d = k->info[arg].tensor.dtype;
     double want = k->results[arg][i];
     if (!isfinite(want)) return false;
-    double t =
-        cli_element_tolerance(d, (cli_tolerance){phi, k->exact}, want, k->magnitudes[arg][i]);
+    double t = cli_element_tolerance(d, tolerance, want, k->magnitudes[arg][i]);
     /* Integers may be any rounding of what lies within the tolerance, exact results theirs. */
     double limit = cli_quantize(d, want + t), unit = cli_unit(d);
     if (unit > 0 && !k->exact) limit = want + t;
@@ -51,14 +51,14 @@ static bool just_beyond(const cli_case *k, int arg, double phi, int64_t i, doubl
     return false; /* at the end of the type's range */
 }
 
-static bool one_ulp(cli_case *k, double phi)
+static bool one_ulp(cli_case *k, cli_tolerance tolerance)
 {
     int arg = first_output(k);
     if (arg < 0) return false;
     int64_t count = mica_tensor_count(&k->info[arg].tensor);
     double *values = load(k, arg), broken;
     for (int64_t i = count / 2; i < count; i++) {
-        if (!just_beyond(k, arg, phi, i, &broken)) continue;
+        if (!just_beyond(k, arg, tolerance, i, &broken)) continue;
         values[i] = broken;
         store(k, arg, values);
         return true;
@@ -67,7 +67,7 @@ static bool one_ulp(cli_case *k, double phi)
     return false;
 }
 
-static bool swapped(cli_case *k, double phi)
+static bool swapped(cli_case *k, cli_tolerance tolerance)
 {
     int arg = first_output(k);
     if (arg < 0) return false;
@@ -76,11 +76,9 @@ static bool swapped(cli_case *k, double phi)
     for (int64_t i = 0; i + 1 < count; i++) {
         double a = values[i], b = values[i + 1];
         mica_dtype d = k->info[arg].tensor.dtype;
-        double tolerance = cli_element_tolerance(d, (cli_tolerance){phi, k->exact},
-                                                 k->results[arg][i], k->magnitudes[arg][i]);
+        double t = cli_element_tolerance(d, tolerance, k->results[arg][i], k->magnitudes[arg][i]);
         if (!isfinite(k->results[arg][i]) || a == b) continue;
-        if (!k->exact &&
-            !(fabs(b - k->results[arg][i]) > (cli_unit(d) > 0 ? 0 : 1) + 2 * tolerance))
+        if (!k->exact && !(fabs(b - k->results[arg][i]) > (cli_unit(d) > 0 ? 0 : 1) + 2 * t))
             continue;
         values[i] = b;
         values[i + 1] = a;
@@ -92,7 +90,7 @@ static bool swapped(cli_case *k, double phi)
 }
 
 /* Replaces elements from `from` on by zeros; false if none of them should be anything else. */
-static bool zero_from(cli_case *k, double phi, bool tail)
+static bool zero_from(cli_case *k, cli_tolerance tolerance, bool tail)
 {
     int arg = first_output(k);
     if (arg < 0) return false;
@@ -101,8 +99,7 @@ static bool zero_from(cli_case *k, double phi, bool tail)
     double *values = load(k, arg);
     bool telling = false;
     for (int64_t i = tail ? count - (count + 15) / 16 : 0; i < count; i++) {
-        double t = cli_element_tolerance(d, (cli_tolerance){phi, k->exact}, k->results[arg][i],
-                                         k->magnitudes[arg][i]);
+        double t = cli_element_tolerance(d, tolerance, k->results[arg][i], k->magnitudes[arg][i]);
         telling |= values[i] != 0 && fabs(k->results[arg][i]) > t + (cli_unit(d) > 0 ? 0 : 1);
         values[i] = 0;
     }
@@ -113,19 +110,19 @@ static bool zero_from(cli_case *k, double phi, bool tail)
     return telling;
 }
 
-static bool dropped_tail(cli_case *k, double phi)
+static bool dropped_tail(cli_case *k, cli_tolerance tolerance)
 {
-    return zero_from(k, phi, true);
+    return zero_from(k, tolerance, true);
 }
 
-static bool zeros(cli_case *k, double phi)
+static bool zeros(cli_case *k, cli_tolerance tolerance)
 {
-    return zero_from(k, phi, false);
+    return zero_from(k, tolerance, false);
 }
 
-static bool poison_left(cli_case *k, double phi)
+static bool poison_left(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     int arg = first_output(k);
     if (arg < 0) return false;
     const mica_tensor *t = &k->info[arg].tensor;
@@ -142,38 +139,38 @@ static bool flip(cli_buffer *b, int64_t at)
     return true;
 }
 
-static bool fence_before(cli_case *k, double phi)
+static bool fence_before(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     int arg = first_output(k);
     return arg >= 0 && flip(&k->buffers[arg], k->buffers[arg].low - 1);
 }
 
-static bool fence_behind(cli_case *k, double phi)
+static bool fence_behind(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     int arg = first_output(k);
     return arg >= 0 && flip(&k->buffers[arg], k->buffers[arg].low + k->buffers[arg].span + 64);
 }
 
-static bool fence_of_workspace(cli_case *k, double phi)
+static bool fence_of_workspace(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     return flip(&k->workspace, k->workspace.low + k->workspace.span);
 }
 
-static bool input_changed(cli_case *k, double phi)
+static bool input_changed(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     for (int i = 0; i < k->args; i++)
         if (k->info[i].dir == MICA_IN && k->buffers[i].span > 0)
             return flip(&k->buffers[i], k->buffers[i].low + k->buffers[i].span / 2);
     return false;
 }
 
-static bool gap_written(cli_case *k, double phi)
+static bool gap_written(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     int arg = first_output(k);
     if (arg < 0) return false;
     cli_buffer *b = &k->buffers[arg];
@@ -191,7 +188,7 @@ static bool gap_written(cli_case *k, double phi)
 }
 
 /* A constant added everywhere: what a wrong mean or bias does. */
-static bool shifted(cli_case *k, double phi)
+static bool shifted(cli_case *k, cli_tolerance tolerance)
 {
     int arg = first_output(k);
     if (arg < 0) return false;
@@ -200,8 +197,7 @@ static bool shifted(cli_case *k, double phi)
     double *values = load(k, arg), shift = 0;
     bool telling = false;
     for (int64_t i = 0; i < count; i++) {
-        double t = cli_element_tolerance(d, (cli_tolerance){phi, k->exact}, k->results[arg][i],
-                                         k->magnitudes[arg][i]);
+        double t = cli_element_tolerance(d, tolerance, k->results[arg][i], k->magnitudes[arg][i]);
         if (isfinite(t) && t > shift) shift = t;
     }
     shift = 4 * shift + (cli_unit(d) > 0 ? 0.25 : 2);
@@ -217,9 +213,9 @@ static bool shifted(cli_case *k, double phi)
     return telling;
 }
 
-static bool infinity(cli_case *k, double phi)
+static bool infinity(cli_case *k, cli_tolerance tolerance)
 {
-    (void)phi;
+    (void)tolerance;
     int arg = first_output(k);
     if (arg < 0) return false;
     double bad = k->results[arg][0] > 0 ? -INFINITY : INFINITY;
@@ -274,16 +270,16 @@ static void restore(cli_case *k, unsigned char **images, unsigned char *workspac
     if (workspace) memcpy(k->workspace.after, workspace, (size_t)k->workspace.bytes);
 }
 
-int check_self_test(cli_case *k, double phi)
+int check_self_test(cli_case *k, cli_tolerance tolerance)
 {
     unsigned char *images[MICA_MAX_ARGS], *workspace;
     int missed = 0;
     save(k, images, &workspace);
     for (int i = 0; i < BREAKAGES; i++) {
         cli_judgement j;
-        if (breakages[i].apply(k, phi)) {
+        if (breakages[i].apply(k, tolerance)) {
             breakages[i].tried++;
-            cli_case_judge(k, phi, &j);
+            cli_case_judge(k, tolerance, &j);
             breakages[i].noticed += !j.ok;
             missed += j.ok;
             if (j.ok) printf("not noticed: %s\n", breakages[i].name);
