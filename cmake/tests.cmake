@@ -68,6 +68,9 @@ if(MICA_FUZZ)
   return()
 endif()
 
+# A driver and a compiler that need no GPU, which unit tests open by path.
+add_subdirectory(tests/fake)
+
 # unit and self look inside and link the static library; api and the examples see what users see.
 foreach(row "unit;unit;mica_static" "self;unit;mica_static" "api;api;mica_shared")
   list(POP_FRONT row folder label library)
