@@ -60,13 +60,14 @@ static inline void help_fakes(void)
     self[length > 0 ? length : 0] = 0;
     *strrchr(self, '/') = 0;
     for (int i = 0; i < 3 && !real; i++) {
-        snprintf(path, sizeof path, "%s/%sfake", self, ups[i]);
+        snprintf(path, sizeof path, "%s/%sfake/libcuda.so.1", self, ups[i]);
         real = realpath(path, NULL);
     }
     if (!real) {
-        fprintf(stderr, "no fake/ beside %s\n", self);
+        fprintf(stderr, "no fake/libcuda.so.1 beside or above %s\n", self);
         exit(99);
     }
+    *strrchr(real, '/') = 0;
     snprintf(path, sizeof path, "%s/libcuda.so.1", real);
     setenv("MICA_CUDA_DRIVER", path, 1);
     help_driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
