@@ -117,51 +117,66 @@ MICA_CLONES void mica_row_log_softmax_bwd(const float *y, const float *dy, float
     for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - fast_exp(y[i]) * sum;
 }
 
-/* ---- tiles ---- */
+/* ---- columns ---- */
 
-MICA_CLONES void mica_tile_max(const float *x, int64_t ld, int64_t rows, int64_t width, float *max)
+MICA_CLONES void mica_cols_max(const float *x, int64_t width, float *max)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *row = x + r * ld;
 #pragma omp simd
-        for (int64_t c = 0; c < width; c++) max[c] = row[c] > max[c] ? row[c] : max[c];
+    for (int64_t c = 0; c < width; c++) max[c] = x[c] > max[c] ? x[c] : max[c];
+}
+
+MICA_CLONES void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e,
+                                   double *sum)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
+        e[c] = fast_exp(x[c] - shift[c]);
+        sum[c] += (double)e[c];
     }
 }
 
-MICA_CLONES void mica_tile_exp_sum(const float *x, int64_t ld, const float *shift, int64_t rows,
-                                   int64_t width, float *e, double *sum)
+MICA_CLONES void mica_cols_sum(const float *x, int64_t width, double *sum)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *row = x + r * ld;
-        if (e) {
-            float *to = e + r * width;
 #pragma omp simd
-            for (int64_t c = 0; c < width; c++) {
-                to[c] = fast_exp(row[c] - shift[c]);
-                sum[c] += (double)to[c];
-            }
-        } else {
-#pragma omp simd
-            for (int64_t c = 0; c < width; c++) sum[c] += (double)fast_exp(row[c] - shift[c]);
-        }
-    }
+    for (int64_t c = 0; c < width; c++) sum[c] += (double)x[c];
 }
 
-MICA_CLONES void mica_tile_sum(const float *x, int64_t ld, int64_t rows, int64_t width, double *sum)
+MICA_CLONES void mica_cols_dot(const float *a, const float *b, int64_t width, double *sum)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *row = x + r * ld;
 #pragma omp simd
-        for (int64_t c = 0; c < width; c++) sum[c] += (double)row[c];
-    }
+    for (int64_t c = 0; c < width; c++) sum[c] += (double)(a[c] * b[c]);
 }
 
-MICA_CLONES void mica_tile_dot(const float *a, int64_t lda, const float *b, int64_t ldb,
-                               int64_t rows, int64_t width, double *sum)
+MICA_CLONES void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *p = a + r * lda, *q = b + r * ldb;
 #pragma omp simd
-        for (int64_t c = 0; c < width; c++) sum[c] += (double)(p[c] * q[c]);
-    }
+    for (int64_t c = 0; c < width; c++) y[c] = x[c] * scale[c];
+}
+
+MICA_CLONES void mica_cols_subtract(const float *x, const float *shift, const float *log_sum,
+                                    int64_t width, float *y)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) y[c] = (x[c] - shift[c]) - log_sum[c];
+}
+
+MICA_CLONES void mica_cols_exp(const float *x, const float *shift, const float *scale,
+                               const float *bias, int64_t width, float *y)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) y[c] = scale[c] * fast_exp(x[c] - shift[c]) + bias[c];
+}
+
+MICA_CLONES void mica_cols_softmax_bwd(const float *y, const float *dy, const float *dot,
+                                       int64_t width, float *dx)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) dx[c] = y[c] * (dy[c] - dot[c]);
+}
+
+MICA_CLONES void mica_cols_log_softmax_bwd(const float *y, const float *dy, const float *sum,
+                                           int64_t width, float *dx)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) dx[c] = dy[c] - fast_exp(y[c]) * sum[c];
 }

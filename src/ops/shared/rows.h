@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The vector loops of softmax and its relatives on the CPU, in f32. A row is one slice along the
- * axis; a tile is `rows` positions on the axis of `width` neighbouring slices, ld apart. Sums are
- * formed in vector lanes and so depend on the instruction set, never on the number of threads. */
+ * axis; columns are neighbouring slices. Sums are formed in vector lanes and so depend on the
+ * instruction set, never on the number of threads. Results may be written over an operand. */
 #ifndef MICA_OPS_SHARED_ROWS_H
 #define MICA_OPS_SHARED_ROWS_H
 
@@ -27,13 +27,20 @@ void mica_row_softmax_bwd(const float *y, const float *dy, float dot, int64_t n,
 /* dx = dy - exp(y) sum */
 void mica_row_log_softmax_bwd(const float *y, const float *dy, float sum, int64_t n, float *dx);
 
-/* The same per column. max is raised; sum is added to (in double: one addition per tile). */
-void mica_tile_max(const float *x, int64_t ld, int64_t rows, int64_t width, float *max);
-/* e, if not NULL, receives the exponentials, width apart. */
-void mica_tile_exp_sum(const float *x, int64_t ld, const float *shift, int64_t rows, int64_t width,
-                       float *e, double *sum);
-void mica_tile_sum(const float *x, int64_t ld, int64_t rows, int64_t width, double *sum);
-void mica_tile_dot(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows,
-                   int64_t width, double *sum);
+/* The same for one position on the axis of `width` neighbouring slices, with a value per column.
+ * max is raised; sums are added to, in double, for there is one addition per position. */
+void mica_cols_max(const float *x, int64_t width, float *max);
+void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e, double *sum);
+void mica_cols_sum(const float *x, int64_t width, double *sum);
+void mica_cols_dot(const float *a, const float *b, int64_t width, double *sum);
+void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y);
+void mica_cols_subtract(const float *x, const float *shift, const float *log_sum, int64_t width,
+                        float *y);
+void mica_cols_exp(const float *x, const float *shift, const float *scale, const float *bias,
+                   int64_t width, float *y);
+void mica_cols_softmax_bwd(const float *y, const float *dy, const float *dot, int64_t width,
+                           float *dx);
+void mica_cols_log_softmax_bwd(const float *y, const float *dy, const float *sum, int64_t width,
+                               float *dx);
 
 #endif
