@@ -34,28 +34,28 @@ static const mica_arg args[] = {
                          .alias = "dy"},
 };
 
-softmax_operands softmax_operands_of(const mica_softmax_desc *d)
+mica_softmax_operands mica_softmax_operands_of(const mica_softmax_desc *d)
 {
     if (d->pass == MICA_SOFTMAX_FWD)
-        return (softmax_operands){2, {MICA_SOFTMAX_X, MICA_SOFTMAX_Y}, {&d->x, &d->y}};
-    return (softmax_operands){
+        return (mica_softmax_operands){2, {MICA_SOFTMAX_X, MICA_SOFTMAX_Y}, {&d->x, &d->y}};
+    return (mica_softmax_operands){
         3, {MICA_SOFTMAX_Y, MICA_SOFTMAX_DY, MICA_SOFTMAX_DX}, {&d->y, &d->dy, &d->dx}};
 }
 
-mica_tensor softmax_without_axis(const mica_tensor *t, int64_t axis)
+mica_tensor mica_softmax_without_axis(const mica_tensor *t, int64_t axis)
 {
     mica_tensor slice = *t;
     slice.dims[axis] = 1;
     return slice;
 }
 
-void softmax_shape_make(softmax_shape *s, const mica_softmax_desc *d)
+void mica_softmax_shape_make(mica_softmax_shape *s, const mica_softmax_desc *d)
 {
-    softmax_operands o = softmax_operands_of(d);
+    mica_softmax_operands o = mica_softmax_operands_of(d);
     mica_tensor slices[3];
     const mica_tensor *pointers[3];
     for (int t = 0; t < o.count; t++) {
-        slices[t] = softmax_without_axis(o.tensor[t], d->axis);
+        slices[t] = mica_softmax_without_axis(o.tensor[t], d->axis);
         pointers[t] = &slices[t];
         s->axis_stride[t] = o.tensor[t]->strides[d->axis];
     }
@@ -63,7 +63,7 @@ void softmax_shape_make(softmax_shape *s, const mica_softmax_desc *d)
     s->n = o.tensor[0]->dims[d->axis];
 }
 
-bool softmax_is_wide(const softmax_operands *o)
+bool mica_softmax_is_wide(const mica_softmax_operands *o)
 {
     for (int t = 0; t < o->count; t++)
         if (o->tensor[t]->dtype == MICA_F64) return true;
@@ -102,7 +102,7 @@ static mica_status infer(void *desc, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_softmax_desc *d = desc;
-    softmax_operands o = softmax_operands_of(d);
+    mica_softmax_operands o = mica_softmax_operands_of(d);
     for (int t = 0; t < o.count; t++) {
         const char *name = args[o.arg[t]].name;
         if (!mica_dtype_is_common(o.tensor[t]->dtype))
@@ -122,14 +122,14 @@ static void cost(const void *desc, double *flops, double *bytes)
 {
     const mica_softmax_desc *d = desc;
     (void)bytes;
-    softmax_operands o = softmax_operands_of(d);
+    mica_softmax_operands o = mica_softmax_operands_of(d);
     *flops = (d->pass == MICA_SOFTMAX_FWD ? 5 : 4) * (double)mica_tensor_count(o.tensor[0]);
 }
 
 static int64_t terms(const void *desc)
 {
     const mica_softmax_desc *d = desc;
-    softmax_operands o = softmax_operands_of(d);
+    mica_softmax_operands o = mica_softmax_operands_of(d);
     int64_t n = o.tensor[0]->dims[d->axis];
     return n > 0 ? n : 1;
 }
@@ -212,7 +212,8 @@ static bool fill_slices(const void *desc, int arg, mica_fill fill, uint64_t seed
     return true;
 }
 
-static const mica_engine *const engines[] = {&softmax_cuda, &softmax_cpu, &mica_engine_ref, NULL};
+static const mica_engine *const engines[] = {&mica_softmax_cpu, &mica_engine_ref,
+                                             &mica_softmax_cuda, NULL};
 
 const mica_op mica_op_softmax = {
     .name = "softmax",
@@ -227,8 +228,8 @@ const mica_op mica_op_softmax = {
     .cost = cost,
     .terms = terms,
     .exact = exact,
-    .ulps = SOFTMAX_ULPS,
+    .ulps = MICA_SOFTMAX_ULPS,
     .fill = fill_slices,
-    .reference = softmax_reference,
+    .reference = mica_softmax_reference,
     .engines = engines,
 };

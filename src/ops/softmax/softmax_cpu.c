@@ -7,8 +7,8 @@
  * go through double and libm. Long slices that are too few to share out are cut into parts, by
  * shape alone, so that the threads' number does not show in the bits. */
 #include "ops/softmax/softmax.h"
+#include "ops/shared/convert.h"
 #include "ops/shared/rows.h"
-#include "ops/shared/span.h"
 #include "cpu/cpu.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@
 #define SHORT_SLICE 32 /* contiguous slices below this are also worked side by side */
 
 typedef struct state {
-    softmax_shape shape;
-    softmax_operands operands; /* tensors: of the plan's descriptor */
+    mica_softmax_shape shape;
+    mica_softmax_operands operands; /* tensors: of the plan's descriptor */
     mica_dtype type[3];
     double bytes;
     int64_t width;  /* slices of a tile; 1: along the axis */
@@ -35,6 +35,12 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     (void)desc, (void)device, (void)why;
     return MICA_OK;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    return 1.5 * mica_roofline_ms(&mica_op_softmax, desc, device) + 3e-4;
 }
 
 /* ---- planning ---- */
@@ -59,11 +65,11 @@ static mica_status build(mica_plan *plan)
     const mica_softmax_desc *d = plan->desc;
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    s->operands = softmax_operands_of(d);
-    softmax_shape_make(&s->shape, d);
+    s->operands = mica_softmax_operands_of(d);
+    mica_softmax_shape_make(&s->shape, d);
     for (int t = 0; t < s->operands.count; t++) s->type[t] = s->operands.tensor[t]->dtype;
     s->bytes = mica_op_bytes(plan->op, d);
-    s->wide = softmax_is_wide(&s->operands);
+    s->wide = mica_softmax_is_wide(&s->operands);
     s->log = d->log;
     const mica_layout *l = &s->shape.outer;
     s->width = s->wide ? 1 : choose_width(s);
@@ -107,44 +113,47 @@ static tile tile_at(const state *s, const mica_run *r, int64_t index)
     return t;
 }
 
-/* Positions [from, from + n) of operand k: rows of t->width elements, *ld apart. In place where the
- * memory allows, else converted into buffer. */
+/* The memory of positions from `from` on, if it can be worked in as it is: rows of t->width floats,
+ * *ld apart. Else NULL, and rows in a buffer will lie t->width apart. */
+static float *direct(const tile *t, int k, int64_t from, int64_t *ld)
+{
+    int64_t along = t->s->shape.axis_stride[k];
+    bool fits = t->s->type[k] == MICA_F32 && (t->s->width == 1 ? along : t->across[k]) == 1;
+    *ld = fits ? along : t->width;
+    return fits ? (float *)t->data[k] + t->offset[k] + from * along : NULL;
+}
+
+/* n positions of operand k, converted into buffer where needed. */
 static const float *fetch(const tile *t, int k, int64_t from, int64_t n, float *buffer, int64_t *ld)
 {
+    float *in_place = direct(t, k, from, ld);
+    if (in_place) return in_place;
     int64_t along = t->s->shape.axis_stride[k], offset = t->offset[k] + from * along;
-    mica_dtype type = t->s->type[k];
-    bool single = t->s->width == 1;
-    float *direct = mica_span_direct_f32(type, t->data[k], offset, single ? along : t->across[k]);
-    *ld = direct ? along : t->width;
-    if (direct) return direct;
-    if (single)
-        mica_span_load_f32(type, t->data[k], offset, along, n, buffer);
+    if (t->s->width == 1)
+        mica_to_f32(t->s->type[k], t->data[k], offset, along, buffer, n);
     else
         for (int64_t i = 0; i < n; i++)
-            mica_span_load_f32(type, t->data[k], offset + i * along, t->across[k], t->width,
-                               buffer + i * t->width);
+            mica_to_f32(t->s->type[k], t->data[k], offset + i * along, t->across[k],
+                        buffer + i * t->width, t->width);
     return buffer;
 }
 
 /* Where results of those positions go: into the output itself or a buffer for put(). */
 static float *place(const tile *t, int k, int64_t from, float *buffer, int64_t *ld)
 {
-    int64_t along = t->s->shape.axis_stride[k], offset = t->offset[k] + from * along;
-    float *direct = mica_span_direct_f32(t->s->type[k], t->data[k], offset,
-                                         t->s->width == 1 ? along : t->across[k]);
-    *ld = direct ? along : t->width;
-    return direct ? direct : buffer;
+    float *in_place = direct(t, k, from, ld);
+    return in_place ? in_place : buffer;
 }
 
 static void put(const tile *t, int k, int64_t from, int64_t n, const float *buffer)
 {
     int64_t along = t->s->shape.axis_stride[k], offset = t->offset[k] + from * along;
     if (t->s->width == 1)
-        mica_span_store_f32(t->s->type[k], t->data[k], offset, along, n, buffer);
+        mica_from_f32(t->s->type[k], t->data[k], offset, along, buffer, n);
     else
         for (int64_t i = 0; i < n; i++)
-            mica_span_store_f32(t->s->type[k], t->data[k], offset + i * along, t->across[k],
-                                t->width, buffer + i * t->width);
+            mica_from_f32(t->s->type[k], t->data[k], offset + i * along, t->across[k],
+                          buffer + i * t->width, t->width);
 }
 
 /* What the first pass over a slice leaves, by column. */
@@ -340,7 +349,7 @@ static void backward_resident(const tile *t, stats *st)
 
 static void wide_forward(const tile *t)
 {
-    const softmax_shape *shape = &t->s->shape;
+    const mica_softmax_shape *shape = &t->s->shape;
     mica_load_fn load = mica_dtype_load(t->s->type[0]);
     mica_store_fn store = mica_dtype_store(t->s->type[1]);
     int64_t n = shape->n, xs = shape->axis_stride[0], ys = shape->axis_stride[1];
@@ -356,7 +365,7 @@ static void wide_forward(const tile *t)
 
 static void wide_backward(const tile *t)
 {
-    const softmax_shape *shape = &t->s->shape;
+    const mica_softmax_shape *shape = &t->s->shape;
     mica_load_fn load_y = mica_dtype_load(t->s->type[0]), load_dy = mica_dtype_load(t->s->type[1]);
     mica_store_fn store = mica_dtype_store(t->s->type[2]);
     const int64_t *stride = shape->axis_stride;
@@ -435,4 +444,5 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return MICA_OK;
 }
 
-const mica_engine softmax_cpu = {.name = "cpu", .accepts = accepts, .build = build, .run = run};
+const mica_engine mica_softmax_cpu = {
+    .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};

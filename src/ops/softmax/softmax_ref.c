@@ -54,16 +54,16 @@ static void backward(const mica_softmax_desc *d, const mica_view *y, int64_t yo,
     }
 }
 
-void softmax_reference(const void *desc, const mica_view *args, const double *scalars)
+void mica_softmax_reference(const void *desc, const mica_view *args, const double *scalars)
 {
     const mica_softmax_desc *d = desc;
     (void)scalars;
-    softmax_operands o = softmax_operands_of(d);
+    mica_softmax_operands o = mica_softmax_operands_of(d);
     const mica_view *v[3];
     mica_tensor slices[3];
     for (int t = 0; t < o.count; t++) {
         v[t] = &args[o.arg[t]];
-        slices[t] = softmax_without_axis(&v[t]->t, d->axis);
+        slices[t] = mica_softmax_without_axis(&v[t]->t, d->axis);
     }
     int64_t count = v[0]->t.dims[d->axis] ? mica_tensor_count(&slices[0]) : 0;
 #pragma omp parallel for num_threads(mica_cpu_threads())
