@@ -55,13 +55,13 @@ static void drop_identity(mica_transform_desc *d)
     memset(d->perm, 0, sizeof d->perm);
 }
 
-mica_tensor mica_transform_source(const mica_transform_desc *d)
+mica_tensor mica_transform_source(const mica_transform_desc *d, const mica_tensor *x)
 {
-    mica_tensor t = d->x;
+    mica_tensor t = *x;
     if (!permutes(d)) return t;
     for (int i = 0; i < t.rank; i++) {
-        t.dims[i] = d->x.dims[d->perm[i]];
-        t.strides[i] = d->x.strides[d->perm[i]];
+        t.dims[i] = x->dims[d->perm[i]];
+        t.strides[i] = x->strides[d->perm[i]];
     }
     return t;
 }
@@ -69,11 +69,12 @@ mica_tensor mica_transform_source(const mica_transform_desc *d)
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_transform_desc *d = desc;
+    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
     MICA_TRY(check_perm(d, why));
     drop_identity(d);
     if (!mica_tensor_given(&d->y)) d->y.dtype = d->x.dtype;
     if (d->y.rank || !d->x.rank) return MICA_OK;
-    mica_tensor source = mica_transform_source(d);
+    mica_tensor source = mica_transform_source(d, &d->x);
     d->y.rank = source.rank;
     memcpy(d->y.dims, source.dims, sizeof d->y.dims);
     if (permutes(d))
@@ -96,7 +97,7 @@ static mica_status check(const void *desc, mica_why *why)
     MICA_TRY(check_type(&d->x, "x", why));
     MICA_TRY(check_type(&d->y, "y", why));
     MICA_TRY(check_perm(d, why));
-    mica_tensor source = mica_transform_source(d);
+    mica_tensor source = mica_transform_source(d, &d->x);
     return mica_tensor_same_dims(&source, permutes(d) ? "x (permuted)" : "x", &d->y, "y", why);
 }
 

@@ -6,10 +6,11 @@
 #include "mica/transform.h"
 #include "ops/op.h"
 
+extern const mica_op mica_op_transform;
 extern const mica_engine mica_transform_cpu, mica_transform_cuda;
 
-/* x with its dimensions in the order of y's. */
-mica_tensor mica_transform_source(const mica_transform_desc *desc);
+/* A tensor like x with its dimensions in the order of y's. */
+mica_tensor mica_transform_source(const mica_transform_desc *desc, const mica_tensor *x);
 /* The plain loops. */
 void mica_transform_reference(const void *desc, const mica_view *args, const double *scalars);
 

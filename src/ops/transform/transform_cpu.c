@@ -11,14 +11,14 @@
 #include "ops/transform/transform.h"
 #include "cpu/cpu.h"
 #include "ops/shared/layout.h"
-#include "ops/shared/rows.h"
+#include "ops/shared/convert.h"
 
 #include <math.h>
 #include <string.h>
 
 #define INLINE __attribute__((always_inline)) static inline
 
-enum { TILE = 64, SEGMENT = 1 << 14 };
+enum { TILE = 64, BLOCK = 512, SEGMENT = 1 << 14 };
 
 typedef struct cpu_state {
     mica_layout layout; /* y's strides, then x's */
@@ -37,52 +37,52 @@ typedef struct cpu_call {
     bool copy;  /* plain and equal types: bits are moved */
 } cpu_call;
 
-/* ---- blocks of at most MICA_ROW_BLOCK elements ---- */
+/* ---- blocks of at most BLOCK elements ---- */
 
 static void scale_block(const cpu_call *c, int64_t y_at, int64_t y_stride, int64_t n, double *block)
 {
-    double old[MICA_ROW_BLOCK];
+    double old[BLOCK];
     if (c->beta == 0) {
         for (int64_t i = 0; i < n; i++) block[i] *= c->alpha;
         return;
     }
-    mica_row_load_f64(c->state->y_type, c->y, y_at, y_stride, n, old);
+    mica_to_f64(c->state->y_type, c->y, y_at, y_stride, old, n);
     for (int64_t i = 0; i < n; i++) block[i] = fma(c->alpha, block[i], c->beta * old[i]);
 }
 
 /* Between types of at most f32 a float holds every value, so unscaled conversions go through it. */
 static bool through_float(const cpu_call *c)
 {
-    return c->plain && mica_row_fits_f32(c->state->x_type) && mica_row_fits_f32(c->state->y_type);
+    return c->plain && mica_fits_f32(c->state->x_type) && mica_fits_f32(c->state->y_type);
 }
 
 static void load_block(const cpu_call *c, int64_t at, int64_t stride, int64_t n, double *out)
 {
     mica_dtype from = c->state->x_type, to = c->state->y_type;
     if (from == MICA_S64 && c->plain && to != MICA_F64)
-        mica_row_load_s64_odd(c->x, at, stride, n, out);
+        mica_s64_to_f64_odd(c->x, at, stride, out, n);
     else
-        mica_row_load_f64(from, c->x, at, stride, n, out);
+        mica_to_f64(from, c->x, at, stride, out, n);
 }
 
 static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64_t y_at,
                         int64_t y_stride, int64_t n)
 {
     const cpu_state *s = c->state;
-    double block[MICA_ROW_BLOCK];
+    double block[BLOCK];
     float *short_block = (float *)block;
     bool floats = through_float(c);
-    for (int64_t i = 0; i < n; i += MICA_ROW_BLOCK) {
-        int64_t m = n - i < MICA_ROW_BLOCK ? n - i : MICA_ROW_BLOCK;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
         int64_t xo = x_at + i * x_stride, yo = y_at + i * y_stride;
         if (floats) {
-            mica_row_load_f32(s->x_type, c->x, xo, x_stride, m, short_block);
-            mica_row_store_f32(s->y_type, c->y, yo, y_stride, m, short_block);
+            mica_to_f32(s->x_type, c->x, xo, x_stride, short_block, m);
+            mica_from_f32(s->y_type, c->y, yo, y_stride, short_block, m);
             continue;
         }
         load_block(c, xo, x_stride, m, block);
         if (!c->plain) scale_block(c, yo, y_stride, m, block);
-        mica_row_store_f64(s->y_type, c->y, yo, y_stride, m, block);
+        mica_from_f64(s->y_type, c->y, yo, y_stride, block, m);
     }
 }
 
@@ -207,7 +207,7 @@ static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
     bool floats = through_float(c);
     for (int64_t i = 0; i < rows; i++) {
         if (floats)
-            mica_row_load_f32(s->x_type, c->x, x_at + i * x_row, x_col, cols, short_tile[i]);
+            mica_to_f32(s->x_type, c->x, x_at + i * x_row, x_col, short_tile[i], cols);
         else
             load_block(c, x_at + i * x_row, x_col, cols, tile[i]);
     }
@@ -215,12 +215,12 @@ static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
         int64_t at = y_at + j * y_col;
         if (floats) {
             for (int64_t i = 0; i < rows; i++) short_line[i] = short_tile[i][j];
-            mica_row_store_f32(s->y_type, c->y, at, y_row, rows, short_line);
+            mica_from_f32(s->y_type, c->y, at, y_row, short_line, rows);
             continue;
         }
         for (int64_t i = 0; i < rows; i++) line[i] = tile[i][j];
         if (!c->plain) scale_block(c, at, y_row, rows, line);
-        mica_row_store_f64(s->y_type, c->y, at, y_row, rows, line);
+        mica_from_f64(s->y_type, c->y, at, y_row, line, rows);
     }
 }
 
@@ -306,6 +306,12 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return MICA_OK;
 }
 
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    return 1.2 * mica_roofline_ms(&mica_op_transform, desc, device) + 2e-4;
+}
+
 static int fastest(const mica_layout *l, int tensor)
 {
     int best = l->rank - 1;
@@ -321,7 +327,7 @@ static mica_status build(mica_plan *plan)
     const mica_transform_desc *d = plan->desc;
     cpu_state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_tensor x = mica_transform_source(d);
+    mica_tensor x = mica_transform_source(d, &d->x);
     const mica_tensor *tensors[] = {&d->y, &x};
     mica_layout_make(&s->layout, tensors, 2);
     s->x_type = d->x.dtype, s->y_type = d->y.dtype;
@@ -360,6 +366,7 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
 const mica_engine mica_transform_cpu = {
     .name = "cpu",
     .accepts = accepts,
+    .predict = predict,
     .contract = mica_transform_contract,
     .build = build,
     .run = run,

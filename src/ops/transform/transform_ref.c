@@ -37,7 +37,7 @@ void mica_transform_reference(const void *desc, const mica_view *args, const dou
     bool plain = alpha == 1 && beta == 0;
     /* Results for a check go to doubles, whatever y's type: then there are no bits to keep. */
     bool bits = plain && d->x.dtype == d->y.dtype && !y->mag && y->t.dtype == d->y.dtype;
-    mica_tensor source = mica_transform_source(d);
+    mica_tensor source = mica_transform_source(d, &x->t);
     int64_t count = mica_tensor_count(&source);
 #pragma omp parallel for num_threads(mica_cpu_threads()) schedule(static)
     for (int64_t i = 0; i < count; i++) {
