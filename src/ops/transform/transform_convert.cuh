@@ -4,12 +4,12 @@
 #pragma once
 #include "ops/transform/transform_args.h"
 
-__device__ __forceinline__ y_t convert(x_t v)
+template <typename Y, typename X> __device__ __forceinline__ Y convert(X v)
 {
     if constexpr (SAME)
         return v;
     else
-        return narrow<y_t>(widen<plain_t>(v));
+        return narrow<Y>(widen<plain_t>(v));
 }
 
 /* In f64 and rounded once, with the same operations as on the host. */

@@ -20,7 +20,7 @@ __device__ __forceinline__ void work(const mica_transform_args &a, const x_t *x,
     } else {
 #pragma unroll
         for (int i = 0; i < VEC; i++)
-            if (i < n) out[i] = convert(in[i]);
+            if (i < n) out[i] = convert<y_t>(in[i]);
     }
     store_some<VEC>(y, out, n, a.aligned);
 }

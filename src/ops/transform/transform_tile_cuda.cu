@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) transform_tile(const mica_tr
         x_t v = tile[r * PITCH + c];
         y_t *to = y + r * a.y_row + c * a.y_col;
         if (!a.scaled)
-            *to = convert(v);
+            *to = convert<y_t>(v);
         else
             *to = scale(a, v, a.beta != 0 ? *to : y_t());
     }
