@@ -7,7 +7,7 @@
  * f64) into panels on the stack, and a kernel of 6 rows multiplies panel by panel in registers.
  * Chunk sums are added up in double. With 8-bit integers every chunk sum is below 2^24, hence exact
  * in float, and so is the total. Cost: 2MNK at about half to three quarters of the vector rate. */
-#include "ops/gemm/gemm_finish.h"
+#include "ops/gemm/gemm_cpu.h"
 #include "cpu/cpu.h"
 
 #include <string.h>
@@ -24,12 +24,6 @@ _Static_assert(ROWS % PANEL_M == 0 && COLS % PANEL_N == 0 && COLS <= GEMM_FINISH
 
 typedef float vector_f32 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef double vector_f64 __attribute__((vector_size(64), aligned(8), may_alias));
-
-typedef struct state {
-    gemm_shape shape;
-    float table_a[256], table_b[256]; /* values of the fp8 codes */
-    int threads;
-} state;
 
 /* ---- panels ---- */
 
@@ -201,7 +195,7 @@ MICA_CLONES static void kernel_f64(int depth, const double *a, const double *b, 
 /* ---- tiles ---- */
 
 typedef struct job {
-    const state *s;
+    const gemm_loops *s;
     gemm_finish finish;
     int64_t down, across; /* tiles of a batch item */
 } job;
@@ -284,28 +278,20 @@ static void fill_table(mica_dtype d, float *table)
     for (int i = 0; i < 256; i++) table[i] = (float)load(&(uint8_t){(uint8_t)i}, 0);
 }
 
-static mica_status build(mica_plan *plan)
+void gemm_loops_make(const mica_gemm_desc *d, gemm_loops *s)
 {
-    const mica_gemm_desc *d = plan->desc;
-    state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     gemm_shape_make(d, &s->shape);
     fill_table(d->a.dtype, s->table_a);
     fill_table(d->b.dtype, s->table_b);
     /* Four operations take about as long as a byte of traffic. */
-    s->threads = mica_cpu_threads_for(mica_op_bytes(plan->op, d) + gemm_flops(&s->shape) / 4);
-    return MICA_OK;
+    double bytes = mica_op_bytes(&mica_op_gemm, d);
+    s->threads = mica_cpu_threads_for(bytes + gemm_flops(&s->shape) / 4);
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *r)
+void gemm_loops_run(const gemm_loops *s, const gemm_finish *finish)
 {
-    const state *s = plan->state;
     job w = {.s = s,
-             .finish = {.desc = plan->desc,
-                        .shape = &s->shape,
-                        .args = r->args,
-                        .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
-                        .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)},
+             .finish = *finish,
              .down = (s->shape.m + ROWS - 1) / ROWS,
              .across = (s->shape.n + COLS - 1) / COLS};
     int64_t tasks = s->shape.batches * w.down * w.across;
@@ -314,11 +300,45 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     if (threads > tasks) threads = tasks > 1 ? (int)tasks : 1;
     if (threads == 1) {
         for (int64_t i = 0; i < tasks; i++) compute_task(&w, i);
-        return MICA_OK;
+        return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tasks; i++) compute_task(&w, i);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    gemm_loops *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    gemm_loops_make(plan->desc, s);
     return MICA_OK;
 }
 
-const mica_engine gemm_cpu = {.name = "cpu", .accepts = accepts, .build = build, .run = run};
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const gemm_loops *s = plan->state;
+    gemm_finish finish = {.desc = plan->desc,
+                          .shape = &s->shape,
+                          .args = r->args,
+                          .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
+                          .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
+    gemm_loops_run(s, &finish);
+    return MICA_OK;
+}
+
+/* Half the vector rate, a panel's padding included, or a stream of panels. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    gemm_shape s;
+    gemm_shape_make(desc, &s);
+    double rows = (double)((s.m + PANEL_M - 1) / PANEL_M * PANEL_M);
+    double cols = (double)((s.n + PANEL_N - 1) / PANEL_N * PANEL_N);
+    double flops = 2 * rows * cols * (double)s.k * (double)s.batches;
+    double compute = flops / (0.5 * device->f32_tflops * 1e9);
+    double memory = mica_op_bytes(&mica_op_gemm, desc) / (0.5 * device->copy_gbps * 1e6);
+    return 2e-4 + (compute > memory ? compute : memory);
+}
+
+const mica_engine gemm_cpu = {
+    .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};

@@ -2,48 +2,19 @@
  * The end of a gemm on the CPU, a piece of a row at a time, in double precision: the steps are the
  * reference's own, in its order, so integer outputs are rounded from the same numbers. */
 #include "ops/gemm/gemm_finish.h"
+#include "ops/shared/convert.h"
 
-#include <math.h>
-#include <string.h>
-
-static double *load_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
-                         int count, double *line)
+static void load_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
+                      double *line)
 {
-    if (t->dtype == MICA_F32) {
-        const float *p = (const float *)data + at;
-        for (int j = 0; j < count; j++) line[j] = (double)p[j * stride];
-        return line;
+    if (t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16) {
+        float narrow[GEMM_FINISH_MAX];
+        mica_to_f32(t->dtype, data, at, stride, narrow, count);
+        for (int j = 0; j < count; j++) line[j] = (double)narrow[j];
+        return;
     }
     mica_load_fn load = mica_dtype_load(t->dtype);
     for (int j = 0; j < count; j++) line[j] = load(data, at + j * stride);
-    return line;
-}
-
-static uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-/* To nearest even. NaN keeps its sign and becomes quiet. */
-static uint16_t bf16_of(float f)
-{
-    uint32_t u = bits_of(f);
-    uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
-    return (uint16_t)(f != f ? u >> 16 | 0x40 : rounded);
-}
-
-/* To nearest even. Below 2^-14 the sum with 1/2 has f16's quantum 2^-24 as its last place. */
-static uint16_t f16_of(float f)
-{
-    uint32_t u = bits_of(f), sign = u >> 16 & 0x8000;
-    float a = fabsf(f);
-    uint32_t magnitude = u & 0x7fffffff;
-    uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
-    uint32_t tiny = bits_of(a + 0.5f) - bits_of(0.5f);
-    uint32_t code = a < 0x1p-14f ? tiny : a < 65520.0f ? normal : f != f ? 0x7e00 : 0x7c00;
-    return (uint16_t)(sign | code);
 }
 
 /* Doubles pass through float on their way to 16 bits: exact sums are exact in float, the rest is
@@ -51,21 +22,14 @@ static uint16_t f16_of(float f)
 static void store_line(const mica_tensor *t, void *data, int64_t at, int64_t stride, int count,
                        const double *v)
 {
-    switch (t->dtype) {
-    case MICA_F32:
-        for (int j = 0; j < count; j++) ((float *)data)[at + j * stride] = (float)v[j];
+    if (t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16) {
+        float line[GEMM_FINISH_MAX];
+        for (int j = 0; j < count; j++) line[j] = (float)v[j];
+        mica_from_f32(t->dtype, data, at, stride, line, count);
         return;
-    case MICA_BF16:
-        for (int j = 0; j < count; j++) ((uint16_t *)data)[at + j * stride] = bf16_of((float)v[j]);
-        return;
-    case MICA_F16:
-        for (int j = 0; j < count; j++) ((uint16_t *)data)[at + j * stride] = f16_of((float)v[j]);
-        return;
-    default: {
-        mica_store_fn store = mica_dtype_store(t->dtype);
-        for (int j = 0; j < count; j++) store(data, at + j * stride, v[j]);
     }
-    }
+    mica_store_fn store = mica_dtype_store(t->dtype);
+    for (int j = 0; j < count; j++) store(data, at + j * stride, v[j]);
 }
 
 static void scale_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
