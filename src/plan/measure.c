@@ -121,7 +121,7 @@ static int ascending(const void *a, const void *b)
 
 static int winner(contest *c, double *best_ms)
 {
-    double median[FINALISTS];
+    double median[FINALISTS] = {0};
     for (int i = 0; i < c->count; i++) {
         qsort(c->times[i], (size_t)c->rounds, sizeof(double), ascending);
         median[i] = c->times[i][c->rounds / 2];
