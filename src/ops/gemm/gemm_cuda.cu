@@ -18,6 +18,8 @@ constexpr int GROUP_M = MICRO_M < 4 ? MICRO_M : 4, GROUP_N = MICRO_N < 4 ? MICRO
 constexpr int PAD = 16 / (int)sizeof(held_t);
 constexpr int PITCH_A = TILE_M + PAD, PITCH_B = TILE_N + PAD;
 constexpr int LOADS_A = TILE_M * TILE_K / THREADS, LOADS_B = TILE_N * TILE_K / THREADS;
+/* Two blocks hide each other's barriers; large pieces of 64-bit sums need the registers of both. */
+constexpr int RESIDENT = sizeof(sum_t) == 4 || MICRO_M * MICRO_N <= 4 ? 2 : 1;
 constexpr int RASTER = 8; /* tiles along M that are computed together: they share columns of b in L2 */
 
 static_assert(TILE_M % MICRO_M == 0 && TILE_N % MICRO_N == 0, "pieces fill the tile");
@@ -128,7 +130,7 @@ __device__ __forceinline__ void finish(const gemm_args &args, const place &p, s6
     *c = narrow<c_t>(v);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_cuda(const __grid_constant__ gemm_args args)
 {
     const gemm_shape &s = args.shape;
