@@ -8,7 +8,8 @@ set(CMAKE_C_VISIBILITY_PRESET hidden)
 add_library(mica_flags INTERFACE)
 target_compile_options(mica_flags INTERFACE -Wall -Wextra -Wpedantic -Wconversion)
 # Where clang alone warns. Zero means default here, so tables leave fields out on purpose, and rows may
-# mix positions and names, and C23 lets a macro have no variable arguments. A loop that "omp simd" could not vectorise in some build is no mistake.
+# mix positions and names; C23 lets a macro do without variable arguments; a loop that "omp simd"
+# could not vectorise in some build is no mistake.
 if(CMAKE_C_COMPILER_ID MATCHES Clang)
   target_compile_options(mica_flags INTERFACE -Wno-missing-field-initializers
     -Wno-gnu-zero-variadic-macro-arguments -Wno-pass-failed)

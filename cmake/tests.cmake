@@ -73,7 +73,7 @@ endif()
 
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
-  add_subdirectory(tests/fake fakes) # leaves them in fake/
+  add_subdirectory(tests/fake)
 endif()
 
 # unit and self look inside and link the static library; api and the examples see what users see.
