@@ -10,7 +10,6 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <dnnl.h>
@@ -278,12 +277,12 @@ bool mica_onednn_exact_int8(void)
 #endif
 }
 
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x)  TEXT_OF_(x)
 const char *mica_onednn_version(void)
 {
-    static char text[32]; /* the same bytes from every thread */
-    const dnnl_version_t *v = dnnl_version();
-    snprintf(text, sizeof text, "%d.%d.%d", v->major, v->minor, v->patch);
-    return text;
+    return TEXT_OF(DNNL_VERSION_MAJOR) "." TEXT_OF(DNNL_VERSION_MINOR) "." TEXT_OF(
+        DNNL_VERSION_PATCH);
 }
 
 /* ---- making ---- */
