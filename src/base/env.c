@@ -16,7 +16,12 @@ static const struct {
 #undef MICA_X
 };
 
-static const char *values[MICA_ENV_COUNT], *home, *cache_home;
+static const char *const foreign[] = {"CUDA_VISIBLE_DEVICES",  "CUDA_INJECTION64_PATH",
+                                      "NVTX_INJECTION64_PATH", "LD_PRELOAD",
+                                      "CUDA_LAUNCH_BLOCKING",  "NVRTC_APPEND_FLAGS"};
+enum { FOREIGN = sizeof foreign / sizeof *foreign };
+
+static const char *values[MICA_ENV_COUNT], *home, *cache_home, *foreign_values[FOREIGN];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void read_all(void)
@@ -27,6 +32,7 @@ static void read_all(void)
     }
     home = secure_getenv("HOME");
     cache_home = secure_getenv("XDG_CACHE_HOME");
+    for (int i = 0; i < FOREIGN; i++) foreign_values[i] = secure_getenv(foreign[i]);
 }
 
 const char *mica_env(mica_env_name name)
@@ -45,6 +51,15 @@ const char *mica_env_cache_home(void)
 {
     pthread_once(&once, read_all);
     return cache_home;
+}
+
+bool mica_env_foreign(int index, const char **name, const char **value)
+{
+    pthread_once(&once, read_all);
+    if (index < 0 || index >= FOREIGN) return false;
+    *name = foreign[index];
+    *value = foreign_values[index];
+    return true;
 }
 
 mica_status mica_env_info(int index, const char **name, const char **value, const char **doc)

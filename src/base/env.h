@@ -4,6 +4,8 @@
 #ifndef MICA_BASE_ENV_H
 #define MICA_BASE_ENV_H
 
+#include <stdbool.h>
+
 /* X(NAME, what it does); the variable is MICA_<NAME>. */
 #define MICA_ENVIRONMENT(X)                                                                        \
     X(LOG, "error, warn, info or debug: lines up to that level go to MICA_LOG_FILE")               \
@@ -30,5 +32,8 @@ const char *mica_env(mica_env_name name);
 /* HOME and XDG_CACHE_HOME, which are not ours; NULL under AT_SECURE. */
 const char *mica_env_home(void);
 const char *mica_env_cache_home(void);
+/* Variables of others that decide what is loaded into a CUDA process, for mica info; value NULL:
+ * unset. False past the last. */
+bool mica_env_foreign(int index, const char **name, const char **value);
 
 #endif

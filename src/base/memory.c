@@ -29,11 +29,12 @@ bool mica_fault_due(mica_fault kind)
     long left = atomic_load_explicit(&faults[kind].countdown, memory_order_relaxed);
     if (left == 0) return false;
     atomic_fetch_add(&faults[kind].count, 1);
-    if (left < 0) return true;
-    left = atomic_fetch_sub(&faults[kind].countdown, 1);
-    if (left == 1 && atomic_load(&faults[kind].persistent))
-        atomic_store(&faults[kind].countdown, -1);
-    return left == 1;
+    /* Exchanged, not decremented: two threads must not both step from 1, to 0 and past it. */
+    while (left > 0) {
+        long next = left > 1 ? left - 1 : atomic_load(&faults[kind].persistent) ? -1 : 0;
+        if (atomic_compare_exchange_weak(&faults[kind].countdown, &left, next)) return left == 1;
+    }
+    return left < 0;
 }
 
 void *mica_alloc(size_t bytes)

@@ -108,6 +108,8 @@ typedef struct mica_op {
     const mica_engine *const *engines; /* best first, NULL-terminated; both backends */
 } mica_op;
 
+/* ---- what follows from the tables (ops.c, fill.c, ref.c) ---- */
+
 /* The operations, in the order of ops.def. */
 extern const mica_op *const mica_ops[];
 extern const int mica_op_count;
@@ -124,6 +126,26 @@ static inline const mica_tensor *mica_op_tensor(const mica_op *op, const void *d
 double mica_op_bytes(const mica_op *op, const void *desc);
 /* Time at full bandwidth or full arithmetic rate, whichever is longer, in milliseconds. */
 double mica_roofline_ms(const mica_op *op, const void *desc, const mica_device_info *device);
+
+/* Copies, defaults, infers and checks a caller's descriptor into `out` (op->desc_size bytes,
+ * zeroed). */
+mica_status mica_op_resolve(const mica_op *op, const void *desc, size_t desc_size, void *out,
+                            mica_why *why);
+/* The shortest line that resolves to this resolved descriptor: what inference finds is left out. */
+void mica_op_text(const mica_op *op, const void *desc, mica_text *text);
+/* Reads "op name=value ..." into a zeroed descriptor; scalars of the line go to scalars (which the
+ * caller filled with defaults). */
+mica_status mica_op_parse(const char *line, const mica_op **op, void *desc, size_t desc_size,
+                          double *scalars, mica_why *why);
+void mica_op_default_scalars(const mica_op *op, double *scalars);
+/* The numeric contract before an engine changes it, and phi of a contract. */
+void mica_op_contract(const mica_op *op, const void *desc, mica_contract *contract);
+double mica_contract_phi(const mica_contract *contract);
+/* Fills of arguments that the operation does not fill itself. */
+void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
+                       double *values);
+/* Largest descriptor of any operation, for buffers on the stack. */
+#define MICA_MAX_DESC 4096
 
 /* The engine "ref", last of the CPU engines of every operation: runs op->reference. */
 extern const mica_engine mica_engine_ref;
@@ -151,8 +173,7 @@ struct mica_plan {
     int booking_count;
     mica_plan *children[MICA_MAX_CHILDREN];
     int child_count;
-    struct mica_planner *planner; /* of the context; engines leave it alone */
-    const struct mica_run_rules *rules;
+    mica_context *context;
     double predicted_ms;
 };
 

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU as a device. */
+#include "cpu/cpu.h"
+#include "base/env.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_bool forked;
+static int thread_limit; /* 0: OpenMP's number */
+
+static void mark_forked(void)
+{
+    /* The parent's OpenMP pool does not exist here; waking it would wait for ever. */
+    atomic_store(&forked, true);
+    omp_set_num_threads(1);
+}
+
+static void start(void)
+{
+    const char *threads = mica_env(MICA_ENV_THREADS);
+    thread_limit = threads ? atoi(threads) : 0;
+    pthread_atfork(NULL, NULL, mark_forked);
+}
+
+int mica_cpu_threads(void)
+{
+    pthread_once(&once, start);
+    if (atomic_load_explicit(&forked, memory_order_relaxed)) return 1;
+    return thread_limit > 0 ? thread_limit : omp_get_max_threads();
+}
+
+int mica_cpu_threads_for(double bytes)
+{
+    /* Waking the pool costs some microseconds, what one core does to 64 KiB. */
+    double worth = bytes / 65536;
+    int threads = mica_cpu_threads();
+    return worth >= threads ? threads : worth < 2 ? 1 : (int)worth;
+}
+
+static void read_model(char *model, size_t size)
+{
+    snprintf(model, size, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[256];
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(model, size, "%s", colon + 1 + strspn(colon + 1, " "));
+        break;
+    }
+    if (f) fclose(f);
+}
+
+static double vector_flops_per_cycle(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) return 64;
+    if (__builtin_cpu_supports("avx2")) return 32;
+#endif
+    return 8;
+}
+
+void mica_cpu_device_info(mica_device_info *info)
+{
+    *info = (mica_device_info){.name = "cpu", .units = mica_cpu_threads()};
+    read_model(info->model, sizeof info->model);
+    info->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    info->cache_bytes = cache > 0 ? cache : 1 << 21;
+    /* Models, good enough to order engines: 3 GHz, and what two to eight cores share of memory. */
+    int cores = info->units < 8 ? info->units : 8;
+    info->copy_gbps = 12.0 * cores;
+    info->f32_tflops = 3e-3 * vector_flops_per_cycle() * info->units;
+    info->bf16_tflops = info->f32_tflops;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where a cubin comes from: this process, the disk, or the compiler. */
+#include "cuda/image.h"
+#include "cuda/nvrtc.h"
+#include "cuda/program.h"
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static mica_image *images;
+
+/* ---- keys ---- */
+
+mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
+                               mica_image_request *request)
+{
+    char head[512];
+    mica_text text = {head, sizeof head, 0};
+    *request = (mica_image_request){.spec = spec, .target = target};
+    MICA_TRY(mica_nvrtc_load());
+    MICA_TRY(mica_program_text(spec->file, spec->prologue, &request->program));
+    mica_text_add(&text, "entry %s\ntarget %s\n", spec->entry, target);
+    mica_nvrtc_identity(&text);
+    if (text.length >= sizeof head)
+        return mica_fail(MICA_INTERNAL, "%s: the name of kernel %s is too long", spec->file,
+                         spec->entry);
+    size_t program_bytes = strlen(request->program);
+    request->key_text = mica_alloc(text.length + program_bytes + 1);
+    if (!request->key_text) return mica_fail_memory(text.length + program_bytes + 1);
+    memcpy(request->key_text, head, text.length);
+    memcpy(request->key_text + text.length, request->program, program_bytes);
+    request->key.text = request->key_text;
+    request->key.bytes = text.length + program_bytes;
+    mica_blake2b b;
+    mica_blake2b_start(&b, MICA_DIGEST_BYTES);
+    mica_blake2b_add(&b, request->key.text, request->key.bytes);
+    mica_blake2b_end(&b, request->key.digest);
+    return MICA_OK;
+}
+
+void mica_image_forget(mica_image_request *request)
+{
+    mica_release(request->program);
+    mica_release(request->key_text);
+    *request = (mica_image_request){0};
+}
+
+/* ---- what the compiler says ---- */
+
+/* The number before `unit` in the text up to `end`; -1 if there is none. */
+static long number_before(const char *text, const char *end, const char *unit)
+{
+    const char *at = strstr(text, unit);
+    if (!at || at >= end) return -1;
+    while (at > text && at[-1] == ' ') at--;
+    while (at > text && at[-1] >= '0' && at[-1] <= '9') at--;
+    return strtol(at, NULL, 10);
+}
+
+/* Reads "ptxas -v" of the one kernel. Non-inlined functions add their spills to it. */
+static mica_status read_resources(const char *log, mica_image *image)
+{
+    char line[192];
+    snprintf(line, sizeof line, "Compiling entry function '%s'", image->entry);
+    const char *text = strstr(log, line);
+    if (!text)
+        return mica_fail(MICA_COMPILE_FAILED, "%s has no kernel extern \"C\" %s", image->file,
+                         image->entry);
+    const char *end = strstr(text + 1, "Compiling entry function");
+    if (!end) end = text + strlen(text);
+    const char *used = strstr(text, "Used ");
+    if (!used || used >= end)
+        return mica_fail(MICA_INTERNAL, "%s: no register count in the compiler's log", image->file);
+    image->registers = (int)strtol(used + 5, NULL, 10);
+    const char *used_end = used + strcspn(used, "\n");
+    long shared = number_before(used, used_end, "bytes smem");
+    image->shared_bytes = shared > 0 ? shared : 0;
+    long local = number_before(text, end, "bytes stack frame");
+    image->local_bytes = local > 0 ? (int)local : 0;
+    for (const char *at = text; (at = strstr(at, "bytes spill")) && at < end; at++) {
+        long bytes = number_before(at - 16 < text ? text : at - 16, end, "bytes spill");
+        if (bytes > 0) image->spill_bytes += (int)bytes;
+    }
+    return MICA_OK;
+}
+
+/* The first line that complains. wgmma that ptxas had to serialise is announced as mere
+ * information, and costs more than any warning. */
+static void warn(const mica_image *image, const char *target, const char *log)
+{
+    const char *at = strstr(log, "Potential Performance Loss");
+    if (!at) at = strstr(log, "warning");
+    if (!at) return;
+    while (at > log && at[-1] != '\n') at--;
+    mica_log(MICA_LOG_WARN, "kernel %s %s %s: %.*s", image->file, image->entry, target,
+             (int)strcspn(at, "\n"), at);
+}
+
+/* ---- entries of the disk cache: "registers spill local shared ms\n" log \0 cubin ---- */
+
+static void write_disk(const mica_image_request *request, const mica_image *image, const char *log)
+{
+    char head[160];
+    int length =
+        snprintf(head, sizeof head, "%d %d %d %lld %.3f\n", image->registers, image->spill_bytes,
+                 image->local_bytes, (long long)image->shared_bytes, image->compile_ms);
+    size_t log_bytes = strlen(log) + 1, head_bytes = (size_t)length;
+    char *blob = mica_alloc(head_bytes + log_bytes + image->bytes);
+    if (!blob) return;
+    memcpy(blob, head, head_bytes);
+    memcpy(blob + head_bytes, log, log_bytes);
+    memcpy(blob + head_bytes + log_bytes, image->code, image->bytes);
+    mica_cache_write(&request->key, blob, head_bytes + log_bytes + image->bytes);
+    mica_release(blob);
+}
+
+static bool read_disk(const mica_image_request *request, mica_image *image)
+{
+    void *data;
+    size_t bytes;
+    double start = mica_seconds();
+    if (!mica_cache_read(&request->key, &data, &bytes)) return false;
+    char *blob = data;
+    long long shared;
+    char *text_end = memchr(blob, 0, bytes);
+    bool sound =
+        text_end && sscanf(blob, "%d %d %d %lld %lf", &image->registers, &image->spill_bytes,
+                           &image->local_bytes, &shared, &image->compile_ms) == 5;
+    if (sound) {
+        warn(image, request->target, blob);
+        image->shared_bytes = shared;
+        image->bytes = bytes - (size_t)(text_end + 1 - blob);
+        memmove(blob, text_end + 1, image->bytes);
+        image->code = blob;
+        image->origin = MICA_IMAGE_FROM_DISK;
+        mica_log(MICA_LOG_INFO,
+                 "kernel %s %s %s from disk in %.2f ms: %d registers, %d spill bytes", image->file,
+                 image->entry, request->target, 1e3 * (mica_seconds() - start), image->registers,
+                 image->spill_bytes);
+    } else {
+        mica_release(blob);
+    }
+    return sound;
+}
+
+static mica_status compile(const mica_image_request *request, mica_image *image)
+{
+    mica_cubin cubin;
+    double start = mica_seconds();
+    MICA_TRY(mica_nvrtc_compile(image->file, request->program, request->target, &cubin));
+    image->compile_ms = 1e3 * (mica_seconds() - start);
+    image->code = cubin.code;
+    image->bytes = cubin.bytes;
+    image->origin = MICA_IMAGE_COMPILED;
+    mica_status status = read_resources(cubin.log, image);
+    if (status == MICA_OK) {
+        mica_log(MICA_LOG_INFO,
+                 "kernel %s %s %s compiled in %.1f ms: %d registers, %d spill bytes, %lld shared "
+                 "bytes",
+                 image->file, image->entry, request->target, image->compile_ms, image->registers,
+                 image->spill_bytes, (long long)image->shared_bytes);
+        warn(image, request->target, cubin.log);
+        write_disk(request, image, cubin.log);
+    }
+    mica_release(cubin.log);
+    return status;
+}
+
+/* ---- the process's images ---- */
+
+static void delete_image(mica_image *image)
+{
+    if (!image) return;
+    mica_release(image->file);
+    mica_release(image->entry);
+    mica_release(image->prologue);
+    mica_release(image->code);
+    mica_release(image->error);
+    mica_release(image);
+}
+
+static mica_image *new_image(const mica_image_request *request)
+{
+    mica_image *image = mica_alloc(sizeof *image);
+    if (!image) return NULL;
+    const mica_kernel_spec *spec = request->spec;
+    image->file = mica_copy_text(spec->file);
+    image->entry = mica_copy_text(spec->entry);
+    image->prologue = mica_copy_text(spec->prologue ? spec->prologue : "");
+    memcpy(image->digest, request->key.digest, sizeof image->digest);
+    if (image->file && image->entry && image->prologue) return image;
+    delete_image(image);
+    return NULL;
+}
+
+static void unlink_image(mica_image *image)
+{
+    mica_image **at = &images;
+    while (*at && *at != image) at = &(*at)->next;
+    if (*at) *at = image->next;
+}
+
+static void put_locked(mica_image *image)
+{
+    if (--image->refs > 0) return;
+    unlink_image(image);
+    delete_image(image);
+}
+
+void mica_image_put(mica_image *image)
+{
+    if (!image) return;
+    pthread_mutex_lock(&mutex);
+    put_locked(image);
+    pthread_mutex_unlock(&mutex);
+}
+
+static mica_image *find_locked(const mica_image_request *request)
+{
+    mica_image *image = images;
+    while (image && memcmp(image->digest, request->key.digest, MICA_DIGEST_BYTES) != 0)
+        image = image->next;
+    return image;
+}
+
+/* Another thread is building it, or did. */
+static mica_status wait_locked(mica_image *image, mica_image **out)
+{
+    image->refs++;
+    while (image->state == MICA_IMAGE_BUILDING) pthread_cond_wait(&changed, &mutex);
+    if (image->state == MICA_IMAGE_READY) {
+        *out = image;
+        return MICA_OK;
+    }
+    mica_status status = mica_fail(image->status, "%s", image->error ? image->error : "");
+    put_locked(image);
+    return status;
+}
+
+/* A failed image leaves the list at once, so that the next call tries again; those who wait for it
+ * still hold it. */
+static mica_status finish(mica_image *image, mica_status status, mica_image **out)
+{
+    char *error = status == MICA_OK ? NULL : mica_copy_text(mica_error());
+    pthread_mutex_lock(&mutex);
+    image->state = status == MICA_OK ? MICA_IMAGE_READY : MICA_IMAGE_FAILED;
+    image->status = status;
+    image->error = error;
+    if (status == MICA_OK)
+        *out = image;
+    else {
+        unlink_image(image);
+        put_locked(image);
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+mica_status mica_image_get(const mica_image_request *request, mica_image **out, bool *built)
+{
+    *out = NULL;
+    *built = false;
+    mica_image *fresh = new_image(request);
+    if (!fresh) return mica_fail_memory(sizeof *fresh);
+    pthread_mutex_lock(&mutex);
+    mica_image *known = find_locked(request);
+    if (known) {
+        mica_status status = wait_locked(known, out);
+        pthread_mutex_unlock(&mutex);
+        delete_image(fresh);
+        return status;
+    }
+    fresh->refs = 1;
+    fresh->next = images;
+    images = fresh;
+    pthread_mutex_unlock(&mutex);
+    *built = true;
+    return finish(fresh, read_disk(request, fresh) ? MICA_OK : compile(request, fresh), out);
+}

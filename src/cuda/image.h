@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Compiled kernels before they are loaded into a device: shared by the whole process, so that no
+ * two threads compile the same thing. */
+#ifndef MICA_CUDA_IMAGE_H
+#define MICA_CUDA_IMAGE_H
+
+#include "cuda/cache.h"
+#include "cuda/cuda.h"
+
+typedef enum mica_image_state {
+    MICA_IMAGE_BUILDING,
+    MICA_IMAGE_READY,
+    MICA_IMAGE_FAILED
+} mica_image_state;
+
+typedef enum mica_image_origin { MICA_IMAGE_COMPILED, MICA_IMAGE_FROM_DISK } mica_image_origin;
+
+typedef struct mica_image {
+    struct mica_image *next;
+    int refs;
+    mica_image_state state;
+    mica_status status; /* of a failed build, and its text */
+    char *error;
+    unsigned char digest[MICA_DIGEST_BYTES];
+    char *file, *entry, *prologue;
+    void *code;
+    size_t bytes;
+    int registers, spill_bytes, local_bytes;
+    int64_t shared_bytes; /* static */
+    mica_image_origin origin;
+    double compile_ms; /* what compiling took, whenever that was */
+} mica_image;
+
+/* A kernel that is wanted: its whole text and the key that follows from it. */
+typedef struct mica_image_request {
+    const mica_kernel_spec *spec;
+    const char *target;
+    char *program, *key_text;
+    mica_cache_key key;
+} mica_image_request;
+/* Loads NVRTC, whose version is part of the key. */
+mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
+                               mica_image_request *request);
+void mica_image_forget(mica_image_request *request);
+
+/* From this process, from disk, or compiled. *built: false if this process had it already. */
+mica_status mica_image_get(const mica_image_request *request, mica_image **image, bool *built);
+void mica_image_put(mica_image *image);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Launches: as little as possible between the caller and the driver. */
+#include "cuda/kernel.h"
+
+static unsigned at_least_one(unsigned n)
+{
+    return n ? n : 1;
+}
+
+static mica_status launch_cluster(const mica_kernel *k, const mica_grid *g, void *stream,
+                                  void **parameters)
+{
+    enum { CLUSTER_DIMENSION = 4 }; /* of CUlaunchAttributeID */
+    mica_cu_attribute cluster = {.id = CLUSTER_DIMENSION, .value.dim = {g->cluster, 1, 1}};
+    mica_cu_launch launch = {
+        .shared = g->dynamic_shared, .stream = stream, .attributes = &cluster, .count = 1};
+    for (int i = 0; i < 3; i++) {
+        launch.grid[i] = at_least_one(g->grid[i]);
+        launch.block[i] = at_least_one(g->block[i]);
+    }
+    if (!mica_driver.cuLaunchKernelEx)
+        return mica_fail(MICA_UNSUPPORTED, "clusters need a driver of CUDA 12 or newer, this is %d",
+                         mica_driver_version());
+    return MICA_CU(k->cuda, cuLaunchKernelEx, &launch, k->function, parameters, NULL);
+}
+
+static mica_status launch(const mica_kernel *k, const mica_grid *g, void *stream, const void *args)
+{
+    void *parameters[1] = {(void *)args}; /* only read by the driver */
+    if (g->cluster > 0) return launch_cluster(k, g, stream, parameters);
+    return MICA_CU(k->cuda, cuLaunchKernel, k->function, at_least_one(g->grid[0]),
+                   at_least_one(g->grid[1]), at_least_one(g->grid[2]), at_least_one(g->block[0]),
+                   at_least_one(g->block[1]), at_least_one(g->block[2]), g->dynamic_shared, stream,
+                   parameters, NULL);
+}
+
+static mica_status explain(mica_status status, const mica_kernel *k, const mica_grid *g)
+{
+    return mica_fail(status,
+                     "%s (kernel %s, %u x %u x %u blocks of %u x %u x %u threads, cluster "
+                     "%u, %u bytes of dynamic shared memory)",
+                     mica_error(), k->image->entry, g->grid[0], g->grid[1], g->grid[2], g->block[0],
+                     g->block[1], g->block[2], g->cluster, g->dynamic_shared);
+}
+
+mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid, void *stream,
+                               const void *args)
+{
+    const mica_cuda *cuda = kernel->cuda;
+    bool pushed;
+    MICA_TRY(mica_cuda_enter(cuda, &pushed));
+    mica_status status = launch(kernel, grid, stream, args);
+    if (status == MICA_OK && cuda->sync) status = MICA_CU(cuda, cuStreamSynchronize, stream);
+    mica_cuda_leave(cuda, pushed);
+    return status == MICA_OK ? MICA_OK : explain(status, kernel, grid);
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Activations: tables, inference, checks. */
+#include "ops/activation/activation.h"
+
+#include <string.h>
+
+static const char *const passes[] = {"fwd", "bwd", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_activation_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
+    FIELD(act, ENUM, .spellings = mica_act_spellings, .doc = "the function"),
+    FIELD(x, TENSOR, .doc = "input"),
+    FIELD(y, TENSOR, .doc = "fwd: output"),
+    FIELD(dy, TENSOR, .doc = "bwd: gradient of y"),
+    FIELD(dx, TENSOR, .doc = "bwd: gradient of x"),
+    FIELD(gated, FLAG, .doc = "y = act(first half of x) * second half, along axis"),
+    FIELD(axis, I64, .doc = "of the split; negative counts from the end"),
+    FIELD(act_a, F64, .doc = "first parameter of the function"),
+    FIELD(act_b, F64, .doc = "second parameter of the function"),
+};
+
+static const mica_arg args[] = {
+    [MICA_ACTIVATION_X] = {"x",
+                           offsetof(mica_activation_desc, x),
+                           {MICA_IN, MICA_IN},
+                           .alias = "y"},
+    [MICA_ACTIVATION_Y] = {"y", offsetof(mica_activation_desc, y), {MICA_OUT, MICA_UNUSED}},
+    [MICA_ACTIVATION_DY] = {"dy",
+                            offsetof(mica_activation_desc, dy),
+                            {MICA_UNUSED, MICA_IN},
+                            .alias = "dx"},
+    [MICA_ACTIVATION_DX] = {"dx", offsetof(mica_activation_desc, dx), {MICA_UNUSED, MICA_OUT}},
+};
+
+static const mica_scalar scalars[] = {
+    [MICA_ACTIVATION_ALPHA] = {"alpha", 1}, [MICA_ACTIVATION_BETA] = {"beta", 0}};
+
+static void infer_like(mica_tensor *t, const mica_tensor *x, int64_t axis, bool halved)
+{
+    if (mica_tensor_given(t)) return;
+    *t = *x;
+    if (halved) t->dims[axis] /= 2;
+    mica_tensor_strides_like(t, x);
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_activation_desc *d = desc;
+    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
+    if (!d->gated) d->axis = 0;
+    if (d->gated && d->axis < 0) d->axis += d->x.rank;
+    if (d->gated && (d->axis < 0 || d->axis >= d->x.rank))
+        return mica_invalid(why, "axis is %lld, x has %d dimensions", (long long)d->axis,
+                            d->x.rank);
+    mica_act_defaults(d->act, &d->act_a, &d->act_b);
+    if (d->pass == MICA_ACTIVATION_FWD) {
+        d->dy = d->dx = (mica_tensor){0};
+        infer_like(&d->y, &d->x, d->axis, d->gated);
+    } else {
+        d->y = (mica_tensor){0};
+        infer_like(&d->dy, &d->x, d->axis, d->gated);
+        infer_like(&d->dx, &d->x, d->axis, false);
+    }
+    return MICA_OK;
+}
+
+static mica_status check_type(const mica_tensor *t, const char *name, mica_why *why)
+{
+    if (!mica_tensor_given(t) || mica_dtype_is_common(t->dtype)) return MICA_OK;
+    return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", name,
+                        mica_dtype_name(t->dtype));
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_activation_desc *d = desc;
+    for (int i = 0; i < 4; i++) {
+        const mica_tensor *t = (const mica_tensor *)((const char *)desc + args[i].tensor);
+        MICA_TRY(check_type(t, args[i].name, why));
+    }
+    if (d->act == MICA_ACT_CLIP && d->act_a > d->act_b)
+        return mica_invalid(why, "clip: act_a is %g, above act_b %g", d->act_a, d->act_b);
+    mica_tensor half = d->x;
+    if (d->gated) {
+        if (d->x.dims[d->axis] % 2)
+            return mica_invalid(why,
+                                "x has %lld elements along axis %lld, gating needs an even number",
+                                (long long)d->x.dims[d->axis], (long long)d->axis);
+        half.dims[d->axis] /= 2;
+    }
+    if (d->pass == MICA_ACTIVATION_FWD)
+        return mica_tensor_same_dims(&d->y, "y", &half, d->gated ? "half of x" : "x", why);
+    MICA_TRY(mica_tensor_same_dims(&d->dy, "dy", &half, d->gated ? "half of x" : "x", why));
+    return mica_tensor_same_dims(&d->dx, "dx", &d->x, "x", why);
+}
+
+/* Functions whose values on small integers are exact in any precision. */
+static bool exact(const void *desc)
+{
+    static const mica_act piecewise[] = {MICA_ACT_IDENTITY,  MICA_ACT_RELU,  MICA_ACT_CLIP,
+                                         MICA_ACT_HARD_TANH, MICA_ACT_RELU6, MICA_ACT_SQUARED_RELU};
+    const mica_activation_desc *d = desc;
+    for (size_t i = 0; i < sizeof piecewise / sizeof *piecewise; i++)
+        if (d->act == piecewise[i])
+            return d->act_a == (double)(int)d->act_a && d->act_b == (double)(int)d->act_b;
+    return false;
+}
+
+void mica_activation_split(const mica_activation_desc *d, mica_activation_parts *p)
+{
+    memset(p, 0, sizeof *p);
+    bool forward = d->pass == MICA_ACTIVATION_FWD;
+    const int names[] = {MICA_ACTIVATION_X, forward ? MICA_ACTIVATION_Y : MICA_ACTIVATION_DY,
+                         MICA_ACTIVATION_DX};
+    p->count = forward ? 2 : 3;
+    for (int i = 0; i < p->count; i++) {
+        p->args[i] = names[i];
+        p->tensors[i] = *(const mica_tensor *)((const char *)d + args[names[i]].tensor);
+        if (!d->gated || i == 1) continue; /* y and dy are not split */
+        p->tensors[i].dims[d->axis] /= 2;
+        p->gate[i] = p->tensors[i].dims[d->axis] * p->tensors[i].strides[d->axis];
+    }
+}
+
+static const mica_engine *const engines[] = {&mica_activation_cpu, &mica_engine_ref,
+                                             &mica_activation_cuda, NULL};
+
+const mica_op mica_op_activation = {
+    .name = "activation",
+    .doc = "Activation functions and their gated forms (GLU, SwiGLU, GEGLU, ...)",
+    .desc_size = sizeof(mica_activation_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
+    .infer = infer,
+    .check = check,
+    .exact = exact,
+    .ulps = 8, /* a few of exp, tanh or erf, and of the products around them */
+    .reference = mica_activation_reference,
+    .engines = engines,
+};

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the activation kernel receives; host and device share this file. */
+#ifndef MICA_OPS_ACTIVATION_ARGS_H
+#define MICA_OPS_ACTIVATION_ARGS_H
+
+#include "cuda/device/layout.h"
+
+typedef struct mica_activation_args {
+    const void *x, *dy;
+    void *out;                  /* y or dx */
+    mica_layout layout;         /* of x, out, dy */
+    long long gate_x, gate_out; /* elements to the second half */
+    double alpha, beta, act_a, act_b;
+} mica_activation_args;
+
+#endif

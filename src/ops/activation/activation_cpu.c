@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cpu": pieces of a row through f32 (f64 for f64) buffers that stay in the first-level
+ * cache, rows shared out to threads. Any strides and types, no workspace. Memory-bound for the
+ * piecewise functions; exp, tanh and erf cost a few ns per element. */
+#include "ops/activation/activation.h"
+#include "ops/shared/convert.h"
+#include "ops/shared/layout.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PIECE = 512 };
+
+typedef struct state {
+    mica_layout layout; /* of x, y (bwd: dy), dx */
+    int64_t gate[3];
+    int args[3];
+    mica_dtype types[3];
+    double act_a, act_b;
+    mica_act act;
+    bool backward, gated, f64;
+    int64_t pieces_per_row, pieces;
+    double bytes;
+} state;
+
+/* ---- values in f32 ---- */
+
+#define INLINE __attribute__((always_inline)) static inline
+
+INLINE float sigmoid_f32(float v)
+{
+    float e = expf(-fabsf(v));
+    return v >= 0 ? 1 / (1 + e) : e / (1 + e);
+}
+
+INLINE float softplus_f32(float v)
+{
+    return fmaxf(v, 0) + log1pf(expf(-fabsf(v)));
+}
+
+INLINE float clip_f32(float v, float low, float high)
+{
+    return v < low ? low : v > high ? high : v;
+}
+
+/* act is a constant at every call: one branch is left. */
+INLINE float value_f32(mica_act act, float v, float a, float b)
+{
+    switch (act) {
+    case MICA_ACT_RELU:
+        return v < 0 ? 0 : v;
+    case MICA_ACT_CLIP:
+        return clip_f32(v, a, b);
+    case MICA_ACT_LEAKY_RELU:
+        return v > 0 ? v : a * v;
+    case MICA_ACT_ELU:
+        return v > 0 ? v : a * expm1f(v);
+    case MICA_ACT_SELU:
+        return 1.0507009873554805f * (v > 0 ? v : 1.6732632423543772f * expm1f(v));
+    case MICA_ACT_SIGMOID:
+        return sigmoid_f32(v);
+    case MICA_ACT_TANH:
+        return tanhf(v);
+    case MICA_ACT_SILU:
+        return v * sigmoid_f32(v);
+    case MICA_ACT_GELU:
+        return 0.5f * v * (1 + erff(v * 0.70710678f));
+    case MICA_ACT_GELU_TANH:
+        return 0.5f * v * (1 + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)));
+    case MICA_ACT_QUICK_GELU:
+        return v * sigmoid_f32(1.702f * v);
+    case MICA_ACT_SOFTPLUS:
+        return softplus_f32(a * v) / a;
+    case MICA_ACT_SOFTSIGN:
+        return v / (1 + fabsf(v));
+    case MICA_ACT_MISH:
+        return v * tanhf(softplus_f32(v));
+    case MICA_ACT_HARD_SIGMOID:
+        return clip_f32(v / 6 + 0.5f, 0, 1);
+    case MICA_ACT_HARD_SWISH:
+        return v * clip_f32(v / 6 + 0.5f, 0, 1);
+    case MICA_ACT_HARD_TANH:
+        return clip_f32(v, -1, 1);
+    case MICA_ACT_RELU6:
+        return clip_f32(v, 0, 6);
+    case MICA_ACT_SQUARED_RELU:
+        return v < 0 ? 0 : v * v;
+    default:
+        return v;
+    }
+}
+
+INLINE float inside_f32(float v, float low, float high)
+{
+    return v > low && v < high ? 1 : 0;
+}
+
+INLINE float swish_slope_f32(float v, float c)
+{
+    float s = sigmoid_f32(c * v);
+    return s + c * v * s * (1 - s);
+}
+
+INLINE float gelu_tanh_slope_f32(float v)
+{
+    float t = tanhf(0.7978845608f * (v + 0.044715f * v * v * v));
+    return 0.5f * (1 + t) + 0.5f * v * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * v * v);
+}
+
+INLINE float mish_slope_f32(float v)
+{
+    float t = tanhf(softplus_f32(v));
+    return t + v * (1 - t * t) * sigmoid_f32(v);
+}
+
+INLINE float slope_f32(mica_act act, float v, float a, float b)
+{
+    switch (act) {
+    case MICA_ACT_RELU:
+        return v > 0 ? 1 : 0;
+    case MICA_ACT_CLIP:
+        return inside_f32(v, a, b);
+    case MICA_ACT_LEAKY_RELU:
+        return v > 0 ? 1 : a;
+    case MICA_ACT_ELU:
+        return v > 0 ? 1 : a * expf(v);
+    case MICA_ACT_SELU:
+        return 1.0507009873554805f * (v > 0 ? 1 : 1.6732632423543772f * expf(v));
+    case MICA_ACT_SIGMOID:
+        return sigmoid_f32(v) * sigmoid_f32(-v);
+    case MICA_ACT_TANH:
+        return 1 - tanhf(v) * tanhf(v);
+    case MICA_ACT_SILU:
+        return swish_slope_f32(v, 1);
+    case MICA_ACT_GELU:
+        return 0.5f * (1 + erff(v * 0.70710678f)) + v * 0.39894228f * expf(-0.5f * v * v);
+    case MICA_ACT_GELU_TANH:
+        return gelu_tanh_slope_f32(v);
+    case MICA_ACT_QUICK_GELU:
+        return swish_slope_f32(v, 1.702f);
+    case MICA_ACT_SOFTPLUS:
+        return sigmoid_f32(a * v);
+    case MICA_ACT_SOFTSIGN:
+        return 1 / ((1 + fabsf(v)) * (1 + fabsf(v)));
+    case MICA_ACT_MISH:
+        return mish_slope_f32(v);
+    case MICA_ACT_HARD_SIGMOID:
+        return inside_f32(v, -3, 3) / 6;
+    case MICA_ACT_HARD_SWISH:
+        return v <= -3 ? 0 : v >= 3 ? 1 : v / 3 + 0.5f;
+    case MICA_ACT_HARD_TANH:
+        return inside_f32(v, -1, 1);
+    case MICA_ACT_RELU6:
+        return inside_f32(v, 0, 6);
+    case MICA_ACT_SQUARED_RELU:
+        return v > 0 ? 2 * v : 0;
+    default:
+        return 1;
+    }
+}
+
+INLINE void values_row(mica_act act, const float *v, float *out, int64_t n, float a, float b)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = value_f32(act, v[i], a, b);
+}
+
+INLINE void slopes_row(mica_act act, const float *v, float *out, int64_t n, float a, float b)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = slope_f32(act, v[i], a, b);
+}
+
+MICA_CLONES
+static void values(mica_act act, const float *v, float *out, int64_t n, float a, float b)
+{
+    switch (act) {
+#define MICA_X(name, text, formula)                                                                \
+    case MICA_ACT_##name:                                                                          \
+        values_row(MICA_ACT_##name, v, out, n, a, b);                                              \
+        return;
+        MICA_ACTIVATIONS(MICA_X)
+#undef MICA_X
+    default:
+        return;
+    }
+}
+
+MICA_CLONES
+static void slopes(mica_act act, const float *v, float *out, int64_t n, float a, float b)
+{
+    switch (act) {
+#define MICA_X(name, text, formula)                                                                \
+    case MICA_ACT_##name:                                                                          \
+        slopes_row(MICA_ACT_##name, v, out, n, a, b);                                              \
+        return;
+        MICA_ACTIVATIONS(MICA_X)
+#undef MICA_X
+    default:
+        return;
+    }
+}
+
+/* ---- pieces ---- */
+
+typedef struct piece {
+    int64_t at[3], stride[3], n; /* offsets and strides in elements */
+} piece;
+
+MICA_CLONES
+static void multiply(float *v, const float *by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) v[i] *= by[i];
+}
+
+MICA_CLONES
+static void scale_and_add(float *v, float alpha, const float *old, float beta, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) v[i] = alpha * v[i] + beta * old[i];
+}
+
+/* out = alpha v + beta out */
+static void put(const state *s, int t, void *out, int64_t at, int64_t stride, float *v, int64_t n,
+                float alpha, float beta)
+{
+    float old[PIECE] = {0};
+    if (beta != 0) mica_to_f32(s->types[t], out, at, stride, old, n);
+    if (alpha != 1 || beta != 0) scale_and_add(v, alpha, old, beta, n);
+    mica_from_f32(s->types[t], out, at, stride, v, n);
+}
+
+static void forward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
+{
+    float v[PIECE], y[PIECE], gate[PIECE];
+    mica_to_f32(s->types[0], data[0], p->at[0], p->stride[0], v, p->n);
+    values(s->act, v, y, p->n, (float)s->act_a, (float)s->act_b);
+    if (s->gated) {
+        mica_to_f32(s->types[0], data[0], p->at[0] + s->gate[0], p->stride[0], gate, p->n);
+        multiply(y, gate, p->n);
+    }
+    put(s, 1, data[1], p->at[1], p->stride[1], y, p->n, alpha, beta);
+}
+
+static void backward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
+{
+    float v[PIECE], g[PIECE], out[PIECE], gate[PIECE];
+    float a = (float)s->act_a, b = (float)s->act_b;
+    mica_to_f32(s->types[0], data[0], p->at[0], p->stride[0], v, p->n);
+    mica_to_f32(s->types[1], data[1], p->at[1], p->stride[1], g, p->n);
+    slopes(s->act, v, out, p->n, a, b);
+    multiply(out, g, p->n);
+    if (s->gated) {
+        mica_to_f32(s->types[0], data[0], p->at[0] + s->gate[0], p->stride[0], gate, p->n);
+        multiply(out, gate, p->n);
+    }
+    put(s, 2, data[2], p->at[2], p->stride[2], out, p->n, alpha, beta);
+    if (!s->gated) return;
+    values(s->act, v, out, p->n, a, b);
+    multiply(out, g, p->n);
+    put(s, 2, data[2], p->at[2] + s->gate[2], p->stride[2], out, p->n, alpha, beta);
+}
+
+/* Anything with an f64 in it: element by element in double. */
+static void piece_f64(const state *s, const piece *p, void *const *data, double alpha, double beta)
+{
+    int to = s->backward ? 2 : 1;
+    mica_load_fn load_x = mica_dtype_load(s->types[0]), load_old = mica_dtype_load(s->types[to]);
+    mica_load_fn load_g = mica_dtype_load(s->types[1]);
+    mica_store_fn store = mica_dtype_store(s->types[to]);
+    for (int64_t i = 0; i < p->n; i++) {
+        int64_t x = p->at[0] + i * p->stride[0], out = p->at[to] + i * p->stride[to];
+        double v = load_x(data[0], x), gate = s->gated ? load_x(data[0], x + s->gate[0]) : 1;
+        double g = s->backward ? load_g(data[1], p->at[1] + i * p->stride[1]) : 1;
+        double f = s->backward ? mica_act_slope(s->act, v, s->act_a, s->act_b)
+                               : mica_act_value(s->act, v, s->act_a, s->act_b);
+        double old = beta != 0 ? beta * load_old(data[to], out) : 0;
+        store(data[to], out, alpha * g * gate * f + old);
+        if (!s->backward || !s->gated) continue;
+        out += s->gate[2];
+        old = beta != 0 ? beta * load_old(data[to], out) : 0;
+        store(data[to], out, alpha * g * mica_act_value(s->act, v, s->act_a, s->act_b) + old);
+    }
+}
+
+static piece find_piece(const state *s, int64_t index)
+{
+    const mica_layout *l = &s->layout;
+    int last = l->rank - 1;
+    int64_t row = index / s->pieces_per_row, start = index % s->pieces_per_row * PIECE;
+    int64_t length = l->rank ? l->dims[last] : 1;
+    piece p = {.n = length - start < PIECE ? length - start : PIECE};
+    for (int t = 0; t < 3; t++) {
+        p.stride[t] = l->rank ? l->strides[t][last] : 1;
+        p.at[t] = start * p.stride[t];
+    }
+    for (int d = last - 1; d >= 0; d--) {
+        int64_t i = row % l->dims[d];
+        row /= l->dims[d];
+        for (int t = 0; t < 3; t++) p.at[t] += i * l->strides[t][d];
+    }
+    return p;
+}
+
+/* ---- engine ---- */
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    return 1.5 * mica_roofline_ms(&mica_op_activation, desc, device) + 2e-4;
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_activation_desc *d = plan->desc;
+    mica_activation_parts parts;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_activation_split(d, &parts);
+    const mica_tensor *tensors[] = {&parts.tensors[0], &parts.tensors[1], &parts.tensors[2]};
+    mica_layout_make(&s->layout, tensors, parts.count);
+    for (int i = 0; i < parts.count; i++) {
+        s->gate[i] = parts.gate[i];
+        s->args[i] = parts.args[i];
+        s->types[i] = parts.tensors[i].dtype;
+        s->f64 |= s->types[i] == MICA_F64;
+    }
+    s->act = d->act;
+    s->act_a = d->act_a;
+    s->act_b = d->act_b;
+    s->backward = parts.count == 3;
+    s->gated = d->gated;
+    s->bytes = mica_op_bytes(plan->op, d);
+    int64_t length = s->layout.rank ? s->layout.dims[s->layout.rank - 1] : 1;
+    s->pieces_per_row = (length + PIECE - 1) / PIECE;
+    s->pieces = length ? s->layout.count / length * s->pieces_per_row : 0;
+    return MICA_OK;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    double alpha = mica_run_scalar(plan, r, MICA_ACTIVATION_ALPHA);
+    double beta = mica_run_scalar(plan, r, MICA_ACTIVATION_BETA);
+    void *data[] = {r->args[s->args[0]], r->args[s->args[1]],
+                    s->backward ? r->args[s->args[2]] : NULL};
+#pragma omp parallel for schedule(static) num_threads(mica_cpu_threads_for(s->bytes))
+    for (int64_t i = 0; i < s->pieces; i++) {
+        piece p = find_piece(s, i);
+        if (s->f64)
+            piece_f64(s, &p, data, alpha, beta);
+        else if (s->backward)
+            backward_f32(s, &p, data, (float)alpha, (float)beta);
+        else
+            forward_f32(s, &p, data, (float)alpha, (float)beta);
+    }
+    return MICA_OK;
+}
+
+const mica_engine mica_activation_cpu = {
+    .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda": one pass over memory, a few elements per thread. Any strides and types;
+ * memory-bound when the tensors are packed alike, and bound by index arithmetic when they are not.
+ */
+#include "ops/activation/activation.h"
+#include "ops/activation/activation_args.h"
+#include "ops/shared/layout.h"
+
+enum { BLOCK = 256, PER_THREAD = 4 };
+
+typedef struct state {
+    mica_kernel *kernel;
+    mica_activation_args args;
+    int in[2], out; /* run arguments: x, dy (-1: none), result */
+    mica_grid grid;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+static mica_status add_kernel(mica_plan *plan, const mica_activation_desc *d, bool linear,
+                              mica_kernel **kernel)
+{
+    char buffer[2048] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    bool backward = d->pass == MICA_ACTIVATION_BWD;
+    const mica_tensor *out = backward ? &d->dx : &d->y;
+    bool f64 = d->x.dtype == MICA_F64 || out->dtype == MICA_F64 || d->dy.dtype == MICA_F64;
+    mica_prologue_activations(&p);
+    mica_prologue_int(&p, "ACT", d->act);
+    mica_prologue_int(&p, "BACKWARD", backward);
+    mica_prologue_int(&p, "GATED", d->gated);
+    mica_prologue_int(&p, "LINEAR", linear);
+    mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_int(&p, "PER_THREAD", PER_THREAD);
+    mica_prologue_type(&p, "x_t", d->x.dtype);
+    mica_prologue_type(&p, "dy_t", backward ? d->dy.dtype : MICA_F32);
+    mica_prologue_type(&p, "out_t", out->dtype);
+    mica_prologue_type(&p, "acc_t", f64 ? MICA_F64 : MICA_F32);
+    mica_kernel_spec spec = {"ops/activation/activation_cuda.cu", "activation", buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, kernel);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_activation_desc *d = plan->desc;
+    mica_activation_parts parts;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_activation_split(d, &parts);
+    bool backward = parts.count == 3;
+    /* The kernel's order: x, result, dy. */
+    const mica_tensor *tensors[] = {&parts.tensors[0], &parts.tensors[backward ? 2 : 1],
+                                    &parts.tensors[1]};
+    mica_layout_make(&s->args.layout, tensors, parts.count);
+    s->args.gate_x = parts.gate[0];
+    s->args.gate_out = parts.gate[2];
+    s->args.act_a = d->act_a;
+    s->args.act_b = d->act_b;
+    s->in[0] = MICA_ACTIVATION_X;
+    s->in[1] = backward ? MICA_ACTIVATION_DY : -1;
+    s->out = backward ? MICA_ACTIVATION_DX : MICA_ACTIVATION_Y;
+    int64_t blocks = (s->args.layout.count + BLOCK * PER_THREAD - 1) / (BLOCK * PER_THREAD);
+    s->grid = (mica_grid){.grid = {(unsigned)blocks}, .block = {BLOCK}};
+    bool linear = mica_layout_is_linear(&s->args.layout, parts.count);
+    return add_kernel(plan, d, linear, &s->kernel);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    mica_activation_args args = s->args;
+    args.x = r->args[s->in[0]];
+    args.dy = s->in[1] < 0 ? NULL : r->args[s->in[1]];
+    args.out = r->args[s->out];
+    args.alpha = mica_run_scalar(plan, r, MICA_ACTIVATION_ALPHA);
+    args.beta = mica_run_scalar(plan, r, MICA_ACTIVATION_BETA);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+}
+
+const mica_engine mica_activation_cuda = {
+    .name = "cuda", .cuda = true, .accepts = accepts, .build = build, .run = run};

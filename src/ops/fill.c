@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Test data that is legal and telling for any operation. */
+#include "ops/op.h"
+#include "base/random.h"
+
+#include <math.h>
+
+/* Exponents of two that fill RANGE spreads over, so that products and sums stay finite. */
+static int range_exponent(mica_dtype d)
+{
+    switch (d) {
+    case MICA_F64:
+        return 60;
+    case MICA_F32:
+    case MICA_BF16:
+        return 24;
+    case MICA_F16:
+        return 4;
+    default:
+        return 2;
+    }
+}
+
+/* Largest small integer of fill EXACT: exact in the type, and squares of it sum far. */
+static int exact_bound(mica_dtype d)
+{
+    switch (d) {
+    case MICA_E4M3:
+    case MICA_E5M2:
+    case MICA_E2M1:
+    case MICA_S4:
+        return 2;
+    case MICA_S8:
+    case MICA_U8:
+        return 8;
+    case MICA_BOOL:
+        return 1;
+    default:
+        return 4;
+    }
+}
+
+static bool is_unsigned(mica_dtype d)
+{
+    return d == MICA_U8 || d == MICA_U32 || d == MICA_U4 || d == MICA_BOOL;
+}
+
+/* Terms x bound^2 must stay below 2^22, so that sums with random signs never leave 24 bits. */
+static double exact_density(const mica_op *op, const void *desc, int bound)
+{
+    double terms = op->terms ? (double)op->terms(desc) : 1;
+    double most = 4194304.0 / (bound * bound);
+    return terms > most ? most / terms : 1;
+}
+
+static double exact_value(double bound, double density, bool positive, uint64_t seed, uint64_t i)
+{
+    if (mica_random_uniform(seed ^ 0x5eed, i) >= density) return 0;
+    double u = mica_random_uniform(seed, i);
+    return positive ? floor(u * (bound + 1)) : floor(u * (2 * bound + 1)) - bound;
+}
+
+static double integer_value(mica_dtype d, mica_fill fill, uint64_t seed, uint64_t i)
+{
+    double u = mica_random_uniform(seed, i);
+    double high = d == MICA_BOOL ? 1
+                  : d == MICA_S4 ? 7
+                  : d == MICA_U4 ? 15
+                  : d == MICA_S8 ? 127
+                  : d == MICA_U8 ? 255
+                                 : 1000;
+    if (fill == MICA_FILL_EXTREME)
+        return u < 0.3 ? 0 : u < 0.6 || is_unsigned(d) ? high : -high - 1;
+    if (is_unsigned(d) || fill == MICA_FILL_SAME_SIGN) return floor(u * (high + 1));
+    return floor(u * (2 * high + 2)) - high - 1;
+}
+
+static double extreme_value(mica_dtype d, uint64_t seed, uint64_t i)
+{
+    double tiny = d == MICA_F64    ? 0x1p-1074
+                  : d == MICA_F16  ? 0x1p-24
+                  : d == MICA_E4M3 ? 0x1p-9
+                  : d == MICA_E5M2 ? 0x1p-16
+                                   : 0x1p-133;
+    switch (mica_random_bits(seed, i / 3) % 8) { /* runs of three equal values */
+    case 0:
+        return 0.0;
+    case 1:
+        return -0.0;
+    case 2:
+        return tiny;
+    case 3:
+        return -3 * tiny;
+    case 4:
+        return 120;
+    case 5:
+        return -120;
+    case 6:
+        return 1;
+    default:
+        return -1;
+    }
+}
+
+static double float_value(mica_dtype d, mica_fill fill, uint64_t seed, uint64_t i)
+{
+    switch (fill) {
+    case MICA_FILL_SAME_SIGN:
+        return 0.5 + mica_random_uniform(seed, i);
+    case MICA_FILL_EXTREME:
+        return extreme_value(d, seed, i);
+    case MICA_FILL_RANGE: {
+        /* Every second element cancels the one before it, but for a small rest. */
+        double u = mica_random_uniform(seed, i & ~(uint64_t)1), span = range_exponent(d);
+        double v = exp2((2 * u - 1) * span);
+        if (mica_random_bits(seed + 1, i & ~(uint64_t)1) & 1) v = -v;
+        return i & 1 ? -v * (1 + 0x1p-6) : v;
+    }
+    default:
+        return mica_random_normal(seed, i);
+    }
+}
+
+void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
+                       double *values)
+{
+    const mica_tensor *t = mica_op_tensor(op, desc, arg);
+    mica_load_fn load = mica_dtype_load(t->dtype);
+    mica_store_fn store = mica_dtype_store(t->dtype);
+    int64_t count = mica_tensor_count(t);
+    int bound = exact_bound(t->dtype);
+    double density = exact_density(op, desc, bound);
+    seed = mica_random_bits(seed, (uint64_t)arg + 1);
+    for (int64_t i = 0; i < count; i++) {
+        double v;
+        if (fill == MICA_FILL_EXACT)
+            v = exact_value(bound, density, is_unsigned(t->dtype), seed, (uint64_t)i);
+        else if (mica_dtype_is_integer(t->dtype))
+            v = integer_value(t->dtype, fill, seed, (uint64_t)i);
+        else
+            v = float_value(t->dtype, fill, seed, (uint64_t)i);
+        char element[16];
+        store(element, 0, v);
+        values[i] = load(element, 0);
+    }
+}

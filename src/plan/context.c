@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Contexts: a device, its plan cache, its records; and the small services of a device. */
+#include "plan/context.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static mica_status null_pointer(const char *what)
+{
+    return mica_fail(MICA_INVALID, "%s is NULL", what);
+}
+
+/* ---- creation ---- */
+
+static mica_status open_device(const char *name, mica_context *c)
+{
+    if (!strcmp(name, "auto")) {
+        const char *wanted = mica_env(MICA_ENV_DEVICE);
+        if (wanted && strcmp(wanted, "auto") != 0) return open_device(wanted, c);
+        /* A GPU whose driver or compiler is unusable must not keep a program from running. */
+        if (mica_cuda_count() > 0 && open_device("cuda:0", c) == MICA_OK) return MICA_OK;
+        return open_device("cpu", c);
+    }
+    if (!strcmp(name, "cpu")) {
+        mica_cpu_device_info(&c->device);
+        return MICA_OK;
+    }
+    MICA_TRY(mica_cuda_open(name, &c->cuda));
+    mica_cuda_device_info(c->cuda, &c->device);
+    return MICA_OK;
+}
+
+mica_status mica_context_create(const char *device, mica_context **context)
+{
+    if (!context) return null_pointer("context");
+    *context = NULL;
+    mica_context *c = mica_alloc(sizeof *c);
+    if (!c) return mica_fail_memory(sizeof *c);
+    mica_status status = open_device(device ? device : "auto", c);
+    if (status != MICA_OK) {
+        mica_release(c);
+        return status;
+    }
+    atomic_init(&c->references, 1);
+    pthread_mutex_init(&c->cache.mutex, NULL);
+    pthread_mutex_init(&c->records.mutex, NULL);
+    c->cache.limit = 64 << 20;
+    mica_log(MICA_LOG_INFO, "context,%s,%s,mica %s", c->device.name, c->device.model,
+             mica_version());
+    const char *records = mica_env(MICA_ENV_RECORDS);
+    if (records && mica_records_load(&c->records, records) != MICA_OK)
+        mica_log(MICA_LOG_WARN, "records,%s", mica_error());
+    *context = c;
+    return MICA_OK;
+}
+
+void mica_context_release(mica_context *c)
+{
+    if (atomic_fetch_sub(&c->references, 1) != 1) return;
+    mica_cuda_close(c->cuda);
+    mica_records_free(&c->records);
+    pthread_mutex_destroy(&c->cache.mutex);
+    pthread_mutex_destroy(&c->records.mutex);
+    mica_release(c);
+}
+
+void mica_context_destroy(mica_context *c)
+{
+    if (!c) return;
+    /* Cached plans hold references to the context: they go first. */
+    mica_plan_cache_limit(&c->cache, 0);
+    mica_context_release(c);
+}
+
+/* ---- what is known of it ---- */
+
+mica_status mica_context_info(const mica_context *c, mica_device_info *info)
+{
+    if (!c || !info) return null_pointer("context or info");
+    *info = c->device;
+    return MICA_OK;
+}
+
+mica_status mica_context_stats(const mica_context *context, mica_stats *stats)
+{
+    mica_context *c = (mica_context *)(uintptr_t)context;
+    if (!c || !stats) return null_pointer("context or stats");
+    memset(stats, 0, sizeof *stats);
+    if (c->cuda) mica_cuda_kernel_stats(c->cuda, stats);
+    pthread_mutex_lock(&c->cache.mutex);
+    stats->plan_hits = c->cache.hits;
+    stats->plan_misses = c->cache.misses;
+    stats->plan_bytes = c->cache.bytes;
+    stats->plans = c->cache.count;
+    pthread_mutex_unlock(&c->cache.mutex);
+    return MICA_OK;
+}
+
+mica_status mica_context_cache_limit(mica_context *c, int64_t bytes)
+{
+    if (!c) return null_pointer("context");
+    if (bytes < 0) return mica_fail(MICA_INVALID, "cache limit is %lld bytes", (long long)bytes);
+    mica_plan_cache_limit(&c->cache, bytes);
+    return MICA_OK;
+}
+
+mica_status mica_context_load_records(mica_context *c, const char *path)
+{
+    if (!c || !path) return null_pointer("context or path");
+    return mica_records_load(&c->records, path);
+}
+
+mica_status mica_context_save_records(mica_context *c, const char *path)
+{
+    if (!c || !path) return null_pointer("context or path");
+    return mica_records_save(&c->records, path);
+}
+
+mica_status mica_health(const mica_context *c)
+{
+    if (!c) return null_pointer("context");
+    return c->cuda ? mica_cuda_health(c->cuda) : MICA_OK;
+}
+
+/* ---- memory ---- */
+
+mica_status mica_malloc(mica_context *c, int64_t bytes, void **memory)
+{
+    if (!c || !memory) return null_pointer("context or memory");
+    *memory = NULL;
+    if (bytes < 0) return mica_fail(MICA_INVALID, "%lld bytes were asked for", (long long)bytes);
+    if (c->cuda) return mica_cuda_malloc(c->cuda, bytes, memory);
+    if (mica_fault_due(MICA_FAULT_ALLOC)) return mica_fail_memory((size_t)bytes);
+    size_t rounded = ((size_t)bytes + 255) / 256 * 256;
+    *memory = aligned_alloc(256, rounded ? rounded : 256);
+    return *memory ? MICA_OK : mica_fail_memory((size_t)bytes);
+}
+
+void mica_free(mica_context *c, void *memory)
+{
+    if (!c || !memory) return;
+    if (c->cuda)
+        mica_cuda_free(c->cuda, memory);
+    else
+        free(memory);
+}
+
+mica_status mica_memset(mica_context *c, void *memory, int byte, int64_t bytes, void *stream)
+{
+    if (!c || (!memory && bytes)) return null_pointer("context or memory");
+    if (c->cuda) return mica_cuda_memset(c->cuda, memory, byte, bytes, stream);
+    if (bytes > 0) memset(memory, byte, (size_t)bytes);
+    return MICA_OK;
+}
+
+mica_status mica_upload(mica_context *c, void *to, const void *from, int64_t bytes, void *stream)
+{
+    if (!c || ((!to || !from) && bytes)) return null_pointer("context, to or from");
+    if (c->cuda) return mica_cuda_upload(c->cuda, to, from, bytes, stream);
+    if (bytes > 0) memcpy(to, from, (size_t)bytes);
+    return MICA_OK;
+}
+
+mica_status mica_download(mica_context *c, void *to, const void *from, int64_t bytes, void *stream)
+{
+    if (!c || ((!to || !from) && bytes)) return null_pointer("context, to or from");
+    if (c->cuda) return mica_cuda_download(c->cuda, to, from, bytes, stream);
+    if (bytes > 0) memcpy(to, from, (size_t)bytes);
+    return MICA_OK;
+}
+
+/* ---- streams and events ---- */
+
+mica_status mica_stream_create(mica_context *c, void **stream)
+{
+    if (!c || !stream) return null_pointer("context or stream");
+    *stream = NULL;
+    return c->cuda ? mica_cuda_stream_create(c->cuda, stream) : MICA_OK;
+}
+
+void mica_stream_destroy(mica_context *c, void *stream)
+{
+    if (c && c->cuda && stream) mica_cuda_stream_destroy(c->cuda, stream);
+}
+
+mica_status mica_synchronize(mica_context *c, void *stream)
+{
+    if (!c) return null_pointer("context");
+    return c->cuda ? mica_cuda_synchronize(c->cuda, stream) : MICA_OK;
+}
+
+struct mica_event {
+    double seconds; /* CPU */
+    void *event;    /* GPU */
+};
+
+mica_status mica_event_create(mica_context *c, mica_event **event)
+{
+    if (!c || !event) return null_pointer("context or event");
+    *event = NULL;
+    mica_event *e = mica_alloc(sizeof *e);
+    if (!e) return mica_fail_memory(sizeof *e);
+    mica_status status = c->cuda ? mica_cuda_event_create(c->cuda, &e->event) : MICA_OK;
+    if (status != MICA_OK) {
+        mica_release(e);
+        return status;
+    }
+    *event = e;
+    return MICA_OK;
+}
+
+void mica_event_destroy(mica_context *c, mica_event *event)
+{
+    if (!c || !event) return;
+    if (c->cuda) mica_cuda_event_destroy(c->cuda, event->event);
+    mica_release(event);
+}
+
+mica_status mica_event_record(mica_context *c, mica_event *event, void *stream)
+{
+    if (!c || !event) return null_pointer("context or event");
+    event->seconds = mica_seconds();
+    return c->cuda ? mica_cuda_event_record(c->cuda, event->event, stream) : MICA_OK;
+}
+
+mica_status mica_event_elapsed(mica_context *c, mica_event *from, mica_event *to, double *ms)
+{
+    if (!c || !from || !to || !ms) return null_pointer("an argument");
+    *ms = 1e3 * (to->seconds - from->seconds);
+    return c->cuda ? mica_cuda_event_elapsed(c->cuda, from->event, to->event, ms) : MICA_OK;
+}
+
+/* ---- what tools ask ---- */
+
+mica_status mica_disk_cache(mica_disk_cache_info *info)
+{
+    return info ? mica_cuda_cache_info(info) : null_pointer("info");
+}
+
+mica_status mica_disk_cache_prune(int64_t keep_bytes)
+{
+    if (keep_bytes < 0) return mica_fail(MICA_INVALID, "%lld bytes", (long long)keep_bytes);
+    return mica_cuda_cache_prune(keep_bytes);
+}
+
+mica_status mica_info(int index, const char **key, const char **value)
+{
+    if (!key || !value) return null_pointer("key or value");
+    if (index == 0) {
+        *key = "mica";
+        *value = mica_version();
+        return MICA_OK;
+    }
+    return mica_cuda_info_row(index - 1, key, value);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a context holds, and how the parts of the planner see each other. */
+#ifndef MICA_PLAN_CONTEXT_H
+#define MICA_PLAN_CONTEXT_H
+
+#include "ops/op.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* ---- plans, whole ---- */
+
+/* What a run checks of one pointer. */
+typedef struct mica_rule {
+    int arg;
+    bool output, optional;
+    int alias;           /* argument it may coincide with, or -1 */
+    int64_t first, span; /* bytes */
+    uintptr_t align_mask;
+} mica_rule;
+
+typedef struct mica_full_plan {
+    mica_plan plan; /* first: a mica_plan * is a mica_full_plan * */
+    atomic_int references;
+    bool empty; /* no output has an element: a run does nothing */
+    mica_rule rules[MICA_MAX_ARGS];
+    int rule_count;
+    size_t bytes; /* host memory, for the cache's bound */
+    char config_text[128];
+} mica_full_plan;
+
+static inline mica_full_plan *mica_plan_full(const mica_plan *plan)
+{
+    return (mica_full_plan *)(uintptr_t)plan;
+}
+
+/* ---- plan cache: options and descriptor as the caller gave them, to plan ---- */
+
+#define MICA_KEY_NAME 64
+typedef struct mica_plan_key {
+    const mica_op *op;
+    int64_t workspace_limit;
+    int32_t mode, nondeterministic;
+    char engine[MICA_KEY_NAME], config[2 * MICA_KEY_NAME];
+    _Alignas(16) char desc[MICA_MAX_DESC]; /* op->desc_size bytes count */
+} mica_plan_key;
+
+typedef struct mica_cache_entry {
+    struct mica_cache_entry *next_in_bucket, *newer, *older;
+    uint64_t hash;
+    mica_plan *plan;
+    size_t key_bytes;
+    mica_plan_key *key;
+} mica_cache_entry;
+
+#define MICA_CACHE_BUCKETS 1024
+typedef struct mica_plan_cache {
+    pthread_mutex_t mutex;
+    mica_cache_entry *buckets[MICA_CACHE_BUCKETS];
+    mica_cache_entry *newest, *oldest;
+    int64_t bytes, limit, count, hits, misses;
+} mica_plan_cache;
+
+uint64_t mica_plan_key_hash(const mica_plan_key *key);
+/* A counted plan, or NULL. */
+mica_plan *mica_plan_cache_find(mica_plan_cache *cache, const mica_plan_key *key, uint64_t hash);
+/* Keeps the plan if there is room and memory; never fails, at worst it does not remember. */
+void mica_plan_cache_add(mica_plan_cache *cache, const mica_plan_key *key, uint64_t hash,
+                         mica_plan *plan);
+void mica_plan_cache_limit(mica_plan_cache *cache, int64_t bytes);
+
+/* ---- records ---- */
+
+typedef struct mica_record {
+    char *problem, *device, *engine, *config;
+    double ms;
+    bool fresh; /* measured here, not yet saved */
+} mica_record;
+
+typedef struct mica_records {
+    pthread_mutex_t mutex;
+    mica_record *list;
+    int count, capacity;
+} mica_records;
+
+mica_status mica_records_load(mica_records *records, const char *path);
+mica_status mica_records_save(mica_records *records, const char *path);
+mica_status mica_records_add(mica_records *records, const char *problem, const char *device,
+                             const char *engine, const char *config, double ms, bool fresh);
+/* Copies the engine and config names of the last matching record; false without one. */
+bool mica_records_find(mica_records *records, const char *problem, const char *device, char *engine,
+                       size_t engine_size, char *config, size_t config_size);
+void mica_records_free(mica_records *records);
+
+/* ---- contexts ---- */
+
+struct mica_context {
+    mica_device_info device;
+    mica_cuda *cuda;       /* NULL on the CPU */
+    atomic_int references; /* the caller's and each plan's */
+    mica_plan_cache cache;
+    mica_records records;
+};
+void mica_context_release(mica_context *context);
+
+/* ---- making plans ---- */
+
+/* An engine with one of its configs. */
+typedef struct mica_candidate {
+    const mica_engine *engine;
+    mica_config config;
+    double predicted_ms;
+} mica_candidate;
+#define MICA_MAX_CANDIDATES 64
+
+void mica_config_text(const mica_engine *engine, const mica_config *config, char *buffer,
+                      size_t size);
+/* Candidates in the order of the model, best first; refusals, if not NULL, receives every reason.
+ */
+int mica_candidates(const mica_context *context, const mica_op *op, const void *desc,
+                    const mica_options *options, mica_candidate *list, mica_text *refusals);
+/* Builds one; UNSUPPORTED if its workspace exceeds the limit. */
+mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
+                            const mica_candidate *candidate, int64_t workspace_limit,
+                            mica_plan **plan);
+/* Times candidates and moves the best to the front; leaves the order where timing fails. */
+mica_status mica_measure(mica_context *context, const mica_op *op, const void *desc,
+                         int64_t workspace_limit, int budget_ms, mica_candidate *list, int count,
+                         double *best_ms);
+/* The whole way for a resolved key: cache, records, choice, build. */
+mica_status mica_plan_find_or_build(mica_context *context, mica_plan_key *key,
+                                    const mica_options *options, mica_plan **plan);
+
+struct mica_problem {
+    const mica_op *op;
+    double scalars[MICA_MAX_SCALARS];
+    void *desc; /* resolved */
+};
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Measured choice: the best few of the model run on random data, in turn, their buffers rotated
+ * past twice the cache; medians decide, and only a lead of more than 3 % overrules the model, so
+ * that two runs agree. */
+#include "plan/context.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FINALISTS = 6, SETS = 8, ROUNDS = 41 };
+
+typedef struct contest {
+    mica_context *context;
+    const mica_op *op;
+    const void *desc;
+    mica_plan *plans[FINALISTS];
+    int list_index[FINALISTS]; /* where the plan's candidate stands */
+    int count;
+    int64_t first[MICA_MAX_ARGS], span[MICA_MAX_ARGS];
+    void *buffers[SETS][MICA_MAX_ARGS];
+    int sets;
+    void *workspace;
+    mica_event *from, *to;
+    double times[FINALISTS][ROUNDS];
+    int rounds;
+} contest;
+
+static void finish(contest *c)
+{
+    for (int i = 0; i < c->count; i++) mica_plan_destroy(c->plans[i]);
+    for (int s = 0; s < SETS; s++)
+        for (int a = 0; a < MICA_MAX_ARGS; a++) mica_free(c->context, c->buffers[s][a]);
+    mica_free(c->context, c->workspace);
+    mica_event_destroy(c->context, c->from);
+    mica_event_destroy(c->context, c->to);
+}
+
+/* Random content: at most 2^20 elements are drawn, the rest repeats them. */
+static mica_status fill_buffer(contest *c, int arg, void *to)
+{
+    enum { DRAWN = 1 << 20 };
+    const mica_tensor *t = mica_op_tensor(c->op, c->desc, arg);
+    int64_t count = mica_tensor_count(t), span = c->span[arg];
+    bool whole = count <= DRAWN || !mica_dtype_is_float(t->dtype);
+    mica_tensor part = whole ? *t : mica_tensor_packed(t->dtype, 1, (int64_t[]){DRAWN});
+    size_t drawn = (size_t)(whole ? count : DRAWN), bytes = (size_t)span;
+    double *values = mica_alloc(drawn * sizeof *values);
+    char *host = mica_alloc(bytes);
+    mica_status status = values && host ? MICA_OK : mica_fail_memory(bytes);
+    if (status == MICA_OK && whole) {
+        mica_problem problem = {.op = c->op, .desc = (void *)(uintptr_t)c->desc};
+        status = mica_problem_fill(&problem, arg, MICA_FILL_RANDOM, 1, values);
+    }
+    for (size_t i = 0; values && !whole && i < drawn; i++) values[i] = mica_random_normal(1, i);
+    if (status == MICA_OK)
+        status = mica_tensor_store(&part, values, whole ? host - c->first[arg] : host);
+    if (status == MICA_OK && !whole) {
+        size_t piece = drawn * (size_t)mica_dtype_bits(t->dtype) / 8;
+        for (size_t at = piece; at < bytes; at += piece)
+            memcpy(host + at, host, bytes - at < piece ? bytes - at : piece);
+    }
+    if (status == MICA_OK) status = mica_upload(c->context, to, host, span, NULL);
+    mica_release(values);
+    mica_release(host);
+    return status;
+}
+
+static mica_status allocate(contest *c)
+{
+    int64_t total = 0;
+    for (int a = 0; a < c->op->arg_count; a++) {
+        if (mica_op_dir(c->op, c->desc, a) == MICA_UNUSED) continue;
+        c->span[a] = mica_tensor_span(mica_op_tensor(c->op, c->desc, a), &c->first[a]);
+        total += c->span[a];
+    }
+    int64_t sets = total ? 2 * c->context->device.cache_bytes / total + 1 : 1;
+    c->sets = sets < SETS ? (int)sets : SETS;
+    for (int s = 0; s < c->sets; s++)
+        for (int a = 0; a < c->op->arg_count; a++) {
+            if (c->span[a] == 0) continue;
+            MICA_TRY(mica_malloc(c->context, c->span[a], &c->buffers[s][a]));
+            MICA_TRY(fill_buffer(c, a, c->buffers[s][a]));
+        }
+    size_t workspace = 0;
+    for (int i = 0; i < c->count; i++)
+        if (c->plans[i]->workspace > workspace) workspace = c->plans[i]->workspace;
+    if (workspace) MICA_TRY(mica_malloc(c->context, (int64_t)workspace, &c->workspace));
+    MICA_TRY(mica_event_create(c->context, &c->from));
+    return mica_event_create(c->context, &c->to);
+}
+
+static mica_status time_once(contest *c, int plan, int set, double *ms)
+{
+    mica_run run = {.workspace = c->workspace};
+    for (int a = 0; a < c->op->arg_count; a++)
+        if (c->buffers[set][a]) run.args[a] = (char *)c->buffers[set][a] - c->first[a];
+    MICA_TRY(mica_event_record(c->context, c->from, NULL));
+    MICA_TRY(mica_plan_run(c->plans[plan], &run));
+    MICA_TRY(mica_event_record(c->context, c->to, NULL));
+    return mica_event_elapsed(c->context, c->from, c->to, ms);
+}
+
+static mica_status race(contest *c, int budget_ms)
+{
+    double end = mica_seconds() + 1e-3 * budget_ms, warm;
+    for (int i = 0; i < c->count; i++) MICA_TRY(time_once(c, i, 0, &warm));
+    for (int r = 0; r < ROUNDS && (r == 0 || mica_seconds() < end); r++, c->rounds = r)
+        for (int i = 0; i < c->count; i++)
+            MICA_TRY(time_once(c, i, (r * c->count + i) % c->sets, &c->times[i][r]));
+    return MICA_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int winner(contest *c, double *best_ms)
+{
+    double median[FINALISTS] = {0};
+    for (int i = 0; i < c->count; i++) {
+        qsort(c->times[i], (size_t)c->rounds, sizeof(double), ascending);
+        median[i] = c->times[i][c->rounds / 2];
+    }
+    int best = 0;
+    for (int i = 1; i < c->count; i++)
+        if (median[i] < median[best]) best = i;
+    if (median[best] > 0.97 * median[0]) best = 0;
+    *best_ms = median[best];
+    return best;
+}
+
+mica_status mica_measure(mica_context *context, const mica_op *op, const void *desc,
+                         int64_t workspace_limit, int budget_ms, mica_candidate *list, int count,
+                         double *best_ms)
+{
+    if (context->device.offline)
+        return mica_fail(MICA_NO_DEVICE, "%s is offline: nothing can be measured on it",
+                         context->device.name);
+    contest *c = mica_alloc(sizeof *c);
+    if (!c) return mica_fail_memory(sizeof *c);
+    c->context = context;
+    c->op = op;
+    c->desc = desc;
+    for (int i = 0; i < count && c->count < FINALISTS; i++) {
+        /* The reference enters only when nothing else does. */
+        if (list[i].engine->reference && c->count > 0) continue;
+        c->list_index[c->count] = i;
+        if (mica_plan_build(context, op, desc, &list[i], workspace_limit, &c->plans[c->count]) ==
+            MICA_OK)
+            c->count++;
+    }
+    mica_status status = c->count ? allocate(c) : MICA_OK;
+    if (status == MICA_OK && c->count) status = race(c, budget_ms);
+    if (status == MICA_OK && c->count) {
+        int from = c->list_index[winner(c, best_ms)];
+        mica_candidate best = list[from];
+        memmove(list + 1, list, (size_t)from * sizeof *list);
+        list[0] = best;
+    }
+    finish(c);
+    mica_release(c);
+    return status;
+}

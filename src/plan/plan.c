@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans: building, running, describing, giving back. */
+#include "plan/context.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what engines call while building ---- */
+
+mica_status mica_plan_state(mica_plan *plan, size_t bytes, void *state_out)
+{
+    void *state = mica_alloc(bytes);
+    if (!state) return mica_fail_memory(bytes);
+    plan->state = state;
+    mica_plan_full(plan)->bytes += bytes;
+    memcpy(state_out, &state, sizeof state);
+    return MICA_OK;
+}
+
+mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *offset)
+{
+    if (plan->booking_count == MICA_MAX_BOOKINGS)
+        return mica_fail(MICA_INTERNAL, "%s books more than %d pieces of workspace",
+                         plan->engine->name, MICA_MAX_BOOKINGS);
+    size_t rounded, total;
+    if (__builtin_add_overflow(bytes, (size_t)255, &rounded) ||
+        __builtin_add_overflow(plan->workspace, rounded / 256 * 256, &total))
+        return mica_fail(MICA_UNSUPPORTED, "%s: a workspace of %zu + %zu bytes overflows", name,
+                         plan->workspace, bytes);
+    *offset = plan->workspace;
+    plan->bookings[plan->booking_count].name = name;
+    plan->bookings[plan->booking_count].offset = plan->workspace;
+    plan->bookings[plan->booking_count++].bytes = bytes;
+    plan->workspace = total;
+    return MICA_OK;
+}
+
+mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
+                                 mica_kernel **kernel)
+{
+    if (plan->kernel_count == MICA_MAX_KERNELS)
+        return mica_fail(MICA_INTERNAL, "%s uses more than %d kernels", plan->engine->name,
+                         MICA_MAX_KERNELS);
+    MICA_TRY(mica_kernel_get(plan->cuda, spec, kernel));
+    plan->kernels[plan->kernel_count++] = *kernel;
+    return MICA_OK;
+}
+
+mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,
+                                   size_t desc_size, const char *engine, mica_plan **child,
+                                   size_t *workspace_offset)
+{
+    if (plan->child_count == MICA_MAX_CHILDREN)
+        return mica_fail(MICA_INTERNAL, "%s uses more than %d child plans", plan->engine->name,
+                         MICA_MAX_CHILDREN);
+    mica_options options = {.engine = engine};
+    MICA_TRY(mica_plan_create(plan->context, op, desc, desc_size, &options, child));
+    plan->children[plan->child_count++] = *child;
+    return mica_book(plan, op, (*child)->workspace, workspace_offset);
+}
+
+/* ---- building ---- */
+
+static int arg_index(const mica_op *op, const char *name)
+{
+    for (int i = 0; name && i < op->arg_count; i++)
+        if (!strcmp(op->args[i].name, name)) return i;
+    return -1;
+}
+
+static void make_rules(mica_full_plan *full)
+{
+    const mica_op *op = full->plan.op;
+    const void *desc = full->plan.desc;
+    full->empty = true;
+    for (int i = 0; i < op->arg_count; i++) {
+        mica_dir dir = mica_op_dir(op, desc, i);
+        if (dir == MICA_UNUSED) continue;
+        const mica_tensor *t = mica_op_tensor(op, desc, i);
+        int bytes = mica_dtype_bits(t->dtype) / 8;
+        mica_rule rule = {.arg = i,
+                          .output = dir != MICA_IN,
+                          .optional = op->args[i].optional,
+                          .alias = arg_index(op, op->args[i].alias),
+                          .align_mask = bytes > 1 ? (uintptr_t)bytes - 1 : 0};
+        rule.span = mica_tensor_span(t, &rule.first);
+        if (rule.output && rule.span > 0) full->empty = false;
+        if (rule.span > 0) full->rules[full->rule_count++] = rule;
+    }
+}
+
+static mica_status build_engine(mica_plan *plan, int64_t workspace_limit)
+{
+    MICA_TRY(plan->engine->build(plan));
+    int64_t limit = workspace_limit == MICA_NO_WORKSPACE ? 0 : workspace_limit;
+    if (workspace_limit != 0 && plan->workspace > (size_t)limit)
+        return mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
+                         plan->workspace, (long long)limit);
+    return MICA_OK;
+}
+
+mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
+                            const mica_candidate *candidate, int64_t workspace_limit,
+                            mica_plan **plan)
+{
+    /* The descriptor lies behind the plan, aligned as malloc aligns. */
+    size_t head = (sizeof(mica_full_plan) + 15) / 16 * 16, bytes = head + op->desc_size;
+    mica_full_plan *full = mica_alloc(bytes);
+    if (!full) return mica_fail_memory(bytes);
+    mica_plan *p = &full->plan;
+    atomic_init(&full->references, 1);
+    full->bytes = bytes;
+    p->op = op;
+    p->engine = candidate->engine;
+    p->config = candidate->config;
+    p->predicted_ms = candidate->predicted_ms;
+    p->device = context->device;
+    p->cuda = context->cuda;
+    p->context = context;
+    p->desc = (char *)full + head;
+    memcpy(p->desc, desc, op->desc_size);
+    mica_config_text(p->engine, &p->config, full->config_text, sizeof full->config_text);
+    atomic_fetch_add(&context->references, 1);
+    mica_status status = build_engine(p, workspace_limit);
+    if (status != MICA_OK) {
+        mica_plan_destroy(p);
+        return status;
+    }
+    make_rules(full);
+    *plan = p;
+    return MICA_OK;
+}
+
+void mica_plan_destroy(mica_plan *plan)
+{
+    if (!plan || atomic_fetch_sub(&mica_plan_full(plan)->references, 1) != 1) return;
+    mica_context *context = plan->context;
+    if (plan->engine->destroy) plan->engine->destroy(plan);
+    for (int i = 0; i < plan->kernel_count; i++) mica_kernel_put(plan->kernels[i]);
+    for (int i = 0; i < plan->child_count; i++) mica_plan_destroy(plan->children[i]);
+    mica_release(plan->state);
+    mica_release(plan);
+    mica_context_release(context);
+}
+
+/* ---- running ---- */
+
+static bool overlap(const char *a, const mica_rule *ra, const char *b, const mica_rule *rb)
+{
+    const char *a0 = a + ra->first, *b0 = b + rb->first;
+    return a0 < b0 + rb->span && b0 < a0 + ra->span;
+}
+
+static bool may_coincide(const mica_plan *plan, const mica_rule *a, const mica_rule *b)
+{
+    return (a->alias == b->arg || b->alias == a->arg) &&
+           mica_tensor_equal(mica_op_tensor(plan->op, plan->desc, a->arg),
+                             mica_op_tensor(plan->op, plan->desc, b->arg));
+}
+
+static mica_status check_overlaps(const mica_full_plan *full, const mica_run *run)
+{
+    for (int i = 0; i < full->rule_count; i++) {
+        const mica_rule *out = &full->rules[i];
+        const char *p = run->args[out->arg];
+        if (!out->output || !p) continue;
+        for (int j = 0; j < full->rule_count; j++) {
+            const mica_rule *other = &full->rules[j];
+            const char *q = run->args[other->arg];
+            if (j == i || !q || (other->output && j < i)) continue;
+            if (!overlap(p, out, q, other)) continue;
+            if (p == q && may_coincide(&full->plan, out, other)) continue;
+            const mica_op *op = full->plan.op;
+            return mica_fail(MICA_INVALID, "%s: %s overlaps %s in memory", op->name,
+                             op->args[out->arg].name, op->args[other->arg].name);
+        }
+    }
+    return MICA_OK;
+}
+
+static mica_status check_pointers(const mica_full_plan *full, const mica_run *run)
+{
+    const mica_op *op = full->plan.op;
+    for (int i = 0; i < full->rule_count; i++) {
+        const mica_rule *r = &full->rules[i];
+        uintptr_t p = (uintptr_t)run->args[r->arg];
+        if (!p && !r->optional)
+            return mica_fail(MICA_INVALID, "%s: the pointer of %s is NULL", op->name,
+                             op->args[r->arg].name);
+        if (p & r->align_mask)
+            return mica_fail(MICA_INVALID, "%s: %s is at %p, its type needs %zu-byte alignment",
+                             op->name, op->args[r->arg].name, (void *)p, (size_t)r->align_mask + 1);
+    }
+    if (full->plan.workspace && !run->workspace)
+        return mica_fail(MICA_INVALID, "%s: workspace is NULL, the plan needs %zu bytes", op->name,
+                         full->plan.workspace);
+    if (full->plan.workspace && ((uintptr_t)run->workspace & 255))
+        return mica_fail(MICA_INVALID, "%s: workspace is at %p, it needs 256-byte alignment",
+                         op->name, run->workspace);
+    return MICA_OK;
+}
+
+mica_status mica_plan_run(const mica_plan *plan, const mica_run *run)
+{
+    if (!plan || !run) return mica_fail(MICA_INVALID, "plan or run is NULL");
+    const mica_full_plan *full = mica_plan_full(plan);
+    MICA_TRY(check_pointers(full, run));
+    MICA_TRY(check_overlaps(full, run));
+    return full->empty ? MICA_OK : plan->engine->run(plan, run);
+}
+
+/* ---- describing ---- */
+
+size_t mica_plan_workspace(const mica_plan *plan)
+{
+    return plan ? plan->workspace : 0;
+}
+const char *mica_plan_engine(const mica_plan *plan)
+{
+    return plan ? plan->engine->name : "";
+}
+const char *mica_plan_config(const mica_plan *plan)
+{
+    return plan ? mica_plan_full(plan)->config_text : "";
+}
+double mica_plan_predicted(const mica_plan *plan)
+{
+    return plan ? plan->predicted_ms : 0;
+}
+
+int mica_plan_describe(const mica_plan *plan, char *buffer, size_t size)
+{
+    mica_text text = {buffer, size, 0};
+    if (plan) mica_op_text(plan->op, plan->desc, &text);
+    return (int)text.length;
+}
+
+mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info)
+{
+    if (!plan || !info) return mica_fail(MICA_INVALID, "plan or info is NULL");
+    mica_problem problem = {.op = plan->op, .desc = plan->desc};
+    return mica_problem_arg(&problem, index, info);
+}
+
+mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, double *phi)
+{
+    if (!plan || !contract) return mica_fail(MICA_INVALID, "plan or contract is NULL");
+    mica_op_contract(plan->op, plan->desc, contract);
+    if (plan->engine->contract) plan->engine->contract(plan->desc, &plan->config, contract);
+    if (phi) *phi = mica_contract_phi(contract);
+    return MICA_OK;
+}
+
+/* Kernels of the plan and, behind them, of its children. */
+static mica_kernel *nth_kernel(const mica_plan *plan, int *index)
+{
+    if (*index < plan->kernel_count) return plan->kernels[*index];
+    *index -= plan->kernel_count;
+    for (int i = 0; i < plan->child_count; i++) {
+        mica_kernel *k = nth_kernel(plan->children[i], index);
+        if (k) return k;
+    }
+    return NULL;
+}
+
+mica_status mica_plan_kernel(const mica_plan *plan, int index, mica_kernel_info *info)
+{
+    int left = index;
+    mica_kernel *kernel = plan && info && index >= 0 ? nth_kernel(plan, &left) : NULL;
+    if (!kernel) return mica_fail(MICA_INVALID, "the plan has no kernel %d", index);
+    mica_kernel_describe(kernel, info);
+    return MICA_OK;
+}
+
+mica_status mica_plan_booking(const mica_plan *plan, int index, const char **name, size_t *offset,
+                              size_t *bytes)
+{
+    if (!plan || index < 0 || index >= plan->booking_count)
+        return mica_fail(MICA_INVALID, "the plan has no booking %d", index);
+    *name = plan->bookings[index].name;
+    *offset = plan->bookings[index].offset;
+    *bytes = plan->bookings[index].bytes;
+    return MICA_OK;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The planner: from a descriptor to a plan through cache, records, model and measurement. */
+#include "plan/context.h"
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- options and key ---- */
+
+static mica_status copy_name(const char *what, const char *from, char *to, size_t size)
+{
+    if (!from) return MICA_OK;
+    if (strlen(from) >= size)
+        return mica_fail(MICA_INVALID, "%s name of %zu characters, at most %zu", what, strlen(from),
+                         size - 1);
+    memcpy(to, from, strlen(from));
+    return MICA_OK;
+}
+
+static mica_status read_options(const mica_options *given, mica_options *o)
+{
+    *o = (mica_options){0};
+    if (given) memcpy(o, given, given->size && given->size < sizeof *o ? given->size : sizeof *o);
+    if ((unsigned)o->mode > MICA_MODE_RECORDED)
+        return mica_fail(MICA_INVALID, "options: mode %d is unknown", (int)o->mode);
+    if (o->workspace_limit < MICA_NO_WORKSPACE)
+        return mica_fail(MICA_INVALID, "options: workspace_limit is %lld bytes",
+                         (long long)o->workspace_limit);
+    if (o->measure_ms < 0)
+        return mica_fail(MICA_INVALID, "options: measure_ms is %d", o->measure_ms);
+    return MICA_OK;
+}
+
+static mica_status make_key(const mica_op *op, const mica_options *o, mica_plan_key *key)
+{
+    /* Only the descriptor's bytes that the operation has are ever looked at. */
+    memset(key, 0, offsetof(mica_plan_key, desc) + op->desc_size);
+    key->op = op;
+    key->workspace_limit = o->workspace_limit;
+    key->mode = (int32_t)o->mode;
+    key->nondeterministic = o->nondeterministic;
+    MICA_TRY(copy_name("engine", o->engine, key->engine, sizeof key->engine));
+    return copy_name("config", o->config, key->config, sizeof key->config);
+}
+
+/* ---- records ---- */
+
+/* The problem column: the line, and the limit if there is one. */
+static void record_problem(const mica_op *op, const void *desc, int64_t workspace_limit,
+                           mica_text *text)
+{
+    mica_op_text(op, desc, text);
+    if (workspace_limit)
+        mica_text_add(text, " ; workspace=%lld",
+                      workspace_limit == MICA_NO_WORKSPACE ? 0 : (long long)workspace_limit);
+}
+
+static bool from_records(mica_context *c, const char *problem, char *engine, char *config)
+{
+    return mica_records_find(&c->records, problem, c->device.model, engine, MICA_KEY_NAME, config,
+                             2 * MICA_KEY_NAME);
+}
+
+/* ---- choice ---- */
+
+static mica_status build_first(mica_context *c, const mica_op *op, const void *desc,
+                               const mica_candidate *list, int count, int64_t limit,
+                               mica_text *refusals, mica_plan **plan)
+{
+    for (int i = 0; i < count; i++) {
+        mica_status status = mica_plan_build(c, op, desc, &list[i], limit, plan);
+        if (status != MICA_UNSUPPORTED) return status;
+        mica_text_add(refusals, "\n  %s: %s", list[i].engine->name, mica_error());
+    }
+    return mica_fail(MICA_UNSUPPORTED, "%s: no engine takes this on %s:%s", op->name,
+                     c->device.name, refusals->data);
+}
+
+static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
+                          const mica_options *options, mica_plan **plan)
+{
+    char refusal_text[3072] = "", problem[1024] = "", engine[MICA_KEY_NAME],
+         config[2 * MICA_KEY_NAME];
+    mica_text refusals = {refusal_text, sizeof refusal_text, 0},
+              line = {problem, sizeof problem, 0};
+    mica_options o = *options;
+    mica_candidate list[MICA_MAX_CANDIDATES];
+    record_problem(op, desc, o.workspace_limit, &line);
+    bool recorded = !o.engine && from_records(c, problem, engine, config);
+    if (recorded) {
+        mica_options named = o;
+        named.engine = engine;
+        named.config = *config ? config : NULL;
+        int count = mica_candidates(c, op, desc, &named, list, &refusals);
+        if (count && mica_plan_build(c, op, desc, list, o.workspace_limit, plan) == MICA_OK)
+            return MICA_OK;
+        mica_log(MICA_LOG_WARN, "record,%s,%s does not hold here any more,%s", engine, config,
+                 problem);
+    }
+    if (o.mode == MICA_MODE_RECORDED)
+        return mica_fail(MICA_NOT_FOUND, "no usable record for %s on %s", problem, c->device.model);
+    int count = mica_candidates(c, op, desc, &o, list, &refusals);
+    double best_ms = 0;
+    if (o.mode == MICA_MODE_MEASURE && count > 0) {
+        int budget = o.measure_ms ? o.measure_ms : 2000;
+        MICA_TRY(mica_measure(c, op, desc, o.workspace_limit, budget, list, count, &best_ms));
+    }
+    MICA_TRY(build_first(c, op, desc, list, count, o.workspace_limit, &refusals, plan));
+    if (best_ms > 0)
+        MICA_TRY(mica_records_add(&c->records, problem, c->device.model, (*plan)->engine->name,
+                                  mica_plan_config(*plan), best_ms, true));
+    return MICA_OK;
+}
+
+mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
+                                    const mica_options *options, mica_plan **plan)
+{
+    uint64_t hash = mica_plan_key_hash(key);
+    *plan = mica_plan_cache_find(&c->cache, key, hash);
+    if (*plan) return MICA_OK;
+    double start = mica_seconds();
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    mica_why why = {""};
+    memset(desc, 0, key->op->desc_size);
+    if (mica_op_resolve(key->op, key->desc, key->op->desc_size, desc, &why) != MICA_OK)
+        return mica_fail(MICA_INVALID, "%s: %s", key->op->name, why.text);
+    MICA_TRY(choose(c, key->op, desc, options, plan));
+    mica_plan_cache_add(&c->cache, key, hash, *plan);
+    if (mica_log_wants(MICA_LOG_INFO)) {
+        char line[1024];
+        mica_plan_describe(*plan, line, sizeof line);
+        mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
+                 1e3 * (mica_seconds() - start), line);
+    }
+    return MICA_OK;
+}
+
+/* ---- entry points ---- */
+
+mica_status mica_plan_create(mica_context *c, const char *name, const void *desc, size_t desc_size,
+                             const mica_options *options, mica_plan **plan)
+{
+    if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
+    *plan = NULL;
+    if (!c || !name || !desc) return mica_fail(MICA_INVALID, "context, op or desc is NULL");
+    const mica_op *op = mica_op_find(name);
+    if (!op) return mica_fail(MICA_INVALID, "\"%.60s\" is no operation", name);
+    mica_options o;
+    mica_plan_key key;
+    mica_why why = {""};
+    MICA_TRY(read_options(options, &o));
+    MICA_TRY(make_key(op, &o, &key));
+    if (mica_fields_copy(op->fields, op->field_count, desc, desc_size, key.desc, &why) != MICA_OK)
+        return mica_fail(MICA_INVALID, "%s: %s", op->name, why.text);
+    return mica_plan_find_or_build(c, &key, &o, plan);
+}
+
+mica_status mica_plan_from_text(mica_context *c, const char *line, const mica_options *options,
+                                mica_plan **plan)
+{
+    if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
+    *plan = NULL;
+    if (!c || !line) return mica_fail(MICA_INVALID, "context or line is NULL");
+    const mica_op *op;
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    double scalars[MICA_MAX_SCALARS];
+    mica_why why = {""};
+    if (mica_op_parse(line, &op, desc, sizeof desc, scalars, &why) != MICA_OK)
+        return mica_fail(MICA_INVALID, "%s", why.text);
+    return mica_plan_create(c, op->name, desc, op->desc_size, options, plan);
+}
+
+mica_status mica_plan_problem(mica_context *c, const mica_problem *problem,
+                              const mica_options *options, mica_plan **plan)
+{
+    if (!problem) return mica_fail(MICA_INVALID, "problem is NULL");
+    return mica_plan_create(c, problem->op->name, problem->desc, problem->op->desc_size, options,
+                            plan);
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tuning records: problem | device | engine | config | milliseconds | versions, one line each. They
+ * store a choice, never a plan: what they name is rebuilt and rechecked. */
+#include "plan/context.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void free_record(mica_record *r)
+{
+    mica_release(r->problem);
+    mica_release(r->device);
+    mica_release(r->engine);
+    mica_release(r->config);
+}
+
+static mica_status add(mica_records *rs, const char *problem, const char *device,
+                       const char *engine, const char *config, double ms, bool fresh)
+{
+    if (rs->count == rs->capacity) {
+        int capacity = rs->capacity ? 2 * rs->capacity : 64;
+        mica_record *list = mica_grow(rs->list, (size_t)capacity * sizeof *list);
+        if (!list) return mica_fail_memory((size_t)capacity * sizeof *list);
+        rs->list = list;
+        rs->capacity = capacity;
+    }
+    mica_record r = {mica_copy_text(problem),
+                     mica_copy_text(device),
+                     mica_copy_text(engine),
+                     mica_copy_text(config),
+                     ms,
+                     fresh};
+    if (!r.problem || !r.device || !r.engine || !r.config) {
+        free_record(&r);
+        return mica_fail_memory(strlen(problem));
+    }
+    rs->list[rs->count++] = r;
+    return MICA_OK;
+}
+
+mica_status mica_records_add(mica_records *rs, const char *problem, const char *device,
+                             const char *engine, const char *config, double ms, bool fresh)
+{
+    pthread_mutex_lock(&rs->mutex);
+    mica_status status = add(rs, problem, device, engine, config, ms, fresh);
+    pthread_mutex_unlock(&rs->mutex);
+    return status;
+}
+
+bool mica_records_find(mica_records *rs, const char *problem, const char *device, char *engine,
+                       size_t engine_size, char *config, size_t config_size)
+{
+    bool found = false;
+    pthread_mutex_lock(&rs->mutex);
+    for (int i = rs->count - 1; i >= 0 && !found; i--) {
+        const mica_record *r = &rs->list[i];
+        if (strcmp(r->problem, problem) != 0 || strcmp(r->device, device) != 0) continue;
+        snprintf(engine, engine_size, "%s", r->engine);
+        snprintf(config, config_size, "%s", r->config);
+        found = true;
+    }
+    pthread_mutex_unlock(&rs->mutex);
+    return found;
+}
+
+void mica_records_free(mica_records *rs)
+{
+    for (int i = 0; i < rs->count; i++) free_record(&rs->list[i]);
+    mica_release(rs->list);
+    rs->list = NULL;
+    rs->count = rs->capacity = 0;
+}
+
+/* ---- files ---- */
+
+static char *trim(char *s)
+{
+    s += strspn(s, " \t");
+    size_t n = strlen(s);
+    while (n && strchr(" \t\r\n", s[n - 1])) s[--n] = 0;
+    return s;
+}
+
+static mica_status read_line(mica_records *rs, char *line, const char *path, int number)
+{
+    char *columns[6];
+    int n = 0;
+    for (char *s = line; n < 6; n++) {
+        columns[n] = s;
+        s = strchr(s, '|');
+        if (!s) {
+            n++;
+            break;
+        }
+        *s++ = 0;
+    }
+    if (n != 6)
+        return mica_fail(MICA_INVALID, "%s:%d: a record has 6 columns divided by |, this has %d",
+                         path, number, n);
+    for (int i = 0; i < 6; i++) columns[i] = trim(columns[i]);
+    char *end;
+    double ms = strtod(columns[4], &end);
+    if (end == columns[4] || *end || !(ms >= 0) || !isfinite(ms))
+        return mica_fail(MICA_INVALID, "%s:%d: \"%s\" is no time in milliseconds", path, number,
+                         columns[4]);
+    if (!*columns[0] || !*columns[1] || !*columns[2])
+        return mica_fail(MICA_INVALID, "%s:%d: problem, device and engine may not be empty", path,
+                         number);
+    return mica_records_add(rs, columns[0], columns[1], columns[2], columns[3], ms, false);
+}
+
+mica_status mica_records_load(mica_records *rs, const char *path)
+{
+    FILE *f = mica_fault_due(MICA_FAULT_FILE) ? NULL : fopen(path, "re");
+    if (!f) return mica_fail(MICA_IO, "records: cannot read %s: %s", path, strerror(errno));
+    /* Bad lines are passed over and reported; good ones are kept. */
+    mica_status status = MICA_OK;
+    char *line = NULL;
+    size_t size = 0;
+    for (int number = 1; getline(&line, &size, f) > 0; number++) {
+        char *s = trim(line);
+        if (*s == 0 || *s == '#') continue;
+        mica_status one = read_line(rs, s, path, number);
+        if (one != MICA_OK) status = one;
+    }
+    if (ferror(f)) status = mica_fail(MICA_IO, "records: reading %s failed", path);
+    free(line);
+    fclose(f);
+    return status;
+}
+
+static bool write_fresh(const mica_records *rs, FILE *f)
+{
+    for (int i = 0; i < rs->count; i++) {
+        const mica_record *r = &rs->list[i];
+        if (!r->fresh) continue;
+        if (fprintf(f, "%s | %s | %s | %s | %.6g | mica %s\n", r->problem, r->device, r->engine,
+                    r->config, r->ms, mica_version()) < 0)
+            return false;
+    }
+    return fflush(f) == 0 && !mica_fault_due(MICA_FAULT_FILE);
+}
+
+mica_status mica_records_save(mica_records *rs, const char *path)
+{
+    FILE *f = mica_fault_due(MICA_FAULT_FILE) ? NULL : fopen(path, "ae");
+    if (!f) return mica_fail(MICA_IO, "records: cannot write %s: %s", path, strerror(errno));
+    pthread_mutex_lock(&rs->mutex);
+    bool written = write_fresh(rs, f);
+    if (fclose(f) != 0) written = false;
+    for (int i = 0; written && i < rs->count; i++) rs->list[i].fresh = false;
+    pthread_mutex_unlock(&rs->mutex);
+    if (!written) return mica_fail(MICA_IO, "records: writing %s failed", path);
+    return MICA_OK;
+}
