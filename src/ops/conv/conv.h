@@ -13,5 +13,7 @@ void mica_conv_reference(const void *desc, const mica_view *args, const double *
  * fewer run-time scalars hand the rest to it. */
 mica_status mica_conv_direct(const mica_conv_desc *d, const mica_run *run, double alpha,
                              double beta);
+/* Applies the epilogue's steps from `first` on to y, which is f32 and holds the others' result. */
+void mica_conv_epilogue_pass(const mica_conv_desc *d, const mica_run *run, int first);
 
 #endif
