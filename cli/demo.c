@@ -80,7 +80,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
 static mica_status load_batch(demo *d, int first)
 {
     net *n = &d->network;
-    int64_t pixel_bytes, label_bytes;
+    int64_t pixel_bytes = 0, label_bytes = 0;
     void *x = net_buffer(n, "x", &pixel_bytes), *labels = net_buffer(n, "labels", &label_bytes);
     for (int i = 0; i < n->batch; i++) {
         int row = d->order[first + i];
@@ -139,7 +139,7 @@ static mica_status train_epoch(demo *d, int epoch, cli_progress *bar)
 static mica_status test_epoch(demo *d, int epoch)
 {
     net *n = &d->network;
-    int64_t bytes;
+    int64_t bytes = 0;
     mica_status status = net_test(n);
     void *y = net_buffer(n, "test.y", &bytes);
     if (status == MICA_OK) status = mica_download(n->context, d->probabilities, y, bytes, NULL);

@@ -273,7 +273,7 @@ static mica_status add_testing(net *n)
 
 static mica_status fill_constant(net *n, const char *name, float value)
 {
-    int64_t bytes;
+    int64_t bytes = 0;
     void *memory = net_buffer(n, name, &bytes);
     float *host = cli_alloc((size_t)bytes);
     for (int64_t i = 0; i < bytes / 4; i++) host[i] = value;

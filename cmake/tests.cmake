@@ -38,6 +38,9 @@ function(mica_test_program folder label library source)
   if(label STREQUAL unit)
     target_include_directories(${target} PRIVATE src)
   endif()
+  if(name MATCHES "^test_cli_")
+    target_link_libraries(${target} PRIVATE mica_cli ${library})
+  endif()
   if(NOT label STREQUAL examples)
     target_include_directories(${target} PRIVATE tests)
     target_include_directories(${target} SYSTEM PRIVATE ${CMOCKA_INCLUDE})
@@ -68,8 +71,10 @@ if(MICA_FUZZ)
   return()
 endif()
 
-# A driver and a compiler that need no GPU, which unit tests open by path.
-add_subdirectory(tests/fake)
+# A driver and a compiler that stand in for NVIDIA's.
+if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
+  add_subdirectory(tests/fake fakes) # leaves them in fake/
+endif()
 
 # unit and self look inside and link the static library; api and the examples see what users see.
 foreach(row "unit;unit;mica_static" "self;unit;mica_static" "api;api;mica_shared")
@@ -92,7 +97,7 @@ file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
 if(TARGET mica)
   foreach(case_file ${case_files})
     cmake_path(GET case_file STEM name)
-    mica_test(cases/${name} cases mica check --cpu ${case_file})
+    mica_test(cases/${name} cases mica check --device cpu ${case_file})
   endforeach()
 endif()
 
