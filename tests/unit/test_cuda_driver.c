@@ -419,18 +419,28 @@ static void unused_kernels_are_unloaded_beyond_a_bound(void **state)
     mica_cuda_kernel_stats(cuda, &stats);
     assert_int_equal(stats.kernels, N);
     long compiles = help_compiles();
-    for (int i = 0; i < N; i++) {
-        mica_kernel_put(kernel[i]);
+    for (int i = 0; i < N; i++) { /* against the order of loading */
+        mica_kernel_put(kernel[N - 1 - i]);
         assert_int_equal(help_books().modules, i < 6 ? N : N - (i - 5));
     }
     mica_cuda_kernel_stats(cuda, &stats);
     assert_int_equal(stats.kernels, 6);
-    for (int i = N - 1; i >= 0; i--) { /* the last six are there, the first four are not */
+    for (int i = 0; i < N; i++) { /* those given back last are there */
         mica_kernel_spec spec = {"test/one.cu", "one", prologue[i], 0};
         assert_int_equal(mica_kernel_get(cuda, &spec, &again), MICA_OK);
-        assert_int_equal(help_compiles() - compiles, i < 4 ? 4 - i : 0);
+        assert_int_equal(help_compiles() - compiles, i < 6 ? 0 : i - 5);
         mica_kernel_put(again);
     }
+    /* a call that fails holds none of its kernels */
+    const mica_kernel_spec mixed[] = {{"test/one.cu", "one", prologue[0], 0},
+                                      {"test/broken.cu", "broken", "", 0}};
+    assert_int_equal(mica_kernel_get_all(cuda, mixed, 2, kernel), MICA_COMPILE_FAILED);
+    for (int i = 1; i < N; i++) {
+        mica_kernel_spec spec = {"test/one.cu", "one", prologue[i], 0};
+        assert_int_equal(mica_kernel_get(cuda, &spec, &again), MICA_OK);
+        mica_kernel_put(again);
+    }
+    assert_int_equal(help_books().modules, 6);
     mica_cuda_close(cuda);
     assert_int_equal(help_books().modules, 0);
 }
