@@ -432,10 +432,10 @@ static void unused_kernels_are_unloaded_beyond_a_bound(void **state)
         mica_kernel_put(again);
     }
     /* a call that fails holds none of its kernels */
-    const mica_kernel_spec mixed[] = {{"test/one.cu", "one", prologue[0], 0},
+    const mica_kernel_spec mixed[] = {{"test/one.cu", "one", prologue[N - 1], 0},
                                       {"test/broken.cu", "broken", "", 0}};
     assert_int_equal(mica_kernel_get_all(cuda, mixed, 2, kernel), MICA_COMPILE_FAILED);
-    for (int i = 1; i < N; i++) {
+    for (int i = 0; i < N - 1; i++) {
         mica_kernel_spec spec = {"test/one.cu", "one", prologue[i], 0};
         assert_int_equal(mica_kernel_get(cuda, &spec, &again), MICA_OK);
         mica_kernel_put(again);
