@@ -100,13 +100,13 @@ static void show_fields(const char *op)
 {
     cli_table t;
     mica_field_info f;
-    cli_table_begin(&t, "field|type|values|");
+    cli_table_begin(&t, "field|type|meaning|values");
     for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
         char *values = spellings(&f);
         cli_cell(&t, "%s", f.name);
         cli_cell(&t, "%s", f.type);
-        cli_cell(&t, "%s", values);
         cli_cell(&t, "%s", f.doc);
+        cli_cell(&t, "%s", values);
         free(values);
     }
     cli_table_print(&t, stdout);
