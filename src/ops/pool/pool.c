@@ -31,8 +31,8 @@ static const mica_arg args[] = {
     [MICA_POOL_INDICES] = {"indices", offsetof(mica_pool_desc, indices), {MICA_OUT, MICA_IN}},
 };
 
-static const mica_scalar scalars[] = {[MICA_POOL_ALPHA] = {"alpha", 1},
-                                      [MICA_POOL_BETA] = {"beta", 0}};
+static const mica_scalar scalars[] = {
+    [MICA_POOL_ALPHA] = {"alpha", 1}, [MICA_POOL_BETA] = {"beta", 0}};
 
 /* ---- geometry ---- */
 
@@ -40,8 +40,8 @@ void mica_pool_axes(const mica_pool_desc *d, mica_pool_axis axes[3])
 {
     int missing = 5 - d->x.rank;
     for (int a = 0; a < 3; a++) {
-        axes[a] = (mica_pool_axis){
-            .x = 1, .y = 1, .window = 1, .stride = 1, .dilation = 1, .end = 1};
+        axes[a] =
+            (mica_pool_axis){.x = 1, .y = 1, .window = 1, .stride = 1, .dilation = 1, .end = 1};
         int i = a - missing;
         if (i < 0) continue;
         axes[a].x = d->x.dims[i + 2];
@@ -83,9 +83,8 @@ static mica_status check_axis(const mica_pool_desc *d, int i, mica_why *why)
                 {"dilation", d->dilation[i], 1}};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         if (rows[r].value < rows[r].least)
-            return mica_invalid(why, "%s of axis %d is %lld, it must be %lld or more",
-                                rows[r].name, i, (long long)rows[r].value,
-                                (long long)rows[r].least);
+            return mica_invalid(why, "%s of axis %d is %lld, it must be %lld or more", rows[r].name,
+                                i, (long long)rows[r].value, (long long)rows[r].least);
     if (d->dilation[i] != 1 && d->mode != MICA_POOL_MAX)
         return mica_invalid(why, "dilation of axis %d is %lld, an average has none", i,
                             (long long)d->dilation[i]);
@@ -172,7 +171,8 @@ static mica_status infer(void *desc, mica_why *why)
     int axes = d->x.rank - 2;
     for (int i = d->adaptive ? 0 : axes; i < 3; i++) MICA_TRY(check_unused(d, i, why));
     if (d->adaptive) {
-        if (d->ceil) return mica_invalid(why, "ceil is given, adaptive windows follow from x and y");
+        if (d->ceil)
+            return mica_invalid(why, "ceil is given, adaptive windows follow from x and y");
         if (d->y.rank != d->x.rank)
             return mica_invalid(why, "adaptive: y is needed, with the rank of x, %d", d->x.rank);
     } else {

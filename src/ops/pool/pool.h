@@ -55,7 +55,8 @@ static inline int64_t mica_pool_divisor(const mica_pool_axis *a, int64_t o, bool
 }
 /* Windows [*from, *to) that reach from or past element i to or past it; with dilation not all of
  * them have a tap there. */
-static inline void mica_pool_covering(const mica_pool_axis *a, int64_t i, int64_t *from, int64_t *to)
+static inline void mica_pool_covering(const mica_pool_axis *a, int64_t i, int64_t *from,
+                                      int64_t *to)
 {
     if (a->adaptive) {
         int64_t end = (i + 1) * a->y;

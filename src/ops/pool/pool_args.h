@@ -11,15 +11,14 @@ typedef struct mica_pool_axis {
 } mica_pool_axis;
 
 typedef struct mica_pool_args {
-    const void *in;  /* x; backward: dy */
-    void *out;       /* y; backward: dx */
-    void *indices;   /* or NULL */
+    const void *in; /* x; backward: dy */
+    void *out;      /* y; backward: dx */
+    void *indices;  /* or NULL */
     double alpha, beta;
-    int scaled;      /* alpha is not 1 or beta not 0 */
-    int aligned;     /* pointers allow vectors of channels */
-    int fits_int;    /* every element count and offset is below 2^31 */
-    long long n, c;  /* images; channels, or vectors of channels */
-    long long count; /* work items */
+    int scaled;                 /* alpha is not 1 or beta not 0 */
+    int aligned;                /* pointers allow vectors of channels */
+    long long n, c;             /* images; channels, or vectors of channels */
+    long long count;            /* work items */
     long long x[5], y[5], i[5]; /* strides of N C D H W, the channels' counting vectors */
     mica_pool_axis axes[3];
 } mica_pool_args;

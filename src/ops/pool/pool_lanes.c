@@ -79,7 +79,8 @@ static void max_f64(const mica_pool_lanes *l, double *best, int64_t *index, cons
     }
 }
 
-INLINE void sum_row_f32(float *restrict sum, const float *restrict source, int64_t stride, int64_t n)
+INLINE void sum_row_f32(float *restrict sum, const float *restrict source, int64_t stride,
+                        int64_t n)
 {
     for (int64_t i = 0; i < n; i++) sum[i] += source[i * stride];
 }
@@ -147,8 +148,7 @@ void mica_pool_run_max(bool wide, void *best, void *index, const void *source, i
     mica_pool_take_max(wide, &l, best, index, source, first_index);
     int64_t size = wide ? sizeof(double) : sizeof(float);
     l.outer = 1, l.inner = rest;
-    mica_pool_take_max(wide, &l, best, index,
-                       (const char *)source + whole * l.from_outer * size,
+    mica_pool_take_max(wide, &l, best, index, (const char *)source + whole * l.from_outer * size,
                        first_index + whole * MICA_POOL_PARTS);
 }
 

@@ -27,12 +27,13 @@ void mica_pool_run_max(bool wide, void *best, void *index, const void *source, i
                        int64_t n, int64_t first_index);
 void mica_pool_run_sum(bool wide, void *sum, const void *source, int64_t stride, int64_t n);
 
-/* Backward: windows of one row of y into one row of dx. Window o has taps at from[o], from[o] + step,
+/* Backward: windows of one row of y into one row of dx. Window o has taps at from[o], from[o] +
+ * step,
  * ... below to[o]. Without hits the gradient goes to every tap, else to the tap at hits. Either the
  * channels are adjacent or the windows. */
 typedef struct mica_pool_spread {
     int64_t windows, channels, step;
-    int64_t dx_stride, dy_stride; /* between channels, or between elements of the row */
+    int64_t dx_stride, dy_stride;    /* between channels, or between elements of the row */
     const int32_t *from, *to, *hits; /* hits: laid out as dy */
 } mica_pool_spread;
 void mica_pool_spread_channels(bool wide, const mica_pool_spread *s, void *dx, const void *dy);

@@ -102,8 +102,7 @@ static void forward(const job *j, int64_t i)
                 from.at[1] = first[1] + kh * j->axes[1].dilation;
                 from.at[2] = first[2] + kw * j->axes[2].dilation;
                 bool inside = true;
-                for (int a = 0; a < 3; a++)
-                    inside &= from.at[a] >= 0 && from.at[a] < j->axes[a].x;
+                for (int a = 0; a < 3; a++) inside &= from.at[a] >= 0 && from.at[a] < j->axes[a].x;
                 if (inside) take(j, &from, &t);
             }
     int64_t at = offset_of(j->y_strides, &to);
