@@ -364,9 +364,8 @@ static mica_status make_reorder(mica_onednn *p, int i, const md *user, mica_why 
     return MICA_OK;
 }
 
-static mica_status make_primitive(mica_onednn *p, maker *m, mica_why *why)
+static mica_status make_description(mica_onednn *p, const maker *m, mica_why *why)
 {
-    const mica_onednn_spec *spec = m->spec;
     dnnl_status_t s = make_pd(m, &p->pd);
     if (s != dnnl_success)
         return mica_refuse(why, "oneDNN %s has no primitive for it (its status %d)",
@@ -374,6 +373,12 @@ static mica_status make_primitive(mica_onednn *p, maker *m, mica_why *why)
     if (!strncmp(mica_onednn_name(p), "ref", 3))
         return mica_refuse(why, "oneDNN %s has only its reference loops for it",
                            mica_onednn_version());
+    return MICA_OK;
+}
+
+static mica_status make_primitive(mica_onednn *p, const maker *m, mica_why *why)
+{
+    const mica_onednn_spec *spec = m->spec;
     if (dnnl_primitive_create(&p->primitive, p->pd))
         return mica_refuse(why, "oneDNN could not make the primitive");
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) {
@@ -454,9 +459,29 @@ static mica_status describe_all(maker *m, mica_why *why)
     return make_attr(m, why);
 }
 
-mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
+/* The whole primitive, or with `probe` only its description. */
+static mica_status make(mica_onednn *p, const mica_onednn_spec *spec, bool probe, mica_why *why)
 {
-    *primitive = NULL;
+    maker m = {.spec = spec};
+    mica_status status = MICA_OK;
+    if (dnnl_engine_create(&p->engine, dnnl_cpu, 0))
+        status = mica_refuse(why, "oneDNN has no CPU engine");
+    m.engine = p->engine;
+    if (status == MICA_OK) status = describe_all(&m, why);
+    if (status == MICA_OK) status = make_description(p, &m, why);
+    if (status == MICA_OK && !probe) status = make_primitive(p, &m, why);
+    for (int i = 0; i < CONTEXTS && status == MICA_OK && !probe; i++)
+        if (make_context(p, &m, &p->contexts[i]))
+            status = mica_refuse(why, "oneDNN could not make memory objects");
+    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) md_drop(&m.tensor[i]);
+    md_drop(&m.bias);
+    if (m.attr) dnnl_primitive_attr_destroy(m.attr);
+    return status;
+}
+
+static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn **primitive,
+                          mica_why *why)
+{
     mica_onednn *p = mica_alloc(sizeof *p);
     if (!p) return mica_fail_memory(sizeof *p);
     p->kind = spec->kind;
@@ -464,25 +489,24 @@ mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primi
     p->threads = mica_cpu_threads();
     int before = omp_get_max_threads();
     omp_set_num_threads(p->threads);
-    maker m = {.spec = spec};
-    mica_status status = MICA_OK;
-    if (dnnl_engine_create(&p->engine, dnnl_cpu, 0))
-        status = mica_refuse(why, "oneDNN has no CPU engine");
-    m.engine = p->engine;
-    if (status == MICA_OK) status = describe_all(&m, why);
-    if (status == MICA_OK) status = make_primitive(p, &m, why);
-    for (int i = 0; i < CONTEXTS && status == MICA_OK; i++)
-        if (make_context(p, &m, &p->contexts[i]))
-            status = mica_refuse(why, "oneDNN could not make memory objects");
-    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) md_drop(&m.tensor[i]);
-    md_drop(&m.bias);
-    if (m.attr) dnnl_primitive_attr_destroy(m.attr);
+    mica_status status = make(p, spec, probe, why);
     omp_set_num_threads(before);
-    if (status != MICA_OK)
-        mica_onednn_destroy(p);
-    else
+    if (status == MICA_OK && !probe)
         *primitive = p;
+    else
+        mica_onednn_destroy(p);
     return status;
+}
+
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why)
+{
+    return create(spec, true, NULL, why);
+}
+
+mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
+{
+    *primitive = NULL;
+    return create(spec, false, primitive, why);
 }
 
 static void drop_memory(dnnl_memory_t memory)
@@ -630,6 +654,11 @@ mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primi
 {
     (void)spec;
     *primitive = NULL;
+    return mica_refuse(why, "built without oneDNN");
+}
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why)
+{
+    (void)spec;
     return mica_refuse(why, "built without oneDNN");
 }
 void mica_onednn_destroy(mica_onednn *p)

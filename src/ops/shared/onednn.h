@@ -61,7 +61,10 @@ bool mica_onednn_has_act(mica_act act);
  * at 16 bits. */
 bool mica_onednn_exact_int8(void);
 
-/* UNSUPPORTED with the reason where oneDNN has nothing better than its reference loops. */
+/* UNSUPPORTED with the reason where oneDNN has nothing better than its reference loops. Cheap: no
+ * code is generated. */
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why);
+/* The primitive itself; the same refusals. */
 mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive,
                                mica_why *why);
 void mica_onednn_destroy(mica_onednn *primitive); /* NULL is allowed */

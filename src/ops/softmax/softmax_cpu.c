@@ -240,17 +240,18 @@ static void forward_write(const tile *t, const float *x, int64_t ld, const float
 static void forward_part(const tile *t, int64_t from, int64_t to, stats *st)
 {
     float x[CHUNK], e[CHUNK];
-    int64_t ld = 0;
+    int64_t ld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
-        forward_add(t, fetch(t, 0, a, n, x, &ld), ld, n, st, e);
+        const float *in = fetch(t, 0, a, n, x, &ld);
+        forward_add(t, in, ld, n, st, e);
     }
 }
 
 static void forward_part_write(const tile *t, int64_t from, int64_t to, const stats *st)
 {
     float x[CHUNK], y[CHUNK];
-    int64_t ld = 0, yld = 0;
+    int64_t ld, yld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
         const float *in = fetch(t, 0, a, n, x, &ld);
@@ -264,7 +265,7 @@ static void forward_part_write(const tile *t, int64_t from, int64_t to, const st
 static void forward_resident(const tile *t, stats *st)
 {
     float x[CHUNK], e[CHUNK];
-    int64_t n = t->s->shape.n, ld = 0, yld = 0;
+    int64_t n = t->s->shape.n, ld, yld;
     const float *in = fetch(t, 0, 0, n, x, &ld);
     forward_add(t, in, ld, n, st, e);
     float *out = place(t, 1, 0, e, &yld);
@@ -312,7 +313,7 @@ static void backward_write(const tile *t, const float *y, int64_t yld, const flo
 static void backward_part(const tile *t, int64_t from, int64_t to, stats *st)
 {
     float yb[CHUNK], dyb[CHUNK];
-    int64_t yld = 0, dyld = 0;
+    int64_t yld = 0, dyld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
         const float *y = t->s->log ? NULL : fetch(t, 0, a, n, yb, &yld);
@@ -324,7 +325,7 @@ static void backward_part(const tile *t, int64_t from, int64_t to, stats *st)
 static void backward_part_write(const tile *t, int64_t from, int64_t to, const stats *st)
 {
     float yb[CHUNK], dyb[CHUNK], dxb[CHUNK];
-    int64_t yld = 0, dyld = 0, dxld = 0;
+    int64_t yld, dyld, dxld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
         const float *y = fetch(t, 0, a, n, yb, &yld), *dy = fetch(t, 1, a, n, dyb, &dyld);
@@ -337,7 +338,7 @@ static void backward_part_write(const tile *t, int64_t from, int64_t to, const s
 static void backward_resident(const tile *t, stats *st)
 {
     float yb[CHUNK], dyb[CHUNK];
-    int64_t n = t->s->shape.n, yld = 0, dyld = 0, dxld = 0;
+    int64_t n = t->s->shape.n, yld, dyld, dxld;
     const float *y = fetch(t, 0, 0, n, yb, &yld), *dy = fetch(t, 1, 0, n, dyb, &dyld);
     backward_add(t, y, yld, dy, dyld, n, st);
     float *dx = place(t, 2, 0, yb, &dxld);
