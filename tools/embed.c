@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed ROOT OUT FILE...: writes a C file with the text of each FILE (relative to ROOT) as an array,
- * and a table of them by name. */
+ * embed ROOT OUT FILE...: writes a C file with the text of each FILE (relative to ROOT) as an
+ * array, and a table of them by name. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,8 +15,13 @@ static void embed_file(FILE *out, const char *root, const char *name, int index)
     }
     fprintf(out, "static const char file_%d[] = {", index);
     int c, column = 0;
-    while ((c = getc(in)) != EOF) fprintf(out, "%s%d,", column++ % 24 ? "" : "\n", c);
+    /* as a char: 200 for a byte of UTF-8 would be an overflow where char is signed */
+    while ((c = getc(in)) != EOF) fprintf(out, "%s%d,", column++ % 24 ? "" : "\n", (char)c);
     fprintf(out, "0};\n");
+    if (ferror(in)) {
+        fprintf(stderr, "embed: error while reading %s\n", path);
+        exit(1);
+    }
     fclose(in);
 }
 

@@ -197,7 +197,7 @@ MICA_API mica_status mica_plan_problem(mica_context *context, const mica_problem
 typedef struct mica_verdict {
     const char *engine; /* its name */
     mica_status status; /* MICA_OK, or MICA_UNSUPPORTED */
-    char reason[256];   /* the value and the rule, if it refuses */
+    char reason[512];   /* the value and the rule, if it refuses */
     char config[128];   /* its best config by the model */
     double predicted_ms;
     bool deterministic;

@@ -7,7 +7,7 @@
 
 /* Text of a refusal while engines are being asked. */
 typedef struct mica_why {
-    char text[256];
+    char text[512];
 } mica_why;
 
 /* Writes the reason and returns MICA_UNSUPPORTED: sound, but not for this engine. */

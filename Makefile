@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# The short way in. `make demo` and `make test` install what is missing with apt, build and run;
+# everything else is CMake's: cmake --list-presets.
+#
+#   make            build the library and the tool into build/
+#   make demo       ... and run the demonstration
+#   make test       ... with the tests, and run them all (no GPU and no network needed)
+#   make install    into PREFIX (default /usr/local; DESTDIR is honoured)
+#   make lint       formatting and layering
+#   make format     reformat the C files
+
+JOBS   ?= $(shell nproc)
+PREFIX ?= /usr/local
+# Warnings stop our own CI, never a user with a newer compiler.
+WERROR ?= $(if $(CI),ON,OFF)
+CMAKE_ARGS ?=
+
+CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
+# Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
+FORMATTED = $(shell git ls-files '*.c' '*.h')
+
+.PHONY: all demo test install lint format clean
+all:
+	@tools/setup build
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS) --target product
+
+demo: all
+	build/mica demo
+
+test:
+	@tools/setup build test
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS)
+	ctest --test-dir build --output-on-failure --no-tests=error -j $(JOBS) \
+		--output-junit junit.xml
+
+install: all
+	cmake --install build --prefix $(PREFIX)
+
+lint:
+	tools/layering
+	@for file in $(FORMATTED); do \
+		clang-format-14 --dry-run -Werror $$file 2>/dev/null || \
+			{ echo "$$file: not as clang-format-14 would have it: make format"; bad=1; }; \
+	done; test -z "$$bad"
+
+format:
+	clang-format-14 -i $(FORMATTED)
+
+clean:
+	rm -rf build build-*

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# libmica: compiled once, position independent, and linked twice. Kernel sources are embedded.
+file(GLOB kernels RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS
+  src/ops/*/*.cu src/ops/*/*.cuh src/ops/*/*_args.h src/cuda/device/*)
+list(TRANSFORM kernels PREPEND ${PROJECT_SOURCE_DIR}/src/ OUTPUT_VARIABLE kernel_paths)
+add_executable(mica_embed tools/embed.c)
+target_link_libraries(mica_embed PRIVATE mica_flags)
+add_custom_command(OUTPUT kernels.c
+  COMMAND mica_embed ${PROJECT_SOURCE_DIR}/src kernels.c ${kernels}
+  DEPENDS mica_embed ${kernel_paths} VERBATIM COMMENT "Embedding the kernel sources")
+
+file(GLOB sources CONFIGURE_DEPENDS
+  src/base/*.c src/cpu/*.c src/cuda/*.c src/ops/*.c src/ops/*/*.c src/plan/*.c src/graph/*.c
+  src/worker/*.c src/dist/*.c)
+add_library(mica_objects OBJECT ${sources} kernels.c)
+set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_include_directories(mica_objects PRIVATE include src)
+target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})
+target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
+if(MICA_HAVE_ONEDNN)
+  target_compile_definitions(mica_objects PRIVATE MICA_HAVE_ONEDNN)
+  target_include_directories(mica_objects SYSTEM PRIVATE ${DNNL_INCLUDE})
+endif()
+
+set(link_libraries OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
+if(MICA_HAVE_ONEDNN)
+  list(APPEND link_libraries ${DNNL_LIBRARY})
+endif()
+
+# Exported is what the headers declare with MICA_API, by name: hidden visibility alone lets through
+# the resolvers that gcc makes for target_clones. tests/abi/symbols.txt is the accepted list.
+file(GLOB headers CONFIGURE_DEPENDS include/mica/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
+set(exported "")
+foreach(header ${headers})
+  file(STRINGS ${header} declarations REGEX "^MICA_API [^(]*mica_[a-z0-9_]*\\(")
+  foreach(declaration ${declarations})
+    string(REGEX MATCH "mica_[a-z0-9_]*\\(" name "${declaration}")
+    string(REPLACE "(" ";" name "${name}")
+    string(APPEND exported "    ${name}\n")
+  endforeach()
+endforeach()
+file(CONFIGURE OUTPUT mica.map CONTENT "MICA_0.1 {\nglobal:\n${exported}local:\n    *;\n};\n" @ONLY)
+set(version_script ${PROJECT_BINARY_DIR}/mica.map)
+
+add_library(mica_shared SHARED $<TARGET_OBJECTS:mica_objects>)
+add_library(mica::mica ALIAS mica_shared)
+set_target_properties(mica_shared PROPERTIES OUTPUT_NAME mica EXPORT_NAME mica
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  LINK_DEPENDS ${version_script})
+target_link_libraries(mica_shared PRIVATE mica_flags ${link_libraries})
+# nodelete: OpenMP's threads and thread-exit handlers outlive a dlclose.
+target_link_options(mica_shared PRIVATE -Wl,--version-script=${version_script}
+  -Wl,-Bsymbolic -Wl,-z,relro -Wl,-z,now -Wl,-z,nodelete)
+if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
+  target_link_options(mica_shared PRIVATE -Wl,--no-undefined)
+endif()
+
+add_library(mica_static STATIC $<TARGET_OBJECTS:mica_objects>)
+add_library(mica::static ALIAS mica_static)
+set_target_properties(mica_static PROPERTIES OUTPUT_NAME mica EXPORT_NAME static)
+target_link_libraries(mica_static
+  PRIVATE $<BUILD_INTERFACE:mica_flags>
+  INTERFACE "$<BUILD_INTERFACE:${link_libraries}>" "$<INSTALL_INTERFACE:${mica_private_libraries}>")
+
+foreach(library mica_shared mica_static)
+  target_include_directories(${library} INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endforeach()

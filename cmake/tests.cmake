@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# The tests, found by their place. Labels: unit, api, examples, cases, fuzz, abi, install, lint.
+# Whoever adds tests of another kind (kernels) gives them a label of its own.
+
+# Tests leave the user's kernel cache alone, and threads that wait do not spin against each other.
+set(test_environment MICA_CACHE_DIR=${PROJECT_BINARY_DIR}/test-cache OMP_WAIT_POLICY=passive)
+set(sanitizer_environment
+  "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+  "UBSAN_OPTIONS=print_stacktrace=1")
+if(MICA_SANITIZE MATCHES thread)
+  # Archer, which comes with clang's OpenMP runtime, tells ThreadSanitizer what OpenMP's barriers and
+  # locks order; without it every parallel loop looks like a race.
+  find_file(ARCHER libarcher.so HINTS ${OpenMP_omp_LIBRARY}/.. PATHS /usr/lib/llvm-14/lib REQUIRED)
+  set(sanitizer_environment "OMP_TOOL_LIBRARIES=${ARCHER}" OMP_NUM_THREADS=4
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1")
+endif()
+list(APPEND test_environment ${sanitizer_environment})
+
+# mica_test(NAME LABEL COMMAND...)
+function(mica_test name label)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 900
+    ENVIRONMENT "${test_environment}")
+endfunction()
+
+# mica_test_program(FOLDER LABEL LIBRARY SOURCE): one program of one source, one test.
+function(mica_test_program folder label library source)
+  cmake_path(GET source STEM name)
+  set(target test_${folder}_${name})
+  add_executable(${target} ${source})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/${folder})
+  target_link_libraries(${target} PRIVATE mica_flags ${library} OpenMP::OpenMP_C Threads::Threads m)
+  if(label STREQUAL unit)
+    target_include_directories(${target} PRIVATE src)
+  endif()
+  if(NOT label STREQUAL examples)
+    target_include_directories(${target} PRIVATE tests)
+    target_include_directories(${target} SYSTEM PRIVATE ${CMOCKA_INCLUDE})
+    target_link_libraries(${target} PRIVATE ${CMOCKA_LIBRARY})
+  endif()
+  mica_test(${folder}/${name} ${label} ${target})
+endfunction()
+
+# Fuzz targets. With clang's libFuzzer they search for a while; in every other build the same targets
+# replay the seeds and the problem lines.
+file(GLOB fuzz_targets CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
+foreach(source ${fuzz_targets})
+  cmake_path(GET source STEM name)
+  if(MICA_FUZZ)
+    set(mode search)
+    add_executable(${name} ${source})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    set(mode replay)
+    add_executable(${name} ${source} tests/fuzz/replay.c)
+  endif()
+  mica_test(fuzz/${name} fuzz ${PROJECT_SOURCE_DIR}/tests/fuzz/run.sh ${mode} $<TARGET_FILE:${name}>
+    ${PROJECT_BINARY_DIR}/fuzz/${name})
+  target_include_directories(${name} PRIVATE src)
+  target_link_libraries(${name} PRIVATE mica_flags mica_static)
+endforeach()
+if(MICA_FUZZ)
+  return()
+endif()
+
+# unit and self look inside and link the static library; api and the examples see what users see.
+foreach(row "unit;unit;mica_static" "self;unit;mica_static" "api;api;mica_shared")
+  list(POP_FRONT row folder label library)
+  file(GLOB programs CONFIGURE_DEPENDS tests/${folder}/*.c)
+  if(programs AND NOT (CMOCKA_LIBRARY AND CMOCKA_INCLUDE))
+    message(FATAL_ERROR "The tests need cmocka (Debian: libcmocka-dev); or -DMICA_TESTS=OFF")
+  endif()
+  foreach(source ${programs})
+    mica_test_program(${folder} ${label} ${library} ${source})
+  endforeach()
+endforeach()
+file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
+foreach(source ${examples})
+  mica_test_program(examples examples mica_shared ${source})
+endforeach()
+
+# Problem lines, through every engine that runs on a CPU.
+file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
+if(TARGET mica)
+  foreach(case_file ${case_files})
+    cmake_path(GET case_file STEM name)
+    mica_test(cases/${name} cases mica check --cpu ${case_file})
+  endforeach()
+endif()
+
+mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
+mica_test(lint/layering-self lint ${PROJECT_SOURCE_DIR}/tests/self/layering.sh)
+mica_test(abi/headers abi ${PROJECT_SOURCE_DIR}/tests/abi/headers.sh)
+
+# Sanitizers that would not notice anything prove nothing.
+# planted(PROGRAM ARGUMENT EXPECTED...): a planted mistake, and the report that it has to cause.
+function(planted program argument)
+  mica_test(planted/${program}-${argument} unit planted_${program} ${argument})
+  set_tests_properties(planted/${program}-${argument} PROPERTIES PASS_REGULAR_EXPRESSION "${ARGN}")
+endfunction()
+if(MICA_SANITIZE)
+  foreach(program race memory)
+    add_executable(planted_${program} tests/self/planted/${program}.c)
+    target_link_libraries(planted_${program} PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
+  endforeach()
+  mica_test(planted/race-none unit planted_race)
+endif()
+if(MICA_SANITIZE MATCHES thread)
+  planted(race planted "data race")
+endif()
+if(MICA_SANITIZE MATCHES address)
+  planted(memory overflow "heap-buffer-overflow")
+endif()
+if(MICA_SANITIZE MATCHES undefined)
+  planted(memory shift "shift exponent 32 is too large")
+endif()
+
+# What is shipped: not the instrumented builds.
+if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
+  mica_test(abi/symbols abi ${PROJECT_SOURCE_DIR}/tests/abi/symbols.sh $<TARGET_FILE:mica_shared>)
+  mica_test(abi/imports abi ${PROJECT_SOURCE_DIR}/tests/abi/imports.sh $<TARGET_FILE:mica_shared>
+    $<TARGET_FILE:mica_static>)
+  mica_test(abi/size abi ${PROJECT_SOURCE_DIR}/tests/abi/size.sh $<TARGET_FILE:mica_shared>)
+  mica_test(install/consumers install ${PROJECT_SOURCE_DIR}/tests/install/run.sh
+    ${PROJECT_BINARY_DIR})
+endif()

@@ -1,0 +1,45 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# run.sh search|replay TARGET WORK: gives a fuzz target its seeds and the problem lines of tests/cases
+# (of each list of alternatives the first). replay does only that. search is for targets with
+# libFuzzer: it goes on from there for MICA_FUZZ_SECONDS (default 25); what it learns stays in
+# WORK/corpus for the next time; what breaks it is left in WORK as crash-*, to be put into seeds/.
+set -eu
+mode=$1 target=$2 work=$3
+here=$(cd "$(dirname "$0")" && pwd)
+name=$(basename "$target")
+rm -rf "$work/lines"
+mkdir -p "$work/corpus" "$work/lines"
+
+# A comma separates alternatives, but for epilogue, where '|' does; braces expand inside a value.
+cat "$here"/../cases/*.txt 2>/dev/null | awk -v folder="$work/lines" '
+    /^[ \t]*(#|$)/ { next }
+    {
+        while (match($0, /\{[^{}]*\}/)) {
+            choice = substr($0, RSTART + 1, RLENGTH - 2)
+            sub(/,.*/, "", choice)
+            $0 = substr($0, 1, RSTART - 1) choice substr($0, RSTART + RLENGTH)
+        }
+        line = $1
+        for (i = 2; i <= NF; i++) {
+            value = $i
+            sub(value ~ /^epilogue=/ ? "\\|.*" : ",.*", "", value)
+            line = line " " value
+        }
+        name = folder "/" NR
+        printf "%s", line > name
+        close(name)
+        lines++
+    }
+    END { printf "fuzz: %d problem lines\n", lines }'
+
+case $mode in
+replay) exec "$target" "$here/seeds/$name" "$work/lines" ;;
+search)
+    dictionary=
+    [ ! -f "$here/$name.dict" ] || dictionary=-dict=$here/$name.dict
+    cd "$work"
+    exec "$target" -max_total_time="${MICA_FUZZ_SECONDS:-25}" -timeout=20 -rss_limit_mb=4096 \
+        -max_len=600 -print_final_stats=1 $dictionary corpus "$here/seeds/$name" lines
+    ;;
+esac

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans on the CPU: problem lines, refusals, pointer checks, cache, records, faults, threads, fork.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "mica/mica.h"
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static mica_context *ctx;
+
+static int open_context(void **state)
+{
+    (void)state;
+    return mica_context_create("cpu", &ctx) != MICA_OK;
+}
+
+static int close_context(void **state)
+{
+    (void)state;
+    mica_context_destroy(ctx);
+    return 0;
+}
+
+static mica_plan *plan_of(const char *line)
+{
+    mica_plan *plan;
+    if (mica_plan_from_text(ctx, line, NULL, &plan) != MICA_OK) fail_msg("%s", mica_error());
+    return plan;
+}
+
+/* ---- lines ---- */
+
+static void lines_are_canonical(void **state)
+{
+    (void)state;
+    const char *const rows[][2] = {
+        {"activation act=relu x=f32:2x3", "activation act=relu x=f32:2x3"},
+        {" activation  x=f32:2x3:nchw act=relu y=f32:2x3 ", "activation act=relu x=f32:2x3"},
+        {"activation x=f32:2x3:nwc", NULL},
+        {"activation act=leaky_relu act_a=0.01 x=f32:4", "activation act=leaky_relu x=f32:4"},
+        {"activation gated=1 axis=-1 x=f32:2x4", "activation x=f32:2x4 gated=1 axis=1"},
+        {"activation x=f32:2x3 y=bf16:2x3", "activation x=f32:2x3 y=bf16:2x3"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mica_problem *p, *again;
+        char text[512], second[512];
+        mica_status status = mica_problem_from_text(rows[i][0], &p);
+        assert_int_equal(status, MICA_OK);
+        mica_problem_text(p, text, sizeof text);
+        if (rows[i][1]) assert_string_equal(text, rows[i][1]);
+        assert_int_equal(mica_problem_from_text(text, &again), MICA_OK);
+        mica_problem_text(again, second, sizeof second);
+        assert_string_equal(text, second);
+        mica_problem_destroy(p);
+        mica_problem_destroy(again);
+    }
+}
+
+static void bad_lines_name_the_value_and_the_rule(void **state)
+{
+    (void)state;
+    const char *const rows[][2] = {
+        {"", "is no operation"},
+        {"activate x=f32:2", "\"activate\" is no operation"},
+        {"activation", "x is needed"},
+        {"activation y", "name=value"},
+        {"activation z=3", "no field z"},
+        {"activation x=f32:2 x=f32:3", "stands twice"},
+        {"activation act=rely x=f32:2", "known are identity, relu"},
+        {"activation x=s8:4", "x is s8"},
+        {"activation gated=1 axis=1 x=f32:2x5", "5 elements along axis 1"},
+        {"activation gated=1 axis=2 x=f32:2x4", "axis is 2, x has 2"},
+        {"activation x=f32:2x3 y=f32:2x4", "dimension 1 of y is 4, of x 3"},
+        {"activation x=f32:2x3 y=f32:2x3:1x1", "share memory"},
+        {"activation x=f32:4294967296x4294967296", "63 bits"},
+        {"activation act=clip act_a=2 act_b=1 x=f32:2", "act_a is 2, above act_b 1"},
+        {"activation x=f32:2 alpha=x", "not a finite number"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mica_plan *plan = NULL;
+        assert_int_equal(mica_plan_from_text(ctx, rows[i][0], NULL, &plan), MICA_INVALID);
+        assert_null(plan);
+        if (!strstr(mica_error(), rows[i][1])) fail_msg("%s: %s", rows[i][0], mica_error());
+    }
+}
+
+static void null_pointers_are_statuses(void **state)
+{
+    (void)state;
+    mica_plan *plan;
+    mica_run run = {0};
+    assert_int_equal(mica_context_create("cpu", NULL), MICA_INVALID);
+    assert_int_equal(mica_plan_from_text(NULL, "activation x=f32:1", NULL, &plan), MICA_INVALID);
+    assert_int_equal(mica_plan_from_text(ctx, NULL, NULL, &plan), MICA_INVALID);
+    assert_int_equal(mica_plan_create(ctx, "activation", NULL, 0, NULL, &plan), MICA_INVALID);
+    assert_int_equal(mica_plan_create(ctx, "nothing", "", 0, NULL, &plan), MICA_INVALID);
+    assert_int_equal(mica_plan_run(NULL, &run), MICA_INVALID);
+    mica_plan_destroy(NULL);
+    mica_context_destroy(NULL);
+    mica_problem_destroy(NULL);
+}
+
+static void unknown_devices_are_refused(void **state)
+{
+    (void)state;
+    mica_context *c = NULL;
+    const char *const names[] = {"gpu", "cuda:x", "cuda:-1", "cuda:999", "sm_12", ""};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_int_not_equal(mica_context_create(names[i], &c), MICA_OK);
+        assert_null(c);
+        assert_true(strlen(mica_error()) > 5);
+    }
+}
+
+/* ---- runs ---- */
+
+static void run_checks_pointers(void **state)
+{
+    (void)state;
+    mica_plan *plan = plan_of("activation act=relu x=f32:8");
+    float x[16] = {-1, 2, -3, 4, -5, 6, -7, 8}, y[8];
+    char *odd = (char *)x + 1;
+    const struct {
+        void *x, *y;
+        mica_status status;
+        const char *says;
+    } rows[] = {{x, y, MICA_OK, NULL},
+                {x, x, MICA_OK, NULL}, /* in place */
+                {NULL, y, MICA_INVALID, "pointer of x is NULL"},
+                {x, NULL, MICA_INVALID, "pointer of y is NULL"},
+                {odd, y, MICA_INVALID, "4-byte alignment"},
+                {x, x + 1, MICA_INVALID, "overlaps"},
+                {x + 7, x, MICA_INVALID, "overlaps"},
+                {x + 8, x, MICA_OK, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mica_run run = {.args = {rows[i].x, rows[i].y}};
+        assert_int_equal(mica_plan_run(plan, &run), rows[i].status);
+        if (rows[i].says) assert_non_null(strstr(mica_error(), rows[i].says));
+    }
+    mica_plan_destroy(plan);
+}
+
+static void in_place_needs_equal_tensors(void **state)
+{
+    (void)state;
+    mica_plan *plan = plan_of("activation act=relu x=f32:2x4 y=f32:2x4:t");
+    float x[8];
+    mica_run run = {.args = {x, x}};
+    assert_int_equal(mica_plan_run(plan, &run), MICA_INVALID);
+    mica_plan_destroy(plan);
+}
+
+static void zero_size_runs_do_nothing(void **state)
+{
+    (void)state;
+    mica_plan *plan = plan_of("activation act=relu x=f32:3x0");
+    mica_run run = {0};
+    assert_int_equal(mica_plan_run(plan, &run), MICA_OK);
+    mica_plan_destroy(plan);
+}
+
+static void offline_devices_plan_but_do_not_run(void **state)
+{
+    (void)state;
+    mica_context *c;
+    mica_plan *plan;
+    assert_int_equal(mica_context_create("sm_90a", &c), MICA_OK);
+    mica_status status = mica_plan_from_text(c, "activation act=relu x=f32:8", NULL, &plan);
+    if (status == MICA_NO_COMPILER) {
+        print_message("NVRTC is not here: planning for sm_90a not tested\n");
+    } else {
+        assert_int_equal(status, MICA_OK);
+        float x[8] = {0}, y[8];
+        mica_run run = {.args = {x, y}};
+        assert_int_equal(mica_plan_run(plan, &run), MICA_NO_DEVICE);
+        mica_plan_destroy(plan);
+    }
+    mica_context_destroy(c);
+}
+
+/* ---- options ---- */
+
+static void engines_can_be_named(void **state)
+{
+    (void)state;
+    mica_plan *plan;
+    mica_options o = {.engine = "ref"};
+    assert_int_equal(mica_plan_from_text(ctx, "activation x=f32:8", &o, &plan), MICA_OK);
+    assert_string_equal(mica_plan_engine(plan), "ref");
+    mica_plan_destroy(plan);
+    o.engine = "sm90_that_is_not";
+    assert_int_equal(mica_plan_from_text(ctx, "activation x=f32:8", &o, &plan), MICA_UNSUPPORTED);
+    assert_non_null(strstr(mica_error(), "another engine was asked for"));
+    o = (mica_options){.mode = (mica_mode)9};
+    assert_int_equal(mica_plan_from_text(ctx, "activation x=f32:8", &o, &plan), MICA_INVALID);
+    o = (mica_options){.workspace_limit = -7};
+    assert_int_equal(mica_plan_from_text(ctx, "activation x=f32:8", &o, &plan), MICA_INVALID);
+    o = (mica_options){.workspace_limit = MICA_NO_WORKSPACE};
+    assert_int_equal(mica_plan_from_text(ctx, "activation x=f32:8", &o, &plan), MICA_OK);
+    assert_int_equal(mica_plan_workspace(plan), 0);
+    mica_plan_destroy(plan);
+}
+
+static void records_choose(void **state)
+{
+    (void)state;
+    const char *line = "activation act=tanh x=f32:33";
+    char path[] = "/tmp/mica-records-XXXXXX";
+    int fd = mkstemp(path);
+    close(fd);
+    mica_plan *plan;
+    mica_options recorded = {.mode = MICA_MODE_RECORDED},
+                 measure = {.mode = MICA_MODE_MEASURE, .measure_ms = 20};
+    assert_int_equal(mica_plan_from_text(ctx, line, &recorded, &plan), MICA_NOT_FOUND);
+    assert_int_equal(mica_plan_from_text(ctx, line, &measure, &plan), MICA_OK);
+    mica_plan_destroy(plan);
+    assert_int_equal(mica_context_save_records(ctx, path), MICA_OK);
+    mica_context *other;
+    assert_int_equal(mica_context_create("cpu", &other), MICA_OK);
+    assert_int_equal(mica_context_load_records(other, path), MICA_OK);
+    assert_int_equal(mica_plan_from_text(other, line, &recorded, &plan), MICA_OK);
+    assert_string_equal(mica_plan_engine(plan), "cpu");
+    mica_plan_destroy(plan);
+    /* Bad lines are named and passed over. */
+    FILE *f = fopen(path, "a");
+    fprintf(f, "only | three | columns\n# a comment\na | b | c | d | x | e\n");
+    fclose(f);
+    assert_int_equal(mica_context_load_records(other, path), MICA_INVALID);
+    assert_non_null(strstr(mica_error(), ":4:"));
+    assert_int_equal(mica_context_load_records(other, "/nonexistent/records"), MICA_IO);
+    mica_context_destroy(other);
+    unlink(path);
+}
+
+/* ---- cache ---- */
+
+static void cache_is_shared_and_bounded(void **state)
+{
+    (void)state;
+    mica_context *c;
+    mica_stats stats;
+    assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+    mica_context_cache_limit(c, 64 << 10);
+    for (int i = 0; i < 2000; i++) {
+        char line[64];
+        mica_plan *plan;
+        snprintf(line, sizeof line, "activation x=f32:%d", i % 1000 + 1);
+        assert_int_equal(mica_plan_from_text(c, line, NULL, &plan), MICA_OK);
+        mica_plan_destroy(plan);
+        mica_context_stats(c, &stats);
+        assert_true(stats.plan_bytes <= 64 << 10);
+    }
+    assert_true(stats.plans > 2 && stats.plans < 1000);
+    int64_t hits = stats.plan_hits;
+    mica_plan *a, *b;
+    mica_activation_desc d = {.act = MICA_ACT_RELU, .x = {MICA_F32, 1, {999999}, {0}}};
+    assert_int_equal(mica_activation_plan(c, &d, NULL, &a), MICA_OK);
+    assert_int_equal(mica_activation_plan(c, &d, NULL, &b), MICA_OK);
+    assert_ptr_equal(a, b);
+    mica_context_stats(c, &stats);
+    assert_int_equal(stats.plan_hits, hits + 1);
+    /* The determinism flag and the workspace limit are part of the key. */
+    mica_plan *e;
+    mica_options o = {.nondeterministic = true};
+    assert_int_equal(mica_activation_plan(c, &d, &o, &e), MICA_OK);
+    assert_ptr_not_equal(a, e);
+    mica_plan_destroy(e);
+    mica_plan_destroy(a);
+    mica_plan_destroy(b);
+    mica_context_destroy(c);
+}
+
+static void plans_outlive_their_context(void **state)
+{
+    (void)state;
+    mica_context *c;
+    mica_plan *plan;
+    float x[4] = {-1, 1, -2, 2}, y[4];
+    assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+    assert_int_equal(mica_plan_from_text(c, "activation act=relu x=f32:4", NULL, &plan), MICA_OK);
+    mica_context_destroy(c);
+    assert_int_equal(mica_plan_run(plan, &(mica_run){.args = {x, y}}), MICA_OK);
+    assert_true(y[0] == 0 && y[3] == 2);
+    mica_plan_destroy(plan);
+}
+
+/* ---- faults: the n-th allocation fails, once and for ever ---- */
+
+static mica_status whole_life(void)
+{
+    mica_context *c;
+    mica_plan *plan;
+    mica_problem *problem;
+    float x[6] = {-1, 2, -3, 4, -5, 6}, y[6];
+    mica_status status = mica_context_create("cpu", &c);
+    if (status != MICA_OK) return status;
+    status = mica_plan_from_text(c, "activation act=relu x=f32:6", NULL, &plan);
+    if (status == MICA_OK) {
+        status = mica_plan_run(plan, &(mica_run){.args = {x, y}});
+        mica_plan_destroy(plan);
+    }
+    if (status == MICA_OK) status = mica_problem_from_text("activation x=f32:6", &problem);
+    if (status == MICA_OK) {
+        void *args[MICA_MAX_ARGS] = {x, y};
+        status = mica_problem_reference(problem, args, NULL, NULL);
+        mica_problem_destroy(problem);
+    }
+    mica_context_destroy(c);
+    return status;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    for (int persistent = 0; persistent < 2; persistent++) {
+        int failures = 0;
+        for (long n = 1;; n++) {
+            mica_fault_set(MICA_FAULT_ALLOC, n, persistent);
+            mica_status status = whole_life();
+            long seen = mica_fault_count(MICA_FAULT_ALLOC);
+            mica_fault_set(MICA_FAULT_ALLOC, 0, false);
+            if (seen < n) {
+                assert_int_equal(status, MICA_OK);
+                break;
+            }
+            /* The cache may forgo an entry; anything else reports it. */
+            if (status != MICA_OK) {
+                assert_int_equal(status, MICA_OUT_OF_MEMORY);
+                failures++;
+            }
+            assert_int_equal(whole_life(), MICA_OK);
+        }
+        assert_true(failures >= 4);
+    }
+}
+
+/* ---- threads and fork ---- */
+
+static void *hammer(void *seed)
+{
+    unsigned r = (unsigned)(uintptr_t)seed;
+    for (int i = 0; i < 3000; i++) {
+        char line[64];
+        mica_plan *plan;
+        float x[40], y[40];
+        r = r * 1103515245u + 12345u;
+        int n = 1 + (int)(r >> 16) % 40;
+        for (int k = 0; k < n; k++) x[k] = (float)(k - 20);
+        snprintf(line, sizeof line, "activation act=relu x=f32:%d", n);
+        if (mica_plan_from_text(ctx, line, NULL, &plan) != MICA_OK) return (void *)1;
+        if (mica_plan_run(plan, &(mica_run){.args = {x, y}}) != MICA_OK) return (void *)1;
+        for (int k = 0; k < n; k++)
+            if (y[k] != (x[k] > 0 ? x[k] : 0)) return (void *)1;
+        mica_plan_destroy(plan);
+        if (i % 500 == 0) mica_context_cache_limit(ctx, (int64_t)(r % 100000));
+    }
+    return NULL;
+}
+
+static void threads_share_a_context(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, hammer, (void *)(i + 1));
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        assert_null(result);
+    }
+    mica_context_cache_limit(ctx, 64 << 20);
+}
+
+static void forked_children_compute_on_the_cpu(void **state)
+{
+    (void)state;
+    enum { N = 1 << 20 };
+    float *x = calloc(N, sizeof *x), *y = calloc(N, sizeof *y);
+    mica_plan *plan = plan_of("activation act=relu x=f32:1048576");
+    mica_run run = {.args = {x, y}};
+    assert_int_equal(mica_plan_run(plan, &run), MICA_OK); /* the pool exists now */
+    pid_t child = fork();
+    if (child == 0) {
+        x[N - 1] = 3;
+        alarm(20);
+        _exit(mica_plan_run(plan, &run) == MICA_OK && y[N - 1] == 3 ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    mica_plan_destroy(plan);
+    free(x);
+    free(y);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_are_canonical),
+        cmocka_unit_test(bad_lines_name_the_value_and_the_rule),
+        cmocka_unit_test(null_pointers_are_statuses),
+        cmocka_unit_test(unknown_devices_are_refused),
+        cmocka_unit_test(run_checks_pointers),
+        cmocka_unit_test(in_place_needs_equal_tensors),
+        cmocka_unit_test(zero_size_runs_do_nothing),
+        cmocka_unit_test(offline_devices_plan_but_do_not_run),
+        cmocka_unit_test(engines_can_be_named),
+        cmocka_unit_test(records_choose),
+        cmocka_unit_test(cache_is_shared_and_bounded),
+        cmocka_unit_test(plans_outlive_their_context),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(threads_share_a_context),
+        cmocka_unit_test(forked_children_compute_on_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
