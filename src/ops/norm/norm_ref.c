@@ -17,8 +17,9 @@ typedef struct truth {
     const mica_norm_desc *d;
     const mica_view *v;
     norm_split sets, channels;
-    double unit; /* of the accumulator */
-    double phi;  /* of a plain sum over one set: bounds what enters squared */
+    double unit;  /* of the accumulator */
+    double floor; /* magnitude that stands for a product's underflow */
+    double phi;   /* of a plain sum over one set: bounds what enters squared */
 } truth;
 
 /* One element's place: linear indices into a split. */
@@ -145,6 +146,7 @@ static number forward(const truth *t, const place *p, const moments *m, number u
     double scale = get(t, MICA_NORM_SCALE, p, 1), bias = get(t, MICA_NORM_BIAS, p, 0);
     double deviation = u.value - m->mean.value, rstd = m->rstd.value;
     number z = {scale * deviation * rstd + bias, fabs(bias)};
+    z.mag += t->floor * (1 + fabs(scale));
     z.mag += fabs(scale) * (rstd * (u.mag + m->mean.mag) + fabs(deviation) * m->rstd.mag);
     return activated(t->d, z);
 }
@@ -196,11 +198,11 @@ static gradient gradient_of(const truth *t, const place *p)
     double x = get(t, MICA_NORM_X, p, 0), dy = get(t, MICA_NORM_DY, p, 0);
     gradient g = {.scale = get(t, MICA_NORM_SCALE, p, 1), .rstd = rstd};
     g.xhat.value = (x - mean) * rstd;
-    g.xhat.mag = rstd * (fabs(x) + fabs(mean)) + 4 * fabs(g.xhat.value);
+    g.xhat.mag = rstd * (fabs(x) + fabs(mean)) + 4 * fabs(g.xhat.value) + t->floor;
     double bias = get(t, MICA_NORM_BIAS, p, 0);
-    number z = {g.scale * g.xhat.value + bias, fabs(g.scale) * g.xhat.mag + fabs(bias)};
+    number z = {g.scale * g.xhat.value + bias, fabs(g.scale) * g.xhat.mag + fabs(bias) + t->floor};
     number slope = slope_of(t, z);
-    g.dz = (number){dy * slope.value, fabs(dy) * slope.mag};
+    g.dz = (number){dy * slope.value, fabs(dy) * slope.mag + t->floor};
     return g;
 }
 
@@ -294,6 +296,7 @@ void mica_norm_reference(const void *desc, const mica_view *args, const double *
     mica_contract contract;
     mica_op_contract(&mica_op_norm, desc, &contract);
     t.unit = contract.unit;
+    t.floor = t.unit == mica_dtype_unit(MICA_F64) ? 0x1p-1021 : 0x1p-125;
     double n = (double)t.sets.reduced.count;
     t.phi = t.unit * fmin(n, 4 * sqrt(n));
     if (t.d->pass == MICA_NORM_FWD)
