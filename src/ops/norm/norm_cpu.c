@@ -23,12 +23,12 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return (again ? 2 : 1.5) * mica_roofline_ms(&mica_op_norm, desc, device) + 3e-4;
 }
 
-/* A part's sums are of at most NORM_FLUSH (side by side) or TILE / 4 additions in f32; what adds
+/* Partial sums are of at most NORM_FLUSH additions (of four lanes or more along a run); what adds
  * them is double. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)desc, (void)config;
-    if (c->n_seq > 512) c->n_seq = 512;
+    if (c->n_seq > NORM_FLUSH) c->n_seq = NORM_FLUSH;
     c->n_outer = 4;
 }
 

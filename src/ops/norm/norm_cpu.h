@@ -11,7 +11,7 @@ enum {
     NORM_COLUMNS = 256,       /* results that are formed side by side where neighbours are kept */
     NORM_PARTS = 16,          /* at most so many partial sums, on the stack */
     NORM_PART_SIZE = 1 << 15, /* at least so many elements in each */
-    NORM_FLUSH = 256          /* additions before a partial sum moves to double */
+    NORM_FLUSH = 64           /* additions before a partial sum moves to double */
 };
 
 /* A split, walked in runs of `cols` at indices of `rows`. Neighbours in memory are either reduced

@@ -167,7 +167,7 @@ static void step_sum(work *w)
     if (w->plane->side_by_side)
         columns_sum(x, w->n, w->running[0]);
     else
-        w->sums->plain[0] += (double)row_sum(x, w->n);
+        w->sums->plain[0] += row_sum(x, w->n);
 }
 
 static void step_deviations(work *w)
@@ -177,10 +177,7 @@ static void step_deviations(work *w)
         columns_deviations(x, w->known->mean, w->n, w->running[0], w->running[1]);
         return;
     }
-    real plain, squared;
-    row_deviations(x, w->known->mean[0], w->n, &plain, &squared);
-    w->sums->plain[0] += (double)plain;
-    w->sums->squared[0] += (double)squared;
+    row_deviations(x, w->known->mean[0], w->n, &w->sums->plain[0], &w->sums->squared[0]);
 }
 
 static void step_forward(work *w)
@@ -221,10 +218,7 @@ static void step_gradients(work *w)
         columns_gradients(g, x, mean, rstd, scale, w->n, w->running[0], w->running[1]);
         return;
     }
-    real plain, with_xhat;
-    row_gradients(g, x, mean, rstd, scale, w->n, &plain, &with_xhat);
-    w->sums->plain[0] += (double)plain;
-    w->sums->squared[0] += (double)with_xhat;
+    row_gradients(g, x, mean, rstd, scale, w->n, &w->sums->plain[0], &w->sums->squared[0]);
 }
 
 static void step_backward(work *w)

@@ -15,46 +15,60 @@ typedef struct operand {
 
 /* ---- sums along the run ---- */
 
+/* Elements whose sum is formed in `real` before it moves to double. */
+enum { CHUNK = 16 / sizeof(real) * NORM_FLUSH }; /* four lanes of f32, two of f64, or more */
+
 MICA_CLONES
-static real row_sum(const real *x, int64_t n)
+static double row_sum(const real *x, int64_t n)
 {
-    real sum = 0;
+    double total = 0;
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+        real sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += x[i];
-    return sum;
+        for (int64_t i = from; i < end; i++) sum += x[i];
+        total += (double)sum;
+    }
+    return total;
 }
 
 MICA_CLONES
-static void row_deviations(const real *x, real mean, int64_t n, real *plain, real *squared)
+static void row_deviations(const real *x, real mean, int64_t n, double *plain, double *squared)
 {
-    real s = 0, q = 0;
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+        real s = 0, q = 0;
 #pragma omp simd reduction(+ : s, q)
-    for (int64_t i = 0; i < n; i++) {
-        real d = x[i] - mean;
-        s += d;
-        q += d * d;
+        for (int64_t i = from; i < end; i++) {
+            real d = x[i] - mean;
+            s += d;
+            q += d * d;
+        }
+        *plain += (double)s, *squared += (double)q;
     }
-    *plain = s, *squared = q;
 }
 
 INLINE void row_gradients_as(const bool stats, const bool affine, const real *g, const real *x,
                              const real *mean, const real *rstd, const real *scale, int64_t n,
-                             real *plain, real *with_xhat)
+                             double *plain, double *with_xhat)
 {
     const real m = *mean, r = *rstd, w = *scale;
-    real s = 0, q = 0;
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+        real s = 0, q = 0;
 #pragma omp simd reduction(+ : s, q)
-    for (int64_t i = 0; i < n; i++) {
-        real f = g[i] * (affine ? scale[i] : w);
-        s += f;
-        q += f * ((x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r));
+        for (int64_t i = from; i < end; i++) {
+            real f = g[i] * (affine ? scale[i] : w);
+            s += f;
+            q += f * ((x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r));
+        }
+        *plain += (double)s, *with_xhat += (double)q;
     }
-    *plain = s, *with_xhat = q;
 }
 
 MICA_CLONES
 static void row_gradients(const real *g, const real *x, operand mean, operand rstd, operand scale,
-                          int64_t n, real *s, real *q)
+                          int64_t n, double *s, double *q)
 {
     if (mean.varies && scale.varies)
         row_gradients_as(true, true, g, x, mean.at, rstd.at, scale.at, n, s, q);

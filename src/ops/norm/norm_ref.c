@@ -181,11 +181,11 @@ static number slope_of(const truth *t, number z)
 {
     const mica_norm_desc *d = t->d;
     if (d->act == MICA_ACT_IDENTITY) return (number){1, 1};
-    double reach = 4 * t->unit * z.mag, at = mica_act_slope(d->act, z.value, d->act_a, d->act_b);
+    double reach = t->unit * z.mag, at = mica_act_slope(d->act, z.value, d->act_a, d->act_b);
     double low = mica_act_slope(d->act, z.value - reach, d->act_a, d->act_b);
     double high = mica_act_slope(d->act, z.value + reach, d->act_a, d->act_b);
     double jump = fmax(fabs(low - at), fabs(high - at));
-    return (number){at, 2 * fabs(at) + 4 + jump / t->unit};
+    return (number){at, fabs(at) + 1 + jump / t->unit};
 }
 
 static gradient gradient_of(const truth *t, const place *p)
@@ -198,9 +198,10 @@ static gradient gradient_of(const truth *t, const place *p)
     double x = get(t, MICA_NORM_X, p, 0), dy = get(t, MICA_NORM_DY, p, 0);
     gradient g = {.scale = get(t, MICA_NORM_SCALE, p, 1), .rstd = rstd};
     g.xhat.value = (x - mean) * rstd;
-    g.xhat.mag = rstd * (fabs(x) + fabs(mean)) + 4 * fabs(g.xhat.value) + t->floor;
+    g.xhat.mag = 2 * fabs(g.xhat.value) + t->floor;
     double bias = get(t, MICA_NORM_BIAS, p, 0);
-    number z = {g.scale * g.xhat.value + bias, fabs(g.scale) * g.xhat.mag + fabs(bias) + t->floor};
+    number z = {g.scale * g.xhat.value + bias, 0};
+    z.mag = 2 * fabs(g.scale) * g.xhat.mag + 2 * fabs(bias) + t->floor;
     number slope = slope_of(t, z);
     g.dz = (number){dy * slope.value, fabs(dy) * slope.mag + t->floor};
     return g;
@@ -218,9 +219,9 @@ static sums sum_gradients(const truth *t, place p, bool scaled)
         gradient g = gradient_of(t, &p);
         double f = scaled ? g.scale : 1;
         s.plain.value += f * g.dz.value;
-        s.plain.mag += 2 * fabs(f) * g.dz.mag;
+        s.plain.mag += fabs(f) * g.dz.mag;
         s.with_xhat.value += f * g.dz.value * g.xhat.value;
-        s.with_xhat.mag += 2 * fabs(f) * g.dz.mag * g.xhat.mag;
+        s.with_xhat.mag += fabs(f) * g.dz.mag * g.xhat.mag;
     }
     return s;
 }
@@ -240,7 +241,7 @@ static void backward_set(const truth *t, int64_t set)
             g.scale * g.dz.value - s.plain.value / n - g.xhat.value * s.with_xhat.value / n;
         double mag =
             2 * fabs(g.scale) * g.dz.mag + s.plain.mag / n + g.xhat.mag * s.with_xhat.mag / n;
-        put(t, MICA_NORM_DX, &p, (number){g.rstd * inner, 2 * g.rstd * mag});
+        put(t, MICA_NORM_DX, &p, (number){g.rstd * inner, g.rstd * mag});
     }
 }
 
