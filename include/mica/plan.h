@@ -139,6 +139,7 @@ typedef struct mica_arg_info {
     mica_dir dir;       /* MICA_UNUSED: leave the pointer NULL */
     bool optional;      /* may be NULL at run time */
     mica_tensor tensor; /* as inferred; the pointer is that of element 0 */
+    int alias;          /* argument whose memory it may share, if the tensors are equal; or -1 */
 } mica_arg_info;
 /* index counts as the family's enumerators do (MICA_CONV_X); MICA_INVALID past the last. */
 MICA_API mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info);
@@ -206,6 +207,11 @@ typedef struct mica_verdict {
 /* Engines that do not belong to the context's backend are left out. MICA_INVALID past the last. */
 MICA_API mica_status mica_problem_verdict(mica_context *context, const mica_problem *problem,
                                           int index, mica_verdict *verdict);
+/* Config i of an engine that accepts the problem, as text, best first by the model; "" for an
+ * engine that has only one. MICA_INVALID past the last. */
+MICA_API mica_status mica_problem_config(mica_context *context, const mica_problem *problem,
+                                         const char *engine, int index, char *config, size_t size,
+                                         double *predicted_ms);
 
 /* Numeric contract of a plan's engine: what its rounding may do (docs/numerics in the tour).
  * phi is the factor by which the magnitude sum S of an element enters its tolerance. */

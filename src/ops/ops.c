@@ -44,6 +44,13 @@ mica_dir mica_op_dir(const mica_op *op, const void *desc, int i)
     return op->args[i].dir[mica_op_pass(op, desc)];
 }
 
+int mica_op_arg_index(const mica_op *op, const char *name)
+{
+    for (int i = 0; name && i < op->arg_count; i++)
+        if (!strcmp(op->args[i].name, name)) return i;
+    return -1;
+}
+
 int64_t mica_offset(const mica_tensor *t, int64_t i)
 {
     int64_t offset = 0;

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Groups of threads that share a slice of a tensor. Constants from the prologue: THREADS per slice (a
+ * power of two), SLICES per block (the block has THREADS * SLICES threads), ALONG (neighbouring
+ * threads are neighbours on the axis; else they belong to neighbouring slices). Reductions have a fixed
+ * order, and every thread of the group receives the same bits. */
+#pragma once
+#include "cuda/device/types.cuh"
+#include "cuda/device/math.cuh"
+
+static_assert((THREADS & (THREADS - 1)) == 0, "THREADS is a power of two");
+static_assert(THREADS * SLICES <= 1024 && THREADS * SLICES % 32 == 0, "whole warps of one block");
+
+__device__ __forceinline__ int slice_in_block() { return ALONG ? threadIdx.x / THREADS : threadIdx.x % SLICES; }
+__device__ __forceinline__ int thread_in_slice() { return ALONG ? threadIdx.x % THREADS : threadIdx.x / SLICES; }
+
+/* Scratch of slice_reduce, in elements of shared memory. */
+constexpr int SLICE_SCRATCH = THREADS == 1 ? 1 : ALONG ? (THREADS > 32 ? THREADS * SLICES / 32 : 1) : THREADS * SLICES;
+
+struct add_op {
+    template <typename A> __device__ __forceinline__ A operator()(A a, A b) const { return a + b; }
+};
+struct max_op {
+    template <typename A> __device__ __forceinline__ A operator()(A a, A b) const { return max_of(a, b); }
+};
+
+/* All threads of the block must call it. */
+template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v, A *scratch, Op op)
+{
+    if constexpr (THREADS == 1) return v;
+    if constexpr (ALONG) {
+#pragma unroll
+        for (int lane = 1; lane < THREADS && lane < 32; lane *= 2)
+            v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
+        if constexpr (THREADS > 32) {
+            constexpr int WARPS = THREADS / 32;
+            int warp = threadIdx.x / 32;
+            __syncthreads(); /* the scratch may still be read from the last time */
+            if (threadIdx.x % 32 == 0) scratch[warp] = v;
+            __syncthreads();
+            const A *mine = scratch + warp / WARPS * WARPS;
+            v = mine[0];
+            for (int i = 1; i < WARPS; i++) v = op(v, mine[i]);
+        }
+    } else {
+        int slice = slice_in_block(), thread = thread_in_slice();
+        __syncthreads();
+        scratch[thread * SLICES + slice] = v;
+        for (int half = THREADS / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (thread < half) {
+                A &sum = scratch[thread * SLICES + slice];
+                sum = op(sum, scratch[(thread + half) * SLICES + slice]);
+            }
+        }
+        __syncthreads();
+        v = scratch[slice];
+    }
+    return v;
+}
+
+template <typename A> __device__ __forceinline__ A negative_infinity() { return (A)-INFINITY_F; }
+
+/* Maximum and sum of exp(x - max) of what has been seen. */
+template <typename A> struct running {
+    A max, sum;
+};
+
+/* One exp per element. +inf gives NaN, as inf - inf does where the maximum is known beforehand. */
+template <typename A> __device__ __forceinline__ void running_add(running<A> &r, A v)
+{
+    if (v == negative_infinity<A>()) return;
+    A e = exp_of(-abs_of(v - r.max));
+    r.sum = v > r.max ? r.sum * e + ((A)1 + (v - v)) : r.sum + e;
+    r.max = v > r.max ? v : r.max;
+}
+
+/* The same for all threads of a slice. A group that saw nothing but -inf has sum 0. */
+template <typename A> __device__ __forceinline__ running<A> running_reduce(running<A> r, A *scratch)
+{
+    A max = slice_reduce(r.max, scratch, max_op());
+    A sum = r.sum == (A)0 ? (A)0 : r.sum * exp_of(r.max - max);
+    return running<A>{max, slice_reduce(sum, scratch, add_op())};
+}
+
+/* ---- vectors of neighbouring elements ---- */
+
+template <typename T, int N> struct alignas(sizeof(T) * N) elements {
+    T at[N];
+};
+
+/* `whole`: the address is aligned for one access of all N. */
+template <typename T, int N, typename A>
+__device__ __forceinline__ void load_elements(const T *from, bool whole, A *v)
+{
+    elements<T, N> e;
+    if (N > 1 && whole) {
+        e = *(const elements<T, N> *)from;
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) e.at[k] = from[k];
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = widen<A>(e.at[k]);
+}
+
+template <typename T, int N, typename A>
+__device__ __forceinline__ void store_elements(T *to, bool whole, const A *v)
+{
+    elements<T, N> e;
+#pragma unroll
+    for (int k = 0; k < N; k++) e.at[k] = narrow<T>(v[k]);
+    if (N > 1 && whole) {
+        *(elements<T, N> *)to = e;
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) to[k] = e.at[k];
+    }
+}

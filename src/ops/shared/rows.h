@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The vector loops of softmax and its relatives on the CPU, in f32. A row is one slice along the
+ * axis; columns are neighbouring slices. Sums are formed in vector lanes and so depend on the
+ * instruction set, never on the number of threads. Results may be written over an operand. */
+#ifndef MICA_OPS_SHARED_ROWS_H
+#define MICA_OPS_SHARED_ROWS_H
+
+#include <stdint.h>
+
+/* What exp may add, in units in the last place, for ops that state their accuracy. */
+#define MICA_EXP_ULPS 2
+
+/* A maximum ignores NaN: exp and the sum carry it. n = 0 gives -inf. */
+float mica_row_max(const float *x, int64_t n);
+/* Sum of exp(x - shift); e, if not NULL, receives them (it may be x). */
+float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e);
+float mica_row_sum(const float *x, int64_t n);
+float mica_row_dot(const float *a, const float *b, int64_t n);
+/* y = x scale */
+void mica_row_scale(const float *x, float scale, int64_t n, float *y);
+/* y = x - shift - log_sum: two steps, for the first is exact where x is near the maximum */
+void mica_row_subtract(const float *x, float shift, float log_sum, int64_t n, float *y);
+/* y = scale exp(x - shift) + bias */
+void mica_row_exp(const float *x, float shift, float scale, float bias, int64_t n, float *y);
+/* dx = y (dy - dot) */
+void mica_row_softmax_bwd(const float *y, const float *dy, float dot, int64_t n, float *dx);
+/* dx = dy - exp(y) sum */
+void mica_row_log_softmax_bwd(const float *y, const float *dy, float sum, int64_t n, float *dx);
+
+/* The same for one position on the axis of `width` neighbouring slices, with a value per column.
+ * max is raised; sums are added to, in double, for there is one addition per position. */
+void mica_cols_max(const float *x, int64_t width, float *max);
+void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e, double *sum);
+void mica_cols_sum(const float *x, int64_t width, double *sum);
+void mica_cols_dot(const float *a, const float *b, int64_t width, double *sum);
+void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y);
+void mica_cols_subtract(const float *x, const float *shift, const float *log_sum, int64_t width,
+                        float *y);
+void mica_cols_exp(const float *x, const float *shift, const float *scale, const float *bias,
+                   int64_t width, float *y);
+void mica_cols_softmax_bwd(const float *y, const float *dy, const float *dot, int64_t width,
+                           float *dx);
+void mica_cols_log_softmax_bwd(const float *y, const float *dy, const float *sum, int64_t width,
+                               float *dx);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Choice of thread groups. */
+#include "ops/shared/slices.h"
+
+#include <stdlib.h>
+
+enum { BLOCK = 128, MOST_THREADS = 1024, MOST_STRIDED_THREADS = 32, VECTOR_BYTES = 16 };
+
+static int power_of_two_from(int64_t least, int most)
+{
+    int p = 1;
+    while (p < most && p < least) p *= 2;
+    return p;
+}
+
+/* Widest vector whose size divides the slices and every step from slice to slice. */
+static int choose_vector(const mica_layout *outer, int64_t n, const int64_t *along,
+                         const int *bytes, int count)
+{
+    int vector = VECTOR_BYTES;
+    for (int t = 0; t < count; t++) {
+        if (along[t] != 1) return 1;
+        while (vector * bytes[t] > VECTOR_BYTES) vector /= 2;
+    }
+    while (n % vector) vector /= 2;
+    for (int t = 0; t < count; t++)
+        for (int d = 0; d < outer->rank; d++)
+            while (outer->strides[t][d] % vector) vector /= 2;
+    return vector;
+}
+
+/* Whether the axis lies closer in memory than the neighbouring slice, for most tensors. */
+static bool axis_is_closer(const mica_layout *outer, const int64_t *along, int count)
+{
+    int votes = 0;
+    for (int t = 0; t < count; t++) {
+        int64_t across = outer->rank ? llabs((long long)outer->strides[t][outer->rank - 1]) : 0;
+        votes += outer->rank == 0 || llabs((long long)along[t]) <= across ? 1 : -1;
+    }
+    return votes > 0;
+}
+
+void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, const int64_t *along,
+                        const int *bytes, int count, int keep)
+{
+    s->along = axis_is_closer(outer, along, count);
+    s->vector = s->along ? choose_vector(outer, n, along, bytes, count) : 1;
+    int64_t vectors = (n + s->vector - 1) / s->vector;
+    int64_t most_items = keep / s->vector;
+    /* Along the axis whole warps read together and four vectors each keep them busy; else a thread
+     * alone with its slice already reads beside its neighbours. */
+    int64_t few = s->along ? 4 : most_items;
+    if (few > most_items) few = most_items;
+    s->threads = power_of_two_from((vectors + few - 1) / few,
+                                   s->along ? MOST_THREADS : MOST_STRIDED_THREADS);
+    if (s->along && s->threads < 32) s->threads = power_of_two_from(vectors, 32);
+    int64_t items = (vectors + s->threads - 1) / s->threads;
+    /* Rounded up to a power of two, so that shapes share kernels. */
+    s->items = items <= most_items ? power_of_two_from(items, (int)most_items) : 0;
+    s->slices = s->threads < BLOCK ? BLOCK / s->threads : 1;
+    if (!s->along && s->slices < 32) s->slices = 32;
+}
+
+void mica_slices_prologue(mica_text *prologue, const mica_slices *s)
+{
+    mica_prologue_int(prologue, "THREADS", s->threads);
+    mica_prologue_int(prologue, "SLICES", s->slices);
+    mica_prologue_int(prologue, "ALONG", s->along);
+    mica_prologue_int(prologue, "VECTOR", s->vector);
+    mica_prologue_int(prologue, "ITEMS", s->items);
+}
+
+mica_grid mica_slices_grid(const mica_slices *s, int64_t slices)
+{
+    int64_t blocks = (slices + s->slices - 1) / s->slices;
+    if (blocks > INT32_MAX) blocks = INT32_MAX; /* blocks go on to further slices */
+    return (mica_grid){.grid = {(unsigned)blocks}, .block = {(unsigned)(s->threads * s->slices)}};
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How threads of a GPU share slices of tensors: the host side of cuda/device/slices.cuh. */
+#ifndef MICA_OPS_SHARED_SLICES_H
+#define MICA_OPS_SHARED_SLICES_H
+
+#include "cuda/cuda.h"
+#include "cuda/device/layout.h"
+
+typedef struct mica_slices {
+    int threads; /* per slice, a power of two */
+    int slices;  /* per block */
+    bool along;  /* neighbouring threads are neighbours on the axis */
+    int vector;  /* neighbouring elements a thread loads at once */
+    int items;   /* vectors of a slice that a thread keeps; 0: slices are too long for that */
+} mica_slices;
+
+/* outer: the slices, with the strides of `count` tensors; along: their strides on the axis of n
+ * elements; bytes: of an element; keep: values a thread may keep. */
+void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, const int64_t *along,
+                        const int *bytes, int count, int keep);
+/* THREADS, SLICES, ALONG, VECTOR, ITEMS. */
+void mica_slices_prologue(mica_text *prologue, const mica_slices *s);
+/* One block per s->slices slices, as many as a grid may have. */
+mica_grid mica_slices_grid(const mica_slices *s, int64_t slices);
+
+#endif

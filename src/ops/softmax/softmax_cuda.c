@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda": a group of 1 to 1024 threads per slice. A slice that fits the group's registers is
+ * read once, a longer one twice (maximum and sum are formed together). Memory-bound where the axis
+ * or its neighbour is contiguous; correct for any strides and types. */
+#include "ops/softmax/softmax.h"
+#include "ops/softmax/softmax_args.h"
+#include "ops/shared/slices.h"
+
+/* Values a thread keeps in registers (a backward pass keeps two tensors). */
+enum { KEEP_FORWARD = 32, KEEP_BACKWARD = 16 };
+
+typedef struct state {
+    mica_kernel *kernel;
+    mica_softmax_args args;
+    int arg[3], count; /* run arguments in the order of the kernel */
+    int vector_bytes[3];
+    mica_grid grid;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    return 1.5 * mica_roofline_ms(&mica_op_softmax, desc, device) + 3e-3;
+}
+
+static mica_status add_kernel(mica_plan *plan, const mica_softmax_desc *d,
+                              const mica_slices *slices, mica_kernel **kernel)
+{
+    mica_softmax_operands o = mica_softmax_operands_of(d);
+    char buffer[1024] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    mica_prologue_int(&p, "BACKWARD", d->pass == MICA_SOFTMAX_BWD);
+    mica_prologue_int(&p, "LOG", d->log);
+    mica_slices_prologue(&p, slices);
+    mica_prologue_type(&p, "a_t", o.tensor[0]->dtype);
+    mica_prologue_type(&p, "b_t", o.tensor[o.count - 2]->dtype);
+    mica_prologue_type(&p, "out_t", o.tensor[o.count - 1]->dtype);
+    mica_prologue_type(&p, "acc_t", mica_softmax_is_wide(&o) ? MICA_F64 : MICA_F32);
+    mica_kernel_spec spec = {"ops/softmax/softmax_cuda.cu", "softmax", buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, kernel);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_softmax_desc *d = plan->desc;
+    mica_softmax_operands o = mica_softmax_operands_of(d);
+    mica_softmax_shape shape;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_softmax_shape_make(&shape, d);
+    int bytes[3];
+    for (int t = 0; t < o.count; t++) bytes[t] = mica_dtype_bits(o.tensor[t]->dtype) / 8;
+    int keep = d->pass == MICA_SOFTMAX_FWD ? KEEP_FORWARD : KEEP_BACKWARD;
+    if (mica_softmax_is_wide(&o)) keep /= 2;
+    mica_slices slices;
+    mica_slices_choose(&slices, &shape.outer, shape.n, shape.axis_stride, bytes, o.count, keep);
+    s->args.outer = shape.outer;
+    s->args.n = shape.n;
+    s->count = o.count;
+    for (int t = 0; t < o.count; t++) {
+        s->arg[t] = o.arg[t];
+        s->args.along[t] = shape.axis_stride[t];
+        s->vector_bytes[t] = slices.vector * bytes[t];
+    }
+    s->grid = mica_slices_grid(&slices, shape.outer.count);
+    return add_kernel(plan, d, &slices, &s->kernel);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    mica_softmax_args args = s->args;
+    args.a = r->args[s->arg[0]];
+    args.b = r->args[s->arg[s->count - 2]];
+    args.out = r->args[s->arg[s->count - 1]];
+    args.whole = 1;
+    for (int t = 0; t < s->count; t++)
+        args.whole &= (uintptr_t)r->args[s->arg[t]] % (uintptr_t)s->vector_bytes[t] == 0;
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+}
+
+const mica_engine mica_softmax_cuda = {.name = "cuda",
+                                       .cuda = true,
+                                       .accepts = accepts,
+                                       .predict = predict,
+                                       .build = build,
+                                       .run = run};
