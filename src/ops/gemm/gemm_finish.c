@@ -2,6 +2,7 @@
  * The end of a gemm on the CPU, a piece of a row at a time, in double precision: the steps are the
  * reference's own, in its order, so integer outputs are rounded from the same numbers. */
 #include "ops/gemm/gemm_finish.h"
+#include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
 
 static void load_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
@@ -17,6 +18,14 @@ static void load_line(const mica_tensor *t, const void *data, int64_t at, int64_
     for (int j = 0; j < count; j++) line[j] = load(data, at + j * stride);
 }
 
+/* Nearest even, saturated, NaN to 0. Adding 2^52 and a half leaves no room for a fraction. */
+static double whole(double v, double low, double high)
+{
+    const double magic = 0x1.8p52;
+    double bounded = v < low ? low : v > high ? high : v == v ? v : 0;
+    return bounded + magic - magic;
+}
+
 /* Doubles pass through float on their way to 16 bits: exact sums are exact in float, the rest is
  * within the tolerance of f32 arithmetic. */
 static void store_line(const mica_tensor *t, void *data, int64_t at, int64_t stride, int count,
@@ -28,8 +37,19 @@ static void store_line(const mica_tensor *t, void *data, int64_t at, int64_t str
         mica_from_f32(t->dtype, data, at, stride, line, count);
         return;
     }
-    mica_store_fn store = mica_dtype_store(t->dtype);
-    for (int j = 0; j < count; j++) store(data, at + j * stride, v[j]);
+    double low = t->dtype == MICA_S8 ? -128 : 0, high = t->dtype == MICA_S8 ? 127 : 255;
+    switch (t->dtype) {
+    case MICA_F64:
+        for (int j = 0; j < count; j++) ((double *)data)[at + j * stride] = v[j];
+        return;
+    case MICA_S32:
+        for (int j = 0; j < count; j++)
+            ((int32_t *)data)[at + j * stride] = (int32_t)whole(v[j], -0x1p31, 0x1p31 - 1);
+        return;
+    default:
+        for (int j = 0; j < count; j++)
+            ((uint8_t *)data)[at + j * stride] = (uint8_t)(int)whole(v[j], low, high);
+    }
 }
 
 static void scale_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
@@ -48,13 +68,21 @@ static void add_line(const mica_tensor *t, const void *data, int64_t at, int64_t
     for (int j = 0; j < count; j++) v[j] += line[j];
 }
 
+/* In double only where doubles are asked for: for f64 and for what is rounded from integers. */
 static void activate(mica_act act, const mica_gemm_desc *d, int count, double *v)
 {
     if (act == MICA_ACT_RELU) {
         for (int j = 0; j < count; j++) v[j] = v[j] < 0 ? 0 : v[j];
         return;
     }
-    for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], d->act_a, d->act_b);
+    if (mica_dtype_accumulator(d->a.dtype) != MICA_F32) {
+        for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], d->act_a, d->act_b);
+        return;
+    }
+    float line[GEMM_FINISH_MAX];
+    for (int j = 0; j < count; j++) line[j] = (float)v[j];
+    mica_act_values_f32(act, line, line, count, (float)d->act_a, (float)d->act_b);
+    for (int j = 0; j < count; j++) v[j] = (double)line[j];
 }
 
 static void apply_step(const gemm_finish *f, int step, int64_t r_at, int64_t col, int count,

@@ -611,6 +611,30 @@ mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, 
     return MICA_OK;
 }
 
+static dnnl_status_t gemm(const mica_onednn_gemm_args *g)
+{
+    const int32_t zero = 0;
+    char a_t = g->a_t ? 'T' : 'N', b_t = g->b_t ? 'T' : 'N';
+    if (g->type == MICA_F32)
+        return dnnl_sgemm(a_t, b_t, g->m, g->n, g->k, g->alpha, g->a, g->a_ld, g->b, g->b_ld,
+                          g->beta, g->c, g->c_ld);
+    if (g->type == MICA_S8)
+        return dnnl_gemm_s8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b,
+                                 g->b_ld, 0, 0, g->c, g->c_ld, &zero);
+    return dnnl_gemm_u8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b, g->b_ld, 0,
+                             0, g->c, g->c_ld, &zero);
+}
+
+mica_status mica_onednn_gemm(const mica_onednn_gemm_args *g)
+{
+    int before = omp_get_max_threads(), threads = mica_cpu_threads();
+    if (before != threads) omp_set_num_threads(threads);
+    dnnl_status_t s = gemm(g);
+    if (before != threads) omp_set_num_threads(before);
+    if (s) return mica_fail(MICA_INTERNAL, "oneDNN's gemm failed with its status %d", (int)s);
+    return MICA_OK;
+}
+
 #else
 
 const char *mica_onednn_version(void)
@@ -664,6 +688,11 @@ bool mica_onednn_ready(const mica_onednn *p)
 mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, void *workspace)
 {
     (void)p, (void)args, (void)workspace;
+    return mica_fail(MICA_INTERNAL, "built without oneDNN");
+}
+mica_status mica_onednn_gemm(const mica_onednn_gemm_args *args)
+{
+    (void)args;
     return mica_fail(MICA_INTERNAL, "built without oneDNN");
 }
 

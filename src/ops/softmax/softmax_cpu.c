@@ -13,10 +13,11 @@
 
 #include <math.h>
 
-#define CHUNK       4096 /* elements of a chunk: 16 KiB */
-#define MAX_WIDTH   128  /* slices side by side */
-#define MAX_PARTS   32
-#define SHORT_SLICE 32 /* contiguous slices below this are also worked side by side */
+#define CHUNK        4096 /* elements of a chunk: 16 KiB */
+#define MAX_WIDTH    128  /* slices side by side */
+#define MAX_PARTS    32
+#define SECOND_LEVEL 262144 /* elements of a slice that is worked on three times: 1 MiB */
+#define SHORT_SLICE  32     /* contiguous slices below this are also worked side by side */
 
 typedef struct state {
     mica_softmax_shape shape;
@@ -28,7 +29,7 @@ typedef struct state {
     int64_t tiles;
     int64_t chunk; /* positions on the axis of one chunk */
     int64_t parts;
-    bool wide, log;
+    bool wide, log, through_output;
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -60,6 +61,14 @@ static int64_t choose_width(const state *s)
     return least(inner, MAX_WIDTH);
 }
 
+/* Whether the elements that vectors run along are neighbouring floats. */
+static bool is_float_run(const state *s, int k)
+{
+    const mica_layout *l = &s->shape.outer;
+    int64_t stride = s->width == 1 ? s->shape.axis_stride[k] : l->strides[k][l->rank - 1];
+    return s->type[k] == MICA_F32 && stride == 1;
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_softmax_desc *d = plan->desc;
@@ -77,8 +86,10 @@ static mica_status build(mica_plan *plan)
     int64_t inner = l->rank ? l->dims[l->rank - 1] : 1;
     s->blocks = (inner + s->width - 1) / s->width;
     s->tiles = s->shape.n && l->count ? l->count / inner * s->blocks : 0;
+    s->through_output =
+        !s->log && s->shape.n * s->width <= SECOND_LEVEL && is_float_run(s, s->operands.count - 1);
     s->parts = 1;
-    if (!s->wide && s->tiles < 64 && s->shape.n >= 4 * CHUNK)
+    if (!s->wide && s->tiles < 16 && s->shape.n >= 4 * CHUNK)
         s->parts = least(s->shape.n / CHUNK, MAX_PARTS);
     return MICA_OK;
 }
@@ -118,7 +129,7 @@ static tile tile_at(const state *s, const mica_run *r, int64_t index)
 static float *direct(const tile *t, int k, int64_t from, int64_t *ld)
 {
     int64_t along = t->s->shape.axis_stride[k];
-    bool fits = t->s->type[k] == MICA_F32 && (t->s->width == 1 ? along : t->across[k]) == 1;
+    bool fits = is_float_run(t->s, k);
     *ld = fits ? along : t->width;
     return fits ? (float *)t->data[k] + t->offset[k] + from * along : NULL;
 }
@@ -176,7 +187,7 @@ static float safe(float max)
 static void raise_max(stats *st, int64_t c, float max)
 {
     if (!(max > st->max[c])) return;
-    st->sum[c] *= exp((double)st->max[c] - (double)max);
+    if (st->sum[c] != 0) st->sum[c] *= exp((double)st->max[c] - (double)max);
     st->max[c] = max;
 }
 
@@ -192,37 +203,47 @@ static void stats_merge(stats *to, const stats *from, int64_t width)
 
 /* ---- forward ---- */
 
-/* Adds n positions to the statistics; e receives the exponentials, t->width apart. */
-static void forward_add(const tile *t, const float *x, int64_t ld, int64_t n, stats *st, float *e)
+static void forward_max(const tile *t, const float *x, int64_t ld, int64_t n, stats *st)
 {
+    float max[MAX_WIDTH];
     if (t->s->width == 1) {
         raise_max(st, 0, mica_row_max(x, n));
+        return;
+    }
+    for (int64_t c = 0; c < t->width; c++) max[c] = -INFINITY;
+    for (int64_t i = 0; i < n; i++) mica_cols_max(x + i * ld, t->width, max);
+    for (int64_t c = 0; c < t->width; c++) raise_max(st, c, max[c]);
+}
+
+/* Adds the exponentials about the maximum so far to the sums, and keeps them in e. */
+static void forward_exp(const tile *t, const float *x, int64_t ld, int64_t n, stats *st, float *e,
+                        int64_t eld)
+{
+    if (t->s->width == 1) {
         st->sum[0] += (double)mica_row_exp_sum(x, safe(st->max[0]), n, e);
         return;
     }
-    float max[MAX_WIDTH];
-    for (int64_t c = 0; c < t->width; c++) max[c] = -INFINITY;
-    for (int64_t i = 0; i < n; i++) mica_cols_max(x + i * ld, t->width, max);
-    for (int64_t c = 0; c < t->width; c++) {
-        raise_max(st, c, max[c]);
-        max[c] = safe(st->max[c]);
-    }
-    for (int64_t i = 0; i < n; i++)
-        mica_cols_exp_sum(x + i * ld, max, t->width, e + i * t->width, st->sum);
+    float max[MAX_WIDTH], sum[MAX_WIDTH];
+    for (int64_t c = 0; c < t->width; c++) max[c] = safe(st->max[c]), sum[c] = 0;
+    for (int64_t i = 0; i < n; i++) mica_cols_exp_sum(x + i * ld, max, t->width, e + i * eld, sum);
+    for (int64_t c = 0; c < t->width; c++) st->sum[c] += (double)sum[c];
 }
 
-/* Results of n positions from x, or from their exponentials where e still holds them. */
-static void forward_write(const tile *t, const float *x, int64_t ld, const float *e, int64_t n,
-                          const stats *st, float *y, int64_t yld)
+/* 1 / sum, or log(sum), by column. */
+static void forward_factors(const tile *t, const stats *st, float *by)
 {
-    float by[MAX_WIDTH], zero[MAX_WIDTH] = {0}; /* 1 / sum, or log(sum) */
     for (int64_t c = 0; c < t->width; c++)
-        by[c] = (float)(t->s->log ? log(st->sum[c]) : 1 / st->sum[c]);
+        by[c] = t->s->log ? logf((float)st->sum[c]) : 1 / (float)st->sum[c];
+}
+
+/* Results of n positions from x. */
+static void forward_write(const tile *t, const float *x, int64_t ld, int64_t n, const stats *st,
+                          const float *by, float *y, int64_t yld)
+{
+    static const float zero[MAX_WIDTH];
     if (t->s->width == 1) {
         if (t->s->log)
             mica_row_subtract(x, st->max[0], by[0], n, y);
-        else if (e)
-            mica_row_scale(e, by[0], n, y);
         else
             mica_row_exp(x, st->max[0], by[0], 0, n, y);
         return;
@@ -230,32 +251,42 @@ static void forward_write(const tile *t, const float *x, int64_t ld, const float
     for (int64_t i = 0; i < n; i++) {
         if (t->s->log)
             mica_cols_subtract(x + i * ld, st->max, by, t->width, y + i * yld);
-        else if (e)
-            mica_cols_scale(e + i * t->width, by, t->width, y + i * yld);
         else
             mica_cols_exp(x + i * ld, st->max, by, zero, t->width, y + i * yld);
     }
 }
 
+static void forward_scale(const tile *t, const float *e, int64_t eld, int64_t n, const float *by,
+                          float *y, int64_t yld)
+{
+    if (t->s->width == 1)
+        mica_row_scale(e, by[0], n, y);
+    else
+        for (int64_t i = 0; i < n; i++) mica_cols_scale(e + i * eld, by, t->width, y + i * yld);
+}
+
 static void forward_part(const tile *t, int64_t from, int64_t to, stats *st)
 {
     float x[CHUNK], e[CHUNK];
-    int64_t ld = 0;
+    int64_t ld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
-        forward_add(t, fetch(t, 0, a, n, x, &ld), ld, n, st, e);
+        const float *in = fetch(t, 0, a, n, x, &ld);
+        forward_max(t, in, ld, n, st);
+        forward_exp(t, in, ld, n, st, e, t->width);
     }
 }
 
 static void forward_part_write(const tile *t, int64_t from, int64_t to, const stats *st)
 {
-    float x[CHUNK], y[CHUNK];
-    int64_t ld = 0, yld = 0;
+    float x[CHUNK], y[CHUNK], by[MAX_WIDTH];
+    int64_t ld, yld;
+    forward_factors(t, st, by);
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
         const float *in = fetch(t, 0, a, n, x, &ld);
         float *out = place(t, 1, a, y, &yld);
-        forward_write(t, in, ld, NULL, n, st, out, yld);
+        forward_write(t, in, ld, n, st, by, out, yld);
         if (out == y) put(t, 1, a, n, y);
     }
 }
@@ -263,13 +294,40 @@ static void forward_part_write(const tile *t, int64_t from, int64_t to, const st
 /* A slice of one chunk: read once, each exponential computed once. */
 static void forward_resident(const tile *t, stats *st)
 {
-    float x[CHUNK], e[CHUNK];
-    int64_t n = t->s->shape.n, ld = 0, yld = 0;
+    float x[CHUNK], e[CHUNK], by[MAX_WIDTH];
+    int64_t n = t->s->shape.n, ld, yld;
     const float *in = fetch(t, 0, 0, n, x, &ld);
-    forward_add(t, in, ld, n, st, e);
+    forward_max(t, in, ld, n, st);
+    forward_exp(t, in, ld, n, st, e, t->width);
+    forward_factors(t, st, by);
     float *out = place(t, 1, 0, e, &yld);
-    forward_write(t, in, ld, e, n, st, out, yld);
+    if (t->s->log)
+        forward_write(t, in, ld, n, st, by, out, yld);
+    else
+        forward_scale(t, e, t->width, n, by, out, yld);
     if (out == e) put(t, 1, 0, n, e);
+}
+
+/* A slice that stays in the second-level cache and whose results are floats: the exponentials wait
+ * where the results will be, and none is computed twice. */
+static void forward_through_output(const tile *t, stats *st)
+{
+    float x[CHUNK], by[MAX_WIDTH];
+    int64_t to = t->s->shape.n, ld, yld;
+    for (int64_t a = 0; a < to; a += t->s->chunk) {
+        int64_t n = least(t->s->chunk, to - a);
+        const float *in = fetch(t, 0, a, n, x, &ld);
+        forward_max(t, in, ld, n, st);
+    }
+    for (int64_t a = 0; a < to; a += t->s->chunk) {
+        int64_t n = least(t->s->chunk, to - a);
+        const float *in = fetch(t, 0, a, n, x, &ld);
+        float *out = direct(t, 1, a, &yld);
+        forward_exp(t, in, ld, n, st, out, yld);
+    }
+    forward_factors(t, st, by);
+    float *out = direct(t, 1, 0, &yld);
+    forward_scale(t, out, yld, to, by, out, yld);
 }
 
 /* ---- backward ---- */
@@ -281,12 +339,14 @@ static void backward_add(const tile *t, const float *y, int64_t yld, const float
         st->sum[0] += (double)(t->s->log ? mica_row_sum(dy, n) : mica_row_dot(y, dy, n));
         return;
     }
+    float sum[MAX_WIDTH] = {0};
     for (int64_t i = 0; i < n; i++) {
         if (t->s->log)
-            mica_cols_sum(dy + i * dyld, t->width, st->sum);
+            mica_cols_sum(dy + i * dyld, t->width, sum);
         else
-            mica_cols_dot(y + i * yld, dy + i * dyld, t->width, st->sum);
+            mica_cols_dot(y + i * yld, dy + i * dyld, t->width, sum);
     }
+    for (int64_t c = 0; c < t->width; c++) st->sum[c] += (double)sum[c];
 }
 
 static void backward_write(const tile *t, const float *y, int64_t yld, const float *dy,
@@ -312,7 +372,7 @@ static void backward_write(const tile *t, const float *y, int64_t yld, const flo
 static void backward_part(const tile *t, int64_t from, int64_t to, stats *st)
 {
     float yb[CHUNK], dyb[CHUNK];
-    int64_t yld = 0, dyld = 0;
+    int64_t yld = 0, dyld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
         const float *y = t->s->log ? NULL : fetch(t, 0, a, n, yb, &yld);
@@ -324,7 +384,7 @@ static void backward_part(const tile *t, int64_t from, int64_t to, stats *st)
 static void backward_part_write(const tile *t, int64_t from, int64_t to, const stats *st)
 {
     float yb[CHUNK], dyb[CHUNK], dxb[CHUNK];
-    int64_t yld = 0, dyld = 0, dxld = 0;
+    int64_t yld, dyld, dxld;
     for (int64_t a = from; a < to; a += t->s->chunk) {
         int64_t n = least(t->s->chunk, to - a);
         const float *y = fetch(t, 0, a, n, yb, &yld), *dy = fetch(t, 1, a, n, dyb, &dyld);
@@ -337,7 +397,7 @@ static void backward_part_write(const tile *t, int64_t from, int64_t to, const s
 static void backward_resident(const tile *t, stats *st)
 {
     float yb[CHUNK], dyb[CHUNK];
-    int64_t n = t->s->shape.n, yld = 0, dyld = 0, dxld = 0;
+    int64_t n = t->s->shape.n, yld, dyld, dxld;
     const float *y = fetch(t, 0, 0, n, yb, &yld), *dy = fetch(t, 1, 0, n, dyb, &dyld);
     backward_add(t, y, yld, dy, dyld, n, st);
     float *dx = place(t, 2, 0, yb, &dxld);
@@ -394,7 +454,9 @@ static void run_tile(const tile *t)
         return;
     }
     stats_clear(&st, t->width);
-    if (resident) {
+    if (forward && s->through_output) {
+        forward_through_output(t, &st);
+    } else if (resident) {
         forward ? forward_resident(t, &st) : backward_resident(t, &st);
     } else if (forward) {
         forward_part(t, 0, s->shape.n, &st);
