@@ -5,58 +5,11 @@
 #include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
 
-static void load_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
-                      double *line)
-{
-    if (t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16) {
-        float narrow[GEMM_FINISH_MAX];
-        mica_to_f32(t->dtype, data, at, stride, narrow, count);
-        for (int j = 0; j < count; j++) line[j] = (double)narrow[j];
-        return;
-    }
-    mica_load_fn load = mica_dtype_load(t->dtype);
-    for (int j = 0; j < count; j++) line[j] = load(data, at + j * stride);
-}
-
-/* Nearest even, saturated, NaN to 0. Adding 2^52 and a half leaves no room for a fraction. */
-static double whole(double v, double low, double high)
-{
-    const double magic = 0x1.8p52;
-    double bounded = v < low ? low : v > high ? high : v == v ? v : 0;
-    return bounded + magic - magic;
-}
-
-/* Doubles pass through float on their way to 16 bits: exact sums are exact in float, the rest is
- * within the tolerance of f32 arithmetic. */
-static void store_line(const mica_tensor *t, void *data, int64_t at, int64_t stride, int count,
-                       const double *v)
-{
-    if (t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16) {
-        float line[GEMM_FINISH_MAX];
-        for (int j = 0; j < count; j++) line[j] = (float)v[j];
-        mica_from_f32(t->dtype, data, at, stride, line, count);
-        return;
-    }
-    double low = t->dtype == MICA_S8 ? -128 : 0, high = t->dtype == MICA_S8 ? 127 : 255;
-    switch (t->dtype) {
-    case MICA_F64:
-        for (int j = 0; j < count; j++) ((double *)data)[at + j * stride] = v[j];
-        return;
-    case MICA_S32:
-        for (int j = 0; j < count; j++)
-            ((int32_t *)data)[at + j * stride] = (int32_t)whole(v[j], -0x1p31, 0x1p31 - 1);
-        return;
-    default:
-        for (int j = 0; j < count; j++)
-            ((uint8_t *)data)[at + j * stride] = (uint8_t)(int)whole(v[j], low, high);
-    }
-}
-
 static void scale_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
                        int count, double *v)
 {
     double line[GEMM_FINISH_MAX];
-    load_line(t, data, at, stride, count, line);
+    mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] *= line[j];
 }
 
@@ -64,7 +17,7 @@ static void add_line(const mica_tensor *t, const void *data, int64_t at, int64_t
                      double *v)
 {
     double line[GEMM_FINISH_MAX];
-    load_line(t, data, at, stride, count, line);
+    mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] += line[j];
 }
 
@@ -123,7 +76,7 @@ static void apply_scales(const gemm_finish *f, int64_t row, int64_t col, int cou
 static void add_old(const gemm_finish *f, int64_t c_at, int count, double *v)
 {
     double old[GEMM_FINISH_MAX];
-    load_line(&f->desc->c, f->args[MICA_GEMM_C], c_at, f->shape->c_n, count, old);
+    mica_to_f64(f->desc->c.dtype, f->args[MICA_GEMM_C], c_at, f->shape->c_n, old, count);
     for (int j = 0; j < count; j++) old[j] *= f->beta;
     for (int j = 0; j < count; j++) v[j] += old[j];
 }
@@ -141,5 +94,5 @@ void gemm_finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, 
     if (f->beta != 0) add_old(f, c_at, count, v);
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++)
         apply_step(f, d->epilogue[i], r_at, col, count, v);
-    store_line(&d->c, f->args[MICA_GEMM_C], c_at, s->c_n, count, v);
+    mica_from_f64(d->c.dtype, f->args[MICA_GEMM_C], c_at, s->c_n, v, count);
 }

@@ -292,11 +292,11 @@ static int64_t terms(const void *desc)
     return n > 1 ? n : 1;
 }
 
-/* Types with the digits for it get the case that breaks one-pass variances: a mean of many standard
- * deviations. */
+/* A mean of many standard deviations, which one-pass variances do not survive; as far as the type
+ * has the digits for it. */
 static double far_from_zero(mica_dtype dtype)
 {
-    return dtype == MICA_F64 || dtype == MICA_F32 ? 1e4 : dtype == MICA_F16 ? 64 : 8;
+    return dtype == MICA_F64 || dtype == MICA_F32 ? 1e3 : dtype == MICA_F16 ? 64 : 8;
 }
 
 static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
@@ -307,7 +307,10 @@ static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, doubl
     mica_store_fn store = mica_dtype_store(t->dtype);
     int64_t count = mica_tensor_count(t);
     bool positive = arg == MICA_NORM_RSTD || arg == MICA_NORM_RUNNING_VAR;
-    bool offset = arg == MICA_NORM_X && kind == MICA_FILL_SAME_SIGN;
+    /* Tiny sets have no variance to speak of; bwd does not form statistics. */
+    bool offset = arg == MICA_NORM_X && kind == MICA_FILL_SAME_SIGN &&
+                  d->pass == MICA_NORM_FWD && d->mode == MICA_NORM_TRAIN &&
+                  mica_norm_set_size(d) > 4;
     if (!positive && !offset) return false;
     seed = mica_random_bits(seed, (uint64_t)arg + 1);
     for (int64_t i = 0; i < count; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CPU engine in double: x of f64. */
 #include "ops/norm/norm_cpu.h"
+#include "ops/shared/convert.h"
 #include "cpu/cpu.h"
 
 typedef double real;
@@ -9,15 +10,13 @@ static const mica_dtype real_type = MICA_F64;
 static void load_run(mica_dtype type, const void *data, int64_t offset, int64_t stride, double *out,
                      int64_t n)
 {
-    mica_load_fn load = mica_dtype_load(type);
-    for (int64_t i = 0; i < n; i++) out[i] = load(data, offset + i * stride);
+    mica_to_f64(type, data, offset, stride, out, n);
 }
 
 static void store_run(mica_dtype type, void *data, int64_t offset, int64_t stride, const double *in,
                       int64_t n)
 {
-    mica_store_fn store = mica_dtype_store(type);
-    for (int64_t i = 0; i < n; i++) store(data, offset + i * stride, in[i]);
+    mica_from_f64(type, data, offset, stride, in, n);
 }
 
 static void activate(const mica_norm_desc *d, const double *v, double *out, int64_t n)

@@ -260,26 +260,33 @@ static bool any_present(const truth *t, int a, int b)
     return t->v[a].data || t->v[b].data;
 }
 
+static int threads_for(const truth *t)
+{
+    return mica_cpu_threads_for(64 * (double)mica_tensor_count(&t->d->x));
+}
+
 static void forward_all(const truth *t)
 {
+    int threads = threads_for(t);
     bool wanted = mica_tensor_count(&t->d->x) > 0 ||
                   any_present(t, MICA_NORM_MEAN, MICA_NORM_RSTD) ||
                   any_present(t, MICA_NORM_RUNNING_MEAN, MICA_NORM_RUNNING_VAR);
     int64_t count = wanted ? t->sets.kept.count : 0;
-#pragma omp parallel for schedule(static) num_threads(mica_cpu_threads())
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t set = 0; set < count; set++) forward_set(t, set);
 }
 
 /* dscale and dbias come first: dx may stand where dy stood. */
 static void backward_all(const truth *t)
 {
+    int threads = threads_for(t);
     bool affine = any_present(t, MICA_NORM_DSCALE, MICA_NORM_DBIAS);
     int64_t channels = affine ? t->channels.kept.count : 0;
-#pragma omp parallel for schedule(static) num_threads(mica_cpu_threads())
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t channel = 0; channel < channels; channel++) backward_channel(t, channel);
     int64_t count =
         mica_tensor_count(&t->d->x) > 0 && t->v[MICA_NORM_DX].data ? t->sets.kept.count : 0;
-#pragma omp parallel for schedule(static) num_threads(mica_cpu_threads())
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t set = 0; set < count; set++) backward_set(t, set);
 }
 
