@@ -3,7 +3,7 @@
  * cache, rows shared out to threads. Any strides and types, no workspace. Memory-bound for the
  * piecewise functions; exp, tanh and erf cost a few ns per element. */
 #include "ops/activation/activation.h"
-#include "ops/shared/activation_rows.h"
+#include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/layout.h"
 #include "cpu/cpu.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CPU engine in float: x of f32, f16, bf16. */
 #include "ops/norm/norm_cpu.h"
-#include "ops/shared/activation_rows.h"
+#include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
 

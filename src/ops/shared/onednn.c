@@ -10,7 +10,6 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <dnnl.h>
@@ -278,12 +277,12 @@ bool mica_onednn_exact_int8(void)
 #endif
 }
 
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x)  TEXT_OF_(x)
 const char *mica_onednn_version(void)
 {
-    static char text[32]; /* the same bytes from every thread */
-    const dnnl_version_t *v = dnnl_version();
-    snprintf(text, sizeof text, "%d.%d.%d", v->major, v->minor, v->patch);
-    return text;
+    return TEXT_OF(DNNL_VERSION_MAJOR) "." TEXT_OF(DNNL_VERSION_MINOR) "." TEXT_OF(
+        DNNL_VERSION_PATCH);
 }
 
 /* ---- making ---- */
@@ -365,9 +364,8 @@ static mica_status make_reorder(mica_onednn *p, int i, const md *user, mica_why 
     return MICA_OK;
 }
 
-static mica_status make_primitive(mica_onednn *p, maker *m, mica_why *why)
+static mica_status make_description(mica_onednn *p, const maker *m, mica_why *why)
 {
-    const mica_onednn_spec *spec = m->spec;
     dnnl_status_t s = make_pd(m, &p->pd);
     if (s != dnnl_success)
         return mica_refuse(why, "oneDNN %s has no primitive for it (its status %d)",
@@ -375,6 +373,12 @@ static mica_status make_primitive(mica_onednn *p, maker *m, mica_why *why)
     if (!strncmp(mica_onednn_name(p), "ref", 3))
         return mica_refuse(why, "oneDNN %s has only its reference loops for it",
                            mica_onednn_version());
+    return MICA_OK;
+}
+
+static mica_status make_primitive(mica_onednn *p, const maker *m, mica_why *why)
+{
+    const mica_onednn_spec *spec = m->spec;
     if (dnnl_primitive_create(&p->primitive, p->pd))
         return mica_refuse(why, "oneDNN could not make the primitive");
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) {
@@ -455,9 +459,29 @@ static mica_status describe_all(maker *m, mica_why *why)
     return make_attr(m, why);
 }
 
-mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
+/* The whole primitive, or with `probe` only its description. */
+static mica_status make(mica_onednn *p, const mica_onednn_spec *spec, bool probe, mica_why *why)
 {
-    *primitive = NULL;
+    maker m = {.spec = spec};
+    mica_status status = MICA_OK;
+    if (dnnl_engine_create(&p->engine, dnnl_cpu, 0))
+        status = mica_refuse(why, "oneDNN has no CPU engine");
+    m.engine = p->engine;
+    if (status == MICA_OK) status = describe_all(&m, why);
+    if (status == MICA_OK) status = make_description(p, &m, why);
+    if (status == MICA_OK && !probe) status = make_primitive(p, &m, why);
+    for (int i = 0; i < CONTEXTS && status == MICA_OK && !probe; i++)
+        if (make_context(p, &m, &p->contexts[i]))
+            status = mica_refuse(why, "oneDNN could not make memory objects");
+    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) md_drop(&m.tensor[i]);
+    md_drop(&m.bias);
+    if (m.attr) dnnl_primitive_attr_destroy(m.attr);
+    return status;
+}
+
+static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn **primitive,
+                          mica_why *why)
+{
     mica_onednn *p = mica_alloc(sizeof *p);
     if (!p) return mica_fail_memory(sizeof *p);
     p->kind = spec->kind;
@@ -465,25 +489,24 @@ mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primi
     p->threads = mica_cpu_threads();
     int before = omp_get_max_threads();
     omp_set_num_threads(p->threads);
-    maker m = {.spec = spec};
-    mica_status status = MICA_OK;
-    if (dnnl_engine_create(&p->engine, dnnl_cpu, 0))
-        status = mica_refuse(why, "oneDNN has no CPU engine");
-    m.engine = p->engine;
-    if (status == MICA_OK) status = describe_all(&m, why);
-    if (status == MICA_OK) status = make_primitive(p, &m, why);
-    for (int i = 0; i < CONTEXTS && status == MICA_OK; i++)
-        if (make_context(p, &m, &p->contexts[i]))
-            status = mica_refuse(why, "oneDNN could not make memory objects");
-    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) md_drop(&m.tensor[i]);
-    md_drop(&m.bias);
-    if (m.attr) dnnl_primitive_attr_destroy(m.attr);
+    mica_status status = make(p, spec, probe, why);
     omp_set_num_threads(before);
-    if (status != MICA_OK)
-        mica_onednn_destroy(p);
-    else
+    if (status == MICA_OK && !probe)
         *primitive = p;
+    else
+        mica_onednn_destroy(p);
     return status;
+}
+
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why)
+{
+    return create(spec, true, NULL, why);
+}
+
+mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
+{
+    *primitive = NULL;
+    return create(spec, false, primitive, why);
 }
 
 static void drop_memory(dnnl_memory_t memory)
@@ -588,6 +611,30 @@ mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, 
     return MICA_OK;
 }
 
+static dnnl_status_t gemm(const mica_onednn_gemm_args *g)
+{
+    const int32_t zero = 0;
+    char a_t = g->a_t ? 'T' : 'N', b_t = g->b_t ? 'T' : 'N';
+    if (g->type == MICA_F32)
+        return dnnl_sgemm(a_t, b_t, g->m, g->n, g->k, g->alpha, g->a, g->a_ld, g->b, g->b_ld,
+                          g->beta, g->c, g->c_ld);
+    if (g->type == MICA_S8)
+        return dnnl_gemm_s8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b,
+                                 g->b_ld, 0, 0, g->c, g->c_ld, &zero);
+    return dnnl_gemm_u8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b, g->b_ld, 0,
+                             0, g->c, g->c_ld, &zero);
+}
+
+mica_status mica_onednn_gemm(const mica_onednn_gemm_args *g)
+{
+    int before = omp_get_max_threads(), threads = mica_cpu_threads();
+    if (before != threads) omp_set_num_threads(threads);
+    dnnl_status_t s = gemm(g);
+    if (before != threads) omp_set_num_threads(before);
+    if (s) return mica_fail(MICA_INTERNAL, "oneDNN's gemm failed with its status %d", (int)s);
+    return MICA_OK;
+}
+
 #else
 
 const char *mica_onednn_version(void)
@@ -607,6 +654,11 @@ mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primi
 {
     (void)spec;
     *primitive = NULL;
+    return mica_refuse(why, "built without oneDNN");
+}
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why)
+{
+    (void)spec;
     return mica_refuse(why, "built without oneDNN");
 }
 void mica_onednn_destroy(mica_onednn *p)
@@ -636,6 +688,11 @@ bool mica_onednn_ready(const mica_onednn *p)
 mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, void *workspace)
 {
     (void)p, (void)args, (void)workspace;
+    return mica_fail(MICA_INTERNAL, "built without oneDNN");
+}
+mica_status mica_onednn_gemm(const mica_onednn_gemm_args *args)
+{
+    (void)args;
     return mica_fail(MICA_INTERNAL, "built without oneDNN");
 }
 

@@ -61,7 +61,10 @@ bool mica_onednn_has_act(mica_act act);
  * at 16 bits. */
 bool mica_onednn_exact_int8(void);
 
-/* UNSUPPORTED with the reason where oneDNN has nothing better than its reference loops. */
+/* UNSUPPORTED with the reason where oneDNN has nothing better than its reference loops. Cheap: no
+ * code is generated. */
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why);
+/* The primitive itself; the same refusals. */
 mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive,
                                mica_why *why);
 void mica_onednn_destroy(mica_onednn *primitive); /* NULL is allowed */
@@ -76,5 +79,18 @@ double mica_onednn_reorder_bytes(const mica_onednn *primitive);
 bool mica_onednn_ready(const mica_onednn *primitive);
 mica_status mica_onednn_run(const mica_onednn *primitive, const mica_onednn_args *args,
                             void *workspace);
+
+/* c = alpha a b + beta c, rows apart by ld elements, columns by 1; a_t, b_t: the matrix is stored
+ * transposed. type f32: all three are; s8 or u8: a is, b is s8, c s32 with exact sums, alpha 1 and
+ * beta 0. beta = 0 does not read c. Inside a parallel region it runs on one thread. */
+typedef struct mica_onednn_gemm_args {
+    mica_dtype type;
+    bool a_t, b_t;
+    int64_t m, n, k, a_ld, b_ld, c_ld;
+    float alpha, beta;
+    const void *a, *b;
+    void *c;
+} mica_onednn_gemm_args;
+mica_status mica_onednn_gemm(const mica_onednn_gemm_args *args);
 
 #endif

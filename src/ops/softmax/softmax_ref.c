@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax, the truth. Magnitudes: an f32 engine computes x - max with an error of one unit of its
- * size, which exp turns into a relative error; so each exponential enters with 1 + |x - max|. */
+ * size, which exp turns into a relative error of the exponential and, weighted, of the sum. The
+ * tolerance multiplies magnitudes by the growth of a sum of n terms, which that error does not
+ * take part in: so it enters divided by it. */
 #include "ops/softmax/softmax.h"
 #include "ops/shared/rows.h"
 #include "cpu/cpu.h"
 
 #include <math.h>
+
+/* Units that rounding a sum of n terms may add up to (the contract's phi, in units). */
+static double growth(int64_t n)
+{
+    return fmax(1, fmin((double)n, 4 * sqrt((double)n)));
+}
 
 static void forward(const mica_softmax_desc *d, const mica_view *x, int64_t xo, const mica_view *y,
                     int64_t yo)
@@ -19,13 +27,14 @@ static void forward(const mica_softmax_desc *d, const mica_view *x, int64_t xo, 
         spread += e > 0 ? e * fabs(v) : 0;
     }
     spread /= sum;
+    double by = 1 / growth(n);
     for (int64_t a = 0; a < n; a++) {
         double v = mica_get(x, xo + a * xs) - max;
         if (d->log) {
-            mica_put(y, yo + a * ys, v - log(sum), fabs(v) + log(sum) + 1 + spread);
+            mica_put(y, yo + a * ys, v - log(sum), 1 + (fabs(v) + log(sum) + spread) * by);
         } else {
             double p = exp(v) / sum;
-            mica_put(y, yo + a * ys, p, p > 0 ? p * (1 + fabs(v) + spread) : p);
+            mica_put(y, yo + a * ys, p, p > 0 ? p * (1 + (fabs(v) + spread) * by) : p);
         }
     }
 }
@@ -47,7 +56,7 @@ static void backward(const mica_softmax_desc *d, const mica_view *y, int64_t yo,
         if (d->log) {
             double p = exp(v);
             mica_put(dx, dxo + a * dxs, g - p * sum,
-                     fabs(g) + (1 + 2 * MICA_EXP_ULPS) * p * magnitude);
+                     fabs(g) + (1 + 2 * MICA_EXP_ULPS / growth(n)) * p * magnitude);
         } else {
             mica_put(dx, dxo + a * dxs, v * (g - sum), fabs(v) * (fabs(g) + magnitude));
         }

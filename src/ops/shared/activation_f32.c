@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Activations of runs of f32 values. */
-#include "ops/shared/activation_rows.h"
+ * Activations of runs of f32. */
+#include "ops/shared/activation_f32.h"
 #include "cpu/cpu.h"
 
 #include <math.h>
