@@ -134,7 +134,7 @@ template <typename T, typename A>
 __device__ __forceinline__ running<A> running_read(const T *from, long long n, long long along,
                                                    bool whole, A *total)
 {
-    constexpr int BATCH = VECTOR < 16 ? 16 / VECTOR : 1;
+    constexpr int VALUES = sizeof(A) == 8 ? 8 : 16, BATCH = VECTOR < VALUES ? VALUES / VECTOR : 1;
     running<A> r = {negative_infinity<A>(), (A)0};
     for (long long j = 0; position(j) < n; j += BATCH) {
         A v[BATCH * VECTOR];
