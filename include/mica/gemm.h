@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Matrix multiplication, batched and strided: c = epilogue(alpha * a b + beta * c).
- * a is [batch x] M x K, b is [batch x] K x N, c is [batch x] M x N. Transposes are strides:
- * layout t in text. Batch dimensions of size 1 are broadcast.
- * Types: f64 f32 f16 bf16 and mixtures c in f32; s8 and u8 by s8 with exact s32 sums, c s32, f32
- * or s8; e4m3 and e5m2 in any pairing, c f32 f16 bf16, times scale_a and scale_b.  */
+ * Matrix multiplication, batched and strided:
+ *
+ *     c[m,n] = epilogue(alpha * scale_a[m] * scale_b[n] * sum_k a[m,k] b[k,n] + beta * c[m,n])
+ *
+ * a is [batch x] M x K, b is [batch x] K x N, c is [batch x] M x N, ranks 2 to 8. Batch dimensions
+ * are aligned at the last one; those of size 1, or missing in a or b, are broadcast. Transposes are
+ * strides: layout t in text.
+ * Types: f64 by f64, c f64 or f32; f32, f16 and bf16 in any pairing, c any of them; s8 or u8 by s8
+ * with exact integer sums, c s32, s8, u8, f32, f16 or bf16; e4m3 and e5m2 in any pairing, c f32,
+ * f16 or bf16. With integer inputs all that follows the sum is computed in double precision and
+ * rounded once, to nearest even; integers saturate.
+ * beta = 0 does not read c. K = 0 is a sum of nothing: c = epilogue(beta * c). M, N or a batch of
+ * 0: nothing to do. The residual may be the same memory as c if the two tensors are equal. */
 #ifndef MICA_GEMM_H
 #define MICA_GEMM_H
 
@@ -29,14 +37,15 @@ enum { MICA_GEMM_ALPHA, MICA_GEMM_BETA };
 
 typedef struct mica_gemm_desc {
     mica_tensor a, b;
-    mica_tensor c; /* inferred: packed, of a's type (f32 for narrow types, s32 for s8) */
-    mica_compute compute;
-    mica_tensor scale_a; /* f32: 1 element, or M (one per row of a); absent: 1 */
-    mica_tensor scale_b; /* f32: 1 element, or N (one per column of b); absent: 1 */
+    mica_tensor c; /* inferred: packed; of the inputs' type if they agree, else f32; f32 for e4m3
+                      and e5m2, s32 for s8 and u8. With a type only, the rest is inferred. */
+    mica_compute compute; /* tf32 allows engines to round f32 inputs; it has no effect on others */
+    mica_tensor scale_a;  /* f32, 8-bit inputs only: 1 element, or M (one per row); absent: 1 */
+    mica_tensor scale_b;  /* f32, 8-bit inputs only: 1 element, or N (one per column); absent: 1 */
     int32_t epilogue[MICA_MAX_STEPS];
     double act_a, act_b;
-    mica_tensor bias, scale, shift; /* N; inferred as f32 (f64 for f64) */
-    mica_tensor residual;           /* as c; inferred */
+    mica_tensor bias, scale, shift; /* N; inferred as f32 (f64 if c is f64) */
+    mica_tensor residual;           /* inferred as c; f64 f32 f16 bf16 s32 s8 u8 */
 } mica_gemm_desc;
 
 /* Makes a plan; see mica_plan_create. */

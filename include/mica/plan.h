@@ -139,6 +139,7 @@ typedef struct mica_arg_info {
     mica_dir dir;       /* MICA_UNUSED: leave the pointer NULL */
     bool optional;      /* may be NULL at run time */
     mica_tensor tensor; /* as inferred; the pointer is that of element 0 */
+    int alias;          /* argument whose memory it may share, if the tensors are equal; or -1 */
 } mica_arg_info;
 /* index counts as the family's enumerators do (MICA_CONV_X); MICA_INVALID past the last. */
 MICA_API mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info);
@@ -173,6 +174,10 @@ MICA_API mica_status mica_op_field(const char *op, int index, mica_field_info *i
 MICA_API size_t mica_op_desc_size(const char *op);
 /* Run-time scalars: name and default. */
 MICA_API mica_status mica_op_scalar(const char *op, int index, const char **name, double *value);
+/* An argument for pass number `pass` (of the spellings of the first field, if that is called
+ * "pass"; else 0): name, direction, whether it is optional and its alias; the tensor is left out.
+ */
+MICA_API mica_status mica_op_arg(const char *op, int index, int pass, mica_arg_info *info);
 MICA_API const char *mica_op_doc(const char *op);
 /* "cpu" or "cuda" engines of an operation in the library's order; NULL past the last. */
 MICA_API const char *mica_op_engine(const char *op, int index);
@@ -190,6 +195,9 @@ MICA_API const double *mica_problem_scalars(const mica_problem *problem);
 MICA_API mica_status mica_problem_arg(const mica_problem *problem, int index, mica_arg_info *info);
 /* Arithmetic and least memory traffic: each input read once, each output written once. */
 MICA_API void mica_problem_cost(const mica_problem *problem, double *flops, double *bytes);
+/* The least time the device could take by that cost, in milliseconds: of traffic or arithmetic,
+ * whichever is longer. */
+MICA_API double mica_problem_roofline(const mica_context *context, const mica_problem *problem);
 MICA_API mica_status mica_plan_problem(mica_context *context, const mica_problem *problem,
                                        const mica_options *options, mica_plan **plan);
 
@@ -206,6 +214,11 @@ typedef struct mica_verdict {
 /* Engines that do not belong to the context's backend are left out. MICA_INVALID past the last. */
 MICA_API mica_status mica_problem_verdict(mica_context *context, const mica_problem *problem,
                                           int index, mica_verdict *verdict);
+/* Config i of an engine that accepts the problem, as text, best first by the model; "" for an
+ * engine that has only one. MICA_INVALID past the last. */
+MICA_API mica_status mica_problem_config(mica_context *context, const mica_problem *problem,
+                                         const char *engine, int index, char *config, size_t size,
+                                         double *predicted_ms);
 
 /* Numeric contract of a plan's engine: what its rounding may do (docs/numerics in the tour).
  * phi is the factor by which the magnitude sum S of an element enters its tolerance. */

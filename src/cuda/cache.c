@@ -255,7 +255,7 @@ static bool store(int directory, const char *name, const mica_cache_key *key, co
 typedef struct entry {
     char name[2 * MICA_DIGEST_BYTES + 1];
     int64_t bytes;
-    time_t used;
+    struct timespec used;
 } entry;
 
 typedef struct listing {
@@ -267,7 +267,9 @@ typedef struct listing {
 static int older_first(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
-    return x->used < y->used ? -1 : x->used > y->used ? 1 : strcmp(x->name, y->name);
+    if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
+    if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
+    return strcmp(x->name, y->name);
 }
 
 static bool list_one(int directory, const char *name, listing *list)
@@ -291,7 +293,7 @@ static bool list_one(int directory, const char *name, listing *list)
         list->capacity = capacity;
     }
     entry *e = &list->entries[list->count++];
-    *e = (entry){.bytes = st.st_size, .used = st.st_mtime};
+    *e = (entry){.bytes = st.st_size, .used = st.st_mtim};
     memcpy(e->name, name, length + 1);
     list->bytes += st.st_size;
     return true;
@@ -315,12 +317,14 @@ static bool list_entries(int directory, listing *list)
     return sound;
 }
 
-/* Removing a file that another process has open is harmless. */
-static bool prune(int directory, int64_t keep)
+/* Removing a file that another process has open is harmless. spare: the entry that was just
+ * written, which the clock's grain may make as old as others; or "". */
+static bool prune(int directory, int64_t keep, const char *spare)
 {
     listing list;
     bool done = list_entries(directory, &list);
     for (size_t i = 0; done && i < list.count && list.bytes > keep; i++) {
+        if (!strcmp(list.entries[i].name, spare)) continue;
         if (mica_unlink_at(directory, list.entries[i].name) != 0 && errno != ENOENT)
             done = false;
         else
@@ -343,7 +347,7 @@ void mica_cache_write(const mica_cache_key *key, const void *blob, size_t bytes)
     entry_name(key, name);
     if (store(directory, name, key, blob, bytes, true) ||
         store(directory, name, key, blob, bytes, false))
-        prune(directory, limit);
+        prune(directory, limit, name);
     else
         note_once(path, strerror(errno));
     close(directory);
@@ -383,7 +387,7 @@ mica_status mica_cuda_cache_prune(int64_t keep_bytes)
         if (!path[0] || (stat(path, &st) != 0 && errno == ENOENT)) return MICA_OK;
         return mica_fail(MICA_IO, "%s: %s", path, reason);
     }
-    bool done = prune(directory, keep_bytes);
+    bool done = prune(directory, keep_bytes, "");
     int error = errno;
     close(directory);
     return done ? MICA_OK : mica_fail(MICA_IO, "%s: %s", path, strerror(error));

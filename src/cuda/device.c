@@ -187,7 +187,8 @@ void mica_cuda_close(mica_cuda *cuda)
     /* In a forked child the lock may be held by a thread that does not exist there. */
     if (!cuda || mica_forked()) return;
     mica_kernels_unload(cuda);
-    if (cuda->context) MICA_CU_RELEASE(cuda, cuDevicePrimaryCtxRelease, cuda->device);
+    if (cuda->context && !mica_device_lost(cuda->ordinal))
+        MICA_CU_RELEASE(cuda, cuDevicePrimaryCtxRelease, cuda->device);
     delete_device(cuda);
 }
 
@@ -231,6 +232,17 @@ mica_status mica_cuda_enter(const mica_cuda *cuda, bool *pushed)
     MICA_TRY(MICA_CU(cuda, cuCtxPushCurrent, cuda->context));
     *pushed = true;
     return MICA_OK;
+}
+
+bool mica_cuda_enter_quietly(const mica_cuda *cuda, bool *pushed)
+{
+    *pushed = false;
+    if (mica_forked() || cuda->ordinal < 0 || mica_device_lost(cuda->ordinal)) return false;
+    void *current = NULL;
+    if (mica_driver.cuCtxGetCurrent(&current) != 0) return false;
+    if (current == cuda->context) return true;
+    *pushed = mica_driver.cuCtxPushCurrent(cuda->context) == 0;
+    return *pushed;
 }
 
 void mica_cuda_leave(const mica_cuda *cuda, bool pushed)

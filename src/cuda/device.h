@@ -26,6 +26,9 @@ mica_status mica_cuda_usable(const mica_cuda *cuda);
 /* The same, then makes the device's context current. *pushed: hand it to mica_cuda_leave, which
  * restores what the caller had. Nothing is pushed if the context is current already. */
 mica_status mica_cuda_enter(const mica_cuda *cuda, bool *pushed);
+/* For giving things back: no fault is injected and nothing reported; false where there is nothing
+ * to give back to (offline, lost, forked). */
+bool mica_cuda_enter_quietly(const mica_cuda *cuda, bool *pushed);
 void mica_cuda_leave(const mica_cuda *cuda, bool pushed);
 
 /* Unloads every kernel: part of closing. */

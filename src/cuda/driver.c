@@ -202,10 +202,14 @@ static struct {
 } devices[MICA_MAX_DEVICES];
 static pthread_mutex_t lost_mutex = PTHREAD_MUTEX_INITIALIZER;
 
+bool mica_device_lost(int ordinal)
+{
+    return ordinal >= 0 && atomic_load_explicit(&devices[ordinal].lost, memory_order_acquire);
+}
+
 mica_status mica_device_lost_check(int ordinal)
 {
-    if (ordinal < 0 || !atomic_load_explicit(&devices[ordinal].lost, memory_order_acquire))
-        return MICA_OK;
+    if (!mica_device_lost(ordinal)) return MICA_OK;
     return mica_fail(MICA_DEVICE_LOST,
                      "cuda:%d is lost to this process since %s; start a new process (the CPU "
                      "backend still works)",

@@ -125,6 +125,7 @@ static inline mica_status mica_driver_check(const struct mica_cuda *cuda, const 
 #define MICA_MAX_DEVICES 64
 /* MICA_OK, or DEVICE_LOST with the event that lost it. */
 mica_status mica_device_lost_check(int ordinal);
+bool mica_device_lost(int ordinal);
 
 /* Opens `value` (an absolute path, from the variable `variable`) or, if it is NULL, the first of
  * the names that the loader finds; appends to `looked` where and why not. NULL if none. */

@@ -229,6 +229,13 @@ static mica_image *find_locked(const mica_image_request *request)
     return image;
 }
 
+mica_status mica_image_repeat(mica_status status, const char *error, const char *entry)
+{
+    if (error) return mica_fail(status, "%s", error);
+    return mica_fail(status, "kernel %s: %s, and no memory for the reason", entry,
+                     mica_status_name(status));
+}
+
 /* Another thread is building it, or did. */
 static mica_status wait_locked(mica_image *image, mica_image **out)
 {
@@ -238,7 +245,7 @@ static mica_status wait_locked(mica_image *image, mica_image **out)
         *out = image;
         return MICA_OK;
     }
-    mica_status status = mica_fail(image->status, "%s", image->error ? image->error : "");
+    mica_status status = mica_image_repeat(image->status, image->error, image->entry);
     put_locked(image);
     return status;
 }

@@ -4,7 +4,6 @@
 #include "cuda/device.h"
 #include "cuda/image.h"
 #include "cuda/kernel.h"
-#include "base/log.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -35,7 +34,8 @@ static mica_kernel *find_locked(mica_cuda *cuda, const unsigned char *digest)
 
 static void delete_kernel(mica_kernel *k)
 {
-    if (k->module) MICA_CU_RELEASE(k->cuda, cuModuleUnload, k->module);
+    if (k->module && !mica_device_lost(k->cuda->ordinal))
+        MICA_CU_RELEASE(k->cuda, cuModuleUnload, k->module);
     mica_image_put(k->image);
     mica_release(k);
 }
@@ -187,7 +187,7 @@ static mica_status get_images(job **jobs, int count)
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < count; i++)
         if (jobs[i]->status != MICA_OK)
-            return mica_fail(jobs[i]->status, "%s", jobs[i]->error ? jobs[i]->error : "");
+            return mica_image_repeat(jobs[i]->status, jobs[i]->error, jobs[i]->request.spec->entry);
     return MICA_OK;
 }
 
@@ -274,14 +274,13 @@ void mica_kernel_put(mica_kernel *kernel)
 {
     if (!kernel || mica_forked()) return;
     mica_cuda *cuda = kernel->cuda;
-    bool pushed = false, real = cuda->ordinal >= 0;
-    bool entered = real && mica_cuda_enter(cuda, &pushed) == MICA_OK;
+    bool pushed;
+    mica_cuda_enter_quietly(cuda, &pushed);
     pthread_mutex_lock(&cuda->mutex);
     if (--kernel->refs == 0) {
         move_to_front_locked(cuda, kernel);
         cuda->unused_bytes += (int64_t)kernel->image->bytes;
-        /* Without a current context a module cannot be unloaded: a later put does it. */
-        if (entered || !real) trim_locked(cuda, unused_limit);
+        trim_locked(cuda, unused_limit);
     }
     pthread_mutex_unlock(&cuda->mutex);
     mica_cuda_leave(cuda, pushed);
@@ -289,9 +288,8 @@ void mica_kernel_put(mica_kernel *kernel)
 
 void mica_kernels_unload(mica_cuda *cuda)
 {
-    bool pushed = false;
-    if (cuda->ordinal >= 0 && mica_cuda_enter(cuda, &pushed) != MICA_OK)
-        mica_log(MICA_LOG_DEBUG, "closing %s: %s", cuda->info.name, mica_error());
+    bool pushed;
+    mica_cuda_enter_quietly(cuda, &pushed);
     while (cuda->kernels) {
         mica_kernel *k = cuda->kernels;
         cuda->kernels = k->next;

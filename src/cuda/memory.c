@@ -45,7 +45,7 @@ mica_status mica_cuda_malloc(mica_cuda *cuda, int64_t bytes, void **memory)
 void mica_cuda_free(mica_cuda *cuda, void *memory)
 {
     bool pushed;
-    if (!memory || mica_cuda_enter(cuda, &pushed) != MICA_OK) return;
+    if (!memory || !mica_cuda_enter_quietly(cuda, &pushed)) return;
     MICA_CU_RELEASE(cuda, cuMemFree, address_of(memory));
     mica_cuda_leave(cuda, pushed);
 }
@@ -104,7 +104,7 @@ mica_status mica_cuda_stream_create(mica_cuda *cuda, void **stream)
 void mica_cuda_stream_destroy(mica_cuda *cuda, void *stream)
 {
     bool pushed;
-    if (!stream || mica_cuda_enter(cuda, &pushed) != MICA_OK) return;
+    if (!stream || !mica_cuda_enter_quietly(cuda, &pushed)) return;
     MICA_CU_RELEASE(cuda, cuStreamDestroy, stream);
     mica_cuda_leave(cuda, pushed);
 }
@@ -131,7 +131,7 @@ mica_status mica_cuda_event_create(mica_cuda *cuda, void **event)
 void mica_cuda_event_destroy(mica_cuda *cuda, void *event)
 {
     bool pushed;
-    if (!event || mica_cuda_enter(cuda, &pushed) != MICA_OK) return;
+    if (!event || !mica_cuda_enter_quietly(cuda, &pushed)) return;
     MICA_CU_RELEASE(cuda, cuEventDestroy, event);
     mica_cuda_leave(cuda, pushed);
 }

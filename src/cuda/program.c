@@ -2,6 +2,7 @@
  * Inlining of includes: what NVRTC sees must be what the cache key is made of. */
 #define _GNU_SOURCE
 #include "cuda/program.h"
+#include "cuda/files.h"
 #include "cuda/sources.h"
 #include "base/env.h"
 #include "base/memory.h"
@@ -10,7 +11,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Types that prologues name ("typedef bf16 x_t;") must be known before them. */
@@ -47,41 +47,39 @@ static mica_status append_line_mark(program *p, int line, const char *name)
     return append(p, mark, (size_t)length);
 }
 
-static char *read_descriptor(int fd)
+static mica_status read_file(const char *path, int fd, char **text)
 {
     struct stat st;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > MAX_SOURCE) return NULL;
-    size_t size = (size_t)st.st_size, have = 0;
-    char *text = mica_alloc(size + 1);
-    while (text && have < size) {
-        ssize_t n = mica_fault_due(MICA_FAULT_FILE) ? -1 : read(fd, text + have, size - have);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            mica_release(text);
-            return NULL;
-        }
-        have += (size_t)n;
-    }
-    return text;
+    if (mica_stat_fd(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_SOURCE)
+        return mica_fail(MICA_IO, "%s is not a file of at most %d bytes", path, MAX_SOURCE);
+    *text = mica_alloc((size_t)st.st_size + 1);
+    if (!*text) return mica_fail_memory((size_t)st.st_size + 1);
+    if (mica_read_all(fd, *text, (size_t)st.st_size)) return MICA_OK;
+    mica_release(*text);
+    *text = NULL;
+    return mica_fail(MICA_IO, "%s could not be read", path);
 }
 
-/* The text of a source, or NULL. *owned: to be released (it came from MICA_KERNEL_DIR). */
-static const char *find_source(const char *name, char **owned)
+/* The text of a source; NULL if there is none of that name. *owned: to be released, because it came
+ * from MICA_KERNEL_DIR. */
+static mica_status find_source(const char *name, const char **text, char **owned)
 {
     const char *directory = mica_env(MICA_ENV_KERNEL_DIR);
-    *owned = NULL;
-    if (directory) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s", directory, name);
-        int fd = mica_fault_due(MICA_FAULT_FILE) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) return NULL;
-        *owned = read_descriptor(fd);
-        close(fd);
-        return *owned;
+    *text = *owned = NULL;
+    if (!directory) {
+        for (const mica_source *s = mica_sources; s->name && !*text; s++)
+            if (!strcmp(s->name, name)) *text = s->text;
+        return MICA_OK;
     }
-    for (const mica_source *s = mica_sources; s->name; s++)
-        if (!strcmp(s->name, name)) return s->text;
-    return NULL;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = mica_open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return MICA_OK;
+    if (fd < 0) return mica_fail(MICA_IO, "%s could not be opened: %s", path, strerror(errno));
+    mica_status status = read_file(path, fd, owned);
+    close(fd);
+    *text = *owned;
+    return status;
 }
 
 static bool is_seen(const program *p, const char *name)
@@ -121,7 +119,8 @@ static mica_status add_include(program *p, const char *name, const char *from, b
         *found = is_seen(p, candidates[i]);
         if (*found) return MICA_OK;
         char *owned;
-        const char *text = find_source(candidates[i], &owned);
+        const char *text;
+        MICA_TRY(find_source(candidates[i], &text, &owned));
         if (!text) continue;
         *found = true;
         mica_status status = add_file(p, candidates[i], text);
@@ -171,12 +170,13 @@ static mica_status append_prologue(program *p, const char *prologue)
 static mica_status build(program *p, const char *file, const char *prologue)
 {
     char *owned;
-    const char *types = find_source(types_file, &owned);
-    mica_status status = types ? add_file(p, types_file, types) : MICA_OK;
+    const char *text;
+    MICA_TRY(find_source(types_file, &text, &owned));
+    mica_status status = text ? add_file(p, types_file, text) : MICA_OK;
     mica_release(owned);
     MICA_TRY(status);
     MICA_TRY(append_prologue(p, prologue ? prologue : ""));
-    const char *text = find_source(file, &owned);
+    MICA_TRY(find_source(file, &text, &owned));
     if (!text) {
         const char *directory = mica_env(MICA_ENV_KERNEL_DIR);
         return mica_fail(MICA_INTERNAL, "kernel source %s is not in %s", file,

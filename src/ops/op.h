@@ -122,6 +122,8 @@ static inline const mica_tensor *mica_op_tensor(const mica_op *op, const void *d
 {
     return (const mica_tensor *)((const char *)desc + op->args[i].tensor);
 }
+/* Index of the argument of that name, -1 for none or NULL. */
+int mica_op_arg_index(const mica_op *op, const char *name);
 /* Least bytes moved. */
 double mica_op_bytes(const mica_op *op, const void *desc);
 /* Time at full bandwidth or full arithmetic rate, whichever is longer, in milliseconds. */

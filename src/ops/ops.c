@@ -44,6 +44,13 @@ mica_dir mica_op_dir(const mica_op *op, const void *desc, int i)
     return op->args[i].dir[mica_op_pass(op, desc)];
 }
 
+int mica_op_arg_index(const mica_op *op, const char *name)
+{
+    for (int i = 0; name && i < op->arg_count; i++)
+        if (!strcmp(op->args[i].name, name)) return i;
+    return -1;
+}
+
 int64_t mica_offset(const mica_tensor *t, int64_t i)
 {
     int64_t offset = 0;
@@ -275,6 +282,20 @@ mica_status mica_op_scalar(const char *name, int index, const char **scalar, dou
         return mica_fail(MICA_INVALID, "scalar %d: %s has %d", index, name, op->scalar_count);
     *scalar = op->scalars[index].name;
     *value = op->scalars[index].def;
+    return MICA_OK;
+}
+
+mica_status mica_op_arg(const char *name, int index, int pass, mica_arg_info *info)
+{
+    const mica_op *op;
+    MICA_TRY(named(name, &op));
+    if (index < 0 || index >= op->arg_count || pass < 0 || pass > 2)
+        return mica_fail(MICA_INVALID, "argument %d of pass %d: %s has %d arguments", index, pass,
+                         name, op->arg_count);
+    const mica_arg *a = &op->args[index];
+    *info = (mica_arg_info){
+        .name = a->name, .optional = a->optional, .alias = mica_op_arg_index(op, a->alias)};
+    info->dir = a->dir[strcmp(op->fields[0].name, "pass") == 0 ? pass : 0];
     return MICA_OK;
 }
 

@@ -62,13 +62,6 @@ mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *
 
 /* ---- building ---- */
 
-static int arg_index(const mica_op *op, const char *name)
-{
-    for (int i = 0; name && i < op->arg_count; i++)
-        if (!strcmp(op->args[i].name, name)) return i;
-    return -1;
-}
-
 static void make_rules(mica_full_plan *full)
 {
     const mica_op *op = full->plan.op;
@@ -82,7 +75,7 @@ static void make_rules(mica_full_plan *full)
         mica_rule rule = {.arg = i,
                           .output = dir != MICA_IN,
                           .optional = op->args[i].optional,
-                          .alias = arg_index(op, op->args[i].alias),
+                          .alias = mica_op_arg_index(op, op->args[i].alias),
                           .align_mask = bytes > 1 ? (uintptr_t)bytes - 1 : 0};
         rule.span = mica_tensor_span(t, &rule.first);
         if (rule.output && rule.span > 0) full->empty = false;

@@ -84,7 +84,8 @@ mica_status mica_problem_arg(const mica_problem *p, int index, mica_arg_info *in
         return mica_fail(MICA_INVALID, "argument %d: %s has %d", index, p->op->name,
                          p->op->arg_count);
     *info = (mica_arg_info){p->op->args[index].name, mica_op_dir(p->op, p->desc, index),
-                            p->op->args[index].optional, *mica_op_tensor(p->op, p->desc, index)};
+                            p->op->args[index].optional, *mica_op_tensor(p->op, p->desc, index),
+                            mica_op_arg_index(p->op, p->op->args[index].alias)};
     return MICA_OK;
 }
 
@@ -94,6 +95,11 @@ void mica_problem_cost(const mica_problem *p, double *flops, double *bytes)
     *flops = 0;
     if (p->op->cost) p->op->cost(p->desc, flops, &traffic);
     *bytes = mica_op_bytes(p->op, p->desc);
+}
+
+double mica_problem_roofline(const mica_context *c, const mica_problem *p)
+{
+    return mica_roofline_ms(p->op, p->desc, &c->device);
 }
 
 /* ---- verdicts ---- */
@@ -128,6 +134,20 @@ mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int ind
     return MICA_OK;
 }
 
+mica_status mica_problem_config(mica_context *c, const mica_problem *p, const char *engine,
+                                int index, char *config, size_t size, double *predicted_ms)
+{
+    if (!c || !p || !engine) return mica_fail(MICA_INVALID, "context, problem or engine is NULL");
+    mica_candidate list[MICA_MAX_CANDIDATES];
+    mica_options only = {.engine = engine, .nondeterministic = true};
+    int count = mica_candidates(c, p->op, p->desc, &only, list, NULL);
+    if (index < 0 || index >= count)
+        return mica_fail(MICA_INVALID, "config %d: %s has %d here", index, engine, count);
+    mica_config_text(list[index].engine, &list[index].config, config, size);
+    if (predicted_ms) *predicted_ms = list[index].predicted_ms;
+    return MICA_OK;
+}
+
 /* ---- truth ---- */
 
 typedef struct truth {
@@ -158,7 +178,7 @@ static mica_status output_view(const mica_problem *p, int i, mica_dir dir, void 
         result = t->owned[i] = mica_alloc((size_t)count * sizeof *result);
         if (!result) return mica_fail_memory((size_t)count * sizeof *result);
     }
-    if (reads_old(p, dir) && count) MICA_TRY(mica_tensor_load(given, old, result));
+    if (reads_old(p, dir) && count && old) MICA_TRY(mica_tensor_load(given, old, result));
     mica_tensor packed = mica_tensor_packed(MICA_F64, given->rank, given->dims);
     t->views[i] = (mica_view){packed, result, magnitude, mica_dtype_load(MICA_F64),
                               mica_dtype_store(MICA_F64)};

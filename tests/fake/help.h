@@ -4,7 +4,11 @@
 #ifndef MICA_TESTS_FAKE_HELP_H
 #define MICA_TESTS_FAKE_HELP_H
 
+#include "fake.h"
+
+#include <dlfcn.h>
 #include <ftw.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +16,7 @@
 #include <unistd.h>
 
 static char help_directory[256];
+static void *help_driver, *help_nvrtc;
 
 static int help_remove(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -43,6 +48,85 @@ static inline void help_kernel(const char *name, const char *text)
     char path[512];
     snprintf(path, sizeof path, "%s/src/%s", help_directory, name);
     help_write(path, text, strlen(text));
+}
+
+/* Has the library load the fakes, which lie in fake/ beside or above the test. Call before anything
+ * of the library. */
+static inline void help_fakes(void)
+{
+    static const char *const ups[] = {"", "../", "../../"};
+    char self[512], path[1024], *real = NULL;
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = 0;
+    *strrchr(self, '/') = 0;
+    for (int i = 0; i < 3 && !real; i++) {
+        snprintf(path, sizeof path, "%s/%sfake/libcuda.so.1", self, ups[i]);
+        real = realpath(path, NULL);
+    }
+    if (!real) {
+        fprintf(stderr, "no fake/libcuda.so.1 beside or above %s\n", self);
+        exit(99);
+    }
+    *strrchr(real, '/') = 0;
+    snprintf(path, sizeof path, "%s/libcuda.so.1", real);
+    setenv("MICA_CUDA_DRIVER", path, 1);
+    help_driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    snprintf(path, sizeof path, "%s/libnvrtc.so.13", real);
+    setenv("MICA_NVRTC", path, 1);
+    help_nvrtc = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    free(real);
+    if (!help_driver || !help_nvrtc) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(99);
+    }
+}
+
+/* Sets a function pointer, through an object pointer as POSIX asks for. */
+static inline void help_find(void *library, const char *name, void *function)
+{
+    *(void **)function = dlsym(library, name);
+    if (*(void **)function) return;
+    fprintf(stderr, "the fake has no %s\n", name);
+    exit(99);
+}
+
+static inline fake_books help_books(void)
+{
+    fake_books books;
+    fake_get_books_fn *get;
+    help_find(help_driver, "fake_get_books", &get);
+    get(&books);
+    return books;
+}
+
+static inline fake_launch help_launch(void)
+{
+    fake_launch launch;
+    fake_get_launch_fn *get;
+    help_find(help_driver, "fake_get_launch", &get);
+    get(&launch);
+    return launch;
+}
+
+static inline void help_fail(const char *call, int code, long n, bool sticky)
+{
+    fake_fail_fn *fail;
+    help_find(help_driver, "fake_fail", &fail);
+    fail(call, code, n, sticky);
+}
+
+static inline long help_compiles(void)
+{
+    fake_compiles_fn *count;
+    help_find(help_nvrtc, "fake_compiles", &count);
+    return count();
+}
+
+static inline long help_programs(void)
+{
+    fake_programs_fn *count;
+    help_find(help_nvrtc, "fake_programs", &count);
+    return count();
 }
 
 /* Call first in main. source: __FILE__ of the test, in tests/unit. */

@@ -31,7 +31,7 @@ sound_tree() {
     put src/ops/b/b.h '#include "ops/op.h"\n'
     put src/plan/plan.c '#include "ops/op.h"\n#include "cuda/cuda.h"\n'
     put src/plan/plan.h '#include "mica/types.h"\n'
-    put cli/main.c '#include <mica/types.h>\n#include "cli.h"\nint main(void) { printf("x"); exit(0); }\n'
+    put cli/main.c '#include <mica/types.h>\n#include "cli.h"\nint main(void) { char *e = getenv("NO_COLOR"); printf("x"); exit(0); }\n'
     put cli/cli.h '#include "mica/types.h"\n'
     put tests/api/t.c '#include "mica/types.h"\n'
 }

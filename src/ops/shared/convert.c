@@ -1,117 +1,308 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs of elements to and from f32. */
+ * Runs of elements to and from f32 and f64. Every conversion is arithmetic on bits without
+ * branches, so that the compiler vectorises it at each instruction level. */
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
+
+enum { BLOCK = 512 };
 
 #define INLINE __attribute__((always_inline)) static inline
 
-INLINE uint32_t bits_of(float v)
+INLINE uint32_t bits_of(float f)
 {
     uint32_t u;
-    memcpy(&u, &v, sizeof u);
+    memcpy(&u, &f, 4);
     return u;
 }
-
 INLINE float float_of(uint32_t u)
 {
     float f;
-    memcpy(&f, &u, sizeof f);
+    memcpy(&f, &u, 4);
     return f;
 }
 
-INLINE float bf16_to_f32(uint16_t bits)
-{
-    return float_of((uint32_t)bits << 16);
-}
+/* ---- one element ---- */
 
+INLINE float bf16_to_f32(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
 INLINE uint16_t f32_to_bf16(float v)
 {
-    uint32_t u = bits_of(v), rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    uint32_t u = bits_of(v);
+    uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
     return (uint16_t)(v != v ? u >> 16 | 0x40 : rounded);
 }
 
-/* Moving the bits to where f32 has them leaves the exponent short by 112: a multiplication mends
- * that, for subnormals too. Infinity and NaN keep the largest exponent. No branch: it vectorises.
- */
-INLINE float f16_to_f32(uint16_t bits)
+/* Moving the fields into place leaves the exponent 112 short: one exact product puts it right,
+ * subnormals included; infinity and NaN are set apart. */
+INLINE float f16_to_f32(uint16_t h)
 {
-    uint32_t magnitude = (uint32_t)(bits & 0x7fff) << 13;
-    uint32_t u = bits_of(float_of(magnitude) * 0x1p112f);
-    u |= magnitude >= 0x0f800000 ? 0x7f800000 : 0;
-    return float_of(u | (uint32_t)(bits & 0x8000) << 16);
+    uint32_t u = (uint32_t)(h & 0x7fff) << 13;
+    uint32_t r = bits_of(float_of(u) * 0x1p112f);
+    r = u >= 0x0f800000 ? u | 0x7f800000 : r;
+    return float_of(r | (uint32_t)(h & 0x8000) << 16);
 }
 
-/* Normal results round in the integer; subnormal ones by adding 1/2, whose last place is 2^-24. */
+/* Magnitude a >= 0 in a format with `digits` stored mantissa bits and smallest normal exponent
+ * `low`. Normal numbers round in their bits; below, adding 2^(low - digits + 23) makes the float
+ * adder round at the right place. */
+INLINE uint32_t small_code(float a, int digits, int low)
+{
+    uint32_t u = bits_of(a), drop = (uint32_t)(23 - digits);
+    uint32_t normal = ((u + (1u << (drop - 1)) - 1 + (u >> drop & 1)) >> drop) -
+                      ((uint32_t)(low + 126) << digits);
+    float magic = float_of((uint32_t)(low - digits + 23 + 127) << 23);
+    uint32_t subnormal = bits_of(a + magic) - bits_of(magic);
+    return u < (uint32_t)(low + 127) << 23 ? subnormal : normal;
+}
+
 INLINE uint16_t f32_to_f16(float v)
 {
-    uint32_t u = bits_of(v), magnitude = u & 0x7fffffff;
-    uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
-    uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
-    uint32_t code = magnitude < 0x38800000 ? subnormal : normal;
-    code = magnitude >= 0x477ff000 ? 0x7c00 : code;
-    code = magnitude > 0x7f800000 ? 0x7e00 : code;
-    return (uint16_t)(code | (u >> 16 & 0x8000));
+    uint32_t sign = bits_of(v) >> 16 & 0x8000;
+    float a = fabsf(v);
+    uint32_t code = a >= 65520 ? 0x7c00 : small_code(a, 10, -14);
+    return (uint16_t)(v != v ? 0x7e00 : code | sign);
+}
+INLINE uint8_t f32_to_e4m3(float v)
+{
+    uint32_t sign = bits_of(v) >> 24 & 0x80;
+    float a = fabsf(v);
+    uint32_t code = a >= 448 ? 0x7e : small_code(a, 3, -6);
+    return (uint8_t)(v != v ? 0x7f : code | sign);
+}
+INLINE uint8_t f32_to_e5m2(float v)
+{
+    uint32_t sign = bits_of(v) >> 24 & 0x80;
+    float a = fabsf(v);
+    uint32_t code = a >= 61440 ? 0x7c : small_code(a, 2, -14);
+    return (uint8_t)(v != v ? 0x7f : code | sign);
 }
 
-/* Two loops each, because stride 1 must be known to vectorise. */
-INLINE void load_bf16(const uint16_t *p, int64_t stride, float *out, int64_t n)
+INLINE float e5m2_to_f32(uint8_t b)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) out[i] = bf16_to_f32(p[i]);
-    else
-        for (int64_t i = 0; i < n; i++) out[i] = bf16_to_f32(p[i * stride]);
+    return f16_to_f32((uint16_t)(b << 8));
+}
+/* As f16: the fields are 120 short. */
+INLINE float e4m3_to_f32(uint8_t b)
+{
+    uint32_t u = (uint32_t)(b & 0x7f) << 20;
+    uint32_t r = bits_of(float_of(u) * 0x1p120f);
+    r = u == 0x07f00000 ? 0x7fc00000 : r;
+    return float_of(r | (uint32_t)(b & 0x80) << 24);
 }
 
-INLINE void store_bf16(uint16_t *p, int64_t stride, const float *in, int64_t n)
+/* A double on its way to a type shorter than f32: cut, and odd if anything was cut. */
+INLINE float to_odd(double v)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) p[i] = f32_to_bf16(in[i]);
-    else
-        for (int64_t i = 0; i < n; i++) p[i * stride] = f32_to_bf16(in[i]);
+    float f = (float)v;
+    uint32_t u = bits_of(f);
+    double back = (double)f;
+    u -= fabs(back) > fabs(v) ? 1 : 0; /* infinity becomes the largest float, which is odd */
+    u |= back != v && v == v ? 1 : 0;
+    return float_of(u);
 }
 
-INLINE void load_f16(const uint16_t *p, int64_t stride, float *out, int64_t n)
+/* Nearest even within [low, high], NaN to 0. The sum with 1.5 * 2^52 has no bits below one. */
+INLINE double to_integer(double v, double low, double high)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) out[i] = f16_to_f32(p[i]);
-    else
-        for (int64_t i = 0; i < n; i++) out[i] = f16_to_f32(p[i * stride]);
+    double r = v < low ? low : v > high ? high : v;
+    r = (r + 0x1.8p52) - 0x1.8p52;
+    return v != v ? 0 : r;
+}
+INLINE int64_t to_s64(double v)
+{
+    double r = v != v ? 0 : rint(v);
+    return r >= 0x1p63 ? INT64_MAX : r < -0x1p63 ? INT64_MIN : (int64_t)r;
 }
 
-INLINE void store_f16(uint16_t *p, int64_t stride, const float *in, int64_t n)
+/* ---- rows: the conversion is a constant, so each call becomes a loop of its own ---- */
+
+INLINE void load_16(const uint16_t *p, int64_t stride, int64_t n, float (*to)(uint16_t), float *out)
 {
     if (stride == 1)
-        for (int64_t i = 0; i < n; i++) p[i] = f32_to_f16(in[i]);
+        for (int64_t i = 0; i < n; i++) out[i] = to(p[i]);
     else
-        for (int64_t i = 0; i < n; i++) p[i * stride] = f32_to_f16(in[i]);
+        for (int64_t i = 0; i < n; i++) out[i] = to(p[i * stride]);
+}
+INLINE void load_8(const uint8_t *p, int64_t stride, int64_t n, float (*to)(uint8_t), float *out)
+{
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) out[i] = to(p[i]);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = to(p[i * stride]);
+}
+INLINE void store_16(uint16_t *p, int64_t stride, int64_t n, uint16_t (*from)(float),
+                     const float *in)
+{
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
+    else
+        for (int64_t i = 0; i < n; i++) p[i * stride] = from(in[i]);
+}
+INLINE void store_8(uint8_t *p, int64_t stride, int64_t n, uint8_t (*from)(float), const float *in)
+{
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
+    else
+        for (int64_t i = 0; i < n; i++) p[i * stride] = from(in[i]);
 }
 
 MICA_CLONES
 void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,
                  int64_t n)
 {
-    if (dtype == MICA_F32) {
-        const float *p = (const float *)data + offset;
-        for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
-    } else if (dtype == MICA_BF16) {
-        load_bf16((const uint16_t *)data + offset, stride, out, n);
-    } else {
-        load_f16((const uint16_t *)data + offset, stride, out, n);
-    }
+    const float *f = (const float *)data + offset;
+    const uint16_t *h = (const uint16_t *)data + offset;
+    const uint8_t *b = (const uint8_t *)data + offset;
+    if (dtype == MICA_F16)
+        load_16(h, stride, n, f16_to_f32, out);
+    else if (dtype == MICA_BF16)
+        load_16(h, stride, n, bf16_to_f32, out);
+    else if (dtype == MICA_E4M3)
+        load_8(b, stride, n, e4m3_to_f32, out);
+    else if (dtype == MICA_E5M2)
+        load_8(b, stride, n, e5m2_to_f32, out);
+    else if (stride == 1)
+        memcpy(out, f, (size_t)n * sizeof *f);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = f[i * stride];
 }
 
 MICA_CLONES
 void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
                    int64_t n)
 {
-    if (dtype == MICA_F32) {
-        float *p = (float *)data + offset;
+    float *f = (float *)data + offset;
+    uint16_t *h = (uint16_t *)data + offset;
+    uint8_t *b = (uint8_t *)data + offset;
+    if (dtype == MICA_F16)
+        store_16(h, stride, n, f32_to_f16, in);
+    else if (dtype == MICA_BF16)
+        store_16(h, stride, n, f32_to_bf16, in);
+    else if (dtype == MICA_E4M3)
+        store_8(b, stride, n, f32_to_e4m3, in);
+    else if (dtype == MICA_E5M2)
+        store_8(b, stride, n, f32_to_e5m2, in);
+    else if (stride == 1)
+        memcpy(f, in, (size_t)n * sizeof *f);
+    else
+        for (int64_t i = 0; i < n; i++) f[i * stride] = in[i];
+}
+
+MICA_CLONES
+static void load_integers(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
+                          int64_t n, double *out)
+{
+    const int8_t *b = (const int8_t *)data + offset;
+    const uint8_t *ub = (const uint8_t *)data + offset;
+    const int32_t *w = (const int32_t *)data + offset;
+    const uint32_t *uw = (const uint32_t *)data + offset;
+    const int64_t *q = (const int64_t *)data + offset;
+    if (dtype == MICA_S8)
+        for (int64_t i = 0; i < n; i++) out[i] = b[i * stride];
+    else if (dtype == MICA_U8)
+        for (int64_t i = 0; i < n; i++) out[i] = ub[i * stride];
+    else if (dtype == MICA_BOOL)
+        for (int64_t i = 0; i < n; i++) out[i] = ub[i * stride] != 0;
+    else if (dtype == MICA_S32)
+        for (int64_t i = 0; i < n; i++) out[i] = w[i * stride];
+    else if (dtype == MICA_U32)
+        for (int64_t i = 0; i < n; i++) out[i] = uw[i * stride];
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = (double)q[i * stride];
+}
+
+MICA_CLONES
+static void store_integers(mica_dtype dtype, void *data, int64_t offset, int64_t stride, int64_t n,
+                           const double *in)
+{
+    int8_t *b = (int8_t *)data + offset;
+    uint8_t *ub = (uint8_t *)data + offset;
+    int32_t *w = (int32_t *)data + offset;
+    uint32_t *uw = (uint32_t *)data + offset;
+    int64_t *q = (int64_t *)data + offset;
+    if (dtype == MICA_S8)
+        for (int64_t i = 0; i < n; i++) b[i * stride] = (int8_t)to_integer(in[i], -128, 127);
+    else if (dtype == MICA_U8)
+        for (int64_t i = 0; i < n; i++) ub[i * stride] = (uint8_t)to_integer(in[i], 0, 255);
+    else if (dtype == MICA_BOOL)
+        for (int64_t i = 0; i < n; i++) ub[i * stride] = in[i] != 0;
+    else if (dtype == MICA_S32)
+        for (int64_t i = 0; i < n; i++)
+            w[i * stride] = (int32_t)to_integer(in[i], -0x1p31, 0x1p31 - 1);
+    else if (dtype == MICA_U32)
+        for (int64_t i = 0; i < n; i++) uw[i * stride] = (uint32_t)to_integer(in[i], 0, 0x1p32 - 1);
+    else
+        for (int64_t i = 0; i < n; i++) q[i * stride] = to_s64(in[i]);
+}
+
+MICA_CLONES
+static void widen(const float *in, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = (double)in[i];
+}
+MICA_CLONES
+static void narrow(const double *in, int64_t n, bool odd, float *out)
+{
+    if (odd)
+        for (int64_t i = 0; i < n; i++) out[i] = to_odd(in[i]);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = (float)in[i];
+}
+
+void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, double *out,
+                 int64_t n)
+{
+    if (dtype == MICA_F64) {
+        const double *p = (const double *)data + offset;
+        for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
+        return;
+    }
+    if (!mica_fits_f32(dtype)) {
+        load_integers(dtype, data, offset, stride, n, out);
+        return;
+    }
+    float block[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        mica_to_f32(dtype, data, offset + i * stride, stride, block, m);
+        widen(block, m, out + i);
+    }
+}
+
+void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const double *in,
+                   int64_t n)
+{
+    if (dtype == MICA_F64) {
+        double *p = (double *)data + offset;
         for (int64_t i = 0; i < n; i++) p[i * stride] = in[i];
-    } else if (dtype == MICA_BF16) {
-        store_bf16((uint16_t *)data + offset, stride, in, n);
-    } else {
-        store_f16((uint16_t *)data + offset, stride, in, n);
+        return;
+    }
+    if (!mica_fits_f32(dtype)) {
+        store_integers(dtype, data, offset, stride, n, in);
+        return;
+    }
+    float block[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        narrow(in + i, m, dtype != MICA_F32, block);
+        mica_from_f32(dtype, data, offset + i * stride, stride, block, m);
+    }
+}
+
+void mica_s64_to_f64_odd(const void *data, int64_t offset, int64_t stride, double *out, int64_t n)
+{
+    const int64_t *p = (const int64_t *)data + offset;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = p[i * stride];
+        /* The low 11 bits of what does not fit 53 become one sticky bit: 2^63 still holds it. */
+        uint64_t a = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+        uint64_t lost = a >> 53 ? a & 0x7ff : 0;
+        double r = (double)(a & ~lost) + (lost ? 1024.0 : 0);
+        out[i] = v < 0 ? -r : r;
     }
 }

@@ -1,14 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs of elements to and from f32 or f64 on the CPU, vectorised by the compiler. */
+ * Runs of elements to and from f32 or f64 on the CPU, vectorised by the compiler. Results equal
+ * those of mica_dtype_load and mica_dtype_store: nearest even in one rounding, integers saturate.
+ */
 #ifndef MICA_OPS_SHARED_CONVERT_H
 #define MICA_OPS_SHARED_CONVERT_H
 
-#include "mica/types.h"
+#include "base/tensor.h"
 
-/* n elements of a f32, f16 or bf16 tensor, `stride` elements apart, starting at `offset`. */
+/* n elements of a f32, f16, bf16, e4m3 or e5m2 tensor, `stride` elements apart, starting at
+ * `offset`.
+ */
 void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,
                  int64_t n);
 void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
                    int64_t n);
+/* The same of any real type of a byte or more. */
+void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, double *out,
+                 int64_t n);
+void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const double *in,
+                   int64_t n);
+/* s64 to f64 with an odd last bit where digits are lost, so that rounding the double to a shorter
+ * type is the only rounding (Boldo and Melquiond 2008). */
+void mica_s64_to_f64_odd(const void *data, int64_t offset, int64_t stride, double *out, int64_t n);
+
+/* Whether the f32 forms take it. */
+static inline bool mica_fits_f32(mica_dtype dtype)
+{
+    return mica_dtype_is_float(dtype) && dtype != MICA_F64;
+}
 
 #endif

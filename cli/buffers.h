@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory of one argument under test: fences on both sides, poison in every byte that is not an
+ * element, an image of what it was before the run and of what it is afterwards. */
+#ifndef MICA_CLI_BUFFERS_H
+#define MICA_CLI_BUFFERS_H
+
+#include "cli.h"
+
+enum { CLI_FENCE = 4096 };
+
+typedef struct cli_buffer {
+    mica_tensor tensor; /* dtype MICA_NONE: plain bytes (workspace) */
+    mica_dir dir;
+    int64_t span, first;    /* as of mica_tensor_span */
+    int64_t low;            /* of the lowest element in the images: fence + shift */
+    int64_t bytes;          /* of the allocation */
+    unsigned char *content; /* span bytes: the elements a run begins with; NULL: poison */
+    unsigned char *before, *after;
+    void *memory;
+} cli_buffer;
+
+/* Allocates for a tensor, or for `bytes` plain bytes if tensor is NULL. */
+mica_status cli_buffer_init(cli_buffer *buffer, mica_context *context, const mica_tensor *tensor,
+                            int64_t bytes, mica_dir dir);
+void cli_buffer_free(cli_buffer *buffer, mica_context *context);
+/* Sets the elements that runs begin with; NULL: none, poison. */
+mica_status cli_buffer_content(cli_buffer *buffer, const double *values);
+/* Poisons everything, places the elements `shift` bytes behind the aligned position, uploads. */
+mica_status cli_buffer_prepare(cli_buffer *buffer, mica_context *context, int poison,
+                               int64_t shift);
+mica_status cli_buffer_fetch(cli_buffer *buffer, mica_context *context);
+/* Pointers to element 0: on the device, and in the images. */
+void *cli_buffer_pointer(const cli_buffer *buffer);
+void *cli_buffer_before(const cli_buffer *buffer);
+void *cli_buffer_after(const cli_buffer *buffer);
+/* Whether every byte that the run had no right to change is as before: all of an input, all but
+ * the elements of an output, the fences of a workspace. If not, says what in `text`. */
+bool cli_buffer_intact(const cli_buffer *buffer, const char *name, char *text, size_t size);
+/* Whether element i (logical order) still has every bit set, as poison 0xFF leaves it. */
+bool cli_buffer_poisoned(const cli_buffer *buffer, int64_t i);
+/* Copies the bits of the elements, and nothing between them; both point to the lowest element. */
+void cli_copy_elements(const mica_tensor *tensor, int64_t first, unsigned char *to,
+                       const unsigned char *from);
+
+#endif

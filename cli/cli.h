@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The command-line tool: what its files share. stdout carries data, stderr talk. */
+#ifndef MICA_CLI_H
+#define MICA_CLI_H
+
+#include "mica/mica.h"
+
+#include <argp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* Exit codes of every command. */
+enum { CLI_OK, CLI_MISMATCH, CLI_USAGE, CLI_UNSUPPORTED, CLI_DEVICE_LOST };
+
+int cmd_info(int argc, char **argv);
+int cmd_list(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
+int cmd_cache(int argc, char **argv);
+int cmd_demo(int argc, char **argv);
+
+/* ---- options that several commands have (options.c) ---- */
+
+typedef struct cli_options {
+    const char *device; /* --device, default "auto" */
+    const char *commit; /* --commit: goes into result files */
+    const char *json;   /* --json FILE */
+    bool quiet;         /* --quiet: no progress, no table */
+    char **args;        /* what is not an option: files and problem lines */
+    int arg_count;
+} cli_options;
+
+/* Child parser; its input is a cli_options. */
+extern const struct argp cli_options_argp;
+/* Parses with the command's own table and the common options. Exits on a usage error. */
+void cli_parse(int argc, char **argv, const char *command, const struct argp_option *own,
+               argp_parser_t parser, const char *args_doc, const char *doc, void *input);
+void cli_options_free(cli_options *options);
+/* A number of an option, or an exit with a usage error. */
+double cli_number(struct argp_state *state, const char *option, const char *text, double low);
+/* The context of --device; on failure says why on stderr and returns an exit code. */
+int cli_context(const cli_options *options, mica_context **context, mica_device_info *info);
+
+/* ---- errors, memory, interruption (util.c) ---- */
+
+/* "mica: ..." on stderr. */
+void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The exit code that belongs to a status. */
+int cli_exit_code(mica_status status);
+/* The worse of two exit codes: a lost device, a mismatch, a usage error, unsupported, ok. */
+int cli_worse(int a, int b);
+/* Ctrl-C was pressed: finish the current case, print the summary. A second one kills. */
+bool cli_stopped(void);
+void cli_catch_interrupts(void);
+/* Memory or an exit: the tool has nothing better to do without it. */
+void *cli_alloc(size_t bytes);
+void *cli_grow(void *memory, size_t bytes);
+char *cli_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The problem's canonical line. */
+char *cli_problem_text(const mica_problem *problem);
+
+#endif

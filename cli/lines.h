@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Problem lines: from arguments, case files and logs, with lists of values expanded.
+ *
+ *   conv x=f32:1x{3,4}x8x8 pad=0x0,1x1 epilogue=bias|bias,relu      # eight problems
+ *
+ * A comma in a value separates alternatives, except in fields that are lists themselves (epilogue):
+ * there '|' does. Braces expand inside a value. A log line counts from its problem on. */
+#ifndef MICA_CLI_LINES_H
+#define MICA_CLI_LINES_H
+
+#include "cli.h"
+
+typedef struct cli_line {
+    char *text;
+    char *where; /* "tests/cases/conv.txt:12", or "" for the command line */
+} cli_line;
+
+typedef struct cli_lines {
+    cli_line *items;
+    size_t count, capacity;
+    size_t errors; /* reported on stderr already */
+} cli_lines;
+
+/* Reads arguments: an argument that names a readable file is a case file, "-" is standard input,
+ * the others are problem lines; each line begins with an operation's name. */
+void cli_lines_read(cli_lines *lines, char *const *args, int count);
+void cli_lines_free(cli_lines *lines);
+/* Appends the expansions of one line; false and a text in error if it is malformed. */
+bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, char *error,
+                      size_t size);
+/* The problem of a line; on failure reports where and why, counts the error and returns NULL. */
+mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line);
+/* Says that an error belongs to a line: "file:12: text". */
+void cli_line_error(cli_lines *lines, const char *where, const char *text);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Errors, memory and interruption, as every command handles them. */
+#define _GNU_SOURCE
+#include "cli.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+void cli_say(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("mica: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+int cli_exit_code(mica_status status)
+{
+    switch (status) {
+    case MICA_OK:
+        return CLI_OK;
+    case MICA_INVALID:
+    case MICA_IO:
+    case MICA_NOT_FOUND:
+        return CLI_USAGE;
+    case MICA_UNSUPPORTED:
+    case MICA_NO_DEVICE:
+    case MICA_NO_COMPILER:
+        return CLI_UNSUPPORTED;
+    case MICA_DEVICE_LOST:
+        return CLI_DEVICE_LOST;
+    default:
+        return CLI_MISMATCH;
+    }
+}
+
+int cli_worse(int a, int b)
+{
+    static const int rank[] = {[CLI_OK] = 0,
+                               [CLI_UNSUPPORTED] = 1,
+                               [CLI_USAGE] = 2,
+                               [CLI_MISMATCH] = 3,
+                               [CLI_DEVICE_LOST] = 4};
+    return rank[a] > rank[b] ? a : b;
+}
+
+void *cli_alloc(size_t bytes)
+{
+    return cli_grow(NULL, bytes);
+}
+
+void *cli_grow(void *memory, size_t bytes)
+{
+    void *p = realloc(memory, bytes ? bytes : 1);
+    if (!p) {
+        cli_say("out of memory (%zu bytes)", bytes);
+        exit(CLI_UNSUPPORTED);
+    }
+    return p;
+}
+
+char *cli_format(const char *format, ...)
+{
+    va_list args;
+    char *text;
+    va_start(args, format);
+    int length = vasprintf(&text, format, args);
+    va_end(args);
+    if (length < 0) {
+        cli_say("out of memory");
+        exit(CLI_UNSUPPORTED);
+    }
+    return text;
+}
+
+char *cli_problem_text(const mica_problem *problem)
+{
+    int length = mica_problem_text(problem, NULL, 0);
+    char *text = cli_alloc((size_t)length + 1);
+    mica_problem_text(problem, text, (size_t)length + 1);
+    return text;
+}
+
+/* ---- interruption ---- */
+
+static volatile sig_atomic_t stopped;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    stopped = 1;
+}
+
+bool cli_stopped(void)
+{
+    return stopped;
+}
+
+void cli_catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt};
+    action.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C kills */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * N elements at once: one access of up to 16 bytes where memory is aligned to N * sizeof(T). */
+#pragma once
+
+template <typename W, typename T>
+__device__ __forceinline__ void load_word(const T *p, T *v)
+{
+    W w = *(const W *)p;
+    memcpy(v, &w, sizeof w);
+}
+
+template <typename W, typename T>
+__device__ __forceinline__ void store_word(T *p, const T *v)
+{
+    W w;
+    memcpy(&w, v, sizeof w);
+    *(W *)p = w;
+}
+
+template <int N, typename T> __device__ __forceinline__ void load_vector(const T *p, T *v)
+{
+    constexpr int BYTES = N * (int)sizeof(T);
+    static_assert(BYTES <= 16 && (BYTES & (BYTES - 1)) == 0, "one access");
+    if constexpr (BYTES == 16)
+        load_word<uint4>(p, v);
+    else if constexpr (BYTES == 8)
+        load_word<uint2>(p, v);
+    else if constexpr (BYTES == 4)
+        load_word<u32>(p, v);
+    else if constexpr (BYTES == 2)
+        load_word<u16>(p, v);
+    else
+        load_word<u8>(p, v);
+}
+
+template <int N, typename T> __device__ __forceinline__ void store_vector(T *p, const T *v)
+{
+    constexpr int BYTES = N * (int)sizeof(T);
+    static_assert(BYTES <= 16 && (BYTES & (BYTES - 1)) == 0, "one access");
+    if constexpr (BYTES == 16)
+        store_word<uint4>(p, v);
+    else if constexpr (BYTES == 8)
+        store_word<uint2>(p, v);
+    else if constexpr (BYTES == 4)
+        store_word<u32>(p, v);
+    else if constexpr (BYTES == 2)
+        store_word<u16>(p, v);
+    else
+        store_word<u8>(p, v);
+}
+
+/* The first n of N elements (n = N where memory is known to be aligned and whole). */
+template <int N, typename T>
+__device__ __forceinline__ void load_some(const T *p, T *v, int n, bool aligned)
+{
+    if (aligned && n == N) {
+        load_vector<N>(p, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (i < n) v[i] = p[i];
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void store_some(T *p, const T *v, int n, bool aligned)
+{
+    if (aligned && n == N) {
+        store_vector<N>(p, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (i < n) p[i] = v[i];
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Convolution: its fields, arguments and rules. include/mica/conv.h is the specification. */
+#include "ops/conv/conv.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const pass_names[] = {"fwd", "dgrad", "wgrad", NULL};
+static const char *const compute_names[] = {"default", "tf32", NULL};
+
+static const mica_field fields[] = {
+    MICA_FIELD(mica_conv_desc, pass, ENUM, .spellings = pass_names,
+               .doc = "result: y, the gradient of x, or the gradient of w"),
+    MICA_FIELD(mica_conv_desc, x, TENSOR,
+               .doc = "N x C x spatial; dgrad: inferred where y tells its size"),
+    MICA_FIELD(mica_conv_desc, w, TENSOR,
+               .doc = "K x C/groups x filter; transposed: C x K/groups x filter"),
+    MICA_FIELD(mica_conv_desc, y, TENSOR,
+               .doc = "N x K x spatial; fwd, wgrad: inferred, in the memory order of x"),
+    MICA_FIELD(mica_conv_desc, pad, AXES, .count = 3,
+               .doc = "zeros before and after each axis; negative: crops"),
+    MICA_FIELD(mica_conv_desc, pad_extra, AXES, .count = 3,
+               .doc = "added to pad at the end of each axis"),
+    MICA_FIELD(mica_conv_desc, stride, AXES, .count = 3, .def = 1, .doc = "of the filter's steps"),
+    MICA_FIELD(mica_conv_desc, dilation, AXES, .count = 3, .def = 1,
+               .doc = "distance of the filter's taps"),
+    MICA_FIELD(mica_conv_desc, output_pad, AXES, .count = 3,
+               .doc = "transposed: added to the end of y"),
+    MICA_FIELD(mica_conv_desc, groups, I64, .def = 1,
+               .doc = "channels are convolved in that many separate groups"),
+    MICA_FIELD(mica_conv_desc, transposed, FLAG, .doc = "x and y exchange their roles"),
+    MICA_FIELD(mica_conv_desc, flip, FLAG, .doc = "the filter is mirrored"),
+    MICA_FIELD(mica_conv_desc, compute, ENUM, .spellings = compute_names,
+               .doc = "tf32: f32 inputs may be rounded to 11 bits"),
+    MICA_FIELD(mica_conv_desc, epilogue, LIST, .count = MICA_MAX_STEPS,
+               .spellings = mica_step_spellings, .doc = "fwd: steps applied to the result"),
+    MICA_FIELD(mica_conv_desc, act_a, F64, .doc = "parameter a of the activation"),
+    MICA_FIELD(mica_conv_desc, act_b, F64, .doc = "parameter b of the activation"),
+    MICA_FIELD(mica_conv_desc, bias, TENSOR, .doc = "of the step bias; f32 if left out"),
+    MICA_FIELD(mica_conv_desc, scale, TENSOR, .doc = "of the step scale"),
+    MICA_FIELD(mica_conv_desc, shift, TENSOR, .doc = "of the step shift"),
+    MICA_FIELD(mica_conv_desc, residual, TENSOR, .doc = "of the step residual; as y"),
+};
+
+static const mica_arg args[] = {
+    {.name = "x", .tensor = offsetof(mica_conv_desc, x), .dir = {MICA_IN, MICA_OUT, MICA_IN}},
+    {.name = "w", .tensor = offsetof(mica_conv_desc, w), .dir = {MICA_IN, MICA_IN, MICA_OUT}},
+    {.name = "y", .tensor = offsetof(mica_conv_desc, y), .dir = {MICA_OUT, MICA_IN, MICA_IN}},
+    {.name = "bias", .tensor = offsetof(mica_conv_desc, bias), .dir = {MICA_IN}},
+    {.name = "scale", .tensor = offsetof(mica_conv_desc, scale), .dir = {MICA_IN}},
+    {.name = "shift", .tensor = offsetof(mica_conv_desc, shift), .dir = {MICA_IN}},
+    {.name = "residual", .tensor = offsetof(mica_conv_desc, residual), .dir = {MICA_IN}},
+};
+
+static const mica_scalar scalars[] = {{"alpha", 1}, {"beta", 0}};
+
+/* ---- inference ---- */
+
+static mica_status axes_ok(const mica_conv_desc *d, int axes, mica_why *why)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+        int64_t low, rest; /* least value; value of axes the tensors do not have */
+    } all[] = {
+        {"pad", offsetof(mica_conv_desc, pad), INT32_MIN, 0},
+        {"pad_extra", offsetof(mica_conv_desc, pad_extra), INT32_MIN, 0},
+        {"stride", offsetof(mica_conv_desc, stride), 1, 1},
+        {"dilation", offsetof(mica_conv_desc, dilation), 1, 1},
+        {"output_pad", offsetof(mica_conv_desc, output_pad), 0, 0},
+    };
+    for (size_t f = 0; f < sizeof all / sizeof *all; f++) {
+        const int64_t *v = (const int64_t *)(const void *)((const char *)d + all[f].offset);
+        for (int i = 0; i < 3; i++) {
+            if (i >= axes && v[i] != all[f].rest)
+                return mica_invalid(why, "%s has %lld for axis %d, x has %d spatial axes",
+                                    all[f].name, (long long)v[i], i + 1, axes);
+            if (v[i] < all[f].low || v[i] > INT32_MAX)
+                return mica_invalid(why,
+                                    "%s is %lld on axis %d, it must be from %lld to 2147483647",
+                                    all[f].name, (long long)v[i], i + 1, (long long)all[f].low);
+        }
+    }
+    return MICA_OK;
+}
+
+/* What stays true whichever tensors are given: ranks, axes, groups, filter sizes. */
+static mica_status frame_ok(const mica_conv_desc *d, mica_why *why)
+{
+    const mica_tensor *known = mica_tensor_given(&d->x) ? &d->x : &d->y;
+    if (!mica_tensor_given(&d->w))
+        return mica_invalid(why, "w is missing: the filter's size cannot be inferred");
+    if (!mica_tensor_given(known))
+        return mica_invalid(why, "x and y are both missing: one of them is needed");
+    if (d->w.rank < 3 || d->w.rank > 5 || known->rank != d->w.rank)
+        return mica_invalid(why,
+                            "%s has %d dimensions and w has %d: both must have the same 3, 4 or 5",
+                            known == &d->x ? "x" : "y", known->rank, d->w.rank);
+    if (d->groups < 1 || known->dims[1] % d->groups || d->w.dims[0] % d->groups)
+        return mica_invalid(why, "groups is %lld: it must divide the %lld channels and w's %lld",
+                            (long long)d->groups, (long long)known->dims[1],
+                            (long long)d->w.dims[0]);
+    for (int i = 2; i < d->w.rank; i++)
+        if (d->w.dims[i] < 1)
+            return mica_invalid(why, "w has %lld taps on axis %d, at least 1 is needed",
+                                (long long)d->w.dims[i], i - 1);
+    return axes_ok(d, d->w.rank - 2, why);
+}
+
+/* Sizes of y from x, or of x from y. */
+static mica_status spatial(mica_conv_desc *d, bool to_y, mica_tensor *t, mica_why *why)
+{
+    bool shrinks = to_y != d->transposed; /* from a to b */
+    const mica_tensor *from = to_y ? &d->x : &d->y;
+    for (int i = 0; i < from->rank - 2; i++) {
+        int64_t in = from->dims[i + 2], tap = d->w.dims[i + 2], *size = &t->dims[i + 2];
+        if (shrinks) {
+            if (!mica_conv_out_size(d, i, in, tap, size))
+                return mica_invalid(why,
+                                    "axis %d: %s is %lld long, with its padding less than the "
+                                    "filter's %lld taps at dilation %lld",
+                                    i + 1, to_y ? "x" : "y", (long long)in, (long long)tap,
+                                    (long long)d->dilation[i]);
+            continue;
+        }
+        if (!to_y && d->stride[i] > 1)
+            return mica_invalid(why, "x is missing: with stride %lld several sizes of x give y",
+                                (long long)d->stride[i]);
+        if (!mica_conv_in_size(d, i, in, tap, size) ||
+            __builtin_add_overflow(*size, d->output_pad[i], size))
+            return mica_invalid(why, "axis %d: padding %lld leaves nothing of %s", i + 1,
+                                (long long)d->pad[i], to_y ? "y" : "x");
+    }
+    return MICA_OK;
+}
+
+static mica_status infer_image(mica_conv_desc *d, bool y, mica_why *why)
+{
+    mica_tensor *t = y ? &d->y : &d->x;
+    const mica_tensor *from = y ? &d->x : &d->y;
+    memset(t, 0, sizeof *t);
+    t->rank = from->rank;
+    t->dims[0] = from->dims[0];
+    /* w is K x C/G, transposed C x K/G */
+    t->dims[1] = y != d->transposed ? d->w.dims[0] : d->w.dims[1] * d->groups;
+    MICA_TRY(spatial(d, y, t, why));
+    t->dtype = mica_dtype_is_float(from->dtype) ? from->dtype : MICA_S32;
+    mica_tensor_strides_like(t, from);
+    return MICA_OK;
+}
+
+/* A transposed convolution's y may be given instead of output_pad. */
+static void infer_output_pad(mica_conv_desc *d)
+{
+    for (int i = 0; i < d->x.rank - 2; i++) {
+        int64_t least;
+        if (d->output_pad[i] == 0 &&
+            mica_conv_in_size(d, i, d->x.dims[i + 2], d->w.dims[i + 2], &least) &&
+            d->y.dims[i + 2] > least)
+            d->output_pad[i] = d->y.dims[i + 2] - least;
+    }
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_conv_desc *d = desc;
+    MICA_TRY(frame_ok(d, why));
+    bool y_given = mica_tensor_given(&d->y), x_given = mica_tensor_given(&d->x);
+    if (!y_given) MICA_TRY(infer_image(d, true, why));
+    if (!x_given) MICA_TRY(infer_image(d, false, why));
+    if (d->transposed && y_given && d->y.rank == d->x.rank) infer_output_pad(d);
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_epilogue_infer(&e, &d->y, d->y.dims[1]);
+    return MICA_OK;
+}
+
+/* ---- check ---- */
+
+static mica_status check_shapes(const mica_conv_desc *d, mica_why *why)
+{
+    if (d->y.rank != d->x.rank)
+        return mica_invalid(why, "y has %d dimensions, x has %d", d->y.rank, d->x.rank);
+    if (d->y.dims[0] != d->x.dims[0])
+        return mica_invalid(why, "y has a batch of %lld, x of %lld", (long long)d->y.dims[0],
+                            (long long)d->x.dims[0]);
+    const mica_tensor *a = d->transposed ? &d->y : &d->x, *b = d->transposed ? &d->x : &d->y;
+    const char *a_name = d->transposed ? "y" : "x", *b_name = d->transposed ? "x" : "y";
+    if (d->w.dims[0] != b->dims[1])
+        return mica_invalid(why, "w has %lld filters, %s has %lld channels",
+                            (long long)d->w.dims[0], b_name, (long long)b->dims[1]);
+    if (a->dims[1] % d->groups || d->w.dims[1] != a->dims[1] / d->groups)
+        return mica_invalid(why, "w has %lld channels, %s has %lld in %lld groups",
+                            (long long)d->w.dims[1], a_name, (long long)a->dims[1],
+                            (long long)d->groups);
+    for (int i = 0; i < d->x.rank - 2; i++) {
+        int64_t size, tap = d->w.dims[i + 2],
+                      most = d->stride[i] > d->dilation[i] ? d->stride[i] : d->dilation[i];
+        if (d->output_pad[i] && (!d->transposed || d->output_pad[i] >= most))
+            return mica_invalid(why,
+                                "output_pad is %lld on axis %d: it needs transposed=1 and less "
+                                "than the larger of stride and dilation, %lld",
+                                (long long)d->output_pad[i], i + 1, (long long)most);
+        bool fits = d->transposed ? mica_conv_in_size(d, i, d->x.dims[i + 2], tap, &size) &&
+                                        !__builtin_add_overflow(size, d->output_pad[i], &size)
+                                  : mica_conv_out_size(d, i, d->x.dims[i + 2], tap, &size);
+        if (!fits)
+            return mica_invalid(why, "axis %d: %lld taps at dilation %lld do not fit x's %lld",
+                                i + 1, (long long)tap, (long long)d->dilation[i],
+                                (long long)d->x.dims[i + 2]);
+        if (size != d->y.dims[i + 2])
+            return mica_invalid(why, "axis %d: y is %lld long, x's %lld gives %lld", i + 1,
+                                (long long)d->y.dims[i + 2], (long long)d->x.dims[i + 2],
+                                (long long)size);
+    }
+    return MICA_OK;
+}
+
+static mica_status check_integers(const mica_conv_desc *d, mica_why *why)
+{
+    if (d->pass != MICA_CONV_FWD)
+        return mica_invalid(why, "pass is %s: integers have no gradients", pass_names[d->pass]);
+    if (d->w.dtype != MICA_S8)
+        return mica_invalid(why, "w is %s, with x of %s it must be s8", mica_dtype_name(d->w.dtype),
+                            mica_dtype_name(d->x.dtype));
+    if (d->y.dtype != MICA_S32 && d->y.dtype != MICA_F32 && d->y.dtype != MICA_S8)
+        return mica_invalid(why, "y is %s, with x of %s it must be s32, f32 or s8",
+                            mica_dtype_name(d->y.dtype), mica_dtype_name(d->x.dtype));
+    int64_t terms = mica_conv_terms(d), most = INT32_MAX / (d->x.dtype == MICA_U8 ? 32640 : 16384);
+    if (terms > most)
+        return mica_invalid(why, "a sum has %lld products of %s by s8: past %lld s32 overflows",
+                            (long long)terms, mica_dtype_name(d->x.dtype), (long long)most);
+    return MICA_OK;
+}
+
+static mica_status check_types(const mica_conv_desc *d, mica_why *why)
+{
+    static const int inputs[3][2] = {
+        {MICA_CONV_X, MICA_CONV_W}, {MICA_CONV_Y, MICA_CONV_W}, {MICA_CONV_X, MICA_CONV_Y}};
+    static const int outs[3] = {MICA_CONV_Y, MICA_CONV_X, MICA_CONV_W};
+    mica_dtype p = mica_conv_tensor(d, inputs[d->pass][0])->dtype;
+    mica_dtype q = mica_conv_tensor(d, inputs[d->pass][1])->dtype;
+    mica_dtype out = mica_conv_tensor(d, outs[d->pass])->dtype;
+    if (d->x.dtype == MICA_S8 || d->x.dtype == MICA_U8) return check_integers(d, why);
+    if (!mica_dtype_is_common(p) || p != q)
+        return mica_invalid(why,
+                            "%s is %s and %s is %s: both must be the same of f64, f32, f16, "
+                            "bf16, or x s8 or u8 and w s8",
+                            args[inputs[d->pass][0]].name, mica_dtype_name(p),
+                            args[inputs[d->pass][1]].name, mica_dtype_name(q));
+    if (out != p && !(out == MICA_F32 && p != MICA_F64))
+        return mica_invalid(why, "%s is %s: it must be %s%s", args[outs[d->pass]].name,
+                            mica_dtype_name(out), mica_dtype_name(p),
+                            p == MICA_F16 || p == MICA_BF16 ? " or f32" : "");
+    if (d->compute == MICA_COMPUTE_TF32 && p != MICA_F32)
+        return mica_invalid(why, "compute is tf32: it is about f32 inputs, these are %s",
+                            mica_dtype_name(p));
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_conv_desc *d = desc;
+    MICA_TRY(frame_ok(d, why));
+    MICA_TRY(check_shapes(d, why));
+    MICA_TRY(check_types(d, why));
+    if (d->pass != MICA_CONV_FWD && d->epilogue[0])
+        return mica_invalid(why, "epilogue starts with %s: pass %s has none",
+                            mica_step_spellings[d->epilogue[0]], pass_names[d->pass]);
+    if (mica_tensor_given(&d->residual) && !mica_dtype_is_common(d->residual.dtype) &&
+        d->residual.dtype != d->y.dtype)
+        return mica_invalid(why, "residual is %s: it must be f64, f32, f16, bf16 or as y, %s",
+                            mica_dtype_name(d->residual.dtype), mica_dtype_name(d->y.dtype));
+    mica_epilogue e = mica_conv_epilogue(d);
+    return mica_epilogue_check(&e, &d->y, d->y.dims[1], why);
+}
+
+/* ---- numbers ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    (void)bytes;
+    mica_conv_geometry g;
+    mica_conv_geometry_make(desc, &g);
+    *flops = 2.0 * (double)g.n * (double)g.groups * (double)g.k * (double)g.c;
+    for (int i = 0; i < 3; i++) *flops *= (double)g.out[i] * (double)g.tap[i];
+}
+
+/* The products, the rounding by alpha and beta, and the epilogue's steps. */
+static int64_t terms(const void *desc)
+{
+    const mica_conv_desc *d = desc;
+    int64_t n = mica_conv_terms(d) + 3;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) n++;
+    return n;
+}
+
+static bool whole(double v)
+{
+    return v == rint(v);
+}
+
+static bool exact(const void *desc)
+{
+    const mica_conv_desc *d = desc;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        switch (d->epilogue[i] - MICA_STEP_ACT) {
+        case MICA_ACT_LEAKY_RELU:
+        case MICA_ACT_CLIP:
+            if (!whole(d->act_a) || !whole(d->act_b)) return false;
+            continue;
+        case MICA_ACT_IDENTITY:
+        case MICA_ACT_RELU:
+        case MICA_ACT_RELU6:
+        case MICA_ACT_HARD_TANH:
+            continue;
+        default:
+            if (d->epilogue[i] >= MICA_STEP_ACT) return false;
+        }
+    }
+    return true;
+}
+
+static const mica_engine *const engines[] = {
+    &mica_conv_onednn, &mica_conv_cpu, &mica_engine_ref, &mica_conv_cuda, NULL,
+};
+
+const mica_op mica_op_conv = {
+    .name = "conv",
+    .doc = "convolution in 1, 2 and 3 dimensions and its gradients",
+    .desc_size = sizeof(mica_conv_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .exact = exact,
+    .ulps = 8, /* of the epilogue's activations */
+    .reference = mica_conv_reference,
+    .engines = engines,
+};

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of this family share. */
+#ifndef MICA_OPS_CONV_CONV_H
+#define MICA_OPS_CONV_CONV_H
+
+#include "ops/conv/geometry.h"
+
+extern const mica_op mica_op_conv;
+extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda;
+
+void mica_conv_reference(const void *desc, const mica_view *args, const double *scalars);
+/* The CPU engine's loops: any sound description, no workspace. Engines that are quicker but take
+ * fewer run-time scalars hand the rest to it. */
+mica_status mica_conv_direct(const mica_conv_desc *d, const mica_run *run, double alpha,
+                             double beta);
+/* Applies the epilogue's steps from `first` on to y, which is f32 and holds the others' result. */
+void mica_conv_epilogue_pass(const mica_conv_desc *d, const mica_run *run, int first);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda": every convolution on every GPU from sm_80 on, with plain multiply-adds: f64, f32
+ * (IEEE), f16 and bf16 summed in f32, 8-bit integers in s32; any strides, 64-bit offsets, no
+ * workspace, no atomics. An implicit matrix product, some 30 % of the f32 rate where the channels
+ * fill its tiles; dgrad of stride s computes s^axes times too much, and wgrad has few blocks. Few
+ * channels in a group go to kernels with one result per thread (wgrad: per block). */
+#include "ops/conv/conv.h"
+
+#include <stdlib.h>
+
+/* What fills the 256 threads of a block; f64 halves the depth to fit 48 KiB. */
+typedef struct tile {
+    int bm, bn, bk, tm, tn;
+} tile;
+static const tile wide_tile = {64, 64, 16, 4, 4};
+static const tile medium_tile = {128, 32, 16, 4, 4};
+static const tile narrow_tile = {256, 16, 16, 4, 4};
+static const tile wgrad_tile = {32, 32, 32, 2, 2};
+
+enum { BLOCK = 256, WASTE = 8, MAX_GRID = 0x7fffffff };
+
+typedef struct state {
+    mica_kernel *kernel;
+    mica_conv_args args;
+    mica_conv_roles roles;
+    int left, right; /* run arguments */
+    mica_grid grid;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+/* Whether every position along an axis, with padding and taps, fits 32 bits. */
+static bool small_positions(const mica_conv_geometry *g)
+{
+    const double most = 1 << 30;
+    for (int i = 0; i < 3; i++) {
+        double reach = (double)g->tap[i] * (double)g->dilation[i] + (double)llabs(g->pad[i]);
+        if (reach + (double)g->in[i] > most || (double)g->out[i] * (double)g->stride[i] > most)
+            return false;
+    }
+    return true;
+}
+
+static void fill_args(const mica_conv_desc *d, state *s)
+{
+    mica_conv_args *a = &s->args;
+    mica_conv_geometry *g = &a->g;
+    mica_conv_geometry_make(d, g);
+    s->roles = mica_conv_roles_of(d);
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD,
+         wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
+    s->left = dgrad ? s->roles.b : s->roles.a;
+    s->right = wgrad ? s->roles.b : s->roles.f;
+    const long long *grid = dgrad ? g->in : g->out;
+    int64_t pixels = g->n * grid[0] * grid[1] * grid[2], taps = g->tap[0] * g->tap[1] * g->tap[2];
+    a->rows = wgrad ? taps * g->c : pixels;
+    a->cols = dgrad ? g->c : g->k;
+    a->terms = wgrad ? pixels : taps * (dgrad ? g->k : g->c);
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
+    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
+    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+}
+
+static void shared_prologue(mica_text *p, const mica_conv_desc *d, const state *s)
+{
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_dtype left = mica_conv_tensor(d, s->left)->dtype;
+    mica_dtype right = mica_conv_tensor(d, s->right)->dtype;
+    mica_dtype sums = mica_dtype_accumulator(left);
+    mica_prologue_epilogue(p, &e);
+    mica_prologue_int(p, "KIND", s->roles.kind);
+    mica_prologue_type(p, "left_t", left);
+    mica_prologue_type(p, "right_t", right);
+    mica_prologue_type(p, "out_t", mica_conv_tensor(d, s->roles.out)->dtype);
+    mica_prologue_type(p, "acc_t", sums);
+    /* integer sums are exact in f64 */
+    mica_prologue_type(p, "fin_t", sums == MICA_F32 ? MICA_F32 : MICA_F64);
+    mica_prologue_type(p, "coord_t", small_positions(&s->args.g) ? MICA_S32 : MICA_S64);
+}
+
+static mica_status add_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
+                              mica_text *p)
+{
+    mica_kernel_spec spec = {file, entry, p->data, 0};
+    long long most = s->args.tiles < MAX_GRID ? s->args.tiles : MAX_GRID;
+    s->grid = (mica_grid){.grid = {(unsigned)most}, .block = {BLOCK}};
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+static mica_status build_tiles(mica_plan *plan, state *s, mica_text *p)
+{
+    const mica_conv_desc *d = plan->desc;
+    mica_conv_args *a = &s->args;
+    bool wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    tile t = wgrad          ? wgrad_tile
+             : a->cols > 32 ? wide_tile
+             : a->cols > 16 ? medium_tile
+                            : narrow_tile;
+    if (mica_conv_tensor(d, s->left)->dtype == MICA_F64) t.bk = wgrad ? t.bk : t.bk / 2;
+    const mica_conv_strides *left = dgrad ? &a->g.b : &a->g.a;
+    const mica_conv_strides *out = dgrad ? &a->g.a : &a->g.b;
+    /* which of the two indices of each operand is the one with neighbours in memory */
+    bool left_pairs = left->c == 1;
+    bool right_terms = wgrad ? a->g.b.c != 1 : (dgrad ? a->g.f.n : a->g.f.c) == 1;
+    bool out_rows = wgrad ? a->g.f.n != 1 : out->c != 1;
+    mica_prologue_int(p, "BM", t.bm);
+    mica_prologue_int(p, "BN", t.bn);
+    mica_prologue_int(p, "BK", t.bk);
+    mica_prologue_int(p, "TM", t.tm);
+    mica_prologue_int(p, "TN", t.tn);
+    mica_prologue_int(p, "LEFT_BY_TERM", left_pairs != wgrad);
+    mica_prologue_int(p, "RIGHT_BY_TERM", right_terms);
+    mica_prologue_int(p, "OUT_BY_ROW", out_rows);
+    a->row_tiles = (a->rows + t.bm - 1) / t.bm;
+    a->col_tiles = (a->cols + t.bn - 1) / t.bn;
+    a->tiles = a->g.groups * a->row_tiles * a->col_tiles;
+    return add_kernel(plan, s, "ops/conv/conv_cuda.cu", "conv", p);
+}
+
+static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
+{
+    mica_conv_args *a = &s->args;
+    const mica_conv_strides *out = s->roles.kind == MICA_CONV_KIND_DGRAD ? &a->g.a : &a->g.b;
+    mica_prologue_int(p, "BLOCK", BLOCK);
+    mica_prologue_int(p, "CHANNEL_FAST", out->c == 1);
+    a->tiles = (a->rows * a->cols * a->g.groups + BLOCK - 1) / BLOCK;
+    return add_kernel(plan, s, "ops/conv/conv_cuda_direct.cu", "conv_direct", p);
+}
+
+static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
+{
+    mica_conv_args *a = &s->args;
+    int channels = a->g.b.c == 1 ? 32 : 1;
+    mica_prologue_int(p, "BLOCK", BLOCK);
+    mica_prologue_int(p, "CHANNELS", channels);
+    a->tiles = (a->cols * a->g.groups + channels - 1) / channels * a->rows;
+    return add_kernel(plan, s, "ops/conv/conv_cuda_wgrad.cu", "conv_wgrad", p);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    fill_args(d, s);
+    if (mica_tensor_count(mica_conv_tensor(d, s->roles.out)) == 0) return MICA_OK;
+    char buffer[4096] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    shared_prologue(&p, d, s);
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD) {
+        bool empty = s->args.rows * s->args.cols * WASTE < wgrad_tile.bm * wgrad_tile.bn;
+        return empty ? build_wgrad(plan, s, &p) : build_tiles(plan, s, &p);
+    }
+    bool empty = s->args.cols * WASTE < narrow_tile.bn;
+    return empty ? build_direct(plan, s, &p) : build_tiles(plan, s, &p);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    mica_conv_args args = s->args;
+    args.left = r->args[s->left];
+    args.right = r->args[s->right];
+    args.out = r->args[s->roles.out];
+    args.alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    args.beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
+    args.epilogue.bias = r->args[MICA_CONV_BIAS];
+    args.epilogue.scale = r->args[MICA_CONV_SCALE];
+    args.epilogue.shift = r->args[MICA_CONV_SHIFT];
+    args.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+}
+
+const mica_engine mica_conv_cuda = {
+    .name = "cuda", .cuda = true, .accepts = accepts, .build = build, .run = run};

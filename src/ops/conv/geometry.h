@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From a descriptor to the one plain convolution that every engine's loops know (conv_args.h). */
+#ifndef MICA_OPS_CONV_GEOMETRY_H
+#define MICA_OPS_CONV_GEOMETRY_H
+
+#include "mica/conv.h"
+#include "ops/conv/conv_args.h"
+#include "ops/shared/epilogue.h"
+
+/* Which of the three sums; and which argument is a, b, f; which is written. */
+typedef struct mica_conv_roles {
+    int kind;
+    int a, b, f, out; /* MICA_CONV_X, ... */
+} mica_conv_roles;
+
+mica_conv_roles mica_conv_roles_of(const mica_conv_desc *d);
+/* The tensor of X, W or Y. */
+const mica_tensor *mica_conv_tensor(const mica_conv_desc *d, int arg);
+/* d is checked. */
+void mica_conv_geometry_make(const mica_conv_desc *d, mica_conv_geometry *g);
+/* Products in the sum behind one result. */
+int64_t mica_conv_terms(const mica_conv_desc *d);
+/* Size of a plain convolution's output along one axis; false on overflow or where the filter
+ * is larger than the padded image. */
+bool mica_conv_out_size(const mica_conv_desc *d, int axis, int64_t in, int64_t tap, int64_t *out);
+/* Size of the image whose last position is the last that `out` positions touch. */
+bool mica_conv_in_size(const mica_conv_desc *d, int axis, int64_t out, int64_t tap, int64_t *in);
+mica_epilogue mica_conv_epilogue(const mica_conv_desc *d);
+
+#endif

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm: its fields, arguments and rules. */
+#include "ops/gemm/gemm_shape.h"
+
+#include <math.h>
+
+static const char *const compute_spellings[] = {
+    [MICA_COMPUTE_DEFAULT] = "default", [MICA_COMPUTE_TF32] = "tf32", NULL};
+
+static const mica_field fields[] = {
+    MICA_FIELD(mica_gemm_desc, a, TENSOR, .doc = "[batch x] M x K"),
+    MICA_FIELD(mica_gemm_desc, b, TENSOR, .doc = "[batch x] K x N"),
+    MICA_FIELD(mica_gemm_desc, c, TENSOR, .doc = "[batch x] M x N; inferred"),
+    MICA_FIELD(mica_gemm_desc, compute, ENUM, .spellings = compute_spellings,
+               .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
+    MICA_FIELD(mica_gemm_desc, scale_a, TENSOR, .doc = "f32, 1 element or one per row of a"),
+    MICA_FIELD(mica_gemm_desc, scale_b, TENSOR, .doc = "f32, 1 element or one per column of b"),
+    MICA_FIELD(mica_gemm_desc, epilogue, LIST, .count = MICA_MAX_STEPS,
+               .spellings = mica_step_spellings, .doc = "steps applied to the result, in order"),
+    MICA_FIELD(mica_gemm_desc, act_a, F64, .doc = "first parameter of the activation"),
+    MICA_FIELD(mica_gemm_desc, act_b, F64, .doc = "second parameter of the activation"),
+    MICA_FIELD(mica_gemm_desc, bias, TENSOR, .doc = "N; inferred"),
+    MICA_FIELD(mica_gemm_desc, scale, TENSOR, .doc = "N; inferred"),
+    MICA_FIELD(mica_gemm_desc, shift, TENSOR, .doc = "N; inferred"),
+    MICA_FIELD(mica_gemm_desc, residual, TENSOR, .doc = "as c; inferred"),
+};
+
+static const mica_arg args[] = {
+    [MICA_GEMM_A] = {"a", offsetof(mica_gemm_desc, a), {MICA_IN}, false, NULL},
+    [MICA_GEMM_B] = {"b", offsetof(mica_gemm_desc, b), {MICA_IN}, false, NULL},
+    [MICA_GEMM_C] = {"c", offsetof(mica_gemm_desc, c), {MICA_OUT}, false, NULL},
+    [MICA_GEMM_SCALE_A] = {"scale_a", offsetof(mica_gemm_desc, scale_a), {MICA_IN}, false, NULL},
+    [MICA_GEMM_SCALE_B] = {"scale_b", offsetof(mica_gemm_desc, scale_b), {MICA_IN}, false, NULL},
+    [MICA_GEMM_BIAS] = {"bias", offsetof(mica_gemm_desc, bias), {MICA_IN}, false, NULL},
+    [MICA_GEMM_SCALE] = {"scale", offsetof(mica_gemm_desc, scale), {MICA_IN}, false, NULL},
+    [MICA_GEMM_SHIFT] = {"shift", offsetof(mica_gemm_desc, shift), {MICA_IN}, false, NULL},
+    [MICA_GEMM_RESIDUAL] = {"residual", offsetof(mica_gemm_desc, residual), {MICA_IN}, false, "c"},
+};
+
+static const mica_scalar scalars[] = {
+    [MICA_GEMM_ALPHA] = {"alpha", 1}, [MICA_GEMM_BETA] = {"beta", 0}};
+
+/* ---- types ---- */
+
+typedef enum kind { KIND_NONE, KIND_F64, KIND_FLOAT, KIND_FP8, KIND_INT } kind;
+
+static kind kind_of(mica_dtype d)
+{
+    if (d == MICA_F64) return KIND_F64;
+    if (mica_dtype_is_common(d)) return KIND_FLOAT;
+    if (d == MICA_E4M3 || d == MICA_E5M2) return KIND_FP8;
+    return d == MICA_S8 || d == MICA_U8 ? KIND_INT : KIND_NONE;
+}
+
+static mica_status check_inputs(const mica_gemm_desc *d, mica_why *why)
+{
+    kind ka = kind_of(d->a.dtype), kb = kind_of(d->b.dtype);
+    if (ka == KIND_NONE)
+        return mica_invalid(why, "a is %s; known are f64 f32 f16 bf16 e4m3 e5m2 s8 u8",
+                            mica_dtype_name(d->a.dtype));
+    if (ka != kb || d->b.dtype == MICA_U8)
+        return mica_invalid(why,
+                            "a is %s, b is %s; f64 goes with f64, f32 f16 bf16 with each other, "
+                            "e4m3 e5m2 with each other, s8 and u8 with an s8 b",
+                            mica_dtype_name(d->a.dtype), mica_dtype_name(d->b.dtype));
+    if (d->a.rank < 2 || d->b.rank < 2)
+        return mica_invalid(why, "a has rank %d, b %d; a matrix has at least 2", d->a.rank,
+                            d->b.rank);
+    int64_t k = d->a.dims[d->a.rank - 1], b_k = d->b.dims[d->b.rank - 2];
+    if (k != b_k)
+        return mica_invalid(why, "a has %lld columns, b has %lld rows; both are K", (long long)k,
+                            (long long)b_k);
+    return MICA_OK;
+}
+
+static mica_status check_output_type(const mica_gemm_desc *d, mica_why *why)
+{
+    mica_dtype c = d->c.dtype;
+    bool half = c == MICA_F32 || c == MICA_F16 || c == MICA_BF16;
+    switch (kind_of(d->a.dtype)) {
+    case KIND_F64:
+        if (c == MICA_F64 || c == MICA_F32) return MICA_OK;
+        return mica_invalid(why, "c is %s; with f64 inputs it is f64 or f32", mica_dtype_name(c));
+    case KIND_INT:
+        if (half || c == MICA_S32 || c == MICA_S8 || c == MICA_U8) return MICA_OK;
+        return mica_invalid(why, "c is %s; with s8 inputs it is s32, s8, u8, f32, f16 or bf16",
+                            mica_dtype_name(c));
+    default:
+        if (half) return MICA_OK;
+        return mica_invalid(why, "c is %s; with %s inputs it is f32, f16 or bf16",
+                            mica_dtype_name(c), mica_dtype_name(d->a.dtype));
+    }
+}
+
+static mica_dtype output_type(const mica_gemm_desc *d)
+{
+    kind k = kind_of(d->a.dtype);
+    if (k == KIND_INT) return MICA_S32;
+    return k != KIND_FP8 && d->a.dtype == d->b.dtype ? d->a.dtype : MICA_F32;
+}
+
+/* ---- shapes ---- */
+
+/* Size of batch dimension i from the last; 1 where t has none. */
+static int64_t batch_dim(const mica_tensor *t, int i)
+{
+    int d = t->rank - 3 - i;
+    return d < 0 ? 1 : t->dims[d];
+}
+
+static mica_status output_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
+{
+    const mica_tensor *a = &d->a, *b = &d->b;
+    c->rank = a->rank > b->rank ? a->rank : b->rank;
+    for (int i = 0; i < c->rank - 2; i++) {
+        int64_t x = batch_dim(a, i), y = batch_dim(b, i);
+        if (x != y && x != 1 && y != 1)
+            return mica_invalid(why,
+                                "batch dimension %d from the last is %lld in a, %lld in b; they "
+                                "must agree, or one be 1",
+                                i + 1, (long long)x, (long long)y);
+        c->dims[c->rank - 3 - i] = x == 1 ? y : x;
+    }
+    c->dims[c->rank - 2] = a->dims[a->rank - 2];
+    c->dims[c->rank - 1] = b->dims[b->rank - 1];
+    return MICA_OK;
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_gemm_desc *d = desc;
+    MICA_TRY(check_inputs(d, why));
+    if (d->c.rank == 0) {
+        mica_tensor c = {.dtype = mica_tensor_given(&d->c) ? d->c.dtype : output_type(d)};
+        MICA_TRY(output_dims(d, &c, why));
+        d->c = mica_tensor_packed(c.dtype, c.rank, c.dims);
+    }
+    mica_epilogue e = gemm_epilogue(d);
+    if (d->c.rank >= 1) mica_epilogue_infer(&e, &d->c, d->c.dims[d->c.rank - 1]);
+    return MICA_OK;
+}
+
+static mica_status check_scale(const mica_gemm_desc *d, const mica_tensor *s, const char *name,
+                               int64_t lines, const char *what, mica_why *why)
+{
+    if (!mica_tensor_given(s)) return MICA_OK;
+    if (mica_dtype_bits(d->a.dtype) != 8)
+        return mica_invalid(why, "%s is for 8-bit inputs, a is %s", name,
+                            mica_dtype_name(d->a.dtype));
+    if (s->dtype != MICA_F32)
+        return mica_invalid(why, "%s is %s, it must be f32", name, mica_dtype_name(s->dtype));
+    if (mica_tensor_count(s) != 1 && (s->rank != 1 || s->dims[0] != lines))
+        return mica_invalid(why, "%s has %lld elements, it must have 1 or the %lld %s", name,
+                            (long long)mica_tensor_count(s), (long long)lines, what);
+    return MICA_OK;
+}
+
+static mica_status check_residual(const mica_tensor *r, mica_why *why)
+{
+    bool small = r->dtype == MICA_S32 || r->dtype == MICA_S8 || r->dtype == MICA_U8;
+    if (!mica_tensor_given(r) || mica_dtype_is_common(r->dtype) || small) return MICA_OK;
+    return mica_invalid(why, "residual is %s; known are f64 f32 f16 bf16 s32 s8 u8",
+                        mica_dtype_name(r->dtype));
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_gemm_desc *d = desc;
+    MICA_TRY(check_inputs(d, why));
+    MICA_TRY(check_output_type(d, why));
+    mica_tensor c = {0};
+    MICA_TRY(output_dims(d, &c, why));
+    MICA_TRY(mica_tensor_same_dims(&d->c, "c", &c, "the product of a and b", why));
+    int64_t m = c.dims[c.rank - 2], n = c.dims[c.rank - 1];
+    MICA_TRY(check_scale(d, &d->scale_a, "scale_a", m, "rows of a", why));
+    MICA_TRY(check_scale(d, &d->scale_b, "scale_b", n, "columns of b", why));
+    MICA_TRY(check_residual(&d->residual, why));
+    mica_epilogue e = gemm_epilogue(d);
+    return mica_epilogue_check(&e, &d->c, n, why);
+}
+
+/* ---- numbers ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    (void)bytes;
+    gemm_shape s;
+    gemm_shape_make(desc, &s);
+    *flops = gemm_flops(&s);
+}
+
+/* The sum over K, and the few roundings after it: alpha, beta and their sum, scales, steps. */
+static int64_t terms(const void *desc)
+{
+    const mica_gemm_desc *d = desc;
+    int64_t n = d->a.dims[d->a.rank - 1] + 3;
+    n += mica_tensor_given(&d->scale_a) + mica_tensor_given(&d->scale_b);
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) n++;
+    return n;
+}
+
+static bool exact(const void *desc)
+{
+    const mica_gemm_desc *d = desc;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        int step = d->epilogue[i];
+        bool whole = step < MICA_STEP_ACT || step == MICA_STEP_ACT + MICA_ACT_IDENTITY ||
+                     step == MICA_STEP_ACT + MICA_ACT_RELU ||
+                     step == MICA_STEP_ACT + MICA_ACT_RELU6 ||
+                     step == MICA_STEP_ACT + MICA_ACT_HARD_TANH;
+        if (!whole) return false;
+    }
+    return true;
+}
+
+static const mica_engine *const engines[] = {&gemm_onednn, &gemm_cpu, &mica_engine_ref, &gemm_cuda,
+                                             NULL};
+
+const mica_op mica_op_gemm = {
+    .name = "gemm",
+    .doc = "matrix multiplication, batched and strided, with an epilogue",
+    .desc_size = sizeof(mica_gemm_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .exact = exact,
+    .ulps = 8,
+    .reference = gemm_reference,
+    .engines = engines,
+};

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The plain loops, for the engine "cpu" and for what other CPU engines leave to them. */
+#ifndef MICA_OPS_GEMM_CPU_H
+#define MICA_OPS_GEMM_CPU_H
+
+#include "ops/gemm/gemm_finish.h"
+
+typedef struct gemm_loops {
+    gemm_shape shape;
+    float table_a[256], table_b[256]; /* values of the fp8 codes */
+    int threads;
+} gemm_loops;
+
+void gemm_loops_make(const mica_gemm_desc *desc, gemm_loops *loops);
+void gemm_loops_run(const gemm_loops *loops, const gemm_finish *finish);
+
+#endif

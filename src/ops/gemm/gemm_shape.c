@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From the descriptor to sizes and strides: broadcasting, merging, folding. */
+#include "ops/gemm/gemm_shape.h"
+
+#include <string.h>
+
+mica_epilogue gemm_epilogue(const mica_gemm_desc *desc)
+{
+    mica_gemm_desc *d = (mica_gemm_desc *)(uintptr_t)desc;
+    return (mica_epilogue){.steps = d->epilogue,
+                           .bias = &d->bias,
+                           .scale = &d->scale,
+                           .shift = &d->shift,
+                           .residual = &d->residual,
+                           .act_a = &d->act_a,
+                           .act_b = &d->act_b};
+}
+
+int64_t gemm_batch_stride(const mica_tensor *t, int i)
+{
+    int d = t->rank - 3 - i;
+    return d < 0 || t->dims[d] == 1 ? 0 : t->strides[d];
+}
+
+int64_t gemm_scale_stride(const mica_tensor *scale)
+{
+    return mica_tensor_count(scale) == 1 ? 0 : scale->strides[0];
+}
+
+double gemm_flops(const gemm_shape *s)
+{
+    return 2.0 * (double)s->m * (double)s->n * (double)s->k * (double)s->batches;
+}
+
+static bool continues(long long outer, long long inner, long long dim)
+{
+    return outer == inner * dim;
+}
+
+/* Appends a batch dimension inside the others, or joins it to the last one. */
+static void add_batch(gemm_shape *s, long long dim, const long long stride[4])
+{
+    int last = s->batch_rank - 1;
+    bool joins = last >= 0 && continues(s->a_batch[last], stride[0], dim) &&
+                 continues(s->b_batch[last], stride[1], dim) &&
+                 continues(s->c_batch[last], stride[2], dim) &&
+                 continues(s->r_batch[last], stride[3], dim);
+    int to = joins ? last : s->batch_rank++;
+    s->batch[to] = joins ? s->batch[to] * dim : dim;
+    s->a_batch[to] = stride[0];
+    s->b_batch[to] = stride[1];
+    s->c_batch[to] = stride[2];
+    s->r_batch[to] = stride[3];
+}
+
+static bool rows_continue(const gemm_shape *s, int i)
+{
+    return s->b_batch[i] == 0 && (s->m == 1 || (continues(s->a_batch[i], s->a_m, s->m) &&
+                                                continues(s->c_batch[i], s->c_m, s->m) &&
+                                                continues(s->r_batch[i], s->r_m, s->m)));
+}
+
+/* Items that share b and follow each other in memory are rows of one larger matrix. */
+static void fold_into_rows(gemm_shape *s)
+{
+    for (int i = s->batch_rank - 1; i >= 0; i--) {
+        if (!rows_continue(s, i)) continue;
+        if (s->m == 1) s->a_m = s->a_batch[i], s->c_m = s->c_batch[i], s->r_m = s->r_batch[i];
+        s->m *= s->batch[i];
+        s->batches /= s->batch[i];
+        s->batch_rank--;
+        size_t rest = (size_t)(s->batch_rank - i) * sizeof *s->batch;
+        memmove(s->batch + i, s->batch + i + 1, rest);
+        memmove(s->a_batch + i, s->a_batch + i + 1, rest);
+        memmove(s->b_batch + i, s->b_batch + i + 1, rest);
+        memmove(s->c_batch + i, s->c_batch + i + 1, rest);
+        memmove(s->r_batch + i, s->r_batch + i + 1, rest);
+    }
+}
+
+void gemm_shape_make(const mica_gemm_desc *d, gemm_shape *s)
+{
+    const mica_tensor *a = &d->a, *b = &d->b, *c = &d->c, *r = &d->residual;
+    bool residual = mica_tensor_given(r);
+    memset(s, 0, sizeof *s);
+    int rows = c->rank - 2, cols = c->rank - 1;
+    s->m = c->dims[rows], s->n = c->dims[cols], s->k = a->dims[a->rank - 1];
+    s->a_m = a->strides[a->rank - 2], s->a_k = a->strides[a->rank - 1];
+    s->b_k = b->strides[b->rank - 2], s->b_n = b->strides[b->rank - 1];
+    s->c_m = c->strides[rows], s->c_n = c->strides[cols];
+    if (residual) s->r_m = r->strides[rows], s->r_n = r->strides[cols];
+    if (mica_tensor_count(c) == 0) return;
+    s->batches = 1;
+    for (int i = rows - 1; i >= 0; i--) {
+        long long dim = c->dims[rows - 1 - i];
+        if (dim == 1) continue;
+        s->batches *= dim;
+        add_batch(s, dim,
+                  (long long[4]){gemm_batch_stride(a, i), gemm_batch_stride(b, i),
+                                 gemm_batch_stride(c, i), residual ? gemm_batch_stride(r, i) : 0});
+    }
+    bool scales_by_row = mica_tensor_given(&d->scale_a) && gemm_scale_stride(&d->scale_a) != 0;
+    if (!scales_by_row) fold_into_rows(s);
+}
+
+gemm_offsets gemm_shape_offsets(const gemm_shape *s, int64_t item)
+{
+    gemm_offsets o = {0, 0, 0, 0};
+    for (int i = s->batch_rank - 1; i >= 0; i--) {
+        int64_t at = item % s->batch[i];
+        item /= s->batch[i];
+        o.a += at * s->a_batch[i];
+        o.b += at * s->b_batch[i];
+        o.c += at * s->c_batch[i];
+        o.r += at * s->r_batch[i];
+    }
+    return o;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A gemm as its engines see it. */
+#ifndef MICA_OPS_GEMM_SHAPE_H
+#define MICA_OPS_GEMM_SHAPE_H
+
+#include "mica/gemm.h"
+#include "ops/gemm/gemm_args.h"
+#include "ops/shared/epilogue.h"
+
+mica_epilogue gemm_epilogue(const mica_gemm_desc *desc);
+/* Stride of t at batch dimension i counted from the last one; 0 where t is broadcast. */
+int64_t gemm_batch_stride(const mica_tensor *t, int i);
+void gemm_shape_make(const mica_gemm_desc *desc, gemm_shape *shape);
+/* Offsets of a, b, c and the residual in batch item `item`. */
+typedef struct gemm_offsets {
+    int64_t a, b, c, r;
+} gemm_offsets;
+gemm_offsets gemm_shape_offsets(const gemm_shape *shape, int64_t item);
+/* Elements between the scales of neighbouring rows or columns; 0 for a single element. */
+int64_t gemm_scale_stride(const mica_tensor *scale);
+double gemm_flops(const gemm_shape *shape);
+
+void gemm_reference(const void *desc, const mica_view *args, const double *scalars);
+extern const mica_engine gemm_cpu, gemm_onednn, gemm_cuda;
+extern const mica_op mica_op_gemm;
+
+#endif

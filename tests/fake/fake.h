@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A driver and a compiler without a GPU: they keep books, copy on the host, launch nothing, and
+ * fail when told to. Chosen through MICA_CUDA_DRIVER and MICA_NVRTC; these functions are found by
+ * dlsym in the same libraries. */
+#ifndef MICA_TESTS_FAKE_FAKE_H
+#define MICA_TESTS_FAKE_FAKE_H
+
+#define FAKE_DEVICES 64
+
+/* What is alive, and what happened. */
+typedef struct fake_books {
+    long allocations, modules, contexts, streams, events; /* alive */
+    long pushed;                                          /* depth of this thread's context stack */
+    long calls, launches, errors;                         /* errors: calls that did not give 0 */
+} fake_books;
+
+typedef struct fake_launch {
+    char kernel[64];
+    unsigned grid[3], block[3], shared, cluster;
+    void *stream;
+    unsigned char args[16]; /* the first bytes of the one parameter */
+    int device;
+} fake_launch;
+
+/* libcuda.so.1 */
+typedef void fake_get_books_fn(fake_books *books); /* "fake_get_books" */
+/* "fake_get_launch": the last one. */
+typedef void fake_get_launch_fn(fake_launch *launch);
+/* "fake_fail": the n-th call of that name from now on (n = 1: the next; "*": any) gives code.
+ * Sticky: every later call of whatever name gives it, too. n = 0: back to health. */
+typedef void fake_fail_fn(const char *call, int code, long n, int sticky);
+/* "fake_limit": bytes that the devices have. */
+typedef void fake_limit_fn(unsigned long bytes);
+/* "fake_attribute": the dynamic shared memory that the last cuFuncSetAttribute allowed. */
+typedef int fake_attribute_fn(void);
+
+/* libnvrtc.so.13: programs alive; compilations since the start. */
+typedef long fake_programs_fn(void); /* "fake_programs" */
+typedef long fake_compiles_fn(void); /* "fake_compiles" */
+/* "fake_compile_ms": how long a compilation takes. */
+typedef void fake_compile_ms_fn(int ms);
+
+/* What the compiler makes and the driver loads: this text, then target and kernel names in lines,
+ * then filling. */
+#define FAKE_CUBIN "FAKE CUBIN\n"
+
+#endif

@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The fake driver. Every function counts as a call, can be told to fail, and refuses what the real
+ * one refuses: handles it does not know, and work without a current context. */
+#include "fake.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum code {
+    OK = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500
+};
+
+enum kind { ALLOCATION, MODULE, FUNCTION, STREAM, EVENT, KINDS };
+
+typedef struct object {
+    struct object *next;
+    enum kind kind;
+    int device;
+    size_t bytes;
+    void *memory;         /* of allocations */
+    struct object *owner; /* of functions: the module */
+    char text[512];       /* names of a module, separated by \n; name of a function */
+} object;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static object *objects;
+static fake_books books;
+static fake_launch last_launch;
+static int initialized, last_attribute;
+static size_t limit_bytes = (size_t)1 << 30, used_bytes;
+static long retained[FAKE_DEVICES];
+static char contexts[FAKE_DEVICES]; /* their addresses are the handles */
+
+static struct {
+    char call[64];
+    int code, sticky;
+    long n;
+} script;
+
+static _Thread_local void *stack[64];
+static _Thread_local int depth;
+
+/* ---- control ---- */
+
+EXPORT fake_get_books_fn fake_get_books;
+EXPORT fake_get_launch_fn fake_get_launch;
+EXPORT fake_fail_fn fake_fail;
+EXPORT fake_limit_fn fake_limit;
+EXPORT fake_attribute_fn fake_attribute;
+
+void fake_get_books(fake_books *out)
+{
+    pthread_mutex_lock(&mutex);
+    *out = books;
+    out->pushed = depth;
+    for (int i = 0; i < FAKE_DEVICES; i++) out->contexts += retained[i];
+    for (object *o = objects; o; o = o->next) {
+        out->allocations += o->kind == ALLOCATION;
+        out->modules += o->kind == MODULE;
+        out->streams += o->kind == STREAM;
+        out->events += o->kind == EVENT;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+void fake_get_launch(fake_launch *launch)
+{
+    pthread_mutex_lock(&mutex);
+    *launch = last_launch;
+    pthread_mutex_unlock(&mutex);
+}
+
+void fake_fail(const char *call, int code, long n, int sticky)
+{
+    pthread_mutex_lock(&mutex);
+    snprintf(script.call, sizeof script.call, "%s", call);
+    script.code = code;
+    script.n = n;
+    script.sticky = sticky;
+    pthread_mutex_unlock(&mutex);
+}
+
+void fake_limit(unsigned long bytes)
+{
+    limit_bytes = bytes;
+}
+
+int fake_attribute(void)
+{
+    return last_attribute;
+}
+
+/* ---- every call ---- */
+
+/* Enters a call: the mutex is held until leave(). Gives the code that the script wants. */
+static int enter(const char *call)
+{
+    pthread_mutex_lock(&mutex);
+    books.calls++;
+    if (script.n < 0) return script.code; /* after a sticky one */
+    if (script.n > 0 && (!strcmp(script.call, "*") || !strcmp(script.call, call)) &&
+        --script.n == 0) {
+        if (script.sticky) script.n = -1;
+        return script.code;
+    }
+    return initialized || !strcmp(call, "cuInit") || !strcmp(call, "cuDriverGetVersion")
+               ? OK
+               : NOT_INITIALIZED;
+}
+
+static int leave(int code)
+{
+    books.errors += code != OK;
+    pthread_mutex_unlock(&mutex);
+    return code;
+}
+
+static void *current(void)
+{
+    return depth ? stack[depth - 1] : NULL;
+}
+
+static int current_device(void)
+{
+    return (int)((char *)current() - contexts);
+}
+
+/* As enter, for calls that need a context. */
+static int enter_context(const char *call)
+{
+    int code = enter(call);
+    return code == OK && !current() ? INVALID_CONTEXT : code;
+}
+
+static object *add(enum kind kind, size_t bytes)
+{
+    object *o = calloc(1, sizeof *o);
+    if (!o) abort();
+    o->kind = kind;
+    o->device = current_device();
+    o->bytes = bytes;
+    o->next = objects;
+    objects = o;
+    return o;
+}
+
+static object *find(enum kind kind, const void *handle)
+{
+    object *o = objects;
+    while (o && (o->kind != kind || (kind == ALLOCATION ? o->memory : o) != handle)) o = o->next;
+    return o;
+}
+
+static void drop(object *gone)
+{
+    object **at = &objects;
+    while (*at != gone) at = &(*at)->next;
+    *at = gone->next;
+    if (gone->kind == ALLOCATION) used_bytes -= gone->bytes;
+    free(gone->memory);
+    free(gone);
+}
+
+static int valid_stream(const void *stream)
+{
+    return !stream || find(STREAM, stream);
+}
+
+/* ---- devices and contexts ---- */
+
+EXPORT int cuInit(unsigned flags)
+{
+    int code = enter("cuInit");
+    if (code == OK && flags != 0) code = INVALID_VALUE;
+    if (code == OK) initialized = 1;
+    return leave(code);
+}
+
+EXPORT int cuDriverGetVersion(int *version)
+{
+    int code = enter("cuDriverGetVersion");
+    *version = 13000;
+    return leave(code);
+}
+
+EXPORT int cuGetErrorName(int code, const char **name)
+{
+    static const struct {
+        int code;
+        const char *name;
+    } names[] = {{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+                 {304, "CUDA_ERROR_OPERATING_SYSTEM"},
+                 {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                 {716, "CUDA_ERROR_MISALIGNED_ADDRESS"},
+                 {719, "CUDA_ERROR_LAUNCH_FAILED"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (names[i].code != code) continue;
+        *name = names[i].name;
+        return OK;
+    }
+    return INVALID_VALUE;
+}
+
+EXPORT int cuDeviceGetCount(int *count)
+{
+    int code = enter("cuDeviceGetCount");
+    if (code == OK) *count = FAKE_DEVICES;
+    return leave(code);
+}
+
+EXPORT int cuDeviceGet(int *device, int ordinal)
+{
+    int code = enter("cuDeviceGet");
+    if (code == OK && (ordinal < 0 || ordinal >= FAKE_DEVICES)) code = INVALID_DEVICE;
+    if (code == OK) *device = ordinal;
+    return leave(code);
+}
+
+EXPORT int cuDeviceGetName(char *name, int size, int device)
+{
+    int code = enter("cuDeviceGetName");
+    if (code == OK) snprintf(name, (size_t)size, "Fake GPU %d", device);
+    return leave(code);
+}
+
+EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    int code = enter("cuDeviceTotalMem");
+    (void)device;
+    if (code == OK) *bytes = limit_bytes;
+    return leave(code);
+}
+
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    static const struct {
+        int attribute, value;
+    } table[] = {{13, 1980000},  {16, 132}, {36, 2000000}, {37, 5120},
+                 {38, 52428800}, {75, 9},   {76, 0},       {97, 232448}};
+    int code = enter("cuDeviceGetAttribute");
+    (void)device;
+    for (size_t i = 0; code == OK && i < sizeof table / sizeof *table; i++)
+        if (table[i].attribute == attribute) {
+            *value = table[i].value;
+            return leave(OK);
+        }
+    return leave(code == OK ? INVALID_VALUE : code);
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    int code = enter("cuDevicePrimaryCtxRetain");
+    if (code == OK && (device < 0 || device >= FAKE_DEVICES)) code = INVALID_DEVICE;
+    if (code == OK) {
+        retained[device]++;
+        *context = &contexts[device];
+    }
+    return leave(code);
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    int code = enter("cuDevicePrimaryCtxRelease");
+    if (code == OK && retained[device] == 0) code = INVALID_CONTEXT;
+    if (code == OK) retained[device]--;
+    return leave(code);
+}
+
+EXPORT int cuCtxGetCurrent(void **context)
+{
+    int code = enter("cuCtxGetCurrent");
+    if (code == OK) *context = current();
+    return leave(code);
+}
+
+EXPORT int cuCtxPushCurrent_v2(void *context)
+{
+    int code = enter("cuCtxPushCurrent");
+    if (code == OK && (depth == 64 || !context)) code = INVALID_CONTEXT;
+    if (code == OK) stack[depth++] = context;
+    return leave(code);
+}
+
+EXPORT int cuCtxPopCurrent_v2(void **context)
+{
+    int code = enter("cuCtxPopCurrent");
+    if (code == OK && depth == 0) code = INVALID_CONTEXT;
+    if (code == OK) *context = stack[--depth];
+    return leave(code);
+}
+
+/* ---- modules and launches ---- */
+
+EXPORT int cuModuleLoadData(void **module, const void *image)
+{
+    int code = enter_context("cuModuleLoadData");
+    if (code == OK && strncmp(image, FAKE_CUBIN, strlen(FAKE_CUBIN)) != 0) code = INVALID_IMAGE;
+    if (code == OK) {
+        object *o = add(MODULE, 0);
+        snprintf(o->text, sizeof o->text, "%s", (const char *)image);
+        *module = o;
+    }
+    return leave(code);
+}
+
+EXPORT int cuModuleUnload(void *module)
+{
+    int code = enter_context("cuModuleUnload");
+    object *o = find(MODULE, module);
+    if (code == OK && !o) code = INVALID_HANDLE;
+    if (code == OK) {
+        for (object *f = objects, *next; f; f = next) {
+            next = f->next;
+            if (f->kind == FUNCTION && f->owner == o) drop(f);
+        }
+        drop(o);
+    }
+    return leave(code);
+}
+
+EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    int code = enter_context("cuModuleGetFunction");
+    object *o = find(MODULE, module);
+    char line[128];
+    snprintf(line, sizeof line, "\n%s\n", name);
+    if (code == OK && !o) code = INVALID_HANDLE;
+    if (code == OK && !strstr(o->text, line)) code = NOT_FOUND;
+    if (code == OK) {
+        object *f = add(FUNCTION, 0);
+        f->owner = o;
+        snprintf(f->text, sizeof f->text, "%s", name);
+        *function = f;
+    }
+    return leave(code);
+}
+
+EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    int code = enter_context("cuFuncSetAttribute");
+    if (code == OK && !find(FUNCTION, function)) code = INVALID_HANDLE;
+    if (code == OK && (attribute != 8 || value < 0)) code = INVALID_VALUE;
+    if (code == OK) last_attribute = value;
+    return leave(code);
+}
+
+static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared,
+                  unsigned cluster, void *stream, void **parameters)
+{
+    object *f = find(FUNCTION, function);
+    if (!f || !valid_stream(stream)) return INVALID_HANDLE;
+    unsigned threads = block[0] * block[1] * block[2];
+    for (int i = 0; i < 3; i++)
+        if (grid[i] == 0 || block[i] == 0) return INVALID_VALUE;
+    if (threads > 1024 || !parameters || !parameters[0]) return INVALID_VALUE;
+    if (cluster && grid[0] % cluster) return INVALID_VALUE;
+    last_launch = (fake_launch){.shared = shared, .cluster = cluster, .stream = stream};
+    snprintf(last_launch.kernel, sizeof last_launch.kernel, "%.60s", f->text);
+    memcpy(last_launch.grid, grid, sizeof last_launch.grid);
+    memcpy(last_launch.block, block, sizeof last_launch.block);
+    memcpy(last_launch.args, parameters[0], sizeof last_launch.args);
+    last_launch.device = f->device;
+    books.launches++;
+    return f->device == current_device() ? OK : INVALID_HANDLE;
+}
+
+EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                          unsigned by, unsigned bz, unsigned shared, void *stream,
+                          void **parameters, void **extra)
+{
+    int code = enter_context("cuLaunchKernel");
+    const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+    (void)extra;
+    if (code == OK) code = launch(function, grid, block, shared, 0, stream, parameters);
+    return leave(code);
+}
+
+/* As cuda.h lays them out. */
+typedef struct attribute {
+    int id;
+    char pad[8 - sizeof(int)];
+    union {
+        char pad[64];
+        struct {
+            unsigned x, y, z;
+        } cluster;
+    } value;
+} attribute;
+typedef struct config {
+    unsigned gx, gy, gz, bx, by, bz, shared;
+    void *stream;
+    attribute *attributes;
+    unsigned count;
+} config;
+
+EXPORT int cuLaunchKernelEx(const config *c, void *function, void **parameters, void **extra)
+{
+    int code = enter_context("cuLaunchKernelEx");
+    const unsigned grid[] = {c->gx, c->gy, c->gz}, block[] = {c->bx, c->by, c->bz};
+    (void)extra;
+    if (code == OK &&
+        (c->count != 1 || c->attributes[0].id != 4 || c->attributes[0].value.cluster.y != 1 ||
+         c->attributes[0].value.cluster.z != 1))
+        code = INVALID_VALUE;
+    if (code == OK)
+        code = launch(function, grid, block, c->shared, c->attributes[0].value.cluster.x, c->stream,
+                      parameters);
+    return leave(code);
+}
+
+/* ---- memory ---- */
+
+EXPORT int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
+{
+    int code = enter_context("cuMemAlloc");
+    if (code == OK && bytes == 0) code = INVALID_VALUE;
+    if (code == OK && bytes > limit_bytes - used_bytes) code = OUT_OF_MEMORY;
+    if (code == OK) {
+        object *o = add(ALLOCATION, bytes);
+        o->memory = malloc(bytes);
+        if (!o->memory) abort();
+        used_bytes += bytes;
+        *address = (unsigned long long)(uintptr_t)o->memory;
+    }
+    return leave(code);
+}
+
+EXPORT int cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    int code = enter_context("cuMemGetInfo");
+    if (code == OK) {
+        *available = limit_bytes - used_bytes;
+        *total = limit_bytes;
+    }
+    return leave(code);
+}
+
+EXPORT int cuMemFree_v2(unsigned long long address)
+{
+    int code = enter_context("cuMemFree");
+    object *o = find(ALLOCATION, (void *)(uintptr_t)address);
+    if (code == OK && !o) code = INVALID_VALUE;
+    if (code == OK) drop(o);
+    return leave(code);
+}
+
+EXPORT int cuMemsetD8Async(unsigned long long address, unsigned char byte, size_t bytes,
+                           void *stream)
+{
+    int code = enter_context("cuMemsetD8Async");
+    if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    if (code == OK) memset((void *)(uintptr_t)address, byte, bytes);
+    return leave(code);
+}
+
+EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream)
+{
+    int code = enter_context("cuMemcpyAsync");
+    if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    if (code == OK) memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return leave(code);
+}
+
+/* ---- streams and events ---- */
+
+EXPORT int cuStreamCreate(void **stream, unsigned flags)
+{
+    int code = enter_context("cuStreamCreate");
+    if (code == OK && flags > 1) code = INVALID_VALUE;
+    if (code == OK) *stream = add(STREAM, 0);
+    return leave(code);
+}
+
+EXPORT int cuStreamDestroy_v2(void *stream)
+{
+    int code = enter_context("cuStreamDestroy");
+    object *o = find(STREAM, stream);
+    if (code == OK && !o) code = INVALID_HANDLE;
+    if (code == OK) drop(o);
+    return leave(code);
+}
+
+EXPORT int cuStreamSynchronize(void *stream)
+{
+    int code = enter_context("cuStreamSynchronize");
+    if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    return leave(code);
+}
+
+EXPORT int cuEventCreate(void **event, unsigned flags)
+{
+    int code = enter_context("cuEventCreate");
+    if (code == OK && flags != 0) code = INVALID_VALUE;
+    if (code == OK) *event = add(EVENT, 0);
+    return leave(code);
+}
+
+EXPORT int cuEventDestroy_v2(void *event)
+{
+    int code = enter_context("cuEventDestroy");
+    object *o = find(EVENT, event);
+    if (code == OK && !o) code = INVALID_HANDLE;
+    if (code == OK) drop(o);
+    return leave(code);
+}
+
+EXPORT int cuEventRecord(void *event, void *stream)
+{
+    int code = enter_context("cuEventRecord");
+    if (code == OK && (!find(EVENT, event) || !valid_stream(stream))) code = INVALID_HANDLE;
+    return leave(code);
+}
+
+EXPORT int cuEventSynchronize(void *event)
+{
+    int code = enter_context("cuEventSynchronize");
+    if (code == OK && !find(EVENT, event)) code = INVALID_HANDLE;
+    return leave(code);
+}
+
+EXPORT int cuEventElapsedTime(float *ms, void *from, void *to)
+{
+    int code = enter_context("cuEventElapsedTime");
+    if (code == OK && (!find(EVENT, from) || !find(EVENT, to))) code = INVALID_HANDLE;
+    if (code == OK) *ms = 1.5f;
+    return leave(code);
+}
+
+/* ---- tensor maps: the arguments are written into the map, for tests to look at ---- */
+
+typedef struct map {
+    int type, im2col, swizzle, lower, upper;
+    unsigned rank, channels, pixels;
+    uint64_t address, dims[3], strides[3];
+    uint32_t box[2], steps[2];
+} map;
+
+EXPORT int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *address,
+                                  const uint64_t *dims, const uint64_t *strides,
+                                  const uint32_t *box, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int fill)
+{
+    int code = enter("cuTensorMapEncodeTiled");
+    if (code == OK && (interleave || promotion < 0 || promotion > 3 || fill)) code = INVALID_VALUE;
+    if (code == OK) {
+        map m = {.type = type, .swizzle = swizzle, .rank = rank, .address = (uintptr_t)address};
+        memcpy(m.dims, dims, sizeof m.dims);
+        memcpy(m.strides, strides, sizeof m.strides);
+        memcpy(m.box, box, sizeof m.box);
+        memcpy(m.steps, steps, sizeof m.steps);
+        memcpy(out, &m, sizeof m);
+    }
+    return leave(code);
+}
+
+EXPORT int cuTensorMapEncodeIm2col(void *out, int type, unsigned rank, void *address,
+                                   const uint64_t *dims, const uint64_t *strides, const int *lower,
+                                   const int *upper, uint32_t channels, uint32_t pixels,
+                                   const uint32_t *steps, int interleave, int swizzle,
+                                   int promotion, int fill)
+{
+    int code = enter("cuTensorMapEncodeIm2col");
+    if (code == OK && (interleave || promotion < 0 || promotion > 3 || fill)) code = INVALID_VALUE;
+    if (code == OK) {
+        map m = {.type = type,
+                 .im2col = 1,
+                 .swizzle = swizzle,
+                 .rank = rank,
+                 .lower = lower[0],
+                 .upper = upper[0],
+                 .channels = channels,
+                 .pixels = pixels,
+                 .address = (uintptr_t)address};
+        memcpy(m.dims, dims, sizeof m.dims);
+        memcpy(m.strides, strides, sizeof m.strides);
+        memcpy(m.steps, steps, sizeof m.steps);
+        memcpy(out, &m, sizeof m);
+    }
+    return leave(code);
+}
