@@ -8,7 +8,6 @@
 #include "ops/shared/layout.h"
 #include "cpu/cpu.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { PIECE = 512 };
