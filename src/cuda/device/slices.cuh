@@ -32,7 +32,7 @@ template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v
         for (int lane = 1; lane < THREADS && lane < 32; lane *= 2)
             v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
         if constexpr (THREADS > 32) {
-            constexpr int WARPS = THREADS / 32;
+            constexpr int WARPS = THREADS > 32 ? THREADS / 32 : 1; /* the branch is parsed even where it is not taken */
             int warp = threadIdx.x / 32;
             __syncthreads(); /* the scratch may still be read from the last time */
             if (threadIdx.x % 32 == 0) scratch[warp] = v;
