@@ -397,6 +397,7 @@ static void print_summary(const check *c)
 {
     cli_table t;
     long passed = 0, failed = 0, skipped = 0;
+    if (cli_stopped()) printf("interrupted; so far:\n");
     cli_table_begin(&t, "engine|>passed|>mismatch|>refused|>mistrusted|>skipped|>worst margin");
     for (int i = 0; i < c->engines; i++) {
         const check_total *e = &c->totals[i];
@@ -413,7 +414,6 @@ static void print_summary(const check *c)
     }
     if (!c->options.quiet) cli_table_print(&t, stdout);
     cli_table_end(&t);
-    if (cli_stopped()) printf("interrupted; so far:\n");
     printf("%ld passed, %ld failed, %ld skipped (%s, %s)\n", passed, failed, skipped,
            c->device.name, c->device.model);
 }
