@@ -47,6 +47,18 @@ static void commas_and_braces(void **state)
     EXPECT("activation x=f32:3{,:1}", "activation x=f32:3", "activation x=f32:3:1");
 }
 
+static void excuses(void **state)
+{
+    (void)state;
+    cli_lines lines = {0};
+    char error[160];
+    assert_true(cli_lines_expand(&lines, "activation x=f32:3 # mistrusted: why", "", error, 160));
+    assert_true(cli_lines_expand(&lines, "activation x=f32:3 # is mistrusted", "", error, 160));
+    assert_true(cli_lines_expand(&lines, "activation x=f32:3 # mistrusted", "", error, 160));
+    assert_true(lines.items[0].weak && !lines.items[1].weak && !lines.items[2].weak);
+    cli_lines_free(&lines);
+}
+
 /* In a field that is a list itself, commas belong to the value. */
 static void list_fields(void **state)
 {
@@ -109,9 +121,13 @@ static void files_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_lines), cmocka_unit_test(commas_and_braces),
-        cmocka_unit_test(list_fields), cmocka_unit_test(log_lines),
-        cmocka_unit_test(malformed),   cmocka_unit_test(files_and_arguments),
+        cmocka_unit_test(plain_lines),
+        cmocka_unit_test(commas_and_braces),
+        cmocka_unit_test(list_fields),
+        cmocka_unit_test(log_lines),
+        cmocka_unit_test(excuses),
+        cmocka_unit_test(malformed),
+        cmocka_unit_test(files_and_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
