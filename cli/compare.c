@@ -74,8 +74,9 @@ bool cli_element_passes(mica_dtype d, cli_tolerance t, double got, double want, 
     }
     double tolerance = cli_element_tolerance(d, t, want, magnitude);
     if (integer || t.exact) {
-        bool ok = isfinite(want) && isfinite(tolerance) ? rounds_from(d, got, want, tolerance)
-                                                        : got == cli_quantize(d, want);
+        /* Storing to bool is not monotone, and there is no nearly true. */
+        bool between = isfinite(want) && isfinite(tolerance) && d != MICA_BOOL;
+        bool ok = between ? rounds_from(d, got, want, tolerance) : got == cli_quantize(d, want);
         *margin = ok ? 0 : INFINITY;
         return ok;
     }

@@ -207,12 +207,14 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return slowness * ms + 2 * copied / (device->copy_gbps * 1e6) + 2e-3;
 }
 
-/* bf16 products are summed in pairs by one instruction. */
+/* The instructions that sum bf16 products in pairs take subnormal numbers for zeros. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)config;
     const mica_conv_desc *d = desc;
-    if (d->w.dtype == MICA_BF16) c->k_inst = 2;
+    if (d->x.dtype != MICA_BF16 && d->y.dtype != MICA_BF16) return;
+    c->k_inst = 2;
+    c->flushes = true;
 }
 
 static mica_status build(mica_plan *plan)

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The pooling family: tables, inference, checks. */
+#include "ops/pool/pool.h"
+#include "base/random.h"
+
+#include <string.h>
+
+static const char *const passes[] = {"fwd", "bwd", NULL};
+static const char *const modes[] = {"max", "avg", "avg_valid", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_pool_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
+    FIELD(mode, ENUM, .spellings = modes,
+          .doc = "maximum; average with padding counted, or without"),
+    FIELD(x, TENSOR, .doc = "input, N x C x 1 to 3 axes; bwd: its gradient"),
+    FIELD(y, TENSOR, .doc = "output; bwd: its gradient; adaptive: needed"),
+    FIELD(indices, TENSOR, .doc = "max: places of the winners in x's plane, s32 or s64"),
+    FIELD(window, AXES, .count = 3, .doc = "taps per axis; 0: the whole axis"),
+    FIELD(stride, AXES, .count = 3, .doc = "step from window to window; 0: the window"),
+    FIELD(pad, AXES, .count = 3, .doc = "before and after each axis"),
+    FIELD(pad_extra, AXES, .count = 3, .doc = "added to pad at the end of an axis"),
+    FIELD(dilation, AXES, .count = 3, .def = 1, .doc = "step from tap to tap; max only"),
+    FIELD(ceil, FLAG, .doc = "round the number of windows up"),
+    FIELD(adaptive, FLAG, .doc = "windows follow from the sizes of x and y"),
+};
+
+static const mica_arg args[] = {
+    [MICA_POOL_X] = {"x", offsetof(mica_pool_desc, x), {MICA_IN, MICA_OUT}},
+    [MICA_POOL_Y] = {"y", offsetof(mica_pool_desc, y), {MICA_OUT, MICA_IN}},
+    [MICA_POOL_INDICES] = {"indices", offsetof(mica_pool_desc, indices), {MICA_OUT, MICA_IN}},
+};
+
+static const mica_scalar scalars[] = {
+    [MICA_POOL_ALPHA] = {"alpha", 1}, [MICA_POOL_BETA] = {"beta", 0}};
+
+/* ---- geometry ---- */
+
+void mica_pool_axes(const mica_pool_desc *d, mica_pool_axis axes[3])
+{
+    int missing = 5 - d->x.rank;
+    for (int a = 0; a < 3; a++) {
+        axes[a] =
+            (mica_pool_axis){.x = 1, .y = 1, .window = 1, .stride = 1, .dilation = 1, .end = 1};
+        int i = a - missing;
+        if (i < 0) continue;
+        axes[a].x = d->x.dims[i + 2];
+        axes[a].y = d->y.dims[i + 2];
+        axes[a].adaptive = d->adaptive;
+        axes[a].end = axes[a].x;
+        if (d->adaptive) continue;
+        axes[a].window = d->window[i];
+        axes[a].stride = d->stride[i];
+        axes[a].pad = d->pad[i];
+        axes[a].dilation = d->dilation[i];
+        axes[a].end = axes[a].x + d->pad[i] + d->pad_extra[i];
+    }
+}
+
+void mica_pool_strides(const mica_tensor *t, long long strides[5])
+{
+    for (int i = 0; i < 5; i++) strides[i] = 0;
+    for (int i = 0; i < t->rank && i < 5; i++)
+        strides[i < 2 ? i : i + 5 - t->rank] = t->dims[i] > 1 ? t->strides[i] : 0;
+}
+
+int64_t mica_pool_plane(const mica_pool_axis axes[3])
+{
+    return axes[0].x * axes[1].x * axes[2].x;
+}
+
+/* ---- inference ---- */
+
+static mica_status check_axis(const mica_pool_desc *d, int i, mica_why *why)
+{
+    const struct {
+        const char *name;
+        int64_t value, least;
+    } rows[] = {{"window", d->window[i], 1},
+                {"stride", d->stride[i], 1},
+                {"pad", d->pad[i], 0},
+                {"pad_extra", d->pad_extra[i], 0},
+                {"dilation", d->dilation[i], 1}};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        if (rows[r].value < rows[r].least)
+            return mica_invalid(why, "%s of axis %d is %lld, it must be %lld or more", rows[r].name,
+                                i, (long long)rows[r].value, (long long)rows[r].least);
+    if (d->dilation[i] != 1 && d->mode != MICA_POOL_MAX)
+        return mica_invalid(why, "dilation of axis %d is %lld, an average has none", i,
+                            (long long)d->dilation[i]);
+    int64_t reach, end, twice;
+    if (__builtin_mul_overflow(d->window[i] - 1, d->dilation[i], &reach) ||
+        __builtin_add_overflow(d->pad[i], d->pad_extra[i], &end) ||
+        __builtin_add_overflow(end, d->pad[i], &twice) ||
+        __builtin_add_overflow(twice, d->x.dims[i + 2], &twice) ||
+        __builtin_add_overflow(twice, d->stride[i], &twice) ||
+        __builtin_add_overflow(twice, reach, &twice))
+        return mica_invalid(why, "axis %d: window, padding and stride do not fit 63 bits", i);
+    if (d->pad[i] > reach || end > reach)
+        return mica_invalid(why,
+                            "axis %d is padded by %lld before and %lld after, the window spans "
+                            "%lld: a window must not fit into padding",
+                            i, (long long)d->pad[i], (long long)end, (long long)reach + 1);
+    return MICA_OK;
+}
+
+static mica_status check_unused(const mica_pool_desc *d, int i, mica_why *why)
+{
+    const char *name = d->window[i] ? "window" : d->stride[i] ? "stride" : d->pad[i] ? "pad" : NULL;
+    if (!name && d->pad_extra[i]) name = "pad_extra";
+    if (!name && d->dilation[i] != 1) name = "dilation";
+    if (!name) return MICA_OK;
+    if (d->adaptive)
+        return mica_invalid(why, "%s is given, adaptive windows follow from x and y", name);
+    return mica_invalid(why, "%s has a value for axis %d, x has %d axes", name, i, d->x.rank - 2);
+}
+
+/* Windows of an axis, as PyTorch counts them: with `ceil` a last window that would start past x and
+ * the padding before it is left out. */
+static mica_status count_windows(const mica_pool_desc *d, int i, int64_t *count, mica_why *why)
+{
+    int64_t x = d->x.dims[i + 2], stride = d->stride[i], pad = d->pad[i];
+    int64_t extent = (d->window[i] - 1) * d->dilation[i] + 1;
+    int64_t room = x + 2 * pad + d->pad_extra[i] - extent + (d->ceil ? stride - 1 : 0);
+    *count = x == 0 ? 0 : room < 0 ? 0 : room / stride + 1;
+    if (d->ceil && *count > 0 && (*count - 1) * stride >= x + pad) --*count;
+    if (x > 0 && *count == 0)
+        return mica_invalid(why, "axis %d: a window spans %lld, x with its padding only %lld", i,
+                            (long long)extent, (long long)(x + 2 * pad + d->pad_extra[i]));
+    return MICA_OK;
+}
+
+/* Sizes that y has to have. */
+static mica_status expected_dims(const mica_pool_desc *d, int64_t *dims, mica_why *why)
+{
+    dims[0] = d->x.dims[0], dims[1] = d->x.dims[1];
+    for (int i = 0; i < d->x.rank - 2; i++)
+        if (d->adaptive)
+            dims[i + 2] = d->y.dims[i + 2];
+        else
+            MICA_TRY(count_windows(d, i, &dims[i + 2], why));
+    return MICA_OK;
+}
+
+static void infer_windows(mica_pool_desc *d)
+{
+    for (int i = 0; i < d->x.rank - 2; i++) {
+        int64_t whole = d->x.dims[i + 2] ? d->x.dims[i + 2] : 1;
+        if (d->window[i] == 0) d->window[i] = whole;
+        if (d->stride[i] == 0) d->stride[i] = d->window[i];
+    }
+}
+
+/* Fills a tensor's dims and strides if it has a type but no dims. */
+static void infer_shape(mica_tensor *t, const mica_tensor *like, const int64_t *dims)
+{
+    if (t->rank) return;
+    t->rank = like->rank;
+    memcpy(t->dims, dims, (size_t)t->rank * sizeof *dims);
+    mica_tensor_strides_like(t, like);
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_pool_desc *d = desc;
+    int64_t dims[MICA_MAX_RANK] = {0};
+    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
+    if (d->x.rank < 3 || d->x.rank > 5)
+        return mica_invalid(why, "x has rank %d; pooling takes N x C and one to three axes",
+                            d->x.rank);
+    int axes = d->x.rank - 2;
+    for (int i = d->adaptive ? 0 : axes; i < 3; i++) MICA_TRY(check_unused(d, i, why));
+    if (d->adaptive) {
+        if (d->ceil)
+            return mica_invalid(why, "ceil is given, adaptive windows follow from x and y");
+        if (d->y.rank != d->x.rank)
+            return mica_invalid(why, "adaptive: y is needed, with the rank of x, %d", d->x.rank);
+    } else {
+        infer_windows(d);
+        for (int i = 0; i < axes; i++) MICA_TRY(check_axis(d, i, why));
+    }
+    MICA_TRY(expected_dims(d, dims, why));
+    if (!mica_tensor_given(&d->y)) d->y.dtype = d->x.dtype;
+    infer_shape(&d->y, &d->x, dims);
+    bool reads_indices = d->pass == MICA_POOL_BWD && d->mode == MICA_POOL_MAX;
+    if (reads_indices && !mica_tensor_given(&d->indices)) d->indices.dtype = MICA_S64;
+    if (mica_tensor_given(&d->indices)) infer_shape(&d->indices, &d->y, d->y.dims);
+    return MICA_OK;
+}
+
+/* ---- checks ---- */
+
+static mica_status check_types(const mica_pool_desc *d, mica_why *why)
+{
+    mica_dtype t = d->x.dtype;
+    bool max = d->mode == MICA_POOL_MAX, bwd = d->pass == MICA_POOL_BWD;
+    bool narrow = t == MICA_S8 || t == MICA_U8;
+    bool known = mica_dtype_is_common(t) || (!bwd && (narrow || (max && t == MICA_S32)));
+    if (!known)
+        return mica_invalid(why, "x is %s; %s takes f64, f32, f16, bf16%s", mica_dtype_name(t),
+                            bwd   ? "the gradient"
+                            : max ? "a maximum"
+                                  : "an average",
+                            bwd   ? ""
+                            : max ? ", s8, u8, s32"
+                                  : ", s8, u8");
+    if (d->y.dtype != t)
+        return mica_invalid(why, "y is %s, x is %s; they must agree", mica_dtype_name(d->y.dtype),
+                            mica_dtype_name(t));
+    return MICA_OK;
+}
+
+static mica_status check_indices(const mica_pool_desc *d, mica_why *why)
+{
+    if (!mica_tensor_given(&d->indices)) return MICA_OK;
+    if (d->mode != MICA_POOL_MAX)
+        return mica_invalid(why, "indices are given, only mode=max has them");
+    mica_dtype t = d->indices.dtype;
+    if (t != MICA_S32 && t != MICA_S64)
+        return mica_invalid(why, "indices are %s, they must be s32 or s64", mica_dtype_name(t));
+    MICA_TRY(mica_tensor_same_dims(&d->indices, "indices", &d->y, "y", why));
+    int64_t plane = 1;
+    bool overflow = false;
+    for (int i = 2; i < d->x.rank; i++)
+        overflow |= __builtin_mul_overflow(plane, d->x.dims[i], &plane);
+    if (t == MICA_S32 && (overflow || plane > INT32_MAX))
+        return mica_invalid(why, "indices are s32, a plane of x has more than %d elements: use s64",
+                            INT32_MAX);
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_pool_desc *d = desc;
+    int64_t dims[MICA_MAX_RANK] = {0}, product;
+    MICA_TRY(check_types(d, why));
+    MICA_TRY(expected_dims(d, dims, why));
+    if (d->y.rank != d->x.rank)
+        return mica_invalid(why, "y has rank %d, x has %d; they must agree", d->y.rank, d->x.rank);
+    for (int i = 0; i < d->x.rank; i++) {
+        if (d->y.dims[i] != dims[i])
+            return mica_invalid(why, "dimension %d of y is %lld, pooling x gives %lld", i,
+                                (long long)d->y.dims[i], (long long)dims[i]);
+        if (d->adaptive && i > 1 &&
+            __builtin_mul_overflow(d->x.dims[i] + 1, d->y.dims[i] + 1, &product))
+            return mica_invalid(why, "axis %d: %lld windows of %lld elements do not fit 63 bits",
+                                i - 2, (long long)d->y.dims[i], (long long)d->x.dims[i]);
+        if (d->adaptive && i > 1 && d->x.dims[i] == 0 && d->y.dims[i] > 0)
+            return mica_invalid(why, "axis %d: %lld windows of an axis without elements", i - 2,
+                                (long long)d->y.dims[i]);
+    }
+    return check_indices(d, why);
+}
+
+/* ---- numbers ---- */
+
+/* Most taps of a window, or most windows over an element. */
+static int64_t axis_terms(const mica_pool_axis *a, bool backward)
+{
+    if (a->x == 0 || a->y == 0) return 1;
+    /* Windows of length ceil(x / y), or one more where they do not line up; and the other way. */
+    if (a->adaptive && backward) return a->y % a->x ? a->y / a->x + 2 : a->y / a->x;
+    if (a->adaptive) return a->x % a->y ? a->x / a->y + 2 : a->x / a->y;
+    if (!backward) return a->window < a->x ? a->window : a->x;
+    int64_t windows = (a->window - 1) * a->dilation / a->stride + 1;
+    return windows < a->y ? windows : a->y;
+}
+
+static int64_t sum_terms(const mica_pool_desc *d)
+{
+    mica_pool_axis axes[3];
+    bool backward = d->pass == MICA_POOL_BWD;
+    if (!backward && d->mode == MICA_POOL_MAX) return 1;
+    mica_pool_axes(d, axes);
+    return axis_terms(&axes[0], backward) * axis_terms(&axes[1], backward) *
+           axis_terms(&axes[2], backward);
+}
+
+/* Two more for the division and the scaling. */
+static int64_t terms(const void *desc)
+{
+    return sum_terms(desc) + 2;
+}
+
+/* Every divisor a power of two; all the same one where quotients are added up. */
+static bool divides_exactly(const mica_pool_axis *a, bool valid_only, bool same)
+{
+    for (int64_t o = 0; o < a->y; o++) {
+        int64_t n = mica_pool_divisor(a, o, valid_only);
+        if (n > 0 && (n & (n - 1))) return false;
+        if (same && n != mica_pool_divisor(a, 0, valid_only)) return false;
+        /* Windows inside x are all alike: go on at the last of them. */
+        int64_t first = mica_pool_first(a, o), room = a->x - a->window;
+        if (!a->adaptive && first >= 0 && first <= room) o = (room + a->pad) / a->stride;
+    }
+    return true;
+}
+
+static bool exact(const void *desc)
+{
+    const mica_pool_desc *d = desc;
+    mica_pool_axis axes[3];
+    /* Integers round the same quotient everywhere. */
+    if (d->mode == MICA_POOL_MAX || mica_dtype_is_integer(d->x.dtype)) return true;
+    mica_pool_axes(d, axes);
+    for (int a = 0; a < 3; a++)
+        if (!divides_exactly(&axes[a], d->mode == MICA_POOL_AVG_VALID, d->pass == MICA_POOL_BWD))
+            return false;
+    return true;
+}
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_pool_desc *d = desc;
+    mica_pool_axis axes[3];
+    mica_pool_axes(d, axes);
+    *flops = (double)mica_tensor_count(&d->y);
+    for (int a = 0; a < 3; a++) *flops *= (double)axis_terms(&axes[a], false);
+    *bytes = 0;
+}
+
+/* Indices of elements that lie in their windows. */
+static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
+{
+    const mica_pool_desc *d = desc;
+    mica_pool_axis axes[3];
+    (void)kind;
+    if (arg != MICA_POOL_INDICES) return false;
+    mica_pool_axes(d, axes);
+    int64_t count = mica_tensor_count(&d->y);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t rest = i, o[3], index = 0;
+        bool none = false;
+        for (int a = 2; a >= 0; a--) o[a] = rest % axes[a].y, rest /= axes[a].y;
+        for (int a = 0; a < 3; a++) {
+            int64_t from, to;
+            mica_pool_valid(&axes[a], o[a], &from, &to);
+            none |= from >= to;
+            if (none) break;
+            uint64_t draw = mica_random_bits(seed + (uint64_t)a, (uint64_t)i);
+            int64_t tap = from + (int64_t)(draw % (uint64_t)(to - from));
+            index = index * axes[a].x + mica_pool_first(&axes[a], o[a]) + tap * axes[a].dilation;
+        }
+        values[i] = none ? -1 : (double)index;
+    }
+    return true;
+}
+
+static const mica_engine *const engines[] = {&mica_pool_cuda, &mica_pool_cpu, &mica_engine_ref,
+                                             NULL};
+
+const mica_op mica_op_pool = {
+    .name = "pool",
+    .doc = "maximum or average over windows, forward and backward",
+    .desc_size = sizeof(mica_pool_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .exact = exact,
+    .fill = fill,
+    .reference = mica_pool_reference,
+    .engines = engines,
+};

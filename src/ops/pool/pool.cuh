@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where windows lie, and what pooling kernels do with a value. Constants: MODE (MAX, AVG or
+ * AVG_VALID), CHANNELS (the threads of a warp are neighbours in C, else in W), ADAPTIVE, DILATED;
+ * types value_t (of x and y), acc_t, index_t, int_t (holds every size and offset). */
+#pragma once
+#include "cuda/device/vector.cuh"
+#include "ops/pool/pool_args.h"
+
+struct taps {
+    int_t first, step, from, to; /* tap k lies at first + k * step; [from, to) are in x */
+};
+
+__device__ __forceinline__ int_t ceil_div(int_t a, int_t b) { return (a + b - 1) / b; }
+
+__device__ __forceinline__ taps find_taps(const mica_pool_axis &a, int_t o)
+{
+    taps t = {0, 1, 0, 0};
+    int_t x = (int_t)a.x;
+    if constexpr (ADAPTIVE) {
+        int_t y = (int_t)a.y;
+        t.first = o * x / y;
+        t.to = ceil_div((o + 1) * x, y) - t.first;
+        return t;
+    }
+    t.first = o * (int_t)a.stride - (int_t)a.pad;
+    int_t inside = x - t.first;
+    if constexpr (DILATED) {
+        t.step = (int_t)a.dilation;
+        t.from = t.first < 0 ? ceil_div(-t.first, t.step) : 0;
+        inside = inside > 0 ? ceil_div(inside, t.step) : 0;
+    } else {
+        t.from = t.first < 0 ? -t.first : 0;
+    }
+    t.to = inside < (int_t)a.window ? inside : (int_t)a.window;
+    if (t.to < t.from) t.to = t.from;
+    return t;
+}
+
+/* This axis' factor of an average's divisor. */
+__device__ __forceinline__ double count_taps(const mica_pool_axis &a, const taps &t)
+{
+    if (ADAPTIVE || MODE == AVG_VALID) return (double)(t.to - t.from);
+    int_t left = (int_t)a.end - t.first;
+    return (double)(left < (int_t)a.window ? left : (int_t)a.window);
+}
+
+/* Windows [from, to) that reach over element i; with dilation not all of them have a tap there. */
+__device__ __forceinline__ void find_windows(const mica_pool_axis &a, int_t i, int_t &from, int_t &to)
+{
+    if constexpr (ADAPTIVE) {
+        from = i * (int_t)a.y / (int_t)a.x;
+        to = ceil_div((i + 1) * (int_t)a.y, (int_t)a.x);
+        return;
+    }
+    int_t stride = (int_t)a.stride, at = i + (int_t)a.pad;
+    int_t past = at - (int_t)(a.window - 1) * (int_t)a.dilation;
+    from = past > 0 ? ceil_div(past, stride) : 0;
+    to = at / stride + 1;
+    if (to > (int_t)a.y) to = (int_t)a.y;
+}
+
+__device__ __forceinline__ bool has_tap(const mica_pool_axis &a, int_t o, int_t i)
+{
+    if constexpr (!DILATED) return true;
+    return (i + (int_t)a.pad - o * (int_t)a.stride) % (int_t)a.dilation == 0;
+}
+
+/* Thread `i` of the work over a tensor with rows, d x h x w. */
+struct place {
+    int_t n, c, d, h, w;
+};
+
+__device__ __forceinline__ int_t next_digit(int_t &rest, int_t size)
+{
+    int_t q = rest / size, digit = rest - q * size;
+    rest = q;
+    return digit;
+}
+
+__device__ __forceinline__ place find_place(int_t i, int_t c, int_t d, int_t h, int_t w)
+{
+    place p;
+    if (CHANNELS) p.c = next_digit(i, c);
+    p.w = next_digit(i, w);
+    p.h = next_digit(i, h);
+    p.d = next_digit(i, d);
+    if (!CHANNELS) p.c = next_digit(i, c);
+    p.n = i;
+    return p;
+}
+
+__device__ __forceinline__ int_t offset_of(const long long *s, const place &p)
+{
+    return p.n * (int_t)s[0] + p.c * (int_t)s[1] + p.d * (int_t)s[2] + p.h * (int_t)s[3] + p.w * (int_t)s[4];
+}
+
+/* ---- values ---- */
+
+__device__ __forceinline__ acc_t least() { return MODE == MAX ? (acc_t)-INFINITY_F : (acc_t)0; }
+
+/* In memory order: of equal values the first stays, the first NaN beats everything. */
+__device__ __forceinline__ void take(acc_t v, int_t at, acc_t &best, int_t &winner)
+{
+    if constexpr (MODE != MAX) {
+        best += v;
+        return;
+    }
+    if (winner < 0 || (!(v <= best) && best == best)) {
+        best = v;
+        winner = at;
+    }
+}
+
+/* Scaled results are formed in f64 and rounded once, as on the host. */
+__device__ __forceinline__ value_t finish(const mica_pool_args &a, acc_t v, value_t old)
+{
+    if (!a.scaled) return narrow<value_t>(v);
+    if (a.beta == 0) return narrow<value_t>(__dmul_rn(a.alpha, (double)v));
+    return narrow<value_t>(fma(a.alpha, (double)v, __dmul_rn(a.beta, widen<double>(old))));
+}

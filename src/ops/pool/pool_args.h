@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the pooling kernels receive; host and device share this file. */
+#ifndef MICA_OPS_POOL_ARGS_H
+#define MICA_OPS_POOL_ARGS_H
+
+typedef struct mica_pool_axis {
+    long long x, y;                          /* elements, windows */
+    long long window, stride, pad, dilation; /* not used by adaptive windows but dilation, 1 */
+    long long end;                           /* where padding ends, counted from x's element 0 */
+    int adaptive;
+} mica_pool_axis;
+
+typedef struct mica_pool_args {
+    const void *in; /* x; backward: dy */
+    void *out;      /* y; backward: dx */
+    void *indices;  /* or NULL */
+    double alpha, beta;
+    int scaled;                 /* alpha is not 1 or beta not 0 */
+    int aligned;                /* pointers allow vectors of channels */
+    long long n, c;             /* images; channels, or vectors of channels */
+    long long count;            /* work items */
+    long long x[5], y[5], i[5]; /* strides of N C D H W, the channels' counting vectors */
+    mica_pool_axis axes[3];
+} mica_pool_args;
+
+#endif

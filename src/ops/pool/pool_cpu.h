@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of pooling's CPU engine share. Work is cut into tiles of one row of the result:
+ * some channels by some columns, whose accumulators stay in the first-level cache. */
+#ifndef MICA_OPS_POOL_CPU_H
+#define MICA_OPS_POOL_CPU_H
+
+#include "ops/pool/pool.h"
+#include "ops/pool/pool_lanes.h"
+
+enum { MICA_POOL_TILE = 1024, MICA_POOL_SOURCE = 4096 };
+
+typedef struct mica_pool_state {
+    mica_pool_axis axes[3];
+    long long x[5], y[5], i[5];  /* strides of N C D H W */
+    mica_dtype type, index_type; /* index_type MICA_NONE: no indices */
+    mica_pool_mode mode;
+    bool backward;
+    bool wide;     /* f64 sums and 64-bit indices: f64, integers, planes of 2^31 elements */
+    bool channels; /* channels are the adjacent lanes, else columns */
+    bool runs;     /* forward, columns: each window on its own, its rows as runs */
+    int64_t n, c;
+    int64_t tile_c, tile_w, tiles_c, tiles_w, rows_d, rows_h, tasks;
+    double bytes;
+} mica_pool_state;
+
+typedef struct mica_pool_call {
+    const mica_pool_state *state;
+    const void *in; /* x; backward: dy */
+    void *out;      /* y; backward: dx */
+    void *indices;
+    double alpha, beta;
+    bool scaled;
+} mica_pool_call;
+
+/* Rows d, h of y (backward: of dx), channels [c, c + cn), columns [w, w + wn). */
+typedef struct mica_pool_tile {
+    int64_t n, c, cn, d, h, w, wn;
+} mica_pool_tile;
+
+/* Cells of float or double, and of 32 or 64-bit indices, by state->wide. */
+typedef struct mica_pool_buffers {
+    double result[MICA_POOL_TILE];
+    int64_t index[MICA_POOL_TILE];
+    double source[MICA_POOL_SOURCE];
+    int32_t hits[MICA_POOL_SOURCE], from[MICA_POOL_SOURCE], to[MICA_POOL_SOURCE];
+} mica_pool_buffers;
+
+void mica_pool_forward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
+                            mica_pool_buffers *buffers);
+void mica_pool_backward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
+                             mica_pool_buffers *buffers);
+/* Scales and stores a tile's results; strides of `out`'s tensor. */
+void mica_pool_store_tile(const mica_pool_call *call, const mica_pool_tile *tile,
+                          const long long *strides, void *results);
+/* Loads channels x columns into the source buffer, in the order of a tile. */
+void mica_pool_load(const mica_pool_state *state, const void *data, int64_t offset,
+                    const long long *strides, int64_t channels, int64_t columns, void *to);
+
+static inline void *mica_pool_cell(bool wide, const void *buffer, int64_t i)
+{
+    return (char *)(uintptr_t)buffer + i * (int64_t)(wide ? sizeof(double) : sizeof(float));
+}
+
+#endif

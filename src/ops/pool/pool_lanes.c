@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Inner loops of pooling, one form in float and one in double. */
+#include "ops/pool/pool_lanes.h"
+#include "cpu/cpu.h"
+
+#define INLINE __attribute__((always_inline)) static inline
+
+/* ---- lanes ---- */
+
+/* The stride is a constant at the calls that matter, so that those loops vectorise. */
+INLINE void max_row_f32(float *restrict best, int32_t *restrict index, const float *restrict source,
+                        int64_t stride, int64_t n, int32_t first, int32_t grow)
+{
+    if (!index) {
+        for (int64_t i = 0; i < n; i++) {
+            float v = source[i * stride], b = best[i];
+            best[i] = !(v <= b) && b == b ? v : b;
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float v = source[i * stride], b = best[i];
+        bool take = (index[i] < 0) | ((!(v <= b)) & (b == b));
+        best[i] = take ? v : b;
+        index[i] = take ? first + (int32_t)i * grow : index[i];
+    }
+}
+
+INLINE void max_row_f64(double *restrict best, int64_t *restrict index,
+                        const double *restrict source, int64_t stride, int64_t n, int64_t first,
+                        int64_t grow)
+{
+    if (!index) {
+        for (int64_t i = 0; i < n; i++) {
+            double v = source[i * stride], b = best[i];
+            best[i] = !(v <= b) && b == b ? v : b;
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double v = source[i * stride], b = best[i];
+        bool take = (index[i] < 0) | ((!(v <= b)) & (b == b));
+        best[i] = take ? v : b;
+        index[i] = take ? first + i * grow : index[i];
+    }
+}
+
+MICA_CLONES
+static void max_f32(const mica_pool_lanes *l, float *best, int32_t *index, const float *source,
+                    int64_t first)
+{
+    for (int64_t i = 0; i < l->outer; i++) {
+        float *b = best + i * l->to;
+        int32_t *x = index ? index + i * l->to : NULL;
+        const float *s = source + i * l->from_outer;
+        int32_t at = (int32_t)(first + i * l->index_outer), grow = (int32_t)l->index_inner;
+        if (l->from_inner == 1)
+            max_row_f32(b, x, s, 1, l->inner, at, grow);
+        else if (l->from_inner == 2)
+            max_row_f32(b, x, s, 2, l->inner, at, grow);
+        else
+            max_row_f32(b, x, s, l->from_inner, l->inner, at, grow);
+    }
+}
+
+MICA_CLONES
+static void max_f64(const mica_pool_lanes *l, double *best, int64_t *index, const double *source,
+                    int64_t first)
+{
+    for (int64_t i = 0; i < l->outer; i++) {
+        double *b = best + i * l->to;
+        int64_t *x = index ? index + i * l->to : NULL;
+        const double *s = source + i * l->from_outer;
+        int64_t at = first + i * l->index_outer;
+        if (l->from_inner == 1)
+            max_row_f64(b, x, s, 1, l->inner, at, l->index_inner);
+        else
+            max_row_f64(b, x, s, l->from_inner, l->inner, at, l->index_inner);
+    }
+}
+
+INLINE void sum_row_f32(float *restrict sum, const float *restrict source, int64_t stride,
+                        int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) sum[i] += source[i * stride];
+}
+INLINE void sum_row_f64(double *restrict sum, const double *restrict source, int64_t stride,
+                        int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) sum[i] += source[i * stride];
+}
+
+MICA_CLONES
+static void sum_f32(const mica_pool_lanes *l, float *sum, const float *source)
+{
+    for (int64_t i = 0; i < l->outer; i++) {
+        const float *s = source + i * l->from_outer;
+        if (l->from_inner == 1)
+            sum_row_f32(sum + i * l->to, s, 1, l->inner);
+        else if (l->from_inner == 2)
+            sum_row_f32(sum + i * l->to, s, 2, l->inner);
+        else
+            sum_row_f32(sum + i * l->to, s, l->from_inner, l->inner);
+    }
+}
+
+MICA_CLONES
+static void sum_f64(const mica_pool_lanes *l, double *sum, const double *source)
+{
+    for (int64_t i = 0; i < l->outer; i++) {
+        const double *s = source + i * l->from_outer;
+        if (l->from_inner == 1)
+            sum_row_f64(sum + i * l->to, s, 1, l->inner);
+        else
+            sum_row_f64(sum + i * l->to, s, l->from_inner, l->inner);
+    }
+}
+
+void mica_pool_take_max(bool wide, const mica_pool_lanes *l, void *best, void *index,
+                        const void *source, int64_t first_index)
+{
+    if (wide)
+        max_f64(l, best, index, source, first_index);
+    else
+        max_f32(l, best, index, source, first_index);
+}
+
+void mica_pool_take_sum(bool wide, const mica_pool_lanes *l, void *sum, const void *source)
+{
+    if (wide)
+        sum_f64(l, sum, source);
+    else
+        sum_f32(l, sum, source);
+}
+
+/* ---- runs: the same loops, blocks of a run being the outer lanes of one block of results ---- */
+
+void mica_pool_run_max(bool wide, void *best, void *index, const void *source, int64_t stride,
+                       int64_t n, int64_t first_index)
+{
+    int64_t whole = n / MICA_POOL_PARTS, rest = n % MICA_POOL_PARTS;
+    mica_pool_lanes l = {.outer = whole,
+                         .inner = MICA_POOL_PARTS,
+                         .from_outer = MICA_POOL_PARTS * stride,
+                         .from_inner = stride,
+                         .index_outer = MICA_POOL_PARTS,
+                         .index_inner = 1};
+    mica_pool_take_max(wide, &l, best, index, source, first_index);
+    int64_t size = wide ? sizeof(double) : sizeof(float);
+    l.outer = 1, l.inner = rest;
+    mica_pool_take_max(wide, &l, best, index, (const char *)source + whole * l.from_outer * size,
+                       first_index + whole * MICA_POOL_PARTS);
+}
+
+void mica_pool_run_sum(bool wide, void *sum, const void *source, int64_t stride, int64_t n)
+{
+    int64_t whole = n / MICA_POOL_PARTS, rest = n % MICA_POOL_PARTS;
+    mica_pool_lanes l = {.outer = whole,
+                         .inner = MICA_POOL_PARTS,
+                         .from_outer = MICA_POOL_PARTS * stride,
+                         .from_inner = stride};
+    mica_pool_take_sum(wide, &l, sum, source);
+    int64_t size = wide ? sizeof(double) : sizeof(float);
+    l.outer = 1, l.inner = rest;
+    mica_pool_take_sum(wide, &l, sum, (const char *)source + whole * l.from_outer * size);
+}
+
+/* ---- backward ---- */
+
+INLINE void add_f32(float *restrict dx, const float *restrict dy, const int32_t *restrict hits,
+                    int32_t at, int64_t n)
+{
+    if (!hits)
+        for (int64_t c = 0; c < n; c++) dx[c] += dy[c];
+    else
+        for (int64_t c = 0; c < n; c++) dx[c] += hits[c] == at ? dy[c] : 0;
+}
+INLINE void add_f64(double *restrict dx, const double *restrict dy, const int32_t *restrict hits,
+                    int32_t at, int64_t n)
+{
+    if (!hits)
+        for (int64_t c = 0; c < n; c++) dx[c] += dy[c];
+    else
+        for (int64_t c = 0; c < n; c++) dx[c] += hits[c] == at ? dy[c] : 0;
+}
+
+MICA_CLONES
+static void channels_f32(const mica_pool_spread *s, float *dx, const float *dy)
+{
+    for (int64_t o = 0; o < s->windows; o++) {
+        const int32_t *hits = s->hits ? s->hits + o * s->dy_stride : NULL;
+        for (int64_t w = s->from[o]; w < s->to[o]; w += s->step)
+            add_f32(dx + w * s->dx_stride, dy + o * s->dy_stride, hits, (int32_t)w, s->channels);
+    }
+}
+MICA_CLONES
+static void channels_f64(const mica_pool_spread *s, double *dx, const double *dy)
+{
+    for (int64_t o = 0; o < s->windows; o++) {
+        const int32_t *hits = s->hits ? s->hits + o * s->dy_stride : NULL;
+        for (int64_t w = s->from[o]; w < s->to[o]; w += s->step)
+            add_f64(dx + w * s->dx_stride, dy + o * s->dy_stride, hits, (int32_t)w, s->channels);
+    }
+}
+
+/* Is tap w one of window o? */
+INLINE bool has_tap(const mica_pool_spread *s, int64_t o, int32_t w)
+{
+    return w >= s->from[o] && w < s->to[o] && (s->step == 1 || (w - s->from[o]) % s->step == 0);
+}
+
+MICA_CLONES
+static void windows_f32(const mica_pool_spread *s, float *dx, const float *dy)
+{
+    for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
+        const int32_t *hits = s->hits ? s->hits + c * s->dy_stride : NULL;
+        for (int64_t o = 0; o < s->windows; o++) {
+            if (hits && has_tap(s, o, hits[o])) dx[hits[o]] += dy[o];
+            if (hits) continue;
+            for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
+        }
+    }
+}
+MICA_CLONES
+static void windows_f64(const mica_pool_spread *s, double *dx, const double *dy)
+{
+    for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
+        const int32_t *hits = s->hits ? s->hits + c * s->dy_stride : NULL;
+        for (int64_t o = 0; o < s->windows; o++) {
+            if (hits && has_tap(s, o, hits[o])) dx[hits[o]] += dy[o];
+            if (hits) continue;
+            for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
+        }
+    }
+}
+
+void mica_pool_spread_channels(bool wide, const mica_pool_spread *s, void *dx, const void *dy)
+{
+    if (wide)
+        channels_f64(s, dx, dy);
+    else
+        channels_f32(s, dx, dy);
+}
+
+void mica_pool_spread_windows(bool wide, const mica_pool_spread *s, void *dx, const void *dy)
+{
+    if (wide)
+        windows_f64(s, dx, dy);
+    else
+        windows_f32(s, dx, dy);
+}
