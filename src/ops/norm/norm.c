@@ -308,9 +308,8 @@ static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, doubl
     int64_t count = mica_tensor_count(t);
     bool positive = arg == MICA_NORM_RSTD || arg == MICA_NORM_RUNNING_VAR;
     /* Tiny sets have no variance to speak of; bwd does not form statistics. */
-    bool offset = arg == MICA_NORM_X && kind == MICA_FILL_SAME_SIGN &&
-                  d->pass == MICA_NORM_FWD && d->mode == MICA_NORM_TRAIN &&
-                  mica_norm_set_size(d) > 4;
+    bool offset = arg == MICA_NORM_X && kind == MICA_FILL_SAME_SIGN && d->pass == MICA_NORM_FWD &&
+                  d->mode == MICA_NORM_TRAIN && mica_norm_set_size(d) > 4;
     if (!positive && !offset) return false;
     seed = mica_random_bits(seed, (uint64_t)arg + 1);
     for (int64_t i = 0; i < count; i++) {

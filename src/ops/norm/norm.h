@@ -23,6 +23,8 @@ static inline bool mica_norm_is_trailing(const mica_norm_desc *d)
 }
 /* Elements of one set. */
 int64_t mica_norm_set_size(const mica_norm_desc *d);
+/* Sets without elements are nothing to do, unless their statistics or sums are asked for. */
+bool mica_norm_has_set_results(const mica_norm_desc *d);
 
 void mica_norm_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_op mica_op_norm;

@@ -23,9 +23,10 @@ typedef struct norm_split {
 typedef struct norm_args {
     void *args[NORM_ARG_COUNT];
     norm_split split;
-    void *partial;   /* [part][2][kept.count], or NULL */
-    long long parts; /* the reduced space is cut in so many pieces of `piece` elements */
-    long long piece;
+    void *partial; /* [parts][2][kept.count] sums of stage PARTIAL, for MERGE */
+    void *known;   /* [2][kept.count] of MERGE for APPLY: mean, rstd; bwd: means of g, g xhat */
+    long long parts, piece; /* the reduced space in pieces of so many elements */
+    int whole;              /* all pointers are aligned for vectors */
     double eps, momentum, act_a, act_b;
 } norm_args;
 

@@ -78,15 +78,6 @@ static void make_plane(const norm_split *split, norm_plane *p)
     choose_parts(p);
 }
 
-/* Nothing to do for sets without elements, unless their statistics are asked for. */
-static bool has_set_results(const mica_norm_desc *d)
-{
-    return mica_tensor_count(&d->x) > 0 ||
-           (d->pass == MICA_NORM_FWD &&
-            (mica_tensor_given(&d->mean) || mica_tensor_given(&d->rstd))) ||
-           (d->pass == MICA_NORM_BWD && d->kind == MICA_NORM_BATCH);
-}
-
 static mica_status build(mica_plan *plan)
 {
     norm_cpu_state *s;
@@ -96,7 +87,7 @@ static mica_status build(mica_plan *plan)
     mica_norm_split_sets(d, &split);
     s->set_size = (double)split.reduced.count;
     make_plane(&split, &s->sets);
-    if (!has_set_results(d)) s->sets.blocks = 0;
+    if (!mica_norm_has_set_results(d)) s->sets.blocks = 0;
     mica_norm_split_channels(d, &split);
     make_plane(&split, &s->channels);
     s->channels_first = d->pass == MICA_NORM_BWD && d->kind != MICA_NORM_BATCH &&

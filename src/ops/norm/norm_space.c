@@ -190,3 +190,11 @@ int64_t mica_norm_set_size(const mica_norm_desc *d)
     mica_norm_split_sets(d, &split);
     return split.reduced.count;
 }
+
+bool mica_norm_has_set_results(const mica_norm_desc *d)
+{
+    return mica_tensor_count(&d->x) > 0 ||
+           (d->pass == MICA_NORM_FWD &&
+            (mica_tensor_given(&d->mean) || mica_tensor_given(&d->rstd))) ||
+           (d->pass == MICA_NORM_BWD && d->kind == MICA_NORM_BATCH);
+}

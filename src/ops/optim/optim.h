@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Optimisers inside the library: what their engines share. */
+ * What the files of the optimiser family share. */
 #ifndef MICA_OPS_OPTIM_H
 #define MICA_OPS_OPTIM_H
 
@@ -7,17 +7,17 @@
 #include "ops/op.h"
 #include "ops/optim/optim_args.h"
 
-#define MICA_OPTIM_TENSORS 5 /* p, grad, m, v, master: as the arguments are numbered */
+enum { MICA_OPTIM_ARGS = MICA_OPTIM_MASTER + 1 };
 
-/* Argument i's tensor; of one that is absent p's, which is then not touched. */
-const mica_tensor *mica_optim_tensor(const mica_optim_desc *d, int i);
-bool mica_optim_has(const mica_optim_desc *d, int i);
-/* An f64 tensor means f64 arithmetic. */
-bool mica_optim_is_wide(const mica_optim_desc *d);
-void mica_optim_factors_of(const mica_optim_desc *d, const double *scalars, mica_optim_factors *f);
-/* The same of a run. INVALID if its scalars make no step. */
-mica_status mica_optim_run_factors(const mica_plan *plan, const mica_run *run,
-                                   mica_optim_factors *f);
+const mica_tensor *mica_optim_tensor(const mica_optim_desc *d, int arg);
+/* f64 if any tensor is. */
+mica_dtype mica_optim_accumulator(const mica_optim_desc *d);
+/* The tensors there are as a loop nest; at[arg] is the index of an argument in it, or -1. Returns
+ * how many. */
+int mica_optim_layout(const mica_optim_desc *d, mica_layout *layout, int *at);
+/* INVALID if the step is not one. */
+mica_status mica_optim_begin(const mica_plan *plan, const mica_run *run,
+                             mica_optim_numbers *numbers);
 
 void mica_optim_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_op mica_op_optim;
