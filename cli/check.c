@@ -156,8 +156,8 @@ static void record(check *c, const outcome *o)
         printf("  %s\n", o->line);
         return;
     }
-    printf("  REPRO: mica check --device %s --engine %s --fill %s --seed %llu \"%s\"\n",
-           c->device.name, o->engine, o->fill, (unsigned long long)c->seed, o->line);
+    printf("  REPRO: mica check --device %s --engine %s%s%s --seed %llu \"%s\"\n", c->device.name,
+           o->engine, *o->fill ? " --fill " : "", o->fill, (unsigned long long)c->seed, o->line);
 }
 
 static void print_wrong(const cli_case *k, const cli_judgement *j)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica check --compile-only`: compiles every kernel that a set of problems can lead to, for a
  * device that need not be there, and compares registers and spills with a checked-in table. */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include <errno.h>
@@ -43,17 +44,33 @@ static void release(kernel_rows *rows)
     free(rows->items);
 }
 
-/* "constexpr int A = 1;\ntypedef half x;\n" becomes "A=1 x:half". */
+/* One statement of a prologue, shortened: a constant to NAME=value, a type to name:type; lists of
+ * enumerators are the same for every kernel of a file and left out. */
+static char *shorten(const char *statement)
+{
+    char name[64], value[160];
+    if (!strncmp(statement, "enum", 4)) return cli_format("%s", "");
+    if (sscanf(statement, "constexpr %*s %63s = %159[^\n]", name, value) == 2)
+        return cli_format(" %s=%s", name, value);
+    if (sscanf(statement, "typedef %159s %63s", value, name) == 2)
+        return cli_format(" %s:%s", name, value);
+    return cli_format(" %s", statement);
+}
+
 static char *one_line(const char *prologue)
 {
-    char *out = cli_alloc(strlen(prologue) + 1), *to = out;
-    for (const char *p = prologue; *p; p++) {
-        bool blank = *p == '\n' || *p == ' ' || *p == '\t';
-        if (blank && (to == out || to[-1] == ' ')) continue;
-        *to++ = blank ? ' ' : *p;
+    char *copy = cli_format("%s", prologue), *rest = copy, *statement, *out = cli_format("%s", "");
+    while ((statement = strsep(&rest, ";"))) {
+        statement += strspn(statement, " \t\n");
+        if (!*statement) continue;
+        for (char *p = statement; *p; p++)
+            if (*p == '\n') *p = ' ';
+        char *shorter = shorten(statement), *longer = cli_format("%s%s", out, shorter);
+        free(shorter);
+        free(out);
+        out = longer;
     }
-    while (to > out && to[-1] == ' ') to--;
-    *to = 0;
+    free(copy);
     return out;
 }
 
@@ -155,7 +172,7 @@ static void note_kernels(compiler *k, const mica_plan *plan)
     mica_kernel_info info;
     for (int i = 0; mica_plan_kernel(plan, i, &info) == MICA_OK; i++) {
         char *prologue = one_line(info.prologue);
-        char *key = cli_format("%s %s %s", info.file, info.entry, prologue);
+        char *key = cli_format("%s %s%s", info.file, info.entry, prologue);
         free(prologue);
         if (find(&k->rows, key)) {
             free(key);

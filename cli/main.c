@@ -9,8 +9,14 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *doc;
 } commands[] = {
+    {"info", cmd_info, "what was found here: devices, libraries, caches, environment"},
+    {"list", cmd_list, "operations, their fields, arguments and engines"},
     {"demo", cmd_demo, "train a network that reads digits, and write a report"},
     {"check", cmd_check, "run problems on every engine and compare with the reference"},
+    {"bench", cmd_bench, "time problems on every engine"},
+    {"tune", cmd_tune, "measure engines and keep the choice in a record file"},
+    {"explain", cmd_explain, "why which engine runs a problem, and what it needs"},
+    {"cache", cmd_cache, "show, fill, prune or clear the cache of compiled kernels"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

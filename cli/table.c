@@ -33,13 +33,13 @@ static void add(cli_table *t, char *text)
 void cli_table_begin(cli_table *t, const char *headers)
 {
     *t = (cli_table){0};
-    for (const char *s = headers; *s;) {
+    for (const char *s = headers;; s++) {
         size_t length = strcspn(s, "|");
         bool right = *s == '>';
         t->right[t->columns++] = right;
         add(t, cli_format("%.*s", (int)length - right, s + right));
         s += length;
-        if (*s) s++;
+        if (!*s) return;
     }
 }
 

@@ -174,6 +174,10 @@ MICA_API mica_status mica_op_field(const char *op, int index, mica_field_info *i
 MICA_API size_t mica_op_desc_size(const char *op);
 /* Run-time scalars: name and default. */
 MICA_API mica_status mica_op_scalar(const char *op, int index, const char **name, double *value);
+/* An argument for pass number `pass` (of the spellings of the first field, if that is called
+ * "pass"; else 0): name, direction, whether it is optional and its alias; the tensor is left out.
+ */
+MICA_API mica_status mica_op_arg(const char *op, int index, int pass, mica_arg_info *info);
 MICA_API const char *mica_op_doc(const char *op);
 /* "cpu" or "cuda" engines of an operation in the library's order; NULL past the last. */
 MICA_API const char *mica_op_engine(const char *op, int index);
@@ -191,6 +195,9 @@ MICA_API const double *mica_problem_scalars(const mica_problem *problem);
 MICA_API mica_status mica_problem_arg(const mica_problem *problem, int index, mica_arg_info *info);
 /* Arithmetic and least memory traffic: each input read once, each output written once. */
 MICA_API void mica_problem_cost(const mica_problem *problem, double *flops, double *bytes);
+/* The least time the device could take by that cost, in milliseconds: of traffic or arithmetic,
+ * whichever is longer. */
+MICA_API double mica_problem_roofline(const mica_context *context, const mica_problem *problem);
 MICA_API mica_status mica_plan_problem(mica_context *context, const mica_problem *problem,
                                        const mica_options *options, mica_plan **plan);
 
@@ -218,6 +225,7 @@ MICA_API mica_status mica_problem_config(mica_context *context, const mica_probl
 typedef struct mica_contract {
     double unit;     /* unit roundoff of the accumulator */
     bool truncates;  /* rounds toward zero instead of to nearest */
+    bool flushes;    /* subnormal inputs and products count as zero */
     int64_t k_inst;  /* products summed by one instruction; 1 without matrix units */
     int64_t n_seq;   /* sequential additions of a partial sum */
     int64_t n_outer; /* additions that merge partial sums */

@@ -285,6 +285,20 @@ mica_status mica_op_scalar(const char *name, int index, const char **scalar, dou
     return MICA_OK;
 }
 
+mica_status mica_op_arg(const char *name, int index, int pass, mica_arg_info *info)
+{
+    const mica_op *op;
+    MICA_TRY(named(name, &op));
+    if (index < 0 || index >= op->arg_count || pass < 0 || pass > 2)
+        return mica_fail(MICA_INVALID, "argument %d of pass %d: %s has %d arguments", index, pass,
+                         name, op->arg_count);
+    const mica_arg *a = &op->args[index];
+    *info = (mica_arg_info){
+        .name = a->name, .optional = a->optional, .alias = mica_op_arg_index(op, a->alias)};
+    info->dir = a->dir[strcmp(op->fields[0].name, "pass") == 0 ? pass : 0];
+    return MICA_OK;
+}
+
 const char *mica_op_doc(const char *name)
 {
     const mica_op *op;

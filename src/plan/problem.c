@@ -97,6 +97,11 @@ void mica_problem_cost(const mica_problem *p, double *flops, double *bytes)
     *bytes = mica_op_bytes(p->op, p->desc);
 }
 
+double mica_problem_roofline(const mica_context *c, const mica_problem *p)
+{
+    return mica_roofline_ms(p->op, p->desc, &c->device);
+}
+
 /* ---- verdicts ---- */
 
 static const mica_engine *nth_engine(const mica_op *op, bool cuda, int index)

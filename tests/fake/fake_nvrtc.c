@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The fake compiler: knows the kernels of a source by "__global__ void NAME(", calls "wrong_name"
  * an error, and makes a cubin that the fake driver loads. With FAKE_NVRTC_COUNT=path it adds a byte
- * to that file for each compilation, so that several processes can be counted. */
+ * to that file for each compilation, so that several processes can be counted. "PADDING = n" in the
+ * source makes the cubin n bytes longer. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -126,6 +127,8 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
     }
     fputc(0, cubin);
     fwrite(p->source, 1, strlen(p->source), cubin);
+    const char *padding = strstr(p->source, "PADDING = ");
+    for (long n = padding ? atol(padding + strlen("PADDING = ")) : 0; n > 0; n--) fputc(0, cubin);
     fclose(log);
     fclose(cubin);
     p->cubin_bytes = cubin_bytes;

@@ -400,6 +400,76 @@ static void what_was_found_is_told(void **state)
     assert_int_equal(mica_cuda_info_row(-1, &key, &value), MICA_INVALID);
 }
 
+/* Kernels that nobody holds stay, for the next plan, up to 64 MiB; those held stay in any case. */
+static void unused_kernels_are_unloaded_beyond_a_bound(void **state)
+{
+    (void)state;
+    enum { N = 10, MEGABYTES = 10 };
+    mica_cuda *cuda;
+    mica_kernel *kernel[N], *again;
+    mica_stats stats;
+    char prologue[N][64];
+    assert_int_equal(mica_cuda_open("cuda:0", &cuda), MICA_OK);
+    for (int i = 0; i < N; i++) {
+        mica_kernel_spec spec = {"test/one.cu", "one", prologue[i], 0};
+        snprintf(prologue[i], sizeof prologue[i], "/* %d, PADDING = %d */", i, MEGABYTES << 20);
+        assert_int_equal(mica_kernel_get(cuda, &spec, &kernel[i]), MICA_OK);
+    }
+    assert_int_equal(help_books().modules, N);
+    mica_cuda_kernel_stats(cuda, &stats);
+    assert_int_equal(stats.kernels, N);
+    long compiles = help_compiles();
+    for (int i = 0; i < N; i++) { /* against the order of loading */
+        mica_kernel_put(kernel[N - 1 - i]);
+        assert_int_equal(help_books().modules, i < 6 ? N : N - (i - 5));
+    }
+    mica_cuda_kernel_stats(cuda, &stats);
+    assert_int_equal(stats.kernels, 6);
+    for (int i = 0; i < N; i++) { /* those given back last are there */
+        mica_kernel_spec spec = {"test/one.cu", "one", prologue[i], 0};
+        assert_int_equal(mica_kernel_get(cuda, &spec, &again), MICA_OK);
+        assert_int_equal(help_compiles() - compiles, i < 6 ? 0 : i - 5);
+        mica_kernel_put(again);
+    }
+    /* a call that fails holds none of its kernels */
+    const mica_kernel_spec mixed[] = {{"test/one.cu", "one", prologue[N - 1], 0},
+                                      {"test/broken.cu", "broken", "", 0}};
+    assert_int_equal(mica_kernel_get_all(cuda, mixed, 2, kernel), MICA_COMPILE_FAILED);
+    for (int i = 0; i < N - 1; i++) {
+        mica_kernel_spec spec = {"test/one.cu", "one", prologue[i], 0};
+        assert_int_equal(mica_kernel_get(cuda, &spec, &again), MICA_OK);
+        mica_kernel_put(again);
+    }
+    assert_int_equal(help_books().modules, 6);
+    mica_cuda_close(cuda);
+    assert_int_equal(help_books().modules, 0);
+}
+
+/* What no device holds any more is gone from the process: the next device reads it from disk. */
+static void nothing_outlives_its_device(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    mica_kernel_spec specs[N];
+    mica_kernel *kernels[N];
+    mica_kernel_info info;
+    mica_cuda *cuda;
+    for (int i = 0; i < N; i++)
+        specs[i] = (mica_kernel_spec){"test/one.cu", "one", "constexpr int OUTLIVES = 1;", 0};
+    static const char *const origins[] = {"compiled", "disk", "disk"};
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(mica_cuda_open("cuda:0", &cuda), MICA_OK);
+        assert_int_equal(mica_kernel_get_all(cuda, specs, N, kernels), MICA_OK);
+        for (int i = 0; i < N; i++) {
+            assert_ptr_equal(kernels[i], kernels[0]);
+            mica_kernel_describe(kernels[i], &info);
+            assert_string_equal(info.origin, origins[round]);
+        }
+        for (int i = 0; i < N; i++) mica_kernel_put(kernels[i]);
+        mica_cuda_close(cuda);
+    }
+}
+
 /* ---- threads ---- */
 
 enum { THREADS = 8, ROUNDS = 40, VARIANTS = 5 };
@@ -480,6 +550,7 @@ int main(void)
     char path[512];
     help_begin(__FILE__);
     help_fakes();
+    setenv("MICA_CACHE_BYTES", "1000000", 1);
     snprintf(path, sizeof path, "%s/src/test", help_directory);
     mkdir(path, 0700);
     help_kernel("test/one.cu", "extern \"C\" __global__ void one(long long a) {}\n");
@@ -496,6 +567,8 @@ int main(void)
         cmocka_unit_test(tensor_maps_arrive_as_given),
         cmocka_unit_test(tensor_maps_beyond_the_limits_are_refused),
         cmocka_unit_test(what_was_found_is_told),
+        cmocka_unit_test(unused_kernels_are_unloaded_beyond_a_bound),
+        cmocka_unit_test(nothing_outlives_its_device),
         cmocka_unit_test(threads_compile_each_kernel_once),
         cmocka_unit_test(a_failed_compile_reaches_all_who_wait),
     };

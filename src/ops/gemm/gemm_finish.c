@@ -2,41 +2,14 @@
  * The end of a gemm on the CPU, a piece of a row at a time, in double precision: the steps are the
  * reference's own, in its order, so integer outputs are rounded from the same numbers. */
 #include "ops/gemm/gemm_finish.h"
+#include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
-
-static void load_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
-                      double *line)
-{
-    if (t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16) {
-        float narrow[GEMM_FINISH_MAX];
-        mica_to_f32(t->dtype, data, at, stride, narrow, count);
-        for (int j = 0; j < count; j++) line[j] = (double)narrow[j];
-        return;
-    }
-    mica_load_fn load = mica_dtype_load(t->dtype);
-    for (int j = 0; j < count; j++) line[j] = load(data, at + j * stride);
-}
-
-/* Doubles pass through float on their way to 16 bits: exact sums are exact in float, the rest is
- * within the tolerance of f32 arithmetic. */
-static void store_line(const mica_tensor *t, void *data, int64_t at, int64_t stride, int count,
-                       const double *v)
-{
-    if (t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16) {
-        float line[GEMM_FINISH_MAX];
-        for (int j = 0; j < count; j++) line[j] = (float)v[j];
-        mica_from_f32(t->dtype, data, at, stride, line, count);
-        return;
-    }
-    mica_store_fn store = mica_dtype_store(t->dtype);
-    for (int j = 0; j < count; j++) store(data, at + j * stride, v[j]);
-}
 
 static void scale_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
                        int count, double *v)
 {
     double line[GEMM_FINISH_MAX];
-    load_line(t, data, at, stride, count, line);
+    mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] *= line[j];
 }
 
@@ -44,17 +17,25 @@ static void add_line(const mica_tensor *t, const void *data, int64_t at, int64_t
                      double *v)
 {
     double line[GEMM_FINISH_MAX];
-    load_line(t, data, at, stride, count, line);
+    mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] += line[j];
 }
 
+/* In double only where doubles are asked for: for f64 and for what is rounded from integers. */
 static void activate(mica_act act, const mica_gemm_desc *d, int count, double *v)
 {
     if (act == MICA_ACT_RELU) {
         for (int j = 0; j < count; j++) v[j] = v[j] < 0 ? 0 : v[j];
         return;
     }
-    for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], d->act_a, d->act_b);
+    if (mica_dtype_accumulator(d->a.dtype) != MICA_F32) {
+        for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], d->act_a, d->act_b);
+        return;
+    }
+    float line[GEMM_FINISH_MAX];
+    for (int j = 0; j < count; j++) line[j] = (float)v[j];
+    mica_act_values_f32(act, line, line, count, (float)d->act_a, (float)d->act_b);
+    for (int j = 0; j < count; j++) v[j] = (double)line[j];
 }
 
 static void apply_step(const gemm_finish *f, int step, int64_t r_at, int64_t col, int count,
@@ -95,7 +76,7 @@ static void apply_scales(const gemm_finish *f, int64_t row, int64_t col, int cou
 static void add_old(const gemm_finish *f, int64_t c_at, int count, double *v)
 {
     double old[GEMM_FINISH_MAX];
-    load_line(&f->desc->c, f->args[MICA_GEMM_C], c_at, f->shape->c_n, count, old);
+    mica_to_f64(f->desc->c.dtype, f->args[MICA_GEMM_C], c_at, f->shape->c_n, old, count);
     for (int j = 0; j < count; j++) old[j] *= f->beta;
     for (int j = 0; j < count; j++) v[j] += old[j];
 }
@@ -113,5 +94,5 @@ void gemm_finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, 
     if (f->beta != 0) add_old(f, c_at, count, v);
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++)
         apply_step(f, d->epilogue[i], r_at, col, count, v);
-    store_line(&d->c, f->args[MICA_GEMM_C], c_at, s->c_n, count, v);
+    mica_from_f64(d->c.dtype, f->args[MICA_GEMM_C], c_at, s->c_n, v, count);
 }

@@ -332,16 +332,21 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const mica_gemm_desc *d = desc;
     gemm_shape s;
     gemm_shape_make(d, &s);
-    bool matmul = config->knob[0] == VIA_MATMUL;
-    double compute = gemm_flops(&s) / ((matmul ? 0.57 : 0.50) * device->f32_tflops * 1e9);
-    if (d->a.dtype != MICA_F32) compute /= 2;
-    double bytes = mica_op_bytes(&mica_op_gemm, d);
-    double sums = 8.0 * (double)s.m * (double)s.n * (double)s.batches;
-    double packing = 8.0 * (double)s.k * (double)s.n;
-    if (!matmul && (d->epilogue[0] || d->a.dtype != MICA_F32)) bytes += sums;
+    bool matmul = config->knob[0] == VIA_MATMUL, integers = d->a.dtype != MICA_F32;
+    double compute = gemm_flops(&s) / ((matmul ? 0.57 : 0.52) * device->f32_tflops * 1e9);
+    if (integers) compute /= 3;
+    double bytes = mica_op_bytes(&mica_op_gemm, d), extra_bytes = 0, calls = call_ms;
+    if (matmul) {
+        extra_bytes = 8.0 * (double)s.k * (double)s.n;
+        if (s.m < 16 || s.n < 16) extra_bytes += 2 * bytes; /* its kernels are not made for it */
+    } else {
+        calls += item_ms * (double)(s.batches - 1);
+        if (integers || d->epilogue[0]) /* the second pass: conversions more than traffic */
+            extra_bytes = 32.0 * (double)s.m * (double)s.n * (double)s.batches;
+    }
     double memory = bytes / (device->copy_gbps * 1e6);
-    double extra = matmul ? packing / (device->copy_gbps * 1e6) : item_ms * (double)(s.batches - 1);
-    return call_ms + extra + (compute > memory ? compute : memory);
+    double extra = extra_bytes / (device->copy_gbps * 1e6);
+    return calls + extra + (compute > memory ? compute : memory);
 }
 
 static mica_status build(mica_plan *plan)

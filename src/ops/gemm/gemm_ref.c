@@ -2,6 +2,7 @@
  * gemm: the truth. Each element is one sum over k in order, in double precision; tiles only spare
  * conversions. */
 #include "ops/gemm/gemm_shape.h"
+#include "ops/shared/integer.h"
 #include "cpu/cpu.h"
 
 #include <math.h>
@@ -87,7 +88,7 @@ static void finish(const matrices *x, int64_t row, int64_t col, int64_t c_at, in
     mica_epilogue e = gemm_epilogue(x->desc);
     mica_epilogue_apply(&e, &x->args[MICA_GEMM_BIAS], &x->args[MICA_GEMM_SCALE],
                         &x->args[MICA_GEMM_SHIFT], &x->args[MICA_GEMM_RESIDUAL], col, r_at, &v, &m);
-    mica_put(c, c_at, v, m);
+    mica_put(c, c_at, mica_round_integer(x->desc->c.dtype, v), m);
 }
 
 static int64_t offset_in(const mica_tensor *c, const mica_tensor *t, int64_t item, int64_t row,

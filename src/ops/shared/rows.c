@@ -51,21 +51,33 @@ MICA_CLONES float mica_row_max(const float *x, int64_t n)
     return m;
 }
 
-ALWAYS_INLINE float exp_sum(const float *x, float shift, int64_t n, float *e)
+#define LANES 16
+
+/* One vector of exponentials, added lane by lane. */
+ALWAYS_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
-        float v = fast_exp(x[i] - shift);
-        if (e) e[i] = v;
-        sum += v;
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) {
+        e[l] = fast_exp(x[l] - shift);
+        lane[l] += e[l];
     }
-    return sum;
 }
 
+/* Lanes written out: a reduction clause adds them one after the other at the end, and leaves a tail
+ * to scalar code, which costs more than a short row itself. */
 MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e)
 {
-    return e ? exp_sum(x, shift, n, e) : exp_sum(x, shift, n, NULL);
+    float lane[LANES] = {0}, tail[LANES];
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) exp_lanes(x + i, shift, e + i, lane);
+    if (i < n) {
+        for (int l = 0; l < LANES; l++) tail[l] = i + l < n ? x[i + l] : -INFINITY;
+        exp_lanes(tail, shift, tail, lane);
+        memcpy(e + i, tail, (size_t)(n - i) * sizeof *e);
+    }
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
+    return lane[0];
 }
 
 MICA_CLONES float mica_row_sum(const float *x, int64_t n)
@@ -126,25 +138,25 @@ MICA_CLONES void mica_cols_max(const float *x, int64_t width, float *max)
 }
 
 MICA_CLONES void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e,
-                                   double *sum)
+                                   float *sum)
 {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) {
         e[c] = fast_exp(x[c] - shift[c]);
-        sum[c] += (double)e[c];
+        sum[c] += e[c];
     }
 }
 
-MICA_CLONES void mica_cols_sum(const float *x, int64_t width, double *sum)
+MICA_CLONES void mica_cols_sum(const float *x, int64_t width, float *sum)
 {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) sum[c] += (double)x[c];
+    for (int64_t c = 0; c < width; c++) sum[c] += x[c];
 }
 
-MICA_CLONES void mica_cols_dot(const float *a, const float *b, int64_t width, double *sum)
+MICA_CLONES void mica_cols_dot(const float *a, const float *b, int64_t width, float *sum)
 {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) sum[c] += (double)(a[c] * b[c]);
+    for (int64_t c = 0; c < width; c++) sum[c] += a[c] * b[c];
 }
 
 MICA_CLONES void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y)

@@ -12,7 +12,7 @@
 
 /* A maximum ignores NaN: exp and the sum carry it. n = 0 gives -inf. */
 float mica_row_max(const float *x, int64_t n);
-/* Sum of exp(x - shift); e, if not NULL, receives them (it may be x). */
+/* Sum of exp(x - shift), which e receives (it may be x). A shift of +-inf gives NaN. */
 float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e);
 float mica_row_sum(const float *x, int64_t n);
 float mica_row_dot(const float *a, const float *b, int64_t n);
@@ -30,9 +30,9 @@ void mica_row_log_softmax_bwd(const float *y, const float *dy, float sum, int64_
 /* The same for one position on the axis of `width` neighbouring slices, with a value per column.
  * max is raised; sums are added to, in double, for there is one addition per position. */
 void mica_cols_max(const float *x, int64_t width, float *max);
-void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e, double *sum);
-void mica_cols_sum(const float *x, int64_t width, double *sum);
-void mica_cols_dot(const float *a, const float *b, int64_t width, double *sum);
+void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e, float *sum);
+void mica_cols_sum(const float *x, int64_t width, float *sum);
+void mica_cols_dot(const float *a, const float *b, int64_t width, float *sum);
 void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y);
 void mica_cols_subtract(const float *x, const float *shift, const float *log_sum, int64_t width,
                         float *y);

@@ -131,6 +131,18 @@ typedef uint16_t lanes_16 __attribute__((vector_size(16)));
 typedef uint32_t lanes_32 __attribute__((vector_size(16)));
 typedef uint64_t lanes_64 __attribute__((vector_size(16)));
 
+#ifdef __clang__
+/* clang lacks __builtin_shuffle, and makes one instruction of this loop by itself */
+INLINE lanes_8 zip(lanes_8 a, lanes_8 b, int bytes, bool high)
+{
+    lanes_8 r;
+    for (int i = 0; i < 16; i++) {
+        int lane = i / bytes, from = (lane / 2 + (high ? 8 / bytes : 0)) * bytes + i % bytes;
+        r[i] = lane % 2 ? b[from] : a[from];
+    }
+    return r;
+}
+#else
 INLINE lanes_8 zip(lanes_8 a, lanes_8 b, int bytes, bool high)
 {
     lanes_8 r;
@@ -152,6 +164,7 @@ INLINE lanes_8 zip(lanes_8 a, lanes_8 b, int bytes, bool high)
     }
     return r;
 }
+#endif
 
 /* x: rows x_step bytes apart; y: the columns, y_step bytes apart. */
 INLINE void transpose_block(const char *x, int64_t x_step, char *y, int64_t y_step, int bytes)

@@ -1,0 +1,421 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Problem lines through mica and PyTorch in one process, on the same buffers, in turn.
+
+    torch_peer.py --device cuda:0 --library build/libmica.so.0 --json out.jsonl bench/cases/gemm.txt
+
+Prints a table and writes the JSON lines of docs/tour.md; the peer's engine is "peer/torch". Times are
+medians of interleaved runs: CUDA events on a GPU with buffers rotated past twice the L2, the clock on a
+CPU. mica's plan is the planner's own choice. Lines that PyTorch has no equivalent for are named."""
+
+import argparse
+import ctypes as c
+import json
+import math
+import os
+import statistics
+import sys
+import time
+import uuid
+
+import torch
+import torch.nn.functional as F
+
+MAX_RANK, MAX_ARGS = 8, 16
+DTYPES = {1: torch.float64, 2: torch.float32, 3: torch.float16, 4: torch.bfloat16, 8: torch.int8,
+          9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool}
+
+
+class Tensor(c.Structure):
+    _fields_ = [("dtype", c.c_int), ("rank", c.c_int32), ("dims", c.c_int64 * MAX_RANK),
+                ("strides", c.c_int64 * MAX_RANK)]
+
+
+class ArgInfo(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("dir", c.c_int), ("optional", c.c_bool), ("tensor", Tensor),
+                ("alias", c.c_int)]
+
+
+class Run(c.Structure):
+    _fields_ = [("args", c.c_void_p * MAX_ARGS), ("scalars", c.POINTER(c.c_double)),
+                ("workspace", c.c_void_p), ("stream", c.c_void_p)]
+
+
+class Mica:
+    """The library's plans, through its public interface."""
+
+    def __init__(self, path, device):
+        self.lib = c.CDLL(path)
+        self.lib.mica_error.restype = c.c_char_p
+        self.lib.mica_plan_engine.restype = c.c_char_p
+        self.lib.mica_plan_workspace.restype = c.c_size_t
+        self.context = c.c_void_p()
+        self.check(self.lib.mica_context_create(device.encode(), c.byref(self.context)))
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(self.lib.mica_error().decode())
+
+    def plan(self, line):
+        plan = c.c_void_p()
+        self.check(self.lib.mica_plan_from_text(self.context, line.encode(), None, c.byref(plan)))
+        return plan
+
+    def arguments(self, plan):
+        found, index = {}, 0
+        info = ArgInfo()
+        while self.lib.mica_plan_arg(plan, index, c.byref(info)) == 0:
+            if info.dir:
+                copy = Tensor.from_buffer_copy(info.tensor)
+                found[info.name.decode()] = (index, info.dir, copy)
+            index += 1
+        return found
+
+    def cost(self, line):
+        problem, flops, moved = c.c_void_p(), c.c_double(), c.c_double()
+        self.check(self.lib.mica_problem_from_text(line.encode(), c.byref(problem)))
+        self.lib.mica_problem_cost(problem, c.byref(flops), c.byref(moved))
+        self.lib.mica_problem_destroy(problem)
+        return flops.value, moved.value
+
+
+def fields_of(line):
+    op, *pairs = line.split()
+    return op, dict(pair.split("=", 1) for pair in pairs)
+
+
+def axes(fields, name, rank, default):
+    text = fields.get(name)
+    values = [int(v) for v in text.split("x")] if text else []
+    return (values + [default] * rank)[:rank]
+
+
+def data_for(name, tensor, device, op):
+    dims, strides = tensor.dims[:tensor.rank], tensor.strides[:tensor.rank]
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise NotImplementedError("a type that PyTorch has not")
+    if any(s < 0 for s in strides):
+        raise NotImplementedError("negative strides")
+    span = 1 + sum((d - 1) * s for d, s in zip(dims, strides)) if all(dims) else 0
+    if name == "labels":
+        base = torch.randint(0, 2, (span,), dtype=dtype, device=device)
+    elif dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
+        base = torch.randint(0, 100, (span,), dtype=dtype, device=device)
+    else:
+        base = torch.randn(span, dtype=torch.float32, device=device).to(dtype)
+        if name in ("rstd", "running_var", "v"):
+            base = base.abs() + 0.5
+    return torch.as_strided(base, dims, strides)
+
+
+# ---- PyTorch's equivalents: fields and tensors to a callable ----
+
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh,
+               "sigmoid": torch.sigmoid, "elu": F.elu, "leaky_relu": F.leaky_relu,
+               "gelu_tanh": lambda v: F.gelu(v, approximate="tanh"), "mish": F.mish,
+               "hard_swish": F.hardswish, "hard_sigmoid": F.hardsigmoid, "selu": F.selu,
+               "relu6": F.relu6, "softplus": F.softplus, "identity": lambda v: v}
+
+
+def finish(fields, t, value, channel_shape):
+    for step in filter(None, fields.get("epilogue", "").split(",")):
+        if step in ("bias", "shift"):
+            value = value + t[step].view(channel_shape).to(value.dtype)
+        elif step == "scale":
+            value = value * t[step].view(channel_shape).to(value.dtype)
+        elif step == "residual":
+            value = value + t["residual"]
+        else:
+            value = ACTIVATIONS[step](value)
+    return value
+
+
+def conv(fields, t):
+    rank = t["x"].dim() - 2
+    stride, dilation = axes(fields, "stride", rank, 1), axes(fields, "dilation", rank, 1)
+    pad, groups = axes(fields, "pad", rank, 0), int(fields.get("groups", 1))
+    transposed = fields.get("transposed") == "1"
+    if "pad_extra" in fields or "flip" in fields or "output_pad" in fields:
+        raise NotImplementedError("asymmetric padding or mirrored filters")
+    which = {"fwd": None, "dgrad": [True, False, False], "wgrad": [False, True, False]}
+    mask = which[fields.get("pass", "fwd")]
+    if mask:
+        return lambda: torch.ops.aten.convolution_backward(
+            t["y"], t["x"], t["w"], None, stride, pad, dilation, transposed, [0] * rank, groups, mask)
+    bias = t["bias"].to(t["x"].dtype) if fields.get("epilogue", "").startswith("bias") else None
+    rest = dict(fields)
+    if bias is not None:
+        rest["epilogue"] = ",".join(fields["epilogue"].split(",")[1:])
+    shape = [1, -1] + [1] * rank
+
+    def forward():
+        y = torch.convolution(t["x"], t["w"], bias, stride, pad, dilation, transposed, [0] * rank, groups)
+        return finish(rest, t, y, shape)
+    return forward
+
+
+def gemm(fields, t):
+    if t["a"].dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        raise NotImplementedError("integer products")
+    if fields.get("epilogue", "").startswith("bias") and t["a"].dim() == 2:
+        bias = t["bias"].to(t["a"].dtype)
+        rest = dict(fields, epilogue=",".join(fields["epilogue"].split(",")[1:]))
+        return lambda: finish(rest, t, torch.addmm(bias, t["a"], t["b"]), [-1])
+    if fields.get("epilogue"):
+        return lambda: finish(fields, t, torch.matmul(t["a"], t["b"]), [-1])
+    return lambda: torch.matmul(t["a"], t["b"], out=t["c"])
+
+
+def pool(fields, t):
+    rank = t["x"].dim() - 2
+    window = axes(fields, "window", rank, 0)
+    stride, pad = axes(fields, "stride", rank, 0), axes(fields, "pad", rank, 0)
+    stride = [s or w for s, w in zip(stride, window)]
+    mode, backward = fields.get("mode", "max"), fields.get("pass") == "bwd"
+    if rank != 2 or "pad_extra" in fields or (backward and mode != "max"):
+        raise NotImplementedError("only two dimensions here")
+    if fields.get("adaptive") == "1":
+        size = list(t["y"].shape[2:])
+        call = F.adaptive_max_pool2d if mode == "max" else F.adaptive_avg_pool2d
+        return lambda: call(t["x"], size)
+    window = [w or s for w, s in zip(window, t["x"].shape[2:])]
+    stride = [s or w for s, w in zip(stride, window)]
+    if backward:
+        _, where = F.max_pool2d(t["x"], window, stride, pad, return_indices=True)
+        t["indices"].copy_(where)
+        return lambda: torch.ops.aten.max_pool2d_with_indices_backward(
+            t["y"], t["x"], window, stride, pad, [1, 1], False, where)
+    if mode == "max":
+        return lambda: F.max_pool2d(t["x"], window, stride, pad, return_indices="indices" in t)
+    return lambda: F.avg_pool2d(t["x"], window, stride, pad, count_include_pad=mode == "avg")
+
+
+def norm(fields, t):
+    kind, backward = fields.get("kind", "layer"), fields.get("pass") == "bwd"
+    eps = float(fields.get("eps", 1e-5))
+    scale, bias = t.get("scale"), t.get("bias")
+    if "residual" in t or fields.get("act"):
+        raise NotImplementedError("fused steps")
+    shape = list(t["x"].shape[-int(fields.get("axes", 1)):])
+    if kind == "layer" and not backward:
+        return lambda: F.layer_norm(t["x"], shape, scale, bias, eps)
+    if kind == "layer":
+        mask = [True, "dscale" in t, "dbias" in t]
+        return lambda: torch.ops.aten.native_layer_norm_backward(
+            t["dy"], t["x"], shape, t["mean"], t["rstd"], scale, bias, mask)
+    if kind == "rms" and not backward:
+        return lambda: F.rms_norm(t["x"], shape, scale, eps)
+    if kind == "batch" and backward:
+        mask = [True, "dscale" in t, "dbias" in t]
+        return lambda: torch.ops.aten.native_batch_norm_backward(
+            t["dy"], t["x"], scale, None, None, t["mean"], t["rstd"], True, eps, mask)
+    if kind == "batch":
+        train = fields.get("mode", "train") == "train"
+        return lambda: F.batch_norm(t["x"], t.get("running_mean"), t.get("running_var"), scale, bias,
+                                    train, 0.1, eps)
+    if kind in ("group", "instance") and not backward:
+        groups = int(fields["groups"]) if kind == "group" else t["x"].shape[1]
+        return lambda: F.group_norm(t["x"], groups, scale, bias, eps)
+    raise NotImplementedError(kind + " backward")
+
+
+def softmax(fields, t):
+    log = fields.get("log") == "1"
+    axis = int(fields.get("axis", 0))
+    if fields.get("pass") == "bwd":
+        call = torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
+        return lambda: call(t["dy"], t["y"], axis, t["y"].dtype)
+    return lambda: (torch.log_softmax if log else torch.softmax)(t["x"], axis)
+
+
+def activation(fields, t):
+    call = ACTIVATIONS[fields.get("act", "identity")]
+    axis = int(fields.get("axis", 0))
+    if fields.get("pass") == "bwd":
+        x = t["x"].detach().requires_grad_()
+        y = call(x) if fields.get("gated") != "1" else None
+        if y is None:
+            raise NotImplementedError("gated backward")
+        return lambda: torch.autograd.grad(y, x, t["dy"], retain_graph=True)
+    if fields.get("gated") == "1":
+        def gated():
+            u, v = t["x"].chunk(2, axis)
+            return call(u) * v
+        return gated
+    return lambda: call(t["x"])
+
+
+def cross_entropy(fields, t):
+    options = dict(reduction=fields.get("reduction", "mean"),
+                   label_smoothing=float(fields.get("smoothing", 0)))
+    labels = t["labels"].long()
+    if fields.get("pass") == "bwd":
+        x = t["x"].detach().requires_grad_()
+        loss = F.cross_entropy(x, labels, **options)
+        gradient = t["dloss"].view_as(loss)
+        return lambda: torch.autograd.grad(loss, x, gradient, retain_graph=True)
+    return lambda: F.cross_entropy(t["x"], labels, **options)
+
+
+def optim(fields, t):
+    rule = fields.get("rule", "sgd")
+    p = t["p"].clone().requires_grad_()
+    p.grad = t["grad"].to(p.dtype)
+    decay = float(fields.get("weight_decay", 0))
+    fused = dict(fused=True)
+    if rule == "sgd":
+        o = torch.optim.SGD([p], 1e-3, float(fields.get("momentum", 0)), weight_decay=decay, **fused)
+    else:
+        o = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[rule]([p], 1e-3, weight_decay=decay,
+                                                                       **fused)
+    return o.step
+
+
+def transform(fields, t):
+    perm = [int(v) for v in fields["perm"].split("x")] if "perm" in fields else None
+    x = t["x"].permute(perm) if perm else t["x"]
+    return lambda: t["y"].copy_(x)
+
+
+BUILDERS = dict(conv=conv, gemm=gemm, pool=pool, norm=norm, softmax=softmax, activation=activation,
+                cross_entropy=cross_entropy, optim=optim, transform=transform)
+
+
+# ---- timing ----
+
+class Case:
+    """One line: mica's plan and PyTorch's call over the same sets of buffers."""
+
+    def __init__(self, mica, line, device, cache_bytes):
+        self.mica, self.line = mica, line
+        self.plan = mica.plan(line)
+        op, fields = fields_of(line)
+        self.flops, self.bytes = mica.cost(line)
+        sets = 1 + int(min(7, 2 * cache_bytes / max(self.bytes, 1)))
+        self.runs, self.calls, self.keep = [], [], []
+        workspace = mica.lib.mica_plan_workspace(self.plan)
+        space = torch.empty(workspace + 256, dtype=torch.uint8, device=device)
+        base = (space.data_ptr() + 255) // 256 * 256
+        for _ in range(sets):
+            tensors = {}
+            run = Run(workspace=base if workspace else None)
+            for name, (index, _, tensor) in mica.arguments(self.plan).items():
+                tensors[name] = data_for(name, tensor, device, op)
+                run.args[index] = tensors[name].data_ptr()
+            self.calls.append(BUILDERS[op](fields, tensors))
+            self.runs.append(run)
+            self.keep.append((tensors, space))
+        if device != "cpu":
+            stream = torch.cuda.current_stream().cuda_stream
+            for run in self.runs:
+                run.stream = stream
+
+    def engine(self):
+        return self.mica.lib.mica_plan_engine(self.plan).decode()
+
+    def call(self, peer, i):
+        if peer:
+            with torch.no_grad():
+                self.calls[i % len(self.calls)]()
+        else:
+            self.mica.check(self.mica.lib.mica_plan_run(self.plan, c.byref(self.runs[i % len(self.runs)])))
+
+
+def time_cuda(case, peer, i, inner):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(200000)  # the queue fills while the device waits: host time stays out
+    start.record()
+    for k in range(inner):
+        case.call(peer, i * inner + k)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / inner
+
+
+def time_cpu(case, peer, i, inner):
+    time.sleep(0.004)  # the other library's threads stop spinning
+    case.call(peer, i)
+    start = time.perf_counter()
+    for k in range(inner):
+        case.call(peer, i * inner + k)
+    return 1e3 * (time.perf_counter() - start) / inner
+
+
+def measure(case, device, seconds):
+    once = time_cpu if device == "cpu" else time_cuda
+    for peer in (False, True):
+        once(case, peer, 0, 1)
+    first = max(once(case, False, 1, 1), once(case, True, 1, 1), 1e-3)
+    inner = max(1, min(50, int(2 / first)))
+    times, end = ([], []), time.perf_counter() + seconds
+    while len(times[0]) < 7 or (time.perf_counter() < end and len(times[0]) < 200):
+        for peer in (False, True):
+            times[peer].append(once(case, peer, len(times[0]), inner))
+    return times
+
+
+def quantile(values, q):
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))]
+
+
+def lines_of(path):
+    for text in open(path):
+        text = text.split("#")[0].strip()
+        if text:
+            yield text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--library", default="build/libmica.so.0")
+    parser.add_argument("--json")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--threads", type=int, default=0)
+    o = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if o.threads:
+        torch.set_num_threads(o.threads)
+    if o.device == "cpu":
+        cache, model = 32 << 20, os.environ.get("CPU_MODEL", "CPU")
+    else:
+        cache, model = torch.cuda.get_device_properties(0).L2_cache_size, torch.cuda.get_device_name(0)
+    mica, run_id = Mica(o.library, o.device), uuid.uuid4().hex[:8]
+    out = open(o.json, "a") if o.json else None
+    print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6}  engine    line")
+    for path in o.files:
+        ratios, name = [], os.path.splitext(os.path.basename(path))[0]
+        for line in lines_of(path):
+            try:
+                case = Case(mica, line, o.device, cache)
+            except (NotImplementedError, KeyError) as why:
+                print(f"{'-':>10} {'-':>10} {'-':>6}  no equivalent in PyTorch ({why}): {line}")
+                continue
+            times = measure(case, o.device, o.seconds)
+            medians = [statistics.median(t) for t in times]
+            ratios.append(medians[1] / medians[0])
+            print(f"{1e3 * medians[0]:10.1f} {1e3 * medians[1]:10.1f} {ratios[-1]:6.2f}  "
+                  f"{case.engine():8}  {line}", flush=True)
+            for peer in (False, True):
+                ms = medians[peer]
+                if out:
+                    out.write(json.dumps({
+                        "set": name, "line": line, "engine": "peer/torch" if peer else case.engine(),
+                        "ms": ms, "p10": quantile(times[peer], 0.1), "p90": quantile(times[peer], 0.9),
+                        "n": len(times[peer]), "tflops": case.flops / ms / 1e9, "gbps": case.bytes / ms / 1e6,
+                        "roofline": None, "commit": o.commit, "device": model,
+                        "driver": torch.__version__, "run": run_id}) + "\n")
+            del case
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"{name}: geometric mean of PyTorch's time over mica's {mean:.3f} on {len(ratios)} lines")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `mica bench`: what its files share. */
+#ifndef MICA_CLI_BENCH_H
+#define MICA_CLI_BENCH_H
+
+#include "cli.h"
+
+/* ---- timing one problem on several plans (timing.c) ---- */
+
+typedef struct bench_entry {
+    char engine[64];
+    mica_plan *plan;
+    void *workspace;
+    double *samples; /* milliseconds */
+    size_t count, capacity;
+    double total_ms, guess_ms;
+    mica_status status;
+    char error[256];
+} bench_entry;
+
+typedef struct bench_limits {
+    double seconds; /* of measured time, per plan */
+    size_t least;   /* runs, unless ten times the seconds are over */
+    bool hot;       /* one set of buffers, so that they stay in the cache */
+} bench_limits;
+
+/* Times the entries in turns, each on data that is not in the cache (unless hot). Entries that fail
+ * keep their status; an error here is one of the data. */
+mica_status bench_time(mica_context *context, const mica_device_info *device,
+                       const mica_problem *problem, bench_entry *entries, int count,
+                       const bench_limits *limits);
+
+/* ---- results ---- */
+
+typedef struct bench_result {
+    char *set, *line, *engine, *device;
+    double ms, p10, p90, tflops, gbps, roofline;
+    double flops, bytes;
+    size_t n;
+    double *samples; /* n of them, or NULL */
+} bench_result;
+
+typedef struct bench_results {
+    bench_result *items;
+    size_t count;
+} bench_results;
+
+void bench_add(bench_results *results, bench_result result);
+void bench_results_free(bench_results *results);
+/* Reads a JSON lines file; says what is wrong and returns false. */
+bool bench_read(bench_results *results, const char *path);
+/* Ratios of two files; an exit code: mismatch if anything became slower. */
+int bench_compare(const char *old_path, const char *new_path);
+/* Roofline scatter and bars, self-contained. */
+bool bench_plot(const char *path, const bench_results *results, const mica_device_info *device);
+/* Host time of planning and launching tiny problems. */
+int bench_overhead(mica_context *context, char *const *lines, size_t count);
+
+#endif

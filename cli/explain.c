@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `mica explain`: why which engine runs a problem, and what it needs. */
+#include "bench.h"
+#include "lines.h"
+#include "stats.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct explain {
+    cli_options options;
+    const char *engine, *config;
+    bool measure, source, no_workspace;
+    mica_context *context;
+    mica_device_info device;
+    cli_lines lines;
+    int code;
+} explain;
+
+enum { KEY_MEASURE = 0x100, KEY_SOURCE, KEY_CONFIG, KEY_NO_WORKSPACE };
+
+static const struct argp_option options[] = {
+    {"engine", 'e', "NAME", 0, "explain this engine instead of the planner's choice", 0},
+    {"config", KEY_CONFIG, "TEXT", 0, "and this config of it", 0},
+    {"no-workspace", KEY_NO_WORKSPACE, NULL, 0, "plan without workspace", 0},
+    {"measure", KEY_MEASURE, NULL, 0, "time the engines too", 0},
+    {"source", KEY_SOURCE, NULL, 0, "show what is put in front of each kernel's source", 0},
+    {0}};
+
+static const char doc[] =
+    "Shows each engine's verdict on a problem, the choice, its config, times, workspace, kernels "
+    "and numeric contract. Works for devices that are not there."
+    "\vExamples:\n"
+    "  mica explain softmax x=f32:128x1000 axis=1\n"
+    "  mica explain --device sm_90a --source gemm a=bf16:4096x4096 b=bf16:4096x4096\n";
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    explain *e = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &e->options;
+        return 0;
+    case 'e':
+        e->engine = arg;
+        return 0;
+    case KEY_CONFIG:
+        e->config = arg;
+        return 0;
+    case KEY_NO_WORKSPACE:
+        e->no_workspace = true;
+        return 0;
+    case KEY_MEASURE:
+        e->measure = true;
+        return 0;
+    case KEY_SOURCE:
+        e->source = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void heading(const char *text)
+{
+    printf("\n%s%s%s\n", cli_style(stdout, "bold"), text, cli_style(stdout, "off"));
+}
+
+/* ---- the problem ---- */
+
+static const char *direction(mica_dir dir)
+{
+    static const char *const names[] = {"unused", "in", "out", "inout"};
+    return names[dir];
+}
+
+static void show_arguments(const mica_problem *problem)
+{
+    cli_table t;
+    mica_arg_info a;
+    heading("arguments");
+    cli_table_begin(&t, "  name|direction|tensor|>bytes|");
+    for (int i = 0; mica_problem_arg(problem, i, &a) == MICA_OK; i++) {
+        char tensor[256];
+        if (a.dir == MICA_UNUSED) continue;
+        mica_tensor_text(&a.tensor, tensor, sizeof tensor);
+        cli_cell(&t, "  %s", a.name);
+        cli_cell(&t, "%s", direction(a.dir));
+        cli_cell(&t, "%s", tensor);
+        cli_cell(&t, "%lld", (long long)mica_tensor_span(&a.tensor, NULL));
+        cli_cell(&t, "%s", a.optional ? "optional" : "");
+    }
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+}
+
+static void show_cost(const explain *e, const mica_problem *problem)
+{
+    double flops, bytes, roof = mica_problem_roofline(e->context, problem);
+    mica_problem_cost(problem, &flops, &bytes);
+    heading("cost");
+    printf("  %.6g flop, %.6g bytes at least, %.3g flop per byte\n", flops, bytes,
+           bytes > 0 ? flops / bytes : 0);
+    printf("  roofline %.5g ms on %s (%s): %.4g GB/s, %.4g TFLOP/s f32, %.4g 16-bit\n", roof,
+           e->device.name, e->device.model, e->device.copy_gbps, e->device.f32_tflops,
+           e->device.bf16_tflops);
+}
+
+/* ---- engines ---- */
+
+static double measured(const explain *e, const mica_problem *problem, const char *engine)
+{
+    bench_entry entry = {0};
+    const bench_limits limits = {.seconds = 0.2, .least = 5};
+    mica_options o = {.engine = engine, .nondeterministic = true};
+    double ms = -1;
+    if (mica_plan_problem(e->context, problem, &o, &entry.plan) != MICA_OK) return ms;
+    if (bench_time(e->context, &e->device, problem, &entry, 1, &limits) == MICA_OK && entry.count)
+        ms = cli_median(entry.samples, entry.count);
+    free(entry.samples);
+    mica_plan_destroy(entry.plan);
+    return ms;
+}
+
+static void engine_row(const explain *e, const mica_problem *problem, const mica_verdict *v,
+                       const char *chosen, cli_table *t)
+{
+    bool takes = v->status == MICA_OK;
+    double ms = takes && e->measure && !e->device.offline ? measured(e, problem, v->engine) : -1;
+    cli_cell(t, "%s %s", !strcmp(v->engine, chosen) ? "*" : " ", v->engine);
+    cli_cell(t, takes ? "%.5g" : "-", v->predicted_ms);
+    cli_cell(t, ms >= 0 ? "%.5g" : "-", ms);
+    cli_cell(t, "%s", takes ? v->config : v->reason);
+    cli_cell(t, "%s%s", v->reference ? "reference " : "", v->deterministic ? "" : "bits vary");
+}
+
+static void show_engines(const explain *e, const mica_problem *problem, const char *chosen)
+{
+    cli_table t;
+    mica_verdict v;
+    heading("engines (* is the choice)");
+    cli_table_begin(&t, "  engine|>predicted ms|>measured ms|config, or why not|");
+    for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++)
+        engine_row(e, problem, &v, chosen, &t);
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+}
+
+/* ---- the plan ---- */
+
+static void show_workspace(const mica_plan *plan)
+{
+    const char *name;
+    size_t offset, bytes;
+    heading("workspace");
+    printf("  %zu bytes\n", mica_plan_workspace(plan));
+    for (int i = 0; mica_plan_booking(plan, i, &name, &offset, &bytes) == MICA_OK; i++)
+        printf("  %12zu .. %-12zu %s\n", offset, offset + bytes, name);
+}
+
+static void show_kernels(const explain *e, const mica_plan *plan)
+{
+    mica_kernel_info k;
+    for (int i = 0; mica_plan_kernel(plan, i, &k) == MICA_OK; i++) {
+        if (i == 0) heading("kernels");
+        printf("  %s %s: %d registers, %d bytes of spills, %d of local, %lld of shared memory, "
+               "cubin %lld bytes, from %s",
+               k.file, k.entry, k.registers, k.spill_bytes, k.local_bytes,
+               (long long)k.shared_bytes, (long long)k.cubin_bytes, k.origin);
+        printf(k.compile_ms > 0 ? ", compiled in %.0f ms\n" : "\n", k.compile_ms);
+        if (e->source) printf("%s\n", k.prologue);
+    }
+}
+
+static void show_contract(const mica_plan *plan)
+{
+    mica_contract c;
+    double phi;
+    if (mica_plan_contract(plan, &c, &phi) != MICA_OK) return;
+    heading("numeric contract");
+    printf("  accumulator's unit roundoff %.4g, %s; %lld sequential and %lld merging additions; "
+           "%lld products per instruction; functions within %g ulp\n",
+           c.unit, c.truncates ? "truncating" : "round to nearest", (long long)c.n_seq,
+           (long long)c.n_outer, (long long)c.k_inst, c.ulps);
+    printf("  phi = %.4g: an element's tolerance is its type's rounding plus phi times its "
+           "magnitude sum\n",
+           phi);
+}
+
+static void explain_line(explain *e, const cli_line *line)
+{
+    mica_problem *problem = cli_line_problem(&e->lines, line);
+    if (!problem) return;
+    mica_options o = {.engine = e->engine, .config = e->config};
+    if (e->no_workspace) o.workspace_limit = MICA_NO_WORKSPACE;
+    o.nondeterministic = e->engine != NULL;
+    mica_plan *plan;
+    mica_status status = mica_plan_problem(e->context, problem, &o, &plan);
+    char *text = cli_problem_text(problem);
+    printf("%s\n", text);
+    free(text);
+    show_arguments(problem);
+    show_cost(e, problem);
+    show_engines(e, problem, plan ? mica_plan_engine(plan) : "");
+    if (status == MICA_OK) {
+        heading("choice");
+        const char *config = mica_plan_config(plan);
+        printf("  %s%s%s, predicted %.5g ms\n", mica_plan_engine(plan), *config ? " " : "", config,
+               mica_plan_predicted(plan));
+        show_workspace(plan);
+        show_kernels(e, plan);
+        show_contract(plan);
+    } else {
+        cli_say("no plan: %s", mica_error());
+        e->code = cli_worse(e->code, cli_exit_code(status));
+    }
+    mica_plan_destroy(plan);
+    mica_problem_destroy(problem);
+}
+
+int cmd_explain(int argc, char **argv)
+{
+    explain e = {0};
+    cli_parse(argc, argv, "explain", options, parse, "[FILE...] [PROBLEM LINE]", doc, &e);
+    int code = cli_context(&e.options, &e.context, &e.device);
+    if (code == CLI_OK) {
+        cli_lines_read(&e.lines, e.options.args, e.options.arg_count);
+        for (size_t i = 0; i < e.lines.count && !cli_stopped(); i++) {
+            if (i) printf("\n");
+            explain_line(&e, &e.lines.items[i]);
+        }
+        code = e.code;
+        if (!e.lines.count && !e.lines.errors) cli_say("no problem line was given");
+        if (!e.lines.count || e.lines.errors) code = cli_worse(code, CLI_USAGE);
+        cli_lines_free(&e.lines);
+        mica_context_destroy(e.context);
+    }
+    cli_options_free(&e.options);
+    return code;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `mica list`: operations with their fields, arguments, scalars and engines; also as the Markdown
+ * of docs/ops.md. */
+#include "json.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct list {
+    cli_options options;
+    bool markdown;
+} list;
+
+enum { KEY_MARKDOWN = 0x100 };
+static const struct argp_option options[] = {
+    {"markdown", KEY_MARKDOWN, NULL, 0, "print the text of docs/ops.md", 0}, {0}};
+static const char doc[] = "Lists operations; with a name, its fields, scalars and engines."
+                          "\vExamples:\n"
+                          "  mica list\n"
+                          "  mica list conv\n"
+                          "  mica list --json - gemm\n";
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    list *l = state->input;
+    (void)arg;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &l->options;
+        return 0;
+    case KEY_MARKDOWN:
+        l->markdown = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* "fwd, dgrad, wgrad"; the caller frees. */
+static char *spellings(const mica_field_info *f)
+{
+    char *text = cli_format("%s", "");
+    for (int i = 0; f->spellings && f->spellings[i]; i++) {
+        if (!*f->spellings[i]) continue;
+        char *longer = cli_format("%s%s%s", text, *text ? ", " : "", f->spellings[i]);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static const char *direction(mica_dir dir)
+{
+    static const char *const names[] = {"-", "in", "out", "inout"};
+    return names[dir];
+}
+
+/* Passes of an operation: the spellings of its first field if that is called "pass", else one. */
+static int passes(const char *op, const char *const **names)
+{
+    static const char *const only[] = {"direction", NULL};
+    mica_field_info f;
+    int n = 0;
+    *names = only;
+    if (mica_op_field(op, 0, &f) == MICA_OK && !strcmp(f.name, "pass") && f.spellings)
+        *names = f.spellings;
+    while (n < 3 && (*names)[n]) n++;
+    return n;
+}
+
+/* ---- text ---- */
+
+static void show_all(void)
+{
+    cli_table t;
+    const char *op, *engine;
+    cli_table_begin(&t, "operation|>fields|engines|");
+    for (int i = 0; (op = mica_op_name(i)); i++) {
+        mica_field_info f;
+        int fields = 0;
+        char *engines = cli_format("%s", "");
+        while (mica_op_field(op, fields, &f) == MICA_OK) fields++;
+        for (int n = 0; (engine = mica_op_engine(op, n)); n++) {
+            char *longer = cli_format("%s%s%s", engines, n ? " " : "", engine);
+            free(engines);
+            engines = longer;
+        }
+        cli_cell(&t, "%s", op);
+        cli_cell(&t, "%d", fields);
+        cli_cell(&t, "%s", engines);
+        cli_cell(&t, "%s", mica_op_doc(op));
+        free(engines);
+    }
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+}
+
+static void show_fields(const char *op)
+{
+    cli_table t;
+    mica_field_info f;
+    cli_table_begin(&t, "field|type|meaning|values");
+    for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
+        char *values = spellings(&f);
+        cli_cell(&t, "%s", f.name);
+        cli_cell(&t, "%s", f.type);
+        cli_cell(&t, "%s", f.doc);
+        cli_cell(&t, "%s", values);
+        free(values);
+    }
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+}
+
+static void show_arguments(const char *op)
+{
+    cli_table t;
+    mica_arg_info a;
+    const char *const *names;
+    int n = passes(op, &names);
+    char *header = cli_format("%s", "argument");
+    for (int i = 0; i < n; i++) {
+        char *longer = cli_format("%s|%s", header, names[i]);
+        free(header);
+        header = longer;
+    }
+    cli_table_begin(&t, header);
+    for (int i = 0; mica_op_arg(op, i, 0, &a) == MICA_OK; i++) {
+        cli_cell(&t, "%s%s", a.name, a.optional ? " (optional)" : "");
+        for (int pass = 0; pass < n; pass++) {
+            mica_op_arg(op, i, pass, &a);
+            cli_cell(&t, "%s", direction(a.dir));
+        }
+    }
+    printf("\n");
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+    free(header);
+}
+
+static void show_op(const char *op)
+{
+    const char *name, *engine;
+    double value;
+    printf("%s%s%s: %s\n\n", cli_style(stdout, "bold"), op, cli_style(stdout, "off"),
+           mica_op_doc(op));
+    show_fields(op);
+    show_arguments(op);
+    for (int i = 0; mica_op_scalar(op, i, &name, &value) == MICA_OK; i++)
+        printf("%s%s=%g", i ? ", " : "\nrun-time scalars: ", name, value);
+    printf("\nengines, best first:");
+    for (int i = 0; (engine = mica_op_engine(op, i)); i++) printf(" %s", engine);
+    printf("\n");
+}
+
+/* ---- Markdown ---- */
+
+static void cell(const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '|') putchar('\\');
+        putchar(*text == '\n' ? ' ' : *text);
+    }
+}
+
+static void markdown_arguments(const char *op)
+{
+    const char *const *names;
+    mica_arg_info a;
+    int n = passes(op, &names);
+    printf("\n| argument |");
+    for (int i = 0; i < n; i++) printf(" %s |", names[i]);
+    printf("\n|--|");
+    for (int i = 0; i < n; i++) printf("--|");
+    for (int i = 0; mica_op_arg(op, i, 0, &a) == MICA_OK; i++) {
+        printf("\n| `%s`%s |", a.name, a.optional ? " (optional)" : "");
+        for (int pass = 0; pass < n; pass++) {
+            mica_op_arg(op, i, pass, &a);
+            printf(" %s |", direction(a.dir));
+        }
+    }
+    printf("\n");
+}
+
+static void markdown_op(const char *op)
+{
+    mica_field_info f;
+    const char *name, *engine;
+    double value;
+    printf("## %s\n\n%s\n\n| field | type | values | meaning |\n|--|--|--|--|\n", op,
+           mica_op_doc(op));
+    for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
+        char *values = spellings(&f);
+        printf("| `%s` | %s | ", f.name, f.type);
+        cell(values);
+        printf(" | ");
+        cell(f.doc);
+        printf(" |\n");
+        free(values);
+    }
+    markdown_arguments(op);
+    for (int i = 0; mica_op_scalar(op, i, &name, &value) == MICA_OK; i++)
+        printf("%s`%s` (default %g)", i ? ", " : "\nRun-time scalars: ", name, value);
+    printf("\n\nEngines, best first: ");
+    for (int i = 0; (engine = mica_op_engine(op, i)); i++) printf("%s`%s`", i ? ", " : "", engine);
+    printf("\n\n");
+}
+
+static void markdown(void)
+{
+    const char *op;
+    printf("# Operations\n\nGenerated by `mica list --markdown`; do not edit.\n\n"
+           "A problem line is the operation's name and `field=value` pairs. Tensors are written "
+           "`dtype:dims[:layout or strides]`, axes `1x2x3`, lists `a,b`.\n\n");
+    for (int i = 0; (op = mica_op_name(i)); i++) markdown_op(op);
+}
+
+/* ---- JSON ---- */
+
+static json_t *json_fields(const char *op)
+{
+    json_t *fields = json_array();
+    mica_field_info f;
+    for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
+        json_t *o = json_pack("{ss ss sI ss}", "name", f.name, "type", f.type, "offset",
+                              (json_int_t)f.offset, "doc", f.doc);
+        json_t *values = json_array();
+        for (int n = 0; f.spellings && f.spellings[n]; n++)
+            json_array_append_new(values, json_string(f.spellings[n]));
+        json_object_set_new(o, "values", values);
+        json_array_append_new(fields, o);
+    }
+    return fields;
+}
+
+static json_t *json_arguments(const char *op)
+{
+    const char *const *names;
+    mica_arg_info a;
+    json_t *arguments = json_array();
+    int n = passes(op, &names);
+    for (int i = 0; mica_op_arg(op, i, 0, &a) == MICA_OK; i++) {
+        json_t *directions = json_object();
+        json_t *o = json_pack("{ss sb}", "name", a.name, "optional", a.optional ? 1 : 0);
+        for (int pass = 0; pass < n; pass++) {
+            mica_op_arg(op, i, pass, &a);
+            json_object_set_new(directions, names[pass], json_string(direction(a.dir)));
+        }
+        json_object_set_new(o, "directions", directions);
+        json_array_append_new(arguments, o);
+    }
+    return arguments;
+}
+
+static void json_op(FILE *f, const char *op)
+{
+    json_t *scalars = json_object(), *engines = json_array();
+    const char *name;
+    double value;
+    for (int i = 0; mica_op_scalar(op, i, &name, &value) == MICA_OK; i++)
+        json_object_set_new(scalars, name, json_real(value));
+    for (int i = 0; (name = mica_op_engine(op, i)); i++)
+        json_array_append_new(engines, json_string(name));
+    cli_json_line(f, json_pack("{ss ss so so so so}", "op", op, "doc", mica_op_doc(op), "fields",
+                               json_fields(op), "arguments", json_arguments(op), "scalars", scalars,
+                               "engines", engines));
+}
+
+static int to_json(const list *l)
+{
+    FILE *f = cli_json_open(l->options.json);
+    const char *op;
+    if (!f) return CLI_USAGE;
+    for (int i = 0; i < l->options.arg_count; i++) json_op(f, l->options.args[i]);
+    for (int i = 0; !l->options.arg_count && (op = mica_op_name(i)); i++) json_op(f, op);
+    cli_json_close(f);
+    return CLI_OK;
+}
+
+int cmd_list(int argc, char **argv)
+{
+    list l = {0};
+    mica_field_info f;
+    int code = CLI_OK;
+    cli_parse(argc, argv, "list", options, parse, "[OPERATION...]", doc, &l);
+    for (int i = 0; i < l.options.arg_count; i++) {
+        if (mica_op_field(l.options.args[i], 0, &f) == MICA_OK) continue;
+        cli_say("%s", mica_error());
+        code = CLI_USAGE;
+    }
+    if (code == CLI_OK && l.options.json) {
+        code = to_json(&l);
+    } else if (code == CLI_OK && l.markdown) {
+        markdown();
+    } else if (code == CLI_OK && l.options.arg_count == 0) {
+        show_all();
+    } else if (code == CLI_OK) {
+        for (int i = 0; i < l.options.arg_count; i++) {
+            if (i) printf("\n");
+            show_op(l.options.args[i]);
+        }
+    }
+    cli_options_free(&l.options);
+    return code;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Timing of plans. On a GPU the host must stay ahead of the device, or a short kernel is charged
+ * the host's launch time: runs are enqueued in batches behind a long memset. */
+#include "bench.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 32, MAX_SETS = 64, MAX_SAMPLES = 20000, TILE = 1 << 22 };
+static const int64_t blocker_bytes = 256 << 20;
+
+typedef struct timing {
+    mica_context *context;
+    const mica_device_info *device;
+    const mica_problem *problem;
+    int args, sets, next;
+    mica_arg_info info[MICA_MAX_ARGS];
+    int64_t span[MICA_MAX_ARGS], first[MICA_MAX_ARGS];
+    void *memory[MAX_SETS][MICA_MAX_ARGS];
+    void *scratch; /* overwritten to empty the cache, and to keep a GPU busy meanwhile */
+    int64_t scratch_bytes;
+    bool flush; /* too small for rotation alone: empty the cache before each run */
+    mica_event *from[BATCH], *to[BATCH];
+} timing;
+
+/* ---- data ---- */
+
+static double normal(uint64_t *state)
+{
+    /* Sum of uniforms (Irwin-Hall): near enough to normal for data whose values do not matter. */
+    double sum = 0;
+    for (int i = 0; i < 4; i++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        sum += (double)(*state >> 11) * 0x1p-53 - 0.5;
+    }
+    return 1.7 * sum;
+}
+
+/* Large floating-point tensors are tiled with a block of random values: filling them one by one
+ * would take longer than the measurement. */
+static mica_status tile(const mica_tensor *t, int64_t span, unsigned char *image)
+{
+    const int64_t count = TILE;
+    mica_tensor block = mica_tensor_packed(t->dtype, 1, &count);
+    double *values = cli_alloc(TILE * sizeof *values);
+    uint64_t state = 1;
+    for (int64_t i = 0; i < count; i++) values[i] = normal(&state);
+    mica_status status = mica_tensor_store(&block, values, image);
+    free(values);
+    for (int64_t done = count * mica_dtype_bits(t->dtype) / 8, n; done < span; done += n) {
+        n = done < span - done ? done : span - done;
+        memcpy(image + done, image, (size_t)n);
+    }
+    return status;
+}
+
+static bool is_real(mica_dtype d)
+{
+    return d == MICA_F64 || d == MICA_F32 || d == MICA_F16 || d == MICA_BF16 || d == MICA_E4M3 ||
+           d == MICA_E5M2;
+}
+
+static mica_status make_image(const timing *t, int arg, unsigned char *image)
+{
+    const mica_tensor *tensor = &t->info[arg].tensor;
+    int64_t count = mica_tensor_count(tensor);
+    memset(image, 0, (size_t)t->span[arg]);
+    if (t->info[arg].dir == MICA_OUT) return MICA_OK;
+    if (count > 4 * TILE && is_real(tensor->dtype)) return tile(tensor, t->span[arg], image);
+    double *values = calloc((size_t)count + 1, sizeof *values);
+    if (!values) return MICA_OUT_OF_MEMORY;
+    mica_status status = mica_problem_fill(t->problem, arg, MICA_FILL_RANDOM, 1, values);
+    if (status == MICA_OK) status = mica_tensor_store(tensor, values, image - t->first[arg]);
+    free(values);
+    return status;
+}
+
+static mica_status fill_sets(timing *t)
+{
+    mica_status status = MICA_OK;
+    for (int a = 0; a < t->args && status == MICA_OK; a++) {
+        if (t->info[a].dir == MICA_UNUSED) continue;
+        unsigned char *image = malloc((size_t)t->span[a] + 1);
+        if (!image) return MICA_OUT_OF_MEMORY;
+        status = make_image(t, a, image);
+        for (int s = 0; s < t->sets && status == MICA_OK; s++) {
+            status = mica_malloc(t->context, t->span[a], &t->memory[s][a]);
+            if (status == MICA_OK)
+                status = mica_upload(t->context, t->memory[s][a], image, t->span[a], NULL);
+        }
+        free(image);
+    }
+    return status;
+}
+
+static void choose_sets(timing *t, bool hot)
+{
+    int64_t bytes = 0, cache = 2 * t->device->cache_bytes;
+    for (int a = 0; a < t->args; a++) bytes += t->span[a];
+    int64_t sets = hot || bytes == 0 ? 1 : cache / bytes + 2, room = t->device->memory_bytes / 4;
+    if (sets > MAX_SETS) {
+        t->flush = true;
+        sets = MAX_SETS;
+    }
+    while (sets > 1 && bytes > 0 && sets > room / bytes) sets--;
+    t->sets = (int)sets;
+    t->scratch_bytes = t->flush ? cache : 0;
+    if (t->device->cuda && t->scratch_bytes < blocker_bytes) t->scratch_bytes = blocker_bytes;
+}
+
+static mica_status begin(timing *t, bool hot)
+{
+    mica_status status = MICA_OK;
+    for (; t->args < MICA_MAX_ARGS; t->args++) {
+        int a = t->args;
+        if (mica_problem_arg(t->problem, a, &t->info[a]) != MICA_OK) break;
+        if (t->info[a].dir != MICA_UNUSED)
+            t->span[a] = mica_tensor_span(&t->info[a].tensor, &t->first[a]);
+    }
+    choose_sets(t, hot);
+    if (t->scratch_bytes) status = mica_malloc(t->context, t->scratch_bytes, &t->scratch);
+    for (int i = 0; i < BATCH && status == MICA_OK; i++) {
+        status = mica_event_create(t->context, &t->from[i]);
+        if (status == MICA_OK) status = mica_event_create(t->context, &t->to[i]);
+    }
+    return status == MICA_OK ? fill_sets(t) : status;
+}
+
+static void end(timing *t)
+{
+    for (int i = 0; i < BATCH; i++) {
+        mica_event_destroy(t->context, t->from[i]);
+        mica_event_destroy(t->context, t->to[i]);
+    }
+    for (int s = 0; s < MAX_SETS; s++)
+        for (int a = 0; a < t->args; a++) mica_free(t->context, t->memory[s][a]);
+    mica_free(t->context, t->scratch);
+}
+
+/* ---- runs ---- */
+
+static mica_status enqueue(timing *t, const bench_entry *e)
+{
+    int set = t->next++ % t->sets;
+    mica_run run = {.scalars = mica_problem_scalars(t->problem), .workspace = e->workspace};
+    for (int a = 0; a < t->args; a++)
+        if (t->info[a].dir != MICA_UNUSED) run.args[a] = (char *)t->memory[set][a] - t->first[a];
+    return mica_plan_run(e->plan, &run);
+}
+
+static mica_status enqueue_timed(timing *t, const bench_entry *e, int slot)
+{
+    mica_status status = MICA_OK;
+    if (t->flush) status = mica_memset(t->context, t->scratch, 0, t->scratch_bytes, NULL);
+    if (status == MICA_OK) status = mica_event_record(t->context, t->from[slot], NULL);
+    if (status == MICA_OK) status = enqueue(t, e);
+    if (status == MICA_OK) status = mica_event_record(t->context, t->to[slot], NULL);
+    return status;
+}
+
+static void add_sample(bench_entry *e, double ms)
+{
+    if (e->count == e->capacity) {
+        e->capacity = e->capacity ? 2 * e->capacity : 64;
+        e->samples = cli_grow(e->samples, e->capacity * sizeof *e->samples);
+    }
+    e->samples[e->count++] = ms;
+    e->total_ms += ms;
+}
+
+static mica_status run_batch(timing *t, bench_entry *e)
+{
+    double fit = e->guess_ms > 0 ? 50 / e->guess_ms : BATCH;
+    int n = fit < 1 ? 1 : fit > BATCH ? BATCH : (int)fit;
+    mica_status status = MICA_OK;
+    if (t->device->cuda && n > 1) {
+        status = mica_memset(t->context, t->scratch, 0, t->scratch_bytes, NULL);
+        if (status == MICA_OK) status = enqueue(t, e);
+    }
+    for (int i = 0; i < n && status == MICA_OK; i++) status = enqueue_timed(t, e, i);
+    for (int i = 0; i < n && status == MICA_OK; i++) {
+        double ms;
+        status = mica_event_elapsed(t->context, t->from[i], t->to[i], &ms);
+        if (status == MICA_OK) add_sample(e, ms);
+    }
+    return status;
+}
+
+static mica_status warm_up(timing *t, bench_entry *e)
+{
+    size_t bytes = mica_plan_workspace(e->plan);
+    mica_status status = MICA_OK;
+    if (bytes) status = mica_malloc(t->context, (int64_t)bytes, &e->workspace);
+    if (status == MICA_OK) status = enqueue_timed(t, e, 0); /* first touch, lazy loading */
+    if (status == MICA_OK) status = enqueue_timed(t, e, 0);
+    if (status == MICA_OK)
+        status = mica_event_elapsed(t->context, t->from[0], t->to[0], &e->guess_ms);
+    return status;
+}
+
+static void note(bench_entry *e, mica_status status)
+{
+    if (status == MICA_OK || e->status != MICA_OK) return;
+    e->status = status;
+    snprintf(e->error, sizeof e->error, "%s: %s", mica_status_name(status), mica_error());
+}
+
+static bool wants_more(const bench_entry *e, const bench_limits *l, double started)
+{
+    if (e->status != MICA_OK || e->count >= MAX_SAMPLES) return false;
+    if (e->count >= 3 && cli_seconds() - started > 10 * l->seconds) return false;
+    return e->total_ms < 1e3 * l->seconds || e->count < l->least;
+}
+
+mica_status bench_time(mica_context *context, const mica_device_info *device,
+                       const mica_problem *problem, bench_entry *entries, int count,
+                       const bench_limits *limits)
+{
+    timing *t = cli_alloc(sizeof *t);
+    *t = (timing){.context = context, .device = device, .problem = problem};
+    mica_status status = begin(t, limits->hot);
+    if (status == MICA_OK)
+        for (int i = 0; i < count; i++)
+            if (entries[i].status == MICA_OK) note(&entries[i], warm_up(t, &entries[i]));
+    double started = cli_seconds();
+    for (bool more = status == MICA_OK; more && !cli_stopped();) {
+        more = false;
+        for (int i = 0; i < count; i++) {
+            if (!wants_more(&entries[i], limits, started)) continue;
+            note(&entries[i], run_batch(t, &entries[i]));
+            more = true;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        mica_free(context, entries[i].workspace);
+        entries[i].workspace = NULL;
+    }
+    end(t);
+    free(t);
+    return status;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Cross-entropy: tables, inference, checks, fill of labels. */
+#include "ops/cross_entropy/cross_entropy.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const passes[] = {"fwd", "bwd", NULL};
+static const char *const reductions[] = {"mean", "sum", "none", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_cross_entropy_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
+    FIELD(x, TENSOR, .doc = "logits, N x C or N x C x spatial"),
+    FIELD(labels, TENSOR, .doc = "classes, N or N x spatial, s32 or s64"),
+    FIELD(loss, TENSOR, .doc = "fwd: one element, or as labels with reduction=none"),
+    FIELD(lse, TENSOR, .doc = "fwd: log(sum(exp(x))) of each row, if given"),
+    FIELD(dloss, TENSOR, .doc = "bwd: gradient of the loss"),
+    FIELD(dx, TENSOR, .doc = "bwd: gradient of x"),
+    FIELD(reduction, ENUM, .spellings = reductions, .doc = "mean over counted rows, sum or none"),
+    FIELD(smoothing, F64, .doc = "weight of the uniform distribution in the target, 0 to 1"),
+    FIELD(ignore, FLAG, .doc = "rows labelled ignore_index do not count"),
+    FIELD(ignore_index, I64, .doc = "such as -100"),
+};
+
+#define ARG(member) #member, offsetof(mica_cross_entropy_desc, member)
+static const mica_arg args[] = {
+    [MICA_CROSS_ENTROPY_X] = {ARG(x), {MICA_IN, MICA_IN}, .alias = "dx"},
+    [MICA_CROSS_ENTROPY_LABELS] = {ARG(labels), {MICA_IN, MICA_IN}},
+    [MICA_CROSS_ENTROPY_LOSS] = {ARG(loss), {MICA_OUT, MICA_UNUSED}},
+    [MICA_CROSS_ENTROPY_LSE] = {ARG(lse), {MICA_OUT, MICA_UNUSED}},
+    [MICA_CROSS_ENTROPY_DLOSS] = {ARG(dloss), {MICA_UNUSED, MICA_IN}},
+    [MICA_CROSS_ENTROPY_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}},
+};
+
+/* ---- shapes ---- */
+
+/* t without its class axis. */
+static mica_tensor without_classes(const mica_tensor *t)
+{
+    mica_tensor r = *t;
+    r.rank = t->rank - 1;
+    for (int i = 1; i < r.rank; i++) {
+        r.dims[i] = t->dims[i + 1];
+        r.strides[i] = t->strides[i + 1];
+    }
+    r.dims[r.rank] = r.strides[r.rank] = 0;
+    return r;
+}
+
+/* What stands for a tensor that is absent or has one element for all rows. */
+static mica_tensor shared_by_all(const mica_tensor *labels)
+{
+    mica_tensor t = *labels;
+    memset(t.strides, 0, sizeof t.strides);
+    return t;
+}
+
+void mica_cross_entropy_rows_make(mica_cross_entropy_rows *rows, const mica_cross_entropy_desc *d)
+{
+    bool fwd = d->pass == MICA_CROSS_ENTROPY_FWD, each = d->reduction == MICA_REDUCE_NONE;
+    const mica_tensor *loss = fwd ? &d->loss : &d->dloss;
+    mica_tensor x = without_classes(&d->x), third = each ? *loss : shared_by_all(&d->labels);
+    mica_tensor fourth = shared_by_all(&d->labels);
+    if (fwd && mica_tensor_given(&d->lse)) fourth = d->lse;
+    if (!fwd) fourth = without_classes(&d->dx);
+    mica_layout_make(&rows->layout, (const mica_tensor *[]){&x, &d->labels, &third, &fourth}, 4);
+    rows->classes = d->x.dims[1];
+    rows->x_stride = d->x.strides[1];
+    rows->dx_stride = fwd ? 0 : d->dx.strides[1];
+}
+
+bool mica_cross_entropy_is_wide(const mica_cross_entropy_desc *d)
+{
+    const mica_tensor *t[] = {&d->x, &d->loss, &d->lse, &d->dloss, &d->dx};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++)
+        if (t[i]->dtype == MICA_F64) return true;
+    return false;
+}
+
+/* ---- inference and checks ---- */
+
+static void infer_loss(const mica_cross_entropy_desc *d, mica_tensor *t)
+{
+    const int64_t one = 1;
+    if (mica_tensor_given(t)) return;
+    mica_dtype dtype = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
+    *t = d->reduction == MICA_REDUCE_NONE
+             ? mica_tensor_packed(dtype, d->labels.rank, d->labels.dims)
+             : mica_tensor_packed(dtype, 1, &one);
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_cross_entropy_desc *d = desc;
+    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
+    if (d->x.rank < 2)
+        return mica_invalid(why, "x has rank %d, it must be N x C or N x C x spatial", d->x.rank);
+    if (!mica_tensor_given(&d->labels)) {
+        mica_tensor rows = without_classes(&d->x);
+        d->labels = mica_tensor_packed(MICA_S64, rows.rank, rows.dims);
+    }
+    if (!d->ignore) d->ignore_index = 0;
+    if (d->pass == MICA_CROSS_ENTROPY_FWD) {
+        infer_loss(d, &d->loss);
+        d->dloss = d->dx = (mica_tensor){0};
+    } else {
+        infer_loss(d, &d->dloss);
+        d->loss = d->lse = (mica_tensor){0};
+        if (!mica_tensor_given(&d->dx)) {
+            d->dx = d->x;
+            mica_tensor_strides_like(&d->dx, &d->x);
+        }
+    }
+    return MICA_OK;
+}
+
+static mica_status check_rows(const mica_tensor *t, const char *name, const mica_tensor *rows,
+                              mica_why *why)
+{
+    return mica_tensor_same_dims(t, name, rows, "x without its classes", why);
+}
+
+static mica_status check_types(const mica_cross_entropy_desc *d, mica_why *why)
+{
+    static const int floats[] = {MICA_CROSS_ENTROPY_X, MICA_CROSS_ENTROPY_LOSS,
+                                 MICA_CROSS_ENTROPY_LSE, MICA_CROSS_ENTROPY_DLOSS,
+                                 MICA_CROSS_ENTROPY_DX};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        const mica_arg *a = &args[floats[i]];
+        const mica_tensor *t = (const mica_tensor *)((const char *)d + a->tensor);
+        if (mica_tensor_given(t) && !mica_dtype_is_common(t->dtype))
+            return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", a->name,
+                                mica_dtype_name(t->dtype));
+    }
+    if (d->labels.dtype != MICA_S32 && d->labels.dtype != MICA_S64)
+        return mica_invalid(why, "labels is %s, it must be s32 or s64",
+                            mica_dtype_name(d->labels.dtype));
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_cross_entropy_desc *d = desc;
+    mica_tensor rows = without_classes(&d->x);
+    MICA_TRY(check_types(d, why));
+    MICA_TRY(check_rows(&d->labels, "labels", &rows, why));
+    bool fwd = d->pass == MICA_CROSS_ENTROPY_FWD;
+    const mica_tensor *loss = fwd ? &d->loss : &d->dloss;
+    const char *name = fwd ? "loss" : "dloss";
+    if (d->reduction == MICA_REDUCE_NONE)
+        MICA_TRY(check_rows(loss, name, &rows, why));
+    else if (mica_tensor_count(loss) != 1)
+        return mica_invalid(why, "%s has %lld elements, reduction=%s needs one", name,
+                            (long long)mica_tensor_count(loss), reductions[d->reduction]);
+    if (mica_tensor_given(&d->lse)) MICA_TRY(check_rows(&d->lse, "lse", &rows, why));
+    if (!fwd) MICA_TRY(mica_tensor_same_dims(&d->dx, "dx", &d->x, "x", why));
+    if (!(d->smoothing >= 0 && d->smoothing <= 1))
+        return mica_invalid(why, "smoothing is %g, 0 to 1 are legal", d->smoothing);
+    return MICA_OK;
+}
+
+/* fwd: compare, subtract, exp, add; bwd: also exp, scale and subtract. */
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_cross_entropy_desc *d = desc;
+    (void)bytes;
+    *flops = (d->pass == MICA_CROSS_ENTROPY_FWD ? 4 : 7) * (double)mica_tensor_count(&d->x);
+}
+
+/* Sums over the classes of a row; those over rows are formed in double. */
+static int64_t terms(const void *desc)
+{
+    const mica_cross_entropy_desc *d = desc;
+    return d->x.dims[1] > 0 ? d->x.dims[1] : 1;
+}
+
+/* ---- labels ---- */
+
+static bool fill_labels(const void *desc, int arg, mica_fill fill, uint64_t seed, double *values)
+{
+    const mica_cross_entropy_desc *d = desc;
+    if (arg != MICA_CROSS_ENTROPY_LABELS) return false;
+    int64_t count = mica_tensor_count(&d->labels), classes = d->x.dims[1];
+    double last = (double)(classes > 0 ? classes - 1 : 0);
+    seed = mica_random_bits(seed, 0x1abe1);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = mica_random_bits(seed, (uint64_t)i);
+        double label = floor(mica_random_uniform(seed ^ 1, (uint64_t)i) * (last + 1));
+        if (fill == MICA_FILL_EXTREME) label = bits & 1 ? 0 : last;
+        /* A fifth is ignored, but never the first row: a mean over no rows is NaN. */
+        if (d->ignore && i > 0 && bits % 5 == 0) label = (double)d->ignore_index;
+        values[i] = label;
+    }
+    return true;
+}
+
+static const mica_engine *const engines[] = {&mica_cross_entropy_cpu, &mica_engine_ref,
+                                             &mica_cross_entropy_cuda, NULL};
+
+const mica_op mica_op_cross_entropy = {
+    .name = "cross_entropy",
+    .doc = "cross-entropy of logits and labels, and its gradient",
+    .desc_size = sizeof(mica_cross_entropy_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .ulps = 6, /* of exp, log, a division and products */
+    .fill = fill_labels,
+    .reference = mica_cross_entropy_reference,
+    .engines = engines,
+};

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Normalisation: tables, inference, checks. */
+
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "ops/norm/norm.h"
+
+static const char *const passes[] = {"fwd", "bwd", NULL};
+static const char *const kinds[] = {"layer", "rms", "batch", "group", "instance", NULL};
+static const char *const modes[] = {"train", "infer", NULL};
+
+static const mica_field fields[] = {
+    MICA_FIELD(mica_norm_desc, pass, ENUM, .spellings = passes, .doc = "fwd: y; bwd: gradients"),
+    MICA_FIELD(mica_norm_desc, kind, ENUM, .spellings = kinds,
+               .doc = "over which elements the statistics are taken"),
+    MICA_FIELD(mica_norm_desc, mode, ENUM, .spellings = modes,
+               .doc = "train: statistics of x; infer: running statistics (batch)"),
+    MICA_FIELD(mica_norm_desc, x, TENSOR, .doc = "input; bwd with a residual: the sum"),
+    MICA_FIELD(mica_norm_desc, residual, TENSOR, .doc = "added to x first (layer, rms)"),
+    MICA_FIELD(mica_norm_desc, scale, TENSOR, .doc = "factor; absent: 1"),
+    MICA_FIELD(mica_norm_desc, bias, TENSOR, .doc = "summand; absent: 0"),
+    MICA_FIELD(mica_norm_desc, y, TENSOR, .doc = "result"),
+    MICA_FIELD(mica_norm_desc, sum, TENSOR, .doc = "x + residual"),
+    MICA_FIELD(mica_norm_desc, mean, TENSOR, .doc = "of each set: fwd saves it, bwd reads it"),
+    MICA_FIELD(mica_norm_desc, rstd, TENSOR, .doc = "1/sqrt(variance + eps) of each set"),
+    MICA_FIELD(mica_norm_desc, running_mean, TENSOR, .doc = "batch: average over the batches seen"),
+    MICA_FIELD(mica_norm_desc, running_var, TENSOR,
+               .doc = "batch: the same, of unbiased variances"),
+    MICA_FIELD(mica_norm_desc, dy, TENSOR, .doc = "gradient of y"),
+    MICA_FIELD(mica_norm_desc, dx, TENSOR, .doc = "gradient of x, or of x + residual"),
+    MICA_FIELD(mica_norm_desc, dscale, TENSOR, .doc = "gradient of scale"),
+    MICA_FIELD(mica_norm_desc, dbias, TENSOR, .doc = "gradient of bias"),
+    MICA_FIELD(mica_norm_desc, axes, I64, .def = 1,
+               .doc = "trailing dimensions of a set (layer, rms)"),
+    MICA_FIELD(mica_norm_desc, groups, I64, .doc = "groups of channels (group)"),
+    MICA_FIELD(mica_norm_desc, eps, F64, .def = 1e-5, .doc = "added to the variance"),
+    MICA_FIELD(mica_norm_desc, momentum, F64, .def = 0.1, .doc = "weight of this batch"),
+    MICA_FIELD(mica_norm_desc, act, ENUM, .spellings = mica_act_spellings,
+               .doc = "activation behind the affine step"),
+    MICA_FIELD(mica_norm_desc, act_a, F64, .doc = "parameter a of the activation"),
+    MICA_FIELD(mica_norm_desc, act_b, F64, .doc = "parameter b of the activation"),
+};
+
+/* Running statistics are updated only by fwd in mode train; in mode infer they are left alone. */
+static const mica_arg args[] = {
+    [MICA_NORM_X] = {"x", offsetof(mica_norm_desc, x), {MICA_IN, MICA_IN}, false, NULL},
+    [MICA_NORM_RESIDUAL] = {"residual", offsetof(mica_norm_desc, residual), {MICA_IN}, false, NULL},
+    [MICA_NORM_SCALE] = {"scale", offsetof(mica_norm_desc, scale), {MICA_IN, MICA_IN}, false, NULL},
+    [MICA_NORM_BIAS] = {"bias", offsetof(mica_norm_desc, bias), {MICA_IN, MICA_IN}, false, NULL},
+    [MICA_NORM_Y] = {"y", offsetof(mica_norm_desc, y), {MICA_OUT}, false, "x"},
+    [MICA_NORM_SUM] = {"sum", offsetof(mica_norm_desc, sum), {MICA_OUT}, true, "residual"},
+    [MICA_NORM_MEAN] = {"mean", offsetof(mica_norm_desc, mean), {MICA_OUT, MICA_IN}, false, NULL},
+    [MICA_NORM_RSTD] = {"rstd", offsetof(mica_norm_desc, rstd), {MICA_OUT, MICA_IN}, false, NULL},
+    [MICA_NORM_RUNNING_MEAN] = {"running_mean",
+                                offsetof(mica_norm_desc, running_mean),
+                                {MICA_INOUT, MICA_IN},
+                                false,
+                                NULL},
+    [MICA_NORM_RUNNING_VAR] =
+        {"running_var", offsetof(mica_norm_desc, running_var), {MICA_INOUT, MICA_IN}, false, NULL},
+    [MICA_NORM_DY] = {"dy", offsetof(mica_norm_desc, dy), {MICA_UNUSED, MICA_IN}, false, NULL},
+    [MICA_NORM_DX] = {"dx", offsetof(mica_norm_desc, dx), {MICA_UNUSED, MICA_OUT}, true, "dy"},
+    [MICA_NORM_DSCALE] =
+        {"dscale", offsetof(mica_norm_desc, dscale), {MICA_UNUSED, MICA_OUT}, true, NULL},
+    [MICA_NORM_DBIAS] =
+        {"dbias", offsetof(mica_norm_desc, dbias), {MICA_UNUSED, MICA_OUT}, true, NULL},
+};
+_Static_assert(sizeof args / sizeof *args == NORM_ARG_COUNT, "norm_args.h counts the arguments");
+
+/* ---- inference ---- */
+
+/* What must hold before any shape can be derived. */
+static mica_status check_shape(const mica_norm_desc *d, mica_why *why)
+{
+    const char *kind = kinds[d->kind];
+    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is missing");
+    if (d->mode == MICA_NORM_INFER && d->kind != MICA_NORM_BATCH)
+        return mica_invalid(why, "mode=infer with kind=%s: only batch has running statistics",
+                            kind);
+    if (mica_norm_is_trailing(d) && (d->axes < 1 || d->axes > d->x.rank))
+        return mica_invalid(why, "axes is %lld, x has rank %d; 1 to rank are legal",
+                            (long long)d->axes, d->x.rank);
+    if (!mica_norm_is_trailing(d) && d->axes != 1)
+        return mica_invalid(why, "axes is %lld with kind=%s; only layer and rms have it",
+                            (long long)d->axes, kind);
+    if (!mica_norm_is_trailing(d) && d->x.rank < 2)
+        return mica_invalid(why, "x has rank %d, kind=%s needs channels in dimension 1", d->x.rank,
+                            kind);
+    if (d->kind != MICA_NORM_GROUP && d->groups != 0)
+        return mica_invalid(why, "groups is %lld with kind=%s; only group has it",
+                            (long long)d->groups, kind);
+    if (d->kind == MICA_NORM_GROUP && (d->groups < 1 || d->x.dims[1] % d->groups != 0))
+        return mica_invalid(why, "groups is %lld, it must divide the %lld channels",
+                            (long long)d->groups, (long long)d->x.dims[1]);
+    return MICA_OK;
+}
+
+/* Type of the statistics. */
+static mica_dtype stat_type(const mica_norm_desc *d)
+{
+    return mica_dtype_accumulator(d->x.dtype);
+}
+
+static mica_tensor set_shape(const mica_norm_desc *d)
+{
+    int64_t group_dims[] = {d->x.dims[0], d->groups};
+    switch (d->kind) {
+    case MICA_NORM_BATCH:
+        return mica_tensor_packed(stat_type(d), 1, &d->x.dims[1]);
+    case MICA_NORM_GROUP:
+        return mica_tensor_packed(stat_type(d), 2, group_dims);
+    case MICA_NORM_INSTANCE:
+        return mica_tensor_packed(stat_type(d), 2, d->x.dims);
+    default:
+        return mica_tensor_packed(stat_type(d), (int)(d->x.rank - d->axes), d->x.dims);
+    }
+}
+
+static mica_tensor channel_shape(const mica_norm_desc *d, mica_dtype dtype)
+{
+    if (mica_norm_is_trailing(d))
+        return mica_tensor_packed(dtype, (int)d->axes, d->x.dims + (d->x.rank - d->axes));
+    return mica_tensor_packed(dtype, 1, &d->x.dims[1]);
+}
+
+static void clear(mica_tensor *t)
+{
+    memset(t, 0, sizeof *t);
+}
+static void infer_as(mica_tensor *t, const mica_tensor *like)
+{
+    if (mica_tensor_given(t)) return;
+    *t = *like;
+    mica_tensor_strides_like(t, like);
+}
+static void infer_shape(mica_tensor *t, mica_tensor shape)
+{
+    if (!mica_tensor_given(t)) *t = shape;
+}
+
+static void infer_forward(mica_norm_desc *d)
+{
+    clear(&d->dy), clear(&d->dx), clear(&d->dscale), clear(&d->dbias);
+    infer_as(&d->y, &d->x);
+    if (mica_tensor_given(&d->residual)) infer_as(&d->sum, &d->x);
+    if (d->mode == MICA_NORM_INFER) clear(&d->mean), clear(&d->rstd);
+}
+
+static void infer_backward(mica_norm_desc *d)
+{
+    clear(&d->residual), clear(&d->y), clear(&d->sum);
+    infer_as(&d->dy, &d->x);
+    infer_as(&d->dx, &d->x);
+    if (mica_tensor_given(&d->scale)) infer_as(&d->dscale, &d->scale);
+    if (mica_tensor_given(&d->bias)) infer_as(&d->dbias, &d->bias);
+    if (d->act == MICA_ACT_IDENTITY) clear(&d->bias); /* its value enters only act'(z) */
+    if (d->mode == MICA_NORM_INFER) {
+        clear(&d->mean), clear(&d->rstd);
+    } else {
+        if (d->kind != MICA_NORM_RMS) infer_shape(&d->mean, set_shape(d));
+        infer_shape(&d->rstd, set_shape(d));
+        clear(&d->running_mean), clear(&d->running_var);
+    }
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_norm_desc *d = desc;
+    MICA_TRY(check_shape(d, why));
+    mica_act_defaults(d->act, &d->act_a, &d->act_b);
+    if (d->pass == MICA_NORM_FWD)
+        infer_forward(d);
+    else
+        infer_backward(d);
+    if (d->mode == MICA_NORM_INFER) {
+        infer_shape(&d->running_mean, channel_shape(d, stat_type(d)));
+        infer_shape(&d->running_var, channel_shape(d, stat_type(d)));
+    }
+    return MICA_OK;
+}
+
+/* ---- checks ---- */
+
+static mica_status check_values(const mica_norm_desc *d, int arg, mica_why *why)
+{
+    const mica_tensor *t = mica_norm_tensor(d, arg);
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (!mica_dtype_is_common(t->dtype))
+        return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", args[arg].name,
+                            mica_dtype_name(t->dtype));
+    return mica_tensor_same_dims(t, args[arg].name, &d->x, "x", why);
+}
+
+static mica_status check_vector(const mica_norm_desc *d, int arg, mica_why *why)
+{
+    const mica_tensor *t = mica_norm_tensor(d, arg);
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (t->dtype != MICA_F32 && t->dtype != d->x.dtype)
+        return mica_invalid(why, "%s is %s, it must be f32 or x's %s", args[arg].name,
+                            mica_dtype_name(t->dtype), mica_dtype_name(d->x.dtype));
+    mica_tensor shape = channel_shape(d, t->dtype);
+    return mica_tensor_same_dims(t, args[arg].name, &shape,
+                                 mica_norm_is_trailing(d) ? "the last axes of x" : "x's channels",
+                                 why);
+}
+
+static mica_status check_statistic(const mica_norm_desc *d, int arg, mica_tensor shape,
+                                   mica_why *why)
+{
+    const mica_tensor *t = mica_norm_tensor(d, arg);
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (t->dtype != shape.dtype)
+        return mica_invalid(why, "%s is %s, statistics of %s are %s", args[arg].name,
+                            mica_dtype_name(t->dtype), mica_dtype_name(d->x.dtype),
+                            mica_dtype_name(shape.dtype));
+    return mica_tensor_same_dims(t, args[arg].name, &shape, "the statistics", why);
+}
+
+/* Tensors that this kind of normalisation does not have. */
+static mica_status check_strangers(const mica_norm_desc *d, mica_why *why)
+{
+    const char *kind = kinds[d->kind];
+    if (!mica_norm_is_trailing(d) && mica_tensor_given(&d->residual))
+        return mica_invalid(why, "residual with kind=%s; only layer and rms add one", kind);
+    if (mica_tensor_given(&d->sum) && !mica_tensor_given(&d->residual))
+        return mica_invalid(why, "sum is given without a residual: it would be x itself");
+    if (d->kind == MICA_NORM_RMS && mica_tensor_given(&d->mean))
+        return mica_invalid(why, "mean with kind=rms, which subtracts none");
+    if (d->kind != MICA_NORM_BATCH &&
+        (mica_tensor_given(&d->running_mean) || mica_tensor_given(&d->running_var)))
+        return mica_invalid(why, "running statistics with kind=%s; only batch has them", kind);
+    if (d->kind == MICA_NORM_BATCH && d->mode == MICA_NORM_TRAIN &&
+        mica_tensor_given(&d->running_var) && mica_norm_set_size(d) == 1)
+        return mica_invalid(why, "running_var with 1 value per channel: the unbiased variance "
+                                 "divides by n - 1, training needs n > 1");
+    return MICA_OK;
+}
+
+static mica_status check_numbers(const mica_norm_desc *d, mica_why *why)
+{
+    if (!(d->eps > 0) || isinf(d->eps))
+        return mica_invalid(why, "eps is %g, it must be positive and finite", d->eps);
+    if (!(d->momentum > 0 && d->momentum <= 1))
+        return mica_invalid(why, "momentum is %g, it must be in (0, 1]", d->momentum);
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_norm_desc *d = desc;
+    static const int values[] = {MICA_NORM_X,   MICA_NORM_RESIDUAL, MICA_NORM_Y,
+                                 MICA_NORM_SUM, MICA_NORM_DY,       MICA_NORM_DX};
+    static const int vectors[] = {MICA_NORM_SCALE, MICA_NORM_BIAS, MICA_NORM_DSCALE,
+                                  MICA_NORM_DBIAS};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        MICA_TRY(check_values(d, values[i], why));
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        MICA_TRY(check_vector(d, vectors[i], why));
+    MICA_TRY(check_statistic(d, MICA_NORM_MEAN, set_shape(d), why));
+    MICA_TRY(check_statistic(d, MICA_NORM_RSTD, set_shape(d), why));
+    MICA_TRY(check_strangers(d, why));
+    mica_tensor channels = channel_shape(d, stat_type(d));
+    MICA_TRY(check_statistic(d, MICA_NORM_RUNNING_MEAN, channels, why));
+    MICA_TRY(check_statistic(d, MICA_NORM_RUNNING_VAR, channels, why));
+    return check_numbers(d, why);
+}
+
+/* ---- cost and data ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_norm_desc *d = desc;
+    (void)bytes;
+    double n = (double)mica_tensor_count(&d->x);
+    if (d->mode == MICA_NORM_INFER)
+        *flops = (d->pass == MICA_NORM_FWD ? 4 : 8) * n;
+    else
+        *flops = (d->pass == MICA_NORM_FWD ? 8 : 14) * n;
+}
+
+static int64_t terms(const void *desc)
+{
+    const mica_norm_desc *d = desc;
+    norm_split sets, channels;
+    mica_norm_split_sets(d, &sets);
+    mica_norm_split_channels(d, &channels);
+    int64_t n = d->mode == MICA_NORM_INFER ? 1 : sets.reduced.count;
+    bool affine = mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias);
+    if (affine && channels.reduced.count > n) n = channels.reduced.count;
+    return n > 1 ? n : 1;
+}
+
+/* A mean of many standard deviations, which one-pass variances do not survive; as far as the type
+ * has the digits for it. */
+static double far_from_zero(mica_dtype dtype)
+{
+    return dtype == MICA_F64 || dtype == MICA_F32 ? 1e3 : dtype == MICA_F16 ? 64 : 8;
+}
+
+static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
+{
+    const mica_norm_desc *d = desc;
+    const mica_tensor *t = mica_norm_tensor(d, arg);
+    mica_load_fn load = mica_dtype_load(t->dtype);
+    mica_store_fn store = mica_dtype_store(t->dtype);
+    int64_t count = mica_tensor_count(t);
+    bool positive = arg == MICA_NORM_RSTD || arg == MICA_NORM_RUNNING_VAR;
+    /* Tiny sets have no variance to speak of; bwd does not form statistics. */
+    bool offset = arg == MICA_NORM_X && kind == MICA_FILL_SAME_SIGN && d->pass == MICA_NORM_FWD &&
+                  d->mode == MICA_NORM_TRAIN && mica_norm_set_size(d) > 4;
+    if (!positive && !offset) return false;
+    seed = mica_random_bits(seed, (uint64_t)arg + 1);
+    for (int64_t i = 0; i < count; i++) {
+        char element[16];
+        store(element, 0,
+              positive ? 0.5 + mica_random_uniform(seed, (uint64_t)i)
+                       : far_from_zero(d->x.dtype) + mica_random_normal(seed, (uint64_t)i));
+        values[i] = load(element, 0);
+    }
+    return true;
+}
+
+static const mica_engine *const engines[] = {&mica_norm_cpu, &mica_engine_ref, &mica_norm_cuda,
+                                             NULL};
+
+const mica_op mica_op_norm = {
+    .name = "norm",
+    .doc = "layer, RMS, batch, group and instance normalisation",
+    .desc_size = sizeof(mica_norm_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = NORM_ARG_COUNT,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .ulps = 8,
+    .fill = fill,
+    .reference = mica_norm_reference,
+    .engines = engines,
+};

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of the norm family share: the geometry, derived once for the reference and both
+ * backends. */
+#ifndef MICA_OPS_NORM_H
+#define MICA_OPS_NORM_H
+
+#include "mica/norm.h"
+#include "ops/op.h"
+#include "ops/norm/norm_args.h"
+#include "ops/shared/activation.h"
+
+/* Kept: the sets, which have statistics of their own; reduced: the elements of one set. */
+void mica_norm_split_sets(const mica_norm_desc *d, norm_split *split);
+/* Kept: the elements of scale and bias; reduced: all that share one, what dscale sums over. */
+void mica_norm_split_channels(const mica_norm_desc *d, norm_split *split);
+/* Offset of argument arg at linear index i. */
+int64_t mica_norm_offset(const norm_space *space, int arg, int64_t i);
+
+/* Layer and rms: statistics over the last d->axes dimensions, scale of their shape. */
+static inline bool mica_norm_is_trailing(const mica_norm_desc *d)
+{
+    return d->kind == MICA_NORM_LAYER || d->kind == MICA_NORM_RMS;
+}
+/* Elements of one set. */
+int64_t mica_norm_set_size(const mica_norm_desc *d);
+/* Sets without elements are nothing to do, unless their statistics or sums are asked for. */
+bool mica_norm_has_set_results(const mica_norm_desc *d);
+
+void mica_norm_reference(const void *desc, const mica_view *args, const double *scalars);
+extern const mica_op mica_op_norm;
+extern const mica_engine mica_norm_cpu, mica_norm_cuda;
+static inline const mica_tensor *mica_norm_tensor(const mica_norm_desc *d, int arg)
+{
+    return mica_op_tensor(&mica_op_norm, d, arg);
+}
+
+#endif

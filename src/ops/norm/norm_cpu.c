@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cpu": statistics in two corrected passes, then one pass that writes; sums in f32 (f64 for
+ * f64) of pieces that move to double. Any strides and types, no workspace. A set that fits the
+ * cache comes from memory once: layer, rms, group and instance run at the speed of a copy. Batch
+ * reads x three times and is bound by that; so is dscale of layer and rms, a walk of its own. */
+#include "ops/norm/norm_cpu.h"
+
+#include <string.h>
+
+#include "cpu/cpu.h"
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    const mica_norm_desc *d = desc;
+    bool again = d->kind == MICA_NORM_BATCH && d->mode == MICA_NORM_TRAIN;
+    return (again ? 2 : 1.5) * mica_roofline_ms(&mica_op_norm, desc, device) + 3e-4;
+}
+
+/* Partial sums are of at most NORM_FLUSH additions (of four lanes or more along a run); what adds
+ * them is double. */
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)desc, (void)config;
+    if (c->n_seq > NORM_FLUSH) c->n_seq = NORM_FLUSH;
+    c->n_outer = 4;
+}
+
+/* ---- planes ---- */
+
+static bool varies(const norm_space *space, int arg)
+{
+    for (int i = 0; i < space->rank; i++)
+        if (space->strides[arg][i] != 0) return true;
+    return false;
+}
+
+static int64_t smallest_stride(const norm_space *space)
+{
+    if (space->rank == 0) return INT64_MAX;
+    int64_t s = space->strides[MICA_NORM_X][space->rank - 1];
+    return s < 0 ? -s : s;
+}
+
+/* Parts of a block's reduction, by its size alone. */
+static void choose_parts(norm_plane *p)
+{
+    int64_t elements = p->reduced > INT64_MAX / p->block ? INT64_MAX : p->reduced * p->block;
+    int64_t parts = elements / NORM_PART_SIZE;
+    p->parts = parts < 1 ? 1 : parts > NORM_PARTS ? NORM_PARTS : (int)parts;
+    if (p->parts > p->reduced && p->reduced > 0) p->parts = (int)p->reduced;
+    p->part_size = (p->reduced + p->parts - 1) / p->parts;
+}
+
+static void make_plane(const norm_split *split, norm_plane *p)
+{
+    p->side_by_side = smallest_stride(&split->kept) < smallest_stride(&split->reduced);
+    p->rows = p->side_by_side ? split->reduced : split->kept;
+    p->cols = p->side_by_side ? split->kept : split->reduced;
+    for (int i = 0; i < NORM_ARG_COUNT; i++) {
+        p->along_cols[i] = varies(&p->cols, i);
+    }
+    p->reduced = split->reduced.count;
+    p->block = p->blocks_per_run = 1;
+    p->blocks = split->kept.count;
+    if (p->side_by_side && p->blocks > 0) {
+        int64_t run = p->cols.dims[p->cols.rank - 1];
+        p->blocks_per_run = (run + NORM_COLUMNS - 1) / NORM_COLUMNS;
+        p->block = ((run + p->blocks_per_run - 1) / p->blocks_per_run + 15) / 16 * 16;
+        p->blocks = split->kept.count / run * p->blocks_per_run;
+    }
+    choose_parts(p);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    norm_cpu_state *s;
+    norm_split split;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    const mica_norm_desc *d = s->d = plan->desc;
+    mica_norm_split_sets(d, &split);
+    s->set_size = (double)split.reduced.count;
+    make_plane(&split, &s->sets);
+    if (!mica_norm_has_set_results(d)) s->sets.blocks = 0;
+    mica_norm_split_channels(d, &split);
+    make_plane(&split, &s->channels);
+    s->channels_first = d->pass == MICA_NORM_BWD && d->kind != MICA_NORM_BATCH &&
+                        (mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias));
+    s->bytes = mica_op_bytes(plan->op, d);
+    return MICA_OK;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const norm_cpu_state *s = plan->state;
+    void *args[NORM_ARG_COUNT];
+    for (int i = 0; i < NORM_ARG_COUNT; i++)
+        args[i] = mica_op_dir(plan->op, plan->desc, i) == MICA_UNUSED ? NULL : r->args[i];
+    if (s->d->x.dtype == MICA_F64)
+        norm_cpu_run_f64(s, args);
+    else
+        norm_cpu_run_f32(s, args);
+    return MICA_OK;
+}
+
+const mica_engine mica_norm_cpu = {.name = "cpu",
+                                   .accepts = accepts,
+                                   .predict = predict,
+                                   .contract = contract,
+                                   .build = build,
+                                   .run = run};

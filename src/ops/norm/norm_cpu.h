@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the CPU engine walks a split: along which side runs of neighbours lie, and in which pieces
+ * the sums are formed. All of it follows from the problem alone, never from the number of threads.
+ */
+#ifndef MICA_OPS_NORM_CPU_H
+#define MICA_OPS_NORM_CPU_H
+
+#include "ops/norm/norm.h"
+
+enum {
+    NORM_COLUMNS = 256,       /* results that are formed side by side where neighbours are kept */
+    NORM_PARTS = 16,          /* at most so many partial sums, on the stack */
+    NORM_PART_SIZE = 1 << 15, /* at least so many elements in each */
+    NORM_FLUSH = 64           /* additions before a partial sum moves to double */
+};
+
+/* A split, walked in runs of `cols` at indices of `rows`. Neighbours in memory are either reduced
+ * (rows are kept indices, a block is one result) or, if `side_by_side`, kept (rows are reduced
+ * indices, a block is up to NORM_COLUMNS results). */
+typedef struct norm_plane {
+    norm_space rows, cols;
+    bool side_by_side;
+    bool along_cols[NORM_ARG_COUNT]; /* the argument varies */
+    int64_t block, blocks_per_run, blocks;
+    int64_t reduced, part_size;
+    int parts;
+} norm_plane;
+
+typedef struct norm_cpu_state {
+    const mica_norm_desc *d;
+    norm_plane sets, channels;
+    double set_size;
+    double bytes;
+    bool channels_first; /* dscale or dbias by a walk of their own */
+} norm_cpu_state;
+
+void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args);
+void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args);
+
+#endif

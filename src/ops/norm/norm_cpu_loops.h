@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU engine in the arithmetic type `real`. norm_cpu_f32.c and norm_cpu_f64.c include it with
+ *     real, real_type (its dtype), load_run, store_run, activate, slopes
+ * defined. Sums of a tile are formed in `real` and added up in double, part by part in order. */
+#include "ops/norm/norm_cpu_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TILE = 8192 / sizeof(real) };
+
+/* What is known of a block's sets when its elements are computed. */
+typedef struct known {
+    real mean[NORM_COLUMNS], rstd[NORM_COLUMNS];
+    real plain[NORM_COLUMNS], with_xhat[NORM_COLUMNS]; /* bwd: means of g and g * xhat */
+} known;
+
+/* Two sums for each result of a block. */
+typedef struct sums {
+    double plain[NORM_COLUMNS], squared[NORM_COLUMNS];
+} sums;
+
+typedef struct work work;
+typedef void (*step_fn)(work *w);
+
+/* One thread's view of the run it is working on. */
+struct work {
+    const norm_cpu_state *s;
+    void *const *args;
+    const norm_plane *plane;
+    known *known; /* NULL: mean and rstd are operands (walk over channels) */
+    bool scaled;  /* bwd: the sums contain scale */
+    int64_t row, first, n;
+    int64_t count; /* additions since the last flush */
+    sums *sums;
+    real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
+    real x[TILE], dy[TILE], out[TILE], z[TILE];
+    real operands[4][TILE]; /* scale, bias, mean, rstd */
+};
+
+/* ---- elements ---- */
+
+static bool given(const work *w, int arg)
+{
+    return w->args[arg] != NULL;
+}
+
+/* Pieces of a run that lie at one stride. Returns the length. */
+static int64_t piece(const norm_space *cols, int arg, int64_t first, int64_t n, int64_t *offset,
+                     int64_t *stride)
+{
+    int last = cols->rank - 1;
+    *offset = mica_norm_offset(cols, arg, first);
+    *stride = cols->rank ? cols->strides[arg][last] : 1;
+    int64_t left = cols->rank ? cols->dims[last] - first % cols->dims[last] : 1;
+    return left < n ? left : n;
+}
+
+/* The run of an argument as an array: where it lies, or gathered into buffer. */
+static const real *fetch(const work *w, int arg, real *buffer)
+{
+    const norm_space *cols = &w->plane->cols;
+    mica_dtype type = mica_norm_tensor(w->s->d, arg)->dtype;
+    int64_t base = mica_norm_offset(&w->plane->rows, arg, w->row), offset, stride;
+    for (int64_t done = 0; done < w->n;) {
+        int64_t n = piece(cols, arg, w->first + done, w->n - done, &offset, &stride);
+        if (n == w->n && stride == 1 && type == real_type)
+            return (const real *)w->args[arg] + base + offset;
+        load_run(type, w->args[arg], base + offset, stride, buffer + done, n);
+        done += n;
+    }
+    return buffer;
+}
+
+/* Where a run of results should be computed, and, afterwards, its way to memory. */
+static real *target(const work *w, int arg, real *buffer)
+{
+    int64_t base = mica_norm_offset(&w->plane->rows, arg, w->row), offset, stride;
+    int64_t n = piece(&w->plane->cols, arg, w->first, w->n, &offset, &stride);
+    bool direct = n == w->n && stride == 1 && mica_norm_tensor(w->s->d, arg)->dtype == real_type;
+    return direct ? (real *)w->args[arg] + base + offset : buffer;
+}
+
+static void store(const work *w, int arg, const real *values)
+{
+    mica_dtype type = mica_norm_tensor(w->s->d, arg)->dtype;
+    int64_t base = mica_norm_offset(&w->plane->rows, arg, w->row), offset, stride;
+    for (int64_t done = 0; done < w->n;) {
+        int64_t n = piece(&w->plane->cols, arg, w->first + done, w->n - done, &offset, &stride);
+        store_run(type, w->args[arg], base + offset, stride, values + done, n);
+        done += n;
+    }
+}
+
+static void spread(real value, int64_t n, real *out)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = value;
+}
+
+/* A broadcast argument: an array where it varies along the run, else one value. */
+static operand fetch_operand(const work *w, int arg, const real *absent, real *buffer)
+{
+    if (!given(w, arg)) return (operand){absent, false};
+    if (w->plane->along_cols[arg]) return (operand){fetch(w, arg, buffer), true};
+    int64_t at = mica_norm_offset(&w->plane->rows, arg, w->row);
+    load_run(mica_norm_tensor(w->s->d, arg)->dtype, w->args[arg], at, 1, buffer, 1);
+    return (operand){buffer, false};
+}
+
+static const real zero = 0, one = 1;
+
+static operand scale_of(work *w)
+{
+    return fetch_operand(w, MICA_NORM_SCALE, &one, w->operands[0]);
+}
+
+/* Scale and bias, both arrays or both values. */
+static void affine_of(work *w, operand *scale, operand *bias)
+{
+    *scale = scale_of(w);
+    *bias = fetch_operand(w, MICA_NORM_BIAS, &zero, w->operands[1]);
+    if (scale->varies == bias->varies) return;
+    operand *single = scale->varies ? bias : scale;
+    real *buffer = w->operands[scale->varies ? 1 : 0];
+    spread(*single->at, w->n, buffer);
+    *single = (operand){buffer, true};
+}
+
+static void statistics_of(work *w, operand *mean, operand *rstd)
+{
+    bool varies = w->plane->side_by_side;
+    if (w->known) {
+        *mean = (operand){w->known->mean, varies}, *rstd = (operand){w->known->rstd, varies};
+        return;
+    }
+    *mean = fetch_operand(w, MICA_NORM_MEAN, &zero, w->operands[2]);
+    *rstd = fetch_operand(w, MICA_NORM_RSTD, &one, w->operands[3]);
+    if (!rstd->varies || mean->varies) return;
+    spread(*mean->at, w->n, w->operands[2]); /* rms: no mean at all */
+    *mean = (operand){w->operands[2], true};
+}
+
+/* x + residual */
+static const real *input_of(work *w)
+{
+    const real *x = fetch(w, MICA_NORM_X, w->x);
+    if (!given(w, MICA_NORM_RESIDUAL)) return x;
+    add(x, fetch(w, MICA_NORM_RESIDUAL, w->out), w->n, w->x);
+    return w->x;
+}
+
+/* ---- steps ---- */
+
+static void flush(work *w)
+{
+    for (int64_t i = 0; i < w->n; i++) {
+        w->sums->plain[i] += (double)w->running[0][i];
+        w->sums->squared[i] += (double)w->running[1][i];
+        w->running[0][i] = w->running[1][i] = 0;
+    }
+    w->count = 0;
+}
+
+static void step_sum(work *w)
+{
+    const real *x = input_of(w);
+    if (w->plane->side_by_side)
+        columns_sum(x, w->n, w->running[0]);
+    else
+        w->sums->plain[0] += row_sum(x, w->n);
+}
+
+static void step_deviations(work *w)
+{
+    const real *x = input_of(w);
+    if (w->plane->side_by_side) {
+        columns_deviations(x, w->known->mean, w->n, w->running[0], w->running[1]);
+        return;
+    }
+    row_deviations(x, w->known->mean[0], w->n, &w->sums->plain[0], &w->sums->squared[0]);
+}
+
+static void step_forward(work *w)
+{
+    operand mean, rstd, scale, bias;
+    const mica_norm_desc *d = w->s->d;
+    const real *x = input_of(w);
+    if (given(w, MICA_NORM_SUM)) store(w, MICA_NORM_SUM, x);
+    statistics_of(w, &mean, &rstd);
+    affine_of(w, &scale, &bias);
+    real *y = target(w, MICA_NORM_Y, w->out);
+    normalise(x, mean, rstd, scale, bias, w->n, y);
+    if (d->act != MICA_ACT_IDENTITY) activate(d, y, y, w->n);
+    if (y == w->out) store(w, MICA_NORM_Y, y);
+}
+
+/* Gradient in front of the activation. */
+static const real *dz_of(work *w, const real *x, operand mean, operand rstd)
+{
+    const real *dy = fetch(w, MICA_NORM_DY, w->dy);
+    if (w->s->d->act == MICA_ACT_IDENTITY) return dy;
+    operand scale, bias;
+    affine_of(w, &scale, &bias);
+    normalise(x, mean, rstd, scale, bias, w->n, w->z);
+    slopes(w->s->d, w->z, w->z, w->n);
+    multiply(w->z, dy, w->n, w->z);
+    return w->z;
+}
+
+static void step_gradients(work *w)
+{
+    operand mean, rstd, scale = {&one, false};
+    const real *x = fetch(w, MICA_NORM_X, w->x);
+    statistics_of(w, &mean, &rstd);
+    const real *g = dz_of(w, x, mean, rstd);
+    if (w->scaled) scale = scale_of(w);
+    if (w->plane->side_by_side) {
+        columns_gradients(g, x, mean, rstd, scale, w->n, w->running[0], w->running[1]);
+        return;
+    }
+    row_gradients(g, x, mean, rstd, scale, w->n, &w->sums->plain[0], &w->sums->squared[0]);
+}
+
+static void step_backward(work *w)
+{
+    operand mean, rstd;
+    const real *x = fetch(w, MICA_NORM_X, w->x);
+    statistics_of(w, &mean, &rstd);
+    const real *g = dz_of(w, x, mean, rstd);
+    real *dx = target(w, MICA_NORM_DX, w->out);
+    input_gradient(g, x, mean, rstd, scale_of(w), w->known->plain, w->known->with_xhat, w->n, dx);
+    if (dx == w->out) store(w, MICA_NORM_DX, dx);
+}
+
+/* ---- walks ---- */
+
+/* First kept index of a block, and its width. */
+static int64_t block_start(const norm_plane *p, int64_t block, int64_t *width)
+{
+    *width = 1;
+    if (!p->side_by_side) return block;
+    int last = p->cols.rank - 1;
+    int64_t run = p->cols.rank ? p->cols.dims[last] : 1;
+    int64_t start = block % p->blocks_per_run * p->block;
+    *width = run - start < p->block ? run - start : p->block;
+    return block / p->blocks_per_run * run + start;
+}
+
+/* Applies the step to one part of a block; sums, if there are any, go to *to. */
+static void walk_part(work *w, int64_t block, int part, step_fn step, sums *to)
+{
+    const norm_plane *p = w->plane;
+    int64_t width, start = block_start(p, block, &width);
+    int64_t from = part * p->part_size, end = from + p->part_size;
+    if (end > p->reduced) end = p->reduced;
+    w->sums = to;
+    if (!p->side_by_side) {
+        w->row = start;
+        for (w->first = from; w->first < end; w->first += TILE) {
+            w->n = end - w->first < TILE ? end - w->first : TILE;
+            step(w);
+        }
+        return;
+    }
+    w->first = start, w->n = width;
+    for (w->row = from; w->row < end; w->row++) {
+        step(w);
+        if (to && ++w->count == NORM_FLUSH) flush(w);
+    }
+    if (to) flush(w);
+}
+
+static void clear_sums(sums *s, int64_t width)
+{
+    memset(s->plain, 0, (size_t)width * sizeof *s->plain);
+    memset(s->squared, 0, (size_t)width * sizeof *s->squared);
+}
+
+static void add_sums(sums *to, const sums *s, int64_t width)
+{
+    for (int64_t i = 0; i < width; i++) {
+        to->plain[i] += s->plain[i];
+        to->squared[i] += s->squared[i];
+    }
+}
+
+/* Fields of a fresh work, but for its buffers. */
+static void begin(work *w, const work *like)
+{
+    memcpy(w, like, offsetof(work, running));
+    memset(w->running, 0, sizeof w->running);
+}
+
+/* Every part of a block by threads of its own. */
+static void walk_parts_parallel(const work *w, int64_t block, step_fn step, sums *to, int threads)
+{
+    const norm_plane *p = w->plane;
+    int64_t width;
+    block_start(p, block, &width);
+    sums partial[NORM_PARTS];
+#pragma omp parallel num_threads(threads)
+    {
+        work mine;
+        begin(&mine, w);
+#pragma omp for schedule(static)
+        for (int part = 0; part < p->parts; part++) {
+            if (to) clear_sums(&partial[part], width);
+            walk_part(&mine, block, part, step, to ? &partial[part] : NULL);
+        }
+    }
+    for (int part = 0; to && part < p->parts; part++) add_sums(to, &partial[part], width);
+}
+
+/* The same sums in the same order, with one thread (threads == 1) or several. */
+static void walk(work *w, int64_t block, step_fn step, sums *to, int threads)
+{
+    int64_t width;
+    block_start(w->plane, block, &width);
+    if (to) clear_sums(to, width);
+    if (threads > 1 && w->plane->parts > 1) {
+        walk_parts_parallel(w, block, step, to, threads);
+        return;
+    }
+    sums partial;
+    for (int part = 0; part < w->plane->parts; part++) {
+        if (to) clear_sums(&partial, width);
+        walk_part(w, block, part, step, to ? &partial : NULL);
+        if (to) add_sums(to, &partial, width);
+    }
+}
+
+/* ---- blocks ---- */
+
+/* One number of each of the block's sets or channels. */
+static void load_block(work *w, int64_t block, int arg, real *out)
+{
+    const norm_plane *p = w->plane;
+    int64_t width, start = block_start(p, block, &width);
+    const norm_space *kept = p->side_by_side ? &p->cols : &p->rows;
+    mica_dtype type = mica_norm_tensor(w->s->d, arg)->dtype;
+    int64_t stride = p->side_by_side && kept->rank ? kept->strides[arg][kept->rank - 1] : 1;
+    load_run(type, w->args[arg], mica_norm_offset(kept, arg, start), stride, out, width);
+}
+
+static void store_block(work *w, int64_t block, int arg, const real *values)
+{
+    if (!given(w, arg)) return;
+    const norm_plane *p = w->plane;
+    int64_t width, start = block_start(p, block, &width);
+    const norm_space *kept = p->side_by_side ? &p->cols : &p->rows;
+    mica_dtype type = mica_norm_tensor(w->s->d, arg)->dtype;
+    int64_t stride = p->side_by_side && kept->rank ? kept->strides[arg][kept->rank - 1] : 1;
+    store_run(type, w->args[arg], mica_norm_offset(kept, arg, start), stride, values, width);
+}
+
+static void reciprocal_root(const work *w, const double *var, int64_t width, real *rstd)
+{
+    for (int64_t i = 0; i < width; i++) rstd[i] = (real)(1 / sqrt(var[i] + w->s->d->eps));
+}
+
+/* running = (1 - momentum) * running + momentum * statistic */
+static void update_running(work *w, int64_t block, int64_t width, const sums *mean_var)
+{
+    double n = w->s->set_size, m = w->s->d->momentum, unbiased = n > 1 ? n / (n - 1) : 1;
+    real *value = w->out;
+    if (n == 0) return;
+    if (given(w, MICA_NORM_RUNNING_MEAN)) {
+        load_block(w, block, MICA_NORM_RUNNING_MEAN, value);
+        for (int64_t i = 0; i < width; i++)
+            value[i] = (real)((1 - m) * (double)value[i] + m * mean_var->plain[i]);
+        store_block(w, block, MICA_NORM_RUNNING_MEAN, value);
+    }
+    if (given(w, MICA_NORM_RUNNING_VAR)) {
+        load_block(w, block, MICA_NORM_RUNNING_VAR, value);
+        for (int64_t i = 0; i < width; i++)
+            value[i] = (real)((1 - m) * (double)value[i] + m * unbiased * mean_var->squared[i]);
+        store_block(w, block, MICA_NORM_RUNNING_VAR, value);
+    }
+}
+
+/* Two passes, corrected: the sum of deviations from the rounded mean repairs both moments. On
+ * return s->plain holds means, s->squared variances. */
+static void moments(work *w, int64_t block, int64_t width, sums *s, int threads)
+{
+    double n = w->s->set_size > 0 ? w->s->set_size : 1;
+    real *mean = w->known->mean;
+    bool centred = w->s->d->kind != MICA_NORM_RMS;
+    if (centred) walk(w, block, step_sum, s, threads);
+    for (int64_t i = 0; i < width; i++) mean[i] = centred ? (real)(s->plain[i] / n) : 0;
+    walk(w, block, step_deviations, s, threads);
+    for (int64_t i = 0; i < width; i++) {
+        double shift = centred ? s->plain[i] / n : 0;
+        double var = s->squared[i] / n - shift * shift;
+        s->plain[i] = (double)mean[i] + shift;
+        s->squared[i] = var > 0 || var != var ? var : 0;
+        mean[i] = (real)s->plain[i];
+    }
+}
+
+static void running_moments(work *w, int64_t block, int64_t width)
+{
+    real *var = w->out;
+    double wide[NORM_COLUMNS];
+    load_block(w, block, MICA_NORM_RUNNING_MEAN, w->known->mean);
+    load_block(w, block, MICA_NORM_RUNNING_VAR, var);
+    for (int64_t i = 0; i < width; i++) wide[i] = (double)var[i];
+    reciprocal_root(w, wide, width, w->known->rstd);
+}
+
+static void forward_block(work *w, int64_t block, int threads)
+{
+    known k;
+    int64_t width;
+    sums s;
+    block_start(w->plane, block, &width);
+    w->known = &k;
+    if (w->s->d->mode == MICA_NORM_INFER) {
+        running_moments(w, block, width);
+    } else {
+        moments(w, block, width, &s, threads);
+        reciprocal_root(w, s.squared, width, k.rstd);
+        store_block(w, block, MICA_NORM_MEAN, k.mean);
+        store_block(w, block, MICA_NORM_RSTD, k.rstd);
+        update_running(w, block, width, &s);
+    }
+    walk(w, block, step_forward, NULL, threads);
+}
+
+static void store_sums(work *w, int64_t block, int64_t width, const sums *s)
+{
+    real *value = w->out;
+    for (int64_t i = 0; i < width; i++) value[i] = (real)s->plain[i];
+    store_block(w, block, MICA_NORM_DBIAS, value);
+    for (int64_t i = 0; i < width; i++) value[i] = (real)s->squared[i];
+    store_block(w, block, MICA_NORM_DSCALE, value);
+}
+
+/* Batch: a set is a channel, so its sums are dbias and dscale as they stand, and scale, constant in
+ * the set, multiplies them afterwards. */
+static void batch_sums(work *w, int64_t block, int64_t width, sums *s)
+{
+    real *scale = w->out;
+    store_sums(w, block, width, s);
+    spread(1, width, scale);
+    if (given(w, MICA_NORM_SCALE)) load_block(w, block, MICA_NORM_SCALE, scale);
+    for (int64_t i = 0; i < width; i++) {
+        s->plain[i] *= (double)scale[i];
+        s->squared[i] *= (double)scale[i];
+    }
+}
+
+static void backward_block(work *w, int64_t block, int threads)
+{
+    const mica_norm_desc *d = w->s->d;
+    bool infer = d->mode == MICA_NORM_INFER, batch = d->kind == MICA_NORM_BATCH;
+    known k;
+    int64_t width;
+    sums s;
+    block_start(w->plane, block, &width);
+    spread(0, width, k.mean), spread(0, width, k.plain), spread(0, width, k.with_xhat);
+    w->known = &k;
+    w->scaled = !batch;
+    if (infer)
+        running_moments(w, block, width);
+    else
+        load_block(w, block, MICA_NORM_RSTD, k.rstd);
+    if (!infer && d->kind != MICA_NORM_RMS) load_block(w, block, MICA_NORM_MEAN, k.mean);
+    bool affine = given(w, MICA_NORM_DSCALE) || given(w, MICA_NORM_DBIAS);
+    if (!infer || (batch && affine)) walk(w, block, step_gradients, &s, threads);
+    if (batch && (!infer || affine)) batch_sums(w, block, width, &s);
+    for (int64_t i = 0; !infer && i < width; i++) {
+        k.plain[i] = d->kind == MICA_NORM_RMS ? 0 : (real)(s.plain[i] / w->s->set_size);
+        k.with_xhat[i] = (real)(s.squared[i] / w->s->set_size);
+    }
+    if (given(w, MICA_NORM_DX)) walk(w, block, step_backward, NULL, threads);
+}
+
+static void channels_block(work *w, int64_t block, int threads)
+{
+    int64_t width;
+    sums s;
+    block_start(w->plane, block, &width);
+    w->known = NULL;
+    w->scaled = false;
+    walk(w, block, step_gradients, &s, threads);
+    store_sums(w, block, width, &s);
+}
+
+typedef void (*block_fn)(work *w, int64_t block, int threads);
+
+/* Blocks are shared out to threads; where there are too few of them, their parts are. */
+static void run_plane(const work *like, block_fn block)
+{
+    int threads = mica_cpu_threads_for(like->s->bytes);
+    const norm_plane *p = like->plane;
+    if (p->parts > 1 && p->blocks < 4 * threads) {
+        work w;
+        begin(&w, like);
+        for (int64_t i = 0; i < p->blocks; i++) block(&w, i, threads);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        work w;
+        begin(&w, like);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < p->blocks; i++) block(&w, i, 1);
+    }
+}
+
+static void run_all(const norm_cpu_state *s, void *const *args)
+{
+    work w;
+    memset(&w, 0, offsetof(work, running));
+    w.s = s, w.args = args;
+    if (s->channels_first && (args[MICA_NORM_DSCALE] || args[MICA_NORM_DBIAS])) {
+        w.plane = &s->channels;
+        run_plane(&w, channels_block);
+    }
+    w.plane = &s->sets;
+    run_plane(&w, s->d->pass == MICA_NORM_FWD ? forward_block : backward_block);
+}

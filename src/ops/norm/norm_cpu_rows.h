@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Loops over one run of elements in the arithmetic type `real`. Included by norm_cpu_loops.h, once
+ * for float and once for double. Outputs may lie on inputs, element by element.
+ * Operands come as `per` pairs: an array where they vary along the run, one value where not; the
+ * flags are constants in each inlined copy, so the loops vectorise. */
+
+#define INLINE __attribute__((always_inline)) static inline
+/* Equal addresses in and out are the only overlap there is. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+typedef struct operand {
+    const real *at;
+    bool varies;
+} operand;
+
+/* ---- sums along the run ---- */
+
+/* Elements whose sum is formed in `real` before it moves to double. */
+enum { CHUNK = 16 / sizeof(real) * NORM_FLUSH }; /* four lanes of f32, two of f64, or more */
+
+MICA_CLONES
+static double row_sum(const real *x, int64_t n)
+{
+    double total = 0;
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+        real sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = from; i < end; i++) sum += x[i];
+        total += (double)sum;
+    }
+    return total;
+}
+
+MICA_CLONES
+static void row_deviations(const real *x, real mean, int64_t n, double *plain, double *squared)
+{
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+        real s = 0, q = 0;
+#pragma omp simd reduction(+ : s, q)
+        for (int64_t i = from; i < end; i++) {
+            real d = x[i] - mean;
+            s += d;
+            q += d * d;
+        }
+        *plain += (double)s, *squared += (double)q;
+    }
+}
+
+INLINE void row_gradients_as(const bool stats, const bool affine, const real *g, const real *x,
+                             const real *mean, const real *rstd, const real *scale, int64_t n,
+                             double *plain, double *with_xhat)
+{
+    const real m = *mean, r = *rstd, w = *scale;
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+        real s = 0, q = 0;
+#pragma omp simd reduction(+ : s, q)
+        for (int64_t i = from; i < end; i++) {
+            real f = g[i] * (affine ? scale[i] : w);
+            s += f;
+            q += f * ((x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r));
+        }
+        *plain += (double)s, *with_xhat += (double)q;
+    }
+}
+
+MICA_CLONES
+static void row_gradients(const real *g, const real *x, operand mean, operand rstd, operand scale,
+                          int64_t n, double *s, double *q)
+{
+    if (mean.varies && scale.varies)
+        row_gradients_as(true, true, g, x, mean.at, rstd.at, scale.at, n, s, q);
+    else if (mean.varies)
+        row_gradients_as(true, false, g, x, mean.at, rstd.at, scale.at, n, s, q);
+    else if (scale.varies)
+        row_gradients_as(false, true, g, x, mean.at, rstd.at, scale.at, n, s, q);
+    else
+        row_gradients_as(false, false, g, x, mean.at, rstd.at, scale.at, n, s, q);
+}
+
+/* ---- sums across runs: one per column ---- */
+
+MICA_CLONES
+static void columns_sum(const real *x, int64_t n, real *sum)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+}
+
+MICA_CLONES
+static void columns_deviations(const real *x, const real *mean, int64_t n, real *plain,
+                               real *squared)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        real d = x[i] - mean[i];
+        plain[i] += d;
+        squared[i] += d * d;
+    }
+}
+
+INLINE void columns_gradients_as(const bool stats, const bool affine, const real *g, const real *x,
+                                 const real *mean, const real *rstd, const real *scale, int64_t n,
+                                 real *plain, real *with_xhat)
+{
+    const real m = *mean, r = *rstd, w = *scale;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        real f = g[i] * (affine ? scale[i] : w);
+        plain[i] += f;
+        with_xhat[i] += f * ((x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r));
+    }
+}
+
+MICA_CLONES
+static void columns_gradients(const real *g, const real *x, operand mean, operand rstd,
+                              operand scale, int64_t n, real *s, real *q)
+{
+    if (mean.varies && scale.varies)
+        columns_gradients_as(true, true, g, x, mean.at, rstd.at, scale.at, n, s, q);
+    else if (mean.varies)
+        columns_gradients_as(true, false, g, x, mean.at, rstd.at, scale.at, n, s, q);
+    else if (scale.varies)
+        columns_gradients_as(false, true, g, x, mean.at, rstd.at, scale.at, n, s, q);
+    else
+        columns_gradients_as(false, false, g, x, mean.at, rstd.at, scale.at, n, s, q);
+}
+
+/* ---- element by element ---- */
+
+MICA_CLONES
+static void multiply(const real *a, const real *b, int64_t n, real *out)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] * b[i];
+}
+
+MICA_CLONES
+static void add(const real *a, const real *b, int64_t n, real *out)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+INLINE void normalise_as(const bool stats, const bool affine, const real *x, const real *mean,
+                         const real *rstd, const real *scale, const real *bias, int64_t n,
+                         real *out)
+{
+    const real m = *mean, r = *rstd, w = *scale, b = *bias;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        real xhat = (x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r);
+        out[i] = xhat * (affine ? scale[i] : w) + (affine ? bias[i] : b);
+    }
+}
+
+/* scale and bias vary alike, or the caller spreads one of them. */
+MICA_CLONES
+static void normalise(const real *x, operand mean, operand rstd, operand scale, operand bias,
+                      int64_t n, real *out)
+{
+    if (mean.varies && scale.varies)
+        normalise_as(true, true, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+    else if (mean.varies)
+        normalise_as(true, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+    else if (scale.varies)
+        normalise_as(false, true, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+    else
+        normalise_as(false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+}
+
+INLINE void input_gradient_as(const bool stats, const bool affine, const real *g, const real *x,
+                              const real *mean, const real *rstd, const real *scale,
+                              const real *plain, const real *with_xhat, int64_t n, real *out)
+{
+    const real m = *mean, r = *rstd, w = *scale, p = *plain, q = *with_xhat;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        real xhat = (x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r);
+        out[i] = (stats ? rstd[i] : r) * (g[i] * (affine ? scale[i] : w) - (stats ? plain[i] : p) -
+                                          xhat * (stats ? with_xhat[i] : q));
+    }
+}
+
+/* plain and with_xhat: means over the set; they vary as mean does. */
+MICA_CLONES
+static void input_gradient(const real *g, const real *x, operand mean, operand rstd, operand scale,
+                           const real *plain, const real *with_xhat, int64_t n, real *out)
+{
+    if (mean.varies && scale.varies)
+        input_gradient_as(true, true, g, x, mean.at, rstd.at, scale.at, plain, with_xhat, n, out);
+    else if (mean.varies)
+        input_gradient_as(true, false, g, x, mean.at, rstd.at, scale.at, plain, with_xhat, n, out);
+    else if (scale.varies)
+        input_gradient_as(false, true, g, x, mean.at, rstd.at, scale.at, plain, with_xhat, n, out);
+    else
+        input_gradient_as(false, false, g, x, mean.at, rstd.at, scale.at, plain, with_xhat, n, out);
+}

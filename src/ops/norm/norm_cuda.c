@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda": a group of 1 to 1024 threads per set, from its sums to its elements; a set that
+ * fits the group's registers is read once, a longer one again from the cache. split=1, for few and
+ * large sets (batch): sums in parts, merged, then a pass over the elements: one launch each, some
+ * workspace, x read twice. Gradients of scale and bias are sums of the same kind. Any strides and
+ * types; memory-bound where the tensors are contiguous one way or the other. */
+#include "ops/norm/norm_cuda.h"
+
+#include <string.h>
+
+static const char *const knobs[] = {"split", NULL};
+
+typedef struct launch {
+    mica_kernel *kernel;
+    norm_args args;
+    mica_grid grid;
+    bool affine, dx; /* only useful if these results are wanted */
+    uintptr_t align[NORM_ARG_COUNT];
+} launch;
+
+typedef struct state {
+    launch launches[NORM_MAX_STAGES];
+    int count;
+    size_t partial, known;
+    bool uses_workspace;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *list)
+{
+    (void)device;
+    list[0].knob[0] = 0;
+    list[1].knob[0] = 1;
+    return norm_stages_can_split(desc) ? 2 : 1;
+}
+
+/* Each launch at the speed of memory, less where its blocks do not fill the device. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    norm_stages list;
+    norm_stages_make(desc, config->knob[0], &list);
+    double roofline = mica_roofline_ms(&mica_op_norm, desc, device), ms = 0;
+    for (int i = 0; i < list.count; i++) {
+        const norm_stage *s = &list.at[i];
+        double threads = (double)norm_stage_blocks(s) * s->groups.threads * s->groups.slices;
+        double full = 1024.0 * device->units, filled = threads < full ? threads / full : 1;
+        double share = s->kind == NORM_MERGE ? 0 : s->kind == NORM_FUSED ? 1.2 : 0.8;
+        ms += 3e-3 + (filled > 0 ? share * roofline / filled : 0);
+    }
+    return ms;
+}
+
+static int log2_of(int power)
+{
+    int n = 0;
+    while (power > 1) power /= 2, n++;
+    return n;
+}
+
+/* Additions of one thread, then those of slice_reduce: a butterfly, then warp by warp. At least
+ * four stand for the roundings outside of sums. */
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    norm_stages list;
+    norm_stages_make(desc, config->knob[0], &list);
+    c->n_seq = 1, c->n_outer = 4;
+    for (int i = 0; i < list.count; i++) {
+        const norm_stage *s = &list.at[i];
+        int threads = s->groups.threads;
+        int64_t piece = s->piece < s->split.reduced.count ? s->piece : s->split.reduced.count;
+        int64_t seq = (piece + threads - 1) / threads + s->groups.vector - 1;
+        int64_t outer = log2_of(threads) + (s->groups.along && threads > 32 ? threads / 32 : 0);
+        if (s->kind == NORM_APPLY || s->kind == NORM_MERGE) continue;
+        if (seq > c->n_seq) c->n_seq = seq;
+        if (outer > c->n_outer) c->n_outer = outer;
+    }
+}
+
+/* ---- kernels ---- */
+
+static void add_types(mica_text *p, const mica_norm_desc *d)
+{
+    static const int vectors[] = {
+        MICA_NORM_X,   MICA_NORM_RESIDUAL, MICA_NORM_SCALE, MICA_NORM_BIAS,   MICA_NORM_Y,
+        MICA_NORM_SUM, MICA_NORM_DY,       MICA_NORM_DX,    MICA_NORM_DSCALE, MICA_NORM_DBIAS};
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        char name[32];
+        mica_text text = {name, sizeof name, 0};
+        const mica_tensor *t = mica_norm_tensor(d, vectors[i]);
+        mica_text_add(&text, "%s_t", mica_op_norm.args[vectors[i]].name);
+        mica_prologue_type(p, name, mica_tensor_given(t) ? t->dtype : MICA_F32);
+    }
+    mica_prologue_type(p, "stat_t", mica_dtype_accumulator(d->x.dtype));
+    mica_prologue_type(p, "acc_t", mica_dtype_accumulator(d->x.dtype));
+}
+
+static void add_common(mica_text *p, const mica_norm_desc *d)
+{
+    mica_text_add(p, "enum {");
+    for (int i = 0; i < NORM_ARG_COUNT; i++)
+        mica_text_add(p, " ARG_%s = %d,", mica_op_norm.args[i].name, i);
+    mica_text_add(p, " };\n");
+    mica_prologue_int(p, "BACKWARD", d->pass == MICA_NORM_BWD);
+    mica_prologue_int(p, "INFER", d->mode == MICA_NORM_INFER);
+    mica_prologue_int(p, "CENTRED", d->kind != MICA_NORM_RMS);
+    mica_prologue_int(p, "CHANNEL_SETS", d->kind == MICA_NORM_BATCH);
+    add_types(p, d);
+}
+
+static void add_stage(mica_text *p, const mica_norm_desc *d, const norm_stage *s)
+{
+    mica_prologue_int(p, "FUSED", s->kind == NORM_FUSED);
+    mica_prologue_int(p, "PARTIAL", s->kind == NORM_PARTIAL);
+    mica_prologue_int(p, "APPLY", s->kind == NORM_APPLY);
+    mica_prologue_int(p, "DIRECT", s->direct);
+    mica_prologue_int(p, "PER_ELEMENT", !s->sets && d->kind != MICA_NORM_BATCH);
+    mica_prologue_int(p, "SCALED", s->sets && d->kind != MICA_NORM_BATCH);
+    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "SUM", mica_tensor_given(&d->sum));
+    mica_prologue_int(p, "SCALE", mica_tensor_given(&d->scale));
+    mica_prologue_int(p, "BIAS", mica_tensor_given(&d->bias));
+    mica_prologue_int(p, "SCALE_ALONG", norm_lies_along(&s->split, MICA_NORM_SCALE));
+    mica_prologue_int(p, "BIAS_ALONG", norm_lies_along(&s->split, MICA_NORM_BIAS));
+    mica_prologue_int(p, "REDUCED_RANK", s->split.reduced.rank);
+    mica_prologue_activations(p);
+    mica_prologue_int(p, "ACT", d->act);
+    mica_slices_prologue(p, &s->groups);
+}
+
+enum { MERGE_BLOCK = 128 };
+
+static mica_status add_kernel(mica_plan *plan, const norm_stage *s, mica_kernel **kernel)
+{
+    const mica_norm_desc *d = plan->desc;
+    char buffer[4096] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    add_common(&p, d);
+    mica_kernel_spec spec = {"ops/norm/norm_cuda.cu", "norm_groups", buffer, 0};
+    if (s->kind == NORM_MERGE) {
+        spec.file = "ops/norm/norm_merge_cuda.cu", spec.entry = "norm_merge";
+        mica_prologue_int(&p, "SETS", s->sets);
+        mica_prologue_int(&p, "BLOCK", MERGE_BLOCK);
+    } else {
+        add_stage(&p, d, s);
+    }
+    return mica_plan_add_kernel(plan, &spec, kernel);
+}
+
+/* ---- build and run ---- */
+
+/* Alignment that vectors need: those of the tensors and of what lies beside their elements. */
+static void set_alignment(const mica_norm_desc *d, const norm_stage *s, uintptr_t *align)
+{
+    for (int i = 0; i < NORM_ARG_COUNT; i++) {
+        const mica_tensor *t = mica_norm_tensor(d, i);
+        bool vector = mica_tensor_given(t) && norm_lies_along(&s->split, i);
+        int bytes = vector ? mica_dtype_bits(t->dtype) / 8 * s->groups.vector : 1;
+        align[i] = (uintptr_t)bytes;
+    }
+}
+
+static mica_status add_launch(mica_plan *plan, state *st, const norm_stage *s)
+{
+    const mica_norm_desc *d = plan->desc;
+    launch *l = &st->launches[st->count++];
+    l->args = (norm_args){.split = s->split,
+                          .parts = s->parts,
+                          .piece = s->piece,
+                          .eps = d->eps,
+                          .momentum = d->momentum,
+                          .act_a = d->act_a,
+                          .act_b = d->act_b};
+    int64_t blocks = norm_stage_blocks(s);
+    int threads = s->kind == NORM_MERGE ? MERGE_BLOCK : s->groups.threads * s->groups.slices;
+    l->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
+                          .block = {(unsigned)threads}};
+    bool batch = d->kind == MICA_NORM_BATCH;
+    l->affine = !s->sets;
+    l->dx = d->pass == MICA_NORM_BWD && s->sets && (!batch || s->kind == NORM_APPLY);
+    set_alignment(d, s, l->align);
+    return add_kernel(plan, s, &l->kernel);
+}
+
+/* The walks over channels and over sets are done one after the other and share the workspace. */
+static mica_status book(mica_plan *plan, state *st, const norm_stages *list)
+{
+    size_t bytes = (size_t)mica_dtype_bits(
+                       mica_dtype_accumulator(((const mica_norm_desc *)plan->desc)->x.dtype)) /
+                   8;
+    size_t partial = 0, known = 0;
+    for (int i = 0; i < list->count; i++) {
+        const norm_stage *s = &list->at[i];
+        size_t kept = (size_t)s->split.kept.count * 2 * bytes;
+        if (s->kind != NORM_MERGE) continue;
+        if (kept * (size_t)s->parts > partial) partial = kept * (size_t)s->parts;
+        if (s->sets) known = kept;
+    }
+    if (partial) MICA_TRY(mica_book(plan, "partial sums", partial, &st->partial));
+    if (known) MICA_TRY(mica_book(plan, "statistics", known, &st->known));
+    st->uses_workspace = partial > 0;
+    return MICA_OK;
+}
+
+static mica_status build(mica_plan *plan)
+{
+    state *st;
+    norm_stages list;
+    MICA_TRY(mica_plan_state(plan, sizeof *st, &st));
+    norm_stages_make(plan->desc, plan->config.knob[0], &list);
+    for (int i = 0; i < list.count; i++) MICA_TRY(add_launch(plan, st, &list.at[i]));
+    return book(plan, st, &list);
+}
+
+static bool is_wanted(const launch *l, void *const *args)
+{
+    if (l->affine && !args[MICA_NORM_DSCALE] && !args[MICA_NORM_DBIAS]) return false;
+    return !l->dx || args[MICA_NORM_DX];
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *st = plan->state;
+    void *pointers[NORM_ARG_COUNT];
+    for (int i = 0; i < NORM_ARG_COUNT; i++)
+        pointers[i] = mica_op_dir(plan->op, plan->desc, i) == MICA_UNUSED ? NULL : r->args[i];
+    for (int i = 0; i < st->count; i++) {
+        const launch *l = &st->launches[i];
+        if (!is_wanted(l, pointers)) continue;
+        norm_args args = l->args;
+        memcpy(args.args, pointers, sizeof pointers);
+        args.whole = 1;
+        for (int a = 0; a < NORM_ARG_COUNT; a++)
+            args.whole &= (uintptr_t)pointers[a] % l->align[a] == 0;
+        if (st->uses_workspace) {
+            args.partial = mica_at(r, st->partial);
+            args.known = mica_at(r, st->known);
+        }
+        MICA_TRY(mica_kernel_launch(l->kernel, &l->grid, r->stream, &args));
+    }
+    return MICA_OK;
+}
+
+const mica_engine mica_norm_cuda = {.name = "cuda",
+                                    .cuda = true,
+                                    .knobs = knobs,
+                                    .accepts = accepts,
+                                    .configs = configs,
+                                    .predict = predict,
+                                    .contract = contract,
+                                    .build = build,
+                                    .run = run};

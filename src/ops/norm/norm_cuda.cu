@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Normalisation by groups of threads, one group per kept index (and part of the reduced space). Stages:
+ * FUSED does a set from its sums to its elements, PARTIAL forms sums of one part (DIRECT: the only one,
+ * finished here), APPLY computes elements from known statistics. Constants: those of
+ * cuda/device/slices.cuh and norm.cuh; FUSED, PARTIAL, APPLY, DIRECT; PER_ELEMENT (mean and rstd vary
+ * inside the reduced space: gradients of scale and bias); SCALED (gradient sums contain scale);
+ * RESIDUAL, SUM, SCALE, BIAS (present), SCALE_ALONG, BIAS_ALONG (they lie beside the elements of a
+ * vector; else a vector has one of each); REDUCED_RANK; VECTOR; ITEMS (vectors a thread keeps in
+ * registers; 0: read again for each pass); ACT. */
+#include "cuda/device/slices.cuh"
+#include "cuda/device/activation.cuh"
+#include "ops/norm/norm.cuh"
+
+static_assert(FUSED + PARTIAL + APPLY == 1, "one stage");
+static_assert(VECTOR == 1 || ALONG, "vectors lie along the reduced space");
+static_assert(ITEMS == 0 || FUSED, "only whole sets are kept");
+
+constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
+
+struct group {
+    place base;
+    long long kept, from, end; /* from == end past the last */
+    bool writes;               /* the thread that stores results of the whole group */
+};
+
+__device__ __forceinline__ group find_group(const norm_args &a, long long kept, long long part)
+{
+    group g = {};
+    g.kept = kept;
+    if (kept >= a.split.kept.count) return g;
+    g.base = kept_place(a, kept);
+    g.from = part * a.piece;
+    g.end = g.from + a.piece < a.split.reduced.count ? g.from + a.piece : a.split.reduced.count;
+    g.writes = thread_in_slice() == 0;
+    return g;
+}
+
+/* The thread's vectors: f(j, i) with i the index in the reduced space. */
+template <typename F> __device__ __forceinline__ void each(const group &g, F f)
+{
+    long long first = g.from + (long long)thread_in_slice() * VECTOR;
+    if constexpr (ITEMS > 0) {
+#pragma unroll
+        for (int j = 0; j < ITEMS; j++) {
+            long long i = first + (long long)j * (THREADS * VECTOR);
+            if (i < g.end) f(j, i);
+        }
+    } else {
+#pragma unroll 4
+        for (long long i = first; i < g.end; i += THREADS * VECTOR) f(0, i);
+    }
+}
+
+__device__ __forceinline__ place element_place(const norm_args &a, const group &g, long long i)
+{
+    place p = g.base;
+    if constexpr (REDUCED_RANK == 1) {
+#pragma unroll
+        for (int t = 0; t < NORM_ARG_COUNT; t++) p.at[t] += i * a.split.reduced.strides[t][0];
+    } else {
+        add_place(a.split.reduced, REDUCED_RANK, i, p);
+    }
+    return p;
+}
+
+template <typename T> __device__ __forceinline__ void read(const norm_args &a, int arg, const place &p, acc_t *v)
+{
+    load_elements<T, VECTOR>((const T *)a.args[arg] + p.at[arg], a.whole, v);
+}
+template <typename T> __device__ __forceinline__ void write(const norm_args &a, int arg, const place &p, const acc_t *v)
+{
+    store_elements<T, VECTOR>((T *)a.args[arg] + p.at[arg], a.whole, v);
+}
+
+/* One value per element, or one for the vector. */
+template <typename T, bool ALL> __device__ __forceinline__ void read_operand(const norm_args &a, int arg, const place &p, acc_t *v)
+{
+    if constexpr (ALL) {
+        read<T>(a, arg, p, v);
+    } else {
+        acc_t one = widen<acc_t>(((const T *)a.args[arg])[p.at[arg]]);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) v[k] = one;
+    }
+}
+
+__device__ __forceinline__ void read_scale(const norm_args &a, const place &p, acc_t *v)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) v[k] = 1;
+    if constexpr (SCALE) read_operand<scale_t, SCALE_ALONG>(a, ARG_scale, p, v);
+}
+__device__ __forceinline__ void read_bias(const norm_args &a, const place &p, acc_t *v)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) v[k] = 0;
+    if constexpr (BIAS) read_operand<bias_t, BIAS_ALONG>(a, ARG_bias, p, v);
+}
+
+/* x + residual */
+__device__ __forceinline__ void read_input(const norm_args &a, const place &p, acc_t *u)
+{
+    read<x_t>(a, ARG_x, p, u);
+    if constexpr (RESIDUAL) {
+        acc_t r[VECTOR];
+        read<residual_t>(a, ARG_residual, p, r);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) u[k] += r[k];
+    }
+}
+
+/* ---- forward ---- */
+
+/* Mean of g's elements, and the sum of their squared deviations. Two passes, corrected: the
+ * deviations from the rounded mean repair both. `u` keeps the elements if ITEMS > 0. */
+__device__ __forceinline__ void moments(const norm_args &a, const group &g, acc_t (*u)[VECTOR], acc_t *scratch, acc_t &mean, acc_t &squares)
+{
+    acc_t n = g.end > g.from ? (acc_t)(g.end - g.from) : (acc_t)1, sum = 0, plain = 0;
+    if constexpr (CENTRED || ITEMS > 0)
+        each(g, [&](int j, long long i) {
+            read_input(a, element_place(a, g, i), u[j]);
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) sum += u[j][k];
+        });
+    mean = CENTRED ? slice_reduce(sum, scratch, add_op()) / n : (acc_t)0;
+    squares = 0;
+    each(g, [&](int j, long long i) {
+        if constexpr (ITEMS == 0) read_input(a, element_place(a, g, i), u[j]);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            acc_t d = u[j][k] - mean;
+            plain += d;
+            squares += d * d;
+        }
+    });
+    squares = slice_reduce(squares, scratch, add_op());
+    if constexpr (CENTRED) {
+        plain = slice_reduce(plain, scratch, add_op());
+        acc_t shift = plain / n;
+        mean += shift;
+        squares -= plain * shift;
+        squares = squares < (acc_t)0 ? (acc_t)0 : squares;
+    }
+}
+
+__device__ __forceinline__ void write_forward(const norm_args &a, const place &p, const acc_t *u, acc_t mean, acc_t rstd)
+{
+    acc_t scale[VECTOR], bias[VECTOR], y[VECTOR];
+    read_scale(a, p, scale);
+    read_bias(a, p, bias);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++)
+        y[k] = activate<ACT>((u[k] - mean) * rstd * scale[k] + bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+    if constexpr (SUM)
+        if (a.args[ARG_sum]) write<sum_t>(a, ARG_sum, p, u);
+    write<y_t>(a, ARG_y, p, y);
+}
+
+__device__ __forceinline__ void apply_forward(const norm_args &a, const group &g, acc_t mean, acc_t rstd)
+{
+    each(g, [&](int, long long i) {
+        place p = element_place(a, g, i);
+        acc_t u[VECTOR];
+        read_input(a, p, u);
+        write_forward(a, p, u, mean, rstd);
+    });
+}
+
+__device__ __forceinline__ void fused_forward(const norm_args &a, const group &g, acc_t *scratch)
+{
+    acc_t u[KEPT][VECTOR], mean, squares, rstd;
+    moments(a, g, u, scratch, mean, squares);
+    acc_t n = g.end > g.from ? (acc_t)(g.end - g.from) : (acc_t)1;
+    rstd = reciprocal_root(squares / n, a.eps);
+    if (g.writes) save_statistics(a, g.base, mean, squares / n);
+    if constexpr (ITEMS == 0) {
+        apply_forward(a, g, mean, rstd);
+    } else {
+        each(g, [&](int j, long long i) { write_forward(a, element_place(a, g, i), u[j], mean, rstd); });
+    }
+}
+
+/* ---- backward ---- */
+
+struct statistics {
+    acc_t mean, rstd;
+};
+
+__device__ __forceinline__ statistics read_statistics(const norm_args &a, const place &p)
+{
+    if constexpr (INFER) {
+        acc_t var = get<stat_t>(a, ARG_running_var, p, (acc_t)1);
+        return statistics{get<stat_t>(a, ARG_running_mean, p, (acc_t)0), reciprocal_root(var, a.eps)};
+    }
+    return statistics{get<stat_t>(a, ARG_mean, p, (acc_t)0), get<stat_t>(a, ARG_rstd, p, (acc_t)1)};
+}
+
+/* xhat, and the gradient in front of the activation, times scale if the sums contain it. */
+__device__ __forceinline__ void read_gradient(const norm_args &a, const place &p, statistics s, bool scaled, acc_t *xhat, acc_t *g)
+{
+    acc_t scale[VECTOR], bias[VECTOR];
+    read<x_t>(a, ARG_x, p, xhat);
+    read<dy_t>(a, ARG_dy, p, g);
+    read_scale(a, p, scale);
+    if constexpr (ACT != ACT_IDENTITY) read_bias(a, p, bias);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        xhat[k] = (xhat[k] - s.mean) * s.rstd;
+        if constexpr (ACT != ACT_IDENTITY)
+            g[k] *= activate_slope<ACT>(xhat[k] * scale[k] + bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        if (scaled) g[k] *= scale[k];
+    }
+}
+
+__device__ __forceinline__ void gradient_sums(const norm_args &a, const group &g, statistics s, acc_t (*xhat)[VECTOR], acc_t (*f)[VECTOR], acc_t *scratch, acc_t &plain, acc_t &with_xhat)
+{
+    plain = 0, with_xhat = 0;
+    each(g, [&](int j, long long i) {
+        place p = element_place(a, g, i);
+        if constexpr (PER_ELEMENT) s = read_statistics(a, p);
+        read_gradient(a, p, s, SCALED, xhat[j], f[j]);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            plain += f[j][k];
+            with_xhat += f[j][k] * xhat[j][k];
+        }
+    });
+    plain = slice_reduce(plain, scratch, add_op());
+    with_xhat = slice_reduce(with_xhat, scratch, add_op());
+}
+
+/* f holds scale * dz */
+__device__ __forceinline__ void write_backward(const norm_args &a, const place &p, const acc_t *xhat, acc_t *f, acc_t rstd, acc_t plain, acc_t with_xhat)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) f[k] = rstd * (f[k] - plain - xhat[k] * with_xhat);
+    write<dx_t>(a, ARG_dx, p, f);
+}
+
+__device__ __forceinline__ void apply_backward(const norm_args &a, const group &g, statistics s, acc_t plain, acc_t with_xhat)
+{
+    each(g, [&](int, long long i) {
+        place p = element_place(a, g, i);
+        acc_t xhat[VECTOR], f[VECTOR];
+        read_gradient(a, p, s, true, xhat, f);
+        write_backward(a, p, xhat, f, s.rstd, plain, with_xhat);
+    });
+}
+
+__device__ __forceinline__ void fused_backward(const norm_args &a, const group &g, acc_t *scratch)
+{
+    acc_t xhat[KEPT][VECTOR], f[KEPT][VECTOR], plain, with_xhat;
+    statistics s = {};
+    if (g.kept < a.split.kept.count) s = read_statistics(a, g.base);
+    gradient_sums(a, g, s, xhat, f, scratch, plain, with_xhat);
+    if (g.kept < a.split.kept.count) finish_gradients(a, g.base, g.writes, plain, with_xhat);
+    if (!a.args[ARG_dx]) return;
+    if constexpr (ITEMS == 0) {
+        apply_backward(a, g, s, plain, with_xhat);
+    } else {
+        acc_t scale = CHANNEL_SETS ? get<scale_t>(a, ARG_scale, g.base, (acc_t)1) : (acc_t)1;
+        each(g, [&](int j, long long i) {
+            if constexpr (CHANNEL_SETS) {
+#pragma unroll
+                for (int k = 0; k < VECTOR; k++) f[j][k] *= scale;
+            }
+            write_backward(a, element_place(a, g, i), xhat[j], f[j], s.rstd, plain, with_xhat);
+        });
+    }
+}
+
+/* ---- stages ---- */
+
+__device__ __forceinline__ void partial_stage(const norm_args &a, const group &g, long long part, acc_t *scratch)
+{
+    acc_t u[1][VECTOR], f[1][VECTOR], first, second;
+    if constexpr (BACKWARD) {
+        statistics s = {};
+        if (!PER_ELEMENT && g.kept < a.split.kept.count) s = read_statistics(a, g.base);
+        gradient_sums(a, g, s, u, f, scratch, first, second);
+    } else {
+        moments(a, g, u, scratch, first, second);
+    }
+    if (!g.writes) return;
+    if constexpr (DIRECT) {
+        save_gradients(a, g.base, first, second);
+    } else {
+        acc_t *to = (acc_t *)a.partial + part * 2 * a.split.kept.count + g.kept;
+        to[0] = first;
+        to[a.split.kept.count] = second;
+    }
+}
+
+__device__ __forceinline__ void apply_stage(const norm_args &a, const group &g)
+{
+    if (g.from >= g.end) return;
+    acc_t first = 0, second = 0;
+    if constexpr (!INFER) {
+        const acc_t *known = (const acc_t *)a.known + g.kept;
+        first = known[0], second = known[a.split.kept.count];
+    }
+    if constexpr (BACKWARD) {
+        apply_backward(a, g, read_statistics(a, g.base), first, second);
+    } else if constexpr (INFER) {
+        statistics s = read_statistics(a, g.base);
+        apply_forward(a, g, s.mean, s.rstd);
+    } else {
+        apply_forward(a, g, first, second);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES) norm_groups(const norm_args a)
+{
+    __shared__ acc_t scratch[SLICE_SCRATCH];
+    long long rows = (a.split.kept.count + SLICES - 1) / SLICES;
+    for (long long b = blockIdx.x; b < rows * a.parts; b += gridDim.x) {
+        long long part = b / rows;
+        group g = find_group(a, (b - part * rows) * SLICES + slice_in_block(), part);
+        if constexpr (PARTIAL) partial_stage(a, g, part, scratch);
+        else if constexpr (APPLY) apply_stage(a, g);
+        else if constexpr (BACKWARD) fused_backward(a, g, scratch);
+        else fused_forward(a, g, scratch);
+    }
+}

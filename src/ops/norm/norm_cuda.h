@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The launches of the CUDA engine, as numbers: what contract, model and build derive from a
+ * problem.
+ */
+#ifndef MICA_OPS_NORM_CUDA_H
+#define MICA_OPS_NORM_CUDA_H
+
+#include "ops/norm/norm.h"
+#include "ops/shared/slices.h"
+
+typedef enum norm_stage_kind {
+    NORM_FUSED,   /* a set from its sums to its elements */
+    NORM_PARTIAL, /* sums of a part */
+    NORM_MERGE,   /* of the parts */
+    NORM_APPLY    /* elements from known statistics */
+} norm_stage_kind;
+
+typedef struct norm_stage {
+    norm_stage_kind kind;
+    bool sets;   /* the kept indices are sets; else elements of scale */
+    bool direct; /* PARTIAL with one part: finishes its sums itself */
+    norm_split split;
+    mica_slices groups;
+    int64_t parts, piece;
+} norm_stage;
+
+enum { NORM_MAX_STAGES = 5 };
+typedef struct norm_stages {
+    norm_stage at[NORM_MAX_STAGES];
+    int count;
+} norm_stages;
+
+/* split: sums in parts, which need workspace, where there are few sets or channels; without it one
+ * group of threads does a set or channel alone. Neither looks at the device: bits do not depend on
+ * it. */
+void norm_stages_make(const mica_norm_desc *d, bool split, norm_stages *stages);
+/* Whether splitting changes anything. */
+bool norm_stages_can_split(const mica_norm_desc *d);
+/* Blocks of a stage. */
+int64_t norm_stage_blocks(const norm_stage *stage);
+/* Whether scale or bias (arg) lies beside the elements of a vector. */
+bool norm_lies_along(const norm_split *split, int arg);
+
+#endif

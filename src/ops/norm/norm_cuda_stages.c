@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which launches a problem takes, and how groups of threads share it. */
+#include "ops/norm/norm_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BLOCK = 128,          /* threads of a block that holds several groups, at least */
+    SET_THREADS = 1024,   /* of a group that does a whole set */
+    PART_THREADS = 256,   /* of a group that does a part of one */
+    STRIDED_THREADS = 32, /* where neighbouring threads belong to neighbouring kept indices */
+    VECTORS = 4,          /* per thread, that keep its loads in flight */
+    KEEP_FORWARD = 16,    /* values a thread keeps in registers */
+    KEEP_BACKWARD = 8,    /* the same, of two tensors */
+    PARTS = 128,          /* at most: one thread merges them */
+    BLOCKS = 512,         /* that fill the largest device */
+    PART_VECTORS = 16     /* per thread and part, at least */
+};
+
+static int power_of_two_from(int64_t least, int most)
+{
+    int p = 1;
+    while (p < most && p < least) p *= 2;
+    return p;
+}
+
+static int64_t inner_stride(const norm_space *s, int arg)
+{
+    return s->rank ? s->strides[arg][s->rank - 1] : 0;
+}
+
+bool norm_lies_along(const norm_split *split, int arg)
+{
+    return inner_stride(&split->reduced, arg) != 0;
+}
+
+/* Neighbours in memory are reduced, not kept. */
+static bool is_along(const norm_split *split)
+{
+    if (split->kept.rank == 0) return true;
+    return split->reduced.rank > 0 && llabs(inner_stride(&split->reduced, MICA_NORM_X)) <=
+                                          llabs(inner_stride(&split->kept, MICA_NORM_X));
+}
+
+static bool is_broadcast(int arg)
+{
+    return arg == MICA_NORM_SCALE || arg == MICA_NORM_BIAS || arg == MICA_NORM_MEAN ||
+           arg == MICA_NORM_RSTD;
+}
+
+/* Whether every vector of `vector` neighbours of the argument starts at a multiple of it. */
+static bool steps_by(const norm_split *split, int arg, int vector)
+{
+    const norm_space *r = &split->reduced, *k = &split->kept;
+    for (int i = 0; i + 1 < r->rank; i++)
+        if (r->strides[arg][i] % vector) return false;
+    for (int i = 0; i < k->rank; i++)
+        if (k->strides[arg][i] % vector) return false;
+    return true;
+}
+
+static bool takes_vector(const mica_norm_desc *d, const norm_split *split, int arg, int vector)
+{
+    const mica_tensor *t = mica_norm_tensor(d, arg);
+    int64_t stride = inner_stride(&split->reduced, arg);
+    bool statistic = arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
+    if (is_broadcast(arg) && stride == 0) return true; /* one for the whole vector */
+    if (statistic || stride != 1) return false;
+    bool wide = mica_dtype_bits(t->dtype) / 8 * vector > 16;
+    return steps_by(split, arg, vector) && (is_broadcast(arg) || !wide);
+}
+
+static bool is_read_or_written(int arg)
+{
+    return arg <= MICA_NORM_RSTD || arg == MICA_NORM_DY || arg == MICA_NORM_DX;
+}
+
+static int choose_vector(const mica_norm_desc *d, const norm_split *split)
+{
+    if (split->reduced.rank == 0) return 1;
+    int64_t inner = split->reduced.dims[split->reduced.rank - 1];
+    for (int vector = 8; vector > 1; vector /= 2) {
+        bool fits = inner % vector == 0;
+        for (int arg = 0; arg < NORM_ARG_COUNT && fits; arg++)
+            if (mica_tensor_given(mica_norm_tensor(d, arg)) && is_read_or_written(arg))
+                fits = takes_vector(d, split, arg, vector);
+        if (fits) return vector;
+    }
+    return 1;
+}
+
+/* Groups of threads for n elements each. keep: values a thread may keep. */
+static void choose_groups(const mica_norm_desc *d, const norm_split *split, int64_t n, int most,
+                          int keep, mica_slices *g)
+{
+    memset(g, 0, sizeof *g);
+    g->along = is_along(split);
+    g->vector = g->along ? choose_vector(d, split) : 1;
+    int64_t vectors = (n + g->vector - 1) / g->vector;
+    int64_t few = g->along ? VECTORS : 8;
+    g->threads = power_of_two_from((vectors + few - 1) / few, g->along ? most : STRIDED_THREADS);
+    if (g->along && g->threads < 32) g->threads = power_of_two_from(vectors, 32);
+    int64_t items = (vectors + g->threads - 1) / g->threads;
+    if (items * g->vector <= keep) g->items = power_of_two_from(items, keep);
+    g->slices = g->threads < BLOCK ? BLOCK / g->threads : 1;
+    if (!g->along && g->slices < 32) g->slices = 32;
+}
+
+static int64_t rows_of(const norm_stage *s)
+{
+    return (s->split.kept.count + s->groups.slices - 1) / s->groups.slices;
+}
+
+int64_t norm_stage_blocks(const norm_stage *s)
+{
+    int64_t blocks;
+    if (s->kind == NORM_MERGE) return (s->split.kept.count + BLOCK - 1) / BLOCK;
+    return __builtin_mul_overflow(rows_of(s), s->parts, &blocks) ? INT64_MAX : blocks;
+}
+
+/* Cuts the reduced space in pieces of at least `least` vectors a thread, at most `most` of them. */
+static void cut(norm_stage *s, int64_t most, int64_t least)
+{
+    int64_t n = s->split.reduced.count, vector = s->groups.vector;
+    int64_t piece = (int64_t)s->groups.threads * vector * least;
+    int64_t even = most > 0 ? (n + most - 1) / most : n;
+    even = (even + vector - 1) / vector * vector;
+    s->piece = even > piece ? even : piece;
+    s->parts = n > s->piece ? (n + s->piece - 1) / s->piece : 1;
+    if (s->parts == 1) s->piece = n;
+}
+
+static norm_stage *add(norm_stages *list, norm_stage_kind kind, bool sets, const norm_split *split)
+{
+    norm_stage *s = &list->at[list->count++];
+    *s = (norm_stage){.kind = kind, .sets = sets, .split = *split, .parts = 1};
+    s->piece = split->reduced.count;
+    return s;
+}
+
+static norm_stage *add_fused(const mica_norm_desc *d, norm_stages *list, const norm_split *split)
+{
+    int keep = d->pass == MICA_NORM_FWD ? KEEP_FORWARD : KEEP_BACKWARD;
+    if (d->x.dtype == MICA_F64) keep /= 2;
+    norm_stage *s = add(list, NORM_FUSED, true, split);
+    choose_groups(d, split, s->piece, SET_THREADS, keep, &s->groups);
+    return s;
+}
+
+static void add_apply(const mica_norm_desc *d, norm_stages *list, const norm_split *split)
+{
+    norm_stage *s = add(list, NORM_APPLY, true, split);
+    choose_groups(d, split, s->piece, PART_THREADS, 0, &s->groups);
+    cut(s, INT64_MAX, 2 * VECTORS);
+}
+
+/* Sums in parts and their merger, or in one part that needs none. */
+static norm_stage *add_sums(const mica_norm_desc *d, norm_stages *list, const norm_split *split,
+                            bool sets, bool in_parts)
+{
+    norm_stage *s = add(list, NORM_PARTIAL, sets, split);
+    choose_groups(d, split, s->piece, in_parts ? PART_THREADS : SET_THREADS, 0, &s->groups);
+    int64_t rows = rows_of(s), most = rows > 0 ? BLOCKS / rows : 1;
+    if (in_parts) cut(s, most < 1 ? 1 : most > PARTS ? PARTS : most, PART_VECTORS);
+    s->direct = !in_parts;
+    if (!in_parts) return s;
+    norm_stage *m = add(list, NORM_MERGE, sets, split);
+    m->groups = s->groups, m->parts = s->parts, m->piece = s->piece;
+    return s;
+}
+
+static bool parts_help(const mica_norm_desc *d, const norm_split *split, bool sets)
+{
+    norm_stages list = {.count = 0};
+    return add_sums(d, &list, split, sets, true)->parts > 1;
+}
+
+/* What bwd does for scale and bias by a walk of its own: batch has those sums anyway. */
+static bool has_channel_walk(const mica_norm_desc *d)
+{
+    bool affine = mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias);
+    bool sums = d->kind == MICA_NORM_BATCH && d->mode == MICA_NORM_TRAIN;
+    return d->pass == MICA_NORM_BWD && affine && !sums;
+}
+
+bool norm_stages_can_split(const mica_norm_desc *d)
+{
+    norm_split sets, channels;
+    mica_norm_split_sets(d, &sets);
+    mica_norm_split_channels(d, &channels);
+    if (has_channel_walk(d) && parts_help(d, &channels, false)) return true;
+    return d->mode == MICA_NORM_TRAIN && parts_help(d, &sets, true);
+}
+
+void norm_stages_make(const mica_norm_desc *d, bool split, norm_stages *list)
+{
+    norm_split sets, channels;
+    mica_norm_split_sets(d, &sets);
+    mica_norm_split_channels(d, &channels);
+    list->count = 0;
+    if (has_channel_walk(d) && channels.kept.count > 0)
+        add_sums(d, list, &channels, false, split && parts_help(d, &channels, false));
+    if (sets.kept.count == 0 || !mica_norm_has_set_results(d)) return;
+    if (d->mode == MICA_NORM_INFER) {
+        add_apply(d, list, &sets);
+    } else if (split && parts_help(d, &sets, true)) {
+        add_sums(d, list, &sets, true, true);
+        add_apply(d, list, &sets);
+    } else {
+        add_fused(d, list, &sets);
+    }
+}

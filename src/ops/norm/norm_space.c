@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The geometry of normalisation. Every argument gets a stride along every dimension of x (0 where
+ * it does not vary), channels being split into group and channel of the group; then the dimensions
+ * are divided in kept and reduced ones and merged where all arguments allow. */
+#include "ops/norm/norm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FULL_RANK (MICA_MAX_RANK + 1) /* group splits the channels in two */
+
+typedef struct full {
+    int rank;
+    int64_t dims[FULL_RANK];
+    int64_t strides[NORM_ARG_COUNT][FULL_RANK];
+    bool in_set[FULL_RANK];     /* reduced by the statistics */
+    bool in_channel[FULL_RANK]; /* scale varies along it */
+} full;
+
+static bool is_per_set(int arg)
+{
+    return arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
+}
+static bool is_per_channel(int arg)
+{
+    return arg == MICA_NORM_SCALE || arg == MICA_NORM_BIAS || arg == MICA_NORM_DSCALE ||
+           arg == MICA_NORM_DBIAS || arg == MICA_NORM_RUNNING_MEAN || arg == MICA_NORM_RUNNING_VAR;
+}
+
+/* Which dimensions of x are reduced, and along which the affine parameters vary. */
+static void mark(const mica_norm_desc *d, int dim, bool *in_set, bool *in_channel)
+{
+    bool trailing = dim >= d->x.rank - d->axes;
+    switch (d->kind) {
+    case MICA_NORM_LAYER:
+    case MICA_NORM_RMS:
+        *in_set = *in_channel = trailing;
+        break;
+    case MICA_NORM_BATCH:
+        *in_set = dim != 1, *in_channel = dim == 1;
+        break;
+    case MICA_NORM_GROUP: /* the part of dimension 1 inside a group */
+        *in_set = dim >= 1, *in_channel = dim == 1;
+        break;
+    case MICA_NORM_INSTANCE:
+        *in_set = dim > 1, *in_channel = dim == 1;
+        break;
+    }
+}
+
+/* Strides of every argument along dimension `dim` of x, written to column `to`. The statistics and
+ * affine tensors' own dimensions are the marked ones in order. */
+static void set_strides(const mica_norm_desc *d, full *f, int to, int dim, int set_dim,
+                        int channel_dim)
+{
+    for (int a = 0; a < NORM_ARG_COUNT; a++) {
+        const mica_tensor *t = mica_norm_tensor(d, a);
+        if (!mica_tensor_given(t)) continue;
+        if (is_per_set(a))
+            f->strides[a][to] = f->in_set[to] ? 0 : t->strides[set_dim];
+        else if (is_per_channel(a))
+            f->strides[a][to] = f->in_channel[to] ? t->strides[channel_dim] : 0;
+        else
+            f->strides[a][to] = t->strides[dim];
+    }
+}
+
+static void add_dim(const mica_norm_desc *d, full *f, int dim, int *set_dim, int *channel_dim)
+{
+    int to = f->rank++;
+    f->dims[to] = d->x.dims[dim];
+    mark(d, dim, &f->in_set[to], &f->in_channel[to]);
+    set_strides(d, f, to, dim, *set_dim, *channel_dim);
+    *set_dim += !f->in_set[to];
+    *channel_dim += f->in_channel[to];
+}
+
+/* Dimension 1 becomes groups x channels of a group; the group is kept. */
+static void add_group_dim(const mica_norm_desc *d, full *f, int *set_dim)
+{
+    int outer = f->rank++;
+    f->dims[outer] = d->groups;
+    f->in_set[outer] = false, f->in_channel[outer] = true;
+    set_strides(d, f, outer, 1, *set_dim, 0);
+    int64_t channels = d->x.dims[1] / d->groups;
+    for (int a = 0; a < NORM_ARG_COUNT; a++)
+        if (!is_per_set(a)) f->strides[a][outer] *= channels;
+    ++*set_dim;
+    int inner = f->rank++;
+    f->dims[inner] = channels;
+    f->in_set[inner] = f->in_channel[inner] = true;
+    set_strides(d, f, inner, 1, *set_dim, 0);
+}
+
+static void make_full(const mica_norm_desc *d, full *f)
+{
+    memset(f, 0, sizeof *f);
+    int set_dim = 0, channel_dim = 0;
+    for (int dim = 0; dim < d->x.rank; dim++) {
+        if (d->kind == MICA_NORM_GROUP && dim == 1)
+            add_group_dim(d, f, &set_dim);
+        else
+            add_dim(d, f, dim, &set_dim, &channel_dim);
+    }
+}
+
+/* Larger strides are outer: of x, then of the arguments in order. */
+static bool is_outer(const full *f, int a, int b)
+{
+    for (int t = 0; t < NORM_ARG_COUNT; t++) {
+        int64_t sa = llabs(f->strides[t][a]), sb = llabs(f->strides[t][b]);
+        if (sa != sb) return sa > sb;
+    }
+    return a < b;
+}
+
+static bool mergeable(const norm_space *s, int outer, const full *f, int inner)
+{
+    for (int t = 0; t < NORM_ARG_COUNT; t++)
+        if (s->strides[t][outer] != f->strides[t][inner] * f->dims[inner]) return false;
+    return true;
+}
+
+static bool fits_int(const norm_space *s)
+{
+    if (s->count > INT32_MAX) return false;
+    for (int t = 0; t < NORM_ARG_COUNT; t++) {
+        int64_t reach = 0;
+        for (int i = 0; i < s->rank; i++) reach += llabs(s->strides[t][i]) * (s->dims[i] - 1);
+        if (reach > INT32_MAX) return false;
+    }
+    return true;
+}
+
+/* The loop nest over the dimensions whose mark equals `wanted`. */
+static void make_space(const full *f, const bool *marks, bool wanted, norm_space *s)
+{
+    memset(s, 0, sizeof *s);
+    s->count = 1;
+    int order[FULL_RANK], n = 0;
+    for (int i = 0; i < f->rank; i++) {
+        if (marks[i] != wanted) continue;
+        /* Of an empty tensor the other dimensions may be anything. */
+        if (__builtin_mul_overflow(s->count, (long long)f->dims[i], &s->count))
+            s->count = f->dims[i] ? INT64_MAX : 0;
+        if (f->dims[i] == 1) continue;
+        int j = n++;
+        for (; j > 0 && is_outer(f, i, order[j - 1]); j--) order[j] = order[j - 1];
+        order[j] = i;
+    }
+    if (s->count == 0) return;
+    for (int i = 0; i < n; i++) {
+        bool joins = s->rank > 0 && mergeable(s, s->rank - 1, f, order[i]);
+        int to = joins ? s->rank - 1 : s->rank++;
+        s->dims[to] = joins ? s->dims[to] * f->dims[order[i]] : f->dims[order[i]];
+        for (int t = 0; t < NORM_ARG_COUNT; t++) s->strides[t][to] = f->strides[t][order[i]];
+    }
+    s->fits_int = fits_int(s);
+}
+
+void mica_norm_split_sets(const mica_norm_desc *d, norm_split *split)
+{
+    full f;
+    make_full(d, &f);
+    make_space(&f, f.in_set, false, &split->kept);
+    make_space(&f, f.in_set, true, &split->reduced);
+}
+
+void mica_norm_split_channels(const mica_norm_desc *d, norm_split *split)
+{
+    full f;
+    make_full(d, &f);
+    make_space(&f, f.in_channel, true, &split->kept);
+    make_space(&f, f.in_channel, false, &split->reduced);
+}
+
+int64_t mica_norm_offset(const norm_space *space, int arg, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = space->rank - 1; d > 0; d--) {
+        offset += i % space->dims[d] * space->strides[arg][d];
+        i /= space->dims[d];
+    }
+    return space->rank ? offset + i * space->strides[arg][0] : 0;
+}
+
+int64_t mica_norm_set_size(const mica_norm_desc *d)
+{
+    norm_split split;
+    mica_norm_split_sets(d, &split);
+    return split.reduced.count;
+}
+
+bool mica_norm_has_set_results(const mica_norm_desc *d)
+{
+    return mica_tensor_count(&d->x) > 0 ||
+           (d->pass == MICA_NORM_FWD &&
+            (mica_tensor_given(&d->mean) || mica_tensor_given(&d->rstd))) ||
+           (d->pass == MICA_NORM_BWD && d->kind == MICA_NORM_BATCH);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tiles of slices, and their statistics. */
+#include "ops/shared/tile.h"
+#include "ops/shared/convert.h"
+#include "ops/shared/rows.h"
+
+#include <math.h>
+
+/* Contiguous slices below this are worked side by side: a row has costs of its own. */
+enum { SHORT_SLICE = 32 };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+void mica_tiling_make(mica_tiling *s, bool contiguous, bool single)
+{
+    const mica_layout *l = &s->outer;
+    int64_t inner = l->rank ? l->dims[l->rank - 1] : 1;
+    bool by_row = single || inner < 8 || (contiguous && s->n >= SHORT_SLICE);
+    s->width = by_row ? 1 : least(inner, MICA_TILE_WIDTH);
+    s->chunk = MICA_TILE_CHUNK / s->width;
+    s->blocks = (inner + s->width - 1) / s->width;
+    s->tiles = l->count ? l->count / inner * s->blocks : 0;
+}
+
+bool mica_tiling_is_float_run(const mica_tiling *s, int k)
+{
+    int64_t stride = s->width == 1 ? s->along[k] : s->outer.strides[k][s->outer.rank - 1];
+    return s->type[k] == MICA_F32 && stride == 1;
+}
+
+mica_tile mica_tile_at(const mica_tiling *s, void *const *data, int64_t index)
+{
+    const mica_layout *l = &s->outer;
+    int last = l->rank - 1;
+    mica_tile t = {.s = s, .width = 1};
+    int64_t first = index % s->blocks * s->width, rest = index / s->blocks;
+    if (last >= 0) t.width = least(s->width, l->dims[last] - first);
+    for (int k = 0; k < 4; k++) {
+        t.data[k] = data[k];
+        t.across[k] = last >= 0 ? l->strides[k][last] : 0;
+        t.offset[k] = first * t.across[k];
+    }
+    for (int dim = last - 1; dim >= 0; dim--) {
+        for (int k = 0; k < 4; k++) t.offset[k] += rest % l->dims[dim] * l->strides[k][dim];
+        rest /= l->dims[dim];
+    }
+    return t;
+}
+
+/* ---- memory ---- */
+
+float *mica_tile_direct(const mica_tile *t, int k, int64_t from, int64_t *ld)
+{
+    int64_t along = t->s->along[k];
+    bool fits = mica_tiling_is_float_run(t->s, k);
+    *ld = fits ? along : t->width;
+    return fits ? (float *)t->data[k] + t->offset[k] + from * along : NULL;
+}
+
+const float *mica_tile_fetch(const mica_tile *t, int k, int64_t from, int64_t n, float *buffer,
+                             int64_t *ld)
+{
+    float *in_place = mica_tile_direct(t, k, from, ld);
+    if (in_place) return in_place;
+    int64_t along = t->s->along[k], offset = t->offset[k] + from * along;
+    if (t->s->width == 1)
+        mica_to_f32(t->s->type[k], t->data[k], offset, along, buffer, n);
+    else
+        for (int64_t i = 0; i < n; i++)
+            mica_to_f32(t->s->type[k], t->data[k], offset + i * along, t->across[k],
+                        buffer + i * t->width, t->width);
+    return buffer;
+}
+
+float *mica_tile_place(const mica_tile *t, int k, int64_t from, float *buffer, int64_t *ld)
+{
+    float *in_place = mica_tile_direct(t, k, from, ld);
+    return in_place ? in_place : buffer;
+}
+
+void mica_tile_put(const mica_tile *t, int k, int64_t from, int64_t n, const float *buffer)
+{
+    int64_t along = t->s->along[k], offset = t->offset[k] + from * along;
+    if (t->s->width == 1)
+        mica_from_f32(t->s->type[k], t->data[k], offset, along, buffer, n);
+    else
+        for (int64_t i = 0; i < n; i++)
+            mica_from_f32(t->s->type[k], t->data[k], offset + i * along, t->across[k],
+                          buffer + i * t->width, t->width);
+}
+
+/* ---- statistics ---- */
+
+void mica_slices_clear(mica_stats_of_slices *st, int64_t width)
+{
+    for (int64_t c = 0; c < width; c++) st->max[c] = -INFINITY, st->sum[c] = 0;
+}
+
+/* Of -inf alone the exponentials are summed about 0: the sum stays 0 and the results become NaN. */
+static float safe(float max)
+{
+    return max == -INFINITY ? 0 : max;
+}
+
+static void raise_max(mica_stats_of_slices *st, int64_t c, float max)
+{
+    if (!(max > st->max[c])) return;
+    if (st->sum[c] != 0) st->sum[c] *= exp((double)st->max[c] - (double)max);
+    st->max[c] = max;
+}
+
+void mica_slices_merge(mica_stats_of_slices *to, const mica_stats_of_slices *from, int64_t width)
+{
+    for (int64_t c = 0; c < width; c++) {
+        double sum = from->sum[c];
+        raise_max(to, c, from->max[c]);
+        if (from->max[c] < to->max[c]) sum *= exp((double)from->max[c] - (double)to->max[c]);
+        to->sum[c] += sum;
+    }
+}
+
+void mica_slices_max(const mica_tile *t, const float *x, int64_t ld, int64_t n,
+                     mica_stats_of_slices *st)
+{
+    float max[MICA_TILE_WIDTH];
+    if (t->s->width == 1) {
+        raise_max(st, 0, mica_row_max(x, n));
+        return;
+    }
+    for (int64_t c = 0; c < t->width; c++) max[c] = -INFINITY;
+    for (int64_t i = 0; i < n; i++) mica_cols_max(x + i * ld, t->width, max);
+    for (int64_t c = 0; c < t->width; c++) raise_max(st, c, max[c]);
+}
+
+void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t n,
+                     mica_stats_of_slices *st, float *e, int64_t eld)
+{
+    if (t->s->width == 1) {
+        st->sum[0] += (double)mica_row_exp_sum(x, safe(st->max[0]), n, e);
+        return;
+    }
+    float max[MICA_TILE_WIDTH], sum[MICA_TILE_WIDTH];
+    for (int64_t c = 0; c < t->width; c++) max[c] = safe(st->max[c]), sum[c] = 0;
+    for (int64_t i = 0; i < n; i++) mica_cols_exp_sum(x + i * ld, max, t->width, e + i * eld, sum);
+    for (int64_t c = 0; c < t->width; c++) st->sum[c] += (double)sum[c];
+}
