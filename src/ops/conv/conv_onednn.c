@@ -198,12 +198,17 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double ms = mica_roofline_ms(&mica_op_conv, desc, device);
     int formats = config->knob[0];
     double copied = formats >= FORMATS_FILTER ? bytes_of(&d->w) : 0;
-    /* measured on Zen 4 and Sapphire Rapids: plain layouts reach a half, plain filters less */
-    double slowness = formats == FORMATS_USER ? 4 : last ? 1.2 : 2.5;
+    bool grouped = d->groups > 1;
+    /* Ratios measured on Zen 4 and Sapphire Rapids: plain layouts reach a half of the rate, a
+     * twentieth with groups; wide depthwise filters have no quick wgrad. */
+    double slowness = last ? 1.2 : grouped ? 30 : 2.5;
+    if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
     if (formats == FORMATS_ALL && !last) {
         slowness = 1.2;
         copied += bytes_of(&d->x) + bytes_of(&d->y);
     }
+    bool wide = d->w.rank == 4 && d->w.dims[2] * d->w.dims[3] > 25;
+    if (d->pass == MICA_CONV_WGRAD && grouped && wide) slowness = 8;
     return slowness * ms + 2 * copied / (device->copy_gbps * 1e6) + 2e-3;
 }
 

@@ -96,6 +96,10 @@ static void step_piece(const work *w, const mica_optim_numbers *n)
     put(w, stepped, p);
     if (!has_master) return;
     const optim_piece *at = w->piece;
+    /* p is the rounding of what the master holds, also where that was rounded itself. */
+    if (p == buffers[0])
+        load_run(w->s->types[stepped], w->args[stepped], at->at[stepped], at->stride[stepped], p,
+                 at->n);
     store_run(w->s->types[MICA_OPTIM_P], w->args[MICA_OPTIM_P], at->at[MICA_OPTIM_P],
               at->stride[MICA_OPTIM_P], p, at->n);
 }
