@@ -110,6 +110,7 @@ cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
     phi += 2 * k.ulps * k.unit;
     /* Each term may lose a subnormal of the accumulator, which another factor then multiplies. */
     double tiny = k.unit < 0x1p-40 ? cli_tiny(MICA_F64) : cli_tiny(MICA_F32);
+    if (k.flushes) tiny = 0x1p-126; /* the smallest normal number of f32 and bf16 */
     return (cli_tolerance){phi, tiny * (double)(k.n_seq + k.n_outer) * c->largest, c->exact};
 }
 

@@ -56,7 +56,10 @@ static mica_status bind(net *n, net_step *s, const char *bindings)
         mica_arg_info info;
         int i = 0;
         while (mica_plan_arg(s->plan, i, &info) == MICA_OK && strcmp(info.name, pair) != 0) i++;
-        if (i >= MICA_MAX_ARGS || info.dir == MICA_UNUSED) abort();
+        if (i >= MICA_MAX_ARGS || info.dir == MICA_UNUSED) {
+            cli_say("%s: no argument %s", s->line, pair);
+            return MICA_INTERNAL;
+        }
         if (!net_buffer(n, buffer, NULL)) {
             mica_status status = add_buffer(n, buffer, mica_tensor_span(&info.tensor, NULL), NULL);
             if (status != MICA_OK) return status;
@@ -186,9 +189,9 @@ static mica_status add_block_backward(net *n, int i, int channels_in, int channe
                  channels));
     snprintf(name, sizeof name, "batch norm %d bwd", i);
     snprintf(bindings, sizeof bindings,
-             "x=c%d scale=scale%d bias=bias%d mean=mean%d rstd=rstd%d dy=dn%d dx=dc%d "
-             "dscale=dscale%d dbias=dbias%d",
-             i, i, i, i, i, i, i, i, i);
+             "x=c%d scale=scale%d mean=mean%d rstd=rstd%d dy=dn%d dx=dc%d dscale=dscale%d "
+             "dbias=dbias%d",
+             i, i, i, i, i, i, i, i);
     TRY(add_step(n, NET_TRAIN, name, bindings,
                  "norm pass=bwd kind=batch x=f32:%dx%dx8x8 scale=f32:%d bias=f32:%d", b, channels,
                  channels, channels));

@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Optimiser steps, in place.
- *   sgd    g += weight_decay p;  m = momentum m + (1 - dampening) g;  p -= lr (nesterov ? g +
- * momentum m : m) adam   g += weight_decay p;  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2)
- * g^2; p -= lr m^ / (sqrt(v^) + eps), m^ = m / (1 - beta1^step), v^ = v / (1 - beta2^step) adamw  p
- * -= lr weight_decay p instead of changing g The first sgd step (step=1) sets m = g, as in PyTorch.
- * step counts from 1. grad_scale multiplies the gradient first (loss scaling). A low-precision
- * parameter may have an f32 master copy: then the master is stepped and p receives its rounding. */
+ * Optimiser steps, in place, as torch.optim.SGD, Adam and AdamW take them. With
+ * g = grad_scale grad (negated with maximize):
+ *
+ *   sgd    g += weight_decay p
+ *          m = momentum m + (1 - dampening) g      at step 1: m = g, the old m is not read
+ *          p -= lr (nesterov ? g + momentum m : m)  without momentum: p -= lr g, there is no m
+ *   adam   g += weight_decay p
+ *          m = beta1 m + (1 - beta1) g
+ *          v = beta2 v + (1 - beta2) g^2
+ *          p -= lr m^ / (sqrt(v^) + eps)            m^ = m / (1 - beta1^step), v^ alike with beta2
+ *   adamw  as adam, but weight_decay stays out of g: p -= lr weight_decay p
+ *
+ * step counts from 1 (a run with less is MICA_INVALID on every engine but "ref"); m and v of adam
+ * begin as zeros. Sums are formed in f32, in f64 if any tensor is f64, and p moves by the m and v
+ * that were formed, not by their roundings to the stored types. A p of f32, f16 or bf16 may have an
+ * f32 master: then the master is stepped, p receives its rounding, and p's old value is not read.
+ */
 #ifndef MICA_OPTIM_H
 #define MICA_OPTIM_H
 
@@ -25,12 +35,12 @@ enum { MICA_OPTIM_LR, MICA_OPTIM_STEP, MICA_OPTIM_GRAD_SCALE };
 typedef struct mica_optim_desc {
     mica_optim_rule rule;
     mica_tensor p;      /* parameters, any shape; read and written */
-    mica_tensor grad;   /* inferred as p */
+    mica_tensor grad;   /* inferred as p; any of the four float types */
     mica_tensor m;      /* inferred: p's shape, f32 (f64 for f64); sgd: only with momentum */
     mica_tensor v;      /* adam and adamw: as m */
     mica_tensor master; /* f32, as p; absent unless given */
-    double momentum;    /* sgd; 0: none */
-    double dampening;   /* sgd */
+    double momentum;    /* sgd; 0: none; nesterov and dampening need it */
+    double dampening;   /* sgd, not with nesterov */
     bool nesterov;      /* sgd */
     double beta1;       /* 0 means 0.9 */
     double beta2;       /* 0 means 0.999 */

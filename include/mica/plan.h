@@ -225,6 +225,7 @@ MICA_API mica_status mica_problem_config(mica_context *context, const mica_probl
 typedef struct mica_contract {
     double unit;     /* unit roundoff of the accumulator */
     bool truncates;  /* rounds toward zero instead of to nearest */
+    bool flushes;    /* subnormal inputs and products count as zero */
     int64_t k_inst;  /* products summed by one instruction; 1 without matrix units */
     int64_t n_seq;   /* sequential additions of a partial sum */
     int64_t n_outer; /* additions that merge partial sums */

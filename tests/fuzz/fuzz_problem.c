@@ -78,9 +78,11 @@ static void check_cpu_plan(const mica_problem *problem, const char *source)
     mica_plan_destroy(plan);
 }
 
-static void check_verdicts(mica_context *context, const mica_problem *problem, const char *source)
+static void check_verdicts(int index, const mica_problem *problem, const char *source)
 {
-    mica_verdict verdict;
+    mica_context *context = device(index);
+    if (!context) return;
+    mica_verdict verdict = {.engine = "none"};
     int engines = 0, willing = 0;
     for (; mica_problem_verdict(context, problem, engines, &verdict) == MICA_OK; engines++) {
         willing += verdict.status == MICA_OK;
@@ -88,6 +90,9 @@ static void check_verdicts(mica_context *context, const mica_problem *problem, c
                 "an engine says yes or no", source);
         require(verdict.status == MICA_OK || verdict.reason[0], "a refusal has a reason", source);
     }
+    if (!willing)
+        fprintf(stderr, "%s: the last of %d engines is %s: %s\n", devices[index], engines,
+                verdict.engine, verdict.reason);
     require(willing > 0, "some engine takes every sound problem", source);
 }
 
@@ -103,8 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status == MICA_OK) {
         check_fixpoint(problem, source);
         check_cpu_plan(problem, source);
-        for (int i = 0; i < DEVICES; i++)
-            if (device(i)) check_verdicts(device(i), problem, source);
+        for (int i = 0; i < DEVICES; i++) check_verdicts(i, problem, source);
         mica_problem_destroy(problem);
     } else {
         require(problem == NULL, "a failed call leaves its result alone", source);

@@ -3,16 +3,17 @@
 #ifndef MICA_CUDA_DEVICE_LAYOUT_H
 #define MICA_CUDA_DEVICE_LAYOUT_H
 
-#define MICA_LAYOUT_RANK 8
+#define MICA_LAYOUT_RANK    8
+#define MICA_LAYOUT_TENSORS 5
 
-/* Dimensions in logical order and the strides of up to four tensors that share them. A host function
+/* Dimensions in logical order and the strides of the tensors that share them. A host function
  * (ops/shared/layout.h) merges dimensions that are contiguous in all of them. */
 typedef struct mica_layout {
     long long count; /* elements */
     int rank;
     int fits_int;    /* count and all offsets are below 2^31: 32-bit division suffices */
     long long dims[MICA_LAYOUT_RANK];
-    long long strides[4][MICA_LAYOUT_RANK];
+    long long strides[MICA_LAYOUT_TENSORS][MICA_LAYOUT_RANK];
 } mica_layout;
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Groups of threads that share a slice of a tensor. Constants from the prologue: THREADS per slice (a
  * power of two), SLICES per block (the block has THREADS * SLICES threads), ALONG (neighbouring
- * threads are neighbours on the axis; else they belong to neighbouring slices). Reductions have a fixed
- * order, and every thread of the group receives the same bits. */
+ * threads are neighbours on the axis; else they belong to neighbouring slices), VECTOR (neighbours on
+ * the axis that a thread loads at once). Reductions have a fixed order, and every thread of the group
+ * receives the same bits. */
 #pragma once
 #include "cuda/device/types.cuh"
 #include "cuda/device/math.cuh"
@@ -32,7 +33,7 @@ template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v
         for (int lane = 1; lane < THREADS && lane < 32; lane *= 2)
             v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
         if constexpr (THREADS > 32) {
-            constexpr int WARPS = THREADS > 32 ? THREADS / 32 : 1; /* the branch is parsed even where it is not taken */
+            constexpr int WARPS = THREADS > 32 ? THREADS / 32 : 1;
             int warp = threadIdx.x / 32;
             __syncthreads(); /* the scratch may still be read from the last time */
             if (threadIdx.x % 32 == 0) scratch[warp] = v;
@@ -65,21 +66,31 @@ template <typename A> struct running {
     A max, sum;
 };
 
-/* One exp per element. +inf gives NaN, as inf - inf does where the maximum is known beforehand. */
-template <typename A> __device__ __forceinline__ void running_add(running<A> &r, A v)
+/* N values at once: one rescaling, and N exponentials that do not wait for each other. */
+template <int N, typename A> __device__ __forceinline__ void running_add(running<A> &r, const A *v)
 {
-    if (v == negative_infinity<A>()) return;
-    A e = exp_of(-abs_of(v - r.max));
-    r.sum = v > r.max ? r.sum * e + ((A)1 + (v - v)) : r.sum + e;
-    r.max = v > r.max ? v : r.max;
+    A max = r.max;
+#pragma unroll
+    for (int k = 0; k < N; k++) max = max_of(max, v[k]);
+    if (max == negative_infinity<A>()) return;
+    r.sum *= exp_of(r.max - max);
+#pragma unroll
+    for (int k = 0; k < N; k++) r.sum += exp_of(v[k] - max);
+    r.max = max;
 }
 
 /* The same for all threads of a slice. A group that saw nothing but -inf has sum 0. */
 template <typename A> __device__ __forceinline__ running<A> running_reduce(running<A> r, A *scratch)
 {
     A max = slice_reduce(r.max, scratch, max_op());
-    A sum = r.sum == (A)0 ? (A)0 : r.sum * exp_of(r.max - max);
+    A sum = r.max == negative_infinity<A>() ? (A)0 : r.sum * exp_of(r.max - max);
     return running<A>{max, slice_reduce(sum, scratch, add_op())};
+}
+
+/* First element of the thread's vector `item`. */
+__device__ __forceinline__ long long position(long long item)
+{
+    return (item * THREADS + thread_in_slice()) * VECTOR;
 }
 
 /* ---- vectors of neighbouring elements ---- */
@@ -115,4 +126,29 @@ __device__ __forceinline__ void store_elements(T *to, bool whole, const A *v)
 #pragma unroll
         for (int k = 0; k < N; k++) to[k] = e.at[k];
     }
+}
+
+/* Maximum and sum over n elements, `along` apart, of which the thread takes its share. total, if not
+ * NULL, receives the sum of the elements. Batches keep several loads in flight. */
+template <typename T, typename A>
+__device__ __forceinline__ running<A> running_read(const T *from, long long n, long long along,
+                                                   bool whole, A *total)
+{
+    constexpr int VALUES = sizeof(A) == 8 ? 8 : 16, BATCH = VECTOR < VALUES ? VALUES / VECTOR : 1;
+    running<A> r = {negative_infinity<A>(), (A)0};
+    for (long long j = 0; position(j) < n; j += BATCH) {
+        A v[BATCH * VECTOR];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            long long i = position(j + b);
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) v[b * VECTOR + k] = negative_infinity<A>();
+            if (i < n) load_elements<T, VECTOR>(from + i * along, whole, v + b * VECTOR);
+            if (total && i < n)
+#pragma unroll
+                for (int k = 0; k < VECTOR; k++) *total += v[b * VECTOR + k];
+        }
+        running_add<BATCH * VECTOR>(r, v);
+    }
+    return r;
 }

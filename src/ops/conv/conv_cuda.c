@@ -8,13 +8,14 @@
 
 #include <stdlib.h>
 
-/* What fills the 256 threads of a block; f64 halves the depth to fit 48 KiB. */
+/* Tiles of 256 threads for many, some and few columns; f64 ones are smaller to fit 48 KiB. */
 typedef struct tile {
     int bm, bn, bk, tm, tn;
 } tile;
-static const tile wide_tile = {64, 64, 16, 4, 4};
-static const tile medium_tile = {128, 32, 16, 4, 4};
-static const tile narrow_tile = {256, 16, 16, 4, 4};
+static const tile tiles[2][3] = {
+    {{64, 64, 16, 4, 4}, {128, 32, 16, 4, 4}, {256, 16, 16, 4, 4}},
+    {{64, 64, 8, 4, 4}, {128, 32, 8, 4, 4}, {128, 16, 16, 4, 2}},
+};
 static const tile wgrad_tile = {32, 32, 32, 2, 2};
 
 enum { BLOCK = 256, WASTE = 8, MAX_GRID = 0x7fffffff };
@@ -99,11 +100,8 @@ static mica_status build_tiles(mica_plan *plan, state *s, mica_text *p)
     mica_conv_args *a = &s->args;
     bool wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
     bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    tile t = wgrad          ? wgrad_tile
-             : a->cols > 32 ? wide_tile
-             : a->cols > 16 ? medium_tile
-                            : narrow_tile;
-    if (mica_conv_tensor(d, s->left)->dtype == MICA_F64) t.bk = wgrad ? t.bk : t.bk / 2;
+    bool f64 = mica_conv_tensor(d, s->left)->dtype == MICA_F64;
+    tile t = wgrad ? wgrad_tile : tiles[f64][a->cols > 32 ? 0 : a->cols > 16 ? 1 : 2];
     const mica_conv_strides *left = dgrad ? &a->g.b : &a->g.a;
     const mica_conv_strides *out = dgrad ? &a->g.a : &a->g.b;
     /* which of the two indices of each operand is the one with neighbours in memory */
@@ -158,7 +156,7 @@ static mica_status build(mica_plan *plan)
         bool empty = s->args.rows * s->args.cols * WASTE < wgrad_tile.bm * wgrad_tile.bn;
         return empty ? build_wgrad(plan, s, &p) : build_tiles(plan, s, &p);
     }
-    bool empty = s->args.cols * WASTE < narrow_tile.bn;
+    bool empty = s->args.cols * WASTE < tiles[0][2].bn;
     return empty ? build_direct(plan, s, &p) : build_tiles(plan, s, &p);
 }
 

@@ -198,21 +198,28 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double ms = mica_roofline_ms(&mica_op_conv, desc, device);
     int formats = config->knob[0];
     double copied = formats >= FORMATS_FILTER ? bytes_of(&d->w) : 0;
-    /* measured on Zen 4 and Sapphire Rapids: plain layouts reach a half, plain filters less */
-    double slowness = formats == FORMATS_USER ? 4 : last ? 1.2 : 2.5;
+    bool grouped = d->groups > 1;
+    /* Ratios measured on Zen 4 and Sapphire Rapids: plain layouts reach a half of the rate, a
+     * twentieth with groups; wide depthwise filters have no quick wgrad. */
+    double slowness = last ? 1.2 : grouped ? 30 : 2.5;
+    if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
     if (formats == FORMATS_ALL && !last) {
         slowness = 1.2;
         copied += bytes_of(&d->x) + bytes_of(&d->y);
     }
+    bool wide = d->w.rank == 4 && d->w.dims[2] * d->w.dims[3] > 25;
+    if (d->pass == MICA_CONV_WGRAD && grouped && wide) slowness = 8;
     return slowness * ms + 2 * copied / (device->copy_gbps * 1e6) + 2e-3;
 }
 
-/* bf16 products are summed in pairs by one instruction. */
+/* The instructions that sum bf16 products in pairs take subnormal numbers for zeros. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)config;
     const mica_conv_desc *d = desc;
-    if (d->w.dtype == MICA_BF16) c->k_inst = 2;
+    if (d->x.dtype != MICA_BF16 && d->y.dtype != MICA_BF16) return;
+    c->k_inst = 2;
+    c->flushes = true;
 }
 
 static mica_status build(mica_plan *plan)

@@ -158,7 +158,7 @@ static void forward_tile(const state *s, const mica_tile *t, partial *p)
     double total[MICA_TILE_WIDTH] = {0};
     read_tile(t, &st, s->smoothing > 0 ? total : NULL);
     for (int64_t c = 0; c < t->width; c++) {
-        row r = {(double)st.max[c], log(st.sum[c]), total[c]};
+        row r = {(double)st.max[c], (double)logf((float)st.sum[c]), total[c]};
         forward_row(s, t, c, &r, p);
     }
 }
@@ -198,19 +198,19 @@ static void write_chunk(const mica_tile *t, const mica_stats_of_slices *st, cons
                         const float *x, int64_t ld, int64_t from, int64_t n, float *dx,
                         int64_t dxld)
 {
+    int64_t step = t->s->width == 1 ? 1 : dxld;
     if (t->s->width == 1)
         mica_row_exp(x, st->max[0], f->scale[0], f->bias[0], n, dx);
     else
         for (int64_t i = 0; i < n; i++)
             mica_cols_exp(x + i * ld, st->max, f->scale, f->bias, t->width, dx + i * dxld);
     for (int64_t c = 0; c < t->width; c++) {
-        int64_t i = f->label[c] - from;
-        if (f->label[c] >= from && i < n) dx[i * (t->s->width == 1 ? 1 : dxld) + c] += f->shift[c];
+        if (f->label[c] < from || f->label[c] - from >= n) continue;
+        dx[(f->label[c] - from) * step + c] += f->shift[c];
     }
     /* Not a product with zero: what is ignored may hold NaN. */
     for (int64_t c = 0; f->any_ignored && c < t->width; c++)
-        for (int64_t i = 0; f->ignored[c] && i < n; i++)
-            dx[i * (t->s->width == 1 ? 1 : dxld) + c] = 0;
+        for (int64_t i = 0; f->ignored[c] && i < n; i++) dx[i * step + c] = 0;
 }
 
 static void backward_tile(const state *s, const mica_tile *t, double by)
@@ -238,9 +238,10 @@ static row wide_row(const state *s, const mica_tile *t)
     row r = {.max = -INFINITY};
     double sum = 0;
     for (int64_t c = 0; c < n; c++) r.max = fmax(r.max, s->load_x(t->data[X], at + c * step));
+    double about = r.max == -INFINITY ? 0 : r.max;
     for (int64_t c = 0; c < n; c++) {
         double v = s->load_x(t->data[X], at + c * step);
-        sum += exp(v - r.max);
+        sum += exp(v - about);
         r.total += v;
     }
     r.log_sum = log(sum);

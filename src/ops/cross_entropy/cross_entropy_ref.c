@@ -63,9 +63,10 @@ static row row_at(const mica_cross_entropy_desc *d, const mica_view *args, int64
     r.by = 1 / growth(r.classes);
     r.max = -INFINITY;
     for (int64_t c = 0; c < r.classes; c++) r.max = fmax(r.max, logit(&r, c));
-    double sum = 0;
+    /* Of -inf alone, and of nothing, the logarithm of the sum is -inf. */
+    double sum = 0, about = r.max == -INFINITY ? 0 : r.max;
     for (int64_t c = 0; c < r.classes; c++) {
-        double v = logit(&r, c) - r.max, e = exp(v);
+        double v = logit(&r, c) - about, e = exp(v);
         sum += e;
         r.spread += e > 0 ? e * fabs(v) : 0;
     }
@@ -76,7 +77,6 @@ static row row_at(const mica_cross_entropy_desc *d, const mica_view *args, int64
 
 static value row_lse(const row *r)
 {
-    if (r->classes == 0) return (value){-INFINITY, 0};
     return (value){r->max + r->log_sum, 1 + (fabs(r->max) + r->log_sum + r->spread) * r->by};
 }
 

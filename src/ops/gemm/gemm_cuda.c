@@ -39,11 +39,20 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return mica_refuse(why, "the device is sm_%d, kernels start at sm_80", device->arch);
 }
 
+/* Tiles more than half of which would always be empty are left out. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
-    (void)desc, (void)device;
-    for (int i = 0; i < CHOICES; i++) out[i] = choices[i].config;
-    return CHOICES;
+    (void)device;
+    gemm_shape s;
+    gemm_shape_make(desc, &s);
+    int count = 0;
+    for (int i = 0; i < CHOICES; i++) {
+        long long m = choices[i].config.knob[KNOB_TILE_M], n = choices[i].config.knob[KNOB_TILE_N];
+        bool small = m == 64 && n == 64, skinny = m == 16 || n == 16;
+        bool full = 2 * s.m > m && 2 * s.n > n, narrow = m == 16 ? s.m <= 32 : s.n <= 32;
+        if (small || (skinny ? narrow : full)) out[count++] = choices[i].config;
+    }
+    return count;
 }
 
 static int64_t tiles_of(const gemm_shape *s, const mica_config *c)

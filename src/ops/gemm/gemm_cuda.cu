@@ -18,8 +18,9 @@ constexpr int GROUP_M = MICRO_M < 4 ? MICRO_M : 4, GROUP_N = MICRO_N < 4 ? MICRO
 constexpr int PAD = 16 / (int)sizeof(held_t);
 constexpr int PITCH_A = TILE_M + PAD, PITCH_B = TILE_N + PAD;
 constexpr int LOADS_A = TILE_M * TILE_K / THREADS, LOADS_B = TILE_N * TILE_K / THREADS;
-/* Two blocks hide each other's barriers; large pieces of 64-bit sums need the registers of both. */
-constexpr int RESIDENT = sizeof(sum_t) == 4 || MICRO_M * MICRO_N <= 4 ? 2 : 1;
+/* Two blocks hide each other's barriers; large pieces of 64-bit sums, or beside conversions from 8
+ * bits, need the registers of both. */
+constexpr int RESIDENT = MICRO_M * MICRO_N <= 4 || (sizeof(sum_t) == 4 && sizeof(a_t) > 1) ? 2 : 1;
 constexpr int RASTER = 8; /* tiles along M that are computed together: they share columns of b in L2 */
 
 static_assert(TILE_M % MICRO_M == 0 && TILE_N % MICRO_N == 0, "pieces fill the tile");

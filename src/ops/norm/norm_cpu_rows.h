@@ -6,7 +6,11 @@
 
 #define INLINE __attribute__((always_inline)) static inline
 /* Equal addresses in and out are the only overlap there is. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
 #define INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 typedef struct operand {
     const real *at;

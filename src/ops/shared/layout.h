@@ -6,7 +6,7 @@
 #include "base/tensor.h"
 #include "cuda/device/layout.h"
 
-/* Describes n <= 4 tensors of equal dims (0-stride dims allowed). Sizes 1 vanish, dimensions are
+/* Describes n <= MICA_LAYOUT_TENSORS tensors of equal dims (0-stride dims allowed). Sizes 1 vanish, dimensions are
  * sorted so that the last is the one with the smallest strides of the first tensor, and neighbours
  * that are contiguous in all tensors merge: packed tensors become one dimension. The order of
  * elements is then no longer the logical one: only for work in which each element stands alone. */

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { BLOCK = 128, MOST_THREADS = 1024, MOST_STRIDED_THREADS = 32, VECTOR_BYTES = 16 };
+enum { BLOCK = 128, MOST_THREADS = 512, MOST_STRIDED_THREADS = 16, VECTOR_BYTES = 16 };
 
 static int power_of_two_from(int64_t least, int most)
 {
@@ -46,7 +46,7 @@ void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, con
     s->along = axis_is_closer(outer, along, count);
     s->vector = s->along ? choose_vector(outer, n, along, bytes, count) : 1;
     int64_t vectors = (n + s->vector - 1) / s->vector;
-    int64_t most_items = keep / s->vector;
+    int64_t most_items = (s->along ? keep : keep / 2) / s->vector;
     /* Along the axis whole warps read together and four vectors each keep them busy; else a thread
      * alone with its slice already reads beside its neighbours. */
     int64_t few = s->along ? 4 : most_items;
@@ -54,11 +54,11 @@ void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, con
     s->threads = power_of_two_from((vectors + few - 1) / few,
                                    s->along ? MOST_THREADS : MOST_STRIDED_THREADS);
     if (s->along && s->threads < 32) s->threads = power_of_two_from(vectors, 32);
+    s->slices = s->threads < BLOCK ? BLOCK / s->threads : 1;
+    if (!s->along && s->slices < 32) s->slices = 32;
     int64_t items = (vectors + s->threads - 1) / s->threads;
     /* Rounded up to a power of two, so that shapes share kernels. */
     s->items = items <= most_items ? power_of_two_from(items, (int)most_items) : 0;
-    s->slices = s->threads < BLOCK ? BLOCK / s->threads : 1;
-    if (!s->along && s->slices < 32) s->slices = 32;
 }
 
 void mica_slices_prologue(mica_text *prologue, const mica_slices *s)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "cuda": a group of 1 to 1024 threads per slice. A slice that fits the group's registers is
+ * Engine "cuda": a group of 1 to 512 threads per slice. A slice that fits the group's registers is
  * read once, a longer one twice (maximum and sum are formed together). Memory-bound where the axis
  * or its neighbour is contiguous; correct for any strides and types. */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_args.h"
 #include "ops/shared/slices.h"
 
-/* Values a thread keeps in registers (a backward pass keeps two tensors). */
+/* Values a thread keeps in registers without spills (a backward pass keeps two tensors). */
 enum { KEEP_FORWARD = 32, KEEP_BACKWARD = 16 };
 
 typedef struct state {
@@ -57,7 +57,7 @@ static mica_status build(mica_plan *plan)
     int bytes[3];
     for (int t = 0; t < o.count; t++) bytes[t] = mica_dtype_bits(o.tensor[t]->dtype) / 8;
     int keep = d->pass == MICA_SOFTMAX_FWD ? KEEP_FORWARD : KEEP_BACKWARD;
-    if (mica_softmax_is_wide(&o)) keep /= 2;
+    if (mica_softmax_is_wide(&o)) keep /= 2; /* an f64 takes two registers */
     mica_slices slices;
     mica_slices_choose(&slices, &shape.outer, shape.n, shape.axis_stride, bytes, o.count, keep);
     s->args.outer = shape.outer;

@@ -35,12 +35,6 @@ __device__ __forceinline__ slice find_slice(const mica_softmax_args &args, long 
     return s;
 }
 
-/* First element of the thread's vector `item`. */
-__device__ __forceinline__ long long position(long long item)
-{
-    return (item * THREADS + thread_in_slice()) * VECTOR;
-}
-
 __device__ __forceinline__ void read_a(const slice &s, long long i, acc_t *v)
 {
     load_elements<a_t, VECTOR>(s.a + i * s.along[0], s.whole, v);
@@ -96,13 +90,7 @@ __device__ __forceinline__ void forward_kept(const slice &s, acc_t *scratch)
 
 __device__ __forceinline__ void forward_long(const slice &s, acc_t *scratch)
 {
-    running<acc_t> r = {negative_infinity<acc_t>(), (acc_t)0};
-    for (long long j = 0; position(j) < s.n; j++) {
-        acc_t v[VECTOR];
-        read_a(s, position(j), v);
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) running_add(r, v[k]);
-    }
+    running<acc_t> r = running_read<a_t, acc_t>(s.a, s.n, s.along[0], s.whole, nullptr);
     r = running_reduce(r, scratch);
     acc_t by = LOG ? log_of(r.sum) : (acc_t)1 / r.sum;
     for (long long j = 0; position(j) < s.n; j++) {

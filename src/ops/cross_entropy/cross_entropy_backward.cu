@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Gradient of the logits. Constants: those of cuda/device/slices.cuh, ITEMS (vectors a thread keeps in
+ * registers; 0: rows are too long, and are read twice), REDUCTION with MEAN, SUM, NONE, IGNORE, COUNT:
+ * where a mean's number of rows comes from (ALL_ROWS, PARTIALS of another kernel, or each block counts
+ * them itself: OWN). Types x_t, label_t, dloss_t, dx_t, acc_t. */
+#include "cuda/device/slices.cuh"
+#include "ops/cross_entropy/cross_entropy.cuh"
+
+constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
+
+__device__ __forceinline__ long long counted_rows(const mica_cross_entropy_args &args, long long *scratch)
+{
+    if constexpr (REDUCTION != MEAN || COUNT == ALL_ROWS) return args.rows.count;
+    long long counted = 0;
+    if constexpr (COUNT == OWN) counted = count_rows(args, threadIdx.x, blockDim.x);
+    if constexpr (COUNT == PARTIALS)
+        for (int i = threadIdx.x; i < args.partials; i += blockDim.x) counted += args.partial[i].counted;
+    return block_sum(counted, scratch);
+}
+
+/* A row and what its gradient is made of: dx = scale exp(x - max) + bias, less `label_share` at the
+ * label. */
+struct row {
+    const x_t *x;
+    dx_t *dx;
+    long long n, label; /* n is 0 past the last row */
+    bool ignored;
+    acc_t gradient, bias, label_share;
+};
+
+__device__ __forceinline__ row find_row(const mica_cross_entropy_args &args, long long index, double counted)
+{
+    row r = {};
+    if (index >= args.rows.count) return r;
+    long long at[4];
+    layout_offsets<4>(args.rows, index, at);
+    r.x = (const x_t *)args.x + at[0];
+    r.dx = (dx_t *)args.dx + at[3];
+    r.n = args.classes;
+    r.label = label_at(args, at[1]);
+    r.ignored = is_ignored(args, r.label);
+    r.gradient = widen<acc_t>(((const dloss_t *)args.dloss)[at[2]]);
+    if constexpr (REDUCTION == MEAN) r.gradient /= (acc_t)counted;
+    if (!r.ignored && (r.label < 0 || r.label >= r.n)) r.gradient = (acc_t)NAN_F;
+    r.bias = -r.gradient * (acc_t)(args.smoothing / (double)args.classes);
+    r.label_share = r.gradient * (acc_t)(1 - args.smoothing);
+    return r;
+}
+
+/* v: exp(x - max) */
+__device__ __forceinline__ void write(const mica_cross_entropy_args &args, const row &r, long long i,
+                                      acc_t *v, acc_t scale)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        acc_t dx = scale * v[k] + r.bias;
+        if (i + k == r.label) dx -= r.label_share;
+        v[k] = r.ignored ? (acc_t)0 : dx;
+    }
+    store_elements<dx_t, VECTOR>(r.dx + i * args.dx_along, args.whole, v);
+}
+
+__device__ __forceinline__ void backward_kept(const mica_cross_entropy_args &args, const row &r, acc_t *scratch)
+{
+    acc_t v[KEPT][VECTOR], max = negative_infinity<acc_t>(), sum = 0;
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) {
+        long long i = position(j);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) v[j][k] = negative_infinity<acc_t>();
+        if (i < r.n) load_elements<x_t, VECTOR>(r.x + i * args.x_along, args.whole, v[j]);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) max = max_of(max, v[j][k]);
+    }
+    max = slice_reduce(max, scratch, max_op());
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            v[j][k] = exp_of(v[j][k] - max);
+            sum += v[j][k];
+        }
+    acc_t scale = r.gradient / slice_reduce(sum, scratch, add_op());
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        if (position(j) < r.n) write(args, r, position(j), v[j], scale);
+}
+
+__device__ __forceinline__ void backward_long(const mica_cross_entropy_args &args, const row &r, acc_t *scratch)
+{
+    running<acc_t> seen = running_read<x_t, acc_t>(r.x, r.n, args.x_along, args.whole, nullptr);
+    seen = running_reduce(seen, scratch);
+    acc_t scale = r.gradient / seen.sum;
+    for (long long j = 0; position(j) < r.n; j++) {
+        acc_t v[VECTOR];
+        load_elements<x_t, VECTOR>(r.x + position(j) * args.x_along, args.whole, v);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) v[k] = exp_of(v[k] - seen.max);
+        write(args, r, position(j), v, scale);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES)
+    cross_entropy_backward(const mica_cross_entropy_args args)
+{
+    __shared__ acc_t scratch[SLICE_SCRATCH];
+    __shared__ long long counts[32];
+    double counted = (double)counted_rows(args, counts);
+    for (long long first = (long long)blockIdx.x * SLICES; first < args.rows.count;
+         first += (long long)gridDim.x * SLICES) {
+        row r = find_row(args, first + slice_in_block(), counted);
+        if constexpr (ITEMS > 0) backward_kept(args, r, scratch);
+        else backward_long(args, r, scratch);
+    }
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda": a group of 1 to 512 threads per row (ops/shared/slices.h). The forward pass reads
+ * the logits once; sums over rows are partial sums by block in a fixed grid, finished by one block.
+ * The backward pass keeps a row in registers if it fits, else reads it twice. Any strides and
+ * types. Configs: `blocks` that share a sum over rows; with 1 no workspace is needed, and a mean's
+ * gradient counts the rows in every block. */
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/cross_entropy/cross_entropy_args.h"
+#include "ops/shared/slices.h"
+
+#include <string.h>
+
+enum {
+    KEEP = 32,
+    COUNT_BLOCK = 256,
+    REDUCE_BLOCK = 256,
+    BLOCKS_PER_UNIT = 8,
+    MOST_COUNT_BLOCKS = 256
+};
+enum { KNOB_BLOCKS };
+static const char *const knobs[] = {"blocks", NULL};
+
+typedef struct state {
+    mica_kernel *main, *second; /* second: reduce (fwd, after main) or count (bwd, before it) */
+    mica_grid grid, second_grid;
+    mica_cross_entropy_args args;
+    size_t partial; /* of the workspace, if there are partials */
+    int x_bytes, dx_bytes;
+    bool forward;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)desc, (void)device, (void)why;
+    return MICA_OK;
+}
+
+/* Whether something is summed over rows at all. */
+static bool shares_rows(const mica_cross_entropy_desc *d)
+{
+    if (d->pass == MICA_CROSS_ENTROPY_FWD) return d->reduction != MICA_REDUCE_NONE;
+    return d->reduction == MICA_REDUCE_MEAN && d->ignore;
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *list)
+{
+    int count = 0;
+    if (shares_rows(desc)) list[count++].knob[KNOB_BLOCKS] = device->units * BLOCKS_PER_UNIT;
+    list[count++].knob[KNOB_BLOCKS] = 1;
+    return count;
+}
+
+/* Without partial sums a single block does the forward pass, and every block counts all rows. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    double ms = 1.5 * mica_roofline_ms(&mica_op_cross_entropy, desc, device) + 3e-3;
+    if (!shares_rows(desc)) return ms;
+    return config->knob[KNOB_BLOCKS] > 1 ? ms + 3e-3 : ms * device->units;
+}
+
+/* ---- kernels ---- */
+
+static void add_common(mica_text *p, const mica_cross_entropy_desc *d)
+{
+    mica_prologue_int(p, "MEAN", MICA_REDUCE_MEAN);
+    mica_prologue_int(p, "SUM", MICA_REDUCE_SUM);
+    mica_prologue_int(p, "NONE", MICA_REDUCE_NONE);
+    mica_prologue_int(p, "REDUCTION", d->reduction);
+    mica_prologue_int(p, "IGNORE", d->ignore);
+    mica_prologue_type(p, "x_t", d->x.dtype);
+    mica_prologue_type(p, "label_t", d->labels.dtype);
+    mica_prologue_type(p, "acc_t", mica_cross_entropy_is_wide(d) ? MICA_F64 : MICA_F32);
+}
+
+static mica_status add_forward(mica_plan *plan, const mica_slices *slices, state *s)
+{
+    const mica_cross_entropy_desc *d = plan->desc;
+    char buffer[1024] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    add_common(&p, d);
+    mica_slices_prologue(&p, slices);
+    mica_prologue_int(&p, "SMOOTH", d->smoothing > 0);
+    mica_prologue_int(&p, "DIRECT", s->args.partials == 0);
+    mica_prologue_type(&p, "loss_t", d->loss.dtype);
+    mica_prologue_type(&p, "lse_t", mica_tensor_given(&d->lse) ? d->lse.dtype : MICA_F32);
+    mica_kernel_spec spec = {"ops/cross_entropy/cross_entropy_forward.cu", "cross_entropy_forward",
+                             buffer, 0};
+    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->main));
+    if (s->args.partials == 0) return MICA_OK;
+    char reduce[512] = "";
+    p = (mica_text){reduce, sizeof reduce, 0};
+    mica_prologue_int(&p, "BLOCK", REDUCE_BLOCK);
+    mica_prologue_int(&p, "MEAN", MICA_REDUCE_MEAN);
+    mica_prologue_int(&p, "REDUCTION", d->reduction);
+    mica_prologue_type(&p, "loss_t", d->loss.dtype);
+    s->second_grid = (mica_grid){.grid = {1}, .block = {REDUCE_BLOCK}};
+    spec = (mica_kernel_spec){"ops/cross_entropy/cross_entropy_reduce.cu", "cross_entropy_reduce",
+                              reduce, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->second);
+}
+
+static mica_status add_backward(mica_plan *plan, const mica_slices *slices, state *s)
+{
+    enum { ALL_ROWS, PARTIALS, OWN };
+    const mica_cross_entropy_desc *d = plan->desc;
+    char buffer[1024] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    add_common(&p, d);
+    mica_slices_prologue(&p, slices);
+    mica_prologue_int(&p, "ALL_ROWS", ALL_ROWS);
+    mica_prologue_int(&p, "PARTIALS", PARTIALS);
+    mica_prologue_int(&p, "OWN", OWN);
+    mica_prologue_int(&p, "COUNT", !shares_rows(d) ? ALL_ROWS : s->args.partials ? PARTIALS : OWN);
+    mica_prologue_type(&p, "dloss_t", d->dloss.dtype);
+    mica_prologue_type(&p, "dx_t", d->dx.dtype);
+    mica_kernel_spec spec = {"ops/cross_entropy/cross_entropy_backward.cu",
+                             "cross_entropy_backward", buffer, 0};
+    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->main));
+    if (s->args.partials == 0) return MICA_OK;
+    char count[256] = "";
+    p = (mica_text){count, sizeof count, 0};
+    mica_prologue_int(&p, "BLOCK", COUNT_BLOCK);
+    mica_prologue_int(&p, "IGNORE", d->ignore);
+    mica_prologue_type(&p, "label_t", d->labels.dtype);
+    s->second_grid = (mica_grid){.grid = {(unsigned)s->args.partials}, .block = {COUNT_BLOCK}};
+    spec = (mica_kernel_spec){"ops/cross_entropy/cross_entropy_count.cu", "cross_entropy_count",
+                              count, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->second);
+}
+
+/* ---- planning ---- */
+
+/* Grid of the main kernel, and how many partial sums or counts go through the workspace. */
+static void choose_grid(state *s, const mica_cross_entropy_desc *d, const mica_slices *slices,
+                        int blocks, int units)
+{
+    s->grid = mica_slices_grid(slices, s->args.rows.count);
+    int64_t needed = s->grid.grid[0];
+    if (!shares_rows(d)) return;
+    if (s->forward) {
+        s->grid.grid[0] = (unsigned)(needed < blocks ? needed : blocks);
+        if (s->grid.grid[0] == 0)
+            s->grid.grid[0] = 1; /* no rows: the loss is written all the same */
+        s->args.partials = s->grid.grid[0] > 1 ? (int)s->grid.grid[0] : 0;
+    } else if (blocks > 1) {
+        int64_t count = (s->args.rows.count + COUNT_BLOCK - 1) / COUNT_BLOCK;
+        s->args.partials = (int)(count < MOST_COUNT_BLOCKS ? count : MOST_COUNT_BLOCKS);
+    } else {
+        /* Each block counts: few blocks, with many rows each. */
+        int64_t most = (int64_t)units * BLOCKS_PER_UNIT / 2;
+        if (needed > most) s->grid.grid[0] = (unsigned)most;
+    }
+}
+
+static void fill_args(const mica_cross_entropy_desc *d, const mica_cross_entropy_rows *rows,
+                      mica_cross_entropy_args *args)
+{
+    args->rows = rows->layout;
+    args->classes = rows->classes;
+    args->x_along = rows->x_stride;
+    args->dx_along = rows->dx_stride;
+    args->ignore_index = d->ignore_index;
+    args->smoothing = d->smoothing;
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_cross_entropy_desc *d = plan->desc;
+    mica_cross_entropy_rows rows;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_cross_entropy_rows_make(&rows, d);
+    fill_args(d, &rows, &s->args);
+    s->forward = d->pass == MICA_CROSS_ENTROPY_FWD;
+    bool wide = mica_cross_entropy_is_wide(d);
+    /* Groups are chosen for the logits and, backward, their gradient. */
+    mica_layout sliced = rows.layout;
+    memcpy(sliced.strides[1], rows.layout.strides[3], sizeof sliced.strides[1]);
+    const int64_t along[] = {rows.x_stride, rows.dx_stride};
+    const int bytes[] = {mica_dtype_bits(d->x.dtype) / 8,
+                         s->forward ? 0 : mica_dtype_bits(d->dx.dtype) / 8};
+    mica_slices slices;
+    mica_slices_choose(&slices, &sliced, rows.classes, along, bytes, s->forward ? 1 : 2,
+                       wide ? KEEP / 2 : KEEP);
+    if (s->forward) slices.items = 0;
+    s->x_bytes = bytes[0] * slices.vector;
+    s->dx_bytes = bytes[1] * slices.vector;
+    choose_grid(s, d, &slices, plan->config.knob[KNOB_BLOCKS], plan->device.units);
+    MICA_TRY(s->forward ? add_forward(plan, &slices, s) : add_backward(plan, &slices, s));
+    if (s->args.partials == 0) return MICA_OK;
+    return mica_book(plan, s->forward ? "partial sums" : "partial counts",
+                     (size_t)s->args.partials * sizeof *s->args.partial, &s->partial);
+}
+
+/* ---- running ---- */
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    mica_cross_entropy_args args = s->args;
+    args.x = r->args[MICA_CROSS_ENTROPY_X];
+    args.labels = r->args[MICA_CROSS_ENTROPY_LABELS];
+    args.loss = r->args[MICA_CROSS_ENTROPY_LOSS];
+    args.lse = mica_tensor_given(&((const mica_cross_entropy_desc *)plan->desc)->lse)
+                   ? r->args[MICA_CROSS_ENTROPY_LSE]
+                   : NULL;
+    args.dloss = r->args[MICA_CROSS_ENTROPY_DLOSS];
+    args.dx = r->args[MICA_CROSS_ENTROPY_DX];
+    args.whole = (uintptr_t)args.x % (uintptr_t)s->x_bytes == 0;
+    if (!s->forward) args.whole &= (uintptr_t)args.dx % (uintptr_t)s->dx_bytes == 0;
+    if (s->second) args.partial = mica_at(r, s->partial);
+    if (s->second && !s->forward)
+        MICA_TRY(mica_kernel_launch(s->second, &s->second_grid, r->stream, &args));
+    MICA_TRY(mica_kernel_launch(s->main, &s->grid, r->stream, &args));
+    if (s->second && s->forward)
+        return mica_kernel_launch(s->second, &s->second_grid, r->stream, &args);
+    return MICA_OK;
+}
+
+const mica_engine mica_cross_entropy_cuda = {.name = "cuda",
+                                             .cuda = true,
+                                             .knobs = knobs,
+                                             .accepts = accepts,
+                                             .configs = configs,
+                                             .predict = predict,
+                                             .build = build,
+                                             .run = run};

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Losses of rows, read once. Constants: those of cuda/device/slices.cuh, REDUCTION (mean, sum, none as
+ * the enumeration MEAN, SUM, NONE), SMOOTH, IGNORE, DIRECT (the only block writes the loss itself; else
+ * each leaves a partial sum). Types x_t, label_t, loss_t, lse_t, acc_t. Sums over rows are in double. */
+#include "cuda/device/slices.cuh"
+#include "ops/cross_entropy/cross_entropy.cuh"
+
+/* What the first thread of a slice makes of its row. */
+__device__ __forceinline__ acc_t row_loss(const mica_cross_entropy_args &args, const long long *at,
+                                          const running<acc_t> &r, acc_t log_sum, acc_t total,
+                                          bool &ignored)
+{
+    long long label = label_at(args, at[1]);
+    ignored = is_ignored(args, label);
+    if (ignored) return (acc_t)0;
+    if (label < 0 || label >= args.classes) return (acc_t)NAN_F;
+    acc_t smoothing = (acc_t)args.smoothing;
+    acc_t logit = widen<acc_t>(((const x_t *)args.x)[at[0] + label * args.x_along]);
+    acc_t loss = log_sum - (acc_t)(1 - args.smoothing) * (logit - r.max);
+    if constexpr (SMOOTH) loss += smoothing * (r.max - total / (acc_t)args.classes);
+    return loss;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES)
+    cross_entropy_forward(const mica_cross_entropy_args args)
+{
+    __shared__ acc_t scratch[SLICE_SCRATCH];
+    __shared__ mica_cross_entropy_partial shares[SLICES];
+    mica_cross_entropy_partial mine = {0, 0};
+    for (long long first = (long long)blockIdx.x * SLICES; first < args.rows.count;
+         first += (long long)gridDim.x * SLICES) {
+        long long index = first + slice_in_block(), at[4] = {0, 0, 0, 0};
+        bool inside = index < args.rows.count;
+        if (inside) layout_offsets<4>(args.rows, index, at);
+        const x_t *x = (const x_t *)args.x + at[0];
+        acc_t total = 0;
+        running<acc_t> r = running_read<x_t, acc_t>(x, inside ? args.classes : 0, args.x_along,
+                                                    args.whole, SMOOTH ? &total : nullptr);
+        r = running_reduce(r, scratch);
+        if constexpr (SMOOTH) total = slice_reduce(total, scratch, add_op());
+        if (!inside || thread_in_slice() != 0) continue;
+        bool ignored;
+        acc_t log_sum = log_of(r.sum), loss = row_loss(args, at, r, log_sum, total, ignored);
+        mine.sum += (double)loss;
+        mine.counted += !ignored;
+        if constexpr (REDUCTION == NONE) ((loss_t *)args.loss)[at[2]] = narrow<loss_t>(loss);
+        if (args.lse) ((lse_t *)args.lse)[at[3]] = narrow<lse_t>(r.max + log_sum);
+    }
+    if constexpr (REDUCTION == NONE) return;
+    __syncthreads();
+    if (thread_in_slice() == 0) shares[slice_in_block()] = mine;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int s = 1; s < SLICES; s++) {
+        mine.sum += shares[s].sum;
+        mine.counted += shares[s].counted;
+    }
+    if constexpr (DIRECT)
+        *(loss_t *)args.loss = narrow<loss_t>(REDUCTION == MEAN ? mine.sum / (double)mine.counted : mine.sum);
+    else
+        args.partial[blockIdx.x] = mine;
+}

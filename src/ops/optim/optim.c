@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Optimiser steps: tables, inference, checks, the numbers of a step. */
+#include "ops/optim/optim.h"
+#include "ops/shared/layout.h"
+
+#include <math.h>
+
+static const char *const rules[] = {"sgd", "adam", "adamw", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_optim_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(rule, ENUM, .spellings = rules, .doc = "how the parameters move"),
+    FIELD(p, TENSOR, .doc = "parameters, stepped in place"),
+    FIELD(grad, TENSOR, .doc = "gradient"),
+    FIELD(m, TENSOR, .doc = "first moment (sgd: momentum buffer), f32 unless given"),
+    FIELD(v, TENSOR, .doc = "adam, adamw: second moment, f32 unless given"),
+    FIELD(master, TENSOR, .doc = "f32 copy of p that is stepped in its place"),
+    FIELD(momentum, F64, .doc = "sgd: share of the old m that is kept"),
+    FIELD(dampening, F64, .doc = "sgd: share of the gradient kept out of m"),
+    FIELD(nesterov, FLAG, .doc = "sgd: step along g + momentum m"),
+    FIELD(beta1, F64, .def = 0.9, .doc = "adam, adamw: share of the old m that is kept"),
+    FIELD(beta2, F64, .def = 0.999, .doc = "adam, adamw: share of the old v that is kept"),
+    FIELD(eps, F64, .def = 1e-8, .doc = "adam, adamw: added to sqrt(v)"),
+    FIELD(weight_decay, F64, .doc = "added to the gradient as weight_decay p; adamw: apart"),
+    FIELD(maximize, FLAG, .doc = "ascend instead of descend"),
+};
+
+#define ARG(member, direction)                                                                     \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_optim_desc, member), .dir = {direction},          \
+    }
+static const mica_arg args[] = {
+    [MICA_OPTIM_P] = ARG(p, MICA_INOUT),           [MICA_OPTIM_GRAD] = ARG(grad, MICA_IN),
+    [MICA_OPTIM_M] = ARG(m, MICA_INOUT),           [MICA_OPTIM_V] = ARG(v, MICA_INOUT),
+    [MICA_OPTIM_MASTER] = ARG(master, MICA_INOUT),
+};
+
+static const mica_scalar scalars[] = {[MICA_OPTIM_LR] = {"lr", 1e-3},
+                                      [MICA_OPTIM_STEP] = {"step", 1},
+                                      [MICA_OPTIM_GRAD_SCALE] = {"grad_scale", 1}};
+
+const mica_tensor *mica_optim_tensor(const mica_optim_desc *d, int arg)
+{
+    return (const mica_tensor *)((const char *)d + args[arg].tensor);
+}
+
+/* ---- inference and checks ---- */
+
+static void infer_like(mica_tensor *t, const mica_tensor *p, mica_dtype dtype)
+{
+    if (mica_tensor_given(t)) return;
+    *t = *p;
+    t->dtype = dtype;
+    mica_tensor_strides_like(t, p);
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_optim_desc *d = desc;
+    if (!mica_tensor_given(&d->p)) return mica_invalid(why, "p is needed");
+    mica_dtype state = d->p.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
+    bool sgd = d->rule == MICA_OPTIM_SGD;
+    infer_like(&d->grad, &d->p, d->p.dtype);
+    if (sgd) {
+        d->v = (mica_tensor){0};
+        d->beta1 = d->beta2 = d->eps = 0;
+    } else {
+        infer_like(&d->v, &d->p, state);
+    }
+    if (sgd && d->momentum == 0)
+        d->m = (mica_tensor){0};
+    else
+        infer_like(&d->m, &d->p, state);
+    return MICA_OK;
+}
+
+static mica_status check_tensor(const mica_optim_desc *d, int arg, mica_why *why)
+{
+    const mica_tensor *t = mica_optim_tensor(d, arg);
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (!mica_dtype_is_common(t->dtype))
+        return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", args[arg].name,
+                            mica_dtype_name(t->dtype));
+    return mica_tensor_same_dims(t, args[arg].name, &d->p, "p", why);
+}
+
+static mica_status check_share(double value, const char *name, mica_why *why)
+{
+    if (value >= 0 && value < 1) return MICA_OK;
+    return mica_invalid(why, "%s is %g, it must be at least 0 and below 1", name, value);
+}
+
+static mica_status check_finite(double value, const char *name, mica_why *why)
+{
+    if (isfinite(value)) return MICA_OK;
+    return mica_invalid(why, "%s is %g, it must be finite", name, value);
+}
+
+static mica_status check_sgd(const mica_optim_desc *d, mica_why *why)
+{
+    if (!(d->momentum >= 0) || !isfinite(d->momentum))
+        return mica_invalid(why, "momentum is %g, it must be finite and at least 0", d->momentum);
+    MICA_TRY(check_finite(d->dampening, "dampening", why));
+    if (d->dampening != 0 && d->momentum == 0)
+        return mica_invalid(why, "dampening is %g, it needs momentum", d->dampening);
+    if (d->nesterov && (d->momentum == 0 || d->dampening != 0))
+        return mica_invalid(why,
+                            "nesterov with momentum %g and dampening %g: it needs momentum and no "
+                            "dampening",
+                            d->momentum, d->dampening);
+    return MICA_OK;
+}
+
+static mica_status check_adam(const mica_optim_desc *d, mica_why *why)
+{
+    if (d->momentum != 0 || d->dampening != 0 || d->nesterov)
+        return mica_invalid(why, "momentum %g, dampening %g, nesterov %d: they are sgd's, not %s's",
+                            d->momentum, d->dampening, d->nesterov, rules[d->rule]);
+    MICA_TRY(check_share(d->beta1, "beta1", why));
+    MICA_TRY(check_share(d->beta2, "beta2", why));
+    /* Below the normal floats eps loses its digits, and 0 / (0 + eps) in the end its meaning. */
+    if (!(d->eps >= 0x1p-126) || !isfinite(d->eps))
+        return mica_invalid(why, "eps is %g, it must be finite and at least 2^-126", d->eps);
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_optim_desc *d = desc;
+    for (int i = 0; i < MICA_OPTIM_ARGS; i++) MICA_TRY(check_tensor(d, i, why));
+    if (mica_tensor_given(&d->master)) {
+        if (d->master.dtype != MICA_F32)
+            return mica_invalid(why, "master is %s, it must be f32",
+                                mica_dtype_name(d->master.dtype));
+        if (d->p.dtype == MICA_F64)
+            return mica_invalid(why, "p is f64, a master of f32 would hold less of it");
+    }
+    MICA_TRY(check_finite(d->weight_decay, "weight_decay", why));
+    return d->rule == MICA_OPTIM_SGD ? check_sgd(d, why) : check_adam(d, why);
+}
+
+/* ---- what engines share ---- */
+
+mica_dtype mica_optim_accumulator(const mica_optim_desc *d)
+{
+    for (int i = 0; i < MICA_OPTIM_ARGS; i++)
+        if (mica_optim_tensor(d, i)->dtype == MICA_F64) return MICA_F64;
+    return MICA_F32;
+}
+
+int mica_optim_layout(const mica_optim_desc *d, mica_layout *layout, int *at)
+{
+    const mica_tensor *tensors[MICA_OPTIM_ARGS];
+    int count = 0;
+    for (int i = 0; i < MICA_OPTIM_ARGS; i++) {
+        at[i] = -1;
+        if (!mica_tensor_given(mica_optim_tensor(d, i))) continue;
+        tensors[count] = mica_optim_tensor(d, i);
+        at[i] = count++;
+    }
+    mica_layout_make(layout, tensors, count);
+    return count;
+}
+
+static void begin_sgd(const mica_optim_desc *d, double step, double lr, mica_optim_numbers *n)
+{
+    bool first = step == 1;
+    n->rate = lr;
+    n->keep_m = first ? 0 : d->momentum;
+    n->take_g = first ? 1 : 1 - d->dampening;
+    n->ahead_g = d->nesterov || d->momentum == 0 ? 1 : 0;
+    n->ahead_m = d->nesterov ? d->momentum : d->momentum == 0 ? 0 : 1;
+}
+
+static void begin_adam(const mica_optim_desc *d, double step, double lr, mica_optim_numbers *n)
+{
+    n->keep_m = d->beta1;
+    n->take_g = 1 - d->beta1;
+    n->keep_v = d->beta2;
+    n->take_g2 = 1 - d->beta2;
+    /* 1 - beta^step without the cancellation that beta near 1 brings. */
+    n->rate = lr / -expm1(step * log(d->beta1));
+    n->root_scale = 1 / sqrt(-expm1(step * log(d->beta2)));
+    n->eps = d->eps;
+}
+
+mica_status mica_optim_begin(const mica_plan *plan, const mica_run *run, mica_optim_numbers *n)
+{
+    const mica_optim_desc *d = plan->desc;
+    double lr = mica_run_scalar(plan, run, MICA_OPTIM_LR);
+    double step = mica_run_scalar(plan, run, MICA_OPTIM_STEP);
+    if (!(step >= 1)) return mica_fail(MICA_INVALID, "step is %g, it counts from 1", step);
+    *n = (mica_optim_numbers){.keep_p = 1, .decay = d->weight_decay};
+    n->grad_scale = mica_run_scalar(plan, run, MICA_OPTIM_GRAD_SCALE) * (d->maximize ? -1 : 1);
+    if (d->rule == MICA_OPTIM_ADAMW) {
+        n->keep_p = 1 - lr * d->weight_decay;
+        n->decay = 0;
+    }
+    if (d->rule == MICA_OPTIM_SGD)
+        begin_sgd(d, step, lr, n);
+    else
+        begin_adam(d, step, lr, n);
+    return MICA_OK;
+}
+
+/* ---- tables ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_optim_desc *d = desc;
+    (void)bytes;
+    *flops = (double)mica_tensor_count(&d->p) * (d->rule == MICA_OPTIM_SGD ? 6 : 14);
+}
+
+/* v is a mean of squares. */
+static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
+{
+    if (arg != MICA_OPTIM_V) return false;
+    mica_fill_general(&mica_op_optim, desc, arg, kind, seed, values);
+    int64_t count = mica_tensor_count(mica_optim_tensor(desc, arg));
+    for (int64_t i = 0; i < count; i++) values[i] = fabs(values[i]);
+    return true;
+}
+
+static const mica_engine *const engines[] = {&mica_optim_cpu, &mica_engine_ref, &mica_optim_cuda,
+                                             NULL};
+
+const mica_op mica_op_optim = {
+    .name = "optim",
+    .doc = "Optimiser steps in place: SGD with momentum, Adam, AdamW",
+    .desc_size = sizeof(mica_optim_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .ulps = 4, /* a dozen roundings on the way, of numbers that the magnitudes count in full */
+    .fill = fill,
+    .reference = mica_optim_reference,
+    .engines = engines,
+};
