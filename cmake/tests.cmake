@@ -109,6 +109,7 @@ if(TARGET mica)
     cmake_path(GET case_file STEM name)
     mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
+  mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
 endif()
 
 mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
