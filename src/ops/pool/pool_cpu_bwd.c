@@ -47,20 +47,22 @@ static void divide(const mica_pool_state *s, const mica_pool_tile *t, const span
     }
 }
 
-/* Indices as columns of the tile; -1 where they lie elsewhere. row: index of the tile's first. */
-static void find_hits(const mica_pool_call *k, const mica_pool_tile *t, const span *r, int64_t row,
-                      int32_t *hits)
+/* Indices as columns of the tile; -1 where they lie elsewhere. first: index of the tile's first. */
+static void find_hits(const mica_pool_call *k, const mica_pool_tile *t, const span *r,
+                      int64_t first, int32_t *hits)
 {
     const mica_pool_state *s = k->state;
-    int64_t at = offset_of(s->i, t, r);
-    for (int64_t c = 0; c < t->cn; c++)
-        for (int64_t o = 0; o < r->n; o++) {
-            int64_t from = at + c * s->i[1] + o * s->i[4];
-            int64_t index = s->index_type == MICA_S32 ? ((const int32_t *)k->indices)[from]
-                                                      : ((const int64_t *)k->indices)[from];
-            bool inside = index >= row && index - row < t->wn;
-            hits[s->channels ? o * t->cn + c : c * r->n + o] = inside ? (int32_t)(index - row) : -1;
-        }
+    int64_t at = offset_of(s->i, t, r), n = s->channels ? t->cn : r->n;
+    int64_t outer = s->channels ? r->n : t->cn;
+    int64_t outer_step = s->i[s->channels ? 4 : 1], step = s->i[s->channels ? 1 : 4];
+    for (int64_t i = 0; i < outer; i++, at += outer_step, hits += n) {
+        if (s->index_type == MICA_S32)
+            mica_pool_find_hits_s32((const int32_t *)k->indices + at, step, n, first,
+                                    (int32_t)t->wn, hits);
+        else
+            mica_pool_find_hits_s64((const int64_t *)k->indices + at, step, n, first,
+                                    (int32_t)t->wn, hits);
+    }
 }
 
 static void spread(const mica_pool_call *k, const mica_pool_tile *t, const span *r,

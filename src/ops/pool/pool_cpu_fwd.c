@@ -196,36 +196,68 @@ static void merge_maxima(bool wide, const void *parts, const void *places, void 
     if (index) set_place(wide, index, at, winner);
 }
 
-static void take_window(const mica_pool_call *k, const mica_pool_tile *t, int64_t c, int64_t o,
+/* A window's rows as runs. */
+typedef struct runs {
+    int64_t planes, rows, n; /* rows of n elements */
+    int64_t d_step, h_step;
+    int64_t at, index, d_index, h_index; /* offset and index of the first element; their steps */
+} runs;
+
+static runs find_runs(const mica_pool_state *s, const mica_pool_tile *t, int64_t o)
+{
+    const int64_t window[3] = {t->d, t->h, t->w + o};
+    const mica_pool_axis *ax = s->axes;
+    int64_t first[3], n[3];
+    for (int a = 0; a < 3; a++) {
+        int64_t from, to;
+        mica_pool_valid(&ax[a], window[a], &from, &to);
+        first[a] = mica_pool_first(&ax[a], window[a]) + from * ax[a].dilation;
+        n[a] = to - from;
+    }
+    runs r = {.planes = n[0],
+              .rows = n[1],
+              .n = n[2],
+              .d_step = ax[0].dilation * s->x[2],
+              .h_step = ax[1].dilation * s->x[3],
+              .d_index = ax[0].dilation * ax[1].x * ax[2].x,
+              .h_index = ax[1].dilation * ax[2].x};
+    r.at = first[0] * s->x[2] + first[1] * s->x[3] + first[2] * s->x[4];
+    r.index = (first[0] * ax[1].x + first[1]) * ax[2].x + first[2];
+    /* Whole rows that follow each other are one run. */
+    if (r.n == ax[2].x && r.h_step == r.n * s->x[4] && r.h_index == r.n) {
+        r.n *= r.rows;
+        r.rows = r.rows > 0;
+    }
+    return r;
+}
+
+static void take_window(const mica_pool_call *k, const runs *r, int64_t base, int64_t result,
                         mica_pool_buffers *b, void *index)
 {
     const mica_pool_state *s = k->state;
     double parts[MICA_POOL_PARTS];
-    int64_t places[MICA_POOL_PARTS], from[3], to[3], first[3];
-    const int64_t window[3] = {t->d, t->h, t->w + o};
-    for (int a = 0; a < 3; a++) {
-        mica_pool_valid(&s->axes[a], window[a], &from[a], &to[a]);
-        first[a] = mica_pool_first(&s->axes[a], window[a]);
-    }
-    start(s, parts, places, MICA_POOL_PARTS);
-    const mica_pool_axis *ax = s->axes;
-    int64_t rows = to[1] - from[1], n = to[2] - from[2];
-    /* Whole rows that follow each other are one run. */
-    bool joined = n == ax[2].x && s->x[3] == n * s->x[4] && ax[1].dilation == 1;
-    if (joined) n *= rows, rows = rows > 0;
-    int64_t base = t->n * s->x[0] + (t->c + c) * s->x[1];
-    for (int64_t kd = from[0]; kd < to[0]; kd++)
-        for (int64_t kh = 0; kh < rows; kh++) {
-            int64_t d = first[0] + kd * ax[0].dilation;
-            int64_t h = first[1] + (from[1] + kh) * ax[1].dilation;
-            int64_t i = first[2] + from[2] * ax[2].dilation;
-            int64_t at = base + d * s->x[2] + h * s->x[3] + i * s->x[4];
-            take_run(k, at, n, (d * ax[1].x + h) * ax[2].x + i, parts, places, b->source);
-        }
-    if (s->mode == MICA_POOL_MAX)
-        merge_maxima(s->wide, parts, places, b->result, index, c * t->wn + o);
+    int64_t places[MICA_POOL_PARTS];
+    bool max = s->mode == MICA_POOL_MAX;
+    start(s, parts, max ? places : NULL, MICA_POOL_PARTS);
+    for (int64_t i = 0; i < r->planes; i++)
+        for (int64_t j = 0; j < r->rows; j++)
+            take_run(k, base + r->at + i * r->d_step + j * r->h_step, r->n,
+                     r->index + i * r->d_index + j * r->h_index, parts, places, b->source);
+    if (max)
+        merge_maxima(s->wide, parts, places, b->result, index, result);
     else
-        merge_sums(s->wide, parts, b->result, c * t->wn + o);
+        merge_sums(s->wide, parts, b->result, result);
+}
+
+static void take_windows(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,
+                         void *index)
+{
+    const mica_pool_state *s = k->state;
+    for (int64_t o = 0; o < t->wn; o++) {
+        runs r = find_runs(s, t, o);
+        for (int64_t c = 0; c < t->cn; c++)
+            take_window(k, &r, t->n * s->x[0] + (t->c + c) * s->x[1], c * t->wn + o, b, index);
+    }
 }
 
 /* ---- results ---- */
@@ -262,13 +294,6 @@ static void store_indices(const mica_pool_call *k, const mica_pool_tile *t, cons
             else
                 ((int64_t *)k->indices)[to] = v;
         }
-}
-
-static void take_windows(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,
-                         void *index)
-{
-    for (int64_t c = 0; c < t->cn; c++)
-        for (int64_t o = 0; o < t->wn; o++) take_window(k, t, c, o, b, index);
 }
 
 static void take_rows(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,

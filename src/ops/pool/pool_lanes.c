@@ -14,7 +14,7 @@ INLINE void max_row_f32(float *restrict best, int32_t *restrict index, const flo
     if (!index) {
         for (int64_t i = 0; i < n; i++) {
             float v = source[i * stride], b = best[i];
-            best[i] = !(v <= b) && b == b ? v : b;
+            best[i] = !(v <= b) & (b == b) ? v : b;
         }
         return;
     }
@@ -33,7 +33,7 @@ INLINE void max_row_f64(double *restrict best, int64_t *restrict index,
     if (!index) {
         for (int64_t i = 0; i < n; i++) {
             double v = source[i * stride], b = best[i];
-            best[i] = !(v <= b) && b == b ? v : b;
+            best[i] = !(v <= b) & (b == b) ? v : b;
         }
         return;
     }
@@ -203,34 +203,75 @@ static void channels_f64(const mica_pool_spread *s, double *dx, const double *dy
     }
 }
 
-/* Is tap w one of window o? */
-INLINE bool has_tap(const mica_pool_spread *s, int64_t o, int32_t w)
+INLINE void windows_row_f32(const mica_pool_spread *s, const int32_t *hits, float *dx,
+                            const float *dy, bool dilated)
 {
-    return w >= s->from[o] && w < s->to[o] && (s->step == 1 || (w - s->from[o]) % s->step == 0);
+    float nowhere = 0;
+    for (int64_t o = 0; o < s->windows; o++) {
+        int32_t w = hits[o];
+        bool hit = (w >= s->from[o]) & (w < s->to[o]);
+        if (dilated) hit = hit && (w - s->from[o]) % s->step == 0;
+        /* No branch: hits are as good as random. */
+        float *at = hit ? dx + w : &nowhere;
+        *at += dy[o];
+    }
+}
+INLINE void windows_row_f64(const mica_pool_spread *s, const int32_t *hits, double *dx,
+                            const double *dy, bool dilated)
+{
+    double nowhere = 0;
+    for (int64_t o = 0; o < s->windows; o++) {
+        int32_t w = hits[o];
+        bool hit = (w >= s->from[o]) & (w < s->to[o]);
+        if (dilated) hit = hit && (w - s->from[o]) % s->step == 0;
+        double *at = hit ? dx + w : &nowhere;
+        *at += dy[o];
+    }
 }
 
 MICA_CLONES
 static void windows_f32(const mica_pool_spread *s, float *dx, const float *dy)
 {
     for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
-        const int32_t *hits = s->hits ? s->hits + c * s->dy_stride : NULL;
-        for (int64_t o = 0; o < s->windows; o++) {
-            if (hits && has_tap(s, o, hits[o])) dx[hits[o]] += dy[o];
-            if (hits) continue;
-            for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
+        if (s->hits) {
+            windows_row_f32(s, s->hits + c * s->dy_stride, dx, dy, s->step > 1);
+            continue;
         }
+        for (int64_t o = 0; o < s->windows; o++)
+            for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
     }
 }
 MICA_CLONES
 static void windows_f64(const mica_pool_spread *s, double *dx, const double *dy)
 {
     for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
-        const int32_t *hits = s->hits ? s->hits + c * s->dy_stride : NULL;
-        for (int64_t o = 0; o < s->windows; o++) {
-            if (hits && has_tap(s, o, hits[o])) dx[hits[o]] += dy[o];
-            if (hits) continue;
-            for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
+        if (s->hits) {
+            windows_row_f64(s, s->hits + c * s->dy_stride, dx, dy, s->step > 1);
+            continue;
         }
+        for (int64_t o = 0; o < s->windows; o++)
+            for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
+    }
+}
+
+/* ---- indices ---- */
+
+MICA_CLONES
+void mica_pool_find_hits_s64(const int64_t *indices, int64_t stride, int64_t n, int64_t first,
+                             int32_t columns, int32_t *hits)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t column = (uint64_t)indices[i * stride] - (uint64_t)first;
+        hits[i] = column < (uint64_t)columns ? (int32_t)column : -1;
+    }
+}
+MICA_CLONES
+void mica_pool_find_hits_s32(const int32_t *indices, int64_t stride, int64_t n, int64_t first,
+                             int32_t columns, int32_t *hits)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t column = (uint32_t)indices[i * stride] - (uint32_t)first;
+        hits[i] = column < (uint32_t)columns ? (int32_t)column : -1;
     }
 }
 

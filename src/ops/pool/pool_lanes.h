@@ -39,4 +39,11 @@ typedef struct mica_pool_spread {
 void mica_pool_spread_channels(bool wide, const mica_pool_spread *s, void *dx, const void *dy);
 void mica_pool_spread_windows(bool wide, const mica_pool_spread *s, void *dx, const void *dy);
 
+/* Indices as columns counted from the one whose index is `first`; -1 outside of [0, columns). With
+ * s32 indices `first` fits 32 bits. */
+void mica_pool_find_hits_s64(const int64_t *indices, int64_t stride, int64_t n, int64_t first,
+                             int32_t columns, int32_t *hits);
+void mica_pool_find_hits_s32(const int32_t *indices, int64_t stride, int64_t n, int64_t first,
+                             int32_t columns, int32_t *hits);
+
 #endif

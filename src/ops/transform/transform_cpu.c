@@ -18,7 +18,7 @@
 
 #define INLINE __attribute__((always_inline)) static inline
 
-enum { TILE = 64, BLOCK = 512, SEGMENT = 1 << 14 };
+enum { TILE = 64, THIN = 8, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
 
 typedef struct cpu_state {
     mica_layout layout; /* y's strides, then x's */
@@ -26,6 +26,8 @@ typedef struct cpu_state {
     bool tiled, linear;
     /* tiled: dimensions of x's and y's fastest steps */
     int x_fast, y_fast;
+    bool thin;       /* one of the two is short */
+    int64_t tile[2]; /* elements of a tile along x_fast, y_fast */
 } cpu_state;
 
 typedef struct cpu_call {
@@ -208,53 +210,82 @@ static void copy_tile(const char *x, int64_t x_step, char *y, int64_t y_step, in
         transpose_tile(x, x_step, y, y_step, rows, cols, 8);
 }
 
-/* ---- tiles with a change of type: through a buffer ---- */
+/* ---- tiles ---- */
 
+typedef struct steps {
+    int64_t x_row, x_col, y_row, y_col; /* a run of x is along columns, one of y along rows */
+} steps;
+
+static steps tile_steps(const cpu_state *s)
+{
+    const mica_layout *l = &s->layout;
+    return (steps){l->strides[1][s->y_fast], l->strides[1][s->x_fast], l->strides[0][s->y_fast],
+                   l->strides[0][s->x_fast]};
+}
+
+/* With a change of type or scaling: convert x's runs, transpose, convert into y's runs. */
 static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
 {
     const cpu_state *s = c->state;
-    int64_t x_row = s->layout.strides[1][s->y_fast], x_col = s->layout.strides[1][s->x_fast];
-    int64_t y_row = s->layout.strides[0][s->y_fast], y_col = s->layout.strides[0][s->x_fast];
-    double tile[TILE][TILE + 1], line[TILE];
-    float short_tile[TILE][TILE + 1], short_line[TILE];
+    steps at = tile_steps(s);
+    double loaded[TILE * TILE], turned[TILE * TILE];
     bool floats = through_float(c);
+    int bytes = floats ? sizeof(float) : sizeof(double);
     for (int64_t i = 0; i < rows; i++) {
+        int64_t from = x_at + i * at.x_row;
         if (floats)
-            mica_to_f32(s->x_type, c->x, x_at + i * x_row, x_col, short_tile[i], cols);
+            mica_to_f32(s->x_type, c->x, from, at.x_col, (float *)loaded + i * TILE, cols);
         else
-            load_block(c, x_at + i * x_row, x_col, cols, tile[i]);
+            load_block(c, from, at.x_col, cols, loaded + i * TILE);
     }
+    copy_tile((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, rows, cols, bytes);
     for (int64_t j = 0; j < cols; j++) {
-        int64_t at = y_at + j * y_col;
+        int64_t to = y_at + j * at.y_col;
         if (floats) {
-            for (int64_t i = 0; i < rows; i++) short_line[i] = short_tile[i][j];
-            mica_from_f32(s->y_type, c->y, at, y_row, short_line, rows);
+            mica_from_f32(s->y_type, c->y, to, at.y_row, (const float *)turned + j * TILE, rows);
             continue;
         }
-        for (int64_t i = 0; i < rows; i++) line[i] = tile[i][j];
-        if (!c->plain) scale_block(c, at, y_row, rows, line);
-        mica_from_f64(s->y_type, c->y, at, y_row, line, rows);
+        if (!c->plain) scale_block(c, to, at.y_row, rows, turned + j * TILE);
+        mica_from_f64(s->y_type, c->y, to, at.y_row, turned + j * TILE, rows);
     }
+}
+
+/* Rows a power of two apart would push each other out of the first-level cache: they are first
+ * gathered in one place. */
+static void move_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+{
+    steps at = tile_steps(c->state);
+    double staged[TILE * TILE];
+    int bytes = mica_dtype_bits(c->state->x_type) / 8;
+    const char *x = (const char *)c->x + x_at * bytes;
+    char *y = (char *)c->y + y_at * bytes, *place = (char *)staged;
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(place + i * TILE * bytes, x + i * at.x_row * bytes, (size_t)(cols * bytes));
+    copy_tile(place, TILE * bytes, y, at.y_col * bytes, rows, cols, bytes);
+}
+
+/* A short dimension (three channels): runs along the other one. */
+static void do_thin_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+{
+    steps at = tile_steps(c->state);
+    if (cols < rows)
+        for (int64_t j = 0; j < cols; j++)
+            do_row(c, x_at + j * at.x_col, at.x_row, y_at + j * at.y_col, at.y_row, rows);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            do_row(c, x_at + i * at.x_row, at.x_col, y_at + i * at.y_row, at.y_col, cols);
 }
 
 static void do_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
 {
-    const cpu_state *s = c->state;
-    int64_t x_row = s->layout.strides[1][s->y_fast], x_col = s->layout.strides[1][s->x_fast];
-    int64_t y_row = s->layout.strides[0][s->y_fast], y_col = s->layout.strides[0][s->x_fast];
-    if (!c->copy) {
+    steps at = tile_steps(c->state);
+    bool unit = at.x_col == 1 && at.y_row == 1;
+    if (c->state->thin || (c->copy && !unit))
+        do_thin_tile(c, x_at, y_at, rows, cols);
+    else if (c->copy)
+        move_tile(c, x_at, y_at, rows, cols);
+    else
         convert_tile(c, x_at, y_at, rows, cols);
-        return;
-    }
-    int bytes = mica_dtype_bits(s->x_type) / 8;
-    const char *x = (const char *)c->x + x_at * bytes;
-    char *y = (char *)c->y + y_at * bytes;
-    if (x_col == 1 && y_row == 1) {
-        copy_tile(x, x_row * bytes, y, y_col * bytes, rows, cols, bytes);
-        return;
-    }
-    for (int64_t j = 0; j < cols; j++)
-        copy_row(x + j * x_col * bytes, x_row, y + j * y_col * bytes, y_row, rows, (size_t)bytes);
 }
 
 /* ---- walks ---- */
@@ -264,15 +295,21 @@ static int64_t pieces(int64_t n, int64_t size)
     return (n - 1) / size + 1;
 }
 
+/* Elements of a task along dimension d. */
+static int64_t task_step(const cpu_state *s, int d)
+{
+    if (s->tiled && d == s->x_fast) return s->tile[0];
+    if (s->tiled && d == s->y_fast) return s->tile[1];
+    return !s->tiled && d == s->layout.rank - 1 ? SEGMENT : 1;
+}
+
 /* Dimensions in units of tasks: tiles of the two fast ones, or segments of the last. */
 static int64_t task_counts(const cpu_state *s, int64_t *counts)
 {
     const mica_layout *l = &s->layout;
     int64_t total = 1;
     for (int d = 0; d < l->rank; d++) {
-        counts[d] = l->dims[d];
-        if (s->tiled && (d == s->x_fast || d == s->y_fast)) counts[d] = pieces(l->dims[d], TILE);
-        if (!s->tiled && d == l->rank - 1) counts[d] = pieces(l->dims[d], SEGMENT);
+        counts[d] = pieces(l->dims[d], task_step(s, d));
         total *= counts[d];
     }
     return total;
@@ -284,10 +321,8 @@ static void do_task(const cpu_call *c, const int64_t *counts, int64_t task)
     const mica_layout *l = &s->layout;
     int64_t x_at = 0, y_at = 0, extent[MICA_LAYOUT_RANK] = {0};
     for (int d = l->rank - 1; d >= 0; d--) {
-        int64_t i = task % counts[d], step = 1;
+        int64_t i = task % counts[d], step = task_step(s, d);
         task /= counts[d];
-        if (s->tiled && (d == s->x_fast || d == s->y_fast)) step = TILE;
-        if (!s->tiled && d == l->rank - 1) step = SEGMENT;
         int64_t left = l->dims[d] - i * step;
         extent[d] = left < step ? left : step;
         y_at += i * step * l->strides[0][d];
@@ -349,6 +384,10 @@ static mica_status build(mica_plan *plan)
     s->y_fast = s->layout.rank - 1;
     s->x_fast = fastest(&s->layout, 1);
     s->tiled = s->x_fast != s->y_fast && s->layout.strides[1][s->x_fast] != 0;
+    int64_t cols = s->layout.dims[s->x_fast], rows = s->layout.dims[s->y_fast];
+    s->thin = cols <= THIN || rows <= THIN;
+    s->tile[0] = s->thin && cols > THIN ? THIN_TILE : TILE;
+    s->tile[1] = s->thin && rows > THIN ? THIN_TILE : TILE;
     return MICA_OK;
 }
 
