@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * N elements at once: one access of up to 16 bytes where memory is aligned to N * sizeof(T). */
+ * N elements at once: one access of up to 16 bytes, or several of 16, where memory is aligned to
+ * them. */
 #pragma once
 
 template <typename W, typename T>
@@ -20,8 +21,11 @@ __device__ __forceinline__ void store_word(T *p, const T *v)
 template <int N, typename T> __device__ __forceinline__ void load_vector(const T *p, T *v)
 {
     constexpr int BYTES = N * (int)sizeof(T);
-    static_assert(BYTES <= 16 && (BYTES & (BYTES - 1)) == 0, "one access");
-    if constexpr (BYTES == 16)
+    static_assert((BYTES & (BYTES - 1)) == 0, "whole accesses");
+    if constexpr (BYTES > 16) {
+        load_vector<N / 2>(p, v);
+        load_vector<N / 2>(p + N / 2, v + N / 2);
+    } else if constexpr (BYTES == 16)
         load_word<uint4>(p, v);
     else if constexpr (BYTES == 8)
         load_word<uint2>(p, v);
@@ -36,8 +40,11 @@ template <int N, typename T> __device__ __forceinline__ void load_vector(const T
 template <int N, typename T> __device__ __forceinline__ void store_vector(T *p, const T *v)
 {
     constexpr int BYTES = N * (int)sizeof(T);
-    static_assert(BYTES <= 16 && (BYTES & (BYTES - 1)) == 0, "one access");
-    if constexpr (BYTES == 16)
+    static_assert((BYTES & (BYTES - 1)) == 0, "whole accesses");
+    if constexpr (BYTES > 16) {
+        store_vector<N / 2>(p, v);
+        store_vector<N / 2>(p + N / 2, v + N / 2);
+    } else if constexpr (BYTES == 16)
         store_word<uint4>(p, v);
     else if constexpr (BYTES == 8)
         store_word<uint2>(p, v);

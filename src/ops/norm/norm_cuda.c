@@ -93,7 +93,7 @@ static void add_types(mica_text *p, const mica_norm_desc *d)
         mica_text text = {name, sizeof name, 0};
         const mica_tensor *t = mica_norm_tensor(d, vectors[i]);
         mica_text_add(&text, "%s_t", mica_op_norm.args[vectors[i]].name);
-        mica_prologue_type(p, name, mica_tensor_given(t) ? t->dtype : MICA_F32);
+        mica_prologue_type(p, name, mica_tensor_given(t) ? t->dtype : d->x.dtype);
     }
     mica_prologue_type(p, "stat_t", mica_dtype_accumulator(d->x.dtype));
     mica_prologue_type(p, "acc_t", mica_dtype_accumulator(d->x.dtype));
