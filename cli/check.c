@@ -43,7 +43,8 @@ static const char doc[] =
     "Runs problems on every engine of the device that accepts them, on exact, random and "
     "adversarial data with poisoned memory, and compares each element with the reference."
     "\vFILE holds a problem line per line; - is standard input. Commas in a value make one problem "
-    "each (epilogue: use |).\n\nExamples:\n"
+    "each (epilogue: use |). A line whose comment reads `# mistrusted: why' may "
+    "compare what could hardly fail.\n\nExamples:\n"
     "  mica check gemm a=f32,bf16:64x32 b=f32:32x48\n"
     "  mica check --device cuda:0 --json check-conv.jsonl tests/cases/conv.txt\n"
     "  mica check --engine ref --fill exact --seed 7 \"softmax x=f32:4x1000 axis=1\"\n"
@@ -136,8 +137,9 @@ static void record(check *c, const outcome *o)
     if (o->margin > total->margin) total->margin = o->margin;
     c->checks += o->status != CHECK_REFUSED;
     bool allowed = (o->status == CHECK_REFUSED && c->allow_refusals) ||
-                   (o->status == CHECK_MISTRUSTED && c->allow_mistrusted);
+                   (o->status == CHECK_MISTRUSTED && (c->allow_mistrusted || c->weak));
     bool fails = o->status != CHECK_PASSED && !allowed;
+    total->excused += allowed;
     c->failed |= fails && o->status != CHECK_REFUSED;
     c->refused |= fails && o->status == CHECK_REFUSED;
     cli_json_line(c->json,
@@ -371,6 +373,7 @@ static void check_bare(check *c, const mica_problem *problem, planned *plans, in
 static void check_line(check *c, const cli_line *line)
 {
     planned plans[MAX_PLANS] = {0};
+    c->weak = line->weak;
     mica_problem *problem = cli_line_problem(&c->lines, line);
     if (!problem) return;
     char *text = cli_problem_text(problem);
@@ -397,6 +400,7 @@ static void print_summary(const check *c)
 {
     cli_table t;
     long passed = 0, failed = 0, skipped = 0;
+    if (cli_stopped()) printf("interrupted; so far:\n");
     cli_table_begin(&t, "engine|>passed|>mismatch|>refused|>mistrusted|>skipped|>worst margin");
     for (int i = 0; i < c->engines; i++) {
         const check_total *e = &c->totals[i];
@@ -404,16 +408,13 @@ static void print_summary(const check *c)
         for (int s = 0; s < CHECK_STATUSES; s++) cli_cell(&t, "%ld", e->count[s]);
         cli_cell(&t, "%ld", e->skipped);
         cli_cell(&t, "%.3g", e->margin);
-        long tolerated = (c->allow_refusals ? e->count[CHECK_REFUSED] : 0) +
-                         (c->allow_mistrusted ? e->count[CHECK_MISTRUSTED] : 0);
         passed += e->count[CHECK_PASSED];
         failed += e->count[CHECK_MISMATCH] + e->count[CHECK_REFUSED] + e->count[CHECK_MISTRUSTED] -
-                  tolerated;
-        skipped += e->skipped + tolerated;
+                  e->excused;
+        skipped += e->skipped + e->excused;
     }
     if (!c->options.quiet) cli_table_print(&t, stdout);
     cli_table_end(&t);
-    if (cli_stopped()) printf("interrupted; so far:\n");
     printf("%ld passed, %ld failed, %ld skipped (%s, %s)\n", passed, failed, skipped,
            c->device.name, c->device.model);
 }

@@ -19,6 +19,7 @@ typedef enum check_status {
 typedef struct check_total {
     char name[64];
     long count[CHECK_STATUSES], skipped;
+    long excused; /* refusals and mistrusted comparisons that are no failures */
     double margin;
 } check_total;
 
@@ -42,6 +43,7 @@ typedef struct check {
     check_total totals[CHECK_MAX_ENGINES];
     int engines;
     long checks;
+    bool weak;                  /* the current line excuses comparisons that could hardly fail */
     bool refused, failed, lost; /* lost: the device is gone, nothing more can run */
 } check;
 

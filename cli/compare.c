@@ -43,15 +43,17 @@ double cli_quantize(mica_dtype d, double v)
 double cli_element_tolerance(mica_dtype d, cli_tolerance t, double want, double magnitude)
 {
     if (t.exact) return 0;
-    double u = cli_unit(d), e = (t.phi > 0 ? t.phi * magnitude : 0) + t.floor;
+    /* No term, no error. */
+    double u = cli_unit(d), e = magnitude != 0 ? t.phi * magnitude + t.floor : 0;
     return u * fabs(want) + (1 + u) * e + cli_tiny(d);
 }
 
-/* y lies between the roundings of the ends of the interval; rounding is monotone, overflow and
- * saturation included. */
+/* y is R as the type rounds it, or lies between the roundings of the ends of the interval: rounding
+ * is monotone, overflow and saturation included; only bool's is not (-1 and 1 are both 1). */
 static bool rounds_from(mica_dtype d, double got, double want, double tolerance)
 {
-    return got >= cli_quantize(d, want - tolerance) && got <= cli_quantize(d, want + tolerance);
+    return got == cli_quantize(d, want) ||
+           (got >= cli_quantize(d, want - tolerance) && got <= cli_quantize(d, want + tolerance));
 }
 
 static bool leaves_range(mica_dtype d, double want, double tolerance)

@@ -180,9 +180,10 @@ static void show_contract(const mica_plan *plan)
     if (mica_plan_contract(plan, &c, &phi) != MICA_OK) return;
     heading("numeric contract");
     printf("  accumulator's unit roundoff %.4g, %s; %lld sequential and %lld merging additions; "
-           "%lld products per instruction; functions within %g ulp\n",
+           "%lld products per instruction; functions within %g ulp%s\n",
            c.unit, c.truncates ? "truncating" : "round to nearest", (long long)c.n_seq,
-           (long long)c.n_outer, (long long)c.k_inst, c.ulps);
+           (long long)c.n_outer, (long long)c.k_inst, c.ulps,
+           c.flushes ? "; subnormals count as zero" : "");
     printf("  phi = %.4g: an element's tolerance is its type's rounding plus phi times its "
            "magnitude sum\n",
            phi);

@@ -101,17 +101,18 @@ static bool alternatives(const char *op, const char *token, strings *out)
     }
 }
 
-static void append(cli_lines *lines, char *text, const char *where)
+static void append(cli_lines *lines, char *text, const char *where, bool weak)
 {
     if (lines->count == lines->capacity) {
         lines->capacity = lines->capacity ? 2 * lines->capacity : 64;
         lines->items = cli_grow(lines->items, lines->capacity * sizeof *lines->items);
     }
-    lines->items[lines->count++] = (cli_line){text, cli_format("%s", where)};
+    lines->items[lines->count++] = (cli_line){text, cli_format("%s", where), weak};
 }
 
 /* Every combination, the last field varying fastest. */
-static void multiply(cli_lines *lines, const strings *fields, size_t n, const char *where)
+static void multiply(cli_lines *lines, const strings *fields, size_t n, const char *where,
+                     bool weak)
 {
     size_t at[MAX_FIELDS] = {0};
     for (;;) {
@@ -122,7 +123,7 @@ static void multiply(cli_lines *lines, const strings *fields, size_t n, const ch
             free(text);
             text = longer;
         }
-        append(lines, text, where);
+        append(lines, text, where, weak);
         size_t i = n;
         while (i > 0 && ++at[i - 1] == fields[i - 1].count) at[--i] = 0;
         if (i == 0) return;
@@ -142,18 +143,21 @@ static const char *skip_log_prefix(const char *line)
     return p ? p : line;
 }
 
-/* A '#' begins a comment where a word could begin. */
-static void cut_comment(char *line)
+/* A '#' begins a comment where a word could begin. Returns whether it excuses weak comparisons. */
+static bool cut_comment(char *line)
 {
+    static const char excuse[] = "# mistrusted: ";
     for (char *p = line; (p = strchr(p, '#')); p++)
         if (p == line || strchr(space, p[-1])) {
+            bool weak = !strncmp(p, excuse, sizeof excuse - 1);
             *p = 0;
-            return;
+            return weak;
         }
+    return false;
 }
 
-static bool expand_fields(cli_lines *lines, char *text, const char *where, char *error, size_t size,
-                          strings *fields)
+static bool expand_fields(cli_lines *lines, char *text, const char *where, bool weak, char *error,
+                          size_t size, strings *fields)
 {
     size_t n = 0, total = 1;
     char *rest = text, *token, *op = NULL;
@@ -174,7 +178,7 @@ static bool expand_fields(cli_lines *lines, char *text, const char *where, char 
             return false;
         }
     }
-    if (n) multiply(lines, fields, n, where);
+    if (n) multiply(lines, fields, n, where, weak);
     return true;
 }
 
@@ -183,9 +187,9 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
 {
     strings fields[MAX_FIELDS] = {0};
     char *text = cli_format("%s", line + strspn(line, space));
-    cut_comment(text);
+    bool weak = cut_comment(text);
     char *problem = cli_format("%s", skip_log_prefix(text));
-    bool ok = expand_fields(lines, problem, where, error, size, fields);
+    bool ok = expand_fields(lines, problem, where, weak, error, size, fields);
     for (size_t i = 0; i < MAX_FIELDS; i++) release(&fields[i]);
     free(problem);
     free(text);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 32, MAX_SETS = 64, MAX_SAMPLES = 20000, TILE = 1 << 22 };
+enum { BATCH = 32, MAX_SETS = 4096, MAX_SAMPLES = 20000, TILE = 1 << 22 };
 static const int64_t blocker_bytes = 256 << 20;
 
 typedef struct timing {
@@ -17,7 +17,8 @@ typedef struct timing {
     int args, sets, next;
     mica_arg_info info[MICA_MAX_ARGS];
     int64_t span[MICA_MAX_ARGS], first[MICA_MAX_ARGS];
-    void *memory[MAX_SETS][MICA_MAX_ARGS];
+    int64_t step[MICA_MAX_ARGS]; /* span, rounded up: from one set's argument to the next one's */
+    void *memory[MICA_MAX_ARGS]; /* all sets of an argument */
     void *scratch; /* overwritten to empty the cache, and to keep a GPU busy meanwhile */
     int64_t scratch_bytes;
     bool flush; /* too small for rotation alone: empty the cache before each run */
@@ -84,11 +85,11 @@ static mica_status fill_sets(timing *t)
         unsigned char *image = malloc((size_t)t->span[a] + 1);
         if (!image) return MICA_OUT_OF_MEMORY;
         status = make_image(t, a, image);
-        for (int s = 0; s < t->sets && status == MICA_OK; s++) {
-            status = mica_malloc(t->context, t->span[a], &t->memory[s][a]);
-            if (status == MICA_OK)
-                status = mica_upload(t->context, t->memory[s][a], image, t->span[a], NULL);
-        }
+        if (status == MICA_OK)
+            status = mica_malloc(t->context, t->step[a] * t->sets, &t->memory[a]);
+        for (int s = 0; s < t->sets && status == MICA_OK; s++)
+            status = mica_upload(t->context, (char *)t->memory[a] + s * t->step[a], image,
+                                 t->span[a], NULL);
         free(image);
     }
     return status;
@@ -97,7 +98,7 @@ static mica_status fill_sets(timing *t)
 static void choose_sets(timing *t, bool hot)
 {
     int64_t bytes = 0, cache = 2 * t->device->cache_bytes;
-    for (int a = 0; a < t->args; a++) bytes += t->span[a];
+    for (int a = 0; a < t->args; a++) bytes += t->step[a];
     int64_t sets = hot || bytes == 0 ? 1 : cache / bytes + 2, room = t->device->memory_bytes / 4;
     if (sets > MAX_SETS) {
         t->flush = true;
@@ -117,6 +118,7 @@ static mica_status begin(timing *t, bool hot)
         if (mica_problem_arg(t->problem, a, &t->info[a]) != MICA_OK) break;
         if (t->info[a].dir != MICA_UNUSED)
             t->span[a] = mica_tensor_span(&t->info[a].tensor, &t->first[a]);
+        t->step[a] = (t->span[a] + 255) / 256 * 256;
     }
     choose_sets(t, hot);
     if (t->scratch_bytes) status = mica_malloc(t->context, t->scratch_bytes, &t->scratch);
@@ -133,8 +135,7 @@ static void end(timing *t)
         mica_event_destroy(t->context, t->from[i]);
         mica_event_destroy(t->context, t->to[i]);
     }
-    for (int s = 0; s < MAX_SETS; s++)
-        for (int a = 0; a < t->args; a++) mica_free(t->context, t->memory[s][a]);
+    for (int a = 0; a < t->args; a++) mica_free(t->context, t->memory[a]);
     mica_free(t->context, t->scratch);
 }
 
@@ -145,7 +146,8 @@ static mica_status enqueue(timing *t, const bench_entry *e)
     int set = t->next++ % t->sets;
     mica_run run = {.scalars = mica_problem_scalars(t->problem), .workspace = e->workspace};
     for (int a = 0; a < t->args; a++)
-        if (t->info[a].dir != MICA_UNUSED) run.args[a] = (char *)t->memory[set][a] - t->first[a];
+        if (t->info[a].dir != MICA_UNUSED)
+            run.args[a] = (char *)t->memory[a] + set * t->step[a] - t->first[a];
     return mica_plan_run(e->plan, &run);
 }
 

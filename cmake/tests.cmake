@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tests, found by their place. Labels: unit, api, examples, cases, fuzz, abi, install, lint.
-# Whoever adds tests of another kind (kernels) gives them a label of its own.
+# The tests, found by their place. Labels: unit, api, examples, cases, kernels, fuzz, lint, abi, docs,
+# install.
 
 # Tests leave the user's kernel cache alone, and threads that wait do not spin against each other.
 set(test_environment MICA_CACHE_DIR=${PROJECT_BINARY_DIR}/test-cache OMP_WAIT_POLICY=passive)
@@ -109,6 +109,25 @@ if(TARGET mica)
     cmake_path(GET case_file STEM name)
     mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
+  mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
+endif()
+
+# Every kernel configuration that the problem lines lead to, compiled for each generation, and
+# compared with tests/kernels/ARCH/CASES.txt where that is. Ten minutes and more: our CI asks for it.
+if(MICA_KERNEL_TESTS AND TARGET mica)
+  foreach(arch sm_80 sm_89 sm_90a)
+    foreach(case_file ${case_files})
+      cmake_path(GET case_file STEM name)
+      set(table ${PROJECT_SOURCE_DIR}/tests/kernels/${arch}/${name}.txt)
+      set(compare)
+      if(EXISTS ${table})
+        set(compare --table=${table})
+      endif()
+      mica_test(kernels/${arch}-${name} kernels
+        mica check --compile-only --device ${arch} ${compare} ${case_file})
+      set_tests_properties(kernels/${arch}-${name} PROPERTIES TIMEOUT 1800)
+    endforeach()
+  endforeach()
 endif()
 
 mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
@@ -144,6 +163,11 @@ if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
   mica_test(abi/imports abi ${PROJECT_SOURCE_DIR}/tests/abi/imports.sh $<TARGET_FILE:mica_shared>
     $<TARGET_FILE:mica_static>)
   mica_test(abi/size abi ${PROJECT_SOURCE_DIR}/tests/abi/size.sh $<TARGET_FILE:mica_shared>)
+  file(GLOB pages CONFIGURE_DEPENDS tests/docs/*.sh)
+  foreach(page ${pages})
+    cmake_path(GET page STEM name)
+    mica_test(docs/${name} docs ${page} ${PROJECT_BINARY_DIR})
+  endforeach()
   mica_test(install/consumers install ${PROJECT_SOURCE_DIR}/tests/install/run.sh
     ${PROJECT_BINARY_DIR})
 endif()

@@ -2,17 +2,20 @@
  * Convolution in one, two and three dimensions: forward, gradient of the input (dgrad), gradient
  * of the filter (wgrad); transposed, grouped, depthwise, dilated, any strides.
  *
- *   fwd    y[n,k,p,q] = sum over c,r,s of x[n, g*C/G + c, p*stride - pad + r*dilation, ...]
- * w[k,c,r,s] dgrad  x = the gradient by x of sum(y * fwd(x, w)); reads y (the incoming gradient)
- * and w wgrad  w = the gradient by w; reads x and y
+ *   fwd:   y[n, k, q] = sum over c, t of
+ *                       x[n, g C/G + c, q stride - pad + t dilation] w[k, c, t],  g = k / (K/G)
+ *   dgrad: x = the gradient by x of sum(y * fwd(x, w)); reads y (the incoming gradient) and w
+ *   wgrad: w = the gradient by w; reads x and y
  *
  * This is cross-correlation, as in PyTorch and cuDNN's default; flip=1 mirrors the filter.
  * transposed=1 exchanges the roles of x and y: fwd computes what dgrad of the plain convolution
  * computes, and the filter is C x K/G x R x S as in PyTorch.
- * result = alpha * conv + beta * (old content), then the epilogue (fwd only).
- * Types: f64 f32 f16 bf16, accumulated in f64 or f32; s8 or u8 x by s8 w forward, accumulated
- * exactly in s32, y s32, f32 or s8 (rounded to nearest even, saturated).
- * A transposed convolution or another rank needs no other entry: rank 3, 4 or 5 says it.  */
+ * result = alpha * conv + beta * (old content), then the epilogue (fwd only). A sum of nothing (an
+ * empty batch in wgrad, no channels) is 0.
+ * Types: f64 f32 f16 bf16, the two inputs alike, the result alike or f32, accumulated in f64 or
+ * f32; s8 or u8 x by s8 w forward, accumulated exactly in s32, y s32, f32 or s8 (rounded to nearest
+ * even, saturated); sums long enough to overflow s32 are refused. A transposed convolution or
+ * another rank needs no other entry: rank 3, 4 or 5 says it. */
 #ifndef MICA_CONV_H
 #define MICA_CONV_H
 
@@ -42,12 +45,12 @@ typedef struct mica_conv_desc {
     mica_conv_pass pass;
     mica_tensor x;         /* N x C x spatial; dgrad: inferred for stride 1, else needed */
     mica_tensor w;         /* K x C/G x filter (transposed: C x K/G x filter); wgrad: needed */
-    mica_tensor y;         /* N x K x spatial; fwd: inferred, in the memory order of x */
-    int64_t pad[3];        /* zeros before and after each axis */
+    mica_tensor y;         /* N x K x spatial; fwd, wgrad: inferred, in the memory order of x */
+    int64_t pad[3];        /* zeros before and after each axis; negative: crops */
     int64_t pad_extra[3];  /* added to pad at the end of an axis: asymmetric; may be negative */
     int64_t stride[3];     /* 0 means 1 */
     int64_t dilation[3];   /* 0 means 1 */
-    int64_t output_pad[3]; /* transposed only: added to the end of y */
+    int64_t output_pad[3]; /* transposed only: added to the end of y; inferred from y */
     int64_t groups;        /* 0 means 1; C groups are a depthwise convolution */
     bool transposed;
     bool flip; /* true convolution: the filter is mirrored */

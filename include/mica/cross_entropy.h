@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Cross-entropy from logits: loss[i] = -sum over c of t[i,c] log softmax(x)[i,c], where t is the
- * one-hot label smoothed as (1 - smoothing) * onehot + smoothing / C. fwd   writes loss: one
- * element for mean and sum, one per row for none. lse, if given, receives log(sum(exp(x))) of each
- * row. bwd   dx = dloss * (softmax(x) - t), over the number of rows that count for mean. Rows whose
- * label is ignore_index give 0 and do not count; mean over no rows is NaN, as in PyTorch. A label
- * out of range gives NaN in its row: nothing is read out of bounds.  */
+ * Cross-entropy from logits:
+ *
+ *   loss[i] = -sum over c of t[i,c] log softmax(x)[i,c],
+ *   t[i,c] = (1 - smoothing) (c == label[i]) + smoothing / C
+ *
+ *   fwd   writes loss: one element for mean and sum, one per row for none. lse, if given, receives
+ *         log(sum(exp(x))) of every row.
+ *   bwd   dx = dloss (softmax(x) - t), over the number of rows that count for mean. In place is
+ *         allowed: dx on x, with equal tensors.
+ *
+ * Rows whose label is ignore_index do not count: their loss and their gradient are 0. A mean over
+ * no rows is NaN, and its gradient 0, as in PyTorch 2 (its smoothing included; class weights are
+ * not offered). A label out of range gives NaN in its row of the loss and of the gradient, and so
+ * in the mean or sum; nothing is read out of bounds. PyTorch has no such rule, it raises an error.
+ * Sums over classes are in f32, or f64 if any tensor is; sums over rows are in f64, in an order
+ * that depends on nothing but the problem and the plan's config. */
 #ifndef MICA_CROSS_ENTROPY_H
 #define MICA_CROSS_ENTROPY_H
 
@@ -35,7 +45,7 @@ typedef struct mica_cross_entropy_desc {
     mica_tensor x;      /* N x C, or N x C x spatial: logits */
     mica_tensor labels; /* N, or N x spatial; s32 or s64; inferred as s64 */
     mica_tensor loss;   /* fwd: inferred, f32 (f64 for f64) */
-    mica_tensor lse;    /* fwd: as labels, f32 or f64; absent unless given */
+    mica_tensor lse;    /* fwd: as labels; absent unless given */
     mica_tensor dloss;  /* bwd: as loss; inferred */
     mica_tensor dx;     /* bwd: as x; inferred */
     mica_reduction reduction;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax and log-softmax over one axis.
+ *
  *   fwd   y = exp(x - max) / sum, or its logarithm
  *   bwd   dx = y (dy - sum(y dy));  log: dx = dy - exp(y) sum(dy). Reads y, not x.
- * In place is allowed: y on x, dx on dy, with equal tensors. A slice of -inf alone gives NaN.  */
+ *
+ * Types f64 f32 f16 bf16, which may differ between tensors; sums are in f32, or in f64 if any of
+ * them is f64. In place is allowed: y on x, dx on dy, with equal tensors. A slice of -inf alone
+ * gives NaN, as one with +inf or NaN in it does. */
 #ifndef MICA_SOFTMAX_H
 #define MICA_SOFTMAX_H
 

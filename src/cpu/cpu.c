@@ -26,6 +26,9 @@ static void start(void)
 {
     const char *threads = mica_env(MICA_ENV_THREADS);
     thread_limit = threads ? atoi(threads) : 0;
+    /* clang's OpenMP holds a lock across a fork and frees it in a handler of its own, which has to
+     * be registered, and so to run, before ours */
+    (void)omp_get_max_threads();
     pthread_atfork(NULL, NULL, mark_forked);
 }
 

@@ -98,6 +98,9 @@ step "find_package refuses another major version, having seen ours" refuses_newe
 # The tool and its page
 if [ -x "$build/mica" ]; then
     step "mica runs" with_library "$prefix/bin/mica" --version
+    for command in $("$build/mica" --help | sed -n '/^Examples/q; s/^  \([a-z]*\) .*/\1/p'); do
+        step "the man page has mica $command" grep -q "^\*$command\*$" "$here/../../docs/man/mica.1.scd"
+    done
     step "bash completion" bash -n "$prefix/share/bash-completion/completions/mica"
 fi
 if command -v scdoc >/dev/null; then

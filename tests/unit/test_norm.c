@@ -116,9 +116,9 @@ static int64_t outside(const problem *q, int i, const double *got, mica_contract
     const arg *a = &q->args[i];
     double u = mica_dtype_unit(a->info.tensor.dtype);
     double tiny = a->info.tensor.dtype == MICA_F16 ? 0x1p-24 : 0x1p-133;
-    double most = a->info.tensor.dtype == MICA_F16    ? 65520
+    double most = a->info.tensor.dtype == MICA_F16   ? 65520
                   : a->info.tensor.dtype == MICA_F64 ? 1.7e308
-                                                      : 0x1p128;
+                                                     : 0x1p128;
     int64_t bad = 0;
     for (int64_t k = 0; k < a->count; k++) {
         double r = a->values[k], e = phi * a->mags[k] + c.ulps * c.unit * fabs(r);

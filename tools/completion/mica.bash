@@ -25,8 +25,8 @@ _mica()
         ;;
     *)
         COMPREPLY=($(compgen -f -- "$word")
-            $(compgen -W "$("$tool" list --names 2>/dev/null)" -- "$word"))
-        compopt -o filenames 2>/dev/null
+            $(compgen -W "$("$tool" list 2>/dev/null | sed -n '2,$s/ .*//p')" -- "$word"))
+        compopt -o filenames
         ;;
     esac
 }

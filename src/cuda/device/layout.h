@@ -11,7 +11,7 @@
 typedef struct mica_layout {
     long long count; /* elements */
     int rank;
-    int fits_int;    /* count and all offsets are below 2^31: 32-bit division suffices */
+    int fits_int; /* count and all offsets are below 2^31: 32-bit division suffices */
     long long dims[MICA_LAYOUT_RANK];
     long long strides[MICA_LAYOUT_TENSORS][MICA_LAYOUT_RANK];
 } mica_layout;

@@ -7,6 +7,7 @@
 #pragma once
 #include "cuda/device/types.cuh"
 #include "cuda/device/math.cuh"
+#include "cuda/device/vector.cuh"
 
 static_assert((THREADS & (THREADS - 1)) == 0, "THREADS is a power of two");
 static_assert(THREADS * SLICES <= 1024 && THREADS * SLICES % 32 == 0, "whole warps of one block");
@@ -16,6 +17,8 @@ __device__ __forceinline__ int thread_in_slice() { return ALONG ? threadIdx.x % 
 
 /* Scratch of slice_reduce, in elements of shared memory. */
 constexpr int SLICE_SCRATCH = THREADS == 1 ? 1 : ALONG ? (THREADS > 32 ? THREADS * SLICES / 32 : 1) : THREADS * SLICES;
+
+constexpr int SLICE_WARPS = THREADS > 32 ? THREADS / 32 : 1;
 
 struct add_op {
     template <typename A> __device__ __forceinline__ A operator()(A a, A b) const { return a + b; }
@@ -33,14 +36,13 @@ template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v
         for (int lane = 1; lane < THREADS && lane < 32; lane *= 2)
             v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
         if constexpr (THREADS > 32) {
-            constexpr int WARPS = THREADS > 32 ? THREADS / 32 : 1;
             int warp = threadIdx.x / 32;
             __syncthreads(); /* the scratch may still be read from the last time */
             if (threadIdx.x % 32 == 0) scratch[warp] = v;
             __syncthreads();
-            const A *mine = scratch + warp / WARPS * WARPS;
+            const A *mine = scratch + warp / SLICE_WARPS * SLICE_WARPS;
             v = mine[0];
-            for (int i = 1; i < WARPS; i++) v = op(v, mine[i]);
+            for (int i = 1; i < SLICE_WARPS; i++) v = op(v, mine[i]);
         }
     } else {
         int slice = slice_in_block(), thread = thread_in_slice();
@@ -95,36 +97,32 @@ __device__ __forceinline__ long long position(long long item)
 
 /* ---- vectors of neighbouring elements ---- */
 
-template <typename T, int N> struct alignas(sizeof(T) * N) elements {
-    T at[N];
-};
-
 /* `whole`: the address is aligned for one access of all N. */
 template <typename T, int N, typename A>
 __device__ __forceinline__ void load_elements(const T *from, bool whole, A *v)
 {
-    elements<T, N> e;
+    T e[N];
     if (N > 1 && whole) {
-        e = *(const elements<T, N> *)from;
+        load_vector<N>(from, e);
     } else {
 #pragma unroll
-        for (int k = 0; k < N; k++) e.at[k] = from[k];
+        for (int k = 0; k < N; k++) e[k] = from[k];
     }
 #pragma unroll
-    for (int k = 0; k < N; k++) v[k] = widen<A>(e.at[k]);
+    for (int k = 0; k < N; k++) v[k] = widen<A>(e[k]);
 }
 
 template <typename T, int N, typename A>
 __device__ __forceinline__ void store_elements(T *to, bool whole, const A *v)
 {
-    elements<T, N> e;
+    T e[N];
 #pragma unroll
-    for (int k = 0; k < N; k++) e.at[k] = narrow<T>(v[k]);
+    for (int k = 0; k < N; k++) e[k] = narrow<T>(v[k]);
     if (N > 1 && whole) {
-        *(elements<T, N> *)to = e;
+        store_vector<N>(to, e);
     } else {
 #pragma unroll
-        for (int k = 0; k < N; k++) to[k] = e.at[k];
+        for (int k = 0; k < N; k++) to[k] = e[k];
     }
 }
 

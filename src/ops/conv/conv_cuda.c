@@ -83,6 +83,10 @@ static void shared_prologue(mica_text *p, const mica_conv_desc *d, const state *
     /* integer sums are exact in f64 */
     mica_prologue_type(p, "fin_t", sums == MICA_F32 ? MICA_F32 : MICA_F64);
     mica_prologue_type(p, "coord_t", small_positions(&s->args.g) ? MICA_S32 : MICA_S64);
+    /* results and tiles are no more than rows x columns */
+    const mica_conv_args *a = &s->args;
+    double results = (double)a->rows * (double)a->cols * (double)a->g.groups;
+    mica_prologue_int(p, "COUNT_64", results > INT32_MAX || a->terms > INT32_MAX);
 }
 
 static mica_status add_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
@@ -129,6 +133,9 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
     mica_prologue_int(p, "BLOCK", BLOCK);
     mica_prologue_int(p, "CHANNEL_FAST", out->c == 1);
     a->tiles = (a->rows * a->cols * a->g.groups + BLOCK - 1) / BLOCK;
+    if (a->tiles > MAX_GRID)
+        return mica_fail(MICA_UNSUPPORTED, "%lld blocks of %d results: a grid holds %d", a->tiles,
+                         BLOCK, MAX_GRID);
     return add_kernel(plan, s, "ops/conv/conv_cuda_direct.cu", "conv_direct", p);
 }
 

@@ -93,7 +93,7 @@ __device__ __forceinline__ void store(const mica_conv_args &a, const tile &t, lo
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) conv(const mica_conv_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, 2) conv(const mica_conv_args a)
 {
     __shared__ tile t;
     const int row = (int)threadIdx.x % (BM / TM), col = (int)threadIdx.x / (BM / TM);

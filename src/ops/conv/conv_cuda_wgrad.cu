@@ -8,7 +8,7 @@
 constexpr int SHARES = BLOCK / CHANNELS;
 static_assert(BLOCK % CHANNELS == 0 && (SHARES & (SHARES - 1)) == 0, "halving must end at one");
 
-extern "C" __global__ void __launch_bounds__(BLOCK) conv_wgrad(const mica_conv_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) conv_wgrad(const mica_conv_args a)
 {
     __shared__ acc_t part[SHARES][CHANNELS];
     const mica_conv_geometry &g = a.g;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the convolution kernels share: where pixels and (tap, channel) pairs lie, and the end of a
  * sum. Constants: KIND; types left_t, right_t, out_t, acc_t (sums), fin_t (alpha, beta, epilogue),
- * coord_t (positions along an axis: s32 where all of them fit, else s64). */
+ * coord_t (positions along an axis: s32 where all of them fit, else s64); COUNT_64: a number of
+ * pixels, pairs or results exceeds 31 bits. */
 #pragma once
 #include "cuda/device/epilogue.cuh"
 #include "ops/conv/conv_args.h"
@@ -10,10 +11,13 @@ constexpr bool FWD = KIND == MICA_CONV_KIND_FWD;
 constexpr bool DGRAD = KIND == MICA_CONV_KIND_DGRAD;
 constexpr bool WGRAD = KIND == MICA_CONV_KIND_WGRAD;
 
-/* 64-bit division costs ten times as much, and is hardly ever needed. */
+/* 64-bit division is a call and costs ten times as much: compiled in only where counts need it. */
 __device__ __forceinline__ long long divide(long long a, long long b)
 {
-    return (a | b) >> 32 ? a / b : (long long)((u32)a / (u32)b);
+    if constexpr (COUNT_64)
+        return (a | b) >> 32 ? a / b : (long long)((u32)a / (u32)b);
+    else
+        return (long long)((u32)a / (u32)b);
 }
 
 /* A pixel of b, or of a in dgrad. */
@@ -47,6 +51,7 @@ __device__ pixel_entry make_pixel(const mica_conv_geometry &g, long long i, long
     e.exists = i < count;
     if (!e.exists) return e;
     const mica_conv_strides &counted = counted_strides(g);
+#pragma unroll
     for (int d = 2; d >= 0; d--) {
         long long size = DGRAD ? g.in[d] : g.out[d], rest = divide(i, size), at = i - rest * size;
         e.at[d] = (coord_t)(DGRAD ? at + g.pad[d] : at * g.stride[d] - g.pad[d]);
@@ -69,6 +74,7 @@ __device__ pair_entry make_pair_entry(const mica_conv_geometry &g, long long i, 
     long long channels = DGRAD ? g.k : g.c, tap = divide(i, channels), c = i - tap * channels;
     e.source = c * read_strides(g).c;
     e.filter = g.f_base + c * (DGRAD ? g.f.n : g.f.c);
+#pragma unroll
     for (int d = 2; d >= 0; d--) {
         long long rest = divide(tap, g.tap[d]), t = tap - rest * g.tap[d];
         e.tap[d] = (coord_t)(DGRAD ? -t * g.dilation[d] : t * g.dilation[d]);
@@ -104,6 +110,7 @@ __device__ __forceinline__ acc_t image_value(const mica_conv_geometry &g, const 
 {
     long long offset = p.source + q.source;
     if (!p.exists || !q.exists) return 0;
+#pragma unroll
     for (int d = 0; d < 3; d++)
         if (!along(g, d, p.at[d] + q.tap[d], offset)) return 0;
     return widen<acc_t>(image[offset]);

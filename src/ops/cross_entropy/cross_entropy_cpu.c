@@ -158,7 +158,7 @@ static void forward_tile(const state *s, const mica_tile *t, partial *p)
     double total[MICA_TILE_WIDTH] = {0};
     read_tile(t, &st, s->smoothing > 0 ? total : NULL);
     for (int64_t c = 0; c < t->width; c++) {
-        row r = {(double)st.max[c], log(st.sum[c]), total[c]};
+        row r = {(double)st.max[c], (double)logf((float)st.sum[c]), total[c]};
         forward_row(s, t, c, &r, p);
     }
 }

@@ -9,6 +9,9 @@
 
 #include "cpu/cpu.h"
 
+/* Virtual machines report the cache of the whole socket, and more. */
+static const double MOST_CACHE = 1 << 25;
+
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     (void)desc, (void)device, (void)why;
@@ -93,6 +96,8 @@ static mica_status build(mica_plan *plan)
     s->channels_first = d->pass == MICA_NORM_BWD && d->kind != MICA_NORM_BATCH &&
                         (mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias));
     s->bytes = mica_op_bytes(plan->op, d);
+    double cache = (double)plan->device.cache_bytes;
+    s->past_cache = s->bytes > 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
     return MICA_OK;
 }
 

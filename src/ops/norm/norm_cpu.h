@@ -8,7 +8,7 @@
 #include "ops/norm/norm.h"
 
 enum {
-    NORM_COLUMNS = 256,       /* results that are formed side by side where neighbours are kept */
+    NORM_COLUMNS = 512,       /* results that are formed side by side where neighbours are kept */
     NORM_PARTS = 16,          /* at most so many partial sums, on the stack */
     NORM_PART_SIZE = 1 << 15, /* at least so many elements in each */
     NORM_FLUSH = 64           /* additions before a partial sum moves to double */
@@ -31,6 +31,7 @@ typedef struct norm_cpu_state {
     norm_plane sets, channels;
     double set_size;
     double bytes;
+    bool past_cache;     /* results do not fit the caches: they are stored past them */
     bool channels_first; /* dscale or dbias by a walk of their own */
 } norm_cpu_state;
 

@@ -4,10 +4,16 @@
  * defined. Sums of a tile are formed in `real` and added up in double, part by part in order. */
 #include "ops/norm/norm_cpu_rows.h"
 
+#include "cpu/stream.h"
+
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 8192 / sizeof(real) };
+enum {
+    TILE = 8192 / sizeof(real),
+    KEPT = 4 * TILE,                /* sets up to this size are converted and added up once */
+    STREAMED = 1024 / sizeof(real), /* shorter runs are stored as usual */
+};
 
 /* What is known of a block's sets when its elements are computed. */
 typedef struct known {
@@ -32,10 +38,13 @@ struct work {
     bool scaled;  /* bwd: the sums contain scale */
     int64_t row, first, n;
     int64_t count; /* additions since the last flush */
+    bool keeps;    /* the set's input stays in `kept`, if that has to be gathered at all */
+    bool filled;   /* it does so by now */
     sums *sums;
     real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
     real x[TILE], dy[TILE], out[TILE], z[TILE];
     real operands[4][TILE]; /* scale, bias, mean, rstd */
+    real kept[KEPT];
 };
 
 /* ---- elements ---- */
@@ -78,7 +87,18 @@ static real *target(const work *w, int arg, real *buffer)
     int64_t base = mica_norm_offset(&w->plane->rows, arg, w->row), offset, stride;
     int64_t n = piece(&w->plane->cols, arg, w->first, w->n, &offset, &stride);
     bool direct = n == w->n && stride == 1 && mica_norm_tensor(w->s->d, arg)->dtype == real_type;
-    return direct ? (real *)w->args[arg] + base + offset : buffer;
+    return direct && !w->s->past_cache ? (real *)w->args[arg] + base + offset : buffer;
+}
+
+/* A run of neighbours, past the caches. */
+static void stream_run(const work *w, mica_dtype type, int arg, int64_t offset, const real *values,
+                       int64_t n)
+{
+    _Alignas(64) real narrow[TILE];
+    int bytes = mica_dtype_bits(type) / 8;
+    char *to = (char *)w->args[arg] + offset * bytes;
+    if (type != real_type) store_run(type, narrow, 0, 1, values, n);
+    mica_stream_copy(to, type != real_type ? narrow : values, (size_t)(n * bytes));
 }
 
 static void store(const work *w, int arg, const real *values)
@@ -87,7 +107,10 @@ static void store(const work *w, int arg, const real *values)
     int64_t base = mica_norm_offset(&w->plane->rows, arg, w->row), offset, stride;
     for (int64_t done = 0; done < w->n;) {
         int64_t n = piece(&w->plane->cols, arg, w->first + done, w->n - done, &offset, &stride);
-        store_run(type, w->args[arg], base + offset, stride, values + done, n);
+        if (w->s->past_cache && stride == 1 && n >= STREAMED && type != MICA_F64)
+            stream_run(w, type, arg, base + offset, values + done, n);
+        else
+            store_run(type, w->args[arg], base + offset, stride, values + done, n);
         done += n;
     }
 }
@@ -143,10 +166,16 @@ static void statistics_of(work *w, operand *mean, operand *rstd)
 /* x + residual */
 static const real *input_of(work *w)
 {
-    const real *x = fetch(w, MICA_NORM_X, w->x);
-    if (!given(w, MICA_NORM_RESIDUAL)) return x;
-    add(x, fetch(w, MICA_NORM_RESIDUAL, w->out), w->n, w->x);
-    return w->x;
+    real *to = w->keeps ? w->kept + w->first : w->x;
+    if (w->filled) return to;
+    const real *x = fetch(w, MICA_NORM_X, to);
+    bool gathered = x == to;
+    if (given(w, MICA_NORM_RESIDUAL)) {
+        add(x, fetch(w, MICA_NORM_RESIDUAL, w->out), w->n, to);
+        return to;
+    }
+    if (!gathered) w->keeps = false; /* it lies well where it is */
+    return x;
 }
 
 /* ---- steps ---- */
@@ -180,11 +209,26 @@ static void step_deviations(work *w)
     row_deviations(x, w->known->mean[0], w->n, &w->sums->plain[0], &w->sums->squared[0]);
 }
 
+/* Asks for the same run of the next set, which memory delivers while this one is written: the
+ * passes over a set alternate between reading memory and not. */
+static void fetch_ahead(const work *w)
+{
+    const norm_plane *p = w->plane;
+    if (p->side_by_side || w->row + 1 >= p->rows.count) return;
+    int64_t offset, stride, bytes = mica_dtype_bits(w->s->d->x.dtype) / 8;
+    int64_t n = piece(&p->cols, MICA_NORM_X, w->first, w->n, &offset, &stride);
+    if (n < w->n || stride != 1) return;
+    offset += mica_norm_offset(&p->rows, MICA_NORM_X, w->row + 1);
+    const char *from = (const char *)w->args[MICA_NORM_X] + offset * bytes;
+    for (int64_t i = 0; i < n * bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 static void step_forward(work *w)
 {
     operand mean, rstd, scale, bias;
     const mica_norm_desc *d = w->s->d;
     const real *x = input_of(w);
+    if (w->s->past_cache) fetch_ahead(w);
     if (given(w, MICA_NORM_SUM)) store(w, MICA_NORM_SUM, x);
     statistics_of(w, &mean, &rstd);
     affine_of(w, &scale, &bias);
@@ -307,6 +351,7 @@ static void walk_parts_parallel(const work *w, int64_t block, step_fn step, sums
             if (to) clear_sums(&partial[part], width);
             walk_part(&mine, block, part, step, to ? &partial[part] : NULL);
         }
+        mica_stream_end();
     }
     for (int part = 0; to && part < p->parts; part++) add_sums(to, &partial[part], width);
 }
@@ -385,9 +430,13 @@ static void moments(work *w, int64_t block, int64_t width, sums *s, int threads)
     double n = w->s->set_size > 0 ? w->s->set_size : 1;
     real *mean = w->known->mean;
     bool centred = w->s->d->kind != MICA_NORM_RMS;
+    w->filled = false;
+    w->keeps = !w->plane->side_by_side && w->plane->parts == 1 && w->plane->reduced <= KEPT;
     if (centred) walk(w, block, step_sum, s, threads);
+    w->filled = centred && w->keeps;
     for (int64_t i = 0; i < width; i++) mean[i] = centred ? (real)(s->plain[i] / n) : 0;
     walk(w, block, step_deviations, s, threads);
+    w->filled = w->keeps;
     for (int64_t i = 0; i < width; i++) {
         double shift = centred ? s->plain[i] / n : 0;
         double var = s->squared[i] / n - shift * shift;
@@ -505,6 +554,7 @@ static void run_plane(const work *like, block_fn block)
         begin(&w, like);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < p->blocks; i++) block(&w, i, 1);
+        mica_stream_end();
     }
 }
 

@@ -19,15 +19,27 @@ typedef struct operand {
 
 /* ---- sums along the run ---- */
 
-/* Elements whose sum is formed in `real` before it moves to double. */
-enum { CHUNK = 16 / sizeof(real) * NORM_FLUSH }; /* four lanes of f32, two of f64, or more */
+/* Elements of one chain of additions in `real` (four lanes of f32 or two of f64, or more) before it
+ * moves to double; four chains hide the latency of an addition. */
+enum { CHAIN = 16 / sizeof(real) * NORM_FLUSH, CHUNK = 4 * CHAIN };
 
 MICA_CLONES
 static double row_sum(const real *x, int64_t n)
 {
     double total = 0;
-    for (int64_t from = 0; from < n; from += CHUNK) {
-        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+    for (; n >= CHUNK; n -= CHUNK, x += CHUNK) {
+        real a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+        for (int64_t i = 0; i < CHAIN; i++) {
+            a += x[i];
+            b += x[i + CHAIN];
+            c += x[i + 2 * CHAIN];
+            d += x[i + 3 * CHAIN];
+        }
+        total += (double)a + (double)b + ((double)c + (double)d);
+    }
+    for (int64_t from = 0; from < n; from += CHAIN) {
+        int64_t end = n - from < CHAIN ? n : from + CHAIN;
         real sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = from; i < end; i++) sum += x[i];
@@ -39,8 +51,20 @@ static double row_sum(const real *x, int64_t n)
 MICA_CLONES
 static void row_deviations(const real *x, real mean, int64_t n, double *plain, double *squared)
 {
-    for (int64_t from = 0; from < n; from += CHUNK) {
-        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+    for (; n >= 2 * CHAIN; n -= 2 * CHAIN, x += 2 * CHAIN) {
+        real s = 0, q = 0, t = 0, r = 0;
+#pragma omp simd reduction(+ : s, q, t, r)
+        for (int64_t i = 0; i < CHAIN; i++) {
+            real d = x[i] - mean, e = x[i + CHAIN] - mean;
+            s += d;
+            q += d * d;
+            t += e;
+            r += e * e;
+        }
+        *plain += (double)s + (double)t, *squared += (double)q + (double)r;
+    }
+    for (int64_t from = 0; from < n; from += CHAIN) {
+        int64_t end = n - from < CHAIN ? n : from + CHAIN;
         real s = 0, q = 0;
 #pragma omp simd reduction(+ : s, q)
         for (int64_t i = from; i < end; i++) {
@@ -57,8 +81,8 @@ INLINE void row_gradients_as(const bool stats, const bool affine, const real *g,
                              double *plain, double *with_xhat)
 {
     const real m = *mean, r = *rstd, w = *scale;
-    for (int64_t from = 0; from < n; from += CHUNK) {
-        int64_t end = n - from < CHUNK ? n : from + CHUNK;
+    for (int64_t from = 0; from < n; from += CHAIN) {
+        int64_t end = n - from < CHAIN ? n : from + CHAIN;
         real s = 0, q = 0;
 #pragma omp simd reduction(+ : s, q)
         for (int64_t i = from; i < end; i++) {

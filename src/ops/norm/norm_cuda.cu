@@ -16,6 +16,7 @@ static_assert(VECTOR == 1 || ALONG, "vectors lie along the reduced space");
 static_assert(ITEMS == 0 || FUSED, "only whole sets are kept");
 
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
+constexpr int UNROLL = REDUCED_RANK <= 1 && ALONG ? (BACKWARD ? 2 : 4) : BACKWARD || VECTOR > 1 ? 1 : 2; /* registers are the bound */
 
 struct group {
     place base;
@@ -46,7 +47,7 @@ template <typename F> __device__ __forceinline__ void each(const group &g, F f)
             if (i < g.end) f(j, i);
         }
     } else {
-#pragma unroll 4
+#pragma unroll UNROLL
         for (long long i = first; i < g.end; i += THREADS * VECTOR) f(0, i);
     }
 }

@@ -7,12 +7,13 @@
 
 enum {
     BLOCK = 128,          /* threads of a block that holds several groups, at least */
-    SET_THREADS = 1024,   /* of a group that does a whole set */
+    SET_THREADS = 512,    /* of a group that does a whole set */
     PART_THREADS = 256,   /* of a group that does a part of one */
-    STRIDED_THREADS = 32, /* where neighbouring threads belong to neighbouring kept indices */
+    STRIDED_THREADS = 16, /* where neighbouring threads belong to neighbouring kept indices */
     VECTORS = 4,          /* per thread, that keep its loads in flight */
-    KEEP_FORWARD = 16,    /* values a thread keeps in registers */
-    KEEP_BACKWARD = 8,    /* the same, of two tensors */
+    KEEP_FORWARD = 32,    /* values a thread keeps in registers */
+    MOST_ITEMS = 8,       /* vectors whose offsets a thread has at hand */
+    KEEP_BACKWARD = 16,   /* the same, of two tensors */
     PARTS = 128,          /* at most: one thread merges them */
     BLOCKS = 512,         /* that fill the largest device */
     PART_VECTORS = 16     /* per thread and part, at least */
@@ -102,7 +103,8 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
     g->threads = power_of_two_from((vectors + few - 1) / few, g->along ? most : STRIDED_THREADS);
     if (g->along && g->threads < 32) g->threads = power_of_two_from(vectors, 32);
     int64_t items = (vectors + g->threads - 1) / g->threads;
-    if (items * g->vector <= keep) g->items = power_of_two_from(items, keep);
+    int64_t most_items = split->reduced.rank > 1 ? MOST_ITEMS / 4 : MOST_ITEMS;
+    if (items <= most_items && items * g->vector <= keep) g->items = power_of_two_from(items, keep);
     g->slices = g->threads < BLOCK ? BLOCK / g->threads : 1;
     if (!g->along && g->slices < 32) g->slices = 32;
 }

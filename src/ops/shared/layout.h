@@ -6,10 +6,11 @@
 #include "base/tensor.h"
 #include "cuda/device/layout.h"
 
-/* Describes n <= MICA_LAYOUT_TENSORS tensors of equal dims (0-stride dims allowed). Sizes 1 vanish, dimensions are
- * sorted so that the last is the one with the smallest strides of the first tensor, and neighbours
- * that are contiguous in all tensors merge: packed tensors become one dimension. The order of
- * elements is then no longer the logical one: only for work in which each element stands alone. */
+/* Describes n <= MICA_LAYOUT_TENSORS tensors of equal dims (0-stride dims allowed). Sizes 1 vanish,
+ * dimensions are sorted so that the last is the one with the smallest strides of the first tensor,
+ * and neighbours that are contiguous in all tensors merge: packed tensors become one dimension. The
+ * order of elements is then no longer the logical one: only for work in which each element stands
+ * alone. */
 void mica_layout_make(mica_layout *layout, const mica_tensor *const *tensors, int n);
 /* One dimension with stride 1 in all n tensors (or nothing at all). */
 bool mica_layout_is_linear(const mica_layout *layout, int n);

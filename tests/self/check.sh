@@ -1,0 +1,41 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The checker must be able to fail: usage errors, refusals, wrong counts and breakages made on
+# purpose end in the exit codes that the manual promises. Usage: check.sh MICA
+mica=$1
+failed=0
+
+# expect CODE ARGUMENTS...
+expect() {
+    want=$1
+    shift
+    "$mica" "$@" >/dev/null 2>&1
+    got=$?
+    [ "$got" = "$want" ] && return
+    echo "exit code $got, expected $want: mica $*"
+    failed=1
+}
+
+line='activation act=tanh x=f32:5x7'
+expect 0 check -d cpu "$line"
+expect 0 check -d cpu --engine ref --fill exact --expect 2 "$line"
+expect 1 check -d cpu --engine ref --fill exact --expect 3 "$line"
+expect 3 check -d cpu --engine no_such_engine "$line"
+expect 0 check -d cpu --engine no_such_engine --allow-refusals "$line"
+expect 2 check -d cpu 'activation act=no_such_function x=f32:3'
+expect 2 check -d cpu 'activation x={f32:3'
+expect 2 check -d cpu
+expect 2 check -d cpu --fill no_such_fill "$line"
+expect 3 check -d no_such_device "$line"
+expect 2 check -d sm_80 "$line"
+expect 2 no_such_command
+expect 0 check -d cpu --self-test "$line" 'activation act=gelu x=bf16:6x8:20x2 y=bf16:6x8:20x2'
+expect 0 check -d cpu --self-test 'transform x=s8:6x8 y=s32:6x8' 'transform x=f32:6x8 y=f16:6x8'
+# A self-test of nothing proves nothing.
+expect 1 check -d cpu --self-test 'activation act=tanh x=f32:0x7'
+# A function that is 0 for nearly every integer: a comparison that could hardly fail.
+expect 1 check -d cpu --engine ref --fill exact \
+    'activation pass=bwd act=hard_sigmoid x=f32:300 alpha=0 beta=0'
+expect 0 check -d cpu --engine ref --fill exact --allow-mistrusted \
+    'activation pass=bwd act=hard_sigmoid x=f32:300 alpha=0 beta=0'
+exit $failed

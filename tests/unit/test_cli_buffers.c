@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Fenced buffers: every byte that a run had no right to write is noticed, elements are not. */
+#include "buffers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static mica_context *context;
+
+static mica_tensor tensor(const char *text)
+{
+    mica_tensor t;
+    assert_int_equal(mica_tensor_from_text(text, &t), MICA_OK);
+    return t;
+}
+
+static bool intact(const cli_buffer *b)
+{
+    char text[160];
+    return cli_buffer_intact(b, "x", text, sizeof text);
+}
+
+/* Flips each byte in turn; only those of elements may change, and those only in outputs. */
+static void every_byte(const char *text, mica_dir dir, int64_t shift)
+{
+    cli_buffer b;
+    mica_tensor t = tensor(text);
+    assert_int_equal(cli_buffer_init(&b, context, &t, 0, dir), MICA_OK);
+    assert_int_equal(cli_buffer_prepare(&b, context, 0xff, shift), MICA_OK);
+    assert_int_equal(cli_buffer_fetch(&b, context), MICA_OK);
+    assert_true(intact(&b));
+    unsigned char *element = calloc(1, (size_t)b.span + 1), *ones = malloc((size_t)b.span + 1);
+    memset(ones, 0xff, (size_t)b.span + 1);
+    cli_copy_elements(&t, b.first, element, ones);
+    int64_t marked = 0;
+    for (int64_t i = 0; i < b.bytes; i++) {
+        int64_t at = i - b.low;
+        bool is_element = at >= 0 && at < b.span && element[at];
+        marked += is_element;
+        b.after[i] ^= 1;
+        assert_int_equal(intact(&b), is_element && dir == MICA_OUT);
+        b.after[i] ^= 1;
+    }
+    assert_int_equal(marked, mica_tensor_count(&t) * mica_dtype_bits(t.dtype) / 8);
+    free(element);
+    free(ones);
+    cli_buffer_free(&b, context);
+}
+
+static void bytes(void **state)
+{
+    (void)state;
+    every_byte("f32:3x5", MICA_OUT, 0);
+    every_byte("f32:3x5", MICA_OUT, 4);
+    every_byte("f32:3x5", MICA_IN, 4);
+    every_byte("bf16:3x5:17x3", MICA_OUT, 2);
+    every_byte("bf16:3x5:-17x3", MICA_OUT, 2);
+    every_byte("u8:2x3x4:1x2x7", MICA_OUT, 1);
+    every_byte("f32:0x5", MICA_OUT, 0);
+}
+
+static void content_and_poison(void **state)
+{
+    (void)state;
+    const double values[] = {1, 2, 3, 4, 5, 6};
+    double back[6];
+    cli_buffer b;
+    mica_tensor t = tensor("f16:2x3:8x2");
+    assert_int_equal(cli_buffer_init(&b, context, &t, 0, MICA_INOUT), MICA_OK);
+    assert_int_equal(cli_buffer_prepare(&b, context, 0xff, 0), MICA_OK);
+    assert_int_equal(cli_buffer_fetch(&b, context), MICA_OK);
+    assert_true(cli_buffer_poisoned(&b, 0) && cli_buffer_poisoned(&b, 5));
+    assert_int_equal(cli_buffer_content(&b, values), MICA_OK);
+    assert_int_equal(cli_buffer_prepare(&b, context, 0xff, 2), MICA_OK);
+    assert_int_equal(cli_buffer_fetch(&b, context), MICA_OK);
+    assert_int_equal(mica_tensor_load(&t, cli_buffer_after(&b), back), MICA_OK);
+    assert_memory_equal(back, values, sizeof values);
+    assert_false(cli_buffer_poisoned(&b, 0) || cli_buffer_poisoned(&b, 5));
+    assert_int_equal((uintptr_t)cli_buffer_pointer(&b) % 256, 2);
+    cli_buffer_free(&b, context);
+}
+
+static int open_context(void **state)
+{
+    (void)state;
+    return mica_context_create("cpu", &context) != MICA_OK;
+}
+
+static int close_context(void **state)
+{
+    (void)state;
+    mica_context_destroy(context);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes),
+        cmocka_unit_test(content_and_poison),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
