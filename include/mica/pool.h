@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling in one, two and three dimensions: maximum (with the winner's index), average over the
  * window with padding counted (avg) or not (avg_valid); adaptive and global windows.
- *   fwd   y = pool(x), and for max the index of the winner within its N,C plane (row-major in
- *         D,H,W); of equal values the lowest index wins; a NaN wins.
- *   bwd   dx = the gradient; max reads indices, avg reads nothing but dy. Sums are f32 or f64.  */
+ *   fwd   y = alpha * pool(x) + beta * y, and for max the index of the winner within its N,C plane
+ *         (row-major in D,H,W); of equal values the lowest index wins; a NaN wins, the first of
+ * them bwd   x = alpha * gradient + beta * x; max reads indices, avg nothing but y (the incoming
+ *         gradient). Each element gathers from the windows over it in a fixed order; an index that
+ *         is none of its own window's elements is ignored.
+ * Windows are counted as PyTorch does: with `ceil`, a last window that would start past x and the
+ * padding before it is left out. An average with padding counted divides by the taps up to the end
+ * of padding, not by those that `ceil` put past it. A window without an element of x has the
+ * maximum -infinity (integers: their least value) with index -1, and the average 0. Types: f64 f32
+ * f16 bf16; fwd also s8 u8 and, for max, s32; y's type is x's. Averages of integers round to
+ * nearest even. Sums are f64 for f64 and integers, else f32; scaling is done in f64. */
 #ifndef MICA_POOL_H
 #define MICA_POOL_H
 
@@ -29,11 +37,11 @@ typedef struct mica_pool_desc {
     mica_tensor indices;  /* s32 or s64, as y: max only. fwd: absent unless given; bwd: s64 */
     int64_t window[3];    /* 0: the whole axis (global) */
     int64_t stride[3];    /* 0 means window */
-    int64_t pad[3];       /* less than the window */
-    int64_t pad_extra[3]; /* added at the end of an axis */
+    int64_t pad[3];       /* before and after; less than the window spans */
+    int64_t pad_extra[3]; /* added at the end of an axis, where the sum is less, too */
     int64_t dilation[3];  /* 0 means 1; max only */
     bool ceil;            /* round the output size up */
-    bool adaptive;        /* windows [floor(i*X/Y), ceil((i+1)*X/Y)) from the sizes of x and y */
+    bool adaptive;        /* windows [floor(i*X/Y), ceil((i+1)*X/Y)); the fields above stay 0 */
 } mica_pool_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Change of memory order and type: y = alpha * x + beta * y, element by element in logical order.
- * perm permutes dimensions first: y's dimension i is x's dimension perm[i]. Conversions round to
- * nearest even; integers saturate, NaN becomes 0; without alpha and beta, equal types are copied
- * bit by bit. Types: all but the sub-byte and complex ones.  */
+ * perm permutes dimensions first: y's dimension i is x's dimension perm[i]. Conversions round once,
+ * to nearest even; integers saturate, NaN becomes 0; bool is whether a value is not zero. Without
+ * alpha and beta, equal types are copied bit by bit; with them the result is formed in f64 as
+ * fma(alpha, x, beta * y), bit for bit the same on every device. Types: all but the sub-byte and
+ * complex ones. */
 #ifndef MICA_TRANSFORM_H
 #define MICA_TRANSFORM_H
 
@@ -18,7 +20,7 @@ enum { MICA_TRANSFORM_ALPHA, MICA_TRANSFORM_BETA };
 
 typedef struct mica_transform_desc {
     mica_tensor x;
-    mica_tensor y;               /* dims and type may be left zero: inferred from x and perm */
+    mica_tensor y; /* type and dims may be left zero: x's type; packed with perm, else as x */
     int64_t perm[MICA_MAX_RANK]; /* all zero: none */
 } mica_transform_desc;
 

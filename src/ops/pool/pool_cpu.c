@@ -170,8 +170,8 @@ static mica_status build(mica_plan *plan)
     s->wide = !mica_fits_f32(s->type) || mica_pool_plane(s->axes) > INT32_MAX;
     const long long *lanes = s->x;
     s->channels = s->c > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(lanes[1]) < llabs(lanes[4]));
-    s->runs = !s->backward && !s->channels && s->axes[2].dilation == 1 &&
-              (d->adaptive || s->axes[2].window >= LEAST_RUN);
+    bool long_runs = d->adaptive || s->axes[2].window >= LEAST_RUN || s->axes[2].y == 1;
+    s->runs = !s->backward && !s->channels && long_runs && s->axes[2].dilation == 1;
     choose_tile(s);
     return MICA_OK;
 }

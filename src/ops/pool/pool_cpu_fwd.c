@@ -249,12 +249,39 @@ static void take_window(const mica_pool_call *k, const runs *r, int64_t base, in
         merge_sums(s->wide, parts, b->result, result);
 }
 
+/* The usual case, averages over a whole plane: one run per channel, in place or, a block of
+ * channels at a time, converted. */
+static void sum_runs(const mica_pool_call *k, const mica_pool_tile *t, const runs *r, int64_t o,
+                     mica_pool_buffers *b)
+{
+    const mica_pool_state *s = k->state;
+    int64_t base = t->n * s->x[0] + t->c * s->x[1] + r->at;
+    int64_t block = is_native(s) ? t->cn : MICA_POOL_SOURCE / r->n;
+    for (int64_t c = 0; c < t->cn; c += block) {
+        int64_t cn = t->cn - c < block ? t->cn - c : block, at = base + c * s->x[1];
+        mica_pool_lanes l = {
+            .outer = cn, .inner = r->n, .to = t->wn, .from_outer = s->x[1], .from_inner = s->x[4]};
+        const void *source = mica_pool_cell(s->wide, k->in, at);
+        if (!is_native(s)) {
+            mica_pool_load(s, k->in, at, s->x, cn, r->n, b->source);
+            source = b->source;
+            l.from_outer = r->n, l.from_inner = 1;
+        }
+        mica_pool_run_sums(s->wide, &l, mica_pool_cell(s->wide, b->result, c * t->wn + o), source);
+    }
+}
+
 static void take_windows(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,
                          void *index)
 {
     const mica_pool_state *s = k->state;
     for (int64_t o = 0; o < t->wn; o++) {
         runs r = find_runs(s, t, o);
+        bool one = r.planes == 1 && r.rows == 1 && r.n > 0;
+        if (s->mode != MICA_POOL_MAX && one && (is_native(s) || r.n <= MICA_POOL_SOURCE)) {
+            sum_runs(k, t, &r, o, b);
+            continue;
+        }
         for (int64_t c = 0; c < t->cn; c++)
             take_window(k, &r, t->n * s->x[0] + (t->c + c) * s->x[1], c * t->wn + o, b, index);
     }

@@ -165,6 +165,57 @@ void mica_pool_run_sum(bool wide, void *sum, const void *source, int64_t stride,
     mica_pool_take_sum(wide, &l, sum, (const char *)source + whole * l.from_outer * size);
 }
 
+/* The run's sum as parts in registers, added up in pairs. */
+INLINE float run_sum_f32(const float *source, int64_t stride, int64_t n)
+{
+    float parts[MICA_POOL_PARTS] = {0};
+    int64_t i = 0;
+    for (; i + MICA_POOL_PARTS <= n; i += MICA_POOL_PARTS)
+        for (int p = 0; p < MICA_POOL_PARTS; p++) parts[p] += source[(i + p) * stride];
+    for (int p = 0; i + p < n; p++) parts[p] += source[(i + p) * stride];
+    for (int width = MICA_POOL_PARTS / 2; width > 0; width /= 2)
+        for (int p = 0; p < width; p++) parts[p] += parts[p + width];
+    return parts[0];
+}
+INLINE double run_sum_f64(const double *source, int64_t stride, int64_t n)
+{
+    double parts[MICA_POOL_PARTS] = {0};
+    int64_t i = 0;
+    for (; i + MICA_POOL_PARTS <= n; i += MICA_POOL_PARTS)
+        for (int p = 0; p < MICA_POOL_PARTS; p++) parts[p] += source[(i + p) * stride];
+    for (int p = 0; i + p < n; p++) parts[p] += source[(i + p) * stride];
+    for (int width = MICA_POOL_PARTS / 2; width > 0; width /= 2)
+        for (int p = 0; p < width; p++) parts[p] += parts[p + width];
+    return parts[0];
+}
+
+MICA_CLONES
+static void run_sums_f32(const mica_pool_lanes *l, float *sums, const float *source)
+{
+    for (int64_t c = 0; c < l->outer; c++) {
+        const float *s = source + c * l->from_outer;
+        sums[c * l->to] = l->from_inner == 1 ? run_sum_f32(s, 1, l->inner)
+                                             : run_sum_f32(s, l->from_inner, l->inner);
+    }
+}
+MICA_CLONES
+static void run_sums_f64(const mica_pool_lanes *l, double *sums, const double *source)
+{
+    for (int64_t c = 0; c < l->outer; c++) {
+        const double *s = source + c * l->from_outer;
+        sums[c * l->to] = l->from_inner == 1 ? run_sum_f64(s, 1, l->inner)
+                                             : run_sum_f64(s, l->from_inner, l->inner);
+    }
+}
+
+void mica_pool_run_sums(bool wide, const mica_pool_lanes *l, void *sums, const void *source)
+{
+    if (wide)
+        run_sums_f64(l, sums, source);
+    else
+        run_sums_f32(l, sums, source);
+}
+
 /* ---- backward ---- */
 
 INLINE void add_f32(float *restrict dx, const float *restrict dy, const int32_t *restrict hits,

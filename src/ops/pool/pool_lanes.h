@@ -27,6 +27,9 @@ void mica_pool_run_max(bool wide, void *best, void *index, const void *source, i
                        int64_t n, int64_t first_index);
 void mica_pool_run_sum(bool wide, void *sum, const void *source, int64_t stride, int64_t n);
 
+/* The sum of each of `outer` runs of `inner` elements, as parts and in pairs. */
+void mica_pool_run_sums(bool wide, const mica_pool_lanes *lanes, void *sums, const void *source);
+
 /* Backward: windows of one row of y into one row of dx. Window o has taps at from[o], from[o] +
  * step,
  * ... below to[o]. Without hits the gradient goes to every tap, else to the tap at hits. Either the
