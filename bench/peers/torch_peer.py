@@ -13,6 +13,7 @@ import ctypes as c
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import time
@@ -360,11 +361,26 @@ def quantile(values, q):
     return sorted(values)[min(len(values) - 1, int(q * len(values)))]
 
 
+def expand(line):
+    """{a,b} and a,b in a value mean each of them; lists (epilogue) keep their commas and use |."""
+    brace = re.search(r"\{([^{}]*)\}", line)
+    if brace:
+        return [one for part in brace.group(1).split(",")
+                for one in expand(line[:brace.start()] + part + line[brace.end():])]
+    head, *pairs = line.split()
+    lines = [head]
+    for pair in pairs:
+        name, value = pair.split("=", 1)
+        parts = value.split("|" if name == "epilogue" else ",")
+        lines = [f"{line} {name}={part}" for line in lines for part in parts]
+    return lines
+
+
 def lines_of(path):
     for text in open(path):
         text = text.split("#")[0].strip()
         if text:
-            yield text
+            yield from expand(text)
 
 
 def main():
@@ -375,6 +391,7 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--first", type=int, default=0, help="only so many lines of each file")
     parser.add_argument("--threads", type=int, default=0)
     o = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -390,10 +407,10 @@ def main():
     print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6}  engine    line")
     for path in o.files:
         ratios, name = [], os.path.splitext(os.path.basename(path))[0]
-        for line in lines_of(path):
+        for line in list(lines_of(path))[:o.first or None]:
             try:
                 case = Case(mica, line, o.device, cache)
-            except (NotImplementedError, KeyError) as why:
+            except (NotImplementedError, KeyError, RuntimeError) as why:
                 print(f"{'-':>10} {'-':>10} {'-':>6}  no equivalent in PyTorch ({why}): {line}")
                 continue
             times = measure(case, o.device, o.seconds)
