@@ -5,12 +5,23 @@
  *   y = act(scale * (u - mean) * rstd + bias)        rms: mean = 0, rstd = 1/sqrt(mean(u^2) + eps)
  * Statistics over: layer, rms: the last `axes` dimensions; batch: all but dimension 1; instance:
  * all but dimensions 0 and 1; group: C/groups channels and all spatial positions of one sample.
- * Variances are biased (divided by n) and computed in two passes or by Welford's method; the
- * running variance of batch training is unbiased as in PyTorch:
- *   running = (1 - momentum) * running + momentum * batch statistic
- * bwd: reads x (with a residual: the sum u), y's gradient dy, and mean and rstd as saved by fwd;
- * writes dx, and dscale and dbias if those tensors are given. mode=infer takes running statistics
- * as constants. With an activation, bwd recomputes the value in front of it from x.  */
+ * mean and rstd have one element per such set: layer and rms the dimensions of x before the last
+ * `axes`, batch C, instance N x C, group N x groups. A set without elements has mean and variance
+ * 0.
+ *
+ * Variances are biased (divided by n) and never formed as E[x^2] - mean^2. fwd normalises u before
+ * it is rounded to sum's type. The running variance of batch training is unbiased as in PyTorch,
+ *   running = (1 - momentum) * running + momentum * batch statistic,
+ * so training with running_var and one value per channel is MICA_INVALID (n - 1 is 0). Either of
+ * running_mean and running_var may be absent there; mode=infer reads both and changes neither.
+ *
+ * bwd reads x (with a residual: the sum u, and dx is the gradient of x and of the residual alike),
+ * y's gradient dy, and mean and rstd as saved by fwd; mode=infer takes running_mean and running_var
+ * as constants instead. It writes dx, and dscale and dbias if those tensors are given. With an
+ * activation it recomputes the value in front of it, for which alone it reads bias. dx, dscale,
+ * dbias and sum may be NULL at run time. All sums have a fixed order.
+ * In place: y on x, sum on residual, dx on dy, with equal tensors.
+ * x, residual, y, sum, dy, dx may each be f64, f32, f16 or bf16. */
 #ifndef MICA_NORM_H
 #define MICA_NORM_H
 
@@ -34,8 +45,9 @@ typedef enum mica_norm_mode {
     MICA_NORM_INFER  /* batch only: running statistics */
 } mica_norm_mode;
 
-/* fwd reads X RESIDUAL SCALE BIAS and writes Y SUM MEAN RSTD; bwd reads X DY SCALE BIAS MEAN RSTD
- * and writes DX DSCALE DBIAS. */
+/* fwd reads X RESIDUAL SCALE BIAS and writes Y SUM MEAN RSTD, and updates (infer: reads)
+ * RUNNING_MEAN and RUNNING_VAR; bwd reads X DY SCALE BIAS MEAN RSTD (infer: RUNNING_MEAN
+ * RUNNING_VAR in place of the last two) and writes DX DSCALE DBIAS. */
 enum {
     MICA_NORM_X,
     MICA_NORM_RESIDUAL,
@@ -58,13 +70,15 @@ typedef struct mica_norm_desc {
     mica_norm_kind kind;
     mica_norm_mode mode;
     mica_tensor x;
-    mica_tensor residual;    /* as x; given: fused addition */
-    mica_tensor scale, bias; /* layer, rms: the last `axes` dims; others: C; absent: 1 and 0 */
+    mica_tensor residual;    /* dims of x; given: fused addition */
+    mica_tensor scale, bias; /* layer, rms: the last `axes` dims; others: C; f32 or x's type;
+                                absent: 1 and 0 */
     mica_tensor y;           /* inferred as x; may have another floating type */
     mica_tensor sum;         /* inferred as x where there is a residual */
     mica_tensor mean, rstd;  /* f32 (f64 for f64), one per set; fwd train: written if given;
                                 bwd train: inferred, needed at run time */
-    mica_tensor running_mean, running_var; /* C; batch: train updates them if given */
+    mica_tensor running_mean, running_var; /* C, typed as mean; batch: train updates them if
+                                              given, infer reads them */
     mica_tensor dy, dx;                    /* bwd: inferred as x */
     mica_tensor dscale, dbias; /* bwd: inferred as scale and bias where those are given */
     int64_t axes;              /* layer, rms: trailing dimensions; 0 means 1 */

@@ -160,7 +160,7 @@ static void set_alignment(const mica_norm_desc *d, const norm_stage *s, uintptr_
         const mica_tensor *t = mica_norm_tensor(d, i);
         bool vector = mica_tensor_given(t) && norm_lies_along(&s->split, i);
         int bytes = vector ? mica_dtype_bits(t->dtype) / 8 * s->groups.vector : 1;
-        align[i] = (uintptr_t)bytes;
+        align[i] = bytes < 16 ? (uintptr_t)bytes : 16;
     }
 }
 

@@ -64,13 +64,20 @@ __device__ __forceinline__ place element_place(const norm_args &a, const group &
     return p;
 }
 
+/* A vector in accesses of at most 16 bytes. */
 template <typename T> __device__ __forceinline__ void read(const norm_args &a, int arg, const place &p, acc_t *v)
 {
-    load_elements<T, VECTOR>((const T *)a.args[arg] + p.at[arg], a.whole, v);
+    constexpr int MOST = 16 / (int)sizeof(T), N = VECTOR < MOST ? VECTOR : MOST;
+    const T *from = (const T *)a.args[arg] + p.at[arg];
+#pragma unroll
+    for (int k = 0; k < VECTOR; k += N) load_elements<T, N>(from + k, a.whole, v + k);
 }
 template <typename T> __device__ __forceinline__ void write(const norm_args &a, int arg, const place &p, const acc_t *v)
 {
-    store_elements<T, VECTOR>((T *)a.args[arg] + p.at[arg], a.whole, v);
+    constexpr int MOST = 16 / (int)sizeof(T), N = VECTOR < MOST ? VECTOR : MOST;
+    T *to = (T *)a.args[arg] + p.at[arg];
+#pragma unroll
+    for (int k = 0; k < VECTOR; k += N) store_elements<T, N>(to + k, a.whole, v + k);
 }
 
 /* One value per element, or one for the vector. */
@@ -310,7 +317,7 @@ __device__ __forceinline__ void apply_stage(const norm_args &a, const group &g)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES) norm_groups(const norm_args a)
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) norm_groups(const norm_args a)
 {
     __shared__ acc_t scratch[SLICE_SCRATCH];
     long long rows = (a.split.kept.count + SLICES - 1) / SLICES;
