@@ -59,8 +59,12 @@ static int64_t piece(const norm_space *cols, int arg, int64_t first, int64_t n, 
                      int64_t *stride)
 {
     int last = cols->rank - 1;
-    *offset = mica_norm_offset(cols, arg, first);
     *stride = cols->rank ? cols->strides[arg][last] : 1;
+    if (cols->rank == 1) { /* no division: short rows are many */
+        *offset = first * *stride;
+        return n;
+    }
+    *offset = mica_norm_offset(cols, arg, first);
     int64_t left = cols->rank ? cols->dims[last] - first % cols->dims[last] : 1;
     return left < n ? left : n;
 }
