@@ -97,7 +97,7 @@ static void write_learning(FILE *f, const report *r)
     }
     most = ceil(most * 5 + 1e-9) / 5;
     least = fmin(0.95, floor(least * 20) / 20);
-    fprintf(f, "<section><h2>Learning curve</h2><svg viewBox=\"0 0 960 320\">\n");
+    fprintf(f, "<section><h2>Learning curve</h2><svg viewBox=\"0 0 960 332\">\n");
     for (int i = 0; i <= 4; i++) {
         double y = TOP + HEIGHT * (1 - i / 4.0);
         fprintf(f, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"var(--line)\"/>",

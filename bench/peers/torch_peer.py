@@ -195,7 +195,8 @@ def pool(fields, t):
 def norm(fields, t):
     kind, backward = fields.get("kind", "layer"), fields.get("pass") == "bwd"
     eps = float(fields.get("eps", 1e-5))
-    scale, bias = t.get("scale"), t.get("bias")
+    # PyTorch wants them in the input's type.
+    scale, bias = (v.to(t["x"].dtype) if v is not None else None for v in (t.get("scale"), t.get("bias")))
     if "residual" in t or fields.get("act"):
         raise NotImplementedError("fused steps")
     shape = list(t["x"].shape[-int(fields.get("axes", 1)):])
@@ -307,6 +308,8 @@ class Case:
             self.calls.append(BUILDERS[op](fields, tensors))
             self.runs.append(run)
             self.keep.append((tensors, space))
+        with torch.no_grad():
+            self.calls[0]()  # what PyTorch does not take fails here
         if device != "cpu":
             stream = torch.cuda.current_stream().cuda_stream
             for run in self.runs:
