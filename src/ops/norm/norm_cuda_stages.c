@@ -120,15 +120,21 @@ int64_t norm_stage_blocks(const norm_stage *s)
     return __builtin_mul_overflow(rows_of(s), s->parts, &blocks) ? INT64_MAX : blocks;
 }
 
+/* Without overflow near the largest counts, which inputs with strides of 0 reach. */
+static int64_t quotient_up(int64_t n, int64_t by)
+{
+    return n / by + (n % by != 0);
+}
+
 /* Cuts the reduced space in pieces of at least `least` vectors a thread, at most `most` of them. */
 static void cut(norm_stage *s, int64_t most, int64_t least)
 {
     int64_t n = s->split.reduced.count, vector = s->groups.vector;
     int64_t piece = (int64_t)s->groups.threads * vector * least;
-    int64_t even = most > 0 ? (n + most - 1) / most : n;
-    even = (even + vector - 1) / vector * vector;
+    int64_t even = most > 0 ? quotient_up(n, most) : n;
+    if (even <= INT64_MAX - vector) even = quotient_up(even, vector) * vector;
     s->piece = even > piece ? even : piece;
-    s->parts = n > s->piece ? (n + s->piece - 1) / s->piece : 1;
+    s->parts = n > s->piece ? quotient_up(n, s->piece) : 1;
     if (s->parts == 1) s->piece = n;
 }
 

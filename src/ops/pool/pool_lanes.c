@@ -14,7 +14,7 @@ INLINE void max_row_f32(float *restrict best, int32_t *restrict index, const flo
     if (!index) {
         for (int64_t i = 0; i < n; i++) {
             float v = source[i * stride], b = best[i];
-            best[i] = !(v <= b) & (b == b) ? v : b;
+            best[i] = (!(v <= b) & (b == b)) ? v : b;
         }
         return;
     }
@@ -33,7 +33,7 @@ INLINE void max_row_f64(double *restrict best, int64_t *restrict index,
     if (!index) {
         for (int64_t i = 0; i < n; i++) {
             double v = source[i * stride], b = best[i];
-            best[i] = !(v <= b) & (b == b) ? v : b;
+            best[i] = (!(v <= b) & (b == b)) ? v : b;
         }
         return;
     }

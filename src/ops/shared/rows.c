@@ -34,7 +34,7 @@ ALWAYS_INLINE float fast_exp(float x)
     memcpy(&k, &shifted, sizeof k);
     k -= 0x4b400000;
     half = k >> 1;
-    int32_t a = (half + 127) << 23, b = (k - half + 127) << 23;
+    uint32_t a = (uint32_t)(half + 127) << 23, b = (uint32_t)(k - half + 127) << 23;
     float fa, fb;
     memcpy(&fa, &a, sizeof fa);
     memcpy(&fb, &b, sizeof fb);
