@@ -95,37 +95,6 @@ __device__ __forceinline__ long long position(long long item)
     return (item * THREADS + thread_in_slice()) * VECTOR;
 }
 
-/* ---- vectors of neighbouring elements ---- */
-
-/* `whole`: the address is aligned for one access of all N. */
-template <typename T, int N, typename A>
-__device__ __forceinline__ void load_elements(const T *from, bool whole, A *v)
-{
-    T e[N];
-    if (N > 1 && whole) {
-        load_vector<N>(from, e);
-    } else {
-#pragma unroll
-        for (int k = 0; k < N; k++) e[k] = from[k];
-    }
-#pragma unroll
-    for (int k = 0; k < N; k++) v[k] = widen<A>(e[k]);
-}
-
-template <typename T, int N, typename A>
-__device__ __forceinline__ void store_elements(T *to, bool whole, const A *v)
-{
-    T e[N];
-#pragma unroll
-    for (int k = 0; k < N; k++) e[k] = narrow<T>(v[k]);
-    if (N > 1 && whole) {
-        store_vector<N>(to, e);
-    } else {
-#pragma unroll
-        for (int k = 0; k < N; k++) to[k] = e[k];
-    }
-}
-
 /* Maximum and sum over n elements, `along` apart, of which the thread takes its share. total, if not
  * NULL, receives the sum of the elements. Batches keep several loads in flight. */
 template <typename T, typename A>

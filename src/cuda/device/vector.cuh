@@ -80,3 +80,34 @@ __device__ __forceinline__ void store_some(T *p, const T *v, int n, bool aligned
     for (int i = 0; i < N; i++)
         if (i < n) p[i] = v[i];
 }
+
+/* ---- the same, widened to an arithmetic type and narrowed from it ---- */
+
+/* `whole`: the address is aligned for one access of all N. */
+template <typename T, int N, typename A>
+__device__ __forceinline__ void load_elements(const T *from, bool whole, A *v)
+{
+    T e[N];
+    if (N > 1 && whole) {
+        load_vector<N>(from, e);
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) e[k] = from[k];
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = widen<A>(e[k]);
+}
+
+template <typename T, int N, typename A>
+__device__ __forceinline__ void store_elements(T *to, bool whole, const A *v)
+{
+    T e[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) e[k] = narrow<T>(v[k]);
+    if (N > 1 && whole) {
+        store_vector<N>(to, e);
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) to[k] = e[k];
+    }
+}

@@ -8,8 +8,9 @@
 typedef struct mica_activation_args {
     const void *x, *dy;
     void *out;                  /* y or dx */
-    mica_layout layout;         /* of x, out, dy */
+    mica_layout layout;         /* of x, out, dy, counted in vectors */
     long long gate_x, gate_out; /* elements to the second half */
+    int whole;                  /* all pointers are aligned for one access of a vector */
     double alpha, beta, act_a, act_b;
 } mica_activation_args;
 

@@ -1,37 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Activations, any strides. Constants: BACKWARD, GATED, ACT, LINEAR (all tensors packed alike),
- * BLOCK, PER_THREAD; types x_t, dy_t, out_t, acc_t. One element per thread and
- * step; neighbours in a warp are neighbours in memory. */
+ * Activations, any strides. Constants: BACKWARD, GATED, ACT, LINEAR (all tensors packed alike), VECTOR
+ * (neighbours that lie side by side in all tensors), BLOCK, PER_THREAD; types x_t, dy_t, out_t, acc_t.
+ * One vector per thread and step; neighbours in a warp are neighbours in memory. */
 #include "cuda/device/activation.cuh"
 #include "cuda/device/layout.cuh"
+#include "cuda/device/vector.cuh"
 #include "ops/activation/activation_args.h"
 
 static_assert(BLOCK % 32 == 0, "whole warps");
 
-__device__ __forceinline__ void put(const mica_activation_args &a, long long at, acc_t v)
+__device__ __forceinline__ void put(const mica_activation_args &a, long long at, acc_t *v)
 {
     out_t *out = (out_t *)a.out + at;
-    v *= (acc_t)a.alpha;
-    if (a.beta != 0) v += (acc_t)a.beta * widen<acc_t>(*out);
-    *out = narrow<out_t>(v);
+    acc_t old[VECTOR];
+    if (a.beta != 0) load_elements<out_t, VECTOR>(out, a.whole, old);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        v[k] *= (acc_t)a.alpha;
+        if (a.beta != 0) v[k] += (acc_t)a.beta * old[k];
+    }
+    store_elements<out_t, VECTOR>(out, a.whole, v);
 }
 
-__device__ __forceinline__ void element(const mica_activation_args &a, long long i)
+__device__ __forceinline__ void forward(const mica_activation_args &a, const long long *at)
 {
-    long long at[3] = {i, i, i};
-    if constexpr (!LINEAR) layout_offsets<BACKWARD ? 3 : 2>(a.layout, i, at);
     const x_t *x = (const x_t *)a.x + at[0];
-    acc_t v = widen<acc_t>(x[0]), p = (acc_t)a.act_a, q = (acc_t)a.act_b;
-    if constexpr (!BACKWARD) {
-        acc_t y = activate<ACT>(v, p, q);
-        if constexpr (GATED) y *= widen<acc_t>(x[a.gate_x]);
-        put(a, at[1], y);
-    } else {
-        acc_t g = widen<acc_t>(((const dy_t *)a.dy)[at[2]]), gate = (acc_t)1;
-        /* In place dx lies on dy: everything is read before anything is written. */
-        if constexpr (GATED) gate = widen<acc_t>(x[a.gate_x]);
-        put(a, at[1], g * gate * activate_slope<ACT>(v, p, q));
-        if constexpr (GATED) put(a, at[1] + a.gate_out, g * activate<ACT>(v, p, q));
+    acc_t v[VECTOR], gate[VECTOR];
+    load_elements<x_t, VECTOR>(x, a.whole, v);
+    if constexpr (GATED) load_elements<x_t, VECTOR>(x + a.gate_x, a.whole, gate);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        v[k] = activate<ACT>(v[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        if constexpr (GATED) v[k] *= gate[k];
+    }
+    put(a, at[1], v);
+}
+
+/* In place dx lies on dy: everything is read before anything is written. */
+__device__ __forceinline__ void backward(const mica_activation_args &a, const long long *at)
+{
+    const x_t *x = (const x_t *)a.x + at[0];
+    acc_t v[VECTOR], g[VECTOR], gate[VECTOR], d[VECTOR];
+    load_elements<x_t, VECTOR>(x, a.whole, v);
+    load_elements<dy_t, VECTOR>((const dy_t *)a.dy + at[2], a.whole, g);
+    if constexpr (GATED) load_elements<x_t, VECTOR>(x + a.gate_x, a.whole, gate);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        acc_t through = GATED ? g[k] * gate[k] : g[k];
+        d[k] = through * activate_slope<ACT>(v[k], (acc_t)a.act_a, (acc_t)a.act_b);
+    }
+    put(a, at[1], d);
+    if constexpr (GATED) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+            d[k] = g[k] * activate<ACT>(v[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        put(a, at[1] + a.gate_out, d);
     }
 }
 
@@ -40,7 +63,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK) activation(const mica_activa
     long long first = (long long)blockIdx.x * (BLOCK * PER_THREAD) + threadIdx.x;
 #pragma unroll
     for (int k = 0; k < PER_THREAD; k++) {
-        long long i = first + (long long)k * BLOCK;
-        if (i < a.layout.count) element(a, i);
+        long long i = first + (long long)k * BLOCK, at[3] = {i * VECTOR, i * VECTOR, i * VECTOR};
+        if (i >= a.layout.count) return;
+        if constexpr (!LINEAR) layout_offsets<BACKWARD ? 3 : 2>(a.layout, i, at);
+        if constexpr (BACKWARD)
+            backward(a, at);
+        else
+            forward(a, at);
     }
 }

@@ -479,9 +479,32 @@ static mica_status make(mica_onednn *p, const mica_onednn_spec *spec, bool probe
     return status;
 }
 
+/* oneDNN counts in 32 bits in places, and divides by what then overflows to 0. */
+static mica_status check_sizes(const mica_onednn_spec *spec, mica_why *why)
+{
+    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) {
+        int64_t count = mica_tensor_count(&spec->tensor[i]);
+        if (count > INT32_MAX)
+            return mica_refuse(why, "a tensor has %lld elements, oneDNN is given at most 2^31 - 1",
+                               (long long)count);
+    }
+    for (int i = 0; i < 3; i++) {
+        const int64_t values[] = {spec->stride[i], spec->dilation[i], spec->pad_low[i],
+                                  spec->pad_high[i]};
+        for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+            if (values[k] > INT16_MAX || values[k] < INT16_MIN)
+                return mica_refuse(why,
+                                   "a stride, dilation or padding is %lld, oneDNN is given at "
+                                   "most 32767",
+                                   (long long)values[k]);
+    }
+    return MICA_OK;
+}
+
 static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn **primitive,
                           mica_why *why)
 {
+    MICA_TRY(check_sizes(spec, why));
     mica_onednn *p = mica_alloc(sizeof *p);
     if (!p) return mica_fail_memory(sizeof *p);
     p->kind = spec->kind;
