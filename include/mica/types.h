@@ -96,7 +96,8 @@ MICA_API int mica_dtype_bits(mica_dtype dtype);
  * Dimensions are in the logical order N C W, N C H W or N C D H W whatever the memory order;
  * strides are in elements and may be anything, negative and zero included, as long as no two
  * elements of an output share memory. All strides zero means packed, last dimension fastest.
- * Any dimension may be 0: such a tensor is legal and operations on it do nothing. */
+ * A tensor has at most 2^48 elements. Any dimension may be 0: such a tensor is legal and operations
+ * on it do nothing. */
 #define MICA_MAX_RANK 8
 
 typedef struct mica_tensor {

@@ -196,6 +196,15 @@ mica_status mica_tensor_check(const mica_tensor *t, const char *name, bool outpu
                                 (long long)t->dims[i]);
     if (mica_tensor_count(t) < 0)
         return mica_invalid(why, "%s: the number of elements does not fit 63 bits", name);
+    /* Strides of 0 could describe more than any memory holds; below this, engines may multiply
+     * counts by small numbers without asking. */
+    for (int i = 0; i < t->rank; i++)
+        if (t->dims[i] > MICA_MOST_ELEMENTS)
+            return mica_invalid(why, "%s: dimension %d is %lld, at most 2^48 are legal", name, i,
+                                (long long)t->dims[i]);
+    if (mica_tensor_count(t) > MICA_MOST_ELEMENTS)
+        return mica_invalid(why, "%s: %lld elements, at most 2^48 are legal", name,
+                            (long long)mica_tensor_count(t));
     int64_t first;
     if (mica_tensor_span(t, &first) < 0)
         return mica_invalid(why, "%s: the strides span more bytes than fit 63 bits", name);

@@ -5,6 +5,8 @@
 
 #include "base/why.h"
 
+#define MICA_MOST_ELEMENTS ((int64_t)1 << 48)
+
 /* Fills strides left zero with the packed order. */
 void mica_tensor_default_strides(mica_tensor *t);
 /* Strides of `t` ordered in memory as those of `like` (same rank): what inference gives outputs. */

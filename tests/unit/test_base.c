@@ -208,7 +208,11 @@ static void checks(void **state)
                 {"f32:2x3:1x1", "share memory", true},
                 {"f32:2x3:1x1", NULL, false},
                 {"f32:3x5:0x1", "share memory", true},
-                {"f32:3037000500x3037000500x2", "63 bits", true}};
+                {"f32:3037000500x3037000500x2", "63 bits", true},
+                {"f32:281474976710657:0", "at most 2^48", false},
+                {"f32:0x281474976710657", "at most 2^48", true},
+                {"f32:16777216x33554432:0x1", "at most 2^48", false},
+                {"f32:281474976710656:0", NULL, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mica_tensor t;
         mica_why why = {""};
