@@ -402,7 +402,8 @@ def main():
     if o.threads:
         torch.set_num_threads(o.threads)
     if o.device == "cpu":
-        cache, model = 32 << 20, os.environ.get("CPU_MODEL", "CPU")
+        names = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
+        cache, model = 32 << 20, names[0].split(":", 1)[1].strip() if names else "CPU"
     else:
         cache, model = torch.cuda.get_device_properties(0).L2_cache_size, torch.cuda.get_device_name(0)
     mica, run_id = Mica(o.library, o.device), uuid.uuid4().hex[:8]

@@ -39,7 +39,8 @@ search)
     dictionary=
     [ ! -f "$here/$name.dict" ] || dictionary=-dict=$here/$name.dict
     cd "$work"
-    exec "$target" -max_total_time="${MICA_FUZZ_SECONDS:-25}" -timeout=20 -rss_limit_mb=4096 \
+    # The same seed each time, so that a commit passes or fails for what it is.
+    exec "$target" -seed="${MICA_FUZZ_SEED:-1}" -max_total_time="${MICA_FUZZ_SECONDS:-25}" -timeout=20 -rss_limit_mb=4096 \
         -max_len=600 -print_final_stats=1 $dictionary corpus "$here/seeds/$name" lines
     ;;
 esac
