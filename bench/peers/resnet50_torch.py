@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ResNet-50, examples/03_resnet50 and PyTorch in turn on one GPU.
 
-    resnet50_torch.py --example build/examples/03_resnet50 --json out.jsonl [--batch 256] [--size 224]
+    resnet50_torch.py --example build/tests/examples/03_resnet50 --json out.jsonl [--batch 256] [--size 224]
 
 PyTorch runs bf16, channels last, cuDNN with benchmark, as CUDA graphs: inference in eval mode under
 no_grad (normalisation folded into the convolutions, as the example has it), training steps with SGD and
