@@ -45,7 +45,7 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"engine", 'e', "LIST", 0, "only these engines, separated by commas", 0},
+    {"engine", 'e', "LIST", 0, "only these engines, separated by commas; all: with peers", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's choice", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measured time per engine; default 0.5", 0},
@@ -131,22 +131,22 @@ static bool listed(const char *list, const char *name)
 
 static bool is_wanted(const bench *b, const mica_verdict *v)
 {
-    if (b->engines) return listed(b->engines, v->engine);
+    if (b->engines && strcmp(b->engines, "all") != 0) return listed(b->engines, v->engine);
+    if (v->peer && !b->engines) return false;
     if (!v->reference || v->predicted_ms <= 4e3 * b->limits.seconds) return true;
     cli_say("%s is left out: about %.0f s a run; --engine %s times it", v->engine,
             v->predicted_ms / 1e3, v->engine);
     return false;
 }
 
-static void plan_entry(bench *b, const mica_problem *problem, const char *engine, uint32_t packed,
-                       bench_entry *entry)
+static void plan_entry(bench *b, const mica_problem *problem, mica_options o, bench_entry *entry)
 {
-    mica_options o = {.engine = engine, .nondeterministic = engine != NULL, .packed = packed};
+    o.nondeterministic = o.engine != NULL;
     *entry = (bench_entry){0};
     entry->status = mica_plan_problem(b->context, problem, &o, &entry->plan);
     snprintf(entry->engine, sizeof entry->engine, "%s",
              entry->plan ? mica_plan_engine(entry->plan)
-             : engine    ? engine
+             : o.engine  ? o.engine
                          : "(pick)");
     if (entry->status != MICA_OK)
         snprintf(entry->error, sizeof entry->error, "%s: %s", mica_status_name(entry->status),
@@ -159,13 +159,18 @@ static int plan_entries(bench *b, const mica_problem *problem, uint32_t packed,
     int count = 0;
     mica_verdict v;
     if (b->pick) {
-        plan_entry(b, problem, NULL, packed, &entries[0]);
+        plan_entry(b, problem, (mica_options){.packed = packed}, &entries[0]);
         return 1;
     }
+    /* A peer shows the best of its candidates. */
     for (int i = 0; count < MAX_ENTRIES; i++) {
         if (mica_problem_verdict(b->context, problem, i, &v) != MICA_OK) break;
         if (v.status == MICA_OK && is_wanted(b, &v))
-            plan_entry(b, problem, v.engine, packed, &entries[count++]);
+            plan_entry(b, problem,
+                       (mica_options){.engine = v.engine,
+                                      .packed = packed,
+                                      .mode = v.peer ? MICA_MODE_MEASURE : MICA_MODE_ESTIMATE},
+                       &entries[count++]);
     }
     return count;
 }

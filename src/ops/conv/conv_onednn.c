@@ -195,10 +195,24 @@ static double bytes_of(const mica_tensor *t)
     return (double)mica_tensor_count(t) * mica_dtype_bits(t->dtype) / 8;
 }
 
+/* The wgrad kernels for channels-last images lose to those for blocked ones where taps or outputs
+ * lie apart, in one and two dimensions. */
+static bool skipping_wgrad(const mica_conv_desc *d)
+{
+    bool apart = false;
+    int64_t taps = 1;
+    for (int i = 0; i < d->w.rank - 2; i++) {
+        taps *= d->w.dims[i + 2];
+        apart |= d->stride[i] > 1 || d->dilation[i] > 1;
+    }
+    return d->pass == MICA_CONV_WGRAD && d->w.rank < 5 && taps > 1 && apart && d->groups == 1;
+}
+
 static double bytes_copied(const mica_conv_desc *d, int formats, bool last, uint32_t packed)
 {
     static const int args[] = {MICA_CONV_W, MICA_CONV_X, MICA_CONV_Y};
-    int count = formats == FORMATS_USER ? 0 : formats == FORMATS_ALL && !last ? 3 : 1;
+    bool all = formats == FORMATS_ALL && (!last || skipping_wgrad(d));
+    int count = formats == FORMATS_USER ? 0 : all ? 3 : 1;
     double bytes = 0;
     for (int i = 0; i < count; i++)
         if (!(packed >> args[i] & 1)) bytes += bytes_of(mica_conv_tensor(d, args[i]));
@@ -217,6 +231,7 @@ static double predict_packed(const void *desc, const mica_device_info *device,
     /* Ratios measured on Zen 4 and Sapphire Rapids: plain layouts reach a half of the rate, a
      * twentieth with groups; wide depthwise filters have no quick wgrad. */
     double slowness = last ? 1.2 : grouped ? 30 : 2.5;
+    if (last && formats == FORMATS_FILTER && skipping_wgrad(d)) slowness = 1.7;
     if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
     if (formats == FORMATS_ALL && !last) slowness = 1.2;
     bool wide = d->w.rank == 4 && d->w.dims[2] * d->w.dims[3] > 25;

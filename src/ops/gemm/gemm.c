@@ -214,7 +214,7 @@ static bool exact(const void *desc)
 }
 
 static const mica_engine *const engines[] = {&gemm_onednn, &gemm_cpu, &mica_engine_ref, &gemm_cuda,
-                                             NULL};
+                                             &gemm_cublaslt, NULL};
 
 const mica_op mica_op_gemm = {
     .name = "gemm",

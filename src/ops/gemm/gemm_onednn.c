@@ -350,8 +350,10 @@ static double predict_packed(const void *desc, const mica_device_info *device,
     if (integers) compute /= 3;
     double bytes = mica_op_bytes(&mica_op_gemm, d), extra_bytes = 0, calls = call_ms;
     if (matmul) {
-        if (!(packed >> MICA_GEMM_B & 1)) extra_bytes = 8.0 * (double)s.k * (double)s.n;
-        if (s.m < 16 || s.n < 16) extra_bytes += 2 * bytes; /* its kernels are not made for it */
+        bool plain = !(packed >> MICA_GEMM_B & 1);
+        if (plain) extra_bytes = 8.0 * (double)s.k * (double)s.n;
+        if (plain && (s.m < 16 || s.n < 16))
+            extra_bytes += 2 * bytes; /* its kernels are not made for it */
     } else {
         calls += item_ms * (double)(s.batches - 1);
         if (integers || d->epilogue[0]) /* the second pass: conversions more than traffic */

@@ -113,6 +113,14 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops, float scale)
 }
 #endif
 
+/* Packed inputs as bytes: version 2 writes the padding of a layout whenever it is given a pointer,
+ * here into memory that other threads read. Primitives go by their own descriptions. */
+static dnnl_status_t md_bytes(md *m, size_t bytes)
+{
+    mica_tensor t = {.dtype = MICA_U8, .rank = 1, .dims = {(int64_t)bytes}, .strides = {1}};
+    return md_make(m, &t, false);
+}
+
 typedef struct maker {
     const mica_onednn_spec *spec;
     dnnl_engine_t engine;
@@ -440,6 +448,15 @@ static dnnl_status_t new_memory(const mica_onednn *p, md_ref what, dnnl_memory_t
     return dnnl_memory_create(memory, what, p->engine, DNNL_MEMORY_NONE);
 }
 
+static dnnl_status_t new_packed(const mica_onednn *p, int i, dnnl_memory_t *memory)
+{
+    md bytes = {0};
+    dnnl_status_t s = md_bytes(&bytes, dnnl_memory_desc_get_size(inner_md(p, i)));
+    if (!s) s = new_memory(p, md_get(&bytes), memory);
+    md_drop(&bytes);
+    return s;
+}
+
 static dnnl_status_t make_tensors(const mica_onednn *p, const maker *m, context *c)
 {
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) {
@@ -448,7 +465,8 @@ static dnnl_status_t make_tensors(const mica_onednn *p, const maker *m, context 
         dnnl_status_t s = md_make(&user, t, false);
         if (!s) s = new_memory(p, md_get(&user), &c->user[i]);
         md_drop(&user);
-        if (!s && (p->reorder[i] || p->unpack[i])) s = new_memory(p, inner_md(p, i), &c->inner[i]);
+        if (!s && p->reorder[i]) s = new_memory(p, inner_md(p, i), &c->inner[i]);
+        if (!s && p->unpack[i]) s = new_packed(p, i, &c->inner[i]);
         if (s) return s;
         add_arg(c, arg_numbers[p->kind][i], c->inner[i] ? c->inner[i] : c->user[i]);
     }
@@ -676,14 +694,14 @@ size_t mica_onednn_packed_bytes(const mica_onednn *p, int i)
     return p->unpack[i] ? dnnl_memory_desc_get_size(inner_md(p, i)) : 0;
 }
 
-static dnnl_status_t reorder_packed(const mica_onednn *p, context *c, int i,
-                                    dnnl_primitive_t reorder, void *user, void *inner)
+static dnnl_status_t move(const mica_onednn *p, context *c, int i, dnnl_primitive_t reorder,
+                          void *user, dnnl_memory_t inner, void *packed)
 {
     bool unpack = reorder == p->unpack[i];
-    dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, unpack ? c->inner[i] : c->user[i]},
-                               {DNNL_ARG_TO, unpack ? c->user[i] : c->inner[i]}};
+    dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, unpack ? inner : c->user[i]},
+                               {DNNL_ARG_TO, unpack ? c->user[i] : inner}};
     dnnl_status_t s = dnnl_memory_set_data_handle(c->user[i], user);
-    if (!s) s = dnnl_memory_set_data_handle(c->inner[i], inner);
+    if (!s) s = dnnl_memory_set_data_handle(inner, packed);
     if (!s) s = dnnl_primitive_execute(reorder, c->stream, 2, args);
     return s ? s : dnnl_stream_wait(c->stream);
 }
@@ -699,12 +717,15 @@ mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void
 {
     md_ref user;
     dnnl_primitive_t pack = NULL;
+    dnnl_memory_t inner = NULL;
     int before = omp_get_max_threads();
     omp_set_num_threads(omp_in_parallel() ? 1 : mica_cpu_threads());
     context *c = claim(p);
     dnnl_status_t s = dnnl_memory_get_memory_desc(c->user[i], &user);
     if (!s) s = new_reorder(p, user, inner_md(p, i), &pack);
-    if (!s) s = reorder_packed(p, c, i, pack, (void *)(uintptr_t)from, to);
+    if (!s) s = new_memory(p, inner_md(p, i), &inner);
+    if (!s) s = move(p, c, i, pack, (void *)(uintptr_t)from, inner, to);
+    drop_memory(inner);
     if (pack) dnnl_primitive_destroy(pack);
     atomic_flag_clear_explicit(&c->busy, memory_order_release);
     omp_set_num_threads(before);
@@ -718,7 +739,7 @@ mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, voi
     for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++) {
         if (!p->unpack[i]) continue;
         void *plain = (char *)workspace + p->plain_at[i];
-        s = reorder_packed(p, c, i, p->unpack[i], plain, args->tensor[i]);
+        s = move(p, c, i, p->unpack[i], plain, c->inner[i], args->tensor[i]);
         args->tensor[i] = plain;
     }
     atomic_flag_clear_explicit(&c->busy, memory_order_release);
