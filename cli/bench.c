@@ -15,7 +15,7 @@
 
 typedef struct bench {
     cli_options options;
-    const char *engines, *plot, *set;
+    const char *engines, *plot, *set, *packed;
     bool pick, csv, overhead, compare, keep_samples;
     bench_limits limits;
 
@@ -40,12 +40,14 @@ enum {
     KEY_SET,
     KEY_SAMPLES,
     KEY_RUNS,
-    KEY_PICK
+    KEY_PICK,
+    KEY_PACKED
 };
 
 static const struct argp_option options[] = {
     {"engine", 'e', "LIST", 0, "only these engines, separated by commas; all: with peers", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's choice", 0},
+    {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measured time per engine; default 0.5", 0},
     {"runs", KEY_RUNS, "N", 0, "least number of runs; default 20", 0},
     {"hot", KEY_HOT, NULL, 0, "let data stay in the cache; default: rotate past twice its size", 0},
@@ -103,6 +105,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_COMPARE:
         b->compare = true;
         return 0;
+    case KEY_PACKED:
+        b->packed = arg;
+        return 0;
     case KEY_OVERHEAD:
         b->overhead = true;
         return 0;
@@ -134,36 +139,38 @@ static bool is_wanted(const bench *b, const mica_verdict *v)
     return false;
 }
 
-/* A peer shows the best of its candidates. */
-static void plan_entry(bench *b, const mica_problem *problem, const char *engine, bool peer,
-                       bench_entry *entry)
+static void plan_entry(bench *b, const mica_problem *problem, mica_options o, bench_entry *entry)
 {
-    mica_options o = {.engine = engine,
-                      .nondeterministic = engine != NULL,
-                      .mode = peer ? MICA_MODE_MEASURE : MICA_MODE_ESTIMATE};
+    o.nondeterministic = o.engine != NULL;
     *entry = (bench_entry){0};
     entry->status = mica_plan_problem(b->context, problem, &o, &entry->plan);
     snprintf(entry->engine, sizeof entry->engine, "%s",
              entry->plan ? mica_plan_engine(entry->plan)
-             : engine    ? engine
+             : o.engine  ? o.engine
                          : "(pick)");
     if (entry->status != MICA_OK)
         snprintf(entry->error, sizeof entry->error, "%s: %s", mica_status_name(entry->status),
                  mica_error());
 }
 
-static int plan_entries(bench *b, const mica_problem *problem, bench_entry *entries)
+static int plan_entries(bench *b, const mica_problem *problem, uint32_t packed,
+                        bench_entry *entries)
 {
     int count = 0;
     mica_verdict v;
     if (b->pick) {
-        plan_entry(b, problem, NULL, false, &entries[0]);
+        plan_entry(b, problem, (mica_options){.packed = packed}, &entries[0]);
         return 1;
     }
+    /* A peer shows the best of its candidates. */
     for (int i = 0; count < MAX_ENTRIES; i++) {
         if (mica_problem_verdict(b->context, problem, i, &v) != MICA_OK) break;
         if (v.status == MICA_OK && is_wanted(b, &v))
-            plan_entry(b, problem, v.engine, v.peer, &entries[count++]);
+            plan_entry(b, problem,
+                       (mica_options){.engine = v.engine,
+                                      .packed = packed,
+                                      .mode = v.peer ? MICA_MODE_MEASURE : MICA_MODE_ESTIMATE},
+                       &entries[count++]);
     }
     return count;
 }
@@ -222,10 +229,10 @@ static char *set_name(const bench *b, const cli_line *line)
 
 /* Takes the entry's samples over. */
 static bench_result summarise(const bench *b, const mica_problem *problem, const cli_line *line,
-                              bench_entry *e)
+                              uint32_t packed, bench_entry *e)
 {
     bench_result r = {.set = set_name(b, line),
-                      .line = cli_problem_text(problem),
+                      .line = cli_line_text(problem, packed),
                       .engine = cli_format("%s", e->engine),
                       .device = cli_format("%s", b->device.model),
                       .n = e->count,
@@ -249,7 +256,8 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
     bench_entry entries[MAX_ENTRIES];
     mica_problem *problem = cli_line_problem(&b->lines, line);
     if (!problem) return;
-    int count = plan_entries(b, problem, entries);
+    uint32_t packed = cli_line_packed(line, problem, b->packed);
+    int count = plan_entries(b, problem, packed, entries);
     if (!count) {
         cli_line_error(&b->lines, line->where,
                        "no engine takes it here, or none that was asked for");
@@ -268,7 +276,7 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
             cli_say("%s: %s: %s", entries[i].engine, line->text, entries[i].error);
             b->code = cli_worse(b->code, cli_exit_code(entries[i].status));
         } else if (entries[i].count > 0) {
-            bench_add(&b->results, summarise(b, problem, line, &entries[i]));
+            bench_add(&b->results, summarise(b, problem, line, packed, &entries[i]));
             print_result(b, &b->results.items[b->results.count - 1]);
             write_result(b, &b->results.items[b->results.count - 1], run);
         }

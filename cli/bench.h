@@ -11,7 +11,9 @@ typedef struct bench_entry {
     char engine[64];
     mica_plan *plan;
     void *workspace;
-    double *samples; /* milliseconds */
+    void *packed[MICA_MAX_ARGS];        /* all sets of an argument that the plan gets packed */
+    int64_t packed_step[MICA_MAX_ARGS]; /* bytes from one set's to the next one's */
+    double *samples;                    /* milliseconds */
     size_t count, capacity;
     double total_ms, guess_ms;
     mica_status status;

@@ -110,6 +110,11 @@ mica_status cli_buffer_fetch(cli_buffer *b, mica_context *context)
     return mica_download(context, b->after, b->memory, b->bytes, NULL);
 }
 
+void cli_buffer_packed(cli_buffer *b)
+{
+    memcpy(b->before + b->low, b->after + b->low, (size_t)b->span);
+}
+
 void *cli_buffer_pointer(const cli_buffer *b)
 {
     return (char *)b->memory + b->low - b->first;

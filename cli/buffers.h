@@ -29,6 +29,9 @@ mica_status cli_buffer_content(cli_buffer *buffer, const double *values);
 mica_status cli_buffer_prepare(cli_buffer *buffer, mica_context *context, int poison,
                                int64_t shift);
 mica_status cli_buffer_fetch(cli_buffer *buffer, mica_context *context);
+/* Packing has filled the fetched bytes: they are what runs begin with. What it wrote outside them
+ * still shows as a change. */
+void cli_buffer_packed(cli_buffer *buffer);
 /* Pointers to element 0: on the device, and in the images. */
 void *cli_buffer_pointer(const cli_buffer *buffer);
 void *cli_buffer_before(const cli_buffer *buffer);

@@ -63,14 +63,14 @@ static int prune(int64_t keep)
 /* ---- warm ---- */
 
 static int plan_one(mica_context *context, const mica_problem *problem, const char *engine,
-                    const char *text)
+                    const cli_line *line)
 {
-    mica_options o = {.engine = engine, .nondeterministic = engine != NULL};
+    mica_options o = {.engine = engine, .nondeterministic = engine != NULL, .packed = line->packed};
     mica_plan *plan;
     mica_status status = mica_plan_problem(context, problem, &o, &plan);
     mica_plan_destroy(plan);
     if (status == MICA_OK) return CLI_OK;
-    cli_say("%s: %s", text, mica_error());
+    cli_say("%s: %s", line->text, mica_error());
     return cli_exit_code(status);
 }
 
@@ -80,10 +80,9 @@ static int warm_line(const cache *c, mica_context *context, cli_lines *lines, co
     mica_verdict v;
     int code = CLI_OK;
     if (!problem) return CLI_USAGE;
-    if (!c->all) code = plan_one(context, problem, NULL, line->text);
+    if (!c->all) code = plan_one(context, problem, NULL, line);
     for (int i = 0; c->all && mica_problem_verdict(context, problem, i, &v) == MICA_OK; i++)
-        if (v.status == MICA_OK)
-            code = cli_worse(code, plan_one(context, problem, v.engine, line->text));
+        if (v.status == MICA_OK) code = cli_worse(code, plan_one(context, problem, v.engine, line));
     mica_problem_destroy(problem);
     return code;
 }

@@ -48,6 +48,7 @@ void cli_case_free(cli_case *c)
 {
     cli_buffer_free(&c->workspace, c->context);
     for (int i = 0; i < c->args; i++) {
+        cli_buffer_free(&c->packs[i], c->context);
         cli_buffer_free(&c->buffers[i], c->context);
         free(c->results[i]);
         free(c->magnitudes[i]);
@@ -129,6 +130,7 @@ static int shared_input(const cli_case *c, int i)
 {
     int a = c->info[i].alias;
     if (c->info[i].dir != MICA_OUT || a < 0 || c->info[a].dir != MICA_IN) return -1;
+    if (c->packed >> a & 1) return -1;
     /* With old content the output would begin as the input, which is another problem. */
     if (c->buffers[i].content) return -1;
     return equal(&c->info[i].tensor, &c->info[a].tensor) ? a : -1;
@@ -154,6 +156,22 @@ static mica_status place(cli_case *c, int i, const cli_placement *p, mica_run *r
     return status;
 }
 
+/* Packs argument i from where it was placed; from then on it is an input like others. */
+static mica_status pack(cli_case *c, const mica_plan *plan, int i, int poison, mica_run *run)
+{
+    cli_buffer *b = &c->packs[i];
+    int64_t bytes = (int64_t)mica_plan_packed_bytes(plan, i);
+    mica_status status = cli_buffer_init(b, c->context, NULL, bytes, MICA_IN);
+    if (status == MICA_OK) status = cli_buffer_prepare(b, c->context, poison, 0);
+    if (status == MICA_OK)
+        status = mica_plan_pack(plan, i, run->args[i], cli_buffer_pointer(b), NULL);
+    if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
+    if (status == MICA_OK) status = cli_buffer_fetch(b, c->context);
+    if (status == MICA_OK) cli_buffer_packed(b);
+    run->args[i] = cli_buffer_pointer(b);
+    return status;
+}
+
 static mica_status prepare(cli_case *c, const mica_plan *plan, const cli_placement *p,
                            mica_run *run)
 {
@@ -162,6 +180,9 @@ static mica_status prepare(cli_case *c, const mica_plan *plan, const cli_placeme
         if (c->info[i].dir != MICA_UNUSED) status = place(c, i, p, run);
     for (int i = 0; i < c->args && p->in_place; i++)
         if (shared_input(c, i) >= 0) run->args[shared_input(c, i)] = run->args[i];
+    for (int i = 0; i < c->args && status == MICA_OK; i++)
+        if (c->packed >> i & 1 && c->info[i].dir != MICA_UNUSED)
+            status = pack(c, plan, i, p->poison, run);
     int64_t need = (int64_t)mica_plan_workspace(plan);
     if (status != MICA_OK || need == 0) return status;
     status = cli_buffer_init(&c->workspace, c->context, NULL, need, MICA_OUT);
@@ -174,11 +195,14 @@ mica_status cli_case_run(cli_case *c, const mica_plan *plan, const cli_placement
 {
     mica_run run = {.scalars = mica_problem_scalars(c->problem)};
     cli_buffer_free(&c->workspace, c->context);
+    for (int i = 0; i < c->args; i++) cli_buffer_free(&c->packs[i], c->context);
     mica_status status = prepare(c, plan, placement, &run);
     if (status == MICA_OK) status = mica_plan_run(plan, &run);
     if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
     for (int i = 0; i < c->args && status == MICA_OK; i++)
         if (c->info[i].dir != MICA_UNUSED) status = cli_buffer_fetch(&c->buffers[i], c->context);
+    for (int i = 0; i < c->args && status == MICA_OK; i++)
+        if (c->packs[i].memory) status = cli_buffer_fetch(&c->packs[i], c->context);
     if (status == MICA_OK && c->workspace.memory)
         status = cli_buffer_fetch(&c->workspace, c->context);
     return status;
@@ -222,6 +246,11 @@ void cli_case_judge(const cli_case *c, cli_tolerance tolerance, cli_judgement *j
     for (int i = 0; i < c->args; i++) {
         if (c->info[i].dir == MICA_UNUSED) continue;
         if (j->ok && !cli_buffer_intact(&c->buffers[i], c->info[i].name, j->text, sizeof j->text))
+            fail(j, -1);
+        char name[64];
+        snprintf(name, sizeof name, "packed %s", c->info[i].name);
+        if (j->ok && c->packs[i].memory &&
+            !cli_buffer_intact(&c->packs[i], name, j->text, sizeof j->text))
             fail(j, -1);
         if (cli_is_output(&c->info[i])) judge_elements(c, i, tolerance, j);
     }

@@ -20,7 +20,8 @@ enum {
     KEY_SELF,
     KEY_COMPILE,
     KEY_TABLE,
-    KEY_UPDATE
+    KEY_UPDATE,
+    KEY_PACKED
 };
 
 static const struct argp_option options[] = {
@@ -32,6 +33,7 @@ static const struct argp_option options[] = {
      "a comparison that could hardly fail is no failure", 0},
     {"expect", KEY_EXPECT, "N", 0, "fail unless exactly N checks ran", 0},
     {"self-test", KEY_SELF, NULL, 0, "break results on purpose; fail unless each is noticed", 0},
+    {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"verbose", 'v', NULL, 0, "a line for each check", 0},
     {"compile-only", KEY_COMPILE, NULL, 0,
      "plan and compile on every accepting engine, run nothing", 0},
@@ -102,6 +104,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_TABLE:
         c->table = arg;
+        return 0;
+    case KEY_PACKED:
+        c->packed = arg;
         return 0;
     case KEY_UPDATE:
         c->update = true;
@@ -293,7 +298,7 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
                 check_total_of(c, v.engine)->skipped++;
             continue;
         }
-        mica_options o = {.engine = v.engine, .nondeterministic = true};
+        mica_options o = {.engine = v.engine, .nondeterministic = true, .packed = c->line_packed};
         mica_status status = mica_plan_problem(c->context, problem, &o, &plans[count].plan);
         if (status == MICA_OK) {
             plans[count++].verdict = v;
@@ -314,9 +319,10 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
 static void check_data(check *c, const mica_problem *problem, const bool *fills, bool bare,
                        planned *plans, int count)
 {
-    char *line = cli_problem_text(problem);
+    char *line = cli_line_text(problem, c->line_packed);
     cli_case k;
     mica_status status = cli_case_init(&k, c->context, problem, bare);
+    k.packed = c->line_packed;
     for (int fill = 0; cli_fill_names[fill] && status == MICA_OK && !c->lost; fill++) {
         if (!fills[fill] || cli_stopped()) continue;
         status = cli_case_fill(&k, (mica_fill)fill, c->seed);
@@ -376,7 +382,8 @@ static void check_line(check *c, const cli_line *line)
     c->weak = line->weak;
     mica_problem *problem = cli_line_problem(&c->lines, line);
     if (!problem) return;
-    char *text = cli_problem_text(problem);
+    c->line_packed = cli_line_packed(line, problem, c->packed);
+    char *text = cli_line_text(problem, c->line_packed);
     int count = plan_engines(c, problem, text, plans);
     const char *op = mica_problem_op(problem);
     if (count) {

@@ -28,6 +28,7 @@ enum { CHECK_MAX_ENGINES = 256 };
 typedef struct check {
     cli_options options;
     const char *engine;    /* only this one */
+    const char *packed;    /* names of arguments that every line packs */
     bool fills[CLI_FILLS]; /* by mica_fill */
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;
@@ -43,6 +44,7 @@ typedef struct check {
     check_total totals[CHECK_MAX_ENGINES];
     int engines;
     long checks;
+    uint32_t line_packed;       /* what the current line packs */
     bool weak;                  /* the current line excuses comparisons that could hardly fail */
     bool refused, failed, lost; /* lost: the device is gone, nothing more can run */
 } check;

@@ -187,14 +187,17 @@ static void note_kernels(compiler *k, const mica_plan *plan)
 }
 
 static void compile_engine(check *c, compiler *k, const mica_problem *problem,
-                           const mica_verdict *v, const char *line)
+                           const mica_verdict *v, const cli_line *line)
 {
     char config[128];
     for (int i = 0; !cli_stopped(); i++) {
         if (mica_problem_config(c->context, problem, v->engine, i, config, sizeof config, NULL) !=
             MICA_OK)
             return;
-        mica_options o = {.engine = v->engine, .config = config, .nondeterministic = true};
+        mica_options o = {.engine = v->engine,
+                          .config = config,
+                          .nondeterministic = true,
+                          .packed = line->packed};
         mica_plan *plan;
         mica_status status = mica_plan_problem(c->context, problem, &o, &plan);
         k->plans++;
@@ -206,7 +209,7 @@ static void compile_engine(check *c, compiler *k, const mica_problem *problem,
         k->failures++;
         cli_progress_clear(&c->progress);
         printf("%s %s: %s: %s\n  %s\n", v->engine, config, mica_status_name(status), mica_error(),
-               line);
+               line->text);
     }
 }
 
@@ -217,7 +220,7 @@ static void compile_line(check *c, compiler *k, const cli_line *line)
     if (!problem) return;
     for (int i = 0; mica_problem_verdict(c->context, problem, i, &v) == MICA_OK; i++)
         if (v.status == MICA_OK && (!c->engine || !strcmp(c->engine, v.engine)))
-            compile_engine(c, k, problem, &v, line->text);
+            compile_engine(c, k, problem, &v, line);
     mica_problem_destroy(problem);
 }
 

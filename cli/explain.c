@@ -10,7 +10,7 @@
 
 typedef struct explain {
     cli_options options;
-    const char *engine, *config;
+    const char *engine, *config, *packed;
     bool measure, source, no_workspace;
     mica_context *context;
     mica_device_info device;
@@ -18,12 +18,13 @@ typedef struct explain {
     int code;
 } explain;
 
-enum { KEY_MEASURE = 0x100, KEY_SOURCE, KEY_CONFIG, KEY_NO_WORKSPACE };
+enum { KEY_MEASURE = 0x100, KEY_SOURCE, KEY_CONFIG, KEY_NO_WORKSPACE, KEY_PACKED };
 
 static const struct argp_option options[] = {
     {"engine", 'e', "NAME", 0, "explain this engine instead of the planner's choice", 0},
     {"config", KEY_CONFIG, "TEXT", 0, "and this config of it", 0},
     {"no-workspace", KEY_NO_WORKSPACE, NULL, 0, "plan without workspace", 0},
+    {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"measure", KEY_MEASURE, NULL, 0, "time the engines too", 0},
     {"source", KEY_SOURCE, NULL, 0, "show what is put in front of each kernel's source", 0},
     {0}};
@@ -53,6 +54,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_MEASURE:
         e->measure = true;
+        return 0;
+    case KEY_PACKED:
+        e->packed = arg;
         return 0;
     case KEY_SOURCE:
         e->source = true;
@@ -109,11 +113,12 @@ static void show_cost(const explain *e, const mica_problem *problem)
 
 /* ---- engines ---- */
 
-static double measured(const explain *e, const mica_problem *problem, const char *engine)
+static double measured(const explain *e, const mica_problem *problem, const char *engine,
+                       uint32_t packed)
 {
     bench_entry entry = {0};
     const bench_limits limits = {.seconds = 0.2, .least = 5};
-    mica_options o = {.engine = engine, .nondeterministic = true};
+    mica_options o = {.engine = engine, .nondeterministic = true, .packed = packed};
     double ms = -1;
     if (mica_plan_problem(e->context, problem, &o, &entry.plan) != MICA_OK) return ms;
     if (bench_time(e->context, &e->device, problem, &entry, 1, &limits) == MICA_OK && entry.count)
@@ -124,10 +129,11 @@ static double measured(const explain *e, const mica_problem *problem, const char
 }
 
 static void engine_row(const explain *e, const mica_problem *problem, const mica_verdict *v,
-                       const char *chosen, cli_table *t)
+                       const char *chosen, uint32_t packed, cli_table *t)
 {
     bool takes = v->status == MICA_OK;
-    double ms = takes && e->measure && !e->device.offline ? measured(e, problem, v->engine) : -1;
+    double ms =
+        takes && e->measure && !e->device.offline ? measured(e, problem, v->engine, packed) : -1;
     cli_cell(t, "%s %s", !strcmp(v->engine, chosen) ? "*" : " ", v->engine);
     cli_cell(t, takes ? "%.5g" : "-", v->predicted_ms);
     cli_cell(t, ms >= 0 ? "%.5g" : "-", ms);
@@ -135,14 +141,15 @@ static void engine_row(const explain *e, const mica_problem *problem, const mica
     cli_cell(t, "%s%s", v->reference ? "reference " : "", v->deterministic ? "" : "bits vary");
 }
 
-static void show_engines(const explain *e, const mica_problem *problem, const char *chosen)
+static void show_engines(const explain *e, const mica_problem *problem, const char *chosen,
+                         uint32_t packed)
 {
     cli_table t;
     mica_verdict v;
     heading("engines (* is the choice)");
     cli_table_begin(&t, "  engine|>predicted ms|>measured ms|config, or why not|");
     for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++)
-        engine_row(e, problem, &v, chosen, &t);
+        engine_row(e, problem, &v, chosen, packed, &t);
     cli_table_print(&t, stdout);
     cli_table_end(&t);
 }
@@ -157,6 +164,17 @@ static void show_workspace(const mica_plan *plan)
     printf("  %zu bytes\n", mica_plan_workspace(plan));
     for (int i = 0; mica_plan_booking(plan, i, &name, &offset, &bytes) == MICA_OK; i++)
         printf("  %12zu .. %-12zu %s\n", offset, offset + bytes, name);
+}
+
+static void show_packed(const mica_problem *problem, const mica_plan *plan)
+{
+    mica_arg_info a;
+    for (int i = 0, n = 0; mica_problem_arg(problem, i, &a) == MICA_OK; i++) {
+        size_t bytes = mica_plan_packed_bytes(plan, i);
+        if (!bytes) continue;
+        if (!n++) heading("packed");
+        printf("  %s: %zu bytes\n", a.name, bytes);
+    }
 }
 
 static void show_kernels(const explain *e, const mica_plan *plan)
@@ -196,20 +214,22 @@ static void explain_line(explain *e, const cli_line *line)
     mica_options o = {.engine = e->engine, .config = e->config};
     if (e->no_workspace) o.workspace_limit = MICA_NO_WORKSPACE;
     o.nondeterministic = e->engine != NULL;
+    o.packed = cli_line_packed(line, problem, e->packed);
     mica_plan *plan;
     mica_status status = mica_plan_problem(e->context, problem, &o, &plan);
-    char *text = cli_problem_text(problem);
+    char *text = cli_line_text(problem, o.packed);
     printf("%s\n", text);
     free(text);
     show_arguments(problem);
     show_cost(e, problem);
-    show_engines(e, problem, plan ? mica_plan_engine(plan) : "");
+    show_engines(e, problem, plan ? mica_plan_engine(plan) : "", o.packed);
     if (status == MICA_OK) {
         heading("choice");
         const char *config = mica_plan_config(plan);
         printf("  %s%s%s, predicted %.5g ms\n", mica_plan_engine(plan), *config ? " " : "", config,
                mica_plan_predicted(plan));
         show_workspace(plan);
+        show_packed(problem, plan);
         show_kernels(e, plan);
         show_contract(plan);
     } else {

@@ -101,18 +101,24 @@ static bool alternatives(const char *op, const char *token, strings *out)
     }
 }
 
-static void append(cli_lines *lines, char *text, const char *where, bool weak)
+/* What all expansions of a line have in common. */
+typedef struct shared {
+    const char *where;
+    bool weak;
+    uint32_t packed;
+} shared;
+
+static void append(cli_lines *lines, char *text, const shared *s)
 {
     if (lines->count == lines->capacity) {
         lines->capacity = lines->capacity ? 2 * lines->capacity : 64;
         lines->items = cli_grow(lines->items, lines->capacity * sizeof *lines->items);
     }
-    lines->items[lines->count++] = (cli_line){text, cli_format("%s", where), weak};
+    lines->items[lines->count++] = (cli_line){text, cli_format("%s", s->where), s->weak, s->packed};
 }
 
 /* Every combination, the last field varying fastest. */
-static void multiply(cli_lines *lines, const strings *fields, size_t n, const char *where,
-                     bool weak)
+static void multiply(cli_lines *lines, const strings *fields, size_t n, const shared *s)
 {
     size_t at[MAX_FIELDS] = {0};
     for (;;) {
@@ -123,7 +129,7 @@ static void multiply(cli_lines *lines, const strings *fields, size_t n, const ch
             free(text);
             text = longer;
         }
-        append(lines, text, where, weak);
+        append(lines, text, s);
         size_t i = n;
         while (i > 0 && ++at[i - 1] == fields[i - 1].count) at[--i] = 0;
         if (i == 0) return;
@@ -156,8 +162,55 @@ static bool cut_comment(char *line)
     return false;
 }
 
-static bool expand_fields(cli_lines *lines, char *text, const char *where, bool weak, char *error,
-                          size_t size, strings *fields)
+/* Whether `name`, up to `length`, stands in a list divided by commas. */
+static bool listed(const char *list, const char *name, size_t length)
+{
+    for (const char *s = list; *s;) {
+        size_t n = strcspn(s, ",");
+        if (n == length && !strncmp(s, name, n)) return true;
+        s += n + (s[n] == ',');
+    }
+    return false;
+}
+
+static bool read_packed(const char *op, const char *list, uint32_t *packed, char *error,
+                        size_t size)
+{
+    mica_arg_info info;
+    for (const char *s = list; *s;) {
+        size_t n = strcspn(s, ",");
+        int i = 0;
+        while (mica_op_arg(op, i, 0, &info) == MICA_OK && !listed(info.name, s, n)) i++;
+        if (mica_op_arg(op, i, 0, &info) != MICA_OK) {
+            snprintf(error, size, "packed=%.60s: %.20s has no argument %.*s", list, op, (int)n, s);
+            return false;
+        }
+        *packed |= 1u << i;
+        s += n + (s[n] == ',');
+    }
+    return true;
+}
+
+/* Cuts off what stands behind " ; ". */
+static bool read_options(char *line, uint32_t *packed, char *error, size_t size)
+{
+    char *options = strstr(line, " ; "), *token, op[64];
+    if (!options) return true;
+    *options = 0;
+    snprintf(op, sizeof op, "%.*s", (int)strcspn(line, space), line);
+    for (char *rest = options + 3; (token = strsep(&rest, space));) {
+        if (!*token) continue;
+        if (strncmp(token, "packed=", 7) != 0) {
+            snprintf(error, size, "option %.60s: known is packed", token);
+            return false;
+        }
+        if (!read_packed(op, token + 7, packed, error, size)) return false;
+    }
+    return true;
+}
+
+static bool expand_fields(cli_lines *lines, char *text, const shared *s, char *error, size_t size,
+                          strings *fields)
 {
     size_t n = 0, total = 1;
     char *rest = text, *token, *op = NULL;
@@ -178,7 +231,7 @@ static bool expand_fields(cli_lines *lines, char *text, const char *where, bool 
             return false;
         }
     }
-    if (n) multiply(lines, fields, n, where, weak);
+    if (n) multiply(lines, fields, n, s);
     return true;
 }
 
@@ -187,9 +240,10 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
 {
     strings fields[MAX_FIELDS] = {0};
     char *text = cli_format("%s", line + strspn(line, space));
-    bool weak = cut_comment(text);
+    shared s = {.where = where, .weak = cut_comment(text)};
     char *problem = cli_format("%s", skip_log_prefix(text));
-    bool ok = expand_fields(lines, problem, where, weak, error, size, fields);
+    bool ok = read_options(problem, &s.packed, error, size) &&
+              expand_fields(lines, problem, &s, error, size, fields);
     for (size_t i = 0; i < MAX_FIELDS; i++) release(&fields[i]);
     free(problem);
     free(text);
@@ -288,4 +342,28 @@ mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line)
     if (mica_problem_from_text(line->text, &problem) == MICA_OK) return problem;
     cli_line_error(lines, line->where, mica_error());
     return NULL;
+}
+
+uint32_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also)
+{
+    uint32_t packed = line->packed;
+    mica_arg_info info;
+    for (int i = 0; also && mica_problem_arg(problem, i, &info) == MICA_OK; i++)
+        if (info.dir == MICA_IN &&
+            (!strcmp(also, "all") || listed(also, info.name, strlen(info.name))))
+            packed |= 1u << i;
+    return packed;
+}
+
+char *cli_line_text(const mica_problem *problem, uint32_t packed)
+{
+    char *text = cli_problem_text(problem);
+    mica_arg_info info;
+    for (int i = 0, n = 0; mica_problem_arg(problem, i, &info) == MICA_OK; i++) {
+        if (!(packed >> i & 1)) continue;
+        char *longer = cli_format("%s%s%s", text, n++ ? "," : " ; packed=", info.name);
+        free(text);
+        text = longer;
+    }
+    return text;
 }

@@ -3,6 +3,7 @@
  *
  *   conv x=f32:1x{3,4}x8x8 pad=0x0,1x1 epilogue=bias|bias,relu      # eight problems
  *
+ * Behind " ; " stand options: "packed=a,b" names inputs that runs get packed (mica_plan_pack).
  * A comment that reads "# mistrusted: why" excuses comparisons that could hardly fail. A comma in a
  * value separates alternatives, except in fields that are lists themselves (epilogue): there '|'
  * does. Braces expand inside a value. A log line counts from its problem on. */
@@ -13,8 +14,9 @@
 
 typedef struct cli_line {
     char *text;
-    char *where; /* "tests/cases/conv.txt:12", or "" for the command line */
-    bool weak;   /* its comment reads "# mistrusted: why": the comparison may say little */
+    char *where;     /* "tests/cases/conv.txt:12", or "" for the command line */
+    bool weak;       /* its comment reads "# mistrusted: why": the comparison may say little */
+    uint32_t packed; /* as in mica_options */
 } cli_line;
 
 typedef struct cli_lines {
@@ -32,6 +34,11 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
                       size_t size);
 /* The problem of a line; on failure reports where and why, counts the error and returns NULL. */
 mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line);
+/* What a line packs, and of `also`, names divided by commas or "all", what the problem has as
+ * inputs; NULL: nothing more. */
+uint32_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also);
+/* The canonical line, with its options. */
+char *cli_line_text(const mica_problem *problem, uint32_t packed);
 /* Says that an error belongs to a line: "file:12: text". */
 void cli_line_error(cli_lines *lines, const char *where, const char *text);
 

@@ -87,8 +87,10 @@ static void tune_line(tune *t, const cli_line *line)
     mica_problem *problem = cli_line_problem(&t->lines, line);
     if (!problem) return;
     mica_plan *before = NULL, *after = NULL;
-    mica_options o = {.mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms};
-    mica_status status = mica_plan_problem(t->context, problem, NULL, &before);
+    mica_options o = {
+        .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = line->packed};
+    mica_options plain = {.packed = line->packed};
+    mica_status status = mica_plan_problem(t->context, problem, &plain, &before);
     if (status == MICA_OK) status = mica_plan_problem(t->context, problem, &o, &after);
     /* After each problem, so that an interruption loses nothing. */
     if (status == MICA_OK) status = mica_context_save_records(t->context, t->output);

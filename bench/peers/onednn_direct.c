@@ -16,14 +16,22 @@ typedef struct tensor {
     mica_tensor t;
 } tensor;
 
+typedef struct layout {
+    bool any, before;      /* the primitive chooses it; and runs find the tensor so */
+    dnnl_primitive_t join; /* the reorder of each run, or NULL */
+    dnnl_memory_t inner;   /* what the reorder joins the user's memory with */
+} layout;
+
 struct direct {
-    bool preferred;
+    direct_formats formats;
+    uint32_t packed;
     tensor tensors[TENSORS];
+    layout layouts[TENSORS];
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_desc_t pd;
     dnnl_primitive_t primitive;
-    dnnl_memory_t memory[MAX_SETS][TENSORS];
+    dnnl_memory_t memory[MAX_SETS][TENSORS]; /* the user's, or packed */
     int sets;
 };
 
@@ -306,6 +314,16 @@ static bool take(direct *d, const mica_problem *p, epilogue *e, char *why, size_
     return true;
 }
 
+static void choose_formats(direct *d)
+{
+    for (int i = SRC; i <= DST; i++) {
+        const tensor *t = &d->tensors[i];
+        bool packed = !t->output && d->packed >> t->arg & 1;
+        d->layouts[i].any = packed || d->formats >= (i == WEI ? DIRECT_WEIGHTS : DIRECT_ALL);
+        d->layouts[i].before = packed || d->formats == DIRECT_BLOCKED;
+    }
+}
+
 static bool make(direct *d, const mica_problem *p, char *why, size_t size)
 {
     epilogue e;
@@ -317,9 +335,10 @@ static bool make(direct *d, const mica_problem *p, char *why, size_t size)
         dnnl_engine_create(&d->engine, dnnl_cpu, 0) == dnnl_success &&
         dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags) == dnnl_success &&
         dnnl_primitive_attr_create(&attr) == dnnl_success && set_epilogue(d, &e, attr, why, size);
+    if (ok) choose_formats(d);
     for (int i = 0; ok && i <= BIAS; i++)
         if (d->tensors[i].used)
-            ok = describe(&m[i], &d->tensors[i].t, d->preferred && i != BIAS) == dnnl_success;
+            ok = describe(&m[i], &d->tensors[i].t, d->layouts[i].any) == dnnl_success;
     if (ok && !strcmp(mica_problem_op(p), "gemm"))
         ok = make_matmul(d, attr, m) == dnnl_success;
     else if (ok)
@@ -335,11 +354,13 @@ static bool make(direct *d, const mica_problem *p, char *why, size_t size)
     return ok;
 }
 
-direct *direct_make(const mica_problem *problem, bool preferred, char *why, size_t size)
+direct *direct_make(const mica_problem *problem, direct_formats formats, uint32_t packed, char *why,
+                    size_t size)
 {
     direct *d = calloc(1, sizeof *d);
     if (!d) return NULL;
-    d->preferred = preferred;
+    d->formats = formats;
+    d->packed = packed;
     if (make(d, problem, why, size)) return d;
     direct_free(d);
     return NULL;
@@ -358,6 +379,10 @@ void direct_free(direct *d)
     for (int s = 0; s < d->sets; s++)
         for (int i = 0; i < TENSORS; i++)
             if (d->memory[s][i]) dnnl_memory_destroy(d->memory[s][i]);
+    for (int i = 0; i < TENSORS; i++) {
+        if (d->layouts[i].join) dnnl_primitive_destroy(d->layouts[i].join);
+        if (d->layouts[i].inner) dnnl_memory_destroy(d->layouts[i].inner);
+    }
     if (d->primitive) dnnl_primitive_destroy(d->primitive);
     if (d->pd) dnnl_primitive_desc_destroy(d->pd);
     if (d->stream) dnnl_stream_destroy(d->stream);
@@ -367,34 +392,59 @@ void direct_free(direct *d)
 
 /* ---- buffers and runs ---- */
 
-static bool reorder(direct *d, dnnl_memory_t from, md_ref from_md, dnnl_memory_t to, md_ref to_md)
+static bool make_reorder(direct *d, md_ref from, md_ref to, dnnl_primitive_t *primitive)
 {
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_primitive_t primitive = NULL;
-    bool ok = dnnl_reorder_primitive_desc_create(&pd, from_md, d->engine, to_md, d->engine, NULL) ==
+    bool ok = dnnl_reorder_primitive_desc_create(&pd, from, d->engine, to, d->engine, NULL) ==
                   dnnl_success &&
-              dnnl_primitive_create(&primitive, pd) == dnnl_success;
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
-    ok = ok && dnnl_primitive_execute(primitive, d->stream, 2, args) == dnnl_success &&
-         dnnl_stream_wait(d->stream) == dnnl_success;
-    if (primitive) dnnl_primitive_destroy(primitive);
+              dnnl_primitive_create(primitive, pd) == dnnl_success;
     if (pd) dnnl_primitive_desc_destroy(pd);
     return ok;
 }
 
-static bool bind_tensor(direct *d, const tensor *t, void *data, dnnl_memory_t *memory)
+static bool reorder(direct *d, dnnl_primitive_t primitive, dnnl_memory_t from, dnnl_memory_t to)
 {
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+    return dnnl_primitive_execute(primitive, d->stream, 2, args) == dnnl_success;
+}
+
+/* A tensor that lies elsewhere before the first run. */
+static bool pack(direct *d, const tensor *t, md_ref user, md_ref wanted, dnnl_memory_t given,
+                 dnnl_memory_t *memory)
+{
+    dnnl_primitive_t primitive = NULL;
+    bool ok = dnnl_memory_create(memory, wanted, d->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success;
+    if (ok && !t->output)
+        ok = make_reorder(d, user, wanted, &primitive) && reorder(d, primitive, given, *memory) &&
+             dnnl_stream_wait(d->stream) == dnnl_success;
+    if (primitive) dnnl_primitive_destroy(primitive);
+    return ok;
+}
+
+/* A tensor that every run brings to the primitive's layout, or back from it. */
+static bool join(direct *d, layout *l, bool output, md_ref user, md_ref wanted)
+{
+    if (l->join) return true;
+    return dnnl_memory_create(&l->inner, wanted, d->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success &&
+           make_reorder(d, output ? wanted : user, output ? user : wanted, &l->join);
+}
+
+static bool bind_tensor(direct *d, int i, void *data, dnnl_memory_t *memory)
+{
+    const tensor *t = &d->tensors[i];
+    layout *l = &d->layouts[i];
     md user = {0};
     if (describe(&user, &t->t, false) != dnnl_success) return false;
     md_ref wanted = dnnl_primitive_desc_query_md(d->pd, dnnl_query_exec_arg_md, t->number);
     dnnl_memory_t given = NULL;
     bool ok = dnnl_memory_create(&given, ref(&user), d->engine, data) == dnnl_success;
-    if (ok && (!wanted || dnnl_memory_desc_equal(wanted, ref(&user)))) {
+    bool equal = !wanted || dnnl_memory_desc_equal(wanted, ref(&user));
+    if (ok && !equal && l->before) {
+        ok = pack(d, t, ref(&user), wanted, given, memory);
+    } else {
+        if (ok && !equal) ok = join(d, l, t->output, ref(&user), wanted);
         *memory = given;
         given = NULL;
-    } else if (ok) {
-        ok = dnnl_memory_create(memory, wanted, d->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success &&
-             (t->output || reorder(d, given, ref(&user), *memory, wanted));
     }
     if (given) dnnl_memory_destroy(given);
     drop(&user);
@@ -406,8 +456,7 @@ int direct_bind(direct *d, void *const *args)
     if (d->sets == MAX_SETS) return -1;
     int set = d->sets++;
     for (int i = 0; i < TENSORS; i++)
-        if (d->tensors[i].used &&
-            !bind_tensor(d, &d->tensors[i], args[d->tensors[i].arg], &d->memory[set][i]))
+        if (d->tensors[i].used && !bind_tensor(d, i, args[d->tensors[i].arg], &d->memory[set][i]))
             return -1;
     return set;
 }
@@ -416,9 +465,18 @@ bool direct_run(direct *d, int set)
 {
     dnnl_exec_arg_t args[TENSORS];
     int count = 0;
-    for (int i = 0; i < TENSORS; i++)
-        if (d->tensors[i].used)
-            args[count++] = (dnnl_exec_arg_t){d->tensors[i].number, d->memory[set][i]};
-    return dnnl_primitive_execute(d->primitive, d->stream, count, args) == dnnl_success &&
-           dnnl_stream_wait(d->stream) == dnnl_success;
+    bool ok = true;
+    for (int i = 0; i < TENSORS && ok; i++) {
+        const tensor *t = &d->tensors[i];
+        const layout *l = &d->layouts[i];
+        if (!t->used) continue;
+        if (l->join && !t->output) ok = reorder(d, l->join, d->memory[set][i], l->inner);
+        args[count++] = (dnnl_exec_arg_t){t->number, l->join ? l->inner : d->memory[set][i]};
+    }
+    ok = ok && dnnl_primitive_execute(d->primitive, d->stream, count, args) == dnnl_success;
+    for (int i = 0; i < TENSORS && ok; i++) {
+        const layout *l = &d->layouts[i];
+        if (l->join && d->tensors[i].output) ok = reorder(d, l->join, l->inner, d->memory[set][i]);
+    }
+    return ok && dnnl_stream_wait(d->stream) == dnnl_success;
 }

@@ -8,11 +8,21 @@
 
 typedef struct direct direct;
 
-/* preferred: tensors lie as the primitive likes best, and bringing them there is not part of a run;
- * else as the line says. NULL with a text in why if it cannot be said to oneDNN. */
-direct *direct_make(const mica_problem *problem, bool preferred, char *why, size_t size);
-/* Adds a set of buffers: those of args (pointers to element 0), or copies in the preferred layouts.
- * Returns its number, or -1. */
+/* Which tensors the primitive may lay out as it likes. Those that lie otherwise are reordered in
+ * each run, but packed inputs before. */
+typedef enum direct_formats {
+    DIRECT_USER,    /* packed ones */
+    DIRECT_WEIGHTS, /* and the weights */
+    DIRECT_ALL,     /* and all others */
+    DIRECT_BLOCKED, /* all, and no run reorders anything: as between layers of a network */
+    DIRECT_FORMATS
+} direct_formats;
+
+/* packed: as in mica_options. NULL with a text in why if it cannot be said to oneDNN. */
+direct *direct_make(const mica_problem *problem, direct_formats formats, uint32_t packed, char *why,
+                    size_t size);
+/* Adds a set of buffers (pointers to element 0), and packs what is packed. Returns its number, or
+ * -1. */
 int direct_bind(direct *d, void *const *args);
 /* One execution, finished on return. */
 bool direct_run(direct *d, int set);

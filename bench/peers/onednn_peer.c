@@ -3,15 +3,19 @@
  * `mica bench` does: warm-up, data that is not in the cache, median and percentiles. Result lines
  * have the engines
  *
- *     (mica's engine)      the plan of mica_plan_problem
- *     peer/onednn          oneDNN, tensors in the layouts it likes best; reorders are not timed
- *     peer/onednn-plain    oneDNN, tensors as the line says
+ *     (mica's engine)        the plan of mica_plan_problem
+ *     peer/onednn            oneDNN, tensors as the line says, packed where it says so; the
+ * quickest of three ways: each other tensor as it is, weights reordered in each run, all tensors
+ * reordered in each run peer/onednn-blocked    only where something is packed: oneDNN, all tensors,
+ * results too, in the layouts it likes best, as if other layers had left them so
  *
- * Lines that the peer cannot express are said on stderr and left out. */
+ * Times during which the threads waited for a core do not count; a line that has too few others is
+ * left out. Lines that the peer cannot express are said on stderr and left out. */
 #define _GNU_SOURCE
 #include "json.h"
 #include "lines.h"
 #include "stats.h"
+#include "waiting.h"
 
 #include "onednn_direct.h"
 
@@ -21,7 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MICA, PREFERRED, PLAIN, ENTRIES, MAX_SETS = 64, MAX_SAMPLES = 20000 };
+/* oneDNN's entries by direct_formats, then mica's. */
+enum { MICA = DIRECT_FORMATS, ENTRIES, MAX_SETS = 64, MAX_SAMPLES = 20000 };
 
 typedef struct entry {
     char engine[64];
@@ -29,12 +34,12 @@ typedef struct entry {
     void *workspace;
     direct *peer;
     double samples[MAX_SAMPLES], total_ms;
-    size_t count;
+    size_t count, disturbed;
 } entry;
 
 typedef struct peer {
     cli_options options;
-    const char *set;
+    const char *set, *packing; /* --packed */
     double seconds;
     size_t least;
 
@@ -45,9 +50,11 @@ typedef struct peer {
     int code;
 
     mica_problem *problem;
+    uint32_t packed; /* as in mica_options */
     mica_arg_info info[MICA_MAX_ARGS];
     void *memory[MAX_SETS][MICA_MAX_ARGS]; /* what was allocated */
     void *data[MAX_SETS][MICA_MAX_ARGS];   /* element 0 */
+    void *packs[MAX_SETS][MICA_MAX_ARGS];  /* what mica packed */
     int args, sets, next;
     void *scratch; /* overwritten to empty the cache where there are too few sets for it */
     size_t scratch_bytes;
@@ -102,7 +109,8 @@ static void free_sets(peer *p)
     for (int s = 0; s < MAX_SETS; s++)
         for (int a = 0; a < MICA_MAX_ARGS; a++) {
             free(p->memory[s][a]);
-            p->memory[s][a] = p->data[s][a] = NULL;
+            mica_free(p->context, p->packs[s][a]);
+            p->memory[s][a] = p->data[s][a] = p->packs[s][a] = NULL;
         }
     free(p->scratch);
     p->scratch = NULL;
@@ -110,9 +118,24 @@ static void free_sets(peer *p)
 
 /* ---- entries ---- */
 
+static mica_status pack(peer *p, const mica_plan *plan, int arg)
+{
+    int64_t bytes = (int64_t)mica_plan_packed_bytes(plan, arg);
+    mica_status status = MICA_OK;
+    for (int s = 0; s < p->sets && bytes && status == MICA_OK; s++) {
+        status = mica_malloc(p->context, bytes, &p->packs[s][arg]);
+        if (status == MICA_OK)
+            status = mica_plan_pack(plan, arg, p->data[s][arg], p->packs[s][arg], NULL);
+    }
+    return status;
+}
+
 static bool make_mica(peer *p, entry *e)
 {
-    if (mica_plan_problem(p->context, p->problem, NULL, &e->plan) != MICA_OK) {
+    mica_options o = {.packed = p->packed};
+    mica_status status = mica_plan_problem(p->context, p->problem, &o, &e->plan);
+    for (int a = 0; a < p->args && status == MICA_OK; a++) status = pack(p, e->plan, a);
+    if (status != MICA_OK) {
         cli_say("%s", mica_error());
         return false;
     }
@@ -122,11 +145,14 @@ static bool make_mica(peer *p, entry *e)
     return true;
 }
 
-static bool make_peer(peer *p, entry *e, bool preferred)
+static bool make_peer(peer *p, direct_formats formats)
 {
     char why[128] = "", line[1024];
-    snprintf(e->engine, sizeof e->engine, "peer/onednn%s", preferred ? "" : "-plain");
-    e->peer = direct_make(p->problem, preferred, why, sizeof why);
+    entry *e = &p->entries[formats];
+    bool blocked = formats == DIRECT_BLOCKED;
+    if (blocked && !p->packed) return false;
+    snprintf(e->engine, sizeof e->engine, "peer/onednn%s", blocked ? "-blocked" : "");
+    e->peer = direct_make(p->problem, formats, p->packed, why, sizeof why);
     for (int s = 0; e->peer && s < p->sets; s++)
         if (direct_bind(e->peer, p->data[s]) < 0) {
             snprintf(why, sizeof why, "oneDNN does not take the buffers");
@@ -135,7 +161,7 @@ static bool make_peer(peer *p, entry *e, bool preferred)
         }
     if (e->peer) return true;
     mica_problem_text(p->problem, line, sizeof line);
-    cli_say("%s is left out: %s: %s", e->engine, why, line);
+    if (formats == DIRECT_ALL) cli_say("%s is left out: %s: %s", e->engine, why, line);
     return false;
 }
 
@@ -144,7 +170,8 @@ static bool run_entry(peer *p, entry *e, int set)
     if (e->peer) return direct_run(e->peer, set);
     mica_run r = {.scalars = mica_problem_scalars(p->problem), .workspace = e->workspace};
     for (int a = 0; a < p->args; a++)
-        if (p->info[a].dir != MICA_UNUSED) r.args[a] = p->data[set][a];
+        if (p->info[a].dir != MICA_UNUSED)
+            r.args[a] = p->packs[set][a] ? p->packs[set][a] : p->data[set][a];
     return mica_plan_run(e->plan, &r) == MICA_OK;
 }
 
@@ -158,14 +185,18 @@ static bool is_there(const entry *e)
 static void time_once(peer *p, entry *e, bool keep)
 {
     int set = p->next++ % p->sets;
-    if (p->scratch) memset(p->scratch, p->next, p->scratch_bytes);
-    double start = seconds_now();
+    if (p->scratch) mica_memset(p->context, p->scratch, p->next, (int64_t)p->scratch_bytes, NULL);
+    double waited = cli_waited_ms(), start = seconds_now();
     if (!run_entry(p, e, set)) {
         cli_say("%s: a run failed", e->engine);
         exit(CLI_MISMATCH);
     }
     double ms = 1e3 * (seconds_now() - start);
     if (!keep) return;
+    if (cli_disturbed(ms, cli_waited_ms() - waited)) {
+        e->disturbed++;
+        return;
+    }
     e->samples[e->count++] = ms;
     e->total_ms += ms;
 }
@@ -184,7 +215,8 @@ static void time_all(peer *p)
             entry *e = &p->entries[i];
             bool late = seconds_now() - started > 10 * p->seconds;
             bool enough = e->count >= p->least && (late || e->total_ms >= 1e3 * p->seconds);
-            if (!is_there(e) || enough || e->count == MAX_SAMPLES) continue;
+            bool hopeless = e->disturbed > 4 * p->least + 4 * e->count;
+            if (!is_there(e) || enough || hopeless || e->count == MAX_SAMPLES) continue;
             time_once(p, e, true);
             more = true;
         }
@@ -193,13 +225,18 @@ static void time_all(peer *p)
 
 /* ---- results ---- */
 
+static double median(entry *e)
+{
+    cli_sort(e->samples, e->count);
+    return cli_quantile(e->samples, e->count, 0.5);
+}
+
 static void report(peer *p, entry *e, const char *set, const char *line, const char *run)
 {
     const dnnl_version_t *v = dnnl_version();
     char driver[64];
     double flops = 0, bytes = 0;
-    cli_sort(e->samples, e->count);
-    double ms = cli_quantile(e->samples, e->count, 0.5);
+    double ms = median(e);
     double p10 = cli_quantile(e->samples, e->count, 0.1);
     double p90 = cli_quantile(e->samples, e->count, 0.9);
     mica_problem_cost(p->problem, &flops, &bytes);
@@ -226,20 +263,56 @@ static char *set_name(const peer *p, const cli_line *line)
     return cli_format("%.*s", (int)strcspn(name, ".:"), *name ? name : "line");
 }
 
+static entry *best_peer(peer *p)
+{
+    entry *best = NULL;
+    for (direct_formats f = DIRECT_USER; f <= DIRECT_ALL; f++) {
+        entry *e = &p->entries[f];
+        if (is_there(e) && (!best || median(e) < median(best))) best = e;
+    }
+    return best;
+}
+
+static bool is_measured(peer *p, const char *line)
+{
+    size_t disturbed = 0, all = 0;
+    bool ok = is_there(&p->entries[MICA]);
+    for (int i = 0; i < ENTRIES; i++) {
+        const entry *e = &p->entries[i];
+        disturbed += e->disturbed;
+        all += e->disturbed + e->count;
+        ok &= !is_there(e) || e->count >= p->least;
+    }
+    if (disturbed && !p->options.quiet)
+        cli_say("%zu of %zu runs were disturbed by other programs", disturbed, all);
+    if (!ok && all) {
+        cli_say("left out, too often disturbed: %s", line);
+        p->code = CLI_MISMATCH;
+    }
+    return ok;
+}
+
 static void do_line(peer *p, const cli_line *line, size_t index)
 {
     memset(p->entries, 0, sizeof p->entries);
     p->problem = cli_line_problem(&p->lines, line);
     if (!p->problem) return;
     fill_sets(p);
-    bool any = make_peer(p, &p->entries[PREFERRED], true);
-    any |= make_peer(p, &p->entries[PLAIN], false);
+    p->packed = cli_line_packed(line, p->problem, p->packing);
+    bool any = false;
+    for (direct_formats f = DIRECT_USER; f < DIRECT_FORMATS; f++) any |= make_peer(p, f);
     if (any && make_mica(p, &p->entries[MICA])) time_all(p);
     char *run = cli_format("%lld-%d-%zu", (long long)time(NULL), (int)getpid(), index);
-    char *text = cli_problem_text(p->problem), *set = set_name(p, line);
+    char *text = cli_line_text(p->problem, p->packed), *set = set_name(p, line);
+    if (is_measured(p, text)) {
+        entry *best = best_peer(p);
+        report(p, &p->entries[MICA], set, text, run);
+        if (best) report(p, best, set, text, run);
+        if (is_there(&p->entries[DIRECT_BLOCKED]))
+            report(p, &p->entries[DIRECT_BLOCKED], set, text, run);
+    }
     for (int i = 0; i < ENTRIES; i++) {
         entry *e = &p->entries[i];
-        if (e->count) report(p, e, set, text, run);
         mica_plan_destroy(e->plan);
         free(e->workspace);
         direct_free(e->peer);
@@ -253,11 +326,12 @@ static void do_line(peer *p, const cli_line *line, size_t index)
 
 /* ---- the command ---- */
 
-enum { KEY_SECONDS = 0x100, KEY_RUNS, KEY_SET };
+enum { KEY_SECONDS = 0x100, KEY_RUNS, KEY_SET, KEY_PACKED };
 
 static const struct argp_option options[] = {
     {"seconds", KEY_SECONDS, "S", 0, "measured time per engine; default 0.5", 0},
     {"runs", KEY_RUNS, "N", 0, "least number of runs; default 20", 0},
+    {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"set", KEY_SET, "NAME", 0, "name of the set in result lines; default: the case file's", 0},
     {0}};
 
@@ -273,6 +347,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_RUNS:
         p->least = (size_t)cli_number(state, "--runs", arg, 1);
+        return 0;
+    case KEY_PACKED:
+        p->packing = arg;
         return 0;
     case KEY_SET:
         p->set = arg;

@@ -106,6 +106,7 @@ typedef struct mica_options {
     const char *config;      /* only this config of it, in its text form; NULL: any */
     bool nondeterministic;   /* engines whose bits vary between runs are allowed too */
     int measure_ms;          /* budget of MICA_MODE_MEASURE; 0: 2000 */
+    uint32_t packed;         /* bit i: runs get argument i packed, see mica_plan_pack */
 } mica_options;
 
 /* Makes a plan, or finds it in the context's cache. The families' functions (mica_conv_plan and
@@ -156,6 +157,28 @@ typedef struct mica_run {
  * outputs must not overlap unless the family's header says so.
  * Errors: MICA_INVALID (a pointer is missing, misaligned or overlaps), MICA_DEVICE_LOST, ... */
 MICA_API mica_status mica_plan_run(const mica_plan *plan, const mica_run *run);
+
+/* ---- packed arguments -----------------------------------------------------------------------
+ * Operands that stay the same from run to run (weights) need not be rearranged in each of them.
+ * Name them in mica_options.packed, pack each once, and give runs the packed memory instead:
+ *
+ *     mica_options o = {.packed = 1u << MICA_GEMM_B};
+ *     mica_gemm_plan(ctx, &d, &o, &plan);
+ *     packed = aligned_alloc(256, (mica_plan_packed_bytes(plan, MICA_GEMM_B) + 255) / 256 * 256);
+ *     mica_plan_pack(plan, MICA_GEMM_B, b, packed, NULL);
+ *     mica_plan_run(plan, &(mica_run){.args = {[MICA_GEMM_B] = packed, ...}});
+ *
+ * Inputs only. The layout is the chosen engine's own and belongs to this plan: another plan, even
+ * of the same problem, may have another. An engine that has none keeps the tensor as it is, then
+ * packing is a copy. */
+
+/* Bytes that the packed argument takes; 0 if it has no elements or is not one that is packed. */
+MICA_API size_t mica_plan_packed_bytes(const mica_plan *plan, int arg);
+/* Packs: from points to element 0 of the tensor, to to mica_plan_packed_bytes() bytes with 256-byte
+ * alignment; both on the plan's device, not overlapping. Enqueued as a run is; may allocate.
+ * Errors: MICA_INVALID, also if the argument is not one that the plan gets packed. */
+MICA_API mica_status mica_plan_pack(const mica_plan *plan, int arg, const void *from, void *to,
+                                    void *stream);
 
 /* ---- problems and engines: what tools look at ----------------------------------------------- */
 

@@ -52,6 +52,19 @@ static inline void mica_put(const mica_view *v, int64_t offset, double value, do
 int64_t mica_offset(const mica_tensor *t, int64_t i);
 
 /* ---- engines ---- */
+
+/* How an engine keeps constant inputs in a layout of its own. build finds in plan->packed which
+ * arguments runs get packed. */
+typedef struct mica_packing {
+    /* Bytes of the engine's layout of an argument in plan->packed; 0: it is taken as it is. */
+    size_t (*bytes)(const mica_plan *plan, int arg);
+    /* Only for arguments of which bytes is not 0. */
+    mica_status (*pack)(const mica_plan *plan, int arg, const void *from, void *to, void *stream);
+    /* Instead of the engine's predict where arguments are packed; NULL: the same time. */
+    double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config,
+                      uint32_t packed);
+} mica_packing;
+
 typedef struct mica_engine {
     const char *name;      /* persists in records and logs: never reused */
     bool cuda;             /* else the CPU */
@@ -66,6 +79,8 @@ typedef struct mica_engine {
     /* Milliseconds; NULL: the roofline of the problem (mica_roofline_ms) at a tenth of the speed.
      */
     double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config);
+    /* NULL: packed arguments are copies, and taken as they are. */
+    const mica_packing *packing;
     /* Changes the operation's contract where this engine's arithmetic differs; NULL: it does not.
      */
     void (*contract)(const void *desc, const mica_config *config, mica_contract *contract);
@@ -178,6 +193,7 @@ struct mica_plan {
     int child_count;
     mica_context *context;
     double predicted_ms;
+    uint32_t packed; /* bit i: runs get argument i packed */
 };
 
 /* Zeroed memory that lives as long as the plan; sets plan->state. Call once, first. */

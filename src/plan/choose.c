@@ -15,8 +15,10 @@ void mica_config_text(const mica_engine *engine, const mica_config *config, char
 }
 
 static double predict(const mica_engine *engine, const mica_op *op, const void *desc,
-                      const mica_device_info *device, const mica_config *config)
+                      const mica_device_info *device, const mica_config *config, uint32_t packed)
 {
+    if (packed && engine->packing && engine->packing->predict)
+        return engine->packing->predict(desc, device, config, packed);
     if (engine->predict) return engine->predict(desc, device, config);
     /* Without a model of its own an engine counts as one that reaches a tenth of the roofline; the
      * reference must never win against it. */
@@ -55,7 +57,8 @@ static int add_configs(const mica_context *c, const mica_op *op, const void *des
         char text[128];
         mica_config_text(e, &configs[i], text, sizeof text);
         if (o->config && strcmp(o->config, text) != 0) continue;
-        mica_candidate one = {e, configs[i], predict(e, op, desc, &c->device, &configs[i])};
+        mica_candidate one = {e, configs[i],
+                              predict(e, op, desc, &c->device, &configs[i], o->packed)};
         *count = insert(list, *count, &one);
         added++;
     }

@@ -149,11 +149,19 @@ void mica_free(mica_context *c, void *memory)
         free(memory);
 }
 
+static void fill(char *memory, int byte, int64_t bytes)
+{
+    const int64_t piece = 1 << 16;
+#pragma omp parallel for num_threads(mica_cpu_threads_for((double)bytes)) schedule(static)
+    for (int64_t at = 0; at < bytes; at += piece)
+        memset(memory + at, byte, (size_t)(bytes - at < piece ? bytes - at : piece));
+}
+
 mica_status mica_memset(mica_context *c, void *memory, int byte, int64_t bytes, void *stream)
 {
     if (!c || (!memory && bytes)) return null_pointer("context or memory");
     if (c->cuda) return mica_cuda_memset(c->cuda, memory, byte, bytes, stream);
-    if (bytes > 0) memset(memory, byte, (size_t)bytes);
+    fill(memory, byte, bytes);
     return MICA_OK;
 }
 

@@ -17,12 +17,15 @@ typedef struct mica_rule {
     int alias;           /* argument it may coincide with, or -1 */
     int64_t first, span; /* bytes */
     uintptr_t align_mask;
+    bool own;        /* packed: the engine's layout, not a copy of the tensor */
+    int64_t element; /* packed copies: bytes from their begin to element 0 */
 } mica_rule;
 
 typedef struct mica_full_plan {
     mica_plan plan; /* first: a mica_plan * is a mica_full_plan * */
     atomic_int references;
-    bool empty; /* no output has an element: a run does nothing */
+    bool empty;  /* no output has an element: a run does nothing */
+    bool inside; /* a packed copy does not begin with element 0 */
     mica_rule rules[MICA_MAX_ARGS];
     int rule_count;
     size_t bytes; /* host memory, for the cache's bound */
@@ -41,6 +44,7 @@ typedef struct mica_plan_key {
     const mica_op *op;
     int64_t workspace_limit;
     int32_t mode, nondeterministic;
+    uint64_t packed; /* of 64 bits, so that no padding is hashed */
     char engine[MICA_KEY_NAME], config[2 * MICA_KEY_NAME];
     _Alignas(16) char desc[MICA_MAX_DESC]; /* op->desc_size bytes count */
 } mica_plan_key;
@@ -103,6 +107,15 @@ struct mica_context {
 };
 void mica_context_release(mica_context *context);
 
+/* ---- packed arguments ---- */
+
+/* INVALID unless each argument of the mask is an input that is there. */
+mica_status mica_packed_check(const mica_op *op, const void *desc, uint32_t packed);
+/* Their names, "a,b". */
+void mica_packed_names(const mica_op *op, uint32_t packed, mica_text *text);
+/* Makes the rule of a plain argument that of a packed one. */
+void mica_packed_rule(const mica_plan *plan, mica_rule *rule);
+
 /* ---- making plans ---- */
 
 /* An engine with one of its configs. */
@@ -119,13 +132,13 @@ void mica_config_text(const mica_engine *engine, const mica_config *config, char
  */
 int mica_candidates(const mica_context *context, const mica_op *op, const void *desc,
                     const mica_options *options, mica_candidate *list, mica_text *refusals);
-/* Builds one; UNSUPPORTED if its workspace exceeds the limit. */
+/* Builds one; UNSUPPORTED if its workspace exceeds the options' limit. */
 mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
-                            const mica_candidate *candidate, int64_t workspace_limit,
+                            const mica_candidate *candidate, const mica_options *options,
                             mica_plan **plan);
 /* Times candidates and moves the best to the front; leaves the order where timing fails. */
 mica_status mica_measure(mica_context *context, const mica_op *op, const void *desc,
-                         int64_t workspace_limit, int budget_ms, mica_candidate *list, int count,
+                         const mica_options *options, mica_candidate *list, int count,
                          double *best_ms);
 /* The whole way for a resolved key: cache, records, choice, build. */
 mica_status mica_plan_find_or_build(mica_context *context, mica_plan_key *key,

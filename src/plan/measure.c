@@ -21,6 +21,7 @@ typedef struct contest {
     int count;
     int64_t first[MICA_MAX_ARGS], span[MICA_MAX_ARGS];
     void *buffers[SETS][MICA_MAX_ARGS];
+    void *packed[FINALISTS][SETS][MICA_MAX_ARGS]; /* each plan has its own layout */
     int sets;
     void *workspace;
     mica_event *from, *to;
@@ -30,9 +31,12 @@ typedef struct contest {
 
 static void finish(contest *c)
 {
-    for (int i = 0; i < c->count; i++) mica_plan_destroy(c->plans[i]);
     for (int s = 0; s < SETS; s++)
-        for (int a = 0; a < MICA_MAX_ARGS; a++) mica_free(c->context, c->buffers[s][a]);
+        for (int a = 0; a < MICA_MAX_ARGS; a++) {
+            for (int i = 0; i < c->count; i++) mica_free(c->context, c->packed[i][s][a]);
+            mica_free(c->context, c->buffers[s][a]);
+        }
+    for (int i = 0; i < c->count; i++) mica_plan_destroy(c->plans[i]);
     mica_free(c->context, c->workspace);
     mica_event_destroy(c->context, c->from);
     mica_event_destroy(c->context, c->to);
@@ -68,6 +72,20 @@ static mica_status fill_buffer(contest *c, int arg, void *to)
     return status;
 }
 
+static mica_status pack_buffers(contest *c, const mica_plan *plan,
+                                void *packed[SETS][MICA_MAX_ARGS])
+{
+    for (int s = 0; s < c->sets; s++)
+        for (int a = 0; a < c->op->arg_count; a++) {
+            size_t bytes = mica_plan_packed_bytes(plan, a);
+            if (bytes == 0) continue;
+            MICA_TRY(mica_malloc(c->context, (int64_t)bytes, &packed[s][a]));
+            MICA_TRY(mica_plan_pack(plan, a, (char *)c->buffers[s][a] - c->first[a], packed[s][a],
+                                    NULL));
+        }
+    return MICA_OK;
+}
+
 static mica_status allocate(contest *c)
 {
     int64_t total = 0;
@@ -84,6 +102,7 @@ static mica_status allocate(contest *c)
             MICA_TRY(mica_malloc(c->context, c->span[a], &c->buffers[s][a]));
             MICA_TRY(fill_buffer(c, a, c->buffers[s][a]));
         }
+    for (int i = 0; i < c->count; i++) MICA_TRY(pack_buffers(c, c->plans[i], c->packed[i]));
     size_t workspace = 0;
     for (int i = 0; i < c->count; i++)
         if (c->plans[i]->workspace > workspace) workspace = c->plans[i]->workspace;
@@ -96,7 +115,10 @@ static mica_status time_once(contest *c, int plan, int set, double *ms)
 {
     mica_run run = {.workspace = c->workspace};
     for (int a = 0; a < c->op->arg_count; a++)
-        if (c->buffers[set][a]) run.args[a] = (char *)c->buffers[set][a] - c->first[a];
+        if (c->packed[plan][set][a])
+            run.args[a] = c->packed[plan][set][a];
+        else if (c->buffers[set][a])
+            run.args[a] = (char *)c->buffers[set][a] - c->first[a];
     MICA_TRY(mica_event_record(c->context, c->from, NULL));
     MICA_TRY(mica_plan_run(c->plans[plan], &run));
     MICA_TRY(mica_event_record(c->context, c->to, NULL));
@@ -135,7 +157,7 @@ static int winner(contest *c, double *best_ms)
 }
 
 mica_status mica_measure(mica_context *context, const mica_op *op, const void *desc,
-                         int64_t workspace_limit, int budget_ms, mica_candidate *list, int count,
+                         const mica_options *options, mica_candidate *list, int count,
                          double *best_ms)
 {
     if (context->device.offline)
@@ -150,12 +172,12 @@ mica_status mica_measure(mica_context *context, const mica_op *op, const void *d
         /* The reference enters only when nothing else does. */
         if (list[i].engine->reference && c->count > 0) continue;
         c->list_index[c->count] = i;
-        if (mica_plan_build(context, op, desc, &list[i], workspace_limit, &c->plans[c->count]) ==
-            MICA_OK)
+        if (mica_plan_build(context, op, desc, &list[i], options, &c->plans[c->count]) == MICA_OK)
             c->count++;
     }
     mica_status status = c->count ? allocate(c) : MICA_OK;
-    if (status == MICA_OK && c->count) status = race(c, budget_ms);
+    if (status == MICA_OK && c->count)
+        status = race(c, options->measure_ms ? options->measure_ms : 2000);
     if (status == MICA_OK && c->count) {
         int from = c->list_index[winner(c, best_ms)];
         mica_candidate best = list[from];

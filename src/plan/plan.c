@@ -79,6 +79,8 @@ static void make_rules(mica_full_plan *full)
                           .align_mask = bytes > 1 ? (uintptr_t)bytes - 1 : 0};
         rule.span = mica_tensor_span(t, &rule.first);
         if (rule.output && rule.span > 0) full->empty = false;
+        if (rule.span > 0 && full->plan.packed >> i & 1) mica_packed_rule(&full->plan, &rule);
+        full->inside |= rule.element != 0;
         if (rule.span > 0) full->rules[full->rule_count++] = rule;
     }
 }
@@ -94,7 +96,7 @@ static mica_status build_engine(mica_plan *plan, int64_t workspace_limit)
 }
 
 mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
-                            const mica_candidate *candidate, int64_t workspace_limit,
+                            const mica_candidate *candidate, const mica_options *options,
                             mica_plan **plan)
 {
     /* The descriptor lies behind the plan, aligned as malloc aligns. */
@@ -108,6 +110,7 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
     p->engine = candidate->engine;
     p->config = candidate->config;
     p->predicted_ms = candidate->predicted_ms;
+    p->packed = options->packed;
     p->device = context->device;
     p->cuda = context->cuda;
     p->context = context;
@@ -115,7 +118,7 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
     memcpy(p->desc, desc, op->desc_size);
     mica_config_text(p->engine, &p->config, full->config_text, sizeof full->config_text);
     atomic_fetch_add(&context->references, 1);
-    mica_status status = build_engine(p, workspace_limit);
+    mica_status status = build_engine(p, options->workspace_limit);
     if (status != MICA_OK) {
         mica_plan_destroy(p);
         return status;
@@ -147,7 +150,8 @@ static bool overlap(const char *a, const mica_rule *ra, const char *b, const mic
 
 static bool may_coincide(const mica_plan *plan, const mica_rule *a, const mica_rule *b)
 {
-    return (a->alias == b->arg || b->alias == a->arg) &&
+    bool packed = (plan->packed >> a->arg | plan->packed >> b->arg) & 1;
+    return !packed && (a->alias == b->arg || b->alias == a->arg) &&
            mica_tensor_equal(mica_op_tensor(plan->op, plan->desc, a->arg),
                              mica_op_tensor(plan->op, plan->desc, b->arg));
 }
@@ -194,13 +198,25 @@ static mica_status check_pointers(const mica_full_plan *full, const mica_run *ru
     return MICA_OK;
 }
 
+/* Engines get element 0, also of a packed copy whose strides are negative. */
+static mica_status run_inside(const mica_full_plan *full, const mica_run *given)
+{
+    mica_run run = *given;
+    for (int i = 0; i < full->rule_count; i++) {
+        const mica_rule *r = &full->rules[i];
+        if (run.args[r->arg]) run.args[r->arg] = (char *)run.args[r->arg] + r->element;
+    }
+    return full->plan.engine->run(&full->plan, &run);
+}
+
 mica_status mica_plan_run(const mica_plan *plan, const mica_run *run)
 {
     if (!plan || !run) return mica_fail(MICA_INVALID, "plan or run is NULL");
     const mica_full_plan *full = mica_plan_full(plan);
     MICA_TRY(check_pointers(full, run));
     MICA_TRY(check_overlaps(full, run));
-    return full->empty ? MICA_OK : plan->engine->run(plan, run);
+    if (full->empty) return MICA_OK;
+    return full->inside ? run_inside(full, run) : plan->engine->run(plan, run);
 }
 
 /* ---- describing ---- */

@@ -41,20 +41,24 @@ static mica_status make_key(const mica_op *op, const mica_options *o, mica_plan_
     key->workspace_limit = o->workspace_limit;
     key->mode = (int32_t)o->mode;
     key->nondeterministic = o->nondeterministic;
+    key->packed = o->packed;
     MICA_TRY(copy_name("engine", o->engine, key->engine, sizeof key->engine));
     return copy_name("config", o->config, key->config, sizeof key->config);
 }
 
 /* ---- records ---- */
 
-/* The problem column: the line, and the limit if there is one. */
-static void record_problem(const mica_op *op, const void *desc, int64_t workspace_limit,
+/* The problem column: the line, and what of the options the choice depends on. */
+static void record_problem(const mica_op *op, const void *desc, const mica_options *o,
                            mica_text *text)
 {
     mica_op_text(op, desc, text);
-    if (workspace_limit)
+    if (o->workspace_limit)
         mica_text_add(text, " ; workspace=%lld",
-                      workspace_limit == MICA_NO_WORKSPACE ? 0 : (long long)workspace_limit);
+                      o->workspace_limit == MICA_NO_WORKSPACE ? 0 : (long long)o->workspace_limit);
+    if (!o->packed) return;
+    mica_text_add(text, " ; packed=");
+    mica_packed_names(op, o->packed, text);
 }
 
 static bool from_records(mica_context *c, const char *problem, char *engine, char *config)
@@ -66,11 +70,11 @@ static bool from_records(mica_context *c, const char *problem, char *engine, cha
 /* ---- choice ---- */
 
 static mica_status build_first(mica_context *c, const mica_op *op, const void *desc,
-                               const mica_candidate *list, int count, int64_t limit,
+                               const mica_candidate *list, int count, const mica_options *o,
                                mica_text *refusals, mica_plan **plan)
 {
     for (int i = 0; i < count; i++) {
-        mica_status status = mica_plan_build(c, op, desc, &list[i], limit, plan);
+        mica_status status = mica_plan_build(c, op, desc, &list[i], o, plan);
         if (status != MICA_UNSUPPORTED) return status;
         mica_text_add(refusals, "\n  %s: %s", list[i].engine->name, mica_error());
     }
@@ -87,15 +91,14 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
               line = {problem, sizeof problem, 0};
     mica_options o = *options;
     mica_candidate list[MICA_MAX_CANDIDATES];
-    record_problem(op, desc, o.workspace_limit, &line);
+    record_problem(op, desc, &o, &line);
     bool recorded = !o.engine && from_records(c, problem, engine, config);
     if (recorded) {
         mica_options named = o;
         named.engine = engine;
         named.config = *config ? config : NULL;
         int count = mica_candidates(c, op, desc, &named, list, &refusals);
-        if (count && mica_plan_build(c, op, desc, list, o.workspace_limit, plan) == MICA_OK)
-            return MICA_OK;
+        if (count && mica_plan_build(c, op, desc, list, &o, plan) == MICA_OK) return MICA_OK;
         mica_log(MICA_LOG_WARN, "record,%s,%s does not hold here any more,%s", engine, config,
                  problem);
     }
@@ -103,11 +106,9 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
         return mica_fail(MICA_NOT_FOUND, "no usable record for %s on %s", problem, c->device.model);
     int count = mica_candidates(c, op, desc, &o, list, &refusals);
     double best_ms = 0;
-    if (o.mode == MICA_MODE_MEASURE && count > 0) {
-        int budget = o.measure_ms ? o.measure_ms : 2000;
-        MICA_TRY(mica_measure(c, op, desc, o.workspace_limit, budget, list, count, &best_ms));
-    }
-    MICA_TRY(build_first(c, op, desc, list, count, o.workspace_limit, &refusals, plan));
+    if (o.mode == MICA_MODE_MEASURE && count > 0)
+        MICA_TRY(mica_measure(c, op, desc, &o, list, count, &best_ms));
+    MICA_TRY(build_first(c, op, desc, list, count, &o, &refusals, plan));
     if (best_ms > 0)
         MICA_TRY(mica_records_add(&c->records, problem, c->device.model, (*plan)->engine->name,
                                   mica_plan_config(*plan), best_ms, true));
@@ -126,11 +127,12 @@ mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
     memset(desc, 0, key->op->desc_size);
     if (mica_op_resolve(key->op, key->desc, key->op->desc_size, desc, &why) != MICA_OK)
         return mica_fail(MICA_INVALID, "%s: %s", key->op->name, why.text);
+    MICA_TRY(mica_packed_check(key->op, desc, options->packed));
     MICA_TRY(choose(c, key->op, desc, options, plan));
     mica_plan_cache_add(&c->cache, key, hash, *plan);
     if (mica_log_wants(MICA_LOG_INFO)) {
-        char line[1024];
-        mica_plan_describe(*plan, line, sizeof line);
+        char line[1024] = "";
+        record_problem(key->op, desc, options, &(mica_text){line, sizeof line, 0});
         mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
                  1e3 * (mica_seconds() - start), line);
     }

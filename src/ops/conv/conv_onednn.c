@@ -3,7 +3,9 @@
  * layouts as they are; formats=1 lets the primitive choose the filter's layout, formats=2 every
  * layout, with reorders in each run: worth it for packed (NCHW) tensors, whose direct kernels reach
  * half the rate, and never needed for channels-last images. Runs with alpha and beta other than 1
- * and 0, and those where the threads of the plan are not there, go to the loops of engine "cpu". */
+ * and 0, and those where the threads of the plan are not there, go to the loops of engine "cpu".
+ * A packed filter lies in the primitive's layout and costs nothing in runs; the workspace has room
+ * for a plain copy of it, for the runs that go to the loops. */
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"
@@ -123,8 +125,8 @@ static mica_status check_numbers(const mica_conv_desc *d, mica_why *why)
     return MICA_OK;
 }
 
-static mica_status make_spec(const mica_conv_desc *d, int formats, mica_onednn_spec *spec, state *s,
-                             mica_why *why)
+static mica_status make_spec(const mica_conv_desc *d, int formats, uint32_t packed,
+                             mica_onednn_spec *spec, state *s, mica_why *why)
 {
     static const mica_onednn_kind kinds[] = {MICA_ONEDNN_CONV_FWD, MICA_ONEDNN_CONV_DGRAD,
                                              MICA_ONEDNN_CONV_WGRAD};
@@ -139,6 +141,8 @@ static mica_status make_spec(const mica_conv_desc *d, int formats, mica_onednn_s
     spec->tensor[MICA_ONEDNN_DST] = *mica_conv_tensor(d, roles.b);
     spec->any[MICA_ONEDNN_SRC] = spec->any[MICA_ONEDNN_DST] = formats == FORMATS_ALL;
     spec->any[MICA_ONEDNN_WEI] = formats != FORMATS_USER;
+    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++)
+        spec->packed[i] = spec->any[i] && packed >> s->args[i] & 1;
     int axes = d->x.rank - 2;
     for (int i = 0; i < axes; i++) {
         int at = i + 3 - axes;
@@ -165,7 +169,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     for (int formats = FORMATS - 1; formats >= 0 && status != MICA_OK; formats--) {
         mica_onednn_spec spec;
         state s;
-        status = make_spec(desc, formats, &spec, &s, why);
+        status = make_spec(desc, formats, 0, &spec, &s, why);
         if (status == MICA_OK) status = mica_onednn_probe(&spec, why);
     }
     return status;
@@ -179,7 +183,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
         mica_onednn_spec spec;
         state s;
         mica_why why;
-        if (make_spec(desc, formats, &spec, &s, &why) == MICA_OK &&
+        if (make_spec(desc, formats, 0, &spec, &s, &why) == MICA_OK &&
             mica_onednn_probe(&spec, &why) == MICA_OK)
             list[count++].knob[0] = formats;
     }
@@ -191,25 +195,53 @@ static double bytes_of(const mica_tensor *t)
     return (double)mica_tensor_count(t) * mica_dtype_bits(t->dtype) / 8;
 }
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+/* The wgrad kernels for channels-last images lose to those for blocked ones where taps or outputs
+ * lie apart, in one and two dimensions. */
+static bool skipping_wgrad(const mica_conv_desc *d)
+{
+    bool apart = false;
+    int64_t taps = 1;
+    for (int i = 0; i < d->w.rank - 2; i++) {
+        taps *= d->w.dims[i + 2];
+        apart |= d->stride[i] > 1 || d->dilation[i] > 1;
+    }
+    return d->pass == MICA_CONV_WGRAD && d->w.rank < 5 && taps > 1 && apart && d->groups == 1;
+}
+
+static double bytes_copied(const mica_conv_desc *d, int formats, bool last, uint32_t packed)
+{
+    static const int args[] = {MICA_CONV_W, MICA_CONV_X, MICA_CONV_Y};
+    bool all = formats == FORMATS_ALL && (!last || skipping_wgrad(d));
+    int count = formats == FORMATS_USER ? 0 : all ? 3 : 1;
+    double bytes = 0;
+    for (int i = 0; i < count; i++)
+        if (!(packed >> args[i] & 1)) bytes += bytes_of(mica_conv_tensor(d, args[i]));
+    return bytes;
+}
+
+static double predict_packed(const void *desc, const mica_device_info *device,
+                             const mica_config *config, uint32_t packed)
 {
     const mica_conv_desc *d = desc;
     bool last = mica_tensor_is_channels_last(&d->x) && mica_tensor_is_channels_last(&d->y);
     double ms = mica_roofline_ms(&mica_op_conv, desc, device);
     int formats = config->knob[0];
-    double copied = formats >= FORMATS_FILTER ? bytes_of(&d->w) : 0;
+    double copied = bytes_copied(d, formats, last, packed);
     bool grouped = d->groups > 1;
     /* Ratios measured on Zen 4 and Sapphire Rapids: plain layouts reach a half of the rate, a
      * twentieth with groups; wide depthwise filters have no quick wgrad. */
     double slowness = last ? 1.2 : grouped ? 30 : 2.5;
+    if (last && formats == FORMATS_FILTER && skipping_wgrad(d)) slowness = 1.7;
     if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
-    if (formats == FORMATS_ALL && !last) {
-        slowness = 1.2;
-        copied += bytes_of(&d->x) + bytes_of(&d->y);
-    }
+    if (formats == FORMATS_ALL && !last) slowness = 1.2;
     bool wide = d->w.rank == 4 && d->w.dims[2] * d->w.dims[3] > 25;
     if (d->pass == MICA_CONV_WGRAD && grouped && wide) slowness = 8;
     return slowness * ms + 2 * copied / (device->copy_gbps * 1e6) + 2e-3;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    return predict_packed(desc, device, config, 0);
 }
 
 /* The instructions that sum bf16 products in pairs take subnormal numbers for zeros. */
@@ -228,7 +260,7 @@ static mica_status build(mica_plan *plan)
     mica_onednn_spec spec;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_status status = make_spec(plan->desc, plan->config.knob[0], &spec, s, &why);
+    mica_status status = make_spec(plan->desc, plan->config.knob[0], plan->packed, &spec, s, &why);
     if (status == MICA_OK) status = mica_onednn_create(&spec, &s->primitive, &why);
     if (status == MICA_UNSUPPORTED) return mica_fail(status, "%s", why.text);
     MICA_TRY(status);
@@ -236,18 +268,28 @@ static mica_status build(mica_plan *plan)
     return bytes ? mica_book(plan, "onednn", bytes, &s->workspace) : MICA_OK;
 }
 
+static mica_status run_loops(const mica_plan *plan, const mica_run *r, mica_onednn_args *args,
+                             void *workspace)
+{
+    const state *s = plan->state;
+    mica_run plain = *r;
+    MICA_TRY(mica_onednn_unpack(s->primitive, args, workspace));
+    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) plain.args[s->args[i]] = args->tensor[i];
+    return mica_conv_direct(plan->desc, &plain, mica_run_scalar(plan, r, MICA_CONV_ALPHA),
+                            mica_run_scalar(plan, r, MICA_CONV_BETA));
+}
+
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    double alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    double beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
-    if (alpha != 1 || beta != 0 || !mica_onednn_ready(s->primitive))
-        return mica_conv_direct(plan->desc, r, alpha, beta);
     mica_onednn_args args = {.bias = s->bias_arg < 0 ? NULL : r->args[s->bias_arg]};
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) args.tensor[i] = r->args[s->args[i]];
     for (int i = 0; i < MICA_MAX_STEPS; i++)
         if (s->step_args[i] > 0) args.steps[i] = r->args[s->step_args[i]];
     void *workspace = plan->workspace ? mica_at(r, s->workspace) : NULL;
+    if (mica_run_scalar(plan, r, MICA_CONV_ALPHA) != 1 ||
+        mica_run_scalar(plan, r, MICA_CONV_BETA) != 0 || !mica_onednn_ready(s->primitive))
+        return run_loops(plan, r, &args, workspace);
     MICA_TRY(mica_onednn_run(s->primitive, &args, workspace));
     if (s->rest) mica_conv_epilogue_pass(plan->desc, r, s->done);
     return MICA_OK;
@@ -259,7 +301,33 @@ static void destroy(mica_plan *plan)
     if (s) mica_onednn_destroy(s->primitive);
 }
 
+/* ---- packed arguments ---- */
+
+static int tensor_of(const state *s, int arg)
+{
+    for (int i = 0; i < MICA_ONEDNN_TENSORS; i++)
+        if (s->args[i] == arg) return i;
+    return -1;
+}
+
+static size_t packed_bytes(const mica_plan *plan, int arg)
+{
+    const state *s = plan->state;
+    int i = tensor_of(s, arg);
+    return i < 0 ? 0 : mica_onednn_packed_bytes(s->primitive, i);
+}
+
+static mica_status pack(const mica_plan *plan, int arg, const void *from, void *to, void *stream)
+{
+    (void)stream;
+    const state *s = plan->state;
+    return mica_onednn_pack(s->primitive, tensor_of(s, arg), from, to);
+}
+
+static const mica_packing packing = {packed_bytes, pack, predict_packed};
+
 const mica_engine mica_conv_onednn = {.name = "onednn",
+                                      .packing = &packing,
                                       .knobs = knobs,
                                       .accepts = accepts,
                                       .configs = configs,

@@ -8,6 +8,9 @@
  *     via=1   oneDNN's BLAS: sgemm into c, integer gemm into c if that is s32, else into workspace;
  *             then scales and epilogue in a second pass, in double. No packing for few rows.
  *
+ * A packed a or b lies in the layout of the matmul primitive, which then packs nothing in runs; the
+ * workspace has room for a plain copy, for runs that are not the primitive's.
+ *
  * The matmul primitive has no alpha and beta at run time, and a fixed number of threads: its plans
  * then call sgemm where the layout allows it. What is left (a residual that is c's memory, beta
  * with an s32 c, odd strides) runs through the loops of engine "cpu", several times slower. */
@@ -196,6 +199,8 @@ static mica_status run_blas(const call *x)
 
 /* ---- matmul ---- */
 
+static const int operands[] = {[MICA_ONEDNN_SRC] = MICA_GEMM_A, [MICA_ONEDNN_WEI] = MICA_GEMM_B};
+
 /* A tensor over the merged batch; a broadcast dimension has size 1. */
 static mica_tensor batched(mica_dtype dtype, const gemm_shape *s, const long long *batch,
                            int64_t rows, int64_t row_stride, int64_t cols, int64_t col_stride)
@@ -255,7 +260,7 @@ static mica_status add_step(const mica_gemm_desc *d, int step, mica_onednn_spec 
     }
 }
 
-static mica_status make_matmul(const mica_gemm_desc *d, state *st, mica_why *why)
+static mica_status make_matmul(const mica_gemm_desc *d, uint32_t packed, state *st, mica_why *why)
 {
     const gemm_shape *s = &st->loops.shape;
     if (s->k == 0 || s->batches == 0) return mica_refuse(why, "the product is empty");
@@ -267,6 +272,7 @@ static mica_status make_matmul(const mica_gemm_desc *d, state *st, mica_why *why
     spec.tensor[MICA_ONEDNN_SRC] = batched(MICA_F32, s, s->a_batch, s->m, s->a_m, s->k, s->a_k);
     spec.tensor[MICA_ONEDNN_WEI] = batched(MICA_F32, s, s->b_batch, s->k, s->b_k, s->n, s->b_n);
     spec.tensor[MICA_ONEDNN_DST] = batched(MICA_F32, s, s->c_batch, s->m, s->c_m, s->n, s->c_n);
+    for (int i = 0; i < 2; i++) spec.any[i] = spec.packed[i] = packed >> operands[i] & 1;
     const int32_t *step = d->epilogue;
     /* A leading bias is cheaper as the primitive's own. */
     if (*step == MICA_STEP_BIAS && d->bias.dtype == MICA_F32 &&
@@ -279,12 +285,18 @@ static mica_status make_matmul(const mica_gemm_desc *d, state *st, mica_why *why
     return mica_onednn_create(&spec, &st->matmul, why);
 }
 
-static mica_status run_matmul(const state *s, const mica_run *r)
+static mica_onednn_args matmul_args(const state *s, const mica_run *r)
 {
     mica_onednn_args args = {
         .tensor = {r->args[MICA_GEMM_A], r->args[MICA_GEMM_B], r->args[MICA_GEMM_C]},
         .bias = r->args[MICA_GEMM_BIAS]};
     for (int i = 0; i < MICA_MAX_STEPS; i++) args.steps[i] = r->args[s->step_args[i]];
+    return args;
+}
+
+static mica_status run_matmul(const state *s, const mica_run *r)
+{
+    mica_onednn_args args = matmul_args(s, r);
     return mica_onednn_run(s->matmul, &args, mica_at(r, s->workspace));
 }
 
@@ -303,7 +315,7 @@ static mica_status via_matmul(const mica_gemm_desc *d, mica_why *why)
 {
     state trial = {0};
     gemm_shape_make(d, &trial.loops.shape);
-    mica_status status = make_matmul(d, &trial, why);
+    mica_status status = make_matmul(d, 0, &trial, why);
     mica_onednn_destroy(trial.matmul);
     return status;
 }
@@ -326,7 +338,8 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return count;
 }
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+static double predict_packed(const void *desc, const mica_device_info *device,
+                             const mica_config *config, uint32_t packed)
 {
     const double call_ms = 5e-4, item_ms = 3e-4;
     const mica_gemm_desc *d = desc;
@@ -337,8 +350,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (integers) compute /= 3;
     double bytes = mica_op_bytes(&mica_op_gemm, d), extra_bytes = 0, calls = call_ms;
     if (matmul) {
-        extra_bytes = 8.0 * (double)s.k * (double)s.n;
-        if (s.m < 16 || s.n < 16) extra_bytes += 2 * bytes; /* its kernels are not made for it */
+        bool plain = !(packed >> MICA_GEMM_B & 1);
+        if (plain) extra_bytes = 8.0 * (double)s.k * (double)s.n;
+        if (plain && (s.m < 16 || s.n < 16))
+            extra_bytes += 2 * bytes; /* its kernels are not made for it */
     } else {
         calls += item_ms * (double)(s.batches - 1);
         if (integers || d->epilogue[0]) /* the second pass: conversions more than traffic */
@@ -347,6 +362,11 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double memory = bytes / (device->copy_gbps * 1e6);
     double extra = extra_bytes / (device->copy_gbps * 1e6);
     return calls + extra + (compute > memory ? compute : memory);
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    return predict_packed(desc, device, config, 0);
 }
 
 static mica_status build(mica_plan *plan)
@@ -359,7 +379,7 @@ static mica_status build(mica_plan *plan)
     const gemm_shape *shape = &s->loops.shape;
     mica_status fits = blas_layout(d, shape, &s->blas, &why);
     if (plan->config.knob[0] == VIA_MATMUL) {
-        mica_status status = make_matmul(d, s, &why);
+        mica_status status = make_matmul(d, plan->packed, s, &why);
         if (status == MICA_UNSUPPORTED) return mica_fail(status, "%s", why.text);
         MICA_TRY(status);
         return mica_book(plan, "onednn", mica_onednn_workspace(s->matmul), &s->workspace);
@@ -370,16 +390,11 @@ static mica_status build(mica_plan *plan)
                      &s->workspace);
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *r)
+/* What the primitive cannot do, on plain operands. */
+static mica_status run_rest(const mica_plan *plan, const mica_run *r, double alpha, double beta)
 {
     const state *s = plan->state;
-    call x = {.s = s,
-              .d = plan->desc,
-              .r = r,
-              .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
-              .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
-    if (s->matmul && x.alpha == 1 && x.beta == 0 && mica_onednn_ready(s->matmul))
-        return run_matmul(s, r);
+    call x = {.s = s, .d = plan->desc, .r = r, .alpha = alpha, .beta = beta};
     x.sums = s->blas.apart ? mica_at(r, s->workspace) : r->args[MICA_GEMM_C];
     bool c_is_read =
         mica_tensor_given(&x.d->residual) && r->args[MICA_GEMM_RESIDUAL] == r->args[MICA_GEMM_C];
@@ -391,6 +406,45 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return MICA_OK;
 }
 
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    double alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
+    double beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+    if (!s->matmul) return run_rest(plan, r, alpha, beta);
+    if (alpha == 1 && beta == 0 && mica_onednn_ready(s->matmul)) return run_matmul(s, r);
+    mica_onednn_args args = matmul_args(s, r);
+    mica_run plain = *r;
+    MICA_TRY(mica_onednn_unpack(s->matmul, &args, mica_at(r, s->workspace)));
+    for (int i = 0; i < 2; i++) plain.args[operands[i]] = args.tensor[i];
+    return run_rest(plan, &plain, alpha, beta);
+}
+
+/* ---- packed arguments ---- */
+
+static int tensor_of(int arg)
+{
+    return arg == operands[MICA_ONEDNN_SRC]   ? MICA_ONEDNN_SRC
+           : arg == operands[MICA_ONEDNN_WEI] ? MICA_ONEDNN_WEI
+                                              : -1;
+}
+
+static size_t packed_bytes(const mica_plan *plan, int arg)
+{
+    const state *s = plan->state;
+    int i = tensor_of(arg);
+    return s->matmul && i >= 0 ? mica_onednn_packed_bytes(s->matmul, i) : 0;
+}
+
+static mica_status pack(const mica_plan *plan, int arg, const void *from, void *to, void *stream)
+{
+    (void)stream;
+    const state *s = plan->state;
+    return mica_onednn_pack(s->matmul, tensor_of(arg), from, to);
+}
+
+static const mica_packing packing = {packed_bytes, pack, predict_packed};
+
 static void destroy(mica_plan *plan)
 {
     state *s = plan->state;
@@ -399,6 +453,7 @@ static void destroy(mica_plan *plan)
 
 const mica_engine gemm_onednn = {.name = "onednn",
                                  .knobs = knobs,
+                                 .packing = &packing,
                                  .accepts = accepts,
                                  .configs = configs,
                                  .predict = predict,

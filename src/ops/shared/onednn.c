@@ -113,6 +113,14 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops, float scale)
 }
 #endif
 
+/* Packed inputs as bytes: version 2 writes the padding of a layout whenever it is given a pointer,
+ * here into memory that other threads read. Primitives go by their own descriptions. */
+static dnnl_status_t md_bytes(md *m, size_t bytes)
+{
+    mica_tensor t = {.dtype = MICA_U8, .rank = 1, .dims = {(int64_t)bytes}, .strides = {1}};
+    return md_make(m, &t, false);
+}
+
 typedef struct maker {
     const mica_onednn_spec *spec;
     dnnl_engine_t engine;
@@ -200,7 +208,11 @@ struct mica_onednn {
     dnnl_primitive_desc_t pd;
     dnnl_primitive_t primitive;
     dnnl_primitive_t reorder[MICA_ONEDNN_TENSORS]; /* NULL: in the user's memory */
+    /* Of packed inputs, which are not reordered in runs; serial, so that they run anywhere. */
+    dnnl_primitive_t unpack[MICA_ONEDNN_TENSORS];
     size_t inner_at[MICA_ONEDNN_TENSORS], scratch_at, workspace;
+    /* Plain copies share the workspace with what runs of the primitive need. */
+    size_t plain_at[MICA_ONEDNN_TENSORS], plain_bytes;
     double reorder_bytes;
     context contexts[CONTEXTS];
 };
@@ -328,10 +340,15 @@ static mica_status make_attr(maker *m, mica_why *why)
     return status;
 }
 
+static size_t round_up(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
 static size_t book(mica_onednn *p, size_t bytes)
 {
     size_t at = p->workspace;
-    p->workspace += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    p->workspace += round_up(bytes);
     return at;
 }
 
@@ -344,17 +361,39 @@ static md_ref scratch_md(const mica_onednn *p)
     return dnnl_primitive_desc_query_md(p->pd, dnnl_query_exec_arg_md, DNNL_ARG_SCRATCHPAD);
 }
 
+static dnnl_status_t new_reorder(const mica_onednn *p, md_ref from, md_ref to,
+                                 dnnl_primitive_t *reorder)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t s = dnnl_reorder_primitive_desc_create(&pd, from, p->engine, to, p->engine, NULL);
+    if (s == dnnl_success) s = dnnl_primitive_create(reorder, pd);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    return s;
+}
+
+/* Layouts with sums for corrections in them (8-bit integers) have no way back: not packed. */
+static bool make_unpack(mica_onednn *p, int i, const md *user)
+{
+    int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    dnnl_status_t s = new_reorder(p, inner_md(p, i), md_get(user), &p->unpack[i]);
+    omp_set_num_threads(before);
+    return s == dnnl_success;
+}
+
 /* A reorder where the primitive's layout is not the user's. */
-static mica_status make_reorder(mica_onednn *p, int i, const md *user, mica_why *why)
+static mica_status make_reorder(mica_onednn *p, int i, const md *user, bool packed, mica_why *why)
 {
     md_ref inner = inner_md(p, i);
-    if (dnnl_memory_desc_equal(inner, md_get(user))) return MICA_OK;
-    dnnl_primitive_desc_t pd = NULL;
     bool out = i == p->output;
-    dnnl_status_t s = dnnl_reorder_primitive_desc_create(
-        &pd, out ? inner : md_get(user), p->engine, out ? md_get(user) : inner, p->engine, NULL);
-    if (s == dnnl_success) s = dnnl_primitive_create(&p->reorder[i], pd);
-    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (dnnl_memory_desc_equal(inner, md_get(user))) return MICA_OK;
+    if (packed && !out && make_unpack(p, i, user)) {
+        p->plain_at[i] = p->plain_bytes;
+        p->plain_bytes += round_up(dnnl_memory_desc_get_size(md_get(user)));
+        return MICA_OK;
+    }
+    dnnl_status_t s =
+        new_reorder(p, out ? inner : md_get(user), out ? md_get(user) : inner, &p->reorder[i]);
     if (s != dnnl_success)
         return mica_refuse(why, "oneDNN has no reorder of %s (its status %d)", tensor_names[i],
                            (int)s);
@@ -385,7 +424,7 @@ static mica_status make_primitive(mica_onednn *p, const maker *m, mica_why *why)
         if (!spec->any[i]) continue;
         md user = {0};
         mica_status status = describe(&user, &spec->tensor[i], false, tensor_names[i], why);
-        if (status == MICA_OK) status = make_reorder(p, i, &user, why);
+        if (status == MICA_OK) status = make_reorder(p, i, &user, spec->packed[i], why);
         if (status == MICA_OK && p->reorder[i] && i == p->output)
             for (int k = 0; k < spec->step_count; k++)
                 if (spec->steps[k].kind == MICA_ONEDNN_SUM)
@@ -394,6 +433,7 @@ static mica_status make_primitive(mica_onednn *p, const maker *m, mica_why *why)
         MICA_TRY(status);
     }
     p->scratch_at = book(p, dnnl_memory_desc_get_size(scratch_md(p)));
+    if (p->workspace < p->plain_bytes) p->workspace = p->plain_bytes;
     return MICA_OK;
 }
 
@@ -408,6 +448,15 @@ static dnnl_status_t new_memory(const mica_onednn *p, md_ref what, dnnl_memory_t
     return dnnl_memory_create(memory, what, p->engine, DNNL_MEMORY_NONE);
 }
 
+static dnnl_status_t new_packed(const mica_onednn *p, int i, dnnl_memory_t *memory)
+{
+    md bytes = {0};
+    dnnl_status_t s = md_bytes(&bytes, dnnl_memory_desc_get_size(inner_md(p, i)));
+    if (!s) s = new_memory(p, md_get(&bytes), memory);
+    md_drop(&bytes);
+    return s;
+}
+
 static dnnl_status_t make_tensors(const mica_onednn *p, const maker *m, context *c)
 {
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) {
@@ -417,8 +466,9 @@ static dnnl_status_t make_tensors(const mica_onednn *p, const maker *m, context 
         if (!s) s = new_memory(p, md_get(&user), &c->user[i]);
         md_drop(&user);
         if (!s && p->reorder[i]) s = new_memory(p, inner_md(p, i), &c->inner[i]);
+        if (!s && p->unpack[i]) s = new_packed(p, i, &c->inner[i]);
         if (s) return s;
-        add_arg(c, arg_numbers[p->kind][i], p->reorder[i] ? c->inner[i] : c->user[i]);
+        add_arg(c, arg_numbers[p->kind][i], c->inner[i] ? c->inner[i] : c->user[i]);
     }
     return dnnl_success;
 }
@@ -551,8 +601,10 @@ void mica_onednn_destroy(mica_onednn *p)
         drop_memory(c->scratch);
         if (c->stream) dnnl_stream_destroy(c->stream);
     }
-    for (int t = 0; t < MICA_ONEDNN_TENSORS; t++)
+    for (int t = 0; t < MICA_ONEDNN_TENSORS; t++) {
         if (p->reorder[t]) dnnl_primitive_destroy(p->reorder[t]);
+        if (p->unpack[t]) dnnl_primitive_destroy(p->unpack[t]);
+    }
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     if (p->pd) dnnl_primitive_desc_destroy(p->pd);
     if (p->engine) dnnl_engine_destroy(p->engine);
@@ -599,8 +651,9 @@ static dnnl_status_t set_handles(const mica_onednn *p, context *c, const mica_on
     dnnl_status_t s = dnnl_success;
     char *base = workspace;
     for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++) {
-        s = dnnl_memory_set_data_handle(c->user[i], args->tensor[i]);
-        if (!s && c->inner[i]) s = dnnl_memory_set_data_handle(c->inner[i], base + p->inner_at[i]);
+        void *inner = p->unpack[i] ? args->tensor[i] : base + p->inner_at[i];
+        if (!p->unpack[i]) s = dnnl_memory_set_data_handle(c->user[i], args->tensor[i]);
+        if (!s && c->inner[i]) s = dnnl_memory_set_data_handle(c->inner[i], inner);
     }
     if (!s && c->bias) s = dnnl_memory_set_data_handle(c->bias, args->bias);
     for (int i = 0; i < MICA_MAX_STEPS && !s; i++)
@@ -632,6 +685,65 @@ mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, 
     if (before != p->threads) omp_set_num_threads(before);
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN failed with its status %d", (int)s);
     return MICA_OK;
+}
+
+/* ---- packing ---- */
+
+size_t mica_onednn_packed_bytes(const mica_onednn *p, int i)
+{
+    return p->unpack[i] ? dnnl_memory_desc_get_size(inner_md(p, i)) : 0;
+}
+
+static dnnl_status_t move(const mica_onednn *p, context *c, int i, dnnl_primitive_t reorder,
+                          void *user, dnnl_memory_t inner, void *packed)
+{
+    bool unpack = reorder == p->unpack[i];
+    dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, unpack ? inner : c->user[i]},
+                               {DNNL_ARG_TO, unpack ? c->user[i] : inner}};
+    dnnl_status_t s = dnnl_memory_set_data_handle(c->user[i], user);
+    if (!s) s = dnnl_memory_set_data_handle(inner, packed);
+    if (!s) s = dnnl_primitive_execute(reorder, c->stream, 2, args);
+    return s ? s : dnnl_stream_wait(c->stream);
+}
+
+static mica_status packing_failed(dnnl_status_t s)
+{
+    if (s) return mica_fail(MICA_INTERNAL, "oneDNN's reorder failed with its status %d", (int)s);
+    return MICA_OK;
+}
+
+/* Once per constant, so the reorder is made for it, with the threads that are there now. */
+mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void *to)
+{
+    md_ref user;
+    dnnl_primitive_t pack = NULL;
+    dnnl_memory_t inner = NULL;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(omp_in_parallel() ? 1 : mica_cpu_threads());
+    context *c = claim(p);
+    dnnl_status_t s = dnnl_memory_get_memory_desc(c->user[i], &user);
+    if (!s) s = new_reorder(p, user, inner_md(p, i), &pack);
+    if (!s) s = new_memory(p, inner_md(p, i), &inner);
+    if (!s) s = move(p, c, i, pack, (void *)(uintptr_t)from, inner, to);
+    drop_memory(inner);
+    if (pack) dnnl_primitive_destroy(pack);
+    atomic_flag_clear_explicit(&c->busy, memory_order_release);
+    omp_set_num_threads(before);
+    return packing_failed(s);
+}
+
+mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, void *workspace)
+{
+    dnnl_status_t s = dnnl_success;
+    context *c = claim(p);
+    for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++) {
+        if (!p->unpack[i]) continue;
+        void *plain = (char *)workspace + p->plain_at[i];
+        s = move(p, c, i, p->unpack[i], plain, c->inner[i], args->tensor[i]);
+        args->tensor[i] = plain;
+    }
+    atomic_flag_clear_explicit(&c->busy, memory_order_release);
+    return packing_failed(s);
 }
 
 static dnnl_status_t gemm(const mica_onednn_gemm_args *g)
@@ -702,6 +814,21 @@ double mica_onednn_reorder_bytes(const mica_onednn *p)
 {
     (void)p;
     return 0;
+}
+size_t mica_onednn_packed_bytes(const mica_onednn *p, int tensor)
+{
+    (void)p, (void)tensor;
+    return 0;
+}
+mica_status mica_onednn_pack(const mica_onednn *p, int tensor, const void *from, void *to)
+{
+    (void)p, (void)tensor, (void)from, (void)to;
+    return mica_fail(MICA_INTERNAL, "built without oneDNN");
+}
+mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, void *workspace)
+{
+    (void)p, (void)args, (void)workspace;
+    return mica_fail(MICA_INTERNAL, "built without oneDNN");
 }
 bool mica_onednn_ready(const mica_onednn *p)
 {

@@ -40,6 +40,9 @@ typedef struct mica_onednn_spec {
     mica_tensor tensor[MICA_ONEDNN_TENSORS]; /* SRC, WEI, DST, as they lie in the user's memory */
     /* The primitive picks its own layout; a reorder through the workspace joins the two. */
     bool any[MICA_ONEDNN_TENSORS];
+    /* Inputs with any: runs get them in the primitive's layout already (mica_onednn_pack), unless
+     * mica_onednn_packed_bytes says 0. */
+    bool packed[MICA_ONEDNN_TENSORS];
     mica_tensor bias; /* conv: rank 1; matmul: of dst's rank; dtype none: no bias */
     int64_t stride[3], dilation[3], pad_low[3], pad_high[3]; /* conv; dilation 1 is dense */
     mica_onednn_step steps[MICA_MAX_STEPS];
@@ -74,6 +77,13 @@ size_t mica_onednn_workspace(const mica_onednn *primitive);
 const char *mica_onednn_name(const mica_onednn *primitive);
 /* Bytes that reorders copy (read plus written) in each run. */
 double mica_onednn_reorder_bytes(const mica_onednn *primitive);
+/* Bytes of a packed input in the primitive's layout; 0: it lies as in the user's memory. */
+size_t mica_onednn_packed_bytes(const mica_onednn *primitive, int tensor);
+mica_status mica_onednn_pack(const mica_onednn *primitive, int tensor, const void *from, void *to);
+/* For runs that the primitive cannot do: puts plain copies of what is packed into the workspace,
+ * on one thread, and their pointers into args. */
+mica_status mica_onednn_unpack(const mica_onednn *primitive, mica_onednn_args *args,
+                               void *workspace);
 /* Whether a run is possible here and now: oneDNN fixed its number of threads when the primitive was
  * made, and a forked child or a caller inside a parallel region cannot give that many. */
 bool mica_onednn_ready(const mica_onednn *primitive);
