@@ -8,9 +8,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-
-/* Virtual machines report the cache of the whole socket, and more. */
-static const double MOST_CACHE = 1 << 25;
+#include "cpu/stream.h"
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
@@ -96,8 +94,7 @@ static mica_status build(mica_plan *plan)
     s->channels_first = d->pass == MICA_NORM_BWD && d->kind != MICA_NORM_BATCH &&
                         (mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias));
     s->bytes = mica_op_bytes(plan->op, d);
-    double cache = (double)plan->device.cache_bytes;
-    s->past_cache = s->bytes > 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
+    s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     return MICA_OK;
 }
 
