@@ -2,8 +2,16 @@
  * Stores past the caches: SSE2's, which every x86-64 has and combines to whole lines. */
 #include "cpu/stream.h"
 
-#include <stdint.h>
 #include <string.h>
+
+/* Virtual machines report the cache of the whole socket, and more. */
+static const double MOST_CACHE = 1 << 25;
+
+bool mica_stream_pays(double bytes, int64_t cache_bytes)
+{
+    double cache = (double)cache_bytes;
+    return bytes > 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
+}
 
 #if defined(__x86_64__)
 #include <emmintrin.h>

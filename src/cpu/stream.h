@@ -4,8 +4,12 @@
 #ifndef MICA_CPU_STREAM_H
 #define MICA_CPU_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+/* Whether a run that moves so many bytes leaves nothing of its results in the cache. */
+bool mica_stream_pays(double bytes, int64_t cache_bytes);
 /* memcpy with such stores where the CPU has them. */
 void mica_stream_copy(void *to, const void *from, size_t bytes);
 /* After a thread's last of them, before other threads may read. */

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu": pieces of a row through f32 (f64 for f64) buffers that stay in the first-level
- * cache, rows shared out to threads. Any strides and types, no workspace. Memory-bound for the
- * piecewise functions; exp, tanh and erf cost a few ns per element. */
+ * cache, rows shared out to threads. Any strides and types, no workspace. Memory-bound; exp, tanh
+ * and erf in vectors cost about what the memory does. */
 #include "ops/activation/activation.h"
 #include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/layout.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 
 #include <string.h>
 
-enum { PIECE = 512 };
+enum { PIECE = 1024 };
 
 typedef struct state {
     mica_layout layout; /* of x, y (bwd: dy), dx */
@@ -19,7 +20,7 @@ typedef struct state {
     mica_dtype types[3];
     double act_a, act_b;
     mica_act act;
-    bool backward, gated, f64;
+    bool backward, gated, f64, past_cache;
     int64_t pieces_per_row, pieces;
     double bytes;
 } state;
@@ -31,9 +32,9 @@ typedef struct piece {
 } piece;
 
 MICA_CLONES
-static void multiply(float *v, const float *by, int64_t n)
+static void multiply(const float *v, const float *by, float *out, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) v[i] *= by[i];
+    for (int64_t i = 0; i < n; i++) out[i] = v[i] * by[i];
 }
 
 MICA_CLONES
@@ -46,41 +47,48 @@ static void scale_and_add(float *v, float alpha, const float *old, float beta, i
 static void put(const state *s, int t, void *out, int64_t at, int64_t stride, float *v, int64_t n,
                 float alpha, float beta)
 {
-    float old[PIECE] = {0};
-    if (beta != 0) mica_to_f32(s->types[t], out, at, stride, old, n);
+    float old[PIECE];
+    if (beta != 0)
+        mica_to_f32(s->types[t], out, at, stride, old, n);
+    else if (alpha != 1)
+        memset(old, 0, (size_t)n * sizeof *old);
     if (alpha != 1 || beta != 0) scale_and_add(v, alpha, old, beta, n);
-    mica_from_f32(s->types[t], out, at, stride, v, n);
+    if (s->past_cache && stride == 1)
+        mica_stream_f32(s->types[t], out, at, v, n);
+    else
+        mica_from_f32(s->types[t], out, at, stride, v, n);
+}
+
+static const float *fetch(const state *s, int t, const void *data, const piece *p, int64_t more,
+                          float *buffer)
+{
+    return mica_run_f32(s->types[t], data, p->at[t] + more, p->stride[t], buffer, p->n);
 }
 
 static void forward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
 {
-    float v[PIECE], y[PIECE], gate[PIECE];
-    mica_to_f32(s->types[0], data[0], p->at[0], p->stride[0], v, p->n);
+    float buffer[PIECE], y[PIECE];
+    const float *v = fetch(s, 0, data[0], p, 0, buffer);
     mica_act_values_f32(s->act, v, y, p->n, (float)s->act_a, (float)s->act_b);
-    if (s->gated) {
-        mica_to_f32(s->types[0], data[0], p->at[0] + s->gate[0], p->stride[0], gate, p->n);
-        multiply(y, gate, p->n);
-    }
+    if (s->gated) multiply(y, fetch(s, 0, data[0], p, s->gate[0], buffer), y, p->n);
     put(s, 1, data[1], p->at[1], p->stride[1], y, p->n, alpha, beta);
 }
 
 static void backward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
 {
-    float v[PIECE], g[PIECE], out[PIECE], gate[PIECE];
+    float buffers[3][PIECE], out[PIECE], other[PIECE];
     float a = (float)s->act_a, b = (float)s->act_b;
-    mica_to_f32(s->types[0], data[0], p->at[0], p->stride[0], v, p->n);
-    mica_to_f32(s->types[1], data[1], p->at[1], p->stride[1], g, p->n);
+    const float *v = fetch(s, 0, data[0], p, 0, buffers[0]);
+    const float *g = fetch(s, 1, data[1], p, 0, buffers[1]);
     mica_act_slopes_f32(s->act, v, out, p->n, a, b);
-    multiply(out, g, p->n);
+    multiply(out, g, out, p->n);
     if (s->gated) {
-        mica_to_f32(s->types[0], data[0], p->at[0] + s->gate[0], p->stride[0], gate, p->n);
-        multiply(out, gate, p->n);
+        multiply(out, fetch(s, 0, data[0], p, s->gate[0], buffers[2]), out, p->n);
+        mica_act_values_f32(s->act, v, other, p->n, a, b);
+        multiply(other, g, other, p->n);
+        put(s, 2, data[2], p->at[2] + s->gate[2], p->stride[2], other, p->n, alpha, beta);
     }
     put(s, 2, data[2], p->at[2], p->stride[2], out, p->n, alpha, beta);
-    if (!s->gated) return;
-    mica_act_values_f32(s->act, v, out, p->n, a, b);
-    multiply(out, g, p->n);
-    put(s, 2, data[2], p->at[2] + s->gate[2], p->stride[2], out, p->n, alpha, beta);
 }
 
 /* Anything with an f64 in it: element by element in double. */
@@ -159,6 +167,7 @@ static mica_status build(mica_plan *plan)
     s->backward = parts.count == 3;
     s->gated = d->gated;
     s->bytes = mica_op_bytes(plan->op, d);
+    s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     int64_t length = s->layout.rank ? s->layout.dims[s->layout.rank - 1] : 1;
     s->pieces_per_row = (length + PIECE - 1) / PIECE;
     s->pieces = length ? s->layout.count / length * s->pieces_per_row : 0;
@@ -172,15 +181,19 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     double beta = mica_run_scalar(plan, r, MICA_ACTIVATION_BETA);
     void *data[] = {r->args[s->args[0]], r->args[s->args[1]],
                     s->backward ? r->args[s->args[2]] : NULL};
-#pragma omp parallel for schedule(static) num_threads(mica_cpu_threads_for(s->bytes))
-    for (int64_t i = 0; i < s->pieces; i++) {
-        piece p = find_piece(s, i);
-        if (s->f64)
-            piece_f64(s, &p, data, alpha, beta);
-        else if (s->backward)
-            backward_f32(s, &p, data, (float)alpha, (float)beta);
-        else
-            forward_f32(s, &p, data, (float)alpha, (float)beta);
+#pragma omp parallel num_threads(mica_cpu_threads_for(s->bytes))
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < s->pieces; i++) {
+            piece p = find_piece(s, i);
+            if (s->f64)
+                piece_f64(s, &p, data, alpha, beta);
+            else if (s->backward)
+                backward_f32(s, &p, data, (float)alpha, (float)beta);
+            else
+                forward_f32(s, &p, data, (float)alpha, (float)beta);
+        }
+        mica_stream_end();
     }
     return MICA_OK;
 }

@@ -8,9 +8,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-
-/* Virtual machines report the cache of the whole socket, and more. */
-static const double MOST_CACHE = 1 << 25;
+#include "cpu/stream.h"
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
@@ -59,10 +57,28 @@ static void choose_parts(norm_plane *p)
     p->parts = parts < 1 ? 1 : parts > NORM_PARTS ? NORM_PARTS : (int)parts;
     if (p->parts > p->reduced && p->reduced > 0) p->parts = (int)p->reduced;
     p->part_size = (p->reduced + p->parts - 1) / p->parts;
+    p->part_size = (p->part_size + p->fold - 1) / p->fold * p->fold;
 }
 
-static void make_plane(const norm_split *split, norm_plane *p)
+/* How many rows form one run: as many as fit, if they lie behind each other in every tensor of x's
+ * shape and nothing else varies along them. */
+static int64_t choose_fold(const mica_norm_desc *d, const norm_plane *p)
 {
+    if (!p->side_by_side || p->rows.rank != 1 || p->cols.rank != 1) return 1;
+    int64_t width = p->cols.dims[0];
+    for (int a = 0; a < NORM_ARG_COUNT; a++) {
+        const mica_tensor *t = mica_norm_tensor(d, a);
+        if (!mica_tensor_given(t)) continue;
+        bool whole = p->cols.strides[a][0] == 1 && p->rows.strides[a][0] == width;
+        if (!(t->rank == d->x.rank ? whole : p->rows.strides[a][0] == 0)) return 1;
+    }
+    return width < NORM_COLUMNS ? NORM_COLUMNS / width : 1;
+}
+
+static void make_plane(const mica_norm_desc *d, const norm_split *split, int64_t together,
+                       norm_plane *p)
+{
+    p->together = together;
     p->side_by_side = smallest_stride(&split->kept) < smallest_stride(&split->reduced);
     p->rows = p->side_by_side ? split->reduced : split->kept;
     p->cols = p->side_by_side ? split->kept : split->reduced;
@@ -76,9 +92,42 @@ static void make_plane(const norm_split *split, norm_plane *p)
         int64_t run = p->cols.dims[p->cols.rank - 1];
         p->blocks_per_run = (run + NORM_COLUMNS - 1) / NORM_COLUMNS;
         p->block = ((run + p->blocks_per_run - 1) / p->blocks_per_run + 15) / 16 * 16;
+        if (together > 1) {
+            p->block = NORM_COLUMNS / together * together;
+            p->blocks_per_run = (run + p->block - 1) / p->block;
+        }
         p->blocks = split->kept.count / run * p->blocks_per_run;
     }
+    p->fold = choose_fold(d, p);
     choose_parts(p);
+}
+
+/* Channels that are neighbours in memory, as in NHWC, and fewer to a group than a block has
+ * columns: a group's channels are kept apart until their sums are added. */
+static int64_t columns_of_group(const mica_norm_desc *d)
+{
+    if (d->kind != MICA_NORM_GROUP) return 1;
+    int64_t step = d->x.strides[1], reach;
+    if (step < 1 || __builtin_mul_overflow(step, d->x.dims[1], &reach)) return 1;
+    for (int i = 0; i < d->x.rank; i++)
+        if (i != 1 && d->x.dims[i] > 1 && d->x.strides[i] < reach) return 1;
+    int64_t channels = d->x.dims[1] / d->groups;
+    return channels <= NORM_COLUMNS ? channels : 1;
+}
+
+static void make_sets(const mica_norm_desc *d, norm_cpu_state *s)
+{
+    norm_split split;
+    mica_norm_split_sets(d, &split);
+    s->set_size = (double)split.reduced.count;
+    int64_t together = split.reduced.count > 0 && split.kept.count > 0 ? columns_of_group(d) : 1;
+    if (together > 1) {
+        mica_norm_desc channels = *d;
+        channels.kind = MICA_NORM_INSTANCE;
+        s->sets.sets = split.kept;
+        mica_norm_split_sets(&channels, &split);
+    }
+    make_plane(d, &split, together, &s->sets);
 }
 
 static mica_status build(mica_plan *plan)
@@ -87,17 +136,14 @@ static mica_status build(mica_plan *plan)
     norm_split split;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     const mica_norm_desc *d = s->d = plan->desc;
-    mica_norm_split_sets(d, &split);
-    s->set_size = (double)split.reduced.count;
-    make_plane(&split, &s->sets);
+    make_sets(d, s);
     if (!mica_norm_has_set_results(d)) s->sets.blocks = 0;
     mica_norm_split_channels(d, &split);
-    make_plane(&split, &s->channels);
+    make_plane(d, &split, 1, &s->channels);
     s->channels_first = d->pass == MICA_NORM_BWD && d->kind != MICA_NORM_BATCH &&
                         (mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias));
     s->bytes = mica_op_bytes(plan->op, d);
-    double cache = (double)plan->device.cache_bytes;
-    s->past_cache = s->bytes > 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
+    s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     return MICA_OK;
 }
 

@@ -16,9 +16,13 @@ enum {
 
 /* A split, walked in runs of `cols` at indices of `rows`. Neighbours in memory are either reduced
  * (rows are kept indices, a block is one result) or, if `side_by_side`, kept (rows are reduced
- * indices, a block is up to NORM_COLUMNS results). */
+ * indices, a block is up to NORM_COLUMNS results). Side by side, a result may have several columns:
+ * the `together` channels of a group, which are neighbours in NHWC, or the same channel in `fold`
+ * rows that lie behind each other, where one row alone would be short. */
 typedef struct norm_plane {
     norm_space rows, cols;
+    norm_space sets; /* together > 1: the index space of mean and rstd */
+    int64_t together, fold;
     bool side_by_side;
     bool along_cols[NORM_ARG_COUNT]; /* the argument varies */
     int64_t block, blocks_per_run, blocks;

@@ -37,15 +37,22 @@ struct work {
     known *known; /* NULL: mean and rstd are operands (walk over channels) */
     bool scaled;  /* bwd: the sums contain scale */
     int64_t row, first, n;
-    int64_t count; /* additions since the last flush */
-    bool keeps;    /* the set's input stays in `kept`, if that has to be gathered at all */
-    bool filled;   /* it does so by now */
+    int64_t count;  /* additions since the last flush */
+    bool keeps;     /* the set's input stays in `kept`, if that has to be gathered at all */
+    bool filled;    /* it does so by now */
+    bool folded[2]; /* scale and bias have been repeated for each row of a run */
     sums *sums;
     real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
     real x[TILE], dy[TILE], out[TILE], z[TILE];
     real operands[4][TILE]; /* scale, bias, mean, rstd */
     real kept[KEPT];
 };
+
+/* Columns of a block of so many results. */
+static int64_t columns_of(const norm_plane *p, int64_t width)
+{
+    return width * p->fold;
+}
 
 /* ---- elements ---- */
 
@@ -124,10 +131,31 @@ static void spread(real value, int64_t n, real *out)
     for (int64_t i = 0; i < n; i++) out[i] = value;
 }
 
+/* Copies of the first `width` values, up to n. */
+static void repeat(real *values, int64_t width, int64_t n)
+{
+    for (int64_t i = width; i < n; i++) values[i] = values[i - width];
+}
+
+/* Folded planes have one block: what has been gathered once serves all of its runs. */
+static operand fold_operand(work *w, int arg, real *buffer)
+{
+    bool *folded = &w->folded[arg == MICA_NORM_BIAS];
+    const norm_space *cols = &w->plane->cols;
+    if (!*folded) {
+        load_run(mica_norm_tensor(w->s->d, arg)->dtype, w->args[arg], 0, cols->strides[arg][0],
+                 buffer, cols->dims[0]);
+        repeat(buffer, cols->dims[0], columns_of(w->plane, cols->dims[0]));
+    }
+    *folded = true;
+    return (operand){buffer, true};
+}
+
 /* A broadcast argument: an array where it varies along the run, else one value. */
-static operand fetch_operand(const work *w, int arg, const real *absent, real *buffer)
+static operand fetch_operand(work *w, int arg, const real *absent, real *buffer)
 {
     if (!given(w, arg)) return (operand){absent, false};
+    if (w->plane->fold > 1 && w->plane->along_cols[arg]) return fold_operand(w, arg, buffer);
     if (w->plane->along_cols[arg]) return (operand){fetch(w, arg, buffer), true};
     int64_t at = mica_norm_offset(&w->plane->rows, arg, w->row);
     load_run(mica_norm_tensor(w->s->d, arg)->dtype, w->args[arg], at, 1, buffer, 1);
@@ -184,9 +212,9 @@ static const real *input_of(work *w)
 
 /* ---- steps ---- */
 
-static void flush(work *w)
+static void flush(work *w, int64_t columns)
 {
-    for (int64_t i = 0; i < w->n; i++) {
+    for (int64_t i = 0; i < columns; i++) {
         w->sums->plain[i] += (double)w->running[0][i];
         w->sums->squared[i] += (double)w->running[1][i];
         w->running[0][i] = w->running[1][i] = 0;
@@ -294,13 +322,11 @@ static int64_t block_start(const norm_plane *p, int64_t block, int64_t *width)
     return block / p->blocks_per_run * run + start;
 }
 
-/* Applies the step to one part of a block; sums, if there are any, go to *to. */
-static void walk_part(work *w, int64_t block, int part, step_fn step, sums *to)
+/* Applies the step to reduced indices of a block; sums, if there are any, go to *to. */
+static void walk_range(work *w, int64_t block, int64_t from, int64_t end, step_fn step, sums *to)
 {
     const norm_plane *p = w->plane;
     int64_t width, start = block_start(p, block, &width);
-    int64_t from = part * p->part_size, end = from + p->part_size;
-    if (end > p->reduced) end = p->reduced;
     w->sums = to;
     if (!p->side_by_side) {
         w->row = start;
@@ -310,25 +336,54 @@ static void walk_part(work *w, int64_t block, int part, step_fn step, sums *to)
         }
         return;
     }
-    w->first = start, w->n = width;
-    for (w->row = from; w->row < end; w->row++) {
+    w->first = start;
+    for (w->row = from; w->row < end; w->row += p->fold) {
+        w->n = columns_of(p, width);
+        if (end - w->row < p->fold) w->n = (end - w->row) * width;
         step(w);
-        if (to && ++w->count == NORM_FLUSH) flush(w);
+        if (to && ++w->count == NORM_FLUSH) flush(w, columns_of(p, width));
     }
-    if (to) flush(w);
+    if (to) flush(w, columns_of(p, width));
 }
 
-static void clear_sums(sums *s, int64_t width)
+static void walk_part(work *w, int64_t block, int part, step_fn step, sums *to)
 {
-    memset(s->plain, 0, (size_t)width * sizeof *s->plain);
-    memset(s->squared, 0, (size_t)width * sizeof *s->squared);
+    int64_t from = part * w->plane->part_size, end = from + w->plane->part_size;
+    walk_range(w, block, from, end < w->plane->reduced ? end : w->plane->reduced, step, to);
 }
 
-static void add_sums(sums *to, const sums *s, int64_t width)
+static void clear_sums(sums *s, int64_t columns)
 {
-    for (int64_t i = 0; i < width; i++) {
+    memset(s->plain, 0, (size_t)columns * sizeof *s->plain);
+    memset(s->squared, 0, (size_t)columns * sizeof *s->squared);
+}
+
+static void add_sums(sums *to, const sums *s, int64_t columns)
+{
+    for (int64_t i = 0; i < columns; i++) {
         to->plain[i] += s->plain[i];
         to->squared[i] += s->squared[i];
+    }
+}
+
+/* Every column receives the sum of `count` columns that are `step` apart, the first being *v. */
+static void unite_columns(double *v, int64_t count, int64_t step)
+{
+    double total = 0;
+    for (int64_t i = 0; i < count; i++) total += v[i * step];
+    for (int64_t i = 0; i < count; i++) v[i * step] = total;
+}
+
+/* The columns of each result. */
+static void unite(const norm_plane *p, sums *s, int64_t width)
+{
+    for (int64_t i = 0; p->fold > 1 && i < width; i++) {
+        unite_columns(s->plain + i, p->fold, width);
+        unite_columns(s->squared + i, p->fold, width);
+    }
+    for (int64_t i = 0; p->together > 1 && i < width; i += p->together) {
+        unite_columns(s->plain + i, p->together, 1);
+        unite_columns(s->squared + i, p->together, 1);
     }
 }
 
@@ -345,6 +400,7 @@ static void walk_parts_parallel(const work *w, int64_t block, step_fn step, sums
     const norm_plane *p = w->plane;
     int64_t width;
     block_start(p, block, &width);
+    int64_t columns = columns_of(p, width);
     sums partial[NORM_PARTS];
 #pragma omp parallel num_threads(threads)
     {
@@ -352,12 +408,12 @@ static void walk_parts_parallel(const work *w, int64_t block, step_fn step, sums
         begin(&mine, w);
 #pragma omp for schedule(static)
         for (int part = 0; part < p->parts; part++) {
-            if (to) clear_sums(&partial[part], width);
+            if (to) clear_sums(&partial[part], columns);
             walk_part(&mine, block, part, step, to ? &partial[part] : NULL);
         }
         mica_stream_end();
     }
-    for (int part = 0; to && part < p->parts; part++) add_sums(to, &partial[part], width);
+    for (int part = 0; to && part < p->parts; part++) add_sums(to, &partial[part], columns);
 }
 
 /* The same sums in the same order, with one thread (threads == 1) or several. */
@@ -365,41 +421,58 @@ static void walk(work *w, int64_t block, step_fn step, sums *to, int threads)
 {
     int64_t width;
     block_start(w->plane, block, &width);
-    if (to) clear_sums(to, width);
-    if (threads > 1 && w->plane->parts > 1) {
-        walk_parts_parallel(w, block, step, to, threads);
-        return;
-    }
+    int64_t columns = columns_of(w->plane, width);
+    if (to) clear_sums(to, columns);
+    if (threads > 1 && w->plane->parts > 1) walk_parts_parallel(w, block, step, to, threads);
     sums partial;
-    for (int part = 0; part < w->plane->parts; part++) {
-        if (to) clear_sums(&partial, width);
+    for (int part = 0; part < w->plane->parts && !(threads > 1 && w->plane->parts > 1); part++) {
+        if (to) clear_sums(&partial, columns);
         walk_part(w, block, part, step, to ? &partial : NULL);
-        if (to) add_sums(to, &partial, width);
+        if (to) add_sums(to, &partial, columns);
     }
+    if (to) unite(w->plane, to, width);
 }
 
 /* ---- blocks ---- */
 
-/* One number of each of the block's sets or channels. */
-static void load_block(work *w, int64_t block, int arg, real *out)
+/* One number of each of the block's sets or channels: where they lie in the argument. */
+typedef struct numbers {
+    mica_dtype type;
+    int64_t offset, stride, n;
+    int64_t together; /* columns that share one */
+    int64_t width;
+} numbers;
+
+static numbers numbers_of(const work *w, int64_t block, int arg)
 {
     const norm_plane *p = w->plane;
-    int64_t width, start = block_start(p, block, &width);
+    numbers r = {.type = mica_norm_tensor(w->s->d, arg)->dtype, .stride = 1};
+    int64_t start = block_start(p, block, &r.width);
+    bool of_set = arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
     const norm_space *kept = p->side_by_side ? &p->cols : &p->rows;
-    mica_dtype type = mica_norm_tensor(w->s->d, arg)->dtype;
-    int64_t stride = p->side_by_side && kept->rank ? kept->strides[arg][kept->rank - 1] : 1;
-    load_run(type, w->args[arg], mica_norm_offset(kept, arg, start), stride, out, width);
+    r.together = of_set ? p->together : 1;
+    if (r.together > 1) kept = &p->sets;
+    if (p->side_by_side && kept->rank) r.stride = kept->strides[arg][kept->rank - 1];
+    r.offset = mica_norm_offset(kept, arg, start / r.together);
+    r.n = r.width / r.together;
+    return r;
+}
+
+static void load_block(work *w, int64_t block, int arg, real *out)
+{
+    numbers r = numbers_of(w, block, arg);
+    load_run(r.type, w->args[arg], r.offset, r.stride, out, r.n);
+    for (int64_t i = r.width - 1; r.together > 1 && i >= 0; i--) out[i] = out[i / r.together];
+    repeat(out, r.width, columns_of(w->plane, r.width));
 }
 
 static void store_block(work *w, int64_t block, int arg, const real *values)
 {
     if (!given(w, arg)) return;
-    const norm_plane *p = w->plane;
-    int64_t width, start = block_start(p, block, &width);
-    const norm_space *kept = p->side_by_side ? &p->cols : &p->rows;
-    mica_dtype type = mica_norm_tensor(w->s->d, arg)->dtype;
-    int64_t stride = p->side_by_side && kept->rank ? kept->strides[arg][kept->rank - 1] : 1;
-    store_run(type, w->args[arg], mica_norm_offset(kept, arg, start), stride, values, width);
+    real some[NORM_COLUMNS];
+    numbers r = numbers_of(w, block, arg);
+    for (int64_t i = 0; i < r.n; i++) some[i] = values[i * r.together];
+    store_run(r.type, w->args[arg], r.offset, r.stride, some, r.n);
 }
 
 static void reciprocal_root(const work *w, const double *var, int64_t width, real *rstd)
@@ -427,37 +500,66 @@ static void update_running(work *w, int64_t block, int64_t width, const sums *me
     }
 }
 
-/* Two passes, corrected: the sum of deviations from the rounded mean repairs both moments. On
- * return s->plain holds means, s->squared variances. */
-static void moments(work *w, int64_t block, int64_t width, sums *s, int threads)
+/* A mean to count deviations from: of the whole set where it stays at hand, else of its beginning.
+ */
+static void guess_mean(work *w, int64_t block, int64_t width, sums *s)
+{
+    const norm_plane *p = w->plane;
+    int64_t columns = columns_of(p, width), n = p->side_by_side ? NORM_FLUSH * p->fold : TILE;
+    if (w->keeps || n > p->reduced) n = p->reduced;
+    clear_sums(s, columns);
+    walk_range(w, block, 0, n, step_sum, s);
+    unite(p, s, width);
+    double count = n > 0 ? (double)n * (double)p->together : 1;
+    for (int64_t i = 0; i < columns; i++) w->known->mean[i] = (real)(s->plain[i] / count);
+}
+
+/* The sums of deviations from known->mean and of their squares repair both moments. Afterwards
+ * s->plain holds means, s->squared variances. Returns whether the repair was so large that digits
+ * of a variance were lost. */
+static bool repair_moments(work *w, int64_t columns, sums *s)
 {
     double n = w->s->set_size > 0 ? w->s->set_size : 1;
     real *mean = w->known->mean;
-    bool centred = w->s->d->kind != MICA_NORM_RMS;
-    w->filled = false;
-    w->keeps = !w->plane->side_by_side && w->plane->parts == 1 && w->plane->reduced <= KEPT;
-    if (centred) walk(w, block, step_sum, s, threads);
-    w->filled = centred && w->keeps;
-    for (int64_t i = 0; i < width; i++) mean[i] = centred ? (real)(s->plain[i] / n) : 0;
-    walk(w, block, step_deviations, s, threads);
-    w->filled = w->keeps;
-    for (int64_t i = 0; i < width; i++) {
+    bool centred = w->s->d->kind != MICA_NORM_RMS, lost = false;
+    for (int64_t i = 0; i < columns; i++) {
         double shift = centred ? s->plain[i] / n : 0;
         double var = s->squared[i] / n - shift * shift;
         s->plain[i] = (double)mean[i] + shift;
         s->squared[i] = var > 0 || var != var ? var : 0;
         mean[i] = (real)s->plain[i];
+        lost |= shift * shift > var;
     }
+    return lost;
 }
 
-static void running_moments(work *w, int64_t block, int64_t width)
+/* One pass about a guess of the mean, which is nearly always good enough; else, as the guess is the
+ * mean by then, a second one. */
+static void moments(work *w, int64_t block, int64_t width, sums *s, int threads)
+{
+    int64_t columns = columns_of(w->plane, width);
+    w->filled = false;
+    w->keeps = !w->plane->side_by_side && w->plane->parts == 1 && w->plane->reduced <= KEPT;
+    if (w->s->d->kind != MICA_NORM_RMS)
+        guess_mean(w, block, width, s);
+    else
+        spread(0, columns, w->known->mean);
+    w->filled = w->keeps && w->s->d->kind != MICA_NORM_RMS;
+    walk(w, block, step_deviations, s, threads);
+    w->filled = w->keeps;
+    if (!repair_moments(w, columns, s)) return;
+    walk(w, block, step_deviations, s, threads);
+    (void)repair_moments(w, columns, s);
+}
+
+static void running_moments(work *w, int64_t block, int64_t columns)
 {
     real *var = w->out;
     double wide[NORM_COLUMNS];
     load_block(w, block, MICA_NORM_RUNNING_MEAN, w->known->mean);
     load_block(w, block, MICA_NORM_RUNNING_VAR, var);
-    for (int64_t i = 0; i < width; i++) wide[i] = (double)var[i];
-    reciprocal_root(w, wide, width, w->known->rstd);
+    for (int64_t i = 0; i < columns; i++) wide[i] = (double)var[i];
+    reciprocal_root(w, wide, columns, w->known->rstd);
 }
 
 static void forward_block(work *w, int64_t block, int threads)
@@ -468,10 +570,10 @@ static void forward_block(work *w, int64_t block, int threads)
     block_start(w->plane, block, &width);
     w->known = &k;
     if (w->s->d->mode == MICA_NORM_INFER) {
-        running_moments(w, block, width);
+        running_moments(w, block, columns_of(w->plane, width));
     } else {
         moments(w, block, width, &s, threads);
-        reciprocal_root(w, s.squared, width, k.rstd);
+        reciprocal_root(w, s.squared, columns_of(w->plane, width), k.rstd);
         store_block(w, block, MICA_NORM_MEAN, k.mean);
         store_block(w, block, MICA_NORM_RSTD, k.rstd);
         update_running(w, block, width, &s);
@@ -493,10 +595,11 @@ static void store_sums(work *w, int64_t block, int64_t width, const sums *s)
 static void batch_sums(work *w, int64_t block, int64_t width, sums *s)
 {
     real *scale = w->out;
+    int64_t columns = columns_of(w->plane, width);
     store_sums(w, block, width, s);
-    spread(1, width, scale);
+    spread(1, columns, scale);
     if (given(w, MICA_NORM_SCALE)) load_block(w, block, MICA_NORM_SCALE, scale);
-    for (int64_t i = 0; i < width; i++) {
+    for (int64_t i = 0; i < columns; i++) {
         s->plain[i] *= (double)scale[i];
         s->squared[i] *= (double)scale[i];
     }
@@ -510,18 +613,19 @@ static void backward_block(work *w, int64_t block, int threads)
     int64_t width;
     sums s;
     block_start(w->plane, block, &width);
-    spread(0, width, k.mean), spread(0, width, k.plain), spread(0, width, k.with_xhat);
+    int64_t columns = columns_of(w->plane, width);
+    spread(0, columns, k.mean), spread(0, columns, k.plain), spread(0, columns, k.with_xhat);
     w->known = &k;
     w->scaled = !batch;
     if (infer)
-        running_moments(w, block, width);
+        running_moments(w, block, columns);
     else
         load_block(w, block, MICA_NORM_RSTD, k.rstd);
     if (!infer && d->kind != MICA_NORM_RMS) load_block(w, block, MICA_NORM_MEAN, k.mean);
     bool affine = given(w, MICA_NORM_DSCALE) || given(w, MICA_NORM_DBIAS);
     if (!infer || (batch && affine)) walk(w, block, step_gradients, &s, threads);
     if (batch && (!infer || affine)) batch_sums(w, block, width, &s);
-    for (int64_t i = 0; !infer && i < width; i++) {
+    for (int64_t i = 0; !infer && i < columns; i++) {
         k.plain[i] = d->kind == MICA_NORM_RMS ? 0 : (real)(s.plain[i] / w->s->set_size);
         k.with_xhat[i] = (real)(s.squared[i] / w->s->set_size);
     }

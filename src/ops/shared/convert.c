@@ -3,6 +3,7 @@
  * branches, so that the compiler vectorises it at each instruction level. */
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 
 #include <math.h>
 #include <string.h>
@@ -191,6 +192,30 @@ void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
         memcpy(f, in, (size_t)n * sizeof *f);
     else
         for (int64_t i = 0; i < n; i++) f[i * stride] = in[i];
+}
+
+const float *mica_run_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
+                          float *buffer, int64_t n)
+{
+    if (dtype == MICA_F32 && stride == 1) return (const float *)data + offset;
+    mica_to_f32(dtype, data, offset, stride, buffer, n);
+    return buffer;
+}
+
+void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *in, int64_t n)
+{
+    _Alignas(64) float block[BLOCK];
+    size_t bytes = (size_t)mica_dtype_bits(dtype) / 8;
+    char *to = (char *)data + offset * (int64_t)bytes;
+    if (dtype == MICA_F32) {
+        mica_stream_copy(to, in, (size_t)n * bytes);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        mica_from_f32(dtype, block, 0, 1, in + i, m);
+        mica_stream_copy(to + (size_t)i * bytes, block, (size_t)m * bytes);
+    }
 }
 
 MICA_CLONES

@@ -14,7 +14,12 @@ void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t str
                  int64_t n);
 void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
                    int64_t n);
-/* The same of any real type of a byte or more. */
+/* Such a run as an array: itself where it is one of f32, else converted into buffer. */
+const float *mica_run_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
+                          float *buffer, int64_t n);
+/* mica_from_f32 of neighbours, past the caches; mica_stream_end() of cpu/stream.h ends a series. */
+void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *in, int64_t n);
+/* To and from double, of any real type of a byte or more. */
 void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, double *out,
                  int64_t n);
 void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const double *in,

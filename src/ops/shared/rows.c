@@ -1,45 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Vector loops of softmax. */
 #include "ops/shared/rows.h"
+#include "ops/shared/functions_f32.h"
 #include "cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
-
-#define ALWAYS_INLINE __attribute__((always_inline)) static inline
-
-/* exp within 2 units in the last place over the whole range, subnormal results included, NaN and
- * infinities as they should be. x = n ln 2 + r; exp(r) = 1 + r + r^2 q(r), q of degree 4 by Remez
- * exchange for the relative error (3.9e-9 with the rounded coefficients). Branch-free, so that the
- * loops around it become vector code. */
-ALWAYS_INLINE float fast_exp(float x)
-{
-    const float low = -104, high = 89;   /* results past these are 0 and infinity */
-    const float round = 12582912;        /* 1.5 2^23: adding it rounds to an integer */
-    const float ln2_high = 0x1.62e4p-1f; /* 16 digits: n times it is exact */
-    const float ln2_low = 0x1.7f7d1cp-20f;
-    x = x < low ? low : x;
-    x = x > high ? high : x;
-    float shifted = x * 1.44269504f + round;
-    float n = shifted - round;
-    float r = (x - n * ln2_high) - n * ln2_low;
-    float q = 0x1.6a244cp-10f;
-    q = q * r + 0x1.1239d4p-7f;
-    q = q * r + 0x1.5558f2p-5f;
-    q = q * r + 0x1.555492p-3f;
-    q = q * r + 0x1.fffffcp-2f;
-    float p = q * (r * r) + r + 1;
-    /* Two factors: 2^128 and subnormal powers have no float bits of their own. */
-    int32_t k, half;
-    memcpy(&k, &shifted, sizeof k);
-    k -= 0x4b400000;
-    half = k >> 1;
-    uint32_t a = (uint32_t)(half + 127) << 23, b = (uint32_t)(k - half + 127) << 23;
-    float fa, fb;
-    memcpy(&fa, &a, sizeof fa);
-    memcpy(&fb, &b, sizeof fb);
-    return p * fa * fb;
-}
 
 /* ---- rows ---- */
 
@@ -54,11 +20,11 @@ MICA_CLONES float mica_row_max(const float *x, int64_t n)
 #define LANES 16
 
 /* One vector of exponentials, added lane by lane. */
-ALWAYS_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
+MICA_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
 {
 #pragma omp simd
     for (int l = 0; l < LANES; l++) {
-        e[l] = fast_exp(x[l] - shift);
+        e[l] = mica_exp_negative_f32(x[l] - shift);
         lane[l] += e[l];
     }
 }
@@ -112,7 +78,7 @@ MICA_CLONES void mica_row_exp(const float *x, float shift, float scale, float bi
                               float *y)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = scale * fast_exp(x[i] - shift) + bias;
+    for (int64_t i = 0; i < n; i++) y[i] = scale * mica_exp_f32(x[i] - shift) + bias;
 }
 
 MICA_CLONES void mica_row_softmax_bwd(const float *y, const float *dy, float dot, int64_t n,
@@ -126,7 +92,7 @@ MICA_CLONES void mica_row_log_softmax_bwd(const float *y, const float *dy, float
                                           float *dx)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - fast_exp(y[i]) * sum;
+    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - mica_exp_f32(y[i]) * sum;
 }
 
 /* ---- columns ---- */
@@ -142,7 +108,7 @@ MICA_CLONES void mica_cols_exp_sum(const float *x, const float *shift, int64_t w
 {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) {
-        e[c] = fast_exp(x[c] - shift[c]);
+        e[c] = mica_exp_negative_f32(x[c] - shift[c]);
         sum[c] += e[c];
     }
 }
@@ -176,7 +142,7 @@ MICA_CLONES void mica_cols_exp(const float *x, const float *shift, const float *
                                const float *bias, int64_t width, float *y)
 {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) y[c] = scale[c] * fast_exp(x[c] - shift[c]) + bias[c];
+    for (int64_t c = 0; c < width; c++) y[c] = scale[c] * mica_exp_f32(x[c] - shift[c]) + bias[c];
 }
 
 MICA_CLONES void mica_cols_softmax_bwd(const float *y, const float *dy, const float *dot,
@@ -190,5 +156,5 @@ MICA_CLONES void mica_cols_log_softmax_bwd(const float *y, const float *dy, cons
                                            int64_t width, float *dx)
 {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) dx[c] = dy[c] - fast_exp(y[c]) * sum[c];
+    for (int64_t c = 0; c < width; c++) dx[c] = dy[c] - mica_exp_f32(y[c]) * sum[c];
 }

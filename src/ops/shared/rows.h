@@ -12,7 +12,8 @@
 
 /* A maximum ignores NaN: exp and the sum carry it. n = 0 gives -inf. */
 float mica_row_max(const float *x, int64_t n);
-/* Sum of exp(x - shift), which e receives (it may be x). A shift of +-inf gives NaN. */
+/* Sum of exp(x - shift), which e receives (it may be x); shift is the maximum or more. A shift of
+ * +-inf gives NaN. */
 float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e);
 float mica_row_sum(const float *x, int64_t n);
 float mica_row_dot(const float *a, const float *b, int64_t n);
