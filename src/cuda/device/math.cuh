@@ -21,4 +21,22 @@ __device__ __forceinline__ float abs_of(float v) { return fabsf(v); }
 __device__ __forceinline__ double abs_of(double v) { return fabs(v); }
 /* NaN wins, as in PyTorch. */
 template <typename A> __device__ __forceinline__ A max_of(A a, A b) { return a != a || a > b ? a : b; }
+__device__ __forceinline__ float max_of(float a, float b)
+{
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
 template <typename A> __device__ __forceinline__ A min_of(A a, A b) { return a != a || a < b ? a : b; }
+
+/* exp(v) for v <= 0, to be stored as T: 16 bits or fewer forgive an argument rounded once more. */
+template <typename T, typename A> __device__ __forceinline__ A exp_for(A v)
+{
+    if constexpr (sizeof(T) > 2 || sizeof(A) > 4) {
+        return exp_of(v);
+    } else {
+        float r;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v * 1.4426950408889634f));
+        return r;
+    }
+}

@@ -2,14 +2,15 @@
  * Groups of threads that share a slice of a tensor. Constants from the prologue: THREADS per slice (a
  * power of two), SLICES per block (the block has THREADS * SLICES threads), ALONG (neighbouring
  * threads are neighbours on the axis; else they belong to neighbouring slices), VECTOR (neighbours on
- * the axis that a thread loads at once). Reductions have a fixed order, and every thread of the group
- * receives the same bits. */
+ * the axis that a thread loads at once), RAGGED (slices start anywhere in a vector, alike in all
+ * tensors). Reductions have a fixed order, and every thread of the group receives the same bits. */
 #pragma once
 #include "cuda/device/types.cuh"
 #include "cuda/device/math.cuh"
 #include "cuda/device/vector.cuh"
 
 static_assert((THREADS & (THREADS - 1)) == 0, "THREADS is a power of two");
+static_assert(VECTOR > 1 || !RAGGED, "only vectors can be ragged");
 static_assert(THREADS * SLICES <= 1024 && THREADS * SLICES % 32 == 0, "whole warps of one block");
 
 __device__ __forceinline__ int slice_in_block() { return ALONG ? threadIdx.x / THREADS : threadIdx.x % SLICES; }
@@ -95,27 +96,83 @@ __device__ __forceinline__ long long position(long long item)
     return (item * THREADS + thread_in_slice()) * VECTOR;
 }
 
-/* Maximum and sum over n elements, `along` apart, of which the thread takes its share. total, if not
- * NULL, receives the sum of the elements. Batches keep several loads in flight. */
+/* ---- what a slice's threads read and write ---- */
+
+/* Elements [lo, hi) of a slice, counted from the start of its first vector: lo is 0 unless RAGGED. */
+struct extent {
+    long long lo, hi;
+};
+
+/* How far into a vector the slice at `from` starts; all its tensors have then to be moved back as far. */
+template <typename T> __device__ __forceinline__ extent find_extent(const T *from, long long n, bool whole)
+{
+    long long lo = 0;
+    if constexpr (RAGGED)
+        if (whole) lo = (long long)((u64)from / sizeof(T) % VECTOR);
+    return extent{lo, lo + n};
+}
+
+__device__ __forceinline__ bool is_full(const extent &e, long long i)
+{
+    if constexpr (RAGGED) return i >= e.lo && i + VECTOR <= e.hi;
+    return i < e.hi;
+}
+
+/* The vectors at i[]: elements outside of the slice are `fill`. */
+template <int BATCH, typename T, typename A>
+__device__ __forceinline__ void read_batch(const T *from, const extent &e, const long long *i, long long along, bool whole, A fill, A (*v)[VECTOR])
+{
+    lanes<T, VECTOR> raw[BATCH];
+#pragma unroll
+    for (int b = 0; b < BATCH; b++)
+        if (is_full(e, i[b])) raw[b] = fetch<VECTOR>(from + i[b] * along, whole);
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        if (is_full(e, i[b])) {
+            unpack(raw[b], v[b]);
+            continue;
+        }
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            long long at = i[b] + k;
+            v[b][k] = RAGGED && at >= e.lo && at < e.hi ? widen<A>(from[at]) : fill;
+        }
+    }
+}
+
 template <typename T, typename A>
-__device__ __forceinline__ running<A> running_read(const T *from, long long n, long long along,
+__device__ __forceinline__ void write_vector(T *to, const extent &e, long long i, long long along, bool whole, const A *v)
+{
+    if (is_full(e, i)) {
+        store_elements<T, VECTOR>(to + i * along, whole, v);
+    } else if constexpr (RAGGED) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+            if (i + k >= e.lo && i + k < e.hi) to[i + k] = narrow<T>(v[k]);
+    }
+}
+
+/* Maximum and sum over a slice's elements, `along` apart, of which the thread takes its share. total,
+ * if not NULL, receives the sum of the elements. Batches keep several loads in flight. */
+template <typename T, typename A>
+__device__ __forceinline__ running<A> running_read(const T *from, const extent &e, long long along,
                                                    bool whole, A *total)
 {
-    constexpr int VALUES = sizeof(A) == 8 ? 8 : 16, BATCH = VECTOR < VALUES ? VALUES / VECTOR : 1;
+    constexpr int VALUES = sizeof(A) == 8 ? 8 : 32, BATCH = VECTOR < VALUES ? VALUES / VECTOR < 8 ? VALUES / VECTOR : 8 : 1;
     running<A> r = {negative_infinity<A>(), (A)0};
-    for (long long j = 0; position(j) < n; j += BATCH) {
-        A v[BATCH * VECTOR];
+    for (long long j = 0; position(j) < e.hi; j += BATCH) {
+        A v[BATCH][VECTOR];
+        long long i[BATCH];
 #pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-            long long i = position(j + b);
+        for (int b = 0; b < BATCH; b++) i[b] = position(j + b);
+        read_batch<BATCH>(from, e, i, along, whole, negative_infinity<A>(), v);
+        if (total)
 #pragma unroll
-            for (int k = 0; k < VECTOR; k++) v[b * VECTOR + k] = negative_infinity<A>();
-            if (i < n) load_elements<T, VECTOR>(from + i * along, whole, v + b * VECTOR);
-            if (total && i < n)
+            for (int b = 0; b < BATCH; b++)
 #pragma unroll
-                for (int k = 0; k < VECTOR; k++) *total += v[b * VECTOR + k];
-        }
-        running_add<BATCH * VECTOR>(r, v);
+                for (int k = 0; k < VECTOR; k++)
+                    if (i[b] + k >= e.lo && i[b] + k < e.hi) *total += v[b][k];
+        running_add<BATCH * VECTOR>(r, &v[0][0]);
     }
     return r;
 }

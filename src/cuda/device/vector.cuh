@@ -83,6 +83,40 @@ __device__ __forceinline__ void store_some(T *p, const T *v, int n, bool aligned
 
 /* ---- the same, widened to an arithmetic type and narrowed from it ---- */
 
+/* Elements as they were read. Several may be on their way before the first is unpacked: an unpacking
+ * beside its load would wait for it. */
+template <typename T, int N> struct lanes {
+    static constexpr int BYTES = N * (int)sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4;
+    u32 words[WORDS];
+};
+
+/* `whole`: the address is aligned for accesses of all N, or of 16 bytes. */
+template <int N, typename T> __device__ __forceinline__ lanes<T, N> fetch(const T *from, bool whole)
+{
+    lanes<T, N> r;
+    T e[N];
+    if (N > 1 && whole) {
+        if constexpr (lanes<T, N>::BYTES >= 4) {
+            load_vector<lanes<T, N>::WORDS>((const u32 *)from, r.words);
+            return r;
+        }
+        load_vector<N>(from, e);
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) e[k] = from[k];
+    }
+    memcpy(r.words, e, sizeof e);
+    return r;
+}
+
+template <typename T, int N, typename A> __device__ __forceinline__ void unpack(const lanes<T, N> &r, A *v)
+{
+    T e[N];
+    memcpy(e, r.words, sizeof e);
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = widen<A>(e[k]);
+}
+
 /* `whole`: the address is aligned for one access of all N. */
 template <typename T, int N, typename A>
 __device__ __forceinline__ void load_elements(const T *from, bool whole, A *v)

@@ -7,6 +7,8 @@
 #include "ops/cross_entropy/cross_entropy.cuh"
 
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
+/* Vectors of a long slice in flight. */
+constexpr int VALUES = sizeof(acc_t) == 8 ? 4 : 16, BATCH = VECTOR >= VALUES ? 1 : VALUES / VECTOR < 8 ? VALUES / VECTOR : 8;
 
 __device__ __forceinline__ long long counted_rows(const mica_cross_entropy_args &args, long long *scratch)
 {
@@ -23,7 +25,8 @@ __device__ __forceinline__ long long counted_rows(const mica_cross_entropy_args 
 struct row {
     const x_t *x;
     dx_t *dx;
-    long long n, label; /* n is 0 past the last row */
+    extent e; /* empty past the last row */
+    long long label;
     bool ignored;
     acc_t gradient, bias, label_share;
 };
@@ -34,14 +37,14 @@ __device__ __forceinline__ row find_row(const mica_cross_entropy_args &args, lon
     if (index >= args.rows.count) return r;
     long long at[4];
     layout_offsets<4>(args.rows, index, at);
-    r.x = (const x_t *)args.x + at[0];
-    r.dx = (dx_t *)args.dx + at[3];
-    r.n = args.classes;
+    r.e = find_extent((const x_t *)args.x + at[0], args.classes, args.whole);
+    r.x = (const x_t *)args.x + at[0] - r.e.lo;
+    r.dx = (dx_t *)args.dx + at[3] - r.e.lo;
     r.label = label_at(args, at[1]);
     r.ignored = is_ignored(args, r.label);
     r.gradient = widen<acc_t>(((const dloss_t *)args.dloss)[at[2]]);
     if constexpr (REDUCTION == MEAN) r.gradient /= (acc_t)counted;
-    if (!r.ignored && (r.label < 0 || r.label >= r.n)) r.gradient = (acc_t)NAN_F;
+    if (!r.ignored && (r.label < 0 || r.label >= args.classes)) r.gradient = (acc_t)NAN_F;
     r.bias = -r.gradient * (acc_t)(args.smoothing / (double)args.classes);
     r.label_share = r.gradient * (acc_t)(1 - args.smoothing);
     return r;
@@ -54,53 +57,57 @@ __device__ __forceinline__ void write(const mica_cross_entropy_args &args, const
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
         acc_t dx = scale * v[k] + r.bias;
-        if (i + k == r.label) dx -= r.label_share;
+        if (i + k - r.e.lo == r.label) dx -= r.label_share;
         v[k] = r.ignored ? (acc_t)0 : dx;
     }
-    store_elements<dx_t, VECTOR>(r.dx + i * args.dx_along, args.whole, v);
+    write_vector(r.dx, r.e, i, args.dx_along, args.whole, v);
 }
 
 __device__ __forceinline__ void backward_kept(const mica_cross_entropy_args &args, const row &r, acc_t *scratch)
 {
     acc_t v[KEPT][VECTOR], max = negative_infinity<acc_t>(), sum = 0;
+    long long i[KEPT];
 #pragma unroll
-    for (int j = 0; j < KEPT; j++) {
-        long long i = position(j);
+    for (int j = 0; j < KEPT; j++) i[j] = position(j);
+    read_batch<KEPT>(r.x, r.e, i, args.x_along, args.whole, negative_infinity<acc_t>(), v);
 #pragma unroll
-        for (int k = 0; k < VECTOR; k++) v[j][k] = negative_infinity<acc_t>();
-        if (i < r.n) load_elements<x_t, VECTOR>(r.x + i * args.x_along, args.whole, v[j]);
+    for (int j = 0; j < KEPT; j++)
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) max = max_of(max, v[j][k]);
-    }
     max = slice_reduce(max, scratch, max_op());
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
-            v[j][k] = exp_of(v[j][k] - max);
+            v[j][k] = exp_for<dx_t>(v[j][k] - max);
             sum += v[j][k];
         }
     acc_t scale = r.gradient / slice_reduce(sum, scratch, add_op());
 #pragma unroll
-    for (int j = 0; j < KEPT; j++)
-        if (position(j) < r.n) write(args, r, position(j), v[j], scale);
+    for (int j = 0; j < KEPT; j++) write(args, r, i[j], v[j], scale);
 }
 
 __device__ __forceinline__ void backward_long(const mica_cross_entropy_args &args, const row &r, acc_t *scratch)
 {
-    running<acc_t> seen = running_read<x_t, acc_t>(r.x, r.n, args.x_along, args.whole, nullptr);
+    running<acc_t> seen = running_read<x_t, acc_t>(r.x, r.e, args.x_along, args.whole, nullptr);
     seen = running_reduce(seen, scratch);
     acc_t scale = r.gradient / seen.sum;
-    for (long long j = 0; position(j) < r.n; j++) {
-        acc_t v[VECTOR];
-        load_elements<x_t, VECTOR>(r.x + position(j) * args.x_along, args.whole, v);
+    for (long long first = 0; position(first) < r.e.hi; first += BATCH) {
+        acc_t v[BATCH][VECTOR];
+        long long i[BATCH];
 #pragma unroll
-        for (int k = 0; k < VECTOR; k++) v[k] = exp_of(v[k] - seen.max);
-        write(args, r, position(j), v, scale);
+        for (int j = 0; j < BATCH; j++) i[j] = position(first + j);
+        read_batch<BATCH>(r.x, r.e, i, args.x_along, args.whole, (acc_t)0, v);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) v[j][k] = exp_for<dx_t>(v[j][k] - seen.max);
+            write(args, r, i[j], v[j], scale);
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES)
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
     cross_entropy_backward(const mica_cross_entropy_args args)
 {
     __shared__ acc_t scratch[SLICE_SCRATCH];

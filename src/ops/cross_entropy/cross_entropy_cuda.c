@@ -25,7 +25,8 @@ typedef struct state {
     mica_grid grid, second_grid;
     mica_cross_entropy_args args;
     size_t partial; /* of the workspace, if there are partials */
-    int x_bytes, dx_bytes;
+    mica_slices slices;
+    int bytes[2]; /* of an element of x, dx */
     bool forward;
 } state;
 
@@ -177,16 +178,14 @@ static mica_status build(mica_plan *plan)
     mica_layout sliced = rows.layout;
     memcpy(sliced.strides[1], rows.layout.strides[3], sizeof sliced.strides[1]);
     const int64_t along[] = {rows.x_stride, rows.dx_stride};
-    const int bytes[] = {mica_dtype_bits(d->x.dtype) / 8,
-                         s->forward ? 0 : mica_dtype_bits(d->dx.dtype) / 8};
-    mica_slices slices;
-    mica_slices_choose(&slices, &sliced, rows.classes, along, bytes, s->forward ? 1 : 2,
+    s->bytes[0] = mica_dtype_bits(d->x.dtype) / 8;
+    s->bytes[1] = s->forward ? 0 : mica_dtype_bits(d->dx.dtype) / 8;
+    mica_slices *slices = &s->slices;
+    mica_slices_choose(slices, &sliced, rows.classes, along, s->bytes, s->forward ? 1 : 2,
                        wide ? KEEP / 2 : KEEP);
-    if (s->forward) slices.items = 0;
-    s->x_bytes = bytes[0] * slices.vector;
-    s->dx_bytes = bytes[1] * slices.vector;
-    choose_grid(s, d, &slices, plan->config.knob[KNOB_BLOCKS], plan->device.units);
-    MICA_TRY(s->forward ? add_forward(plan, &slices, s) : add_backward(plan, &slices, s));
+    if (s->forward) slices->items = 0;
+    choose_grid(s, d, slices, plan->config.knob[KNOB_BLOCKS], plan->device.units);
+    MICA_TRY(s->forward ? add_forward(plan, slices, s) : add_backward(plan, slices, s));
     if (s->args.partials == 0) return MICA_OK;
     return mica_book(plan, s->forward ? "partial sums" : "partial counts",
                      (size_t)s->args.partials * sizeof *s->args.partial, &s->partial);
@@ -206,8 +205,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                    : NULL;
     args.dloss = r->args[MICA_CROSS_ENTROPY_DLOSS];
     args.dx = r->args[MICA_CROSS_ENTROPY_DX];
-    args.whole = (uintptr_t)args.x % (uintptr_t)s->x_bytes == 0;
-    if (!s->forward) args.whole &= (uintptr_t)args.dx % (uintptr_t)s->dx_bytes == 0;
+    const void *const pointers[] = {args.x, args.dx};
+    args.whole = mica_slices_whole(&s->slices, pointers, s->bytes, s->forward ? 1 : 2);
     if (s->second) args.partial = mica_at(r, s->partial);
     if (s->second && !s->forward)
         MICA_TRY(mica_kernel_launch(s->second, &s->second_grid, r->stream, &args));

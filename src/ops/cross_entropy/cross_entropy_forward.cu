@@ -21,7 +21,7 @@ __device__ __forceinline__ acc_t row_loss(const mica_cross_entropy_args &args, c
     return loss;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES)
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
     cross_entropy_forward(const mica_cross_entropy_args args)
 {
     __shared__ acc_t scratch[SLICE_SCRATCH];
@@ -34,8 +34,9 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES)
         if (inside) layout_offsets<4>(args.rows, index, at);
         const x_t *x = (const x_t *)args.x + at[0];
         acc_t total = 0;
-        running<acc_t> r = running_read<x_t, acc_t>(x, inside ? args.classes : 0, args.x_along,
-                                                    args.whole, SMOOTH ? &total : nullptr);
+        extent e = find_extent(x, inside ? args.classes : 0, args.whole);
+        running<acc_t> r = running_read<x_t, acc_t>(x - e.lo, e, args.x_along, args.whole,
+                                                    SMOOTH ? &total : nullptr);
         r = running_reduce(r, scratch);
         if constexpr (SMOOTH) total = slice_reduce(total, scratch, add_op());
         if (!inside || thread_in_slice() != 0) continue;

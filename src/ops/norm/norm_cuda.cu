@@ -6,7 +6,7 @@
  * inside the reduced space: gradients of scale and bias); SCALED (gradient sums contain scale);
  * RESIDUAL, SUM, SCALE, BIAS (present), SCALE_ALONG, BIAS_ALONG (they lie beside the elements of a
  * vector; else a vector has one of each); REDUCED_RANK; VECTOR; ITEMS (vectors a thread keeps in
- * registers; 0: read again for each pass); ACT. */
+ * registers, forward as they were read; 0: read again for each pass); ACT. */
 #include "cuda/device/slices.cuh"
 #include "cuda/device/activation.cuh"
 #include "ops/norm/norm.cuh"
@@ -105,13 +105,28 @@ __device__ __forceinline__ void read_bias(const norm_args &a, const place &p, ac
     if constexpr (BIAS) read_operand<bias_t, BIAS_ALONG>(a, ARG_bias, p, v);
 }
 
-/* x + residual */
-__device__ __forceinline__ void read_input(const norm_args &a, const place &p, acc_t *u)
+/* x and residual as they were read: all of a thread's are on their way before one is used. */
+struct input {
+    lanes<x_t, VECTOR> x;
+    lanes<residual_t, VECTOR> residual; /* if RESIDUAL */
+};
+
+__device__ __forceinline__ input fetch_input(const norm_args &a, const place &p)
 {
-    read<x_t>(a, ARG_x, p, u);
+    input in;
+    in.x = fetch<VECTOR>((const x_t *)a.args[ARG_x] + p.at[ARG_x], a.whole);
+    if constexpr (RESIDUAL)
+        in.residual = fetch<VECTOR>((const residual_t *)a.args[ARG_residual] + p.at[ARG_residual], a.whole);
+    return in;
+}
+
+/* x + residual */
+__device__ __forceinline__ void unpack_input(const input &in, acc_t *u)
+{
+    unpack(in.x, u);
     if constexpr (RESIDUAL) {
         acc_t r[VECTOR];
-        read<residual_t>(a, ARG_residual, p, r);
+        unpack(in.residual, r);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) u[k] += r[k];
     }
@@ -120,23 +135,29 @@ __device__ __forceinline__ void read_input(const norm_args &a, const place &p, a
 /* ---- forward ---- */
 
 /* Mean of g's elements, and the sum of their squared deviations. Two passes, corrected: the
- * deviations from the rounded mean repair both. `u` keeps the elements if ITEMS > 0. */
-__device__ __forceinline__ void moments(const norm_args &a, const group &g, acc_t (*u)[VECTOR], acc_t *scratch, acc_t &mean, acc_t &squares)
+ * deviations from the rounded mean repair both. `kept` keeps the elements if ITEMS > 0. */
+__device__ __forceinline__ void moments(const norm_args &a, const group &g, input *kept, acc_t *scratch, acc_t &mean, acc_t &squares)
 {
     acc_t n = g.end > g.from ? (acc_t)(g.end - g.from) : (acc_t)1, sum = 0, plain = 0;
-    if constexpr (CENTRED || ITEMS > 0)
+    if constexpr (ITEMS > 0) each(g, [&](int j, long long i) { kept[j] = fetch_input(a, element_place(a, g, i)); });
+    if constexpr (CENTRED) {
         each(g, [&](int j, long long i) {
-            read_input(a, element_place(a, g, i), u[j]);
+            acc_t u[VECTOR];
+            unpack_input(ITEMS > 0 ? kept[j] : fetch_input(a, element_place(a, g, i)), u);
 #pragma unroll
-            for (int k = 0; k < VECTOR; k++) sum += u[j][k];
+            for (int k = 0; k < VECTOR; k++) sum += u[k];
         });
-    mean = CENTRED ? slice_reduce(sum, scratch, add_op()) / n : (acc_t)0;
+        mean = slice_reduce(sum, scratch, add_op()) / n;
+    } else {
+        mean = 0;
+    }
     squares = 0;
     each(g, [&](int j, long long i) {
-        if constexpr (ITEMS == 0) read_input(a, element_place(a, g, i), u[j]);
+        acc_t u[VECTOR];
+        unpack_input(ITEMS > 0 ? kept[j] : fetch_input(a, element_place(a, g, i)), u);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
-            acc_t d = u[j][k] - mean;
+            acc_t d = u[k] - mean;
             plain += d;
             squares += d * d;
         }
@@ -169,22 +190,27 @@ __device__ __forceinline__ void apply_forward(const norm_args &a, const group &g
     each(g, [&](int, long long i) {
         place p = element_place(a, g, i);
         acc_t u[VECTOR];
-        read_input(a, p, u);
+        unpack_input(fetch_input(a, p), u);
         write_forward(a, p, u, mean, rstd);
     });
 }
 
 __device__ __forceinline__ void fused_forward(const norm_args &a, const group &g, acc_t *scratch)
 {
-    acc_t u[KEPT][VECTOR], mean, squares, rstd;
-    moments(a, g, u, scratch, mean, squares);
+    input kept[KEPT];
+    acc_t mean, squares, rstd;
+    moments(a, g, kept, scratch, mean, squares);
     acc_t n = g.end > g.from ? (acc_t)(g.end - g.from) : (acc_t)1;
     rstd = reciprocal_root(squares / n, a.eps);
     if (g.writes) save_statistics(a, g.base, mean, squares / n);
     if constexpr (ITEMS == 0) {
         apply_forward(a, g, mean, rstd);
     } else {
-        each(g, [&](int j, long long i) { write_forward(a, element_place(a, g, i), u[j], mean, rstd); });
+        each(g, [&](int j, long long i) {
+            acc_t u[VECTOR];
+            unpack_input(kept[j], u);
+            write_forward(a, element_place(a, g, i), u, mean, rstd);
+        });
     }
 }
 
@@ -281,13 +307,15 @@ __device__ __forceinline__ void fused_backward(const norm_args &a, const group &
 
 __device__ __forceinline__ void partial_stage(const norm_args &a, const group &g, long long part, acc_t *scratch)
 {
-    acc_t u[1][VECTOR], f[1][VECTOR], first, second;
+    acc_t first, second;
     if constexpr (BACKWARD) {
+        acc_t u[1][VECTOR], f[1][VECTOR];
         statistics s = {};
         if (!PER_ELEMENT && g.kept < a.split.kept.count) s = read_statistics(a, g.base);
         gradient_sums(a, g, s, u, f, scratch, first, second);
     } else {
-        moments(a, g, u, scratch, first, second);
+        input kept[1];
+        moments(a, g, kept, scratch, first, second);
     }
     if (!g.writes) return;
     if constexpr (DIRECT) {

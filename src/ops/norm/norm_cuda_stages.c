@@ -11,9 +11,10 @@ enum {
     PART_THREADS = 256,   /* of a group that does a part of one */
     STRIDED_THREADS = 16, /* where neighbouring threads belong to neighbouring kept indices */
     VECTORS = 4,          /* per thread, that keep its loads in flight */
-    KEEP_FORWARD = 32,    /* values a thread keeps in registers */
+    KEEP_FORWARD = 32,    /* registers in which a thread keeps its elements as they were read */
+    KEEP_BACKWARD = 16,   /* values it keeps of each of two tensors */
     MOST_ITEMS = 8,       /* vectors whose offsets a thread has at hand */
-    KEEP_BACKWARD = 16,   /* the same, of two tensors */
+    SECTOR = 32,          /* bytes that neighbours should read together, at least */
     PARTS = 128,          /* at most: one thread merges them */
     BLOCKS = 512,         /* that fill the largest device */
     PART_VECTORS = 16     /* per thread and part, at least */
@@ -100,7 +101,8 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
     int64_t vectors = (n + g->vector - 1) / g->vector;
     int64_t few = g->along ? VECTORS : 8;
     g->threads = power_of_two_from((vectors + few - 1) / few, g->along ? most : STRIDED_THREADS);
-    if (g->along && g->threads < 32) g->threads = power_of_two_from(vectors, 32);
+    int beside = SECTOR / (g->vector * (mica_dtype_bits(d->x.dtype) / 8));
+    if (g->along && g->threads < beside) g->threads = power_of_two_from(vectors, beside);
     int64_t items = (vectors + g->threads - 1) / g->threads;
     int64_t most_items = split->reduced.rank > 1 ? MOST_ITEMS / 4 : MOST_ITEMS;
     if (items <= most_items && items * g->vector <= keep) g->items = power_of_two_from(items, keep);
@@ -146,12 +148,19 @@ static norm_stage *add(norm_stages *list, norm_stage_kind kind, bool sets, const
     return s;
 }
 
+/* Values that fit a thread's registers. */
+static int values_kept(const mica_norm_desc *d)
+{
+    if (d->pass == MICA_NORM_BWD) return d->x.dtype == MICA_F64 ? KEEP_BACKWARD / 2 : KEEP_BACKWARD;
+    int bytes = mica_dtype_bits(d->x.dtype) / 8;
+    if (mica_tensor_given(&d->residual)) bytes += mica_dtype_bits(d->residual.dtype) / 8;
+    return KEEP_FORWARD * 4 / bytes;
+}
+
 static norm_stage *add_fused(const mica_norm_desc *d, norm_stages *list, const norm_split *split)
 {
-    int keep = d->pass == MICA_NORM_FWD ? KEEP_FORWARD : KEEP_BACKWARD;
-    if (d->x.dtype == MICA_F64) keep /= 2;
     norm_stage *s = add(list, NORM_FUSED, true, split);
-    choose_groups(d, split, s->piece, SET_THREADS, keep, &s->groups);
+    choose_groups(d, split, s->piece, SET_THREADS, values_kept(d), &s->groups);
     return s;
 }
 

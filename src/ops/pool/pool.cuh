@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where windows lie, and what pooling kernels do with a value. Constants: MODE (MAX, AVG or
- * AVG_VALID), CHANNELS (the threads of a warp are neighbours in C, else in W), ADAPTIVE, DILATED;
- * types value_t (of x and y), acc_t, index_t, int_t (holds every size and offset). */
+ * AVG_VALID), CHANNELS (the threads of a warp are neighbours in C, else in W), ADAPTIVE, DILATED, BAKED
+ * (small windows are constants: WINDOW_, STRIDE_ and PAD_ with D, H, W), INDICES (written too); types
+ * value_t (of x and y), acc_t, index_t, int_t (holds every size and offset). */
 #pragma once
 #include "cuda/device/vector.cuh"
 #include "ops/pool/pool_args.h"
@@ -12,57 +13,77 @@ struct taps {
 
 __device__ __forceinline__ int_t ceil_div(int_t a, int_t b) { return (a + b - 1) / b; }
 
-__device__ __forceinline__ taps find_taps(const mica_pool_axis &a, int_t o)
+/* Axis 0, 1, 2 is D, H, W. */
+template <int AXIS> __device__ __forceinline__ int_t window_of(const mica_pool_args &a)
+{
+    if constexpr (BAKED) return AXIS == 0 ? WINDOW_D : AXIS == 1 ? WINDOW_H : WINDOW_W;
+    return (int_t)a.axes[AXIS].window;
+}
+template <int AXIS> __device__ __forceinline__ int_t stride_of(const mica_pool_args &a)
+{
+    if constexpr (BAKED) return AXIS == 0 ? STRIDE_D : AXIS == 1 ? STRIDE_H : STRIDE_W;
+    return (int_t)a.axes[AXIS].stride;
+}
+template <int AXIS> __device__ __forceinline__ int_t pad_of(const mica_pool_args &a)
+{
+    if constexpr (BAKED) return AXIS == 0 ? PAD_D : AXIS == 1 ? PAD_H : PAD_W;
+    return (int_t)a.axes[AXIS].pad;
+}
+
+template <int AXIS> __device__ __forceinline__ taps find_taps(const mica_pool_args &a, int_t o)
 {
     taps t = {0, 1, 0, 0};
-    int_t x = (int_t)a.x;
+    int_t x = (int_t)a.axes[AXIS].x, window = window_of<AXIS>(a);
     if constexpr (ADAPTIVE) {
-        int_t y = (int_t)a.y;
+        int_t y = (int_t)a.axes[AXIS].y;
         t.first = o * x / y;
         t.to = ceil_div((o + 1) * x, y) - t.first;
         return t;
     }
-    t.first = o * (int_t)a.stride - (int_t)a.pad;
+    t.first = o * stride_of<AXIS>(a) - pad_of<AXIS>(a);
     int_t inside = x - t.first;
     if constexpr (DILATED) {
-        t.step = (int_t)a.dilation;
+        t.step = (int_t)a.axes[AXIS].dilation;
         t.from = t.first < 0 ? ceil_div(-t.first, t.step) : 0;
         inside = inside > 0 ? ceil_div(inside, t.step) : 0;
     } else {
         t.from = t.first < 0 ? -t.first : 0;
     }
-    t.to = inside < (int_t)a.window ? inside : (int_t)a.window;
+    t.to = inside < window ? inside : window;
     if (t.to < t.from) t.to = t.from;
     return t;
 }
 
 /* This axis' factor of an average's divisor. */
-__device__ __forceinline__ double count_taps(const mica_pool_axis &a, const taps &t)
+template <int AXIS> __device__ __forceinline__ int_t count_taps(const mica_pool_args &a, const taps &t)
 {
-    if (ADAPTIVE || MODE == AVG_VALID) return (double)(t.to - t.from);
-    int_t left = (int_t)a.end - t.first;
-    return (double)(left < (int_t)a.window ? left : (int_t)a.window);
+    if (ADAPTIVE || MODE == AVG_VALID) return t.to - t.from;
+    int_t left = (int_t)a.axes[AXIS].end - t.first;
+    return left < window_of<AXIS>(a) ? left : window_of<AXIS>(a);
 }
+
+__device__ __forceinline__ acc_t average(acc_t sum, double n) { return n > 0 ? sum / (acc_t)n : (acc_t)0; }
 
 /* Windows [from, to) that reach over element i; with dilation not all of them have a tap there. */
-__device__ __forceinline__ void find_windows(const mica_pool_axis &a, int_t i, int_t &from, int_t &to)
+template <int AXIS> __device__ __forceinline__ void find_windows(const mica_pool_args &a, int_t i, int_t &from, int_t &to)
 {
+    const mica_pool_axis &axis = a.axes[AXIS];
     if constexpr (ADAPTIVE) {
-        from = i * (int_t)a.y / (int_t)a.x;
-        to = ceil_div((i + 1) * (int_t)a.y, (int_t)a.x);
+        from = i * (int_t)axis.y / (int_t)axis.x;
+        to = ceil_div((i + 1) * (int_t)axis.y, (int_t)axis.x);
         return;
     }
-    int_t stride = (int_t)a.stride, at = i + (int_t)a.pad;
-    int_t past = at - (int_t)(a.window - 1) * (int_t)a.dilation;
+    int_t stride = stride_of<AXIS>(a), at = i + pad_of<AXIS>(a);
+    int_t past = at - (window_of<AXIS>(a) - 1) * (DILATED ? (int_t)axis.dilation : 1);
     from = past > 0 ? ceil_div(past, stride) : 0;
     to = at / stride + 1;
-    if (to > (int_t)a.y) to = (int_t)a.y;
+    if (to > (int_t)axis.y) to = (int_t)axis.y;
 }
 
-__device__ __forceinline__ bool has_tap(const mica_pool_axis &a, int_t o, int_t i)
+template <int AXIS> __device__ __forceinline__ bool has_tap(const mica_pool_args &a, int_t o, int_t i)
 {
     if constexpr (!DILATED) return true;
-    return (i + (int_t)a.pad - o * (int_t)a.stride) % (int_t)a.dilation == 0;
+    return (i + pad_of<AXIS>(a) - o * stride_of<AXIS>(a)) % (int_t)a.axes[AXIS].dilation == 0;
 }
 
 /* Thread `i` of the work over a tensor with rows, d x h x w. */
@@ -98,15 +119,18 @@ __device__ __forceinline__ int_t offset_of(const long long *s, const place &p)
 
 __device__ __forceinline__ acc_t least() { return MODE == MAX ? (acc_t)-INFINITY_F : (acc_t)0; }
 
-/* In memory order: of equal values the first stays, the first NaN beats everything. */
+/* In memory order: of equal values the first stays, the first NaN beats everything. Without indices a
+ * first value of -inf need not win over least(). */
 __device__ __forceinline__ void take(acc_t v, int_t at, acc_t &best, int_t &winner)
 {
     if constexpr (MODE != MAX) {
         best += v;
         return;
     }
-    if (winner < 0 || (!(v <= best) && best == best)) {
+    if (!(v <= best) && best == best) {
         best = v;
+        winner = at;
+    } else if (INDICES && winner < 0) {
         winner = at;
     }
 }

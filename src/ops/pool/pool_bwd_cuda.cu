@@ -6,13 +6,25 @@
 
 static_assert(CHANNELS || VEC == 1, "vectors of channels");
 
-__device__ __forceinline__ void take_window(const mica_pool_args &a, const place &window, int_t element,
-                                            acc_t divisor, acc_t *sum)
+struct range {
+    int_t from, to;
+};
+
+template <int AXIS> __device__ __forceinline__ range windows_over(const mica_pool_args &a, int_t i)
+{
+    range r;
+    find_windows<AXIS>(a, i, r.from, r.to);
+    return r;
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void take_window(const mica_pool_args &a, const place &window, int_t element, acc_t divisor, acc_t *sum)
 {
     value_t g[VEC];
-    load_some<VEC>((const value_t *)a.in + offset_of(a.y, window), g, VEC, a.aligned);
+    load_some<VEC>((const value_t *)a.in + offset_of(a.y, window), g, VEC, WHOLE);
     if constexpr (MODE == MAX) {
-        const index_t *at = (const index_t *)a.indices + offset_of(a.i, window);
+        index_t at[VEC];
+        load_some<VEC>((const index_t *)a.indices + offset_of(a.i, window), at, VEC, WHOLE);
 #pragma unroll
         for (int i = 0; i < VEC; i++)
             if (at[i] == (index_t)element) sum[i] += widen<acc_t>(g[i]);
@@ -22,38 +34,40 @@ __device__ __forceinline__ void take_window(const mica_pool_args &a, const place
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) pool_bwd(const mica_pool_args a)
+template <bool WHOLE>
+__device__ __forceinline__ void gather(const mica_pool_args &a, const place &p, acc_t *sum)
+{
+    range rd = windows_over<0>(a, p.d), rh = windows_over<1>(a, p.h), rw = windows_over<2>(a, p.w);
+    int_t element = (p.d * (int_t)a.axes[1].x + p.h) * (int_t)a.axes[2].x + p.w;
+    for (int_t d = rd.from; d < rd.to; d++) {
+        if (!has_tap<0>(a, d, p.d)) continue;
+        for (int_t h = rh.from; h < rh.to; h++) {
+            if (!has_tap<1>(a, h, p.h)) continue;
+            double rows = 1;
+            if constexpr (MODE != MAX)
+                rows = (double)count_taps<0>(a, find_taps<0>(a, d)) * (double)count_taps<1>(a, find_taps<1>(a, h));
+#pragma unroll 2
+            for (int_t w = rw.from; w < rw.to; w++) {
+                if (!has_tap<2>(a, w, p.w)) continue;
+                acc_t n = 1;
+                if constexpr (MODE != MAX) n = (acc_t)(rows * (double)count_taps<2>(a, find_taps<2>(a, w)));
+                place window = {p.n, p.c, d, h, w};
+                take_window<WHOLE>(a, window, element, n, sum);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) pool_bwd(const mica_pool_args a)
 {
     long long item = (long long)blockIdx.x * BLOCK + threadIdx.x;
     if (item >= a.count) return;
     place p = find_place((int_t)item, (int_t)a.c, (int_t)a.axes[0].x, (int_t)a.axes[1].x, (int_t)a.axes[2].x);
-    int_t d0, d1, h0, h1, w0, w1;
-    find_windows(a.axes[0], p.d, d0, d1);
-    find_windows(a.axes[1], p.h, h0, h1);
-    find_windows(a.axes[2], p.w, w0, w1);
-    int_t element = (p.d * (int_t)a.axes[1].x + p.h) * (int_t)a.axes[2].x + p.w;
     acc_t sum[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; i++) sum[i] = 0;
-
-    for (int_t d = d0; d < d1; d++) {
-        if (!has_tap(a.axes[0], d, p.d)) continue;
-        for (int_t h = h0; h < h1; h++) {
-            if (!has_tap(a.axes[1], h, p.h)) continue;
-            double rows = 1;
-            if constexpr (MODE != MAX)
-                rows = count_taps(a.axes[0], find_taps(a.axes[0], d)) *
-                       count_taps(a.axes[1], find_taps(a.axes[1], h));
-            for (int_t w = w0; w < w1; w++) {
-                if (!has_tap(a.axes[2], w, p.w)) continue;
-                acc_t n = 1;
-                if constexpr (MODE != MAX)
-                    n = (acc_t)(rows * count_taps(a.axes[2], find_taps(a.axes[2], w)));
-                place window = {p.n, p.c, d, h, w};
-                take_window(a, window, element, n, sum);
-            }
-        }
-    }
+    if (a.aligned) gather<true>(a, p, sum);
+    else gather<false>(a, p, sum);
 
     value_t out[VEC];
     value_t *dx = (value_t *)a.out + offset_of(a.x, p);

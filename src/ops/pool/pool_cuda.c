@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "cuda": pooling on any GPU, any strides and types, no workspace. Three kernels:
+ * Engine "cuda": pooling on any GPU, any strides and types, no workspace. Kernels:
  *   forward   a thread per window, up to 16 bytes of channels each where those are adjacent
- *   reduce    large windows: a warp per window, or eight warps on the windows of 32 channels
  *   backward  a thread per element (or channels of it) gathers from the windows over it
- * Small windows are bound by memory; the cache answers the overlap. */
+ *   rows      the same two where columns are adjacent and windows small: a thread has a strip of
+ *             windows, or of elements, in one row
+ *   reduce    large windows: threads of a warp share a window, or warps the windows of some
+ * channels Bound by memory where the cache answers the overlap and the windows are constants. */
 #include "ops/pool/pool.h"
 
 #include <stdlib.h>
 
-enum { BLOCK = 256, WARPS = 8, WARP = 32, VECTOR_BYTES = 16 };
+enum { BLOCK = 256, WARP = 32, VECTOR_BYTES = 16 };
 enum { LARGE_WINDOW = 32, HUGE_WINDOW = 512, FEW_THREADS = 1 << 16 };
+enum { BAKED_SIDE = 8, BAKED_TAPS = 27, STRIP_COLUMNS = 40 };
+enum { FILLING_BLOCKS = 256, TAPS_PER_THREAD = 8 };
 
 typedef struct state {
     mica_kernel *kernel;
     mica_pool_args args;
     mica_grid grid;
-    bool backward, indices, reduce;
-    uintptr_t align; /* bytes less one that allow vectors */
+    bool backward, indices;
+    uintptr_t x_align, y_align, index_align; /* bytes less one that allow vectors */
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -61,33 +65,94 @@ static mica_dtype accumulator(const mica_pool_desc *d)
     return mica_dtype_is_integer(t) && d->mode != MICA_POOL_MAX ? MICA_F64 : MICA_F32;
 }
 
-static void add_constants(mica_text *p, const mica_pool_desc *d, bool channels, bool small)
+/* How the kernel walks. */
+typedef struct form {
+    bool channels; /* neighbouring threads are neighbours in C, else in W */
+    bool small;    /* 32 bits hold every size and offset */
+    bool baked;    /* windows are constants of the kernel */
+} form;
+
+static bool is_dilated(const mica_pool_desc *d)
 {
     bool dilated = false;
     for (int i = 0; i < 3; i++) dilated |= d->dilation[i] != 1;
+    return dilated;
+}
+
+static bool bakes(const mica_pool_desc *d, const mica_pool_axis axes[3])
+{
+    int64_t taps = 1;
+    for (int i = 0; i < 3; i++) {
+        const mica_pool_axis *a = &axes[i];
+        if (a->window > BAKED_SIDE || a->stride > BAKED_SIDE || a->pad > BAKED_SIDE) return false;
+        taps *= a->window;
+    }
+    return taps <= BAKED_TAPS && !d->adaptive && !is_dilated(d);
+}
+
+static void add_window(mica_text *p, const mica_pool_axis axes[3], bool baked)
+{
+    static const char *const names[3][3] = {{"WINDOW_D", "STRIDE_D", "PAD_D"},
+                                            {"WINDOW_H", "STRIDE_H", "PAD_H"},
+                                            {"WINDOW_W", "STRIDE_W", "PAD_W"}};
+    mica_prologue_int(p, "BAKED", baked);
+    for (int i = 0; i < 3; i++) {
+        mica_prologue_int(p, names[i][0], baked ? axes[i].window : 1);
+        mica_prologue_int(p, names[i][1], baked ? axes[i].stride : 1);
+        mica_prologue_int(p, names[i][2], baked ? axes[i].pad : 0);
+    }
+}
+
+static void add_constants(mica_text *p, const mica_pool_desc *d, const mica_pool_args *a,
+                          const form *f)
+{
     mica_prologue_int(p, "MAX", MICA_POOL_MAX);
     mica_prologue_int(p, "AVG", MICA_POOL_AVG);
     mica_prologue_int(p, "AVG_VALID", MICA_POOL_AVG_VALID);
     mica_prologue_int(p, "MODE", d->mode);
     mica_prologue_int(p, "ADAPTIVE", d->adaptive);
-    mica_prologue_int(p, "DILATED", dilated);
-    mica_prologue_int(p, "CHANNELS", channels);
+    mica_prologue_int(p, "DILATED", is_dilated(d));
+    mica_prologue_int(p, "CHANNELS", f->channels);
+    mica_prologue_int(p, "INDICES", mica_tensor_given(&d->indices));
+    add_window(p, a->axes, f->baked);
     mica_prologue_type(p, "value_t", d->x.dtype);
     mica_prologue_type(p, "acc_t", accumulator(d));
-    mica_prologue_type(p, "int_t", small ? MICA_S32 : MICA_S64);
+    mica_prologue_type(p, "int_t", f->small ? MICA_S32 : MICA_S64);
     mica_prologue_type(p, "index_t", d->indices.dtype ? d->indices.dtype : MICA_S64);
+}
+
+static int bytes_of(const mica_tensor *t)
+{
+    return mica_dtype_bits(t->dtype) / 8;
+}
+
+/* Bytes less one of the widest access to `vector` elements. */
+static uintptr_t alignment(int vector, int bytes)
+{
+    int all = vector * bytes;
+    return (uintptr_t)(all < VECTOR_BYTES ? all : VECTOR_BYTES) - 1;
 }
 
 /* Channels of one access: they are adjacent in x and y, and all other strides keep them aligned. */
 static int vector_length(const mica_pool_desc *d, const mica_pool_args *a)
 {
-    int n = VECTOR_BYTES / (mica_dtype_bits(d->x.dtype) / 8);
+    int n = VECTOR_BYTES / bytes_of(&d->x);
     bool indices = mica_tensor_given(&d->indices);
     if (a->x[1] != 1 || a->y[1] != 1 || (indices && a->i[1] != 1)) return 1;
     for (int i = 0; i < 5; i++)
-        while (i != 1 && (a->x[i] % n || a->y[i] % n)) n /= 2;
+        while (i != 1 && (a->x[i] % n || a->y[i] % n || a->i[i] % n)) n /= 2;
     while (a->c % n) n /= 2;
     return n;
+}
+
+/* From now on channels are counted in vectors. */
+static void take_vectors(const mica_pool_desc *d, state *s, int vec)
+{
+    mica_pool_args *a = &s->args;
+    a->c /= vec;
+    a->x[1] *= vec, a->y[1] *= vec, a->i[1] *= vec;
+    s->x_align = s->y_align = alignment(vec, bytes_of(&d->x));
+    if (s->indices) s->index_align = alignment(vec, bytes_of(&d->indices));
 }
 
 /* ---- launches ---- */
@@ -104,11 +169,8 @@ static mica_status build_plain(mica_plan *plan, const mica_pool_desc *d, state *
 {
     mica_pool_args *a = &s->args;
     int vec = channels ? vector_length(d, a) : 1;
-    const mica_tensor *out = s->backward ? &d->x : &d->y;
-    a->c = d->x.dims[1] / vec;
-    a->count = mica_tensor_count(out) / vec;
-    a->x[1] *= vec, a->y[1] *= vec, a->i[1] *= vec;
-    s->align = (uintptr_t)(vec * mica_dtype_bits(d->x.dtype) / 8 - 1);
+    a->count = mica_tensor_count(s->backward ? &d->x : &d->y) / vec;
+    take_vectors(d, s, vec);
     mica_prologue_int(p, "VEC", vec);
     mica_prologue_int(p, "BLOCK", BLOCK);
     mica_kernel_spec spec = {"ops/pool/pool_cuda.cu", "pool", p->data, 0};
@@ -117,17 +179,136 @@ static mica_status build_plain(mica_plan *plan, const mica_pool_desc *d, state *
     return add_kernel(plan, &spec, s, grid);
 }
 
+/* ---- rows ---- */
+
+/* Columns that a thread has: those of one access of the result. */
+static int strip_length(const mica_pool_desc *d, const mica_pool_axis *w)
+{
+    int n = VECTOR_BYTES / bytes_of(&d->x);
+    if (n > 8) n = 8;
+    if (d->pass == MICA_POOL_BWD) return n > w->stride ? n : (int)w->stride;
+    while (n > 1 && (n - 1) * w->stride + w->window > STRIP_COLUMNS) n /= 2;
+    return n;
+}
+
+/* Columns of one access to a tensor whose rows are read in pieces of `own`. */
+static int row_vector(const mica_tensor *t, const long long strides[5], int64_t columns,
+                      int64_t own)
+{
+    int n = VECTOR_BYTES / bytes_of(t);
+    while (columns % n || own % n) n /= 2;
+    for (int i = 0; i < 4; i++)
+        while (strides[i] % n) n /= 2;
+    return n;
+}
+
+/* Small windows along rows of neighbouring columns. */
+static bool wants_rows(const mica_pool_desc *d, const mica_pool_args *a, const form *f)
+{
+    const mica_pool_axis *w = &a->axes[2];
+    bool backward = d->pass == MICA_POOL_BWD, beside = true;
+    const struct {
+        const mica_tensor *tensor;
+        long long stride;
+    } columns[] = {{&d->x, a->x[4]}, {&d->y, a->y[4]}, {&d->indices, a->i[4]}};
+    for (int i = 0; i < 3; i++) {
+        const mica_tensor *t = columns[i].tensor;
+        if (!mica_tensor_given(t)) continue;
+        beside = beside && (columns[i].stride == 1 || t->dims[t->rank - 1] == 1);
+    }
+    bool whole = !backward || strip_length(d, w) % w->stride == 0;
+    return f->baked && !f->channels && beside && whole && mica_tensor_count(&d->x) > 0 &&
+           mica_tensor_count(&d->y) > 0 && mica_pool_plane(a->axes) < INT32_MAX / 4;
+}
+
+static mica_status build_rows(mica_plan *plan, const mica_pool_desc *d, state *s, mica_text *p)
+{
+    mica_pool_args *a = &s->args;
+    const mica_pool_axis *w = &a->axes[2];
+    int outs = strip_length(d, w);
+    int64_t x_own = s->backward ? outs : outs * w->stride,
+            y_own = s->backward ? outs / w->stride : outs;
+    int x = row_vector(&d->x, a->x, w->x, x_own), y = row_vector(&d->y, a->y, w->y, y_own);
+    int i = s->indices ? row_vector(&d->indices, a->i, w->y, y_own) : 1;
+    const mica_tensor *out = s->backward ? &d->x : &d->y;
+    int64_t columns = s->backward ? w->x : w->y;
+    a->count = mica_tensor_count(out) / columns * ceil_div(columns, outs);
+    s->x_align = alignment(x, bytes_of(&d->x)), s->y_align = alignment(y, bytes_of(&d->y));
+    if (s->indices) s->index_align = alignment(i, bytes_of(&d->indices));
+    mica_prologue_int(p, "OUTS", outs);
+    mica_prologue_int(p, "X_VECTOR", x);
+    mica_prologue_int(p, "Y_VECTOR", y);
+    mica_prologue_int(p, "INDEX_VECTOR", i);
+    mica_prologue_int(p, "BLOCK", BLOCK);
+    mica_kernel_spec spec = {"ops/pool/pool_rows_cuda.cu", "pool_rows", p->data, 0};
+    if (s->backward) spec.file = "ops/pool/pool_rows_bwd_cuda.cu", spec.entry = "pool_rows_bwd";
+    mica_grid grid = {.grid = {(unsigned)ceil_div(a->count, BLOCK)}, .block = {BLOCK}};
+    return add_kernel(plan, &spec, s, grid);
+}
+
+/* ---- large windows ---- */
+
+/* The stride between the plane's elements if they are evenly spaced and every window has them all;
+ * else 0. */
+static int64_t flat_step(const mica_pool_args *a)
+{
+    int64_t step = 0, inside = 1;
+    for (int i = 2; i >= 0; i--) {
+        const mica_pool_axis *x = &a->axes[i];
+        bool all =
+            x->y == 1 && (x->adaptive || (x->pad == 0 && x->window >= x->x && x->dilation == 1));
+        if (!all) return 0;
+        if (x->x == 1) continue;
+        if (step == 0) step = a->x[2 + i];
+        if (a->x[2 + i] != step * inside) return 0;
+        inside *= x->x;
+    }
+    return step;
+}
+
+/* Taps of one access. */
+static int tap_vector(const mica_pool_desc *d, const mica_pool_args *a, int64_t plane)
+{
+    int n = VECTOR_BYTES / bytes_of(&d->x);
+    while (plane % n || a->x[0] % n || a->x[1] % n) n /= 2;
+    return n;
+}
+
+static int group_of(int64_t taps)
+{
+    int n = 4;
+    while (n < WARP && n * TAPS_PER_THREAD < taps) n *= 2;
+    return n;
+}
+
 static mica_status build_reduce(mica_plan *plan, const mica_pool_desc *d, state *s, mica_text *p,
                                 bool channels)
 {
     mica_pool_args *a = &s->args;
-    a->c = d->x.dims[1];
-    int64_t windows = mica_tensor_count(&d->y);
-    a->count = channels ? windows / a->c * ceil_div(a->c, WARP) : windows;
-    mica_prologue_int(p, "WARPS", WARPS);
+    int64_t windows = mica_tensor_count(&d->y), step = flat_step(a),
+            plane = mica_pool_plane(a->axes);
+    int vec = channels ? vector_length(d, a) : step == 1 ? tap_vector(d, a, plane) : 1;
+    int group = WARP, warps = channels && plane >= HUGE_WINDOW ? 16 : 8;
+    if (vec > 8) vec = 8;
+    if (step != 0) a->x[4] = step;
+    if (channels) {
+        int64_t images = windows / a->c, bytes = bytes_of(&d->x);
+        while (vec > 1 && images * ceil_div(a->c, WARP * vec) < FILLING_BLOCKS && vec * bytes > 4)
+            vec /= 2;
+        take_vectors(d, s, vec);
+        a->count = images * ceil_div(a->c, WARP);
+    } else {
+        if (step != 0 && windows >= FEW_THREADS) group = group_of(plane / vec);
+        s->x_align = alignment(vec, bytes_of(&d->x));
+        a->count = windows;
+    }
+    mica_prologue_int(p, "WARPS", warps);
+    mica_prologue_int(p, "GROUP", group);
+    mica_prologue_int(p, "FLAT", step != 0);
+    mica_prologue_int(p, "VEC", vec);
     mica_kernel_spec spec = {"ops/pool/pool_reduce_cuda.cu", "pool_reduce", p->data, 0};
-    int64_t blocks = channels ? a->count : ceil_div(a->count, WARPS);
-    mica_grid grid = {.grid = {(unsigned)blocks}, .block = {WARP, WARPS}};
+    int64_t blocks = channels ? a->count : ceil_div(a->count, WARP * warps / group);
+    mica_grid grid = {.grid = {(unsigned)blocks}, .block = {WARP, (unsigned)warps}};
     return add_kernel(plan, &spec, s, grid);
 }
 
@@ -161,14 +342,17 @@ static mica_status build(mica_plan *plan)
     mica_pool_strides(&d->x, a->x);
     mica_pool_strides(&d->y, a->y);
     mica_pool_strides(&d->indices, a->i);
-    a->n = d->x.dims[0];
-    bool channels =
+    a->n = d->x.dims[0], a->c = d->x.dims[1];
+    form f = {.small = fits_int(d, a->axes)};
+    f.channels =
         d->x.dims[1] > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(a->x[1]) < llabs(a->x[4]));
-    add_constants(&p, d, channels, fits_int(d, a->axes));
-    mica_prologue_int(&p, "INDICES", s->indices);
-    if (!s->backward && wants_reduce(d, a->axes, channels))
-        return build_reduce(plan, d, s, &p, channels);
-    return build_plain(plan, d, s, &p, channels);
+    bool reduce = !s->backward && wants_reduce(d, a->axes, f.channels);
+    f.baked = !reduce && bakes(d, a->axes);
+    bool rows = !reduce && wants_rows(d, a, &f);
+    f.small |= rows; /* offsets of rows have 64 bits anyway */
+    add_constants(&p, d, a, &f);
+    if (reduce) return build_reduce(plan, d, s, &p, f.channels);
+    return rows ? build_rows(plan, d, s, &p) : build_plain(plan, d, s, &p, f.channels);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
@@ -182,7 +366,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.alpha = mica_run_scalar(plan, r, MICA_POOL_ALPHA);
     a.beta = mica_run_scalar(plan, r, MICA_POOL_BETA);
     a.scaled = a.alpha != 1 || a.beta != 0;
-    a.aligned = (((uintptr_t)a.in | (uintptr_t)a.out) & s->align) == 0;
+    uintptr_t x = (uintptr_t)r->args[MICA_POOL_X], y = (uintptr_t)r->args[MICA_POOL_Y];
+    a.aligned =
+        ((x & s->x_align) | (y & s->y_align) | ((uintptr_t)a.indices & s->index_align)) == 0;
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
 }
 

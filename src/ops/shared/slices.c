@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 enum { BLOCK = 128, MOST_THREADS = 512, MOST_STRIDED_THREADS = 16, VECTOR_BYTES = 16 };
+enum { SECTOR = 32, LONE_BYTES = 64, RAGGED_VECTORS = 32 };
 
 static int power_of_two_from(int64_t least, int most)
 {
@@ -29,6 +30,21 @@ static int choose_vector(const mica_layout *outer, int64_t n, const int64_t *alo
     return vector;
 }
 
+/* Slices of an odd length: whole vectors inside of them, single elements at their ends. All
+ * tensors' slices must start at the same place of a vector. */
+static int choose_ragged(const mica_layout *outer, int64_t n, const int64_t *along,
+                         const int *bytes, int count)
+{
+    int vector = VECTOR_BYTES / bytes[0];
+    if (n < (int64_t)RAGGED_VECTORS * vector) return 1;
+    for (int t = 0; t < count; t++) {
+        if (along[t] != 1 || bytes[t] != bytes[0]) return 1;
+        for (int d = 0; d < outer->rank; d++)
+            if ((outer->strides[t][d] - outer->strides[0][d]) % vector) return 1;
+    }
+    return vector;
+}
+
 /* Whether the axis lies closer in memory than the neighbouring slice, for most tensors. */
 static bool axis_is_closer(const mica_layout *outer, const int64_t *along, int count)
 {
@@ -45,20 +61,39 @@ void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, con
 {
     s->along = axis_is_closer(outer, along, count);
     s->vector = s->along ? choose_vector(outer, n, along, bytes, count) : 1;
-    int64_t vectors = (n + s->vector - 1) / s->vector;
+    int ragged = s->along ? choose_ragged(outer, n, along, bytes, count) : 1;
+    s->ragged = ragged > s->vector;
+    if (s->ragged) s->vector = ragged;
+    int64_t vectors = (n + s->vector - 1) / s->vector + s->ragged;
     int64_t most_items = (s->along ? keep : keep / 2) / s->vector;
     /* Along the axis whole warps read together and four vectors each keep them busy; else a thread
      * alone with its slice already reads beside its neighbours. */
-    int64_t few = s->along ? 4 : most_items;
+    bool lone = s->along && n * bytes[0] <= LONE_BYTES;
+    int64_t few = s->along && !lone ? 4 : most_items;
     if (few > most_items) few = most_items;
     s->threads = power_of_two_from((vectors + few - 1) / few,
                                    s->along ? MOST_THREADS : MOST_STRIDED_THREADS);
-    if (s->along && s->threads < 32) s->threads = power_of_two_from(vectors, 32);
+    /* Neighbours read a sector together. */
+    int beside = SECTOR / (s->vector * bytes[0]);
+    if (s->along && !lone && s->threads < beside) s->threads = power_of_two_from(vectors, beside);
     s->slices = s->threads < BLOCK ? BLOCK / s->threads : 1;
     if (!s->along && s->slices < 32) s->slices = 32;
     int64_t items = (vectors + s->threads - 1) / s->threads;
     /* Rounded up to a power of two, so that shapes share kernels. */
     s->items = items <= most_items ? power_of_two_from(items, (int)most_items) : 0;
+}
+
+bool mica_slices_whole(const mica_slices *s, const void *const *pointers, const int *bytes,
+                       int count)
+{
+    uintptr_t phase = (uintptr_t)pointers[0] % VECTOR_BYTES;
+    for (int t = 0; t < count; t++) {
+        uintptr_t at = (uintptr_t)pointers[t];
+        if (s->ragged ? at % VECTOR_BYTES != phase || at % (uintptr_t)bytes[t] != 0
+                      : at % (uintptr_t)(s->vector * bytes[t]) != 0)
+            return false;
+    }
+    return true;
 }
 
 void mica_slices_prologue(mica_text *prologue, const mica_slices *s)
@@ -67,6 +102,7 @@ void mica_slices_prologue(mica_text *prologue, const mica_slices *s)
     mica_prologue_int(prologue, "SLICES", s->slices);
     mica_prologue_int(prologue, "ALONG", s->along);
     mica_prologue_int(prologue, "VECTOR", s->vector);
+    mica_prologue_int(prologue, "RAGGED", s->ragged);
     mica_prologue_int(prologue, "ITEMS", s->items);
 }
 

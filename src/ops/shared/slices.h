@@ -11,6 +11,7 @@ typedef struct mica_slices {
     int slices;  /* per block */
     bool along;  /* neighbouring threads are neighbours on the axis */
     int vector;  /* neighbouring elements a thread loads at once */
+    bool ragged; /* slices start anywhere in a vector, alike in all tensors */
     int items;   /* vectors of a slice that a thread keeps; 0: slices are too long for that */
 } mica_slices;
 
@@ -19,7 +20,10 @@ typedef struct mica_slices {
  * (64 registers a thread) at most keep_full. */
 void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, const int64_t *along,
                         const int *bytes, int count, int keep);
-/* THREADS, SLICES, ALONG, VECTOR, ITEMS. */
+/* Whether vectors can be used at these addresses; bytes: of an element, alike in all if ragged. */
+bool mica_slices_whole(const mica_slices *s, const void *const *pointers, const int *bytes,
+                       int count);
+/* THREADS, SLICES, ALONG, VECTOR, RAGGED, ITEMS. */
 void mica_slices_prologue(mica_text *prologue, const mica_slices *s);
 /* One block per s->slices slices, as many as a grid may have. */
 mica_grid mica_slices_grid(const mica_slices *s, int64_t slices);

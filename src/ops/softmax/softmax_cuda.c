@@ -13,7 +13,8 @@ typedef struct state {
     mica_kernel *kernel;
     mica_softmax_args args;
     int arg[3], count; /* run arguments in the order of the kernel */
-    int vector_bytes[3];
+    mica_slices slices;
+    int bytes[3]; /* of an element */
     mica_grid grid;
 } state;
 
@@ -54,22 +55,20 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     mica_softmax_shape_make(&shape, d);
-    int bytes[3];
-    for (int t = 0; t < o.count; t++) bytes[t] = mica_dtype_bits(o.tensor[t]->dtype) / 8;
+    for (int t = 0; t < o.count; t++) s->bytes[t] = mica_dtype_bits(o.tensor[t]->dtype) / 8;
     int keep = d->pass == MICA_SOFTMAX_FWD ? KEEP_FORWARD : KEEP_BACKWARD;
     if (mica_softmax_is_wide(&o)) keep /= 2; /* an f64 takes two registers */
-    mica_slices slices;
-    mica_slices_choose(&slices, &shape.outer, shape.n, shape.axis_stride, bytes, o.count, keep);
+    mica_slices *slices = &s->slices;
+    mica_slices_choose(slices, &shape.outer, shape.n, shape.axis_stride, s->bytes, o.count, keep);
     s->args.outer = shape.outer;
     s->args.n = shape.n;
     s->count = o.count;
     for (int t = 0; t < o.count; t++) {
         s->arg[t] = o.arg[t];
         s->args.along[t] = shape.axis_stride[t];
-        s->vector_bytes[t] = slices.vector * bytes[t];
     }
-    s->grid = mica_slices_grid(&slices, shape.outer.count);
-    return add_kernel(plan, d, &slices, &s->kernel);
+    s->grid = mica_slices_grid(slices, shape.outer.count);
+    return add_kernel(plan, d, slices, &s->kernel);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
@@ -79,9 +78,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     args.a = r->args[s->arg[0]];
     args.b = r->args[s->arg[s->count - 2]];
     args.out = r->args[s->arg[s->count - 1]];
-    args.whole = 1;
-    for (int t = 0; t < s->count; t++)
-        args.whole &= (uintptr_t)r->args[s->arg[t]] % (uintptr_t)s->vector_bytes[t] == 0;
+    const void *pointers[3];
+    for (int t = 0; t < s->count; t++) pointers[t] = r->args[s->arg[t]];
+    args.whole = mica_slices_whole(&s->slices, pointers, s->bytes, s->count);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

@@ -11,12 +11,15 @@ static_assert(VECTOR == 1 || ALONG, "vectors lie along the axis");
 
 constexpr int TENSORS = BACKWARD ? 3 : 2, OUT = TENSORS - 1;
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
+/* Vectors of a long slice in flight. */
+constexpr int VALUES = sizeof(acc_t) == 8 ? 4 : 16, BATCH = VECTOR >= VALUES ? 1 : VALUES / VECTOR < 8 ? VALUES / VECTOR : 8;
 
 struct slice {
     const a_t *a;
     const b_t *b;
     out_t *out;
-    long long n, along[3]; /* n is 0 past the last slice */
+    extent e; /* empty past the last slice */
+    long long along[3];
     bool whole;
 };
 
@@ -26,57 +29,55 @@ __device__ __forceinline__ slice find_slice(const mica_softmax_args &args, long 
     if (index >= args.outer.count) return s;
     long long at[TENSORS];
     layout_offsets<TENSORS>(args.outer, index, at);
-    s.a = (const a_t *)args.a + at[0];
-    s.b = (const b_t *)args.b + at[OUT - 1];
-    s.out = (out_t *)args.out + at[OUT];
-    s.n = args.n;
-    for (int t = 0; t < TENSORS; t++) s.along[t] = args.along[t];
     s.whole = args.whole;
+    s.e = find_extent((const a_t *)args.a + at[0], args.n, s.whole);
+    s.a = (const a_t *)args.a + at[0] - s.e.lo;
+    s.b = (const b_t *)args.b + at[OUT - 1] - s.e.lo;
+    s.out = (out_t *)args.out + at[OUT] - s.e.lo;
+    for (int t = 0; t < TENSORS; t++) s.along[t] = args.along[t];
     return s;
 }
 
-__device__ __forceinline__ void read_a(const slice &s, long long i, acc_t *v)
+template <int BATCH> __device__ __forceinline__ void read_a(const slice &s, const long long *i, acc_t fill, acc_t (*v)[VECTOR])
 {
-    load_elements<a_t, VECTOR>(s.a + i * s.along[0], s.whole, v);
+    read_batch<BATCH>(s.a, s.e, i, s.along[0], s.whole, fill, v);
 }
-__device__ __forceinline__ void read_b(const slice &s, long long i, acc_t *v)
+template <int BATCH> __device__ __forceinline__ void read_b(const slice &s, const long long *i, acc_t (*v)[VECTOR])
 {
-    load_elements<b_t, VECTOR>(s.b + i * s.along[OUT - 1], s.whole, v);
+    read_batch<BATCH>(s.b, s.e, i, s.along[OUT - 1], s.whole, (acc_t)0, v);
 }
 __device__ __forceinline__ void write(const slice &s, long long i, const acc_t *v)
 {
-    store_elements<out_t, VECTOR>(s.out + i * s.along[OUT], s.whole, v);
+    write_vector(s.out, s.e, i, s.along[OUT], s.whole, v);
+}
+
+/* Positions of the thread's vectors from `item` on. */
+template <int BATCH> __device__ __forceinline__ void find_positions(long long item, long long *i)
+{
+#pragma unroll
+    for (int j = 0; j < BATCH; j++) i[j] = position(item + j);
 }
 
 /* ---- forward ---- */
 
-/* by: log(sum), or 1 / sum. */
-__device__ __forceinline__ void finish_forward(const slice &s, long long i, acc_t *v, acc_t max, acc_t by)
-{
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) v[k] = LOG ? (v[k] - max) - by : exp_of(v[k] - max) * by;
-    write(s, i, v);
-}
-
 __device__ __forceinline__ void forward_kept(const slice &s, acc_t *scratch)
 {
     acc_t v[KEPT][VECTOR], max = negative_infinity<acc_t>(), sum = 0;
+    long long i[KEPT];
+    find_positions<KEPT>(0, i);
+    read_a<KEPT>(s, i, negative_infinity<acc_t>(), v);
 #pragma unroll
-    for (int j = 0; j < KEPT; j++) {
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) v[j][k] = negative_infinity<acc_t>();
-        if (position(j) < s.n) read_a(s, position(j), v[j]);
+    for (int j = 0; j < KEPT; j++)
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) max = max_of(max, v[j][k]);
-    }
     max = slice_reduce(max, scratch, max_op());
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
-            acc_t e = exp_of(v[j][k] - max);
+            acc_t d = v[j][k] - max, e = exp_for<out_t>(d);
             sum += e;
-            v[j][k] = LOG ? v[j][k] - max : e;
+            v[j][k] = LOG ? d : e;
         }
     sum = slice_reduce(sum, scratch, add_op());
     acc_t by = LOG ? log_of(sum) : (acc_t)1 / sum;
@@ -84,71 +85,84 @@ __device__ __forceinline__ void forward_kept(const slice &s, acc_t *scratch)
     for (int j = 0; j < KEPT; j++) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) v[j][k] = LOG ? v[j][k] - by : v[j][k] * by;
-        if (position(j) < s.n) write(s, position(j), v[j]);
+        write(s, i[j], v[j]);
     }
 }
 
 __device__ __forceinline__ void forward_long(const slice &s, acc_t *scratch)
 {
-    running<acc_t> r = running_read<a_t, acc_t>(s.a, s.n, s.along[0], s.whole, nullptr);
+    running<acc_t> r = running_read<a_t, acc_t>(s.a, s.e, s.along[0], s.whole, nullptr);
     r = running_reduce(r, scratch);
     acc_t by = LOG ? log_of(r.sum) : (acc_t)1 / r.sum;
-    for (long long j = 0; position(j) < s.n; j++) {
-        acc_t v[VECTOR];
-        read_a(s, position(j), v);
-        finish_forward(s, position(j), v, r.max, by);
+    for (long long first = 0; position(first) < s.e.hi; first += BATCH) {
+        acc_t v[BATCH][VECTOR];
+        long long i[BATCH];
+        find_positions<BATCH>(first, i);
+        read_a<BATCH>(s, i, (acc_t)0, v);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++)
+                v[j][k] = LOG ? (v[j][k] - r.max) - by : exp_for<out_t>(v[j][k] - r.max) * by;
+            write(s, i[j], v[j]);
+        }
     }
 }
 
 /* ---- backward ---- */
 
-__device__ __forceinline__ acc_t term(acc_t y, acc_t dy) { return LOG ? dy : y * dy; }
+template <int COUNT> __device__ __forceinline__ acc_t add_terms(const acc_t (*y)[VECTOR], const acc_t (*dy)[VECTOR])
+{
+    acc_t sum = 0;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) sum += LOG ? dy[j][k] : y[j][k] * dy[j][k];
+    return sum;
+}
 
-__device__ __forceinline__ void finish_backward(const slice &s, long long i, const acc_t *y, acc_t *dy, acc_t sum)
+template <int COUNT> __device__ __forceinline__ void finish_backward(const slice &s, const long long *i, const acc_t (*y)[VECTOR], acc_t (*dy)[VECTOR], acc_t sum)
 {
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) dy[k] = LOG ? dy[k] - exp_of(y[k]) * sum : y[k] * (dy[k] - sum);
-    write(s, i, dy);
+    for (int j = 0; j < COUNT; j++) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+            dy[j][k] = LOG ? dy[j][k] - exp_for<out_t>(y[j][k]) * sum : y[j][k] * (dy[j][k] - sum);
+        write(s, i[j], dy[j]);
+    }
 }
 
 __device__ __forceinline__ void backward_kept(const slice &s, acc_t *scratch)
 {
-    acc_t y[KEPT][VECTOR], dy[KEPT][VECTOR], sum = 0;
-#pragma unroll
-    for (int j = 0; j < KEPT; j++) {
-        if (position(j) < s.n) {
-            read_a(s, position(j), y[j]);
-            read_b(s, position(j), dy[j]);
-#pragma unroll
-            for (int k = 0; k < VECTOR; k++) sum += term(y[j][k], dy[j][k]);
-        }
-    }
-    sum = slice_reduce(sum, scratch, add_op());
-#pragma unroll
-    for (int j = 0; j < KEPT; j++)
-        if (position(j) < s.n) finish_backward(s, position(j), y[j], dy[j], sum);
+    acc_t y[KEPT][VECTOR], dy[KEPT][VECTOR];
+    long long i[KEPT];
+    find_positions<KEPT>(0, i);
+    read_a<KEPT>(s, i, (acc_t)0, y);
+    read_b<KEPT>(s, i, dy);
+    acc_t sum = slice_reduce(add_terms<KEPT>(y, dy), scratch, add_op());
+    finish_backward<KEPT>(s, i, y, dy, sum);
 }
 
 __device__ __forceinline__ void backward_long(const slice &s, acc_t *scratch)
 {
-    acc_t sum = 0;
-    for (long long j = 0; position(j) < s.n; j++) {
-        acc_t y[VECTOR] = {}, dy[VECTOR];
-        if constexpr (!LOG) read_a(s, position(j), y);
-        read_b(s, position(j), dy);
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) sum += term(y[k], dy[k]);
+    acc_t sum = 0, y[BATCH][VECTOR], dy[BATCH][VECTOR];
+    long long i[BATCH];
+    for (long long first = 0; position(first) < s.e.hi; first += BATCH) {
+        find_positions<BATCH>(first, i);
+        if constexpr (!LOG) read_a<BATCH>(s, i, (acc_t)0, y);
+        read_b<BATCH>(s, i, dy);
+        sum += add_terms<BATCH>(y, dy);
     }
     sum = slice_reduce(sum, scratch, add_op());
-    for (long long j = 0; position(j) < s.n; j++) {
-        acc_t y[VECTOR], dy[VECTOR];
-        read_a(s, position(j), y);
-        read_b(s, position(j), dy);
-        finish_backward(s, position(j), y, dy, sum);
+    for (long long first = 0; position(first) < s.e.hi; first += BATCH) {
+        find_positions<BATCH>(first, i);
+        read_a<BATCH>(s, i, (acc_t)0, y);
+        read_b<BATCH>(s, i, dy);
+        finish_backward<BATCH>(s, i, y, dy, sum);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES) softmax(const mica_softmax_args args)
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) softmax(const mica_softmax_args args)
 {
     __shared__ acc_t scratch[SLICE_SCRATCH];
     for (long long first = (long long)blockIdx.x * SLICES; first < args.outer.count;

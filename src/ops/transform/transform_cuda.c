@@ -2,15 +2,16 @@
  * Engine "cuda": transforms on any GPU, bound by memory. Two kernels:
  *   strided  up to 16 bytes per thread along y's fastest dimension, where x is contiguous too; one
  *            element per thread where it is not
- *   tile     x and y run along different dimensions: tiles of 4096 elements through shared memory,
- *            narrow ones where one of the dimensions is short (images of three channels) */
+ *   tile     x and y run along different dimensions: tiles through shared memory, narrow ones where
+ *            one of the dimensions is short (images of three channels, which are then one run) */
 #include "ops/transform/transform.h"
 #include "ops/transform/transform_args.h"
 #include "ops/shared/layout.h"
 
 #include <stdlib.h>
 
-enum { BLOCK = 256, VECTOR_BYTES = 16, TILE = 64, TILE_ELEMENTS = TILE * TILE };
+enum { BLOCK = 256, VECTOR_BYTES = 16, TILE_ELEMENTS = 4096 };
+enum { SHORT = 64 }; /* dimensions that a tile takes whole */
 
 typedef struct state {
     mica_kernel *kernel;
@@ -18,10 +19,6 @@ typedef struct state {
     mica_grid grid;
     uintptr_t x_align, y_align; /* bytes less one that allow vectors */
 } state;
-
-typedef struct tile_shape {
-    int rows, cols;
-} tile_shape;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
@@ -97,6 +94,20 @@ static mica_status build_strided(mica_plan *plan, const mica_transform_desc *d, 
 
 /* ---- tiles ---- */
 
+/* Rows run along y, columns along x. */
+typedef struct tile_shape {
+    int rows, cols;
+    bool x_run, y_run; /* all of the tile lies together in x, in y */
+    int x_vector, y_vector;
+} tile_shape;
+
+static int power_of_two_to(int64_t n, int most)
+{
+    int p = 1;
+    while (2 * p <= n && p < most) p *= 2;
+    return p;
+}
+
 static int power_of_two_over(int64_t n, int most)
 {
     int p = 1;
@@ -104,18 +115,52 @@ static int power_of_two_over(int64_t n, int most)
     return p;
 }
 
-static tile_shape choose_tile(int64_t rows, int64_t cols)
+/* Elements along a run: 128 bytes or more. */
+static int tile_side(int bytes)
 {
-    tile_shape t = {TILE, TILE};
-    if (rows <= TILE / 2) {
-        t.rows = power_of_two_over(rows, TILE);
-        t.cols = power_of_two_over(cols, TILE_ELEMENTS / 4 / t.rows);
-    } else if (cols <= TILE / 2) {
-        t.cols = power_of_two_over(cols, TILE);
-        t.rows = power_of_two_over(rows, TILE_ELEMENTS / 4 / t.cols);
-    }
-    while (t.rows * t.cols < BLOCK) t.cols *= 2;
+    return bytes == 1 ? 128 : bytes == 8 ? 32 : 64;
+}
+
+/* A short dimension whose neighbours follow each other: tiles take all of it as one run. */
+static bool is_run(int64_t n, int64_t inner, int64_t outer)
+{
+    return n <= SHORT && (n & (n - 1)) != 0 && inner == 1 && outer == n;
+}
+
+static tile_shape choose_tile(const mica_transform_args *a, int x_bytes, int y_bytes)
+{
+    tile_shape t = {.x_run = is_run(a->cols, a->x_col, a->x_row),
+                    .y_run = is_run(a->rows, a->y_row, a->y_col)};
+    int most = x_bytes == 8 ? TILE_ELEMENTS / 2 : TILE_ELEMENTS;
+    t.cols = t.x_run ? (int)a->cols : power_of_two_over(a->cols, tile_side(x_bytes));
+    t.rows = t.y_run ? (int)a->rows : power_of_two_over(a->rows, tile_side(y_bytes));
+    if (!t.y_run && t.cols < SHORT)
+        t.rows = power_of_two_over(a->rows, power_of_two_to(most / t.cols, most));
+    else if (!t.x_run && t.rows < SHORT)
+        t.cols = power_of_two_over(a->cols, power_of_two_to(most / t.rows, most));
     return t;
+}
+
+/* Widest access that starts at a multiple of itself everywhere in the tensor: in a run at steps of
+ * the tile, else at steps of rows. */
+static int tile_vector(const mica_layout *outer, int tensor, int bytes, int64_t inner, int64_t step,
+                       int side)
+{
+    int n = VECTOR_BYTES / bytes;
+    if (inner != 1) return 1;
+    while (step % n || side % n) n /= 2;
+    for (int d = 0; d < outer->rank; d++)
+        while (outer->strides[tensor][d] % n) n /= 2;
+    return n;
+}
+
+static void choose_vectors(tile_shape *t, const mica_transform_args *a, int x_bytes, int y_bytes)
+{
+    int all = t->rows * t->cols;
+    t->x_vector = tile_vector(&a->layout, 1, x_bytes, a->x_col, t->x_run ? all : a->x_row,
+                              t->x_run ? all : t->cols);
+    t->y_vector = tile_vector(&a->layout, 0, y_bytes, a->y_row, t->y_run ? all : a->y_col,
+                              t->y_run ? all : t->rows);
 }
 
 /* Takes dimension d out of the layout. */
@@ -142,13 +187,21 @@ static mica_status build_tile(mica_plan *plan, const mica_transform_desc *d, sta
     a->y_col = l->strides[0][x_fast], a->x_col = l->strides[1][x_fast];
     remove_dim(l, y_fast);
     remove_dim(l, x_fast);
-    tile_shape t = choose_tile(a->rows, a->cols);
+    int x_bytes = mica_dtype_bits(d->x.dtype) / 8, y_bytes = mica_dtype_bits(d->y.dtype) / 8;
+    tile_shape t = choose_tile(a, x_bytes, y_bytes);
+    choose_vectors(&t, a, x_bytes, y_bytes);
+    s->x_align = (uintptr_t)(t.x_vector * x_bytes - 1);
+    s->y_align = (uintptr_t)(t.y_vector * y_bytes - 1);
     a->row_tiles = ceil_div(a->rows, t.rows), a->col_tiles = ceil_div(a->cols, t.cols);
     int64_t blocks = a->row_tiles * a->col_tiles * l->count;
     s->grid = (mica_grid){.grid = {(unsigned)blocks}, .block = {BLOCK}};
     add_types(&p, d);
     mica_prologue_int(&p, "TILE_ROWS", t.rows);
     mica_prologue_int(&p, "TILE_COLS", t.cols);
+    mica_prologue_int(&p, "X_RUN", t.x_run);
+    mica_prologue_int(&p, "Y_RUN", t.y_run);
+    mica_prologue_int(&p, "X_VECTOR", t.x_vector);
+    mica_prologue_int(&p, "Y_VECTOR", t.y_vector);
     mica_kernel_spec spec = {"ops/transform/transform_tile_cuda.cu", "transform_tile", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
