@@ -28,6 +28,8 @@ enum { CHECK_MAX_ENGINES = 256 };
 typedef struct check {
     cli_options options;
     const char *engine;    /* only this one */
+    const char *config;    /* only this one of it */
+    bool pick;             /* of each engine the config that the planner would take */
     bool fills[CLI_FILLS]; /* by mica_fill */
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;
