@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Fenced and poisoned memory of arguments. */
+#define _GNU_SOURCE
 #include "buffers.h"
 
 #include <stdlib.h>
@@ -126,6 +127,10 @@ mica_status cli_buffer_init(cli_buffer *b, mica_context *context, const mica_ten
     b->before = cli_map(b->bytes);
     b->after = cli_map(b->bytes);
     if (!b->before || !b->after) return MICA_OUT_OF_MEMORY;
+    if (b->window_count == 1 && b->bytes > LARGE) {
+        madvise(b->before, (size_t)b->bytes, MADV_HUGEPAGE);
+        madvise(b->after, (size_t)b->bytes, MADV_HUGEPAGE);
+    }
     return mica_malloc(context, b->bytes, &b->memory);
 }
 

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const status_names[] = {"ok", "mismatch", "refused", "mistrusted"};
-
 /* ---- command line ---- */
 
 enum {
@@ -122,95 +120,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* ---- recording ---- */
-
-check_total *check_total_of(check *c, const char *engine)
-{
-    for (int i = 0; i < c->engines; i++)
-        if (!strcmp(c->totals[i].name, engine)) return &c->totals[i];
-    int i = c->engines < CHECK_MAX_ENGINES ? c->engines++ : CHECK_MAX_ENGINES - 1;
-    snprintf(c->totals[i].name, sizeof c->totals[i].name, "%s", engine);
-    return &c->totals[i];
-}
-
-/* One result: what it concerned and how it ended. */
-typedef struct outcome {
-    const char *line, *engine, *config, *fill;
-    check_status status;
-    double margin;
-    const char *text;
-} outcome;
-
-/* What design.md fixes; the config and the reason only where there are any. */
-static void write_json(const check *c, const outcome *o)
-{
-    if (!c->json) return;
-    json_t *row =
-        json_pack("{ss ss ss ss so ss ss}", "line", o->line, "engine", o->engine, "fill", o->fill,
-                  "status", status_names[o->status], "margin", cli_json_number(o->margin), "commit",
-                  c->options.commit ? c->options.commit : "", "device", c->device.model);
-    if (o->config && *o->config) json_object_set_new(row, "config", json_string(o->config));
-    if (*o->text) json_object_set_new(row, "text", json_string(o->text));
-    cli_json_line(c->json, row);
-}
-
-static void record(check *c, const outcome *o)
-{
-    check_total *total = check_total_of(c, o->engine);
-    total->count[o->status]++;
-    if (o->margin > total->margin) total->margin = o->margin;
-    c->checks += o->status != CHECK_REFUSED;
-    bool allowed = (o->status == CHECK_REFUSED && c->allow_refusals) ||
-                   (o->status == CHECK_MISTRUSTED && (c->allow_mistrusted || c->weak));
-    bool fails = o->status != CHECK_PASSED && !allowed;
-    total->excused += allowed;
-    c->failed |= fails && o->status != CHECK_REFUSED;
-    c->refused |= fails && o->status == CHECK_REFUSED;
-    write_json(c, o);
-    if (!fails && !c->verbose) return;
-    bool config = o->config && *o->config;
-    cli_progress_clear(&c->progress);
-    printf("%s%s%s %s%s%s %s margin %.3g%s%s\n", cli_style(stdout, fails ? "red" : "green"),
-           status_names[o->status], cli_style(stdout, "off"), o->engine, config ? " " : "",
-           config ? o->config : "", o->fill, o->margin, *o->text ? ": " : "", o->text);
-    if (!fails) {
-        printf("  %s\n", o->line);
-        return;
-    }
-    printf("  REPRO: mica check --device %s --engine %s", c->device.name, o->engine);
-    if (config) printf(" --config \"%s\"", o->config);
-    printf("%s%s --seed %llu \"%s\"\n", *o->fill ? " --fill " : "", o->fill,
-           (unsigned long long)c->seed, o->line);
-}
-
-static void print_wrong(const cli_case *k, const cli_judgement *j)
-{
-    const mica_tensor *t = &k->info[j->arg].tensor;
-    for (int n = 0; n < j->wrong.shown; n++) {
-        int64_t index[MICA_MAX_RANK], i = j->wrong.first[n].index;
-        for (int d = t->rank - 1; d >= 0; d--) {
-            index[d] = i % t->dims[d];
-            i /= t->dims[d];
-        }
-        printf("  %s[", k->info[j->arg].name);
-        for (int d = 0; d < t->rank; d++) printf("%s%lld", d ? "," : "", (long long)index[d]);
-        printf("] got %.9g want %.9g tolerance %.3g\n", j->wrong.first[n].got,
-               j->wrong.first[n].want, j->wrong.first[n].tolerance);
-    }
-}
-
 /* ---- one engine on one case ---- */
-
-/* A failing call is a mismatch, unless it is the device that went. */
-static bool call_failed(check *c, mica_status status, outcome *o, char *text, size_t size)
-{
-    if (status == MICA_OK) return false;
-    snprintf(text, size, "%s: %s", mica_status_name(status), mica_error());
-    o->status = CHECK_MISMATCH;
-    o->margin = INFINITY;
-    c->lost |= status == MICA_DEVICE_LOST;
-    return true;
-}
 
 /* The second run has other poison: what is left of it shows as a difference, even where 0xFF is a
  * legal value. The third has each pointer one element off its alignment. */
@@ -232,7 +142,7 @@ static void describe_wrong(const cli_case *k, const cli_judgement *j, const char
                  (long long)j->wrong.wrong, (long long)j->wrong.count);
 }
 
-static void self_test(check *c, cli_case *k, const mica_plan *plan, const outcome *o)
+static void self_test(check *c, cli_case *k, const mica_plan *plan, const check_outcome *o)
 {
     if (cli_case_run(k, plan, &placements[0]) != MICA_OK) return;
     if (check_self_test(k, cli_case_tolerance(k, plan)) == 0) return;
@@ -245,16 +155,16 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
 {
     char text[400] = "";
     cli_tolerance tolerance = cli_case_tolerance(k, plan);
-    outcome o = {.line = line,
-                 .engine = v->engine,
-                 .config = mica_plan_config(plan),
-                 .fill = cli_fill_names[k->fill],
-                 .text = text};
+    check_outcome o = {.line = line,
+                       .engine = v->engine,
+                       .config = mica_plan_config(plan),
+                       .fill = cli_fill_names[k->fill],
+                       .text = text};
     cli_judgement j = {.ok = true, .arg = -1};
     for (int i = 0; i < PLACEMENTS && o.status == CHECK_PASSED; i++) {
         if (i == IN_PLACE && !cli_case_has_in_place(k)) continue;
         mica_status status = cli_case_run(k, plan, &placements[i]);
-        if (call_failed(c, status, &o, text, sizeof text)) break;
+        if (check_call_failed(c, status, &o, text, sizeof text)) break;
         cli_case_judge(k, tolerance, &j);
         o.margin = fmax(o.margin, j.margin);
         if (!j.ok) {
@@ -274,19 +184,12 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
             snprintf(text, sizeof text, "%s", k->weak);
         }
     }
-    record(c, &o);
-    if (j.arg >= 0) print_wrong(k, &j);
+    check_record(c, &o);
+    if (j.arg >= 0) check_print_wrong(k->info[j.arg].name, &k->info[j.arg].tensor, &j.wrong);
     if (c->self_test && o.status == CHECK_PASSED) self_test(c, k, plan, &o);
 }
 
 /* ---- one problem ---- */
-
-enum { MAX_PLANS = 256 };
-
-typedef struct planned {
-    mica_verdict verdict;
-    mica_plan *plan;
-} planned;
 
 static bool wanted(const check *c, const char *engine)
 {
@@ -295,19 +198,19 @@ static bool wanted(const check *c, const char *engine)
 
 static void refuse(check *c, const char *line, const char *engine, const char *reason)
 {
-    record(
+    check_record(
         c,
-        &(outcome){
+        &(check_outcome){
             .line = line, .engine = engine, .fill = "", .status = CHECK_REFUSED, .text = reason});
 }
 
 /* Plans with every config of an engine that takes the problem; returns how many were looked at. */
 static int plan_configs(check *c, const mica_problem *problem, const char *line,
-                        const mica_verdict *v, planned *plans, int *count)
+                        const mica_verdict *v, check_plan *plans, int *count)
 {
     int seen = 0;
     char config[sizeof v->config];
-    for (int i = 0; *count < MAX_PLANS && (i == 0 || !c->pick); i++) {
+    for (int i = 0; *count < CHECK_MAX_PLANS && (i == 0 || !c->pick); i++) {
         if (mica_problem_config(c->context, problem, v->engine, i, config, sizeof config, NULL) !=
             MICA_OK)
             break;
@@ -321,21 +224,21 @@ static int plan_configs(check *c, const mica_problem *problem, const char *line,
         }
         /* It said that it takes the problem: whatever stops it now is a failure. */
         char text[400];
-        outcome bad = {
+        check_outcome bad = {
             .line = line, .engine = v->engine, .config = config, .fill = "", .text = text};
-        call_failed(c, status, &bad, text, sizeof text);
-        record(c, &bad);
+        check_call_failed(c, status, &bad, text, sizeof text);
+        check_record(c, &bad);
     }
     return seen;
 }
 
 /* Plans on every engine that takes it; returns how many. */
-static int plan_engines(check *c, const mica_problem *problem, const char *line, planned *plans)
+int check_plan_engines(check *c, const mica_problem *problem, const char *line, check_plan *plans)
 {
     int count = 0;
     bool asked = false;
     mica_verdict v;
-    for (int i = 0; count < MAX_PLANS; i++) {
+    for (int i = 0; count < CHECK_MAX_PLANS; i++) {
         if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
         if (!wanted(c, v.engine)) continue;
         asked = true;
@@ -352,7 +255,7 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
 
 /* fills: which; bare: optional arguments are NULL. */
 static void check_data(check *c, const mica_problem *problem, const bool *fills, bool bare,
-                       planned *plans, int count)
+                       check_plan *plans, int count)
 {
     char *line = cli_problem_text(problem);
     cli_case k;
@@ -366,9 +269,10 @@ static void check_data(check *c, const mica_problem *problem, const bool *fills,
     }
     if (status != MICA_OK) {
         char text[400];
-        outcome bad = {.line = line, .engine = plans[0].verdict.engine, .fill = "", .text = text};
-        call_failed(c, status, &bad, text, sizeof text);
-        record(c, &bad);
+        check_outcome bad = {
+            .line = line, .engine = plans[0].verdict.engine, .fill = "", .text = text};
+        check_call_failed(c, status, &bad, text, sizeof text);
+        check_record(c, &bad);
     }
     cli_case_free(&k);
     free(line);
@@ -385,7 +289,7 @@ static bool has_scalar(const char *op, const char *name)
 
 /* The same problem with alpha and beta set, on the plans that are there: scalars belong to runs. */
 static void check_scaled(check *c, const cli_line *line, const char *scalars, mica_fill fill,
-                         planned *plans, int count)
+                         check_plan *plans, int count)
 {
     mica_problem *problem;
     bool fills[CLI_FILLS] = {false};
@@ -400,7 +304,7 @@ static void check_scaled(check *c, const cli_line *line, const char *scalars, mi
     free(text);
 }
 
-static void check_bare(check *c, const mica_problem *problem, planned *plans, int count)
+static void check_bare(check *c, const mica_problem *problem, check_plan *plans, int count)
 {
     bool fills[CLI_FILLS] = {false}, any = false;
     fills[MICA_FILL_RANDOM] = c->fills[MICA_FILL_RANDOM];
@@ -412,12 +316,16 @@ static void check_bare(check *c, const mica_problem *problem, planned *plans, in
 
 static void check_line(check *c, const cli_line *line)
 {
+    if (line->one) {
+        check_repeats(c, line);
+        return;
+    }
     c->weak = line->weak;
     mica_problem *problem = cli_line_problem(&c->lines, line);
     if (!problem) return;
-    planned *plans = cli_alloc(MAX_PLANS * sizeof *plans);
+    check_plan *plans = cli_alloc(CHECK_MAX_PLANS * sizeof *plans);
     char *text = cli_problem_text(problem);
-    int count = plan_engines(c, problem, text, plans);
+    int count = check_plan_engines(c, problem, text, plans);
     const char *op = mica_problem_op(problem);
     if (count) {
         check_data(c, problem, c->fills, false, plans, count);

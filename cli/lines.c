@@ -101,18 +101,25 @@ static bool alternatives(const char *op, const char *token, strings *out)
     }
 }
 
-static void append(cli_lines *lines, char *text, const char *where, bool weak)
+/* What a comment says of its line. */
+typedef struct remark {
+    bool weak;
+    const char *one; /* or NULL */
+} remark;
+
+static void append(cli_lines *lines, char *text, const char *where, remark r)
 {
     if (lines->count == lines->capacity) {
         lines->capacity = lines->capacity ? 2 * lines->capacity : 64;
         lines->items = cli_grow(lines->items, lines->capacity * sizeof *lines->items);
     }
-    lines->items[lines->count++] = (cli_line){text, cli_format("%s", where), weak};
+    lines->items[lines->count++] =
+        (cli_line){text, cli_format("%s", where), r.weak,
+                   r.one ? cli_format("%.*s", (int)strcspn(r.one, "\r\n"), r.one) : NULL};
 }
 
 /* Every combination, the last field varying fastest. */
-static void multiply(cli_lines *lines, const strings *fields, size_t n, const char *where,
-                     bool weak)
+static void multiply(cli_lines *lines, const strings *fields, size_t n, const char *where, remark r)
 {
     size_t at[MAX_FIELDS] = {0};
     for (;;) {
@@ -123,7 +130,7 @@ static void multiply(cli_lines *lines, const strings *fields, size_t n, const ch
             free(text);
             text = longer;
         }
-        append(lines, text, where, weak);
+        append(lines, text, where, r);
         size_t i = n;
         while (i > 0 && ++at[i - 1] == fields[i - 1].count) at[--i] = 0;
         if (i == 0) return;
@@ -143,20 +150,22 @@ static const char *skip_log_prefix(const char *line)
     return p ? p : line;
 }
 
-/* A '#' begins a comment where a word could begin. Returns whether it excuses weak comparisons. */
-static bool cut_comment(char *line)
+/* A '#' begins a comment where a word could begin. */
+static remark cut_comment(char *line)
 {
-    static const char excuse[] = "# mistrusted: ";
+    static const char excuse[] = "# mistrusted: ", repeats[] = "# repeats: ";
+    remark r = {0};
     for (char *p = line; (p = strchr(p, '#')); p++)
         if (p == line || strchr(space, p[-1])) {
-            bool weak = !strncmp(p, excuse, sizeof excuse - 1);
+            r.weak = !strncmp(p, excuse, sizeof excuse - 1);
+            if (!strncmp(p, repeats, sizeof repeats - 1)) r.one = p + sizeof repeats - 1;
             *p = 0;
-            return weak;
+            return r;
         }
-    return false;
+    return r;
 }
 
-static bool expand_fields(cli_lines *lines, char *text, const char *where, bool weak, char *error,
+static bool expand_fields(cli_lines *lines, char *text, const char *where, remark r, char *error,
                           size_t size, strings *fields)
 {
     size_t n = 0, total = 1;
@@ -173,12 +182,16 @@ static bool expand_fields(cli_lines *lines, char *text, const char *where, bool 
             return false;
         }
         total *= fields[n++].count;
+        if (r.one && total > 1) {
+            snprintf(error, size, "a line that repeats another one must be a single problem");
+            return false;
+        }
         if (total > MAX_EXPANSIONS) {
             snprintf(error, size, "the line stands for more than %d problems", MAX_EXPANSIONS);
             return false;
         }
     }
-    if (n) multiply(lines, fields, n, where, weak);
+    if (n) multiply(lines, fields, n, where, r);
     return true;
 }
 
@@ -187,9 +200,9 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
 {
     strings fields[MAX_FIELDS] = {0};
     char *text = cli_format("%s", line + strspn(line, space));
-    bool weak = cut_comment(text);
+    remark r = cut_comment(text);
     char *problem = cli_format("%s", skip_log_prefix(text));
-    bool ok = expand_fields(lines, problem, where, weak, error, size, fields);
+    bool ok = expand_fields(lines, problem, where, r, error, size, fields);
     for (size_t i = 0; i < MAX_FIELDS; i++) release(&fields[i]);
     free(problem);
     free(text);
@@ -278,6 +291,7 @@ void cli_lines_free(cli_lines *lines)
     for (size_t i = 0; i < lines->count; i++) {
         free(lines->items[i].text);
         free(lines->items[i].where);
+        free(lines->items[i].one);
     }
     free(lines->items);
 }
