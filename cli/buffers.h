@@ -8,6 +8,11 @@
 
 enum { CLI_FENCE = 4096 };
 
+/* Bytes [from, to) of the images. */
+typedef struct cli_window {
+    int64_t from, to;
+} cli_window;
+
 typedef struct cli_buffer {
     mica_tensor tensor; /* dtype MICA_NONE: plain bytes (workspace) */
     mica_dir dir;
@@ -17,6 +22,11 @@ typedef struct cli_buffer {
     unsigned char *content; /* span bytes: the elements a run begins with; NULL: poison */
     unsigned char *before, *after;
     void *memory;
+    /* What of the memory is looked at: all of it, or, where a few elements lie far apart, their
+     * surroundings and the places where an offset cut to 31 or 32 bits would lead. The images are
+     * as long as the memory, but only the windows take room. */
+    cli_window *windows;
+    int64_t window_count;
 } cli_buffer;
 
 /* Allocates for a tensor, or for `bytes` plain bytes if tensor is NULL. */
@@ -41,6 +51,13 @@ void *cli_buffer_after(const cli_buffer *buffer);
 bool cli_buffer_intact(const cli_buffer *buffer, const char *name, char *text, size_t size);
 /* Whether element i (logical order) still has every bit set, as poison 0xFF leaves it. */
 bool cli_buffer_poisoned(const cli_buffer *buffer, int64_t i);
+/* Copies what the windows show of the span; both point to its lowest byte. */
+void cli_buffer_copy(const cli_buffer *buffer, unsigned char *to, const unsigned char *from);
+/* Whether the elements after the run have the bits of `kept`, a copy of the span. */
+bool cli_buffer_repeats(const cli_buffer *buffer, const unsigned char *kept);
+/* Zeroed memory that takes room where it is touched only; NULL if the address space is full. */
+unsigned char *cli_map(int64_t bytes);
+void cli_unmap(void *memory, int64_t bytes);
 /* Copies the bits of the elements, and nothing between them; both point to the lowest element. */
 void cli_copy_elements(const mica_tensor *tensor, int64_t first, unsigned char *to,
                        const unsigned char *from);

@@ -38,7 +38,7 @@ mica_status cli_case_init(cli_case *c, mica_context *context, const mica_problem
         if (!cli_is_output(&c->info[i])) continue;
         c->results[i] = malloc(value_bytes(t));
         c->magnitudes[i] = malloc(value_bytes(t));
-        c->kept[i] = malloc((size_t)c->buffers[i].span + 1);
+        c->kept[i] = cli_map(c->buffers[i].span);
         if (!c->results[i] || !c->magnitudes[i] || !c->kept[i]) status = MICA_OUT_OF_MEMORY;
     }
     return status;
@@ -49,10 +49,10 @@ void cli_case_free(cli_case *c)
     cli_buffer_free(&c->workspace, c->context);
     for (int i = 0; i < c->args; i++) {
         cli_buffer_free(&c->packs[i], c->context);
+        cli_unmap(c->kept[i], c->buffers[i].span);
         cli_buffer_free(&c->buffers[i], c->context);
         free(c->results[i]);
         free(c->magnitudes[i]);
-        free(c->kept[i]);
     }
 }
 
@@ -278,24 +278,16 @@ void cli_case_keep(cli_case *c)
 {
     for (int i = 0; i < c->args; i++) {
         const cli_buffer *b = &c->buffers[i];
-        if (c->kept[i]) memcpy(c->kept[i], b->after + b->low, (size_t)b->span);
+        if (c->kept[i]) cli_buffer_copy(b, c->kept[i], b->after + b->low);
     }
 }
 
 bool cli_case_repeats(const cli_case *c, char *text, size_t size)
 {
-    bool ok = true;
-    for (int i = 0; i < c->args && ok; i++) {
-        const cli_buffer *b = &c->buffers[i];
-        if (!c->kept[i] || b->span == 0) continue;
-        unsigned char *again = cli_alloc((size_t)b->span);
-        memcpy(again, c->kept[i], (size_t)b->span);
-        cli_copy_elements(&b->tensor, b->first, again, b->after + b->low);
-        ok = !memcmp(again, c->kept[i], (size_t)b->span);
-        free(again);
-        if (!ok)
-            snprintf(text, size, "%s: a second run on the same data gave other bits",
-                     c->info[i].name);
+    for (int i = 0; i < c->args; i++) {
+        if (!c->kept[i] || cli_buffer_repeats(&c->buffers[i], c->kept[i])) continue;
+        snprintf(text, size, "%s: a second run on the same data gave other bits", c->info[i].name);
+        return false;
     }
-    return ok;
+    return true;
 }

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const status_names[] = {"ok", "mismatch", "refused", "mistrusted"};
-
 /* ---- command line ---- */
 
 enum {
     KEY_FILL = 0x100,
+    KEY_CONFIG,
+    KEY_PICK,
     KEY_SEED,
     KEY_REFUSALS,
     KEY_MISTRUSTED,
@@ -26,6 +26,8 @@ enum {
 
 static const struct argp_option options[] = {
     {"engine", 'e', "NAME", 0, "only this engine; then its refusal is a failure", 0},
+    {"config", KEY_CONFIG, "TEXT", 0, "only this config; default: all configs of each engine", 0},
+    {"pick", KEY_PICK, NULL, 0, "only the planner's config of each engine", 0},
     {"fill", KEY_FILL, "LIST", 0, "exact, random, same_sign, range, extreme; default: all", 0},
     {"seed", KEY_SEED, "N", 0, "seed of the data; default 1", 0},
     {"allow-refusals", KEY_REFUSALS, NULL, 0, "a refusal is no failure", 0},
@@ -42,8 +44,9 @@ static const struct argp_option options[] = {
     {0}};
 
 static const char doc[] =
-    "Runs problems on every engine of the device that accepts them, on exact, random and "
-    "adversarial data with poisoned memory, and compares each element with the reference."
+    "Runs problems on every engine of the device that accepts them, with each of its configs, on "
+    "exact, random and adversarial data with poisoned memory, and compares each element with the "
+    "reference."
     "\vFILE holds a problem line per line; - is standard input. Commas in a value make one problem "
     "each (epilogue: use |). A line whose comment reads `# mistrusted: why' may "
     "compare what could hardly fail.\n\nExamples:\n"
@@ -77,6 +80,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'e':
         c->engine = arg;
+        return 0;
+    case KEY_CONFIG:
+        c->config = arg;
+        return 0;
+    case KEY_PICK:
+        c->pick = true;
         return 0;
     case KEY_FILL:
         parse_fills(c, arg, state);
@@ -116,85 +125,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* ---- recording ---- */
-
-check_total *check_total_of(check *c, const char *engine)
-{
-    for (int i = 0; i < c->engines; i++)
-        if (!strcmp(c->totals[i].name, engine)) return &c->totals[i];
-    int i = c->engines < CHECK_MAX_ENGINES ? c->engines++ : CHECK_MAX_ENGINES - 1;
-    snprintf(c->totals[i].name, sizeof c->totals[i].name, "%s", engine);
-    return &c->totals[i];
-}
-
-/* One result: what it concerned and how it ended. */
-typedef struct outcome {
-    const char *line, *engine, *fill;
-    check_status status;
-    double margin;
-    const char *text;
-} outcome;
-
-static void record(check *c, const outcome *o)
-{
-    check_total *total = check_total_of(c, o->engine);
-    total->count[o->status]++;
-    if (o->margin > total->margin) total->margin = o->margin;
-    c->checks += o->status != CHECK_REFUSED;
-    bool allowed = (o->status == CHECK_REFUSED && c->allow_refusals) ||
-                   (o->status == CHECK_MISTRUSTED && (c->allow_mistrusted || c->weak));
-    bool fails = o->status != CHECK_PASSED && !allowed;
-    total->excused += allowed;
-    c->failed |= fails && o->status != CHECK_REFUSED;
-    c->refused |= fails && o->status == CHECK_REFUSED;
-    cli_json_line(c->json,
-                  c->json ? json_pack("{ss ss ss ss so ss ss}", "line", o->line, "engine",
-                                      o->engine, "fill", o->fill, "status", status_names[o->status],
-                                      "margin", cli_json_number(o->margin), "commit",
-                                      c->options.commit ? c->options.commit : "", "device",
-                                      c->device.model)
-                          : NULL);
-    if (!fails && !c->verbose) return;
-    cli_progress_clear(&c->progress);
-    printf("%s%s%s %s %s margin %.3g%s%s\n", cli_style(stdout, fails ? "red" : "green"),
-           status_names[o->status], cli_style(stdout, "off"), o->engine, o->fill, o->margin,
-           *o->text ? ": " : "", o->text);
-    if (!fails) {
-        printf("  %s\n", o->line);
-        return;
-    }
-    printf("  REPRO: mica check --device %s --engine %s%s%s --seed %llu \"%s\"\n", c->device.name,
-           o->engine, *o->fill ? " --fill " : "", o->fill, (unsigned long long)c->seed, o->line);
-}
-
-static void print_wrong(const cli_case *k, const cli_judgement *j)
-{
-    const mica_tensor *t = &k->info[j->arg].tensor;
-    for (int n = 0; n < j->wrong.shown; n++) {
-        int64_t index[MICA_MAX_RANK], i = j->wrong.first[n].index;
-        for (int d = t->rank - 1; d >= 0; d--) {
-            index[d] = i % t->dims[d];
-            i /= t->dims[d];
-        }
-        printf("  %s[", k->info[j->arg].name);
-        for (int d = 0; d < t->rank; d++) printf("%s%lld", d ? "," : "", (long long)index[d]);
-        printf("] got %.9g want %.9g tolerance %.3g\n", j->wrong.first[n].got,
-               j->wrong.first[n].want, j->wrong.first[n].tolerance);
-    }
-}
-
 /* ---- one engine on one case ---- */
-
-/* A failing call is a mismatch, unless it is the device that went. */
-static bool call_failed(check *c, mica_status status, outcome *o, char *text, size_t size)
-{
-    if (status == MICA_OK) return false;
-    snprintf(text, size, "%s: %s", mica_status_name(status), mica_error());
-    o->status = CHECK_MISMATCH;
-    o->margin = INFINITY;
-    c->lost |= status == MICA_DEVICE_LOST;
-    return true;
-}
 
 /* The second run has other poison: what is left of it shows as a difference, even where 0xFF is a
  * legal value. The third has each pointer one element off its alignment. */
@@ -216,7 +147,7 @@ static void describe_wrong(const cli_case *k, const cli_judgement *j, const char
                  (long long)j->wrong.wrong, (long long)j->wrong.count);
 }
 
-static void self_test(check *c, cli_case *k, const mica_plan *plan, const outcome *o)
+static void self_test(check *c, cli_case *k, const mica_plan *plan, const check_outcome *o)
 {
     if (cli_case_run(k, plan, &placements[0]) != MICA_OK) return;
     if (check_self_test(k, cli_case_tolerance(k, plan)) == 0) return;
@@ -224,17 +155,21 @@ static void self_test(check *c, cli_case *k, const mica_plan *plan, const outcom
     c->failed = true;
 }
 
-static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_verdict *v,
-                       const char *line)
+static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_verdict *v,
+                     const char *line)
 {
     char text[400] = "";
     cli_tolerance tolerance = cli_case_tolerance(k, plan);
-    outcome o = {.line = line, .engine = v->engine, .fill = cli_fill_names[k->fill], .text = text};
+    check_outcome o = {.line = line,
+                       .engine = v->engine,
+                       .config = mica_plan_config(plan),
+                       .fill = cli_fill_names[k->fill],
+                       .text = text};
     cli_judgement j = {.ok = true, .arg = -1};
     for (int i = 0; i < PLACEMENTS && o.status == CHECK_PASSED; i++) {
         if (i == IN_PLACE && !cli_case_has_in_place(k)) continue;
         mica_status status = cli_case_run(k, plan, &placements[i]);
-        if (call_failed(c, status, &o, text, sizeof text)) break;
+        if (check_call_failed(c, status, &o, text, sizeof text)) break;
         cli_case_judge(k, tolerance, &j);
         o.margin = fmax(o.margin, j.margin);
         if (!j.ok) {
@@ -254,19 +189,12 @@ static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_
             snprintf(text, sizeof text, "%s", k->weak);
         }
     }
-    record(c, &o);
-    if (j.arg >= 0) print_wrong(k, &j);
+    check_record(c, &o);
+    if (j.arg >= 0) check_print_wrong(k->info[j.arg].name, &k->info[j.arg].tensor, &j.wrong);
     if (c->self_test && o.status == CHECK_PASSED) self_test(c, k, plan, &o);
 }
 
 /* ---- one problem ---- */
-
-enum { MAX_PLANS = 64 };
-
-typedef struct planned {
-    mica_verdict verdict;
-    mica_plan *plan;
-} planned;
 
 static bool wanted(const check *c, const char *engine)
 {
@@ -275,40 +203,59 @@ static bool wanted(const check *c, const char *engine)
 
 static void refuse(check *c, const char *line, const char *engine, const char *reason)
 {
-    record(
+    check_record(
         c,
-        &(outcome){
+        &(check_outcome){
             .line = line, .engine = engine, .fill = "", .status = CHECK_REFUSED, .text = reason});
 }
 
+/* Plans with every config of an engine that takes the problem; returns how many were looked at. */
+static int plan_configs(check *c, const mica_problem *problem, const char *line,
+                        const mica_verdict *v, check_plan *plans, int *count)
+{
+    int seen = 0;
+    char config[sizeof v->config];
+    for (int i = 0; *count < CHECK_MAX_PLANS && (i == 0 || !c->pick); i++) {
+        if (mica_problem_config(c->context, problem, v->engine, i, config, sizeof config, NULL) !=
+            MICA_OK)
+            break;
+        if (c->config && strcmp(c->config, config) != 0) continue;
+        seen++;
+        mica_options o = {.engine = v->engine,
+                          .config = config,
+                          .nondeterministic = true,
+                          .packed = c->line_packed};
+        mica_status status = mica_plan_problem(c->context, problem, &o, &plans[*count].plan);
+        if (status == MICA_OK) {
+            plans[(*count)++].verdict = *v;
+            continue;
+        }
+        if (v->peer && status == MICA_UNSUPPORTED) continue; /* it has fewer candidates */
+        /* It said that it takes the problem: whatever stops it now is a failure. */
+        char text[400];
+        check_outcome bad = {
+            .line = line, .engine = v->engine, .config = config, .fill = "", .text = text};
+        check_call_failed(c, status, &bad, text, sizeof text);
+        check_record(c, &bad);
+    }
+    return seen;
+}
+
 /* Plans on every engine that takes it; returns how many. */
-static int plan_engines(check *c, const mica_problem *problem, const char *line, planned *plans)
+int check_plan_engines(check *c, const mica_problem *problem, const char *line, check_plan *plans)
 {
     int count = 0;
     bool asked = false;
     mica_verdict v;
-    for (int i = 0; count < MAX_PLANS; i++) {
+    for (int i = 0; count < CHECK_MAX_PLANS; i++) {
         if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
         if (!wanted(c, v.engine) || (v.peer && !c->engine)) continue;
         asked = true;
-        if (v.status != MICA_OK) {
-            if (c->engine)
-                refuse(c, line, v.engine, v.reason);
-            else
-                check_total_of(c, v.engine)->skipped++;
-            continue;
-        }
-        mica_options o = {.engine = v.engine, .nondeterministic = true, .packed = c->line_packed};
-        mica_status status = mica_plan_problem(c->context, problem, &o, &plans[count].plan);
-        if (status == MICA_OK) {
-            plans[count++].verdict = v;
-            continue;
-        }
-        /* It said that it takes the problem: whatever stops it now is a failure. */
-        char text[400];
-        outcome bad = {.line = line, .engine = v.engine, .fill = "", .text = text};
-        call_failed(c, status, &bad, text, sizeof text);
-        record(c, &bad);
+        const char *reason = v.status == MICA_OK ? NULL : v.reason;
+        if (!reason && plan_configs(c, problem, line, &v, plans, &count) == 0)
+            reason = "it has no config of that name";
+        if (reason && c->engine) refuse(c, line, v.engine, reason);
+        if (reason && !c->engine) check_total_of(c, v.engine)->skipped++;
     }
     if (c->engine && !asked) refuse(c, line, c->engine, "there is no such engine here");
     if (!c->engine && !count) refuse(c, line, "any", "no engine takes it");
@@ -317,7 +264,7 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
 
 /* fills: which; bare: optional arguments are NULL. */
 static void check_data(check *c, const mica_problem *problem, const bool *fills, bool bare,
-                       planned *plans, int count)
+                       check_plan *plans, int count)
 {
     char *line = cli_line_text(problem, c->line_packed);
     cli_case k;
@@ -328,13 +275,14 @@ static void check_data(check *c, const mica_problem *problem, const bool *fills,
         status = cli_case_fill(&k, (mica_fill)fill, c->seed);
         if (status == MICA_OK) status = cli_case_truth(&k);
         for (int i = 0; i < count && status == MICA_OK && !cli_stopped() && !c->lost; i++)
-            run_engine(c, &k, plans[i].plan, &plans[i].verdict, line);
+            run_plan(c, &k, plans[i].plan, &plans[i].verdict, line);
     }
     if (status != MICA_OK) {
         char text[400];
-        outcome bad = {.line = line, .engine = plans[0].verdict.engine, .fill = "", .text = text};
-        call_failed(c, status, &bad, text, sizeof text);
-        record(c, &bad);
+        check_outcome bad = {
+            .line = line, .engine = plans[0].verdict.engine, .fill = "", .text = text};
+        check_call_failed(c, status, &bad, text, sizeof text);
+        check_record(c, &bad);
     }
     cli_case_free(&k);
     free(line);
@@ -351,7 +299,7 @@ static bool has_scalar(const char *op, const char *name)
 
 /* The same problem with alpha and beta set, on the plans that are there: scalars belong to runs. */
 static void check_scaled(check *c, const cli_line *line, const char *scalars, mica_fill fill,
-                         planned *plans, int count)
+                         check_plan *plans, int count)
 {
     mica_problem *problem;
     bool fills[CLI_FILLS] = {false};
@@ -366,7 +314,7 @@ static void check_scaled(check *c, const cli_line *line, const char *scalars, mi
     free(text);
 }
 
-static void check_bare(check *c, const mica_problem *problem, planned *plans, int count)
+static void check_bare(check *c, const mica_problem *problem, check_plan *plans, int count)
 {
     bool fills[CLI_FILLS] = {false}, any = false;
     fills[MICA_FILL_RANDOM] = c->fills[MICA_FILL_RANDOM];
@@ -378,13 +326,17 @@ static void check_bare(check *c, const mica_problem *problem, planned *plans, in
 
 static void check_line(check *c, const cli_line *line)
 {
-    planned plans[MAX_PLANS] = {0};
+    if (line->one) {
+        check_repeats(c, line);
+        return;
+    }
     c->weak = line->weak;
     mica_problem *problem = cli_line_problem(&c->lines, line);
     if (!problem) return;
     c->line_packed = cli_line_packed(line, problem, c->packed);
+    check_plan *plans = cli_alloc(CHECK_MAX_PLANS * sizeof *plans);
     char *text = cli_line_text(problem, c->line_packed);
-    int count = plan_engines(c, problem, text, plans);
+    int count = check_plan_engines(c, problem, text, plans);
     const char *op = mica_problem_op(problem);
     if (count) {
         check_data(c, problem, c->fills, false, plans, count);
@@ -397,6 +349,7 @@ static void check_line(check *c, const cli_line *line)
         check_scaled(c, line, "alpha=0.75 beta=0.5", MICA_FILL_RANDOM, plans, count);
     }
     for (int i = 0; i < count; i++) mica_plan_destroy(plans[i].plan);
+    free(plans);
     free(text);
     mica_problem_destroy(problem);
 }

@@ -29,6 +29,8 @@ typedef struct check {
     cli_options options;
     const char *engine;    /* only this one */
     const char *packed;    /* names of arguments that every line packs */
+    const char *config;    /* only this one of it */
+    bool pick;             /* of each engine the config that the planner would take */
     bool fills[CLI_FILLS]; /* by mica_fill */
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;
@@ -49,7 +51,31 @@ typedef struct check {
     bool refused, failed, lost; /* lost: the device is gone, nothing more can run */
 } check;
 
+/* One result: what it concerned and how it ended. */
+typedef struct check_outcome {
+    const char *line, *engine, *config, *fill;
+    check_status status;
+    double margin;
+    const char *text;
+} check_outcome;
+
 check_total *check_total_of(check *c, const char *engine);
+/* Counts it, writes it to the JSON file, prints it if it is a failure or --verbose. */
+void check_record(check *c, const check_outcome *outcome);
+/* A call that failed is a mismatch, and true is returned. */
+bool check_call_failed(check *c, mica_status status, check_outcome *outcome, char *text,
+                       size_t size);
+void check_print_wrong(const char *name, const mica_tensor *tensor, const cli_comparison *wrong);
+
+enum { CHECK_MAX_PLANS = 256 };
+typedef struct check_plan {
+    mica_verdict verdict;
+    mica_plan *plan;
+} check_plan;
+/* Plans with each config of each engine that takes the problem; returns how many. */
+int check_plan_engines(check *c, const mica_problem *problem, const char *line, check_plan *plans);
+/* The line's problem, whose result repeats that of a smaller problem along dimension 0. */
+void check_repeats(check *c, const cli_line *line);
 /* Breaks results on purpose; returns how many breakages went unnoticed. */
 int check_self_test(cli_case *k, cli_tolerance tolerance);
 /* Prints which breakages were tried and noticed; false if one never applied or was missed. */

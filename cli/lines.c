@@ -105,6 +105,7 @@ static bool alternatives(const char *op, const char *token, strings *out)
 typedef struct shared {
     const char *where;
     bool weak;
+    const char *one; /* of "# repeats: one", up to the end of the line; or NULL */
     uint32_t packed;
 } shared;
 
@@ -114,7 +115,9 @@ static void append(cli_lines *lines, char *text, const shared *s)
         lines->capacity = lines->capacity ? 2 * lines->capacity : 64;
         lines->items = cli_grow(lines->items, lines->capacity * sizeof *lines->items);
     }
-    lines->items[lines->count++] = (cli_line){text, cli_format("%s", s->where), s->weak, s->packed};
+    char *one = s->one ? cli_format("%.*s", (int)strcspn(s->one, "\r\n"), s->one) : NULL;
+    lines->items[lines->count++] =
+        (cli_line){text, cli_format("%s", s->where), s->weak, one, s->packed};
 }
 
 /* Every combination, the last field varying fastest. */
@@ -149,17 +152,17 @@ static const char *skip_log_prefix(const char *line)
     return p ? p : line;
 }
 
-/* A '#' begins a comment where a word could begin. Returns whether it excuses weak comparisons. */
-static bool cut_comment(char *line)
+/* A '#' begins a comment where a word could begin. */
+static void cut_comment(char *line, shared *s)
 {
-    static const char excuse[] = "# mistrusted: ";
+    static const char excuse[] = "# mistrusted: ", repeats[] = "# repeats: ";
     for (char *p = line; (p = strchr(p, '#')); p++)
         if (p == line || strchr(space, p[-1])) {
-            bool weak = !strncmp(p, excuse, sizeof excuse - 1);
+            s->weak = !strncmp(p, excuse, sizeof excuse - 1);
+            if (!strncmp(p, repeats, sizeof repeats - 1)) s->one = p + sizeof repeats - 1;
             *p = 0;
-            return weak;
+            return;
         }
-    return false;
 }
 
 /* Whether `name`, up to `length`, stands in a list divided by commas. */
@@ -226,6 +229,10 @@ static bool expand_fields(cli_lines *lines, char *text, const shared *s, char *e
             return false;
         }
         total *= fields[n++].count;
+        if (s->one && total > 1) {
+            snprintf(error, size, "a line that repeats another one must be a single problem");
+            return false;
+        }
         if (total > MAX_EXPANSIONS) {
             snprintf(error, size, "the line stands for more than %d problems", MAX_EXPANSIONS);
             return false;
@@ -240,7 +247,8 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
 {
     strings fields[MAX_FIELDS] = {0};
     char *text = cli_format("%s", line + strspn(line, space));
-    shared s = {.where = where, .weak = cut_comment(text)};
+    shared s = {.where = where};
+    cut_comment(text, &s);
     char *problem = cli_format("%s", skip_log_prefix(text));
     bool ok = read_options(problem, &s.packed, error, size) &&
               expand_fields(lines, problem, &s, error, size, fields);
@@ -332,6 +340,7 @@ void cli_lines_free(cli_lines *lines)
     for (size_t i = 0; i < lines->count; i++) {
         free(lines->items[i].text);
         free(lines->items[i].where);
+        free(lines->items[i].one);
     }
     free(lines->items);
 }

@@ -4,7 +4,9 @@
  *   conv x=f32:1x{3,4}x8x8 pad=0x0,1x1 epilogue=bias|bias,relu      # eight problems
  *
  * Behind " ; " stand options: "packed=a,b" names inputs that runs get packed (mica_plan_pack).
- * A comment that reads "# mistrusted: why" excuses comparisons that could hardly fail. A comma in a
+ * A comment that reads "# mistrusted: why" excuses comparisons that could hardly fail; one that
+ * reads "# repeats: LINE" says that inputs and results are those of LINE, again and again along
+ * dimension 0: so problems can be checked whose reference would take hours. A comma in a
  * value separates alternatives, except in fields that are lists themselves (epilogue): there '|'
  * does. Braces expand inside a value. A log line counts from its problem on. */
 #ifndef MICA_CLI_LINES_H
@@ -16,6 +18,7 @@ typedef struct cli_line {
     char *text;
     char *where;     /* "tests/cases/conv.txt:12", or "" for the command line */
     bool weak;       /* its comment reads "# mistrusted: why": the comparison may say little */
+    char *one;       /* its comment reads "# repeats: one"; or NULL */
     uint32_t packed; /* as in mica_options */
 } cli_line;
 

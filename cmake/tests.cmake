@@ -92,11 +92,12 @@ foreach(source ${examples})
   mica_test_program(examples examples mica_shared ${source})
 endforeach()
 
-# Problem lines, through every engine that runs on a CPU. Those past 2^31 elements (*-large.txt) need
-# tens of gigabytes for the reference: they are for machines that have them.
+# Problem lines, through every engine that runs on a CPU. Those past 2^31 elements that are few and far
+# apart (*-large.txt) are as cheap as others; those that are all there (huge.txt) take up to 13 GB.
 file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
-if(NOT MICA_LARGE_TESTS)
-  list(FILTER case_files EXCLUDE REGEX "-large\\.txt$")
+list(FILTER case_files EXCLUDE REGEX "huge\\.txt$")
+if(MICA_LARGE_TESTS)
+  list(APPEND case_files ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
 endif()
 if(TARGET mica)
   # What sanitizers look at depends little on the values, and they are slow.
@@ -110,6 +111,15 @@ if(TARGET mica)
     mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
   mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
+endif()
+
+# Kernels that are wrong on purpose: their list holds (everywhere), they compile (with NVRTC); that
+# `mica check` catches them is shown on a GPU, by hand (tests/mutants/run check).
+mica_test(lint/mutants lint ${PROJECT_SOURCE_DIR}/tests/mutants/run text)
+mica_test(lint/mutants-self lint ${PROJECT_SOURCE_DIR}/tests/self/mutants.sh)
+if(MICA_KERNEL_TESTS AND TARGET mica)
+  mica_test(kernels/mutants kernels
+    ${PROJECT_SOURCE_DIR}/tests/mutants/run compile --mica $<TARGET_FILE:mica>)
 endif()
 
 # Every kernel configuration that the problem lines lead to, compiled for each generation, and

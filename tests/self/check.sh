@@ -38,4 +38,20 @@ expect 1 check -d cpu --engine ref --fill exact \
     'activation pass=bwd act=hard_sigmoid x=f32:300 alpha=0 beta=0'
 expect 0 check -d cpu --engine ref --fill exact --allow-mistrusted \
     'activation pass=bwd act=hard_sigmoid x=f32:300 alpha=0 beta=0'
+# Data that repeats: the small problem has to fit the large one, and is compared with it.
+large='transform x=u8:65x3271:0x1 y=u8:65x3271'
+expect 0 check -d cpu --expect 2 "$large # repeats: transform x=u8:1x3271 y=u8:1x3271"
+expect 2 check -d cpu "$large # repeats: transform x=u8:1x3270 y=u8:1x3270"
+expect 2 check -d cpu "$large # repeats: transform x=u8:2x3271 y=u8:2x3271"
+expect 2 check -d cpu "$large # repeats: transform x=u8:1x3271 y=s8:1x3271"
+expect 2 check -d cpu "$large # repeats: activation x=f32:1x3271"
+expect 2 check -d cpu "$large # repeats: nothing"
+# The offset of each repetition matters: these are the values of another tensor.
+expect 1 check -d cpu 'transform x=u8:65x3271 y=u8:65x3271 alpha=2 # repeats: transform x=u8:1x3271 \
+y=u8:1x3271'
+# Configs: all, one by its name, the planner's.
+line='gemm a=f32:65x17 b=f32:17x127'
+expect 0 check -d cpu --pick --fill exact --engine ref --expect 3 "$line"
+expect 0 check -d cpu --config "" --fill exact --engine ref --expect 3 "$line"
+expect 3 check -d cpu --config no_such_config --engine ref "$line"
 exit $failed

@@ -83,6 +83,51 @@ static void content_and_poison(void **state)
     cli_buffer_free(&b, context);
 }
 
+/* Three rows 3 GB apart: what lies around them is watched, and where offsets cut to 32 bits lead.
+ */
+static void far_apart(void **state)
+{
+    (void)state;
+    const int64_t row = 3000000000, size = 80;
+    double values[120], back[120];
+    cli_buffer b;
+    mica_tensor t = tensor("bf16:3x40:1500000000x1");
+    for (int i = 0; i < 120; i++) values[i] = i;
+    assert_int_equal(cli_buffer_init(&b, context, &t, 0, MICA_INOUT), MICA_OK);
+    assert_true(b.window_count > 3);
+    assert_int_equal(b.bytes, 2 * row + size + 2 * CLI_FENCE + 256);
+    int64_t watched = 0;
+    for (int64_t i = 0; i < b.window_count; i++) watched += b.windows[i].to - b.windows[i].from;
+    assert_true(watched < 1 << 20);
+    assert_int_equal(cli_buffer_content(&b, values), MICA_OK);
+    assert_int_equal(cli_buffer_prepare(&b, context, 0xff, 2), MICA_OK);
+    assert_int_equal(cli_buffer_fetch(&b, context), MICA_OK);
+    assert_int_equal(mica_tensor_load(&t, cli_buffer_after(&b), back), MICA_OK);
+    assert_memory_equal(back, values, sizeof values);
+    assert_true(intact(&b));
+    const int64_t gaps[] = {-1,
+                            size,
+                            row - 1,
+                            row + size,
+                            2 * row - 1,
+                            2 * row + size,
+                            2 * row - (INT64_C(1) << 32),
+                            row - (INT64_C(1) << 31)};
+    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
+        b.after[b.low + gaps[i]] ^= 1;
+        assert_false(intact(&b));
+        b.after[b.low + gaps[i]] ^= 1;
+    }
+    unsigned char *kept = cli_map(b.span);
+    cli_buffer_copy(&b, kept, b.after + b.low);
+    assert_true(cli_buffer_repeats(&b, kept));
+    b.after[b.low + 2 * row + 3] ^= 1;
+    assert_true(intact(&b)); /* an element */
+    assert_false(cli_buffer_repeats(&b, kept));
+    cli_unmap(kept, b.span);
+    cli_buffer_free(&b, context);
+}
+
 static int open_context(void **state)
 {
     (void)state;
@@ -101,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes),
         cmocka_unit_test(content_and_poison),
+        cmocka_unit_test(far_apart),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

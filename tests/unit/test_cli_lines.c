@@ -47,6 +47,24 @@ static void commas_and_braces(void **state)
     EXPECT("activation x=f32:3{,:1}", "activation x=f32:3", "activation x=f32:3:1");
 }
 
+static void repetitions(void **state)
+{
+    (void)state;
+    cli_lines lines = {0};
+    char error[160];
+    assert_true(cli_lines_expand(&lines, "activation x=f32:3x4 # repeats: activation x=f32:1x4\n",
+                                 "", error, 160));
+    assert_int_equal(lines.count, 1);
+    assert_string_equal(lines.items[0].text, "activation x=f32:3x4");
+    assert_string_equal(lines.items[0].one, "activation x=f32:1x4");
+    assert_true(cli_lines_expand(&lines, "activation x=f32:3 # it repeats: x", "", error, 160));
+    assert_null(lines.items[1].one);
+    assert_false(cli_lines_expand(&lines, "activation x=f32:3,f32:4 # repeats: activation x=f32:1",
+                                  "", error, 160));
+    assert_non_null(strstr(error, "single problem"));
+    cli_lines_free(&lines);
+}
+
 static void excuses(void **state)
 {
     (void)state;
@@ -121,13 +139,10 @@ static void files_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_lines),
-        cmocka_unit_test(commas_and_braces),
-        cmocka_unit_test(list_fields),
-        cmocka_unit_test(log_lines),
-        cmocka_unit_test(excuses),
-        cmocka_unit_test(malformed),
-        cmocka_unit_test(files_and_arguments),
+        cmocka_unit_test(plain_lines), cmocka_unit_test(commas_and_braces),
+        cmocka_unit_test(list_fields), cmocka_unit_test(log_lines),
+        cmocka_unit_test(repetitions), cmocka_unit_test(excuses),
+        cmocka_unit_test(malformed),   cmocka_unit_test(files_and_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
