@@ -69,8 +69,9 @@ static mica_status check_stride(const operand *o, const char *what, long long di
     long long bytes = stride * bytes_of(o->dtype);
     if (dim == 1) return MICA_OK;
     if (bytes % 16 || bytes < 0)
-        return mica_refuse(why, "%s of %s are %lld bytes apart, the rule is a multiple of 16", what,
-                           o->name, bytes);
+        return mica_refuse(why,
+                           "%s of %s are %lld bytes apart, the rule is a positive multiple of 16",
+                           what, o->name, bytes);
     if (stride < least)
         return mica_refuse(why, "%s of %s overlap: their stride is %lld, each has %lld elements",
                            what, o->name, stride, least);

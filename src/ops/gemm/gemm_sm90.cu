@@ -226,9 +226,10 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const 
         for (int i = 0; i < VECTOR; i++) v[i] = finish_one(args, p, line, across + i, sum[i], &v[i]);
         store_vector<VECTOR>(c, v);
     } else {
-#pragma unroll 1
-        for (int i = 0; i < VECTOR && across + i < args.across; i++)
-            c[i * args.c_across] = finish_one(args, p, line, across + i, sum[i], c + i * args.c_across);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++)
+            if (across + i < args.across)
+                c[i * args.c_across] = finish_one(args, p, line, across + i, sum[i], c + i * args.c_across);
     }
 }
 
