@@ -11,11 +11,11 @@
 enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES };
 static const char *const knobs[] = {"tile_m", "tile_n", "stages", NULL};
 
-enum { LINE_BYTES = 128, MAX_BATCH_RANK = 3, KEPT = 3, ROWS_OF_GROUP = 64 };
+enum { LINE_BYTES = 128, MAX_BATCH_RANK = 3, KEPT = 3, ROWS_OF_GROUP = 64, BUFFER_BYTES = 8192 };
 
 /* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more. */
 static const mica_config choices[] = {
-    {{128, 256, 4}}, {{256, 128, 4}}, {{128, 192, 5}}, {{128, 128, 6}},
+    {{128, 256, 4}}, {{256, 128, 4}}, {{128, 192, 4}}, {{128, 128, 6}},
     {{128, 64, 8}},  {{64, 128, 8}},  {{64, 64, 12}},  {{64, 32, 16}},
 };
 /* 8-bit floats hold a second sum. */
@@ -43,8 +43,8 @@ typedef struct geometry {
 
 typedef struct state {
     gemm_sm90_args args; /* all but maps, pointers and scalars */
-    mica_tensor_map_spec a, b;
-    bool swapped;
+    mica_tensor_map_spec a, b, c;
+    bool swapped, light;
     int c_vector; /* bytes of alignment that vectors of c need; 0: c has no vectors */
     mica_kernel *kernel;
     mica_plan *fallback;
@@ -264,18 +264,62 @@ static int groups_of(const mica_config *c)
     return c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
 }
 
+/* Bytes of the ring, and what aligns it. */
+static int ring_bytes(const mica_config *c)
+{
+    const int32_t *knob = c->knob;
+    return (knob[KNOB_TILE_M] + knob[KNOB_TILE_N]) * LINE_BYTES * knob[KNOB_STAGES] + 1024;
+}
+
+/* For c on its way out; what the ring leaves, 256 bytes being for barriers. */
+static int buffers_of(const mica_config *c, const mica_device_info *device)
+{
+    int room = (int)device->shared_bytes - ring_bytes(c) - 256;
+    int count = room / (groups_of(c) * BUFFER_BYTES);
+    return count < 4 ? count : 4;
+}
+
+/* Columns of a box of c: 128 bytes, or what is left of the tile. */
+static int box_of(const mica_gemm_desc *d, const mica_config *c)
+{
+    int widest = LINE_BYTES / bytes_of(d->c.dtype), rest = c->knob[KNOB_TILE_N] % widest;
+    return rest ? rest : widest;
+}
+
+/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
+ * all of them. */
+static bool is_light(const mica_gemm_desc *d, const geometry *g)
+{
+    int bytes = bytes_of(d->c.dtype);
+    const gemm_shape *s = &g->shape;
+    bool tiled = g->c_across == 1 &&
+                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
+    for (int i = 0; i < s->batch_rank; i++)
+        tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        int step = d->epilogue[i];
+        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
+                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
+                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
+        tiled = tiled && shorter;
+    }
+    return tiled;
+}
+
 static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
-                           mica_text *p)
+                           const mica_device_info *device, mica_text *p)
 {
     bool whole = mica_dtype_is_integer(d->a.dtype);
     mica_prologue_int(p, "TILE_M", c->knob[KNOB_TILE_M]);
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
     mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
     mica_prologue_int(p, "GROUPS", groups_of(c));
+    mica_prologue_int(p, "BUFFERS", buffers_of(c, device));
     mica_prologue_int(p, "A_MN_MAJOR", g->a_mn_major);
     mica_prologue_int(p, "B_MN_MAJOR", g->b_mn_major);
     mica_prologue_int(p, "SWAPPED", g->swapped);
     mica_prologue_int(p, "PROMOTE", is_promoted(d->a.dtype));
+    mica_prologue_int(p, "LIGHT", is_light(d, g));
     mica_prologue_int(p, "BATCH_RANK", g->shape.batch_rank);
     mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
     mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
@@ -326,6 +370,18 @@ static int fill_map(const operand *o, const gemm_shape *s, bool mn_major, int ti
     return LINE_BYTES * (mn_major ? tile : rows);
 }
 
+static void fill_c_map(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
+                       mica_tensor_map_spec *m)
+{
+    const gemm_shape *s = &g->shape;
+    operand o = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, s->c_batch};
+    fill_map(&o, s, false, ROWS_OF_GROUP, m);
+    m->tf32 = false;
+    m->box[0] = (uint32_t)box_of(d, c);
+    m->box[1] = ROWS_OF_GROUP;
+    m->swizzle_bytes = box_of(d, c) * bytes_of(d->c.dtype);
+}
+
 static void fill_gemm_args(const mica_gemm_desc *d, const gemm_shape *shape, gemm_args *a)
 {
     a->shape = *shape;
@@ -373,6 +429,8 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
                      fill_map(&g->b, &g->shape, g->b_mn_major, n, &s->b);
     s->swapped = g->swapped;
     s->c_vector = vector_bytes(d, g);
+    s->light = is_light(d, g);
+    if (s->light) fill_c_map(d, g, c, &s->c);
 }
 
 /* Pointers that the copy engine cannot take are only known when running: the engine for any device
@@ -392,17 +450,17 @@ static mica_status build(mica_plan *plan)
     const mica_gemm_desc *d = plan->desc;
     MICA_TRY(plan_geometry(d, &g, &why));
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    const int32_t *knob = plan->config.knob;
     fill_args(d, &g, &plan->config, plan->device.units, s);
     int threads = 128 * (groups_of(&plan->config) + 1);
-    int shared = (knob[KNOB_TILE_M] + knob[KNOB_TILE_N]) * LINE_BYTES * knob[KNOB_STAGES] + 1024;
+    int shared = ring_bytes(&plan->config) +
+                 groups_of(&plan->config) * buffers_of(&plan->config, &plan->device) * BUFFER_BYTES;
     int blocks = s->args.tiles < plan->device.units ? s->args.tiles : plan->device.units;
     s->grid = (mica_grid){.grid = {(unsigned)blocks},
                           .block = {(unsigned)threads},
                           .dynamic_shared = (unsigned)shared};
     char text[8192];
     mica_text prologue = {text, sizeof text, 0};
-    write_prologue(d, &g, &plan->config, &prologue);
+    write_prologue(d, &g, &plan->config, &plan->device, &prologue);
     MICA_TRY(mica_plan_add_kernel(plan,
                                   &(mica_kernel_spec){.file = "ops/gemm/gemm_sm90.cu",
                                                       .entry = "gemm_sm90",
@@ -438,6 +496,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     g->alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
     g->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
     args.whole = s->c_vector && is_aligned(g->c, s->c_vector);
+    args.light = s->light && g->beta == 0 && is_aligned(g->c, 16);
+    if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, g->c, &args.c));
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

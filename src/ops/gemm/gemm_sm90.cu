@@ -3,10 +3,11 @@
  * both operands filled by the copy engine, GROUPS warpgroups multiply them, each its share of the tile's
  * lines, and take the sums through shared memory to c, while the ring fills for the next tile.
  *
- * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, A_MN_MAJOR B_MN_MAJOR (the operands lie
- * along lines or across, not along K), SWAPPED (lines are columns of c), PROMOTE (sums leave the
- * tensor core after every slice: 8-bit floats), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the
- * operand of the lines) b_t c_t sum_t out_t, the epilogue's, and mma(sum, a, b, add): m64 by TILE_N. */
+ * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, BUFFERS (of 8 KiB for c, of each group),
+ * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
+ * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
+ * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
+ * the lines) b_t c_t sum_t out_t, the epilogue's, and mma(sum, a, b, add): m64 by TILE_N. */
 #include "cuda/device/mbarrier.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/vector.cuh"
@@ -24,9 +25,14 @@ constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
 constexpr int PIECE = 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
-constexpr int STAGING_BYTES = 64 * PITCH * 4;
 constexpr int VECTOR = 4;
+/* What the copy engine stores: boxes of 64 lines of at most 128 bytes, swizzled. */
+constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
+constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N % BOX_WIDEST ? TILE_N % BOX_WIDEST : BOX_WIDEST;
+constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX;
 
+static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
+static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
 static_assert(sizeof(sum_t) == 4, "sums of 32 bits");
 static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
@@ -264,7 +270,66 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
     }
 }
 
-__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, sum_t *staging, int group)
+/* ---- the same by the copy engine ---- */
+
+__device__ __forceinline__ void store_box(const gemm_sm90_args &args, u32 from, int x, int y, const tile &t)
+{
+    if constexpr (BATCH_RANK == 0) tma_store(&args.c, from, x, y);
+    if constexpr (BATCH_RANK == 1) tma_store(&args.c, from, x, y, t.batch[0]);
+    if constexpr (BATCH_RANK == 2) tma_store(&args.c, from, x, y, t.batch[1], t.batch[0]);
+    if constexpr (BATCH_RANK == 3) tma_store(&args.c, from, x, y, t.batch[2], t.batch[1], t.batch[0]);
+}
+
+/* Sums of BOX columns in the order of the swizzle. The channel is clamped: what lies outside c is
+ * computed too, and not stored. */
+__device__ __forceinline__ void fill_box(const gemm_sm90_args &args, unsigned char *to, const sum_t *sum, int line,
+                                         int across, int warp, int lane)
+{
+    constexpr int ROWS_OF_UNIT = LINE_BYTES / BOX_BYTES, UNITS = BOX_BYTES / 16;
+    const int last_line = (int)args.lines - 1, last_across = (int)args.across - 1;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = warp * 16 + lane / 4 + 8 * half, turn = row / ROWS_OF_UNIT % UNITS;
+#pragma unroll
+        for (int j = 0; j < BOX / 8; j++) {
+            const int column = 8 * j + lane % 4 * 2, byte = column * (int)sizeof(c_t);
+            c_t pair[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                pair[i] = finish_one(args, place{}, min(line + row, last_line), min(across + column + i, last_across),
+                                     sum[4 * j + 2 * half + i], nullptr);
+            store_vector<2>((c_t *)(to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16), pair);
+        }
+    }
+}
+
+__device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const tile &t, const sum_t (&sum)[WAVES][SUMS],
+                                           unsigned char *staging, int group)
+{
+    const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    __builtin_assume(args.gemm.beta == 0);
+    if (thread == 0) tma_wait_read<0>();
+    named_barrier_sync(1 + group, 128);
+#pragma unroll
+    for (int i = 0; i < WAVES * BOXES; i++) {
+        const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + i % BOXES * BOX;
+        if (line >= args.lines || across >= args.across) continue;
+        unsigned char *to = staging + i % BUFFERS * BUFFER_BYTES;
+        if (i >= BUFFERS) {
+            if (thread == 0) tma_wait_read<BUFFERS - 1>();
+            named_barrier_sync(1 + group, 128);
+        }
+        fill_box(args, to, sum[i / BOXES] + i % BOXES * BOX / 2, line, across, warp, lane);
+        async_fence();
+        named_barrier_sync(1 + group, 128);
+        if (thread == 0) {
+            store_box(args, shared_address(to), across, line, t);
+            tma_commit();
+        }
+    }
+}
+
+__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsigned char *staging, int group)
 {
     const int lane = (int)threadIdx.x % 32;
     sum_t sum[WAVES][SUMS];
@@ -273,20 +338,26 @@ __device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, sum_
             multiply_promoted(sum, r, args.slices, group, lane);
         else
             multiply(sum, r, args.slices, group, lane);
-        finish_tile(args, find_tile(args, n), sum, staging, group);
+        const tile t = find_tile(args, n);
+        if (LIGHT && args.light)
+            store_tile(args, t, sum, staging, group);
+        else
+            finish_tile(args, t, sum, (sum_t *)staging, group);
     }
+    if (LIGHT && threadIdx.x % 128 == 0) tma_wait<0>();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_constant__ gemm_sm90_args args)
 {
     extern __shared__ unsigned char memory[];
     __shared__ alignas(8) u64 barriers[2 * STAGES];
-    __shared__ alignas(16) sum_t staging[GROUPS][STAGING_BYTES / sizeof(sum_t)];
+    unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
-    const ring r = {(shared_address(memory) + 1023) & ~1023u, full, full + 8 * STAGES, 0, 0};
+    const ring r = {shared_address(aligned), full, full + 8 * STAGES, 0, 0};
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
         tma_prefetch(&args.b);
+        if constexpr (LIGHT) tma_prefetch(&args.c);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(r.full + 8 * i, 1);
             mbarrier_init(r.empty + 8 * i, 4 * GROUPS);
@@ -296,10 +367,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
     __syncthreads();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
-        if constexpr (GROUPS > 1) registers_give<40>();
+        if constexpr (GROUPS > 1) registers_give<24>();
         if (threadIdx.x == 128 * GROUPS) produce(args, r);
     } else {
-        if constexpr (GROUPS > 1) registers_take<232>();
-        consume(args, r, staging[group], group);
+        if constexpr (GROUPS > 1) registers_take<240>();
+        consume(args, r, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
     }
 }

@@ -9,7 +9,7 @@
 /* "Lines" are what the tile's rows run along: rows of c, or its columns where SWAPPED; "across" is
  * the other one. */
 typedef struct gemm_sm90_args {
-    mica_tensor_map a, b; /* of the operand of the lines, of the operand across */
+    mica_tensor_map a, b, c; /* of the operand of the lines, of the operand across, of c */
     gemm_args gemm;
     long long lines, across;
     long long c_line, c_across; /* strides of c in elements */
@@ -18,6 +18,7 @@ typedef struct gemm_sm90_args {
     int slices;      /* of 128 bytes of K */
     int stage_bytes; /* that the copy engine writes for each slice */
     int whole;       /* c may be accessed by vectors */
+    int light;       /* the copy engine may store c; beta is 0 */
 } gemm_sm90_args;
 
 #endif
