@@ -45,7 +45,8 @@ static void release(kernel_rows *rows)
 }
 
 /* One statement of a prologue, shortened: a constant to NAME=value, a type to name:type; lists of
- * enumerators are the same for every kernel of a file and left out. */
+ * enumerators are the same for every kernel of a file and left out, and so are the functions at the
+ * end, which follow from the constants. */
 static char *shorten(const char *statement)
 {
     char name[64], value[160];
@@ -60,6 +61,8 @@ static char *shorten(const char *statement)
 static char *one_line(const char *prologue)
 {
     char *copy = cli_format("%s", prologue), *rest = copy, *statement, *out = cli_format("%s", "");
+    char *functions = strstr(copy, "__device__");
+    if (functions) *functions = 0;
     while ((statement = strsep(&rest, ";"))) {
         statement += strspn(statement, " \t\n");
         if (!*statement) continue;

@@ -6,6 +6,7 @@
 
 #include "mica/plan.h"
 #include "base/text.h"
+#include "cuda/device/tensor_map.h"
 
 typedef struct mica_cuda mica_cuda;     /* a device, real or imagined ("sm_90a") */
 typedef struct mica_kernel mica_kernel; /* a loaded kernel; counted; shared by plans */
@@ -55,6 +56,17 @@ void mica_prologue_double(mica_text *prologue, const char *name, double value);
 /* "typedef bf16 name;" (f64 double, f32 float, f16, bf16, e4m3, e5m2, s8, u8, s32, s64, u32,
  * boolean: the types of device/types.cuh) */
 void mica_prologue_type(mica_text *prologue, const char *name, mica_dtype dtype);
+/* One wgmma instruction m64nN as a function, for device/wgmma.cuh:
+ *     void name(float (&d)[N / 2], u64 a, u64 b, int add)   add 0: the old content of d is not read
+ * d is s32 for s8 and u8; a is u32 (&a)[4] in registers. f32 means tf32. Functions come last in a
+ * prologue: the table of kernels (mica check --table) shows what stands before them. */
+typedef struct mica_wgmma {
+    int n; /* a multiple of 8 up to 256; for s8 and u8 24, or a multiple of 16 */
+    mica_dtype a, b;
+    bool a_mn_major, b_mn_major; /* 16-bit types only */
+    bool a_in_registers;
+} mica_wgmma;
+void mica_prologue_wgmma(mica_text *prologue, const char *name, const mica_wgmma *wgmma);
 
 /* ---- memory, streams, events ---- */
 mica_status mica_cuda_malloc(mica_cuda *cuda, int64_t bytes, void **memory);
@@ -73,9 +85,6 @@ mica_status mica_cuda_event_record(mica_cuda *cuda, void *event, void *stream);
 mica_status mica_cuda_event_elapsed(mica_cuda *cuda, void *from, void *to, double *ms);
 
 /* ---- tensor maps (TMA), encoded by the driver ---- */
-typedef struct mica_tensor_map {
-    _Alignas(64) unsigned char bytes[128];
-} mica_tensor_map;
 typedef struct mica_tensor_map_spec {
     mica_dtype dtype;
     int rank; /* 1 to 5, fastest dimension first below */
@@ -84,6 +93,7 @@ typedef struct mica_tensor_map_spec {
     uint32_t box[5];             /* tiled: elements of one transfer */
     uint32_t element_strides[5]; /* 0 means 1 */
     int swizzle_bytes;           /* 0, 32, 64, 128 */
+    bool tf32;                   /* f32 is rounded to tf32, to nearest even, while it is copied */
     bool im2col;                 /* then: */
     int lower[3], upper[3];      /* corners of the pixel box, innermost spatial dimension first */
     uint32_t channels_per_pixel, pixels_per_column;
