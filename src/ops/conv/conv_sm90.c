@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { THREADS = 384, ALIGNMENT = 16, MAX_STAGES = 8, PROLOGUE = 16384, REDUCE_BLOCK = 256 };
+enum { THREADS = 384, MAX_STAGES = 8, PROLOGUE = 16384 };
 /* Left of a block's shared memory for barriers and for placing the ring at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
 
@@ -20,15 +20,15 @@ static const char *const knobs[] = {"rows", "cols", "splits", NULL};
 typedef struct state {
     mica_conv_sm90_shape shape;
     mica_tensor_map_spec image[MICA_CONV_CLASSES], other; /* other: filter, or grad */
-    mica_kernel *kernel, *reduce;
-    mica_grid grid, reduce_grid;
+    mica_kernel *kernel;
+    mica_grid grid;
     mica_plan *generic; /* for misaligned pointers */
-    size_t partial, generic_at;
+    size_t generic_at;
+    mica_conv_sm90_reduce reduce;
     union {
         mica_conv_sm90_args direct;
         mica_conv_sm90_wgrad_args wgrad;
     } args;
-    mica_conv_sm90_reduce_args reduce_args;
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -252,13 +252,12 @@ static void fill_wgrad(const mica_plan *plan, state *s)
     const mica_conv_class *c = &h->classes[0];
     const int32_t *knob = plan->config.knob;
     mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
-    mica_conv_sm90_reduce_args *r = &s->reduce_args;
     for (int i = 0; i < 3; i++) {
         a->count[i] = c->count[i];
         a->start[i] = c->start[i];
         a->step[i] = h->step[i];
         a->tap_step[i] = h->tap_step[i];
-        a->taps[i] = r->taps[i] = c->taps[i];
+        a->taps[i] = c->taps[i];
     }
     a->channels = (int)h->g.c;
     a->rows = (int)h->g.k;
@@ -267,14 +266,6 @@ static void fill_wgrad(const mica_plan *plan, state *s)
     int taps = c->taps[0] * c->taps[1] * c->taps[2];
     a->row_tiles = (int)tiles_of(a->rows, knob[ROWS]);
     a->col_tiles = (int)tiles_of(taps * tiles_of(a->channels, 64) * 64, knob[COLS]);
-    *r = (mica_conv_sm90_reduce_args){.f = h->g.f,
-                                      .f_base = h->g.f_base,
-                                      .taps = {c->taps[0], c->taps[1], c->taps[2]},
-                                      .channels = a->channels,
-                                      .columns = a->col_tiles * knob[COLS],
-                                      .count = a->rows * taps * a->channels,
-                                      .splits = a->splits};
-    r->split_stride = (long long)a->rows * r->columns;
 }
 
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
@@ -284,8 +275,6 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
     const mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
     mica_conv_sm90_image_map(&s->shape, 0, MICA_CONV_BLOCK, &s->image[0]);
     mica_conv_sm90_grad_map(&s->shape, MICA_CONV_BLOCK, &s->other);
-    size_t bytes = (size_t)s->reduce_args.split_stride * (size_t)a->splits * sizeof(float);
-    MICA_TRY(mica_book(plan, "partial sums", bytes, &s->partial));
     mica_wgmma mma = {.n = knob[COLS],
                       .a = s->shape.in,
                       .b = s->shape.in,
@@ -294,14 +283,8 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
                              (knob[ROWS] + knob[COLS]) * 128,
                              a->splits * a->row_tiles * a->col_tiles));
-    char buffer[256] = "";
-    mica_text q = {buffer, sizeof buffer, 0};
-    mica_prologue_int(&q, "BLOCK", REDUCE_BLOCK);
-    mica_prologue_type(&q, "out_t", s->shape.out);
-    mica_kernel_spec spec = {"ops/conv/conv_sm90_reduce.cu", "conv_sm90_reduce", buffer, 0};
-    unsigned blocks = (unsigned)tiles_of(s->reduce_args.count, REDUCE_BLOCK / 4);
-    s->reduce_grid = (mica_grid){.grid = {blocks}, .block = {REDUCE_BLOCK}};
-    return mica_plan_add_kernel(plan, &spec, &s->reduce);
+    return mica_conv_sm90_reduce_build(plan, &s->shape, a->splits, a->col_tiles * knob[COLS],
+                                       &s->reduce);
 }
 
 static mica_status build(mica_plan *plan)
@@ -321,12 +304,6 @@ static mica_status build(mica_plan *plan)
 }
 
 /* ---- run ---- */
-
-static bool aligned(const state *s, const mica_run *r)
-{
-    uintptr_t all = (uintptr_t)r->args[s->shape.image] | (uintptr_t)r->args[s->shape.other];
-    return ((all | (uintptr_t)r->args[s->shape.roles.out]) & (ALIGNMENT - 1)) == 0;
-}
 
 static mica_status run_direct(const mica_plan *plan, const state *s, const mica_run *r)
 {
@@ -349,21 +326,17 @@ static mica_status run_direct(const mica_plan *plan, const state *s, const mica_
 static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_run *r)
 {
     mica_conv_sm90_wgrad_args a = s->args.wgrad;
-    mica_conv_sm90_reduce_args b = s->reduce_args;
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[0], r->args[s->shape.image], &a.image));
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.other], &a.grad));
-    b.partial = a.partial = mica_at(r, s->partial);
-    b.out = r->args[s->shape.roles.out];
-    b.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    b.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a.partial = mica_at(r, s->reduce.partial);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
-    return mica_kernel_launch(s->reduce, &s->reduce_grid, r->stream, &b);
+    return mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    if (!aligned(s, r)) {
+    if (!mica_conv_sm90_aligned(&s->shape, r)) {
         mica_run child = *r;
         child.workspace = mica_at(r, s->generic_at);
         return mica_plan_child_run(s->generic, &child);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sum of wgrad's partial sums in a fixed order, and its way into the filter: four shares of the
- * splits for each weight, neighbouring threads at neighbouring channels. Constants: BLOCK; out_t. */
+ * The sum of wgrad's partial sums in a fixed order, and its way into the filter: SHARES
+ * parts of the splits for each weight, neighbouring threads at neighbouring channels. Constants: BLOCK;
+ * SHARES (4); out_t. */
 #include "ops/conv/conv_sm90_args.h"
 
-constexpr int SHARES = 4, WEIGHTS = BLOCK / SHARES;
+constexpr int WEIGHTS = BLOCK / SHARES;
+static_assert(SHARES == 4 && BLOCK % SHARES == 0, "the order of the last sum");
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_conv_sm90_reduce_args a)
 {

@@ -154,7 +154,7 @@ static mica_status stride_ok(int64_t size, int64_t stride, const char *name, mic
                        name, (long long)stride);
 }
 
-static mica_status image_ok(const mica_tensor *t, const char *name, mica_why *why)
+mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why)
 {
     if (t->dims[1] % UNIT || t->dims[1] == 0 || t->strides[1] != 1)
         return mica_refuse(why,
@@ -219,9 +219,9 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_sh
                            mica_dtype_name(s->in));
     if (d->groups != 1)
         return mica_refuse(why, "groups is %lld, this engine has 1", (long long)d->groups);
-    MICA_TRY(image_ok(mica_conv_tensor(d, s->image), names[s->image], why));
+    MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->image), names[s->image], why));
     if (wgrad) {
-        MICA_TRY(image_ok(mica_conv_tensor(d, s->other), names[s->other], why));
+        MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->other), names[s->other], why));
     } else {
         int inner;
         MICA_TRY(filter_ok(&d->w, &inner, why));
@@ -278,6 +278,21 @@ void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, in
 void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *m)
 {
     pixel_map(s, s->g.out, &s->g.b, s->g.k, pixels, m);
+}
+
+void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int width, int height,
+                               mica_tensor_map_spec *m)
+{
+    const long long *size = of_a ? s->g.in : s->g.out;
+    const mica_conv_strides *at = of_a ? &s->g.a : &s->g.b;
+    *m = (mica_tensor_map_spec){.dtype = s->in,
+                                .rank = 4,
+                                .dims = {of_a ? s->g.c : s->g.k, size[2], size[1], s->g.n},
+                                .stride_bytes = {0, stride_bytes(size[2], at->s[2]),
+                                                 stride_bytes(size[1], at->s[1]),
+                                                 stride_bytes(s->g.n, at->n)},
+                                .box = {MICA_CONV_BLOCK, (uint32_t)width, (uint32_t)height, 1},
+                                .swizzle_bytes = 128};
 }
 
 void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
