@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides in two dimensions, stride
+ * 1, on Hopper's matrix units. The filter stays in shared memory and each pixel comes there once,
+ * with the halo of its tile, instead of once for each tap: at the tensor rate where sm90_im2col is
+ * bound by L2. wgrad adds the blocks' partial sums in a fixed order. Pointers that are not
+ * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
+#include "ops/conv/conv_slab_args.h"
+#include "ops/conv/sm90_shape.h"
+
+#include <math.h>
+
+enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384 };
+enum { WGRAD_TAPS = 9, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
+/* Two warpgroups that each hold a slab until their next one is there need a third. */
+enum { DIRECT_SLOTS = 3, WGRAD_SLOTS = 2 };
+/* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
+enum { SHARED_RESERVE = 2048 };
+
+enum { HEIGHT };
+static const char *const knobs[] = {"height", NULL};
+static const int heights[] = {8, 14, 16, 28, 32};
+
+typedef struct state {
+    mica_conv_sm90_shape shape;
+    mica_tensor_map_spec image, other, result;
+    mica_kernel *kernel;
+    mica_grid grid;
+    mica_plan *generic; /* for misaligned pointers */
+    size_t generic_at;
+    mica_conv_sm90_reduce reduce;
+    mica_conv_slab_args args;
+} state;
+
+/* ---- sizes ---- */
+
+static bool is_wgrad(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_WGRAD;
+}
+
+static int taps_of(const mica_conv_sm90_shape *s)
+{
+    return (int)(s->g.tap[1] * s->g.tap[2]);
+}
+
+static int64_t slab_width(const mica_conv_sm90_shape *s)
+{
+    return ACROSS + (s->g.tap[2] - 1) * s->tap_step[2];
+}
+
+static int64_t slab_height(const mica_conv_sm90_shape *s, int height)
+{
+    return height + (s->g.tap[1] - 1) * s->tap_step[1];
+}
+
+static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
+{
+    return (slab_width(s) * slab_height(s, height) + (is_wgrad(s) ? ACROSS * height : 0)) * PIXEL;
+}
+
+static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : taps_of(s) * TAP);
+    int64_t slots = room / slot_bytes(s, height);
+    return slots < MAX_SLOTS ? (int)slots : MAX_SLOTS;
+}
+
+static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
+           slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
+}
+
+/* ---- which problems ---- */
+
+static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                            mica_why *why)
+{
+    if (s->axes != 2) return mica_refuse(why, "%d spatial dimensions, this engine has 2", s->axes);
+    if (s->g.stride[1] != 1 || s->g.stride[2] != 1)
+        return mica_refuse(why, "the stride is %lld x %lld, this engine's is 1", s->g.stride[1],
+                           s->g.stride[2]);
+    if (s->g.c > CHANNELS || s->g.k > CHANNELS)
+        return mica_refuse(why, "%lld and %lld channels, this engine holds %d", s->g.c, s->g.k,
+                           CHANNELS);
+    if (is_wgrad(s) && taps_of(s) > WGRAD_TAPS)
+        return mica_refuse(why, "%lld x %lld taps, this engine's wgrad holds %d", s->g.tap[1],
+                           s->g.tap[2], WGRAD_TAPS);
+    if (!fits(s, device, heights[0]))
+        return mica_refuse(why, "%lld x %lld taps at distance %d x %d do not fit shared memory",
+                           s->g.tap[1], s->g.tap[2], s->tap_step[1], s->tap_step[2]);
+    return MICA_OK;
+}
+
+static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *device,
+                              mica_conv_sm90_shape *s, mica_why *why)
+{
+    static const char *const names[] = {"x", "w", "y"};
+    if (device->arch != 90)
+        return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
+    MICA_TRY(mica_conv_sm90_shape_make(d, s, why));
+    MICA_TRY(shape_ok(s, device, why));
+    if (is_wgrad(s)) return MICA_OK;
+    const char *name = names[s->roles.out];
+    if (s->out != s->in)
+        return mica_refuse(why, "%s is %s, this engine stores what it reads, %s", name,
+                           mica_dtype_name(s->out), mica_dtype_name(s->in));
+    const mica_tensor *out = mica_conv_tensor(d, s->roles.out);
+    return mica_tensor_count(out) ? mica_conv_sm90_image_ok(out, name, why) : MICA_OK;
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    mica_conv_sm90_shape s;
+    return make_shape(desc, device, &s, why);
+}
+
+/* ---- configs and their cost ---- */
+
+static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
+{
+    const long long *size = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.in : s->g.out;
+    return s->g.n * ((size[2] + ACROSS - 1) / ACROSS) * ((size[1] + height - 1) / height);
+}
+
+static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    double each = ceil((double)tiles_of(s, height) / device->units);
+    int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
+    double products = taps * 16.0 * height, fill = (double)slot_bytes(s, height) / 34.6;
+    double sums = is_wgrad(s) ? 3000 + taps * 1000.0 : 1000 + taps * 150.0;
+    return each * (fmax(products, fill) * 1.05 + 200) + sums + 4.0 * height;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
+    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
+    return fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3 + launch_ms,
+                mica_roofline_ms(&mica_op_conv, desc, device));
+}
+
+/* The two best heights. */
+static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
+    int best = 0, second = 0;
+    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++) {
+        int h = heights[i];
+        if (!fits(&s, device, h)) continue;
+        if (!best || cycles_of(&s, device, h) < cycles_of(&s, device, best)) {
+            second = best;
+            best = h;
+        } else if (!second || cycles_of(&s, device, h) < cycles_of(&s, device, second)) {
+            second = h;
+        }
+    }
+    configs[0] = (mica_config){{best}};
+    configs[1] = (mica_config){{second}};
+    return second ? 2 : 1;
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)config;
+    c->truncates = true;
+    c->k_inst = 16;
+    if (((const mica_conv_desc *)desc)->pass == MICA_CONV_WGRAD) c->n_outer += 132;
+}
+
+/* ---- build ---- */
+
+static void fill_args(const mica_conv_desc *d, state *s, int height)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_class *c = &h->classes[0];
+    mica_conv_slab_args *a = &s->args;
+    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
+    const long long *size = dgrad ? h->g.in : h->g.out;
+    a->across = (int)((size[2] + ACROSS - 1) / ACROSS);
+    a->down = (int)((size[1] + height - 1) / height);
+    a->tiles = (int)tiles_of(h, height);
+    for (int i = 0; i < 2; i++) {
+        a->start[i] = c->start[i + 1];
+        a->filter[i] = c->filter[i + 1];
+        a->filter_step[i] = c->filter_step[i + 1];
+        a->size[i] = (int)size[i + 1];
+    }
+    a->channels = (int)(dgrad ? h->g.c : h->g.k);
+    a->to = dgrad ? h->g.a : h->g.b;
+    a->residual = h->g.residual;
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
+    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
+    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+}
+
+static void fill_maps(const mica_conv_desc *d, state *s, int height)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
+    int width = (int)slab_width(h), tall = (int)slab_height(h, height);
+    mica_conv_sm90_window_map(h, !dgrad, width, tall, &s->image);
+    if (is_wgrad(h)) {
+        mica_conv_sm90_window_map(h, false, ACROSS, height, &s->other);
+        return;
+    }
+    mica_conv_sm90_filter_map(h, d, CHANNELS, &s->other);
+    mica_conv_sm90_window_map(h, dgrad, ACROSS, height, &s->result);
+}
+
+static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_text *p)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS : ACROSS * plan->config.knob[HEIGHT],
+                      .a = h->in,
+                      .b = h->in,
+                      .a_mn_major = is_wgrad(h) || h->filter_mn,
+                      .b_mn_major = is_wgrad(h)};
+    mica_prologue_int(p, "TAPS_DOWN", h->g.tap[1]);
+    mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
+    mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
+    mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
+    mica_prologue_int(p, "HEIGHT", plan->config.knob[HEIGHT]);
+    mica_prologue_int(p, "SLOTS", slots);
+    mica_prologue_type(p, "in_t", h->in);
+    mica_prologue_wgmma(p, "mma", &mma);
+}
+
+static mica_status add_kernel(mica_plan *plan, state *s, mica_text *p)
+{
+    bool wgrad = is_wgrad(&s->shape);
+    int height = plan->config.knob[HEIGHT], slots = slots_of(&s->shape, &plan->device, height);
+    int units = plan->device.units;
+    add_prologue(plan, s, slots, p);
+    int64_t shared =
+        slots * slot_bytes(&s->shape, height) + (wgrad ? 0 : taps_of(&s->shape) * TAP) + 1024;
+    s->grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
+                          .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
+                          .dynamic_shared = (unsigned)shared};
+    mica_kernel_spec spec = {wgrad ? "ops/conv/conv_slab_wgrad.cu" : "ops/conv/conv_slab.cu",
+                             wgrad ? "conv_slab_wgrad" : "conv_slab", p->data, shared};
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    mica_why why = {""};
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
+        return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
+    if (s->shape.class_count == 0) return MICA_OK;
+    char buffer[PROLOGUE] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    fill_args(d, s, plan->config.knob[HEIGHT]);
+    fill_maps(d, s, plan->config.knob[HEIGHT]);
+    if (!is_wgrad(&s->shape)) {
+        mica_epilogue e = mica_conv_epilogue(d);
+        mica_prologue_epilogue(&p, &e);
+        mica_prologue_int(&p, "FILTER_MN", s->shape.filter_mn);
+        mica_prologue_int(&p, "RESIDUAL", mica_tensor_given(&d->residual));
+    }
+    MICA_TRY(add_kernel(plan, s, &p));
+    if (is_wgrad(&s->shape))
+        MICA_TRY(mica_conv_sm90_reduce_build(plan, &s->shape, (int)s->grid.grid[0],
+                                             taps_of(&s->shape) * CHANNELS, &s->reduce));
+    return mica_plan_child_create(plan, "conv", d, sizeof *d, "cuda", &s->generic, &s->generic_at);
+}
+
+/* ---- run ---- */
+
+static mica_status run_slab(const mica_plan *plan, const state *s, const mica_run *r)
+{
+    bool wgrad = is_wgrad(&s->shape);
+    void *const *args = r->args;
+    mica_conv_slab_args a = s->args;
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.other], &a.other));
+    a.out = args[s->shape.roles.out];
+    if (wgrad)
+        a.partial = mica_at(r, s->reduce.partial);
+    else
+        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
+    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a.epilogue.bias = args[MICA_CONV_BIAS];
+    a.epilogue.scale = args[MICA_CONV_SCALE];
+    a.epilogue.shift = args[MICA_CONV_SHIFT];
+    a.epilogue.residual = args[MICA_CONV_RESIDUAL];
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    return wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r) : MICA_OK;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    if (mica_conv_sm90_aligned(&s->shape, r)) return run_slab(plan, s, r);
+    mica_run child = *r;
+    child.workspace = mica_at(r, s->generic_at);
+    return mica_plan_child_run(s->generic, &child);
+}
+
+const mica_engine mica_conv_slab = {.name = "sm90_slab",
+                                    .cuda = true,
+                                    .knobs = knobs,
+                                    .accepts = accepts,
+                                    .configs = make_configs,
+                                    .predict = predict,
+                                    .contract = contract,
+                                    .build = build,
+                                    .run = run};

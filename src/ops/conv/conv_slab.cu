@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Convolution with up to 64 channels on both sides, forward and dgrad with stride 1: the whole filter
+ * stays in shared memory, the image passes through it once as slabs. Rows of the product are channels
+ * of the result, columns the pixels of a tile. Two warpgroups take tiles in turns, so that one stores
+ * while the other multiplies; a slab that has been read becomes the tile that is stored.
+ * Constants: those of conv_slab.cuh; FILTER_MN (rows are what lies side by side in the filter, else
+ * terms); RESIDUAL; those of the epilogue; mma(). */
+#include "cuda/device/epilogue.cuh"
+#include "ops/conv/conv_slab.cuh"
+
+constexpr int TAP_BYTES = 64 * ROW, THREADS = 384;
+
+__device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 filter, u32 slabs, u32 full)
+{
+    const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
+    mbarrier_arrive_expect(ready, TAPS * TAP_BYTES);
+    for (int t = 0; t < TAPS; t++) {
+        const int down = a.filter[0] + t / TAPS_ACROSS * a.filter_step[0];
+        const int across = a.filter[1] + t % TAPS_ACROSS * a.filter_step[1];
+        tma_load(filter + t * TAP_BYTES, &a.other, ready, 0, across, down, 0);
+    }
+    const int tiles = own_tiles(a);
+    for (int i = 0; i < tiles; i++) {
+        const place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
+        const int slot = i % SLOTS;
+        mbarrier_wait(empty + 8 * slot, i / SLOTS & 1 ^ 1);
+        mbarrier_arrive_expect(full + 8 * slot, SLAB_BYTES);
+        tma_load(slabs + slot * SLAB_BYTES, &a.image, full + 8 * slot, 0, p.x + a.start[1], p.y + a.start[0], p.image);
+    }
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u32 slab)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int t = 0; t < TAPS; t++) {
+        const u64 left = wgmma_operand<ROW>(filter + t * TAP_BYTES, FILTER_MN ? TAP_BYTES : 16, 8 * ROW);
+        const u64 right = wgmma_operand<ROW>(slab + tap_bytes(t), 16, PITCH * ROW);
+#pragma unroll
+        for (int z = 0; z < 4; z++)
+            mma(sum, wgmma_advance(left, FILTER_MN ? z * 16 * ROW : z * 32), wgmma_advance(right, z * 32), t + z > 0);
+    }
+    wgmma_commit();
+}
+
+/* ---- results ---- */
+
+/* One result; y and x: its pixel. */
+__device__ __forceinline__ float finish(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
+                                        float sum)
+{
+    float v = a.alpha * sum;
+    if (!RESIDUAL && a.beta == 0) return channel < a.channels ? epilogue(a.epilogue, v, (long long)channel, 0ll) : 0;
+    if (channel >= a.channels || y >= a.size[0] || x >= a.size[1]) return 0;
+    if (a.beta != 0)
+        v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + y * a.to.s[1] + x * a.to.s[2] +
+                                                          channel * a.to.c]);
+    const long long residual = RESIDUAL ? p.image * a.residual.n + y * a.residual.s[1] + x * a.residual.s[2] +
+                                              channel * a.residual.c
+                                        : 0;
+    return epilogue(a.epilogue, v, (long long)channel, residual);
+}
+
+/* Pixels x and x + 1 of one channel. */
+__device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
+                                           const float *sum)
+{
+    const in_t pair[2] = {narrow<in_t>(finish(a, p, y, x, channel, sum[0])),
+                          narrow<in_t>(finish(a, p, y, x + 1, channel, sum[1]))};
+    u32 word;
+    memcpy(&word, pair, sizeof word);
+    return word;
+}
+
+/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it. */
+__device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, u32 tile,
+                                              const float (&sum)[PIXELS / 2])
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+    const int channel = warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
+#pragma unroll
+    for (int j = 0; j < HEIGHT; j += 2) {
+        u32 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = finish_pair(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, sum + 4 * j + 2 * i);
+        const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * warp + part % 2;
+        store_matrices_transposed(to + ((block ^ (to >> 7 & 7)) << 4), v[0], v[1], v[2], v[3]);
+    }
+}
+
+__device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 filter, u32 slabs, u32 full)
+{
+    const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
+    const bool leader = (threadIdx.x & 127) == 0;
+    const int tiles = own_tiles(a);
+    float sum[PIXELS / 2];
+    int last = -1;
+    mbarrier_wait(ready, 0);
+    for (int i = group; i < tiles; i += 2) {
+        const int slot = i % SLOTS;
+        const u32 slab = slabs + slot * SLAB_BYTES;
+        const place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
+        mbarrier_wait(full + 8 * slot, i / SLOTS & 1);
+        multiply(sum, filter, slab);
+        if (leader && last >= 0) {
+            tma_wait_read<0>();
+            mbarrier_arrive(empty + 8 * last);
+        }
+        wgmma_wait<0>();
+        named_barrier_sync(group + 1, 128); /* all warps have read the slab */
+        place_results(a, p, slab, sum);
+        async_fence();
+        named_barrier_sync(group + 1, 128);
+        if (leader) {
+            tma_store(&a.result, slab, 0, p.x, p.y, p.image);
+            tma_commit();
+        }
+        last = slot;
+    }
+    if (leader && last >= 0) {
+        tma_wait_read<0>();
+        mbarrier_arrive(empty + 8 * last);
+        tma_wait<0>();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_constant__ mica_conv_slab_args a)
+{
+    const u32 filter = slot_memory(), slabs = filter + TAPS * TAP_BYTES, full = slot_barriers(1);
+    const int group = uniform((int)threadIdx.x / 128) - 1;
+    if (group < 0) {
+        registers_give<40>();
+        if (threadIdx.x == 0) produce(a, filter, slabs, full);
+    } else {
+        registers_take<232>();
+        consume(a, group, filter, slabs, full);
+    }
+}

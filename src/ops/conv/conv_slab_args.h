@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the slab kernels receive; host and device share this file, so no types but C's own. */
+#ifndef MICA_OPS_CONV_CONV_SLAB_ARGS_H
+#define MICA_OPS_CONV_CONV_SLAB_ARGS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/conv/conv_args.h"
+
+/* Tiles of 8 pixels across and HEIGHT down; start: where tap 0 of pixel 0 reads. Index 0 counts
+ * down, 1 across. */
+typedef struct mica_conv_slab_args {
+    mica_tensor_map image, other, result; /* other: filter; wgrad: b, and no result */
+    int across, down, tiles;
+    int start[2];
+    int filter[2], filter_step[2]; /* the filter's coordinate of tap 0, and the way to the next */
+    int size[2], channels;         /* of the image written; wgrad: channels of b */
+    mica_conv_strides to, residual;
+    void *out;
+    float *partial; /* wgrad: blocks x channels of b x taps x 64 */
+    float alpha, beta;
+    mica_epilogue_args epilogue;
+} mica_conv_slab_args;
+
+#endif

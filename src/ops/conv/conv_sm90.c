@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "sm90_im2col": bf16 and f16 on Hopper's matrix units, the image gathered by the copy
+ * engine as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
+ * with any strides (one class of pixels for each remainder), wgrad with partial sums in workspace,
+ * added in a fixed order. At the tensor rate from some 128 channels; below, the image is read from
+ * L2 once for each tap and that is the limit. Pointers that are not multiples of 16 bytes go to the
+ * generic engine, which the plan holds for them. */
+#include "ops/conv/sm90_shape.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { THREADS = 384, MAX_STAGES = 8, PROLOGUE = 16384 };
+/* Left of a block's shared memory for barriers and for placing the ring at a multiple of 1024. */
+enum { SHARED_RESERVE = 2048 };
+
+enum { ROWS, COLS, SPLITS };
+static const char *const knobs[] = {"rows", "cols", "splits", NULL};
+
+typedef struct state {
+    mica_conv_sm90_shape shape;
+    mica_tensor_map_spec image[MICA_CONV_CLASSES], other; /* other: filter, or grad */
+    mica_kernel *kernel;
+    mica_grid grid;
+    mica_plan *generic; /* for misaligned pointers */
+    size_t generic_at;
+    mica_conv_sm90_reduce reduce;
+    union {
+        mica_conv_sm90_args direct;
+        mica_conv_sm90_wgrad_args wgrad;
+    } args;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    mica_conv_sm90_shape s;
+    if (device->arch != 90)
+        return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
+    return mica_conv_sm90_shape_make(desc, &s, why);
+}
+
+/* ---- configs and their cost ---- */
+
+static int64_t tiles_of(int64_t n, int64_t tile)
+{
+    return (n + tile - 1) / tile;
+}
+
+/* Cycles of one stage of a block: products, what only this block reads from L2 (34 bytes a cycle),
+ * and all that fills its shared memory beside the products (45). */
+static double stage_cycles(int rows, int cols)
+{
+    double products = rows * cols / 32.0, image = rows * 128 / 34.6,
+           fill = (rows + cols) * 128 / 45.0;
+    return fmax(products, fmax(image, fill));
+}
+
+static double milliseconds(double cycles)
+{
+    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
+    return cycles / hertz * 1e3 + launch_ms;
+}
+
+static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+{
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    int64_t blocks = tiles_of(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
+    double columns = (double)tiles_of(dgrad ? s->g.c : s->g.k, cols), work = 0, longest = 0;
+    for (int i = 0; i < s->class_count; i++) {
+        const mica_conv_class *c = &s->classes[i];
+        double taps = (double)c->taps[0] * c->taps[1] * c->taps[2];
+        double tile = taps * (double)blocks * stage_cycles(rows, cols) + 0.06 * rows * cols + 300;
+        work += (double)tiles_of(c->pixels, rows) * columns * tile;
+        longest = fmax(longest, tile);
+    }
+    /* whole waves of the longest tile, or the mean where tiles are many */
+    return ceil(work / longest / units) * longest;
+}
+
+static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits, int units)
+{
+    const long long *tap = s->g.tap;
+    double chunks = (double)(tap[0] * tap[1] * tap[2] * tiles_of(s->g.c, 64));
+    double tiles = (double)tiles_of(s->g.k, rows) * ceil(chunks * 64 / cols);
+    double blocks = ceil((double)tiles_of(s->classes[0].pixels, 64) / splits);
+    double waves = ceil(tiles * splits / units);
+    /* partial sums: written by the blocks, read by the reduction */
+    double sums = (double)splits * tiles * rows * cols * 4;
+    return waves * (blocks * stage_cycles(rows, cols) + 0.03 * rows * cols + 2500) + sums / 2000 +
+           4000;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK || s.class_count == 0) return 0;
+    const int32_t *k = config->knob;
+    double cycles = s.roles.kind == MICA_CONV_KIND_WGRAD
+                        ? wgrad_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units)
+                        : direct_cycles(&s, k[ROWS], k[COLS], device->units);
+    return fmax(milliseconds(cycles), mica_roofline_ms(&mica_op_conv, desc, device));
+}
+
+static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
+                                      {256, 128}, {128, 192}, {128, 256}};
+static const int wgrad_tiles[][2] = {{128, 128}, {128, 192}, {128, 256}, {256, 128}};
+
+/* Tiles much wider than the result only cost time. */
+static int direct_configs(int64_t cols, mica_config *configs)
+{
+    int count = 0;
+    for (size_t i = 0; i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
+        int width = direct_tiles[i][1];
+        bool narrow = width < 128 && cols > 64, wide = width > 64 && cols <= width / 2;
+        bool odd = width == 192 && tiles_of(cols, 192) * 192 >= tiles_of(cols, 128) * 128;
+        if (narrow || wide || odd) continue;
+        configs[count++] = (mica_config){{direct_tiles[i][0], width, 1}};
+    }
+    return count;
+}
+
+/* The share of the pixels that gives the least time, for each tile. */
+static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
+{
+    int count = 0;
+    int64_t blocks = s->class_count ? tiles_of(s->classes[0].pixels, 64) : 1;
+    for (size_t i = 0; i < sizeof wgrad_tiles / sizeof *wgrad_tiles; i++) {
+        int rows = wgrad_tiles[i][0], cols = wgrad_tiles[i][1], best = 1;
+        if (rows > 128 && s->g.k <= 128) continue;
+        for (int splits = 2; splits <= 2 * units && splits <= blocks; splits++)
+            if (wgrad_cycles(s, rows, cols, splits, units) <
+                wgrad_cycles(s, rows, cols, best, units))
+                best = splits;
+        configs[count++] = (mica_config){{rows, cols, best}};
+    }
+    return count;
+}
+
+static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK) return 0;
+    if (s.roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(&s, device->units, configs);
+    return direct_configs(s.roles.kind == MICA_CONV_KIND_DGRAD ? s.g.c : s.g.k, configs);
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)desc;
+    c->truncates = true;
+    c->k_inst = 16;
+    c->n_outer += config->knob[SPLITS] - 1;
+}
+
+/* ---- build ---- */
+
+static int stages_of(const mica_plan *plan, int stage_bytes)
+{
+    int stages = (int)((plan->device.shared_bytes - SHARED_RESERVE) / stage_bytes);
+    return stages < MAX_STAGES ? stages : MAX_STAGES;
+}
+
+static mica_status add_ring_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
+                                   mica_text *p, const mica_wgmma *mma, int stage_bytes, int blocks)
+{
+    int stages = stages_of(plan, stage_bytes), units = plan->device.units;
+    mica_prologue_int(p, "AXES", s->shape.axes);
+    mica_prologue_int(p, "BM", plan->config.knob[ROWS]);
+    mica_prologue_int(p, "BN", plan->config.knob[COLS]);
+    mica_prologue_int(p, "STAGES", stages);
+    mica_prologue_type(p, "in_t", s->shape.in);
+    mica_prologue_wgmma(p, "mma", mma);
+    int64_t shared = (int64_t)stages * stage_bytes + 1024;
+    s->grid = (mica_grid){.grid = {(unsigned)(blocks < units ? blocks : units)},
+                          .block = {THREADS},
+                          .dynamic_shared = (unsigned)shared};
+    mica_kernel_spec spec = {file, entry, p->data, shared};
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+/* Results stored at once: 16 bytes of 16-bit ones, pairs of f32, where addresses allow it. */
+static int store_width(const mica_conv_sm90_shape *s, const mica_conv_sm90_args *a)
+{
+    int width = s->out == MICA_F32 ? 2 : 8;
+    bool whole = a->to.c == 1 && a->cols % width == 0 && a->to.n % width == 0;
+    for (int i = 0; i < 3; i++) whole = whole && a->to.s[i] % width == 0;
+    for (int i = 0; i < s->class_count; i++) whole = whole && s->classes[i].out % width == 0;
+    return whole ? width : 1;
+}
+
+static void fill_direct(const mica_plan *plan, state *s)
+{
+    const mica_conv_desc *d = plan->desc;
+    const mica_conv_sm90_shape *h = &s->shape;
+    mica_conv_sm90_args *a = &s->args.direct;
+    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
+    a->terms = (int)(dgrad ? h->g.k : h->g.c);
+    a->cols = (int)(dgrad ? h->g.c : h->g.k);
+    a->to = dgrad ? h->g.a : h->g.b;
+    a->residual = h->g.residual;
+    for (int i = 0; i < 3; i++) {
+        a->to.s[i] *= dgrad ? h->g.stride[i] : 1;
+        a->residual.s[i] *= dgrad ? h->g.stride[i] : 1;
+        a->step[i] = h->step[i];
+        a->tap_step[i] = h->tap_step[i];
+    }
+    a->class_count = h->class_count;
+    a->col_tiles = (int)tiles_of(a->cols, plan->config.knob[COLS]);
+    for (int i = 0; i < h->class_count; i++) {
+        a->classes[i] = h->classes[i];
+        a->classes[i].first_tile = a->tiles;
+        a->tiles += (int)tiles_of(h->classes[i].pixels, plan->config.knob[ROWS]) * a->col_tiles;
+    }
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
+    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
+    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+}
+
+static bool has_taps(const mica_conv_class *c)
+{
+    return c->taps[0] > 0;
+}
+
+static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
+{
+    const mica_conv_desc *d = plan->desc;
+    const int32_t *knob = plan->config.knob;
+    mica_epilogue e = mica_conv_epilogue(d);
+    fill_direct(plan, s);
+    for (int i = 0; i < s->shape.class_count; i++)
+        if (has_taps(&s->shape.classes[i]))
+            mica_conv_sm90_image_map(&s->shape, i, knob[ROWS], &s->image[i]);
+    mica_conv_sm90_filter_map(&s->shape, d, knob[COLS], &s->other);
+    mica_prologue_epilogue(p, &e);
+    mica_prologue_int(p, "FILTER_MN", s->shape.filter_mn);
+    mica_prologue_int(p, "VECTOR", store_width(&s->shape, &s->args.direct));
+    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_type(p, "out_t", s->shape.out);
+    mica_wgmma mma = {
+        .n = knob[COLS], .a = s->shape.in, .b = s->shape.in, .b_mn_major = s->shape.filter_mn};
+    return add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, &mma,
+                           (knob[ROWS] + knob[COLS]) * 128, s->args.direct.tiles);
+}
+
+static void fill_wgrad(const mica_plan *plan, state *s)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_class *c = &h->classes[0];
+    const int32_t *knob = plan->config.knob;
+    mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
+    for (int i = 0; i < 3; i++) {
+        a->count[i] = c->count[i];
+        a->start[i] = c->start[i];
+        a->step[i] = h->step[i];
+        a->tap_step[i] = h->tap_step[i];
+        a->taps[i] = c->taps[i];
+    }
+    a->channels = (int)h->g.c;
+    a->rows = (int)h->g.k;
+    a->blocks = (int)tiles_of(c->pixels, MICA_CONV_BLOCK);
+    a->splits = knob[SPLITS];
+    int taps = c->taps[0] * c->taps[1] * c->taps[2];
+    a->row_tiles = (int)tiles_of(a->rows, knob[ROWS]);
+    a->col_tiles = (int)tiles_of(taps * tiles_of(a->channels, 64) * 64, knob[COLS]);
+}
+
+static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
+{
+    const int32_t *knob = plan->config.knob;
+    fill_wgrad(plan, s);
+    const mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
+    mica_conv_sm90_image_map(&s->shape, 0, MICA_CONV_BLOCK, &s->image[0]);
+    mica_conv_sm90_grad_map(&s->shape, MICA_CONV_BLOCK, &s->other);
+    mica_wgmma mma = {.n = knob[COLS],
+                      .a = s->shape.in,
+                      .b = s->shape.in,
+                      .a_mn_major = true,
+                      .b_mn_major = true};
+    MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
+                             (knob[ROWS] + knob[COLS]) * 128,
+                             a->splits * a->row_tiles * a->col_tiles));
+    return mica_conv_sm90_reduce_build(plan, &s->shape, a->splits, a->col_tiles * knob[COLS],
+                                       &s->reduce);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    mica_why why = {""};
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    if (mica_conv_sm90_shape_make(d, &s->shape, &why) != MICA_OK)
+        return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
+    if (s->shape.class_count == 0) return MICA_OK;
+    char buffer[PROLOGUE] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    bool wgrad = s->shape.roles.kind == MICA_CONV_KIND_WGRAD;
+    MICA_TRY(wgrad ? build_wgrad(plan, s, &p) : build_direct(plan, s, &p));
+    return mica_plan_child_create(plan, "conv", d, sizeof *d, "cuda", &s->generic, &s->generic_at);
+}
+
+/* ---- run ---- */
+
+static mica_status run_direct(const mica_plan *plan, const state *s, const mica_run *r)
+{
+    mica_conv_sm90_args a = s->args.direct;
+    for (int i = 0; i < a.class_count; i++)
+        if (has_taps(&a.classes[i]))
+            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], r->args[s->shape.image],
+                                            &a.image[i]));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.other], &a.filter));
+    a.out = r->args[s->shape.roles.out];
+    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a.epilogue.bias = r->args[MICA_CONV_BIAS];
+    a.epilogue.scale = r->args[MICA_CONV_SCALE];
+    a.epilogue.shift = r->args[MICA_CONV_SHIFT];
+    a.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+}
+
+static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_run *r)
+{
+    mica_conv_sm90_wgrad_args a = s->args.wgrad;
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[0], r->args[s->shape.image], &a.image));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.other], &a.grad));
+    a.partial = mica_at(r, s->reduce.partial);
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    return mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    if (!mica_conv_sm90_aligned(&s->shape, r)) {
+        mica_run child = *r;
+        child.workspace = mica_at(r, s->generic_at);
+        return mica_plan_child_run(s->generic, &child);
+    }
+    return s->shape.roles.kind == MICA_CONV_KIND_WGRAD ? run_wgrad(plan, s, r)
+                                                       : run_direct(plan, s, r);
+}
+
+const mica_engine mica_conv_sm90 = {.name = "sm90_im2col",
+                                    .cuda = true,
+                                    .knobs = knobs,
+                                    .accepts = accepts,
+                                    .configs = make_configs,
+                                    .predict = predict,
+                                    .contract = contract,
+                                    .build = build,
+                                    .run = run};

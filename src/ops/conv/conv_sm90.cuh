@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What Hopper's convolution kernels share: a ring of stages that one thread fills and two warpgroups
+ * empty, and pixels as the copy engine counts them. Constants: AXES of the image; tile BM x BN;
+ * STAGES; in_t. */
+#pragma once
+#include "cuda/device/mbarrier.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "ops/conv/conv_sm90_args.h"
+
+constexpr int THREADS = 384;
+constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements */
+constexpr int CHUNK = 64 * ROW;
+constexpr int STAGE_BYTES = (BM + BN) * ROW;
+constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
+static_assert(BM % 128 == 0 && BN % 64 == 0 && BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
+static_assert(sizeof(in_t) == 2, "MN-major operands");
+
+struct ring {
+    int stage;
+    u32 parity;
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage < STAGES) return;
+        stage = 0;
+        parity ^= 1;
+    }
+};
+
+/* Stages begin at multiples of 1024, of which the swizzle is made. */
+__device__ __forceinline__ u32 ring_memory()
+{
+    extern __shared__ unsigned char memory[];
+    return (shared_address(memory) + 1023) & ~1023u;
+}
+
+/* STAGES barriers "full", then as many "empty". All threads call it, once. */
+__device__ __forceinline__ u32 ring_barriers()
+{
+    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    const u32 full = shared_address(barriers);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(full + 8 * i, 1);
+            mbarrier_init(full + 8 * (STAGES + i), 2);
+        }
+        mbarrier_fence_init();
+    }
+    __syncthreads();
+    return full;
+}
+
+/* Pixel `row` of images with `count` pixels along the axes; returns its image. */
+__device__ __forceinline__ int position(const int count[3], int row, int at[3])
+{
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        at[d] = 0;
+        if (d < 3 - AXES) continue;
+        const u32 rest = (u32)row / (u32)count[d];
+        at[d] = row - (int)rest * count[d];
+        row = (int)rest;
+    }
+    return row;
+}
+
+__device__ __forceinline__ void load_image(u32 to, const mica_tensor_map *map, u32 bar, int c, const int at[3], int n,
+                                           const int tap[3])
+{
+    if constexpr (AXES == 1)
+        tma_load_im2col(to, map, bar, c, at[2], n, (u16)tap[2]);
+    else if constexpr (AXES == 2)
+        tma_load_im2col(to, map, bar, c, at[2], at[1], n, (u16)tap[2], (u16)tap[1]);
+    else
+        tma_load_im2col(to, map, bar, c, at[2], at[1], at[0], n, (u16)tap[2], (u16)tap[1], (u16)tap[0]);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the Hopper kernels of this family receive; host and device share this file, so no types but
+ * C's own. Axis 2 is the innermost; axes that the tensors do not have are 1 long. */
+#ifndef MICA_OPS_CONV_CONV_SM90_ARGS_H
+#define MICA_OPS_CONV_CONV_SM90_ARGS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/conv/conv_args.h"
+
+/* The pixels of the result that see the same taps: all of them forward; in a gradient with strides
+ * those of one remainder, so that each class is a convolution of stride 1. */
+typedef struct mica_conv_class {
+    int count[3];                  /* pixels along each axis */
+    int start[3];                  /* where the first one's first tap reads */
+    int taps[3];                   /* 0: nothing reaches this class */
+    int filter[3], filter_step[3]; /* the filter's coordinate of tap 0, and the way to the next */
+    int pixels, first_tile;
+    long long out, residual; /* offsets of pixel 0 */
+} mica_conv_class;
+
+#define MICA_CONV_CLASSES 8
+typedef struct mica_conv_sm90_args {
+    mica_tensor_map image[MICA_CONV_CLASSES], filter;
+    mica_conv_class classes[MICA_CONV_CLASSES];
+    int class_count, tiles, col_tiles;
+    int step[3];                    /* between the pixels that neighbouring results read */
+    int tap_step[3];                /* between those that neighbouring taps read */
+    int terms, cols;                /* channels read and written */
+    mica_conv_strides to, residual; /* from pixel to pixel of a class */
+    void *out;
+    float alpha, beta;
+    mica_epilogue_args epilogue;
+} mica_conv_sm90_args;
+
+/* wgrad: rows are channels of b, columns (tap, 64 channels of a), terms pixels of b. */
+typedef struct mica_conv_sm90_wgrad_args {
+    mica_tensor_map image, grad;
+    int count[3], start[3], step[3], taps[3], tap_step[3];
+    int channels, rows; /* of a, of b */
+    int blocks, splits; /* blocks of 64 pixels, and shares of them */
+    int row_tiles, col_tiles;
+    float *partial; /* splits x rows x columns */
+} mica_conv_sm90_wgrad_args;
+
+typedef struct mica_conv_sm90_reduce_args {
+    const float *partial;
+    void *out;
+    mica_conv_strides f;
+    long long f_base, split_stride;
+    int taps[3], channels, columns, count, splits; /* columns: of a row of partial sums */
+    float alpha, beta;
+} mica_conv_sm90_reduce_args;
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The filter's gradient by Hopper's copy engine and matrix units: rows are channels of b, columns
+ * pairs (tap, channel of a) in chunks of 64, terms pixels of b, 64 to a stage; both operands lie in
+ * memory term after term (MN-major). Each share of the pixels gives partial sums of its own, which
+ * conv_sm90_reduce.cu adds. Tiles of one share are neighbours, so that blocks that run side by side
+ * read the same pixels. Constants: those of conv_sm90.cuh; mma(). */
+#include "ops/conv/conv_sm90.cuh"
+
+constexpr int LEFT = BM / 64, RIGHT = BN / 64; /* chunks */
+
+/* A tile: its share of the blocks of pixels, first row and first chunk of columns. */
+struct item {
+    int split, row, chunk, from, to;
+};
+
+__device__ __forceinline__ item find(const mica_conv_sm90_wgrad_args &a, int index)
+{
+    const int tiles = a.row_tiles * a.col_tiles;
+    item t;
+    t.split = index / tiles;
+    t.row = index % tiles / a.col_tiles * BM;
+    t.chunk = index % a.col_tiles * RIGHT;
+    t.from = (int)((long long)a.blocks * t.split / a.splits);
+    t.to = (int)((long long)a.blocks * (t.split + 1) / a.splits);
+    return t;
+}
+
+/* What a chunk of columns reads. */
+struct chunk {
+    int channel, tap[3];
+    bool exists;
+};
+
+__device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, int index)
+{
+    const int blocks = (a.channels + 63) / 64;
+    chunk c;
+    int tap = index / blocks;
+    c.channel = index % blocks * 64;
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        c.tap[d] = tap % a.taps[d] * a.tap_step[d];
+        tap /= a.taps[d];
+    }
+    c.exists = tap == 0;
+    return c;
+}
+
+__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 stages, u32 full, u32 empty, int items)
+{
+    const int zero[3] = {0, 0, 0};
+    ring r = {0, 1};
+    for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
+        const item t = find(a, index);
+        chunk chunks[RIGHT];
+        int bytes = 0;
+#pragma unroll
+        for (int j = 0; j < RIGHT; j++) {
+            chunks[j] = chunk_at(a, t.chunk + j);
+            bytes += chunks[j].exists ? CHUNK : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < LEFT; i++) bytes += t.row + 64 * i < a.rows ? CHUNK : 0;
+        for (int block = t.from; block < t.to; block++, r.advance()) {
+            const u32 to = stages + r.stage * STAGE_BYTES, bar = full + 8 * r.stage;
+            int place[3], at[3];
+            const int n = position(a.count, block * 64, place);
+#pragma unroll
+            for (int d = 0; d < 3; d++) at[d] = a.start[d] + place[d] * a.step[d];
+            mbarrier_wait(empty + 8 * r.stage, r.parity);
+            /* chunks past the end keep what was there: no result that counts is made of it */
+            mbarrier_arrive_expect(bar, bytes);
+#pragma unroll
+            for (int i = 0; i < LEFT; i++)
+                if (t.row + 64 * i < a.rows)
+                    load_image(to + i * CHUNK, &a.grad, bar, t.row + 64 * i, place, n, zero);
+#pragma unroll
+            for (int j = 0; j < RIGHT; j++)
+                if (chunks[j].exists)
+                    load_image(to + (LEFT + j) * CHUNK, &a.image, bar, chunks[j].channel, at, n, chunks[j].tap);
+        }
+    }
+}
+
+__device__ __forceinline__ void multiply(float (&sum)[PARTS][BN / 2], u32 left, u32 right, bool more)
+{
+    const u64 rows = wgmma_operand<ROW>(left, CHUNK, 8 * ROW), cols = wgmma_operand<ROW>(right, CHUNK, 8 * ROW);
+    wgmma_fence();
+#pragma unroll
+    for (int z = 0; z < 4; z++)
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            mma(sum[i], wgmma_advance(rows, i * CHUNK + z * 16 * ROW), wgmma_advance(cols, z * 16 * ROW), more || z > 0);
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const item &t, int group,
+                                      const float (&sum)[PARTS][BN / 2])
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+    const long long columns = (long long)a.col_tiles * BN;
+#pragma unroll
+    for (int i = 0; i < 2 * PARTS; i++) {
+        const int row = t.row + (group * PARTS + i / 2) * 64 + warp * 16 + i % 2 * 8 + lane / 4;
+        if (row >= a.rows) continue;
+        float *to = a.partial + ((t.split * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+            const int e = 4 * j + i % 2 * 2;
+            *(float2 *)(to + 8 * j) = make_float2(sum[i / 2][e], sum[i / 2][e + 1]);
+        }
+    }
+}
+
+__device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int group, u32 stages, u32 full, u32 empty,
+                                        int items)
+{
+    const bool leader = (threadIdx.x & 127) == 0;
+    float sum[PARTS][BN / 2];
+    ring r = {0, 0};
+    for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
+        const item t = find(a, index);
+        int last = -1;
+#pragma unroll 1
+        for (int block = t.from; block < t.to; block++, r.advance()) {
+            const u32 left = stages + r.stage * STAGE_BYTES;
+            mbarrier_wait(full + 8 * r.stage, r.parity);
+            multiply(sum, left + group * PARTS * CHUNK, left + LEFT * CHUNK, block > t.from);
+            wgmma_wait<1>();
+            if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
+            last = r.stage;
+        }
+        wgmma_wait<0>();
+        if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
+        store(a, t, group, sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv_sm90_wgrad(const __grid_constant__ mica_conv_sm90_wgrad_args a)
+{
+    const u32 stages = ring_memory(), full = ring_barriers(), empty = full + 8 * STAGES;
+    const int group = uniform((int)threadIdx.x / 128) - 1, items = a.splits * a.row_tiles * a.col_tiles;
+    if (group < 0) {
+        registers_give<40>();
+        if (threadIdx.x == 0) produce(a, stages, full, empty, items);
+    } else {
+        registers_take<232>();
+        consume(a, group, stages, full, empty, items);
+    }
+}

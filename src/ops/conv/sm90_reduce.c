@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the Hopper engines' runs share: alignment, and the reduction of wgrad's partial sums. */
+#include "ops/conv/sm90_shape.h"
+
+enum { BLOCK = 256, SHARES = 4, ALIGNMENT = 16 };
+
+bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *r)
+{
+    uintptr_t all = (uintptr_t)r->args[s->image] | (uintptr_t)r->args[s->other];
+    return ((all | (uintptr_t)r->args[s->roles.out]) & (ALIGNMENT - 1)) == 0;
+}
+
+mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int splits,
+                                        int columns, mica_conv_sm90_reduce *reduce)
+{
+    const mica_conv_geometry *g = &s->g;
+    int taps = (int)(g->tap[0] * g->tap[1] * g->tap[2]);
+    reduce->args =
+        (mica_conv_sm90_reduce_args){.f = g->f,
+                                     .f_base = g->f_base,
+                                     .split_stride = g->k * columns,
+                                     .taps = {(int)g->tap[0], (int)g->tap[1], (int)g->tap[2]},
+                                     .channels = (int)g->c,
+                                     .columns = columns,
+                                     .count = (int)(g->k * taps * g->c),
+                                     .splits = splits};
+    size_t bytes = (size_t)splits * (size_t)reduce->args.split_stride * sizeof(float);
+    MICA_TRY(mica_book(plan, "partial sums", bytes, &reduce->partial));
+    unsigned each = BLOCK / SHARES, count = (unsigned)reduce->args.count;
+    reduce->grid = (mica_grid){.grid = {(count + each - 1) / each}, .block = {BLOCK}};
+    char buffer[256] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_int(&p, "SHARES", SHARES);
+    mica_prologue_type(&p, "out_t", s->out);
+    mica_kernel_spec spec = {"ops/conv/conv_sm90_reduce.cu", "conv_sm90_reduce", buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, &reduce->kernel);
+}
+
+mica_status mica_conv_sm90_reduce_run(const mica_plan *plan, const mica_conv_sm90_reduce *reduce,
+                                      int out, const mica_run *r)
+{
+    mica_conv_sm90_reduce_args a = reduce->args;
+    a.partial = mica_at(r, reduce->partial);
+    a.out = r->args[out];
+    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    return mica_kernel_launch(reduce->kernel, &reduce->grid, r->stream, &a);
+}

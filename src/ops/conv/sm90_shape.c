@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From a convolution to classes of pixels and maps of the copy engine. */
+#include "ops/conv/sm90_shape.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNIT = 8 }; /* elements of 16 bytes: what strides of a map are multiples of */
+
+/* ---- one axis ---- */
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+/* A class along one axis. */
+typedef struct lane {
+    int64_t first; /* its first pixel; the next is g.stride further in dgrad, else 1 */
+    int64_t count, start, taps, filter, filter_step;
+} lane;
+
+static lane forward_lane(const mica_conv_geometry *g, int axis)
+{
+    return (lane){
+        .count = g->out[axis], .start = -g->pad[axis], .taps = g->tap[axis], .filter_step = 1};
+}
+
+/* Pixels h = first + s i of a, whose taps r = r0 + (s / gcd) j read p = i + c - (d / gcd) j of b.
+ * Taps are counted from the last: the copy engine only goes forward from where it starts. */
+static lane gradient_lane(const mica_conv_geometry *g, int axis, int64_t first)
+{
+    int64_t s = g->stride[axis], d = g->dilation[axis], common = gcd(d, s);
+    lane l = {.first = first, .count = first < g->in[axis] ? (g->in[axis] - first - 1) / s + 1 : 0};
+    int64_t r = 0, most = s / common < g->tap[axis] ? s / common : g->tap[axis];
+    while (r < most && (first + g->pad[axis] - r * d) % s != 0) r++;
+    if (r == most) return l;
+    l.taps = (g->tap[axis] - 1 - r) / (s / common) + 1;
+    l.start = (first + g->pad[axis] - r * d) / s - (l.taps - 1) * (d / common);
+    l.filter = r + (l.taps - 1) * (s / common);
+    l.filter_step = -(s / common);
+    return l;
+}
+
+/* A lane of axes that the tensors do not have is one pixel and one tap. */
+static int64_t upper_corner(const mica_conv_sm90_shape *s, const lane *l, int axis)
+{
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    int64_t read = dgrad ? s->g.out[axis] : s->g.in[axis];
+    return l->start + (l->count - 1) * s->step[axis] - (read - 1);
+}
+
+static mica_status lane_ok(const mica_conv_sm90_shape *s, const lane *l, int axis, mica_why *why)
+{
+    static const int corner_limit[] = {0, 32768, 128, 16}, tap_limit[] = {0, 65535, 255, 31};
+    int64_t limit = corner_limit[s->axes], upper = upper_corner(s, l, axis),
+            reach = (l->taps - 1) * s->tap_step[axis];
+    if (l->start < -limit || l->start >= limit || upper < -limit || upper >= limit)
+        return mica_refuse(why,
+                           "the first pixel read on axis %d is %lld and the last %lld past the "
+                           "image, in %d dimensions the rule is -%lld to %lld",
+                           axis + s->axes - 2, (long long)l->start, (long long)upper, s->axes,
+                           (long long)limit, (long long)limit - 1);
+    if (reach > tap_limit[s->axes])
+        return mica_refuse(why,
+                           "the last tap on axis %d is %lld pixels from the first, in %d "
+                           "dimensions the limit is %d",
+                           axis + s->axes - 2, (long long)reach, s->axes, tap_limit[s->axes]);
+    return MICA_OK;
+}
+
+/* ---- classes ---- */
+
+static mica_status add_class(mica_conv_sm90_shape *s, const mica_conv_desc *d, const lane lanes[3],
+                             mica_why *why)
+{
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    const mica_conv_strides *to = dgrad ? &s->g.a : &s->g.b;
+    mica_conv_class *c = &s->classes[s->class_count];
+    memset(c, 0, sizeof *c);
+    int64_t pixels = s->g.n, taps = 1;
+    for (int i = 0; i < 3; i++) {
+        pixels *= lanes[i].count;
+        taps *= lanes[i].taps;
+    }
+    if (pixels == 0) return MICA_OK;
+    if (s->class_count == MICA_CONV_CLASSES)
+        return mica_refuse(why, "strides of %lld x %lld x %lld make more than %d classes of pixels",
+                           s->g.stride[0], s->g.stride[1], s->g.stride[2], MICA_CONV_CLASSES);
+    for (int i = 0; i < 3; i++) {
+        const lane *l = &lanes[i];
+        if (taps > 0 && i >= 3 - s->axes) MICA_TRY(lane_ok(s, l, i, why));
+        c->count[i] = (int)l->count;
+        c->out += l->first * to->s[i];
+        c->residual += l->first * s->g.residual.s[i];
+        if (taps == 0) continue;
+        c->start[i] = (int)l->start;
+        c->taps[i] = (int)l->taps;
+        c->filter[i] = (int)(d->flip ? s->g.tap[i] - 1 - l->filter : l->filter);
+        c->filter_step[i] = (int)(d->flip ? -l->filter_step : l->filter_step);
+    }
+    c->pixels = (int)pixels;
+    s->class_count++;
+    return MICA_OK;
+}
+
+static int by_weight(const void *p, const void *q)
+{
+    const mica_conv_class *a = p, *b = q;
+    return b->taps[0] * b->taps[1] * b->taps[2] - a->taps[0] * a->taps[1] * a->taps[2];
+}
+
+static mica_status make_classes(mica_conv_sm90_shape *s, const mica_conv_desc *d, mica_why *why)
+{
+    const mica_conv_geometry *g = &s->g;
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    for (int i = 0; i < 3; i++) {
+        s->step[i] = dgrad ? 1 : (int)g->stride[i];
+        s->tap_step[i] =
+            (int)(dgrad ? g->dilation[i] / gcd(g->dilation[i], g->stride[i]) : g->dilation[i]);
+        if (s->step[i] > 8)
+            return mica_refuse(why, "the stride is %d, the copy engine's limit 8", s->step[i]);
+    }
+    if (!dgrad) {
+        lane lanes[3] = {forward_lane(g, 0), forward_lane(g, 1), forward_lane(g, 2)};
+        return add_class(s, d, lanes, why);
+    }
+    int64_t remainders[3]; /* that occur in the image */
+    for (int i = 0; i < 3; i++) {
+        remainders[i] = g->stride[i] < g->in[i] ? g->stride[i] : g->in[i];
+        if (remainders[i] > MICA_CONV_CLASSES)
+            return mica_refuse(why, "the stride is %lld, this engine's gradient goes up to %d",
+                               g->stride[i], MICA_CONV_CLASSES);
+    }
+    for (int64_t i = 0; i < remainders[0]; i++)
+        for (int64_t j = 0; j < remainders[1]; j++)
+            for (int64_t k = 0; k < remainders[2]; k++) {
+                lane lanes[3] = {gradient_lane(g, 0, i), gradient_lane(g, 1, j),
+                                 gradient_lane(g, 2, k)};
+                MICA_TRY(add_class(s, d, lanes, why));
+            }
+    qsort(s->classes, (size_t)s->class_count, sizeof *s->classes, by_weight);
+    return MICA_OK;
+}
+
+/* ---- what a map can describe ---- */
+
+static mica_status stride_ok(int64_t size, int64_t stride, const char *name, mica_why *why)
+{
+    if (size <= 1 || (stride > 0 && stride % UNIT == 0)) return MICA_OK;
+    return mica_refuse(why,
+                       "%s has a stride of %lld elements, the copy engine's are positive multiples "
+                       "of 16 bytes",
+                       name, (long long)stride);
+}
+
+mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why)
+{
+    if (t->dims[1] % UNIT || t->dims[1] == 0 || t->strides[1] != 1)
+        return mica_refuse(why,
+                           "%s has %lld channels %lld elements apart, this engine reads multiples "
+                           "of 8 side by side",
+                           name, (long long)t->dims[1], (long long)t->strides[1]);
+    for (int i = 0; i < t->rank; i++) {
+        if (t->dims[i] < 1 || t->dims[i] > INT32_MAX)
+            return mica_refuse(why, "%s is %lld long on dimension %d, the rule is 1 to 2147483647",
+                               name, (long long)t->dims[i], i);
+        if (i != 1) MICA_TRY(stride_ok(t->dims[i], t->strides[i], name, why));
+    }
+    return MICA_OK;
+}
+
+/* The filter's dimension that is read or written side by side: 0 its filters, 1 its channels. */
+static mica_status filter_ok(const mica_tensor *w, int *inner, mica_why *why)
+{
+    *inner = w->strides[1] == 1 ? 1 : 0;
+    if (w->strides[*inner] != 1)
+        return mica_refuse(why,
+                           "w has strides of %lld and %lld for its filters and channels, one must "
+                           "be 1",
+                           (long long)w->strides[0], (long long)w->strides[1]);
+    for (int i = 0; i < w->rank; i++)
+        if (i != *inner) MICA_TRY(stride_ok(w->dims[i], w->strides[i], "w", why));
+    return MICA_OK;
+}
+
+static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
+{
+    const mica_conv_geometry *g = &s->g;
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    const long long *written = dgrad ? g->in : g->out;
+    double pixels = (double)g->n * (double)written[0] * (double)written[1] * (double)written[2];
+    double weights =
+        (double)g->k * (double)g->c * (double)g->tap[0] * (double)g->tap[1] * (double)g->tap[2];
+    double most = INT32_MAX - 1024, cols = (double)(dgrad ? g->c : g->k);
+    if (pixels > most || weights > most || pixels * cols / 8192 > most)
+        return mica_refuse(why,
+                           "%.0f pixels, %.0f weights and %.0f columns: tiles and pixels are "
+                           "counted in 31 bits",
+                           pixels, weights, cols);
+    return MICA_OK;
+}
+
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_shape *s,
+                                      mica_why *why)
+{
+    static const char *const names[] = {"x", "w", "y"};
+    memset(s, 0, sizeof *s);
+    s->roles = mica_conv_roles_of(d);
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD,
+         wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
+    s->axes = d->x.rank - 2;
+    s->image = dgrad ? s->roles.b : s->roles.a;
+    s->other = wgrad ? s->roles.b : s->roles.f;
+    s->in = mica_conv_tensor(d, s->image)->dtype;
+    s->out = mica_conv_tensor(d, s->roles.out)->dtype;
+    if (s->in != MICA_BF16 && s->in != MICA_F16)
+        return mica_refuse(why, "%s is %s, this engine multiplies bf16 and f16", names[s->image],
+                           mica_dtype_name(s->in));
+    if (d->groups != 1)
+        return mica_refuse(why, "groups is %lld, this engine has 1", (long long)d->groups);
+    MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->image), names[s->image], why));
+    if (wgrad) {
+        MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->other), names[s->other], why));
+    } else {
+        int inner;
+        MICA_TRY(filter_ok(&d->w, &inner, why));
+        s->filter_mn = inner == (dgrad ? 1 : 0);
+    }
+    mica_conv_geometry_make(d, &s->g);
+    MICA_TRY(sizes_ok(s, why));
+    return make_classes(s, d, why);
+}
+
+/* ---- maps ---- */
+
+/* Strides of dimensions that are 1 long are never walked, but must be legal. */
+static int64_t stride_bytes(int64_t size, int64_t stride)
+{
+    return size > 1 ? 2 * stride : 16;
+}
+
+static void pixel_map(const mica_conv_sm90_shape *s, const long long size[3],
+                      const mica_conv_strides *at, int64_t channels, int pixels,
+                      mica_tensor_map_spec *m)
+{
+    *m = (mica_tensor_map_spec){.dtype = s->in,
+                                .rank = s->axes + 2,
+                                .dims = {channels},
+                                .swizzle_bytes = 128,
+                                .im2col = true,
+                                .channels_per_pixel = MICA_CONV_BLOCK,
+                                .pixels_per_column = (uint32_t)pixels};
+    for (int i = 0; i < s->axes; i++) {
+        m->dims[i + 1] = size[2 - i];
+        m->stride_bytes[i + 1] = stride_bytes(size[2 - i], at->s[2 - i]);
+    }
+    m->dims[s->axes + 1] = s->g.n;
+    m->stride_bytes[s->axes + 1] = stride_bytes(s->g.n, at->n);
+}
+
+void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
+                              mica_tensor_map_spec *m)
+{
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    const mica_conv_class *c = &s->classes[class_index];
+    const long long *size = dgrad ? s->g.out : s->g.in;
+    pixel_map(s, size, dgrad ? &s->g.b : &s->g.a, dgrad ? s->g.k : s->g.c, pixels, m);
+    for (int i = 0; i < s->axes; i++) {
+        int axis = 2 - i;
+        m->element_strides[i + 1] = (uint32_t)s->step[axis];
+        m->lower[i] = c->start[axis];
+        m->upper[i] =
+            (int)(c->start[axis] + (c->count[axis] - 1) * s->step[axis] - (size[axis] - 1));
+    }
+}
+
+void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *m)
+{
+    pixel_map(s, s->g.out, &s->g.b, s->g.k, pixels, m);
+}
+
+void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int width, int height,
+                               mica_tensor_map_spec *m)
+{
+    const long long *size = of_a ? s->g.in : s->g.out;
+    const mica_conv_strides *at = of_a ? &s->g.a : &s->g.b;
+    *m = (mica_tensor_map_spec){.dtype = s->in,
+                                .rank = 4,
+                                .dims = {of_a ? s->g.c : s->g.k, size[2], size[1], s->g.n},
+                                .stride_bytes = {0, stride_bytes(size[2], at->s[2]),
+                                                 stride_bytes(size[1], at->s[1]),
+                                                 stride_bytes(s->g.n, at->n)},
+                                .box = {MICA_CONV_BLOCK, (uint32_t)width, (uint32_t)height, 1},
+                                .swizzle_bytes = 128};
+}
+
+void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
+                               mica_tensor_map_spec *m)
+{
+    int inner = d->w.strides[1] == 1 ? 1 : 0, last = s->axes + 1;
+    *m = (mica_tensor_map_spec){.dtype = s->in,
+                                .rank = s->axes + 2,
+                                .dims = {d->w.dims[inner]},
+                                .box = {MICA_CONV_BLOCK, 1, 1, 1, 1},
+                                .swizzle_bytes = 128};
+    for (int i = 0; i < s->axes; i++) {
+        int at = d->w.rank - 1 - i;
+        m->dims[i + 1] = d->w.dims[at];
+        m->stride_bytes[i + 1] = stride_bytes(d->w.dims[at], d->w.strides[at]);
+    }
+    m->dims[last] = d->w.dims[1 - inner];
+    m->stride_bytes[last] = stride_bytes(d->w.dims[1 - inner], d->w.strides[1 - inner]);
+    m->box[last] = (uint32_t)(s->filter_mn ? MICA_CONV_BLOCK : cols);
+}

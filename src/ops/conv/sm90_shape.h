@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the Hopper engines ask of a convolution: which of them the copy engine can walk over, and as
+ * which maps. */
+#ifndef MICA_OPS_CONV_SM90_SHAPE_H
+#define MICA_OPS_CONV_SM90_SHAPE_H
+
+#include "ops/conv/conv.h"
+#include "ops/conv/conv_sm90_args.h"
+
+enum { MICA_CONV_BLOCK = 64 }; /* channels, or pixels in wgrad, of a stage: 128 bytes */
+
+typedef struct mica_conv_sm90_shape {
+    mica_conv_geometry g;
+    mica_conv_roles roles;
+    int axes;
+    mica_dtype in, out; /* types of both inputs, of the result */
+    int image, other;   /* arguments: the image that taps walk over; the other input */
+    bool filter_mn;     /* the channels written lie side by side in the filter */
+    int class_count;
+    mica_conv_class classes[MICA_CONV_CLASSES]; /* heaviest first; first_tile is not set */
+    int step[3], tap_step[3];
+} mica_conv_sm90_shape;
+
+/* UNSUPPORTED with the value and the rule where the copy engine cannot. */
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_shape *s,
+                                      mica_why *why);
+/* Whether the copy engine can read and write a tensor that lies in memory as channels last. */
+mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why);
+/* `pixels` of one class as a tap sees them, by 64 channels. */
+void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
+                              mica_tensor_map_spec *map);
+/* wgrad: the pixels of b in order. */
+void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *map);
+/* Windows of width x height pixels by 64 channels of a (else b), in two dimensions. */
+void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int width, int height,
+                               mica_tensor_map_spec *map);
+/* One tap of `cols` columns by 64 terms; 64 by 64 if filter_mn. */
+void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
+                               mica_tensor_map_spec *map);
+/* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
+bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *run);
+
+/* wgrad's partial sums: splits x channels of b x columns (tap, 64 channels of a), f32. */
+typedef struct mica_conv_sm90_reduce {
+    mica_kernel *kernel;
+    mica_grid grid;
+    mica_conv_sm90_reduce_args args;
+    size_t partial; /* their place in the workspace */
+} mica_conv_sm90_reduce;
+mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int splits,
+                                        int columns, mica_conv_sm90_reduce *reduce);
+mica_status mica_conv_sm90_reduce_run(const mica_plan *plan, const mica_conv_sm90_reduce *reduce,
+                                      int out, const mica_run *run);
+
+#endif
