@@ -18,7 +18,7 @@
 constexpr int SLICE_BYTES = 64;
 constexpr int TILE_K = SLICE_BYTES / (int)sizeof(a_t);
 constexpr int WARPS_N = TILE_N / WARP_N;
-constexpr int THREADS = TILE_M / WARP_M * WARPS_N * 32;
+constexpr int WARPS = TILE_M / WARP_M * WARPS_N, THREADS = WARPS * 32;
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;
 static_assert(sizeof(a_t) == sizeof(b_t), "one slice depth");
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "fragments come in 16 lines");

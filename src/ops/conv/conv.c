@@ -321,7 +321,7 @@ static bool exact(const void *desc)
 }
 
 static const mica_engine *const engines[] = {
-    &mica_conv_onednn, &mica_conv_cpu, &mica_engine_ref, &mica_conv_cuda, NULL,
+    &mica_conv_onednn, &mica_conv_cpu, &mica_engine_ref, &mica_conv_sm80, &mica_conv_cuda, NULL,
 };
 
 const mica_op mica_op_conv = {

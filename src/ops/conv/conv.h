@@ -6,7 +6,7 @@
 #include "ops/conv/geometry.h"
 
 extern const mica_op mica_op_conv;
-extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda;
+extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_sm80, mica_conv_cuda;
 
 void mica_conv_reference(const void *desc, const mica_view *args, const double *scalars);
 /* The CPU engine's loops: any sound description, no workspace. Engines that are quicker but take
