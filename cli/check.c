@@ -20,11 +20,14 @@ enum {
     KEY_SELF,
     KEY_COMPILE,
     KEY_TABLE,
-    KEY_UPDATE
+    KEY_UPDATE,
+    KEY_CONFIGS
 };
 
 static const struct argp_option options[] = {
     {"engine", 'e', "NAME", 0, "only this engine; then its refusal is a failure", 0},
+    {"configs", KEY_CONFIGS, NULL, 0,
+     "every config of an engine, not only the one that its model prefers", 0},
     {"fill", KEY_FILL, "LIST", 0, "exact, random, same_sign, range, extreme; default: all", 0},
     {"seed", KEY_SEED, "N", 0, "seed of the data; default 1", 0},
     {"allow-refusals", KEY_REFUSALS, NULL, 0, "a refusal is no failure", 0},
@@ -75,6 +78,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'e':
         c->engine = arg;
+        return 0;
+    case KEY_CONFIGS:
+        c->configs = true;
         return 0;
     case KEY_FILL:
         parse_fills(c, arg, state);
@@ -250,6 +256,7 @@ static void run_engine(check *c, cli_case *k, const mica_plan *plan, const mica_
         }
     }
     record(c, &o);
+    if (c->configs && o.status != CHECK_PASSED) printf("  config %s\n", v->config);
     if (j.arg >= 0) print_wrong(k, &j);
     if (c->self_test && o.status == CHECK_PASSED) self_test(c, k, plan, &o);
 }
@@ -262,6 +269,23 @@ typedef struct planned {
     mica_verdict verdict;
     mica_plan *plan;
 } planned;
+
+/* Fails only where the engine has said that it takes the problem. */
+static void plan_one(check *c, const mica_problem *problem, const char *line, const mica_verdict *v,
+                     planned *plans, int *count)
+{
+    mica_options o = {.engine = v->engine, .nondeterministic = true};
+    if (c->configs && *v->config) o.config = v->config;
+    mica_status status = mica_plan_problem(c->context, problem, &o, &plans[*count].plan);
+    if (status == MICA_OK) {
+        plans[(*count)++].verdict = *v;
+        return;
+    }
+    char text[400];
+    outcome bad = {.line = line, .engine = v->engine, .fill = "", .text = text};
+    call_failed(c, status, &bad, text, sizeof text);
+    record(c, &bad);
+}
 
 static bool wanted(const check *c, const char *engine)
 {
@@ -293,17 +317,12 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
                 check_total_of(c, v.engine)->skipped++;
             continue;
         }
-        mica_options o = {.engine = v.engine, .nondeterministic = true};
-        mica_status status = mica_plan_problem(c->context, problem, &o, &plans[count].plan);
-        if (status == MICA_OK) {
-            plans[count++].verdict = v;
-            continue;
+        for (int n = 0; count < MAX_PLANS && (n == 0 || c->configs); n++) {
+            if (c->configs && mica_problem_config(c->context, problem, v.engine, n, v.config,
+                                                  sizeof v.config, NULL) != MICA_OK)
+                break;
+            plan_one(c, problem, line, &v, plans, &count);
         }
-        /* It said that it takes the problem: whatever stops it now is a failure. */
-        char text[400];
-        outcome bad = {.line = line, .engine = v.engine, .fill = "", .text = text};
-        call_failed(c, status, &bad, text, sizeof text);
-        record(c, &bad);
     }
     if (c->engine && !asked) refuse(c, line, c->engine, "there is no such engine here");
     if (!c->engine && !count) refuse(c, line, "any", "no engine takes it");

@@ -28,6 +28,7 @@ enum { CHECK_MAX_ENGINES = 256 };
 typedef struct check {
     cli_options options;
     const char *engine;    /* only this one */
+    bool configs;          /* all of them */
     bool fills[CLI_FILLS]; /* by mica_fill */
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;

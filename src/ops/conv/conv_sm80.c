@@ -118,7 +118,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 {
     conv_sm80_shape s;
     conv_sm80_shape_make(desc, &s);
-    int count = mica_mma_configs(&s.tile.a, &s.tile.b, conv_sm80_rows(&s), s.cols, out);
+    int count = mica_mma_configs(&s.tile, conv_sm80_rows(&s), s.cols, out);
     int all = count;
     for (int i = 0; i < count; i++) {
         out[i].knob[KNOB_SPLITS] = 1;

@@ -102,7 +102,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     mica_mma_tile t;
     gemm_shape_make(desc, &s);
     fill_tile(desc, &s, &(mica_config){0}, &t);
-    return mica_mma_configs(&t.a, &t.b, s.m, s.n, out);
+    return mica_mma_configs(&t, s.m, s.n, out);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)

@@ -2,27 +2,12 @@
  * Tiles on matrix units: choices, sizes, constants, speed. */
 #include "ops/shared/mma_tile.h"
 
-enum { SLICE_BYTES = 64, MOST_STAGED_RESULTS = 128 * 128 };
+enum { SLICE_BYTES = 64, MOST_THREADS = 512 };
 
 const mica_mma_choice mica_mma_choices[] = {
     {128, 256, 0.85}, {128, 128, 0.80}, {128, 64, 0.65}, {64, 128, 0.65}, {64, 64, 0.50},
 };
 const int mica_mma_choice_count = sizeof mica_mma_choices / sizeof *mica_mma_choices;
-
-int mica_mma_configs(const mica_mma_operand *a, const mica_mma_operand *b, int64_t m, int64_t n,
-                     mica_config *configs)
-{
-    bool staged = mica_mma_is_staged(a) || mica_mma_is_staged(b);
-    int count = 0;
-    for (int i = 0; i < mica_mma_choice_count; i++) {
-        int tm = mica_mma_choices[i].tile_m, tn = mica_mma_choices[i].tile_n;
-        bool small = tm == 64 && tn == 64;
-        if (!small && (2 * m <= tm || 2 * n <= tn)) continue;
-        if (staged && tm * tn > MOST_STAGED_RESULTS) continue;
-        configs[count++] = (mica_config){{tm, tn}};
-    }
-    return count;
-}
 
 int mica_mma_vector(mica_dtype dtype, int64_t fast_stride, const int64_t *strides, int count)
 {
@@ -55,7 +40,8 @@ typedef struct warps {
 static warps warps_of(const mica_mma_tile *t)
 {
     if (mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b))
-        return (warps){32, 32, 2, t->tile_m * t->tile_n > 64 * 64 ? 1 : 2};
+        return (warps){32, bytes_of(t->a.dtype) == 1 ? 16 : 32, 2,
+                       t->tile_m * t->tile_n > 64 * 64 ? 1 : 2};
     int m = t->tile_m == 64 ? 32 : 64, n = t->tile_n == 64 ? 32 : 64;
     int resident = t->tile_n == 256 ? 1 : t->tile_m * t->tile_n == 64 * 64 ? 3 : 2;
     return (warps){m, n, t->tile_n == 256 ? 3 : 4, resident};
@@ -108,6 +94,20 @@ void mica_mma_prologue(mica_text *p, const mica_mma_tile *t)
     mica_prologue_type(p, "b_t", t->b.dtype);
     mica_prologue_type(p, "c_t", t->c);
     mica_prologue_type(p, "sum_t", mica_dtype_accumulator(t->a.dtype));
+}
+
+int mica_mma_configs(const mica_mma_tile *tile, int64_t m, int64_t n, mica_config *configs)
+{
+    int count = 0;
+    for (int i = 0; i < mica_mma_choice_count; i++) {
+        mica_mma_tile t = *tile;
+        t.tile_m = mica_mma_choices[i].tile_m, t.tile_n = mica_mma_choices[i].tile_n;
+        bool small = t.tile_m == 64 && t.tile_n == 64;
+        if (!small && (2 * m <= t.tile_m || 2 * n <= t.tile_n)) continue;
+        if (mica_mma_threads(&t) > MOST_THREADS) continue;
+        configs[count++] = (mica_config){{t.tile_m, t.tile_n}};
+    }
+    return count;
 }
 
 /* ---- speed ---- */

@@ -32,8 +32,7 @@ extern const int mica_mma_choice_count;
 
 /* Configs {tile_m, tile_n} for m x n results: tiles more than half of which would always be empty
  * are left out, but for the smallest. */
-int mica_mma_configs(const mica_mma_operand *a, const mica_mma_operand *b, int64_t m, int64_t n,
-                     mica_config *configs);
+int mica_mma_configs(const mica_mma_tile *tile, int64_t m, int64_t n, mica_config *configs);
 
 /* Elements that may be read at once: a power of two of at most 16 bytes that divides `count`
  * strides and needs fast_stride 1. */
