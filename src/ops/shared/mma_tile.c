@@ -39,9 +39,10 @@ typedef struct warps {
  * room for fewer results. */
 static warps warps_of(const mica_mma_tile *t)
 {
-    if (mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b))
-        return (warps){32, bytes_of(t->a.dtype) == 1 ? 16 : 32, 2,
-                       t->tile_m * t->tile_n > 64 * 64 ? 1 : 2};
+    if (mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b)) {
+        bool bytes = bytes_of(t->a.dtype) == 1, small = t->tile_m * t->tile_n <= 64 * 64;
+        return (warps){32, bytes ? 16 : 32, 2, small && !bytes ? 2 : 1};
+    }
     int m = t->tile_m == 64 ? 32 : 64, n = t->tile_n == 64 ? 32 : 64;
     int resident = t->tile_n == 256 ? 1 : t->tile_m * t->tile_n == 64 * 64 ? 3 : 2;
     return (warps){m, n, t->tile_n == 256 ? 3 : 4, resident};
