@@ -7,8 +7,7 @@
  * read along K of a, along N of b; write along N of c), HAS_SCALE_A HAS_SCALE_B, types a_t b_t c_t,
  * sum_t (of the products: double, float, s32, s64), held_t (of slices in shared memory), out_t (of what
  * follows the sum: double or float), and the epilogue's. */
-#include "cuda/device/epilogue.cuh"
-#include "ops/gemm/gemm_args.h"
+#include "ops/gemm/gemm_device.cuh"
 
 constexpr int THREADS_M = TILE_M / MICRO_M, THREADS_N = TILE_N / MICRO_N;
 constexpr int THREADS = THREADS_M * THREADS_N;
@@ -21,7 +20,6 @@ constexpr int LOADS_A = TILE_M * TILE_K / THREADS, LOADS_B = TILE_N * TILE_K / T
 /* Two blocks hide each other's barriers; large pieces of 64-bit sums, or beside conversions from 8
  * bits, need the registers of both. */
 constexpr int RESIDENT = MICRO_M * MICRO_N <= 4 || (sizeof(sum_t) == 4 && sizeof(a_t) > 1) ? 2 : 1;
-constexpr int RASTER = 8; /* tiles along M that are computed together: they share columns of b in L2 */
 
 static_assert(TILE_M % MICRO_M == 0 && TILE_N % MICRO_N == 0, "pieces fill the tile");
 static_assert(MICRO_M % GROUP_M == 0 && MICRO_N % GROUP_N == 0, "groups fill the piece");
@@ -66,32 +64,6 @@ template <typename T, int LINES, int LOADS, bool K_FAST> struct slice {
 typedef slice<a_t, TILE_M, LOADS_A, A_K_FAST> slice_a;
 typedef slice<b_t, TILE_N, LOADS_B, !B_N_FAST> slice_b;
 
-struct place {
-    s64 row, col;       /* first of the tile */
-    s64 a, b, c, r;     /* offsets of the batch item */
-};
-
-__device__ __forceinline__ place tile_place(const gemm_shape &s, s64 tile)
-{
-    s64 down = (s.m + TILE_M - 1) / TILE_M, across = (s.n + TILE_N - 1) / TILE_N;
-    place p = {};
-    s64 item = tile / (down * across);
-    tile -= item * down * across;
-    s64 band = tile / (RASTER * across), inside = tile - band * RASTER * across;
-    s64 high = down - band * RASTER < RASTER ? down - band * RASTER : RASTER;
-    p.row = (band * RASTER + inside % high) * TILE_M;
-    p.col = inside / high * TILE_N;
-    for (int i = s.batch_rank - 1; i >= 0; i--) {
-        s64 next = item / s.batch[i], at = item - next * s.batch[i];
-        p.a += at * s.a_batch[i];
-        p.b += at * s.b_batch[i];
-        p.c += at * s.c_batch[i];
-        p.r += at * s.r_batch[i];
-        item = next;
-    }
-    return p;
-}
-
 __device__ __forceinline__ void multiply(sum_t (&sum)[MICRO_M][MICRO_N], const held_t *a,
                                          const held_t *b, int thread_m, int thread_n)
 {
@@ -111,24 +83,6 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[MICRO_M][MICRO_N], const h
             for (int j = 0; j < MICRO_N; j++)
                 sum[i][j] += x[i / GROUP_M].v[i % GROUP_M] * y[j / GROUP_N].v[j % GROUP_N];
     }
-}
-
-/* No contraction: integer outputs are rounded from the reference's own numbers. */
-__device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
-__device__ __forceinline__ double product(double a, double b) { return __dmul_rn(a, b); }
-__device__ __forceinline__ float total(float a, float b) { return __fadd_rn(a, b); }
-__device__ __forceinline__ double total(double a, double b) { return __dadd_rn(a, b); }
-
-__device__ __forceinline__ void finish(const gemm_args &args, const place &p, s64 row, s64 col, sum_t sum)
-{
-    const gemm_shape &s = args.shape;
-    out_t v = product((out_t)args.alpha, (out_t)sum);
-    if constexpr (HAS_SCALE_A) v = product(v, (out_t)args.scale_a[row * args.scale_a_stride]);
-    if constexpr (HAS_SCALE_B) v = product(v, (out_t)args.scale_b[col * args.scale_b_stride]);
-    c_t *c = (c_t *)args.c + p.c + row * s.c_m + col * s.c_n;
-    if (args.beta != 0) v = total(v, product((out_t)args.beta, widen<out_t>(*c)));
-    v = epilogue(args.epilogue, v, col, p.r + row * s.r_m + col * s.r_n);
-    *c = narrow<c_t>(v);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -172,7 +126,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int j = 0; j < MICRO_N; j++) {
                 const int col = (j / GROUP_N * THREADS_N + thread_n) * GROUP_N + j % GROUP_N;
-                if (row < rows && col < cols) finish(args, p, p.row + row, p.col + col, sum[i][j]);
+                if (row >= rows || col >= cols) continue;
+                const s64 r = p.row + row, n = p.col + col;
+                c_t *c = (c_t *)args.c + p.c + r * s.c_m + n * s.c_n;
+                *c = finish(args, p, r, n, sum[i][j], c);
             }
         }
     }

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Convolution on the matrix units of sm_80 and later (mma.sync): f16, bf16, f32 as tf32, and s8 or
+ * u8 forward; all passes, 1 to 3 axes, groups, any strides. An implicit matrix product: some 0.7 of
+ * the rate of mma.sync where 8 channels lie side by side, 0.3 where elements are gathered one by
+ * one; the gradient of the image costs what the forward pass does for every stride. Filter
+ * gradients may split their pixels into parts in workspace, which a second kernel adds up in order;
+ * splits=1 needs none. Bad for a few channels in a group: tiles stay empty. */
+#include "ops/conv/conv_sm80.h"
+#include "ops/conv/conv_parts_args.h"
+
+#include <stdlib.h>
+
+enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_SPLITS };
+static const char *const knobs[] = {"tile_m", "tile_n", "splits", NULL};
+
+enum { MOST_COUNT = 1 << 30, MOST_POSITION = 1 << 28, MOST_SPLITS = 256, BLOCK = 256 };
+
+typedef struct state {
+    conv_sm80_shape shape;
+    mica_kernel *kernel, *adder;
+    mica_grid grid, adder_grid;
+    int image, other, out; /* run arguments */
+    size_t parts;          /* offset in the workspace */
+    int64_t lowest;        /* offset of the filter's lowest element */
+    conv_parts_args adding;
+    int launches;
+    conv_sm80_args args[]; /* all but pointers and scalars */
+} state;
+
+/* ---- what is taken ---- */
+
+static mica_status accepts_types(const mica_conv_desc *d, mica_why *why)
+{
+    mica_conv_roles roles = mica_conv_roles_of(d);
+    mica_dtype in =
+        mica_conv_tensor(d, roles.out == MICA_CONV_X ? MICA_CONV_Y : MICA_CONV_X)->dtype;
+    if (in == MICA_F32 && d->compute != MICA_COMPUTE_TF32)
+        return mica_refuse(why, "f32 without compute=tf32: matrix units would round the inputs");
+    if (in == MICA_F64)
+        return mica_refuse(why,
+                           "inputs are f64, these kernels take f16 bf16 s8 u8, and f32 as tf32");
+    return MICA_OK;
+}
+
+static mica_status accepts_counts(const mica_conv_geometry *g, bool dgrad, mica_why *why)
+{
+    double pixels = (double)g->n, other_pixels = pixels, taps = 1, classes = 1;
+    for (int i = 0; i < 3; i++) {
+        double reach = (double)(g->tap[i] - 1) * (double)g->dilation[i] + (double)llabs(g->pad[i]);
+        double end = reach + (double)g->in[i] + (double)g->out[i] * (double)g->stride[i];
+        if (end >= MOST_POSITION)
+            return mica_refuse(why, "positions reach %.0f on axis %d, these kernels count to %d",
+                               end, i, MOST_POSITION);
+        pixels *= (double)g->in[i];
+        other_pixels *= (double)g->out[i];
+        taps *= (double)g->tap[i];
+        if (dgrad) classes *= (double)g->stride[i];
+    }
+    double pairs = taps * (double)(g->c > g->k ? g->c : g->k);
+    double most = pixels > other_pixels ? pixels : other_pixels;
+    if (pairs > most) most = pairs;
+    if (most > MOST_COUNT || g->groups > MOST_COUNT)
+        return mica_refuse(why, "%.0f pixels or products of a tap, these kernels count to %d", most,
+                           MOST_COUNT);
+    if (classes > CONV_SM80_MOST_CLASSES)
+        return mica_refuse(why, "strides make %.0f classes of pixels, at most %d are launched",
+                           classes, CONV_SM80_MOST_CLASSES);
+    return MICA_OK;
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_conv_desc *d = desc;
+    if (device->arch < 80)
+        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+                           device->arch);
+    MICA_TRY(accepts_types(d, why));
+    mica_conv_geometry g;
+    mica_conv_geometry_make(d, &g);
+    return accepts_counts(&g, mica_conv_roles_of(d).kind == MICA_CONV_KIND_DGRAD, why);
+}
+
+/* ---- configs ---- */
+
+static int64_t ceil_div(int64_t n, int64_t by)
+{
+    return (n + by - 1) / by;
+}
+
+static int64_t tiles_of(const conv_sm80_shape *s, const mica_config *c)
+{
+    return ceil_div(conv_sm80_rows(s), c->knob[KNOB_TILE_M]) *
+           ceil_div(s->cols, c->knob[KNOB_TILE_N]) * s->g.groups * s->class_count;
+}
+
+static int64_t slices_of(const conv_sm80_shape *s)
+{
+    return ceil_div(conv_sm80_terms(s), mica_mma_slice(&s->tile));
+}
+
+/* Parts are laid out as the filter, which must have no gaps. */
+static bool may_split(const mica_conv_desc *d, const conv_sm80_shape *s)
+{
+    return s->kind == MICA_CONV_KIND_WGRAD && mica_tensor_is_dense(&d->w);
+}
+
+/* Parts that give every multiprocessor two tiles, of no less than 16 slices each. */
+static int full_split(const conv_sm80_shape *s, const mica_config *c, int units)
+{
+    int64_t tiles = tiles_of(s, c), splits = tiles ? 2 * (int64_t)units / tiles : 1;
+    int64_t most = slices_of(s) / 16;
+    if (splits > most) splits = most;
+    if (splits > MOST_SPLITS) splits = MOST_SPLITS;
+    return splits > 1 ? (int)splits : 1;
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *out)
+{
+    conv_sm80_shape s;
+    conv_sm80_shape_make(desc, &s);
+    int count = mica_mma_configs(&s.tile, conv_sm80_rows(&s), s.cols, out);
+    int all = count;
+    for (int i = 0; i < count; i++) {
+        out[i].knob[KNOB_SPLITS] = 1;
+        int splits = may_split(desc, &s) ? full_split(&s, &out[i], device->units) : 1;
+        if (splits == 1) continue;
+        out[all] = out[i];
+        out[all++].knob[KNOB_SPLITS] = splits;
+    }
+    return all;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+{
+    const double launch_ms = 3e-3, gather = 1.2;
+    conv_sm80_shape s;
+    conv_sm80_shape_make(desc, &s);
+    if (mica_tensor_count(mica_conv_tensor(desc, mica_conv_roles_of(desc).out)) == 0) return 0;
+    s.tile.tile_m = c->knob[KNOB_TILE_M];
+    s.tile.tile_n = c->knob[KNOB_TILE_N];
+    double splits = c->knob[KNOB_SPLITS] > 1 ? c->knob[KNOB_SPLITS] : 1;
+    double launches = (double)ceil_div(s.class_count, CONV_SM80_CLASSES) + (splits > 1);
+    double k = (double)conv_sm80_terms(&s) / splits / (double)s.class_count;
+    double compute =
+        mica_mma_predict(device, &s.tile, (double)tiles_of(&s, c) * splits, k) * gather;
+    double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6);
+    double part = 4 * (double)mica_tensor_count(&((const mica_conv_desc *)desc)->w);
+    double adding = splits > 1 ? 2 * splits * part / (device->copy_gbps * 1e6) : 0;
+    return launches * launch_ms + adding + (compute > memory ? compute : memory);
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    const mica_conv_desc *d = desc;
+    mica_conv_roles roles = mica_conv_roles_of(d);
+    mica_mma_contract(
+        mica_conv_tensor(d, roles.out == MICA_CONV_X ? MICA_CONV_Y : MICA_CONV_X)->dtype, c);
+    if (config->knob[KNOB_SPLITS] > 1) c->n_outer += config->knob[KNOB_SPLITS];
+}
+
+/* ---- plan ---- */
+
+static void write_prologue(const mica_conv_desc *d, const conv_sm80_shape *s, bool split,
+                           mica_text *p)
+{
+    mica_mma_prologue(p, &s->tile);
+    mica_prologue_int(p, "WGRAD", s->kind == MICA_CONV_KIND_WGRAD);
+    mica_prologue_int(p, "AXES", s->axes);
+    mica_prologue_int(p, "TAP_FAST", s->tap_fast);
+    mica_prologue_int(p, "SPLIT", split);
+    mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
+    /* integer sums are exact in f64 */
+    mica_prologue_type(p, "fin_t", mica_dtype_is_integer(s->tile.a.dtype) ? MICA_F64 : MICA_F32);
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+}
+
+static void fill_epilogue(const mica_conv_desc *d, mica_epilogue_args *e)
+{
+    e->act_a = d->act_a;
+    e->act_b = d->act_b;
+    if (mica_tensor_given(&d->bias)) e->bias_stride = d->bias.strides[0];
+    if (mica_tensor_given(&d->scale)) e->scale_stride = d->scale.strides[0];
+    if (mica_tensor_given(&d->shift)) e->shift_stride = d->shift.strides[0];
+}
+
+static void fill_launches(const mica_conv_desc *d, state *s, int splits)
+{
+    const conv_sm80_shape *shape = &s->shape;
+    for (int i = 0; i < s->launches; i++) {
+        conv_sm80_args *a = &s->args[i];
+        conv_sm80_args_make(shape, (int64_t)i * CONV_SM80_CLASSES, a);
+        fill_epilogue(d, &a->epilogue);
+        a->splits = splits;
+        a->slices_each = (int)ceil_div(slices_of(shape), splits);
+        a->part = splits > 1 ? mica_tensor_count(&d->w) : 0;
+        a->row_tiles = ceil_div(conv_sm80_rows(shape), shape->tile.tile_m);
+        a->col_tiles = ceil_div(shape->cols, shape->tile.tile_n);
+        a->tiles = a->row_tiles * a->col_tiles * a->class_count * a->groups * splits;
+    }
+}
+
+static mica_status build_adder(mica_plan *plan, state *s, int splits)
+{
+    const mica_conv_desc *d = plan->desc;
+    int64_t first, count = mica_tensor_count(&d->w);
+    mica_tensor_span(&d->w, &first);
+    s->lowest = first / (mica_dtype_bits(d->w.dtype) / 8);
+    s->adding.count = count;
+    s->adding.splits = splits;
+    s->adder_grid = (mica_grid){.grid = {(unsigned)ceil_div(count, BLOCK)}, .block = {BLOCK}};
+    MICA_TRY(mica_book(plan, "parts", (size_t)count * sizeof(float) * (size_t)splits, &s->parts));
+    char text[256];
+    mica_text p = {text, sizeof text, 0};
+    mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_type(&p, "out_t", d->w.dtype);
+    mica_prologue_type(&p, "acc_t", MICA_F32);
+    mica_kernel_spec spec = {"ops/conv/conv_parts.cu", "conv_parts", text, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->adder);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    conv_sm80_shape shape;
+    conv_sm80_shape_make(d, &shape);
+    int64_t launches = ceil_div(shape.class_count, CONV_SM80_CLASSES);
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)launches * sizeof *s->args, &s));
+    mica_conv_roles roles = mica_conv_roles_of(d);
+    bool dgrad = roles.kind == MICA_CONV_KIND_DGRAD, wgrad = roles.kind == MICA_CONV_KIND_WGRAD;
+    s->image = dgrad ? roles.b : roles.a;
+    s->other = wgrad ? roles.b : roles.f;
+    s->out = roles.out;
+    if (mica_tensor_count(mica_conv_tensor(d, s->out)) == 0) return MICA_OK;
+    int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
+    shape.tile.tile_m = plan->config.knob[KNOB_TILE_M];
+    shape.tile.tile_n = plan->config.knob[KNOB_TILE_N];
+    if (splits > 1) {
+        MICA_TRY(build_adder(plan, s, splits));
+        shape.tile.c = MICA_F32;
+        if (shape.tile.c_vector > 4) shape.tile.c_vector = 4;
+    }
+    s->shape = shape;
+    s->launches = (int)launches;
+    fill_launches(d, s, splits);
+    int shared = mica_mma_shared_bytes(&shape.tile);
+    s->grid = (mica_grid){.block = {(unsigned)mica_mma_threads(&shape.tile)},
+                          .dynamic_shared = (unsigned)shared};
+    char text[4096];
+    mica_text p = {text, sizeof text, 0};
+    write_prologue(d, &shape, splits > 1, &p);
+    mica_kernel_spec spec = {"ops/conv/conv_sm80.cu", "conv_sm80", text, shared};
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+/* ---- run ---- */
+
+static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
+{
+    return (uintptr_t)pointer % (uintptr_t)(vector * mica_dtype_bits(dtype) / 8) == 0;
+}
+
+static void set_pointers(const mica_plan *plan, const state *s, const mica_run *r,
+                         conv_sm80_args *a)
+{
+    const mica_mma_tile *t = &s->shape.tile;
+    a->image = r->args[s->image];
+    a->other = r->args[s->other];
+    a->out = s->adder ? (float *)mica_at(r, s->parts) - s->lowest : r->args[s->out];
+    a->alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a->beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a->epilogue.bias = r->args[MICA_CONV_BIAS];
+    a->epilogue.scale = r->args[MICA_CONV_SCALE];
+    a->epilogue.shift = r->args[MICA_CONV_SHIFT];
+    a->epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    a->image_aligned = is_aligned(a->image, t->a.dtype, t->a.vector);
+    a->other_aligned = is_aligned(a->other, t->b.dtype, t->b.vector);
+    a->out_aligned = is_aligned(a->out, t->c, t->c_vector) && a->part % t->c_vector == 0;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    if (!s->kernel) return MICA_OK;
+    mica_grid grid = s->grid;
+    for (int i = 0; i < s->launches; i++) {
+        conv_sm80_args a = s->args[i];
+        set_pointers(plan, s, r, &a);
+        grid.grid[0] = a.tiles < INT32_MAX ? (unsigned)a.tiles : INT32_MAX;
+        MICA_TRY(mica_kernel_launch(s->kernel, &grid, r->stream, &a));
+    }
+    if (!s->adder) return MICA_OK;
+    conv_parts_args adding = s->adding;
+    const mica_tensor *w = &((const mica_conv_desc *)plan->desc)->w;
+    adding.parts = mica_at(r, s->parts);
+    adding.out = (char *)r->args[MICA_CONV_W] + s->lowest * (mica_dtype_bits(w->dtype) / 8);
+    adding.alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    adding.beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
+    return mica_kernel_launch(s->adder, &s->adder_grid, r->stream, &adding);
+}
+
+const mica_engine mica_conv_sm80 = {.name = "sm80",
+                                    .cuda = true,
+                                    .knobs = knobs,
+                                    .accepts = accepts,
+                                    .configs = configs,
+                                    .predict = predict,
+                                    .contract = contract,
+                                    .build = build,
+                                    .run = run};

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm on the matrix units of sm_80 and later: f16, bf16, f32 as tf32, s8 and u8 (sums in s32); any
+ * strides, no workspace. Good for all that the engines of later generations refuse (unaligned
+ * lines, odd strides) and for every GPU without them. Cost: 2MNK at about 0.8 of the rate of
+ * mma.sync where lines allow 16-byte accesses, 0.3 where elements are read one by one. */
+#include "ops/gemm/gemm_shape.h"
+#include "ops/gemm/gemm_sm80_args.h"
+#include "ops/shared/mma_tile.h"
+
+#include <stdlib.h>
+
+enum { KNOB_TILE_M, KNOB_TILE_N };
+static const char *const knobs[] = {"tile_m", "tile_n", NULL};
+
+enum { MOST_INTEGER_TERMS = 65536 }; /* products of u8 and s8 stay inside 31 bits */
+
+typedef struct state {
+    gemm_sm80_args args; /* all but pointers and scalars */
+    mica_mma_tile tile;
+    mica_kernel *kernel;
+    mica_grid grid;
+} state;
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_gemm_desc *d = desc;
+    mica_dtype a = d->a.dtype, b = d->b.dtype;
+    long long k = d->a.dims[d->a.rank - 1];
+    if (device->arch < 80)
+        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+                           device->arch);
+    if (a == MICA_S8 || a == MICA_U8) {
+        if (k <= MOST_INTEGER_TERMS) return MICA_OK;
+        return mica_refuse(why, "k is %lld, sums of 8-bit integers hold %d products in s32", k,
+                           MOST_INTEGER_TERMS);
+    }
+    if (a != b)
+        return mica_refuse(why, "a is %s and b is %s, matrix units take one type",
+                           mica_dtype_name(a), mica_dtype_name(b));
+    if (a == MICA_F32 && d->compute != MICA_COMPUTE_TF32)
+        return mica_refuse(why, "f32 without compute=tf32: matrix units would round the inputs");
+    if (a == MICA_F32 || a == MICA_F16 || a == MICA_BF16) return MICA_OK;
+    return mica_refuse(why, "a is %s, these kernels take f16 bf16 s8 u8, and f32 as tf32",
+                       mica_dtype_name(a));
+}
+
+/* ---- shapes ---- */
+
+/* Whether neighbouring elements lie closer along x than along y. */
+static bool is_faster(long long x_stride, long long x, long long y_stride, long long y)
+{
+    return y == 1 || (x != 1 && llabs(x_stride) <= llabs(y_stride));
+}
+
+/* Elements of a line read at once; strides of dimensions of one element do not matter. */
+static int vector_of(mica_dtype dtype, const gemm_shape *s, long long fast, long long slow,
+                     bool slow_counts, const long long *batch)
+{
+    int64_t strides[GEMM_BATCH_RANK + 1];
+    int count = 0;
+    if (slow_counts) strides[count++] = slow;
+    for (int i = 0; i < s->batch_rank; i++) strides[count++] = batch[i];
+    return mica_mma_vector(dtype, fast, strides, count);
+}
+
+static mica_mma_operand operand_of(mica_dtype dtype, const gemm_shape *s, long long line_stride,
+                                   long long lines, long long k_stride, const long long *batch)
+{
+    mica_mma_operand o = {.dtype = dtype, .k_fast = is_faster(k_stride, s->k, line_stride, lines)};
+    if (o.k_fast)
+        o.vector = vector_of(dtype, s, k_stride, line_stride, lines > 1, batch);
+    else
+        o.vector = vector_of(dtype, s, line_stride, k_stride, s->k > 1, batch);
+    /* bytes are turned on their way to shared memory */
+    if (!o.k_fast && mica_dtype_bits(dtype) == 8) o.vector = 1;
+    return o;
+}
+
+static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const mica_config *c,
+                      mica_mma_tile *t)
+{
+    t->tile_m = c->knob[KNOB_TILE_M];
+    t->tile_n = c->knob[KNOB_TILE_N];
+    t->a = operand_of(d->a.dtype, s, s->a_m, s->m, s->a_k, s->a_batch);
+    t->b = operand_of(d->b.dtype, s, s->b_n, s->n, s->b_k, s->b_batch);
+    t->c = d->c.dtype;
+    t->c_n_fast = is_faster(s->c_n, s->n, s->c_m, s->m);
+    t->c_vector = t->c_n_fast ? vector_of(t->c, s, s->c_n, s->c_m, s->m > 1, s->c_batch)
+                              : vector_of(t->c, s, s->c_m, s->c_n, s->n > 1, s->c_batch);
+    if (t->c_vector > 8) t->c_vector = 8;
+}
+
+static int64_t tiles_of(const gemm_shape *s, const mica_mma_tile *t)
+{
+    return (s->m + t->tile_m - 1) / t->tile_m * ((s->n + t->tile_n - 1) / t->tile_n) * s->batches;
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *out)
+{
+    (void)device;
+    gemm_shape s;
+    mica_mma_tile t;
+    gemm_shape_make(desc, &s);
+    fill_tile(desc, &s, &(mica_config){0}, &t);
+    return mica_mma_configs(&t, s.m, s.n, out);
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+{
+    const double launch_ms = 3e-3;
+    gemm_shape s;
+    mica_mma_tile t;
+    gemm_shape_make(desc, &s);
+    if (s.batches == 0) return 0;
+    fill_tile(desc, &s, c, &t);
+    double compute = mica_mma_predict(device, &t, (double)tiles_of(&s, &t), (double)s.k);
+    double memory = mica_op_bytes(&mica_op_gemm, desc) / (device->copy_gbps * 1e6);
+    return launch_ms + (compute > memory ? compute : memory);
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)config;
+    mica_mma_contract(((const mica_gemm_desc *)desc)->a.dtype, c);
+}
+
+/* ---- plan ---- */
+
+static void write_prologue(const mica_gemm_desc *d, const mica_mma_tile *t, mica_text *p)
+{
+    bool integers = mica_dtype_is_integer(d->a.dtype);
+    mica_mma_prologue(p, t);
+    mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
+    mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
+    mica_prologue_type(p, "out_t", integers ? MICA_F64 : MICA_F32);
+    mica_epilogue e = gemm_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+}
+
+static void fill_args(const mica_gemm_desc *d, gemm_args *a)
+{
+    gemm_shape_make(d, &a->shape);
+    if (mica_tensor_given(&d->scale_a)) a->scale_a_stride = gemm_scale_stride(&d->scale_a);
+    if (mica_tensor_given(&d->scale_b)) a->scale_b_stride = gemm_scale_stride(&d->scale_b);
+    a->epilogue.bias_stride = d->bias.strides[0];
+    a->epilogue.scale_stride = d->scale.strides[0];
+    a->epilogue.shift_stride = d->shift.strides[0];
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+}
+
+static mica_status build(mica_plan *plan)
+{
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    fill_args(plan->desc, &s->args.g);
+    fill_tile(plan->desc, &s->args.g.shape, &plan->config, &s->tile);
+    int64_t tiles = tiles_of(&s->args.g.shape, &s->tile);
+    if (tiles == 0) return MICA_OK;
+    int shared = mica_mma_shared_bytes(&s->tile);
+    s->grid = (mica_grid){.grid = {tiles < INT32_MAX ? (unsigned)tiles : INT32_MAX},
+                          .block = {(unsigned)mica_mma_threads(&s->tile)},
+                          .dynamic_shared = (unsigned)shared};
+    char text[4096];
+    mica_text prologue = {text, sizeof text, 0};
+    write_prologue(plan->desc, &s->tile, &prologue);
+    return mica_plan_add_kernel(plan,
+                                &(mica_kernel_spec){.file = "ops/gemm/gemm_sm80.cu",
+                                                    .entry = "gemm_sm80",
+                                                    .prologue = text,
+                                                    .dynamic_shared = shared},
+                                &s->kernel);
+}
+
+static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
+{
+    return (uintptr_t)pointer % (uintptr_t)(vector * mica_dtype_bits(dtype) / 8) == 0;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    if (!s->kernel) return MICA_OK;
+    gemm_sm80_args a = s->args;
+    a.g.a = r->args[MICA_GEMM_A];
+    a.g.b = r->args[MICA_GEMM_B];
+    a.g.c = r->args[MICA_GEMM_C];
+    a.g.scale_a = r->args[MICA_GEMM_SCALE_A];
+    a.g.scale_b = r->args[MICA_GEMM_SCALE_B];
+    a.g.epilogue.bias = r->args[MICA_GEMM_BIAS];
+    a.g.epilogue.scale = r->args[MICA_GEMM_SCALE];
+    a.g.epilogue.shift = r->args[MICA_GEMM_SHIFT];
+    a.g.epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
+    a.g.alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
+    a.g.beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+    a.a_aligned = is_aligned(a.g.a, s->tile.a.dtype, s->tile.a.vector);
+    a.b_aligned = is_aligned(a.g.b, s->tile.b.dtype, s->tile.b.vector);
+    a.c_aligned = is_aligned(a.g.c, s->tile.c, s->tile.c_vector);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+}
+
+const mica_engine gemm_sm80 = {.name = "sm80",
+                               .cuda = true,
+                               .knobs = knobs,
+                               .accepts = accepts,
+                               .configs = configs,
+                               .predict = predict,
+                               .contract = contract,
+                               .build = build,
+                               .run = run};

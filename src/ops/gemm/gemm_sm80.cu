@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm on the matrix units of sm_80 and later: mma.sync, ldmatrix, cp.async. A block computes one tile
+ * at a time. Prologue: that of cuda/device/mma_tile.cuh and of gemm_device.cuh. */
+#include "cuda/device/mma_tile.cuh"
+#include "ops/gemm/gemm_device.cuh"
+#include "ops/gemm/gemm_sm80_args.h"
+
+/* One operand's slice: elements line_stride and k_stride apart from `first` on. */
+template <typename O, typename T> struct matrix {
+    const T *first;
+    s64 line_stride, k_stride;
+    int lines, depth; /* that exist */
+    bool aligned;
+
+    __device__ __forceinline__ int locate(int, int line, int k, const T *&p) const
+    {
+        p = first + line * line_stride + k * k_stride;
+        const int there = O::K_FAST ? depth - k : lines - line;
+        if (O::K_FAST ? line >= lines : k >= depth) return 0;
+        return there < 0 ? 0 : there < O::VECTOR ? there : O::VECTOR;
+    }
+};
+
+struct product_tile {
+    static constexpr bool TABLES = false;
+    const gemm_sm80_args &args;
+    const a_t *first_a;
+    const b_t *first_b;
+    int rows, cols;
+
+    __device__ __forceinline__ void prepare(s64) const {}
+    __device__ __forceinline__ int depth(s64 slice) const
+    {
+        const s64 left = args.g.shape.k - slice * TILE_K;
+        return left < TILE_K ? (int)left : TILE_K;
+    }
+    __device__ __forceinline__ matrix<operand_a, a_t> a(s64 slice) const
+    {
+        const gemm_shape &s = args.g.shape;
+        return {first_a + slice * TILE_K * s.a_k, s.a_m, s.a_k, rows, depth(slice), args.a_aligned != 0};
+    }
+    __device__ __forceinline__ matrix<operand_b, b_t> b(s64 slice) const
+    {
+        const gemm_shape &s = args.g.shape;
+        return {first_b + slice * TILE_K * s.b_k, s.b_n, s.b_k, cols, depth(slice), args.b_aligned != 0};
+    }
+};
+
+__device__ __forceinline__ int at_most(s64 n, int most) { return n < most ? (int)n : most; }
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    gemm_sm80(const __grid_constant__ gemm_sm80_args args)
+{
+    extern __shared__ __align__(128) char shared[];
+    const gemm_shape &s = args.g.shape;
+    const s64 tiles = (s.m + TILE_M - 1) / TILE_M * ((s.n + TILE_N - 1) / TILE_N) * s.batches;
+
+    for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const place p = tile_place(s, tile);
+        product_tile source = {args,
+                               (const a_t *)args.g.a + p.a + p.row * s.a_m,
+                               (const b_t *)args.g.b + p.b + p.col * s.b_n,
+                               at_most(s.m - p.row, TILE_M),
+                               at_most(s.n - p.col, TILE_N)};
+        sums sum = {};
+        multiply_tile(sum, shared, source, (s.k + TILE_K - 1) / TILE_K);
+        c_t *c = (c_t *)args.g.c + p.c + p.row * s.c_m + p.col * s.c_n;
+        store_tile(sum, shared, source.rows, source.cols, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR]) {
+            const s64 along = C_N_FAST ? s.c_n : s.c_m;
+            c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
+#pragma unroll
+            for (int i = 0; i < C_VECTOR; i++)
+                if (i < count)
+                    v[i] = finish(args.g, p, p.row + row + (C_N_FAST ? 0 : i), p.col + col + (C_N_FAST ? i : 0), piece[i],
+                                  to + i * along);
+            if constexpr (C_VECTOR == 1)
+                *to = v[0];
+            else
+                store_some<C_VECTOR>(to, v, count, args.c_aligned != 0);
+        });
+        __syncthreads();
+    }
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tiles on matrix units: choices, sizes, constants, speed. */
+#include "ops/shared/mma_tile.h"
+
+enum { SLICE_BYTES = 64, MOST_THREADS = 512 };
+
+const mica_mma_choice mica_mma_choices[] = {
+    {128, 256, 0.85}, {128, 128, 0.80}, {128, 64, 0.65}, {64, 128, 0.65}, {64, 64, 0.50},
+};
+const int mica_mma_choice_count = sizeof mica_mma_choices / sizeof *mica_mma_choices;
+
+int mica_mma_vector(mica_dtype dtype, int64_t fast_stride, const int64_t *strides, int count)
+{
+    if (fast_stride != 1) return 1;
+    int vector = 16 * 8 / mica_dtype_bits(dtype);
+    for (int i = 0; i < count; i++)
+        while (strides[i] % vector) vector /= 2;
+    return vector;
+}
+
+static int bytes_of(mica_dtype d)
+{
+    return mica_dtype_bits(d) / 8;
+}
+
+bool mica_mma_is_staged(const mica_mma_operand *o)
+{
+    return o->vector * bytes_of(o->dtype) < 4;
+}
+
+/* ---- what follows from a tile ---- */
+
+typedef struct warps {
+    int m, n; /* results of a warp */
+    int stages, resident;
+} warps;
+
+/* A warp with 64 x 64 results reads least from shared memory. Pieces that wait in registers leave
+ * room for fewer results. */
+static warps warps_of(const mica_mma_tile *t)
+{
+    if (mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b)) {
+        bool bytes = bytes_of(t->a.dtype) == 1, small = t->tile_m * t->tile_n <= 64 * 64;
+        return (warps){32, bytes ? 16 : 32, 2, small && !bytes ? 2 : 1};
+    }
+    int m = t->tile_m == 64 ? 32 : 64, n = t->tile_n == 64 ? 32 : 64;
+    int resident = t->tile_n == 256 ? 1 : t->tile_m * t->tile_n == 64 * 64 ? 3 : 2;
+    return (warps){m, n, t->tile_n == 256 ? 3 : 4, resident};
+}
+
+int mica_mma_threads(const mica_mma_tile *t)
+{
+    warps w = warps_of(t);
+    return t->tile_m / w.m * (t->tile_n / w.n) * 32;
+}
+
+int mica_mma_slice(const mica_mma_tile *t)
+{
+    return SLICE_BYTES / bytes_of(t->a.dtype);
+}
+
+static int slice_bytes(const mica_mma_operand *o, int lines)
+{
+    int bytes = bytes_of(o->dtype);
+    bool k_major = o->k_fast || bytes == 1;
+    if (k_major) return lines * SLICE_BYTES;
+    return SLICE_BYTES / bytes * (lines * bytes + (bytes == 4 ? 32 : 0));
+}
+
+int mica_mma_shared_bytes(const mica_mma_tile *t)
+{
+    int pass = t->tile_m < 64 ? t->tile_m : 64;
+    int turn = t->c_n_fast ? pass * (t->tile_n + 8) * 4 : t->tile_n * (pass + 4) * 4;
+    int pipe = warps_of(t).stages * (slice_bytes(&t->a, t->tile_m) + slice_bytes(&t->b, t->tile_n));
+    return pipe > turn ? pipe : turn;
+}
+
+void mica_mma_prologue(mica_text *p, const mica_mma_tile *t)
+{
+    warps w = warps_of(t);
+    mica_prologue_int(p, "TILE_M", t->tile_m);
+    mica_prologue_int(p, "TILE_N", t->tile_n);
+    mica_prologue_int(p, "WARP_M", w.m);
+    mica_prologue_int(p, "WARP_N", w.n);
+    mica_prologue_int(p, "STAGES", w.stages);
+    mica_prologue_int(p, "RESIDENT", w.resident);
+    mica_prologue_int(p, "SHARED", mica_mma_shared_bytes(t));
+    mica_prologue_int(p, "A_VECTOR", t->a.vector);
+    mica_prologue_int(p, "A_K_FAST", t->a.k_fast);
+    mica_prologue_int(p, "B_VECTOR", t->b.vector);
+    mica_prologue_int(p, "B_K_FAST", t->b.k_fast);
+    mica_prologue_int(p, "C_VECTOR", t->c_vector);
+    mica_prologue_int(p, "C_N_FAST", t->c_n_fast);
+    mica_prologue_type(p, "a_t", t->a.dtype);
+    mica_prologue_type(p, "b_t", t->b.dtype);
+    mica_prologue_type(p, "c_t", t->c);
+    mica_prologue_type(p, "sum_t", mica_dtype_accumulator(t->a.dtype));
+}
+
+int mica_mma_configs(const mica_mma_tile *tile, int64_t m, int64_t n, mica_config *configs)
+{
+    int count = 0;
+    for (int i = 0; i < mica_mma_choice_count; i++) {
+        mica_mma_tile t = *tile;
+        t.tile_m = mica_mma_choices[i].tile_m, t.tile_n = mica_mma_choices[i].tile_n;
+        bool small = t.tile_m == 64 && t.tile_n == 64;
+        if (!small && (2 * m <= t.tile_m || 2 * n <= t.tile_n)) continue;
+        if (mica_mma_threads(&t) > MOST_THREADS) continue;
+        configs[count++] = (mica_config){{t.tile_m, t.tile_n}};
+    }
+    return count;
+}
+
+/* ---- speed ---- */
+
+/* From sm_90 on mma.sync reaches some 0.6 of what wgmma does, which the device's rate is about. */
+double mica_mma_rate(const mica_device_info *device, mica_dtype input)
+{
+    double rate = device->bf16_tflops * (device->arch == 90 ? 0.6 : 1.0);
+    int bytes = bytes_of(input);
+    return bytes == 1 ? 2 * rate : bytes == 4 ? rate / 2 : rate;
+}
+
+static double efficiency_of(const mica_mma_tile *t)
+{
+    double staged = mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b) ? 0.4 : 1.0;
+    for (int i = 0; i < mica_mma_choice_count; i++)
+        if (mica_mma_choices[i].tile_m == t->tile_m && mica_mma_choices[i].tile_n == t->tile_n)
+            return staged * mica_mma_choices[i].efficiency;
+    return staged * 0.5;
+}
+
+/* Tiles are dealt to the multiprocessors in rounds; a slice takes its arithmetic, or the latency of
+ * its loads where too few stages and blocks hide it. */
+double mica_mma_predict(const mica_device_info *device, const mica_mma_tile *t, double tiles,
+                        double k)
+{
+    const double latency_ms = 0.8e-3, fill_ms = 2e-3;
+    warps w = warps_of(t);
+    double units = device->units, slice = mica_mma_slice(t);
+    double rate = mica_mma_rate(device, t->a.dtype) * 1e9 / units * efficiency_of(t);
+    double rounds = (double)(int64_t)((tiles + units - 1) / units);
+    double resident = rounds < w.resident ? rounds : w.resident;
+    double step = 2.0 * t->tile_m * t->tile_n * slice / rate;
+    double hidden = latency_ms / ((w.stages - 1) * resident);
+    double slices = (double)(int64_t)((k + slice - 1) / slice);
+    return rounds * (slices * (step > hidden ? step : hidden) + fill_ms / resident);
+}
+
+void mica_mma_contract(mica_dtype input, mica_contract *c)
+{
+    if (mica_dtype_is_integer(input)) return;
+    if (input == MICA_F32) {
+        /* Two roundings to 11 bits a product; cutting four at a time adds 2^-24 * 2 n / 4. */
+        c->n_outer = c->n_seq / 16384 + 1;
+        c->n_seq = 2;
+        c->unit = 0x1p-11;
+        return;
+    }
+    c->truncates = true;
+    c->k_inst = 8; /* on sm_80; sm_90 sums 16 */
+}
