@@ -77,6 +77,39 @@ static void excuses(void **state)
     cli_lines_free(&lines);
 }
 
+static void options(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line;
+        uint32_t packed;
+    } rows[] = {{"gemm a=f32:2x2 b=f32:2x2 ; packed=b", 2},
+                {"gemm a=f32:2x2 b=f32:2x2 ; packed=b,a # why", 3},
+                {"gemm a=f32:2x2 b=f32:2x2", 0},
+                {"mica,v1,1732,plan,cpu,onednn,miss,0.12,gemm a=f32:2x2 b=f32:2x2 ; packed=a", 1}};
+    cli_lines lines = {0};
+    char error[160];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_true(cli_lines_expand(&lines, rows[i].line, "", error, sizeof error));
+        assert_int_equal(lines.items[i].packed, rows[i].packed);
+        mica_problem *p = cli_line_problem(&lines, &lines.items[i]);
+        assert_non_null(p);
+        assert_int_equal(cli_line_packed(&lines.items[i], p, "a,w,c"), rows[i].packed | 1);
+        assert_int_equal(cli_line_packed(&lines.items[i], p, "all"), 3);
+        char *text = cli_line_text(p, 3);
+        assert_string_equal(text, "gemm a=f32:2x2 b=f32:2x2 ; packed=a,b");
+        free(text);
+        mica_problem_destroy(p);
+    }
+    cli_lines_free(&lines);
+    lines = (cli_lines){0};
+    assert_false(cli_lines_expand(&lines, "gemm a=f32:2x2 ; packed=w", "", error, sizeof error));
+    assert_string_equal(error, "packed=w: gemm has no argument w");
+    assert_false(cli_lines_expand(&lines, "gemm a=f32:2x2 ; speed=9", "", error, sizeof error));
+    assert_int_equal(lines.count, 0);
+    cli_lines_free(&lines);
+}
+
 /* In a field that is a list itself, commas belong to the value. */
 static void list_fields(void **state)
 {
@@ -139,10 +172,15 @@ static void files_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_lines), cmocka_unit_test(commas_and_braces),
-        cmocka_unit_test(list_fields), cmocka_unit_test(log_lines),
-        cmocka_unit_test(repetitions), cmocka_unit_test(excuses),
-        cmocka_unit_test(malformed),   cmocka_unit_test(files_and_arguments),
+        cmocka_unit_test(plain_lines),
+        cmocka_unit_test(commas_and_braces),
+        cmocka_unit_test(list_fields),
+        cmocka_unit_test(log_lines),
+        cmocka_unit_test(repetitions),
+        cmocka_unit_test(excuses),
+        cmocka_unit_test(options),
+        cmocka_unit_test(malformed),
+        cmocka_unit_test(files_and_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
