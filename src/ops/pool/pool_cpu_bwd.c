@@ -37,13 +37,7 @@ static void divide(const mica_pool_state *s, const mica_pool_tile *t, const span
     for (int64_t o = 0; o < r->n; o++) {
         double n = rows * (double)mica_pool_divisor(&s->axes[2], r->o + o, valid);
         int64_t first = s->channels ? o * t->cn : o, step = s->channels ? 1 : r->n;
-        for (int64_t c = 0; c < t->cn; c++) {
-            int64_t i = first + c * step;
-            if (s->wide)
-                ((double *)dy)[i] /= n;
-            else
-                ((float *)dy)[i] /= (float)n;
-        }
+        mica_pool_divide(s->wide, mica_pool_cell(s->wide, dy, first), step, t->cn, n);
     }
 }
 

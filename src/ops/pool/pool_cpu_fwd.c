@@ -298,13 +298,7 @@ static void divide(const mica_pool_state *s, const mica_pool_tile *t, void *sums
         double n = rows * (double)mica_pool_divisor(&s->axes[2], t->w + o, valid);
         int64_t first = s->channels ? o * t->cn : o, step = s->channels ? 1 : t->wn;
         if (n <= 0) n = 1; /* no element of x: the sum is 0, and so is the average */
-        for (int64_t c = 0; c < t->cn; c++) {
-            int64_t i = first + c * step;
-            if (s->wide)
-                ((double *)sums)[i] /= n;
-            else
-                ((float *)sums)[i] /= (float)n;
-        }
+        mica_pool_divide(s->wide, mica_pool_cell(s->wide, sums, first), step, t->cn, n);
     }
 }
 
@@ -312,15 +306,17 @@ static void store_indices(const mica_pool_call *k, const mica_pool_tile *t, cons
 {
     const mica_pool_state *s = k->state;
     int64_t at = t->n * s->i[0] + t->c * s->i[1] + t->d * s->i[2] + t->h * s->i[3] + t->w * s->i[4];
-    for (int64_t c = 0; c < t->cn; c++)
-        for (int64_t o = 0; o < t->wn; o++) {
-            int64_t v = place(s->wide, index, s->channels ? o * t->cn + c : c * t->wn + o);
-            int64_t to = at + c * s->i[1] + o * s->i[4];
-            if (s->index_type == MICA_S32)
-                ((int32_t *)k->indices)[to] = (int32_t)v;
-            else
-                ((int64_t *)k->indices)[to] = v;
-        }
+    int64_t outer = s->channels ? t->wn : t->cn, inner = s->channels ? t->cn : t->wn;
+    int64_t outer_step = s->i[s->channels ? 4 : 1], inner_step = s->i[s->channels ? 1 : 4];
+    for (int64_t i = 0; i < outer; i++, at += outer_step) {
+        const char *found = (const char *)index + i * inner * (s->wide ? 8 : 4);
+        if (s->index_type == MICA_S32)
+            mica_pool_put_indices_s32(s->wide, found, inner, (int32_t *)k->indices + at,
+                                      inner_step);
+        else
+            mica_pool_put_indices_s64(s->wide, found, inner, (int64_t *)k->indices + at,
+                                      inner_step);
+    }
 }
 
 static void take_rows(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,

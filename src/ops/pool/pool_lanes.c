@@ -133,6 +133,25 @@ void mica_pool_take_sum(bool wide, const mica_pool_lanes *l, void *sum, const vo
         sum_f32(l, sum, source);
 }
 
+MICA_CLONES
+static void divide_f32(float *values, int64_t step, int64_t n, float by)
+{
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++) values[i] /= by;
+    else
+        for (int64_t i = 0; i < n; i++) values[i * step] /= by;
+}
+
+void mica_pool_divide(bool wide, void *values, int64_t step, int64_t n, double by)
+{
+    if (!wide) {
+        divide_f32(values, step, n, (float)by);
+        return;
+    }
+    double *v = values;
+    for (int64_t i = 0; i < n; i++) v[i * step] /= by;
+}
+
 /* ---- runs: the same loops, blocks of a run being the outer lanes of one block of results ---- */
 
 void mica_pool_run_max(bool wide, void *best, void *index, const void *source, int64_t stride,
@@ -324,6 +343,32 @@ void mica_pool_find_hits_s32(const int32_t *indices, int64_t stride, int64_t n, 
         uint32_t column = (uint32_t)indices[i * stride] - (uint32_t)first;
         hits[i] = column < (uint32_t)columns ? (int32_t)column : -1;
     }
+}
+
+INLINE void widen(const int32_t *restrict found, int64_t n, int64_t *restrict to, int64_t to_step)
+{
+    for (int64_t i = 0; i < n; i++) to[i * to_step] = found[i];
+}
+
+MICA_CLONES
+void mica_pool_put_indices_s64(bool wide, const void *found, int64_t n, int64_t *to,
+                               int64_t to_step)
+{
+    const int64_t *q = found;
+    if (wide)
+        for (int64_t i = 0; i < n; i++) to[i * to_step] = q[i];
+    else if (to_step == 1)
+        widen(found, n, to, 1);
+    else
+        widen(found, n, to, to_step);
+}
+
+void mica_pool_put_indices_s32(bool wide, const void *found, int64_t n, int32_t *to,
+                               int64_t to_step)
+{
+    const int64_t *q = found;
+    const int32_t *w = found;
+    for (int64_t i = 0; i < n; i++) to[i * to_step] = wide ? (int32_t)q[i] : w[i];
 }
 
 void mica_pool_spread_channels(bool wide, const mica_pool_spread *s, void *dx, const void *dy)

@@ -22,6 +22,9 @@ void mica_pool_take_max(bool wide, const mica_pool_lanes *lanes, void *best, voi
                         const void *source, int64_t first_index);
 void mica_pool_take_sum(bool wide, const mica_pool_lanes *lanes, void *sum, const void *source);
 
+/* values[i * step] /= by, n of them */
+void mica_pool_divide(bool wide, void *values, int64_t step, int64_t n, double by);
+
 /* One run into MICA_POOL_PARTS partial results, element i into part i mod MICA_POOL_PARTS. */
 void mica_pool_run_max(bool wide, void *best, void *index, const void *source, int64_t stride,
                        int64_t n, int64_t first_index);
@@ -48,5 +51,11 @@ void mica_pool_find_hits_s64(const int64_t *indices, int64_t stride, int64_t n, 
                              int32_t columns, int32_t *hits);
 void mica_pool_find_hits_s32(const int32_t *indices, int64_t stride, int64_t n, int64_t first,
                              int32_t columns, int32_t *hits);
+
+/* Found indices (of 64 bits if wide) as s32 or s64, to_step apart. */
+void mica_pool_put_indices_s64(bool wide, const void *found, int64_t n, int64_t *to,
+                               int64_t to_step);
+void mica_pool_put_indices_s32(bool wide, const void *found, int64_t n, int32_t *to,
+                               int64_t to_step);
 
 #endif
