@@ -142,7 +142,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
                 mica_roofline_ms(&mica_op_conv, desc, device));
 }
 
-/* The two best heights. */
+/* The best height; and the next, where there are tiles enough for it to matter. */
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
 {
     mica_conv_sm90_shape s;
@@ -161,7 +161,7 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
     }
     configs[0] = (mica_config){{best}};
     configs[1] = (mica_config){{second}};
-    return second ? 2 : 1;
+    return second && tiles_of(&s, best) > device->units ? 2 : 1;
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)

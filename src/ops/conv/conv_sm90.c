@@ -106,35 +106,54 @@ static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
                                       {256, 128}, {128, 192}, {128, 256}};
 static const int wgrad_tiles[][2] = {{128, 128}, {128, 192}, {128, 256}, {256, 128}};
 
-/* Tiles much wider than the result only cost time. */
-static int direct_configs(int64_t cols, mica_config *configs)
+/* Left out: tiles much wider than the result, and large ones where the smallest are no more than a
+ * wave. */
+static int direct_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
 {
-    int count = 0;
+    int64_t cols = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k, tiles = 0;
+    int count = 0, least = cols > 64 ? 128 : 64;
+    for (int i = 0; i < s->class_count; i++)
+        tiles += tiles_of(s->classes[i].pixels, 128) * tiles_of(cols, least);
     for (size_t i = 0; i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
-        int width = direct_tiles[i][1];
-        bool narrow = width < 128 && cols > 64, wide = width > 64 && cols <= width / 2;
+        int rows = direct_tiles[i][0], width = direct_tiles[i][1];
+        bool narrow = width<least, wide = width> 64 && cols <= width / 2;
         bool odd = width == 192 && tiles_of(cols, 192) * 192 >= tiles_of(cols, 128) * 128;
-        if (narrow || wide || odd) continue;
-        configs[count++] = (mica_config){{direct_tiles[i][0], width, 1}};
+        bool large = tiles <= units && (rows > 128 || width > least);
+        if (narrow || wide || odd || large) continue;
+        configs[count++] = (mica_config){{rows, width, 1}};
     }
     return count;
 }
 
-/* The share of the pixels that gives the least time, for each tile. */
+static int best_splits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+{
+    int64_t blocks = s->class_count ? tiles_of(s->classes[0].pixels, MICA_CONV_BLOCK) : 1;
+    int best = 1;
+    for (int splits = 2; splits <= 2 * units && splits <= blocks; splits++)
+        if (wgrad_cycles(s, rows, cols, splits, units) < wgrad_cycles(s, rows, cols, best, units))
+            best = splits;
+    return best;
+}
+
+/* The two best tiles, each with the shares of the pixels that suit it. */
 static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
 {
-    int count = 0;
-    int64_t blocks = s->class_count ? tiles_of(s->classes[0].pixels, 64) : 1;
-    for (size_t i = 0; i < sizeof wgrad_tiles / sizeof *wgrad_tiles; i++) {
-        int rows = wgrad_tiles[i][0], cols = wgrad_tiles[i][1], best = 1;
+    double best[2] = {INFINITY, INFINITY};
+    for (size_t i = 0; s->class_count && i < sizeof wgrad_tiles / sizeof *wgrad_tiles; i++) {
+        int rows = wgrad_tiles[i][0], cols = wgrad_tiles[i][1];
         if (rows > 128 && s->g.k <= 128) continue;
-        for (int splits = 2; splits <= 2 * units && splits <= blocks; splits++)
-            if (wgrad_cycles(s, rows, cols, splits, units) <
-                wgrad_cycles(s, rows, cols, best, units))
-                best = splits;
-        configs[count++] = (mica_config){{rows, cols, best}};
+        int splits = best_splits(s, rows, cols, units);
+        double cycles = wgrad_cycles(s, rows, cols, splits, units);
+        int at = cycles < best[0] ? 0 : 1;
+        if (cycles >= best[1]) continue;
+        best[1] = at ? cycles : best[0];
+        configs[1] = at ? (mica_config){{rows, cols, splits}} : configs[0];
+        if (at) continue;
+        best[0] = cycles;
+        configs[0] = (mica_config){{rows, cols, splits}};
     }
-    return count;
+    if (!s->class_count) configs[0] = (mica_config){{128, 128, 1}};
+    return isinf(best[1]) ? 1 : 2;
 }
 
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
@@ -143,7 +162,7 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
     mica_why why;
     if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK) return 0;
     if (s.roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(&s, device->units, configs);
-    return direct_configs(s.roles.kind == MICA_CONV_KIND_DGRAD ? s.g.c : s.g.k, configs);
+    return direct_configs(&s, device->units, configs);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
