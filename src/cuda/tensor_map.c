@@ -165,10 +165,16 @@ mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *
     }
     int type = s->tf32 ? TF32 : map_type(s->dtype), swizzle = swizzle_mode(s->swizzle_bytes);
     unsigned rank = (unsigned)s->rank;
-    if (!s->im2col)
-        return MICA_CU(cuda, cuTensorMapEncodeTiled, map->bytes, type, rank, address, dims, strides,
-                       s->box, steps, NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
-    return MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
-                   s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
-                   NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
+    /* The driver wants a current context even for this. */
+    bool pushed;
+    MICA_TRY(mica_cuda_enter(cuda, &pushed));
+    mica_status status =
+        s->im2col
+            ? MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
+                      s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
+                      NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO)
+            : MICA_CU(cuda, cuTensorMapEncodeTiled, map->bytes, type, rank, address, dims, strides,
+                      s->box, steps, NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
+    mica_cuda_leave(cuda, pushed);
+    return status;
 }
