@@ -16,8 +16,7 @@ enum {
     F16 = 6,
     F32 = 7,
     F64 = 8,
-    BF16 = 9,
-    TF32 = 11
+    BF16 = 9
 };
 
 static int map_type(mica_dtype dtype)
@@ -133,9 +132,6 @@ static mica_status check(const mica_cuda *cuda, const mica_tensor_map_spec *s, c
     if (map_type(s->dtype) == NO_TYPE)
         return mica_fail(MICA_UNSUPPORTED, "tensor map: no element type for %s",
                          mica_dtype_name(s->dtype));
-    if (s->tf32 && s->dtype != MICA_F32)
-        return mica_fail(MICA_UNSUPPORTED, "tensor map: only f32 is rounded to tf32, not %s",
-                         mica_dtype_name(s->dtype));
     if (swizzle_mode(s->swizzle_bytes) < 0)
         return mica_fail(MICA_UNSUPPORTED,
                          "tensor map: swizzle of %d bytes, there are 0, 32, 64, "
@@ -159,19 +155,14 @@ static mica_status encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *
         if (i > 0) strides[i - 1] = (uint64_t)s->stride_bytes[i];
         if (s->element_strides[i]) steps[i] = s->element_strides[i];
     }
-    int type = s->tf32 ? TF32 : map_type(s->dtype), swizzle = swizzle_mode(s->swizzle_bytes);
+    int type = map_type(s->dtype), swizzle = swizzle_mode(s->swizzle_bytes);
     unsigned rank = (unsigned)s->rank;
-    bool pushed;
-    MICA_TRY(mica_cuda_enter(cuda, &pushed));
-    mica_status status =
-        s->im2col
-            ? MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
-                      s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
-                      NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO)
-            : MICA_CU(cuda, cuTensorMapEncodeTiled, map->bytes, type, rank, address, dims, strides,
-                      s->box, steps, NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
-    mica_cuda_leave(cuda, pushed);
-    return status;
+    if (!s->im2col)
+        return MICA_CU(cuda, cuTensorMapEncodeTiled, map->bytes, type, rank, address, dims, strides,
+                       s->box, steps, NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
+    return MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
+                   s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
+                   NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
 }
 
 mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
