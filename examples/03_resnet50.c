@@ -501,21 +501,29 @@ static void run_list(const net *n, const list *l)
 /* ---- CUDA graphs, through the driver that mica uses too ---- */
 
 typedef struct graphs {
+    int (*retain)(void **context, int device);
+    int (*use)(void *context);
     int (*begin)(void *stream, int mode);
     int (*end)(void *stream, void **graph);
     int (*instantiate)(void **executable, void *graph, unsigned long long flags);
     int (*launch)(void *executable, void *stream);
 } graphs;
 
-static bool open_graphs(graphs *g)
+/* Capturing wants the device's primary context, the one mica works in, to be current. */
+static bool open_graphs(graphs *g, const char *device)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;
     if (!driver) return false;
+    *(void **)&g->retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+    *(void **)&g->use = dlsym(driver, "cuCtxSetCurrent");
     *(void **)&g->begin = dlsym(driver, "cuStreamBeginCapture_v2");
     *(void **)&g->end = dlsym(driver, "cuStreamEndCapture");
     *(void **)&g->instantiate = dlsym(driver, "cuGraphInstantiateWithFlags");
     *(void **)&g->launch = dlsym(driver, "cuGraphLaunch");
-    return g->begin && g->end && g->instantiate && g->launch;
+    if (!g->retain || !g->use || !g->begin || !g->end || !g->instantiate || !g->launch)
+        return false;
+    const char *colon = strchr(device, ':');
+    return g->retain(&context, colon ? atoi(colon + 1) : 0) == 0 && g->use(context) == 0;
 }
 
 static void *capture(const graphs *g, const net *n, const list *l)
@@ -583,7 +591,7 @@ int main(int argc, char **argv)
     float first = loss_of(&n);
     n.train.steps[n.train.count - 1].run.scalars = rate;
     n.train.steps[n.train.count - 2].run.scalars = rate;
-    const graphs *used = info.cuda && open_graphs(&g) ? &g : NULL;
+    const graphs *used = info.cuda && open_graphs(&g, info.name) ? &g : NULL;
     double train = time_list(&n, &n.train, used, steps);
     float last = loss_of(&n);
     fold(&n);

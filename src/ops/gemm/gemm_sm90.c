@@ -294,6 +294,8 @@ static bool is_light(const mica_gemm_desc *d, const geometry *g)
     const gemm_shape *s = &g->shape;
     bool tiled = g->c_across == 1 &&
                  (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
+    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
+    tiled = tiled && g->b.lines * bytes % 16 == 0;
     for (int i = 0; i < s->batch_rank; i++)
         tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
