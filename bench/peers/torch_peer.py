@@ -217,7 +217,7 @@ def norm(fields, t):
     if kind == "layer":
         mask = [True, "dscale" in t, "dbias" in t]
         return lambda: torch.ops.aten.native_layer_norm_backward(
-            t["dy"], t["x"], shape, t["mean"], t["rstd"], scale, bias, mask)
+            t["dy"], t["x"], shape, t["mean"], t["rstd"], scale, scale if mask[2] else None, mask)
     if kind == "rms" and not backward:
         return lambda: F.rms_norm(t["x"], shape, scale, eps)
     if kind == "batch" and backward:
