@@ -25,6 +25,8 @@ typedef struct bench {
     FILE *json;
     cli_progress progress;
     bench_results results;
+    bench_roof *roof;
+    double copy_gbps; /* measured beside the line */
     char driver[64];
     int code;
 } bench;
@@ -61,7 +63,9 @@ static const struct argp_option options[] = {
 
 static const char doc[] =
     "Times problems on every engine of the device that accepts them: warm-up, engines in turns, "
-    "events, cold data; median, 10th and 90th percentile."
+    "events, cold data; median, 10th and 90th percentile. A CPU's roof is a large copy's "
+    "bandwidth, "
+    "measured beside each line."
     "\vExamples:\n"
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"
     "  mica bench --json now.jsonl --plot now.svg bench/cases/conv.txt\n"
@@ -245,7 +249,7 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
     mica_problem_cost(problem, &r.flops, &r.bytes);
     r.tflops = r.flops / (r.ms * 1e9);
     r.gbps = r.bytes / (r.ms * 1e6);
-    r.roofline = mica_problem_roofline(b->context, problem) / r.ms;
+    r.roofline = bench_roof_ms(b->context, &b->device, problem, b->copy_gbps) / r.ms;
     return r;
 }
 
@@ -264,6 +268,7 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
         b->code = cli_worse(b->code, CLI_UNSUPPORTED);
     }
     mica_status status = MICA_OK;
+    b->copy_gbps = bench_roof_gbps(b->roof);
     if (count) status = bench_time(b->context, &b->device, problem, entries, count, &b->limits);
     if (status != MICA_OK) {
         cli_say("%s: %s: %s", line->text, mica_status_name(status), mica_error());
@@ -303,6 +308,7 @@ static int run_all(bench *b)
     }
     find_driver(b);
     if (b->options.json && !(b->json = cli_json_open(b->options.json))) return CLI_USAGE;
+    b->roof = bench_roof_create(b->context, &b->device);
     print_header(b);
     cli_progress_begin(&b->progress, b->lines.count, b->options.quiet);
     for (size_t i = 0; i < b->lines.count && !cli_stopped(); i++) {
@@ -312,6 +318,7 @@ static int run_all(bench *b)
     }
     cli_progress_clear(&b->progress);
     cli_json_close(b->json);
+    bench_roof_free(b->roof);
     if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
     if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);
     if (b->plot && !bench_plot(b->plot, &b->results, &b->device))

@@ -32,6 +32,18 @@ mica_status bench_time(mica_context *context, const mica_device_info *device,
                        const mica_problem *problem, bench_entry *entries, int count,
                        const bench_limits *limits);
 
+/* ---- the roof (roof.c) ---- */
+
+typedef struct bench_roof bench_roof;
+/* NULL where the description of the device serves. */
+bench_roof *bench_roof_create(mica_context *context, const mica_device_info *device);
+void bench_roof_free(bench_roof *roof);
+/* What large copies reach now, on all threads; 0 if that is not measured. */
+double bench_roof_gbps(const bench_roof *roof);
+/* The least time of a problem at that rate, or, where it is 0, at the described one. */
+double bench_roof_ms(const mica_context *context, const mica_device_info *device,
+                     const mica_problem *problem, double measured_gbps);
+
 /* ---- results ---- */
 
 typedef struct bench_result {

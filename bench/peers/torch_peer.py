@@ -50,6 +50,7 @@ class Mica:
         self.lib.mica_error.restype = c.c_char_p
         self.lib.mica_plan_engine.restype = c.c_char_p
         self.lib.mica_plan_workspace.restype = c.c_size_t
+        self.lib.mica_problem_roofline.restype = c.c_double
         self.context = c.c_void_p()
         self.check(self.lib.mica_context_create(device.encode(), c.byref(self.context)))
 
@@ -78,6 +79,14 @@ class Mica:
         self.lib.mica_problem_cost(problem, c.byref(flops), c.byref(moved))
         self.lib.mica_problem_destroy(problem)
         return flops.value, moved.value
+
+    def roofline_ms(self, line):
+        """The least time by the device's description."""
+        problem = c.c_void_p()
+        self.check(self.lib.mica_problem_from_text(line.encode(), c.byref(problem)))
+        ms = self.lib.mica_problem_roofline(self.context, problem)
+        self.lib.mica_problem_destroy(problem)
+        return ms
 
 
 def fields_of(line):
@@ -174,7 +183,7 @@ def pool(fields, t):
     stride, pad = axes(fields, "stride", rank, 0), axes(fields, "pad", rank, 0)
     stride = [s or w for s, w in zip(stride, window)]
     mode, backward = fields.get("mode", "max"), fields.get("pass") == "bwd"
-    if rank != 2 or "pad_extra" in fields or (backward and mode != "max"):
+    if rank != 2 or "pad_extra" in fields:
         raise NotImplementedError("only two dimensions here")
     if fields.get("adaptive") == "1":
         size = list(t["y"].shape[2:])
@@ -182,6 +191,9 @@ def pool(fields, t):
         return lambda: call(t["x"], size)
     window = [w or s for w, s in zip(window, t["x"].shape[2:])]
     stride = [s or w for s, w in zip(stride, window)]
+    if backward and mode != "max":
+        return lambda: torch.ops.aten.avg_pool2d_backward(t["y"], t["x"], window, stride, pad, False,
+                                                          mode == "avg", None)
     if backward:
         _, where = F.max_pool2d(t["x"], window, stride, pad, return_indices=True)
         t["indices"].copy_(where)
@@ -205,7 +217,7 @@ def norm(fields, t):
     if kind == "layer":
         mask = [True, "dscale" in t, "dbias" in t]
         return lambda: torch.ops.aten.native_layer_norm_backward(
-            t["dy"], t["x"], shape, t["mean"], t["rstd"], scale, bias, mask)
+            t["dy"], t["x"], shape, t["mean"], t["rstd"], scale, scale if mask[2] else None, mask)
     if kind == "rms" and not backward:
         return lambda: F.rms_norm(t["x"], shape, scale, eps)
     if kind == "batch" and backward:
@@ -347,16 +359,38 @@ def time_cpu(case, peer, i, inner):
     return 1e3 * (time.perf_counter() - start) / inner
 
 
-def measure(case, device, seconds):
+class Copy:
+    """A large copy by mica: what a CPU's memory gives at the moment, which is the roof there."""
+    LINE = "transform x=f32:33554432"
+
+    def __init__(self, mica):
+        self.case = Case(mica, self.LINE, "cpu", 0)
+        self.described_ms = mica.roofline_ms(self.LINE)
+
+    def time(self):
+        return time_cpu(self.case, False, 0, 1)
+
+    def roofline_ms(self, mica, case, copies):
+        """The described one, with the measured bandwidth where memory is what bounds."""
+        described = mica.roofline_ms(case.line)
+        share = case.bytes / self.case.bytes
+        memory = share * statistics.median(copies)
+        return memory if described <= 1.001 * share * self.described_ms else max(described, memory)
+
+
+def measure(case, device, seconds, copy):
+    """Times of mica, of PyTorch and, on a CPU, of copies."""
     once = time_cpu if device == "cpu" else time_cuda
     for peer in (False, True):
         once(case, peer, 0, 1)
     first = max(once(case, False, 1, 1), once(case, True, 1, 1), 1e-3)
     inner = max(1, min(50, int(2 / first)))
-    times, end = ([], []), time.perf_counter() + seconds
+    times, end = ([], [], []), time.perf_counter() + seconds
     while len(times[0]) < 7 or (time.perf_counter() < end and len(times[0]) < 200):
         for peer in (False, True):
             times[peer].append(once(case, peer, len(times[0]), inner))
+        if copy and len(times[2]) < 15:
+            times[2].append(copy.time())
     return times
 
 
@@ -407,21 +441,23 @@ def main():
     else:
         cache, model = torch.cuda.get_device_properties(0).L2_cache_size, torch.cuda.get_device_name(0)
     mica, run_id = Mica(o.library, o.device), uuid.uuid4().hex[:8]
+    copy = Copy(mica) if o.device == "cpu" else None
     out = open(o.json, "a") if o.json else None
-    print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6}  engine    line")
+    print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6} {'roof':>5}  engine    line")
     for path in o.files:
         ratios, name = [], os.path.splitext(os.path.basename(path))[0]
         for line in list(lines_of(path))[:o.first or None]:
             try:
                 case = Case(mica, line, o.device, cache)
             except (NotImplementedError, KeyError, RuntimeError) as why:
-                print(f"{'-':>10} {'-':>10} {'-':>6}  no equivalent in PyTorch ({why}): {line}")
+                print(f"{'-':>10} {'-':>10} {'-':>6} {'-':>5}  no equivalent in PyTorch ({why}): {line}")
                 continue
-            times = measure(case, o.device, o.seconds)
-            medians = [statistics.median(t) for t in times]
+            times = measure(case, o.device, o.seconds, copy)
+            medians = [statistics.median(t) for t in times[:2]]
+            roofline = copy.roofline_ms(mica, case, times[2]) if copy else mica.roofline_ms(line)
             ratios.append(medians[1] / medians[0])
-            print(f"{1e3 * medians[0]:10.1f} {1e3 * medians[1]:10.1f} {ratios[-1]:6.2f}  "
-                  f"{case.engine():8}  {line}", flush=True)
+            print(f"{1e3 * medians[0]:10.1f} {1e3 * medians[1]:10.1f} {ratios[-1]:6.2f} "
+                  f"{100 * roofline / medians[0]:5.0f}  {case.engine():8}  {line}", flush=True)
             for peer in (False, True):
                 ms = medians[peer]
                 if out:
@@ -429,7 +465,7 @@ def main():
                         "set": name, "line": line, "engine": "peer/torch" if peer else case.engine(),
                         "ms": ms, "p10": quantile(times[peer], 0.1), "p90": quantile(times[peer], 0.9),
                         "n": len(times[peer]), "tflops": case.flops / ms / 1e9, "gbps": case.bytes / ms / 1e6,
-                        "roofline": None, "commit": o.commit, "device": model,
+                        "roofline": roofline / ms, "commit": o.commit, "device": model,
                         "driver": torch.__version__, "run": run_id}) + "\n")
             del case
         if ratios:

@@ -123,7 +123,9 @@ static void choose_tile(mica_pool_state *s)
     int64_t step = s->backward || s->axes[2].adaptive ? 1 : s->axes[2].stride;
     if (columns < 1) columns = 1;
     if (s->channels) {
-        s->tile_c = least(s->c, CHANNEL_LANES);
+        /* of a few columns all the channels, for longer runs in memory */
+        int64_t lanes = MICA_POOL_TILE / columns;
+        s->tile_c = least(s->c, lanes > CHANNEL_LANES ? lanes : CHANNEL_LANES);
         s->tile_w = least(columns, MICA_POOL_TILE / s->tile_c);
     } else {
         s->tile_w = least(columns, MICA_POOL_TILE);
