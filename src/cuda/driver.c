@@ -198,7 +198,8 @@ static const struct meaning *find_meaning(int code)
 /* One record per device of the process, not per mica_cuda: opening it again does not mend it. */
 static struct {
     atomic_bool lost;
-    char event[192];
+    _Atomic(const char *) launched; /* last, by any thread; NULL: nothing yet */
+    char event[320];
 } devices[MICA_MAX_DEVICES];
 static pthread_mutex_t lost_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -216,13 +217,40 @@ mica_status mica_device_lost_check(int ordinal)
                      ordinal, devices[ordinal].event);
 }
 
+/* Kernels are few and known by name, so that a fixed number suffices; the table only grows. */
+enum { MAX_NAMES = 256, NAME_BYTES = 64 };
+static char names[MAX_NAMES][NAME_BYTES];
+static int name_count;
+
+const char *mica_launch_name(const char *entry)
+{
+    const char *found = NULL;
+    pthread_mutex_lock(&lost_mutex);
+    for (int i = 0; i < name_count && !found; i++)
+        if (!strncmp(names[i], entry, NAME_BYTES - 1)) found = names[i];
+    if (!found && name_count < MAX_NAMES) {
+        snprintf(names[name_count], NAME_BYTES, "%s", entry);
+        found = names[name_count++];
+    }
+    pthread_mutex_unlock(&lost_mutex);
+    return found ? found : "one of many";
+}
+
+void mica_device_launched(int ordinal, const char *launch_name)
+{
+    atomic_store_explicit(&devices[ordinal].launched, launch_name, memory_order_relaxed);
+}
+
 static void mark_lost(int ordinal, const char *event)
 {
     pthread_mutex_lock(&lost_mutex);
     if (!atomic_load(&devices[ordinal].lost)) {
-        snprintf(devices[ordinal].event, sizeof devices[ordinal].event, "%s", event);
+        const char *kernel = atomic_load(&devices[ordinal].launched);
+        snprintf(devices[ordinal].event, sizeof devices[ordinal].event, "%s%s%s%s", event,
+                 kernel ? ", where the kernel launched last was " : "", kernel ? kernel : "",
+                 kernel ? " (with MICA_SYNC=1 the kernel at fault is the last one)" : "");
         atomic_store_explicit(&devices[ordinal].lost, true, memory_order_release);
-        mica_log(MICA_LOG_ERROR, "cuda:%d is lost: %s", ordinal, event);
+        mica_log(MICA_LOG_ERROR, "cuda:%d is lost: %s", ordinal, devices[ordinal].event);
     }
     pthread_mutex_unlock(&lost_mutex);
 }

@@ -126,6 +126,11 @@ static inline mica_status mica_driver_check(const struct mica_cuda *cuda, const 
 /* MICA_OK, or DEVICE_LOST with the event that lost it. */
 mica_status mica_device_lost_check(int ordinal);
 bool mica_device_lost(int ordinal);
+/* A copy of a kernel's name that outlives its plans and modules: the text that names a fault may
+ * need it later. */
+const char *mica_launch_name(const char *entry);
+/* Notes the kernel that was launched last: faults are seen by some later call. A store, no more. */
+void mica_device_launched(int ordinal, const char *launch_name);
 
 /* Opens `value` (an absolute path, from the variable `variable`) or, if it is NULL, the first of
  * the names that the loader finds; appends to `looked` where and why not. NULL if none. */

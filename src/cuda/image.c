@@ -17,38 +17,76 @@ static mica_image *images;
 
 /* ---- keys ---- */
 
+static mica_status describe(const mica_kernel_spec *spec, const char *target, mica_text *head,
+                            size_t size)
+{
+    mica_text_add(head, "entry %s\ntarget %s\n", spec->entry, target);
+    mica_nvrtc_identity(head);
+    if (head->length < size) return MICA_OK;
+    return mica_fail(MICA_INTERNAL, "%s: the name of kernel %s is too long", spec->file,
+                     spec->entry);
+}
+
+/* Each part with its end, so that none can pass for another's. */
+static void add_text(mica_blake2b *b, const char *text)
+{
+    mica_blake2b_add(b, text, strlen(text) + 1);
+}
+
 mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
                                mica_image_request *request)
 {
     char head[512];
     mica_text text = {head, sizeof head, 0};
+    unsigned char source[MICA_DIGEST_BYTES];
     *request = (mica_image_request){.spec = spec, .target = target};
     MICA_TRY(mica_nvrtc_load());
-    MICA_TRY(mica_program_text(spec->file, spec->prologue, &request->program));
-    mica_text_add(&text, "entry %s\ntarget %s\n", spec->entry, target);
-    mica_nvrtc_identity(&text);
-    if (text.length >= sizeof head)
-        return mica_fail(MICA_INTERNAL, "%s: the name of kernel %s is too long", spec->file,
-                         spec->entry);
-    size_t program_bytes = strlen(request->program);
-    request->key_text = mica_alloc(text.length + program_bytes + 1);
-    if (!request->key_text) return mica_fail_memory(text.length + program_bytes + 1);
-    memcpy(request->key_text, head, text.length);
-    memcpy(request->key_text + text.length, request->program, program_bytes);
-    request->key.text = request->key_text;
-    request->key.bytes = text.length + program_bytes;
+    MICA_TRY(mica_program_digest(spec->file, source));
+    MICA_TRY(describe(spec, target, &text, sizeof head));
     mica_blake2b b;
     mica_blake2b_start(&b, MICA_DIGEST_BYTES);
-    mica_blake2b_add(&b, request->key.text, request->key.bytes);
-    mica_blake2b_end(&b, request->key.digest);
+    mica_blake2b_add(&b, source, sizeof source);
+    add_text(&b, head);
+    add_text(&b, spec->file);
+    add_text(&b, spec->prologue ? spec->prologue : "");
+    mica_blake2b_end(&b, request->digest);
     return MICA_OK;
 }
 
-void mica_image_forget(mica_image_request *request)
+/* What a kernel is made from: the whole text, and the key of its entry on disk, which holds that
+ * text too. */
+typedef struct recipe {
+    const mica_image_request *request;
+    char *program, *key_text;
+    mica_cache_key key;
+} recipe;
+
+static mica_status write_recipe(const mica_image_request *request, recipe *r)
 {
-    mica_release(request->program);
-    mica_release(request->key_text);
-    *request = (mica_image_request){0};
+    char head[512];
+    mica_text text = {head, sizeof head, 0};
+    const mica_kernel_spec *spec = request->spec;
+    *r = (recipe){.request = request};
+    MICA_TRY(describe(spec, request->target, &text, sizeof head));
+    MICA_TRY(mica_program_text(spec->file, spec->prologue, &r->program));
+    size_t program_bytes = strlen(r->program);
+    r->key_text = mica_alloc(text.length + program_bytes + 1);
+    if (!r->key_text) return mica_fail_memory(text.length + program_bytes + 1);
+    memcpy(r->key_text, head, text.length);
+    memcpy(r->key_text + text.length, r->program, program_bytes);
+    r->key.text = r->key_text;
+    r->key.bytes = text.length + program_bytes;
+    mica_blake2b b;
+    mica_blake2b_start(&b, MICA_DIGEST_BYTES);
+    mica_blake2b_add(&b, r->key.text, r->key.bytes);
+    mica_blake2b_end(&b, r->key.digest);
+    return MICA_OK;
+}
+
+static void forget_recipe(recipe *r)
+{
+    mica_release(r->program);
+    mica_release(r->key_text);
 }
 
 /* ---- what the compiler says ---- */
@@ -104,7 +142,7 @@ static void warn(const mica_image *image, const char *target, const char *log)
 
 /* ---- entries of the disk cache: "registers spill local shared ms\n" log \0 cubin ---- */
 
-static void write_disk(const mica_image_request *request, const mica_image *image, const char *log)
+static void write_disk(const recipe *r, const mica_image *image, const char *log)
 {
     char head[160];
     int length =
@@ -116,16 +154,16 @@ static void write_disk(const mica_image_request *request, const mica_image *imag
     memcpy(blob, head, head_bytes);
     memcpy(blob + head_bytes, log, log_bytes);
     memcpy(blob + head_bytes + log_bytes, image->code, image->bytes);
-    mica_cache_write(&request->key, blob, head_bytes + log_bytes + image->bytes);
+    mica_cache_write(&r->key, blob, head_bytes + log_bytes + image->bytes);
     mica_release(blob);
 }
 
-static bool read_disk(const mica_image_request *request, mica_image *image)
+static bool read_disk(const recipe *r, mica_image *image)
 {
     void *data;
     size_t bytes;
     double start = mica_seconds();
-    if (!mica_cache_read(&request->key, &data, &bytes)) return false;
+    if (!mica_cache_read(&r->key, &data, &bytes)) return false;
     char *blob = data;
     long long shared;
     char *text_end = memchr(blob, 0, bytes);
@@ -133,7 +171,7 @@ static bool read_disk(const mica_image_request *request, mica_image *image)
         text_end && sscanf(blob, "%d %d %d %lld %lf", &image->registers, &image->spill_bytes,
                            &image->local_bytes, &shared, &image->compile_ms) == 5;
     if (sound) {
-        warn(image, request->target, blob);
+        warn(image, r->request->target, blob);
         image->shared_bytes = shared;
         image->bytes = bytes - (size_t)(text_end + 1 - blob);
         memmove(blob, text_end + 1, image->bytes);
@@ -141,7 +179,7 @@ static bool read_disk(const mica_image_request *request, mica_image *image)
         image->origin = MICA_IMAGE_FROM_DISK;
         mica_log(MICA_LOG_INFO,
                  "kernel %s %s %s from disk in %.2f ms: %d registers, %d spill bytes", image->file,
-                 image->entry, request->target, 1e3 * (mica_seconds() - start), image->registers,
+                 image->entry, r->request->target, 1e3 * (mica_seconds() - start), image->registers,
                  image->spill_bytes);
     } else {
         mica_release(blob);
@@ -149,11 +187,12 @@ static bool read_disk(const mica_image_request *request, mica_image *image)
     return sound;
 }
 
-static mica_status compile(const mica_image_request *request, mica_image *image)
+static mica_status compile(const recipe *r, mica_image *image)
 {
     mica_cubin cubin;
+    const char *target = r->request->target;
     double start = mica_seconds();
-    MICA_TRY(mica_nvrtc_compile(image->file, request->program, request->target, &cubin));
+    MICA_TRY(mica_nvrtc_compile(image->file, r->program, target, &cubin));
     image->compile_ms = 1e3 * (mica_seconds() - start);
     image->code = cubin.code;
     image->bytes = cubin.bytes;
@@ -163,12 +202,21 @@ static mica_status compile(const mica_image_request *request, mica_image *image)
         mica_log(MICA_LOG_INFO,
                  "kernel %s %s %s compiled in %.1f ms: %d registers, %d spill bytes, %lld shared "
                  "bytes",
-                 image->file, image->entry, request->target, image->compile_ms, image->registers,
+                 image->file, image->entry, target, image->compile_ms, image->registers,
                  image->spill_bytes, (long long)image->shared_bytes);
-        warn(image, request->target, cubin.log);
-        write_disk(request, image, cubin.log);
+        warn(image, target, cubin.log);
+        write_disk(r, image, cubin.log);
     }
     mica_release(cubin.log);
+    return status;
+}
+
+static mica_status make(const mica_image_request *request, mica_image *image)
+{
+    recipe r;
+    mica_status status = write_recipe(request, &r);
+    if (status == MICA_OK && !read_disk(&r, image)) status = compile(&r, image);
+    forget_recipe(&r);
     return status;
 }
 
@@ -193,7 +241,7 @@ static mica_image *new_image(const mica_image_request *request)
     image->file = mica_copy_text(spec->file);
     image->entry = mica_copy_text(spec->entry);
     image->prologue = mica_copy_text(spec->prologue ? spec->prologue : "");
-    memcpy(image->digest, request->key.digest, sizeof image->digest);
+    memcpy(image->digest, request->digest, sizeof image->digest);
     if (image->file && image->entry && image->prologue) return image;
     delete_image(image);
     return NULL;
@@ -224,7 +272,7 @@ void mica_image_put(mica_image *image)
 static mica_image *find_locked(const mica_image_request *request)
 {
     mica_image *image = images;
-    while (image && memcmp(image->digest, request->key.digest, MICA_DIGEST_BYTES) != 0)
+    while (image && memcmp(image->digest, request->digest, MICA_DIGEST_BYTES) != 0)
         image = image->next;
     return image;
 }
@@ -289,5 +337,5 @@ mica_status mica_image_get(const mica_image_request *request, mica_image **out, 
     images = fresh;
     pthread_mutex_unlock(&mutex);
     *built = true;
-    return finish(fresh, read_disk(request, fresh) ? MICA_OK : compile(request, fresh), out);
+    return finish(fresh, make(request, fresh), out);
 }

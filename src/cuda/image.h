@@ -21,7 +21,7 @@ typedef struct mica_image {
     mica_image_state state;
     mica_status status; /* of a failed build, and its text */
     char *error;
-    unsigned char digest[MICA_DIGEST_BYTES];
+    unsigned char digest[MICA_DIGEST_BYTES]; /* of the request */
     char *file, *entry, *prologue;
     void *code;
     size_t bytes;
@@ -31,17 +31,15 @@ typedef struct mica_image {
     double compile_ms; /* what compiling took, whenever that was */
 } mica_image;
 
-/* A kernel that is wanted: its whole text and the key that follows from it. */
+/* A kernel that is wanted, and what tells it from others within this process. */
 typedef struct mica_image_request {
     const mica_kernel_spec *spec;
     const char *target;
-    char *program, *key_text;
-    mica_cache_key key;
+    unsigned char digest[MICA_DIGEST_BYTES];
 } mica_image_request;
-/* Loads NVRTC, whose version is part of the key. */
+/* Loads NVRTC, whose version is part of the digest. */
 mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
                                mica_image_request *request);
-void mica_image_forget(mica_image_request *request);
 
 /* From this process, from disk, or compiled. *built: false if this process had it already. */
 mica_status mica_image_get(const mica_image_request *request, mica_image **image, bool *built);

@@ -105,6 +105,7 @@ static mica_status add_locked(mica_cuda *cuda, job *j, mica_kernel **out)
     if (!k) return mica_fail_memory(sizeof *k);
     k->cuda = cuda;
     k->image = j->image;
+    k->name = mica_launch_name(j->image->entry);
     j->image = NULL;
     k->origin = !j->built                                  ? "memory"
                 : k->image->origin == MICA_IMAGE_FROM_DISK ? "disk"
@@ -124,7 +125,7 @@ static mica_status add_locked(mica_cuda *cuda, job *j, mica_kernel **out)
 
 static mica_status take_locked(mica_cuda *cuda, job *j)
 {
-    mica_kernel *k = find_locked(cuda, j->request.key.digest);
+    mica_kernel *k = find_locked(cuda, j->request.digest);
     if (!k) MICA_TRY(add_locked(cuda, j, &k));
     MICA_TRY(allow_shared_locked(k, j->request.spec->dynamic_shared));
     hold_locked(cuda, k);
@@ -199,7 +200,7 @@ static int find_missing(mica_cuda *cuda, job *jobs, int count, job **missing)
     int n = 0;
     pthread_mutex_lock(&cuda->mutex);
     for (int i = 0; i < count; i++) {
-        mica_kernel *k = find_locked(cuda, jobs[i].request.key.digest);
+        mica_kernel *k = find_locked(cuda, jobs[i].request.digest);
         if (!k) {
             missing[n++] = &jobs[i];
             continue;
@@ -258,7 +259,6 @@ mica_status mica_kernel_get_all(mica_cuda *cuda, const mica_kernel_spec *specs, 
         else
             mica_kernel_put(jobs[i].kernel);
         mica_image_put(jobs[i].image);
-        mica_image_forget(&jobs[i].request);
         mica_release(jobs[i].error);
     }
     mica_release(jobs);

@@ -14,6 +14,7 @@ struct mica_kernel {
     int refs;
     int64_t dynamic_shared; /* as the function attribute has it; 0: never set */
     const char *origin;
+    const char *name; /* mica_launch_name of the entry */
 };
 
 #endif

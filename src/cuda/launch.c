@@ -50,6 +50,7 @@ mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid,
     bool pushed;
     MICA_TRY(mica_cuda_enter(cuda, &pushed));
     mica_status status = launch(kernel, grid, stream, args);
+    if (status == MICA_OK) mica_device_launched(cuda->ordinal, kernel->name);
     if (status == MICA_OK && cuda->sync) status = MICA_CU(cuda, cuStreamSynchronize, stream);
     mica_cuda_leave(cuda, pushed);
     return status == MICA_OK ? MICA_OK : explain(status, kernel, grid);

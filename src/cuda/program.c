@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -199,4 +200,53 @@ mica_status mica_program_text(const char *file, const char *prologue, char **tex
         mica_release(p->data);
     mica_release(p);
     return status;
+}
+
+/* ---- digests ---- */
+
+enum { MAX_DIGESTS = 256 };
+
+static pthread_mutex_t digest_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    char file[MAX_NAME];
+    unsigned char digest[MICA_DIGEST_BYTES];
+} digests[MAX_DIGESTS];
+static int digest_count;
+
+static bool find_digest(const char *file, unsigned char *digest)
+{
+    bool found = false;
+    pthread_mutex_lock(&digest_mutex);
+    for (int i = 0; i < digest_count && !found; i++) {
+        found = !strcmp(digests[i].file, file);
+        if (found) memcpy(digest, digests[i].digest, MICA_DIGEST_BYTES);
+    }
+    pthread_mutex_unlock(&digest_mutex);
+    return found;
+}
+
+/* A file that two threads bring at once is kept twice, and found once. */
+static void keep_digest(const char *file, const unsigned char *digest)
+{
+    pthread_mutex_lock(&digest_mutex);
+    if (digest_count < MAX_DIGESTS && strlen(file) < MAX_NAME) {
+        snprintf(digests[digest_count].file, MAX_NAME, "%s", file);
+        memcpy(digests[digest_count++].digest, digest, MICA_DIGEST_BYTES);
+    }
+    pthread_mutex_unlock(&digest_mutex);
+}
+
+mica_status mica_program_digest(const char *file, unsigned char digest[MICA_DIGEST_BYTES])
+{
+    bool fixed = !mica_env(MICA_ENV_KERNEL_DIR);
+    char *text;
+    mica_blake2b b;
+    if (fixed && find_digest(file, digest)) return MICA_OK;
+    MICA_TRY(mica_program_text(file, "", &text));
+    mica_blake2b_start(&b, MICA_DIGEST_BYTES);
+    mica_blake2b_add(&b, text, strlen(text));
+    mica_blake2b_end(&b, digest);
+    mica_release(text);
+    if (fixed) keep_digest(file, digest);
+    return MICA_OK;
 }

@@ -67,6 +67,9 @@ static void lose(int ordinal, int code, const char *call)
     snprintf(place, sizeof place, "(%d)", code);
     assert_non_null(strstr(mica_error(), place));
     assert_non_null(strstr(mica_error(), "start a new process"));
+    /* a fault that a later call sees names the kernel that ran before it */
+    bool later = !strcmp(call, "cuStreamSynchronize");
+    assert_int_equal(strstr(mica_error(), "the kernel launched last was one ") != NULL, later);
 
     /* from now on the driver is not even asked, and what is given back is dropped */
     long calls = help_books().calls;

@@ -8,7 +8,7 @@
 template <typename A> __device__ __forceinline__ A sigmoid_of(A v)
 {
     A e = exp_of(-abs_of(v));
-    return v >= (A)0 ? (A)1 / ((A)1 + e) : e / ((A)1 + e);
+    return (v >= (A)0 ? (A)1 : e) / ((A)1 + e);
 }
 template <typename A> __device__ __forceinline__ A softplus_of(A v)
 {

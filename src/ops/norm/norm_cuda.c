@@ -3,7 +3,8 @@
  * fits the group's registers is read once, a longer one again from the cache. split=1, for few and
  * large sets (batch): sums in parts, merged, then a pass over the elements: one launch each, some
  * workspace, x read twice. Gradients of scale and bias are sums of the same kind. Any strides and
- * types; memory-bound where the tensors are contiguous one way or the other. */
+ * types; memory-bound where the tensors are contiguous one way or the other; batch with its
+ * channels side by side has kernels of its own for the parts. */
 #include "ops/norm/norm_cuda.h"
 
 #include <string.h>
@@ -147,6 +148,7 @@ static mica_status add_kernel(mica_plan *plan, const norm_stage *s, mica_kernel 
         mica_prologue_int(&p, "BLOCK", MERGE_BLOCK);
     } else {
         add_stage(&p, d, s);
+        if (s->channels) spec.file = "ops/norm/norm_channels_cuda.cu", spec.entry = "norm_channels";
     }
     return mica_plan_add_kernel(plan, &spec, kernel);
 }

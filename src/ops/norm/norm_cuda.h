@@ -19,6 +19,8 @@ typedef struct norm_stage {
     norm_stage_kind kind;
     bool sets;   /* the kept indices are sets; else elements of scale */
     bool direct; /* PARTIAL with one part: finishes its sums itself */
+    bool
+        channels; /* a thread has groups.vector neighbouring channels, a block groups.slices such */
     norm_split split;
     mica_slices groups;
     int64_t parts, piece;

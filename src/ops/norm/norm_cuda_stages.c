@@ -14,10 +14,12 @@ enum {
     KEEP_FORWARD = 32,    /* registers in which a thread keeps its elements as they were read */
     KEEP_BACKWARD = 16,   /* values it keeps of each of two tensors */
     MOST_ITEMS = 8,       /* vectors whose offsets a thread has at hand */
-    SECTOR = 32,          /* bytes that neighbours should read together, at least */
-    PARTS = 128,          /* at most: one thread merges them */
-    BLOCKS = 512,         /* that fill the largest device */
-    PART_VECTORS = 16     /* per thread and part, at least */
+    CHANNEL_LANES = 32,   /* threads beside each other on vectors of channels, at most */
+    CHANNEL_THREADS = 512,
+    SECTOR = 32,      /* bytes that neighbours should read together, at least */
+    PARTS = 128,      /* at most: one thread merges them */
+    BLOCKS = 512,     /* that fill the largest device */
+    PART_VECTORS = 16 /* per thread and part, at least */
 };
 
 static int power_of_two_from(int64_t least, int most)
@@ -110,9 +112,41 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
     if (!g->along && g->slices < 32) g->slices = 32;
 }
 
+/* Whether x and what has its shape can be read in vectors of neighbouring channels. */
+static bool takes_channels(const mica_norm_desc *d, const norm_split *split, int vector)
+{
+    static const int like_x[] = {MICA_NORM_X, MICA_NORM_Y, MICA_NORM_DY, MICA_NORM_DX};
+    if (split->kept.count % vector) return false;
+    for (size_t i = 0; i < sizeof like_x / sizeof *like_x; i++) {
+        if (!mica_tensor_given(mica_norm_tensor(d, like_x[i]))) continue;
+        if (split->kept.strides[like_x[i]][0] != 1) return false;
+        if (split->reduced.strides[like_x[i]][0] % vector) return false;
+    }
+    return true;
+}
+
+/* Batch with its channels side by side: sums and elements of a vector of channels at once. */
+static bool choose_channels(const mica_norm_desc *d, norm_stage *s)
+{
+    const norm_split *split = &s->split;
+    if (d->kind != MICA_NORM_BATCH || split->kept.rank != 1 || split->reduced.rank != 1 ||
+        is_along(split))
+        return false;
+    int vector = 16 / (mica_dtype_bits(d->x.dtype) / 8);
+    if (vector > 8) vector = 8;
+    while (vector > 1 && !takes_channels(d, split, vector)) vector /= 2;
+    if (vector == 1) return false;
+    int lanes = power_of_two_from(split->kept.count / vector, CHANNEL_LANES);
+    s->groups = (mica_slices){
+        .threads = CHANNEL_THREADS / lanes, .slices = lanes, .along = false, .vector = vector};
+    s->channels = true;
+    return true;
+}
+
 static int64_t rows_of(const norm_stage *s)
 {
-    return (s->split.kept.count + s->groups.slices - 1) / s->groups.slices;
+    int64_t kept = (int64_t)s->groups.slices * (s->channels ? s->groups.vector : 1);
+    return (s->split.kept.count + kept - 1) / kept;
 }
 
 int64_t norm_stage_blocks(const norm_stage *s)
@@ -131,7 +165,7 @@ static int64_t quotient_up(int64_t n, int64_t by)
 /* Cuts the reduced space in pieces of at least `least` vectors a thread, at most `most` of them. */
 static void cut(norm_stage *s, int64_t most, int64_t least)
 {
-    int64_t n = s->split.reduced.count, vector = s->groups.vector;
+    int64_t n = s->split.reduced.count, vector = s->channels ? 1 : s->groups.vector;
     int64_t piece = (int64_t)s->groups.threads * vector * least;
     int64_t even = most > 0 ? quotient_up(n, most) : n;
     if (even <= INT64_MAX - vector) even = quotient_up(even, vector) * vector;
@@ -167,7 +201,7 @@ static norm_stage *add_fused(const mica_norm_desc *d, norm_stages *list, const n
 static void add_apply(const mica_norm_desc *d, norm_stages *list, const norm_split *split)
 {
     norm_stage *s = add(list, NORM_APPLY, true, split);
-    choose_groups(d, split, s->piece, PART_THREADS, 0, &s->groups);
+    if (!choose_channels(d, s)) choose_groups(d, split, s->piece, PART_THREADS, 0, &s->groups);
     cut(s, INT64_MAX, 2 * VECTORS);
 }
 
@@ -176,7 +210,8 @@ static norm_stage *add_sums(const mica_norm_desc *d, norm_stages *list, const no
                             bool sets, bool in_parts)
 {
     norm_stage *s = add(list, NORM_PARTIAL, sets, split);
-    choose_groups(d, split, s->piece, in_parts ? PART_THREADS : SET_THREADS, 0, &s->groups);
+    if (!sets || !in_parts || !choose_channels(d, s))
+        choose_groups(d, split, s->piece, in_parts ? PART_THREADS : SET_THREADS, 0, &s->groups);
     int64_t rows = rows_of(s), most = rows > 0 ? BLOCKS / rows : 1;
     if (in_parts) cut(s, most < 1 ? 1 : most > PARTS ? PARTS : most, PART_VECTORS);
     s->direct = !in_parts;

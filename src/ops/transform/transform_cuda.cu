@@ -25,7 +25,7 @@ __device__ __forceinline__ void work(const mica_transform_args &a, const x_t *x,
     store_some<VEC>(y, out, n, a.aligned);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) transform(const mica_transform_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) transform(const mica_transform_args a)
 {
     long long i = (long long)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.layout.count) return;

@@ -117,7 +117,7 @@ template <bool WHOLE> __device__ __forceinline__ void write_tile(const mica_tran
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) transform_tile(const mica_transform_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) transform_tile(const mica_transform_args a)
 {
     __shared__ __align__(16) x_t tile[TILE_ROWS * PITCH];
     corner t = find_tile(a);

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Batch normalisation of channels that are neighbours in memory: a thread has VECTOR of them and walks
+ * rows (pixels), THREADS threads of a block share SLICES vectors. Stages: PARTIAL forms the sums of one
+ * part of the rows, APPLY computes elements from known statistics. Constants: those of norm_cuda.cu. */
+#include "cuda/device/vector.cuh"
+#include "cuda/device/activation.cuh"
+#include "ops/norm/norm.cuh"
+
+static_assert(CHANNEL_SETS && !ALONG && PARTIAL + APPLY == 1, "channels of batch");
+static_assert(!RESIDUAL && !SUM, "only layer and rms have them");
+static_assert((THREADS & (THREADS - 1)) == 0, "halves");
+
+constexpr int ROWS = BACKWARD ? 2 : 4; /* in flight */
+constexpr int WIDTH = SLICES * VECTOR; /* channels of a block */
+
+struct walk {
+    place base; /* of the first channel */
+    long long channel, from, end; /* rows of this thread: from, from + THREADS, ... */
+    int lane, row;
+};
+
+__device__ __forceinline__ walk find_walk(const norm_args &a, long long block, long long part)
+{
+    walk w = {};
+    w.lane = threadIdx.x % SLICES, w.row = threadIdx.x / SLICES;
+    w.channel = (block * SLICES + w.lane) * VECTOR;
+    if (w.channel >= a.split.kept.count) return w;
+    w.base = kept_place(a, w.channel);
+    w.from = part * a.piece + w.row;
+    long long end = (part + 1) * a.piece;
+    w.end = end < a.split.reduced.count ? end : a.split.reduced.count;
+    return w;
+}
+
+template <typename T> __device__ __forceinline__ const T *at_row(const norm_args &a, int arg, const walk &w, long long row)
+{
+    return (const T *)a.args[arg] + w.base.at[arg] + row * a.split.reduced.strides[arg][0];
+}
+
+/* A number of each channel. */
+template <typename T> __device__ __forceinline__ void read_channels(const norm_args &a, int arg, const walk &w, acc_t absent, acc_t *v)
+{
+    const T *from = (const T *)a.args[arg] + w.base.at[arg];
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) v[k] = a.args[arg] ? widen<acc_t>(from[k * a.split.kept.strides[arg][0]]) : absent;
+}
+
+/* f(row, x, dy) with several rows on their way. */
+template <typename F> __device__ __forceinline__ void each_row(const norm_args &a, const walk &w, F f)
+{
+    for (long long first = w.from; first < w.end; first += ROWS * THREADS) {
+        lanes<x_t, VECTOR> x[ROWS];
+        lanes<dy_t, VECTOR> dy[ROWS];
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            long long row = first + j * THREADS;
+            if (row >= w.end) continue;
+            x[j] = fetch<VECTOR>(at_row<x_t>(a, ARG_x, w, row), a.whole);
+            if constexpr (BACKWARD) dy[j] = fetch<VECTOR>(at_row<dy_t>(a, ARG_dy, w, row), a.whole);
+        }
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            long long row = first + j * THREADS;
+            if (row >= w.end) continue;
+            acc_t u[VECTOR], g[VECTOR];
+            unpack(x[j], u);
+            if constexpr (BACKWARD) unpack(dy[j], g);
+            f(row, u, g);
+        }
+    }
+}
+
+/* Sums over the block's rows, the same in all threads of a channel. */
+__device__ __forceinline__ void add_rows(acc_t *v, const walk &w, acc_t (*scratch)[WIDTH])
+{
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) scratch[w.row][k * SLICES + w.lane] = v[k];
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (w.row >= half) continue;
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) scratch[w.row][k * SLICES + w.lane] += scratch[w.row + half][k * SLICES + w.lane];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) v[k] = scratch[0][k * SLICES + w.lane];
+}
+
+/* ---- forward ---- */
+
+/* Two passes, corrected: see norm_cuda.cu. */
+__device__ __forceinline__ void moments(const norm_args &a, const walk &w, long long rows, acc_t (*scratch)[WIDTH], acc_t *mean, acc_t *squares)
+{
+    acc_t plain[VECTOR], n = (acc_t)rows;
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) mean[k] = 0, plain[k] = 0, squares[k] = 0;
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) mean[k] += u[k];
+    });
+    add_rows(mean, w, scratch);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) mean[k] /= n;
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            acc_t d = u[k] - mean[k];
+            plain[k] += d;
+            squares[k] += d * d;
+        }
+    });
+    add_rows(plain, w, scratch);
+    add_rows(squares, w, scratch);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        acc_t shift = plain[k] / n;
+        mean[k] += shift;
+        squares[k] -= plain[k] * shift;
+        squares[k] = squares[k] < (acc_t)0 ? (acc_t)0 : squares[k];
+    }
+}
+
+/* What a thread knows of its channels. */
+struct channels {
+    acc_t mean[VECTOR], rstd[VECTOR], scale[VECTOR], bias[VECTOR];
+};
+
+__device__ __forceinline__ channels read_statistics(const norm_args &a, const walk &w)
+{
+    channels c;
+    read_channels<stat_t>(a, INFER ? ARG_running_mean : ARG_mean, w, (acc_t)0, c.mean);
+    read_channels<stat_t>(a, INFER ? ARG_running_var : ARG_rstd, w, (acc_t)1, c.rstd);
+    read_channels<scale_t>(a, ARG_scale, w, (acc_t)1, c.scale);
+    read_channels<bias_t>(a, ARG_bias, w, (acc_t)0, c.bias);
+    if constexpr (INFER)
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) c.rstd[k] = reciprocal_root(c.rstd[k], a.eps);
+    return c;
+}
+
+/* The merged numbers of the first channel and those after it. */
+__device__ __forceinline__ void read_known(const norm_args &a, const walk &w, acc_t *first, acc_t *second)
+{
+    const acc_t *known = (const acc_t *)a.known + w.channel;
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        first[k] = INFER ? (acc_t)0 : known[k];
+        second[k] = INFER ? (acc_t)0 : known[a.split.kept.count + k];
+    }
+}
+
+template <typename T> __device__ __forceinline__ void write(const norm_args &a, int arg, const walk &w, long long row, const acc_t *v)
+{
+    constexpr int MOST = 16 / (int)sizeof(T), N = VECTOR < MOST ? VECTOR : MOST;
+    T *to = (T *)at_row<T>(a, arg, w, row);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k += N) store_elements<T, N>(to + k, a.whole, v + k);
+}
+
+__device__ __forceinline__ void apply_forward(const norm_args &a, const walk &w)
+{
+    channels c = read_statistics(a, w);
+    if constexpr (!INFER) read_known(a, w, c.mean, c.rstd);
+    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *) {
+        acc_t y[VECTOR];
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+            y[k] = activate<ACT>((u[k] - c.mean[k]) * c.rstd[k] * c.scale[k] + c.bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        write<y_t>(a, ARG_y, w, row, y);
+    });
+}
+
+/* ---- backward ---- */
+
+/* xhat in place of x, and the gradient in front of the activation. */
+__device__ __forceinline__ void find_gradient(const norm_args &a, const channels &c, const acc_t *u, const acc_t *dy, acc_t *xhat, acc_t *g)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        xhat[k] = (u[k] - c.mean[k]) * c.rstd[k];
+        g[k] = dy[k];
+        if constexpr (ACT != ACT_IDENTITY)
+            g[k] *= activate_slope<ACT>(xhat[k] * c.scale[k] + c.bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+    }
+}
+
+__device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w, acc_t (*scratch)[WIDTH], acc_t *plain, acc_t *with_xhat)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) plain[k] = 0, with_xhat[k] = 0;
+    channels c = {};
+    if (w.end > 0) c = read_statistics(a, w);
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *dy) {
+        acc_t xhat[VECTOR], g[VECTOR];
+        find_gradient(a, c, u, dy, xhat, g);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            plain[k] += g[k];
+            with_xhat[k] += g[k] * xhat[k];
+        }
+    });
+    add_rows(plain, w, scratch);
+    add_rows(with_xhat, w, scratch);
+}
+
+__device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w)
+{
+    channels c = read_statistics(a, w);
+    acc_t plain[VECTOR], with_xhat[VECTOR];
+    read_known(a, w, plain, with_xhat);
+    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *dy) {
+        acc_t xhat[VECTOR], g[VECTOR];
+        find_gradient(a, c, u, dy, xhat, g);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+            g[k] = c.rstd[k] * (g[k] * c.scale[k] - plain[k] - xhat[k] * with_xhat[k]);
+        write<dx_t>(a, ARG_dx, w, row, g);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) norm_channels(const norm_args a)
+{
+    long long blocks = (a.split.kept.count + WIDTH - 1) / WIDTH;
+    for (long long b = blockIdx.x; b < blocks * a.parts; b += gridDim.x) {
+        long long part = b / blocks;
+        walk w = find_walk(a, b - part * blocks, part);
+        if constexpr (APPLY) {
+            if (w.from >= w.end) continue;
+            if constexpr (BACKWARD) apply_backward(a, w);
+            else apply_forward(a, w);
+        } else {
+            __shared__ acc_t scratch[THREADS][WIDTH];
+            long long left = a.split.reduced.count - part * a.piece;
+            acc_t first[VECTOR], second[VECTOR];
+            if constexpr (BACKWARD) gradient_sums(a, w, scratch, first, second);
+            else moments(a, w, left < a.piece ? left : a.piece, scratch, first, second);
+            if (w.row != 0 || w.channel >= a.split.kept.count) continue;
+            acc_t *to = (acc_t *)a.partial + part * 2 * a.split.kept.count + w.channel;
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) to[k] = first[k], to[a.split.kept.count + k] = second[k];
+        }
+    }
+}
