@@ -240,7 +240,7 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
     mica_verdict v;
     for (int i = 0; count < CHECK_MAX_PLANS; i++) {
         if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
-        if (!wanted(c, v.engine)) continue;
+        if (!wanted(c, v.engine) || (v.peer && !c->engine)) continue;
         asked = true;
         const char *reason = v.status == MICA_OK ? NULL : v.reason;
         if (!reason && plan_configs(c, problem, line, &v, plans, &count) == 0)
