@@ -16,7 +16,7 @@ static const struct {
     {"bench", cmd_bench, "time problems on every engine"},
     {"tune", cmd_tune, "measure engines and keep the choice in a record file"},
     {"explain", cmd_explain, "why which engine runs a problem, and what it needs"},
-    {"cache", cmd_cache, "show, fill, prune or clear the cache of compiled kernels"},
+    {"cache", cmd_cache, "show, fill, pack, prune or clear the cache of compiled kernels"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
