@@ -115,15 +115,20 @@ static int warm(const cache *c)
     if (code != CLI_OK) return code;
     cli_lines_read(&lines, c->options.args + 1, c->options.arg_count - 1);
     cli_progress_begin(&progress, lines.count, c->options.quiet);
-    for (size_t i = 0; i < lines.count && !cli_stopped(); i++) {
-        cli_progress_step(&progress, i, lines.items[i].text);
-        code = cli_worse(code, warm_line(c, context, &lines, &lines.items[i]));
+    size_t done = 0;
+    for (; done < lines.count && !cli_stopped(); done++) {
+        cli_progress_step(&progress, done, lines.items[done].text);
+        code = cli_worse(code, warm_line(c, context, &lines, &lines.items[done]));
     }
     cli_progress_clear(&progress);
     if (!lines.count) cli_say("no problem line was given");
     if (lines.errors || !lines.count) code = cli_worse(code, CLI_USAGE);
     mica_context_stats(context, &stats);
-    printf("%zu problems, %lld kernels compiled, %lld found on disk (%s)\n", lines.count,
+    if (done < lines.count) {
+        printf("interrupted; so far: ");
+        code = cli_worse(code, CLI_MISMATCH);
+    }
+    printf("%zu problems, %lld kernels compiled, %lld found on disk (%s)\n", done,
            (long long)stats.kernel_compiles, (long long)stats.kernel_hits, device.name);
     cli_lines_free(&lines);
     mica_context_destroy(context);
