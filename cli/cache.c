@@ -13,11 +13,14 @@ typedef struct cache {
 
 static const struct argp_option options[] = {
     {"all", 'a', NULL, 0, "warm: every accepting engine, not only the planner's choice", 0}, {0}};
-static const char doc[] = "Shows, fills, prunes or clears the cache of compiled kernels."
+static const char doc[] = "Shows, fills, packs, unpacks, prunes or clears the cache of compiled "
+                          "kernels."
                           "\vExamples:\n"
                           "  mica cache show\n"
                           "  mica cache warm --device sm_90a model.txt\n"
-                          "  mica cache prune 100000000      keep at most so many bytes\n"
+                          "  mica cache pack kernels.mica     all of it into one file ...\n"
+                          "  mica cache unpack kernels.mica   ... and into the cache elsewhere\n"
+                          "  mica cache prune 100000000       keep at most so many bytes\n"
                           "  mica cache clear\n";
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -60,6 +63,19 @@ static int prune(int64_t keep)
     return cli_exit_code(status);
 }
 
+static int move(const char *path, const char *verb,
+                mica_status (*move_entries)(const char *path, int64_t *entries))
+{
+    int64_t entries = 0;
+    mica_status status = move_entries(path, &entries);
+    if (status != MICA_OK) {
+        cli_say("%s", mica_error());
+        return cli_exit_code(status);
+    }
+    printf("%lld entries %s %s\n", (long long)entries, verb, path);
+    return CLI_OK;
+}
+
 /* ---- warm ---- */
 
 static int plan_one(mica_context *context, const mica_problem *problem, const char *engine,
@@ -98,15 +114,20 @@ static int warm(const cache *c)
     if (code != CLI_OK) return code;
     cli_lines_read(&lines, c->options.args + 1, c->options.arg_count - 1);
     cli_progress_begin(&progress, lines.count, c->options.quiet);
-    for (size_t i = 0; i < lines.count && !cli_stopped(); i++) {
-        cli_progress_step(&progress, i, lines.items[i].text);
-        code = cli_worse(code, warm_line(c, context, &lines, &lines.items[i]));
+    size_t done = 0;
+    for (; done < lines.count && !cli_stopped(); done++) {
+        cli_progress_step(&progress, done, lines.items[done].text);
+        code = cli_worse(code, warm_line(c, context, &lines, &lines.items[done]));
     }
     cli_progress_clear(&progress);
     if (!lines.count) cli_say("no problem line was given");
     if (lines.errors || !lines.count) code = cli_worse(code, CLI_USAGE);
     mica_context_stats(context, &stats);
-    printf("%zu problems, %lld kernels compiled, %lld found on disk (%s)\n", lines.count,
+    if (done < lines.count) {
+        printf("interrupted; so far: ");
+        code = cli_worse(code, CLI_MISMATCH);
+    }
+    printf("%zu problems, %lld kernels compiled, %lld found on disk (%s)\n", done,
            (long long)stats.kernel_compiles, (long long)stats.kernel_hits, device.name);
     cli_lines_free(&lines);
     mica_context_destroy(context);
@@ -120,6 +141,10 @@ static int run(const cache *c)
     if (!strcmp(action, "show") && more <= 0) return show();
     if (!strcmp(action, "clear") && more == 0) return prune(0);
     if (!strcmp(action, "warm") && more > 0) return warm(c);
+    if (!strcmp(action, "pack") && more == 1)
+        return move(c->options.args[1], "packed into", mica_disk_cache_pack);
+    if (!strcmp(action, "unpack") && more == 1)
+        return move(c->options.args[1], "unpacked from", mica_disk_cache_unpack);
     if (!strcmp(action, "prune") && more == 1) {
         char *end;
         long long keep = strtoll(c->options.args[1], &end, 10);
@@ -127,14 +152,15 @@ static int run(const cache *c)
         cli_say("prune %s: a number of bytes is needed", c->options.args[1]);
         return CLI_USAGE;
     }
-    cli_say("known are show, warm FILE..., prune BYTES and clear");
+    cli_say("known are show, warm FILE..., pack FILE, unpack FILE, prune BYTES and clear");
     return CLI_USAGE;
 }
 
 int cmd_cache(int argc, char **argv)
 {
     cache c = {0};
-    cli_parse(argc, argv, "cache", options, parse, "show|warm FILE...|prune BYTES|clear", doc, &c);
+    cli_parse(argc, argv, "cache", options, parse,
+              "show|warm FILE...|pack FILE|unpack FILE|prune BYTES|clear", doc, &c);
     int code = run(&c);
     cli_options_free(&c.options);
     return code;

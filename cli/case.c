@@ -112,7 +112,10 @@ cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
     /* Each term may lose a subnormal of the accumulator, which another factor then multiplies. */
     double tiny = k.unit < 0x1p-40 ? cli_tiny(MICA_F64) : cli_tiny(MICA_F32);
     if (k.flushes) tiny = 0x1p-126; /* the smallest normal number of f32 and bf16 */
-    return (cli_tolerance){phi, tiny * (double)(k.n_seq + k.n_outer) * c->largest, c->exact};
+    /* Without an addition and a function only the result is rounded, and every bit of it is known.
+     */
+    bool exact = c->exact || (k.n_seq == 0 && k.n_outer == 0 && k.ulps == 0);
+    return (cli_tolerance){phi, tiny * (double)(k.n_seq + k.n_outer) * c->largest, exact};
 }
 
 /* ---- running ---- */

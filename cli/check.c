@@ -358,6 +358,7 @@ static void check_line(check *c, const cli_line *line)
 
 static void print_summary(const check *c)
 {
+    if (c->engines == 0 && c->lines.count == 0) return;
     cli_table t;
     long passed = 0, failed = 0, skipped = 0;
     if (cli_stopped()) printf("interrupted; so far:\n");

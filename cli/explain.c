@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica explain`: why which engine runs a problem, and what it needs. */
+#include "explain.h"
 #include "bench.h"
-#include "lines.h"
+#include "json.h"
 #include "stats.h"
 #include "table.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct explain {
-    cli_options options;
-    const char *engine, *config, *packed;
-    bool measure, source, no_workspace;
-    mica_context *context;
-    mica_device_info device;
-    cli_lines lines;
-    int code;
-} explain;
 
 enum { KEY_MEASURE = 0x100, KEY_SOURCE, KEY_CONFIG, KEY_NO_WORKSPACE, KEY_PACKED };
 
@@ -31,10 +22,12 @@ static const struct argp_option options[] = {
 
 static const char doc[] =
     "Shows each engine's verdict on a problem, the choice, its config, times, workspace, kernels "
-    "and numeric contract. Works for devices that are not there."
+    "and numeric contract. Works for devices that are not there. With --json one object for each "
+    "problem instead of the text."
     "\vExamples:\n"
     "  mica explain softmax x=f32:128x1000 axis=1\n"
-    "  mica explain --device sm_90a --source gemm a=bf16:4096x4096 b=bf16:4096x4096\n";
+    "  mica explain --device sm_90a --source gemm a=bf16:4096x4096 b=bf16:4096x4096\n"
+    "  mica explain --json - model.txt | jq '.choice.engine'\n";
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -73,7 +66,7 @@ static void heading(const char *text)
 
 /* ---- the problem ---- */
 
-static const char *direction(mica_dir dir)
+const char *explain_direction(mica_dir dir)
 {
     static const char *const names[] = {"unused", "in", "out", "inout"};
     return names[dir];
@@ -90,7 +83,7 @@ static void show_arguments(const mica_problem *problem)
         if (a.dir == MICA_UNUSED) continue;
         mica_tensor_text(&a.tensor, tensor, sizeof tensor);
         cli_cell(&t, "  %s", a.name);
-        cli_cell(&t, "%s", direction(a.dir));
+        cli_cell(&t, "%s", explain_direction(a.dir));
         cli_cell(&t, "%s", tensor);
         cli_cell(&t, "%lld", (long long)mica_tensor_span(&a.tensor, NULL));
         cli_cell(&t, "%s", a.optional ? "optional" : "");
@@ -113,13 +106,13 @@ static void show_cost(const explain *e, const mica_problem *problem)
 
 /* ---- engines ---- */
 
-static double measured(const explain *e, const mica_problem *problem, const char *engine,
-                       uint32_t packed)
+double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v)
 {
     bench_entry entry = {0};
     const bench_limits limits = {.seconds = 0.2, .least = 5};
-    mica_options o = {.engine = engine, .nondeterministic = true, .packed = packed};
+    mica_options o = {.engine = v->engine, .nondeterministic = true, .packed = e->packs};
     double ms = -1;
+    if (v->status != MICA_OK || !e->measure || e->device.offline) return ms;
     if (mica_plan_problem(e->context, problem, &o, &entry.plan) != MICA_OK) return ms;
     if (bench_time(e->context, &e->device, problem, &entry, 1, &limits) == MICA_OK && entry.count)
         ms = cli_median(entry.samples, entry.count);
@@ -129,11 +122,10 @@ static double measured(const explain *e, const mica_problem *problem, const char
 }
 
 static void engine_row(const explain *e, const mica_problem *problem, const mica_verdict *v,
-                       const char *chosen, uint32_t packed, cli_table *t)
+                       const char *chosen, cli_table *t)
 {
     bool takes = v->status == MICA_OK;
-    double ms =
-        takes && e->measure && !e->device.offline ? measured(e, problem, v->engine, packed) : -1;
+    double ms = explain_measured(e, problem, v);
     cli_cell(t, "%s %s", !strcmp(v->engine, chosen) ? "*" : " ", v->engine);
     cli_cell(t, takes ? "%.5g" : "-", v->predicted_ms);
     cli_cell(t, ms >= 0 ? "%.5g" : "-", ms);
@@ -141,15 +133,14 @@ static void engine_row(const explain *e, const mica_problem *problem, const mica
     cli_cell(t, "%s%s", v->reference ? "reference " : "", v->deterministic ? "" : "bits vary");
 }
 
-static void show_engines(const explain *e, const mica_problem *problem, const char *chosen,
-                         uint32_t packed)
+static void show_engines(const explain *e, const mica_problem *problem, const char *chosen)
 {
     cli_table t;
     mica_verdict v;
     heading("engines (* is the choice)");
     cli_table_begin(&t, "  engine|>predicted ms|>measured ms|config, or why not|");
     for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++)
-        engine_row(e, problem, &v, chosen, packed, &t);
+        engine_row(e, problem, &v, chosen, &t);
     cli_table_print(&t, stdout);
     cli_table_end(&t);
 }
@@ -207,6 +198,25 @@ static void show_contract(const mica_plan *plan)
            phi);
 }
 
+static void show(const explain *e, const mica_problem *problem, const mica_plan *plan)
+{
+    char *text = cli_line_text(problem, e->packs);
+    printf("%s\n", text);
+    free(text);
+    show_arguments(problem);
+    show_cost(e, problem);
+    show_engines(e, problem, plan ? mica_plan_engine(plan) : "");
+    if (!plan) return;
+    heading("choice");
+    const char *config = mica_plan_config(plan);
+    printf("  %s%s%s, predicted %.5g ms\n", mica_plan_engine(plan), *config ? " " : "", config,
+           mica_plan_predicted(plan));
+    show_workspace(plan);
+    show_packed(problem, plan);
+    show_kernels(e, plan);
+    show_contract(plan);
+}
+
 static void explain_line(explain *e, const cli_line *line)
 {
     mica_problem *problem = cli_line_problem(&e->lines, line);
@@ -214,49 +224,47 @@ static void explain_line(explain *e, const cli_line *line)
     mica_options o = {.engine = e->engine, .config = e->config};
     if (e->no_workspace) o.workspace_limit = MICA_NO_WORKSPACE;
     o.nondeterministic = e->engine != NULL;
-    o.packed = cli_line_packed(line, problem, e->packed);
+    o.packed = e->packs = cli_line_packed(line, problem, e->packed);
     mica_plan *plan;
     mica_status status = mica_plan_problem(e->context, problem, &o, &plan);
-    char *text = cli_line_text(problem, o.packed);
-    printf("%s\n", text);
-    free(text);
-    show_arguments(problem);
-    show_cost(e, problem);
-    show_engines(e, problem, plan ? mica_plan_engine(plan) : "", o.packed);
-    if (status == MICA_OK) {
-        heading("choice");
-        const char *config = mica_plan_config(plan);
-        printf("  %s%s%s, predicted %.5g ms\n", mica_plan_engine(plan), *config ? " " : "", config,
-               mica_plan_predicted(plan));
-        show_workspace(plan);
-        show_packed(problem, plan);
-        show_kernels(e, plan);
-        show_contract(plan);
-    } else {
+    if (status != MICA_OK) {
         cli_say("no plan: %s", mica_error());
         e->code = cli_worse(e->code, cli_exit_code(status));
     }
+    if (e->json)
+        cli_json_line(e->json, explain_object(e, problem, plan));
+    else
+        show(e, problem, plan);
     mica_plan_destroy(plan);
     mica_problem_destroy(problem);
+}
+
+static void explain_all(explain *e)
+{
+    cli_lines_read(&e->lines, e->options.args, e->options.arg_count);
+    for (size_t i = 0; i < e->lines.count && !cli_stopped(); i++) {
+        if (i && !e->json) printf("\n");
+        explain_line(e, &e->lines.items[i]);
+    }
+    if (!e->lines.count && !e->lines.errors) cli_say("no problem line was given");
+    if (!e->lines.count || e->lines.errors) e->code = cli_worse(e->code, CLI_USAGE);
+    if (cli_stopped()) e->code = cli_worse(e->code, CLI_MISMATCH);
+    cli_lines_free(&e->lines);
 }
 
 int cmd_explain(int argc, char **argv)
 {
     explain e = {0};
     cli_parse(argc, argv, "explain", options, parse, "[FILE...] [PROBLEM LINE]", doc, &e);
-    int code = cli_context(&e.options, &e.context, &e.device);
-    if (code == CLI_OK) {
-        cli_lines_read(&e.lines, e.options.args, e.options.arg_count);
-        for (size_t i = 0; i < e.lines.count && !cli_stopped(); i++) {
-            if (i) printf("\n");
-            explain_line(&e, &e.lines.items[i]);
-        }
-        code = e.code;
-        if (!e.lines.count && !e.lines.errors) cli_say("no problem line was given");
-        if (!e.lines.count || e.lines.errors) code = cli_worse(code, CLI_USAGE);
-        cli_lines_free(&e.lines);
+    e.code = cli_context(&e.options, &e.context, &e.device);
+    if (e.code == CLI_OK) {
+        if (e.options.json && !(e.json = cli_json_open(e.options.json)))
+            e.code = CLI_USAGE;
+        else
+            explain_all(&e);
+        cli_json_close(e.json);
         mica_context_destroy(e.context);
     }
     cli_options_free(&e.options);
-    return code;
+    return e.code;
 }

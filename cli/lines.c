@@ -297,9 +297,15 @@ static bool read_file(cli_lines *lines, const char *path)
         read_stream(lines, stdin, "stdin");
         return true;
     }
-    if (stat(path, &st) != 0 || S_ISDIR(st.st_mode)) return false;
-    FILE *f = fopen(path, "r");
-    if (!f) return false;
+    errno = 0;
+    bool there = stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    FILE *f = there ? fopen(path, "r") : NULL;
+    if (!f) {
+        /* No operation has such a name: a file was meant. */
+        if (!strpbrk(path, "./") || strpbrk(path, space)) return false;
+        cli_line_error(lines, path, errno ? strerror(errno) : "it is a directory");
+        return true;
+    }
     read_stream(lines, f, path);
     fclose(f);
     return true;

@@ -16,7 +16,7 @@ static const struct {
     {"bench", cmd_bench, "time problems on every engine"},
     {"tune", cmd_tune, "measure engines and keep the choice in a record file"},
     {"explain", cmd_explain, "why which engine runs a problem, and what it needs"},
-    {"cache", cmd_cache, "show, fill, prune or clear the cache of compiled kernels"},
+    {"cache", cmd_cache, "show, fill, pack, prune or clear the cache of compiled kernels"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -37,6 +37,56 @@ static void usage(FILE *out)
                  "lost.\n");
 }
 
+/* The command of that name, or COMMANDS. */
+static int find(const char *name)
+{
+    int i = 0;
+    while (i < COMMANDS && strcmp(commands[i].name, name) != 0) i++;
+    return i;
+}
+
+/* Letters to change, add or leave out to make one word of the other (Levenshtein). */
+static int distance(const char *a, const char *b)
+{
+    enum { MOST = 16 };
+    int row[MOST + 1], width = (int)strlen(b);
+    if (width > MOST) return MOST;
+    for (int j = 0; j <= width; j++) row[j] = j;
+    for (int i = 1; *a; a++, i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= width; j++) {
+            int best = corner + (*a != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            corner = row[j];
+            row[j] = best;
+        }
+    }
+    return row[width];
+}
+
+static int unknown(const char *name)
+{
+    int nearest = 0;
+    for (int i = 1; i < COMMANDS; i++)
+        if (distance(name, commands[i].name) < distance(name, commands[nearest].name)) nearest = i;
+    if (distance(name, commands[nearest].name) <= 2)
+        cli_say("\"%s\" is no command; was `mica %s' meant?", name, commands[nearest].name);
+    else
+        cli_say("\"%s\" is no command; `mica --help' shows them", name);
+    return CLI_USAGE;
+}
+
+static int run(int command, int argc, char **argv)
+{
+    cli_catch_interrupts();
+    int code = commands[command].run(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    cli_say("standard output could not be written");
+    return cli_worse(code, CLI_USAGE);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -44,7 +94,8 @@ int main(int argc, char **argv)
         return CLI_USAGE;
     }
     const char *name = argv[1];
-    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
+    bool help = !strcmp(name, "help");
+    if (!strcmp(name, "--help") || !strcmp(name, "-h") || (help && argc == 2)) {
         usage(stdout);
         return CLI_OK;
     }
@@ -52,16 +103,8 @@ int main(int argc, char **argv)
         printf("mica %s\n", mica_version());
         return CLI_OK;
     }
-    cli_catch_interrupts();
-    for (int i = 0; i < COMMANDS; i++) {
-        if (strcmp(commands[i].name, name) != 0) continue;
-        int code = commands[i].run(argc - 1, argv + 1);
-        if (fflush(stdout) != 0 || ferror(stdout)) {
-            cli_say("standard output could not be written");
-            code = cli_worse(code, CLI_USAGE);
-        }
-        return code;
-    }
-    cli_say("\"%s\" is no command; `mica --help` shows them", name);
-    return CLI_USAGE;
+    char option[] = "--help", *asked[] = {argv[1], option, NULL};
+    int command = find(help ? argv[2] : name);
+    if (command == COMMANDS) return unknown(help ? argv[2] : name);
+    return help ? run(command, 2, asked) : run(command, argc - 1, argv + 1);
 }

@@ -42,7 +42,7 @@ static bool just_beyond(const cli_case *k, int arg, cli_tolerance tolerance, int
     double t = cli_element_tolerance(d, tolerance, want, k->magnitudes[arg][i]);
     /* Integers may be any rounding of what lies within the tolerance, exact results theirs. */
     double limit = cli_quantize(d, want + t), unit = cli_unit(d);
-    if (unit > 0 && !k->exact) limit = want + t;
+    if (unit > 0 && !tolerance.exact) limit = want + t;
     double step = unit > 0 ? unit * fabs(limit) + cli_tiny(d) : 1;
     for (int n = 0; n < 8; n++, step *= 2) {
         *value = cli_quantize(d, limit + step);
@@ -78,7 +78,7 @@ static bool swapped(cli_case *k, cli_tolerance tolerance)
         mica_dtype d = k->info[arg].tensor.dtype;
         double t = cli_element_tolerance(d, tolerance, k->results[arg][i], k->magnitudes[arg][i]);
         if (!isfinite(k->results[arg][i]) || a == b) continue;
-        if (!k->exact && !(fabs(b - k->results[arg][i]) > (cli_unit(d) > 0 ? 0 : 1) + 2 * t))
+        if (!tolerance.exact && !(fabs(b - k->results[arg][i]) > (cli_unit(d) > 0 ? 0 : 1) + 2 * t))
             continue;
         values[i] = b;
         values[i + 1] = a;

@@ -324,6 +324,15 @@ typedef struct mica_disk_cache_info {
 MICA_API mica_status mica_disk_cache(mica_disk_cache_info *info);
 /* Removes the least recently used entries until at most `keep_bytes` remain; 0 empties it. */
 MICA_API mica_status mica_disk_cache_prune(int64_t keep_bytes);
+/* Writes all entries into one file, or takes those of such a file over, so that a program can ship
+ * with its kernels compiled; *entries receives how many. Entries hold for one kind of device, one
+ * library and one version of NVRTC; others find nothing in them and compile. Unpacking checks every
+ * digest first and stores all or nothing; but an archive is code that will run, so unpack only what
+ * you trust as you would trust a program.
+ * Errors: MICA_IO with what is wrong; MICA_NOT_FOUND, nothing to pack; MICA_UNSUPPORTED, more bytes
+ * than the cache may hold. */
+MICA_API mica_status mica_disk_cache_pack(const char *path, int64_t *entries);
+MICA_API mica_status mica_disk_cache_unpack(const char *path, int64_t *entries);
 
 #ifdef __cplusplus
 }

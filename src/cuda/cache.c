@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "cuda/cache.h"
 #include "cuda/cuda.h"
+#include "cuda/entries.h"
 #include "cuda/files.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -30,12 +31,12 @@
 
 /* The number is the schema; a new layout gets a new one, and a new directory. */
 static const char magic[8] = "mica-k1\n";
-enum { SCHEMA = 1, HEADER = 8 + 8 + 8 + MICA_DIGEST_BYTES, DAY = 86400 };
-static const int64_t largest_entry = 64 << 20;
+enum { SCHEMA = 1, DAY = 86400 };
+static const int64_t largest_entry = MICA_CACHE_MOST;
 
 /* ---- where ---- */
 
-static int64_t byte_limit(void)
+int64_t mica_cache_limit(void)
 {
     const char *text = mica_env(MICA_ENV_CACHE_BYTES);
     if (!text) return (int64_t)1 << 30;
@@ -52,7 +53,7 @@ static bool find_path(char path[512], char reason[160])
     const char *home = mica_env_home();
     int length = -1;
     path[0] = reason[0] = 0;
-    if (byte_limit() == 0) {
+    if (mica_cache_limit() == 0) {
         snprintf(reason, 160, "MICA_CACHE_BYTES is 0");
         return false;
     }
@@ -80,8 +81,7 @@ static void make_directories(const char *path)
     mica_mkdir(path);
 }
 
-/* A descriptor of the directory if nobody else can write to it; else -1 and the reason. */
-static int open_directory(bool create, char path[512], char reason[160])
+int mica_cache_open(bool create, char path[512], char reason[160])
 {
     if (!find_path(path, reason)) return -1;
     if (create) make_directories(path);
@@ -109,7 +109,7 @@ static void note_once(const char *path, const char *reason)
 
 /* ---- entries ---- */
 
-static void entry_name(const mica_cache_key *key, char name[2 * MICA_DIGEST_BYTES + 1])
+void mica_cache_name(const mica_cache_key *key, char name[MICA_CACHE_NAME])
 {
     for (int i = 0; i < MICA_DIGEST_BYTES; i++)
         snprintf(name + 2 * i, 3, "%02x", (unsigned)key->digest[i]);
@@ -125,14 +125,14 @@ static void entry_digest(const unsigned char *header, const void *key, size_t ke
 {
     mica_blake2b b;
     mica_blake2b_start(&b, MICA_DIGEST_BYTES);
-    mica_blake2b_add(&b, header, HEADER - MICA_DIGEST_BYTES);
+    mica_blake2b_add(&b, header, MICA_CACHE_HEADER - MICA_DIGEST_BYTES);
     mica_blake2b_add(&b, key, key_bytes);
     mica_blake2b_add(&b, blob, blob_bytes);
     mica_blake2b_end(&b, digest);
 }
 
 static void make_header(const mica_cache_key *key, const void *blob, size_t bytes,
-                        unsigned char header[HEADER])
+                        unsigned char header[MICA_CACHE_HEADER])
 {
     memcpy(header, magic, sizeof magic);
     put_u64(header + 8, key->bytes);
@@ -143,12 +143,30 @@ static void make_header(const mica_cache_key *key, const void *blob, size_t byte
 /* Compares the whole file with what a sound entry of that key and length has to be. */
 static bool is_sound(const unsigned char *file, size_t size, const mica_cache_key *key)
 {
-    unsigned char expected[HEADER];
-    if (size < HEADER + key->bytes) return false;
-    if (memcmp(file + HEADER, key->text, key->bytes) != 0) return false;
-    size_t bytes = size - HEADER - key->bytes;
-    make_header(key, file + HEADER + key->bytes, bytes, expected);
-    return memcmp(file, expected, HEADER) == 0;
+    unsigned char expected[MICA_CACHE_HEADER];
+    if (size < MICA_CACHE_HEADER + key->bytes) return false;
+    if (memcmp(file + MICA_CACHE_HEADER, key->text, key->bytes) != 0) return false;
+    size_t bytes = size - MICA_CACHE_HEADER - key->bytes;
+    make_header(key, file + MICA_CACHE_HEADER + key->bytes, bytes, expected);
+    return memcmp(file, expected, MICA_CACHE_HEADER) == 0;
+}
+
+bool mica_cache_parse(const unsigned char *file, size_t size, mica_cache_key *key,
+                      const void **blob, size_t *bytes)
+{
+    uint64_t key_bytes = 0;
+    if (size < MICA_CACHE_HEADER) return false;
+    for (int i = 0; i < 8; i++) key_bytes |= (uint64_t)file[8 + i] << (8 * i);
+    if (key_bytes > size - MICA_CACHE_HEADER) return false;
+    key->text = (const char *)file + MICA_CACHE_HEADER;
+    key->bytes = (size_t)key_bytes;
+    mica_blake2b b;
+    mica_blake2b_start(&b, MICA_DIGEST_BYTES);
+    mica_blake2b_add(&b, key->text, key->bytes);
+    mica_blake2b_end(&b, key->digest);
+    *blob = file + MICA_CACHE_HEADER + key->bytes;
+    *bytes = size - MICA_CACHE_HEADER - key->bytes;
+    return is_sound(file, size, key);
 }
 
 /* The clock may have gone back: a time in the future is renewed as well. */
@@ -158,8 +176,7 @@ static void touch_daily(int fd, const struct stat *st)
     if (st->st_mtime > now || now - st->st_mtime > DAY) futimens(fd, NULL);
 }
 
-/* The whole file, if it is one that only this user can have written. */
-static unsigned char *read_entry(int directory, const char *name, size_t *size)
+unsigned char *mica_cache_read_file(int directory, const char *name, size_t *size)
 {
     unsigned char *file = NULL;
     struct stat st;
@@ -167,7 +184,7 @@ static unsigned char *read_entry(int directory, const char *name, size_t *size)
     int fd = mica_open_at(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return NULL;
     if (mica_stat_fd(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-        st.st_nlink == 1 && !(st.st_mode & 022) && st.st_size >= HEADER &&
+        st.st_nlink == 1 && !(st.st_mode & 022) && st.st_size >= MICA_CACHE_HEADER &&
         st.st_size <= largest_entry) {
         *size = (size_t)st.st_size;
         file = mica_alloc(*size);
@@ -183,18 +200,18 @@ static unsigned char *read_entry(int directory, const char *name, size_t *size)
 
 bool mica_cache_read(const mica_cache_key *key, void **blob, size_t *bytes)
 {
-    char path[512], reason[160], name[2 * MICA_DIGEST_BYTES + 1];
-    int directory = open_directory(false, path, reason);
+    char path[512], reason[160], name[MICA_CACHE_NAME];
+    int directory = mica_cache_open(false, path, reason);
     if (directory < 0) return false;
-    entry_name(key, name);
+    mica_cache_name(key, name);
     size_t size;
-    unsigned char *file = read_entry(directory, name, &size);
+    unsigned char *file = mica_cache_read_file(directory, name, &size);
     close(directory);
     if (!file) return false;
     bool sound = is_sound(file, size, key);
     if (sound) {
-        *bytes = size - HEADER - key->bytes;
-        memmove(file, file + HEADER + key->bytes, *bytes);
+        *bytes = size - MICA_CACHE_HEADER - key->bytes;
+        memmove(file, file + MICA_CACHE_HEADER + key->bytes, *bytes);
         *blob = file;
     } else {
         mica_log(MICA_LOG_WARN, "cache entry %s is damaged; the kernel is compiled again", name);
@@ -205,7 +222,7 @@ bool mica_cache_read(const mica_cache_key *key, void **blob, size_t *bytes)
 
 static bool write_entry(int fd, const mica_cache_key *key, const void *blob, size_t bytes)
 {
-    unsigned char header[HEADER];
+    unsigned char header[MICA_CACHE_HEADER];
     make_header(key, blob, bytes, header);
     return mica_write_all(fd, header, sizeof header) && mica_write_all(fd, key->text, key->bytes) &&
            mica_write_all(fd, blob, bytes) && mica_sync_fd(fd) == 0;
@@ -250,29 +267,25 @@ static bool store(int directory, const char *name, const mica_cache_key *key, co
     return done;
 }
 
+bool mica_cache_store(int directory, const mica_cache_key *key, const void *blob, size_t bytes)
+{
+    char name[MICA_CACHE_NAME];
+    mica_cache_name(key, name);
+    return store(directory, name, key, blob, bytes, true) ||
+           store(directory, name, key, blob, bytes, false);
+}
+
 /* ---- the bound ---- */
-
-typedef struct entry {
-    char name[2 * MICA_DIGEST_BYTES + 1];
-    int64_t bytes;
-    struct timespec used;
-} entry;
-
-typedef struct listing {
-    entry *entries;
-    size_t count, capacity;
-    int64_t bytes;
-} listing;
 
 static int older_first(const void *a, const void *b)
 {
-    const entry *x = a, *y = b;
+    const mica_cache_file *x = a, *y = b;
     if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
     if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-static bool list_one(int directory, const char *name, listing *list)
+static bool list_one(int directory, const char *name, mica_cache_files *list)
 {
     struct stat st;
     size_t length = strlen(name);
@@ -287,22 +300,21 @@ static bool list_one(int directory, const char *name, listing *list)
     }
     if (list->count == list->capacity) {
         size_t capacity = 2 * list->capacity + 64;
-        entry *grown = mica_grow(list->entries, capacity * sizeof *grown);
+        mica_cache_file *grown = mica_grow(list->entries, capacity * sizeof *grown);
         if (!grown) return false;
         list->entries = grown;
         list->capacity = capacity;
     }
-    entry *e = &list->entries[list->count++];
-    *e = (entry){.bytes = st.st_size, .used = st.st_mtim};
+    mica_cache_file *e = &list->entries[list->count++];
+    *e = (mica_cache_file){.bytes = st.st_size, .used = st.st_mtim};
     memcpy(e->name, name, length + 1);
     list->bytes += st.st_size;
     return true;
 }
 
-/* The entries, least recently used first. Leaves `directory` open. */
-static bool list_entries(int directory, listing *list)
+bool mica_cache_list(int directory, mica_cache_files *list)
 {
-    *list = (listing){0};
+    *list = (mica_cache_files){0};
     int fd = mica_open_at(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     if (!d) {
@@ -317,12 +329,11 @@ static bool list_entries(int directory, listing *list)
     return sound;
 }
 
-/* Removing a file that another process has open is harmless. spare: the entry that was just
- * written, which the clock's grain may make as old as others; or "". */
-static bool prune(int directory, int64_t keep, const char *spare)
+/* Removing a file that another process has open is harmless. */
+bool mica_cache_prune(int directory, int64_t keep, const char *spare)
 {
-    listing list;
-    bool done = list_entries(directory, &list);
+    mica_cache_files list;
+    bool done = mica_cache_list(directory, &list);
     for (size_t i = 0; done && i < list.count && list.bytes > keep; i++) {
         if (!strcmp(list.entries[i].name, spare)) continue;
         if (mica_unlink_at(directory, list.entries[i].name) != 0 && errno != ENOENT)
@@ -336,18 +347,17 @@ static bool prune(int directory, int64_t keep, const char *spare)
 
 void mica_cache_write(const mica_cache_key *key, const void *blob, size_t bytes)
 {
-    char path[512], reason[160], name[2 * MICA_DIGEST_BYTES + 1];
-    int64_t size = (int64_t)(HEADER + key->bytes + bytes), limit = byte_limit();
+    char path[512], reason[160], name[MICA_CACHE_NAME];
+    int64_t size = (int64_t)(MICA_CACHE_HEADER + key->bytes + bytes), limit = mica_cache_limit();
     if (size > largest_entry || (limit > 0 && size > limit)) return;
-    int directory = open_directory(true, path, reason);
+    int directory = mica_cache_open(true, path, reason);
     if (directory < 0) {
         if (limit > 0) note_once(path, reason);
         return;
     }
-    entry_name(key, name);
-    if (store(directory, name, key, blob, bytes, true) ||
-        store(directory, name, key, blob, bytes, false))
-        prune(directory, limit, name);
+    mica_cache_name(key, name);
+    if (mica_cache_store(directory, key, blob, bytes))
+        mica_cache_prune(directory, limit, name);
     else
         note_once(path, strerror(errno));
     close(directory);
@@ -355,8 +365,8 @@ void mica_cache_write(const mica_cache_key *key, const void *blob, size_t bytes)
 
 mica_status mica_cuda_cache_info(mica_disk_cache_info *info)
 {
-    *info = (mica_disk_cache_info){.limit_bytes = byte_limit()};
-    int directory = open_directory(false, info->path, info->reason);
+    *info = (mica_disk_cache_info){.limit_bytes = mica_cache_limit()};
+    int directory = mica_cache_open(false, info->path, info->reason);
     if (directory < 0) {
         /* Not there yet is no reason: the first kernel makes it. */
         struct stat st;
@@ -366,8 +376,8 @@ mica_status mica_cuda_cache_info(mica_disk_cache_info *info)
             info->path[0] = 0;
         return MICA_OK;
     }
-    listing list;
-    bool done = list_entries(directory, &list);
+    mica_cache_files list;
+    bool done = mica_cache_list(directory, &list);
     info->entries = (int64_t)list.count;
     info->bytes = list.bytes;
     mica_release(list.entries);
@@ -381,13 +391,13 @@ mica_status mica_cuda_cache_prune(int64_t keep_bytes)
     if (keep_bytes < 0)
         return mica_fail(MICA_INVALID, "keep_bytes is %lld: it must not be negative",
                          (long long)keep_bytes);
-    int directory = open_directory(false, path, reason);
+    int directory = mica_cache_open(false, path, reason);
     if (directory < 0) {
         struct stat st;
         if (!path[0] || (stat(path, &st) != 0 && errno == ENOENT)) return MICA_OK;
         return mica_fail(MICA_IO, "%s: %s", path, reason);
     }
-    bool done = prune(directory, keep_bytes, "");
+    bool done = mica_cache_prune(directory, keep_bytes, "");
     int error = errno;
     close(directory);
     return done ? MICA_OK : mica_fail(MICA_IO, "%s: %s", path, strerror(error));

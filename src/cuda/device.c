@@ -166,8 +166,8 @@ mica_status mica_cuda_open(const char *name, mica_cuda **out)
     long ordinal = strncmp(name, "cuda:", 5) ? -1 : strtol(name + 5, &end, 10);
     if (ordinal < 0 || ordinal > 999 || end == name + 5 || *end)
         return mica_fail(MICA_NO_DEVICE,
-                         "device '%s': known are cuda:0, cuda:1, ... and, for planning without a "
-                         "GPU, sm_80, sm_89, sm_90a",
+                         "device '%s': known are auto, cpu, cuda:0, cuda:1, ... and, for planning "
+                         "without a GPU, sm_80, sm_89, sm_90a",
                          name);
     MICA_TRY(mica_driver_load());
     mica_cuda *cuda = new_device(name);

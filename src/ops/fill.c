@@ -82,7 +82,7 @@ static double extreme_value(mica_dtype d, uint64_t seed, uint64_t i)
                   : d == MICA_E4M3 ? 0x1p-9
                   : d == MICA_E5M2 ? 0x1p-16
                                    : 0x1p-133;
-    switch (mica_random_bits(seed, i / 3) % 8) { /* runs of three equal values */
+    switch (mica_random_bits(seed, i / 3) % 10) { /* runs of three equal values */
     case 0:
         return 0.0;
     case 1:
@@ -97,6 +97,10 @@ static double extreme_value(mica_dtype d, uint64_t seed, uint64_t i)
         return -120;
     case 6:
         return 1;
+    case 7:
+        return 2.5; /* halves: rounding to integers is to even */
+    case 8:
+        return -0.5;
     default:
         return -1;
     }

@@ -118,7 +118,8 @@ typedef struct mica_op {
     /* Units in the last place of the accumulator that functions such as exp may add; 0: none. */
     double ulps;
     /* Fills an input in its own way; returns false to leave it to the general fill. NULL: never. */
-    bool (*fill)(const void *desc, int arg, mica_fill fill, uint64_t seed, double *values);
+    bool (*fill)(const void *desc, const double *scalars, int arg, mica_fill fill, uint64_t seed,
+                 double *values);
     /* The truth: plain loops, double accumulators, any strides, any types. */
     void (*reference)(const void *desc, const mica_view *args, const double *scalars);
     const mica_engine *const *engines; /* best first, NULL-terminated; both backends */

@@ -255,6 +255,17 @@ mica_status mica_disk_cache_prune(int64_t keep_bytes)
     return mica_cuda_cache_prune(keep_bytes);
 }
 
+mica_status mica_disk_cache_pack(const char *path, int64_t *entries)
+{
+    return path && entries ? mica_cuda_cache_pack(path, entries) : null_pointer("path or entries");
+}
+
+mica_status mica_disk_cache_unpack(const char *path, int64_t *entries)
+{
+    return path && entries ? mica_cuda_cache_unpack(path, entries)
+                           : null_pointer("path or entries");
+}
+
 mica_status mica_info(int index, const char **key, const char **value)
 {
     if (!key || !value) return null_pointer("key or value");

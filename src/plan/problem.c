@@ -229,7 +229,7 @@ mica_status mica_problem_fill(const mica_problem *p, int arg, mica_fill fill, ui
     if (arg < 0 || arg >= p->op->arg_count ||
         !mica_tensor_given(mica_op_tensor(p->op, p->desc, arg)))
         return mica_fail(MICA_INVALID, "%s has no argument %d here", p->op->name, arg);
-    if (p->op->fill && p->op->fill(p->desc, arg, fill, seed, values)) return MICA_OK;
+    if (p->op->fill && p->op->fill(p->desc, p->scalars, arg, fill, seed, values)) return MICA_OK;
     mica_fill_general(p->op, p->desc, arg, fill, seed, values);
     return MICA_OK;
 }

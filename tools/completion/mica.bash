@@ -23,6 +23,13 @@ _mica()
     --device | -d)
         COMPREPLY=($(compgen -W "auto cpu cuda:0 sm_80 sm_89 sm_90a" -- "$word"))
         ;;
+    help)
+        COMPREPLY=($(compgen -W "$("$tool" --help 2>/dev/null |
+            sed -n '/^Examples/q; s/^  \([a-z]*\) .*/\1/p')" -- "$word"))
+        ;;
+    cache)
+        COMPREPLY=($(compgen -W "show warm pack unpack prune clear" -- "$word"))
+        ;;
     *)
         COMPREPLY=($(compgen -f -- "$word")
             $(compgen -W "$("$tool" list 2>/dev/null | sed -n '2,$s/ .*//p')" -- "$word"))

@@ -178,8 +178,10 @@ static int64_t terms(const void *desc)
 
 /* ---- labels ---- */
 
-static bool fill_labels(const void *desc, int arg, mica_fill fill, uint64_t seed, double *values)
+static bool fill_labels(const void *desc, const double *scalars, int arg, mica_fill fill,
+                        uint64_t seed, double *values)
 {
+    (void)scalars;
     const mica_cross_entropy_desc *d = desc;
     if (arg != MICA_CROSS_ENTROPY_LABELS) return false;
     int64_t count = mica_tensor_count(&d->labels), classes = d->x.dims[1];

@@ -299,8 +299,10 @@ static double far_from_zero(mica_dtype dtype)
     return dtype == MICA_F64 || dtype == MICA_F32 ? 1e3 : dtype == MICA_F16 ? 64 : 8;
 }
 
-static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
+static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
+                 double *values)
 {
+    (void)scalars;
     const mica_norm_desc *d = desc;
     const mica_tensor *t = mica_norm_tensor(d, arg);
     mica_load_fn load = mica_dtype_load(t->dtype);

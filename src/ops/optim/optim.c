@@ -213,12 +213,18 @@ static void cost(const void *desc, double *flops, double *bytes)
 }
 
 /* v is a mean of squares. */
-static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
+/* A second moment is not negative. What lies in m before the first step of sgd may be anything. */
+static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
+                 double *values)
 {
-    if (arg != MICA_OPTIM_V) return false;
-    mica_fill_general(&mica_op_optim, desc, arg, kind, seed, values);
+    const mica_optim_desc *d = desc;
+    bool anything = arg == MICA_OPTIM_M && d->rule == MICA_OPTIM_SGD &&
+                    scalars[MICA_OPTIM_STEP] == 1 && kind == MICA_FILL_EXTREME &&
+                    mica_dtype_is_float(d->m.dtype);
+    if (arg != MICA_OPTIM_V && !anything) return false;
     int64_t count = mica_tensor_count(mica_optim_tensor(desc, arg));
-    for (int64_t i = 0; i < count; i++) values[i] = fabs(values[i]);
+    mica_fill_general(&mica_op_optim, desc, arg, kind, seed, values);
+    for (int64_t i = 0; i < count; i++) values[i] = anything ? NAN : fabs(values[i]);
     return true;
 }
 

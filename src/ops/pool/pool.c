@@ -3,6 +3,7 @@
 #include "ops/pool/pool.h"
 #include "base/random.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
@@ -320,11 +321,26 @@ static void cost(const void *desc, double *flops, double *bytes)
 }
 
 /* Indices of elements that lie in their windows. */
-static bool fill(const void *desc, int arg, mica_fill kind, uint64_t seed, double *values)
+/* A NaN wins a maximum, and the first of several: fill EXTREME has some. */
+static bool fill_with_nan(const void *desc, uint64_t seed, double *values)
 {
     const mica_pool_desc *d = desc;
+    mica_fill_general(&mica_op_pool, desc, MICA_POOL_X, MICA_FILL_EXTREME, seed, values);
+    int64_t count = mica_tensor_count(&d->x);
+    for (int64_t i = 0; i < count; i++)
+        if (mica_random_bits(seed + 1, (uint64_t)i) % 16 == 0) values[i] = NAN;
+    return true;
+}
+
+static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
+                 double *values)
+{
+    (void)scalars;
+    const mica_pool_desc *d = desc;
     mica_pool_axis axes[3];
-    (void)kind;
+    if (arg == MICA_POOL_X && kind == MICA_FILL_EXTREME && d->pass == MICA_POOL_FWD &&
+        d->mode == MICA_POOL_MAX && mica_dtype_is_float(d->x.dtype))
+        return fill_with_nan(desc, seed, values);
     if (arg != MICA_POOL_INDICES) return false;
     mica_pool_axes(d, axes);
     int64_t count = mica_tensor_count(&d->y);

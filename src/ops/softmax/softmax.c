@@ -181,8 +181,10 @@ static bool is_entry(int64_t a, int64_t slice, int64_t n)
     return (a + slice) % period == 0;
 }
 
-static bool fill_slices(const void *desc, int arg, mica_fill fill, uint64_t seed, double *values)
+static bool fill_slices(const void *desc, const double *scalars, int arg, mica_fill fill,
+                        uint64_t seed, double *values)
 {
+    (void)scalars;
     const mica_softmax_desc *d = desc;
     bool result = arg == MICA_SOFTMAX_Y;
     if (d->pass == MICA_SOFTMAX_FWD) return false;

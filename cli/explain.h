@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `mica explain`: what its files share. */
+#ifndef MICA_CLI_EXPLAIN_H
+#define MICA_CLI_EXPLAIN_H
+
+#include "lines.h"
+
+#include <jansson.h>
+
+typedef struct explain {
+    cli_options options;
+    const char *engine, *config, *packed;
+    uint32_t packs; /* the arguments that the line at hand packs */
+    bool measure, source, no_workspace;
+    mica_context *context;
+    mica_device_info device;
+    cli_lines lines;
+    FILE *json;
+    int code;
+} explain;
+
+/* "in", "out", "inout" */
+const char *explain_direction(mica_dir dir);
+/* Median time in milliseconds; negative where it was not asked for or cannot be measured. */
+double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v);
+/* Everything that the text says, as one object; plan NULL: there is none, and mica_error() says
+ * why. */
+json_t *explain_object(const explain *e, const mica_problem *problem, const mica_plan *plan);
+
+#endif
