@@ -63,21 +63,33 @@ template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
     template <typename S>
     static __device__ __forceinline__ void fetch(const S &source, char *slice, T (&held)[HELD])
     {
+        if constexpr (!ASYNC) {
 #pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            const T *p;
-            int count = source.locate(i, line(i), depth(i), p);
-            if constexpr (!ASYNC) {
-                held[i] = count > 0 ? *p : T{};
-            } else if (VECTOR == 1 || source.aligned) {
-                copy_async<VECTOR * SIZE>(shared_address(slice + at(line(i), depth(i))), p, count * SIZE);
-            } else {
-                T v[VECTOR];
-#pragma unroll
-                for (int j = 0; j < VECTOR; j++) v[j] = j < count ? p[j] : T{};
-                store_vector<VECTOR>((T *)(slice + at(line(i), depth(i))), v);
+            for (int i = 0; i < PIECES; i++) {
+                const T *p;
+                held[i] = source.locate(i, line(i), depth(i), p) > 0 ? *p : T{};
             }
+        } else if (VECTOR == 1 || source.aligned) {
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                const T *p;
+                const int count = source.locate(i, line(i), depth(i), p);
+                copy_async<VECTOR * SIZE>(shared_address(slice) + at(line(i), depth(i)), p, count * SIZE);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < PIECES; i++) fetch_apart(source, slice, i);
         }
+    }
+    /* A piece that is not aligned as its strides would allow. */
+    template <typename S> static __device__ __forceinline__ void fetch_apart(const S &source, char *slice, int i)
+    {
+        const T *p;
+        const int count = source.locate(i, line(i), depth(i), p);
+        T v[VECTOR];
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) v[j] = j < count ? p[j] : T{};
+        store_vector<VECTOR>((T *)(slice + at(line(i), depth(i))), v);
     }
     static __device__ __forceinline__ void deposit(char *slice, const T (&held)[HELD])
     {

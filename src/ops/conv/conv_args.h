@@ -35,6 +35,8 @@ typedef struct mica_conv_args {
     mica_epilogue_args epilogue;
     long long rows, cols, terms; /* of the matrix product behind it */
     long long row_tiles, col_tiles, tiles;
+    /* wgrad: part i of the terms goes to out + i * part */
+    long long terms_each, part;
 } mica_conv_args;
 
 #endif

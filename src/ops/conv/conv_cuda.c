@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cuda": every convolution on every GPU from sm_80 on, with plain multiply-adds: f64, f32
- * (IEEE), f16 and bf16 summed in f32, 8-bit integers in s32; any strides, 64-bit offsets, no
- * workspace, no atomics. An implicit matrix product, some 30 % of the f32 rate where the channels
- * fill its tiles; dgrad of stride s computes s^axes times too much, and wgrad has few blocks. Few
- * channels in a group go to kernels with one result per thread (wgrad: per block). */
-#include "ops/conv/conv.h"
+ * (IEEE), f16 and bf16 summed in f32, 8-bit integers in s32; any strides, 64-bit offsets, no atomics.
+ * An implicit matrix product, some 30 % of the f32 rate where the channels fill its tiles; dgrad of
+ * stride s computes s^axes times too much. Few channels in a group go to kernels with one result per
+ * thread (wgrad: per block). A filter gradient has few blocks: its pixels are split into parts in
+ * workspace, which are added up in order; splits=1 needs none. */
+#include "ops/conv/conv_parts.h"
 
 #include <stdlib.h>
 
@@ -18,7 +19,10 @@ static const tile tiles[2][3] = {
 };
 static const tile wgrad_tile = {32, 32, 32, 2, 2};
 
-enum { BLOCK = 256, WASTE = 8, MAX_GRID = 0x7fffffff };
+enum { BLOCK = 256, WASTE = 8, MAX_GRID = 0x7fffffff, LEAST_TERMS = 512, WANTED_BLOCKS = 6 };
+
+enum { KNOB_SPLITS };
+static const char *const knobs[] = {"splits", NULL};
 
 typedef struct state {
     mica_kernel *kernel;
@@ -26,6 +30,7 @@ typedef struct state {
     mica_conv_roles roles;
     int left, right; /* run arguments */
     mica_grid grid;
+    conv_parts parts;
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -68,6 +73,41 @@ static void fill_args(const mica_conv_desc *d, state *s)
     if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
 }
 
+/* ---- configs ---- */
+
+static bool wgrad_is_small(const mica_conv_args *a)
+{
+    return a->rows * a->cols * WASTE < wgrad_tile.bm * wgrad_tile.bn;
+}
+
+static int wgrad_channels(const mica_conv_args *a)
+{
+    return a->g.b.c == 1 ? 32 : 1;
+}
+
+static int64_t wgrad_blocks(const mica_conv_args *a)
+{
+    if (!wgrad_is_small(a))
+        return a->g.groups * ((a->rows + wgrad_tile.bm - 1) / wgrad_tile.bm) *
+               ((a->cols + wgrad_tile.bn - 1) / wgrad_tile.bn);
+    int channels = wgrad_channels(a);
+    return (a->cols * a->g.groups + channels - 1) / channels * a->rows;
+}
+
+/* The split first: where workspace is limited, the other is taken. */
+static int configs(const void *desc, const mica_device_info *device, mica_config *out)
+{
+    state s = {0};
+    fill_args(desc, &s);
+    int count = 0, splits = 1;
+    if (conv_parts_possible(desc))
+        splits = conv_parts_choose(wgrad_blocks(&s.args), WANTED_BLOCKS * (int64_t)device->units,
+                                   s.args.terms, LEAST_TERMS);
+    if (splits > 1) out[count++].knob[KNOB_SPLITS] = splits;
+    out[count++].knob[KNOB_SPLITS] = 1;
+    return count;
+}
+
 /* A tenth of the roofline at best, and a step through the terms cannot be quicker than memory
  * answers (2.8 us on an H200): few pixels with many terms take their time. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -75,12 +115,14 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     state s = {0};
     fill_args(desc, &s);
     bool wgrad = s.roles.kind == MICA_CONV_KIND_WGRAD;
-    double steps = (double)s.args.terms / (wgrad ? wgrad_tile.bk : tiles[0][0].bk);
+    int splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
+    double steps = (double)s.args.terms / splits / (wgrad ? wgrad_tile.bk : tiles[0][0].bk);
     double best = 10 * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-4;
     double answers = 2.8e-3 * steps + 4e-3;
-    (void)config;
     return best > answers ? best : answers;
 }
+
+/* ---- plan ---- */
 
 static void shared_prologue(mica_text *p, const mica_conv_desc *d, const state *s)
 {
@@ -92,7 +134,8 @@ static void shared_prologue(mica_text *p, const mica_conv_desc *d, const state *
     mica_prologue_int(p, "KIND", s->roles.kind);
     mica_prologue_type(p, "left_t", left);
     mica_prologue_type(p, "right_t", right);
-    mica_prologue_type(p, "out_t", mica_conv_tensor(d, s->roles.out)->dtype);
+    mica_dtype out = mica_conv_tensor(d, s->roles.out)->dtype;
+    mica_prologue_type(p, "out_t", s->parts.kernel ? sums : out);
     mica_prologue_type(p, "acc_t", sums);
     /* integer sums are exact in f64 */
     mica_prologue_type(p, "fin_t", sums == MICA_F32 ? MICA_F32 : MICA_F64);
@@ -101,6 +144,25 @@ static void shared_prologue(mica_text *p, const mica_conv_desc *d, const state *
     const mica_conv_args *a = &s->args;
     double results = (double)a->rows * (double)a->cols * (double)a->g.groups;
     mica_prologue_int(p, "COUNT_64", results > INT32_MAX || a->terms > INT32_MAX);
+}
+
+static int splits_of(const mica_plan *plan)
+{
+    int splits = plan->config.knob[KNOB_SPLITS];
+    return splits > 1 ? splits : 1;
+}
+
+/* Parts of whole slices. */
+static mica_status split_terms(mica_plan *plan, state *s)
+{
+    const mica_conv_desc *d = plan->desc;
+    int splits = splits_of(plan), slice = wgrad_tile.bk;
+    mica_conv_args *a = &s->args;
+    a->terms_each = ((a->terms + splits - 1) / splits + slice - 1) / slice * slice;
+    if (splits == 1) return MICA_OK;
+    a->part = mica_tensor_count(&d->w);
+    mica_dtype left = mica_conv_tensor(d, s->left)->dtype;
+    return conv_parts_build(plan, splits, mica_dtype_accumulator(left), &s->parts);
 }
 
 static mica_status add_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
@@ -136,7 +198,7 @@ static mica_status build_tiles(mica_plan *plan, state *s, mica_text *p)
     mica_prologue_int(p, "OUT_BY_ROW", out_rows);
     a->row_tiles = (a->rows + t.bm - 1) / t.bm;
     a->col_tiles = (a->cols + t.bn - 1) / t.bn;
-    a->tiles = a->g.groups * a->row_tiles * a->col_tiles;
+    a->tiles = a->g.groups * a->row_tiles * a->col_tiles * splits_of(plan);
     return add_kernel(plan, s, "ops/conv/conv_cuda.cu", "conv", p);
 }
 
@@ -156,10 +218,11 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
 {
     mica_conv_args *a = &s->args;
-    int channels = a->g.b.c == 1 ? 32 : 1;
+    int channels = wgrad_channels(a);
     mica_prologue_int(p, "BLOCK", BLOCK);
     mica_prologue_int(p, "CHANNELS", channels);
-    a->tiles = (a->cols * a->g.groups + channels - 1) / channels * a->rows;
+    a->col_tiles = (a->cols * a->g.groups + channels - 1) / channels;
+    a->tiles = a->col_tiles * a->rows * splits_of(plan);
     return add_kernel(plan, s, "ops/conv/conv_cuda_wgrad.cu", "conv_wgrad", p);
 }
 
@@ -170,12 +233,12 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     fill_args(d, s);
     if (mica_tensor_count(mica_conv_tensor(d, s->roles.out)) == 0) return MICA_OK;
+    MICA_TRY(split_terms(plan, s));
     char buffer[4096] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     shared_prologue(&p, d, s);
     if (s->roles.kind == MICA_CONV_KIND_WGRAD) {
-        bool empty = s->args.rows * s->args.cols * WASTE < wgrad_tile.bm * wgrad_tile.bn;
-        return empty ? build_wgrad(plan, s, &p) : build_tiles(plan, s, &p);
+        return wgrad_is_small(&s->args) ? build_wgrad(plan, s, &p) : build_tiles(plan, s, &p);
     }
     bool empty = s->args.cols * WASTE < tiles[0][2].bn;
     return empty ? build_direct(plan, s, &p) : build_tiles(plan, s, &p);
@@ -190,16 +253,23 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     args.out = r->args[s->roles.out];
     args.alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     args.beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
+    if (s->parts.kernel) {
+        args.out = conv_parts_base(&s->parts, r);
+        args.alpha = 1, args.beta = 0; /* the last kernel applies them */
+    }
     args.epilogue.bias = r->args[MICA_CONV_BIAS];
     args.epilogue.scale = r->args[MICA_CONV_SCALE];
     args.epilogue.shift = r->args[MICA_CONV_SHIFT];
     args.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &args));
+    return conv_parts_run(plan, &s->parts, r);
 }
 
 const mica_engine mica_conv_cuda = {.name = "cuda",
                                     .cuda = true,
+                                    .knobs = knobs,
                                     .accepts = accepts,
+                                    .configs = configs,
                                     .predict = predict,
                                     .build = build,
                                     .run = run};

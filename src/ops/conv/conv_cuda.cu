@@ -75,10 +75,10 @@ __device__ __forceinline__ void multiply(const tile &t, int row, int col, acc_t 
     }
 }
 
-__device__ __forceinline__ void store(const mica_conv_args &a, const tile &t, long long group, long long row0,
-                                      long long col0, int row, int col, const acc_t sum[TM][TN])
+__device__ __forceinline__ void store(const mica_conv_args &a, const tile &t, long long base, long long group,
+                                      long long row0, long long col0, int row, int col, const acc_t sum[TM][TN])
 {
-    const long long base = group * (WGRAD ? a.g.f.g : counted_strides(a.g).g);
+    base += group * (WGRAD ? a.g.f.g : counted_strides(a.g).g);
     const long long step = WGRAD ? a.g.f.n : counted_strides(a.g).c;
 #pragma unroll
     for (int i = 0; i < TM; i++)
@@ -101,13 +101,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv(const mica_conv_ar
     const int my_col = OUT_BY_ROW ? col : (int)threadIdx.x % (BN / TN);
     for (long long index = blockIdx.x; index < a.tiles; index += gridDim.x) {
         long long rest = divide(index, a.col_tiles), col0 = (index - rest * a.col_tiles) * BN;
-        long long group = divide(rest, a.row_tiles), row0 = (rest - group * a.row_tiles) * BM;
+        long long group = divide(rest, a.row_tiles), row0 = (rest - group * a.row_tiles) * BM, base = 0;
+        long long first = 0, last = a.terms;
+        if constexpr (WGRAD) {
+            const long long split = divide(group, a.g.groups);
+            group -= split * a.g.groups;
+            first = split * a.terms_each;
+            last = last < first + a.terms_each ? last : first + a.terms_each;
+            base += split * a.part;
+        }
         const left_t *left = (const left_t *)a.left + group * read_strides(a.g).g;
         const right_t *right = (const right_t *)a.right + group * (WGRAD ? a.g.b.g : a.g.f.g);
         acc_t sum[TM][TN] = {};
         __syncthreads(); /* the tile before may still be read */
         make_rows(a, t, row0);
-        for (long long term0 = 0; term0 < a.terms; term0 += BK) {
+        for (long long term0 = first; term0 < last; term0 += BK) {
             make_terms(a, t, term0);
             __syncthreads();
             gather_left(a, t, left);
@@ -116,6 +124,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv(const mica_conv_ar
             multiply(t, my_row, my_col, sum);
         }
         __syncthreads(); /* rows, where there are no terms */
-        store(a, t, group, row0, col0, my_row, my_col, sum);
+        store(a, t, base, group, row0, col0, my_row, my_col, sum);
     }
 }

@@ -16,12 +16,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) conv_wgrad(const mica_con
     const left_t *left = (const left_t *)a.left;
     const right_t *right = (const right_t *)a.right;
     for (long long index = blockIdx.x; index < a.tiles; index += gridDim.x) {
-        long long block = divide(index, a.rows), k = block * CHANNELS + lane, group = divide(k, a.cols);
+        const long long rest = divide(index, a.rows), split = divide(rest, a.col_tiles);
+        const long long k = (rest - split * a.col_tiles) * CHANNELS + lane, group = divide(k, a.cols);
+        const long long first = split * a.terms_each;
+        const long long last = a.terms < first + a.terms_each ? a.terms : first + a.terms_each;
         const bool exists = k < a.cols * g.groups;
-        const pair_entry q = make_pair_entry(g, index - block * a.rows, a.rows);
+        const pair_entry q = make_pair_entry(g, index - rest * a.rows, a.rows);
         const left_t *image = left + group * g.a.g;
         acc_t sum = 0;
-        for (long long z = share; exists && z < a.terms; z += SHARES) {
+        for (long long z = first + share; exists && z < last; z += SHARES) {
             const pixel_entry p = make_pixel(g, z, a.terms);
             const acc_t v = image_value(g, image, p, q);
             sum += v * widen<acc_t>(right[p.place + k * g.b.c]);
@@ -32,6 +35,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) conv_wgrad(const mica_con
             __syncthreads();
             if (share < half) part[share][lane] += part[share + half][lane];
         }
-        if (share == 0 && exists) finish(a, q.filter + k * g.f.n, 0, 0, part[0][lane]);
+        if (share == 0 && exists) finish(a, q.filter + k * g.f.n + split * a.part, 0, 0, part[0][lane]);
     }
 }

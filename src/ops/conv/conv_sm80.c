@@ -6,23 +6,21 @@
  * gradients may split their pixels into parts in workspace, which a second kernel adds up in order;
  * splits=1 needs none. Bad for a few channels in a group: tiles stay empty. */
 #include "ops/conv/conv_sm80.h"
-#include "ops/conv/conv_parts_args.h"
+#include "ops/conv/conv_parts.h"
 
 #include <stdlib.h>
 
 enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_SPLITS };
 static const char *const knobs[] = {"tile_m", "tile_n", "splits", NULL};
 
-enum { MOST_COUNT = 1 << 30, MOST_POSITION = 1 << 28, MOST_SPLITS = 256, BLOCK = 256 };
+enum { MOST_COUNT = 1 << 30, MOST_POSITION = 1 << 28, LEAST_SLICES = 16 };
 
 typedef struct state {
     conv_sm80_shape shape;
-    mica_kernel *kernel, *adder;
-    mica_grid grid, adder_grid;
+    mica_kernel *kernel;
+    mica_grid grid;
     int image, other, out; /* run arguments */
-    size_t parts;          /* offset in the workspace */
-    int64_t lowest;        /* offset of the filter's lowest element */
-    conv_parts_args adding;
+    conv_parts parts;
     int launches;
     conv_sm80_args args[]; /* all but pointers and scalars */
 } state;
@@ -98,20 +96,12 @@ static int64_t slices_of(const conv_sm80_shape *s)
     return ceil_div(conv_sm80_terms(s), mica_mma_slice(&s->tile));
 }
 
-/* Parts are laid out as the filter, which must have no gaps. */
-static bool may_split(const mica_conv_desc *d, const conv_sm80_shape *s)
+/* Parts that give every multiprocessor two tiles. */
+static int full_split(const mica_conv_desc *d, const conv_sm80_shape *s, const mica_config *c,
+                      int units)
 {
-    return s->kind == MICA_CONV_KIND_WGRAD && mica_tensor_is_dense(&d->w);
-}
-
-/* Parts that give every multiprocessor two tiles, of no less than 16 slices each. */
-static int full_split(const conv_sm80_shape *s, const mica_config *c, int units)
-{
-    int64_t tiles = tiles_of(s, c), splits = tiles ? 2 * (int64_t)units / tiles : 1;
-    int64_t most = slices_of(s) / 16;
-    if (splits > most) splits = most;
-    if (splits > MOST_SPLITS) splits = MOST_SPLITS;
-    return splits > 1 ? (int)splits : 1;
+    if (!conv_parts_possible(d)) return 1;
+    return conv_parts_choose(tiles_of(s, c), 2 * (int64_t)units, slices_of(s), LEAST_SLICES);
 }
 
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
@@ -122,7 +112,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     int all = count;
     for (int i = 0; i < count; i++) {
         out[i].knob[KNOB_SPLITS] = 1;
-        int splits = may_split(desc, &s) ? full_split(&s, &out[i], device->units) : 1;
+        int splits = full_split(desc, &s, &out[i], device->units);
         if (splits == 1) continue;
         out[all] = out[i];
         out[all++].knob[KNOB_SPLITS] = splits;
@@ -200,25 +190,6 @@ static void fill_launches(const mica_conv_desc *d, state *s, int splits)
     }
 }
 
-static mica_status build_adder(mica_plan *plan, state *s, int splits)
-{
-    const mica_conv_desc *d = plan->desc;
-    int64_t first, count = mica_tensor_count(&d->w);
-    mica_tensor_span(&d->w, &first);
-    s->lowest = first / (mica_dtype_bits(d->w.dtype) / 8);
-    s->adding.count = count;
-    s->adding.splits = splits;
-    s->adder_grid = (mica_grid){.grid = {(unsigned)ceil_div(count, BLOCK)}, .block = {BLOCK}};
-    MICA_TRY(mica_book(plan, "parts", (size_t)count * sizeof(float) * (size_t)splits, &s->parts));
-    char text[256];
-    mica_text p = {text, sizeof text, 0};
-    mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_type(&p, "out_t", d->w.dtype);
-    mica_prologue_type(&p, "acc_t", MICA_F32);
-    mica_kernel_spec spec = {"ops/conv/conv_parts.cu", "conv_parts", text, 0};
-    return mica_plan_add_kernel(plan, &spec, &s->adder);
-}
-
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
@@ -237,7 +208,7 @@ static mica_status build(mica_plan *plan)
     shape.tile.tile_m = plan->config.knob[KNOB_TILE_M];
     shape.tile.tile_n = plan->config.knob[KNOB_TILE_N];
     if (splits > 1) {
-        MICA_TRY(build_adder(plan, s, splits));
+        MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
         shape.tile.c = MICA_F32;
         if (shape.tile.c_vector > 4) shape.tile.c_vector = 4;
     }
@@ -267,7 +238,7 @@ static void set_pointers(const mica_plan *plan, const state *s, const mica_run *
     const mica_mma_tile *t = &s->shape.tile;
     a->image = r->args[s->image];
     a->other = r->args[s->other];
-    a->out = s->adder ? (float *)mica_at(r, s->parts) - s->lowest : r->args[s->out];
+    a->out = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[s->out];
     a->alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a->beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
     a->epilogue.bias = r->args[MICA_CONV_BIAS];
@@ -290,14 +261,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         grid.grid[0] = a.tiles < INT32_MAX ? (unsigned)a.tiles : INT32_MAX;
         MICA_TRY(mica_kernel_launch(s->kernel, &grid, r->stream, &a));
     }
-    if (!s->adder) return MICA_OK;
-    conv_parts_args adding = s->adding;
-    const mica_tensor *w = &((const mica_conv_desc *)plan->desc)->w;
-    adding.parts = mica_at(r, s->parts);
-    adding.out = (char *)r->args[MICA_CONV_W] + s->lowest * (mica_dtype_bits(w->dtype) / 8);
-    adding.alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    adding.beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
-    return mica_kernel_launch(s->adder, &s->adder_grid, r->stream, &adding);
+    return conv_parts_run(plan, &s->parts, r);
 }
 
 const mica_engine mica_conv_sm80 = {.name = "sm80",

@@ -5,16 +5,16 @@
 #include "ops/gemm/gemm_device.cuh"
 #include "ops/gemm/gemm_sm80_args.h"
 
-/* One operand's slice: elements line_stride and k_stride apart from `first` on. */
+/* One operand's slice, as a thread sees it: its pieces are `step` elements apart. */
 template <typename O, typename T> struct matrix {
     const T *first;
-    s64 line_stride, k_stride;
+    s64 step;
     int lines, depth; /* that exist */
     bool aligned;
 
-    __device__ __forceinline__ int locate(int, int line, int k, const T *&p) const
+    __device__ __forceinline__ int locate(int i, int line, int k, const T *&p) const
     {
-        p = first + line * line_stride + k * k_stride;
+        p = first + i * step;
         const int there = O::K_FAST ? depth - k : lines - line;
         if (O::K_FAST ? line >= lines : k >= depth) return 0;
         return there < 0 ? 0 : there < O::VECTOR ? there : O::VECTOR;
@@ -24,10 +24,15 @@ template <typename O, typename T> struct matrix {
 struct product_tile {
     static constexpr bool TABLES = false;
     const gemm_sm80_args &args;
-    const a_t *first_a;
+    const a_t *first_a; /* the thread's first pieces of slice 0 */
     const b_t *first_b;
     int rows, cols;
 
+    __device__ __forceinline__ product_tile(const gemm_sm80_args &g, const a_t *a, const b_t *b, int r, int c)
+        : args(g), first_a(a + operand_a::line(0) * g.g.shape.a_m + operand_a::depth(0) * g.g.shape.a_k),
+          first_b(b + operand_b::line(0) * g.g.shape.b_n + operand_b::depth(0) * g.g.shape.b_k), rows(r), cols(c)
+    {
+    }
     __device__ __forceinline__ void prepare(s64) const {}
     __device__ __forceinline__ int depth(s64 slice) const
     {
@@ -37,12 +42,14 @@ struct product_tile {
     __device__ __forceinline__ matrix<operand_a, a_t> a(s64 slice) const
     {
         const gemm_shape &s = args.g.shape;
-        return {first_a + slice * TILE_K * s.a_k, s.a_m, s.a_k, rows, depth(slice), args.a_aligned != 0};
+        const s64 step = operand_a::EACH * (operand_a::K_FAST ? s.a_m : s.a_k);
+        return {first_a + slice * TILE_K * s.a_k, step, rows, depth(slice), args.a_aligned != 0};
     }
     __device__ __forceinline__ matrix<operand_b, b_t> b(s64 slice) const
     {
         const gemm_shape &s = args.g.shape;
-        return {first_b + slice * TILE_K * s.b_k, s.b_n, s.b_k, cols, depth(slice), args.b_aligned != 0};
+        const s64 step = operand_b::EACH * (operand_b::K_FAST ? s.b_n : s.b_k);
+        return {first_b + slice * TILE_K * s.b_k, step, cols, depth(slice), args.b_aligned != 0};
     }
 };
 
@@ -57,11 +64,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 
     for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const place p = tile_place(s, tile);
-        product_tile source = {args,
-                               (const a_t *)args.g.a + p.a + p.row * s.a_m,
-                               (const b_t *)args.g.b + p.b + p.col * s.b_n,
-                               at_most(s.m - p.row, TILE_M),
-                               at_most(s.n - p.col, TILE_N)};
+        product_tile source(args, (const a_t *)args.g.a + p.a + p.row * s.a_m,
+                            (const b_t *)args.g.b + p.b + p.col * s.b_n, at_most(s.m - p.row, TILE_M),
+                            at_most(s.n - p.col, TILE_N));
         sums sum = {};
         multiply_tile(sum, shared, source, (s.k + TILE_K - 1) / TILE_K);
         c_t *c = (c_t *)args.g.c + p.c + p.row * s.c_m + p.col * s.c_n;

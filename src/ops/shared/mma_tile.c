@@ -2,7 +2,7 @@
  * Tiles on matrix units: choices, sizes, constants, speed. */
 #include "ops/shared/mma_tile.h"
 
-enum { SLICE_BYTES = 64, MOST_THREADS = 512 };
+enum { SLICE_BYTES = 64, MOST_THREADS = 256 };
 
 const mica_mma_choice mica_mma_choices[] = {
     {128, 256, 0.85}, {128, 128, 0.80}, {128, 64, 0.65}, {64, 128, 0.65}, {64, 64, 0.50},
