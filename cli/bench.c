@@ -44,7 +44,7 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"engine", 'e', "LIST", 0, "only these engines, separated by commas", 0},
+    {"engine", 'e', "LIST", 0, "only these engines, separated by commas; all: with peers", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's choice", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measured time per engine; default 0.5", 0},
     {"runs", KEY_RUNS, "N", 0, "least number of runs; default 20", 0},
@@ -126,17 +126,21 @@ static bool listed(const char *list, const char *name)
 
 static bool is_wanted(const bench *b, const mica_verdict *v)
 {
-    if (b->engines) return listed(b->engines, v->engine);
+    if (b->engines && strcmp(b->engines, "all") != 0) return listed(b->engines, v->engine);
+    if (v->peer && !b->engines) return false;
     if (!v->reference || v->predicted_ms <= 4e3 * b->limits.seconds) return true;
     cli_say("%s is left out: about %.0f s a run; --engine %s times it", v->engine,
             v->predicted_ms / 1e3, v->engine);
     return false;
 }
 
-static void plan_entry(bench *b, const mica_problem *problem, const char *engine,
+/* A peer shows the best of its candidates. */
+static void plan_entry(bench *b, const mica_problem *problem, const char *engine, bool peer,
                        bench_entry *entry)
 {
-    mica_options o = {.engine = engine, .nondeterministic = engine != NULL};
+    mica_options o = {.engine = engine,
+                      .nondeterministic = engine != NULL,
+                      .mode = peer ? MICA_MODE_MEASURE : MICA_MODE_ESTIMATE};
     *entry = (bench_entry){0};
     entry->status = mica_plan_problem(b->context, problem, &o, &entry->plan);
     snprintf(entry->engine, sizeof entry->engine, "%s",
@@ -153,13 +157,13 @@ static int plan_entries(bench *b, const mica_problem *problem, bench_entry *entr
     int count = 0;
     mica_verdict v;
     if (b->pick) {
-        plan_entry(b, problem, NULL, &entries[0]);
+        plan_entry(b, problem, NULL, false, &entries[0]);
         return 1;
     }
     for (int i = 0; count < MAX_ENTRIES; i++) {
         if (mica_problem_verdict(b->context, problem, i, &v) != MICA_OK) break;
         if (v.status == MICA_OK && is_wanted(b, &v))
-            plan_entry(b, problem, v.engine, &entries[count++]);
+            plan_entry(b, problem, v.engine, v.peer, &entries[count++]);
     }
     return count;
 }

@@ -284,7 +284,7 @@ static int plan_engines(check *c, const mica_problem *problem, const char *line,
     mica_verdict v;
     for (int i = 0; count < MAX_PLANS; i++) {
         if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
-        if (!wanted(c, v.engine)) continue;
+        if (!wanted(c, v.engine) || (v.peer && !c->engine)) continue;
         asked = true;
         if (v.status != MICA_OK) {
             if (c->engine)

@@ -210,6 +210,7 @@ typedef struct mica_verdict {
     double predicted_ms;
     bool deterministic;
     bool reference; /* the plain loops that define the truth */
+    bool peer;      /* another library, to measure against: only taken when asked for by name */
 } mica_verdict;
 /* Engines that do not belong to the context's backend are left out. MICA_INVALID past the last. */
 MICA_API mica_status mica_problem_verdict(mica_context *context, const mica_problem *problem,

@@ -18,6 +18,7 @@
     X(KERNEL_DIR, "read kernel sources from this src directory instead of the built-in copies")    \
     X(CUDA_DRIVER, "absolute path of libcuda.so.1")                                                \
     X(NVRTC, "absolute path of libnvrtc.so")                                                       \
+    X(CUBLASLT, "absolute path of libcublasLt.so, a peer engine of gemm")                          \
     X(SYNC, "1: wait after every launch and name the plan in errors (slow; for debugging)")
 
 typedef enum mica_env_name {

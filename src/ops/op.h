@@ -53,10 +53,11 @@ int64_t mica_offset(const mica_tensor *t, int64_t i);
 
 /* ---- engines ---- */
 typedef struct mica_engine {
-    const char *name;         /* persists in records and logs: never reused */
-    bool cuda;                /* else the CPU */
-    bool reference;           /* the plain loops that define the truth */
-    bool nondeterministic;    /* bits may vary between runs */
+    const char *name;      /* persists in records and logs: never reused */
+    bool cuda;             /* else the CPU */
+    bool reference;        /* the plain loops that define the truth */
+    bool nondeterministic; /* bits may vary between runs */
+    bool peer; /* somebody else's library, to measure against: only when asked for by name */
     const char *const *knobs; /* names of a config's numbers, NULL-terminated; NULL: no configs */
     /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. */
     mica_status (*accepts)(const void *desc, const mica_device_info *device, mica_why *why);

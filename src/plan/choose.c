@@ -39,6 +39,7 @@ static const char *excluded(const mica_engine *e, const mica_context *c, const m
 {
     if (e->cuda != (c->cuda != NULL)) return "it belongs to the other backend";
     if (o->engine && strcmp(o->engine, e->name) != 0) return "another engine was asked for";
+    if (e->peer && !o->engine) return "a peer, only taken when it is asked for by name";
     if (e->nondeterministic && !o->nondeterministic)
         return "its bits vary between runs, which the options do not allow";
     return NULL;

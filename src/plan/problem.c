@@ -116,8 +116,10 @@ mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int ind
     if (!c || !p || !v) return mica_fail(MICA_INVALID, "context, problem or verdict is NULL");
     const mica_engine *e = nth_engine(p->op, c->cuda != NULL, index);
     if (!e) return mica_fail(MICA_INVALID, "%s has no engine %d here", p->op->name, index);
-    *v = (mica_verdict){
-        .engine = e->name, .deterministic = !e->nondeterministic, .reference = e->reference};
+    *v = (mica_verdict){.engine = e->name,
+                        .deterministic = !e->nondeterministic,
+                        .reference = e->reference,
+                        .peer = e->peer};
     mica_why why = {""};
     v->status = e->accepts(p->desc, &c->device, &why);
     snprintf(v->reason, sizeof v->reason, "%s", why.text);
