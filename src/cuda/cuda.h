@@ -93,6 +93,7 @@ typedef struct mica_tensor_map_spec {
     uint32_t box[5];             /* tiled: elements of one transfer */
     uint32_t element_strides[5]; /* 0 means 1 */
     int swizzle_bytes;           /* 0, 32, 64, 128 */
+    bool tf32;                   /* f32 is rounded to tf32, to nearest even, while it is copied */
     bool im2col;                 /* then: */
     int lower[3], upper[3];      /* corners of the pixel box, innermost spatial dimension first */
     uint32_t channels_per_pixel, pixels_per_column;

@@ -16,7 +16,8 @@ enum {
     F16 = 6,
     F32 = 7,
     F64 = 8,
-    BF16 = 9
+    BF16 = 9,
+    TF32 = 11
 };
 
 static int map_type(mica_dtype dtype)
@@ -132,6 +133,9 @@ static mica_status check(const mica_cuda *cuda, const mica_tensor_map_spec *s, c
     if (map_type(s->dtype) == NO_TYPE)
         return mica_fail(MICA_UNSUPPORTED, "tensor map: no element type for %s",
                          mica_dtype_name(s->dtype));
+    if (s->tf32 && s->dtype != MICA_F32)
+        return mica_fail(MICA_UNSUPPORTED, "tensor map: only f32 is rounded to tf32, not %s",
+                         mica_dtype_name(s->dtype));
     if (swizzle_mode(s->swizzle_bytes) < 0)
         return mica_fail(MICA_UNSUPPORTED,
                          "tensor map: swizzle of %d bytes, there are 0, 32, 64, "
@@ -144,38 +148,33 @@ static mica_status check(const mica_cuda *cuda, const mica_tensor_map_spec *s, c
     return s->im2col ? check_im2col(s) : check_tiled(s);
 }
 
-static mica_status encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
-                          mica_tensor_map *map)
+mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
+                                   mica_tensor_map *map)
 {
     enum { NO_INTERLEAVE = 0, PROMOTE_TO_128_BYTES = 2, FILL_WITH_ZERO = 0 };
     uint64_t dims[5] = {0}, strides[5] = {0};
     uint32_t steps[5] = {1, 1, 1, 1, 1};
+    MICA_TRY(mica_cuda_usable(cuda));
+    MICA_TRY(check(cuda, s, address));
+    if (!mica_driver.cuTensorMapEncodeTiled || !mica_driver.cuTensorMapEncodeIm2col)
+        return mica_fail(MICA_UNSUPPORTED, "tensor maps need a driver of CUDA 12 or newer");
     for (int i = 0; i < s->rank; i++) {
         dims[i] = (uint64_t)s->dims[i];
         if (i > 0) strides[i - 1] = (uint64_t)s->stride_bytes[i];
         if (s->element_strides[i]) steps[i] = s->element_strides[i];
     }
-    int type = map_type(s->dtype), swizzle = swizzle_mode(s->swizzle_bytes);
+    int type = s->tf32 ? TF32 : map_type(s->dtype), swizzle = swizzle_mode(s->swizzle_bytes);
     unsigned rank = (unsigned)s->rank;
-    if (!s->im2col)
-        return MICA_CU(cuda, cuTensorMapEncodeTiled, map->bytes, type, rank, address, dims, strides,
-                       s->box, steps, NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
-    return MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
-                   s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
-                   NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
-}
-
-mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
-                                   mica_tensor_map *map)
-{
+    /* The driver wants a current context even for this. */
     bool pushed;
-    MICA_TRY(mica_cuda_usable(cuda));
-    MICA_TRY(check(cuda, s, address));
-    if (!mica_driver.cuTensorMapEncodeTiled || !mica_driver.cuTensorMapEncodeIm2col)
-        return mica_fail(MICA_UNSUPPORTED, "tensor maps need a driver of CUDA 12 or newer");
-    /* the encoders ask for a current context */
     MICA_TRY(mica_cuda_enter(cuda, &pushed));
-    mica_status status = encode(cuda, s, address, map);
+    mica_status status =
+        s->im2col
+            ? MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
+                      s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
+                      NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO)
+            : MICA_CU(cuda, cuTensorMapEncodeTiled, map->bytes, type, rank, address, dims, strides,
+                      s->box, steps, NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
     mica_cuda_leave(cuda, pushed);
     return status;
 }

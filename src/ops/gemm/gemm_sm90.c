@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with compute=tf32),
+ * 8-bit integers and floats. Good for everything whose operands the copy engine can address. Cost:
+ * 2MNK at 0.9 of the sustained rate for full tiles, in whole rounds of tiles over the
+ * multiprocessors; few rows run at the speed of memory. */
+#include "ops/gemm/gemm_sm90_args.h"
+#include "ops/gemm/gemm_shape.h"
+
+#include <limits.h>
+
+enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES };
+static const char *const knobs[] = {"tile_m", "tile_n", "stages", NULL};
+
+enum { LINE_BYTES = 128, MAX_BATCH_RANK = 3, KEPT = 3, ROWS_OF_GROUP = 64, BUFFER_BYTES = 8192 };
+
+/* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more. */
+static const mica_config choices[] = {
+    {{128, 256, 4}}, {{256, 128, 4}}, {{128, 192, 4}}, {{128, 128, 6}},
+    {{128, 64, 8}},  {{64, 128, 8}},  {{64, 64, 12}},  {{64, 32, 16}},
+};
+/* 8-bit floats hold a second sum. */
+static const mica_config promoted[] = {
+    {{256, 128, 4}}, {{128, 128, 6}}, {{128, 64, 8}},
+    {{64, 128, 8}},  {{64, 64, 12}},  {{64, 32, 16}},
+};
+
+/* Tiles have lines and what lies across: rows and columns of c, or the reverse where c is
+ * transposed, so that neighbours across are neighbours in memory. */
+typedef struct operand {
+    const char *name;
+    mica_dtype dtype;
+    long long lines, line_stride, k, k_stride;
+    const long long *batch;
+} operand;
+
+typedef struct geometry {
+    gemm_shape shape;
+    bool swapped;
+    operand a, b; /* of the lines, across */
+    bool a_mn_major, b_mn_major;
+    long long c_line, c_across;
+} geometry;
+
+typedef struct state {
+    gemm_sm90_args args; /* all but maps, pointers and scalars */
+    mica_tensor_map_spec a, b, c;
+    bool swapped, light;
+    int c_vector; /* bytes of alignment that vectors of c need; 0: c has no vectors */
+    mica_kernel *kernel;
+    mica_plan *fallback;
+    mica_grid grid;
+} state;
+
+static bool is_promoted(mica_dtype t)
+{
+    return t == MICA_E4M3 || t == MICA_E5M2;
+}
+
+static int bytes_of(mica_dtype t)
+{
+    return mica_dtype_bits(t) / 8;
+}
+
+/* ---- what the copy engine can address ---- */
+
+static mica_status check_stride(const operand *o, const char *what, long long dim, long long stride,
+                                long long least, mica_why *why)
+{
+    long long bytes = stride * bytes_of(o->dtype);
+    if (dim == 1) return MICA_OK;
+    if (bytes % 16 || bytes < 0)
+        return mica_refuse(why,
+                           "%s of %s are %lld bytes apart, the rule is a positive multiple of 16",
+                           what, o->name, bytes);
+    if (stride < least)
+        return mica_refuse(why, "%s of %s overlap: their stride is %lld, each has %lld elements",
+                           what, o->name, stride, least);
+    if (bytes >= 1LL << 40)
+        return mica_refuse(why, "%s of %s are %lld bytes apart, the rule is below 2^40", what,
+                           o->name, bytes);
+    return MICA_OK;
+}
+
+static mica_status check_operand(const operand *o, const gemm_shape *s, bool *mn_major,
+                                 mica_why *why)
+{
+    bool along_k = o->k_stride == 1 || o->k == 1,
+         along_lines = o->line_stride == 1 || o->lines == 1;
+    bool narrow = bytes_of(o->dtype) == 2;
+    bool odd_lines = o->lines > 1 && o->line_stride * bytes_of(o->dtype) % 16 != 0;
+    *mn_major = narrow && along_lines && (!along_k || odd_lines);
+    if (!along_k && !along_lines)
+        return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", o->name,
+                           o->line_stride, o->k_stride);
+    if (!along_k && !narrow)
+        return mica_refuse(
+            why, "%s is not contiguous along K; only 16-bit types may lie the other way", o->name);
+    if (*mn_major)
+        MICA_TRY(check_stride(o, "lines along K", o->k, o->k_stride, o->lines, why));
+    else
+        MICA_TRY(check_stride(o, "lines", o->lines, o->line_stride, o->k, why));
+    for (int i = 0; i < s->batch_rank; i++)
+        if (o->batch[i]) MICA_TRY(check_stride(o, "batch items", s->batch[i], o->batch[i], 0, why));
+    return MICA_OK;
+}
+
+static void make_geometry(const mica_gemm_desc *d, geometry *g)
+{
+    *g = (geometry){0};
+    gemm_shape_make(d, &g->shape);
+    const gemm_shape *s = &g->shape;
+    operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, s->a_batch};
+    operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, s->b_batch};
+    g->swapped = s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
+    g->a = g->swapped ? b : a;
+    g->b = g->swapped ? a : b;
+    g->c_line = g->swapped ? s->c_n : s->c_m;
+    g->c_across = g->swapped ? s->c_m : s->c_n;
+}
+
+static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
+{
+    mica_dtype a = d->a.dtype, b = d->b.dtype;
+    bool narrow = (a == MICA_BF16 || a == MICA_F16) && a == b;
+    bool tf32 = a == MICA_F32 && b == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
+    bool bytes = (is_promoted(a) && is_promoted(b)) ||
+                 (mica_dtype_is_integer(a) && mica_dtype_is_integer(b));
+    if (narrow || tf32 || bytes) return MICA_OK;
+    return mica_refuse(
+        why, "a is %s, b %s; taken are equal 16-bit floats, 8-bit types, and f32 with compute=tf32",
+        mica_dtype_name(a), mica_dtype_name(b));
+}
+
+static mica_status check_sizes(const mica_gemm_desc *d, const gemm_shape *s, mica_why *why)
+{
+    const long long limit = 1LL << 30;
+    if (s->k == 0 || s->batches == 0) return mica_refuse(why, "the product is empty");
+    if (s->m > limit || s->n > limit || s->k > limit)
+        return mica_refuse(why, "M, N, K are %lld, %lld, %lld, the limit is 2^30", s->m, s->n,
+                           s->k);
+    if (mica_dtype_is_integer(d->a.dtype) && s->k > 65536)
+        return mica_refuse(why, "K is %lld, sums of 65536 products fit 32 bits", s->k);
+    if (s->batch_rank > MAX_BATCH_RANK)
+        return mica_refuse(why, "%d batch dimensions, tensor maps hold %d", s->batch_rank,
+                           MAX_BATCH_RANK);
+    double tiles = ((double)s->m / 64 + 1) * ((double)s->n / 32 + 1) * (double)s->batches;
+    if (tiles > INT_MAX) return mica_refuse(why, "%.3g tiles, the limit is 2^31", tiles);
+    return MICA_OK;
+}
+
+static mica_status plan_geometry(const mica_gemm_desc *d, geometry *g, mica_why *why)
+{
+    MICA_TRY(check_types(d, why));
+    make_geometry(d, g);
+    MICA_TRY(check_sizes(d, &g->shape, why));
+    MICA_TRY(check_operand(&g->a, &g->shape, &g->a_mn_major, why));
+    return check_operand(&g->b, &g->shape, &g->b_mn_major, why);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    geometry g;
+    if (device->arch != 90)
+        return mica_refuse(why, "the device is sm_%d, the kernels are sm_90's", device->arch);
+    return plan_geometry(desc, &g, why);
+}
+
+/* ---- configs and model ---- */
+
+static long long ceiling(long long a, long long b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longest
+ * of its arithmetic, its copy from L2 and, where the ring is short, its share of the latency of
+ * memory. */
+static double model(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                    const mica_config *c)
+{
+    const double launch_ms = 3e-3, start_ms = 1.5e-3, latency_ms = 0.9e-3, fill_gbps = 12000;
+    double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
+    double tiles = (double)(ceiling(g->a.lines, c->knob[KNOB_TILE_M]) *
+                            ceiling(g->b.lines, c->knob[KNOB_TILE_N]) * g->shape.batches);
+    int bytes = bytes_of(d->a.dtype);
+    double rate = device->bf16_tflops * 1e9 / units * (bytes == 2 ? 1 : bytes == 1 ? 2 : 0.5);
+    if (is_promoted(d->a.dtype)) rate *= 0.85;
+    double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
+    double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
+    double slice = arithmetic > fill ? arithmetic : fill, wait = latency_ms / c->knob[KNOB_STAGES];
+    if (slice < wait) slice = wait;
+    double slices = (double)ceiling(g->shape.k, LINE_BYTES / bytes);
+    double finish = 1.0e-3 * m * n / (128 * 256);
+    double rounds = (double)(long long)((tiles + units - 1) / units);
+    double compute = start_ms + rounds * (slices * slice + finish);
+    double memory = start_ms + mica_op_bytes(&mica_op_gemm, d) / (device->copy_gbps * 1e6);
+    return launch_ms + (compute > memory ? compute : memory);
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+{
+    geometry g;
+    mica_why why;
+    if (plan_geometry(desc, &g, &why) != MICA_OK) return 0;
+    return model(desc, &g, device, c);
+}
+
+/* The best few of the model: others would only be compiled and timed for nothing. */
+static int configs(const void *desc, const mica_device_info *device, mica_config *out)
+{
+    geometry g;
+    mica_why why;
+    const mica_gemm_desc *d = desc;
+    if (plan_geometry(d, &g, &why) != MICA_OK) return 0;
+    bool small = is_promoted(d->a.dtype);
+    const mica_config *list = small ? promoted : choices;
+    int all =
+        small ? (int)(sizeof promoted / sizeof *promoted) : (int)(sizeof choices / sizeof *choices);
+    double ms[KEPT];
+    int count = 0;
+    for (int i = 0; i < all; i++) {
+        /* Chunks of 64 where the operand lies across. */
+        if (g.b_mn_major && list[i].knob[KNOB_TILE_N] % 64) continue;
+        double t = model(d, &g, device, &list[i]);
+        int at = count < KEPT ? count++ : KEPT;
+        for (; at > 0 && ms[at - 1] > t; at--) {
+            if (at == KEPT) continue;
+            ms[at] = ms[at - 1];
+            out[at] = out[at - 1];
+        }
+        if (at == KEPT) continue;
+        ms[at] = t;
+        out[at] = list[i];
+    }
+    return count;
+}
+
+/* A step of the tensor core sums 32 bytes of products and truncates. 8-bit floats keep 13 bits
+ * behind the point for a slice and are then added up in f32; tf32 rounds both factors. */
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    const mica_gemm_desc *d = desc;
+    (void)config;
+    int64_t k = d->a.dims[d->a.rank - 1];
+    if (d->a.dtype == MICA_S8 || d->a.dtype == MICA_U8) return;
+    c->truncates = true;
+    c->k_inst = 32 / bytes_of(d->a.dtype);
+    if (is_promoted(d->a.dtype)) {
+        c->unit = 0x1p-14;
+        c->k_inst = 16;
+        c->n_seq = (k < 128 ? k : 128) + 16;
+    } else if (d->a.dtype == MICA_F32) {
+        c->unit = 0x1p-11;
+        c->truncates = false;
+        c->n_seq = 3 + k / (1 << 15);
+        c->k_inst = 1;
+    }
+}
+
+/* ---- plans ---- */
+
+static int groups_of(const mica_config *c)
+{
+    return c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
+}
+
+/* Bytes of the ring, and what aligns it. */
+static int ring_bytes(const mica_config *c)
+{
+    const int32_t *knob = c->knob;
+    return (knob[KNOB_TILE_M] + knob[KNOB_TILE_N]) * LINE_BYTES * knob[KNOB_STAGES] + 1024;
+}
+
+/* For c on its way out; what the ring leaves, 256 bytes being for barriers. */
+static int buffers_of(const mica_config *c, const mica_device_info *device)
+{
+    int room = (int)device->shared_bytes - ring_bytes(c) - 256;
+    int count = room / (groups_of(c) * BUFFER_BYTES);
+    return count < 4 ? count : 4;
+}
+
+/* Columns of a box of c: 128 bytes, or what is left of the tile. */
+static int box_of(const mica_gemm_desc *d, const mica_config *c)
+{
+    int widest = LINE_BYTES / bytes_of(d->c.dtype), rest = c->knob[KNOB_TILE_N] % widest;
+    return rest ? rest : widest;
+}
+
+/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
+ * all of them. */
+static bool is_light(const mica_gemm_desc *d, const geometry *g)
+{
+    int bytes = bytes_of(d->c.dtype);
+    const gemm_shape *s = &g->shape;
+    bool tiled = g->c_across == 1 &&
+                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
+    for (int i = 0; i < s->batch_rank; i++)
+        tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        int step = d->epilogue[i];
+        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
+                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
+                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
+        tiled = tiled && shorter;
+    }
+    return tiled;
+}
+
+static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
+                           const mica_device_info *device, mica_text *p)
+{
+    bool whole = mica_dtype_is_integer(d->a.dtype);
+    mica_prologue_int(p, "TILE_M", c->knob[KNOB_TILE_M]);
+    mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
+    mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
+    mica_prologue_int(p, "GROUPS", groups_of(c));
+    mica_prologue_int(p, "BUFFERS", buffers_of(c, device));
+    mica_prologue_int(p, "A_MN_MAJOR", g->a_mn_major);
+    mica_prologue_int(p, "B_MN_MAJOR", g->b_mn_major);
+    mica_prologue_int(p, "SWAPPED", g->swapped);
+    mica_prologue_int(p, "PROMOTE", is_promoted(d->a.dtype));
+    mica_prologue_int(p, "LIGHT", is_light(d, g));
+    mica_prologue_int(p, "BATCH_RANK", g->shape.batch_rank);
+    mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
+    mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
+    mica_prologue_type(p, "a_t", g->a.dtype);
+    mica_prologue_type(p, "b_t", g->b.dtype);
+    mica_prologue_type(p, "c_t", d->c.dtype);
+    mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
+    mica_prologue_type(p, "out_t", whole ? MICA_F64 : MICA_F32);
+    mica_epilogue e = gemm_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+    mica_prologue_wgmma(p, "mma",
+                        &(mica_wgmma){.n = c->knob[KNOB_TILE_N],
+                                      .a = g->a.dtype,
+                                      .b = g->b.dtype,
+                                      .a_mn_major = g->a_mn_major,
+                                      .b_mn_major = g->b_mn_major});
+}
+
+/* Strides of dimensions of size 1 mean nothing, but must be legal. */
+static int64_t legal_stride(const operand *o, long long dim, long long stride, long long inner)
+{
+    int bytes = bytes_of(o->dtype);
+    return dim == 1 ? ceiling(inner * bytes, 16) * 16 : stride * bytes;
+}
+
+/* Lines past the tensor's end are not fetched: what lies in their place in shared memory only
+ * enters results that are not stored. Returns the bytes of one slice. */
+static int fill_map(const operand *o, const gemm_shape *s, bool mn_major, int tile,
+                    mica_tensor_map_spec *m)
+{
+    int bytes = bytes_of(o->dtype), slice = LINE_BYTES / bytes,
+        rows = o->lines < tile ? (int)o->lines : tile;
+    *m = (mica_tensor_map_spec){
+        .dtype = o->dtype, .rank = 2 + s->batch_rank, .swizzle_bytes = LINE_BYTES};
+    m->tf32 = o->dtype == MICA_F32;
+    m->dims[0] = mn_major ? o->lines : o->k;
+    m->dims[1] = mn_major ? o->k : o->lines;
+    m->stride_bytes[1] =
+        legal_stride(o, m->dims[1], mn_major ? o->k_stride : o->line_stride, m->dims[0]);
+    m->box[0] = (uint32_t)slice;
+    m->box[1] = (uint32_t)(mn_major ? slice : rows);
+    for (int i = 0; i < s->batch_rank; i++) {
+        int to = 1 + s->batch_rank - i; /* fastest last in the shape, first in the map */
+        m->dims[to] = o->batch[i] ? s->batch[i] : 1;
+        m->stride_bytes[to] = legal_stride(o, m->dims[to], o->batch[i], 16);
+        m->box[to] = 1;
+    }
+    return LINE_BYTES * (mn_major ? tile : rows);
+}
+
+static void fill_c_map(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
+                       mica_tensor_map_spec *m)
+{
+    const gemm_shape *s = &g->shape;
+    operand o = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, s->c_batch};
+    fill_map(&o, s, false, ROWS_OF_GROUP, m);
+    m->tf32 = false;
+    m->box[0] = (uint32_t)box_of(d, c);
+    m->box[1] = ROWS_OF_GROUP;
+    m->swizzle_bytes = box_of(d, c) * bytes_of(d->c.dtype);
+}
+
+static void fill_gemm_args(const mica_gemm_desc *d, const gemm_shape *shape, gemm_args *a)
+{
+    a->shape = *shape;
+    if (mica_tensor_given(&d->scale_a)) a->scale_a_stride = gemm_scale_stride(&d->scale_a);
+    if (mica_tensor_given(&d->scale_b)) a->scale_b_stride = gemm_scale_stride(&d->scale_b);
+    a->epilogue.bias_stride = d->bias.strides[0];
+    a->epilogue.scale_stride = d->scale.strides[0];
+    a->epilogue.shift_stride = d->shift.strides[0];
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+}
+
+/* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
+static int vector_bytes(const mica_gemm_desc *d, const geometry *g)
+{
+    bool whole = g->c_across == 1 && (g->a.lines == 1 || g->c_line % 4 == 0);
+    for (int i = 0; i < g->shape.batch_rank; i++) whole = whole && g->shape.c_batch[i] % 4 == 0;
+    return whole ? 4 * bytes_of(d->c.dtype) : 0;
+}
+
+/* As square as possible, so that a round of tiles reads least of both operands. */
+static int band_of(const mica_config *c, int units)
+{
+    int band = 1;
+    while (band * band * c->knob[KNOB_TILE_M] < units * c->knob[KNOB_TILE_N]) band++;
+    return band;
+}
+
+static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_config *c, int units,
+                      state *s)
+{
+    gemm_sm90_args *a = &s->args;
+    int m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N];
+    fill_gemm_args(d, &g->shape, &a->gemm);
+    a->lines = g->a.lines;
+    a->across = g->b.lines;
+    a->c_line = g->c_line;
+    a->c_across = g->c_across;
+    a->tiles_lines = (int)ceiling(a->lines, m);
+    a->tiles_across = (int)ceiling(a->across, n);
+    a->tiles = (int)(a->tiles_lines * (long long)a->tiles_across * g->shape.batches);
+    a->band = band_of(c, units);
+    a->slices = (int)ceiling(g->shape.k, LINE_BYTES / bytes_of(d->a.dtype));
+    a->stage_bytes = fill_map(&g->a, &g->shape, g->a_mn_major, m, &s->a) +
+                     fill_map(&g->b, &g->shape, g->b_mn_major, n, &s->b);
+    s->swapped = g->swapped;
+    s->c_vector = vector_bytes(d, g);
+    s->light = is_light(d, g);
+    if (s->light) fill_c_map(d, g, c, &s->c);
+}
+
+/* Pointers that the copy engine cannot take are only known when running: the engine for any device
+ * takes those. */
+static mica_status add_fallback(mica_plan *plan, state *s)
+{
+    size_t workspace;
+    return mica_plan_child_create(plan, "gemm", plan->desc, sizeof(mica_gemm_desc), gemm_cuda.name,
+                                  &s->fallback, &workspace);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    state *s;
+    geometry g;
+    mica_why why;
+    const mica_gemm_desc *d = plan->desc;
+    MICA_TRY(plan_geometry(d, &g, &why));
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    fill_args(d, &g, &plan->config, plan->device.units, s);
+    int threads = 128 * (groups_of(&plan->config) + 1);
+    int shared = ring_bytes(&plan->config) +
+                 groups_of(&plan->config) * buffers_of(&plan->config, &plan->device) * BUFFER_BYTES;
+    int blocks = s->args.tiles < plan->device.units ? s->args.tiles : plan->device.units;
+    s->grid = (mica_grid){.grid = {(unsigned)blocks},
+                          .block = {(unsigned)threads},
+                          .dynamic_shared = (unsigned)shared};
+    char text[8192];
+    mica_text prologue = {text, sizeof text, 0};
+    write_prologue(d, &g, &plan->config, &plan->device, &prologue);
+    MICA_TRY(mica_plan_add_kernel(plan,
+                                  &(mica_kernel_spec){.file = "ops/gemm/gemm_sm90.cu",
+                                                      .entry = "gemm_sm90",
+                                                      .prologue = text,
+                                                      .dynamic_shared = shared},
+                                  &s->kernel));
+    return add_fallback(plan, s);
+}
+
+static bool is_aligned(const void *p, int bytes)
+{
+    return (uintptr_t)p % (uintptr_t)bytes == 0;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    void *a = r->args[MICA_GEMM_A], *b = r->args[MICA_GEMM_B];
+    if (!is_aligned(a, 16) || !is_aligned(b, 16)) return mica_plan_child_run(s->fallback, r);
+    gemm_sm90_args args = s->args;
+    gemm_args *g = &args.gemm;
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, s->swapped ? b : a, &args.a));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, s->swapped ? a : b, &args.b));
+    g->a = a;
+    g->b = b;
+    g->c = r->args[MICA_GEMM_C];
+    g->scale_a = r->args[MICA_GEMM_SCALE_A];
+    g->scale_b = r->args[MICA_GEMM_SCALE_B];
+    g->epilogue.bias = r->args[MICA_GEMM_BIAS];
+    g->epilogue.scale = r->args[MICA_GEMM_SCALE];
+    g->epilogue.shift = r->args[MICA_GEMM_SHIFT];
+    g->epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
+    g->alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
+    g->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+    args.whole = s->c_vector && is_aligned(g->c, s->c_vector);
+    args.light = s->light && g->beta == 0 && is_aligned(g->c, 16);
+    if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, g->c, &args.c));
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+}
+
+const mica_engine gemm_sm90 = {.name = "sm90",
+                               .cuda = true,
+                               .knobs = knobs,
+                               .accepts = accepts,
+                               .configs = configs,
+                               .predict = predict,
+                               .contract = contract,
+                               .build = build,
+                               .run = run};

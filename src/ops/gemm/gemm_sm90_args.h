@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the kernel of the engine sm90 receives; host and device share this file. */
+#ifndef MICA_OPS_GEMM_SM90_ARGS_H
+#define MICA_OPS_GEMM_SM90_ARGS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/gemm/gemm_args.h"
+
+/* "Lines" are what the tile's rows run along: rows of c, or its columns where SWAPPED; "across" is
+ * the other one. */
+typedef struct gemm_sm90_args {
+    mica_tensor_map a, b, c; /* of the operand of the lines, of the operand across, of c */
+    gemm_args gemm;
+    long long lines, across;
+    long long c_line, c_across; /* strides of c in elements */
+    int tiles_lines, tiles_across, tiles;
+    int band;        /* tiles along the lines that are computed side by side */
+    int slices;      /* of 128 bytes of K */
+    int stage_bytes; /* that the copy engine writes for each slice */
+    int whole;       /* c may be accessed by vectors */
+    int light;       /* the copy engine may store c; beta is 0 */
+} gemm_sm90_args;
+
+#endif
