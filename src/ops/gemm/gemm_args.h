@@ -24,7 +24,7 @@ typedef struct gemm_args {
     const void *a, *b;
     void *c;
     const float *scale_a, *scale_b;
-    long long scale_a_stride, scale_b_stride; /* of lines; 0 for a single element */
+    long long scale_a_stride, scale_b_stride;  /* of lines; 0 for a single element */
     long long scale_a_k, scale_b_k, scale_b_n; /* of blocks */
     double alpha, beta;
     mica_epilogue_args epilogue;

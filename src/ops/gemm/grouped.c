@@ -113,14 +113,22 @@ static void make_item(const mica_grouped_gemm_desc *d, grouped_form form, mica_g
                          : d->residual;
 }
 
+static double expected_of(const mica_grouped_gemm_desc *d, const grouped *g)
+{
+    double most = (double)g->limit, each = most;
+    if (g->form != GROUPED_ROOMS) each = g->count > 0 ? most / (double)g->count : 0;
+    return d->expected && (double)d->expected < most ? (double)d->expected : each;
+}
+
 void grouped_make(const mica_grouped_gemm_desc *d, grouped *g)
 {
-    *g = (grouped){.form = grouped_form_of(d)};
+    *g = (grouped){.form = grouped_form_of(d), .groups = d->groups};
     make_item(d, g->form, &g->item, g->group);
     const mica_gemm_desc *item = &g->item;
     int64_t *start = g->start;
     g->count = g->form == GROUPED_TERMS ? d->c.dims[0] : d->b.dims[0];
     g->limit = g->form == GROUPED_TERMS ? item->a.dims[1] : item->a.dims[0];
+    g->expected = expected_of(d, g);
     if (g->form == GROUPED_TERMS) {
         start[MICA_GEMM_A] = item->a.strides[1];
         start[MICA_GEMM_B] = item->b.strides[0];
@@ -134,27 +142,17 @@ void grouped_make(const mica_grouped_gemm_desc *d, grouped *g)
     }
 }
 
-grouped_span grouped_next(const grouped *g, const mica_tensor *t, const void *groups, int64_t index,
-                          int64_t *end)
+grouped_span grouped_next(const grouped *g, const void *groups, int64_t index, int64_t *end)
 {
-    int64_t value = g->limit, at = index * t->strides[0];
+    int64_t value = g->limit, at = index * g->groups.strides[0];
     if (groups)
-        value =
-            t->dtype == MICA_S64 ? ((const int64_t *)groups)[at] : ((const int32_t *)groups)[at];
+        value = g->groups.dtype == MICA_S64 ? ((const int64_t *)groups)[at]
+                                            : ((const int32_t *)groups)[at];
     if (value > g->limit) value = g->limit;
     if (g->form == GROUPED_ROOMS) return (grouped_span){0, value < 0 ? 0 : value};
     int64_t from = *end;
     if (value > from) *end = value;
     return (grouped_span){from, *end - from};
-}
-
-double grouped_expected(const mica_grouped_gemm_desc *d)
-{
-    grouped g;
-    grouped_make(d, &g);
-    double most = (double)g.limit, each = g.count > 0 ? most / (double)g.count : 0;
-    if (g.form == GROUPED_ROOMS) each = most;
-    return d->expected && (double)d->expected < most ? (double)d->expected : each;
 }
 
 /* ---- inference ---- */
@@ -304,7 +302,7 @@ static void cost(const void *desc, double *flops, double *bytes)
     grouped_make(d, &g);
     const mica_gemm_desc *item = &g.item;
     double m = (double)item->c.dims[0], n = (double)item->c.dims[1], k = (double)item->a.dims[1];
-    double part = g.limit ? grouped_expected(d) * (double)g.count / (double)g.limit : 0;
+    double part = g.limit ? g.expected * (double)g.count / (double)g.limit : 0;
     if (g.form != GROUPED_ROOMS && part > 1) part = 1;
     *flops = 2 * m * n * k * part;
     double a = bytes_of(&d->a), b = bytes_of(&d->b), c = bytes_of(&d->c), used = part;
@@ -360,7 +358,7 @@ static void fill_groups(const mica_grouped_gemm_desc *d, mica_fill fill, uint64_
 {
     grouped g;
     grouped_make(d, &g);
-    double limit = (double)g.limit, share = grouped_expected(d), end = 0;
+    double limit = (double)g.limit, share = g.expected, end = 0;
     bool whole = !d->expected && (fill == MICA_FILL_RANDOM || fill == MICA_FILL_SAME_SIGN);
     seed = mica_random_bits(seed, 0x96095);
     for (int64_t i = 0; i < g.count; i++) {
@@ -401,7 +399,8 @@ static bool fill(const void *desc, const double *numbers, int arg, mica_fill kin
     return unread;
 }
 
-static const mica_engine *const engines[] = {&grouped_cpu, &mica_engine_ref, &grouped_cuda, NULL};
+static const mica_engine *const engines[] = {&grouped_cpu, &mica_engine_ref, &grouped_sm90,
+                                             &grouped_cuda, NULL};
 
 const mica_op mica_op_grouped_gemm = {
     .name = "grouped_gemm",

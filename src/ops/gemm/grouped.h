@@ -22,7 +22,9 @@ typedef enum grouped_form {
 typedef struct grouped {
     grouped_form form;
     mica_gemm_desc item;            /* with all rows, and all terms */
+    mica_tensor groups;             /* absent: all rows of all groups */
     int64_t count, limit;           /* groups; most rows or terms */
+    double expected;                /* rows or terms of a usual group */
     int64_t group[GROUPED_TENSORS]; /* elements from group to group */
     int64_t start[GROUPED_TENSORS]; /* elements from row to row, or term to term, of what
                                        the groups are runs of */
@@ -31,16 +33,12 @@ typedef struct grouped {
 grouped_form grouped_form_of(const mica_grouped_gemm_desc *desc);
 /* desc is sound. */
 void grouped_make(const mica_grouped_gemm_desc *desc, grouped *g);
-/* Rows or terms that groups are expected to have. */
-double grouped_expected(const mica_grouped_gemm_desc *desc);
-
 /* Where group `index` begins and how much it has, when the one before it ended at *end; moves *end
  * on. groups: the values, or NULL. */
 typedef struct grouped_span {
     int64_t from, count;
 } grouped_span;
-grouped_span grouped_next(const grouped *g, const mica_tensor *t, const void *groups, int64_t index,
-                          int64_t *end);
+grouped_span grouped_next(const grouped *g, const void *groups, int64_t index, int64_t *end);
 /* Elements from a tensor's first one to group `index`, which begins at `from`. */
 static inline int64_t grouped_offset(const grouped *g, int tensor, int64_t index, int64_t from)
 {
@@ -48,7 +46,7 @@ static inline int64_t grouped_offset(const grouped *g, int tensor, int64_t index
 }
 
 void grouped_reference(const void *desc, const mica_view *args, const double *scalars);
-extern const mica_engine grouped_cpu, grouped_cuda;
+extern const mica_engine grouped_cpu, grouped_sm90, grouped_cuda;
 extern const mica_op mica_op_grouped_gemm;
 
 #endif

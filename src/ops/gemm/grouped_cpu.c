@@ -69,11 +69,9 @@ static void run_groups(const mica_plan *plan, const mica_run *r, int64_t first, 
 {
     const double large = 1e7;
     const state *s = plan->state;
-    const mica_grouped_gemm_desc *d = plan->desc;
     int64_t end = 0;
     for (int64_t i = 0; i < s->g.count; i++) {
-        grouped_span span =
-            grouped_next(&s->g, &d->groups, r->args[MICA_GROUPED_GEMM_GROUPS], i, &end);
+        grouped_span span = grouped_next(&s->g, r->args[MICA_GROUPED_GEMM_GROUPS], i, &end);
         bool is_large = work_of(s, span) >= large;
         if (step == 0 && is_large) run_group(plan, r, i, span, mica_cpu_threads());
         if (step > 0 && !is_large && i % step == first) run_group(plan, r, i, span, 1);

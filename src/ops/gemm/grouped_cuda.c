@@ -23,7 +23,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     (void)device;
     grouped g;
     grouped_make(desc, &g);
-    int64_t rows = g.form == GROUPED_TERMS ? g.item.c.dims[0] : (int64_t)grouped_expected(desc);
+    int64_t rows = g.form == GROUPED_TERMS ? g.item.c.dims[0] : (int64_t)g.expected;
     return gemm_cuda_configs(rows, g.item.c.dims[1], out);
 }
 
@@ -33,8 +33,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     grouped_make(desc, &g);
     double flops, bytes;
     mica_op_grouped_gemm.cost(desc, &flops, &bytes);
-    double tiles = grouped_tiles(desc, &g, c->knob[KNOB_TILE_M], c->knob[KNOB_TILE_N]);
-    double k = g.form == GROUPED_TERMS ? grouped_expected(desc) : (double)g.item.a.dims[1];
+    double tiles = grouped_tiles(&g, c->knob[KNOB_TILE_M], c->knob[KNOB_TILE_N]);
+    double k = g.form == GROUPED_TERMS ? g.expected : (double)g.item.a.dims[1];
     return gemm_cuda_predict(&g.item, tiles, k, bytes, device, c);
 }
 
@@ -42,10 +42,9 @@ static mica_status build(mica_plan *plan)
 {
     state *s;
     grouped g;
-    const mica_grouped_gemm_desc *d = plan->desc;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    grouped_make(d, &g);
-    grouped_args_fill(d, &g, &s->args);
+    grouped_make(plan->desc, &g);
+    grouped_args_fill(&g, &s->args);
     if (s->args.gemm.shape.batches == 0 || g.count == 0) return MICA_OK;
     /* As many blocks as are resident, and some more: none needs to know how many tiles there are.
      */
@@ -53,7 +52,7 @@ static mica_status build(mica_plan *plan)
     char text[4096];
     mica_text prologue = {text, sizeof text, 0};
     gemm_cuda_prologue(&g.item, &s->args.gemm.shape, &plan->config, &prologue);
-    grouped_prologue(d, &g, &prologue);
+    grouped_prologue(&g, &prologue);
     return mica_plan_add_kernel(plan,
                                 &(mica_kernel_spec){.file = "ops/gemm/grouped_cuda.cu",
                                                     .entry = "grouped_cuda",

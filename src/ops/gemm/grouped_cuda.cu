@@ -12,17 +12,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     __shared__ slices held;
     const worker w((int)threadIdx.x);
     const s64 down_all = (s.m + TILE_M - 1) / TILE_M, across = (s.n + TILE_N - 1) / TILE_N;
-    group_walk walk;
+    group_walk<s64> walk;
     walk.begin(args, down_all, across);
 
     for (s64 tile = blockIdx.x;; tile += gridDim.x) {
-        const group_walk::found g = walk.find(args, tile, down_all, across);
+        const group_walk<s64>::found g = walk.find(args, tile, down_all, across);
         if (!g.there) return;
         const s64 rows = FORM == FORM_TERMS ? s.m : g.rows, down = (rows + TILE_M - 1) / TILE_M;
         const s64 row_0 = g.tile % down * TILE_M, col_0 = g.tile / down * TILE_N;
-        const companions of = companions_of(args, g);
-        const factors f = {(const a_t *)gemm.a + in_group(args.a, g) + row_0 * s.a_m,
-                           (const b_t *)gemm.b + in_group(args.b, g) + col_0 * s.b_n,
+        const companions of = companions_of(args, g.group, g.from);
+        const factors f = {(const a_t *)gemm.a + in_group(args.a, g.group, g.from) + row_0 * s.a_m,
+                           (const b_t *)gemm.b + in_group(args.b, g.group, g.from) + col_0 * s.b_n,
                            rows - row_0,
                            s.n - col_0,
                            FORM == FORM_TERMS ? g.rows : s.k,
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 const int col = w.col(j);
                 if (row >= f.rows || col >= f.cols) continue;
                 const s64 r = row_0 + row, n = col_0 + col;
-                c_t *c = (c_t *)gemm.c + in_group(args.c, g) + r * s.c_m + n * s.c_n;
+                c_t *c = (c_t *)gemm.c + in_group(args.c, g.group, g.from) + r * s.c_m + n * s.c_n;
                 *c = finish(gemm, of, r, n, sum[i][j], c);
             }
         }

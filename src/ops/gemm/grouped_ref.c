@@ -32,16 +32,15 @@ static const mica_tensor *tensor_of(const mica_gemm_desc *item, int i)
 
 void grouped_reference(const void *desc, const mica_view *args, const double *scalars)
 {
-    const mica_grouped_gemm_desc *d = desc;
     const mica_view *c = &args[MICA_GROUPED_GEMM_C];
     grouped g;
-    grouped_make(d, &g);
+    grouped_make(desc, &g);
     keep(c);
     g.group[MICA_GEMM_C] = g.form == GROUPED_ROWS ? 0 : c->t.strides[0];
     g.start[MICA_GEMM_C] = g.form == GROUPED_ROWS ? c->t.strides[0] : 0;
     int64_t end = 0;
     for (int64_t i = 0; i < g.count; i++) {
-        grouped_span s = grouped_next(&g, &d->groups, args[MICA_GROUPED_GEMM_GROUPS].data, i, &end);
+        grouped_span s = grouped_next(&g, args[MICA_GROUPED_GEMM_GROUPS].data, i, &end);
         mica_gemm_desc item = g.item;
         if (g.form == GROUPED_TERMS) {
             item.a.dims[1] = item.b.dims[0] = s.count;

@@ -4,12 +4,13 @@
 
 #include <math.h>
 
-double grouped_tiles(const mica_grouped_gemm_desc *d, const grouped *g, int tile_m, int tile_n)
+double grouped_tiles(const grouped *g, int tile_m, int tile_n)
 {
     double across = ceil((double)g->item.c.dims[1] / tile_n), count = (double)g->count;
     if (g->form == GROUPED_TERMS) return ceil((double)g->item.c.dims[0] / tile_m) * across * count;
-    double each = grouped_expected(d) / tile_m;
-    double down = each < 1 ? 1 : each == floor(each) && d->expected == 0 ? each : each + 0.5;
+    double each = g->expected / tile_m;
+    bool even = !mica_tensor_given(&g->groups); /* all rows count */
+    double down = even || each < 0.7 ? ceil(each) : each + 0.5;
     return down * across * count;
 }
 
@@ -18,11 +19,11 @@ static grouped_step step_of(const grouped *g, int tensor)
     return (grouped_step){g->group[tensor], g->start[tensor]};
 }
 
-void grouped_args_fill(const mica_grouped_gemm_desc *d, const grouped *g, grouped_args *a)
+void grouped_args_fill(const grouped *g, grouped_args *a)
 {
     gemm_shape_make(&g->item, &a->gemm.shape);
     gemm_args_fill(&g->item, &a->gemm);
-    a->groups_stride = d->groups.strides[0];
+    a->groups_stride = g->groups.strides[0];
     a->count = g->count;
     a->limit = g->limit;
     a->a = step_of(g, MICA_GEMM_A);
@@ -42,10 +43,10 @@ void grouped_args_bind(const mica_plan *plan, const mica_run *r, grouped_args *a
     a->groups = r->args[MICA_GROUPED_GEMM_GROUPS];
 }
 
-void grouped_prologue(const mica_grouped_gemm_desc *d, const grouped *g, mica_text *p)
+void grouped_prologue(const grouped *g, mica_text *p)
 {
-    bool given = mica_tensor_given(&d->groups);
+    bool given = mica_tensor_given(&g->groups);
     mica_prologue_int(p, "FORM", (int)g->form);
     mica_prologue_int(p, "HAS_GROUPS", given);
-    mica_prologue_type(p, "groups_t", given ? d->groups.dtype : MICA_S32);
+    mica_prologue_type(p, "groups_t", given ? g->groups.dtype : MICA_S32);
 }

@@ -7,11 +7,11 @@
 
 /* Tiles of groups of the expected size; half a tile more for each run of rows, that ends anywhere.
  */
-double grouped_tiles(const mica_grouped_gemm_desc *desc, const grouped *g, int tile_m, int tile_n);
+double grouped_tiles(const grouped *g, int tile_m, int tile_n);
 /* Everything but pointers and scalars; and those. */
-void grouped_args_fill(const mica_grouped_gemm_desc *desc, const grouped *g, grouped_args *args);
+void grouped_args_fill(const grouped *g, grouped_args *args);
 void grouped_args_bind(const mica_plan *plan, const mica_run *run, grouped_args *args);
 /* The constants of grouped_device.cuh. */
-void grouped_prologue(const mica_grouped_gemm_desc *desc, const grouped *g, mica_text *prologue);
+void grouped_prologue(const grouped *g, mica_text *prologue);
 
 #endif
