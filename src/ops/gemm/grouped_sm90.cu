@@ -253,11 +253,11 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, uns
 #pragma unroll
             for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
     }
-    const int whole = has_tail(t) ? t.slices - 1 : t.slices;
     int before = -1;
 #pragma unroll 1
-    for (int slice = 0; slice < whole; slice++) {
+    for (int slice = 0; slice < t.slices; slice++) {
         mbarrier_wait(r.full + 8 * r.at, r.parity);
+        if (has_tail(t) && slice == t.slices - 1) clear_tail(memory, r, t, slice);
         multiply_slice(sum, r, team, FORM == FORM_TERMS ? 1 : slice);
         wgmma_wait<1>();
         if (before >= 0) release(r, before, lane);
@@ -265,14 +265,9 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, uns
         r.next();
     }
     wgmma_wait<0>();
+#pragma unroll
+    for (int w = 0; w < WAVES; w++) wgmma_hold(sum[w]);
     if (before >= 0) release(r, before, lane);
-    if (!has_tail(t)) return;
-    mbarrier_wait(r.full + 8 * r.at, r.parity);
-    clear_tail(memory, r, t, whole);
-    multiply_slice(sum, r, team, 1);
-    wgmma_wait<0>();
-    release(r, r.at, lane);
-    r.next();
 }
 
 /* ---- sums of 8-bit floats: the tensor core keeps 14 bits of a sum, so it adds up 128 products, and
