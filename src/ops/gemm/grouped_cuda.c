@@ -33,7 +33,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     grouped_make(desc, &g);
     double flops, bytes;
     mica_op_grouped_gemm.cost(desc, &flops, &bytes);
-    double tiles = grouped_tiles(&g, c->knob[KNOB_TILE_M], c->knob[KNOB_TILE_N]);
+    double tiles =
+        grouped_tiles(&g, c->knob[KNOB_TILE_M], c->knob[KNOB_TILE_N], c->knob[KNOB_TILE_M]);
     double k = g.form == GROUPED_TERMS ? g.expected : (double)g.item.a.dims[1];
     return gemm_cuda_predict(&g.item, tiles, k, bytes, device, c);
 }

@@ -4,13 +4,14 @@
 
 #include <math.h>
 
-double grouped_tiles(const grouped *g, int tile_m, int tile_n)
+double grouped_tiles(const grouped *g, int tile_m, int tile_n, int step)
 {
     double across = ceil((double)g->item.c.dims[1] / tile_n), count = (double)g->count;
     if (g->form == GROUPED_TERMS) return ceil((double)g->item.c.dims[0] / tile_m) * across * count;
-    double each = g->expected / tile_m;
-    bool even = !mica_tensor_given(&g->groups); /* all rows count */
-    double down = even || each < 0.7 ? ceil(each) : each + 0.5;
+    /* In steps, half of the last of which is empty; all rows count without groups. */
+    double steps = g->expected / step;
+    steps = mica_tensor_given(&g->groups) && steps > 0.7 ? steps + 0.5 : ceil(steps);
+    double down = steps * step / tile_m;
     return down * across * count;
 }
 

@@ -5,9 +5,8 @@
 
 #include "ops/gemm/grouped.h"
 
-/* Tiles of groups of the expected size; half a tile more for each run of rows, that ends anywhere.
- */
-double grouped_tiles(const grouped *g, int tile_m, int tile_n);
+/* Tiles of groups of the expected size. What a tile costs grows by every `step` of its rows. */
+double grouped_tiles(const grouped *g, int tile_m, int tile_n, int step);
 /* Everything but pointers and scalars; and those. */
 void grouped_args_fill(const grouped *g, grouped_args *args);
 void grouped_args_bind(const mica_plan *plan, const mica_run *run, grouped_args *args);

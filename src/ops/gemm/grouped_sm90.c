@@ -114,14 +114,21 @@ static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
         mica_dtype_name(a), mica_dtype_name(b));
 }
 
-/* Kernels count scales with 32 bits. */
-static mica_status check_scales(const mica_gemm_desc *d, mica_why *why)
+/* Kernels count bytes of scales with 32 bits. */
+static mica_status check_scales(const grouped *g, mica_why *why)
 {
-    int64_t first, a = mica_tensor_span(&d->scale_a, &first);
-    int64_t b = mica_tensor_span(&d->scale_b, &first);
-    if (!gemm_has_blocks(d) || (a < INT_MAX && b < INT_MAX)) return MICA_OK;
-    return mica_refuse(why, "scales span %lld and %lld bytes, the limit is 2^31", (long long)a,
-                       (long long)b);
+    const mica_tensor *a = &g->item.scale_a, *b = &g->item.scale_b;
+    const double limit = 0x1p32, groups = 4 * (double)(g->count - 1);
+    int64_t first_a, first_b, span_a = mica_tensor_span(a, &first_a);
+    int64_t span_b = mica_tensor_span(b, &first_b);
+    if (!gemm_has_blocks(&g->item)) return MICA_OK;
+    if (first_a < 0 || first_b < 0 || g->group[MICA_GEMM_SCALE_A] < 0 ||
+        g->group[MICA_GEMM_SCALE_B] < 0)
+        return mica_refuse(why, "strides of scales are negative");
+    double all_a = (double)span_a + groups * (double)g->group[MICA_GEMM_SCALE_A];
+    double all_b = (double)span_b + groups * (double)g->group[MICA_GEMM_SCALE_B];
+    if (all_a < limit && all_b < limit) return MICA_OK;
+    return mica_refuse(why, "scales span %.4g and %.4g bytes, the limit is 2^32", all_a, all_b);
 }
 
 static mica_status check_sizes(const grouped *g, const gemm_shape *s, mica_why *why)
@@ -141,6 +148,18 @@ static mica_status check_sizes(const grouped *g, const gemm_shape *s, mica_why *
     if (g->form != GROUPED_ROWS) tiles *= (double)g->count;
     if (tiles > INT_MAX / 2) return mica_refuse(why, "%.3g tiles, the limit is 2^30", tiles);
     return MICA_OK;
+}
+
+/* The copy engine begins at multiples of 16 bytes along a line, and a run begins anywhere. */
+static mica_status check_runs(const grouped *g, const geometry *x, mica_why *why)
+{
+    bool terms = g->form == GROUPED_TERMS;
+    if (g->form == GROUPED_ROOMS || (terms ? x->a.mn_major && x->b.mn_major : !x->a.mn_major))
+        return MICA_OK;
+    return mica_refuse(why,
+                       terms ? "terms are neighbours in %s; runs of terms must be runs of lines"
+                             : "rows are neighbours in %s; runs of rows must be runs of lines",
+                       terms && x->a.mn_major ? "b" : "a");
 }
 
 static mica_status make_geometry(const grouped *g, geometry *x, mica_why *why)
@@ -170,9 +189,10 @@ static mica_status make_geometry(const grouped *g, geometry *x, mica_why *why)
                      g->group[MICA_GEMM_B],
                      false};
     MICA_TRY(check_sizes(g, s, why));
-    MICA_TRY(check_scales(d, why));
+    MICA_TRY(check_scales(g, why));
     MICA_TRY(check_operand(&x->a, why));
-    return check_operand(&x->b, why);
+    MICA_TRY(check_operand(&x->b, why));
+    return check_runs(g, x, why);
 }
 
 mica_status grouped_sm90_accepts(const grouped *g, const mica_device_info *device, mica_why *why)
@@ -213,15 +233,17 @@ static int buffers_of(const mica_config *c, const mica_device_info *device)
 
 /* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longest
  * of its arithmetic, its copy from L2 and, where the ring is short, its share of the latency of
- * memory. */
+ * memory. Where sizes are data, half a round more is lost at the end; where they are not, what a
+ * whole one lacks. */
 static double model(const grouped *g, const geometry *x, double bytes,
                     const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3, start_ms = 2e-3, latency_ms = 0.9e-3, fill_gbps = 12000;
+    const double launch_ms = 3e-3, start_ms = 2e-3, latency_ms = 0.9e-3, fill_gbps = 10000;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
-    double tiles = grouped_tiles(g, (int)m, (int)n);
+    double tiles = grouped_tiles(g, (int)m, (int)n, ROWS_OF_TEAM);
     int size = bytes_of(x->a.dtype);
-    double rate = device->bf16_tflops * 1e9 / units * (size == 2 ? 1 : size == 1 ? 2 : 0.5);
+    /* Of the nominal rate, power leaves three quarters. */
+    double rate = 0.75 * device->bf16_tflops * 1e9 / units * (size == 2 ? 1 : size == 1 ? 2 : 0.5);
     if (is_promoted(x->a.dtype)) rate *= 0.85;
     double arithmetic = 2 * m * n * (LINE_BYTES / size) / rate;
     double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
@@ -230,9 +252,10 @@ static double model(const grouped *g, const geometry *x, double bytes,
     if (slice < wait) slice = wait;
     double k = g->form == GROUPED_TERMS ? g->expected : (double)x->shape.k;
     double slices = ceil(k * size / LINE_BYTES);
-    double finish = 1.0e-3 * m * n / (128 * 256);
-    double rounds = ceil(tiles / units);
-    double compute = start_ms + rounds * (slices * slice + finish);
+    double finish = 1.5e-3 * m * n / (128 * 256);
+    bool sized = g->form != GROUPED_TERMS && mica_tensor_given(&g->groups);
+    double rounds = sized ? tiles / units + 0.5 : ceil(tiles / units);
+    double compute = start_ms + (rounds > 1 ? rounds : 1) * (slices * slice + finish);
     double memory = start_ms + bytes / (device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory) +
            0.1 * (compute > memory ? memory : compute);

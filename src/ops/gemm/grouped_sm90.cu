@@ -45,21 +45,20 @@ static_assert(TEAM_ROWS % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
 static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
 static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
+/* The copy engine begins at multiples of 16 bytes along a line, and a run begins anywhere. */
+static_assert(FORM != FORM_TERMS || (A_MN_MAJOR && B_MN_MAJOR), "terms are lines");
+static_assert(FORM != FORM_ROWS || !A_MN_MAJOR, "rows are lines");
 static_assert(!BLOCKS || PROMOTE, "scales of blocks are for 8-bit floats");
 
 typedef group_walk<int> walk_t;
 
 struct ring {
     u32 stages, full, empty;
-    int at;
-    u32 parity;
+    u32 count; /* of slices: one register rather than two for the place and the parity */
 
-    __device__ void next()
-    {
-        if (++at < STAGES) return;
-        at = 0;
-        parity ^= 1;
-    }
+    __device__ int at() const { return (int)(count % STAGES); }
+    __device__ u32 parity() const { return count / STAGES % 2; }
+    __device__ void next() { count++; }
 };
 
 /* The producer finds tiles and hands them on through SLOTS slots, each with a `full` and an `empty` barrier
@@ -94,34 +93,31 @@ __device__ __forceinline__ tile find_tile(const grouped_sm90_args &args, walk_t 
     return t;
 }
 
-struct counter { /* of slots */
-    u32 full, empty;
-    int at;
-    u32 parity;
+struct counter { /* of tiles */
+    u32 barriers;
+    u32 count;
 
-    __device__ void next()
-    {
-        if (++at < SLOTS) return;
-        at = 0;
-        parity ^= 1;
-    }
+    __device__ int at() const { return (int)(count % SLOTS); }
+    __device__ u32 parity() const { return count / SLOTS % 2; }
+    __device__ u32 full() const { return barriers + 8 * at(); }
+    __device__ u32 empty() const { return barriers + 8 * (SLOTS + at()); }
 };
 
 /* By one thread. */
 __device__ __forceinline__ void hand_on(tile *slots, counter &c, const tile &t)
 {
-    mbarrier_wait(c.empty + 8 * c.at, c.parity ^ 1);
-    slots[c.at] = t;
-    mbarrier_arrive(c.full + 8 * c.at);
-    c.next();
+    mbarrier_wait(c.empty(), c.parity() ^ 1);
+    slots[c.at()] = t;
+    mbarrier_arrive(c.full());
+    c.count++;
 }
 
 /* By whole warps, when they have read the slot for the last time. */
 __device__ __forceinline__ void give_back(counter &c, int lane)
 {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(c.empty + 8 * c.at);
-    c.next();
+    if (lane == 0) mbarrier_arrive(c.empty());
+    c.count++;
 }
 
 /* The thread's number, in a form that keeps the compiler from computing what depends on it ahead of the
@@ -154,7 +150,6 @@ __device__ __forceinline__ void produce(const grouped_sm90_args &args, ring r, t
 {
     walk_t walk;
     walk.begin(args.grouped, args.tiles_lines, args.tiles_across);
-    r.parity = 1;
     for (int n = (int)blockIdx.x;; n += (int)gridDim.x) {
         const tile t = find_tile(args, walk, n);
         if (lane == 0) hand_on(slots, tiles, t);
@@ -162,8 +157,8 @@ __device__ __forceinline__ void produce(const grouped_sm90_args &args, ring r, t
         const int line = t.line + (FORM == FORM_ROWS ? t.from : 0), k = FORM == FORM_TERMS ? t.from : 0;
         for (int slice = 0; slice < t.slices; slice++) {
             if (lane == 0) {
-                const u32 bar = r.full + 8 * r.at, to = r.stages + r.at * STAGE_BYTES;
-                mbarrier_wait(r.empty + 8 * r.at, r.parity);
+                const u32 bar = r.full + 8 * r.at(), to = r.stages + r.at() * STAGE_BYTES;
+                mbarrier_wait(r.empty + 8 * r.at(), r.parity() ^ 1);
                 mbarrier_arrive_expect(bar, (u32)args.stage_bytes);
                 load_operand<TILE_M, A_MN_MAJOR, FORM == FORM_ROOMS>(to, &args.a, bar, line, k + slice * TILE_K,
                                                                      t.group);
@@ -194,25 +189,30 @@ __device__ __forceinline__ void release(const ring &r, int stage, int lane)
     if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
 }
 
-/* Zeros in place of all terms from `terms` on. */
-template <int LINES, bool MN_MAJOR> __device__ __forceinline__ void clear_terms(unsigned char *slice, int terms)
+/* In uniform registers, and with it all that depends on the number of slices. */
+__device__ __forceinline__ int slices_of(const grouped_sm90_args &args, const tile &t)
 {
-    constexpr int EACH = 16 / (int)sizeof(a_t), LINE_UNITS = LINE_BYTES / 16;
-    const uint4 zeros = {0, 0, 0, 0};
-    if constexpr (MN_MAJOR) {
-        const int left = (TILE_K - terms) * LINE_UNITS;
-        for (int i = (int)threadIdx.x; i < LINES / 64 * left; i += 128 * TEAMS)
-            ((uint4 *)(slice + (i / left * TILE_K + terms) * LINE_BYTES))[i % left] = zeros;
-    } else {
-        for (int i = (int)threadIdx.x; i < LINES * LINE_UNITS; i += 128 * TEAMS) {
-            const int row = i / LINE_UNITS, unit = i % LINE_UNITS, gone = terms - unit * EACH;
-            unsigned char *to = slice + row * LINE_BYTES + (unit ^ row % LINE_UNITS) * 16;
-            if (gone <= 0)
-                *(uint4 *)to = zeros;
-            else
-                for (int e = gone; e < EACH; e++) ((a_t *)to)[e] = a_t{};
-        }
+    return FORM == FORM_TERMS ? uniform(t.slices) : args.slices;
+}
+
+/* The rows of a team all lie past the group's end: the tensor core is left to the other team. */
+__device__ __forceinline__ void skip(const grouped_sm90_args &args, ring &r, const tile &t, int lane)
+{
+    const int slices = slices_of(args, t);
+#pragma unroll 1
+    for (int slice = 0; slice < slices; slice++) {
+        mbarrier_wait(r.full + 8 * r.at(), r.parity());
+        release(r, r.at(), lane);
+        r.next();
     }
+}
+
+/* Zeros in place of all terms from `terms` on: rows of 128 bytes in each chunk. */
+template <int LINES> __device__ __forceinline__ void clear_terms(unsigned char *slice, int terms)
+{
+    const int left = (TILE_K - terms) * (LINE_BYTES / 16);
+    for (int i = (int)threadIdx.x; i < LINES / 64 * left; i += 128 * TEAMS)
+        ((uint4 *)(slice + (i / left * TILE_K + terms) * LINE_BYTES))[i % left] = uint4{0, 0, 0, 0};
 }
 
 /* A slice that ends past the run of terms. */
@@ -221,16 +221,16 @@ __device__ __forceinline__ bool has_tail(const tile &t) { return FORM == FORM_TE
 __device__ __forceinline__ void clear_tail(unsigned char *memory, const ring &r, const tile &t, int slice)
 {
     const int terms = t.terms - slice * TILE_K;
-    unsigned char *at = memory + r.at * STAGE_BYTES;
-    clear_terms<TILE_M, A_MN_MAJOR>(at, terms);
-    clear_terms<TILE_N, B_MN_MAJOR>(at + A_BYTES, terms);
+    unsigned char *at = memory + r.at() * STAGE_BYTES;
+    clear_terms<TILE_M>(at, terms);
+    clear_terms<TILE_N>(at + A_BYTES, terms);
     async_fence();
     named_barrier_sync(ALL_TEAMS_BARRIER, 128 * TEAMS);
 }
 
 __device__ __forceinline__ void multiply_slice(sum_t (&sum)[WAVES][SUMS], const ring &r, int team, int add)
 {
-    const u32 at = r.stages + r.at * STAGE_BYTES;
+    const u32 at = r.stages + r.at() * STAGE_BYTES;
     const u64 a = operand<A_MN_MAJOR>(at + team * WAVES * WAVE_BYTES), b = operand<B_MN_MAJOR>(at + A_BYTES);
     wgmma_fence();
 #pragma unroll
@@ -244,8 +244,8 @@ __device__ __forceinline__ void multiply_slice(sum_t (&sum)[WAVES][SUMS], const 
 
 /* All slices of a tile in one sum per element. The slice before the one being multiplied is released when
  * its instructions are known to be done. */
-__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, unsigned char *memory, const tile &t,
-                                         int team, int lane)
+__device__ __forceinline__ void multiply(const grouped_sm90_args &args, sum_t (&sum)[WAVES][SUMS], ring &r,
+                                         unsigned char *memory, const tile &t, int team, int lane)
 {
     if constexpr (FORM == FORM_TERMS) { /* there may be none */
 #pragma unroll
@@ -253,15 +253,16 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, uns
 #pragma unroll
             for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
     }
+    const int slices = slices_of(args, t);
     int before = -1;
 #pragma unroll 1
-    for (int slice = 0; slice < t.slices; slice++) {
-        mbarrier_wait(r.full + 8 * r.at, r.parity);
-        if (has_tail(t) && slice == t.slices - 1) clear_tail(memory, r, t, slice);
+    for (int slice = 0; slice < slices; slice++) {
+        mbarrier_wait(r.full + 8 * r.at(), r.parity());
+        if (has_tail(t) && slice == slices - 1) clear_tail(memory, r, t, slice);
         multiply_slice(sum, r, team, FORM == FORM_TERMS ? 1 : slice);
         wgmma_wait<1>();
         if (before >= 0) release(r, before, lane);
-        before = r.at;
+        before = r.at();
         r.next();
     }
     wgmma_wait<0>();
@@ -278,41 +279,48 @@ struct slice_scales {
     float a[WAVES][2], b[SCALES_B];
 };
 
-/* Where a thread finds them. */
+/* Where a thread finds those of the next slice: bytes from the first of all. */
 struct scale_places {
-    const float *a, *b;
-    int row[WAVES][2], column[SCALES_B];
+    u32 row[WAVES][2], column[SCALES_B];
 
     __device__ __forceinline__ scale_places(const grouped_sm90_args &args, const tile &t, int team)
     {
         if constexpr (BLOCKS) {
             const grouped_args &g = args.grouped;
             const int thread = thread_of_team();
-            a = g.gemm.scale_a + in_group(g.scale_a, t.group, t.from);
-            b = g.gemm.scale_b + in_group(g.scale_b, t.group, t.from);
+            const u32 a = (u32)in_group(g.scale_a, t.group, t.from), b = (u32)in_group(g.scale_b, t.group, t.from);
 #pragma unroll
             for (int w = 0; w < WAVES; w++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     const int line = t.line + team * TEAM_ROWS + w * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * half;
-                    row[w][half] = min(line, t.rows - 1) * (int)g.gemm.scale_a_stride;
+                    row[w][half] = 4u * (a + (u32)min(line, t.rows - 1) * (u32)g.gemm.scale_a_stride);
                 }
 #pragma unroll
             for (int i = 0; i < SCALES_B; i++)
-                column[i] = min(t.across + i * SCALED_COLUMNS, args.across - 1) / 128 * (int)g.gemm.scale_b_n;
+                column[i] =
+                    4u * (b + (u32)(min(t.across + i * SCALED_COLUMNS, args.across - 1) / 128) * (u32)g.gemm.scale_b_n);
         }
     }
 
-    __device__ __forceinline__ void load(const grouped_sm90_args &args, int slice, slice_scales &s) const
+    __device__ __forceinline__ void load(const grouped_sm90_args &args, slice_scales &s)
     {
         if constexpr (BLOCKS) {
-            const int along_a = slice * (int)args.grouped.gemm.scale_a_k, along_b = slice * (int)args.grouped.gemm.scale_b_k;
+            const gemm_args &gemm = args.grouped.gemm;
+            const char *a = (const char *)gemm.scale_a, *b = (const char *)gemm.scale_b;
+            const u32 step_a = 4u * (u32)gemm.scale_a_k, step_b = 4u * (u32)gemm.scale_b_k;
 #pragma unroll
             for (int w = 0; w < WAVES; w++)
 #pragma unroll
-                for (int half = 0; half < 2; half++) s.a[w][half] = __ldg(a + row[w][half] + along_a);
+                for (int half = 0; half < 2; half++) {
+                    s.a[w][half] = __ldg((const float *)(a + row[w][half]));
+                    row[w][half] += step_a;
+                }
 #pragma unroll
-            for (int i = 0; i < SCALES_B; i++) s.b[i] = __ldg(b + column[i] + along_b);
+            for (int i = 0; i < SCALES_B; i++) {
+                s.b[i] = __ldg((const float *)(b + column[i]));
+                column[i] += step_b;
+            }
         }
     }
 };
@@ -329,23 +337,26 @@ __device__ __forceinline__ void add_part(sum_t (&sum)[SUMS], const sum_t (&part)
 }
 
 __device__ __forceinline__ void multiply_promoted(const grouped_sm90_args &args, sum_t (&sum)[WAVES][SUMS], ring &r,
-                                                  unsigned char *memory, const tile &t, int team, int lane)
+                                                  const tile &t, int team, int lane)
 {
-    const scale_places places(args, t, team);
+    const int slices = slices_of(args, t), rows = uniform(t.rows) - uniform(t.line) - team * TEAM_ROWS;
+    scale_places places(args, t, team);
+    slice_scales scales, next;
+    places.load(args, next);
 #pragma unroll
     for (int w = 0; w < WAVES; w++)
 #pragma unroll
         for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
 #pragma unroll 1
-    for (int slice = 0; slice < t.slices; slice++) {
-        slice_scales scales; /* needed when the products are there */
-        places.load(args, slice, scales);
-        mbarrier_wait(r.full + 8 * r.at, r.parity);
-        if (has_tail(t) && slice == t.slices - 1) clear_tail(memory, r, t, slice);
-        const u32 at = r.stages + r.at * STAGE_BYTES;
+    for (int slice = 0; slice < slices; slice++) {
+        scales = next;
+        if (slice + 1 < slices) places.load(args, next);
+        mbarrier_wait(r.full + 8 * r.at(), r.parity());
+        const u32 at = r.stages + r.at() * STAGE_BYTES;
         const u64 a = operand<false>(at + team * WAVES * WAVE_BYTES), b = operand<false>(at + A_BYTES);
 #pragma unroll
         for (int w = 0; w < WAVES; w++) {
+            if (w > 0 && w * 64 >= rows) continue; /* past the group's end */
             sum_t part[SUMS];
             wgmma_fence();
 #pragma unroll
@@ -353,10 +364,11 @@ __device__ __forceinline__ void multiply_promoted(const grouped_sm90_args &args,
                 mma(part, wgmma_advance(a, k * 32 + w * WAVE_BYTES), wgmma_advance(b, k * 32), k);
             wgmma_commit();
             wgmma_wait<0>();
-            if (w == WAVES - 1) release(r, r.at, lane);
+            if (w == WAVES - 1) release(r, r.at(), lane);
             add_part(sum[w], part, scales, w);
             wgmma_hold(sum[w]); /* or it is put off until the next wave, with this part still held */
         }
+        if ((WAVES - 1) * 64 >= rows && WAVES > 1) release(r, r.at(), lane);
         r.next();
     }
 }
@@ -508,13 +520,17 @@ __device__ __forceinline__ void consume(const grouped_sm90_args &args, ring r, c
     const int lane = (int)threadIdx.x % 32;
     sum_t sum[WAVES][SUMS];
     for (;;) {
-        mbarrier_wait(tiles.full + 8 * tiles.at, tiles.parity);
-        if (!slots[tiles.at].there) break;
-        if constexpr (PROMOTE)
-            multiply_promoted(args, sum, r, memory, slots[tiles.at], team, lane);
+        mbarrier_wait(tiles.full(), tiles.parity());
+        const tile &now = slots[tiles.at()];
+        if (!uniform(now.there)) break;
+        /* Where a slice may have to be cleared, all teams do it. */
+        if (FORM != FORM_TERMS && uniform(now.line) + team * TEAM_ROWS >= uniform(now.rows))
+            skip(args, r, now, lane);
+        else if constexpr (PROMOTE)
+            multiply_promoted(args, sum, r, now, team, lane);
         else
-            multiply(sum, r, memory, slots[tiles.at], team, lane);
-        const tile t = slots[tiles.at]; /* read again, rather than held beside the sums */
+            multiply(args, sum, r, memory, now, team, lane);
+        const tile t = slots[tiles.at()]; /* read again, rather than held beside the sums */
         give_back(tiles, lane);
         if (LIGHT && args.light)
             store_tile(args, t, sum, staging, team);
@@ -531,8 +547,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_sm90(const __gr
     __shared__ tile slots[SLOTS];
     unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
-    const ring r = {shared_address(aligned), full, full + 8 * STAGES, 0, 0};
-    const counter tiles = {full + 16 * STAGES, full + 16 * STAGES + 8 * SLOTS, 0, 0};
+    const ring r = {shared_address(aligned), full, full + 8 * STAGES, 0};
+    const counter tiles = {full + 16 * STAGES, 0};
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
         tma_prefetch(&args.b);
@@ -542,18 +558,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_sm90(const __gr
             mbarrier_init(r.empty + 8 * i, 4 * TEAMS);
         }
         for (int i = 0; i < SLOTS; i++) {
-            mbarrier_init(tiles.full + 8 * i, 1);
-            mbarrier_init(tiles.empty + 8 * i, 4 * TEAMS);
+            mbarrier_init(tiles.barriers + 8 * i, 1);
+            mbarrier_init(tiles.barriers + 8 * (SLOTS + i), 4 * TEAMS);
         }
         mbarrier_fence_init();
     }
     __syncthreads();
     const int team = uniform((int)threadIdx.x / 128);
     if (team == TEAMS) {
-        if constexpr (TEAMS > 1) registers_give<40>();
+        if constexpr (TEAMS > 1) registers_give<32>();
         if (threadIdx.x < 128 * TEAMS + 32) produce(args, r, slots, tiles, (int)threadIdx.x % 32);
     } else {
-        if constexpr (TEAMS > 1) registers_take<232>();
+        if constexpr (TEAMS > 1) registers_take<240>();
         consume(args, r, slots, tiles, aligned, aligned + STAGES * STAGE_BYTES + team * STAGING_BYTES, team);
     }
 }
