@@ -42,6 +42,7 @@ typedef struct mica_device_info {
     double copy_gbps;     /* bytes read plus written per second of a large copy, in 1e9; a model */
     double f32_tflops;    /* of plain f32 arithmetic; a model */
     double bf16_tflops;   /* of the matrix units, or of f32 where there are none; a model */
+    char bus[16];         /* a GPU's PCI address, "0000:17:00.0"; "" on the CPU and offline */
 } mica_device_info;
 MICA_API mica_status mica_context_info(const mica_context *context, mica_device_info *info);
 
