@@ -115,6 +115,7 @@ if(TARGET mica)
   endforeach()
   mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
   mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
+  mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)
   mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)
 endif()
 
