@@ -144,16 +144,12 @@ static mica_status check(const mica_cuda *cuda, const mica_tensor_map_spec *s, c
     return s->im2col ? check_im2col(s) : check_tiled(s);
 }
 
-mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
-                                   mica_tensor_map *map)
+static mica_status encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
+                          mica_tensor_map *map)
 {
     enum { NO_INTERLEAVE = 0, PROMOTE_TO_128_BYTES = 2, FILL_WITH_ZERO = 0 };
     uint64_t dims[5] = {0}, strides[5] = {0};
     uint32_t steps[5] = {1, 1, 1, 1, 1};
-    MICA_TRY(mica_cuda_usable(cuda));
-    MICA_TRY(check(cuda, s, address));
-    if (!mica_driver.cuTensorMapEncodeTiled || !mica_driver.cuTensorMapEncodeIm2col)
-        return mica_fail(MICA_UNSUPPORTED, "tensor maps need a driver of CUDA 12 or newer");
     for (int i = 0; i < s->rank; i++) {
         dims[i] = (uint64_t)s->dims[i];
         if (i > 0) strides[i - 1] = (uint64_t)s->stride_bytes[i];
@@ -167,4 +163,19 @@ mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *
     return MICA_CU(cuda, cuTensorMapEncodeIm2col, map->bytes, type, rank, address, dims, strides,
                    s->lower, s->upper, s->channels_per_pixel, s->pixels_per_column, steps,
                    NO_INTERLEAVE, swizzle, PROMOTE_TO_128_BYTES, FILL_WITH_ZERO);
+}
+
+mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *s, void *address,
+                                   mica_tensor_map *map)
+{
+    bool pushed;
+    MICA_TRY(mica_cuda_usable(cuda));
+    MICA_TRY(check(cuda, s, address));
+    if (!mica_driver.cuTensorMapEncodeTiled || !mica_driver.cuTensorMapEncodeIm2col)
+        return mica_fail(MICA_UNSUPPORTED, "tensor maps need a driver of CUDA 12 or newer");
+    /* the encoders ask for a current context */
+    MICA_TRY(mica_cuda_enter(cuda, &pushed));
+    mica_status status = encode(cuda, s, address, map);
+    mica_cuda_leave(cuda, pushed);
+    return status;
 }
