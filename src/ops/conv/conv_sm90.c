@@ -36,7 +36,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     mica_conv_sm90_shape s;
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    return mica_conv_sm90_shape_make(desc, &s, why);
+    return mica_conv_sm90_shape_make(desc, true, &s, why);
 }
 
 /* ---- configs and their cost ---- */
@@ -94,7 +94,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK || s.class_count == 0) return 0;
+    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return 0;
     const int32_t *k = config->knob;
     double cycles = s.roles.kind == MICA_CONV_KIND_WGRAD
                         ? wgrad_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units)
@@ -160,7 +160,7 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK) return 0;
+    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK) return 0;
     if (s.roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(&s, device->units, configs);
     return direct_configs(&s, device->units, configs);
 }
@@ -175,23 +175,25 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- build ---- */
 
-static int stages_of(const mica_plan *plan, int stage_bytes)
+/* other: bytes of shared memory beside the ring. */
+static int stages_of(const mica_plan *plan, int stage_bytes, int other)
 {
-    int stages = (int)((plan->device.shared_bytes - SHARED_RESERVE) / stage_bytes);
+    int stages = (int)((plan->device.shared_bytes - SHARED_RESERVE - other) / stage_bytes);
     return stages < MAX_STAGES ? stages : MAX_STAGES;
 }
 
 static mica_status add_ring_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
-                                   mica_text *p, const mica_wgmma *mma, int stage_bytes, int blocks)
+                                   mica_text *p, const mica_wgmma *mma, int other, int blocks)
 {
-    int stages = stages_of(plan, stage_bytes), units = plan->device.units;
+    int stage_bytes = (plan->config.knob[ROWS] + plan->config.knob[COLS]) * 128;
+    int stages = stages_of(plan, stage_bytes, other), units = plan->device.units;
     mica_prologue_int(p, "AXES", s->shape.axes);
     mica_prologue_int(p, "BM", plan->config.knob[ROWS]);
     mica_prologue_int(p, "BN", plan->config.knob[COLS]);
     mica_prologue_int(p, "STAGES", stages);
     mica_prologue_type(p, "in_t", s->shape.in);
     mica_prologue_wgmma(p, "mma", mma);
-    int64_t shared = (int64_t)stages * stage_bytes + 1024;
+    int64_t shared = (int64_t)stages * stage_bytes + other + 1024;
     s->grid = (mica_grid){.grid = {(unsigned)(blocks < units ? blocks : units)},
                           .block = {THREADS},
                           .dynamic_shared = (unsigned)shared};
@@ -239,6 +241,15 @@ static void fill_direct(const mica_plan *plan, state *s)
     if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
 }
 
+/* Columns of a result on their way through shared memory at once: long sums want it for the ring,
+ * after short ones the time is that of the stores. */
+static int slice_of(const mica_conv_sm90_shape *s, int cols)
+{
+    int64_t terms = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.k : s->g.c, taps = 1;
+    for (int i = 0; i < 3; i++) taps *= s->classes[0].taps[i];
+    return taps * terms <= 8 * MICA_CONV_BLOCK && cols % 128 == 0 ? 128 : 64;
+}
+
 static bool has_taps(const mica_conv_class *c)
 {
     return c->taps[0] > 0;
@@ -261,8 +272,10 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
     mica_prologue_type(p, "out_t", s->shape.out);
     mica_wgmma mma = {
         .n = knob[COLS], .a = s->shape.in, .b = s->shape.in, .b_mn_major = s->shape.filter_mn};
-    return add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, &mma,
-                           (knob[ROWS] + knob[COLS]) * 128, s->args.direct.tiles);
+    int slice = slice_of(&s->shape, knob[COLS]), staging = 8 * 16 * (slice * 2 + 16);
+    mica_prologue_int(p, "SLICE", slice);
+    return add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, &mma, staging,
+                           s->args.direct.tiles);
 }
 
 static void fill_wgrad(const mica_plan *plan, state *s)
@@ -299,8 +312,7 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                       .b = s->shape.in,
                       .a_mn_major = true,
                       .b_mn_major = true};
-    MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
-                             (knob[ROWS] + knob[COLS]) * 128,
+    MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma, 0,
                              a->splits * a->row_tiles * a->col_tiles));
     return mica_conv_sm90_reduce_build(plan, &s->shape, a->splits, a->col_tiles * knob[COLS],
                                        &s->reduce);
@@ -312,7 +324,7 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_conv_sm90_shape_make(d, &s->shape, &why) != MICA_OK)
+    if (mica_conv_sm90_shape_make(d, true, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     if (s->shape.class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";

@@ -3,15 +3,18 @@
  * result, columns its channels, terms (tap, 64 channels of the image that is read). One warp loads
  * BM pixels as a tap sees them (im2col) and BN columns of the filter into a ring of stages; two
  * warpgroups multiply, each half of the rows. Blocks persist, so that the next tile's loads run
- * while results are stored; these go from registers to memory.
+ * while results are stored: 16-bit ones by way of shared memory, for whole rows, others
+ * from registers.
  * Constants: AXES of the image; tile BM x BN; STAGES; FILTER_MN (columns are what lies side by side
- * in the filter, else terms); VECTOR (results stored at once: 8 of 16 bits, 2 of f32, else 1);
- * RESIDUAL; types in_t, out_t; those of the epilogue; mma(). */
-#include "cuda/device/epilogue.cuh"
+ * in the filter, else terms); VECTOR (results that begin at multiples of 16 bytes: 8 of 16 bits, 2 of f32, else 1); SLICE
+ * columns on the way at once (VECTOR 8); RESIDUAL; types in_t, out_t; those of the epilogue; mma(). */
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_sm90.cuh"
+#include "ops/conv/conv_sm90_epilogue.cuh"
 
 constexpr int IMAGE_BYTES = BM * ROW;
+constexpr u32 PITCH = SLICE * 2 + 16; /* of staged rows: an odd number of 16 bytes, free of bank conflicts */
+static_assert(BN % SLICE == 0 && (SLICE == 64 || SLICE == 128), "lanes that share a row");
 
 /* A tile: its class, first pixel in it and first column. */
 struct place {
@@ -98,128 +101,184 @@ __device__ __forceinline__ void multiply(float (&sum)[PARTS][BN / 2], u32 image,
 
 /* ---- results ---- */
 
-__device__ __forceinline__ float finish(const mica_conv_sm90_args &a, float sum, float old, int channel,
-                                        long long residual)
+/* Where a row of the tile goes: elements from the result's first, and from the residual's. */
+struct target {
+    long long out, residual;
+    bool exists;
+};
+
+__device__ __forceinline__ target target_of(const mica_conv_sm90_args &a, const mica_conv_class &c, int row)
 {
-    return epilogue(a.epilogue, a.alpha * sum + old, (long long)channel, residual);
+    int at[3];
+    const long long n = position(c.count, row, at);
+    target t;
+    t.exists = row < c.pixels;
+    t.out = c.out + n * a.to.n + at[0] * a.to.s[0] + at[1] * a.to.s[1] + at[2] * a.to.s[2];
+    t.residual = 0;
+    if constexpr (RESIDUAL)
+        t.residual = c.residual + n * a.residual.n + at[0] * a.residual.s[0] + at[1] * a.residual.s[1] +
+                     at[2] * a.residual.s[2];
+    return t;
 }
 
-/* Two 16-bit results. */
-__device__ __forceinline__ u32 pack(const float v[2])
+/* That of another lane. */
+__device__ __forceinline__ target target_from(const target &t, int lane)
 {
-    const out_t pair[2] = {narrow<out_t>(v[0]), narrow<out_t>(v[1])};
+    target r;
+    r.out = __shfl_sync(0xffffffffu, t.out, lane);
+    r.residual = RESIDUAL ? __shfl_sync(0xffffffffu, t.residual, lane) : 0;
+    r.exists = __shfl_sync(0xffffffffu, (int)t.exists, lane);
+    return r;
+}
+
+/* One result. OTHERS: it also depends on what memory holds at its place, if that exists. */
+template <bool OTHERS>
+__device__ __forceinline__ float finish(const mica_conv_sm90_args &a, const target &t, int channel,
+                                        const channel_terms &terms, float sum)
+{
+    float v = a.alpha * sum, residual = 0;
+    if (OTHERS && t.exists && channel < a.cols) {
+        if (a.beta != 0) v += a.beta * widen<float>(((const out_t *)a.out)[t.out + channel * a.to.c]);
+        if constexpr (RESIDUAL)
+            residual =
+                widen<float>(((const residual_t *)a.epilogue.residual)[t.residual + channel * a.residual.c]);
+    }
+    return apply_terms(a.epilogue, terms, v, residual);
+}
+
+/* Columns past the last are computed with the terms of the last, and not stored. */
+__device__ __forceinline__ void load_pair_terms(const mica_conv_sm90_args &a, int c, channel_terms (&terms)[2])
+{
+#pragma unroll
+    for (int e = 0; e < 2; e++) load_terms(a.epilogue, (long long)min(c + e, a.cols - 1), terms[e]);
+}
+
+template <bool OTHERS>
+__device__ __forceinline__ u32 finish_pair(const mica_conv_sm90_args &a, const target &t, int c,
+                                           const channel_terms (&terms)[2], const float *sum)
+{
+    const out_t pair[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0])),
+                           narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1]))};
     u32 word;
     memcpy(&word, pair, sizeof word);
     return word;
 }
 
-/* Four lanes with four words each: lane q gets word q of all. */
-__device__ __forceinline__ void exchange(u32 (&w)[4], int lane)
+/* ---- results of 16 bits, rows of whole 16 bytes: through the warp's own shared memory ---- */
+
+/* SLICE columns of the warp's 16 rows; t: of rows lane / 4 and 8 more. */
+template <bool OTHERS>
+__device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const target (&t)[2], int col, u32 to,
+                                            const float *sum)
 {
+    const int lane = (int)threadIdx.x & 31, part = lane >> 3;
+    to += (u32)((lane & 7) + part % 2 * 8) * PITCH + (u32)part / 2 * 16;
 #pragma unroll
-    for (int bit = 1; bit <= 2; bit *= 2)
+    for (int j = 0; j < SLICE / 8; j += 2) {
+        u32 v[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & bit) continue;
-            const bool upper = lane & bit;
-            const u32 got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + bit], bit);
-            w[i] = upper ? got : w[i];
-            w[i + bit] = upper ? w[i + bit] : got;
+        for (int i = 0; i < 2; i++) {
+            const int c = col + 8 * (j + i) + 2 * (lane & 3);
+            channel_terms terms[2];
+            load_pair_terms(a, c, terms);
+            v[2 * i] = finish_pair<OTHERS>(a, t[0], c, terms, sum + 4 * (j + i));
+            v[2 * i + 1] = finish_pair<OTHERS>(a, t[1], c, terms, sum + 4 * (j + i) + 2);
         }
-}
-
-/* beta times what the result held, of columns c and c + 1. */
-__device__ __forceinline__ void old_content(const mica_conv_sm90_args &a, const out_t *at, int c, float old[2])
-{
-    old[0] = old[1] = 0;
-    if (a.beta == 0) return;
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-        if (c + e < a.cols) old[e] = a.beta * widen<float>(at[(c + e) * a.to.c]);
-}
-
-/* The two results of a row that this thread holds in block j of 8 columns. */
-__device__ __forceinline__ void finish_pair(const mica_conv_sm90_args &a, const out_t *at, long long residual, int c,
-                                            const float *sum, float v[2])
-{
-    float old[2];
-    old_content(a, at, c, old);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        v[e] = 0;
-        if (VECTOR > 1 || c + e < a.cols)
-            v[e] = finish(a, sum[e], old[e], c + e, residual + (RESIDUAL ? (c + e) * a.residual.c : 0));
+        store_matrices(to + (u32)j * 16, v[0], v[1], v[2], v[3]);
+        if (OTHERS) __syncwarp(); /* keeps the next loads, and the registers for them, behind */
     }
 }
 
-__device__ __forceinline__ void store_pair(const mica_conv_sm90_args &a, out_t *at, int c, const float v[2])
+/* The slice to memory, neighbouring lanes at neighbouring 16 bytes; own: of row lane % 16. */
+__device__ __forceinline__ void copy_slice(const mica_conv_sm90_args &a, const target &own, int col, u32 from)
 {
+    constexpr int LANES = SLICE / 8, ROWS = 32 / LANES; /* of a row; at once */
+    const int lane = (int)threadIdx.x & 31, c = lane % LANES * 8;
+#pragma unroll
+    for (int i = 0; i < 16 / ROWS; i++) {
+        const int row = i * ROWS + lane / LANES;
+        const target t = target_from(own, row);
+        if (t.exists && col + c < a.cols)
+            *(uint4 *)((out_t *)a.out + t.out + col + c) = shared_load(from + (u32)row * PITCH + (u32)c * 2);
+    }
+}
+
+/* Each warp stores its own rows, so that no warp waits for another. */
+template <bool OTHERS>
+__device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const place &p, int group, u32 staging,
+                                             const float (&sum)[PARTS][BN / 2])
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        const int row = p.row + (group * PARTS + i) * 64 + warp * 16 + (lane & 15);
+        const target own = target_of(a, a.classes[p.index], row);
+        const target t[2] = {target_from(own, lane / 4), target_from(own, lane / 4 + 8)};
+#pragma unroll
+        for (int j = 0; j < BN / SLICE; j++) {
+            const int col = p.col + j * SLICE;
+            place_slice<OTHERS>(a, t, col, staging, sum[i] + j * SLICE / 2);
+            __syncwarp();
+            copy_slice(a, own, col, staging);
+            __syncwarp();
+        }
+    }
+}
+
+/* ---- other results: from registers ---- */
+
+template <bool OTHERS>
+__device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, const target &t, int c,
+                                              const channel_terms (&terms)[2], const float *sum)
+{
+    if (!t.exists) return;
+    out_t *at = (out_t *)a.out + t.out;
+    const out_t w[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0])),
+                        narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1]))};
     if constexpr (VECTOR == 2) {
-        const out_t w[2] = {narrow<out_t>(v[0]), narrow<out_t>(v[1])};
-        store_vector<2>(at + c, w);
+        if (c < a.cols) store_vector<2>(at + c, w);
     } else {
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            if (c + e < a.cols) at[(c + e) * a.to.c] = narrow<out_t>(v[e]);
+            if (c + e < a.cols) at[(c + e) * a.to.c] = w[e];
     }
 }
 
-/* 32 columns of one row, in a quad of lanes. */
-__device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, out_t *at, long long residual, bool exists,
-                                              int col, const float *sum)
+template <bool OTHERS>
+__device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const place &p, int group,
+                                             const float (&sum)[PARTS][BN / 2])
 {
-    const int lane = (int)threadIdx.x & 3;
-    u32 words[4];
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+    target t[2 * PARTS];
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const int c = col + 8 * j + 2 * lane;
-        float v[2] = {};
-        if (exists && c < a.cols) finish_pair(a, at, residual, c, sum + 2 * j, v);
-        if constexpr (VECTOR == 8)
-            words[j] = pack(v);
-        else if (exists && c < a.cols)
-            store_pair(a, at, c, v);
-    }
-    if constexpr (VECTOR == 8) {
-        exchange(words, lane);
-        if (exists && col + 8 * lane < a.cols) *(uint4 *)(at + col + 8 * lane) = *(const uint4 *)words;
+    for (int i = 0; i < 2 * PARTS; i++)
+        t[i] = target_of(a, a.classes[p.index],
+                         p.row + (group * PARTS + i / 2) * 64 + warp * 16 + i % 2 * 8 + lane / 4);
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        const int c = p.col + 8 * j + 2 * (lane & 3);
+        channel_terms terms[2];
+        load_pair_terms(a, c, terms);
+#pragma unroll
+        for (int i = 0; i < 2 * PARTS; i++)
+            store_columns<OTHERS>(a, t[i], c, terms, sum[i / 2] + 4 * j + i % 2 * 2);
     }
 }
 
-__device__ __forceinline__ void store(const mica_conv_sm90_args &a, const place &p, int group,
+template <bool OTHERS>
+__device__ __forceinline__ void store(const mica_conv_sm90_args &a, const place &p, int group, u32 staging,
                                       const float (&sum)[PARTS][BN / 2])
 {
-    const mica_conv_class &c = a.classes[p.index];
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    out_t *out[2 * PARTS];
-    long long residual[2 * PARTS];
-    bool exists[2 * PARTS];
-#pragma unroll
-    for (int i = 0; i < 2 * PARTS; i++) {
-        const int row = p.row + (group * PARTS + i / 2) * 64 + warp * 16 + i % 2 * 8 + lane / 4;
-        int at[3];
-        const long long n = position(c.count, row, at);
-        exists[i] = row < c.pixels;
-        out[i] = (out_t *)a.out + (c.out + n * a.to.n + at[0] * a.to.s[0] + at[1] * a.to.s[1] + at[2] * a.to.s[2]);
-        residual[i] = 0;
-        if constexpr (RESIDUAL)
-            residual[i] = c.residual + n * a.residual.n + at[0] * a.residual.s[0] + at[1] * a.residual.s[1] +
-                          at[2] * a.residual.s[2];
-    }
-#pragma unroll
-    for (int j = 0; j < BN / 32; j++)
-#pragma unroll
-        for (int i = 0; i < 2 * PARTS; i++) {
-            float part[8];
-#pragma unroll
-            for (int e = 0; e < 8; e++) part[e] = sum[i / 2][16 * j + e / 2 * 4 + i % 2 * 2 + e % 2];
-            store_columns(a, out[i], residual[i], exists[i], p.col + 32 * j, part);
-        }
+    if constexpr (VECTOR == 8)
+        store_staged<OTHERS>(a, p, group, staging, sum);
+    else
+        store_direct<OTHERS>(a, p, group, sum);
 }
 
 __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group, u32 stages, u32 full, u32 empty)
 {
-    const bool leader = (threadIdx.x & 127) == 0;
+    const bool leader = (threadIdx.x & 127) == 0, others = RESIDUAL || a.beta != 0;
+    const u32 staging = stages + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH);
     float sum[PARTS][BN / 2];
     ring r = {0, 0};
     for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x) {
@@ -241,7 +300,11 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
         }
         wgmma_wait<0>();
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
-        store(a, p, group, sum);
+        /* decided for the whole tile: a branch at each result would cost more than the products */
+        if (others)
+            store<true>(a, p, group, staging, sum);
+        else
+            store<false>(a, p, group, staging, sum);
     }
 }
 

@@ -74,3 +74,11 @@ __device__ __forceinline__ void load_image(u32 to, const mica_tensor_map *map, u
     else
         tma_load_im2col(to, map, bar, c, at[2], at[1], at[0], n, (u16)tap[2], (u16)tap[1], (u16)tap[0]);
 }
+
+__device__ __forceinline__ uint4 shared_load(u32 from)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}

@@ -21,8 +21,9 @@ typedef struct mica_conv_sm90_shape {
     int step[3], tap_step[3];
 } mica_conv_sm90_shape;
 
-/* UNSUPPORTED with the value and the rule where the copy engine cannot. */
-mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_shape *s,
+/* UNSUPPORTED with the value and the rule where the copy engine cannot. merge: images that a 1x1
+ * filter sees pixel by pixel become one row of pixels where they lie in memory that way. */
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_conv_sm90_shape *s,
                                       mica_why *why);
 /* Whether the copy engine can read and write a tensor that lies in memory as channels last. */
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why);
