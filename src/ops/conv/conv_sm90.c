@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { THREADS = 384, MAX_STAGES = 8, PROLOGUE = 16384 };
+enum { THREADS = 384, MAX_STAGES = 8, MAX_CLUSTER = 8, PROLOGUE = 16384 };
 /* Left of a block's shared memory for barriers and for placing the ring at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
 
@@ -61,16 +61,34 @@ static double milliseconds(double cycles)
     return cycles / hertz * 1e3 + launch_ms;
 }
 
-static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+static int64_t steps_of(const mica_conv_sm90_shape *s, int class_index)
 {
     bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    int64_t blocks = tiles_of(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
-    double columns = (double)tiles_of(dgrad ? s->g.c : s->g.k, cols), work = 0, longest = 0;
+    const int *taps = s->classes[class_index].taps;
+    return taps[0] * taps[1] * taps[2] * tiles_of(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
+}
+
+static int64_t columns_of(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k;
+}
+
+static int64_t direct_tile_count(const mica_conv_sm90_shape *s, int rows, int cols)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < s->class_count; i++) tiles += tiles_of(s->classes[i].pixels, rows);
+    return tiles * tiles_of(columns_of(s), cols);
+}
+
+static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits,
+                            int units)
+{
+    double columns = (double)tiles_of(columns_of(s), cols), work = 0, longest = 0;
     for (int i = 0; i < s->class_count; i++) {
-        const mica_conv_class *c = &s->classes[i];
-        double taps = (double)c->taps[0] * c->taps[1] * c->taps[2];
-        double tile = taps * (double)blocks * stage_cycles(rows, cols) + 0.06 * rows * cols + 300;
-        work += (double)tiles_of(c->pixels, rows) * columns * tile;
+        double steps = (double)tiles_of(steps_of(s, i), splits);
+        double tile = steps * stage_cycles(rows, cols) + 0.06 * rows * cols + 300;
+        if (splits > 1) tile += 1500 + 0.06 * rows * cols;
+        work += (double)tiles_of(s->classes[i].pixels, rows) * columns * splits * tile;
         longest = fmax(longest, tile);
     }
     /* whole waves of the longest tile, or the mean where tiles are many */
@@ -98,30 +116,47 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const int32_t *k = config->knob;
     double cycles = s.roles.kind == MICA_CONV_KIND_WGRAD
                         ? wgrad_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units)
-                        : direct_cycles(&s, k[ROWS], k[COLS], device->units);
+                        : direct_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units);
     return fmax(milliseconds(cycles), mica_roofline_ms(&mica_op_conv, desc, device));
 }
 
 static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
                                       {256, 128}, {128, 192}, {128, 256}};
-static const int wgrad_tiles[][2] = {{128, 128}, {128, 192}, {128, 256}, {256, 128}};
+static const int wgrad_tiles[][2] = {{128, 128}, {128, 192}, {128, 256},
+                                     {256, 128}, {256, 192}, {128, 384}};
 
 /* Left out: tiles much wider than the result, and large ones where the smallest are no more than a
  * wave. */
+static bool tile_suits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+{
+    int64_t columns = columns_of(s);
+    int least = columns > 64 ? 128 : 64;
+    bool few = direct_tile_count(s, 128, least) <= units;
+    bool narrow = cols < least && !few, wide = cols > 64 && columns <= cols / 2;
+    bool odd = cols == 192 && tiles_of(columns, 192) * 192 >= tiles_of(columns, 128) * 128;
+    bool large = few && (rows > 128 || cols > least);
+    return !narrow && !wide && !odd && !large;
+}
+
+/* Blocks of a cluster share a tile's steps where tiles alone leave multiprocessors idle. */
+static bool splits_suit(const mica_conv_sm90_shape *s, int rows, int cols, int splits, int units)
+{
+    if (splits == 1) return true;
+    int64_t tiles = direct_tile_count(s, rows, cols);
+    return rows == 128 && cols <= 128 && tiles * splits / 2 < units && steps_of(s, 0) >= 2 * splits;
+}
+
 static int direct_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
 {
-    int64_t cols = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k, tiles = 0;
-    int count = 0, least = cols > 64 ? 128 : 64;
-    for (int i = 0; i < s->class_count; i++)
-        tiles += tiles_of(s->classes[i].pixels, 128) * tiles_of(cols, least);
-    for (size_t i = 0; i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
-        int rows = direct_tiles[i][0], width = direct_tiles[i][1];
-        bool narrow = width<least, wide = width> 64 && cols <= width / 2;
-        bool odd = width == 192 && tiles_of(cols, 192) * 192 >= tiles_of(cols, 128) * 128;
-        bool large = tiles <= units && (rows > 128 || width > least);
-        if (narrow || wide || odd || large) continue;
-        configs[count++] = (mica_config){{rows, width, 1}};
+    int count = 0;
+    for (size_t i = 0; s->class_count && i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
+        int rows = direct_tiles[i][0], cols = direct_tiles[i][1];
+        if (!tile_suits(s, rows, cols, units)) continue;
+        for (int splits = 1; splits <= MAX_CLUSTER; splits *= 2)
+            if (splits_suit(s, rows, cols, splits, units))
+                configs[count++] = (mica_config){{rows, cols, splits}};
     }
+    if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1}};
     return count;
 }
 
@@ -274,8 +309,13 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
         .n = knob[COLS], .a = s->shape.in, .b = s->shape.in, .b_mn_major = s->shape.filter_mn};
     int slice = slice_of(&s->shape, knob[COLS]), staging = 8 * 16 * (slice * 2 + 16);
     mica_prologue_int(p, "SLICE", slice);
-    return add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, &mma, staging,
-                           s->args.direct.tiles);
+    mica_prologue_int(p, "SPLITS", knob[SPLITS]);
+    MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, &mma, staging,
+                             s->args.direct.tiles));
+    if (knob[SPLITS] == 1) return MICA_OK;
+    s->grid.grid[0] = (unsigned)(s->args.direct.tiles * knob[SPLITS]);
+    s->grid.cluster = (unsigned)knob[SPLITS];
+    return MICA_OK;
 }
 
 static void fill_wgrad(const mica_plan *plan, state *s)
@@ -307,11 +347,12 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
     const mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
     mica_conv_sm90_image_map(&s->shape, 0, MICA_CONV_BLOCK, &s->image[0]);
     mica_conv_sm90_grad_map(&s->shape, MICA_CONV_BLOCK, &s->other);
-    mica_wgmma mma = {.n = knob[COLS],
+    mica_wgmma mma = {.n = knob[COLS] > 256 ? knob[COLS] / 2 : knob[COLS],
                       .a = s->shape.in,
                       .b = s->shape.in,
                       .a_mn_major = true,
                       .b_mn_major = true};
+    mica_prologue_int(p, "WIDTH", mma.n);
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma, 0,
                              a->splits * a->row_tiles * a->col_tiles));
     return mica_conv_sm90_reduce_build(plan, &s->shape, a->splits, a->col_tiles * knob[COLS],

@@ -7,13 +7,15 @@
  * from registers.
  * Constants: AXES of the image; tile BM x BN; STAGES; FILTER_MN (columns are what lies side by side
  * in the filter, else terms); VECTOR (results that begin at multiples of 16 bytes: 8 of 16 bits, 2 of f32, else 1); SLICE
- * columns on the way at once (VECTOR 8); RESIDUAL; types in_t, out_t; those of the epilogue; mma(). */
+ * columns on the way at once (VECTOR 8); SPLITS (blocks of a cluster that share a tile's
+ * steps, each then adds up and stores some columns; 1: none); RESIDUAL; types in_t, out_t; those of the epilogue; mma(). */
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_sm90.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
 
 constexpr int IMAGE_BYTES = BM * ROW;
 constexpr u32 PITCH = SLICE * 2 + 16; /* of staged rows: an odd number of 16 bytes, free of bank conflicts */
+static_assert(BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 static_assert(BN % SLICE == 0 && (SLICE == 64 || SLICE == 128), "lanes that share a row");
 
 /* A tile: its class, first pixel in it and first column. */
@@ -62,23 +64,59 @@ __device__ __forceinline__ void load_stage(const mica_conv_sm90_args &a, const p
     }
 }
 
+/* A step of the sum: a tap, and 64 terms from k on. */
+struct step {
+    int tap[3], k;
+    __device__ __forceinline__ void advance(const mica_conv_class &c, int terms)
+    {
+        k += 64;
+        if (k < terms) return;
+        k = 0;
+        if (++tap[2] < c.taps[2]) return;
+        tap[2] = 0;
+        if (++tap[1] < c.taps[1]) return;
+        tap[1] = 0;
+        tap[0]++;
+    }
+};
+
+__device__ __forceinline__ step step_at(const mica_conv_class &c, int terms, int index)
+{
+    if (SPLITS == 1) return step{{0, 0, 0}, 0};
+    const int blocks = (terms + 63) / 64, pair = index / blocks, row = pair / c.taps[2];
+    return step{{row / c.taps[1], row % c.taps[1], pair % c.taps[2]}, index % blocks * 64};
+}
+
+/* This block's steps of a tile. */
+struct share {
+    int from, to;
+};
+
+__device__ __forceinline__ share share_of(const mica_conv_sm90_args &a, const mica_conv_class &c)
+{
+    const int steps = c.taps[0] * c.taps[1] * c.taps[2] * ((a.terms + 63) / 64);
+    if (SPLITS == 1) return share{0, steps};
+    const int rank = (int)cluster_rank();
+    return share{steps * rank / SPLITS, steps * (rank + 1) / SPLITS};
+}
+
 __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 stages, u32 full, u32 empty)
 {
     ring r = {0, 1};
-    for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x) {
+    for (int tile = (int)blockIdx.x / SPLITS; tile < a.tiles; tile += (int)gridDim.x / SPLITS) {
         const place p = find(a, tile);
         const mica_conv_class &c = a.classes[p.index];
-        int at[3], tap[3];
+        const share own = share_of(a, c);
+        if (own.from == own.to) continue;
+        int at[3];
         const int n = position(c.count, p.row, at);
 #pragma unroll
         for (int d = 0; d < 3; d++) at[d] = c.start[d] + at[d] * a.step[d];
-        for (tap[0] = 0; tap[0] < c.taps[0]; tap[0]++)
-            for (tap[1] = 0; tap[1] < c.taps[1]; tap[1]++)
-                for (tap[2] = 0; tap[2] < c.taps[2]; tap[2]++)
-                    for (int k = 0; k < a.terms; k += 64, r.advance()) {
-                        mbarrier_wait(empty + 8 * r.stage, r.parity);
-                        load_stage(a, p, at, n, tap, k, stages + r.stage * STAGE_BYTES, full + 8 * r.stage);
-                    }
+        step t = step_at(c, a.terms, own.from);
+        for (int i = own.from; i < own.to; i++, r.advance(), t.advance(c, a.terms)) {
+            mbarrier_wait(empty + 8 * r.stage, r.parity);
+            load_stage(a, p, at, n, t.tap, t.k, stages + r.stage * STAGE_BYTES, full + 8 * r.stage);
+        }
     }
 }
 
@@ -235,7 +273,7 @@ __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, cons
     out_t *at = (out_t *)a.out + t.out;
     const out_t w[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0])),
                         narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1]))};
-    if constexpr (VECTOR == 2) {
+    if constexpr (VECTOR > 1) {
         if (c < a.cols) store_vector<2>(at + c, w);
     } else {
 #pragma unroll
@@ -275,37 +313,121 @@ __device__ __forceinline__ void store(const mica_conv_sm90_args &a, const place 
         store_direct<OTHERS>(a, p, group, sum);
 }
 
+/* ---- sums that the blocks of a cluster share ---- */
+
+/* Columns of which each block adds up all the parts, and the threads' places for these. */
+constexpr int OWN = BN / 8 / SPLITS, PLACES = PARTS * BN / 8;
+static_assert(BN / 8 % SPLITS == 0 && (SPLITS == 1 || PLACES * 256 * 16 <= STAGES * STAGE_BYTES), "it fits the ring");
+
+__device__ __forceinline__ u32 part_address(u32 stages, int group, int place)
+{
+    return stages + (u32)((group * PLACES + place) * 128 + (threadIdx.x & 127)) * 16;
+}
+
+/* Into the ring, which nobody reads any more. */
+__device__ __forceinline__ void put_parts(int group, u32 stages, const float (&sum)[PARTS][BN / 2])
+{
+    named_barrier_sync(1, 256);
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+            shared_store(part_address(stages, group, i * (BN / 8) + j), sum[i] + 4 * j);
+}
+
+/* In the order of the blocks. */
+__device__ __forceinline__ void add_parts(int group, u32 stages, int place, float (&v)[4])
+{
+    const u32 at = part_address(stages, group, place);
+#pragma unroll
+    for (int rank = 0; rank < SPLITS; rank++) {
+        const float4 part = shared_load_remote(at, (u32)rank);
+        v[0] = rank ? v[0] + part.x : part.x;
+        v[1] = rank ? v[1] + part.y : part.y;
+        v[2] = rank ? v[2] + part.z : part.z;
+        v[3] = rank ? v[3] + part.w : part.w;
+    }
+}
+
+template <bool OTHERS>
+__device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const place &p, int group, u32 stages)
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) {
+        const int row = p.row + (group * PARTS + i) * 64 + warp * 16 + lane / 4;
+        const target t[2] = {target_of(a, a.classes[p.index], row), target_of(a, a.classes[p.index], row + 8)};
+#pragma unroll
+        for (int j = 0; j < OWN; j++) {
+            const int block = (int)cluster_rank() * OWN + j, c = p.col + 8 * block + 2 * (lane & 3);
+            channel_terms terms[2];
+            float v[4];
+            add_parts(group, stages, i * (BN / 8) + block, v);
+            load_pair_terms(a, c, terms);
+            store_columns<OTHERS>(a, t[0], c, terms, v);
+            store_columns<OTHERS>(a, t[1], c, terms, v + 2);
+        }
+    }
+}
+
+/* ---- the two roles ---- */
+
+/* The sum of this block's steps. */
+__device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring &r, int steps, int group, u32 stages,
+                                           u32 full, u32 empty)
+{
+    const bool leader = (threadIdx.x & 127) == 0;
+    int last = -1;
+    if (steps == 0)
+#pragma unroll
+        for (int i = 0; i < PARTS * BN / 2; i++) sum[i / (BN / 2)][i % (BN / 2)] = 0;
+#pragma unroll 1
+    for (int k = 0; k < steps; k++, r.advance()) {
+        const u32 image = stages + r.stage * STAGE_BYTES;
+        mbarrier_wait(full + 8 * r.stage, r.parity);
+        multiply(sum, image + group * PARTS * CHUNK, image + IMAGE_BYTES, k > 0);
+        wgmma_wait<1>();
+        if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
+        last = r.stage;
+    }
+    wgmma_wait<0>();
+    if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
+}
+
 __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group, u32 stages, u32 full, u32 empty)
 {
-    const bool leader = (threadIdx.x & 127) == 0, others = RESIDUAL || a.beta != 0;
+    const bool others = RESIDUAL || a.beta != 0;
     const u32 staging = stages + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH);
     float sum[PARTS][BN / 2];
     ring r = {0, 0};
     for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x) {
         const place p = find(a, tile);
-        const mica_conv_class &c = a.classes[p.index];
-        const int steps = c.taps[0] * c.taps[1] * c.taps[2] * ((a.terms + 63) / 64);
-        int last = -1;
-        if (steps == 0)
-#pragma unroll
-            for (int i = 0; i < PARTS * BN / 2; i++) sum[i / (BN / 2)][i % (BN / 2)] = 0;
-#pragma unroll 1
-        for (int k = 0; k < steps; k++, r.advance()) {
-            const u32 image = stages + r.stage * STAGE_BYTES;
-            mbarrier_wait(full + 8 * r.stage, r.parity);
-            multiply(sum, image + group * PARTS * CHUNK, image + IMAGE_BYTES, k > 0);
-            wgmma_wait<1>();
-            if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
-            last = r.stage;
-        }
-        wgmma_wait<0>();
-        if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
+        accumulate(sum, r, share_of(a, a.classes[p.index]).to, group, stages, full, empty);
         /* decided for the whole tile: a branch at each result would cost more than the products */
         if (others)
             store<true>(a, p, group, staging, sum);
         else
             store<false>(a, p, group, staging, sum);
     }
+}
+
+/* One tile for the whole cluster. */
+__device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int group, u32 stages, u32 full, u32 empty)
+{
+    const place p = find(a, (int)blockIdx.x / SPLITS);
+    const share own = share_of(a, a.classes[p.index]);
+    ring r = {0, 0};
+    {
+        float sum[PARTS][BN / 2];
+        accumulate(sum, r, own.to - own.from, group, stages, full, empty);
+        put_parts(group, stages, sum);
+    }
+    cluster_sync();
+    if (RESIDUAL || a.beta != 0)
+        store_parts<true>(a, p, group, stages);
+    else
+        store_parts<false>(a, p, group, stages);
+    cluster_sync(); /* the others read what is here */
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90(const __grid_constant__ mica_conv_sm90_args a)
@@ -315,8 +437,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90(const __grid_
     if (group < 0) {
         registers_give<40>();
         if (threadIdx.x == 0) produce(a, stages, full, empty);
+        if constexpr (SPLITS > 1) {
+            __syncwarp();
+            cluster_sync();
+            cluster_sync();
+        }
     } else {
         registers_take<232>();
-        consume(a, group, stages, full, empty);
+        if constexpr (SPLITS > 1)
+            consume_share(a, group, stages, full, empty);
+        else
+            consume(a, group, stages, full, empty);
     }
 }

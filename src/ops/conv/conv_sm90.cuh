@@ -13,7 +13,7 @@ constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements 
 constexpr int CHUNK = 64 * ROW;
 constexpr int STAGE_BYTES = (BM + BN) * ROW;
 constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
-static_assert(BM % 128 == 0 && BN % 64 == 0 && BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
+static_assert(BM % 128 == 0 && BN % 64 == 0, "whole chunks for two warpgroups");
 static_assert(sizeof(in_t) == 2, "MN-major operands");
 
 struct ring {
@@ -80,5 +80,22 @@ __device__ __forceinline__ uint4 shared_load(u32 from)
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void shared_store(u32 to, const float *v)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+
+/* From the same place in another block of the cluster. */
+__device__ __forceinline__ float4 shared_load_remote(u32 from, u32 rank)
+{
+    float4 v;
+    asm volatile("{ .reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r]; }"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from), "r"(rank) : "memory");
     return v;
 }

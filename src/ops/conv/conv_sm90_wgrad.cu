@@ -3,10 +3,14 @@
  * pairs (tap, channel of a) in chunks of 64, terms pixels of b, 64 to a stage; both operands lie in
  * memory term after term (MN-major). Each share of the pixels gives partial sums of its own, which
  * conv_sm90_reduce.cu adds. Tiles of one share are neighbours, so that blocks that run side by side
- * read the same pixels. Constants: those of conv_sm90.cuh; mma(). */
+ * read the same pixels. What fills shared memory goes with BM + BN and bounds the speed of small
+ * tiles: the largest use 192 registers for sums. Constants: those of conv_sm90.cuh; WIDTH (columns of
+ * an instruction); mma(). */
 #include "ops/conv/conv_sm90.cuh"
 
 constexpr int LEFT = BM / 64, RIGHT = BN / 64; /* chunks */
+constexpr int ACROSS = BN / WIDTH;             /* instructions for all columns */
+static_assert(BN % WIDTH == 0 && WIDTH % 64 == 0 && WIDTH <= 256 && PARTS * BN <= 384, "the accumulators fit");
 
 /* A tile: its share of the blocks of pixels, first row and first chunk of columns. */
 struct item {
@@ -25,10 +29,9 @@ __device__ __forceinline__ item find(const mica_conv_sm90_wgrad_args &a, int ind
     return t;
 }
 
-/* What a chunk of columns reads. */
+/* What a chunk of columns reads; channel -1: it is past the last tap. */
 struct chunk {
     int channel, tap[3];
-    bool exists;
 };
 
 __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, int index)
@@ -42,60 +45,59 @@ __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, in
         c.tap[d] = tap % a.taps[d] * a.tap_step[d];
         tap /= a.taps[d];
     }
-    c.exists = tap == 0;
+    if (tap > 0) c.channel = -1;
     return c;
+}
+
+__device__ __forceinline__ void load_block(const mica_conv_sm90_wgrad_args &a, const item &t, const chunk *chunks,
+                                           int block, u32 to, u32 bar)
+{
+    const int zero[3] = {0, 0, 0};
+    int place[3], at[3];
+    const int n = position(a.count, block * 64, place);
+#pragma unroll
+    for (int d = 0; d < 3; d++) at[d] = a.start[d] + place[d] * a.step[d];
+    for (int i = 0; i < LEFT && t.row + 64 * i < a.rows; i++)
+        load_image(to + i * CHUNK, &a.grad, bar, t.row + 64 * i, place, n, zero);
+    for (int j = 0; j < RIGHT && chunks[j].channel >= 0; j++)
+        load_image(to + (LEFT + j) * CHUNK, &a.image, bar, chunks[j].channel, at, n, chunks[j].tap);
 }
 
 __device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 stages, u32 full, u32 empty, int items)
 {
-    const int zero[3] = {0, 0, 0};
+    __shared__ chunk chunks[RIGHT]; /* of this thread, which has few registers */
     ring r = {0, 1};
     for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
         const item t = find(a, index);
-        chunk chunks[RIGHT];
-        int bytes = 0;
-#pragma unroll
+        int bytes = min(LEFT, (a.rows - t.row + 63) / 64) * CHUNK;
         for (int j = 0; j < RIGHT; j++) {
             chunks[j] = chunk_at(a, t.chunk + j);
-            bytes += chunks[j].exists ? CHUNK : 0;
+            bytes += chunks[j].channel >= 0 ? CHUNK : 0;
         }
-#pragma unroll
-        for (int i = 0; i < LEFT; i++) bytes += t.row + 64 * i < a.rows ? CHUNK : 0;
         for (int block = t.from; block < t.to; block++, r.advance()) {
-            const u32 to = stages + r.stage * STAGE_BYTES, bar = full + 8 * r.stage;
-            int place[3], at[3];
-            const int n = position(a.count, block * 64, place);
-#pragma unroll
-            for (int d = 0; d < 3; d++) at[d] = a.start[d] + place[d] * a.step[d];
             mbarrier_wait(empty + 8 * r.stage, r.parity);
             /* chunks past the end keep what was there: no result that counts is made of it */
-            mbarrier_arrive_expect(bar, bytes);
-#pragma unroll
-            for (int i = 0; i < LEFT; i++)
-                if (t.row + 64 * i < a.rows)
-                    load_image(to + i * CHUNK, &a.grad, bar, t.row + 64 * i, place, n, zero);
-#pragma unroll
-            for (int j = 0; j < RIGHT; j++)
-                if (chunks[j].exists)
-                    load_image(to + (LEFT + j) * CHUNK, &a.image, bar, chunks[j].channel, at, n, chunks[j].tap);
+            mbarrier_arrive_expect(full + 8 * r.stage, bytes);
+            load_block(a, t, chunks, block, stages + r.stage * STAGE_BYTES, full + 8 * r.stage);
         }
     }
 }
 
-__device__ __forceinline__ void multiply(float (&sum)[PARTS][BN / 2], u32 left, u32 right, bool more)
+__device__ __forceinline__ void multiply(float (&sum)[PARTS * ACROSS][WIDTH / 2], u32 left, u32 right, bool more)
 {
     const u64 rows = wgmma_operand<ROW>(left, CHUNK, 8 * ROW), cols = wgmma_operand<ROW>(right, CHUNK, 8 * ROW);
     wgmma_fence();
 #pragma unroll
     for (int z = 0; z < 4; z++)
 #pragma unroll
-        for (int i = 0; i < PARTS; i++)
-            mma(sum[i], wgmma_advance(rows, i * CHUNK + z * 16 * ROW), wgmma_advance(cols, z * 16 * ROW), more || z > 0);
+        for (int i = 0; i < PARTS * ACROSS; i++)
+            mma(sum[i], wgmma_advance(rows, i / ACROSS * CHUNK + z * 16 * ROW),
+                wgmma_advance(cols, i % ACROSS * (WIDTH / 64) * CHUNK + z * 16 * ROW), more || z > 0);
     wgmma_commit();
 }
 
 __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const item &t, int group,
-                                      const float (&sum)[PARTS][BN / 2])
+                                      const float (&sum)[PARTS * ACROSS][WIDTH / 2])
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     const long long columns = (long long)a.col_tiles * BN;
@@ -106,8 +108,8 @@ __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const 
         float *to = a.partial + ((t.split * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
-            const int e = 4 * j + i % 2 * 2;
-            *(float2 *)(to + 8 * j) = make_float2(sum[i / 2][e], sum[i / 2][e + 1]);
+            const float *from = sum[i / 2 * ACROSS + j / (WIDTH / 8)] + 4 * (j % (WIDTH / 8)) + i % 2 * 2;
+            *(float2 *)(to + 8 * j) = make_float2(from[0], from[1]);
         }
     }
 }
@@ -116,7 +118,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
                                         int items)
 {
     const bool leader = (threadIdx.x & 127) == 0;
-    float sum[PARTS][BN / 2];
+    float sum[PARTS * ACROSS][WIDTH / 2];
     ring r = {0, 0};
     for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
         const item t = find(a, index);
