@@ -270,7 +270,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(add_kernel(plan, s, &p));
     if (is_wgrad(&s->shape))
         MICA_TRY(mica_conv_sm90_reduce_build(plan, &s->shape, (int)s->grid.grid[0],
-                                             taps_of(&s->shape) * CHANNELS, &s->reduce));
+                                             taps_of(&s->shape) * CHANNELS, NULL, &s->reduce));
     return mica_plan_child_create(plan, "conv", d, sizeof *d, "cuda", &s->generic, &s->generic_at);
 }
 

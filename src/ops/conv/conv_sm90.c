@@ -14,8 +14,8 @@ enum { THREADS = 384, MAX_STAGES = 8, MAX_CLUSTER = 8, PROLOGUE = 16384 };
 /* Left of a block's shared memory for barriers and for placing the ring at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
 
-enum { ROWS, COLS, SPLITS };
-static const char *const knobs[] = {"rows", "cols", "splits", NULL};
+enum { ROWS, COLS, SPLITS, PIECES };
+static const char *const knobs[] = {"rows", "cols", "splits", "pieces", NULL};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
@@ -95,17 +95,44 @@ static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, i
     return ceil(work / longest / units) * longest;
 }
 
-static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits, int units)
+typedef struct wgrad_tiles {
+    int64_t rows, cols, all, blocks; /* blocks of pixels */
+} wgrad_tiles;
+
+static wgrad_tiles wgrad_tiles_of(const mica_conv_sm90_shape *s, int rows, int cols)
 {
     const long long *tap = s->g.tap;
-    double chunks = (double)(tap[0] * tap[1] * tap[2] * tiles_of(s->g.c, 64));
-    double tiles = (double)tiles_of(s->g.k, rows) * ceil(chunks * 64 / cols);
-    double blocks = ceil((double)tiles_of(s->classes[0].pixels, 64) / splits);
-    double waves = ceil(tiles * splits / units);
+    int64_t chunks = tap[0] * tap[1] * tap[2] * tiles_of(s->g.c, 64);
+    wgrad_tiles t = {.rows = tiles_of(s->g.k, rows), .cols = tiles_of(chunks * 64, cols)};
+    t.all = t.rows * t.cols;
+    t.blocks = s->class_count ? tiles_of(s->classes[0].pixels, MICA_CONV_BLOCK) : 0;
+    return t;
+}
+
+/* Of a stream: one piece for each multiprocessor. */
+static int pieces_of(const wgrad_tiles *t, int units)
+{
+    return (int)(t->all * t->blocks < units ? t->all * t->blocks : units);
+}
+
+/* By parts of each tile or, if pieces is not 0, by a stream. */
+static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits,
+                           int pieces, int units)
+{
+    wgrad_tiles t = wgrad_tiles_of(s, rows, cols);
+    double stage = stage_cycles(rows, cols), store = 0.03 * rows * cols + 2500;
+    double tile_bytes = rows * cols * 4.0, cycles, parts;
+    if (pieces == 0) {
+        double blocks = (double)tiles_of(t.blocks, splits);
+        cycles = (double)tiles_of(t.all * splits, units) * (blocks * stage + store);
+        parts = (double)(t.all * splits);
+    } else {
+        int64_t blocks = tiles_of(t.all * t.blocks, pieces);
+        cycles = (double)blocks * stage + (double)(tiles_of(blocks, t.blocks) + 1) * store;
+        parts = (double)(pieces + t.all);
+    }
     /* partial sums: written by the blocks, read by the reduction */
-    double sums = (double)splits * tiles * rows * cols * 4;
-    return waves * (blocks * stage_cycles(rows, cols) + 0.03 * rows * cols + 2500) + sums / 2000 +
-           4000;
+    return cycles + parts * tile_bytes / 2000 + 4000;
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -115,15 +142,16 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return 0;
     const int32_t *k = config->knob;
     double cycles = s.roles.kind == MICA_CONV_KIND_WGRAD
-                        ? wgrad_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units)
+                        ? wgrad_cycles(&s, k[ROWS], k[COLS], k[SPLITS], k[PIECES], device->units)
                         : direct_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units);
     return fmax(milliseconds(cycles), mica_roofline_ms(&mica_op_conv, desc, device));
 }
 
 static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
                                       {256, 128}, {128, 192}, {128, 256}};
-static const int wgrad_tiles[][2] = {{128, 128}, {128, 192}, {128, 256},
-                                     {256, 128}, {256, 192}, {128, 384}};
+enum { WGRAD_CONFIGS = 3 };
+static const int wgrad_tiles_tried[][2] = {{128, 128}, {128, 192}, {128, 256},
+                                           {256, 128}, {256, 192}, {128, 384}};
 
 /* Left out: tiles much wider than the result, and large ones where the smallest are no more than a
  * wave. */
@@ -160,35 +188,45 @@ static int direct_configs(const mica_conv_sm90_shape *s, int units, mica_config 
     return count;
 }
 
-static int best_splits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+/* The best way to share the pixels of these tiles out. */
+static mica_config best_shares(const mica_conv_sm90_shape *s, int rows, int cols, int units,
+                               double *cycles)
 {
-    int64_t blocks = s->class_count ? tiles_of(s->classes[0].pixels, MICA_CONV_BLOCK) : 1;
-    int best = 1;
-    for (int splits = 2; splits <= 2 * units && splits <= blocks; splits++)
-        if (wgrad_cycles(s, rows, cols, splits, units) < wgrad_cycles(s, rows, cols, best, units))
-            best = splits;
+    wgrad_tiles t = wgrad_tiles_of(s, rows, cols);
+    mica_config best = {{rows, cols, 1, pieces_of(&t, units)}};
+    *cycles = wgrad_cycles(s, rows, cols, 1, best.knob[PIECES], units);
+    for (int splits = 1; splits <= 2 * units && splits <= t.blocks; splits++) {
+        double c = wgrad_cycles(s, rows, cols, splits, 0, units);
+        if (c > *cycles) continue;
+        *cycles = c;
+        best = (mica_config){{rows, cols, splits, 0}};
+    }
     return best;
 }
 
-/* The two best tiles, each with the shares of the pixels that suit it. */
+/* The best tiles. */
 static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
 {
-    double best[2] = {INFINITY, INFINITY};
-    for (size_t i = 0; s->class_count && i < sizeof wgrad_tiles / sizeof *wgrad_tiles; i++) {
-        int rows = wgrad_tiles[i][0], cols = wgrad_tiles[i][1];
+    double cycles[WGRAD_CONFIGS];
+    int count = 0;
+    for (size_t i = 0; s->class_count && i < sizeof wgrad_tiles_tried / sizeof *wgrad_tiles_tried;
+         i++) {
+        int rows = wgrad_tiles_tried[i][0], cols = wgrad_tiles_tried[i][1];
+        double c;
         if (rows > 128 && s->g.k <= 128) continue;
-        int splits = best_splits(s, rows, cols, units);
-        double cycles = wgrad_cycles(s, rows, cols, splits, units);
-        int at = cycles < best[0] ? 0 : 1;
-        if (cycles >= best[1]) continue;
-        best[1] = at ? cycles : best[0];
-        configs[1] = at ? (mica_config){{rows, cols, splits}} : configs[0];
-        if (at) continue;
-        best[0] = cycles;
-        configs[0] = (mica_config){{rows, cols, splits}};
+        mica_config config = best_shares(s, rows, cols, units, &c);
+        int at = count < WGRAD_CONFIGS ? count++ : WGRAD_CONFIGS;
+        for (; at > 0 && c < cycles[at - 1]; at--)
+            if (at < WGRAD_CONFIGS) {
+                cycles[at] = cycles[at - 1];
+                configs[at] = configs[at - 1];
+            }
+        if (at == WGRAD_CONFIGS) continue;
+        cycles[at] = c;
+        configs[at] = config;
     }
-    if (!s->class_count) configs[0] = (mica_config){{128, 128, 1}};
-    return isinf(best[1]) ? 1 : 2;
+    if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1, 0}};
+    return count;
 }
 
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
@@ -200,12 +238,34 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
     return direct_configs(&s, device->units, configs);
 }
 
+/* Parts of the tile that the most pieces of a stream meet in. */
+static int most_parts(const wgrad_tiles *t, int64_t pieces)
+{
+    int64_t most = 1, length = t->all * t->blocks;
+    for (int64_t i = 0; i < t->all; i++) {
+        int64_t first = (i * t->blocks + 1) * pieces - 1, last = (i + 1) * t->blocks * pieces - 1;
+        int64_t parts = last / length - first / length + 1;
+        if (parts > most) most = parts;
+    }
+    return (int)most;
+}
+
+static int parts_of(const mica_conv_sm90_shape *s, const mica_config *config)
+{
+    const int32_t *k = config->knob;
+    if (k[PIECES] == 0) return k[SPLITS];
+    wgrad_tiles t = wgrad_tiles_of(s, k[ROWS], k[COLS]);
+    return most_parts(&t, k[PIECES]);
+}
+
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
-    (void)desc;
+    mica_conv_sm90_shape s;
+    mica_why why;
     c->truncates = true;
     c->k_inst = 16;
-    c->n_outer += config->knob[SPLITS] - 1;
+    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return;
+    c->n_outer += parts_of(&s, config) - 1;
 }
 
 /* ---- build ---- */
@@ -331,13 +391,13 @@ static void fill_wgrad(const mica_plan *plan, state *s)
         a->tap_step[i] = h->tap_step[i];
         a->taps[i] = c->taps[i];
     }
+    wgrad_tiles t = wgrad_tiles_of(h, knob[ROWS], knob[COLS]);
     a->channels = (int)h->g.c;
     a->rows = (int)h->g.k;
-    a->blocks = (int)tiles_of(c->pixels, MICA_CONV_BLOCK);
+    a->blocks = (int)t.blocks;
     a->splits = knob[SPLITS];
-    int taps = c->taps[0] * c->taps[1] * c->taps[2];
-    a->row_tiles = (int)tiles_of(a->rows, knob[ROWS]);
-    a->col_tiles = (int)tiles_of(taps * tiles_of(a->channels, 64) * 64, knob[COLS]);
+    a->row_tiles = (int)t.rows;
+    a->col_tiles = (int)t.cols;
 }
 
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
@@ -353,10 +413,19 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                       .a_mn_major = true,
                       .b_mn_major = true};
     mica_prologue_int(p, "WIDTH", mma.n);
+    mica_prologue_int(p, "STREAM", knob[PIECES] > 0);
+    int tiles = a->row_tiles * a->col_tiles;
+    mica_conv_stream stream = {.pieces = knob[PIECES],
+                               .blocks = a->blocks,
+                               .tile_rows = knob[ROWS],
+                               .tile_cols = knob[COLS],
+                               .col_tiles = a->col_tiles,
+                               .length = (long long)tiles * a->blocks};
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma, 0,
-                             a->splits * a->row_tiles * a->col_tiles));
-    return mica_conv_sm90_reduce_build(plan, &s->shape, a->splits, a->col_tiles * knob[COLS],
-                                       &s->reduce);
+                             knob[PIECES] > 0 ? knob[PIECES] : tiles * a->splits));
+    if (knob[PIECES] > 0) s->grid.grid[0] = (unsigned)knob[PIECES];
+    return mica_conv_sm90_reduce_build(plan, &s->shape, parts_of(&s->shape, &plan->config),
+                                       a->col_tiles * knob[COLS], &stream, &s->reduce);
 }
 
 static mica_status build(mica_plan *plan)

@@ -5,27 +5,52 @@
  * conv_sm90_reduce.cu adds. Tiles of one share are neighbours, so that blocks that run side by side
  * read the same pixels. What fills shared memory goes with BM + BN and bounds the speed of small
  * tiles: the largest use 192 registers for sums. Constants: those of conv_sm90.cuh; WIDTH (columns of
- * an instruction); mma(). */
+ * an instruction); STREAM; mma(). */
 #include "ops/conv/conv_sm90.cuh"
+#include "ops/conv/conv_sm90_stream.cuh"
 
 constexpr int LEFT = BM / 64, RIGHT = BN / 64; /* chunks */
 constexpr int ACROSS = BN / WIDTH;             /* instructions for all columns */
 static_assert(BN % WIDTH == 0 && WIDTH % 64 == 0 && WIDTH <= 256 && PARTS * BN <= 384, "the accumulators fit");
 
-/* A tile: its share of the blocks of pixels, first row and first chunk of columns. */
+/* A tile's part: which one, first row, first chunk of columns, blocks of pixels. */
 struct item {
-    int split, row, chunk, from, to;
+    int part, row, chunk, from, to;
 };
 
-__device__ __forceinline__ item find(const mica_conv_sm90_wgrad_args &a, int index)
+/* This block's way through the items: in a stream a piece of all tiles' blocks, else every so many of
+ * the parts, those of one share side by side. */
+struct walk {
+    long long at, end;
+};
+
+__device__ __forceinline__ walk begin(const mica_conv_sm90_wgrad_args &a)
 {
-    const int tiles = a.row_tiles * a.col_tiles;
+    const long long tiles = (long long)a.row_tiles * a.col_tiles;
+    if (!STREAM) return walk{(long long)blockIdx.x, tiles * a.splits};
+    const long long length = tiles * a.blocks;
+    return walk{length * blockIdx.x / gridDim.x, length * (blockIdx.x + 1) / gridDim.x};
+}
+
+__device__ __forceinline__ item take(const mica_conv_sm90_wgrad_args &a, walk &w)
+{
+    const long long tiles = (long long)a.row_tiles * a.col_tiles;
+    const int tile = (int)(STREAM ? w.at / a.blocks : w.at % tiles);
     item t;
-    t.split = index / tiles;
-    t.row = index % tiles / a.col_tiles * BM;
-    t.chunk = index % a.col_tiles * RIGHT;
-    t.from = (int)((long long)a.blocks * t.split / a.splits);
-    t.to = (int)((long long)a.blocks * (t.split + 1) / a.splits);
+    t.row = tile / a.col_tiles * BM;
+    t.chunk = tile % a.col_tiles * RIGHT;
+    if (STREAM) {
+        const long long first = (long long)tile * a.blocks;
+        t.part = (int)blockIdx.x - piece_of(first, (int)gridDim.x, tiles * a.blocks);
+        t.from = (int)(w.at - first);
+        t.to = (int)min((long long)a.blocks, w.end - first);
+        w.at = first + t.to;
+    } else {
+        t.part = (int)(w.at / tiles);
+        t.from = (int)((long long)a.blocks * t.part / a.splits);
+        t.to = (int)((long long)a.blocks * (t.part + 1) / a.splits);
+        w.at += gridDim.x;
+    }
     return t;
 }
 
@@ -63,12 +88,12 @@ __device__ __forceinline__ void load_block(const mica_conv_sm90_wgrad_args &a, c
         load_image(to + (LEFT + j) * CHUNK, &a.image, bar, chunks[j].channel, at, n, chunks[j].tap);
 }
 
-__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 stages, u32 full, u32 empty, int items)
+__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 stages, u32 full, u32 empty)
 {
     __shared__ chunk chunks[RIGHT]; /* of this thread, which has few registers */
     ring r = {0, 1};
-    for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
-        const item t = find(a, index);
+    for (walk w = begin(a); w.at < w.end;) {
+        const item t = take(a, w);
         int bytes = min(LEFT, (a.rows - t.row + 63) / 64) * CHUNK;
         for (int j = 0; j < RIGHT; j++) {
             chunks[j] = chunk_at(a, t.chunk + j);
@@ -105,7 +130,7 @@ __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const 
     for (int i = 0; i < 2 * PARTS; i++) {
         const int row = t.row + (group * PARTS + i / 2) * 64 + warp * 16 + i % 2 * 8 + lane / 4;
         if (row >= a.rows) continue;
-        float *to = a.partial + ((t.split * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
+        float *to = a.partial + ((t.part * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
             const float *from = sum[i / 2 * ACROSS + j / (WIDTH / 8)] + 4 * (j % (WIDTH / 8)) + i % 2 * 2;
@@ -114,14 +139,13 @@ __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const 
     }
 }
 
-__device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int group, u32 stages, u32 full, u32 empty,
-                                        int items)
+__device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int group, u32 stages, u32 full, u32 empty)
 {
     const bool leader = (threadIdx.x & 127) == 0;
     float sum[PARTS * ACROSS][WIDTH / 2];
     ring r = {0, 0};
-    for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
-        const item t = find(a, index);
+    for (walk w = begin(a); w.at < w.end;) {
+        const item t = take(a, w);
         int last = -1;
 #pragma unroll 1
         for (int block = t.from; block < t.to; block++, r.advance()) {
@@ -142,12 +166,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_sm90_wgrad(const __grid_constant__ mica_conv_sm90_wgrad_args a)
 {
     const u32 stages = ring_memory(), full = ring_barriers(), empty = full + 8 * STAGES;
-    const int group = uniform((int)threadIdx.x / 128) - 1, items = a.splits * a.row_tiles * a.col_tiles;
+    const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();
-        if (threadIdx.x == 0) produce(a, stages, full, empty, items);
+        if (threadIdx.x == 0) produce(a, stages, full, empty);
     } else {
         registers_take<232>();
-        consume(a, group, stages, full, empty, items);
+        consume(a, group, stages, full, empty);
     }
 }

@@ -41,15 +41,17 @@ void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_de
 /* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
 bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *run);
 
-/* wgrad's partial sums: splits x channels of b x columns (tap, 64 channels of a), f32. */
+/* wgrad's partial sums: parts x channels of b x columns (tap, 64 channels of a), f32. */
 typedef struct mica_conv_sm90_reduce {
     mica_kernel *kernel;
     mica_grid grid;
     mica_conv_sm90_reduce_args args;
     size_t partial; /* their place in the workspace */
 } mica_conv_sm90_reduce;
-mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int splits,
-                                        int columns, mica_conv_sm90_reduce *reduce);
+/* stream: which parts exist; NULL: all. */
+mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int parts,
+                                        int columns, const mica_conv_stream *stream,
+                                        mica_conv_sm90_reduce *reduce);
 mica_status mica_conv_sm90_reduce_run(const mica_plan *plan, const mica_conv_sm90_reduce *reduce,
                                       int out, const mica_run *run);
 
