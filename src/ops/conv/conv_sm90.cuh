@@ -11,9 +11,6 @@
 constexpr int THREADS = 384;
 constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements */
 constexpr int CHUNK = 64 * ROW;
-constexpr int STAGE_BYTES = (BM + BN) * ROW;
-constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
-static_assert(BM % 128 == 0 && BN % 64 == 0, "whole chunks for two warpgroups");
 static_assert(sizeof(in_t) == 2, "MN-major operands");
 
 struct ring {
@@ -34,16 +31,18 @@ __device__ __forceinline__ u32 ring_memory()
     return (shared_address(memory) + 1023) & ~1023u;
 }
 
-/* STAGES barriers "full", then as many "empty". All threads call it, once. */
-__device__ __forceinline__ u32 ring_barriers()
+/* STAGES barriers "full" of so many arrivals, then as many "empty", and one more of one arrival. All
+ * threads call it, once. */
+__device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
 {
-    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    __shared__ __align__(8) u64 barriers[2 * STAGES + 1];
     const u32 full = shared_address(barriers);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, 1);
-            mbarrier_init(full + 8 * (STAGES + i), 2);
+            mbarrier_init(full + 8 * i, producers);
+            mbarrier_init(full + 8 * (STAGES + i), consumers);
         }
+        mbarrier_init(full + 8 * 2 * STAGES, 1);
         mbarrier_fence_init();
     }
     __syncthreads();

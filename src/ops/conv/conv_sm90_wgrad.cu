@@ -11,6 +11,10 @@
 
 constexpr int LEFT = BM / 64, RIGHT = BN / 64; /* chunks */
 constexpr int ACROSS = BN / WIDTH;             /* instructions for all columns */
+constexpr int STAGE_BYTES = (BM + BN) * ROW;
+constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
+constexpr int PRODUCERS = 4, HELD = (LEFT + RIGHT + PRODUCERS - 1) / PRODUCERS;
+static_assert(BM % 128 == 0 && BN % 64 == 0, "whole chunks for two warpgroups");
 static_assert(BN % WIDTH == 0 && WIDTH % 64 == 0 && WIDTH <= 256 && PARTS * BN <= 384, "the accumulators fit");
 
 /* A tile's part: which one, first row, first chunk of columns, blocks of pixels. */
@@ -54,56 +58,59 @@ __device__ __forceinline__ item take(const mica_conv_sm90_wgrad_args &a, walk &w
     return t;
 }
 
-/* What a chunk of columns reads; channel -1: it is past the last tap. */
+/* What one chunk of a stage is read from: channels of b, or channels of a as a tap sees them. */
 struct chunk {
     int channel, tap[3];
+    bool exists;
 };
 
-__device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, int index)
+__device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, const item &t, int index)
 {
-    const int blocks = (a.channels + 63) / 64;
+    if (index < LEFT) return chunk{t.row + 64 * index, {0, 0, 0}, t.row + 64 * index < a.rows};
+    const int blocks = (a.channels + 63) / 64, pair = t.chunk + index - LEFT;
     chunk c;
-    int tap = index / blocks;
-    c.channel = index % blocks * 64;
+    int tap = pair / blocks;
+    c.channel = pair % blocks * 64;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
         c.tap[d] = tap % a.taps[d] * a.tap_step[d];
         tap /= a.taps[d];
     }
-    if (tap > 0) c.channel = -1;
+    c.exists = tap == 0 && index < LEFT + RIGHT;
     return c;
 }
 
-__device__ __forceinline__ void load_block(const mica_conv_sm90_wgrad_args &a, const item &t, const chunk *chunks,
-                                           int block, u32 to, u32 bar)
+/* One thread of each of four warps loads every fourth chunk of a stage: to issue all would take a single
+ * one longer than to multiply them. */
+__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, int warp, u32 stages, u32 full, u32 empty)
 {
-    const int zero[3] = {0, 0, 0};
-    int place[3], at[3];
-    const int n = position(a.count, block * 64, place);
-#pragma unroll
-    for (int d = 0; d < 3; d++) at[d] = a.start[d] + place[d] * a.step[d];
-    for (int i = 0; i < LEFT && t.row + 64 * i < a.rows; i++)
-        load_image(to + i * CHUNK, &a.grad, bar, t.row + 64 * i, place, n, zero);
-    for (int j = 0; j < RIGHT && chunks[j].channel >= 0; j++)
-        load_image(to + (LEFT + j) * CHUNK, &a.image, bar, chunks[j].channel, at, n, chunks[j].tap);
-}
-
-__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 stages, u32 full, u32 empty)
-{
-    __shared__ chunk chunks[RIGHT]; /* of this thread, which has few registers */
     ring r = {0, 1};
     for (walk w = begin(a); w.at < w.end;) {
         const item t = take(a, w);
-        int bytes = min(LEFT, (a.rows - t.row + 63) / 64) * CHUNK;
-        for (int j = 0; j < RIGHT; j++) {
-            chunks[j] = chunk_at(a, t.chunk + j);
-            bytes += chunks[j].channel >= 0 ? CHUNK : 0;
+        chunk chunks[HELD];
+        int bytes = 0;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            chunks[i] = chunk_at(a, t, warp + i * PRODUCERS);
+            bytes += chunks[i].exists ? CHUNK : 0;
         }
         for (int block = t.from; block < t.to; block++, r.advance()) {
+            const u32 to = stages + r.stage * STAGE_BYTES + (u32)warp * CHUNK, bar = full + 8 * r.stage;
+            int place[3], at[3];
+            const int n = position(a.count, block * 64, place);
+#pragma unroll
+            for (int d = 0; d < 3; d++) at[d] = a.start[d] + place[d] * a.step[d];
             mbarrier_wait(empty + 8 * r.stage, r.parity);
             /* chunks past the end keep what was there: no result that counts is made of it */
-            mbarrier_arrive_expect(full + 8 * r.stage, bytes);
-            load_block(a, t, chunks, block, stages + r.stage * STAGE_BYTES, full + 8 * r.stage);
+            mbarrier_arrive_expect(bar, bytes);
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                if (!chunks[i].exists) continue;
+                if (warp + i * PRODUCERS < LEFT)
+                    load_image(to + i * PRODUCERS * CHUNK, &a.grad, bar, chunks[i].channel, place, n, chunks[i].tap);
+                else
+                    load_image(to + i * PRODUCERS * CHUNK, &a.image, bar, chunks[i].channel, at, n, chunks[i].tap);
+            }
         }
     }
 }
@@ -165,11 +172,11 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_sm90_wgrad(const __grid_constant__ mica_conv_sm90_wgrad_args a)
 {
-    const u32 stages = ring_memory(), full = ring_barriers(), empty = full + 8 * STAGES;
+    const u32 stages = ring_memory(), full = ring_barriers(PRODUCERS, 2), empty = full + 8 * STAGES;
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();
-        if (threadIdx.x == 0) produce(a, stages, full, empty);
+        if (threadIdx.x % 32 == 0) produce(a, (int)threadIdx.x / 32, stages, full, empty);
     } else {
         registers_take<232>();
         consume(a, group, stages, full, empty);
