@@ -11,7 +11,7 @@
 
 enum { THREADS = 384, MAX_STAGES = 8, PROLOGUE = 16384 };
 
-static const char *const knobs[] = {"rows", "cols", "splits", "pieces", "turns", NULL};
+static const char *const knobs[] = {"rows", "cols", "splits", "pieces", "turns", "held", NULL};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
@@ -143,6 +143,7 @@ static mica_status add_direct_kernel(mica_plan *plan, state *s, mica_text *p, co
     int stage = (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW;
     int tiles = s->args.direct.tiles, splits = knob[MICA_CONV_SPLITS];
     mica_prologue_int(p, "SPLITS", splits);
+    mica_prologue_int(p, "TURNS", knob[MICA_CONV_TURNS]);
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, mma, stage,
                              mica_conv_sm90_staging(slice)));
     s->grid.grid[0] = splits > 1 ? (unsigned)(tiles * splits) : at_most(tiles, plan->device.units);
@@ -186,8 +187,8 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
                       .b_mn_major = s->shape.filter_mn};
     int slice = mica_conv_sm90_slice(&s->shape, &plan->config);
     mica_prologue_int(p, "SLICE", slice);
-    return knob[MICA_CONV_TURNS] ? add_short_kernel(plan, s, p, &mma, slice)
-                                 : add_direct_kernel(plan, s, p, &mma, slice);
+    return knob[MICA_CONV_HELD] ? add_short_kernel(plan, s, p, &mma, slice)
+                                : add_direct_kernel(plan, s, p, &mma, slice);
 }
 
 static void fill_wgrad(const mica_plan *plan, state *s)

@@ -2,20 +2,19 @@
  * Convolution by Hopper's copy engine and matrix units, forward and dgrad: rows are pixels of the
  * result, columns its channels, terms (tap, 64 channels of the image that is read). One warp loads
  * BM pixels as a tap sees them (im2col) and BN columns of the filter into a ring of stages; two
- * warpgroups multiply, each half of the rows. Blocks persist, so that the next tile's loads run
- * while results are stored: 16-bit ones by way of shared memory, for whole rows, others
- * from registers.
- * Constants: AXES of the image; tile BM x BN; STAGES; FILTER_MN (columns are what lies side by side
- * in the filter, else terms); VECTOR (results that begin at multiples of 16 bytes: 8 of 16 bits, 2 of f32, else 1); SLICE
- * columns on the way at once (VECTOR 8); SPLITS (blocks of a cluster that share a tile's
- * steps, each then adds up and stores some columns; 1: none); RESIDUAL; types in_t, out_t; those of the epilogue; mma(). */
+ * warpgroups multiply: each half of the rows or, if TURNS, tiles in turns, so that one stores while the
+ * other multiplies. Blocks persist, so that the next tile's loads run while results are stored.
+ * Constants: AXES of the image; tile BM x BN; STAGES; SPLITS (blocks of a cluster that share a tile's
+ * steps, each then adds up and stores some columns; 1: none); TURNS; those of conv_sm90_direct.cuh and
+ * conv_sm90_store.cuh; type in_t. */
 #include "ops/conv/conv_sm90_direct.cuh"
 #include "ops/conv/conv_sm90_store.cuh"
 
 constexpr int IMAGE_BYTES = BM * ROW;
 constexpr int STAGE_BYTES = IMAGE_BYTES + BN * ROW;
-constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
-static_assert(BM % 128 == 0 && BN % 64 == 0, "whole chunks for two warpgroups");
+constexpr int PARTS = TURNS ? BM / 64 : BM / 128; /* 64 rows of the result for each warpgroup */
+static_assert(BM % (64 * PARTS) == 0 && BN % 64 == 0, "whole chunks");
+static_assert(!TURNS || SPLITS == 1, "one or the other");
 static_assert(BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 
 /* A tile: its class, first pixel in it and first column. */
@@ -174,10 +173,17 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     const u32 staging = stages + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH);
     float sum[PARTS][BN / 2];
     ring r = {0, 0};
-    for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x) {
+    const int own = TURNS ? 0 : group; /* which part of a tile */
+    int turn = 0;
+    for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x, turn ^= TURNS) {
         const place p = find(a, tile);
-        accumulate(sum, r, share_of(a, a.classes[p.index]).to, group, stages, full, empty);
-        store(a, corner{p.index, p.row + group * PARTS * 64, p.col}, staging, sum);
+        const int steps = share_of(a, a.classes[p.index]).to;
+        if (TURNS && turn != group) {
+            r.skip(steps);
+            continue;
+        }
+        accumulate(sum, r, steps, own, stages, full, empty);
+        store(a, corner{p.index, p.row + own * PARTS * 64, p.col}, staging, sum);
     }
 }
 
@@ -202,7 +208,7 @@ __device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90(const __grid_constant__ mica_conv_sm90_args a)
 {
-    const u32 stages = ring_memory(), full = ring_barriers(1, 2), empty = full + 8 * STAGES;
+    const u32 stages = ring_memory(), full = ring_barriers(1, TURNS ? 1 : 2), empty = full + 8 * STAGES;
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();

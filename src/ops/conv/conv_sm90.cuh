@@ -22,6 +22,12 @@ struct ring {
         stage = 0;
         parity ^= 1;
     }
+    __device__ __forceinline__ void skip(int stages)
+    {
+        stages += stage;
+        stage = stages % STAGES;
+        parity ^= (u32)(stages / STAGES) & 1;
+    }
 };
 
 /* Stages begin at multiples of 1024, of which the swizzle is made. */

@@ -69,7 +69,8 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int firs
 {
     const u32 empty = full + 8 * STAGES;
     const bool leader = (threadIdx.x & 127) == 0;
-    ring r = {first % STAGES, (u32)(first / STAGES & 1)};
+    ring r = {0, 0};
+    r.skip(first);
     int last = -1;
 #pragma unroll 1
     for (int k = 0; k < STEPS; k++, r.advance()) {

@@ -30,7 +30,7 @@ static int64_t columns_of(const mica_conv_sm90_shape *s)
 /* Long sums want shared memory for the ring, after short ones the time is that of the stores. */
 int mica_conv_sm90_slice(const mica_conv_sm90_shape *s, const mica_config *config)
 {
-    bool is_short = mica_conv_sm90_steps(s, 0) <= 8;
+    bool is_short = mica_conv_sm90_steps(s, 0) <= (config->knob[MICA_CONV_HELD] ? 4 : 8);
     return is_short && config->knob[MICA_CONV_COLS] % 128 == 0 ? 128 : 64;
 }
 
@@ -113,7 +113,7 @@ static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, in
 
 static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
                                       {256, 128}, {128, 192}, {128, 256}};
-static const int turn_tiles[][2] = {{128, 64}, {128, 128}, {64, 256}};
+static const int held_tiles[][2] = {{128, 64}, {128, 128}, {64, 256}};
 enum { WGRAD_CONFIGS = 3 };
 static const int wgrad_tiles_tried[][2] = {{128, 128}, {128, 192}, {128, 256},
                                            {256, 128}, {256, 192}, {128, 384}};
@@ -143,10 +143,10 @@ static bool splits_suit(const mica_conv_sm90_shape *s, int rows, int cols, int s
 
 /* Where the filter's columns fit shared memory beside a ring, and there are tiles to take turns at.
  */
-static bool turns_suit(const mica_conv_sm90_shape *s, int rows, int cols,
-                       const mica_device_info *device)
+static bool holding_suits(const mica_conv_sm90_shape *s, int rows, int cols,
+                          const mica_device_info *device)
 {
-    mica_config config = {{rows, cols}};
+    mica_config config = {{rows, cols, 1, 0, 1, 1}};
     int64_t columns = columns_of(s), across = mica_conv_tiles(columns, cols);
     int64_t room = device->shared_bytes - MICA_CONV_RESERVE -
                    mica_conv_sm90_staging(mica_conv_sm90_slice(s, &config)) -
@@ -167,10 +167,12 @@ static int direct_configs(const mica_conv_sm90_shape *s, const mica_device_info 
         for (int splits = 1; splits <= MAX_CLUSTER; splits *= 2)
             if (splits_suit(s, rows, cols, splits, units))
                 configs[count++] = (mica_config){{rows, cols, splits}};
+        if (rows == 128 && cols <= 128 && direct_tile_count(s, rows, cols) > units)
+            configs[count++] = (mica_config){{rows, cols, 1, 0, 1}};
     }
-    for (size_t i = 0; s->class_count && i < sizeof turn_tiles / sizeof *turn_tiles; i++)
-        if (turns_suit(s, turn_tiles[i][0], turn_tiles[i][1], device))
-            configs[count++] = (mica_config){{turn_tiles[i][0], turn_tiles[i][1], 1, 0, 1}};
+    for (size_t i = 0; s->class_count && i < sizeof held_tiles / sizeof *held_tiles; i++)
+        if (holding_suits(s, held_tiles[i][0], held_tiles[i][1], device))
+            configs[count++] = (mica_config){{held_tiles[i][0], held_tiles[i][1], 1, 0, 1, 1}};
     if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1}};
     return count;
 }
