@@ -42,8 +42,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_conv_sm90_shape s;
     mica_why why;
     if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return 0;
-    return mica_conv_sm90_predict(&s, mica_roofline_ms(&mica_op_conv, desc, device), device,
-                                  config);
+    return mica_conv_sm90_predict(&s, device, config);
 }
 
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)

@@ -251,8 +251,23 @@ int mica_conv_sm90_configs(const mica_conv_sm90_shape *s, const mica_device_info
     return direct_configs(s, device, configs);
 }
 
-double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, double roof,
-                              const mica_device_info *device, const mica_config *config)
+/* The least traffic; of an image that strides skip, only the pixels that taps see are read. */
+static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
+{
+    const mica_conv_geometry *g = &s->g;
+    double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
+    for (int i = 0; i < 3; i++) {
+        bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+        long long seen = g->out[i] * g->tap[i];
+        a *= (double)(dgrad || seen > g->in[i] ? g->in[i] : seen);
+        b *= (double)g->out[i];
+        f *= (double)g->tap[i];
+    }
+    return 2 * (a + b + f) / (device->copy_gbps * 1e6);
+}
+
+double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                              const mica_config *config)
 {
     const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
     const int32_t *k = config->knob;
@@ -264,5 +279,5 @@ double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, double roof,
         cycles = turn_cycles(s, rows, cols, units);
     else
         cycles = direct_cycles(s, rows, cols, k[MICA_CONV_SPLITS], units);
-    return fmax(cycles / hertz * 1e3 + launch_ms, roof);
+    return fmax(cycles / hertz * 1e3 + launch_ms, traffic_ms(s, device));
 }

@@ -42,8 +42,8 @@ int mica_conv_sm90_parts(const mica_conv_sm90_shape *s, const mica_config *confi
 
 int mica_conv_sm90_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
                            mica_config *configs);
-/* roof: the time of the least traffic or arithmetic. All in milliseconds. */
-double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, double roof,
-                              const mica_device_info *device, const mica_config *config);
+/* Milliseconds. */
+double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                              const mica_config *config);
 
 #endif
