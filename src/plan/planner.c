@@ -109,7 +109,7 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
     if (o.mode == MICA_MODE_MEASURE && count > 0)
         MICA_TRY(mica_measure(c, op, desc, &o, list, count, &best_ms));
     MICA_TRY(build_first(c, op, desc, list, count, &o, &refusals, plan));
-    if (best_ms > 0)
+    if (best_ms > 0 && !(*plan)->engine->peer)
         MICA_TRY(mica_records_add(&c->records, problem, c->device.model, (*plan)->engine->name,
                                   mica_plan_config(*plan), best_ms, true));
     return MICA_OK;
