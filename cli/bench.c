@@ -204,16 +204,28 @@ static void print_result(const bench *b, const bench_result *r)
     fflush(stdout);
 }
 
+/* What a result stands on: a peer's own version, else the driver's. */
+static void version_of(const bench *b, const char *engine, char *version, size_t size)
+{
+    const char *key, *value, *slash = strchr(engine, '/');
+    snprintf(version, size, "%s", b->driver);
+    for (int i = 0; slash && mica_info(i, &key, &value) == MICA_OK; i++)
+        if (!strcmp(key, slash + 1))
+            snprintf(version, size, "%s %.*s", key, (int)strcspn(value, ","), value);
+}
+
 static void write_result(const bench *b, const bench_result *r, const char *run)
 {
     if (!b->json) return;
+    char version[64];
+    version_of(b, r->engine, version, sizeof version);
     json_t *o = json_pack("{ss ss ss so so so sI so so so ss ss ss ss}", "set", r->set, "line",
                           r->line, "engine", r->engine, "ms", cli_json_number(r->ms), "p10",
                           cli_json_number(r->p10), "p90", cli_json_number(r->p90), "n",
                           (json_int_t)r->n, "tflops", cli_json_number(r->tflops), "gbps",
                           cli_json_number(r->gbps), "roofline", cli_json_number(r->roofline),
                           "commit", b->options.commit ? b->options.commit : "", "device",
-                          b->device.model, "driver", b->driver, "run", run);
+                          b->device.model, "driver", version, "run", run);
     if (b->keep_samples) {
         json_t *samples = json_array();
         for (size_t i = 0; i < r->n; i++)

@@ -74,6 +74,7 @@ enum {
     PACK_IDS = 1000,
     PACK_POINTERS = 1001,
     PACK_WORKSPACE = 1003,
+    ENGINE_INDEX = 1301,
     ENGINE_NOTES = 1303
 };
 /* What an engine says of its arithmetic. */
@@ -368,47 +369,62 @@ mica_status mica_cudnn_add_step(mica_cudnn *g, mica_cudnn_step step, mica_dtype 
 
 /* ---- candidates ---- */
 
+typedef struct candidate {
+    void *config;
+    int64_t engine; /* the library's number of it */
+    unsigned notes; /* bit i: note i */
+} candidate;
 typedef struct candidates {
-    void *configs[MOST_CONFIGS];
+    candidate list[MOST_CONFIGS];
     int count, left_out; /* left_out: those whose arithmetic is not asked for */
 } candidates;
 
 static void drop(candidates *c)
 {
-    while (c->count > 0) dnn.unmake(c->configs[--c->count]);
+    while (c->count > 0) dnn.unmake(c->list[--c->count].config);
 }
 
-/* Bit i: note i. */
-static mica_status notes_of(void *config, unsigned *notes)
+static mica_status read_engine(candidate *c)
 {
     enum { MOST = 32 };
     void *engine;
     int list[MOST];
     int64_t count = 0;
     MICA_TRY(DNN(make, ENGINE, &engine));
-    mica_status status = DNN(get, config, CONFIG_ENGINE, DESCRIPTOR, 1, &count, &engine);
+    mica_status status = DNN(get, c->config, CONFIG_ENGINE, DESCRIPTOR, 1, &count, &engine);
+    if (status == MICA_OK) status = DNN(get, engine, ENGINE_INDEX, INT64, 1, &count, &c->engine);
     count = 0;
     if (status == MICA_OK)
         status = DNN(get, engine, ENGINE_NOTES, NUMERICAL_NOTE, MOST, &count, list);
-    *notes = 0;
     for (int64_t i = 0; status == MICA_OK && i < count && i < MOST; i++)
-        if (list[i] >= 0 && list[i] < MOST) *notes |= 1u << list[i];
+        if (list[i] >= 0 && list[i] < MOST) c->notes |= 1u << list[i];
     dnn.unmake(engine);
     return status;
 }
 
-static bool is_wanted(void *config, bool matrix_units)
+static bool is_wanted(candidate *c, bool matrix_units)
 {
-    unsigned notes, unwanted = 1u << NOTE_ROUNDS_INPUTS | 1u << NOTE_NARROW_SUMS | 1u << NOTE_FFT |
-                               0xfu << NOTE_WINOGRAD;
+    unsigned unwanted =
+        1u << NOTE_ROUNDS_INPUTS | 1u << NOTE_NARROW_SUMS | 1u << NOTE_FFT | 0xfu << NOTE_WINOGRAD;
     if (!matrix_units) unwanted |= 1u << NOTE_MATRIX_UNITS;
-    return notes_of(config, &notes) == MICA_OK && !(notes & unwanted);
+    return read_engine(c) == MICA_OK && !(c->notes & unwanted);
+}
+
+static void take(candidates *c, void *config, bool matrix_units)
+{
+    candidate found = {.config = config};
+    if (is_wanted(&found, matrix_units)) {
+        c->list[c->count++] = found;
+    } else {
+        dnn.unmake(config);
+        c->left_out++;
+    }
 }
 
 static mica_status read_results(void *heuristics, bool matrix_units, candidates *c)
 {
     void *found[MOST_CONFIGS];
-    int64_t count = 0, room = MOST_CONFIGS - c->count;
+    int64_t count = 0, filled = 0, room = MOST_CONFIGS - c->count;
     int made = 0;
     MICA_TRY(DNN(get, heuristics, HEURISTICS_RESULTS, DESCRIPTOR, 0, &count, NULL));
     if (count > room) count = room;
@@ -418,18 +434,13 @@ static mica_status read_results(void *heuristics, bool matrix_units, candidates 
         made += status == MICA_OK;
     }
     /* it may fill fewer than it announced */
-    int64_t filled = 0;
     if (status == MICA_OK && count > 0)
         status = DNN(get, heuristics, HEURISTICS_RESULTS, DESCRIPTOR, count, &filled, found);
-    for (int i = 0; i < made; i++) {
-        bool is_there = status == MICA_OK && i < filled, wanted = is_there;
-        if (is_there) wanted = is_wanted(found[i], matrix_units);
-        if (wanted)
-            c->configs[c->count++] = found[i];
+    for (int i = 0; i < made; i++)
+        if (status == MICA_OK && i < filled)
+            take(c, found[i], matrix_units);
         else
             dnn.unmake(found[i]);
-        c->left_out += is_there && !wanted;
-    }
     return status;
 }
 
@@ -451,24 +462,27 @@ static mica_status ask(void *graph, int mode, bool matrix_units, candidates *c)
 static mica_status plan_one(mica_cudnn *g, candidates *c, int i)
 {
     int64_t count = 0;
-    void *config = c->configs[i];
-    const attribute list[] = {{PLAN_CONFIG, DESCRIPTOR, 1, &config}};
+    candidate chosen = c->list[i];
+    const attribute list[] = {{PLAN_CONFIG, DESCRIPTOR, 1, &chosen.config}};
     if (g->made_count + 2 > MOST_MADE)
         return mica_fail(MICA_UNSUPPORTED, "a graph of more than %d descriptors", MOST_MADE);
     MICA_TRY(describe(PLAN, list, 1, &g->plan));
-    g->made[g->made_count++] = config;
+    g->made[g->made_count++] = chosen.config;
     g->made[g->made_count++] = g->plan;
-    c->configs[i] = c->configs[--c->count];
-    return DNN(get, g->plan, PLAN_WORKSPACE, INT64, 1, &count, &g->workspace);
+    c->list[i] = c->list[--c->count];
+    MICA_TRY(DNN(get, g->plan, PLAN_WORKSPACE, INT64, 1, &count, &g->workspace));
+    mica_log(MICA_LOG_DEBUG, "cudnn,candidate %d,engine %lld,notes %#x,workspace %lld", i,
+             (long long)chosen.engine, chosen.notes, (long long)g->workspace);
+    return MICA_OK;
 }
 
 static mica_status plan_ranked(mica_cudnn *g, int rank, candidates *c)
 {
     if (rank >= c->count)
         return mica_fail(MICA_UNSUPPORTED,
-                         "cuDNN has %d candidates, number %d was asked for; it has %d more that "
-                         "round inputs or transform them",
-                         c->count, rank, c->left_out);
+                         "number %d of cuDNN's candidates was asked for, it has %d; %d more round "
+                         "inputs, transform them or use matrix units unasked",
+                         rank, c->count, c->left_out);
     mica_status status = plan_one(g, c, rank);
     for (int i = 1; rank == 0 && i < c->count && status == MICA_UNSUPPORTED; i++)
         status = plan_one(g, c, i);

@@ -69,15 +69,20 @@ static mica_status find_layout(const mica_tensor *t, const char *name, bool *fir
                        name);
 }
 
-/* Where a tensor fits both layouts it takes the one that the others have. */
+/* Where a tensor fits both layouts it takes the one that the others have. Graphs with an epilogue
+ * (alike) must have one layout: mixed ones are planned, but give wrong results (9.19, H200). */
 static mica_status write_layouts(mica_tensor *const *tensors, const char *const *names, int count,
-                                 mica_why *why)
+                                 bool alike, mica_why *why)
 {
-    bool first[TENSORS], last[TENSORS], any_last = false;
+    bool first[TENSORS], last[TENSORS], any_last = false, any_first = false;
     for (int i = 0; i < count; i++) {
         MICA_TRY(find_layout(tensors[i], names[i], &first[i], &last[i], why));
         any_last |= last[i] && !first[i];
+        any_first |= first[i] && !last[i];
     }
+    if (alike && any_first && any_last)
+        return mica_refuse(why, "epilogue: some tensors are packed and some channels last, which "
+                                "cuDNN computes wrongly");
     for (int i = 0; i < count; i++)
         *tensors[i] = laid_out(tensors[i], last[i] && (any_last || !first[i]));
     return MICA_OK;
@@ -96,7 +101,8 @@ static mica_status add_layouts(const mica_conv_desc *d, graph_spec *s, mica_why 
         s->residual = widened(&d->residual);
         tensors[count++] = &s->residual;
     }
-    return write_layouts(tensors, d->transposed ? transposed : plain, count, why);
+    return write_layouts(tensors, d->transposed ? transposed : plain, count, d->epilogue[0] != 0,
+                         why);
 }
 
 /* ---- from the descriptor to the graph ---- */
@@ -208,11 +214,19 @@ static mica_status add_operand(const mica_conv_desc *d, const graph_spec *spec, 
     return add_tensor(s, &t, args[step], number);
 }
 
+/* The library knows a residual followed by a bias, not the other way about. */
 static int steps_of(const mica_conv_desc *d, int *steps)
 {
     int count = 0;
-    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++)
-        if (d->epilogue[i] != MICA_STEP_ACT + MICA_ACT_IDENTITY) steps[count++] = d->epilogue[i];
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        if (d->epilogue[i] == MICA_STEP_ACT + MICA_ACT_IDENTITY) continue;
+        steps[count++] = d->epilogue[i];
+        if (count < 2 || steps[count - 2] != MICA_STEP_BIAS ||
+            steps[count - 1] != MICA_STEP_RESIDUAL)
+            continue;
+        steps[count - 2] = MICA_STEP_RESIDUAL;
+        steps[count - 1] = MICA_STEP_BIAS;
+    }
     return count;
 }
 
@@ -277,12 +291,14 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return mica_roofline_ms(&mica_op_conv, desc, device) * (1.2 + 1e-3 * config->knob[0]) + 3e-3;
 }
 
-/* Its kernels add in the matrix units' way and may split the sum; nothing more is known of them. */
+/* Its kernels add in the matrix units' way, may split the sum, and take subnormal numbers for
+ * zeros (seen on an H200); nothing more is known of them. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     const mica_conv_desc *d = desc;
     (void)config;
     if (d->x.dtype == MICA_F64) return;
+    c->flushes = true;
     if (d->x.dtype == MICA_F32 && d->y.dtype == MICA_F32 && d->compute != MICA_COMPUTE_TF32) return;
     mica_mma_contract(d->compute == MICA_COMPUTE_TF32 ? MICA_F32 : MICA_BF16, c);
 }
