@@ -70,4 +70,14 @@ bool bench_plot(const char *path, const bench_results *results, const mica_devic
 /* Host time of planning and launching tiny problems. */
 int bench_overhead(mica_context *context, char *const *lines, size_t count);
 
+/* What the first calls of this process cost. */
+typedef struct bench_first {
+    mica_context *context;
+    double context_ms;  /* that making the context took */
+    const char *engine; /* NULL: the planner's choice */
+    const char *set, *commit, *device;
+    FILE *json; /* or NULL */
+} bench_first;
+int bench_first_calls(const bench_first *first, char *const *lines, size_t count);
+
 #endif
