@@ -16,6 +16,7 @@ typedef struct bench_entry {
     double *samples;                    /* milliseconds */
     size_t count, capacity;
     double total_ms, guess_ms;
+    double host_ms; /* that enqueuing a run takes */
     mica_status status;
     char error[256];
 } bench_entry;
