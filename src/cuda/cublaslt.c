@@ -140,7 +140,10 @@ static mica_status check(const char *call, int code)
     if (code == 0) return MICA_OK;
     enum { NOT_SUPPORTED = 15, INVALID_VALUE = 7 };
     bool refused = code == NOT_SUPPORTED || code == INVALID_VALUE;
-    return mica_fail(refused ? MICA_UNSUPPORTED : MICA_DEVICE_ERROR, "%s gave %d", call, code);
+    return mica_fail(refused ? MICA_UNSUPPORTED : MICA_DEVICE_ERROR, "%s gave %d%s", call, code,
+                     code == NOT_SUPPORTED   ? ", not supported"
+                     : code == INVALID_VALUE ? ", invalid value"
+                                             : "");
 }
 #define LT(call, ...) check("cuBLASLt's " #call, lt.call(__VA_ARGS__))
 
