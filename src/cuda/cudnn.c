@@ -86,6 +86,9 @@ enum {
     NOTE_WINOGRAD = 5 /* and the three tile sizes after it */
 };
 enum { MODE_A = 3, MODE_FALLBACK = 2 };
+/* This engine of filter gradients transforms, too, but has no note of it: sums of small integers
+ * come out as fractions (9.19 on an H200). */
+enum { SILENT_WGRAD_ENGINE = 17 };
 enum {
     MOST_DEVICES = 64,
     MOST_MADE = 48,
@@ -127,6 +130,7 @@ struct mica_cudnn {
     int tensor_count;
     void *operations[MOST_OPERATIONS];
     int operation_count;
+    bool matrix_units, wgrad; /* what candidates may use; what the graph computes */
     void *plan;
     int64_t workspace;
 };
@@ -326,6 +330,7 @@ mica_status mica_cudnn_add_conv(mica_cudnn *g, const mica_cudnn_conv *c)
 {
     void *conv;
     MICA_TRY(describe_conv(g, c, &conv));
+    g->wgrad = c->pass == MICA_CUDNN_WGRAD;
     bool wide = c->compute == MICA_F64;
     const double f64[] = {1, 0};
     const float f32[] = {1, 0};
@@ -402,18 +407,19 @@ static mica_status read_engine(candidate *c)
     return status;
 }
 
-static bool is_wanted(candidate *c, bool matrix_units)
+static bool is_wanted(const mica_cudnn *g, candidate *c)
 {
     unsigned unwanted =
         1u << NOTE_ROUNDS_INPUTS | 1u << NOTE_NARROW_SUMS | 1u << NOTE_FFT | 0xfu << NOTE_WINOGRAD;
-    if (!matrix_units) unwanted |= 1u << NOTE_MATRIX_UNITS;
-    return read_engine(c) == MICA_OK && !(c->notes & unwanted);
+    if (!g->matrix_units) unwanted |= 1u << NOTE_MATRIX_UNITS;
+    if (read_engine(c) != MICA_OK || c->notes & unwanted) return false;
+    return !g->wgrad || c->engine != SILENT_WGRAD_ENGINE;
 }
 
-static void take(candidates *c, void *config, bool matrix_units)
+static void take(const mica_cudnn *g, candidates *c, void *config)
 {
     candidate found = {.config = config};
-    if (is_wanted(&found, matrix_units)) {
+    if (is_wanted(g, &found)) {
         c->list[c->count++] = found;
     } else {
         dnn.unmake(config);
@@ -421,7 +427,7 @@ static void take(candidates *c, void *config, bool matrix_units)
     }
 }
 
-static mica_status read_results(void *heuristics, bool matrix_units, candidates *c)
+static mica_status read_results(const mica_cudnn *g, void *heuristics, candidates *c)
 {
     void *found[MOST_CONFIGS];
     int64_t count = 0, filled = 0, room = MOST_CONFIGS - c->count;
@@ -438,13 +444,13 @@ static mica_status read_results(void *heuristics, bool matrix_units, candidates 
         status = DNN(get, heuristics, HEURISTICS_RESULTS, DESCRIPTOR, count, &filled, found);
     for (int i = 0; i < made; i++)
         if (status == MICA_OK && i < filled)
-            take(c, found[i], matrix_units);
+            take(g, c, found[i]);
         else
             dnn.unmake(found[i]);
     return status;
 }
 
-static mica_status ask(void *graph, int mode, bool matrix_units, candidates *c)
+static mica_status ask(const mica_cudnn *g, void *graph, int mode, candidates *c)
 {
     void *heuristics;
     const attribute list[] = {
@@ -452,7 +458,7 @@ static mica_status ask(void *graph, int mode, bool matrix_units, candidates *c)
         {HEURISTICS_MODE, HEUR_MODE, 1, &mode},
     };
     MICA_TRY(describe(HEURISTICS, list, 2, &heuristics));
-    mica_status status = read_results(heuristics, matrix_units, c);
+    mica_status status = read_results(g, heuristics, c);
     dnn.unmake(heuristics);
     return status;
 }
@@ -489,7 +495,7 @@ static mica_status plan_ranked(mica_cudnn *g, int rank, candidates *c)
     return status;
 }
 
-static mica_status plan_graph(mica_cudnn *g, int rank, bool matrix_units)
+static mica_status plan_graph(mica_cudnn *g, int rank)
 {
     void *graph;
     candidates c = {.count = 0};
@@ -498,9 +504,9 @@ static mica_status plan_graph(mica_cudnn *g, int rank, bool matrix_units)
         {GRAPH_OPERATIONS, DESCRIPTOR, g->operation_count, g->operations},
     };
     MICA_TRY(KEEP(g, GRAPH, list, &graph));
-    mica_status status = ask(graph, MODE_A, matrix_units, &c);
+    mica_status status = ask(g, graph, MODE_A, &c);
     if (status == MICA_OK || status == MICA_UNSUPPORTED) {
-        mica_status fallback = ask(graph, MODE_FALLBACK, matrix_units, &c);
+        mica_status fallback = ask(g, graph, MODE_FALLBACK, &c);
         if (status == MICA_OK && c.count == 0) status = fallback;
         if (c.count > 0) status = MICA_OK;
     }
@@ -514,7 +520,8 @@ mica_status mica_cudnn_plan(mica_cudnn *g, int rank, bool matrix_units)
     bool pushed;
     MICA_TRY(mica_cuda_enter(g->cuda, &pushed));
     pthread_mutex_lock(&mutex);
-    mica_status status = plan_graph(g, rank, matrix_units);
+    g->matrix_units = matrix_units;
+    mica_status status = plan_graph(g, rank);
     pthread_mutex_unlock(&mutex);
     mica_cuda_leave(g->cuda, pushed);
     return status;

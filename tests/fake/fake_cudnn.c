@@ -180,7 +180,7 @@ int cudnnBackendGetAttribute(descriptor *d, int name, int type, int64_t room, in
     if (d->kind == CONFIG && name == 300) {
         (*(descriptor **)values)->engine = d->engine;
     } else if (d->kind == ENGINE && name == 1301) {
-        *(int64_t *)values = d->engine;
+        *(int64_t *)values = books.index + d->engine;
     } else if (d->kind == ENGINE && name == 1303) {
         *count = 0;
         for (int i = 0; i < 10; i++)
