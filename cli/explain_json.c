@@ -62,8 +62,8 @@ static json_t *packed(const mica_problem *problem, const mica_plan *plan)
     for (int i = 0; mica_problem_arg(problem, i, &a) == MICA_OK; i++) {
         size_t bytes = mica_plan_packed_bytes(plan, i);
         if (bytes)
-            json_array_append_new(
-                list, json_pack("{ss sI}", "name", a.name, "bytes", (json_int_t)bytes));
+            json_array_append_new(list,
+                                  json_pack("{ss sI}", "name", a.name, "bytes", (json_int_t)bytes));
     }
     return list;
 }

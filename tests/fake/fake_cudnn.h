@@ -17,6 +17,7 @@ typedef struct fake_cudnn {
     unsigned
         notes[FAKE_ENGINES]; /* bit i: note i; engines 0 and 1 come in mode A, the rest after */
     unsigned unplannable;    /* bit i: engine i */
+    int index;               /* the library's number of engine 0 */
     long fail_call;          /* the n-th call of the library gives 4000; 0: none */
     long long workspace;
     /* written by the library */
