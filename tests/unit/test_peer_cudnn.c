@@ -189,7 +189,8 @@ static void refusals_carry_the_value_and_the_rule(void **state)
     assert_refused("conv x=f32:1x4x8x8 w=f32:4x4x3x3 pad=-1x0", "padding is -1");
     assert_refused("conv x=f32:1x4x4x4:90x20x5x1 w=f32:4x4x3x3", "x is neither packed");
     assert_refused("conv x=f32:1x4x4x4 w=f32:4x4x3x3 epilogue=gelu", "only relu");
-    assert_refused("conv x=f32:1x4x4x4:nhwc w=f32:4x4x3x3 epilogue=bias", "some channels last");
+    assert_refused("conv x=f32:1x4x4x4:nhwc w=f32:4x4x3x3", "some channels last");
+    assert_refused("conv pass=wgrad x=f32:1x4x4x4 w=f32:4x4x3x3 pad_extra=1x0", "0 and 1");
     assert_refused("conv x=f32:1x4x4x4 w=f32:4x4x3x3 epilogue=bias bias=f32:4:2", "stride 2");
     assert_refused("conv x=f32:1x1x4 w=f32:1x1x2 pad=1500000000 dilation=1500000000", "31 bits");
     assert_int_equal(books->calls, 0);

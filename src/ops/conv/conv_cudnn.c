@@ -69,10 +69,10 @@ static mica_status find_layout(const mica_tensor *t, const char *name, bool *fir
                        name);
 }
 
-/* Where a tensor fits both layouts it takes the one that the others have. Graphs with an epilogue
- * (alike) must have one layout: mixed ones are planned, but give wrong results (9.19, H200). */
+/* All have one layout; where a tensor fits both it takes that of the others. Mixed ones the library
+ * plans, too, but some of its candidates then give wrong results (9.19 on an H200). */
 static mica_status write_layouts(mica_tensor *const *tensors, const char *const *names, int count,
-                                 bool alike, mica_why *why)
+                                 mica_why *why)
 {
     bool first[TENSORS], last[TENSORS], any_last = false, any_first = false;
     for (int i = 0; i < count; i++) {
@@ -80,11 +80,10 @@ static mica_status write_layouts(mica_tensor *const *tensors, const char *const 
         any_last |= last[i] && !first[i];
         any_first |= first[i] && !last[i];
     }
-    if (alike && any_first && any_last)
-        return mica_refuse(why, "epilogue: some tensors are packed and some channels last, which "
-                                "cuDNN computes wrongly");
-    for (int i = 0; i < count; i++)
-        *tensors[i] = laid_out(tensors[i], last[i] && (any_last || !first[i]));
+    if (any_first && any_last)
+        return mica_refuse(why, "some tensors are packed and some channels last, which cuDNN "
+                                "computes wrongly at times");
+    for (int i = 0; i < count; i++) *tensors[i] = laid_out(tensors[i], any_last);
     return MICA_OK;
 }
 
@@ -101,8 +100,7 @@ static mica_status add_layouts(const mica_conv_desc *d, graph_spec *s, mica_why 
         s->residual = widened(&d->residual);
         tensors[count++] = &s->residual;
     }
-    return write_layouts(tensors, d->transposed ? transposed : plain, count, d->epilogue[0] != 0,
-                         why);
+    return write_layouts(tensors, d->transposed ? transposed : plain, count, why);
 }
 
 /* ---- from the descriptor to the graph ---- */
@@ -129,6 +127,11 @@ static mica_status add_axes(const mica_conv_desc *d, mica_cudnn_conv *c, mica_wh
         int64_t reach = (g.tap[at] - 1) * g.dilation[at];
         if (g.pad[at] < 0 || after < 0)
             return mica_refuse(why, "padding is %lld and %lld: cuDNN does not crop",
+                               (long long)g.pad[at], (long long)after);
+        if (c->pass == MICA_CUDNN_WGRAD && g.pad[at] != after)
+            return mica_refuse(why,
+                               "padding is %lld and %lld: cuDNN has filter gradients that look at "
+                               "one of them only",
                                (long long)g.pad[at], (long long)after);
         if (g.in[at] + g.pad[at] + after > INT32_MAX || reach > INT32_MAX)
             return mica_refuse(why, "positions reach %lld, cuDNN counts them in 31 bits",
