@@ -17,7 +17,7 @@
 typedef struct bench {
     cli_options options;
     const char *engines, *plot, *set, *packed;
-    bool pick, csv, overhead, compare, keep_samples;
+    bool pick, csv, overhead, first, compare, keep_samples;
     bench_limits limits;
 
     mica_context *context;
@@ -31,6 +31,7 @@ typedef struct bench {
     int mhz[2];       /* before and after the line at hand */
     double copy_gbps; /* measured beside the line */
     char driver[64];
+    double context_ms; /* that making the context took */
     int code;
 } bench;
 
@@ -41,6 +42,7 @@ enum {
     KEY_PLOT,
     KEY_COMPARE,
     KEY_OVERHEAD,
+    KEY_FIRST,
     KEY_CSV,
     KEY_SET,
     KEY_SAMPLES,
@@ -62,6 +64,7 @@ static const struct argp_option options[] = {
     {"samples", KEY_SAMPLES, NULL, 0, "keep every time in the JSON, for --compare", 0},
     {"compare", KEY_COMPARE, NULL, 0, "compare two result files: OLD NEW", 0},
     {"overhead", KEY_OVERHEAD, NULL, 0, "host time of planning and launching instead", 0},
+    {"first", KEY_FIRST, NULL, 0, "time of this process's first plan and run instead", 0},
     {0}};
 
 static const char doc[] =
@@ -74,7 +77,8 @@ static const char doc[] =
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"
     "  mica bench --json now.jsonl --plot now.svg bench/cases/conv.txt\n"
     "  mica bench --compare before.jsonl now.jsonl\n"
-    "  mica bench --pick --overhead\n";
+    "  mica bench --pick --overhead\n"
+    "  mica bench --first --engine peer/cudnn conv x=bf16:64x64x56x56:nhwc w=bf16:64x64x3x3:nhwc\n";
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -118,6 +122,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_OVERHEAD:
         b->overhead = true;
+        return 0;
+    case KEY_FIRST:
+        b->first = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -212,16 +219,28 @@ static void print_result(const bench *b, const bench_result *r)
     fflush(stdout);
 }
 
+/* What a result stands on: a peer's own version, else the driver's. */
+static void version_of(const bench *b, const char *engine, char *version, size_t size)
+{
+    const char *key, *value, *slash = strchr(engine, '/');
+    snprintf(version, size, "%s", b->driver);
+    for (int i = 0; slash && mica_info(i, &key, &value) == MICA_OK; i++)
+        if (!strcmp(key, slash + 1))
+            snprintf(version, size, "%s %.*s", key, (int)strcspn(value, ","), value);
+}
+
 static void write_result(const bench *b, const bench_result *r, const char *run)
 {
     if (!b->json) return;
+    char version[64];
+    version_of(b, r->engine, version, sizeof version);
     json_t *o = json_pack("{ss ss ss so so so sI so so so ss ss ss ss}", "set", r->set, "line",
                           r->line, "engine", r->engine, "ms", cli_json_number(r->ms), "p10",
                           cli_json_number(r->p10), "p90", cli_json_number(r->p90), "n",
                           (json_int_t)r->n, "tflops", cli_json_number(r->tflops), "gbps",
                           cli_json_number(r->gbps), "roofline", cli_json_number(r->roofline),
                           "commit", b->options.commit ? b->options.commit : "", "device",
-                          b->device.model, "driver", b->driver, "run", run);
+                           b->device.model, "driver", version, "run", run);
     if (b->clocks) json_object_set_new(o, "sm_mhz", json_pack("[ii]", r->mhz[0], r->mhz[1]));
     if (b->keep_samples) {
         json_t *samples = json_array();
@@ -340,11 +359,25 @@ static int run_all(bench *b)
     return b->code;
 }
 
-static int run_overhead(bench *b)
+static int run_first(bench *b, char *const *lines)
+{
+    bench_first first = {.context = b->context,
+                         .context_ms = b->context_ms,
+                         .engine = b->engines,
+                         .set = b->set ? b->set : "line",
+                         .commit = b->options.commit ? b->options.commit : "",
+                         .device = b->device.model};
+    if (b->options.json && !(first.json = cli_json_open(b->options.json))) return CLI_USAGE;
+    int code = bench_first_calls(&first, lines, b->lines.count);
+    cli_json_close(first.json);
+    return code;
+}
+
+static int run_host(bench *b)
 {
     char **lines = cli_alloc((b->lines.count + 1) * sizeof *lines);
     for (size_t i = 0; i < b->lines.count; i++) lines[i] = b->lines.items[i].text;
-    int code = bench_overhead(b->context, lines, b->lines.count);
+    int code = b->first ? run_first(b, lines) : bench_overhead(b->context, lines, b->lines.count);
     free(lines);
     return code;
 }
@@ -354,6 +387,7 @@ int cmd_bench(int argc, char **argv)
     bench b = {.limits = {.seconds = 0.5, .least = 20}};
     cli_parse(argc, argv, "bench", options, parse, "[FILE...] [PROBLEM LINE]", doc, &b);
     int code;
+    double start = cli_seconds();
     if (b.compare) {
         code = CLI_USAGE;
         if (b.options.arg_count == 2)
@@ -361,8 +395,9 @@ int cmd_bench(int argc, char **argv)
         else
             cli_say("--compare takes two files, %d were given", b.options.arg_count);
     } else if ((code = cli_context(&b.options, &b.context, &b.device)) == CLI_OK) {
+        b.context_ms = 1e3 * (cli_seconds() - start);
         cli_lines_read(&b.lines, b.options.args, b.options.arg_count);
-        code = b.overhead ? run_overhead(&b) : run_all(&b);
+        code = b.overhead || b.first ? run_host(&b) : run_all(&b);
         cli_lines_free(&b.lines);
         bench_results_free(&b.results);
         mica_context_destroy(b.context);
