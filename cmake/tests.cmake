@@ -135,6 +135,10 @@ if(TARGET mica)
   mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
   mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)
   mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)
+  if(TARGET fake_cuda)
+    mica_test(self/clocks unit ${PROJECT_SOURCE_DIR}/tests/self/clocks.sh $<TARGET_FILE:mica>
+      ${PROJECT_BINARY_DIR}/fake)
+  endif()
 endif()
 
 # Kernels that are wrong on purpose: their list holds (everywhere), they compile (with NVRTC); that
