@@ -2,6 +2,7 @@
  * `mica bench`: times problems on every engine. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "clocks.h"
 #include "json.h"
 #include "lines.h"
 #include "stats.h"
@@ -16,7 +17,7 @@
 typedef struct bench {
     cli_options options;
     const char *engines, *plot, *set, *packed;
-    bool pick, csv, overhead, compare, keep_samples;
+    bool pick, csv, overhead, first, compare, keep_samples;
     bench_limits limits;
 
     mica_context *context;
@@ -26,8 +27,11 @@ typedef struct bench {
     cli_progress progress;
     bench_results results;
     bench_roof *roof;
+    cli_clocks *clocks;
+    int mhz[2];       /* before and after the line at hand */
     double copy_gbps; /* measured beside the line */
     char driver[64];
+    double context_ms; /* that making the context took */
     int code;
 } bench;
 
@@ -38,6 +42,7 @@ enum {
     KEY_PLOT,
     KEY_COMPARE,
     KEY_OVERHEAD,
+    KEY_FIRST,
     KEY_CSV,
     KEY_SET,
     KEY_SAMPLES,
@@ -59,18 +64,21 @@ static const struct argp_option options[] = {
     {"samples", KEY_SAMPLES, NULL, 0, "keep every time in the JSON, for --compare", 0},
     {"compare", KEY_COMPARE, NULL, 0, "compare two result files: OLD NEW", 0},
     {"overhead", KEY_OVERHEAD, NULL, 0, "host time of planning and launching instead", 0},
+    {"first", KEY_FIRST, NULL, 0, "time of this process's first plan and run instead", 0},
     {0}};
 
 static const char doc[] =
     "Times problems on every engine of the device that accepts them: warm-up, engines in turns, "
     "events, cold data; median, 10th and 90th percentile. A CPU's roof is a large copy's "
     "bandwidth, "
-    "measured beside each line."
+    "measured beside each line; a GPU's multiprocessor clock is read before and after each line "
+    "where NVML is there."
     "\vExamples:\n"
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"
     "  mica bench --json now.jsonl --plot now.svg bench/cases/conv.txt\n"
     "  mica bench --compare before.jsonl now.jsonl\n"
-    "  mica bench --pick --overhead\n";
+    "  mica bench --pick --overhead\n"
+    "  mica bench --first --engine peer/cudnn conv x=bf16:64x64x56x56:nhwc w=bf16:64x64x3x3:nhwc\n";
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -114,6 +122,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_OVERHEAD:
         b->overhead = true;
+        return 0;
+    case KEY_FIRST:
+        b->first = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -185,35 +196,52 @@ static void print_header(const bench *b)
 {
     if (b->options.quiet) return;
     if (b->csv)
-        printf("set,engine,ms,p10,p90,n,tflops,gbps,roofline,line\n");
+        printf("set,engine,ms,p10,p90,n,tflops,gbps,roofline,sm_mhz_before,sm_mhz_after,line\n");
     else
-        printf("%s%11s %10s %10s %6s %9s %9s %6s  %-18s %s%s\n", cli_style(stdout, "bold"),
-               "median ms", "p10", "p90", "n", "TFLOP/s", "GB/s", "roof", "engine", "line",
-               cli_style(stdout, "off"));
+        printf("%s%11s %10s %10s %6s %9s %9s %6s  %s%-18s %s%s\n", cli_style(stdout, "bold"),
+               "median ms", "p10", "p90", "n", "TFLOP/s", "GB/s", "roof",
+               b->clocks ? "   SM MHz  " : "", "engine", "line", cli_style(stdout, "off"));
 }
 
 static void print_result(const bench *b, const bench_result *r)
 {
     if (b->options.quiet) return;
     if (b->csv)
-        printf("%s,%s,%.6g,%.6g,%.6g,%zu,%.5g,%.5g,%.4g,\"%s\"\n", r->set, r->engine, r->ms, r->p10,
-               r->p90, r->n, r->tflops, r->gbps, r->roofline, r->line);
-    else
-        printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%  %-18s %s\n", r->ms, r->p10, r->p90,
-               r->n, r->tflops, r->gbps, 100 * r->roofline, r->engine, r->line);
+        printf("%s,%s,%.6g,%.6g,%.6g,%zu,%.5g,%.5g,%.4g,%d,%d,\"%s\"\n", r->set, r->engine, r->ms,
+               r->p10, r->p90, r->n, r->tflops, r->gbps, r->roofline, r->mhz[0], r->mhz[1],
+               r->line);
+    else {
+        printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%  ", r->ms, r->p10, r->p90, r->n,
+               r->tflops, r->gbps, 100 * r->roofline);
+        if (b->clocks) printf("%4d-%-4d  ", r->mhz[0], r->mhz[1]);
+        printf("%-18s %s\n", r->engine, r->line);
+    }
     fflush(stdout);
+}
+
+/* What a result stands on: a peer's own version, else the driver's. */
+static void version_of(const bench *b, const char *engine, char *version, size_t size)
+{
+    const char *key, *value, *slash = strchr(engine, '/');
+    snprintf(version, size, "%s", b->driver);
+    for (int i = 0; slash && mica_info(i, &key, &value) == MICA_OK; i++)
+        if (!strcmp(key, slash + 1))
+            snprintf(version, size, "%s %.*s", key, (int)strcspn(value, ","), value);
 }
 
 static void write_result(const bench *b, const bench_result *r, const char *run)
 {
     if (!b->json) return;
+    char version[64];
+    version_of(b, r->engine, version, sizeof version);
     json_t *o = json_pack("{ss ss ss so so so sI so so so ss ss ss ss}", "set", r->set, "line",
                           r->line, "engine", r->engine, "ms", cli_json_number(r->ms), "p10",
                           cli_json_number(r->p10), "p90", cli_json_number(r->p90), "n",
                           (json_int_t)r->n, "tflops", cli_json_number(r->tflops), "gbps",
                           cli_json_number(r->gbps), "roofline", cli_json_number(r->roofline),
                           "commit", b->options.commit ? b->options.commit : "", "device",
-                          b->device.model, "driver", b->driver, "run", run);
+                           b->device.model, "driver", version, "run", run);
+    if (b->clocks) json_object_set_new(o, "sm_mhz", json_pack("[ii]", r->mhz[0], r->mhz[1]));
     if (b->keep_samples) {
         json_t *samples = json_array();
         for (size_t i = 0; i < r->n; i++)
@@ -239,6 +267,7 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
                       .line = cli_line_text(problem, packed),
                       .engine = cli_format("%s", e->engine),
                       .device = cli_format("%s", b->device.model),
+                      .mhz = {b->mhz[0], b->mhz[1]},
                       .n = e->count,
                       .samples = e->samples};
     e->samples = NULL;
@@ -269,7 +298,9 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
     }
     mica_status status = MICA_OK;
     b->copy_gbps = bench_roof_gbps(b->roof);
+    b->mhz[0] = cli_clocks_sm(b->clocks);
     if (count) status = bench_time(b->context, &b->device, problem, entries, count, &b->limits);
+    b->mhz[1] = cli_clocks_sm(b->clocks);
     if (status != MICA_OK) {
         cli_say("%s: %s: %s", line->text, mica_status_name(status), mica_error());
         b->code = cli_worse(b->code, cli_exit_code(status));
@@ -309,6 +340,7 @@ static int run_all(bench *b)
     find_driver(b);
     if (b->options.json && !(b->json = cli_json_open(b->options.json))) return CLI_USAGE;
     b->roof = bench_roof_create(b->context, &b->device);
+    b->clocks = cli_clocks_open(&b->device);
     print_header(b);
     cli_progress_begin(&b->progress, b->lines.count, b->options.quiet);
     for (size_t i = 0; i < b->lines.count && !cli_stopped(); i++) {
@@ -319,6 +351,7 @@ static int run_all(bench *b)
     cli_progress_clear(&b->progress);
     cli_json_close(b->json);
     bench_roof_free(b->roof);
+    cli_clocks_close(b->clocks);
     if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
     if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);
     if (b->plot && !bench_plot(b->plot, &b->results, &b->device))
@@ -326,11 +359,25 @@ static int run_all(bench *b)
     return b->code;
 }
 
-static int run_overhead(bench *b)
+static int run_first(bench *b, char *const *lines)
+{
+    bench_first first = {.context = b->context,
+                         .context_ms = b->context_ms,
+                         .engine = b->engines,
+                         .set = b->set ? b->set : "line",
+                         .commit = b->options.commit ? b->options.commit : "",
+                         .device = b->device.model};
+    if (b->options.json && !(first.json = cli_json_open(b->options.json))) return CLI_USAGE;
+    int code = bench_first_calls(&first, lines, b->lines.count);
+    cli_json_close(first.json);
+    return code;
+}
+
+static int run_host(bench *b)
 {
     char **lines = cli_alloc((b->lines.count + 1) * sizeof *lines);
     for (size_t i = 0; i < b->lines.count; i++) lines[i] = b->lines.items[i].text;
-    int code = bench_overhead(b->context, lines, b->lines.count);
+    int code = b->first ? run_first(b, lines) : bench_overhead(b->context, lines, b->lines.count);
     free(lines);
     return code;
 }
@@ -340,6 +387,7 @@ int cmd_bench(int argc, char **argv)
     bench b = {.limits = {.seconds = 0.5, .least = 20}};
     cli_parse(argc, argv, "bench", options, parse, "[FILE...] [PROBLEM LINE]", doc, &b);
     int code;
+    double start = cli_seconds();
     if (b.compare) {
         code = CLI_USAGE;
         if (b.options.arg_count == 2)
@@ -347,8 +395,9 @@ int cmd_bench(int argc, char **argv)
         else
             cli_say("--compare takes two files, %d were given", b.options.arg_count);
     } else if ((code = cli_context(&b.options, &b.context, &b.device)) == CLI_OK) {
+        b.context_ms = 1e3 * (cli_seconds() - start);
         cli_lines_read(&b.lines, b.options.args, b.options.arg_count);
-        code = b.overhead ? run_overhead(&b) : run_all(&b);
+        code = b.overhead || b.first ? run_host(&b) : run_all(&b);
         cli_lines_free(&b.lines);
         bench_results_free(&b.results);
         mica_context_destroy(b.context);

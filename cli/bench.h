@@ -16,6 +16,7 @@ typedef struct bench_entry {
     double *samples;                    /* milliseconds */
     size_t count, capacity;
     double total_ms, guess_ms;
+    double host_ms; /* that enqueuing a run takes */
     mica_status status;
     char error[256];
 } bench_entry;
@@ -50,6 +51,7 @@ typedef struct bench_result {
     char *set, *line, *engine, *device;
     double ms, p10, p90, tflops, gbps, roofline;
     double flops, bytes;
+    int mhz[2]; /* of a GPU's multiprocessors before and after; 0: not known */
     size_t n;
     double *samples; /* n of them, or NULL */
 } bench_result;
@@ -69,5 +71,15 @@ int bench_compare(const char *old_path, const char *new_path);
 bool bench_plot(const char *path, const bench_results *results, const mica_device_info *device);
 /* Host time of planning and launching tiny problems. */
 int bench_overhead(mica_context *context, char *const *lines, size_t count);
+
+/* What the first calls of this process cost. */
+typedef struct bench_first {
+    mica_context *context;
+    double context_ms;  /* that making the context took */
+    const char *engine; /* NULL: the planner's choice */
+    const char *set, *commit, *device;
+    FILE *json; /* or NULL */
+} bench_first;
+int bench_first_calls(const bench_first *first, char *const *lines, size_t count);
 
 #endif

@@ -169,6 +169,14 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
     for (int i = 0; i < PLACEMENTS && o.status == CHECK_PASSED; i++) {
         if (i == IN_PLACE && !cli_case_has_in_place(k)) continue;
         mica_status status = cli_case_run(k, plan, &placements[i]);
+        /* Another library may take fewer scalars than its plan says, and pointers that are aligned.
+         */
+        if (v->peer && status == MICA_UNSUPPORTED && i > 0) continue;
+        if (v->peer && status == MICA_UNSUPPORTED) o.status = CHECK_REFUSED;
+        if (o.status == CHECK_REFUSED) {
+            snprintf(text, sizeof text, "%s", mica_error());
+            break;
+        }
         if (check_call_failed(c, status, &o, text, sizeof text)) break;
         cli_case_judge(k, tolerance, &j);
         o.margin = fmax(o.margin, j.margin);
@@ -209,9 +217,11 @@ static void refuse(check *c, const char *line, const char *engine, const char *r
             .line = line, .engine = engine, .fill = "", .status = CHECK_REFUSED, .text = reason});
 }
 
-/* Plans with every config of an engine that takes the problem; returns how many were looked at. */
+/* Plans with every config of an engine that takes the problem; returns how many were looked at. A
+ * peer finds out only now what it has: reason, empty before, is then why the first was refused. */
 static int plan_configs(check *c, const mica_problem *problem, const char *line,
-                        const mica_verdict *v, check_plan *plans, int *count)
+                        const mica_verdict *v, check_plan *plans, int *count, char *reason,
+                        size_t size)
 {
     int seen = 0;
     char config[sizeof v->config];
@@ -230,7 +240,10 @@ static int plan_configs(check *c, const mica_problem *problem, const char *line,
             plans[(*count)++].verdict = *v;
             continue;
         }
-        if (v->peer && status == MICA_UNSUPPORTED) continue; /* it has fewer candidates */
+        if (v->peer && status == MICA_UNSUPPORTED) {
+            if (!*reason) snprintf(reason, size, "%s", mica_error());
+            continue;
+        }
         /* It said that it takes the problem: whatever stops it now is a failure. */
         char text[400];
         check_outcome bad = {
@@ -252,8 +265,11 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
         if (!wanted(c, v.engine) || (v.peer && !c->engine)) continue;
         asked = true;
         const char *reason = v.status == MICA_OK ? NULL : v.reason;
-        if (!reason && plan_configs(c, problem, line, &v, plans, &count) == 0)
+        char built[400] = "";
+        int before = count;
+        if (!reason && plan_configs(c, problem, line, &v, plans, &count, built, sizeof built) == 0)
             reason = "it has no config of that name";
+        if (!reason && count == before && *built) reason = built;
         if (reason && c->engine) refuse(c, line, v.engine, reason);
         if (reason && !c->engine) check_total_of(c, v.engine)->skipped++;
     }

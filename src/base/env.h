@@ -19,6 +19,7 @@
     X(CUDA_DRIVER, "absolute path of libcuda.so.1")                                                \
     X(NVRTC, "absolute path of libnvrtc.so")                                                       \
     X(CUBLASLT, "absolute path of libcublasLt.so, a peer engine of gemm")                          \
+    X(CUDNN, "absolute path of libcudnn.so.9, a peer engine of conv")                              \
     X(SYNC, "1: wait after every launch and name the plan in errors (slow; for debugging)")
 
 typedef enum mica_env_name {

@@ -24,6 +24,9 @@ enum {
     DESC_SCALE_B = 18,
     DESC_BIAS_TYPE = 26,
     PREFERENCE_WORKSPACE = 1,
+    PREFERENCE_REDUCTION = 3,
+    PREFERENCE_ALIGNMENT = 5, /* of a, then b, c and d */
+    REDUCE_IN_COMPUTE_TYPE = 2,
     EPILOGUE_NONE = 1,
     EPILOGUE_RELU = 2,
     EPILOGUE_BIAS = 4,
@@ -137,7 +140,10 @@ static mica_status check(const char *call, int code)
     if (code == 0) return MICA_OK;
     enum { NOT_SUPPORTED = 15, INVALID_VALUE = 7 };
     bool refused = code == NOT_SUPPORTED || code == INVALID_VALUE;
-    return mica_fail(refused ? MICA_UNSUPPORTED : MICA_DEVICE_ERROR, "%s gave %d", call, code);
+    return mica_fail(refused ? MICA_UNSUPPORTED : MICA_DEVICE_ERROR, "%s gave %d%s", call, code,
+                     code == NOT_SUPPORTED   ? ", not supported"
+                     : code == INVALID_VALUE ? ", invalid value"
+                                             : "");
 }
 #define LT(call, ...) check("cuBLASLt's " #call, lt.call(__VA_ARGS__))
 
@@ -194,14 +200,26 @@ static mica_status make_description(mica_cublaslt *p)
     return LT(set, p->description, DESC_BIAS_TYPE, &bias, sizeof bias);
 }
 
+/* Parts of a sum are added up in the type they are computed in: in that of the result, which the
+ * library would allow itself, they would be rounded one by one. */
+static mica_status set_preferences(const mica_cublaslt *p, void *preference, int64_t limit)
+{
+    uint64_t most = (uint64_t)limit;
+    uint32_t alignment = p->spec.alignment, reduction = REDUCE_IN_COMPUTE_TYPE;
+    MICA_TRY(LT(prefer, preference, PREFERENCE_WORKSPACE, &most, sizeof most));
+    MICA_TRY(LT(prefer, preference, PREFERENCE_REDUCTION, &reduction, sizeof reduction));
+    for (int i = 0; i < 4; i++)
+        MICA_TRY(LT(prefer, preference, PREFERENCE_ALIGNMENT + i, &alignment, sizeof alignment));
+    return MICA_OK;
+}
+
 static mica_status search(mica_cublaslt *p, void *handle, int rank, int64_t limit)
 {
     heuristic found[MOST_RANKS];
     void *preference = NULL;
-    uint64_t most = (uint64_t)limit;
     int count = 0;
     MICA_TRY(LT(preference, &preference));
-    mica_status status = LT(prefer, preference, PREFERENCE_WORKSPACE, &most, sizeof most);
+    mica_status status = set_preferences(p, preference, limit);
     if (status == MICA_OK)
         status = LT(search, handle, p->description, p->a, p->b, p->d, p->d, preference, rank + 1,
                     found, &count);

@@ -19,6 +19,7 @@ typedef struct mica_cublaslt_spec {
     int64_t batches;
     mica_dtype bias; /* 0: none */
     bool relu, tf32, scale_a, scale_b;
+    unsigned alignment; /* bytes that divide every pointer that runs give */
 } mica_cublaslt_spec;
 
 typedef struct mica_cublaslt mica_cublaslt;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rows for `mica info`: what was looked for, found and loaded. */
 #include "cuda/driver.h"
+#include "cuda/cublaslt.h"
 #include "cuda/cuda.h"
+#include "cuda/cudnn.h"
 #include "cuda/nvrtc.h"
 #include "base/env.h"
 
@@ -62,6 +64,26 @@ static void cache_row(mica_text *value)
         mica_text_add(value, "none: %s", info.reason);
 }
 
+/* The peers: they are not opened to be looked at. */
+static void peer_row(mica_text *value, size_t version, const char *path)
+{
+    if (version)
+        mica_text_add(value, "%zu.%zu.%zu, %s", version / 10000, version / 100 % 100, version % 100,
+                      path);
+    else
+        mica_text_add(value, "not opened");
+}
+
+static void cublaslt_row(mica_text *value)
+{
+    peer_row(value, mica_cublaslt_version(), mica_cublaslt_path());
+}
+
+static void cudnn_row(mica_text *value)
+{
+    peer_row(value, mica_cudnn_version(), mica_cudnn_path());
+}
+
 static const struct {
     const char *key;
     row_fn value;
@@ -69,6 +91,7 @@ static const struct {
     {"cuda driver", driver_row},          {"cuda driver version", driver_version_row},
     {"cuda devices", devices_row},        {"nvrtc", nvrtc_row},
     {"nvrtc version", nvrtc_version_row}, {"kernel cache", cache_row},
+    {"cublaslt", cublaslt_row},           {"cudnn", cudnn_row},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 static char help_directory[256];
-static void *help_driver, *help_nvrtc;
+static void *help_driver, *help_nvrtc, *help_cudnn;
 
 static int help_remove(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -74,8 +74,11 @@ static inline void help_fakes(void)
     snprintf(path, sizeof path, "%s/libnvrtc.so.13", real);
     setenv("MICA_NVRTC", path, 1);
     help_nvrtc = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    snprintf(path, sizeof path, "%s/libcudnn.so.9", real);
+    setenv("MICA_CUDNN", path, 1);
+    help_cudnn = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     free(real);
-    if (!help_driver || !help_nvrtc) {
+    if (!help_driver || !help_nvrtc || !help_cudnn) {
         fprintf(stderr, "%s\n", dlerror());
         exit(99);
     }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cuda": every convolution on every GPU from sm_80 on, with plain multiply-adds: f64, f32
- * (IEEE), f16 and bf16 summed in f32, 8-bit integers in s32; any strides, 64-bit offsets, no atomics.
- * An implicit matrix product, some 30 % of the f32 rate where the channels fill its tiles; dgrad of
- * stride s computes s^axes times too much. Few channels in a group go to kernels with one result per
- * thread (wgrad: per block). A filter gradient has few blocks: its pixels are split into parts in
- * workspace, which are added up in order; splits=1 needs none. */
+ * (IEEE), f16 and bf16 summed in f32, 8-bit integers in s32; any strides, 64-bit offsets, no
+ * atomics. An implicit matrix product, some 30 % of the f32 rate where the channels fill its tiles;
+ * dgrad of stride s computes s^axes times too much. Few channels in a group go to kernels with one
+ * result per thread (wgrad: per block). A filter gradient has few blocks: its pixels are split into
+ * parts in workspace, which are added up in order; splits=1 needs none. */
 #include "ops/conv/conv_parts.h"
 
 #include <stdlib.h>
