@@ -2,6 +2,7 @@
  * `mica bench`: times problems on every engine. */
 #define _GNU_SOURCE
 #include "bench.h"
+#include "clocks.h"
 #include "json.h"
 #include "lines.h"
 #include "stats.h"
@@ -26,6 +27,8 @@ typedef struct bench {
     cli_progress progress;
     bench_results results;
     bench_roof *roof;
+    cli_clocks *clocks;
+    int mhz[2];       /* before and after the line at hand */
     double copy_gbps; /* measured beside the line */
     char driver[64];
     double context_ms; /* that making the context took */
@@ -68,7 +71,8 @@ static const char doc[] =
     "Times problems on every engine of the device that accepts them: warm-up, engines in turns, "
     "events, cold data; median, 10th and 90th percentile. A CPU's roof is a large copy's "
     "bandwidth, "
-    "measured beside each line."
+    "measured beside each line; a GPU's multiprocessor clock is read before and after each line "
+    "where NVML is there."
     "\vExamples:\n"
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"
     "  mica bench --json now.jsonl --plot now.svg bench/cases/conv.txt\n"
@@ -192,22 +196,26 @@ static void print_header(const bench *b)
 {
     if (b->options.quiet) return;
     if (b->csv)
-        printf("set,engine,ms,p10,p90,n,tflops,gbps,roofline,line\n");
+        printf("set,engine,ms,p10,p90,n,tflops,gbps,roofline,sm_mhz_before,sm_mhz_after,line\n");
     else
-        printf("%s%11s %10s %10s %6s %9s %9s %6s  %-18s %s%s\n", cli_style(stdout, "bold"),
-               "median ms", "p10", "p90", "n", "TFLOP/s", "GB/s", "roof", "engine", "line",
-               cli_style(stdout, "off"));
+        printf("%s%11s %10s %10s %6s %9s %9s %6s  %s%-18s %s%s\n", cli_style(stdout, "bold"),
+               "median ms", "p10", "p90", "n", "TFLOP/s", "GB/s", "roof",
+               b->clocks ? "   SM MHz  " : "", "engine", "line", cli_style(stdout, "off"));
 }
 
 static void print_result(const bench *b, const bench_result *r)
 {
     if (b->options.quiet) return;
     if (b->csv)
-        printf("%s,%s,%.6g,%.6g,%.6g,%zu,%.5g,%.5g,%.4g,\"%s\"\n", r->set, r->engine, r->ms, r->p10,
-               r->p90, r->n, r->tflops, r->gbps, r->roofline, r->line);
-    else
-        printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%  %-18s %s\n", r->ms, r->p10, r->p90,
-               r->n, r->tflops, r->gbps, 100 * r->roofline, r->engine, r->line);
+        printf("%s,%s,%.6g,%.6g,%.6g,%zu,%.5g,%.5g,%.4g,%d,%d,\"%s\"\n", r->set, r->engine, r->ms,
+               r->p10, r->p90, r->n, r->tflops, r->gbps, r->roofline, r->mhz[0], r->mhz[1],
+               r->line);
+    else {
+        printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%  ", r->ms, r->p10, r->p90, r->n,
+               r->tflops, r->gbps, 100 * r->roofline);
+        if (b->clocks) printf("%4d-%-4d  ", r->mhz[0], r->mhz[1]);
+        printf("%-18s %s\n", r->engine, r->line);
+    }
     fflush(stdout);
 }
 
@@ -233,6 +241,7 @@ static void write_result(const bench *b, const bench_result *r, const char *run)
                           cli_json_number(r->gbps), "roofline", cli_json_number(r->roofline),
                           "commit", b->options.commit ? b->options.commit : "", "device",
                           b->device.model, "driver", version, "run", run);
+    if (b->clocks) json_object_set_new(o, "sm_mhz", json_pack("[ii]", r->mhz[0], r->mhz[1]));
     if (b->keep_samples) {
         json_t *samples = json_array();
         for (size_t i = 0; i < r->n; i++)
@@ -258,6 +267,7 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
                       .line = cli_line_text(problem, packed),
                       .engine = cli_format("%s", e->engine),
                       .device = cli_format("%s", b->device.model),
+                      .mhz = {b->mhz[0], b->mhz[1]},
                       .n = e->count,
                       .samples = e->samples};
     e->samples = NULL;
@@ -288,7 +298,9 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
     }
     mica_status status = MICA_OK;
     b->copy_gbps = bench_roof_gbps(b->roof);
+    b->mhz[0] = cli_clocks_sm(b->clocks);
     if (count) status = bench_time(b->context, &b->device, problem, entries, count, &b->limits);
+    b->mhz[1] = cli_clocks_sm(b->clocks);
     if (status != MICA_OK) {
         cli_say("%s: %s: %s", line->text, mica_status_name(status), mica_error());
         b->code = cli_worse(b->code, cli_exit_code(status));
@@ -328,6 +340,7 @@ static int run_all(bench *b)
     find_driver(b);
     if (b->options.json && !(b->json = cli_json_open(b->options.json))) return CLI_USAGE;
     b->roof = bench_roof_create(b->context, &b->device);
+    b->clocks = cli_clocks_open(&b->device);
     print_header(b);
     cli_progress_begin(&b->progress, b->lines.count, b->options.quiet);
     for (size_t i = 0; i < b->lines.count && !cli_stopped(); i++) {
@@ -338,6 +351,7 @@ static int run_all(bench *b)
     cli_progress_clear(&b->progress);
     cli_json_close(b->json);
     bench_roof_free(b->roof);
+    cli_clocks_close(b->clocks);
     if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
     if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);
     if (b->plot && !bench_plot(b->plot, &b->results, &b->device))

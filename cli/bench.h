@@ -51,6 +51,7 @@ typedef struct bench_result {
     char *set, *line, *engine, *device;
     double ms, p10, p90, tflops, gbps, roofline;
     double flops, bytes;
+    int mhz[2]; /* of a GPU's multiprocessors before and after; 0: not known */
     size_t n;
     double *samples; /* n of them, or NULL */
 } bench_result;

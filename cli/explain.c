@@ -106,11 +106,21 @@ static void show_cost(const explain *e, const mica_problem *problem)
 
 /* ---- engines ---- */
 
-double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v)
+const char *explain_config(const mica_verdict *v, const mica_plan *plan)
+{
+    return plan && !strcmp(v->engine, mica_plan_engine(plan)) ? mica_plan_config(plan) : v->config;
+}
+
+double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v,
+                        const mica_plan *plan)
 {
     bench_entry entry = {0};
     const bench_limits limits = {.seconds = 0.2, .least = 5};
-    mica_options o = {.engine = v->engine, .nondeterministic = true, .packed = e->packs};
+    const char *config = explain_config(v, plan);
+    mica_options o = {.engine = v->engine,
+                      .config = *config ? config : NULL,
+                      .nondeterministic = true,
+                      .packed = e->packs};
     double ms = -1;
     if (v->status != MICA_OK || !e->measure || e->device.offline) return ms;
     if (mica_plan_problem(e->context, problem, &o, &entry.plan) != MICA_OK) return ms;
@@ -122,25 +132,25 @@ double explain_measured(const explain *e, const mica_problem *problem, const mic
 }
 
 static void engine_row(const explain *e, const mica_problem *problem, const mica_verdict *v,
-                       const char *chosen, cli_table *t)
+                       const mica_plan *plan, cli_table *t)
 {
-    bool takes = v->status == MICA_OK;
-    double ms = explain_measured(e, problem, v);
-    cli_cell(t, "%s %s", !strcmp(v->engine, chosen) ? "*" : " ", v->engine);
-    cli_cell(t, takes ? "%.5g" : "-", v->predicted_ms);
+    bool takes = v->status == MICA_OK, chosen = plan && !strcmp(v->engine, mica_plan_engine(plan));
+    double ms = explain_measured(e, problem, v, plan);
+    cli_cell(t, "%s %s", chosen ? "*" : " ", v->engine);
+    cli_cell(t, takes ? "%.5g" : "-", chosen ? mica_plan_predicted(plan) : v->predicted_ms);
     cli_cell(t, ms >= 0 ? "%.5g" : "-", ms);
-    cli_cell(t, "%s", takes ? v->config : v->reason);
+    cli_cell(t, "%s", takes ? explain_config(v, plan) : v->reason);
     cli_cell(t, "%s%s", v->reference ? "reference " : "", v->deterministic ? "" : "bits vary");
 }
 
-static void show_engines(const explain *e, const mica_problem *problem, const char *chosen)
+static void show_engines(const explain *e, const mica_problem *problem, const mica_plan *plan)
 {
     cli_table t;
     mica_verdict v;
     heading("engines (* is the choice)");
     cli_table_begin(&t, "  engine|>predicted ms|>measured ms|config, or why not|");
     for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++)
-        engine_row(e, problem, &v, chosen, &t);
+        engine_row(e, problem, &v, plan, &t);
     cli_table_print(&t, stdout);
     cli_table_end(&t);
 }
@@ -205,12 +215,15 @@ static void show(const explain *e, const mica_problem *problem, const mica_plan 
     free(text);
     show_arguments(problem);
     show_cost(e, problem);
-    show_engines(e, problem, plan ? mica_plan_engine(plan) : "");
+    show_engines(e, problem, plan);
     if (!plan) return;
     heading("choice");
     const char *config = mica_plan_config(plan);
-    printf("  %s%s%s, predicted %.5g ms\n", mica_plan_engine(plan), *config ? " " : "", config,
+    printf("  %s%s%s, predicted %.5g ms", mica_plan_engine(plan), *config ? " " : "", config,
            mica_plan_predicted(plan));
+    if (mica_plan_measured(plan) > 0)
+        printf("; from a record, which says %.5g ms", mica_plan_measured(plan));
+    printf("\n");
     show_workspace(plan);
     show_packed(problem, plan);
     show_kernels(e, plan);

@@ -21,8 +21,12 @@ typedef struct explain {
 
 /* "in", "out", "inout" */
 const char *explain_direction(mica_dir dir);
-/* Median time in milliseconds; negative where it was not asked for or cannot be measured. */
-double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v);
+/* The config that an engine's row shows: the plan's where it is the choice. */
+const char *explain_config(const mica_verdict *v, const mica_plan *plan);
+/* Median time in milliseconds of that config; negative where it was not asked for or cannot be
+ * measured. */
+double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v,
+                        const mica_plan *plan);
 /* Everything that the text says, as one object; plan NULL: there is none, and mica_error() says
  * why. */
 json_t *explain_object(const explain *e, const mica_problem *problem, const mica_plan *plan);

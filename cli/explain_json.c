@@ -22,19 +22,21 @@ static json_t *arguments(const mica_problem *problem)
     return list;
 }
 
-static json_t *engines(const explain *e, const mica_problem *problem, const char *chosen)
+static json_t *engines(const explain *e, const mica_problem *problem, const mica_plan *plan)
 {
     json_t *list = json_array();
     mica_verdict v;
     for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++) {
         bool takes = v.status == MICA_OK;
-        double ms = explain_measured(e, problem, &v);
-        json_t *row = json_pack("{ss ss sb sb sb}", "engine", v.engine, "status",
-                                takes ? "ok" : "refused", "chosen", !strcmp(v.engine, chosen),
-                                "deterministic", v.deterministic, "reference", v.reference);
+        bool chosen = plan && !strcmp(v.engine, mica_plan_engine(plan));
+        double ms = explain_measured(e, problem, &v, plan);
+        double predicted = chosen ? mica_plan_predicted(plan) : v.predicted_ms;
+        json_t *row =
+            json_pack("{ss ss sb sb sb}", "engine", v.engine, "status", takes ? "ok" : "refused",
+                      "chosen", chosen, "deterministic", v.deterministic, "reference", v.reference);
         if (takes) {
-            json_object_set_new(row, "config", json_string(v.config));
-            json_object_set_new(row, "predicted_ms", cli_json_number(v.predicted_ms));
+            json_object_set_new(row, "config", json_string(explain_config(&v, plan)));
+            json_object_set_new(row, "predicted_ms", cli_json_number(predicted));
         } else {
             json_object_set_new(row, "reason", json_string(v.reason));
         }
@@ -106,16 +108,18 @@ json_t *explain_object(const explain *e, const mica_problem *problem, const mica
                           "model", e->device.model, "arguments", arguments(problem), "flops",
                           cli_json_number(flops), "bytes", cli_json_number(bytes), "roofline_ms",
                           cli_json_number(mica_problem_roofline(e->context, problem)), "engines",
-                          engines(e, problem, plan ? mica_plan_engine(plan) : ""));
+                          engines(e, problem, plan));
     free(line);
     if (error) {
         json_object_set_new(o, "error", error);
         return o;
     }
-    json_object_set_new(o, "choice",
-                        json_pack("{ss ss so}", "engine", mica_plan_engine(plan), "config",
-                                  mica_plan_config(plan), "predicted_ms",
-                                  cli_json_number(mica_plan_predicted(plan))));
+    json_t *choice =
+        json_pack("{ss ss so}", "engine", mica_plan_engine(plan), "config", mica_plan_config(plan),
+                  "predicted_ms", cli_json_number(mica_plan_predicted(plan)));
+    if (mica_plan_measured(plan) > 0)
+        json_object_set_new(choice, "recorded_ms", cli_json_number(mica_plan_measured(plan)));
+    json_object_set_new(o, "choice", choice);
     json_object_set_new(o, "workspace", workspace(plan));
     json_object_set_new(o, "packed", packed(problem, plan));
     json_object_set_new(o, "kernels", kernels(e, plan));

@@ -7,11 +7,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct tune {
     cli_options options;
     const char *output;
     int budget_ms;
+    bool fit;
     mica_context *context;
     mica_device_info device;
     cli_lines lines;
@@ -23,15 +25,17 @@ typedef struct tune {
 enum { KEY_BUDGET = 0x100 };
 static const struct argp_option options[] = {
     {"output", 'o', "FILE", 0, "record file to append to; default: that of MICA_RECORDS", 0},
+    {"fit", 'f', NULL, 0, "measure the constants of the cost model first and record them", 0},
     {"budget", KEY_BUDGET, "MS", 0, "time to measure one problem; default 2000", 0},
     {0}};
 static const char doc[] =
     "Times the engines and configs that the cost model puts first and appends the choice of each "
-    "problem to a record file. What a file named by MICA_RECORDS holds already is not measured "
-    "again."
+    "problem to a record file. What that file holds already, or the one named by MICA_RECORDS, is "
+    "not measured again."
     "\vExamples:\n"
     "  mica tune --output mine.records conv x=bf16:256x64x56x56:nhwc w=bf16:64x64x3x3:nhwc "
     "pad=1x1\n"
+    "  mica tune --fit --output mine.records\n"
     "  MICA_RECORDS=mine.records ./program\n";
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -43,6 +47,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'o':
         t->output = arg;
+        return 0;
+    case 'f':
+        t->fit = true;
         return 0;
     case KEY_BUDGET:
         t->budget_ms = (int)cli_number(state, "--budget", arg, 1);
@@ -106,13 +113,46 @@ static void tune_line(tune *t, const cli_line *line)
     mica_problem_destroy(problem);
 }
 
-static int run_all(tune *t)
+/* What the file holds. A tuning that was interrupted goes on where it was. */
+static int load_output(tune *t)
 {
-    if (!t->output) t->output = records_variable();
-    if (!t->output) cli_say("--output FILE is needed");
-    if (t->device.offline)
-        cli_say("%s is only imagined: nothing can be timed there", t->device.name);
-    if (!t->output || t->device.offline) return CLI_USAGE;
+    if (access(t->output, F_OK) != 0) return CLI_OK;
+    mica_status status = mica_context_load_records(t->context, t->output);
+    if (status != MICA_OK) cli_say("%s", mica_error());
+    return status == MICA_OK || status == MICA_INVALID ? CLI_OK : cli_exit_code(status);
+}
+
+static int fit(tune *t)
+{
+    const mica_device_info before = t->device;
+    mica_status status = mica_context_fit(t->context);
+    if (status == MICA_OK) status = mica_context_save_records(t->context, t->output);
+    if (status != MICA_OK) {
+        cli_say("%s", mica_error());
+        return cli_exit_code(status);
+    }
+    mica_context_info(t->context, &t->device);
+    if (t->options.quiet) return CLI_OK;
+    cli_table table;
+    cli_table_begin(&table, "constant|>before|>measured");
+    const struct {
+        const char *name;
+        double before, after;
+    } rows[] = {{"copy GB/s", before.copy_gbps, t->device.copy_gbps},
+                {"f32 TFLOP/s", before.f32_tflops, t->device.f32_tflops},
+                {"16-bit TFLOP/s", before.bf16_tflops, t->device.bf16_tflops}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cli_cell(&table, "%s", rows[i].name);
+        cli_cell(&table, "%.4g", rows[i].before);
+        cli_cell(&table, "%.4g", rows[i].after);
+    }
+    cli_table_print(&table, stdout);
+    cli_table_end(&table);
+    return CLI_OK;
+}
+
+static int tune_lines(tune *t)
+{
     cli_table_begin(&t->table, ">before ms|by the model|>after ms|measured|line");
     cli_progress_begin(&t->progress, t->lines.count, t->options.quiet);
     for (size_t i = 0; i < t->lines.count && !cli_stopped() && t->code != CLI_DEVICE_LOST; i++) {
@@ -122,8 +162,21 @@ static int run_all(tune *t)
     cli_progress_clear(&t->progress);
     if (!t->options.quiet) cli_table_print(&t->table, stdout);
     cli_table_end(&t->table);
-    if (t->lines.errors || !t->lines.count) t->code = cli_worse(t->code, CLI_USAGE);
+    if (t->lines.errors) t->code = cli_worse(t->code, CLI_USAGE);
     return t->code;
+}
+
+static int run_all(tune *t)
+{
+    if (!t->output) t->output = records_variable();
+    if (!t->output) cli_say("--output FILE is needed");
+    if (t->device.offline)
+        cli_say("%s is only imagined: nothing can be timed there", t->device.name);
+    if (!t->lines.count && !t->lines.errors && !t->fit) cli_say("no problem line was given");
+    if (!t->output || t->device.offline || (!t->lines.count && !t->fit)) return CLI_USAGE;
+    t->code = load_output(t);
+    if (t->code == CLI_OK && t->fit) t->code = fit(t);
+    return t->code == CLI_OK && t->lines.count ? tune_lines(t) : t->code;
 }
 
 int cmd_tune(int argc, char **argv)

@@ -114,6 +114,8 @@ if(TARGET mica)
     mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
   mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
+  mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
+  mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)
 endif()
 
 # Kernels that are wrong on purpose: their list holds (everywhere), they compile (with NVRTC); that

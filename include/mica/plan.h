@@ -42,6 +42,7 @@ typedef struct mica_device_info {
     double copy_gbps;     /* bytes read plus written per second of a large copy, in 1e9; a model */
     double f32_tflops;    /* of plain f32 arithmetic; a model */
     double bf16_tflops;   /* of the matrix units, or of f32 where there are none; a model */
+    char bus[16];         /* a GPU's PCI address, "0000:17:00.0"; "" on the CPU and offline */
 } mica_device_info;
 MICA_API mica_status mica_context_info(const mica_context *context, mica_device_info *info);
 
@@ -54,10 +55,17 @@ MICA_API mica_status mica_context_stats(const mica_context *context, mica_stats 
 /* Bound of the plan cache in bytes of host memory (default 64 MiB); 0 empties and disables it. */
 MICA_API mica_status mica_context_cache_limit(mica_context *context, int64_t bytes);
 /* Adds the tuning records of a file; later files win. One line each:
- * problem | device | engine | config | milliseconds | versions. */
+ * problem | device | engine | config | milliseconds | versions.
+ * Lines of other devices are kept and never used; bad ones are passed over, MICA_INVALID names the
+ * last of them. Constants of the cost model that it holds for this device are taken over at once:
+ * load before other threads plan. */
 MICA_API mica_status mica_context_load_records(mica_context *context, const char *path);
 /* Appends to the file what this context measured since the last call. */
 MICA_API mica_status mica_context_save_records(mica_context *context, const char *path);
+/* Measures the constants of the cost model (copy_gbps, f32_tflops, bf16_tflops: what a large copy
+ * and large products reach), which takes a few seconds. They hold from now on, and are saved with
+ * the records. Not while other threads plan. */
+MICA_API mica_status mica_context_fit(mica_context *context);
 
 /* ---- memory, streams, time -----------------------------------------------------------------
  * Conveniences for programs that have no other allocator; plans take any pointers. A stream is
@@ -129,6 +137,8 @@ MICA_API const char *mica_plan_engine(const mica_plan *plan);
 MICA_API const char *mica_plan_config(const mica_plan *plan);
 /* Predicted time in milliseconds. */
 MICA_API double mica_plan_predicted(const mica_plan *plan);
+/* Milliseconds that its record says, or the measurement that chose it; 0: none did. */
+MICA_API double mica_plan_measured(const mica_plan *plan);
 /* The canonical problem line of the plan, defaults left out. Returns its length as snprintf. */
 MICA_API int mica_plan_describe(const mica_plan *plan, char *buffer, size_t size);
 

@@ -94,9 +94,12 @@ static mica_status open_offline(const struct model *m, mica_cuda **out)
 enum attribute {
     CLOCK_KHZ = 13,
     UNITS = 16,
+    PCI_BUS = 33,
+    PCI_DEVICE = 34,
     MEMORY_CLOCK_KHZ = 36,
     MEMORY_BUS_BITS = 37,
     L2_BYTES = 38,
+    PCI_DOMAIN = 50,
     CAPABILITY_MAJOR = 75,
     CAPABILITY_MINOR = 76,
     SHARED_BYTES_OPTIN = 97
@@ -107,7 +110,9 @@ static mica_status query(mica_cuda *cuda)
     static const enum attribute wanted[] = {CLOCK_KHZ,        UNITS,
                                             MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS,
                                             L2_BYTES,         CAPABILITY_MAJOR,
-                                            CAPABILITY_MINOR, SHARED_BYTES_OPTIN};
+                                            CAPABILITY_MINOR, SHARED_BYTES_OPTIN,
+                                            PCI_BUS,          PCI_DEVICE,
+                                            PCI_DOMAIN};
     int value[128] = {0};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         MICA_TRY(
@@ -121,6 +126,8 @@ static mica_status query(mica_cuda *cuda)
     info->memory_bytes = (int64_t)memory;
     info->cache_bytes = value[L2_BYTES];
     info->shared_bytes = value[SHARED_BYTES_OPTIN];
+    snprintf(info->bus, sizeof info->bus, "%04x:%02x:%02x.0", value[PCI_DOMAIN] & 0xffff,
+             value[PCI_BUS] & 0xff, value[PCI_DEVICE] & 0xff);
     /* Both edges of the memory clock carry data. */
     model_speed(info, 1e-6 * value[CLOCK_KHZ],
                 2e-6 * value[MEMORY_CLOCK_KHZ] * value[MEMORY_BUS_BITS] / 8);

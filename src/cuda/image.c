@@ -7,6 +7,7 @@
 #include "base/memory.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +18,10 @@ static mica_image *images;
 
 /* ---- keys ---- */
 
-static mica_status describe(const mica_kernel_spec *spec, const char *target, mica_text *head,
-                            size_t size)
+static mica_status describe(const mica_image_request *r, mica_text *head, size_t size)
 {
-    mica_text_add(head, "entry %s\ntarget %s\n", spec->entry, target);
-    mica_nvrtc_identity(head);
+    const mica_kernel_spec *spec = r->spec;
+    mica_text_add(head, "entry %s\ntarget %s\n%s", spec->entry, r->target, r->compiler);
     if (head->length < size) return MICA_OK;
     return mica_fail(MICA_INTERNAL, "%s: the name of kernel %s is too long", spec->file,
                      spec->entry);
@@ -33,6 +33,54 @@ static void add_text(mica_blake2b *b, const char *text)
     mica_blake2b_add(b, text, strlen(text) + 1);
 }
 
+/* The disk cache's entry that holds the identity of the compiler which last filled it. */
+static void compiler_key(mica_cache_key *key)
+{
+    static const char text[] = "compiler\n";
+    key->text = text;
+    key->bytes = sizeof text - 1;
+    mica_blake2b b;
+    mica_blake2b_start(&b, MICA_DIGEST_BYTES);
+    mica_blake2b_add(&b, key->text, key->bytes);
+    mica_blake2b_end(&b, key->digest);
+}
+
+/* Once in a process: a cache that is shipped then works where nothing can compile. */
+static void remember_compiler(const char *identity)
+{
+    static atomic_flag done = ATOMIC_FLAG_INIT;
+    mica_cache_key key;
+    if (atomic_flag_test_and_set(&done)) return;
+    compiler_key(&key);
+    mica_cache_write(&key, identity, strlen(identity));
+}
+
+static bool recall_compiler(char *identity, size_t size)
+{
+    mica_cache_key key;
+    void *blob;
+    size_t bytes;
+    compiler_key(&key);
+    if (!mica_cache_read(&key, &blob, &bytes)) return false;
+    bool fits = bytes > 0 && bytes < size;
+    if (fits) memcpy(identity, blob, bytes);
+    identity[fits ? bytes : 0] = 0;
+    mica_release(blob);
+    return fits;
+}
+
+static mica_status find_compiler(char *identity, size_t size)
+{
+    mica_text text = {identity, size, 0};
+    mica_status status = mica_nvrtc_load();
+    if (status == MICA_OK)
+        mica_nvrtc_identity(&text);
+    else if (status != MICA_NO_COMPILER || !recall_compiler(identity, size))
+        return status;
+    if (text.length < size) return MICA_OK;
+    return mica_fail(MICA_INTERNAL, "the compiler's identity has %zu characters", text.length);
+}
+
 mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
                                mica_image_request *request)
 {
@@ -40,9 +88,9 @@ mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
     mica_text text = {head, sizeof head, 0};
     unsigned char source[MICA_DIGEST_BYTES];
     *request = (mica_image_request){.spec = spec, .target = target};
-    MICA_TRY(mica_nvrtc_load());
+    MICA_TRY(find_compiler(request->compiler, sizeof request->compiler));
     MICA_TRY(mica_program_digest(spec->file, source));
-    MICA_TRY(describe(spec, target, &text, sizeof head));
+    MICA_TRY(describe(request, &text, sizeof head));
     mica_blake2b b;
     mica_blake2b_start(&b, MICA_DIGEST_BYTES);
     mica_blake2b_add(&b, source, sizeof source);
@@ -67,7 +115,7 @@ static mica_status write_recipe(const mica_image_request *request, recipe *r)
     mica_text text = {head, sizeof head, 0};
     const mica_kernel_spec *spec = request->spec;
     *r = (recipe){.request = request};
-    MICA_TRY(describe(spec, request->target, &text, sizeof head));
+    MICA_TRY(describe(request, &text, sizeof head));
     MICA_TRY(mica_program_text(spec->file, spec->prologue, &r->program));
     size_t program_bytes = strlen(r->program);
     r->key_text = mica_alloc(text.length + program_bytes + 1);
@@ -206,6 +254,7 @@ static mica_status compile(const recipe *r, mica_image *image)
                  image->spill_bytes, (long long)image->shared_bytes);
         warn(image, target, cubin.log);
         write_disk(r, image, cubin.log);
+        remember_compiler(r->request->compiler);
     }
     mica_release(cubin.log);
     return status;

@@ -32,12 +32,15 @@ typedef struct mica_image {
 } mica_image;
 
 /* A kernel that is wanted, and what tells it from others within this process. */
+enum { MICA_COMPILER_BYTES = 256 };
 typedef struct mica_image_request {
     const mica_kernel_spec *spec;
     const char *target;
+    char compiler[MICA_COMPILER_BYTES]; /* its identity: part of the digest and of the disk's key */
     unsigned char digest[MICA_DIGEST_BYTES];
 } mica_image_request;
-/* Loads NVRTC, whose version is part of the digest. */
+/* Loads NVRTC. Where there is none, the kernels of the compiler that last filled the disk cache are
+ * still found. */
 mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
                                mica_image_request *request);
 

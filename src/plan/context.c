@@ -54,6 +54,7 @@ mica_status mica_context_create(const char *device, mica_context **context)
     const char *records = mica_env(MICA_ENV_RECORDS);
     if (records && mica_records_load(&c->records, records) != MICA_OK)
         mica_log(MICA_LOG_WARN, "records,%s", mica_error());
+    mica_fit_apply(c);
     *context = c;
     return MICA_OK;
 }
@@ -111,7 +112,9 @@ mica_status mica_context_cache_limit(mica_context *c, int64_t bytes)
 mica_status mica_context_load_records(mica_context *c, const char *path)
 {
     if (!c || !path) return null_pointer("context or path");
-    return mica_records_load(&c->records, path);
+    mica_status status = mica_records_load(&c->records, path);
+    mica_fit_apply(c);
+    return status;
 }
 
 mica_status mica_context_save_records(mica_context *c, const char *path)

@@ -30,6 +30,7 @@ typedef struct mica_full_plan {
     int rule_count;
     size_t bytes; /* host memory, for the cache's bound */
     char config_text[128];
+    double measured_ms; /* of the record or measurement that chose it, or 0 */
 } mica_full_plan;
 
 static inline mica_full_plan *mica_plan_full(const mica_plan *plan)
@@ -91,10 +92,24 @@ mica_status mica_records_load(mica_records *records, const char *path);
 mica_status mica_records_save(mica_records *records, const char *path);
 mica_status mica_records_add(mica_records *records, const char *problem, const char *device,
                              const char *engine, const char *config, double ms, bool fresh);
-/* Copies the engine and config names of the last matching record; false without one. */
-bool mica_records_find(mica_records *records, const char *problem, const char *device, char *engine,
-                       size_t engine_size, char *config, size_t config_size);
+/* What a record chooses. */
+typedef struct mica_choice {
+    char engine[MICA_KEY_NAME], config[2 * MICA_KEY_NAME];
+    double ms;
+} mica_choice;
+/* Copies the last matching record; false without one. */
+bool mica_records_find(mica_records *records, const char *problem, const char *device,
+                       mica_choice *choice);
 void mica_records_free(mica_records *records);
+
+/* Constants of the cost model are a record of this problem and engine, its config being their text.
+ */
+#define MICA_FIT_PROBLEM "constants"
+#define MICA_FIT_ENGINE  "fit"
+/* INVALID unless the text has the three constants, each positive. */
+mica_status mica_fit_parse(const char *text, mica_device_info *constants);
+/* Takes the constants of this device over, if there are any on record. */
+void mica_fit_apply(mica_context *context);
 
 /* ---- contexts ---- */
 

@@ -233,6 +233,11 @@ const char *mica_plan_config(const mica_plan *plan)
 {
     return plan ? mica_plan_full(plan)->config_text : "";
 }
+double mica_plan_measured(const mica_plan *plan)
+{
+    return plan ? mica_plan_full(plan)->measured_ms : 0;
+}
+
 double mica_plan_predicted(const mica_plan *plan)
 {
     return plan ? plan->predicted_ms : 0;

@@ -61,12 +61,6 @@ static void record_problem(const mica_op *op, const void *desc, const mica_optio
     mica_packed_names(op, o->packed, text);
 }
 
-static bool from_records(mica_context *c, const char *problem, char *engine, char *config)
-{
-    return mica_records_find(&c->records, problem, c->device.model, engine, MICA_KEY_NAME, config,
-                             2 * MICA_KEY_NAME);
-}
-
 /* ---- choice ---- */
 
 static mica_status build_first(mica_context *c, const mica_op *op, const void *desc,
@@ -85,21 +79,23 @@ static mica_status build_first(mica_context *c, const mica_op *op, const void *d
 static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
                           const mica_options *options, mica_plan **plan)
 {
-    char refusal_text[3072] = "", problem[1024] = "", engine[MICA_KEY_NAME],
-         config[2 * MICA_KEY_NAME];
+    char refusal_text[3072] = "", problem[1024] = "";
+    mica_choice r;
     mica_text refusals = {refusal_text, sizeof refusal_text, 0},
               line = {problem, sizeof problem, 0};
     mica_options o = *options;
     mica_candidate list[MICA_MAX_CANDIDATES];
     record_problem(op, desc, &o, &line);
-    bool recorded = !o.engine && from_records(c, problem, engine, config);
-    if (recorded) {
+    if (!o.engine && mica_records_find(&c->records, problem, c->device.model, &r)) {
         mica_options named = o;
-        named.engine = engine;
-        named.config = *config ? config : NULL;
+        named.engine = r.engine;
+        named.config = *r.config ? r.config : NULL;
         int count = mica_candidates(c, op, desc, &named, list, &refusals);
-        if (count && mica_plan_build(c, op, desc, list, &o, plan) == MICA_OK) return MICA_OK;
-        mica_log(MICA_LOG_WARN, "record,%s,%s does not hold here any more,%s", engine, config,
+        if (count && mica_plan_build(c, op, desc, list, &o, plan) == MICA_OK) {
+            mica_plan_full(*plan)->measured_ms = r.ms;
+            return MICA_OK;
+        }
+        mica_log(MICA_LOG_WARN, "record,%s,%s does not hold here any more,%s", r.engine, r.config,
                  problem);
     }
     if (o.mode == MICA_MODE_RECORDED)
@@ -109,10 +105,16 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
     if (o.mode == MICA_MODE_MEASURE && count > 0)
         MICA_TRY(mica_measure(c, op, desc, &o, list, count, &best_ms));
     MICA_TRY(build_first(c, op, desc, list, count, &o, &refusals, plan));
-    if (best_ms > 0 && !(*plan)->engine->peer)
-        MICA_TRY(mica_records_add(&c->records, problem, c->device.model, (*plan)->engine->name,
-                                  mica_plan_config(*plan), best_ms, true));
-    return MICA_OK;
+    if (best_ms <= 0) return MICA_OK;
+    mica_plan_full(*plan)->measured_ms = best_ms;
+    if ((*plan)->engine->peer) return MICA_OK; /* a record would bring it in unasked */
+    mica_status status =
+        mica_records_add(&c->records, problem, c->device.model, (*plan)->engine->name,
+                         mica_plan_config(*plan), best_ms, true);
+    if (status == MICA_OK) return MICA_OK;
+    mica_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
 }
 
 mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,

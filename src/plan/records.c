@@ -51,16 +51,17 @@ mica_status mica_records_add(mica_records *rs, const char *problem, const char *
     return status;
 }
 
-bool mica_records_find(mica_records *rs, const char *problem, const char *device, char *engine,
-                       size_t engine_size, char *config, size_t config_size)
+bool mica_records_find(mica_records *rs, const char *problem, const char *device,
+                       mica_choice *choice)
 {
     bool found = false;
     pthread_mutex_lock(&rs->mutex);
     for (int i = rs->count - 1; i >= 0 && !found; i--) {
         const mica_record *r = &rs->list[i];
         if (strcmp(r->problem, problem) != 0 || strcmp(r->device, device) != 0) continue;
-        snprintf(engine, engine_size, "%s", r->engine);
-        snprintf(config, config_size, "%s", r->config);
+        snprintf(choice->engine, sizeof choice->engine, "%s", r->engine);
+        snprintf(choice->config, sizeof choice->config, "%s", r->config);
+        choice->ms = r->ms;
         found = true;
     }
     pthread_mutex_unlock(&rs->mutex);
@@ -110,6 +111,12 @@ static mica_status read_line(mica_records *rs, char *line, const char *path, int
     if (!*columns[0] || !*columns[1] || !*columns[2])
         return mica_fail(MICA_INVALID, "%s:%d: problem, device and engine may not be empty", path,
                          number);
+    mica_device_info unused;
+    if (!strcmp(columns[0], MICA_FIT_PROBLEM) && mica_fit_parse(columns[3], &unused) != MICA_OK)
+        return mica_fail(MICA_INVALID,
+                         "%s:%d: \"%s\" is no \"copy_gbps=X f32_tflops=X bf16_tflops=X\" of "
+                         "positive numbers",
+                         path, number, columns[3]);
     return mica_records_add(rs, columns[0], columns[1], columns[2], columns[3], ms, false);
 }
 

@@ -249,8 +249,8 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     static const struct {
         int attribute, value;
-    } table[] = {{13, 1980000},  {16, 132}, {36, 2000000}, {37, 5120},
-                 {38, 52428800}, {75, 9},   {76, 0},       {97, 232448}};
+    } table[] = {{13, 1980000}, {16, 132},    {36, 2000000}, {37, 5120}, {38, 52428800}, {75, 9},
+                 {76, 0},       {97, 232448}, {33, 0x17},    {34, 0},    {50, 0}};
     int code = enter("cuDeviceGetAttribute");
     (void)device;
     for (size_t i = 0; code == OK && i < sizeof table / sizeof *table; i++)

@@ -231,6 +231,7 @@ static void records_choose(void **state)
     assert_int_equal(mica_context_load_records(other, path), MICA_OK);
     assert_int_equal(mica_plan_from_text(other, line, &recorded, &plan), MICA_OK);
     assert_string_equal(mica_plan_engine(plan), "cpu");
+    assert_true(mica_plan_measured(plan) > 0);
     mica_plan_destroy(plan);
     /* Bad lines are named and passed over. */
     FILE *f = fopen(path, "a");
@@ -240,6 +241,167 @@ static void records_choose(void **state)
     assert_non_null(strstr(mica_error(), ":4:"));
     assert_int_equal(mica_context_load_records(other, "/nonexistent/records"), MICA_IO);
     mica_context_destroy(other);
+    unlink(path);
+}
+
+/* A file that holds `text`, with this device's model for each @. */
+static void write_records(const char *path, const char *text)
+{
+    mica_device_info info;
+    mica_context_info(ctx, &info);
+    FILE *f = fopen(path, "w");
+    for (; *text; text++)
+        if (*text == '@')
+            fputs(info.model, f);
+        else
+            fputc(*text, f);
+    fclose(f);
+}
+
+/* The engine that `line` gets from a fresh context with these records, by the mode: "" without a
+ * plan. */
+static const char *engine_by(const char *path, const char *line, mica_mode mode, mica_status loaded)
+{
+    static const char *const known[] = {"cpu", "ref", "onednn"};
+    mica_context *c;
+    mica_plan *plan;
+    mica_options o = {.mode = mode};
+    assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+    assert_int_equal(mica_context_load_records(c, path), loaded);
+    mica_status status = mica_plan_from_text(c, line, &o, &plan);
+    const char *engine = "";
+    for (size_t i = 0; status == MICA_OK && i < sizeof known / sizeof *known; i++)
+        if (!strcmp(mica_plan_engine(plan), known[i])) engine = known[i];
+    if (status != MICA_OK) assert_int_equal(status, MICA_NOT_FOUND);
+    assert_true((status == MICA_OK) == (*engine != 0));
+    mica_plan_destroy(plan);
+    mica_context_destroy(c);
+    return engine;
+}
+
+/* Records of other devices, other problems, engines and configs that do not exist: never an error,
+ * never a choice. */
+static void records_of_others(void **state)
+{
+    (void)state;
+    const char *line = "activation act=tanh x=f32:33";
+    static const struct {
+        const char *text, *recorded, *estimate;
+        mica_status loaded;
+    } rows[] = {
+        {"activation act=tanh x=f32:33 | @ | ref | | 0.5 | mica 9.9\n", "ref", "ref", MICA_OK},
+        {"activation act=tanh x=f32:33 | NVIDIA H200 | ref | | 0.5 | mica 0.1.0\n", "", "cpu",
+         MICA_OK},
+        {"activation act=relu x=f32:33 | @ | ref | | 0.5 | mica 0.1.0\n", "", "cpu", MICA_OK},
+        {"activation act=tanh x=f32:33 | @ | sm_120 | | 0.5 | mica 0.1.0\n", "", "cpu", MICA_OK},
+        {"activation act=tanh x=f32:33 | @ | cuda | | 0.5 | mica 0.1.0\n", "", "cpu", MICA_OK},
+        {"activation act=tanh x=f32:33 | @ | ref | tile=7 | 0.5 | mica 0.1.0\n", "", "cpu",
+         MICA_OK},
+        {"activation act=tanh x=f32:33 ; workspace=0 | @ | ref | | 0.5 | x\n", "", "cpu", MICA_OK},
+        {"activation act=tanh x=f32:33 | @ | ref | | -1 | mica 0.1.0\n", "", "cpu", MICA_INVALID},
+        {"activation act=tanh x=f32:33 | @ | ref | | nan | mica 0.1.0\n", "", "cpu", MICA_INVALID},
+        {"activation act=tanh x=f32:33 | @ | | | 1 | mica 0.1.0\n", "", "cpu", MICA_INVALID},
+        {"|||||\n||||||||||\n|\n\n  \n# | | | | |\n", "", "cpu", MICA_INVALID},
+        {"gemm | @ | ref | | 1 | x\nactivation act=tanh x=f32:33|@|ref||1|", "ref", "ref", MICA_OK},
+    };
+    char path[] = "/tmp/mica-records-XXXXXX";
+    close(mkstemp(path));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_records(path, rows[i].text);
+        assert_string_equal(engine_by(path, line, MICA_MODE_RECORDED, rows[i].loaded),
+                            rows[i].recorded);
+        assert_string_equal(engine_by(path, line, MICA_MODE_ESTIMATE, rows[i].loaded),
+                            rows[i].estimate);
+    }
+    unlink(path);
+}
+
+/* A name longer than any engine's is cut when it is read, and then is nobody's. */
+static void records_of_any_length(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mica-records-XXXXXX", text[20000];
+    close(mkstemp(path));
+    int n = snprintf(text, sizeof text, "activation act=tanh x=f32:33 | @ | ");
+    memset(text + n, 'e', 9000);
+    n += 9000;
+    n += snprintf(text + n, sizeof text - (size_t)n, " | ");
+    memset(text + n, 'c', 9000);
+    n += 9000;
+    snprintf(text + n, sizeof text - (size_t)n, " | 1 | mica\n");
+    write_records(path, text);
+    assert_string_equal(
+        engine_by(path, "activation act=tanh x=f32:33", MICA_MODE_RECORDED, MICA_OK), "");
+    unlink(path);
+}
+
+static void constants_on_record(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        mica_status loaded;
+        bool taken;
+    } rows[] = {
+        {"constants | @ | fit | copy_gbps=7 f32_tflops=0.5 bf16_tflops=2 | 0 | x\n", MICA_OK, true},
+        {"constants | other | fit | copy_gbps=7 f32_tflops=0.5 bf16_tflops=2 | 0 | x\n", MICA_OK,
+         false},
+        {"constants | @ | guess | copy_gbps=7 f32_tflops=0.5 bf16_tflops=2 | 0 | x\n", MICA_OK,
+         false},
+        {"constants | @ | fit | copy_gbps=7 f32_tflops=0.5 | 0 | x\n", MICA_INVALID, false},
+        {"constants | @ | fit | copy_gbps=7 f32_tflops=-1 bf16_tflops=2 | 0 | x\n", MICA_INVALID,
+         false},
+        {"constants | @ | fit | copy_gbps=0 f32_tflops=1 bf16_tflops=2 | 0 | x\n", MICA_INVALID,
+         false},
+        {"constants | @ | fit | copy_gbps=inf f32_tflops=1 bf16_tflops=2 | 0 | x\n", MICA_INVALID,
+         false},
+        {"constants | @ | fit | copy_gbps=7x f32_tflops=1 bf16_tflops=2 | 0 | x\n", MICA_INVALID,
+         false},
+        {"constants | @ | fit | copy_gbps=7 f32_tflops=1 bf16_tflops=2 more | 0 | x\n",
+         MICA_INVALID, false},
+        {"constants | @ | fit | | 0 | x\n", MICA_INVALID, false},
+    };
+    char path[] = "/tmp/mica-records-XXXXXX";
+    close(mkstemp(path));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mica_context *c;
+        mica_device_info before, after;
+        write_records(path, rows[i].text);
+        assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+        mica_context_info(c, &before);
+        assert_int_equal(mica_context_load_records(c, path), rows[i].loaded);
+        mica_context_info(c, &after);
+        bool taken = after.copy_gbps == 7 && after.f32_tflops == 0.5 && after.bf16_tflops == 2;
+        assert_int_equal(taken, rows[i].taken);
+        if (!taken) assert_memory_equal(&before, &after, sizeof after);
+        mica_context_destroy(c);
+    }
+    unlink(path);
+}
+
+/* What is measured holds at once, is saved, and holds in the next context. */
+static void constants_are_measured(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mica-records-XXXXXX";
+    close(mkstemp(path));
+    mica_context *c, *next;
+    mica_device_info before, fitted, loaded;
+    assert_int_equal(mica_context_fit(NULL), MICA_INVALID);
+    assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+    mica_context_info(c, &before);
+    assert_int_equal(mica_context_fit(c), MICA_OK);
+    mica_context_info(c, &fitted);
+    assert_true(fitted.copy_gbps > 0 && fitted.f32_tflops > 0);
+    assert_true(fitted.f32_tflops == fitted.bf16_tflops);
+    assert_true(fitted.copy_gbps != before.copy_gbps || fitted.f32_tflops != before.f32_tflops);
+    assert_int_equal(mica_context_save_records(c, path), MICA_OK);
+    assert_int_equal(mica_context_create("cpu", &next), MICA_OK);
+    assert_int_equal(mica_context_load_records(next, path), MICA_OK);
+    mica_context_info(next, &loaded);
+    assert_memory_equal(&fitted, &loaded, sizeof loaded);
+    mica_context_destroy(next);
+    mica_context_destroy(c);
     unlink(path);
 }
 
@@ -416,6 +578,10 @@ int main(void)
         cmocka_unit_test(offline_devices_plan_but_do_not_run),
         cmocka_unit_test(engines_can_be_named),
         cmocka_unit_test(records_choose),
+        cmocka_unit_test(records_of_others),
+        cmocka_unit_test(records_of_any_length),
+        cmocka_unit_test(constants_on_record),
+        cmocka_unit_test(constants_are_measured),
         cmocka_unit_test(cache_is_shared_and_bounded),
         cmocka_unit_test(plans_outlive_their_context),
         cmocka_unit_test(every_allocation_may_fail),

@@ -39,6 +39,7 @@ template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
     static constexpr int HELD = ASYNC ? 1 : PIECES;
     static_assert(THREADS % FAST == 0 && PIECES > 0, "a thread's pieces differ in one index only");
     static_assert(VECTOR == 1 || K_FAST == K_MAJOR, "pieces are not turned");
+    static_assert(VECTOR == 1 || ASYNC, "a register holds one element of a piece");
 
     /* Line and k of a thread's piece i. */
     static __device__ __forceinline__ int line(int i)

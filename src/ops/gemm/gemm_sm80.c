@@ -12,6 +12,8 @@
 enum { KNOB_TILE_M, KNOB_TILE_N };
 static const char *const knobs[] = {"tile_m", "tile_n", NULL};
 
+enum { MOST_INTEGER_TERMS = 65536 }; /* products of u8 and s8 stay inside 31 bits */
+
 typedef struct state {
     gemm_sm80_args args; /* all but pointers and scalars */
     mica_mma_tile tile;
@@ -23,16 +25,22 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     const mica_gemm_desc *d = desc;
     mica_dtype a = d->a.dtype, b = d->b.dtype;
+    long long k = d->a.dims[d->a.rank - 1];
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);
+    if (a == MICA_S8 || a == MICA_U8) {
+        if (k <= MOST_INTEGER_TERMS) return MICA_OK;
+        return mica_refuse(why, "k is %lld, sums of 8-bit integers hold %d products in s32", k,
+                           MOST_INTEGER_TERMS);
+    }
     if (a != b)
         return mica_refuse(why, "a is %s and b is %s, matrix units take one type",
                            mica_dtype_name(a), mica_dtype_name(b));
     if (a == MICA_F32 && d->compute != MICA_COMPUTE_TF32)
         return mica_refuse(why, "f32 without compute=tf32: matrix units would round the inputs");
     if (a == MICA_F32 || a == MICA_F16 || a == MICA_BF16) return MICA_OK;
-    return mica_refuse(why, "a is %s, these kernels take f16, bf16, and f32 as tf32",
+    return mica_refuse(why, "a is %s, these kernels take f16, bf16, s8, u8, and f32 as tf32",
                        mica_dtype_name(a));
 }
 

@@ -28,6 +28,12 @@ bool mica_mma_is_staged(const mica_mma_operand *o)
     return o->vector * bytes_of(o->dtype) < 4;
 }
 
+/* What goes through registers goes element by element. */
+static int piece_of(const mica_mma_operand *o)
+{
+    return mica_mma_is_staged(o) ? 1 : o->vector;
+}
+
 /* ---- what follows from a tile ---- */
 
 typedef struct warps {
@@ -85,9 +91,9 @@ void mica_mma_prologue(mica_text *p, const mica_mma_tile *t)
     mica_prologue_int(p, "STAGES", w.stages);
     mica_prologue_int(p, "RESIDENT", w.resident);
     mica_prologue_int(p, "SHARED", mica_mma_shared_bytes(t));
-    mica_prologue_int(p, "A_VECTOR", t->a.vector);
+    mica_prologue_int(p, "A_VECTOR", piece_of(&t->a));
     mica_prologue_int(p, "A_K_FAST", t->a.k_fast);
-    mica_prologue_int(p, "B_VECTOR", t->b.vector);
+    mica_prologue_int(p, "B_VECTOR", piece_of(&t->b));
     mica_prologue_int(p, "B_K_FAST", t->b.k_fast);
     mica_prologue_int(p, "C_VECTOR", t->c_vector);
     mica_prologue_int(p, "C_N_FAST", t->c_n_fast);
