@@ -46,7 +46,7 @@ function(mica_test_program folder label library source)
     target_include_directories(${target} SYSTEM PRIVATE ${CMOCKA_INCLUDE})
     target_link_libraries(${target} PRIVATE ${CMOCKA_LIBRARY})
   endif()
-  mica_test(${folder}/${name} ${label} ${target})
+  mica_test(${folder}/${name} ${label} ${target} ${arguments_${name}})
 endfunction()
 
 # Fuzz targets. With clang's libFuzzer they search for a while; in every other build the same targets
@@ -87,6 +87,9 @@ foreach(row "unit;unit;mica_static" "self;unit;mica_static" "api;api;mica_shared
     mica_test_program(${folder} ${label} ${library} ${source})
   endforeach()
 endforeach()
+if(MICA_SANITIZE) # a smaller batch and fewer steps: minutes otherwise
+  set(arguments_03_resnet50 cpu f32 2 32 2)
+endif()
 file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${examples})
   mica_test_program(examples examples mica_shared ${source})
@@ -99,8 +102,8 @@ list(FILTER case_files EXCLUDE REGEX "huge\\.txt$")
 if(MICA_LARGE_TESTS)
   list(APPEND case_files ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
 endif()
-if(MICA_SANITIZE) # their shadow memory would be as large as the address space
-  list(FILTER case_files EXCLUDE REGEX "-large\\.txt$")
+if(MICA_SANITIZE) # shadow memory as large as the address space; loops that take many times as long
+  list(FILTER case_files EXCLUDE REGEX "-(large|tiles)\\.txt$")
 endif()
 if(TARGET mica)
   # What sanitizers look at depends little on the values, and they are slow.
@@ -109,13 +112,33 @@ if(TARGET mica)
   elseif(MICA_SANITIZE)
     set(fills --fill=exact,extreme)
   endif()
-  foreach(case_file ${case_files})
+  set(checked_files ${case_files})
+  if(MICA_SANITIZE) # in pieces, so that none takes minutes
+    set(pieces ${PROJECT_BINARY_DIR}/cases)
+    file(REMOVE_RECURSE ${pieces})
+    file(MAKE_DIRECTORY ${pieces})
+    foreach(case_file ${case_files})
+      cmake_path(GET case_file STEM name)
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
+      execute_process(
+        COMMAND grep -v "^ *\\(#\\|$\\)" ${case_file}
+        COMMAND split -l 10 -d --additional-suffix=.txt - ${pieces}/${name}-
+        COMMAND_ERROR_IS_FATAL ANY)
+    endforeach()
+    file(GLOB checked_files ${pieces}/*.txt)
+  endif()
+  foreach(case_file ${checked_files})
     cmake_path(GET case_file STEM name)
     mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
   mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
   mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
+  mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)
   mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)
+  if(TARGET fake_cuda)
+    mica_test(self/clocks unit ${PROJECT_SOURCE_DIR}/tests/self/clocks.sh $<TARGET_FILE:mica>
+      ${PROJECT_BINARY_DIR}/fake)
+  endif()
 endif()
 
 # Kernels that are wrong on purpose: their list holds (everywhere), they compile (with NVRTC); that

@@ -3,6 +3,10 @@
  *
  *     c[m,n] = epilogue(alpha * scale_a[m] * scale_b[n] * sum_k a[m,k] b[k,n] + beta * c[m,n])
  *
+ * With scales of blocks of 128, of a along K, of b along K and N, they stand inside the sum:
+ *
+ *     alpha * sum_k scale_a[m, k/128] scale_b[k/128, n/128] a[m,k] b[k,n]
+ *
  * a is [batch x] M x K, b is [batch x] K x N, c is [batch x] M x N, ranks 2 to 8. Batch dimensions
  * are aligned at the last one; those of size 1, or missing in a or b, are broadcast. Transposes are
  * strides: layout t in text.
@@ -40,8 +44,9 @@ typedef struct mica_gemm_desc {
     mica_tensor c; /* inferred: packed; of the inputs' type if they agree, else f32; f32 for e4m3
                       and e5m2, s32 for s8 and u8. With a type only, the rest is inferred. */
     mica_compute compute; /* tf32 allows engines to round f32 inputs; it has no effect on others */
-    mica_tensor scale_a;  /* f32, 8-bit inputs only: 1 element, or M (one per row); absent: 1 */
-    mica_tensor scale_b;  /* f32, 8-bit inputs only: 1 element, or N (one per column); absent: 1 */
+    mica_tensor scale_a;  /* f32, 8-bit inputs only: 1 element, or M (one per row); absent: 1.
+                             e4m3 and e5m2 without batch: also M x ceil(K/128), and then */
+    mica_tensor scale_b;  /* ceil(K/128) x ceil(N/128). Else 1 element, or N (one per column) */
     int32_t epilogue[MICA_MAX_STEPS];
     double act_a, act_b;
     mica_tensor bias, scale, shift; /* N; inferred as f32 (f64 if c is f64) */

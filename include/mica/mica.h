@@ -23,6 +23,7 @@
 
 #include "mica/conv.h"
 #include "mica/gemm.h"
+#include "mica/grouped_gemm.h"
 #include "mica/pool.h"
 #include "mica/norm.h"
 #include "mica/softmax.h"

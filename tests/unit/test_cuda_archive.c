@@ -192,7 +192,7 @@ static void more_than_the_cache_holds(void **state)
 static void failures(void **state)
 {
     (void)state;
-    static const int kinds[] = {MICA_FAULT_FILE, MICA_FAULT_ALLOC};
+    static const mica_fault kinds[] = {MICA_FAULT_FILE, MICA_FAULT_ALLOC};
     for (int mode = 0; mode < 4; mode++)
         for (long n = 1, seen = 1; seen >= n; n++) {
             int64_t entries;

@@ -98,7 +98,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
     static const char *const names[] = {"x", "w", "y"};
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    MICA_TRY(mica_conv_sm90_shape_make(d, s, why));
+    MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
     MICA_TRY(shape_ok(s, device, why));
     if (is_wgrad(s)) return MICA_OK;
     const char *name = names[s->roles.out];
@@ -270,7 +270,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(add_kernel(plan, s, &p));
     if (is_wgrad(&s->shape))
         MICA_TRY(mica_conv_sm90_reduce_build(plan, &s->shape, (int)s->grid.grid[0],
-                                             taps_of(&s->shape) * CHANNELS, &s->reduce));
+                                             taps_of(&s->shape) * CHANNELS, NULL, &s->reduce));
     return mica_plan_child_create(plan, "conv", d, sizeof *d, "cuda", &s->generic, &s->generic_at);
 }
 

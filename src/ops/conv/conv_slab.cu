@@ -5,8 +5,8 @@
  * while the other multiplies; a slab that has been read becomes the tile that is stored.
  * Constants: those of conv_slab.cuh; FILTER_MN (rows are what lies side by side in the filter, else
  * terms); RESIDUAL; those of the epilogue; mma(). */
-#include "cuda/device/epilogue.cuh"
 #include "ops/conv/conv_slab.cuh"
+#include "ops/conv/conv_sm90_epilogue.cuh"
 
 constexpr int TAP_BYTES = 64 * ROW, THREADS = 384;
 
@@ -45,36 +45,42 @@ __device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u
 
 /* ---- results ---- */
 
-/* One result; y and x: its pixel. */
+/* One result; y and x: its pixel. Pixels past the image and channels past the last are computed and not
+ * stored; OTHERS: the result also depends on what memory holds at its place, which must exist. */
+template <bool OTHERS>
 __device__ __forceinline__ float finish(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
-                                        float sum)
+                                        const channel_terms &terms, float sum)
 {
-    float v = a.alpha * sum;
-    if (!RESIDUAL && a.beta == 0) return channel < a.channels ? epilogue(a.epilogue, v, (long long)channel, 0ll) : 0;
-    if (channel >= a.channels || y >= a.size[0] || x >= a.size[1]) return 0;
-    if (a.beta != 0)
-        v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + y * a.to.s[1] + x * a.to.s[2] +
-                                                          channel * a.to.c]);
-    const long long residual = RESIDUAL ? p.image * a.residual.n + y * a.residual.s[1] + x * a.residual.s[2] +
-                                              channel * a.residual.c
-                                        : 0;
-    return epilogue(a.epilogue, v, (long long)channel, residual);
+    float v = a.alpha * sum, residual = 0;
+    if constexpr (OTHERS) {
+        if (channel >= a.channels || y >= a.size[0] || x >= a.size[1]) return 0;
+        if (a.beta != 0)
+            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + y * a.to.s[1] + x * a.to.s[2] +
+                                                              channel * a.to.c]);
+        if constexpr (RESIDUAL)
+            residual = widen<float>(
+                ((const residual_t *)a.epilogue.residual)[p.image * a.residual.n + y * a.residual.s[1] +
+                                                          x * a.residual.s[2] + channel * a.residual.c]);
+    }
+    return apply_terms(a.epilogue, terms, v, residual);
 }
 
 /* Pixels x and x + 1 of one channel. */
+template <bool OTHERS>
 __device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
-                                           const float *sum)
+                                           const channel_terms &terms, const float *sum)
 {
-    const in_t pair[2] = {narrow<in_t>(finish(a, p, y, x, channel, sum[0])),
-                          narrow<in_t>(finish(a, p, y, x + 1, channel, sum[1]))};
+    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, y, x, channel, terms, sum[0])),
+                          narrow<in_t>(finish<OTHERS>(a, p, y, x + 1, channel, terms, sum[1]))};
     u32 word;
     memcpy(&word, pair, sizeof word);
     return word;
 }
 
 /* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it. */
+template <bool OTHERS>
 __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, u32 tile,
-                                              const float (&sum)[PIXELS / 2])
+                                              const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2])
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     const int channel = warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
@@ -83,10 +89,20 @@ __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, cons
         u32 v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] = finish_pair(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, sum + 4 * j + 2 * i);
+            v[i] = finish_pair<OTHERS>(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, terms[i % 2],
+                                       sum + 4 * j + 2 * i);
         const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * warp + part % 2;
         store_matrices_transposed(to + ((block ^ (to >> 7 & 7)) << 4), v[0], v[1], v[2], v[3]);
     }
+}
+
+/* Those of this thread's two channels; past the last channel those of the last. */
+__device__ __forceinline__ void load_own_terms(const mica_conv_slab_args &a, channel_terms (&terms)[2])
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        load_terms(a.epilogue, (long long)min(warp * 16 + lane / 4 + 8 * i, a.channels - 1), terms[i]);
 }
 
 __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 filter, u32 slabs, u32 full)
@@ -94,8 +110,11 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
     const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
     const bool leader = (threadIdx.x & 127) == 0;
     const int tiles = own_tiles(a);
+    const bool others = RESIDUAL || a.beta != 0;
+    channel_terms terms[2];
     float sum[PIXELS / 2];
     int last = -1;
+    load_own_terms(a, terms);
     mbarrier_wait(ready, 0);
     for (int i = group; i < tiles; i += 2) {
         const int slot = i % SLOTS;
@@ -109,7 +128,11 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         }
         wgmma_wait<0>();
         named_barrier_sync(group + 1, 128); /* all warps have read the slab */
-        place_results(a, p, slab, sum);
+        /* decided for the whole tile: a branch at each result would cost more than the products */
+        if (others)
+            place_results<true>(a, p, slab, terms, sum);
+        else
+            place_results<false>(a, p, slab, terms, sum);
         async_fence();
         named_barrier_sync(group + 1, 128);
         if (leader) {

@@ -5,17 +5,13 @@
  * added in a fixed order. At the tensor rate from some 128 channels; below, the image is read from
  * L2 once for each tap and that is the limit. Pointers that are not multiples of 16 bytes go to the
  * generic engine, which the plan holds for them. */
-#include "ops/conv/sm90_shape.h"
+#include "ops/conv/sm90_cost.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { THREADS = 384, MAX_STAGES = 8, PROLOGUE = 16384 };
-/* Left of a block's shared memory for barriers and for placing the ring at a multiple of 1024. */
-enum { SHARED_RESERVE = 2048 };
 
-enum { ROWS, COLS, SPLITS };
-static const char *const knobs[] = {"rows", "cols", "splits", NULL};
+static const char *const knobs[] = {"rows", "cols", "splits", "pieces", "turns", "held", NULL};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
@@ -36,167 +32,61 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     mica_conv_sm90_shape s;
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    return mica_conv_sm90_shape_make(desc, &s, why);
+    return mica_conv_sm90_shape_make(desc, true, &s, why);
 }
 
-/* ---- configs and their cost ---- */
-
-static int64_t tiles_of(int64_t n, int64_t tile)
-{
-    return (n + tile - 1) / tile;
-}
-
-/* Cycles of one stage of a block: products, what only this block reads from L2 (34 bytes a cycle),
- * and all that fills its shared memory beside the products (45). */
-static double stage_cycles(int rows, int cols)
-{
-    double products = rows * cols / 32.0, image = rows * 128 / 34.6,
-           fill = (rows + cols) * 128 / 45.0;
-    return fmax(products, fmax(image, fill));
-}
-
-static double milliseconds(double cycles)
-{
-    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
-    return cycles / hertz * 1e3 + launch_ms;
-}
-
-static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
-{
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    int64_t blocks = tiles_of(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
-    double columns = (double)tiles_of(dgrad ? s->g.c : s->g.k, cols), work = 0, longest = 0;
-    for (int i = 0; i < s->class_count; i++) {
-        const mica_conv_class *c = &s->classes[i];
-        double taps = (double)c->taps[0] * c->taps[1] * c->taps[2];
-        double tile = taps * (double)blocks * stage_cycles(rows, cols) + 0.06 * rows * cols + 300;
-        work += (double)tiles_of(c->pixels, rows) * columns * tile;
-        longest = fmax(longest, tile);
-    }
-    /* whole waves of the longest tile, or the mean where tiles are many */
-    return ceil(work / longest / units) * longest;
-}
-
-static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits, int units)
-{
-    const long long *tap = s->g.tap;
-    double chunks = (double)(tap[0] * tap[1] * tap[2] * tiles_of(s->g.c, 64));
-    double tiles = (double)tiles_of(s->g.k, rows) * ceil(chunks * 64 / cols);
-    double blocks = ceil((double)tiles_of(s->classes[0].pixels, 64) / splits);
-    double waves = ceil(tiles * splits / units);
-    /* partial sums: written by the blocks, read by the reduction */
-    double sums = (double)splits * tiles * rows * cols * 4;
-    return waves * (blocks * stage_cycles(rows, cols) + 0.03 * rows * cols + 2500) + sums / 2000 +
-           4000;
-}
+/* ---- configs and their cost: sm90_cost.c ---- */
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK || s.class_count == 0) return 0;
-    const int32_t *k = config->knob;
-    double cycles = s.roles.kind == MICA_CONV_KIND_WGRAD
-                        ? wgrad_cycles(&s, k[ROWS], k[COLS], k[SPLITS], device->units)
-                        : direct_cycles(&s, k[ROWS], k[COLS], device->units);
-    return fmax(milliseconds(cycles), mica_roofline_ms(&mica_op_conv, desc, device));
-}
-
-static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
-                                      {256, 128}, {128, 192}, {128, 256}};
-static const int wgrad_tiles[][2] = {{128, 128}, {128, 192}, {128, 256}, {256, 128}};
-
-/* Left out: tiles much wider than the result, and large ones where the smallest are no more than a
- * wave. */
-static int direct_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
-{
-    int64_t cols = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k, tiles = 0;
-    int count = 0, least = cols > 64 ? 128 : 64;
-    for (int i = 0; i < s->class_count; i++)
-        tiles += tiles_of(s->classes[i].pixels, 128) * tiles_of(cols, least);
-    for (size_t i = 0; i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
-        int rows = direct_tiles[i][0], width = direct_tiles[i][1];
-        bool narrow = width<least, wide = width> 64 && cols <= width / 2;
-        bool odd = width == 192 && tiles_of(cols, 192) * 192 >= tiles_of(cols, 128) * 128;
-        bool large = tiles <= units && (rows > 128 || width > least);
-        if (narrow || wide || odd || large) continue;
-        configs[count++] = (mica_config){{rows, width, 1}};
-    }
-    return count;
-}
-
-static int best_splits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
-{
-    int64_t blocks = s->class_count ? tiles_of(s->classes[0].pixels, MICA_CONV_BLOCK) : 1;
-    int best = 1;
-    for (int splits = 2; splits <= 2 * units && splits <= blocks; splits++)
-        if (wgrad_cycles(s, rows, cols, splits, units) < wgrad_cycles(s, rows, cols, best, units))
-            best = splits;
-    return best;
-}
-
-/* The two best tiles, each with the shares of the pixels that suit it. */
-static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
-{
-    double best[2] = {INFINITY, INFINITY};
-    for (size_t i = 0; s->class_count && i < sizeof wgrad_tiles / sizeof *wgrad_tiles; i++) {
-        int rows = wgrad_tiles[i][0], cols = wgrad_tiles[i][1];
-        if (rows > 128 && s->g.k <= 128) continue;
-        int splits = best_splits(s, rows, cols, units);
-        double cycles = wgrad_cycles(s, rows, cols, splits, units);
-        int at = cycles < best[0] ? 0 : 1;
-        if (cycles >= best[1]) continue;
-        best[1] = at ? cycles : best[0];
-        configs[1] = at ? (mica_config){{rows, cols, splits}} : configs[0];
-        if (at) continue;
-        best[0] = cycles;
-        configs[0] = (mica_config){{rows, cols, splits}};
-    }
-    if (!s->class_count) configs[0] = (mica_config){{128, 128, 1}};
-    return isinf(best[1]) ? 1 : 2;
+    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return 0;
+    return mica_conv_sm90_predict(&s, device, config);
 }
 
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, &s, &why) != MICA_OK) return 0;
-    if (s.roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(&s, device->units, configs);
-    return direct_configs(&s, device->units, configs);
+    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK) return 0;
+    return mica_conv_sm90_configs(&s, device, configs);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
-    (void)desc;
+    mica_conv_sm90_shape s;
+    mica_why why;
     c->truncates = true;
     c->k_inst = 16;
-    c->n_outer += config->knob[SPLITS] - 1;
+    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return;
+    c->n_outer += mica_conv_sm90_parts(&s, config) - 1;
 }
 
 /* ---- build ---- */
 
-static int stages_of(const mica_plan *plan, int stage_bytes)
-{
-    int stages = (int)((plan->device.shared_bytes - SHARED_RESERVE) / stage_bytes);
-    return stages < MAX_STAGES ? stages : MAX_STAGES;
-}
-
+/* A kernel with as many stages as fit beside `other` bytes of shared memory. */
 static mica_status add_ring_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
-                                   mica_text *p, const mica_wgmma *mma, int stage_bytes, int blocks)
+                                   mica_text *p, const mica_wgmma *mma, int stage_bytes, int other)
 {
-    int stages = stages_of(plan, stage_bytes), units = plan->device.units;
+    const int32_t *knob = plan->config.knob;
+    int stages = (int)(plan->device.shared_bytes - MICA_CONV_RESERVE - other) / stage_bytes;
+    if (stages > MAX_STAGES) stages = MAX_STAGES;
     mica_prologue_int(p, "AXES", s->shape.axes);
-    mica_prologue_int(p, "BM", plan->config.knob[ROWS]);
-    mica_prologue_int(p, "BN", plan->config.knob[COLS]);
+    mica_prologue_int(p, "BM", knob[MICA_CONV_ROWS]);
+    mica_prologue_int(p, "BN", knob[MICA_CONV_COLS]);
     mica_prologue_int(p, "STAGES", stages);
     mica_prologue_type(p, "in_t", s->shape.in);
     mica_prologue_wgmma(p, "mma", mma);
-    int64_t shared = (int64_t)stages * stage_bytes + 1024;
-    s->grid = (mica_grid){.grid = {(unsigned)(blocks < units ? blocks : units)},
-                          .block = {THREADS},
-                          .dynamic_shared = (unsigned)shared};
+    int64_t shared = (int64_t)stages * stage_bytes + other + 1024;
+    s->grid = (mica_grid){.block = {THREADS}, .dynamic_shared = (unsigned)shared};
     mica_kernel_spec spec = {file, entry, p->data, shared};
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+static unsigned at_most(int n, int limit)
+{
+    return (unsigned)(n < limit ? n : limit);
 }
 
 /* Results stored at once: 16 bytes of 16-bit ones, pairs of f32, where addresses allow it. */
@@ -226,11 +116,12 @@ static void fill_direct(const mica_plan *plan, state *s)
         a->tap_step[i] = h->tap_step[i];
     }
     a->class_count = h->class_count;
-    a->col_tiles = (int)tiles_of(a->cols, plan->config.knob[COLS]);
+    a->col_tiles = (int)mica_conv_tiles(a->cols, plan->config.knob[MICA_CONV_COLS]);
     for (int i = 0; i < h->class_count; i++) {
         a->classes[i] = h->classes[i];
         a->classes[i].first_tile = a->tiles;
-        a->tiles += (int)tiles_of(h->classes[i].pixels, plan->config.knob[ROWS]) * a->col_tiles;
+        a->tiles += (int)mica_conv_tiles(h->classes[i].pixels, plan->config.knob[MICA_CONV_ROWS]) *
+                    a->col_tiles;
     }
     a->epilogue.act_a = d->act_a;
     a->epilogue.act_b = d->act_b;
@@ -244,6 +135,36 @@ static bool has_taps(const mica_conv_class *c)
     return c->taps[0] > 0;
 }
 
+static mica_status add_direct_kernel(mica_plan *plan, state *s, mica_text *p, const mica_wgmma *mma,
+                                     int slice)
+{
+    const int32_t *knob = plan->config.knob;
+    int stage = (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW;
+    int tiles = s->args.direct.tiles, splits = knob[MICA_CONV_SPLITS];
+    mica_prologue_int(p, "SPLITS", splits);
+    mica_prologue_int(p, "TURNS", knob[MICA_CONV_TURNS]);
+    MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, mma, stage,
+                             mica_conv_sm90_staging(slice)));
+    s->grid.grid[0] = splits > 1 ? (unsigned)(tiles * splits) : at_most(tiles, plan->device.units);
+    s->grid.cluster = splits > 1 ? (unsigned)splits : 0;
+    return MICA_OK;
+}
+
+static mica_status add_short_kernel(mica_plan *plan, state *s, mica_text *p, const mica_wgmma *mma,
+                                    int slice)
+{
+    const int32_t *knob = plan->config.knob;
+    int cols = s->args.direct.col_tiles, rows = s->args.direct.tiles / cols;
+    int steps = (int)mica_conv_sm90_steps(&s->shape, 0);
+    mica_prologue_int(p, "STEPS", steps);
+    MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_short.cu", "conv_sm90_short", p, mma,
+                             knob[MICA_CONV_ROWS] * MICA_CONV_ROW,
+                             steps * knob[MICA_CONV_COLS] * MICA_CONV_ROW +
+                                 mica_conv_sm90_staging(slice)));
+    s->grid.grid[0] = at_most(rows, plan->device.units / cols) * (unsigned)cols;
+    return MICA_OK;
+}
+
 static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
 {
     const mica_conv_desc *d = plan->desc;
@@ -252,17 +173,21 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
     fill_direct(plan, s);
     for (int i = 0; i < s->shape.class_count; i++)
         if (has_taps(&s->shape.classes[i]))
-            mica_conv_sm90_image_map(&s->shape, i, knob[ROWS], &s->image[i]);
-    mica_conv_sm90_filter_map(&s->shape, d, knob[COLS], &s->other);
+            mica_conv_sm90_image_map(&s->shape, i, knob[MICA_CONV_ROWS], &s->image[i]);
+    mica_conv_sm90_filter_map(&s->shape, d, knob[MICA_CONV_COLS], &s->other);
     mica_prologue_epilogue(p, &e);
     mica_prologue_int(p, "FILTER_MN", s->shape.filter_mn);
     mica_prologue_int(p, "VECTOR", store_width(&s->shape, &s->args.direct));
     mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
     mica_prologue_type(p, "out_t", s->shape.out);
-    mica_wgmma mma = {
-        .n = knob[COLS], .a = s->shape.in, .b = s->shape.in, .b_mn_major = s->shape.filter_mn};
-    return add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, &mma,
-                           (knob[ROWS] + knob[COLS]) * 128, s->args.direct.tiles);
+    mica_wgmma mma = {.n = knob[MICA_CONV_COLS],
+                      .a = s->shape.in,
+                      .b = s->shape.in,
+                      .b_mn_major = s->shape.filter_mn};
+    int slice = mica_conv_sm90_slice(&s->shape, &plan->config);
+    mica_prologue_int(p, "SLICE", slice);
+    return knob[MICA_CONV_HELD] ? add_short_kernel(plan, s, p, &mma, slice)
+                                : add_direct_kernel(plan, s, p, &mma, slice);
 }
 
 static void fill_wgrad(const mica_plan *plan, state *s)
@@ -278,13 +203,14 @@ static void fill_wgrad(const mica_plan *plan, state *s)
         a->tap_step[i] = h->tap_step[i];
         a->taps[i] = c->taps[i];
     }
+    mica_conv_sm90_tiles t =
+        mica_conv_sm90_wgrad_tiles(h, knob[MICA_CONV_ROWS], knob[MICA_CONV_COLS]);
     a->channels = (int)h->g.c;
     a->rows = (int)h->g.k;
-    a->blocks = (int)tiles_of(c->pixels, MICA_CONV_BLOCK);
-    a->splits = knob[SPLITS];
-    int taps = c->taps[0] * c->taps[1] * c->taps[2];
-    a->row_tiles = (int)tiles_of(a->rows, knob[ROWS]);
-    a->col_tiles = (int)tiles_of(taps * tiles_of(a->channels, 64) * 64, knob[COLS]);
+    a->blocks = (int)t.blocks;
+    a->splits = knob[MICA_CONV_SPLITS];
+    a->row_tiles = (int)t.rows;
+    a->col_tiles = (int)t.cols;
 }
 
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
@@ -294,16 +220,28 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
     const mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
     mica_conv_sm90_image_map(&s->shape, 0, MICA_CONV_BLOCK, &s->image[0]);
     mica_conv_sm90_grad_map(&s->shape, MICA_CONV_BLOCK, &s->other);
-    mica_wgmma mma = {.n = knob[COLS],
+    mica_wgmma mma = {.n = knob[MICA_CONV_COLS] > 256 ? knob[MICA_CONV_COLS] / 2
+                                                      : knob[MICA_CONV_COLS],
                       .a = s->shape.in,
                       .b = s->shape.in,
                       .a_mn_major = true,
                       .b_mn_major = true};
+    mica_prologue_int(p, "WIDTH", mma.n);
+    mica_prologue_int(p, "STREAM", knob[MICA_CONV_PIECES] > 0);
+    int tiles = a->row_tiles * a->col_tiles;
+    mica_conv_stream stream = {.pieces = knob[MICA_CONV_PIECES],
+                               .blocks = a->blocks,
+                               .tile_rows = knob[MICA_CONV_ROWS],
+                               .tile_cols = knob[MICA_CONV_COLS],
+                               .col_tiles = a->col_tiles,
+                               .length = (long long)tiles * a->blocks};
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
-                             (knob[ROWS] + knob[COLS]) * 128,
-                             a->splits * a->row_tiles * a->col_tiles));
-    return mica_conv_sm90_reduce_build(plan, &s->shape, a->splits, a->col_tiles * knob[COLS],
-                                       &s->reduce);
+                             (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW, 0));
+    s->grid.grid[0] = knob[MICA_CONV_PIECES] > 0 ? (unsigned)knob[MICA_CONV_PIECES]
+                                                 : at_most(tiles * a->splits, plan->device.units);
+    return mica_conv_sm90_reduce_build(plan, &s->shape,
+                                       mica_conv_sm90_parts(&s->shape, &plan->config),
+                                       a->col_tiles * knob[MICA_CONV_COLS], &stream, &s->reduce);
 }
 
 static mica_status build(mica_plan *plan)
@@ -312,7 +250,7 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_conv_sm90_shape_make(d, &s->shape, &why) != MICA_OK)
+    if (mica_conv_sm90_shape_make(d, true, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     if (s->shape.class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";

@@ -11,9 +11,6 @@
 constexpr int THREADS = 384;
 constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements */
 constexpr int CHUNK = 64 * ROW;
-constexpr int STAGE_BYTES = (BM + BN) * ROW;
-constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
-static_assert(BM % 128 == 0 && BN % 64 == 0 && BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 static_assert(sizeof(in_t) == 2, "MN-major operands");
 
 struct ring {
@@ -25,6 +22,12 @@ struct ring {
         stage = 0;
         parity ^= 1;
     }
+    __device__ __forceinline__ void skip(int stages)
+    {
+        stages += stage;
+        stage = stages % STAGES;
+        parity ^= (u32)(stages / STAGES) & 1;
+    }
 };
 
 /* Stages begin at multiples of 1024, of which the swizzle is made. */
@@ -34,16 +37,18 @@ __device__ __forceinline__ u32 ring_memory()
     return (shared_address(memory) + 1023) & ~1023u;
 }
 
-/* STAGES barriers "full", then as many "empty". All threads call it, once. */
-__device__ __forceinline__ u32 ring_barriers()
+/* STAGES barriers "full" of so many arrivals, then as many "empty", and one more of one arrival. All
+ * threads call it, once. */
+__device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
 {
-    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    __shared__ __align__(8) u64 barriers[2 * STAGES + 1];
     const u32 full = shared_address(barriers);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, 1);
-            mbarrier_init(full + 8 * (STAGES + i), 2);
+            mbarrier_init(full + 8 * i, producers);
+            mbarrier_init(full + 8 * (STAGES + i), consumers);
         }
+        mbarrier_init(full + 8 * 2 * STAGES, 1);
         mbarrier_fence_init();
     }
     __syncthreads();
@@ -73,4 +78,29 @@ __device__ __forceinline__ void load_image(u32 to, const mica_tensor_map *map, u
         tma_load_im2col(to, map, bar, c, at[2], at[1], n, (u16)tap[2], (u16)tap[1]);
     else
         tma_load_im2col(to, map, bar, c, at[2], at[1], at[0], n, (u16)tap[2], (u16)tap[1], (u16)tap[0]);
+}
+
+__device__ __forceinline__ uint4 shared_load(u32 from)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void shared_store(u32 to, const float *v)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+
+/* From the same place in another block of the cluster. */
+__device__ __forceinline__ float4 shared_load_remote(u32 from, u32 rank)
+{
+    float4 v;
+    asm volatile("{ .reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r]; }"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from), "r"(rank) : "memory");
+    return v;
 }

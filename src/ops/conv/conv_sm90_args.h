@@ -37,10 +37,18 @@ typedef struct mica_conv_sm90_wgrad_args {
     mica_tensor_map image, grad;
     int count[3], start[3], step[3], taps[3], tap_step[3];
     int channels, rows; /* of a, of b */
-    int blocks, splits; /* blocks of 64 pixels, and shares of them */
+    int blocks, splits; /* blocks of 64 pixels, and shares of them; 0: as in mica_conv_stream */
     int row_tiles, col_tiles;
-    float *partial; /* splits x rows x columns */
+    float *partial; /* parts x rows x columns */
 } mica_conv_sm90_wgrad_args;
+
+/* How multiprocessors share the work evenly where tiles do not fill waves: all tiles' blocks of pixels
+ * stand in one line, of which each has a piece. Part i of a tile is that of the i-th piece in it. */
+typedef struct mica_conv_stream {
+    int pieces; /* at most one for each block; 0: no stream, each tile has `splits` parts */
+    int blocks, tile_rows, tile_cols, col_tiles;
+    long long length; /* tiles x blocks */
+} mica_conv_stream;
 
 typedef struct mica_conv_sm90_reduce_args {
     const float *partial;
@@ -48,6 +56,7 @@ typedef struct mica_conv_sm90_reduce_args {
     mica_conv_strides f;
     long long f_base, split_stride;
     int taps[3], channels, columns, count, splits; /* columns: of a row of partial sums */
+    mica_conv_stream stream;
     float alpha, beta;
 } mica_conv_sm90_reduce_args;
 

@@ -3,66 +3,99 @@
  * pairs (tap, channel of a) in chunks of 64, terms pixels of b, 64 to a stage; both operands lie in
  * memory term after term (MN-major). Each share of the pixels gives partial sums of its own, which
  * conv_sm90_reduce.cu adds. Tiles of one share are neighbours, so that blocks that run side by side
- * read the same pixels. Constants: those of conv_sm90.cuh; mma(). */
+ * read the same pixels. What fills shared memory goes with BM + BN and bounds the speed of small
+ * tiles: the largest use 192 registers for sums. Constants: those of conv_sm90.cuh; WIDTH (columns of
+ * an instruction); STREAM; mma(). */
 #include "ops/conv/conv_sm90.cuh"
+#include "ops/conv/conv_sm90_stream.cuh"
 
 constexpr int LEFT = BM / 64, RIGHT = BN / 64; /* chunks */
+constexpr int ACROSS = BN / WIDTH;             /* instructions for all columns */
+constexpr int STAGE_BYTES = (BM + BN) * ROW;
+constexpr int PARTS = BM / 128; /* 64 rows of the result for each warpgroup */
+constexpr int PRODUCERS = 4, HELD = (LEFT + RIGHT + PRODUCERS - 1) / PRODUCERS;
+static_assert(BM % 128 == 0 && BN % 64 == 0, "whole chunks for two warpgroups");
+static_assert(BN % WIDTH == 0 && WIDTH % 64 == 0 && WIDTH <= 256 && PARTS * BN <= 384, "the accumulators fit");
 
-/* A tile: its share of the blocks of pixels, first row and first chunk of columns. */
+/* A tile's part: which one, first row, first chunk of columns, blocks of pixels. */
 struct item {
-    int split, row, chunk, from, to;
+    int part, row, chunk, from, to;
 };
 
-__device__ __forceinline__ item find(const mica_conv_sm90_wgrad_args &a, int index)
+/* This block's way through the items: in a stream a piece of all tiles' blocks, else every so many of
+ * the parts, those of one share side by side. */
+struct walk {
+    long long at, end;
+};
+
+__device__ __forceinline__ walk begin(const mica_conv_sm90_wgrad_args &a)
 {
-    const int tiles = a.row_tiles * a.col_tiles;
+    const long long tiles = (long long)a.row_tiles * a.col_tiles;
+    if (!STREAM) return walk{(long long)blockIdx.x, tiles * a.splits};
+    const long long length = tiles * a.blocks;
+    return walk{length * blockIdx.x / gridDim.x, length * (blockIdx.x + 1) / gridDim.x};
+}
+
+__device__ __forceinline__ item take(const mica_conv_sm90_wgrad_args &a, walk &w)
+{
+    const long long tiles = (long long)a.row_tiles * a.col_tiles;
+    const int tile = (int)(STREAM ? w.at / a.blocks : w.at % tiles);
     item t;
-    t.split = index / tiles;
-    t.row = index % tiles / a.col_tiles * BM;
-    t.chunk = index % a.col_tiles * RIGHT;
-    t.from = (int)((long long)a.blocks * t.split / a.splits);
-    t.to = (int)((long long)a.blocks * (t.split + 1) / a.splits);
+    t.row = tile / a.col_tiles * BM;
+    t.chunk = tile % a.col_tiles * RIGHT;
+    if (STREAM) {
+        const long long first = (long long)tile * a.blocks;
+        t.part = (int)blockIdx.x - piece_of(first, (int)gridDim.x, tiles * a.blocks);
+        t.from = (int)(w.at - first);
+        t.to = (int)min((long long)a.blocks, w.end - first);
+        w.at = first + t.to;
+    } else {
+        t.part = (int)(w.at / tiles);
+        t.from = (int)((long long)a.blocks * t.part / a.splits);
+        t.to = (int)((long long)a.blocks * (t.part + 1) / a.splits);
+        w.at += gridDim.x;
+    }
     return t;
 }
 
-/* What a chunk of columns reads. */
+/* What one chunk of a stage is read from: channels of b, or channels of a as a tap sees them. */
 struct chunk {
     int channel, tap[3];
     bool exists;
 };
 
-__device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, int index)
+__device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, const item &t, int index)
 {
-    const int blocks = (a.channels + 63) / 64;
+    if (index < LEFT) return chunk{t.row + 64 * index, {0, 0, 0}, t.row + 64 * index < a.rows};
+    const int blocks = (a.channels + 63) / 64, pair = t.chunk + index - LEFT;
     chunk c;
-    int tap = index / blocks;
-    c.channel = index % blocks * 64;
+    int tap = pair / blocks;
+    c.channel = pair % blocks * 64;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
         c.tap[d] = tap % a.taps[d] * a.tap_step[d];
         tap /= a.taps[d];
     }
-    c.exists = tap == 0;
+    c.exists = tap == 0 && index < LEFT + RIGHT;
     return c;
 }
 
-__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 stages, u32 full, u32 empty, int items)
+/* One thread of each of four warps loads every fourth chunk of a stage: to issue all would take a single
+ * one longer than to multiply them. */
+__device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, int warp, u32 stages, u32 full, u32 empty)
 {
-    const int zero[3] = {0, 0, 0};
     ring r = {0, 1};
-    for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
-        const item t = find(a, index);
-        chunk chunks[RIGHT];
+    for (walk w = begin(a); w.at < w.end;) {
+        const item t = take(a, w);
+        chunk chunks[HELD];
         int bytes = 0;
 #pragma unroll
-        for (int j = 0; j < RIGHT; j++) {
-            chunks[j] = chunk_at(a, t.chunk + j);
-            bytes += chunks[j].exists ? CHUNK : 0;
+        for (int i = 0; i < HELD; i++) {
+            chunks[i] = chunk_at(a, t, warp + i * PRODUCERS);
+            bytes += chunks[i].exists ? CHUNK : 0;
         }
-#pragma unroll
-        for (int i = 0; i < LEFT; i++) bytes += t.row + 64 * i < a.rows ? CHUNK : 0;
         for (int block = t.from; block < t.to; block++, r.advance()) {
-            const u32 to = stages + r.stage * STAGE_BYTES, bar = full + 8 * r.stage;
+            const u32 to = stages + r.stage * STAGE_BYTES + (u32)warp * CHUNK, bar = full + 8 * r.stage;
             int place[3], at[3];
             const int n = position(a.count, block * 64, place);
 #pragma unroll
@@ -71,31 +104,32 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, u32 
             /* chunks past the end keep what was there: no result that counts is made of it */
             mbarrier_arrive_expect(bar, bytes);
 #pragma unroll
-            for (int i = 0; i < LEFT; i++)
-                if (t.row + 64 * i < a.rows)
-                    load_image(to + i * CHUNK, &a.grad, bar, t.row + 64 * i, place, n, zero);
-#pragma unroll
-            for (int j = 0; j < RIGHT; j++)
-                if (chunks[j].exists)
-                    load_image(to + (LEFT + j) * CHUNK, &a.image, bar, chunks[j].channel, at, n, chunks[j].tap);
+            for (int i = 0; i < HELD; i++) {
+                if (!chunks[i].exists) continue;
+                if (warp + i * PRODUCERS < LEFT)
+                    load_image(to + i * PRODUCERS * CHUNK, &a.grad, bar, chunks[i].channel, place, n, chunks[i].tap);
+                else
+                    load_image(to + i * PRODUCERS * CHUNK, &a.image, bar, chunks[i].channel, at, n, chunks[i].tap);
+            }
         }
     }
 }
 
-__device__ __forceinline__ void multiply(float (&sum)[PARTS][BN / 2], u32 left, u32 right, bool more)
+__device__ __forceinline__ void multiply(float (&sum)[PARTS * ACROSS][WIDTH / 2], u32 left, u32 right, bool more)
 {
     const u64 rows = wgmma_operand<ROW>(left, CHUNK, 8 * ROW), cols = wgmma_operand<ROW>(right, CHUNK, 8 * ROW);
     wgmma_fence();
 #pragma unroll
     for (int z = 0; z < 4; z++)
 #pragma unroll
-        for (int i = 0; i < PARTS; i++)
-            mma(sum[i], wgmma_advance(rows, i * CHUNK + z * 16 * ROW), wgmma_advance(cols, z * 16 * ROW), more || z > 0);
+        for (int i = 0; i < PARTS * ACROSS; i++)
+            mma(sum[i], wgmma_advance(rows, i / ACROSS * CHUNK + z * 16 * ROW),
+                wgmma_advance(cols, i % ACROSS * (WIDTH / 64) * CHUNK + z * 16 * ROW), more || z > 0);
     wgmma_commit();
 }
 
 __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const item &t, int group,
-                                      const float (&sum)[PARTS][BN / 2])
+                                      const float (&sum)[PARTS * ACROSS][WIDTH / 2])
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     const long long columns = (long long)a.col_tiles * BN;
@@ -103,23 +137,22 @@ __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const 
     for (int i = 0; i < 2 * PARTS; i++) {
         const int row = t.row + (group * PARTS + i / 2) * 64 + warp * 16 + i % 2 * 8 + lane / 4;
         if (row >= a.rows) continue;
-        float *to = a.partial + ((t.split * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
+        float *to = a.partial + ((t.part * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
-            const int e = 4 * j + i % 2 * 2;
-            *(float2 *)(to + 8 * j) = make_float2(sum[i / 2][e], sum[i / 2][e + 1]);
+            const float *from = sum[i / 2 * ACROSS + j / (WIDTH / 8)] + 4 * (j % (WIDTH / 8)) + i % 2 * 2;
+            *(float2 *)(to + 8 * j) = make_float2(from[0], from[1]);
         }
     }
 }
 
-__device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int group, u32 stages, u32 full, u32 empty,
-                                        int items)
+__device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int group, u32 stages, u32 full, u32 empty)
 {
     const bool leader = (threadIdx.x & 127) == 0;
-    float sum[PARTS][BN / 2];
+    float sum[PARTS * ACROSS][WIDTH / 2];
     ring r = {0, 0};
-    for (int index = (int)blockIdx.x; index < items; index += (int)gridDim.x) {
-        const item t = find(a, index);
+    for (walk w = begin(a); w.at < w.end;) {
+        const item t = take(a, w);
         int last = -1;
 #pragma unroll 1
         for (int block = t.from; block < t.to; block++, r.advance()) {
@@ -139,13 +172,13 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_sm90_wgrad(const __grid_constant__ mica_conv_sm90_wgrad_args a)
 {
-    const u32 stages = ring_memory(), full = ring_barriers(), empty = full + 8 * STAGES;
-    const int group = uniform((int)threadIdx.x / 128) - 1, items = a.splits * a.row_tiles * a.col_tiles;
+    const u32 stages = ring_memory(), full = ring_barriers(PRODUCERS, 2), empty = full + 8 * STAGES;
+    const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();
-        if (threadIdx.x == 0) produce(a, stages, full, empty, items);
+        if (threadIdx.x % 32 == 0) produce(a, (int)threadIdx.x / 32, stages, full, empty);
     } else {
         registers_take<232>();
-        consume(a, group, stages, full, empty, items);
+        consume(a, group, stages, full, empty);
     }
 }

@@ -2,7 +2,8 @@
  * What the Hopper engines' runs share: alignment, and the reduction of wgrad's partial sums. */
 #include "ops/conv/sm90_shape.h"
 
-enum { BLOCK = 256, SHARES = 4, ALIGNMENT = 16 };
+enum { BLOCK = 256, MAX_SHARES = 16, QUAD = 4, ALIGNMENT = 16 };
+enum { THREADS = 1024 }; /* of the reduction, for each multiprocessor */
 
 bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *r)
 {
@@ -10,8 +11,25 @@ bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *r)
     return ((all | (uintptr_t)r->args[s->roles.out]) & (ALIGNMENT - 1)) == 0;
 }
 
-mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int splits,
-                                        int columns, mica_conv_sm90_reduce *reduce)
+/* Threads that share a sum: enough to fill the device, no more than there are parts. */
+static int shares_of(int64_t sums, int parts, int units)
+{
+    int shares = 1;
+    while (shares < MAX_SHARES && 2 * shares <= parts && sums * shares < units * (int64_t)THREADS)
+        shares *= 2;
+    return shares;
+}
+
+static bool side_by_side(const mica_conv_geometry *g)
+{
+    bool whole = g->f.c == 1 && g->f.n % QUAD == 0 && g->f_base % QUAD == 0;
+    for (int i = 0; i < 3; i++) whole = whole && (g->tap[i] == 1 || g->f.s[i] % QUAD == 0);
+    return whole;
+}
+
+mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int parts,
+                                        int columns, const mica_conv_stream *stream,
+                                        mica_conv_sm90_reduce *reduce)
 {
     const mica_conv_geometry *g = &s->g;
     int taps = (int)(g->tap[0] * g->tap[1] * g->tap[2]);
@@ -22,16 +40,19 @@ mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_sh
                                      .taps = {(int)g->tap[0], (int)g->tap[1], (int)g->tap[2]},
                                      .channels = (int)g->c,
                                      .columns = columns,
-                                     .count = (int)(g->k * taps * g->c),
-                                     .splits = splits};
-    size_t bytes = (size_t)splits * (size_t)reduce->args.split_stride * sizeof(float);
+                                     .count = (int)(g->k * taps * g->c / QUAD),
+                                     .splits = parts};
+    if (stream) reduce->args.stream = *stream;
+    size_t bytes = (size_t)parts * (size_t)reduce->args.split_stride * sizeof(float);
     MICA_TRY(mica_book(plan, "partial sums", bytes, &reduce->partial));
-    unsigned each = BLOCK / SHARES, count = (unsigned)reduce->args.count;
+    int shares = shares_of(reduce->args.count, parts, plan->device.units);
+    unsigned each = (unsigned)(BLOCK / shares), count = (unsigned)reduce->args.count;
     reduce->grid = (mica_grid){.grid = {(count + each - 1) / each}, .block = {BLOCK}};
     char buffer[256] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_int(&p, "SHARES", SHARES);
+    mica_prologue_int(&p, "SHARES", shares);
+    mica_prologue_int(&p, "VECTOR", side_by_side(g) ? QUAD : 1);
     mica_prologue_type(&p, "out_t", s->out);
     mica_kernel_spec spec = {"ops/conv/conv_sm90_reduce.cu", "conv_sm90_reduce", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &reduce->kernel);

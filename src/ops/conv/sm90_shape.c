@@ -201,7 +201,40 @@ static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
     return MICA_OK;
 }
 
-mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_shape *s,
+/* ---- pixels in one row ---- */
+
+/* Whether all pixels lie at one distance, which becomes that of the innermost axis. */
+static bool put_in_one_row(const mica_conv_geometry *g, mica_conv_strides *t)
+{
+    const long long sizes[] = {g->in[2], g->in[1], g->in[0], g->n};
+    const long long strides[] = {t->s[2], t->s[1], t->s[0], t->n};
+    long long count = 1, pitch = t->s[2];
+    for (int i = 0; i < 4; i++) {
+        if (sizes[i] == 1) continue;
+        if (count == 1)
+            pitch = strides[i];
+        else if (strides[i] != pitch * count)
+            return false;
+        count *= sizes[i];
+    }
+    t->s[2] = pitch;
+    return true;
+}
+
+static void merge_pixels(mica_conv_sm90_shape *s, bool residual)
+{
+    mica_conv_geometry g = s->g;
+    for (int i = 0; i < 3; i++)
+        if (g.tap[i] != 1 || g.stride[i] != 1 || g.pad[i] != 0 || g.in[i] != g.out[i]) return;
+    if (!put_in_one_row(&g, &g.a) || !put_in_one_row(&g, &g.b)) return;
+    if (residual && !put_in_one_row(&g, &g.residual)) return;
+    g.in[2] = g.out[2] = g.n * g.in[0] * g.in[1] * g.in[2];
+    g.n = g.in[0] = g.in[1] = g.out[0] = g.out[1] = 1;
+    s->g = g;
+    s->axes = 1;
+}
+
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_conv_sm90_shape *s,
                                       mica_why *why)
 {
     static const char *const names[] = {"x", "w", "y"};
@@ -229,6 +262,7 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_sh
     }
     mica_conv_geometry_make(d, &s->g);
     MICA_TRY(sizes_ok(s, why));
+    if (merge) merge_pixels(s, mica_tensor_given(&d->residual));
     return make_classes(s, d, why);
 }
 

@@ -21,8 +21,9 @@ typedef struct mica_conv_sm90_shape {
     int step[3], tap_step[3];
 } mica_conv_sm90_shape;
 
-/* UNSUPPORTED with the value and the rule where the copy engine cannot. */
-mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, mica_conv_sm90_shape *s,
+/* UNSUPPORTED with the value and the rule where the copy engine cannot. merge: images that a 1x1
+ * filter sees pixel by pixel become one row of pixels where they lie in memory that way. */
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_conv_sm90_shape *s,
                                       mica_why *why);
 /* Whether the copy engine can read and write a tensor that lies in memory as channels last. */
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why);
@@ -40,15 +41,17 @@ void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_de
 /* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
 bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *run);
 
-/* wgrad's partial sums: splits x channels of b x columns (tap, 64 channels of a), f32. */
+/* wgrad's partial sums: parts x channels of b x columns (tap, 64 channels of a), f32. */
 typedef struct mica_conv_sm90_reduce {
     mica_kernel *kernel;
     mica_grid grid;
     mica_conv_sm90_reduce_args args;
     size_t partial; /* their place in the workspace */
 } mica_conv_sm90_reduce;
-mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int splits,
-                                        int columns, mica_conv_sm90_reduce *reduce);
+/* stream: which parts exist; NULL: all. */
+mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int parts,
+                                        int columns, const mica_conv_stream *stream,
+                                        mica_conv_sm90_reduce *reduce);
 mica_status mica_conv_sm90_reduce_run(const mica_plan *plan, const mica_conv_sm90_reduce *reduce,
                                       int out, const mica_run *run);
 

@@ -13,8 +13,10 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_gemm_desc, c, TENSOR, .doc = "[batch x] M x N; inferred"),
     MICA_FIELD(mica_gemm_desc, compute, ENUM, .spellings = compute_spellings,
                .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
-    MICA_FIELD(mica_gemm_desc, scale_a, TENSOR, .doc = "f32, 1 element or one per row of a"),
-    MICA_FIELD(mica_gemm_desc, scale_b, TENSOR, .doc = "f32, 1 element or one per column of b"),
+    MICA_FIELD(mica_gemm_desc, scale_a, TENSOR,
+               .doc = "f32: 1 element, one per row of a, or M x ceil(K/128)"),
+    MICA_FIELD(mica_gemm_desc, scale_b, TENSOR,
+               .doc = "f32: 1 element, one per column of b, or ceil(K/128) x ceil(N/128)"),
     MICA_FIELD(mica_gemm_desc, epilogue, LIST, .count = MICA_MAX_STEPS,
                .spellings = mica_step_spellings, .doc = "steps applied to the result, in order"),
     MICA_FIELD(mica_gemm_desc, act_a, F64, .doc = "first parameter of the activation"),
@@ -155,6 +157,46 @@ static mica_status check_scale(const mica_gemm_desc *d, const mica_tensor *s, co
     return MICA_OK;
 }
 
+static mica_status check_blocks_of(const mica_tensor *s, const char *name, int64_t lines,
+                                   int64_t blocks, mica_why *why)
+{
+    if (s->dtype != MICA_F32)
+        return mica_invalid(why, "%s is %s, it must be f32", name, mica_dtype_name(s->dtype));
+    if (s->rank == 2 && s->dims[0] == lines && s->dims[1] == blocks) return MICA_OK;
+    return mica_invalid(why,
+                        "%s has %lld x %lld elements in %d dimensions; for blocks of %d it has "
+                        "%lld x %lld",
+                        name, (long long)s->dims[0], (long long)s->dims[1], s->rank, GEMM_BLOCK,
+                        (long long)lines, (long long)blocks);
+}
+
+static int64_t blocks_of(int64_t n)
+{
+    return n / GEMM_BLOCK + (n % GEMM_BLOCK != 0);
+}
+
+static mica_status check_blocks(const mica_gemm_desc *d, int64_t m, int64_t n, mica_why *why)
+{
+    int64_t k = blocks_of(d->a.dims[d->a.rank - 1]);
+    if (kind_of(d->a.dtype) != KIND_FP8)
+        return mica_invalid(why, "scales of blocks are for e4m3 and e5m2, a is %s",
+                            mica_dtype_name(d->a.dtype));
+    if (d->a.rank != 2 || d->b.rank != 2)
+        return mica_invalid(why,
+                            "a has rank %d, b %d; scales of blocks are for matrices (batches: "
+                            "grouped_gemm)",
+                            d->a.rank, d->b.rank);
+    MICA_TRY(check_blocks_of(&d->scale_a, "scale_a", m, k, why));
+    return check_blocks_of(&d->scale_b, "scale_b", k, blocks_of(n), why);
+}
+
+static mica_status check_scales(const mica_gemm_desc *d, int64_t m, int64_t n, mica_why *why)
+{
+    if (gemm_has_blocks(d)) return check_blocks(d, m, n, why);
+    MICA_TRY(check_scale(d, &d->scale_a, "scale_a", m, "rows of a", why));
+    return check_scale(d, &d->scale_b, "scale_b", n, "columns of b", why);
+}
+
 static mica_status check_residual(const mica_tensor *r, mica_why *why)
 {
     bool small = r->dtype == MICA_S32 || r->dtype == MICA_S8 || r->dtype == MICA_U8;
@@ -172,8 +214,7 @@ static mica_status check(const void *desc, mica_why *why)
     MICA_TRY(output_dims(d, &c, why));
     MICA_TRY(mica_tensor_same_dims(&d->c, "c", &c, "the product of a and b", why));
     int64_t m = c.dims[c.rank - 2], n = c.dims[c.rank - 1];
-    MICA_TRY(check_scale(d, &d->scale_a, "scale_a", m, "rows of a", why));
-    MICA_TRY(check_scale(d, &d->scale_b, "scale_b", n, "columns of b", why));
+    MICA_TRY(check_scales(d, m, n, why));
     MICA_TRY(check_residual(&d->residual, why));
     mica_epilogue e = gemm_epilogue(d);
     return mica_epilogue_check(&e, &d->c, n, why);
@@ -213,8 +254,9 @@ static bool exact(const void *desc)
     return true;
 }
 
-static const mica_engine *const engines[] = {&gemm_onednn, &gemm_cpu,  &mica_engine_ref, &gemm_sm90,
-                                             &gemm_sm80,   &gemm_cuda, &gemm_cublaslt,   NULL};
+static const mica_engine *const engines[] = {&gemm_onednn, &gemm_cpu,         &mica_engine_ref,
+                                             &gemm_sm90,   &gemm_sm90_blocks, &gemm_sm80,
+                                             &gemm_cuda,   &gemm_cublaslt,    NULL};
 
 const mica_op mica_op_gemm = {
     .name = "gemm",

@@ -6,6 +6,7 @@
 #include "cuda/device/epilogue_args.h"
 
 #define GEMM_BATCH_RANK 6
+#define GEMM_BLOCK      128 /* elements that share a scale */
 
 /* Sizes and strides in elements. Batch dimensions are merged where all tensors allow it, and folded
  * into the rows where b is shared by them; a broadcast dimension has stride 0. */
@@ -23,7 +24,8 @@ typedef struct gemm_args {
     const void *a, *b;
     void *c;
     const float *scale_a, *scale_b;
-    long long scale_a_stride, scale_b_stride; /* 0 for a single element */
+    long long scale_a_stride, scale_b_stride;  /* of lines; 0 for a single element */
+    long long scale_a_k, scale_b_k, scale_b_n; /* of blocks */
     double alpha, beta;
     mica_epilogue_args epilogue;
     gemm_shape shape;

@@ -192,7 +192,10 @@ MICA_CLONES static void kernel_f64(int depth, const double *a, const double *b, 
         for (int j = 0; j < PANEL_D; j++) sums[i * COLS + j] += c[i][j];
 }
 
-/* ---- tiles ---- */
+/* ---- tiles ----
+ * With scales of blocks a chunk is a block of K, and its sums are scaled on their way to the
+ * others. */
+_Static_assert(CHUNK == GEMM_BLOCK && GEMM_BLOCK % COLS == 0, "a chunk has one scale per row");
 
 typedef struct job {
     const gemm_loops *s;
@@ -225,6 +228,21 @@ static void multiply_f64(const block *a, const block *b, double *sums)
             kernel_f64(a->depth, rows + i * a->depth, cols + j * a->depth, sums + i * COLS + j);
 }
 
+/* sums += scale_a scale_b part, and part becomes 0. */
+static void add_scaled(const gemm_finish *f, int64_t row, int64_t col, int64_t k, int rows,
+                       double *part, double *sums)
+{
+    const mica_tensor *a = &f->desc->scale_a, *b = &f->desc->scale_b;
+    const float *scale_a = f->args[MICA_GEMM_SCALE_A], *scale_b = f->args[MICA_GEMM_SCALE_B];
+    int64_t block = k / GEMM_BLOCK;
+    double fb = (double)scale_b[block * b->strides[0] + col / GEMM_BLOCK * b->strides[1]];
+    for (int i = 0; i < rows; i++) {
+        double fa = (double)scale_a[(row + i) * a->strides[0] + block * a->strides[1]] * fb;
+        for (int j = 0; j < COLS; j++) sums[i * COLS + j] += fa * part[i * COLS + j];
+    }
+    memset(part, 0, ROWS * COLS * sizeof *part);
+}
+
 static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
 {
     const gemm_shape *s = &w->s->shape;
@@ -240,7 +258,9 @@ static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
                .step = s->b_n,
                .step_k = s->b_k,
                .lines = at_most(s->n - col, COLS)};
-    _Alignas(64) double sums[ROWS * COLS];
+    _Alignas(64) double sums[ROWS * COLS], part[ROWS * COLS];
+    bool blocks = gemm_has_blocks(d);
+    if (blocks) memset(part, 0, sizeof part);
     int panels = (a.lines + PANEL_M - 1) / PANEL_M * PANEL_M;
     memset(sums, 0, (size_t)(panels * COLS) * sizeof *sums);
     for (int64_t k = 0; k < s->k; k += CHUNK) {
@@ -250,7 +270,8 @@ static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
         if (d->a.dtype == MICA_F64)
             multiply_f64(&a, &b, sums);
         else
-            multiply_f32(d, &a, &b, sums);
+            multiply_f32(d, &a, &b, blocks ? part : sums);
+        if (blocks) add_scaled(&w->finish, row, col, k, a.lines, part, sums);
     }
     for (int i = 0; i < a.lines; i++)
         gemm_finish_row(&w->finish, &at, row + i, col, b.lines, sums + i * COLS);

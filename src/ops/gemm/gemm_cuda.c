@@ -3,12 +3,11 @@
  * Good for f32 and f64, which have no other engine in full precision, and for whatever the engines
  * on matrix units refuse. Cost: 2MNK at up to 0.7 of the plain multiply-add rate of the sum's type;
  * skinny products are bound by the latency of their slices. */
-#include "ops/gemm/gemm_shape.h"
+#include "ops/gemm/gemm_cuda.h"
 
 #include <stdlib.h>
 
-enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_TILE_K, KNOB_MICRO_M, KNOB_MICRO_N };
-static const char *const knobs[] = {"tile_m", "tile_n", "tile_k", "micro_m", "micro_n", NULL};
+const char *const gemm_cuda_knobs[] = {"tile_m", "tile_n", "tile_k", "micro_m", "micro_n", NULL};
 
 static const struct {
     mica_config config;
@@ -40,19 +39,24 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 }
 
 /* Tiles more than half of which would always be empty are left out. */
+int gemm_cuda_configs(int64_t rows, int64_t cols, mica_config *out)
+{
+    int count = 0;
+    for (int i = 0; i < CHOICES; i++) {
+        int64_t m = choices[i].config.knob[KNOB_TILE_M], n = choices[i].config.knob[KNOB_TILE_N];
+        bool small = m == 64 && n == 64, skinny = m == 16 || n == 16;
+        bool full = 2 * rows > m && 2 * cols > n, narrow = m == 16 ? rows <= 32 : cols <= 32;
+        if (small || (skinny ? narrow : full)) out[count++] = choices[i].config;
+    }
+    return count;
+}
+
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     (void)device;
     gemm_shape s;
     gemm_shape_make(desc, &s);
-    int count = 0;
-    for (int i = 0; i < CHOICES; i++) {
-        long long m = choices[i].config.knob[KNOB_TILE_M], n = choices[i].config.knob[KNOB_TILE_N];
-        bool small = m == 64 && n == 64, skinny = m == 16 || n == 16;
-        bool full = 2 * s.m > m && 2 * s.n > n, narrow = m == 16 ? s.m <= 32 : s.n <= 32;
-        if (small || (skinny ? narrow : full)) out[count++] = choices[i].config;
-    }
-    return count;
+    return gemm_cuda_configs(s.m, s.n, out);
 }
 
 static int64_t tiles_of(const gemm_shape *s, const mica_config *c)
@@ -72,25 +76,31 @@ static double efficiency_of(const mica_config *c)
 
 /* Tiles are dealt to the multiprocessors in rounds; a slice takes its arithmetic or, with nothing
  * else to do on the multiprocessor, the latency of its loads. */
-static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+double gemm_cuda_predict(const mica_gemm_desc *d, double tiles, double k, double bytes,
+                         const mica_device_info *device, const mica_config *c)
 {
     const double latency_ms = 0.8e-3, launch_ms = 3e-3;
-    const mica_gemm_desc *d = desc;
-    gemm_shape s;
-    gemm_shape_make(d, &s);
-    if (s.batches == 0) return 0;
     const int32_t *knob = c->knob;
-    double units = device->units, tiles = (double)tiles_of(&s, c);
+    double units = device->units;
     double rate = device->f32_tflops * 1e9 / units * efficiency_of(c);
     if (d->a.dtype == MICA_F64 || is_integer(d)) rate /= 2;
     double slice = 2.0 * knob[KNOB_TILE_M] * knob[KNOB_TILE_N] * knob[KNOB_TILE_K] / rate;
-    double slices = (double)((s.k + knob[KNOB_TILE_K] - 1) / knob[KNOB_TILE_K]);
+    double slices = (double)(int64_t)((k + knob[KNOB_TILE_K] - 1) / knob[KNOB_TILE_K]);
     double rounds = (double)(int64_t)((tiles + units - 1) / units);
     double resident = rounds < 4 ? rounds : 4;
     double hidden = latency_ms / resident;
     double compute = rounds * slices * (slice > hidden ? slice : hidden);
-    double memory = mica_op_bytes(&mica_op_gemm, d) / (device->copy_gbps * 1e6);
+    double memory = bytes / (device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory);
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+{
+    gemm_shape s;
+    gemm_shape_make(desc, &s);
+    if (s.batches == 0) return 0;
+    return gemm_cuda_predict(desc, (double)tiles_of(&s, c), (double)s.k,
+                             mica_op_bytes(&mica_op_gemm, desc), device, c);
 }
 
 /* Whether neighbouring elements lie closer along x than along y. */
@@ -107,8 +117,8 @@ static mica_dtype sum_type(const mica_gemm_desc *d, int64_t k)
     return k <= 65536 ? MICA_S32 : MICA_S64;
 }
 
-static void write_prologue(const mica_gemm_desc *d, const gemm_shape *s, const mica_config *c,
-                           mica_text *p)
+void gemm_cuda_prologue(const mica_gemm_desc *d, const gemm_shape *s, const mica_config *c,
+                        mica_text *p)
 {
     mica_prologue_int(p, "TILE_M", c->knob[KNOB_TILE_M]);
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
@@ -118,8 +128,10 @@ static void write_prologue(const mica_gemm_desc *d, const gemm_shape *s, const m
     mica_prologue_int(p, "A_K_FAST", is_faster(s->a_k, s->k, s->a_m, s->m));
     mica_prologue_int(p, "B_N_FAST", is_faster(s->b_n, s->n, s->b_k, s->k));
     mica_prologue_int(p, "C_N_FAST", is_faster(s->c_n, s->n, s->c_m, s->m));
-    mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
-    mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
+    bool blocks = gemm_has_blocks(d);
+    mica_prologue_int(p, "HAS_SCALE_A", !blocks && mica_tensor_given(&d->scale_a));
+    mica_prologue_int(p, "HAS_SCALE_B", !blocks && mica_tensor_given(&d->scale_b));
+    mica_prologue_int(p, "BLOCKS", blocks);
     mica_dtype sum = sum_type(d, s->k);
     mica_prologue_type(p, "a_t", d->a.dtype);
     mica_prologue_type(p, "b_t", d->b.dtype);
@@ -131,32 +143,26 @@ static void write_prologue(const mica_gemm_desc *d, const gemm_shape *s, const m
     mica_prologue_epilogue(p, &e);
 }
 
-static void fill_args(const mica_gemm_desc *d, gemm_args *a)
+mica_grid gemm_cuda_grid(int64_t tiles, const mica_config *c)
 {
-    gemm_shape_make(d, &a->shape);
-    if (mica_tensor_given(&d->scale_a)) a->scale_a_stride = gemm_scale_stride(&d->scale_a);
-    if (mica_tensor_given(&d->scale_b)) a->scale_b_stride = gemm_scale_stride(&d->scale_b);
-    a->epilogue.bias_stride = d->bias.strides[0];
-    a->epilogue.scale_stride = d->scale.strides[0];
-    a->epilogue.shift_stride = d->shift.strides[0];
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
+    const int32_t *knob = c->knob;
+    int threads = knob[KNOB_TILE_M] / knob[KNOB_MICRO_M] * (knob[KNOB_TILE_N] / knob[KNOB_MICRO_N]);
+    return (mica_grid){.grid = {tiles < INT32_MAX ? (unsigned)tiles : INT32_MAX},
+                       .block = {(unsigned)threads}};
 }
 
 static mica_status build(mica_plan *plan)
 {
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    fill_args(plan->desc, &s->args);
+    gemm_shape_make(plan->desc, &s->args.shape);
+    gemm_args_fill(plan->desc, &s->args);
     int64_t tiles = tiles_of(&s->args.shape, &plan->config);
     if (tiles == 0) return MICA_OK;
-    const int32_t *knob = plan->config.knob;
-    int threads = knob[KNOB_TILE_M] / knob[KNOB_MICRO_M] * (knob[KNOB_TILE_N] / knob[KNOB_MICRO_N]);
-    s->grid = (mica_grid){.grid = {tiles < INT32_MAX ? (unsigned)tiles : INT32_MAX},
-                          .block = {(unsigned)threads}};
+    s->grid = gemm_cuda_grid(tiles, &plan->config);
     char text[4096];
     mica_text prologue = {text, sizeof text, 0};
-    write_prologue(plan->desc, &s->args.shape, &plan->config, &prologue);
+    gemm_cuda_prologue(plan->desc, &s->args.shape, &plan->config, &prologue);
     return mica_plan_add_kernel(plan,
                                 &(mica_kernel_spec){.file = "ops/gemm/gemm_cuda.cu",
                                                     .entry = "gemm_cuda",
@@ -169,23 +175,13 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     const state *s = plan->state;
     if (!s->kernel) return MICA_OK;
     gemm_args a = s->args;
-    a.a = r->args[MICA_GEMM_A];
-    a.b = r->args[MICA_GEMM_B];
-    a.c = r->args[MICA_GEMM_C];
-    a.scale_a = r->args[MICA_GEMM_SCALE_A];
-    a.scale_b = r->args[MICA_GEMM_SCALE_B];
-    a.epilogue.bias = r->args[MICA_GEMM_BIAS];
-    a.epilogue.scale = r->args[MICA_GEMM_SCALE];
-    a.epilogue.shift = r->args[MICA_GEMM_SHIFT];
-    a.epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
-    a.alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
-    a.beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+    gemm_args_bind(plan, r, &a);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
 }
 
 const mica_engine gemm_cuda = {.name = "cuda",
                                .cuda = true,
-                               .knobs = knobs,
+                               .knobs = gemm_cuda_knobs,
                                .accepts = accepts,
                                .configs = configs,
                                .predict = predict,

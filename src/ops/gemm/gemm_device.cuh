@@ -40,14 +40,27 @@ __device__ __forceinline__ double product(double a, double b) { return __dmul_rn
 __device__ __forceinline__ float total(float a, float b) { return __fadd_rn(a, b); }
 __device__ __forceinline__ double total(double a, double b) { return __dadd_rn(a, b); }
 
+/* What belongs to rows and columns beside the product. */
+struct companions {
+    const float *scale_a, *scale_b;
+    mica_epilogue_args epilogue;
+    s64 r; /* where the residual begins */
+};
+
 /* The element that replaces *c. */
-__device__ __forceinline__ c_t finish(const gemm_args &args, const place &p, s64 row, s64 col, sum_t sum, const c_t *c)
+__device__ __forceinline__ c_t finish(const gemm_args &args, const companions &of, s64 row, s64 col, sum_t sum,
+                                      const c_t *c)
 {
     const gemm_shape &s = args.shape;
     out_t v = product((out_t)args.alpha, (out_t)sum);
-    if constexpr (HAS_SCALE_A) v = product(v, (out_t)args.scale_a[row * args.scale_a_stride]);
-    if constexpr (HAS_SCALE_B) v = product(v, (out_t)args.scale_b[col * args.scale_b_stride]);
+    if constexpr (HAS_SCALE_A) v = product(v, (out_t)of.scale_a[row * args.scale_a_stride]);
+    if constexpr (HAS_SCALE_B) v = product(v, (out_t)of.scale_b[col * args.scale_b_stride]);
     if (args.beta != 0) v = total(v, product((out_t)args.beta, widen<out_t>(*c)));
-    v = epilogue(args.epilogue, v, col, p.r + row * s.r_m + col * s.r_n);
+    v = epilogue(of.epilogue, v, col, of.r + row * s.r_m + col * s.r_n);
     return narrow<c_t>(v);
+}
+
+__device__ __forceinline__ c_t finish(const gemm_args &args, const place &p, s64 row, s64 col, sum_t sum, const c_t *c)
+{
+    return finish(args, companions{args.scale_a, args.scale_b, args.epilogue, p.r}, row, col, sum, c);
 }

@@ -66,6 +66,7 @@ static void apply_step(const gemm_finish *f, int step, int64_t r_at, int64_t col
 static void apply_scales(const gemm_finish *f, int64_t row, int64_t col, int count, double *v)
 {
     const mica_tensor *a = &f->desc->scale_a, *b = &f->desc->scale_b;
+    if (gemm_has_blocks(f->desc)) return; /* they are in the sums */
     if (mica_tensor_given(a))
         scale_line(a, f->args[MICA_GEMM_SCALE_A], row * gemm_scale_stride(a), 0, count, v);
     if (mica_tensor_given(b))

@@ -39,6 +39,21 @@ static int at_most(int64_t left, int limit)
     return left < limit ? (int)left : limit;
 }
 
+/* Scales of blocks go into the factors: a product of few digits is exact in double. */
+static double scale_of_a(const matrices *x, int64_t row, int64_t k)
+{
+    const mica_view *s = &x->args[MICA_GEMM_SCALE_A];
+    if (!gemm_has_blocks(x->desc)) return 1;
+    return mica_get(s, row * s->t.strides[0] + k / GEMM_BLOCK * s->t.strides[1]);
+}
+
+static double scale_of_b(const matrices *x, int64_t k, int64_t col)
+{
+    const mica_view *s = &x->args[MICA_GEMM_SCALE_B];
+    if (!gemm_has_blocks(x->desc)) return 1;
+    return mica_get(s, k / GEMM_BLOCK * s->t.strides[0] + col / GEMM_BLOCK * s->t.strides[1]);
+}
+
 static void multiply(const matrices *x, tile *t, int64_t a_at, int64_t b_at)
 {
     const mica_view *a = &x->args[MICA_GEMM_A], *b = &x->args[MICA_GEMM_B];
@@ -47,12 +62,15 @@ static void multiply(const matrices *x, tile *t, int64_t a_at, int64_t b_at)
     double ax[TILE][CHUNK], bx[CHUNK][TILE];
     memset(bx, 0, sizeof bx);
     for (int64_t k = 0; k < x->k; k += CHUNK) {
-        int depth = at_most(x->k - k, CHUNK);
+        int depth = at_most(x->k - k, CHUNK); /* within a block of scales */
+        double fa[TILE] = {0}, fb[TILE] = {0};
+        for (int i = 0; i < t->rows; i++) fa[i] = scale_of_a(x, t->row + i, k);
+        for (int j = 0; j < t->cols; j++) fb[j] = scale_of_b(x, k, t->col + j);
         for (int p = 0; p < depth; p++) {
             for (int i = 0; i < t->rows; i++)
-                ax[i][p] = mica_get(a, a_at + (t->row + i) * a_m + (k + p) * a_k);
+                ax[i][p] = fa[i] * mica_get(a, a_at + (t->row + i) * a_m + (k + p) * a_k);
             for (int j = 0; j < t->cols; j++)
-                bx[p][j] = mica_get(b, b_at + (k + p) * b_k + (t->col + j) * b_n);
+                bx[p][j] = fb[j] * mica_get(b, b_at + (k + p) * b_k + (t->col + j) * b_n);
         }
         for (int i = 0; i < t->rows; i++)
             for (int p = 0; p < depth; p++)
@@ -78,8 +96,10 @@ static void finish(const matrices *x, int64_t row, int64_t col, int64_t c_at, in
     const mica_view *c = &x->args[MICA_GEMM_C];
     v *= x->alpha;
     m *= fabs(x->alpha);
-    scale_by(&x->args[MICA_GEMM_SCALE_A], row, &v, &m);
-    scale_by(&x->args[MICA_GEMM_SCALE_B], col, &v, &m);
+    if (!gemm_has_blocks(x->desc)) {
+        scale_by(&x->args[MICA_GEMM_SCALE_A], row, &v, &m);
+        scale_by(&x->args[MICA_GEMM_SCALE_B], col, &v, &m);
+    }
     if (x->beta != 0) {
         double old = x->beta * mica_get(c, c_at);
         v += old;

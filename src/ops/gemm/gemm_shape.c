@@ -27,6 +27,46 @@ int64_t gemm_scale_stride(const mica_tensor *scale)
     return mica_tensor_count(scale) == 1 ? 0 : scale->strides[0];
 }
 
+bool gemm_has_blocks(const mica_gemm_desc *d)
+{
+    return d->scale_a.rank == 2 || d->scale_b.rank == 2;
+}
+
+void gemm_args_fill(const mica_gemm_desc *d, gemm_args *a)
+{
+    bool blocks = gemm_has_blocks(d);
+    if (blocks) {
+        a->scale_a_stride = d->scale_a.strides[0];
+        a->scale_a_k = d->scale_a.strides[1];
+        a->scale_b_k = d->scale_b.strides[0];
+        a->scale_b_n = d->scale_b.strides[1];
+    }
+    if (!blocks && mica_tensor_given(&d->scale_a))
+        a->scale_a_stride = gemm_scale_stride(&d->scale_a);
+    if (!blocks && mica_tensor_given(&d->scale_b))
+        a->scale_b_stride = gemm_scale_stride(&d->scale_b);
+    a->epilogue.bias_stride = d->bias.strides[0];
+    a->epilogue.scale_stride = d->scale.strides[0];
+    a->epilogue.shift_stride = d->shift.strides[0];
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+}
+
+void gemm_args_bind(const mica_plan *plan, const mica_run *r, gemm_args *a)
+{
+    a->a = r->args[MICA_GEMM_A];
+    a->b = r->args[MICA_GEMM_B];
+    a->c = r->args[MICA_GEMM_C];
+    a->scale_a = r->args[MICA_GEMM_SCALE_A];
+    a->scale_b = r->args[MICA_GEMM_SCALE_B];
+    a->epilogue.bias = r->args[MICA_GEMM_BIAS];
+    a->epilogue.scale = r->args[MICA_GEMM_SCALE];
+    a->epilogue.shift = r->args[MICA_GEMM_SHIFT];
+    a->epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
+    a->alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
+    a->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+}
+
 double gemm_flops(const gemm_shape *s)
 {
     return 2.0 * (double)s->m * (double)s->n * (double)s->k * (double)s->batches;

@@ -18,10 +18,17 @@ typedef struct gemm_offsets {
 gemm_offsets gemm_shape_offsets(const gemm_shape *shape, int64_t item);
 /* Elements between the scales of neighbouring rows or columns; 0 for a single element. */
 int64_t gemm_scale_stride(const mica_tensor *scale);
+/* Scales are of blocks of 128, and stand inside the sum. */
+bool gemm_has_blocks(const mica_gemm_desc *desc);
+/* The strides of scales and of the epilogue's vectors, and the activation's numbers. */
+void gemm_args_fill(const mica_gemm_desc *desc, gemm_args *args);
+/* The pointers and scalars of a run. */
+void gemm_args_bind(const mica_plan *plan, const mica_run *run, gemm_args *args);
 double gemm_flops(const gemm_shape *shape);
 
 void gemm_reference(const void *desc, const mica_view *args, const double *scalars);
-extern const mica_engine gemm_cpu, gemm_onednn, gemm_sm90, gemm_sm80, gemm_cuda, gemm_cublaslt;
+extern const mica_engine gemm_cpu, gemm_onednn, gemm_sm90, gemm_sm90_blocks, gemm_sm80, gemm_cuda,
+    gemm_cublaslt;
 extern const mica_op mica_op_gemm;
 
 #endif

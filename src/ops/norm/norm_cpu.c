@@ -130,6 +130,22 @@ static void make_sets(const mica_norm_desc *d, norm_cpu_state *s)
     make_plane(d, &split, together, &s->sets);
 }
 
+static bool has_plain_rows(const mica_norm_desc *d, const norm_plane *p)
+{
+    bool simple =
+        d->pass == MICA_NORM_FWD && (d->kind == MICA_NORM_LAYER || d->kind == MICA_NORM_RMS);
+    if (!simple || mica_tensor_given(&d->residual) || mica_tensor_given(&d->sum)) return false;
+    if (p->side_by_side || p->cols.rank != 1 || p->reduced > NORM_ROW) return false;
+    for (int a = 0; a < NORM_ARG_COUNT; a++) {
+        /* what does not vary along the row must not vary between rows either */
+        bool per_set = a == MICA_NORM_MEAN || a == MICA_NORM_RSTD;
+        if (!mica_tensor_given(mica_norm_tensor(d, a)) || per_set) continue;
+        bool whole = a == MICA_NORM_X || a == MICA_NORM_Y;
+        if (whole ? p->cols.strides[a][0] != 1 : varies(&p->rows, a)) return false;
+    }
+    return true;
+}
+
 static mica_status build(mica_plan *plan)
 {
     norm_cpu_state *s;
@@ -138,6 +154,7 @@ static mica_status build(mica_plan *plan)
     const mica_norm_desc *d = s->d = plan->desc;
     make_sets(d, s);
     if (!mica_norm_has_set_results(d)) s->sets.blocks = 0;
+    s->plain_rows = s->sets.blocks > 0 && has_plain_rows(d, &s->sets);
     mica_norm_split_channels(d, &split);
     make_plane(d, &split, 1, &s->channels);
     s->channels_first = d->pass == MICA_NORM_BWD && d->kind != MICA_NORM_BATCH &&

@@ -11,6 +11,7 @@ enum {
     NORM_COLUMNS = 512,       /* results that are formed side by side where neighbours are kept */
     NORM_PARTS = 16,          /* at most so many partial sums, on the stack */
     NORM_PART_SIZE = 1 << 15, /* at least so many elements in each */
+    NORM_ROW = 1024,          /* rows up to this are short */
     NORM_FLUSH = 64           /* additions before a partial sum moves to double */
 };
 
@@ -36,6 +37,7 @@ typedef struct norm_cpu_state {
     double set_size;
     double bytes;
     bool past_cache;     /* results do not fit the caches: they are stored past them */
+    bool plain_rows;     /* forward over short rows of neighbours */
     bool channels_first; /* dscale or dbias by a walk of their own */
 } norm_cpu_state;
 

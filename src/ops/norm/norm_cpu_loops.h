@@ -118,7 +118,9 @@ static void store(const work *w, int arg, const real *values)
     int64_t base = mica_norm_offset(&w->plane->rows, arg, w->row), offset, stride;
     for (int64_t done = 0; done < w->n;) {
         int64_t n = piece(&w->plane->cols, arg, w->first + done, w->n - done, &offset, &stride);
-        if (w->s->past_cache && stride == 1 && n >= STREAMED && type != MICA_F64)
+        int64_t line = (base + offset + done) | n; /* whole lines, if memory is aligned */
+        bool lines = n >= STREAMED || line * mica_dtype_bits(type) / 8 % 64 == 0;
+        if (w->s->past_cache && stride == 1 && lines && type != MICA_F64)
             stream_run(w, type, arg, base + offset, values + done, n);
         else
             store_run(type, w->args[arg], base + offset, stride, values + done, n);
@@ -241,17 +243,16 @@ static void step_deviations(work *w)
     row_deviations(x, w->known->mean[0], w->n, &w->sums->plain[0], &w->sums->squared[0]);
 }
 
-/* Asks for the same run of the next set, which memory delivers while this one is written: the
- * passes over a set alternate between reading memory and not. */
-static void fetch_ahead(const work *w)
+/* Asks for the same run of a row to come, which memory delivers meanwhile. */
+static void fetch_ahead(const work *w, int arg, int64_t rows)
 {
     const norm_plane *p = w->plane;
-    if (p->side_by_side || w->row + 1 >= p->rows.count) return;
-    int64_t offset, stride, bytes = mica_dtype_bits(w->s->d->x.dtype) / 8;
-    int64_t n = piece(&p->cols, MICA_NORM_X, w->first, w->n, &offset, &stride);
+    if (!w->s->past_cache || w->row + rows >= p->rows.count) return;
+    int64_t offset, stride, bytes = mica_dtype_bits(mica_norm_tensor(w->s->d, arg)->dtype) / 8;
+    int64_t n = piece(&p->cols, arg, w->first, w->n, &offset, &stride);
     if (n < w->n || stride != 1) return;
-    offset += mica_norm_offset(&p->rows, MICA_NORM_X, w->row + 1);
-    const char *from = (const char *)w->args[MICA_NORM_X] + offset * bytes;
+    offset += mica_norm_offset(&p->rows, arg, w->row + rows);
+    const char *from = (const char *)w->args[arg] + offset * bytes;
     for (int64_t i = 0; i < n * bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
@@ -260,7 +261,8 @@ static void step_forward(work *w)
     operand mean, rstd, scale, bias;
     const mica_norm_desc *d = w->s->d;
     const real *x = input_of(w);
-    if (w->s->past_cache) fetch_ahead(w);
+    /* the passes over a set alternate between reading memory and not */
+    if (!w->plane->side_by_side) fetch_ahead(w, MICA_NORM_X, 1);
     if (given(w, MICA_NORM_SUM)) store(w, MICA_NORM_SUM, x);
     statistics_of(w, &mean, &rstd);
     affine_of(w, &scale, &bias);
@@ -291,6 +293,11 @@ static void step_gradients(work *w)
     const real *g = dz_of(w, x, mean, rstd);
     if (w->scaled) scale = scale_of(w);
     if (w->plane->side_by_side) {
+        /* a part of each row: too short for the hardware to see a stream */
+        if (w->plane->fold == 1 && w->plane->blocks > 1) {
+            fetch_ahead(w, MICA_NORM_X, 2);
+            fetch_ahead(w, MICA_NORM_DY, 2);
+        }
         columns_gradients(g, x, mean, rstd, scale, w->n, w->running[0], w->running[1]);
         return;
     }
@@ -431,6 +438,60 @@ static void walk(work *w, int64_t block, step_fn step, sums *to, int threads)
         if (to) add_sums(to, &partial, columns);
     }
     if (to) unite(w->plane, to, width);
+}
+
+/* ---- rows ---- */
+
+/* A short row of neighbours, statistics and result in one go: the walks above cost more than the
+ * row itself. The same sums in the same order. */
+static void plain_row(work *w, int64_t row, operand scale, operand bias)
+{
+    const norm_cpu_state *s = w->s;
+    const norm_space *rows = &w->plane->rows;
+    const mica_norm_desc *d = s->d;
+    double n = s->set_size, plain = 0, squared = 0;
+    bool centred = d->kind != MICA_NORM_RMS;
+    int64_t at = mica_norm_offset(rows, MICA_NORM_X, row), count = w->plane->reduced;
+    const real *x = (const real *)w->args[MICA_NORM_X] + at;
+    if (d->x.dtype != real_type) load_run(d->x.dtype, w->args[MICA_NORM_X], at, 1, w->x, count);
+    if (d->x.dtype != real_type) x = w->x;
+    real mean = centred ? (real)(row_sum(x, count) / n) : 0;
+    row_deviations(x, mean, count, &plain, &squared);
+    double shift = centred ? plain / n : 0, var = squared / n - shift * shift;
+    if (shift * shift > var) { /* digits were lost: again about what is the mean by now */
+        mean = (real)((double)mean + shift);
+        plain = squared = 0;
+        row_deviations(x, mean, count, &plain, &squared);
+        shift = centred ? plain / n : 0, var = squared / n - shift * shift;
+    }
+    mean = (real)((double)mean + shift);
+    real rstd = (real)(1 / sqrt((var > 0 || var != var ? var : 0) + d->eps));
+    normalise(x, (operand){&mean, false}, (operand){&rstd, false}, scale, bias, count, w->out);
+    if (d->act != MICA_ACT_IDENTITY) activate(d, w->out, w->out, count);
+    w->row = row;
+    store(w, MICA_NORM_Y, w->out);
+    if (given(w, MICA_NORM_MEAN))
+        store_run(d->mean.dtype, w->args[MICA_NORM_MEAN],
+                  mica_norm_offset(rows, MICA_NORM_MEAN, row), 1, &mean, 1);
+    if (given(w, MICA_NORM_RSTD))
+        store_run(d->rstd.dtype, w->args[MICA_NORM_RSTD],
+                  mica_norm_offset(rows, MICA_NORM_RSTD, row), 1, &rstd, 1);
+}
+
+static void run_plain_rows(const work *like)
+{
+    int threads = mica_cpu_threads_for(like->s->bytes);
+#pragma omp parallel num_threads(threads)
+    {
+        work w;
+        operand scale, bias;
+        begin(&w, like);
+        w.n = w.plane->reduced;
+        affine_of(&w, &scale, &bias);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < w.plane->rows.count; row++) plain_row(&w, row, scale, bias);
+        mica_stream_end();
+    }
 }
 
 /* ---- blocks ---- */
@@ -676,5 +737,8 @@ static void run_all(const norm_cpu_state *s, void *const *args)
         run_plane(&w, channels_block);
     }
     w.plane = &s->sets;
-    run_plane(&w, s->d->pass == MICA_NORM_FWD ? forward_block : backward_block);
+    if (s->plain_rows)
+        run_plain_rows(&w);
+    else
+        run_plane(&w, s->d->pass == MICA_NORM_FWD ? forward_block : backward_block);
 }

@@ -4,6 +4,8 @@
  * Operands come as `per` pairs: an array where they vary along the run, one value where not; the
  * flags are constants in each inlined copy, so the loops vectorise. */
 
+#include <string.h>
+
 #define INLINE __attribute__((always_inline)) static inline
 /* Equal addresses in and out are the only overlap there is. */
 #ifdef __clang__
@@ -23,6 +25,29 @@ typedef struct operand {
  * moves to double; four chains hide the latency of an addition. */
 enum { CHAIN = 16 / sizeof(real) * NORM_FLUSH, CHUNK = 4 * CHAIN };
 
+/* Sums of short rows in a vector's lanes, which are added in pairs: what a reduction clause adds
+ * one after the other costs more than the row itself. */
+enum { LANES = 64 / sizeof(real) };
+typedef real lanes __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+typedef real half_lanes __attribute__((vector_size(32)));
+typedef real few_lanes __attribute__((vector_size(16)));
+
+/* The lanes of v and n < LANES further values. */
+INLINE double lanes_sum(const lanes *v, const real *more, int64_t n)
+{
+    half_lanes half[2];
+    few_lanes few[2];
+    real last[16 / sizeof(real)], sum = 0;
+    memcpy(half, v, sizeof half);
+    half[0] += half[1];
+    memcpy(few, half, sizeof few);
+    few[0] += few[1];
+    memcpy(last, few, sizeof last);
+    for (int64_t l = 0; l < n; l++) sum += more[l];
+    for (size_t l = 0; l < sizeof last / sizeof *last; l++) sum += last[l];
+    return (double)sum;
+}
+
 MICA_CLONES
 static double row_sum(const real *x, int64_t n)
 {
@@ -39,11 +64,10 @@ static double row_sum(const real *x, int64_t n)
         total += (double)a + (double)b + ((double)c + (double)d);
     }
     for (int64_t from = 0; from < n; from += CHAIN) {
-        int64_t end = n - from < CHAIN ? n : from + CHAIN;
-        real sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < end; i++) sum += x[i];
-        total += (double)sum;
+        int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
+        lanes sum = {0};
+        for (; i + LANES <= end; i += LANES) sum += *(const lanes *)(x + i);
+        total += lanes_sum(&sum, x + i, end - i);
     }
     return total;
 }
@@ -64,15 +88,19 @@ static void row_deviations(const real *x, real mean, int64_t n, double *plain, d
         *plain += (double)s + (double)t, *squared += (double)q + (double)r;
     }
     for (int64_t from = 0; from < n; from += CHAIN) {
-        int64_t end = n - from < CHAIN ? n : from + CHAIN;
-        real s = 0, q = 0;
-#pragma omp simd reduction(+ : s, q)
-        for (int64_t i = from; i < end; i++) {
-            real d = x[i] - mean;
+        int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
+        lanes s = {0}, q = {0};
+        real rest[2][LANES];
+        for (; i + LANES <= end; i += LANES) {
+            lanes d = *(const lanes *)(x + i) - mean;
             s += d;
             q += d * d;
         }
-        *plain += (double)s, *squared += (double)q;
+        for (int64_t l = 0; i + l < end; l++) {
+            rest[0][l] = x[i + l] - mean;
+            rest[1][l] = rest[0][l] * rest[0][l];
+        }
+        *plain += lanes_sum(&s, rest[0], end - i), *squared += lanes_sum(&q, rest[1], end - i);
     }
 }
 

@@ -5,12 +5,20 @@
  * one thread in a fixed order. */
 #include "ops/pool/pool_cpu.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 #include "ops/shared/convert.h"
 
 #include <math.h>
 #include <stdlib.h>
 
+/* Shorter stores past the cache leave too many parts of lines. */
+enum { LEAST_STREAM = 512 };
 enum { LEAST_RUN = 16, CHANNEL_LANES = 256 };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 /* ---- rows in and out ---- */
 
@@ -44,8 +52,8 @@ void mica_pool_load(const mica_pool_state *s, const void *data, int64_t offset,
 }
 
 /* In f64 and rounded once, as on every device. */
-static void scale_run(const mica_pool_call *k, int64_t offset, int64_t stride, const void *results,
-                      int64_t n)
+static void scale_piece(const mica_pool_call *k, int64_t offset, int64_t stride,
+                        const void *results, int64_t n)
 {
     const mica_pool_state *s = k->state;
     double scaled[MICA_POOL_TILE], old[MICA_POOL_TILE];
@@ -58,14 +66,18 @@ static void scale_run(const mica_pool_call *k, int64_t offset, int64_t stride, c
     mica_from_f64(s->type, k->out, offset, stride, scaled, n);
 }
 
-static void store_run(const mica_pool_call *k, int64_t offset, int64_t stride, const void *results,
-                      int64_t n)
+void mica_pool_store_run(const mica_pool_call *k, int64_t offset, int64_t stride,
+                         const void *results, int64_t n)
 {
     const mica_pool_state *s = k->state;
     if (k->scaled)
-        scale_run(k, offset, stride, results, n);
+        for (int64_t i = 0; i < n; i += MICA_POOL_TILE)
+            scale_piece(k, offset + i * stride, stride, mica_pool_cell(s->wide, results, i),
+                        least(n - i, MICA_POOL_TILE));
     else if (s->wide)
         mica_from_f64(s->type, k->out, offset, stride, results, n);
+    else if (s->past_cache && stride == 1 && n >= LEAST_STREAM)
+        mica_stream_f32(s->type, k->out, offset, results, n);
     else
         mica_from_f32(s->type, k->out, offset, stride, results, n);
 }
@@ -80,8 +92,8 @@ void mica_pool_store_tile(const mica_pool_call *k, const mica_pool_tile *t,
                  t->w * strides[4];
     join(&outer, &outer_step, &inner, &inner_step);
     for (int64_t i = 0; i < outer; i++)
-        store_run(k, at + i * outer_step, inner_step, mica_pool_cell(s->wide, results, i * inner),
-                  inner);
+        mica_pool_store_run(k, at + i * outer_step, inner_step,
+                            mica_pool_cell(s->wide, results, i * inner), inner);
 }
 
 /* ---- tiles ---- */
@@ -91,11 +103,6 @@ static int64_t pieces(int64_t n, int64_t size)
     return n > 0 ? (n - 1) / size + 1 : 0;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void do_task(const mica_pool_call *k, int64_t task)
 {
     const mica_pool_state *s = k->state;
@@ -103,16 +110,25 @@ static void do_task(const mica_pool_call *k, int64_t task)
     mica_pool_tile t;
     int64_t columns = s->backward ? s->axes[2].x : s->axes[2].y;
     t.w = task % s->tiles_w * s->tile_w, task /= s->tiles_w;
-    t.h = task % s->rows_h, task /= s->rows_h;
+    int64_t first = task % s->tiles_h * s->tile_h;
+    task /= s->tiles_h;
     t.d = task % s->rows_d, task /= s->rows_d;
     t.c = task % s->tiles_c * s->tile_c;
     t.n = task / s->tiles_c;
     t.cn = least(s->tile_c, s->c - t.c);
     t.wn = least(s->tile_w, columns - t.w);
-    if (s->backward)
-        mica_pool_backward_tile(k, &t, &buffers);
-    else
-        mica_pool_forward_tile(k, &t, &buffers);
+    if (s->band) {
+        t.h = first;
+        mica_pool_band_tile(k, &t, least(s->tile_h, s->rows_h - first), &buffers);
+        return;
+    }
+    if (!s->backward && s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, buffers.divisor);
+    for (t.h = first; t.h < first + s->tile_h && t.h < s->rows_h; t.h++) {
+        if (s->backward)
+            mica_pool_backward_tile(k, &t, &buffers);
+        else
+            mica_pool_forward_tile(k, &t, &buffers);
+    }
 }
 
 /* Channels by columns: a full tile, and few enough columns that one tap of each fits the source
@@ -128,15 +144,20 @@ static void choose_tile(mica_pool_state *s)
         s->tile_c = least(s->c, lanes > CHANNEL_LANES ? lanes : CHANNEL_LANES);
         s->tile_w = least(columns, MICA_POOL_TILE / s->tile_c);
     } else {
+        /* of large planes one: rows of many are too many streams of memory */
+        bool large = !s->backward && s->axes[1].x * s->axes[2].x > MICA_POOL_TILE;
         s->tile_w = least(columns, MICA_POOL_TILE);
-        s->tile_c = least(s->c, MICA_POOL_TILE / s->tile_w);
+        s->tile_c = large ? 1 : least(s->c, MICA_POOL_TILE / s->tile_w);
     }
     while (s->tile_w > 1 && (s->tile_w - 1) > (MICA_POOL_SOURCE / s->tile_c - 1) / step)
         s->tile_w /= 2;
-    s->tiles_c = pieces(s->c, s->tile_c), s->tiles_w = pieces(columns, s->tile_w);
     s->rows_d = s->backward ? s->axes[0].x : s->axes[0].y;
     s->rows_h = s->backward ? s->axes[1].x : s->axes[1].y;
-    s->tasks = s->n * s->tiles_c * s->rows_d * s->rows_h * s->tiles_w;
+    s->tile_h = MICA_POOL_TILE / (s->tile_c * s->tile_w);
+    if (s->band) s->tile_c = 1, s->tile_w = columns, s->tile_h = mica_pool_band_rows(s);
+    s->tiles_c = pieces(s->c, s->tile_c), s->tiles_w = pieces(columns, s->tile_w);
+    s->tiles_h = pieces(s->rows_h, s->tile_h);
+    s->tasks = s->n * s->tiles_c * s->rows_d * s->tiles_h * s->tiles_w;
 }
 
 /* ---- the engine ---- */
@@ -159,6 +180,7 @@ static mica_status build(mica_plan *plan)
     mica_pool_state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     s->bytes = mica_op_bytes(plan->op, d);
+    s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     s->n = d->x.dims[0], s->c = d->x.dims[1];
     /* An empty result is never run. */
     if (mica_tensor_count(&d->x) == 0 && mica_tensor_count(&d->y) == 0) return MICA_OK;
@@ -174,7 +196,9 @@ static mica_status build(mica_plan *plan)
     s->channels = s->c > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(lanes[1]) < llabs(lanes[4]));
     bool long_runs = d->adaptive || s->axes[2].window >= LEAST_RUN || s->axes[2].y == 1;
     s->runs = !s->backward && !s->channels && long_runs && s->axes[2].dilation == 1;
+    s->band = mica_pool_band_fits(s);
     choose_tile(s);
+    s->window = mica_pool_window_fits(s);
     return MICA_OK;
 }
 
@@ -188,8 +212,12 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                         .alpha = mica_run_scalar(plan, r, MICA_POOL_ALPHA),
                         .beta = mica_run_scalar(plan, r, MICA_POOL_BETA)};
     k.scaled = k.alpha != 1 || k.beta != 0;
-#pragma omp parallel for num_threads(mica_cpu_threads_for(s->bytes)) schedule(static)
-    for (int64_t task = 0; task < s->tasks; task++) do_task(&k, task);
+#pragma omp parallel num_threads(mica_cpu_threads_for(s->bytes))
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t task = 0; task < s->tasks; task++) do_task(&k, task);
+        mica_stream_end();
+    }
     return MICA_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "ops/pool/pool.h"
 #include "ops/pool/pool_lanes.h"
 
-enum { MICA_POOL_TILE = 1024, MICA_POOL_SOURCE = 4096 };
+enum { MICA_POOL_TILE = 2048, MICA_POOL_SOURCE = 4096 };
 
 typedef struct mica_pool_state {
     mica_pool_axis axes[3];
@@ -17,10 +17,13 @@ typedef struct mica_pool_state {
     bool backward;
     bool wide;     /* f64 sums and 64-bit indices: f64, integers, planes of 2^31 elements */
     bool channels; /* channels are the adjacent lanes, else columns */
+    bool window;   /* forward, small windows all alike: pool_cpu_window.c */
+    bool band;     /* backward, columns: pool_cpu_band.c */
     bool runs;     /* forward, columns: each window on its own, its rows as runs */
     int64_t n, c;
-    int64_t tile_c, tile_w, tiles_c, tiles_w, rows_d, rows_h, tasks;
+    int64_t tile_c, tile_h, tile_w, tiles_c, tiles_h, tiles_w, rows_d, rows_h, tasks;
     double bytes;
+    bool past_cache; /* results are streamed */
 } mica_pool_state;
 
 typedef struct mica_pool_call {
@@ -41,14 +44,30 @@ typedef struct mica_pool_tile {
 typedef struct mica_pool_buffers {
     double result[MICA_POOL_TILE];
     int64_t index[MICA_POOL_TILE];
-    double source[MICA_POOL_SOURCE];
+    double source[MICA_POOL_SOURCE], divisor[MICA_POOL_SOURCE];
+    float line[MICA_POOL_SOURCE];
     int32_t hits[MICA_POOL_SOURCE], from[MICA_POOL_SOURCE], to[MICA_POOL_SOURCE];
 } mica_pool_buffers;
 
 void mica_pool_forward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                             mica_pool_buffers *buffers);
+/* Of the tile's columns, this axis' factor. */
+void mica_pool_find_divisors(const mica_pool_state *state, const mica_pool_tile *tile,
+                             double *divisor);
+/* Results and, unless NULL, indices of a tile, undivided; for states that fit. */
+bool mica_pool_window_fits(const mica_pool_state *state);
+void mica_pool_window_tile(const mica_pool_call *call, const mica_pool_tile *tile,
+                           mica_pool_buffers *buffers, void *index);
 void mica_pool_backward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                              mica_pool_buffers *buffers);
+/* Backward in bands of so many rows from tile->h on. */
+bool mica_pool_band_fits(const mica_pool_state *state);
+int64_t mica_pool_band_rows(const mica_pool_state *state);
+void mica_pool_band_tile(const mica_pool_call *call, const mica_pool_tile *tile, int64_t rows,
+                         mica_pool_buffers *buffers);
+/* Scales and stores n results. */
+void mica_pool_store_run(const mica_pool_call *call, int64_t offset, int64_t stride,
+                         const void *results, int64_t n);
 /* Scales and stores a tile's results; strides of `out`'s tensor. */
 void mica_pool_store_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                           const long long *strides, void *results);

@@ -29,16 +29,20 @@ static void find_windows(const mica_pool_axis *a, const mica_pool_tile *t, const
     }
 }
 
-static void divide(const mica_pool_state *s, const mica_pool_tile *t, const span *r, void *dy)
+static void divide(const mica_pool_state *s, const mica_pool_tile *t, const span *r,
+                   mica_pool_buffers *b)
 {
     bool valid = s->mode == MICA_POOL_AVG_VALID;
     double rows = (double)mica_pool_divisor(&s->axes[0], r->d, valid) *
                   (double)mica_pool_divisor(&s->axes[1], r->h, valid);
     for (int64_t o = 0; o < r->n; o++) {
-        double n = rows * (double)mica_pool_divisor(&s->axes[2], r->o + o, valid);
-        int64_t first = s->channels ? o * t->cn : o, step = s->channels ? 1 : r->n;
-        mica_pool_divide(s->wide, mica_pool_cell(s->wide, dy, first), step, t->cn, n);
+        double n = (double)mica_pool_divisor(&s->axes[2], r->o + o, valid);
+        b->divisor[o] = n;
+        if (s->channels)
+            mica_pool_divide(s->wide, mica_pool_cell(s->wide, b->source, o * t->cn), t->cn,
+                             rows * n);
     }
+    if (!s->channels) mica_pool_divide_rows(s->wide, b->source, t->cn, r->n, b->divisor, rows);
 }
 
 /* Indices as columns of the tile; -1 where they lie elsewhere. first: index of the tile's first. */
@@ -69,7 +73,7 @@ static void spread(const mica_pool_call *k, const mica_pool_tile *t, const span 
     if (max)
         find_hits(k, t, r, (t->d * s->axes[1].x + t->h) * s->axes[2].x + t->w, b->hits);
     else
-        divide(s, t, r, b->source);
+        divide(s, t, r, b);
     mica_pool_spread p = {.windows = r->n,
                           .channels = t->cn,
                           .step = s->axes[2].dilation,

@@ -289,16 +289,27 @@ static void take_windows(const mica_pool_call *k, const mica_pool_tile *t, mica_
 
 /* ---- results ---- */
 
-static void divide(const mica_pool_state *s, const mica_pool_tile *t, void *sums)
+void mica_pool_find_divisors(const mica_pool_state *s, const mica_pool_tile *t, double *divisor)
+{
+    bool valid = s->mode == MICA_POOL_AVG_VALID;
+    for (int64_t o = 0; o < t->wn; o++)
+        divisor[o] = (double)mica_pool_divisor(&s->axes[2], t->w + o, valid);
+}
+
+/* Windows without an element of x have the sum 0, and so the average 0. */
+static void divide(const mica_pool_state *s, const mica_pool_tile *t, mica_pool_buffers *b)
 {
     bool valid = s->mode == MICA_POOL_AVG_VALID;
     double rows = (double)mica_pool_divisor(&s->axes[0], t->d, valid) *
                   (double)mica_pool_divisor(&s->axes[1], t->h, valid);
+    if (!s->channels) {
+        mica_pool_divide_rows(s->wide, b->result, t->cn, t->wn, b->divisor, rows);
+        return;
+    }
     for (int64_t o = 0; o < t->wn; o++) {
-        double n = rows * (double)mica_pool_divisor(&s->axes[2], t->w + o, valid);
-        int64_t first = s->channels ? o * t->cn : o, step = s->channels ? 1 : t->wn;
-        if (n <= 0) n = 1; /* no element of x: the sum is 0, and so is the average */
-        mica_pool_divide(s->wide, mica_pool_cell(s->wide, sums, first), step, t->cn, n);
+        double n = rows * b->divisor[o];
+        mica_pool_divide(s->wide, mica_pool_cell(s->wide, b->result, o * t->cn), t->cn,
+                         n > 0 ? n : 1);
     }
 }
 
@@ -341,12 +352,16 @@ void mica_pool_forward_tile(const mica_pool_call *k, const mica_pool_tile *t, mi
 {
     const mica_pool_state *s = k->state;
     void *index = k->indices ? b->index : NULL;
-    start(s, b->result, index, t->cn * t->wn);
-    if (s->runs)
-        take_windows(k, t, b, index);
-    else
-        take_rows(k, t, b, index);
-    if (s->mode != MICA_POOL_MAX) divide(s, t, b->result);
+    if (s->window) {
+        mica_pool_window_tile(k, t, b, index);
+    } else {
+        start(s, b->result, index, t->cn * t->wn);
+        if (s->runs)
+            take_windows(k, t, b, index);
+        else
+            take_rows(k, t, b, index);
+    }
+    if (s->mode != MICA_POOL_MAX) divide(s, t, b);
     mica_pool_store_tile(k, t, s->y, b->result);
     if (index) store_indices(k, t, index);
 }

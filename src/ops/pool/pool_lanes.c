@@ -134,22 +134,47 @@ void mica_pool_take_sum(bool wide, const mica_pool_lanes *l, void *sum, const vo
 }
 
 MICA_CLONES
-static void divide_f32(float *values, int64_t step, int64_t n, float by)
+static void divide_f32(float *values, int64_t n, float by)
 {
-    if (step == 1)
-        for (int64_t i = 0; i < n; i++) values[i] /= by;
-    else
-        for (int64_t i = 0; i < n; i++) values[i * step] /= by;
+    for (int64_t i = 0; i < n; i++) values[i] /= by;
 }
 
-void mica_pool_divide(bool wide, void *values, int64_t step, int64_t n, double by)
+void mica_pool_divide(bool wide, void *values, int64_t n, double by)
 {
-    if (!wide) {
-        divide_f32(values, step, n, (float)by);
-        return;
-    }
     double *v = values;
-    for (int64_t i = 0; i < n; i++) v[i * step] /= by;
+    if (!wide)
+        divide_f32(values, n, (float)by);
+    else
+        for (int64_t i = 0; i < n; i++) v[i] /= by;
+}
+
+MICA_CLONES
+static void divide_row_f32(float *values, int64_t n, const double *by, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double d = by[i] * factor;
+        values[i] /= (float)(d > 1 ? d : 1);
+    }
+}
+
+MICA_CLONES
+static void divide_row_f64(double *values, int64_t n, const double *by, double factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double d = by[i] * factor;
+        values[i] /= d > 1 ? d : 1;
+    }
+}
+
+void mica_pool_divide_rows(bool wide, void *values, int64_t rows, int64_t n, const double *by,
+                           double factor)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        if (wide)
+            divide_row_f64((double *)values + r * n, n, by, factor);
+        else
+            divide_row_f32((float *)values + r * n, n, by, factor);
+    }
 }
 
 /* ---- runs: the same loops, blocks of a run being the outer lanes of one block of results ---- */

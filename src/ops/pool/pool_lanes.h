@@ -22,8 +22,11 @@ void mica_pool_take_max(bool wide, const mica_pool_lanes *lanes, void *best, voi
                         const void *source, int64_t first_index);
 void mica_pool_take_sum(bool wide, const mica_pool_lanes *lanes, void *sum, const void *source);
 
-/* values[i * step] /= by, n of them */
-void mica_pool_divide(bool wide, void *values, int64_t step, int64_t n, double by);
+/* n values by one number; rows of n by the numbers of their columns times factor, 1 if these are 0
+ */
+void mica_pool_divide(bool wide, void *values, int64_t n, double by);
+void mica_pool_divide_rows(bool wide, void *values, int64_t rows, int64_t n, const double *by,
+                           double factor);
 
 /* One run into MICA_POOL_PARTS partial results, element i into part i mod MICA_POOL_PARTS. */
 void mica_pool_run_max(bool wide, void *best, void *index, const void *source, int64_t stride,

@@ -120,6 +120,30 @@ INLINE int64_t to_s64(double v)
     return r >= 0x1p63 ? INT64_MAX : r < -0x1p63 ? INT64_MIN : (int64_t)r;
 }
 
+INLINE float s8_to_f32(uint8_t b)
+{
+    return (float)(int8_t)b;
+}
+INLINE float u8_to_f32(uint8_t b)
+{
+    return (float)b;
+}
+/* As to_integer, for small ranges: the sum with 1.5 * 2^23 has no bits below one. */
+INLINE int32_t to_small_integer(float v, float low, float high)
+{
+    float r = v < low ? low : v > high ? high : v;
+    r = (r + 0x1.8p23f) - 0x1.8p23f;
+    return v != v ? 0 : (int32_t)r;
+}
+INLINE uint8_t f32_to_s8(float v)
+{
+    return (uint8_t)to_small_integer(v, -128, 127);
+}
+INLINE uint8_t f32_to_u8(float v)
+{
+    return (uint8_t)to_small_integer(v, 0, 255);
+}
+
 /* ---- rows: the conversion is a constant, so each call becomes a loop of its own ---- */
 
 INLINE void load_16(const uint16_t *p, int64_t stride, int64_t n, float (*to)(uint16_t), float *out)
@@ -167,6 +191,10 @@ void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t str
         load_8(b, stride, n, e4m3_to_f32, out);
     else if (dtype == MICA_E5M2)
         load_8(b, stride, n, e5m2_to_f32, out);
+    else if (dtype == MICA_S8)
+        load_8(b, stride, n, s8_to_f32, out);
+    else if (dtype == MICA_U8)
+        load_8(b, stride, n, u8_to_f32, out);
     else if (stride == 1)
         memcpy(out, f, (size_t)n * sizeof *f);
     else
@@ -188,6 +216,10 @@ void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
         store_8(b, stride, n, f32_to_e4m3, in);
     else if (dtype == MICA_E5M2)
         store_8(b, stride, n, f32_to_e5m2, in);
+    else if (dtype == MICA_S8)
+        store_8(b, stride, n, f32_to_s8, in);
+    else if (dtype == MICA_U8)
+        store_8(b, stride, n, f32_to_u8, in);
     else if (stride == 1)
         memcpy(f, in, (size_t)n * sizeof *f);
     else
@@ -218,6 +250,11 @@ void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *
     }
 }
 
+INLINE void load_u8(const uint8_t *p, int64_t stride, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
+}
+
 MICA_CLONES
 static void load_integers(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
                           int64_t n, double *out)
@@ -229,8 +266,12 @@ static void load_integers(mica_dtype dtype, const void *data, int64_t offset, in
     const int64_t *q = (const int64_t *)data + offset;
     if (dtype == MICA_S8)
         for (int64_t i = 0; i < n; i++) out[i] = b[i * stride];
+    else if (dtype == MICA_U8 && stride == 1)
+        load_u8(ub, 1, n, out);
+    else if (dtype == MICA_U8 && stride == 3) /* colours of images */
+        load_u8(ub, 3, n, out);
     else if (dtype == MICA_U8)
-        for (int64_t i = 0; i < n; i++) out[i] = ub[i * stride];
+        load_u8(ub, stride, n, out);
     else if (dtype == MICA_BOOL)
         for (int64_t i = 0; i < n; i++) out[i] = ub[i * stride] != 0;
     else if (dtype == MICA_S32)

@@ -7,9 +7,8 @@
 
 #include "base/tensor.h"
 
-/* n elements of a f32, f16, bf16, e4m3 or e5m2 tensor, `stride` elements apart, starting at
- * `offset`.
- */
+/* n elements of a f32, f16, bf16, e4m3, e5m2, s8 or u8 tensor, `stride` elements apart, starting at
+ * `offset`. */
 void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,
                  int64_t n);
 void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
@@ -28,10 +27,15 @@ void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
  * type is the only rounding (Boldo and Melquiond 2008). */
 void mica_s64_to_f64_odd(const void *data, int64_t offset, int64_t stride, double *out, int64_t n);
 
-/* Whether the f32 forms take it. */
+/* A floating-point type that the f32 forms take. */
 static inline bool mica_fits_f32(mica_dtype dtype)
 {
     return mica_dtype_is_float(dtype) && dtype != MICA_F64;
+}
+/* Whether the f32 forms take it, integers included. */
+static inline bool mica_runs_f32(mica_dtype dtype)
+{
+    return mica_fits_f32(dtype) || dtype == MICA_S8 || dtype == MICA_U8;
 }
 
 #endif

@@ -95,6 +95,70 @@ MICA_CLONES void mica_row_log_softmax_bwd(const float *y, const float *dy, float
     for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - mica_exp_f32(y[i]) * sum;
 }
 
+/* ---- rows of f64 ---- */
+
+/* exp for x <= 0 (600 and less are right, too) within an ulp or two: x = n ln 2 + r, Taylor's
+ * series for r, whose first term left out is 4e-18 of the result. 2^n, too small for bits of its
+ * own, is 2^(n + 128) times a constant. */
+MICA_INLINE double exp_negative(double x)
+{
+    const double round = 0x1.8p52, ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
+    x = x < -746 ? -746 : x;
+    double shifted = x * 0x1.71547652b82fep0 + round, n = shifted - round;
+    double r = (x - n * ln2_high) - n * ln2_low;
+    double q = 1 / 6227020800.0;
+    q = q * r + 1 / 479001600.0;
+    q = q * r + 1 / 39916800.0;
+    q = q * r + 1 / 3628800.0;
+    q = q * r + 1 / 362880.0;
+    q = q * r + 1 / 40320.0;
+    q = q * r + 1 / 5040.0;
+    q = q * r + 1 / 720.0;
+    q = q * r + 1 / 120.0;
+    q = q * r + 1 / 24.0;
+    q = q * r + 1 / 6.0;
+    q = q * r + 0.5;
+    q = q * (r * r) + r + 1;
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 1023 + 128) << 52; /* the shift drops all but n */
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return q * power * 0x1p-128;
+}
+
+MICA_CLONES double mica_row_max_f64(const double *x, int64_t n)
+{
+    double m = -INFINITY;
+#pragma omp simd reduction(max : m)
+    for (int64_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+MICA_CLONES double mica_row_exp_sum_f64(const double *x, double shift, int64_t n, double *e)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        e[i] = exp_negative(x[i] - shift);
+        sum += e[i];
+    }
+    return sum;
+}
+
+MICA_CLONES void mica_row_exp_f64(const double *x, double shift, double scale, int64_t n, double *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = exp_negative(x[i] - shift) * scale;
+}
+
+MICA_CLONES void mica_row_subtract_f64(const double *x, double shift, double log_sum, int64_t n,
+                                       double *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - shift) - log_sum;
+}
+
 /* ---- columns ---- */
 
 MICA_CLONES void mica_cols_max(const float *x, int64_t width, float *max)

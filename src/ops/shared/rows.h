@@ -28,6 +28,12 @@ void mica_row_softmax_bwd(const float *y, const float *dy, float dot, int64_t n,
 /* dx = dy - exp(y) sum */
 void mica_row_log_softmax_bwd(const float *y, const float *dy, float sum, int64_t n, float *dx);
 
+/* Four of them in f64; x - shift is 0 or less. */
+double mica_row_max_f64(const double *x, int64_t n);
+double mica_row_exp_sum_f64(const double *x, double shift, int64_t n, double *e);
+void mica_row_exp_f64(const double *x, double shift, double scale, int64_t n, double *y);
+void mica_row_subtract_f64(const double *x, double shift, double log_sum, int64_t n, double *y);
+
 /* The same for one position on the axis of `width` neighbouring slices, with a value per column.
  * max is raised; sums are added to, in double, for there is one addition per position. */
 void mica_cols_max(const float *x, int64_t width, float *max);

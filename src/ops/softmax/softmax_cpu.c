@@ -7,6 +7,7 @@
  * operands go through double and libm. Long slices that are too few to share out are cut into
  * parts, by shape alone, so that the threads' number does not show in the bits. */
 #include "ops/softmax/softmax.h"
+#include "ops/shared/convert.h"
 #include "ops/shared/rows.h"
 #include "ops/shared/tile.h"
 #include "cpu/cpu.h"
@@ -264,19 +265,38 @@ static void backward_resident(const job *t, mica_stats_of_slices *st)
 
 /* ---- f64 ---- */
 
+enum { WIDE_CHUNK = 512 };
+
+static const double *wide_fetch(const mica_tile *t, int64_t from, int64_t n, double *buffer)
+{
+    int64_t step = t->s->along[0], at = t->offset[0] + from * step;
+    if (t->s->type[0] == MICA_F64 && step == 1) return (const double *)t->data[0] + at;
+    mica_to_f64(t->s->type[0], t->data[0], at, step, buffer, n);
+    return buffer;
+}
+
 static void wide_forward(const job *j)
 {
     const mica_tile *t = &j->tile;
-    mica_load_fn load = mica_dtype_load(t->s->type[0]);
-    mica_store_fn store = mica_dtype_store(t->s->type[1]);
-    int64_t n = t->s->n, xs = t->s->along[0], ys = t->s->along[1];
-    double max = -INFINITY, sum = 0;
-    for (int64_t a = 0; a < n; a++) max = fmax(max, load(t->data[0], t->offset[0] + a * xs));
-    for (int64_t a = 0; a < n; a++) sum += exp(load(t->data[0], t->offset[0] + a * xs) - max);
+    int64_t n = t->s->n, step = t->s->along[1];
+    double in[WIDE_CHUNK], out[WIDE_CHUNK], max = -INFINITY, sum = 0;
+    for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
+        int64_t m = least(n - a, WIDE_CHUNK);
+        max = fmax(max, mica_row_max_f64(wide_fetch(t, a, m, in), m));
+    }
+    for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
+        int64_t m = least(n - a, WIDE_CHUNK);
+        sum += mica_row_exp_sum_f64(wide_fetch(t, a, m, in), max, m, out);
+    }
     double by = j->s->log ? log(sum) : 1 / sum;
-    for (int64_t a = 0; a < n; a++) {
-        double v = load(t->data[0], t->offset[0] + a * xs) - max;
-        store(t->data[1], t->offset[1] + a * ys, j->s->log ? v - by : exp(v) * by);
+    for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
+        int64_t m = least(n - a, WIDE_CHUNK);
+        const double *x = wide_fetch(t, a, m, in);
+        if (j->s->log)
+            mica_row_subtract_f64(x, max, by, m, out);
+        else
+            mica_row_exp_f64(x, max, by, m, out);
+        mica_from_f64(t->s->type[1], t->data[1], t->offset[1] + a * step, step, out, m);
     }
 }
 

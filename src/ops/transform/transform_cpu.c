@@ -10,6 +10,7 @@
  * differ. */
 #include "ops/transform/transform.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 #include "ops/shared/layout.h"
 #include "ops/shared/convert.h"
 
@@ -18,6 +19,7 @@
 
 #define INLINE __attribute__((always_inline)) static inline
 
+enum { LINE = 64, AHEAD = 16 }; /* bytes of a cache line; tiles of a task */
 enum { TILE = 64, THIN = 8, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
 
 typedef struct cpu_state {
@@ -27,7 +29,8 @@ typedef struct cpu_state {
     /* tiled: dimensions of x's and y's fastest steps */
     int x_fast, y_fast;
     bool thin;       /* one of the two is short */
-    int64_t tile[2]; /* elements of a tile along x_fast, y_fast */
+    int64_t tile[2]; /* elements of a task along x_fast, y_fast */
+    bool past_cache; /* y is streamed */
 } cpu_state;
 
 typedef struct cpu_call {
@@ -41,21 +44,33 @@ typedef struct cpu_call {
 
 /* ---- blocks of at most BLOCK elements ---- */
 
+MICA_CLONES
+static void scale(double *v, double alpha, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) v[i] *= alpha;
+}
+
+MICA_CLONES
+static void scale_and_add(double *v, double alpha, const double *old, double beta, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) v[i] = fma(alpha, v[i], beta * old[i]);
+}
+
 static void scale_block(const cpu_call *c, int64_t y_at, int64_t y_stride, int64_t n, double *block)
 {
     double old[BLOCK];
     if (c->beta == 0) {
-        for (int64_t i = 0; i < n; i++) block[i] *= c->alpha;
+        scale(block, c->alpha, n);
         return;
     }
     mica_to_f64(c->state->y_type, c->y, y_at, y_stride, old, n);
-    for (int64_t i = 0; i < n; i++) block[i] = fma(c->alpha, block[i], c->beta * old[i]);
+    scale_and_add(block, c->alpha, old, c->beta, n);
 }
 
 /* Between types of at most f32 a float holds every value, so unscaled conversions go through it. */
 static bool through_float(const cpu_call *c)
 {
-    return c->plain && mica_fits_f32(c->state->x_type) && mica_fits_f32(c->state->y_type);
+    return c->plain && mica_runs_f32(c->state->x_type) && mica_runs_f32(c->state->y_type);
 }
 
 static void load_block(const cpu_call *c, int64_t at, int64_t stride, int64_t n, double *out)
@@ -78,8 +93,11 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         int64_t xo = x_at + i * x_stride, yo = y_at + i * y_stride;
         if (floats) {
-            mica_to_f32(s->x_type, c->x, xo, x_stride, short_block, m);
-            mica_from_f32(s->y_type, c->y, yo, y_stride, short_block, m);
+            const float *run = mica_run_f32(s->x_type, c->x, xo, x_stride, short_block, m);
+            if (s->past_cache && y_stride == 1)
+                mica_stream_f32(s->y_type, c->y, yo, run, m);
+            else
+                mica_from_f32(s->y_type, c->y, yo, y_stride, run, m);
             continue;
         }
         load_block(c, xo, x_stride, m, block);
@@ -123,80 +141,88 @@ static void do_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64_t y_
 }
 
 /* ---- transposes in registers ----
- * Sixteen-byte vectors of N = 16 / size lanes. Interleaving row i with row i + N/2, log2 N times,
- * transposes N x N. */
+ * Vectors of N lanes: of 32 bytes, for single bytes of sixteen, so that the compiler unrolls the
+ * loops. Interleaving row i with row i + N/2, log2 N times, transposes N x N. */
 
-typedef uint8_t lanes_8 __attribute__((vector_size(16)));
-typedef uint16_t lanes_16 __attribute__((vector_size(16)));
-typedef uint32_t lanes_32 __attribute__((vector_size(16)));
-typedef uint64_t lanes_64 __attribute__((vector_size(16)));
+typedef uint8_t narrow_8 __attribute__((vector_size(16)));
+typedef uint8_t lanes_8 __attribute__((vector_size(32)));
+typedef uint16_t lanes_16 __attribute__((vector_size(32)));
+typedef uint32_t lanes_32 __attribute__((vector_size(32)));
+typedef uint64_t lanes_64 __attribute__((vector_size(32)));
 
 #ifdef __clang__
-/* clang lacks __builtin_shuffle, and makes one instruction of this loop by itself */
-INLINE lanes_8 zip(lanes_8 a, lanes_8 b, int bytes, bool high)
-{
-    lanes_8 r;
-    for (int i = 0; i < 16; i++) {
-        int lane = i / bytes, from = (lane / 2 + (high ? 8 / bytes : 0)) * bytes + i % bytes;
-        r[i] = lane % 2 ? b[from] : a[from];
-    }
-    return r;
-}
+#define SHUFFLE(type, a, b, ...) __builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__)
 #else
-INLINE lanes_8 zip(lanes_8 a, lanes_8 b, int bytes, bool high)
-{
-    lanes_8 r;
-    if (bytes == 1) {
-        const lanes_8 low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-        r = high ? __builtin_shuffle(a, b, low + 8) : __builtin_shuffle(a, b, low);
-    } else if (bytes == 2) {
-        const lanes_16 low = {0, 8, 1, 9, 2, 10, 3, 11};
-        r = (lanes_8)(high ? __builtin_shuffle((lanes_16)a, (lanes_16)b, low + 4)
-                           : __builtin_shuffle((lanes_16)a, (lanes_16)b, low));
-    } else if (bytes == 4) {
-        const lanes_32 low = {0, 4, 1, 5};
-        r = (lanes_8)(high ? __builtin_shuffle((lanes_32)a, (lanes_32)b, low + 2)
-                           : __builtin_shuffle((lanes_32)a, (lanes_32)b, low));
-    } else {
-        const lanes_64 low = {0, 2};
-        r = (lanes_8)(high ? __builtin_shuffle((lanes_64)a, (lanes_64)b, low + 1)
-                           : __builtin_shuffle((lanes_64)a, (lanes_64)b, low));
-    }
-    return r;
-}
+#define SHUFFLE(type, a, b, ...) __builtin_shuffle((type)(a), (type)(b), (type){__VA_ARGS__})
 #endif
+
+/* Through pointers: as values such vectors change the calling convention, which is warned of even
+ * where no call is left. */
+INLINE void zip_bytes(const narrow_8 *a, const narrow_8 *b, narrow_8 *low, narrow_8 *high)
+{
+    *low = SHUFFLE(narrow_8, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *high = SHUFFLE(narrow_8, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
+INLINE void zip(const lanes_8 *a, const lanes_8 *b, int bytes, lanes_8 *low, lanes_8 *high)
+{
+    if (bytes == 2) {
+        *low = (lanes_8)SHUFFLE(lanes_16, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
+                                7, 23);
+        *high = (lanes_8)SHUFFLE(lanes_16, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                 30, 15, 31);
+    } else if (bytes == 4) {
+        *low = (lanes_8)SHUFFLE(lanes_32, *a, *b, 0, 8, 1, 9, 2, 10, 3, 11);
+        *high = (lanes_8)SHUFFLE(lanes_32, *a, *b, 4, 12, 5, 13, 6, 14, 7, 15);
+    } else {
+        *low = (lanes_8)SHUFFLE(lanes_64, *a, *b, 0, 4, 1, 5);
+        *high = (lanes_8)SHUFFLE(lanes_64, *a, *b, 2, 6, 3, 7);
+    }
+}
+
+INLINE void transpose_bytes(const char *x, int64_t x_step, char *y, int64_t y_step)
+{
+    narrow_8 a[16], b[16];
+    for (int i = 0; i < 16; i++) memcpy(&a[i], x + i * x_step, 16);
+    for (int width = 16; width > 1; width /= 2) {
+        for (int i = 0; i < 8; i++) zip_bytes(&a[i], &a[i + 8], &b[2 * i], &b[2 * i + 1]);
+        for (int i = 0; i < 16; i++) a[i] = b[i];
+    }
+    for (int i = 0; i < 16; i++) memcpy(y + i * y_step, &a[i], 16);
+}
 
 /* x: rows x_step bytes apart; y: the columns, y_step bytes apart. */
 INLINE void transpose_block(const char *x, int64_t x_step, char *y, int64_t y_step, int bytes)
 {
-    const int n = 16 / bytes;
+    const int n = 32 / bytes;
     lanes_8 a[16], b[16];
-    for (int i = 0; i < n; i++) memcpy(&a[i], x + i * x_step, 16);
+    for (int i = 0; i < n; i++) memcpy(&a[i], x + i * x_step, 32);
     for (int width = n; width > 1; width /= 2) {
-        for (int i = 0; i < n / 2; i++) {
-            b[2 * i] = zip(a[i], a[i + n / 2], bytes, false);
-            b[2 * i + 1] = zip(a[i], a[i + n / 2], bytes, true);
-        }
+        for (int i = 0; i < n / 2; i++) zip(&a[i], &a[i + n / 2], bytes, &b[2 * i], &b[2 * i + 1]);
         for (int i = 0; i < n; i++) a[i] = b[i];
     }
-    for (int i = 0; i < n; i++) memcpy(y + i * y_step, &a[i], 16);
+    for (int i = 0; i < n; i++) memcpy(y + i * y_step, &a[i], 32);
 }
 
 /* A tile of `rows` runs of x, each `cols` long, becoming columns of y. */
 INLINE void transpose_tile(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
                            int64_t cols, int bytes)
 {
-    const int n = 16 / bytes;
+    const int n = bytes == 1 ? 16 : 32 / bytes;
     int64_t whole_rows = rows - rows % n, whole_cols = cols - cols % n;
     for (int64_t j = 0; j < whole_cols; j += n)
         for (int64_t i = 0; i < whole_rows; i += n)
-            transpose_block(x + i * x_step + j * bytes, x_step, y + j * y_step + i * bytes, y_step,
-                            bytes);
+            if (bytes == 1)
+                transpose_bytes(x + i * x_step + j, x_step, y + j * y_step + i, y_step);
+            else
+                transpose_block(x + i * x_step + j * bytes, x_step, y + j * y_step + i * bytes,
+                                y_step, bytes);
     for (int64_t j = 0; j < cols; j++)
         for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
             memcpy(y + j * y_step + i * bytes, x + i * x_step + j * bytes, (size_t)bytes);
 }
 
+MICA_CLONES
 static void copy_tile(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
                       int64_t cols, int bytes)
 {
@@ -223,45 +249,73 @@ static steps tile_steps(const cpu_state *s)
                    l->strides[0][s->x_fast]};
 }
 
-/* With a change of type or scaling: convert x's runs, transpose, convert into y's runs. */
+/* Past the caches if it is whole lines. */
+static void put_line(const cpu_state *s, char *to, const char *from, size_t bytes)
+{
+    if (s->past_cache && ((uintptr_t)to | bytes) % LINE == 0)
+        mica_stream_copy(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+/* `lines` lines of n elements, TILE apart. */
+static void convert_lines(const cpu_state *s, const void *from, void *to, int64_t lines, int64_t n)
+{
+    float block[TILE * TILE];
+    if (n == TILE) n *= lines, lines = 1;
+    for (int64_t i = 0; i < lines; i++) {
+        if (s->y_type == MICA_F32) {
+            mica_to_f32(s->x_type, from, i * TILE, 1, (float *)to + i * TILE, n);
+            continue;
+        }
+        const float *run = mica_run_f32(s->x_type, from, i * TILE, 1, block, n);
+        mica_from_f32(s->y_type, to, i * TILE, 1, run, n);
+    }
+}
+
+/* Runs of neighbours on both sides, types that go through float or are equal: x's runs gathered in
+ * one place, for rows a power of two apart would push each other out of the first-level cache;
+ * transposed in the shorter type; y's runs put in their places. */
+static void move_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+{
+    const cpu_state *s = c->state;
+    steps at = tile_steps(s);
+    double blocks[3][TILE * TILE];
+    int x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
+    const char *x = (const char *)c->x + x_at * x_bytes;
+    char *y = (char *)c->y + y_at * y_bytes;
+    char *staged = (char *)blocks[0], *turned = (char *)blocks[1], *other = (char *)blocks[2];
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(staged + i * TILE * x_bytes, x + i * at.x_row * x_bytes, (size_t)(cols * x_bytes));
+    if (c->copy) {
+        copy_tile(staged, TILE * x_bytes, turned, TILE * x_bytes, rows, cols, x_bytes);
+    } else if (y_bytes < x_bytes) {
+        convert_lines(s, staged, other, rows, cols);
+        copy_tile(other, TILE * y_bytes, turned, TILE * y_bytes, rows, cols, y_bytes);
+    } else {
+        copy_tile(staged, TILE * x_bytes, other, TILE * x_bytes, rows, cols, x_bytes);
+        convert_lines(s, other, turned, cols, rows);
+    }
+    for (int64_t j = 0; j < cols; j++)
+        put_line(s, y + j * at.y_col * y_bytes, turned + j * TILE * y_bytes,
+                 (size_t)(rows * y_bytes));
+}
+
+/* With scaling, strided runs or wide types: convert x's runs, transpose, convert into y's runs. */
 static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
     double loaded[TILE * TILE], turned[TILE * TILE];
-    bool floats = through_float(c);
-    int bytes = floats ? sizeof(float) : sizeof(double);
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t from = x_at + i * at.x_row;
-        if (floats)
-            mica_to_f32(s->x_type, c->x, from, at.x_col, (float *)loaded + i * TILE, cols);
-        else
-            load_block(c, from, at.x_col, cols, loaded + i * TILE);
-    }
+    const int bytes = sizeof(double);
+    for (int64_t i = 0; i < rows; i++)
+        load_block(c, x_at + i * at.x_row, at.x_col, cols, loaded + i * TILE);
     copy_tile((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, rows, cols, bytes);
     for (int64_t j = 0; j < cols; j++) {
         int64_t to = y_at + j * at.y_col;
-        if (floats) {
-            mica_from_f32(s->y_type, c->y, to, at.y_row, (const float *)turned + j * TILE, rows);
-            continue;
-        }
         if (!c->plain) scale_block(c, to, at.y_row, rows, turned + j * TILE);
         mica_from_f64(s->y_type, c->y, to, at.y_row, turned + j * TILE, rows);
     }
-}
-
-/* Rows a power of two apart would push each other out of the first-level cache: they are first
- * gathered in one place. */
-static void move_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
-{
-    steps at = tile_steps(c->state);
-    double staged[TILE * TILE];
-    int bytes = mica_dtype_bits(c->state->x_type) / 8;
-    const char *x = (const char *)c->x + x_at * bytes;
-    char *y = (char *)c->y + y_at * bytes, *place = (char *)staged;
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(place + i * TILE * bytes, x + i * at.x_row * bytes, (size_t)(cols * bytes));
-    copy_tile(place, TILE * bytes, y, at.y_col * bytes, rows, cols, bytes);
 }
 
 /* A short dimension (three channels): runs along the other one. */
@@ -276,16 +330,35 @@ static void do_thin_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
             do_row(c, x_at + i * at.x_row, at.x_col, y_at + i * at.y_row, at.y_col, cols);
 }
 
-static void do_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+/* Short runs of many rows are no stream that the hardware would see. */
+static void fetch_ahead(const cpu_call *c, int64_t x_at, int64_t rows, int64_t cols)
+{
+    steps at = tile_steps(c->state);
+    int bytes = mica_dtype_bits(c->state->x_type) / 8;
+    for (int64_t i = 0; i < rows; i++) {
+        const char *row = (const char *)c->x + (x_at + i * at.x_row) * bytes;
+        for (int64_t k = 0; k < cols * bytes; k += LINE) __builtin_prefetch(row + k);
+    }
+}
+
+/* Tiles side by side along x's runs. */
+static void do_tiles(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
 {
     steps at = tile_steps(c->state);
     bool unit = at.x_col == 1 && at.y_row == 1;
-    if (c->state->thin || (c->copy && !unit))
+    if (c->state->thin || (c->copy && !unit)) {
         do_thin_tile(c, x_at, y_at, rows, cols);
-    else if (c->copy)
-        move_tile(c, x_at, y_at, rows, cols);
-    else
-        convert_tile(c, x_at, y_at, rows, cols);
+        return;
+    }
+    for (int64_t j = 0; j < cols; j += TILE) {
+        int64_t n = cols - j < TILE ? cols - j : TILE, next = cols - j - n;
+        if (next > 0 && at.x_col == 1)
+            fetch_ahead(c, x_at + (j + TILE), rows, next < TILE ? next : TILE);
+        if (unit && (c->copy || through_float(c)))
+            move_tile(c, x_at + j * at.x_col, y_at + j * at.y_col, rows, n);
+        else
+            convert_tile(c, x_at + j * at.x_col, y_at + j * at.y_col, rows, n);
+    }
 }
 
 /* ---- walks ---- */
@@ -329,7 +402,7 @@ static void do_task(const cpu_call *c, const int64_t *counts, int64_t task)
         x_at += i * step * l->strides[1][d];
     }
     if (s->tiled)
-        do_tile(c, x_at, y_at, extent[s->y_fast], extent[s->x_fast]);
+        do_tiles(c, x_at, y_at, extent[s->y_fast], extent[s->x_fast]);
     else
         do_row(c, x_at, l->strides[1][l->rank - 1], y_at, l->strides[0][l->rank - 1],
                extent[l->rank - 1]);
@@ -343,6 +416,7 @@ static void run_linear(const cpu_call *c, int threads)
     for (int t = 0; t < threads; t++) {
         int64_t at = t * each, m = n - at < each ? n - at : each;
         if (m > 0) do_row(c, at, 1, at, 1, m);
+        mica_stream_end();
     }
 }
 
@@ -380,13 +454,14 @@ static mica_status build(mica_plan *plan)
     mica_layout_make(&s->layout, tensors, 2);
     s->x_type = d->x.dtype, s->y_type = d->y.dtype;
     s->linear = mica_layout_is_linear(&s->layout, 2);
+    s->past_cache = mica_stream_pays(mica_op_bytes(plan->op, d), plan->device.cache_bytes);
     if (s->layout.rank < 2) return MICA_OK;
     s->y_fast = s->layout.rank - 1;
     s->x_fast = fastest(&s->layout, 1);
     s->tiled = s->x_fast != s->y_fast && s->layout.strides[1][s->x_fast] != 0;
     int64_t cols = s->layout.dims[s->x_fast], rows = s->layout.dims[s->y_fast];
     s->thin = cols <= THIN || rows <= THIN;
-    s->tile[0] = s->thin && cols > THIN ? THIN_TILE : TILE;
+    s->tile[0] = s->thin && cols > THIN ? THIN_TILE : AHEAD * TILE;
     s->tile[1] = s->thin && rows > THIN ? THIN_TILE : TILE;
     return MICA_OK;
 }
@@ -410,8 +485,12 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
         return MICA_OK;
     }
     int64_t counts[MICA_LAYOUT_RANK], tasks = task_counts(s, counts);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t task = 0; task < tasks; task++) do_task(&c, counts, task);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t task = 0; task < tasks; task++) do_task(&c, counts, task);
+        mica_stream_end();
+    }
     return MICA_OK;
 }
 

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which tiles suit a convolution on Hopper, and a model of their time. */
+#include "ops/conv/sm90_cost.h"
+
+#include <math.h>
+
+enum { MAX_CLUSTER = 8, MIN_STAGES = 4 };
+
+/* Cycles of one stage of a block: products, what only this block reads from L2 (34 bytes a cycle),
+ * and all that fills its shared memory beside the products (45). */
+static double stage_cycles(int rows, int cols)
+{
+    double products = rows * cols / 32.0, image = rows * 128 / 34.6,
+           fill = (rows + cols) * 128 / 45.0;
+    return fmax(products, fmax(image, fill));
+}
+
+int64_t mica_conv_sm90_steps(const mica_conv_sm90_shape *s, int class_index)
+{
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    const int *taps = s->classes[class_index].taps;
+    return taps[0] * taps[1] * taps[2] * mica_conv_tiles(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
+}
+
+static int64_t columns_of(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k;
+}
+
+/* Long sums want shared memory for the ring, after short ones the time is that of the stores. */
+int mica_conv_sm90_slice(const mica_conv_sm90_shape *s, const mica_config *config)
+{
+    bool is_short = mica_conv_sm90_steps(s, 0) <= (config->knob[MICA_CONV_HELD] ? 4 : 8);
+    return is_short && config->knob[MICA_CONV_COLS] % 128 == 0 ? 128 : 64;
+}
+
+int mica_conv_sm90_staging(int slice)
+{
+    return 8 * 16 * (slice * 2 + 16); /* warps, rows of each */
+}
+
+static int64_t direct_tile_count(const mica_conv_sm90_shape *s, int rows, int cols)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < s->class_count; i++) tiles += mica_conv_tiles(s->classes[i].pixels, rows);
+    return tiles * mica_conv_tiles(columns_of(s), cols);
+}
+
+static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits,
+                            int units)
+{
+    double columns = (double)mica_conv_tiles(columns_of(s), cols), work = 0, longest = 0;
+    for (int i = 0; i < s->class_count; i++) {
+        double steps = (double)mica_conv_tiles(mica_conv_sm90_steps(s, i), splits);
+        double tile = steps * stage_cycles(rows, cols) + 0.06 * rows * cols + 300;
+        if (splits > 1) tile += 1500 + 0.06 * rows * cols;
+        work += (double)mica_conv_tiles(s->classes[i].pixels, rows) * columns * splits * tile;
+        longest = fmax(longest, tile);
+    }
+    /* whole waves of the longest tile, or the mean where tiles are many */
+    return ceil(work / longest / units) * longest;
+}
+
+mica_conv_sm90_tiles mica_conv_sm90_wgrad_tiles(const mica_conv_sm90_shape *s, int rows, int cols)
+{
+    const long long *tap = s->g.tap;
+    int64_t chunks = tap[0] * tap[1] * tap[2] * mica_conv_tiles(s->g.c, 64);
+    mica_conv_sm90_tiles t = {.rows = mica_conv_tiles(s->g.k, rows),
+                              .cols = mica_conv_tiles(chunks * 64, cols)};
+    t.all = t.rows * t.cols;
+    t.blocks = s->class_count ? mica_conv_tiles(s->classes[0].pixels, MICA_CONV_BLOCK) : 0;
+    return t;
+}
+
+/* Of each block's tiles one warpgroup multiplies while the other stores. */
+static double turn_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+{
+    int64_t across = mica_conv_tiles(columns_of(s), cols);
+    double each =
+        (double)mica_conv_tiles(mica_conv_tiles(s->classes[0].pixels, rows), units / across);
+    double steps = (double)mica_conv_sm90_steps(s, 0);
+    double products = steps * rows * cols / 32.0, fill = steps * rows * 128 / 34.6;
+    double store = 0.1 * rows * cols + 300;
+    return each * fmax(fmax(products, fill), (products + store) / 2) + store +
+           steps * cols * 128 / 45.0;
+}
+
+/* Of a stream: one piece for each multiprocessor. */
+static int pieces_of(const mica_conv_sm90_tiles *t, int units)
+{
+    return (int)(t->all * t->blocks < units ? t->all * t->blocks : units);
+}
+
+/* By parts of each tile or, if pieces is not 0, by a stream. */
+static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits,
+                           int pieces, int units)
+{
+    mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, rows, cols);
+    double stage = stage_cycles(rows, cols), store = 0.03 * rows * cols + 2500;
+    double tile_bytes = rows * cols * 4.0, cycles, parts;
+    if (pieces == 0) {
+        double blocks = (double)mica_conv_tiles(t.blocks, splits);
+        cycles = (double)mica_conv_tiles(t.all * splits, units) * (blocks * stage + store);
+        parts = (double)(t.all * splits);
+    } else {
+        int64_t blocks = mica_conv_tiles(t.all * t.blocks, pieces);
+        cycles = (double)blocks * stage + (double)(mica_conv_tiles(blocks, t.blocks) + 1) * store;
+        parts = (double)(pieces + t.all);
+    }
+    /* partial sums: written by the blocks, read by the reduction */
+    return cycles + parts * tile_bytes / 2000 + 4000;
+}
+
+static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
+                                      {256, 128}, {128, 192}, {128, 256}};
+static const int held_tiles[][2] = {{128, 64}, {128, 128}, {64, 256}};
+enum { WGRAD_CONFIGS = 3 };
+static const int wgrad_tiles_tried[][2] = {{128, 128}, {128, 192}, {128, 256},
+                                           {256, 128}, {256, 192}, {128, 384}};
+
+/* Left out: tiles much wider than the result, and large ones where the smallest are no more than a
+ * wave. */
+static bool tile_suits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+{
+    int64_t columns = columns_of(s);
+    int least = columns > 64 ? 128 : 64;
+    bool few = direct_tile_count(s, 128, least) <= units;
+    bool narrow = cols < least && !few, wide = cols > 64 && columns <= cols / 2;
+    bool odd =
+        cols == 192 && mica_conv_tiles(columns, 192) * 192 >= mica_conv_tiles(columns, 128) * 128;
+    bool large = few && (rows > 128 || cols > least);
+    return !narrow && !wide && !odd && !large;
+}
+
+/* Blocks of a cluster share a tile's steps where tiles alone leave multiprocessors idle. */
+static bool splits_suit(const mica_conv_sm90_shape *s, int rows, int cols, int splits, int units)
+{
+    if (splits == 1) return true;
+    int64_t tiles = direct_tile_count(s, rows, cols);
+    return rows == 128 && cols <= 128 && tiles * splits / 2 < units &&
+           mica_conv_sm90_steps(s, 0) >= 2 * splits;
+}
+
+/* Where the filter's columns fit shared memory beside a ring, and there are tiles to take turns at.
+ */
+static bool holding_suits(const mica_conv_sm90_shape *s, int rows, int cols,
+                          const mica_device_info *device)
+{
+    mica_config config = {{rows, cols, 1, 0, 1, 1}};
+    int64_t columns = columns_of(s), across = mica_conv_tiles(columns, cols);
+    int64_t room = device->shared_bytes - MICA_CONV_RESERVE -
+                   mica_conv_sm90_staging(mica_conv_sm90_slice(s, &config)) -
+                   mica_conv_sm90_steps(s, 0) * cols * MICA_CONV_ROW;
+    bool wide = cols > 64 && columns <= cols / 2;
+    return s->class_count == 1 && !wide && room >= MIN_STAGES * rows * MICA_CONV_ROW &&
+           mica_conv_sm90_steps(s, 0) > 0 && across <= device->units &&
+           mica_conv_tiles(s->classes[0].pixels, rows) > device->units / across;
+}
+
+static int direct_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                          mica_config *configs)
+{
+    int count = 0, units = device->units;
+    for (size_t i = 0; s->class_count && i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
+        int rows = direct_tiles[i][0], cols = direct_tiles[i][1];
+        if (!tile_suits(s, rows, cols, units)) continue;
+        for (int splits = 1; splits <= MAX_CLUSTER; splits *= 2)
+            if (splits_suit(s, rows, cols, splits, units))
+                configs[count++] = (mica_config){{rows, cols, splits}};
+        if (rows == 128 && cols <= 128 && direct_tile_count(s, rows, cols) > units)
+            configs[count++] = (mica_config){{rows, cols, 1, 0, 1}};
+    }
+    for (size_t i = 0; s->class_count && i < sizeof held_tiles / sizeof *held_tiles; i++)
+        if (holding_suits(s, held_tiles[i][0], held_tiles[i][1], device))
+            configs[count++] = (mica_config){{held_tiles[i][0], held_tiles[i][1], 1, 0, 1, 1}};
+    if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1}};
+    return count;
+}
+
+/* The best way to share the pixels of these tiles out. */
+static mica_config best_shares(const mica_conv_sm90_shape *s, int rows, int cols, int units,
+                               double *cycles)
+{
+    mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, rows, cols);
+    mica_config best = {{rows, cols, 1, pieces_of(&t, units)}};
+    *cycles = wgrad_cycles(s, rows, cols, 1, best.knob[MICA_CONV_PIECES], units);
+    for (int splits = 1; splits <= 2 * units && splits <= t.blocks; splits++) {
+        double c = wgrad_cycles(s, rows, cols, splits, 0, units);
+        if (c > *cycles) continue;
+        *cycles = c;
+        best = (mica_config){{rows, cols, splits, 0}};
+    }
+    return best;
+}
+
+/* The best tiles; and a stream of the very best. */
+static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
+{
+    double cycles[WGRAD_CONFIGS];
+    int count = 0;
+    for (size_t i = 0; s->class_count && i < sizeof wgrad_tiles_tried / sizeof *wgrad_tiles_tried;
+         i++) {
+        int rows = wgrad_tiles_tried[i][0], cols = wgrad_tiles_tried[i][1];
+        double c;
+        if (rows > 128 && s->g.k <= 128) continue;
+        mica_config config = best_shares(s, rows, cols, units, &c);
+        int at = count < WGRAD_CONFIGS ? count++ : WGRAD_CONFIGS;
+        for (; at > 0 && c < cycles[at - 1]; at--)
+            if (at < WGRAD_CONFIGS) {
+                cycles[at] = cycles[at - 1];
+                configs[at] = configs[at - 1];
+            }
+        if (at == WGRAD_CONFIGS) continue;
+        cycles[at] = c;
+        configs[at] = config;
+    }
+    if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1, 0}};
+    if (!s->class_count || configs[0].knob[MICA_CONV_PIECES]) return count;
+    mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, configs[0].knob[MICA_CONV_ROWS],
+                                                        configs[0].knob[MICA_CONV_COLS]);
+    configs[count] = configs[0];
+    configs[count].knob[MICA_CONV_SPLITS] = 1;
+    configs[count].knob[MICA_CONV_PIECES] = pieces_of(&t, units);
+    return count + 1;
+}
+
+/* Parts of the tile that the most pieces of a stream meet in. */
+static int most_parts(const mica_conv_sm90_tiles *t, int64_t pieces)
+{
+    int64_t most = 1, length = t->all * t->blocks;
+    for (int64_t i = 0; i < t->all; i++) {
+        int64_t first = (i * t->blocks + 1) * pieces - 1, last = (i + 1) * t->blocks * pieces - 1;
+        int64_t parts = last / length - first / length + 1;
+        if (parts > most) most = parts;
+    }
+    return (int)most;
+}
+
+int mica_conv_sm90_parts(const mica_conv_sm90_shape *s, const mica_config *config)
+{
+    const int32_t *k = config->knob;
+    if (k[MICA_CONV_PIECES] == 0) return k[MICA_CONV_SPLITS];
+    mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, k[MICA_CONV_ROWS], k[MICA_CONV_COLS]);
+    return most_parts(&t, k[MICA_CONV_PIECES]);
+}
+
+int mica_conv_sm90_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                           mica_config *configs)
+{
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(s, device->units, configs);
+    return direct_configs(s, device, configs);
+}
+
+/* The least traffic; of an image that strides skip, only the pixels that taps see are read. */
+static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
+{
+    const mica_conv_geometry *g = &s->g;
+    double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
+    for (int i = 0; i < 3; i++) {
+        bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+        long long seen = g->out[i] * g->tap[i];
+        a *= (double)(dgrad || seen > g->in[i] ? g->in[i] : seen);
+        b *= (double)g->out[i];
+        f *= (double)g->tap[i];
+    }
+    return 2 * (a + b + f) / (device->copy_gbps * 1e6);
+}
+
+double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                              const mica_config *config)
+{
+    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
+    const int32_t *k = config->knob;
+    int rows = k[MICA_CONV_ROWS], cols = k[MICA_CONV_COLS], units = device->units;
+    double cycles;
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD)
+        cycles = wgrad_cycles(s, rows, cols, k[MICA_CONV_SPLITS], k[MICA_CONV_PIECES], units);
+    else if (k[MICA_CONV_TURNS])
+        cycles = turn_cycles(s, rows, cols, units);
+    else
+        cycles = direct_cycles(s, rows, cols, k[MICA_CONV_SPLITS], units);
+    return fmax(cycles / hertz * 1e3 + launch_ms, traffic_ms(s, device));
+}

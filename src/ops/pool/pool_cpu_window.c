@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Pooling forward on the CPU where all windows are alike and small, in f32 and bf16. Adjacent
+ * channels: three taps at a time. Adjacent columns: down the window's rows first, three at a time,
+ * then along the row that results. */
+#include "ops/pool/pool_cpu.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#define INLINE __attribute__((always_inline)) static inline
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+enum { TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 32 };
+
+bool mica_pool_window_fits(const mica_pool_state *s)
+{
+    const mica_pool_axis *a = s->axes;
+    bool adaptive = a[0].adaptive || a[1].adaptive || a[2].adaptive;
+    if (s->backward || s->wide || s->runs || adaptive) return false;
+    if (s->type != MICA_F32 && s->type != MICA_BF16) return false;
+    /* factors first: the product of three may overflow */
+    if (a[0].window > MOST_ROWS || a[1].window > MOST_ROWS || a[2].window > MOST_TAPS) return false;
+    int64_t rows = a[0].window * a[1].window;
+    if (rows > MOST_ROWS || rows * a[2].window > MOST_TAPS) return false;
+    if (s->channels) return s->x[1] == 1;
+    int64_t columns = (s->tile_w - 1) * a[2].stride + (a[2].window - 1) * a[2].dilation + 1;
+    return s->x[4] == 1 && columns <= MICA_POOL_SOURCE;
+}
+
+/* ---- elements ---- */
+
+INLINE uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+INLINE float float_of(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+INLINE float element(const void *data, int64_t i, bool bf16)
+{
+    if (!bf16) return ((const float *)data)[i];
+    return float_of((uint32_t)((const uint16_t *)data)[i] << 16);
+}
+
+/* NaN wins, the first of equal values stays. */
+INLINE bool beats(float v, float best)
+{
+    return !(v <= best) & (best == best);
+}
+
+/* Places in memory that are pooled together, element by element. */
+typedef struct taps {
+    const void *data[MOST_TAPS];
+    int32_t index[MOST_TAPS]; /* in the plane, of element 0 */
+    int count;
+} taps;
+
+/* Raises *best; returns the index of what it is now. Bits, not branches: of a chain of choices the
+ * compiler makes jumps, and then no vectors. */
+INLINE int32_t max_of(float *best, float v, int32_t from, int32_t place)
+{
+    uint32_t wins = 0 - (uint32_t)beats(v, *best);
+    *best = float_of((bits_of(v) & wins) | (bits_of(*best) & ~wins));
+    return (int32_t)(((uint32_t)place & wins) | ((uint32_t)from & ~wins));
+}
+
+/* Takes `count` taps, a constant, from the k-th on; the first ones start the results. The index of
+ * an element grows by `step` per element. */
+INLINE void max_some(const taps *t, int k, bool start, int count, int64_t n, int32_t step,
+                     float *restrict best, int32_t *restrict index, bool bf16)
+{
+    const void *data[TOGETHER];
+    int32_t place[TOGETHER];
+    for (int i = 0; i < count; i++) data[i] = t->data[k + i], place[i] = t->index[k + i];
+#pragma omp simd
+    for (int64_t l = 0; l < n; l++) {
+        float b = start ? element(data[0], l, bf16) : best[l];
+        int32_t from = !index ? 0 : start ? place[0] + (int32_t)l * step : index[l];
+        if (!start)
+            from = max_of(&b, element(data[0], l, bf16), from, place[0] + (int32_t)l * step);
+        if (count > 1)
+            from = max_of(&b, element(data[1], l, bf16), from, place[1] + (int32_t)l * step);
+        if (count > 2)
+            from = max_of(&b, element(data[2], l, bf16), from, place[2] + (int32_t)l * step);
+        best[l] = b;
+        if (index) index[l] = from;
+    }
+}
+
+INLINE void sum_some(const taps *t, int k, bool start, int count, int64_t n, float *restrict sum,
+                     bool bf16)
+{
+    const void *data[TOGETHER];
+    for (int i = 0; i < count; i++) data[i] = t->data[k + i];
+#pragma omp simd
+    for (int64_t l = 0; l < n; l++) {
+        float b = start ? 0 : sum[l];
+        for (int i = 0; i < count; i++) b += element(data[i], l, bf16);
+        sum[l] = b;
+    }
+}
+
+INLINE void max_run(const taps *t, int64_t n, int32_t step, float *best, int32_t *index, bool bf16)
+{
+    int k = t->count % TOGETHER;
+    if (k == 1) max_some(t, 0, true, 1, n, step, best, index, bf16);
+    if (k == 2) max_some(t, 0, true, 2, n, step, best, index, bf16);
+    if (k == 0) max_some(t, 0, true, k = TOGETHER, n, step, best, index, bf16);
+    for (; k < t->count; k += TOGETHER) max_some(t, k, false, TOGETHER, n, step, best, index, bf16);
+}
+
+INLINE void sum_run(const taps *t, int64_t n, float *sum, bool bf16)
+{
+    int k = t->count % TOGETHER;
+    if (k == 1) sum_some(t, 0, true, 1, n, sum, bf16);
+    if (k == 2) sum_some(t, 0, true, 2, n, sum, bf16);
+    if (k == 0) sum_some(t, 0, true, k = TOGETHER, n, sum, bf16);
+    for (; k < t->count; k += TOGETHER) sum_some(t, k, false, TOGETHER, n, sum, bf16);
+}
+
+/* Maxima (index may be NULL) or sums of n elements; with no tap -inf and index -1, or 0. */
+MICA_CLONES
+static void take_taps(const taps *t, mica_pool_mode mode, bool bf16, int64_t n, int32_t step,
+                      float *best, int32_t *index)
+{
+    if (t->count == 0) {
+        for (int64_t i = 0; i < n; i++) best[i] = mode == MICA_POOL_MAX ? -INFINITY : 0;
+        for (int64_t i = 0; index && i < n; i++) index[i] = -1;
+    } else if (mode != MICA_POOL_MAX) {
+        bf16 ? sum_run(t, n, best, true) : sum_run(t, n, best, false);
+    } else if (!index) {
+        bf16 ? max_run(t, n, 0, best, NULL, true) : max_run(t, n, 0, best, NULL, false);
+    } else {
+        bf16 ? max_run(t, n, step, best, index, true) : max_run(t, n, step, best, index, false);
+    }
+}
+
+/* ---- rows of the window ---- */
+
+static const void *at_element(const mica_pool_state *s, const void *data, int64_t i)
+{
+    return (const char *)data + i * (s->type == MICA_F32 ? 4 : 2);
+}
+
+/* The window's rows that lie in x, at column 0 and channel t->c. */
+static void find_rows(const mica_pool_call *k, const mica_pool_tile *t, taps *rows)
+{
+    const mica_pool_state *s = k->state;
+    const mica_pool_axis *a = s->axes;
+    int64_t d_from, d_to, h_from, h_to;
+    int64_t base = t->n * s->x[0] + t->c * s->x[1];
+    mica_pool_valid(&a[0], t->d, &d_from, &d_to);
+    mica_pool_valid(&a[1], t->h, &h_from, &h_to);
+    rows->count = 0;
+    for (int64_t i = d_from; i < d_to; i++)
+        for (int64_t j = h_from; j < h_to; j++) {
+            int64_t d = mica_pool_first(&a[0], t->d) + i * a[0].dilation;
+            int64_t h = mica_pool_first(&a[1], t->h) + j * a[1].dilation;
+            rows->data[rows->count] = at_element(s, k->in, base + d * s->x[2] + h * s->x[3]);
+            rows->index[rows->count++] = (int32_t)((d * a[1].x + h) * a[2].x);
+        }
+}
+
+/* ---- channels ---- */
+
+static void channels_tile(const mica_pool_call *k, const mica_pool_tile *t, const taps *rows,
+                          float *best, int32_t *index)
+{
+    const mica_pool_state *s = k->state;
+    const mica_pool_axis *a = &s->axes[2];
+    taps window;
+    for (int64_t o = 0; o < t->wn; o++) {
+        int64_t from, to;
+        mica_pool_valid(a, t->w + o, &from, &to);
+        window.count = 0;
+        for (int r = 0; r < rows->count; r++)
+            for (int64_t i = from; i < to; i++) {
+                int64_t column = mica_pool_first(a, t->w + o) + i * a->dilation;
+                window.data[window.count] = at_element(s, rows->data[r], column * s->x[4]);
+                window.index[window.count++] = rows->index[r] + (int32_t)column;
+            }
+        take_taps(&window, s->mode, s->type == MICA_BF16, t->cn, 0, best + o * t->cn,
+                  index ? index + o * t->cn : NULL);
+    }
+}
+
+/* ---- columns ---- */
+
+/* One tap of n results. Equal values: the smaller index wins, for rows came first. */
+INLINE void max_along(const float *line, const int32_t *places, int64_t stride, int64_t n,
+                      float *restrict best, int32_t *restrict index)
+{
+    if (!places) {
+        for (int64_t i = 0; i < n; i++) {
+            float v = line[i * stride];
+            best[i] = beats(v, best[i]) ? v : best[i];
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float v = line[i * stride], b = best[i];
+        int32_t at = places[i * stride], old = index[i];
+        bool same = (v == b) | ((v != v) & (b != b));
+        bool take = (at >= 0) & ((old < 0) | beats(v, b) | (same & (at < old)));
+        best[i] = take ? v : b;
+        index[i] = take ? at : old;
+    }
+}
+
+INLINE void sum_along(const float *line, int64_t stride, int64_t n, float *restrict sum)
+{
+    for (int64_t i = 0; i < n; i++) sum[i] += line[i * stride];
+}
+
+/* The stride is a constant at the calls that matter, so that those loops vectorise. */
+INLINE void along(const mica_pool_axis *a, mica_pool_mode mode, const float *line,
+                  const int32_t *places, int64_t stride, int64_t n, float *best, int32_t *index)
+{
+    for (int64_t k = 0; k < a->window; k++) {
+        int64_t at = k * a->dilation;
+        if (mode == MICA_POOL_MAX)
+            max_along(line + at, places ? places + at : NULL, stride, n, best, index);
+        else
+            sum_along(line + at, stride, n, best);
+    }
+}
+
+MICA_CLONES
+static void take_line(const mica_pool_axis *a, mica_pool_mode mode, const float *line,
+                      const int32_t *places, int64_t n, float *best, int32_t *index)
+{
+    for (int64_t i = 0; i < n; i++) best[i] = mode == MICA_POOL_MAX ? -INFINITY : 0;
+    for (int64_t i = 0; places && i < n; i++) index[i] = -1;
+    if (a->stride == 1)
+        along(a, mode, line, places, 1, n, best, index);
+    else if (a->stride == 2)
+        along(a, mode, line, places, 2, n, best, index);
+    else
+        along(a, mode, line, places, a->stride, n, best, index);
+}
+
+static void fill_edge(float *line, int32_t *places, int64_t n, float value)
+{
+    for (int64_t i = 0; i < n; i++) line[i] = value;
+    for (int64_t i = 0; places && i < n; i++) places[i] = -1;
+}
+
+static void columns_tile(const mica_pool_call *k, const mica_pool_tile *t, taps *rows,
+                         mica_pool_buffers *b, int32_t *index)
+{
+    const mica_pool_state *s = k->state;
+    const mica_pool_axis *a = &s->axes[2];
+    float *line = (float *)b->source, *best = (float *)b->result;
+    int32_t *places = index ? b->hits : NULL;
+    int64_t first = mica_pool_first(a, t->w), columns = (t->wn - 1) * a->stride;
+    columns += (a->window - 1) * a->dilation + 1;
+    int64_t from = first < 0 ? least(-first, columns) : 0;
+    int64_t to = first + columns > a->x ? a->x - first : columns;
+    if (to < from) to = from;
+    float outside = s->mode == MICA_POOL_MAX ? -INFINITY : 0;
+    fill_edge(line, places, from, outside);
+    fill_edge(line + to, places ? places + to : NULL, columns - to, outside);
+    for (int r = 0; r < rows->count; r++) {
+        rows->data[r] = at_element(s, rows->data[r], first + from);
+        rows->index[r] += (int32_t)(first + from);
+    }
+    for (int64_t c = 0; c < t->cn; c++) {
+        take_taps(rows, s->mode, s->type == MICA_BF16, to - from, 1, line + from,
+                  places ? places + from : NULL);
+        take_line(a, s->mode, line, places, t->wn, best + c * t->wn,
+                  index ? index + c * t->wn : NULL);
+        for (int r = 0; r < rows->count; r++) rows->data[r] = at_element(s, rows->data[r], s->x[1]);
+    }
+}
+
+void mica_pool_window_tile(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,
+                           void *index)
+{
+    taps rows;
+    find_rows(k, t, &rows);
+    if (k->state->channels)
+        channels_tile(k, t, &rows, (float *)b->result, index);
+    else
+        columns_tile(k, t, &rows, b, index);
+}
