@@ -217,8 +217,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_depthwise(con
             exists &= z < a.size_from[0];
             if (!ONE_PLANE && !exists) continue;
             if constexpr (!ONE_PLANE) __syncthreads();
-            copy_pixels<HALO_H, HALO_W>(halo, image + (DGRAD ? j * a.from.j : 0) + (exists ? z * a.from.s[0] : 0), exists,
-                                        a.from, a.size_from, y0, x0, channels, a.from_aligned);
+            const in_t *first = image + (DGRAD ? j * a.from.j : 0) + (exists ? z * a.from.s[0] : 0);
+            copy_tile_of<HALO_H, HALO_W>(halo, plane_of(first, a.from, a.size_from, channels, a.from_aligned), exists, y0, x0);
             copies_commit();
             copy_filter(a, weights, p, j, tap);
             copies_wait<0>();

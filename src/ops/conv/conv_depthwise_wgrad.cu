@@ -41,12 +41,12 @@ __device__ __forceinline__ void copy_tile(const conv_depthwise_args &a, const pl
     const bool exists = (unsigned)z_from < (unsigned)a.size_from[0];
     const int channels = a.channels - p.channel;
     const in_t *image = (const in_t *)a.image + n * a.from.n + (exists ? z_from * a.from.s[0] : 0) + p.channel * a.from.c;
-    copy_pixels<HALO_H, HALO_W>(slot, image, exists, a.from, a.size_from,
-                                y * TILE_H * STRIDE_Y + a.origin[0] + p.row * DILATION_Y,
-                                x * TILE_W * STRIDE_X + a.origin[1], channels, a.from_aligned);
+    copy_tile_of<HALO_H, HALO_W>(slot, plane_of(image, a.from, a.size_from, channels, a.from_aligned), exists,
+                                 y * TILE_H * STRIDE_Y + a.origin[0] + p.row * DILATION_Y,
+                                 x * TILE_W * STRIDE_X + a.origin[1]);
     const in_t *other = (const in_t *)a.filter + n * a.to.n + z * a.to.s[0] + p.channel * a.to.c + p.j * a.to.j;
-    copy_pixels<TILE_H, TILE_W>(slot + HALO_ELEMENTS, other, exists, a.to, a.size_to, y * TILE_H, x * TILE_W, channels,
-                                a.to_aligned);
+    copy_tile_of<TILE_H, TILE_W>(slot + HALO_ELEMENTS, plane_of(other, a.to, a.size_to, channels, a.to_aligned), exists,
+                                 y * TILE_H, x * TILE_W);
 }
 
 __device__ __forceinline__ void add_strip(sums &sum, const in_t *slot, int strip, int pair)
