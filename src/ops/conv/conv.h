@@ -7,7 +7,8 @@
 
 extern const mica_op mica_op_conv;
 extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda, mica_conv_sm80,
-    mica_conv_sm90, mica_conv_slab, mica_conv_cudnn;
+    mica_conv_sm90, mica_conv_slab, mica_conv_cuda_depthwise, mica_conv_stem, mica_conv_grouped,
+    mica_conv_cudnn;
 
 void mica_conv_reference(const void *desc, const mica_view *args, const double *scalars);
 /* The CPU engine's loops: any sound description, no workspace. Engines that are quicker but take

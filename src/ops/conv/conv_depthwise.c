@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "depthwise": convolutions of one channel per group (or several on the side of the result)
+ * and their gradients, f16, bf16 and f32 with f32 sums, 1 to 3 axes, any strides, filters up to 64
+ * x 64 (wgrad: 50 across). Bound by memory up to 5 x 5 taps, by multiply-adds from 7 x 7 on, of
+ * which it reaches some 70 %. Channels side by side are best; otherwise tiles are turned round in
+ * shared memory. wgrad splits the tiles of all images into parts in workspace, added up in order;
+ * splits=1 needs none. */
+#include "ops/conv/conv_depthwise.h"
+#include "ops/conv/conv_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { KNOB_CHANNELS, KNOB_TILE_H, KNOB_TILE_W, KNOB_THREAD_H, KNOB_THREAD_W, KNOB_SPLITS };
+static const char *const knobs[] = {"channels", "tile_h", "tile_w", "thread_h",
+                                    "thread_w", "splits", NULL};
+
+enum { CHOICES = 4, MOST_GRID = INT32_MAX };
+
+typedef struct state {
+    mica_kernel *kernel;
+    mica_grid grid;
+    conv_depthwise_shape shape;
+    int image, filter; /* run arguments */
+    bool from_vector, to_vector;
+    int from_align, to_align; /* bytes */
+    conv_parts parts;
+    conv_depthwise_args args;
+} state;
+
+static bool is_wgrad(const conv_depthwise_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_WGRAD;
+}
+
+static bool is_dgrad(const conv_depthwise_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_DGRAD;
+}
+
+static bool is_empty(const mica_conv_desc *d)
+{
+    return mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0;
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    conv_depthwise_shape s;
+    conv_depthwise_tile t;
+    if (device->arch < 80)
+        return mica_refuse(why, "the device is sm_%d, this engine is for sm_80 and later",
+                           device->arch);
+    MICA_TRY(conv_depthwise_shape_make(desc, &s, why));
+    if (!conv_depthwise_tile_least(&s, device, &t))
+        return mica_refuse(why,
+                           "%lld x %lld taps at distance %lld x %lld and stride %lld x %lld do not "
+                           "fit shared memory of %lld bytes",
+                           s.g.tap[1], s.g.tap[2], s.g.dilation[1], s.g.dilation[2], s.g.stride[1],
+                           s.g.stride[2], (long long)device->shared_bytes);
+    double count = conv_depthwise_count(&s, &t);
+    if (count > MOST_GRID)
+        return mica_refuse(why, "%.0f tiles, this engine counts to %d", count, MOST_GRID);
+    return MICA_OK;
+}
+
+/* ---- configs ---- */
+
+static conv_depthwise_tile tile_of(const mica_config *c)
+{
+    return (conv_depthwise_tile){.channels = c->knob[KNOB_CHANNELS],
+                                 .tile_h = c->knob[KNOB_TILE_H],
+                                 .tile_w = c->knob[KNOB_TILE_W],
+                                 .thread_h = c->knob[KNOB_THREAD_H],
+                                 .thread_w = c->knob[KNOB_THREAD_W]};
+}
+
+static int splits_for(const mica_conv_desc *d, const conv_depthwise_shape *s,
+                      const mica_device_info *device, const conv_depthwise_tile *t)
+{
+    if (!is_wgrad(s) || !conv_parts_possible(d)) return 1;
+    double blocks = conv_depthwise_wgrad_blocks(s, t), tiles = conv_depthwise_count(s, t);
+    if (blocks > MOST_GRID || tiles > MOST_GRID) return 1;
+    return conv_parts_choose((int64_t)blocks, (int64_t)device->units * t->blocks, (int64_t)tiles,
+                             1);
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *out)
+{
+    conv_depthwise_shape s;
+    mica_why why;
+    if (conv_depthwise_shape_make(desc, &s, &why) != MICA_OK) return 0;
+    conv_depthwise_tile tiles[CHOICES];
+    int count = conv_depthwise_tiles(&s, device, tiles, CHOICES), all = 0;
+    for (int i = 0; i < count; i++) {
+        const conv_depthwise_tile *t = &tiles[i];
+        int splits = splits_for(desc, &s, device, t);
+        out[all++] =
+            (mica_config){{t->channels, t->tile_h, t->tile_w, t->thread_h, t->thread_w, splits}};
+        if (splits > 1 && i == 0) {
+            out[all] = out[all - 1];
+            out[all++].knob[KNOB_SPLITS] = 1;
+        }
+    }
+    return all;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    const double launch_ms = 3e-3, memory_share = 0.9;
+    conv_depthwise_shape s;
+    mica_why why;
+    conv_depthwise_tile t = tile_of(config);
+    if (is_empty(desc)) return 0;
+    if (conv_depthwise_shape_make(desc, &s, &why) != MICA_OK ||
+        !conv_depthwise_tile_complete(&s, device, &t))
+        return HUGE_VAL;
+    double work = conv_depthwise_ms(&s, device, &t);
+    double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6) / memory_share;
+    if (is_wgrad(&s)) {
+        double splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
+        double blocks = conv_depthwise_wgrad_blocks(&s, &t) * splits;
+        double slots = (double)device->units * t.blocks;
+        if (blocks < slots) work *= slots / blocks, memory *= fmax(1, device->units / blocks);
+        if (splits > 1) work += launch_ms;
+    }
+    return launch_ms + fmax(work, memory);
+}
+
+/* ---- plan ---- */
+
+static mica_status write_prologue(const mica_plan *plan, const state *s,
+                                  const conv_depthwise_tile *t, mica_text *p)
+{
+    const mica_conv_desc *d = plan->desc;
+    const conv_depthwise_shape *h = &s->shape;
+    mica_prologue_int(p, "KIND", h->roles.kind);
+    mica_prologue_int(p, "ROWS", t->rows);
+    mica_prologue_int(p, "COLS", h->g.tap[2]);
+    mica_prologue_int(p, "STRIDE_Y", h->g.stride[1]);
+    mica_prologue_int(p, "STRIDE_X", h->g.stride[2]);
+    mica_prologue_int(p, "DILATION_Y", h->g.dilation[1]);
+    mica_prologue_int(p, "DILATION_X", h->g.dilation[2]);
+    mica_prologue_int(p, "CHANNELS", t->channels);
+    mica_prologue_int(p, "PITCH", t->pitch);
+    mica_prologue_int(p, "TILE_H", t->tile_h);
+    mica_prologue_int(p, "TILE_W", t->tile_w);
+    mica_prologue_int(p, "THREAD_H", t->thread_h);
+    mica_prologue_int(p, "THREAD_W", t->thread_w);
+    mica_prologue_int(p, "GROUPS", t->groups);
+    mica_prologue_int(p, "VECTOR", h->vector);
+    mica_prologue_int(p, "PIXELS_FIRST", h->pixels_first);
+    mica_prologue_int(p, "BLOCKS", t->blocks);
+    mica_prologue_type(p, "in_t", h->in);
+    mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : h->out);
+    if (is_wgrad(h)) return MICA_OK;
+    mica_prologue_int(p, "UNROLLED", t->unrolled);
+    mica_prologue_int(p, "ONE_PLANE", h->one_plane);
+    mica_prologue_int(p, "PAIR_STORES", h->to.c == 1);
+    mica_prologue_int(p, "STAGED", h->staged);
+    mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_type(p, "weight_t", t->wide_weights ? MICA_F32 : h->in);
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+    return MICA_OK;
+}
+
+static mica_fastdiv divisor(double n)
+{
+    return mica_fastdiv_make(n < 1 ? 1 : (unsigned)n);
+}
+
+static void fill_strides(const mica_conv_desc *d, state *s)
+{
+    const conv_depthwise_shape *h = &s->shape;
+    const mica_conv_geometry *g = &h->g;
+    conv_depthwise_args *a = &s->args;
+    a->from = h->from;
+    a->to = h->to;
+    a->residual = (conv_depthwise_strides){g->residual.n, g->residual.g, g->residual.c, {0, 0, 0}};
+    a->taps = (conv_depthwise_strides){0, g->f.g, g->f.n, {0, 0, 0}};
+    for (int i = 0; i < 3; i++) {
+        a->residual.s[i] = g->residual.s[i];
+        a->taps.s[i] = g->f.s[i];
+        a->size_from[i] = (int)h->size_from[i];
+        a->size_to[i] = (int)h->size_to[i];
+    }
+    a->channels = (int)g->groups;
+    a->multiplier = (int)g->k;
+    a->depth_taps = (int)g->tap[0];
+    a->depth_stride = (int)g->stride[0];
+    a->depth_dilation = (int)g->dilation[0];
+    a->depth_pad = (int)g->pad[0];
+    a->filter_rows = (int)g->tap[1];
+    a->epilogue.act_a = d->act_a;
+    a->epilogue.act_b = d->act_b;
+    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
+    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
+    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+}
+
+/* Where tiles start. In dgrad at a pixel that tap 0 of some pixel of b falls on, so that every
+ * strip sees the same taps. */
+static void fill_origins(state *s)
+{
+    const mica_conv_geometry *g = &s->shape.g;
+    for (int i = 0; i < 2; i++) {
+        long long pad = g->pad[i + 1], stride = g->stride[i + 1];
+        s->args.origin[i] = (int)-pad;
+        if (!is_dgrad(&s->shape)) continue;
+        long long shift = (pad % stride + stride) % stride;
+        long long before = (g->tap[i + 1] - 1) * g->dilation[i + 1] / stride;
+        s->args.shift[i] = (int)shift;
+        s->args.origin[i] = (int)((pad - shift) / stride - before);
+    }
+}
+
+static void fill_grid(state *s, const conv_depthwise_tile *t, int splits)
+{
+    const conv_depthwise_shape *h = &s->shape;
+    conv_depthwise_args *a = &s->args;
+    double channel_blocks = ceil((double)a->channels / t->channels);
+    double count = conv_depthwise_count(h, t);
+    a->channel_blocks = divisor(channel_blocks);
+    a->multipliers = divisor(is_dgrad(h) ? 1 : (double)a->multiplier);
+    a->across = divisor(ceil((double)(a->size_to[2] + a->shift[1]) / t->tile_w));
+    a->down = divisor(ceil((double)(a->size_to[1] + a->shift[0]) / t->tile_h));
+    a->depth = divisor((double)a->size_to[0]);
+    a->taps_deep = divisor((double)a->depth_taps);
+    a->row_blocks = divisor(ceil((double)a->filter_rows / t->rows));
+    a->parts = splits;
+    a->tiles = (unsigned)count;
+    double blocks = is_wgrad(h) ? conv_depthwise_wgrad_blocks(h, t) * splits : count;
+    s->grid = (mica_grid){.grid = {(unsigned)blocks},
+                          .block = {(unsigned)(t->channels / 2 * t->groups)},
+                          .dynamic_shared = (unsigned)t->shared};
+}
+
+static void fill_alignment(state *s)
+{
+    const conv_depthwise_shape *h = &s->shape;
+    int vector = h->vector * h->bytes;
+    s->from_align = vector;
+    s->from_vector = h->vector > 1;
+    s->to_align = is_wgrad(h) ? vector : 2 * mica_dtype_bits(h->out) / 8;
+    s->to_vector = is_wgrad(h) ? h->vector > 1 : h->paired;
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    mica_why why = {""};
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    if (conv_depthwise_shape_make(d, &s->shape, &why) != MICA_OK)
+        return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
+    conv_depthwise_shape *h = &s->shape;
+    s->image = is_dgrad(h) ? h->roles.b : h->roles.a;
+    s->filter = is_wgrad(h) ? h->roles.b : h->roles.f;
+    if (is_empty(d)) return MICA_OK;
+    conv_depthwise_tile t = tile_of(&plan->config);
+    if (!conv_depthwise_tile_complete(h, &plan->device, &t))
+        return mica_fail(MICA_UNSUPPORTED, "a tile of %d channels, %d x %d pixels does not fit",
+                         t.channels, t.tile_h, t.tile_w);
+    int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
+    double most = is_wgrad(h) ? conv_depthwise_wgrad_blocks(h, &t) * splits : 0;
+    if (fmax(most, conv_depthwise_count(h, &t)) > MOST_GRID)
+        return mica_fail(MICA_UNSUPPORTED, "more than %d tiles or blocks", MOST_GRID);
+    if (splits > 1) {
+        MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
+        s->args.part = mica_tensor_count(&d->w);
+    }
+    fill_strides(d, s);
+    fill_origins(s);
+    fill_grid(s, &t, splits);
+    fill_alignment(s);
+    char text[4096];
+    mica_text p = {text, sizeof text, 0};
+    MICA_TRY(write_prologue(plan, s, &t, &p));
+    mica_kernel_spec spec = {"ops/conv/conv_depthwise.cu", "conv_depthwise", text, t.shared};
+    if (is_wgrad(h)) {
+        spec.file = "ops/conv/conv_depthwise_wgrad.cu";
+        spec.entry = "conv_depthwise_wgrad";
+    }
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+/* ---- run ---- */
+
+static const void *offset_by(const void *p, long long elements, int bytes)
+{
+    return (const char *)p + elements * bytes;
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    const conv_depthwise_shape *h = &s->shape;
+    if (!s->kernel) return MICA_OK;
+    conv_depthwise_args a = s->args;
+    void *result = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[h->roles.out];
+    int result_bytes = s->parts.kernel ? 4 : mica_dtype_bits(h->out) / 8;
+    a.image = r->args[s->image];
+    a.filter = r->args[s->filter];
+    a.out = result;
+    if (is_wgrad(h))
+        a.out = (void *)(uintptr_t)offset_by(result, h->g.f_base, result_bytes);
+    else
+        a.filter = offset_by(a.filter, h->g.f_base, h->bytes);
+    const void *to = is_wgrad(h) ? a.filter : a.out;
+    a.from_aligned = s->from_vector && (uintptr_t)a.image % (unsigned)s->from_align == 0;
+    a.to_aligned = s->to_vector && (uintptr_t)to % (unsigned)s->to_align == 0;
+    a.alpha = s->parts.kernel ? 1 : mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = s->parts.kernel ? 0 : mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a.epilogue.bias = r->args[MICA_CONV_BIAS];
+    a.epilogue.scale = r->args[MICA_CONV_SCALE];
+    a.epilogue.shift = r->args[MICA_CONV_SHIFT];
+    a.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    return conv_parts_run(plan, &s->parts, r);
+}
+
+const mica_engine mica_conv_cuda_depthwise = {.name = "depthwise",
+                                              .cuda = true,
+                                              .knobs = knobs,
+                                              .accepts = accepts,
+                                              .configs = configs,
+                                              .predict = predict,
+                                              .build = build,
+                                              .run = run};

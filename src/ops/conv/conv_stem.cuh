@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the first-layer kernels share. Few channels lie side by side with their neighbours in a row, so
+ * the taps of one filter row are one run of elements: rows of the image come to shared memory as they
+ * are, and words (two elements) of a run are the pairs of terms that the matrix units want. Words of all
+ * rows of taps are counted through: `word` p is word p % RUN of row p / RUN.
+ * Constants: ROWS, COLS (taps); STRIDE_Y, STRIDE_X, DILATION_Y; REAL (channels), CHANNELS (with one more
+ * where a pixel's step were an odd number of elements); TILE_H, TILE_W (pixels of b); WARPS; FLAT (rows of
+ * the image are runs of elements in memory); in_t. */
+#pragma once
+#include "cuda/device/mma.cuh"
+#include "cuda/device/vector.cuh"
+#include "ops/conv/conv_stem_args.h"
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int RUN = (COLS * CHANNELS + 1) / 2, WORDS = ROWS * RUN;
+constexpr int STEP = STRIDE_X * CHANNELS / 2; /* words from pixel to pixel */
+constexpr int IMAGE_H = (TILE_H - 1) * STRIDE_Y + (ROWS - 1) * DILATION_Y + 1;
+/* A run may be longer than its taps by one element, and the last word of the last run is read. */
+constexpr int IMAGE_W = (TILE_W - 1) * STEP + RUN;
+constexpr int IMAGE_WORDS = IMAGE_H * IMAGE_W;
+static_assert(STRIDE_X * CHANNELS % 2 == 0 && sizeof(in_t) == 2, "pixels start at words");
+static_assert(!FLAT || REAL == CHANNELS, "nothing between pixels");
+
+struct tile_place {
+    int y, x; /* of the first pixel of b */
+    s64 n;
+};
+
+__device__ __forceinline__ tile_place place_of(const conv_stem_args &a, unsigned tile)
+{
+    tile_place p;
+    unsigned rest = mica_fastdiv_of(a.across, tile);
+    p.x = (int)(tile - rest * a.across.divisor) * TILE_W;
+    tile = rest, rest = mica_fastdiv_of(a.down, tile);
+    p.y = (int)(tile - rest * a.down.divisor) * TILE_H;
+    p.n = rest;
+    return p;
+}
+
+/* Where word p of the taps lies, from the first word of a pixel on. */
+__device__ __forceinline__ int word_offset(int p)
+{
+    return p < WORDS ? p / RUN * (DILATION_Y * IMAGE_W) + p % RUN : 0;
+}
+
+/* Elements outside of the image are zero, and so are those of channels that do not exist. */
+__device__ __forceinline__ u32 image_word(const conv_stem_args &a, const in_t *row, int col, int e)
+{
+    in_t v[2] = {};
+    if constexpr (FLAT) {
+        const unsigned at = (unsigned)(col * CHANNELS + e), end = (unsigned)(a.size_from[1] * CHANNELS);
+        if (at < end) v[0] = row[(int)at];
+        if (at + 1 < end) v[1] = row[(int)(at + 1)];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int c = (e + i) % CHANNELS, x = col + (e + i) / CHANNELS;
+            if (c < REAL && (unsigned)x < (unsigned)a.size_from[1]) v[i] = row[x * a.from.s[1] + c * a.from.c];
+        }
+    }
+    u32 r;
+    memcpy(&r, v, 4);
+    return r;
+}
+
+__device__ __forceinline__ void copy_image(const conv_stem_args &a, const tile_place &p, u32 *to)
+{
+    const in_t *image = (const in_t *)a.image + p.n * a.from.n;
+    const int y0 = p.y * STRIDE_Y - a.pad[0], x0 = p.x * STRIDE_X - a.pad[1];
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < IMAGE_WORDS; i += THREADS) {
+        const int row = y0 + i / IMAGE_W;
+        u32 v = 0;
+        if ((unsigned)row < (unsigned)a.size_from[0]) v = image_word(a, image + row * a.from.s[0], x0, i % IMAGE_W * 2);
+        to[i] = v;
+    }
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the first-layer kernels receive; host and device share this file. */
+#ifndef MICA_OPS_CONV_STEM_ARGS_H
+#define MICA_OPS_CONV_STEM_ARGS_H
+
+#include "cuda/device/epilogue_args.h"
+#include "cuda/device/fastdiv.h"
+
+typedef struct conv_stem_strides {
+    long long n, c, s[2];
+} conv_stem_strides;
+
+typedef struct conv_stem_args {
+    const void *image; /* a */
+    const void *other; /* the filter; wgrad: b */
+    void *out;
+    double alpha, beta;
+    mica_epilogue_args epilogue;
+    conv_stem_strides from, to, residual; /* of a; of b; as b */
+    long long filter_n, filter_c, filter_s[2];
+    long long part; /* wgrad: from one part of the sums to the next */
+    int size_from[2], size_to[2], pad[2];
+    int filters; /* channels of b */
+    int tiles;   /* of all images */
+    mica_fastdiv across, down, chunks;
+    unsigned char to_aligned;
+} conv_stem_args;
+
+#endif
