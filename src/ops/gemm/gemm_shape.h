@@ -21,7 +21,8 @@ int64_t gemm_scale_stride(const mica_tensor *scale);
 double gemm_flops(const gemm_shape *shape);
 
 void gemm_reference(const void *desc, const mica_view *args, const double *scalars);
-extern const mica_engine gemm_cpu, gemm_onednn, gemm_sm90, gemm_sm80, gemm_cuda, gemm_cublaslt;
+extern const mica_engine gemm_cpu, gemm_onednn, gemm_skinny, gemm_sm90, gemm_sm80, gemm_cuda,
+    gemm_cublaslt;
 extern const mica_op mica_op_gemm;
 
 #endif

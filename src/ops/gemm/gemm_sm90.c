@@ -8,20 +8,30 @@
 
 #include <limits.h>
 
-enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES };
-static const char *const knobs[] = {"tile_m", "tile_n", "stages", NULL};
+enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_CLUSTER, KNOB_SPLIT };
+static const char *const knobs[] = {"tile_m", "tile_n", "stages", "cluster", "split", NULL};
 
-enum { LINE_BYTES = 128, MAX_BATCH_RANK = 3, KEPT = 3, ROWS_OF_GROUP = 64, BUFFER_BYTES = 8192 };
+enum { LINE_BYTES = 128, MAX_BATCH_RANK = 3, KEPT = 6, ROWS_OF_GROUP = 64, BUFFER_BYTES = 8192 };
 
 /* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more. */
 static const mica_config choices[] = {
-    {{128, 256, 4}}, {{256, 128, 4}}, {{128, 192, 4}}, {{128, 128, 6}},
-    {{128, 64, 8}},  {{64, 128, 8}},  {{64, 64, 12}},  {{64, 32, 16}},
+    {{128, 256, 4, 1, 1}}, {{128, 256, 4, 2, 1}}, {{256, 128, 4, 1, 1}}, {{256, 128, 4, 2, 1}},
+    {{128, 224, 4, 1, 1}}, {{128, 192, 4, 1, 1}}, {{128, 192, 4, 2, 1}}, {{128, 176, 5, 1, 1}},
+    {{128, 176, 5, 2, 1}}, {{128, 160, 5, 1, 1}}, {{128, 128, 6, 1, 1}}, {{128, 128, 6, 2, 1}},
+    {{128, 112, 6, 1, 1}}, {{128, 96, 6, 1, 1}},  {{128, 64, 8, 1, 1}},  {{128, 32, 9, 1, 1}},
+    {{64, 256, 5, 1, 1}},  {{64, 192, 6, 1, 1}},  {{64, 128, 8, 1, 1}},  {{64, 112, 9, 1, 1}},
+    {{64, 96, 10, 1, 1}},  {{64, 64, 12, 1, 1}},  {{64, 32, 16, 1, 1}},  {{128, 128, 6, 1, 2}},
+    {{128, 64, 8, 1, 2}},  {{128, 64, 8, 1, 4}},  {{64, 128, 8, 1, 2}},  {{64, 64, 12, 1, 2}},
+    {{64, 64, 12, 1, 4}},  {{64, 32, 16, 1, 2}},  {{64, 32, 16, 1, 4}},  {{128, 256, 4, 1, 2}},
 };
 /* 8-bit floats hold a second sum. */
 static const mica_config promoted[] = {
-    {{256, 128, 4}}, {{128, 128, 6}}, {{128, 64, 8}},
-    {{64, 128, 8}},  {{64, 64, 12}},  {{64, 32, 16}},
+    {{256, 128, 4, 1, 1}}, {{256, 128, 4, 2, 1}}, {{128, 192, 4, 1, 1}}, {{128, 192, 4, 2, 1}},
+    {{128, 176, 5, 1, 1}}, {{128, 176, 5, 2, 1}}, {{128, 160, 5, 1, 1}}, {{128, 160, 5, 2, 1}},
+    {{128, 128, 6, 1, 1}}, {{128, 128, 6, 2, 1}}, {{128, 112, 6, 1, 1}}, {{128, 96, 6, 1, 1}},
+    {{128, 64, 8, 1, 1}},  {{64, 128, 8, 1, 1}},  {{64, 96, 10, 1, 1}},  {{64, 64, 12, 1, 1}},
+    {{64, 32, 16, 1, 1}},  {{128, 64, 8, 1, 2}},  {{64, 64, 12, 1, 2}},  {{64, 64, 12, 1, 4}},
+    {{64, 32, 16, 1, 2}},  {{64, 128, 8, 1, 2}},
 };
 
 /* Tiles have lines and what lies across: rows and columns of c, or the reverse where c is
@@ -186,12 +196,16 @@ static double model(const mica_gemm_desc *d, const geometry *g, const mica_devic
     double rate = device->bf16_tflops * 1e9 / units * (bytes == 2 ? 1 : bytes == 1 ? 2 : 0.5);
     if (is_promoted(d->a.dtype)) rate *= 0.85;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
-    double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
+    double cluster = c->knob[KNOB_CLUSTER], shared = m < n ? n : m;
+    double fill = (m + n - shared * (1 - 1 / cluster)) * LINE_BYTES / (fill_gbps * 1e6 / units);
     double slice = arithmetic > fill ? arithmetic : fill, wait = latency_ms / c->knob[KNOB_STAGES];
     if (slice < wait) slice = wait;
-    double slices = (double)ceiling(g->shape.k, LINE_BYTES / bytes);
+    double split = c->knob[KNOB_SPLIT];
+    double slices = (double)ceiling(g->shape.k, LINE_BYTES / bytes * (int)split);
     double finish = 1.0e-3 * m * n / (128 * 256);
-    double rounds = (double)(long long)((tiles + units - 1) / units);
+    if (split > 1) finish += 1.5e-3;
+    double blocks = tiles * split;
+    double rounds = (double)(long long)((blocks + units - 1) / units);
     double compute = start_ms + rounds * (slices * slice + finish);
     double memory = start_ms + mica_op_bytes(&mica_op_gemm, d) / (device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory);
@@ -203,6 +217,33 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_why why;
     if (plan_geometry(desc, &g, &why) != MICA_OK) return 0;
     return model(desc, &g, device, c);
+}
+
+/* Tiles along the lines, across, of a cluster. */
+static int unit_lines(const mica_config *c)
+{
+    int m = c->knob[KNOB_TILE_M];
+    return m < c->knob[KNOB_TILE_N] ? m * c->knob[KNOB_CLUSTER] : m;
+}
+
+static int unit_across(const mica_config *c)
+{
+    int n = c->knob[KNOB_TILE_N];
+    return n <= c->knob[KNOB_TILE_M] ? n * c->knob[KNOB_CLUSTER] : n;
+}
+
+/* Chunks of 64 where an operand lies across K; clusters have something to share in whole boxes, or
+ * slices for each block. */
+static bool suits(const geometry *g, mica_dtype dtype, const mica_config *c)
+{
+    const int32_t *knob = c->knob;
+    bool shared_b = knob[KNOB_TILE_M] < knob[KNOB_TILE_N];
+    if (g->b_mn_major && knob[KNOB_TILE_N] % (shared_b ? 64 * knob[KNOB_CLUSTER] : 64))
+        return false;
+    if (g->shape.k < 4LL * knob[KNOB_SPLIT] * LINE_BYTES / bytes_of(dtype) && knob[KNOB_SPLIT] > 1)
+        return false;
+    return knob[KNOB_CLUSTER] == 1 || (g->shape.batch_rank <= 1 && g->a.lines >= unit_lines(c) &&
+                                       g->b.lines >= unit_across(c));
 }
 
 /* The best few of the model: others would only be compiled and timed for nothing. */
@@ -219,8 +260,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     double ms[KEPT];
     int count = 0;
     for (int i = 0; i < all; i++) {
-        /* Chunks of 64 where the operand lies across. */
-        if (g.b_mn_major && list[i].knob[KNOB_TILE_N] % 64) continue;
+        if (!suits(&g, d->a.dtype, &list[i])) continue;
         double t = model(d, &g, device, &list[i]);
         int at = count < KEPT ? count++ : KEPT;
         for (; at > 0 && ms[at - 1] > t; at--) {
@@ -279,23 +319,25 @@ static int buffers_of(const mica_config *c, const mica_device_info *device)
     return count < 4 ? count : 4;
 }
 
-/* Columns of a box of c: 128 bytes, or what is left of the tile. */
+/* Columns of a box of c: 128 bytes, or the whole tile. */
 static int box_of(const mica_gemm_desc *d, const mica_config *c)
 {
-    int widest = LINE_BYTES / bytes_of(d->c.dtype), rest = c->knob[KNOB_TILE_N] % widest;
-    return rest ? rest : widest;
+    int widest = LINE_BYTES / bytes_of(d->c.dtype), n = c->knob[KNOB_TILE_N];
+    return n < widest ? n : widest;
 }
 
 /* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
  * all of them. */
-static bool is_light(const mica_gemm_desc *d, const geometry *g)
+static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
 {
     int bytes = bytes_of(d->c.dtype);
     const gemm_shape *s = &g->shape;
     bool tiled = g->c_across == 1 &&
                  (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
     /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
-    tiled = tiled && g->b.lines * bytes % 16 == 0;
+    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1;
+    int box = box_of(d, c) * bytes;
+    tiled = tiled && (box & (box - 1)) == 0;
     for (int i = 0; i < s->batch_rank; i++)
         tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
@@ -316,12 +358,14 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
     mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
     mica_prologue_int(p, "GROUPS", groups_of(c));
+    mica_prologue_int(p, "CLUSTER", c->knob[KNOB_CLUSTER]);
+    mica_prologue_int(p, "SPLIT", c->knob[KNOB_SPLIT]);
     mica_prologue_int(p, "BUFFERS", buffers_of(c, device));
     mica_prologue_int(p, "A_MN_MAJOR", g->a_mn_major);
     mica_prologue_int(p, "B_MN_MAJOR", g->b_mn_major);
     mica_prologue_int(p, "SWAPPED", g->swapped);
     mica_prologue_int(p, "PROMOTE", is_promoted(d->a.dtype));
-    mica_prologue_int(p, "LIGHT", is_light(d, g));
+    mica_prologue_int(p, "LIGHT", is_light(d, g, c));
     mica_prologue_int(p, "BATCH_RANK", g->shape.batch_rank);
     mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
     mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
@@ -348,8 +392,9 @@ static int64_t legal_stride(const operand *o, long long dim, long long stride, l
 }
 
 /* Lines past the tensor's end are not fetched: what lies in their place in shared memory only
- * enters results that are not stored. Returns the bytes of one slice. */
-static int fill_map(const operand *o, const gemm_shape *s, bool mn_major, int tile,
+ * enters results that are not stored. parts: blocks that share the tile. Returns the bytes of one
+ * slice. */
+static int fill_map(const operand *o, const gemm_shape *s, bool mn_major, int tile, int parts,
                     mica_tensor_map_spec *m)
 {
     int bytes = bytes_of(o->dtype), slice = LINE_BYTES / bytes,
@@ -362,7 +407,7 @@ static int fill_map(const operand *o, const gemm_shape *s, bool mn_major, int ti
     m->stride_bytes[1] =
         legal_stride(o, m->dims[1], mn_major ? o->k_stride : o->line_stride, m->dims[0]);
     m->box[0] = (uint32_t)slice;
-    m->box[1] = (uint32_t)(mn_major ? slice : rows);
+    m->box[1] = (uint32_t)(mn_major ? slice : rows / parts);
     for (int i = 0; i < s->batch_rank; i++) {
         int to = 1 + s->batch_rank - i; /* fastest last in the shape, first in the map */
         m->dims[to] = o->batch[i] ? s->batch[i] : 1;
@@ -377,7 +422,7 @@ static void fill_c_map(const mica_gemm_desc *d, const geometry *g, const mica_co
 {
     const gemm_shape *s = &g->shape;
     operand o = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, s->c_batch};
-    fill_map(&o, s, false, ROWS_OF_GROUP, m);
+    fill_map(&o, s, false, ROWS_OF_GROUP, 1, m);
     m->tf32 = false;
     m->box[0] = (uint32_t)box_of(d, c);
     m->box[1] = ROWS_OF_GROUP;
@@ -407,8 +452,8 @@ static int vector_bytes(const mica_gemm_desc *d, const geometry *g)
 /* As square as possible, so that a round of tiles reads least of both operands. */
 static int band_of(const mica_config *c, int units)
 {
-    int band = 1;
-    while (band * band * c->knob[KNOB_TILE_M] < units * c->knob[KNOB_TILE_N]) band++;
+    int band = 1, clusters = units / c->knob[KNOB_CLUSTER];
+    while (band * band * unit_lines(c) < clusters * unit_across(c)) band++;
     return band;
 }
 
@@ -422,16 +467,17 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
     a->across = g->b.lines;
     a->c_line = g->c_line;
     a->c_across = g->c_across;
-    a->tiles_lines = (int)ceiling(a->lines, m);
-    a->tiles_across = (int)ceiling(a->across, n);
+    a->tiles_lines = (int)ceiling(a->lines, unit_lines(c));
+    a->tiles_across = (int)ceiling(a->across, unit_across(c));
     a->tiles = (int)(a->tiles_lines * (long long)a->tiles_across * g->shape.batches);
     a->band = band_of(c, units);
     a->slices = (int)ceiling(g->shape.k, LINE_BYTES / bytes_of(d->a.dtype));
-    a->stage_bytes = fill_map(&g->a, &g->shape, g->a_mn_major, m, &s->a) +
-                     fill_map(&g->b, &g->shape, g->b_mn_major, n, &s->b);
+    int parts_a = unit_across(c) / n, parts_b = unit_lines(c) / m;
+    a->stage_bytes = fill_map(&g->a, &g->shape, g->a_mn_major, m, parts_a, &s->a) +
+                     fill_map(&g->b, &g->shape, g->b_mn_major, n, parts_b, &s->b);
     s->swapped = g->swapped;
     s->c_vector = vector_bytes(d, g);
-    s->light = is_light(d, g);
+    s->light = is_light(d, g, c);
     if (s->light) fill_c_map(d, g, c, &s->c);
 }
 
@@ -444,6 +490,16 @@ static mica_status add_fallback(mica_plan *plan, state *s)
                                   &s->fallback, &workspace);
 }
 
+/* Persistent blocks, or one tile each where its K is shared out. */
+static int blocks_of(const mica_config *c, const gemm_sm90_args *args,
+                     const mica_device_info *device)
+{
+    int split = c->knob[KNOB_SPLIT], cluster = c->knob[KNOB_CLUSTER];
+    if (split > 1) return args->tiles * split;
+    int most = device->units / cluster;
+    return cluster * (args->tiles < most ? args->tiles : most);
+}
+
 static mica_status build(mica_plan *plan)
 {
     state *s;
@@ -454,11 +510,12 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     fill_args(d, &g, &plan->config, plan->device.units, s);
     int threads = 128 * (groups_of(&plan->config) + 1);
+    int cluster = plan->config.knob[KNOB_CLUSTER] * plan->config.knob[KNOB_SPLIT];
     int shared = ring_bytes(&plan->config) +
                  groups_of(&plan->config) * buffers_of(&plan->config, &plan->device) * BUFFER_BYTES;
-    int blocks = s->args.tiles < plan->device.units ? s->args.tiles : plan->device.units;
-    s->grid = (mica_grid){.grid = {(unsigned)blocks},
+    s->grid = (mica_grid){.grid = {(unsigned)blocks_of(&plan->config, &s->args, &plan->device)},
                           .block = {(unsigned)threads},
+                          .cluster = cluster > 1 ? (unsigned)cluster : 0,
                           .dynamic_shared = (unsigned)shared};
     char text[8192];
     mica_text prologue = {text, sizeof text, 0};

@@ -3,7 +3,10 @@
  * both operands filled by the copy engine, GROUPS warpgroups multiply them, each its share of the tile's
  * lines, and take the sums through shared memory to c, while the ring fills for the next tile.
  *
- * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, BUFFERS (of 8 KiB for c, of each group),
+ * Either the blocks of a cluster compute neighbouring tiles, and each fetches its part of the operand that
+ * these share, for all of them; or they share out K of one tile, and each finishes its part of the sums.
+ *
+ * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, CLUSTER (neighbours) SPLIT (of K), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
  * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
@@ -22,14 +25,20 @@ constexpr int A_BYTES = TILE_M * LINE_BYTES, B_BYTES = TILE_N * LINE_BYTES;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int GROUP_LINES = TILE_M / GROUPS, WAVES = GROUP_LINES / 64;
 constexpr int THREADS = 128 * (GROUPS + 1);
+/* The larger operand of a tile is shared: tiles of a cluster are neighbours along the other side. */
+constexpr bool SHARED_A = CLUSTER > 1 && TILE_M >= TILE_N, SHARED_B = CLUSTER > 1 && !SHARED_A;
+constexpr int BLOCKS = CLUSTER * SPLIT;
+constexpr int UNIT_M = TILE_M * (SHARED_B ? CLUSTER : 1), UNIT_N = TILE_N * (SHARED_A ? CLUSTER : 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
-constexpr int PIECE = 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
+constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
 constexpr int VECTOR = 4;
 /* What the copy engine stores: boxes of 64 lines of at most 128 bytes, swizzled. */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
-constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N % BOX_WIDEST ? TILE_N % BOX_WIDEST : BOX_WIDEST;
-constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX;
+constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N < BOX_WIDEST ? TILE_N : BOX_WIDEST;
+constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = (TILE_N + BOX - 1) / BOX;
+/* First column of a box: the last one repeats some of its neighbour's, with the same results. */
+__device__ constexpr int box_column(int box) { return box * BOX < TILE_N - BOX ? box * BOX : TILE_N - BOX; }
 
 static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
 static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
@@ -38,9 +47,15 @@ static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
 static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
 static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
+static_assert(SPLIT == 1 || (CLUSTER == 1 && !LIGHT), "sums of a split tile are finished in parts");
+static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= STAGES * STAGE_BYTES, "the ring holds a tile's sums");
+static_assert(!SHARED_A || TILE_M % ((A_MN_MAJOR ? 64 : 8) * CLUSTER) == 0, "parts of whole chunks");
+static_assert(!SHARED_B || TILE_N % ((B_MN_MAJOR ? 64 : 8) * CLUSTER) == 0, "parts of whole chunks");
+static_assert(CLUSTER == 1 || BATCH_RANK <= 1, "multicast of two or three dimensions");
 
 struct ring {
     u32 stages, full, empty;
+    int rank; /* of this block in its cluster */
     int at;
     u32 parity;
 
@@ -57,7 +72,7 @@ struct tile {
     int batch[3];
 };
 
-__device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number)
+__device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number, int rank)
 {
     tile t = {};
     const int plane = args.tiles_lines * args.tiles_across;
@@ -65,8 +80,8 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
     const int band = inside / (args.band * args.tiles_across), first = band * args.band;
     inside -= first * args.tiles_across;
     const int high = min(args.tiles_lines - first, args.band);
-    t.line = (first + inside % high) * TILE_M;
-    t.across = inside / high * TILE_N;
+    t.line = (first + inside % high) * UNIT_M + (SHARED_B ? rank * TILE_M : 0);
+    t.across = inside / high * UNIT_N + (SHARED_A ? rank * TILE_N : 0);
 #pragma unroll
     for (int i = BATCH_RANK - 1; i >= 0; i--) {
         const int count = (int)args.gemm.shape.batch[i], above = item / count;
@@ -76,13 +91,18 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
     return t;
 }
 
-/* Batch coordinates of an operand: 0 where it is broadcast. */
+/* Batch coordinates of an operand: 0 where it is broadcast. SHARED: for all blocks of the cluster. */
+template <bool SHARED>
 __device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32 bar, int x, int y, const tile &t,
                                          const long long *stride)
 {
     int z[3];
 #pragma unroll
     for (int i = 0; i < BATCH_RANK; i++) z[i] = stride[i] ? t.batch[i] : 0;
+    constexpr u16 ALL = (1 << CLUSTER) - 1;
+    if constexpr (SHARED && BATCH_RANK == 0) tma_load_multicast(to, map, bar, ALL, x, y);
+    if constexpr (SHARED && BATCH_RANK == 1) tma_load_multicast(to, map, bar, ALL, x, y, z[0]);
+    if constexpr (SHARED) return;
     if constexpr (BATCH_RANK == 0) tma_load(to, map, bar, x, y);
     if constexpr (BATCH_RANK == 1) tma_load(to, map, bar, x, y, z[0]);
     if constexpr (BATCH_RANK == 2) tma_load(to, map, bar, x, y, z[1], z[0]);
@@ -90,33 +110,50 @@ __device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32
 }
 
 /* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
- * TILE_K rows of 128 bytes. */
-template <int LINES, bool MN_MAJOR>
+ * TILE_K rows of 128 bytes. Of an operand that is shared this block fetches one part. */
+template <int LINES, bool MN_MAJOR, bool SHARED>
 __device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map, u32 bar, int line, int k,
-                                             const tile &t, const long long *stride)
+                                             const tile &t, const long long *stride, int rank)
 {
+    constexpr int PART = LINES / (SHARED ? CLUSTER : 1);
+    const int first = SHARED ? rank * PART : 0;
     if constexpr (!MN_MAJOR)
-        load_box(to, map, bar, k, line, t, stride);
+        load_box<SHARED>(to + first * LINE_BYTES, map, bar, k, line + first, t, stride);
     else
 #pragma unroll
-        for (int i = 0; i < LINES / 64; i++)
-            load_box(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t, stride);
+        for (int i = 0; i < PART / 64; i++)
+            load_box<SHARED>(to + (first / 64 + i) * TILE_K * LINE_BYTES, map, bar, line + first + 64 * i, k, t,
+                             stride);
+}
+
+/* The slices of K that are this block's. */
+struct extent {
+    int first, end;
+};
+
+__device__ __forceinline__ extent slices_of(const gemm_sm90_args &args, int rank)
+{
+    if constexpr (SPLIT == 1) return extent{0, args.slices};
+    const int each = args.slices / SPLIT, more = args.slices % SPLIT;
+    const int first = rank * each + min(rank, more);
+    return extent{first, first + each + (rank < more)};
 }
 
 __device__ __forceinline__ void produce(const gemm_sm90_args &args, ring r)
 {
     const gemm_shape &s = args.gemm.shape;
+    const extent own = slices_of(args, r.rank);
     r.parity = 1;
-    for (int n = (int)blockIdx.x; n < args.tiles; n += (int)gridDim.x) {
-        const tile t = find_tile(args, n);
-        for (int slice = 0; slice < args.slices; slice++) {
+    for (int n = (int)blockIdx.x / BLOCKS; n < args.tiles; n += (int)gridDim.x / BLOCKS) {
+        const tile t = find_tile(args, n, r.rank);
+        for (int slice = own.first; slice < own.end; slice++) {
             const u32 bar = r.full + 8 * r.at, to = r.stages + r.at * STAGE_BYTES;
             mbarrier_wait(r.empty + 8 * r.at, r.parity);
             mbarrier_arrive_expect(bar, (u32)args.stage_bytes);
-            load_operand<TILE_M, A_MN_MAJOR>(to, &args.a, bar, t.line, slice * TILE_K, t,
-                                             SWAPPED ? s.b_batch : s.a_batch);
-            load_operand<TILE_N, B_MN_MAJOR>(to + A_BYTES, &args.b, bar, t.across, slice * TILE_K, t,
-                                             SWAPPED ? s.a_batch : s.b_batch);
+            load_operand<TILE_M, A_MN_MAJOR, SHARED_A>(to, &args.a, bar, t.line, slice * TILE_K, t,
+                                                       SWAPPED ? s.b_batch : s.a_batch, r.rank);
+            load_operand<TILE_N, B_MN_MAJOR, SHARED_B>(to + A_BYTES, &args.b, bar, t.across, slice * TILE_K, t,
+                                                       SWAPPED ? s.a_batch : s.b_batch, r.rank);
             r.next();
         }
     }
@@ -132,10 +169,14 @@ template <bool MN_MAJOR> constexpr u32 step_bytes() { return MN_MAJOR ? 16 * LIN
 /* Bytes from 64 lines to the next. */
 constexpr u32 WAVE_BYTES = 64 * LINE_BYTES;
 
-/* A warp no longer reads this stage. */
+/* A warp no longer reads this stage: all who write it must know. */
 __device__ __forceinline__ void release(const ring &r, int stage, int lane)
 {
-    if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
+    if constexpr (CLUSTER > 1) {
+        if (lane < CLUSTER) mbarrier_arrive_remote(r.empty + 8 * stage, (u32)lane);
+    } else {
+        if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
+    }
 }
 
 /* All slices of a tile in one sum per element. The slice before the one being multiplied is released when
@@ -239,8 +280,46 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const 
     }
 }
 
+/* Another block's word at the same place. */
+__device__ __forceinline__ sum_t read_remote(const sum_t *p, int rank)
+{
+    u32 word;
+    asm volatile("{ .reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %1, %2;\n"
+                 "ld.shared::cluster.u32 %0, [r]; }" : "=r"(word) : "r"(shared_address(p)), "r"(rank) : "memory");
+    sum_t v;
+    memcpy(&v, &word, sizeof v);
+    return v;
+}
+
+/* Adds up the sums that the blocks of a cluster have of one tile. Each block finishes some of the pieces and
+ * reads these from the others, in order of their ranks. The rings are idle meanwhile: with K shared out, a
+ * block has one tile. */
+__device__ __forceinline__ void exchange(sum_t (&sum)[WAVES][SUMS], const ring &r, sum_t *shared)
+{
+    constexpr int THREADS_HERE = 128 * GROUPS;
+    const int thread = (int)threadIdx.x;
+    sum_t *mine = shared + thread;
+    named_barrier_sync(3, THREADS_HERE); /* the other warpgroup may still multiply */
+#pragma unroll
+    for (int i = 0; i < WAVES * SUMS; i++) mine[i * THREADS_HERE] = sum[i / SUMS][i % SUMS];
+    cluster_sync();
+#pragma unroll
+    for (int piece = 0; piece < WAVES * PIECES; piece++) {
+        if (piece % SPLIT != r.rank) continue;
+#pragma unroll
+        for (int j = 0; j < PIECE_SUMS; j++) {
+            const int i = piece * PIECE_SUMS + j;
+            sum_t total = read_remote(mine + i * THREADS_HERE, 0);
+#pragma unroll
+            for (int rank = 1; rank < SPLIT; rank++) total += read_remote(mine + i * THREADS_HERE, rank);
+            sum[i / SUMS][i % SUMS] = total;
+        }
+    }
+}
+
 __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const tile &t,
-                                            const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group)
+                                            const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group, int rank)
 {
     constexpr int ACROSS = PIECE / VECTOR, EACH = 64 / (128 / ACROSS); /* vectors of a row, of a thread */
     const gemm_shape &s = args.gemm.shape;
@@ -255,7 +334,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 #pragma unroll 1
     for (int piece = 0; piece < WAVES * PIECES; piece++) {
         const int line = t.line + group * GROUP_LINES + piece / PIECES * 64, across = t.across + piece % PIECES * PIECE;
-        if (line >= args.lines || across >= args.across) continue;
+        if (line >= args.lines || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(1 + group, 128);
 #pragma unroll 1
@@ -312,14 +391,14 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     named_barrier_sync(1 + group, 128);
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
-        const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + i % BOXES * BOX;
+        const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + box_column(i % BOXES);
         if (line >= args.lines || across >= args.across) continue;
         unsigned char *to = staging + i % BUFFERS * BUFFER_BYTES;
         if (i >= BUFFERS) {
             if (thread == 0) tma_wait_read<BUFFERS - 1>();
             named_barrier_sync(1 + group, 128);
         }
-        fill_box(args, to, sum[i / BOXES] + i % BOXES * BOX / 2, line, across, warp, lane);
+        fill_box(args, to, sum[i / BOXES] + box_column(i % BOXES) / 2, line, across, warp, lane);
         async_fence();
         named_barrier_sync(1 + group, 128);
         if (thread == 0) {
@@ -329,22 +408,33 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     }
 }
 
-__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsigned char *staging, int group)
+__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsigned char *stages,
+                                        unsigned char *staging, int group)
 {
     const int lane = (int)threadIdx.x % 32;
+    const extent own = slices_of(args, r.rank);
     sum_t sum[WAVES][SUMS];
-    for (int n = (int)blockIdx.x; n < args.tiles; n += (int)gridDim.x) {
+    for (int n = (int)blockIdx.x / BLOCKS; n < args.tiles; n += (int)gridDim.x / BLOCKS) {
         if constexpr (PROMOTE)
-            multiply_promoted(sum, r, args.slices, group, lane);
+            multiply_promoted(sum, r, own.end - own.first, group, lane);
         else
-            multiply(sum, r, args.slices, group, lane);
-        const tile t = find_tile(args, n);
+            multiply(sum, r, own.end - own.first, group, lane);
+        if constexpr (SPLIT > 1) exchange(sum, r, (sum_t *)stages);
+        const tile t = find_tile(args, n, r.rank);
         if (LIGHT && args.light)
             store_tile(args, t, sum, staging, group);
         else
-            finish_tile(args, t, sum, (sum_t *)staging, group);
+            finish_tile(args, t, sum, (sum_t *)staging, group, r.rank);
     }
     if (LIGHT && threadIdx.x % 128 == 0) tma_wait<0>();
+}
+
+__device__ __forceinline__ void meet()
+{
+    if constexpr (BLOCKS > 1)
+        cluster_sync();
+    else
+        __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_constant__ gemm_sm90_args args)
@@ -353,24 +443,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
     __shared__ alignas(8) u64 barriers[2 * STAGES];
     unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
-    const ring r = {shared_address(aligned), full, full + 8 * STAGES, 0, 0};
+    const int rank = BLOCKS > 1 ? (int)cluster_rank() : 0;
+    const ring r = {shared_address(aligned), full, full + 8 * STAGES, rank, 0, 0};
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
         tma_prefetch(&args.b);
         if constexpr (LIGHT) tma_prefetch(&args.c);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(r.full + 8 * i, 1);
-            mbarrier_init(r.empty + 8 * i, 4 * GROUPS);
+            mbarrier_init(r.empty + 8 * i, 4 * GROUPS * CLUSTER);
         }
         mbarrier_fence_init();
     }
-    __syncthreads();
+    meet();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
         if constexpr (GROUPS > 1) registers_give<24>();
         if (threadIdx.x == 128 * GROUPS) produce(args, r);
+        if constexpr (SPLIT > 1) {
+            __syncwarp();
+            cluster_sync(); /* of exchange */
+        }
     } else {
         if constexpr (GROUPS > 1) registers_take<240>();
-        consume(args, r, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
+        consume(args, r, aligned, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
+    }
+    /* Others may still arrive at the barriers of this block, or read its sums. */
+    if constexpr (BLOCKS > 1) {
+        __syncwarp();
+        meet();
     }
 }
