@@ -44,14 +44,6 @@ __device__ __forceinline__ void tma_load(u32 to, const mica_tensor_map *map, u32
 /* To the same place in every block of the cluster whose bit is set; each one's barrier at the same place
  * receives the bytes. */
 __device__ __forceinline__ void tma_load_multicast(u32 to, const mica_tensor_map *map, u32 bar, u16 blocks, int x,
-                                                   int y)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
-                 ::"r"(to), "l"((u64)map), "r"(bar), "r"(x), "r"(y), "h"(blocks) : "memory");
-}
-
-__device__ __forceinline__ void tma_load_multicast(u32 to, const mica_tensor_map *map, u32 bar, u16 blocks, int x,
                                                    int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"

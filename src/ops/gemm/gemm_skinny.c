@@ -7,10 +7,18 @@
 #include "ops/gemm/gemm_shape.h"
 #include "ops/gemm/gemm_skinny_args.h"
 
+#include <math.h>
+
 enum { KNOB_GROUPS, KNOB_SPLIT, KNOB_CHUNKS, KNOB_WARPS };
 static const char *const knobs[] = {"groups", "split", "chunks", "warps", NULL};
 
-enum { VECTOR_BYTES = 16, FEW_MATRIX = 32, FEW_PLAIN = 16, STATIC_SHARED = 48 << 10 };
+enum {
+    VECTOR_BYTES = 16,
+    FEW_MATRIX = 32,
+    FEW_PLAIN = 16,
+    STATIC_SHARED = 48 << 10,
+    HELD_BYTES = 128
+};
 
 /* The wide operand and the other one. */
 typedef struct operand {
@@ -152,13 +160,13 @@ static double tiles_of(const geometry *g, const mica_config *c)
     return (double)((g->wide.lines + lines - 1) / lines) * (double)g->shape.batches;
 }
 
+/* Registers of a lane for what it reads and for its sums, and shared memory for all sums. */
 static bool fits(const geometry *g, const mica_config *c)
 {
-    int registers = c->knob[KNOB_CHUNKS] * c->knob[KNOB_GROUPS] * reads_of(g) * 4;
-    int lines = lines_of(g, c), sums = lines * g->few_held / 32;
-    if (!g->matrix) sums *= 4;
-    return sums <= 64 && registers + sums <= 128 &&
-           c->knob[KNOB_WARPS] * g->few_held * (lines + 1) * 4 <= STATIC_SHARED;
+    int chunks = c->knob[KNOB_CHUNKS], lines = lines_of(g, c), few = g->few_held;
+    int reads = chunks * 4 * (c->knob[KNOB_GROUPS] * reads_of(g) + (g->matrix ? few / 8 : few));
+    int sums = lines * few / 32 * (g->matrix ? 1 : 4);
+    return reads + sums <= 160 && c->knob[KNOB_WARPS] * few * (lines + 1) * 4 <= STATIC_SHARED;
 }
 
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
@@ -167,34 +175,34 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     mica_why why;
     if (plan_geometry(desc, device, &g, &why) != MICA_OK) return 0;
     int count = 0, most = device->arch >= 90 ? 8 : 1;
-    for (int groups = 1; groups <= 2; groups *= 2)
-        for (int split = 1; split <= most; split *= 2)
-            for (int held = 128; held <= 256; held *= 2) {
-                int chunks = held / (groups * reads_of(&g) * VECTOR_BYTES);
-                mica_config c = {{groups, split, chunks, 8}};
-                if (chunks > 4) c.knob[KNOB_WARPS] = 4, c.knob[KNOB_CHUNKS] = 4;
-                if (chunks > 0 && !fits(&g, &c)) c.knob[KNOB_WARPS] = 4;
-                if (chunks > 0 && fits(&g, &c)) out[count++] = c;
-            }
+    for (int groups = 1; groups <= (g.k_major ? 2 : 1); groups++)
+        for (int split = 1; split <= most; split *= 2) {
+            int chunks = HELD_BYTES / (groups * reads_of(&g) * VECTOR_BYTES);
+            mica_config c = {{groups, split, chunks > 0 ? chunks : 1, 8}};
+            if (!fits(&g, &c)) c.knob[KNOB_CHUNKS] = 1;
+            if (!fits(&g, &c)) c.knob[KNOB_WARPS] = 4;
+            bool full = tiles_of(&g, &c) * split > 6.0 * device->units;
+            if (fits(&g, &c) && (split == 1 || !full)) out[count++] = c;
+        }
     return count;
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3, start_ms = 2e-3, cluster_ms = 0.5e-3, needed = 40e3;
+    const double start_ms = 6e-3, cluster_ms = 0.7e-3, needed = 40e3;
     geometry g;
     mica_why why;
     if (plan_geometry(desc, device, &g, &why) != MICA_OK) return 0;
     double blocks = tiles_of(&g, c) * c->knob[KNOB_SPLIT], units = device->units;
-    double rounds = (double)(long long)((blocks + units - 1) / units);
+    double rounds = ceil(blocks / units), resident = rounds < 3 ? rounds : 3;
     double busy = rounds > 3 ? 1 : blocks / (rounds * units);
-    double held = (rounds < 3 ? rounds : 3) * 32 * c->knob[KNOB_WARPS] * c->knob[KNOB_CHUNKS] *
+    double held = resident * 32 * c->knob[KNOB_WARPS] * c->knob[KNOB_CHUNKS] *
                   c->knob[KNOB_GROUPS] * reads_of(&g) * VECTOR_BYTES;
     if (held < needed) busy *= held / needed;
-    double memory = mica_op_bytes(&mica_op_gemm, desc) / (device->copy_gbps * 1.05e6) / busy;
+    double memory = mica_op_bytes(&mica_op_gemm, desc) / (0.9 * device->copy_gbps * 1e6) / busy;
     double few = (double)(g.few.lines * g.shape.k * bytes_of(g.few.dtype)) * tiles_of(&g, c);
     double cache = few / (2 * device->copy_gbps * 1e6);
-    return launch_ms + start_ms + memory + 0.5 * cache + (c->knob[KNOB_SPLIT] > 1 ? cluster_ms : 0);
+    return start_ms + memory + 0.5 * cache + (c->knob[KNOB_SPLIT] > 1 ? cluster_ms : 0);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)

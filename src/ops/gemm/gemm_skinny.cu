@@ -34,6 +34,9 @@ constexpr int SUMS = MATRIX ? FEW_TILES * 4 : 2 * FEW;          /* a lane's, of 
 constexpr int PAIRS = K_MAJOR ? 1 : VECTOR / 2;                 /* of lines that a lane has of a group */
 constexpr int PITCH = LINES + 1;
 
+/* What keeps the most reads in flight without spilling registers. */
+constexpr int RESIDENT = (K_MAJOR && FEW <= 8 ? 768 : 256) / THREADS;
+
 static_assert(sizeof(wide_t) == sizeof(few_t), "both operands have as many elements in 16 bytes");
 static_assert(!MATRIX || FEW % 8 == 0, "whole tiles of the matrix unit");
 
@@ -329,7 +332,7 @@ __device__ __forceinline__ void finish_tile(const gemm_skinny_args &args, const 
     meet(); /* sums stay until all have read them */
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_skinny(const __grid_constant__ gemm_skinny_args args)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_skinny(const __grid_constant__ gemm_skinny_args args)
 {
     __shared__ sum_t parts[WARPS][FEW * PITCH];
     const gemm_shape &s = args.gemm.shape;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on Hopper. A persistent block walks over tiles of c; one thread keeps a ring of STAGES slices of
- * both operands filled by the copy engine, GROUPS warpgroups multiply them, each its share of the tile's
+ * gemm on Hopper. A persistent block walks over tiles of c; one thread keeps a ring of STAGES, each DEPTH
+ * slices of both operands, filled by the copy engine, GROUPS warpgroups multiply them, each its share of the tile's
  * lines, and take the sums through shared memory to c, while the ring fills for the next tile.
  *
- * Either the blocks of a cluster compute neighbouring tiles, and each fetches its part of the operand that
- * these share, for all of them; or they share out K of one tile, and each finishes its part of the sums.
+ * Where tiles are few, the blocks of a cluster share out K of one tile, and each finishes its part of the sums.
+ * Operands are not multicast: blocks side by side that read the same lines are served as fast without it.
  *
- * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, CLUSTER (neighbours) SPLIT (of K), BUFFERS (of 8 KiB for c, of each group),
+ * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
  * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
@@ -21,14 +21,11 @@
 constexpr int LINE_BYTES = 128; /* of K in a slice */
 constexpr int TILE_K = LINE_BYTES / (int)sizeof(a_t);
 constexpr int STEPS = 4; /* instructions of 32 bytes of K */
-constexpr int A_BYTES = TILE_M * LINE_BYTES, B_BYTES = TILE_N * LINE_BYTES;
+constexpr int A_SLICE = TILE_M * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
+constexpr int A_BYTES = DEPTH * A_SLICE, B_BYTES = DEPTH * B_SLICE;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int GROUP_LINES = TILE_M / GROUPS, WAVES = GROUP_LINES / 64;
 constexpr int THREADS = 128 * (GROUPS + 1);
-/* The larger operand of a tile is shared: tiles of a cluster are neighbours along the other side. */
-constexpr bool SHARED_A = CLUSTER > 1 && TILE_M >= TILE_N, SHARED_B = CLUSTER > 1 && !SHARED_A;
-constexpr int BLOCKS = CLUSTER * SPLIT;
-constexpr int UNIT_M = TILE_M * (SHARED_B ? CLUSTER : 1), UNIT_N = TILE_N * (SHARED_A ? CLUSTER : 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
 constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
@@ -47,11 +44,8 @@ static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
 static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
 static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
-static_assert(SPLIT == 1 || (CLUSTER == 1 && !LIGHT), "sums of a split tile are finished in parts");
+static_assert(SPLIT == 1 || !LIGHT, "sums of a split tile are finished in parts");
 static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= STAGES * STAGE_BYTES, "the ring holds a tile's sums");
-static_assert(!SHARED_A || TILE_M % ((A_MN_MAJOR ? 64 : 8) * CLUSTER) == 0, "parts of whole chunks");
-static_assert(!SHARED_B || TILE_N % ((B_MN_MAJOR ? 64 : 8) * CLUSTER) == 0, "parts of whole chunks");
-static_assert(CLUSTER == 1 || BATCH_RANK <= 1, "multicast of two or three dimensions");
 
 struct ring {
     u32 stages, full, empty;
@@ -72,7 +66,7 @@ struct tile {
     int batch[3];
 };
 
-__device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number, int rank)
+__device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number)
 {
     tile t = {};
     const int plane = args.tiles_lines * args.tiles_across;
@@ -80,8 +74,8 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
     const int band = inside / (args.band * args.tiles_across), first = band * args.band;
     inside -= first * args.tiles_across;
     const int high = min(args.tiles_lines - first, args.band);
-    t.line = (first + inside % high) * UNIT_M + (SHARED_B ? rank * TILE_M : 0);
-    t.across = inside / high * UNIT_N + (SHARED_A ? rank * TILE_N : 0);
+    t.line = (first + inside % high) * TILE_M;
+    t.across = inside / high * TILE_N;
 #pragma unroll
     for (int i = BATCH_RANK - 1; i >= 0; i--) {
         const int count = (int)args.gemm.shape.batch[i], above = item / count;
@@ -91,18 +85,13 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
     return t;
 }
 
-/* Batch coordinates of an operand: 0 where it is broadcast. SHARED: for all blocks of the cluster. */
-template <bool SHARED>
+/* Batch coordinates of an operand: 0 where it is broadcast. */
 __device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32 bar, int x, int y, const tile &t,
                                          const long long *stride)
 {
     int z[3];
 #pragma unroll
     for (int i = 0; i < BATCH_RANK; i++) z[i] = stride[i] ? t.batch[i] : 0;
-    constexpr u16 ALL = (1 << CLUSTER) - 1;
-    if constexpr (SHARED && BATCH_RANK == 0) tma_load_multicast(to, map, bar, ALL, x, y);
-    if constexpr (SHARED && BATCH_RANK == 1) tma_load_multicast(to, map, bar, ALL, x, y, z[0]);
-    if constexpr (SHARED) return;
     if constexpr (BATCH_RANK == 0) tma_load(to, map, bar, x, y);
     if constexpr (BATCH_RANK == 1) tma_load(to, map, bar, x, y, z[0]);
     if constexpr (BATCH_RANK == 2) tma_load(to, map, bar, x, y, z[1], z[0]);
@@ -110,31 +99,28 @@ __device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32
 }
 
 /* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
- * TILE_K rows of 128 bytes. Of an operand that is shared this block fetches one part. */
-template <int LINES, bool MN_MAJOR, bool SHARED>
+ * TILE_K rows of 128 bytes. */
+template <int LINES, bool MN_MAJOR>
 __device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map, u32 bar, int line, int k,
-                                             const tile &t, const long long *stride, int rank)
+                                             const tile &t, const long long *stride)
 {
-    constexpr int PART = LINES / (SHARED ? CLUSTER : 1);
-    const int first = SHARED ? rank * PART : 0;
     if constexpr (!MN_MAJOR)
-        load_box<SHARED>(to + first * LINE_BYTES, map, bar, k, line + first, t, stride);
+        load_box(to, map, bar, k, line, t, stride);
     else
 #pragma unroll
-        for (int i = 0; i < PART / 64; i++)
-            load_box<SHARED>(to + (first / 64 + i) * TILE_K * LINE_BYTES, map, bar, line + first + 64 * i, k, t,
-                             stride);
+        for (int i = 0; i < LINES / 64; i++)
+            load_box(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t, stride);
 }
 
-/* The slices of K that are this block's. */
+/* The stages of K that are this block's. */
 struct extent {
     int first, end;
 };
 
-__device__ __forceinline__ extent slices_of(const gemm_sm90_args &args, int rank)
+__device__ __forceinline__ extent stages_of(const gemm_sm90_args &args, int rank)
 {
-    if constexpr (SPLIT == 1) return extent{0, args.slices};
-    const int each = args.slices / SPLIT, more = args.slices % SPLIT;
+    if constexpr (SPLIT == 1) return extent{0, args.fills};
+    const int each = args.fills / SPLIT, more = args.fills % SPLIT;
     const int first = rank * each + min(rank, more);
     return extent{first, first + each + (rank < more)};
 }
@@ -142,18 +128,22 @@ __device__ __forceinline__ extent slices_of(const gemm_sm90_args &args, int rank
 __device__ __forceinline__ void produce(const gemm_sm90_args &args, ring r)
 {
     const gemm_shape &s = args.gemm.shape;
-    const extent own = slices_of(args, r.rank);
+    const extent own = stages_of(args, r.rank);
     r.parity = 1;
-    for (int n = (int)blockIdx.x / BLOCKS; n < args.tiles; n += (int)gridDim.x / BLOCKS) {
-        const tile t = find_tile(args, n, r.rank);
-        for (int slice = own.first; slice < own.end; slice++) {
+    for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
+        const tile t = find_tile(args, n);
+        for (int fill = own.first; fill < own.end; fill++) {
             const u32 bar = r.full + 8 * r.at, to = r.stages + r.at * STAGE_BYTES;
             mbarrier_wait(r.empty + 8 * r.at, r.parity);
             mbarrier_arrive_expect(bar, (u32)args.stage_bytes);
-            load_operand<TILE_M, A_MN_MAJOR, SHARED_A>(to, &args.a, bar, t.line, slice * TILE_K, t,
-                                                       SWAPPED ? s.b_batch : s.a_batch, r.rank);
-            load_operand<TILE_N, B_MN_MAJOR, SHARED_B>(to + A_BYTES, &args.b, bar, t.across, slice * TILE_K, t,
-                                                       SWAPPED ? s.a_batch : s.b_batch, r.rank);
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                const int k = (fill * DEPTH + d) * TILE_K;
+                load_operand<TILE_M, A_MN_MAJOR>(to + d * A_SLICE, &args.a, bar, t.line, k, t,
+                                                 SWAPPED ? s.b_batch : s.a_batch);
+                load_operand<TILE_N, B_MN_MAJOR>(to + A_BYTES + d * B_SLICE, &args.b, bar, t.across, k, t,
+                                                 SWAPPED ? s.a_batch : s.b_batch);
+            }
             r.next();
         }
     }
@@ -169,33 +159,31 @@ template <bool MN_MAJOR> constexpr u32 step_bytes() { return MN_MAJOR ? 16 * LIN
 /* Bytes from 64 lines to the next. */
 constexpr u32 WAVE_BYTES = 64 * LINE_BYTES;
 
-/* A warp no longer reads this stage: all who write it must know. */
+/* A warp no longer reads this stage. */
 __device__ __forceinline__ void release(const ring &r, int stage, int lane)
 {
-    if constexpr (CLUSTER > 1) {
-        if (lane < CLUSTER) mbarrier_arrive_remote(r.empty + 8 * stage, (u32)lane);
-    } else {
-        if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
-    }
+    if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
 }
 
-/* All slices of a tile in one sum per element. The slice before the one being multiplied is released when
+/* All slices of a tile in one sum per element. The stage before the one being multiplied is released when
  * its instructions are known to be done. */
-__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int slices, int group, int lane)
+__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
 {
     int before = -1;
 #pragma unroll 1
-    for (int slice = 0; slice < slices; slice++) {
+    for (int fill = 0; fill < fills; fill++) {
         mbarrier_wait(r.full + 8 * r.at, r.parity);
         const u32 at = r.stages + r.at * STAGE_BYTES;
         const u64 a = operand<A_MN_MAJOR>(at + group * WAVES * WAVE_BYTES), b = operand<B_MN_MAJOR>(at + A_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < STEPS; k++)
+        for (int i = 0; i < DEPTH * STEPS; i++) {
+            const int d = i / STEPS, k = i % STEPS;
 #pragma unroll
             for (int w = 0; w < WAVES; w++)
-                mma(sum[w], wgmma_advance(a, k * step_bytes<A_MN_MAJOR>() + w * WAVE_BYTES),
-                    wgmma_advance(b, k * step_bytes<B_MN_MAJOR>()), slice | k);
+                mma(sum[w], wgmma_advance(a, d * A_SLICE + k * step_bytes<A_MN_MAJOR>() + w * WAVE_BYTES),
+                    wgmma_advance(b, d * B_SLICE + k * step_bytes<B_MN_MAJOR>()), fill | i);
+        }
         wgmma_commit();
         wgmma_wait<1>();
         if (before >= 0) release(r, before, lane);
@@ -207,27 +195,29 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int
 }
 
 /* The tensor core keeps 14 bits of a sum of 8-bit floats: it adds up 128 products, registers the rest. */
-__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], ring &r, int slices, int group, int lane)
+__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
 {
 #pragma unroll
     for (int w = 0; w < WAVES; w++)
 #pragma unroll
         for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
 #pragma unroll 1
-    for (int slice = 0; slice < slices; slice++) {
+    for (int fill = 0; fill < fills; fill++) {
         mbarrier_wait(r.full + 8 * r.at, r.parity);
         const u32 at = r.stages + r.at * STAGE_BYTES;
         const u64 a = operand<false>(at + group * WAVES * WAVE_BYTES), b = operand<false>(at + A_BYTES);
 #pragma unroll
-        for (int w = 0; w < WAVES; w++) {
+        for (int part_of_stage = 0; part_of_stage < DEPTH * WAVES; part_of_stage++) {
+            const int w = part_of_stage % WAVES, d = part_of_stage / WAVES;
             sum_t part[SUMS];
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
-                mma(part, wgmma_advance(a, k * 32 + w * WAVE_BYTES), wgmma_advance(b, k * 32), k);
+                mma(part, wgmma_advance(a, d * A_SLICE + k * 32 + w * WAVE_BYTES),
+                    wgmma_advance(b, d * B_SLICE + k * 32), k);
             wgmma_commit();
             wgmma_wait<0>();
-            if (w == WAVES - 1) release(r, r.at, lane);
+            if (part_of_stage == DEPTH * WAVES - 1) release(r, r.at, lane);
 #pragma unroll
             for (int i = 0; i < SUMS; i++) sum[w][i] += part[i];
         }
@@ -387,14 +377,15 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
 {
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     __builtin_assume(args.gemm.beta == 0);
+    int stored = 0; /* boxes outside of c take no buffer */
     if (thread == 0) tma_wait_read<0>();
     named_barrier_sync(1 + group, 128);
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
         const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + box_column(i % BOXES);
         if (line >= args.lines || across >= args.across) continue;
-        unsigned char *to = staging + i % BUFFERS * BUFFER_BYTES;
-        if (i >= BUFFERS) {
+        unsigned char *to = staging + stored % BUFFERS * BUFFER_BYTES;
+        if (stored++ >= BUFFERS) {
             if (thread == 0) tma_wait_read<BUFFERS - 1>();
             named_barrier_sync(1 + group, 128);
         }
@@ -412,15 +403,15 @@ __device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsi
                                         unsigned char *staging, int group)
 {
     const int lane = (int)threadIdx.x % 32;
-    const extent own = slices_of(args, r.rank);
+    const extent own = stages_of(args, r.rank);
     sum_t sum[WAVES][SUMS];
-    for (int n = (int)blockIdx.x / BLOCKS; n < args.tiles; n += (int)gridDim.x / BLOCKS) {
+    for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
         if constexpr (PROMOTE)
             multiply_promoted(sum, r, own.end - own.first, group, lane);
         else
             multiply(sum, r, own.end - own.first, group, lane);
         if constexpr (SPLIT > 1) exchange(sum, r, (sum_t *)stages);
-        const tile t = find_tile(args, n, r.rank);
+        const tile t = find_tile(args, n);
         if (LIGHT && args.light)
             store_tile(args, t, sum, staging, group);
         else
@@ -431,7 +422,7 @@ __device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsi
 
 __device__ __forceinline__ void meet()
 {
-    if constexpr (BLOCKS > 1)
+    if constexpr (SPLIT > 1)
         cluster_sync();
     else
         __syncthreads();
@@ -443,7 +434,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
     __shared__ alignas(8) u64 barriers[2 * STAGES];
     unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
-    const int rank = BLOCKS > 1 ? (int)cluster_rank() : 0;
+    const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
     const ring r = {shared_address(aligned), full, full + 8 * STAGES, rank, 0, 0};
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
@@ -451,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
         if constexpr (LIGHT) tma_prefetch(&args.c);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(r.full + 8 * i, 1);
-            mbarrier_init(r.empty + 8 * i, 4 * GROUPS * CLUSTER);
+            mbarrier_init(r.empty + 8 * i, 4 * GROUPS);
         }
         mbarrier_fence_init();
     }
@@ -468,8 +459,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
         if constexpr (GROUPS > 1) registers_take<240>();
         consume(args, r, aligned, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
     }
-    /* Others may still arrive at the barriers of this block, or read its sums. */
-    if constexpr (BLOCKS > 1) {
+    /* Others may still read the sums of this block. */
+    if constexpr (SPLIT > 1) {
         __syncwarp();
         meet();
     }
