@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on Hopper. A persistent block walks over tiles of c; one thread keeps a ring of STAGES slices of
- * both operands filled by the copy engine, GROUPS warpgroups multiply them, each its share of the tile's
+ * gemm on Hopper. A persistent block walks over tiles of c; one thread keeps a ring of STAGES, each DEPTH
+ * slices of both operands, filled by the copy engine, GROUPS warpgroups multiply them, each its share of the tile's
  * lines, and take the sums through shared memory to c, while the ring fills for the next tile.
  *
- * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, BUFFERS (of 8 KiB for c, of each group),
+ * Where tiles are few, the blocks of a cluster share out K of one tile, and each finishes its part of the sums.
+ * Operands are not multicast: blocks side by side that read the same lines are served as fast without it.
+ *
+ * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
  * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
@@ -18,18 +21,21 @@
 constexpr int LINE_BYTES = 128; /* of K in a slice */
 constexpr int TILE_K = LINE_BYTES / (int)sizeof(a_t);
 constexpr int STEPS = 4; /* instructions of 32 bytes of K */
-constexpr int A_BYTES = TILE_M * LINE_BYTES, B_BYTES = TILE_N * LINE_BYTES;
+constexpr int A_SLICE = TILE_M * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
+constexpr int A_BYTES = DEPTH * A_SLICE, B_BYTES = DEPTH * B_SLICE;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int GROUP_LINES = TILE_M / GROUPS, WAVES = GROUP_LINES / 64;
 constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
-constexpr int PIECE = 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
+constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
 constexpr int VECTOR = 4;
 /* What the copy engine stores: boxes of 64 lines of at most 128 bytes, swizzled. */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
-constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N % BOX_WIDEST ? TILE_N % BOX_WIDEST : BOX_WIDEST;
-constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX;
+constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N < BOX_WIDEST ? TILE_N : BOX_WIDEST;
+constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = (TILE_N + BOX - 1) / BOX;
+/* First column of a box: the last one repeats some of its neighbour's, with the same results. */
+__device__ constexpr int box_column(int box) { return box * BOX < TILE_N - BOX ? box * BOX : TILE_N - BOX; }
 
 static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
 static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
@@ -38,9 +44,12 @@ static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
 static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
 static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
+static_assert(SPLIT == 1 || !LIGHT, "sums of a split tile are finished in parts");
+static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= STAGES * STAGE_BYTES, "the ring holds a tile's sums");
 
 struct ring {
     u32 stages, full, empty;
+    int rank; /* of this block in its cluster */
     int at;
     u32 parity;
 
@@ -103,20 +112,38 @@ __device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map,
             load_box(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t, stride);
 }
 
+/* The stages of K that are this block's. */
+struct extent {
+    int first, end;
+};
+
+__device__ __forceinline__ extent stages_of(const gemm_sm90_args &args, int rank)
+{
+    if constexpr (SPLIT == 1) return extent{0, args.fills};
+    const int each = args.fills / SPLIT, more = args.fills % SPLIT;
+    const int first = rank * each + min(rank, more);
+    return extent{first, first + each + (rank < more)};
+}
+
 __device__ __forceinline__ void produce(const gemm_sm90_args &args, ring r)
 {
     const gemm_shape &s = args.gemm.shape;
+    const extent own = stages_of(args, r.rank);
     r.parity = 1;
-    for (int n = (int)blockIdx.x; n < args.tiles; n += (int)gridDim.x) {
+    for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
         const tile t = find_tile(args, n);
-        for (int slice = 0; slice < args.slices; slice++) {
+        for (int fill = own.first; fill < own.end; fill++) {
             const u32 bar = r.full + 8 * r.at, to = r.stages + r.at * STAGE_BYTES;
             mbarrier_wait(r.empty + 8 * r.at, r.parity);
             mbarrier_arrive_expect(bar, (u32)args.stage_bytes);
-            load_operand<TILE_M, A_MN_MAJOR>(to, &args.a, bar, t.line, slice * TILE_K, t,
-                                             SWAPPED ? s.b_batch : s.a_batch);
-            load_operand<TILE_N, B_MN_MAJOR>(to + A_BYTES, &args.b, bar, t.across, slice * TILE_K, t,
-                                             SWAPPED ? s.a_batch : s.b_batch);
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                const int k = (fill * DEPTH + d) * TILE_K;
+                load_operand<TILE_M, A_MN_MAJOR>(to + d * A_SLICE, &args.a, bar, t.line, k, t,
+                                                 SWAPPED ? s.b_batch : s.a_batch);
+                load_operand<TILE_N, B_MN_MAJOR>(to + A_BYTES + d * B_SLICE, &args.b, bar, t.across, k, t,
+                                                 SWAPPED ? s.a_batch : s.b_batch);
+            }
             r.next();
         }
     }
@@ -138,23 +165,25 @@ __device__ __forceinline__ void release(const ring &r, int stage, int lane)
     if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
 }
 
-/* All slices of a tile in one sum per element. The slice before the one being multiplied is released when
+/* All slices of a tile in one sum per element. The stage before the one being multiplied is released when
  * its instructions are known to be done. */
-__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int slices, int group, int lane)
+__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
 {
     int before = -1;
 #pragma unroll 1
-    for (int slice = 0; slice < slices; slice++) {
+    for (int fill = 0; fill < fills; fill++) {
         mbarrier_wait(r.full + 8 * r.at, r.parity);
         const u32 at = r.stages + r.at * STAGE_BYTES;
         const u64 a = operand<A_MN_MAJOR>(at + group * WAVES * WAVE_BYTES), b = operand<B_MN_MAJOR>(at + A_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < STEPS; k++)
+        for (int i = 0; i < DEPTH * STEPS; i++) {
+            const int d = i / STEPS, k = i % STEPS;
 #pragma unroll
             for (int w = 0; w < WAVES; w++)
-                mma(sum[w], wgmma_advance(a, k * step_bytes<A_MN_MAJOR>() + w * WAVE_BYTES),
-                    wgmma_advance(b, k * step_bytes<B_MN_MAJOR>()), slice | k);
+                mma(sum[w], wgmma_advance(a, d * A_SLICE + k * step_bytes<A_MN_MAJOR>() + w * WAVE_BYTES),
+                    wgmma_advance(b, d * B_SLICE + k * step_bytes<B_MN_MAJOR>()), fill | i);
+        }
         wgmma_commit();
         wgmma_wait<1>();
         if (before >= 0) release(r, before, lane);
@@ -166,27 +195,29 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int
 }
 
 /* The tensor core keeps 14 bits of a sum of 8-bit floats: it adds up 128 products, registers the rest. */
-__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], ring &r, int slices, int group, int lane)
+__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
 {
 #pragma unroll
     for (int w = 0; w < WAVES; w++)
 #pragma unroll
         for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
 #pragma unroll 1
-    for (int slice = 0; slice < slices; slice++) {
+    for (int fill = 0; fill < fills; fill++) {
         mbarrier_wait(r.full + 8 * r.at, r.parity);
         const u32 at = r.stages + r.at * STAGE_BYTES;
         const u64 a = operand<false>(at + group * WAVES * WAVE_BYTES), b = operand<false>(at + A_BYTES);
 #pragma unroll
-        for (int w = 0; w < WAVES; w++) {
+        for (int part_of_stage = 0; part_of_stage < DEPTH * WAVES; part_of_stage++) {
+            const int w = part_of_stage % WAVES, d = part_of_stage / WAVES;
             sum_t part[SUMS];
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
-                mma(part, wgmma_advance(a, k * 32 + w * WAVE_BYTES), wgmma_advance(b, k * 32), k);
+                mma(part, wgmma_advance(a, d * A_SLICE + k * 32 + w * WAVE_BYTES),
+                    wgmma_advance(b, d * B_SLICE + k * 32), k);
             wgmma_commit();
             wgmma_wait<0>();
-            if (w == WAVES - 1) release(r, r.at, lane);
+            if (part_of_stage == DEPTH * WAVES - 1) release(r, r.at, lane);
 #pragma unroll
             for (int i = 0; i < SUMS; i++) sum[w][i] += part[i];
         }
@@ -239,8 +270,46 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const 
     }
 }
 
+/* Another block's word at the same place. */
+__device__ __forceinline__ sum_t read_remote(const sum_t *p, int rank)
+{
+    u32 word;
+    asm volatile("{ .reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %1, %2;\n"
+                 "ld.shared::cluster.u32 %0, [r]; }" : "=r"(word) : "r"(shared_address(p)), "r"(rank) : "memory");
+    sum_t v;
+    memcpy(&v, &word, sizeof v);
+    return v;
+}
+
+/* Adds up the sums that the blocks of a cluster have of one tile. Each block finishes some of the pieces and
+ * reads these from the others, in order of their ranks. The rings are idle meanwhile: with K shared out, a
+ * block has one tile. */
+__device__ __forceinline__ void exchange(sum_t (&sum)[WAVES][SUMS], const ring &r, sum_t *shared)
+{
+    constexpr int THREADS_HERE = 128 * GROUPS;
+    const int thread = (int)threadIdx.x;
+    sum_t *mine = shared + thread;
+    named_barrier_sync(3, THREADS_HERE); /* the other warpgroup may still multiply */
+#pragma unroll
+    for (int i = 0; i < WAVES * SUMS; i++) mine[i * THREADS_HERE] = sum[i / SUMS][i % SUMS];
+    cluster_sync();
+#pragma unroll
+    for (int piece = 0; piece < WAVES * PIECES; piece++) {
+        if (piece % SPLIT != r.rank) continue;
+#pragma unroll
+        for (int j = 0; j < PIECE_SUMS; j++) {
+            const int i = piece * PIECE_SUMS + j;
+            sum_t total = read_remote(mine + i * THREADS_HERE, 0);
+#pragma unroll
+            for (int rank = 1; rank < SPLIT; rank++) total += read_remote(mine + i * THREADS_HERE, rank);
+            sum[i / SUMS][i % SUMS] = total;
+        }
+    }
+}
+
 __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const tile &t,
-                                            const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group)
+                                            const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group, int rank)
 {
     constexpr int ACROSS = PIECE / VECTOR, EACH = 64 / (128 / ACROSS); /* vectors of a row, of a thread */
     const gemm_shape &s = args.gemm.shape;
@@ -255,7 +324,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 #pragma unroll 1
     for (int piece = 0; piece < WAVES * PIECES; piece++) {
         const int line = t.line + group * GROUP_LINES + piece / PIECES * 64, across = t.across + piece % PIECES * PIECE;
-        if (line >= args.lines || across >= args.across) continue;
+        if (line >= args.lines || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(1 + group, 128);
 #pragma unroll 1
@@ -308,18 +377,19 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
 {
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     __builtin_assume(args.gemm.beta == 0);
+    int stored = 0; /* boxes outside of c take no buffer */
     if (thread == 0) tma_wait_read<0>();
     named_barrier_sync(1 + group, 128);
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
-        const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + i % BOXES * BOX;
+        const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + box_column(i % BOXES);
         if (line >= args.lines || across >= args.across) continue;
-        unsigned char *to = staging + i % BUFFERS * BUFFER_BYTES;
-        if (i >= BUFFERS) {
+        unsigned char *to = staging + stored % BUFFERS * BUFFER_BYTES;
+        if (stored++ >= BUFFERS) {
             if (thread == 0) tma_wait_read<BUFFERS - 1>();
             named_barrier_sync(1 + group, 128);
         }
-        fill_box(args, to, sum[i / BOXES] + i % BOXES * BOX / 2, line, across, warp, lane);
+        fill_box(args, to, sum[i / BOXES] + box_column(i % BOXES) / 2, line, across, warp, lane);
         async_fence();
         named_barrier_sync(1 + group, 128);
         if (thread == 0) {
@@ -329,22 +399,33 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     }
 }
 
-__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsigned char *staging, int group)
+__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsigned char *stages,
+                                        unsigned char *staging, int group)
 {
     const int lane = (int)threadIdx.x % 32;
+    const extent own = stages_of(args, r.rank);
     sum_t sum[WAVES][SUMS];
-    for (int n = (int)blockIdx.x; n < args.tiles; n += (int)gridDim.x) {
+    for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
         if constexpr (PROMOTE)
-            multiply_promoted(sum, r, args.slices, group, lane);
+            multiply_promoted(sum, r, own.end - own.first, group, lane);
         else
-            multiply(sum, r, args.slices, group, lane);
+            multiply(sum, r, own.end - own.first, group, lane);
+        if constexpr (SPLIT > 1) exchange(sum, r, (sum_t *)stages);
         const tile t = find_tile(args, n);
         if (LIGHT && args.light)
             store_tile(args, t, sum, staging, group);
         else
-            finish_tile(args, t, sum, (sum_t *)staging, group);
+            finish_tile(args, t, sum, (sum_t *)staging, group, r.rank);
     }
     if (LIGHT && threadIdx.x % 128 == 0) tma_wait<0>();
+}
+
+__device__ __forceinline__ void meet()
+{
+    if constexpr (SPLIT > 1)
+        cluster_sync();
+    else
+        __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_constant__ gemm_sm90_args args)
@@ -353,7 +434,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
     __shared__ alignas(8) u64 barriers[2 * STAGES];
     unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
-    const ring r = {shared_address(aligned), full, full + 8 * STAGES, 0, 0};
+    const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
+    const ring r = {shared_address(aligned), full, full + 8 * STAGES, rank, 0, 0};
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
         tma_prefetch(&args.b);
@@ -364,13 +446,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_
         }
         mbarrier_fence_init();
     }
-    __syncthreads();
+    meet();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
         if constexpr (GROUPS > 1) registers_give<24>();
         if (threadIdx.x == 128 * GROUPS) produce(args, r);
+        if constexpr (SPLIT > 1) {
+            __syncwarp();
+            cluster_sync(); /* of exchange */
+        }
     } else {
         if constexpr (GROUPS > 1) registers_take<240>();
-        consume(args, r, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
+        consume(args, r, aligned, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
+    }
+    /* Others may still read the sums of this block. */
+    if constexpr (SPLIT > 1) {
+        __syncwarp();
+        meet();
     }
 }

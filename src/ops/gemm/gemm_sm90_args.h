@@ -15,8 +15,8 @@ typedef struct gemm_sm90_args {
     long long c_line, c_across; /* strides of c in elements */
     int tiles_lines, tiles_across, tiles;
     int band;        /* tiles along the lines that are computed side by side */
-    int slices;      /* of 128 bytes of K */
-    int stage_bytes; /* that the copy engine writes for each slice */
+    int fills;       /* of a stage, to go through K */
+    int stage_bytes; /* that the copy engine writes for each fill */
     int whole;       /* c may be accessed by vectors */
     int light;       /* the copy engine may store c; beta is 0 */
 } gemm_sm90_args;
