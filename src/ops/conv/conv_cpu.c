@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu": any convolution, any strides and types, no workspace. Depthwise ones run along
  * channels or rows at the speed of the caches; the others are a product of matrices gathered tile
- * by tile, 10 to 40 % of what the vector units can do. 8-bit integers are summed exactly, in
- * double. */
+ * by tile, 10 to 40 % of what the vector units can do. 8-bit integers are summed exactly. */
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"

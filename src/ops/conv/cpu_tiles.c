@@ -3,15 +3,18 @@
  * result is FIRST x SECOND: for fwd and dgrad pixels by channels, summed over (tap, channel) pairs;
  * for wgrad (tap, channel) pairs by channels, summed over pixels. Pieces of both operands are
  * gathered into packed float or double blocks on the stack and multiplied there. One side of a tile
- * lies along the vector registers (lanes), the other (rows) is broadcast. */
+ * lies along the vector registers (lanes), the other (rows) is broadcast. 8-bit integers are
+ * multiplied in float, whose sums move to double while they are exact. */
 #include "ops/conv/cpu.h"
 
 #include "cpu/cpu.h"
 #include "ops/shared/convert.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum { LANES = 64, ROWS = 64, DEPTH = 64, SIDE = 64 };
+enum { EXACT = 256 }; /* that many products of two bytes stay below 2^24 */
 
 /* ---- the product of two blocks ---- */
 
@@ -79,6 +82,16 @@ static void product_f64(const double *restrict rows, const double *restrict lane
         }
 }
 
+/* Moves exact sums on. */
+MICA_CLONES
+static void move_sums(float *restrict c, double *restrict total)
+{
+    for (int i = 0; i < ROWS * LANES; i++) {
+        total[i] += (double)c[i];
+        c[i] = 0;
+    }
+}
+
 /* ---- gathering ---- */
 
 /* A block that is being filled: element (i, j) at i * step_i + j * step_j; one step is 1. */
@@ -89,19 +102,10 @@ typedef struct block {
 } block;
 
 /* n elements to consecutive places. */
-static void row_f64(mica_dtype type, const void *data, int64_t at, int64_t stride, double *out,
-                    int64_t n)
+static void row_f64(const void *data, int64_t at, int64_t stride, double *out, int64_t n)
 {
-    if (type == MICA_F64) {
-        const double *p = (const double *)data + at;
-        for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
-    } else if (type == MICA_S8) {
-        const int8_t *p = (const int8_t *)data + at;
-        for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
-    } else {
-        const uint8_t *p = (const uint8_t *)data + at;
-        for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
-    }
+    const double *p = (const double *)data + at;
+    for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
 }
 
 static void copy_row(const block *b, mica_dtype type, const void *data, int64_t at, int64_t stride,
@@ -109,7 +113,7 @@ static void copy_row(const block *b, mica_dtype type, const void *data, int64_t 
 {
     if (b->wide) {
         double *out = (double *)b->data + to, row[SIDE];
-        row_f64(type, data, at, stride, step == 1 ? out : row, n);
+        row_f64(data, at, stride, step == 1 ? out : row, n);
         for (int64_t i = 0; step != 1 && i < n; i++) out[i * step] = row[i];
     } else {
         float *out = (float *)b->data + to, row[SIDE];
@@ -212,8 +216,8 @@ typedef struct tiling {
     long long grid[3];              /* pixels: of a (dgrad) or b */
     int64_t firsts, seconds, terms; /* sizes of the product */
     int64_t first_tiles, second_tiles;
-    int64_t f_second, f_channel; /* the filter's strides by second and by the sum's channel */
-    bool lanes_first, wide;
+    int64_t f_second, f_channel;      /* the filter's strides by second and by the sum's channel */
+    bool lanes_first, wide, integers; /* wide: blocks of double */
 } tiling;
 
 static void filter_block(const tiling *t, int64_t group, int64_t u0, int64_t nu, int64_t z0,
@@ -306,7 +310,7 @@ static void store_tile(const tiling *t, int64_t group, int64_t u0, const place *
                                        .residual_step = p->residual_step,
                                        .channel = channel + (t->lanes_first ? row : p->start),
                                        .channel_step = !t->lanes_first};
-                if (t->wide)
+                if (job->wide)
                     mica_conv_finish_f64(job, &line, (double *)c + at);
                 else
                     mica_conv_finish_f32(job, &line, (float *)c + at);
@@ -316,6 +320,7 @@ static void store_tile(const tiling *t, int64_t group, int64_t u0, const place *
 /* Blocks of the two operands and the sums, in float or double. */
 typedef struct scratch {
     _Alignas(64) double rows[ROWS * DEPTH], lanes[DEPTH * LANES], c[ROWS * LANES];
+    double total[ROWS * LANES]; /* of integers */
 } scratch;
 
 static void multiply(const tiling *t, scratch *s, int64_t n_rows, int64_t n_lanes, int64_t depth)
@@ -349,6 +354,8 @@ static void sum_tile(const tiling *t, scratch *s, int64_t group, int64_t i0, int
             filter_block(t, group, u0, nu, z0, nz, &second);
         }
         multiply(t, s, lf ? nu : ni, lf ? ni : nu, nz);
+        bool last = z0 + nz == t->terms;
+        if (t->integers && (last || (z0 + nz) % EXACT == 0)) move_sums((float *)s->c, s->total);
     }
 }
 
@@ -360,7 +367,8 @@ static void do_tile(const tiling *t, int64_t index)
     int64_t nu = t->seconds - u0 < SIDE ? t->seconds - u0 : SIDE;
     bool wgrad = t->job->kind == MICA_CONV_KIND_WGRAD;
     /* Rows and lanes past the tile's edge are multiplied too, so they must be numbers. */
-    scratch s = {0};
+    scratch s;
+    memset(&s, 0, t->integers ? sizeof s : offsetof(scratch, total));
     run pixels[SIDE];
     place firsts[SIDE], seconds[1];
     int n_pixels = wgrad ? 0 : make_runs(t->grid, i0, ni, pixels);
@@ -368,10 +376,11 @@ static void do_tile(const tiling *t, int64_t index)
     int n_firsts = wgrad ? pair_places(t->job, i0, ni, firsts)
                          : pixel_places(t->job, pixels, n_pixels, firsts);
     channel_places(t->job, u0, nu, seconds);
+    void *sums = t->integers ? s.total : s.c;
     if (t->lanes_first)
-        store_tile(t, group, u0, seconds, 1, firsts, n_firsts, s.c);
+        store_tile(t, group, u0, seconds, 1, firsts, n_firsts, sums);
     else
-        store_tile(t, group, u0, firsts, n_firsts, seconds, 1, s.c);
+        store_tile(t, group, u0, firsts, n_firsts, seconds, 1, sums);
 }
 
 static source source_of(const mica_conv_job *job, int which, int64_t channels)
@@ -402,7 +411,8 @@ static void make_tiling(const mica_conv_job *job, tiling *t)
     const mica_conv_geometry *g = &job->g;
     bool dgrad = job->kind == MICA_CONV_KIND_DGRAD, wgrad = job->kind == MICA_CONV_KIND_WGRAD;
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
-    *t = (tiling){.job = job, .wide = job->wide};
+    *t = (tiling){.job = job, .integers = mica_dtype_is_integer(job->types[wgrad ? 0 : 2])};
+    t->wide = job->wide && !t->integers;
     memcpy(t->grid, dgrad ? g->in : g->out, sizeof t->grid);
     int64_t pixels = g->n * t->grid[0] * t->grid[1] * t->grid[2];
     t->first = source_of(job, dgrad, dgrad ? g->k : g->c);
