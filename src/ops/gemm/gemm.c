@@ -254,9 +254,9 @@ static bool exact(const void *desc)
     return true;
 }
 
-static const mica_engine *const engines[] = {
-    &gemm_onednn,      &gemm_cpu,  &mica_engine_ref, &gemm_skinny,   &gemm_sm90,
-    &gemm_sm90_blocks, &gemm_sm80, &gemm_cuda,       &gemm_cublaslt, NULL};
+static const mica_engine *const engines[] = {&gemm_onednn, &gemm_cpu,      &mica_engine_ref,
+                                             &gemm_skinny, &gemm_sm90,     &gemm_sm80,
+                                             &gemm_cuda,   &gemm_cublaslt, NULL};
 
 const mica_op mica_op_gemm = {
     .name = "gemm",

@@ -129,7 +129,7 @@ static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
 {
     mica_dtype a = d->a.dtype, b = d->b.dtype;
     bool narrow = (a == MICA_BF16 || a == MICA_F16) && a == b;
-    if (gemm_has_blocks(d)) return mica_refuse(why, "scales of blocks: sm90_blocks takes them");
+    if (gemm_has_blocks(d)) return mica_refuse(why, "scales are of blocks, the rule is one a line");
     bool tf32 = a == MICA_F32 && b == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
     bool bytes = (is_promoted(a) && is_promoted(b)) ||
                  (mica_dtype_is_integer(a) && mica_dtype_is_integer(b));
