@@ -15,7 +15,7 @@ enum { KNOB_CHANNELS, KNOB_TILE_H, KNOB_TILE_W, KNOB_THREAD_H, KNOB_THREAD_W, KN
 static const char *const knobs[] = {"channels", "tile_h", "tile_w", "thread_h",
                                     "thread_w", "splits", NULL};
 
-enum { CHOICES = 4, MOST_GRID = INT32_MAX };
+enum { CHOICES = 2, MOST_GRID = INT32_MAX };
 
 typedef struct state {
     mica_kernel *kernel;

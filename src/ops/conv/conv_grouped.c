@@ -15,7 +15,7 @@
 enum { KNOB_TILE_H, KNOB_TILE_W, KNOB_SPLITS };
 static const char *const knobs[] = {"tile_h", "tile_w", "splits", NULL};
 
-enum { CHANNELS = 64, PITCH = 72, WARPS_P = 2, VECTOR = 8, CHOICES = 3 };
+enum { CHANNELS = 64, PITCH = 72, WARPS_P = 2, VECTOR = 8, CHOICES = 2 };
 enum { MOST_FILTER = 104, MOST_TAPS_WGRAD = 16, MOST_POSITION = 1 << 26 };
 
 typedef struct shape {

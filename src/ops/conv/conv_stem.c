@@ -14,7 +14,7 @@
 enum { KNOB_TILE_H, KNOB_TILE_W, KNOB_SPLITS };
 static const char *const knobs[] = {"tile_h", "tile_w", "splits", NULL};
 
-enum { MOST_CHANNELS = 8, MOST_WORDS = 128, MOST_POSITION = 1 << 26, WARPS = 4, CHOICES = 3 };
+enum { MOST_CHANNELS = 8, MOST_WORDS = 128, MOST_POSITION = 1 << 26, WARPS = 4, CHOICES = 2 };
 
 typedef struct shape {
     mica_conv_geometry g;
