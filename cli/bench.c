@@ -240,7 +240,7 @@ static void write_result(const bench *b, const bench_result *r, const char *run)
                           (json_int_t)r->n, "tflops", cli_json_number(r->tflops), "gbps",
                           cli_json_number(r->gbps), "roofline", cli_json_number(r->roofline),
                           "commit", b->options.commit ? b->options.commit : "", "device",
-                           b->device.model, "driver", version, "run", run);
+                          b->device.model, "driver", version, "run", run);
     if (b->clocks) json_object_set_new(o, "sm_mhz", json_pack("[ii]", r->mhz[0], r->mhz[1]));
     if (b->keep_samples) {
         json_t *samples = json_array();

@@ -42,8 +42,9 @@ typedef struct mica_conv_sm90_wgrad_args {
     float *partial; /* parts x rows x columns */
 } mica_conv_sm90_wgrad_args;
 
-/* How multiprocessors share the work evenly where tiles do not fill waves: all tiles' blocks of pixels
- * stand in one line, of which each has a piece. Part i of a tile is that of the i-th piece in it. */
+/* How multiprocessors share the work evenly where tiles do not fill waves: all tiles' blocks of
+ * pixels stand in one line, of which each has a piece. Part i of a tile is that of the i-th piece
+ * in it. */
 typedef struct mica_conv_stream {
     int pieces; /* at most one for each block; 0: no stream, each tile has `splits` parts */
     int blocks, tile_rows, tile_cols, col_tiles;
