@@ -139,7 +139,9 @@ static mica_status make_spec(const mica_conv_desc *d, int formats, uint32_t pack
     spec->tensor[MICA_ONEDNN_SRC] = *mica_conv_tensor(d, roles.a);
     spec->tensor[MICA_ONEDNN_WEI] = filter_tensor(d, &g);
     spec->tensor[MICA_ONEDNN_DST] = *mica_conv_tensor(d, roles.b);
-    spec->any[MICA_ONEDNN_SRC] = spec->any[MICA_ONEDNN_DST] = formats == FORMATS_ALL;
+    spec->any[MICA_ONEDNN_SRC] = formats == FORMATS_ALL;
+    /* not where a residual is added: 2.6 gave wrong sums for bf16 with 66 channels out */
+    spec->any[MICA_ONEDNN_DST] = formats == FORMATS_ALL && !mica_tensor_given(&d->residual);
     spec->any[MICA_ONEDNN_WEI] = formats != FORMATS_USER;
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++)
         spec->packed[i] = spec->any[i] && packed >> s->args[i] & 1;
