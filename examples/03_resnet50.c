@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLASSES = 1000, MOST_STEPS = 1024, CONVS = 53, BLOCKS = 16 };
+enum { CLASSES = 1000, MOST_STEPS = 1024, MOST_MEMORIES = 1024, CONVS = 53, BLOCKS = 16 };
 
 /* Plans in the order in which they run. */
 typedef struct list {
@@ -54,6 +54,8 @@ typedef struct block {
 typedef struct net {
     mica_context *ctx;
     void *stream;
+    void *memories[MOST_MEMORIES]; /* all that memory() gave */
+    int memory_count;
     const char *dtype;
     int batch, size;
     list train, infer;
@@ -93,11 +95,13 @@ static int64_t type_bytes(const net *n)
     return !strcmp(n->dtype, "f32") ? 4 : 2;
 }
 
-/* Zeroed device memory; it lives as long as the program. */
+/* Zeroed device memory; it lives as long as the network. */
 static void *memory(net *n, int64_t bytes)
 {
     void *p;
     try(mica_malloc(n->ctx, bytes, &p), "memory");
+    if (n->memory_count == MOST_MEMORIES) stop("too many tensors");
+    n->memories[n->memory_count++] = p;
     try(mica_memset(n->ctx, p, 0, bytes, n->stream), "memory");
     return p;
 }
@@ -106,7 +110,8 @@ static void upload(net *n, void *to, const float *values, int64_t count, const c
 {
     char line[128];
     mica_plan *plan;
-    void *staged = memory(n, count * 4);
+    void *staged;
+    try(mica_malloc(n->ctx, count * 4, &staged), "memory");
     snprintf(line, sizeof line, "transform x=f32:%lld y=%s:%lld", (long long)count, dtype,
              (long long)count);
     try(mica_plan_from_text(n->ctx, line, NULL, &plan), line);
@@ -566,6 +571,15 @@ static float loss_of(net *n)
     return loss;
 }
 
+static void free_net(net *n)
+{
+    for (int i = 0; i < n->train.count; i++) mica_plan_destroy(n->train.steps[i].plan);
+    for (int i = 0; i < n->infer.count; i++) mica_plan_destroy(n->infer.steps[i].plan);
+    for (int i = 0; i < n->memory_count; i++) mica_free(n->ctx, n->memories[i]);
+    if (n->stream) mica_stream_destroy(n->ctx, n->stream);
+    mica_context_destroy(n->ctx);
+}
+
 int main(int argc, char **argv)
 {
     static net n;
@@ -601,5 +615,6 @@ int main(int argc, char **argv)
     printf("training  %8.3f ms, %8.0f images/s, loss %.3f -> %.3f\n", train, n.batch * 1e3 / train,
            (double)first, (double)last);
     printf("inference %8.3f ms, %8.0f images/s\n", infer, n.batch * 1e3 / infer);
+    free_net(&n);
     return last < first ? 0 : 1;
 }
