@@ -56,11 +56,6 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-__device__ __forceinline__ void named_barrier_arrive(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 /* ---- order between ordinary accesses and the copy engine or wgmma ---- */
 
 /* By every thread that wrote shared memory, before the barrier behind which it is read by wgmma or
@@ -82,16 +77,6 @@ template <int N> __device__ __forceinline__ void registers_take()
 /* The same in all lanes, so that the compiler keeps what follows from it in uniform registers. */
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
-/* One lane of a converged warp. */
-__device__ __forceinline__ bool elect_one()
-{
-    u32 chosen;
-    asm volatile("{ .reg .pred p;\n"
-                 "elect.sync _|p, 0xffffffff;\n"
-                 "selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
-    return chosen != 0;
-}
-
 /* ---- clusters ---- */
 
 __device__ __forceinline__ u32 cluster_rank()
@@ -105,13 +90,4 @@ __device__ __forceinline__ void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* At the same barrier of another block. Without .release.cluster on purpose: that form compiles to a
- * GPU-wide memory barrier and costs four fifths of the speed of multicast. */
-__device__ __forceinline__ void mbarrier_arrive_remote(u32 bar, u32 rank)
-{
-    asm volatile("{ .reg .b32 r;\n"
-                 "mapa.shared::cluster.u32 r, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [r]; }" ::"r"(bar), "r"(rank) : "memory");
 }

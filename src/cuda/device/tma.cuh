@@ -41,16 +41,6 @@ __device__ __forceinline__ void tma_load(u32 to, const mica_tensor_map *map, u32
                  ::"r"(to), "l"((u64)map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
 }
 
-/* To the same place in every block of the cluster whose bit is set; each one's barrier at the same place
- * receives the bytes. */
-__device__ __forceinline__ void tma_load_multicast(u32 to, const mica_tensor_map *map, u32 bar, u16 blocks, int x,
-                                                   int y, int z)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
-                 ::"r"(to), "l"((u64)map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(blocks) : "memory");
-}
-
 /* ---- im2col loads: channel, pixel (fastest first), image; offsets of the filter tap, in pixels ---- */
 
 __device__ __forceinline__ void tma_load_im2col(u32 to, const mica_tensor_map *map, u32 bar, int c, int w, int n,
