@@ -142,6 +142,8 @@ if(TARGET mica)
   if(TARGET fake_cuda)
     mica_test(self/clocks unit ${PROJECT_SOURCE_DIR}/tests/self/clocks.sh $<TARGET_FILE:mica>
       ${PROJECT_BINARY_DIR}/fake)
+    mica_test(self/kernels unit ${PROJECT_SOURCE_DIR}/tests/self/kernels.sh $<TARGET_FILE:mica>
+      ${PROJECT_BINARY_DIR}/fake)
   endif()
 endif()
 

@@ -2,7 +2,9 @@
  * The fake compiler: knows the kernels of a source by "__global__ void NAME(", calls "wrong_name"
  * an error, and makes a cubin that the fake driver loads. With FAKE_NVRTC_COUNT=path it adds a byte
  * to that file for each compilation, so that several processes can be counted. "PADDING = n" in the
- * source makes the cubin n bytes longer. */
+ * source makes the cubin n bytes longer. FAKE_NVRTC_SPILLS="a b c" are the bytes that the first,
+ * the second, ... compilation of a process stores when registers run out; the last holds for the
+ * rest. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -99,6 +101,19 @@ static const char *target_of(int count, const char *const *options)
     return NULL;
 }
 
+static long spilled_bytes(void)
+{
+    static atomic_long calls;
+    const char *list = getenv("FAKE_NVRTC_SPILLS");
+    long bytes = 16, call = atomic_fetch_add(&calls, 1);
+    for (char *end; list && call >= 0; call--, list = end) {
+        long next = strtol(list, &end, 10);
+        if (end == list) break;
+        bytes = next;
+    }
+    return bytes;
+}
+
 EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *options)
 {
     program *p = handle;
@@ -110,6 +125,7 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
     FILE *log = open_memstream(&p->log, &log_bytes);
     FILE *cubin = open_memstream(&p->cubin, &cubin_bytes);
     if (!log || !cubin || !target) abort();
+    long spilled = spilled_bytes();
     int code = strstr(p->source, "wrong_name") ? 6 : 0;
     if (code) fprintf(log, "%s(1): error: identifier \"wrong_name\" is undefined\n", p->name);
     fprintf(cubin, FAKE_CUBIN "%s\n", target);
@@ -119,10 +135,10 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
         fprintf(log,
                 "ptxas info    : Compiling entry function '%.*s' for '%s'\n"
                 "ptxas info    : Function properties for %.*s\n"
-                "ptxas         .     8 bytes stack frame, 16 bytes spill stores, 32 bytes spill "
+                "ptxas         .     8 bytes stack frame, %ld bytes spill stores, 32 bytes spill "
                 "loads\n"
                 "ptxas info    : Used 24 registers, used 1 barriers, 1024 bytes smem\n",
-                length, name, target, length, name);
+                length, name, target, length, name, spilled);
         fprintf(cubin, "%.*s\n", length, name);
     }
     fputc(0, cubin);

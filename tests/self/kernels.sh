@@ -1,0 +1,44 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `mica check --compile-only --table` notices kernels that spill more than before or are gone, and only
+# those; with a compiler that answers what this test tells it. Usage: kernels.sh MICA FOLDER, which has
+# the fake libraries.
+set -u
+mica=$1 fake=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+table=$folder/table.txt
+mkdir -p "$folder/kernels/ops/activation"
+echo 'extern "C" __global__ void activation(const int a) {}' \
+    >"$folder/kernels/ops/activation/activation_cuda.cu"
+
+# compile "SPILLED BYTES" ARGUMENTS...: 32 bytes of loads come on top
+compile() {
+    spills=$1
+    shift
+    rm -rf "$folder/cache"
+    FAKE_NVRTC_SPILLS=$spills MICA_NVRTC=$fake/libnvrtc.so.13 MICA_CACHE_DIR=$folder/cache \
+        MICA_KERNEL_DIR=$folder/kernels "$mica" check -q --compile-only -d sm_90a \
+        --table "$table" "$@" 'activation x=f32:9' >"$folder/out" 2>&1
+}
+
+# expect CODE TEXT "SPILLED BYTES" WHAT: the exit code, and what the output has to say
+expect() {
+    compile "$3"
+    got=$?
+    [ "$got" = "$1" ] && grep -q "$2" "$folder/out" && return
+    echo "$4: exit code $got, expected $1 and '$2' in"
+    cat "$folder/out"
+    failed=1
+}
+
+compile 16 --update || failed=1
+grep -q '^24 48 ' "$table" || { cat "$table"; failed=1; }
+expect 0 '1 kernels emitted' 16 "the same kernel"
+expect 1 'spills: 56 bytes, the table says 48' 24 "more spills"
+expect 0 '2 times a kernel was compiled again' "24 20 16" "fewer spills at the third try"
+expect 0 '1 have other registers, spills' 8 "fewer spills"
+sed -i 's/ activation/ another/' "$table"
+expect 1 '^missing: .*another' 16 "a kernel that is gone"
+exit $failed
