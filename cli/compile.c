@@ -253,7 +253,9 @@ static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
 {
     bool ok = true;
     long fresh = 0, moved = 0;
-    setenv("MICA_CACHE_BYTES", "0", 1); /* or compiling again would find what was compiled */
+    /* Or compiling again would find what was compiled. */
+    mica_context_cache_limit(c->context, 0);
+    mica_disk_cache_limit(0);
     for (size_t i = 0; i < k->rows.count; i++) {
         kernel_row *n = &k->rows.items[i], *o = find(old, n->key);
         int before = o ? o->spill_bytes : 0;

@@ -332,6 +332,8 @@ typedef struct mica_disk_cache_info {
     int64_t entries, bytes, limit_bytes;
 } mica_disk_cache_info;
 MICA_API mica_status mica_disk_cache(mica_disk_cache_info *info);
+/* Bound in bytes for this process, in place of MICA_CACHE_BYTES; 0 neither reads nor writes. */
+MICA_API mica_status mica_disk_cache_limit(int64_t bytes);
 /* Removes the least recently used entries until at most `keep_bytes` remain; 0 empties it. */
 MICA_API mica_status mica_disk_cache_prune(int64_t keep_bytes);
 /* Writes all entries into one file, or takes those of such a file over, so that a program can ship

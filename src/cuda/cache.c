@@ -36,8 +36,17 @@ static const int64_t largest_entry = MICA_CACHE_MOST;
 
 /* ---- where ---- */
 
+static _Atomic int64_t own_limit = -1; /* none */
+
+void mica_cuda_cache_limit(int64_t bytes)
+{
+    atomic_store(&own_limit, bytes);
+}
+
 int64_t mica_cache_limit(void)
 {
+    int64_t own = atomic_load(&own_limit);
+    if (own >= 0) return own;
     const char *text = mica_env(MICA_ENV_CACHE_BYTES);
     if (!text) return (int64_t)1 << 30;
     char *end;
@@ -54,7 +63,7 @@ static bool find_path(char path[512], char reason[160])
     int length = -1;
     path[0] = reason[0] = 0;
     if (mica_cache_limit() == 0) {
-        snprintf(reason, 160, "MICA_CACHE_BYTES is 0");
+        snprintf(reason, 160, "the cache may hold 0 bytes (MICA_CACHE_BYTES)");
         return false;
     }
     if (own)

@@ -103,6 +103,7 @@ mica_status mica_tensor_map_encode(mica_cuda *cuda, const mica_tensor_map_spec *
 
 /* ---- disk cache ---- */
 mica_status mica_cuda_cache_info(mica_disk_cache_info *info);
+void mica_cuda_cache_limit(int64_t bytes);
 mica_status mica_cuda_cache_prune(int64_t keep_bytes);
 mica_status mica_cuda_cache_pack(const char *path, int64_t *entries);
 mica_status mica_cuda_cache_unpack(const char *path, int64_t *entries);

@@ -252,6 +252,13 @@ mica_status mica_disk_cache(mica_disk_cache_info *info)
     return info ? mica_cuda_cache_info(info) : null_pointer("info");
 }
 
+mica_status mica_disk_cache_limit(int64_t bytes)
+{
+    if (bytes < 0) return mica_fail(MICA_INVALID, "%lld bytes", (long long)bytes);
+    mica_cuda_cache_limit(bytes);
+    return MICA_OK;
+}
+
 mica_status mica_disk_cache_prune(int64_t keep_bytes)
 {
     if (keep_bytes < 0) return mica_fail(MICA_INVALID, "%lld bytes", (long long)keep_bytes);

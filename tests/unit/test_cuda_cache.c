@@ -433,6 +433,12 @@ static void the_least_recently_used_go_first(void **state)
     assert_int_equal(info.limit_bytes, 20000);
     int64_t each = info.bytes / N;
     assert_true(each > BLOB && info.bytes % N == 0);
+    mica_cuda_cache_limit(0);
+    assert_int_equal(mica_cuda_cache_info(&info), MICA_OK);
+    assert_string_equal(info.path, "");
+    assert_non_null(strstr(info.reason, "0 bytes"));
+    for (int i = 0; i < N; i++) assert_false(reads_back(&keys[i], blob[i], BLOB));
+    mica_cuda_cache_limit(20000);
     assert_int_equal(mica_cuda_cache_prune(4 * each), MICA_OK);
     for (int i = 0; i < N; i++) assert_int_equal(reads_back(&keys[i], blob[i], BLOB), i < 4);
     assert_int_equal(access(path, F_OK), 0);
