@@ -229,13 +229,21 @@ static void compile_line(check *c, compiler *k, const cli_line *line)
  * therefore compiled again, this many times at most, and only the best of them counts. */
 enum { COMPILE_AGAIN = 12 };
 
+/* A new context, since the old one keeps its kernels. */
+static bool forget_kernels(check *c)
+{
+    mica_context_destroy(c->context);
+    c->context = NULL;
+    return cli_context(&c->options, &c->context, &c->device) == CLI_OK;
+}
+
 static void look_again(check *c, compiler *k, kernel_row *row, int wanted)
 {
     mica_problem *problem = cli_line_problem(&c->lines, row->line);
-    mica_plan *plan;
-    mica_kernel_info info;
     for (int n = 0; problem && n < COMPILE_AGAIN && row->spill_bytes > wanted; n++) {
-        if (make_plan(c, problem, row, &plan) != MICA_OK) break;
+        mica_plan *plan;
+        mica_kernel_info info;
+        if (!forget_kernels(c) || make_plan(c, problem, row, &plan) != MICA_OK) break;
         for (int i = 0; mica_plan_kernel(plan, i, &info) == MICA_OK; i++) {
             char *key = key_of(&info);
             if (!strcmp(key, row->key) && info.spill_bytes < row->spill_bytes)
@@ -253,9 +261,7 @@ static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
 {
     bool ok = true;
     long fresh = 0, moved = 0;
-    /* Or compiling again would find what was compiled. */
-    mica_context_cache_limit(c->context, 0);
-    mica_disk_cache_limit(0);
+    mica_disk_cache_limit(0); /* or compiling again would find what was compiled */
     for (size_t i = 0; i < k->rows.count; i++) {
         kernel_row *n = &k->rows.items[i], *o = find(old, n->key);
         int before = o ? o->spill_bytes : 0;
