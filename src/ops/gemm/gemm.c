@@ -7,6 +7,11 @@
 static const char *const compute_spellings[] = {
     [MICA_COMPUTE_DEFAULT] = "default", [MICA_COMPUTE_TF32] = "tf32", NULL};
 
+static const char *const gates[] = {[MICA_GEMM_GATE_NONE] = "none",
+                                    [MICA_GEMM_GATE_PAIRS] = "pairs",
+                                    [MICA_GEMM_GATE_HALVES] = "halves",
+                                    NULL};
+
 static const mica_field fields[] = {
     MICA_FIELD(mica_gemm_desc, a, TENSOR, .doc = "[batch x] M x K"),
     MICA_FIELD(mica_gemm_desc, b, TENSOR, .doc = "[batch x] K x N"),
@@ -25,6 +30,14 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_gemm_desc, scale, TENSOR, .doc = "N; inferred"),
     MICA_FIELD(mica_gemm_desc, shift, TENSOR, .doc = "N; inferred"),
     MICA_FIELD(mica_gemm_desc, residual, TENSOR, .doc = "as c; inferred"),
+    MICA_FIELD(mica_gemm_desc, gate, ENUM, .spellings = gates,
+               .doc = "c has N/2 columns: act(t[m,2j]) t[m,2j+1], or act(t[m,j]) t[m,j+N/2]"),
+    MICA_FIELD(mica_gemm_desc, scale_c, TENSOR,
+               .doc = "f32: 1 element, by which an 8-bit c is scaled before rounding"),
+    MICA_FIELD(mica_gemm_desc, aux, TENSOR,
+               .doc = "M x N: the values before the activation; a type is enough"),
+    MICA_FIELD(mica_gemm_desc, amax, TENSOR,
+               .doc = "1 element: largest |value| before scale_c; a type is enough"),
 };
 
 static const mica_arg args[] = {
@@ -37,6 +50,9 @@ static const mica_arg args[] = {
     [MICA_GEMM_SCALE] = {"scale", offsetof(mica_gemm_desc, scale), {MICA_IN}, false, NULL},
     [MICA_GEMM_SHIFT] = {"shift", offsetof(mica_gemm_desc, shift), {MICA_IN}, false, NULL},
     [MICA_GEMM_RESIDUAL] = {"residual", offsetof(mica_gemm_desc, residual), {MICA_IN}, false, "c"},
+    [MICA_GEMM_SCALE_C] = {"scale_c", offsetof(mica_gemm_desc, scale_c), {MICA_IN}, false, NULL},
+    [MICA_GEMM_AUX] = {"aux", offsetof(mica_gemm_desc, aux), {MICA_OUT}, false, NULL},
+    [MICA_GEMM_AMAX] = {"amax", offsetof(mica_gemm_desc, amax), {MICA_OUT}, false, NULL},
 };
 
 static const mica_scalar scalars[] = {
@@ -88,8 +104,8 @@ static mica_status check_output_type(const mica_gemm_desc *d, mica_why *why)
         return mica_invalid(why, "c is %s; with s8 inputs it is s32, s8, u8, f32, f16 or bf16",
                             mica_dtype_name(c));
     default:
-        if (half) return MICA_OK;
-        return mica_invalid(why, "c is %s; with %s inputs it is f32, f16 or bf16",
+        if (half || c == MICA_E4M3 || c == MICA_E5M2 || c == MICA_S8) return MICA_OK;
+        return mica_invalid(why, "c is %s; with %s inputs it is f32, f16, bf16, e4m3, e5m2 or s8",
                             mica_dtype_name(c), mica_dtype_name(d->a.dtype));
     }
 }
@@ -110,7 +126,8 @@ static int64_t batch_dim(const mica_tensor *t, int i)
     return d < 0 ? 1 : t->dims[d];
 }
 
-static mica_status output_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
+/* Of the product, before columns are gated. */
+static mica_status product_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
 {
     const mica_tensor *a = &d->a, *b = &d->b;
     c->rank = a->rank > b->rank ? a->rank : b->rank;
@@ -128,17 +145,39 @@ static mica_status output_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why
     return MICA_OK;
 }
 
+static mica_status gate_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
+{
+    int64_t *n = &c->dims[c->rank - 1];
+    if (d->gate == MICA_GEMM_GATE_NONE) return MICA_OK;
+    if (*n % 2 != 0)
+        return mica_invalid(why, "the product has %lld columns, gate=%s needs an even number",
+                            (long long)*n, gates[d->gate]);
+    *n /= 2;
+    return MICA_OK;
+}
+
+/* Of a tensor whose type the caller gave. */
+static void infer_dims(mica_tensor *t, int rank, const int64_t *dims)
+{
+    if (mica_tensor_given(t) && t->rank == 0) *t = mica_tensor_packed(t->dtype, rank, dims);
+}
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_gemm_desc *d = desc;
     MICA_TRY(check_inputs(d, why));
-    if (d->c.rank == 0) {
-        mica_tensor c = {.dtype = mica_tensor_given(&d->c) ? d->c.dtype : output_type(d)};
-        MICA_TRY(output_dims(d, &c, why));
-        d->c = mica_tensor_packed(c.dtype, c.rank, c.dims);
-    }
+    mica_tensor product = {0};
+    MICA_TRY(product_dims(d, &product, why));
+    mica_tensor c = product;
+    MICA_TRY(gate_dims(d, &c, why));
+    if (d->c.rank == 0)
+        d->c = mica_tensor_packed(mica_tensor_given(&d->c) ? d->c.dtype : output_type(d), c.rank,
+                                  c.dims);
     mica_epilogue e = gemm_epilogue(d);
-    if (d->c.rank >= 1) mica_epilogue_infer(&e, &d->c, d->c.dims[d->c.rank - 1]);
+    mica_epilogue_infer(&e, &d->c, product.dims[product.rank - 1]);
+    infer_dims(&d->aux, product.rank, product.dims);
+    infer_dims(&d->scale_c, 1, (int64_t[]){1});
+    infer_dims(&d->amax, 1, (int64_t[]){1});
     return MICA_OK;
 }
 
@@ -205,17 +244,79 @@ static mica_status check_residual(const mica_tensor *r, mica_why *why)
                         mica_dtype_name(r->dtype));
 }
 
+static mica_status check_gate(const mica_gemm_desc *d, mica_why *why)
+{
+    if (d->gate == MICA_GEMM_GATE_NONE) return MICA_OK;
+    if (gemm_has_blocks(d))
+        return mica_invalid(why, "gate=%s: not with scales of blocks", gates[d->gate]);
+    int act = mica_epilogue_act(d->epilogue), count = mica_epilogue_count(d->epilogue);
+    if (act == count)
+        return mica_invalid(why, "gate=%s: epilogue has no activation (identity is one)",
+                            gates[d->gate]);
+    for (int i = 0; i < count; i++) {
+        bool residual = d->epilogue[i] == MICA_STEP_RESIDUAL;
+        if (i != act && (i > act) != residual)
+            return mica_invalid(why,
+                                "gate=%s: %s is step %d of epilogue, the activation step %d; bias, "
+                                "scale and shift come before it, the residual after it",
+                                gates[d->gate], mica_step_spellings[d->epilogue[i]], i + 1,
+                                act + 1);
+    }
+    return MICA_OK;
+}
+
+static mica_status check_aux(const mica_gemm_desc *d, const mica_tensor *product, mica_why *why)
+{
+    const mica_tensor *t = &d->aux;
+    bool f64 = d->a.dtype == MICA_F64;
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (mica_epilogue_act(d->epilogue) == mica_epilogue_count(d->epilogue))
+        return mica_invalid(why, "aux holds what goes into an activation, epilogue has none");
+    bool fits = t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16;
+    if (f64) fits = t->dtype == MICA_F64 || t->dtype == MICA_F32;
+    if (!fits)
+        return mica_invalid(why, "aux is %s; with %s inputs it is %s", mica_dtype_name(t->dtype),
+                            mica_dtype_name(d->a.dtype), f64 ? "f64 or f32" : "f32, f16 or bf16");
+    return mica_tensor_same_dims(t, "aux", product, "the product of a and b", why);
+}
+
+static mica_status check_single(const mica_tensor *t, const char *name, mica_dtype dtype,
+                                mica_why *why)
+{
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (t->dtype != dtype)
+        return mica_invalid(why, "%s is %s, it must be %s", name, mica_dtype_name(t->dtype),
+                            mica_dtype_name(dtype));
+    if (mica_tensor_count(t) == 1) return MICA_OK;
+    return mica_invalid(why, "%s has %lld elements, it must have 1", name,
+                        (long long)mica_tensor_count(t));
+}
+
+static mica_status check_quantise(const mica_gemm_desc *d, mica_why *why)
+{
+    if (mica_tensor_given(&d->scale_c) && mica_dtype_bits(d->c.dtype) != 8)
+        return mica_invalid(why, "scale_c is for an 8-bit c, c is %s", mica_dtype_name(d->c.dtype));
+    MICA_TRY(check_single(&d->scale_c, "scale_c", MICA_F32, why));
+    return check_single(&d->amax, "amax", d->a.dtype == MICA_F64 ? MICA_F64 : MICA_F32, why);
+}
+
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_gemm_desc *d = desc;
     MICA_TRY(check_inputs(d, why));
     MICA_TRY(check_output_type(d, why));
-    mica_tensor c = {0};
-    MICA_TRY(output_dims(d, &c, why));
-    MICA_TRY(mica_tensor_same_dims(&d->c, "c", &c, "the product of a and b", why));
-    int64_t m = c.dims[c.rank - 2], n = c.dims[c.rank - 1];
+    mica_tensor product = {0};
+    MICA_TRY(product_dims(d, &product, why));
+    mica_tensor c = product;
+    MICA_TRY(gate_dims(d, &c, why));
+    MICA_TRY(mica_tensor_same_dims(&d->c, "c", &c,
+                                   d->gate ? "the gated product" : "the product of a and b", why));
+    int64_t m = product.dims[c.rank - 2], n = product.dims[c.rank - 1];
     MICA_TRY(check_scales(d, m, n, why));
     MICA_TRY(check_residual(&d->residual, why));
+    MICA_TRY(check_gate(d, why));
+    MICA_TRY(check_aux(d, &product, why));
+    MICA_TRY(check_quantise(d, why));
     mica_epilogue e = gemm_epilogue(d);
     return mica_epilogue_check(&e, &d->c, n, why);
 }
@@ -228,6 +329,7 @@ static void cost(const void *desc, double *flops, double *bytes)
     gemm_shape s;
     gemm_shape_make(desc, &s);
     *flops = gemm_flops(&s);
+    if (((const mica_gemm_desc *)desc)->gate) *flops *= 2;
 }
 
 /* The sum over K, and the few roundings after it: alpha, beta and their sum, scales, steps. */
@@ -236,6 +338,7 @@ static int64_t terms(const void *desc)
     const mica_gemm_desc *d = desc;
     int64_t n = d->a.dims[d->a.rank - 1] + 3;
     n += mica_tensor_given(&d->scale_a) + mica_tensor_given(&d->scale_b);
+    n += mica_tensor_given(&d->scale_c) + (d->gate != MICA_GEMM_GATE_NONE);
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) n++;
     return n;
 }
@@ -243,6 +346,8 @@ static int64_t terms(const void *desc)
 static bool exact(const void *desc)
 {
     const mica_gemm_desc *d = desc;
+    /* A product of two sums: both must stay below 12 bits. */
+    if (d->gate && d->a.dims[d->a.rank - 1] > 512) return false;
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
         int step = d->epilogue[i];
         bool whole = step < MICA_STEP_ACT || step == MICA_STEP_ACT + MICA_ACT_IDENTITY ||

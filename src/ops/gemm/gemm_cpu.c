@@ -243,11 +243,12 @@ static void add_scaled(const gemm_finish *f, int64_t row, int64_t col, int64_t k
     memset(part, 0, ROWS * COLS * sizeof *part);
 }
 
-static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
+/* The sums of a tile of c; b_at: where b begins, or with a gate what belongs to the gates. */
+static void sum_tile(const job *w, const gemm_offsets *at, int64_t b_at, int64_t row, int64_t col,
+                     double *sums)
 {
     const gemm_shape *s = &w->s->shape;
     const mica_gemm_desc *d = w->finish.desc;
-    gemm_offsets at = gemm_shape_offsets(s, item);
     block a = {.data = w->finish.args[MICA_GEMM_A],
                .table = w->s->table_a,
                .step = s->a_m,
@@ -258,23 +259,36 @@ static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
                .step = s->b_n,
                .step_k = s->b_k,
                .lines = at_most(s->n - col, COLS)};
-    _Alignas(64) double sums[ROWS * COLS], part[ROWS * COLS];
+    _Alignas(64) double part[ROWS * COLS];
     bool blocks = gemm_has_blocks(d);
     if (blocks) memset(part, 0, sizeof part);
     int panels = (a.lines + PANEL_M - 1) / PANEL_M * PANEL_M;
     memset(sums, 0, (size_t)(panels * COLS) * sizeof *sums);
     for (int64_t k = 0; k < s->k; k += CHUNK) {
         a.depth = b.depth = at_most(s->k - k, CHUNK);
-        a.at = at.a + row * s->a_m + k * s->a_k;
-        b.at = at.b + col * s->b_n + k * s->b_k;
+        a.at = at->a + row * s->a_m + k * s->a_k;
+        b.at = b_at + col * s->b_n + k * s->b_k;
         if (d->a.dtype == MICA_F64)
             multiply_f64(&a, &b, sums);
         else
             multiply_f32(d, &a, &b, blocks ? part : sums);
         if (blocks) add_scaled(&w->finish, row, col, k, a.lines, part, sums);
     }
-    for (int i = 0; i < a.lines; i++)
-        gemm_finish_row(&w->finish, &at, row + i, col, b.lines, sums + i * COLS);
+}
+
+static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
+{
+    const gemm_shape *s = &w->s->shape;
+    const gemm_extra *e = &w->s->extra;
+    gemm_offsets at = gemm_extra_offsets(s, e, item);
+    int rows = at_most(s->m - row, ROWS), cols = at_most(s->n - col, COLS);
+    _Alignas(64) double sums[ROWS * COLS], partners[ROWS * COLS];
+    sum_tile(w, &at, at.b, row, col, sums);
+    bool gate = w->finish.desc->gate != MICA_GEMM_GATE_NONE;
+    if (gate) sum_tile(w, &at, at.b + e->partner, row, col, partners);
+    for (int i = 0; i < rows; i++)
+        gemm_finish_row(&w->finish, &at, row + i, col, cols, sums + i * COLS,
+                        gate ? partners + i * COLS : NULL);
 }
 
 /* Neighbouring tasks share rows of a, which then stay in the cache. */
@@ -301,15 +315,16 @@ static void fill_table(mica_dtype d, float *table)
 
 void gemm_loops_make(const mica_gemm_desc *d, gemm_loops *s)
 {
-    gemm_shape_make(d, &s->shape);
+    gemm_shape_make_extra(d, &s->shape, &s->extra);
     fill_table(d->a.dtype, s->table_a);
     fill_table(d->b.dtype, s->table_b);
     /* Four operations take about as long as a byte of traffic. */
     double bytes = mica_op_bytes(&mica_op_gemm, d);
-    s->threads = mica_cpu_threads_for(bytes + gemm_flops(&s->shape) / 4);
+    double flops = gemm_flops(&s->shape) * (d->gate ? 2 : 1);
+    s->threads = mica_cpu_threads_for(bytes + flops / 4);
 }
 
-void gemm_loops_run(const gemm_loops *s, const gemm_finish *finish)
+static void run_tasks(const gemm_loops *s, const gemm_finish *finish)
 {
     job w = {.s = s,
              .finish = *finish,
@@ -325,6 +340,16 @@ void gemm_loops_run(const gemm_loops *s, const gemm_finish *finish)
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < tasks; i++) compute_task(&w, i);
+}
+
+void gemm_loops_run(const gemm_loops *s, const gemm_finish *finish)
+{
+    _Atomic uint64_t amax = 0;
+    gemm_finish f = *finish;
+    f.extra = &s->extra;
+    if (mica_tensor_given(&f.desc->amax)) f.amax = &amax;
+    run_tasks(s, &f);
+    gemm_finish_end(&f);
 }
 
 static mica_status build(mica_plan *plan)
@@ -356,6 +381,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double rows = (double)((s.m + PANEL_M - 1) / PANEL_M * PANEL_M);
     double cols = (double)((s.n + PANEL_N - 1) / PANEL_N * PANEL_N);
     double flops = 2 * rows * cols * (double)s.k * (double)s.batches;
+    if (((const mica_gemm_desc *)desc)->gate) flops *= 2;
     double compute = flops / (0.35 * device->f32_tflops * 1e9);
     double memory = mica_op_bytes(&mica_op_gemm, desc) / (0.5 * device->copy_gbps * 1e6);
     return 2e-4 + (compute > memory ? compute : memory);

@@ -21,7 +21,8 @@ static const struct {
 enum { CHOICES = sizeof choices / sizeof *choices };
 
 typedef struct state {
-    gemm_args args; /* all but pointers and scalars */
+    gemm_extra_args args; /* all but pointers and scalars; a plain kernel gets its first member */
+    bool extra;
     mica_kernel *kernel;
     mica_grid grid;
 } state;
@@ -56,7 +57,12 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     (void)device;
     gemm_shape s;
     gemm_shape_make(desc, &s);
-    return gemm_cuda_configs(s.m, s.n, out);
+    int all = gemm_cuda_configs(s.m, s.n, out), count = 0;
+    if (!((const mica_gemm_desc *)desc)->gate) return all;
+    /* Two sums of 8 x 8 pieces have no room in registers. */
+    for (int i = 0; i < all; i++)
+        if (out[i].knob[KNOB_MICRO_M] < 8) out[count++] = out[i];
+    return count;
 }
 
 static int64_t tiles_of(const gemm_shape *s, const mica_config *c)
@@ -99,7 +105,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     gemm_shape s;
     gemm_shape_make(desc, &s);
     if (s.batches == 0) return 0;
-    return gemm_cuda_predict(desc, (double)tiles_of(&s, c), (double)s.k,
+    double passes = ((const mica_gemm_desc *)desc)->gate ? 2 : 1;
+    return gemm_cuda_predict(desc, passes * (double)tiles_of(&s, c), (double)s.k,
                              mica_op_bytes(&mica_op_gemm, desc), device, c);
 }
 
@@ -155,28 +162,33 @@ static mica_status build(mica_plan *plan)
 {
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    gemm_shape_make(plan->desc, &s->args.shape);
-    gemm_args_fill(plan->desc, &s->args);
-    int64_t tiles = tiles_of(&s->args.shape, &plan->config);
+    gemm_extra_fill(plan->desc, &s->args);
+    s->extra = gemm_has_extra(plan->desc);
+    const gemm_shape *shape = &s->args.gemm.shape;
+    int64_t tiles = tiles_of(shape, &plan->config);
     if (tiles == 0) return MICA_OK;
     s->grid = gemm_cuda_grid(tiles, &plan->config);
     char text[4096];
     mica_text prologue = {text, sizeof text, 0};
-    gemm_cuda_prologue(plan->desc, &s->args.shape, &plan->config, &prologue);
-    return mica_plan_add_kernel(plan,
-                                &(mica_kernel_spec){.file = "ops/gemm/gemm_cuda.cu",
-                                                    .entry = "gemm_cuda",
-                                                    .prologue = text},
-                                &s->kernel);
+    gemm_cuda_prologue(plan->desc, shape, &plan->config, &prologue);
+    mica_kernel_spec spec = {
+        .file = "ops/gemm/gemm_cuda.cu", .entry = "gemm_cuda", .prologue = text};
+    if (s->extra) {
+        gemm_extra_prologue(plan->desc, &prologue);
+        spec.file = "ops/gemm/gemm_cuda_extra.cu";
+        spec.entry = "gemm_cuda_extra";
+    }
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
+    gemm_extra_args a = s->args;
+    if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
     if (!s->kernel) return MICA_OK;
-    gemm_args a = s->args;
-    gemm_args_bind(plan, r, &a);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    gemm_extra_bind(plan, r, &a);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, s->extra ? (void *)&a : &a.gemm);
 }
 
 const mica_engine gemm_cuda = {.name = "cuda",

@@ -4,6 +4,16 @@
 #include "ops/gemm/gemm_finish.h"
 #include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
+#include "ops/shared/integer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Columns of the product: `count` from `first`, `step` apart. */
+typedef struct columns {
+    int64_t first, step;
+    int count;
+} columns;
 
 static void scale_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
                        int count, double *v)
@@ -38,62 +48,126 @@ static void activate(mica_act act, const mica_gemm_desc *d, int count, double *v
     for (int j = 0; j < count; j++) v[j] = (double)line[j];
 }
 
-static void apply_step(const gemm_finish *f, int step, int64_t r_at, int64_t col, int count,
-                       double *v)
+/* Elements of a vector over the columns of the product. */
+static void add_vector(const mica_tensor *t, const void *data, columns c, double *v)
+{
+    add_line(t, data, c.first * t->strides[0], c.step * t->strides[0], c.count, v);
+}
+
+static void scale_vector(const mica_tensor *t, const void *data, columns c, int64_t stride,
+                         double *v)
+{
+    scale_line(t, data, c.first * stride, c.step * stride, c.count, v);
+}
+
+static void apply_step(const gemm_finish *f, int step, int64_t r_at, columns c, double *v)
 {
     const mica_gemm_desc *d = f->desc;
     switch (step) {
     case MICA_STEP_BIAS:
-        add_line(&d->bias, f->args[MICA_GEMM_BIAS], col * d->bias.strides[0], d->bias.strides[0],
-                 count, v);
+        add_vector(&d->bias, f->args[MICA_GEMM_BIAS], c, v);
         break;
     case MICA_STEP_SCALE:
-        scale_line(&d->scale, f->args[MICA_GEMM_SCALE], col * d->scale.strides[0],
-                   d->scale.strides[0], count, v);
+        scale_vector(&d->scale, f->args[MICA_GEMM_SCALE], c, d->scale.strides[0], v);
         break;
     case MICA_STEP_SHIFT:
-        add_line(&d->shift, f->args[MICA_GEMM_SHIFT], col * d->shift.strides[0],
-                 d->shift.strides[0], count, v);
+        add_vector(&d->shift, f->args[MICA_GEMM_SHIFT], c, v);
         break;
     case MICA_STEP_RESIDUAL:
-        add_line(&d->residual, f->args[MICA_GEMM_RESIDUAL], r_at, f->shape->r_n, count, v);
+        add_line(&d->residual, f->args[MICA_GEMM_RESIDUAL], r_at, f->shape->r_n, c.count, v);
         break;
     default:
-        activate((mica_act)(step - MICA_STEP_ACT), d, count, v);
+        activate((mica_act)(step - MICA_STEP_ACT), d, c.count, v);
     }
 }
 
-static void apply_scales(const gemm_finish *f, int64_t row, int64_t col, int count, double *v)
+static void apply_scales(const gemm_finish *f, int64_t row, columns c, double *v)
 {
     const mica_tensor *a = &f->desc->scale_a, *b = &f->desc->scale_b;
     if (gemm_has_blocks(f->desc)) return; /* they are in the sums */
     if (mica_tensor_given(a))
-        scale_line(a, f->args[MICA_GEMM_SCALE_A], row * gemm_scale_stride(a), 0, count, v);
+        scale_line(a, f->args[MICA_GEMM_SCALE_A], row * gemm_scale_stride(a), 0, c.count, v);
     if (mica_tensor_given(b))
-        scale_line(b, f->args[MICA_GEMM_SCALE_B], col * gemm_scale_stride(b), gemm_scale_stride(b),
-                   count, v);
+        scale_vector(b, f->args[MICA_GEMM_SCALE_B], c, gemm_scale_stride(b), v);
 }
 
 static void add_old(const gemm_finish *f, int64_t c_at, int count, double *v)
 {
     double old[GEMM_FINISH_MAX];
+    if (f->beta == 0) return;
     mica_to_f64(f->desc->c.dtype, f->args[MICA_GEMM_C], c_at, f->shape->c_n, old, count);
     for (int j = 0; j < count; j++) old[j] *= f->beta;
     for (int j = 0; j < count; j++) v[j] += old[j];
 }
 
+static void store_aux(const gemm_finish *f, const gemm_offsets *at, int64_t row, columns c,
+                      const double *v)
+{
+    const gemm_extra *e = f->extra;
+    if (!mica_tensor_given(&f->desc->aux)) return;
+    mica_from_f64(f->desc->aux.dtype, f->args[MICA_GEMM_AUX],
+                  at->x + row * e->x_m + c.first * e->x_n, c.step * e->x_n, v, c.count);
+}
+
+/* Bits of magnitudes order as these do, NaN above all, so the order of threads does not matter. */
+static void keep_max(_Atomic uint64_t *amax, int count, const double *v)
+{
+    uint64_t most = 0;
+    for (int j = 0; j < count; j++) {
+        uint64_t bits;
+        double magnitude = fabs(v[j]);
+        memcpy(&bits, &magnitude, sizeof bits);
+        most = bits > most ? bits : most;
+    }
+    uint64_t old = atomic_load_explicit(amax, memory_order_relaxed);
+    while (old < most && !atomic_compare_exchange_weak(amax, &old, most)) continue;
+}
+
+static void quantise(const gemm_finish *f, int count, double *v)
+{
+    const mica_gemm_desc *d = f->desc;
+    if (f->amax) keep_max(f->amax, count, v);
+    if (mica_tensor_given(&d->scale_c))
+        scale_line(&d->scale_c, f->args[MICA_GEMM_SCALE_C], 0, 0, count, v);
+    for (int j = 0; j < count && d->c.dtype == MICA_E5M2; j++)
+        v[j] = mica_saturate_e5m2(MICA_E5M2, v[j]);
+}
+
 void gemm_finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, int64_t col,
-                     int count, double *v)
+                     int count, double *v, double *partner)
 {
     const mica_gemm_desc *d = f->desc;
     const gemm_shape *s = f->shape;
     int64_t c_at = at->c + row * s->c_m + col * s->c_n;
     int64_t r_at = at->r + row * s->r_m + col * s->r_n;
-    if (f->alpha != 1)
-        for (int j = 0; j < count; j++) v[j] *= f->alpha;
-    apply_scales(f, row, col, count, v);
-    if (f->beta != 0) add_old(f, c_at, count, v);
-    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++)
-        apply_step(f, d->epilogue[i], r_at, col, count, v);
+    int act = mica_epilogue_act(d->epilogue), steps = mica_epilogue_count(d->epilogue);
+    columns gates = {col, 1, count};
+    if (partner) gates.first *= f->extra->channel_step, gates.step = f->extra->channel_step;
+    for (double *t = v; t; t = t == v ? partner : NULL) {
+        columns c = gates;
+        if (t == partner) c.first += f->extra->channel_partner;
+        if (f->alpha != 1)
+            for (int j = 0; j < count; j++) t[j] *= f->alpha;
+        apply_scales(f, row, c, t);
+        if (!partner) add_old(f, c_at, count, t);
+        for (int i = 0; i < act; i++) apply_step(f, d->epilogue[i], r_at, c, t);
+        store_aux(f, at, row, c, t);
+    }
+    if (act < steps) apply_step(f, d->epilogue[act], r_at, gates, v);
+    if (partner) {
+        for (int j = 0; j < count; j++) v[j] *= partner[j];
+        add_old(f, c_at, count, v);
+    }
+    for (int i = act + 1; i < steps; i++) apply_step(f, d->epilogue[i], r_at, gates, v);
+    quantise(f, count, v);
     mica_from_f64(d->c.dtype, f->args[MICA_GEMM_C], c_at, s->c_n, v, count);
+}
+
+void gemm_finish_end(const gemm_finish *f)
+{
+    if (!f->amax) return;
+    uint64_t bits = atomic_load(f->amax);
+    double most;
+    memcpy(&most, &bits, sizeof most);
+    mica_from_f64(f->desc->amax.dtype, f->args[MICA_GEMM_AMAX], 0, 1, &most, 1);
 }

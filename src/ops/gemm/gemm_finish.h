@@ -6,19 +6,25 @@
 
 #include "ops/gemm/gemm_shape.h"
 
+#include <stdatomic.h>
+
 /* Made once per run. */
 typedef struct gemm_finish {
     const mica_gemm_desc *desc;
     const gemm_shape *shape;
     void *const *args;
     double alpha, beta;
+    const gemm_extra *extra; /* may be NULL without a gate and aux */
+    _Atomic uint64_t *amax;  /* bits of the largest |value| so far, all 0 at first; NULL: none */
 } gemm_finish;
 
 #define GEMM_FINISH_MAX 64 /* most elements of a call */
 
 /* Takes `count` sums of one row, from column `col` of row `row`, and stores c. at: the batch item.
- * The sums are overwritten. */
+ * partner: with a gate the sums that v opens or closes, else NULL. The sums are overwritten. */
 void gemm_finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, int64_t col,
-                     int count, double *v);
+                     int count, double *v, double *partner);
+/* Stores amax where there is one. */
+void gemm_finish_end(const gemm_finish *f);
 
 #endif

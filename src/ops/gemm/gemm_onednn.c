@@ -147,7 +147,7 @@ static void finish_piece(const call *x, const gemm_finish *f, int64_t piece, int
         for (int j = 0; j < count; j++) v[j] = (double)((const float *)x->sums)[from + j * step];
     else
         for (int j = 0; j < count; j++) v[j] = ((const int32_t *)x->sums)[from + j * step];
-    gemm_finish_row(f, &at, row, col, count, v);
+    gemm_finish_row(f, &at, row, col, count, v, NULL);
 }
 
 static void finish_all(const call *x)
@@ -324,6 +324,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     (void)device;
     mica_why ignored;
+    MICA_TRY(gemm_refuse_extra(desc, why));
     if (via_blas(desc, why) == MICA_OK) return MICA_OK;
     return via_matmul(desc, &ignored);
 }

@@ -10,8 +10,9 @@
 
 enum { TILE = 8, CHUNK = 64 };
 
+/* Columns are those of the product: with a gate every second one, or half of them. */
 typedef struct tile {
-    int64_t row, col;
+    int64_t row, col, step;
     int rows, cols;
     double sum[TILE][TILE], mag[TILE][TILE];
 } tile;
@@ -21,7 +22,18 @@ typedef struct matrices {
     const mica_view *args;
     double alpha, beta;
     int64_t m, n, k, batches;
+    int64_t step, partner; /* columns from gate to gate, and to what it is for */
 } matrices;
+
+/* A value and its magnitude. */
+typedef struct result {
+    double v, m;
+} result;
+
+/* Where an element of c lies in everything. */
+typedef struct element {
+    int64_t item, row, col;
+} element;
 
 static int64_t batch_offset(const mica_tensor *c, const mica_tensor *t, int64_t item)
 {
@@ -65,12 +77,12 @@ static void multiply(const matrices *x, tile *t, int64_t a_at, int64_t b_at)
         int depth = at_most(x->k - k, CHUNK); /* within a block of scales */
         double fa[TILE] = {0}, fb[TILE] = {0};
         for (int i = 0; i < t->rows; i++) fa[i] = scale_of_a(x, t->row + i, k);
-        for (int j = 0; j < t->cols; j++) fb[j] = scale_of_b(x, k, t->col + j);
+        for (int j = 0; j < t->cols; j++) fb[j] = scale_of_b(x, k, t->col + j * t->step);
         for (int p = 0; p < depth; p++) {
             for (int i = 0; i < t->rows; i++)
                 ax[i][p] = fa[i] * mica_get(a, a_at + (t->row + i) * a_m + (k + p) * a_k);
             for (int j = 0; j < t->cols; j++)
-                bx[p][j] = fb[j] * mica_get(b, b_at + (k + p) * b_k + (t->col + j) * b_n);
+                bx[p][j] = fb[j] * mica_get(b, b_at + (k + p) * b_k + (t->col + j * t->step) * b_n);
         }
         for (int i = 0; i < t->rows; i++)
             for (int p = 0; p < depth; p++)
@@ -82,75 +94,150 @@ static void multiply(const matrices *x, tile *t, int64_t a_at, int64_t b_at)
     }
 }
 
-static void scale_by(const mica_view *s, int64_t line, double *v, double *m)
+static void scale_by(const mica_view *s, int64_t line, result *r)
 {
     if (!s->data) return;
     double f = mica_get(s, line * gemm_scale_stride(&s->t));
-    *v *= f;
-    *m *= fabs(f);
+    r->v *= f;
+    r->m *= fabs(f);
 }
 
-static void finish(const matrices *x, int64_t row, int64_t col, int64_t c_at, int64_t r_at,
-                   double v, double m)
+static int64_t offset_in(const matrices *x, int arg, element at, int64_t col)
 {
-    const mica_view *c = &x->args[MICA_GEMM_C];
-    v *= x->alpha;
-    m *= fabs(x->alpha);
-    if (!gemm_has_blocks(x->desc)) {
-        scale_by(&x->args[MICA_GEMM_SCALE_A], row, &v, &m);
-        scale_by(&x->args[MICA_GEMM_SCALE_B], col, &v, &m);
-    }
-    if (x->beta != 0) {
-        double old = x->beta * mica_get(c, c_at);
-        v += old;
-        m += fabs(old);
-    }
-    mica_epilogue e = gemm_epilogue(x->desc);
-    mica_epilogue_apply(&e, &x->args[MICA_GEMM_BIAS], &x->args[MICA_GEMM_SCALE],
-                        &x->args[MICA_GEMM_SHIFT], &x->args[MICA_GEMM_RESIDUAL], col, r_at, &v, &m);
-    mica_put(c, c_at, mica_round_integer(x->desc->c.dtype, v), m);
+    const mica_tensor *t = &x->args[arg].t;
+    return batch_offset(&x->args[MICA_GEMM_C].t, t, at.item) + at.row * t->strides[t->rank - 2] +
+           col * t->strides[t->rank - 1];
 }
 
-static int64_t offset_in(const mica_tensor *c, const mica_tensor *t, int64_t item, int64_t row,
-                         int64_t col)
+static void add_old(const matrices *x, element at, result *r)
 {
-    return batch_offset(c, t, item) + row * t->strides[t->rank - 2] + col * t->strides[t->rank - 1];
+    if (x->beta == 0) return;
+    double old = x->beta * mica_get(&x->args[MICA_GEMM_C], offset_in(x, MICA_GEMM_C, at, at.col));
+    r->v += old;
+    r->m += fabs(old);
 }
 
-static void compute_tile(const matrices *x, int64_t item, int64_t row, int64_t col)
+/* Steps `from` to before `to`, of column `col` of the product. */
+static void apply(const matrices *x, int from, int to, element at, int64_t col, result *r)
 {
     const mica_view *v = x->args;
-    const mica_tensor *c = &v[MICA_GEMM_C].t, *r = &v[MICA_GEMM_RESIDUAL].t;
-    tile t = {.row = row,
-              .col = col,
-              .rows = at_most(x->m - row, TILE),
-              .cols = at_most(x->n - col, TILE)};
-    multiply(x, &t, batch_offset(c, &v[MICA_GEMM_A].t, item),
+    mica_epilogue e = gemm_epilogue(x->desc);
+    int64_t r_at = 0;
+    if (v[MICA_GEMM_RESIDUAL].data) r_at = offset_in(x, MICA_GEMM_RESIDUAL, at, at.col);
+    mica_epilogue_apply_some(&e, from, to, &v[MICA_GEMM_BIAS], &v[MICA_GEMM_SCALE],
+                             &v[MICA_GEMM_SHIFT], &v[MICA_GEMM_RESIDUAL], col, r_at, &r->v, &r->m);
+}
+
+/* From the sum of column `col` to what stands before the activation. */
+static result before_activation(const matrices *x, element at, int64_t col, result r)
+{
+    r.v *= x->alpha;
+    r.m *= fabs(x->alpha);
+    if (!gemm_has_blocks(x->desc)) {
+        scale_by(&x->args[MICA_GEMM_SCALE_A], at.row, &r);
+        scale_by(&x->args[MICA_GEMM_SCALE_B], col, &r);
+    }
+    if (!x->desc->gate) add_old(x, at, &r);
+    apply(x, 0, mica_epilogue_act(x->desc->epilogue), at, col, &r);
+    if (x->args[MICA_GEMM_AUX].data)
+        mica_put(&x->args[MICA_GEMM_AUX], offset_in(x, MICA_GEMM_AUX, at, col), r.v, r.m);
+    return r;
+}
+
+/* An error of a factor counts as often as the other factor, and errors of both, of less than 2^-8
+ * of their magnitudes, as a part of their product. */
+static result product(result a, result b)
+{
+    return (result){a.v * b.v, fabs(a.v) * b.m + fabs(b.v) * a.m + 0x1p-8 * a.m * b.m};
+}
+
+static void merge_max(result *most, result r)
+{
+    if (isnan(r.v) || fabs(r.v) > most->v) most->v = fabs(r.v);
+    if (!(r.m <= most->m)) most->m = r.m;
+}
+
+/* partner: the sum that goes with a gate. */
+static void finish(const matrices *x, element at, result sum, result partner, result *most)
+{
+    const mica_gemm_desc *d = x->desc;
+    int act = mica_epilogue_act(d->epilogue);
+    int64_t col = at.col * x->step;
+    result r = before_activation(x, at, col, sum);
+    apply(x, act, act + 1, at, col, &r);
+    if (d->gate) {
+        r = product(r, before_activation(x, at, col + x->partner, partner));
+        add_old(x, at, &r);
+    }
+    apply(x, act + 1, MICA_MAX_STEPS, at, col, &r);
+    merge_max(most, r);
+    scale_by(&x->args[MICA_GEMM_SCALE_C], 0, &r);
+    r.v = mica_saturate_e5m2(d->c.dtype, r.v);
+    /* Of floating sums the truth is what comes before the rounding, which is judged with them. */
+    if (mica_dtype_is_integer(d->a.dtype)) r.v = mica_round_integer(d->c.dtype, r.v);
+    mica_put(&x->args[MICA_GEMM_C], offset_in(x, MICA_GEMM_C, at, at.col), r.v, r.m);
+}
+
+/* Sums of a tile of c: of the gates, or of what they are for. */
+static void sum_tile(const matrices *x, int64_t item, int64_t row, int64_t col, tile *t)
+{
+    const mica_view *v = x->args;
+    const mica_tensor *c = &v[MICA_GEMM_C].t;
+    *t = (tile){.row = row,
+                .col = col,
+                .step = x->step,
+                .rows = at_most(x->m - row, TILE),
+                .cols = t->cols};
+    multiply(x, t, batch_offset(c, &v[MICA_GEMM_A].t, item),
              batch_offset(c, &v[MICA_GEMM_B].t, item));
+}
+
+static void compute_tile(const matrices *x, int64_t item, int64_t row, int64_t col, result *most)
+{
+    tile t = {.cols = at_most(x->n - col, TILE)}, partner = t;
+    sum_tile(x, item, row, col * x->step, &t);
+    if (x->desc->gate) sum_tile(x, item, row, col * x->step + x->partner, &partner);
     for (int i = 0; i < t.rows; i++)
-        for (int j = 0; j < t.cols; j++) {
-            int64_t r_at = v[MICA_GEMM_RESIDUAL].data ? offset_in(c, r, item, row + i, col + j) : 0;
-            finish(x, row + i, col + j, offset_in(c, c, item, row + i, col + j), r_at, t.sum[i][j],
-                   t.mag[i][j]);
-        }
+        for (int j = 0; j < t.cols; j++)
+            finish(x, (element){item, row + i, col + j}, (result){t.sum[i][j], t.mag[i][j]},
+                   (result){partner.sum[i][j], partner.mag[i][j]}, most);
+}
+
+static void compute_all(const matrices *x, result *most)
+{
+    int64_t down = (x->m + TILE - 1) / TILE, across = (x->n + TILE - 1) / TILE;
+    int64_t tiles = x->batches * down * across;
+#pragma omp parallel num_threads(mica_cpu_threads())
+    {
+        result mine = {0, 0};
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < tiles; i++)
+            compute_tile(x, i / (down * across), i / across % down * TILE, i % across * TILE,
+                         &mine);
+#pragma omp critical
+        merge_max(most, mine);
+    }
 }
 
 void gemm_reference(const void *desc, const mica_view *args, const double *scalars)
 {
+    const mica_gemm_desc *d = desc;
     const mica_tensor *a = &args[MICA_GEMM_A].t, *c = &args[MICA_GEMM_C].t;
+    bool pairs = d->gate == MICA_GEMM_GATE_PAIRS;
+    int64_t count = mica_tensor_count(c);
     matrices x = {.desc = desc,
                   .args = args,
                   .alpha = scalars[MICA_GEMM_ALPHA],
                   .beta = scalars[MICA_GEMM_BETA],
                   .m = c->dims[c->rank - 2],
                   .n = c->dims[c->rank - 1],
-                  .k = a->dims[a->rank - 1]};
-    int64_t count = mica_tensor_count(c);
-    if (count == 0) return;
-    x.batches = count / (x.m * x.n);
-    int64_t down = (x.m + TILE - 1) / TILE, across = (x.n + TILE - 1) / TILE;
-    int64_t tiles = x.batches * down * across;
-#pragma omp parallel for num_threads(mica_cpu_threads()) schedule(static)
-    for (int64_t i = 0; i < tiles; i++)
-        compute_tile(&x, i / (down * across), i / across % down * TILE, i % across * TILE);
+                  .k = a->dims[a->rank - 1],
+                  .step = pairs ? 2 : 1};
+    x.partner = pairs ? 1 : x.n;
+    result most = {0, 0};
+    if (count > 0) {
+        x.batches = count / (x.m * x.n);
+        compute_all(&x, &most);
+    }
+    if (args[MICA_GEMM_AMAX].data) mica_put(&args[MICA_GEMM_AMAX], 0, most.v, most.m);
 }

@@ -4,18 +4,26 @@
 #define MICA_OPS_GEMM_SHAPE_H
 
 #include "mica/gemm.h"
-#include "ops/gemm/gemm_args.h"
+#include "ops/gemm/gemm_extra_args.h"
 #include "ops/shared/epilogue.h"
 
 mica_epilogue gemm_epilogue(const mica_gemm_desc *desc);
 /* Stride of t at batch dimension i counted from the last one; 0 where t is broadcast. */
 int64_t gemm_batch_stride(const mica_tensor *t, int i);
 void gemm_shape_make(const mica_gemm_desc *desc, gemm_shape *shape);
-/* Offsets of a, b, c and the residual in batch item `item`. */
+/* The same, and what goes with it for gates and aux. */
+void gemm_shape_make_extra(const mica_gemm_desc *desc, gemm_shape *shape, gemm_extra *extra);
+/* Offsets of a, b, c and the residual in batch item `item`; x, of aux, is set by the other one. */
 typedef struct gemm_offsets {
-    int64_t a, b, c, r;
+    int64_t a, b, c, r, x;
 } gemm_offsets;
 gemm_offsets gemm_shape_offsets(const gemm_shape *shape, int64_t item);
+gemm_offsets gemm_extra_offsets(const gemm_shape *shape, const gemm_extra *extra, int64_t item);
+/* Whether gemm_extra_args are needed: a gate, aux, amax, or an 8-bit c of floating sums or with a
+ * scale. */
+bool gemm_has_extra(const mica_gemm_desc *desc);
+/* The refusal of engines that know none of it. */
+mica_status gemm_refuse_extra(const mica_gemm_desc *desc, mica_why *why);
 /* Elements between the scales of neighbouring rows or columns; 0 for a single element. */
 int64_t gemm_scale_stride(const mica_tensor *scale);
 /* Scales are of blocks of 128, and stand inside the sum. */
@@ -24,6 +32,13 @@ bool gemm_has_blocks(const mica_gemm_desc *desc);
 void gemm_args_fill(const mica_gemm_desc *desc, gemm_args *args);
 /* The pointers and scalars of a run. */
 void gemm_args_bind(const mica_plan *plan, const mica_run *run, gemm_args *args);
+/* The same for gemm_extra_args, gemm.shape and extra included. */
+void gemm_extra_fill(const mica_gemm_desc *desc, gemm_extra_args *args);
+void gemm_extra_bind(const mica_plan *plan, const mica_run *run, gemm_extra_args *args);
+/* Sets amax to 0 for the blocks that follow. */
+mica_status gemm_extra_begin(const mica_plan *plan, const mica_run *run);
+/* The constants of gemm_extra.cuh. */
+void gemm_extra_prologue(const mica_gemm_desc *desc, mica_text *prologue);
 double gemm_flops(const gemm_shape *shape);
 
 void gemm_reference(const void *desc, const mica_view *args, const double *scalars);

@@ -26,6 +26,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     const mica_gemm_desc *d = desc;
     mica_dtype a = d->a.dtype, b = d->b.dtype;
     long long k = d->a.dims[d->a.rank - 1];
+    MICA_TRY(gemm_refuse_extra(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);

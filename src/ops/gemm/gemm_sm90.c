@@ -168,6 +168,7 @@ static mica_status plan_geometry(const mica_gemm_desc *d, geometry *g, mica_why 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     geometry g;
+    MICA_TRY(gemm_refuse_extra(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, the kernels are sm_90's", device->arch);
     return plan_geometry(desc, &g, why);

@@ -284,7 +284,10 @@ static mica_status check(const void *desc, mica_why *why)
                             (long long)d->expected);
     mica_gemm_desc item;
     make_item(d, form, &item, group);
-    return mica_op_gemm.check(&item, why);
+    MICA_TRY(mica_op_gemm.check(&item, why));
+    if (!gemm_has_extra(&item)) return MICA_OK;
+    return mica_invalid(why, "c is %s; with %s inputs it is f32, f16 or bf16",
+                        mica_dtype_name(d->c.dtype), mica_dtype_name(d->a.dtype));
 }
 
 /* ---- numbers ---- */

@@ -42,7 +42,7 @@ static void run_group(const mica_plan *plan, const mica_run *r, int64_t index, g
 {
     const state *s = plan->state;
     gemm_loops loops = s->loops;
-    void *args[GROUPED_TENSORS];
+    void *args[MICA_MAX_ARGS] = {0};
     for (int t = 0; t < GROUPED_TENSORS; t++) args[t] = part_of(s, r, t, index, span.from);
     if (s->g.form == GROUPED_TERMS)
         loops.shape.k = span.count;

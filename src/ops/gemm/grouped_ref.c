@@ -48,7 +48,7 @@ void grouped_reference(const void *desc, const mica_view *args, const double *sc
             item.a.dims[0] = item.c.dims[0] = s.count;
             if (item.residual.rank) item.residual.dims[0] = s.count;
         }
-        mica_view views[GROUPED_TENSORS];
+        mica_view views[MICA_MAX_ARGS] = {0}; /* a group has fewer tensors than a gemm may have */
         for (int t = 0; t < GROUPED_TENSORS; t++)
             views[t] = part_of(&args[t], tensor_of(&item, t), grouped_offset(&g, t, i, s.from));
         gemm_reference(&item, views, scalars);

@@ -76,12 +76,27 @@ mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, 
     return MICA_OK;
 }
 
-void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mica_view *scale,
-                         const mica_view *shift, const mica_view *residual, int64_t channel,
-                         int64_t residual_offset, double *value, double *magnitude)
+int mica_epilogue_count(const int32_t *steps)
+{
+    int count = 0;
+    while (count < MICA_MAX_STEPS && steps[count]) count++;
+    return count;
+}
+
+int mica_epilogue_act(const int32_t *steps)
+{
+    int i = 0, count = mica_epilogue_count(steps);
+    while (i < count && steps[i] < MICA_STEP_ACT) i++;
+    return i;
+}
+
+void mica_epilogue_apply_some(const mica_epilogue *e, int from, int to, const mica_view *bias,
+                              const mica_view *scale, const mica_view *shift,
+                              const mica_view *residual, int64_t channel, int64_t residual_offset,
+                              double *value, double *magnitude)
 {
     double v = *value, m = *magnitude, s;
-    for (int i = 0; i < MICA_MAX_STEPS && e->steps[i]; i++) {
+    for (int i = from; i < to && e->steps[i]; i++) {
         switch (e->steps[i]) {
         case MICA_STEP_BIAS:
         case MICA_STEP_SHIFT: {
@@ -112,6 +127,14 @@ void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mi
     *magnitude = m;
 }
 
+void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mica_view *scale,
+                         const mica_view *shift, const mica_view *residual, int64_t channel,
+                         int64_t residual_offset, double *value, double *magnitude)
+{
+    mica_epilogue_apply_some(e, 0, MICA_MAX_STEPS, bias, scale, shift, residual, channel,
+                             residual_offset, value, magnitude);
+}
+
 static void add_type(mica_text *prologue, const char *name, const mica_tensor *t)
 {
     mica_prologue_type(prologue, name, mica_tensor_given(t) ? t->dtype : MICA_F32);
@@ -125,8 +148,7 @@ void mica_prologue_epilogue(mica_text *prologue, const mica_epilogue *e)
                   "STEP_ACT = %d };\n",
                   MICA_STEP_BIAS, MICA_STEP_SCALE, MICA_STEP_SHIFT, MICA_STEP_RESIDUAL,
                   MICA_STEP_ACT);
-    int count = 0;
-    while (count < MICA_MAX_STEPS && e->steps[count]) count++;
+    int count = mica_epilogue_count(e->steps);
     mica_prologue_int(prologue, "EPILOGUE_STEPS", count);
     mica_text_add(prologue, "constexpr int EPILOGUE[] = {");
     for (int i = 0; i < count; i++) mica_text_add(prologue, "%d, ", e->steps[i]);

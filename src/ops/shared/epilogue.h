@@ -28,6 +28,14 @@ mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, 
 void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mica_view *scale,
                          const mica_view *shift, const mica_view *residual, int64_t channel,
                          int64_t residual_offset, double *value, double *magnitude);
+/* Steps `from` to before `to` only. */
+void mica_epilogue_apply_some(const mica_epilogue *e, int from, int to, const mica_view *bias,
+                              const mica_view *scale, const mica_view *shift,
+                              const mica_view *residual, int64_t channel, int64_t residual_offset,
+                              double *value, double *magnitude);
+/* Number of steps, and which of them is the activation (their number if none is). */
+int mica_epilogue_count(const int32_t *steps);
+int mica_epilogue_act(const int32_t *steps);
 /* Constants for cuda/device/epilogue.cuh: ACT_ names, STEP_ names, EPILOGUE[], EPILOGUE_STEPS, and
  * the types bias_t scale_t shift_t residual_t. */
 void mica_prologue_epilogue(mica_text *prologue, const mica_epilogue *e);
