@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARGS = MICA_GEMM_RESIDUAL + 1 };
+enum { ARGS = MICA_GEMM_AMAX + 1 };
 
 static mica_context *ctx;
 
@@ -148,6 +148,30 @@ static const golden goldens[] = {
      .in = {[MICA_GEMM_BIAS] = {3, -4}},
      .c = {3, 0, 3, 0}},
     {.line = "gemm a=s8:2x0 b=s8:0x1", .c = {0, 0}},
+    /* products 3 -2 5 -1 and 6 -4 10 -2 */
+    {.line = "gemm a=f32:2x1 b=f32:1x4 gate=pairs epilogue=relu",
+     .in = {{1, 2}, {3, -2, 5, -1}},
+     .c = {-6, -5, -24, -20}},
+    {.line = "gemm a=f32:2x1 b=f32:1x4 gate=halves epilogue=relu",
+     .in = {{1, 2}, {3, -2, 5, -1}},
+     .c = {15, 0, 60, 0}},
+    /* with biases 4 -1 6 0, the residual after the product */
+    {.line = "gemm a=f32:1x1 b=f32:1x4 gate=halves epilogue=bias,identity,residual",
+     .in =
+         {{1}, {3, -2, 5, -1}, [MICA_GEMM_BIAS] = {1, 1, 1, 1}, [MICA_GEMM_RESIDUAL] = {100, 200}},
+     .c = {124, 200}},
+    {.line = "gemm a=f32:2x1 b=f32:1x2 c=e4m3 scale_c=f32",
+     .in = {{1, -3}, {100, 17}, [MICA_GEMM_SCALE_C] = {2}},
+     .c = {192, 32, -448, -104}}, /* 200 and 34: to even */
+    {.line = "gemm a=f32:2x1 b=f32:1x2 c=e5m2 scale_c=f32",
+     .in = {{1, -3}, {60000, 3}, [MICA_GEMM_SCALE_C] = {0.5}},
+     .c = {28672, 1.5, -57344, -4}}, /* 30000; 4.5 to even */
+    {.line = "gemm a=f32:2x1 b=f32:1x2 c=s8 scale_c=f32",
+     .in = {{1, -3}, {100, 5}, [MICA_GEMM_SCALE_C] = {0.5}},
+     .c = {50, 2, -128, -8}}, /* 2.5 and -7.5 to even */
+    {.line = "gemm a=f32:1x1 b=f32:1x3 c=e5m2",
+     .in = {{1}, {1e30, -70000, 0x1p-20}},
+     .c = {57344, -57344, 0}},
 };
 
 static void values_by_hand(void **state)
@@ -164,6 +188,86 @@ static void values_by_hand(void **state)
                 if (b.values[MICA_GEMM_C][i] != goldens[g].c[i])
                     fail_msg("%s: c[%lld] is %g, not %g", goldens[g].line, (long long)i,
                              b.values[MICA_GEMM_C][i], goldens[g].c[i]);
+        }
+        tear_down(&b);
+    }
+}
+
+/* ---- the other results ---- */
+
+static void result_is(bench *b, int arg, const char *line, const double *want)
+{
+    double got[16];
+    assert_in_range(b->count[arg], 1, 16);
+    mica_tensor_load(&b->info[arg].tensor, b->data[arg], got);
+    for (int64_t i = 0; i < b->count[arg]; i++)
+        if (!(got[i] == want[i] || (isnan(got[i]) && isnan(want[i]))))
+            fail_msg("%s: %s[%lld] is %g, not %g", line, b->info[arg].name, (long long)i, got[i],
+                     want[i]);
+}
+
+static const struct {
+    const char *line;
+    double a[6], b[6], aux[8], amax[1];
+} results[] = {
+    {"gemm a=f32:2x1 b=f32:1x3 aux=f32 amax=f32 epilogue=relu",
+     {1, -2},
+     {3, -4, 5},
+     {3, -4, 5, -6, 8, -10},
+     {8}},
+    {"gemm a=f32:2x1 b=f32:1x4 gate=halves aux=bf16 amax=f32 epilogue=identity",
+     {1, 2},
+     {3, -4, 5, 7},
+     {3, -4, 5, 7, 6, -8, 10, 14},
+     {112}},
+    /* before scale_c and before rounding to c */
+    {"gemm a=f32:1x2 b=f32:2x1 c=e4m3 scale_c=f32 amax=f32 aux=f32 epilogue=identity",
+     {1000, 1},
+     {-5, 1},
+     {-4999},
+     {4999}},
+    {"gemm a=f64:1x1 b=f64:1x2 aux=f64 amax=f64 epilogue=relu", {1}, {-1e300, 1}, {-1e300, 1}, {1}},
+    {"gemm a=f32:1x1 b=f32:1x3 c=s8 amax=f32 aux=f32 epilogue=identity",
+     {1},
+     {5, (double)NAN, -(double)INFINITY},
+     {5, (double)NAN, -(double)INFINITY},
+     {(double)NAN}},
+    {"gemm a=f32:1x0 b=f32:0x2 amax=f32 aux=f32 epilogue=relu", {0}, {0}, {0, 0}, {0}},
+};
+
+static void other_results(void **state)
+{
+    (void)state;
+    for (size_t r = 0; r < sizeof results / sizeof *results; r++) {
+        static const char *const engines[] = {"cpu", "ref", NULL};
+        bench b = set_up(results[r].line, MICA_FILL_EXACT, 1);
+        fill(&b, MICA_GEMM_A, results[r].a);
+        fill(&b, MICA_GEMM_B, results[r].b);
+        if (b.count[MICA_GEMM_SCALE_C]) fill(&b, MICA_GEMM_SCALE_C, (double[]){0.25});
+        for (int e = 0; e < 3; e++) {
+            memset(b.data[MICA_GEMM_AUX], 0x55, (size_t)b.count[MICA_GEMM_AUX] * 2);
+            memset(b.data[MICA_GEMM_AMAX], 0x7f, 4); /* large: it must not be kept */
+            run(&b, engines[e], NULL);
+            result_is(&b, MICA_GEMM_AUX, results[r].line, results[r].aux);
+            result_is(&b, MICA_GEMM_AMAX, results[r].line, results[r].amax);
+        }
+        tear_down(&b);
+    }
+}
+
+/* No element has no magnitude, and there is nothing but amax to write. */
+static void empty_amax_is_zero(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"gemm a=f32:0x3 b=f32:3x2 amax=f32",
+                                        "gemm a=f32:2x3 b=f32:3x0 c=e4m3 amax=f32"};
+    for (int l = 0; l < 2; l++) {
+        static const char *const engines[] = {"cpu", "ref", NULL};
+        bench b = set_up(lines[l], MICA_FILL_EXACT, 1);
+        for (int e = 0; e < 3; e++) {
+            memset(b.data[MICA_GEMM_AMAX], 0x7f, 4);
+            run(&b, engines[e], NULL);
+            result_is(&b, MICA_GEMM_AMAX, lines[l], (double[]){0});
         }
         tear_down(&b);
     }
@@ -199,6 +303,37 @@ static void contradictions_are_named(void **state)
     refuses("gemm a=f32:2x3 b=f32:3x2 c=f32:2x2:0x1", "share memory");
 }
 
+static void contradictions_of_gates_and_scales(void **state)
+{
+    (void)state;
+#define AB "gemm a=f32:2x3 b=f32:3x4 "
+    refuses("gemm a=f32:2x3 b=f32:3x5 gate=pairs epilogue=relu",
+            "the product has 5 columns, gate=pairs needs an even number");
+    refuses(AB "gate=halves", "gate=halves: epilogue has no activation");
+    refuses(AB "gate=pairs epilogue=residual,relu", "residual is step 1 of epilogue");
+    refuses(AB "gate=pairs epilogue=relu,bias",
+            "bias is step 2 of epilogue, the activation step 1");
+    refuses(AB "gate=pairs epilogue=relu c=f32:2x4", "of the gated product 2");
+    refuses(AB "gate=pairs epilogue=bias,relu bias=f32:2", "the output has 4 channels");
+    refuses("gemm a=e4m3:2x3 b=e4m3:3x4 scale_a=f32:2x1 scale_b=f32:1x1 gate=pairs epilogue=relu",
+            "not with scales of blocks");
+    refuses(AB "aux=f32", "aux holds what goes into an activation, epilogue has none");
+    refuses(AB "aux=f64 epilogue=relu", "aux is f64; with f32 inputs it is f32, f16 or bf16");
+    refuses(AB "aux=f32:2x2 epilogue=relu", "aux");
+    refuses(AB "aux=f32:2x2 gate=pairs epilogue=relu", "aux");
+    refuses(AB "scale_c=f32", "scale_c is for an 8-bit c, c is f32");
+    refuses(AB "c=e4m3 scale_c=f64", "scale_c is f64, it must be f32");
+    refuses(AB "c=e4m3 scale_c=f32:4", "scale_c has 4 elements, it must have 1");
+    refuses(AB "amax=f64", "amax is f64, it must be f32");
+    refuses(AB "amax=f32:0", "amax has 0 elements, it must have 1");
+    refuses("gemm a=f64:2x3 b=f64:3x4 amax=f32", "amax is f32, it must be f64");
+    refuses("gemm a=f64:2x3 b=f64:3x4 c=e4m3", "c is e4m3; with f64 inputs it is f64 or f32");
+    refuses(AB "c=u8", "c is u8; with f32 inputs it is f32, f16, bf16, e4m3, e5m2 or s8");
+    refuses("grouped_gemm a=f32:4x3 b=f32:2x3x4 c=e4m3:4x4",
+            "c is e4m3; with f32 inputs it is f32, f16 or bf16");
+#undef AB
+}
+
 static void output_is_inferred(void **state)
 {
     (void)state;
@@ -209,7 +344,9 @@ static void output_is_inferred(void **state)
                 {"gemm a=e5m2:2x3 b=e5m2:3x4", "f32:2x4"},
                 {"gemm a=u8:2x3 b=s8:3x4", "s32:2x4"},
                 {"gemm a=f32:5x1x2x3 b=f32:7x3x4 c=bf16", "bf16:5x7x2x4"},
-                {"gemm a=f64:2x3:t b=f64:5x3x4", "f64:5x2x4"}};
+                {"gemm a=f64:2x3:t b=f64:5x3x4", "f64:5x2x4"},
+                {"gemm a=bf16:2x3 b=bf16:3x4 gate=pairs epilogue=silu", "bf16:2x2"},
+                {"gemm a=bf16:5x2x3 b=bf16:3x4 c=e4m3 gate=halves epilogue=silu", "e4m3:5x2x2"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         bench b = set_up(rows[i].line, MICA_FILL_EXACT, 1);
         char text[128];
@@ -237,6 +374,10 @@ static const char *const exact_lines[] = {
     "gemm a=u8:3x19x129 b=s8:129x65 c=bf16 scale_b=f32:65 beta=1",
     "gemm a=s8:19x40:t b=s8:40x30 c=s32:19x30:t beta=2 alpha=3 epilogue=relu",
     "gemm a=e4m3:49x129 b=e5m2:129x65 scale_a=f32:49 scale_b=f32:65",
+    "gemm a=f32:3x49x129 b=f32:129x130 gate=pairs epilogue=bias,relu,residual aux=bf16 beta=2",
+    "gemm a=bf16:49x129:t b=bf16:129x130:t c=f32 gate=halves epilogue=identity",
+    "gemm a=f16:49x129 b=bf16:129x65 c=s8:49x65:t scale_c=f32 epilogue=bias",
+    "gemm a=e4m3:49x129 b=e4m3:129x65 c=e5m2 amax=f32 beta=1",
 };
 
 static void check_configs(bench *b, const char *line, const char *engine, const double *want,
@@ -366,9 +507,15 @@ static void slope_by_differences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_by_hand),       cmocka_unit_test(contradictions_are_named),
-        cmocka_unit_test(output_is_inferred),   cmocka_unit_test(configs_are_exact),
-        cmocka_unit_test(residual_in_place),    cmocka_unit_test(adjoint_identity),
+        cmocka_unit_test(values_by_hand),
+        cmocka_unit_test(contradictions_are_named),
+        cmocka_unit_test(other_results),
+        cmocka_unit_test(empty_amax_is_zero),
+        cmocka_unit_test(contradictions_of_gates_and_scales),
+        cmocka_unit_test(output_is_inferred),
+        cmocka_unit_test(configs_are_exact),
+        cmocka_unit_test(residual_in_place),
+        cmocka_unit_test(adjoint_identity),
         cmocka_unit_test(slope_by_differences),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
