@@ -15,7 +15,22 @@
  * Types: f64 f32 f16 bf16, the two inputs alike, the result alike or f32, accumulated in f64 or
  * f32; s8 or u8 x by s8 w forward, accumulated exactly in s32, y s32, f32 or s8 (rounded to nearest
  * even, saturated); sums long enough to overflow s32 are refused. A transposed convolution or
- * another rank needs no other entry: rank 3, 4 or 5 says it. */
+ * another rank needs no other entry: rank 3, 4 or 5 says it.
+ *
+ * Forward passes may have more results (each is there if its tensor has a type):
+ *
+ *   aux           the value before the activation step, for a backward pass; as y, of any strides
+ *   quantised y   e4m3, e5m2 or s8 from f32, f16 and bf16: y = saturate(round(scale_y v)), v being
+ *                 the result of all steps; scale_y also goes with y s8 of integers. Rounding is to
+ *                 nearest even; e4m3 stops at 448, e5m2 at 57344, infinities too, s8 at -128 and
+ *                 127; a NaN stays one (in s8: 0). beta takes the old content of y as it is stored
+ *   amax          max |v|, before scale_y and rounding; NaN if there is one
+ *   stat_sum      K: the sum over batch and pixels of the y that is stored, as its type holds it;
+ *   stat_square   K: the sum of its squares. With these a batch normalisation of y needs no pass
+ *                 over it. For y of f64, f32, f16 and bf16
+ *
+ * The run sets them; nothing needs to be zeroed, and each run gives the same bits. Of an empty y
+ * all are 0. */
 #ifndef MICA_CONV_H
 #define MICA_CONV_H
 
@@ -36,7 +51,12 @@ enum {
     MICA_CONV_BIAS,
     MICA_CONV_SCALE,
     MICA_CONV_SHIFT,
-    MICA_CONV_RESIDUAL
+    MICA_CONV_RESIDUAL,
+    MICA_CONV_SCALE_Y,
+    MICA_CONV_AUX,
+    MICA_CONV_AMAX,
+    MICA_CONV_STAT_SUM,
+    MICA_CONV_STAT_SQUARE
 };
 /* Run-time scalars, defaults 1 and 0. */
 enum { MICA_CONV_ALPHA, MICA_CONV_BETA };
@@ -45,7 +65,8 @@ typedef struct mica_conv_desc {
     mica_conv_pass pass;
     mica_tensor x;         /* N x C x spatial; dgrad: inferred for stride 1, else needed */
     mica_tensor w;         /* K x C/G x filter (transposed: C x K/G x filter); wgrad: needed */
-    mica_tensor y;         /* N x K x spatial; fwd, wgrad: inferred, in the memory order of x */
+    mica_tensor y;         /* N x K x spatial; fwd, wgrad: inferred, in the memory order of x; a
+                              type alone is kept */
     int64_t pad[3];        /* zeros before and after each axis; negative: crops */
     int64_t pad_extra[3];  /* added to pad at the end of an axis: asymmetric; may be negative */
     int64_t stride[3];     /* 0 means 1 */
@@ -59,6 +80,11 @@ typedef struct mica_conv_desc {
     double act_a, act_b;            /* parameters of the activation step */
     mica_tensor bias, scale, shift; /* K; inferred as f32 (f64 for f64) */
     mica_tensor residual;           /* as y; inferred */
+    mica_tensor scale_y;            /* 1 element of f32, for an 8-bit y; absent: 1. A type is enough
+                                       here and below: the rest is inferred */
+    mica_tensor aux;                /* as y: f32 f16 bf16; f64 or f32 for f64 */
+    mica_tensor amax;               /* 1 element of f32; f64 for f64 */
+    mica_tensor stat_sum, stat_square; /* K elements of f32; f64 for f64 */
 } mica_conv_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -40,6 +40,16 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_conv_desc, scale, TENSOR, .doc = "of the step scale"),
     MICA_FIELD(mica_conv_desc, shift, TENSOR, .doc = "of the step shift"),
     MICA_FIELD(mica_conv_desc, residual, TENSOR, .doc = "of the step residual; as y"),
+    MICA_FIELD(mica_conv_desc, scale_y, TENSOR,
+               .doc = "fwd: f32, 1 element by which an 8-bit y is scaled before rounding"),
+    MICA_FIELD(mica_conv_desc, aux, TENSOR,
+               .doc = "fwd: the values before the activation, as y; a type is enough"),
+    MICA_FIELD(mica_conv_desc, amax, TENSOR,
+               .doc = "fwd: 1 element, largest |value| before scale_y; a type is enough"),
+    MICA_FIELD(mica_conv_desc, stat_sum, TENSOR,
+               .doc = "fwd: K, sums of the stored y by channel; a type is enough"),
+    MICA_FIELD(mica_conv_desc, stat_square, TENSOR,
+               .doc = "fwd: K, sums of squares of the stored y; a type is enough"),
 };
 
 static const mica_arg args[] = {
@@ -50,6 +60,11 @@ static const mica_arg args[] = {
     {.name = "scale", .tensor = offsetof(mica_conv_desc, scale), .dir = {MICA_IN}},
     {.name = "shift", .tensor = offsetof(mica_conv_desc, shift), .dir = {MICA_IN}},
     {.name = "residual", .tensor = offsetof(mica_conv_desc, residual), .dir = {MICA_IN}},
+    {.name = "scale_y", .tensor = offsetof(mica_conv_desc, scale_y), .dir = {MICA_IN}},
+    {.name = "aux", .tensor = offsetof(mica_conv_desc, aux), .dir = {MICA_OUT}},
+    {.name = "amax", .tensor = offsetof(mica_conv_desc, amax), .dir = {MICA_OUT}},
+    {.name = "stat_sum", .tensor = offsetof(mica_conv_desc, stat_sum), .dir = {MICA_OUT}},
+    {.name = "stat_square", .tensor = offsetof(mica_conv_desc, stat_square), .dir = {MICA_OUT}},
 };
 
 static const mica_scalar scalars[] = {{"alpha", 1}, {"beta", 0}};
@@ -161,16 +176,37 @@ static void infer_output_pad(mica_conv_desc *d)
     }
 }
 
+/* What the caller gave no more of than a type. */
+static void infer_extra(mica_conv_desc *d)
+{
+    mica_tensor *single[] = {&d->scale_y, &d->amax}, *vector[] = {&d->stat_sum, &d->stat_square};
+    for (int i = 0; i < 2; i++) {
+        mica_tensor *s = single[i], *v = vector[i];
+        if (mica_tensor_given(s) && s->rank == 0)
+            *s = mica_tensor_packed(s->dtype, 1, (int64_t[]){1});
+        if (mica_tensor_given(v) && v->rank == 0)
+            *v = mica_tensor_packed(v->dtype, 1, &d->y.dims[1]);
+    }
+    if (!mica_tensor_given(&d->aux) || d->aux.rank) return;
+    mica_dtype dtype = d->aux.dtype;
+    d->aux = d->y;
+    d->aux.dtype = dtype;
+    mica_tensor_strides_like(&d->aux, &d->y);
+}
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_conv_desc *d = desc;
     MICA_TRY(frame_ok(d, why));
-    bool y_given = mica_tensor_given(&d->y), x_given = mica_tensor_given(&d->x);
+    bool x_given = mica_tensor_given(&d->x), y_given = d->y.rank > 0 || !x_given;
+    mica_dtype y_type = d->y.dtype;
     if (!y_given) MICA_TRY(infer_image(d, true, why));
+    if (!y_given && y_type) d->y.dtype = y_type;
     if (!x_given) MICA_TRY(infer_image(d, false, why));
     if (d->transposed && y_given && d->y.rank == d->x.rank) infer_output_pad(d);
     mica_epilogue e = mica_conv_epilogue(d);
     mica_epilogue_infer(&e, &d->y, d->y.dims[1]);
+    infer_extra(d);
     return MICA_OK;
 }
 
@@ -247,14 +283,65 @@ static mica_status check_types(const mica_conv_desc *d, mica_why *why)
                             "bf16, or x s8 or u8 and w s8",
                             args[inputs[d->pass][0]].name, mica_dtype_name(p),
                             args[inputs[d->pass][1]].name, mica_dtype_name(q));
-    if (out != p && !(out == MICA_F32 && p != MICA_F64))
-        return mica_invalid(why, "%s is %s: it must be %s%s", args[outs[d->pass]].name,
+    bool small = out == MICA_E4M3 || out == MICA_E5M2 || out == MICA_S8;
+    bool fits = out == p || (out == MICA_F32 && p != MICA_F64) ||
+                (small && p != MICA_F64 && d->pass == MICA_CONV_FWD);
+    if (!fits)
+        return mica_invalid(why, "%s is %s: it must be %s%s%s", args[outs[d->pass]].name,
                             mica_dtype_name(out), mica_dtype_name(p),
-                            p == MICA_F16 || p == MICA_BF16 ? " or f32" : "");
+                            p == MICA_F16 || p == MICA_BF16 ? " or f32" : "",
+                            d->pass == MICA_CONV_FWD && p != MICA_F64 ? ", e4m3, e5m2 or s8" : "");
     if (d->compute == MICA_COMPUTE_TF32 && p != MICA_F32)
         return mica_invalid(why, "compute is tf32: it is about f32 inputs, these are %s",
                             mica_dtype_name(p));
     return MICA_OK;
+}
+
+static mica_status check_vector(const mica_conv_desc *d, int arg, mica_dtype dtype, int64_t count,
+                                mica_why *why)
+{
+    const mica_tensor *t = mica_op_tensor(&mica_op_conv, d, arg);
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (t->dtype != dtype)
+        return mica_invalid(why, "%s is %s, it must be %s", args[arg].name,
+                            mica_dtype_name(t->dtype), mica_dtype_name(dtype));
+    if (t->rank == 1 && t->dims[0] == count) return MICA_OK;
+    return mica_invalid(why, "%s has %lld elements in %d dimensions, it must have %lld in 1",
+                        args[arg].name, (long long)mica_tensor_count(t), t->rank, (long long)count);
+}
+
+static mica_status check_aux(const mica_conv_desc *d, mica_why *why)
+{
+    const mica_tensor *t = &d->aux;
+    bool f64 = d->x.dtype == MICA_F64;
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (mica_epilogue_act(d->epilogue) == mica_epilogue_count(d->epilogue))
+        return mica_invalid(why, "aux holds what goes into an activation, epilogue has none");
+    bool fits = t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16;
+    if (f64) fits = t->dtype == MICA_F64 || t->dtype == MICA_F32;
+    if (!fits)
+        return mica_invalid(why, "aux is %s; with x of %s it is %s", mica_dtype_name(t->dtype),
+                            mica_dtype_name(d->x.dtype), f64 ? "f64 or f32" : "f32, f16 or bf16");
+    return mica_tensor_same_dims(t, "aux", &d->y, "y", why);
+}
+
+static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
+{
+    mica_dtype real = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
+    for (int i = MICA_CONV_SCALE_Y; i <= MICA_CONV_STAT_SQUARE; i++)
+        if (d->pass != MICA_CONV_FWD && mica_tensor_given(mica_op_tensor(&mica_op_conv, d, i)))
+            return mica_invalid(why, "%s is for pass fwd, this is %s", args[i].name,
+                                pass_names[d->pass]);
+    if (mica_tensor_given(&d->scale_y) && mica_dtype_bits(d->y.dtype) != 8)
+        return mica_invalid(why, "scale_y is for an 8-bit y, y is %s", mica_dtype_name(d->y.dtype));
+    if (conv_has_stats(d) && !mica_dtype_is_common(d->y.dtype))
+        return mica_invalid(why, "y is %s; stat_sum and stat_square are for f64, f32, f16 and bf16",
+                            mica_dtype_name(d->y.dtype));
+    MICA_TRY(check_aux(d, why));
+    MICA_TRY(check_vector(d, MICA_CONV_SCALE_Y, MICA_F32, 1, why));
+    MICA_TRY(check_vector(d, MICA_CONV_AMAX, real, 1, why));
+    MICA_TRY(check_vector(d, MICA_CONV_STAT_SUM, real, d->y.dims[1], why));
+    return check_vector(d, MICA_CONV_STAT_SQUARE, real, d->y.dims[1], why);
 }
 
 static mica_status check(const void *desc, mica_why *why)
@@ -266,6 +353,7 @@ static mica_status check(const void *desc, mica_why *why)
     if (d->pass != MICA_CONV_FWD && d->epilogue[0])
         return mica_invalid(why, "epilogue starts with %s: pass %s has none",
                             mica_step_spellings[d->epilogue[0]], pass_names[d->pass]);
+    MICA_TRY(check_extra(d, why));
     if (mica_tensor_given(&d->residual) && !mica_dtype_is_common(d->residual.dtype) &&
         d->residual.dtype != d->y.dtype)
         return mica_invalid(why, "residual is %s: it must be f64, f32, f16, bf16 or as y, %s",
@@ -291,7 +379,7 @@ static int64_t terms(const void *desc)
     const mica_conv_desc *d = desc;
     int64_t n = mica_conv_terms(d) + 3;
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) n++;
-    return n;
+    return n + mica_tensor_given(&d->scale_y);
 }
 
 static bool whole(double v)
@@ -299,9 +387,17 @@ static bool whole(double v)
     return v == rint(v);
 }
 
+/* Sums of squares must stay below 24 bits: some 2000 results of up to 80 or so. */
+static bool exact_stats(const mica_conv_desc *d)
+{
+    int64_t k = d->y.dims[1], most = 2048 * (k > 0 ? k : 1);
+    return mica_conv_terms(d) <= 128 && mica_tensor_count(&d->y) <= most;
+}
+
 static bool exact(const void *desc)
 {
     const mica_conv_desc *d = desc;
+    if (conv_has_stats(d) && !exact_stats(d)) return false;
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
         switch (d->epilogue[i] - MICA_STEP_ACT) {
         case MICA_ACT_LEAKY_RELU:
@@ -321,10 +417,13 @@ static bool exact(const void *desc)
 }
 
 static const mica_engine *const engines[] = {
-    &mica_conv_onednn, &mica_conv_cpu,     &mica_engine_ref,
-    &mica_conv_slab,   &mica_conv_sm90,    &mica_conv_cuda_depthwise,
-    &mica_conv_stem,   &mica_conv_grouped, &mica_conv_sm80,
-    &mica_conv_cuda,   &mica_conv_cudnn,   NULL,
+    &mica_conv_onednn,      &mica_conv_cpu,
+    &mica_engine_ref,       &mica_conv_slab,
+    &mica_conv_sm90,        &mica_conv_cuda_depthwise,
+    &mica_conv_stem,        &mica_conv_grouped,
+    &mica_conv_sm80,        &mica_conv_cuda,
+    &mica_conv_cudnn,       &mica_conv_cpu_passes,
+    &mica_conv_cuda_passes, NULL,
 };
 
 const mica_op mica_op_conv = {

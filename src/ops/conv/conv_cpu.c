@@ -10,7 +10,8 @@
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
-    (void)desc, (void)device, (void)why;
+    (void)device;
+    MICA_TRY(conv_refuse_extra(desc, why));
     return MICA_OK;
 }
 

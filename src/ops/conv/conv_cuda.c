@@ -35,7 +35,8 @@ typedef struct state {
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
-    (void)desc, (void)device, (void)why;
+    (void)device;
+    MICA_TRY(conv_refuse_extra(desc, why));
     return MICA_OK;
 }
 

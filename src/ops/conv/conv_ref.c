@@ -3,6 +3,7 @@
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"
+#include "ops/shared/integer.h"
 
 #include <math.h>
 
@@ -119,10 +120,86 @@ static int64_t out_offset(int kind, const mica_conv_geometry *g, const mica_conv
     return o;
 }
 
+static void merge_max(sums *most, sums s)
+{
+    if (isnan(s.value) || fabs(s.value) > most->value) most->value = fabs(s.value);
+    if (!(s.magnitude <= most->magnitude)) most->magnitude = s.magnitude;
+}
+
+/* From alpha * sum + beta * old to y. */
+static void finish(const mica_conv_desc *d, const mica_view *args, int64_t i, int64_t channel,
+                   int64_t offset, int64_t residual, sums s, sums *most)
+{
+    mica_epilogue e = mica_conv_epilogue(d);
+    const mica_view *scale_y = &args[MICA_CONV_SCALE_Y], *aux = &args[MICA_CONV_AUX];
+    int act = mica_epilogue_act(d->epilogue), from[] = {0, act}, to[] = {act, MICA_MAX_STEPS};
+    for (int part = 0; part < 2; part++) {
+        mica_epilogue_apply_some(&e, from[part], to[part], &args[MICA_CONV_BIAS],
+                                 &args[MICA_CONV_SCALE], &args[MICA_CONV_SHIFT],
+                                 &args[MICA_CONV_RESIDUAL], channel, residual, &s.value,
+                                 &s.magnitude);
+        if (part == 0 && aux->data) mica_put(aux, mica_offset(&aux->t, i), s.value, s.magnitude);
+    }
+    merge_max(most, s);
+    if (scale_y->data) {
+        double f = mica_get(scale_y, 0);
+        s.value *= f;
+        s.magnitude *= fabs(f);
+    }
+    mica_put(&args[MICA_CONV_Y], offset, mica_saturate_e5m2(d->y.dtype, s.value), s.magnitude);
+}
+
+/* What y holds where this value is put. */
+static double stored(mica_dtype d, double v)
+{
+    char cell[16];
+    mica_dtype_store(d)(cell, 0, v);
+    return mica_dtype_load(d)(cell, 0);
+}
+
+/* What the sums of a channel may be off by, as multiples of phi, beside the errors of the values: a
+ * few values that are rounded to the other neighbour, and the additions, which may be of f32. */
+typedef struct slack {
+    double flip, additions;
+} slack;
+
+static slack slack_of(const mica_conv_desc *d, int64_t count)
+{
+    mica_contract c;
+    mica_op_contract(&mica_op_conv, d, &c);
+    double phi = mica_contract_phi(&c), root = 4 * sqrt((double)count);
+    double most = (double)count < root ? (double)count : root;
+    return (slack){3 * 2 * mica_dtype_unit(d->y.dtype) / phi, most * c.unit / phi};
+}
+
+static void channel_stats(const mica_conv_desc *d, const mica_view *args, int64_t channel)
+{
+    const mica_view *y = &args[MICA_CONV_Y];
+    int64_t channels = y->t.dims[1], count = mica_tensor_count(&y->t) / channels;
+    int64_t inner = y->t.dims[0] > 0 ? count / y->t.dims[0] : 0;
+    sums sum = {0, 0}, square = {0, 0};
+    double most = 0, total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t o = mica_offset(&y->t, (i / inner * channels + channel) * inner + i % inner);
+        double v = stored(d->y.dtype, mica_get(y, o)), m = y->mag ? y->mag[o] : 0;
+        sum.value += v;
+        sum.magnitude += m;
+        square.value += v * v;
+        square.magnitude += (2 * fabs(v) + 0x1p-8 * m) * m;
+        total += fabs(v);
+        most = fmax(most, fabs(v));
+    }
+    slack s = slack_of(d, count);
+    sum.magnitude += s.flip * most + s.additions * total;
+    square.magnitude += 2 * s.flip * most * most + s.additions * square.value;
+    const mica_view *to[] = {&args[MICA_CONV_STAT_SUM], &args[MICA_CONV_STAT_SQUARE]};
+    if (to[0]->data) mica_put(to[0], channel * to[0]->t.strides[0], sum.value, sum.magnitude);
+    if (to[1]->data) mica_put(to[1], channel * to[1]->t.strides[0], square.value, square.magnitude);
+}
+
 void mica_conv_reference(const void *desc, const mica_view *args, const double *scalars)
 {
     mica_conv_desc d = *(const mica_conv_desc *)desc;
-    mica_epilogue e = mica_conv_epilogue(&d);
     /* the views' strides count: results may be packed doubles */
     d.x = args[MICA_CONV_X].t;
     d.w = args[MICA_CONV_W].t;
@@ -138,6 +215,7 @@ void mica_conv_reference(const void *desc, const mica_view *args, const double *
                                                              : g.tap;
     int64_t channels = out->t.dims[1], count = mica_tensor_count(&out->t);
     double alpha = scalars[MICA_CONV_ALPHA], beta = scalars[MICA_CONV_BETA];
+    sums most = {0, 0};
 #pragma omp parallel for schedule(dynamic, 16) num_threads(mica_cpu_threads())
     for (int64_t i = 0; i < count; i++) {
         int64_t at[5];
@@ -151,9 +229,20 @@ void mica_conv_reference(const void *desc, const mica_view *args, const double *
             double old = beta * mica_get(out, o);
             v += old, m += fabs(old);
         }
-        mica_epilogue_apply(&e, &args[MICA_CONV_BIAS], &args[MICA_CONV_SCALE],
-                            &args[MICA_CONV_SHIFT], &args[MICA_CONV_RESIDUAL], at[1],
-                            out_offset(r.kind, &g, &g.residual, at), &v, &m);
-        mica_put(out, o, v, m);
+        if (r.out != MICA_CONV_Y) {
+            mica_put(out, o, v, m);
+            continue;
+        }
+        sums mine = {0, 0};
+        finish(desc, args, i, at[1], o, out_offset(r.kind, &g, &g.residual, at), (sums){v, m},
+               &mine);
+        if (!args[MICA_CONV_AMAX].data) continue;
+#pragma omp critical
+        merge_max(&most, mine);
     }
+    const mica_view *amax = &args[MICA_CONV_AMAX];
+    if (amax->data) mica_put(amax, 0, most.value, most.magnitude);
+    if (!conv_has_stats(desc)) return;
+#pragma omp parallel for schedule(static) num_threads(mica_cpu_threads())
+    for (int64_t k = 0; k < args[MICA_CONV_Y].t.dims[1]; k++) channel_stats(desc, args, k);
 }

@@ -70,6 +70,7 @@ static mica_status accepts_counts(const mica_conv_geometry *g, bool dgrad, mica_
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     const mica_conv_desc *d = desc;
+    MICA_TRY(conv_refuse_extra(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);

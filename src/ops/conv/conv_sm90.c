@@ -30,6 +30,7 @@ typedef struct state {
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     mica_conv_sm90_shape s;
+    MICA_TRY(conv_refuse_extra(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     return mica_conv_sm90_shape_make(desc, true, &s, why);

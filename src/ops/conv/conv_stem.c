@@ -231,6 +231,7 @@ static int choices(const shape *s, const mica_device_info *device, layout *best)
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     shape s;
+    MICA_TRY(conv_refuse_extra(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);

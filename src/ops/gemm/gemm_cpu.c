@@ -344,7 +344,7 @@ static void run_tasks(const gemm_loops *s, const gemm_finish *finish)
 
 void gemm_loops_run(const gemm_loops *s, const gemm_finish *finish)
 {
-    _Atomic uint64_t amax = 0;
+    mica_amax amax = 0;
     gemm_finish f = *finish;
     f.extra = &s->extra;
     if (mica_tensor_given(&f.desc->amax)) f.amax = &amax;

@@ -2,12 +2,7 @@
  * The end of a gemm on the CPU, a piece of a row at a time, in double precision: the steps are the
  * reference's own, in its order, so integer outputs are rounded from the same numbers. */
 #include "ops/gemm/gemm_finish.h"
-#include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
-#include "ops/shared/integer.h"
-
-#include <math.h>
-#include <string.h>
 
 /* Columns of the product: `count` from `first`, `step` apart. */
 typedef struct columns {
@@ -15,49 +10,16 @@ typedef struct columns {
     int count;
 } columns;
 
-static void scale_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
-                       int count, double *v)
-{
-    double line[GEMM_FINISH_MAX];
-    mica_to_f64(t->dtype, data, at, stride, line, count);
-    for (int j = 0; j < count; j++) v[j] *= line[j];
-}
-
-static void add_line(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
-                     double *v)
-{
-    double line[GEMM_FINISH_MAX];
-    mica_to_f64(t->dtype, data, at, stride, line, count);
-    for (int j = 0; j < count; j++) v[j] += line[j];
-}
-
-/* In double only where doubles are asked for: for f64 and for what is rounded from integers. */
-static void activate(mica_act act, const mica_gemm_desc *d, int count, double *v)
-{
-    if (act == MICA_ACT_RELU) {
-        for (int j = 0; j < count; j++) v[j] = v[j] < 0 ? 0 : v[j];
-        return;
-    }
-    if (mica_dtype_accumulator(d->a.dtype) != MICA_F32) {
-        for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], d->act_a, d->act_b);
-        return;
-    }
-    float line[GEMM_FINISH_MAX];
-    for (int j = 0; j < count; j++) line[j] = (float)v[j];
-    mica_act_values_f32(act, line, line, count, (float)d->act_a, (float)d->act_b);
-    for (int j = 0; j < count; j++) v[j] = (double)line[j];
-}
-
 /* Elements of a vector over the columns of the product. */
 static void add_vector(const mica_tensor *t, const void *data, columns c, double *v)
 {
-    add_line(t, data, c.first * t->strides[0], c.step * t->strides[0], c.count, v);
+    mica_finish_add(t, data, c.first * t->strides[0], c.step * t->strides[0], c.count, v);
 }
 
 static void scale_vector(const mica_tensor *t, const void *data, columns c, int64_t stride,
                          double *v)
 {
-    scale_line(t, data, c.first * stride, c.step * stride, c.count, v);
+    mica_finish_scale(t, data, c.first * stride, c.step * stride, c.count, v);
 }
 
 static void apply_step(const gemm_finish *f, int step, int64_t r_at, columns c, double *v)
@@ -74,10 +36,13 @@ static void apply_step(const gemm_finish *f, int step, int64_t r_at, columns c, 
         add_vector(&d->shift, f->args[MICA_GEMM_SHIFT], c, v);
         break;
     case MICA_STEP_RESIDUAL:
-        add_line(&d->residual, f->args[MICA_GEMM_RESIDUAL], r_at, f->shape->r_n, c.count, v);
+        mica_finish_add(&d->residual, f->args[MICA_GEMM_RESIDUAL], r_at, f->shape->r_n, c.count, v);
         break;
     default:
-        activate((mica_act)(step - MICA_STEP_ACT), d, c.count, v);
+        /* In double only where doubles are asked for: for f64 and for what is rounded from
+         * integers. */
+        mica_finish_act((mica_act)(step - MICA_STEP_ACT), d->act_a, d->act_b,
+                        mica_dtype_accumulator(d->a.dtype) == MICA_F32, c.count, v);
     }
 }
 
@@ -86,7 +51,7 @@ static void apply_scales(const gemm_finish *f, int64_t row, columns c, double *v
     const mica_tensor *a = &f->desc->scale_a, *b = &f->desc->scale_b;
     if (gemm_has_blocks(f->desc)) return; /* they are in the sums */
     if (mica_tensor_given(a))
-        scale_line(a, f->args[MICA_GEMM_SCALE_A], row * gemm_scale_stride(a), 0, c.count, v);
+        mica_finish_scale(a, f->args[MICA_GEMM_SCALE_A], row * gemm_scale_stride(a), 0, c.count, v);
     if (mica_tensor_given(b))
         scale_vector(b, f->args[MICA_GEMM_SCALE_B], c, gemm_scale_stride(b), v);
 }
@@ -107,30 +72,6 @@ static void store_aux(const gemm_finish *f, const gemm_offsets *at, int64_t row,
     if (!mica_tensor_given(&f->desc->aux)) return;
     mica_from_f64(f->desc->aux.dtype, f->args[MICA_GEMM_AUX],
                   at->x + row * e->x_m + c.first * e->x_n, c.step * e->x_n, v, c.count);
-}
-
-/* Bits of magnitudes order as these do, NaN above all, so the order of threads does not matter. */
-static void keep_max(_Atomic uint64_t *amax, int count, const double *v)
-{
-    uint64_t most = 0;
-    for (int j = 0; j < count; j++) {
-        uint64_t bits;
-        double magnitude = fabs(v[j]);
-        memcpy(&bits, &magnitude, sizeof bits);
-        most = bits > most ? bits : most;
-    }
-    uint64_t old = atomic_load_explicit(amax, memory_order_relaxed);
-    while (old < most && !atomic_compare_exchange_weak(amax, &old, most)) continue;
-}
-
-static void quantise(const gemm_finish *f, int count, double *v)
-{
-    const mica_gemm_desc *d = f->desc;
-    if (f->amax) keep_max(f->amax, count, v);
-    if (mica_tensor_given(&d->scale_c))
-        scale_line(&d->scale_c, f->args[MICA_GEMM_SCALE_C], 0, 0, count, v);
-    for (int j = 0; j < count && d->c.dtype == MICA_E5M2; j++)
-        v[j] = mica_saturate_e5m2(MICA_E5M2, v[j]);
 }
 
 void gemm_finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, int64_t col,
@@ -159,15 +100,12 @@ void gemm_finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, 
         add_old(f, c_at, count, v);
     }
     for (int i = act + 1; i < steps; i++) apply_step(f, d->epilogue[i], r_at, gates, v);
-    quantise(f, count, v);
+    if (f->amax) mica_amax_keep(f->amax, count, v);
+    mica_finish_quantise(d->c.dtype, f->args[MICA_GEMM_SCALE_C], count, v);
     mica_from_f64(d->c.dtype, f->args[MICA_GEMM_C], c_at, s->c_n, v, count);
 }
 
 void gemm_finish_end(const gemm_finish *f)
 {
-    if (!f->amax) return;
-    uint64_t bits = atomic_load(f->amax);
-    double most;
-    memcpy(&most, &bits, sizeof most);
-    mica_from_f64(f->desc->amax.dtype, f->args[MICA_GEMM_AMAX], 0, 1, &most, 1);
+    if (f->amax) mica_amax_store(f->amax, f->desc->amax.dtype, f->args[MICA_GEMM_AMAX]);
 }

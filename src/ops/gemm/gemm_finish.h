@@ -5,8 +5,7 @@
 #define MICA_OPS_GEMM_FINISH_H
 
 #include "ops/gemm/gemm_shape.h"
-
-#include <stdatomic.h>
+#include "ops/shared/finish.h"
 
 /* Made once per run. */
 typedef struct gemm_finish {
@@ -15,10 +14,10 @@ typedef struct gemm_finish {
     void *const *args;
     double alpha, beta;
     const gemm_extra *extra; /* may be NULL without a gate and aux */
-    _Atomic uint64_t *amax;  /* bits of the largest |value| so far, all 0 at first; NULL: none */
+    mica_amax *amax;         /* NULL: none */
 } gemm_finish;
 
-#define GEMM_FINISH_MAX 64 /* most elements of a call */
+#define GEMM_FINISH_MAX MICA_FINISH_MAX /* most elements of a call */
 
 /* Takes `count` sums of one row, from column `col` of row `row`, and stores c. at: the batch item.
  * partner: with a gate the sums that v opens or closes, else NULL. The sums are overwritten. */
