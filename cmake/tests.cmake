@@ -74,6 +74,7 @@ endif()
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
   add_subdirectory(tests/fake)
+  add_subdirectory(tests/emu)
 endif()
 
 # unit and self look inside and link the static library; api and the examples see what users see.
