@@ -77,6 +77,7 @@ typedef struct emu_block {
     } statics[64];
     int static_count, threads, alive;
     uint32_t lanes[EMU_THREADS / EMU_LANES]; /* alive, by warp */
+    int registers[EMU_THREADS / EMU_LANES];  /* a thread's, where setmaxnreg said */
     emu_meeting barriers[EMU_BARRIERS], warps[EMU_THREADS / EMU_LANES],
         groups[EMU_THREADS / EMU_GROUP];
     struct emu_later *loads; /* of the copy engine, not yet done */

@@ -190,6 +190,24 @@ static void nothing(const emu_ptx *what, emu_block *block, const emu_ref *const 
     (void)what, (void)block, (void)refs;
 }
 
+/* The warps of a block divide what it got at its start: at most 65536 registers, equal for all
+ * threads and a multiple of 8. One that asks for more than is left waits forever. */
+static void set_registers(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)what;
+    int asked = 0, warps = block->threads / EMU_LANES, n = (int)word_of(&refs[0][0]);
+    if (n < 24 || n > 256 || n % 8) emu_stop("setmaxnreg of %d", n);
+    block->registers[emu_now->index / EMU_LANES] = n;
+    for (int i = 0; i < warps; i++) {
+        if (!block->registers[i]) return;
+        asked += block->registers[i];
+    }
+    int each = 65536 / block->threads / 8 * 8;
+    if (asked > warps * each)
+        emu_stop("setmaxnreg: %d registers by %d warps, the block has %d", asked * EMU_LANES, warps,
+                 warps * each * EMU_LANES);
+}
+
 static void cluster_rank(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)what;
@@ -500,7 +518,7 @@ static const emu_ptx codes[] = {
     {"fence.mbarrier_init.", nothing, EMU_LANE, {0}},
     {"fence.proxy.async", nothing, EMU_LANE, {0}},
     {"prefetch.tensormap ", nothing, EMU_LANE, {0}},
-    {"setmaxnreg.", nothing, EMU_LANE, {0}},
+    {"setmaxnreg.", set_registers, EMU_LANE, {0}},
     {"wgmma.fence.", nothing, EMU_LANE, {0}},
     {"wgmma.commit_group.", nothing, EMU_LANE, {0}},
     {"wgmma.wait_group.", nothing, EMU_LANE, {0}},

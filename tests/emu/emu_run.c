@@ -283,6 +283,7 @@ static void begin_block(emu_block *b, int rank, unsigned dynamic, int count)
     b->threads = b->alive = count;
     emu_forget(&b->loads);
     memset(b->lanes, 0, sizeof b->lanes);
+    memset(b->registers, 0, sizeof b->registers);
     for (int i = 0; i < count; i++) b->lanes[i / EMU_LANES] |= 1u << i % EMU_LANES;
     for (int i = 0; i < EMU_BARRIERS; i++) clear_meeting(&b->barriers[i]);
     for (int i = 0; i < EMU_THREADS / EMU_LANES; i++) clear_meeting(&b->warps[i]);
