@@ -455,7 +455,7 @@ EXPORT int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
     if (code == OK && bytes > limit_bytes - used_bytes) code = OUT_OF_MEMORY;
     if (code == OK) {
         object *o = add(ALLOCATION, bytes);
-        o->memory = malloc(bytes);
+        o->memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
         if (!o->memory) abort();
         used_bytes += bytes;
         *address = (unsigned long long)(uintptr_t)o->memory;
