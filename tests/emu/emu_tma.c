@@ -162,6 +162,13 @@ void emu_arrivals(emu_block *block, uint32_t barrier)
     }
 }
 
+bool emu_all_arrive(emu_block *block)
+{
+    bool any = block->loads != NULL;
+    while (block->loads) emu_arrivals(block, block->loads->barrier);
+    return any;
+}
+
 /* refs: map, from, coordinates */
 void emu_tma_store(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
