@@ -116,7 +116,8 @@ static void say_who_waits(char *text, size_t size)
 
 static __thread int turn;
 
-static void turn_to_next(void)
+/* Goes on with the next coroutine that can run, if there is one. */
+static void try_next(void)
 {
     int at = turn;
     for (int i = 0; i < gang->count; i++) {
@@ -127,6 +128,14 @@ static void turn_to_next(void)
         emu_now = threads[at];
         _longjmp(threads[at]->at, 1);
     }
+}
+
+static void turn_to_next(void)
+{
+    try_next();
+    bool late = false;
+    for (int i = 0; i < gang->cluster; i++) late |= emu_all_arrive(&gang->blocks[i]);
+    if (late) try_next();
     for (int i = 0; i < gang->count; i++)
         if (!threads[i]->done) {
             char text[256];

@@ -33,6 +33,8 @@ void *emu_shared(emu_block *block, uint32_t address, unsigned bytes);
 emu_handler emu_tma_load, emu_tma_store, emu_tma_wait, emu_copy_async, emu_copy_wait;
 /* Does the loads that complete at this barrier. */
 void emu_arrivals(emu_block *block, uint32_t barrier);
+/* Does all loads; whether there were any. */
+bool emu_all_arrive(emu_block *block);
 void emu_forget(struct emu_later **list);
 /* Does what the thread never waited for. */
 void emu_thread_ends(emu_thread *thread);

@@ -15,8 +15,8 @@ typedef struct emu_later {
     char *to;
     const char *from;
     int valid, bytes, group;
-    /* the copy engine */
-    const fake_map *map;
+    /* the copy engine; each thread has its own copy of the parameters, and ends */
+    fake_map map;
     emu_block *block;
     uint32_t address, barrier;
     int at[5], taps[3];
@@ -48,7 +48,7 @@ static const int type_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
 /* One row of the innermost dimension at these coordinates; the rest of it zeros. */
 static void copy_row(const emu_later *l, const int64_t *at, int elements, uint32_t offset)
 {
-    const fake_map *m = l->map;
+    const fake_map *m = &l->map;
     int size = type_bytes[m->type];
     bool inside = true;
     int64_t place = (int64_t)m->address;
@@ -75,7 +75,7 @@ static void copy_row(const emu_later *l, const int64_t *at, int elements, uint32
 
 static int copy_tile(const emu_later *l)
 {
-    const fake_map *m = l->map;
+    const fake_map *m = &l->map;
     int rows = 1, width = m->box[0] * type_bytes[m->type];
     for (int d = 1; d < m->rank; d++) rows *= m->box[d];
     for (int r = 0; r < rows; r++) {
@@ -92,7 +92,7 @@ static int copy_tile(const emu_later *l)
 
 static int copy_pixels(const emu_later *l)
 {
-    const fake_map *m = l->map;
+    const fake_map *m = &l->map;
     int spatial = m->rank - 2, width = m->channels * type_bytes[m->type];
     int64_t base[5];
     for (int d = 0; d < m->rank; d++) base[d] = l->at[d];
@@ -112,9 +112,9 @@ static int copy_pixels(const emu_later *l)
 
 static int copy(const emu_later *l)
 {
-    uint32_t rule = l->map->swizzle ? 128u : 16u;
+    uint32_t rule = l->map.swizzle ? 128u : 16u;
     if (l->address % rule) emu_stop("the copy engine at %u of shared memory", l->address);
-    return l->map->im2col ? copy_pixels(l) : copy_tile(l);
+    return l->map.im2col ? copy_pixels(l) : copy_tile(l);
 }
 
 static void load(const emu_later *l)
@@ -132,16 +132,16 @@ void emu_tma_load(const emu_ptx *what, emu_block *block, const emu_ref *const *r
         late = text && !strcmp(text, "late");
     }
     const emu_ref *r = refs[0];
-    emu_later l = {.map = (const fake_map *)(uintptr_t)r[1].bits,
+    emu_later l = {.map = *(const fake_map *)(uintptr_t)r[1].bits,
                    .block = block,
                    .address = (uint32_t)r[0].bits,
                    .barrier = (uint32_t)r[2].bits};
     for (int i = 0; i < what->kind[0]; i++) l.at[i] = (int)r[3 + i].bits;
     for (int i = 0; what->kind[1] && i < what->kind[0] - 2; i++)
         l.taps[i] = (int)(uint16_t)r[3 + what->kind[0] + i].bits;
-    if (l.map->rank != what->kind[0] || l.map->im2col != what->kind[1])
-        emu_stop("%s with a map of rank %d%s", what->text, l.map->rank,
-                 l.map->im2col ? ", im2col" : "");
+    if (l.map.rank != what->kind[0] || l.map.im2col != what->kind[1])
+        emu_stop("%s with a map of rank %d%s", what->text, l.map.rank,
+                 l.map.im2col ? ", im2col" : "");
     if (late)
         append(&block->loads, &l);
     else
@@ -162,19 +162,26 @@ void emu_arrivals(emu_block *block, uint32_t barrier)
     }
 }
 
+bool emu_all_arrive(emu_block *block)
+{
+    bool any = block->loads != NULL;
+    while (block->loads) emu_arrivals(block, block->loads->barrier);
+    return any;
+}
+
 /* refs: map, from, coordinates */
 void emu_tma_store(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     const emu_ref *r = refs[0];
-    emu_later l = {.map = (const fake_map *)(uintptr_t)r[0].bits,
+    emu_later l = {.map = *(const fake_map *)(uintptr_t)r[0].bits,
                    .block = block,
                    .address = (uint32_t)r[1].bits,
                    .group = emu_now->store_group,
                    .store = true};
     for (int i = 0; i < what->kind[0]; i++) l.at[i] = (int)r[2 + i].bits;
-    if (l.map->rank != what->kind[0] || l.map->im2col != what->kind[1])
-        emu_stop("%s with a map of rank %d%s", what->text, l.map->rank,
-                 l.map->im2col ? ", im2col" : "");
+    if (l.map.rank != what->kind[0] || l.map.im2col != what->kind[1])
+        emu_stop("%s with a map of rank %d%s", what->text, l.map.rank,
+                 l.map.im2col ? ", im2col" : "");
     append(&emu_now->stores, &l);
 }
 
@@ -183,7 +190,7 @@ static void finish(emu_later **list, int groups, int left)
     while (*list && (*list)->group < groups - left) {
         emu_later *l = *list;
         *list = l->next;
-        if (l->map) {
+        if (l->map.rank) {
             copy(l);
         } else {
             memcpy(l->to, l->from, (size_t)l->valid);
