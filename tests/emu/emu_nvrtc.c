@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The compiler of the GPU played by the CPU, in NVRTC's place: translates a kernel's text and has
- * the C++ compiler (EMU_CXX, else c++) make a shared library of it. The "cubin" is the fake
+ * The compiler of the GPU played by the CPU, within the fake NVRTC: translates a kernel's text and
+ * has the C++ compiler (EMU_CXX, else c++) make a shared library of it. The "cubin" is the fake
  * driver's, followed by that library. EMU_FLAGS are options more, EMU_KEEP a folder for what is
  * compiled. */
 #define _GNU_SOURCE
@@ -13,65 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
-typedef struct program {
-    char *source, *name, *log, *cubin;
-    size_t log_bytes, cubin_bytes;
-} program;
-
-EXPORT const char *nvrtcGetErrorString(int code)
-{
-    return code == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR_OF_SOME_KIND";
-}
-
-EXPORT int nvrtcVersion(int *major, int *minor)
-{
-    *major = 13;
-    *minor = 0;
-    return 0;
-}
-
-EXPORT int nvrtcCreateProgram(void **out, const char *source, const char *name, int headers,
-                              const char *const *texts, const char *const *names)
-{
-    (void)texts, (void)names;
-    program *p = headers ? NULL : calloc(1, sizeof *p);
-    if (!p) return headers ? 3 : 1;
-    p->source = strdup(source);
-    p->name = strdup(name);
-    *out = p;
-    return 0;
-}
-
-EXPORT int nvrtcDestroyProgram(void **out)
-{
-    program *p = *out;
-    free(p->source);
-    free(p->name);
-    free(p->log);
-    free(p->cubin);
-    free(p);
-    *out = NULL;
-    return 0;
-}
-
-static const char *target_of(int count, const char *const *options)
-{
-    static const char key[] = "--gpu-architecture=";
-    for (int i = 0; i < count; i++)
-        if (!strncmp(options[i], key, strlen(key))) return options[i] + strlen(key);
-    return "sm_0";
-}
-
-static int write_source(const program *p, const char *path, const char *target)
+static int write_source(const char *source, const char *path, const char *target)
 {
     char name[128];
     FILE *out = fopen(path, "w");
     if (!out) return 1;
     fprintf(out, "#define __CUDA_ARCH__ %d0\n#include \"emu_kernel.hpp\"\n", atoi(target + 3));
-    emu_translate(out, p->source);
-    for (const char *at = p->source; (at = emu_next_kernel(at, name));)
+    emu_translate(out, source);
+    for (const char *at = source; (at = emu_next_kernel(at, name));)
         fprintf(out,
                 "\nextern \"C\" __attribute__((visibility(\"default\"))) void emu_entry_%s(const "
                 "void *a)"
@@ -81,11 +30,11 @@ static int write_source(const program *p, const char *path, const char *target)
 }
 
 /* The log that the library reads, with made-up numbers. */
-static void write_log(FILE *log, FILE *cubin, const program *p, const char *target)
+static void write_log(FILE *log, FILE *cubin, const char *source, const char *target)
 {
     char name[128];
     fprintf(cubin, FAKE_CUBIN "%s\n", target);
-    for (const char *at = p->source; (at = emu_next_kernel(at, name));) {
+    for (const char *at = source; (at = emu_next_kernel(at, name));) {
         fprintf(log,
                 "ptxas info    : Compiling entry function '%s' for '%s'\n"
                 "ptxas info    : Used 32 registers, used 1 barriers, 0 bytes smem\n",
@@ -114,76 +63,51 @@ static const char *or_else(const char *value, const char *other)
     return value && *value ? value : other;
 }
 
-static int make(program *p, const char *target, const char *folder)
+static void keep(const char *text)
 {
-    char source[512], library[512], errors[512], *command;
-    snprintf(source, sizeof source, "%s/kernel.cpp", folder);
+    static int number;
+    const char *folder = getenv("EMU_KEEP");
+    char kept[512];
+    if (!folder) return;
+    snprintf(kept, sizeof kept, "%s/%d.cpp", folder,
+             __atomic_fetch_add(&number, 1, __ATOMIC_SEQ_CST));
+    rename(text, kept);
+}
+
+static int make(const char *source, const char *target, const char *folder, FILE *log, FILE *cubin)
+{
+    char text[512], library[512], errors[512], *command;
+    snprintf(text, sizeof text, "%s/kernel.cpp", folder);
     snprintf(library, sizeof library, "%s/kernel.so", folder);
     snprintf(errors, sizeof errors, "%s/errors", folder);
-    FILE *log = open_memstream(&p->log, &p->log_bytes);
-    FILE *cubin = open_memstream(&p->cubin, &p->cubin_bytes);
-    if (!log || !cubin || write_source(p, source, target)) abort();
+    if (write_source(source, text, target)) return 1;
     if (asprintf(
             &command,
             "%s -std=c++17 -O1 -march=native -ffp-contract=fast -fno-strict-aliasing -w -shared "
             "-fPIC -fvisibility=hidden -I%s %s -o %s %s 2> %s",
             or_else(getenv("EMU_CXX"), "c++"), EMU_FOLDER, or_else(getenv("EMU_FLAGS"), ""),
-            library, source, errors) < 0)
-        abort();
+            library, text, errors) < 0)
+        return 1;
     int code = system(command) ? 6 : 0;
     free(command);
-    if (code)
+    if (code) {
         copy_file(log, errors, false);
-    else
-        write_log(log, cubin, p, target);
-    if (!code) copy_file(cubin, library, true);
-    fclose(log);
-    fclose(cubin);
-    const char *keep = getenv("EMU_KEEP");
-    char kept[512];
-    static int number;
-    if (keep) {
-        snprintf(kept, sizeof kept, "%s/%d.cpp", keep,
-                 __atomic_fetch_add(&number, 1, __ATOMIC_SEQ_CST));
-        rename(source, kept);
+    } else {
+        write_log(log, cubin, source, target);
+        copy_file(cubin, library, true);
     }
-    unlink(source);
+    keep(text);
+    unlink(text);
     unlink(library);
     unlink(errors);
     return code;
 }
 
-EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *options)
+int emu_compile(const char *source, const char *target, FILE *log, FILE *cubin)
 {
     char folder[] = "/tmp/mica-emu-XXXXXX";
     if (!mkdtemp(folder)) return 1;
-    int code = make(handle, target_of(count, options), folder);
+    int code = make(source, target, folder, log, cubin);
     rmdir(folder);
     return code;
-}
-
-EXPORT int nvrtcGetCUBINSize(void *handle, size_t *bytes)
-{
-    *bytes = ((program *)handle)->cubin_bytes;
-    return 0;
-}
-
-EXPORT int nvrtcGetCUBIN(void *handle, char *code)
-{
-    program *p = handle;
-    memcpy(code, p->cubin, p->cubin_bytes);
-    return 0;
-}
-
-EXPORT int nvrtcGetProgramLogSize(void *handle, size_t *bytes)
-{
-    *bytes = ((program *)handle)->log_bytes + 1;
-    return 0;
-}
-
-EXPORT int nvrtcGetProgramLog(void *handle, char *log)
-{
-    program *p = handle;
-    memcpy(log, p->log, p->log_bytes + 1);
-    return 0;
 }

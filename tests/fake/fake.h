@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define FAKE_DEVICES 64
 
@@ -65,6 +66,10 @@ typedef struct fake_kernel {
     const char *name;
     void *entry;
 } fake_kernel;
+/* The compiler's part: writes ptxas's log and the cubin; 0 or an NVRTC error with its text in the
+ * log. */
+int emu_compile(const char *source, const char *target, FILE *log, FILE *cubin)
+    __attribute__((weak));
 void *emu_open(const void *code, size_t bytes) __attribute__((weak));
 void *emu_entry(void *library, const char *name) __attribute__((weak));
 void emu_close(void *library) __attribute__((weak));
