@@ -189,10 +189,11 @@ static void compile_engine(check *c, compiler *k, const mica_problem *problem,
                            const mica_verdict *v, const cli_line *line)
 {
     char config[128];
-    for (int i = 0; !cli_stopped(); i++) {
+    for (int i = 0; !cli_stopped() && (i == 0 || !c->pick); i++) {
         if (mica_problem_config(c->context, problem, v->engine, i, config, sizeof config, NULL) !=
             MICA_OK)
             return;
+        if (c->config && strcmp(c->config, config) != 0) continue;
         char engine[64];
         snprintf(engine, sizeof engine, "%s", v->engine);
         kernel_row made = {.line = line, .engine = engine, .config = config};
@@ -256,7 +257,8 @@ static void look_again(check *c, compiler *k, kernel_row *row, int wanted)
     mica_problem_destroy(problem);
 }
 
-/* More spills than before and kernels that are gone fail; the rest is told. */
+/* More spills than before and kernels that are gone fail (unless only some were asked for); the
+ * rest is told. */
 static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
 {
     bool ok = true;
@@ -275,7 +277,7 @@ static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
         ok = false;
     }
     for (size_t i = 0; i < old->count; i++) {
-        if (old->items[i].seen) continue;
+        if (old->items[i].seen || c->engine || c->config || c->pick) continue;
         printf("missing: %s\n", old->items[i].key);
         ok = false;
     }
@@ -317,6 +319,10 @@ int check_compile(check *c)
            "spills, %ld warnings, %ld failures, %.1f s (%s)\n",
            k.plans, k.rows.count, k.assembled, k.compile_ms / 1e3, spilling, k.warnings, k.failures,
            cli_seconds() - start, c->device.name);
+    if (k.plans == 0 && (c->engine || c->config)) {
+        printf("no line leads to a kernel of that engine and config\n");
+        code = cli_worse(code, CLI_UNSUPPORTED);
+    }
     if (k.warnings || k.failures) code = cli_worse(code, CLI_MISMATCH);
     if (c->expect >= 0 && (size_t)c->expect != k.rows.count) {
         printf("%zu kernels, %ld were expected\n", k.rows.count, c->expect);

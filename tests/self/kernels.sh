@@ -23,9 +23,9 @@ compile() {
         --table "$table" "$@" 'activation x=f32:9' >"$folder/out" 2>&1
 }
 
-# expect CODE TEXT "SPILLED BYTES" WHAT: the exit code, and what the output has to say
+# expect CODE TEXT "SPILLED BYTES" WHAT [OPTIONS]: the exit code, and what the output has to say
 expect() {
-    compile "$3"
+    compile "$3" ${5:-}
     got=$?
     [ "$got" = "$1" ] && grep -q "$2" "$folder/out" && return
     echo "$4: exit code $got, expected $1 and '$2' in"
@@ -39,6 +39,10 @@ expect 0 '1 kernels emitted' 16 "the same kernel"
 expect 1 'spills: 56 bytes, the table says 48' 24 "more spills"
 expect 0 '2 times a kernel was compiled again' "24 20 16" "fewer spills at the third try"
 expect 0 '1 have other registers, spills' 8 "fewer spills"
+expect 0 '1 kernels emitted' 16 "the planner's config" --pick
+expect 0 '1 kernels emitted' 16 "an engine" --engine=cuda
+expect 3 'no line leads to a kernel' 16 "an engine that is not there" --engine=no_such_engine
+expect 3 'no line leads to a kernel' 16 "a config that is not there" --config=no_such_config
 sed -i 's/ activation/ another/' "$table"
 expect 1 '^missing: .*another' 16 "a kernel that is gone"
 exit $failed

@@ -34,6 +34,12 @@ tune --output "$records" "$line" || fail "tuning again failed"
 [ "$(wc -l <"$records")" = 1 ] || fail "a problem on record was measured again"
 explain 'gemm a=f32:96x96 b=f32:96x97' | grep -q '"recorded_ms"' && fail "a record of another problem"
 
+# What it says of the model, on a terminal and in JSON.
+"$mica" tune -d cpu --budget 50 --output "$folder/other" --json "$folder/rows" "$line" >"$folder/said" 2>&1
+grep -q "within 5 % of the measured one on [01] of 1 lines" "$folder/said" || fail "no word on the model"
+grep -q '"line":"gemm a=f32:96x96 b=f32:96x96","model":{"engine":"[a-z]*","config":".*","ms":[0-9.e-]*},"measured":{' \
+    "$folder/rows" || fail "no JSON of the choices"
+
 # Another engine than the model's choice, a later line wins.
 sed 's/| [a-z]* | [^|]* | \([^|]*| mica\)/| ref | | \1/' "$records" >>"$records"
 explain "$line" | grep -q '"choice":{"engine":"ref"' || fail "a later record does not win"
