@@ -102,6 +102,7 @@ static inline double rsqrt(double v) { return 1 / sqrt(v); }
 /* glibc has functions of these names */
 #define __expf expf
 #define __logf logf
+static inline float __double2float_rn(double v) { return (float)v; }
 static inline float __double2float_rz(double v)
 {
     float r = (float)v;

@@ -417,13 +417,11 @@ static bool exact(const void *desc)
 }
 
 static const mica_engine *const engines[] = {
-    &mica_conv_onednn,      &mica_conv_cpu,
-    &mica_engine_ref,       &mica_conv_slab,
-    &mica_conv_sm90,        &mica_conv_cuda_depthwise,
-    &mica_conv_stem,        &mica_conv_grouped,
-    &mica_conv_sm80,        &mica_conv_cuda,
-    &mica_conv_cudnn,       &mica_conv_cpu_passes,
-    &mica_conv_cuda_passes, NULL,
+    &mica_conv_onednn,     &mica_conv_cpu,         &mica_engine_ref,
+    &mica_conv_slab,       &mica_conv_sm90,        &mica_conv_cuda_depthwise,
+    &mica_conv_stem,       &mica_conv_grouped,     &mica_conv_sm80,
+    &mica_conv_gemm,       &mica_conv_cuda,        &mica_conv_cudnn,
+    &mica_conv_cpu_passes, &mica_conv_cuda_passes, NULL,
 };
 
 const mica_op mica_op_conv = {

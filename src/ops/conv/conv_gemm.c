@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "gemm": convolution as one matrix product, which is a child plan and takes whatever engine
+ * is best for it. Filters of one tap, stride 1 and no padding multiply the image where it lies; for
+ * all others a kernel first writes the image as a matrix (im2col) into workspace, taps x terms as
+ * large as the result: twice that in memory traffic is what it costs beside an implicit product.
+ * Forward, dgrad and wgrad, 1 to 3 axes, groups as batches, all types. What it asks for: pixels of
+ * the result, and taps and channels of the filter, that lie at one distance each, as in NCW, NHWC
+ * and NDHWC, and in NCHW with one image to a batch. */
+#include "ops/conv/conv.h"
+#include "ops/conv/conv_gemm_args.h"
+#include "ops/shared/mma_tile.h"
+#include "mica/gemm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 256, BLOCKS_PER_UNIT = 8, MAX_MATRIX_GIB = 8 };
+
+/* The three matrices: the image that is read (rows x pairs), the filter, and the other image. */
+typedef struct product {
+    mica_conv_geometry g;
+    mica_conv_roles roles;
+    int image;             /* run argument that is read pixel by pixel and tap by tap */
+    int64_t rows, pairs;   /* of one group */
+    bool direct, tap_fast; /* the image is the matrix already; order of the pairs */
+    mica_gemm_desc gemm;
+} product;
+
+typedef struct state {
+    product p;
+    mica_kernel *kernel;
+    mica_grid grid;
+    conv_gemm_args args;
+    int vector;
+    size_t matrix_at, child_at;
+    mica_plan *child;
+} state;
+
+/* ---- several dimensions as one ---- */
+
+/* The distance between neighbours of dimensions counted together, the last fastest; false if there
+ * is none. */
+static bool merge(int rank, const long long *sizes, const long long *strides, int64_t *stride)
+{
+    int64_t next = 0;
+    bool first = true;
+    *stride = 1;
+    for (int d = rank - 1; d >= 0; d--) {
+        if (sizes[d] == 1) continue;
+        if (first) *stride = strides[d];
+        if (!first && strides[d] != next) return false;
+        first = false;
+        if (__builtin_mul_overflow(strides[d], sizes[d], &next)) return false;
+    }
+    return true;
+}
+
+static bool merge_pixels(const mica_conv_geometry *g, const mica_conv_strides *s,
+                         const long long *size, int64_t *stride)
+{
+    const long long sizes[4] = {g->n, size[0], size[1], size[2]};
+    const long long strides[4] = {s->n, s->s[0], s->s[1], s->s[2]};
+    return merge(4, sizes, strides, stride);
+}
+
+/* Taps and the channels of the image that is read, in one order or the other. */
+static bool merge_pairs(const mica_conv_geometry *g, long long channels, long long channel_stride,
+                        bool *tap_fast, int64_t *stride)
+{
+    const long long by_tap[4] = {g->tap[0], g->tap[1], g->tap[2], channels};
+    const long long by_tap_strides[4] = {g->f.s[0], g->f.s[1], g->f.s[2], channel_stride};
+    const long long by_channel[4] = {channels, g->tap[0], g->tap[1], g->tap[2]};
+    const long long by_channel_strides[4] = {channel_stride, g->f.s[0], g->f.s[1], g->f.s[2]};
+    *tap_fast = false;
+    if (merge(4, by_tap, by_tap_strides, stride)) return true;
+    *tap_fast = true;
+    return merge(4, by_channel, by_channel_strides, stride);
+}
+
+/* ---- the product ---- */
+
+static mica_tensor matrix(mica_dtype dtype, int64_t groups, int64_t rows, int64_t columns,
+                          int64_t group_stride, int64_t row_stride, int64_t column_stride)
+{
+    mica_tensor t = {.dtype = dtype,
+                     .rank = 3,
+                     .dims = {groups, rows, columns},
+                     .strides = {group_stride, row_stride, column_stride}};
+    if (groups > 1) return t;
+    return (mica_tensor){
+        .dtype = dtype, .rank = 2, .dims = {rows, columns}, .strides = {row_stride, column_stride}};
+}
+
+static bool is_pointwise(const mica_conv_geometry *g)
+{
+    for (int i = 0; i < 3; i++)
+        if (g->tap[i] != 1 || g->stride[i] != 1 || g->pad[i] != 0 || g->in[i] != g->out[i])
+            return false;
+    return true;
+}
+
+/* What the loops need to know, and where it does not fit, why. */
+static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *why)
+{
+    *p = (product){.roles = mica_conv_roles_of(d)};
+    mica_conv_geometry *g = &p->g;
+    mica_conv_geometry_make(d, g);
+    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD,
+         wgrad = p->roles.kind == MICA_CONV_KIND_WGRAD;
+    p->image = dgrad ? p->roles.b : p->roles.a;
+    const mica_conv_strides *read = dgrad ? &g->b : &g->a, *other = dgrad ? &g->a : &g->b;
+    const long long *size = dgrad ? g->in : g->out;
+    long long channels = dgrad ? g->k : g->c, columns = dgrad ? g->c : g->k;
+    long long channel_stride = dgrad ? g->f.n : g->f.c, column_stride = dgrad ? g->f.c : g->f.n;
+    int64_t pixel, pair, image_pixel = 0;
+    p->rows = g->n * size[0] * size[1] * size[2];
+    p->pairs = g->tap[0] * g->tap[1] * g->tap[2] * channels;
+    if (!merge_pixels(g, other, size, &pixel))
+        return mica_refuse(why,
+                           "the pixels of %s do not lie at one distance, as a matrix needs them",
+                           dgrad ? "the gradient" : "the result");
+    if (!merge_pairs(g, channels, channel_stride, &p->tap_fast, &pair))
+        return mica_refuse(
+            why, "taps and channels of the filter do not lie at one distance, as a matrix "
+                 "needs them");
+    mica_dtype image = mica_conv_tensor(d, p->image)->dtype, filter = d->w.dtype;
+    mica_dtype third = mica_conv_tensor(d, dgrad ? p->roles.a : p->roles.b)->dtype;
+    p->direct = is_pointwise(g) && merge_pixels(g, read, dgrad ? g->out : g->in, &image_pixel);
+    mica_tensor left = matrix(image, g->groups, p->rows, p->pairs, p->rows * p->pairs, p->pairs, 1);
+    if (p->direct)
+        left = matrix(image, g->groups, p->rows, p->pairs, read->g, image_pixel, read->c);
+    mica_gemm_desc *m = &p->gemm;
+    m->compute = d->compute;
+    if (wgrad) {
+        m->a = matrix(third, g->groups, columns, p->rows, other->g, other->c, pixel);
+        m->b = left;
+        m->c = matrix(filter, g->groups, columns, p->pairs, g->f.g, column_stride, pair);
+        return MICA_OK;
+    }
+    m->a = left;
+    m->b = matrix(filter, g->groups, p->pairs, columns, g->f.g, pair, column_stride);
+    m->c = matrix(third, g->groups, p->rows, columns, other->g, pixel, other->c);
+    return MICA_OK;
+}
+
+static mica_status add_epilogue(const mica_conv_desc *d, product *p, mica_why *why)
+{
+    mica_gemm_desc *m = &p->gemm;
+    const mica_conv_geometry *g = &p->g;
+    bool vectors =
+        mica_tensor_given(&d->bias) || mica_tensor_given(&d->scale) || mica_tensor_given(&d->shift);
+    if (vectors && g->groups > 1)
+        return mica_refuse(
+            why,
+            "bias, scale and shift differ between the %lld groups, which are batches "
+            "of one product",
+            g->groups);
+    memcpy(m->epilogue, d->epilogue, sizeof m->epilogue);
+    m->act_a = d->act_a;
+    m->act_b = d->act_b;
+    m->bias = d->bias;
+    m->scale = d->scale;
+    m->shift = d->shift;
+    if (!mica_tensor_given(&d->residual)) return MICA_OK;
+    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
+    int64_t pixel;
+    if (!merge_pixels(g, &g->residual, dgrad ? g->in : g->out, &pixel))
+        return mica_refuse(
+            why, "the residual's pixels do not lie at one distance, as a matrix needs them");
+    m->residual = matrix(d->residual.dtype, g->groups, p->rows, dgrad ? g->c : g->k, g->residual.g,
+                         pixel, g->residual.c);
+    return MICA_OK;
+}
+
+static double matrix_bytes(const mica_conv_desc *d, const product *p)
+{
+    if (p->direct) return 0;
+    return (double)p->g.groups * (double)p->rows * (double)p->pairs *
+           (mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_conv_desc *d = desc;
+    product p;
+    char resolved[MICA_MAX_DESC] = {0};
+    (void)device;
+    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(make_product(d, &p, why));
+    MICA_TRY(add_epilogue(d, &p, why));
+    double bytes = matrix_bytes(d, &p), most = (double)MAX_MATRIX_GIB * 0x1p30;
+    if (bytes > most)
+        return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
+                           MAX_MATRIX_GIB);
+    mica_why reason = {0};
+    if (mica_op_resolve(mica_op_find("gemm"), &p.gemm, sizeof p.gemm, resolved, &reason) != MICA_OK)
+        return mica_refuse(why, "the matrix product is none: %s", reason.text);
+    return MICA_OK;
+}
+
+/* The product at half of its roofline, the matrix written and read at copy speed. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    const double launch_ms = 4e-3, efficiency = 0.5;
+    const mica_conv_desc *d = desc;
+    product p;
+    mica_why why;
+    (void)config;
+    if (make_product(d, &p, &why) != MICA_OK || device->copy_gbps <= 0) return 0;
+    double product_ms = mica_roofline_ms(&mica_op_conv, desc, device) / efficiency;
+    double matrix_ms = 2 * matrix_bytes(d, &p) / (device->copy_gbps * 1e6);
+    return product_ms + matrix_ms + (p.direct ? 1 : 2) * launch_ms;
+}
+
+/* Of the least exact engine that the product may take. */
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    const mica_conv_desc *d = desc;
+    (void)config;
+    mica_dtype type = d->pass == MICA_CONV_DGRAD ? d->y.dtype : d->x.dtype;
+    bool units = type == MICA_F16 || type == MICA_BF16 ||
+                 (type == MICA_F32 && d->compute == MICA_COMPUTE_TF32);
+    if (!units) return;
+    mica_mma_contract(type, c);
+    if (type == MICA_F32)
+        c->n_seq++;
+    else
+        c->n_outer += 128; /* parts of K that are added up */
+}
+
+/* ---- plans ---- */
+
+static bool fits_vector(const mica_conv_geometry *g, const mica_conv_strides *s, long long channels,
+                        int vector)
+{
+    bool fits = s->c == 1 && channels % vector == 0 && s->n % vector == 0 &&
+                (g->groups == 1 || s->g % vector == 0);
+    for (int i = 0; i < 3 && fits; i++) fits = s->s[i] % vector == 0;
+    return fits;
+}
+
+static int vector_of(const mica_conv_desc *d, const product *p)
+{
+    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
+    int vector = 128 / mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype);
+    const mica_conv_strides *read = dgrad ? &p->g.b : &p->g.a;
+    if (p->tap_fast) return 1;
+    while (vector > 1 && !fits_vector(&p->g, read, dgrad ? p->g.k : p->g.c, vector)) vector /= 2;
+    return vector;
+}
+
+/* Whether every position along an axis, with padding and taps, fits 32 bits. */
+static bool small_positions(const mica_conv_geometry *g)
+{
+    const double most = 1 << 30;
+    for (int i = 0; i < 3; i++) {
+        double reach = (double)g->tap[i] * (double)g->dilation[i] + (double)llabs(g->pad[i]);
+        if (reach + (double)g->in[i] > most || (double)g->out[i] * (double)g->stride[i] > most)
+            return false;
+    }
+    return true;
+}
+
+static mica_status add_kernel(mica_plan *plan, state *s)
+{
+    const mica_conv_desc *d = plan->desc;
+    const product *p = &s->p;
+    char text[4096];
+    mica_text prologue = {text, sizeof text, 0};
+    mica_dtype type = mica_conv_tensor(d, p->image)->dtype;
+    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
+    double elements = (double)p->rows * (double)p->pairs * (double)p->g.groups;
+    static const int32_t no_steps[MICA_MAX_STEPS] = {0};
+    mica_epilogue none = mica_conv_epilogue(d);
+    none.steps = (int32_t *)(uintptr_t)no_steps;
+    mica_prologue_epilogue(&prologue, &none);
+    s->vector = vector_of(d, p);
+    mica_prologue_int(&prologue, "KIND", dgrad ? MICA_CONV_KIND_DGRAD : MICA_CONV_KIND_FWD);
+    mica_prologue_int(&prologue, "BLOCK", BLOCK);
+    mica_prologue_int(&prologue, "VECTOR", s->vector);
+    mica_prologue_int(&prologue, "TAP_FAST", p->tap_fast);
+    mica_prologue_int(&prologue, "COUNT_64", elements > INT32_MAX);
+    mica_prologue_type(&prologue, "coord_t", small_positions(&p->g) ? MICA_S32 : MICA_S64);
+    static const char *const types[] = {"left_t", "right_t", "out_t"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        mica_prologue_type(&prologue, types[i], type);
+    mica_prologue_type(&prologue, "acc_t", mica_dtype_accumulator(type));
+    mica_prologue_type(&prologue, "fin_t", MICA_F32);
+    s->args = (conv_gemm_args){.g = p->g, .rows = p->rows, .pairs = p->pairs};
+    int64_t rows = p->rows * p->g.groups, blocks = (rows + BLOCK / 32 - 1) / (BLOCK / 32);
+    int64_t most = (int64_t)plan->device.units * BLOCKS_PER_UNIT;
+    s->grid = (mica_grid){.grid = {(unsigned)(blocks < most ? blocks : most)}, .block = {BLOCK}};
+    MICA_TRY(mica_book(plan, "image as a matrix", (size_t)matrix_bytes(d, p), &s->matrix_at));
+    mica_kernel_spec spec = {"ops/conv/conv_gemm.cu", "conv_gemm", text, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    mica_why why = {0};
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    if (mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0) return MICA_OK;
+    MICA_TRY(make_product(d, &s->p, &why));
+    MICA_TRY(add_epilogue(d, &s->p, &why));
+    if (!s->p.direct && s->p.rows * s->p.pairs > 0) MICA_TRY(add_kernel(plan, s));
+    return mica_plan_child_create(plan, "gemm", &s->p.gemm, sizeof s->p.gemm, NULL, &s->child,
+                                  &s->child_at);
+}
+
+static bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+static mica_status write_matrix(const state *s, const mica_run *r, void *to)
+{
+    conv_gemm_args args = s->args;
+    args.image = r->args[s->p.image];
+    args.matrix = to;
+    args.whole = s->vector > 1 && is_aligned(args.image) && is_aligned(to);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+}
+
+static void *element(const mica_conv_desc *d, const mica_run *r, int arg, int64_t first)
+{
+    return (char *)r->args[arg] + first * (mica_dtype_bits(mica_conv_tensor(d, arg)->dtype) / 8);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const mica_conv_desc *d = plan->desc;
+    const state *s = plan->state;
+    const product *p = &s->p;
+    if (!s->child) return MICA_OK;
+    void *image = p->direct ? r->args[p->image] : mica_at(r, s->matrix_at);
+    if (s->kernel) MICA_TRY(write_matrix(s, r, image));
+    bool wgrad = p->roles.kind == MICA_CONV_KIND_WGRAD;
+    int other = p->roles.kind == MICA_CONV_KIND_DGRAD ? p->roles.a : p->roles.b;
+    double scalars[] = {[MICA_GEMM_ALPHA] = mica_run_scalar(plan, r, MICA_CONV_ALPHA),
+                        [MICA_GEMM_BETA] = mica_run_scalar(plan, r, MICA_CONV_BETA)};
+    void *filter = element(d, r, MICA_CONV_W, p->g.f_base);
+    mica_run child = {
+        .workspace = mica_at(r, s->child_at), .stream = r->stream, .scalars = scalars};
+    child.args[MICA_GEMM_A] = wgrad ? r->args[other] : image;
+    child.args[MICA_GEMM_B] = wgrad ? image : filter;
+    child.args[MICA_GEMM_C] = wgrad ? filter : r->args[other];
+    child.args[MICA_GEMM_BIAS] = r->args[MICA_CONV_BIAS];
+    child.args[MICA_GEMM_SCALE] = r->args[MICA_CONV_SCALE];
+    child.args[MICA_GEMM_SHIFT] = r->args[MICA_CONV_SHIFT];
+    child.args[MICA_GEMM_RESIDUAL] = r->args[MICA_CONV_RESIDUAL];
+    return mica_plan_child_run(s->child, &child);
+}
+
+const mica_engine mica_conv_gemm = {.name = "gemm",
+                                    .cuda = true,
+                                    .accepts = accepts,
+                                    .predict = predict,
+                                    .contract = contract,
+                                    .build = build,
+                                    .run = run};

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An image as a matrix (im2col): row by row the pixels of the result, along a row the pairs (tap,
+ * channel) of the image that is read, 0 outside of it. A warp writes a row at a time. Constants: those of
+ * conv_device.cuh; BLOCK; VECTOR (neighbouring channels in one access); TAP_FAST: taps of one channel are
+ * neighbours, else channels of one tap. */
+#include "cuda/device/vector.cuh"
+#include "ops/conv/conv_device.cuh"
+#include "ops/conv/conv_gemm_args.h"
+
+static_assert(!WGRAD, "its image is read as in a forward pass");
+static_assert(VECTOR == 1 || !TAP_FAST, "neighbouring channels");
+
+__device__ __forceinline__ pair_entry pair_at(const conv_gemm_args &a, long long i)
+{
+    if constexpr (TAP_FAST) {
+        const mica_conv_geometry &g = a.g;
+        const long long taps = g.tap[0] * g.tap[1] * g.tap[2], c = divide(i, taps);
+        i = (i - c * taps) * (DGRAD ? g.k : g.c) + c;
+    }
+    return make_pair_entry(a.g, i, a.pairs);
+}
+
+/* Where the image holds this pixel as this pair sees it; false outside. */
+__device__ __forceinline__ bool find(const mica_conv_geometry &g, const pixel_entry &p, const pair_entry &q,
+                                     long long &offset)
+{
+    offset = p.source + q.source;
+#pragma unroll
+    for (int d = 0; d < 3; d++)
+        if (!along(g, d, p.at[d] + q.tap[d], offset)) return false;
+    return true;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) conv_gemm(const conv_gemm_args a)
+{
+    const long long rows = a.rows * a.g.groups, step = (long long)gridDim.x * (BLOCK / 32);
+    const int lane = (int)threadIdx.x % 32;
+    for (long long row = blockIdx.x * (long long)(BLOCK / 32) + threadIdx.x / 32; row < rows; row += step) {
+        const long long group = divide(row, a.rows);
+        const pixel_entry p = make_pixel(a.g, row - group * a.rows, a.rows);
+        const left_t *image = (const left_t *)a.image + group * read_strides(a.g).g;
+        left_t *to = (left_t *)a.matrix + row * a.pairs;
+        for (long long i = lane * VECTOR; i < a.pairs; i += 32 * VECTOR) {
+            left_t v[VECTOR] = {};
+            long long offset;
+            if (find(a.g, p, pair_at(a, i), offset)) load_some<VECTOR>(image + offset, v, VECTOR, a.whole);
+            store_some<VECTOR>(to + i, v, VECTOR, a.whole);
+        }
+    }
+}
