@@ -258,10 +258,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         args.out = conv_parts_base(&s->parts, r);
         args.alpha = 1, args.beta = 0; /* the last kernel applies them */
     }
-    args.epilogue.bias = r->args[MICA_CONV_BIAS];
-    args.epilogue.scale = r->args[MICA_CONV_SCALE];
-    args.epilogue.shift = r->args[MICA_CONV_SHIFT];
-    args.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    mica_epilogue_bind(&args.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &args));
     return conv_parts_run(plan, &s->parts, r);
 }

@@ -312,10 +312,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.to_aligned = s->to_vector && (uintptr_t)to % (unsigned)s->to_align == 0;
     a.alpha = s->parts.kernel ? 1 : mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = s->parts.kernel ? 0 : mica_run_scalar(plan, r, MICA_CONV_BETA);
-    a.epilogue.bias = r->args[MICA_CONV_BIAS];
-    a.epilogue.scale = r->args[MICA_CONV_SCALE];
-    a.epilogue.shift = r->args[MICA_CONV_SHIFT];
-    a.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);
 }

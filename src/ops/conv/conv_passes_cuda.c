@@ -158,10 +158,7 @@ static mica_status run_finish(const mica_plan *plan, const state *s, const mica_
     a.scale_y = r->args[MICA_CONV_SCALE_Y];
     a.alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
-    a.epilogue.bias = r->args[MICA_CONV_BIAS];
-    a.epilogue.scale = r->args[MICA_CONV_SCALE];
-    a.epilogue.shift = r->args[MICA_CONV_SHIFT];
-    a.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     return mica_kernel_launch(s->finish, &s->finish_grid, r->stream, &a);
 }
 

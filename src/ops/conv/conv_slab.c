@@ -291,10 +291,7 @@ static mica_status run_slab(const mica_plan *plan, const state *s, const mica_ru
         MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
-    a.epilogue.bias = args[MICA_CONV_BIAS];
-    a.epilogue.scale = args[MICA_CONV_SCALE];
-    a.epilogue.shift = args[MICA_CONV_SHIFT];
-    a.epilogue.residual = args[MICA_CONV_RESIDUAL];
+    mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r) : MICA_OK;
 }

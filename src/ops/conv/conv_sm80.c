@@ -243,10 +243,7 @@ static void set_pointers(const mica_plan *plan, const state *s, const mica_run *
     a->out = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[s->out];
     a->alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a->beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
-    a->epilogue.bias = r->args[MICA_CONV_BIAS];
-    a->epilogue.scale = r->args[MICA_CONV_SCALE];
-    a->epilogue.shift = r->args[MICA_CONV_SHIFT];
-    a->epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    mica_epilogue_bind(&a->epilogue, r->args, MICA_CONV_BIAS);
     a->image_aligned = is_aligned(a->image, t->a.dtype, t->a.vector);
     a->other_aligned = is_aligned(a->other, t->b.dtype, t->b.vector);
     a->out_aligned = is_aligned(a->out, t->c, t->c_vector) && a->part % t->c_vector == 0;

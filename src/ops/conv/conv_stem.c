@@ -422,10 +422,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         a.out = r->args[h->roles.out];
     }
     a.to_aligned = s->vector && (uintptr_t)(is_wgrad(h) ? a.other : a.out) % 16 == 0;
-    a.epilogue.bias = r->args[MICA_CONV_BIAS];
-    a.epilogue.scale = r->args[MICA_CONV_SCALE];
-    a.epilogue.shift = r->args[MICA_CONV_SHIFT];
-    a.epilogue.residual = r->args[MICA_CONV_RESIDUAL];
+    mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);
 }

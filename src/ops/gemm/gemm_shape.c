@@ -59,10 +59,7 @@ void gemm_args_bind(const mica_plan *plan, const mica_run *r, gemm_args *a)
     a->c = r->args[MICA_GEMM_C];
     a->scale_a = r->args[MICA_GEMM_SCALE_A];
     a->scale_b = r->args[MICA_GEMM_SCALE_B];
-    a->epilogue.bias = r->args[MICA_GEMM_BIAS];
-    a->epilogue.scale = r->args[MICA_GEMM_SCALE];
-    a->epilogue.shift = r->args[MICA_GEMM_SHIFT];
-    a->epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
+    mica_epilogue_bind(&a->epilogue, r->args, MICA_GEMM_BIAS);
     a->alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
     a->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
 }

@@ -297,17 +297,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     const state *s = plan->state;
     gemm_skinny_args args = s->args;
     gemm_args *a = &args.gemm;
-    a->a = r->args[MICA_GEMM_A];
-    a->b = r->args[MICA_GEMM_B];
-    a->c = r->args[MICA_GEMM_C];
-    a->scale_a = r->args[MICA_GEMM_SCALE_A];
-    a->scale_b = r->args[MICA_GEMM_SCALE_B];
-    a->epilogue.bias = r->args[MICA_GEMM_BIAS];
-    a->epilogue.scale = r->args[MICA_GEMM_SCALE];
-    a->epilogue.shift = r->args[MICA_GEMM_SHIFT];
-    a->epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
-    a->alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
-    a->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+    gemm_args_bind(plan, r, a);
     args.whole = is_aligned(a->a) && is_aligned(a->b);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }

@@ -531,17 +531,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     gemm_args *g = &args.gemm;
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, s->swapped ? b : a, &args.a));
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, s->swapped ? a : b, &args.b));
-    g->a = a;
-    g->b = b;
-    g->c = r->args[MICA_GEMM_C];
-    g->scale_a = r->args[MICA_GEMM_SCALE_A];
-    g->scale_b = r->args[MICA_GEMM_SCALE_B];
-    g->epilogue.bias = r->args[MICA_GEMM_BIAS];
-    g->epilogue.scale = r->args[MICA_GEMM_SCALE];
-    g->epilogue.shift = r->args[MICA_GEMM_SHIFT];
-    g->epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
-    g->alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
-    g->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
+    gemm_args_bind(plan, r, g);
     args.whole = s->c_vector && is_aligned(g->c, s->c_vector);
     args.light = s->light && g->beta == 0 && is_aligned(g->c, 16);
     if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, g->c, &args.c));

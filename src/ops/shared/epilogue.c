@@ -135,6 +135,14 @@ void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mi
                              residual_offset, value, magnitude);
 }
 
+void mica_epilogue_bind(mica_epilogue_args *to, void *const *args, int bias)
+{
+    to->bias = args[bias];
+    to->scale = args[bias + 1];
+    to->shift = args[bias + 2];
+    to->residual = args[bias + 3];
+}
+
 static void add_type(mica_text *prologue, const char *name, const mica_tensor *t)
 {
     mica_prologue_type(prologue, name, mica_tensor_given(t) ? t->dtype : MICA_F32);
