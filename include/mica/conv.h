@@ -14,8 +14,9 @@
  * empty batch in wgrad, no channels) is 0.
  * Types: f64 f32 f16 bf16, the two inputs alike, the result alike or f32, accumulated in f64 or
  * f32; s8 or u8 x by s8 w forward, accumulated exactly in s32, y s32, f32 or s8 (rounded to nearest
- * even, saturated); sums long enough to overflow s32 are refused. A transposed convolution or
- * another rank needs no other entry: rank 3, 4 or 5 says it.
+ * even, saturated); sums long enough to overflow s32 are refused; e4m3 or e5m2 x by either w
+ * forward, y f32, f16 or bf16 (their scales: alpha, or the epilogue's scale). A transposed
+ * convolution or another rank needs no other entry: rank 3, 4 or 5 says it.
  *
  * Forward passes may have more results (each is there if its tensor has a type):
  *

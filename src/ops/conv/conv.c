@@ -159,7 +159,9 @@ static mica_status infer_image(mica_conv_desc *d, bool y, mica_why *why)
     /* w is K x C/G, transposed C x K/G */
     t->dims[1] = y != d->transposed ? d->w.dims[0] : d->w.dims[1] * d->groups;
     MICA_TRY(spatial(d, y, t, why));
-    t->dtype = mica_dtype_is_float(from->dtype) ? from->dtype : MICA_S32;
+    t->dtype = !mica_dtype_is_float(from->dtype)   ? MICA_S32
+               : mica_dtype_bits(from->dtype) == 8 ? MICA_F32
+                                                   : from->dtype;
     mica_tensor_strides_like(t, from);
     return MICA_OK;
 }
@@ -268,6 +270,26 @@ static mica_status check_integers(const mica_conv_desc *d, mica_why *why)
     return MICA_OK;
 }
 
+static bool is_fp8(mica_dtype t)
+{
+    return t == MICA_E4M3 || t == MICA_E5M2;
+}
+
+static mica_status check_fp8(const mica_conv_desc *d, mica_why *why)
+{
+    if (d->pass != MICA_CONV_FWD)
+        return mica_invalid(why, "pass is %s: %s is for forward passes", pass_names[d->pass],
+                            mica_dtype_name(d->x.dtype));
+    if (!is_fp8(d->x.dtype) || !is_fp8(d->w.dtype))
+        return mica_invalid(why, "x is %s and w is %s: e4m3 and e5m2 go with each other",
+                            mica_dtype_name(d->x.dtype), mica_dtype_name(d->w.dtype));
+    mica_dtype y = d->y.dtype;
+    if (y == MICA_F32 || y == MICA_F16 || y == MICA_BF16 || y == MICA_S8 || is_fp8(y))
+        return MICA_OK;
+    return mica_invalid(why, "y is %s, with x of %s it must be f32, f16, bf16, e4m3, e5m2 or s8",
+                        mica_dtype_name(y), mica_dtype_name(d->x.dtype));
+}
+
 static mica_status check_types(const mica_conv_desc *d, mica_why *why)
 {
     static const int inputs[3][2] = {
@@ -277,10 +299,11 @@ static mica_status check_types(const mica_conv_desc *d, mica_why *why)
     mica_dtype q = mica_conv_tensor(d, inputs[d->pass][1])->dtype;
     mica_dtype out = mica_conv_tensor(d, outs[d->pass])->dtype;
     if (d->x.dtype == MICA_S8 || d->x.dtype == MICA_U8) return check_integers(d, why);
+    if (is_fp8(p) || is_fp8(q)) return check_fp8(d, why);
     if (!mica_dtype_is_common(p) || p != q)
         return mica_invalid(why,
                             "%s is %s and %s is %s: both must be the same of f64, f32, f16, "
-                            "bf16, or x s8 or u8 and w s8",
+                            "bf16, or x s8 or u8 and w s8, or both e4m3 or e5m2",
                             args[inputs[d->pass][0]].name, mica_dtype_name(p),
                             args[inputs[d->pass][1]].name, mica_dtype_name(q));
     bool small = out == MICA_E4M3 || out == MICA_E5M2 || out == MICA_S8;

@@ -146,8 +146,8 @@ static mica_status add_axes(const mica_conv_desc *d, mica_cudnn_conv *c, mica_wh
 
 static mica_status check_numbers(const mica_conv_desc *d, mica_dtype in, mica_why *why)
 {
-    if (mica_dtype_is_integer(in))
-        return mica_refuse(why, "inputs are %s: integers are not given to cuDNN",
+    if (mica_dtype_bits(in) == 8)
+        return mica_refuse(why, "inputs are %s: 8-bit types are not given to cuDNN",
                            mica_dtype_name(in));
     if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
         mica_tensor_count(&d->y) == 0)

@@ -218,6 +218,16 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     const mica_conv_desc *d = desc;
     (void)config;
     mica_dtype type = d->pass == MICA_CONV_DGRAD ? d->y.dtype : d->x.dtype;
+    if (type == MICA_E4M3 || type == MICA_E5M2) {
+        /* Hopper's units keep 13 bits behind the point for 128 terms, which are then added in f32.
+         */
+        int64_t terms = mica_conv_terms(d);
+        c->truncates = true;
+        c->unit = 0x1p-14;
+        c->k_inst = 16;
+        c->n_seq = (terms < 128 ? terms : 128) + 16;
+        return;
+    }
     bool units = type == MICA_F16 || type == MICA_BF16 ||
                  (type == MICA_F32 && d->compute == MICA_COMPUTE_TF32);
     if (!units) return;

@@ -115,6 +115,9 @@ static mica_status check_numbers(const mica_conv_desc *d, mica_why *why)
     if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
         mica_tensor_count(&d->y) == 0)
         return mica_refuse(why, "a tensor without elements");
+    if (d->x.dtype == MICA_E4M3 || d->x.dtype == MICA_E5M2)
+        return mica_refuse(why, "x is %s, which oneDNN does not have here",
+                           mica_dtype_name(d->x.dtype));
     if (d->x.dtype != MICA_S8 && d->x.dtype != MICA_U8) return MICA_OK;
     if (!mica_onednn_exact_int8())
         return mica_refuse(why, "8-bit sums are exact only with AVX-512 VNNI, which is not here");

@@ -34,7 +34,7 @@ static mica_status accepts_types(const mica_conv_desc *d, mica_why *why)
         mica_conv_tensor(d, roles.out == MICA_CONV_X ? MICA_CONV_Y : MICA_CONV_X)->dtype;
     if (in == MICA_F32 && d->compute != MICA_COMPUTE_TF32)
         return mica_refuse(why, "f32 without compute=tf32: matrix units would round the inputs");
-    if (in == MICA_F64)
+    if (in == MICA_F64 || in == MICA_E4M3 || in == MICA_E5M2)
         return mica_refuse(why,
                            "inputs are %s, these kernels take f16, bf16, s8, u8, and f32 as tf32",
                            mica_dtype_name(in));
