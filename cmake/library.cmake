@@ -12,13 +12,17 @@ add_custom_command(OUTPUT kernels.c
 file(GLOB sources CONFIGURE_DEPENDS
   src/base/*.c src/cpu/*.c src/cuda/*.c src/ops/*.c src/ops/*/*.c src/plan/*.c src/graph/*.c
   src/worker/*.c src/dist/*.c)
+if(MICA_HAVE_ONEDNN)
+  list(FILTER sources EXCLUDE REGEX "/onednn_none\\.c$")
+else()
+  list(FILTER sources EXCLUDE REGEX "/ops/shared/onednn(_run)?\\.c$")
+endif()
 add_library(mica_objects OBJECT ${sources} kernels.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)
 target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
 if(MICA_HAVE_ONEDNN)
-  target_compile_definitions(mica_objects PRIVATE MICA_HAVE_ONEDNN)
   target_include_directories(mica_objects SYSTEM PRIVATE ${DNNL_INCLUDE})
 endif()
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * oneDNN behind one door: convolutions and matrix products over tensors in the user's memory. The
- * C APIs of versions 2 and 3 differ; only onednn.c knows. Without oneDNN at build time every create
- * is refused. */
+ * C APIs of versions 2 and 3 differ; only onednn_api.h knows. Without oneDNN at build time every
+ * create is refused. */
 #ifndef MICA_OPS_SHARED_ONEDNN_H
 #define MICA_OPS_SHARED_ONEDNN_H
 
