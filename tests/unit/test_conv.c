@@ -16,9 +16,10 @@
 #include <string.h>
 
 enum { MOST = 4096 }; /* elements of a tensor in these tests */
+enum { ARGS = MICA_CONV_STAT_SQUARE + 1 };
 
 typedef struct values {
-    double v[7][MOST]; /* by argument */
+    double v[ARGS][MOST]; /* by argument */
 } values;
 
 static mica_context *cpu(void)
@@ -57,9 +58,9 @@ static void run_on(const char *engine, const char *line, values *v)
     mica_plan *plan;
     mica_options options = {.engine = engine};
     if (mica_plan_problem(cpu(), p, &options, &plan) != MICA_OK) fail_msg("%s", mica_error());
-    void *memory[7] = {0};
+    void *memory[ARGS] = {0};
     mica_run run = {.scalars = mica_problem_scalars(p)};
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < ARGS; i++) {
         mica_arg_info info = arg_of(p, i);
         if (info.dir == MICA_UNUSED) continue;
         int64_t first, bytes = mica_tensor_span(&info.tensor, &first);
@@ -71,7 +72,7 @@ static void run_on(const char *engine, const char *line, values *v)
     size_t bytes = mica_plan_workspace(plan);
     run.workspace = bytes ? aligned_alloc(256, bytes) : NULL;
     if (mica_plan_run(plan, &run) != MICA_OK) fail_msg("%s: %s", line, mica_error());
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < ARGS; i++) {
         mica_arg_info info = arg_of(p, i);
         if (info.dir == MICA_OUT) mica_tensor_load(&info.tensor, run.args[i], v->v[i]);
         free(memory[i]);
@@ -177,6 +178,102 @@ static void test_empty_sum(void **state)
     golden("conv pass=dgrad x=f32:1x1x3 w=f32:0x1x3", 0, NULL, NULL, NULL, (double[]){0, 0, 0}, 3);
 }
 
+/* ---- more results than y ---- */
+
+typedef struct more {
+    const char *line;
+    double x[8], w[4], scale_y, y[8], aux[8], amax, sum[2], square[2];
+} more;
+
+/* One tap: y is x times w by channel. */
+static const more mores[] = {
+    {.line = "conv x=f32:2x1x2 w=f32:2x1x1 aux=f32 amax=f32 stat_sum=f32 stat_square=f32 "
+             "epilogue=relu",
+     .x = {1, -2, 3, 4},
+     .w = {2, -1},
+     .y = {2, 0, 0, 2, 6, 8, 0, 0},
+     .aux = {2, -4, -1, 2, 6, 8, -3, -4},
+     .amax = 8,
+     .sum = {16, 2},
+     .square = {104, 4}},
+    {.line = "conv x=bf16:1x1x2 w=bf16:2x1x1 stat_sum=f32 stat_square=f32",
+     .x = {255, 3},
+     .w = {3, 1}, /* 765 is stored as 764, to even */
+     .y = {764, 9, 255, 3},
+     .sum = {773, 258},
+     .square = {583777, 65034}},
+    {.line = "conv x=f32:1x1x3 w=f32:1x1x1 y=e4m3 scale_y=f32 amax=f32",
+     .x = {100, -17, 1000},
+     .w = {1},
+     .scale_y = 2,
+     .y = {192, -32, 448},
+     .amax = 1000},
+    {.line = "conv x=f32:1x1x4 w=f32:1x1x1 y=e5m2 amax=f32",
+     .x = {1e9, -60000, 9, 0},
+     .w = {1},
+     .y = {57344, -57344, 8, 0},
+     .amax = 1e9},
+    {.line = "conv x=bf16:1x1x4 w=bf16:1x1x1 y=s8 scale_y=f32 amax=f32 aux=f32 epilogue=identity",
+     .x = {5, -7, 300, -400},
+     .w = {1},
+     .scale_y = 0.5,
+     .y = {2, -4, 127, -128},
+     .aux = {5, -7, 300, -400},
+     .amax = 400},
+    {.line = "conv x=s8:1x1x3 w=s8:1x1x1 y=s8 scale_y=f32 amax=f32",
+     .x = {100, -3, 5},
+     .w = {100},
+     .scale_y = 0.005,
+     .y = {50, -1, 2}, /* the float 0.005 is a little less than that */
+     .amax = 10000},
+    {.line = "conv x=f64:1x1x2 w=f64:1x1x1 aux=f64 amax=f64 stat_sum=f64 stat_square=f64 "
+             "epilogue=relu",
+     .x = {-1e200, 3},
+     .w = {1},
+     .y = {0, 3},
+     .aux = {-1e200, 3},
+     .amax = 3,
+     .sum = {3},
+     .square = {9}},
+    {.line = "conv x=f32:0x1x3 w=f32:2x1x1 y=e4m3 amax=f32", .w = {1, 1}},
+    {.line = "conv x=f32:0x1x3 w=f32:2x1x1 stat_sum=f32 stat_square=f32", .w = {1, 1}},
+};
+
+static void result_is(const char *line, const char *engine, int arg, const values *v,
+                      const double *want)
+{
+    mica_problem *p = problem_of(line);
+    mica_arg_info info = arg_of(p, arg);
+    int64_t count = info.dir == MICA_UNUSED ? 0 : count_of(p, arg);
+    for (int64_t i = 0; i < count; i++)
+        if (v->v[arg][i] != want[i])
+            fail_msg("%s on %s: %s[%lld] is %g, by hand %g", line, engine, info.name, (long long)i,
+                     v->v[arg][i], want[i]);
+    mica_problem_destroy(p);
+}
+
+static void test_more_results(void **state)
+{
+    (void)state;
+    static const char *const engines[] = {"ref", "cpu_passes", NULL};
+    static values v;
+    for (size_t m = 0; m < sizeof mores / sizeof *mores; m++) {
+        const more *t = &mores[m];
+        for (int e = 0; e < 3; e++) {
+            memset(&v, 0, sizeof v);
+            memcpy(v.v[MICA_CONV_X], t->x, sizeof t->x);
+            memcpy(v.v[MICA_CONV_W], t->w, sizeof t->w);
+            v.v[MICA_CONV_SCALE_Y][0] = t->scale_y;
+            run_on(engines[e], t->line, &v);
+            result_is(t->line, engines[e], MICA_CONV_Y, &v, t->y);
+            result_is(t->line, engines[e], MICA_CONV_AUX, &v, t->aux);
+            result_is(t->line, engines[e], MICA_CONV_AMAX, &v, &t->amax);
+            result_is(t->line, engines[e], MICA_CONV_STAT_SUM, &v, t->sum);
+            result_is(t->line, engines[e], MICA_CONV_STAT_SQUARE, &v, t->square);
+        }
+    }
+}
+
 /* ---- refusals ---- */
 
 static void test_refusals(void **state)
@@ -216,6 +313,21 @@ static void test_refusals(void **state)
         {"conv x=f32:1x3x8 w=f32:4x3x3 epilogue=bias bias=f32:3", "bias has 3 elements"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 epilogue=residual residual=f32:1x4x5", "residual"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 epilogue=residual residual=s8:1x4x6", "residual is s8"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f32", "aux holds what goes into an activation"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f64 epilogue=relu", "aux is f64; with x of f32 it is"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f32:1x4x5 epilogue=relu", "aux"},
+        {"conv pass=dgrad x=f32:1x3x8 w=f32:4x3x3 amax=f32", "amax is for pass fwd, this is dgrad"},
+        {"conv pass=wgrad x=f32:1x3x8 w=f32:4x3x3 stat_sum=f32", "stat_sum is for pass fwd"},
+        {"conv pass=dgrad x=e4m3:1x3x8 w=f32:4x3x3 y=f32:1x4x6", "x is e4m3: it must be f32"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 scale_y=f32", "scale_y is for an 8-bit y, y is f32"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 y=s8 scale_y=f16", "scale_y is f16, it must be f32"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 y=s8 scale_y=f32:4", "scale_y has 4 elements"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 y=u8", "y is u8: it must be f32, e4m3, e5m2 or s8"},
+        {"conv x=f64:1x3x8 w=f64:4x3x3 y=e4m3", "y is e4m3: it must be f64"},
+        {"conv x=f64:1x3x8 w=f64:4x3x3 amax=f32", "amax is f32, it must be f64"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 y=e4m3 stat_sum=f32", "y is e4m3; stat_sum and"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 stat_sum=f32:3", "stat_sum has 3 elements in 1 dimensions"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 stat_square=bf16", "stat_square is bf16, it must be f32"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mica_problem *p = NULL;
@@ -520,12 +632,19 @@ static void test_mutant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_golden_groups),
-        cmocka_unit_test(test_empty_sum),       cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_inference),       cmocka_unit_test(test_adjoint),
-        cmocka_unit_test(test_adjoint_notices), cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_threads),         cmocka_unit_test(test_inside_parallel_region),
-        cmocka_unit_test(test_no_workspace),    cmocka_unit_test(test_mutant),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_golden_groups),
+        cmocka_unit_test(test_empty_sum),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_more_results),
+        cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_adjoint),
+        cmocka_unit_test(test_adjoint_notices),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_inside_parallel_region),
+        cmocka_unit_test(test_no_workspace),
+        cmocka_unit_test(test_mutant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,11 @@
  * gemm on the matrix units of sm_80 and later: f16, bf16, f32 as tf32, s8 and u8 (sums in s32); any
  * strides, no workspace. Good for all that the engines of later generations refuse (unaligned
  * lines, odd strides) and for every GPU without them. Cost: 2MNK at about 0.8 of the rate of
- * mma.sync where lines allow 16-byte accesses, 0.3 where elements are read one by one. */
+ * mma.sync where lines allow 16-byte accesses, 0.3 where elements are read one by one. Gates, aux
+ * and quantised results come from a kernel of their own. */
 #include "ops/gemm/gemm_shape.h"
 #include "ops/gemm/gemm_sm80_args.h"
+#include "ops/gemm/gemm_sm80_extra_args.h"
 #include "ops/shared/mma_tile.h"
 
 #include <stdlib.h>
@@ -15,7 +17,8 @@ static const char *const knobs[] = {"tile_m", "tile_n", NULL};
 enum { MOST_INTEGER_TERMS = 65536 }; /* products of u8 and s8 stay inside 31 bits */
 
 typedef struct state {
-    gemm_sm80_args args; /* all but pointers and scalars */
+    gemm_sm80_extra_args args; /* all but pointers and scalars */
+    bool extra;                /* else the plain kernel gets what it knows of them */
     mica_mma_tile tile;
     mica_kernel *kernel;
     mica_grid grid;
@@ -26,7 +29,6 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     const mica_gemm_desc *d = desc;
     mica_dtype a = d->a.dtype, b = d->b.dtype;
     long long k = d->a.dims[d->a.rank - 1];
-    MICA_TRY(gemm_refuse_extra(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);
@@ -77,13 +79,23 @@ static mica_mma_operand operand_of(mica_dtype dtype, const gemm_shape *s, long l
     return o;
 }
 
-static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const mica_config *c,
-                      mica_mma_tile *t)
+/* The product's own: with a gate all its columns. Neighbours need no partner. */
+static void make_shape(const mica_gemm_desc *d, gemm_shape *s, gemm_extra *e)
+{
+    gemm_shape_make_extra(d, s, e);
+    if (d->gate) s->n *= 2;
+    if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
+}
+
+static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_extra *e,
+                      const mica_config *c, mica_mma_tile *t)
 {
     t->tile_m = c->knob[KNOB_TILE_M];
     t->tile_n = c->knob[KNOB_TILE_N];
     t->a = operand_of(d->a.dtype, s, s->a_m, s->m, s->a_k, s->a_batch);
     t->b = operand_of(d->b.dtype, s, s->b_n, s->n, s->b_k, s->b_batch);
+    if (d->gate == MICA_GEMM_GATE_HALVES)
+        while (e->partner % t->b.vector) t->b.vector /= 2;
     t->c = d->c.dtype;
     t->c_n_fast = is_faster(s->c_n, s->n, s->c_m, s->m);
     t->c_vector = t->c_n_fast ? vector_of(t->c, s, s->c_n, s->c_m, s->m > 1, s->c_batch)
@@ -100,9 +112,10 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 {
     (void)device;
     gemm_shape s;
+    gemm_extra e;
     mica_mma_tile t;
-    gemm_shape_make(desc, &s);
-    fill_tile(desc, &s, &(mica_config){0}, &t);
+    make_shape(desc, &s, &e);
+    fill_tile(desc, &s, &e, &(mica_config){0}, &t);
     return mica_mma_configs(&t, s.m, s.n, out);
 }
 
@@ -110,10 +123,11 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     const double launch_ms = 3e-3;
     gemm_shape s;
+    gemm_extra e;
     mica_mma_tile t;
-    gemm_shape_make(desc, &s);
+    make_shape(desc, &s, &e);
     if (s.batches == 0) return 0;
-    fill_tile(desc, &s, c, &t);
+    fill_tile(desc, &s, &e, c, &t);
     double compute = mica_mma_predict(device, &t, (double)tiles_of(&s, &t), (double)s.k);
     double memory = mica_op_bytes(&mica_op_gemm, desc) / (device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory);
@@ -138,25 +152,17 @@ static void write_prologue(const mica_gemm_desc *d, const mica_mma_tile *t, mica
     mica_prologue_epilogue(p, &e);
 }
 
-static void fill_args(const mica_gemm_desc *d, gemm_args *a)
-{
-    gemm_shape_make(d, &a->shape);
-    if (mica_tensor_given(&d->scale_a)) a->scale_a_stride = gemm_scale_stride(&d->scale_a);
-    if (mica_tensor_given(&d->scale_b)) a->scale_b_stride = gemm_scale_stride(&d->scale_b);
-    a->epilogue.bias_stride = d->bias.strides[0];
-    a->epilogue.scale_stride = d->scale.strides[0];
-    a->epilogue.shift_stride = d->shift.strides[0];
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-}
-
 static mica_status build(mica_plan *plan)
 {
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    fill_args(plan->desc, &s->args.g);
-    fill_tile(plan->desc, &s->args.g.shape, &plan->config, &s->tile);
-    int64_t tiles = tiles_of(&s->args.g.shape, &s->tile);
+    const mica_gemm_desc *d = plan->desc;
+    gemm_extra_args *a = &s->args.x;
+    gemm_extra_fill(d, a);
+    make_shape(d, &a->gemm.shape, &a->extra);
+    s->extra = gemm_has_extra(d);
+    fill_tile(d, &a->gemm.shape, &a->extra, &plan->config, &s->tile);
+    int64_t tiles = tiles_of(&a->gemm.shape, &s->tile);
     if (tiles == 0) return MICA_OK;
     int shared = mica_mma_shared_bytes(&s->tile);
     s->grid = (mica_grid){.grid = {tiles < INT32_MAX ? (unsigned)tiles : INT32_MAX},
@@ -164,13 +170,18 @@ static mica_status build(mica_plan *plan)
                           .dynamic_shared = (unsigned)shared};
     char text[4096];
     mica_text prologue = {text, sizeof text, 0};
-    write_prologue(plan->desc, &s->tile, &prologue);
-    return mica_plan_add_kernel(plan,
-                                &(mica_kernel_spec){.file = "ops/gemm/gemm_sm80.cu",
-                                                    .entry = "gemm_sm80",
-                                                    .prologue = text,
-                                                    .dynamic_shared = shared},
-                                &s->kernel);
+    write_prologue(d, &s->tile, &prologue);
+    mica_kernel_spec spec = {.file = "ops/gemm/gemm_sm80.cu",
+                             .entry = "gemm_sm80",
+                             .prologue = text,
+                             .dynamic_shared = shared};
+    if (s->extra) {
+        gemm_extra_prologue(d, &prologue);
+        mica_prologue_int(&prologue, "HALVES", d->gate == MICA_GEMM_GATE_HALVES);
+        spec.file = "ops/gemm/gemm_sm80_extra.cu";
+        spec.entry = "gemm_sm80_extra";
+    }
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
 
 static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
@@ -181,23 +192,17 @@ static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
+    if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
     if (!s->kernel) return MICA_OK;
-    gemm_sm80_args a = s->args;
-    a.g.a = r->args[MICA_GEMM_A];
-    a.g.b = r->args[MICA_GEMM_B];
-    a.g.c = r->args[MICA_GEMM_C];
-    a.g.scale_a = r->args[MICA_GEMM_SCALE_A];
-    a.g.scale_b = r->args[MICA_GEMM_SCALE_B];
-    a.g.epilogue.bias = r->args[MICA_GEMM_BIAS];
-    a.g.epilogue.scale = r->args[MICA_GEMM_SCALE];
-    a.g.epilogue.shift = r->args[MICA_GEMM_SHIFT];
-    a.g.epilogue.residual = r->args[MICA_GEMM_RESIDUAL];
-    a.g.alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
-    a.g.beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
-    a.a_aligned = is_aligned(a.g.a, s->tile.a.dtype, s->tile.a.vector);
-    a.b_aligned = is_aligned(a.g.b, s->tile.b.dtype, s->tile.b.vector);
-    a.c_aligned = is_aligned(a.g.c, s->tile.c, s->tile.c_vector);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    gemm_sm80_extra_args a = s->args;
+    gemm_extra_bind(plan, r, &a.x);
+    const gemm_args *g = &a.x.gemm;
+    a.a_aligned = is_aligned(g->a, s->tile.a.dtype, s->tile.a.vector);
+    a.b_aligned = is_aligned(g->b, s->tile.b.dtype, s->tile.b.vector);
+    a.c_aligned = is_aligned(g->c, s->tile.c, s->tile.c_vector);
+    if (s->extra) return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    gemm_sm80_args plain = {*g, a.a_aligned, a.b_aligned, a.c_aligned};
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &plain);
 }
 
 const mica_engine gemm_sm80 = {.name = "sm80",
