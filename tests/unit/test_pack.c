@@ -82,7 +82,7 @@ static void options_are_checked(void **state)
         const char *says;
     } rows[] = {{product, 1u << MICA_GEMM_C, "packed has c of gemm, which is no input"},
                 {product, 1u << MICA_GEMM_BIAS, "packed has bias of gemm, which is not there"},
-                {product, 1u << 15, "packed has bit 15, gemm has 9 arguments"},
+                {product, 1u << 15, "packed has bit 15, gemm has 12 arguments"},
                 {product, 1u << 31, "packed has bit 31"},
                 {product, pack_b | 1u << MICA_GEMM_C, "which is no input"},
                 {"conv pass=dgrad x=f32:1x2x3x3 w=f32:2x2x3x3 pad=1x1", 1u << MICA_CONV_X,
@@ -103,7 +103,7 @@ static void pack_checks_its_arguments(void **state)
     assert_true(bytes >= B * sizeof(float));
     char *from = memory(bytes + B * sizeof(float)), *to = memory(bytes);
     says(mica_plan_pack(NULL, MICA_GEMM_B, from, to, NULL), MICA_INVALID, "plan is NULL");
-    says(mica_plan_pack(plan, -1, from, to, NULL), MICA_INVALID, "argument -1, gemm has 9");
+    says(mica_plan_pack(plan, -1, from, to, NULL), MICA_INVALID, "argument -1, gemm has 12");
     says(mica_plan_pack(plan, 99, from, to, NULL), MICA_INVALID, "argument 99");
     says(mica_plan_pack(plan, MICA_GEMM_A, from, to, NULL), MICA_INVALID, "not have a packed");
     says(mica_plan_pack(plan, MICA_GEMM_B, NULL, to, NULL), MICA_INVALID, "is NULL");
