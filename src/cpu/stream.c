@@ -10,7 +10,7 @@ static const double MOST_CACHE = 1 << 25;
 bool mica_stream_pays(double bytes, int64_t cache_bytes)
 {
     double cache = (double)cache_bytes;
-    return bytes > 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
+    return bytes >= 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
 }
 
 #if defined(__x86_64__)
