@@ -273,17 +273,26 @@ def cross_entropy(fields, t):
 
 
 def optim(fields, t):
-    rule = fields.get("rule", "sgd")
-    p = t["p"].clone().requires_grad_()
+    rule, master = fields.get("rule", "sgd"), t.get("master")
+    p = (t["p"] if master is None else master).clone().requires_grad_()
     p.grad = t["grad"].to(p.dtype)
     decay = float(fields.get("weight_decay", 0))
-    fused = dict(fused=True)
+    # PyTorch's fused step takes a parameter's and its gradient's memory in order: of two layouts it
+    # makes a wrong result.
+    fused = dict(fused=True) if p.grad.stride() == p.stride() else dict(foreach=True)
     if rule == "sgd":
         o = torch.optim.SGD([p], 1e-3, float(fields.get("momentum", 0)), weight_decay=decay, **fused)
     else:
         o = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[rule]([p], 1e-3, weight_decay=decay,
                                                                        **fused)
-    return o.step
+    if master is None:
+        return o.step
+
+    def step_master():
+        p.grad = t["grad"].to(p.dtype)
+        o.step()
+        t["p"].copy_(p)
+    return step_master
 
 
 def transform(fields, t):

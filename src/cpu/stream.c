@@ -10,7 +10,7 @@ static const double MOST_CACHE = 1 << 25;
 bool mica_stream_pays(double bytes, int64_t cache_bytes)
 {
     double cache = (double)cache_bytes;
-    return bytes > 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
+    return bytes >= 2 * (cache < MOST_CACHE ? cache : MOST_CACHE);
 }
 
 #if defined(__x86_64__)
@@ -25,7 +25,8 @@ void mica_stream_copy(void *to, const void *from, size_t bytes)
         memcpy(t, f, bytes);
         return;
     }
-    memcpy(t, f, head);
+    /* short runs are many: no calls for nothing */
+    if (head) memcpy(t, f, head);
     t += head, f += head, bytes -= head;
     for (; bytes >= 64; bytes -= 64, t += 64, f += 64) {
         __m128i a = _mm_loadu_si128((const __m128i *)f),
@@ -37,7 +38,7 @@ void mica_stream_copy(void *to, const void *from, size_t bytes)
         _mm_stream_si128((__m128i *)t + 2, c);
         _mm_stream_si128((__m128i *)t + 3, d);
     }
-    memcpy(t, f, bytes);
+    if (bytes) memcpy(t, f, bytes);
 }
 
 void mica_stream_end(void)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Cross-entropy on the CPU: tiles of rows (ops/shared/tile.h) in f32, rows one by one in double if
- * an f64 tensor takes part. The forward pass reads the logits once, the backward pass twice (the
- * second time from cache unless a row outgrows it). Sums over rows are formed in double, in PARTS
- * pieces that do not depend on the number of threads. No workspace. */
+ * an f64 tensor takes part. The forward pass reads the logits once. So does the backward pass where
+ * the exponentials of a tile stay in the second-level cache; of a longer row they are formed twice.
+ * Sums over rows are formed in double, in PARTS pieces that do not depend on the number of threads.
+ * No workspace. Cost: memory's, or some 14 cycles per vector for exp, in short types the more. */
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/shared/rows.h"
 #include "ops/shared/tile.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,7 +25,7 @@ typedef struct state {
     double bytes, smoothing;
     mica_reduction reduction;
     int64_t ignore_index;
-    bool forward, ignore, wide, has_lse;
+    bool forward, ignore, wide, has_lse, kept;
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -73,7 +75,9 @@ static mica_status build(mica_plan *plan)
     s->ignore_index = d->ignore_index;
     s->wide = mica_cross_entropy_is_wide(d);
     bool contiguous = rows.x_stride == 1 && (s->forward || rows.dx_stride == 1);
+    t->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     mica_tiling_make(t, contiguous, s->wide);
+    s->kept = mica_tiling_is_kept(t, s->forward ? X : FOURTH);
     return MICA_OK;
 }
 
@@ -95,15 +99,15 @@ static bool is_ignored(const state *s, int64_t label)
 /* What the first pass over a row leaves. */
 typedef struct row {
     double max, log_sum, total; /* total: sum of the logits, with smoothing */
+    double picked;              /* the label's logit */
 } row;
 
-static double loss_of(const state *s, const mica_tile *t, int64_t c, const row *r)
+static double loss_of(const state *s, int64_t label, const row *r)
 {
-    int64_t label = label_of(t, c), n = t->s->n;
+    int64_t n = s->tiling.n;
     if (is_ignored(s, label)) return 0;
     if (label < 0 || label >= n) return NAN;
-    int64_t at = t->offset[X] + c * t->across[X] + label * t->s->along[X];
-    double loss = r->log_sum - (1 - s->smoothing) * (s->load_x(t->data[X], at) - r->max);
+    double loss = r->log_sum - (1 - s->smoothing) * (r->picked - r->max);
     if (s->smoothing > 0) loss += s->smoothing * (r->max - r->total / (double)n);
     return loss;
 }
@@ -115,11 +119,12 @@ typedef struct partial {
     int64_t counted;
 } partial;
 
-static void forward_row(const state *s, const mica_tile *t, int64_t c, const row *r, partial *p)
+static void forward_row(const state *s, const mica_tile *t, int64_t c, int64_t label, const row *r,
+                        partial *p)
 {
-    double loss = loss_of(s, t, c, r);
+    double loss = loss_of(s, label, r);
     p->sum += loss;
-    p->counted += !is_ignored(s, label_of(t, c));
+    p->counted += !is_ignored(s, label);
     if (s->reduction == MICA_REDUCE_NONE)
         s->store_third(t->data[THIRD], t->offset[THIRD] + c * t->across[THIRD], loss);
     if (s->has_lse)
@@ -127,48 +132,66 @@ static void forward_row(const state *s, const mica_tile *t, int64_t c, const row
                         r->max + r->log_sum);
 }
 
-static void add_totals(const mica_tile *t, const float *x, int64_t ld, int64_t n, double *total)
+/* Of a tile's rows, what is gathered chunk by chunk. */
+typedef struct gathered {
+    int64_t label[MICA_TILE_WIDTH];
+    float picked[MICA_TILE_WIDTH];
+    double total[MICA_TILE_WIDTH];
+} gathered;
+
+static void find_labels(const mica_tile *t, int64_t *label)
 {
+    for (int64_t c = 0; c < t->width; c++) label[c] = label_of(t, c);
+}
+
+/* step: from position to position. */
+static void gather(const state *s, const mica_tile *t, const float *x, int64_t step, int64_t from,
+                   int64_t n, gathered *g)
+{
+    for (int64_t c = 0; c < t->width; c++) {
+        int64_t at = g->label[c] - from;
+        if (at >= 0 && at < n) g->picked[c] = x[at * step + c];
+    }
+    if (!(s->smoothing > 0)) return;
     if (t->s->width == 1) {
-        total[0] += (double)mica_row_sum(x, n);
+        g->total[0] += (double)mica_row_sum(x, n);
         return;
     }
     float sum[MICA_TILE_WIDTH] = {0};
-    for (int64_t i = 0; i < n; i++) mica_cols_sum(x + i * ld, t->width, sum);
-    for (int64_t c = 0; c < t->width; c++) total[c] += (double)sum[c];
-}
-
-static void read_tile(const mica_tile *t, mica_stats_of_slices *st, double *total)
-{
-    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK];
-    int64_t ld;
-    mica_slices_clear(st, t->width);
-    for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
-        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
-        mica_slices_max(t, in, ld, n, st);
-        mica_slices_exp(t, in, ld, n, st, e, t->width);
-        if (total) add_totals(t, in, ld, n, total);
-    }
+    for (int64_t i = 0; i < n; i++) mica_cols_sum(x + i * step, t->width, sum);
+    for (int64_t c = 0; c < t->width; c++) g->total[c] += (double)sum[c];
 }
 
 static void forward_tile(const state *s, const mica_tile *t, partial *p)
 {
+    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], log_sum[MICA_TILE_WIDTH];
     mica_stats_of_slices st;
-    double total[MICA_TILE_WIDTH] = {0};
-    read_tile(t, &st, s->smoothing > 0 ? total : NULL);
+    gathered g;
+    int64_t ld;
+    for (int64_t c = 0; c < t->width; c++) g.picked[c] = 0, g.total[c] = 0;
+    find_labels(t, g.label);
+    mica_slices_clear(&st, t->width);
+    for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
+        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
+        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
+        mica_slices_max(t, in, ld, n, &st);
+        mica_slices_exp(t, in, ld, a, n, &st, e, t->width);
+        gather(s, t, in, t->s->width == 1 ? 1 : ld, a, n, &g);
+    }
+    mica_logs(st.sum, t->width, log_sum);
     for (int64_t c = 0; c < t->width; c++) {
-        row r = {(double)st.max[c], (double)logf((float)st.sum[c]), total[c]};
-        forward_row(s, t, c, &r, p);
+        row r = {(double)st.max[c], (double)log_sum[c], g.total[c], (double)g.picked[c]};
+        forward_row(s, t, c, g.label[c], &r, p);
     }
 }
 
 /* ---- backward ---- */
 
-/* Factors of the exponentials and the gradient's share of each class, by column. */
+/* The gradient's parts by column: it is scale * exp(x - max) / sum + bias, and for the label's
+ * class shift on top. */
 typedef struct factors {
-    float scale[MICA_TILE_WIDTH], bias[MICA_TILE_WIDTH];
-    float shift[MICA_TILE_WIDTH]; /* what the label's class is short of */
+    double scale[MICA_TILE_WIDTH];
+    float bias[MICA_TILE_WIDTH], shift[MICA_TILE_WIDTH];
     int64_t label[MICA_TILE_WIDTH];
     bool any_ignored, ignored[MICA_TILE_WIDTH];
 } factors;
@@ -178,32 +201,27 @@ static double gradient(const state *s, const mica_tile *t, int64_t c, double by)
     return by * s->load_third(t->data[THIRD], t->offset[THIRD] + c * t->across[THIRD]);
 }
 
-static void make_factors(const state *s, const mica_tile *t, const mica_stats_of_slices *st,
-                         double by, factors *f)
+static void make_factors(const state *s, const mica_tile *t, double by, factors *f)
 {
+    double one = s->reduction == MICA_REDUCE_NONE ? 0 : gradient(s, t, 0, by);
+    find_labels(t, f->label);
     f->any_ignored = false;
     for (int64_t c = 0; c < t->width; c++) {
-        int64_t label = f->label[c] = label_of(t, c);
+        int64_t label = f->label[c];
         bool ignored = f->ignored[c] = is_ignored(s, label);
-        double g = gradient(s, t, c, by);
+        double g = s->reduction == MICA_REDUCE_NONE ? gradient(s, t, c, by) : one;
         if (!ignored && (label < 0 || label >= t->s->n)) g = NAN;
         f->any_ignored |= ignored;
-        f->scale[c] = (float)(g / st->sum[c]);
+        f->scale[c] = g;
         f->bias[c] = (float)(-g * s->smoothing / (double)t->s->n);
         f->shift[c] = (float)(-g * (1 - s->smoothing));
     }
 }
 
-static void write_chunk(const mica_tile *t, const mica_stats_of_slices *st, const factors *f,
-                        const float *x, int64_t ld, int64_t from, int64_t n, float *dx,
-                        int64_t dxld)
+/* What is particular to the labels in n positions of the gradient, `step` apart. */
+static void add_labels(const mica_tile *t, const factors *f, int64_t from, int64_t n, float *dx,
+                       int64_t step)
 {
-    int64_t step = t->s->width == 1 ? 1 : dxld;
-    if (t->s->width == 1)
-        mica_row_exp(x, st->max[0], f->scale[0], f->bias[0], n, dx);
-    else
-        for (int64_t i = 0; i < n; i++)
-            mica_cols_exp(x + i * ld, st->max, f->scale, f->bias, t->width, dx + i * dxld);
     for (int64_t c = 0; c < t->width; c++) {
         if (f->label[c] < from || f->label[c] - from >= n) continue;
         dx[(f->label[c] - from) * step + c] += f->shift[c];
@@ -213,21 +231,68 @@ static void write_chunk(const mica_tile *t, const mica_stats_of_slices *st, cons
         for (int64_t i = 0; f->ignored[c] && i < n; i++) dx[i * step + c] = 0;
 }
 
-static void backward_tile(const state *s, const mica_tile *t, double by)
+/* Tiles that are kept: each exponential is formed once, about the maximum at the time, and waits
+ * where the gradient will be, if that is memory of floats. */
+static void backward_kept(const mica_tile *t, const factors *f)
 {
-    float xb[MICA_TILE_CHUNK], dxb[MICA_TILE_CHUNK];
+    float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
+    float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
     mica_stats_of_slices st;
-    factors f;
+    int64_t width = t->width, ld, eld;
+    mica_slices_clear(&st, width);
+    for (int64_t i = 0, a = 0; a < t->s->n; i++, a += t->s->chunk) {
+        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
+        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
+        float *e = mica_tile_place(t, FOURTH, a, buffer, &eld);
+        if (e == buffer) e += a * width;
+        mica_slices_max(t, in, ld, n, &st);
+        memcpy(shift + i * width, st.max, (size_t)width * sizeof *st.max);
+        mica_slices_exp(t, in, ld, a, n, &st, e, eld);
+    }
+    for (int64_t i = 0, a = 0; a < t->s->n; i++, a += t->s->chunk) {
+        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
+        float *e = mica_tile_place(t, FOURTH, a, buffer, &eld);
+        bool buffered = e == buffer;
+        if (buffered) e += a * width;
+        mica_cols_factors(st.sum, st.max, shift + i * width, f->scale, width, factor);
+        if (t->s->width == 1) mica_row_scale_add(e, factor[0], f->bias[0], n, e);
+        for (int64_t k = 0; t->s->width > 1 && k < n; k++)
+            mica_cols_scale_add(e + k * eld, factor, f->bias, width, e + k * eld);
+        add_labels(t, f, a, n, e, t->s->width == 1 ? 1 : eld);
+        if (buffered) mica_tile_put(t, FOURTH, a, n, e);
+    }
+}
+
+static void backward_twice(const mica_tile *t, const factors *f)
+{
+    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], factor[MICA_TILE_WIDTH];
+    mica_stats_of_slices st;
     int64_t ld, dxld;
-    read_tile(t, &st, NULL);
-    make_factors(s, t, &st, by, &f);
+    mica_slices_clear(&st, t->width);
     for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
         int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        const float *x = mica_tile_fetch(t, X, a, n, xb, &ld);
-        float *dx = mica_tile_place(t, FOURTH, a, dxb, &dxld);
-        write_chunk(t, &st, &f, x, ld, a, n, dx, dxld);
-        if (dx == dxb) mica_tile_put(t, FOURTH, a, n, dxb);
+        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
+        mica_slices_max(t, in, ld, n, &st);
+        mica_slices_exp(t, in, ld, a, n, &st, e, t->width);
     }
+    mica_cols_factors(st.sum, st.max, st.max, f->scale, t->width, factor);
+    for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
+        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
+        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
+        float *dx = mica_tile_place(t, FOURTH, a, e, &dxld);
+        if (t->s->width == 1) mica_row_exp(in, st.max[0], factor[0], f->bias[0], n, dx);
+        for (int64_t i = 0; t->s->width > 1 && i < n; i++)
+            mica_cols_exp(in + i * ld, st.max, factor, f->bias, t->width, dx + i * dxld);
+        add_labels(t, f, a, n, dx, t->s->width == 1 ? 1 : dxld);
+        if (dx == e) mica_tile_put(t, FOURTH, a, n, e);
+    }
+}
+
+static void backward_tile(const state *s, const mica_tile *t, double by)
+{
+    factors f;
+    make_factors(s, t, by, &f);
+    s->kept ? backward_kept(t, &f) : backward_twice(t, &f);
 }
 
 /* ---- f64 ---- */
@@ -245,6 +310,8 @@ static row wide_row(const state *s, const mica_tile *t)
         r.total += v;
     }
     r.log_sum = log(sum);
+    int64_t label = label_of(t, 0);
+    if (label >= 0 && label < n) r.picked = s->load_x(t->data[X], at + label * step);
     return r;
 }
 
@@ -274,7 +341,7 @@ static void forward_part(const state *s, void *const *data, int64_t part, partia
         mica_tile t = mica_tile_at(&s->tiling, data, i);
         if (s->wide) {
             row r = wide_row(s, &t);
-            forward_row(s, &t, 0, &r, p);
+            forward_row(s, &t, 0, label_of(&t, 0), &r, p);
         } else {
             forward_tile(s, &t, p);
         }
@@ -295,10 +362,11 @@ static void run_forward(const state *s, void *const *data, int threads)
     s->store_third(data[THIRD], 0, all.sum);
 }
 
-static int64_t count_rows(const state *s, void *const *data)
+static int64_t count_rows(const state *s, void *const *data, int threads)
 {
     if (!s->ignore) return s->tiling.outer.count;
     int64_t count = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : count) if (threads > 1)
     for (int64_t i = 0; i < s->tiling.tiles; i++) {
         mica_tile t = mica_tile_at(&s->tiling, data, i);
         for (int64_t c = 0; c < t.width; c++) count += label_of(&t, c) != s->ignore_index;
@@ -308,11 +376,15 @@ static int64_t count_rows(const state *s, void *const *data)
 
 static void run_backward(const state *s, void *const *data, int threads)
 {
-    double by = s->reduction == MICA_REDUCE_MEAN ? 1 / (double)count_rows(s, data) : 1;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < s->tiling.tiles; i++) {
-        mica_tile t = mica_tile_at(&s->tiling, data, i);
-        s->wide ? wide_backward(s, &t, by) : backward_tile(s, &t, by);
+    double by = s->reduction == MICA_REDUCE_MEAN ? 1 / (double)count_rows(s, data, threads) : 1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < s->tiling.tiles; i++) {
+            mica_tile t = mica_tile_at(&s->tiling, data, i);
+            s->wide ? wide_backward(s, &t, by) : backward_tile(s, &t, by);
+        }
+        mica_stream_end();
     }
 }
 

@@ -324,8 +324,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     return true;
 }
 
-static const mica_engine *const engines[] = {&mica_norm_cpu, &mica_engine_ref, &mica_norm_cuda,
-                                             NULL};
+static const mica_engine *const engines[] = {&mica_norm_cpu_once, &mica_norm_cpu, &mica_engine_ref,
+                                             &mica_norm_cuda, NULL};
 
 const mica_op mica_op_norm = {
     .name = "norm",

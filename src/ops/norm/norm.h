@@ -28,7 +28,7 @@ bool mica_norm_has_set_results(const mica_norm_desc *d);
 
 void mica_norm_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_op mica_op_norm;
-extern const mica_engine mica_norm_cpu, mica_norm_cuda;
+extern const mica_engine mica_norm_cpu_once, mica_norm_cpu, mica_norm_cuda;
 static inline const mica_tensor *mica_norm_tensor(const mica_norm_desc *d, int arg)
 {
     return mica_op_tensor(&mica_op_norm, d, arg);

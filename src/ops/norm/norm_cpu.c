@@ -2,7 +2,11 @@
  * Engine "cpu": statistics in two corrected passes, then one pass that writes; sums in f32 (f64 for
  * f64) of pieces that move to double. Any strides and types, no workspace. A set that fits the
  * cache comes from memory once: layer, rms, group and instance run at the speed of a copy. Batch
- * reads x three times and is bound by that; so is dscale of layer and rms, a walk of its own. */
+ * reads x three times and is bound by that; so is dscale of layer and rms, a walk of its own.
+ *
+ * Engine "cpu_once": that dscale and dbias along with dx, row by row, so that x and dy come from
+ * memory once. Its workspace holds the sums by column of each part of the rows: 32 n bytes, times
+ * at most NORM_ONCE_PARTS. */
 #include "ops/norm/norm_cpu.h"
 
 #include <string.h>
@@ -164,16 +168,60 @@ static mica_status build(mica_plan *plan)
     return MICA_OK;
 }
 
+/* ---- once ---- */
+
+static mica_status accepts_once(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)device;
+    const mica_norm_desc *d = desc;
+    norm_split split;
+    norm_plane p;
+    bool sums = mica_tensor_given(&d->dscale) || mica_tensor_given(&d->dbias);
+    if (d->pass != MICA_NORM_BWD || !mica_norm_is_trailing(d) || !sums ||
+        !mica_tensor_given(&d->dx))
+        return mica_refuse(why, "this engine forms dx and dscale or dbias of layer and rms");
+    mica_norm_split_sets(d, &split);
+    if (split.kept.count < NORM_ONCE_ROWS || split.reduced.count > NORM_ONCE_ROW ||
+        split.reduced.count < 1)
+        return mica_refuse(
+            why, "%lld rows of %lld elements, this engine takes %d rows or more of %d or less",
+            (long long)split.kept.count, (long long)split.reduced.count, NORM_ONCE_ROWS,
+            NORM_ONCE_ROW);
+    make_plane(d, &split, 1, &p);
+    if (p.side_by_side || p.parts != 1 || p.cols.rank != 1)
+        return mica_refuse(why, "the elements of a row are not neighbours in x");
+    return MICA_OK;
+}
+
+static double predict_once(const void *desc, const mica_device_info *device,
+                           const mica_config *config)
+{
+    (void)config;
+    return 1.3 * mica_roofline_ms(&mica_op_norm, desc, device) + 3e-4;
+}
+
+static mica_status build_once(mica_plan *plan)
+{
+    MICA_TRY(build(plan));
+    norm_cpu_state *s = plan->state;
+    int64_t parts = s->sets.blocks / NORM_ONCE_ROWS;
+    s->once_parts = parts < NORM_ONCE_PARTS ? (int)parts : NORM_ONCE_PARTS;
+    s->channels_first = false;
+    size_t sums = (size_t)(2 * s->once_parts * s->sets.reduced);
+    return mica_book(plan, "sums by column", 2 * sums * sizeof(double), &s->once_sums);
+}
+
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const norm_cpu_state *s = plan->state;
     void *args[NORM_ARG_COUNT];
     for (int i = 0; i < NORM_ARG_COUNT; i++)
         args[i] = mica_op_dir(plan->op, plan->desc, i) == MICA_UNUSED ? NULL : r->args[i];
+    void *workspace = s->once_parts ? mica_at(r, s->once_sums) : NULL;
     if (s->d->x.dtype == MICA_F64)
-        norm_cpu_run_f64(s, args);
+        norm_cpu_run_f64(s, args, workspace);
     else
-        norm_cpu_run_f32(s, args);
+        norm_cpu_run_f32(s, args, workspace);
     return MICA_OK;
 }
 
@@ -183,3 +231,10 @@ const mica_engine mica_norm_cpu = {.name = "cpu",
                                    .contract = contract,
                                    .build = build,
                                    .run = run};
+
+const mica_engine mica_norm_cpu_once = {.name = "cpu_once",
+                                        .accepts = accepts_once,
+                                        .predict = predict_once,
+                                        .contract = contract,
+                                        .build = build_once,
+                                        .run = run};

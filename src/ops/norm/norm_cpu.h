@@ -12,6 +12,9 @@ enum {
     NORM_PARTS = 16,          /* at most so many partial sums, on the stack */
     NORM_PART_SIZE = 1 << 15, /* at least so many elements in each */
     NORM_ROW = 1024,          /* rows up to this are short */
+    NORM_ONCE_PARTS = 32,     /* at most, */
+    NORM_ONCE_ROWS = 64,      /* of at least so many rows */
+    NORM_ONCE_ROW = 8192,     /* of at most so many elements: dx and sums by column in one pass */
     NORM_FLUSH = 64           /* additions before a partial sum moves to double */
 };
 
@@ -39,9 +42,11 @@ typedef struct norm_cpu_state {
     bool past_cache;     /* results do not fit the caches: they are stored past them */
     bool plain_rows;     /* forward over short rows of neighbours */
     bool channels_first; /* dscale or dbias by a walk of their own */
+    int once_parts;      /* engine cpu_once: so many parts of the rows; else 0 */
+    size_t once_sums;    /* booked: of each part, by column, two sums in double and two of `real` */
 } norm_cpu_state;
 
-void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args);
-void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args);
+void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace);
+void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args, void *workspace);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU engine in float: x of f32, f16, bf16. */
+ * The CPU engines in float: x of f32, f16, bf16. */
 #include "ops/norm/norm_cpu.h"
 #include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
@@ -42,7 +42,7 @@ static void slopes(const mica_norm_desc *d, const float *v, float *out, int64_t 
 
 #include "ops/norm/norm_cpu_loops.h"
 
-void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args)
+void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace)
 {
-    run_all(s, args);
+    run_all(s, args, workspace);
 }

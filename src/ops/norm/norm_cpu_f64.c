@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU engine in double: x of f64. */
+ * The CPU engines in double: x of f64. */
 #include "ops/norm/norm_cpu.h"
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
@@ -31,7 +31,7 @@ static void slopes(const mica_norm_desc *d, const double *v, double *out, int64_
 
 #include "ops/norm/norm_cpu_loops.h"
 
-void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args)
+void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args, void *workspace)
 {
-    run_all(s, args);
+    run_all(s, args, workspace);
 }

@@ -108,17 +108,24 @@ INLINE void row_gradients_as(const bool stats, const bool affine, const real *g,
                              const real *mean, const real *rstd, const real *scale, int64_t n,
                              double *plain, double *with_xhat)
 {
-    const real m = *mean, r = *rstd, w = *scale;
+    const lanes none = {0}, m = none + *mean, r = none + *rstd, w = none + *scale;
     for (int64_t from = 0; from < n; from += CHAIN) {
-        int64_t end = n - from < CHAIN ? n : from + CHAIN;
-        real s = 0, q = 0;
-#pragma omp simd reduction(+ : s, q)
-        for (int64_t i = from; i < end; i++) {
-            real f = g[i] * (affine ? scale[i] : w);
+        int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
+        lanes s = {0}, q = {0};
+        real rest[2][LANES];
+        for (; i + LANES <= end; i += LANES) {
+            lanes f = *(const lanes *)(g + i);
+            f *= affine ? *(const lanes *)(scale + i) : w;
             s += f;
-            q += f * ((x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r));
+            q += f * ((*(const lanes *)(x + i) - (stats ? *(const lanes *)(mean + i) : m)) *
+                      (stats ? *(const lanes *)(rstd + i) : r));
         }
-        *plain += (double)s, *with_xhat += (double)q;
+        for (int64_t l = 0; i + l < end; l++) {
+            real f = g[i + l] * scale[affine ? i + l : 0];
+            rest[0][l] = f;
+            rest[1][l] = f * ((x[i + l] - mean[stats ? i + l : 0]) * rstd[stats ? i + l : 0]);
+        }
+        *plain += lanes_sum(&s, rest[0], end - i), *with_xhat += lanes_sum(&q, rest[1], end - i);
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu": one pass over memory in pieces of a row, shared out to threads. Packed f32 (f64) is
  * stepped where it lies, at the speed of memory; other types and strides pass through buffers in
- * the first-level cache. Any strides and types, no workspace. */
+ * the first-level cache; where tensors disagree about which dimension is the fastest, in tiles of
+ * it and their own. Any strides and types, no workspace. */
 #include "ops/optim/optim_cpu.h"
 #include "cpu/cpu.h"
 
@@ -17,6 +18,23 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return 1.3 * mica_roofline_ms(&mica_op_optim, desc, device) + 2e-4;
 }
 
+/* The dimension along which an argument has its neighbours, if that is not the last; else -1. */
+static int find_tiled(const optim_cpu_state *s)
+{
+    const mica_layout *l = &s->layout;
+    for (int a = 0; a < MICA_OPTIM_ARGS; a++)
+        for (int d = 0; s->at[a] >= 0 && d < l->rank - 1; d++)
+            if (l->strides[s->at[a]][d] == 1 && l->strides[s->at[a]][l->rank - 1] != 1) return d;
+    return -1;
+}
+
+/* Elements of a piece along dimension d. */
+static int64_t step_of(const optim_cpu_state *s, int d)
+{
+    if (d == s->tiled) return OPTIM_ROWS;
+    return d < s->layout.rank - 1 ? 1 : s->tiled >= 0 ? OPTIM_COLS : OPTIM_PIECE;
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_optim_desc *d = plan->desc;
@@ -27,29 +45,32 @@ static mica_status build(mica_plan *plan)
     s->adam = d->rule != MICA_OPTIM_SGD;
     s->f64 = mica_optim_accumulator(d) == MICA_F64;
     s->bytes = mica_op_bytes(plan->op, d);
-    int64_t length = s->layout.rank ? s->layout.dims[s->layout.rank - 1] : 1;
-    s->pieces_per_row = (length + OPTIM_PIECE - 1) / OPTIM_PIECE;
-    s->pieces = s->layout.count / length * s->pieces_per_row;
+    s->tiled = find_tiled(s);
+    s->pieces = s->layout.count > 0;
+    for (int i = 0; i < s->layout.rank; i++) {
+        s->counts[i] = (s->layout.dims[i] - 1) / step_of(s, i) + 1;
+        s->pieces *= s->counts[i];
+    }
     return MICA_OK;
 }
 
 static optim_piece find_piece(const optim_cpu_state *s, int64_t index)
 {
     const mica_layout *l = &s->layout;
-    int last = l->rank - 1;
-    int64_t row = index / s->pieces_per_row, start = index % s->pieces_per_row * OPTIM_PIECE;
-    int64_t length = l->rank ? l->dims[last] : 1;
-    optim_piece p = {.n = length - start < OPTIM_PIECE ? length - start : OPTIM_PIECE};
+    optim_piece p = {.n = 1, .rows = 1};
     for (int a = 0; a < MICA_OPTIM_ARGS; a++) {
         if (s->at[a] < 0) continue;
-        p.stride[a] = l->rank ? l->strides[s->at[a]][last] : 1;
-        p.at[a] = start * p.stride[a];
+        p.stride[a] = l->rank ? l->strides[s->at[a]][l->rank - 1] : 1;
+        if (s->tiled >= 0) p.row_step[a] = l->strides[s->at[a]][s->tiled];
     }
-    for (int d = last - 1; d >= 0; d--) {
-        int64_t i = row % l->dims[d];
-        row /= l->dims[d];
+    for (int d = l->rank - 1; d >= 0; d--) {
+        int64_t step = step_of(s, d), first = index % s->counts[d] * step,
+                left = l->dims[d] - first;
+        index /= s->counts[d];
+        if (d == l->rank - 1) p.n = left < step ? left : step;
+        if (d == s->tiled) p.rows = left < step ? left : step;
         for (int a = 0; a < MICA_OPTIM_ARGS; a++)
-            if (s->at[a] >= 0) p.at[a] += i * l->strides[s->at[a]][d];
+            if (s->at[a] >= 0) p.at[a] += first * l->strides[s->at[a]][d];
     }
     return p;
 }

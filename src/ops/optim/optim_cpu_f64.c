@@ -30,5 +30,5 @@ static void store_run(mica_dtype type, void *data, int64_t offset, int64_t strid
 void optim_cpu_step_f64(const optim_cpu_state *s, const optim_piece *piece, void *const *args,
                         const mica_optim_numbers *numbers)
 {
-    step_piece(&(work){s, piece, args}, numbers);
+    step_piece(s, piece, args, numbers);
 }

@@ -15,7 +15,8 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-enum { TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 32 };
+enum { TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 64 };
+enum { FEW_TAPS = 32 }; /* of f32, which else is summed where it lies, in the order of memory */
 
 bool mica_pool_window_fits(const mica_pool_state *s)
 {
@@ -26,7 +27,8 @@ bool mica_pool_window_fits(const mica_pool_state *s)
     /* factors first: the product of three may overflow */
     if (a[0].window > MOST_ROWS || a[1].window > MOST_ROWS || a[2].window > MOST_TAPS) return false;
     int64_t rows = a[0].window * a[1].window;
-    if (rows > MOST_ROWS || rows * a[2].window > MOST_TAPS) return false;
+    int64_t most = s->type == MICA_F32 ? FEW_TAPS : MOST_TAPS;
+    if (rows > MOST_ROWS || rows * a[2].window > most) return false;
     if (s->channels) return s->x[1] == 1;
     int64_t columns = (s->tile_w - 1) * a[2].stride + (a[2].window - 1) * a[2].dilation + 1;
     return s->x[4] == 1 && columns <= MICA_POOL_SOURCE;

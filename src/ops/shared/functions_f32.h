@@ -90,6 +90,15 @@ MICA_INLINE float mica_log1p_f32(float x)
     return 2 * (s + s * z * q);
 }
 
+/* log(x) within 2 units for normal x of 1 or more; NaN and infinity give NaN */
+MICA_INLINE float mica_log_f32(float x)
+{
+    uint32_t u = mica_bits_of(x);
+    float n = (float)(int32_t)((u >> 23) - 127);
+    float rest = mica_log1p_f32(mica_float_of((u & 0x7fffff) | 0x3f800000) - 1);
+    return n * 0x1.62e4p-1f + (rest + n * 0x1.7f7d1cp-20f) + (x - x);
+}
+
 MICA_INLINE float mica_tanh_f32(float x)
 {
     float e = mica_expm1_negative_f32(-2 * fabsf(x));

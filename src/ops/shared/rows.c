@@ -9,15 +9,30 @@
 
 /* ---- rows ---- */
 
-MICA_CLONES float mica_row_max(const float *x, int64_t n)
+#define LANES 16
+
+/* Lanes written out: a reduction clause goes through them one after the other at the end, and
+ * leaves a tail to scalar code, which costs more than a short row itself. */
+MICA_INLINE float row_max(const float *x, int64_t n)
 {
-    float m = -INFINITY;
-#pragma omp simd reduction(max : m)
-    for (int64_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
-    return m;
+    float lane[LANES];
+    int64_t i = 0;
+    for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+    }
+    for (int l = 0; i + l < n; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
+    return lane[0];
 }
 
-#define LANES 16
+MICA_CLONES float mica_row_max(const float *x, int64_t n)
+{
+    return row_max(x, n);
+}
 
 /* One vector of exponentials, added lane by lane. */
 MICA_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
@@ -29,9 +44,7 @@ MICA_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
     }
 }
 
-/* Lanes written out: a reduction clause adds them one after the other at the end, and leaves a tail
- * to scalar code, which costs more than a short row itself. */
-MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e)
+MICA_INLINE float row_exp_sum(const float *x, float shift, int64_t n, float *e)
 {
     float lane[LANES] = {0}, tail[LANES];
     int64_t i = 0;
@@ -46,26 +59,70 @@ MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float
     return lane[0];
 }
 
-MICA_CLONES float mica_row_sum(const float *x, int64_t n)
+MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += x[i];
-    return sum;
+    return row_exp_sum(x, shift, n, e);
 }
 
-MICA_CLONES float mica_row_dot(const float *a, const float *b, int64_t n)
+MICA_CLONES void mica_row_softmax(const float *x, int64_t n, float *y)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
+    float max = row_max(x, n), sum = row_exp_sum(x, max == -INFINITY ? 0 : max, n, y), by = 1 / sum;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] *= by;
+}
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* The lanes and fewer than LANES further values, added in pairs. */
+MICA_INLINE float lanes_sum(const lanes *v, const float *more, int64_t n)
+{
+    float lane[LANES];
+    memcpy(lane, v, sizeof lane);
+    for (int l = 0; l < n; l++) lane[l] += more[l];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
+    return lane[0];
+}
+
+/* Four chains of additions, which would wait for each other in one. */
+MICA_CLONES float mica_row_sum(const float *x, int64_t n)
+{
+    lanes a = {0}, b = {0}, c = {0}, d = {0};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        const lanes *v = (const lanes *)(x + i);
+        a += v[0], b += v[1], c += v[2], d += v[3];
+    }
+    for (; i + LANES <= n; i += LANES) a += *(const lanes *)(x + i);
+    a = (a + b) + (c + d);
+    return lanes_sum(&a, x + i, n - i);
+}
+
+MICA_CLONES float mica_row_dot(const float *x, const float *y, int64_t n)
+{
+    lanes a = {0}, b = {0}, c = {0}, d = {0};
+    float rest[LANES];
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        const lanes *v = (const lanes *)(x + i), *w = (const lanes *)(y + i);
+        a += v[0] * w[0], b += v[1] * w[1], c += v[2] * w[2], d += v[3] * w[3];
+    }
+    for (; i + LANES <= n; i += LANES) a += *(const lanes *)(x + i) * *(const lanes *)(y + i);
+    a = (a + b) + (c + d);
+    for (int64_t l = 0; i + l < n; l++) rest[l] = x[i + l] * y[i + l];
+    return lanes_sum(&a, rest, n - i);
 }
 
 MICA_CLONES void mica_row_scale(const float *x, float scale, int64_t n, float *y)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale;
+}
+
+MICA_CLONES void mica_row_scale_add(const float *x, float scale, float bias, int64_t n, float *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale + bias;
 }
 
 MICA_CLONES void mica_row_subtract(const float *x, float shift, float log_sum, int64_t n, float *y)
@@ -152,6 +209,12 @@ MICA_CLONES void mica_row_exp_f64(const double *x, double shift, double scale, i
     for (int64_t i = 0; i < n; i++) y[i] = exp_negative(x[i] - shift) * scale;
 }
 
+MICA_CLONES void mica_row_scale_f64(const double *x, double scale, int64_t n, double *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale;
+}
+
 MICA_CLONES void mica_row_subtract_f64(const double *x, double shift, double log_sum, int64_t n,
                                        double *y)
 {
@@ -193,6 +256,38 @@ MICA_CLONES void mica_cols_scale(const float *x, const float *scale, int64_t wid
 {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) y[c] = x[c] * scale[c];
+}
+
+MICA_CLONES void mica_cols_scale_add(const float *x, const float *scale, const float *bias,
+                                     int64_t width, float *y)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) y[c] = x[c] * scale[c] + bias[c];
+}
+
+MICA_CLONES void mica_cols_rescale(double *sum, const float *from, const float *to, int64_t width)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
+        float by = to[c] == from[c] ? 0 : from[c] - to[c]; /* infinities may be equal */
+        sum[c] *= (double)mica_exp_negative_f32(by);
+    }
+}
+
+MICA_CLONES void mica_cols_factors(const double *sum, const float *max, const float *shift,
+                                   const double *by, int64_t width, float *factor)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
+        float below = shift[c] == max[c] ? 0 : shift[c] - max[c];
+        factor[c] = (float)(by[c] / sum[c]) * mica_exp_negative_f32(below);
+    }
+}
+
+MICA_CLONES void mica_logs(const double *x, int64_t n, float *log)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) log[i] = mica_log_f32((float)x[i]);
 }
 
 MICA_CLONES void mica_cols_subtract(const float *x, const float *shift, const float *log_sum,

@@ -15,10 +15,15 @@ float mica_row_max(const float *x, int64_t n);
 /* Sum of exp(x - shift), which e receives (it may be x); shift is the maximum or more. A shift of
  * +-inf gives NaN. */
 float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e);
+/* y = exp(x - max) / sum: NaN for -inf alone. A row short enough to stay in the first-level cache.
+ */
+void mica_row_softmax(const float *x, int64_t n, float *y);
 float mica_row_sum(const float *x, int64_t n);
 float mica_row_dot(const float *a, const float *b, int64_t n);
 /* y = x scale */
 void mica_row_scale(const float *x, float scale, int64_t n, float *y);
+/* y = x scale + bias */
+void mica_row_scale_add(const float *x, float scale, float bias, int64_t n, float *y);
 /* y = x - shift - log_sum: two steps, for the first is exact where x is near the maximum */
 void mica_row_subtract(const float *x, float shift, float log_sum, int64_t n, float *y);
 /* y = scale exp(x - shift) + bias */
@@ -28,10 +33,11 @@ void mica_row_softmax_bwd(const float *y, const float *dy, float dot, int64_t n,
 /* dx = dy - exp(y) sum */
 void mica_row_log_softmax_bwd(const float *y, const float *dy, float sum, int64_t n, float *dx);
 
-/* Four of them in f64; x - shift is 0 or less. */
+/* Some of them in f64; x - shift is 0 or less. */
 double mica_row_max_f64(const double *x, int64_t n);
 double mica_row_exp_sum_f64(const double *x, double shift, int64_t n, double *e);
 void mica_row_exp_f64(const double *x, double shift, double scale, int64_t n, double *y);
+void mica_row_scale_f64(const double *x, double scale, int64_t n, double *y);
 void mica_row_subtract_f64(const double *x, double shift, double log_sum, int64_t n, double *y);
 
 /* The same for one position on the axis of `width` neighbouring slices, with a value per column.
@@ -41,6 +47,8 @@ void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float 
 void mica_cols_sum(const float *x, int64_t width, float *sum);
 void mica_cols_dot(const float *a, const float *b, int64_t width, float *sum);
 void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y);
+void mica_cols_scale_add(const float *x, const float *scale, const float *bias, int64_t width,
+                         float *y);
 void mica_cols_subtract(const float *x, const float *shift, const float *log_sum, int64_t width,
                         float *y);
 void mica_cols_exp(const float *x, const float *shift, const float *scale, const float *bias,
@@ -49,5 +57,13 @@ void mica_cols_softmax_bwd(const float *y, const float *dy, const float *dot, in
                            float *dx);
 void mica_cols_log_softmax_bwd(const float *y, const float *dy, const float *sum, int64_t width,
                                float *dx);
+
+/* Sums about the maxima `from` become sums about `to`, which are no lower. */
+void mica_cols_rescale(double *sum, const float *from, const float *to, int64_t width);
+/* by / sum exp(shift - max), shift being no higher */
+void mica_cols_factors(const double *sum, const float *max, const float *shift, const double *by,
+                       int64_t width, float *factor);
+/* Logarithms of normal floats of 1 or more; NaN and infinity give NaN. */
+void mica_logs(const double *x, int64_t n, float *log);
 
 #endif

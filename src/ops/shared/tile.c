@@ -3,11 +3,14 @@
 #include "ops/shared/tile.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/rows.h"
+#include "cpu/stream.h"
 
 #include <math.h>
 
 /* Contiguous slices below this are worked side by side: a row has costs of its own. */
 enum { SHORT_SLICE = 32 };
+enum { PIECE = 512 };         /* exponentials between two requests of memory */
+enum { LEAST_STREAM = 1024 }; /* bytes: of shorter runs past the caches too many lines are parts */
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -20,7 +23,12 @@ void mica_tiling_make(mica_tiling *s, bool contiguous, bool single)
     int64_t inner = l->rank ? l->dims[l->rank - 1] : 1;
     bool by_row = single || inner < 8 || (contiguous && s->n >= SHORT_SLICE);
     s->width = by_row ? 1 : least(inner, MICA_TILE_WIDTH);
+    /* narrower, if then it is kept */
+    while (s->width >= 64 && s->n > MICA_TILE_KEPT / s->width && s->n <= MICA_TILE_KEPT / 32)
+        s->width /= 2;
     s->chunk = MICA_TILE_CHUNK / s->width;
+    s->chunks = (s->n + s->chunk - 1) / s->chunk;
+    s->past_cache &= s->width > 1;
     s->blocks = (inner + s->width - 1) / s->width;
     s->tiles = l->count ? l->count / inner * s->blocks : 0;
 }
@@ -29,6 +37,12 @@ bool mica_tiling_is_float_run(const mica_tiling *s, int k)
 {
     int64_t stride = s->width == 1 ? s->along[k] : s->outer.strides[k][s->outer.rank - 1];
     return s->type[k] == MICA_F32 && stride == 1;
+}
+
+bool mica_tiling_is_kept(const mica_tiling *s, int k)
+{
+    bool in_place = s->width == 1 && mica_tiling_is_float_run(s, k);
+    return s->n <= (in_place ? 4 * MICA_TILE_KEPT : MICA_TILE_KEPT / s->width);
 }
 
 mica_tile mica_tile_at(const mica_tiling *s, void *const *data, int64_t index)
@@ -78,18 +92,46 @@ const float *mica_tile_fetch(const mica_tile *t, int k, int64_t from, int64_t n,
 float *mica_tile_place(const mica_tile *t, int k, int64_t from, float *buffer, int64_t *ld)
 {
     float *in_place = mica_tile_direct(t, k, from, ld);
-    return in_place ? in_place : buffer;
+    if (in_place && !t->s->past_cache) return in_place;
+    *ld = t->width;
+    return buffer;
+}
+
+static void put_run(const mica_tile *t, int k, int64_t offset, int64_t stride, int64_t n,
+                    const float *from)
+{
+    int64_t bytes = mica_dtype_bits(t->s->type[k]) / 8;
+    bool lines = ((int64_t)(uintptr_t)t->data[k] | offset * bytes | n * bytes) % 64 == 0;
+    if (t->s->past_cache && stride == 1 && (lines || n * bytes >= LEAST_STREAM))
+        mica_stream_f32(t->s->type[k], t->data[k], offset, from, n);
+    else
+        mica_from_f32(t->s->type[k], t->data[k], offset, stride, from, n);
 }
 
 void mica_tile_put(const mica_tile *t, int k, int64_t from, int64_t n, const float *buffer)
 {
     int64_t along = t->s->along[k], offset = t->offset[k] + from * along;
     if (t->s->width == 1)
-        mica_from_f32(t->s->type[k], t->data[k], offset, along, buffer, n);
+        put_run(t, k, offset, along, n, buffer);
     else
         for (int64_t i = 0; i < n; i++)
-            mica_from_f32(t->s->type[k], t->data[k], offset + i * along, t->across[k],
-                          buffer + i * t->width, t->width);
+            put_run(t, k, offset + i * along, t->across[k], t->width, buffer + i * t->width);
+}
+
+void mica_tile_ask(const mica_tile *t, int k, int64_t from, int64_t n)
+{
+    const mica_tiling *s = t->s;
+    int64_t bytes = mica_dtype_bits(s->type[k]) / 8, along = s->along[k], offset = t->offset[k];
+    int64_t at = from + s->chunk;
+    if (at >= s->n) at -= s->chunks * s->chunk, offset += t->width * t->across[k];
+    const char *data = (const char *)t->data[k] + offset * bytes;
+    if (s->width == 1 && along == 1 && s->chunks > 1)
+        mica_fetch_ahead(data + at * bytes, n * bytes);
+    else if (s->width > 1 && along == 1) /* short rows: of all of them a part */
+        mica_fetch_ahead(data + at * t->width * bytes, n * t->width * bytes);
+    else if (t->across[k] == 1)
+        for (int64_t i = 0; i < n; i++)
+            mica_fetch_ahead(data + (at + i) * along * bytes, t->width * bytes);
 }
 
 /* ---- statistics ---- */
@@ -130,20 +172,35 @@ void mica_slices_max(const mica_tile *t, const float *x, int64_t ld, int64_t n,
         raise_max(st, 0, mica_row_max(x, n));
         return;
     }
-    for (int64_t c = 0; c < t->width; c++) max[c] = -INFINITY;
+    for (int64_t c = 0; c < t->width; c++) max[c] = st->max[c];
     for (int64_t i = 0; i < n; i++) mica_cols_max(x + i * ld, t->width, max);
-    for (int64_t c = 0; c < t->width; c++) raise_max(st, c, max[c]);
+    mica_cols_rescale(st->sum, st->max, max, t->width);
+    for (int64_t c = 0; c < t->width; c++) st->max[c] = max[c];
 }
 
-void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t n,
+static void row_exp(const mica_tile *t, const float *x, int64_t from, int64_t n,
+                    mica_stats_of_slices *st, float *e)
+{
+    float shift = safe(st->max[0]);
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = least(n - i, PIECE);
+        mica_tile_ask(t, 0, from + i, m);
+        st->sum[0] += (double)mica_row_exp_sum(x + i, shift, m, e + i);
+    }
+}
+
+void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t from, int64_t n,
                      mica_stats_of_slices *st, float *e, int64_t eld)
 {
     if (t->s->width == 1) {
-        st->sum[0] += (double)mica_row_exp_sum(x, safe(st->max[0]), n, e);
+        row_exp(t, x, from, n, st, e);
         return;
     }
     float max[MICA_TILE_WIDTH], sum[MICA_TILE_WIDTH];
     for (int64_t c = 0; c < t->width; c++) max[c] = safe(st->max[c]), sum[c] = 0;
-    for (int64_t i = 0; i < n; i++) mica_cols_exp_sum(x + i * ld, max, t->width, e + i * eld, sum);
+    for (int64_t i = 0; i < n; i++) {
+        mica_tile_ask(t, 0, from + i, 1);
+        mica_cols_exp_sum(x + i * ld, max, t->width, e + i * eld, sum);
+    }
     for (int64_t c = 0; c < t->width; c++) st->sum[c] += (double)sum[c];
 }

@@ -10,6 +10,8 @@
 
 #define MICA_TILE_CHUNK 4096 /* elements of a chunk: 16 KiB */
 #define MICA_TILE_WIDTH 128
+#define MICA_TILE_KEPT                                                                             \
+    65536 /* elements of a tile that is kept in the second-level cache: 256 KiB */
 
 typedef struct mica_tiling {
     mica_layout outer; /* slices; up to 4 operands */
@@ -20,13 +22,22 @@ typedef struct mica_tiling {
     int64_t blocks;   /* tiles that cover the last outer dimension */
     int64_t tiles;    /* 0 if there are no slices */
     int64_t chunk;    /* positions of a chunk */
+    int64_t chunks;   /* that cover n */
+    /* Results do not fit the caches: of several slices they are stored past them. Of one they are
+     * not: computing goes on while the caches write back, and waits for stores past them. */
+    bool past_cache;
 } mica_tiling;
 
-/* Completes a tiling whose outer, type, along and n are set. contiguous: the axis has stride 1 in
- * all operands that have it. single: tiles of one slice whatever the strides. */
+/* Completes a tiling whose outer, type, along, n and past_cache are set. contiguous: the axis has
+ * stride 1 in all operands that have it. single: tiles of one slice whatever the strides. */
 void mica_tiling_make(mica_tiling *s, bool contiguous, bool single);
 /* Whether the elements that vectors run along are neighbouring floats. */
 bool mica_tiling_is_float_run(const mica_tiling *s, int k);
+/* Whether a whole tile in f32 stays in the second-level cache, in a buffer of MICA_TILE_KEPT or
+ * where the results of operand k will be. Then a value per column and chunk fits MICA_TILE_SHIFTS.
+ */
+bool mica_tiling_is_kept(const mica_tiling *s, int k);
+#define MICA_TILE_SHIFTS (18 * MICA_TILE_WIDTH)
 
 typedef struct mica_tile {
     const mica_tiling *s;
@@ -45,6 +56,9 @@ const float *mica_tile_fetch(const mica_tile *t, int k, int64_t from, int64_t n,
 /* Where results go: into the output itself, or the buffer for mica_tile_put(). */
 float *mica_tile_place(const mica_tile *t, int k, int64_t from, float *buffer, int64_t *ld);
 void mica_tile_put(const mica_tile *t, int k, int64_t from, int64_t n, const float *buffer);
+/* Asks for what will be read a chunk after these n positions: of the slice, or of a tile to come.
+ */
+void mica_tile_ask(const mica_tile *t, int k, int64_t from, int64_t n);
 
 /* ---- statistics, by slice of a tile ---- */
 
@@ -58,9 +72,10 @@ void mica_slices_merge(mica_stats_of_slices *to, const mica_stats_of_slices *fro
 /* Raises the maxima by n positions, rescaling the sums. */
 void mica_slices_max(const mica_tile *t, const float *x, int64_t ld, int64_t n,
                      mica_stats_of_slices *st);
-/* Adds the exponentials about the maxima so far to the sums; e receives them, eld apart. Slices of
- * -inf alone keep the sum 0. */
-void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t n,
+/* Adds the exponentials of n positions from `from` on, about the maxima so far, to the sums; e
+ * receives them, eld apart. Slices of -inf alone keep the sum 0. Meanwhile the next chunk of
+ * operand 0 is asked for. */
+void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t from, int64_t n,
                      mica_stats_of_slices *st, float *e, int64_t eld);
 
 #endif

@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax on the CPU. Slices whose axis is contiguous are worked one at a time; otherwise up to
  * MICA_TILE_WIDTH neighbouring slices side by side, so that vectors run along memory either way.
- * Data passes through chunks that stay in the first-level cache: a slice that fits one chunk is
- * read once, a longer one twice (the maximum and the sum are formed together, rescaling the sum
- * when the maximum grows). f32 sums for f16, bf16 and f32, combined in double between chunks; f64
- * operands go through double and libm. Long slices that are too few to share out are cut into
- * parts, by shape alone, so that the threads' number does not show in the bits. */
+ * Data passes through chunks that stay in the first-level cache; the maximum and the sum are formed
+ * together, rescaling the sum when the maximum grows. Exponentials are kept, if they fit the
+ * second-level cache, until the sum is known; else they are formed twice. f32 sums for f16, bf16
+ * and f32, combined in double between chunks; f64 operands go through double. Long slices that are
+ * too few to share out are cut into parts, by shape alone, so that the threads' number does not
+ * show in the bits. Cost: memory's, or some 14 cycles per vector for exp, in short types the more.
+ */
 #include "ops/softmax/softmax.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/rows.h"
 #include "ops/shared/tile.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 
 #include <math.h>
+#include <string.h>
 
-#define MAX_PARTS    32
-#define SECOND_LEVEL 262144 /* elements of a slice that is worked on three times: 1 MiB */
+#define MAX_PARTS 32
 
 typedef struct state {
     mica_tiling tiling;
     int arg[3], count; /* run arguments of the operands */
     double bytes;
     int64_t parts;
-    bool wide, log, through_output;
+    bool wide, log, kept, packed; /* packed: short rows of floats at one distance, forward */
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -64,9 +67,12 @@ static mica_status build(mica_plan *plan)
     s->log = d->log;
     s->bytes = mica_op_bytes(plan->op, d);
     s->wide = mica_softmax_is_wide(&o);
+    t->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     mica_tiling_make(t, contiguous, s->wide);
-    s->through_output =
-        !s->log && t->n * t->width <= SECOND_LEVEL && mica_tiling_is_float_run(t, o.count - 1);
+    s->kept = mica_tiling_is_kept(t, o.count - 1);
+    bool short_rows = o.count == 2 && !s->log && !s->wide && t->width == 1 && t->n <= t->chunk;
+    s->packed = short_rows && t->outer.rank == 1 && mica_tiling_is_float_run(t, 0) &&
+                mica_tiling_is_float_run(t, 1);
     s->parts = 1;
     if (!s->wide && t->tiles < 16 && t->n >= 4 * MICA_TILE_CHUNK)
         s->parts = least(t->n / MICA_TILE_CHUNK, MAX_PARTS);
@@ -84,8 +90,10 @@ typedef struct job {
 /* 1 / sum, or log(sum), by column. */
 static void forward_factors(const job *t, const mica_stats_of_slices *st, float *by)
 {
-    for (int64_t c = 0; c < t->tile.width; c++)
-        by[c] = t->s->log ? logf((float)st->sum[c]) : 1 / (float)st->sum[c];
+    if (t->s->log)
+        mica_logs(st->sum, t->tile.width, by);
+    else
+        for (int64_t c = 0; c < t->tile.width; c++) by[c] = 1 / (float)st->sum[c];
 }
 
 /* Results of n positions from x. */
@@ -108,16 +116,6 @@ static void forward_write(const job *t, const float *x, int64_t ld, int64_t n,
     }
 }
 
-static void forward_scale(const job *t, const float *e, int64_t eld, int64_t n, const float *by,
-                          float *y, int64_t yld)
-{
-    if (t->tile.s->width == 1)
-        mica_row_scale(e, by[0], n, y);
-    else
-        for (int64_t i = 0; i < n; i++)
-            mica_cols_scale(e + i * eld, by, t->tile.width, y + i * yld);
-}
-
 static void forward_part(const job *t, int64_t from, int64_t to, mica_stats_of_slices *st)
 {
     float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK];
@@ -126,7 +124,7 @@ static void forward_part(const job *t, int64_t from, int64_t to, mica_stats_of_s
         int64_t n = least(t->tile.s->chunk, to - a);
         const float *in = mica_tile_fetch(&t->tile, 0, a, n, x, &ld);
         mica_slices_max(&t->tile, in, ld, n, st);
-        mica_slices_exp(&t->tile, in, ld, n, st, e, t->tile.width);
+        mica_slices_exp(&t->tile, in, ld, a, n, st, e, t->tile.width);
     }
 }
 
@@ -145,43 +143,70 @@ static void forward_part_write(const job *t, int64_t from, int64_t to,
     }
 }
 
-/* A slice of one chunk: read once, each exponential computed once. */
-static void forward_resident(const job *t, mica_stats_of_slices *st)
+static void forward_scale(const job *t, const float *e, int64_t eld, int64_t n, const float *by,
+                          float *y, int64_t yld)
+{
+    if (t->tile.s->width == 1)
+        mica_row_scale(e, by[0], n, y);
+    else
+        for (int64_t i = 0; i < n; i++)
+            mica_cols_scale(e + i * eld, by, t->tile.width, y + i * yld);
+}
+
+/* A tile that is kept: read once, each exponential formed once, about the maximum at the time. They
+ * wait where the results will be, if that is memory of floats; its lines come while exp is formed.
+ */
+static void forward_kept(const job *t, mica_stats_of_slices *st)
+{
+    float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
+    float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
+    double one[MICA_TILE_WIDTH];
+    const mica_tiling *s = t->tile.s;
+    int64_t width = t->tile.width, ld, eld;
+    for (int64_t i = 0, a = 0; a < s->n; i++, a += s->chunk) {
+        int64_t n = least(s->chunk, s->n - a);
+        const float *in = mica_tile_fetch(&t->tile, 0, a, n, x, &ld);
+        float *e = mica_tile_place(&t->tile, 1, a, buffer, &eld);
+        if (e == buffer) e += a * width;
+        mica_slices_max(&t->tile, in, ld, n, st);
+        memcpy(shift + i * width, st->max, (size_t)width * sizeof *st->max);
+        mica_slices_exp(&t->tile, in, ld, a, n, st, e, eld);
+    }
+    for (int64_t c = 0; c < width; c++) one[c] = 1;
+    for (int64_t i = 0, a = 0; a < s->n; i++, a += s->chunk) {
+        int64_t n = least(s->chunk, s->n - a);
+        float *e = mica_tile_place(&t->tile, 1, a, buffer, &eld);
+        bool buffered = e == buffer;
+        if (buffered) e += a * width;
+        mica_cols_factors(st->sum, st->max, shift + i * width, one, width, factor);
+        forward_scale(t, e, eld, n, factor, e, eld);
+        if (buffered) mica_tile_put(&t->tile, 1, a, n, e);
+    }
+}
+
+/* A row of one chunk: nothing but three loops, for short rows are many. */
+static void forward_row(const job *t)
+{
+    float x[MICA_TILE_CHUNK], y[MICA_TILE_CHUNK];
+    int64_t n = t->tile.s->n, ld;
+    const float *in = mica_tile_fetch(&t->tile, 0, 0, n, x, &ld);
+    float *out = mica_tile_place(&t->tile, 1, 0, y, &ld);
+    mica_row_softmax(in, n, out);
+    if (out == y) mica_tile_put(&t->tile, 1, 0, n, y);
+}
+
+/* A tile of one chunk, of which the logarithm is asked: the input is what is kept. */
+static void forward_log(const job *t, mica_stats_of_slices *st)
 {
     float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], by[MICA_TILE_WIDTH];
     int64_t n = t->tile.s->n, ld, yld;
     const float *in = mica_tile_fetch(&t->tile, 0, 0, n, x, &ld);
     mica_slices_max(&t->tile, in, ld, n, st);
-    mica_slices_exp(&t->tile, in, ld, n, st, e, t->tile.width);
+    mica_slices_exp(&t->tile, in, ld, 0, n, st, e, t->tile.width);
     forward_factors(t, st, by);
     float *out = mica_tile_place(&t->tile, 1, 0, e, &yld);
-    if (t->s->log)
-        forward_write(t, in, ld, n, st, by, out, yld);
-    else
-        forward_scale(t, e, t->tile.width, n, by, out, yld);
+    forward_write(t, in, ld, n, st, by, out, yld);
     if (out == e) mica_tile_put(&t->tile, 1, 0, n, e);
-}
-
-/* A slice that stays in the second-level cache and whose results are floats: the exponentials wait
- * where the results will be, and none is computed twice. */
-static void forward_through_output(const job *t, mica_stats_of_slices *st)
-{
-    float x[MICA_TILE_CHUNK], by[MICA_TILE_WIDTH];
-    int64_t to = t->tile.s->n, ld, yld;
-    for (int64_t a = 0; a < to; a += t->tile.s->chunk) {
-        int64_t n = least(t->tile.s->chunk, to - a);
-        const float *in = mica_tile_fetch(&t->tile, 0, a, n, x, &ld);
-        mica_slices_max(&t->tile, in, ld, n, st);
-    }
-    for (int64_t a = 0; a < to; a += t->tile.s->chunk) {
-        int64_t n = least(t->tile.s->chunk, to - a);
-        const float *in = mica_tile_fetch(&t->tile, 0, a, n, x, &ld);
-        float *out = mica_tile_direct(&t->tile, 1, a, &yld);
-        mica_slices_exp(&t->tile, in, ld, n, st, out, yld);
-    }
-    forward_factors(t, st, by);
-    float *out = mica_tile_direct(&t->tile, 1, 0, &yld);
-    forward_scale(t, out, yld, to, by, out, yld);
 }
 
 /* ---- backward ---- */
@@ -232,6 +257,8 @@ static void backward_part(const job *t, int64_t from, int64_t to, mica_stats_of_
         int64_t n = least(t->tile.s->chunk, to - a);
         const float *y = t->s->log ? NULL : mica_tile_fetch(&t->tile, 0, a, n, yb, &yld);
         const float *dy = mica_tile_fetch(&t->tile, 1, a, n, dyb, &dyld);
+        mica_tile_ask(&t->tile, 1, a, n);
+        if (!t->s->log) mica_tile_ask(&t->tile, 0, a, n);
         backward_add(t, y, yld, dy, dyld, n, st);
     }
 }
@@ -257,7 +284,9 @@ static void backward_resident(const job *t, mica_stats_of_slices *st)
     int64_t n = t->tile.s->n, yld, dyld, dxld;
     const float *y = mica_tile_fetch(&t->tile, 0, 0, n, yb, &yld),
                 *dy = mica_tile_fetch(&t->tile, 1, 0, n, dyb, &dyld);
+    mica_tile_ask(&t->tile, 0, 0, n);
     backward_add(t, y, yld, dy, dyld, n, st);
+    mica_tile_ask(&t->tile, 1, 0, n);
     float *dx = mica_tile_place(&t->tile, 2, 0, yb, &dxld);
     backward_write(t, y, yld, dy, dyld, n, st, dx, dxld);
     if (dx == yb) mica_tile_put(&t->tile, 2, 0, n, yb);
@@ -265,7 +294,7 @@ static void backward_resident(const job *t, mica_stats_of_slices *st)
 
 /* ---- f64 ---- */
 
-enum { WIDE_CHUNK = 512 };
+enum { WIDE_CHUNK = 512, WIDE_KEPT = 16384 };
 
 static const double *wide_fetch(const mica_tile *t, int64_t from, int64_t n, double *buffer)
 {
@@ -275,28 +304,40 @@ static const double *wide_fetch(const mica_tile *t, int64_t from, int64_t n, dou
     return buffer;
 }
 
+static void wide_put(const mica_tile *t, int64_t from, int64_t n, const double *values)
+{
+    int64_t step = t->s->along[1], at = t->offset[1] + from * step;
+    if (t->s->past_cache && step == 1 && t->s->type[1] == MICA_F64)
+        mica_stream_copy((double *)t->data[1] + at, values, (size_t)n * sizeof *values);
+    else
+        mica_from_f64(t->s->type[1], t->data[1], at, step, values, n);
+}
+
 static void wide_forward(const job *j)
 {
     const mica_tile *t = &j->tile;
-    int64_t n = t->s->n, step = t->s->along[1];
-    double in[WIDE_CHUNK], out[WIDE_CHUNK], max = -INFINITY, sum = 0;
+    int64_t n = t->s->n;
+    double in[WIDE_CHUNK], out[WIDE_CHUNK], e[WIDE_KEPT], max = -INFINITY, sum = 0;
+    bool kept = n <= WIDE_KEPT && !j->s->log;
     for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
         int64_t m = least(n - a, WIDE_CHUNK);
         max = fmax(max, mica_row_max_f64(wide_fetch(t, a, m, in), m));
     }
     for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
         int64_t m = least(n - a, WIDE_CHUNK);
-        sum += mica_row_exp_sum_f64(wide_fetch(t, a, m, in), max, m, out);
+        mica_tile_ask(t, 0, a, m);
+        sum += mica_row_exp_sum_f64(wide_fetch(t, a, m, in), max, m, kept ? e + a : out);
     }
     double by = j->s->log ? log(sum) : 1 / sum;
     for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
         int64_t m = least(n - a, WIDE_CHUNK);
-        const double *x = wide_fetch(t, a, m, in);
-        if (j->s->log)
-            mica_row_subtract_f64(x, max, by, m, out);
+        if (kept)
+            mica_row_scale_f64(e + a, by, m, out);
+        else if (j->s->log)
+            mica_row_subtract_f64(wide_fetch(t, a, m, in), max, by, m, out);
         else
-            mica_row_exp_f64(x, max, by, m, out);
-        mica_from_f64(t->s->type[1], t->data[1], t->offset[1] + a * step, step, out, m);
+            mica_row_exp_f64(wide_fetch(t, a, m, in), max, by, m, out);
+        wide_put(t, a, m, out);
     }
 }
 
@@ -331,11 +372,15 @@ static void run_tile(const job *j)
         forward ? wide_forward(j) : wide_backward(j);
         return;
     }
+    if (forward && resident && !s->log && s->tiling.width == 1) {
+        forward_row(j);
+        return;
+    }
     mica_slices_clear(&st, j->tile.width);
-    if (forward && s->through_output) {
-        forward_through_output(j, &st);
+    if (forward && s->kept && !s->log) {
+        forward_kept(j, &st);
     } else if (resident) {
-        forward ? forward_resident(j, &st) : backward_resident(j, &st);
+        forward ? forward_log(j, &st) : backward_resident(j, &st);
     } else if (forward) {
         forward_part(j, 0, n, &st);
         forward_part_write(j, 0, n, &st);
@@ -343,6 +388,15 @@ static void run_tile(const job *j)
         backward_part(j, 0, n, &st);
         backward_part_write(j, 0, n, &st);
     }
+}
+
+static void run_packed(const state *s, void *const *data, int threads)
+{
+    const mica_tiling *t = &s->tiling;
+    int64_t x_step = t->outer.strides[0][0], y_step = t->outer.strides[1][0];
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t i = 0; i < t->tiles; i++)
+        mica_row_softmax((const float *)data[0] + i * x_step, t->n, (float *)data[1] + i * y_step);
 }
 
 static void run_in_parts(const job *j, int threads)
@@ -363,6 +417,7 @@ static void run_in_parts(const job *j, int threads)
     for (int64_t p = 0; p < s->parts; p++) {
         int64_t from = n * p / s->parts, to = n * (p + 1) / s->parts;
         forward ? forward_part_write(j, from, to, &all) : backward_part_write(j, from, to, &all);
+        mica_stream_end();
     }
 }
 
@@ -377,9 +432,17 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
             run_in_parts(&(job){s, mica_tile_at(&s->tiling, data, i)}, threads);
         return MICA_OK;
     }
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < s->tiling.tiles; i++)
-        run_tile(&(job){s, mica_tile_at(&s->tiling, data, i)});
+    if (s->packed) {
+        run_packed(s, data, threads);
+        return MICA_OK;
+    }
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < s->tiling.tiles; i++)
+            run_tile(&(job){s, mica_tile_at(&s->tiling, data, i)});
+        mica_stream_end();
+    }
     return MICA_OK;
 }
 
