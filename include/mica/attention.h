@@ -103,9 +103,10 @@ enum {
 
 typedef struct mica_attention_desc {
     mica_attention_pass pass;
-    mica_tensor q, k, v;
-    /* Of these a type alone is enough: the rest is inferred, in the memory order of q (dk, dv: of k
-     * and v). */
+    mica_tensor q;
+    /* Of these a type alone is enough: the rest is inferred, in the memory order of what they are
+     * inferred from (out: of q). */
+    mica_tensor k, v;       /* inferred: k as q, v as k */
     mica_tensor out;        /* inferred: as q; of 8-bit q f32 */
     mica_tensor lse;        /* fwd: only if given; bwd: inferred */
     mica_tensor dout;       /* inferred as out */

@@ -122,10 +122,14 @@ static mica_status infer(void *desc, mica_why *why)
 {
     mica_attention_desc *d = desc;
     const mica_tensor *given[] = {&d->q, &d->k, &d->v};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
+        if (i && !given[i]->rank) continue;
         if (!mica_tensor_given(given[i]) || given[i]->rank != 4)
-            return mica_invalid(why, "%s has rank %d, q, k and v are needed with 4 dimensions",
+            return mica_invalid(why, "%s has rank %d, q is needed, and q, k, v have 4 dimensions",
                                 args[i].name, given[i]->rank);
+    }
+    infer_tensor(&d->k, d->q.dtype, 4, d->q.dims, &d->q);
+    infer_tensor(&d->v, d->k.dtype, 4, d->k.dims, &d->k);
     const int64_t *q = d->q.dims;
     const int64_t out_dims[] = {q[0], q[1], q[2], d->v.dims[3]};
     mica_dtype out = is_eight_bit(d->q.dtype) ? MICA_F32 : d->q.dtype;

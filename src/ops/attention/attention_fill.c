@@ -161,7 +161,7 @@ static bool fill_vectors(const mica_attention_desc *d, bool query, mica_fill fil
 {
     const mica_tensor *t = query ? &d->q : &d->k;
     exact_scores e;
-    if (fill == MICA_FILL_EXACT && make_exact(d, &e)) {
+    if (fill == MICA_FILL_EXACT && attention_exact(d) && make_exact(d, &e)) {
         if (query)
             exact_queries(d, &e, seed, values);
         else
@@ -201,9 +201,9 @@ static void fill_slopes(const mica_attention_desc *d, mica_fill fill, uint64_t s
     attention_shape s;
     attention_shape_make(d, &s);
     double exponent = ceil(log2((double)s.rows + (double)s.keys + 1));
+    bool exact = fill == MICA_FILL_EXACT && attention_exact(d);
     for (int64_t h = 0; h < s.heads; h++)
-        values[h] = fill == MICA_FILL_EXACT ? exp2(3 - exponent)
-                                            : mica_random_uniform(seed, (uint64_t)h) / 4;
+        values[h] = exact ? exp2(3 - exponent) : mica_random_uniform(seed, (uint64_t)h) / 4;
 }
 
 static void fill_sinks(const mica_attention_desc *d, mica_fill fill, uint64_t seed, double *values)
@@ -211,7 +211,7 @@ static void fill_sinks(const mica_attention_desc *d, mica_fill fill, uint64_t se
     double beyond = d->sinks.dtype == MICA_F16 ? 60000 : 0x1p22;
     for (int64_t h = 0; h < d->sinks.dims[0]; h++) {
         double v = mica_random_normal(seed, (uint64_t)h);
-        if (fill == MICA_FILL_EXACT) v = h % 2 ? beyond : -beyond;
+        if (fill == MICA_FILL_EXACT && attention_exact(d)) v = h % 2 ? beyond : -beyond;
         if (fill == MICA_FILL_RANGE) v *= 8;
         if (fill == MICA_FILL_EXTREME) v = h % 3 ? h % 3 == 1 ? 120 : 0 : -120;
         values[h] = v;
@@ -355,7 +355,8 @@ static bool fill_argument(const mica_attention_desc *d, int arg, mica_fill fill,
 {
     const mica_tensor *t = mica_op_tensor(&mica_op_attention, d, arg);
     int64_t count = mica_tensor_count(t);
-    bool exact = fill == MICA_FILL_EXACT, bwd = d->pass == MICA_ATTENTION_BWD;
+    /* Where nothing is exact, small integers are as good as any numbers. */
+    bool exact = fill == MICA_FILL_EXACT && attention_exact(d), bwd = d->pass == MICA_ATTENTION_BWD;
     uint64_t own = mica_random_bits(seed, (uint64_t)arg + 101);
     switch (arg) {
     case MICA_ATTENTION_Q:
