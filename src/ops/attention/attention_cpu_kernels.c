@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The vector loops of attention on the CPU. */
+#include "ops/attention/attention_cpu.h"
+#include "ops/shared/functions_f32.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+
+typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
+enum { WIDTH = 16, ROWS = 8, NARROW_ROWS = 4 };
+
+/* ---- products ---- */
+
+/* `rows` rows by `width` vectors of 16 lanes; both are constants where it is inlined. */
+MICA_INLINE void multiply_rows(const attention_product *p, int64_t row, int lane, int rows,
+                               int width)
+{
+    vector c[ROWS][2] = {0};
+    const float *a = p->a + row * p->a_row, *b = p->b + lane;
+    int64_t a_row = p->a_row, a_step = p->a_step;
+    for (int64_t k = 0; k < p->depth; k++, a += a_step, b += LANES) {
+        const vector *x = (const vector *)b;
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            c[r][0] += a[r * a_row] * x[0];
+            if (width > 1) c[r][1] += a[r * a_row] * x[1];
+        }
+    }
+    float *to = p->c + row * LANES + lane;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++, to += LANES) {
+        vector *y = (vector *)to;
+        for (int v = 0; v < width; v++) {
+            if (p->add) c[r][v] += y[v];
+            y[v] = c[r][v];
+        }
+    }
+}
+
+MICA_CLONES static void multiply_wide(const attention_product *p)
+{
+    int64_t row = 0;
+    if (p->lanes > WIDTH) {
+        for (; row + ROWS <= p->rows; row += ROWS) multiply_rows(p, row, 0, ROWS, 2);
+        for (; row < p->rows; row++) multiply_rows(p, row, 0, 1, 2);
+    } else {
+        for (; row + ROWS <= p->rows; row += ROWS) multiply_rows(p, row, 0, ROWS, 1);
+        for (; row < p->rows; row++) multiply_rows(p, row, 0, 1, 1);
+    }
+}
+
+MICA_CLONES static void multiply_narrow(const attention_product *p)
+{
+    for (int lane = 0; lane < p->lanes; lane += WIDTH) {
+        int64_t row = 0;
+        for (; row + NARROW_ROWS <= p->rows; row += NARROW_ROWS)
+            multiply_rows(p, row, lane, NARROW_ROWS, 1);
+        for (; row < p->rows; row++) multiply_rows(p, row, lane, 1, 1);
+    }
+}
+
+void attention_multiply(const attention_product *p)
+{
+    if (p->wide)
+        multiply_wide(p);
+    else
+        multiply_narrow(p);
+}
+
+bool attention_is_wide(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
+/* ---- scores ---- */
+
+MICA_CLONES bool attention_softmax(float *s, int64_t n, attention_lanes *lanes)
+{
+    float max[LANES], shift[LANES], sum[LANES];
+    for (int l = 0; l < LANES; l++) max[l] = lanes->max[l];
+    for (int64_t i = 0; i < n; i++)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            max[l] = s[i * LANES + l] > max[l] ? s[i * LANES + l] : max[l];
+    int changed = 0;
+    for (int l = 0; l < LANES; l++) {
+        /* -inf - -inf would be NaN: a row that has seen no key is shifted by 0. */
+        shift[l] = max[l] == -INFINITY ? 0 : max[l];
+        lanes->factor[l] = mica_exp_negative_f32(lanes->max[l] - shift[l]);
+        changed |= lanes->max[l] != max[l];
+        lanes->max[l] = max[l];
+        sum[l] = lanes->sum[l] * lanes->factor[l];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float *row = s + i * LANES;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            row[l] = mica_exp_negative_f32(row[l] - shift[l]);
+            sum[l] += row[l];
+        }
+    }
+    for (int l = 0; l < LANES; l++) lanes->sum[l] = sum[l];
+    return changed;
+}
+
+MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *factor)
+{
+    for (int64_t i = 0; i < columns; i++)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) acc[i * LANES + l] *= factor[l];
+}
+
+MICA_CLONES void attention_cap(float *s, int64_t n, float cap)
+{
+    for (int64_t i = 0; i < n * LANES; i += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) s[i + l] = cap * mica_tanh_f32(s[i + l] / cap);
+}
+
+MICA_CLONES void attention_limit(float *s, int64_t n, const int32_t *from, const int32_t *to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float *row = s + i * LANES;
+        int32_t key = (int32_t)i;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) row[l] = key >= from[l] && key < to[l] ? row[l] : -INFINITY;
+    }
+}
+
+MICA_CLONES void attention_alibi(float *s, int64_t n, float key, const float *slope,
+                                 const float *diagonal)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float *row = s + i * LANES, at = key + (float)i;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) row[l] -= slope[l] * fabsf(at - diagonal[l]);
+    }
+}
