@@ -56,6 +56,7 @@ typedef struct attention_cpu {
     int threads;
     int64_t blocks;                /* of a key head, at most */
     int64_t parts;                 /* of a sequence of keys; more than one only if blocks is 1 */
+    int64_t part;                  /* keys of a part, a multiple of TILE */
     size_t scratch, scratch_bytes; /* of each thread */
     size_t partial, partial_bytes; /* of each part */
     size_t starts;                 /* sequences + 1 numbers: blocks before each */
