@@ -82,7 +82,7 @@ static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j
                                             .depth = s->d,
                                             .lanes = p->lanes,
                                             .wide = r->job->p->wide});
-    attention_finish_scores(r, p, j, n, w->s);
+    attention_finish_scores(r, p, j, n, w->s, NULL);
     if (attention_softmax(w->s, n, lanes)) attention_rescale(acc, s->dv, lanes->factor);
     if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
     attention_multiply(&(attention_product){.a = v->rows,
@@ -97,14 +97,6 @@ static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j
                                             .wide = r->job->p->wide});
 }
 
-/* Whether any row of the panel sees one of the keys from j to before end. */
-static bool panel_sees(const attention_panel *p, int64_t j, int64_t end)
-{
-    for (int l = 0; l < p->count; l++)
-        if (p->from[l] < end && p->to[l] > j) return true;
-    return false;
-}
-
 /* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
  * not depend on its neighbours. */
 static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
@@ -117,7 +109,7 @@ static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
         attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
                                                r->kv_head, j, n, w->v);
         for (int p = 0; p < panels_of(r); p++)
-            if (panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
+            if (attention_panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
     }
 }
 
@@ -152,18 +144,14 @@ static void finish(const attention_rows *r, scratch *w)
     int64_t dv = job->p->s.dv;
     for (int64_t row = 0; row < r->count; row++) {
         int64_t p = row / LANES, l = row % LANES;
-        int64_t head = attention_row_head(r, row), i = attention_row_query(r, row);
         float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
-        float factor = base * add_sink(r, head, &max, &sum);
+        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
         const float *acc = w->acc + p * LANES * dv + l;
         for (int64_t c = 0; c < dv; c++) result[c] = sum > 0 ? factor * acc[c * LANES] / sum : 0;
-        int64_t at = r->queries.batch * out->strides[0] + head * out->strides[1] +
-                     (r->queries.first + i) * out->strides[2];
-        mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], at, out->strides[3], result, dv);
+        mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
+                      out->strides[3], result, dv);
         if (!mica_tensor_given(lse)) continue;
-        at = r->queries.batch * lse->strides[0] + head * lse->strides[1] +
-             (r->queries.first + i) * lse->strides[2];
-        ((float *)job->args[MICA_ATTENTION_LSE])[at] =
+        ((float *)job->args[MICA_ATTENTION_LSE])[attention_row_offset(r, lse, row)] =
             sum > 0 ? (float)((double)max + log((double)sum)) : -INFINITY;
     }
 }
@@ -223,7 +211,7 @@ static void clear(const attention_job *job)
     const attention_shape *s = &job->p->s;
     float zeros[ATTENTION_MAX_DIM] = {0}, none = -INFINITY;
     int64_t lines = d->q.dims[0] * s->heads;
-#pragma omp parallel for num_threads(job->p->threads)
+#pragma omp parallel for num_threads(job->threads)
     for (int64_t a = 0; a < lines * s->rows; a++) {
         int64_t b = a / s->rows / s->heads, h = a / s->rows % s->heads, i = a % s->rows;
         const int64_t *o = d->out.strides, *l = d->lse.strides;
@@ -234,18 +222,9 @@ static void clear(const attention_job *job)
     }
 }
 
-/* The sequence that the block belongs to. */
 static int64_t sequence_of(const attention_job *job, int64_t block)
 {
-    int64_t low = 0, high = job->p->s.sequences;
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (job->starts[middle] <= block)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return attention_find(job->starts, job->p->s.sequences, block);
 }
 
 static void whole_block(const attention_job *job, int64_t task)
@@ -257,7 +236,7 @@ static void whole_block(const attention_job *job, int64_t task)
     int64_t blocks = job->starts[n + 1] - job->starts[n];
     int64_t block = blocks - 1 - (task / heads - job->starts[n]);
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, n, task % heads, block, &r);
+    attention_rows_make(job, n, task % heads, block * BLOCK, BLOCK, &r);
     begin(&r, &w);
     walk(&r, &w, r.from, r.to);
     finish(&r, &w);
@@ -269,7 +248,7 @@ static void one_part(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t parts = job->p->parts, heads = job->p->s.kv_heads, part = task % parts, first, end;
     int64_t n = sequence_of(job, task / parts / heads);
-    attention_rows_make(job, n, task / parts % heads, 0, &r);
+    attention_rows_make(job, n, task / parts % heads, 0, BLOCK, &r);
     parts_of(&r, &first, &end);
     if (part < first || part >= end) return;
     scratch_make(job, omp_get_thread_num(), &w);
@@ -285,7 +264,7 @@ static void merge_parts(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t heads = job->p->s.kv_heads, first, end;
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, &r);
+    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, BLOCK, &r);
     parts_of(&r, &first, &end);
     begin(&r, &w);
     for (int64_t part = first; part < end; part++)
@@ -296,15 +275,14 @@ static void merge_parts(const attention_job *job, int64_t task)
 void attention_forward_run(const attention_job *job)
 {
     clear(job);
+    attention_count_blocks(job, false);
     int64_t tasks = job->starts[job->p->s.sequences] * job->p->s.kv_heads, parts = job->p->parts;
-    int threads = mica_cpu_threads(); /* fewer than at build time in a forked child */
-    if (threads > job->p->threads) threads = job->p->threads;
     if (parts <= 1) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+#pragma omp parallel for num_threads(job->threads) schedule(dynamic)
         for (int64_t i = 0; i < tasks; i++) whole_block(job, i);
         return;
     }
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(job->threads)
     {
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * parts; i++) one_part(job, i);

@@ -114,11 +114,17 @@ MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *fac
         for (int l = 0; l < LANES; l++) acc[i * LANES + l] *= factor[l];
 }
 
-MICA_CLONES void attention_cap(float *s, int64_t n, float cap)
+MICA_CLONES void attention_cap(float *s, int64_t n, float cap, float *slope)
 {
-    for (int64_t i = 0; i < n * LANES; i += LANES)
+    for (int64_t i = 0; i < n * LANES; i += LANES) {
+        float tangent[LANES];
 #pragma omp simd
-        for (int l = 0; l < LANES; l++) s[i + l] = cap * mica_tanh_f32(s[i + l] / cap);
+        for (int l = 0; l < LANES; l++) {
+            tangent[l] = mica_tanh_f32(s[i + l] / cap);
+            s[i + l] = cap * tangent[l];
+        }
+        for (int l = 0; l < LANES && slope; l++) slope[i + l] = 1 - tangent[l] * tangent[l];
+    }
 }
 
 MICA_CLONES void attention_limit(float *s, int64_t n, const int32_t *from, const int32_t *to)
@@ -139,4 +145,37 @@ MICA_CLONES void attention_alibi(float *s, int64_t n, float key, const float *sl
 #pragma omp simd
         for (int l = 0; l < LANES; l++) row[l] -= slope[l] * fabsf(at - diagonal[l]);
     }
+}
+
+/* ---- backward ---- */
+
+/* One row; without dropout keep is 1, without a cap slope is. */
+MICA_INLINE void gradient(const attention_gradients *g, int64_t row, int step_shift)
+{
+    int64_t at = row * LANES, first = step_shift ? 0 : row;
+    float *s = g->s + at, *dp = g->dp + at, p[LANES];
+    const float *shift = g->shift + first, *delta = g->delta + first;
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) p[l] = mica_exp_f32(s[l] - shift[l * step_shift]);
+    if (g->keep) {
+        const float *keep = g->keep + at;
+        for (int l = 0; l < LANES; l++) {
+            s[l] = p[l] * keep[l];
+            dp[l] *= keep[l];
+        }
+    } else {
+        for (int l = 0; l < LANES; l++) s[l] = p[l];
+    }
+    for (int l = 0; l < LANES; l++) dp[l] = g->scale * (p[l] * (dp[l] - delta[l * step_shift]));
+    for (int l = 0; l < LANES && g->slope; l++) dp[l] *= g->slope[at + l];
+}
+
+MICA_CLONES void attention_gradients_by_lane(const attention_gradients *g)
+{
+    for (int64_t i = 0; i < g->n; i++) gradient(g, i, 1);
+}
+
+MICA_CLONES void attention_gradients_by_row(const attention_gradients *g)
+{
+    for (int64_t i = 0; i < g->n; i++) gradient(g, i, 0);
 }
