@@ -45,6 +45,7 @@ static mica_status book_forward(mica_plan *plan, attention_cpu *p)
 {
     const attention_shape *s = &p->s;
     p->blocks = (s->group * s->rows + BLOCK - 1) / BLOCK;
+    p->few = s->group * s->rows <= FEW;
     choose_parts(p);
     p->scratch_bytes = aligned(attention_forward_scratch(s) * sizeof(float));
     if (p->parts == 1) return MICA_OK;

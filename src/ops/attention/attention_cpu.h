@@ -27,6 +27,11 @@ typedef struct attention_product {
     bool add, wide;
 } attention_product;
 void attention_multiply(const attention_product *p);
+/* The same for few lanes, with vectors along the rows of a instead: b is [lane][k] and c[row][lane]
+ * for the scores (a_step is 1); b is [k][lane] and c[lane][row], added to, for the sum (a_row is
+ * 1). */
+enum { FEW = 4 };
+void attention_multiply_few(const attention_product *p);
 /* Whether this machine has such registers. */
 bool attention_is_wide(void);
 
@@ -39,8 +44,9 @@ typedef struct attention_lanes {
 /* Raises the maxima by n rows of scores, replaces the scores by exponentials about them, adds these
  * to the sums. factor: what older sums have been multiplied by. False if all factors are 1. */
 bool attention_softmax(float *s, int64_t n, attention_lanes *lanes);
-/* acc[column][lane] *= factor[lane] */
+/* acc[column][lane] *= factor[lane]; or, of few, acc[lane][column] */
 void attention_rescale(float *acc, int64_t columns, const float *factor);
+void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes);
 /* s = cap tanh(s / cap); slope, if not NULL, receives the derivative. */
 void attention_cap(float *s, int64_t n, float cap, float *slope);
 /* -inf outside [from, to) of each lane */
@@ -64,7 +70,7 @@ void attention_gradients_by_row(const attention_gradients *g);
 
 typedef struct attention_cpu {
     attention_shape s;
-    bool wide;
+    bool wide, few; /* few: sequences have FEW rows or less */
     int threads;
     int64_t blocks;                /* of a key head, at most */
     int64_t parts;                 /* of a sequence of keys; more than one only if blocks is 1 */
@@ -158,9 +164,9 @@ void attention_drop_rows(const attention_rows *r, int64_t j, int n, float *w);
 /* w[key][lane] = 0 where dropped. */
 void attention_drop(const attention_rows *r, const attention_panel *p, int64_t j, int64_t n,
                     float *w);
-/* The rows of t as a panel: to[column][lane] = factor * t[row][column]; lanes without a row are 0.
- */
+/* The rows of t as a panel: to[column][lane] = factor * t[row][column], lanes without a row are 0;
+ * or, without lanes, row by row. */
 void attention_load_panel(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
-                          int arg, float factor, float *to);
+                          int arg, float factor, float *to, bool lanes);
 
 #endif

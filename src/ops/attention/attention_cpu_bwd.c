@@ -106,8 +106,8 @@ static void begin_rows(const attention_rows *r, scratch *w)
     for (int64_t row = 0; row < r->count; row += LANES) {
         attention_panel *p = &w->panels[row / LANES];
         attention_panel_make(r, row, p);
-        attention_load_panel(r, p, &job->d->q, MICA_ATTENTION_Q, r->scale, w->x + row * s->d);
-        attention_load_panel(r, p, &job->d->dout, MICA_ATTENTION_DOUT, 1, w->y + row * s->dv);
+        attention_load_panel(r, p, &job->d->q, MICA_ATTENTION_Q, r->scale, w->x + row * s->d, true);
+        attention_load_panel(r, p, &job->d->dout, MICA_ATTENTION_DOUT, 1, w->y + row * s->dv, true);
     }
     memset(w->dx, 0, (size_t)(BLOCK * s->d) * sizeof *w->dx);
 }

@@ -17,6 +17,7 @@ typedef struct scratch {
     float *k, *v;   /* tiles */
     attention_panel panels[PANELS];
     attention_lanes lanes[PANELS];
+    int64_t acc_row, acc_column; /* strides of acc within a panel */
 } scratch;
 
 size_t attention_forward_scratch(const attention_shape *s)
@@ -40,6 +41,8 @@ static void scratch_make(const attention_job *job, int thread, scratch *w)
     w->s = at, at += TILE * LANES;
     w->k = at, at += s->d * TILE;
     w->v = at;
+    w->acc_row = job->p->few ? s->dv : 1;
+    w->acc_column = job->p->few ? 1 : LANES;
 }
 
 /* ---- a block ---- */
@@ -53,10 +56,11 @@ static void begin(const attention_rows *r, scratch *w)
 {
     const attention_job *job = r->job;
     const attention_shape *s = &job->p->s;
+    memset(w->s, 0, TILE * LANES * sizeof *w->s); /* lanes that no product reaches */
     for (int p = 0; p < panels_of(r); p++) {
         attention_panel_make(r, p * LANES, &w->panels[p]);
         attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
-                             w->q + p * LANES * s->d);
+                             w->q + p * LANES * s->d, !job->p->few);
         for (int l = 0; l < LANES; l++) {
             w->lanes[p].max[l] = -INFINITY;
             w->lanes[p].sum[l] = 0;
@@ -69,32 +73,38 @@ static void begin(const attention_rows *r, scratch *w)
 static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
                        const attention_tile *k, const attention_tile *v)
 {
-    const attention_shape *s = &r->job->p->s;
+    const attention_cpu *plan = r->job->p;
     const attention_panel *p = &w->panels[index];
     attention_lanes *lanes = &w->lanes[index];
-    float *acc = w->acc + index * LANES * s->dv;
-    attention_multiply(&(attention_product){.a = k->rows,
-                                            .b = w->q + index * LANES * s->d,
-                                            .c = w->s,
-                                            .a_row = k->ld,
-                                            .a_step = 1,
-                                            .rows = n,
-                                            .depth = s->d,
-                                            .lanes = p->lanes,
-                                            .wide = r->job->p->wide});
+    float *acc = w->acc + index * LANES * plan->s.dv;
+    const attention_product scores = {.a = k->rows,
+                                      .b = w->q + index * LANES * plan->s.d,
+                                      .c = w->s,
+                                      .a_row = k->ld,
+                                      .a_step = 1,
+                                      .rows = n,
+                                      .depth = plan->s.d,
+                                      .lanes = plan->few ? p->count : p->lanes,
+                                      .wide = plan->wide};
+    const attention_product sums = {.a = v->rows,
+                                    .b = w->s,
+                                    .c = acc,
+                                    .a_row = 1,
+                                    .a_step = v->ld,
+                                    .rows = plan->s.dv,
+                                    .depth = n,
+                                    .lanes = scores.lanes,
+                                    .add = true,
+                                    .wide = plan->wide};
+    void (*multiply)(const attention_product *) =
+        plan->few ? attention_multiply_few : attention_multiply;
+    multiply(&scores);
     attention_finish_scores(r, p, j, n, w->s, NULL);
-    if (attention_softmax(w->s, n, lanes)) attention_rescale(acc, s->dv, lanes->factor);
+    bool changed = attention_softmax(w->s, n, lanes);
+    if (changed && plan->few) attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
+    if (changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
     if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
-    attention_multiply(&(attention_product){.a = v->rows,
-                                            .b = w->s,
-                                            .c = acc,
-                                            .a_row = 1,
-                                            .a_step = v->ld,
-                                            .rows = s->dv,
-                                            .depth = n,
-                                            .lanes = p->lanes,
-                                            .add = true,
-                                            .wide = r->job->p->wide});
+    multiply(&sums);
 }
 
 /* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
@@ -146,8 +156,9 @@ static void finish(const attention_rows *r, scratch *w)
         int64_t p = row / LANES, l = row % LANES;
         float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
         float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
-        const float *acc = w->acc + p * LANES * dv + l;
-        for (int64_t c = 0; c < dv; c++) result[c] = sum > 0 ? factor * acc[c * LANES] / sum : 0;
+        const float *acc = w->acc + p * LANES * dv + l * w->acc_row;
+        for (int64_t c = 0; c < dv; c++)
+            result[c] = sum > 0 ? factor * acc[c * w->acc_column] / sum : 0;
         mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
                       out->strides[3], result, dv);
         if (!mica_tensor_given(lse)) continue;
@@ -169,10 +180,10 @@ static void keep(const attention_rows *r, const scratch *w, float *to)
     int64_t dv = r->job->p->s.dv;
     for (int64_t row = 0; row < r->count; row++, to += dv + 2) {
         const attention_lanes *lanes = &w->lanes[row / LANES];
-        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES;
+        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES * w->acc_row;
         to[0] = lanes->max[row % LANES];
         to[1] = lanes->sum[row % LANES];
-        for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * LANES];
+        for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * w->acc_column];
     }
 }
 
@@ -183,13 +194,13 @@ static void merge(const attention_rows *r, scratch *w, const float *part)
     for (int64_t row = 0; row < r->count; row++, part += dv + 2) {
         int64_t l = row % LANES;
         attention_lanes *lanes = &w->lanes[row / LANES];
-        float *acc = w->acc + row / LANES * LANES * dv + l;
+        float *acc = w->acc + row / LANES * LANES * dv + l * w->acc_row;
         float most = fmaxf(lanes->max[l], part[0]), shift = most == -INFINITY ? 0 : most;
         float mine = expf(lanes->max[l] - shift), other = expf(part[0] - shift);
         lanes->max[l] = most;
         lanes->sum[l] = lanes->sum[l] * mine + part[1] * other;
-        for (int64_t c = 0; c < dv; c++)
-            acc[c * LANES] = acc[c * LANES] * mine + part[2 + c] * other;
+        for (int64_t c = 0; c < dv; c++, acc += w->acc_column)
+            *acc = *acc * mine + part[2 + c] * other;
     }
 }
 

@@ -67,6 +67,65 @@ void attention_multiply(const attention_product *p)
         multiply_narrow(p);
 }
 
+/* ---- products of few rows ---- */
+
+/* `count` rows of a, a constant, with row b. */
+MICA_INLINE void dots(const attention_product *p, int64_t row, int count, int lane)
+{
+    vector sum[4] = {0};
+    const float *a = p->a + row * p->a_row, *b = p->b + lane * p->depth;
+    int64_t k = 0, a_row = p->a_row;
+    for (; k + WIDTH <= p->depth; k += WIDTH)
+#pragma GCC unroll 4
+        for (int r = 0; r < count; r++)
+            sum[r] += *(const vector *)(a + r * a_row + k) * *(const vector *)(b + k);
+#pragma GCC unroll 4
+    for (int r = 0; r < count; r++) {
+        float total = 0;
+        for (int64_t i = k; i < p->depth; i++) total += a[r * a_row + i] * b[i];
+        for (int half = WIDTH / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) sum[r][i] += sum[r][i + half];
+        p->c[(row + r) * LANES + lane] = total + sum[r][0];
+    }
+}
+
+MICA_CLONES static void multiply_dots(const attention_product *p)
+{
+    for (int lane = 0; lane < p->lanes; lane++) {
+        int64_t row = 0;
+        for (; row + 4 <= p->rows; row += 4) dots(p, row, 4, lane);
+        for (; row < p->rows; row++) dots(p, row, 1, lane);
+    }
+}
+
+MICA_CLONES static void multiply_sums(const attention_product *p)
+{
+    int64_t step = p->a_step, n = p->rows;
+    for (int lane = 0; lane < p->lanes; lane++) {
+        float *c = p->c + lane * n;
+        const float *a = p->a, *b = p->b + lane;
+        int64_t k = 0;
+        for (; k + 4 <= p->depth; k += 4, a += 4 * step, b += 4 * LANES) {
+            float b0 = b[0], b1 = b[LANES], b2 = b[2 * LANES], b3 = b[3 * LANES];
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                c[i] +=
+                    (b0 * a[i] + b1 * a[i + step]) + (b2 * a[i + 2 * step] + b3 * a[i + 3 * step]);
+        }
+        for (; k < p->depth; k++, a += step, b += LANES)
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) c[i] += b[0] * a[i];
+    }
+}
+
+void attention_multiply_few(const attention_product *p)
+{
+    if (p->add)
+        multiply_sums(p);
+    else
+        multiply_dots(p);
+}
+
 bool attention_is_wide(void)
 {
 #if defined(__x86_64__)
@@ -112,6 +171,13 @@ MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *fac
     for (int64_t i = 0; i < columns; i++)
 #pragma omp simd
         for (int l = 0; l < LANES; l++) acc[i * LANES + l] *= factor[l];
+}
+
+MICA_CLONES void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes)
+{
+    for (int l = 0; l < lanes; l++)
+#pragma omp simd
+        for (int64_t c = 0; c < columns; c++) acc[l * columns + c] *= factor[l];
 }
 
 MICA_CLONES void attention_cap(float *s, int64_t n, float cap, float *slope)

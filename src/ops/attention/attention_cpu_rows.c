@@ -69,16 +69,18 @@ int64_t attention_row_offset(const attention_rows *r, const mica_tensor *t, int6
 }
 
 void attention_load_panel(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
-                          int arg, float factor, float *to)
+                          int arg, float factor, float *to, bool lanes)
 {
     float buffer[ATTENTION_MAX_DIM];
     int64_t n = t->dims[3];
-    if (p->count < LANES) memset(to, 0, (size_t)(n * LANES) * sizeof *to);
+    if (p->count < LANES && lanes) memset(to, 0, (size_t)(n * LANES) * sizeof *to);
     for (int l = 0; l < p->count; l++) {
         const float *row =
             mica_run_f32(t->dtype, r->job->args[arg], attention_row_offset(r, t, p->row + l),
                          t->strides[3], buffer, n);
-        for (int64_t c = 0; c < n; c++) to[c * LANES + l] = factor * row[c];
+        float *first = lanes ? to + l : to + l * n;
+        int64_t step = lanes ? LANES : 1;
+        for (int64_t c = 0; c < n; c++) first[c * step] = factor * row[c];
     }
 }
 
