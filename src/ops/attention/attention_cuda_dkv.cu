@@ -4,7 +4,8 @@
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_dkv(const mica_attention_args a)
 {
-    __shared__ acc_t k_rows[WARPS][MOST], v_rows[WARPS][MOST];
+    __shared__ acc_t k_rows[WARPS][MOST];
+    __shared__ acc_t v_rows[WARPS][MOST];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     s64 total = a.k_batches * a.kv_heads * a.key_rows;
     for (s64 task = (s64)blockIdx.x * WARPS + warp; task < total; task += (s64)gridDim.x * WARPS) {
