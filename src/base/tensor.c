@@ -330,8 +330,8 @@ mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor)
         s++;
         n = read_numbers(&s, t.strides);
         if (n != t.rank || *s != '\0' || n == 0)
-            return bad_text(text,
-                            "the last part is a layout (nchw, nhwc, bshd, t) or one stride per size");
+            return bad_text(
+                text, "the last part is a layout (nchw, nhwc, bshd, t) or one stride per size");
         mica_tensor_default_strides(&t);
     }
     *tensor = t;
