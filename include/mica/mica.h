@@ -27,6 +27,7 @@
 #include "mica/pool.h"
 #include "mica/norm.h"
 #include "mica/softmax.h"
+#include "mica/attention.h"
 #include "mica/activation.h"
 #include "mica/cross_entropy.h"
 #include "mica/optim.h"

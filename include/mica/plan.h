@@ -94,7 +94,7 @@ MICA_API mica_status mica_event_elapsed(mica_context *context, mica_event *from,
 
 /* ---- plans --------------------------------------------------------------------------------- */
 
-#define MICA_MAX_ARGS    16
+#define MICA_MAX_ARGS    32
 #define MICA_MAX_SCALARS 4
 
 typedef enum mica_mode {

@@ -113,8 +113,8 @@ MICA_API mica_tensor mica_tensor_packed(mica_dtype dtype, int rank, const int64_
 MICA_API mica_tensor mica_tensor_channels_last(mica_dtype dtype, int rank, const int64_t *dims);
 
 /* Reads "bf16:256x64x56x56:nhwc". After the second colon stands a layout (packed: nothing or
- * nchw; channels last: nhwc; t: the last two dimensions swapped in memory) or the strides,
- * "f32:2x3:8x1". */
+ * nchw; channels last: nhwc; bshd: dimensions 1 and 2 of four swapped in memory; t: the last two)
+ * or the strides, "f32:2x3:8x1". */
 MICA_API mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor);
 /* Writes that form. Returns its length as snprintf does. */
 MICA_API int mica_tensor_text(const mica_tensor *tensor, char *buffer, size_t size);

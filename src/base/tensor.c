@@ -30,6 +30,17 @@ static void pack_channels_last(mica_tensor *t)
     }
 }
 
+/* Logical B x H x S x D, in memory B x S x H x D. */
+static void pack_bshd(mica_tensor *t)
+{
+    int64_t *d = t->dims, *s = t->strides;
+    mica_tensor swapped = {.rank = 4, .dims = {d[0], d[2], d[1], d[3]}};
+    pack(&swapped);
+    memcpy(s, swapped.strides, 4 * sizeof *s);
+    s[1] = swapped.strides[2];
+    s[2] = swapped.strides[1];
+}
+
 static mica_tensor shaped(mica_dtype dtype, int rank, const int64_t *dims)
 {
     mica_tensor t = {.dtype = dtype, .rank = rank};
@@ -273,6 +284,10 @@ static bool read_layout(const char *layout, mica_tensor *t)
             pack_channels_last(t);
             return true;
         }
+    if (!strcmp(layout, "bshd") && t->rank == 4) {
+        pack_bshd(t);
+        return true;
+    }
     if (!strcmp(layout, "t") && t->rank >= 2) {
         int64_t *d = t->dims, *s = t->strides;
         int r = t->rank;
@@ -315,8 +330,8 @@ mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor)
         s++;
         n = read_numbers(&s, t.strides);
         if (n != t.rank || *s != '\0' || n == 0)
-            return bad_text(text,
-                            "the last part is a layout (nchw, nhwc, t) or one stride per size");
+            return bad_text(
+                text, "the last part is a layout (nchw, nhwc, bshd, t) or one stride per size");
         mica_tensor_default_strides(&t);
     }
     *tensor = t;
@@ -350,6 +365,12 @@ int mica_tensor_text(const mica_tensor *tensor, char *buffer, size_t size)
     if (t.rank >= 2 && read_layout("t", &swapped) &&
         !memcmp(t.strides, swapped.strides, sizeof t.strides)) {
         mica_text_add(&text, ":t");
+        return (int)text.length;
+    }
+    mica_tensor heads = t;
+    if (t.rank == 4 && read_layout("bshd", &heads) &&
+        !memcmp(t.strides, heads.strides, sizeof t.strides)) {
+        mica_text_add(&text, ":bshd");
         return (int)text.length;
     }
     mica_text_add(&text, ":");

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention: out = softmax(scores) v, head by head, without the scores in memory.
+ *
+ *     s[i,j]   = cap(scale * scale_q * scale_k * sum_d q[i,d] k[j,d]) + alibi + bias[i,j]
+ *     lse[i]   = log(sum_j exp(s[i,j]) + exp(sink))      over the keys j that query i attends to
+ *     p[i,j]   = exp(s[i,j] - lse[i])
+ *     out[i,c] = scale_v * sum_j p[i,j] drop[i,j] v[j,c]
+ *
+ *   fwd   q, k, v -> out, and lse if its tensor is given
+ *   bwd   q, k, v, out, lse, dout -> dq, dk, dv, and dbias, dsinks if their tensors are given
+ *
+ * Dimensions, in logical order: q is B x H x Sq x D, k is B x Hk x Sk x D, v is B x Hk x Sk x Dv,
+ * out is B x H x Sq x Dv, lse is B x H x Sq. H is a multiple of Hk: query head h reads key head
+ * h / (H/Hk) (GQA, MQA). Memory order is a matter of strides: layout bshd in text is B x S x H x D;
+ * packed QKV are three tensors with the strides of one. D and Dv are at most 1024.
+ *
+ * Types. f64 throughout; or q, k and v alike in f32, f16 or bf16; or (fwd) q in e4m3 or e5m2 with k
+ * and v in either; or (fwd) q in f32, f16 or bf16 with k and v in e4m3, e5m2 or s8. out is as q or
+ * f32, of 8-bit q f32, f16 or bf16; gradients are as q or f32. lse and statistics are f32 (f64 for
+ * f64).
+ *
+ * Which keys. Sequence n has Q queries and K keys. Query i attends to key j if all of these agree:
+ *
+ *   causal         d = j - i - shift <= 0; shift is 0 (top_left: the diagonal starts at the first
+ *                  key) or K - Q (bottom_right: it ends at the last one)
+ *   window_left    d > -window_left; so many keys up to the diagonal, itself counted
+ *   window_right   d < window_right; the same on the other side. 0: no window
+ *   mask           mask[n,h,i,j] is not 0
+ *   pages          the page of key j is one of the pool (a page number outside marks absent keys)
+ *
+ * A query that attends to no key has out 0 and lse -inf (with a sink: lse = sink) and no part in
+ * any gradient. It never makes a NaN. So have rows of q that belong to no sequence, and their sinks
+ * do not count either: lse is -inf. Rows of k that belong to none have dk = dv = 0. What lies in
+ * such rows is not used, it may be NaN.
+ *
+ * Sequences of different lengths:
+ *
+ *   cu_q, cu_k     packed: q is 1 x H x T x D, k is 1 x Hk x T' x D. N+1 offsets, not decreasing:
+ *                  sequence n has the rows from cu[n] to before cu[n+1]
+ *   seq_q, seq_k   padded: of batch item n so many rows count
+ *   pages          k and v are pools, P x Hk x page x D; key j of sequence n is row j % page of
+ *                  page pages[n, j / page]. N x pages of a sequence; seq_k says how many keys count
+ *
+ * One side may be packed and the other padded or paged; both have N sequences. Lengths and offsets
+ * outside the tensors count as the nearest inside. Offsets that decrease have no meaning, but
+ * nothing outside the tensors is touched.
+ *
+ * Dropout. p is kept with probability 1 - dropout and then divided by it; lse knows nothing of it.
+ * rng holds {seed, offset}. Element (n, h, i, j), i and j counted within the sequence, is dropped
+ * if word j % 4 of Philox4x32-10 (Salmon and others 2011) is below dropout * 2^32, rounded down:
+ *
+ *     key     = {seed mod 2^32, seed / 2^32}
+ *     counter = {j / 4, i, n H + h, offset}, each modulo 2^32
+ *
+ * Order of the additions to a score: cap is soft_cap * tanh(x / soft_cap) if soft_cap is not 0;
+ * alibi is -slopes[h] * |d|, with d as above.
+ * Zero sizes: no queries, nothing to do but dk = dv = 0; no keys, out = 0; D = 0, scores of 0.
+ * Sources: Milakov and Gimelshein 2018 (online softmax); Dao and others 2022 (tiling, backward). */
+#ifndef MICA_ATTENTION_H
+#define MICA_ATTENTION_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_attention_pass { MICA_ATTENTION_FWD, MICA_ATTENTION_BWD } mica_attention_pass;
+
+typedef enum mica_attention_causal {
+    MICA_ATTENTION_NOT_CAUSAL,
+    MICA_ATTENTION_TOP_LEFT,
+    MICA_ATTENTION_BOTTOM_RIGHT
+} mica_attention_causal;
+
+typedef enum mica_attention_align {
+    MICA_ATTENTION_ALIGN_TOP_LEFT,
+    MICA_ATTENTION_ALIGN_BOTTOM_RIGHT
+} mica_attention_align;
+
+enum {
+    MICA_ATTENTION_Q,
+    MICA_ATTENTION_K,
+    MICA_ATTENTION_V,
+    MICA_ATTENTION_OUT,
+    MICA_ATTENTION_LSE,
+    MICA_ATTENTION_DOUT,
+    MICA_ATTENTION_DQ,
+    MICA_ATTENTION_DK,
+    MICA_ATTENTION_DV,
+    MICA_ATTENTION_DBIAS,
+    MICA_ATTENTION_DSINKS,
+    MICA_ATTENTION_SCALE_Q,
+    MICA_ATTENTION_SCALE_K,
+    MICA_ATTENTION_SCALE_V,
+    MICA_ATTENTION_SLOPES,
+    MICA_ATTENTION_BIAS,
+    MICA_ATTENTION_MASK,
+    MICA_ATTENTION_SINKS,
+    MICA_ATTENTION_RNG,
+    MICA_ATTENTION_CU_Q,
+    MICA_ATTENTION_CU_K,
+    MICA_ATTENTION_SEQ_Q,
+    MICA_ATTENTION_SEQ_K,
+    MICA_ATTENTION_PAGES
+};
+
+typedef struct mica_attention_desc {
+    mica_attention_pass pass;
+    mica_tensor q;
+    /* Of these a type alone is enough: the rest is inferred, in the memory order of what they are
+     * inferred from (out: of q). */
+    mica_tensor k, v;       /* inferred: k as q, v as k */
+    mica_tensor out;        /* inferred: as q; of 8-bit q f32 */
+    mica_tensor lse;        /* fwd: only if given; bwd: inferred */
+    mica_tensor dout;       /* inferred as out */
+    mica_tensor dq, dk, dv; /* inferred as q, k, v */
+    mica_tensor dbias;      /* as bias, summed over what it is broadcast to; only if given */
+    mica_tensor dsinks;     /* as sinks; only if given */
+    /* f32, for 8-bit q, k, v: 1 element, or one per key head; absent: 1 */
+    mica_tensor scale_q, scale_k, scale_v;
+    double scale; /* default 1 / sqrt(D); 1 if D is 0 */
+    double soft_cap;
+    mica_attention_causal causal;
+    int64_t window_left, window_right;
+    /* Where the diagonal lies, for windows and ALiBi; causal=bottom_right implies it. */
+    mica_attention_align align;
+    mica_tensor slopes;       /* ALiBi: H, f32 (f64 for f64) */
+    mica_tensor bias;         /* B x H x Sq x Sk, each dimension that or 1; floating-point */
+    mica_tensor mask;         /* likewise, bool or u8 */
+    mica_tensor sinks;        /* H, floating-point: a logit that only takes part in the sum */
+    double dropout;           /* 0 <= dropout < 1 */
+    mica_tensor rng;          /* s64, 2 elements; inferred where dropout is not 0 */
+    mica_tensor cu_q, cu_k;   /* s32, N + 1 */
+    mica_tensor seq_q, seq_k; /* s32, N */
+    mica_tensor pages;        /* s32, N x pages of a sequence */
+    int64_t max_q, max_k;     /* longest sequences expected: they only help to choose; 0: unknown */
+    mica_compute compute;     /* tf32 allows engines to round f32 inputs */
+} mica_attention_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_attention_plan(mica_context *context,
+                                              const mica_attention_desc *desc,
+                                              const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "attention", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

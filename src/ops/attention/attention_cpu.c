@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention on the CPU: any strides, every type but f64, both passes. Scores are formed in tiles
+ * and never stored; all arithmetic is f32. Cost: the two products at about 0.7 of the machine's
+ * rate, and an exponential per score. */
+#include "ops/attention/attention_cpu.h"
+#include "cpu/cpu.h"
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_attention_desc *d = desc;
+    (void)device;
+    if (d->q.dtype == MICA_F64) return mica_refuse(why, "q is f64, this engine computes in f32");
+    return MICA_OK;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+static double flops_of(const void *desc)
+{
+    double flops, bytes = 0;
+    mica_op_attention.cost(desc, &flops, &bytes);
+    return flops;
+}
+
+/* Few blocks see their keys in parts, for more threads than blocks. By sizes alone: bits do not
+ * depend on the number of threads. */
+enum { UNITS = 256, LEAST = 512 };
+
+static void choose_parts(attention_cpu *p)
+{
+    const attention_shape *s = &p->s;
+    int64_t tasks = s->sequences * s->kv_heads;
+    p->parts = 1;
+    if (p->blocks != 1 || s->keys <= 2 * LEAST || tasks >= UNITS) return;
+    int64_t parts = (UNITS + tasks - 1) / tasks, most = (s->keys + LEAST - 1) / LEAST;
+    if (parts > most) parts = most;
+    p->part = ((s->keys + parts - 1) / parts + TILE - 1) / TILE * TILE;
+    p->parts = (s->keys + p->part - 1) / p->part;
+}
+
+static mica_status book_forward(mica_plan *plan, attention_cpu *p)
+{
+    const attention_shape *s = &p->s;
+    p->blocks = (s->group * s->rows + BLOCK - 1) / BLOCK;
+    p->few = s->group * s->rows <= FEW;
+    choose_parts(p);
+    p->scratch_bytes = aligned(attention_forward_scratch(s) * sizeof(float));
+    if (p->parts == 1) return MICA_OK;
+    p->partial_bytes = aligned(attention_partial_floats(s) * sizeof(float));
+    size_t parts = (size_t)(s->sequences * s->kv_heads * p->parts);
+    return mica_book(plan, "parts", parts * p->partial_bytes, &p->partial);
+}
+
+static mica_status book_backward(mica_plan *plan, attention_cpu *p)
+{
+    const mica_attention_desc *d = plan->desc;
+    size_t floats = attention_backward_scratch(&p->s) + attention_bias_floats(d, &p->s);
+    p->scratch_bytes = aligned(floats * sizeof(float));
+    size_t rows = (size_t)mica_tensor_count(&d->lse);
+    return mica_book(plan, "delta", rows * sizeof(float), &p->delta);
+}
+
+static bool is_empty(const mica_attention_desc *d)
+{
+    const mica_tensor *outputs[] = {&d->out, &d->lse, &d->dq, &d->dk, &d->dv};
+    bool fwd = d->pass == MICA_ATTENTION_FWD;
+    for (int i = fwd ? 0 : 2; i < (fwd ? 2 : 5); i++)
+        if (mica_tensor_given(outputs[i]) && mica_tensor_count(outputs[i]) > 0) return false;
+    return true;
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_attention_desc *d = plan->desc;
+    attention_cpu *p;
+    MICA_TRY(mica_plan_state(plan, sizeof *p, &p));
+    attention_shape_make(d, &p->s);
+    p->wide = attention_is_wide();
+    /* Four operations take about as long as a byte of traffic. */
+    p->threads = mica_cpu_threads_for(mica_op_bytes(plan->op, d) + flops_of(d) / 4);
+    if (is_empty(d)) return MICA_OK;
+    MICA_TRY(d->pass == MICA_ATTENTION_FWD ? book_forward(plan, p) : book_backward(plan, p));
+    MICA_TRY(mica_book(plan, "scratch", (size_t)p->threads * p->scratch_bytes, &p->scratch));
+    return mica_book(plan, "starts", ((size_t)p->s.sequences + 1) * sizeof(int64_t), &p->starts);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const attention_cpu *p = plan->state;
+    const mica_attention_desc *d = plan->desc;
+    if (p->scratch_bytes == 0) return MICA_OK;
+    attention_job job = {.p = p,
+                         .d = d,
+                         .args = r->args,
+                         .drop = attention_dropout_make(d, r->args[MICA_ATTENTION_RNG]),
+                         .starts = mica_at(r, p->starts),
+                         .scratch = mica_at(r, p->scratch),
+                         .partial = mica_at(r, p->partial),
+                         .delta = mica_at(r, p->delta)};
+    /* Fewer than at build time in a forked child. */
+    job.threads = mica_cpu_threads() < p->threads ? mica_cpu_threads() : p->threads;
+    if (d->pass == MICA_ATTENTION_FWD)
+        attention_forward_run(&job);
+    else
+        attention_backward_run(&job);
+    return MICA_OK;
+}
+
+/* Half the nominal rate, rows padded to panels. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    (void)config;
+    double compute = flops_of(desc) / (0.5 * device->f32_tflops * 1e9);
+    double memory = mica_op_bytes(&mica_op_attention, desc) / (0.5 * device->copy_gbps * 1e6);
+    return 2e-3 + (compute > memory ? compute : memory);
+}
+
+const mica_engine mica_attention_cpu = {
+    .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention forward on the CPU: blocks of rows walk along the keys, tile by tile, and keep the
+ * maximum, the sum and the result of what they have seen. Few rows with many keys take these in
+ * parts, which are merged in order: results depend on sizes, never on threads. */
+#include "ops/attention/attention_cpu.h"
+#include "ops/shared/convert.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* What a thread holds for a block. */
+typedef struct scratch {
+    float *q, *acc; /* of each panel: [column][lane] */
+    float *s;       /* of one panel */
+    float *k, *v;   /* tiles */
+    attention_panel panels[PANELS];
+    attention_lanes lanes[PANELS];
+    int64_t acc_row, acc_column; /* strides of acc within a panel */
+} scratch;
+
+size_t attention_forward_scratch(const attention_shape *s)
+{
+    int64_t columns = s->d + s->dv;
+    return (size_t)(columns * BLOCK + TILE * LANES + columns * TILE);
+}
+
+size_t attention_partial_floats(const attention_shape *s)
+{
+    int64_t rows = s->group * s->rows < BLOCK ? s->group * s->rows : BLOCK;
+    return (size_t)((s->dv + 2) * rows);
+}
+
+static void scratch_make(const attention_job *job, int thread, scratch *w)
+{
+    const attention_shape *s = &job->p->s;
+    float *at = (float *)(void *)(job->scratch + (size_t)thread * job->p->scratch_bytes);
+    w->q = at, at += s->d * BLOCK;
+    w->acc = at, at += s->dv * BLOCK;
+    w->s = at, at += TILE * LANES;
+    w->k = at, at += s->d * TILE;
+    w->v = at;
+    w->acc_row = job->p->few ? s->dv : 1;
+    w->acc_column = job->p->few ? 1 : LANES;
+}
+
+/* ---- a block ---- */
+
+static int panels_of(const attention_rows *r)
+{
+    return (int)((r->count + LANES - 1) / LANES);
+}
+
+static void begin(const attention_rows *r, scratch *w)
+{
+    const attention_job *job = r->job;
+    const attention_shape *s = &job->p->s;
+    memset(w->s, 0, TILE * LANES * sizeof *w->s); /* lanes that no product reaches */
+    for (int p = 0; p < panels_of(r); p++) {
+        attention_panel_make(r, p * LANES, &w->panels[p]);
+        attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
+                             w->q + p * LANES * s->d, !job->p->few);
+        for (int l = 0; l < LANES; l++) {
+            w->lanes[p].max[l] = -INFINITY;
+            w->lanes[p].sum[l] = 0;
+        }
+        memset(w->acc + p * LANES * s->dv, 0, (size_t)(LANES * s->dv) * sizeof *w->acc);
+    }
+}
+
+/* One panel and n keys from j on. */
+static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
+                       const attention_tile *k, const attention_tile *v)
+{
+    const attention_cpu *plan = r->job->p;
+    const attention_panel *p = &w->panels[index];
+    attention_lanes *lanes = &w->lanes[index];
+    float *acc = w->acc + index * LANES * plan->s.dv;
+    const attention_product scores = {.a = k->rows,
+                                      .b = w->q + index * LANES * plan->s.d,
+                                      .c = w->s,
+                                      .a_row = k->ld,
+                                      .a_step = 1,
+                                      .rows = n,
+                                      .depth = plan->s.d,
+                                      .lanes = plan->few ? p->count : p->lanes,
+                                      .wide = plan->wide};
+    const attention_product sums = {.a = v->rows,
+                                    .b = w->s,
+                                    .c = acc,
+                                    .a_row = 1,
+                                    .a_step = v->ld,
+                                    .rows = plan->s.dv,
+                                    .depth = n,
+                                    .lanes = scores.lanes,
+                                    .add = true,
+                                    .wide = plan->wide};
+    void (*multiply)(const attention_product *) =
+        plan->few ? attention_multiply_few : attention_multiply;
+    multiply(&scores);
+    attention_finish_scores(r, p, j, n, w->s, NULL);
+    bool changed = attention_softmax(w->s, n, lanes);
+    if (changed && plan->few) attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
+    if (changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
+    if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
+    multiply(&sums);
+}
+
+/* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
+ * not depend on its neighbours. */
+static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
+{
+    const attention_job *job = r->job;
+    for (int64_t j = from / TILE * TILE; j < to; j += TILE) {
+        int64_t n = r->keys.count - j < TILE ? r->keys.count - j : TILE;
+        attention_tile k = attention_load_tile(job, &job->d->k, MICA_ATTENTION_K, r->n, &r->keys,
+                                               r->kv_head, j, n, w->k);
+        attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
+                                               r->kv_head, j, n, w->v);
+        for (int p = 0; p < panels_of(r); p++)
+            if (attention_panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
+    }
+}
+
+/* ---- results ---- */
+
+static float value_scale(const attention_rows *r)
+{
+    const mica_tensor *t = &r->job->d->scale_v;
+    if (!mica_tensor_given(t)) return 1;
+    const float *scales = r->job->args[MICA_ATTENTION_SCALE_V];
+    return scales[t->dims[0] == 1 ? 0 : r->kv_head * t->strides[0]];
+}
+
+/* Takes the sink into maximum and sum; returns by how much results have become less. */
+static float add_sink(const attention_rows *r, int64_t head, float *max, float *sum)
+{
+    const mica_tensor *t = &r->job->d->sinks;
+    if (!mica_tensor_given(t)) return 1;
+    float sink;
+    mica_to_f32(t->dtype, r->job->args[MICA_ATTENTION_SINKS], head * t->strides[0], 1, &sink, 1);
+    float most = fmaxf(*max, sink), factor = expf(*max - most);
+    *sum = *sum * factor + expf(sink - most);
+    *max = most;
+    return factor;
+}
+
+static void finish(const attention_rows *r, scratch *w)
+{
+    const attention_job *job = r->job;
+    const mica_tensor *out = &job->d->out, *lse = &job->d->lse;
+    float result[ATTENTION_MAX_DIM], base = value_scale(r) * (float)job->drop.scale;
+    int64_t dv = job->p->s.dv;
+    for (int64_t row = 0; row < r->count; row++) {
+        int64_t p = row / LANES, l = row % LANES;
+        float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
+        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
+        const float *acc = w->acc + p * LANES * dv + l * w->acc_row;
+        for (int64_t c = 0; c < dv; c++)
+            result[c] = sum > 0 ? factor * acc[c * w->acc_column] / sum : 0;
+        mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
+                      out->strides[3], result, dv);
+        if (!mica_tensor_given(lse)) continue;
+        ((float *)job->args[MICA_ATTENTION_LSE])[attention_row_offset(r, lse, row)] =
+            sum > 0 ? (float)((double)max + log((double)sum)) : -INFINITY;
+    }
+}
+
+/* ---- parts ---- */
+
+static float *partial_at(const attention_job *job, int64_t unit)
+{
+    return (float *)(void *)(job->partial + (size_t)unit * job->p->partial_bytes);
+}
+
+/* By row: maximum, sum, result. */
+static void keep(const attention_rows *r, const scratch *w, float *to)
+{
+    int64_t dv = r->job->p->s.dv;
+    for (int64_t row = 0; row < r->count; row++, to += dv + 2) {
+        const attention_lanes *lanes = &w->lanes[row / LANES];
+        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES * w->acc_row;
+        to[0] = lanes->max[row % LANES];
+        to[1] = lanes->sum[row % LANES];
+        for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * w->acc_column];
+    }
+}
+
+/* Adds a part to what w holds. */
+static void merge(const attention_rows *r, scratch *w, const float *part)
+{
+    int64_t dv = r->job->p->s.dv;
+    for (int64_t row = 0; row < r->count; row++, part += dv + 2) {
+        int64_t l = row % LANES;
+        attention_lanes *lanes = &w->lanes[row / LANES];
+        float *acc = w->acc + row / LANES * LANES * dv + l * w->acc_row;
+        float most = fmaxf(lanes->max[l], part[0]), shift = most == -INFINITY ? 0 : most;
+        float mine = expf(lanes->max[l] - shift), other = expf(part[0] - shift);
+        lanes->max[l] = most;
+        lanes->sum[l] = lanes->sum[l] * mine + part[1] * other;
+        for (int64_t c = 0; c < dv; c++, acc += w->acc_column)
+            *acc = *acc * mine + part[2 + c] * other;
+    }
+}
+
+/* The parts of a sequence that have keys its rows see, [*first, *end). */
+static void parts_of(const attention_rows *r, int64_t *first, int64_t *end)
+{
+    int64_t part = r->job->p->part;
+    *first = r->from / part;
+    *end = r->to > r->from ? (r->to + part - 1) / part : *first;
+}
+
+/* ---- all of them ---- */
+
+/* Rows that belong to no sequence. */
+static void clear(const attention_job *job)
+{
+    const mica_attention_desc *d = job->d;
+    if (!mica_tensor_given(&d->cu_q) && !mica_tensor_given(&d->seq_q)) return;
+    const attention_shape *s = &job->p->s;
+    float zeros[ATTENTION_MAX_DIM] = {0}, none = -INFINITY;
+    int64_t lines = d->q.dims[0] * s->heads;
+#pragma omp parallel for num_threads(job->threads)
+    for (int64_t a = 0; a < lines * s->rows; a++) {
+        int64_t b = a / s->rows / s->heads, h = a / s->rows % s->heads, i = a % s->rows;
+        const int64_t *o = d->out.strides, *l = d->lse.strides;
+        mica_from_f32(d->out.dtype, job->args[MICA_ATTENTION_OUT], b * o[0] + h * o[1] + i * o[2],
+                      o[3], zeros, s->dv);
+        if (mica_tensor_given(&d->lse))
+            ((float *)job->args[MICA_ATTENTION_LSE])[b * l[0] + h * l[1] + i * l[2]] = none;
+    }
+}
+
+static int64_t sequence_of(const attention_job *job, int64_t block)
+{
+    return attention_find(job->starts, job->p->s.sequences, block);
+}
+
+static void whole_block(const attention_job *job, int64_t task)
+{
+    scratch w;
+    attention_rows r;
+    int64_t heads = job->p->s.kv_heads, n = sequence_of(job, task / heads);
+    /* Later blocks see more keys where a diagonal cuts: they come first. */
+    int64_t blocks = job->starts[n + 1] - job->starts[n];
+    int64_t block = blocks - 1 - (task / heads - job->starts[n]);
+    scratch_make(job, omp_get_thread_num(), &w);
+    attention_rows_make(job, n, task % heads, block * BLOCK, BLOCK, &r);
+    begin(&r, &w);
+    walk(&r, &w, r.from, r.to);
+    finish(&r, &w);
+}
+
+static void one_part(const attention_job *job, int64_t task)
+{
+    scratch w;
+    attention_rows r;
+    int64_t parts = job->p->parts, heads = job->p->s.kv_heads, part = task % parts, first, end;
+    int64_t n = sequence_of(job, task / parts / heads);
+    attention_rows_make(job, n, task / parts % heads, 0, BLOCK, &r);
+    parts_of(&r, &first, &end);
+    if (part < first || part >= end) return;
+    scratch_make(job, omp_get_thread_num(), &w);
+    begin(&r, &w);
+    int64_t from = part * job->p->part, to = from + job->p->part;
+    walk(&r, &w, r.from > from ? r.from : from, r.to < to ? r.to : to);
+    keep(&r, &w, partial_at(job, task));
+}
+
+static void merge_parts(const attention_job *job, int64_t task)
+{
+    scratch w;
+    attention_rows r;
+    int64_t heads = job->p->s.kv_heads, first, end;
+    scratch_make(job, omp_get_thread_num(), &w);
+    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, BLOCK, &r);
+    parts_of(&r, &first, &end);
+    begin(&r, &w);
+    for (int64_t part = first; part < end; part++)
+        merge(&r, &w, partial_at(job, task * job->p->parts + part));
+    finish(&r, &w);
+}
+
+void attention_forward_run(const attention_job *job)
+{
+    clear(job);
+    attention_count_blocks(job, false);
+    int64_t tasks = job->starts[job->p->s.sequences] * job->p->s.kv_heads, parts = job->p->parts;
+    if (parts <= 1) {
+#pragma omp parallel for num_threads(job->threads) schedule(dynamic)
+        for (int64_t i = 0; i < tasks; i++) whole_block(job, i);
+        return;
+    }
+#pragma omp parallel num_threads(job->threads)
+    {
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tasks * parts; i++) one_part(job, i);
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < tasks; i++) merge_parts(job, i);
+    }
+}
