@@ -8,6 +8,7 @@
 
 extern const mica_op mica_op_attention;
 extern const mica_engine mica_attention_cpu;
+extern const mica_engine mica_attention_cuda;
 
 #define ATTENTION_MAX_DIM 1024
 
