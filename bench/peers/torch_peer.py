@@ -22,7 +22,7 @@ import uuid
 import torch
 import torch.nn.functional as F
 
-MAX_RANK, MAX_ARGS = 8, 16
+MAX_RANK, MAX_ARGS = 8, 32
 DTYPES = {1: torch.float64, 2: torch.float32, 3: torch.float16, 4: torch.bfloat16, 8: torch.int8,
           9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool}
 
@@ -243,6 +243,28 @@ def softmax(fields, t):
     return lambda: (torch.log_softmax if log else torch.softmax)(t["x"], axis)
 
 
+def attention(fields, t):
+    q, k, v = t["q"], t["k"], t["v"]
+    foreign = {"soft_cap", "window_left", "window_right", "align", "slopes", "sinks", "dropout", "cu_q", "cu_k",
+               "seq_q", "seq_k", "pages", "scale_q", "scale_k", "scale_v"} & set(fields)
+    if foreign or (fields.get("causal") == "bottom_right" and q.shape[2] not in (1, k.shape[2])):
+        raise NotImplementedError("attention with " + ", ".join(sorted(foreign) or ["causal=bottom_right"]))
+    options = dict(is_causal=fields.get("causal", "none") != "none" and q.shape[2] > 1,
+                   enable_gqa=q.shape[1] != k.shape[1])
+    if "scale" in fields:
+        options["scale"] = float(fields["scale"])
+    if "bias" in fields:
+        options["attn_mask"] = t["bias"].to(q.dtype)
+    if "mask" in fields:
+        options["attn_mask"] = t["mask"] != 0
+    if fields.get("pass") != "bwd":
+        return lambda: F.scaled_dot_product_attention(q, k, v, **options)
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        out = F.scaled_dot_product_attention(*inputs, **options)
+    return lambda: torch.autograd.grad(out, inputs, t["dout"], retain_graph=True)
+
+
 def activation(fields, t):
     call = ACTIVATIONS[fields.get("act", "identity")]
     axis = int(fields.get("axis", 0))
@@ -292,7 +314,8 @@ def transform(fields, t):
     return lambda: t["y"].copy_(x)
 
 
-BUILDERS = dict(conv=conv, gemm=gemm, pool=pool, norm=norm, softmax=softmax, activation=activation,
+BUILDERS = dict(conv=conv, gemm=gemm, pool=pool, norm=norm, softmax=softmax, attention=attention,
+                activation=activation,
                 cross_entropy=cross_entropy, optim=optim, transform=transform)
 
 

@@ -70,8 +70,13 @@ static inline mica_status line_run(const char *engine, const char *line, double 
     if (mica_plan_problem(context, p, &options, &plan) != MICA_OK)
         fail_msg("%s: %s", line, mica_error());
     assert_string_equal(mica_plan_engine(plan), engine);
-    assert_int_equal(mica_plan_workspace(plan), 0);
+    size_t workspace = (mica_plan_workspace(plan) + 255) / 256 * 256;
     mica_run run = {.scalars = mica_problem_scalars(p)};
+    if (workspace) {
+        run.workspace = aligned_alloc(256, workspace);
+        assert_non_null(run.workspace);
+        memset(run.workspace, 0xff, workspace);
+    }
     memcpy(run.args, m.data, sizeof run.args);
     mica_status status = mica_plan_run(plan, &run);
     for (int i = 0; i < MICA_MAX_ARGS; i++) {
@@ -80,6 +85,7 @@ static inline mica_status line_run(const char *engine, const char *line, double 
             assert_int_equal(mica_tensor_load(&m.info[i].tensor, m.data[i], values[i]), MICA_OK);
     }
     for (int i = 0; i < MICA_MAX_ARGS; i++) free(m.blocks[i]);
+    free(run.workspace);
     mica_plan_destroy(plan);
     mica_problem_destroy(p);
     return status;

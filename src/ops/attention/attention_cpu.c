@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention on the CPU: any strides, every type but f64, forward. Scores are formed in tiles and
- * never stored; all arithmetic is f32. Cost: the two products at about 0.7 of the machine's rate,
- * and an exponential per score. */
+ * Attention on the CPU: any strides, every type but f64, both passes. Scores are formed in tiles
+ * and never stored; all arithmetic is f32. Cost: the two products at about 0.7 of the machine's
+ * rate, and an exponential per score. */
 #include "ops/attention/attention_cpu.h"
 #include "cpu/cpu.h"
 
@@ -10,7 +10,6 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     const mica_attention_desc *d = desc;
     (void)device;
     if (d->q.dtype == MICA_F64) return mica_refuse(why, "q is f64, this engine computes in f32");
-    if (d->pass == MICA_ATTENTION_BWD) return mica_refuse(why, "pass is bwd, this engine does fwd");
     return MICA_OK;
 }
 
@@ -42,26 +41,50 @@ static void choose_parts(attention_cpu *p)
     p->parts = (s->keys + p->part - 1) / p->part;
 }
 
+static mica_status book_forward(mica_plan *plan, attention_cpu *p)
+{
+    const attention_shape *s = &p->s;
+    p->blocks = (s->group * s->rows + BLOCK - 1) / BLOCK;
+    p->few = s->group * s->rows <= FEW;
+    choose_parts(p);
+    p->scratch_bytes = aligned(attention_forward_scratch(s) * sizeof(float));
+    if (p->parts == 1) return MICA_OK;
+    p->partial_bytes = aligned(attention_partial_floats(s) * sizeof(float));
+    size_t parts = (size_t)(s->sequences * s->kv_heads * p->parts);
+    return mica_book(plan, "parts", parts * p->partial_bytes, &p->partial);
+}
+
+static mica_status book_backward(mica_plan *plan, attention_cpu *p)
+{
+    const mica_attention_desc *d = plan->desc;
+    size_t floats = attention_backward_scratch(&p->s) + attention_bias_floats(d, &p->s);
+    p->scratch_bytes = aligned(floats * sizeof(float));
+    size_t rows = (size_t)mica_tensor_count(&d->lse);
+    return mica_book(plan, "delta", rows * sizeof(float), &p->delta);
+}
+
+static bool is_empty(const mica_attention_desc *d)
+{
+    const mica_tensor *outputs[] = {&d->out, &d->lse, &d->dq, &d->dk, &d->dv};
+    bool fwd = d->pass == MICA_ATTENTION_FWD;
+    for (int i = fwd ? 0 : 2; i < (fwd ? 2 : 5); i++)
+        if (mica_tensor_given(outputs[i]) && mica_tensor_count(outputs[i]) > 0) return false;
+    return true;
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_attention_desc *d = plan->desc;
     attention_cpu *p;
     MICA_TRY(mica_plan_state(plan, sizeof *p, &p));
     attention_shape_make(d, &p->s);
-    const attention_shape *s = &p->s;
     p->wide = attention_is_wide();
     /* Four operations take about as long as a byte of traffic. */
     p->threads = mica_cpu_threads_for(mica_op_bytes(plan->op, d) + flops_of(d) / 4);
-    if (mica_tensor_count(&d->out) == 0 && mica_tensor_count(&d->lse) == 0) return MICA_OK;
-    p->blocks = (s->group * s->rows + BLOCK - 1) / BLOCK;
-    choose_parts(p);
-    p->scratch_bytes = aligned(attention_forward_scratch(s) * sizeof(float));
+    if (is_empty(d)) return MICA_OK;
+    MICA_TRY(d->pass == MICA_ATTENTION_FWD ? book_forward(plan, p) : book_backward(plan, p));
     MICA_TRY(mica_book(plan, "scratch", (size_t)p->threads * p->scratch_bytes, &p->scratch));
-    MICA_TRY(mica_book(plan, "starts", ((size_t)s->sequences + 1) * sizeof(int64_t), &p->starts));
-    if (p->parts == 1) return MICA_OK;
-    p->partial_bytes = aligned(attention_partial_floats(s) * sizeof(float));
-    size_t parts = (size_t)(s->sequences * s->kv_heads * p->parts);
-    return mica_book(plan, "parts", parts * p->partial_bytes, &p->partial);
+    return mica_book(plan, "starts", ((size_t)p->s.sequences + 1) * sizeof(int64_t), &p->starts);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
@@ -75,15 +98,14 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                          .drop = attention_dropout_make(d, r->args[MICA_ATTENTION_RNG]),
                          .starts = mica_at(r, p->starts),
                          .scratch = mica_at(r, p->scratch),
-                         .partial = mica_at(r, p->partial)};
-    int64_t blocks = 0;
-    for (int64_t n = 0; n < p->s.sequences; n++) {
-        int64_t rows = attention_queries(d, r->args, n).count * p->s.group;
-        job.starts[n] = blocks;
-        blocks += (rows + BLOCK - 1) / BLOCK;
-    }
-    job.starts[p->s.sequences] = blocks;
-    attention_forward_run(&job);
+                         .partial = mica_at(r, p->partial),
+                         .delta = mica_at(r, p->delta)};
+    /* Fewer than at build time in a forked child. */
+    job.threads = mica_cpu_threads() < p->threads ? mica_cpu_threads() : p->threads;
+    if (d->pass == MICA_ATTENTION_FWD)
+        attention_forward_run(&job);
+    else
+        attention_backward_run(&job);
     return MICA_OK;
 }
 

@@ -27,6 +27,11 @@ typedef struct attention_product {
     bool add, wide;
 } attention_product;
 void attention_multiply(const attention_product *p);
+/* The same for few lanes, with vectors along the rows of a instead: b is [lane][k] and c[row][lane]
+ * for the scores (a_step is 1); b is [k][lane] and c[lane][row], added to, for the sum (a_row is
+ * 1). */
+enum { FEW = 4 };
+void attention_multiply_few(const attention_product *p);
 /* Whether this machine has such registers. */
 bool attention_is_wide(void);
 
@@ -39,20 +44,33 @@ typedef struct attention_lanes {
 /* Raises the maxima by n rows of scores, replaces the scores by exponentials about them, adds these
  * to the sums. factor: what older sums have been multiplied by. False if all factors are 1. */
 bool attention_softmax(float *s, int64_t n, attention_lanes *lanes);
-/* acc[column][lane] *= factor[lane] */
+/* acc[column][lane] *= factor[lane]; or, of few, acc[lane][column] */
 void attention_rescale(float *acc, int64_t columns, const float *factor);
-/* s = cap tanh(s / cap) */
-void attention_cap(float *s, int64_t n, float cap);
+void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes);
+/* s = cap tanh(s / cap); slope, if not NULL, receives the derivative. */
+void attention_cap(float *s, int64_t n, float cap, float *slope);
 /* -inf outside [from, to) of each lane */
 void attention_limit(float *s, int64_t n, const int32_t *from, const int32_t *to);
 /* s -= slope |key - diagonal| */
 void attention_alibi(float *s, int64_t n, float key, const float *slope, const float *diagonal);
 
+/* What the backward pass makes of n rows of scores s and of gradients dp: the weights as they enter
+ * dv, and ds. keep (of dropout) and slope (of the cap) may be NULL. */
+typedef struct attention_gradients {
+    float *s, *dp; /* become weights and ds */
+    const float *keep, *slope;
+    const float *shift, *delta; /* by lane or by row: lse (+inf: none), sum of dout out */
+    float scale;                /* of ds */
+    int64_t n;
+} attention_gradients;
+void attention_gradients_by_lane(const attention_gradients *g);
+void attention_gradients_by_row(const attention_gradients *g);
+
 /* ---- plans and runs ---- */
 
 typedef struct attention_cpu {
     attention_shape s;
-    bool wide;
+    bool wide, few; /* few: sequences have FEW rows or less */
     int threads;
     int64_t blocks;                /* of a key head, at most */
     int64_t parts;                 /* of a sequence of keys; more than one only if blocks is 1 */
@@ -60,6 +78,8 @@ typedef struct attention_cpu {
     size_t scratch, scratch_bytes; /* of each thread */
     size_t partial, partial_bytes; /* of each part */
     size_t starts;                 /* sequences + 1 numbers: blocks before each */
+    /* bwd */
+    size_t delta; /* by row of q: sum of dout out */
 } attention_cpu;
 
 typedef struct attention_job {
@@ -67,14 +87,24 @@ typedef struct attention_job {
     const mica_attention_desc *d;
     void *const *args;
     attention_dropout drop;
+    int threads;
     int64_t *starts;
     char *scratch, *partial;
+    float *delta;
 } attention_job;
 
 /* Floats that the rows of one block need. */
 size_t attention_forward_scratch(const attention_shape *s);
 size_t attention_partial_floats(const attention_shape *s);
 void attention_forward_run(const attention_job *job);
+size_t attention_backward_scratch(const attention_shape *s);
+/* Floats of dbias that a thread sums, at the end of its scratch. */
+size_t attention_bias_floats(const mica_attention_desc *d, const attention_shape *s);
+void attention_backward_run(const attention_job *job);
+/* Counts the blocks of each sequence into job->starts: of its rows, or of its keys. */
+void attention_count_blocks(const attention_job *job, bool keys);
+/* Index of the last start that is not past i. */
+int64_t attention_find(const int64_t *starts, int64_t count, int64_t i);
 
 /* ---- tiles of keys ---- */
 
@@ -100,8 +130,11 @@ typedef struct attention_rows {
     float scale;      /* of scores, with those of 8-bit types */
 } attention_rows;
 
-void attention_rows_make(const attention_job *job, int64_t n, int64_t kv_head, int64_t block,
-                         attention_rows *r);
+/* Rows from `first` on, at most `limit`. */
+void attention_rows_make(const attention_job *job, int64_t n, int64_t kv_head, int64_t first,
+                         int64_t limit, attention_rows *r);
+/* Offset of a row in a tensor of rows. */
+int64_t attention_row_offset(const attention_rows *r, const mica_tensor *t, int64_t row);
 static inline int64_t attention_row_head(const attention_rows *r, int64_t row)
 {
     return r->kv_head * r->job->p->s.group + (r->first + row) / r->queries.count;
@@ -120,15 +153,20 @@ typedef struct attention_panel {
 } attention_panel;
 
 void attention_panel_make(const attention_rows *r, int64_t row, attention_panel *p);
+/* Whether any row of the panel sees one of the keys from j to before end. */
+bool attention_panel_sees(const attention_panel *p, int64_t j, int64_t end);
 /* Scores of keys j to j + n, complete and masked, from the products in s. */
 void attention_finish_scores(const attention_rows *r, const attention_panel *p, int64_t j,
-                             int64_t n, float *s);
+                             int64_t n, float *s, float *slope);
+/* The same where rows are rows, and lanes are `n` keys from j on. */
+void attention_finish_rows(const attention_rows *r, int64_t j, int n, float *s, float *slope);
+void attention_drop_rows(const attention_rows *r, int64_t j, int n, float *w);
 /* w[key][lane] = 0 where dropped. */
 void attention_drop(const attention_rows *r, const attention_panel *p, int64_t j, int64_t n,
                     float *w);
-/* The rows of t as a panel: to[column][lane] = factor * t[row][column]; lanes without a row are 0.
- */
+/* The rows of t as a panel: to[column][lane] = factor * t[row][column], lanes without a row are 0;
+ * or, without lanes, row by row. */
 void attention_load_panel(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
-                          int arg, float factor, float *to);
+                          int arg, float factor, float *to, bool lanes);
 
 #endif

@@ -17,6 +17,7 @@ typedef struct scratch {
     float *k, *v;   /* tiles */
     attention_panel panels[PANELS];
     attention_lanes lanes[PANELS];
+    int64_t acc_row, acc_column; /* strides of acc within a panel */
 } scratch;
 
 size_t attention_forward_scratch(const attention_shape *s)
@@ -40,6 +41,8 @@ static void scratch_make(const attention_job *job, int thread, scratch *w)
     w->s = at, at += TILE * LANES;
     w->k = at, at += s->d * TILE;
     w->v = at;
+    w->acc_row = job->p->few ? s->dv : 1;
+    w->acc_column = job->p->few ? 1 : LANES;
 }
 
 /* ---- a block ---- */
@@ -53,10 +56,11 @@ static void begin(const attention_rows *r, scratch *w)
 {
     const attention_job *job = r->job;
     const attention_shape *s = &job->p->s;
+    memset(w->s, 0, TILE * LANES * sizeof *w->s); /* lanes that no product reaches */
     for (int p = 0; p < panels_of(r); p++) {
         attention_panel_make(r, p * LANES, &w->panels[p]);
         attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
-                             w->q + p * LANES * s->d);
+                             w->q + p * LANES * s->d, !job->p->few);
         for (int l = 0; l < LANES; l++) {
             w->lanes[p].max[l] = -INFINITY;
             w->lanes[p].sum[l] = 0;
@@ -69,40 +73,38 @@ static void begin(const attention_rows *r, scratch *w)
 static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
                        const attention_tile *k, const attention_tile *v)
 {
-    const attention_shape *s = &r->job->p->s;
+    const attention_cpu *plan = r->job->p;
     const attention_panel *p = &w->panels[index];
     attention_lanes *lanes = &w->lanes[index];
-    float *acc = w->acc + index * LANES * s->dv;
-    attention_multiply(&(attention_product){.a = k->rows,
-                                            .b = w->q + index * LANES * s->d,
-                                            .c = w->s,
-                                            .a_row = k->ld,
-                                            .a_step = 1,
-                                            .rows = n,
-                                            .depth = s->d,
-                                            .lanes = p->lanes,
-                                            .wide = r->job->p->wide});
-    attention_finish_scores(r, p, j, n, w->s);
-    if (attention_softmax(w->s, n, lanes)) attention_rescale(acc, s->dv, lanes->factor);
+    float *acc = w->acc + index * LANES * plan->s.dv;
+    const attention_product scores = {.a = k->rows,
+                                      .b = w->q + index * LANES * plan->s.d,
+                                      .c = w->s,
+                                      .a_row = k->ld,
+                                      .a_step = 1,
+                                      .rows = n,
+                                      .depth = plan->s.d,
+                                      .lanes = plan->few ? p->count : p->lanes,
+                                      .wide = plan->wide};
+    const attention_product sums = {.a = v->rows,
+                                    .b = w->s,
+                                    .c = acc,
+                                    .a_row = 1,
+                                    .a_step = v->ld,
+                                    .rows = plan->s.dv,
+                                    .depth = n,
+                                    .lanes = scores.lanes,
+                                    .add = true,
+                                    .wide = plan->wide};
+    void (*multiply)(const attention_product *) =
+        plan->few ? attention_multiply_few : attention_multiply;
+    multiply(&scores);
+    attention_finish_scores(r, p, j, n, w->s, NULL);
+    bool changed = attention_softmax(w->s, n, lanes);
+    if (changed && plan->few) attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
+    if (changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
     if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
-    attention_multiply(&(attention_product){.a = v->rows,
-                                            .b = w->s,
-                                            .c = acc,
-                                            .a_row = 1,
-                                            .a_step = v->ld,
-                                            .rows = s->dv,
-                                            .depth = n,
-                                            .lanes = p->lanes,
-                                            .add = true,
-                                            .wide = r->job->p->wide});
-}
-
-/* Whether any row of the panel sees one of the keys from j to before end. */
-static bool panel_sees(const attention_panel *p, int64_t j, int64_t end)
-{
-    for (int l = 0; l < p->count; l++)
-        if (p->from[l] < end && p->to[l] > j) return true;
-    return false;
+    multiply(&sums);
 }
 
 /* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
@@ -117,7 +119,7 @@ static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
         attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
                                                r->kv_head, j, n, w->v);
         for (int p = 0; p < panels_of(r); p++)
-            if (panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
+            if (attention_panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
     }
 }
 
@@ -152,18 +154,15 @@ static void finish(const attention_rows *r, scratch *w)
     int64_t dv = job->p->s.dv;
     for (int64_t row = 0; row < r->count; row++) {
         int64_t p = row / LANES, l = row % LANES;
-        int64_t head = attention_row_head(r, row), i = attention_row_query(r, row);
         float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
-        float factor = base * add_sink(r, head, &max, &sum);
-        const float *acc = w->acc + p * LANES * dv + l;
-        for (int64_t c = 0; c < dv; c++) result[c] = sum > 0 ? factor * acc[c * LANES] / sum : 0;
-        int64_t at = r->queries.batch * out->strides[0] + head * out->strides[1] +
-                     (r->queries.first + i) * out->strides[2];
-        mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], at, out->strides[3], result, dv);
+        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
+        const float *acc = w->acc + p * LANES * dv + l * w->acc_row;
+        for (int64_t c = 0; c < dv; c++)
+            result[c] = sum > 0 ? factor * acc[c * w->acc_column] / sum : 0;
+        mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
+                      out->strides[3], result, dv);
         if (!mica_tensor_given(lse)) continue;
-        at = r->queries.batch * lse->strides[0] + head * lse->strides[1] +
-             (r->queries.first + i) * lse->strides[2];
-        ((float *)job->args[MICA_ATTENTION_LSE])[at] =
+        ((float *)job->args[MICA_ATTENTION_LSE])[attention_row_offset(r, lse, row)] =
             sum > 0 ? (float)((double)max + log((double)sum)) : -INFINITY;
     }
 }
@@ -181,10 +180,10 @@ static void keep(const attention_rows *r, const scratch *w, float *to)
     int64_t dv = r->job->p->s.dv;
     for (int64_t row = 0; row < r->count; row++, to += dv + 2) {
         const attention_lanes *lanes = &w->lanes[row / LANES];
-        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES;
+        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES * w->acc_row;
         to[0] = lanes->max[row % LANES];
         to[1] = lanes->sum[row % LANES];
-        for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * LANES];
+        for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * w->acc_column];
     }
 }
 
@@ -195,13 +194,13 @@ static void merge(const attention_rows *r, scratch *w, const float *part)
     for (int64_t row = 0; row < r->count; row++, part += dv + 2) {
         int64_t l = row % LANES;
         attention_lanes *lanes = &w->lanes[row / LANES];
-        float *acc = w->acc + row / LANES * LANES * dv + l;
+        float *acc = w->acc + row / LANES * LANES * dv + l * w->acc_row;
         float most = fmaxf(lanes->max[l], part[0]), shift = most == -INFINITY ? 0 : most;
         float mine = expf(lanes->max[l] - shift), other = expf(part[0] - shift);
         lanes->max[l] = most;
         lanes->sum[l] = lanes->sum[l] * mine + part[1] * other;
-        for (int64_t c = 0; c < dv; c++)
-            acc[c * LANES] = acc[c * LANES] * mine + part[2 + c] * other;
+        for (int64_t c = 0; c < dv; c++, acc += w->acc_column)
+            *acc = *acc * mine + part[2 + c] * other;
     }
 }
 
@@ -223,7 +222,7 @@ static void clear(const attention_job *job)
     const attention_shape *s = &job->p->s;
     float zeros[ATTENTION_MAX_DIM] = {0}, none = -INFINITY;
     int64_t lines = d->q.dims[0] * s->heads;
-#pragma omp parallel for num_threads(job->p->threads)
+#pragma omp parallel for num_threads(job->threads)
     for (int64_t a = 0; a < lines * s->rows; a++) {
         int64_t b = a / s->rows / s->heads, h = a / s->rows % s->heads, i = a % s->rows;
         const int64_t *o = d->out.strides, *l = d->lse.strides;
@@ -234,18 +233,9 @@ static void clear(const attention_job *job)
     }
 }
 
-/* The sequence that the block belongs to. */
 static int64_t sequence_of(const attention_job *job, int64_t block)
 {
-    int64_t low = 0, high = job->p->s.sequences;
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (job->starts[middle] <= block)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return attention_find(job->starts, job->p->s.sequences, block);
 }
 
 static void whole_block(const attention_job *job, int64_t task)
@@ -257,7 +247,7 @@ static void whole_block(const attention_job *job, int64_t task)
     int64_t blocks = job->starts[n + 1] - job->starts[n];
     int64_t block = blocks - 1 - (task / heads - job->starts[n]);
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, n, task % heads, block, &r);
+    attention_rows_make(job, n, task % heads, block * BLOCK, BLOCK, &r);
     begin(&r, &w);
     walk(&r, &w, r.from, r.to);
     finish(&r, &w);
@@ -269,7 +259,7 @@ static void one_part(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t parts = job->p->parts, heads = job->p->s.kv_heads, part = task % parts, first, end;
     int64_t n = sequence_of(job, task / parts / heads);
-    attention_rows_make(job, n, task / parts % heads, 0, &r);
+    attention_rows_make(job, n, task / parts % heads, 0, BLOCK, &r);
     parts_of(&r, &first, &end);
     if (part < first || part >= end) return;
     scratch_make(job, omp_get_thread_num(), &w);
@@ -285,7 +275,7 @@ static void merge_parts(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t heads = job->p->s.kv_heads, first, end;
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, &r);
+    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, BLOCK, &r);
     parts_of(&r, &first, &end);
     begin(&r, &w);
     for (int64_t part = first; part < end; part++)
@@ -296,15 +286,14 @@ static void merge_parts(const attention_job *job, int64_t task)
 void attention_forward_run(const attention_job *job)
 {
     clear(job);
+    attention_count_blocks(job, false);
     int64_t tasks = job->starts[job->p->s.sequences] * job->p->s.kv_heads, parts = job->p->parts;
-    int threads = mica_cpu_threads(); /* fewer than at build time in a forked child */
-    if (threads > job->p->threads) threads = job->p->threads;
     if (parts <= 1) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+#pragma omp parallel for num_threads(job->threads) schedule(dynamic)
         for (int64_t i = 0; i < tasks; i++) whole_block(job, i);
         return;
     }
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(job->threads)
     {
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * parts; i++) one_part(job, i);

@@ -67,6 +67,65 @@ void attention_multiply(const attention_product *p)
         multiply_narrow(p);
 }
 
+/* ---- products of few rows ---- */
+
+/* `count` rows of a, a constant, with row b. */
+MICA_INLINE void dots(const attention_product *p, int64_t row, int count, int lane)
+{
+    vector sum[4] = {0};
+    const float *a = p->a + row * p->a_row, *b = p->b + lane * p->depth;
+    int64_t k = 0, a_row = p->a_row;
+    for (; k + WIDTH <= p->depth; k += WIDTH)
+#pragma GCC unroll 4
+        for (int r = 0; r < count; r++)
+            sum[r] += *(const vector *)(a + r * a_row + k) * *(const vector *)(b + k);
+#pragma GCC unroll 4
+    for (int r = 0; r < count; r++) {
+        float total = 0;
+        for (int64_t i = k; i < p->depth; i++) total += a[r * a_row + i] * b[i];
+        for (int half = WIDTH / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) sum[r][i] += sum[r][i + half];
+        p->c[(row + r) * LANES + lane] = total + sum[r][0];
+    }
+}
+
+MICA_CLONES static void multiply_dots(const attention_product *p)
+{
+    for (int lane = 0; lane < p->lanes; lane++) {
+        int64_t row = 0;
+        for (; row + 4 <= p->rows; row += 4) dots(p, row, 4, lane);
+        for (; row < p->rows; row++) dots(p, row, 1, lane);
+    }
+}
+
+MICA_CLONES static void multiply_sums(const attention_product *p)
+{
+    int64_t step = p->a_step, n = p->rows;
+    for (int lane = 0; lane < p->lanes; lane++) {
+        float *c = p->c + lane * n;
+        const float *a = p->a, *b = p->b + lane;
+        int64_t k = 0;
+        for (; k + 4 <= p->depth; k += 4, a += 4 * step, b += 4 * LANES) {
+            float b0 = b[0], b1 = b[LANES], b2 = b[2 * LANES], b3 = b[3 * LANES];
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++)
+                c[i] +=
+                    (b0 * a[i] + b1 * a[i + step]) + (b2 * a[i + 2 * step] + b3 * a[i + 3 * step]);
+        }
+        for (; k < p->depth; k++, a += step, b += LANES)
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) c[i] += b[0] * a[i];
+    }
+}
+
+void attention_multiply_few(const attention_product *p)
+{
+    if (p->add)
+        multiply_sums(p);
+    else
+        multiply_dots(p);
+}
+
 bool attention_is_wide(void)
 {
 #if defined(__x86_64__)
@@ -114,11 +173,24 @@ MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *fac
         for (int l = 0; l < LANES; l++) acc[i * LANES + l] *= factor[l];
 }
 
-MICA_CLONES void attention_cap(float *s, int64_t n, float cap)
+MICA_CLONES void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes)
 {
-    for (int64_t i = 0; i < n * LANES; i += LANES)
+    for (int l = 0; l < lanes; l++)
 #pragma omp simd
-        for (int l = 0; l < LANES; l++) s[i + l] = cap * mica_tanh_f32(s[i + l] / cap);
+        for (int64_t c = 0; c < columns; c++) acc[l * columns + c] *= factor[l];
+}
+
+MICA_CLONES void attention_cap(float *s, int64_t n, float cap, float *slope)
+{
+    for (int64_t i = 0; i < n * LANES; i += LANES) {
+        float tangent[LANES];
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            tangent[l] = mica_tanh_f32(s[i + l] / cap);
+            s[i + l] = cap * tangent[l];
+        }
+        for (int l = 0; l < LANES && slope; l++) slope[i + l] = 1 - tangent[l] * tangent[l];
+    }
 }
 
 MICA_CLONES void attention_limit(float *s, int64_t n, const int32_t *from, const int32_t *to)
@@ -139,4 +211,37 @@ MICA_CLONES void attention_alibi(float *s, int64_t n, float key, const float *sl
 #pragma omp simd
         for (int l = 0; l < LANES; l++) row[l] -= slope[l] * fabsf(at - diagonal[l]);
     }
+}
+
+/* ---- backward ---- */
+
+/* One row; without dropout keep is 1, without a cap slope is. */
+MICA_INLINE void gradient(const attention_gradients *g, int64_t row, int step_shift)
+{
+    int64_t at = row * LANES, first = step_shift ? 0 : row;
+    float *s = g->s + at, *dp = g->dp + at, p[LANES];
+    const float *shift = g->shift + first, *delta = g->delta + first;
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) p[l] = mica_exp_f32(s[l] - shift[l * step_shift]);
+    if (g->keep) {
+        const float *keep = g->keep + at;
+        for (int l = 0; l < LANES; l++) {
+            s[l] = p[l] * keep[l];
+            dp[l] *= keep[l];
+        }
+    } else {
+        for (int l = 0; l < LANES; l++) s[l] = p[l];
+    }
+    for (int l = 0; l < LANES; l++) dp[l] = g->scale * (p[l] * (dp[l] - delta[l * step_shift]));
+    for (int l = 0; l < LANES && g->slope; l++) dp[l] *= g->slope[at + l];
+}
+
+MICA_CLONES void attention_gradients_by_lane(const attention_gradients *g)
+{
+    for (int64_t i = 0; i < g->n; i++) gradient(g, i, 1);
+}
+
+MICA_CLONES void attention_gradients_by_row(const attention_gradients *g)
+{
+    for (int64_t i = 0; i < g->n; i++) gradient(g, i, 0);
 }

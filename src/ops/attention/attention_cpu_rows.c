@@ -14,16 +14,16 @@ static float scale_of(const attention_job *job, const mica_tensor *t, int arg, i
     return ((const float *)job->args[arg])[t->dims[0] == 1 ? 0 : kv_head * t->strides[0]];
 }
 
-void attention_rows_make(const attention_job *job, int64_t n, int64_t kv_head, int64_t block,
-                         attention_rows *r)
+void attention_rows_make(const attention_job *job, int64_t n, int64_t kv_head, int64_t first,
+                         int64_t limit, attention_rows *r)
 {
     const mica_attention_desc *d = job->d;
-    *r = (attention_rows){.job = job, .n = n, .kv_head = kv_head, .first = block * BLOCK};
+    *r = (attention_rows){.job = job, .n = n, .kv_head = kv_head, .first = first};
     r->queries = attention_queries(d, job->args, n);
     r->keys = attention_keys(d, job->args, n);
     r->shift = attention_shift(d, r->queries.count, r->keys.count);
     int64_t all = r->queries.count * job->p->s.group;
-    r->count = all - r->first < BLOCK ? all - r->first : BLOCK;
+    r->count = all - first < limit ? all - first : limit;
     r->from = r->keys.count;
     for (int64_t row = 0; row < r->count; row++) {
         int64_t i = attention_row_query(r, row);
@@ -55,22 +55,32 @@ void attention_panel_make(const attention_rows *r, int64_t row, attention_panel 
     }
 }
 
-static int64_t row_offset(const attention_rows *r, const mica_tensor *t, int64_t row)
+bool attention_panel_sees(const attention_panel *p, int64_t j, int64_t end)
+{
+    for (int l = 0; l < p->count; l++)
+        if (p->from[l] < end && p->to[l] > j) return true;
+    return false;
+}
+
+int64_t attention_row_offset(const attention_rows *r, const mica_tensor *t, int64_t row)
 {
     return r->queries.batch * t->strides[0] + attention_row_head(r, row) * t->strides[1] +
            (r->queries.first + attention_row_query(r, row)) * t->strides[2];
 }
 
 void attention_load_panel(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
-                          int arg, float factor, float *to)
+                          int arg, float factor, float *to, bool lanes)
 {
     float buffer[ATTENTION_MAX_DIM];
     int64_t n = t->dims[3];
-    if (p->count < LANES) memset(to, 0, (size_t)(n * LANES) * sizeof *to);
+    if (p->count < LANES && lanes) memset(to, 0, (size_t)(n * LANES) * sizeof *to);
     for (int l = 0; l < p->count; l++) {
-        const float *row = mica_run_f32(t->dtype, r->job->args[arg], row_offset(r, t, p->row + l),
-                                        t->strides[3], buffer, n);
-        for (int64_t c = 0; c < n; c++) to[c * LANES + l] = factor * row[c];
+        const float *row =
+            mica_run_f32(t->dtype, r->job->args[arg], attention_row_offset(r, t, p->row + l),
+                         t->strides[3], buffer, n);
+        float *first = lanes ? to + l : to + l * n;
+        int64_t step = lanes ? LANES : 1;
+        for (int64_t c = 0; c < n; c++) first[c * step] = factor * row[c];
     }
 }
 
@@ -155,10 +165,10 @@ static void apply_range(const attention_panel *p, int64_t j, int64_t n, float *s
 }
 
 void attention_finish_scores(const attention_rows *r, const attention_panel *p, int64_t j,
-                             int64_t n, float *s)
+                             int64_t n, float *s, float *slope)
 {
     const mica_attention_desc *d = r->job->d;
-    if (d->soft_cap > 0) attention_cap(s, n, (float)d->soft_cap);
+    if (d->soft_cap > 0) attention_cap(s, n, (float)d->soft_cap, slope);
     if (mica_tensor_given(&d->slopes)) attention_alibi(s, n, (float)j, p->slope, p->diagonal);
     if (mica_tensor_given(&d->bias)) add_bias(r, p, j, n, s);
     if (mica_tensor_given(&d->mask)) apply_mask(r, p, j, n, s);
@@ -179,4 +189,80 @@ void attention_drop(const attention_rows *r, const attention_panel *p, int64_t j
             if (word[k % 4] < drop->threshold) w[k * LANES + l] = 0;
         }
     }
+}
+
+/* ---- the same with keys in the lanes ---- */
+
+static void finish_row(const attention_rows *r, int64_t row, int64_t j, int n, float *s)
+{
+    const mica_attention_desc *d = r->job->d;
+    int64_t h = attention_row_head(r, row), i = attention_row_query(r, row);
+    if (mica_tensor_given(&d->slopes)) {
+        const float *slopes = r->job->args[MICA_ATTENTION_SLOPES];
+        float slope = slopes[h * d->slopes.strides[0]], diagonal = (float)(i + r->shift);
+        for (int l = 0; l < n; l++) s[l] -= slope * fabsf((float)(j + l) - diagonal);
+    }
+    if (mica_tensor_given(&d->bias)) {
+        const mica_tensor *t = &d->bias;
+        float values[LANES];
+        mica_to_f32(t->dtype, r->job->args[MICA_ATTENTION_BIAS], attention_at(t, r->n, h, i, j),
+                    t->dims[3] == 1 ? 0 : t->strides[3], values, n);
+        for (int l = 0; l < n; l++) s[l] += values[l];
+    }
+    if (mica_tensor_given(&d->mask)) {
+        const mica_tensor *t = &d->mask;
+        const uint8_t *m = r->job->args[MICA_ATTENTION_MASK];
+        m += attention_at(t, r->n, h, i, j);
+        for (int l = 0; l < n; l++)
+            if (!m[t->dims[3] == 1 ? 0 : l * t->strides[3]]) s[l] = -INFINITY;
+    }
+    attention_range range = attention_range_of(d, r->shift, r->keys.count, i);
+    for (int l = 0; l < LANES; l++)
+        if (l >= n || j + l < range.from || j + l >= range.to) s[l] = -INFINITY;
+}
+
+void attention_finish_rows(const attention_rows *r, int64_t j, int n, float *s, float *slope)
+{
+    const mica_attention_desc *d = r->job->d;
+    if (d->soft_cap > 0) attention_cap(s, r->count, (float)d->soft_cap, slope);
+    for (int64_t row = 0; row < r->count; row++) finish_row(r, row, j, n, s + row * LANES);
+}
+
+void attention_drop_rows(const attention_rows *r, int64_t j, int n, float *w)
+{
+    const attention_dropout *drop = &r->job->drop;
+    for (int64_t row = 0; row < r->count; row++) {
+        int64_t line = r->n * r->job->p->s.heads + attention_row_head(r, row);
+        uint32_t word[4];
+        for (int l = 0; l < n; l++) {
+            if (l % 4 == 0) attention_philox(drop, line, attention_row_query(r, row), j + l, word);
+            if (word[l % 4] < drop->threshold) w[row * LANES + l] = 0;
+        }
+    }
+}
+
+int64_t attention_find(const int64_t *starts, int64_t count, int64_t i)
+{
+    int64_t low = 0, high = count;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (starts[middle] <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void attention_count_blocks(const attention_job *job, bool keys)
+{
+    const attention_shape *s = &job->p->s;
+    int64_t blocks = 0;
+    for (int64_t n = 0; n < s->sequences; n++) {
+        int64_t rows = keys ? attention_keys(job->d, job->args, n).count
+                            : attention_queries(job->d, job->args, n).count * s->group;
+        job->starts[n] = blocks;
+        blocks += (rows + BLOCK - 1) / BLOCK;
+    }
+    job->starts[s->sequences] = blocks;
 }

@@ -133,6 +133,15 @@ static void exact_keys(const mica_attention_desc *d, const exact_scores *e, uint
     }
 }
 
+static void small_integers(int64_t count, int bound, bool zero, uint64_t seed, double *values)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double u = mica_random_uniform(seed, (uint64_t)i);
+        values[i] = zero ? floor(u * (2 * bound + 1)) - bound : 1 + floor(u * bound);
+        if (!zero && mica_random_bits(seed + 1, (uint64_t)i) & 1) values[i] = -values[i];
+    }
+}
+
 /* ---- scores of +-120, and of about 8 ---- */
 
 static void extreme_vectors(const mica_attention_desc *d, bool query, uint64_t seed, double *values)
@@ -166,6 +175,8 @@ static bool fill_vectors(const mica_attention_desc *d, bool query, mica_fill fil
             exact_queries(d, &e, seed, values);
         else
             exact_keys(d, &e, seed, values);
+    } else if (fill == MICA_FILL_EXACT) {
+        small_integers(mica_tensor_count(t), 1, true, seed, values);
     } else if (fill == MICA_FILL_EXTREME && t->dims[3] > 0) {
         extreme_vectors(d, query, seed, values);
     } else if (fill == MICA_FILL_RANGE && t->dtype != MICA_S8) {
@@ -177,15 +188,6 @@ static bool fill_vectors(const mica_attention_desc *d, bool query, mica_fill fil
 }
 
 /* ---- the other floating-point inputs ---- */
-
-static void small_integers(int64_t count, int bound, bool zero, uint64_t seed, double *values)
-{
-    for (int64_t i = 0; i < count; i++) {
-        double u = mica_random_uniform(seed, (uint64_t)i);
-        values[i] = zero ? floor(u * (2 * bound + 1)) - bound : 1 + floor(u * bound);
-        if (!zero && mica_random_bits(seed + 1, (uint64_t)i) & 1) values[i] = -values[i];
-    }
-}
 
 static void fill_scales(mica_dtype of, int64_t count, mica_fill fill, uint64_t seed, double *values)
 {
@@ -355,7 +357,7 @@ static bool fill_argument(const mica_attention_desc *d, int arg, mica_fill fill,
 {
     const mica_tensor *t = mica_op_tensor(&mica_op_attention, d, arg);
     int64_t count = mica_tensor_count(t);
-    /* Where nothing is exact, small integers are as good as any numbers. */
+    /* Where nothing is exact, small integers are numbers like others. */
     bool exact = fill == MICA_FILL_EXACT && attention_exact(d), bwd = d->pass == MICA_ATTENTION_BWD;
     uint64_t own = mica_random_bits(seed, (uint64_t)arg + 101);
     switch (arg) {

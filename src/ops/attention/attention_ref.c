@@ -20,6 +20,7 @@ typedef struct truth {
     attention_shape s;
     attention_dropout drop;
     double growth, growth_d, growth_dv; /* of the sums over keys or rows, D, Dv */
+    double least; /* f32 weights lose digits below 2^-126: as a part of a unit */
 } truth;
 
 /* One query: where it is, and its vectors. */
@@ -265,7 +266,8 @@ static bool pair_open(const truth *t, const row *r, int64_t j, double *k, pair *
     e->p_magnitude = p * keep * (1 + error / t->growth);
     e->ds = p * difference;
     e->ds_magnitude = p * ((dp_magnitude + r->delta_magnitude) * (1 + t->growth_dv / t->growth) +
-                           (error + 2) / t->growth * fabs(difference));
+                           (error + 2) / t->growth * fabs(difference)) +
+                      t->least * (dp_magnitude + r->delta_magnitude);
     e->dq = r->scale * s.slope * e->ds;
     e->dq_magnitude = fabs(r->scale) * (s.slope * e->ds_magnitude +
                                         (t->d->soft_cap > 0 ? 8 / t->growth * fabs(e->ds) : 0));
@@ -399,6 +401,7 @@ void attention_reference(const void *desc, const mica_view *args, const double *
     t.growth = attention_growth(attention_terms(desc));
     t.growth_d = attention_growth(t.s.d);
     t.growth_dv = attention_growth(t.s.dv);
+    t.least = t.d->q.dtype == MICA_F64 ? 0 : 0x1p-149 / 0x1p-24 / t.growth;
     t.drop = attention_dropout_make(t.d, t.args[MICA_ATTENTION_RNG]);
     if (t.d->pass == MICA_ATTENTION_FWD)
         forward(&t);

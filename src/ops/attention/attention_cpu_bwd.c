@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention backward on the CPU, deterministic: dq by blocks of rows, dk and dv by blocks of keys,
+ * which form the weights anew from lse (seven products where five would do, but nothing is shared
+ * between threads). Where blocks are keys, these lie in the lanes and rows of queries are tiles:
+ * the same products with the roles exchanged. dbias takes a third pass, each thread summing what is
+ * its own in order. */
+#include "ops/attention/attention_cpu.h"
+#include "ops/shared/convert.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+typedef struct scratch {
+    float *x, *y, *dx, *dy;           /* panels of the block: [column][lane] */
+    float *s, *dp, *keep, *slope;     /* of one panel and one tile */
+    float *tile_x, *tile_y, *bias;    /* rows of a tile; sums of dbias */
+    float shift[BLOCK], delta[BLOCK]; /* of rows */
+    attention_panel panels[PANELS];
+} scratch;
+
+size_t attention_backward_scratch(const attention_shape *s)
+{
+    return (size_t)((s->d + s->dv) * (2 * BLOCK + TILE) + 4 * TILE * LANES);
+}
+
+static void scratch_make(const attention_job *job, scratch *w)
+{
+    const attention_shape *s = &job->p->s;
+    size_t thread = (size_t)omp_get_thread_num();
+    float *at = (float *)(void *)(job->scratch + thread * job->p->scratch_bytes);
+    w->x = at, at += s->d * BLOCK;
+    w->dx = at, at += s->d * BLOCK;
+    w->y = at, at += s->dv * BLOCK;
+    w->dy = at, at += s->dv * BLOCK;
+    w->s = at, at += TILE * LANES;
+    w->dp = at, at += TILE * LANES;
+    w->keep = at, at += TILE * LANES;
+    w->slope = at, at += TILE * LANES;
+    w->tile_x = at, at += s->d * TILE;
+    w->tile_y = at, at += s->dv * TILE;
+    w->bias = at;
+}
+
+/* Index of a row in job->delta: that of q, packed. */
+static int64_t row_index(const attention_rows *r, int64_t row)
+{
+    const attention_shape *s = &r->job->p->s;
+    int64_t line = r->queries.batch * s->heads + attention_row_head(r, row);
+    return line * s->rows + r->queries.first + attention_row_query(r, row);
+}
+
+/* lse and delta of the rows; a row without keys is shifted out of all weights. */
+static void load_rows(const attention_rows *r, scratch *w)
+{
+    const mica_tensor *lse = &r->job->d->lse;
+    const float *data = r->job->args[MICA_ATTENTION_LSE];
+    for (int64_t row = 0; row < r->count; row++) {
+        float value = data[attention_row_offset(r, lse, row)];
+        w->shift[row] = value == -INFINITY ? INFINITY : value;
+        w->delta[row] = r->job->delta[row_index(r, row)];
+    }
+    for (int64_t row = r->count; row < BLOCK; row++) w->shift[row] = INFINITY, w->delta[row] = 0;
+}
+
+/* c = rows of a times the panel b; or with its columns: c += a b. */
+static void product(const attention_job *job, attention_tile a, int64_t rows, int64_t depth,
+                    bool columns, const float *b, float *c)
+{
+    attention_multiply(&(attention_product){.a = a.rows,
+                                            .b = b,
+                                            .c = c,
+                                            .a_row = columns ? 1 : a.ld,
+                                            .a_step = columns ? a.ld : 1,
+                                            .rows = rows,
+                                            .depth = depth,
+                                            .lanes = LANES,
+                                            .add = columns,
+                                            .wide = job->p->wide});
+}
+
+static void fill_keep(const attention_job *job, scratch *w)
+{
+    for (int i = 0; i < TILE * LANES; i++) w->keep[i] = (float)job->drop.scale;
+}
+
+static attention_gradients gradients_of(const attention_rows *r, scratch *w, int64_t n)
+{
+    const mica_attention_desc *d = r->job->d;
+    return (attention_gradients){.s = w->s,
+                                 .dp = w->dp,
+                                 .keep = d->dropout > 0 ? w->keep : NULL,
+                                 .slope = d->soft_cap > 0 ? w->slope : NULL,
+                                 .scale = r->scale,
+                                 .n = n};
+}
+
+/* ---- rows in the lanes: dq and dbias ---- */
+
+static void begin_rows(const attention_rows *r, scratch *w)
+{
+    const attention_job *job = r->job;
+    const attention_shape *s = &job->p->s;
+    load_rows(r, w);
+    for (int64_t row = 0; row < r->count; row += LANES) {
+        attention_panel *p = &w->panels[row / LANES];
+        attention_panel_make(r, row, p);
+        attention_load_panel(r, p, &job->d->q, MICA_ATTENTION_Q, r->scale, w->x + row * s->d, true);
+        attention_load_panel(r, p, &job->d->dout, MICA_ATTENTION_DOUT, 1, w->y + row * s->dv, true);
+    }
+    memset(w->dx, 0, (size_t)(BLOCK * s->d) * sizeof *w->dx);
+}
+
+/* Weights and ds of panel p and n keys from j on. raw: ds as a score's gradient. */
+static void panel_gradients(const attention_rows *r, scratch *w, const attention_panel *p,
+                            int64_t j, int64_t n, attention_tile k, attention_tile v, bool raw)
+{
+    const attention_job *job = r->job;
+    const attention_shape *s = &job->p->s;
+    product(job, k, n, s->d, false, w->x + p->row * s->d, w->s);
+    product(job, v, n, s->dv, false, w->y + p->row * s->dv, w->dp);
+    attention_finish_scores(r, p, j, n, w->s, w->slope);
+    if (job->d->dropout > 0) {
+        fill_keep(job, w);
+        attention_drop(r, p, j, n, w->keep);
+    }
+    attention_gradients g = gradients_of(r, w, n);
+    g.shift = w->shift + p->row;
+    g.delta = w->delta + p->row;
+    if (raw) g.scale = 1, g.slope = NULL;
+    attention_gradients_by_lane(&g);
+}
+
+/* ---- dq ---- */
+
+static void store_dq(const attention_rows *r, const scratch *w)
+{
+    const mica_tensor *t = &r->job->d->dq;
+    float result[ATTENTION_MAX_DIM];
+    int64_t n = t->dims[3];
+    for (int64_t row = 0; row < r->count; row++) {
+        const float *from = w->dx + row / LANES * LANES * n + row % LANES;
+        for (int64_t c = 0; c < n; c++) result[c] = from[c * LANES];
+        mica_from_f32(t->dtype, r->job->args[MICA_ATTENTION_DQ], attention_row_offset(r, t, row),
+                      t->strides[3], result, n);
+    }
+}
+
+static attention_tile load_tile(const attention_rows *r, int arg, int64_t j, int64_t n, float *to)
+{
+    const mica_attention_desc *d = r->job->d;
+    return attention_load_tile(r->job, arg == MICA_ATTENTION_K ? &d->k : &d->v, arg, r->n, &r->keys,
+                               r->kv_head, j, n, to);
+}
+
+static void query_block(const attention_job *job, int64_t n, int64_t kv_head, int64_t block)
+{
+    scratch w;
+    attention_rows r;
+    const attention_shape *s = &job->p->s;
+    scratch_make(job, &w);
+    attention_rows_make(job, n, kv_head, block * BLOCK, BLOCK, &r);
+    begin_rows(&r, &w);
+    for (int64_t j = r.from / TILE * TILE; j < r.to; j += TILE) {
+        int64_t count = r.keys.count - j < TILE ? r.keys.count - j : TILE;
+        attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w.tile_x);
+        attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w.tile_y);
+        for (int64_t row = 0; row < r.count; row += LANES) {
+            const attention_panel *p = &w.panels[row / LANES];
+            if (!attention_panel_sees(p, j, j + count)) continue;
+            panel_gradients(&r, &w, p, j, count, k, v, false);
+            product(job, k, s->d, count, true, w.dp, w.dx + row * s->d);
+        }
+    }
+    store_dq(&r, &w);
+}
+
+/* ---- dk and dv: keys in the lanes ---- */
+
+/* A panel of up to 32 keys of k or v: to[column][lane]. */
+static void load_keys(const attention_rows *r, int arg, int64_t j, int64_t n, float factor,
+                      float *buffer, float *to)
+{
+    const mica_attention_desc *d = r->job->d;
+    int64_t columns = arg == MICA_ATTENTION_K ? d->k.dims[3] : d->v.dims[3];
+    attention_tile tile = load_tile(r, arg, j, n, buffer);
+    memset(to, 0, (size_t)(columns * LANES) * sizeof *to);
+    for (int64_t l = 0; l < n; l++)
+        for (int64_t c = 0; c < columns; c++)
+            to[c * LANES + l] = factor * tile.rows[l * tile.ld + c];
+}
+
+/* The rows of r in a tensor: in place where they are floats one below the other. */
+static attention_tile load_queries(const attention_rows *r, const mica_tensor *t, int arg,
+                                   float *buffer)
+{
+    int64_t columns = t->dims[3];
+    const void *data = r->job->args[arg];
+    bool one_head = attention_row_head(r, 0) == attention_row_head(r, r->count - 1);
+    if (one_head && t->dtype == MICA_F32 && (t->strides[3] == 1 || columns == 1))
+        return (attention_tile){(const float *)data + attention_row_offset(r, t, 0), t->strides[2]};
+    for (int64_t row = 0; row < r->count; row++)
+        mica_to_f32(t->dtype, data, attention_row_offset(r, t, row), t->strides[3],
+                    buffer + row * columns, columns);
+    return (attention_tile){buffer, columns};
+}
+
+static void store_keys(const attention_rows *r, const mica_tensor *t, int arg, int64_t j,
+                       int64_t count, const float *from)
+{
+    float result[ATTENTION_MAX_DIM];
+    int64_t n = t->dims[3];
+    for (int64_t l = 0; l < count; l++) {
+        const float *lane = from + l / LANES * LANES * n + l % LANES;
+        for (int64_t c = 0; c < n; c++) result[c] = lane[c * LANES];
+        int64_t at =
+            attention_key_offset(r->job->d, t, r->job->args, r->n, &r->keys, r->kv_head, j + l);
+        mica_from_f32(t->dtype, r->job->args[arg], at, t->strides[3], result, n);
+    }
+}
+
+/* Rows of a tile and up to 32 keys from j on, which are panel `index` of the block. */
+static void key_panel(const attention_rows *r, scratch *w, int64_t index, int64_t j, int64_t keys,
+                      attention_tile q, attention_tile dout)
+{
+    const attention_job *job = r->job;
+    const attention_shape *s = &job->p->s;
+    int64_t at = index * LANES, n = keys < LANES ? keys : LANES;
+    product(job, q, r->count, s->d, false, w->x + at * s->d, w->s);
+    product(job, dout, r->count, s->dv, false, w->y + at * s->dv, w->dp);
+    attention_finish_rows(r, j, (int)n, w->s, w->slope);
+    if (job->d->dropout > 0) {
+        fill_keep(job, w);
+        attention_drop_rows(r, j, (int)n, w->keep);
+    }
+    attention_gradients g = gradients_of(r, w, r->count);
+    g.shift = w->shift;
+    g.delta = w->delta;
+    attention_gradients_by_row(&g);
+    product(job, dout, s->dv, r->count, true, w->s, w->dy + at * s->dv);
+    product(job, q, s->d, r->count, true, w->dp, w->dx + at * s->d);
+}
+
+static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int64_t block)
+{
+    scratch w;
+    attention_rows r;
+    const attention_shape *s = &job->p->s;
+    int64_t j = block * BLOCK;
+    scratch_make(job, &w);
+    attention_rows_make(job, n, kv_head, 0, TILE, &r);
+    int64_t count = r.keys.count - j < BLOCK ? r.keys.count - j : BLOCK;
+    for (int64_t l = 0; l < count; l += LANES) {
+        int64_t left = count - l < LANES ? count - l : LANES;
+        load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x + l * s->d);
+        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y + l * s->dv);
+    }
+    memset(w.dx, 0, (size_t)(BLOCK * s->d) * sizeof *w.dx);
+    memset(w.dy, 0, (size_t)(BLOCK * s->dv) * sizeof *w.dy);
+    int64_t rows = r.queries.count * s->group;
+    for (int64_t first = 0; first < rows; first += TILE) {
+        attention_rows_make(job, n, kv_head, first, TILE, &r);
+        if (r.from >= j + count || r.to <= j) continue;
+        load_rows(&r, &w);
+        attention_tile q = load_queries(&r, &job->d->q, MICA_ATTENTION_Q, w.tile_x);
+        attention_tile dout = load_queries(&r, &job->d->dout, MICA_ATTENTION_DOUT, w.tile_y);
+        for (int64_t l = 0; l < count; l += LANES)
+            if (r.from < j + l + LANES && r.to > j + l)
+                key_panel(&r, &w, l / LANES, j + l, count - l, q, dout);
+    }
+    store_keys(&r, &job->d->dk, MICA_ATTENTION_DK, j, count, w.dx);
+    store_keys(&r, &job->d->dv, MICA_ATTENTION_DV, j, count, w.dy);
+}
+
+/* ---- dbias ---- */
+
+size_t attention_bias_floats(const mica_attention_desc *d, const attention_shape *s)
+{
+    if (!mica_tensor_given(&d->dbias)) return 0;
+    return (size_t)((d->dbias.dims[2] == 1 ? 1 : LANES) * (d->dbias.dims[3] == 1 ? 1 : s->keys));
+}
+
+/* Adds the ds of a panel's rows and n keys to the sums. */
+static void add_bias(const attention_job *job, scratch *w, const attention_panel *p, int64_t j,
+                     int64_t n)
+{
+    const mica_tensor *t = &job->d->dbias;
+    int64_t columns = t->dims[3] == 1 ? 1 : t->dims[3];
+    for (int64_t i = 0; i < n; i++)
+        for (int l = 0; l < p->count; l++)
+            w->bias[(t->dims[2] == 1 ? 0 : l * columns) + (t->dims[3] == 1 ? 0 : j + i)] +=
+                w->dp[i * LANES + l];
+}
+
+/* Rows first to first + LANES of head h of sequence n. */
+static void bias_panel(const attention_job *job, scratch *w, int64_t n, int64_t h, int64_t first)
+{
+    attention_rows r;
+    int64_t queries = attention_queries(job->d, job->args, n).count;
+    if (first >= queries) return;
+    int64_t limit = queries - first < LANES ? queries - first : LANES, group = job->p->s.group;
+    attention_rows_make(job, n, h / group, h % group * queries + first, limit, &r);
+    begin_rows(&r, w);
+    for (int64_t j = r.from / TILE * TILE; j < r.to; j += TILE) {
+        int64_t count = r.keys.count - j < TILE ? r.keys.count - j : TILE;
+        attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w->tile_x);
+        attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w->tile_y);
+        panel_gradients(&r, w, &w->panels[0], j, count, k, v, true);
+        add_bias(job, w, &w->panels[0], j, count);
+    }
+}
+
+/* What a task owns: rows first to first + LANES (or all) of item n (or all) and head h (or all). */
+static void bias_block(const attention_job *job, int64_t n, int64_t h, int64_t first)
+{
+    scratch w;
+    const attention_shape *s = &job->p->s;
+    const mica_tensor *t = &job->d->dbias;
+    size_t floats = attention_bias_floats(job->d, s);
+    scratch_make(job, &w);
+    memset(w.bias, 0, floats * sizeof *w.bias);
+    bool all_rows = t->dims[2] == 1;
+    for (int64_t a = t->dims[0] == 1 ? 0 : n; a < (t->dims[0] == 1 ? s->sequences : n + 1); a++)
+        for (int64_t b = t->dims[1] == 1 ? 0 : h; b < (t->dims[1] == 1 ? s->heads : h + 1); b++)
+            for (int64_t i = first; i < (all_rows ? s->rows : first + 1); i += LANES)
+                bias_panel(job, &w, a, b, i);
+    int64_t columns = t->dims[3], rows = all_rows ? 1 : t->dims[2] - first;
+    if (rows > LANES) rows = LANES;
+    for (int64_t i = 0; i < rows; i++)
+        mica_from_f32(t->dtype, job->args[MICA_ATTENTION_DBIAS],
+                      attention_at(t, n, h, first + i, 0), t->strides[3], w.bias + i * columns,
+                      columns);
+}
+
+/* ---- sums by row, and dsinks ---- */
+
+static void find_delta(const attention_job *job)
+{
+    const mica_attention_desc *d = job->d;
+    const attention_shape *s = &job->p->s;
+    int64_t rows = mica_tensor_count(&d->lse);
+#pragma omp parallel for num_threads(job->threads)
+    for (int64_t a = 0; a < rows; a++) {
+        float x[ATTENTION_MAX_DIM], y[ATTENTION_MAX_DIM], sum = 0;
+        int64_t at[2] = {0}, i = a % s->rows, h = a / s->rows % s->heads,
+                b = a / s->rows / s->heads;
+        const mica_tensor *t[] = {&d->out, &d->dout};
+        for (int k = 0; k < 2; k++)
+            at[k] = b * t[k]->strides[0] + h * t[k]->strides[1] + i * t[k]->strides[2];
+        mica_to_f32(t[0]->dtype, job->args[MICA_ATTENTION_OUT], at[0], t[0]->strides[3], x, s->dv);
+        mica_to_f32(t[1]->dtype, job->args[MICA_ATTENTION_DOUT], at[1], t[1]->strides[3], y, s->dv);
+        for (int64_t c = 0; c < s->dv; c++) sum += x[c] * y[c];
+        job->delta[a] = sum;
+    }
+}
+
+static void sink_gradient(const attention_job *job, int64_t h)
+{
+    const mica_attention_desc *d = job->d;
+    const attention_shape *s = &job->p->s;
+    const float *lse = job->args[MICA_ATTENTION_LSE];
+    float sink, result;
+    double sum = 0;
+    mica_to_f32(d->sinks.dtype, job->args[MICA_ATTENTION_SINKS], h * d->sinks.strides[0], 1, &sink,
+                1);
+    for (int64_t n = 0; n < s->sequences; n++) {
+        attention_span q = attention_queries(d, job->args, n);
+        for (int64_t i = q.first; i < q.first + q.count; i++) {
+            float l =
+                lse[q.batch * d->lse.strides[0] + h * d->lse.strides[1] + i * d->lse.strides[2]];
+            if (l == -INFINITY) continue;
+            sum -= (double)(expf(sink - l) * job->delta[(q.batch * s->heads + h) * s->rows + i]);
+        }
+    }
+    result = (float)sum;
+    mica_from_f32(d->dsinks.dtype, job->args[MICA_ATTENTION_DSINKS], h * d->dsinks.strides[0], 1,
+                  &result, 1);
+}
+
+/* ---- all of them ---- */
+
+static void clear(const attention_job *job, const mica_tensor *t, int arg)
+{
+    float zeros[ATTENTION_MAX_DIM] = {0};
+    int64_t n = t->dims[3], rows = n ? mica_tensor_count(t) / n : 0;
+    mica_tensor lines = *t;
+    lines.rank = 3;
+#pragma omp parallel for num_threads(job->threads)
+    for (int64_t a = 0; a < rows; a++)
+        mica_from_f32(t->dtype, job->args[arg], mica_offset(&lines, a), t->strides[3], zeros, n);
+}
+
+/* Rows that belong to no sequence. */
+static void clear_strangers(const attention_job *job)
+{
+    const mica_attention_desc *d = job->d;
+    if (mica_tensor_given(&d->cu_q) || mica_tensor_given(&d->seq_q))
+        clear(job, &d->dq, MICA_ATTENTION_DQ);
+    if (!mica_tensor_given(&d->cu_k) && !mica_tensor_given(&d->seq_k)) return;
+    clear(job, &d->dk, MICA_ATTENTION_DK);
+    clear(job, &d->dv, MICA_ATTENTION_DV);
+}
+
+/* Runs body for every block of every sequence and key head. */
+typedef void (*block_fn)(const attention_job *job, int64_t n, int64_t kv_head, int64_t block);
+
+static void each_block(const attention_job *job, bool keys, block_fn body)
+{
+    const attention_shape *s = &job->p->s;
+    attention_count_blocks(job, keys);
+    int64_t blocks = job->starts[s->sequences];
+#pragma omp parallel for num_threads(job->threads) schedule(dynamic)
+    for (int64_t i = 0; i < blocks * s->kv_heads; i++) {
+        int64_t n = attention_find(job->starts, s->sequences, i / s->kv_heads);
+        body(job, n, i % s->kv_heads, i / s->kv_heads - job->starts[n]);
+    }
+}
+
+static void each_bias_block(const attention_job *job)
+{
+    const int64_t *dims = job->d->dbias.dims;
+    int64_t panels = (dims[2] + LANES - 1) / LANES, tasks = dims[0] * dims[1] * panels;
+#pragma omp parallel for num_threads(job->threads) schedule(dynamic)
+    for (int64_t i = 0; i < tasks; i++)
+        bias_block(job, i / panels / dims[1], i / panels % dims[1], i % panels * LANES);
+}
+
+void attention_backward_run(const attention_job *job)
+{
+    const mica_attention_desc *d = job->d;
+    const attention_shape *s = &job->p->s;
+    find_delta(job);
+    clear_strangers(job);
+    if (mica_tensor_count(&d->dq)) each_block(job, false, query_block);
+    if (mica_tensor_count(&d->dk) || mica_tensor_count(&d->dv)) each_block(job, true, key_block);
+    if (mica_tensor_given(&d->dbias) && mica_tensor_count(&d->dbias)) each_bias_block(job);
+    if (!mica_tensor_given(&d->dsinks)) return;
+#pragma omp parallel for num_threads(job->threads)
+    for (int64_t h = 0; h < s->heads; h++) sink_gradient(job, h);
+}
