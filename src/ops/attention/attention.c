@@ -425,8 +425,8 @@ static void cost(const void *desc, double *flops, double *bytes)
     *flops = pairs(d) * (d->pass == MICA_ATTENTION_FWD ? qk + pv : 3 * qk + 2 * pv);
 }
 
-static const mica_engine *const engines[] = {&mica_attention_cuda, &mica_attention_cpu,
-                                             &mica_engine_ref, NULL};
+static const mica_engine *const engines[] = {&mica_attention_cpu, &mica_engine_ref,
+                                             &mica_attention_cuda, NULL};
 
 const mica_op mica_op_attention = {
     .name = "attention",

@@ -7,8 +7,7 @@
 #include "ops/op.h"
 
 extern const mica_op mica_op_attention;
-extern const mica_engine mica_attention_cpu;
-extern const mica_engine mica_attention_cuda;
+extern const mica_engine mica_attention_cpu, mica_attention_cuda;
 
 #define ATTENTION_MAX_DIM 1024
 
