@@ -113,26 +113,30 @@ static int32_t choose_splits(const mica_attention_desc *d, const attention_shape
     return (int32_t)larger(wanted, 1);
 }
 
+/* The fewest rows that hold a sequence's, and smaller tiles while there is a multiprocessor without
+ * one. */
+static int32_t choose_rows(const mica_attention_desc *d, const attention_shape *s,
+                           const mica_device_info *device)
+{
+    int32_t rows = most_rows(d);
+    int64_t expected = expected_rows(d, s);
+    if (d->pass == MICA_ATTENTION_BWD) return rows;
+    if (expected <= FEW) return FEW;
+    while (rows > 16 && (expected <= rows / 2 || query_tiles(d, s, rows) < device->units))
+        rows /= 2;
+    return rows;
+}
+
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     const mica_attention_desc *d = desc;
     attention_shape s;
     attention_shape_make(d, &s);
-    int32_t most = most_rows(d), rows = most;
-    int count = 0;
-    if (d->pass == MICA_ATTENTION_BWD) {
-        out[count++] = (mica_config){{most, 1}};
-        return count;
-    }
-    int64_t expected = expected_rows(d, &s);
-    if (expected <= FEW) rows = FEW;
-    while (rows > 16 && expected <= rows / 2) rows /= 2;
-    int32_t splits = choose_splits(d, &s, rows, device);
-    out[count++] = (mica_config){{rows, 1}};
-    if (splits > 1) out[count++] = (mica_config){{rows, splits}};
-    if (rows > 16 && query_tiles(d, &s, rows) < device->units)
-        out[count++] = (mica_config){{16, 1}};
-    return count;
+    int32_t rows = choose_rows(d, &s, device), splits = 1;
+    if (d->pass == MICA_ATTENTION_FWD) splits = choose_splits(d, &s, rows, device);
+    out[0] = (mica_config){{rows, 1}};
+    out[1] = (mica_config){{rows, splits}};
+    return splits > 1 ? 2 : 1;
 }
 
 /* Blocks are dealt to the multiprocessors in rounds. */
