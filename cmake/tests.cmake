@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tests, found by their place. Labels: unit, api, examples, cases, kernels, fuzz, lint, abi, docs,
-# install.
+# The tests, found by their place. Labels: unit, api, examples, cases, emu, kernels, fuzz, lint, abi,
+# docs, install.
 
 # Tests leave the user's kernel cache alone, and threads that wait do not spin against each other.
 set(test_environment MICA_CACHE_DIR=${PROJECT_BINARY_DIR}/test-cache OMP_WAIT_POLICY=passive)
@@ -74,6 +74,7 @@ endif()
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
   add_subdirectory(tests/fake)
+  add_subdirectory(tests/emu)
 endif()
 
 # unit and self look inside and link the static library; api and the examples see what users see.
@@ -135,6 +136,31 @@ if(TARGET mica)
     endif()
     mica_test(cases/${name} cases mica check --device cpu ${chosen} ${case_file})
   endforeach()
+  # Kernels, on a GPU played by the CPU: a line in eight, as the planner would run it on a small GPU.
+  if(TARGET emu_cuda AND NOT MICA_SANITIZE)
+    set(played ${PROJECT_BINARY_DIR}/emu)
+    set(pieces ${played}/cases)
+    file(REMOVE_RECURSE ${pieces})
+    file(MAKE_DIRECTORY ${pieces})
+    foreach(case_file ${case_files})
+      cmake_path(GET case_file STEM name)
+      if(name MATCHES "-(large|tiles)$") # gigabytes, minutes
+        continue()
+      endif()
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
+      execute_process(
+        COMMAND grep -v "^ *\\(#\\|$\\)" ${case_file}
+        COMMAND awk "NR % 8 == 1"
+        OUTPUT_FILE ${pieces}/${name}.txt
+        COMMAND_ERROR_IS_FATAL ANY)
+      mica_test(emu/${name} emu
+        mica check --device cuda:0 --pick --fill=exact,random ${pieces}/${name}.txt)
+      set_tests_properties(emu/${name} PROPERTIES TIMEOUT 1200 ENVIRONMENT
+        "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
+    endforeach()
+    mica_test(self/emu unit ${PROJECT_SOURCE_DIR}/tests/self/emu.sh $<TARGET_FILE:mica> ${played}
+      ${PROJECT_SOURCE_DIR}/src)
+  endif()
   mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
   mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
   mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)

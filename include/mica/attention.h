@@ -33,19 +33,24 @@
  * do not count either: lse is -inf. Rows of k that belong to none have dk = dv = 0. What lies in
  * such rows is not used, it may be NaN.
  *
- * Sequences of different lengths.
- *   cu_q, cu_k     packed: q is 1 x H x T x D, k 1 x Hk x T' x D; sequence n is rows cu[n] to
- * before cu[n+1]. N+1 offsets, not decreasing seq_q, seq_k   padded: of batch item n so many rows
- * count pages          k and v are pools, P x Hk x page x D; key j of sequence n is row j % page of
- * page pages[n, j / page]. N x pages of a sequence; seq_k says how many keys count One side may be
- * packed and the other padded or paged; both have N sequences. Lengths and offsets outside the
- * tensors count as the nearest inside; offsets that decrease give some rows twice.
+ * Sequences of different lengths:
+ *
+ *   cu_q, cu_k     packed: q is 1 x H x T x D, k is 1 x Hk x T' x D. N+1 offsets, not decreasing:
+ *                  sequence n has the rows from cu[n] to before cu[n+1]
+ *   seq_q, seq_k   padded: of batch item n so many rows count
+ *   pages          k and v are pools, P x Hk x page x D; key j of sequence n is row j % page of
+ *                  page pages[n, j / page]. N x pages of a sequence; seq_k says how many keys count
+ *
+ * One side may be packed and the other padded or paged; both have N sequences. Lengths and offsets
+ * outside the tensors count as the nearest inside. Offsets that decrease have no meaning, but
+ * nothing outside the tensors is touched.
  *
  * Dropout. p is kept with probability 1 - dropout and then divided by it; lse knows nothing of it.
  * rng holds {seed, offset}. Element (n, h, i, j), i and j counted within the sequence, is dropped
- * if word j % 4 of Philox4x32-10 (Salmon and others 2011) is below dropout * 2^32, rounded down,
- * where key = {seed mod 2^32, seed / 2^32}, counter = {j / 4, i, n H + h, offset}, each modulo
- * 2^32.
+ * if word j % 4 of Philox4x32-10 (Salmon and others 2011) is below dropout * 2^32, rounded down:
+ *
+ *     key     = {seed mod 2^32, seed / 2^32}
+ *     counter = {j / 4, i, n H + h, offset}, each modulo 2^32
  *
  * Order of the additions to a score: cap is soft_cap * tanh(x / soft_cap) if soft_cap is not 0;
  * alibi is -slopes[h] * |d|, with d as above.

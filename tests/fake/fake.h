@@ -5,6 +5,10 @@
 #ifndef MICA_TESTS_FAKE_FAKE_H
 #define MICA_TESTS_FAKE_FAKE_H
 
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
 #define FAKE_DEVICES 64
 
 /* What is alive, and what happened. */
@@ -40,8 +44,37 @@ typedef long fake_compiles_fn(void); /* "fake_compiles" */
 /* "fake_compile_ms": how long a compilation takes. */
 typedef void fake_compile_ms_fn(int ms);
 
-/* What the compiler makes and the driver loads: this text, then target and kernel names in lines,
- * then filling. */
+/* What the compiler makes and the driver loads: this text, then target and kernel names in lines
+ * and a \0; then filling or, for the driver that plays a GPU, eight bytes with the size of a shared
+ * library, and the library. */
 #define FAKE_CUBIN "FAKE CUBIN\n"
+
+/* A tensor map as the driver writes it. */
+typedef struct fake_map {
+    uint8_t type, im2col, swizzle, rank;
+    uint16_t channels, pixels;
+    uint64_t address;
+    uint32_t last[5]; /* dimensions minus 1 */
+    uint64_t strides[4];
+    uint16_t box[5];
+    uint8_t steps[5];
+    int16_t lower[3], upper[3];
+} fake_map;
+
+/* Where these are linked in (tests/emu), kernels run; else they are NULL and nothing does. */
+typedef struct fake_kernel {
+    const char *name;
+    void *entry;
+} fake_kernel;
+/* The compiler's part: writes ptxas's log and the cubin; 0 or an NVRTC error with its text in the
+ * log. */
+int emu_compile(const char *source, const char *target, FILE *log, FILE *cubin)
+    __attribute__((weak));
+void *emu_open(const void *code, size_t bytes) __attribute__((weak));
+void *emu_entry(void *library, const char *name) __attribute__((weak));
+void emu_close(void *library) __attribute__((weak));
+/* 0 or a CUDA error. */
+int emu_launch(const fake_kernel *kernel, const unsigned *grid, const unsigned *block,
+               unsigned shared, unsigned cluster, const void *args) __attribute__((weak));
 
 #endif

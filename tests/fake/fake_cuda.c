@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The fake driver. Every function counts as a call, can be told to fail, and refuses what the real
- * one refuses: handles it does not know, and work without a current context. */
+ * one refuses: handles it does not know, and work without a current context. Linked with tests/emu
+ * it runs kernels, too; FAKE_SMS and FAKE_ARCH (80, 89, 90) then say what the device is. */
 #include "fake.h"
 
 #include <pthread.h>
@@ -33,6 +34,7 @@ typedef struct object {
     size_t bytes;
     void *memory;         /* of allocations */
     struct object *owner; /* of functions: the module */
+    void *played;         /* of modules the library, of functions the entry, if kernels run */
     char text[512];       /* names of a module, separated by \n; name of a function */
 } object;
 
@@ -171,6 +173,7 @@ static void drop(object *gone)
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
     if (gone->kind == ALLOCATION) used_bytes -= gone->bytes;
+    if (gone->kind == MODULE && gone->played) emu_close(gone->played);
     free(gone->memory);
     free(gone);
 }
@@ -245,12 +248,23 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
     return leave(code);
 }
 
+static int number_or(const char *variable, int other)
+{
+    const char *text = getenv(variable);
+    return text ? atoi(text) : other;
+}
+
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-    static const struct {
+    const int arch = number_or("FAKE_ARCH", 90);
+    const struct {
         int attribute, value;
-    } table[] = {{13, 1980000}, {16, 132},    {36, 2000000}, {37, 5120}, {38, 52428800}, {75, 9},
-                 {76, 0},       {97, 232448}, {33, 0x17},    {34, 0},    {50, 0}};
+    } table[] = {{13, 1980000},   {16, number_or("FAKE_SMS", 132)},
+                 {36, 2000000},   {37, 5120},
+                 {38, 52428800},  {75, arch / 10},
+                 {76, arch % 10}, {97, 232448},
+                 {33, 0x17},      {34, 0},
+                 {50, 0}};
     int code = enter("cuDeviceGetAttribute");
     (void)device;
     for (size_t i = 0; code == OK && i < sizeof table / sizeof *table; i++)
@@ -312,6 +326,13 @@ EXPORT int cuModuleLoadData(void **module, const void *image)
     if (code == OK) {
         object *o = add(MODULE, 0);
         snprintf(o->text, sizeof o->text, "%s", (const char *)image);
+        if (emu_open) {
+            const char *library = (const char *)image + strlen(image) + 1;
+            uint64_t bytes;
+            memcpy(&bytes, library, sizeof bytes);
+            o->played = emu_open(library + sizeof bytes, bytes);
+            if (!o->played) code = INVALID_IMAGE;
+        }
         *module = o;
     }
     return leave(code);
@@ -344,6 +365,7 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
         object *f = add(FUNCTION, 0);
         f->owner = o;
         snprintf(f->text, sizeof f->text, "%s", name);
+        if (o->played) f->played = emu_entry(o->played, name);
         *function = f;
     }
     return leave(code);
@@ -375,7 +397,9 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
     memcpy(last_launch.args, parameters[0], sizeof last_launch.args);
     last_launch.device = f->device;
     books.launches++;
-    return f->device == current_device() ? OK : INVALID_HANDLE;
+    if (f->device != current_device()) return INVALID_HANDLE;
+    const fake_kernel kernel = {f->text, f->played};
+    return f->played ? emu_launch(&kernel, grid, block, shared, cluster, parameters[0]) : OK;
 }
 
 EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
@@ -431,7 +455,7 @@ EXPORT int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
     if (code == OK && bytes > limit_bytes - used_bytes) code = OUT_OF_MEMORY;
     if (code == OK) {
         object *o = add(ALLOCATION, bytes);
-        o->memory = malloc(bytes);
+        o->memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
         if (!o->memory) abort();
         used_bytes += bytes;
         *address = (unsigned long long)(uintptr_t)o->memory;
@@ -542,12 +566,20 @@ EXPORT int cuEventElapsedTime(float *ms, void *from, void *to)
 
 /* ---- tensor maps: the arguments are written into the map, for tests to look at ---- */
 
-typedef struct map {
-    int type, im2col, swizzle, lower, upper;
-    unsigned rank, channels, pixels;
-    uint64_t address, dims[3], strides[3];
-    uint32_t box[2], steps[2];
-} map;
+static fake_map describe(int type, unsigned rank, const void *address, const uint64_t *dims,
+                         const uint64_t *strides, const uint32_t *steps, int swizzle)
+{
+    fake_map m = {.type = (uint8_t)type,
+                  .rank = (uint8_t)rank,
+                  .swizzle = (uint8_t)swizzle,
+                  .address = (uintptr_t)address};
+    for (unsigned i = 0; i < rank; i++) {
+        m.last[i] = (uint32_t)(dims[i] - 1);
+        if (i > 0) m.strides[i - 1] = strides[i - 1];
+        m.steps[i] = (uint8_t)steps[i];
+    }
+    return m;
+}
 
 EXPORT int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *address,
                                   const uint64_t *dims, const uint64_t *strides,
@@ -557,11 +589,8 @@ EXPORT int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *addr
     int code = enter("cuTensorMapEncodeTiled");
     if (code == OK && (interleave || promotion < 0 || promotion > 3 || fill)) code = INVALID_VALUE;
     if (code == OK) {
-        map m = {.type = type, .swizzle = swizzle, .rank = rank, .address = (uintptr_t)address};
-        memcpy(m.dims, dims, sizeof m.dims);
-        memcpy(m.strides, strides, sizeof m.strides);
-        memcpy(m.box, box, sizeof m.box);
-        memcpy(m.steps, steps, sizeof m.steps);
+        fake_map m = describe(type, rank, address, dims, strides, steps, swizzle);
+        for (unsigned i = 0; i < rank; i++) m.box[i] = (uint16_t)box[i];
         memcpy(out, &m, sizeof m);
     }
     return leave(code);
@@ -576,18 +605,14 @@ EXPORT int cuTensorMapEncodeIm2col(void *out, int type, unsigned rank, void *add
     int code = enter("cuTensorMapEncodeIm2col");
     if (code == OK && (interleave || promotion < 0 || promotion > 3 || fill)) code = INVALID_VALUE;
     if (code == OK) {
-        map m = {.type = type,
-                 .im2col = 1,
-                 .swizzle = swizzle,
-                 .rank = rank,
-                 .lower = lower[0],
-                 .upper = upper[0],
-                 .channels = channels,
-                 .pixels = pixels,
-                 .address = (uintptr_t)address};
-        memcpy(m.dims, dims, sizeof m.dims);
-        memcpy(m.strides, strides, sizeof m.strides);
-        memcpy(m.steps, steps, sizeof m.steps);
+        fake_map m = describe(type, rank, address, dims, strides, steps, swizzle);
+        m.im2col = 1;
+        m.channels = (uint16_t)channels;
+        m.pixels = (uint16_t)pixels;
+        for (unsigned i = 0; i < rank - 2; i++) {
+            m.lower[i] = (int16_t)lower[i];
+            m.upper[i] = (int16_t)upper[i];
+        }
         memcpy(out, &m, sizeof m);
     }
     return leave(code);

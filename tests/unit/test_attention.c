@@ -162,6 +162,30 @@ static void refusals(void **state)
     refuses("attention q=f32:1x2x4x8 max_q=-1", "max_q is -1");
 }
 
+/* Layout bshd: read, written, and the memory order of what is inferred. */
+static void heads_inside(void **state)
+{
+    (void)state;
+    mica_tensor t;
+    char text[80];
+    assert_int_equal(mica_tensor_from_text("f32:2x3x5x7:bshd", &t), MICA_OK);
+    assert_true(t.strides[0] == 105 && t.strides[1] == 7 && t.strides[2] == 21 &&
+                t.strides[3] == 1);
+    mica_tensor_text(&t, text, sizeof text);
+    assert_string_equal(text, "f32:2x3x5x7:bshd");
+    assert_int_equal(mica_tensor_from_text("f32:2x3x5:bshd", &t), MICA_INVALID);
+    mica_problem *p;
+    mica_arg_info info;
+    assert_int_equal(mica_problem_from_text("attention q=bf16:2x3x5x7:bshd v=f16", &p),
+                     MICA_INVALID);
+    assert_int_equal(mica_problem_from_text("attention q=bf16:2x3x5x7:bshd", &p), MICA_OK);
+    assert_int_equal(mica_problem_arg(p, MICA_ATTENTION_OUT, &info), MICA_OK);
+    assert_true(info.tensor.strides[1] == 7 && info.tensor.strides[2] == 21);
+    mica_problem_text(p, text, sizeof text);
+    assert_string_equal(text, "attention q=bf16:2x3x5x7:bshd");
+    mica_problem_destroy(p);
+}
+
 /* ---- gradients ---- */
 
 enum { B = 2, H = 4, HK = 2, SQ = 3, SK = 5, D = 3, DD = 2 };
@@ -400,17 +424,12 @@ static void threads_do_not_show_backward(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_values),
-        cmocka_unit_test(philox),
-        cmocka_unit_test(rows_without_keys),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(finite_differences),
-        cmocka_unit_test(weights_sum_to_one),
-        cmocka_unit_test(rows_stand_alone),
-        cmocka_unit_test(packed_paged_padded),
-        cmocka_unit_test(dropout_rate),
-        cmocka_unit_test(threads_do_not_show),
-        cmocka_unit_test(threads_do_not_show_backward),
+        cmocka_unit_test(known_values),        cmocka_unit_test(philox),
+        cmocka_unit_test(rows_without_keys),   cmocka_unit_test(refusals),
+        cmocka_unit_test(heads_inside),        cmocka_unit_test(finite_differences),
+        cmocka_unit_test(weights_sum_to_one),  cmocka_unit_test(rows_stand_alone),
+        cmocka_unit_test(packed_paged_padded), cmocka_unit_test(dropout_rate),
+        cmocka_unit_test(threads_do_not_show), cmocka_unit_test(threads_do_not_show_backward),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

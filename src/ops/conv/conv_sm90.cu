@@ -174,15 +174,18 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     float sum[PARTS][BN / 2];
     ring r = {0, 0};
     const int own = TURNS ? 0 : group; /* which part of a tile */
-    int turn = 0;
-    for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x, turn ^= TURNS) {
+    turn t(full, group);
+    int whose = 0;
+    for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x, whose ^= TURNS) {
         const place p = find(a, tile);
         const int steps = share_of(a, a.classes[p.index]).to;
-        if (TURNS && turn != group) {
+        if (TURNS && whose != group) {
             r.skip(steps);
             continue;
         }
+        if (TURNS) t.begin();
         accumulate(sum, r, steps, own, stages, full, empty);
+        if (TURNS) t.end();
         store(a, corner{p.index, p.row + own * PARTS * 64, p.col}, staging, sum);
     }
 }

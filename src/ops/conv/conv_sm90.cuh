@@ -37,23 +37,42 @@ __device__ __forceinline__ u32 ring_memory()
     return (shared_address(memory) + 1023) & ~1023u;
 }
 
-/* STAGES barriers "full" of so many arrivals, then as many "empty", and one more of one arrival. All
+/* STAGES barriers "full" of so many arrivals, then as many "empty", and three more of one arrival. All
  * threads call it, once. */
 __device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
 {
-    __shared__ __align__(8) u64 barriers[2 * STAGES + 1];
+    __shared__ __align__(8) u64 barriers[2 * STAGES + 3];
     const u32 full = shared_address(barriers);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(full + 8 * i, producers);
             mbarrier_init(full + 8 * (STAGES + i), consumers);
         }
-        mbarrier_init(full + 8 * 2 * STAGES, 1);
+        for (int i = 2 * STAGES; i < 2 * STAGES + 3; i++) mbarrier_init(full + 8 * i, 1);
         mbarrier_fence_init();
     }
     __syncthreads();
     return full;
 }
+
+/* Two warpgroups whose tiles alternate multiply in turns. One that ran ahead, past a whole lap that the
+ * other still waits for, would take the lap before for its own (mbarrier.cuh). */
+struct turn {
+    u32 own, other, parity;
+    __device__ __forceinline__ turn(u32 full, int group)
+        : own(full + 8 * (2 * STAGES + 1 + group)), other(full + 8 * (2 * STAGES + 2 - group)), parity(group ? 0 : 1)
+    {
+    }
+    __device__ __forceinline__ void begin()
+    {
+        mbarrier_wait(own, parity);
+        parity ^= 1;
+    }
+    __device__ __forceinline__ void end() const
+    {
+        if ((threadIdx.x & 127) == 0) mbarrier_arrive(other);
+    }
+};
 
 /* Pixel `row` of images with `count` pixels along the axes; returns its image. */
 __device__ __forceinline__ int position(const int count[3], int row, int at[3])

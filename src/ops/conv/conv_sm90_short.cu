@@ -9,6 +9,7 @@
 
 constexpr int STAGE_BYTES = BM * ROW, STEP_BYTES = BN * ROW;
 constexpr int PARTS = BM / 64;
+constexpr bool AHEAD = STEPS >= STAGES; /* a tile's steps fill the ring */
 static_assert(BM % 64 == 0 && BN % 64 == 0 && BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 
 /* Tiles of this block: those of its columns, every so many. */
@@ -90,9 +91,12 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     const u32 staging = stages + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH);
     const way w = own_way(a);
     float sum[PARTS][BN / 2];
+    turn t(full, group);
     mbarrier_wait(ready, 0);
     for (int i = group; i < w.count; i += 2) {
+        if (AHEAD) t.begin();
         accumulate(sum, i * STEPS, filter, stages, full);
+        if (AHEAD) t.end();
         store(a, corner{0, (w.first + i * w.step) * BM, w.col}, staging, sum);
     }
 }

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies that are asked for and happen later. cp.async and the copy engine's stores happen when
+ * their thread waits for them, which shows what is read too early or overwritten too soon; the copy
+ * engine's loads happen at once, or, with EMU_LOADS=late, when somebody waits at their barrier. */
+#define _GNU_SOURCE
+#include "emu_run.h"
+#include "../fake/fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct emu_later {
+    struct emu_later *next;
+    /* cp.async */
+    char *to;
+    const char *from;
+    int valid, bytes, group;
+    /* the copy engine; each thread has its own copy of the parameters, and ends */
+    fake_map map;
+    emu_block *block;
+    uint32_t address, barrier;
+    int at[5], taps[3];
+    bool store;
+} emu_later;
+
+void emu_forget(emu_later **list)
+{
+    while (*list) {
+        emu_later *gone = *list;
+        *list = gone->next;
+        free(gone);
+    }
+}
+
+static void append(emu_later **list, const emu_later *l)
+{
+    while (*list) list = &(*list)->next;
+    *list = malloc(sizeof *l);
+    if (!*list) abort();
+    **list = *l;
+    (*list)->next = NULL;
+}
+
+/* ---- the copy engine ---- */
+
+static const int type_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+
+/* One row of the innermost dimension at these coordinates; the rest of it zeros. */
+static void copy_row(const emu_later *l, const int64_t *at, int elements, uint32_t offset)
+{
+    const fake_map *m = &l->map;
+    int size = type_bytes[m->type];
+    bool inside = true;
+    int64_t place = (int64_t)m->address;
+    for (int d = 1; d < m->rank; d++) {
+        inside &= at[d] >= 0 && at[d] <= (int64_t)m->last[d];
+        place += at[d] * (int64_t)m->strides[d - 1];
+    }
+    uint32_t mask = m->swizzle ? (16u << m->swizzle) / 16 - 1 : 0;
+    for (int i = 0; i < elements; i++) {
+        int64_t x = at[0] + i;
+        uint32_t to = l->address + offset + (uint32_t)(i * size);
+        to ^= (to >> 7 & mask) << 4;
+        char *shared = emu_shared(l->block, to, (unsigned)size);
+        char *global = (char *)(uintptr_t)(place + x * size);
+        bool valid = inside && x >= 0 && x <= (int64_t)m->last[0];
+        if (!l->store && valid)
+            memcpy(shared, global, (size_t)size);
+        else if (!l->store)
+            memset(shared, 0, (size_t)size);
+        else if (valid)
+            memcpy(global, shared, (size_t)size);
+    }
+}
+
+static int copy_tile(const emu_later *l)
+{
+    const fake_map *m = &l->map;
+    int rows = 1, width = m->box[0] * type_bytes[m->type];
+    for (int d = 1; d < m->rank; d++) rows *= m->box[d];
+    for (int r = 0; r < rows; r++) {
+        int64_t at[5] = {l->at[0]};
+        int rest = r;
+        for (int d = 1; d < m->rank; d++) {
+            at[d] = l->at[d] + rest % m->box[d] * (int64_t)m->steps[d];
+            rest /= m->box[d];
+        }
+        copy_row(l, at, m->box[0], (uint32_t)(r * width));
+    }
+    return rows * width;
+}
+
+static int copy_pixels(const emu_later *l)
+{
+    const fake_map *m = &l->map;
+    int spatial = m->rank - 2, width = m->channels * type_bytes[m->type];
+    int64_t base[5];
+    for (int d = 0; d < m->rank; d++) base[d] = l->at[d];
+    for (int p = 0; p < m->pixels; p++) {
+        int64_t at[5];
+        memcpy(at, base, sizeof at);
+        for (int d = 0; d < spatial; d++) at[1 + d] += l->taps[d];
+        copy_row(l, at, m->channels, (uint32_t)(p * width));
+        for (int d = 0; d <= spatial; d++) {
+            base[1 + d] += d < spatial ? m->steps[1 + d] : 1;
+            if (d == spatial || base[1 + d] < (int64_t)m->last[1 + d] + 1 + m->upper[d]) break;
+            base[1 + d] = m->lower[d];
+        }
+    }
+    return m->pixels * width;
+}
+
+static int copy(const emu_later *l)
+{
+    uint32_t rule = l->map.swizzle ? 128u : 16u;
+    if (l->address % rule) emu_stop("the copy engine at %u of shared memory", l->address);
+    return l->map.im2col ? copy_pixels(l) : copy_tile(l);
+}
+
+static void load(const emu_later *l)
+{
+    int bytes = copy(l);
+    emu_mbarrier_bytes(l->block, l->barrier, bytes);
+}
+
+/* kind: rank, im2col; refs: to, map, barrier, coordinates, taps */
+void emu_tma_load(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    static int late = -1;
+    if (late < 0) {
+        const char *text = getenv("EMU_LOADS");
+        late = text && !strcmp(text, "late");
+    }
+    const emu_ref *r = refs[0];
+    emu_later l = {.map = *(const fake_map *)(uintptr_t)r[1].bits,
+                   .block = block,
+                   .address = (uint32_t)r[0].bits,
+                   .barrier = (uint32_t)r[2].bits};
+    for (int i = 0; i < what->kind[0]; i++) l.at[i] = (int)r[3 + i].bits;
+    for (int i = 0; what->kind[1] && i < what->kind[0] - 2; i++)
+        l.taps[i] = (int)(uint16_t)r[3 + what->kind[0] + i].bits;
+    if (l.map.rank != what->kind[0] || l.map.im2col != what->kind[1])
+        emu_stop("%s with a map of rank %d%s", what->text, l.map.rank,
+                 l.map.im2col ? ", im2col" : "");
+    if (late)
+        append(&block->loads, &l);
+    else
+        load(&l);
+}
+
+void emu_arrivals(emu_block *block, uint32_t barrier)
+{
+    for (emu_later **at = &block->loads; *at;) {
+        emu_later *l = *at;
+        if (l->barrier != barrier) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        load(l);
+        free(l);
+    }
+}
+
+bool emu_all_arrive(emu_block *block)
+{
+    bool any = block->loads != NULL;
+    while (block->loads) emu_arrivals(block, block->loads->barrier);
+    return any;
+}
+
+/* refs: map, from, coordinates */
+void emu_tma_store(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    const emu_ref *r = refs[0];
+    emu_later l = {.map = *(const fake_map *)(uintptr_t)r[0].bits,
+                   .block = block,
+                   .address = (uint32_t)r[1].bits,
+                   .group = emu_now->store_group,
+                   .store = true};
+    for (int i = 0; i < what->kind[0]; i++) l.at[i] = (int)r[2 + i].bits;
+    if (l.map.rank != what->kind[0] || l.map.im2col != what->kind[1])
+        emu_stop("%s with a map of rank %d%s", what->text, l.map.rank,
+                 l.map.im2col ? ", im2col" : "");
+    append(&emu_now->stores, &l);
+}
+
+static void finish(emu_later **list, int groups, int left)
+{
+    while (*list && (*list)->group < groups - left) {
+        emu_later *l = *list;
+        *list = l->next;
+        if (l->map.rank) {
+            copy(l);
+        } else {
+            memcpy(l->to, l->from, (size_t)l->valid);
+            memset(l->to + l->valid, 0, (size_t)(l->bytes - l->valid));
+        }
+        free(l);
+    }
+}
+
+/* kind[0]: wait for all but the last n groups; else: a group ends */
+void emu_tma_wait(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)block;
+    if (!what->kind[0])
+        emu_now->store_group++;
+    else
+        finish(&emu_now->stores, emu_now->store_group, (int)refs[0][0].bits);
+}
+
+/* ---- cp.async: to, from, [bytes,] valid ---- */
+
+void emu_copy_async(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    const emu_ref *r = refs[0];
+    int bytes = what->kind[0] ? what->kind[0] : (int)r[2].bits;
+    int valid = (int)r[what->kind[0] ? 2 : 3].bits;
+    uint32_t to = (uint32_t)r[0].bits;
+    if (valid < 0 || valid > bytes) emu_stop("%s of %d bytes", what->text, valid);
+    if (to % (uint32_t)bytes || (valid && r[1].bits % (uint64_t)bytes))
+        emu_stop("%s from %#llx to %u, not multiples of %d", what->text,
+                 (unsigned long long)r[1].bits, to, bytes);
+    append(&emu_now->copies, &(emu_later){.to = emu_shared(block, to, (unsigned)bytes),
+                                          .from = (const char *)(uintptr_t)r[1].bits,
+                                          .valid = valid,
+                                          .bytes = bytes,
+                                          .group = emu_now->copy_group});
+}
+
+void emu_copy_wait(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)block;
+    if (!what->kind[0])
+        emu_now->copy_group++;
+    else
+        finish(&emu_now->copies, emu_now->copy_group, (int)refs[0][0].bits);
+}
+
+void emu_thread_ends(emu_thread *t)
+{
+    finish(&t->stores, t->store_group, 0);
+    emu_forget(&t->stores); /* without a commit they may never happen */
+    emu_forget(&t->copies);
+}

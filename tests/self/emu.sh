@@ -1,0 +1,81 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The GPU played by the CPU runs what is right and notices what is not: kernels planted in place of the
+# activation's. Usage: emu.sh MICA FOLDER SOURCES; FOLDER has the played driver and compiler.
+set -u
+mica=$1 emu=$2 sources=$3
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+cp -r "$sources" "$folder/kernels"
+kernel=$folder/kernels/ops/activation/activation_cuda.cu
+
+# planted EXIT_CODE "TEXT OF THE OUTPUT" <<kernel's body
+planted() {
+    {
+        printf '#include "cuda/device/mbarrier.cuh"\n#include "ops/activation/activation_args.h"\n'
+        printf '__device__ void put(const mica_activation_args &a, int i, float v)\n{\n'
+        printf '    float *out = (float *)a.out + i, old = a.beta != 0 ? (float)a.beta * *out : 0;\n'
+        printf '    *out = (float)a.alpha * (v > 0 ? v : 0) + old;\n}\n'
+        printf 'extern "C" __global__ void activation(const mica_activation_args a)\n{\n'
+        printf '    if (blockIdx.x) return;\n    const int t = threadIdx.x;\n'
+        printf '    const float *x = (const float *)a.x;\n    float *out = (float *)a.out;\n'
+        cat
+        printf '}\n'
+    } >"$kernel"
+    MICA_CUDA_DRIVER=$emu/libcuda.so.1 MICA_NVRTC=$emu/libnvrtc.so.13 MICA_CACHE_BYTES=0 \
+        MICA_KERNEL_DIR=$folder/kernels "$mica" check -q -d cuda:0 -e cuda --fill exact \
+        'activation act=relu x=f32:256' >"$folder/out" 2>&1
+    code=$?
+    [ $code = "$1" ] && grep -q "$2" "$folder/out" && return
+    echo "exit code $code, expected $1 and '$2' in"
+    cat "$folder/out" "$kernel"
+    failed=1
+}
+
+planted 0 '2 passed, 0 failed' <<'E'
+    __shared__ float line[256];
+    line[t] = x[t];
+    __syncthreads();
+    put(a, 255 - t, line[255 - t]);
+E
+planted 1 '0 passed, 2 failed' <<'E'
+    __shared__ float line[256]; /* and no barrier */
+    line[t] = x[t];
+    put(a, 255 - t, line[255 - t]);
+E
+planted 4 "where others of the warp are at" <<'E'
+    if (t % 32 < 16)
+        out[t] = __shfl_sync(0xffffffffu, x[t], 0);
+    else
+        out[t] = (float)__ballot_sync(0xffffffffu, 1);
+E
+planted 4 'nothing can go on; waiting: 0.0 0.32' <<'E'
+    __shared__ u64 bar;
+    if (t == 0) mbarrier_init(shared_address(&bar), 257);
+    __syncthreads();
+    mbarrier_arrive(shared_address(&bar));
+    mbarrier_wait(shared_address(&bar), 0);
+    out[t] = x[t];
+E
+planted 4 'more arrivals than the barrier expects' <<'E'
+    __shared__ u64 bar;
+    if (t == 0) mbarrier_init(shared_address(&bar), 1);
+    __syncthreads();
+    if (t == 0) mbarrier_arrive_expect(shared_address(&bar), 16);
+    __syncthreads();
+    if (t == 1) mbarrier_arrive(shared_address(&bar));
+E
+planted 4 'shared address [45][0-9]*, 4 bytes, of 1024' <<'E'
+    __shared__ float line[256];
+    line[t] = x[t];
+    __syncthreads();
+    asm volatile("ld.shared.b32 %0, [%1];" : "=f"(out[t]) : "r"(shared_address(line) + 4096 + 4 * t) : "memory");
+E
+planted 4 'setmaxnreg of 20' <<'E'
+    registers_give<20>();
+E
+planted 4 'no such instruction: brkpt;' <<'E'
+    asm volatile("brkpt;" ::: "memory");
+E
+exit $failed
