@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Before the backward pass: the sum of dout out of each row of q, a warp per row. */
-#include "ops/attention/attention_cuda_bwd.cuh"
+ * Attention backward: the sum of dout out of each row, by a warp.
+ *
+ * Prologue: that of attention_cuda.cuh. */
+#include "ops/attention/attention_cuda.cuh"
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_delta(const mica_attention_args a)
+static_assert(TX == 32 && ROWS == 1, "a warp per row");
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention_delta(const attention_cuda_args args)
 {
-    s64 total = a.batches * a.heads * a.rows;
-    for (s64 task = (s64)blockIdx.x * WARPS + threadIdx.x / 32; task < total; task += (s64)gridDim.x * WARPS) {
-        s64 b = task / a.rows / a.heads, h = task / a.rows % a.heads, row = task % a.rows;
-        const out_t *x = at<out_t>(a, ATTENTION_OUT, b, h, row);
-        const dout_t *y = at<dout_t>(a, ATTENTION_DOUT, b, h, row);
+    const s64 rows = args.q.dim[0] * args.heads * args.q.dim[2];
+    for (s64 place = (s64)blockIdx.x * OWN + ty(); place < rows; place += (s64)gridDim.x * OWN) {
+        const s64 line = place / args.q.dim[2], row = place - line * args.q.dim[2];
+        const s64 batch = line / args.heads, head = line - batch * args.heads;
+        const s64 out = line_of(args.out, {batch, 0, 0}, head, row), dout = line_of(args.dout, {batch, 0, 0}, head, row);
         acc_t sum = 0;
-        for (int c = threadIdx.x % 32; c < a.dv; c += 32)
-            sum += widen<acc_t>(x[c * a.stride[ATTENTION_OUT][3]]) * widen<acc_t>(y[c * a.stride[ATTENTION_DOUT][3]]);
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) ((acc_t *)a.delta)[task] = sum;
+        for (s64 c = tx(); c < args.dv; c += 32)
+            sum += load_any(args.out, out + c * args.out.stride[3]) * load_any(args.dout, dout + c * args.dout.stride[3]);
+        sum = row_sum(sum);
+        if (tx() == 0) ((acc_t *)args.delta)[place] = sum;
     }
 }

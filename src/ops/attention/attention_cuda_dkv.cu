@@ -1,45 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gradients of k and v, a warp per key: the queries of all heads of its group, in order. */
-#include "ops/attention/attention_cuda_bwd.cuh"
+ * Attention backward, dk and dv: a block keeps keys and values, the rows of q and dout that see them
+ * travel past it, those of all heads of the group, in order.
+ *
+ * Prologue: that of attention_cuda.cuh; types x_t (of q, k, v), dout_t. */
+#include "ops/attention/attention_cuda_back.cuh"
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_dkv(const mica_attention_args a)
+/* Products of keys (own) and queries (others) become weights, and ds with the cap's slope. */
+__device__ __forceinline__ void differentiate_keys(const attention_cuda_args &args, const sequence &s, const dropout &drop,
+                                                   const query *queries, s64 j0, acc_t scale, tile_t &t, tile_t &dp)
 {
-    __shared__ acc_t k_rows[WARPS][MOST];
-    __shared__ acc_t v_rows[WARPS][MOST];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    s64 total = a.k_batches * a.kv_heads * a.key_rows;
-    for (s64 task = (s64)blockIdx.x * WARPS + warp; task < total; task += (s64)gridDim.x * WARPS) {
-        s64 b = task / a.key_rows / a.kv_heads, head = task / a.key_rows % a.kv_heads, row = task % a.key_rows;
-        place p = place_of(a, ATTENTION_CU_K, ATTENTION_SEQ_K, a.key_rows, b, row);
-        acc_t dk[COLUMNS] = {0}, dv[COLUMNS] = {0};
-        extent queries = {0};
-        if (!p.none) {
-            queries = queries_of(a, p.n);
-            __syncwarp();
-            load_row(at<k_t>(a, ATTENTION_K, b, head, row), a.stride[ATTENTION_K][3], a.d, k_rows[warp]);
-            load_row(at<v_t>(a, ATTENTION_V, b, head, row), a.stride[ATTENTION_V][3], a.dv, v_rows[warp]);
-        }
-        s64 rows = queries.count * a.group;
-        for (s64 first = 0; first < rows; first += 32) {
-            gradients g = {0};
-            s64 x = first + lane;
-            if (x < rows) {
-                query r = query_at(a, queries.batch, head * a.group + x / queries.count, queries.first + x % queries.count);
-                if (sees(a, r, p.i)) {
-                    acc_t qk = dot(k_rows[warp], at<q_t>(a, ATTENTION_Q, r.b, r.h, r.row), a.stride[ATTENTION_Q][3], a.d);
-                    acc_t dp = dot(v_rows[warp], at<dout_t>(a, ATTENTION_DOUT, r.b, r.h, r.row), a.stride[ATTENTION_DOUT][3], a.dv);
-                    g = gradients_of(a, r, p.i, qk, dp);
-                }
+    const s64 first = j0 + ty() * ROWS;
+#pragma unroll
+    for (int c = 0; c < COLS; c++) {
+        const query &x = queries[tx() * COLS + c];
+        const keys seen = find_keys(x, first);
+        words w = {};
+        if constexpr (DROPOUT) w = find_words(args, drop, s.n, x, first);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            pair e = {};
+            if (sees(args, x, seen, r)) {
+                const acc_t keep = DROPOUT ? kept(args, w, first + r) : (acc_t)1;
+                e = find_pair(args, x, first + r, scale * t[r][c], dp[r][c], keep);
             }
-            for (int l = 0; l < 32 && first + l < rows; l++) {
-                acc_t w = __shfl_sync(ALL, g.w, l), dx = __shfl_sync(ALL, g.dx, l);
-                if (w == 0 && dx == 0) continue;
-                s64 h = head * a.group + (first + l) / queries.count, i = queries.first + (first + l) % queries.count;
-                add_row(dk, dx, at<q_t>(a, ATTENTION_Q, queries.batch, h, i), a.stride[ATTENTION_Q][3], a.d);
-                add_row(dv, w, at<dout_t>(a, ATTENTION_DOUT, queries.batch, h, i), a.stride[ATTENTION_DOUT][3], a.dv);
-            }
+            t[r][c] = e.weight;
+            dp[r][c] = e.ds * e.slope;
         }
-        store_row(dk, (acc_t)1, (acc_t)1, (dk_t *)at<dk_t>(a, ATTENTION_DK, b, head, row), a.stride[ATTENTION_DK][3], a.d);
-        store_row(dv, (acc_t)1, (acc_t)1, (dv_t *)at<dv_t>(a, ATTENTION_DV, b, head, row), a.stride[ATTENTION_DV][3], a.dv);
+    }
+}
+
+__device__ __forceinline__ void gradient(const attention_cuda_args &args, const share &w, acc_t *own, query *queries,
+                                         s64 *q_line, s64 *dout_line)
+{
+    const sequence s = find_sequence(args, w.n);
+    const s64 first = w.tile * OWN, count = min(s.k.count - first, (s64)OWN);
+    if (count <= 0) return;
+    acc_t *own_v = own + OWN * pitch_of(args.d), *stage = own_v + OWN * pitch_of(args.dv);
+    acc_t *weights = stage + OTHER * PITCH;
+    load_own(own, args.k, args.d, [&](int r) { return key_line(args, args.k, s, w.head, first + r); });
+    load_own(own_v, args.v, args.dv, [&](int r) { return key_line(args, args.v, s, w.head, first + r); });
+    const acc_t scale = score_scale(args, w.head);
+    const dropout drop = find_dropout(args);
+    sums_t dk = {}, dv = {};
+    /* Queries [low, high) see one of these keys. */
+    const s64 low = clamp_of(first - s.shift - args.right + 1, 0, s.q.count);
+    const s64 high = clamp_of(first + count - 1 - s.shift + args.left, low, s.q.count);
+    for (s64 r0 = low * args.group; r0 < high * args.group; r0 += OTHER) {
+        __syncthreads();
+        if (threadIdx.x < OTHER) {
+            const query x = find_query_back(args, s, w.head, r0 + threadIdx.x);
+            queries[threadIdx.x] = x;
+            q_line[threadIdx.x] = x.line;
+            dout_line[threadIdx.x] = x.line == ABSENT ? ABSENT : line_of(args.dout, s.q, x.head, x.i);
+        }
+        __syncthreads();
+        tile_t t, dp;
+        multiply_lines<x_t>(t, own, stage, args.q, q_line, args.d, args.q_across);
+        multiply_lines<dout_t>(dp, own_v, stage, args.dout, dout_line, args.dv, args.dout_across);
+        differentiate_keys(args, s, drop, queries, first, scale, t, dp);
+        store_weights(weights, t);
+        add_lines<dout_t>(dv, weights, stage, args.dout, dout_line, args.dv, args.dout_across);
+        __syncthreads();
+        store_weights(weights, dp);
+        add_lines<x_t>(dk, weights, stage, args.q, q_line, args.d, args.q_across);
+    }
+    store_sums(own, dk);
+    each_sum(own, (int)count, args.d, [&](int r, int c, acc_t v) {
+        store_any(args.d_k, line_of(args.d_k, s.k, w.head, first + r) + c * args.d_k.stride[3], v * scale);
+    });
+    store_sums(own, dv);
+    each_sum(own, (int)count, args.dv, [&](int r, int c, acc_t v) {
+        store_any(args.d_v, line_of(args.d_v, s.k, w.head, first + r) + c * args.d_v.stride[3], v);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const attention_cuda_args args)
+{
+    extern __shared__ __align__(16) char memory[];
+    __shared__ query queries[OTHER];
+    __shared__ s64 q_line[OTHER];
+    __shared__ s64 dout_line[OTHER];
+    share w;
+    for (s64 index = blockIdx.x; find_share(args, args.cu_k, args.keys, 1, 1, index, w); index += gridDim.x) {
+        gradient(args, w, (acc_t *)memory, queries, q_line, dout_line);
+        __syncthreads();
     }
 }

@@ -1,38 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gradient of q, a warp per query. */
-#include "ops/attention/attention_cuda_bwd.cuh"
+ * Attention backward, dq: a block keeps rows of q and dout, keys and values travel past it.
+ *
+ * Prologue: that of attention_cuda.cuh; type x_t (of q, k, v). */
+#include "ops/attention/attention_cuda_back.cuh"
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_dq(const mica_attention_args a)
+__device__ __forceinline__ void gradient(const attention_cuda_args &args, const share &w, acc_t *own, query *queries,
+                                         s64 *k_line, s64 *v_line)
 {
-    __shared__ acc_t q_rows[WARPS][MOST];
-    __shared__ acc_t dout_rows[WARPS][MOST];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    s64 total = a.batches * a.heads * a.rows;
-    for (s64 task = (s64)blockIdx.x * WARPS + warp; task < total; task += (s64)gridDim.x * WARPS) {
-        query r = query_at(a, task / a.rows / a.heads, task / a.rows % a.heads, task % a.rows);
-        s64 head = r.h / a.group;
-        acc_t acc[COLUMNS] = {0};
-        if (!r.none) {
-            __syncwarp();
-            load_row(at<q_t>(a, ATTENTION_Q, r.b, r.h, r.row), a.stride[ATTENTION_Q][3], a.d, q_rows[warp]);
-            load_row(at<dout_t>(a, ATTENTION_DOUT, r.b, r.h, r.row), a.stride[ATTENTION_DOUT][3], a.dv, dout_rows[warp]);
-            for (s64 j0 = r.see.from; j0 < r.see.to; j0 += 32) {
-                s64 j = j0 + lane;
-                gradients g = {0};
-                if (sees(a, r, j)) {
-                    const k_t *k = (const k_t *)a.data[ATTENTION_K] + key_offset(a, ATTENTION_K, r.n, r.keys, head, j);
-                    const v_t *v = (const v_t *)a.data[ATTENTION_V] + key_offset(a, ATTENTION_V, r.n, r.keys, head, j);
-                    acc_t qk = dot(q_rows[warp], k, a.stride[ATTENTION_K][3], a.d);
-                    g = gradients_of(a, r, j, qk, dot(dout_rows[warp], v, a.stride[ATTENTION_V][3], a.dv));
-                }
-                for (int l = 0; l < 32; l++) {
-                    acc_t weight = __shfl_sync(ALL, g.dx, l);
-                    if (weight == 0) continue;
-                    const k_t *k = (const k_t *)a.data[ATTENTION_K] + key_offset(a, ATTENTION_K, r.n, r.keys, head, j0 + l);
-                    add_row(acc, weight, k, a.stride[ATTENTION_K][3], a.d);
-                }
-            }
+    const sequence s = find_sequence(args, w.n);
+    const s64 first = w.tile * OWN, count = min(s.q.count * args.group - first, (s64)OWN);
+    if (count <= 0) return;
+    acc_t *own_dout = own + OWN * pitch_of(args.d), *stage = own_dout + OWN * pitch_of(args.dv);
+    acc_t *weights = stage + OTHER * PITCH;
+    if (threadIdx.x < OWN) queries[threadIdx.x] = find_query_back(args, s, w.head, first + threadIdx.x);
+    __syncthreads();
+    load_own(own, args.q, args.d, [&](int r) { return queries[r].line; });
+    load_own(own_dout, args.dout, args.dv, [&](int r) {
+        return queries[r].line == ABSENT ? ABSENT : line_of(args.dout, s.q, queries[r].head, queries[r].i);
+    });
+    const acc_t scale = score_scale(args, w.head);
+    const dropout drop = find_dropout(args);
+    sums_t sum = {};
+    const s64 high = clamp_of((first + count - 1) / args.group + s.shift + args.right, 0, s.k.count);
+    const s64 low = clamp_of(first / args.group + s.shift - args.left + 1, 0, high);
+    for (s64 j0 = low / OTHER * OTHER; j0 < high; j0 += OTHER) {
+        __syncthreads();
+        if (threadIdx.x < OTHER) {
+            k_line[threadIdx.x] = key_line(args, args.k, s, w.head, j0 + threadIdx.x);
+            v_line[threadIdx.x] = key_line(args, args.v, s, w.head, j0 + threadIdx.x);
         }
-        store_row(acc, (acc_t)1, (acc_t)1, (dq_t *)at<dq_t>(a, ATTENTION_DQ, r.b, r.h, r.row), a.stride[ATTENTION_DQ][3], a.d);
+        __syncthreads();
+        tile_t t, dp;
+        multiply_lines<x_t>(dp, own_dout, stage, args.v, v_line, args.dv, args.v_across);
+        multiply_lines<x_t>(t, own, stage, args.k, k_line, args.d, args.k_across);
+        differentiate<true>(args, s, drop, queries, j0, scale, t, dp);
+        store_weights(weights, t);
+        add_lines<x_t>(sum, weights, stage, args.k, k_line, args.d, args.k_across);
+    }
+    store_sums(own, sum);
+    each_sum(own, (int)count, args.d, [&](int r, int c, acc_t v) {
+        store_any(args.d_q, line_of(args.d_q, s.q, queries[r].head, queries[r].i) + c * args.d_q.stride[3], v * scale);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_dq(const attention_cuda_args args)
+{
+    extern __shared__ __align__(16) char memory[];
+    __shared__ query queries[OWN];
+    __shared__ s64 k_line[OTHER];
+    __shared__ s64 v_line[OTHER];
+    share w;
+    for (s64 index = blockIdx.x; find_queries(args, 1, index, w); index += gridDim.x) {
+        gradient(args, w, (acc_t *)memory, queries, k_line, v_line);
+        __syncthreads();
     }
 }

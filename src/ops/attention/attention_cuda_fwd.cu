@@ -1,63 +1,148 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention forward, a warp per query: 32 keys at a time, online softmax. */
-#include "ops/attention/attention_cuda.cuh"
+ * Attention forward: a block keeps some rows of queries; keys and values travel past it in tiles, and
+ * each row keeps the maximum, the sum and the result of what it has seen (Milakov and Gimelshein
+ * 2018). With splits > 1 each block sees a part of the keys, and attention_cuda_merge.cu does the rest.
+ *
+ * Prologue: that of attention_cuda.cuh; types k_t, v_t. */
+#include "ops/attention/attention_cuda_finish.cuh"
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_forward(const mica_attention_args a)
+/* Of a thread's rows. */
+struct rows_state {
+    acc_t max[ROWS], sum[ROWS];
+};
+
+/* Scores become weights about the maximum, which they may raise. */
+__device__ __forceinline__ void soften(const attention_cuda_args &args, const sequence &s, const dropout &drop,
+                                       const query *queries, const s64 *k_line, s64 j0, acc_t scale, tile_t &t,
+                                       rows_state &state, sums_t &out)
 {
-    __shared__ acc_t rows[WARPS][MOST];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    acc_t *q = rows[warp];
-    s64 total = a.batches * a.heads * a.rows;
-    for (s64 task = (s64)blockIdx.x * WARPS + warp; task < total; task += (s64)gridDim.x * WARPS) {
-        s64 b = task / a.rows / a.heads, h = task / a.rows % a.heads, row = task % a.rows, head = h / a.group;
-        place p = place_of(a, ATTENTION_CU_Q, ATTENTION_SEQ_Q, a.rows, b, row);
-        acc_t acc[COLUMNS] = {0}, max = minus_infinity(), sum = 0, slope;
-        if (!p.none) {
-            extent queries = queries_of(a, p.n), keys = keys_of(a, p.n);
-            s64 diagonal = p.i + (a.bottom_right ? keys.count - queries.count : 0);
-            range see = range_of(a, diagonal, keys.count);
-            __syncwarp();
-            load_row(at<q_t>(a, ATTENTION_Q, b, h, row), a.stride[ATTENTION_Q][3], a.d, q);
-            acc_t scale = score_scale(a, head);
-            for (s64 j0 = see.from; j0 < see.to; j0 += 32) {
-                s64 j = j0 + lane;
-                s64 offset = j < see.to && !is_masked(a, p.n, h, p.i, j) ? key_offset(a, ATTENTION_K, p.n, keys, head, j) : -1;
-                bool seen = j < see.to && !is_masked(a, p.n, h, p.i, j) &&
-                            (!has(a, ATTENTION_PAGES) || offset >= 0);
-                acc_t s = minus_infinity();
-                if (seen) {
-                    s = scale * dot(q, (const k_t *)a.data[ATTENTION_K] + offset, a.stride[ATTENTION_K][3], a.d);
-                    s = finish_score(a, s, p.n, h, p.i, j, diagonal, slope);
-                }
-                acc_t most = warp_max(s);
-                most = most > max ? most : max;
-                /* A row that has seen no key yet is shifted by 0: -inf - -inf would be NaN. */
-                acc_t shift = most == minus_infinity() ? (acc_t)0 : most;
-                acc_t factor = exp_of(max - shift), w = exp_of(s - shift);
-                max = most;
-                sum = sum * factor + warp_sum(w);
-                for (int t = 0; t < COLUMNS; t++) acc[t] *= factor;
-                if (w > 0 && a.drops && kept(a, p.n * a.heads + h, p.i, j) == 0) w = 0;
-                for (int l = 0; l < 32; l++) {
-                    acc_t weight = __shfl_sync(ALL, w, l);
-                    if (weight == 0) continue;
-                    s64 v = key_offset(a, ATTENTION_V, p.n, keys, head, j0 + l);
-                    add_row(acc, weight, (const v_t *)a.data[ATTENTION_V] + v, a.stride[ATTENTION_V][3], a.dv);
-                }
-            }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const query &x = queries[ty() * ROWS + r];
+        const s64 first = j0 + tx() * COLS;
+        const keys seen = find_keys(x, first);
+        acc_t max = state.max[r];
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            acc_t slope;
+            const bool there = sees(args, x, seen, c) && k_line[tx() * COLS + c] != ABSENT;
+            t[r][c] = there ? finish_score(args, x, first + c, scale * t[r][c], slope) : nothing();
+            max = max_of(max, t[r][c]);
         }
-        acc_t factor = scale_of(a, ATTENTION_SCALE_V, head) * (acc_t)a.drop_scale;
-        if (!p.none && has(a, ATTENTION_SINKS)) {
-            acc_t sink = widen<acc_t>(((const sinks_t *)a.data[ATTENTION_SINKS])[h * a.stride[ATTENTION_SINKS][0]]);
-            acc_t most = sink > max ? sink : max, by = exp_of(max - most);
-            sum = sum * by + exp_of(sink - most);
-            factor *= by;
-            max = most;
+        max = row_max(max);
+        const acc_t factor = state.max[r] == nothing() ? (acc_t)0 : exp_of(state.max[r] - max);
+        state.max[r] = max;
+        state.sum[r] *= factor;
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            t[r][c] = t[r][c] == nothing() ? (acc_t)0 : exp_of(t[r][c] - max);
+            state.sum[r] += t[r][c];
         }
-        bool any = sum > 0;
-        store_row(acc, any ? factor : (acc_t)0, any ? sum : (acc_t)1, (out_t *)at<out_t>(a, ATTENTION_OUT, b, h, row),
-                  a.stride[ATTENTION_OUT][3], a.dv);
-        if (lane == 0 && has(a, ATTENTION_LSE))
-            *(acc_t *)at<acc_t>(a, ATTENTION_LSE, b, h, row) = any ? max + log_of(sum) : minus_infinity();
+        if constexpr (DROPOUT) {
+            words w = find_words(args, drop, s.n, x, first);
+#pragma unroll
+            for (int c = 0; c < COLS; c++) t[r][c] *= kept(args, w, first + c);
+        }
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+            for (int l = 0; l < LANES; l++) out[i][r][l] *= factor;
+    }
+}
+
+/* Where the results of a row go, and what they are multiplied by. */
+struct target {
+    s64 line;
+    acc_t factor;
+};
+
+__device__ __forceinline__ target finish(const attention_cuda_args &args, const sequence &s, const share &w,
+                                         const query &x, acc_t max, acc_t sum)
+{
+    if (args.splits > 1) {
+        const s64 at = place_of(args, s.q, x.head, x.i) * args.splits + w.split;
+        acc_t *stats = (acc_t *)args.partial_stats + 2 * at;
+        stats[0] = max, stats[1] = sum;
+        return {at * args.dv, 1};
+    }
+    const finished f = finish_row(args, x.head, w.head, max, sum);
+    if (args.lse.data) ((acc_t *)args.lse.data)[line_of(args.lse, s.q, x.head, x.i)] = f.lse;
+    return {line_of(args.out, s.q, x.head, x.i), f.factor};
+}
+
+__device__ __forceinline__ void store_rows(const attention_cuda_args &args, const target *targets, const acc_t *memory, int count)
+{
+    if (args.splits > 1)
+        each_sum(memory, count, args.dv, [&](int r, int c, acc_t v) { ((acc_t *)args.partial)[targets[r].line + c] = v; });
+    else
+        each_sum(memory, count, args.dv, [&](int r, int c, acc_t v) {
+            store_any(args.out, targets[r].line + c * args.out.stride[3], v * targets[r].factor);
+        });
+}
+
+/* Tiles of keys [from, to) that the rows [first, last] see and that belong to this split. */
+__device__ __forceinline__ void find_tiles(const attention_cuda_args &args, const sequence &s, const share &w, s64 first,
+                                           s64 last, s64 &from, s64 &to)
+{
+    const s64 high = clamp_of(last / args.group + s.shift + args.right, 0, s.k.count);
+    const s64 low = clamp_of(first / args.group + s.shift - args.left + 1, 0, high);
+    from = low / OTHER, to = (high + OTHER - 1) / OTHER;
+    const s64 part = (to - from + args.splits - 1) / args.splits;
+    from = min(from + w.split * part, to);
+    to = min(from + part, to);
+}
+
+__device__ __forceinline__ void forward(const attention_cuda_args &args, const share &w, acc_t *own, query *queries,
+                                        s64 *k_line, s64 *v_line, target *targets)
+{
+    const sequence s = find_sequence(args, w.n);
+    const s64 first = w.tile * OWN, count = min(s.q.count * args.group - first, (s64)OWN);
+    if (count <= 0) return;
+    acc_t *stage = own + OWN * pitch_of(args.d), *weights = stage + OTHER * PITCH;
+    if (threadIdx.x < OWN) queries[threadIdx.x] = find_query(args, s, w.head, first + threadIdx.x);
+    __syncthreads();
+    load_own(own, args.q, args.d, [&](int r) { return queries[r].line; });
+    const acc_t scale = score_scale(args, w.head);
+    const dropout drop = find_dropout(args);
+    rows_state state = {};
+    sums_t out = {};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) state.max[r] = nothing();
+    s64 from, to;
+    find_tiles(args, s, w, first, first + count - 1, from, to);
+    for (s64 j0 = from * OTHER; j0 < to * OTHER; j0 += OTHER) {
+        __syncthreads();
+        if (threadIdx.x < OTHER) {
+            k_line[threadIdx.x] = key_line(args, args.k, s, w.head, j0 + threadIdx.x);
+            v_line[threadIdx.x] = key_line(args, args.v, s, w.head, j0 + threadIdx.x);
+        }
+        __syncthreads();
+        tile_t t;
+        multiply_lines<k_t>(t, own, stage, args.k, k_line, args.d, args.k_across);
+        soften(args, s, drop, queries, k_line, j0, scale, t, state, out);
+        store_weights(weights, t);
+        add_lines<v_t>(out, weights, stage, args.v, v_line, args.dv, args.v_across);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int row = ty() * ROWS + r;
+        const acc_t sum = row_sum(state.sum[r]);
+        if (row < count && tx() == 0) targets[row] = finish(args, s, w, queries[row], state.max[r], sum);
+    }
+    store_sums(own, out);
+    store_rows(args, targets, own, (int)count);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_fwd(const attention_cuda_args args)
+{
+    extern __shared__ __align__(16) char memory[];
+    __shared__ query queries[OWN];
+    __shared__ s64 k_line[OTHER];
+    __shared__ s64 v_line[OTHER];
+    __shared__ target targets[OWN];
+    share w;
+    for (s64 index = blockIdx.x; find_queries(args, args.splits, index, w); index += gridDim.x) {
+        forward(args, w, (acc_t *)memory, queries, k_line, v_line, targets);
+        __syncthreads();
     }
 }
