@@ -10,8 +10,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KNOB_ROWS, KNOB_SPLITS };
-static const char *const knobs[] = {"rows", "splits", NULL};
+/* delta: bwd keeps the sums of dout out in the workspace, else every tile forms them. */
+enum { KNOB_ROWS, KNOB_SPLITS, KNOB_DELTA };
+static const char *const knobs[] = {"rows", "splits", "delta", NULL};
 
 enum {
     CHUNK = 64,        /* columns */
@@ -132,8 +133,13 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     const mica_attention_desc *d = desc;
     attention_shape s;
     attention_shape_make(d, &s);
-    int32_t rows = choose_rows(d, &s, device), splits = 1;
-    if (d->pass == MICA_ATTENTION_FWD) splits = choose_splits(d, &s, rows, device);
+    int32_t rows = choose_rows(d, &s, device);
+    if (d->pass == MICA_ATTENTION_BWD) {
+        out[0] = (mica_config){{rows, 1, 1}};
+        out[1] = (mica_config){{rows, 1, 0}};
+        return 2;
+    }
+    int32_t splits = choose_splits(d, &s, rows, device);
     out[0] = (mica_config){{rows, 1}};
     out[1] = (mica_config){{rows, splits}};
     return splits > 1 ? 2 : 1;
@@ -160,6 +166,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double memory = mica_op_bytes(&mica_op_attention, desc) / (device->copy_gbps * 1e6);
     double busy = blocks < units ? blocks / units : 1;
     double time = launch_ms + fmax(compute, memory / busy);
+    if (d->pass == MICA_ATTENTION_BWD && !c->knob[KNOB_DELTA]) time *= 1.2;
     return splits > 1 ? time + launch_ms : time;
 }
 
@@ -487,7 +494,7 @@ static mica_status build_backward(mica_plan *plan, const attention_shape *shape)
         MICA_TRY(add_clear(plan, MICA_ATTENTION_DV, 0));
     }
     int64_t lines = d->q.dims[0] * d->q.dims[1] * d->q.dims[2];
-    if (lines > 0) {
+    if (lines > 0 && plan->config.knob[KNOB_DELTA]) {
         MICA_TRY(mica_book(plan, "dout out", (size_t)lines * (is_wide(d) ? 8 : 4), &s->delta));
         kernel_plan k = {.file = "ops/attention/attention_cuda_delta.cu",
                          .entry = "attention_delta",
@@ -535,7 +542,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     if (r->workspace) {
         a.partial = mica_at(r, s->partial);
         a.partial_stats = mica_at(r, s->partial_stats);
-        a.delta = mica_at(r, s->delta);
+        if (plan->config.knob[KNOB_DELTA]) a.delta = mica_at(r, s->delta);
     }
     for (int i = 0; i < s->count; i++) MICA_TRY(run_one(s, i, &a, r));
     return MICA_OK;

@@ -204,13 +204,25 @@ __device__ __forceinline__ query find_query(const attention_cuda_args &args, con
     return x;
 }
 
+/* The sum of dout out of a row: from the workspace if there is one. */
+__device__ __forceinline__ acc_t find_delta(const attention_cuda_args &args, const span &s, s64 head, s64 i)
+{
+    if (args.delta) return ((const acc_t *)args.delta)[place_of(args, s, head, i)];
+    const s64 out = line_of(args.out, s, head, i), dout = line_of(args.dout, s, head, i);
+    acc_t sum = 0;
+#pragma unroll 1
+    for (s64 c = 0; c < args.dv; c++)
+        sum += load_any(args.out, out + c * args.out.stride[3]) * load_any(args.dout, dout + c * args.dout.stride[3]);
+    return sum;
+}
+
 /* The same for gradients. A query that attends to no key has no part in any. */
 __device__ __forceinline__ query find_query_back(const attention_cuda_args &args, const sequence &s, s64 kv_head, s64 r)
 {
     query x = find_query(args, s, kv_head, r);
     if (x.line == ABSENT) return x;
     x.lse = load_any(args.lse, line_of(args.lse, s.q, x.head, x.i));
-    x.delta = ((const acc_t *)args.delta)[place_of(args, s.q, x.head, x.i)];
+    x.delta = find_delta(args, s.q, x.head, x.i);
     if (x.lse == nothing()) {
         x.line = ABSENT;
         x.from = x.to = 0;

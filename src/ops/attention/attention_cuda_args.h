@@ -39,7 +39,7 @@ typedef struct attention_cuda_args {
     long long splits; /* of the keys of a tile */
     /* workspace, by row of q ((batch H + head) rows + row): */
     void *partial, *partial_stats; /* sums and {maximum, sum} of splits */
-    void *delta;                   /* bwd: sum of dout out */
+    void *delta;                   /* bwd: sum of dout out, or NULL */
 } attention_cuda_args;
 
 /* attention_cuda_clear.cu */

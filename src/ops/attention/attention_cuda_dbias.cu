@@ -15,7 +15,10 @@ __device__ __forceinline__ void add_tile(const attention_cuda_args &args, const 
 {
     const sequence s = find_sequence(args, at.n);
     const s64 i0 = at.row_tile * OWN, j0 = at.key_tile * OTHER;
-    if (i0 >= s.q.count || j0 >= s.k.count) return;
+    if (i0 >= s.q.count) return;
+    const s64 last = min(i0 + OWN, s.q.count) - 1;
+    const s64 high = clamp_of(last + s.shift + args.right, 0, s.k.count), low = i0 + s.shift - args.left + 1;
+    if (j0 >= high || j0 + OTHER <= low) return; /* none of these rows sees one of these keys */
     const s64 kv_head = at.head / args.group, within = at.head - kv_head * args.group;
     acc_t *own_dout = own + OWN * pitch_of(args.d), *stage = own_dout + OWN * pitch_of(args.dv);
     __syncthreads();
