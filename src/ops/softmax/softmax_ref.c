@@ -19,13 +19,15 @@ static void forward(const mica_softmax_desc *d, const mica_view *x, int64_t xo, 
                     int64_t yo)
 {
     int64_t n = x->t.dims[d->axis], xs = x->t.strides[d->axis], ys = y->t.strides[d->axis];
-    double max = -INFINITY, sum = 0, spread = 0;
+    double max = -INFINITY, spread = 0;
+    long double exact = 0; /* the truth of f64 results needs more than f64 */
     for (int64_t a = 0; a < n; a++) max = fmax(max, mica_get(x, xo + a * xs));
     for (int64_t a = 0; a < n; a++) {
         double v = mica_get(x, xo + a * xs) - max, e = exp(v);
-        sum += e;
+        exact += (long double)e;
         spread += e > 0 ? e * fabs(v) : 0;
     }
+    double sum = (double)exact;
     spread /= sum;
     double by = 1 / growth(n);
     for (int64_t a = 0; a < n; a++) {
@@ -44,13 +46,15 @@ static void backward(const mica_softmax_desc *d, const mica_view *y, int64_t yo,
 {
     int64_t n = y->t.dims[d->axis], ys = y->t.strides[d->axis], dys = dy->t.strides[d->axis];
     int64_t dxs = dx->t.strides[d->axis];
-    double sum = 0, magnitude = 0;
+    double magnitude = 0;
+    long double exact = 0;
     for (int64_t a = 0; a < n; a++) {
         double g = mica_get(dy, dyo + a * dys);
         double v = d->log ? g : g * mica_get(y, yo + a * ys);
-        sum += v;
+        exact += (long double)v;
         magnitude += fabs(v);
     }
+    double sum = (double)exact;
     for (int64_t a = 0; a < n; a++) {
         double v = mica_get(y, yo + a * ys), g = mica_get(dy, dyo + a * dys);
         if (d->log) {
