@@ -23,9 +23,8 @@ enum {
     EMU_THREADS = 1024,
     EMU_CLUSTER = 16,
     EMU_BARRIERS = 16,
-    EMU_SHARED =
-        256 << 10, /* what a 32-bit address of shared memory reaches; past it: other blocks */
-    EMU_REFS = 160
+    /* what a 32-bit address of shared memory reaches */
+    EMU_SHARED = 256 << 10
 };
 
 /* An operand of an assembly statement: where it is (outputs), or its bits (inputs). */

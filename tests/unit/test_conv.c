@@ -314,7 +314,7 @@ static void test_refusals(void **state)
         {"conv x=f32:1x3x8 w=f32:4x3x3 epilogue=residual residual=f32:1x4x5", "residual"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 epilogue=residual residual=s8:1x4x6", "residual is s8"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f32", "aux holds what goes into an activation"},
-        {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f64 epilogue=relu", "aux is f64; with x of f32 it is"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f64 epilogue=relu", "aux is f64; with f32 inputs it is"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 aux=f32:1x4x5 epilogue=relu", "aux"},
         {"conv pass=dgrad x=f32:1x3x8 w=f32:4x3x3 amax=f32", "amax is for pass fwd, this is dgrad"},
         {"conv pass=wgrad x=f32:1x3x8 w=f32:4x3x3 stat_sum=f32", "stat_sum is for pass fwd"},

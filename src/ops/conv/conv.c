@@ -333,21 +333,6 @@ static mica_status check_vector(const mica_conv_desc *d, int arg, mica_dtype dty
                         args[arg].name, (long long)mica_tensor_count(t), t->rank, (long long)count);
 }
 
-static mica_status check_aux(const mica_conv_desc *d, mica_why *why)
-{
-    const mica_tensor *t = &d->aux;
-    bool f64 = d->x.dtype == MICA_F64;
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (mica_epilogue_act(d->epilogue) == mica_epilogue_count(d->epilogue))
-        return mica_invalid(why, "aux holds what goes into an activation, epilogue has none");
-    bool fits = t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16;
-    if (f64) fits = t->dtype == MICA_F64 || t->dtype == MICA_F32;
-    if (!fits)
-        return mica_invalid(why, "aux is %s; with x of %s it is %s", mica_dtype_name(t->dtype),
-                            mica_dtype_name(d->x.dtype), f64 ? "f64 or f32" : "f32, f16 or bf16");
-    return mica_tensor_same_dims(t, "aux", &d->y, "y", why);
-}
-
 static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
 {
     mica_dtype real = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
@@ -360,7 +345,7 @@ static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
     if (conv_has_stats(d) && !mica_dtype_is_common(d->y.dtype))
         return mica_invalid(why, "y is %s; stat_sum and stat_square are for f64, f32, f16 and bf16",
                             mica_dtype_name(d->y.dtype));
-    MICA_TRY(check_aux(d, why));
+    MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->x.dtype, &d->y, "y", why));
     MICA_TRY(check_vector(d, MICA_CONV_SCALE_Y, MICA_F32, 1, why));
     MICA_TRY(check_vector(d, MICA_CONV_AMAX, real, 1, why));
     MICA_TRY(check_vector(d, MICA_CONV_STAT_SUM, real, d->y.dims[1], why));

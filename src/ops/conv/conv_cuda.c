@@ -7,8 +7,6 @@
  * parts in workspace, which are added up in order; splits=1 needs none. */
 #include "ops/conv/conv_parts.h"
 
-#include <stdlib.h>
-
 /* Tiles of 256 threads for many, some and few columns; f64 ones are smaller to fit 48 KiB. */
 typedef struct tile {
     int bm, bn, bk, tm, tn;
@@ -38,18 +36,6 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     (void)device;
     MICA_TRY(conv_refuse_extra(desc, why));
     return MICA_OK;
-}
-
-/* Whether every position along an axis, with padding and taps, fits 32 bits. */
-static bool small_positions(const mica_conv_geometry *g)
-{
-    const double most = 1 << 30;
-    for (int i = 0; i < 3; i++) {
-        double reach = (double)g->tap[i] * (double)g->dilation[i] + (double)llabs(g->pad[i]);
-        if (reach + (double)g->in[i] > most || (double)g->out[i] * (double)g->stride[i] > most)
-            return false;
-    }
-    return true;
 }
 
 static void fill_args(const mica_conv_desc *d, state *s)
@@ -140,7 +126,7 @@ static void shared_prologue(mica_text *p, const mica_conv_desc *d, const state *
     mica_prologue_type(p, "acc_t", sums);
     /* integer sums are exact in f64 */
     mica_prologue_type(p, "fin_t", sums == MICA_F32 ? MICA_F32 : MICA_F64);
-    mica_prologue_type(p, "coord_t", small_positions(&s->args.g) ? MICA_S32 : MICA_S64);
+    mica_prologue_type(p, "coord_t", mica_conv_positions_fit_s32(&s->args.g) ? MICA_S32 : MICA_S64);
     /* results and tiles are no more than rows x columns */
     const mica_conv_args *a = &s->args;
     double results = (double)a->rows * (double)a->cols * (double)a->g.groups;

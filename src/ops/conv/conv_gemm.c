@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "gemm": convolution as one matrix product, which is a child plan and takes whatever engine
  * is best for it. Filters of one tap, stride 1 and no padding multiply the image where it lies; for
- * all others a kernel first writes the image as a matrix (im2col) into workspace, taps x terms as
- * large as the result: twice that in memory traffic is what it costs beside an implicit product.
+ * all others a kernel first writes the image as a matrix (im2col) into workspace, the pixels of the
+ * result times taps times channels: that, written and read, is its cost beside an implicit product.
  * Forward, dgrad and wgrad, 1 to 3 axes, groups as batches, all types. What it asks for: pixels of
  * the result, and taps and channels of the filter, that lie at one distance each, as in NCW, NHWC
  * and NDHWC, and in NCHW with one image to a batch. */
@@ -11,7 +11,6 @@
 #include "ops/shared/mma_tile.h"
 #include "mica/gemm.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 256, BLOCKS_PER_UNIT = 8, MAX_MATRIX_GIB = 8 };
@@ -259,18 +258,6 @@ static int vector_of(const mica_conv_desc *d, const product *p)
     return vector;
 }
 
-/* Whether every position along an axis, with padding and taps, fits 32 bits. */
-static bool small_positions(const mica_conv_geometry *g)
-{
-    const double most = 1 << 30;
-    for (int i = 0; i < 3; i++) {
-        double reach = (double)g->tap[i] * (double)g->dilation[i] + (double)llabs(g->pad[i]);
-        if (reach + (double)g->in[i] > most || (double)g->out[i] * (double)g->stride[i] > most)
-            return false;
-    }
-    return true;
-}
-
 static mica_status add_kernel(mica_plan *plan, state *s)
 {
     const mica_conv_desc *d = plan->desc;
@@ -290,7 +277,8 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     mica_prologue_int(&prologue, "VECTOR", s->vector);
     mica_prologue_int(&prologue, "TAP_FAST", p->tap_fast);
     mica_prologue_int(&prologue, "COUNT_64", elements > INT32_MAX);
-    mica_prologue_type(&prologue, "coord_t", small_positions(&p->g) ? MICA_S32 : MICA_S64);
+    mica_prologue_type(&prologue, "coord_t",
+                       mica_conv_positions_fit_s32(&p->g) ? MICA_S32 : MICA_S64);
     static const char *const types[] = {"left_t", "right_t", "out_t"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         mica_prologue_type(&prologue, types[i], type);

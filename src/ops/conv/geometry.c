@@ -2,6 +2,7 @@
  * From a descriptor to the plain convolution. */
 #include "ops/conv/geometry.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 mica_conv_roles mica_conv_roles_of(const mica_conv_desc *d)
@@ -129,4 +130,15 @@ mica_epilogue mica_conv_epilogue(const mica_conv_desc *d)
                            .residual = &e->residual,
                            .act_a = &e->act_a,
                            .act_b = &e->act_b};
+}
+
+bool mica_conv_positions_fit_s32(const mica_conv_geometry *g)
+{
+    const double most = 1 << 30;
+    for (int i = 0; i < 3; i++) {
+        double reach = (double)g->tap[i] * (double)g->dilation[i] + (double)llabs(g->pad[i]);
+        if (reach + (double)g->in[i] > most || (double)g->out[i] * (double)g->stride[i] > most)
+            return false;
+    }
+    return true;
 }

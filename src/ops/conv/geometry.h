@@ -18,6 +18,8 @@ mica_conv_roles mica_conv_roles_of(const mica_conv_desc *d);
 const mica_tensor *mica_conv_tensor(const mica_conv_desc *d, int arg);
 /* d is checked. */
 void mica_conv_geometry_make(const mica_conv_desc *d, mica_conv_geometry *g);
+/* Whether every position along an axis, with padding and taps, fits 32 bits. */
+bool mica_conv_positions_fit_s32(const mica_conv_geometry *g);
 /* Products in the sum behind one result. */
 int64_t mica_conv_terms(const mica_conv_desc *d);
 /* Size of a plain convolution's output along one axis; false on overflow or where the filter

@@ -265,21 +265,6 @@ static mica_status check_gate(const mica_gemm_desc *d, mica_why *why)
     return MICA_OK;
 }
 
-static mica_status check_aux(const mica_gemm_desc *d, const mica_tensor *product, mica_why *why)
-{
-    const mica_tensor *t = &d->aux;
-    bool f64 = d->a.dtype == MICA_F64;
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (mica_epilogue_act(d->epilogue) == mica_epilogue_count(d->epilogue))
-        return mica_invalid(why, "aux holds what goes into an activation, epilogue has none");
-    bool fits = t->dtype == MICA_F32 || t->dtype == MICA_F16 || t->dtype == MICA_BF16;
-    if (f64) fits = t->dtype == MICA_F64 || t->dtype == MICA_F32;
-    if (!fits)
-        return mica_invalid(why, "aux is %s; with %s inputs it is %s", mica_dtype_name(t->dtype),
-                            mica_dtype_name(d->a.dtype), f64 ? "f64 or f32" : "f32, f16 or bf16");
-    return mica_tensor_same_dims(t, "aux", product, "the product of a and b", why);
-}
-
 static mica_status check_single(const mica_tensor *t, const char *name, mica_dtype dtype,
                                 mica_why *why)
 {
@@ -315,7 +300,8 @@ static mica_status check(const void *desc, mica_why *why)
     MICA_TRY(check_scales(d, m, n, why));
     MICA_TRY(check_residual(&d->residual, why));
     MICA_TRY(check_gate(d, why));
-    MICA_TRY(check_aux(d, &product, why));
+    MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->a.dtype, &product,
+                                     "the product of a and b", why));
     MICA_TRY(check_quantise(d, why));
     mica_epilogue e = gemm_epilogue(d);
     return mica_epilogue_check(&e, &d->c, n, why);

@@ -90,6 +90,21 @@ int mica_epilogue_act(const int32_t *steps)
     return i;
 }
 
+mica_status mica_epilogue_check_aux(const int32_t *steps, const mica_tensor *aux, mica_dtype input,
+                                    const mica_tensor *like, const char *like_name, mica_why *why)
+{
+    bool f64 = input == MICA_F64;
+    if (!mica_tensor_given(aux)) return MICA_OK;
+    if (mica_epilogue_act(steps) == mica_epilogue_count(steps))
+        return mica_invalid(why, "aux holds what goes into an activation, epilogue has none");
+    bool fits = aux->dtype == MICA_F32 || aux->dtype == MICA_F16 || aux->dtype == MICA_BF16;
+    if (f64) fits = aux->dtype == MICA_F64 || aux->dtype == MICA_F32;
+    if (!fits)
+        return mica_invalid(why, "aux is %s; with %s inputs it is %s", mica_dtype_name(aux->dtype),
+                            mica_dtype_name(input), f64 ? "f64 or f32" : "f32, f16 or bf16");
+    return mica_tensor_same_dims(aux, "aux", like, like_name, why);
+}
+
 void mica_epilogue_apply_some(const mica_epilogue *e, int from, int to, const mica_view *bias,
                               const mica_view *scale, const mica_view *shift,
                               const mica_view *residual, int64_t channel, int64_t residual_offset,

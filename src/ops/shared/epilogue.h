@@ -34,6 +34,11 @@ void mica_epilogue_apply_some(const mica_epilogue *e, int from, int to, const mi
                               const mica_view *scale, const mica_view *shift,
                               const mica_view *residual, int64_t channel, int64_t residual_offset,
                               double *value, double *magnitude);
+/* Of the tensor that receives the values before the activation, if it is given: INVALID unless
+ * there is an activation, the type goes with inputs of that type, and the dims are those of `like`.
+ */
+mica_status mica_epilogue_check_aux(const int32_t *steps, const mica_tensor *aux, mica_dtype input,
+                                    const mica_tensor *like, const char *like_name, mica_why *why);
 /* Number of steps, and which of them is the activation (their number if none is). */
 int mica_epilogue_count(const int32_t *steps);
 int mica_epilogue_act(const int32_t *steps);
