@@ -53,7 +53,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"engine", 'e', "LIST", 0, "only these engines, separated by commas; all: with peers", 0},
-    {"pick", KEY_PICK, NULL, 0, "only the planner's choice", 0},
+    {"pick", KEY_PICK, NULL, 0, "only the planner's choice; with --engine beside those peers", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measured time per engine; default 0.5", 0},
     {"runs", KEY_RUNS, "N", 0, "least number of runs; default 20", 0},
@@ -147,7 +147,7 @@ static bool listed(const char *list, const char *name)
 static bool is_wanted(const bench *b, const mica_verdict *v)
 {
     if (b->engines && strcmp(b->engines, "all") != 0) return listed(b->engines, v->engine);
-    if (v->peer && !b->engines) return false;
+    if (mica_verdict_needs_name(v) && !b->engines) return false;
     if (!v->reference || v->predicted_ms <= 4e3 * b->limits.seconds) return true;
     cli_say("%s is left out: about %.0f s a run; --engine %s times it", v->engine,
             v->predicted_ms / 1e3, v->engine);
@@ -173,18 +173,18 @@ static int plan_entries(bench *b, const mica_problem *problem, uint32_t packed,
 {
     int count = 0;
     mica_verdict v;
-    if (b->pick) {
-        plan_entry(b, problem, (mica_options){.packed = packed}, &entries[0]);
-        return 1;
-    }
+    if (b->pick) plan_entry(b, problem, (mica_options){.packed = packed}, &entries[count++]);
+    if (b->pick && !b->engines) return count;
     /* A peer shows the best of its candidates. */
+    int budget_ms = (int)fmin(fmax(4e3 * b->limits.seconds, 200), 2000);
     for (int i = 0; count < MAX_ENTRIES; i++) {
         if (mica_problem_verdict(b->context, problem, i, &v) != MICA_OK) break;
-        if (v.status == MICA_OK && is_wanted(b, &v))
+        if (v.status == MICA_OK && is_wanted(b, &v) && (v.peer || !b->pick))
             plan_entry(b, problem,
                        (mica_options){.engine = v.engine,
                                       .packed = packed,
-                                      .mode = v.peer ? MICA_MODE_MEASURE : MICA_MODE_ESTIMATE},
+                                      .mode = v.peer ? MICA_MODE_MEASURE : MICA_MODE_ESTIMATE,
+                                      .measure_ms = budget_ms},
                        &entries[count++]);
     }
     return count;
@@ -359,25 +359,22 @@ static int run_all(bench *b)
     return b->code;
 }
 
-static int run_first(bench *b, char *const *lines)
-{
-    bench_first first = {.context = b->context,
-                         .context_ms = b->context_ms,
-                         .engine = b->engines,
-                         .set = b->set ? b->set : "line",
-                         .commit = b->options.commit ? b->options.commit : "",
-                         .device = b->device.model};
-    if (b->options.json && !(first.json = cli_json_open(b->options.json))) return CLI_USAGE;
-    int code = bench_first_calls(&first, lines, b->lines.count);
-    cli_json_close(first.json);
-    return code;
-}
-
 static int run_host(bench *b)
 {
     char **lines = cli_alloc((b->lines.count + 1) * sizeof *lines);
     for (size_t i = 0; i < b->lines.count; i++) lines[i] = b->lines.items[i].text;
-    int code = b->first ? run_first(b, lines) : bench_overhead(b->context, lines, b->lines.count);
+    const char *usual = b->first ? "line" : "overhead";
+    bench_host host = {.context = b->context,
+                       .context_ms = b->context_ms,
+                       .engine = b->engines,
+                       .set = b->set ? b->set : usual,
+                       .commit = b->options.commit ? b->options.commit : "",
+                       .device = b->device.model};
+    int code = CLI_USAGE;
+    if (!b->options.json || (host.json = cli_json_open(b->options.json)))
+        code = b->first ? bench_first_calls(&host, lines, b->lines.count)
+                        : bench_overhead(&host, lines, b->lines.count);
+    cli_json_close(host.json);
     free(lines);
     return code;
 }

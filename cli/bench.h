@@ -69,17 +69,17 @@ bool bench_read(bench_results *results, const char *path);
 int bench_compare(const char *old_path, const char *new_path);
 /* Roofline scatter and bars, self-contained. */
 bool bench_plot(const char *path, const bench_results *results, const mica_device_info *device);
-/* Host time of planning and launching tiny problems. */
-int bench_overhead(mica_context *context, char *const *lines, size_t count);
-
-/* What the first calls of this process cost. */
-typedef struct bench_first {
+/* What the measurements of the host's time share. */
+typedef struct bench_host {
     mica_context *context;
     double context_ms;  /* that making the context took */
     const char *engine; /* NULL: the planner's choice */
     const char *set, *commit, *device;
     FILE *json; /* or NULL */
-} bench_first;
-int bench_first_calls(const bench_first *first, char *const *lines, size_t count);
+} bench_host;
+/* Host time of planning and launching; without lines a tiny one's. */
+int bench_overhead(const bench_host *host, char *const *lines, size_t count);
+/* What the first calls of this process cost. */
+int bench_first_calls(const bench_host *host, char *const *lines, size_t count);
 
 #endif

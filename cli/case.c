@@ -102,6 +102,48 @@ mica_status cli_case_truth(cli_case *c)
     return mica_problem_reference(c->problem, args, c->results, c->magnitudes);
 }
 
+/* The content of an argument with its largest magnitude in all places; NULL: it has none. */
+static unsigned char *levelled(const cli_case *c, int i)
+{
+    const mica_tensor *t = &c->info[i].tensor;
+    const cli_buffer *b = &c->buffers[i];
+    int64_t count = mica_tensor_count(t);
+    if (!b->content || count == 0) return NULL;
+    double *values = cli_alloc(value_bytes(t)), most = 0;
+    unsigned char *copy = cli_alloc((size_t)b->span);
+    mica_tensor_load(t, b->content - b->first, values);
+    for (int64_t n = 0; n < count; n++) most = fmax(most, fabs(values[n]));
+    for (int64_t n = 0; n < count; n++) values[n] = most;
+    mica_tensor_store(t, values, copy - b->first);
+    free(values);
+    return copy;
+}
+
+/* The largest magnitude sum that inputs as large as these could have. */
+static double largest_magnitude(const cli_case *c)
+{
+    unsigned char *copies[MICA_MAX_ARGS] = {0};
+    void *args[MICA_MAX_ARGS] = {0};
+    double *results[MICA_MAX_ARGS] = {0}, *magnitudes[MICA_MAX_ARGS] = {0}, most = 0;
+    for (int i = 0; i < c->args; i++) {
+        copies[i] = levelled(c, i);
+        if (copies[i]) args[i] = copies[i] - c->buffers[i].first;
+        if (!c->results[i]) continue;
+        results[i] = cli_alloc(value_bytes(&c->info[i].tensor));
+        magnitudes[i] = cli_alloc(value_bytes(&c->info[i].tensor));
+    }
+    mica_status status = mica_problem_reference(c->problem, args, results, magnitudes);
+    for (int i = 0; i < c->args; i++) {
+        int64_t count = magnitudes[i] ? mica_tensor_count(&c->info[i].tensor) : 0;
+        for (int64_t n = 0; n < count && status == MICA_OK; n++)
+            most = fmax(most, magnitudes[i][n]);
+        free(results[i]);
+        free(magnitudes[i]);
+        free(copies[i]);
+    }
+    return most;
+}
+
 cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
 {
     mica_contract k;
@@ -114,8 +156,12 @@ cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
     if (k.flushes) tiny = 0x1p-126; /* the smallest normal number of f32 and bf16 */
     /* Without an addition and a function only the result is rounded, and every bit of it is known.
      */
-    bool exact = c->exact || (k.n_seq == 0 && k.n_outer == 0 && k.ulps == 0);
-    return (cli_tolerance){phi, tiny * (double)(k.n_seq + k.n_outer) * c->largest, exact};
+    bool exact = (c->exact && !k.fractions) || (k.n_seq == 0 && k.n_outer == 0 && k.ulps == 0);
+    double grown = k.amplify > 0 ? k.amplify : 1;
+    return (cli_tolerance){.phi = phi * grown,
+                           .floor = tiny * (double)(k.n_seq + k.n_outer) * c->largest * grown,
+                           .exact = exact,
+                           .least = k.amplify > 0 ? largest_magnitude(c) : 0};
 }
 
 /* ---- running ---- */

@@ -21,6 +21,7 @@ enum {
     KEY_COMPILE,
     KEY_TABLE,
     KEY_UPDATE,
+    KEY_SHARE,
     KEY_PACKED
 };
 
@@ -41,6 +42,8 @@ static const struct argp_option options[] = {
      "plan and compile on every accepting engine, run nothing", 0},
     {"table", KEY_TABLE, "FILE", 0, "with --compile-only: compare kernels with this table", 0},
     {"update", KEY_UPDATE, NULL, 0, "with --table: write it", 0},
+    {"share", KEY_SHARE, "I/N", 0,
+     "with --compile-only: only every N-th problem, from number I (of 0 to N-1) on", 0},
     {0}};
 
 static const char doc[] =
@@ -74,6 +77,7 @@ static void parse_fills(check *c, const char *list, struct argp_state *state)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     check *c = state->input;
+    int length = 0;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &c->options;
@@ -120,6 +124,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_UPDATE:
         c->update = true;
         return 0;
+    case KEY_SHARE:
+        if (sscanf(arg, "%ld/%ld%n", &c->share, &c->shares, &length) != 2 || arg[length] ||
+            c->share < 0 || c->shares <= c->share)
+            argp_error(state, "--share takes I/N with 0 <= I < N, not %s", arg);
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -160,6 +169,11 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
 {
     char text[400] = "";
     cli_tolerance tolerance = cli_case_tolerance(k, plan);
+    /* Where results share infinities and NaN of the inputs there is nothing to compare. */
+    if (!isfinite(tolerance.least)) {
+        check_total_of(c, v->engine)->skipped++;
+        return;
+    }
     check_outcome o = {.line = line,
                        .engine = v->engine,
                        .config = mica_plan_config(plan),
@@ -204,9 +218,18 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
 
 /* ---- one problem ---- */
 
-static bool wanted(const check *c, const char *engine)
+const char *check_only(const check *c, const mica_problem *problem, const char *named)
 {
-    return !c->engine || !strcmp(c->engine, engine);
+    mica_verdict v;
+    if (c->engine || !named) return c->engine;
+    for (int i = 0; mica_problem_verdict(c->context, problem, i, &v) == MICA_OK; i++)
+        if (!strcmp(v.engine, named)) return named;
+    return NULL;
+}
+
+static bool wanted(const char *only, const mica_verdict *v)
+{
+    return only ? !strcmp(only, v->engine) : !mica_verdict_needs_name(v);
 }
 
 static void refuse(check *c, const char *line, const char *engine, const char *reason)
@@ -259,10 +282,11 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
 {
     int count = 0;
     bool asked = false;
+    const char *only = check_only(c, problem, c->line_engine);
     mica_verdict v;
     for (int i = 0; count < CHECK_MAX_PLANS; i++) {
         if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
-        if (!wanted(c, v.engine) || (v.peer && !c->engine)) continue;
+        if (!wanted(only, &v)) continue;
         asked = true;
         const char *reason = v.status == MICA_OK ? NULL : v.reason;
         char built[400] = "";
@@ -270,11 +294,11 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
         if (!reason && plan_configs(c, problem, line, &v, plans, &count, built, sizeof built) == 0)
             reason = "it has no config of that name";
         if (!reason && count == before && *built) reason = built;
-        if (reason && c->engine) refuse(c, line, v.engine, reason);
-        if (reason && !c->engine) check_total_of(c, v.engine)->skipped++;
+        if (reason && only) refuse(c, line, v.engine, reason);
+        if (reason && !only) check_total_of(c, v.engine)->skipped++;
     }
-    if (c->engine && !asked) refuse(c, line, c->engine, "there is no such engine here");
-    if (!c->engine && !count) refuse(c, line, "any", "no engine takes it");
+    if (only && !asked) refuse(c, line, only, "there is no such engine here");
+    if (!only && !count) refuse(c, line, "any", "no engine takes it");
     return count;
 }
 
@@ -342,6 +366,7 @@ static void check_bare(check *c, const mica_problem *problem, check_plan *plans,
 
 static void check_line(check *c, const cli_line *line)
 {
+    c->line_engine = line->engine;
     if (line->one) {
         check_repeats(c, line);
         return;

@@ -37,6 +37,7 @@ typedef struct check {
     long expect; /* number of checks, or -1 */
     const char *table;
     bool update;
+    long share, shares; /* of compile-only: which problems; shares 0: all */
 
     mica_context *context;
     mica_device_info device;
@@ -47,6 +48,7 @@ typedef struct check {
     int engines;
     long checks;
     uint32_t line_packed;       /* what the current line packs */
+    const char *line_engine;    /* the engine that it names; or NULL */
     bool weak;                  /* the current line excuses comparisons that could hardly fail */
     bool refused, failed, lost; /* lost: the device is gone, nothing more can run */
 } check;
@@ -72,6 +74,9 @@ typedef struct check_plan {
     mica_verdict verdict;
     mica_plan *plan;
 } check_plan;
+/* The only engine to be checked on a problem whose line names `named` (or NULL): the command
+ * line's, or that one if the device has it. NULL: all but peers and those only taken by name. */
+const char *check_only(const check *c, const mica_problem *problem, const char *named);
 /* Plans with each config of each engine that takes the problem; returns how many. */
 int check_plan_engines(check *c, const mica_problem *problem, const char *line, check_plan *plans);
 /* The line's problem, whose result repeats that of a smaller problem along dimension 0. */

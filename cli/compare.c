@@ -40,12 +40,19 @@ double cli_quantize(mica_dtype d, double v)
 
 /* ---- one element ---- */
 
+double cli_element_error(cli_tolerance t, double magnitude)
+{
+    if (t.exact) return 0;
+    magnitude = fmax(magnitude, t.least);
+    /* No term, no error. */
+    return magnitude != 0 ? t.phi * magnitude + t.floor : 0;
+}
+
 double cli_element_tolerance(mica_dtype d, cli_tolerance t, double want, double magnitude)
 {
     if (t.exact) return 0;
-    /* No term, no error. */
-    double u = cli_unit(d), e = magnitude != 0 ? t.phi * magnitude + t.floor : 0;
-    return u * fabs(want) + (1 + u) * e + cli_tiny(d);
+    double u = cli_unit(d);
+    return u * fabs(want) + (1 + u) * cli_element_error(t, magnitude) + cli_tiny(d);
 }
 
 /* y is R as the type rounds it, or lies between the roundings of the ends of the interval: rounding
@@ -56,10 +63,16 @@ static bool rounds_from(mica_dtype d, double got, double want, double tolerance)
            (got >= cli_quantize(d, want - tolerance) && got <= cli_quantize(d, want + tolerance));
 }
 
-static bool leaves_range(mica_dtype d, double want, double tolerance)
+/* Whether the type saturates on all that the value may have been. */
+static bool saturates(mica_dtype d, double want, double error)
 {
-    double top = cli_quantize(d, fabs(want) + tolerance);
-    return isinf(top) || top < fabs(want) - tolerance;
+    return cli_quantize(d, fabs(want) + error) < fabs(want) - error;
+}
+
+/* Whether the type has overflowed for sure, to infinity. */
+static bool overflows(mica_dtype d, double want, double error)
+{
+    return isinf(cli_quantize(d, fabs(want) - error)) && fabs(want) > error;
 }
 
 bool cli_element_passes(mica_dtype d, cli_tolerance t, double got, double want, double magnitude,
@@ -80,13 +93,18 @@ bool cli_element_passes(mica_dtype d, cli_tolerance t, double got, double want, 
         *margin = ok ? 0 : INFINITY;
         return ok;
     }
+    double error = cli_element_error(t, magnitude);
     *margin = fabs(got - want) / tolerance;
-    if (*margin <= 1) return true;
-    if (!isfinite(tolerance) || !leaves_range(d, want, tolerance) ||
-        !rounds_from(d, got, want, tolerance))
-        return false;
-    *margin = 0;
-    return true;
+    /* Half a step from the largest number lies infinity: how far it is from R says nothing. */
+    bool edge = isinf(got) || overflows(d, want, error);
+    if (!edge && *margin <= 1) return true;
+    if (isfinite(tolerance) && (edge || saturates(d, want, error)) &&
+        rounds_from(d, got, want, error)) {
+        *margin = 0;
+        return true;
+    }
+    if (edge) *margin = INFINITY;
+    return false;
 }
 
 void cli_compare(mica_dtype d, cli_tolerance t, int64_t count, const double *got,

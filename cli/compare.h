@@ -7,8 +7,9 @@
  * from the numeric contract of the engine and floor is what gradual underflow may cost. Integer
  * outputs must be a correct rounding of some value within E of R. Where every result is exact, the
  * tolerance is zero: y must be R as the output type rounds it. NaN and infinities must agree in
- * position and sign; near the largest finite value the type's own overflow or saturation is
- * allowed. */
+ * position and sign. Near the largest finite value y is infinite only if the type rounds some value
+ * within E of R to infinity, and it is if the type does so with all of them; and a type that
+ * saturates may. */
 #ifndef MICA_CLI_COMPARE_H
 #define MICA_CLI_COMPARE_H
 
@@ -18,6 +19,7 @@ typedef struct cli_tolerance {
     double phi;
     double floor; /* error of intermediates that underflow in the accumulator's type */
     bool exact;
+    double least; /* S of every element at least: results have errors of each other's terms */
 } cli_tolerance;
 
 enum { CLI_SHOWN = 4 };
@@ -37,6 +39,8 @@ double cli_unit(mica_dtype dtype);
 double cli_tiny(mica_dtype dtype);
 /* A value as the type stores it. */
 double cli_quantize(mica_dtype dtype, double value);
+/* E of one element. */
+double cli_element_error(cli_tolerance tolerance, double magnitude);
 /* What |y - R| may be for one element. */
 double cli_element_tolerance(mica_dtype dtype, cli_tolerance tolerance, double want,
                              double magnitude);

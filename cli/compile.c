@@ -217,8 +217,9 @@ static void compile_line(check *c, compiler *k, const cli_line *line)
     mica_problem *problem = cli_line_problem(&c->lines, line);
     mica_verdict v;
     if (!problem) return;
+    const char *only = check_only(c, problem, line->engine);
     for (int i = 0; mica_problem_verdict(c->context, problem, i, &v) == MICA_OK; i++)
-        if (v.status == MICA_OK && (!c->engine || !strcmp(c->engine, v.engine)))
+        if (v.status == MICA_OK && (only ? !strcmp(only, v.engine) : !v.by_name))
             compile_engine(c, k, problem, &v, line);
     mica_problem_destroy(problem);
 }
@@ -277,7 +278,7 @@ static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
         ok = false;
     }
     for (size_t i = 0; i < old->count; i++) {
-        if (old->items[i].seen || c->engine || c->config || c->pick) continue;
+        if (old->items[i].seen || c->engine || c->config || c->pick || c->shares) continue;
         printf("missing: %s\n", old->items[i].key);
         ok = false;
     }
@@ -293,6 +294,10 @@ static int judge_table(check *c, compiler *k)
 {
     kernel_rows old = {0};
     if (!c->table) return CLI_OK;
+    if (c->update && c->shares) {
+        cli_say("--update writes whole tables, not those of a share");
+        return CLI_USAGE;
+    }
     if (c->update) return write_table(c->table, c->device.name, &k->rows) ? CLI_OK : CLI_USAGE;
     int code = CLI_USAGE;
     if (read_table(c->table, &old)) code = compare_tables(c, k, &old) ? CLI_OK : CLI_MISMATCH;
@@ -307,6 +312,7 @@ int check_compile(check *c)
     mica_log_set(on_log, &k, MICA_LOG_WARN);
     cli_progress_begin(&c->progress, c->lines.count, c->options.quiet);
     for (size_t i = 0; i < c->lines.count && !cli_stopped(); i++) {
+        if (c->shares && (long)i % c->shares != c->share) continue;
         cli_progress_step(&c->progress, i, c->lines.items[i].text);
         compile_line(c, &k, &c->lines.items[i]);
     }

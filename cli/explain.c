@@ -140,7 +140,8 @@ static void engine_row(const explain *e, const mica_problem *problem, const mica
     cli_cell(t, takes ? "%.5g" : "-", chosen ? mica_plan_predicted(plan) : v->predicted_ms);
     cli_cell(t, ms >= 0 ? "%.5g" : "-", ms);
     cli_cell(t, "%s", takes ? explain_config(v, plan) : v->reason);
-    cli_cell(t, "%s%s", v->reference ? "reference " : "", v->deterministic ? "" : "bits vary");
+    cli_cell(t, "%s%s%s", v->reference ? "reference " : "", v->by_name ? "by name " : "",
+             v->deterministic ? "" : "bits vary");
 }
 
 static void show_engines(const explain *e, const mica_problem *problem, const mica_plan *plan)
@@ -203,6 +204,10 @@ static void show_contract(const mica_plan *plan)
            c.unit, c.truncates ? "truncating" : "round to nearest", (long long)c.n_seq,
            (long long)c.n_outer, (long long)c.k_inst, c.ulps,
            c.flushes ? "; subnormals count as zero" : "");
+    if (c.amplify > 0)
+        printf("  results share their errors, and infinities and NaN: %g times phi times the "
+               "largest magnitude sum of such inputs\n",
+               c.amplify);
     printf("  phi = %.4g: an element's tolerance is its type's rounding plus phi times its "
            "magnitude sum\n",
            phi);

@@ -14,7 +14,7 @@ typedef struct first_times {
 } first_times;
 
 typedef struct subject {
-    const bench_first *first;
+    const bench_host *first;
     mica_problem *problem;
     mica_plan *plan, *again;
     mica_run run;
@@ -86,7 +86,7 @@ static mica_status time_subject(subject *s, first_times *t)
     return status;
 }
 
-static void print(const bench_first *f, const char *line, const subject *s, const first_times *t)
+static void print(const bench_host *f, const char *line, const subject *s, const first_times *t)
 {
     const char *engine = mica_plan_engine(s->plan);
     printf("%10.2f %10.2f %10.3f %10.4f %10.3f  %-9s %-16s %s\n", t->context_ms, t->plan_ms,
@@ -103,7 +103,7 @@ static void print(const bench_first *f, const char *line, const subject *s, cons
                             f->commit, "device", f->device));
 }
 
-static mica_status one_line(const bench_first *f, const char *line, double context_ms)
+static mica_status one_line(const bench_host *f, const char *line, double context_ms)
 {
     subject s = {.first = f};
     first_times t = {.context_ms = context_ms};
@@ -117,7 +117,7 @@ static mica_status one_line(const bench_first *f, const char *line, double conte
     return status;
 }
 
-int bench_first_calls(const bench_first *f, char *const *lines, size_t count)
+int bench_first_calls(const bench_host *f, char *const *lines, size_t count)
 {
     int code = count ? CLI_OK : CLI_USAGE;
     if (!count) cli_say("no problem line was given");

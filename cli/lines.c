@@ -107,6 +107,7 @@ typedef struct shared {
     bool weak;
     const char *one; /* of "# repeats: one", up to the end of the line; or NULL */
     uint32_t packed;
+    char *engine;
 } shared;
 
 static void append(cli_lines *lines, char *text, const shared *s)
@@ -116,8 +117,9 @@ static void append(cli_lines *lines, char *text, const shared *s)
         lines->items = cli_grow(lines->items, lines->capacity * sizeof *lines->items);
     }
     char *one = s->one ? cli_format("%.*s", (int)strcspn(s->one, "\r\n"), s->one) : NULL;
+    char *engine = s->engine ? cli_format("%s", s->engine) : NULL;
     lines->items[lines->count++] =
-        (cli_line){text, cli_format("%s", s->where), s->weak, one, s->packed};
+        (cli_line){text, cli_format("%s", s->where), s->weak, one, s->packed, engine};
 }
 
 /* Every combination, the last field varying fastest. */
@@ -195,7 +197,7 @@ static bool read_packed(const char *op, const char *list, uint32_t *packed, char
 }
 
 /* Cuts off what stands behind " ; ". */
-static bool read_options(char *line, uint32_t *packed, char *error, size_t size)
+static bool read_options(char *line, shared *s, char *error, size_t size)
 {
     char *options = strstr(line, " ; "), *token, op[64];
     if (!options) return true;
@@ -203,11 +205,15 @@ static bool read_options(char *line, uint32_t *packed, char *error, size_t size)
     snprintf(op, sizeof op, "%.*s", (int)strcspn(line, space), line);
     for (char *rest = options + 3; (token = strsep(&rest, space));) {
         if (!*token) continue;
+        if (!strncmp(token, "engine=", 7) && !s->engine) {
+            s->engine = cli_format("%s", token + 7);
+            continue;
+        }
         if (strncmp(token, "packed=", 7) != 0) {
-            snprintf(error, size, "option %.60s: known is packed", token);
+            snprintf(error, size, "option %.60s: known are packed and, once, engine", token);
             return false;
         }
-        if (!read_packed(op, token + 7, packed, error, size)) return false;
+        if (!read_packed(op, token + 7, &s->packed, error, size)) return false;
     }
     return true;
 }
@@ -250,9 +256,10 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
     shared s = {.where = where};
     cut_comment(text, &s);
     char *problem = cli_format("%s", skip_log_prefix(text));
-    bool ok = read_options(problem, &s.packed, error, size) &&
+    bool ok = read_options(problem, &s, error, size) &&
               expand_fields(lines, problem, &s, error, size, fields);
     for (size_t i = 0; i < MAX_FIELDS; i++) release(&fields[i]);
+    free(s.engine);
     free(problem);
     free(text);
     return ok;
@@ -347,6 +354,7 @@ void cli_lines_free(cli_lines *lines)
         free(lines->items[i].text);
         free(lines->items[i].where);
         free(lines->items[i].one);
+        free(lines->items[i].engine);
     }
     free(lines->items);
 }

@@ -3,7 +3,9 @@
  *
  *   conv x=f32:1x{3,4}x8x8 pad=0x0,1x1 epilogue=bias|bias,relu      # eight problems
  *
- * Behind " ; " stand options: "packed=a,b" names inputs that runs get packed (mica_plan_pack).
+ * Behind " ; " stand options: "packed=a,b" names inputs that runs get packed (mica_plan_pack);
+ * "engine=NAME" leaves a check to that engine, where the device has it: so engines are checked that
+ * are only taken by name.
  * A comment that reads "# mistrusted: why" excuses comparisons that could hardly fail; one that
  * reads "# repeats: LINE" says that inputs and results are those of LINE, again and again along
  * dimension 0: so problems can be checked whose reference would take hours. A comma in a
@@ -20,6 +22,7 @@ typedef struct cli_line {
     bool weak;       /* its comment reads "# mistrusted: why": the comparison may say little */
     char *one;       /* its comment reads "# repeats: one"; or NULL */
     uint32_t packed; /* as in mica_options */
+    char *engine;    /* of "; engine=NAME"; or NULL */
 } cli_line;
 
 typedef struct cli_lines {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica bench --overhead`: what the host pays for planning and launching. */
 #include "bench.h"
+#include "json.h"
 #include "stats.h"
 #include "table.h"
 
@@ -9,7 +10,9 @@
 enum { ROUNDS = 31, RUNS = 200 };
 
 typedef struct subject {
+    const bench_host *host;
     mica_context *context;
+    mica_options options;
     const mica_problem *problem;
     const char *line;
     mica_plan *plan;
@@ -29,7 +32,7 @@ static mica_status time_plans(subject *s)
 {
     for (int i = 0; i < RUNS; i++) {
         mica_plan *plan;
-        mica_status status = mica_plan_problem(s->context, s->problem, NULL, &plan);
+        mica_status status = mica_plan_problem(s->context, s->problem, &s->options, &plan);
         if (status != MICA_OK) return status;
         mica_plan_destroy(plan);
     }
@@ -40,11 +43,27 @@ static mica_status time_texts(subject *s)
 {
     for (int i = 0; i < RUNS; i++) {
         mica_plan *plan;
-        mica_status status = mica_plan_from_text(s->context, s->line, NULL, &plan);
+        mica_status status = mica_plan_from_text(s->context, s->line, &s->options, &plan);
         if (status != MICA_OK) return status;
         mica_plan_destroy(plan);
     }
     return MICA_OK;
+}
+
+static void report(cli_table *t, const subject *s, const char *what, const double ns[3])
+{
+    const bench_host *h = s->host;
+    const char *engine = mica_plan_engine(s->plan);
+    for (int i = 0; i < 3; i++) cli_cell(t, "%.0f", ns[i]);
+    cli_cell(t, "%s", what);
+    cli_cell(t, "%s", engine);
+    cli_cell(t, "%s", s->line);
+    if (!h->json) return;
+    cli_json_line(h->json,
+                  json_pack("{ss ss ss ss so so so ss ss}", "set", h->set, "line", s->line,
+                            "engine", engine, "what", what, "ns", cli_json_number(ns[0]), "ns_p10",
+                            cli_json_number(ns[1]), "ns_p90", cli_json_number(ns[2]), "commit",
+                            h->commit, "device", h->device));
 }
 
 static mica_status measure(cli_table *t, subject *s, const char *what, mica_status (*f)(subject *))
@@ -59,12 +78,9 @@ static mica_status measure(cli_table *t, subject *s, const char *what, mica_stat
         if (status != MICA_OK) return status;
     }
     cli_sort(ns, ROUNDS);
-    cli_cell(t, "%.0f", cli_quantile(ns, ROUNDS, 0.5));
-    cli_cell(t, "%.0f", cli_quantile(ns, ROUNDS, 0.1));
-    cli_cell(t, "%.0f", cli_quantile(ns, ROUNDS, 0.9));
-    cli_cell(t, "%s", what);
-    cli_cell(t, "%s", s->plan ? mica_plan_engine(s->plan) : "");
-    cli_cell(t, "%s", s->line);
+    const double shown[3] = {cli_quantile(ns, ROUNDS, 0.5), cli_quantile(ns, ROUNDS, 0.1),
+                             cli_quantile(ns, ROUNDS, 0.9)};
+    report(t, s, what, shown);
     return MICA_OK;
 }
 
@@ -86,26 +102,30 @@ static mica_status bind(subject *s, void **memory)
     return status;
 }
 
-static mica_status measure_line(mica_context *context, const char *line, cli_table *t)
+static mica_status measure_line(const bench_host *host, const char *line, cli_table *t)
 {
     void *memory[MICA_MAX_ARGS + 1] = {0};
+    mica_context *context = host->context;
     mica_problem *problem = NULL;
-    subject s = {.context = context, .line = line};
+    subject s = {.host = host,
+                 .context = context,
+                 .options = {.engine = host->engine, .nondeterministic = host->engine != NULL},
+                 .line = line};
     mica_status status = mica_problem_from_text(line, &problem);
     s.problem = problem;
-    if (status == MICA_OK) status = mica_plan_problem(context, problem, NULL, &s.plan);
+    if (status == MICA_OK) status = mica_plan_problem(context, problem, &s.options, &s.plan);
     if (status == MICA_OK) s.run.scalars = mica_problem_scalars(problem);
     if (status == MICA_OK) status = bind(&s, memory);
-    if (status == MICA_OK) status = measure(t, &s, "run: host time of a launch", time_runs);
-    if (status == MICA_OK) status = measure(t, &s, "plan: cache hit, from a struct", time_plans);
-    if (status == MICA_OK) status = measure(t, &s, "plan: cache hit, from a line", time_texts);
+    if (status == MICA_OK) status = measure(t, &s, "run", time_runs);
+    if (status == MICA_OK) status = measure(t, &s, "plan found, from a struct", time_plans);
+    if (status == MICA_OK) status = measure(t, &s, "plan found, from a line", time_texts);
     for (int i = 0; i <= MICA_MAX_ARGS; i++) mica_free(context, memory[i]);
     mica_plan_destroy(s.plan);
     if (problem) mica_problem_destroy(problem);
     return status;
 }
 
-int bench_overhead(mica_context *context, char *const *lines, size_t count)
+int bench_overhead(const bench_host *host, char *const *lines, size_t count)
 {
     static char tiny[] = "activation act=relu x=f32:8";
     char *const usual[] = {tiny};
@@ -117,7 +137,7 @@ int bench_overhead(mica_context *context, char *const *lines, size_t count)
     }
     cli_table_begin(&t, ">median ns|>p10|>p90|what|engine|line");
     for (size_t i = 0; i < count && !cli_stopped(); i++) {
-        mica_status status = measure_line(context, lines[i], &t);
+        mica_status status = measure_line(host, lines[i], &t);
         if (status == MICA_OK) continue;
         cli_say("%s: %s", lines[i], mica_error());
         code = cli_worse(code, cli_exit_code(status));

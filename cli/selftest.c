@@ -226,6 +226,27 @@ static bool infinity(cli_case *k, cli_tolerance tolerance)
     return true;
 }
 
+/* The largest result that its type can still hold becomes infinite. */
+static bool overflow(cli_case *k, cli_tolerance tolerance)
+{
+    int arg = first_output(k);
+    if (arg < 0) return false;
+    mica_dtype d = k->info[arg].tensor.dtype;
+    if (!isinf(cli_quantize(d, INFINITY))) return false; /* e4m3, integers */
+    int64_t count = mica_tensor_count(&k->info[arg].tensor), at = -1;
+    for (int64_t i = 0; i < count; i++) {
+        double want = fabs(k->results[arg][i]);
+        double error = cli_element_error(tolerance, k->magnitudes[arg][i]);
+        if (!isfinite(cli_quantize(d, want + error))) continue;
+        if (at < 0 || want > fabs(k->results[arg][at])) at = i;
+    }
+    if (at < 0) return false;
+    double *values = load(k, arg);
+    values[at] = copysign(INFINITY, k->results[arg][at]);
+    store(k, arg, values);
+    return true;
+}
+
 static struct {
     const char *name;
     breakage apply;
@@ -237,6 +258,7 @@ static struct {
     {"all zeros", zeros, 0, 0},
     {"a constant added", shifted, 0, 0},
     {"an infinity", infinity, 0, 0},
+    {"an overflow where there is none", overflow, 0, 0},
     {"poison left in an output", poison_left, 0, 0},
     {"a byte before an output", fence_before, 0, 0},
     {"a byte behind an output", fence_behind, 0, 0},

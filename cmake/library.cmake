@@ -22,6 +22,8 @@ set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)
 target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
+# C throws nothing: tables to unwind the stack would be a twentieth of the library.
+target_compile_options(mica_objects PRIVATE $<$<CONFIG:Release>:-fno-asynchronous-unwind-tables>)
 if(MICA_HAVE_ONEDNN)
   target_include_directories(mica_objects SYSTEM PRIVATE ${DNNL_INCLUDE})
 endif()

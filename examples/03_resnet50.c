@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { CLASSES = 1000, MOST_STEPS = 1024, MOST_MEMORIES = 1024, CONVS = 53, BLOCKS = 16 };
 
@@ -496,6 +497,18 @@ static void fold(net *n)
     }
 }
 
+/* Seconds since the call before, for what is slow only once. */
+static double lap(void)
+{
+    static struct timespec before;
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    double passed =
+        (double)(now.tv_sec - before.tv_sec) + 1e-9 * (double)(now.tv_nsec - before.tv_nsec);
+    before = now;
+    return passed;
+}
+
 static void run_list(const net *n, const list *l)
 {
     (void)n;
@@ -594,15 +607,18 @@ int main(int argc, char **argv)
         return 2;
     }
     mica_device_info info;
+    lap();
     try(mica_context_create(argc > 1 ? argv[1] : "cpu", &n.ctx), "context");
     try(mica_context_info(n.ctx, &info), "context");
     if (info.cuda) try(mica_stream_create(n.ctx, &n.stream), "stream");
     make_net(&n);
+    printf("%d plans and their memory: %.1f s\n", n.train.count + n.infer.count, lap());
 
     n.train.steps[n.train.count - 1].run.scalars = start_rate;
     n.train.steps[n.train.count - 2].run.scalars = start_rate;
     run_list(&n, &n.train);
     float first = loss_of(&n);
+    printf("first step: %.1f s\n", lap());
     n.train.steps[n.train.count - 1].run.scalars = rate;
     n.train.steps[n.train.count - 2].run.scalars = rate;
     const graphs *used = info.cuda && open_graphs(&g, info.name) ? &g : NULL;

@@ -100,7 +100,16 @@ def axes(fields, name, rank, default):
     return (values + [default] * rank)[:rank]
 
 
-def data_for(name, tensor, device, op):
+def routing(fields, tensor, device):
+    """Ends of groups between which all rows (for a sum: all terms) fall, each where chance put it."""
+    a = [int(v) for v in fields["a"].split(":")[1].split("x")]
+    rows = a[1] if fields.get("pass") == "wgrad" else a[0]
+    count = tensor.dims[0]
+    sizes = torch.bincount(torch.randint(0, count, (rows,), device=device), minlength=count)
+    return torch.cumsum(sizes, 0).to(DTYPES[tensor.dtype])
+
+
+def data_for(name, tensor, device, fields):
     dims, strides = tensor.dims[:tensor.rank], tensor.strides[:tensor.rank]
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
@@ -108,8 +117,12 @@ def data_for(name, tensor, device, op):
     if any(s < 0 for s in strides):
         raise NotImplementedError("negative strides")
     span = 1 + sum((d - 1) * s for d, s in zip(dims, strides)) if all(dims) else 0
+    if name == "groups":
+        return routing(fields, tensor, device)
     if name == "labels":
         base = torch.randint(0, 2, (span,), dtype=dtype, device=device)
+    elif name == "pages":
+        base = torch.randperm(span, dtype=dtype, device=device)
     elif dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
         base = torch.randint(0, 100, (span,), dtype=dtype, device=device)
     else:
@@ -258,11 +271,35 @@ def attention(fields, t):
     if "mask" in fields:
         options["attn_mask"] = t["mask"] != 0
     if fields.get("pass") != "bwd":
-        return lambda: F.scaled_dot_product_attention(q, k, v, **options)
+        return fastest_attention(q, lambda: F.scaled_dot_product_attention(q, k, v, **options))
     inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-    with torch.enable_grad():
-        out = F.scaled_dot_product_attention(*inputs, **options)
+
+    def forward():
+        with torch.enable_grad():
+            return F.scaled_dot_product_attention(*inputs, **options)
+    fastest_attention(q, forward)
+    out = forward()
     return lambda: torch.autograd.grad(out, inputs, t["dout"], retain_graph=True)
+
+
+def fastest_attention(q, call):
+    """On a GPU cuDNN's kernels, if they take the problem: PyTorch itself would prefer others."""
+    others = (torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_mem_efficient_sdp,
+              torch.backends.cuda.enable_math_sdp)
+    for enable in others:
+        enable(q.device.type != "cuda")
+    try:
+        call()
+    except RuntimeError:
+        for enable in others:
+            enable(True)
+    return call
+
+
+def grouped_gemm(fields, t):
+    if t["a"].dtype != torch.bfloat16 or t["a"].dim() != 2 or fields.get("epilogue"):
+        raise NotImplementedError("grouped products but of bf16 and packed rows")
+    return lambda: torch._grouped_mm(t["a"], t["b"], offs=t["groups"])
 
 
 def activation(fields, t):
@@ -317,15 +354,73 @@ def optim(fields, t):
     return step_master
 
 
+def rotation(fields, x, positions, interleaved):
+    """Rotates like Hugging Face's models: cos and sin are tables made before, in x's type."""
+    size = int(fields.get("rotary_dim", x.shape[-1])) or x.shape[-1]
+    sign = -1 if fields.get("pass") == "bwd" else 1
+    exponent = torch.arange(0, size, 2, device=x.device, dtype=torch.float64) / size
+    angle = positions.double()[..., None] / float(fields.get("theta", 10000)) ** exponent
+    angle = angle.view(-1, 1, *angle.shape[-2:])
+    cos, sin = angle.cos().to(x.dtype), (sign * angle.sin()).to(x.dtype)
+    if interleaved:
+        cos, sin = cos.repeat_interleave(2, -1), sin.repeat_interleave(2, -1)
+    else:
+        cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+
+    def partners(v):
+        if interleaved:
+            return torch.stack((-v[..., 1::2], v[..., ::2]), -1).flatten(-2)
+        a, b = v.chunk(2, -1)
+        return torch.cat((-b, a), -1)
+
+    def rotate(v):
+        turned = v[..., :size]
+        turned = turned * cos + partners(turned) * sin
+        return turned if size == v.shape[-1] else torch.cat((turned, v[..., size:]), -1)
+    return rotate
+
+
+def rope(fields, t):
+    foreign = [f for f in ("cu", "start", "inv_freq", "cos", "factor") if f in fields]
+    if foreign:
+        raise NotImplementedError("rope with " + ", ".join(foreign))
+    q, k = t["q"], t.get("k")
+    positions = t.get("positions", torch.arange(q.shape[2], device=q.device))
+    rotate = rotation(fields, q, positions, fields.get("pairing") == "interleaved")
+    if k is None:
+        return lambda: rotate(q)
+    return lambda: (rotate(q), rotate(k))
+
+
+def kv_append(fields, t):
+    foreign = [f for f in ("cu_q", "seq_q", "positions", "inv_freq", "cos", "factor", "scale_k", "scale_v")
+               if f in fields]
+    if foreign or "v" not in t or t["k"].dtype != t["k_cache"].dtype:
+        raise NotImplementedError("kv_append with " + ", ".join(foreign or ["one tensor or another type"]))
+    k, v, k_cache, v_cache = (t[name] for name in ("k", "v", "k_cache", "v_cache"))
+    place = t["seq_k"].long()[:, None] + torch.arange(k.shape[2], device=k.device)
+    page, rows = place * 0 + torch.arange(k.shape[0], device=k.device)[:, None], place
+    if "pages" in t:
+        size = k_cache.shape[2]
+        page, rows = t["pages"].long().gather(1, place // size), place % size
+    turn = rotation(fields, k, place, fields["rope"] == "interleaved") if "rope" in fields else lambda x: x
+
+    def append():
+        k_cache[page, :, rows] = turn(k).transpose(1, 2)
+        v_cache[page, :, rows] = v.transpose(1, 2)
+    return append
+
+
 def transform(fields, t):
     perm = [int(v) for v in fields["perm"].split("x")] if "perm" in fields else None
     x = t["x"].permute(perm) if perm else t["x"]
     return lambda: t["y"].copy_(x)
 
 
-BUILDERS = dict(conv=conv, gemm=gemm, pool=pool, norm=norm, softmax=softmax, attention=attention,
+BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, softmax=softmax, attention=attention,
                 activation=activation,
-                cross_entropy=cross_entropy, optim=optim, transform=transform)
+                cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
+                transform=transform)
 
 
 # ---- timing ----
@@ -347,7 +442,7 @@ class Case:
             tensors = {}
             run = Run(workspace=base if workspace else None)
             for name, (index, _, tensor) in mica.arguments(self.plan).items():
-                tensors[name] = data_for(name, tensor, device, op)
+                tensors[name] = data_for(name, tensor, device, fields)
                 run.args[index] = tensors[name].data_ptr()
             self.calls.append(BUILDERS[op](fields, tensors))
             self.runs.append(run)
@@ -373,7 +468,7 @@ class Case:
 def time_cuda(case, peer, i, inner):
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
-    torch.cuda._sleep(200000)  # the queue fills while the device waits: host time stays out
+    torch.cuda._sleep(100000 + 60000 * inner)  # the queue fills meanwhile: host time stays out
     start.record()
     for k in range(inner):
         case.call(peer, i * inner + k)

@@ -19,6 +19,12 @@
  * f32, of 8-bit q f32, f16 or bf16; gradients are as q or f32. lse and statistics are f32 (f64 for
  * f64).
  *
+ * Precision. Sums are f32 (f64). Where q has 16 bits, engines may round weights (about the maximum
+ * of their row) to its type before they multiply values. Where q has 8 bits, one (sm90_f8) rounds
+ * them to e4m3, each by up to 1/16, as v was when it got its 8 bits, and sums the products of a
+ * score and of a tile of keys with 13 bits behind the point of the largest: mica explain says what
+ * an engine's unit is.
+ *
  * Which keys. Sequence n has Q queries and K keys. Query i attends to key j if all of these agree:
  *
  *   causal         d = j - i - shift <= 0; shift is 0 (top_left: the diagonal starts at the first

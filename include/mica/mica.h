@@ -28,9 +28,12 @@
 #include "mica/norm.h"
 #include "mica/softmax.h"
 #include "mica/attention.h"
+#include "mica/attention_merge.h"
+#include "mica/mha.h"
 #include "mica/activation.h"
 #include "mica/cross_entropy.h"
 #include "mica/optim.h"
+#include "mica/rope.h"
 #include "mica/transform.h"
 
 #endif

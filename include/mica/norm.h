@@ -20,7 +20,10 @@
  * as constants instead. It writes dx, and dscale and dbias if those tensors are given. With an
  * activation it recomputes the value in front of it, for which alone it reads bias. dx, dscale,
  * dbias and sum may be NULL at run time. All sums have a fixed order.
- * In place: y on x, sum on residual, dx on dy, with equal tensors.
+ *   dx = gradient + beta * dx
+ * so that the gradient of a way past the norm, lying in dx, needs no addition of its own; neither
+ * dscale and dbias nor fwd's results know beta.
+ * In place: y on x, sum on residual, dx on dy if beta is 0, with equal tensors.
  * x, residual, y, sum, dy, dx may each be f64, f32, f16 or bf16. */
 #ifndef MICA_NORM_H
 #define MICA_NORM_H
@@ -64,6 +67,7 @@ enum {
     MICA_NORM_DSCALE,
     MICA_NORM_DBIAS
 };
+enum { MICA_NORM_BETA };
 
 typedef struct mica_norm_desc {
     mica_norm_pass pass;

@@ -110,7 +110,7 @@ typedef struct mica_options {
     size_t size; /* sizeof(mica_options), or 0 for the fields of version 0.1 */
     mica_mode mode;
     int64_t workspace_limit; /* bytes; 0: no limit; MICA_NO_WORKSPACE: none at all */
-    const char *engine;      /* only this engine, by name; NULL: any */
+    const char *engine;      /* only this engine, by name; NULL: any that asks for no name */
     const char *config;      /* only this config of it, in its text form; NULL: any */
     bool nondeterministic;   /* engines whose bits vary between runs are allowed too */
     int measure_ms;          /* budget of MICA_MODE_MEASURE; 0: 2000 */
@@ -212,7 +212,8 @@ MICA_API mica_status mica_op_scalar(const char *op, int index, const char **name
  */
 MICA_API mica_status mica_op_arg(const char *op, int index, int pass, mica_arg_info *info);
 MICA_API const char *mica_op_doc(const char *op);
-/* "cpu" or "cuda" engines of an operation in the library's order; NULL past the last. */
+/* "cpu" or "cuda" engines of an operation in the library's order, a name that both have once; NULL
+ * past the last. */
 MICA_API const char *mica_op_engine(const char *op, int index);
 
 /* A checked and inferred problem. In a line, run-time scalars stand as fields too ("alpha=2"):
@@ -244,7 +245,13 @@ typedef struct mica_verdict {
     bool deterministic;
     bool reference; /* the plain loops that define the truth */
     bool peer;      /* another library, to measure against: only taken when asked for by name */
+    bool by_name;   /* its errors are larger than others': only taken when asked for by name */
 } mica_verdict;
+/* Whether it is only taken when asked for by name. */
+static inline bool mica_verdict_needs_name(const mica_verdict *verdict)
+{
+    return verdict->peer || verdict->by_name;
+}
 /* Engines that do not belong to the context's backend are left out. MICA_INVALID past the last. */
 MICA_API mica_status mica_problem_verdict(mica_context *context, const mica_problem *problem,
                                           int index, mica_verdict *verdict);
@@ -264,6 +271,11 @@ typedef struct mica_contract {
     int64_t n_seq;   /* sequential additions of a partial sum */
     int64_t n_outer; /* additions that merge partial sums */
     double ulps;     /* units in the last place that functions such as exp may add */
+    /* Not 0: results are formed together, so that each has errors of the others' terms (Winograd),
+     * and one infinity or NaN may reach all of them. An element's tolerance is then phi times this
+     * factor times the largest magnitude sum that inputs of this size could have anywhere. */
+    double amplify;
+    bool fractions; /* integers are multiplied by fractions that are rounded: no result is exact */
 } mica_contract;
 MICA_API mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract,
                                         double *phi);

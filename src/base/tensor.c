@@ -205,19 +205,24 @@ mica_status mica_tensor_check(const mica_tensor *t, const char *name, bool outpu
         if (t->dims[i] < 0)
             return mica_invalid(why, "%s: dimension %d is %lld, it may not be negative", name, i,
                                 (long long)t->dims[i]);
-    if (mica_tensor_count(t) < 0)
+    /* Strides of 0 could describe more than any memory holds, and so could what stands beside a
+     * size of 0, which counts as 1 here; below this, engines may multiply counts by small numbers
+     * without asking. */
+    mica_tensor full = *t;
+    for (int i = 0; i < t->rank; i++)
+        if (full.dims[i] == 0) full.dims[i] = 1;
+    if (mica_tensor_count(&full) < 0)
         return mica_invalid(why, "%s: the number of elements does not fit 63 bits", name);
-    /* Strides of 0 could describe more than any memory holds; below this, engines may multiply
-     * counts by small numbers without asking. */
     for (int i = 0; i < t->rank; i++)
         if (t->dims[i] > MICA_MOST_ELEMENTS)
             return mica_invalid(why, "%s: dimension %d is %lld, at most 2^48 are legal", name, i,
                                 (long long)t->dims[i]);
-    if (mica_tensor_count(t) > MICA_MOST_ELEMENTS)
-        return mica_invalid(why, "%s: %lld elements, at most 2^48 are legal", name,
-                            (long long)mica_tensor_count(t));
+    if (mica_tensor_count(&full) > MICA_MOST_ELEMENTS)
+        return mica_invalid(why, "%s: %lld elements, at most 2^48 are legal%s", name,
+                            (long long)mica_tensor_count(&full),
+                            mica_tensor_count(t) ? "" : ", a size of 0 counting as 1");
     int64_t first;
-    if (mica_tensor_span(t, &first) < 0)
+    if (mica_tensor_span(&full, &first) < 0)
         return mica_invalid(why, "%s: the strides span more bytes than fit 63 bits", name);
     if (output && mica_tensor_count(t) > 0 && !elements_are_apart(t))
         return mica_invalid(why, "%s: the strides of an output let elements share memory", name);

@@ -21,4 +21,11 @@ int mica_cpu_threads_for(double bytes);
 #define MICA_CLONES
 #endif
 
+/* Lanes of two vectors, those of the second counted after those of the first. */
+#ifdef __clang__
+#define MICA_SHUFFLE(type, a, b, ...) __builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__)
+#else
+#define MICA_SHUFFLE(type, a, b, ...) __builtin_shuffle((type)(a), (type)(b), (type){__VA_ARGS__})
+#endif
+
 #endif

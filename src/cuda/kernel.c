@@ -194,7 +194,15 @@ static mica_status get_images(job **jobs, int count)
 
 /* ---- the calls ---- */
 
-/* Those that the device does not have yet, into missing[]. */
+static bool is_among(const job *j, job *const *others, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (memcmp(j->request.digest, others[i]->request.digest, MICA_DIGEST_BYTES) == 0)
+            return true;
+    return false;
+}
+
+/* Those that the device does not have yet, each once, into missing[]. */
 static int find_missing(mica_cuda *cuda, job *jobs, int count, job **missing)
 {
     int n = 0;
@@ -202,7 +210,7 @@ static int find_missing(mica_cuda *cuda, job *jobs, int count, job **missing)
     for (int i = 0; i < count; i++) {
         mica_kernel *k = find_locked(cuda, jobs[i].request.digest);
         if (!k) {
-            missing[n++] = &jobs[i];
+            if (!is_among(&jobs[i], missing, n)) missing[n++] = &jobs[i];
             continue;
         }
         /* Held already now, lest another thread's put unloads it while the others compile. */

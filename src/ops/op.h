@@ -70,7 +70,8 @@ typedef struct mica_engine {
     bool cuda;             /* else the CPU */
     bool reference;        /* the plain loops that define the truth */
     bool nondeterministic; /* bits may vary between runs */
-    bool peer; /* somebody else's library, to measure against: only when asked for by name */
+    bool peer;    /* somebody else's library, to measure against: only when asked for by name */
+    bool by_name; /* its contract is looser than the operation's: only when asked for by name */
     const char *const *knobs; /* names of a config's numbers, NULL-terminated; NULL: no configs */
     /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. */
     mica_status (*accepts)(const void *desc, const mica_device_info *device, mica_why *why);
@@ -91,6 +92,12 @@ typedef struct mica_engine {
      * build. */
     void (*destroy)(mica_plan *plan);
 } mica_engine;
+
+/* Whether it is only taken when asked for by name. */
+static inline bool mica_engine_needs_name(const mica_engine *engine)
+{
+    return engine->peer || engine->by_name;
+}
 
 /* ---- operations ---- */
 typedef struct mica_op {
@@ -163,8 +170,13 @@ double mica_contract_phi(const mica_contract *contract);
 /* Fills of arguments that the operation does not fill itself. */
 void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
                        double *values);
+/* An f32 with more digits than tf32 has, so small that its last ones lie below the smallest normal
+ * number; and the largest f32, which no shorter format can round up. For EXTREME, each in problems
+ * of its own: what a subnormal may be off grows with the largest element. */
+#define MICA_FILL_SMALL   0x1.0028f6p-124
+#define MICA_FILL_LARGEST 0x1.fffffep127
 /* Largest descriptor of any operation, for buffers on the stack. */
-#define MICA_MAX_DESC 4096
+#define MICA_MAX_DESC 6144
 
 /* The engine "ref", last of the CPU engines of every operation: runs op->reference. */
 extern const mica_engine mica_engine_ref;
@@ -172,7 +184,7 @@ extern const mica_engine mica_engine_ref;
 /* ---- plans, as engines see them ---- */
 #define MICA_MAX_KERNELS  8
 #define MICA_MAX_BOOKINGS 16
-#define MICA_MAX_CHILDREN 8
+#define MICA_MAX_CHILDREN 20
 
 struct mica_plan {
     const mica_op *op;
@@ -205,13 +217,26 @@ static inline void *mica_at(const mica_run *run, size_t offset)
 {
     return (char *)run->workspace + offset;
 }
-/* Compiles (or finds) a kernel, owned by the plan. */
+/* Asks for a kernel, owned by the plan: *kernel, which must lie in the plan's state, stands for it
+ * at once and is it after build(), when all of the plan's are found or compiled in parallel. */
 mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
                                  mica_kernel **kernel);
-/* A plan of another operation on the same device, its workspace booked inside this one's. */
+/* A plan of another operation on the same device, its workspace booked inside this one's; without
+ * workspace_offset the caller books it. */
 mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,
                                    size_t desc_size, const char *engine, mica_plan **child,
                                    size_t *workspace_offset);
+/* Milliseconds that such a child is expected to take on the engine that the model prefers; 0 if
+ * none takes it. desc: resolved. */
+double mica_op_predict(const mica_op *op, const void *desc, const mica_device_info *device,
+                       bool cuda);
+/* The same of one engine that takes it, by the best of its configs. */
+double mica_engine_predict(const mica_engine *engine, const mica_op *op, const void *desc,
+                           const mica_device_info *device);
+/* For an engine's configs: keeps the `most` that cost least of those offered one by one, best
+ * first, of equals the earlier. ms: their costs. Returns how many there are. */
+int mica_config_keep(mica_config *list, double *ms, int count, int most, const mica_config *config,
+                     double cost);
 /* Runs it without the checks of the public call. */
 static inline mica_status mica_plan_child_run(const mica_plan *child, const mica_run *run)
 {

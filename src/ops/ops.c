@@ -305,11 +305,18 @@ const char *mica_op_doc(const char *name)
     return named(name, &op) == MICA_OK ? op->doc : "";
 }
 
+static bool named_before(const mica_op *op, int engine)
+{
+    for (int i = 0; i < engine; i++)
+        if (!strcmp(op->engines[i]->name, op->engines[engine]->name)) return true;
+    return false;
+}
+
 const char *mica_op_engine(const char *name, int index)
 {
     const mica_op *op;
     if (named(name, &op) != MICA_OK || index < 0) return NULL;
     for (int i = 0; op->engines[i]; i++)
-        if (i == index) return op->engines[i]->name;
+        if (!named_before(op, i) && index-- == 0) return op->engines[i]->name;
     return NULL;
 }

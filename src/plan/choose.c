@@ -36,12 +36,59 @@ static int insert(mica_candidate *list, int count, const mica_candidate *c)
     return count < MICA_MAX_CANDIDATES ? count + 1 : count;
 }
 
+double mica_engine_predict(const mica_engine *engine, const mica_op *op, const void *desc,
+                           const mica_device_info *device)
+{
+    mica_config configs[MICA_MAX_CONFIGS] = {0};
+    int count = engine->configs ? engine->configs(desc, device, configs) : 1;
+    double best = 0;
+    for (int i = 0; i < count; i++) {
+        double ms = predict(engine, op, desc, device, &configs[i], 0);
+        if (i == 0 || ms < best) best = ms;
+    }
+    return best;
+}
+
+double mica_op_predict(const mica_op *op, const void *desc, const mica_device_info *device,
+                       bool cuda)
+{
+    double best = 0;
+    for (int i = 0; op->engines[i]; i++) {
+        const mica_engine *e = op->engines[i];
+        mica_why why = {""};
+        if (e->cuda != cuda || mica_engine_needs_name(e) || e->reference || e->nondeterministic)
+            continue;
+        if (e->accepts(desc, device, &why) != MICA_OK) continue;
+        double ms = mica_engine_predict(e, op, desc, device);
+        if (best == 0 || ms < best) best = ms;
+    }
+    return best;
+}
+
+int mica_config_keep(mica_config *list, double *ms, int count, int most, const mica_config *config,
+                     double cost)
+{
+    int at = count;
+    while (at > 0 && ms[at - 1] > cost) at--;
+    if (at == most) return count;
+    if (count < most) count++;
+    for (int i = count - 1; i > at; i--) {
+        ms[i] = ms[i - 1];
+        list[i] = list[i - 1];
+    }
+    ms[at] = cost;
+    list[at] = *config;
+    return count;
+}
+
 /* Why an engine is not even asked, or NULL. */
 static const char *excluded(const mica_engine *e, const mica_context *c, const mica_options *o)
 {
     if (e->cuda != (c->cuda != NULL)) return "it belongs to the other backend";
     if (o->engine && strcmp(o->engine, e->name) != 0) return "another engine was asked for";
     if (e->peer && !o->engine) return "a peer, only taken when it is asked for by name";
+    if (e->by_name && !o->engine)
+        return "its errors are larger than others', it is only taken when asked for by name";
     if (e->nondeterministic && !o->nondeterministic)
         return "its bits vary between runs, which the options do not allow";
     return NULL;

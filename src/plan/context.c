@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static mica_status null_pointer(const char *what)
 {
@@ -131,6 +132,16 @@ mica_status mica_health(const mica_context *c)
 
 /* ---- memory ---- */
 
+/* Whole huge pages where they pay: streams over small ones wait for the page tables. */
+static void *host_memory(size_t bytes)
+{
+    const size_t huge = (size_t)2 << 20;
+    size_t unit = bytes >= 2 * huge ? huge : 256, rounded = (bytes + unit - 1) / unit * unit;
+    void *memory = aligned_alloc(unit, rounded ? rounded : unit);
+    if (memory && unit == huge) (void)madvise(memory, rounded, MADV_HUGEPAGE); /* a wish */
+    return memory;
+}
+
 mica_status mica_malloc(mica_context *c, int64_t bytes, void **memory)
 {
     if (!c || !memory) return null_pointer("context or memory");
@@ -138,8 +149,7 @@ mica_status mica_malloc(mica_context *c, int64_t bytes, void **memory)
     if (bytes < 0) return mica_fail(MICA_INVALID, "%lld bytes were asked for", (long long)bytes);
     if (c->cuda) return mica_cuda_malloc(c->cuda, bytes, memory);
     if (mica_fault_due(MICA_FAULT_ALLOC)) return mica_fail_memory((size_t)bytes);
-    size_t rounded = ((size_t)bytes + 255) / 256 * 256;
-    *memory = aligned_alloc(256, rounded ? rounded : 256);
+    *memory = host_memory((size_t)bytes);
     return *memory ? MICA_OK : mica_fail_memory((size_t)bytes);
 }
 

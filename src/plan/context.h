@@ -21,6 +21,7 @@ typedef struct mica_rule {
     int64_t element; /* packed copies: bytes from their begin to element 0 */
 } mica_rule;
 
+typedef struct mica_wanted mica_wanted;
 typedef struct mica_full_plan {
     mica_plan plan; /* first: a mica_plan * is a mica_full_plan * */
     atomic_int references;
@@ -30,7 +31,8 @@ typedef struct mica_full_plan {
     int rule_count;
     size_t bytes; /* host memory, for the cache's bound */
     char config_text[128];
-    double measured_ms; /* of the record or measurement that chose it, or 0 */
+    mica_wanted *wanted; /* kernels, while the plan is built */
+    double measured_ms;  /* of the record or measurement that chose it, or 0 */
 } mica_full_plan;
 
 static inline mica_full_plan *mica_plan_full(const mica_plan *plan)

@@ -36,14 +36,40 @@ mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *o
     return MICA_OK;
 }
 
+/* Kernels are only noted while an engine builds, so that all of a plan compile side by side. */
+struct mica_wanted {
+    char *file, *entry, *prologue;
+    int64_t dynamic_shared;
+    mica_kernel **place;
+};
+
 mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
                                  mica_kernel **kernel)
 {
+    static char noted; /* what stands in for a kernel until it is there */
     if (plan->kernel_count == MICA_MAX_KERNELS)
         return mica_fail(MICA_INTERNAL, "%s uses more than %d kernels", plan->engine->name,
                          MICA_MAX_KERNELS);
-    MICA_TRY(mica_kernel_get(plan->cuda, spec, kernel));
-    plan->kernels[plan->kernel_count++] = *kernel;
+    mica_wanted *w = &mica_plan_full(plan)->wanted[plan->kernel_count++];
+    *w = (mica_wanted){.file = mica_copy_text(spec->file),
+                       .entry = mica_copy_text(spec->entry),
+                       .prologue = mica_copy_text(spec->prologue ? spec->prologue : ""),
+                       .dynamic_shared = spec->dynamic_shared,
+                       .place = kernel};
+    if (!w->file || !w->entry || !w->prologue) return mica_fail_memory(strlen(spec->file));
+    *kernel = (mica_kernel *)(void *)&noted;
+    return MICA_OK;
+}
+
+static mica_status get_kernels(mica_plan *plan, const mica_wanted *wanted)
+{
+    mica_kernel_spec specs[MICA_MAX_KERNELS];
+    if (!plan->kernel_count) return MICA_OK;
+    for (int i = 0; i < plan->kernel_count; i++)
+        specs[i] = (mica_kernel_spec){wanted[i].file, wanted[i].entry, wanted[i].prologue,
+                                      wanted[i].dynamic_shared};
+    MICA_TRY(mica_kernel_get_all(plan->cuda, specs, plan->kernel_count, plan->kernels));
+    for (int i = 0; i < plan->kernel_count; i++) *wanted[i].place = plan->kernels[i];
     return MICA_OK;
 }
 
@@ -57,6 +83,7 @@ mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *
     mica_options options = {.engine = engine};
     MICA_TRY(mica_plan_create(plan->context, op, desc, desc_size, &options, child));
     plan->children[plan->child_count++] = *child;
+    if (!workspace_offset) return MICA_OK;
     return mica_book(plan, op, (*child)->workspace, workspace_offset);
 }
 
@@ -87,12 +114,21 @@ static void make_rules(mica_full_plan *full)
 
 static mica_status build_engine(mica_plan *plan, int64_t workspace_limit)
 {
-    MICA_TRY(plan->engine->build(plan));
+    mica_wanted wanted[MICA_MAX_KERNELS] = {0};
+    mica_plan_full(plan)->wanted = wanted;
+    mica_status status = plan->engine->build(plan);
     int64_t limit = workspace_limit == MICA_NO_WORKSPACE ? 0 : workspace_limit;
-    if (workspace_limit != 0 && plan->workspace > (size_t)limit)
-        return mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
-                         plan->workspace, (long long)limit);
-    return MICA_OK;
+    if (status == MICA_OK && workspace_limit != 0 && plan->workspace > (size_t)limit)
+        status = mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
+                           plan->workspace, (long long)limit);
+    if (status == MICA_OK) status = get_kernels(plan, wanted);
+    for (int i = 0; i < MICA_MAX_KERNELS; i++) {
+        mica_release(wanted[i].file);
+        mica_release(wanted[i].entry);
+        mica_release(wanted[i].prologue);
+    }
+    mica_plan_full(plan)->wanted = NULL;
+    return status;
 }
 
 mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
@@ -156,6 +192,41 @@ static bool may_coincide(const mica_plan *plan, const mica_rule *a, const mica_r
                              mica_op_tensor(plan->op, plan->desc, b->arg));
 }
 
+/* The bytes that a tensor's elements take beside dimensions that step by multiples of a period. */
+static void within_period(const mica_tensor *t, int64_t period, int64_t *low, int64_t *length)
+{
+    int64_t bytes = mica_dtype_bits(t->dtype) / 8, high = bytes;
+    *low = 0;
+    for (int d = 0; d < t->rank; d++) {
+        int64_t reach = (t->dims[d] - 1) * t->strides[d] * bytes;
+        if (t->strides[d] * bytes % period == 0) continue;
+        if (reach < 0)
+            *low += reach;
+        else
+            high += reach;
+    }
+    *length = high - *low;
+}
+
+/* Whether two tensors lie between each other without touching: q and k in packed QKV, caches of
+ * keys and values by turns. Some stride is a period of both, and they keep to parts of it. */
+static bool interleave(const char *p, const mica_tensor *a, const char *q, const mica_tensor *b)
+{
+    if (mica_dtype_bits(a->dtype) < 8 || mica_dtype_bits(b->dtype) < 8) return false;
+    for (int d = 0; d < a->rank; d++) {
+        int64_t period = a->strides[d] * (mica_dtype_bits(a->dtype) / 8), a_low, a_length;
+        int64_t b_low, b_length;
+        if (period < 0) period = -period;
+        if (period == 0 || a->dims[d] < 2) continue;
+        within_period(a, period, &a_low, &a_length);
+        within_period(b, period, &b_low, &b_length);
+        int64_t apart = ((q + b_low) - (p + a_low)) % period;
+        if (apart < 0) apart += period;
+        if (apart >= a_length && b_length <= period - apart) return true;
+    }
+    return false;
+}
+
 static mica_status check_overlaps(const mica_full_plan *full, const mica_run *run)
 {
     for (int i = 0; i < full->rule_count; i++) {
@@ -169,6 +240,10 @@ static mica_status check_overlaps(const mica_full_plan *full, const mica_run *ru
             if (!overlap(p, out, q, other)) continue;
             if (p == q && may_coincide(&full->plan, out, other)) continue;
             const mica_op *op = full->plan.op;
+            bool packed = (full->plan.packed >> out->arg | full->plan.packed >> other->arg) & 1;
+            if (!packed && interleave(p, mica_op_tensor(op, full->plan.desc, out->arg), q,
+                                      mica_op_tensor(op, full->plan.desc, other->arg)))
+                continue;
             return mica_fail(MICA_INVALID, "%s: %s overlaps %s in memory", op->name,
                              op->args[out->arg].name, op->args[other->arg].name);
         }

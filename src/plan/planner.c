@@ -107,7 +107,7 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
     MICA_TRY(build_first(c, op, desc, list, count, &o, &refusals, plan));
     if (best_ms <= 0) return MICA_OK;
     mica_plan_full(*plan)->measured_ms = best_ms;
-    if ((*plan)->engine->peer) return MICA_OK;
+    if (mica_engine_needs_name((*plan)->engine)) return MICA_OK;
     mica_status status =
         mica_records_add(&c->records, problem, c->device.model, (*plan)->engine->name,
                          mica_plan_config(*plan), best_ms, true);

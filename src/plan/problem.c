@@ -119,7 +119,8 @@ mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int ind
     *v = (mica_verdict){.engine = e->name,
                         .deterministic = !e->nondeterministic,
                         .reference = e->reference,
-                        .peer = e->peer};
+                        .peer = e->peer,
+                        .by_name = e->by_name};
     mica_why why = {""};
     v->status = e->accepts(p->desc, &c->device, &why);
     snprintf(v->reason, sizeof v->reason, "%s", why.text);

@@ -59,6 +59,12 @@ static inline int __ffs(int v) { return __builtin_ffs(v); }
 static inline int __ffsll(long long v) { return __builtin_ffsll(v); }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 static inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
+static inline unsigned __brev(unsigned v)
+{
+    unsigned r = 0;
+    for (int i = 0; i < 32; i++, v >>= 1) r = r << 1 | (v & 1);
+    return r;
+}
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {
     return (unsigned)((unsigned long long)a * b >> 32);

@@ -106,6 +106,19 @@ static uint32_t half_bits(double v)
 
 /* ---- single threads ---- */
 
+/* The code of the nearest value, of two the even one; what is past the last one saturates. */
+static uint32_t eight_bits(int format, float v)
+{
+    unsigned char best = 0, last = format == E4M3 ? 0x7e : 0x7b;
+    if (v != v) return 0x7f;
+    double most = value_of(format, &last), a = fmin(fabs((double)v), most);
+    for (unsigned char code = 1; code <= last; code++) {
+        double far = fabs(a - value_of(format, &best)), near = fabs(a - value_of(format, &code));
+        if (near < far || (near == far && code % 2 == 0)) best = code;
+    }
+    return best | (signbit(v) ? 0x80 : 0);
+}
+
 static void convert(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)block;
@@ -125,6 +138,12 @@ static void convert(const emu_ptx *what, emu_block *block, const emu_ref *const 
     case 3: /* tf32 <- f32, nearest, ties away from zero */
         put(&r[0], (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu);
         break;
+    case 6: /* two of 8 bits <- f32, f32: the first goes high */
+    case 7: {
+        int format = what->kind[0] == 6 ? E4M3 : E5M2;
+        put(&r[0], eight_bits(format, float_of(&r[1])) << 8 | eight_bits(format, float_of(&r[2])));
+        break;
+    }
     default: { /* f16x2 <- two of 8 bits */
         int format = what->kind[0] == 4 ? E4M3 : E5M2;
         unsigned char b[2] = {(unsigned char)bits, (unsigned char)(bits >> 8)};
@@ -485,6 +504,8 @@ static const emu_ptx codes[] = {
     {"cvt.rn.f16.f32 ", convert, EMU_LANE, {1}},
     {"cvt.rn.bf16.f32 ", convert, EMU_LANE, {2}},
     {"cvt.rna.tf32.f32 ", convert, EMU_LANE, {3}},
+    {"cvt.rn.satfinite.e4m3x2.f32 ", convert, EMU_LANE, {6}},
+    {"cvt.rn.satfinite.e5m2x2.f32 ", convert, EMU_LANE, {7}},
     {"cvt.rn.f16x2.e4m3x2 ", convert, EMU_LANE, {4}},
     {"cvt.rn.f16x2.e5m2x2 ", convert, EMU_LANE, {5}},
     {"ex2.approx.ftz.f32 ", exp2_approx, EMU_LANE, {0}},

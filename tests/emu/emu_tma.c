@@ -142,6 +142,10 @@ void emu_tma_load(const emu_ptx *what, emu_block *block, const emu_ref *const *r
     if (l.map.rank != what->kind[0] || l.map.im2col != what->kind[1])
         emu_stop("%s with a map of rank %d%s", what->text, l.map.rank,
                  l.map.im2col ? ", im2col" : "");
+    int64_t first = (int64_t)l.at[0] * type_bytes[l.map.type];
+    if (first % 16)
+        emu_stop("%s begins %lld bytes into a row: an H200 takes multiples of 16, and stops",
+                 what->text, (long long)first);
     if (late)
         append(&block->loads, &l);
     else

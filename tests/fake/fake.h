@@ -41,6 +41,8 @@ typedef int fake_attribute_fn(void);
 /* libnvrtc.so.13: programs alive; compilations since the start. */
 typedef long fake_programs_fn(void); /* "fake_programs" */
 typedef long fake_compiles_fn(void); /* "fake_compiles" */
+/* "fake_compiles_at_once": the most that ran side by side since the start. */
+typedef long fake_compiles_at_once_fn(void);
 /* "fake_compile_ms": how long a compilation takes. */
 typedef void fake_compile_ms_fn(int ms);
 

@@ -23,11 +23,12 @@ typedef struct program {
     size_t cubin_bytes;
 } program;
 
-static atomic_long programs, compiles;
+static atomic_long programs, compiles, running, most_running;
 static atomic_int sleep_ms;
 
 EXPORT fake_programs_fn fake_programs;
 EXPORT fake_compiles_fn fake_compiles;
+EXPORT fake_compiles_at_once_fn fake_compiles_at_once;
 EXPORT fake_compile_ms_fn fake_compile_ms;
 
 long fake_programs(void)
@@ -38,6 +39,11 @@ long fake_programs(void)
 long fake_compiles(void)
 {
     return atomic_load(&compiles);
+}
+
+long fake_compiles_at_once(void)
+{
+    return atomic_load(&most_running);
 }
 
 void fake_compile_ms(int ms)
@@ -114,15 +120,29 @@ static long spilled_bytes(void)
     return bytes;
 }
 
-/* A kernel for each "__global__ void NAME(", with made-up numbers. */
+/* Past "void" and launch bounds in either order: a kernel's name. */
+static const char *kernel_name(const char *at)
+{
+    for (;;) {
+        at += strspn(at, " \n");
+        if (!strncmp(at, "void ", 5))
+            at += 5;
+        else if (!strncmp(at, "__launch_bounds__(", 18))
+            at += 18 + strcspn(at + 18, ")") + 1;
+        else
+            return at;
+    }
+}
+
+/* A kernel for each "__global__", with made-up numbers. */
 static int pretend(const program *p, const char *target, FILE *log, FILE *cubin)
 {
     long spilled = spilled_bytes();
     int code = strstr(p->source, "wrong_name") ? 6 : 0;
     if (code) fprintf(log, "%s(1): error: identifier \"wrong_name\" is undefined\n", p->name);
     fprintf(cubin, FAKE_CUBIN "%s\n", target);
-    for (const char *at = p->source; !code && (at = strstr(at, "__global__ void ")); at++) {
-        const char *name = at + strlen("__global__ void ");
+    for (const char *at = p->source; !code && (at = strstr(at, "__global__ ")); at++) {
+        const char *name = kernel_name(at + strlen("__global__ "));
         int length = (int)strcspn(name, "( ");
         fprintf(log,
                 "ptxas info    : Compiling entry function '%.*s' for '%s'\n"
@@ -146,8 +166,11 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
     size_t log_bytes, cubin_bytes;
     const char *target = target_of(count, options);
     struct timespec pause = {0, 1000000L * atomic_load(&sleep_ms)};
+    long now = atomic_fetch_add(&running, 1) + 1, most = atomic_load(&most_running);
+    while (most < now && !atomic_compare_exchange_weak(&most_running, &most, now)) continue;
     count_compile();
     nanosleep(&pause, NULL);
+    atomic_fetch_sub(&running, 1);
     FILE *log = open_memstream(&p->log, &log_bytes);
     FILE *cubin = open_memstream(&p->cubin, &cubin_bytes);
     if (!log || !cubin || !target) abort();

@@ -31,6 +31,11 @@ expect 2 check -d sm_80 "$line"
 expect 2 no_such_command
 expect 0 check -d cpu --self-test "$line" 'activation act=gelu x=bf16:6x8:20x2 y=bf16:6x8:20x2'
 expect 0 check -d cpu --self-test 'transform x=s8:6x8 y=s32:6x8' 'transform x=f32:6x8 y=f16:6x8'
+# Results up to the largest number: its neighbour is infinite.
+for type in e5m2 f16 bf16 f32; do
+    case $type in e5m2 | f16) alpha=30000 ;; *) alpha=1.6e38 ;; esac
+    expect 0 check -d cpu --fill=random --self-test "transform x=f64:40x30 y=$type:40x30:50x1 alpha=$alpha" "$line"
+done
 # A self-test of nothing proves nothing.
 expect 1 check -d cpu --self-test 'activation act=tanh x=f32:0x7'
 # A function that is 0 for nearly every integer: a comparison that could hardly fail.

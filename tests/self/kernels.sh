@@ -25,6 +25,7 @@ compile() {
 
 # expect CODE TEXT "SPILLED BYTES" WHAT [OPTIONS]: the exit code, and what the output has to say
 expect() {
+    # shellcheck disable=SC2086
     compile "$3" ${5:-}
     got=$?
     [ "$got" = "$1" ] && grep -q "$2" "$folder/out" && return
@@ -43,6 +44,9 @@ expect 0 '1 kernels emitted' 16 "the planner's config" --pick
 expect 0 '1 kernels emitted' 16 "an engine" --engine=cuda
 expect 3 'no line leads to a kernel' 16 "an engine that is not there" --engine=no_such_engine
 expect 3 'no line leads to a kernel' 16 "a config that is not there" --config=no_such_config
+expect 0 '^1 plans, 1 kernels emitted' 16 "the share that has the problem" --share=0/2
+expect 0 '^0 plans, 0 kernels emitted' 16 "a share that does not" --share=1/2
+expect 2 'not those of a share' 16 "a share taken for a table" "--update --share=0/2"
 sed -i 's/ activation/ another/' "$table"
 expect 1 '^missing: .*another' 16 "a kernel that is gone"
 exit $failed

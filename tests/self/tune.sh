@@ -52,7 +52,8 @@ grep -q ':1:' "$folder/said" || fail "a bad line is not named"
 
 tune --fit --output "$records" || fail "fit failed"
 grep -q '^constants | .* | fit | copy_gbps=' "$records" || fail "no constants on record"
-rate=$(sed -n 's/.*copy_gbps=\([0-9]*\).*/\1/p' "$records")
-MICA_RECORDS=$records "$mica" explain -d cpu "$line" | grep -q ": $rate[0-9.]* GB/s" ||
-    fail "the constants are not used"
+rate=$(sed -n 's/.*copy_gbps=\([0-9.e+]*\) .*/\1/p' "$records")
+shown=$(printf %.4g "$rate") # as explain rounds it
+MICA_RECORDS=$records "$mica" explain -d cpu "$line" | grep -qF ": $shown GB/s" ||
+    fail "the constants are not used: $rate"
 exit $failed

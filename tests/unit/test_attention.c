@@ -118,6 +118,31 @@ static void rows_without_keys(void **state)
     }
 }
 
+/* A NaN is seen in the row that has it and in no other; so is an infinite score. Sinks of -inf are
+ * none. */
+static void not_a_number(void **state)
+{
+    (void)state;
+    double k[] = {1, 2}, v[] = {3, 4}, bad[] = {NAN, INFINITY}, none[] = {-INFINITY}, out[2],
+           lse[2];
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < 2; i++) {
+            double q[] = {bad[i], 0};
+            const char *line =
+                "attention q=f32:1x1x2x1 k=f32:1x1x2x1 v=f32:1x1x2x1 scale=1 lse=f32 sinks=f32:1";
+            run_ok(engines[e], line,
+                   VALUES(Q = q, K = k, V = v, OUT = out, LSE = lse, SINKS = none));
+            assert_true(isnan(out[0]) && isnan(lse[0]));
+            assert_int_equal(differences(out + 1, &(double){3.5}, 1, 0, 1e-6), 0);
+            assert_int_equal(differences(lse + 1, &(double){log(2)}, 1, 0, 1e-6), 0);
+            /* nothing to see: no NaN either */
+            line = "attention q=f32:1x1x2x1 k=f32:1x1x0x1 v=f32:1x1x0x1 lse=f32 sinks=f32:1";
+            run_ok(engines[e], line,
+                   VALUES(Q = q, K = k, V = v, OUT = out, LSE = lse, SINKS = none));
+            assert_true(out[0] == 0 && out[1] == 0 && lse[0] == -INFINITY);
+        }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -424,12 +449,19 @@ static void threads_do_not_show_backward(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_values),        cmocka_unit_test(philox),
-        cmocka_unit_test(rows_without_keys),   cmocka_unit_test(refusals),
-        cmocka_unit_test(heads_inside),        cmocka_unit_test(finite_differences),
-        cmocka_unit_test(weights_sum_to_one),  cmocka_unit_test(rows_stand_alone),
-        cmocka_unit_test(packed_paged_padded), cmocka_unit_test(dropout_rate),
-        cmocka_unit_test(threads_do_not_show), cmocka_unit_test(threads_do_not_show_backward),
+        cmocka_unit_test(known_values),
+        cmocka_unit_test(philox),
+        cmocka_unit_test(rows_without_keys),
+        cmocka_unit_test(not_a_number),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(heads_inside),
+        cmocka_unit_test(finite_differences),
+        cmocka_unit_test(weights_sum_to_one),
+        cmocka_unit_test(rows_stand_alone),
+        cmocka_unit_test(packed_paged_padded),
+        cmocka_unit_test(dropout_rate),
+        cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(threads_do_not_show_backward),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

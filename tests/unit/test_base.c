@@ -212,6 +212,7 @@ static void checks(void **state)
                 {"f32:281474976710657:0", "at most 2^48", false},
                 {"f32:0x281474976710657", "at most 2^48", true},
                 {"f32:16777216x33554432:0x1", "at most 2^48", false},
+                {"f32:0x16777216x33554432", "a size of 0 counting as 1", false},
                 {"f32:281474976710656:0", NULL, false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mica_tensor t;

@@ -69,6 +69,38 @@ static void edges_of_types(void **state)
     assert_false(passes(MICA_E4M3, t, NAN, 1000, 1000));
 }
 
+/* Half a step beyond the largest number infinity begins, at the tie itself. */
+static void infinity_has_a_place(void **state)
+{
+    (void)state;
+    static const struct {
+        mica_dtype type;
+        double top, tie;
+    } types[] = {{MICA_E5M2, 57344, 61440},
+                 {MICA_F16, 65504, 65520},
+                 {MICA_BF16, 0x1.fep127, 0x1.ffp127},
+                 {MICA_F32, 0x1.fffffep127, 0x1.ffffffp127}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        mica_dtype d = types[i].type;
+        double top = types[i].top, tie = types[i].tie, below = tie * (1 - 0x1p-40);
+        const cli_tolerance none = {0}, some = {.phi = 0x1p-30};
+        for (double sign = -1; sign <= 1; sign += 2) {
+            assert_true(passes(d, none, sign * top, sign * top, top));
+            assert_false(passes(d, none, sign * (double)INFINITY, sign * top, top));
+            assert_false(passes(d, none, sign * (double)INFINITY, sign * below, below));
+            assert_true(passes(d, none, sign * top, sign * below, below));
+            assert_true(passes(d, none, sign * (double)INFINITY, sign * tie, tie));
+            assert_false(passes(d, none, sign * top, sign * tie, tie));
+            /* what may have been either may become either */
+            assert_true(passes(d, some, sign * (double)INFINITY, sign * below, below));
+            assert_true(passes(d, some, sign * top, sign * tie, tie));
+            assert_false(passes(d, some, -sign * (double)INFINITY, sign * tie, tie));
+        }
+    }
+    /* a wide interval around 0 has no say on overflow */
+    assert_true(passes(MICA_F16, (cli_tolerance){.phi = 1}, 0, 1, 1e6));
+}
+
 static void integers(void **state)
 {
     (void)state;
@@ -93,6 +125,17 @@ static void exact(void **state)
     assert_true(passes(MICA_BF16, t, 256, 257, 1e9)); /* 257 as bf16 rounds it */
     assert_false(passes(MICA_BF16, t, 258, 257, 1e9));
     assert_true(passes(MICA_F32, t, -0.0, 0, 1));
+}
+
+static void shared_errors(void **state)
+{
+    (void)state;
+    const cli_tolerance own = {.phi = 0x1p-10}, shared = {.phi = 0x1p-10, .least = 64};
+    assert_false(passes(MICA_F32, own, 1.06, 1, 1));
+    assert_true(passes(MICA_F32, shared, 1.06, 1, 1));
+    assert_true(passes(MICA_F32, shared, 0.06, 0, 0)); /* others' terms, if none of its own */
+    assert_false(passes(MICA_F32, shared, 1.07, 1, 1));
+    assert_true(passes(MICA_F32, shared, 1.07, 1, 128));
 }
 
 static void whole_arrays(void **state)
@@ -157,9 +200,17 @@ static void statistics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounding_only),  cmocka_unit_test(sums),     cmocka_unit_test(not_finite),
-        cmocka_unit_test(edges_of_types), cmocka_unit_test(integers), cmocka_unit_test(exact),
-        cmocka_unit_test(whole_arrays),   cmocka_unit_test(trust),    cmocka_unit_test(statistics),
+        cmocka_unit_test(rounding_only),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(not_finite),
+        cmocka_unit_test(edges_of_types),
+        cmocka_unit_test(infinity_has_a_place),
+        cmocka_unit_test(integers),
+        cmocka_unit_test(exact),
+        cmocka_unit_test(shared_errors),
+        cmocka_unit_test(whole_arrays),
+        cmocka_unit_test(trust),
+        cmocka_unit_test(statistics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

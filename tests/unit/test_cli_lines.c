@@ -83,15 +83,20 @@ static void options(void **state)
     static const struct {
         const char *line;
         uint32_t packed;
-    } rows[] = {{"gemm a=f32:2x2 b=f32:2x2 ; packed=b", 2},
-                {"gemm a=f32:2x2 b=f32:2x2 ; packed=b,a # why", 3},
-                {"gemm a=f32:2x2 b=f32:2x2", 0},
-                {"mica,v1,1732,plan,cpu,onednn,miss,0.12,gemm a=f32:2x2 b=f32:2x2 ; packed=a", 1}};
+        const char *engine;
+    } rows[] = {
+        {"gemm a=f32:2x2 b=f32:2x2 ; packed=b", 2, NULL},
+        {"gemm a=f32:2x2 b=f32:2x2 ; packed=b,a # why", 3, NULL},
+        {"gemm a=f32:2x2 b=f32:2x2", 0, NULL},
+        {"gemm a=f32:2x2 b=f32:2x2 ; engine=cuda packed=b", 2, "cuda"},
+        {"mica,v1,1732,plan,cpu,onednn,miss,0.12,gemm a=f32:2x2 b=f32:2x2 ; packed=a", 1, NULL}};
     cli_lines lines = {0};
     char error[160];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         assert_true(cli_lines_expand(&lines, rows[i].line, "", error, sizeof error));
         assert_int_equal(lines.items[i].packed, rows[i].packed);
+        assert_string_equal(lines.items[i].engine ? lines.items[i].engine : "",
+                            rows[i].engine ? rows[i].engine : "");
         mica_problem *p = cli_line_problem(&lines, &lines.items[i]);
         assert_non_null(p);
         assert_int_equal(cli_line_packed(&lines.items[i], p, "a,w,c"), rows[i].packed | 1);
@@ -106,6 +111,8 @@ static void options(void **state)
     assert_false(cli_lines_expand(&lines, "gemm a=f32:2x2 ; packed=w", "", error, sizeof error));
     assert_string_equal(error, "packed=w: gemm has no argument w");
     assert_false(cli_lines_expand(&lines, "gemm a=f32:2x2 ; speed=9", "", error, sizeof error));
+    assert_false(
+        cli_lines_expand(&lines, "gemm a=f32:2x2 ; engine=a engine=b", "", error, sizeof error));
     assert_int_equal(lines.count, 0);
     cli_lines_free(&lines);
 }

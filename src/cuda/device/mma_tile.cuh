@@ -3,6 +3,9 @@
  * buffers in shared memory, warps multiply WARP_M x WARP_N pieces of the tile, and results are turned
  * in shared memory so that they are stored along the output's lines. Sums run over k in order.
  *
+ * f32 is rounded to tf32 on its way to the units unless PRECISE: then an element is two numbers of tf32 and
+ * a product three products, see below.
+ *
  * An operand has lines (rows of a, columns of b) and k. Each thread fetches pieces of VECTOR elements
  * along k (K_FAST) or along the lines. In shared memory a slice lies as rows of k for each line
  * (K_MAJOR) or rows of lines for each k; 16-byte chunks are permuted so that eight chunks of
@@ -10,7 +13,7 @@
  *
  * Prologue (ops/shared/mma_tile.h): TILE_M TILE_N WARP_M WARP_N STAGES RESIDENT SHARED; A_VECTOR
  * A_K_FAST B_VECTOR B_K_FAST; C_VECTOR C_N_FAST: elements stored at once, along the columns or rows;
- * types a_t b_t c_t sum_t. */
+ * PRECISE; types a_t b_t c_t sum_t. */
 #pragma once
 #include "cuda/device/mma.cuh"
 #include "cuda/device/vector.cuh"
@@ -22,6 +25,7 @@ constexpr int WARPS = TILE_M / WARP_M * WARPS_N, THREADS = WARPS * 32;
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;
 static_assert(sizeof(a_t) == sizeof(b_t), "one slice depth");
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "fragments come in 16 lines");
+static_assert(!PRECISE || sizeof(a_t) == 4, "f32 is what tf32 is short of");
 
 typedef sum_t sums[BLOCKS_M][BLOCKS_N][4];
 
@@ -102,7 +106,7 @@ template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
 
     static __device__ __forceinline__ u32 rounded(u32 v)
     {
-        if constexpr (SIZE == 4)
+        if constexpr (SIZE == 4 && !PRECISE)
             return round_tf32(v);
         else
             return v;
@@ -165,18 +169,85 @@ static_assert(operand_a::BYTES % 128 == 0 && operand_b::BYTES % 128 == 0, "banks
 __device__ __forceinline__ int warp_row() { return (int)threadIdx.x / 32 / WARPS_N * WARP_M; }
 __device__ __forceinline__ int warp_col() { return (int)threadIdx.x / 32 % WARPS_N * WARP_N; }
 
-__device__ __forceinline__ void multiply_slice(sums &sum, const char *stage)
+/* ---- PRECISE: a = high + low, a b = high high + high low + low high ----
+ *
+ * high is a rounded to 11 bits, low the rest, of which the unit drops at most the last bit. low is held
+ * 2^13 times larger, and what it enters is summed apart: otherwise the rest of elements below 2^-115 would
+ * lie below the smallest number of tf32. Each instruction starts its sum of high products from 0, and a
+ * rounded addition takes it over: the unit cuts sums, which over many terms is a bias.
+ *
+ * Elements that are not finite, or whose high is not, leave a sum that is not finite either, because
+ * infinity - infinity is in every product's sum: find such sums with is_lost and compute them otherwise. */
+
+__device__ __forceinline__ bool is_lost(float sum) { return PRECISE && !(fabsf(sum) < INFINITY_F); }
+__device__ __forceinline__ bool is_lost(s32) { return false; }
+
+constexpr float LOW_SCALE = 8192.0f, LOW_UNSCALE = 1.0f / LOW_SCALE;
+
+template <int N, int R> __device__ __forceinline__ void split(u32 (&f)[N][R], u32 (&low)[N][R])
 {
-    const u32 a = shared_address(stage), b = a + operand_a::BYTES;
 #pragma unroll
-    for (int step = 0; step < SLICE_BYTES / 32; step++) {
-        u32 x[BLOCKS_M][4], y[BLOCKS_N][2];
-        operand_a::rows(x, a, warp_row(), step);
-        operand_b::cols(y, b, warp_col(), step);
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            const float whole = __uint_as_float(f[i][j]);
+            f[i][j] = f[i][j] + 0x1000u & ~0x1fffu;
+            low[i][j] = __float_as_uint((whole - __uint_as_float(f[i][j])) * LOW_SCALE);
+        }
+}
+
+/* Columns come in twos: fragments of all of them would not fit into registers beside the sums. */
+__device__ __forceinline__ void multiply_precisely(sums &sum, sums &small, u32 a, u32 b, int step)
+{
+    u32 x[BLOCKS_M][4], low_x[BLOCKS_M][4];
+    operand_a::rows(x, a, warp_row(), step);
+    split(x, low_x);
+#pragma unroll
+    for (int j = 0; j < BLOCKS_N; j += 2) {
+        u32 y[2][2], low_y[2][2];
+        operand_b::cols(y, b, warp_col() + j * 8, step);
+        split(y, low_y);
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-            for (int j = 0; j < BLOCKS_N; j++) matrix_unit<a_t, b_t>::multiply(sum[i][j], x[i], y[j]);
+            for (int h = 0; h < 2; h++) {
+                sum_t part[4] = {};
+                matrix_unit<a_t, b_t>::multiply(part, x[i], y[h]);
+                matrix_unit<a_t, b_t>::multiply(small[i][j + h], low_x[i], y[h]);
+                matrix_unit<a_t, b_t>::multiply(small[i][j + h], x[i], low_y[h]);
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[i][j + h][e] += part[e];
+            }
+    }
+}
+
+__device__ __forceinline__ void add_small(sums &sum, const sums &small)
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[i][j][e] += small[i][j][e] * (sum_t)LOW_UNSCALE;
+}
+
+/* small: of PRECISE. */
+__device__ __forceinline__ void multiply_slice(sums &sum, sums &small, const char *stage)
+{
+    const u32 a = shared_address(stage), b = a + operand_a::BYTES;
+#pragma unroll(PRECISE ? 1 : SLICE_BYTES / 32)
+    for (int step = 0; step < SLICE_BYTES / 32; step++) {
+        if constexpr (PRECISE) {
+            multiply_precisely(sum, small, a, b, step);
+        } else {
+            u32 x[BLOCKS_M][4], y[BLOCKS_N][2];
+            operand_a::rows(x, a, warp_row(), step);
+            operand_b::cols(y, b, warp_col(), step);
+#pragma unroll
+            for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+                for (int j = 0; j < BLOCKS_N; j++) matrix_unit<a_t, b_t>::multiply(sum[i][j], x[i], y[j]);
+        }
     }
 }
 
@@ -187,6 +258,7 @@ template <typename S> __device__ __forceinline__ void multiply_tile(sums &sum, c
 {
     a_t held_a[operand_a::HELD];
     b_t held_b[operand_b::HELD];
+    sums small = {};
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
         char *stage = shared + s * STAGE_BYTES;
@@ -212,7 +284,7 @@ template <typename S> __device__ __forceinline__ void multiply_tile(sums &sum, c
             operand_b::fetch(source.b(next), stage + operand_a::BYTES, held_b);
         }
         if (S::TABLES && next + 1 < slices) source.prepare(next + 1);
-        multiply_slice(sum, shared + use * STAGE_BYTES);
+        multiply_slice(sum, small, shared + use * STAGE_BYTES);
         if (next < slices) {
             operand_a::deposit(stage, held_a);
             operand_b::deposit(stage + operand_a::BYTES, held_b);
@@ -221,6 +293,7 @@ template <typename S> __device__ __forceinline__ void multiply_tile(sums &sum, c
         use = use + 1 == STAGES ? 0 : use + 1;
         fill = fill + 1 == STAGES ? 0 : fill + 1;
     }
+    if constexpr (PRECISE) add_small(sum, small);
     copies_wait<0>();
 }
 

@@ -13,7 +13,7 @@ static const char *const compute_spellings[] = {"default", "tf32", NULL};
 #define FIELD(member, kind, ...) MICA_FIELD(mica_attention_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "fwd or bwd"),
-    FIELD(q, TENSOR, .doc = "B x H x Sq x D"),
+    FIELD(q, TENSOR, .doc = "B x H x Sq x D; of 8 bits: engines may round weights to e4m3"),
     FIELD(k, TENSOR, .doc = "B x Hk x Sk x D; with pages P x Hk x page x D"),
     FIELD(v, TENSOR, .doc = "B x Hk x Sk x Dv; with pages P x Hk x page x Dv"),
     FIELD(out, TENSOR, .doc = "B x H x Sq x Dv; inferred"),
@@ -425,8 +425,11 @@ static void cost(const void *desc, double *flops, double *bytes)
     *flops = pairs(d) * (d->pass == MICA_ATTENTION_FWD ? qk + pv : 3 * qk + 2 * pv);
 }
 
-static const mica_engine *const engines[] = {&mica_attention_cpu, &mica_engine_ref,
-                                             &mica_attention_cuda, NULL};
+static const mica_engine *const engines[] = {&mica_attention_cpu,      &mica_engine_ref,
+                                             &mica_attention_decode,   &mica_attention_latent,
+                                             &mica_attention_sm90,     &mica_attention_sm90_f8,
+                                             &mica_attention_sm90_bwd, &mica_attention_sm80,
+                                             &mica_attention_cuda,     NULL};
 
 const mica_op mica_op_attention = {
     .name = "attention",

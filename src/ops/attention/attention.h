@@ -7,9 +7,24 @@
 #include "ops/op.h"
 
 extern const mica_op mica_op_attention;
-extern const mica_engine mica_attention_cpu, mica_attention_cuda;
+extern const mica_engine mica_attention_cpu, mica_attention_decode, mica_attention_latent,
+    mica_attention_sm90, mica_attention_sm90_f8, mica_attention_sm90_bwd, mica_attention_sm80,
+    mica_attention_cuda;
 
 #define ATTENTION_MAX_DIM 1024
+
+static inline int64_t ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 typedef struct attention_shape {
     int64_t sequences, heads, kv_heads, group; /* group: query heads of a key head */
@@ -69,6 +84,8 @@ void attention_philox(const attention_dropout *drop, int64_t row, int64_t i, int
 double attention_growth(int64_t n);
 /* The n of the contract. */
 int64_t attention_terms(const void *desc);
+/* The unit of an engine whose matrix unit sums 8-bit products as Hopper's does: the contract's. */
+double attention_float8_unit(const mica_attention_desc *d);
 
 bool attention_fill(const void *desc, const double *scalars, int arg, mica_fill fill, uint64_t seed,
                     double *values);

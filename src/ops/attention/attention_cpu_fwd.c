@@ -140,8 +140,9 @@ static float add_sink(const attention_rows *r, int64_t head, float *max, float *
     if (!mica_tensor_given(t)) return 1;
     float sink;
     mica_to_f32(t->dtype, r->job->args[MICA_ATTENTION_SINKS], head * t->strides[0], 1, &sink, 1);
-    float most = fmaxf(*max, sink), factor = expf(*max - most);
-    *sum = *sum * factor + expf(sink - most);
+    float most = fmaxf(*max, sink), shift = most == -INFINITY ? 0 : most;
+    float factor = expf(*max - shift);
+    *sum = *sum * factor + expf(sink - shift);
     *max = most;
     return factor;
 }
@@ -158,12 +159,12 @@ static void finish(const attention_rows *r, scratch *w)
         float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
         const float *acc = w->acc + p * LANES * dv + l * w->acc_row;
         for (int64_t c = 0; c < dv; c++)
-            result[c] = sum > 0 ? factor * acc[c * w->acc_column] / sum : 0;
+            result[c] = sum != 0 ? factor * acc[c * w->acc_column] / sum : 0;
         mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
                       out->strides[3], result, dv);
         if (!mica_tensor_given(lse)) continue;
         ((float *)job->args[MICA_ATTENTION_LSE])[attention_row_offset(r, lse, row)] =
-            sum > 0 ? (float)((double)max + log((double)sum)) : -INFINITY;
+            sum != 0 ? (float)((double)max + log((double)sum)) : -INFINITY;
     }
 }
 

@@ -18,6 +18,7 @@ typedef struct attention_operand {
     void *data;
     long long stride[4], dim[4];
     int type;
+    int whole; /* lines may be read and written by vectors of 16 bytes */
 } attention_operand;
 
 typedef struct attention_cuda_args {

@@ -25,8 +25,9 @@ __device__ __forceinline__ void add_tile(const attention_cuda_args &args, const 
     if (threadIdx.x < OWN)
         queries[threadIdx.x] = find_query_back(args, s, kv_head, (i0 + threadIdx.x) * args.group + within);
     if (threadIdx.x < OTHER) {
-        k_line[threadIdx.x] = key_line(args, args.k, s, kv_head, j0 + threadIdx.x);
-        v_line[threadIdx.x] = key_line(args, args.v, s, kv_head, j0 + threadIdx.x);
+        const key_place at_key = find_key(args, s, j0 + threadIdx.x);
+        k_line[threadIdx.x] = key_line(args.k, at_key, kv_head);
+        v_line[threadIdx.x] = key_line(args.v, at_key, kv_head);
     }
     __syncthreads();
     load_own(own, args.q, args.d, [&](int r) { return queries[r].line; });

@@ -37,8 +37,8 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, const 
     if (count <= 0) return;
     acc_t *own_v = own + OWN * pitch_of(args.d), *stage = own_v + OWN * pitch_of(args.dv);
     acc_t *weights = stage + OTHER * PITCH;
-    load_own(own, args.k, args.d, [&](int r) { return key_line(args, args.k, s, w.head, first + r); });
-    load_own(own_v, args.v, args.dv, [&](int r) { return key_line(args, args.v, s, w.head, first + r); });
+    load_own(own, args.k, args.d, [&](int r) { return key_line(args.k, find_key(args, s, first + r), w.head); });
+    load_own(own_v, args.v, args.dv, [&](int r) { return key_line(args.v, find_key(args, s, first + r), w.head); });
     const acc_t scale = score_scale(args, w.head);
     const dropout drop = find_dropout(args);
     sums_t dk = {}, dv = {};

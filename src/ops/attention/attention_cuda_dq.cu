@@ -26,8 +26,9 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, const 
     for (s64 j0 = low / OTHER * OTHER; j0 < high; j0 += OTHER) {
         __syncthreads();
         if (threadIdx.x < OTHER) {
-            k_line[threadIdx.x] = key_line(args, args.k, s, w.head, j0 + threadIdx.x);
-            v_line[threadIdx.x] = key_line(args, args.v, s, w.head, j0 + threadIdx.x);
+            const key_place at = find_key(args, s, j0 + threadIdx.x);
+            k_line[threadIdx.x] = key_line(args.k, at, w.head);
+            v_line[threadIdx.x] = key_line(args.v, at, w.head);
         }
         __syncthreads();
         tile_t t, dp;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From the maximum and the sum of a row's scores to its results. */
 #pragma once
-#include "ops/attention/attention_cuda.cuh"
+#include "ops/attention/attention_lines.cuh"
 
 struct finished {
     acc_t factor, lse; /* of the sums of weights times values */

@@ -4,6 +4,7 @@
  * 2018). With splits > 1 each block sees a part of the keys, and attention_cuda_merge.cu does the rest.
  *
  * Prologue: that of attention_cuda.cuh; types k_t, v_t. */
+#include "ops/attention/attention_cuda.cuh"
 #include "ops/attention/attention_cuda_finish.cuh"
 
 /* Of a thread's rows. */
@@ -80,18 +81,6 @@ __device__ __forceinline__ void store_rows(const attention_cuda_args &args, cons
         });
 }
 
-/* Tiles of keys [from, to) that the rows [first, last] see and that belong to this split. */
-__device__ __forceinline__ void find_tiles(const attention_cuda_args &args, const sequence &s, const share &w, s64 first,
-                                           s64 last, s64 &from, s64 &to)
-{
-    const s64 high = clamp_of(last / args.group + s.shift + args.right, 0, s.k.count);
-    const s64 low = clamp_of(first / args.group + s.shift - args.left + 1, 0, high);
-    from = low / OTHER, to = (high + OTHER - 1) / OTHER;
-    const s64 part = (to - from + args.splits - 1) / args.splits;
-    from = min(from + w.split * part, to);
-    to = min(from + part, to);
-}
-
 __device__ __forceinline__ void forward(const attention_cuda_args &args, const share &w, acc_t *own, query *queries,
                                         s64 *k_line, s64 *v_line, target *targets)
 {
@@ -113,8 +102,9 @@ __device__ __forceinline__ void forward(const attention_cuda_args &args, const s
     for (s64 j0 = from * OTHER; j0 < to * OTHER; j0 += OTHER) {
         __syncthreads();
         if (threadIdx.x < OTHER) {
-            k_line[threadIdx.x] = key_line(args, args.k, s, w.head, j0 + threadIdx.x);
-            v_line[threadIdx.x] = key_line(args, args.v, s, w.head, j0 + threadIdx.x);
+            const key_place at = find_key(args, s, j0 + threadIdx.x);
+            k_line[threadIdx.x] = key_line(args.k, at, w.head);
+            v_line[threadIdx.x] = key_line(args.v, at, w.head);
         }
         __syncthreads();
         tile_t t;

@@ -2,6 +2,7 @@
  * Attention forward, what splits of the keys have left: a warp per row adds their sums in order.
  *
  * Prologue: that of attention_cuda.cuh. */
+#include "ops/attention/attention_cuda.cuh"
 #include "ops/attention/attention_cuda_finish.cuh"
 
 static_assert(TX == 32 && ROWS == 1, "a warp per row");

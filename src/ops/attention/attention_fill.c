@@ -91,7 +91,7 @@ bool attention_exact(const void *desc)
     bool narrow = d->q.dtype != MICA_F32 && d->q.dtype != MICA_F64;
     if (d->soft_cap > 0 || !is_power_of_two(1 - d->dropout) || !make_exact(d, &e)) return false;
     if (d->pass == MICA_ATTENTION_BWD)
-        return !narrow && is_power_of_two(d->scale) && !mica_tensor_given(&d->slopes);
+        return is_power_of_two(d->scale) && !mica_tensor_given(&d->slopes);
     /* lse is rounded, and so are 16-bit weights that meet an f32 sum. */
     if (mica_tensor_given(&d->lse)) return false;
     return !narrow || (d->out.dtype != MICA_F32 && e.bits <= NARROW_BITS);
@@ -140,6 +140,17 @@ static void small_integers(int64_t count, int bound, bool zero, uint64_t seed, d
         values[i] = zero ? floor(u * (2 * bound + 1)) - bound : 1 + floor(u * bound);
         if (!zero && mica_random_bits(seed + 1, (uint64_t)i) & 1) values[i] = -values[i];
     }
+}
+
+/* Engines may hold gradients of scores in q's type, where bf16 has integers up to 256: in at most
+ * 32 columns values of up to 4 and results of up to 2 meet +-1. */
+static void exact_dout(const mica_tensor *t, uint64_t seed, double *values)
+{
+    int64_t n = t->dims[3], step = n / 32 + 1;
+    small_integers(mica_tensor_count(t), 1, true, seed, values);
+    if (mica_dtype_unit(t->dtype) < 0x1p-20) return;
+    for (int64_t i = 0; i < mica_tensor_count(t); i++)
+        if (i % n % step) values[i] = 0;
 }
 
 /* ---- scores of +-120, and of about 8 ---- */
@@ -273,7 +284,7 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* A sequence's pages are different ones; with EXTREME some are absent. */
+/* A sequence's pages are different ones; some are absent with RANDOM and EXTREME. */
 static void fill_pages(const mica_attention_desc *d, mica_fill fill, uint64_t seed, double *values)
 {
     int64_t pool = d->k.dims[0], per = d->pages.dims[1], step = pool / 2 + 1;
@@ -285,7 +296,8 @@ static void fill_pages(const mica_attention_desc *d, mica_fill fill, uint64_t se
             page = ((int64_t)base + p % pool * step) % pool;
         }
         bool absent = mica_random_bits(seed + 1, (uint64_t)i) % 8 == 0;
-        if (fill == MICA_FILL_EXTREME && absent) page = i % 2 ? -1 : pool;
+        if ((fill == MICA_FILL_EXTREME || fill == MICA_FILL_RANDOM) && absent)
+            page = i % 2 ? -1 : pool;
         values[i] = (double)page;
     }
 }
@@ -373,7 +385,7 @@ static bool fill_argument(const mica_attention_desc *d, int arg, mica_fill fill,
     case MICA_ATTENTION_LSE:
         return bwd && fill_forward(d, true, fill, seed, values);
     case MICA_ATTENTION_DOUT:
-        if (exact) small_integers(count, 1, true, own, values);
+        if (exact) exact_dout(t, own, values);
         return exact;
     case MICA_ATTENTION_SCALE_Q:
     case MICA_ATTENTION_SCALE_K:
@@ -418,13 +430,74 @@ static bool fill_argument(const mica_attention_desc *d, int arg, mica_fill fill,
     }
 }
 
+/* What numbers rows of q or of k: offsets, lengths, or -1 for none. */
+static int lengths_of(const mica_attention_desc *d, int arg)
+{
+    switch (arg) {
+    case MICA_ATTENTION_Q:
+    case MICA_ATTENTION_OUT:
+    case MICA_ATTENTION_LSE:
+    case MICA_ATTENTION_DOUT:
+        if (mica_tensor_given(&d->cu_q)) return MICA_ATTENTION_CU_Q;
+        return mica_tensor_given(&d->seq_q) ? MICA_ATTENTION_SEQ_Q : -1;
+    case MICA_ATTENTION_K:
+    case MICA_ATTENTION_V:
+        if (mica_tensor_given(&d->cu_k)) return MICA_ATTENTION_CU_K;
+        return mica_tensor_given(&d->seq_k) && !mica_tensor_given(&d->pages) ? MICA_ATTENTION_SEQ_K
+                                                                             : -1;
+    default:
+        return -1;
+    }
+}
+
+/* Rows that belong to no sequence become NaN: whoever multiplies them by 0 shows it. False if
+ * memory is short. */
+static bool hide_rows(const mica_attention_desc *d, int arg, uint64_t seed, double *values)
+{
+    int of = lengths_of(d, arg);
+    if (of < 0) return true;
+    const mica_tensor *t = mica_op_tensor(&mica_op_attention, d, arg);
+    int64_t numbers = mica_tensor_count(mica_op_tensor(&mica_op_attention, d, of));
+    double *list = mica_alloc((size_t)numbers * sizeof *list + 1);
+    if (!list) return false;
+    bool packed = of == MICA_ATTENTION_CU_Q || of == MICA_ATTENTION_CU_K;
+    fill_argument(d, of, MICA_FILL_EXTREME, seed, list);
+    int64_t heads = t->dims[1], rows = t->dims[2], columns = t->rank > 3 ? t->dims[3] : 1;
+    for (int64_t a = 0; a < t->dims[0] * heads * rows; a++) {
+        double row = (double)(a % rows);
+        bool real =
+            packed ? row >= list[0] && row < list[numbers - 1] : row < list[a / rows / heads];
+        for (int64_t c = 0; c < columns && !real; c++) values[a * columns + c] = NAN;
+    }
+    mica_release(list);
+    return true;
+}
+
+/* One query of the forward pass is NaN: so are its results, if it sees a key, and no others. */
+static void spoil_query(const mica_tensor *q, double *values)
+{
+    int64_t columns = q->dims[3], row = q->dims[2] / 2;
+    for (int64_t c = 0; c < columns; c += 2) values[row * columns + c] = NAN;
+}
+
 bool attention_fill(const void *desc, const double *scalars, int arg, mica_fill fill, uint64_t seed,
                     double *values)
 {
     (void)scalars;
+    const mica_attention_desc *d = desc;
     const mica_tensor *t = mica_op_tensor(&mica_op_attention, desc, arg);
     int64_t count = mica_tensor_count(t);
-    if (!fill_argument(desc, arg, fill, seed, values)) return false;
+    bool own = fill_argument(desc, arg, fill, seed, values);
+    bool extreme = fill == MICA_FILL_EXTREME && mica_dtype_is_float(t->dtype) && count > 0;
+    bool spoil = extreme && arg == MICA_ATTENTION_Q && d->pass == MICA_ATTENTION_FWD;
+    bool hide = extreme && lengths_of(desc, arg) >= 0;
+    if ((spoil || hide) && !own) {
+        mica_fill_general(&mica_op_attention, desc, arg, fill, seed, values);
+        own = true;
+    }
+    if (spoil) spoil_query(t, values);
+    if (hide) own = hide_rows(desc, arg, seed, values);
+    if (!own) return false;
     mica_load_fn load_one = mica_dtype_load(t->dtype);
     mica_store_fn store_one = mica_dtype_store(t->dtype);
     for (int64_t i = 0; i < count; i++) {

@@ -21,6 +21,15 @@ typedef struct truth {
     attention_dropout drop;
     double growth, growth_d, growth_dv; /* of the sums over keys or rows, D, Dv */
     double least; /* f32 weights lose digits below 2^-126: as a part of a unit */
+    /* If q has 16 bits, engines may round what matrix units multiply to its type, once each:
+     * forward weights about their maximum; backward weights for dv, gradients of scores times the
+     * slope of the soft cap for dq and dk. Rounding to nearest with p bits (bf16 8, f16 11) is off
+     * by up to 2^-p of the number: 2^(24 - p) units. Subnormal numbers of f16 are off by up to
+     * 2^-25, half a unit of 1. Few terms may make up a sum, so that nothing less would do. */
+    double operand_units, operand_least;
+    /* If q has 8 bits, else 0: what 1 is in units of attention_float8_unit, which engines declare
+     * that round weights to e4m3; by the units of others roundings counted so are small. */
+    double float8_units;
 } truth;
 
 /* One query: where it is, and its vectors. */
@@ -159,7 +168,7 @@ typedef struct statistics {
 static void statistics_add(statistics *st, double s, double error)
 {
     if (s > st->max) {
-        double by = st->sum > 0 ? exp(st->max - s) : 0;
+        double by = st->sum != 0 ? exp(st->max - s) : 0;
         st->sum *= by, st->error *= by;
         st->max = s;
     }
@@ -168,10 +177,37 @@ static void statistics_add(statistics *st, double s, double error)
     if (e > 0) st->error += e * (error + fabs(s) + fabs(st->max));
 }
 
+/* What rounding weights to e4m3 changes of a column. */
+typedef struct rounding {
+    double sum, squares;
+} rounding;
+
+/* Weights about their maximum are rounded times 2^8: by 2^-4 of themselves, or, below 2^-14, half
+ * of 2^-17. p: divided by the sum of such weights. */
+static void round_weight(double p, double least, int64_t columns, const double *v, rounding *to)
+{
+    double off = fmax(0x1p-4 * fabs(p), least);
+    for (int64_t c = 0; c < columns; c++) {
+        double e = off * fabs(v[c]);
+        to[c].sum += e;
+        to[c].squares += e * e;
+    }
+}
+
+/* Values do not know how their weights are rounded: so the changes add up as random numbers do. Of
+ * `e` they are 0.42 in the mean of squares (evenly spread inside a step of e4m3, weights evenly
+ * over an octave): 1.75 times the root is 4.1 standard deviations. Beside it what all may be off in
+ * the mean, less than 2^-9 of each. Never more than the sum. */
+static double rounding_of(const rounding *r)
+{
+    return fmin(r->sum, 1.75 * sqrt(r->squares) + 0x1p-5 * r->sum);
+}
+
 static void forward_row(const truth *t, const row *r)
 {
     double k[ATTENTION_MAX_DIM], v[ATTENTION_MAX_DIM];
     double sum[ATTENTION_MAX_DIM] = {0}, magnitude[ATTENTION_MAX_DIM] = {0};
+    rounding rounded[ATTENTION_MAX_DIM] = {0};
     statistics st = {.max = -INFINITY};
     for (int64_t j = r->range.from; j < r->range.to; j++) {
         if (!key_open(t, r, j, k)) continue;
@@ -179,26 +215,31 @@ static void forward_row(const truth *t, const row *r)
         statistics_add(&st, s.s, s.error);
     }
     if (has(t, MICA_ATTENTION_SINKS)) statistics_add(&st, sink_of(t, r->h), 0);
-    double lse = st.sum > 0 ? st.max + log(st.sum) : -INFINITY;
-    double mean_error = st.sum > 0 ? st.error / st.sum : 0;
-    for (int64_t j = r->range.from; j < r->range.to && st.sum > 0; j++) {
+    double lse = st.sum != 0 ? st.max + log(st.sum) : -INFINITY;
+    double mean_error = st.sum != 0 ? st.error / st.sum : 0;
+    double least = st.sum != 0 ? t->operand_least * r->value_scale / st.sum / t->growth : 0;
+    for (int64_t j = r->range.from; j < r->range.to && st.sum != 0; j++) {
         if (!key_open(t, r, j, k)) continue;
         score s = score_of(t, r, j, k);
         double p = exp(s.s - lse) * kept(t, r, j) * r->value_scale;
-        double error = s.error + fabs(s.s) + fabs(st.max) + mean_error;
+        double error = s.error + fabs(s.s) + fabs(st.max) + mean_error + t->operand_units;
         if (p == 0) continue;
         value_load(t, r, j, v);
         for (int64_t c = 0; c < t->s.dv; c++) {
             sum[c] += p * v[c];
-            magnitude[c] += fabs(p * v[c]) * (1 + error / t->growth);
+            magnitude[c] += fabs(p * v[c]) * (1 + error / t->growth) + fabs(v[c]) * least;
         }
+        if (t->float8_units > 0)
+            round_weight(p, 0x1p-18 / st.sum * fabs(r->value_scale), t->s.dv, v, rounded);
     }
+    for (int64_t c = 0; c < t->s.dv; c++)
+        magnitude[c] += rounding_of(&rounded[c]) * t->float8_units / t->growth;
     const mica_view *out = &t->v[MICA_ATTENTION_OUT], *l = &t->v[MICA_ATTENTION_LSE];
     for (int64_t c = 0; c < t->s.dv; c++)
         mica_put(out, row_offset(&out->t, r) + c * out->t.strides[3], sum[c], magnitude[c]);
     if (l->data)
         mica_put(l, row_offset(&l->t, r), lse,
-                 st.sum > 0 ? 1 + (fabs(lse) + fabs(st.max) + mean_error) / t->growth : 0);
+                 st.sum != 0 ? 1 + (fabs(lse) + fabs(st.max) + mean_error) / t->growth : 0);
 }
 
 static void put_all(const mica_view *v, double value)
@@ -263,14 +304,16 @@ static bool pair_open(const truth *t, const row *r, int64_t j, double *k, pair *
     }
     double difference = dp - r->delta;
     e->p = p * keep;
-    e->p_magnitude = p * keep * (1 + error / t->growth);
+    e->p_magnitude = p * keep * (1 + (error + t->operand_units) / t->growth) +
+                     keep * t->operand_least / t->growth;
     e->ds = p * difference;
     e->ds_magnitude = p * ((dp_magnitude + r->delta_magnitude) * (1 + t->growth_dv / t->growth) +
                            (error + 2) / t->growth * fabs(difference)) +
                       t->least * (dp_magnitude + r->delta_magnitude);
     e->dq = r->scale * s.slope * e->ds;
-    e->dq_magnitude = fabs(r->scale) * (s.slope * e->ds_magnitude +
-                                        (t->d->soft_cap > 0 ? 8 / t->growth * fabs(e->ds) : 0));
+    double rounding = t->operand_units * s.slope * fabs(e->ds) + t->operand_least;
+    if (t->d->soft_cap > 0) rounding += 8 * fabs(e->ds);
+    e->dq_magnitude = fabs(r->scale) * (s.slope * e->ds_magnitude + rounding / t->growth);
     return true;
 }
 
@@ -402,6 +445,10 @@ void attention_reference(const void *desc, const mica_view *args, const double *
     t.growth_d = attention_growth(t.s.d);
     t.growth_dv = attention_growth(t.s.dv);
     t.least = t.d->q.dtype == MICA_F64 ? 0 : 0x1p-149 / 0x1p-24 / t.growth;
+    if (t.d->q.dtype == MICA_BF16) t.operand_units = 0x1p16;
+    if (t.d->q.dtype == MICA_F16) t.operand_units = 0x1p13, t.operand_least = 0.5;
+    if (t.d->q.dtype == MICA_E4M3 || t.d->q.dtype == MICA_E5M2)
+        t.float8_units = 1 / attention_float8_unit(t.d);
     t.drop = attention_dropout_make(t.d, t.args[MICA_ATTENTION_RNG]);
     if (t.d->pass == MICA_ATTENTION_FWD)
         forward(&t);

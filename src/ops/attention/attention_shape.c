@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sizes of attention, where sequences lie, which keys a query sees, which it drops. */
 #include "ops/attention/attention.h"
+#include "base/random.h"
 
 #include <math.h>
 
@@ -106,26 +107,14 @@ attention_dropout attention_dropout_make(const mica_attention_desc *d, const voi
     };
 }
 
-/* Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
- */
 void attention_philox(const attention_dropout *drop, int64_t row, int64_t i, int64_t j,
                       uint32_t word[4])
 {
-    uint32_t key0 = drop->key[0], key1 = drop->key[1];
     word[0] = (uint32_t)(uint64_t)(j / 4);
     word[1] = (uint32_t)(uint64_t)i;
     word[2] = (uint32_t)(uint64_t)row;
     word[3] = drop->offset;
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)word[0] * 0xD2511F53u, b = (uint64_t)word[2] * 0xCD9E8D57u;
-        uint32_t w1 = word[1], w3 = word[3];
-        word[0] = (uint32_t)(b >> 32) ^ w1 ^ key0;
-        word[1] = (uint32_t)b;
-        word[2] = (uint32_t)(a >> 32) ^ w3 ^ key1;
-        word[3] = (uint32_t)a;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
+    mica_philox(drop->key, word);
 }
 
 /* ---- numbers ---- */
@@ -150,4 +139,18 @@ int64_t attention_terms(const void *desc)
                             fmax(1, (double)mica_tensor_count(&d->dbias)));
     }
     return (int64_t)fmin(fmax(n, 1), 0x1p60);
+}
+
+/* Hopper's unit aligns 32 products and the sum so far to the largest, and cuts them and the result
+ * 13 bits behind its point. As engines of gemm declare it: n terms are off by 2 (n + 16) / 16 parts
+ * of 2^-14 of their magnitudes. Sums over keys leave the unit after a tile; those over D make
+ * scores wrong, and weights by as much of themselves. The unit is such that growth of it covers
+ * either. */
+double attention_float8_unit(const mica_attention_desc *d)
+{
+    const double tile = 192;
+    double keys = (double)attention_terms(d), depth = (double)d->q.dims[3];
+    double values = (fmin(keys, tile) + 16) / attention_growth(attention_terms(d));
+    double scores = (depth + 16) / attention_growth(d->q.dims[3]);
+    return 0x1p-14 / 8 * fmax(values, scores);
 }

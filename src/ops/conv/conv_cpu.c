@@ -29,7 +29,7 @@ static mica_status build(mica_plan *plan)
     return MICA_OK;
 }
 
-static void make_job(const mica_conv_desc *d, const mica_run *run, mica_conv_job *job)
+void mica_conv_job_make(const mica_conv_desc *d, const mica_run *run, mica_conv_job *job)
 {
     mica_conv_roles roles = mica_conv_roles_of(d);
     *job = (mica_conv_job){.kind = roles.kind,
@@ -57,7 +57,7 @@ mica_status mica_conv_direct(const mica_conv_desc *d, const mica_run *run, doubl
                              double beta)
 {
     mica_conv_job job;
-    make_job(d, run, &job);
+    mica_conv_job_make(d, run, &job);
     job.alpha = alpha;
     job.beta = beta;
     double flops = 0, bytes = 0;
@@ -75,7 +75,7 @@ mica_status mica_conv_direct(const mica_conv_desc *d, const mica_run *run, doubl
 void mica_conv_epilogue_pass(const mica_conv_desc *d, const mica_run *run, int first)
 {
     mica_conv_job job;
-    make_job(d, run, &job);
+    mica_conv_job_make(d, run, &job);
     job.epilogue.steps += first;
     const mica_tensor *y = &d->y, *r = &d->residual;
     int along = y->strides[1] == 1 ? 1 : y->rank - 1;

@@ -7,6 +7,8 @@
  * parts in workspace, which are added up in order; splits=1 needs none. */
 #include "ops/conv/conv_parts.h"
 
+#include <math.h>
+
 /* Tiles of 256 threads for many, some and few columns; f64 ones are smaller to fit 48 KiB. */
 typedef struct tile {
     int bm, bn, bk, tm, tn;
@@ -67,6 +69,11 @@ static bool wgrad_is_small(const mica_conv_args *a)
     return a->rows * a->cols * WASTE < wgrad_tile.bm * wgrad_tile.bn;
 }
 
+static bool has_few_columns(const state *s)
+{
+    return s->args.cols * WASTE < tiles[0][2].bn;
+}
+
 static int wgrad_channels(const mica_conv_args *a)
 {
     return a->g.b.c == 1 ? 32 : 1;
@@ -95,6 +102,19 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return count;
 }
 
+/* How much slower than tiles without waste: dgrad takes all taps for each pixel; tiles may be wider
+ * than the result; threads with a result each read what tiles would share. */
+static double wasted(const state *s)
+{
+    const mica_conv_geometry *g = &s->args.g;
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return 1;
+    double narrow = tiles[0][2].bn, columns = (double)s->args.cols;
+    double times = has_few_columns(s) ? 5 : columns < narrow ? narrow / columns : 1;
+    for (int i = 0; i < 3 && s->roles.kind == MICA_CONV_KIND_DGRAD; i++)
+        times *= (double)g->stride[i];
+    return times;
+}
+
 /* A tenth of the roofline at best, and a step through the terms cannot be quicker than memory
  * answers (2.8 us on an H200): few pixels with many terms take their time. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -104,7 +124,9 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     bool wgrad = s.roles.kind == MICA_CONV_KIND_WGRAD;
     int splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
     double steps = (double)s.args.terms / splits / (wgrad ? wgrad_tile.bk : tiles[0][0].bk);
-    double best = 10 * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-4;
+    double best = 10 * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-4, flops, bytes;
+    mica_op_conv.cost(desc, &flops, &bytes);
+    best = fmax(best, 4 * wasted(&s) * flops / (device->f32_tflops * 1e9)); /* no matrix units */
     double answers = 2.8e-3 * steps + 4e-3;
     return best > answers ? best : answers;
 }
@@ -227,8 +249,7 @@ static mica_status build(mica_plan *plan)
     if (s->roles.kind == MICA_CONV_KIND_WGRAD) {
         return wgrad_is_small(&s->args) ? build_wgrad(plan, s, &p) : build_tiles(plan, s, &p);
     }
-    bool empty = s->args.cols * WASTE < tiles[0][2].bn;
-    return empty ? build_direct(plan, s, &p) : build_tiles(plan, s, &p);
+    return has_few_columns(s) ? build_direct(plan, s, &p) : build_tiles(plan, s, &p);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

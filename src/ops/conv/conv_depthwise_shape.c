@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum { MOST_POSITION = 1 << 28, THREADS = 256, SHARED_RESERVE = 1024 };
-enum { MOST_CODE = 1800, MOST_REGISTERS = 235 };
+enum { MOST_STRIDE = 4096, MOST_CODE = 1800, MOST_REGISTERS = 235 };
 
 static bool is_wgrad(const conv_depthwise_shape *s)
 {
@@ -45,6 +45,9 @@ static mica_status sizes_ok(const conv_depthwise_shape *s, mica_why *why)
         if (end >= MOST_POSITION || g->groups >= MOST_POSITION || g->k >= MOST_POSITION)
             return mica_refuse(why, "positions reach %.0f on axis %d, this engine counts to %d",
                                end, i, MOST_POSITION);
+        if (g->stride[i] > MOST_STRIDE)
+            return mica_refuse(why, "the stride is %lld on axis %d, this engine goes up to %d",
+                               g->stride[i], i, MOST_STRIDE);
     }
     return MICA_OK;
 }
@@ -109,18 +112,19 @@ static int halo(const conv_depthwise_shape *s, int n, int taps, int axis)
 /* Wavefronts of a warp that reads a pair of channels per thread. */
 static int conflicts(const conv_depthwise_shape *s, const conv_depthwise_tile *t, int pitch)
 {
-    int used[32] = {0}, last[32], most = 1, pairs = t->channels / 2;
+    int used[32] = {0}, most = 1, pairs = t->channels / 2;
+    int64_t last[32];
     int strips_x = t->tile_w / t->thread_w, words = 2 * s->bytes / 4;
     int step_x =
         is_dgrad(s) ? t->thread_w / (int)s->g.stride[2] : t->thread_w * (int)s->g.stride[2];
     int step_y =
         is_dgrad(s) ? t->thread_h / (int)s->g.stride[1] : t->thread_h * (int)s->g.stride[1];
-    int width = halo(s, t->tile_w, (int)s->g.tap[2], 2);
+    int64_t width = halo(s, t->tile_w, (int)s->g.tap[2], 2);
     for (int i = 0; i < 32 / words; i++) {
-        int strip = i / pairs,
-            pixel = strip / strips_x * step_y * width + strip % strips_x * step_x;
-        int word = pixel * pitch * s->bytes / 4 + i % pairs * words,
-            bank = word / words % (32 / words);
+        int strip = i / pairs;
+        int64_t pixel = strip / strips_x * step_y * width + (int64_t)(strip % strips_x) * step_x;
+        int64_t word = pixel * pitch * s->bytes / 4 + i % pairs * words,
+                bank = word / words % (32 / words);
         if (used[bank] && last[bank] == word) continue;
         last[bank] = word;
         if (++used[bank] > most) most = used[bank];
@@ -198,7 +202,11 @@ static double tile_cycles(const conv_depthwise_shape *s, const conv_depthwise_ti
     double work = warps * fmax(issue / 4 / 0.85, wavefronts) + copies / 128 + 300;
     double resident = (double)t->blocks * threads / 32;
     if (resident < 12) work *= sqrt(12 / resident);
-    return fmax(work, read * t->channels * s->bytes / 30);
+    /* pieces of less than 64 bytes cost memory as much as those */
+    double piece = fmax(1, 64.0 / (t->channels * s->bytes)) * t->channels * s->bytes;
+    double fill = (read + (is_wgrad(s) ? 0 : pixels)) * piece / 30;
+    /* only other blocks work while one waits for its copies */
+    return fmax(work, fill) + fmin(work, fill) / t->blocks;
 }
 
 static void choose_rows(const conv_depthwise_shape *s, conv_depthwise_tile *t)
@@ -379,10 +387,11 @@ int conv_depthwise_tiles(const conv_depthwise_shape *s, const mica_device_info *
     int count = 0, choices[2] = {8, 8}, channels = channel_choices(s->g.groups, choices);
     int step_y = is_dgrad(s) ? (int)s->g.stride[1] : 1,
         step_x = is_dgrad(s) ? (int)s->g.stride[2] : 1;
-    for (int c = 0; c < channels + 1; c++)
+    bool large = s->g.tap[1] * s->g.tap[2] > 100;
+    for (int c = 0; c < channels + large; c++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (size_t h = 0; h < sizeof heights / sizeof *heights; h++) {
-                /* large filters and distances want room: fewer channels are tried last */
+                /* large filters want room: fewer channels are tried last */
                 conv_depthwise_tile t = {.channels = c < channels ? choices[c] : 16};
                 t.thread_w = widths[w] * step_x;
                 t.thread_h = heights[h] > 1 && step_y > 1 ? heights[h] / 2 * step_y : heights[h];

@@ -98,6 +98,13 @@ static bool is_pointwise(const mica_conv_geometry *g)
     return true;
 }
 
+static double matrix_bytes(const mica_conv_desc *d, const product *p)
+{
+    if (p->direct) return 0;
+    return (double)p->g.groups * (double)p->rows * (double)p->pairs *
+           (mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8);
+}
+
 /* What the loops need to know, and where it does not fit, why. */
 static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *why)
 {
@@ -125,6 +132,10 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
     mica_dtype image = mica_conv_tensor(d, p->image)->dtype, filter = d->w.dtype;
     mica_dtype third = mica_conv_tensor(d, dgrad ? p->roles.a : p->roles.b)->dtype;
     p->direct = is_pointwise(g) && merge_pixels(g, read, dgrad ? g->out : g->in, &image_pixel);
+    double bytes = matrix_bytes(d, p), most = (double)MAX_MATRIX_GIB * 0x1p30;
+    if (bytes > most)
+        return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
+                           MAX_MATRIX_GIB);
     mica_tensor left = matrix(image, g->groups, p->rows, p->pairs, p->rows * p->pairs, p->pairs, 1);
     if (p->direct)
         left = matrix(image, g->groups, p->rows, p->pairs, read->g, image_pixel, read->c);
@@ -171,13 +182,6 @@ static mica_status add_epilogue(const mica_conv_desc *d, product *p, mica_why *w
     return MICA_OK;
 }
 
-static double matrix_bytes(const mica_conv_desc *d, const product *p)
-{
-    if (p->direct) return 0;
-    return (double)p->g.groups * (double)p->rows * (double)p->pairs *
-           (mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8);
-}
-
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     const mica_conv_desc *d = desc;
@@ -187,28 +191,28 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     MICA_TRY(conv_refuse_extra(d, why));
     MICA_TRY(make_product(d, &p, why));
     MICA_TRY(add_epilogue(d, &p, why));
-    double bytes = matrix_bytes(d, &p), most = (double)MAX_MATRIX_GIB * 0x1p30;
-    if (bytes > most)
-        return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
-                           MAX_MATRIX_GIB);
     mica_why reason = {0};
     if (mica_op_resolve(mica_op_find("gemm"), &p.gemm, sizeof p.gemm, resolved, &reason) != MICA_OK)
         return mica_refuse(why, "the matrix product is none: %s", reason.text);
     return MICA_OK;
 }
 
-/* The product at half of its roofline, the matrix written and read at copy speed. */
+/* The matrix written at copy speed, and what its product takes. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    const double launch_ms = 4e-3, efficiency = 0.5;
+    const double launch_ms = 4e-3;
     const mica_conv_desc *d = desc;
     product p;
     mica_why why;
     (void)config;
-    if (make_product(d, &p, &why) != MICA_OK || device->copy_gbps <= 0) return 0;
-    double product_ms = mica_roofline_ms(&mica_op_conv, desc, device) / efficiency;
-    double matrix_ms = 2 * matrix_bytes(d, &p) / (device->copy_gbps * 1e6);
-    return product_ms + matrix_ms + (p.direct ? 1 : 2) * launch_ms;
+    char resolved[MICA_MAX_DESC] = {0};
+    const mica_op *gemm = mica_op_find("gemm");
+    if (make_product(d, &p, &why) != MICA_OK || add_epilogue(d, &p, &why) != MICA_OK ||
+        mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
+        return 0;
+    double product_ms = mica_op_predict(gemm, resolved, device, true);
+    if (p.direct) return product_ms;
+    return product_ms + launch_ms + 1.5 * matrix_bytes(d, &p) / (device->copy_gbps * 1e6);
 }
 
 /* Of the least exact engine that the product may take. */
@@ -227,8 +231,13 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
         c->n_seq = (terms < 128 ? terms : 128) + 16;
         return;
     }
-    bool units = type == MICA_F16 || type == MICA_BF16 ||
-                 (type == MICA_F32 && d->compute == MICA_COMPUTE_TF32);
+    if (type == MICA_F32 && d->compute != MICA_COMPUTE_TF32) {
+        mica_contract tiles = *c;
+        mica_mma_precise_contract(&tiles);
+        if (mica_contract_phi(&tiles) > mica_contract_phi(c)) *c = tiles;
+        return;
+    }
+    bool units = type == MICA_F16 || type == MICA_BF16 || type == MICA_F32;
     if (!units) return;
     mica_mma_contract(type, c);
     if (type == MICA_F32)

@@ -133,20 +133,20 @@ static long long shift_of(const shape *s, int axis)
 
 static void count_cycles(const shape *s, layout *t)
 {
-    const double product = 3.4; /* clocks of a multiprocessor for one 16 x 8 x 16 */
+    const double product = 1.7; /* clocks of a multiprocessor for one 16 x 8 x 16 */
     double pixels = (double)t->tile_h * t->tile_w,
            read = halo(s, t->tile_h, 1) * halo(s, t->tile_w, 2);
     double work, copies = read * 8 * 14 / 128 + 500;
     if (is_wgrad(s)) {
         double jobs = s->width == 32 ? 8 : 4;
-        work = pixels / 16 * jobs * (s->taps * 2 * fmax(product, 2) + 12);
+        work = pixels / 16 * jobs * (s->taps * 2 * fmax(product, 2) + 8);
         copies += pixels * 8 * 14 / 128;
     } else {
         double strips = parts_of(parts_of(pixels, 32), t->warps_p) * t->warps_p * 4;
         double wavefronts = s->slices * 2 * 4.0 * (s->width <= 8 ? 2 : 1);
         work = strips * (fmax(s->slices * 4 * product, wavefronts) + 60);
     }
-    double fill = read * 128 / 30;
+    double fill = (read + pixels) * 128 / 30;
     t->cycles = fmax(work, fill) + copies * (t->blocks > 1 ? 0.5 : 1);
     t->tiles = (double)s->g.n * parts_of((double)(s->size_to[1] + shift_of(s, 1)), t->tile_h) *
                parts_of((double)(s->size_to[2] + shift_of(s, 2)), t->tile_w);
@@ -160,14 +160,15 @@ static bool complete(const shape *s, const mica_device_info *device, layout *t)
     if (is_wgrad(s) && (t->tile_h * t->tile_w) % 16) return false;
     if (is_dgrad(s) && (t->tile_h % s->g.stride[1] || t->tile_w % s->g.stride[2])) return false;
     int jobs = is_wgrad(s) && s->width == 32 ? 8 : 4;
-    t->warps_p = jobs == 8 ? 1 : WARPS_P;
+    bool many = is_wgrad(s) ? jobs == 8 : s->width > 8; /* registers for filters */
+    t->warps_p = many ? 1 : WARPS_P;
     t->threads = 32 * jobs * t->warps_p;
     double slot = halo(s, t->tile_h, 1) * halo(s, t->tile_w, 2) + (is_wgrad(s) ? pixels : 1);
     double shared = 2 * slot * PITCH * 2, merge = (double)jobs * s->taps * 1024;
     if (is_wgrad(s) && t->warps_p > 1) shared = fmax(shared, merge);
     if (shared > (double)device->shared_bytes) return false;
     t->shared = (int)shared;
-    int registers = (is_wgrad(s) ? 8 * s->taps : 4 * s->slices) + 72;
+    int registers = (is_wgrad(s) ? 8 * s->taps : 4 * s->slices) + (many && !is_wgrad(s) ? 112 : 88);
     int by_shared = (int)((device->shared_bytes + 1024) / (t->shared + 1024));
     int by_registers = 65536 / (t->threads * registers);
     t->blocks = by_shared < by_registers ? by_shared : by_registers;
@@ -267,7 +268,7 @@ static bool is_empty(const mica_conv_desc *d)
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    const double launch_ms = 3e-3, memory_share = 0.8, gathered = 6;
+    const double launch_ms = 3e-3, memory_share = 0.8, gathered = 6, dense = 1.5;
     shape s;
     mica_why why;
     layout t = {.tile_h = config->knob[KNOB_TILE_H], .tile_w = config->knob[KNOB_TILE_W]};
@@ -277,6 +278,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double lines = is_wgrad(&s) ? splits : lines_of(&s, device, &t);
     double work = milliseconds(&s, device, &t, lines);
     if (s.from->c != 1 || s.to->c != 1) work *= gathered; /* element by element */
+    if (s.g.groups == 1) work *= dense;                   /* measured engines first */
     double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6) / memory_share;
     return fmax(work, memory) + launch_ms * (splits > 1 ? 3 : 1);
 }

@@ -20,15 +20,25 @@ bool conv_has_stats(const mica_conv_desc *d)
     return mica_tensor_given(&d->stat_sum) || mica_tensor_given(&d->stat_square);
 }
 
-mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why)
+static mica_status refuse_given(const mica_conv_desc *d, int last, mica_why *why)
 {
-    for (int i = MICA_CONV_SCALE_Y; i <= MICA_CONV_STAT_SQUARE; i++)
+    for (int i = MICA_CONV_SCALE_Y; i <= last; i++)
         if (mica_tensor_given(mica_op_tensor(&mica_op_conv, d, i)))
             return mica_refuse(why, "%s is not taken by this engine", mica_op_conv.args[i].name);
     if (conv_has_finish(d))
         return mica_refuse(why, "y is %s; of floating sums this engine takes no 8-bit y",
                            mica_dtype_name(d->y.dtype));
     return MICA_OK;
+}
+
+mica_status conv_refuse_finish(const mica_conv_desc *d, mica_why *why)
+{
+    return refuse_given(d, MICA_CONV_AMAX, why);
+}
+
+mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why)
+{
+    return refuse_given(d, MICA_CONV_STAT_SQUARE, why);
 }
 
 /* ---- the convolution inside ---- */
@@ -68,18 +78,6 @@ int conv_passes_configs(const mica_engine *const *engines, const mica_conv_desc 
     return count;
 }
 
-static double best_of(const mica_engine *e, const mica_conv_desc *d, const mica_device_info *device)
-{
-    mica_config list[MICA_MAX_CONFIGS] = {0};
-    int count = e->configs ? e->configs(d, device, list) : 1;
-    double best = 0;
-    for (int i = 0; i < count; i++) {
-        double ms = e->predict(d, device, &list[i]);
-        if (i == 0 || ms < best) best = ms;
-    }
-    return best;
-}
-
 double conv_passes_predict(const mica_engine *const *engines, const mica_conv_desc *d,
                            const mica_device_info *device, const mica_config *config)
 {
@@ -89,7 +87,7 @@ double conv_passes_predict(const mica_engine *const *engines, const mica_conv_de
     if (conv_has_finish(d)) bytes += count * (y + mica_dtype_bits(inner.y.dtype) / 8);
     if (mica_tensor_given(&d->aux)) bytes += count * mica_dtype_bits(d->aux.dtype) / 8;
     if (conv_has_stats(d)) bytes += count * y;
-    return best_of(engines[config->knob[0]], &inner, device) + pass_ms +
+    return mica_engine_predict(engines[config->knob[0]], &mica_op_conv, &inner, device) + pass_ms +
            bytes / (device->copy_gbps * 1e6);
 }
 

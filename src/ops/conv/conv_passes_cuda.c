@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "cuda_passes": aux, quantised y, amax and statistics of channels on any GPU from sm_80 on.
+ * Engine "cuda_passes": aux, quantised y, amax and statistics of channels on any GPU from sm_80 on;
+ * statistics alone where no engine forms them as it stores y.
  * The convolution by any of our engines, then a pass over its sums and one over y, which for images
  * of a few MB come from L2. Cost: that of the engine, and the passes at the speed of memory; 4
  * bytes of workspace per element of y (8 for f64) unless only statistics are asked for. */
 #include "ops/conv/conv_passes.h"
+#include "ops/conv/conv_stats.h"
 
-enum { BLOCK = 256, LANE_PIXELS = 32, MOST_PARTS = 512, ROUNDS = 4, NEIGHBOURS = 32 };
+enum { BLOCK = 256 };
 
 /* The order is that of records: append only. */
 static const mica_engine *const engines[] = {
-    &mica_conv_cuda,           &mica_conv_sm80, &mica_conv_sm90,    &mica_conv_slab,
-    &mica_conv_cuda_depthwise, &mica_conv_stem, &mica_conv_grouped, NULL};
+    &mica_conv_cuda,    &mica_conv_sm80,           &mica_conv_sm90,
+    &mica_conv_slab,    &mica_conv_cuda_depthwise, &mica_conv_stem,
+    &mica_conv_grouped, &mica_conv_sm80_f32,       NULL};
 
 typedef struct state {
     conv_passes passes;
-    mica_kernel *finish, *stats, *sum;
-    mica_grid finish_grid, stats_grid, sum_grid;
+    mica_kernel *finish;
+    mica_grid finish_grid;
     conv_finish_args finish_args;
-    conv_stats_args stats_args;
-    size_t partial_at;
+    conv_stats stats;
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -42,13 +44,6 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 }
 
 /* ---- build ---- */
-
-static mica_status add_kernel(mica_plan *plan, const char *file, const char *entry,
-                              const mica_text *p, mica_kernel **kernel)
-{
-    mica_kernel_spec spec = {file, entry, p->data, 0};
-    return mica_plan_add_kernel(plan, &spec, kernel);
-}
 
 static mica_status build_finish(mica_plan *plan, state *s)
 {
@@ -80,56 +75,8 @@ static mica_status build_finish(mica_plan *plan, state *s)
     mica_prologue_type(&p, "amax_t", amax ? d->amax.dtype : MICA_F32);
     /* integer sums are exact in f64 */
     mica_prologue_type(&p, "fin_t", s->passes.sums == MICA_F32 ? MICA_F32 : MICA_F64);
-    return add_kernel(plan, "ops/conv/conv_finish.cu", "conv_finish", &p, &s->finish);
-}
-
-/* Parts of the pixels, so that all multiprocessors have blocks and each thread has some pixels. */
-static void split_pixels(conv_stats_args *a, int64_t column_blocks, int lanes, int units)
-{
-    int64_t least = (int64_t)lanes * LANE_PIXELS, parts = ROUNDS * units / column_blocks;
-    if (parts > a->layout.count / least) parts = a->layout.count / least;
-    if (parts > MOST_PARTS) parts = MOST_PARTS;
-    if (parts < 1) parts = 1;
-    a->each = (a->layout.count + parts - 1) / parts;
-    a->parts = a->layout.count ? (a->layout.count + a->each - 1) / a->each : 0;
-}
-
-static mica_status build_stats(mica_plan *plan, state *s)
-{
-    const mica_conv_desc *d = plan->desc;
-    conv_stats_args *a = &s->stats_args;
-    mica_tensor channel = conv_passes_channel(d);
-    mica_layout_make(&a->layout, (const mica_tensor *[]){&channel}, 1);
-    a->channels = d->y.dims[1];
-    a->channel_stride = d->y.strides[1];
-    a->sum_stride = d->stat_sum.strides[0];
-    a->square_stride = d->stat_square.strides[0];
-    if (a->channels == 0) return MICA_OK;
-    int width = d->y.strides[1] == 1 ? NEIGHBOURS : 1;
-    int64_t blocks = (a->channels + width - 1) / width;
-    int64_t sum_blocks = (a->channels + NEIGHBOURS - 1) / NEIGHBOURS;
-    if (blocks > INT32_MAX)
-        return mica_fail(MICA_UNSUPPORTED, "%lld channels in blocks of %d: a grid holds 2147483647",
-                         a->channels, width);
-    split_pixels(a, blocks, BLOCK / width, plan->device.units);
-    MICA_TRY(mica_book(plan, "statistics", 16 * (size_t)(a->parts * a->channels), &s->partial_at));
-    s->stats_grid = (mica_grid){.grid = {(unsigned)blocks, (unsigned)a->parts}, .block = {BLOCK}};
-    s->sum_grid = (mica_grid){.grid = {(unsigned)sum_blocks}, .block = {BLOCK}};
-    char text[1024];
-    mica_text p = {text, sizeof text, 0};
-    mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_int(&p, "CHANNELS", width);
-    mica_prologue_type(&p, "y_t", d->y.dtype);
-    if (a->parts > 0)
-        MICA_TRY(add_kernel(plan, "ops/conv/conv_stats.cu", "conv_stats", &p, &s->stats));
-    bool sum = mica_tensor_given(&d->stat_sum), square = mica_tensor_given(&d->stat_square);
-    p = (mica_text){text, sizeof text, 0};
-    mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_int(&p, "CHANNELS", NEIGHBOURS);
-    mica_prologue_int(&p, "SUM", sum);
-    mica_prologue_int(&p, "SQUARE", square);
-    mica_prologue_type(&p, "stat_t", sum ? d->stat_sum.dtype : d->stat_square.dtype);
-    return add_kernel(plan, "ops/conv/conv_stats_sum.cu", "conv_stats_sum", &p, &s->sum);
+    mica_kernel_spec spec = {"ops/conv/conv_finish.cu", "conv_finish", text, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->finish);
 }
 
 static mica_status build(mica_plan *plan)
@@ -138,7 +85,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     MICA_TRY(conv_passes_build(plan, engines, &s->passes));
     if (s->passes.finish) MICA_TRY(build_finish(plan, s));
-    return s->passes.stats ? build_stats(plan, s) : MICA_OK;
+    return s->passes.stats ? conv_stats_build(plan, &s->stats) : MICA_OK;
 }
 
 /* ---- run ---- */
@@ -162,24 +109,12 @@ static mica_status run_finish(const mica_plan *plan, const state *s, const mica_
     return mica_kernel_launch(s->finish, &s->finish_grid, r->stream, &a);
 }
 
-static mica_status run_stats(const state *s, const mica_run *r)
-{
-    if (!s->sum) return MICA_OK;
-    conv_stats_args a = s->stats_args;
-    a.y = r->args[MICA_CONV_Y];
-    a.partial = mica_at(r, s->partial_at);
-    a.sum = r->args[MICA_CONV_STAT_SUM];
-    a.square = r->args[MICA_CONV_STAT_SQUARE];
-    if (s->stats) MICA_TRY(mica_kernel_launch(s->stats, &s->stats_grid, r->stream, &a));
-    return mica_kernel_launch(s->sum, &s->sum_grid, r->stream, &a);
-}
-
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     MICA_TRY(conv_passes_run(&s->passes, r));
     if (s->passes.finish) MICA_TRY(run_finish(plan, s, r));
-    return s->passes.stats ? run_stats(s, r) : MICA_OK;
+    return conv_stats_run(&s->stats, r);
 }
 
 const mica_engine mica_conv_cuda_passes = {.name = "cuda_passes",

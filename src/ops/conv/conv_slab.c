@@ -2,9 +2,11 @@
  * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides in two dimensions, stride
  * 1, on Hopper's matrix units. The filter stays in shared memory and each pixel comes there once,
  * with the halo of its tile, instead of once for each tap: at the tensor rate where sm90_im2col is
- * bound by L2. wgrad adds the blocks' partial sums in a fixed order. Pointers that are not
- * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
+ * bound by L2. Statistics are formed as y is stored. wgrad adds the blocks' partial sums in a fixed
+ * order. Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds
+ * for them. */
 #include "ops/conv/conv_slab_args.h"
+#include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_shape.h"
 
 #include <math.h>
@@ -15,6 +17,8 @@ enum { WGRAD_TAPS = 9, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 
 enum { DIRECT_SLOTS = 3, WGRAD_SLOTS = 2 };
 /* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
+/* For statistics of a row of a tile, while the other warpgroup multiplies. */
+enum { COUNT_CYCLES = 50 };
 
 enum { HEIGHT };
 static const char *const knobs[] = {"height", NULL};
@@ -25,8 +29,8 @@ typedef struct state {
     mica_tensor_map_spec image, other, result;
     mica_kernel *kernel;
     mica_grid grid;
-    mica_plan *generic; /* for misaligned pointers */
-    size_t generic_at;
+    conv_generic generic; /* for misaligned pointers */
+    conv_stats stats;
     mica_conv_sm90_reduce reduce;
     mica_conv_slab_args args;
 } state;
@@ -109,13 +113,6 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
     return mica_tensor_count(out) ? mica_conv_sm90_image_ok(out, name, why) : MICA_OK;
 }
 
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    mica_conv_sm90_shape s;
-    MICA_TRY(conv_refuse_extra(desc, why));
-    return make_shape(desc, device, &s, why);
-}
-
 /* ---- configs and their cost ---- */
 
 static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
@@ -130,7 +127,28 @@ static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *d
     int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
     double products = taps * 16.0 * height, fill = (double)slot_bytes(s, height) / 34.6;
     double sums = is_wgrad(s) ? 3000 + taps * 1000.0 : 1000 + taps * 150.0;
+    if (s->stats) products = fmax(products, COUNT_CYCLES * height);
     return each * (fmax(products, fill) * 1.05 + 200) + sums + 4.0 * height;
+}
+
+/* Statistics: how many terms a thread adds up in f32. */
+static bool counting_suits(const mica_conv_sm90_shape *s, const mica_device_info *device)
+{
+    double tiles = ceil((double)tiles_of(s, heights[0]) / device->units / 2);
+    const long long *size = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.in : s->g.out;
+    return conv_stats_chain_ok(64 + tiles, (double)s->g.n * (double)size[1] * (double)size[2]);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    mica_conv_sm90_shape s;
+    MICA_TRY(conv_refuse_finish(desc, why));
+    MICA_TRY(make_shape(desc, device, &s, why));
+    if (s.stats && s.class_count == 0)
+        return mica_refuse(why, "y is empty: its statistics are left to other engines");
+    if (s.stats && !counting_suits(&s, device))
+        return mica_refuse(why, "%lld images have too many pixels for sums of f32", s.g.n);
+    return MICA_OK;
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -139,8 +157,9 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
     const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
-    return fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3 + launch_ms,
-                mica_roofline_ms(&mica_op_conv, desc, device));
+    const double count_ms = s.stats ? 2e-3 : 0;    /* a second kernel */
+    return count_ms + fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3 + launch_ms,
+                           mica_roofline_ms(&mica_op_conv, desc, device));
 }
 
 /* The best height; and the next, where there are tiles enough for it to matter. */
@@ -267,12 +286,15 @@ static mica_status build(mica_plan *plan)
         mica_prologue_epilogue(&p, &e);
         mica_prologue_int(&p, "FILTER_MN", s->shape.filter_mn);
         mica_prologue_int(&p, "RESIDUAL", mica_tensor_given(&d->residual));
+        mica_prologue_int(&p, "STATS", s->shape.stats);
     }
     MICA_TRY(add_kernel(plan, s, &p));
     if (is_wgrad(&s->shape))
         MICA_TRY(mica_conv_sm90_reduce_build(plan, &s->shape, (int)s->grid.grid[0],
                                              taps_of(&s->shape) * CHANNELS, NULL, &s->reduce));
-    return mica_plan_child_create(plan, "conv", d, sizeof *d, "cuda", &s->generic, &s->generic_at);
+    if (s->shape.stats)
+        MICA_TRY(conv_stats_build_parts(plan, 2 * (int64_t)s->grid.grid[0], &s->stats));
+    return conv_generic_build(plan, &s->generic);
 }
 
 /* ---- run ---- */
@@ -292,17 +314,17 @@ static mica_status run_slab(const mica_plan *plan, const state *s, const mica_ru
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
+    if (s->shape.stats) a.sums = conv_stats_partial(&s->stats, r);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    MICA_TRY(conv_stats_run(&s->stats, r));
     return wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r) : MICA_OK;
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    if (mica_conv_sm90_aligned(&s->shape, r)) return run_slab(plan, s, r);
-    mica_run child = *r;
-    child.workspace = mica_at(r, s->generic_at);
-    return mica_plan_child_run(s->generic, &child);
+    return mica_conv_sm90_aligned(&s->shape, r) ? run_slab(plan, s, r)
+                                                : conv_generic_run(&s->generic, r);
 }
 
 const mica_engine mica_conv_slab = {.name = "sm90_slab",

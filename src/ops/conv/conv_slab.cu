@@ -4,7 +4,8 @@
  * of the result, columns the pixels of a tile. Two warpgroups take tiles in turns, so that one stores
  * while the other multiplies; a slab that has been read becomes the tile that is stored.
  * Constants: those of conv_slab.cuh; FILTER_MN (rows are what lies side by side in the filter, else
- * terms); RESIDUAL; those of the epilogue; mma(). */
+ * terms); RESIDUAL; STATS (sums and sums of squares by channel are formed of what is stored, for
+ * conv_stats_sum.cu); those of the epilogue; mma(). */
 #include "ops/conv/conv_slab.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
 
@@ -77,11 +78,50 @@ __device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const p
     return word;
 }
 
+/* Of a thread's two channels. */
+struct channel_sums {
+    float sum[2], square[2];
+};
+
+/* Pixels x and x + 1 of one channel, as they are stored; those past the image count for nothing. */
+__device__ __forceinline__ void count(const mica_conv_slab_args &a, channel_sums &s, int channel, int y, int x, u32 word)
+{
+    in_t pair[2];
+    memcpy(pair, &word, sizeof pair);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float v = y < a.size[0] && x + e < a.size[1] ? widen<float>(pair[e]) : 0;
+        s.sum[channel] += v;
+        s.square[channel] = fmaf(v, v, s.square[channel]);
+    }
+}
+
+/* Each warpgroup's sums are a part of their own, so that none waits for the other. */
+__device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, int group, channel_sums &s)
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+    double *const to = a.sums + 2LL * (2 * (int)blockIdx.x + group) * a.channels;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int channel = warp * 16 + lane / 4 + 8 * i;
+#pragma unroll
+        for (int far = 1; far < 4; far *= 2) {
+            s.sum[i] += __shfl_xor_sync(0xffffffffu, s.sum[i], far);
+            s.square[i] += __shfl_xor_sync(0xffffffffu, s.square[i], far);
+        }
+        if (lane % 4 > 0 || channel >= a.channels) continue;
+        to[channel] = (double)s.sum[i];
+        to[a.channels + channel] = (double)s.square[i];
+    }
+}
+
 /* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it. */
 template <bool OTHERS>
 __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, u32 tile,
-                                              const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2])
+                                              const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2],
+                                              channel_sums &totals)
 {
+    channel_sums own = {};
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     const int channel = warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
 #pragma unroll
@@ -91,8 +131,16 @@ __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, cons
         for (int i = 0; i < 4; i++)
             v[i] = finish_pair<OTHERS>(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, terms[i % 2],
                                        sum + 4 * j + 2 * i);
+        if constexpr (STATS)
+#pragma unroll
+            for (int i = 0; i < 4; i++) count(a, own, i % 2, p.y + j + i / 2, x, v[i]);
         const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * warp + part % 2;
         store_matrices_transposed(to + ((block ^ (to >> 7 & 7)) << 4), v[0], v[1], v[2], v[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        totals.sum[i] += own.sum[i];
+        totals.square[i] += own.square[i];
     }
 }
 
@@ -113,6 +161,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
     const bool others = RESIDUAL || a.beta != 0;
     channel_terms terms[2];
     float sum[PIXELS / 2];
+    channel_sums totals = {};
     int last = -1;
     load_own_terms(a, terms);
     mbarrier_wait(ready, 0);
@@ -130,9 +179,9 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         named_barrier_sync(group + 1, 128); /* all warps have read the slab */
         /* decided for the whole tile: a branch at each result would cost more than the products */
         if (others)
-            place_results<true>(a, p, slab, terms, sum);
+            place_results<true>(a, p, slab, terms, sum, totals);
         else
-            place_results<false>(a, p, slab, terms, sum);
+            place_results<false>(a, p, slab, terms, sum, totals);
         async_fence();
         named_barrier_sync(group + 1, 128);
         if (leader) {
@@ -146,6 +195,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         mbarrier_arrive(empty + 8 * last);
         tma_wait<0>();
     }
+    if constexpr (STATS) store_sums(a, group, totals);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_constant__ mica_conv_slab_args a)

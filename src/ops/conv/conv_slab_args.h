@@ -19,6 +19,7 @@ typedef struct mica_conv_slab_args {
     float *partial; /* wgrad: blocks x channels of b x taps x 64 */
     float alpha, beta;
     mica_epilogue_args epilogue;
+    double *sums; /* by channel: blocks x 2 warpgroups x (sum, square) x channels */
 } mica_conv_slab_args;
 
 #endif

@@ -4,7 +4,10 @@
  * the rate of mma.sync where 8 channels lie side by side, 0.3 where elements are gathered one by
  * one; the gradient of the image costs what the forward pass does for every stride. Filter
  * gradients may split their pixels into parts in workspace, which a second kernel adds up in order;
- * splits=1 needs none. Bad for a few channels in a group: tiles stay empty. */
+ * splits=1 needs none. Bad for a few channels in a group: tiles stay empty.
+ *
+ * Engine "sm80_f32" is the same for f32 in full precision, by three products of tf32 numbers for
+ * one (gemm_sm80.c). */
 #include "ops/conv/conv_sm80.h"
 #include "ops/conv/conv_parts.h"
 
@@ -13,7 +16,12 @@
 enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_SPLITS };
 static const char *const knobs[] = {"tile_m", "tile_n", "splits", NULL};
 
-enum { MOST_COUNT = 1 << 30, MOST_POSITION = 1 << 28, LEAST_SLICES = 16 };
+enum {
+    MOST_COUNT = 1 << 30,
+    MOST_POSITION = 1 << 28,
+    LEAST_SLICES = 16,
+    LEAST_LINES = 32 /* f32: fewer leave most of a tile empty, three times over */
+};
 
 typedef struct state {
     conv_sm80_shape shape;
@@ -27,13 +35,22 @@ typedef struct state {
 
 /* ---- what is taken ---- */
 
+static mica_dtype input_type(const mica_conv_desc *d)
+{
+    bool dgrad = mica_conv_roles_of(d).out == MICA_CONV_X;
+    return mica_conv_tensor(d, dgrad ? MICA_CONV_Y : MICA_CONV_X)->dtype;
+}
+
+static bool is_precise(const mica_conv_desc *d)
+{
+    return input_type(d) == MICA_F32 && d->compute != MICA_COMPUTE_TF32;
+}
+
 static mica_status accepts_types(const mica_conv_desc *d, mica_why *why)
 {
-    mica_conv_roles roles = mica_conv_roles_of(d);
-    mica_dtype in =
-        mica_conv_tensor(d, roles.out == MICA_CONV_X ? MICA_CONV_Y : MICA_CONV_X)->dtype;
-    if (in == MICA_F32 && d->compute != MICA_COMPUTE_TF32)
-        return mica_refuse(why, "f32 without compute=tf32: matrix units would round the inputs");
+    mica_dtype in = input_type(d);
+    if (is_precise(d))
+        return mica_refuse(why, "f32 without compute=tf32: this engine would round the inputs");
     if (in == MICA_F64 || in == MICA_E4M3 || in == MICA_E5M2)
         return mica_refuse(why,
                            "inputs are %s, these kernels take f16, bf16, s8, u8, and f32 as tf32",
@@ -67,17 +84,38 @@ static mica_status accepts_counts(const mica_conv_geometry *g, bool dgrad, mica_
     return MICA_OK;
 }
 
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+static mica_status accepts_rest(const mica_conv_desc *d, const mica_device_info *device,
+                                mica_why *why)
 {
-    const mica_conv_desc *d = desc;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_extra(d, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);
-    MICA_TRY(accepts_types(d, why));
     mica_conv_geometry g;
     mica_conv_geometry_make(d, &g);
     return accepts_counts(&g, mica_conv_roles_of(d).kind == MICA_CONV_KIND_DGRAD, why);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    MICA_TRY(accepts_types(desc, why));
+    return accepts_rest(desc, device, why);
+}
+
+static mica_status accepts_f32(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_conv_desc *d = desc;
+    if (input_type(d) != MICA_F32)
+        return mica_refuse(why, "inputs are %s, these kernels take f32",
+                           mica_dtype_name(input_type(d)));
+    if (!is_precise(d)) return mica_refuse(why, "compute=tf32, this engine is for full precision");
+    MICA_TRY(accepts_rest(d, device, why));
+    conv_sm80_shape s;
+    conv_sm80_shape_make(d, &s);
+    long long rows = conv_sm80_rows(&s), cols = s.cols;
+    if (rows >= LEAST_LINES && cols >= LEAST_LINES) return MICA_OK;
+    return mica_refuse(why, "a product of %lld x %lld: tiles of 64 are for %d lines or more", rows,
+                       cols, LEAST_LINES);
 }
 
 /* ---- configs ---- */
@@ -143,10 +181,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
-    const mica_conv_desc *d = desc;
-    mica_conv_roles roles = mica_conv_roles_of(d);
-    mica_mma_contract(
-        mica_conv_tensor(d, roles.out == MICA_CONV_X ? MICA_CONV_Y : MICA_CONV_X)->dtype, c);
+    if (is_precise(desc))
+        mica_mma_precise_contract(c);
+    else
+        mica_mma_contract(input_type(desc), c);
     if (config->knob[KNOB_SPLITS] > 1) c->n_outer += config->knob[KNOB_SPLITS];
 }
 
@@ -272,3 +310,13 @@ const mica_engine mica_conv_sm80 = {.name = "sm80",
                                     .contract = contract,
                                     .build = build,
                                     .run = run};
+
+const mica_engine mica_conv_sm80_f32 = {.name = "sm80_f32",
+                                        .cuda = true,
+                                        .knobs = knobs,
+                                        .accepts = accepts_f32,
+                                        .configs = configs,
+                                        .predict = predict,
+                                        .contract = contract,
+                                        .build = build,
+                                        .run = run};

@@ -74,6 +74,14 @@ __device__ __forceinline__ entry pair_entry(const conv_sm80_args &a, const conv_
     return e;
 }
 
+__device__ __forceinline__ bool is_inside(const entry &line, const entry &term, const int *size)
+{
+    bool inside = true;
+#pragma unroll
+    for (int d = 3 - AXES; d < 3; d++) inside &= (unsigned)(line.at[d] + term.at[d]) < (unsigned)size[d];
+    return inside;
+}
+
 struct image_slice {
     const entry *lines, *terms;
     const a_t *first;
@@ -83,11 +91,8 @@ struct image_slice {
     __device__ __forceinline__ int locate(int, int line, int k, const a_t *&p) const
     {
         const entry &l = lines[line], &t = terms[k];
-        bool inside = true;
-#pragma unroll
-        for (int d = 3 - AXES; d < 3; d++) inside &= (unsigned)(l.at[d] + t.at[d]) < (unsigned)size[d];
         p = first + (l.image + t.image);
-        return inside ? operand_a::VECTOR : 0;
+        return is_inside(l, t, size) ? operand_a::VECTOR : 0;
     }
 };
 
@@ -158,6 +163,21 @@ __device__ __forceinline__ c_t finish(const conv_sm80_args &a, fin_t sum, const 
     return narrow<c_t>(epilogue(a.epilogue, v, channel, residual));
 }
 
+/* A sum that the matrix units lost, as multiply-adds give it. */
+__device__ __noinline__ float plain_sum(const conv_tile &of, const entry &line, s64 col)
+{
+    float sum = 0;
+    for (int i = 0; i < of.terms; i++) {
+        s64 unused;
+        const unsigned term = (unsigned)(of.first_term + i);
+        const entry t = WGRAD ? pixel_entry(of.args, of.kind, term, &unused) : pair_entry(of.args, of.kind, term);
+        if (!is_inside(line, t, of.args.size)) continue;
+        sum = fmaf(widen<float>(of.image[line.image + t.image]), widen<float>(of.other[t.other + col * of.args.other_col]),
+                   sum);
+    }
+    return sum;
+}
+
 struct tile_at {
     int group, kind, split, row, col;
 };
@@ -204,11 +224,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 if (i >= count) continue;
                 const int r = C_N_FAST ? row : row + i, c = p.col + (C_N_FAST ? col + i : col);
                 s64 residual = 0;
+                sum_t sum = piece[i];
+                if constexpr (PRECISE)
+                    if (is_lost(sum)) sum = plain_sum(source, t.lines[r], c - p.col);
                 if constexpr (HAS_RESIDUAL) residual = t.residual[r] + p.group * args.residual_g + c * args.residual_col;
                 if constexpr (SPLIT)
-                    v[i] = narrow<c_t>(piece[i]);
+                    v[i] = narrow<c_t>(sum);
                 else
-                    v[i] = finish(args, (fin_t)piece[i], out + t.lines[r].other + c * args.out_col,
+                    v[i] = finish(args, (fin_t)sum, out + t.lines[r].other + c * args.out_col,
                                   (s64)p.group * args.cols + c, residual);
             }
             c_t *to = out + t.lines[row].other + (p.col + col) * args.out_col;

@@ -282,6 +282,7 @@ void conv_sm80_shape_make(const mica_conv_desc *d, conv_sm80_shape *s)
     t->a.dtype = mica_conv_tensor(d, dgrad ? roles.b : roles.a)->dtype;
     t->b.dtype = mica_conv_tensor(d, wgrad ? roles.b : roles.f)->dtype;
     t->c = mica_conv_tensor(d, roles.out)->dtype;
+    t->precise = t->a.dtype == MICA_F32 && d->compute != MICA_COMPUTE_TF32;
     choose_image(s, &t->a);
     choose_other(s, &t->b);
     choose_out(s, t);

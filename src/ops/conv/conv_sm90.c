@@ -2,9 +2,13 @@
  * Engine "sm90_im2col": bf16 and f16 on Hopper's matrix units, the image gathered by the copy
  * engine as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
  * with any strides (one class of pixels for each remainder), wgrad with partial sums in workspace,
- * added in a fixed order. At the tensor rate from some 128 channels; below, the image is read from
- * L2 once for each tap and that is the limit. Pointers that are not multiples of 16 bytes go to the
- * generic engine, which the plan holds for them. */
+ * added in a fixed order. Warpgroups share a tile or take tiles in turns; where these are few the
+ * blocks of a cluster share the sum; after 1x1 filters the filter stays in shared memory and images
+ * are one row of pixels. At the tensor rate from some 128 channels; below, the image is read from
+ * L2 once for each tap and that is the limit. Statistics are formed as y is stored, each block's
+ * own in workspace; sums shared by a cluster have none. Pointers that are not multiples of 16 bytes
+ * go to the generic engine, which the plan holds for them. */
+#include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_cost.h"
 
 #include <string.h>
@@ -18,8 +22,8 @@ typedef struct state {
     mica_tensor_map_spec image[MICA_CONV_CLASSES], other; /* other: filter, or grad */
     mica_kernel *kernel;
     mica_grid grid;
-    mica_plan *generic; /* for misaligned pointers */
-    size_t generic_at;
+    conv_generic generic; /* for misaligned pointers */
+    conv_stats stats;
     mica_conv_sm90_reduce reduce;
     union {
         mica_conv_sm90_args direct;
@@ -27,13 +31,50 @@ typedef struct state {
     } args;
 } state;
 
+static bool is_dgrad(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_DGRAD;
+}
+
+/* From pixel to pixel of a class of the result. */
+static mica_conv_strides result_strides(const mica_conv_sm90_shape *s)
+{
+    mica_conv_strides to = is_dgrad(s) ? s->g.a : s->g.b;
+    for (int i = 0; i < 3; i++) to.s[i] *= is_dgrad(s) ? s->g.stride[i] : 1;
+    return to;
+}
+
+/* Results stored at once: 16 bytes of 16-bit ones, pairs of f32, where addresses allow it. */
+static int store_width(const mica_conv_sm90_shape *s)
+{
+    int width = s->out == MICA_F32 ? 2 : 8;
+    mica_conv_strides to = result_strides(s);
+    bool whole = to.c == 1 && mica_conv_sm90_columns(s) % width == 0 && to.n % width == 0;
+    for (int i = 0; i < 3; i++) whole = whole && to.s[i] % width == 0;
+    for (int i = 0; i < s->class_count; i++) whole = whole && s->classes[i].out % width == 0;
+    return whole ? width : 1;
+}
+
+static mica_status stats_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                            mica_why *why)
+{
+    if (s->class_count == 0)
+        return mica_refuse(why, "y is empty: its statistics are left to other engines");
+    mica_config configs[MICA_MAX_CONFIGS];
+    if (mica_conv_sm90_configs(s, device, configs) == 0)
+        return mica_refuse(why, "%lld channels, too many pixels of each for sums of f32",
+                           (long long)mica_conv_sm90_columns(s));
+    return MICA_OK;
+}
+
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     mica_conv_sm90_shape s;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_finish(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    return mica_conv_sm90_shape_make(desc, true, &s, why);
+    MICA_TRY(mica_conv_sm90_shape_make(desc, true, &s, why));
+    return s.stats ? stats_ok(&s, device, why) : MICA_OK;
 }
 
 /* ---- configs and their cost: sm90_cost.c ---- */
@@ -90,14 +131,11 @@ static unsigned at_most(int n, int limit)
     return (unsigned)(n < limit ? n : limit);
 }
 
-/* Results stored at once: 16 bytes of 16-bit ones, pairs of f32, where addresses allow it. */
-static int store_width(const mica_conv_sm90_shape *s, const mica_conv_sm90_args *a)
+static mica_status build_stats(mica_plan *plan, state *s)
 {
-    int width = s->out == MICA_F32 ? 2 : 8;
-    bool whole = a->to.c == 1 && a->cols % width == 0 && a->to.n % width == 0;
-    for (int i = 0; i < 3; i++) whole = whole && a->to.s[i] % width == 0;
-    for (int i = 0; i < s->class_count; i++) whole = whole && s->classes[i].out % width == 0;
-    return whole ? width : 1;
+    if (!s->shape.stats) return MICA_OK;
+    unsigned parts = s->grid.grid[0] / (unsigned)s->args.direct.col_tiles;
+    return conv_stats_build_parts(plan, parts, &s->stats);
 }
 
 static void fill_direct(const mica_plan *plan, state *s)
@@ -105,13 +143,12 @@ static void fill_direct(const mica_plan *plan, state *s)
     const mica_conv_desc *d = plan->desc;
     const mica_conv_sm90_shape *h = &s->shape;
     mica_conv_sm90_args *a = &s->args.direct;
-    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
+    bool dgrad = is_dgrad(h);
     a->terms = (int)(dgrad ? h->g.k : h->g.c);
-    a->cols = (int)(dgrad ? h->g.c : h->g.k);
-    a->to = dgrad ? h->g.a : h->g.b;
+    a->cols = (int)mica_conv_sm90_columns(h);
+    a->to = result_strides(h);
     a->residual = h->g.residual;
     for (int i = 0; i < 3; i++) {
-        a->to.s[i] *= dgrad ? h->g.stride[i] : 1;
         a->residual.s[i] *= dgrad ? h->g.stride[i] : 1;
         a->step[i] = h->step[i];
         a->tap_step[i] = h->tap_step[i];
@@ -146,7 +183,8 @@ static mica_status add_direct_kernel(mica_plan *plan, state *s, mica_text *p, co
     mica_prologue_int(p, "TURNS", knob[MICA_CONV_TURNS]);
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, mma, stage,
                              mica_conv_sm90_staging(slice)));
-    s->grid.grid[0] = splits > 1 ? (unsigned)(tiles * splits) : at_most(tiles, plan->device.units);
+    int most = mica_conv_sm90_blocks(&s->shape, knob[MICA_CONV_COLS], plan->device.units);
+    s->grid.grid[0] = splits > 1 ? (unsigned)(tiles * splits) : at_most(tiles, most);
     s->grid.cluster = splits > 1 ? (unsigned)splits : 0;
     return MICA_OK;
 }
@@ -178,7 +216,8 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
     mica_conv_sm90_filter_map(&s->shape, d, knob[MICA_CONV_COLS], &s->other);
     mica_prologue_epilogue(p, &e);
     mica_prologue_int(p, "FILTER_MN", s->shape.filter_mn);
-    mica_prologue_int(p, "VECTOR", store_width(&s->shape, &s->args.direct));
+    mica_prologue_int(p, "VECTOR", store_width(&s->shape));
+    mica_prologue_int(p, "STATS", s->shape.stats);
     mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
     mica_prologue_type(p, "out_t", s->shape.out);
     mica_wgmma mma = {.n = knob[MICA_CONV_COLS],
@@ -187,8 +226,9 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
                       .b_mn_major = s->shape.filter_mn};
     int slice = mica_conv_sm90_slice(&s->shape, &plan->config);
     mica_prologue_int(p, "SLICE", slice);
-    return knob[MICA_CONV_HELD] ? add_short_kernel(plan, s, p, &mma, slice)
-                                : add_direct_kernel(plan, s, p, &mma, slice);
+    MICA_TRY(knob[MICA_CONV_HELD] ? add_short_kernel(plan, s, p, &mma, slice)
+                                  : add_direct_kernel(plan, s, p, &mma, slice));
+    return build_stats(plan, s);
 }
 
 static void fill_wgrad(const mica_plan *plan, state *s)
@@ -258,7 +298,7 @@ static mica_status build(mica_plan *plan)
     mica_text p = {buffer, sizeof buffer, 0};
     bool wgrad = s->shape.roles.kind == MICA_CONV_KIND_WGRAD;
     MICA_TRY(wgrad ? build_wgrad(plan, s, &p) : build_direct(plan, s, &p));
-    return mica_plan_child_create(plan, "conv", d, sizeof *d, "cuda", &s->generic, &s->generic_at);
+    return conv_generic_build(plan, &s->generic);
 }
 
 /* ---- run ---- */
@@ -275,7 +315,9 @@ static mica_status run_direct(const mica_plan *plan, const state *s, const mica_
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    if (s->shape.stats) a.partial = conv_stats_partial(&s->stats, r);
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    return conv_stats_run(&s->stats, r);
 }
 
 static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_run *r)
@@ -291,11 +333,7 @@ static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_r
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    if (!mica_conv_sm90_aligned(&s->shape, r)) {
-        mica_run child = *r;
-        child.workspace = mica_at(r, s->generic_at);
-        return mica_plan_child_run(s->generic, &child);
-    }
+    if (!mica_conv_sm90_aligned(&s->shape, r)) return conv_generic_run(&s->generic, r);
     return s->shape.roles.kind == MICA_CONV_KIND_WGRAD ? run_wgrad(plan, s, r)
                                                        : run_direct(plan, s, r);
 }

@@ -14,7 +14,7 @@ constexpr int IMAGE_BYTES = BM * ROW;
 constexpr int STAGE_BYTES = IMAGE_BYTES + BN * ROW;
 constexpr int PARTS = TURNS ? BM / 64 : BM / 128; /* 64 rows of the result for each warpgroup */
 static_assert(BM % (64 * PARTS) == 0 && BN % 64 == 0, "whole chunks");
-static_assert(!TURNS || SPLITS == 1, "one or the other");
+static_assert(SPLITS == 1 || (!TURNS && !STATS), "one or the other");
 static_assert(BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 
 /* A tile: its class, first pixel in it and first column. */
@@ -135,11 +135,12 @@ __device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const 
         for (int j = 0; j < OWN; j++) {
             const int block = (int)cluster_rank() * OWN + j, c = p.col + 8 * block + 2 * (lane & 3);
             channel_terms terms[2];
+            column_sums<2> none;
             float v[4];
             add_parts(group, stages, i * (BN / 8) + block, v);
             load_pair_terms(a, c, terms);
-            store_columns<OTHERS>(a, t[0], c, terms, v);
-            store_columns<OTHERS>(a, t[1], c, terms, v + 2);
+            store_columns<OTHERS>(a, t[0], c, terms, v, none);
+            store_columns<OTHERS>(a, t[1], c, terms, v + 2, none);
         }
     }
 }
@@ -170,8 +171,10 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring &r,
 
 __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group, u32 stages, u32 full, u32 empty)
 {
-    const u32 staging = stages + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH);
+    const u32 all = stages + STAGES * STAGE_BYTES, staging = all + (threadIdx.x / 32 - 4) * (16 * PITCH);
     float sum[PARTS][BN / 2];
+    statistics stats;
+    if constexpr (STATS) clear(stats);
     ring r = {0, 0};
     const int own = TURNS ? 0 : group; /* which part of a tile */
     turn t(full, group);
@@ -186,8 +189,9 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
         if (TURNS) t.begin();
         accumulate(sum, r, steps, own, stages, full, empty);
         if (TURNS) t.end();
-        store(a, corner{p.index, p.row + own * PARTS * 64, p.col}, staging, sum);
+        store(a, corner{p.index, p.row + own * PARTS * 64, p.col}, staging, sum, stats);
     }
+    if constexpr (STATS) store_statistics(a, all, 16 * PITCH, stats);
 }
 
 /* One tile for the whole cluster. */

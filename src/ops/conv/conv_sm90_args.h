@@ -30,6 +30,7 @@ typedef struct mica_conv_sm90_args {
     void *out;
     float alpha, beta;
     mica_epilogue_args epilogue;
+    double *partial; /* sums by channel: parts x (sum, square) x cols */
 } mica_conv_sm90_args;
 
 /* wgrad: rows are channels of b, columns (tap, 64 channels of a), terms pixels of b. */

@@ -88,17 +88,20 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int firs
 __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group, u32 filter, u32 stages, u32 full)
 {
     const u32 ready = full + 8 * 2 * STAGES;
-    const u32 staging = stages + STAGES * STAGE_BYTES + (threadIdx.x / 32 - 4) * (16 * PITCH);
+    const u32 all = stages + STAGES * STAGE_BYTES, staging = all + (threadIdx.x / 32 - 4) * (16 * PITCH);
     const way w = own_way(a);
     float sum[PARTS][BN / 2];
+    statistics stats;
+    if constexpr (STATS) clear(stats);
     turn t(full, group);
     mbarrier_wait(ready, 0);
     for (int i = group; i < w.count; i += 2) {
         if (AHEAD) t.begin();
         accumulate(sum, i * STEPS, filter, stages, full);
         if (AHEAD) t.end();
-        store(a, corner{0, (w.first + i * w.step) * BM, w.col}, staging, sum);
+        store(a, corner{0, (w.first + i * w.step) * BM, w.col}, staging, sum, stats);
     }
+    if constexpr (STATS) store_statistics(a, all, 16 * PITCH, stats);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90_short(const __grid_constant__ mica_conv_sm90_args a)

@@ -2,14 +2,16 @@
  * How Hopper's forward and dgrad kernels finish and store sums: 16-bit results by way of shared memory,
  * for whole rows, others from registers. Constants: those of conv_sm90.cuh; SLICE columns on the way at
  * once (VECTOR 8); VECTOR (results that begin at multiples of 16 bytes: 8 of 16 bits, 2 of f32, else 1);
- * RESIDUAL; out_t; those of the epilogue. */
+ * RESIDUAL; out_t; those of the epilogue and of conv_sm90_stats.cuh. */
 #pragma once
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_sm90.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
+#include "ops/conv/conv_sm90_stats.cuh"
 
 constexpr u32 PITCH = SLICE * 2 + 16; /* of staged rows: an odd number of 16 bytes, free of bank conflicts */
 static_assert(BN % SLICE == 0 && (SLICE == 64 || SLICE == 128), "lanes that share a row");
+static_assert(!STATS || BN * 8 <= 16 * PITCH, "a warp's sums fit where it stages");
 
 /* Where a warpgroup's first result is. */
 struct corner {
@@ -105,23 +107,35 @@ __device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const 
 }
 
 /* The slice to memory, neighbouring lanes at neighbouring 16 bytes; own: of row lane % 16. */
-__device__ __forceinline__ void copy_slice(const mica_conv_sm90_args &a, const target &own, int col, u32 from)
+__device__ __forceinline__ void copy_slice(const mica_conv_sm90_args &a, const target &own, int col, u32 from,
+                                           statistics &stats, int slice)
 {
-    constexpr int LANES = SLICE / 8, ROWS = 32 / LANES; /* of a row; at once */
+    constexpr int ROWS = 32 / LANES; /* at once */
     const int lane = (int)threadIdx.x & 31, c = lane % LANES * 8;
-#pragma unroll
+    column_sums<8> sums;
+    if constexpr (STATS) clear(sums);
+#pragma unroll(STATS ? 2 : 16 / ROWS)
     for (int i = 0; i < 16 / ROWS; i++) {
         const int row = i * ROWS + lane / LANES;
         const target t = target_from(own, row);
-        if (t.exists && col + c < a.cols)
+        if constexpr (STATS) {
+            const u32 at = from + (u32)row * PITCH + (u32)c * 2;
+            uint4 *const to = (uint4 *)((out_t *)a.out + t.out + col + c), v = make_uint4(0, 0, 0, 0);
+            if (t.exists && col + c < a.cols) *to = v = shared_load(at);
+            out_t stored[8];
+            memcpy(stored, &v, sizeof v);
+            count(sums, stored);
+        } else if (t.exists && col + c < a.cols) {
             *(uint4 *)((out_t *)a.out + t.out + col + c) = shared_load(from + (u32)row * PITCH + (u32)c * 2);
+        }
     }
+    if constexpr (STATS) add_rows(stats, slice, sums);
 }
 
 /* Each warp stores its own rows, so that no warp waits for another. */
 template <bool OTHERS, int PARTS>
 __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const corner &p, u32 staging,
-                                             const float (&sum)[PARTS][BN / 2])
+                                             const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
 #pragma unroll
@@ -134,7 +148,7 @@ __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const
             const int col = p.col + j * SLICE;
             place_slice<OTHERS>(a, t, col, staging, sum[i] + j * SLICE / 2);
             __syncwarp();
-            copy_slice(a, own, col, staging);
+            copy_slice(a, own, col, staging, stats, j);
             __syncwarp();
         }
     }
@@ -144,12 +158,14 @@ __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const
 
 template <bool OTHERS>
 __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, const target &t, int c,
-                                              const channel_terms (&terms)[2], const float *sum)
+                                              const channel_terms (&terms)[2], const float *sum,
+                                              column_sums<2> &stats)
 {
     if (!t.exists) return;
     out_t *at = (out_t *)a.out + t.out;
     const out_t w[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0])),
                         narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1]))};
+    if constexpr (STATS) count(stats, w);
     if constexpr (VECTOR > 1) {
         if (c < a.cols) store_vector<2>(at + c, w);
     } else {
@@ -160,10 +176,12 @@ __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, cons
 }
 
 template <bool OTHERS, int PARTS>
-__device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const corner &p, const float (&sum)[PARTS][BN / 2])
+__device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const corner &p,
+                                             const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     target t[2 * PARTS];
+    column_sums<2> sums[2];
 #pragma unroll
     for (int i = 0; i < 2 * PARTS; i++)
         t[i] = target_of(a, a.classes[p.index],
@@ -173,9 +191,12 @@ __device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const
         const int c = p.col + 8 * j + 2 * (lane & 3);
         channel_terms terms[2];
         load_pair_terms(a, c, terms);
+        if constexpr (STATS) clear(sums[j % 2]);
 #pragma unroll
         for (int i = 0; i < 2 * PARTS; i++)
-            store_columns<OTHERS>(a, t[i], c, terms, sum[i / 2] + 4 * j + i % 2 * 2);
+            store_columns<OTHERS>(a, t[i], c, terms, sum[i / 2] + 4 * j + i % 2 * 2, sums[j % 2]);
+        if constexpr (STATS)
+            if (j % 2) add_rows(stats, j / 2, sums);
     }
 }
 
@@ -183,18 +204,18 @@ __device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const
  * each would cost more than the products. */
 template <int PARTS>
 __device__ __forceinline__ void store(const mica_conv_sm90_args &a, const corner &p, u32 staging,
-                                      const float (&sum)[PARTS][BN / 2])
+                                      const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
     const bool others = RESIDUAL || a.beta != 0;
     if constexpr (VECTOR == 8) {
         if (others)
-            store_staged<true>(a, p, staging, sum);
+            store_staged<true>(a, p, staging, sum, stats);
         else
-            store_staged<false>(a, p, staging, sum);
+            store_staged<false>(a, p, staging, sum, stats);
     } else {
         if (others)
-            store_direct<true>(a, p, sum);
+            store_direct<true>(a, p, sum, stats);
         else
-            store_direct<false>(a, p, sum);
+            store_direct<false>(a, p, sum, stats);
     }
 }

@@ -2,10 +2,12 @@
  * Engine "stem": first layers, f16 and bf16 with up to 8 channels in two dimensions, forward and
  * the filter's gradient, on the matrix units of sm_80 and later. A row of the image comes to shared
  * memory once, without padding its channels; near the memory floor where general engines gather
- * element by element. wgrad splits the tiles of all images into parts in workspace, added up in
- * order; splits=1 needs none. The image's gradient is left to others. */
+ * element by element. Statistics are formed as y is stored. wgrad splits the tiles of all images
+ * into parts in workspace, added up in order; splits=1 needs none. The image's gradient is left to
+ * others. */
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_parts.h"
+#include "ops/conv/conv_stats.h"
 #include "ops/conv/conv_stem_args.h"
 
 #include <math.h>
@@ -22,7 +24,7 @@ typedef struct shape {
     mica_dtype in, out;
     int channels; /* in shared memory */
     int run, words;
-    bool flat;
+    bool flat, stats;
 } shape;
 
 /* What a plan's kernel is made of. */
@@ -30,7 +32,7 @@ typedef struct layout {
     int tile_h, tile_w;
     int image_words, shared;
     int chunks;                      /* blocks of filters */
-    int groups;                      /* fwd: of 32 filters */
+    int groups, lines;               /* fwd: of 32 filters, of 16 pixels */
     int units, word_groups, warps_p; /* wgrad */
     int warps, blocks;
     double tiles, cycles; /* in all; of a multiprocessor for one */
@@ -41,6 +43,7 @@ typedef struct state {
     mica_grid grid;
     shape shape;
     conv_parts parts;
+    conv_stats stats;
     bool vector;
     conv_stem_args args;
 } state;
@@ -58,6 +61,9 @@ static mica_status sizes_ok(const shape *s, mica_why *why)
     if (g->groups != 1 || g->c > MOST_CHANNELS)
         return mica_refuse(why, "%lld groups of %lld channels, this engine is for 1 of up to %d",
                            g->groups, g->c, MOST_CHANNELS);
+    if (g->k < 1 || s->words < 1)
+        return mica_refuse(why, "%lld filters of %lld x %lld x %lld terms: nothing to multiply",
+                           g->k, g->c, g->tap[1], g->tap[2]);
     if (g->in[0] != 1 || g->out[0] != 1 || g->tap[0] != 1 || g->pad[0] != 0)
         return mica_refuse(why, "%lld pixels and %lld taps in depth, this engine has two axes",
                            g->in[0], g->tap[0]);
@@ -93,6 +99,7 @@ static mica_status make_shape(const mica_conv_desc *d, shape *s, mica_why *why)
         return mica_refuse(why, "%lld channels, %lld x %lld taps, stride %lld: not a first layer",
                            g->c, g->tap[1], g->tap[2], g->stride[2]);
     s->channels = (int)(g->stride[2] * g->c % 2 ? g->c + 1 : g->c);
+    s->stats = conv_has_stats(d);
     s->run = (int)(g->tap[2] * s->channels + 1) / 2;
     s->words = (int)g->tap[1] * s->run;
     s->flat =
@@ -115,6 +122,7 @@ static void choose_warps(const shape *s, layout *t)
         t->groups = (filters + 32 * t->chunks - 1) / (32 * t->chunks);
         t->chunks = (filters + 32 * t->groups - 1) / (32 * t->groups);
         t->warps = WARPS;
+        t->lines = t->groups == 1 ? 3 : 2;
         return;
     }
     t->units = filters > 48 ? 4 : (filters + 15) / 16;
@@ -135,21 +143,26 @@ static void choose_warps(const shape *s, layout *t)
 static int registers_of(const shape *s, const layout *t)
 {
     if (is_wgrad(s)) return t->units * t->word_groups * 8 + t->word_groups * 5 + 44;
-    return 32 * t->groups + 2 * ((s->words + 7) / 8) + 52;
+    return 16 * t->groups * t->lines + 2 * ((s->words + 7) / 8) + 6 * t->lines + 56 +
+           (s->stats ? 2 * t->groups + (s->flat ? 0 : 32) : 0);
 }
 
 static void count_cycles(const shape *s, layout *t)
 {
-    const double product = 3.4; /* clocks of a multiprocessor for one 16 x 8 x 16 */
+    const double product = 1.7; /* clocks of a multiprocessor for one 16 x 8 x 16 */
     double pixels = (double)t->tile_h * t->tile_w, slices = (s->words + 7) / 8;
     double copy = t->image_words * (s->flat ? 14.0 : 30.0) / 128 + 600, work;
     if (is_wgrad(s)) {
         double rounds = parts_of(pixels / 16, t->warps_p) * t->warps;
         copy += pixels * t->units * 2 * 16 / 128;
-        work = rounds * t->units * t->word_groups * 2 * product;
+        double reads = 4.0 * t->units + 4.0 * t->word_groups; /* of shared memory */
+        work = rounds * fmax(t->units * t->word_groups * 2 * product, reads) * 1.15;
     } else {
-        double strips = parts_of(parts_of(pixels, 32), t->warps) * t->warps;
-        work = strips * (slices * t->groups * 8 * product + t->groups * 30);
+        double strips = parts_of(parts_of(pixels, 16 * t->lines), t->warps) * t->warps;
+        double units = slices * t->groups * 4 * t->lines * product;
+        double reads = slices * (4 * t->lines + 8 * t->groups); /* of shared memory */
+        int store = s->stats ? 42 : 20;
+        work = strips * (fmax(units, reads) * 1.15 + t->groups * t->lines * store);
     }
     /* only other blocks work while one copies */
     t->cycles = t->blocks > 1 ? fmax(work, copy) + 0.3 * fmin(work, copy) : work + copy;
@@ -167,7 +180,7 @@ static bool complete(const shape *s, const mica_device_info *device, layout *t)
     double high = (double)(t->tile_h - 1) * (double)s->g.stride[1] +
                   (double)(s->g.tap[1] - 1) * (double)s->g.dilation[1] + 1;
     double wide = (double)(t->tile_w - 1) * (double)s->g.stride[2] * s->channels / 2 + s->run;
-    if (high * wide > 1 << 20) return false;
+    if (high * wide >= 1 << 16) return false;
     t->image_words = (int)(high * wide);
     int slices = (s->words + 7) / 8, pixels = t->tile_h * t->tile_w;
     if (is_wgrad(s)) {
@@ -228,10 +241,21 @@ static int choices(const shape *s, const mica_device_info *device, layout *best)
     return count;
 }
 
+/* A lane adds up its sums of f32 once in 16 pixels; a warp has the pixels that no other has. */
+static mica_status stats_ok(const shape *s, const mica_device_info *device, mica_why *why)
+{
+    double pixels = (double)s->g.n * (double)s->g.out[1] * (double)s->g.out[2];
+    if (pixels == 0)
+        return mica_refuse(why, "y is empty: its statistics are left to other engines");
+    if (!conv_stats_chain_ok(pixels / 16 / (WARPS * device->units), pixels))
+        return mica_refuse(why, "%.0f pixels of a channel are too many for sums of f32", pixels);
+    return MICA_OK;
+}
+
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     shape s;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_finish(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);
@@ -242,7 +266,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            s.g.tap[1], s.g.tap[2], s.g.dilation[1]);
     if (t.tiles > INT32_MAX)
         return mica_refuse(why, "%.0f tiles, this engine counts to %d", t.tiles, INT32_MAX);
-    return MICA_OK;
+    return s.stats ? stats_ok(&s, device, why) : MICA_OK;
 }
 
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
@@ -281,7 +305,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     int splits = config->knob[KNOB_SPLITS];
     double work = milliseconds(&s, device, &t, is_wgrad(&s) ? splits : 0);
     double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6) / memory_share;
-    return fmax(work, memory) + launch_ms * (splits > 1 ? 3 : 1);
+    return fmax(work, memory) + launch_ms * (splits > 1 ? 3 : 1) + (s.stats ? 2e-3 : 0);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
@@ -318,7 +342,9 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
         return;
     }
     mica_prologue_int(p, "GROUPS", t->groups);
+    mica_prologue_int(p, "LINES", t->lines);
     mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "STATS", h->stats);
     mica_epilogue e = mica_conv_epilogue(d);
     mica_prologue_epilogue(p, &e);
 }
@@ -399,7 +425,8 @@ static mica_status build(mica_plan *plan)
         spec.file = "ops/conv/conv_stem_wgrad.cu";
         spec.entry = "conv_stem_wgrad";
     }
-    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->kernel));
+    return s->shape.stats ? conv_stats_build_parts(plan, (int64_t)wanted, &s->stats) : MICA_OK;
 }
 
 /* ---- run ---- */
@@ -423,7 +450,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     }
     a.to_aligned = s->vector && (uintptr_t)(is_wgrad(h) ? a.other : a.out) % 16 == 0;
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
+    if (h->stats) a.sums = conv_stats_partial(&s->stats, r);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    MICA_TRY(conv_stats_run(&s->stats, r));
     return conv_parts_run(plan, &s->parts, r);
 }
 

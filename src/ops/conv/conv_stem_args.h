@@ -24,6 +24,7 @@ typedef struct conv_stem_args {
     int tiles;   /* of all images */
     mica_fastdiv across, down, chunks;
     unsigned char to_aligned;
+    double *sums; /* by channel: blocks of the same filters x (sum, square) x filters */
 } conv_stem_args;
 
 #endif

@@ -18,6 +18,9 @@ typedef struct mica_conv_job {
     int64_t channels;                   /* of the output in one group */
 } mica_conv_job;
 
+/* alpha is 1 and beta 0. */
+void mica_conv_job_make(const mica_conv_desc *d, const mica_run *run, mica_conv_job *job);
+
 /* Results of one line: n elements, `step` apart in the output. */
 typedef struct mica_conv_line {
     int64_t n, offset, step, residual, residual_step;

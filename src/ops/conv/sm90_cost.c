@@ -4,15 +4,32 @@
 
 #include <math.h>
 
+#include "ops/conv/conv_stats.h"
+
 enum { MAX_CLUSTER = 8, MIN_STAGES = 4 };
 
-/* Cycles of one stage of a block: products, what only this block reads from L2 (34 bytes a cycle),
- * and all that fills its shared memory beside the products (45). */
+/* Constants fitted to an H200's times: bytes that one multiprocessor gets from L2 in a cycle, alone
+ * and with what others read too; cycles until a tile is stored, and more for each result. */
+static const double image_rate = 45, fill_rate = 66, store_base = 130, store_each = 0.05;
+/* Share of the shorter of arithmetic and traffic that the longer does not hide: where a block
+ * stores before it goes on, where warpgroups take turns, in wgrad. */
+static const double exposed_direct = 0.39, exposed_turns = 0.15, exposed_wgrad = 0.2;
+static const double traffic_share = 0.885; /* of the time at the device's copy rate */
+static const double hertz = 1.57e9;        /* the clock that a busy chip keeps */
+static const double launch_ms = 2.7e-3;
+/* Statistics: the same for each result, by instructions; and their addition by a second kernel. */
+static const double count_each = 0.03, count_ms = 2e-3;
+
+/* Cycles of one stage of a block: products, or what fills its shared memory. */
 static double stage_cycles(int rows, int cols)
 {
-    double products = rows * cols / 32.0, image = rows * 128 / 34.6,
-           fill = (rows + cols) * 128 / 45.0;
-    return fmax(products, fmax(image, fill));
+    double products = rows * cols / 32.0;
+    return fmax(products, fmax(rows * 128 / image_rate, (rows + cols) * 128 / fill_rate));
+}
+
+static double store_cycles(const mica_conv_sm90_shape *s, int rows, int cols)
+{
+    return store_base + (store_each + (s->stats ? count_each : 0)) * rows * cols;
 }
 
 int64_t mica_conv_sm90_steps(const mica_conv_sm90_shape *s, int class_index)
@@ -22,16 +39,23 @@ int64_t mica_conv_sm90_steps(const mica_conv_sm90_shape *s, int class_index)
     return taps[0] * taps[1] * taps[2] * mica_conv_tiles(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
 }
 
-static int64_t columns_of(const mica_conv_sm90_shape *s)
+int64_t mica_conv_sm90_columns(const mica_conv_sm90_shape *s)
 {
     return s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k;
 }
 
-/* Long sums want shared memory for the ring, after short ones the time is that of the stores. */
+int mica_conv_sm90_blocks(const mica_conv_sm90_shape *s, int cols, int units)
+{
+    int64_t across = mica_conv_tiles(mica_conv_sm90_columns(s), cols);
+    return s->stats && across <= units ? (int)(units / across * across) : units;
+}
+
+/* Long sums want shared memory for the ring, after short ones the time is that of the stores. What
+ * a residual takes in registers grows with the slice. */
 int mica_conv_sm90_slice(const mica_conv_sm90_shape *s, const mica_config *config)
 {
     bool is_short = mica_conv_sm90_steps(s, 0) <= (config->knob[MICA_CONV_HELD] ? 4 : 8);
-    return is_short && config->knob[MICA_CONV_COLS] % 128 == 0 ? 128 : 64;
+    return is_short && !s->residual && config->knob[MICA_CONV_COLS] % 128 == 0 ? 128 : 64;
 }
 
 int mica_conv_sm90_staging(int slice)
@@ -43,22 +67,41 @@ static int64_t direct_tile_count(const mica_conv_sm90_shape *s, int rows, int co
 {
     int64_t tiles = 0;
     for (int i = 0; i < s->class_count; i++) tiles += mica_conv_tiles(s->classes[i].pixels, rows);
-    return tiles * mica_conv_tiles(columns_of(s), cols);
+    return tiles * mica_conv_tiles(mica_conv_sm90_columns(s), cols);
 }
 
-static double direct_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits,
-                            int units)
+static double direct_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, int units)
 {
-    double columns = (double)mica_conv_tiles(columns_of(s), cols), work = 0, longest = 0;
+    int rows = knob[MICA_CONV_ROWS], cols = knob[MICA_CONV_COLS], splits = knob[MICA_CONV_SPLITS];
+    double columns = (double)mica_conv_tiles(mica_conv_sm90_columns(s), cols), work = 0,
+           longest = 0;
+    units = mica_conv_sm90_blocks(s, cols, units);
+    double store = store_cycles(s, rows, cols);
     for (int i = 0; i < s->class_count; i++) {
         double steps = (double)mica_conv_tiles(mica_conv_sm90_steps(s, i), splits);
-        double tile = steps * stage_cycles(rows, cols) + 0.06 * rows * cols + 300;
-        if (splits > 1) tile += 1500 + 0.06 * rows * cols;
+        double sum = steps * stage_cycles(rows, cols);
+        double tile = knob[MICA_CONV_TURNS] ? fmax(sum, (sum + store) / 2) : sum + store;
+        if (splits > 1) tile += 2500;
         work += (double)mica_conv_tiles(s->classes[i].pixels, rows) * columns * splits * tile;
         longest = fmax(longest, tile);
     }
     /* whole waves of the longest tile, or the mean where tiles are many */
-    return ceil(work / longest / units) * longest;
+    return ceil(work / longest / units) * longest + (knob[MICA_CONV_TURNS] ? store : 0);
+}
+
+/* The least traffic; of an image that strides skip, only the pixels that taps see are read. */
+static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
+{
+    const mica_conv_geometry *g = &s->g;
+    double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
+    for (int i = 0; i < 3; i++) {
+        bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+        long long seen = g->out[i] * g->tap[i];
+        a *= (double)(dgrad || seen > g->in[i] ? g->in[i] : seen);
+        b *= (double)g->out[i];
+        f *= (double)g->tap[i];
+    }
+    return 2 * (a + b + f) / (device->copy_gbps * 1e6);
 }
 
 mica_conv_sm90_tiles mica_conv_sm90_wgrad_tiles(const mica_conv_sm90_shape *s, int rows, int cols)
@@ -72,17 +115,16 @@ mica_conv_sm90_tiles mica_conv_sm90_wgrad_tiles(const mica_conv_sm90_shape *s, i
     return t;
 }
 
-/* Of each block's tiles one warpgroup multiplies while the other stores. */
-static double turn_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+/* A block's columns of the filter stay: all its tiles have the same. */
+static double held_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
 {
-    int64_t across = mica_conv_tiles(columns_of(s), cols);
+    int64_t across = mica_conv_tiles(mica_conv_sm90_columns(s), cols);
     double each =
         (double)mica_conv_tiles(mica_conv_tiles(s->classes[0].pixels, rows), units / across);
-    double steps = (double)mica_conv_sm90_steps(s, 0);
-    double products = steps * rows * cols / 32.0, fill = steps * rows * 128 / 34.6;
-    double store = 0.1 * rows * cols + 300;
+    double steps = (double)mica_conv_sm90_steps(s, 0), store = store_cycles(s, rows, cols);
+    double products = steps * rows * cols / 32.0, fill = steps * rows * 128 / image_rate;
     return each * fmax(fmax(products, fill), (products + store) / 2) + store +
-           steps * cols * 128 / 45.0;
+           steps * cols * 128 / fill_rate;
 }
 
 /* Of a stream: one piece for each multiprocessor. */
@@ -91,24 +133,36 @@ static int pieces_of(const mica_conv_sm90_tiles *t, int units)
     return (int)(t->all * t->blocks < units ? t->all * t->blocks : units);
 }
 
-/* By parts of each tile or, if pieces is not 0, by a stream. */
-static double wgrad_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int splits,
-                           int pieces, int units)
+/* By parts of each tile or, if pieces is not 0, by a stream. *bytes: of partial sums. */
+static double wgrad_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, int units,
+                           double *bytes)
 {
+    int rows = knob[MICA_CONV_ROWS], cols = knob[MICA_CONV_COLS], splits = knob[MICA_CONV_SPLITS];
+    int pieces = knob[MICA_CONV_PIECES];
     mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, rows, cols);
-    double stage = stage_cycles(rows, cols), store = 0.03 * rows * cols + 2500;
-    double tile_bytes = rows * cols * 4.0, cycles, parts;
+    double stage = stage_cycles(rows, cols), store = 0.03 * rows * cols + 2500, tile = rows * cols;
     if (pieces == 0) {
+        *bytes = (double)(t.all * splits) * tile * 4;
         double blocks = (double)mica_conv_tiles(t.blocks, splits);
-        cycles = (double)mica_conv_tiles(t.all * splits, units) * (blocks * stage + store);
-        parts = (double)(t.all * splits);
-    } else {
-        int64_t blocks = mica_conv_tiles(t.all * t.blocks, pieces);
-        cycles = (double)blocks * stage + (double)(mica_conv_tiles(blocks, t.blocks) + 1) * store;
-        parts = (double)(pieces + t.all);
+        return (double)mica_conv_tiles(t.all * splits, units) * (blocks * stage + store);
     }
-    /* partial sums: written by the blocks, read by the reduction */
-    return cycles + parts * tile_bytes / 2000 + 4000;
+    *bytes = (double)(pieces + t.all) * tile * 4;
+    int64_t blocks = mica_conv_tiles(t.all * t.blocks, pieces);
+    return (double)blocks * stage + (double)(mica_conv_tiles(blocks, t.blocks) + 1) * store;
+}
+
+static double together(double arithmetic, double traffic, double exposed)
+{
+    return fmax(arithmetic, traffic) + exposed * fmin(arithmetic, traffic);
+}
+
+/* Partial sums are written and read again, and a second kernel started. */
+static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
+                       const mica_device_info *device)
+{
+    double bytes, cycles = wgrad_cycles(s, knob, device->units, &bytes);
+    return together(cycles / hertz * 1e3, traffic_share * traffic_ms(s, device), exposed_wgrad) +
+           bytes / 3e9 + 2.5e-3;
 }
 
 static const int direct_tiles[][2] = {{128, 64},  {256, 64},  {128, 128},
@@ -122,7 +176,7 @@ static const int wgrad_tiles_tried[][2] = {{128, 128}, {128, 192}, {128, 256},
  * wave. */
 static bool tile_suits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
 {
-    int64_t columns = columns_of(s);
+    int64_t columns = mica_conv_sm90_columns(s);
     int least = columns > 64 ? 128 : 64;
     bool few = direct_tile_count(s, 128, least) <= units;
     bool narrow = cols < least && !few, wide = cols > 64 && columns <= cols / 2;
@@ -136,6 +190,7 @@ static bool tile_suits(const mica_conv_sm90_shape *s, int rows, int cols, int un
 static bool splits_suit(const mica_conv_sm90_shape *s, int rows, int cols, int splits, int units)
 {
     if (splits == 1) return true;
+    if (s->stats) return false;
     int64_t tiles = direct_tile_count(s, rows, cols);
     return rows == 128 && cols <= 128 && tiles * splits / 2 < units &&
            mica_conv_sm90_steps(s, 0) >= 2 * splits;
@@ -147,7 +202,7 @@ static bool holding_suits(const mica_conv_sm90_shape *s, int rows, int cols,
                           const mica_device_info *device)
 {
     mica_config config = {{rows, cols, 1, 0, 1, 1}};
-    int64_t columns = columns_of(s), across = mica_conv_tiles(columns, cols);
+    int64_t columns = mica_conv_sm90_columns(s), across = mica_conv_tiles(columns, cols);
     int64_t room = device->shared_bytes - MICA_CONV_RESERVE -
                    mica_conv_sm90_staging(mica_conv_sm90_slice(s, &config)) -
                    mica_conv_sm90_steps(s, 0) * cols * MICA_CONV_ROW;
@@ -157,13 +212,25 @@ static bool holding_suits(const mica_conv_sm90_shape *s, int rows, int cols,
            mica_conv_tiles(s->classes[0].pixels, rows) > device->units / across;
 }
 
+/* Statistics: the columns of a block's tiles, and how many terms a lane adds up in f32. */
+static bool counting_suits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
+{
+    if (!s->stats) return true;
+    int64_t across = mica_conv_tiles(mica_conv_sm90_columns(s), cols), pixels = 0;
+    if (across > units) return false;
+    for (int i = 0; i < s->class_count; i++) pixels += s->classes[i].pixels;
+    int64_t tiles = direct_tile_count(s, rows, cols) / across;
+    int64_t each = 8 + mica_conv_tiles(tiles, units / across) * rows / 128; /* 8 warps' 16 rows */
+    return conv_stats_chain_ok((double)each, (double)pixels);
+}
+
 static int direct_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
                           mica_config *configs)
 {
     int count = 0, units = device->units;
     for (size_t i = 0; s->class_count && i < sizeof direct_tiles / sizeof *direct_tiles; i++) {
         int rows = direct_tiles[i][0], cols = direct_tiles[i][1];
-        if (!tile_suits(s, rows, cols, units)) continue;
+        if (!tile_suits(s, rows, cols, units) || !counting_suits(s, rows, cols, units)) continue;
         for (int splits = 1; splits <= MAX_CLUSTER; splits *= 2)
             if (splits_suit(s, rows, cols, splits, units))
                 configs[count++] = (mica_config){{rows, cols, splits}};
@@ -171,47 +238,50 @@ static int direct_configs(const mica_conv_sm90_shape *s, const mica_device_info 
             configs[count++] = (mica_config){{rows, cols, 1, 0, 1}};
     }
     for (size_t i = 0; s->class_count && i < sizeof held_tiles / sizeof *held_tiles; i++)
-        if (holding_suits(s, held_tiles[i][0], held_tiles[i][1], device))
+        if (holding_suits(s, held_tiles[i][0], held_tiles[i][1], device) &&
+            counting_suits(s, held_tiles[i][0], held_tiles[i][1], units))
             configs[count++] = (mica_config){{held_tiles[i][0], held_tiles[i][1], 1, 0, 1, 1}};
     if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1}};
     return count;
 }
 
 /* The best way to share the pixels of these tiles out. */
-static mica_config best_shares(const mica_conv_sm90_shape *s, int rows, int cols, int units,
-                               double *cycles)
+static mica_config best_shares(const mica_conv_sm90_shape *s, int rows, int cols,
+                               const mica_device_info *device, double *ms)
 {
     mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, rows, cols);
-    mica_config best = {{rows, cols, 1, pieces_of(&t, units)}};
-    *cycles = wgrad_cycles(s, rows, cols, 1, best.knob[MICA_CONV_PIECES], units);
-    for (int splits = 1; splits <= 2 * units && splits <= t.blocks; splits++) {
-        double c = wgrad_cycles(s, rows, cols, splits, 0, units);
-        if (c > *cycles) continue;
-        *cycles = c;
-        best = (mica_config){{rows, cols, splits, 0}};
+    mica_config best = {{rows, cols, 1, pieces_of(&t, device->units)}};
+    *ms = wgrad_ms(s, best.knob, device);
+    for (int splits = 1; splits <= 2 * device->units && splits <= t.blocks; splits++) {
+        mica_config config = {{rows, cols, splits, 0}};
+        double other = wgrad_ms(s, config.knob, device);
+        if (other > *ms) continue;
+        *ms = other;
+        best = config;
     }
     return best;
 }
 
 /* The best tiles; and a stream of the very best. */
-static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *configs)
+static int wgrad_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                         mica_config *configs)
 {
-    double cycles[WGRAD_CONFIGS];
+    double ms[WGRAD_CONFIGS];
     int count = 0;
     for (size_t i = 0; s->class_count && i < sizeof wgrad_tiles_tried / sizeof *wgrad_tiles_tried;
          i++) {
         int rows = wgrad_tiles_tried[i][0], cols = wgrad_tiles_tried[i][1];
         double c;
         if (rows > 128 && s->g.k <= 128) continue;
-        mica_config config = best_shares(s, rows, cols, units, &c);
+        mica_config config = best_shares(s, rows, cols, device, &c);
         int at = count < WGRAD_CONFIGS ? count++ : WGRAD_CONFIGS;
-        for (; at > 0 && c < cycles[at - 1]; at--)
+        for (; at > 0 && c < ms[at - 1]; at--)
             if (at < WGRAD_CONFIGS) {
-                cycles[at] = cycles[at - 1];
+                ms[at] = ms[at - 1];
                 configs[at] = configs[at - 1];
             }
         if (at == WGRAD_CONFIGS) continue;
-        cycles[at] = c;
+        ms[at] = c;
         configs[at] = config;
     }
     if (!s->class_count) configs[count++] = (mica_config){{128, 128, 1, 0}};
@@ -220,7 +290,7 @@ static int wgrad_configs(const mica_conv_sm90_shape *s, int units, mica_config *
                                                         configs[0].knob[MICA_CONV_COLS]);
     configs[count] = configs[0];
     configs[count].knob[MICA_CONV_SPLITS] = 1;
-    configs[count].knob[MICA_CONV_PIECES] = pieces_of(&t, units);
+    configs[count].knob[MICA_CONV_PIECES] = pieces_of(&t, device->units);
     return count + 1;
 }
 
@@ -247,37 +317,19 @@ int mica_conv_sm90_parts(const mica_conv_sm90_shape *s, const mica_config *confi
 int mica_conv_sm90_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
                            mica_config *configs)
 {
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(s, device->units, configs);
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(s, device, configs);
     return direct_configs(s, device, configs);
-}
-
-/* The least traffic; of an image that strides skip, only the pixels that taps see are read. */
-static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
-{
-    const mica_conv_geometry *g = &s->g;
-    double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
-    for (int i = 0; i < 3; i++) {
-        bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-        long long seen = g->out[i] * g->tap[i];
-        a *= (double)(dgrad || seen > g->in[i] ? g->in[i] : seen);
-        b *= (double)g->out[i];
-        f *= (double)g->tap[i];
-    }
-    return 2 * (a + b + f) / (device->copy_gbps * 1e6);
 }
 
 double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, const mica_device_info *device,
                               const mica_config *config)
 {
-    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
     const int32_t *k = config->knob;
-    int rows = k[MICA_CONV_ROWS], cols = k[MICA_CONV_COLS], units = device->units;
-    double cycles;
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD)
-        cycles = wgrad_cycles(s, rows, cols, k[MICA_CONV_SPLITS], k[MICA_CONV_PIECES], units);
-    else if (k[MICA_CONV_TURNS])
-        cycles = turn_cycles(s, rows, cols, units);
-    else
-        cycles = direct_cycles(s, rows, cols, k[MICA_CONV_SPLITS], units);
-    return fmax(cycles / hertz * 1e3 + launch_ms, traffic_ms(s, device));
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return launch_ms + wgrad_ms(s, k, device);
+    double cycles = k[MICA_CONV_HELD]
+                        ? held_cycles(s, k[MICA_CONV_ROWS], k[MICA_CONV_COLS], device->units)
+                        : direct_cycles(s, k, device->units);
+    double exposed = k[MICA_CONV_TURNS] ? exposed_turns : exposed_direct;
+    return launch_ms + (s->stats ? count_ms : 0) +
+           together(cycles / hertz * 1e3, traffic_share * traffic_ms(s, device), exposed);
 }

@@ -76,8 +76,6 @@ static mica_status add_class(mica_conv_sm90_shape *s, const mica_conv_desc *d, c
 {
     bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
     const mica_conv_strides *to = dgrad ? &s->g.a : &s->g.b;
-    mica_conv_class *c = &s->classes[s->class_count];
-    memset(c, 0, sizeof *c);
     int64_t pixels = s->g.n, taps = 1;
     for (int i = 0; i < 3; i++) {
         pixels *= lanes[i].count;
@@ -87,6 +85,8 @@ static mica_status add_class(mica_conv_sm90_shape *s, const mica_conv_desc *d, c
     if (s->class_count == MICA_CONV_CLASSES)
         return mica_refuse(why, "strides of %lld x %lld x %lld make more than %d classes of pixels",
                            s->g.stride[0], s->g.stride[1], s->g.stride[2], MICA_CONV_CLASSES);
+    mica_conv_class *c = &s->classes[s->class_count];
+    memset(c, 0, sizeof *c);
     for (int i = 0; i < 3; i++) {
         const lane *l = &lanes[i];
         if (taps > 0 && i >= 3 - s->axes) MICA_TRY(lane_ok(s, l, i, why));
@@ -193,6 +193,7 @@ static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
     double weights =
         (double)g->k * (double)g->c * (double)g->tap[0] * (double)g->tap[1] * (double)g->tap[2];
     double most = INT32_MAX - 1024, cols = (double)(dgrad ? g->c : g->k);
+    if (cols < 1) return mica_refuse(why, "the result has no channels");
     if (pixels > most || weights > most || pixels * cols / 8192 > most)
         return mica_refuse(why,
                            "%.0f pixels, %.0f weights and %.0f columns: tiles and pixels are "
@@ -221,13 +222,13 @@ static bool put_in_one_row(const mica_conv_geometry *g, mica_conv_strides *t)
     return true;
 }
 
-static void merge_pixels(mica_conv_sm90_shape *s, bool residual)
+static void merge_pixels(mica_conv_sm90_shape *s)
 {
     mica_conv_geometry g = s->g;
     for (int i = 0; i < 3; i++)
         if (g.tap[i] != 1 || g.stride[i] != 1 || g.pad[i] != 0 || g.in[i] != g.out[i]) return;
     if (!put_in_one_row(&g, &g.a) || !put_in_one_row(&g, &g.b)) return;
-    if (residual && !put_in_one_row(&g, &g.residual)) return;
+    if (s->residual && !put_in_one_row(&g, &g.residual)) return;
     g.in[2] = g.out[2] = g.n * g.in[0] * g.in[1] * g.in[2];
     g.n = g.in[0] = g.in[1] = g.out[0] = g.out[1] = 1;
     s->g = g;
@@ -262,7 +263,9 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_
     }
     mica_conv_geometry_make(d, &s->g);
     MICA_TRY(sizes_ok(s, why));
-    if (merge) merge_pixels(s, mica_tensor_given(&d->residual));
+    s->residual = mica_tensor_given(&d->residual);
+    s->stats = conv_has_stats(d);
+    if (merge) merge_pixels(s);
     return make_classes(s, d, why);
 }
 

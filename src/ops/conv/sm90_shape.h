@@ -16,6 +16,8 @@ typedef struct mica_conv_sm90_shape {
     mica_dtype in, out; /* types of both inputs, of the result */
     int image, other;   /* arguments: the image that taps walk over; the other input */
     bool filter_mn;     /* the channels written lie side by side in the filter */
+    bool residual;      /* one is given */
+    bool stats;         /* sums by channel are asked for */
     int class_count;
     mica_conv_class classes[MICA_CONV_CLASSES]; /* heaviest first; first_tile is not set */
     int step[3], tap_step[3];

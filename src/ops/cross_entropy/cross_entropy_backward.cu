@@ -1,34 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gradient of the logits. Constants: those of cuda/device/slices.cuh, ITEMS (vectors a thread keeps in
- * registers; 0: rows are too long, and are read twice), REDUCTION with MEAN, SUM, NONE, IGNORE, COUNT:
- * where a mean's number of rows comes from (ALL_ROWS, PARTIALS of another kernel, or each block counts
- * them itself: OWN). Types x_t, label_t, dloss_t, dx_t, acc_t. */
+ * registers; 0: rows are too long, and are read twice), those of cross_entropy_backward.cuh. Types x_t,
+ * label_t, dloss_t, dx_t, acc_t. */
 #include "cuda/device/slices.cuh"
-#include "ops/cross_entropy/cross_entropy.cuh"
+#include "ops/cross_entropy/cross_entropy_backward.cuh"
 
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
 /* Vectors of a long slice in flight. */
 constexpr int VALUES = sizeof(acc_t) == 8 ? 4 : 16, BATCH = VECTOR >= VALUES ? 1 : VALUES / VECTOR < 8 ? VALUES / VECTOR : 8;
 
-__device__ __forceinline__ long long counted_rows(const mica_cross_entropy_args &args, long long *scratch)
-{
-    if constexpr (REDUCTION != MEAN || COUNT == ALL_ROWS) return args.rows.count;
-    long long counted = 0;
-    if constexpr (COUNT == OWN) counted = count_rows(args, threadIdx.x, blockDim.x);
-    if constexpr (COUNT == PARTIALS)
-        for (int i = threadIdx.x; i < args.partials; i += blockDim.x) counted += args.partial[i].counted;
-    return block_sum(counted, scratch);
-}
-
-/* A row and what its gradient is made of: dx = scale exp(x - max) + bias, less `label_share` at the
- * label. */
 struct row {
     const x_t *x;
     dx_t *dx;
     extent e; /* empty past the last row */
-    long long label;
-    bool ignored;
-    acc_t gradient, bias, label_share;
+    shares of;
 };
 
 __device__ __forceinline__ row find_row(const mica_cross_entropy_args &args, long long index, double counted)
@@ -40,13 +25,7 @@ __device__ __forceinline__ row find_row(const mica_cross_entropy_args &args, lon
     r.e = find_extent((const x_t *)args.x + at[0], args.classes, args.whole);
     r.x = (const x_t *)args.x + at[0] - r.e.lo;
     r.dx = (dx_t *)args.dx + at[3] - r.e.lo;
-    r.label = label_at(args, at[1]);
-    r.ignored = is_ignored(args, r.label);
-    r.gradient = widen<acc_t>(((const dloss_t *)args.dloss)[at[2]]);
-    if constexpr (REDUCTION == MEAN) r.gradient /= (acc_t)counted;
-    if (!r.ignored && (r.label < 0 || r.label >= args.classes)) r.gradient = (acc_t)NAN_F;
-    r.bias = -r.gradient * (acc_t)(args.smoothing / (double)args.classes);
-    r.label_share = r.gradient * (acc_t)(1 - args.smoothing);
+    r.of = find_shares(args, at[1], at[2], counted);
     return r;
 }
 
@@ -56,9 +35,9 @@ __device__ __forceinline__ void write(const mica_cross_entropy_args &args, const
 {
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-        acc_t dx = scale * v[k] + r.bias;
-        if (i + k - r.e.lo == r.label) dx -= r.label_share;
-        v[k] = r.ignored ? (acc_t)0 : dx;
+        acc_t dx = scale * v[k] + r.of.bias;
+        if (i + k - r.e.lo == r.of.label) dx -= r.of.label_share;
+        v[k] = r.of.ignored ? (acc_t)0 : dx;
     }
     write_vector(r.dx, r.e, i, args.dx_along, args.whole, v);
 }
@@ -82,7 +61,7 @@ __device__ __forceinline__ void backward_kept(const mica_cross_entropy_args &arg
             v[j][k] = exp_for<dx_t>(v[j][k] - max);
             sum += v[j][k];
         }
-    acc_t scale = r.gradient / slice_reduce(sum, scratch, add_op());
+    acc_t scale = r.of.gradient / slice_reduce(sum, scratch, add_op());
 #pragma unroll
     for (int j = 0; j < KEPT; j++) write(args, r, i[j], v[j], scale);
 }
@@ -91,7 +70,7 @@ __device__ __forceinline__ void backward_long(const mica_cross_entropy_args &arg
 {
     running<acc_t> seen = running_read<x_t, acc_t>(r.x, r.e, args.x_along, args.whole, nullptr);
     seen = running_reduce(seen, scratch);
-    acc_t scale = r.gradient / seen.sum;
+    acc_t scale = r.of.gradient / seen.sum;
     for (long long first = 0; position(first) < r.e.hi; first += BATCH) {
         acc_t v[BATCH][VECTOR];
         long long i[BATCH];

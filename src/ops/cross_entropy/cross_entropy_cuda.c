@@ -3,7 +3,8 @@
  * the logits once; sums over rows are partial sums by block in a fixed grid, finished by one block.
  * The backward pass keeps a row in registers if it fits, else reads it twice. Any strides and
  * types. Configs: `blocks` that share a sum over rows; with 1 no workspace is needed, and a mean's
- * gradient counts the rows in every block. */
+ * gradient counts the rows in every block; `columns`: where rows lie side by side in memory, a
+ * thread has some neighbours for itself, as many as a vector. */
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/cross_entropy_args.h"
 #include "ops/shared/slices.h"
@@ -17,8 +18,8 @@ enum {
     BLOCKS_PER_UNIT = 8,
     MOST_COUNT_BLOCKS = 256
 };
-enum { KNOB_BLOCKS };
-static const char *const knobs[] = {"blocks", NULL};
+enum { KNOB_BLOCKS, KNOB_COLUMNS };
+static const char *const knobs[] = {"blocks", "columns", NULL};
 
 typedef struct state {
     mica_kernel *main, *second; /* second: reduce (fwd, after main) or count (bwd, before it) */
@@ -27,7 +28,7 @@ typedef struct state {
     size_t partial; /* of the workspace, if there are partials */
     mica_slices slices;
     int bytes[2]; /* of an element of x, dx */
-    bool forward;
+    bool forward, columns;
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -43,18 +44,50 @@ static bool shares_rows(const mica_cross_entropy_desc *d)
     return d->reduction == MICA_REDUCE_MEAN && d->ignore;
 }
 
+/* Groups are chosen for the logits and, backward, their gradient. */
+typedef struct sliced {
+    mica_layout outer;
+    int64_t along[2];
+    int bytes[2], count;
+} sliced;
+
+static sliced find_sliced(const mica_cross_entropy_desc *d, const mica_cross_entropy_rows *rows)
+{
+    bool forward = d->pass == MICA_CROSS_ENTROPY_FWD;
+    sliced s = {
+        .outer = rows->layout,
+        .along = {rows->x_stride, rows->dx_stride},
+        .bytes = {mica_dtype_bits(d->x.dtype) / 8, forward ? 0 : mica_dtype_bits(d->dx.dtype) / 8},
+        .count = forward ? 1 : 2};
+    memcpy(s.outer.strides[1], rows->layout.strides[3], sizeof s.outer.strides[1]);
+    return s;
+}
+
+static bool find_columns(const sliced *s, mica_slices *slices)
+{
+    return mica_slices_beside(slices, &s->outer, s->along, s->bytes, s->count);
+}
+
 static int configs(const void *desc, const mica_device_info *device, mica_config *list)
 {
+    mica_cross_entropy_rows rows;
     int count = 0;
-    if (shares_rows(desc)) list[count++].knob[KNOB_BLOCKS] = device->units * BLOCKS_PER_UNIT;
-    list[count++].knob[KNOB_BLOCKS] = 1;
+    mica_slices slices;
+    mica_cross_entropy_rows_make(&rows, desc);
+    sliced s = find_sliced(desc, &rows);
+    for (int columns = find_columns(&s, &slices); columns >= 0; columns--) {
+        if (shares_rows(desc))
+            list[count++] = (mica_config){{device->units * BLOCKS_PER_UNIT, columns}};
+        list[count++] = (mica_config){{1, columns}};
+    }
     return count;
 }
 
 /* Without partial sums a single block does the forward pass, and every block counts all rows. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    double ms = 1.5 * mica_roofline_ms(&mica_op_cross_entropy, desc, device) + 3e-3;
+    double share = config->knob[KNOB_COLUMNS] ? 1.4 : 1.5;
+    double ms = share * mica_roofline_ms(&mica_op_cross_entropy, desc, device) + 3e-3;
     if (!shares_rows(desc)) return ms;
     return config->knob[KNOB_BLOCKS] > 1 ? ms + 3e-3 : ms * device->units;
 }
@@ -73,19 +106,33 @@ static void add_common(mica_text *p, const mica_cross_entropy_desc *d)
     mica_prologue_type(p, "acc_t", mica_cross_entropy_is_wide(d) ? MICA_F64 : MICA_F32);
 }
 
-static mica_status add_forward(mica_plan *plan, const mica_slices *slices, state *s)
+static void add_shape(mica_text *p, const state *s)
+{
+    if (!s->columns) {
+        mica_slices_prologue(p, &s->slices);
+        return;
+    }
+    mica_prologue_int(p, "THREADS", s->slices.slices);
+    mica_prologue_int(p, "VECTOR", s->slices.vector);
+}
+
+static mica_status add_forward(mica_plan *plan, state *s)
 {
     const mica_cross_entropy_desc *d = plan->desc;
     char buffer[1024] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     add_common(&p, d);
-    mica_slices_prologue(&p, slices);
+    add_shape(&p, s);
     mica_prologue_int(&p, "SMOOTH", d->smoothing > 0);
     mica_prologue_int(&p, "DIRECT", s->args.partials == 0);
     mica_prologue_type(&p, "loss_t", d->loss.dtype);
     mica_prologue_type(&p, "lse_t", mica_tensor_given(&d->lse) ? d->lse.dtype : MICA_F32);
     mica_kernel_spec spec = {"ops/cross_entropy/cross_entropy_forward.cu", "cross_entropy_forward",
                              buffer, 0};
+    if (s->columns) {
+        spec.file = "ops/cross_entropy/cross_entropy_columns_forward.cu";
+        spec.entry = "cross_entropy_columns_forward";
+    }
     MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->main));
     if (s->args.partials == 0) return MICA_OK;
     char reduce[512] = "";
@@ -100,14 +147,14 @@ static mica_status add_forward(mica_plan *plan, const mica_slices *slices, state
     return mica_plan_add_kernel(plan, &spec, &s->second);
 }
 
-static mica_status add_backward(mica_plan *plan, const mica_slices *slices, state *s)
+static mica_status add_backward(mica_plan *plan, state *s)
 {
     enum { ALL_ROWS, PARTIALS, OWN };
     const mica_cross_entropy_desc *d = plan->desc;
     char buffer[1024] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     add_common(&p, d);
-    mica_slices_prologue(&p, slices);
+    add_shape(&p, s);
     mica_prologue_int(&p, "ALL_ROWS", ALL_ROWS);
     mica_prologue_int(&p, "PARTIALS", PARTIALS);
     mica_prologue_int(&p, "OWN", OWN);
@@ -116,6 +163,10 @@ static mica_status add_backward(mica_plan *plan, const mica_slices *slices, stat
     mica_prologue_type(&p, "dx_t", d->dx.dtype);
     mica_kernel_spec spec = {"ops/cross_entropy/cross_entropy_backward.cu",
                              "cross_entropy_backward", buffer, 0};
+    if (s->columns) {
+        spec.file = "ops/cross_entropy/cross_entropy_columns_backward.cu";
+        spec.entry = "cross_entropy_columns_backward";
+    }
     MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->main));
     if (s->args.partials == 0) return MICA_OK;
     char count[256] = "";
@@ -132,10 +183,10 @@ static mica_status add_backward(mica_plan *plan, const mica_slices *slices, stat
 /* ---- planning ---- */
 
 /* Grid of the main kernel, and how many partial sums or counts go through the workspace. */
-static void choose_grid(state *s, const mica_cross_entropy_desc *d, const mica_slices *slices,
-                        int blocks, int units)
+static void choose_grid(state *s, const mica_cross_entropy_desc *d, int blocks, int units)
 {
-    s->grid = mica_slices_grid(slices, s->args.rows.count);
+    int64_t rows = s->args.rows.count;
+    s->grid = mica_slices_grid(&s->slices, s->columns ? rows / s->slices.vector : rows);
     int64_t needed = s->grid.grid[0];
     if (!shares_rows(d)) return;
     if (s->forward) {
@@ -174,18 +225,17 @@ static mica_status build(mica_plan *plan)
     fill_args(d, &rows, &s->args);
     s->forward = d->pass == MICA_CROSS_ENTROPY_FWD;
     bool wide = mica_cross_entropy_is_wide(d);
-    /* Groups are chosen for the logits and, backward, their gradient. */
-    mica_layout sliced = rows.layout;
-    memcpy(sliced.strides[1], rows.layout.strides[3], sizeof sliced.strides[1]);
-    const int64_t along[] = {rows.x_stride, rows.dx_stride};
-    s->bytes[0] = mica_dtype_bits(d->x.dtype) / 8;
-    s->bytes[1] = s->forward ? 0 : mica_dtype_bits(d->dx.dtype) / 8;
-    mica_slices *slices = &s->slices;
-    mica_slices_choose(slices, &sliced, rows.classes, along, s->bytes, s->forward ? 1 : 2,
-                       wide ? KEEP / 2 : KEEP);
-    if (s->forward) slices->items = 0;
-    choose_grid(s, d, slices, plan->config.knob[KNOB_BLOCKS], plan->device.units);
-    MICA_TRY(s->forward ? add_forward(plan, slices, s) : add_backward(plan, slices, s));
+    sliced in = find_sliced(d, &rows);
+    memcpy(s->bytes, in.bytes, sizeof s->bytes);
+    s->columns = plan->config.knob[KNOB_COLUMNS];
+    if (s->columns)
+        find_columns(&in, &s->slices);
+    else
+        mica_slices_choose(&s->slices, &in.outer, rows.classes, in.along, in.bytes, in.count,
+                           wide ? KEEP / 2 : KEEP);
+    if (s->forward) s->slices.items = 0;
+    choose_grid(s, d, plan->config.knob[KNOB_BLOCKS], plan->device.units);
+    MICA_TRY(s->forward ? add_forward(plan, s) : add_backward(plan, s));
     if (s->args.partials == 0) return MICA_OK;
     return mica_book(plan, s->forward ? "partial sums" : "partial counts",
                      (size_t)s->args.partials * sizeof *s->args.partial, &s->partial);

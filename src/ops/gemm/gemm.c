@@ -345,9 +345,37 @@ static bool exact(const void *desc)
     return true;
 }
 
-static const mica_engine *const engines[] = {&gemm_onednn, &gemm_cpu,      &mica_engine_ref,
-                                             &gemm_skinny, &gemm_sm90,     &gemm_sm80,
-                                             &gemm_cuda,   &gemm_cublaslt, NULL};
+static bool is_plain_f32(const mica_gemm_desc *d, const double *scalars)
+{
+    bool f32 = d->a.dtype == MICA_F32 && d->b.dtype == MICA_F32 && d->c.dtype == MICA_F32;
+    bool more = d->epilogue[0] || d->gate || mica_tensor_given(&d->aux) ||
+                mica_tensor_given(&d->amax) || d->compute == MICA_COMPUTE_TF32;
+    return f32 && !more && scalars[MICA_GEMM_ALPHA] == 1 && scalars[MICA_GEMM_BETA] == 0;
+}
+
+/* EXTREME has infinity, NaN, and numbers at the ends of f32 in one row of a each: they are to be
+ * seen in that row of c, as f32 has them, and nowhere else. */
+static bool fill_rows(const void *desc, const double *scalars, int arg, mica_fill fill,
+                      uint64_t seed, double *values)
+{
+    const mica_gemm_desc *d = desc;
+    const mica_tensor *a = &d->a;
+    int64_t m = a->dims[a->rank - 2], k = a->dims[a->rank - 1];
+    if (arg != MICA_GEMM_A || fill != MICA_FILL_EXTREME || !is_plain_f32(d, scalars)) return false;
+    if (m < 4 || k < 4 || mica_tensor_count(a) == 0) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->strides[i] == 0 && a->dims[i] > 1) return false; /* a row that is all rows */
+    mica_fill_general(&mica_op_gemm, desc, arg, fill, seed, values);
+    values[1] = (double)INFINITY;
+    values[k + 2] = (double)NAN;
+    values[2 * k + 3] = MICA_FILL_LARGEST;
+    for (int64_t i = 0; i < k && k % 2 == 0; i++) values[2 * k + i] = MICA_FILL_SMALL;
+    return true;
+}
+
+static const mica_engine *const engines[] = {
+    &gemm_onednn, &gemm_cpu,      &mica_engine_ref, &gemm_skinny,   &gemm_sm90, &gemm_sm90_blocks,
+    &gemm_sm80,   &gemm_sm80_f32, &gemm_cuda,       &gemm_cublaslt, NULL};
 
 const mica_op mica_op_gemm = {
     .name = "gemm",
@@ -365,6 +393,7 @@ const mica_op mica_op_gemm = {
     .terms = terms,
     .exact = exact,
     .ulps = 8,
+    .fill = fill_rows,
     .reference = gemm_reference,
     .engines = engines,
 };

@@ -17,7 +17,8 @@ enum {
     FEW_MATRIX = 32,
     FEW_PLAIN = 16,
     STATIC_SHARED = 48 << 10,
-    HELD_BYTES = 128
+    HELD_BYTES = 128,
+    KEPT = 3
 };
 
 /* The wide operand and the other one. */
@@ -127,7 +128,8 @@ static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info
     if (gemm_has_blocks(d)) return mica_refuse(why, "scales are of blocks, the rule is one a line");
     make_geometry(d, g);
     const gemm_shape *s = &g->shape;
-    int most = g->matrix ? FEW_MATRIX : FEW_PLAIN;
+    bool bytes_across = !g->k_major && vector_of(g) == 16;
+    int most = g->matrix && !bytes_across ? FEW_MATRIX : FEW_PLAIN;
     if (s->k == 0 || s->batches == 0) return mica_refuse(why, "the product is empty");
     if (g->few.lines > most)
         return mica_refuse(why, "c is %lld x %lld, one of them must be at most %d", s->m, s->n,
@@ -156,6 +158,12 @@ static int reads_of(const geometry *g)
     return g->k_major ? 2 : vector_of(g);
 }
 
+/* What a lane reads at once. */
+static int held_bytes(const geometry *g, const mica_config *c)
+{
+    return c->knob[KNOB_CHUNKS] * c->knob[KNOB_GROUPS] * reads_of(g) * VECTOR_BYTES;
+}
+
 static double tiles_of(const geometry *g, const mica_config *c)
 {
     long long lines = lines_of(g, c);
@@ -171,40 +179,65 @@ static bool fits(const geometry *g, const mica_config *c)
     return reads + sums <= 160 && c->knob[KNOB_WARPS] * few * (lines + 1) * 4 <= STATIC_SHARED;
 }
 
+/* The wide operand at the bandwidth of memory, as far as blocks are dealt evenly and enough is
+ * under way; the few lines come from L2, once for each block; clusters start and end slowly. */
+static double model(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                    const mica_config *c)
+{
+    const double start_ms = 6e-3, cluster_ms = 1.2e-3, reading = 0.94, latency_ms = 0.7e-3;
+    const int32_t *knob = c->knob;
+    double tiles = tiles_of(g, c), blocks = tiles * knob[KNOB_SPLIT], units = device->units;
+    double rounds = ceil(blocks / units), resident = rounds < 3 ? rounds : 3;
+    double busy = rounds > 3 ? 1 : pow(blocks / (rounds * units), 0.6);
+    double rate = reading * device->copy_gbps * 1e6 * busy;
+    double active = rounds > 1 ? resident * units : blocks;
+    double held = active * 32 * knob[KNOB_WARPS] * held_bytes(g, c);
+    if (rate > held / latency_ms) rate = held / latency_ms;
+    double memory = mica_op_bytes(&mica_op_gemm, d) / rate;
+    double few = (double)(g->few.lines * g->shape.k * bytes_of(g->few.dtype)) * tiles;
+    double cache = few / (2 * device->copy_gbps * 1e6);
+    double meeting = knob[KNOB_SPLIT] > 1 ? cluster_ms * knob[KNOB_SPLIT] : 0;
+    return start_ms + memory + 0.5 * cache + meeting;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+{
+    geometry g;
+    mica_why why;
+    if (plan_geometry(desc, device, &g, &why) != MICA_OK) return 0;
+    return model(desc, &g, device, c);
+}
+
+/* Lines and share of K of a block; false: there is no room for it, or no need. A block that has its
+ * multiprocessor to itself reads twice as far ahead. */
+static bool make_config(const geometry *g, const mica_device_info *device, int groups, int split,
+                        mica_config *c)
+{
+    *c = (mica_config){{groups, split, 1, 8}};
+    double blocks = tiles_of(g, c) * split;
+    int bytes = blocks <= device->units ? 2 * HELD_BYTES : HELD_BYTES;
+    if (bytes > held_bytes(g, c)) c->knob[KNOB_CHUNKS] = bytes / held_bytes(g, c);
+    if (!fits(g, c)) c->knob[KNOB_CHUNKS] = 1;
+    if (!fits(g, c)) c->knob[KNOB_WARPS] = 4;
+    return fits(g, c) && (split == 1 || blocks <= 6.0 * device->units);
+}
+
+/* The best few of the model: others would only be compiled and timed for nothing. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     geometry g;
     mica_why why;
     if (plan_geometry(desc, device, &g, &why) != MICA_OK) return 0;
+    double ms[KEPT];
     int count = 0, most = device->arch >= 90 ? 8 : 1;
     for (int groups = 1; groups <= (g.k_major ? 2 : 1); groups++)
         for (int split = 1; split <= most; split *= 2) {
-            int chunks = HELD_BYTES / (groups * reads_of(&g) * VECTOR_BYTES);
-            mica_config c = {{groups, split, chunks > 0 ? chunks : 1, 8}};
-            if (!fits(&g, &c)) c.knob[KNOB_CHUNKS] = 1;
-            if (!fits(&g, &c)) c.knob[KNOB_WARPS] = 4;
-            bool full = tiles_of(&g, &c) * split > 6.0 * device->units;
-            if (fits(&g, &c) && (split == 1 || !full)) out[count++] = c;
+            mica_config c;
+            if (!make_config(&g, device, groups, split, &c)) continue;
+            double t = model(desc, &g, device, &c);
+            count = mica_config_keep(out, ms, count, KEPT, &c, t);
         }
     return count;
-}
-
-static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
-{
-    const double start_ms = 6e-3, cluster_ms = 0.7e-3, needed = 40e3;
-    geometry g;
-    mica_why why;
-    if (plan_geometry(desc, device, &g, &why) != MICA_OK) return 0;
-    double blocks = tiles_of(&g, c) * c->knob[KNOB_SPLIT], units = device->units;
-    double rounds = ceil(blocks / units), resident = rounds < 3 ? rounds : 3;
-    double busy = rounds > 3 ? 1 : blocks / (rounds * units);
-    double held = resident * 32 * c->knob[KNOB_WARPS] * c->knob[KNOB_CHUNKS] *
-                  c->knob[KNOB_GROUPS] * reads_of(&g) * VECTOR_BYTES;
-    if (held < needed) busy *= held / needed;
-    double memory = mica_op_bytes(&mica_op_gemm, desc) / (0.9 * device->copy_gbps * 1e6) / busy;
-    double few = (double)(g.few.lines * g.shape.k * bytes_of(g.few.dtype)) * tiles_of(&g, c);
-    double cache = few / (2 * device->copy_gbps * 1e6);
-    return start_ms + memory + 0.5 * cache + (c->knob[KNOB_SPLIT] > 1 ? cluster_ms : 0);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)

@@ -3,7 +3,12 @@
  * strides, no workspace. Good for all that the engines of later generations refuse (unaligned
  * lines, odd strides) and for every GPU without them. Cost: 2MNK at about 0.8 of the rate of
  * mma.sync where lines allow 16-byte accesses, 0.3 where elements are read one by one. Gates, aux
- * and quantised results come from a kernel of their own. */
+ * and quantised results come from a kernel of their own.
+ *
+ * Engine "sm80_f32" is the same for f32 in full precision: three products of tf32 numbers for one,
+ * and their errors near those of plain multiply-adds (ops/shared/mma_tile.c has the account). Good
+ * where the matrix units are more than some four times as fast in tf32 as plain f32 is: sm_80,
+ * sm_90; not sm_89. */
 #include "ops/gemm/gemm_shape.h"
 #include "ops/gemm/gemm_sm80_args.h"
 #include "ops/gemm/gemm_sm80_extra_args.h"
@@ -14,7 +19,10 @@
 enum { KNOB_TILE_M, KNOB_TILE_N };
 static const char *const knobs[] = {"tile_m", "tile_n", NULL};
 
-enum { MOST_INTEGER_TERMS = 65536 }; /* products of u8 and s8 stay inside 31 bits */
+enum {
+    MOST_INTEGER_TERMS = 65536, /* products of u8 and s8 stay inside 31 bits */
+    LEAST_LINES = 48            /* fewer leave most of a tile empty, three times over */
+};
 
 typedef struct state {
     gemm_sm80_extra_args args; /* all but pointers and scalars */
@@ -24,14 +32,24 @@ typedef struct state {
     mica_grid grid;
 } state;
 
+static bool is_precise(const mica_gemm_desc *d)
+{
+    return d->a.dtype == MICA_F32 && d->compute != MICA_COMPUTE_TF32;
+}
+
+static mica_status accepts_arch(const mica_device_info *device, mica_why *why)
+{
+    if (device->arch >= 80) return MICA_OK;
+    return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+                       device->arch);
+}
+
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     const mica_gemm_desc *d = desc;
     mica_dtype a = d->a.dtype, b = d->b.dtype;
     long long k = d->a.dims[d->a.rank - 1];
-    if (device->arch < 80)
-        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
-                           device->arch);
+    MICA_TRY(accepts_arch(device, why));
     if (a == MICA_S8 || a == MICA_U8) {
         if (k <= MOST_INTEGER_TERMS) return MICA_OK;
         return mica_refuse(why, "k is %lld, sums of 8-bit integers hold %d products in s32", k,
@@ -40,8 +58,8 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (a != b)
         return mica_refuse(why, "a is %s and b is %s, matrix units take one type",
                            mica_dtype_name(a), mica_dtype_name(b));
-    if (a == MICA_F32 && d->compute != MICA_COMPUTE_TF32)
-        return mica_refuse(why, "f32 without compute=tf32: matrix units would round the inputs");
+    if (is_precise(d))
+        return mica_refuse(why, "f32 without compute=tf32: this engine would round the inputs");
     if (a == MICA_F32 || a == MICA_F16 || a == MICA_BF16) return MICA_OK;
     return mica_refuse(why, "a is %s, these kernels take f16, bf16, s8, u8, and f32 as tf32",
                        mica_dtype_name(a));
@@ -97,10 +115,27 @@ static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_e
     if (d->gate == MICA_GEMM_GATE_HALVES)
         while (e->partner % t->b.vector) t->b.vector /= 2;
     t->c = d->c.dtype;
+    t->precise = is_precise(d);
     t->c_n_fast = is_faster(s->c_n, s->n, s->c_m, s->m);
     t->c_vector = t->c_n_fast ? vector_of(t->c, s, s->c_n, s->c_m, s->m > 1, s->c_batch)
                               : vector_of(t->c, s, s->c_m, s->c_n, s->n > 1, s->c_batch);
     if (t->c_vector > 8) t->c_vector = 8;
+}
+
+static mica_status accepts_f32(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_gemm_desc *d = desc;
+    gemm_shape s;
+    MICA_TRY(accepts_arch(device, why));
+    if (d->a.dtype != MICA_F32 || d->b.dtype != MICA_F32)
+        return mica_refuse(why, "a is %s and b is %s, these kernels take f32",
+                           mica_dtype_name(d->a.dtype), mica_dtype_name(d->b.dtype));
+    if (!is_precise(d)) return mica_refuse(why, "compute=tf32, this engine is for full precision");
+    MICA_TRY(gemm_refuse_extra(d, why));
+    gemm_shape_make(d, &s);
+    if (s.m > LEAST_LINES && s.n > LEAST_LINES) return MICA_OK;
+    return mica_refuse(why, "c is %lld x %lld: tiles of 64 would be empty but for %d lines or less",
+                       s.m, s.n, LEAST_LINES);
 }
 
 static int64_t tiles_of(const gemm_shape *s, const mica_mma_tile *t)
@@ -121,7 +156,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3;
+    const double launch_ms = 3e-3, reached = 0.6; /* of the bandwidth, without the copy engine */
     gemm_shape s;
     gemm_extra e;
     mica_mma_tile t;
@@ -129,14 +164,17 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (s.batches == 0) return 0;
     fill_tile(desc, &s, &e, c, &t);
     double compute = mica_mma_predict(device, &t, (double)tiles_of(&s, &t), (double)s.k);
-    double memory = mica_op_bytes(&mica_op_gemm, desc) / (device->copy_gbps * 1e6);
+    double memory = mica_op_bytes(&mica_op_gemm, desc) / (reached * device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)config;
-    mica_mma_contract(((const mica_gemm_desc *)desc)->a.dtype, c);
+    if (is_precise(desc))
+        mica_mma_precise_contract(c);
+    else
+        mica_mma_contract(((const mica_gemm_desc *)desc)->a.dtype, c);
 }
 
 /* ---- plan ---- */
@@ -214,3 +252,13 @@ const mica_engine gemm_sm80 = {.name = "sm80",
                                .contract = contract,
                                .build = build,
                                .run = run};
+
+const mica_engine gemm_sm80_f32 = {.name = "sm80_f32",
+                                   .cuda = true,
+                                   .knobs = knobs,
+                                   .accepts = accepts_f32,
+                                   .configs = configs,
+                                   .predict = predict,
+                                   .contract = contract,
+                                   .build = build,
+                                   .run = run};

@@ -53,6 +53,24 @@ struct product_tile {
     }
 };
 
+/* A sum that the matrix units lost, as multiply-adds give it. */
+__device__ __noinline__ float plain_sum(const float *a, const float *b, s64 a_k, s64 b_k, s64 k)
+{
+    float sum = 0;
+    for (s64 i = 0; i < k; i++) sum = fmaf(a[i * a_k], b[i * b_k], sum);
+    return sum;
+}
+
+__device__ __forceinline__ sum_t whole_sum(const gemm_shape &s, const place &p, const void *a, const void *b, s64 row,
+                                           s64 col, sum_t sum)
+{
+    if constexpr (PRECISE)
+        if (is_lost(sum))
+            return plain_sum((const float *)a + p.a + row * s.a_m, (const float *)b + p.b + col * s.b_n, s.a_k, s.b_k,
+                             s.k);
+    return sum;
+}
+
 __device__ __forceinline__ int at_most(s64 n, int most) { return n < most ? (int)n : most; }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -74,10 +92,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             const s64 along = C_N_FAST ? s.c_n : s.c_m;
             c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
 #pragma unroll
-            for (int i = 0; i < C_VECTOR; i++)
+            for (int i = 0; i < C_VECTOR; i++) {
+                const s64 m = p.row + row + (C_N_FAST ? 0 : i), n = p.col + col + (C_N_FAST ? i : 0);
                 if (i < count)
-                    v[i] = finish(args.g, p, p.row + row + (C_N_FAST ? 0 : i), p.col + col + (C_N_FAST ? i : 0), piece[i],
-                                  to + i * along);
+                    v[i] = finish(args.g, p, m, n, whole_sum(s, p, args.g.a, args.g.b, m, n, piece[i]), to + i * along);
+            }
             if constexpr (C_VECTOR == 1)
                 *to = v[0];
             else

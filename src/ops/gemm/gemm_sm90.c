@@ -2,8 +2,9 @@
  * gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with compute=tf32),
  * 8-bit integers and floats. Good for everything whose operands the copy engine can address. Cost:
  * 2MNK at 0.9 of the sustained rate for full tiles, in whole rounds of tiles over the
- * multiprocessors; few rows run at the speed of memory. */
-#include "ops/gemm/gemm_sm90_args.h"
+ * multiprocessors; few rows run at the speed of memory. Gates, aux, amax and 8-bit results have a
+ * kernel of their own. */
+#include "ops/gemm/gemm_sm90_extra_args.h"
 #include "ops/gemm/gemm_shape.h"
 
 #include <limits.h>
@@ -41,17 +42,19 @@ typedef struct operand {
 } operand;
 
 typedef struct geometry {
-    gemm_shape shape;
-    bool swapped;
+    gemm_shape shape; /* with a gate n counts all columns of b */
+    gemm_extra extra;
+    bool swapped, halves;
     operand a, b; /* of the lines, across */
     bool a_mn_major, b_mn_major;
     long long c_line, c_across;
 } geometry;
 
 typedef struct state {
-    gemm_sm90_args args; /* all but maps, pointers and scalars */
+    gemm_sm90_extra_args args; /* all but maps, pointers and scalars */
     mica_tensor_map_spec a, b, c;
     bool swapped, light;
+    bool extra;   /* else the plain kernel gets the product's arguments only */
     int c_vector; /* bytes of alignment that vectors of c need; 0: c has no vectors */
     mica_kernel *kernel;
     mica_plan *fallback;
@@ -113,9 +116,11 @@ static mica_status check_operand(const operand *o, const gemm_shape *s, bool *mn
 
 static void make_geometry(const mica_gemm_desc *d, geometry *g)
 {
-    *g = (geometry){0};
-    gemm_shape_make(d, &g->shape);
-    const gemm_shape *s = &g->shape;
+    *g = (geometry){.halves = d->gate == MICA_GEMM_GATE_HALVES};
+    gemm_shape_make_extra(d, &g->shape, &g->extra);
+    gemm_shape *s = &g->shape;
+    if (d->gate) s->n *= 2;
+    if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
     operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, s->a_batch};
     operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, s->b_batch};
     g->swapped = s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
@@ -129,7 +134,7 @@ static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
 {
     mica_dtype a = d->a.dtype, b = d->b.dtype;
     bool narrow = (a == MICA_BF16 || a == MICA_F16) && a == b;
-    if (gemm_has_blocks(d)) return mica_refuse(why, "scales are of blocks, the rule is one a line");
+    if (gemm_has_blocks(d)) return mica_refuse(why, "scales of blocks: sm90_blocks takes them");
     bool tf32 = a == MICA_F32 && b == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
     bool bytes = (is_promoted(a) && is_promoted(b)) ||
                  (mica_dtype_is_integer(a) && mica_dtype_is_integer(b));
@@ -161,14 +166,21 @@ static mica_status plan_geometry(const mica_gemm_desc *d, geometry *g, mica_why 
     MICA_TRY(check_types(d, why));
     make_geometry(d, g);
     MICA_TRY(check_sizes(d, &g->shape, why));
+    if (d->gate && g->swapped)
+        return mica_refuse(why,
+                           "c lies along its rows, gated pairs are finished along its columns");
     MICA_TRY(check_operand(&g->a, &g->shape, &g->a_mn_major, why));
-    return check_operand(&g->b, &g->shape, &g->b_mn_major, why);
+    MICA_TRY(check_operand(&g->b, &g->shape, &g->b_mn_major, why));
+    if (g->halves && g->b_mn_major && g->shape.n / 2 % 8)
+        return mica_refuse(why,
+                           "halves of %lld columns: the second begins at no multiple of 16 bytes",
+                           g->shape.n / 2);
+    return MICA_OK;
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     geometry g;
-    MICA_TRY(gemm_refuse_extra(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, the kernels are sm_90's", device->arch);
     return plan_geometry(desc, &g, why);
@@ -181,21 +193,18 @@ static long long ceiling(long long a, long long b)
     return (a + b - 1) / b;
 }
 
-/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longer
- * one of its arithmetic and its copy from L2, a part of the other one, and at least, where the ring
- * is short, its share of the latency of memory. The constants are fitted to an H200: 36 problems by
- * all configs, 4 % off in the mean. Narrow tiles share fills less well; 64 lines stand for one
- * warpgroup that has the tensor core to itself. */
-static double model(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
-                    const mica_config *c)
+/* Time to go through K and c. Slices of all tiles of a multiprocessor follow each other without a
+ * gap; each takes the longer one of its arithmetic and its copy from L2, a part of the other one,
+ * and at least, where the ring is short, its share of the latency of memory. Narrow tiles multiply
+ * at less than the full rate; one warpgroup alone is bound by its copies only. */
+static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                         const mica_config *c, double blocks)
 {
-    const double start_ms = 6.9e-3, latency_ms = 0.9e-3, tile_ms = 0.2e-3, sums_ms = 1.1e-3;
-    const double exchange_ms = 1.5e-3, peak = 1.185, fill_gbps = 14500, overlap = 0.235;
-    const double narrow = 0.725, alone = 1.6, promoting = 0.82, reading = 0.84;
+    const double latency_ms = 0.9e-3, tile_ms = 0.17e-3, sums_ms = 1.15e-3, exchange_ms = 5.9e-3;
+    const double peak = 1.13, fill_gbps = 14500, overlap = 0.2;
+    const double narrow = 0.77, alone = 2, promoting = 0.83;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = bytes_of(d->a.dtype), split = c->knob[KNOB_SPLIT];
-    double blocks = (double)(ceiling(g->a.lines, c->knob[KNOB_TILE_M]) *
-                             ceiling(g->b.lines, c->knob[KNOB_TILE_N]) * g->shape.batches * split);
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
     if (is_promoted(d->a.dtype)) rate *= promoting;
     if (m == ROWS_OF_GROUP) rate *= alone;
@@ -207,10 +216,35 @@ static double model(const mica_gemm_desc *d, const geometry *g, const mica_devic
     if (slice < wait) slice = wait;
     double slices = (double)ceiling(g->shape.k, (long long)LINE_BYTES / bytes * split);
     double finish = tile_ms + sums_ms * m * n / (128 * 256) + (split > 1 ? exchange_ms : 0);
-    double compute = ceil(blocks / units) * (slices * slice + finish);
-    /* Part of the multiprocessors draws somewhat less than the bandwidth of memory. */
-    double busy = blocks < units ? pow(blocks / units, 0.18) : 1;
-    double memory = mica_op_bytes(&mica_op_gemm, d) / (reading * device->copy_gbps * 1e6 * busy);
+    return ceil(blocks / units) * (slices * slice + finish);
+}
+
+/* Time to read and write memory: bound by its bandwidth, of which some of the multiprocessors draw
+ * somewhat less, or by what all rings have under way. */
+static double memory_ms(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                        const mica_config *c, double blocks)
+{
+    const double reading = 0.79, latency_ms = 1.8e-3;
+    const int32_t *knob = c->knob;
+    double active = blocks < device->units ? blocks : device->units;
+    double lines = (double)(g->a.lines < knob[KNOB_TILE_M] ? g->a.lines : knob[KNOB_TILE_M]);
+    double ring = (lines + knob[KNOB_TILE_N]) * LINE_BYTES * knob[KNOB_STAGES] * knob[KNOB_DEPTH];
+    double rate = reading * device->copy_gbps * 1e6 * pow(active / device->units, 0.09);
+    if (rate > active * ring / latency_ms) rate = active * ring / latency_ms;
+    return mica_op_bytes(&mica_op_gemm, d) / rate;
+}
+
+/* Constants are fitted to an H200: 31 problems, each by 7 to 45 configs, 6 % off in the mean; the
+ * pick is within 5 % of the best config for 47 of the 54 times they were measured. */
+static double model(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                    const mica_config *c)
+{
+    const double start_ms = 6.5e-3;
+    double blocks = (double)(ceiling(g->a.lines, c->knob[KNOB_TILE_M]) *
+                             ceiling(g->b.lines, c->knob[KNOB_TILE_N]) * g->shape.batches *
+                             c->knob[KNOB_SPLIT]);
+    double compute = compute_ms(d, g, device, c, blocks),
+           memory = memory_ms(d, g, device, c, blocks);
     return start_ms + (compute > memory ? compute : memory);
 }
 
@@ -222,15 +256,18 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return model(desc, &g, device, c);
 }
 
-/* Chunks of 64 where an operand lies across K; K is shared out where tiles are few, some stages for
- * each block. */
-static bool suits(const geometry *g, const mica_device_info *device, const mica_config *c)
+/* Chunks of 64 (of each half) where an operand lies across K; K is shared out where tiles are few,
+ * some stages for each block. */
+static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                  const mica_config *c)
 {
     const int32_t *knob = c->knob;
+    int chunk = g->halves ? 128 : 64;
     double tiles = (double)ceiling(g->a.lines, knob[KNOB_TILE_M]) *
                    (double)ceiling(g->b.lines, knob[KNOB_TILE_N]) * (double)g->shape.batches;
     long long fills = ceiling(g->shape.k, knob[KNOB_DEPTH] * LINE_BYTES / bytes_of(g->a.dtype));
-    if (g->b_mn_major && knob[KNOB_TILE_N] % 64) return false;
+    if (g->b_mn_major && knob[KNOB_TILE_N] % chunk) return false;
+    if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
     return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
 }
 
@@ -248,17 +285,9 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     double ms[KEPT];
     int count = 0;
     for (int i = 0; i < all; i++) {
-        if (!suits(&g, device, &list[i])) continue;
+        if (!suits(d, &g, device, &list[i])) continue;
         double t = model(d, &g, device, &list[i]);
-        int at = count < KEPT ? count++ : KEPT;
-        for (; at > 0 && ms[at - 1] > t; at--) {
-            if (at == KEPT) continue;
-            ms[at] = ms[at - 1];
-            out[at] = out[at - 1];
-        }
-        if (at == KEPT) continue;
-        ms[at] = t;
-        out[at] = list[i];
+        count = mica_config_keep(out, ms, count, KEPT, &list[i], t);
     }
     return count;
 }
@@ -321,7 +350,7 @@ static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_conf
 {
     int bytes = bytes_of(d->c.dtype);
     const gemm_shape *s = &g->shape;
-    bool tiled = g->c_across == 1 &&
+    bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
                  (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
     /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
     tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1;
@@ -365,6 +394,10 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_type(p, "out_t", whole ? MICA_F64 : MICA_F32);
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
+    if (gemm_has_extra(d)) {
+        mica_prologue_int(p, "HALVES", g->halves);
+        gemm_extra_prologue(d, p);
+    }
     mica_prologue_wgmma(p, "mma",
                         &(mica_wgmma){.n = c->knob[KNOB_TILE_N],
                                       .a = g->a.dtype,
@@ -417,18 +450,6 @@ static void fill_c_map(const mica_gemm_desc *d, const geometry *g, const mica_co
     m->swizzle_bytes = box_of(d, c) * bytes_of(d->c.dtype);
 }
 
-static void fill_gemm_args(const mica_gemm_desc *d, const gemm_shape *shape, gemm_args *a)
-{
-    a->shape = *shape;
-    if (mica_tensor_given(&d->scale_a)) a->scale_a_stride = gemm_scale_stride(&d->scale_a);
-    if (mica_tensor_given(&d->scale_b)) a->scale_b_stride = gemm_scale_stride(&d->scale_b);
-    a->epilogue.bias_stride = d->bias.strides[0];
-    a->epilogue.scale_stride = d->scale.strides[0];
-    a->epilogue.shift_stride = d->shift.strides[0];
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-}
-
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
 static int vector_bytes(const mica_gemm_desc *d, const geometry *g)
 {
@@ -448,9 +469,12 @@ static int band_of(const mica_config *c, int units)
 static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_config *c, int units,
                       state *s)
 {
-    gemm_sm90_args *a = &s->args;
-    int m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N];
-    fill_gemm_args(d, &g->shape, &a->gemm);
+    gemm_sm90_args *a = &s->args.product;
+    int m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], parts = g->halves ? 2 : 1;
+    a->gemm.shape = g->shape;
+    gemm_args_fill(d, &a->gemm);
+    gemm_extra_fill(d, &s->args.x);
+    s->extra = gemm_has_extra(d);
     a->lines = g->a.lines;
     a->across = g->b.lines;
     a->c_line = g->c_line;
@@ -462,8 +486,9 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
     int depth = c->knob[KNOB_DEPTH];
     a->fills = (int)ceiling(g->shape.k, depth * LINE_BYTES / bytes_of(d->a.dtype));
     int slice_bytes = fill_map(&g->a, &g->shape, g->a_mn_major, m, &s->a) +
-                      fill_map(&g->b, &g->shape, g->b_mn_major, n, &s->b);
+                      parts * fill_map(&g->b, &g->shape, g->b_mn_major, n / parts, &s->b);
     a->stage_bytes = depth * slice_bytes;
+    if (g->halves) a->partner = (int)(a->across / 2);
     s->swapped = g->swapped;
     s->c_vector = vector_bytes(d, g);
     s->light = is_light(d, g, c);
@@ -501,19 +526,22 @@ static mica_status build(mica_plan *plan)
     int split = plan->config.knob[KNOB_SPLIT];
     int shared = ring_bytes(&plan->config) +
                  groups_of(&plan->config) * buffers_of(&plan->config, &plan->device) * BUFFER_BYTES;
-    s->grid = (mica_grid){.grid = {(unsigned)blocks_of(&plan->config, &s->args, &plan->device)},
-                          .block = {(unsigned)threads},
-                          .cluster = split > 1 ? (unsigned)split : 0,
-                          .dynamic_shared = (unsigned)shared};
+    s->grid =
+        (mica_grid){.grid = {(unsigned)blocks_of(&plan->config, &s->args.product, &plan->device)},
+                    .block = {(unsigned)threads},
+                    .cluster = split > 1 ? (unsigned)split : 0,
+                    .dynamic_shared = (unsigned)shared};
     char text[8192];
     mica_text prologue = {text, sizeof text, 0};
     write_prologue(d, &g, &plan->config, &plan->device, &prologue);
-    MICA_TRY(mica_plan_add_kernel(plan,
-                                  &(mica_kernel_spec){.file = "ops/gemm/gemm_sm90.cu",
-                                                      .entry = "gemm_sm90",
-                                                      .prologue = text,
-                                                      .dynamic_shared = shared},
-                                  &s->kernel));
+    MICA_TRY(mica_plan_add_kernel(
+        plan,
+        &(mica_kernel_spec){.file =
+                                s->extra ? "ops/gemm/gemm_sm90_extra.cu" : "ops/gemm/gemm_sm90.cu",
+                            .entry = s->extra ? "gemm_sm90_extra" : "gemm_sm90",
+                            .prologue = text,
+                            .dynamic_shared = shared},
+        &s->kernel));
     return add_fallback(plan, s);
 }
 
@@ -527,15 +555,17 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     const state *s = plan->state;
     void *a = r->args[MICA_GEMM_A], *b = r->args[MICA_GEMM_B];
     if (!is_aligned(a, 16) || !is_aligned(b, 16)) return mica_plan_child_run(s->fallback, r);
-    gemm_sm90_args args = s->args;
-    gemm_args *g = &args.gemm;
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, s->swapped ? b : a, &args.a));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, s->swapped ? a : b, &args.b));
-    gemm_args_bind(plan, r, g);
-    args.whole = s->c_vector && is_aligned(g->c, s->c_vector);
-    args.light = s->light && g->beta == 0 && is_aligned(g->c, 16);
-    if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, g->c, &args.c));
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+    if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
+    gemm_sm90_extra_args args = s->args;
+    gemm_sm90_args *p = &args.product;
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, s->swapped ? b : a, &p->a));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, s->swapped ? a : b, &p->b));
+    gemm_args_bind(plan, r, &p->gemm);
+    gemm_extra_bind(plan, r, &args.x);
+    p->whole = s->c_vector && is_aligned(p->gemm.c, s->c_vector);
+    p->light = s->light && p->gemm.beta == 0 && is_aligned(p->gemm.c, 16);
+    if (p->light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, p->gemm.c, &p->c));
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, s->extra ? (void *)&args : p);
 }
 
 const mica_engine gemm_sm90 = {.name = "sm90",

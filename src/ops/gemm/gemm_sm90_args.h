@@ -19,6 +19,7 @@ typedef struct gemm_sm90_args {
     int stage_bytes; /* that the copy engine writes for each fill */
     int whole;       /* c may be accessed by vectors */
     int light;       /* the copy engine may store c; beta is 0 */
+    int partner;     /* line across where the second half of b begins; 0: there are no halves */
 } gemm_sm90_args;
 
 #endif

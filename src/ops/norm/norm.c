@@ -69,6 +69,8 @@ static const mica_arg args[] = {
 };
 _Static_assert(sizeof args / sizeof *args == NORM_ARG_COUNT, "norm_args.h counts the arguments");
 
+static const mica_scalar scalars[] = {[MICA_NORM_BETA] = {"beta", 0}};
+
 /* ---- inference ---- */
 
 /* What must hold before any shape can be derived. */
@@ -299,10 +301,10 @@ static double far_from_zero(mica_dtype dtype)
     return dtype == MICA_F64 || dtype == MICA_F32 ? 1e3 : dtype == MICA_F16 ? 64 : 8;
 }
 
-static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
+static bool fill(const void *desc, const double *given, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
-    (void)scalars;
+    (void)given;
     const mica_norm_desc *d = desc;
     const mica_tensor *t = mica_norm_tensor(d, arg);
     mica_load_fn load = mica_dtype_load(t->dtype);
@@ -335,6 +337,8 @@ const mica_op mica_op_norm = {
     .field_count = sizeof fields / sizeof *fields,
     .args = args,
     .arg_count = NORM_ARG_COUNT,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
     .infer = infer,
     .check = check,
     .cost = cost,

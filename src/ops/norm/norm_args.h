@@ -27,7 +27,7 @@ typedef struct norm_args {
     void *known;   /* [2][kept.count] of MERGE for APPLY: mean, rstd; bwd: means of g, g xhat */
     long long parts, piece; /* the reduced space in pieces of so many elements */
     int whole;              /* all pointers are aligned for vectors */
-    double eps, momentum, act_a, act_b;
+    double eps, momentum, act_a, act_b, beta;
 } norm_args;
 
 #endif

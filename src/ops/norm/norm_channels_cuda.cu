@@ -45,27 +45,32 @@ template <typename T> __device__ __forceinline__ void read_channels(const norm_a
     for (int k = 0; k < VECTOR; k++) v[k] = a.args[arg] ? widen<acc_t>(from[k * a.split.kept.strides[arg][0]]) : absent;
 }
 
-/* f(row, x, dy) with several rows on their way. */
+/* f(row, x, dy, dx) with several rows on their way; dx only where an APPLY adds to it. */
 template <typename F> __device__ __forceinline__ void each_row(const norm_args &a, const walk &w, F f)
 {
     for (long long first = w.from; first < w.end; first += ROWS * THREADS) {
         lanes<x_t, VECTOR> x[ROWS];
         lanes<dy_t, VECTOR> dy[ROWS];
+        lanes<dx_t, VECTOR> dx[ROWS];
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             long long row = first + j * THREADS;
             if (row >= w.end) continue;
             x[j] = fetch<VECTOR>(at_row<x_t>(a, ARG_x, w, row), a.whole);
             if constexpr (BACKWARD) dy[j] = fetch<VECTOR>(at_row<dy_t>(a, ARG_dy, w, row), a.whole);
+            if constexpr (BACKWARD && APPLY)
+                if (a.beta != 0) dx[j] = fetch<VECTOR>(at_row<dx_t>(a, ARG_dx, w, row), a.whole);
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             long long row = first + j * THREADS;
             if (row >= w.end) continue;
-            acc_t u[VECTOR], g[VECTOR];
+            acc_t u[VECTOR], g[VECTOR], old[VECTOR];
             unpack(x[j], u);
             if constexpr (BACKWARD) unpack(dy[j], g);
-            f(row, u, g);
+            if constexpr (BACKWARD && APPLY)
+                if (a.beta != 0) unpack(dx[j], old);
+            f(row, u, g, old);
         }
     }
 }
@@ -95,14 +100,14 @@ __device__ __forceinline__ void moments(const norm_args &a, const walk &w, long 
     acc_t plain[VECTOR], n = (acc_t)rows;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] = 0, plain[k] = 0, squares[k] = 0;
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *) {
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) mean[k] += u[k];
     });
     add_rows(mean, w, scratch);
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] /= n;
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *) {
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             acc_t d = u[k] - mean[k];
@@ -162,7 +167,7 @@ __device__ __forceinline__ void apply_forward(const norm_args &a, const walk &w)
 {
     channels c = read_statistics(a, w);
     if constexpr (!INFER) read_known(a, w, c.mean, c.rstd);
-    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *) {
+    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *, const acc_t *) {
         acc_t y[VECTOR];
 #pragma unroll
         for (int k = 0; k < VECTOR; k++)
@@ -191,7 +196,7 @@ __device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w,
     for (int k = 0; k < VECTOR; k++) plain[k] = 0, with_xhat[k] = 0;
     channels c = {};
     if (w.end > 0) c = read_statistics(a, w);
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *dy) {
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *dy, const acc_t *) {
         acc_t xhat[VECTOR], g[VECTOR];
         find_gradient(a, c, u, dy, xhat, g);
 #pragma unroll
@@ -209,12 +214,15 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w
     channels c = read_statistics(a, w);
     acc_t plain[VECTOR], with_xhat[VECTOR];
     read_known(a, w, plain, with_xhat);
-    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *dy) {
+    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *dy, const acc_t *old) {
         acc_t xhat[VECTOR], g[VECTOR];
         find_gradient(a, c, u, dy, xhat, g);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++)
             g[k] = c.rstd[k] * (g[k] * c.scale[k] - plain[k] - xhat[k] * with_xhat[k]);
+        if (a.beta != 0)
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) g[k] += (acc_t)a.beta * old[k];
         write<dx_t>(a, ARG_dx, w, row, g);
     });
 }

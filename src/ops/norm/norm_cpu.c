@@ -217,11 +217,12 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     void *args[NORM_ARG_COUNT];
     for (int i = 0; i < NORM_ARG_COUNT; i++)
         args[i] = mica_op_dir(plan->op, plan->desc, i) == MICA_UNUSED ? NULL : r->args[i];
+    double beta = mica_run_scalar(plan, r, MICA_NORM_BETA);
     void *workspace = s->once_parts ? mica_at(r, s->once_sums) : NULL;
     if (s->d->x.dtype == MICA_F64)
-        norm_cpu_run_f64(s, args, workspace);
+        norm_cpu_run_f64(s, args, workspace, beta);
     else
-        norm_cpu_run_f32(s, args, workspace);
+        norm_cpu_run_f32(s, args, workspace, beta);
     return MICA_OK;
 }
 

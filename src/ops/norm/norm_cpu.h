@@ -46,7 +46,7 @@ typedef struct norm_cpu_state {
     size_t once_sums;    /* booked: of each part, by column, two sums in double and two of `real` */
 } norm_cpu_state;
 
-void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace);
-void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args, void *workspace);
+void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace, double beta);
+void norm_cpu_run_f64(const norm_cpu_state *s, void *const *args, void *workspace, double beta);
 
 #endif

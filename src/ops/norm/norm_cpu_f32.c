@@ -42,7 +42,7 @@ static void slopes(const mica_norm_desc *d, const float *v, float *out, int64_t 
 
 #include "ops/norm/norm_cpu_loops.h"
 
-void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace)
+void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace, double beta)
 {
-    run_all(s, args, workspace);
+    run_all(s, args, workspace, beta);
 }

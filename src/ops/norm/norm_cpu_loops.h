@@ -356,11 +356,11 @@ static void run_plane(const work *like, block_fn block)
     }
 }
 
-static void run_all(const norm_cpu_state *s, void *const *args, void *workspace)
+static void run_all(const norm_cpu_state *s, void *const *args, void *workspace, double beta)
 {
     work w;
     memset(&w, 0, offsetof(work, running));
-    w.s = s, w.args = args;
+    w.s = s, w.args = args, w.beta = (real)beta;
     if (s->channels_first && (args[MICA_NORM_DSCALE] || args[MICA_NORM_DBIAS])) {
         w.plane = &s->channels;
         run_plane(&w, channels_block);

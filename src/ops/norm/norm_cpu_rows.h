@@ -207,6 +207,13 @@ static void add(const real *a, const real *b, int64_t n, real *out)
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
+MICA_CLONES
+static void add_multiple(const real *a, const real *b, real factor, int64_t n, real *out)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + factor * b[i];
+}
+
 INLINE void normalise_as(const bool stats, const bool affine, const real *x, const real *mean,
                          const real *rstd, const real *scale, const real *bias, int64_t n,
                          real *out)

@@ -42,6 +42,7 @@ struct work {
     const norm_cpu_state *s;
     void *const *args;
     const norm_plane *plane;
+    real beta;
     known *known; /* NULL: mean and rstd are operands (walk over channels) */
     bool scaled;  /* bwd: the sums contain scale */
     int64_t row, first, n;
@@ -323,7 +324,8 @@ static void step_backward(work *w)
     if (w->columns)
         columns_gradients(g, x, mean, rstd, (operand){&one, false}, w->n,
                           w->columns->running[0] + w->first, w->columns->running[1] + w->first);
-    real *dx = target(w, MICA_NORM_DX, w->out);
+    real *dx = w->beta != 0 ? w->out : target(w, MICA_NORM_DX, w->out);
     input_gradient(g, x, mean, rstd, scale_of(w), w->known->plain, w->known->with_xhat, w->n, dx);
+    if (w->beta != 0) add_multiple(dx, fetch(w, MICA_NORM_DX, w->z), w->beta, w->n, dx);
     if (dx == w->out) store(w, MICA_NORM_DX, dx);
 }

@@ -236,6 +236,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         norm_args args = l->args;
         memcpy(args.args, pointers, sizeof pointers);
         args.whole = 1;
+        args.beta = mica_run_scalar(plan, r, MICA_NORM_BETA);
         for (int a = 0; a < NORM_ARG_COUNT; a++)
             args.whole &= (uintptr_t)pointers[a] % l->align[a] == 0;
         if (st->uses_workspace) {

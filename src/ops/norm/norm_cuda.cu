@@ -263,12 +263,25 @@ __device__ __forceinline__ void gradient_sums(const norm_args &a, const group &g
     with_xhat = slice_reduce(with_xhat, scratch, add_op());
 }
 
-/* f holds scale * dz */
-__device__ __forceinline__ void write_backward(const norm_args &a, const place &p, const acc_t *xhat, acc_t *f, acc_t rstd, acc_t plain, acc_t with_xhat)
+/* f holds scale * dz, then dx. */
+__device__ __forceinline__ void input_gradient(const acc_t *xhat, acc_t *f, acc_t rstd, acc_t plain, acc_t with_xhat)
 {
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) f[k] = rstd * (f[k] - plain - xhat[k] * with_xhat);
-    write<dx_t>(a, ARG_dx, p, f);
+}
+
+typedef lanes<dx_t, VECTOR> old_dx; /* what beta multiplies; never read if that is 0 */
+
+__device__ __forceinline__ old_dx fetch_old(const norm_args &a, const place &p)
+{
+    return fetch<VECTOR>((const dx_t *)a.args[ARG_dx] + p.at[ARG_dx], a.whole);
+}
+__device__ __forceinline__ void add_old(const norm_args &a, const old_dx &old, acc_t *f)
+{
+    acc_t v[VECTOR];
+    unpack(old, v);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) f[k] += (acc_t)a.beta * v[k];
 }
 
 __device__ __forceinline__ void apply_backward(const norm_args &a, const group &g, statistics s, acc_t plain, acc_t with_xhat)
@@ -277,7 +290,9 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const group &
         place p = element_place(a, g, i);
         acc_t xhat[VECTOR], f[VECTOR];
         read_gradient(a, p, s, true, xhat, f);
-        write_backward(a, p, xhat, f, s.rstd, plain, with_xhat);
+        input_gradient(xhat, f, s.rstd, plain, with_xhat);
+        if (a.beta != 0) add_old(a, fetch_old(a, p), f);
+        write<dx_t>(a, ARG_dx, p, f);
     });
 }
 
@@ -293,13 +308,19 @@ __device__ __forceinline__ void fused_backward(const norm_args &a, const group &
         apply_backward(a, g, s, plain, with_xhat);
     } else {
         acc_t scale = CHANNEL_SETS ? get<scale_t>(a, ARG_scale, g.base, (acc_t)1) : (acc_t)1;
-        each(g, [&](int j, long long i) {
+        each(g, [&](int j, long long) {
             if constexpr (CHANNEL_SETS) {
 #pragma unroll
                 for (int k = 0; k < VECTOR; k++) f[j][k] *= scale;
             }
-            write_backward(a, element_place(a, g, i), xhat[j], f[j], s.rstd, plain, with_xhat);
+            input_gradient(xhat[j], f[j], s.rstd, plain, with_xhat);
         });
+        if (a.beta != 0) {
+            old_dx old[KEPT]; /* all on their way before one is used */
+            each(g, [&](int j, long long i) { old[j] = fetch_old(a, element_place(a, g, i)); });
+            each(g, [&](int j, long long) { add_old(a, old[j], f[j]); });
+        }
+        each(g, [&](int j, long long i) { write<dx_t>(a, ARG_dx, element_place(a, g, i), f[j]); });
     }
 }
 

@@ -17,6 +17,7 @@ typedef struct truth {
     const mica_norm_desc *d;
     const mica_view *v;
     norm_split sets, channels;
+    double beta;
     double unit;  /* of the accumulator */
     double floor; /* magnitude that stands for a product's underflow */
     double phi;   /* of a plain sum over one set: bounds what enters squared */
@@ -241,7 +242,9 @@ static void backward_set(const truth *t, int64_t set)
             g.scale * g.dz.value - s.plain.value / n - g.xhat.value * s.with_xhat.value / n;
         double mag =
             2 * fabs(g.scale) * g.dz.mag + s.plain.mag / n + g.xhat.mag * s.with_xhat.mag / n;
-        put(t, MICA_NORM_DX, &p, (number){g.rstd * inner, g.rstd * mag});
+        number dx = {g.rstd * inner, g.rstd * mag};
+        double old = t->beta != 0 ? t->beta * get(t, MICA_NORM_DX, &p, 0) : 0;
+        put(t, MICA_NORM_DX, &p, (number){dx.value + old, dx.mag + 2 * fabs(old)});
     }
 }
 
@@ -292,13 +295,12 @@ static void backward_all(const truth *t)
 
 void mica_norm_reference(const void *desc, const mica_view *args, const double *scalars)
 {
-    (void)scalars;
     /* The views may be packed copies: their own strides hold, not the descriptor's. */
     mica_norm_desc d = *(const mica_norm_desc *)desc;
     for (int i = 0; i < NORM_ARG_COUNT; i++)
         if (args[i].data)
             memcpy((char *)&d + mica_op_norm.args[i].tensor, &args[i].t, sizeof args[i].t);
-    truth t = {.d = &d, .v = args};
+    truth t = {.d = &d, .v = args, .beta = scalars[MICA_NORM_BETA]};
     mica_norm_split_sets(&d, &t.sets);
     mica_norm_split_channels(&d, &t.channels);
     mica_contract contract;

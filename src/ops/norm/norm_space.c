@@ -140,9 +140,7 @@ static void make_space(const full *f, const bool *marks, bool wanted, norm_space
     int order[FULL_RANK], n = 0;
     for (int i = 0; i < f->rank; i++) {
         if (marks[i] != wanted) continue;
-        /* Of an empty tensor the other dimensions may be anything. */
-        if (__builtin_mul_overflow(s->count, (long long)f->dims[i], &s->count))
-            s->count = f->dims[i] ? INT64_MAX : 0;
+        s->count *= f->dims[i];
         if (f->dims[i] == 1) continue;
         int j = n++;
         for (; j > 0 && is_outer(f, i, order[j - 1]); j--) order[j] = order[j - 1];

@@ -23,6 +23,8 @@ void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t str
                  int64_t n);
 void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const double *in,
                    int64_t n);
+/* mica_from_f64 of neighbours, as mica_stream_f32. */
+void mica_stream_f64(mica_dtype dtype, void *data, int64_t offset, const double *in, int64_t n);
 /* s64 to f64 with an odd last bit where digits are lost, so that rounding the double to a shorter
  * type is the only rounding (Boldo and Melquiond 2008). */
 void mica_s64_to_f64_odd(const void *data, int64_t offset, int64_t stride, double *out, int64_t n);

@@ -19,19 +19,21 @@ typedef struct mica_mma_tile {
     mica_dtype c;
     int c_vector;  /* results stored at once, at most 8 */
     bool c_n_fast; /* along the columns, else along the rows */
+    bool precise;  /* f32 as pairs of tf32 numbers */
 } mica_mma_tile;
 
 /* Tiles that configs may name, largest first; efficiency is of the matrix units' rate while the
- * tile is full and k is long. */
+ * tile is full and k is long; precise: of the rate that mica_mma_predict makes of three products
+ * and splitting, 0: not offered. */
 typedef struct mica_mma_choice {
     int tile_m, tile_n;
-    double efficiency;
+    double efficiency, precise;
 } mica_mma_choice;
 extern const mica_mma_choice mica_mma_choices[];
 extern const int mica_mma_choice_count;
 
 /* Configs {tile_m, tile_n} for m x n results: tiles more than half of which would always be empty
- * are left out, but for the smallest. */
+ * are left out, but for the smallest; of precise ones, those that are never full. */
 int mica_mma_configs(const mica_mma_tile *tile, int64_t m, int64_t n, mica_config *configs);
 
 /* Elements that may be read at once: a power of two of at most 16 bytes that divides `count`
@@ -54,5 +56,7 @@ double mica_mma_predict(const mica_device_info *device, const mica_mma_tile *t, 
 
 /* Products of one instruction are summed exactly and cut; rounding to tf32 outweighs the rest. */
 void mica_mma_contract(mica_dtype input, mica_contract *contract);
+/* The same of PRECISE tiles; the contract is that of the operation. */
+void mica_mma_precise_contract(mica_contract *contract);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 enum { BLOCK = 128, MOST_THREADS = 512, MOST_STRIDED_THREADS = 16, VECTOR_BYTES = 16 };
-enum { SECTOR = 32, LONE_BYTES = 64, RAGGED_VECTORS = 32 };
+enum { SECTOR = 32, LONE_BYTES = 64, RAGGED_VECTORS = 32, LEAST_NEIGHBOURS = 32 };
 
 static int power_of_two_from(int64_t least, int most)
 {
@@ -81,6 +81,23 @@ void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, con
     int64_t items = (vectors + s->threads - 1) / s->threads;
     /* Rounded up to a power of two, so that shapes share kernels. */
     s->items = items <= most_items ? power_of_two_from(items, (int)most_items) : 0;
+}
+
+/* What divides the neighbours' number and every other step. */
+bool mica_slices_beside(mica_slices *s, const mica_layout *outer, const int64_t *along,
+                        const int *bytes, int count)
+{
+    int last = outer->rank - 1, vector = VECTOR_BYTES;
+    if (last < 0 || outer->dims[last] < LEAST_NEIGHBOURS) return false;
+    for (int t = 0; t < count; t++) {
+        if (outer->strides[t][last] != 1) return false;
+        while (vector * bytes[t] > VECTOR_BYTES || along[t] % vector) vector /= 2;
+        for (int d = 0; d < last; d++)
+            while (outer->strides[t][d] % vector) vector /= 2;
+    }
+    while (outer->dims[last] % vector) vector /= 2;
+    *s = (mica_slices){.threads = 1, .slices = BLOCK, .vector = vector};
+    return true;
 }
 
 bool mica_slices_whole(const mica_slices *s, const void *const *pointers, const int *bytes,

@@ -20,6 +20,10 @@ typedef struct mica_slices {
  * (64 registers a thread) at most keep_full. */
 void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, const int64_t *along,
                         const int *bytes, int count, int keep);
+/* Slices that lie side by side in all tensors, 32 of them or more: a thread has `vector` neighbours
+ * for itself, in blocks of `slices` threads. False where they do not. */
+bool mica_slices_beside(mica_slices *s, const mica_layout *outer, const int64_t *along,
+                        const int *bytes, int count);
 /* Whether vectors can be used at these addresses; bytes: of an element, alike in all if ragged. */
 bool mica_slices_whole(const mica_slices *s, const void *const *pointers, const int *bytes,
                        int count);

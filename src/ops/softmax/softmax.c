@@ -215,7 +215,7 @@ static bool fill_slices(const void *desc, const double *scalars, int arg, mica_f
 }
 
 static const mica_engine *const engines[] = {&mica_softmax_cpu, &mica_engine_ref,
-                                             &mica_softmax_cuda, NULL};
+                                             &mica_softmax_columns, &mica_softmax_cuda, NULL};
 
 const mica_op mica_op_softmax = {
     .name = "softmax",

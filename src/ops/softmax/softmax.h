@@ -35,6 +35,6 @@ bool mica_softmax_is_wide(const mica_softmax_operands *o);
 
 void mica_softmax_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_op mica_op_softmax;
-extern const mica_engine mica_softmax_cpu, mica_softmax_cuda;
+extern const mica_engine mica_softmax_cpu, mica_softmax_columns, mica_softmax_cuda;
 
 #endif

@@ -102,7 +102,10 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
         }
         load_block(c, xo, x_stride, m, block);
         if (!c->plain) scale_block(c, yo, y_stride, m, block);
-        mica_from_f64(s->y_type, c->y, yo, y_stride, block, m);
+        if (s->past_cache && y_stride == 1)
+            mica_stream_f64(s->y_type, c->y, yo, block, m);
+        else
+            mica_from_f64(s->y_type, c->y, yo, y_stride, block, m);
     }
 }
 
@@ -150,33 +153,28 @@ typedef uint16_t lanes_16 __attribute__((vector_size(32)));
 typedef uint32_t lanes_32 __attribute__((vector_size(32)));
 typedef uint64_t lanes_64 __attribute__((vector_size(32)));
 
-#ifdef __clang__
-#define SHUFFLE(type, a, b, ...) __builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__)
-#else
-#define SHUFFLE(type, a, b, ...) __builtin_shuffle((type)(a), (type)(b), (type){__VA_ARGS__})
-#endif
-
 /* Through pointers: as values such vectors change the calling convention, which is warned of even
  * where no call is left. */
 INLINE void zip_bytes(const narrow_8 *a, const narrow_8 *b, narrow_8 *low, narrow_8 *high)
 {
-    *low = SHUFFLE(narrow_8, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    *high = SHUFFLE(narrow_8, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    *low = MICA_SHUFFLE(narrow_8, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *high = MICA_SHUFFLE(narrow_8, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                         31);
 }
 
 INLINE void zip(const lanes_8 *a, const lanes_8 *b, int bytes, lanes_8 *low, lanes_8 *high)
 {
     if (bytes == 2) {
-        *low = (lanes_8)SHUFFLE(lanes_16, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
-                                7, 23);
-        *high = (lanes_8)SHUFFLE(lanes_16, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-                                 30, 15, 31);
+        *low = (lanes_8)MICA_SHUFFLE(lanes_16, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
+                                     22, 7, 23);
+        *high = (lanes_8)MICA_SHUFFLE(lanes_16, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                      29, 14, 30, 15, 31);
     } else if (bytes == 4) {
-        *low = (lanes_8)SHUFFLE(lanes_32, *a, *b, 0, 8, 1, 9, 2, 10, 3, 11);
-        *high = (lanes_8)SHUFFLE(lanes_32, *a, *b, 4, 12, 5, 13, 6, 14, 7, 15);
+        *low = (lanes_8)MICA_SHUFFLE(lanes_32, *a, *b, 0, 8, 1, 9, 2, 10, 3, 11);
+        *high = (lanes_8)MICA_SHUFFLE(lanes_32, *a, *b, 4, 12, 5, 13, 6, 14, 7, 15);
     } else {
-        *low = (lanes_8)SHUFFLE(lanes_64, *a, *b, 0, 4, 1, 5);
-        *high = (lanes_8)SHUFFLE(lanes_64, *a, *b, 2, 6, 3, 7);
+        *low = (lanes_8)MICA_SHUFFLE(lanes_64, *a, *b, 0, 4, 1, 5);
+        *high = (lanes_8)MICA_SHUFFLE(lanes_64, *a, *b, 2, 6, 3, 7);
     }
 }
 

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention forward on Hopper, after FlashAttention-3 (Shah and others 2024). A persistent block takes
+ * jobs of 64 rows of q for each of its warpgroups. One warp lets the copy engine bring q once and keys and
+ * values, tile by tile, into two rings, from the last tile that the rows see to the first. A warpgroup
+ * issues the products of q with the next tile's keys before those of its weights with the values of this
+ * one, and makes weights of the former while the latter run; and warpgroups issue in turns, so that one
+ * multiplies while others are at their exponentials. Tiles that no row sees are left out, only tiles on a
+ * border are compared with it.
+ *
+ * Prologue: GROUPS (warpgroups that multiply), KEYS (of a tile), STAGES (tiles in each ring), QUERIES (jobs
+ * whose q is there), TURNS, CLAIMED (blocks take the next job when they are done); D_STEPS (of 16 columns of q), D_CHUNKS and V_CHUNKS (of 64),
+ * SUMS (half the columns of out, padded); PACKED_Q PACKED_K COUNTED_Q COUNTED_K (cu_q, cu_k, seq_q, seq_k),
+ * BOTTOM_RIGHT, PIECE (of a tile's keys that lie in one page; 0: no pages), PLAIN (scores are products times a
+ * positive number), CAP ALIBI BIAS MASK SINKS LSE; types in_t out_t sink_t bias_t;
+ * multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
+#include "cuda/device/math.cuh"
+#include "cuda/device/vector.cuh"
+#include "ops/attention/attention_sm90_tiles.cuh"
+
+/* Many sums are scaled while the tensor core multiplies keys, before weights are added. */
+constexpr bool SCALE_EARLY = SUMS > 64;
+
+static_assert(sizeof(in_t) == 2, "16-bit operands");
+static_assert(KEYS % 16 == 0 && KEYS <= 256, "whole steps of weights, one instruction across");
+static_assert(SUMS % 4 == 0 && SUMS <= 128, "one instruction across");
+
+struct memory {
+    u32 q, k, v;
+    job *slots; /* by place in the cycle: who stores a job is done before its place comes again */
+    job *own;   /* the producer's */
+    barriers bar;
+};
+/* Places that a job's producer and its consumers agree on are half a cycle apart. */
+constexpr int SLOTS = 2 * QUERIES;
+
+/* ---- loads, by a whole warp ---- */
+
+/* A tile of keys or values, from `key` on: pieces of pages. Absent pages are read as zeros. */
+__device__ __forceinline__ void load_pages(const attention_sm90_args &a, u32 to, const mica_tensor_map *map,
+                                           const attention_sm90_source &s, u32 bar, int chunks, int key, const job &j,
+                                           int lane)
+{
+    const int head = j.head / a.group;
+    if (lane == 0 && !a.direct) mbarrier_arrive_expect(bar, chunks * KEY_CHUNK);
+#pragma unroll 1
+    for (int i = 0; i < KEYS; i += RUN) {
+        const int page = page_of(a, j.n, key + i);
+        const int row = page < 0 ? s.rows : (key + i) % a.pages.size;
+        if (a.direct)
+            copy_tile(to + i * ROW, s, chunks, KEYS, RUN, row, head, max(page, 0), lane);
+        else if (lane == 0)
+#pragma unroll 1
+            for (int c = 0; c < chunks; c++)
+                tma_load(to + c * KEY_CHUNK + i * ROW, map, bar, 64 * c, row, head, max(page, 0));
+    }
+    if (lane == 0 && a.direct) mbarrier_arrive(bar);
+}
+
+__device__ __forceinline__ void load_rows(const attention_sm90_args &a, u32 to, const mica_tensor_map *map,
+                                          const attention_sm90_source &s, u32 bar, int chunks, const job &j, int tile,
+                                          int lane)
+{
+    if constexpr (PIECE > 0)
+        load_pages(a, to, map, s, bar, chunks, tile * KEYS, j, lane);
+    else
+        load_tile(a, to, map, s, bar, chunks, KEYS, j.key + tile * KEYS, j.head / a.group, j.key_batch, lane);
+}
+
+__device__ __forceinline__ void load_keys(const attention_sm90_args &a, const memory &m, const ring &r, const job &j,
+                                          int tile, int lane)
+{
+    mbarrier_wait(m.bar.k_empty(r.at), r.parity);
+    load_rows(a, m.k + r.at * K_BYTES, &a.k, a.k_source, m.bar.k_full(r.at), D_CHUNKS, j, tile, lane);
+}
+
+/* Rows of another sequence, or of none, may hold anything, and weights of 0 would not help against NaN. */
+__device__ __forceinline__ void clear_rows(u32 v, int from, int lane)
+{
+    const u32 zeros[4] = {0, 0, 0, 0};
+    for (int c = 0; c < V_CHUNKS; c++)
+        for (int at = from * ROW + lane * 16; at < KEY_CHUNK; at += 32 * 16) store_words(v + c * KEY_CHUNK + at, zeros);
+    async_fence();
+    __syncwarp();
+}
+
+__device__ __forceinline__ void load_values(const attention_sm90_args &a, const memory &m, const ring &r, const job &j,
+                                            int tile, u32 &landed, int lane)
+{
+    const int rows = j.keys - tile * KEYS;
+    const bool more = PIECE > 0 || j.key + j.keys < a.k_source.rows;
+    const bool foreign = (PACKED_K || COUNTED_K) && rows < KEYS && more;
+    const u32 to = m.v + r.at * V_BYTES, full = m.bar.v_full(r.at), bar = foreign ? m.bar.landed() : full;
+    mbarrier_wait(m.bar.v_empty(r.at), r.parity);
+    load_rows(a, to, &a.v, a.v_source, bar, V_CHUNKS, j, tile, lane);
+    if (!foreign) return;
+    mbarrier_wait(bar, landed);
+    landed ^= 1;
+    clear_rows(to, rows, lane);
+    if (lane == 0) mbarrier_arrive(full);
+}
+
+__device__ __forceinline__ void load_queries(const attention_sm90_args &a, const memory &m, const job &j,
+                                             const cycle &q, int lane)
+{
+    mbarrier_wait(m.bar.q_empty(q.place()), q.parity());
+    if (lane == 0) m.slots[q.at] = j;
+    load_tile(a, m.q + q.place() * Q_BYTES, &a.q, a.q_source, m.bar.q_full(q.place()), D_CHUNKS, ROWS, j.row, j.head,
+              j.batch, lane);
+}
+
+__device__ __forceinline__ void produce(const attention_sm90_args &a, const memory &m)
+{
+    const int lane = (int)threadIdx.x % 32;
+    ring k = {0, 1}, v = {0, 1};
+    cycle q = {QUERIES};
+    u32 landed = 0;
+    int round = 0;
+    for (;;) {
+        __syncwarp();
+        find_next(a, m.own, round, lane);
+        const job &j = *m.own;
+        if (j.n < 0) break;
+        if (j.from < j.to) {
+            load_keys(a, m, k, j, j.to - 1, lane);
+            k.next();
+        }
+        load_queries(a, m, j, q, lane);
+        q.next();
+        for (int tile = j.to - 1; tile >= j.from; tile--) {
+            if (tile > j.from) {
+                load_keys(a, m, k, j, tile - 1, lane);
+                k.next();
+            }
+            load_values(a, m, v, j, tile, landed, lane);
+            v.next();
+        }
+    }
+    if (lane != 0) return;
+    mbarrier_wait(m.bar.q_empty(q.place()), q.parity());
+    m.slots[q.at].n = -1;
+    mbarrier_arrive(m.bar.q_full(q.place()));
+}
+
+/* ---- products ---- */
+
+__device__ __forceinline__ u32 pack(float low, float high)
+{
+    const in_t l = narrow<in_t>(low), h = narrow<in_t>(high);
+    return (u32)l.bits | (u32)h.bits << 16;
+}
+
+/* The accumulators of 16 columns are, in 16 bits, the operand of 16 terms. */
+__device__ __forceinline__ void pack_weights(const float (&s)[SCORES], u32 (&p)[KEYS / 16][4])
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) p[i][w] = pack(s[8 * i + 2 * w], s[8 * i + 2 * w + 1]);
+}
+
+__device__ __forceinline__ void issue_values(float (&o)[SUMS], const u32 (&p)[KEYS / 16][4], u32 v)
+{
+    const u64 b = wgmma_operand<128>(v, KEY_CHUNK, 8 * ROW);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++) multiply_values(o, p[i], wgmma_advance(b, i * 16 * ROW), 1);
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void scale_sums(float (&o)[SUMS], const float (&scale)[2])
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) o[i] *= scale[i / 2 % 2];
+}
+
+/* ---- a job ---- */
+
+/* Sums over all tiles of the job, in o and st. */
+__device__ __forceinline__ void attend(const attention_sm90_args &a, const memory &m, const job &j, int group, int line,
+                                       int place, float unit, ring &k, ring &v, turn &t, float (&o)[SUMS], state &st)
+{
+    const lines l = {j, j.first + line};
+    const range whole = whole_tiles(a, j, j.first + 64 * group, j.first + 64 * group + 63);
+    const u32 q = m.q + place * Q_BYTES + group * 64 * ROW;
+    float s[SCORES], scale[2];
+    u32 p[KEYS / 16][4];
+    int tile = j.to - 1;
+    const int from = j.from;
+    mbarrier_wait(m.bar.k_full(k.at), k.parity);
+    issue_keys(s, q, m.k + k.at * K_BYTES);
+    wgmma_wait<0>();
+    wgmma_hold(s);
+    release(m.bar.k_empty(k.at));
+    k.next();
+    make_scores(a, l, s, tile * KEYS, tile < whole.from || tile >= whole.to, absent_pieces(a, j, tile));
+    make_weights(st, s, unit, scale);
+    pack_weights(s, p);
+    if (tile > from) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+#pragma unroll 1
+    while (--tile >= from) {
+        t.begin();
+        issue_keys(s, q, m.k + k.at * K_BYTES);
+        if constexpr (SCALE_EARLY) scale_sums(o, scale);
+        mbarrier_wait(m.bar.v_full(v.at), v.parity);
+        issue_values(o, p, m.v + v.at * V_BYTES);
+        t.end();
+        const u32 absent = absent_pieces(a, j, tile);
+        wgmma_wait<1>();
+        wgmma_hold(s);
+        release(m.bar.k_empty(k.at));
+        k.next();
+        make_scores(a, l, s, tile * KEYS, tile < whole.from || tile >= whole.to, absent);
+        make_weights(st, s, unit, scale);
+        /* The assembler would move the wait for values up to the one for keys, were there no branch. */
+        wgmma_hold(s);
+        if (tile > from) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+        wgmma_wait<0>();
+        wgmma_hold(o);
+        wgmma_hold(s);
+        release(m.bar.v_empty(v.at));
+        v.next();
+        pack_weights(s, p);
+        if constexpr (!SCALE_EARLY) scale_sums(o, scale);
+    }
+    release(m.bar.q_empty(place));
+    if constexpr (SCALE_EARLY) scale_sums(o, scale);
+    mbarrier_wait(m.bar.v_full(v.at), v.parity);
+    issue_values(o, p, m.v + v.at * V_BYTES);
+    wgmma_wait<0>();
+    wgmma_hold(o);
+    release(m.bar.v_empty(v.at));
+    v.next();
+}
+
+__device__ __forceinline__ void store(const attention_sm90_args &a, const job &j, int line, float unit,
+                                      const float (&o)[SUMS], const state &st)
+{
+    const bool real[2] = {line < j.valid, line + 8 < j.valid};
+    const finish f = finish_rows(a, st, unit, j.head, real);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = j.row + line + 8 * half;
+        const bool there = line + 8 * half < j.rows;
+        if (LSE && there && threadIdx.x % 4 == 0)
+            a.lse[j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2]] = f.lse[half];
+        out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
+        store_row(a, o, to, there, half, f.factor[half]);
+    }
+}
+
+__device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)
+{
+    const int line = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4;
+    const float unit = PLAIN ? a.scale : 1;
+    ring k = {0, 0}, v = {0, 0};
+    turn t(m.bar, group);
+    cycle q = {0};
+    for (;;) {
+        const int place = q.place();
+        mbarrier_wait(m.bar.q_full(place), q.parity());
+        const job &j = m.slots[q.at ^ QUERIES]; /* there, not in registers */
+        if (j.n < 0) return;
+        q.next();
+        float o[SUMS];
+        state st = {{-INFINITY_F, -INFINITY_F}, {0, 0}};
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) o[i] = 0;
+        if (j.from < j.to)
+            attend(a, m, j, group, line, place, unit, k, v, t, o, st);
+        else
+            release(m.bar.q_empty(place));
+        store(a, j, line, unit, o, st);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention_sm90(const __grid_constant__ attention_sm90_args a)
+{
+    extern __shared__ unsigned char dynamic[];
+    __shared__ __align__(8) u64 words[BARRIERS];
+    __shared__ job slots[SLOTS + 1];
+    const u32 q = (shared_address(dynamic) + 1023) & ~1023u; /* the swizzle is one of addresses */
+    const u32 k = q + QUERIES * Q_BYTES;
+    const memory m = {q, k, k + STAGES * K_BYTES, slots, slots + SLOTS, barriers{shared_address(words)}};
+    if (threadIdx.x == 0) {
+        tma_prefetch(&a.q);
+        tma_prefetch(&a.k);
+        tma_prefetch(&a.v);
+    }
+    barriers_init(m.bar);
+    const int group = uniform((int)threadIdx.x / 128);
+    if (group == GROUPS) {
+        if constexpr (GROUPS > 1) registers_give<GIVEN>();
+        if (uniform((int)threadIdx.x / 32) == 4 * GROUPS) produce(a, m);
+    } else {
+        if constexpr (GROUPS > 1) registers_take<TAKEN>();
+        consume(a, m, group);
+    }
+}

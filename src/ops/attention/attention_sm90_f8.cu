@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention forward of 8-bit floats on Hopper: attention_sm90.cu with operands of half the size, and three
+ * differences.
+ *
+ * Values. The tensor core wants 8-bit operands with the summed dimension, here keys, inside a row; memory has
+ * columns there. So the copy engine brings a tile of values as it lies, and three warps that would else be
+ * idle turn it round by 8x8 blocks of pairs of bytes. The order of keys is that in which accumulators hold
+ * scores (a thread has 2 of 8 keys, and next to them 2 of the following 8), so that weights become operands
+ * without any exchange; the order of columns (in 16 the even ones, then the odd ones) is the one that
+ * writes blocks without conflicts, and gives a thread 4 columns of out side by side.
+ *
+ * Weights are rounded to e4m3 times 2^8, where their maximum is 1: what is above 2^-14 has all its four digits.
+ *
+ * Sums. An accumulator of 8-bit products keeps 13 bits behind the point of its largest term, and cuts what is
+ * behind them, every time; so each tile begins with an empty one, and is added to f32 sums, which costs no
+ * more than scaling them does.
+ *
+ * AHEAD: the next tile's keys are multiplied before this one's values, whose sums then are registers
+ * besides; else a warpgroup's products and exponentials take turns, and parts of values use the registers of
+ * scores.
+ *
+ * Prologue: GROUPS (warpgroups that multiply), KEYS (of a tile), STAGES (tiles in each ring), TURNS, CLAIMED,
+ * AHEAD; D_STEPS (of 32 columns of q), D_CHUNKS and V_CHUNKS (of 128), COLUMNS (of out, padded), PARTS (in which
+ * they are multiplied); PACKED_Q PACKED_K COUNTED_Q COUNTED_K BOTTOM_RIGHT SINKS as there; types q_t k_t v_t out_t
+ * sink_t; multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
+#include "cuda/device/math.cuh"
+#include "cuda/device/vector.cuh"
+
+typedef q_t in_t; /* bytes are only moved */
+typedef float bias_t;
+constexpr bool PLAIN = true, CAP = false, ALIBI = false, BIAS = false, MASK = false;
+constexpr int PIECE = 0, SUMS = COLUMNS / 2, QUERIES = 1;
+
+#include "ops/attention/attention_sm90_tiles.cuh"
+
+constexpr int PART = COLUMNS / PARTS;
+constexpr int PITCH = 16 * COLUMNS; /* bytes of 16 keys of turned values */
+constexpr int TURNED_BYTES = KEYS * COLUMNS;
+constexpr int TURNERS = 3; /* warps */
+constexpr float LIFT = 8, LOWER = 0.00390625f;
+
+static_assert(GROUPS == 2 || GROUPS == 3, "registers are dealt out so");
+static_assert(KEYS % 32 == 0 && KEYS <= 256, "whole steps of weights, one instruction across");
+static_assert(COLUMNS % (16 * PARTS) == 0 && PART <= 256, "whole blocks, one instruction across");
+static_assert(!AHEAD || PARTS == 1, "parts use the registers of scores");
+
+/* Numbers of a job: of scores, in units of log 2, and of results. */
+struct factors {
+    float scores, values;
+};
+
+/* What warps tell each other. */
+struct board {
+    job slots[2];      /* of odd and even jobs: a block's warpgroups are at most one job apart */
+    factors scales[2]; /* likewise */
+    job own;           /* the producer's */
+    factors own_scales;
+    int rows[STAGES];  /* keys of each tile of values as it comes; -1: no more tiles */
+};
+
+/* Addresses of everything by that of q and of barriers: warps that load have few registers. */
+struct memory {
+    u32 q;
+    barriers bar;
+    board *b;
+    __device__ __forceinline__ u32 k(int i) const { return q + Q_BYTES + i * K_BYTES; }
+    __device__ __forceinline__ u32 raw(int i) const { return k(STAGES) + i * V_BYTES; }
+    __device__ __forceinline__ u32 v(int i) const { return raw(STAGES) + i * TURNED_BYTES; }
+    __device__ __forceinline__ u32 raw_full(int i) const { return bar.base + 8 * (BARRIERS + i); }
+    __device__ __forceinline__ u32 raw_empty(int i) const { return bar.base + 8 * (BARRIERS + STAGES + i); }
+};
+
+/* ---- loads, by a whole warp ---- */
+
+__device__ __forceinline__ void load_keys(const attention_sm90_args &a, const memory &m, const ring &r, const job &j,
+                                          int tile, int lane)
+{
+    mbarrier_wait(m.bar.k_empty(r.at), r.parity);
+    load_tile(a, m.k(r.at), &a.k, a.k_source, m.bar.k_full(r.at), D_CHUNKS, KEYS, j.key + tile * KEYS,
+              j.head / a.group, j.key_batch, lane);
+}
+
+__device__ __forceinline__ void load_values(const attention_sm90_args &a, const memory &m, const ring &r, const job &j,
+                                            int tile, int lane)
+{
+    mbarrier_wait(m.raw_empty(r.at), r.parity);
+    if (lane == 0) m.b->rows[r.at] = min(j.keys - tile * KEYS, KEYS);
+    load_tile(a, m.raw(r.at), &a.v, a.v_source, m.raw_full(r.at), V_CHUNKS, KEYS, j.key + tile * KEYS,
+              j.head / a.group, j.key_batch, lane);
+}
+
+__device__ __forceinline__ float factor_of(const attention_sm90_factors &f, int head)
+{
+    return f.data ? f.data[head * f.stride] : 1;
+}
+
+__device__ __forceinline__ void find_factors(const attention_sm90_args &a, const job &j, factors &f)
+{
+    const int head = j.head / a.group;
+    f.scores = a.scale * factor_of(a.scale_q, head) * factor_of(a.scale_k, head);
+    f.values = factor_of(a.scale_v, head);
+}
+
+__device__ __forceinline__ void load_queries(const attention_sm90_args &a, const memory &m, const job &j, u32 parity,
+                                             int lane)
+{
+    mbarrier_wait(m.bar.q_empty(0), parity);
+    if (lane == 0) {
+        m.b->slots[parity] = j;
+        m.b->scales[parity] = m.b->own_scales;
+    }
+    load_tile(a, m.q, &a.q, a.q_source, m.bar.q_full(0), D_CHUNKS, ROWS, j.row, j.head, j.batch, lane);
+}
+
+__device__ __forceinline__ void produce(const attention_sm90_args &a, const memory &m)
+{
+    const int lane = (int)threadIdx.x % 32;
+    ring k = {0, 1}, v = {0, 1};
+    u32 q_parity = 1;
+    int round = 0;
+    for (;;) {
+        __syncwarp();
+        find_next(a, &m.b->own, round, lane);
+        const job &j = m.b->own;
+        if (j.n < 0) break;
+        if (lane == 0) find_factors(a, j, m.b->own_scales);
+        if (j.from < j.to) {
+            load_keys(a, m, k, j, j.to - 1, lane);
+            k.next();
+        }
+        load_queries(a, m, j, q_parity, lane);
+        q_parity ^= 1;
+        for (int tile = j.to - 1; tile >= j.from; tile--) {
+            if (tile > j.from) {
+                load_keys(a, m, k, j, tile - 1, lane);
+                k.next();
+            }
+            load_values(a, m, v, j, tile, lane);
+            v.next();
+        }
+    }
+    if (lane != 0) return;
+    mbarrier_wait(m.raw_empty(v.at), v.parity);
+    m.b->rows[v.at] = -1;
+    mbarrier_arrive(m.raw_full(v.at));
+    mbarrier_wait(m.bar.q_empty(0), q_parity);
+    m.b->slots[q_parity].n = -1;
+    mbarrier_arrive(m.bar.q_full(0));
+}
+
+/* ---- values are turned round, by three warps ---- */
+
+/* Four 8x8 blocks of pairs of bytes, transposed; lane l gives the address of row l % 8 of block l / 8. */
+__device__ __forceinline__ void load_transposed(u32 address, u32 (&w)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
+}
+
+/* Keys of another sequence, or of none, may hold anything, and weights of 0 would not help against NaN.
+ * Of a word, `key` and the next one. */
+__device__ __forceinline__ u32 kept_pair(u32 word, int key, int rows)
+{
+    return word & ((key < rows ? 0xffffu : 0) | (key + 1 < rows ? 0xffff0000u : 0));
+}
+
+/* 32 keys of 16 columns: a thread gets of two columns 2 keys of each 8, and stores 4 of each 16 as a word. */
+__device__ __forceinline__ void turn_block(u32 from, u32 to, int key, int rows, int lane)
+{
+    u32 w[4];
+    load_transposed(from, w);
+    if (rows < KEYS)
+#pragma unroll
+        for (int i = 0; i < 4; i++) w[i] = kept_pair(w[i], key + 8 * i + lane % 4 * 2, rows);
+    store_matrices(to, __byte_perm(w[0], w[1], 0x6420), __byte_perm(w[0], w[1], 0x7531),
+                   __byte_perm(w[2], w[3], 0x6420), __byte_perm(w[2], w[3], 0x7531));
+}
+
+__device__ __forceinline__ void turn_tile(u32 raw, u32 v, int rows, int warp, int lane)
+{
+    constexpr int DOWN = KEYS / 32, BLOCKS = DOWN * (COLUMNS / 16);
+#pragma unroll(GROUPS == 3 ? 1 : 2)
+    for (int i = warp; i < BLOCKS; i += TURNERS) {
+        const int key = i % DOWN * 32, piece = i / DOWN; /* of 16 columns */
+        const u32 from = raw + piece / 8 * KEY_CHUNK + (key + lane) * ROW + (piece % 8 ^ lane % 8) * 16;
+        const u32 to = v + (key / 16 + lane / 16) * PITCH + (piece * 16 + lane % 16) * 16;
+        turn_block(from, to, key, rows, lane);
+    }
+}
+
+__device__ __forceinline__ void turn_values(const memory &m, int warp)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (ring r = {0, 0};; r.next()) {
+        mbarrier_wait(m.raw_full(r.at), r.parity);
+        const int rows = m.b->rows[r.at];
+        if (rows < 0) return;
+        mbarrier_wait(m.bar.v_empty(r.at), r.parity ^ 1);
+        turn_tile(m.raw(r.at), m.v(r.at), rows, warp, lane);
+        async_fence();
+        __syncwarp();
+        if (lane != 0) continue;
+        mbarrier_arrive(m.bar.v_full(r.at));
+        mbarrier_arrive(m.raw_empty(r.at));
+    }
+}
+
+/* ---- products ---- */
+
+/* Two weights of a row and the next two that its thread has. */
+__device__ __forceinline__ u32 pack(float a, float b, float c, float d)
+{
+    u16 low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+    return (u32)low | (u32)high << 16;
+}
+
+/* The accumulators of 32 columns are the operand of 32 terms. */
+__device__ __forceinline__ void pack_weights(const float (&s)[SCORES], u32 (&p)[KEYS / 32][4])
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 32; i++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            const int at = 16 * i + w / 2 * 8 + w % 2 * 2;
+            p[i][w] = pack(s[at], s[at + 1], s[at + 4], s[at + 5]);
+        }
+}
+
+/* Of one tile and part, from 0. */
+__device__ __forceinline__ void issue_values(float (&t)[PART / 2], const u32 (&p)[KEYS / 32][4], u32 v)
+{
+    const u64 b = wgmma_operand<0>(v, PITCH, 128);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 32; i++) multiply_values(t, p[i], wgmma_advance(b, i * 2 * PITCH), i);
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void add_part(float (&o)[SUMS], const float (&t)[PART / 2], const float (&scale)[2],
+                                         int part)
+{
+#pragma unroll
+    for (int i = 0; i < PART / 2; i++) {
+        float &sum = o[part * (PART / 2) + i];
+        sum = sum * scale[i / 2 % 2] + t[i];
+    }
+}
+
+/* ---- a job ---- */
+
+/* What a warpgroup is at. */
+struct work {
+    const job &j;
+    lines l;
+    range whole;  /* tiles that are seen whole */
+    float factor; /* of scores */
+    /* What is not positive must multiply them before their maximum is looked for, and leave it as it is. */
+    __device__ __forceinline__ bool early() const { return !(factor > 0); }
+    __device__ __forceinline__ float unit() const { return early() ? 1 : factor; }
+};
+
+/* Scores of a tile become weights. */
+__device__ __forceinline__ void soften(const attention_sm90_args &a, const work &w, float (&s)[SCORES], int tile,
+                                       state &st, float (&scale)[2])
+{
+    if (w.early())
+#pragma unroll
+        for (int i = 0; i < SCORES; i++) s[i] *= w.factor;
+    make_scores(a, w.l, s, tile * KEYS, tile < w.whole.from || tile >= w.whole.to, 0);
+    make_weights(st, s, w.unit(), scale, LIFT);
+}
+
+/* Products of queries with a tile of keys, when they are there. */
+__device__ __forceinline__ void finish_keys(const memory &m, ring &k, float (&s)[SCORES])
+{
+    wgmma_hold(s);
+    release(m.bar.k_empty(k.at));
+    k.next();
+}
+
+__device__ __forceinline__ void attend_ahead(const attention_sm90_args &a, const memory &m, const work &w, u32 q,
+                                             ring &k, ring &v, turn &t, float (&o)[SUMS], state &st)
+{
+    u32 p[KEYS / 32][4];
+    float scale[2];
+    int tile = w.j.to - 1;
+    const int from = w.j.from;
+    mbarrier_wait(m.bar.k_full(k.at), k.parity);
+    {
+        float s[SCORES];
+        issue_keys(s, q, m.k(k.at));
+        wgmma_wait<0>();
+        finish_keys(m, k, s);
+        soften(a, w, s, tile, st, scale);
+        pack_weights(s, p);
+    }
+    if (tile > from) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+#pragma unroll 1
+    while (--tile >= from) {
+        float s[SCORES], fresh[PART / 2], next[2];
+        t.begin();
+        issue_keys(s, q, m.k(k.at));
+        mbarrier_wait(m.bar.v_full(v.at), v.parity);
+        issue_values(fresh, p, m.v(v.at));
+        t.end();
+        wgmma_wait<1>();
+        finish_keys(m, k, s);
+        soften(a, w, s, tile, st, next);
+        /* As in attention_sm90.cu: a branch, or the wait for values would move up to the one for keys. */
+        wgmma_hold(s);
+        if (tile > from) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+        wgmma_wait<0>();
+        wgmma_hold(fresh);
+        wgmma_hold(s);
+        release(m.bar.v_empty(v.at));
+        v.next();
+        add_part(o, fresh, scale, 0);
+        scale[0] = next[0];
+        scale[1] = next[1];
+        pack_weights(s, p);
+    }
+    release(m.bar.q_empty(0));
+    mbarrier_wait(m.bar.v_full(v.at), v.parity);
+    float fresh[PART / 2];
+    issue_values(fresh, p, m.v(v.at));
+    wgmma_wait<0>();
+    wgmma_hold(fresh);
+    release(m.bar.v_empty(v.at));
+    v.next();
+    add_part(o, fresh, scale, 0);
+}
+
+/* A warpgroup's turn lasts from a tile's values to the next one's keys. */
+__device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, const memory &m, const work &w, u32 q,
+                                               ring &k, ring &v, turn &t, float (&o)[SUMS], state &st)
+{
+    const int from = w.j.from, last = w.j.to - 1;
+#pragma unroll 1
+    for (int tile = last; tile >= from; tile--) {
+        float s[SCORES], scale[2];
+        u32 p[KEYS / 32][4];
+        mbarrier_wait(m.bar.k_full(k.at), k.parity);
+        issue_keys(s, q, m.k(k.at));
+        if (tile < last) t.end();
+        wgmma_wait<0>();
+        finish_keys(m, k, s);
+        if (tile == from) release(m.bar.q_empty(0));
+        soften(a, w, s, tile, st, scale);
+        pack_weights(s, p);
+        mbarrier_wait(m.bar.v_full(v.at), v.parity);
+        t.begin();
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            float fresh[PART / 2];
+            issue_values(fresh, p, m.v(v.at) + part * PART * 16);
+            wgmma_wait<0>();
+            wgmma_hold(fresh);
+            add_part(o, fresh, scale, part);
+        }
+        release(m.bar.v_empty(v.at));
+        v.next();
+    }
+    t.end();
+}
+
+/* Four columns of row `half`, from `column` on. */
+__device__ __forceinline__ void store_four(const attention_sm90_args &a, out_t *to, int column, const out_t (&four)[4])
+{
+    if (a.whole && column + 4 <= a.dv) {
+        store_vector<4>(to + column, four);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (column + e < a.dv) to[(column + e) * a.out_stride[3]] = four[e];
+}
+
+/* Of 16 columns a thread has four: two among the even ones, two among the odd ones. */
+__device__ __forceinline__ void store(const attention_sm90_args &a, const job &j, int line, float unit, float values,
+                                      const float (&o)[SUMS], const state &st)
+{
+    const bool real[2] = {line < j.valid, line + 8 < j.valid};
+    const state lowered = {{st.max[0], st.max[1]}, {st.sum[0] * LOWER, st.sum[1] * LOWER}};
+    const finish f = finish_rows(a, lowered, unit, j.head, real);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (line + 8 * half >= j.rows) continue;
+        const int row = j.row + line + 8 * half;
+        if (a.lse && threadIdx.x % 4 == 0)
+            a.lse[j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2]] = f.lse[half];
+        out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
+        const float factor = f.factor[half] * LOWER * values;
+        const bool none = f.factor[half] == 0;
+#pragma unroll
+        for (int i = 0; i < SUMS / 8; i++) {
+            out_t four[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                four[e] = narrow<out_t>(none ? 0 : o[8 * i + e % 2 * 4 + 2 * half + e / 2] * factor);
+            store_four(a, to, 16 * i + (int)threadIdx.x % 4 * 4, four);
+        }
+    }
+}
+
+__device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)
+{
+    const int line = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4;
+    ring k = {0, 0}, v = {0, 0};
+    turn t(m.bar, group);
+    u32 q_parity = 0;
+    for (;;) {
+        mbarrier_wait(m.bar.q_full(0), q_parity);
+        q_parity ^= 1;
+        const job &j = m.b->slots[q_parity]; /* there, not in registers */
+        if (j.n < 0) return;
+        const work w = {j, {j, j.first + line}, whole_tiles(a, j, j.first + 64 * group, j.first + 64 * group + 63),
+                        m.b->scales[q_parity].scores};
+        float o[SUMS];
+        state st = {{-INFINITY_F, -INFINITY_F}, {0, 0}};
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) o[i] = 0;
+        const u32 q = m.q + group * 64 * ROW;
+        if (j.from >= j.to)
+            release(m.bar.q_empty(0));
+        else if constexpr (AHEAD)
+            attend_ahead(a, m, w, q, k, v, t, o, st);
+        else
+            attend_in_turn(a, m, w, q, k, v, t, o, st);
+        store(a, j, line, w.unit(), m.b->scales[q_parity].values, o, st);
+    }
+}
+
+/* By all threads, once. */
+__device__ __forceinline__ void raw_barriers_init(const memory &m)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(m.raw_full(i), 1);
+            mbarrier_init(m.raw_empty(i), TURNERS);
+            mbarrier_init(m.bar.v_full(i), TURNERS);
+        }
+        mbarrier_fence_init();
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention_sm90_f8(const __grid_constant__ attention_sm90_args a)
+{
+    extern __shared__ unsigned char dynamic[];
+    __shared__ __align__(8) u64 words[BARRIERS + 2 * STAGES];
+    __shared__ board shared_board;
+    /* the swizzle is one of addresses */
+    const memory m = {(shared_address(dynamic) + 1023) & ~1023u, barriers{shared_address(words)}, &shared_board};
+    if (threadIdx.x == 0) {
+        tma_prefetch(&a.q);
+        tma_prefetch(&a.k);
+        tma_prefetch(&a.v);
+    }
+    barriers_init(m.bar);
+    raw_barriers_init(m);
+    const int group = uniform((int)threadIdx.x / 128);
+    if (group == GROUPS) {
+        registers_give<GIVEN>();
+        const int warp = uniform((int)threadIdx.x / 32) - 4 * GROUPS;
+        if (warp == 0)
+            produce(a, m);
+        else
+            turn_values(m, warp - 1);
+    } else {
+        registers_take<TAKEN>();
+        consume(a, m, group);
+    }
+}

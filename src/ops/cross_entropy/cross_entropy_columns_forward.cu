@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Losses of rows that lie side by side, read once. Constants: those of cross_entropy_columns.cuh,
+ * REDUCTION (mean, sum, none as the enumeration MEAN, SUM, NONE), SMOOTH, IGNORE, DIRECT (the only
+ * block writes the loss itself; else each leaves a partial sum). Types x_t, label_t, loss_t, lse_t,
+ * acc_t. Sums over rows are in double. */
+#include "ops/cross_entropy/cross_entropy_columns.cuh"
+
+__device__ __forceinline__ acc_t loss_of(const mica_cross_entropy_args &args, acc_t max, acc_t log_sum, acc_t logit,
+                                         acc_t total)
+{
+    acc_t loss = log_sum - (acc_t)(1 - args.smoothing) * (logit - max);
+    if constexpr (SMOOTH) loss += (acc_t)args.smoothing * (max - total / (acc_t)args.classes);
+    return loss;
+}
+
+/* VECTOR rows from `index` on; their losses are added up. */
+__device__ __forceinline__ void do_rows(const mica_cross_entropy_args &args, long long index,
+                                        mica_cross_entropy_partial &mine)
+{
+    long long at[4], label[VECTOR];
+    layout_offsets<4>(args.rows, index, at);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) label[k] = label_at(args, beside(args, at, 1, k));
+    acc_t logit[VECTOR], total[VECTOR];
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) logit[k] = total[k] = 0;
+    const statistics s = read_statistics(args, (const x_t *)args.x + at[0], [&](long long c, const acc_t *v) {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            logit[k] = c == label[k] ? v[k] : logit[k];
+            if constexpr (SMOOTH) total[k] += v[k];
+        }
+    });
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        const bool ignored = is_ignored(args, label[k]), there = label[k] >= 0 && label[k] < args.classes;
+        const acc_t log_sum = log_of(s.sum[k]);
+        const acc_t loss = ignored ? (acc_t)0 : !there ? (acc_t)NAN_F : loss_of(args, s.max[k], log_sum, logit[k], total[k]);
+        mine.sum += (double)loss;
+        mine.counted += !ignored;
+        if constexpr (REDUCTION == NONE) ((loss_t *)args.loss)[beside(args, at, 2, k)] = narrow<loss_t>(loss);
+        if (args.lse) ((lse_t *)args.lse)[beside(args, at, 3, k)] = narrow<lse_t>(s.max[k] + log_sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+cross_entropy_columns_forward(const mica_cross_entropy_args args)
+{
+    __shared__ mica_cross_entropy_partial shares[THREADS];
+    mica_cross_entropy_partial mine = {0, 0};
+    for (long long i = ((long long)blockIdx.x * THREADS + threadIdx.x) * VECTOR; i < args.rows.count;
+         i += (long long)gridDim.x * THREADS * VECTOR)
+        do_rows(args, i, mine);
+    if constexpr (REDUCTION == NONE) return;
+    shares[threadIdx.x] = mine;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x >= half) continue;
+        shares[threadIdx.x].sum += shares[threadIdx.x + half].sum;
+        shares[threadIdx.x].counted += shares[threadIdx.x + half].counted;
+    }
+    if (threadIdx.x != 0) return;
+    mine = shares[0];
+    if constexpr (DIRECT)
+        *(loss_t *)args.loss = narrow<loss_t>(REDUCTION == MEAN ? mine.sum / (double)mine.counted : mine.sum);
+    else
+        args.partial[blockIdx.x] = mine;
+}

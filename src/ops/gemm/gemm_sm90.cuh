@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm on Hopper, up to the sums of a tile. A persistent block walks over tiles of c; one thread keeps a ring of
+ * STAGES, each DEPTH slices of both operands, filled by the copy engine; GROUPS warpgroups multiply them, each its
+ * share of the tile's lines.
+ *
+ * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
+ * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
+ * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
+ * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
+ * the lines) b_t c_t sum_t out_t, the epilogue's, and mma(sum, a, b, add): m64 by TILE_N. HALVES, from the file that
+ * includes this or its prologue: columns of a tile are from both halves of b. */
+#pragma once
+#include "cuda/device/mbarrier.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/vector.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "ops/gemm/gemm_device.cuh"
+#include "ops/gemm/gemm_sm90_args.h"
+
+constexpr int LINE_BYTES = 128; /* of K in a slice */
+constexpr int TILE_K = LINE_BYTES / (int)sizeof(a_t);
+constexpr int STEPS = 4; /* instructions of 32 bytes of K */
+constexpr int A_SLICE = TILE_M * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
+constexpr int A_BYTES = DEPTH * A_SLICE, B_BYTES = DEPTH * B_SLICE;
+constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int GROUP_LINES = TILE_M / GROUPS, WAVES = GROUP_LINES / 64;
+constexpr int THREADS = 128 * (GROUPS + 1);
+constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
+/* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
+constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
+constexpr int VECTOR = 4; /* results at a time */
+constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
+
+static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
+static_assert(sizeof(sum_t) == 4, "sums of 32 bits");
+static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
+static_assert(!HALVES || TILE_N % (B_MN_MAJOR ? 128 : 16) == 0, "whole boxes, and eights, of a half");
+static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
+static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
+static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
+
+struct ring {
+    u32 stages, full, empty;
+    int rank; /* of this block in its cluster */
+    int at;
+    u32 parity;
+
+    __device__ void next()
+    {
+        if (++at < STAGES) return;
+        at = 0;
+        parity ^= 1;
+    }
+};
+
+struct tile {
+    int line, across; /* first of the tile */
+    int batch[3];
+};
+
+__device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number)
+{
+    tile t = {};
+    const int plane = args.tiles_lines * args.tiles_across;
+    int item = number / plane, inside = number - item * plane;
+    const int band = inside / (args.band * args.tiles_across), first = band * args.band;
+    inside -= first * args.tiles_across;
+    const int high = min(args.tiles_lines - first, args.band);
+    t.line = (first + inside % high) * TILE_M;
+    t.across = inside / high * TILE_N;
+#pragma unroll
+    for (int i = BATCH_RANK - 1; i >= 0; i--) {
+        const int count = (int)args.gemm.shape.batch[i], above = item / count;
+        t.batch[i] = item - above * count;
+        item = above;
+    }
+    return t;
+}
+
+/* Batch coordinates of an operand: 0 where it is broadcast. */
+__device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32 bar, int x, int y, const tile &t,
+                                         const long long *stride)
+{
+    int z[3];
+#pragma unroll
+    for (int i = 0; i < BATCH_RANK; i++) z[i] = stride[i] ? t.batch[i] : 0;
+    if constexpr (BATCH_RANK == 0) tma_load(to, map, bar, x, y);
+    if constexpr (BATCH_RANK == 1) tma_load(to, map, bar, x, y, z[0]);
+    if constexpr (BATCH_RANK == 2) tma_load(to, map, bar, x, y, z[1], z[0]);
+    if constexpr (BATCH_RANK == 3) tma_load(to, map, bar, x, y, z[2], z[1], z[0]);
+}
+
+/* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
+ * TILE_K rows of 128 bytes. */
+template <int LINES, bool MN_MAJOR>
+__device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map, u32 bar, int line, int k,
+                                             const tile &t, const long long *stride)
+{
+    if constexpr (!MN_MAJOR)
+        load_box(to, map, bar, k, line, t, stride);
+    else
+#pragma unroll
+        for (int i = 0; i < LINES / 64; i++)
+            load_box(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t, stride);
+}
+
+/* The operand across. HALVES: as many lines of the first half as of the second. */
+__device__ __forceinline__ void load_across(const gemm_sm90_args &args, u32 to, u32 bar, int k, const tile &t,
+                                            const long long *stride)
+{
+    if constexpr (!HALVES) {
+        load_operand<TILE_N, B_MN_MAJOR>(to, &args.b, bar, t.across, k, t, stride);
+    } else {
+        constexpr int HALF = TILE_N / 2;
+        load_operand<HALF, B_MN_MAJOR>(to, &args.b, bar, t.across / 2, k, t, stride);
+        load_operand<HALF, B_MN_MAJOR>(to + HALF * LINE_BYTES, &args.b, bar, args.partner + t.across / 2, k, t, stride);
+    }
+}
+
+/* The stages of K that are this block's. */
+struct extent {
+    int first, end;
+};
+
+__device__ __forceinline__ extent stages_of(const gemm_sm90_args &args, int rank)
+{
+    if constexpr (SPLIT == 1) return extent{0, args.fills};
+    const int each = args.fills / SPLIT, more = args.fills % SPLIT;
+    const int first = rank * each + min(rank, more);
+    return extent{first, first + each + (rank < more)};
+}
+
+__device__ __forceinline__ void produce(const gemm_sm90_args &args, ring r)
+{
+    const gemm_shape &s = args.gemm.shape;
+    const extent own = stages_of(args, r.rank);
+    r.parity = 1;
+    for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
+        const tile t = find_tile(args, n);
+        for (int fill = own.first; fill < own.end; fill++) {
+            const u32 bar = r.full + 8 * r.at, to = r.stages + r.at * STAGE_BYTES;
+            mbarrier_wait(r.empty + 8 * r.at, r.parity);
+            mbarrier_arrive_expect(bar, (u32)args.stage_bytes);
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                const int k = (fill * DEPTH + d) * TILE_K;
+                load_operand<TILE_M, A_MN_MAJOR>(to + d * A_SLICE, &args.a, bar, t.line, k, t,
+                                                 SWAPPED ? s.b_batch : s.a_batch);
+                load_across(args, to + A_BYTES + d * B_SLICE, bar, k, t, SWAPPED ? s.a_batch : s.b_batch);
+            }
+            r.next();
+        }
+    }
+}
+
+template <bool MN_MAJOR> __device__ __forceinline__ u64 operand(u32 address)
+{
+    return MN_MAJOR ? wgmma_operand<128>(address, TILE_K * LINE_BYTES, 8 * LINE_BYTES)
+                    : wgmma_operand<128>(address, 16, 8 * LINE_BYTES);
+}
+/* Bytes to the next 32 bytes of K. */
+template <bool MN_MAJOR> constexpr u32 step_bytes() { return MN_MAJOR ? 16 * LINE_BYTES : 32; }
+/* Bytes from 64 lines to the next. */
+constexpr u32 WAVE_BYTES = 64 * LINE_BYTES;
+
+/* A warp no longer reads this stage. */
+__device__ __forceinline__ void release(const ring &r, int stage, int lane)
+{
+    if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
+}
+
+/* All slices of a tile in one sum per element. The stage before the one being multiplied is released when
+ * its instructions are known to be done. */
+__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
+{
+    int before = -1;
+#pragma unroll 1
+    for (int fill = 0; fill < fills; fill++) {
+        mbarrier_wait(r.full + 8 * r.at, r.parity);
+        const u32 at = r.stages + r.at * STAGE_BYTES;
+        const u64 a = operand<A_MN_MAJOR>(at + group * WAVES * WAVE_BYTES), b = operand<B_MN_MAJOR>(at + A_BYTES);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < DEPTH * STEPS; i++) {
+            const int d = i / STEPS, k = i % STEPS;
+#pragma unroll
+            for (int w = 0; w < WAVES; w++)
+                mma(sum[w], wgmma_advance(a, d * A_SLICE + k * step_bytes<A_MN_MAJOR>() + w * WAVE_BYTES),
+                    wgmma_advance(b, d * B_SLICE + k * step_bytes<B_MN_MAJOR>()), fill | i);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (before >= 0) release(r, before, lane);
+        before = r.at;
+        r.next();
+    }
+    wgmma_wait<0>();
+    release(r, before, lane);
+}
+
+/* The tensor core keeps 14 bits of a sum of 8-bit floats: it adds up 128 products, registers the rest. */
+__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
+{
+#pragma unroll
+    for (int w = 0; w < WAVES; w++)
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
+#pragma unroll 1
+    for (int fill = 0; fill < fills; fill++) {
+        mbarrier_wait(r.full + 8 * r.at, r.parity);
+        const u32 at = r.stages + r.at * STAGE_BYTES;
+        const u64 a = operand<false>(at + group * WAVES * WAVE_BYTES), b = operand<false>(at + A_BYTES);
+#pragma unroll
+        for (int part_of_stage = 0; part_of_stage < DEPTH * WAVES; part_of_stage++) {
+            const int w = part_of_stage % WAVES, d = part_of_stage / WAVES;
+            sum_t part[SUMS];
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < STEPS; k++)
+                mma(part, wgmma_advance(a, d * A_SLICE + k * 32 + w * WAVE_BYTES),
+                    wgmma_advance(b, d * B_SLICE + k * 32), k);
+            wgmma_commit();
+            wgmma_wait<0>();
+            if (part_of_stage == DEPTH * WAVES - 1) release(r, r.at, lane);
+#pragma unroll
+            for (int i = 0; i < SUMS; i++) sum[w][i] += part[i];
+        }
+        r.next();
+    }
+}
+
+/* ---- sums on their way to c ---- */
+
+/* Where the sums of the eight columns number `eight` of a piece begin. HALVES: the first of a piece are of the
+ * first half of the tile, the others of the second. */
+__device__ constexpr int first_sum(int piece, int eight)
+{
+    constexpr int OF_HALF = PIECE / 16;
+    return HALVES ? eight / OF_HALF * (SUMS / 2) + piece * (PIECE_SUMS / 2) + eight % OF_HALF * 4
+                  : piece * PIECE_SUMS + 4 * eight;
+}
+
+/* Piece number `piece` of the sums. The index is known in each copy of the loop's body, so that sums stay
+ * in registers. */
+__device__ __forceinline__ void stage_piece(const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int piece, int warp,
+                                            int lane)
+{
+    sum_t *to = staging + (warp * 16 + lane / 4) * PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < WAVES * PIECES; i++) {
+        if (i != piece) continue;
+#pragma unroll
+        for (int j = 0; j < PIECE / 8; j++) {
+            const sum_t *from = sum[i / PIECES] + first_sum(i % PIECES, j);
+            store_vector<2>(to + 8 * j, from);
+            store_vector<2>(to + 8 * j + 8 * PITCH, from + 2);
+        }
+    }
+}
+
+/* ---- the block ---- */
+
+__device__ __forceinline__ void meet()
+{
+    if constexpr (SPLIT > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+}
+
+/* The whole of a block: a thread of the last warpgroup loads, the others call consume(ring, stages, staging, group). */
+template <typename F> __device__ __forceinline__ void load_and_consume(const gemm_sm90_args &args, const F &consume)
+{
+    extern __shared__ unsigned char memory[];
+    __shared__ alignas(8) u64 barriers[2 * STAGES];
+    unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
+    const u32 full = shared_address(barriers);
+    const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
+    const ring r = {shared_address(aligned), full, full + 8 * STAGES, rank, 0, 0};
+    if (threadIdx.x == 0) {
+        tma_prefetch(&args.a);
+        tma_prefetch(&args.b);
+        if constexpr (LIGHT) tma_prefetch(&args.c);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(r.full + 8 * i, 1);
+            mbarrier_init(r.empty + 8 * i, 4 * GROUPS);
+        }
+        mbarrier_fence_init();
+    }
+    meet();
+    const int group = uniform((int)threadIdx.x / 128);
+    if (group == GROUPS) {
+        if constexpr (GROUPS > 1) registers_give<24>();
+        if (threadIdx.x == 128 * GROUPS) produce(args, r);
+        if constexpr (SPLIT > 1) {
+            __syncwarp();
+            cluster_sync(); /* of exchange */
+        }
+    } else {
+        if constexpr (GROUPS > 1) registers_take<240>();
+        consume(r, aligned, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
+    }
+    /* Others may still read the sums of this block. */
+    if constexpr (SPLIT > 1) {
+        __syncwarp();
+        meet();
+    }
+}

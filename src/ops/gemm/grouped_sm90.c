@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * grouped_gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with
+ * compute=tf32), 8-bit integers and floats, these also with scales of blocks. Good for everything
+ * whose operands the copy engine can address and whose c is stored row by row. Cost: 2MNK at 0.85
+ * of the sustained rate, in whole rounds of tiles over the multiprocessors, a part of a tile lost
+ * for each group; groups of few rows run at the speed of memory. */
+#include "ops/gemm/grouped_sm90.h"
+
+#include <limits.h>
+#include <math.h>
+
+enum { KNOB_TILE_M, KNOB_TILE_N };
+const char *const grouped_sm90_knobs[] = {"tile_m", "tile_n", NULL};
+
+enum {
+    LINE_BYTES = 128,
+    KEPT = 3,
+    ROWS_OF_TEAM = 64,
+    BUFFER_BYTES = 8192,
+    LEAST_BUFFERS = 2, /* a piece of sums needs 10 KiB */
+    MOST_BUFFERS = 4,
+    MOST_STAGES = 16,
+    BARRIERS = 768 /* bytes, with the slots of tiles */
+};
+
+/* Two warpgroups multiply where a tile has 128 rows or more. */
+static const mica_config choices[] = {
+    {{128, 256}}, {{256, 128}}, {{128, 192}}, {{128, 128}}, {{64, 256}}, {{64, 128}}, {{64, 64}},
+};
+/* 8-bit floats hold a second sum. */
+static const mica_config promoted[] = {
+    {{256, 128}}, {{128, 192}}, {{128, 128}}, {{64, 128}}, {{64, 64}},
+};
+
+static bool is_promoted(mica_dtype t)
+{
+    return t == MICA_E4M3 || t == MICA_E5M2;
+}
+
+static int bytes_of(mica_dtype t)
+{
+    return mica_dtype_bits(t) / 8;
+}
+
+static long long ceiling(long long a, long long b)
+{
+    return (a + b - 1) / b;
+}
+
+/* ---- what the copy engine can address ---- */
+
+typedef struct operand {
+    const char *name;
+    mica_dtype dtype;
+    long long lines, line_stride, k, k_stride;
+    bool deep; /* has a matrix per group */
+    long long groups, group_stride;
+    bool mn_major;
+} operand;
+
+typedef struct geometry {
+    gemm_shape shape;
+    operand a, b;
+} geometry;
+
+static mica_status check_stride(const operand *o, const char *what, long long dim, long long stride,
+                                long long least, mica_why *why)
+{
+    long long bytes = stride * bytes_of(o->dtype);
+    if (dim == 1) return MICA_OK;
+    if (bytes % 16 || bytes < 0)
+        return mica_refuse(why,
+                           "%s of %s are %lld bytes apart, the rule is a positive multiple of 16",
+                           what, o->name, bytes);
+    if (stride < least)
+        return mica_refuse(why, "%s of %s overlap: their stride is %lld, each has %lld elements",
+                           what, o->name, stride, least);
+    if (bytes >= 1LL << 40)
+        return mica_refuse(why, "%s of %s are %lld bytes apart, the rule is below 2^40", what,
+                           o->name, bytes);
+    return MICA_OK;
+}
+
+static mica_status check_operand(operand *o, mica_why *why)
+{
+    bool along_k = o->k_stride == 1 || o->k == 1;
+    bool along_lines = o->line_stride == 1 || o->lines == 1;
+    bool narrow = bytes_of(o->dtype) == 2;
+    bool odd_lines = o->lines > 1 && o->line_stride * bytes_of(o->dtype) % 16 != 0;
+    o->mn_major = narrow && along_lines && (!along_k || odd_lines);
+    if (!along_k && !along_lines)
+        return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", o->name,
+                           o->line_stride, o->k_stride);
+    if (!along_k && !narrow)
+        return mica_refuse(
+            why, "%s is not contiguous along K; only 16-bit types may lie the other way", o->name);
+    if (o->mn_major)
+        MICA_TRY(check_stride(o, "lines along K", o->k, o->k_stride, o->lines, why));
+    else
+        MICA_TRY(check_stride(o, "lines", o->lines, o->line_stride, o->k, why));
+    return o->deep ? check_stride(o, "groups", o->groups, o->group_stride, 0, why) : MICA_OK;
+}
+
+static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
+{
+    mica_dtype a = d->a.dtype, b = d->b.dtype;
+    bool narrow = (a == MICA_BF16 || a == MICA_F16) && a == b;
+    bool tf32 = a == MICA_F32 && b == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
+    bool bytes = (is_promoted(a) && is_promoted(b)) ||
+                 (mica_dtype_is_integer(a) && mica_dtype_is_integer(b));
+    if (narrow || tf32 || bytes) return MICA_OK;
+    return mica_refuse(
+        why, "a is %s, b %s; taken are equal 16-bit floats, 8-bit types, and f32 with compute=tf32",
+        mica_dtype_name(a), mica_dtype_name(b));
+}
+
+/* Kernels count bytes of scales with 32 bits. */
+static mica_status check_scales(const grouped *g, mica_why *why)
+{
+    const mica_tensor *a = &g->item.scale_a, *b = &g->item.scale_b;
+    const double limit = 0x1p32, groups = 4 * (double)(g->count - 1);
+    int64_t first_a, first_b, span_a = mica_tensor_span(a, &first_a);
+    int64_t span_b = mica_tensor_span(b, &first_b);
+    if (!gemm_has_blocks(&g->item)) return MICA_OK;
+    if (first_a < 0 || first_b < 0 || g->group[MICA_GEMM_SCALE_A] < 0 ||
+        g->group[MICA_GEMM_SCALE_B] < 0)
+        return mica_refuse(why, "strides of scales are negative");
+    double all_a = (double)span_a + groups * (double)g->group[MICA_GEMM_SCALE_A];
+    double all_b = (double)span_b + groups * (double)g->group[MICA_GEMM_SCALE_B];
+    if (all_a < limit && all_b < limit) return MICA_OK;
+    return mica_refuse(why, "scales span %.4g and %.4g bytes, the limit is 2^32", all_a, all_b);
+}
+
+static mica_status check_sizes(const grouped *g, const gemm_shape *s, mica_why *why)
+{
+    const long long limit = 1LL << 30;
+    if (s->batches == 0 || g->count == 0 || g->limit == 0 || s->k == 0)
+        return mica_refuse(why, "the product is empty");
+    if (s->m > limit || s->n > limit || s->k > limit || g->count > limit)
+        return mica_refuse(why, "M, N, K are %lld, %lld, %lld, groups %lld; the limit is 2^30",
+                           s->m, s->n, s->k, (long long)g->count);
+    if (mica_dtype_is_integer(g->item.a.dtype) && s->k > 65536)
+        return mica_refuse(why, "K is %lld, sums of 65536 products fit 32 bits", s->k);
+    if (s->c_n != 1 && s->n != 1)
+        return mica_refuse(why, "neighbours in a row of c are %lld apart, the rule is 1", s->c_n);
+    double rows = (double)s->m / 64 + (g->form == GROUPED_ROWS ? (double)g->count : 1);
+    double tiles = rows * ((double)s->n / 64 + 1);
+    if (g->form != GROUPED_ROWS) tiles *= (double)g->count;
+    if (tiles > INT_MAX / 2) return mica_refuse(why, "%.3g tiles, the limit is 2^30", tiles);
+    return MICA_OK;
+}
+
+/* The copy engine begins at multiples of 16 bytes along a line, and a run begins anywhere. */
+static mica_status check_runs(const grouped *g, const geometry *x, mica_why *why)
+{
+    bool terms = g->form == GROUPED_TERMS;
+    if (g->form == GROUPED_ROOMS || (terms ? x->a.mn_major && x->b.mn_major : !x->a.mn_major))
+        return MICA_OK;
+    return mica_refuse(why,
+                       terms ? "terms are neighbours in %s; runs of terms must be runs of lines"
+                             : "rows are neighbours in %s; runs of rows must be runs of lines",
+                       terms && x->a.mn_major ? "b" : "a");
+}
+
+static mica_status make_geometry(const grouped *g, geometry *x, mica_why *why)
+{
+    const mica_gemm_desc *d = &g->item;
+    MICA_TRY(check_types(d, why));
+    gemm_shape_make(d, &x->shape);
+    const gemm_shape *s = &x->shape;
+    x->a = (operand){"a",
+                     d->a.dtype,
+                     s->m,
+                     s->a_m,
+                     s->k,
+                     s->a_k,
+                     g->form == GROUPED_ROOMS,
+                     g->count,
+                     g->group[MICA_GEMM_A],
+                     false};
+    x->b = (operand){"b",
+                     d->b.dtype,
+                     s->n,
+                     s->b_n,
+                     s->k,
+                     s->b_k,
+                     g->form != GROUPED_TERMS,
+                     g->count,
+                     g->group[MICA_GEMM_B],
+                     false};
+    MICA_TRY(check_sizes(g, s, why));
+    MICA_TRY(check_scales(g, why));
+    MICA_TRY(check_operand(&x->a, why));
+    MICA_TRY(check_operand(&x->b, why));
+    return check_runs(g, x, why);
+}
+
+mica_status grouped_sm90_accepts(const grouped *g, const mica_device_info *device, mica_why *why)
+{
+    geometry x;
+    if (device->arch != 90)
+        return mica_refuse(why, "the device is sm_%d, the kernels are sm_90's", device->arch);
+    return make_geometry(g, &x, why);
+}
+
+/* ---- configs and model ---- */
+
+static int teams_of(const mica_config *c)
+{
+    return c->knob[KNOB_TILE_M] > ROWS_OF_TEAM ? 2 : 1;
+}
+
+static int stage_bytes(const mica_config *c)
+{
+    return (c->knob[KNOB_TILE_M] + c->knob[KNOB_TILE_N]) * LINE_BYTES;
+}
+
+/* As many stages as fit beside the least buffers; 1024 bytes align the ring. */
+static int stages_of(const mica_config *c, const mica_device_info *device)
+{
+    int room =
+        (int)device->shared_bytes - BARRIERS - 1024 - teams_of(c) * LEAST_BUFFERS * BUFFER_BYTES;
+    int count = room / stage_bytes(c);
+    return count < MOST_STAGES ? count : MOST_STAGES;
+}
+
+static int buffers_of(const mica_config *c, const mica_device_info *device)
+{
+    int room = (int)device->shared_bytes - BARRIERS - 1024 - stages_of(c, device) * stage_bytes(c);
+    int count = room / (teams_of(c) * BUFFER_BYTES);
+    return count < MOST_BUFFERS ? count : MOST_BUFFERS;
+}
+
+/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longest
+ * of its arithmetic, its copy from L2 and, where the ring is short, its share of the latency of
+ * memory. Where sizes are data, half a round more is lost at the end; where they are not, what a
+ * whole one lacks. */
+static double model(const grouped *g, const geometry *x, double bytes,
+                    const mica_device_info *device, const mica_config *c)
+{
+    const double launch_ms = 3e-3, start_ms = 2e-3, latency_ms = 0.9e-3, fill_gbps = 10000;
+    double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
+    double tiles = grouped_tiles(g, (int)m, (int)n, ROWS_OF_TEAM);
+    int size = bytes_of(x->a.dtype);
+    /* Of the nominal rate, power leaves three quarters. */
+    double rate = 0.75 * device->bf16_tflops * 1e9 / units * (size == 2 ? 1 : size == 1 ? 2 : 0.5);
+    if (is_promoted(x->a.dtype)) rate *= 0.85;
+    double arithmetic = 2 * m * n * (LINE_BYTES / size) / rate;
+    double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
+    double slice = arithmetic > fill ? arithmetic : fill;
+    double wait = latency_ms / stages_of(c, device);
+    if (slice < wait) slice = wait;
+    double k = g->form == GROUPED_TERMS ? g->expected : (double)x->shape.k;
+    double slices = ceil(k * size / LINE_BYTES);
+    double finish = 1.5e-3 * m * n / (128 * 256);
+    bool sized = g->form != GROUPED_TERMS && mica_tensor_given(&g->groups);
+    double rounds = sized ? tiles / units + 0.5 : ceil(tiles / units);
+    double compute = start_ms + (rounds > 1 ? rounds : 1) * (slices * slice + finish);
+    double memory = start_ms + bytes / (device->copy_gbps * 1e6);
+    return launch_ms + (compute > memory ? compute : memory) +
+           0.1 * (compute > memory ? memory : compute);
+}
+
+double grouped_sm90_predict(const grouped *g, double bytes, const mica_device_info *device,
+                            const mica_config *c)
+{
+    geometry x;
+    mica_why why;
+    if (make_geometry(g, &x, &why) != MICA_OK) return 0;
+    return model(g, &x, bytes, device, c);
+}
+
+/* Others would only be compiled and timed for nothing. */
+int grouped_sm90_configs(const grouped *g, double bytes, const mica_device_info *device,
+                         mica_config *out)
+{
+    geometry x;
+    mica_why why;
+    if (make_geometry(g, &x, &why) != MICA_OK) return 0;
+    bool small = is_promoted(x.a.dtype);
+    const mica_config *list = small ? promoted : choices;
+    int all =
+        small ? (int)(sizeof promoted / sizeof *promoted) : (int)(sizeof choices / sizeof *choices);
+    double ms[KEPT];
+    int count = 0;
+    for (int i = 0; i < all; i++) {
+        double t = model(g, &x, bytes, device, &list[i]);
+        count = mica_config_keep(out, ms, count, KEPT, &list[i], t);
+    }
+    return count;
+}
+
+/* A step of the tensor core sums 32 bytes of products and truncates. 8-bit floats keep 13 bits
+ * behind the point for a slice and are then added up in f32; tf32 rounds both factors. */
+void grouped_sm90_contract(const grouped *g, mica_contract *c)
+{
+    const mica_gemm_desc *d = &g->item;
+    int64_t k = d->a.dims[d->a.rank - 1];
+    if (d->a.dtype == MICA_S8 || d->a.dtype == MICA_U8) return;
+    c->truncates = true;
+    c->k_inst = 32 / bytes_of(d->a.dtype);
+    if (is_promoted(d->a.dtype)) {
+        c->unit = 0x1p-14;
+        c->k_inst = 16;
+        c->n_seq = (k < 128 ? k : 128) + 16;
+    } else if (d->a.dtype == MICA_F32) {
+        c->unit = 0x1p-11;
+        c->truncates = false;
+        c->n_seq = 3 + k / (1 << 15);
+        c->k_inst = 1;
+    }
+}
+
+/* ---- plans ---- */
+
+/* Columns of a box of c: 128 bytes, or what is left of the tile. */
+static int box_of(mica_dtype c, const mica_config *config)
+{
+    int widest = LINE_BYTES / bytes_of(c), rest = config->knob[KNOB_TILE_N] % widest;
+    return rest ? rest : widest;
+}
+
+/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
+ * all of them. */
+static bool is_light(const grouped *g, const gemm_shape *s)
+{
+    const mica_gemm_desc *d = &g->item;
+    int bytes = bytes_of(d->c.dtype);
+    bool several = s->m > 1 || g->form == GROUPED_ROWS;
+    bool tiled = !several || (s->c_m >= s->n && s->c_m * bytes % 16 == 0);
+    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
+    tiled = tiled && s->n * bytes % 16 == 0;
+    if (g->form != GROUPED_ROWS && g->count > 1)
+        tiled = tiled && g->group[MICA_GEMM_C] > 0 && g->group[MICA_GEMM_C] * bytes % 16 == 0;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        int step = d->epilogue[i];
+        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
+                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
+                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
+        tiled = tiled && shorter;
+    }
+    return tiled;
+}
+
+static void write_prologue(const grouped *g, const geometry *x, const mica_config *c,
+                           const mica_device_info *device, mica_text *p)
+{
+    const mica_gemm_desc *d = &g->item;
+    bool whole = mica_dtype_is_integer(d->a.dtype), blocks = gemm_has_blocks(d);
+    mica_prologue_int(p, "TILE_M", c->knob[KNOB_TILE_M]);
+    mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
+    mica_prologue_int(p, "STAGES", stages_of(c, device));
+    mica_prologue_int(p, "TEAMS", teams_of(c));
+    mica_prologue_int(p, "BUFFERS", buffers_of(c, device));
+    mica_prologue_int(p, "A_MN_MAJOR", x->a.mn_major);
+    mica_prologue_int(p, "B_MN_MAJOR", x->b.mn_major);
+    mica_prologue_int(p, "PROMOTE", is_promoted(d->a.dtype));
+    mica_prologue_int(p, "BLOCKS", blocks);
+    mica_prologue_int(p, "LIGHT", is_light(g, &x->shape));
+    mica_prologue_int(p, "HAS_SCALE_A", !blocks && mica_tensor_given(&d->scale_a));
+    mica_prologue_int(p, "HAS_SCALE_B", !blocks && mica_tensor_given(&d->scale_b));
+    grouped_prologue(g, p);
+    mica_prologue_type(p, "a_t", d->a.dtype);
+    mica_prologue_type(p, "b_t", d->b.dtype);
+    mica_prologue_type(p, "c_t", d->c.dtype);
+    mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
+    mica_prologue_type(p, "out_t", whole ? MICA_F64 : MICA_F32);
+    mica_epilogue e = gemm_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+    mica_prologue_wgmma(p, "mma",
+                        &(mica_wgmma){.n = c->knob[KNOB_TILE_N],
+                                      .a = d->a.dtype,
+                                      .b = d->b.dtype,
+                                      .a_mn_major = x->a.mn_major,
+                                      .b_mn_major = x->b.mn_major});
+}
+
+/* Strides of dimensions of size 1 mean nothing, but must be legal. */
+static int64_t legal_stride(const operand *o, long long dim, long long stride, long long inner)
+{
+    int bytes = bytes_of(o->dtype);
+    return dim == 1 ? ceiling(inner * bytes, 16) * 16 : stride * bytes;
+}
+
+/* Lines past the tensor's end are not fetched: what lies in their place in shared memory only
+ * enters results that are not stored. Returns the bytes of one slice. */
+static int fill_map(const operand *o, int tile, mica_tensor_map_spec *m)
+{
+    int slice = LINE_BYTES / bytes_of(o->dtype), rows = o->lines < tile ? (int)o->lines : tile;
+    *m =
+        (mica_tensor_map_spec){.dtype = o->dtype, .rank = 2 + o->deep, .swizzle_bytes = LINE_BYTES};
+    m->tf32 = o->dtype == MICA_F32;
+    m->dims[0] = o->mn_major ? o->lines : o->k;
+    m->dims[1] = o->mn_major ? o->k : o->lines;
+    m->stride_bytes[1] =
+        legal_stride(o, m->dims[1], o->mn_major ? o->k_stride : o->line_stride, m->dims[0]);
+    m->box[0] = (uint32_t)slice;
+    m->box[1] = (uint32_t)(o->mn_major ? slice : rows);
+    if (o->deep) {
+        m->dims[2] = o->groups;
+        m->stride_bytes[2] = legal_stride(o, o->groups, o->group_stride, 16);
+        m->box[2] = 1;
+    }
+    return LINE_BYTES * (o->mn_major ? tile : rows);
+}
+
+static void fill_c_map(const grouped *g, const gemm_shape *s, const mica_config *c,
+                       mica_tensor_map_spec *m)
+{
+    mica_dtype dtype = g->item.c.dtype;
+    operand o = {"c",
+                 dtype,
+                 s->m,
+                 s->c_m,
+                 s->n,
+                 1,
+                 g->form != GROUPED_ROWS,
+                 g->count,
+                 g->group[MICA_GEMM_C],
+                 false};
+    fill_map(&o, ROWS_OF_TEAM, m);
+    m->tf32 = false;
+    m->box[0] = (uint32_t)box_of(dtype, c);
+    m->box[1] = ROWS_OF_TEAM;
+    m->swizzle_bytes = box_of(dtype, c) * bytes_of(dtype);
+}
+
+/* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
+static int vector_bytes(const grouped *g, const gemm_shape *s)
+{
+    bool several = s->m > 1 || g->form == GROUPED_ROWS;
+    bool whole = (!several || s->c_m % 4 == 0) && g->group[MICA_GEMM_C] % 4 == 0;
+    return whole ? 4 * bytes_of(g->item.c.dtype) : 0;
+}
+
+/* As square as possible, so that a round of tiles reads least of both operands. */
+static int band_of(const mica_config *c, int units)
+{
+    int band = 1;
+    while (band * band * c->knob[KNOB_TILE_M] < units * c->knob[KNOB_TILE_N]) band++;
+    return band;
+}
+
+static void fill_args(const grouped *g, const geometry *x, const mica_config *c, int units,
+                      grouped_sm90_state *s)
+{
+    grouped_sm90_args *a = &s->args;
+    int m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N];
+    grouped_args_fill(g, &a->grouped);
+    a->across = (int)x->shape.n;
+    a->tiles_lines = (int)ceiling(x->shape.m, m);
+    a->tiles_across = (int)ceiling(x->shape.n, n);
+    a->band = band_of(c, units);
+    a->slices = (int)ceiling(x->shape.k, LINE_BYTES / bytes_of(x->a.dtype));
+    a->stage_bytes = fill_map(&x->a, m, &s->a) + fill_map(&x->b, n, &s->b);
+    s->c_vector = vector_bytes(g, &x->shape);
+    s->light = is_light(g, &x->shape);
+    if (s->light) fill_c_map(g, &x->shape, c, &s->c);
+}
+
+mica_status grouped_sm90_build(mica_plan *plan, const grouped *g)
+{
+    geometry x;
+    mica_why why;
+    grouped_sm90_state *s = plan->state;
+    const mica_config *c = &plan->config;
+    const mica_device_info *device = &plan->device;
+    MICA_TRY(make_geometry(g, &x, &why));
+    fill_args(g, &x, c, device->units, s);
+    int teams = teams_of(c), stages = stages_of(c, device);
+    int shared = stage_bytes(c) * stages + 1024 + teams * buffers_of(c, device) * BUFFER_BYTES;
+    s->grid = (mica_grid){.grid = {(unsigned)device->units},
+                          .block = {128u * (unsigned)(teams + 1)},
+                          .dynamic_shared = (unsigned)shared};
+    char text[8192];
+    mica_text prologue = {text, sizeof text, 0};
+    write_prologue(g, &x, c, device, &prologue);
+    return mica_plan_add_kernel(plan,
+                                &(mica_kernel_spec){.file = "ops/gemm/grouped_sm90.cu",
+                                                    .entry = "grouped_sm90",
+                                                    .prologue = text,
+                                                    .dynamic_shared = shared},
+                                &s->kernel);
+}
+
+static bool is_aligned(const void *p, int bytes)
+{
+    return (uintptr_t)p % (uintptr_t)bytes == 0;
+}
+
+mica_status grouped_sm90_run(const mica_plan *plan, const mica_run *r, const void *groups)
+{
+    const grouped_sm90_state *s = plan->state;
+    void *a = r->args[MICA_GEMM_A], *b = r->args[MICA_GEMM_B], *c = r->args[MICA_GEMM_C];
+    if (!is_aligned(a, 16) || !is_aligned(b, 16)) return mica_plan_child_run(s->fallback, r);
+    grouped_sm90_args args = s->args;
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, a, &args.a));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, b, &args.b));
+    gemm_args_bind(plan, r, &args.grouped.gemm);
+    args.grouped.groups = groups;
+    args.whole = s->c_vector && is_aligned(c, s->c_vector);
+    args.light = s->light && args.grouped.gemm.beta == 0 && is_aligned(c, 16);
+    if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, c, &args.c));
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
+}
+
+/* ---- the engine of grouped_gemm ---- */
+
+static double bytes_moved(const void *desc)
+{
+    return mica_op_bytes(&mica_op_grouped_gemm, desc);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    grouped g;
+    grouped_make(desc, &g);
+    return grouped_sm90_accepts(&g, device, why);
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *out)
+{
+    grouped g;
+    grouped_make(desc, &g);
+    return grouped_sm90_configs(&g, bytes_moved(desc), device, out);
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
+{
+    grouped g;
+    grouped_make(desc, &g);
+    return grouped_sm90_predict(&g, bytes_moved(desc), device, c);
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)config;
+    grouped g;
+    grouped_make(desc, &g);
+    grouped_sm90_contract(&g, c);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    grouped_sm90_state *s;
+    grouped g;
+    size_t workspace;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    grouped_make(plan->desc, &g);
+    MICA_TRY(grouped_sm90_build(plan, &g));
+    return mica_plan_child_create(plan, "grouped_gemm", plan->desc, sizeof(mica_grouped_gemm_desc),
+                                  grouped_cuda.name, &s->fallback, &workspace);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    return grouped_sm90_run(plan, r, r->args[MICA_GROUPED_GEMM_GROUPS]);
+}
+
+const mica_engine grouped_sm90 = {.name = "sm90",
+                                  .cuda = true,
+                                  .knobs = grouped_sm90_knobs,
+                                  .accepts = accepts,
+                                  .configs = configs,
+                                  .predict = predict,
+                                  .contract = contract,
+                                  .build = build,
+                                  .run = run};

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Multi-head attention with its projections: fields, arguments, inference, checks, cost. */
+#include "ops/mha/mha.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const passes[] = {"fwd", "bwd_data", "bwd_weights", NULL};
+static const char *const causal_spellings[] = {"none", "top_left", "bottom_right", NULL};
+static const char *const align_spellings[] = {"top_left", "bottom_right", NULL};
+static const char *const compute_spellings[] = {"default", "tf32", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_mha_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(pass, ENUM, .spellings = passes, .doc = "fwd, bwd_data or bwd_weights"),
+    FIELD(q, TENSOR, .doc = "B x Sq x Eq; bwd_data: its gradient"),
+    FIELD(k, TENSOR, .doc = "B x Sk x Ek; likewise; inferred as q"),
+    FIELD(v, TENSOR, .doc = "B x Sk x Ev; likewise; inferred as k"),
+    FIELD(heads, I64, .def = 1, .doc = "H"),
+    FIELD(kv_heads, I64, .doc = "Hk; inferred: H"),
+    FIELD(head_dim, I64, .doc = "D; inferred from wq, else Eq / H"),
+    FIELD(value_dim, I64, .doc = "Dv; inferred from wv, else D"),
+    FIELD(wq, TENSOR, .doc = "H D x Eq; bwd_weights: its gradient; inferred"),
+    FIELD(wk, TENSOR, .doc = "Hk D x Ek; likewise"),
+    FIELD(wv, TENSOR, .doc = "Hk Dv x Ev; likewise"),
+    FIELD(wo, TENSOR, .doc = "Eo x H Dv; likewise"),
+    FIELD(bq, TENSOR, .doc = "H D, if given; bwd_weights: its gradient; not in bwd_data"),
+    FIELD(bk, TENSOR, .doc = "Hk D, likewise"),
+    FIELD(bv, TENSOR, .doc = "Hk Dv, likewise"),
+    FIELD(bo, TENSOR, .doc = "Eo, likewise"),
+    FIELD(out, TENSOR, .doc = "B x Sq x Eo; backward: its gradient; inferred"),
+    FIELD(qh, TENSOR, .doc = "B x H x Sq x D: projected queries; inferred"),
+    FIELD(kh, TENSOR, .doc = "B x Hk x Sk x D: projected keys; inferred"),
+    FIELD(vh, TENSOR, .doc = "B x Hk x Sk x Dv: projected values; inferred"),
+    FIELD(oh, TENSOR, .doc = "B x H x Sq x Dv: what the heads give; inferred"),
+    FIELD(lse, TENSOR, .doc = "B x H x Sq: logarithms of the sums; inferred"),
+    FIELD(doh, TENSOR, .doc = "bwd_data: gradient of oh; inferred"),
+    FIELD(dqh, TENSOR, .doc = "gradient of qh; inferred"),
+    FIELD(dkh, TENSOR, .doc = "gradient of kh; inferred"),
+    FIELD(dvh, TENSOR, .doc = "gradient of vh; inferred"),
+    FIELD(scale, F64, .doc = "of scores; default 1 / sqrt(D)"),
+    FIELD(causal, ENUM, .spellings = causal_spellings, .doc = "no key right of the diagonal"),
+    FIELD(mask, TENSOR,
+          .doc = "B x H x Sq x Sk or 1s, bool or u8: 0 where a query does not attend"),
+    FIELD(compute, ENUM, .spellings = compute_spellings,
+          .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
+    FIELD(soft_cap, F64, .doc = "scores become soft_cap tanh(score / soft_cap); 0: as they are"),
+    FIELD(window_left, I64, .doc = "keys up to the diagonal, itself counted; 0: all"),
+    FIELD(window_right, I64, .doc = "keys from the diagonal on, itself counted; 0: all"),
+    FIELD(align, ENUM, .spellings = align_spellings,
+          .doc = "corner in which the diagonal lies; of causal, if that is set"),
+    FIELD(slopes, TENSOR, .doc = "H: ALiBi, scores - slope * distance from the diagonal"),
+    FIELD(bias, TENSOR, .doc = "B x H x Sq x Sk or 1s: added to scores"),
+    FIELD(sinks, TENSOR, .doc = "H: a logit that only takes part in the sum"),
+    FIELD(dropout, F64, .doc = "probability that a weight of attention is dropped"),
+    FIELD(rng, TENSOR, .doc = "dropout: s64, {seed, offset}; inferred"),
+    FIELD(cu_q, TENSOR, .doc = "packed q: s32, N + 1 offsets"),
+    FIELD(cu_k, TENSOR, .doc = "packed k and v: s32, N + 1 offsets"),
+    FIELD(seq_q, TENSOR, .doc = "padded q: s32, N lengths"),
+    FIELD(seq_k, TENSOR, .doc = "padded k and v: s32, N lengths"),
+    FIELD(dbias, TENSOR, .doc = "bwd_data: as bias, if given"),
+    FIELD(dsinks, TENSOR, .doc = "bwd_data: as sinks, if given"),
+    FIELD(max_q, I64, .doc = "longest expected sequence of queries, to choose by; 0: unknown"),
+    FIELD(max_k, I64, .doc = "longest expected sequence of keys, to choose by; 0: unknown"),
+};
+
+#define ARG(member, ...)                                                                           \
+    {                                                                                              \
+        .name = #member, offsetof(mica_mha_desc, member),                                          \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+static const mica_arg args[] = {
+    [MICA_MHA_Q] = ARG(q, MICA_IN, MICA_OUT, MICA_IN),
+    [MICA_MHA_K] = ARG(k, MICA_IN, MICA_OUT, MICA_IN),
+    [MICA_MHA_V] = ARG(v, MICA_IN, MICA_OUT, MICA_IN),
+    [MICA_MHA_WQ] = ARG(wq, MICA_IN, MICA_IN, MICA_OUT),
+    [MICA_MHA_WK] = ARG(wk, MICA_IN, MICA_IN, MICA_OUT),
+    [MICA_MHA_WV] = ARG(wv, MICA_IN, MICA_IN, MICA_OUT),
+    [MICA_MHA_WO] = ARG(wo, MICA_IN, MICA_IN, MICA_OUT),
+    [MICA_MHA_BQ] = ARG(bq, MICA_IN, MICA_UNUSED, MICA_OUT),
+    [MICA_MHA_BK] = ARG(bk, MICA_IN, MICA_UNUSED, MICA_OUT),
+    [MICA_MHA_BV] = ARG(bv, MICA_IN, MICA_UNUSED, MICA_OUT),
+    [MICA_MHA_BO] = ARG(bo, MICA_IN, MICA_UNUSED, MICA_OUT),
+    [MICA_MHA_OUT] = ARG(out, MICA_OUT, MICA_IN, MICA_IN),
+    [MICA_MHA_QH] = ARG(qh, MICA_OUT, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_KH] = ARG(kh, MICA_OUT, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_VH] = ARG(vh, MICA_OUT, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_OH] = ARG(oh, MICA_OUT, MICA_IN, MICA_IN),
+    [MICA_MHA_LSE] = ARG(lse, MICA_OUT, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_DOH] = ARG(doh, MICA_UNUSED, MICA_OUT, MICA_UNUSED),
+    [MICA_MHA_DQH] = ARG(dqh, MICA_UNUSED, MICA_OUT, MICA_IN),
+    [MICA_MHA_DKH] = ARG(dkh, MICA_UNUSED, MICA_OUT, MICA_IN),
+    [MICA_MHA_DVH] = ARG(dvh, MICA_UNUSED, MICA_OUT, MICA_IN),
+    [MICA_MHA_MASK] = ARG(mask, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_SLOPES] = ARG(slopes, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_BIAS] = ARG(bias, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_SINKS] = ARG(sinks, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_UNUSED),
+    [MICA_MHA_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, MICA_UNUSED),
+    [MICA_MHA_DSINKS] = ARG(dsinks, MICA_UNUSED, MICA_OUT, MICA_UNUSED),
+};
+enum { ARGS = sizeof args / sizeof *args };
+
+static const mica_scalar scalars[] = {[MICA_MHA_BETA] = {"beta", 0}};
+
+mha_sizes mha_sizes_of(const mica_mha_desc *d)
+{
+    return (mha_sizes){d->q.dims[0], d->q.dims[1], d->k.dims[0], d->k.dims[1],
+                       d->heads,     d->kv_heads,  d->head_dim,  d->value_dim,
+                       d->q.dims[2], d->k.dims[2], d->v.dims[2], d->out.dims[2]};
+}
+
+mica_attention_desc mha_attention(const mica_mha_desc *d)
+{
+    bool forward = d->pass == MICA_MHA_FWD;
+    return (mica_attention_desc){.pass = forward ? MICA_ATTENTION_FWD : MICA_ATTENTION_BWD,
+                                 .q = d->qh,
+                                 .k = d->kh,
+                                 .v = d->vh,
+                                 .out = d->oh,
+                                 .lse = d->lse,
+                                 .dout = d->doh,
+                                 .dq = d->dqh,
+                                 .dk = d->dkh,
+                                 .dv = d->dvh,
+                                 .dbias = d->dbias,
+                                 .dsinks = d->dsinks,
+                                 .scale = d->scale,
+                                 .soft_cap = d->soft_cap,
+                                 .causal = d->causal,
+                                 .window_left = d->window_left,
+                                 .window_right = d->window_right,
+                                 .align = d->align,
+                                 .slopes = d->slopes,
+                                 .bias = d->bias,
+                                 .mask = d->mask,
+                                 .sinks = d->sinks,
+                                 .dropout = d->dropout,
+                                 .rng = d->rng,
+                                 .cu_q = d->cu_q,
+                                 .cu_k = d->cu_k,
+                                 .seq_q = d->seq_q,
+                                 .seq_k = d->seq_k,
+                                 .max_q = d->max_q,
+                                 .max_k = d->max_k,
+                                 .compute = d->compute};
+}
+
+/* ---- inference ---- */
+
+/* Completes t, if it is absent or has a type only. */
+static void infer_tensor(mica_tensor *t, mica_dtype type, int rank, const int64_t *dims)
+{
+    if (t->rank) return;
+    if (mica_tensor_given(t)) type = t->dtype;
+    *t = mica_tensor_packed(type, rank, dims);
+}
+
+/* Heads side by side in each row. */
+static void infer_heads(mica_tensor *t, mica_dtype type, int64_t batch, int64_t heads, int64_t rows,
+                        int64_t columns)
+{
+    if (t->rank) return;
+    mica_tensor order = mica_tensor_packed(type, 4, (int64_t[]){batch, rows, heads, columns});
+    int64_t between = order.strides[2];
+    order.strides[2] = order.strides[1], order.strides[1] = between;
+    infer_tensor(t, type, 4, (const int64_t[]){batch, heads, rows, columns});
+    memcpy(t->strides, order.strides, sizeof t->strides);
+}
+
+static mica_status divide(int64_t width, int64_t heads, const char *what, int64_t *each,
+                          mica_why *why)
+{
+    *each = width / heads;
+    if (width % heads == 0) return MICA_OK;
+    return mica_invalid(why, "%lld %s are no multiple of %lld heads", (long long)width, what,
+                        (long long)heads);
+}
+
+static mica_status infer_numbers(mica_mha_desc *d, mica_why *why)
+{
+    const int64_t most = MICA_MOST_ELEMENTS;
+    if (!d->kv_heads) d->kv_heads = d->heads;
+    if (d->heads < 1 || d->heads > most || d->kv_heads < 1 || d->heads % d->kv_heads)
+        return mica_invalid(why, "%lld heads, %lld of keys: there is one, and it is a multiple",
+                            (long long)d->heads, (long long)d->kv_heads);
+    if (!d->head_dim) {
+        int64_t width = d->wq.rank == 2 ? d->wq.dims[0] : d->q.dims[2];
+        MICA_TRY(divide(width, d->heads, d->wq.rank == 2 ? "rows of wq" : "columns of q",
+                        &d->head_dim, why));
+    }
+    if (!d->value_dim && d->wv.rank == 2)
+        MICA_TRY(divide(d->wv.dims[0], d->kv_heads, "rows of wv", &d->value_dim, why));
+    else if (!d->value_dim)
+        d->value_dim = d->head_dim;
+    const int64_t dims[] = {d->head_dim, d->value_dim};
+    for (int i = 0; i < 2; i++)
+        if (dims[i] < 0 || dims[i] > MHA_MAX_DIM)
+            return mica_invalid(why, "%s is %lld; heads of 0 to %d are legal",
+                                i ? "value_dim" : "head_dim", (long long)dims[i], MHA_MAX_DIM);
+    if (d->scale == 0) d->scale = d->head_dim ? 1 / sqrt((double)d->head_dim) : 1;
+    return MICA_OK;
+}
+
+static void infer_between(mica_mha_desc *d)
+{
+    mica_dtype t = d->q.dtype, stat = t == MICA_F64 ? MICA_F64 : MICA_F32;
+    mha_sizes s = mha_sizes_of(d);
+    const bool forward = d->pass == MICA_MHA_FWD, weights = d->pass == MICA_MHA_BWD_WEIGHTS;
+    if (!weights) {
+        infer_heads(&d->qh, t, s.batch, s.heads, s.rows, s.d);
+        infer_heads(&d->kh, t, s.key_batch, s.kv_heads, s.keys, s.d);
+        infer_heads(&d->vh, t, s.key_batch, s.kv_heads, s.keys, s.dv);
+        infer_tensor(&d->lse, stat, 3, (const int64_t[]){s.batch, s.heads, s.rows});
+    }
+    infer_heads(&d->oh, t, s.batch, s.heads, s.rows, s.dv);
+    if (forward) return;
+    if (!weights) infer_heads(&d->doh, t, s.batch, s.heads, s.rows, s.dv);
+    infer_heads(&d->dqh, t, s.batch, s.heads, s.rows, s.d);
+    infer_heads(&d->dkh, t, s.key_batch, s.kv_heads, s.keys, s.d);
+    infer_heads(&d->dvh, t, s.key_batch, s.kv_heads, s.keys, s.dv);
+}
+
+/* As attention has it. */
+static void infer_scores(mica_mha_desc *d)
+{
+    if (d->causal == MICA_ATTENTION_BOTTOM_RIGHT) d->align = MICA_ATTENTION_ALIGN_BOTTOM_RIGHT;
+    if (d->dropout != 0)
+        infer_tensor(&d->rng, MICA_S64, 1, (const int64_t[]){2});
+    else if (!d->rng.rank)
+        memset(&d->rng, 0, sizeof d->rng);
+    if (mica_tensor_given(&d->dbias) && mica_tensor_given(&d->bias))
+        infer_tensor(&d->dbias, d->bias.dtype, 4, d->bias.dims);
+    if (mica_tensor_given(&d->dsinks) && mica_tensor_given(&d->sinks))
+        infer_tensor(&d->dsinks, d->sinks.dtype, 1, d->sinks.dims);
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_mha_desc *d = desc;
+    const mica_tensor *inputs[] = {&d->q, &d->k, &d->v};
+    for (int i = 0; i < 3; i++) {
+        if (i && !inputs[i]->rank) continue;
+        if (!mica_tensor_given(inputs[i]) || inputs[i]->rank != 3)
+            return mica_invalid(why, "%s has rank %d, q is needed, and q, k, v have 3 dimensions",
+                                args[i].name, inputs[i]->rank);
+    }
+    infer_tensor(&d->k, d->q.dtype, 3, d->q.dims);
+    infer_tensor(&d->v, d->k.dtype, 3, d->k.dims);
+    MICA_TRY(infer_numbers(d, why));
+    mica_dtype t = d->q.dtype;
+    if (!d->out.rank) {
+        int64_t width = d->wo.rank == 2 ? d->wo.dims[0] : d->q.dims[2];
+        infer_tensor(&d->out, t, 3, (const int64_t[]){d->q.dims[0], d->q.dims[1], width});
+    }
+    if (d->out.rank != 3) return mica_invalid(why, "out has rank %d, it must have 3", d->out.rank);
+    mha_sizes s = mha_sizes_of(d);
+    infer_tensor(&d->wq, t, 2, (const int64_t[]){s.heads * s.d, s.eq});
+    infer_tensor(&d->wk, t, 2, (const int64_t[]){s.kv_heads * s.d, s.ek});
+    infer_tensor(&d->wv, t, 2, (const int64_t[]){s.kv_heads * s.dv, s.ev});
+    infer_tensor(&d->wo, t, 2, (const int64_t[]){s.eo, s.heads * s.dv});
+    mica_tensor *biases[] = {&d->bq, &d->bk, &d->bv, &d->bo};
+    const mica_tensor *of[] = {&d->wq, &d->wk, &d->wv, &d->wo};
+    for (int i = 0; i < 4; i++)
+        if (mica_tensor_given(biases[i])) infer_tensor(biases[i], t, 1, of[i]->dims);
+    infer_between(d);
+    infer_scores(d);
+    for (int i = 0; i < ARGS; i++)
+        if (args[i].dir[d->pass] == MICA_UNUSED)
+            memset((char *)desc + args[i].tensor, 0, sizeof(mica_tensor));
+    return MICA_OK;
+}
+
+/* ---- checks ---- */
+
+/* t, if given, has exactly these dimensions. */
+static mica_status check_dims(const mica_mha_desc *d, int arg, int rank, const int64_t *dims,
+                              mica_why *why)
+{
+    const mica_tensor *t = mica_op_tensor(&mica_op_mha, d, arg);
+    if (!mica_tensor_given(t)) return MICA_OK;
+    if (t->rank != rank)
+        return mica_invalid(why, "%s has rank %d, it must have %d", args[arg].name, t->rank, rank);
+    for (int i = 0; i < rank; i++)
+        if (t->dims[i] != dims[i])
+            return mica_invalid(why, "dimension %d of %s is %lld, it must be %lld", i,
+                                args[arg].name, (long long)t->dims[i], (long long)dims[i]);
+    return MICA_OK;
+}
+
+/* Rows, and columns of all heads, are counted together, also beside a 0. */
+static mica_status check_sizes(const mha_sizes *s, mica_why *why)
+{
+    double rows = fmax((double)s->batch, 1) * fmax((double)s->rows, 1);
+    double keys = fmax((double)s->key_batch, 1) * fmax((double)s->keys, 1);
+    double all = fmax(rows, keys) * (double)s->heads;
+    if (all > (double)MICA_MOST_ELEMENTS)
+        return mica_invalid(why,
+                            "%lld x %lld and %lld x %lld rows, %lld heads: at most 2^48 are legal",
+                            (long long)s->batch, (long long)s->rows, (long long)s->key_batch,
+                            (long long)s->keys, (long long)s->heads);
+    return MICA_OK;
+}
+
+static mica_status check_all_dims(const mica_mha_desc *d, const mha_sizes *s, mica_why *why)
+{
+    const int64_t b = s->batch, c = s->key_batch, h = s->heads, g = s->kv_heads;
+    const struct {
+        int arg, rank;
+        int64_t dims[4];
+    } rules[] = {{MICA_MHA_K, 3, {c, s->keys, s->ek}},
+                 {MICA_MHA_V, 3, {c, s->keys, s->ev}},
+                 {MICA_MHA_OUT, 3, {b, s->rows, s->eo}},
+                 {MICA_MHA_WQ, 2, {h * s->d, s->eq}},
+                 {MICA_MHA_WK, 2, {g * s->d, s->ek}},
+                 {MICA_MHA_WV, 2, {g * s->dv, s->ev}},
+                 {MICA_MHA_WO, 2, {s->eo, h * s->dv}},
+                 {MICA_MHA_BQ, 1, {h * s->d}},
+                 {MICA_MHA_BK, 1, {g * s->d}},
+                 {MICA_MHA_BV, 1, {g * s->dv}},
+                 {MICA_MHA_BO, 1, {s->eo}},
+                 {MICA_MHA_QH, 4, {b, h, s->rows, s->d}},
+                 {MICA_MHA_KH, 4, {c, g, s->keys, s->d}},
+                 {MICA_MHA_VH, 4, {c, g, s->keys, s->dv}},
+                 {MICA_MHA_OH, 4, {b, h, s->rows, s->dv}},
+                 {MICA_MHA_LSE, 3, {b, h, s->rows}},
+                 {MICA_MHA_DOH, 4, {b, h, s->rows, s->dv}},
+                 {MICA_MHA_DQH, 4, {b, h, s->rows, s->d}},
+                 {MICA_MHA_DKH, 4, {c, g, s->keys, s->d}},
+                 {MICA_MHA_DVH, 4, {c, g, s->keys, s->dv}}};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        MICA_TRY(check_dims(d, rules[i].arg, rules[i].rank, rules[i].dims, why));
+    return MICA_OK;
+}
+
+static mica_status check_types(const mica_mha_desc *d, mica_why *why)
+{
+    mica_dtype type = d->q.dtype, stat = type == MICA_F64 ? MICA_F64 : MICA_F32;
+    if (!mica_dtype_is_common(type))
+        return mica_invalid(why, "q is %s, it must be f64, f32, f16 or bf16",
+                            mica_dtype_name(type));
+    for (int i = 0; i < MICA_MHA_MASK; i++) {
+        const mica_tensor *t = mica_op_tensor(&mica_op_mha, d, i);
+        bool bias = i >= MICA_MHA_BQ && i <= MICA_MHA_BO;
+        bool gradient = i >= MICA_MHA_WQ && i <= MICA_MHA_WO && d->pass == MICA_MHA_BWD_WEIGHTS;
+        if (!mica_tensor_given(t)) continue;
+        if (i == MICA_MHA_LSE ? t->dtype == stat : t->dtype == type) continue;
+        if ((bias || gradient) && t->dtype == stat) continue;
+        return mica_invalid(why, "%s is %s, it must be %s%s", args[i].name,
+                            mica_dtype_name(t->dtype),
+                            mica_dtype_name(i == MICA_MHA_LSE ? stat : type),
+                            (bias || gradient) && type != stat ? " or f32" : "");
+    }
+    return MICA_OK;
+}
+
+/* What scores are made of is attention's to judge. */
+static mica_status check_attention(const mica_mha_desc *d, mica_why *why)
+{
+    mica_attention_desc child = mha_attention(d), resolved = {0};
+    if (d->pass == MICA_MHA_BWD_WEIGHTS) return MICA_OK;
+    return mica_op_resolve(mica_op_find("attention"), &child, sizeof child, &resolved, why);
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_mha_desc *d = desc;
+    mha_sizes s = mha_sizes_of(d);
+    if (!isfinite(d->scale)) return mica_invalid(why, "scale is %g, it must be finite", d->scale);
+    MICA_TRY(check_types(d, why));
+    MICA_TRY(check_sizes(&s, why));
+    MICA_TRY(check_all_dims(d, &s, why));
+    return check_attention(d, why);
+}
+
+/* ---- numbers ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_mha_desc *d = desc;
+    mha_sizes s = mha_sizes_of(d);
+    double h = (double)s.heads, g = (double)s.kv_heads, width = (double)s.d, dv = (double)s.dv;
+    double queries = (double)s.batch * (double)s.rows, keys = (double)s.key_batch * (double)s.keys;
+    double projections = queries * h * (width * (double)s.eq + dv * (double)s.eo) +
+                         keys * g * (width * (double)s.ek + dv * (double)s.ev);
+    *flops = 0;
+    if (d->pass != MICA_MHA_BWD_WEIGHTS) {
+        mica_attention_desc child = mha_attention(d);
+        mica_op_find("attention")->cost(&child, flops, bytes);
+    }
+    *flops += 2 * projections;
+}
+
+static int64_t largest(int count, const int64_t *numbers)
+{
+    int64_t most = 0;
+    for (int i = 0; i < count; i++)
+        if (numbers[i] > most) most = numbers[i];
+    return most;
+}
+
+/* The longest sum, its bias and beta, and the roundings of a softmax. */
+static int64_t terms(const void *desc)
+{
+    const mica_mha_desc *d = desc;
+    mha_sizes s = mha_sizes_of(d);
+    if (d->pass == MICA_MHA_BWD_WEIGHTS)
+        return largest(2, (int64_t[]){s.batch * s.rows, s.key_batch * s.keys}) + 4;
+    mica_attention_desc child = mha_attention(d);
+    int64_t attention = mica_op_find("attention")->terms(&child);
+    return largest(8, (int64_t[]){s.eq, s.ek, s.ev, s.eo, s.heads * s.d, s.heads * s.dv, s.d,
+                                  attention}) +
+           4;
+}
+
+/* Sums of products only. */
+static bool exact(const void *desc)
+{
+    return ((const mica_mha_desc *)desc)->pass == MICA_MHA_BWD_WEIGHTS;
+}
+
+static const mica_engine *const engines[] = {&mica_mha_compose, &mica_engine_ref,
+                                             &mica_mha_compose_cuda, NULL};
+
+const mica_op mica_op_mha = {
+    .name = "mha",
+    .doc = "multi-head attention with its four projections, and both gradients",
+    .desc_size = sizeof(mica_mha_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = ARGS,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .exact = exact,
+    .ulps = 8,
+    .fill = mha_fill,
+    .reference = mha_reference,
+    .engines = engines,
+};

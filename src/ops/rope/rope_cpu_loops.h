@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The loops of rope and kv_append on the CPU, in the arithmetic `real`. Before it stand: real,
+ * TURN (rope_turn_*), READ and WRITE (runs of elements), ANGLES (member of rope_piece), and the
+ * names of the three functions. */
+
+/* Angles in double whatever the arithmetic: two steps, so that each is one vector loop. */
+MICA_CLONES
+static void turns_of(double position, const double *frequencies, real factor, real sign, int64_t n,
+                     real *c, real *s)
+{
+    real rest[ROPE_PIECE];
+    uint32_t quarters[ROPE_PIECE];
+    for (int64_t i = 0; i < n; i++) {
+        double r;
+        quarters[i] = rope_reduce(position, frequencies[i], &r);
+        rest[i] = (real)r;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        real cosine, sine;
+        TURN(rest[i], quarters[i], &cosine, &sine);
+        c[i] = cosine * factor;
+        s[i] = sine * (factor * sign);
+    }
+}
+
+MICA_CLONES
+static void scale_all(real *c, real *s, real factor, real sign, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) c[i] *= factor;
+    for (int64_t i = 0; i < n; i++) s[i] *= factor * sign;
+}
+
+void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_piece *p)
+{
+    const rope_angles *a = &w->a;
+    real *c = p->of.ANGLES.c, *s = p->of.ANGLES.s;
+    real factor = (real)a->factor, sign = a->backward ? -1 : 1;
+    if (mica_tensor_given(a->cos)) {
+        int64_t row = rope_table_row(a, position);
+        const mica_tensor *tables[] = {a->cos, a->sin};
+        const void *from[] = {data->cos, data->sin};
+        for (int i = 0; i < 2; i++)
+            READ(tables[i]->dtype, from[i],
+                 row * tables[i]->strides[0] + p->first * tables[i]->strides[1],
+                 tables[i]->strides[1], i ? s : c, p->n);
+        scale_all(c, s, factor, sign, p->n);
+        return;
+    }
+    double given[ROPE_PIECE];
+    if (w->frequencies) {
+        turns_of(position, w->frequencies + p->first, factor, sign, p->n, c, s);
+        return;
+    }
+    int64_t step = a->inv_freq->strides[0];
+    if (mica_tensor_given(a->inv_freq))
+        mica_to_f64(MICA_F32, data->inv_freq, p->first * step, step, given, p->n);
+    else
+        for (int64_t i = 0; i < p->n; i++) given[i] = rope_frequency(a, p->first + i);
+    turns_of(position, given, factor, sign, p->n, c, s);
+}
+
+/* Pairs of x and x + half. y may be x: each pair is read before it is written, and no other is
+ * touched, which is what simd says. */
+MICA_CLONES
+static void turn_halves(const real *x, real *y, int64_t half, const real *c, const real *s,
+                        int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        real first = x[i], second = x[half + i];
+        y[i] = first * c[i] - second * s[i];
+        y[half + i] = second * c[i] + first * s[i];
+    }
+}
+
+MICA_CLONES
+static void turn_neighbours(const real *x, real *y, const real *c, const real *s, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        real first = x[2 * i], second = x[2 * i + 1];
+        y[2 * i] = first * c[i] - second * s[i];
+        y[2 * i + 1] = second * c[i] + first * s[i];
+    }
+}
+
+static void turn(bool interleaved, const real *x, real *y, int64_t half, const real *c,
+                 const real *s, int64_t n)
+{
+    if (interleaved)
+        turn_neighbours(x, y, c, s, n);
+    else
+        turn_halves(x, y, half, c, s, n);
+}
+
+/* e5m2 would overflow to infinity where the other 8-bit types saturate; NaN passes. */
+MICA_CLONES
+static void finish(const rope_line *line, real *x, int64_t n)
+{
+    if (line->scale != 1) {
+        real scale = (real)line->scale;
+        for (int64_t i = 0; i < n; i++) x[i] *= scale;
+    }
+    if (line->to_type != MICA_E5M2) return;
+    const real most = 57344;
+    for (int64_t i = 0; i < n; i++) {
+        real v = x[i] > most ? most : x[i];
+        x[i] = v < -most ? -most : v;
+    }
+}
+
+static void read_run(const rope_line *line, int64_t column, real *x, int64_t n)
+{
+    READ(line->from_type, line->from, line->from_at + column * line->from_step, line->from_step, x,
+         n);
+}
+
+static void write_run(const rope_line *line, int64_t column, const real *x, int64_t n)
+{
+    WRITE(line->to_type, line->to, line->to_at + column * line->to_step, line->to_step, x, n);
+}
+
+/* Both are runs of `real`: nothing has to be converted. */
+static bool is_plain(const rope_line *line)
+{
+    return line->from_type == REAL_TYPE && line->to_type == REAL_TYPE && line->from_step == 1 &&
+           line->to_step == 1 && line->scale == 1;
+}
+
+void TURN_ROW(const rope_cpu *w, const rope_piece *p, const rope_line *line)
+{
+    real x[2 * ROPE_PIECE];
+    const real *c = p->of.ANGLES.c, *s = p->of.ANGLES.s;
+    /* A piece that is all of the halves is one run. */
+    bool one = w->a.interleaved || p->n == w->a.pairs;
+    int64_t column = w->a.interleaved ? 2 * p->first : p->first, second = p->first + w->a.pairs;
+    if (is_plain(line)) {
+        turn(w->a.interleaved, (const real *)line->from + line->from_at + column,
+             (real *)line->to + line->to_at + column, w->a.pairs, c, s, p->n);
+        return;
+    }
+    read_run(line, column, x, one ? 2 * p->n : p->n);
+    if (!one) read_run(line, second, x + p->n, p->n);
+    turn(w->a.interleaved, x, x, p->n, c, s, p->n);
+    finish(line, x, 2 * p->n);
+    write_run(line, column, x, one ? 2 * p->n : p->n);
+    if (!one) write_run(line, second, x + p->n, p->n);
+}
+
+void COPY_ROW(const rope_line *line, int64_t first, int64_t columns)
+{
+    real x[2 * ROPE_PIECE];
+    for (int64_t n; first < columns; first += n) {
+        n = columns - first < 2 * ROPE_PIECE ? columns - first : 2 * ROPE_PIECE;
+        read_run(line, first, x, n);
+        finish(line, x, n);
+        write_run(line, first, x, n);
+    }
+}

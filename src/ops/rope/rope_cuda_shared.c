@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Vectors, prologues and arguments of the kernels of rope and kv_append. */
+#include "ops/rope/rope_cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ACCESS = 16 };
+enum { SOURCE_THETA, SOURCE_INVERSE, SOURCE_TABLE }; /* as in rope.cuh */
+
+int64_t rope_ceil(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+int rope_vector(const mica_tensor *const *tensors, int count, int64_t pairs, int64_t rest)
+{
+    int bytes = 1;
+    for (int i = 0; i < count; i++) {
+        int own = mica_dtype_bits(tensors[i]->dtype) / 8;
+        if (own > bytes) bytes = own;
+    }
+    int n = ACCESS / bytes;
+    while (pairs % n || rest % n) n /= 2;
+    for (int i = 0; i < count; i++) {
+        const mica_tensor *t = tensors[i];
+        if (t->strides[3] != 1) return 1;
+        for (int d = 0; d < 3; d++)
+            while (t->dims[d] > 1 && t->strides[d] % n) n /= 2;
+    }
+    return n;
+}
+
+uintptr_t rope_access(int vector, mica_dtype type)
+{
+    int bytes = vector * mica_dtype_bits(type) / 8;
+    return (uintptr_t)(bytes < ACCESS ? bytes : ACCESS);
+}
+
+static bool is_aligned(const void *p, int vector, mica_dtype type)
+{
+    return (uintptr_t)p % rope_access(vector, type) == 0;
+}
+
+void rope_prologue(mica_text *p, const rope_angles *a, mica_dtype from, mica_dtype accumulator,
+                   int vector)
+{
+    bool table = mica_tensor_given(a->cos);
+    mica_prologue_type(p, "from_t", from);
+    mica_prologue_type(p, "acc_t", accumulator);
+    mica_prologue_type(p, "table_t", table ? a->cos->dtype : MICA_F32);
+    mica_prologue_int(p, "SOURCE",
+                      table                            ? SOURCE_TABLE
+                      : mica_tensor_given(a->inv_freq) ? SOURCE_INVERSE
+                                                       : SOURCE_THETA);
+    mica_prologue_int(p, "INTERLEAVED", a->interleaved);
+    mica_prologue_int(p, "VEC", vector);
+    mica_prologue_int(p, "HEADS", ROPE_HEADS);
+    mica_prologue_int(p, "BLOCK", ROPE_BLOCK);
+}
+
+/* ---- arguments ---- */
+
+void rope_source_of(const rope_angles *a, rope_source *at)
+{
+    *at = (rope_source){.factor = a->factor,
+                        .sine_factor = a->backward ? -a->factor : a->factor,
+                        .sequences = a->sequences};
+    if (mica_tensor_given(a->positions)) {
+        int last = a->positions->rank - 1;
+        at->positions_b = last ? a->positions->strides[0] : 0;
+        at->positions_s = a->positions->strides[last];
+        at->wide_positions = a->positions->dtype == MICA_S64;
+    }
+    if (mica_tensor_given(a->start)) {
+        at->start_n = a->start->strides[0];
+        at->wide_start = a->start->dtype == MICA_S64;
+    }
+    if (mica_tensor_given(a->cu)) at->cu_n = a->cu->strides[0];
+    if (mica_tensor_given(a->inv_freq)) at->inv_i = a->inv_freq->strides[0];
+    if (!mica_tensor_given(a->cos)) return;
+    at->table_rows = a->cos->dims[0];
+    at->cos_p = a->cos->strides[0], at->cos_i = a->cos->strides[1];
+    at->sin_p = a->sin->strides[0], at->sin_i = a->sin->strides[1];
+}
+
+void rope_source_point(const rope_angles *a, const rope_data *data, int vector, rope_source *at)
+{
+    at->positions = mica_tensor_given(a->positions) ? data->positions : NULL;
+    at->start = mica_tensor_given(a->start) ? data->start : NULL;
+    at->cu = mica_tensor_given(a->cu) ? data->cu : NULL;
+    at->inv_freq = mica_tensor_given(a->inv_freq) ? data->inv_freq : NULL;
+    if (!mica_tensor_given(a->cos)) return;
+    int n = a->interleaved && vector > 1 ? vector / 2 : vector;
+    at->cos = data->cos, at->sin = data->sin;
+    bool rows = at->table_rows == 1 || (at->cos_p % n == 0 && at->sin_p % n == 0);
+    at->tables_aligned = rows && at->cos_i == 1 && at->sin_i == 1 &&
+                         is_aligned(at->cos, n, a->cos->dtype) &&
+                         is_aligned(at->sin, n, a->sin->dtype);
+}
+
+rope_side rope_side_of(const mica_tensor *from, const mica_tensor *to)
+{
+    const int64_t *f = from->strides, *t = to->strides;
+    return (rope_side){.from_b = f[0],
+                       .from_h = f[1],
+                       .from_s = f[2],
+                       .from_d = f[3],
+                       .to_b = t[0],
+                       .to_h = t[1],
+                       .to_s = t[2],
+                       .to_d = t[3],
+                       .columns = from->dims[3]};
+}
+
+void rope_side_point(const mica_tensor *const tensors[2], const void *from, void *to, int vector,
+                     rope_side *side)
+{
+    side->from = from;
+    side->to = to;
+    side->from_aligned = is_aligned(from, vector, tensors[0]->dtype);
+    side->to_aligned = is_aligned(to, vector, tensors[1]->dtype);
+}
+
+/* ---- launches ---- */
+
+int64_t rope_slice(const rope_angles *a)
+{
+    return rope_by_theta(a) ? ROPE_FREQUENCIES : (int64_t)1 << 30;
+}
+
+void rope_frequencies(const rope_angles *a, const double *kept, int64_t first, int64_t count,
+                      double *to)
+{
+    if (!rope_by_theta(a)) return;
+    bool have = rope_kept(a) > 0;
+    for (int64_t i = 0; i < count; i++)
+        to[i] = have ? kept[first + i] : rope_frequency(a, first + i);
+}
+
+static int64_t most_heads(int64_t heads)
+{
+    int64_t group = ROPE_GROUP;
+    while (group > 1 && group / 2 >= heads) group /= 2;
+    return group;
+}
+
+/* Threads that a device has at once: as many as that if there is work for them, but not a few more,
+ * which would come second. */
+int64_t rope_group(int64_t items, int64_t heads, const mica_device_info *device)
+{
+    const int64_t at_once = 2 * ROPE_BLOCK * (int64_t)device->units;
+    int64_t group = most_heads(heads);
+    while (group > 1 && items < at_once && items * rope_ceil(heads, group / 2) <= at_once)
+        group /= 2;
+    return group;
+}
+
+int rope_configs(int64_t group, int64_t heads, mica_config *out)
+{
+    const int64_t others[] = {most_heads(heads), 1};
+    int count = 0;
+    out[count++] = (mica_config){{(int32_t)group}};
+    for (int i = 0; i < 2; i++)
+        if (others[i] != group && (i == 0 || others[0] != 1))
+            out[count++] = (mica_config){{(int32_t)others[i]}};
+    return count;
+}
