@@ -12,7 +12,7 @@ echo 'extern "C" __global__ void activation(const int a) {}' \
     >"$folder/kernels/ops/activation/activation_cuda.cu"
 
 bench() {
-    MICA_CUDA_DRIVER=$fake/libcuda.so.1 MICA_NVRTC=$fake/libnvrtc.so.13 \
+    FAKE_MEMSET=none MICA_CUDA_DRIVER=$fake/libcuda.so.1 MICA_NVRTC=$fake/libnvrtc.so.13 \
         MICA_CACHE_DIR=$folder/cache MICA_KERNEL_DIR=$folder/kernels \
         "$mica" bench --device cuda:0 --seconds 0.001 --runs 2 "$@" "activation x=f32:{1000,9}" 2>&1
 }
