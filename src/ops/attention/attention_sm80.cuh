@@ -7,7 +7,7 @@
  * lines l / 4 and l / 4 + 8 (its halves), and the others 2 (l % 4) and the next one. Packed to 16 bits,
  * accumulators of 16 columns are the left operand of the next product.
  *
- * Scores are in units of log 2. Rows of shared memory are 16 bytes longer than their lines, so that eight
+ * Rows of shared memory are 16 bytes longer than their lines, so that eight
  * neighbouring rows lie in different banks.
  *
  * Prologue: OWN BLOCKS OTHER PARTS, D_WIDE V_WIDE (columns of q and k, of v, padded to multiples of 32),
@@ -20,7 +20,7 @@
 
 constexpr int GROUPS = OWN / (16 * BLOCKS), WARPS = GROUPS * PARTS, THREADS = 32 * WARPS;
 constexpr int D_PITCH = 2 * D_WIDE + 16, V_PITCH = 2 * V_WIDE + 16; /* bytes */
-constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;
+constexpr float LOG2E = 1.44269504088896341f;
 
 static_assert(OWN % (16 * BLOCKS) == 0 && OTHER % 16 == 0 && OTHER <= 64, "whole fragments");
 static_assert(D_WIDE % 32 == 0 && V_WIDE % 32 == 0, "results are stored by whole warps");
@@ -192,27 +192,26 @@ struct alignas(16) row {
     int from, to; /* sees keys [from, to) */
     float lse, delta;
     int i, head, diagonal;
-    float slope; /* in units of log 2 */
+    float slope;
     s64 bias, mask;
 };
 
 __device__ __forceinline__ row row_of(const query &x)
 {
-    return {(int)x.from, (int)x.to, x.lse * LOG2E, x.delta, (int)x.i, (int)x.head, (int)x.diagonal,
-            x.slope * LOG2E, x.bias, x.mask};
+    return {(int)x.from, (int)x.to, x.lse, x.delta, (int)x.i, (int)x.head, (int)x.diagonal, x.slope, x.bias, x.mask};
 }
 
 /* What products are multiplied by. */
 struct units {
-    float scale, cap, cap_inverse; /* cap_inverse: doubled */
+    float scale, cap, cap_inverse; /* cap_inverse: doubled, for exp2 */
 };
 
 __device__ __forceinline__ units find_units(const attention_cuda_args &args)
 {
-    units u = {(float)args.scale * LOG2E};
+    units u = {(float)args.scale};
     if constexpr (CAP) {
-        u.cap = (float)args.soft_cap * LOG2E;
-        u.cap_inverse = (float)(2 / args.soft_cap);
+        u.cap = (float)args.soft_cap;
+        u.cap_inverse = (float)(2 / args.soft_cap) * LOG2E;
     }
     return u;
 }
@@ -230,7 +229,7 @@ __device__ __forceinline__ float find_score(const attention_cuda_args &args, con
         slope = 1 - t * t;
     }
     if constexpr (ALIBI) v -= x.slope * (float)abs(j - x.diagonal);
-    if constexpr (BIAS) v += LOG2E * widen<float>(((const bias_t *)args.bias.data)[x.bias + j * args.bias.stride[3]]);
+    if constexpr (BIAS) v += widen<float>(((const bias_t *)args.bias.data)[x.bias + j * args.bias.stride[3]]);
     return v;
 }
 

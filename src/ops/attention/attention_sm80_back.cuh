@@ -16,7 +16,8 @@ __device__ __forceinline__ pair find_pair(const attention_cuda_args &args, const
 {
     if (!sees(args, x, j)) return {0, 0};
     float slope;
-    const float p = exp2_of(find_score(args, u, x, j, v, slope) - x.lse);
+    /* The difference first: both are large where it is not, and would be rounded. */
+    const float p = exp2_of((find_score(args, u, x, j, v, slope) - x.lse) * LOG2E);
     const float keep = !DROPOUT ? 1 : drops ? 0 : (float)args.keep_scale;
     return {p * keep, p * (keep * dp - x.delta) * slope};
 }

@@ -131,7 +131,7 @@ __device__ __forceinline__ void drop_weights(const attention_cuda_args &args, co
 }
 
 /* Where the sums of a row go; with splits a merge scales them. */
-__device__ __forceinline__ void store_results(const attention_cuda_args &args, const shared &m, float *memory, float unit,
+__device__ __forceinline__ void store_results(const attention_cuda_args &args, const shared &m, float *memory, float scale,
                                               const state &st, const sums_t &out)
 {
     const span &rows = m.j.s.q;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void store_results(const attention_cuda_args &args, c
 #pragma unroll
         for (int i = 0; i < 2 * BLOCKS; i++)
             if (i == part) max = st.max[i / 2][i % 2], sum = st.sum[i / 2][i % 2];
-        max = max == nothing() ? nothing() : max * unit * LN2;
+        max = max == nothing() ? nothing() : max * scale;
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         const bool there = r < m.j.count, first = there && lane() % 4 == 0;
@@ -190,7 +190,7 @@ __device__ __forceinline__ void forward(const attention_cuda_args &args, int fro
 {
     const u32 q = shared_address(memory), k = q + OWN * D_PITCH, v = k + OTHER * D_PITCH;
     const units u = find_units(args);
-    const float unit = PLAIN ? u.scale : 1;
+    const float scale = PLAIN ? u.scale : 1, unit = scale * LOG2E;
     const dropout drop = find_dropout(args);
     fetch<OWN, D_WIDE>(q, args.q, m.lines, args.d);
     if (from < to) fetch<OTHER, D_WIDE>(k, args.k, m.keys[from % 2].k, args.d);
@@ -223,7 +223,7 @@ __device__ __forceinline__ void forward(const attention_cuda_args &args, int fro
     }
     copies_wait<0>();
     __syncthreads(); /* tiles are used */
-    store_results(args, m, (float *)memory, unit, st, out);
+    store_results(args, m, (float *)memory, scale, st, out);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 1 : 2) attention_sm80_fwd(const attention_cuda_args args)
