@@ -14,11 +14,21 @@ import json
 import re
 import statistics
 import subprocess
+import sys
+import time
 import uuid
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+
+START = time.monotonic()
+
+
+def say(what):
+    """Minutes pass: cuDNN tries its engines on every layer, mica compiles kernels that are not on disk."""
+    print(f"{time.monotonic() - START:6.1f} s  {what}", file=sys.stderr, flush=True)
 
 
 class Block(nn.Module):
@@ -106,13 +116,16 @@ def torch_steps(batch, size):
         optimiser.step()
 
     training = captured(train)
+    say("PyTorch's training step is captured")
     folded = ResNet50().cuda().eval().fold().to(torch.bfloat16, memory_format=torch.channels_last)
 
     def infer():
         with torch.no_grad():
             folded(x)
 
-    return {"training": training, "inference": captured(infer)}
+    inference = captured(infer)
+    say("PyTorch's inference is captured")
+    return {"training": training, "inference": inference}
 
 
 def mica_times(example, batch, size, count):
@@ -134,12 +147,13 @@ def main():
     a = parser.parse_args()
     steps = torch_steps(a.batch, a.size)
     times = {(name, engine): [] for name in steps for engine in ("mica", "peer/torch")}
-    for _ in range(a.rounds):
+    for i in range(a.rounds):
         for name, step in steps.items():
             times[name, "peer/torch"].append(timed(step, a.count))
         torch.cuda.synchronize()
         for name, ms in mica_times(a.example, a.batch, a.size, a.count).items():
             times[name, "mica"].append(ms)
+        say(f"round {i + 1} of {a.rounds}")
     run = uuid.uuid4().hex[:8]
     with open(a.json, "w") as out:
         for (name, engine), ms in times.items():

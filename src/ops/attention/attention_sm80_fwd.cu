@@ -77,6 +77,14 @@ __device__ __forceinline__ void make_scores(const attention_cuda_args &args, con
         }
 }
 
+/* The weight of a score, about `top`. Of products alone in one instruction; other scores, which distances and
+ * biases make large, lose least if their difference comes first. */
+__device__ __forceinline__ float find_weight(float unit, float v, float top)
+{
+    if constexpr (PLAIN) return exp2_of(v * unit - top * unit);
+    return exp2_of((v - top) * unit);
+}
+
 /* Scores become weights about the new maximum; sums so far follow it. */
 __device__ __forceinline__ void make_weights(float unit, state &st, scores_t &s, sums_t &out)
 {
@@ -92,8 +100,8 @@ __device__ __forceinline__ void make_weights(float unit, state &st, scores_t &s,
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             /* A row that has seen no key yet has no maximum. */
-            const float center = top == -INFINITY_F ? 0 : top * unit;
-            const float factor = exp2_of(st.max[b][half] * unit - center);
+            const float center = top == -INFINITY_F ? 0 : top;
+            const float factor = find_weight(unit, st.max[b][half], center);
             st.max[b][half] = top;
             float sum = st.sum[b][half] * factor;
 #pragma unroll
@@ -101,7 +109,7 @@ __device__ __forceinline__ void make_weights(float unit, state &st, scores_t &s,
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     float &v = s[b][n][2 * half + e];
-                    v = exp2_of(v * unit - center);
+                    v = find_weight(unit, v, center);
                     sum += v;
                 }
             st.sum[b][half] = sum;
