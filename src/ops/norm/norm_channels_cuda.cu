@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Batch normalisation of channels that are neighbours in memory: a thread has VECTOR of them and walks
- * rows (pixels), THREADS threads of a block share SLICES vectors. Stages: PARTIAL forms the sums of one
- * part of the rows, APPLY computes elements from known statistics. Constants: those of norm_cuda.cu. */
+ * Channels that are neighbours in memory: a thread has VECTOR of them and walks rows (pixels), THREADS
+ * threads of a block share SLICES vectors. Stages: PARTIAL forms the sums of one part of the rows, APPLY
+ * computes elements from known statistics. Channels are batch's sets, or, PER_ELEMENT, the elements of
+ * scale and bias of sets that are rows. Constants: those of norm_cuda.cu. */
 #include "cuda/device/vector.cuh"
 #include "cuda/device/activation.cuh"
 #include "ops/norm/norm.cuh"
 
-static_assert(CHANNEL_SETS && !ALONG && PARTIAL + APPLY == 1, "channels of batch");
-static_assert(!RESIDUAL && !SUM, "only layer and rms have them");
+static_assert(!ALONG && PARTIAL + APPLY == 1, "channels side by side");
+static_assert(CHANNEL_SETS != PER_ELEMENT && (CHANNEL_SETS || (BACKWARD && PARTIAL)), "sets, or gradients of scale and bias");
+static_assert(!RESIDUAL && !SUM, "only forward passes of layer and rms have them");
 static_assert((THREADS & (THREADS - 1)) == 0, "halves");
 
 constexpr int ROWS = BACKWARD ? 2 : 4; /* in flight */
@@ -45,10 +47,21 @@ template <typename T> __device__ __forceinline__ void read_channels(const norm_a
     for (int k = 0; k < VECTOR; k++) v[k] = a.args[arg] ? widen<acc_t>(from[k * a.split.kept.strides[arg][0]]) : absent;
 }
 
-/* f(row, x, dy, dx) with several rows on their way; dx only where an APPLY adds to it. */
+/* Of a row that is a set; unused where channels are. */
+struct statistics {
+    acc_t mean, rstd;
+};
+
+__device__ __forceinline__ acc_t read_statistic(const norm_args &a, int arg, const walk &w, long long row, acc_t absent)
+{
+    return a.args[arg] ? *at_row<stat_t>(a, arg, w, row) : absent;
+}
+
+/* f(row, x, dy, dx, s) with several rows on their way; dx only where an APPLY adds to it. */
 template <typename F> __device__ __forceinline__ void each_row(const norm_args &a, const walk &w, F f)
 {
     for (long long first = w.from; first < w.end; first += ROWS * THREADS) {
+        statistics s[ROWS];
         lanes<x_t, VECTOR> x[ROWS];
         lanes<dy_t, VECTOR> dy[ROWS];
         lanes<dx_t, VECTOR> dx[ROWS];
@@ -60,6 +73,8 @@ template <typename F> __device__ __forceinline__ void each_row(const norm_args &
             if constexpr (BACKWARD) dy[j] = fetch<VECTOR>(at_row<dy_t>(a, ARG_dy, w, row), a.whole);
             if constexpr (BACKWARD && APPLY)
                 if (a.beta != 0) dx[j] = fetch<VECTOR>(at_row<dx_t>(a, ARG_dx, w, row), a.whole);
+            if constexpr (PER_ELEMENT)
+                s[j] = {read_statistic(a, ARG_mean, w, row, (acc_t)0), read_statistic(a, ARG_rstd, w, row, (acc_t)1)};
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -70,7 +85,7 @@ template <typename F> __device__ __forceinline__ void each_row(const norm_args &
             if constexpr (BACKWARD) unpack(dy[j], g);
             if constexpr (BACKWARD && APPLY)
                 if (a.beta != 0) unpack(dx[j], old);
-            f(row, u, g, old);
+            f(row, u, g, old, s[j]);
         }
     }
 }
@@ -100,14 +115,14 @@ __device__ __forceinline__ void moments(const norm_args &a, const walk &w, long 
     acc_t plain[VECTOR], n = (acc_t)rows;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] = 0, plain[k] = 0, squares[k] = 0;
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *) {
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *, const statistics &) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) mean[k] += u[k];
     });
     add_rows(mean, w, scratch);
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] /= n;
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *) {
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *, const statistics &) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             acc_t d = u[k] - mean[k];
@@ -167,7 +182,7 @@ __device__ __forceinline__ void apply_forward(const norm_args &a, const walk &w)
 {
     channels c = read_statistics(a, w);
     if constexpr (!INFER) read_known(a, w, c.mean, c.rstd);
-    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *, const acc_t *) {
+    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *, const acc_t *, const statistics &) {
         acc_t y[VECTOR];
 #pragma unroll
         for (int k = 0; k < VECTOR; k++)
@@ -196,8 +211,11 @@ __device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w,
     for (int k = 0; k < VECTOR; k++) plain[k] = 0, with_xhat[k] = 0;
     channels c = {};
     if (w.end > 0) c = read_statistics(a, w);
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *dy, const acc_t *) {
+    each_row(a, w, [&](long long, const acc_t *u, const acc_t *dy, const acc_t *, const statistics &s) {
         acc_t xhat[VECTOR], g[VECTOR];
+        if constexpr (PER_ELEMENT)
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) c.mean[k] = s.mean, c.rstd[k] = s.rstd;
         find_gradient(a, c, u, dy, xhat, g);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
@@ -214,7 +232,7 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w
     channels c = read_statistics(a, w);
     acc_t plain[VECTOR], with_xhat[VECTOR];
     read_known(a, w, plain, with_xhat);
-    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *dy, const acc_t *old) {
+    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *dy, const acc_t *old, const statistics &) {
         acc_t xhat[VECTOR], g[VECTOR];
         find_gradient(a, c, u, dy, xhat, g);
 #pragma unroll

@@ -73,8 +73,10 @@ static int64_t choose_fold(const mica_norm_desc *d, const norm_plane *p)
     for (int a = 0; a < NORM_ARG_COUNT; a++) {
         const mica_tensor *t = mica_norm_tensor(d, a);
         if (!mica_tensor_given(t)) continue;
+        /* mean and rstd of groups of one channel may have x's shape, too: they are operands */
+        bool statistic = a == MICA_NORM_MEAN || a == MICA_NORM_RSTD;
         bool whole = p->cols.strides[a][0] == 1 && p->rows.strides[a][0] == width;
-        if (!(t->rank == d->x.rank ? whole : p->rows.strides[a][0] == 0)) return 1;
+        if (!(t->rank == d->x.rank && !statistic ? whole : p->rows.strides[a][0] == 0)) return 1;
     }
     return width < NORM_COLUMNS ? NORM_COLUMNS / width : 1;
 }

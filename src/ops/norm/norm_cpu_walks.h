@@ -74,7 +74,7 @@ static void unite(const norm_plane *p, sums *s, int64_t width)
         unite_columns(s->plain + i, p->fold, width);
         unite_columns(s->squared + i, p->fold, width);
     }
-    for (int64_t i = 0; p->together > 1 && i < width; i += p->together) {
+    for (int64_t i = 0; p->together > 1 && i < columns_of(p, width); i += p->together) {
         unite_columns(s->plain + i, p->together, 1);
         unite_columns(s->squared + i, p->together, 1);
     }

@@ -49,7 +49,7 @@ struct work {
     int64_t count;  /* additions since the last flush */
     bool keeps;     /* the set's input stays in `kept`, if that has to be gathered at all */
     bool filled;    /* it does so by now */
-    bool folded[2]; /* scale and bias have been repeated for each row of a run */
+    bool folded[4]; /* operands that have been repeated for each row of a run */
     sums *sums;
     column_sums *columns; /* of dbias and dscale, where they are formed along with dx; or NULL */
     real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
@@ -150,24 +150,26 @@ static void repeat(real *values, int64_t width, int64_t n)
 }
 
 /* Folded planes have one block: what has been gathered once serves all of its runs. */
-static operand fold_operand(work *w, int arg, real *buffer)
+static operand fold_operand(work *w, int arg, int slot)
 {
-    bool *folded = &w->folded[arg == MICA_NORM_BIAS];
+    real *buffer = w->operands[slot];
     const norm_space *cols = &w->plane->cols;
-    if (!*folded) {
+    if (!w->folded[slot]) {
         load_run(mica_norm_tensor(w->s->d, arg)->dtype, w->args[arg], 0, cols->strides[arg][0],
                  buffer, cols->dims[0]);
         repeat(buffer, cols->dims[0], columns_of(w->plane, cols->dims[0]));
     }
-    *folded = true;
+    w->folded[slot] = true;
     return (operand){buffer, true};
 }
 
-/* A broadcast argument: an array where it varies along the run, else one value. */
-static operand fetch_operand(work *w, int arg, const real *absent, real *buffer)
+/* A broadcast argument: an array where it varies along the run, else one value. slot: of operands.
+ */
+static operand fetch_operand(work *w, int arg, const real *absent, int slot)
 {
+    real *buffer = w->operands[slot];
     if (!given(w, arg)) return (operand){absent, false};
-    if (w->plane->fold > 1 && w->plane->along_cols[arg]) return fold_operand(w, arg, buffer);
+    if (w->plane->fold > 1 && w->plane->along_cols[arg]) return fold_operand(w, arg, slot);
     if (w->plane->along_cols[arg]) return (operand){fetch(w, arg, buffer), true};
     int64_t at = mica_norm_offset(&w->plane->rows, arg, w->row);
     load_run(mica_norm_tensor(w->s->d, arg)->dtype, w->args[arg], at, 1, buffer, 1);
@@ -178,14 +180,14 @@ static const real zero = 0, one = 1;
 
 static operand scale_of(work *w)
 {
-    return fetch_operand(w, MICA_NORM_SCALE, &one, w->operands[0]);
+    return fetch_operand(w, MICA_NORM_SCALE, &one, 0);
 }
 
 /* Scale and bias, both arrays or both values. */
 static void affine_of(work *w, operand *scale, operand *bias)
 {
     *scale = scale_of(w);
-    *bias = fetch_operand(w, MICA_NORM_BIAS, &zero, w->operands[1]);
+    *bias = fetch_operand(w, MICA_NORM_BIAS, &zero, 1);
     if (scale->varies == bias->varies) return;
     operand *single = scale->varies ? bias : scale;
     real *buffer = w->operands[scale->varies ? 1 : 0];
@@ -200,8 +202,8 @@ static void statistics_of(work *w, operand *mean, operand *rstd)
         *mean = (operand){w->known->mean, varies}, *rstd = (operand){w->known->rstd, varies};
         return;
     }
-    *mean = fetch_operand(w, MICA_NORM_MEAN, &zero, w->operands[2]);
-    *rstd = fetch_operand(w, MICA_NORM_RSTD, &one, w->operands[3]);
+    *mean = fetch_operand(w, MICA_NORM_MEAN, &zero, 2);
+    *rstd = fetch_operand(w, MICA_NORM_RSTD, &one, 3);
     if (!rstd->varies || mean->varies) return;
     spread(*mean->at, w->n, w->operands[2]); /* rms: no mean at all */
     *mean = (operand){w->operands[2], true};

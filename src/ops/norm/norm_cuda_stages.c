@@ -125,13 +125,20 @@ static bool takes_channels(const mica_norm_desc *d, const norm_split *split, int
     return true;
 }
 
-/* Batch with its channels side by side: sums and elements of a vector of channels at once. */
+/* Sets are rows, all of whose elements have the same statistics. */
+static bool has_sets_of_rows(const mica_norm_desc *d, const norm_space *kept)
+{
+    return d->kind != MICA_NORM_BATCH && kept->strides[MICA_NORM_MEAN][0] == 0 &&
+           kept->strides[MICA_NORM_RSTD][0] == 0;
+}
+
+/* Channels side by side, of batch or as elements of scale and bias: sums and elements of a vector
+ * of channels at once. */
 static bool choose_channels(const mica_norm_desc *d, norm_stage *s)
 {
     const norm_split *split = &s->split;
-    if (d->kind != MICA_NORM_BATCH || split->kept.rank != 1 || split->reduced.rank != 1 ||
-        is_along(split))
-        return false;
+    if (split->kept.rank != 1 || split->reduced.rank != 1 || is_along(split)) return false;
+    if (s->sets ? d->kind != MICA_NORM_BATCH : !has_sets_of_rows(d, &split->kept)) return false;
     int vector = 16 / (mica_dtype_bits(d->x.dtype) / 8);
     if (vector > 8) vector = 8;
     while (vector > 1 && !takes_channels(d, split, vector)) vector /= 2;
@@ -210,7 +217,7 @@ static norm_stage *add_sums(const mica_norm_desc *d, norm_stages *list, const no
                             bool sets, bool in_parts)
 {
     norm_stage *s = add(list, NORM_PARTIAL, sets, split);
-    if (!sets || !in_parts || !choose_channels(d, s))
+    if (!in_parts || !choose_channels(d, s))
         choose_groups(d, split, s->piece, in_parts ? PART_THREADS : SET_THREADS, 0, &s->groups);
     int64_t rows = rows_of(s), most = rows > 0 ? BLOCKS / rows : 1;
     if (in_parts) cut(s, most < 1 ? 1 : most > PARTS ? PARTS : most, PART_VECTORS);
