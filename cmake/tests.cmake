@@ -142,6 +142,13 @@ if(TARGET mica)
     endif()
     mica_test(cases/${name} cases mica check --device cpu ${chosen} ${case_file})
   endforeach()
+  # The same random lines each time; other seeds are for those who look for mistakes.
+  if(NOT MICA_SANITIZE)
+    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/random_problems 1 30
+      OUTPUT_FILE ${PROJECT_BINARY_DIR}/random.txt COMMAND_ERROR_IS_FATAL ANY)
+    mica_test(cases/random cases mica check --device cpu --allow-refusals --allow-mistrusted
+      --fill=exact,random ${PROJECT_BINARY_DIR}/random.txt)
+  endif()
   # Kernels, on a GPU played by the CPU: a line in eight (in sixteen of long files and of the direct
   # convolutions, whose large filters take minutes), as the planner would run it on a small GPU.
   if(TARGET emu_cuda AND NOT MICA_SANITIZE)
