@@ -158,11 +158,15 @@ if(TARGET mica)
     file(MAKE_DIRECTORY ${pieces})
     foreach(case_file ${case_files})
       cmake_path(GET case_file STEM name)
-      if(name MATCHES "-(large|tiles)$") # gigabytes, minutes
+      if(name MATCHES "-large$|^conv-tiles$") # gigabytes, minutes
         continue()
       endif()
       set(every 8)
-      if(name MATCHES "^(conv|conv_direct|gemm|attention)$")
+      set(chosen --fill=exact,random)
+      if(name MATCHES "-tiles$")
+        set(chosen --fill=exact)
+      endif()
+      if(name MATCHES "^(conv|conv_direct|gemm|attention|attention-tiles)$")
         set(every 16)
       endif()
       set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
@@ -172,7 +176,7 @@ if(TARGET mica)
         OUTPUT_FILE ${pieces}/${name}.txt
         COMMAND_ERROR_IS_FATAL ANY)
       mica_test(emu/${name} emu
-        mica check --device cuda:0 --pick --fill=exact,random ${pieces}/${name}.txt)
+        mica check --device cuda:0 --pick ${chosen} ${pieces}/${name}.txt)
       set_tests_properties(emu/${name} PROPERTIES TIMEOUT 1200 ENVIRONMENT
         "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
     endforeach()
