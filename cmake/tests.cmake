@@ -213,7 +213,7 @@ if(MICA_KERNEL_TESTS AND TARGET mica)
 endif()
 
 # Every kernel configuration that the problem lines lead to, compiled for sm_80, sm_89 and sm_90a and
-# compared with tests/kernels/ARCH/CASES.txt where that is: an hour and a half of one core. With
+# compared with tests/kernels/ARCH/CASES.txt where that is: about an hour of two cores. With
 # MICA_KERNEL_SHARE=N one in N of sm_90a's lines and one in 2 N of the others', another part with each
 # commit: our CI asks for that, and whoever changes kernels runs the whole. The longest first, so that no
 # core waits for another at the end; a heap that does not give its memory back after each kernel saves

@@ -25,6 +25,11 @@ static inline bool mica_norm_is_trailing(const mica_norm_desc *d)
 int64_t mica_norm_set_size(const mica_norm_desc *d);
 /* Sets without elements are nothing to do, unless their statistics or sums are asked for. */
 bool mica_norm_has_set_results(const mica_norm_desc *d);
+/* mean and rstd: one number for each set. */
+static inline bool mica_norm_is_per_set(int arg)
+{
+    return arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
+}
 
 void mica_norm_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_op mica_op_norm;

@@ -74,9 +74,9 @@ static int64_t choose_fold(const mica_norm_desc *d, const norm_plane *p)
         const mica_tensor *t = mica_norm_tensor(d, a);
         if (!mica_tensor_given(t)) continue;
         /* mean and rstd of groups of one channel may have x's shape, too: they are operands */
-        bool statistic = a == MICA_NORM_MEAN || a == MICA_NORM_RSTD;
         bool whole = p->cols.strides[a][0] == 1 && p->rows.strides[a][0] == width;
-        if (!(t->rank == d->x.rank && !statistic ? whole : p->rows.strides[a][0] == 0)) return 1;
+        bool like_x = t->rank == d->x.rank && !mica_norm_is_per_set(a);
+        if (!(like_x ? whole : p->rows.strides[a][0] == 0)) return 1;
     }
     return width < NORM_COLUMNS ? NORM_COLUMNS / width : 1;
 }
@@ -144,8 +144,7 @@ static bool has_plain_rows(const mica_norm_desc *d, const norm_plane *p)
     if (p->side_by_side || p->cols.rank != 1 || p->reduced > NORM_ROW) return false;
     for (int a = 0; a < NORM_ARG_COUNT; a++) {
         /* what does not vary along the row must not vary between rows either */
-        bool per_set = a == MICA_NORM_MEAN || a == MICA_NORM_RSTD;
-        if (!mica_tensor_given(mica_norm_tensor(d, a)) || per_set) continue;
+        if (!mica_tensor_given(mica_norm_tensor(d, a)) || mica_norm_is_per_set(a)) continue;
         bool whole = a == MICA_NORM_X || a == MICA_NORM_Y;
         if (whole ? p->cols.strides[a][0] != 1 : varies(&p->rows, a)) return false;
     }

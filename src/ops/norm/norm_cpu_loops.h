@@ -73,9 +73,8 @@ static numbers numbers_of(const work *w, int64_t block, int arg)
     const norm_plane *p = w->plane;
     numbers r = {.type = mica_norm_tensor(w->s->d, arg)->dtype, .stride = 1};
     int64_t start = block_start(p, block, &r.width);
-    bool of_set = arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
     const norm_space *kept = p->side_by_side ? &p->cols : &p->rows;
-    r.together = of_set ? p->together : 1;
+    r.together = mica_norm_is_per_set(arg) ? p->together : 1;
     if (r.together > 1) kept = &p->sets;
     if (p->side_by_side && kept->rank) r.stride = kept->strides[arg][kept->rank - 1];
     r.offset = mica_norm_offset(kept, arg, start / r.together);

@@ -3,8 +3,8 @@
  * fits the group's registers is read once, a longer one again from the cache. split=1, for few and
  * large sets (batch): sums in parts, merged, then a pass over the elements: one launch each, some
  * workspace, x read twice. Gradients of scale and bias are sums of the same kind. Any strides and
- * types; memory-bound where the tensors are contiguous one way or the other; batch with its
- * channels side by side has kernels of its own for the parts. */
+ * types; memory-bound where the tensors are contiguous one way or the other; parts whose channels
+ * lie side by side (batch; gradients of scale and bias of rows) have a kernel of their own. */
 #include "ops/norm/norm_cuda.h"
 
 #include <string.h>

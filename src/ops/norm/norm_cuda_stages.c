@@ -67,9 +67,8 @@ static bool steps_by(const norm_split *split, int arg, int vector)
 static bool takes_vector(const mica_norm_desc *d, const norm_split *split, int arg, int vector)
 {
     int64_t stride = inner_stride(&split->reduced, arg);
-    bool statistic = arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
     if (is_broadcast(arg) && stride == 0) return true; /* one for the whole vector */
-    if (statistic || stride != 1) return false;
+    if (mica_norm_is_per_set(arg) || stride != 1) return false;
     bool wide = arg == MICA_NORM_X && mica_dtype_bits(d->x.dtype) / 8 * vector > 16;
     return steps_by(split, arg, vector) && !wide;
 }

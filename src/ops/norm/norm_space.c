@@ -17,10 +17,6 @@ typedef struct full {
     bool in_channel[FULL_RANK]; /* scale varies along it */
 } full;
 
-static bool is_per_set(int arg)
-{
-    return arg == MICA_NORM_MEAN || arg == MICA_NORM_RSTD;
-}
 static bool is_per_channel(int arg)
 {
     return arg == MICA_NORM_SCALE || arg == MICA_NORM_BIAS || arg == MICA_NORM_DSCALE ||
@@ -56,7 +52,7 @@ static void set_strides(const mica_norm_desc *d, full *f, int to, int dim, int s
     for (int a = 0; a < NORM_ARG_COUNT; a++) {
         const mica_tensor *t = mica_norm_tensor(d, a);
         if (!mica_tensor_given(t)) continue;
-        if (is_per_set(a))
+        if (mica_norm_is_per_set(a))
             f->strides[a][to] = f->in_set[to] ? 0 : t->strides[set_dim];
         else if (is_per_channel(a))
             f->strides[a][to] = f->in_channel[to] ? t->strides[channel_dim] : 0;
@@ -84,7 +80,7 @@ static void add_group_dim(const mica_norm_desc *d, full *f, int *set_dim)
     set_strides(d, f, outer, 1, *set_dim, 0);
     int64_t channels = d->x.dims[1] / d->groups;
     for (int a = 0; a < NORM_ARG_COUNT; a++)
-        if (!is_per_set(a)) f->strides[a][outer] *= channels;
+        if (!mica_norm_is_per_set(a)) f->strides[a][outer] *= channels;
     ++*set_dim;
     int inner = f->rank++;
     f->dims[inner] = channels;
