@@ -299,6 +299,8 @@ def fastest_attention(q, call):
 def grouped_gemm(fields, t):
     if t["a"].dtype != torch.bfloat16 or t["a"].dim() != 2 or fields.get("epilogue"):
         raise NotImplementedError("grouped products but of bf16 and packed rows")
+    if t["c"].dtype != torch.bfloat16:
+        raise NotImplementedError("grouped products with other results than bf16")
     return lambda: torch._grouped_mm(t["a"], t["b"], offs=t["groups"])
 
 

@@ -159,6 +159,19 @@ static void exp2_approx(const emu_ptx *what, emu_block *block, const emu_ref *co
     put_float(&refs[0][0], fabsf(v) < 0x1p-126f ? 0.0f : v);
 }
 
+/* kind: whether the bytes of a, of b have signs; the sum is the first operand, before and after */
+static void dot_bytes(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)block;
+    uint32_t sum = word_of(&refs[0][0]);
+    for (int i = 0; i < 4; i++) {
+        uint8_t a = (uint8_t)(word_of(&refs[0][1]) >> 8 * i);
+        uint8_t b = (uint8_t)(word_of(&refs[0][2]) >> 8 * i);
+        sum += (uint32_t)((what->kind[0] ? (int8_t)a : a) * (what->kind[1] ? (int8_t)b : b));
+    }
+    put(&refs[0][0], sum);
+}
+
 static void max_nan(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)what, (void)block;
@@ -508,6 +521,10 @@ static const emu_ptx codes[] = {
     {"cvt.rn.satfinite.e5m2x2.f32 ", convert, EMU_LANE, {7}},
     {"cvt.rn.f16x2.e4m3x2 ", convert, EMU_LANE, {4}},
     {"cvt.rn.f16x2.e5m2x2 ", convert, EMU_LANE, {5}},
+    {"dp4a.s32.s32 ", dot_bytes, EMU_LANE, {1, 1}},
+    {"dp4a.s32.u32 ", dot_bytes, EMU_LANE, {1, 0}},
+    {"dp4a.u32.s32 ", dot_bytes, EMU_LANE, {0, 1}},
+    {"dp4a.u32.u32 ", dot_bytes, EMU_LANE, {0, 0}},
     {"ex2.approx.ftz.f32 ", exp2_approx, EMU_LANE, {0}},
     {"max.NaN.f32 ", max_nan, EMU_LANE, {0}},
     {"ld.global.nc.L1::no_allocate.v4.u32 ", load_global, EMU_LANE, {4}},

@@ -12,7 +12,6 @@
  * ahead), MATRIX (matrix units; else multiply-adds), FEW (a multiple of 8 if MATRIX), K_MAJOR (the wide
  * operand), FEW_K_MAJOR, SWAPPED, HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "cuda/device/mma.cuh"
-#include "cuda/device/vector.cuh"
 #include "ops/gemm/gemm_skinny_args.h"
 
 constexpr int VECTOR = 16 / (int)sizeof(wide_t);
@@ -21,10 +20,7 @@ constexpr int SPAN = K_MAJOR ? 16 : 8 * VECTOR; /* lines of a group */
 constexpr int LINES = GROUPS * SPAN, THREADS = 32 * WARPS;
 constexpr int TILE_M = SWAPPED ? LINES : FEW, TILE_N = SWAPPED ? FEW : LINES;
 #include "ops/gemm/gemm_device.cuh"
-
-template <typename T> constexpr bool IS_FLOAT8 = false;
-template <> constexpr bool IS_FLOAT8<e4m3> = true;
-template <> constexpr bool IS_FLOAT8<e5m2> = true;
+#include "ops/gemm/gemm_skinny.cuh"
 
 constexpr bool FLOAT8 = IS_FLOAT8<wide_t>;
 constexpr int READS = K_MAJOR ? 2 : VECTOR;                     /* vectors that a lane reads of a group */
@@ -39,36 +35,6 @@ constexpr int RESIDENT = (K_MAJOR && FEW <= 8 && GROUPS * CHUNKS <= 4 ? 768 : 25
 
 static_assert(sizeof(wide_t) == sizeof(few_t), "both operands have as many elements in 16 bytes");
 static_assert(!MATRIX || FEW % 8 == 0, "whole tiles of the matrix unit");
-
-struct vector {
-    u32 word[4];
-};
-
-/* ---- reading ---- */
-
-__device__ __forceinline__ vector read_once(const void *p)
-{
-    vector v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
-    return v;
-}
-
-/* The first n elements of a vector, `stride` apart; the rest is zero. A short loop: it stands in the code as
- * often as vectors are read. */
-template <typename T> __device__ __forceinline__ vector read_some(const T *p, s64 stride, s64 n)
-{
-    constexpr int BITS = 8 * (int)sizeof(T);
-    u64 low = 0, high = 0;
-#pragma unroll 1
-    for (int i = VECTOR - 1; i >= 0; i--) {
-        u32 bits = 0;
-        if (i < n) memcpy(&bits, p + i * stride, sizeof(T));
-        high = high << BITS | low >> (64 - BITS);
-        low = low << BITS | bits;
-    }
-    return vector{{(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)}};
-}
 
 /* A lane's part of the wide operand at k. SAFE: nothing is missing, and all is aligned. */
 template <bool SAFE>
@@ -109,28 +75,6 @@ __device__ __forceinline__ void read_few(vector (&to)[FEW_READS], const gemm_ski
 }
 
 /* ---- operands of the matrix unit: 32 bits of K of one line ---- */
-
-template <typename T> struct widened {
-    typedef T type;
-};
-template <> struct widened<e4m3> {
-    typedef f16 type;
-    static __device__ __forceinline__ u32 two(u32 pair)
-    {
-        u32 r;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((u16)pair));
-        return r;
-    }
-};
-template <> struct widened<e5m2> {
-    typedef f16 type;
-    static __device__ __forceinline__ u32 two(u32 pair)
-    {
-        u32 r;
-        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"((u16)pair));
-        return r;
-    }
-};
 
 template <typename W, typename F> struct unit_of : matrix_unit<typename widened<W>::type, typename widened<F>::type> {
 };

@@ -10,10 +10,18 @@
 #include <limits.h>
 #include <math.h>
 
-enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_DEPTH, KNOB_SPLIT };
-static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth", "split", NULL};
+enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_DEPTH, KNOB_SPLIT, KNOB_LINES };
+static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth", "split", "lines", NULL};
 
-enum { LINE_BYTES = 128, MAX_BATCH_RANK = 3, KEPT = 4, ROWS_OF_GROUP = 64, BUFFER_BYTES = 8192 };
+enum {
+    LINE_BYTES = 128,
+    MAX_BATCH_RANK = 3,
+    KEPT = 4,
+    ROWS_OF_GROUP = 64,
+    BUFFER_BYTES = 8192,
+    BARRIERS = 256, /* bytes */
+    FEW = 32        /* lines that are memory's business */
+};
 
 /* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more. */
 static const mica_config choices[] = {
@@ -33,7 +41,8 @@ static const mica_config promoted[] = {
     {{64, 32, 16, 1, 2}},  {{64, 32, 16, 1, 4}}};
 
 /* Tiles have lines and what lies across: rows and columns of c, or the reverse where c is
- * transposed, so that neighbours across are neighbours in memory. */
+ * transposed, so that neighbours across are neighbours in memory. Where c has few rows or columns
+ * those lie across. */
 typedef struct operand {
     const char *name;
     mica_dtype dtype;
@@ -45,6 +54,7 @@ typedef struct geometry {
     gemm_shape shape; /* with a gate n counts all columns of b */
     gemm_extra extra;
     bool swapped, halves;
+    bool few;     /* across: the others are read at the speed of memory */
     operand a, b; /* of the lines, across */
     bool a_mn_major, b_mn_major;
     long long c_line, c_across;
@@ -123,7 +133,9 @@ static void make_geometry(const mica_gemm_desc *d, geometry *g)
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
     operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, s->a_batch};
     operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, s->b_batch};
-    g->swapped = s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
+    g->few = s->m <= FEW ? s->m < s->n : s->n <= FEW;
+    g->few = g->few && !gemm_has_extra(d);
+    g->swapped = g->few ? s->m < s->n : s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
     g->a = g->swapped ? b : a;
     g->b = g->swapped ? a : b;
     g->c_line = g->swapped ? s->c_n : s->c_m;
@@ -193,59 +205,73 @@ static long long ceiling(long long a, long long b)
     return (a + b - 1) / b;
 }
 
+/* Of a tile, out of the TILE_M that are multiplied; 0 stands for all in older records. */
+static int lines_of(const mica_config *c)
+{
+    return c->knob[KNOB_LINES] ? c->knob[KNOB_LINES] : c->knob[KNOB_TILE_M];
+}
+
 /* Time to go through K and c. Slices of all tiles of a multiprocessor follow each other without a
- * gap; each takes the longer one of its arithmetic and its copy from L2, a part of the other one,
- * and at least, where the ring is short, its share of the latency of memory. Narrow tiles multiply
- * at less than the full rate; one warpgroup alone is bound by its copies only. */
+ * gap; each takes the longer one of its arithmetic and its copy from L2 and a part of the other
+ * one, its share of the stage's barrier, and at least what the copy engine takes to begin and,
+ * where the ring is short, its share of the latency of memory. */
 static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                          const mica_config *c, double blocks)
 {
     const double latency_ms = 0.9e-3, tile_ms = 0.17e-3, sums_ms = 1.15e-3, exchange_ms = 5.9e-3;
-    const double peak = 1.13, fill_gbps = 14500, overlap = 0.2;
-    const double narrow = 0.77, alone = 2, promoting = 0.83;
+    const double peak = 1.13, fill_gbps = 27800, overlap = 0.42, promoting = 0.83;
+    const double barrier_ms = 0.007e-3, copies_ms = 0.09e-3;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = bytes_of(d->a.dtype), split = c->knob[KNOB_SPLIT];
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
     if (is_promoted(d->a.dtype)) rate *= promoting;
-    if (m == ROWS_OF_GROUP) rate *= alone;
-    if (n < 128) rate *= narrow;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
-    double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
-    double slice = arithmetic > fill ? arithmetic + overlap * fill : fill + overlap * arithmetic;
-    double wait = latency_ms / (c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH]);
-    if (slice < wait) slice = wait;
+    double fill = (lines_of(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
+    double slice = fmax(arithmetic, fill) + overlap * fmin(arithmetic, fill);
+    slice += barrier_ms / c->knob[KNOB_DEPTH];
+    slice = fmax(slice, latency_ms / (c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH]));
+    slice = fmax(slice, copies_ms);
     double slices = (double)ceiling(g->shape.k, (long long)LINE_BYTES / bytes * split);
     double finish = tile_ms + sums_ms * m * n / (128 * 256) + (split > 1 ? exchange_ms : 0);
     return ceil(blocks / units) * (slices * slice + finish);
 }
 
-/* Time to read and write memory: bound by its bandwidth, of which some of the multiprocessors draw
- * somewhat less, or by what all rings have under way. */
+/* What `active` blocks draw from memory: bound by its bandwidth, of which some of the
+ * multiprocessors draw somewhat less, or by what their rings have under way. */
+static double memory_rate(const geometry *g, const mica_device_info *device, const mica_config *c,
+                          double active)
+{
+    const double reading = g->few ? 1.03 : 0.905, fewer = 0.06, latency_ms = 1.6e-3;
+    double lines = fmin((double)g->a.lines, lines_of(c));
+    double ring = (lines + c->knob[KNOB_TILE_N]) * LINE_BYTES * c->knob[KNOB_STAGES] *
+                  c->knob[KNOB_DEPTH];
+    return fmin(reading * device->copy_gbps * 1e6 * pow(active / device->units, fewer),
+                active * ring / latency_ms);
+}
+
+/* Time to read and write memory: whole rounds of blocks, and what is left. */
 static double memory_ms(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                         const mica_config *c, double blocks)
 {
-    const double reading = 0.79, latency_ms = 1.8e-3;
-    const int32_t *knob = c->knob;
-    double active = blocks < device->units ? blocks : device->units;
-    double lines = (double)(g->a.lines < knob[KNOB_TILE_M] ? g->a.lines : knob[KNOB_TILE_M]);
-    double ring = (lines + knob[KNOB_TILE_N]) * LINE_BYTES * knob[KNOB_STAGES] * knob[KNOB_DEPTH];
-    double rate = reading * device->copy_gbps * 1e6 * pow(active / device->units, 0.09);
-    if (rate > active * ring / latency_ms) rate = active * ring / latency_ms;
-    return mica_op_bytes(&mica_op_gemm, d) / rate;
+    double units = device->units, whole = floor(blocks / units) * units, rest = blocks - whole;
+    double share = mica_op_bytes(&mica_op_gemm, d) / blocks, ms = 0;
+    if (whole > 0) ms += whole * share / memory_rate(g, device, c, units);
+    if (rest > 0) ms += rest * share / memory_rate(g, device, c, rest);
+    return ms;
 }
 
-/* Constants are fitted to an H200: 31 problems, each by 7 to 45 configs, 6 % off in the mean; the
- * pick is within 5 % of the best config for 47 of the 54 times they were measured. */
+/* Constants are fitted to an H200: 18 problems of more than 32 rows, each by 6 to 12 configs, 6 %
+ * off in the mean; the pick is 0.5 % slower than the best config in the mean, 3 % at most. */
 static double model(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                     const mica_config *c)
 {
-    const double start_ms = 6.5e-3;
-    double blocks = (double)(ceiling(g->a.lines, c->knob[KNOB_TILE_M]) *
+    const double start_ms = 2.8e-3, both = 0.09;
+    double blocks = (double)(ceiling(g->a.lines, lines_of(c)) *
                              ceiling(g->b.lines, c->knob[KNOB_TILE_N]) * g->shape.batches *
                              c->knob[KNOB_SPLIT]);
     double compute = compute_ms(d, g, device, c, blocks),
            memory = memory_ms(d, g, device, c, blocks);
-    return start_ms + (compute > memory ? compute : memory);
+    return start_ms + fmax(compute, memory) + both * fmin(compute, memory);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
@@ -271,6 +297,24 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
 }
 
+/* Few lines across: tiles of as many of the others as deal them out evenly, a ring as deep as shared
+ * memory is, and stages that are worth their barrier. */
+static int few_configs(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                       mica_config *out)
+{
+    double ms[KEPT];
+    int count = 0, n = g->b_mn_major ? ROWS_OF_GROUP : g->b.lines <= 16 ? 16 : 32;
+    int room = (int)device->shared_bytes - 1024 - BARRIERS - 2 * BUFFER_BYTES;
+    for (int lines = ROWS_OF_GROUP; lines >= (g->a_mn_major ? ROWS_OF_GROUP : 8); lines -= 8)
+        for (int split = 1; split <= (lines == ROWS_OF_GROUP ? 4 : 1); split *= 2) {
+            int depth = lines >= 24 ? 4 : 8, slice = (lines + n) * LINE_BYTES;
+            mica_config c = {{ROWS_OF_GROUP, n, room / (slice * depth), depth, split, lines}};
+            if (!suits(d, g, device, &c)) continue;
+            count = mica_config_keep(out, ms, count, KEPT, &c, model(d, g, device, &c));
+        }
+    return count;
+}
+
 /* The best few of the model: others would only be compiled and timed for nothing. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
@@ -278,6 +322,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     mica_why why;
     const mica_gemm_desc *d = desc;
     if (plan_geometry(d, &g, &why) != MICA_OK) return 0;
+    if (g.few) return few_configs(d, &g, device, out);
     bool small = is_promoted(d->a.dtype);
     const mica_config *list = small ? promoted : choices;
     int all =
@@ -286,8 +331,9 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     int count = 0;
     for (int i = 0; i < all; i++) {
         if (!suits(d, &g, device, &list[i])) continue;
-        double t = model(d, &g, device, &list[i]);
-        count = mica_config_keep(out, ms, count, KEPT, &list[i], t);
+        mica_config c = list[i];
+        c.knob[KNOB_LINES] = lines_of(&c);
+        count = mica_config_keep(out, ms, count, KEPT, &c, model(d, &g, device, &c));
     }
     return count;
 }
@@ -326,13 +372,13 @@ static int ring_bytes(const mica_config *c)
 {
     const int32_t *knob = c->knob;
     int slices = knob[KNOB_STAGES] * knob[KNOB_DEPTH];
-    return (knob[KNOB_TILE_M] + knob[KNOB_TILE_N]) * LINE_BYTES * slices + 1024;
+    return (lines_of(c) + knob[KNOB_TILE_N]) * LINE_BYTES * slices + 1024;
 }
 
-/* For c on its way out; what the ring leaves, 256 bytes being for barriers. */
+/* For c on its way out; what the ring leaves. */
 static int buffers_of(const mica_config *c, const mica_device_info *device)
 {
-    int room = (int)device->shared_bytes - ring_bytes(c) - 256;
+    int room = (int)device->shared_bytes - ring_bytes(c) - BARRIERS;
     int count = room / (groups_of(c) * BUFFER_BYTES);
     return count < 4 ? count : 4;
 }
@@ -353,7 +399,7 @@ static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_conf
     bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
                  (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
     /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
-    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1;
+    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
     int box = box_of(d, c) * bytes;
     tiled = tiled && (box & (box - 1)) == 0;
     for (int i = 0; i < s->batch_rank; i++)
@@ -373,6 +419,7 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
 {
     bool whole = mica_dtype_is_integer(d->a.dtype);
     mica_prologue_int(p, "TILE_M", c->knob[KNOB_TILE_M]);
+    mica_prologue_int(p, "LINES", lines_of(c));
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
     mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
     mica_prologue_int(p, "GROUPS", groups_of(c));
@@ -470,7 +517,7 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
                       state *s)
 {
     gemm_sm90_args *a = &s->args.product;
-    int m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], parts = g->halves ? 2 : 1;
+    int m = lines_of(c), n = c->knob[KNOB_TILE_N], parts = g->halves ? 2 : 1;
     a->gemm.shape = g->shape;
     gemm_args_fill(d, &a->gemm);
     gemm_extra_fill(d, &s->args.x);

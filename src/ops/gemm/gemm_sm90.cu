@@ -86,6 +86,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
     const gemm_shape &s = args.gemm.shape;
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     const int column = thread % ACROSS * VECTOR, row = thread / ACROSS;
+    const s64 last = LINES < TILE_M ? min(args.lines, (s64)t.line + LINES) : args.lines;
     place p = {};
 #pragma unroll
     for (int i = 0; i < BATCH_RANK; i++) {
@@ -95,7 +96,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 #pragma unroll 1
     for (int piece = 0; piece < WAVES * PIECES; piece++) {
         const int line = t.line + group * GROUP_LINES + piece / PIECES * 64, across = t.across + piece % PIECES * PIECE;
-        if (line >= args.lines || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
+        if (line >= last || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(1 + group, 128);
 #pragma unroll 1
@@ -103,7 +104,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
             const int y = i * (128 / ACROSS) + row;
             sum_t v[VECTOR];
             load_vector<VECTOR>(staging + y * PITCH + column, v);
-            if (line + y < args.lines && across + column < args.across)
+            if (line + y < last && across + column < args.across)
                 finish_vector(args, p, line + y, across + column, v);
         }
         named_barrier_sync(1 + group, 128);

@@ -3,7 +3,8 @@
  * STAGES, each DEPTH slices of both operands, filled by the copy engine; GROUPS warpgroups multiply them, each its
  * share of the tile's lines.
  *
- * Prologue: TILE_M (lines) TILE_N (across) STAGES GROUPS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
+ * Prologue: TILE_M (lines that are multiplied) LINES (of them, that are the tile's: the rest is whatever lies there)
+ * TILE_N (across) STAGES GROUPS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
  * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
@@ -20,7 +21,7 @@
 constexpr int LINE_BYTES = 128; /* of K in a slice */
 constexpr int TILE_K = LINE_BYTES / (int)sizeof(a_t);
 constexpr int STEPS = 4; /* instructions of 32 bytes of K */
-constexpr int A_SLICE = TILE_M * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
+constexpr int A_SLICE = LINES * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
 constexpr int A_BYTES = DEPTH * A_SLICE, B_BYTES = DEPTH * B_SLICE;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int GROUP_LINES = TILE_M / GROUPS, WAVES = GROUP_LINES / 64;
@@ -35,6 +36,8 @@ static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
 static_assert(sizeof(sum_t) == 4, "sums of 32 bits");
 static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(!HALVES || TILE_N % (B_MN_MAJOR ? 128 : 16) == 0, "whole boxes, and eights, of a half");
+static_assert(LINES == TILE_M || (LINES < TILE_M && LINES % 8 == 0 && GROUPS == 1 && !A_MN_MAJOR && !LIGHT && BUFFERS > 0),
+              "what is read past the lines lies in shared memory");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
 static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
 static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
@@ -66,7 +69,7 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
     const int band = inside / (args.band * args.tiles_across), first = band * args.band;
     inside -= first * args.tiles_across;
     const int high = min(args.tiles_lines - first, args.band);
-    t.line = (first + inside % high) * TILE_M;
+    t.line = (first + inside % high) * LINES;
     t.across = inside / high * TILE_N;
 #pragma unroll
     for (int i = BATCH_RANK - 1; i >= 0; i--) {

@@ -12,6 +12,7 @@ double grouped_tiles(const grouped *g, int tile_m, int tile_n, int step)
     double steps = g->expected / step;
     steps = mica_tensor_given(&g->groups) && steps > 0.7 ? steps + 0.5 : ceil(steps);
     double down = steps * step / tile_m;
+    if (down < 1) down = 1;
     return down * across * count;
 }
 

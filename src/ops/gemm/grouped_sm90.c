@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * grouped_gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with
  * compute=tf32), 8-bit integers and floats, these also with scales of blocks. Good for everything
- * whose operands the copy engine can address and whose c is stored row by row. Cost: 2MNK at 0.85
- * of the sustained rate, in whole rounds of tiles over the multiprocessors, a part of a tile lost
- * for each group; groups of few rows run at the speed of memory. */
+ * whose operands the copy engine can address and whose c is stored row by row. Cost: 2MNK at 0.9 of
+ * the sustained rate, in whole rounds of tiles over the multiprocessors, a part of a tile lost for
+ * each group; groups of few rows run at the speed of memory. */
 #include "ops/gemm/grouped_sm90.h"
 
 #include <limits.h>
@@ -231,33 +231,33 @@ static int buffers_of(const mica_config *c, const mica_device_info *device)
     return count < MOST_BUFFERS ? count : MOST_BUFFERS;
 }
 
-/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longest
- * of its arithmetic, its copy from L2 and, where the ring is short, its share of the latency of
- * memory. Where sizes are data, half a round more is lost at the end; where they are not, what a
- * whole one lacks. */
+/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longer one
+ * of its arithmetic and its copy from L2, a part of the other one, and at least, where the ring is
+ * short, its share of the latency of memory. Where sizes are data, half a round more is lost at the
+ * end; where they are not, what a whole one lacks. The constants are those of gemm's engine. */
 static double model(const grouped *g, const geometry *x, double bytes,
                     const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3, start_ms = 2e-3, latency_ms = 0.9e-3, fill_gbps = 10000;
+    const double start_ms = 3e-3, latency_ms = 0.9e-3, tile_ms = 0.17e-3, sums_ms = 0.6e-3;
+    const double barrier_ms = 0.007e-3;
+    const double peak = 1.13, fill_gbps = 27800, overlap = 0.42, promoting = 0.83;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     double tiles = grouped_tiles(g, (int)m, (int)n, ROWS_OF_TEAM);
     int size = bytes_of(x->a.dtype);
-    /* Of the nominal rate, power leaves three quarters. */
-    double rate = 0.75 * device->bf16_tflops * 1e9 / units * (size == 2 ? 1 : size == 1 ? 2 : 0.5);
-    if (is_promoted(x->a.dtype)) rate *= 0.85;
+    double rate = peak * device->bf16_tflops * 2e9 / size / units;
+    if (is_promoted(x->a.dtype)) rate *= promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / size) / rate;
     double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
-    double slice = arithmetic > fill ? arithmetic : fill;
-    double wait = latency_ms / stages_of(c, device);
-    if (slice < wait) slice = wait;
+    double slice = fmax(arithmetic, fill) + overlap * fmin(arithmetic, fill) + barrier_ms;
+    slice = fmax(slice, latency_ms / stages_of(c, device));
     double k = g->form == GROUPED_TERMS ? g->expected : (double)x->shape.k;
     double slices = ceil(k * size / LINE_BYTES);
-    double finish = 1.5e-3 * m * n / (128 * 256);
+    double finish = tile_ms + sums_ms * m * n * bytes_of(g->item.c.dtype) / (128 * 256);
     bool sized = g->form != GROUPED_TERMS && mica_tensor_given(&g->groups);
     double rounds = sized ? tiles / units + 0.5 : ceil(tiles / units);
-    double compute = start_ms + (rounds > 1 ? rounds : 1) * (slices * slice + finish);
-    double memory = start_ms + bytes / (device->copy_gbps * 1e6);
-    return launch_ms + (compute > memory ? compute : memory) +
+    double compute = (rounds > 1 ? rounds : 1) * (slices * slice + finish);
+    double memory = bytes / (device->copy_gbps * 1e6);
+    return start_ms + (compute > memory ? compute : memory) +
            0.1 * (compute > memory ? memory : compute);
 }
 
