@@ -11,11 +11,19 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KNOB_CHANNELS, KNOB_TILE_H, KNOB_TILE_W, KNOB_THREAD_H, KNOB_THREAD_W, KNOB_SPLITS };
+enum {
+    KNOB_CHANNELS,
+    KNOB_TILE_H,
+    KNOB_TILE_W,
+    KNOB_THREAD_H,
+    KNOB_THREAD_W,
+    KNOB_SPLITS,
+    KNOB_SLIDE
+};
 static const char *const knobs[] = {"channels", "tile_h", "tile_w", "thread_h",
-                                    "thread_w", "splits", NULL};
+                                    "thread_w", "splits", "slide",  NULL};
 
-enum { CHOICES = 2, MOST_GRID = INT32_MAX };
+enum { CHOICES = 2, SLIDE_CHOICES = 4, MOST_GRID = INT32_MAX };
 
 typedef struct state {
     mica_kernel *kernel;
@@ -72,7 +80,8 @@ static conv_depthwise_tile tile_of(const mica_config *c)
                                  .tile_h = c->knob[KNOB_TILE_H],
                                  .tile_w = c->knob[KNOB_TILE_W],
                                  .thread_h = c->knob[KNOB_THREAD_H],
-                                 .thread_w = c->knob[KNOB_THREAD_W]};
+                                 .thread_w = c->knob[KNOB_THREAD_W],
+                                 .slide = c->knob[KNOB_SLIDE] != 0};
 }
 
 static int splits_for(const mica_conv_desc *d, const conv_depthwise_shape *s,
@@ -102,6 +111,14 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
             out[all++].knob[KNOB_SPLITS] = 1;
         }
     }
+    conv_depthwise_tile slides[SLIDE_CHOICES];
+    count = conv_depthwise_slide_tiles(&s, device, slides, SLIDE_CHOICES);
+    for (int i = 0; i < count; i++) {
+        const conv_depthwise_tile *t = &slides[i];
+        if (conv_depthwise_count(&s, t) > MOST_GRID) continue;
+        out[all++] = (mica_config){
+            {t->channels, t->tile_h, t->tile_w, t->thread_h, t->thread_w, 1, t->slide}};
+    }
     return all;
 }
 
@@ -129,11 +146,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 /* ---- plan ---- */
 
-static mica_status write_prologue(const mica_plan *plan, const state *s,
-                                  const conv_depthwise_tile *t, mica_text *p)
+static void write_taps(const conv_depthwise_shape *h, const conv_depthwise_tile *t, mica_text *p)
 {
-    const mica_conv_desc *d = plan->desc;
-    const conv_depthwise_shape *h = &s->shape;
     mica_prologue_int(p, "KIND", h->roles.kind);
     mica_prologue_int(p, "ROWS", t->rows);
     mica_prologue_int(p, "COLS", h->g.tap[2]);
@@ -142,27 +156,68 @@ static mica_status write_prologue(const mica_plan *plan, const state *s,
     mica_prologue_int(p, "DILATION_Y", h->g.dilation[1]);
     mica_prologue_int(p, "DILATION_X", h->g.dilation[2]);
     mica_prologue_int(p, "CHANNELS", t->channels);
-    mica_prologue_int(p, "PITCH", t->pitch);
+}
+
+static void write_tile(const conv_depthwise_tile *t, mica_text *p)
+{
     mica_prologue_int(p, "TILE_H", t->tile_h);
     mica_prologue_int(p, "TILE_W", t->tile_w);
     mica_prologue_int(p, "THREAD_H", t->thread_h);
     mica_prologue_int(p, "THREAD_W", t->thread_w);
+}
+
+static void write_epilogue(const mica_conv_desc *d, mica_text *p)
+{
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+}
+
+static void write_prologue(const mica_plan *plan, const state *s, const conv_depthwise_tile *t,
+                           mica_text *p)
+{
+    const mica_conv_desc *d = plan->desc;
+    const conv_depthwise_shape *h = &s->shape;
+    write_taps(h, t, p);
+    mica_prologue_int(p, "PITCH", t->pitch);
+    write_tile(t, p);
     mica_prologue_int(p, "GROUPS", t->groups);
     mica_prologue_int(p, "VECTOR", h->vector);
     mica_prologue_int(p, "PIXELS_FIRST", h->pixels_first);
     mica_prologue_int(p, "BLOCKS", t->blocks);
     mica_prologue_type(p, "in_t", h->in);
     mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : h->out);
-    if (is_wgrad(h)) return MICA_OK;
+    if (is_wgrad(h)) return;
     mica_prologue_int(p, "UNROLLED", t->unrolled);
     mica_prologue_int(p, "ONE_PLANE", h->one_plane);
     mica_prologue_int(p, "PAIR_STORES", h->to.c == 1);
     mica_prologue_int(p, "STAGED", h->staged);
     mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
     mica_prologue_type(p, "weight_t", t->wide_weights ? MICA_F32 : h->in);
-    mica_epilogue e = mica_conv_epilogue(d);
-    mica_prologue_epilogue(p, &e);
-    return MICA_OK;
+    write_epilogue(d, p);
+}
+
+/* Steps between pixels and what is known of borders are compiled in: a thread issues some 15
+ * instructions for a result, addresses and comparisons would be as many again. */
+static void write_slide_prologue(const mica_conv_desc *d, const conv_depthwise_shape *h,
+                                 const conv_depthwise_tile *t, mica_text *p)
+{
+    conv_depthwise_columns c = conv_depthwise_slide_columns(h, t);
+    write_taps(h, t, p);
+    write_tile(t, p);
+    mica_prologue_int(p, "BLOCKS", t->blocks);
+    mica_prologue_int(p, "FROM_STEP", h->from.s[2]);
+    mica_prologue_int(p, "TO_STEP", h->to.s[2]);
+    mica_prologue_int(p, "READ_SURE", c.read_sure[0]);
+    mica_prologue_int(p, "READ_SURE_END", c.read_sure[1]);
+    mica_prologue_int(p, "READ_EVER", c.read_ever[0]);
+    mica_prologue_int(p, "READ_EVER_END", c.read_ever[1]);
+    mica_prologue_int(p, "WRITE_SURE", c.write_sure[0]);
+    mica_prologue_int(p, "WRITE_SURE_END", c.write_sure[1]);
+    mica_prologue_int(p, "HELD", t->held);
+    mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_type(p, "in_t", h->in);
+    mica_prologue_type(p, "out_t", h->out);
+    write_epilogue(d, p);
 }
 
 static mica_fastdiv divisor(double n)
@@ -199,19 +254,11 @@ static void fill_strides(const mica_conv_desc *d, state *s)
     if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
 }
 
-/* Where tiles start. In dgrad at a pixel that tap 0 of some pixel of b falls on, so that every
- * strip sees the same taps. */
 static void fill_origins(state *s)
 {
-    const mica_conv_geometry *g = &s->shape.g;
     for (int i = 0; i < 2; i++) {
-        long long pad = g->pad[i + 1], stride = g->stride[i + 1];
-        s->args.origin[i] = (int)-pad;
-        if (!is_dgrad(&s->shape)) continue;
-        long long shift = (pad % stride + stride) % stride;
-        long long before = (g->tap[i + 1] - 1) * g->dilation[i + 1] / stride;
-        s->args.shift[i] = (int)shift;
-        s->args.origin[i] = (int)((pad - shift) / stride - before);
+        s->args.origin[i] = (int)conv_depthwise_origin(&s->shape, i + 1);
+        s->args.shift[i] = (int)conv_depthwise_shift(&s->shape, i + 1);
     }
 }
 
@@ -236,10 +283,10 @@ static void fill_grid(state *s, const conv_depthwise_tile *t, int splits)
                           .dynamic_shared = (unsigned)t->shared};
 }
 
-static void fill_alignment(state *s)
+static void fill_alignment(state *s, const conv_depthwise_tile *t)
 {
     const conv_depthwise_shape *h = &s->shape;
-    int vector = h->vector * h->bytes;
+    int vector = (t->slide ? 2 : h->vector) * h->bytes;
     s->from_align = vector;
     s->from_vector = h->vector > 1;
     s->to_align = is_wgrad(h) ? vector : 2 * mica_dtype_bits(h->out) / 8;
@@ -273,11 +320,18 @@ static mica_status build(mica_plan *plan)
     fill_strides(d, s);
     fill_origins(s);
     fill_grid(s, &t, splits);
-    fill_alignment(s);
+    fill_alignment(s, &t);
     char text[4096];
     mica_text p = {text, sizeof text, 0};
-    MICA_TRY(write_prologue(plan, s, &t, &p));
+    if (t.slide)
+        write_slide_prologue(d, h, &t, &p);
+    else
+        write_prologue(plan, s, &t, &p);
     mica_kernel_spec spec = {"ops/conv/conv_depthwise.cu", "conv_depthwise", text, t.shared};
+    if (t.slide) {
+        spec.file = "ops/conv/conv_depthwise_slide.cu";
+        spec.entry = "conv_depthwise_slide";
+    }
     if (is_wgrad(h)) {
         spec.file = "ops/conv/conv_depthwise_wgrad.cu";
         spec.entry = "conv_depthwise_wgrad";
