@@ -237,7 +237,7 @@ static void choose_rows(const conv_depthwise_shape *s, conv_depthwise_tile *t)
 static bool is_regular(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
 {
     if (t->channels < 8 || t->channels % 8 || t->thread_h < 1 || t->thread_w < 1) return false;
-    if (t->tile_h < t->thread_h || t->tile_h % t->thread_h) return false;
+    if (!t->slide && (t->tile_h < t->thread_h || t->tile_h % t->thread_h)) return false;
     if (t->tile_w < t->thread_w || t->tile_w % t->thread_w) return false;
     return !is_dgrad(s) || (t->tile_h % s->g.stride[1] == 0 && t->thread_w % s->g.stride[2] == 0);
 }

@@ -11,7 +11,7 @@
 enum {
     MOST_STEP = 1 << 20,
     MOST_THREADS = 256,
-    MOST_CODE = 3600,
+    MOST_CODE = 2500,
     MOST_REGISTERS = 168,
     MOST_HELD = 25
 };
@@ -24,8 +24,8 @@ static bool is_dgrad(const conv_depthwise_shape *s)
 bool conv_depthwise_slides(const conv_depthwise_shape *s)
 {
     return s->roles.kind != MICA_CONV_KIND_WGRAD && s->one_plane && s->g.k == 1 && s->to.c == 1 &&
-           s->vector % 2 == 0 && s->paired && llabs(s->from.s[2]) < MOST_STEP &&
-           llabs(s->to.s[2]) < MOST_STEP;
+           s->vector % 2 == 0 && s->paired && s->size_from[1] > 0 && s->size_from[2] > 0 &&
+           llabs(s->from.s[2]) < MOST_STEP && llabs(s->to.s[2]) < MOST_STEP;
 }
 
 /* ---- strips ---- */
@@ -117,11 +117,12 @@ static double thread_issue(const conv_depthwise_shape *s, const conv_depthwise_t
     int convert = s->bytes == 2 ? 2 : 0, read = c.read_ever[1] - c.read_ever[0];
     int unsure = read - (c.read_sure[1] - c.read_sure[0]);
     double rows = (double)t->rows / p->step_lines; /* of taps, for one line */
-    double line = read * (1 + convert) + 2 * unsure + rows * products(s, t) * 2 + 12;
+    double line = read * (1 + convert) + 2 * unsure + rows * products(s, t) * 2 + 20;
     if (!t->held) line += rows * (double)s->g.tap[2];
-    double step = p->step_rows * (t->thread_w * (s->bytes == 2 ? 4 : 3) + 14);
+    double step = p->step_rows * (t->thread_w * 4 + 14);
     int turn = t->thread_h / p->step_rows;
-    if (turn % p->live) step += (p->live - 1.0) * p->step_rows * t->thread_w * 2 / turn;
+    /* sums and the line at hand change registers */
+    if (turn % p->live) step += (p->live * p->step_rows * t->thread_w * 2.0 + p->window) / turn;
     double steps = (double)t->tile_h / p->step_rows + p->live - 1;
     double lines = steps * p->step_lines, runs = ceil((double)s->size_to[1] / t->tile_h);
     if (lines > (double)s->size_from[1] / runs + p->live * p->step_lines)
@@ -146,7 +147,7 @@ static double tile_cycles(const conv_depthwise_shape *s, const conv_depthwise_ti
         (double)t->tile_w / (is_dgrad(s) ? (double)s->g.stride[2] : 1 / (double)s->g.stride[2]);
     double fill = (across * lines + (double)t->tile_w * t->tile_h) * t->channels * s->bytes /
                   bytes_each_cycle;
-    double work = fmax(issue, wait);
+    double work = sqrt(issue * issue + wait * wait);
     return fmax(work, fill) + 0.15 * fmin(work, fill);
 }
 
@@ -196,7 +197,7 @@ static void keep(choice *c, const conv_depthwise_tile *t)
     double time = conv_depthwise_ms(c->shape, c->device, t);
     int at = 0;
     while (at < c->count &&
-           (c->tiles[at].thread_w != t->thread_w || c->tiles[at].thread_h != t->thread_h))
+           (c->tiles[at].thread_w != t->thread_w || c->tiles[at].tile_h != t->tile_h))
         at++;
     if (at < c->count && c->ms[at] <= time) return;
     if (at == c->count) {
@@ -233,16 +234,18 @@ static void try_strips(choice *c, conv_depthwise_tile t)
     const conv_depthwise_shape *s = c->shape;
     strip p = strip_of(s, &t);
     long long strips = (s->size_to[2] + conv_depthwise_shift(s, 2) + t.thread_w - 1) / t.thread_w;
-    int pairs = t.channels / 2, turns[] = {1, p.live};
+    int pairs = t.channels / 2;
     for (long long parts = 1; parts <= strips; parts++) {
         long long each = (strips + parts - 1) / parts;
         if (each * pairs > MOST_THREADS) continue;
         if (each * pairs < 48 && parts > 1) break;
         t.tile_w = (int)each * t.thread_w;
-        for (int i = 0; i < (p.live > 1 ? 2 : 1); i++) {
-            t.thread_h = turns[i] * p.step_rows;
-            try_runs(c, t, p.step_rows);
-        }
+        /* as many steps as are unfinished, and sums stay where they are; one, where that is too
+         * long */
+        t.thread_h = p.live * p.step_rows;
+        try_runs(c, t, p.step_rows);
+        t.thread_h = p.step_rows;
+        if (c->count == 0) try_runs(c, t, p.step_rows);
     }
 }
 
@@ -255,9 +258,11 @@ int conv_depthwise_slide_tiles(const conv_depthwise_shape *s, const mica_device_
     int step = is_dgrad(s) ? (int)s->g.stride[2] : 1;
     /* one row has nothing to slide over */
     if (!conv_depthwise_slides(s) || s->size_to[1] < 4) return 0;
-    for (int channels = 128; channels >= 16; channels -= 8) {
+    /* pieces of less than 64 bytes cost memory as much as those */
+    int least = 64 / s->bytes;
+    for (int channels = 128; channels >= least; channels -= 8) {
         double waste = ceil((double)s->g.groups / channels) * channels / (double)s->g.groups;
-        if (waste > 1.1 && channels > 16) continue;
+        if (waste > 1.1 && channels > least) continue;
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
             int width = (widths[i] + step - 1) / step * step;
             try_strips(

@@ -73,6 +73,14 @@ template <bool WHOLE> __device__ __forceinline__ void read_pixels(pixel (&line)[
     }
 }
 
+/* Two instructions for a pair; what the compiler makes of single elements are three. */
+__device__ __forceinline__ void widen_pixel(const lanes<bf16, 2> &p, float (&v)[2])
+{
+    v[0] = __uint_as_float(p.words[0] << 16);
+    v[1] = __uint_as_float(p.words[0] & 0xffff0000u);
+}
+template <typename T> __device__ __forceinline__ void widen_pixel(const lanes<T, 2> &p, float (&v)[2]) { unpack(p, v); }
+
 /* ---- sums ---- */
 
 __device__ __forceinline__ void add_row(float (&sum)[THREAD_W][2], const float (&window)[WINDOW][2], const weights &filter,
@@ -120,9 +128,9 @@ __device__ __forceinline__ void turn_round(sums (&sum)[LIVE])
 /* ---- results ---- */
 
 struct target {
-    out_t *out; /* row 0, the strip's first column */
+    out_t *out; /* row y, the strip's first column; may lie outside, as y may */
     s64 residual;
-    int channel, x;
+    int channel, x, y;
     float alpha, beta;
     bool plain; /* alpha is 1, beta 0 */
 };
@@ -132,46 +140,75 @@ __device__ __forceinline__ bool is_written(const conv_depthwise_args &a, const t
     return (col >= WRITE_SURE && col < WRITE_SURE_END) || (unsigned)(to.x + col) < (unsigned)a.size_to[2];
 }
 
-__device__ __forceinline__ void finish_row(const conv_depthwise_args &a, const target &to, const out_t *out, s64 residual,
-                                           float (&sum)[THREAD_W][2])
+__device__ __forceinline__ void scale_row(const conv_depthwise_args &a, const target &to, float (&sum)[THREAD_W][2])
 {
 #pragma unroll
     for (int k = 0; k < THREAD_W; k++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            float v = sum[k][e];
-            if (!to.plain) {
-                v *= to.alpha;
-                if (to.beta != 0 && is_written(a, to, k)) v += to.beta * widen<float>(out[k * TO_STEP + e]);
-            }
-            if (!HAS_RESIDUAL || is_written(a, to, k))
-                v = epilogue(a.epilogue, v, to.channel + e, residual + k * a.residual.s[2] + e * a.residual.c);
-            sum[k][e] = v;
+            sum[k][e] *= to.alpha;
+            if (to.beta != 0 && is_written(a, to, k)) sum[k][e] += to.beta * widen<float>(to.out[k * TO_STEP + e]);
         }
 }
 
+__device__ __forceinline__ void finish_row(const conv_depthwise_args &a, const target &to, float (&sum)[THREAD_W][2])
+{
+    if (!to.plain) scale_row(a, to, sum);
+#pragma unroll
+    for (int k = 0; k < THREAD_W; k++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (!HAS_RESIDUAL || is_written(a, to, k))
+                sum[k][e] = epilogue(a.epilogue, sum[k][e], to.channel + e,
+                                     to.residual + k * a.residual.s[2] + e * a.residual.c);
+}
+
+/* One conversion for both. */
+__device__ __forceinline__ void store_pair(f16 *to, const float (&v)[2])
+{
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(v[1]), "f"(v[0]));
+    *(u32 *)to = both;
+}
+__device__ __forceinline__ void store_pair(bf16 *to, const float (&v)[2])
+{
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(v[1]), "f"(v[0]));
+    *(u32 *)to = both;
+}
+template <typename T> __device__ __forceinline__ void store_pair(T *to, const float (&v)[2])
+{
+    store_elements<T, 2>(to, true, v);
+}
+
 template <bool WHOLE>
-__device__ __forceinline__ void write_row(const conv_depthwise_args &a, const target &to, out_t *out,
-                                          const float (&sum)[THREAD_W][2])
+__device__ __forceinline__ void write_row(const conv_depthwise_args &a, const target &to, const float (&sum)[THREAD_W][2])
 {
 #pragma unroll
     for (int k = 0; k < THREAD_W; k++)
-        if (is_written(a, to, k)) store_elements<out_t, 2>(out + k * TO_STEP, WHOLE, sum[k]);
+        if (is_written(a, to, k)) {
+            if constexpr (WHOLE)
+                store_pair(to.out + k * TO_STEP, sum[k]);
+            else
+                store_elements<out_t, 2>(to.out + k * TO_STEP, false, sum[k]);
+        }
 }
 
-/* The rows of a step, if they are any of the block's, and nothing in their sums. */
-__device__ __forceinline__ void end_step(const conv_depthwise_args &a, const target &to, sums &sum, bool exists, int y)
+/* The rows of a step, if they are any of the block's; then nothing is in their sums. */
+__device__ __forceinline__ void end_step(const conv_depthwise_args &a, target &to, sums &sum, bool exists)
 {
 #pragma unroll
     for (int o = 0; o < STEP_ROWS; o++) {
-        const int row = y + o;
-        if (!exists || (unsigned)row >= (unsigned)a.size_to[1]) continue;
-        out_t *out = to.out + row * a.to.s[1];
-        finish_row(a, to, out, to.residual + (HAS_RESIDUAL ? row * a.residual.s[1] : 0), sum[o]);
-        if (a.to_aligned)
-            write_row<true>(a, to, out, sum[o]);
-        else
-            write_row<false>(a, to, out, sum[o]);
+        if (exists && (unsigned)to.y < (unsigned)a.size_to[1]) {
+            finish_row(a, to, sum[o]);
+            if (a.to_aligned)
+                write_row<true>(a, to, sum[o]);
+            else
+                write_row<false>(a, to, sum[o]);
+        }
+        to.y++;
+        to.out += a.to.s[1];
+        if constexpr (HAS_RESIDUAL) to.residual += a.residual.s[1];
     }
     memset(sum, 0, sizeof sum);
 }
@@ -191,8 +228,11 @@ conv_depthwise_slide(const __grid_constant__ conv_depthwise_args a)
     to.channel = p.channel + 2 * pair;
     to.x = p.x * TILE_W - a.shift[1] + strip * THREAD_W;
     if (to.channel >= a.channels || to.x >= a.size_to[2]) return;
-    to.out = (out_t *)a.out + p.n * a.to.n + p.z * a.to.s[0] + to.channel + (s64)to.x * TO_STEP;
-    to.residual = p.n * a.residual.n + p.z * a.residual.s[0] + to.channel * a.residual.c + to.x * a.residual.s[2];
+    const int top = p.y * TILE_H - a.shift[0];
+    to.y = top - (LIVE - 1) * STEP_ROWS; /* the first rows belong to the block above */
+    to.out = (out_t *)a.out + p.n * a.to.n + p.z * a.to.s[0] + to.channel + to.y * a.to.s[1] + (s64)to.x * TO_STEP;
+    to.residual = p.n * a.residual.n + p.z * a.residual.s[0] + to.channel * a.residual.c + to.y * a.residual.s[1] +
+                  to.x * a.residual.s[2];
     to.alpha = (float)a.alpha;
     to.beta = (float)a.beta;
     to.plain = a.alpha == 1 && a.beta == 0;
@@ -206,17 +246,16 @@ conv_depthwise_slide(const __grid_constant__ conv_depthwise_args a)
     }
     exists &= z < a.size_from[0];
 
-    int y = p.y * TILE_H - a.shift[0] - (LIVE - 1) * STEP_ROWS; /* the first rows belong to the block above */
-    const int steps = LIVE - 1 + min(TILE_H, a.size_to[1] - p.y * TILE_H + a.shift[0] + STEP_ROWS - 1) / STEP_ROWS;
+    const int steps = LIVE - 1 + min(TILE_H, a.size_to[1] - top + STEP_ROWS - 1) / STEP_ROWS;
     const int x = p.x * strip_start(TILE_W, STRIDE_X) + a.origin[1] + strip_start(strip * THREAD_W, STRIDE_X);
     int line = p.y * strip_start(TILE_H, STRIDE_Y) + a.origin[0];
     const int last = exists ? min(line + HALO_H, a.size_from[1]) : 0;
+    /* in place of a line outside, its neighbour is read: loads without a branch need no copies of registers */
     const in_t *from = (const in_t *)a.image + p.n * a.from.n + (exists ? z * a.from.s[0] : 0) + to.channel +
-                       line * a.from.s[1] + (s64)x * FROM_STEP;
+                       min(max(line, 0), a.size_from[1] - 1) * a.from.s[1] + (s64)x * FROM_STEP;
 
-    pixel next[WINDOW] = {};
+    pixel next[WINDOW];
     const auto read_line = [&]() {
-        if (line < 0 || line >= last) return;
         if (a.from_aligned)
             read_pixels<true>(next, from, x, a.size_from[2]);
         else
@@ -232,15 +271,14 @@ conv_depthwise_slide(const __grid_constant__ conv_depthwise_args a)
             for (int i = 0; i < STEP_LINES; i++) {
                 float window[WINDOW][2];
 #pragma unroll
-                for (int k = READ_EVER; k < READ_EVER_END; k++) unpack(next[k], window[k]);
+                for (int k = READ_EVER; k < READ_EVER_END; k++) widen_pixel(next[k], window[k]);
                 const bool inside = line >= 0 && line < last;
+                if (line >= 0 && line < a.size_from[1] - 1) from += a.from.s[1];
                 line++;
-                from += a.from.s[1];
                 read_line();
                 if (inside) add_line(sum, window, filter, step, i);
             }
-            end_step(a, to, sum[step % LIVE], first + step >= LIVE - 1 && first + step < steps, y);
-            y += STEP_ROWS;
+            end_step(a, to, sum[step % LIVE], first + step >= LIVE - 1 && first + step < steps);
         }
         turn_round(sum);
     }
