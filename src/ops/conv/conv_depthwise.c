@@ -23,7 +23,7 @@ enum {
 static const char *const knobs[] = {"channels", "tile_h", "tile_w", "thread_h",
                                     "thread_w", "splits", "slide",  NULL};
 
-enum { CHOICES = 2, SLIDE_CHOICES = 4, MOST_GRID = INT32_MAX };
+enum { CHOICES = 2, MOST_GRID = INT32_MAX };
 
 typedef struct state {
     mica_kernel *kernel;
@@ -111,8 +111,8 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
             out[all++].knob[KNOB_SPLITS] = 1;
         }
     }
-    conv_depthwise_tile slides[SLIDE_CHOICES];
-    count = conv_depthwise_slide_tiles(&s, device, slides, SLIDE_CHOICES);
+    conv_depthwise_tile slides[CONV_DEPTHWISE_MOST_SLIDES];
+    count = conv_depthwise_slide_tiles(&s, device, slides, CONV_DEPTHWISE_MOST_SLIDES);
     for (int i = 0; i < count; i++) {
         const conv_depthwise_tile *t = &slides[i];
         if (conv_depthwise_count(&s, t) > MOST_GRID) continue;

@@ -6,7 +6,11 @@
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_depthwise_args.h"
 
-enum { CONV_DEPTHWISE_MOST_TAPS = 64, CONV_DEPTHWISE_MOST_SUMS = 50 };
+enum {
+    CONV_DEPTHWISE_MOST_TAPS = 64,
+    CONV_DEPTHWISE_MOST_SUMS = 50,
+    CONV_DEPTHWISE_MOST_SLIDES = 4 /* configs of the kernel that slides */
+};
 
 typedef struct conv_depthwise_shape {
     mica_conv_geometry g;

@@ -7,13 +7,15 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     MOST_STEP = 1 << 20,
     MOST_THREADS = 256,
     MOST_CODE = 2500,
-    MOST_REGISTERS = 168,
-    MOST_HELD = 25
+    MOST_REGISTERS = 184,
+    MOST_HELD = 25,
+    MOST_WITH_HELD = 168
 };
 
 static bool is_dgrad(const conv_depthwise_shape *s)
@@ -101,12 +103,24 @@ static int products(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
 
 /* ---- tiles ---- */
 
+/* Lines are in registers as they were read, the one at hand and the next; weights in shared memory
+ * are loaded ahead. */
 static int registers_of(const conv_depthwise_shape *s, const conv_depthwise_tile *t, const strip *p,
                         bool held)
 {
-    int sums = p->live * p->step_rows * t->thread_w * 2;
-    int lines = p->window * (2 + s->bytes / 2), weights = held ? 2 * t->rows * (int)s->g.tap[2] : 8;
-    return sums + lines + weights + 34;
+    int sums = p->live * p->step_rows * t->thread_w * 2, lines = p->window * s->bytes;
+    int weights = 2 * t->rows * (int)s->g.tap[2], ahead = 32 / p->step_rows;
+    if (!held && weights > ahead) weights = ahead;
+    return sums + lines + weights + 42;
+}
+
+/* Blocks of a multiprocessor. The compiler divides registers among warps by fours. */
+static int blocks_by_registers(int threads, int registers)
+{
+    int blocks = 16;
+    while (blocks > 1 && (blocks * threads + 127) / 128 * 128 * ((registers + 7) / 8 * 8) > 65536)
+        blocks--;
+    return blocks;
 }
 
 /* Instructions of a thread from a block's start to its end. */
@@ -165,12 +179,12 @@ bool conv_depthwise_slide_complete(const conv_depthwise_shape *s, const mica_dev
     int code =
         t->thread_h / p.step_rows * p.step_lines * t->rows / p.step_lines * products(s, t) * 2;
     if (code > MOST_CODE) return false;
-    t->held = taps <= MOST_HELD && registers_of(s, t, &p, true) <= MOST_REGISTERS;
+    t->held = taps <= MOST_HELD && registers_of(s, t, &p, true) <= MOST_WITH_HELD;
     int registers = registers_of(s, t, &p, t->held);
     if (registers > MOST_REGISTERS) return false;
     t->shared = taps * t->channels * 4;
     if (t->shared > device->shared_bytes) return false;
-    int by_registers = 65536 / (whole * ((registers + 7) / 8 * 8));
+    int by_registers = blocks_by_registers(whole, registers);
     int by_shared = (int)(device->shared_bytes / (t->shared + 1024));
     t->blocks = by_registers < by_shared ? by_registers : by_shared;
     if (t->blocks > 1536 / whole) t->blocks = 1536 / whole;
@@ -188,6 +202,7 @@ typedef struct choice {
     conv_depthwise_tile *tiles;
     double *ms;
     int count, most;
+    bool longest; /* only as few runs of rows as there can be */
 } choice;
 
 /* Keeps the best of each width of strips and number of turns: what a measurement should tell apart.
@@ -225,7 +240,9 @@ static void try_runs(choice *c, conv_depthwise_tile t, int step_rows)
         t.tile_h = (int)(rows + step_rows - 1) / step_rows * step_rows;
         if (t.tile_h == last) break;
         last = t.tile_h;
-        if (conv_depthwise_tile_complete(s, c->device, &t)) keep(c, &t);
+        if (!conv_depthwise_tile_complete(s, c->device, &t)) continue;
+        keep(c, &t);
+        if (c->longest) return;
     }
 }
 
@@ -249,25 +266,38 @@ static void try_strips(choice *c, conv_depthwise_tile t)
     }
 }
 
-int conv_depthwise_slide_tiles(const conv_depthwise_shape *s, const mica_device_info *device,
-                               conv_depthwise_tile *tiles, int most)
+static void choose(choice *c)
 {
     static const int widths[] = {4, 5, 6, 7, 8};
-    double ms[8];
-    choice c = {s, device, tiles, ms, 0, most < 8 ? most : 8};
+    const conv_depthwise_shape *s = c->shape;
     int step = is_dgrad(s) ? (int)s->g.stride[2] : 1;
-    /* one row has nothing to slide over */
-    if (!conv_depthwise_slides(s) || s->size_to[1] < 4) return 0;
     /* pieces of less than 64 bytes cost memory as much as those */
     int least = 64 / s->bytes;
     for (int channels = 128; channels >= least; channels -= 8) {
-        double waste = ceil((double)s->g.groups / channels) * channels / (double)s->g.groups;
+        double groups = (double)s->g.groups, waste = ceil(groups / channels) * channels / groups;
         if (waste > 1.1 && channels > least) continue;
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
             int width = (widths[i] + step - 1) / step * step;
+            if (i > 0 && widths[i - 1] >= s->size_to[2]) break;
             try_strips(
-                &c, (conv_depthwise_tile){.channels = channels, .thread_w = width, .slide = true});
+                c, (conv_depthwise_tile){.channels = channels, .thread_w = width, .slide = true});
         }
     }
-    return c.count;
+}
+
+/* The best ones; the last with the longest runs, which read the fewest lines twice. */
+int conv_depthwise_slide_tiles(const conv_depthwise_shape *s, const mica_device_info *device,
+                               conv_depthwise_tile *tiles, int most)
+{
+    double ms[CONV_DEPTHWISE_MOST_SLIDES];
+    /* one row has nothing to slide over */
+    if (!conv_depthwise_slides(s) || s->size_to[1] < 4 || most < 2) return 0;
+    choice best = {s, device, tiles, ms, 0, most - 1, false};
+    choose(&best);
+    conv_depthwise_tile *last = &tiles[best.count];
+    choice longest = {s, device, last, ms, 0, 1, true};
+    choose(&longest);
+    for (int i = 0; i < best.count; i++)
+        if (memcmp(&tiles[i], last, sizeof *last) == 0) return best.count;
+    return best.count + longest.count;
 }
