@@ -13,6 +13,7 @@ enum {
     MOST_STEP = 1 << 20,
     MOST_THREADS = 256,
     MOST_CODE = 2500,
+    MOST_ROWS = 64,
     MOST_REGISTERS = 184,
     MOST_HELD = 25,
     MOST_WITH_HELD = 168
@@ -142,7 +143,7 @@ static double thread_issue(const conv_depthwise_shape *s, const conv_depthwise_t
     if (lines > (double)s->size_from[1] / runs + p->live * p->step_lines)
         lines = (double)s->size_from[1] / runs + p->live * p->step_lines;
     /* the lines above and below the image */
-    lines -= 2 * (double)s->g.pad[1] / runs;
+    lines = fmax(lines - 2 * (double)s->g.pad[1] / runs, 1);
     double filter = t->rows * (double)s->g.tap[2];
     int threads = t->channels / 2 * t->groups;
     return lines * line + steps * step + filter * (t->channels * 12.0 / threads + 1) + 120;
@@ -176,8 +177,7 @@ bool conv_depthwise_slide_complete(const conv_depthwise_shape *s, const mica_dev
     t->groups = t->tile_w / t->thread_w;
     int threads = pairs * t->groups, whole = (threads + 31) / 32 * 32;
     if (threads > MOST_THREADS) return false;
-    int code =
-        t->thread_h / p.step_rows * p.step_lines * t->rows / p.step_lines * products(s, t) * 2;
+    int code = t->thread_h / p.step_rows * t->rows * products(s, t) * 2;
     if (code > MOST_CODE) return false;
     t->held = taps <= MOST_HELD && registers_of(s, t, &p, true) <= MOST_WITH_HELD;
     int registers = registers_of(s, t, &p, t->held);
@@ -205,8 +205,7 @@ typedef struct choice {
     bool longest; /* only as few runs of rows as there can be */
 } choice;
 
-/* Keeps the best of each width of strips and number of turns: what a measurement should tell apart.
- */
+/* Keeps the best of each width and length of strips: what a measurement should tell apart. */
 static void keep(choice *c, const conv_depthwise_tile *t)
 {
     double time = conv_depthwise_ms(c->shape, c->device, t);
@@ -236,9 +235,9 @@ static void try_runs(choice *c, conv_depthwise_tile t, int step_rows)
     int last = 0;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         long long rows = (s->size_to[1] + runs[i] - 1) / runs[i];
-        if (rows > 64) continue;
+        if (rows > MOST_ROWS) rows = MOST_ROWS;
         t.tile_h = (int)(rows + step_rows - 1) / step_rows * step_rows;
-        if (t.tile_h == last) break;
+        if (t.tile_h == last) continue;
         last = t.tile_h;
         if (!conv_depthwise_tile_complete(s, c->device, &t)) continue;
         keep(c, &t);

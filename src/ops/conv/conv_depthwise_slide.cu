@@ -63,7 +63,8 @@ struct weights {
     }
 };
 
-template <bool WHOLE> __device__ __forceinline__ void read_pixels(pixel (&line)[WINDOW], const in_t *from, int x, int cols)
+template <bool WHOLE>
+__device__ __forceinline__ void read_pixels(pixel (&line)[WINDOW], const in_t *from, int x, int cols)
 {
 #pragma unroll
     for (int i = READ_EVER; i < READ_EVER_END; i++) {
@@ -83,8 +84,8 @@ template <typename T> __device__ __forceinline__ void widen_pixel(const lanes<T,
 
 /* ---- sums ---- */
 
-__device__ __forceinline__ void add_row(float (&sum)[THREAD_W][2], const float (&window)[WINDOW][2], const weights &filter,
-                                        int row)
+__device__ __forceinline__ void add_row(float (&sum)[THREAD_W][2], const float (&window)[WINDOW][2],
+                                        const weights &filter, int row)
 {
 #pragma unroll
     for (int t = 0; t < COLS; t++) {
@@ -182,7 +183,8 @@ template <typename T> __device__ __forceinline__ void store_pair(T *to, const fl
 }
 
 template <bool WHOLE>
-__device__ __forceinline__ void write_row(const conv_depthwise_args &a, const target &to, const float (&sum)[THREAD_W][2])
+__device__ __forceinline__ void write_row(const conv_depthwise_args &a, const target &to,
+                                          const float (&sum)[THREAD_W][2])
 {
 #pragma unroll
     for (int k = 0; k < THREAD_W; k++)
