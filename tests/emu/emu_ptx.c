@@ -119,6 +119,12 @@ static uint32_t eight_bits(int format, float v)
     return best | (signbit(v) ? 0x80 : 0);
 }
 
+static uint32_t bf16_bits(const emu_ref *v)
+{
+    uint32_t bits = word_of(v);
+    return float_of(v) != float_of(v) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 static void convert(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)block;
@@ -132,8 +138,7 @@ static void convert(const emu_ptx *what, emu_block *block, const emu_ref *const 
         put(&r[0], half_bits((double)float_of(&r[1])));
         break;
     case 2: /* bf16 <- f32, nearest even */
-        put(&r[0],
-            float_of(&r[1]) != float_of(&r[1]) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        put(&r[0], bf16_bits(&r[1]));
         break;
     case 3: /* tf32 <- f32, nearest, ties away from zero */
         put(&r[0], (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu);
@@ -144,6 +149,12 @@ static void convert(const emu_ptx *what, emu_block *block, const emu_ref *const 
         put(&r[0], eight_bits(format, float_of(&r[1])) << 8 | eight_bits(format, float_of(&r[2])));
         break;
     }
+    case 8: /* f16x2, bf16x2 <- f32, f32: the first goes high */
+        put(&r[0], half_bits((double)float_of(&r[1])) << 16 | half_bits((double)float_of(&r[2])));
+        break;
+    case 9:
+        put(&r[0], bf16_bits(&r[1]) << 16 | bf16_bits(&r[2]));
+        break;
     default: { /* f16x2 <- two of 8 bits */
         int format = what->kind[0] == 4 ? E4M3 : E5M2;
         unsigned char b[2] = {(unsigned char)bits, (unsigned char)(bits >> 8)};
@@ -516,6 +527,8 @@ static const emu_ptx codes[] = {
     {"cvt.f32.f16 ", convert, EMU_LANE, {0}},
     {"cvt.rn.f16.f32 ", convert, EMU_LANE, {1}},
     {"cvt.rn.bf16.f32 ", convert, EMU_LANE, {2}},
+    {"cvt.rn.f16x2.f32 ", convert, EMU_LANE, {8}},
+    {"cvt.rn.bf16x2.f32 ", convert, EMU_LANE, {9}},
     {"cvt.rna.tf32.f32 ", convert, EMU_LANE, {3}},
     {"cvt.rn.satfinite.e4m3x2.f32 ", convert, EMU_LANE, {6}},
     {"cvt.rn.satfinite.e5m2x2.f32 ", convert, EMU_LANE, {7}},

@@ -8,6 +8,7 @@
  * BLOCKS (per multiprocessor, wanted); types weight_t (in shared memory), out_t. */
 #include "cuda/device/epilogue.cuh"
 #include "ops/conv/conv_depthwise.cuh"
+#include "ops/conv/conv_depthwise_place.cuh"
 
 static_assert(UNROLLED || THREAD_H == 1, "rows one by one");
 static_assert(!UNROLLED || !DGRAD || THREAD_H % STRIDE_Y == 0, "strips of one phase");
@@ -15,26 +16,8 @@ static_assert(ONE_PLANE || STRIPS <= GROUPS, "sums stay in registers from plane 
 
 constexpr int OUT_PITCH = CHANNELS + 1;
 
-struct place {
-    int channel, j, x, y, z; /* of the first pixel of the tile */
-    s64 n;
-};
-
-__device__ __forceinline__ place block_place(const conv_depthwise_args &a)
-{
-    unsigned i = blockIdx.x, rest;
-    place p;
-    rest = mica_fastdiv_of(a.channel_blocks, i), p.channel = (int)(i - rest * a.channel_blocks.divisor) * CHANNELS;
-    i = rest, rest = mica_fastdiv_of(a.multipliers, i), p.j = (int)(i - rest * a.multipliers.divisor);
-    i = rest, rest = mica_fastdiv_of(a.across, i), p.x = (int)(i - rest * a.across.divisor);
-    i = rest, rest = mica_fastdiv_of(a.down, i), p.y = (int)(i - rest * a.down.divisor);
-    i = rest, rest = mica_fastdiv_of(a.depth, i), p.z = (int)(i - rest * a.depth.divisor);
-    p.n = rest;
-    return p;
-}
-
 /* [tap][channel] */
-__device__ __forceinline__ void copy_filter(const conv_depthwise_args &a, weight_t *to, const place &p, int j, int depth_tap)
+__device__ __forceinline__ void copy_filter(const conv_depthwise_args &a, weight_t *to, const depthwise_place &p, int j, int depth_tap)
 {
     const in_t *filter = (const in_t *)a.filter + p.channel * a.taps.c + j * a.taps.j + depth_tap * a.taps.s[0];
     for (int i = (int)threadIdx.x; i < ROWS * COLS * CHANNELS; i += THREADS) {
@@ -191,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_depthwise(con
     weight_t *const weights = (weight_t *)(halo + (HALO_H * HALO_W * PITCH + 7) / 8 * 8);
     float *const staged = (float *)(weights + ROWS * COLS * CHANNELS); /* a multiple of 16 elements */
     const int pair = (int)threadIdx.x % PAIRS, group = (int)threadIdx.x / PAIRS;
-    const place p = block_place(a);
+    const depthwise_place p = block_place(a);
     const int y0 = p.y * strip_start(TILE_H, STRIDE_Y) + a.origin[0], x0 = p.x * strip_start(TILE_W, STRIDE_X) + a.origin[1];
     const int channels = a.channels - p.channel;
     const in_t *const image = (const in_t *)a.image + p.n * a.from.n + p.channel * a.from.c;

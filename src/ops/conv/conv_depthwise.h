@@ -6,7 +6,11 @@
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_depthwise_args.h"
 
-enum { CONV_DEPTHWISE_MOST_TAPS = 64, CONV_DEPTHWISE_MOST_SUMS = 50 };
+enum {
+    CONV_DEPTHWISE_MOST_TAPS = 64,
+    CONV_DEPTHWISE_MOST_SUMS = 50,
+    CONV_DEPTHWISE_MOST_SLIDES = 4 /* configs of the kernel that slides */
+};
 
 typedef struct conv_depthwise_shape {
     mica_conv_geometry g;
@@ -26,13 +30,24 @@ typedef struct conv_depthwise_tile {
     int rows; /* of taps, of one block: all but in wgrad */
     int groups, pitch, blocks;
     bool unrolled, wide_weights; /* f32 in shared memory */
-    int shared;                  /* bytes */
-    double cycles;               /* of a multiprocessor, for one tile */
+    bool slide; /* the other kernel: a thread goes down thread_w columns, thread_h rows at a time */
+    bool held;  /* its weights stay in registers */
+    int shared; /* bytes */
+    double cycles; /* of a multiprocessor, for one tile */
 } conv_depthwise_tile;
+
+/* Columns of a strip, [0] to before [1]: those inside the image in every strip, or in any. */
+typedef struct conv_depthwise_columns {
+    int read_sure[2], read_ever[2], write_sure[2];
+} conv_depthwise_columns;
 
 mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_shape *s,
                                       mica_why *why);
-/* Fills the rest of a tile whose first five numbers are set; false if the device cannot hold it. */
+/* Along an axis, where tiles start (dgrad: so many pixels before 0), and their halo. */
+long long conv_depthwise_shift(const conv_depthwise_shape *s, int axis);
+long long conv_depthwise_origin(const conv_depthwise_shape *s, int axis);
+/* Fills the rest of a tile whose first five numbers and slide are set; false if the device cannot
+ * hold it. */
 bool conv_depthwise_tile_complete(const conv_depthwise_shape *s, const mica_device_info *device,
                                   conv_depthwise_tile *t);
 /* The smallest tile there is; false if not even that can be held. */
@@ -41,6 +56,15 @@ bool conv_depthwise_tile_least(const conv_depthwise_shape *s, const mica_device_
 /* The best first; returns how many, at most `most`. */
 int conv_depthwise_tiles(const conv_depthwise_shape *s, const mica_device_info *device,
                          conv_depthwise_tile *tiles, int most);
+/* The same for the kernel that slides: whether it takes the problem, the rest of a tile, its
+ * columns, and the best tiles. */
+bool conv_depthwise_slides(const conv_depthwise_shape *s);
+bool conv_depthwise_slide_complete(const conv_depthwise_shape *s, const mica_device_info *device,
+                                   conv_depthwise_tile *t);
+conv_depthwise_columns conv_depthwise_slide_columns(const conv_depthwise_shape *s,
+                                                    const conv_depthwise_tile *t);
+int conv_depthwise_slide_tiles(const conv_depthwise_shape *s, const mica_device_info *device,
+                               conv_depthwise_tile *tiles, int most);
 /* Tiles of all images and channels (wgrad: of one block of channels and taps). */
 double conv_depthwise_count(const conv_depthwise_shape *s, const conv_depthwise_tile *t);
 /* wgrad: blocks that share no tile's sums. */

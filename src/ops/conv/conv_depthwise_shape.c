@@ -101,6 +101,22 @@ mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_sh
 
 /* ---- tiles ---- */
 
+/* In dgrad tiles start at a pixel that tap 0 of some pixel of b falls on, so that every strip sees
+ * the same taps. */
+long long conv_depthwise_shift(const conv_depthwise_shape *s, int axis)
+{
+    long long pad = s->g.pad[axis], stride = s->g.stride[axis];
+    return is_dgrad(s) ? (pad % stride + stride) % stride : 0;
+}
+
+long long conv_depthwise_origin(const conv_depthwise_shape *s, int axis)
+{
+    long long pad = s->g.pad[axis], stride = s->g.stride[axis];
+    if (!is_dgrad(s)) return -pad;
+    long long before = (s->g.tap[axis] - 1) * s->g.dilation[axis] / stride;
+    return (pad - conv_depthwise_shift(s, axis)) / stride - before;
+}
+
 /* As in conv_depthwise.cuh. */
 static int halo(const conv_depthwise_shape *s, int n, int taps, int axis)
 {
@@ -221,7 +237,7 @@ static void choose_rows(const conv_depthwise_shape *s, conv_depthwise_tile *t)
 static bool is_regular(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
 {
     if (t->channels < 8 || t->channels % 8 || t->thread_h < 1 || t->thread_w < 1) return false;
-    if (t->tile_h < t->thread_h || t->tile_h % t->thread_h) return false;
+    if (!t->slide && (t->tile_h < t->thread_h || t->tile_h % t->thread_h)) return false;
     if (t->tile_w < t->thread_w || t->tile_w % t->thread_w) return false;
     return !is_dgrad(s) || (t->tile_h % s->g.stride[1] == 0 && t->thread_w % s->g.stride[2] == 0);
 }
@@ -230,6 +246,7 @@ bool conv_depthwise_tile_complete(const conv_depthwise_shape *s, const mica_devi
                                   conv_depthwise_tile *t)
 {
     if (!is_regular(s, t)) return false;
+    if (t->slide) return conv_depthwise_slide_complete(s, device, t);
     bool phases = is_dgrad(s) && t->thread_h % s->g.stride[1] != 0;
     choose_rows(s, t);
     int skip = is_dgrad(s) ? (int)(s->g.stride[1] * s->g.stride[2]) : 1;
@@ -278,14 +295,9 @@ static double parts_of(double n, double by)
 
 double conv_depthwise_count(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
 {
-    int64_t shift[2] = {0, 0};
-    if (is_dgrad(s))
-        for (int i = 0; i < 2; i++)
-            shift[i] =
-                (s->g.pad[i + 1] % s->g.stride[i + 1] + s->g.stride[i + 1]) % s->g.stride[i + 1];
     double tiles = (double)s->g.n * (double)s->size_to[0] *
-                   parts_of((double)(s->size_to[1] + shift[0]), t->tile_h) *
-                   parts_of((double)(s->size_to[2] + shift[1]), t->tile_w);
+                   parts_of((double)(s->size_to[1] + conv_depthwise_shift(s, 1)), t->tile_h) *
+                   parts_of((double)(s->size_to[2] + conv_depthwise_shift(s, 2)), t->tile_w);
     if (is_wgrad(s)) return tiles;
     return tiles * parts_of((double)s->g.groups, t->channels) * (is_dgrad(s) ? 1 : (double)s->g.k);
 }
