@@ -54,9 +54,9 @@ constexpr int SLOTS = slot_of(TAPS_Y, 0);
 constexpr int FILTER_WORDS = TAPS_X * SLICES * STEPS_K * SLOTS * 64;
 
 /* Where column x of a row of pixels lies. */
-__device__ __forceinline__ constexpr int position(int x) { return x % STEPS * PART + x / STEPS; }
+__device__ __forceinline__ constexpr unsigned position(unsigned x) { return x % STEPS * PART + x / STEPS; }
 
-__device__ __forceinline__ int key_of(int position) { return position / PERIOD % KEYS; }
+__device__ __forceinline__ unsigned key_of(unsigned position) { return position / PERIOD % KEYS; }
 
 /* ---- operands ---- */
 
@@ -79,23 +79,22 @@ __device__ __forceinline__ void copy_chunk(const conv_stem_args &a, const in_t *
 template <bool ALIGNED>
 __device__ __forceinline__ void copy_pixels(const conv_stem_args &a, const tile_place &p, int slice, char *to)
 {
-    constexpr int EACH = THREADS / CHUNKS, DOWN = EACH / HALO_W, OVER = EACH % HALO_W; /* at once; how far on */
+    constexpr unsigned EACH = THREADS / CHUNKS, DOWN = EACH / HALO_W, OVER = EACH % HALO_W; /* at once; how far on */
     const in_t *image = (const in_t *)a.image + p.n * a.to.n;
-    const int y0 = p.y + FIRST_Y, x0 = p.x * STEPS + FIRST_X;
     const int chunk = (int)threadIdx.x % CHUNKS, k = slice * SLICE + chunk * 8;
     const int filters = a.filters - k < 0 ? 0 : a.filters - k < 8 ? a.filters - k : 8;
     const s64 step = DOWN * a.to.s[0] + OVER * a.to.s[1], next_row = a.to.s[0] - HALO_W * a.to.s[1];
-    int x = (int)threadIdx.x / CHUNKS % HALO_W, y = (int)threadIdx.x / CHUNKS / HALO_W;
-    s64 from = (y0 + y) * a.to.s[0] + (x0 + x) * a.to.s[1] + k * a.to.c;
-    if ((int)threadIdx.x >= EACH * CHUNKS) return;
+    unsigned x = threadIdx.x / CHUNKS % HALO_W, y = threadIdx.x / CHUNKS / HALO_W;
+    int row = p.y + FIRST_Y + (int)y, col = p.x * STEPS + FIRST_X + (int)x;
+    const in_t *from = image + row * a.to.s[0] + col * a.to.s[1] + k * a.to.c;
+    if (threadIdx.x >= EACH * CHUNKS) return;
     while (y < HALO_H) {
-        const int at = position(x);
-        const bool inside = (unsigned)(y0 + y) < (unsigned)a.size_to[0] && (unsigned)(x0 + x) < (unsigned)a.size_to[1];
-        const int count = inside ? filters : 0;
-        copy_chunk<ALIGNED>(a, image + (count ? from : 0), count,
+        const unsigned at = position(x);
+        const bool inside = (unsigned)row < (unsigned)a.size_to[0] && (unsigned)col < (unsigned)a.size_to[1];
+        copy_chunk<ALIGNED>(a, inside ? from : image, inside ? filters : 0,
                             to + (y * PITCH + at) * PIXEL_BYTES + ((chunk ^ key_of(at)) << 4));
-        x += OVER, y += DOWN, from += step;
-        if (x >= HALO_W) x -= HALO_W, y++, from += next_row;
+        x += OVER, col += OVER, y += DOWN, row += DOWN, from += step;
+        if (x >= HALO_W) x -= HALO_W, col -= HALO_W, y++, row++, from += next_row;
     }
 }
 
@@ -182,10 +181,10 @@ __device__ __forceinline__ void multiply(sums &sum, u32 pixels, const u32 *filte
     filters += slice * STEPS_K * SLOTS * 64 + lane * 2;
 #pragma unroll 1
     for (int tx = 0; tx < TAPS_X; tx++, filters += SLICES * STEPS_K * SLOTS * 64) {
-        const int at = cell + position(tx);
+        const unsigned at = cell + position(tx);
 #pragma unroll
         for (int step = 0; step < STEPS_K; step++) {
-            const int chunk = (step * 2 + lane / 16) ^ key_of(at);
+            const unsigned chunk = (step * 2 + lane / 16) ^ key_of(at);
             multiply_step(sum, pixels + at * PIXEL_BYTES + (chunk << 4), filters + step * SLOTS * 64);
         }
     }
