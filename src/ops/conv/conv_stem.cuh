@@ -21,21 +21,7 @@ constexpr int IMAGE_WORDS = IMAGE_H * IMAGE_W;
 static_assert(STRIDE_X * CHANNELS % 2 == 0 && sizeof(in_t) == 2, "pixels start at words");
 static_assert(!FLAT || REAL == CHANNELS, "nothing between pixels");
 
-struct tile_place {
-    int y, x; /* of the first pixel of b */
-    s64 n;
-};
-
-__device__ __forceinline__ tile_place place_of(const conv_stem_args &a, unsigned tile)
-{
-    tile_place p;
-    unsigned rest = mica_fastdiv_of(a.across, tile);
-    p.x = (int)(tile - rest * a.across.divisor) * TILE_W;
-    tile = rest, rest = mica_fastdiv_of(a.down, tile);
-    p.y = (int)(tile - rest * a.down.divisor) * TILE_H;
-    p.n = rest;
-    return p;
-}
+#include "ops/conv/conv_stem_tile.cuh"
 
 /* Where word p of the taps lies, from the first word of a pixel on. */
 __device__ __forceinline__ int word_offset(int p)

@@ -11,19 +11,20 @@ typedef struct conv_stem_strides {
 } conv_stem_strides;
 
 typedef struct conv_stem_args {
-    const void *image; /* a */
+    const void *image; /* a; dgrad: b */
     const void *other; /* the filter; wgrad: b */
     void *out;
     double alpha, beta;
     mica_epilogue_args epilogue;
-    conv_stem_strides from, to, residual; /* of a; of b; as b */
+    conv_stem_strides from, to, residual; /* of a; of b; as the result */
     long long filter_n, filter_c, filter_s[2];
     long long part; /* wgrad: from one part of the sums to the next */
     int size_from[2], size_to[2], pad[2];
     int filters; /* channels of b */
     int tiles;   /* of all images */
     mica_fastdiv across, down, chunks;
-    unsigned char to_aligned;
+    /* 8 filters of b, 8 elements of a row of a lie at multiples of their size */
+    unsigned char to_aligned, from_aligned;
     double *sums; /* by channel: blocks of the same filters x (sum, square) x filters */
 } conv_stem_args;
 
