@@ -29,35 +29,39 @@ __device__ __forceinline__ int word_offset(int p)
     return p < WORDS ? p / RUN * (DILATION_Y * IMAGE_W) + p % RUN : 0;
 }
 
-/* Elements outside of the image are zero, and so are those of channels that do not exist. */
-__device__ __forceinline__ u32 image_word(const conv_stem_args &a, const in_t *row, int col, int e)
+/* Elements e and e + 1 of a row of the image, from column col on. Those outside of it are zero, and so are
+ * those of channels that do not exist. */
+__device__ __forceinline__ void load_word(const conv_stem_args &a, const in_t *row, bool exists, int col, int e, in_t (&v)[2])
 {
-    in_t v[2] = {};
-    if constexpr (FLAT) {
-        const unsigned at = (unsigned)(col * CHANNELS + e), end = (unsigned)(a.size_from[1] * CHANNELS);
-        if (at < end) v[0] = row[(int)at];
-        if (at + 1 < end) v[1] = row[(int)(at + 1)];
-    } else {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
+        v[i] = in_t{};
+        if constexpr (FLAT) {
+            const int at = col * CHANNELS + e + i;
+            if (exists && (unsigned)at < (unsigned)(a.size_from[1] * CHANNELS)) v[i] = row[at];
+        } else {
             const int c = (e + i) % CHANNELS, x = col + (e + i) / CHANNELS;
-            if (c < REAL && (unsigned)x < (unsigned)a.size_from[1]) v[i] = row[x * a.from.s[1] + c * a.from.c];
+            if (exists && c < REAL && (unsigned)x < (unsigned)a.size_from[1]) v[i] = row[x * a.from.s[1] + c * a.from.c];
         }
     }
-    u32 r;
-    memcpy(&r, v, 4);
-    return r;
 }
 
+/* BATCH words are on their way before the first is stored: one by one, each would wait for memory. */
 __device__ __forceinline__ void copy_image(const conv_stem_args &a, const tile_place &p, u32 *to)
 {
+    constexpr int BATCH = 8;
     const in_t *image = (const in_t *)a.image + p.n * a.from.n;
     const int y0 = p.y * STRIDE_Y - a.pad[0], x0 = p.x * STRIDE_X - a.pad[1];
-#pragma unroll 4
-    for (int i = (int)threadIdx.x; i < IMAGE_WORDS; i += THREADS) {
-        const int row = y0 + i / IMAGE_W;
-        u32 v = 0;
-        if ((unsigned)row < (unsigned)a.size_from[0]) v = image_word(a, image + row * a.from.s[0], x0, i % IMAGE_W * 2);
-        to[i] = v;
+    for (int first = (int)threadIdx.x; first < IMAGE_WORDS; first += BATCH * THREADS) {
+        in_t v[BATCH][2];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            const int i = first + b * THREADS, row = y0 + i / IMAGE_W;
+            const bool exists = i < IMAGE_WORDS && (unsigned)row < (unsigned)a.size_from[0];
+            load_word(a, image + row * a.from.s[0], exists, x0, i % IMAGE_W * 2, v[b]);
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (first + b * THREADS < IMAGE_WORDS) memcpy(&to[first + b * THREADS], v[b], 4);
     }
 }

@@ -100,9 +100,11 @@ static void choose_warps(const conv_stem_shape *s, conv_stem_layout *t)
         return;
     }
     t->units = filters > 48 ? 4 : (filters + 15) / 16;
+    /* each chunk copies the image again */
+    if (filters > 64 && (filters + 95) / 96 * 96 <= (filters + 63) / 64 * 64) t->units = 6;
     t->chunks = (filters + 16 * t->units - 1) / (16 * t->units);
     int groups = (s->words + 7) / 8, least = 1000;
-    for (int each = 1; each <= (t->units > 2 ? 3 : 4); each++) {
+    for (int each = 1; each <= (t->units > 4 ? 2 : t->units > 2 ? 3 : 4); each++) {
         int all = (groups + each - 1) / each * each;
         if (all > least) continue;
         least = all;
