@@ -180,6 +180,14 @@ if(TARGET mica)
       set_tests_properties(emu/${name} PROPERTIES TIMEOUT 1200 ENVIRONMENT
         "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
     endforeach()
+    # Warps that fall behind others: threads run backwards, then shuffled.
+    foreach(order 1 2)
+      mica_test(emu/order-${order} emu mica check --device cuda:0 --engine sm90_im2col --fill=exact
+        "conv pass=dgrad x=bf16:512x16x14x14:nhwc w=bf16:24x16x1x1:nhwc stride=2x2"
+        "conv x=bf16:3x8x90x91:nhwc w=bf16:72x8x1x1:nhwc")
+      set_tests_properties(emu/order-${order} PROPERTIES ENVIRONMENT
+        "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4;EMU_ORDER=${order}")
+    endforeach()
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)
     set_tests_properties(emu/04_transformer_block PROPERTIES ENVIRONMENT
       "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")

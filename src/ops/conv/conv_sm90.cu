@@ -188,6 +188,8 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
         }
         if (TURNS) t.begin();
         accumulate(sum, r, steps, own, stages, full, empty);
+        /* Without products nothing holds the warps together, and one that still waits for its turn would miss it. */
+        if (TURNS && steps == 0) named_barrier_sync(2 + group, 128);
         if (TURNS) t.end();
         store(a, corner{p.index, p.row + own * PARTS * 64, p.col}, staging, sum, stats);
     }

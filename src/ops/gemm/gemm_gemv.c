@@ -58,7 +58,8 @@ static double model(const mica_gemm_desc *d, const skinny_geometry *g,
 {
     const double start_ms = 3e-3, reading = 1.09, several = 0.12;
     double memory = mica_op_bytes(&mica_op_gemm, d) / (reading * device->copy_gbps * 1e6);
-    double resident = few_held(g) == 1 ? 3 : 2, rounds = tiles_of(g, c) / (resident * device->units);
+    double resident = few_held(g) == 1 && skinny_vector(g) < 16 ? 3 : 2;
+    double rounds = tiles_of(g, c) / (resident * device->units);
     memory *= 1 + several * (few_held(g) - 1);
     return start_ms + memory * (1 + 0.1 / (rounds < 1 ? 1 : rounds));
 }

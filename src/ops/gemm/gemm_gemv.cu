@@ -171,7 +171,7 @@ __device__ __forceinline__ place block_place(const gemm_skinny_args &args, s64 t
 }
 
 /* What keeps the most reads in flight without spilling registers. */
-extern "C" __global__ void __launch_bounds__(THREADS, (FEW == 1 ? 768 : 512) / THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, (FEW == 1 && VECTOR < 16 ? 768 : 512) / THREADS)
     gemm_gemv(const __grid_constant__ gemm_skinny_args args)
 {
     __shared__ sum_t parts[WARPS][LINES * FEW];

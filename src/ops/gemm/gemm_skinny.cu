@@ -31,7 +31,8 @@ constexpr int PAIRS = K_MAJOR ? 1 : VECTOR / 2;                 /* of lines that
 constexpr int PITCH = LINES + 1;
 
 /* What keeps the most reads in flight without spilling registers. */
-constexpr int RESIDENT = (K_MAJOR && FEW <= 8 && GROUPS * CHUNKS <= 4 ? 768 : 256) / THREADS;
+constexpr bool LITTLE = K_MAJOR && FEW_K_MAJOR && FEW <= (MATRIX ? 8 : 4) && GROUPS * CHUNKS <= 4;
+constexpr int RESIDENT = (LITTLE ? 768 : 256) / THREADS;
 
 static_assert(sizeof(wide_t) == sizeof(few_t), "both operands have as many elements in 16 bytes");
 static_assert(!MATRIX || FEW % 8 == 0, "whole tiles of the matrix unit");
