@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gemm on Hopper's tensor cores for operands that engine sm90 cannot read as they lie: tf32 and
+ * 8-bit types across K, and lines that are no multiples of 16 bytes apart. These are copied into the
+ * workspace along K, by a child plan of transform; the product is a child plan of sm90. Cost: that
+ * of both. */
+#include "mica/transform.h"
+#include "ops/gemm/gemm_shape.h"
+
+enum { A, B, OPERANDS, ALIGNMENT = 16 };
+
+typedef struct turned {
+    mica_gemm_desc gemm; /* of the copies */
+    mica_transform_desc copy[OPERANDS];
+    bool copied[OPERANDS];
+} turned;
+
+typedef struct state {
+    mica_plan *copy[OPERANDS], *product;
+    size_t copy_at[OPERANDS], copy_space_at[OPERANDS], product_space_at;
+} state;
+
+static double bytes_of(const mica_tensor *t)
+{
+    return (double)mica_tensor_count(t) * mica_dtype_bits(t->dtype) / 8;
+}
+
+/* As `from`, with K (dimension `k`) side by side and lines padded to whole 16 bytes. What is
+ * broadcast stays so. */
+static void turn(const mica_tensor *from, int k, mica_transform_desc *copy, mica_tensor *to)
+{
+    int line = 2 * from->rank - 3 - k; /* the other one of the last two */
+    int64_t each = ALIGNMENT * 8 / mica_dtype_bits(from->dtype);
+    *copy = (mica_transform_desc){.x = *from, .y = *from};
+    for (int i = 0; i < from->rank - 2; i++)
+        if (from->strides[i] == 0) copy->x.dims[i] = copy->y.dims[i] = 1;
+    mica_tensor *y = &copy->y;
+    int64_t stride = (from->dims[k] + each - 1) / each * each;
+    y->strides[k] = 1;
+    y->strides[line] = stride;
+    stride *= from->dims[line];
+    for (int i = from->rank - 3; i >= 0; i--) {
+        y->strides[i] = stride;
+        stride *= y->dims[i];
+    }
+    *to = *from;
+    for (int i = 0; i < from->rank; i++)
+        to->strides[i] = y->dims[i] == from->dims[i] ? y->strides[i] : 0;
+}
+
+/* Copies as few operands as sm90 wants. */
+static mica_status make_turned(const mica_gemm_desc *d, const mica_device_info *device, turned *t,
+                               mica_why *why)
+{
+    if (gemm_sm90.accepts(d, device, why) == MICA_OK)
+        return mica_refuse(why, "sm90 takes the operands as they lie");
+    for (int which = 1; which <= 3; which++) {
+        *t = (turned){.gemm = *d, .copied = {which & 1, which >> 1}};
+        if (t->copied[A]) turn(&d->a, d->a.rank - 1, &t->copy[A], &t->gemm.a);
+        if (t->copied[B]) turn(&d->b, d->b.rank - 2, &t->copy[B], &t->gemm.b);
+        if (gemm_sm90.accepts(&t->gemm, device, why) == MICA_OK) return MICA_OK;
+    }
+    return MICA_UNSUPPORTED; /* for sm90's reason */
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    turned t;
+    return make_turned(desc, device, &t, why);
+}
+
+/* The product at its best, and copies at two thirds of the copy's bandwidth. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    const double launch_ms = 3e-3, turning = 0.67;
+    turned t;
+    mica_why why;
+    (void)config;
+    if (make_turned(desc, device, &t, &why) != MICA_OK) return 0;
+    double ms = mica_engine_predict(&gemm_sm90, &mica_op_gemm, &t.gemm, device);
+    for (int i = 0; i < OPERANDS; i++)
+        if (t.copied[i])
+            ms += launch_ms + 2 * bytes_of(&t.copy[i].y) / (turning * device->copy_gbps * 1e6);
+    return ms;
+}
+
+/* ---- plans ---- */
+
+static mica_status add_copy(mica_plan *plan, state *s, const turned *t, int which)
+{
+    static const char *const names[] = {"a along K", "b along K"};
+    const mica_tensor *y = &t->copy[which].y;
+    int64_t first, bytes = mica_tensor_span(y, &first);
+    MICA_TRY(mica_book(plan, names[which], (size_t)bytes, &s->copy_at[which]));
+    return mica_plan_child_create(plan, "transform", &t->copy[which], sizeof t->copy[which], NULL,
+                                  &s->copy[which], &s->copy_space_at[which]);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    state *s;
+    turned t;
+    mica_why why;
+    MICA_TRY(make_turned(plan->desc, &plan->device, &t, &why));
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    for (int i = 0; i < OPERANDS; i++)
+        if (t.copied[i]) MICA_TRY(add_copy(plan, s, &t, i));
+    return mica_plan_child_create(plan, "gemm", &t.gemm, sizeof t.gemm, gemm_sm90.name, &s->product,
+                                  &s->product_space_at);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    static const int args[] = {MICA_GEMM_A, MICA_GEMM_B};
+    const state *s = plan->state;
+    mica_run product = *r;
+    for (int i = 0; i < OPERANDS; i++) {
+        if (!s->copy[i]) continue;
+        void *to = mica_at(r, s->copy_at[i]);
+        mica_run copy = {.args = {r->args[args[i]], to},
+                         .workspace = mica_at(r, s->copy_space_at[i]),
+                         .stream = r->stream};
+        MICA_TRY(mica_plan_child_run(s->copy[i], &copy));
+        product.args[args[i]] = to;
+    }
+    product.workspace = mica_at(r, s->product_space_at);
+    return mica_plan_child_run(s->product, &product);
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    gemm_sm90.contract(desc, config, c);
+}
+
+const mica_engine gemm_sm90_turned = {.name = "sm90_turned",
+                                      .cuda = true,
+                                      .accepts = accepts,
+                                      .predict = predict,
+                                      .contract = contract,
+                                      .build = build,
+                                      .run = run};
