@@ -13,17 +13,43 @@
 /* What a thread holds for a block. */
 typedef struct scratch {
     float *q, *acc; /* of each panel: [column][lane] */
+    uint16_t *q16;  /* or of bf16 */
     float *s;       /* of one panel */
-    float *k, *v;   /* tiles */
+    void *k, *v;    /* tiles */
+    uint16_t *turned;
     attention_panel panels[PANELS];
     attention_lanes lanes[PANELS];
-    int64_t acc_row, acc_column; /* strides of acc within a panel */
+    int64_t acc_row, acc_column, acc_panel; /* strides of acc: within a panel, and of panels */
 } scratch;
 
-size_t attention_forward_scratch(const attention_shape *s)
+/* Where its parts lie from `base` on; returns how many bytes they take. */
+static size_t scratch_place(const attention_cpu *p, char *base, scratch *w)
 {
-    int64_t columns = s->d + s->dv;
-    return (size_t)(columns * BLOCK + TILE * LANES + columns * TILE);
+    const attention_shape *s = &p->s;
+    size_t at = 0, number = p->bf16 ? sizeof(uint16_t) : sizeof(float);
+    int64_t dv = p->bf16 ? mica_matrix_lines(s->dv) : s->dv;
+    int64_t panel = p->bf16 ? attention_panel_numbers(s->d) : s->d * LANES;
+    int64_t k = p->bf16 ? attention_tile_numbers(s->d) : s->d * TILE;
+    int64_t v = p->bf16 ? attention_tile_numbers(s->dv) : s->dv * TILE;
+    w->q = (float *)(void *)base, w->q16 = (uint16_t *)(void *)base;
+    at += (size_t)(PANELS * panel) * number;
+    w->acc = (float *)(void *)(base + at), at += (size_t)(dv * BLOCK) * sizeof(float);
+    w->s = (float *)(void *)(base + at), at += TILE * LANES * sizeof(float);
+    w->k = base + at, at += (size_t)k * number;
+    w->v = base + at, at += (size_t)v * number;
+    w->turned = (uint16_t *)(void *)(base + at);
+    if (p->bf16) at += (size_t)attention_turned_numbers(s->dv) * number;
+    w->acc_row = p->few ? s->dv : 1;
+    w->acc_column = p->few ? 1 : LANES;
+    w->acc_panel = LANES * dv;
+    return at;
+}
+
+size_t attention_forward_scratch(const attention_cpu *p)
+{
+    char nowhere[1];
+    scratch w;
+    return scratch_place(p, nowhere, &w);
 }
 
 size_t attention_partial_floats(const attention_shape *s)
@@ -34,15 +60,7 @@ size_t attention_partial_floats(const attention_shape *s)
 
 static void scratch_make(const attention_job *job, int thread, scratch *w)
 {
-    const attention_shape *s = &job->p->s;
-    float *at = (float *)(void *)(job->scratch + (size_t)thread * job->p->scratch_bytes);
-    w->q = at, at += s->d * BLOCK;
-    w->acc = at, at += s->dv * BLOCK;
-    w->s = at, at += TILE * LANES;
-    w->k = at, at += s->d * TILE;
-    w->v = at;
-    w->acc_row = job->p->few ? s->dv : 1;
-    w->acc_column = job->p->few ? 1 : LANES;
+    (void)scratch_place(job->p, job->scratch + (size_t)thread * job->p->scratch_bytes, w);
 }
 
 /* ---- a block ---- */
@@ -59,14 +77,75 @@ static void begin(const attention_rows *r, scratch *w)
     memset(w->s, 0, TILE * LANES * sizeof *w->s); /* lanes that no product reaches */
     for (int p = 0; p < panels_of(r); p++) {
         attention_panel_make(r, p * LANES, &w->panels[p]);
-        attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
-                             w->q + p * LANES * s->d, !job->p->few);
+        if (job->p->bf16)
+            attention_load_panel16(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, w->k,
+                                   w->q16 + p * attention_panel_numbers(s->d));
+        else
+            attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
+                                 w->q + p * LANES * s->d, !job->p->few);
         for (int l = 0; l < LANES; l++) {
             w->lanes[p].max[l] = -INFINITY;
             w->lanes[p].sum[l] = 0;
         }
-        memset(w->acc + p * LANES * s->dv, 0, (size_t)(LANES * s->dv) * sizeof *w->acc);
+        memset(w->acc + p * w->acc_panel, 0, (size_t)w->acc_panel * sizeof *w->acc);
     }
+}
+
+/* s = keys times the rows of a panel */
+static void multiply_keys(const attention_rows *r, scratch *w, int index, int64_t n,
+                          const attention_tile *k)
+{
+    const attention_job *job = r->job;
+    const attention_cpu *plan = job->p;
+    const attention_panel *p = &w->panels[index];
+    int64_t d = plan->s.d;
+    if (plan->bf16) {
+        attention_multiply_rows16(job, k, n, d, w->q16 + index * attention_panel_numbers(d),
+                                  p->lanes, w->s);
+        attention_scale(w->s, n, r->scale); /* the numbers of q were not, lest they be rounded */
+        return;
+    }
+    const attention_product scores = {.a = k->rows,
+                                      .b = w->q + index * LANES * d,
+                                      .c = w->s,
+                                      .a_row = k->ld,
+                                      .a_step = 1,
+                                      .rows = n,
+                                      .depth = d,
+                                      .lanes = plan->few ? p->count : p->lanes,
+                                      .wide = plan->wide};
+    if (plan->few)
+        attention_multiply_few(&scores);
+    else
+        attention_multiply(&scores);
+}
+
+/* acc += weights times values */
+static void add_values(const attention_rows *r, scratch *w, int index, int64_t n,
+                       const attention_tile *v)
+{
+    const attention_job *job = r->job;
+    const attention_cpu *plan = job->p;
+    const attention_panel *p = &w->panels[index];
+    float *acc = w->acc + index * w->acc_panel;
+    if (plan->bf16) {
+        attention_add_columns16(job, v, n, plan->s.dv, w->s, p->lanes, acc);
+        return;
+    }
+    const attention_product sums = {.a = v->rows,
+                                    .b = w->s,
+                                    .c = acc,
+                                    .a_row = 1,
+                                    .a_step = v->ld,
+                                    .rows = plan->s.dv,
+                                    .depth = n,
+                                    .lanes = plan->few ? p->count : p->lanes,
+                                    .add = true,
+                                    .wide = plan->wide};
+    if (plan->few)
+        attention_multiply_few(&sums);
+    else
+        attention_multiply(&sums);
 }
 
 /* One panel and n keys from j on. */
@@ -76,35 +155,14 @@ static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j
     const attention_cpu *plan = r->job->p;
     const attention_panel *p = &w->panels[index];
     attention_lanes *lanes = &w->lanes[index];
-    float *acc = w->acc + index * LANES * plan->s.dv;
-    const attention_product scores = {.a = k->rows,
-                                      .b = w->q + index * LANES * plan->s.d,
-                                      .c = w->s,
-                                      .a_row = k->ld,
-                                      .a_step = 1,
-                                      .rows = n,
-                                      .depth = plan->s.d,
-                                      .lanes = plan->few ? p->count : p->lanes,
-                                      .wide = plan->wide};
-    const attention_product sums = {.a = v->rows,
-                                    .b = w->s,
-                                    .c = acc,
-                                    .a_row = 1,
-                                    .a_step = v->ld,
-                                    .rows = plan->s.dv,
-                                    .depth = n,
-                                    .lanes = scores.lanes,
-                                    .add = true,
-                                    .wide = plan->wide};
-    void (*multiply)(const attention_product *) =
-        plan->few ? attention_multiply_few : attention_multiply;
-    multiply(&scores);
+    float *acc = w->acc + index * w->acc_panel;
+    multiply_keys(r, w, index, n, k);
     attention_finish_scores(r, p, j, n, w->s, NULL);
     bool changed = attention_softmax(w->s, n, lanes);
     if (changed && plan->few) attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
     if (changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
     if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
-    multiply(&sums);
+    add_values(r, w, index, n, v);
 }
 
 /* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
@@ -112,15 +170,18 @@ static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j
 static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
 {
     const attention_job *job = r->job;
+    if (job->p->bf16) mica_matrix_begin(job->p->unit);
     for (int64_t j = from / TILE * TILE; j < to; j += TILE) {
         int64_t n = r->keys.count - j < TILE ? r->keys.count - j : TILE;
         attention_tile k = attention_load_tile(job, &job->d->k, MICA_ATTENTION_K, r->n, &r->keys,
                                                r->kv_head, j, n, w->k);
         attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
                                                r->kv_head, j, n, w->v);
+        if (job->p->bf16) attention_turn_tile(&v, n, job->p->s.dv, w->turned);
         for (int p = 0; p < panels_of(r); p++)
             if (attention_panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
     }
+    if (job->p->bf16) mica_matrix_end(job->p->unit);
 }
 
 /* ---- results ---- */
@@ -157,7 +218,7 @@ static void finish(const attention_rows *r, scratch *w)
         int64_t p = row / LANES, l = row % LANES;
         float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
         float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
-        const float *acc = w->acc + p * LANES * dv + l * w->acc_row;
+        const float *acc = w->acc + p * w->acc_panel + l * w->acc_row;
         for (int64_t c = 0; c < dv; c++)
             result[c] = sum != 0 ? factor * acc[c * w->acc_column] / sum : 0;
         mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
@@ -181,7 +242,7 @@ static void keep(const attention_rows *r, const scratch *w, float *to)
     int64_t dv = r->job->p->s.dv;
     for (int64_t row = 0; row < r->count; row++, to += dv + 2) {
         const attention_lanes *lanes = &w->lanes[row / LANES];
-        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES * w->acc_row;
+        const float *acc = w->acc + row / LANES * w->acc_panel + row % LANES * w->acc_row;
         to[0] = lanes->max[row % LANES];
         to[1] = lanes->sum[row % LANES];
         for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * w->acc_column];
@@ -195,7 +256,7 @@ static void merge(const attention_rows *r, scratch *w, const float *part)
     for (int64_t row = 0; row < r->count; row++, part += dv + 2) {
         int64_t l = row % LANES;
         attention_lanes *lanes = &w->lanes[row / LANES];
-        float *acc = w->acc + row / LANES * LANES * dv + l * w->acc_row;
+        float *acc = w->acc + row / LANES * w->acc_panel + l * w->acc_row;
         float most = fmaxf(lanes->max[l], part[0]), shift = most == -INFINITY ? 0 : most;
         float mine = expf(lanes->max[l] - shift), other = expf(part[0] - shift);
         lanes->max[l] = most;

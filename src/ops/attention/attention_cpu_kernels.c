@@ -173,6 +173,11 @@ MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *fac
         for (int l = 0; l < LANES; l++) acc[i * LANES + l] *= factor[l];
 }
 
+MICA_CLONES void attention_scale(float *s, int64_t n, float factor)
+{
+    for (int64_t i = 0; i < n * LANES; i += WIDTH) *(vector *)(s + i) *= factor;
+}
+
 MICA_CLONES void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes)
 {
     for (int l = 0; l < lanes; l++)

@@ -84,27 +84,56 @@ void attention_load_panel(const attention_rows *r, const attention_panel *p, con
     }
 }
 
+void attention_load_panel16(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
+                            int arg, uint16_t *buffer, uint16_t *to)
+{
+    int64_t ld = mica_matrix_depth(t->dims[3]);
+    for (int l = 0; l < p->count; l++)
+        attention_copy_row16(t, r->job->args[arg], attention_row_offset(r, t, p->row + l),
+                             buffer + l * ld);
+    attention_tile tile = attention_finish_tile16(t, p->count, buffer);
+    attention_pack_panel16(&tile, p->count, t->dims[3], to);
+}
+
 /* ---- tiles ---- */
+
+static attention_tile load_tile16(const attention_job *job, const mica_tensor *t, int arg,
+                                  int64_t n_seq, const attention_span *keys, int64_t h, int64_t j,
+                                  int64_t n, uint16_t *buffer)
+{
+    const uint16_t *data = job->args[arg];
+    int64_t ld = mica_matrix_depth(t->dims[3]);
+    if (!mica_tensor_given(&job->d->pages) && attention_lies_in_tiles(t, n)) {
+        int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
+        return (attention_tile){.rows16 = data + at, .ld = t->strides[2]};
+    }
+    for (int64_t i = 0; i < n; i++)
+        attention_copy_row16(t, data,
+                             attention_key_offset(job->d, t, job->args, n_seq, keys, h, j + i),
+                             buffer + i * ld);
+    return attention_finish_tile16(t, n, buffer);
+}
 
 attention_tile attention_load_tile(const attention_job *job, const mica_tensor *t, int arg,
                                    int64_t n_seq, const attention_span *keys, int64_t h, int64_t j,
-                                   int64_t n, float *buffer)
+                                   int64_t n, void *buffer)
 {
+    if (job->p->bf16) return load_tile16(job, t, arg, n_seq, keys, h, j, n, buffer);
     int64_t columns = t->dims[3];
     bool paged = mica_tensor_given(&job->d->pages);
     if (!paged && t->dtype == MICA_F32 && (t->strides[3] == 1 || columns == 1)) {
         int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
-        return (attention_tile){(const float *)job->args[arg] + at, t->strides[2]};
+        return (attention_tile){.rows = (const float *)job->args[arg] + at, .ld = t->strides[2]};
     }
     for (int64_t i = 0; i < n; i++) {
         int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j + i);
-        float *to = buffer + i * columns;
+        float *to = (float *)buffer + i * columns;
         if (at < 0)
             memset(to, 0, (size_t)columns * sizeof *to);
         else
             mica_to_f32(t->dtype, job->args[arg], at, t->strides[3], to, columns);
     }
-    return (attention_tile){buffer, columns};
+    return (attention_tile){.rows = buffer, .ld = columns};
 }
 
 /* ---- scores ---- */

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Blocks of bf16: products in three ways, and the order that they take. */
+#include "cpu/matrix.h"
+#include "cpu/cpu.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define INLINE __attribute__((always_inline)) static inline
+
+typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+enum { WIDTH = 16, DEPTH = 32, PLAIN_ROWS = 4 };
+
+/* ---- plain ---- */
+
+INLINE float high_part(uint32_t pair)
+{
+    float f;
+    pair &= 0xffff0000;
+    memcpy(&f, &pair, sizeof f);
+    return f;
+}
+
+INLINE void plain_rows(const mica_matrix_product *p, int64_t i, int64_t j)
+{
+    floats sum[PLAIN_ROWS] = {0};
+    const uint16_t *a = p->a + i * p->a_ld, *b = p->b + j * 2;
+    for (int64_t k = 0; k < p->depth; k += 2, a += 2, b += 2 * p->b_ld) {
+        words pairs = *(const words *)b;
+        floats even = (floats)(pairs << 16), odd = (floats)(pairs & 0xffff0000);
+#pragma GCC unroll 4
+        for (int r = 0; r < PLAIN_ROWS; r++) {
+            uint32_t pair;
+            memcpy(&pair, a + r * p->a_ld, sizeof pair);
+            sum[r] += high_part(pair << 16) * even;
+            sum[r] += high_part(pair) * odd;
+        }
+    }
+    for (int r = 0; r < PLAIN_ROWS; r++) {
+        floats *c = (floats *)(p->c + (i + r) * p->c_ld + j);
+        if (p->add) sum[r] += *c;
+        *c = sum[r];
+    }
+}
+
+MICA_CLONES static void multiply_plain(const mica_matrix_product *p)
+{
+    for (int64_t j = 0; j < p->cols; j += WIDTH)
+        for (int64_t i = 0; i < p->rows; i += PLAIN_ROWS) plain_rows(p, i, j);
+}
+
+#if defined(__x86_64__) && __has_include(<amxtileintrin.h>)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- pairs ---- */
+
+#define WITH_PAIRS __attribute__((target("avx512f,avx512bw,avx512bf16")))
+enum { PAIRS_ROWS = 8 };
+
+/* Eight rows by `width` vectors, a constant. */
+__attribute__((always_inline)) WITH_PAIRS static inline void
+pairs_rows(const mica_matrix_product *p, int64_t i, int64_t j, int width)
+{
+    __m512 sum[PAIRS_ROWS][2];
+    const uint16_t *a = p->a + i * p->a_ld, *b = p->b + j * 2;
+    float *c = p->c + i * p->c_ld + j;
+#pragma GCC unroll 8
+    for (int r = 0; r < PAIRS_ROWS; r++)
+        for (int v = 0; v < width; v++)
+            sum[r][v] = p->add ? _mm512_loadu_ps(c + r * p->c_ld + v * WIDTH) : _mm512_setzero_ps();
+    for (int64_t k = 0; k < p->depth; k += 2, a += 2, b += 2 * p->b_ld) {
+        __m512bh x = (__m512bh)_mm512_loadu_si512(b);
+        __m512bh y = width > 1 ? (__m512bh)_mm512_loadu_si512(b + 2 * WIDTH) : x;
+#pragma GCC unroll 8
+        for (int r = 0; r < PAIRS_ROWS; r++) {
+            int pair;
+            memcpy(&pair, a + r * p->a_ld, sizeof pair);
+            __m512bh all = (__m512bh)_mm512_set1_epi32(pair);
+            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], all, x);
+            if (width > 1) sum[r][1] = _mm512_dpbf16_ps(sum[r][1], all, y);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < PAIRS_ROWS; r++)
+        for (int v = 0; v < width; v++) _mm512_storeu_ps(c + r * p->c_ld + v * WIDTH, sum[r][v]);
+}
+
+WITH_PAIRS static void multiply_pairs(const mica_matrix_product *p)
+{
+    int64_t j = 0;
+    for (; j + 2 * WIDTH <= p->cols; j += 2 * WIDTH)
+        for (int64_t i = 0; i < p->rows; i += PAIRS_ROWS) pairs_rows(p, i, j, 2);
+    for (; j < p->cols; j += WIDTH)
+        for (int64_t i = 0; i < p->rows; i += PAIRS_ROWS) pairs_rows(p, i, j, 1);
+}
+
+/* ---- tiles ---- */
+
+#define WITH_TILES __attribute__((target("amx-tile,amx-bf16")))
+
+/* As the instruction reads it: all eight tiles have 16 rows of 64 bytes. */
+typedef struct tile_config {
+    uint8_t palette, start, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+_Static_assert(sizeof(tile_config) == 64, "the instruction reads 64 bytes");
+
+WITH_TILES static void begin_tiles(void)
+{
+    static const tile_config config = {.palette = 1,
+                                       .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&config);
+}
+
+WITH_TILES static void end_tiles(void)
+{
+    _tile_release();
+}
+
+/* Two by two tiles of c, or fewer: both numbers are constants. */
+__attribute__((always_inline)) WITH_TILES static inline void
+multiply_tiles(const mica_matrix_product *p, int64_t i, int64_t j, int down, int across)
+{
+    const int64_t a_step = 2 * p->a_ld, b_step = 4 * p->b_ld, c_step = 4 * p->c_ld; /* bytes */
+    const uint16_t *a = p->a + i * p->a_ld, *b = p->b + j * 2;
+    float *c = p->c + i * p->c_ld + j, *below = c + WIDTH * p->c_ld;
+    if (p->add) {
+        _tile_loadd(0, c, c_step);
+        if (across > 1) _tile_loadd(1, c + WIDTH, c_step);
+        if (down > 1) _tile_loadd(2, below, c_step);
+        if (down > 1 && across > 1) _tile_loadd(3, below + WIDTH, c_step);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t k = 0; k < p->depth; k += DEPTH, a += DEPTH, b += DEPTH * p->b_ld) {
+        _tile_loadd(6, b, b_step);
+        _tile_loadd(4, a, a_step);
+        _tile_dpbf16ps(0, 4, 6);
+        if (across > 1) {
+            _tile_loadd(7, b + 2 * WIDTH, b_step);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (down > 1) {
+            _tile_loadd(5, a + WIDTH * p->a_ld, a_step);
+            _tile_dpbf16ps(2, 5, 6);
+            if (across > 1) _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, c, c_step);
+    if (across > 1) _tile_stored(1, c + WIDTH, c_step);
+    if (down > 1) _tile_stored(2, below, c_step);
+    if (down > 1 && across > 1) _tile_stored(3, below + WIDTH, c_step);
+}
+
+WITH_TILES static void multiply_on_unit(const mica_matrix_product *p)
+{
+    /* gcc's loads of tiles do not say that they read memory. */
+    __asm__ volatile("" ::: "memory");
+    for (int64_t i = 0; i < p->rows; i += 2 * WIDTH)
+        for (int64_t j = 0; j < p->cols; j += 2 * WIDTH) {
+            bool one_down = p->rows - i <= WIDTH, one_across = p->cols - j <= WIDTH;
+            if (one_down && one_across)
+                multiply_tiles(p, i, j, 1, 1);
+            else if (one_down)
+                multiply_tiles(p, i, j, 1, 2);
+            else if (one_across)
+                multiply_tiles(p, i, j, 2, 1);
+            else
+                multiply_tiles(p, i, j, 2, 2);
+        }
+    __asm__ volatile("" ::: "memory");
+}
+
+/* ---- which ---- */
+
+static bool has_pairs(void)
+{
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
+}
+
+static bool has_tiles(void)
+{
+    const unsigned wanted = 1u << 22 | 1u << 24; /* bf16, tiles */
+    unsigned a, b, c, d;
+    return has_pairs() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted;
+}
+
+/* Linux keeps room for a thread's tiles only where the process has asked for it; threads there are,
+ * threads to come and children have it, too. */
+static bool may_use_tiles(void)
+{
+    const long ask_permission = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
+}
+
+static mica_matrix_unit best = MICA_MATRIX_PLAIN;
+
+static void find_best(void)
+{
+    if (has_pairs()) best = MICA_MATRIX_PAIRS;
+    if (has_tiles() && may_use_tiles()) best = MICA_MATRIX_TILES;
+}
+
+mica_matrix_unit mica_matrix_best(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_best);
+    return best;
+}
+
+double mica_matrix_rate(void)
+{
+    return has_tiles() ? 32 : has_pairs() ? 2 : 1;
+}
+
+void mica_matrix_begin(mica_matrix_unit unit)
+{
+    if (unit == MICA_MATRIX_TILES) begin_tiles();
+}
+
+void mica_matrix_end(mica_matrix_unit unit)
+{
+    if (unit == MICA_MATRIX_TILES) end_tiles();
+}
+
+void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p)
+{
+    if (unit == MICA_MATRIX_TILES)
+        multiply_on_unit(p);
+    else if (unit == MICA_MATRIX_PAIRS)
+        multiply_pairs(p);
+    else
+        multiply_plain(p);
+}
+
+#else
+mica_matrix_unit mica_matrix_best(void)
+{
+    return MICA_MATRIX_PLAIN;
+}
+
+double mica_matrix_rate(void)
+{
+    return 1;
+}
+
+void mica_matrix_begin(mica_matrix_unit unit)
+{
+    (void)unit;
+}
+
+void mica_matrix_end(mica_matrix_unit unit)
+{
+    (void)unit;
+}
+
+void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p)
+{
+    (void)unit;
+    multiply_plain(p);
+}
+#endif
+
+/* ---- order ----
+ * All by blocks of 16 by 16 pairs. Pairs are made of two rows, or lie in memory; a block is stored
+ * as it is, or with rows and columns exchanged. */
+
+#define PICK(a, b, ...) ((words)MICA_SHUFFLE(words, a, b, __VA_ARGS__))
+
+/* Lanes of b and a whose numbers differ in one bit change places. */
+INLINE void exchange_1(words *a, words *b)
+{
+    words x = *a, y = *b;
+    *a = PICK(x, y, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+    *b = PICK(x, y, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+}
+INLINE void exchange_2(words *a, words *b)
+{
+    words x = *a, y = *b;
+    *a = PICK(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+    *b = PICK(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+INLINE void exchange_4(words *a, words *b)
+{
+    words x = *a, y = *b;
+    *a = PICK(x, y, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+    *b = PICK(x, y, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+}
+INLINE void exchange_8(words *a, words *b)
+{
+    words x = *a, y = *b;
+    *a = PICK(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+    *b = PICK(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+
+INLINE void exchange_rows_and_columns(words m[WIDTH])
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) exchange_8(&m[i], &m[i + 8]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) exchange_4(&m[i / 4 * 8 + i % 4], &m[i / 4 * 8 + i % 4 + 4]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) exchange_2(&m[i / 2 * 4 + i % 2], &m[i / 2 * 4 + i % 2 + 2]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) exchange_1(&m[i * 2], &m[i * 2 + 1]);
+}
+
+/* paired: 16 lines of 16 pairs; else 32 lines of 16 numbers, two of which make a line of pairs. */
+INLINE void move_block(const uint16_t *from, int64_t ld, bool paired, bool turned, uint16_t *to,
+                       int64_t to_ld)
+{
+    words m[WIDTH];
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) {
+        if (paired) {
+            m[i] = *(const words *)(from + i * ld);
+        } else {
+            words even = __builtin_convertvector(*(const halves *)(from + 2 * i * ld), words);
+            words odd = __builtin_convertvector(*(const halves *)(from + (2 * i + 1) * ld), words);
+            m[i] = even | odd << 16;
+        }
+    }
+    if (turned) exchange_rows_and_columns(m);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) *(words *)(to + i * to_ld) = m[i];
+}
+
+/* `lines` lines of `count` numbers, in blocks of `high` by `wide` of them, which lie `down` and
+ * `across` numbers apart in `to`. */
+typedef struct move {
+    const uint16_t *from;
+    uint16_t *to;
+    int64_t ld, to_ld, lines, count, down, across;
+} move;
+
+INLINE void move_all(const move *m, int high, int wide, bool paired, bool turned)
+{
+    for (int64_t i = 0; i < m->lines; i += high)
+        for (int64_t j = 0; j < m->count; j += wide) {
+            const uint16_t *from = m->from + i * m->ld + j;
+            uint16_t *to = m->to + i / high * m->down + j / wide * m->across;
+            int64_t lines = m->lines - i, count = m->count - j;
+            if (lines >= high && count >= wide) {
+                move_block(from, m->ld, paired, turned, to, m->to_ld);
+                continue;
+            }
+            uint16_t part[DEPTH * WIDTH] = {0};
+            if (lines > high) lines = high;
+            if (count > wide) count = wide;
+            for (int64_t l = 0; l < lines; l++)
+                memcpy(part + l * wide, from + l * m->ld, (size_t)count * sizeof *part);
+            move_block(part, wide, paired, turned, to, m->to_ld);
+        }
+}
+
+MICA_CLONES static void move_pairs(const move *m)
+{
+    move_all(m, DEPTH, WIDTH, false, false);
+}
+MICA_CLONES static void move_turned_pairs(const move *m)
+{
+    move_all(m, WIDTH, DEPTH, true, true);
+}
+MICA_CLONES static void move_turned(const move *m)
+{
+    move_all(m, DEPTH, WIDTH, false, true);
+}
+
+void mica_matrix_pack(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols, uint16_t *to,
+                      int64_t to_ld)
+{
+    move_pairs(&(move){from, to, ld, 2 * to_ld, depth, cols, DEPTH * to_ld, 2 * WIDTH});
+}
+
+void mica_matrix_pack_turned(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
+                             uint16_t *to, int64_t to_ld)
+{
+    move_turned_pairs(&(move){from, to, ld, 2 * to_ld, cols, depth, 2 * WIDTH, DEPTH * to_ld});
+}
+
+void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
+                      int64_t to_ld)
+{
+    move_turned(&(move){from, to, ld, to_ld, depth, rows, DEPTH, WIDTH * to_ld});
+}
+
+/* ---- rounding ---- */
+
+/* The upper half is the number; what was NaN stays one. */
+INLINE void round_to(const float *from, words *to)
+{
+    floats v = *(const floats *)from;
+    words u = (words)v, r = u + 0x7fff + (u >> 16 & 1), nan = (words)(v != v);
+    *to = (nan & (u | 0x400000)) | (~nan & r);
+}
+
+INLINE void round_pairs(const float *even, const float *odd, uint16_t *to)
+{
+    words e = {0}, o = {0};
+    if (even) round_to(even, &e);
+    if (odd) round_to(odd, &o);
+    *(words *)to = e >> 16 | (o & 0xffff0000);
+}
+
+MICA_CLONES void mica_matrix_pack_f32(const float *from, int64_t ld, int64_t depth, int64_t cols,
+                                      uint16_t *to, int64_t to_ld)
+{
+    int64_t k = 0;
+    for (; k + 2 <= depth; k += 2)
+        for (int64_t j = 0; j < cols; j += WIDTH)
+            round_pairs(from + k * ld + j, from + (k + 1) * ld + j, to + k * to_ld + 2 * j);
+    for (; k < mica_matrix_depth(depth); k += 2)
+        for (int64_t j = 0; j < cols; j += WIDTH)
+            round_pairs(k < depth ? from + k * ld + j : NULL, NULL, to + k * to_ld + 2 * j);
+}
