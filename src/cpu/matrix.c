@@ -99,6 +99,22 @@ WITH_PAIRS static void multiply_pairs(const mica_matrix_product *p)
         for (int64_t i = 0; i < p->rows; i += PAIRS_ROWS) pairs_rows(p, i, j, 1);
 }
 
+/* Whole pairs of rows. */
+WITH_PAIRS static void round_on_unit(const float *from, int64_t ld, int64_t depth, int64_t cols,
+                                     uint16_t *to, int64_t to_ld)
+{
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    for (int64_t k = 0; k < depth; k += 2)
+        for (int64_t j = 0; j < cols; j += WIDTH) {
+            __m512 even = _mm512_loadu_ps(from + k * ld + j);
+            __m512 odd = _mm512_loadu_ps(from + (k + 1) * ld + j);
+            __m512i rows = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+            _mm512_storeu_si512(to + k * to_ld + 2 * j, _mm512_permutexvar_epi16(order, rows));
+        }
+}
+
 /* ---- tiles ---- */
 
 #define WITH_TILES __attribute__((target("amx-tile,amx-bf16")))
@@ -220,7 +236,7 @@ mica_matrix_unit mica_matrix_best(void)
 
 double mica_matrix_rate(void)
 {
-    return has_tiles() ? 32 : has_pairs() ? 2 : 1;
+    return has_tiles() ? 16 : has_pairs() ? 2 : 1;
 }
 
 void mica_matrix_begin(mica_matrix_unit unit)
@@ -412,14 +428,26 @@ INLINE void round_pairs(const float *even, const float *odd, uint16_t *to)
     *(words *)to = e >> 16 | (o & 0xffff0000);
 }
 
-MICA_CLONES void mica_matrix_pack_f32(const float *from, int64_t ld, int64_t depth, int64_t cols,
-                                      uint16_t *to, int64_t to_ld)
+/* Pairs of rows from k on. */
+MICA_CLONES static void pack_plain(const float *from, int64_t ld, int64_t k, int64_t depth,
+                                   int64_t cols, uint16_t *to, int64_t to_ld)
 {
-    int64_t k = 0;
-    for (; k + 2 <= depth; k += 2)
-        for (int64_t j = 0; j < cols; j += WIDTH)
-            round_pairs(from + k * ld + j, from + (k + 1) * ld + j, to + k * to_ld + 2 * j);
     for (; k < mica_matrix_depth(depth); k += 2)
         for (int64_t j = 0; j < cols; j += WIDTH)
-            round_pairs(k < depth ? from + k * ld + j : NULL, NULL, to + k * to_ld + 2 * j);
+            round_pairs(k < depth ? from + k * ld + j : NULL,
+                        k + 1 < depth ? from + (k + 1) * ld + j : NULL, to + k * to_ld + 2 * j);
+}
+
+void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t depth,
+                          int64_t cols, uint16_t *to, int64_t to_ld)
+{
+    int64_t done = 0;
+#ifdef WITH_PAIRS
+    if (unit != MICA_MATRIX_PLAIN) {
+        done = depth / 2 * 2;
+        round_on_unit(from, ld, done, cols, to, to_ld);
+    }
+#endif
+    (void)unit;
+    pack_plain(from, ld, done, depth, cols, to, to_ld);
 }

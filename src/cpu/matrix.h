@@ -58,9 +58,9 @@ void mica_matrix_pack(const uint16_t *from, int64_t ld, int64_t depth, int64_t c
 /* The same from its columns, which are `ld` apart. */
 void mica_matrix_pack_turned(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
                              uint16_t *to, int64_t to_ld);
-/* The same from rows of floats, rounded to nearest even. */
-void mica_matrix_pack_f32(const float *from, int64_t ld, int64_t depth, int64_t cols, uint16_t *to,
-                          int64_t to_ld);
+/* The same from rows of floats, rounded to nearest even as the unit's instructions do. */
+void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t depth,
+                          int64_t cols, uint16_t *to, int64_t to_ld);
 /* A left matrix of rows x depth from its columns, which are `ld` apart. */
 void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
                       int64_t to_ld);

@@ -12,10 +12,10 @@
 #include "cpu/matrix.h"
 
 enum {
-    LANES = 32,             /* rows of a panel */
-    PANELS = 4,             /* of a block */
-    BLOCK = LANES * PANELS, /* rows of a block */
-    TILE = 64               /* keys */
+    LANES = 32,                  /* rows of a panel */
+    MOST_PANELS = 8,             /* of a block */
+    BLOCK = LANES * MOST_PANELS, /* most rows of a block */
+    TILE = 128                   /* most keys of a tile */
 };
 
 /* c[row][lane] = sum over k of a[row * a_row + k * a_step] b[k][lane], or added to c. wide: 32
@@ -40,11 +40,13 @@ bool attention_is_wide(void);
 
 typedef struct attention_lanes {
     float max[LANES], sum[LANES], factor[LANES];
+    bool changed; /* factors are not all 1 */
 } attention_lanes;
 
-/* Raises the maxima by n rows of scores, replaces the scores by exponentials about them, adds these
- * to the sums. factor: what older sums have been multiplied by. False if all factors are 1. */
-bool attention_softmax(float *s, int64_t n, attention_lanes *lanes);
+/* Of n rows of scores times scale, which is positive: raises the maxima by them if they exceed
+ * these by more than slack, replaces the scores by exponentials about them, adds these to the sums.
+ * factor: what older sums have been multiplied by. */
+void attention_softmax(float *s, int64_t n, float scale, float slack, attention_lanes *lanes);
 /* acc[column][lane] *= factor[lane]; or, of few, acc[lane][column] */
 void attention_rescale(float *acc, int64_t columns, const float *factor);
 void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes);
@@ -76,10 +78,11 @@ typedef struct attention_cpu {
     bool wide, few; /* few: sequences have FEW rows or less */
     bool bf16;      /* products are of bf16, on `unit` */
     mica_matrix_unit unit;
+    int64_t block, tile; /* rows, keys */
     int threads;
     int64_t blocks;                /* of a key head, at most */
     int64_t parts;                 /* of a sequence of keys; more than one only if blocks is 1 */
-    int64_t part;                  /* keys of a part, a multiple of TILE */
+    int64_t part;                  /* keys of a part, a multiple of tiles */
     size_t scratch, scratch_bytes; /* of each thread */
     size_t partial, partial_bytes; /* of each part */
     size_t starts;                 /* sequences + 1 numbers: blocks before each */
@@ -156,9 +159,12 @@ void attention_pack_panel16(const attention_tile *tile, int64_t n, int64_t colum
 /* c[row][lane] = rows of the tile times a panel, for n of them; zeros follow. */
 void attention_multiply_rows16(const attention_job *job, const attention_tile *tile, int64_t n,
                                int64_t columns, const uint16_t *panel, int lanes, float *c);
+/* Rounds n rows of lanes, as the next one takes them: TILE * LANES numbers. */
+void attention_round16(const attention_job *job, const float *weights, int64_t n, int lanes,
+                       uint16_t *to);
 /* c[column][lane] += sum over n rows of the tile, by columns, times weights[row][lane]. */
 void attention_add_columns16(const attention_job *job, const attention_tile *tile, int64_t n,
-                             int64_t columns, const float *weights, int lanes, float *c);
+                             int64_t columns, const uint16_t *weights, int lanes, float *c);
 
 /* ---- rows of queries: those of all heads of a group, one head after the other ---- */
 
@@ -190,6 +196,7 @@ typedef struct attention_panel {
     int count, lanes; /* rows; lanes that are computed */
     int64_t row;      /* of the block, the first one */
     int64_t from[LANES], to[LANES];
+    int64_t any_from, any_to, all_from, all_to; /* keys that any row sees, and that all see */
     float slope[LANES], diagonal[LANES];
 } attention_panel;
 

@@ -54,13 +54,17 @@ void attention_multiply_rows16(const attention_job *job, const attention_tile *t
                                                               .depth = mica_matrix_depth(columns)});
 }
 
-void attention_add_columns16(const attention_job *job, const attention_tile *tile, int64_t n,
-                             int64_t columns, const float *weights, int lanes, float *c)
+void attention_round16(const attention_job *job, const float *weights, int64_t n, int lanes,
+                       uint16_t *to)
 {
-    _Alignas(64) uint16_t rounded[TILE * LANES];
-    mica_matrix_pack_f32(weights, LANES, n, lanes, rounded, LANES);
+    mica_matrix_pack_f32(job->p->unit, weights, LANES, n, lanes, to, LANES);
+}
+
+void attention_add_columns16(const attention_job *job, const attention_tile *tile, int64_t n,
+                             int64_t columns, const uint16_t *weights, int lanes, float *c)
+{
     mica_matrix_multiply(job->p->unit, &(mica_matrix_product){.a = tile->turned,
-                                                              .b = rounded,
+                                                              .b = weights,
                                                               .c = c,
                                                               .a_ld = TILE,
                                                               .b_ld = LANES,

@@ -20,7 +20,7 @@ typedef struct scratch {
     uint16_t *turned_x, *turned_y;    /* of bf16: by columns */
     float *bias;                      /* sums of dbias */
     float shift[BLOCK], delta[BLOCK]; /* of rows */
-    attention_panel panels[PANELS];
+    attention_panel panels[MOST_PANELS];
 } scratch;
 
 /* Columns of a sum: those of bf16 are filled up. */
@@ -44,21 +44,21 @@ static char *scratch_place(const attention_cpu *p, char *base, scratch *w)
     float **tiles[] = {&w->s, &w->dp, &w->keep, &w->slope};
     char *at = base;
     *w = (scratch){0};
-    w->dx = take(&at, columns_of(p, s->d) * BLOCK, number);
-    w->dy = take(&at, columns_of(p, s->dv) * BLOCK, number);
+    w->dx = take(&at, columns_of(p, s->d) * p->block, number);
+    w->dy = take(&at, columns_of(p, s->dv) * p->block, number);
     for (int i = 0; i < 4; i++) *tiles[i] = take(&at, TILE * LANES, number);
     if (p->bf16) {
-        w->x16 = take(&at, PANELS * attention_panel_numbers(s->d), half);
-        w->y16 = take(&at, PANELS * attention_panel_numbers(s->dv), half);
+        w->x16 = take(&at, p->block / LANES * attention_panel_numbers(s->d), half);
+        w->y16 = take(&at, p->block / LANES * attention_panel_numbers(s->dv), half);
         w->tile_x = take(&at, attention_tile_numbers(s->d), half);
         w->tile_y = take(&at, attention_tile_numbers(s->dv), half);
         w->turned_x = take(&at, attention_turned_numbers(s->d), half);
         w->turned_y = take(&at, attention_turned_numbers(s->dv), half);
     } else {
-        w->x = take(&at, s->d * BLOCK, number);
-        w->y = take(&at, s->dv * BLOCK, number);
-        w->tile_x = take(&at, s->d * TILE, number);
-        w->tile_y = take(&at, s->dv * TILE, number);
+        w->x = take(&at, s->d * p->block, number);
+        w->y = take(&at, s->dv * p->block, number);
+        w->tile_x = take(&at, s->d * p->tile, number);
+        w->tile_y = take(&at, s->dv * p->tile, number);
     }
     w->bias = (float *)(void *)at;
     return at;
@@ -142,7 +142,9 @@ static void add_product(const attention_job *job, attention_tile a, int64_t rows
 {
     float *c = sums + index * LANES * columns_of(job->p, columns);
     if (job->p->bf16) {
-        attention_add_columns16(job, &a, rows, columns, b, LANES, c);
+        _Alignas(64) uint16_t rounded[TILE * LANES];
+        attention_round16(job, b, rows, LANES, rounded);
+        attention_add_columns16(job, &a, rows, columns, rounded, LANES, c);
         return;
     }
     attention_multiply(&(attention_product){.a = a.rows,
@@ -200,7 +202,7 @@ static void begin_rows(const attention_rows *r, scratch *w)
         attention_panel_make(r, row, p);
         load_panel(r, p, w);
     }
-    memset(w->dx, 0, (size_t)(BLOCK * columns_of(job->p, job->p->s.d)) * sizeof *w->dx);
+    memset(w->dx, 0, (size_t)(job->p->block * columns_of(job->p, job->p->s.d)) * sizeof *w->dx);
 }
 
 /* Weights and ds of panel p and n keys from j on. raw: ds as a score's gradient. */
@@ -248,13 +250,13 @@ static void query_block(const attention_job *job, int64_t n, int64_t kv_head, in
 {
     scratch w;
     attention_rows r;
-    int64_t d = job->p->s.d;
+    int64_t d = job->p->s.d, tile = job->p->tile;
     scratch_make(job, &w);
-    attention_rows_make(job, n, kv_head, block * BLOCK, BLOCK, &r);
+    attention_rows_make(job, n, kv_head, block * job->p->block, job->p->block, &r);
     begin_rows(&r, &w);
     open_unit(job);
-    for (int64_t j = r.from / TILE * TILE; j < r.to; j += TILE) {
-        int64_t count = r.keys.count - j < TILE ? r.keys.count - j : TILE;
+    for (int64_t j = r.from / tile * tile; j < r.to; j += tile) {
+        int64_t count = smaller(r.keys.count - j, tile);
         attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w.tile_x);
         attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w.tile_y);
         if (job->p->bf16) attention_turn_tile(&k, count, d, w.turned_x);
@@ -360,21 +362,21 @@ static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int6
     scratch w;
     attention_rows r;
     const attention_shape *s = &job->p->s;
-    int64_t j = block * BLOCK;
+    int64_t j = block * job->p->block, tile = job->p->tile;
     scratch_make(job, &w);
-    attention_rows_make(job, n, kv_head, 0, TILE, &r);
-    int64_t count = r.keys.count - j < BLOCK ? r.keys.count - j : BLOCK;
+    attention_rows_make(job, n, kv_head, 0, tile, &r);
+    int64_t count = smaller(r.keys.count - j, job->p->block);
     for (int64_t l = 0; l < count; l += LANES) {
         int64_t left = count - l < LANES ? count - l : LANES;
         load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x, w.x16, l / LANES);
         load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y, w.y16, l / LANES);
     }
-    memset(w.dx, 0, (size_t)(BLOCK * columns_of(job->p, s->d)) * sizeof *w.dx);
-    memset(w.dy, 0, (size_t)(BLOCK * columns_of(job->p, s->dv)) * sizeof *w.dy);
+    memset(w.dx, 0, (size_t)(job->p->block * columns_of(job->p, s->d)) * sizeof *w.dx);
+    memset(w.dy, 0, (size_t)(job->p->block * columns_of(job->p, s->dv)) * sizeof *w.dy);
     open_unit(job);
     int64_t rows = r.queries.count * s->group;
-    for (int64_t first = 0; first < rows; first += TILE) {
-        attention_rows_make(job, n, kv_head, first, TILE, &r);
+    for (int64_t first = 0; first < rows; first += tile) {
+        attention_rows_make(job, n, kv_head, first, tile, &r);
         if (r.from >= j + count || r.to <= j) continue;
         load_rows(&r, &w);
         attention_tile q = load_queries(&r, &job->d->q, MICA_ATTENTION_Q, w.tile_x);
@@ -416,14 +418,14 @@ static void add_bias(const attention_job *job, scratch *w, const attention_panel
 static void bias_panel(const attention_job *job, scratch *w, int64_t n, int64_t h, int64_t first)
 {
     attention_rows r;
-    int64_t queries = attention_queries(job->d, job->args, n).count;
+    int64_t queries = attention_queries(job->d, job->args, n).count, tile = job->p->tile;
     if (first >= queries) return;
     int64_t limit = queries - first < LANES ? queries - first : LANES, group = job->p->s.group;
     attention_rows_make(job, n, h / group, h % group * queries + first, limit, &r);
     begin_rows(&r, w);
     open_unit(job);
-    for (int64_t j = r.from / TILE * TILE; j < r.to; j += TILE) {
-        int64_t count = r.keys.count - j < TILE ? r.keys.count - j : TILE;
+    for (int64_t j = r.from / tile * tile; j < r.to; j += tile) {
+        int64_t count = smaller(r.keys.count - j, tile);
         attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w->tile_x);
         attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w->tile_y);
         panel_gradients(&r, w, &w->panels[0], j, count, k, v, true);

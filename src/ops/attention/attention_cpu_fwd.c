@@ -10,15 +10,19 @@
 #include <omp.h>
 #include <string.h>
 
+/* By how much scores may exceed the maximum that weights of bf16 are about, before what is summed
+ * is rescaled: e^4 times as large they round as well. */
+static const float SLACK = 4;
+
 /* What a thread holds for a block. */
 typedef struct scratch {
-    float *q, *acc; /* of each panel: [column][lane] */
-    uint16_t *q16;  /* or of bf16 */
-    float *s;       /* of one panel */
-    void *k, *v;    /* tiles */
-    uint16_t *turned;
-    attention_panel panels[PANELS];
-    attention_lanes lanes[PANELS];
+    float *q, *acc;             /* of each panel: [column][lane] */
+    uint16_t *q16;              /* or of bf16 */
+    float *s;                   /* of one panel */
+    void *k, *v;                /* tiles */
+    uint16_t *turned, *weights; /* of bf16: values by columns; weights of each panel */
+    attention_panel panels[MOST_PANELS];
+    attention_lanes lanes[MOST_PANELS];
     int64_t acc_row, acc_column, acc_panel; /* strides of acc: within a panel, and of panels */
 } scratch;
 
@@ -29,16 +33,18 @@ static size_t scratch_place(const attention_cpu *p, char *base, scratch *w)
     size_t at = 0, number = p->bf16 ? sizeof(uint16_t) : sizeof(float);
     int64_t dv = p->bf16 ? mica_matrix_lines(s->dv) : s->dv;
     int64_t panel = p->bf16 ? attention_panel_numbers(s->d) : s->d * LANES;
-    int64_t k = p->bf16 ? attention_tile_numbers(s->d) : s->d * TILE;
-    int64_t v = p->bf16 ? attention_tile_numbers(s->dv) : s->dv * TILE;
+    int64_t k = p->bf16 ? attention_tile_numbers(s->d) : s->d * p->tile;
+    int64_t v = p->bf16 ? attention_tile_numbers(s->dv) : s->dv * p->tile;
     w->q = (float *)(void *)base, w->q16 = (uint16_t *)(void *)base;
-    at += (size_t)(PANELS * panel) * number;
-    w->acc = (float *)(void *)(base + at), at += (size_t)(dv * BLOCK) * sizeof(float);
+    at += (size_t)(p->block / LANES * panel) * number;
+    w->acc = (float *)(void *)(base + at), at += (size_t)(dv * p->block) * sizeof(float);
     w->s = (float *)(void *)(base + at), at += TILE * LANES * sizeof(float);
     w->k = base + at, at += (size_t)k * number;
     w->v = base + at, at += (size_t)v * number;
     w->turned = (uint16_t *)(void *)(base + at);
     if (p->bf16) at += (size_t)attention_turned_numbers(s->dv) * number;
+    w->weights = (uint16_t *)(void *)(base + at);
+    if (p->bf16) at += TILE * BLOCK * number;
     w->acc_row = p->few ? s->dv : 1;
     w->acc_column = p->few ? 1 : LANES;
     w->acc_panel = LANES * dv;
@@ -102,7 +108,6 @@ static void multiply_keys(const attention_rows *r, scratch *w, int index, int64_
     if (plan->bf16) {
         attention_multiply_rows16(job, k, n, d, w->q16 + index * attention_panel_numbers(d),
                                   p->lanes, w->s);
-        attention_scale(w->s, n, r->scale); /* the numbers of q were not, lest they be rounded */
         return;
     }
     const attention_product scores = {.a = k->rows,
@@ -120,6 +125,32 @@ static void multiply_keys(const attention_rows *r, scratch *w, int index, int64_
         attention_multiply(&scores);
 }
 
+/* Scores that are products alone, or none. */
+static bool is_plain(const attention_rows *r)
+{
+    const mica_attention_desc *d = r->job->d;
+    return r->scale > 0 && d->soft_cap == 0 && !mica_tensor_given(&d->slopes) &&
+           !mica_tensor_given(&d->bias);
+}
+
+/* The weights of one panel and n keys from j on. */
+static void weigh(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
+                  const attention_tile *k)
+{
+    const attention_panel *p = &w->panels[index];
+    /* Numbers of bf16 were not scaled, lest they be rounded; the scores are, at once or as
+     * exponents.
+     */
+    bool scaled = !r->job->p->bf16, late = !scaled && is_plain(r);
+    multiply_keys(r, w, index, n, k);
+    if (!scaled && !late) attention_scale(w->s, n, r->scale);
+    attention_finish_scores(r, p, j, n, w->s, NULL);
+    attention_softmax(w->s, n, late ? r->scale : 1, r->job->p->bf16 ? SLACK : 0, &w->lanes[index]);
+    if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
+    if (r->job->p->bf16)
+        attention_round16(r->job, w->s, n, p->lanes, w->weights + index * TILE * LANES);
+}
+
 /* acc += weights times values */
 static void add_values(const attention_rows *r, scratch *w, int index, int64_t n,
                        const attention_tile *v)
@@ -127,9 +158,14 @@ static void add_values(const attention_rows *r, scratch *w, int index, int64_t n
     const attention_job *job = r->job;
     const attention_cpu *plan = job->p;
     const attention_panel *p = &w->panels[index];
+    const attention_lanes *lanes = &w->lanes[index];
     float *acc = w->acc + index * w->acc_panel;
+    if (lanes->changed && plan->few)
+        attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
+    if (lanes->changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
     if (plan->bf16) {
-        attention_add_columns16(job, v, n, plan->s.dv, w->s, p->lanes, acc);
+        attention_add_columns16(job, v, n, plan->s.dv, w->weights + index * TILE * LANES, p->lanes,
+                                acc);
         return;
     }
     const attention_product sums = {.a = v->rows,
@@ -148,38 +184,36 @@ static void add_values(const attention_rows *r, scratch *w, int index, int64_t n
         attention_multiply(&sums);
 }
 
-/* One panel and n keys from j on. */
-static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
-                       const attention_tile *k, const attention_tile *v)
+/* All panels that see one of n keys from j on. Weights of bf16 first, then values: so the one tile
+ * and then the other stays in the first cache. */
+static void add_tile(const attention_rows *r, scratch *w, int64_t j, int64_t n,
+                     const attention_tile *k, const attention_tile *v)
 {
-    const attention_cpu *plan = r->job->p;
-    const attention_panel *p = &w->panels[index];
-    attention_lanes *lanes = &w->lanes[index];
-    float *acc = w->acc + index * w->acc_panel;
-    multiply_keys(r, w, index, n, k);
-    attention_finish_scores(r, p, j, n, w->s, NULL);
-    bool changed = attention_softmax(w->s, n, lanes);
-    if (changed && plan->few) attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
-    if (changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
-    if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
-    add_values(r, w, index, n, v);
+    bool sees[MOST_PANELS], apart = r->job->p->bf16;
+    for (int p = 0; p < panels_of(r); p++) {
+        sees[p] = attention_panel_sees(&w->panels[p], j, j + n);
+        if (sees[p]) weigh(r, w, p, j, n, k);
+        if (sees[p] && !apart) add_values(r, w, p, n, v);
+    }
+    for (int p = 0; p < panels_of(r) && apart; p++)
+        if (sees[p]) add_values(r, w, p, n, v);
 }
 
-/* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
- * not depend on its neighbours. */
+/* Keys [from, to); tiles begin at multiples of their size whatever the rows, so that a row's result
+ * does not depend on its neighbours. */
 static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
 {
     const attention_job *job = r->job;
+    int64_t tile = job->p->tile;
     if (job->p->bf16) mica_matrix_begin(job->p->unit);
-    for (int64_t j = from / TILE * TILE; j < to; j += TILE) {
-        int64_t n = r->keys.count - j < TILE ? r->keys.count - j : TILE;
+    for (int64_t j = from / tile * tile; j < to; j += tile) {
+        int64_t n = r->keys.count - j < tile ? r->keys.count - j : tile;
         attention_tile k = attention_load_tile(job, &job->d->k, MICA_ATTENTION_K, r->n, &r->keys,
                                                r->kv_head, j, n, w->k);
         attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
                                                r->kv_head, j, n, w->v);
         if (job->p->bf16) attention_turn_tile(&v, n, job->p->s.dv, w->turned);
-        for (int p = 0; p < panels_of(r); p++)
-            if (attention_panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
+        add_tile(r, w, j, n, &k, &v);
     }
     if (job->p->bf16) mica_matrix_end(job->p->unit);
 }
@@ -309,7 +343,7 @@ static void whole_block(const attention_job *job, int64_t task)
     int64_t blocks = job->starts[n + 1] - job->starts[n];
     int64_t block = blocks - 1 - (task / heads - job->starts[n]);
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, n, task % heads, block * BLOCK, BLOCK, &r);
+    attention_rows_make(job, n, task % heads, block * job->p->block, job->p->block, &r);
     begin(&r, &w);
     walk(&r, &w, r.from, r.to);
     finish(&r, &w);
@@ -321,7 +355,7 @@ static void one_part(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t parts = job->p->parts, heads = job->p->s.kv_heads, part = task % parts, first, end;
     int64_t n = sequence_of(job, task / parts / heads);
-    attention_rows_make(job, n, task / parts % heads, 0, BLOCK, &r);
+    attention_rows_make(job, n, task / parts % heads, 0, job->p->block, &r);
     parts_of(&r, &first, &end);
     if (part < first || part >= end) return;
     scratch_make(job, omp_get_thread_num(), &w);
@@ -337,7 +371,7 @@ static void merge_parts(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t heads = job->p->s.kv_heads, first, end;
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, BLOCK, &r);
+    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, job->p->block, &r);
     parts_of(&r, &first, &end);
     begin(&r, &w);
     for (int64_t part = first; part < end; part++)

@@ -137,16 +137,18 @@ bool attention_is_wide(void)
 
 /* ---- scores ---- */
 
-MICA_CLONES bool attention_softmax(float *s, int64_t n, attention_lanes *lanes)
+MICA_CLONES void attention_softmax(float *s, int64_t n, float scale, float slack,
+                                   attention_lanes *lanes)
 {
     float max[LANES], shift[LANES], sum[LANES];
-    for (int l = 0; l < LANES; l++) max[l] = lanes->max[l];
+    for (int l = 0; l < LANES; l++) max[l] = -INFINITY;
     for (int64_t i = 0; i < n; i++)
 #pragma omp simd
         for (int l = 0; l < LANES; l++)
             max[l] = s[i * LANES + l] > max[l] ? s[i * LANES + l] : max[l];
     int changed = 0;
     for (int l = 0; l < LANES; l++) {
+        max[l] = scale * max[l] > lanes->max[l] + slack ? scale * max[l] : lanes->max[l];
         /* -inf - -inf would be NaN: a row that has seen no key is shifted by 0. */
         shift[l] = max[l] == -INFINITY ? 0 : max[l];
         lanes->factor[l] = mica_exp_negative_f32(lanes->max[l] - shift[l]);
@@ -158,12 +160,12 @@ MICA_CLONES bool attention_softmax(float *s, int64_t n, attention_lanes *lanes)
         float *row = s + i * LANES;
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
-            row[l] = mica_exp_negative_f32(row[l] - shift[l]);
+            row[l] = mica_exp_negative_f32(scale * row[l] - shift[l]);
             sum[l] += row[l];
         }
     }
     for (int l = 0; l < LANES; l++) lanes->sum[l] = sum[l];
-    return changed;
+    lanes->changed = changed;
 }
 
 MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *factor)

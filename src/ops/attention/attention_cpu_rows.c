@@ -40,7 +40,7 @@ void attention_rows_make(const attention_job *job, int64_t n, int64_t kv_head, i
 void attention_panel_make(const attention_rows *r, int64_t row, attention_panel *p)
 {
     const mica_attention_desc *d = r->job->d;
-    *p = (attention_panel){.row = row};
+    *p = (attention_panel){.row = row, .any_from = r->keys.count, .all_to = r->keys.count};
     p->count = (int)(r->count - row < LANES ? r->count - row : LANES);
     p->lanes = p->count > LANES / 2 ? LANES : LANES / 2;
     const float *slopes = r->job->args[MICA_ATTENTION_SLOPES];
@@ -49,6 +49,12 @@ void attention_panel_make(const attention_rows *r, int64_t row, attention_panel 
         attention_range range = attention_range_of(d, r->shift, r->keys.count, i);
         p->from[l] = range.from;
         p->to[l] = range.to;
+        if (range.from < range.to) {
+            p->any_from = smaller(p->any_from, range.from);
+            p->any_to = larger(p->any_to, range.to);
+        }
+        p->all_from = larger(p->all_from, range.from);
+        p->all_to = smaller(p->all_to, range.to);
         p->diagonal[l] = (float)(i + r->shift);
         if (mica_tensor_given(&d->slopes))
             p->slope[l] = slopes[attention_row_head(r, row + l) * d->slopes.strides[0]];
@@ -57,9 +63,7 @@ void attention_panel_make(const attention_rows *r, int64_t row, attention_panel 
 
 bool attention_panel_sees(const attention_panel *p, int64_t j, int64_t end)
 {
-    for (int l = 0; l < p->count; l++)
-        if (p->from[l] < end && p->to[l] > j) return true;
-    return false;
+    return p->any_from < end && p->any_to > j;
 }
 
 int64_t attention_row_offset(const attention_rows *r, const mica_tensor *t, int64_t row)
@@ -183,14 +187,13 @@ static void apply_pages(const attention_rows *r, int64_t j, int64_t n, float *s)
 static void apply_range(const attention_panel *p, int64_t j, int64_t n, float *s)
 {
     int32_t from[LANES] = {0}, to[LANES] = {0};
-    bool all = true;
+    if (p->all_from <= j && p->all_to >= j + n) return;
     for (int l = 0; l < p->count; l++) {
         int64_t low = p->from[l] - j, high = p->to[l] - j;
         from[l] = (int32_t)(low < 0 ? 0 : low < n ? low : n);
         to[l] = (int32_t)(high < 0 ? 0 : high < n ? high : n);
-        all &= from[l] == 0 && to[l] == n;
     }
-    if (!all) attention_limit(s, n, from, to);
+    attention_limit(s, n, from, to);
 }
 
 void attention_finish_scores(const attention_rows *r, const attention_panel *p, int64_t j,
@@ -291,7 +294,7 @@ void attention_count_blocks(const attention_job *job, bool keys)
         int64_t rows = keys ? attention_keys(job->d, job->args, n).count
                             : attention_queries(job->d, job->args, n).count * s->group;
         job->starts[n] = blocks;
-        blocks += (rows + BLOCK - 1) / BLOCK;
+        blocks += (rows + job->p->block - 1) / job->p->block;
     }
     job->starts[s->sequences] = blocks;
 }
