@@ -402,8 +402,8 @@ static bool fill(const void *desc, const double *numbers, int arg, mica_fill kin
     return unread;
 }
 
-static const mica_engine *const engines[] = {&grouped_cpu, &mica_engine_ref, &grouped_sm90,
-                                             &grouped_cuda, NULL};
+static const mica_engine *const engines[] = {&grouped_bf16, &grouped_cpu,  &mica_engine_ref,
+                                             &grouped_sm90, &grouped_cuda, NULL};
 
 const mica_op mica_op_grouped_gemm = {
     .name = "grouped_gemm",

@@ -46,7 +46,7 @@ static inline int64_t grouped_offset(const grouped *g, int tensor, int64_t index
 }
 
 void grouped_reference(const void *desc, const mica_view *args, const double *scalars);
-extern const mica_engine grouped_cpu, grouped_sm90, grouped_cuda;
+extern const mica_engine grouped_bf16, grouped_cpu, grouped_sm90, grouped_cuda;
 extern const mica_op mica_op_grouped_gemm;
 
 #endif
