@@ -19,11 +19,10 @@ enum {
 };
 _Static_assert(COLS <= GEMM_FINISH_MAX, "a row is finished at once");
 
-typedef struct job {
-    const gemm_bf16_loops *s;
-    gemm_finish finish;
-    int64_t down, across; /* tasks of a batch item */
-} job;
+static int64_t ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* ---- chunks ---- */
 
@@ -75,12 +74,12 @@ static void pack_right(const block *b, uint16_t *to)
 /* ---- tasks ---- */
 
 /* sums[row][column] of a task. */
-static void sum_task(const job *w, const gemm_offsets *at, int64_t row, int64_t col, int64_t rows,
-                     int64_t cols, float *sums)
+static void sum_task(const gemm_bf16_loops *loops, const gemm_finish *f, const gemm_offsets *at,
+                     int64_t row, int64_t col, int64_t rows, int64_t cols, float *sums)
 {
     _Alignas(64) uint16_t right[COLS * CHUNK], buffer[PART * CHUNK];
-    const gemm_shape *s = &w->s->shape;
-    const uint16_t *a_data = w->finish.args[MICA_GEMM_A], *b_data = w->finish.args[MICA_GEMM_B];
+    const gemm_shape *s = &loops->shape;
+    const uint16_t *a_data = f->args[MICA_GEMM_A], *b_data = f->args[MICA_GEMM_B];
     block a = {.step = s->a_m, .step_k = s->a_k}, b = {.step = s->b_n, .step_k = s->b_k};
     if (s->k == 0) memset(sums, 0, ROWS * COLS * sizeof *sums);
     b.lines = cols;
@@ -100,7 +99,7 @@ static void sum_task(const job *w, const gemm_offsets *at, int64_t row, int64_t 
             a.lines = rows - i < PART ? rows - i : PART;
             p.a = left(&a, buffer, &p.a_ld);
             p.rows = mica_matrix_lines(a.lines);
-            mica_matrix_multiply(w->s->unit, &p);
+            mica_matrix_multiply(loops->unit, &p);
         }
     }
 }
@@ -127,38 +126,24 @@ static void finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row
     gemm_finish_row(f, at, row, col, count, v, NULL);
 }
 
-static void run_task(const job *w, int64_t task)
+int64_t gemm_bf16_tasks(const gemm_shape *s)
 {
-    _Alignas(64) float sums[ROWS * COLS];
-    const gemm_shape *s = &w->s->shape;
-    int64_t each = w->down * w->across;
-    int64_t row = task / w->across % w->down * ROWS, col = task % w->across * COLS;
-    int64_t rows = s->m - row < ROWS ? s->m - row : ROWS;
-    int64_t cols = s->n - col < COLS ? s->n - col : COLS;
-    gemm_offsets at = gemm_shape_offsets(s, task / each);
-    mica_matrix_begin(w->s->unit);
-    sum_task(w, &at, row, col, rows, cols, sums);
-    mica_matrix_end(w->s->unit);
-    for (int64_t i = 0; i < rows; i++)
-        finish_row(&w->finish, &at, row + i, col, (int)cols, sums + i * COLS);
+    return s->batches * ceiling(s->m, ROWS) * ceiling(s->n, COLS);
 }
 
-void gemm_bf16_run(const gemm_bf16_loops *s, const gemm_finish *finish)
+void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_finish *f, int64_t task)
 {
-    job w = {.s = s,
-             .finish = *finish,
-             .down = (s->shape.m + ROWS - 1) / ROWS,
-             .across = (s->shape.n + COLS - 1) / COLS};
-    int64_t tasks = s->shape.batches * w.down * w.across;
-    int threads = mica_cpu_threads(); /* fewer than at build time in a forked child */
-    if (threads > s->threads) threads = s->threads;
-    if (threads > tasks) threads = tasks > 1 ? (int)tasks : 1;
-    if (threads == 1) {
-        for (int64_t i = 0; i < tasks; i++) run_task(&w, i);
-        return;
-    }
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < tasks; i++) run_task(&w, i);
+    _Alignas(64) float sums[ROWS * COLS];
+    const gemm_shape *s = &loops->shape;
+    int64_t down = ceiling(s->m, ROWS), across = ceiling(s->n, COLS);
+    int64_t row = task / across % down * ROWS, col = task % across * COLS;
+    int64_t rows = s->m - row < ROWS ? s->m - row : ROWS;
+    int64_t cols = s->n - col < COLS ? s->n - col : COLS;
+    gemm_offsets at = gemm_shape_offsets(s, task / across / down);
+    mica_matrix_begin(loops->unit);
+    sum_task(loops, f, &at, row, col, rows, cols, sums);
+    mica_matrix_end(loops->unit);
+    for (int64_t i = 0; i < rows; i++) finish_row(f, &at, row + i, col, (int)cols, sums + i * COLS);
 }
 
 /* ---- the engine ---- */
@@ -239,6 +224,20 @@ static mica_status build(mica_plan *plan)
     return MICA_OK;
 }
 
+static void run_tasks(const gemm_bf16_loops *s, const gemm_finish *finish)
+{
+    int64_t tasks = gemm_bf16_tasks(&s->shape);
+    int threads = mica_cpu_threads(); /* fewer than at build time in a forked child */
+    if (threads > s->threads) threads = s->threads;
+    if (threads > tasks) threads = tasks > 1 ? (int)tasks : 1;
+    if (threads == 1) {
+        for (int64_t i = 0; i < tasks; i++) gemm_bf16_run_task(s, finish, i);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < tasks; i++) gemm_bf16_run_task(s, finish, i);
+}
+
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const gemm_bf16_loops *s = plan->state;
@@ -247,7 +246,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                           .args = r->args,
                           .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
                           .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
-    gemm_bf16_run(s, &finish);
+    run_tasks(s, &finish);
     return MICA_OK;
 }
 

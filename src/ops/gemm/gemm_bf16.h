@@ -20,6 +20,8 @@ void gemm_bf16_contract(const mica_config *config, mica_contract *contract);
 /* Operations per second of a unit in parts of the device's f32 rate. */
 double gemm_bf16_rate(const mica_config *config);
 void gemm_bf16_make(const mica_gemm_desc *desc, const mica_config *config, gemm_bf16_loops *loops);
-void gemm_bf16_run(const gemm_bf16_loops *loops, const gemm_finish *finish);
+/* A product is made of tasks, in any order and on any threads. */
+int64_t gemm_bf16_tasks(const gemm_shape *shape);
+void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_finish *finish, int64_t task);
 
 #endif
