@@ -22,6 +22,7 @@ enum {
  * lanes in two vectors of 16, for machines with 32 registers of that size. */
 typedef struct attention_product {
     const float *a, *b;
+    const uint16_t *a16; /* few lanes: bf16, instead of a */
     float *c;
     int64_t a_row, a_step, rows, depth;
     int lanes; /* 16 or 32 of them are computed */
@@ -47,6 +48,8 @@ typedef struct attention_lanes {
  * these by more than slack, replaces the scores by exponentials about them, adds these to the sums.
  * factor: what older sums have been multiplied by. */
 void attention_softmax(float *s, int64_t n, float scale, float slack, attention_lanes *lanes);
+/* The same of the first `count` lanes alone, with keys in the vectors; neither scale nor slack. */
+void attention_softmax_few(float *s, int64_t n, int count, attention_lanes *lanes);
 /* acc[column][lane] *= factor[lane]; or, of few, acc[lane][column] */
 void attention_rescale(float *acc, int64_t columns, const float *factor);
 void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes);

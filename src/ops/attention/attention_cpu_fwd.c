@@ -111,6 +111,7 @@ static void multiply_keys(const attention_rows *r, scratch *w, int index, int64_
         return;
     }
     const attention_product scores = {.a = k->rows,
+                                      .a16 = k->rows16,
                                       .b = w->q + index * LANES * d,
                                       .c = w->s,
                                       .a_row = k->ld,
@@ -145,7 +146,10 @@ static void weigh(const attention_rows *r, scratch *w, int index, int64_t j, int
     multiply_keys(r, w, index, n, k);
     if (!scaled && !late) attention_scale(w->s, n, r->scale);
     attention_finish_scores(r, p, j, n, w->s, NULL);
-    attention_softmax(w->s, n, late ? r->scale : 1, r->job->p->bf16 ? SLACK : 0, &w->lanes[index]);
+    if (r->job->p->few)
+        attention_softmax_few(w->s, n, p->count, &w->lanes[index]);
+    else
+        attention_softmax(w->s, n, late ? r->scale : 1, scaled ? 0 : SLACK, &w->lanes[index]);
     if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
     if (r->job->p->bf16)
         attention_round16(r->job, w->s, n, p->lanes, w->weights + index * TILE * LANES);
@@ -169,6 +173,7 @@ static void add_values(const attention_rows *r, scratch *w, int index, int64_t n
         return;
     }
     const attention_product sums = {.a = v->rows,
+                                    .a16 = v->rows16,
                                     .b = w->s,
                                     .c = acc,
                                     .a_row = 1,

@@ -125,6 +125,11 @@ attention_tile attention_load_tile(const attention_job *job, const mica_tensor *
     if (job->p->bf16) return load_tile16(job, t, arg, n_seq, keys, h, j, n, buffer);
     int64_t columns = t->dims[3];
     bool paged = mica_tensor_given(&job->d->pages);
+    if (!paged && job->p->few && t->dtype == MICA_BF16 && (t->strides[3] == 1 || columns == 1)) {
+        int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
+        return (attention_tile){.rows16 = (const uint16_t *)job->args[arg] + at,
+                                .ld = t->strides[2]};
+    }
     if (!paged && t->dtype == MICA_F32 && (t->strides[3] == 1 || columns == 1)) {
         int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
         return (attention_tile){.rows = (const float *)job->args[arg] + at, .ld = t->strides[2]};
