@@ -10,7 +10,6 @@
 
 typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
 enum { WIDTH = 16, DEPTH = 32, PLAIN_ROWS = 4 };
 
 /* ---- plain ---- */
@@ -331,83 +330,126 @@ INLINE void exchange_rows_and_columns(words m[WIDTH])
     for (int i = 0; i < 8; i++) exchange_1(&m[i * 2], &m[i * 2 + 1]);
 }
 
-/* paired: 16 lines of 16 pairs; else 32 lines of 16 numbers, two of which make a line of pairs. */
-INLINE void move_block(const uint16_t *from, int64_t ld, bool paired, bool turned, uint16_t *to,
-                       int64_t to_ld)
+/* 16 lines of 16 pairs become columns. */
+INLINE void turn_pairs(const uint16_t *from, int64_t ld, uint16_t *to, int64_t to_ld)
 {
     words m[WIDTH];
 #pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++) {
-        if (paired) {
-            m[i] = *(const words *)(from + i * ld);
-        } else {
-            words even = __builtin_convertvector(*(const halves *)(from + 2 * i * ld), words);
-            words odd = __builtin_convertvector(*(const halves *)(from + (2 * i + 1) * ld), words);
-            m[i] = even | odd << 16;
-        }
-    }
-    if (turned) exchange_rows_and_columns(m);
+    for (int i = 0; i < WIDTH; i++) m[i] = *(const words *)(from + i * ld);
+    exchange_rows_and_columns(m);
 #pragma GCC unroll 16
     for (int i = 0; i < WIDTH; i++) *(words *)(to + i * to_ld) = m[i];
 }
 
-/* `lines` lines of `count` numbers, in blocks of `high` by `wide` of them, which lie `down` and
- * `across` numbers apart in `to`. */
+/* Two lines of 32 numbers: pairs of those at even and of those at odd places. */
+INLINE void pair_lines(const uint16_t *a, const uint16_t *b, words *even, words *odd)
+{
+    words x = *(const words *)a, y = *(const words *)b;
+    *even = (x & 0xffff) | y << 16;
+    *odd = x >> 16 | (y & 0xffff0000);
+}
+
+/* 32 lines of 32 numbers, of which `count` are stored, as lines of pairs. */
+INLINE void make_pairs(const uint16_t *from, int64_t ld, int count, uint16_t *to, int64_t to_ld)
+{
+    for (int i = 0; i < WIDTH; i++) {
+        words x, y, *line = (words *)(to + i * to_ld);
+        pair_lines(from + 2 * i * ld, from + (2 * i + 1) * ld, &x, &y);
+        line[0] = PICK(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        if (count > WIDTH)
+            line[1] = PICK(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+}
+
+/* The same as columns: `count` lines of 32 numbers. */
+INLINE void turn_numbers(const uint16_t *from, int64_t ld, int count, uint16_t *to, int64_t to_ld)
+{
+    words even[WIDTH], odd[WIDTH];
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++)
+        pair_lines(from + 2 * i * ld, from + (2 * i + 1) * ld, &even[i], &odd[i]);
+    exchange_rows_and_columns(even);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++)
+        if (2 * i < count) *(words *)(to + 2 * i * to_ld) = even[i];
+    exchange_rows_and_columns(odd);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++)
+        if (2 * i < count) *(words *)(to + (2 * i + 1) * to_ld) = odd[i];
+}
+
+/* `lines` lines of `count` numbers, in blocks of 32 numbers and 16 or 32 lines, which lie `down`
+ * and `across` numbers apart in `to`. */
 typedef struct move {
     const uint16_t *from;
     uint16_t *to;
     int64_t ld, to_ld, lines, count, down, across;
 } move;
 
-INLINE void move_all(const move *m, int high, int wide, bool paired, bool turned)
+typedef enum order { TURN_PAIRS, MAKE_PAIRS, TURN_NUMBERS } order;
+
+INLINE void move_block(order order, const uint16_t *from, int64_t ld, int count, uint16_t *to,
+                       int64_t to_ld)
 {
+    if (order == TURN_PAIRS)
+        turn_pairs(from, ld, to, to_ld);
+    else if (order == MAKE_PAIRS)
+        make_pairs(from, ld, count, to, to_ld);
+    else
+        turn_numbers(from, ld, count, to, to_ld);
+}
+
+/* The order is a constant. */
+INLINE void move_all(const move *m, order order)
+{
+    const int high = order == TURN_PAIRS ? WIDTH : DEPTH;
     for (int64_t i = 0; i < m->lines; i += high)
-        for (int64_t j = 0; j < m->count; j += wide) {
+        for (int64_t j = 0; j < m->count; j += DEPTH) {
             const uint16_t *from = m->from + i * m->ld + j;
-            uint16_t *to = m->to + i / high * m->down + j / wide * m->across;
+            uint16_t *to = m->to + i / high * m->down + j / DEPTH * m->across;
             int64_t lines = m->lines - i, count = m->count - j;
-            if (lines >= high && count >= wide) {
-                move_block(from, m->ld, paired, turned, to, m->to_ld);
+            if (lines >= high && count >= DEPTH) {
+                move_block(order, from, m->ld, DEPTH, to, m->to_ld);
                 continue;
             }
-            uint16_t part[DEPTH * WIDTH] = {0};
+            uint16_t part[DEPTH * DEPTH] = {0};
             if (lines > high) lines = high;
-            if (count > wide) count = wide;
+            if (count > DEPTH) count = DEPTH;
             for (int64_t l = 0; l < lines; l++)
-                memcpy(part + l * wide, from + l * m->ld, (size_t)count * sizeof *part);
-            move_block(part, wide, paired, turned, to, m->to_ld);
+                memcpy(part + l * DEPTH, from + l * m->ld, (size_t)count * sizeof *part);
+            move_block(order, part, DEPTH, (int)mica_matrix_lines(count), to, m->to_ld);
         }
 }
 
-MICA_CLONES static void move_pairs(const move *m)
+MICA_CLONES static void make_all_pairs(const move *m)
 {
-    move_all(m, DEPTH, WIDTH, false, false);
+    move_all(m, MAKE_PAIRS);
 }
-MICA_CLONES static void move_turned_pairs(const move *m)
+MICA_CLONES static void turn_all_pairs(const move *m)
 {
-    move_all(m, WIDTH, DEPTH, true, true);
+    move_all(m, TURN_PAIRS);
 }
-MICA_CLONES static void move_turned(const move *m)
+MICA_CLONES static void turn_all_numbers(const move *m)
 {
-    move_all(m, DEPTH, WIDTH, false, true);
+    move_all(m, TURN_NUMBERS);
 }
 
 void mica_matrix_pack(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols, uint16_t *to,
                       int64_t to_ld)
 {
-    move_pairs(&(move){from, to, ld, 2 * to_ld, depth, cols, DEPTH * to_ld, 2 * WIDTH});
+    make_all_pairs(&(move){from, to, ld, 2 * to_ld, depth, cols, DEPTH * to_ld, 2 * DEPTH});
 }
 
 void mica_matrix_pack_turned(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
                              uint16_t *to, int64_t to_ld)
 {
-    move_turned_pairs(&(move){from, to, ld, 2 * to_ld, cols, depth, 2 * WIDTH, DEPTH * to_ld});
+    turn_all_pairs(&(move){from, to, ld, 2 * to_ld, cols, depth, 2 * WIDTH, DEPTH * to_ld});
 }
 
 void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
                       int64_t to_ld)
 {
-    move_turned(&(move){from, to, ld, to_ld, depth, rows, DEPTH, WIDTH * to_ld});
+    turn_all_numbers(&(move){from, to, ld, to_ld, depth, rows, DEPTH, DEPTH * to_ld});
 }
 
 /* ---- rounding ---- */
