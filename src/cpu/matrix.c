@@ -452,6 +452,20 @@ void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t de
     turn_all_numbers(&(move){from, to, ld, to_ld, depth, rows, DEPTH, DEPTH * to_ld});
 }
 
+MICA_CLONES void mica_matrix_turn_f32(const float *from, int64_t ld, int64_t rows, int64_t cols,
+                                      float *to, int64_t to_ld)
+{
+    for (int64_t i = 0; i < rows; i += WIDTH)
+        for (int64_t j = 0; j < cols; j += WIDTH) {
+            words m[WIDTH];
+#pragma GCC unroll 16
+            for (int r = 0; r < WIDTH; r++) m[r] = *(const words *)(from + (i + r) * ld + j);
+            exchange_rows_and_columns(m);
+#pragma GCC unroll 16
+            for (int r = 0; r < WIDTH; r++) *(words *)(to + (j + r) * to_ld + i) = m[r];
+        }
+}
+
 /* ---- rounding ---- */
 
 /* The upper half is the number; what was NaN stays one. */

@@ -64,5 +64,8 @@ void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, 
 /* A left matrix of rows x depth from its columns, which are `ld` apart. */
 void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
                       int64_t to_ld);
+/* Floats: rows x cols, both whole tiles, become cols x rows. */
+void mica_matrix_turn_f32(const float *from, int64_t ld, int64_t rows, int64_t cols, float *to,
+                          int64_t to_ld);
 
 #endif

@@ -247,19 +247,30 @@ static float add_sink(const attention_rows *r, int64_t head, float *max, float *
     return factor;
 }
 
+/* Sums of a row: column c at [c * *step]. Panels of bf16 are turned when their first row comes. */
+static const float *row_sums(const attention_rows *r, const scratch *w, int64_t row, int64_t *step)
+{
+    const float *panel = w->acc + row / LANES * w->acc_panel;
+    int64_t l = row % LANES, columns = mica_matrix_lines(r->job->p->s.dv);
+    *step = w->acc_column;
+    if (!r->job->p->bf16) return panel + l * w->acc_row;
+    *step = 1;
+    if (l == 0) mica_matrix_turn_f32(panel, LANES, columns, LANES, w->v, columns);
+    return (const float *)w->v + l * columns;
+}
+
 static void finish(const attention_rows *r, scratch *w)
 {
     const attention_job *job = r->job;
     const mica_tensor *out = &job->d->out, *lse = &job->d->lse;
     float result[ATTENTION_MAX_DIM], base = value_scale(r) * (float)job->drop.scale;
-    int64_t dv = job->p->s.dv;
+    int64_t dv = job->p->s.dv, step;
     for (int64_t row = 0; row < r->count; row++) {
         int64_t p = row / LANES, l = row % LANES;
         float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
-        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
-        const float *acc = w->acc + p * w->acc_panel + l * w->acc_row;
-        for (int64_t c = 0; c < dv; c++)
-            result[c] = sum != 0 ? factor * acc[c * w->acc_column] / sum : 0;
+        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum) / sum;
+        const float *acc = row_sums(r, w, row, &step);
+        for (int64_t c = 0; c < dv; c++) result[c] = sum != 0 ? factor * acc[c * step] : 0;
         mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
                       out->strides[3], result, dv);
         if (!mica_tensor_given(lse)) continue;

@@ -254,8 +254,10 @@ static void finish_row(const attention_rows *r, int64_t row, int64_t j, int n, f
             if (!m[t->dims[3] == 1 ? 0 : l * t->strides[3]]) s[l] = -INFINITY;
     }
     attention_range range = attention_range_of(d, r->shift, r->keys.count, i);
+    int64_t from = range.from - j, to = smaller(range.to - j, n);
+    if (from <= 0 && to >= LANES) return;
     for (int l = 0; l < LANES; l++)
-        if (l >= n || j + l < range.from || j + l >= range.to) s[l] = -INFINITY;
+        if (l < from || l >= to) s[l] = -INFINITY;
 }
 
 void attention_finish_rows(const attention_rows *r, int64_t j, int n, float *s, float *slope)
