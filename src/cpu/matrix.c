@@ -233,11 +233,6 @@ mica_matrix_unit mica_matrix_best(void)
     return best;
 }
 
-double mica_matrix_rate(void)
-{
-    return has_tiles() ? 16 : has_pairs() ? 2 : 1;
-}
-
 void mica_matrix_begin(mica_matrix_unit unit)
 {
     if (unit == MICA_MATRIX_TILES) begin_tiles();
@@ -262,11 +257,6 @@ void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p)
 mica_matrix_unit mica_matrix_best(void)
 {
     return MICA_MATRIX_PLAIN;
-}
-
-double mica_matrix_rate(void)
-{
-    return 1;
 }
 
 void mica_matrix_begin(mica_matrix_unit unit)

@@ -22,10 +22,6 @@ typedef enum mica_matrix_unit {
 
 /* The best that this machine has and the system lets us use; the first call asks for it. */
 mica_matrix_unit mica_matrix_best(void);
-/* The rate of bf16 products over that of f32, by the CPU's description alone: nothing is asked for.
- */
-double mica_matrix_rate(void);
-
 /* Numbers up to the next whole tile. */
 static inline int64_t mica_matrix_lines(int64_t n)
 {
