@@ -9,7 +9,7 @@
 #define INLINE __attribute__((always_inline)) static inline
 
 typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(64), aligned(2), may_alias));
 enum { WIDTH = 16, DEPTH = 32, PLAIN_ROWS = 4 };
 
 /* ---- plain ---- */

@@ -168,9 +168,15 @@ static double predict_bf16(const void *desc, const mica_device_info *device,
 {
     static const double rate[] = {
         [MICA_MATRIX_PLAIN] = 0.2, [MICA_MATRIX_PAIRS] = 0.35, [MICA_MATRIX_TILES] = 1.5};
-    double compute = flops_of(desc) / (rate[config->knob[0]] * device->f32_tflops * 1e9);
+    const double turn_rows = 10; /* as long as these take values to be turned */
+    attention_shape s;
+    attention_shape_make(desc, &s);
+    double rows = (double)(s.group * s.rows), taken = (double)mica_matrix_lines(s.group * s.rows);
+    double more = rows > 0 ? (taken + turn_rows) / rows : 1;
+    double compute = more * flops_of(desc) / (rate[config->knob[0]] * device->f32_tflops * 1e9);
     double memory = mica_op_bytes(&mica_op_attention, desc) / (0.5 * device->copy_gbps * 1e6);
-    return 2e-3 + (compute > memory ? compute : memory);
+    double ms = compute > memory ? compute : memory;
+    return 2e-3 + (rows > FEW ? ms : 1.1 * ms); /* where memory counts, "cpu" reads as quickly */
 }
 
 static const char *const knobs_bf16[] = {"unit", NULL};

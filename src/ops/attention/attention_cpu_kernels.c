@@ -8,8 +8,7 @@
 #include <math.h>
 
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint32_t words __attribute__((vector_size(64), aligned(2), may_alias));
 enum { WIDTH = 16, ROWS = 8, NARROW_ROWS = 4 };
 
 /* ---- products ---- */

@@ -207,7 +207,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double flops = 2 * (rows + blocks * pack_rows) * cols * depth * (double)s.batches;
     double compute = flops / (gemm_bf16_rate(config) * device->f32_tflops * 1e9);
     double memory = mica_op_bytes(&mica_op_gemm, desc) / (0.5 * device->copy_gbps * 1e6);
-    return 4e-4 + (compute > memory ? compute : memory);
+    return 2e-4 + (compute > memory ? compute : memory);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
