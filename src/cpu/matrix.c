@@ -1,229 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Blocks of bf16: products in three ways, and the order that they take. */
-#include "cpu/matrix.h"
-#include "cpu/cpu.h"
+ * Blocks of bf16: which unit there is, and plain loops where there is none. These are what the
+ * others are compared with; nobody waits for them. */
+#include "cpu/matrix_x86.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#define INLINE __attribute__((always_inline)) static inline
-
-typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t words __attribute__((vector_size(64), aligned(2), may_alias));
-enum { WIDTH = 16, DEPTH = 32, PLAIN_ROWS = 4 };
-
 /* ---- plain ---- */
 
-INLINE float high_part(uint32_t pair)
+static float value(uint16_t number)
 {
+    uint32_t bits = (uint32_t)number << 16;
     float f;
-    pair &= 0xffff0000;
-    memcpy(&f, &pair, sizeof f);
+    memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-INLINE void plain_rows(const mica_matrix_product *p, int64_t i, int64_t j)
+/* Nearest even; what is NaN stays one. */
+static uint16_t rounded(float f)
 {
-    floats sum[PLAIN_ROWS] = {0};
-    const uint16_t *a = p->a + i * p->a_ld, *b = p->b + j * 2;
-    for (int64_t k = 0; k < p->depth; k += 2, a += 2, b += 2 * p->b_ld) {
-        words pairs = *(const words *)b;
-        floats even = (floats)(pairs << 16), odd = (floats)(pairs & 0xffff0000);
-#pragma GCC unroll 4
-        for (int r = 0; r < PLAIN_ROWS; r++) {
-            uint32_t pair;
-            memcpy(&pair, a + r * p->a_ld, sizeof pair);
-            sum[r] += high_part(pair << 16) * even;
-            sum[r] += high_part(pair) * odd;
-        }
-    }
-    for (int r = 0; r < PLAIN_ROWS; r++) {
-        floats *c = (floats *)(p->c + (i + r) * p->c_ld + j);
-        if (p->add) sum[r] += *c;
-        *c = sum[r];
-    }
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return (uint16_t)(f != f ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-MICA_CLONES static void multiply_plain(const mica_matrix_product *p)
+/* Sixteen columns of a row at a time. */
+static void multiply_plain(const mica_matrix_product *p)
 {
-    for (int64_t j = 0; j < p->cols; j += WIDTH)
-        for (int64_t i = 0; i < p->rows; i += PLAIN_ROWS) plain_rows(p, i, j);
-}
-
-#if defined(__x86_64__) && __has_include(<amxtileintrin.h>)
-#include <cpuid.h>
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* ---- pairs ---- */
-
-#define WITH_PAIRS __attribute__((target("avx512f,avx512bw,avx512bf16")))
-enum { PAIRS_ROWS = 8 };
-
-/* Eight rows by `width` vectors, a constant. */
-__attribute__((always_inline)) WITH_PAIRS static inline void
-pairs_rows(const mica_matrix_product *p, int64_t i, int64_t j, int width)
-{
-    __m512 sum[PAIRS_ROWS][2];
-    const uint16_t *a = p->a + i * p->a_ld, *b = p->b + j * 2;
-    float *c = p->c + i * p->c_ld + j;
-#pragma GCC unroll 8
-    for (int r = 0; r < PAIRS_ROWS; r++)
-        for (int v = 0; v < width; v++)
-            sum[r][v] = p->add ? _mm512_loadu_ps(c + r * p->c_ld + v * WIDTH) : _mm512_setzero_ps();
-    for (int64_t k = 0; k < p->depth; k += 2, a += 2, b += 2 * p->b_ld) {
-        __m512bh x = (__m512bh)_mm512_loadu_si512(b);
-        __m512bh y = width > 1 ? (__m512bh)_mm512_loadu_si512(b + 2 * WIDTH) : x;
-#pragma GCC unroll 8
-        for (int r = 0; r < PAIRS_ROWS; r++) {
-            int pair;
-            memcpy(&pair, a + r * p->a_ld, sizeof pair);
-            __m512bh all = (__m512bh)_mm512_set1_epi32(pair);
-            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], all, x);
-            if (width > 1) sum[r][1] = _mm512_dpbf16_ps(sum[r][1], all, y);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < PAIRS_ROWS; r++)
-        for (int v = 0; v < width; v++) _mm512_storeu_ps(c + r * p->c_ld + v * WIDTH, sum[r][v]);
-}
-
-WITH_PAIRS static void multiply_pairs(const mica_matrix_product *p)
-{
-    int64_t j = 0;
-    for (; j + 2 * WIDTH <= p->cols; j += 2 * WIDTH)
-        for (int64_t i = 0; i < p->rows; i += PAIRS_ROWS) pairs_rows(p, i, j, 2);
-    for (; j < p->cols; j += WIDTH)
-        for (int64_t i = 0; i < p->rows; i += PAIRS_ROWS) pairs_rows(p, i, j, 1);
-}
-
-/* Whole pairs of rows. */
-WITH_PAIRS static void round_on_unit(const float *from, int64_t ld, int64_t depth, int64_t cols,
-                                     uint16_t *to, int64_t to_ld)
-{
-    const __m512i order =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    for (int64_t k = 0; k < depth; k += 2)
-        for (int64_t j = 0; j < cols; j += WIDTH) {
-            __m512 even = _mm512_loadu_ps(from + k * ld + j);
-            __m512 odd = _mm512_loadu_ps(from + (k + 1) * ld + j);
-            __m512i rows = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
-            _mm512_storeu_si512(to + k * to_ld + 2 * j, _mm512_permutexvar_epi16(order, rows));
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t j = 0; j < p->cols; j += 16) {
+            float *c = p->c + i * p->c_ld + j, sum[16] = {0};
+            for (int64_t k = 0; k < p->depth; k++) {
+                const uint16_t *b = p->b + (k / 2 * p->b_ld + j) * 2 + k % 2;
+                float a = value(p->a[i * p->a_ld + k]);
+                for (int l = 0; l < 16; l++) sum[l] += a * value(b[2 * l]);
+            }
+            for (int l = 0; l < 16; l++) c[l] = p->add ? c[l] + sum[l] : sum[l];
         }
 }
 
-/* ---- tiles ---- */
-
-#define WITH_TILES __attribute__((target("amx-tile,amx-bf16")))
-
-/* As the instruction reads it: all eight tiles have 16 rows of 64 bytes. */
-typedef struct tile_config {
-    uint8_t palette, start, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-_Static_assert(sizeof(tile_config) == 64, "the instruction reads 64 bytes");
-
-WITH_TILES static void begin_tiles(void)
+/* Number (k, j) of a right matrix. */
+static uint16_t *right(uint16_t *to, int64_t ld, int64_t k, int64_t j)
 {
-    static const tile_config config = {.palette = 1,
-                                       .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    _tile_loadconfig(&config);
+    return to + (k / 2 * ld + j) * 2 + k % 2;
 }
 
-WITH_TILES static void end_tiles(void)
+/* From numbers that are `down` and `across` apart. */
+static void pack_plain(const uint16_t *from, int64_t down, int64_t across, int64_t depth,
+                       int64_t cols, uint16_t *to, int64_t to_ld)
 {
-    _tile_release();
-}
-
-/* Two by two tiles of c, or fewer: both numbers are constants. */
-__attribute__((always_inline)) WITH_TILES static inline void
-multiply_tiles(const mica_matrix_product *p, int64_t i, int64_t j, int down, int across)
-{
-    const int64_t a_step = 2 * p->a_ld, b_step = 4 * p->b_ld, c_step = 4 * p->c_ld; /* bytes */
-    const uint16_t *a = p->a + i * p->a_ld, *b = p->b + j * 2;
-    float *c = p->c + i * p->c_ld + j, *below = c + WIDTH * p->c_ld;
-    if (p->add) {
-        _tile_loadd(0, c, c_step);
-        if (across > 1) _tile_loadd(1, c + WIDTH, c_step);
-        if (down > 1) _tile_loadd(2, below, c_step);
-        if (down > 1 && across > 1) _tile_loadd(3, below + WIDTH, c_step);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t k = 0; k < p->depth; k += DEPTH, a += DEPTH, b += DEPTH * p->b_ld) {
-        _tile_loadd(6, b, b_step);
-        _tile_loadd(4, a, a_step);
-        _tile_dpbf16ps(0, 4, 6);
-        if (across > 1) {
-            _tile_loadd(7, b + 2 * WIDTH, b_step);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (down > 1) {
-            _tile_loadd(5, a + WIDTH * p->a_ld, a_step);
-            _tile_dpbf16ps(2, 5, 6);
-            if (across > 1) _tile_dpbf16ps(3, 5, 7);
-        }
-    }
-    _tile_stored(0, c, c_step);
-    if (across > 1) _tile_stored(1, c + WIDTH, c_step);
-    if (down > 1) _tile_stored(2, below, c_step);
-    if (down > 1 && across > 1) _tile_stored(3, below + WIDTH, c_step);
-}
-
-WITH_TILES static void multiply_on_unit(const mica_matrix_product *p)
-{
-    /* gcc's loads of tiles do not say that they read memory. */
-    __asm__ volatile("" ::: "memory");
-    for (int64_t i = 0; i < p->rows; i += 2 * WIDTH)
-        for (int64_t j = 0; j < p->cols; j += 2 * WIDTH) {
-            bool one_down = p->rows - i <= WIDTH, one_across = p->cols - j <= WIDTH;
-            if (one_down && one_across)
-                multiply_tiles(p, i, j, 1, 1);
-            else if (one_down)
-                multiply_tiles(p, i, j, 1, 2);
-            else if (one_across)
-                multiply_tiles(p, i, j, 2, 1);
-            else
-                multiply_tiles(p, i, j, 2, 2);
-        }
-    __asm__ volatile("" ::: "memory");
+    for (int64_t k = 0; k < mica_matrix_depth(depth); k++)
+        for (int64_t j = 0; j < mica_matrix_lines(cols); j++)
+            *right(to, to_ld, k, j) = k < depth && j < cols ? from[k * down + j * across] : 0;
 }
 
 /* ---- which ---- */
 
-static bool has_pairs(void)
-{
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
-}
-
-static bool has_tiles(void)
-{
-    const unsigned wanted = 1u << 22 | 1u << 24; /* bf16, tiles */
-    unsigned a, b, c, d;
-    return has_pairs() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted;
-}
-
-/* Linux keeps room for a thread's tiles only where the process has asked for it; threads there are,
- * threads to come and children have it, too. */
-static bool may_use_tiles(void)
-{
-    const long ask_permission = 0x1023, tile_data = 18;
-    return syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
-}
-
 static mica_matrix_unit best = MICA_MATRIX_PLAIN;
 
+#if MICA_MATRIX_X86
 static void find_best(void)
 {
-    if (has_pairs()) best = MICA_MATRIX_PAIRS;
-    if (has_tiles() && may_use_tiles()) best = MICA_MATRIX_TILES;
+    if (mica_has_pairs()) best = MICA_MATRIX_PAIRS;
+    if (mica_open_tiles()) best = MICA_MATRIX_TILES;
 }
 
 mica_matrix_unit mica_matrix_best(void)
@@ -232,268 +71,116 @@ mica_matrix_unit mica_matrix_best(void)
     pthread_once(&once, find_best);
     return best;
 }
-
-void mica_matrix_begin(mica_matrix_unit unit)
-{
-    if (unit == MICA_MATRIX_TILES) begin_tiles();
-}
-
-void mica_matrix_end(mica_matrix_unit unit)
-{
-    if (unit == MICA_MATRIX_TILES) end_tiles();
-}
-
-void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p)
-{
-    if (unit == MICA_MATRIX_TILES)
-        multiply_on_unit(p);
-    else if (unit == MICA_MATRIX_PAIRS)
-        multiply_pairs(p);
-    else
-        multiply_plain(p);
-}
-
 #else
 mica_matrix_unit mica_matrix_best(void)
 {
-    return MICA_MATRIX_PLAIN;
+    return best;
 }
+#endif
+
+/* ---- products ---- */
 
 void mica_matrix_begin(mica_matrix_unit unit)
 {
+#if MICA_MATRIX_X86
+    if (unit == MICA_MATRIX_TILES) mica_tiles_begin();
+#endif
     (void)unit;
 }
 
 void mica_matrix_end(mica_matrix_unit unit)
 {
+#if MICA_MATRIX_X86
+    if (unit == MICA_MATRIX_TILES) mica_tiles_end();
+#endif
     (void)unit;
 }
 
 void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p)
 {
+#if MICA_MATRIX_X86
+    if (unit == MICA_MATRIX_TILES) {
+        mica_tiles_multiply(p);
+        return;
+    }
+    if (unit == MICA_MATRIX_PAIRS) {
+        mica_pairs_multiply(p);
+        return;
+    }
+#endif
     (void)unit;
     multiply_plain(p);
 }
-#endif
 
-/* ---- order ----
- * All by blocks of 16 by 16 pairs. Pairs are made of two rows, or lie in memory; a block is stored
- * as it is, or with rows and columns exchanged. */
+/* ---- order ---- */
 
-#define PICK(a, b, ...) ((words)MICA_SHUFFLE(words, a, b, __VA_ARGS__))
-
-/* Lanes of b and a whose numbers differ in one bit change places. */
-INLINE void exchange_1(words *a, words *b)
+void mica_matrix_pack(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
+                      int64_t cols, uint16_t *to, int64_t to_ld)
 {
-    words x = *a, y = *b;
-    *a = PICK(x, y, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-    *b = PICK(x, y, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-}
-INLINE void exchange_2(words *a, words *b)
-{
-    words x = *a, y = *b;
-    *a = PICK(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-    *b = PICK(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-}
-INLINE void exchange_4(words *a, words *b)
-{
-    words x = *a, y = *b;
-    *a = PICK(x, y, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-    *b = PICK(x, y, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-}
-INLINE void exchange_8(words *a, words *b)
-{
-    words x = *a, y = *b;
-    *a = PICK(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-    *b = PICK(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-}
-
-INLINE void exchange_rows_and_columns(words m[WIDTH])
-{
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) exchange_8(&m[i], &m[i + 8]);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) exchange_4(&m[i / 4 * 8 + i % 4], &m[i / 4 * 8 + i % 4 + 4]);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) exchange_2(&m[i / 2 * 4 + i % 2], &m[i / 2 * 4 + i % 2 + 2]);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) exchange_1(&m[i * 2], &m[i * 2 + 1]);
-}
-
-/* 16 lines of 16 pairs become columns. */
-INLINE void turn_pairs(const uint16_t *from, int64_t ld, uint16_t *to, int64_t to_ld)
-{
-    words m[WIDTH];
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++) m[i] = *(const words *)(from + i * ld);
-    exchange_rows_and_columns(m);
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++) *(words *)(to + i * to_ld) = m[i];
-}
-
-/* Two lines of 32 numbers: pairs of those at even and of those at odd places. */
-INLINE void pair_lines(const uint16_t *a, const uint16_t *b, words *even, words *odd)
-{
-    words x = *(const words *)a, y = *(const words *)b;
-    *even = (x & 0xffff) | y << 16;
-    *odd = x >> 16 | (y & 0xffff0000);
-}
-
-/* 32 lines of 32 numbers, of which `count` are stored, as lines of pairs. */
-INLINE void make_pairs(const uint16_t *from, int64_t ld, int count, uint16_t *to, int64_t to_ld)
-{
-    for (int i = 0; i < WIDTH; i++) {
-        words x, y, *line = (words *)(to + i * to_ld);
-        pair_lines(from + 2 * i * ld, from + (2 * i + 1) * ld, &x, &y);
-        line[0] = PICK(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        if (count > WIDTH)
-            line[1] = PICK(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#if MICA_MATRIX_X86
+    if (unit != MICA_MATRIX_PLAIN) {
+        mica_pairs_pack(from, ld, depth, cols, to, to_ld);
+        return;
     }
+#endif
+    (void)unit;
+    pack_plain(from, ld, 1, depth, cols, to, to_ld);
 }
 
-/* The same as columns: `count` lines of 32 numbers. */
-INLINE void turn_numbers(const uint16_t *from, int64_t ld, int count, uint16_t *to, int64_t to_ld)
+void mica_matrix_pack_turned(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
+                             int64_t cols, uint16_t *to, int64_t to_ld)
 {
-    words even[WIDTH], odd[WIDTH];
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++)
-        pair_lines(from + 2 * i * ld, from + (2 * i + 1) * ld, &even[i], &odd[i]);
-    exchange_rows_and_columns(even);
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++)
-        if (2 * i < count) *(words *)(to + 2 * i * to_ld) = even[i];
-    exchange_rows_and_columns(odd);
-#pragma GCC unroll 16
-    for (int i = 0; i < WIDTH; i++)
-        if (2 * i < count) *(words *)(to + (2 * i + 1) * to_ld) = odd[i];
+#if MICA_MATRIX_X86
+    if (unit != MICA_MATRIX_PLAIN) {
+        mica_pairs_pack_turned(from, ld, depth, cols, to, to_ld);
+        return;
+    }
+#endif
+    (void)unit;
+    pack_plain(from, 1, ld, depth, cols, to, to_ld);
 }
 
-/* `lines` lines of `count` numbers, in blocks of 32 numbers and 16 or 32 lines, which lie `down`
- * and `across` numbers apart in `to`. */
-typedef struct move {
-    const uint16_t *from;
-    uint16_t *to;
-    int64_t ld, to_ld, lines, count, down, across;
-} move;
-
-typedef enum order { TURN_PAIRS, MAKE_PAIRS, TURN_NUMBERS } order;
-
-INLINE void move_block(order order, const uint16_t *from, int64_t ld, int count, uint16_t *to,
-                       int64_t to_ld)
+void mica_matrix_turn(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t rows,
+                      int64_t depth, uint16_t *to, int64_t to_ld)
 {
-    if (order == TURN_PAIRS)
-        turn_pairs(from, ld, to, to_ld);
-    else if (order == MAKE_PAIRS)
-        make_pairs(from, ld, count, to, to_ld);
-    else
-        turn_numbers(from, ld, count, to, to_ld);
+#if MICA_MATRIX_X86
+    if (unit != MICA_MATRIX_PLAIN) {
+        mica_pairs_turn(from, ld, rows, depth, to, to_ld);
+        return;
+    }
+#endif
+    (void)unit;
+    for (int64_t i = 0; i < mica_matrix_lines(rows); i++)
+        for (int64_t k = 0; k < mica_matrix_depth(depth); k++)
+            to[i * to_ld + k] = i < rows && k < depth ? from[k * ld + i] : 0;
 }
 
-/* The order is a constant. */
-INLINE void move_all(const move *m, order order)
+void mica_matrix_turn_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t rows,
+                          int64_t cols, float *to, int64_t to_ld)
 {
-    const int high = order == TURN_PAIRS ? WIDTH : DEPTH;
-    for (int64_t i = 0; i < m->lines; i += high)
-        for (int64_t j = 0; j < m->count; j += DEPTH) {
-            const uint16_t *from = m->from + i * m->ld + j;
-            uint16_t *to = m->to + i / high * m->down + j / DEPTH * m->across;
-            int64_t lines = m->lines - i, count = m->count - j;
-            if (lines >= high && count >= DEPTH) {
-                move_block(order, from, m->ld, DEPTH, to, m->to_ld);
-                continue;
-            }
-            uint16_t part[DEPTH * DEPTH] = {0};
-            if (lines > high) lines = high;
-            if (count > DEPTH) count = DEPTH;
-            for (int64_t l = 0; l < lines; l++)
-                memcpy(part + l * DEPTH, from + l * m->ld, (size_t)count * sizeof *part);
-            move_block(order, part, DEPTH, (int)mica_matrix_lines(count), to, m->to_ld);
-        }
-}
-
-MICA_CLONES static void make_all_pairs(const move *m)
-{
-    move_all(m, MAKE_PAIRS);
-}
-MICA_CLONES static void turn_all_pairs(const move *m)
-{
-    move_all(m, TURN_PAIRS);
-}
-MICA_CLONES static void turn_all_numbers(const move *m)
-{
-    move_all(m, TURN_NUMBERS);
-}
-
-void mica_matrix_pack(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols, uint16_t *to,
-                      int64_t to_ld)
-{
-    make_all_pairs(&(move){from, to, ld, 2 * to_ld, depth, cols, DEPTH * to_ld, 2 * DEPTH});
-}
-
-void mica_matrix_pack_turned(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
-                             uint16_t *to, int64_t to_ld)
-{
-    turn_all_pairs(&(move){from, to, ld, 2 * to_ld, cols, depth, 2 * WIDTH, DEPTH * to_ld});
-}
-
-void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
-                      int64_t to_ld)
-{
-    turn_all_numbers(&(move){from, to, ld, to_ld, depth, rows, DEPTH, DEPTH * to_ld});
-}
-
-MICA_CLONES void mica_matrix_turn_f32(const float *from, int64_t ld, int64_t rows, int64_t cols,
-                                      float *to, int64_t to_ld)
-{
-    for (int64_t i = 0; i < rows; i += WIDTH)
-        for (int64_t j = 0; j < cols; j += WIDTH) {
-            words m[WIDTH];
-#pragma GCC unroll 16
-            for (int r = 0; r < WIDTH; r++) m[r] = *(const words *)(from + (i + r) * ld + j);
-            exchange_rows_and_columns(m);
-#pragma GCC unroll 16
-            for (int r = 0; r < WIDTH; r++) *(words *)(to + (j + r) * to_ld + i) = m[r];
-        }
-}
-
-/* ---- rounding ---- */
-
-/* The upper half is the number; what was NaN stays one. */
-INLINE void round_to(const float *from, words *to)
-{
-    floats v = *(const floats *)from;
-    words u = (words)v, r = u + 0x7fff + (u >> 16 & 1), nan = (words)(v != v);
-    *to = (nan & (u | 0x400000)) | (~nan & r);
-}
-
-INLINE void round_pairs(const float *even, const float *odd, uint16_t *to)
-{
-    words e = {0}, o = {0};
-    if (even) round_to(even, &e);
-    if (odd) round_to(odd, &o);
-    *(words *)to = e >> 16 | (o & 0xffff0000);
-}
-
-/* Pairs of rows from k on. */
-MICA_CLONES static void pack_plain(const float *from, int64_t ld, int64_t k, int64_t depth,
-                                   int64_t cols, uint16_t *to, int64_t to_ld)
-{
-    for (; k < mica_matrix_depth(depth); k += 2)
-        for (int64_t j = 0; j < cols; j += WIDTH)
-            round_pairs(k < depth ? from + k * ld + j : NULL,
-                        k + 1 < depth ? from + (k + 1) * ld + j : NULL, to + k * to_ld + 2 * j);
+#if MICA_MATRIX_X86
+    if (unit != MICA_MATRIX_PLAIN) {
+        mica_pairs_turn_f32(from, ld, rows, cols, to, to_ld);
+        return;
+    }
+#endif
+    (void)unit;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) to[j * to_ld + i] = from[i * ld + j];
 }
 
 void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t depth,
                           int64_t cols, uint16_t *to, int64_t to_ld)
 {
     int64_t done = 0;
-#ifdef WITH_PAIRS
+#if MICA_MATRIX_X86
     if (unit != MICA_MATRIX_PLAIN) {
         done = depth / 2 * 2;
-        round_on_unit(from, ld, done, cols, to, to_ld);
+        mica_pairs_round(from, ld, done, cols, to, to_ld);
     }
 #endif
     (void)unit;
-    pack_plain(from, ld, done, depth, cols, to, to_ld);
+    for (int64_t k = done; k < mica_matrix_depth(depth); k++)
+        for (int64_t j = 0; j < cols; j++)
+            *right(to, to_ld, k, j) = k < depth ? rounded(from[k * ld + j]) : 0;
 }

@@ -47,21 +47,21 @@ void mica_matrix_begin(mica_matrix_unit unit);
 void mica_matrix_end(mica_matrix_unit unit);
 void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p);
 
-/* A right matrix of depth x cols from rows that are `ld` apart; `to_ld` as b_ld. Zeros up to whole
- * tiles, here and below. */
-void mica_matrix_pack(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols, uint16_t *to,
-                      int64_t to_ld);
+/* The order of the same unit. A right matrix of depth x cols from rows that are `ld` apart; `to_ld`
+ * as b_ld. Zeros up to whole tiles, here and below. */
+void mica_matrix_pack(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
+                      int64_t cols, uint16_t *to, int64_t to_ld);
 /* The same from its columns, which are `ld` apart. */
-void mica_matrix_pack_turned(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
-                             uint16_t *to, int64_t to_ld);
+void mica_matrix_pack_turned(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
+                             int64_t cols, uint16_t *to, int64_t to_ld);
 /* The same from rows of floats, rounded to nearest even as the unit's instructions do. */
 void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t depth,
                           int64_t cols, uint16_t *to, int64_t to_ld);
 /* A left matrix of rows x depth from its columns, which are `ld` apart. */
-void mica_matrix_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
-                      int64_t to_ld);
+void mica_matrix_turn(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t rows,
+                      int64_t depth, uint16_t *to, int64_t to_ld);
 /* Floats: rows x cols, both whole tiles, become cols x rows. */
-void mica_matrix_turn_f32(const float *from, int64_t ld, int64_t rows, int64_t cols, float *to,
-                          int64_t to_ld);
+void mica_matrix_turn_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t rows,
+                          int64_t cols, float *to, int64_t to_ld);
 
 #endif

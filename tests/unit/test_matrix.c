@@ -34,13 +34,14 @@ static uint16_t bf16(double v)
 }
 
 /* rows x cols of value(), `ld` apart; between them numbers that must not be used. */
-static uint16_t *matrix(int64_t rows, int64_t cols, int64_t ld, bool turned)
+static uint16_t *matrix(int64_t rows, int64_t cols, int64_t ld, bool exchanged)
 {
     uint16_t *m = malloc((size_t)(rows * ld + 1) * sizeof *m);
     assert_non_null(m);
     memset(m, 0x7f, (size_t)(rows * ld) * sizeof *m); /* 3.4e38 */
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) m[i * ld + j] = bf16(turned ? value(j, i) : value(i, j));
+        for (int64_t j = 0; j < cols; j++)
+            m[i * ld + j] = bf16(exchanged ? value(j, i) : value(i, j));
     return m;
 }
 
@@ -68,24 +69,24 @@ static void check_pairs(const uint16_t *to, int64_t ld, int64_t depth, int64_t c
         }
 }
 
-static void order_of(int64_t depth, int64_t cols)
+static void order_of(mica_matrix_unit unit, int64_t depth, int64_t cols)
 {
     int64_t ld = mica_matrix_lines(cols) + 16, count = mica_matrix_depth(depth) * ld;
     uint16_t *rows = matrix(depth, cols, cols + 3, false), *to = poisoned(count);
-    mica_matrix_pack(rows, cols + 3, depth, cols, to, ld);
+    mica_matrix_pack(unit, rows, cols + 3, depth, cols, to, ld);
     check_pairs(to, ld, depth, cols);
     free(to);
 
     uint16_t *columns = matrix(cols, depth, depth + 5, true);
     to = poisoned(count);
-    mica_matrix_pack_turned(columns, depth + 5, depth, cols, to, ld);
+    mica_matrix_pack_turned(unit, columns, depth + 5, depth, cols, to, ld);
     check_pairs(to, ld, depth, cols);
     free(to);
 
     /* As a left matrix of cols rows, from its columns. */
     int64_t left = mica_matrix_depth(depth) + 2;
     to = poisoned(mica_matrix_lines(cols) * left);
-    mica_matrix_turn(rows, cols + 3, cols, depth, to, left);
+    mica_matrix_turn(unit, rows, cols + 3, cols, depth, to, left);
     for (int64_t i = 0; i < mica_matrix_lines(cols); i++)
         for (int64_t k = 0; k < left; k++) {
             uint16_t want = i < cols && k < depth          ? bf16(value(k, i))
@@ -100,8 +101,24 @@ static void orders(void **state)
 {
     (void)state;
     const int64_t sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 64, 70};
-    for (int i = 0; i < 10; i++)
-        for (int j = 0; j < 10; j++) order_of(sizes[i], sizes[j]);
+    for (int unit = 0; unit <= (int)mica_matrix_best(); unit++)
+        for (int i = 0; i < 10; i++)
+            for (int j = 0; j < 10; j++) order_of((mica_matrix_unit)unit, sizes[i], sizes[j]);
+}
+
+/* Floats, from rows to columns. */
+static void turned(void **state)
+{
+    (void)state;
+    float from[48 * 40], to[32 * 50];
+    for (int i = 0; i < 48 * 40; i++) from[i] = (float)i;
+    for (int unit = 0; unit <= (int)mica_matrix_best(); unit++) {
+        memset(to, 0, sizeof to);
+        mica_matrix_turn_f32((mica_matrix_unit)unit, from, 40, 48, 32, to, 50);
+        for (int j = 0; j < 32; j++)
+            for (int i = 0; i < 50; i++)
+                assert_true(to[j * 50 + i] == (i < 48 ? from[i * 40 + j] : 0));
+    }
 }
 
 /* Halves round to even; infinity and NaN stay what they are, and the next number above the largest
@@ -143,7 +160,7 @@ static void product_of(mica_matrix_unit unit, int64_t rows, int64_t cols, int64_
     float *c = malloc((size_t)(rows * c_ld) * sizeof *c);
     assert_non_null(c);
     for (int64_t i = 0; i < rows * c_ld; i++) c[i] = (float)(i % 11);
-    mica_matrix_pack(from, cols, depth, cols, b, b_ld);
+    mica_matrix_pack(unit, from, cols, depth, cols, b, b_ld);
     mica_matrix_begin(unit);
     mica_matrix_multiply(unit,
                          &(mica_matrix_product){a, b, c, a_ld, b_ld, c_ld, rows, cols, depth, add});
@@ -243,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads), /* first: its threads are older than the question */
         cmocka_unit_test(orders),
+        cmocka_unit_test(turned),
         cmocka_unit_test(rounding),
         {"plain", test_unit, NULL, NULL, &units[0]},
         {"pairs", test_unit, NULL, NULL, &units[1]},

@@ -22,7 +22,7 @@ enum {
  * lanes in two vectors of 16, for machines with 32 registers of that size. */
 typedef struct attention_product {
     const float *a, *b;
-    const uint16_t *a16; /* few lanes: bf16, instead of a */
+    const uint16_t *a16; /* few lanes, wide: bf16, instead of a */
     float *c;
     int64_t a_row, a_step, rows, depth;
     int lanes; /* 16 or 32 of them are computed */
@@ -156,9 +156,11 @@ bool attention_lies_in_tiles(const mica_tensor *t, int64_t n);
 void attention_copy_row16(const mica_tensor *t, const void *data, int64_t at, uint16_t *to);
 attention_tile attention_finish_tile16(const mica_tensor *t, int64_t n, uint16_t *buffer);
 /* Sets tile->turned, to which buffer becomes. */
-void attention_turn_tile(attention_tile *tile, int64_t n, int64_t columns, uint16_t *buffer);
+void attention_turn_tile(const attention_job *job, attention_tile *tile, int64_t n, int64_t columns,
+                         uint16_t *buffer);
 /* The tile as a panel, up to LANES rows. */
-void attention_pack_panel16(const attention_tile *tile, int64_t n, int64_t columns, uint16_t *to);
+void attention_pack_panel16(const attention_job *job, const attention_tile *tile, int64_t n,
+                            int64_t columns, uint16_t *to);
 /* c[row][lane] = rows of the tile times a panel, for n of them; zeros follow. */
 void attention_multiply_rows16(const attention_job *job, const attention_tile *tile, int64_t n,
                                int64_t columns, const uint16_t *panel, int lanes, float *c);

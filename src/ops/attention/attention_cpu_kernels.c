@@ -13,6 +13,13 @@ enum { WIDTH = 16, ROWS = 8, NARROW_ROWS = 4 };
 
 /* ---- products ---- */
 
+/* What is called only where attention_is_wide. */
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx512f")))
+#else
+#define WIDE
+#endif
+
 /* `rows` rows by `width` vectors of 16 lanes; both are constants where it is inlined. */
 MICA_INLINE void multiply_rows(const attention_product *p, int64_t row, int lane, int rows,
                                int width)
@@ -39,7 +46,7 @@ MICA_INLINE void multiply_rows(const attention_product *p, int64_t row, int lane
     }
 }
 
-MICA_CLONES static void multiply_wide(const attention_product *p)
+WIDE static void multiply_wide(const attention_product *p)
 {
     int64_t row = 0;
     if (p->lanes > WIDTH) {
@@ -120,10 +127,10 @@ MICA_CLONES static void multiply_sums(const attention_product *p)
     }
 }
 
-/* ---- the same with rows of bf16, which are widened on their way: they are read once, from memory
- * ----
- */
+/* ---- the same with rows of bf16 ----
+ * They are widened on their way: each is read once, from memory. */
 
+#if defined(__x86_64__)
 enum { AHEAD = 64 }; /* rows: those of the next tile */
 
 /* 32 numbers, those at even places and those at odd ones: an operation each, where in order they
@@ -215,7 +222,7 @@ MICA_INLINE void dots16_of(const attention_product *p, const float *b, int lanes
     for (; row < p->rows; row++) dots16(p, b, row, 1, lanes);
 }
 
-MICA_CLONES static void multiply_dots16(const attention_product *p)
+WIDE static void multiply_dots16(const attention_product *p)
 {
     float b[FEW * ATTENTION_MAX_DIM];
     for (int l = 0; l < p->lanes; l++) {
@@ -265,20 +272,27 @@ MICA_INLINE void sums16(const attention_product *p, int64_t k, int count)
                 p->c[l * n + i] += b[r * LANES + l] * widen_one(a[r * p->a_step + i]);
 }
 
-MICA_CLONES static void multiply_sums16(const attention_product *p)
+WIDE static void multiply_sums16(const attention_product *p)
 {
     int64_t k = 0;
     for (; k + 4 <= p->depth; k += 4) sums16(p, k, 4);
     for (; k < p->depth; k++) sums16(p, k, 1);
 }
+#endif
 
 void attention_multiply_few(const attention_product *p)
 {
-    if (p->a16 && p->add)
+#if defined(__x86_64__)
+    if (p->a16 && p->add) {
         multiply_sums16(p);
-    else if (p->a16)
+        return;
+    }
+    if (p->a16) {
         multiply_dots16(p);
-    else if (p->add)
+        return;
+    }
+#endif
+    if (p->add)
         multiply_sums(p);
     else
         multiply_dots(p);

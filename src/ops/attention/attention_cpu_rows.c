@@ -96,7 +96,7 @@ void attention_load_panel16(const attention_rows *r, const attention_panel *p, c
         attention_copy_row16(t, r->job->args[arg], attention_row_offset(r, t, p->row + l),
                              buffer + l * ld);
     attention_tile tile = attention_finish_tile16(t, p->count, buffer);
-    attention_pack_panel16(&tile, p->count, t->dims[3], to);
+    attention_pack_panel16(r->job, &tile, p->count, t->dims[3], to);
 }
 
 /* ---- tiles ---- */
@@ -125,7 +125,8 @@ attention_tile attention_load_tile(const attention_job *job, const mica_tensor *
     if (job->p->bf16) return load_tile16(job, t, arg, n_seq, keys, h, j, n, buffer);
     int64_t columns = t->dims[3];
     bool paged = mica_tensor_given(&job->d->pages);
-    if (!paged && job->p->few && t->dtype == MICA_BF16 && (t->strides[3] == 1 || columns == 1)) {
+    if (!paged && job->p->few && job->p->wide && t->dtype == MICA_BF16 &&
+        (t->strides[3] == 1 || columns == 1)) {
         int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
         return (attention_tile){.rows16 = (const uint16_t *)job->args[arg] + at,
                                 .ld = t->strides[2]};

@@ -43,31 +43,31 @@ static void copy_lines(const block *b, uint16_t *to)
 }
 
 /* A left matrix; *ld: numbers from row to row. */
-static const uint16_t *left(const block *a, uint16_t *buffer, int64_t *ld)
+static const uint16_t *left(mica_matrix_unit unit, const block *a, uint16_t *buffer, int64_t *ld)
 {
     bool whole = a->lines == mica_matrix_lines(a->lines) && a->depth == mica_matrix_depth(a->depth);
     *ld = a->step;
     if (whole && a->step_k == 1) return a->data;
     *ld = mica_matrix_depth(a->depth);
     if (a->step == 1)
-        mica_matrix_turn(a->data, a->step_k, a->lines, a->depth, buffer, *ld);
+        mica_matrix_turn(unit, a->data, a->step_k, a->lines, a->depth, buffer, *ld);
     else
         copy_lines(a, buffer);
     return buffer;
 }
 
 /* A right matrix of COLS columns. */
-static void pack_right(const block *b, uint16_t *to)
+static void pack_right(mica_matrix_unit unit, const block *b, uint16_t *to)
 {
     if (b->step == 1) {
-        mica_matrix_pack(b->data, b->step_k, b->depth, b->lines, to, COLS);
+        mica_matrix_pack(unit, b->data, b->step_k, b->depth, b->lines, to, COLS);
     } else if (b->step_k == 1) {
-        mica_matrix_pack_turned(b->data, b->step, b->depth, b->lines, to, COLS);
+        mica_matrix_pack_turned(unit, b->data, b->step, b->depth, b->lines, to, COLS);
     } else {
         uint16_t lines[COLS * CHUNK];
         int64_t ld = mica_matrix_depth(b->depth);
         copy_lines(b, lines);
-        mica_matrix_pack_turned(lines, ld, b->depth, b->lines, to, COLS);
+        mica_matrix_pack_turned(unit, lines, ld, b->depth, b->lines, to, COLS);
     }
 }
 
@@ -86,7 +86,7 @@ static void sum_task(const gemm_bf16_loops *loops, const gemm_finish *f, const g
     for (int64_t k = 0; k < s->k; k += CHUNK) {
         a.depth = b.depth = s->k - k < CHUNK ? s->k - k : CHUNK;
         b.data = b_data + at->b + col * s->b_n + k * s->b_k;
-        pack_right(&b, right);
+        pack_right(loops->unit, &b, right);
         for (int64_t i = 0; i < rows; i += PART) {
             mica_matrix_product p = {.b = right,
                                      .c = sums + i * COLS,
@@ -97,7 +97,7 @@ static void sum_task(const gemm_bf16_loops *loops, const gemm_finish *f, const g
                                      .add = k > 0};
             a.data = a_data + at->a + (row + i) * s->a_m + k * s->a_k;
             a.lines = rows - i < PART ? rows - i : PART;
-            p.a = left(&a, buffer, &p.a_ld);
+            p.a = left(loops->unit, &a, buffer, &p.a_ld);
             p.rows = mica_matrix_lines(a.lines);
             mica_matrix_multiply(loops->unit, &p);
         }
