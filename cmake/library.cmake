@@ -17,6 +17,11 @@ if(MICA_HAVE_ONEDNN)
 else()
   list(FILTER sources EXCLUDE REGEX "/ops/shared/onednn(_run)?\\.c$")
 endif()
+# Where vectors of 512 bits are, gcc's loops would use half of one; these compute all the time.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set_source_files_properties(src/ops/attention/attention_cpu_kernels.c PROPERTIES
+    COMPILE_OPTIONS -mprefer-vector-width=512)
+endif()
 add_library(mica_objects OBJECT ${sources} kernels.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)

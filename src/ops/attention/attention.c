@@ -425,11 +425,17 @@ static void cost(const void *desc, double *flops, double *bytes)
     *flops = pairs(d) * (d->pass == MICA_ATTENTION_FWD ? qk + pv : 3 * qk + 2 * pv);
 }
 
-static const mica_engine *const engines[] = {&mica_attention_cpu,      &mica_engine_ref,
-                                             &mica_attention_decode,   &mica_attention_latent,
-                                             &mica_attention_sm90,     &mica_attention_sm90_f8,
-                                             &mica_attention_sm90_bwd, &mica_attention_sm80,
-                                             &mica_attention_cuda,     NULL};
+static const mica_engine *const engines[] = {&mica_attention_bf16,
+                                             &mica_attention_cpu,
+                                             &mica_engine_ref,
+                                             &mica_attention_decode,
+                                             &mica_attention_latent,
+                                             &mica_attention_sm90,
+                                             &mica_attention_sm90_f8,
+                                             &mica_attention_sm90_bwd,
+                                             &mica_attention_sm80,
+                                             &mica_attention_cuda,
+                                             NULL};
 
 const mica_op mica_op_attention = {
     .name = "attention",

@@ -7,9 +7,9 @@
 #include "ops/op.h"
 
 extern const mica_op mica_op_attention;
-extern const mica_engine mica_attention_cpu, mica_attention_decode, mica_attention_latent,
-    mica_attention_sm90, mica_attention_sm90_f8, mica_attention_sm90_bwd, mica_attention_sm80,
-    mica_attention_cuda;
+extern const mica_engine mica_attention_bf16, mica_attention_cpu, mica_attention_decode,
+    mica_attention_latent, mica_attention_sm90, mica_attention_sm90_f8, mica_attention_sm90_bwd,
+    mica_attention_sm80, mica_attention_cuda;
 
 #define ATTENTION_MAX_DIM 1024
 

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention on the CPU: any strides, every type but f64, both passes. Scores are formed in tiles
- * and never stored; all arithmetic is f32. Cost: the two products at about 0.7 of the machine's
- * rate, and an exponential per score. */
+ * and never stored. Two engines:
+ *
+ *     cpu    all arithmetic is f32. Cost: the two products at about 0.7 of the machine's rate, and
+ * an exponential per score. bf16   where all inputs are bf16: products of bf16 with sums in f32, on
+ * the matrix unit where there is one. unit=2 is AMX, unit=1 AVX-512's sums of two products, unit=0
+ * plain loops, which is for proof. */
 #include "ops/attention/attention_cpu.h"
 #include "cpu/cpu.h"
 
@@ -11,6 +15,35 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     (void)device;
     if (d->q.dtype == MICA_F64) return mica_refuse(why, "q is f64, this engine computes in f32");
     return MICA_OK;
+}
+
+static mica_status accepts_bf16(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_attention_desc *d = desc;
+    const mica_tensor *inputs[] = {&d->q, &d->k, &d->v, &d->dout};
+    const char *const names[] = {"q", "k", "v", "dout"};
+    (void)device;
+    for (int i = 0; i < 4; i++)
+        if (mica_tensor_given(inputs[i]) && inputs[i]->dtype != MICA_BF16)
+            return mica_refuse(why, "%s is %s, this engine multiplies bf16", names[i],
+                               mica_dtype_name(inputs[i]->dtype));
+    return MICA_OK;
+}
+
+static int configs_bf16(const void *desc, const mica_device_info *device, mica_config *list)
+{
+    int count = 0;
+    (void)desc, (void)device;
+    for (int unit = (int)mica_matrix_best(); unit >= 0; unit--)
+        list[count++] = (mica_config){{unit}};
+    return count;
+}
+
+/* Units take subnormal numbers for zeros. */
+static void contract_bf16(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)desc;
+    c->flushes = config->knob[0] != MICA_MATRIX_PLAIN;
 }
 
 static size_t aligned(size_t bytes)
@@ -37,17 +70,17 @@ static void choose_parts(attention_cpu *p)
     if (p->blocks != 1 || s->keys <= 2 * LEAST || tasks >= UNITS) return;
     int64_t parts = (UNITS + tasks - 1) / tasks, most = (s->keys + LEAST - 1) / LEAST;
     if (parts > most) parts = most;
-    p->part = ((s->keys + parts - 1) / parts + TILE - 1) / TILE * TILE;
+    p->part = ((s->keys + parts - 1) / parts + p->tile - 1) / p->tile * p->tile;
     p->parts = (s->keys + p->part - 1) / p->part;
 }
 
 static mica_status book_forward(mica_plan *plan, attention_cpu *p)
 {
     const attention_shape *s = &p->s;
-    p->blocks = (s->group * s->rows + BLOCK - 1) / BLOCK;
-    p->few = s->group * s->rows <= FEW;
+    p->blocks = (s->group * s->rows + p->block - 1) / p->block;
+    p->few = !p->bf16 && s->group * s->rows <= FEW;
     choose_parts(p);
-    p->scratch_bytes = aligned(attention_forward_scratch(s) * sizeof(float));
+    p->scratch_bytes = aligned(attention_forward_scratch(p));
     if (p->parts == 1) return MICA_OK;
     p->partial_bytes = aligned(attention_partial_floats(s) * sizeof(float));
     size_t parts = (size_t)(s->sequences * s->kv_heads * p->parts);
@@ -57,10 +90,19 @@ static mica_status book_forward(mica_plan *plan, attention_cpu *p)
 static mica_status book_backward(mica_plan *plan, attention_cpu *p)
 {
     const mica_attention_desc *d = plan->desc;
-    size_t floats = attention_backward_scratch(&p->s) + attention_bias_floats(d, &p->s);
-    p->scratch_bytes = aligned(floats * sizeof(float));
+    size_t bias = attention_bias_floats(d, &p->s) * sizeof(float);
+    p->scratch_bytes = aligned(attention_backward_scratch(p) + bias);
     size_t rows = (size_t)mica_tensor_count(&d->lse);
     return mica_book(plan, "delta", rows * sizeof(float), &p->delta);
+}
+
+/* Products of floats want what fits the first cache. Those of bf16 take less time than to bring
+ * values into their order, which larger blocks share, and sums into the unit, as larger tiles do.
+ */
+static void choose_sizes(attention_cpu *p)
+{
+    p->block = p->bf16 ? 256 : 128;
+    p->tile = p->bf16 ? 128 : 64;
 }
 
 static bool is_empty(const mica_attention_desc *d)
@@ -79,6 +121,9 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *p, &p));
     attention_shape_make(d, &p->s);
     p->wide = attention_is_wide();
+    p->bf16 = plan->engine == &mica_attention_bf16;
+    p->unit = (mica_matrix_unit)plan->config.knob[0];
+    choose_sizes(p);
     /* Four operations take about as long as a byte of traffic. */
     p->threads = mica_cpu_threads_for(mica_op_bytes(plan->op, d) + flops_of(d) / 4);
     if (is_empty(d)) return MICA_OK;
@@ -117,6 +162,33 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double memory = mica_op_bytes(&mica_op_attention, desc) / (0.5 * device->copy_gbps * 1e6);
     return 2e-3 + (compute > memory ? compute : memory);
 }
+
+static double predict_bf16(const void *desc, const mica_device_info *device,
+                           const mica_config *config)
+{
+    static const double rate[] = {
+        [MICA_MATRIX_PLAIN] = 0.2, [MICA_MATRIX_PAIRS] = 0.35, [MICA_MATRIX_TILES] = 1.5};
+    const double turn_rows = 10; /* as long as these take values to be turned */
+    attention_shape s;
+    attention_shape_make(desc, &s);
+    double rows = (double)(s.group * s.rows), taken = (double)mica_matrix_lines(s.group * s.rows);
+    double more = rows > 0 ? (taken + turn_rows) / rows : 1;
+    double compute = more * flops_of(desc) / (rate[config->knob[0]] * device->f32_tflops * 1e9);
+    double memory = mica_op_bytes(&mica_op_attention, desc) / (0.5 * device->copy_gbps * 1e6);
+    double ms = compute > memory ? compute : memory;
+    return 2e-3 + (rows > FEW ? ms : 1.1 * ms); /* where memory counts, "cpu" reads as quickly */
+}
+
+static const char *const knobs_bf16[] = {"unit", NULL};
+
+const mica_engine mica_attention_bf16 = {.name = "bf16",
+                                         .knobs = knobs_bf16,
+                                         .accepts = accepts_bf16,
+                                         .configs = configs_bf16,
+                                         .predict = predict_bf16,
+                                         .contract = contract_bf16,
+                                         .build = build,
+                                         .run = run};
 
 const mica_engine mica_attention_cpu = {
     .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};

@@ -14,33 +14,77 @@
 
 typedef struct scratch {
     float *x, *y, *dx, *dy;           /* panels of the block: [column][lane] */
+    uint16_t *x16, *y16;              /* x and y of bf16 */
     float *s, *dp, *keep, *slope;     /* of one panel and one tile */
-    float *tile_x, *tile_y, *bias;    /* rows of a tile; sums of dbias */
+    void *tile_x, *tile_y;            /* rows of a tile */
+    uint16_t *turned_x, *turned_y;    /* of bf16: by columns */
+    float *bias;                      /* sums of dbias */
     float shift[BLOCK], delta[BLOCK]; /* of rows */
-    attention_panel panels[PANELS];
+    attention_panel panels[MOST_PANELS];
 } scratch;
 
-size_t attention_backward_scratch(const attention_shape *s)
+/* Columns of a sum: those of bf16 are filled up. */
+static int64_t columns_of(const attention_cpu *p, int64_t columns)
 {
-    return (size_t)((s->d + s->dv) * (2 * BLOCK + TILE) + 4 * TILE * LANES);
+    return p->bf16 ? mica_matrix_lines(columns) : columns;
+}
+
+static void *take(char **at, int64_t count, size_t bytes)
+{
+    void *part = *at;
+    *at += (size_t)count * bytes;
+    return part;
+}
+
+/* Where its parts lie from `base` on; returns their end. */
+static char *scratch_place(const attention_cpu *p, char *base, scratch *w)
+{
+    const size_t number = sizeof(float), half = sizeof(uint16_t);
+    const attention_shape *s = &p->s;
+    float **tiles[] = {&w->s, &w->dp, &w->keep, &w->slope};
+    char *at = base;
+    *w = (scratch){0};
+    w->dx = take(&at, columns_of(p, s->d) * p->block, number);
+    w->dy = take(&at, columns_of(p, s->dv) * p->block, number);
+    for (int i = 0; i < 4; i++) *tiles[i] = take(&at, TILE * LANES, number);
+    if (p->bf16) {
+        w->x16 = take(&at, p->block / LANES * attention_panel_numbers(s->d), half);
+        w->y16 = take(&at, p->block / LANES * attention_panel_numbers(s->dv), half);
+        w->tile_x = take(&at, attention_tile_numbers(s->d), half);
+        w->tile_y = take(&at, attention_tile_numbers(s->dv), half);
+        w->turned_x = take(&at, attention_turned_numbers(s->d), half);
+        w->turned_y = take(&at, attention_turned_numbers(s->dv), half);
+    } else {
+        w->x = take(&at, s->d * p->block, number);
+        w->y = take(&at, s->dv * p->block, number);
+        w->tile_x = take(&at, s->d * p->tile, number);
+        w->tile_y = take(&at, s->dv * p->tile, number);
+    }
+    w->bias = (float *)(void *)at;
+    return at;
+}
+
+size_t attention_backward_scratch(const attention_cpu *p)
+{
+    char nowhere[1];
+    scratch w;
+    return (size_t)(scratch_place(p, nowhere, &w) - nowhere);
 }
 
 static void scratch_make(const attention_job *job, scratch *w)
 {
-    const attention_shape *s = &job->p->s;
     size_t thread = (size_t)omp_get_thread_num();
-    float *at = (float *)(void *)(job->scratch + thread * job->p->scratch_bytes);
-    w->x = at, at += s->d * BLOCK;
-    w->dx = at, at += s->d * BLOCK;
-    w->y = at, at += s->dv * BLOCK;
-    w->dy = at, at += s->dv * BLOCK;
-    w->s = at, at += TILE * LANES;
-    w->dp = at, at += TILE * LANES;
-    w->keep = at, at += TILE * LANES;
-    w->slope = at, at += TILE * LANES;
-    w->tile_x = at, at += s->d * TILE;
-    w->tile_y = at, at += s->dv * TILE;
-    w->bias = at;
+    (void)scratch_place(job->p, job->scratch + thread * job->p->scratch_bytes, w);
+}
+
+static void open_unit(const attention_job *job)
+{
+    if (job->p->bf16) mica_matrix_begin(job->p->unit);
+}
+
+static void close_unit(const attention_job *job)
+{
+    if (job->p->bf16) mica_matrix_end(job->p->unit);
 }
 
 /* Index of a row in job->delta: that of q, packed. */
@@ -64,19 +108,54 @@ static void load_rows(const attention_rows *r, scratch *w)
     for (int64_t row = r->count; row < BLOCK; row++) w->shift[row] = INFINITY, w->delta[row] = 0;
 }
 
-/* c = rows of a times the panel b; or with its columns: c += a b. */
-static void product(const attention_job *job, attention_tile a, int64_t rows, int64_t depth,
-                    bool columns, const float *b, float *c)
+/* c = the rows of a, of `columns` each, times panel `index` of b or b16. */
+static void multiply(const attention_job *job, attention_tile a, int64_t rows, int64_t columns,
+                     const float *b, const uint16_t *b16, int64_t index, float *c)
 {
+    if (job->p->bf16) {
+        b16 += index * attention_panel_numbers(columns);
+        attention_multiply_rows16(job, &a, rows, columns, b16, LANES, c);
+        return;
+    }
+    attention_multiply(&(attention_product){.a = a.rows,
+                                            .b = b + index * LANES * columns,
+                                            .c = c,
+                                            .a_row = a.ld,
+                                            .a_step = 1,
+                                            .rows = rows,
+                                            .depth = columns,
+                                            .lanes = LANES,
+                                            .wide = job->p->wide});
+}
+
+/* s = products of q and k. A panel of floats has the scale in it. */
+static void multiply_scores(const attention_rows *r, attention_tile a, int64_t rows, scratch *w,
+                            int64_t index)
+{
+    multiply(r->job, a, rows, r->job->p->s.d, w->x, w->x16, index, w->s);
+    if (r->job->p->bf16) attention_scale(w->s, rows, r->scale);
+}
+
+/* Panel `index` of sums += the columns of a times b. */
+static void add_product(const attention_job *job, attention_tile a, int64_t rows, int64_t columns,
+                        const float *b, float *sums, int64_t index)
+{
+    float *c = sums + index * LANES * columns_of(job->p, columns);
+    if (job->p->bf16) {
+        _Alignas(64) uint16_t rounded[TILE * LANES];
+        attention_round16(job, b, rows, LANES, rounded);
+        attention_add_columns16(job, &a, rows, columns, rounded, LANES, c);
+        return;
+    }
     attention_multiply(&(attention_product){.a = a.rows,
                                             .b = b,
                                             .c = c,
-                                            .a_row = columns ? 1 : a.ld,
-                                            .a_step = columns ? a.ld : 1,
-                                            .rows = rows,
-                                            .depth = depth,
+                                            .a_row = 1,
+                                            .a_step = a.ld,
+                                            .rows = columns,
+                                            .depth = rows,
                                             .lanes = LANES,
-                                            .add = columns,
+                                            .add = true,
                                             .wide = job->p->wide});
 }
 
@@ -98,18 +177,32 @@ static attention_gradients gradients_of(const attention_rows *r, scratch *w, int
 
 /* ---- rows in the lanes: dq and dbias ---- */
 
+static void load_panel(const attention_rows *r, const attention_panel *p, scratch *w)
+{
+    const mica_attention_desc *d = r->job->d;
+    const attention_shape *s = &r->job->p->s;
+    int64_t index = p->row / LANES;
+    if (r->job->p->bf16) {
+        attention_load_panel16(r, p, &d->q, MICA_ATTENTION_Q, w->tile_x,
+                               w->x16 + index * attention_panel_numbers(s->d));
+        attention_load_panel16(r, p, &d->dout, MICA_ATTENTION_DOUT, w->tile_y,
+                               w->y16 + index * attention_panel_numbers(s->dv));
+        return;
+    }
+    attention_load_panel(r, p, &d->q, MICA_ATTENTION_Q, r->scale, w->x + p->row * s->d, true);
+    attention_load_panel(r, p, &d->dout, MICA_ATTENTION_DOUT, 1, w->y + p->row * s->dv, true);
+}
+
 static void begin_rows(const attention_rows *r, scratch *w)
 {
     const attention_job *job = r->job;
-    const attention_shape *s = &job->p->s;
     load_rows(r, w);
     for (int64_t row = 0; row < r->count; row += LANES) {
         attention_panel *p = &w->panels[row / LANES];
         attention_panel_make(r, row, p);
-        attention_load_panel(r, p, &job->d->q, MICA_ATTENTION_Q, r->scale, w->x + row * s->d, true);
-        attention_load_panel(r, p, &job->d->dout, MICA_ATTENTION_DOUT, 1, w->y + row * s->dv, true);
+        load_panel(r, p, w);
     }
-    memset(w->dx, 0, (size_t)(BLOCK * s->d) * sizeof *w->dx);
+    memset(w->dx, 0, (size_t)(job->p->block * columns_of(job->p, job->p->s.d)) * sizeof *w->dx);
 }
 
 /* Weights and ds of panel p and n keys from j on. raw: ds as a score's gradient. */
@@ -117,9 +210,8 @@ static void panel_gradients(const attention_rows *r, scratch *w, const attention
                             int64_t j, int64_t n, attention_tile k, attention_tile v, bool raw)
 {
     const attention_job *job = r->job;
-    const attention_shape *s = &job->p->s;
-    product(job, k, n, s->d, false, w->x + p->row * s->d, w->s);
-    product(job, v, n, s->dv, false, w->y + p->row * s->dv, w->dp);
+    multiply_scores(r, k, n, w, p->row / LANES);
+    multiply(job, v, n, job->p->s.dv, w->y, w->y16, p->row / LANES, w->dp);
     attention_finish_scores(r, p, j, n, w->s, w->slope);
     if (job->d->dropout > 0) {
         fill_keep(job, w);
@@ -138,16 +230,16 @@ static void store_dq(const attention_rows *r, const scratch *w)
 {
     const mica_tensor *t = &r->job->d->dq;
     float result[ATTENTION_MAX_DIM];
-    int64_t n = t->dims[3];
+    int64_t n = t->dims[3], panel = LANES * columns_of(r->job->p, n);
     for (int64_t row = 0; row < r->count; row++) {
-        const float *from = w->dx + row / LANES * LANES * n + row % LANES;
+        const float *from = w->dx + row / LANES * panel + row % LANES;
         for (int64_t c = 0; c < n; c++) result[c] = from[c * LANES];
         mica_from_f32(t->dtype, r->job->args[MICA_ATTENTION_DQ], attention_row_offset(r, t, row),
                       t->strides[3], result, n);
     }
 }
 
-static attention_tile load_tile(const attention_rows *r, int arg, int64_t j, int64_t n, float *to)
+static attention_tile load_tile(const attention_rows *r, int arg, int64_t j, int64_t n, void *to)
 {
     const mica_attention_desc *d = r->job->d;
     return attention_load_tile(r->job, arg == MICA_ATTENTION_K ? &d->k : &d->v, arg, r->n, &r->keys,
@@ -158,61 +250,85 @@ static void query_block(const attention_job *job, int64_t n, int64_t kv_head, in
 {
     scratch w;
     attention_rows r;
-    const attention_shape *s = &job->p->s;
+    int64_t d = job->p->s.d, tile = job->p->tile;
     scratch_make(job, &w);
-    attention_rows_make(job, n, kv_head, block * BLOCK, BLOCK, &r);
+    attention_rows_make(job, n, kv_head, block * job->p->block, job->p->block, &r);
     begin_rows(&r, &w);
-    for (int64_t j = r.from / TILE * TILE; j < r.to; j += TILE) {
-        int64_t count = r.keys.count - j < TILE ? r.keys.count - j : TILE;
+    open_unit(job);
+    for (int64_t j = r.from / tile * tile; j < r.to; j += tile) {
+        int64_t count = smaller(r.keys.count - j, tile);
         attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w.tile_x);
         attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w.tile_y);
+        if (job->p->bf16) attention_turn_tile(job, &k, count, d, w.turned_x);
         for (int64_t row = 0; row < r.count; row += LANES) {
             const attention_panel *p = &w.panels[row / LANES];
             if (!attention_panel_sees(p, j, j + count)) continue;
             panel_gradients(&r, &w, p, j, count, k, v, false);
-            product(job, k, s->d, count, true, w.dp, w.dx + row * s->d);
+            add_product(job, k, count, d, w.dp, w.dx, row / LANES);
         }
     }
+    close_unit(job);
     store_dq(&r, &w);
 }
 
 /* ---- dk and dv: keys in the lanes ---- */
 
-/* A panel of up to 32 keys of k or v: to[column][lane]. */
+/* A panel of up to 32 keys of k or v: to[column][lane]; `index` of to or to16. */
 static void load_keys(const attention_rows *r, int arg, int64_t j, int64_t n, float factor,
-                      float *buffer, float *to)
+                      void *buffer, float *to, uint16_t *to16, int64_t index)
 {
     const mica_attention_desc *d = r->job->d;
     int64_t columns = arg == MICA_ATTENTION_K ? d->k.dims[3] : d->v.dims[3];
     attention_tile tile = load_tile(r, arg, j, n, buffer);
+    if (r->job->p->bf16) {
+        attention_pack_panel16(r->job, &tile, n, columns,
+                               to16 + index * attention_panel_numbers(columns));
+        return;
+    }
+    to += index * LANES * columns;
     memset(to, 0, (size_t)(columns * LANES) * sizeof *to);
     for (int64_t l = 0; l < n; l++)
         for (int64_t c = 0; c < columns; c++)
             to[c * LANES + l] = factor * tile.rows[l * tile.ld + c];
 }
 
-/* The rows of r in a tensor: in place where they are floats one below the other. */
-static attention_tile load_queries(const attention_rows *r, const mica_tensor *t, int arg,
-                                   float *buffer)
+static attention_tile load_queries16(const attention_rows *r, const mica_tensor *t, int arg,
+                                     bool one_head, uint16_t *buffer)
+{
+    const uint16_t *data = r->job->args[arg];
+    int64_t ld = mica_matrix_depth(t->dims[3]);
+    if (one_head && attention_lies_in_tiles(t, r->count))
+        return (attention_tile){.rows16 = data + attention_row_offset(r, t, 0),
+                                .ld = t->strides[2]};
+    for (int64_t row = 0; row < r->count; row++)
+        attention_copy_row16(t, data, attention_row_offset(r, t, row), buffer + row * ld);
+    return attention_finish_tile16(t, r->count, buffer);
+}
+
+/* The rows of r in a tensor: in place where they are floats one below the other, or bf16. */
+static attention_tile load_queries(const attention_rows *r, const mica_tensor *t, int arg, void *to)
 {
     int64_t columns = t->dims[3];
     const void *data = r->job->args[arg];
+    float *buffer = to;
     bool one_head = attention_row_head(r, 0) == attention_row_head(r, r->count - 1);
+    if (r->job->p->bf16) return load_queries16(r, t, arg, one_head, to);
     if (one_head && t->dtype == MICA_F32 && (t->strides[3] == 1 || columns == 1))
-        return (attention_tile){(const float *)data + attention_row_offset(r, t, 0), t->strides[2]};
+        return (attention_tile){.rows = (const float *)data + attention_row_offset(r, t, 0),
+                                .ld = t->strides[2]};
     for (int64_t row = 0; row < r->count; row++)
         mica_to_f32(t->dtype, data, attention_row_offset(r, t, row), t->strides[3],
                     buffer + row * columns, columns);
-    return (attention_tile){buffer, columns};
+    return (attention_tile){.rows = buffer, .ld = columns};
 }
 
 static void store_keys(const attention_rows *r, const mica_tensor *t, int arg, int64_t j,
                        int64_t count, const float *from)
 {
     float result[ATTENTION_MAX_DIM];
-    int64_t n = t->dims[3];
+    int64_t n = t->dims[3], panel = LANES * columns_of(r->job->p, n);
     for (int64_t l = 0; l < count; l++) {
-        const float *lane = from + l / LANES * LANES * n + l % LANES;
+        const float *lane = from + l / LANES * panel + l % LANES;
         for (int64_t c = 0; c < n; c++) result[c] = lane[c * LANES];
         int64_t at =
             attention_key_offset(r->job->d, t, r->job->args, r->n, &r->keys, r->kv_head, j + l);
@@ -226,9 +342,9 @@ static void key_panel(const attention_rows *r, scratch *w, int64_t index, int64_
 {
     const attention_job *job = r->job;
     const attention_shape *s = &job->p->s;
-    int64_t at = index * LANES, n = keys < LANES ? keys : LANES;
-    product(job, q, r->count, s->d, false, w->x + at * s->d, w->s);
-    product(job, dout, r->count, s->dv, false, w->y + at * s->dv, w->dp);
+    int64_t n = keys < LANES ? keys : LANES;
+    multiply_scores(r, q, r->count, w, index);
+    multiply(job, dout, r->count, s->dv, w->y, w->y16, index, w->dp);
     attention_finish_rows(r, j, (int)n, w->s, w->slope);
     if (job->d->dropout > 0) {
         fill_keep(job, w);
@@ -238,8 +354,8 @@ static void key_panel(const attention_rows *r, scratch *w, int64_t index, int64_
     g.shift = w->shift;
     g.delta = w->delta;
     attention_gradients_by_row(&g);
-    product(job, dout, s->dv, r->count, true, w->s, w->dy + at * s->dv);
-    product(job, q, s->d, r->count, true, w->dp, w->dx + at * s->d);
+    add_product(job, dout, r->count, s->dv, w->s, w->dy, index);
+    add_product(job, q, r->count, s->d, w->dp, w->dx, index);
 }
 
 static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int64_t block)
@@ -247,28 +363,34 @@ static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int6
     scratch w;
     attention_rows r;
     const attention_shape *s = &job->p->s;
-    int64_t j = block * BLOCK;
+    int64_t j = block * job->p->block, tile = job->p->tile;
     scratch_make(job, &w);
-    attention_rows_make(job, n, kv_head, 0, TILE, &r);
-    int64_t count = r.keys.count - j < BLOCK ? r.keys.count - j : BLOCK;
+    attention_rows_make(job, n, kv_head, 0, tile, &r);
+    int64_t count = smaller(r.keys.count - j, job->p->block);
     for (int64_t l = 0; l < count; l += LANES) {
         int64_t left = count - l < LANES ? count - l : LANES;
-        load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x + l * s->d);
-        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y + l * s->dv);
+        load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x, w.x16, l / LANES);
+        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y, w.y16, l / LANES);
     }
-    memset(w.dx, 0, (size_t)(BLOCK * s->d) * sizeof *w.dx);
-    memset(w.dy, 0, (size_t)(BLOCK * s->dv) * sizeof *w.dy);
+    memset(w.dx, 0, (size_t)(job->p->block * columns_of(job->p, s->d)) * sizeof *w.dx);
+    memset(w.dy, 0, (size_t)(job->p->block * columns_of(job->p, s->dv)) * sizeof *w.dy);
+    open_unit(job);
     int64_t rows = r.queries.count * s->group;
-    for (int64_t first = 0; first < rows; first += TILE) {
-        attention_rows_make(job, n, kv_head, first, TILE, &r);
+    for (int64_t first = 0; first < rows; first += tile) {
+        attention_rows_make(job, n, kv_head, first, tile, &r);
         if (r.from >= j + count || r.to <= j) continue;
         load_rows(&r, &w);
         attention_tile q = load_queries(&r, &job->d->q, MICA_ATTENTION_Q, w.tile_x);
         attention_tile dout = load_queries(&r, &job->d->dout, MICA_ATTENTION_DOUT, w.tile_y);
+        if (job->p->bf16) {
+            attention_turn_tile(job, &q, r.count, s->d, w.turned_x);
+            attention_turn_tile(job, &dout, r.count, s->dv, w.turned_y);
+        }
         for (int64_t l = 0; l < count; l += LANES)
             if (r.from < j + l + LANES && r.to > j + l)
                 key_panel(&r, &w, l / LANES, j + l, count - l, q, dout);
     }
+    close_unit(job);
     store_keys(&r, &job->d->dk, MICA_ATTENTION_DK, j, count, w.dx);
     store_keys(&r, &job->d->dv, MICA_ATTENTION_DV, j, count, w.dy);
 }
@@ -297,18 +419,20 @@ static void add_bias(const attention_job *job, scratch *w, const attention_panel
 static void bias_panel(const attention_job *job, scratch *w, int64_t n, int64_t h, int64_t first)
 {
     attention_rows r;
-    int64_t queries = attention_queries(job->d, job->args, n).count;
+    int64_t queries = attention_queries(job->d, job->args, n).count, tile = job->p->tile;
     if (first >= queries) return;
     int64_t limit = queries - first < LANES ? queries - first : LANES, group = job->p->s.group;
     attention_rows_make(job, n, h / group, h % group * queries + first, limit, &r);
     begin_rows(&r, w);
-    for (int64_t j = r.from / TILE * TILE; j < r.to; j += TILE) {
-        int64_t count = r.keys.count - j < TILE ? r.keys.count - j : TILE;
+    open_unit(job);
+    for (int64_t j = r.from / tile * tile; j < r.to; j += tile) {
+        int64_t count = smaller(r.keys.count - j, tile);
         attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w->tile_x);
         attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w->tile_y);
         panel_gradients(&r, w, &w->panels[0], j, count, k, v, true);
         add_bias(job, w, &w->panels[0], j, count);
     }
+    close_unit(job);
 }
 
 /* What a task owns: rows first to first + LANES (or all) of item n (or all) and head h (or all). */

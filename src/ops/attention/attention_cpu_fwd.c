@@ -10,20 +10,52 @@
 #include <omp.h>
 #include <string.h>
 
+/* By how much scores may exceed the maximum that weights of bf16 are about, before what is summed
+ * is rescaled: e^4 times as large they round as well. */
+static const float SLACK = 4;
+
 /* What a thread holds for a block. */
 typedef struct scratch {
-    float *q, *acc; /* of each panel: [column][lane] */
-    float *s;       /* of one panel */
-    float *k, *v;   /* tiles */
-    attention_panel panels[PANELS];
-    attention_lanes lanes[PANELS];
-    int64_t acc_row, acc_column; /* strides of acc within a panel */
+    float *q, *acc;             /* of each panel: [column][lane] */
+    uint16_t *q16;              /* or of bf16 */
+    float *s;                   /* of one panel */
+    void *k, *v;                /* tiles */
+    uint16_t *turned, *weights; /* of bf16: values by columns; weights of each panel */
+    attention_panel panels[MOST_PANELS];
+    attention_lanes lanes[MOST_PANELS];
+    int64_t acc_row, acc_column, acc_panel; /* strides of acc: within a panel, and of panels */
 } scratch;
 
-size_t attention_forward_scratch(const attention_shape *s)
+/* Where its parts lie from `base` on; returns how many bytes they take. */
+static size_t scratch_place(const attention_cpu *p, char *base, scratch *w)
 {
-    int64_t columns = s->d + s->dv;
-    return (size_t)(columns * BLOCK + TILE * LANES + columns * TILE);
+    const attention_shape *s = &p->s;
+    size_t at = 0, number = p->bf16 ? sizeof(uint16_t) : sizeof(float);
+    int64_t dv = p->bf16 ? mica_matrix_lines(s->dv) : s->dv;
+    int64_t panel = p->bf16 ? attention_panel_numbers(s->d) : s->d * LANES;
+    int64_t k = p->bf16 ? attention_tile_numbers(s->d) : s->d * p->tile;
+    int64_t v = p->bf16 ? attention_tile_numbers(s->dv) : s->dv * p->tile;
+    w->q = (float *)(void *)base, w->q16 = (uint16_t *)(void *)base;
+    at += (size_t)(p->block / LANES * panel) * number;
+    w->acc = (float *)(void *)(base + at), at += (size_t)(dv * p->block) * sizeof(float);
+    w->s = (float *)(void *)(base + at), at += TILE * LANES * sizeof(float);
+    w->k = base + at, at += (size_t)k * number;
+    w->v = base + at, at += (size_t)v * number;
+    w->turned = (uint16_t *)(void *)(base + at);
+    if (p->bf16) at += (size_t)attention_turned_numbers(s->dv) * number;
+    w->weights = (uint16_t *)(void *)(base + at);
+    if (p->bf16) at += TILE * BLOCK * number;
+    w->acc_row = p->few ? s->dv : 1;
+    w->acc_column = p->few ? 1 : LANES;
+    w->acc_panel = LANES * dv;
+    return at;
+}
+
+size_t attention_forward_scratch(const attention_cpu *p)
+{
+    char nowhere[1];
+    scratch w;
+    return scratch_place(p, nowhere, &w);
 }
 
 size_t attention_partial_floats(const attention_shape *s)
@@ -34,15 +66,7 @@ size_t attention_partial_floats(const attention_shape *s)
 
 static void scratch_make(const attention_job *job, int thread, scratch *w)
 {
-    const attention_shape *s = &job->p->s;
-    float *at = (float *)(void *)(job->scratch + (size_t)thread * job->p->scratch_bytes);
-    w->q = at, at += s->d * BLOCK;
-    w->acc = at, at += s->dv * BLOCK;
-    w->s = at, at += TILE * LANES;
-    w->k = at, at += s->d * TILE;
-    w->v = at;
-    w->acc_row = job->p->few ? s->dv : 1;
-    w->acc_column = job->p->few ? 1 : LANES;
+    (void)scratch_place(job->p, job->scratch + (size_t)thread * job->p->scratch_bytes, w);
 }
 
 /* ---- a block ---- */
@@ -59,68 +83,144 @@ static void begin(const attention_rows *r, scratch *w)
     memset(w->s, 0, TILE * LANES * sizeof *w->s); /* lanes that no product reaches */
     for (int p = 0; p < panels_of(r); p++) {
         attention_panel_make(r, p * LANES, &w->panels[p]);
-        attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
-                             w->q + p * LANES * s->d, !job->p->few);
+        if (job->p->bf16)
+            attention_load_panel16(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, w->k,
+                                   w->q16 + p * attention_panel_numbers(s->d));
+        else
+            attention_load_panel(r, &w->panels[p], &job->d->q, MICA_ATTENTION_Q, r->scale,
+                                 w->q + p * LANES * s->d, !job->p->few);
         for (int l = 0; l < LANES; l++) {
             w->lanes[p].max[l] = -INFINITY;
             w->lanes[p].sum[l] = 0;
         }
-        memset(w->acc + p * LANES * s->dv, 0, (size_t)(LANES * s->dv) * sizeof *w->acc);
+        memset(w->acc + p * w->acc_panel, 0, (size_t)w->acc_panel * sizeof *w->acc);
     }
 }
 
-/* One panel and n keys from j on. */
-static void panel_step(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
-                       const attention_tile *k, const attention_tile *v)
+/* s = keys times the rows of a panel */
+static void multiply_keys(const attention_rows *r, scratch *w, int index, int64_t n,
+                          const attention_tile *k)
 {
-    const attention_cpu *plan = r->job->p;
+    const attention_job *job = r->job;
+    const attention_cpu *plan = job->p;
     const attention_panel *p = &w->panels[index];
-    attention_lanes *lanes = &w->lanes[index];
-    float *acc = w->acc + index * LANES * plan->s.dv;
+    int64_t d = plan->s.d;
+    if (plan->bf16) {
+        attention_multiply_rows16(job, k, n, d, w->q16 + index * attention_panel_numbers(d),
+                                  p->lanes, w->s);
+        return;
+    }
     const attention_product scores = {.a = k->rows,
-                                      .b = w->q + index * LANES * plan->s.d,
+                                      .a16 = k->rows16,
+                                      .b = w->q + index * LANES * d,
                                       .c = w->s,
                                       .a_row = k->ld,
                                       .a_step = 1,
                                       .rows = n,
-                                      .depth = plan->s.d,
+                                      .depth = d,
                                       .lanes = plan->few ? p->count : p->lanes,
                                       .wide = plan->wide};
+    if (plan->few)
+        attention_multiply_few(&scores);
+    else
+        attention_multiply(&scores);
+}
+
+/* Scores that are products alone, or none. */
+static bool is_plain(const attention_rows *r)
+{
+    const mica_attention_desc *d = r->job->d;
+    return r->scale > 0 && d->soft_cap == 0 && !mica_tensor_given(&d->slopes) &&
+           !mica_tensor_given(&d->bias);
+}
+
+/* The weights of one panel and n keys from j on. */
+static void weigh(const attention_rows *r, scratch *w, int index, int64_t j, int64_t n,
+                  const attention_tile *k)
+{
+    const attention_panel *p = &w->panels[index];
+    /* Numbers of bf16 were not scaled, lest they be rounded; the scores are, at once or as
+     * exponents.
+     */
+    bool scaled = !r->job->p->bf16, late = !scaled && is_plain(r);
+    multiply_keys(r, w, index, n, k);
+    if (!scaled && !late) attention_scale(w->s, n, r->scale);
+    attention_finish_scores(r, p, j, n, w->s, NULL);
+    if (r->job->p->few)
+        attention_softmax_few(w->s, n, p->count, &w->lanes[index]);
+    else
+        attention_softmax(w->s, n, late ? r->scale : 1, scaled ? 0 : SLACK, &w->lanes[index]);
+    if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
+    if (r->job->p->bf16)
+        attention_round16(r->job, w->s, n, p->lanes, w->weights + index * TILE * LANES);
+}
+
+/* acc += weights times values */
+static void add_values(const attention_rows *r, scratch *w, int index, int64_t n,
+                       const attention_tile *v)
+{
+    const attention_job *job = r->job;
+    const attention_cpu *plan = job->p;
+    const attention_panel *p = &w->panels[index];
+    const attention_lanes *lanes = &w->lanes[index];
+    float *acc = w->acc + index * w->acc_panel;
+    if (lanes->changed && plan->few)
+        attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
+    if (lanes->changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
+    if (plan->bf16) {
+        attention_add_columns16(job, v, n, plan->s.dv, w->weights + index * TILE * LANES, p->lanes,
+                                acc);
+        return;
+    }
     const attention_product sums = {.a = v->rows,
+                                    .a16 = v->rows16,
                                     .b = w->s,
                                     .c = acc,
                                     .a_row = 1,
                                     .a_step = v->ld,
                                     .rows = plan->s.dv,
                                     .depth = n,
-                                    .lanes = scores.lanes,
+                                    .lanes = plan->few ? p->count : p->lanes,
                                     .add = true,
                                     .wide = plan->wide};
-    void (*multiply)(const attention_product *) =
-        plan->few ? attention_multiply_few : attention_multiply;
-    multiply(&scores);
-    attention_finish_scores(r, p, j, n, w->s, NULL);
-    bool changed = attention_softmax(w->s, n, lanes);
-    if (changed && plan->few) attention_rescale_few(acc, plan->s.dv, lanes->factor, p->count);
-    if (changed && !plan->few) attention_rescale(acc, plan->s.dv, lanes->factor);
-    if (r->job->d->dropout > 0) attention_drop(r, p, j, n, w->s);
-    multiply(&sums);
+    if (plan->few)
+        attention_multiply_few(&sums);
+    else
+        attention_multiply(&sums);
 }
 
-/* Keys [from, to); tiles begin at multiples of TILE whatever the rows, so that a row's result does
- * not depend on its neighbours. */
+/* All panels that see one of n keys from j on. Weights of bf16 first, then values: so the one tile
+ * and then the other stays in the first cache. */
+static void add_tile(const attention_rows *r, scratch *w, int64_t j, int64_t n,
+                     const attention_tile *k, const attention_tile *v)
+{
+    bool sees[MOST_PANELS], apart = r->job->p->bf16;
+    for (int p = 0; p < panels_of(r); p++) {
+        sees[p] = attention_panel_sees(&w->panels[p], j, j + n);
+        if (sees[p]) weigh(r, w, p, j, n, k);
+        if (sees[p] && !apart) add_values(r, w, p, n, v);
+    }
+    for (int p = 0; p < panels_of(r) && apart; p++)
+        if (sees[p]) add_values(r, w, p, n, v);
+}
+
+/* Keys [from, to); tiles begin at multiples of their size whatever the rows, so that a row's result
+ * does not depend on its neighbours. */
 static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
 {
     const attention_job *job = r->job;
-    for (int64_t j = from / TILE * TILE; j < to; j += TILE) {
-        int64_t n = r->keys.count - j < TILE ? r->keys.count - j : TILE;
+    int64_t tile = job->p->tile;
+    if (job->p->bf16) mica_matrix_begin(job->p->unit);
+    for (int64_t j = from / tile * tile; j < to; j += tile) {
+        int64_t n = r->keys.count - j < tile ? r->keys.count - j : tile;
         attention_tile k = attention_load_tile(job, &job->d->k, MICA_ATTENTION_K, r->n, &r->keys,
                                                r->kv_head, j, n, w->k);
         attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
                                                r->kv_head, j, n, w->v);
-        for (int p = 0; p < panels_of(r); p++)
-            if (attention_panel_sees(&w->panels[p], j, j + n)) panel_step(r, w, p, j, n, &k, &v);
+        if (job->p->bf16) attention_turn_tile(job, &v, n, job->p->s.dv, w->turned);
+        add_tile(r, w, j, n, &k, &v);
     }
+    if (job->p->bf16) mica_matrix_end(job->p->unit);
 }
 
 /* ---- results ---- */
@@ -147,19 +247,30 @@ static float add_sink(const attention_rows *r, int64_t head, float *max, float *
     return factor;
 }
 
+/* Sums of a row: column c at [c * *step]. Panels of bf16 are turned when their first row comes. */
+static const float *row_sums(const attention_rows *r, const scratch *w, int64_t row, int64_t *step)
+{
+    const float *panel = w->acc + row / LANES * w->acc_panel;
+    int64_t l = row % LANES, columns = mica_matrix_lines(r->job->p->s.dv);
+    *step = w->acc_column;
+    if (!r->job->p->bf16) return panel + l * w->acc_row;
+    *step = 1;
+    if (l == 0) mica_matrix_turn_f32(r->job->p->unit, panel, LANES, columns, LANES, w->v, columns);
+    return (const float *)w->v + l * columns;
+}
+
 static void finish(const attention_rows *r, scratch *w)
 {
     const attention_job *job = r->job;
     const mica_tensor *out = &job->d->out, *lse = &job->d->lse;
     float result[ATTENTION_MAX_DIM], base = value_scale(r) * (float)job->drop.scale;
-    int64_t dv = job->p->s.dv;
+    int64_t dv = job->p->s.dv, step;
     for (int64_t row = 0; row < r->count; row++) {
         int64_t p = row / LANES, l = row % LANES;
         float max = w->lanes[p].max[l], sum = w->lanes[p].sum[l];
-        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum);
-        const float *acc = w->acc + p * LANES * dv + l * w->acc_row;
-        for (int64_t c = 0; c < dv; c++)
-            result[c] = sum != 0 ? factor * acc[c * w->acc_column] / sum : 0;
+        float factor = base * add_sink(r, attention_row_head(r, row), &max, &sum) / sum;
+        const float *acc = row_sums(r, w, row, &step);
+        for (int64_t c = 0; c < dv; c++) result[c] = sum != 0 ? factor * acc[c * step] : 0;
         mica_from_f32(out->dtype, job->args[MICA_ATTENTION_OUT], attention_row_offset(r, out, row),
                       out->strides[3], result, dv);
         if (!mica_tensor_given(lse)) continue;
@@ -181,7 +292,7 @@ static void keep(const attention_rows *r, const scratch *w, float *to)
     int64_t dv = r->job->p->s.dv;
     for (int64_t row = 0; row < r->count; row++, to += dv + 2) {
         const attention_lanes *lanes = &w->lanes[row / LANES];
-        const float *acc = w->acc + row / LANES * LANES * dv + row % LANES * w->acc_row;
+        const float *acc = w->acc + row / LANES * w->acc_panel + row % LANES * w->acc_row;
         to[0] = lanes->max[row % LANES];
         to[1] = lanes->sum[row % LANES];
         for (int64_t c = 0; c < dv; c++) to[2 + c] = acc[c * w->acc_column];
@@ -195,7 +306,7 @@ static void merge(const attention_rows *r, scratch *w, const float *part)
     for (int64_t row = 0; row < r->count; row++, part += dv + 2) {
         int64_t l = row % LANES;
         attention_lanes *lanes = &w->lanes[row / LANES];
-        float *acc = w->acc + row / LANES * LANES * dv + l * w->acc_row;
+        float *acc = w->acc + row / LANES * w->acc_panel + l * w->acc_row;
         float most = fmaxf(lanes->max[l], part[0]), shift = most == -INFINITY ? 0 : most;
         float mine = expf(lanes->max[l] - shift), other = expf(part[0] - shift);
         lanes->max[l] = most;
@@ -248,7 +359,7 @@ static void whole_block(const attention_job *job, int64_t task)
     int64_t blocks = job->starts[n + 1] - job->starts[n];
     int64_t block = blocks - 1 - (task / heads - job->starts[n]);
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, n, task % heads, block * BLOCK, BLOCK, &r);
+    attention_rows_make(job, n, task % heads, block * job->p->block, job->p->block, &r);
     begin(&r, &w);
     walk(&r, &w, r.from, r.to);
     finish(&r, &w);
@@ -260,7 +371,7 @@ static void one_part(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t parts = job->p->parts, heads = job->p->s.kv_heads, part = task % parts, first, end;
     int64_t n = sequence_of(job, task / parts / heads);
-    attention_rows_make(job, n, task / parts % heads, 0, BLOCK, &r);
+    attention_rows_make(job, n, task / parts % heads, 0, job->p->block, &r);
     parts_of(&r, &first, &end);
     if (part < first || part >= end) return;
     scratch_make(job, omp_get_thread_num(), &w);
@@ -276,7 +387,7 @@ static void merge_parts(const attention_job *job, int64_t task)
     attention_rows r;
     int64_t heads = job->p->s.kv_heads, first, end;
     scratch_make(job, omp_get_thread_num(), &w);
-    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, BLOCK, &r);
+    attention_rows_make(job, sequence_of(job, task / heads), task % heads, 0, job->p->block, &r);
     parts_of(&r, &first, &end);
     begin(&r, &w);
     for (int64_t part = first; part < end; part++)

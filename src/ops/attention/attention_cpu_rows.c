@@ -40,7 +40,7 @@ void attention_rows_make(const attention_job *job, int64_t n, int64_t kv_head, i
 void attention_panel_make(const attention_rows *r, int64_t row, attention_panel *p)
 {
     const mica_attention_desc *d = r->job->d;
-    *p = (attention_panel){.row = row};
+    *p = (attention_panel){.row = row, .any_from = r->keys.count, .all_to = r->keys.count};
     p->count = (int)(r->count - row < LANES ? r->count - row : LANES);
     p->lanes = p->count > LANES / 2 ? LANES : LANES / 2;
     const float *slopes = r->job->args[MICA_ATTENTION_SLOPES];
@@ -49,6 +49,12 @@ void attention_panel_make(const attention_rows *r, int64_t row, attention_panel 
         attention_range range = attention_range_of(d, r->shift, r->keys.count, i);
         p->from[l] = range.from;
         p->to[l] = range.to;
+        if (range.from < range.to) {
+            p->any_from = smaller(p->any_from, range.from);
+            p->any_to = larger(p->any_to, range.to);
+        }
+        p->all_from = larger(p->all_from, range.from);
+        p->all_to = smaller(p->all_to, range.to);
         p->diagonal[l] = (float)(i + r->shift);
         if (mica_tensor_given(&d->slopes))
             p->slope[l] = slopes[attention_row_head(r, row + l) * d->slopes.strides[0]];
@@ -57,9 +63,7 @@ void attention_panel_make(const attention_rows *r, int64_t row, attention_panel 
 
 bool attention_panel_sees(const attention_panel *p, int64_t j, int64_t end)
 {
-    for (int l = 0; l < p->count; l++)
-        if (p->from[l] < end && p->to[l] > j) return true;
-    return false;
+    return p->any_from < end && p->any_to > j;
 }
 
 int64_t attention_row_offset(const attention_rows *r, const mica_tensor *t, int64_t row)
@@ -84,27 +88,62 @@ void attention_load_panel(const attention_rows *r, const attention_panel *p, con
     }
 }
 
+void attention_load_panel16(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
+                            int arg, uint16_t *buffer, uint16_t *to)
+{
+    int64_t ld = mica_matrix_depth(t->dims[3]);
+    for (int l = 0; l < p->count; l++)
+        attention_copy_row16(t, r->job->args[arg], attention_row_offset(r, t, p->row + l),
+                             buffer + l * ld);
+    attention_tile tile = attention_finish_tile16(t, p->count, buffer);
+    attention_pack_panel16(r->job, &tile, p->count, t->dims[3], to);
+}
+
 /* ---- tiles ---- */
+
+static attention_tile load_tile16(const attention_job *job, const mica_tensor *t, int arg,
+                                  int64_t n_seq, const attention_span *keys, int64_t h, int64_t j,
+                                  int64_t n, uint16_t *buffer)
+{
+    const uint16_t *data = job->args[arg];
+    int64_t ld = mica_matrix_depth(t->dims[3]);
+    if (!mica_tensor_given(&job->d->pages) && attention_lies_in_tiles(t, n)) {
+        int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
+        return (attention_tile){.rows16 = data + at, .ld = t->strides[2]};
+    }
+    for (int64_t i = 0; i < n; i++)
+        attention_copy_row16(t, data,
+                             attention_key_offset(job->d, t, job->args, n_seq, keys, h, j + i),
+                             buffer + i * ld);
+    return attention_finish_tile16(t, n, buffer);
+}
 
 attention_tile attention_load_tile(const attention_job *job, const mica_tensor *t, int arg,
                                    int64_t n_seq, const attention_span *keys, int64_t h, int64_t j,
-                                   int64_t n, float *buffer)
+                                   int64_t n, void *buffer)
 {
+    if (job->p->bf16) return load_tile16(job, t, arg, n_seq, keys, h, j, n, buffer);
     int64_t columns = t->dims[3];
     bool paged = mica_tensor_given(&job->d->pages);
+    if (!paged && job->p->few && job->p->wide && t->dtype == MICA_BF16 &&
+        (t->strides[3] == 1 || columns == 1)) {
+        int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
+        return (attention_tile){.rows16 = (const uint16_t *)job->args[arg] + at,
+                                .ld = t->strides[2]};
+    }
     if (!paged && t->dtype == MICA_F32 && (t->strides[3] == 1 || columns == 1)) {
         int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j);
-        return (attention_tile){(const float *)job->args[arg] + at, t->strides[2]};
+        return (attention_tile){.rows = (const float *)job->args[arg] + at, .ld = t->strides[2]};
     }
     for (int64_t i = 0; i < n; i++) {
         int64_t at = attention_key_offset(job->d, t, job->args, n_seq, keys, h, j + i);
-        float *to = buffer + i * columns;
+        float *to = (float *)buffer + i * columns;
         if (at < 0)
             memset(to, 0, (size_t)columns * sizeof *to);
         else
             mica_to_f32(t->dtype, job->args[arg], at, t->strides[3], to, columns);
     }
-    return (attention_tile){buffer, columns};
+    return (attention_tile){.rows = buffer, .ld = columns};
 }
 
 /* ---- scores ---- */
@@ -154,14 +193,13 @@ static void apply_pages(const attention_rows *r, int64_t j, int64_t n, float *s)
 static void apply_range(const attention_panel *p, int64_t j, int64_t n, float *s)
 {
     int32_t from[LANES] = {0}, to[LANES] = {0};
-    bool all = true;
+    if (p->all_from <= j && p->all_to >= j + n) return;
     for (int l = 0; l < p->count; l++) {
         int64_t low = p->from[l] - j, high = p->to[l] - j;
         from[l] = (int32_t)(low < 0 ? 0 : low < n ? low : n);
         to[l] = (int32_t)(high < 0 ? 0 : high < n ? high : n);
-        all &= from[l] == 0 && to[l] == n;
     }
-    if (!all) attention_limit(s, n, from, to);
+    attention_limit(s, n, from, to);
 }
 
 void attention_finish_scores(const attention_rows *r, const attention_panel *p, int64_t j,
@@ -217,8 +255,10 @@ static void finish_row(const attention_rows *r, int64_t row, int64_t j, int n, f
             if (!m[t->dims[3] == 1 ? 0 : l * t->strides[3]]) s[l] = -INFINITY;
     }
     attention_range range = attention_range_of(d, r->shift, r->keys.count, i);
+    int64_t from = range.from - j, to = smaller(range.to - j, n);
+    if (from <= 0 && to >= LANES) return;
     for (int l = 0; l < LANES; l++)
-        if (l >= n || j + l < range.from || j + l >= range.to) s[l] = -INFINITY;
+        if (l < from || l >= to) s[l] = -INFINITY;
 }
 
 void attention_finish_rows(const attention_rows *r, int64_t j, int n, float *s, float *slope)
@@ -262,7 +302,7 @@ void attention_count_blocks(const attention_job *job, bool keys)
         int64_t rows = keys ? attention_keys(job->d, job->args, n).count
                             : attention_queries(job->d, job->args, n).count * s->group;
         job->starts[n] = blocks;
-        blocks += (rows + BLOCK - 1) / BLOCK;
+        blocks += (rows + job->p->block - 1) / job->p->block;
     }
     job->starts[s->sequences] = blocks;
 }

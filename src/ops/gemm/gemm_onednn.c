@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm by oneDNN: the fast engine of the CPU for f32 and 8-bit integers in layouts with a unit
- * stride. (Its bf16 kernels flush subnormals to zero, so bf16 stays with the loops.) Two ways:
+ * stride. (bf16 is for the engine "bf16", which takes any strides.) Two ways:
  *
  *     via=0   f32: the matmul primitive, which packs b and applies the epilogue as it stores. 2MNK
  *             at the full rate, for half a microsecond; packing costs as much as reading b three

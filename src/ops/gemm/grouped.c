@@ -155,6 +155,16 @@ grouped_span grouped_next(const grouped *g, const void *groups, int64_t index, i
     return (grouped_span){from, *end - from};
 }
 
+void grouped_bind(const grouped *g, void *const *args, int64_t index, int64_t from,
+                  void *group_args[GROUPED_TENSORS])
+{
+    for (int i = 0; i < GROUPED_TENSORS; i++) {
+        const mica_tensor *t = mica_op_tensor(&mica_op_gemm, &g->item, i);
+        int64_t at = grouped_offset(g, i, index, from);
+        group_args[i] = args[i] ? (char *)args[i] + at * mica_dtype_bits(t->dtype) / 8 : NULL;
+    }
+}
+
 /* ---- inference ---- */
 
 static mica_status check_ranks(const mica_grouped_gemm_desc *d, mica_why *why)
@@ -402,8 +412,8 @@ static bool fill(const void *desc, const double *numbers, int arg, mica_fill kin
     return unread;
 }
 
-static const mica_engine *const engines[] = {&grouped_cpu, &mica_engine_ref, &grouped_sm90,
-                                             &grouped_cuda, NULL};
+static const mica_engine *const engines[] = {&grouped_bf16, &grouped_cpu,  &mica_engine_ref,
+                                             &grouped_sm90, &grouped_cuda, NULL};
 
 const mica_op mica_op_grouped_gemm = {
     .name = "grouped_gemm",

@@ -45,8 +45,12 @@ static inline int64_t grouped_offset(const grouped *g, int tensor, int64_t index
     return g->group[tensor] * index + g->start[tensor] * from;
 }
 
+/* Pointers of a run to what group `index`, which begins at `from`, has of each tensor. */
+void grouped_bind(const grouped *g, void *const *args, int64_t index, int64_t from,
+                  void *group_args[GROUPED_TENSORS]);
+
 void grouped_reference(const void *desc, const mica_view *args, const double *scalars);
-extern const mica_engine grouped_cpu, grouped_sm90, grouped_cuda;
+extern const mica_engine grouped_bf16, grouped_cpu, grouped_sm90, grouped_cuda;
 extern const mica_op mica_op_grouped_gemm;
 
 #endif

@@ -6,8 +6,6 @@
 #include "ops/gemm/gemm_cpu.h"
 #include "cpu/cpu.h"
 
-#include <string.h>
-
 typedef struct state {
     grouped g;
     gemm_loops loops; /* of a group with all rows and terms */
@@ -28,22 +26,13 @@ static mica_status build(mica_plan *plan)
     return MICA_OK;
 }
 
-static void *part_of(const state *s, const mica_run *r, int tensor, int64_t index, int64_t from)
-{
-    const mica_tensor *t =
-        (const mica_tensor *)((const char *)&s->g.item + mica_op_gemm.args[tensor].tensor);
-    char *p = r->args[tensor];
-    int64_t at = grouped_offset(&s->g, tensor, index, from);
-    return p ? p + at * mica_dtype_bits(t->dtype) / 8 : NULL;
-}
-
 static void run_group(const mica_plan *plan, const mica_run *r, int64_t index, grouped_span span,
                       int threads)
 {
     const state *s = plan->state;
     gemm_loops loops = s->loops;
     void *args[MICA_MAX_ARGS] = {0};
-    for (int t = 0; t < GROUPED_TENSORS; t++) args[t] = part_of(s, r, t, index, span.from);
+    grouped_bind(&s->g, r->args, index, span.from, args);
     if (s->g.form == GROUPED_TERMS)
         loops.shape.k = span.count;
     else
