@@ -22,6 +22,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/ops/attention/attention_cpu_kernels.c PROPERTIES
     COMPILE_OPTIONS -mprefer-vector-width=512)
 endif()
+# Loops unrolled for transforms in f64, which few want, would be a hundredth of the library.
+set_source_files_properties(src/ops/conv/conv_fft_cpu_f64.c PROPERTIES
+  COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
 add_library(mica_objects OBJECT ${sources} kernels.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)
