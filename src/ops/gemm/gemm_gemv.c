@@ -24,8 +24,7 @@ static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info
         return mica_refuse(why, "c is %lld x %lld, one of them must be at most %d", g->shape.m,
                            g->shape.n, FEW);
     if (!g->k_major || !g->few_k_major)
-        return mica_refuse(why, "%s does not lie along K",
-                           g->k_major ? g->few.name : g->wide.name);
+        return mica_refuse(why, "%s does not lie along K", g->k_major ? g->few.name : g->wide.name);
     return MICA_OK;
 }
 

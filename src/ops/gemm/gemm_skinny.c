@@ -11,13 +11,7 @@
 enum { KNOB_GROUPS, KNOB_SPLIT, KNOB_CHUNKS, KNOB_WARPS };
 static const char *const knobs[] = {"groups", "split", "chunks", "warps", NULL};
 
-enum {
-    FEW_MATRIX = 32,
-    FEW_PLAIN = 16,
-    STATIC_SHARED = 48 << 10,
-    HELD_BYTES = 128,
-    KEPT = 3
-};
+enum { FEW_MATRIX = 32, FEW_PLAIN = 16, STATIC_SHARED = 48 << 10, HELD_BYTES = 128, KEPT = 3 };
 
 typedef struct state {
     gemm_skinny_args args; /* all but pointers and scalars */
@@ -93,8 +87,8 @@ static bool fits(const skinny_geometry *g, const mica_config *c)
 
 /* The wide operand at the bandwidth of memory, as far as blocks are dealt evenly and enough is
  * under way; the few lines come from L2, once for each block; clusters start and end slowly. */
-static double model(const mica_gemm_desc *d, const skinny_geometry *g, const mica_device_info *device,
-                    const mica_config *c)
+static double model(const mica_gemm_desc *d, const skinny_geometry *g,
+                    const mica_device_info *device, const mica_config *c)
 {
     const double start_ms = 6e-3, cluster_ms = 1.2e-3, reading = 0.94, latency_ms = 0.7e-3;
     const int32_t *knob = c->knob;
@@ -122,8 +116,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 /* Lines and share of K of a block; false: there is no room for it, or no need. A block that has its
  * multiprocessor to itself reads twice as far ahead. */
-static bool make_config(const skinny_geometry *g, const mica_device_info *device, int groups, int split,
-                        mica_config *c)
+static bool make_config(const skinny_geometry *g, const mica_device_info *device, int groups,
+                        int split, mica_config *c)
 {
     *c = (mica_config){{groups, split, 1, 8}};
     double blocks = tiles_of(g, c) * split;

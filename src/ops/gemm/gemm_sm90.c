@@ -243,8 +243,8 @@ static double memory_rate(const geometry *g, const mica_device_info *device, con
 {
     const double reading = g->few ? 1.03 : 0.905, fewer = 0.06, latency_ms = 1.6e-3;
     double lines = fmin((double)g->a.lines, lines_of(c));
-    double ring = (lines + c->knob[KNOB_TILE_N]) * LINE_BYTES * c->knob[KNOB_STAGES] *
-                  c->knob[KNOB_DEPTH];
+    double ring =
+        (lines + c->knob[KNOB_TILE_N]) * LINE_BYTES * c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH];
     return fmin(reading * device->copy_gbps * 1e6 * pow(active / device->units, fewer),
                 active * ring / latency_ms);
 }
@@ -266,9 +266,9 @@ static double model(const mica_gemm_desc *d, const geometry *g, const mica_devic
                     const mica_config *c)
 {
     const double start_ms = 2.8e-3, both = 0.09;
-    double blocks = (double)(ceiling(g->a.lines, lines_of(c)) *
-                             ceiling(g->b.lines, c->knob[KNOB_TILE_N]) * g->shape.batches *
-                             c->knob[KNOB_SPLIT]);
+    double blocks =
+        (double)(ceiling(g->a.lines, lines_of(c)) * ceiling(g->b.lines, c->knob[KNOB_TILE_N]) *
+                 g->shape.batches * c->knob[KNOB_SPLIT]);
     double compute = compute_ms(d, g, device, c, blocks),
            memory = memory_ms(d, g, device, c, blocks);
     return start_ms + fmax(compute, memory) + both * fmin(compute, memory);
@@ -297,8 +297,8 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
 }
 
-/* Few lines across: tiles of as many of the others as deal them out evenly, a ring as deep as shared
- * memory is, and stages that are worth their barrier. */
+/* Few lines across: tiles of as many of the others as deal them out evenly, a ring as deep as
+ * shared memory is, and stages that are worth their barrier. */
 static int few_configs(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                        mica_config *out)
 {

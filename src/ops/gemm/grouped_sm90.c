@@ -231,10 +231,10 @@ static int buffers_of(const mica_config *c, const mica_device_info *device)
     return count < MOST_BUFFERS ? count : MOST_BUFFERS;
 }
 
-/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longer one
- * of its arithmetic and its copy from L2, a part of the other one, and at least, where the ring is
- * short, its share of the latency of memory. Where sizes are data, half a round more is lost at the
- * end; where they are not, what a whole one lacks. The constants are those of gemm's engine. */
+/* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longer
+ * one of its arithmetic and its copy from L2, a part of the other one, and at least, where the ring
+ * is short, its share of the latency of memory. Where sizes are data, half a round more is lost at
+ * the end; where they are not, what a whole one lacks. The constants are those of gemm's engine. */
 static double model(const grouped *g, const geometry *x, double bytes,
                     const mica_device_info *device, const mica_config *c)
 {
