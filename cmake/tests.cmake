@@ -153,6 +153,8 @@ if(TARGET mica)
   # convolutions, whose large filters take minutes), as the planner would run it on a small GPU.
   if(TARGET emu_cuda AND NOT MICA_SANITIZE)
     set(played ${PROJECT_BINARY_DIR}/emu)
+    set(played_environment
+      "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
     set(pieces ${played}/cases)
     file(REMOVE_RECURSE ${pieces})
     file(MAKE_DIRECTORY ${pieces})
@@ -178,7 +180,7 @@ if(TARGET mica)
       mica_test(emu/${name} emu
         mica check --device cuda:0 --pick ${chosen} ${pieces}/${name}.txt)
       set_tests_properties(emu/${name} PROPERTIES TIMEOUT 1200 ENVIRONMENT
-        "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
+        "${played_environment}")
     endforeach()
     # Warps that fall behind others: threads run backwards, then shuffled.
     foreach(order 1 2)
@@ -186,16 +188,16 @@ if(TARGET mica)
         "conv pass=dgrad x=bf16:512x16x14x14:nhwc w=bf16:24x16x1x1:nhwc stride=2x2"
         "conv x=bf16:3x8x90x91:nhwc w=bf16:72x8x1x1:nhwc")
       set_tests_properties(emu/order-${order} PROPERTIES ENVIRONMENT
-        "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4;EMU_ORDER=${order}")
+        "${played_environment};EMU_ORDER=${order}")
     endforeach()
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)
     set_tests_properties(emu/04_transformer_block PROPERTIES ENVIRONMENT
-      "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
+      "${played_environment}")
     add_executable(test_values_in_keys tests/emu/values_in_keys.c)
     target_link_libraries(test_values_in_keys PRIVATE mica_flags mica_shared m)
     mica_test(emu/values_in_keys emu test_values_in_keys)
     set_tests_properties(emu/values_in_keys PROPERTIES ENVIRONMENT
-      "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
+      "${played_environment}")
     mica_test(self/emu unit ${PROJECT_SOURCE_DIR}/tests/self/emu.sh $<TARGET_FILE:mica> ${played}
       ${PROJECT_SOURCE_DIR}/src)
   endif()

@@ -10,12 +10,6 @@ static const char *const knobs[] = {"lines", "chunks", "share", NULL};
 
 enum { FEW = 4, WARPS = 8, KEPT = 4 };
 
-typedef struct state {
-    gemm_skinny_args args; /* all but pointers and scalars */
-    mica_kernel *kernel;
-    mica_grid grid;
-} state;
-
 static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info *device,
                                  skinny_geometry *g, mica_why *why)
 {
@@ -50,8 +44,8 @@ static int few_held(const skinny_geometry *g)
 }
 
 /* Memory's bandwidth, an eighth more for each line beyond the first of the few (a multiply-add for
- * each element), and a tenth of the time of a round of blocks until the last
- * one ends. Fitted to an H200. */
+ * each element), and a tenth of the time of a round of blocks until the last one ends. Fitted to an
+ * H200. */
 static double model(const mica_gemm_desc *d, const skinny_geometry *g,
                     const mica_device_info *device, const mica_config *c)
 {
@@ -112,7 +106,7 @@ static void write_prologue(const mica_gemm_desc *d, const skinny_geometry *g, co
 
 static mica_status build(mica_plan *plan)
 {
-    state *s;
+    skinny_state *s;
     skinny_geometry g;
     mica_why why;
     const mica_gemm_desc *d = plan->desc;
@@ -133,14 +127,6 @@ static mica_status build(mica_plan *plan)
                                 &s->kernel);
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    gemm_skinny_args args = s->args;
-    skinny_args_bind(plan, r, &args);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
-}
-
 const mica_engine gemm_gemv = {.name = "gemv",
                                .cuda = true,
                                .knobs = knobs,
@@ -148,4 +134,4 @@ const mica_engine gemm_gemv = {.name = "gemv",
                                .configs = configs,
                                .predict = predict,
                                .build = build,
-                               .run = run};
+                               .run = skinny_run};

@@ -13,12 +13,6 @@ static const char *const knobs[] = {"groups", "split", "chunks", "warps", NULL};
 
 enum { FEW_MATRIX = 32, FEW_PLAIN = 16, STATIC_SHARED = 48 << 10, HELD_BYTES = 128, KEPT = 3 };
 
-typedef struct state {
-    gemm_skinny_args args; /* all but pointers and scalars */
-    mica_kernel *kernel;
-    mica_grid grid;
-} state;
-
 /* Matrix units multiply all but f32. */
 static bool has_matrix(const skinny_geometry *g)
 {
@@ -173,7 +167,7 @@ static void write_prologue(const mica_gemm_desc *d, const skinny_geometry *g, co
 
 static mica_status build(mica_plan *plan)
 {
-    state *s;
+    skinny_state *s;
     skinny_geometry g;
     mica_why why;
     const mica_gemm_desc *d = plan->desc;
@@ -196,14 +190,6 @@ static mica_status build(mica_plan *plan)
                                 &s->kernel);
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    gemm_skinny_args args = s->args;
-    skinny_args_bind(plan, r, &args);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
-}
-
 const mica_engine gemm_skinny = {.name = "skinny",
                                  .cuda = true,
                                  .knobs = knobs,
@@ -212,4 +198,4 @@ const mica_engine gemm_skinny = {.name = "skinny",
                                  .predict = predict,
                                  .contract = contract,
                                  .build = build,
-                                 .run = run};
+                                 .run = skinny_run};

@@ -22,6 +22,13 @@ typedef struct skinny_geometry {
     bool swapped, k_major, few_k_major; /* swapped: the wide one is a */
 } skinny_geometry;
 
+/* A plan's: one kernel, and its arguments but for pointers and scalars. */
+typedef struct skinny_state {
+    gemm_skinny_args args;
+    mica_kernel *kernel;
+    mica_grid grid;
+} skinny_state;
+
 /* Refuses types and strides that the kernels do not read, and empty products. */
 mica_status skinny_geometry_make(const mica_gemm_desc *desc, const mica_device_info *device,
                                  skinny_geometry *g, mica_why *why);
@@ -29,8 +36,8 @@ mica_status skinny_geometry_make(const mica_gemm_desc *desc, const mica_device_i
 int skinny_vector(const skinny_geometry *g);
 /* All but pointers and scalars. */
 void skinny_args_fill(const mica_gemm_desc *desc, const skinny_geometry *g, gemm_skinny_args *args);
-/* These, too. */
-void skinny_args_bind(const mica_plan *plan, const mica_run *run, gemm_skinny_args *args);
+/* Launches the kernel of a plan whose state is a skinny_state. */
+mica_status skinny_run(const mica_plan *plan, const mica_run *run);
 /* The constants that both kernels read. */
 void skinny_prologue(const mica_gemm_desc *desc, const skinny_geometry *g, mica_text *prologue);
 

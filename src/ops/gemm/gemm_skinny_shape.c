@@ -100,10 +100,13 @@ static bool is_aligned(const void *p)
     return (uintptr_t)p % SKINNY_VECTOR_BYTES == 0;
 }
 
-void skinny_args_bind(const mica_plan *plan, const mica_run *r, gemm_skinny_args *args)
+mica_status skinny_run(const mica_plan *plan, const mica_run *r)
 {
-    gemm_args_bind(plan, r, &args->gemm);
-    args->whole = is_aligned(args->gemm.a) && is_aligned(args->gemm.b);
+    const skinny_state *s = plan->state;
+    gemm_skinny_args args = s->args;
+    gemm_args_bind(plan, r, &args.gemm);
+    args.whole = is_aligned(args.gemm.a) && is_aligned(args.gemm.b);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 
 void skinny_prologue(const mica_gemm_desc *d, const skinny_geometry *g, mica_text *p)
