@@ -337,6 +337,11 @@ mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, d
     if (!plan || !contract) return mica_fail(MICA_INVALID, "plan or contract is NULL");
     mica_op_contract(plan->op, plan->desc, contract);
     if (plan->engine->contract) plan->engine->contract(plan->desc, &plan->config, contract);
+    for (int i = 0; i < plan->child_count; i++) {
+        mica_contract child;
+        MICA_TRY(mica_plan_contract(plan->children[i], &child, NULL));
+        contract->flushes |= child.flushes; /* whichever engine a child got */
+    }
     if (phi) *phi = mica_contract_phi(contract);
     return MICA_OK;
 }
