@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu": pieces of a row through f32 (f64 for f64) buffers that stay in the first-level
- * cache, rows shared out to threads. Any strides and types, no workspace. Memory-bound; exp, tanh
- * and erf in vectors cost about what the memory does. */
+ * cache, rows shared out to threads. Any strides and types, no workspace. Memory-bound: pieces are
+ * so short that the memory works on the next ones while exp, tanh or erf of this one are formed. */
 #include "ops/activation/activation.h"
 #include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
@@ -9,9 +9,10 @@
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 
+#include <omp.h>
 #include <string.h>
 
-enum { PIECE = 1024 };
+enum { PIECE = 256 };
 
 typedef struct state {
     mica_layout layout; /* of x, y (bwd: dy), dx */
@@ -21,7 +22,7 @@ typedef struct state {
     double act_a, act_b;
     mica_act act;
     bool backward, gated, f64, past_cache;
-    int64_t pieces_per_row, pieces;
+    int64_t length, pieces_per_row, pieces;
     double bytes;
 } state;
 
@@ -29,6 +30,7 @@ typedef struct state {
 
 typedef struct piece {
     int64_t at[3], stride[3], n; /* offsets and strides in elements */
+    int64_t left;                /* elements of the row from its first on */
 } piece;
 
 MICA_CLONES
@@ -62,6 +64,9 @@ static void put(const state *s, int t, void *out, int64_t at, int64_t stride, fl
 static const float *fetch(const state *s, int t, const void *data, const piece *p, int64_t more,
                           float *buffer)
 {
+    int64_t bytes = mica_dtype_bits(s->types[t]) / 8;
+    const char *here = (const char *)data + (p->at[t] + more) * bytes;
+    if (p->stride[t] == 1) mica_fetch_ahead(here + MICA_AHEAD, p->n * bytes);
     return mica_run_f32(s->types[t], data, p->at[t] + more, p->stride[t], buffer, p->n);
 }
 
@@ -113,13 +118,18 @@ static void piece_f64(const state *s, const piece *p, void *const *data, double 
     }
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static piece find_piece(const state *s, int64_t index)
 {
     const mica_layout *l = &s->layout;
     int last = l->rank - 1;
     int64_t row = index / s->pieces_per_row, start = index % s->pieces_per_row * PIECE;
-    int64_t length = l->rank ? l->dims[last] : 1;
-    piece p = {.n = length - start < PIECE ? length - start : PIECE};
+    piece p = {.left = s->length - start};
+    p.n = least(p.left, PIECE);
     for (int t = 0; t < 3; t++) {
         p.stride[t] = l->rank ? l->strides[t][last] : 1;
         p.at[t] = start * p.stride[t];
@@ -130,6 +140,30 @@ static piece find_piece(const state *s, int64_t index)
         for (int t = 0; t < 3; t++) p.at[t] += i * l->strides[t][d];
     }
     return p;
+}
+
+static void do_piece(const state *s, const piece *p, void *const *data, double alpha, double beta)
+{
+    if (s->f64)
+        piece_f64(s, p, data, alpha, beta);
+    else if (s->backward)
+        backward_f32(s, p, data, (float)alpha, (float)beta);
+    else
+        forward_f32(s, p, data, (float)alpha, (float)beta);
+}
+
+/* Pieces from `from` to `to`, with divisions once a row. */
+static void do_pieces(const state *s, int64_t from, int64_t to, void *const *data, double alpha,
+                      double beta)
+{
+    piece p = {0};
+    for (int64_t i = from; i < to; i++) {
+        if (p.left == 0) p = find_piece(s, i);
+        do_piece(s, &p, data, alpha, beta);
+        for (int t = 0; t < 3; t++) p.at[t] += p.n * p.stride[t];
+        p.left -= p.n;
+        p.n = least(p.left, PIECE);
+    }
 }
 
 /* ---- engine ---- */
@@ -168,9 +202,9 @@ static mica_status build(mica_plan *plan)
     s->gated = d->gated;
     s->bytes = mica_op_bytes(plan->op, d);
     s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
-    int64_t length = s->layout.rank ? s->layout.dims[s->layout.rank - 1] : 1;
-    s->pieces_per_row = (length + PIECE - 1) / PIECE;
-    s->pieces = length ? s->layout.count / length * s->pieces_per_row : 0;
+    s->length = s->layout.rank ? s->layout.dims[s->layout.rank - 1] : 1;
+    s->pieces_per_row = (s->length + PIECE - 1) / PIECE;
+    s->pieces = s->length ? s->layout.count / s->length * s->pieces_per_row : 0;
     return MICA_OK;
 }
 
@@ -183,16 +217,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                     s->backward ? r->args[s->args[2]] : NULL};
 #pragma omp parallel num_threads(mica_cpu_threads_for(s->bytes))
     {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < s->pieces; i++) {
-            piece p = find_piece(s, i);
-            if (s->f64)
-                piece_f64(s, &p, data, alpha, beta);
-            else if (s->backward)
-                backward_f32(s, &p, data, (float)alpha, (float)beta);
-            else
-                forward_f32(s, &p, data, (float)alpha, (float)beta);
-        }
+        int64_t threads = omp_get_num_threads(), t = omp_get_thread_num();
+        int64_t each = s->pieces / threads, rest = s->pieces % threads;
+        int64_t from = t * each + least(t, rest);
+        do_pieces(s, from, from + each + (t < rest), data, alpha, beta);
         mica_stream_end();
     }
     return MICA_OK;

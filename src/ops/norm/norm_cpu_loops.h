@@ -19,7 +19,8 @@ static void plain_row(work *w, int64_t row, operand scale, operand bias)
     const real *x = (const real *)w->args[MICA_NORM_X] + at;
     if (d->x.dtype != real_type) load_run(d->x.dtype, w->args[MICA_NORM_X], at, 1, w->x, count);
     if (d->x.dtype != real_type) x = w->x;
-    real mean = centred ? (real)(row_sum(x, count) / n) : 0;
+    int64_t some = count < GUESS ? count : GUESS;
+    real mean = centred ? (real)(row_sum(x, some) / (double)some) : 0;
     row_deviations(x, mean, count, &plain, &squared);
     double shift = centred ? plain / n : 0, var = squared / n - shift * shift;
     if (shift * shift > var) { /* digits were lost: again about what is the mean by now */
@@ -124,13 +125,12 @@ static void update_running(work *w, int64_t block, int64_t width, const sums *me
     }
 }
 
-/* A mean to count deviations from: of the whole set where it stays at hand, else of its beginning.
- */
+/* A mean to count deviations from: of the set's beginning. */
 static void guess_mean(work *w, int64_t block, int64_t width, sums *s)
 {
     const norm_plane *p = w->plane;
-    int64_t columns = columns_of(p, width), n = p->side_by_side ? NORM_FLUSH * p->fold : TILE;
-    if (w->keeps || n > p->reduced) n = p->reduced;
+    int64_t columns = columns_of(p, width), n = p->side_by_side ? NORM_FLUSH * p->fold : GUESS;
+    if (n > p->reduced) n = p->reduced;
     clear_sums(s, columns);
     walk_range(w, block, 0, n, step_sum, s);
     unite(p, s, width);
@@ -168,7 +168,6 @@ static void moments(work *w, int64_t block, int64_t width, sums *s, int threads)
         guess_mean(w, block, width, s);
     else
         spread(0, columns, w->known->mean);
-    w->filled = w->keeps && w->s->d->kind != MICA_NORM_RMS;
     walk(w, block, step_deviations, s, threads);
     w->filled = w->keeps;
     if (!repair_moments(w, columns, s)) return;

@@ -12,7 +12,9 @@
 
 enum {
     TILE = 8192 / sizeof(real),
-    KEPT = 4 * TILE,                /* sets up to this size are converted and added up once */
+    KEPT = 4 * TILE,                /* sets up to this size are converted once */
+    PIECE = 1024 / sizeof(real),    /* results written at a time */
+    GUESS = 256,                    /* elements whose mean deviations are counted from */
     STREAMED = 1024 / sizeof(real), /* shorter runs are stored as usual */
 };
 
@@ -268,20 +270,32 @@ static void fetch_ahead(const work *w, int arg, int64_t rows)
     for (int64_t i = 0; i < n * bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
+/* The operand from element `at` of the run on. */
+static operand part(operand o, int64_t at)
+{
+    return (operand){o.varies ? o.at + at : o.at, o.varies};
+}
+
+/* Results in pieces: between one and the next, memory is asked for what comes later. */
 static void step_forward(work *w)
 {
     operand mean, rstd, scale, bias;
     const mica_norm_desc *d = w->s->d;
     const real *x = input_of(w);
-    /* the passes over a set alternate between reading memory and not */
-    if (!w->plane->side_by_side) fetch_ahead(w, MICA_NORM_X, 1);
     if (given(w, MICA_NORM_SUM)) store(w, MICA_NORM_SUM, x);
     statistics_of(w, &mean, &rstd);
     affine_of(w, &scale, &bias);
-    real *y = target(w, MICA_NORM_Y, w->out);
-    normalise(x, mean, rstd, scale, bias, w->n, y);
-    if (d->act != MICA_ACT_IDENTITY) activate(d, y, y, w->n);
-    if (y == w->out) store(w, MICA_NORM_Y, y);
+    int64_t first = w->first, n = w->n;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        w->first = first + at, w->n = n - at < PIECE ? n - at : PIECE;
+        /* the passes over a set alternate between reading memory and not */
+        if (!w->plane->side_by_side) fetch_ahead(w, MICA_NORM_X, 1);
+        real *y = target(w, MICA_NORM_Y, w->out);
+        normalise(x + at, part(mean, at), part(rstd, at), part(scale, at), part(bias, at), w->n, y);
+        if (d->act != MICA_ACT_IDENTITY) activate(d, y, y, w->n);
+        if (y == w->out) store(w, MICA_NORM_Y, y);
+    }
+    w->first = first, w->n = n;
 }
 
 /* Gradient in front of the activation. */

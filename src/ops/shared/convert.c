@@ -146,34 +146,21 @@ INLINE uint8_t f32_to_u8(float v)
 
 /* ---- rows: the conversion is a constant, so each call becomes a loop of its own ---- */
 
-INLINE void load_16(const uint16_t *p, int64_t stride, int64_t n, float (*to)(uint16_t), float *out)
+INLINE void load_16(const uint16_t *p, int64_t n, float (*to)(uint16_t), float *out)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) out[i] = to(p[i]);
-    else
-        for (int64_t i = 0; i < n; i++) out[i] = to(p[i * stride]);
+    for (int64_t i = 0; i < n; i++) out[i] = to(p[i]);
 }
-INLINE void load_8(const uint8_t *p, int64_t stride, int64_t n, float (*to)(uint8_t), float *out)
+INLINE void load_8(const uint8_t *p, int64_t n, float (*to)(uint8_t), float *out)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) out[i] = to(p[i]);
-    else
-        for (int64_t i = 0; i < n; i++) out[i] = to(p[i * stride]);
+    for (int64_t i = 0; i < n; i++) out[i] = to(p[i]);
 }
-INLINE void store_16(uint16_t *p, int64_t stride, int64_t n, uint16_t (*from)(float),
-                     const float *in)
+INLINE void store_16(uint16_t *p, int64_t n, uint16_t (*from)(float), const float *in)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
-    else
-        for (int64_t i = 0; i < n; i++) p[i * stride] = from(in[i]);
+    for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
 }
-INLINE void store_8(uint8_t *p, int64_t stride, int64_t n, uint8_t (*from)(float), const float *in)
+INLINE void store_8(uint8_t *p, int64_t n, uint8_t (*from)(float), const float *in)
 {
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
-    else
-        for (int64_t i = 0; i < n; i++) p[i * stride] = from(in[i]);
+    for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
 }
 
 /* ---- f16 by the processor's own conversions, which the compiler does not find ---- */
@@ -235,72 +222,99 @@ static int64_t store_f16(uint16_t *p, int64_t n, const float *in)
 }
 #endif
 
+/* n neighbours. */
 MICA_CLONES
-static void to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,
-                   int64_t n)
+static void to_f32(mica_dtype dtype, const void *data, int64_t n, float *out)
 {
-    const float *f = (const float *)data + offset;
-    const uint16_t *h = (const uint16_t *)data + offset;
-    const uint8_t *b = (const uint8_t *)data + offset;
     if (dtype == MICA_F16)
-        load_16(h, stride, n, f16_to_f32, out);
+        load_16(data, n, f16_to_f32, out);
     else if (dtype == MICA_BF16)
-        load_16(h, stride, n, bf16_to_f32, out);
+        load_16(data, n, bf16_to_f32, out);
     else if (dtype == MICA_E4M3)
-        load_8(b, stride, n, e4m3_to_f32, out);
+        load_8(data, n, e4m3_to_f32, out);
     else if (dtype == MICA_E5M2)
-        load_8(b, stride, n, e5m2_to_f32, out);
+        load_8(data, n, e5m2_to_f32, out);
     else if (dtype == MICA_S8)
-        load_8(b, stride, n, s8_to_f32, out);
+        load_8(data, n, s8_to_f32, out);
     else if (dtype == MICA_U8)
-        load_8(b, stride, n, u8_to_f32, out);
-    else if (stride == 1)
-        memcpy(out, f, (size_t)n * sizeof *f);
+        load_8(data, n, u8_to_f32, out);
     else
-        for (int64_t i = 0; i < n; i++) out[i] = f[i * stride];
+        memcpy(out, data, (size_t)n * sizeof *out);
+}
+
+MICA_CLONES
+static void from_f32(mica_dtype dtype, void *data, int64_t n, const float *in)
+{
+    if (dtype == MICA_F16)
+        store_16(data, n, f32_to_f16, in);
+    else if (dtype == MICA_BF16)
+        store_16(data, n, f32_to_bf16, in);
+    else if (dtype == MICA_E4M3)
+        store_8(data, n, f32_to_e4m3, in);
+    else if (dtype == MICA_E5M2)
+        store_8(data, n, f32_to_e5m2, in);
+    else if (dtype == MICA_S8)
+        store_8(data, n, f32_to_s8, in);
+    else if (dtype == MICA_U8)
+        store_8(data, n, f32_to_u8, in);
+    else
+        memcpy(data, in, (size_t)n * sizeof *in);
+}
+
+/* n elements of so many bytes, which become neighbours or were such: steps in elements. */
+static void move(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t bytes,
+                 int64_t n)
+{
+    if (bytes == 4)
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * 4, from + i * from_step * 4, 4);
+    else if (bytes == 2)
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * 2, from + i * from_step * 2, 2);
+    else
+        for (int64_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];
 }
 
 void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,
                  int64_t n)
 {
-    int64_t done = 0;
-    if (dtype == MICA_F16 && stride == 1 && converts_f16())
-        done = load_f16((const uint16_t *)data + offset, n, out);
-    if (done < n) to_f32(dtype, data, offset + done * stride, stride, out + done, n - done);
-}
-
-MICA_CLONES
-static void from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
-                     int64_t n)
-{
-    float *f = (float *)data + offset;
-    uint16_t *h = (uint16_t *)data + offset;
-    uint8_t *b = (uint8_t *)data + offset;
-    if (dtype == MICA_F16)
-        store_16(h, stride, n, f32_to_f16, in);
-    else if (dtype == MICA_BF16)
-        store_16(h, stride, n, f32_to_bf16, in);
-    else if (dtype == MICA_E4M3)
-        store_8(b, stride, n, f32_to_e4m3, in);
-    else if (dtype == MICA_E5M2)
-        store_8(b, stride, n, f32_to_e5m2, in);
-    else if (dtype == MICA_S8)
-        store_8(b, stride, n, f32_to_s8, in);
-    else if (dtype == MICA_U8)
-        store_8(b, stride, n, f32_to_u8, in);
-    else if (stride == 1)
-        memcpy(f, in, (size_t)n * sizeof *f);
-    else
-        for (int64_t i = 0; i < n; i++) f[i * stride] = in[i];
+    int64_t bytes = mica_dtype_bits(dtype) / 8, done = 0;
+    const char *from = (const char *)data + offset * bytes;
+    if (stride == 1) {
+        if (dtype == MICA_F16 && converts_f16()) done = load_f16((const void *)from, n, out);
+        if (done < n) to_f32(dtype, from + done * bytes, n - done, out + done);
+        return;
+    }
+    if (dtype == MICA_F32) {
+        move(from, stride, (char *)out, 1, bytes, n);
+        return;
+    }
+    uint16_t block[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
+        mica_to_f32(dtype, block, 0, 1, out + i, m);
+    }
 }
 
 void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
                    int64_t n)
 {
-    int64_t done = 0;
-    if (dtype == MICA_F16 && stride == 1 && converts_f16())
-        done = store_f16((uint16_t *)data + offset, n, in);
-    if (done < n) from_f32(dtype, data, offset + done * stride, stride, in + done, n - done);
+    int64_t bytes = mica_dtype_bits(dtype) / 8, done = 0;
+    char *to = (char *)data + offset * bytes;
+    if (stride == 1) {
+        if (dtype == MICA_F16 && converts_f16()) done = store_f16((void *)to, n, in);
+        if (done < n) from_f32(dtype, to + done * bytes, n - done, in + done);
+        return;
+    }
+    if (dtype == MICA_F32) {
+        move((const char *)in, 1, to, stride, bytes, n);
+        return;
+    }
+    uint16_t block[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        mica_from_f32(dtype, block, 0, 1, in + i, m);
+        move((const char *)block, 1, to + i * stride * bytes, stride, bytes, m);
+    }
 }
 
 const float *mica_run_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,

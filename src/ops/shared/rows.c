@@ -44,11 +44,15 @@ MICA_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
     }
 }
 
-MICA_INLINE float row_exp_sum(const float *x, float shift, int64_t n, float *e)
+MICA_INLINE float row_exp_sum(const float *x, float shift, int64_t n, float *e, const char *next,
+                              int64_t size)
 {
     float lane[LANES] = {0}, tail[LANES];
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) exp_lanes(x + i, shift, e + i, lane);
+    for (; i + LANES <= n; i += LANES) {
+        __builtin_prefetch(next + i * size, 0, 2);
+        exp_lanes(x + i, shift, e + i, lane);
+    }
     if (i < n) {
         for (int l = 0; l < LANES; l++) tail[l] = i + l < n ? x[i + l] : -INFINITY;
         exp_lanes(tail, shift, tail, lane);
@@ -59,14 +63,17 @@ MICA_INLINE float row_exp_sum(const float *x, float shift, int64_t n, float *e)
     return lane[0];
 }
 
-MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e)
+MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e,
+                                   const void *next, int64_t size)
 {
-    return row_exp_sum(x, shift, n, e);
+    return row_exp_sum(x, shift, n, e, next, size);
 }
 
-MICA_CLONES void mica_row_softmax(const float *x, int64_t n, float *y)
+MICA_CLONES void mica_row_softmax(const float *x, int64_t n, float *y, const void *next,
+                                  int64_t size)
 {
-    float max = row_max(x, n), sum = row_exp_sum(x, max == -INFINITY ? 0 : max, n, y), by = 1 / sum;
+    float max = row_max(x, n);
+    float sum = row_exp_sum(x, max == -INFINITY ? 0 : max, n, y, next, size), by = 1 / sum;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] *= by;
 }

@@ -13,11 +13,13 @@
 /* A maximum ignores NaN: exp and the sum carry it. n = 0 gives -inf. */
 float mica_row_max(const float *x, int64_t n);
 /* Sum of exp(x - shift), which e receives (it may be x); shift is the maximum or more. A shift of
- * +-inf gives NaN. */
-float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e);
+ * +-inf gives NaN. Meanwhile n elements of `size` bytes from `next` on are asked for: what is read
+ * next, wherever that is. */
+float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e, const void *next,
+                       int64_t size);
 /* y = exp(x - max) / sum: NaN for -inf alone. A row short enough to stay in the first-level cache.
  */
-void mica_row_softmax(const float *x, int64_t n, float *y);
+void mica_row_softmax(const float *x, int64_t n, float *y, const void *next, int64_t size);
 float mica_row_sum(const float *x, int64_t n);
 float mica_row_dot(const float *a, const float *b, int64_t n);
 /* y = x scale */

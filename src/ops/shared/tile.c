@@ -9,7 +9,7 @@
 
 /* Contiguous slices below this are worked side by side: a row has costs of its own. */
 enum { SHORT_SLICE = 32 };
-enum { PIECE = 512 };         /* exponentials between two requests of memory */
+enum { PIECE = 512 };         /* exponentials that are added in f32 */
 enum { LEAST_STREAM = 1024 }; /* bytes: of shorter runs past the caches too many lines are parts */
 
 static int64_t least(int64_t a, int64_t b)
@@ -28,7 +28,7 @@ void mica_tiling_make(mica_tiling *s, bool contiguous, bool single)
         s->width /= 2;
     s->chunk = MICA_TILE_CHUNK / s->width;
     s->chunks = (s->n + s->chunk - 1) / s->chunk;
-    s->past_cache &= s->width > 1;
+    s->past_cache &= s->width > 1 || s->light;
     s->blocks = (inner + s->width - 1) / s->width;
     s->tiles = l->count ? l->count / inner * s->blocks : 0;
 }
@@ -118,14 +118,31 @@ void mica_tile_put(const mica_tile *t, int k, int64_t from, int64_t n, const flo
             put_run(t, k, offset + i * along, t->across[k], t->width, buffer + i * t->width);
 }
 
+/* Position of its slice a chunk after `from`; offset: of the slice. */
+static int64_t later(const mica_tile *t, int k, int64_t from, int64_t *offset)
+{
+    const mica_tiling *s = t->s;
+    int64_t at = from + s->chunk;
+    *offset = t->offset[k];
+    if (at < s->n) return at;
+    *offset += t->width * t->across[k];
+    return at - s->chunks * s->chunk;
+}
+
+const void *mica_tile_later(const mica_tile *t, int k, int64_t from)
+{
+    int64_t offset, at = later(t, k, from, &offset);
+    int64_t bytes = mica_dtype_bits(t->s->type[k]) / 8;
+    return (const char *)t->data[k] + (offset + at * t->s->along[k]) * bytes;
+}
+
 void mica_tile_ask(const mica_tile *t, int k, int64_t from, int64_t n)
 {
     const mica_tiling *s = t->s;
-    int64_t bytes = mica_dtype_bits(s->type[k]) / 8, along = s->along[k], offset = t->offset[k];
-    int64_t at = from + s->chunk;
-    if (at >= s->n) at -= s->chunks * s->chunk, offset += t->width * t->across[k];
+    int64_t bytes = mica_dtype_bits(s->type[k]) / 8, along = s->along[k];
+    int64_t offset, at = later(t, k, from, &offset);
     const char *data = (const char *)t->data[k] + offset * bytes;
-    if (s->width == 1 && along == 1 && s->chunks > 1)
+    if (s->width == 1 && along == 1)
         mica_fetch_ahead(data + at * bytes, n * bytes);
     else if (s->width > 1 && along == 1) /* short rows: of all of them a part */
         mica_fetch_ahead(data + at * t->width * bytes, n * t->width * bytes);
@@ -182,10 +199,11 @@ static void row_exp(const mica_tile *t, const float *x, int64_t from, int64_t n,
                     mica_stats_of_slices *st, float *e)
 {
     float shift = safe(st->max[0]);
+    int64_t bytes = mica_dtype_bits(t->s->type[0]) / 8;
     for (int64_t i = 0; i < n; i += PIECE) {
-        int64_t m = least(n - i, PIECE);
-        mica_tile_ask(t, 0, from + i, m);
-        st->sum[0] += (double)mica_row_exp_sum(x + i, shift, m, e + i);
+        const void *next = t->s->along[0] == 1 ? mica_tile_later(t, 0, from + i) : x;
+        st->sum[0] +=
+            (double)mica_row_exp_sum(x + i, shift, least(n - i, PIECE), e + i, next, bytes);
     }
 }
 

@@ -23,12 +23,13 @@ typedef struct mica_tiling {
     int64_t tiles;    /* 0 if there are no slices */
     int64_t chunk;    /* positions of a chunk */
     int64_t chunks;   /* that cover n */
-    /* Results do not fit the caches: of several slices they are stored past them. Of one they are
-     * not: computing goes on while the caches write back, and waits for stores past them. */
-    bool past_cache;
+    /* Results do not fit the caches: of several slices they are stored past them. Of one only where
+     * the work on an element is light: else computing goes on while the caches write back, and would
+     * wait for stores past them. */
+    bool past_cache, light;
 } mica_tiling;
 
-/* Completes a tiling whose outer, type, along, n and past_cache are set. contiguous: the axis has
+/* Completes a tiling whose outer, type, along, n, past_cache and light are set. contiguous: the axis has
  * stride 1 in all operands that have it. single: tiles of one slice whatever the strides. */
 void mica_tiling_make(mica_tiling *s, bool contiguous, bool single);
 /* Whether the elements that vectors run along are neighbouring floats. */
@@ -56,6 +57,8 @@ const float *mica_tile_fetch(const mica_tile *t, int k, int64_t from, int64_t n,
 /* Where results go: into the output itself, or the buffer for mica_tile_put(). */
 float *mica_tile_place(const mica_tile *t, int k, int64_t from, float *buffer, int64_t *ld);
 void mica_tile_put(const mica_tile *t, int k, int64_t from, int64_t n, const float *buffer);
+/* Where the position a chunk after `from` lies: of the slice, or of a tile to come. */
+const void *mica_tile_later(const mica_tile *t, int k, int64_t from);
 /* Asks for what will be read a chunk after these n positions: of the slice, or of a tile to come.
  */
 void mica_tile_ask(const mica_tile *t, int k, int64_t from, int64_t n);

@@ -68,6 +68,7 @@ static mica_status build(mica_plan *plan)
     s->bytes = mica_op_bytes(plan->op, d);
     s->wide = mica_softmax_is_wide(&o);
     t->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
+    t->light = s->log == (o.count == 2); /* one exponential or none */
     mica_tiling_make(t, contiguous, s->wide);
     s->kept = mica_tiling_is_kept(t, o.count - 1);
     bool short_rows = o.count == 2 && !s->log && !s->wide && t->width == 1 && t->n <= t->chunk;
@@ -191,7 +192,9 @@ static void forward_row(const job *t)
     int64_t n = t->tile.s->n, ld;
     const float *in = mica_tile_fetch(&t->tile, 0, 0, n, x, &ld);
     float *out = mica_tile_place(&t->tile, 1, 0, y, &ld);
-    mica_row_softmax(in, n, out);
+    int64_t bytes = mica_dtype_bits(t->tile.s->type[0]) / 8;
+    const void *next = t->tile.s->along[0] == 1 ? mica_tile_later(&t->tile, 0, 0) : in;
+    mica_row_softmax(in, n, out, next, bytes);
     if (out == y) mica_tile_put(&t->tile, 1, 0, n, y);
 }
 
@@ -395,8 +398,10 @@ static void run_packed(const state *s, void *const *data, int threads)
     const mica_tiling *t = &s->tiling;
     int64_t x_step = t->outer.strides[0][0], y_step = t->outer.strides[1][0];
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < t->tiles; i++)
-        mica_row_softmax((const float *)data[0] + i * x_step, t->n, (float *)data[1] + i * y_step);
+    for (int64_t i = 0; i < t->tiles; i++) {
+        const float *x = (const float *)data[0] + i * x_step;
+        mica_row_softmax(x, t->n, (float *)data[1] + i * y_step, x + x_step, sizeof *x);
+    }
 }
 
 static void run_in_parts(const job *j, int threads)

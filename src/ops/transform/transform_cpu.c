@@ -21,6 +21,7 @@
 
 enum { LINE = 64, AHEAD = 16 }; /* bytes of a cache line; tiles of a task */
 enum { TILE = 64, THIN = 8, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
+enum { PIECE = 1024, ROWS = 32 }; /* bytes copied between two requests of memory; rows of a task */
 
 typedef struct cpu_state {
     mica_layout layout; /* y's strides, then x's */
@@ -89,9 +90,12 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
     double block[BLOCK];
     float *short_block = (float *)block;
     bool floats = through_float(c);
+    int64_t size = mica_dtype_bits(s->x_type) / 8;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         int64_t xo = x_at + i * x_stride, yo = y_at + i * y_stride;
+        if (x_stride == 1)
+            mica_fetch_ahead((const char *)c->x + xo * size + MICA_AHEAD, m * size);
         if (floats) {
             const float *run = mica_run_f32(s->x_type, c->x, xo, x_stride, short_block, m);
             if (s->past_cache && y_stride == 1)
@@ -116,11 +120,20 @@ INLINE void move_strided(const char *x, int64_t x_stride, char *y, int64_t y_str
     for (int64_t i = 0; i < n; i++) memcpy(y + i * y_stride * size, x + i * x_stride * size, bytes);
 }
 
-static void copy_row(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t n,
-                     size_t bytes)
+/* Past the caches if it is whole lines. */
+static void put_line(const cpu_state *s, char *to, const char *from, size_t bytes)
+{
+    if (s->past_cache && ((uintptr_t)to | bytes) % LINE == 0)
+        mica_stream_copy(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+static void copy_row(const cpu_state *s, const char *x, int64_t x_stride, char *y, int64_t y_stride,
+                     int64_t n, size_t bytes)
 {
     if (x_stride == 1 && y_stride == 1)
-        memcpy(y, x, (size_t)n * bytes);
+        put_line(s, y, x, (size_t)n * bytes);
     else if (bytes == 1)
         move_strided(x, x_stride, y, y_stride, n, 1);
     else if (bytes == 2)
@@ -139,8 +152,8 @@ static void do_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64_t y_
         return;
     }
     int64_t bytes = mica_dtype_bits(c->state->x_type) / 8;
-    copy_row((const char *)c->x + x_at * bytes, x_stride, (char *)c->y + y_at * bytes, y_stride, n,
-             (size_t)bytes);
+    copy_row(c->state, (const char *)c->x + x_at * bytes, x_stride, (char *)c->y + y_at * bytes,
+             y_stride, n, (size_t)bytes);
 }
 
 /* ---- transposes in registers ----
@@ -245,15 +258,6 @@ static steps tile_steps(const cpu_state *s)
     const mica_layout *l = &s->layout;
     return (steps){l->strides[1][s->y_fast], l->strides[1][s->x_fast], l->strides[0][s->y_fast],
                    l->strides[0][s->x_fast]};
-}
-
-/* Past the caches if it is whole lines. */
-static void put_line(const cpu_state *s, char *to, const char *from, size_t bytes)
-{
-    if (s->past_cache && ((uintptr_t)to | bytes) % LINE == 0)
-        mica_stream_copy(to, from, bytes);
-    else
-        memcpy(to, from, bytes);
 }
 
 /* `lines` lines of n elements, TILE apart. */
@@ -371,10 +375,11 @@ static int64_t task_step(const cpu_state *s, int d)
 {
     if (s->tiled && d == s->x_fast) return s->tile[0];
     if (s->tiled && d == s->y_fast) return s->tile[1];
-    return !s->tiled && d == s->layout.rank - 1 ? SEGMENT : 1;
+    if (s->tiled || d < s->layout.rank - 2) return 1;
+    return d == s->layout.rank - 1 ? SEGMENT : ROWS;
 }
 
-/* Dimensions in units of tasks: tiles of the two fast ones, or segments of the last. */
+/* Dimensions in units of tasks: tiles of the two fast ones, or segments of some rows. */
 static int64_t task_counts(const cpu_state *s, int64_t *counts)
 {
     const mica_layout *l = &s->layout;
@@ -384,6 +389,23 @@ static int64_t task_counts(const cpu_state *s, int64_t *counts)
         total *= counts[d];
     }
     return total;
+}
+
+/* Rows of n elements. Short ones of x are no stream that the hardware would see. */
+static void do_rows(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t n)
+{
+    const mica_layout *l = &c->state->layout;
+    int last = l->rank - 1;
+    int64_t y_step = last > 0 ? l->strides[0][last - 1] : 0;
+    int64_t x_step = last > 0 ? l->strides[1][last - 1] : 0;
+    int64_t size = mica_dtype_bits(c->state->x_type) / 8, bytes = n * size;
+    int64_t ahead = l->strides[1][last] == 1 && bytes < MICA_AHEAD ? MICA_AHEAD / bytes : 0;
+    for (int64_t i = 0; i < rows; i++) {
+        if (ahead && i + ahead < rows)
+            mica_fetch_ahead((const char *)c->x + (x_at + ahead * x_step) * size, bytes);
+        do_row(c, x_at, l->strides[1][last], y_at, l->strides[0][last], n);
+        x_at += x_step, y_at += y_step;
+    }
 }
 
 static void do_task(const cpu_call *c, const int64_t *counts, int64_t task)
@@ -402,20 +424,25 @@ static void do_task(const cpu_call *c, const int64_t *counts, int64_t task)
     if (s->tiled)
         do_tiles(c, x_at, y_at, extent[s->y_fast], extent[s->x_fast]);
     else
-        do_row(c, x_at, l->strides[1][l->rank - 1], y_at, l->strides[0][l->rank - 1],
-               extent[l->rank - 1]);
+        do_rows(c, x_at, y_at, l->rank > 1 ? extent[l->rank - 2] : 1, extent[l->rank - 1]);
 }
 
 /* memcpy goes past the caches for sizes of its own choice only, which virtual machines, with the
  * whole socket's cache to show, put at gigabytes. */
 static void do_run(const cpu_call *c, int64_t at, int64_t n)
 {
-    int64_t bytes = mica_dtype_bits(c->state->x_type) / 8;
-    if (c->copy && c->state->past_cache)
-        mica_stream_copy((char *)c->y + at * bytes, (const char *)c->x + at * bytes,
-                         (size_t)(n * bytes));
-    else
+    int64_t size = mica_dtype_bits(c->state->x_type) / 8, bytes = n * size;
+    const char *x = (const char *)c->x + at * size;
+    char *y = (char *)c->y + at * size;
+    if (!c->copy || !c->state->past_cache) {
         do_row(c, at, 1, at, 1, n);
+        return;
+    }
+    for (int64_t i = 0; i < bytes; i += PIECE) {
+        int64_t m = bytes - i < PIECE ? bytes - i : PIECE;
+        mica_fetch_ahead(x + i + MICA_AHEAD, m);
+        mica_stream_copy(y + i, x + i, (size_t)m);
+    }
 }
 
 /* One run: each thread takes one piece. */
