@@ -90,15 +90,33 @@ float mica_f16_to_f32(uint16_t bits)
     return float_of(sign | (e + 112) << 23 | m << 13);
 }
 
+/* 2^e of a normal number. */
+static double power(int e)
+{
+    uint64_t bits = (uint64_t)(e + 1023) << 52;
+    double v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Of a subnormal number or zero, one less than that of the smallest normal one. */
+static int exponent(double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return (int)(bits >> 52 & 0x7ff) - 1023;
+}
+
 /* Rounds a double to `digits` significant bits with exponents down to `min_exponent` (that of the
- * smallest normal number), to nearest even, in one step. */
+ * smallest normal number), to nearest even, in one step: the sum with a number so large has no
+ * other bits. What is far past every format stays as it is. */
 static double round_to(double v, int digits, int min_exponent)
 {
-    if (v == 0 || !isfinite(v)) return v;
-    int e;
-    frexp(v, &e);
-    int last = (e - 1 > min_exponent ? e - 1 : min_exponent) - digits + 1;
-    return ldexp(nearbyint(ldexp(v, -last)), last);
+    int e = exponent(v);
+    if (e > 512) return v;
+    int last = (e > min_exponent ? e : min_exponent) - digits + 1;
+    double large = 1.5 * power(last + 52);
+    return copysign((v + large) - large, v);
 }
 
 /* Bits of an already rounded value in a small format with `mantissa` stored bits. */
@@ -106,15 +124,13 @@ static unsigned encode(double v, int mantissa, int min_exponent)
 {
     unsigned sign = signbit(v) ? 1 : 0;
     double a = fabs(v);
-    int e;
-    frexp(a, &e);
-    e -= 1;
+    int e = exponent(a);
     unsigned code;
-    if (a < ldexp(1, min_exponent))
-        code = (unsigned)ldexp(a, mantissa - min_exponent);
+    if (a < power(min_exponent))
+        code = (unsigned)(a * power(mantissa - min_exponent));
     else
         code = ((unsigned)(e - min_exponent + 1) << mantissa) +
-               (unsigned)ldexp(a - ldexp(1, e), mantissa - e);
+               (unsigned)((a - power(e)) * power(mantissa - e));
     return sign << 15 | code; /* the caller moves the sign */
 }
 
@@ -162,7 +178,7 @@ static double e4m3_to_double(uint8_t b)
 {
     int e = b >> 3 & 15, m = b & 7;
     if (e == 15 && m == 7) return NAN;
-    double a = e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+    double a = e ? (8 + m) * power(e - 10) : m * 0x1p-9;
     return b & 0x80 ? -a : a;
 }
 

@@ -40,25 +40,27 @@ static void split(int64_t i, const long long size[3], int64_t channels, int64_t 
     at[1] = i % channels, at[0] = i / channels;
 }
 
+/* In the three sums below, whether a tap (or an output pixel) counts is found once for all channels
+ * (or images). */
 static sums fwd_at(const mica_conv_geometry *g, const mica_view *a, const mica_view *f,
                    const int64_t at[5])
 {
     sums s = {0, 0};
     int64_t group = at[1] / g->k, k = at[1] % g->k;
-    for (int64_t c = 0; c < g->c; c++)
-        for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
-            for (int64_t t1 = 0; t1 < g->tap[1]; t1++)
-                for (int64_t t2 = 0; t2 < g->tap[2]; t2++) {
-                    int64_t t[3] = {t0, t1, t2}, ao = at[0] * g->a.n + group * g->a.g + c * g->a.c;
-                    int64_t fo = g->f_base + group * g->f.g + k * g->f.n + c * g->f.c;
-                    bool inside = true;
-                    for (int d = 0; d < 3; d++) {
-                        int64_t h = at[d + 2] * g->stride[d] - g->pad[d] + t[d] * g->dilation[d];
-                        inside = image_at(g->in[d], g->a.s[d], h, &ao) && inside;
-                        fo += t[d] * g->f.s[d];
-                    }
-                    if (inside) add(&s, mica_get(a, ao), mica_get(f, fo));
+    for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
+        for (int64_t t1 = 0; t1 < g->tap[1]; t1++)
+            for (int64_t t2 = 0; t2 < g->tap[2]; t2++) {
+                int64_t t[3] = {t0, t1, t2}, ao = at[0] * g->a.n + group * g->a.g;
+                int64_t fo = g->f_base + group * g->f.g + k * g->f.n;
+                bool inside = true;
+                for (int d = 0; d < 3; d++) {
+                    int64_t h = at[d + 2] * g->stride[d] - g->pad[d] + t[d] * g->dilation[d];
+                    inside = image_at(g->in[d], g->a.s[d], h, &ao) && inside;
+                    fo += t[d] * g->f.s[d];
                 }
+                for (int64_t c = 0; inside && c < g->c; c++)
+                    add(&s, mica_get(a, ao + c * g->a.c), mica_get(f, fo + c * g->f.c));
+            }
     return s;
 }
 
@@ -67,21 +69,21 @@ static sums dgrad_at(const mica_conv_geometry *g, const mica_view *b, const mica
 {
     sums s = {0, 0};
     int64_t group = at[1] / g->c, c = at[1] % g->c;
-    for (int64_t k = 0; k < g->k; k++)
-        for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
-            for (int64_t t1 = 0; t1 < g->tap[1]; t1++)
-                for (int64_t t2 = 0; t2 < g->tap[2]; t2++) {
-                    int64_t t[3] = {t0, t1, t2}, bo = at[0] * g->b.n + group * g->b.g + k * g->b.c;
-                    int64_t fo = g->f_base + group * g->f.g + k * g->f.n + c * g->f.c;
-                    bool inside = true;
-                    for (int d = 0; d < 3; d++) {
-                        int64_t q;
-                        inside = pixel_of(g, d, at[d + 2], t[d], &q) && inside;
-                        inside = image_at(g->out[d], g->b.s[d], q, &bo) && inside;
-                        fo += t[d] * g->f.s[d];
-                    }
-                    if (inside) add(&s, mica_get(b, bo), mica_get(f, fo));
+    for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
+        for (int64_t t1 = 0; t1 < g->tap[1]; t1++)
+            for (int64_t t2 = 0; t2 < g->tap[2]; t2++) {
+                int64_t t[3] = {t0, t1, t2}, bo = at[0] * g->b.n + group * g->b.g;
+                int64_t fo = g->f_base + group * g->f.g + c * g->f.c;
+                bool inside = true;
+                for (int d = 0; d < 3 && inside; d++) {
+                    int64_t q;
+                    inside = pixel_of(g, d, at[d + 2], t[d], &q);
+                    inside = image_at(g->out[d], g->b.s[d], q, &bo) && inside;
+                    fo += t[d] * g->f.s[d];
                 }
+                for (int64_t k = 0; inside && k < g->k; k++)
+                    add(&s, mica_get(b, bo + k * g->b.c), mica_get(f, fo + k * g->f.n));
+            }
     return s;
 }
 
@@ -91,21 +93,20 @@ static sums wgrad_at(const mica_conv_geometry *g, const mica_view *a, const mica
 {
     sums s = {0, 0};
     int64_t group = at[0] / g->k, k = at[0] % g->k;
-    for (int64_t n = 0; n < g->n; n++)
-        for (int64_t q0 = 0; q0 < g->out[0]; q0++)
-            for (int64_t q1 = 0; q1 < g->out[1]; q1++)
-                for (int64_t q2 = 0; q2 < g->out[2]; q2++) {
-                    int64_t q[3] = {q0, q1, q2};
-                    int64_t ao = n * g->a.n + group * g->a.g + at[1] * g->a.c;
-                    int64_t bo = n * g->b.n + group * g->b.g + k * g->b.c;
-                    bool inside = true;
-                    for (int d = 0; d < 3; d++) {
-                        int64_t h = q[d] * g->stride[d] - g->pad[d] + at[d + 2] * g->dilation[d];
-                        inside = image_at(g->in[d], g->a.s[d], h, &ao) && inside;
-                        bo += q[d] * g->b.s[d];
-                    }
-                    if (inside) add(&s, mica_get(a, ao), mica_get(b, bo));
+    for (int64_t q0 = 0; q0 < g->out[0]; q0++)
+        for (int64_t q1 = 0; q1 < g->out[1]; q1++)
+            for (int64_t q2 = 0; q2 < g->out[2]; q2++) {
+                int64_t q[3] = {q0, q1, q2};
+                int64_t ao = group * g->a.g + at[1] * g->a.c, bo = group * g->b.g + k * g->b.c;
+                bool inside = true;
+                for (int d = 0; d < 3; d++) {
+                    int64_t h = q[d] * g->stride[d] - g->pad[d] + at[d + 2] * g->dilation[d];
+                    inside = image_at(g->in[d], g->a.s[d], h, &ao) && inside;
+                    bo += q[d] * g->b.s[d];
                 }
+                for (int64_t n = 0; inside && n < g->n; n++)
+                    add(&s, mica_get(a, ao + n * g->a.n), mica_get(b, bo + n * g->b.n));
+            }
     return s;
 }
 
