@@ -97,26 +97,56 @@ static void overflow_and_nan(void **state)
     }
 }
 
+enum { RUN = 331, STEP = 3 }; /* whole vectors of any width and a rest */
+
+static uint32_t element_at(const void *data, int bytes, int64_t i)
+{
+    return bytes == 2 ? ((const uint16_t *)data)[i] : ((const uint8_t *)data)[i];
+}
+
+/* Codes from `first` on, `stride` apart, and the numbers between them and their neighbours. */
+static void run_agrees(mica_dtype type, uint32_t first, int64_t stride)
+{
+    const int bytes = mica_dtype_bits(type) / 8;
+    const mica_load_fn load = mica_dtype_load(type);
+    uint16_t codes[RUN * STEP] = {0}, fast[RUN * STEP] = {0}, slow[1];
+    float v[RUN], between[RUN];
+    for (int i = 0; i < RUN; i++) {
+        if (bytes == 2)
+            codes[i * stride] = (uint16_t)(first + (uint32_t)i);
+        else
+            ((uint8_t *)codes)[i * stride] = (uint8_t)(first + (uint32_t)i);
+    }
+    mica_to_f32(type, codes, 0, stride, v, RUN);
+    for (int i = 0; i < RUN; i++) assert_true(same((double)v[i], load(codes, i * stride)));
+    for (int step = -1; step <= 1; step++) {
+        for (int i = 0; i < RUN; i++) {
+            float next = step < 0 ? nextafterf(v[i], -INFINITY)
+                         : step   ? nextafterf(v[i], INFINITY)
+                                  : v[i];
+            between[i] = next * (1 + (float)step * 0x1p-9f);
+        }
+        mica_from_f32(type, fast, 0, stride, between, RUN);
+        for (int i = 0; i < RUN; i++) {
+            mica_dtype_store(type)(slow, 0, (double)between[i]);
+            if (between[i] == between[i])
+                assert_int_equal(element_at(fast, bytes, i * stride), element_at(slow, bytes, 0));
+            else
+                assert_true(same(load(fast, i * stride), load(slow, 0)));
+        }
+    }
+}
+
 /* The vectorised conversions agree with the one-element ones on every code and on all roundings. */
 static void fast_conversions_agree(void **state)
 {
     (void)state;
-    const mica_dtype types[] = {MICA_F16, MICA_BF16};
-    for (size_t k = 0; k < 2; k++)
-        for (uint32_t code = 0; code < 65536; code++) {
-            uint16_t in = (uint16_t)code, fast = 0, slow = 0;
-            float v;
-            mica_to_f32(types[k], &in, 0, 1, &v, 1);
-            assert_true(same((double)v, mica_dtype_load(types[k])(&in, 0)));
-            for (int step = -1; step <= 1; step++) {
-                float next = step < 0 ? nextafterf(v, -INFINITY)
-                             : step   ? nextafterf(v, INFINITY)
-                                      : v;
-                float between = next * (1 + (float)step * 0x1p-9f);
-                mica_from_f32(types[k], &fast, 0, 1, &between, 1);
-                mica_dtype_store(types[k])(&slow, 0, (double)between);
-                if (between == between) assert_int_equal(fast, slow);
-            }
+    const mica_dtype types[] = {MICA_F16,  MICA_BF16, MICA_E4M3,
+                                MICA_E5M2, MICA_S8,   MICA_U8};
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++)
+        for (uint32_t code = 0; code < 65536; code += RUN) {
+            run_agrees(types[k], code, 1);
+            run_agrees(types[k], code, STEP);
         }
 }
 

@@ -163,14 +163,15 @@ INLINE void store_8(uint8_t *p, int64_t n, uint8_t (*from)(float), const float *
     for (int64_t i = 0; i < n; i++) p[i] = from(in[i]);
 }
 
-/* ---- f16 by the processor's own conversions, which the compiler does not find ---- */
+/* ---- by instructions that the compiler does not find ----
+ * Each of these does whole vectors of n neighbours and returns how many elements that was. */
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-enum { EIGHT = 8 };
+enum { EIGHT = 8, SIXTEEN = 16 };
 
-static bool converts_f16(void)
+static bool has_f16c(void)
 {
 #ifdef __clang__ /* knows no f16c here; what has AVX2 has it */
     return __builtin_cpu_supports("avx2");
@@ -179,9 +180,15 @@ static bool converts_f16(void)
 #endif
 }
 
-/* Whole vectors of n elements; returns how many elements that was. */
-__attribute__((target("avx,f16c"))) static int64_t load_f16(const uint16_t *p, int64_t n,
-                                                            float *out)
+static bool has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+
+#define WITH_F16C   __attribute__((target("avx,f16c")))
+#define WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+WITH_F16C static int64_t load_f16(const uint16_t *p, int64_t n, float *out)
 {
     int64_t i = 0;
     for (; i + EIGHT <= n; i += EIGHT)
@@ -189,9 +196,16 @@ __attribute__((target("avx,f16c"))) static int64_t load_f16(const uint16_t *p, i
     return i;
 }
 
-/* NaN as f32_to_f16 writes it. */
-__attribute__((target("avx,f16c"))) static int64_t store_f16(uint16_t *p, int64_t n,
-                                                             const float *in)
+WITH_AVX512 static int64_t load_f16_wide(const uint16_t *p, int64_t n, float *out)
+{
+    int64_t i = 0;
+    for (; i + SIXTEEN <= n; i += SIXTEEN)
+        _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p + i))));
+    return i;
+}
+
+/* NaN as f32_to_f16 writes it, here and below. */
+WITH_F16C static int64_t store_f16(uint16_t *p, int64_t n, const float *in)
 {
     int64_t i = 0;
     for (; i + EIGHT <= n; i += EIGHT) {
@@ -205,19 +219,65 @@ __attribute__((target("avx,f16c"))) static int64_t store_f16(uint16_t *p, int64_
     }
     return i;
 }
-#else
-static bool converts_f16(void)
+
+WITH_AVX512 static int64_t store_f16_wide(uint16_t *p, int64_t n, const float *in)
 {
-    return false;
+    int64_t i = 0;
+    for (; i + SIXTEEN <= n; i += SIXTEEN) {
+        __m512 v = _mm512_loadu_ps(in + i);
+        __m256i half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+        __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+        half = _mm256_mask_blend_epi16(nan, half, _mm256_set1_epi16(0x7e00));
+        _mm256_storeu_si256((__m256i *)(p + i), half);
+    }
+    return i;
 }
-static int64_t load_f16(const uint16_t *p, int64_t n, float *out)
+
+/* Rounded in the upper half of each number. */
+WITH_AVX512 static inline __m512i round_bf16(const float *in)
 {
-    (void)p, (void)n, (void)out;
+    __m512i u = _mm512_loadu_si512(in);
+    __mmask16 number = _mm512_cmp_ps_mask((__m512)u, (__m512)u, _CMP_ORD_Q);
+    __m512i even = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+    return _mm512_mask_add_epi32(quiet, number, _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)),
+                                 even);
+}
+
+WITH_AVX512 static int64_t store_bf16_wide(uint16_t *p, int64_t n, const float *in)
+{
+    static const uint16_t upper[2 * SIXTEEN] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    const __m512i odd = _mm512_loadu_si512(upper);
+    int64_t i = 0;
+    for (; i + 2 * SIXTEEN <= n; i += 2 * SIXTEEN)
+        _mm512_storeu_si512(p + i, _mm512_permutex2var_epi16(round_bf16(in + i), odd,
+                                                             round_bf16(in + i + SIXTEEN)));
+    return i;
+}
+
+static int64_t load_vectors(mica_dtype dtype, const void *from, int64_t n, float *out)
+{
+    if (dtype != MICA_F16 || !has_f16c()) return 0;
+    return has_avx512() ? load_f16_wide(from, n, out) : load_f16(from, n, out);
+}
+
+static int64_t store_vectors(mica_dtype dtype, void *to, int64_t n, const float *in)
+{
+    if (dtype == MICA_BF16 && has_avx512()) return store_bf16_wide(to, n, in);
+    if (dtype != MICA_F16 || !has_f16c()) return 0;
+    return has_avx512() ? store_f16_wide(to, n, in) : store_f16(to, n, in);
+}
+#else
+static int64_t load_vectors(mica_dtype dtype, const void *from, int64_t n, float *out)
+{
+    (void)dtype, (void)from, (void)n, (void)out;
     return 0;
 }
-static int64_t store_f16(uint16_t *p, int64_t n, const float *in)
+static int64_t store_vectors(mica_dtype dtype, void *to, int64_t n, const float *in)
 {
-    (void)p, (void)n, (void)in;
+    (void)dtype, (void)to, (void)n, (void)in;
     return 0;
 }
 #endif
@@ -276,10 +336,10 @@ static void move(const char *from, int64_t from_step, char *to, int64_t to_step,
 void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,
                  int64_t n)
 {
-    int64_t bytes = mica_dtype_bits(dtype) / 8, done = 0;
+    int64_t bytes = mica_dtype_bits(dtype) / 8;
     const char *from = (const char *)data + offset * bytes;
     if (stride == 1) {
-        if (dtype == MICA_F16 && converts_f16()) done = load_f16((const void *)from, n, out);
+        int64_t done = load_vectors(dtype, from, n, out);
         if (done < n) to_f32(dtype, from + done * bytes, n - done, out + done);
         return;
     }
@@ -298,10 +358,10 @@ void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t str
 void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const float *in,
                    int64_t n)
 {
-    int64_t bytes = mica_dtype_bits(dtype) / 8, done = 0;
+    int64_t bytes = mica_dtype_bits(dtype) / 8;
     char *to = (char *)data + offset * bytes;
     if (stride == 1) {
-        if (dtype == MICA_F16 && converts_f16()) done = store_f16((void *)to, n, in);
+        int64_t done = store_vectors(dtype, to, n, in);
         if (done < n) from_f32(dtype, to + done * bytes, n - done, in + done);
         return;
     }
