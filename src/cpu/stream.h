@@ -15,8 +15,8 @@ bool mica_stream_pays(double bytes, int64_t cache_bytes);
 void mica_stream_copy(void *to, const void *from, size_t bytes);
 /* After a thread's last of them, before other threads may read. */
 void mica_stream_end(void);
-/* Bytes from what a loop reads to what it asks for, in pieces of no more than that: farther, and the
- * first-level cache is full; nearer, and the memory's answer is late. */
+/* Bytes from what a loop reads to what it asks for, in pieces of no more than that: farther, and
+ * the first-level cache is full; nearer, and the memory's answer is late. */
 #define MICA_AHEAD 2048
 /* Asks for memory that is read soon. It may lie outside of any object: nothing is accessed. */
 static inline void mica_fetch_ahead(const void *from, int64_t bytes)

@@ -141,8 +141,7 @@ static void run_agrees(mica_dtype type, uint32_t first, int64_t stride)
 static void fast_conversions_agree(void **state)
 {
     (void)state;
-    const mica_dtype types[] = {MICA_F16,  MICA_BF16, MICA_E4M3,
-                                MICA_E5M2, MICA_S8,   MICA_U8};
+    const mica_dtype types[] = {MICA_F16, MICA_BF16, MICA_E4M3, MICA_E5M2, MICA_S8, MICA_U8};
     for (size_t k = 0; k < sizeof types / sizeof *types; k++)
         for (uint32_t code = 0; code < 65536; code += RUN) {
             run_agrees(types[k], code, 1);

@@ -24,13 +24,14 @@ typedef struct mica_tiling {
     int64_t chunk;    /* positions of a chunk */
     int64_t chunks;   /* that cover n */
     /* Results do not fit the caches: of several slices they are stored past them. Of one only where
-     * the work on an element is light: else computing goes on while the caches write back, and would
-     * wait for stores past them. */
+     * the work on an element is light: else computing goes on while the caches write back, and
+     * would wait for stores past them. */
     bool past_cache, light;
 } mica_tiling;
 
-/* Completes a tiling whose outer, type, along, n, past_cache and light are set. contiguous: the axis has
- * stride 1 in all operands that have it. single: tiles of one slice whatever the strides. */
+/* Completes a tiling whose outer, type, along, n, past_cache and light are set. contiguous: the
+ * axis has stride 1 in all operands that have it. single: tiles of one slice whatever the strides.
+ */
 void mica_tiling_make(mica_tiling *s, bool contiguous, bool single);
 /* Whether the elements that vectors run along are neighbouring floats. */
 bool mica_tiling_is_float_run(const mica_tiling *s, int k);

@@ -94,8 +94,7 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         int64_t xo = x_at + i * x_stride, yo = y_at + i * y_stride;
-        if (x_stride == 1)
-            mica_fetch_ahead((const char *)c->x + xo * size + MICA_AHEAD, m * size);
+        if (x_stride == 1) mica_fetch_ahead((const char *)c->x + xo * size + MICA_AHEAD, m * size);
         if (floats) {
             const float *run = mica_run_f32(s->x_type, c->x, xo, x_stride, short_block, m);
             if (s->past_cache && y_stride == 1)
