@@ -6,6 +6,16 @@
 
 /* ---- rows ---- */
 
+/* Asks for the row that is read some MICA_AHEAD bytes later. */
+static void ask_for_row(const work *w, int64_t row)
+{
+    int64_t size = mica_dtype_bits(w->s->d->x.dtype) / 8, bytes = w->plane->reduced * size;
+    int64_t ahead = bytes > 0 ? row + (MICA_AHEAD + bytes - 1) / bytes : INT64_MAX;
+    if (ahead >= w->plane->rows.count) return;
+    int64_t at = mica_norm_offset(&w->plane->rows, MICA_NORM_X, ahead);
+    mica_fetch_ahead((const char *)w->args[MICA_NORM_X] + at * size, bytes);
+}
+
 /* A short row of neighbours, statistics and result in one go: the walks above cost more than the
  * row itself. The same sums in the same order. */
 static void plain_row(work *w, int64_t row, operand scale, operand bias)
@@ -19,6 +29,7 @@ static void plain_row(work *w, int64_t row, operand scale, operand bias)
     const real *x = (const real *)w->args[MICA_NORM_X] + at;
     if (d->x.dtype != real_type) load_run(d->x.dtype, w->args[MICA_NORM_X], at, 1, w->x, count);
     if (d->x.dtype != real_type) x = w->x;
+    ask_for_row(w, row);
     int64_t some = count < GUESS ? count : GUESS;
     real mean = centred ? (real)(row_sum(x, some) / (double)some) : 0;
     row_deviations(x, mean, count, &plain, &squared);

@@ -14,7 +14,7 @@ enum {
     TILE = 8192 / sizeof(real),
     KEPT = 4 * TILE,                /* sets up to this size are converted once */
     PIECE = 1024 / sizeof(real),    /* results written at a time */
-    GUESS = 256,                    /* elements whose mean deviations are counted from */
+    GUESS = 64,                     /* elements whose mean deviations are counted from */
     STREAMED = 1024 / sizeof(real), /* shorter runs are stored as usual */
 };
 
