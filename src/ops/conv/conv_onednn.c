@@ -201,17 +201,28 @@ static double bytes_of(const mica_tensor *t)
     return (double)mica_tensor_count(t) * mica_dtype_bits(t->dtype) / 8;
 }
 
-/* The wgrad kernels for channels-last images lose to those for blocked ones where taps or outputs
- * lie apart, in one and two dimensions. */
+static int64_t taps_of(const mica_conv_desc *d)
+{
+    int64_t taps = 1;
+    for (int i = 0; i < d->w.rank - 2; i++) taps *= d->w.dims[i + 2];
+    return taps;
+}
+
+/* The wgrad kernels for channels-last images lose to those for blocked ones in one dimension, and
+ * in two where taps or outputs lie apart. */
 static bool skipping_wgrad(const mica_conv_desc *d)
 {
-    bool apart = false;
-    int64_t taps = 1;
-    for (int i = 0; i < d->w.rank - 2; i++) {
-        taps *= d->w.dims[i + 2];
-        apart |= d->stride[i] > 1 || d->dilation[i] > 1;
-    }
-    return d->pass == MICA_CONV_WGRAD && d->w.rank < 5 && taps > 1 && apart && d->groups == 1;
+    bool apart = d->w.rank == 3;
+    for (int i = 0; i < d->w.rank - 2; i++) apart |= d->stride[i] > 1 || d->dilation[i] > 1;
+    return d->pass == MICA_CONV_WGRAD && d->w.rank < 5 && taps_of(d) > 1 && apart && d->groups == 1;
+}
+
+/* And where single taps or groups are all there is, if runs get blocked images anyway. */
+static bool blocked_wgrad(const mica_conv_desc *d, uint32_t packed)
+{
+    const uint32_t images = 1u << MICA_CONV_X | 1u << MICA_CONV_Y;
+    return d->pass == MICA_CONV_WGRAD && (packed & images) == images &&
+           (taps_of(d) == 1 || d->groups > 1);
 }
 
 static double bytes_copied(const mica_conv_desc *d, int formats, bool last, uint32_t packed)
@@ -240,6 +251,7 @@ static double predict_packed(const void *desc, const mica_device_info *device,
     if (last && formats == FORMATS_FILTER && skipping_wgrad(d)) slowness = 1.7;
     if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
     if (formats == FORMATS_ALL && !last) slowness = 1.2;
+    if (formats == FORMATS_ALL && last && blocked_wgrad(d, packed)) slowness = 1;
     bool wide = d->w.rank == 4 && d->w.dims[2] * d->w.dims[3] > 25;
     if (d->pass == MICA_CONV_WGRAD && grouped && wide) slowness = 8;
     return slowness * ms + 2 * copied / (device->copy_gbps * 1e6) + 2e-3;
