@@ -83,6 +83,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &c->options;
         return 0;
     case 'e':
+        if (strchr(arg, ',')) argp_error(state, "--engine takes one name, not %s", arg);
         c->engine = arg;
         return 0;
     case KEY_CONFIG:

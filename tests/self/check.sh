@@ -21,6 +21,7 @@ expect 0 check -d cpu "$line"
 expect 0 check -d cpu --engine ref --fill exact --expect 2 "$line"
 expect 1 check -d cpu --engine ref --fill exact --expect 3 "$line"
 expect 3 check -d cpu --engine no_such_engine "$line"
+expect 2 check -d cpu --engine cpu,ref "$line"
 expect 0 check -d cpu --engine no_such_engine --allow-refusals "$line"
 expect 2 check -d cpu 'activation act=no_such_function x=f32:3'
 expect 2 check -d cpu 'activation x={f32:3'
