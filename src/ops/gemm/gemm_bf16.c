@@ -9,6 +9,7 @@
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -177,6 +178,15 @@ double gemm_bf16_rate(const mica_config *config)
     return rate[config->knob[0]];
 }
 
+double gemm_bf16_ms(const mica_config *config, const mica_device_info *device, double flops,
+                    double rows, double bytes)
+{
+    const double pack_rows = 100; /* what packing b for a block of rows costs */
+    if (rows > 0) flops *= 1 + pack_rows / fmin(rows, ROWS);
+    double compute = flops / (gemm_bf16_rate(config) * device->f32_tflops * 1e9);
+    return fmax(compute, bytes / (0.5 * device->copy_gbps * 1e6));
+}
+
 void gemm_bf16_make(const mica_gemm_desc *d, const mica_config *config, gemm_bf16_loops *s)
 {
     gemm_shape_make(d, &s->shape);
@@ -199,15 +209,12 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    const double pack_rows = 100;
     gemm_shape s;
     gemm_shape_make(desc, &s);
-    double blocks = (double)((s.m + ROWS - 1) / ROWS), rows = (double)mica_matrix_lines(s.m);
-    double cols = (double)mica_matrix_lines(s.n), depth = (double)mica_matrix_depth(s.k);
-    double flops = 2 * (rows + blocks * pack_rows) * cols * depth * (double)s.batches;
-    double compute = flops / (gemm_bf16_rate(config) * device->f32_tflops * 1e9);
-    double memory = mica_op_bytes(&mica_op_gemm, desc) / (0.5 * device->copy_gbps * 1e6);
-    return 2e-4 + (compute > memory ? compute : memory);
+    double flops = 2 * (double)mica_matrix_lines(s.m) * (double)mica_matrix_lines(s.n) *
+                   (double)mica_matrix_depth(s.k) * (double)s.batches;
+    double bytes = mica_op_bytes(&mica_op_gemm, desc);
+    return 2e-4 + gemm_bf16_ms(config, device, flops, (double)s.m, bytes);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)

@@ -19,6 +19,9 @@ int gemm_bf16_units(mica_config *list);
 void gemm_bf16_contract(const mica_config *config, mica_contract *contract);
 /* Operations per second of a unit in parts of the device's f32 rate. */
 double gemm_bf16_rate(const mica_config *config);
+/* Milliseconds of products with so many rows each. */
+double gemm_bf16_ms(const mica_config *config, const mica_device_info *device, double flops,
+                    double rows, double bytes);
 void gemm_bf16_make(const mica_gemm_desc *desc, const mica_config *config, gemm_bf16_loops *loops);
 /* A product is made of tasks, in any order and on any threads. */
 int64_t gemm_bf16_tasks(const gemm_shape *shape);

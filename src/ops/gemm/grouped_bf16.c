@@ -29,16 +29,12 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    const double pack_rows = 100;
     double flops, bytes;
     grouped g;
     grouped_make(desc, &g);
     mica_op_grouped_gemm.cost(desc, &flops, &bytes);
     double rows = g.form == GROUPED_TERMS ? (double)g.item.c.dims[0] : g.expected;
-    if (rows > 0) flops *= 1 + pack_rows / (rows < 256 ? rows : 256);
-    double compute = flops / (gemm_bf16_rate(config) * device->f32_tflops * 1e9);
-    double memory = bytes / (0.5 * device->copy_gbps * 1e6);
-    return 4e-4 + (compute > memory ? compute : memory);
+    return 4e-4 + gemm_bf16_ms(config, device, flops, rows, bytes);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
