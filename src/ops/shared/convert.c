@@ -225,7 +225,8 @@ WITH_AVX512 static int64_t store_f16_wide(uint16_t *p, int64_t n, const float *i
     int64_t i = 0;
     for (; i + SIXTEEN <= n; i += SIXTEEN) {
         __m512 v = _mm512_loadu_ps(in + i);
-        __m256i half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+        /* the form with a mask: gcc's macro of the other warns where nothing is optimised */
+        __m256i half = _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT);
         __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
         half = _mm256_mask_blend_epi16(nan, half, _mm256_set1_epi16(0x7e00));
         _mm256_storeu_si256((__m256i *)(p + i), half);
@@ -508,6 +509,10 @@ void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t str
         for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
         return;
     }
+    if (dtype == MICA_F32 && stride == 1) {
+        widen((const float *)data + offset, n, out);
+        return;
+    }
     if (!mica_fits_f32(dtype)) {
         load_integers(dtype, data, offset, stride, n, out);
         return;
@@ -526,6 +531,10 @@ void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
     if (dtype == MICA_F64) {
         double *p = (double *)data + offset;
         for (int64_t i = 0; i < n; i++) p[i * stride] = in[i];
+        return;
+    }
+    if (dtype == MICA_F32 && stride == 1) {
+        narrow(in, n, false, (float *)data + offset);
         return;
     }
     if (!mica_fits_f32(dtype)) {
