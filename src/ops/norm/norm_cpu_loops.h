@@ -6,19 +6,9 @@
 
 /* ---- rows ---- */
 
-/* Asks for the row that is read some MICA_AHEAD bytes later. */
-static void ask_for_row(const work *w, int64_t row)
-{
-    int64_t size = mica_dtype_bits(w->s->d->x.dtype) / 8, bytes = w->plane->reduced * size;
-    int64_t ahead = bytes > 0 ? row + (MICA_AHEAD + bytes - 1) / bytes : INT64_MAX;
-    if (ahead >= w->plane->rows.count) return;
-    int64_t at = mica_norm_offset(&w->plane->rows, MICA_NORM_X, ahead);
-    mica_fetch_ahead((const char *)w->args[MICA_NORM_X] + at * size, bytes);
-}
-
 /* A short row of neighbours, statistics and result in one go: the walks above cost more than the
  * row itself. The same sums in the same order. */
-static void plain_row(work *w, int64_t row, operand scale, operand bias)
+static void plain_row(work *w, int64_t row, int64_t ahead, operand scale, operand bias)
 {
     const norm_cpu_state *s = w->s;
     const norm_space *rows = &w->plane->rows;
@@ -29,7 +19,8 @@ static void plain_row(work *w, int64_t row, operand scale, operand bias)
     const real *x = (const real *)w->args[MICA_NORM_X] + at;
     if (d->x.dtype != real_type) load_run(d->x.dtype, w->args[MICA_NORM_X], at, 1, w->x, count);
     if (d->x.dtype != real_type) x = w->x;
-    ask_for_row(w, row);
+    w->row = row;
+    fetch_ahead(w, MICA_NORM_X, ahead);
     int64_t some = count < GUESS ? count : GUESS;
     real mean = centred ? (real)(row_sum(x, some) / (double)some) : 0;
     row_deviations(x, mean, count, &plain, &squared);
@@ -44,7 +35,6 @@ static void plain_row(work *w, int64_t row, operand scale, operand bias)
     real rstd = (real)(1 / sqrt((var > 0 || var != var ? var : 0) + d->eps));
     normalise(x, (operand){&mean, false}, (operand){&rstd, false}, scale, bias, count, w->out);
     if (d->act != MICA_ACT_IDENTITY) activate(d, w->out, w->out, count);
-    w->row = row;
     store(w, MICA_NORM_Y, w->out);
     if (given(w, MICA_NORM_MEAN))
         store_run(d->mean.dtype, w->args[MICA_NORM_MEAN],
@@ -57,6 +47,8 @@ static void plain_row(work *w, int64_t row, operand scale, operand bias)
 static void run_plain_rows(const work *like)
 {
     int threads = mica_cpu_threads_for(like->s->bytes);
+    int64_t bytes = like->plane->reduced * mica_dtype_bits(like->s->d->x.dtype) / 8;
+    int64_t ahead = bytes > 0 ? (MICA_AHEAD + bytes - 1) / bytes : 1; /* rows */
 #pragma omp parallel num_threads(threads)
     {
         work w;
@@ -65,7 +57,8 @@ static void run_plain_rows(const work *like)
         w.n = w.plane->reduced;
         affine_of(&w, &scale, &bias);
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < w.plane->rows.count; row++) plain_row(&w, row, scale, bias);
+        for (int64_t row = 0; row < w.plane->rows.count; row++)
+            plain_row(&w, row, ahead, scale, bias);
         mica_stream_end();
     }
 }

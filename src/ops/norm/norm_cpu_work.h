@@ -266,8 +266,7 @@ static void fetch_ahead(const work *w, int arg, int64_t rows)
     int64_t n = piece(&p->cols, arg, w->first, w->n, &offset, &stride);
     if (n < w->n || stride != 1) return;
     offset += mica_norm_offset(&p->rows, arg, w->row + rows);
-    const char *from = (const char *)w->args[arg] + offset * bytes;
-    for (int64_t i = 0; i < n * bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+    mica_fetch_ahead((const char *)w->args[arg] + offset * bytes, n * bytes);
 }
 
 /* The operand from element `at` of the run on. */
