@@ -187,7 +187,9 @@ if(TARGET mica)
       mica_test(emu/order-${order} emu mica check --device cuda:0 --engine sm90_im2col --fill=exact
         "conv pass=dgrad x=bf16:512x16x14x14:nhwc w=bf16:24x16x1x1:nhwc stride=2x2"
         "conv x=bf16:3x8x90x91:nhwc w=bf16:72x8x1x1:nhwc")
-      set_tests_properties(emu/order-${order} PROPERTIES ENVIRONMENT
+      mica_test(emu/order-gemm-${order} emu mica check --device cuda:0 --engine sm90 --fill=exact
+        "gemm a=bf16:520x72 b=bf16:72x520:t")
+      set_tests_properties(emu/order-${order} emu/order-gemm-${order} PROPERTIES ENVIRONMENT
         "${played_environment};EMU_ORDER=${order}")
     endforeach()
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)

@@ -546,6 +546,7 @@ static const emu_ptx codes[] = {
     {"ld.shared::cluster.v4.f32 ", load_shared, EMU_LANE, {4, 1}},
     {"ld.shared::cluster.u32 ", load_shared, EMU_LANE, {1, 1}},
     {"st.shared.v4.f32 ", store_shared, EMU_LANE, {4}},
+    {"st.shared.v2.f32 ", store_shared, EMU_LANE, {2}},
     {"ldmatrix.sync.aligned.m8n8.x4.trans", move_matrices, EMU_WARP, {1, 0}},
     {"ldmatrix.sync.aligned.m8n8.x4", move_matrices, EMU_WARP, {0, 0}},
     {"stmatrix.sync.aligned.m8n8.x4.trans", move_matrices, EMU_WARP, {1, 1}},

@@ -157,9 +157,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
     const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
-    const double count_ms = s.stats ? 2e-3 : 0;    /* a second kernel */
-    return count_ms + fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3 + launch_ms,
-                           mica_roofline_ms(&mica_op_conv, desc, device));
+    const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0; /* a second kernel */
+    return count_ms + launch_ms +
+           fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
+                mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
 /* The best height; and the next, where there are tiles enough for it to matter. */

@@ -162,7 +162,9 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3, gather = 1.2;
+    const double launch_ms = 3e-3, gather = 1.2, copying = 0.85;
+    bool wgrad = mica_conv_roles_of(desc).kind == MICA_CONV_KIND_WGRAD;
+    double begin_ms = wgrad ? 8e-3 : 0; /* each thread finds the pixels of its terms */
     conv_sm80_shape s;
     conv_sm80_shape_make(desc, &s);
     if (mica_tensor_count(mica_conv_tensor(desc, mica_conv_roles_of(desc).out)) == 0) return 0;
@@ -173,10 +175,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double k = (double)conv_sm80_terms(&s) / splits / (double)s.class_count;
     double compute =
         mica_mma_predict(device, &s.tile, (double)tiles_of(&s, c) * splits, k) * gather;
-    double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6);
+    double memory = mica_op_bytes(&mica_op_conv, desc) / (copying * device->copy_gbps * 1e6);
     double part = 4 * (double)mica_tensor_count(&((const mica_conv_desc *)desc)->w);
     double adding = splits > 1 ? 2 * splits * part / (device->copy_gbps * 1e6) : 0;
-    return launches * launch_ms + adding + (compute > memory ? compute : memory);
+    return begin_ms + launches * launch_ms + adding + (compute > memory ? compute : memory);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)

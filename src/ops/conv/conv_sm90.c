@@ -2,12 +2,13 @@
  * Engine "sm90_im2col": bf16 and f16 on Hopper's matrix units, the image gathered by the copy
  * engine as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
  * with any strides (one class of pixels for each remainder), wgrad with partial sums in workspace,
- * added in a fixed order. Warpgroups share a tile or take tiles in turns; where these are few the
- * blocks of a cluster share the sum; after 1x1 filters the filter stays in shared memory and images
- * are one row of pixels. At the tensor rate from some 128 channels; below, the image is read from
- * L2 once for each tap and that is the limit. Statistics are formed as y is stored, each block's
- * own in workspace; sums shared by a cluster have none. Pointers that are not multiples of 16 bytes
- * go to the generic engine, which the plan holds for them. */
+ * or in the shared memory of a cluster, added in a fixed order. Warpgroups share a tile or take
+ * tiles in turns; where these are few the blocks of a cluster share the sum; after 1x1 filters the
+ * filter stays in shared memory and images are one row of pixels. At the tensor rate from some 128
+ * channels; below, the image is read from L2 once for each tap and that is the limit. Statistics
+ * are formed as y is stored, each block's own in workspace; sums shared by a cluster have none.
+ * Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds for
+ * them. */
 #include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_cost.h"
 
@@ -15,7 +16,8 @@
 
 enum { THREADS = 384, MAX_STAGES = 8, PROLOGUE = 16384 };
 
-static const char *const knobs[] = {"rows", "cols", "splits", "pieces", "turns", "held", NULL};
+static const char *const knobs[] = {"rows",  "cols", "splits",  "pieces",
+                                    "turns", "held", "cluster", NULL};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
@@ -252,6 +254,7 @@ static void fill_wgrad(const mica_plan *plan, state *s)
     a->splits = knob[MICA_CONV_SPLITS];
     a->row_tiles = (int)t.rows;
     a->col_tiles = (int)t.cols;
+    a->filter = mica_conv_sm90_filter_of(&h->g);
 }
 
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
@@ -269,6 +272,8 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                       .b_mn_major = true};
     mica_prologue_int(p, "WIDTH", mma.n);
     mica_prologue_int(p, "STREAM", knob[MICA_CONV_PIECES] > 0);
+    mica_prologue_int(p, "CLUSTER", knob[MICA_CONV_CLUSTER] ? a->splits : 0);
+    mica_conv_sm90_filter_prologue(&s->shape, p);
     int tiles = a->row_tiles * a->col_tiles;
     mica_conv_stream stream = {.pieces = knob[MICA_CONV_PIECES],
                                .blocks = a->blocks,
@@ -278,6 +283,11 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                                .length = (long long)tiles * a->blocks};
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
                              (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW, 0));
+    if (knob[MICA_CONV_CLUSTER]) {
+        s->grid.grid[0] = (unsigned)(tiles * a->splits);
+        s->grid.cluster = (unsigned)a->splits;
+        return MICA_OK;
+    }
     s->grid.grid[0] = knob[MICA_CONV_PIECES] > 0 ? (unsigned)knob[MICA_CONV_PIECES]
                                                  : at_most(tiles * a->splits, plan->device.units);
     return mica_conv_sm90_reduce_build(plan, &s->shape,
@@ -325,6 +335,10 @@ static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_r
     mica_conv_sm90_wgrad_args a = s->args.wgrad;
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[0], r->args[s->shape.image], &a.image));
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.other], &a.grad));
+    if (plan->config.knob[MICA_CONV_CLUSTER]) {
+        mica_conv_sm90_filter_bind(plan, r, s->shape.roles.out, &a.filter);
+        return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    }
     a.partial = mica_at(r, s->reduce.partial);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r);

@@ -147,9 +147,10 @@ __device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const 
 
 /* ---- the two roles ---- */
 
-/* The sum of this block's steps. */
+/* The sum of this block's steps; then() follows the last of their stages, which is still being multiplied. */
+template <typename F>
 __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring &r, int steps, int group, u32 stages,
-                                           u32 full, u32 empty)
+                                           u32 full, u32 empty, const F &then)
 {
     const bool leader = (threadIdx.x & 127) == 0;
     int last = -1;
@@ -165,6 +166,7 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring &r,
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
         last = r.stage;
     }
+    then();
     wgmma_wait<0>();
     if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
 }
@@ -187,10 +189,9 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
             continue;
         }
         if (TURNS) t.begin();
-        accumulate(sum, r, steps, own, stages, full, empty);
-        /* Without products nothing holds the warps together, and one that still waits for its turn would miss it. */
-        if (TURNS && steps == 0) named_barrier_sync(2 + group, 128);
-        if (TURNS) t.end();
+        accumulate(sum, r, steps, own, stages, full, empty, [&] {
+            if (TURNS) t.end();
+        });
         store(a, corner{p.index, p.row + own * PARTS * 64, p.col}, staging, sum, stats);
     }
     if constexpr (STATS) store_statistics(a, all, 16 * PITCH, stats);
@@ -204,7 +205,7 @@ __device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int 
     ring r = {0, 0};
     {
         float sum[PARTS][BN / 2];
-        accumulate(sum, r, own.to - own.from, group, stages, full, empty);
+        accumulate(sum, r, own.to - own.from, group, stages, full, empty, [] {});
         put_parts(group, stages, sum);
     }
     cluster_sync();

@@ -37,8 +37,8 @@ __device__ __forceinline__ u32 ring_memory()
     return (shared_address(memory) + 1023) & ~1023u;
 }
 
-/* STAGES barriers "full" of so many arrivals, then as many "empty", and three more of one arrival. All
- * threads call it, once. */
+/* STAGES barriers "full" of so many arrivals, then as many "empty", one more of one arrival, and two for
+ * turns. All threads call it, once. */
 __device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
 {
     __shared__ __align__(8) u64 barriers[2 * STAGES + 3];
@@ -48,7 +48,8 @@ __device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
             mbarrier_init(full + 8 * i, producers);
             mbarrier_init(full + 8 * (STAGES + i), consumers);
         }
-        for (int i = 2 * STAGES; i < 2 * STAGES + 3; i++) mbarrier_init(full + 8 * i, 1);
+        mbarrier_init(full + 8 * 2 * STAGES, 1);
+        for (int i = 1; i < 3; i++) mbarrier_init(full + 8 * (2 * STAGES + i), 4);
         mbarrier_fence_init();
     }
     __syncthreads();
@@ -68,9 +69,11 @@ struct turn {
         mbarrier_wait(own, parity);
         parity ^= 1;
     }
+    /* By each warp, when it waits for no more stages of this tile. */
     __device__ __forceinline__ void end() const
     {
-        if ((threadIdx.x & 127) == 0) mbarrier_arrive(other);
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) mbarrier_arrive(other);
     }
 };
 
@@ -111,6 +114,11 @@ __device__ __forceinline__ void shared_store(u32 to, const float *v)
 {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
                  : "memory");
+}
+
+__device__ __forceinline__ void shared_store_pair(u32 to, const float *v)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");
 }
 
 /* From the same place in another block of the cluster. */

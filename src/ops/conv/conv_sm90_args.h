@@ -33,6 +33,15 @@ typedef struct mica_conv_sm90_args {
     double *partial; /* sums by channel: parts x (sum, square) x cols */
 } mica_conv_sm90_args;
 
+/* Where wgrad's sums go. */
+typedef struct mica_conv_sm90_filter {
+    void *out;
+    mica_conv_strides f;
+    long long f_base;
+    int taps[3], channels;
+    float alpha, beta;
+} mica_conv_sm90_filter;
+
 /* wgrad: rows are channels of b, columns (tap, 64 channels of a), terms pixels of b. */
 typedef struct mica_conv_sm90_wgrad_args {
     mica_tensor_map image, grad;
@@ -40,7 +49,8 @@ typedef struct mica_conv_sm90_wgrad_args {
     int channels, rows; /* of a, of b */
     int blocks, splits; /* blocks of 64 pixels, and shares of them; 0: as in mica_conv_stream */
     int row_tiles, col_tiles;
-    float *partial; /* parts x rows x columns */
+    float *partial;               /* parts x rows x columns */
+    mica_conv_sm90_filter filter; /* of clusters, which finish their tiles */
 } mica_conv_sm90_wgrad_args;
 
 /* How multiprocessors share the work evenly where tiles do not fill waves: all tiles' blocks of
@@ -54,12 +64,10 @@ typedef struct mica_conv_stream {
 
 typedef struct mica_conv_sm90_reduce_args {
     const float *partial;
-    void *out;
-    mica_conv_strides f;
-    long long f_base, split_stride;
-    int taps[3], channels, columns, count, splits; /* columns: of a row of partial sums */
+    mica_conv_sm90_filter filter;
+    long long split_stride;
+    int columns, count, splits; /* columns: of a row of partial sums */
     mica_conv_stream stream;
-    float alpha, beta;
 } mica_conv_sm90_reduce_args;
 
 #endif

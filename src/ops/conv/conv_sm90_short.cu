@@ -65,14 +65,16 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 filter
     }
 }
 
-/* A tile's sum; `first` counts the stages before its own. */
-__device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int first, u32 filter, u32 stages, u32 full)
+/* A tile's sum; `first` counts the stages before its own. The next turn begins while the last is multiplied. */
+__device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int first, u32 filter, u32 stages, u32 full,
+                                           turn &t)
 {
     const u32 empty = full + 8 * STAGES;
     const bool leader = (threadIdx.x & 127) == 0;
     ring r = {0, 0};
     r.skip(first);
     int last = -1;
+    if (AHEAD) t.begin();
 #pragma unroll 1
     for (int k = 0; k < STEPS; k++, r.advance()) {
         mbarrier_wait(full + 8 * r.stage, r.parity);
@@ -81,6 +83,7 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int firs
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
         last = r.stage;
     }
+    if (AHEAD) t.end();
     wgmma_wait<0>();
     if (leader) mbarrier_arrive(empty + 8 * last);
 }
@@ -96,9 +99,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     turn t(full, group);
     mbarrier_wait(ready, 0);
     for (int i = group; i < w.count; i += 2) {
-        if (AHEAD) t.begin();
-        accumulate(sum, i * STEPS, filter, stages, full);
-        if (AHEAD) t.end();
+        accumulate(sum, i * STEPS, filter, stages, full, t);
         store(a, corner{0, (w.first + i * w.step) * BM, w.col}, staging, sum, stats);
     }
     if constexpr (STATS) store_statistics(a, all, 16 * PITCH, stats);

@@ -7,15 +7,16 @@
 
 /* Knobs. A tile is rows x cols. Forward and dgrad: splits > 1 blocks of a cluster share the terms
  * of a tile; turns: each warpgroup has tiles of its own; held: and the filter stays in shared
- * memory (conv_sm90_short.cu). wgrad: splits parts of each tile or, if pieces is not 0, a stream of
- * so many. */
+ * memory (conv_sm90_short.cu). wgrad: splits parts of each tile, which a cluster of so many blocks
+ * adds up and stores if cluster is 1, or, if pieces is not 0, a stream of so many. */
 enum {
     MICA_CONV_ROWS,
     MICA_CONV_COLS,
     MICA_CONV_SPLITS,
     MICA_CONV_PIECES,
     MICA_CONV_TURNS,
-    MICA_CONV_HELD
+    MICA_CONV_HELD,
+    MICA_CONV_CLUSTER
 };
 
 /* Bytes of a row in shared memory; of that memory, left for barriers and for placing the ring. */

@@ -27,21 +27,39 @@ static bool side_by_side(const mica_conv_geometry *g)
     return whole;
 }
 
+mica_conv_sm90_filter mica_conv_sm90_filter_of(const mica_conv_geometry *g)
+{
+    return (mica_conv_sm90_filter){.f = g->f,
+                                   .f_base = g->f_base,
+                                   .taps = {(int)g->tap[0], (int)g->tap[1], (int)g->tap[2]},
+                                   .channels = (int)g->c};
+}
+
+void mica_conv_sm90_filter_prologue(const mica_conv_sm90_shape *s, mica_text *p)
+{
+    mica_prologue_int(p, "VECTOR", side_by_side(&s->g) ? QUAD : 1);
+    mica_prologue_type(p, "out_t", s->out);
+}
+
+void mica_conv_sm90_filter_bind(const mica_plan *plan, const mica_run *r, int out,
+                                mica_conv_sm90_filter *f)
+{
+    f->out = r->args[out];
+    f->alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    f->beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+}
+
 mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int parts,
                                         int columns, const mica_conv_stream *stream,
                                         mica_conv_sm90_reduce *reduce)
 {
     const mica_conv_geometry *g = &s->g;
     int taps = (int)(g->tap[0] * g->tap[1] * g->tap[2]);
-    reduce->args =
-        (mica_conv_sm90_reduce_args){.f = g->f,
-                                     .f_base = g->f_base,
-                                     .split_stride = g->k * columns,
-                                     .taps = {(int)g->tap[0], (int)g->tap[1], (int)g->tap[2]},
-                                     .channels = (int)g->c,
-                                     .columns = columns,
-                                     .count = (int)(g->k * taps * g->c / QUAD),
-                                     .splits = parts};
+    reduce->args = (mica_conv_sm90_reduce_args){.filter = mica_conv_sm90_filter_of(g),
+                                                .split_stride = g->k * columns,
+                                                .columns = columns,
+                                                .count = (int)(g->k * taps * g->c / QUAD),
+                                                .splits = parts};
     if (stream) reduce->args.stream = *stream;
     size_t bytes = (size_t)parts * (size_t)reduce->args.split_stride * sizeof(float);
     MICA_TRY(mica_book(plan, "partial sums", bytes, &reduce->partial));
@@ -52,8 +70,7 @@ mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_sh
     mica_text p = {buffer, sizeof buffer, 0};
     mica_prologue_int(&p, "BLOCK", BLOCK);
     mica_prologue_int(&p, "SHARES", shares);
-    mica_prologue_int(&p, "VECTOR", side_by_side(g) ? QUAD : 1);
-    mica_prologue_type(&p, "out_t", s->out);
+    mica_conv_sm90_filter_prologue(s, &p);
     mica_kernel_spec spec = {"ops/conv/conv_sm90_reduce.cu", "conv_sm90_reduce", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &reduce->kernel);
 }
@@ -63,8 +80,6 @@ mica_status mica_conv_sm90_reduce_run(const mica_plan *plan, const mica_conv_sm9
 {
     mica_conv_sm90_reduce_args a = reduce->args;
     a.partial = mica_at(r, reduce->partial);
-    a.out = r->args[out];
-    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    mica_conv_sm90_filter_bind(plan, r, out, &a.filter);
     return mica_kernel_launch(reduce->kernel, &reduce->grid, r->stream, &a);
 }

@@ -43,6 +43,12 @@ void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_de
 /* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
 bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *run);
 
+/* Where wgrad's sums go: what a kernel that stores them is told when planned, compiled and run. */
+mica_conv_sm90_filter mica_conv_sm90_filter_of(const mica_conv_geometry *g);
+void mica_conv_sm90_filter_prologue(const mica_conv_sm90_shape *s, mica_text *p);
+void mica_conv_sm90_filter_bind(const mica_plan *plan, const mica_run *run, int out,
+                                mica_conv_sm90_filter *f);
+
 /* wgrad's partial sums: parts x channels of b x columns (tap, 64 channels of a), f32. */
 typedef struct mica_conv_sm90_reduce {
     mica_kernel *kernel;

@@ -10,8 +10,9 @@
 #include <limits.h>
 #include <math.h>
 
-enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_DEPTH, KNOB_SPLIT, KNOB_LINES };
-static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth", "split", "lines", NULL};
+enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_DEPTH, KNOB_SPLIT, KNOB_LINES, KNOB_TURNS };
+static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth",
+                                    "split",  "lines",  "turns",  NULL};
 
 enum {
     LINE_BYTES = 128,
@@ -23,15 +24,21 @@ enum {
     FEW = 32        /* lines that are memory's business */
 };
 
-/* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more. */
+/* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more, or take
+ * tiles in turns: the last knob. */
 static const mica_config choices[] = {
-    {{128, 256, 4, 1, 1}}, {{256, 128, 4, 1, 1}}, {{128, 224, 4, 1, 1}}, {{128, 192, 4, 1, 1}},
-    {{128, 176, 5, 1, 1}}, {{128, 160, 5, 1, 1}}, {{128, 128, 6, 1, 1}}, {{128, 112, 6, 1, 1}},
-    {{128, 64, 8, 1, 1}},  {{64, 256, 5, 1, 1}},  {{64, 192, 6, 1, 1}},  {{64, 128, 8, 1, 1}},
-    {{64, 112, 9, 1, 1}},  {{64, 96, 10, 1, 1}},  {{64, 64, 12, 1, 1}},  {{64, 64, 6, 2, 1}},
-    {{64, 32, 16, 1, 1}},  {{64, 32, 8, 2, 1}},   {{128, 128, 6, 1, 2}}, {{128, 128, 6, 1, 4}},
-    {{128, 64, 8, 1, 2}},  {{128, 64, 8, 1, 4}},  {{64, 64, 12, 1, 2}},  {{64, 64, 12, 1, 4}},
-    {{64, 32, 16, 1, 2}},  {{64, 32, 16, 1, 4}}};
+    {{128, 256, 4, 1, 1}},         {{256, 128, 4, 1, 1}},         {{128, 224, 4, 1, 1}},
+    {{128, 192, 4, 1, 1}},         {{128, 176, 5, 1, 1}},         {{128, 160, 5, 1, 1}},
+    {{128, 128, 6, 1, 1}},         {{128, 112, 6, 1, 1}},         {{128, 64, 8, 1, 1}},
+    {{64, 256, 5, 1, 1}},          {{64, 192, 6, 1, 1}},          {{64, 128, 8, 1, 1}},
+    {{64, 112, 9, 1, 1}},          {{64, 96, 10, 1, 1}},          {{64, 64, 12, 1, 1}},
+    {{64, 64, 6, 2, 1}},           {{64, 32, 16, 1, 1}},          {{64, 32, 8, 2, 1}},
+    {{128, 128, 6, 1, 2}},         {{128, 128, 6, 1, 4}},         {{128, 64, 8, 1, 2}},
+    {{128, 64, 8, 1, 4}},          {{64, 64, 12, 1, 2}},          {{64, 64, 12, 1, 4}},
+    {{64, 32, 16, 1, 2}},          {{64, 32, 16, 1, 4}},          {{128, 176, 4, 1, 1, 128, 1}},
+    {{128, 160, 4, 1, 1, 128, 1}}, {{128, 128, 6, 1, 1, 128, 1}}, {{128, 112, 5, 1, 1, 128, 1}},
+    {{128, 64, 6, 1, 1, 128, 1}},  {{64, 256, 4, 1, 1, 64, 1}},   {{64, 192, 6, 1, 1, 64, 1}},
+    {{64, 128, 8, 1, 1, 64, 1}}};
 /* 8-bit floats hold a second sum. */
 static const mica_config promoted[] = {
     {{256, 128, 4, 1, 1}}, {{128, 192, 4, 1, 1}}, {{128, 176, 5, 1, 1}}, {{128, 160, 5, 1, 1}},
@@ -213,26 +220,33 @@ static int lines_of(const mica_config *c)
 /* Time to go through K and c. Slices of all tiles of a multiprocessor follow each other without a
  * gap; each takes the longer one of its arithmetic and its copy from L2 and a part of the other
  * one, its share of the stage's barrier, and at least what the copy engine takes to begin and,
- * where the ring is short, its share of the latency of memory. */
+ * where the ring is short, its share of the latency of memory. In turns a tile is finished while
+ * the next is multiplied, by half the threads. */
 static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                          const mica_config *c, double blocks)
 {
-    const double latency_ms = 0.9e-3, tile_ms = 0.17e-3, sums_ms = 1.15e-3, exchange_ms = 5.9e-3;
-    const double peak = 1.13, fill_gbps = 27800, overlap = 0.42, promoting = 0.83;
-    const double barrier_ms = 0.007e-3, copies_ms = 0.09e-3;
+    const double latency_ms = 1.28e-3, tile_ms = 0.33e-3, sums_ms = 0.76e-3, exchange_ms = 5.9e-3;
+    const double peak = 1.062, fill_gbps = 24700, overlap = 0.387, promoting = 0.83;
+    const double barrier_ms = 0.014e-3, copies_ms = 0.09e-3;
+    const double overlap_turns = 0.254, handing_ms = 0.36e-3, half_the_threads = 1.67;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = bytes_of(d->a.dtype), split = c->knob[KNOB_SPLIT];
+    bool turns = c->knob[KNOB_TURNS];
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
     if (is_promoted(d->a.dtype)) rate *= promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
     double fill = (lines_of(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
-    double slice = fmax(arithmetic, fill) + overlap * fmin(arithmetic, fill);
+    double slice = fmax(arithmetic, fill);
+    slice += (turns ? overlap_turns : overlap) * fmin(arithmetic, fill);
     slice += barrier_ms / c->knob[KNOB_DEPTH];
     slice = fmax(slice, latency_ms / (c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH]));
     slice = fmax(slice, copies_ms);
-    double slices = (double)ceiling(g->shape.k, (long long)LINE_BYTES / bytes * split);
+    double sum = slice * (double)ceiling(g->shape.k, (long long)LINE_BYTES / bytes * split);
     double finish = tile_ms + sums_ms * m * n / (128 * 256) + (split > 1 ? exchange_ms : 0);
-    return ceil(blocks / units) * (slices * slice + finish);
+    double rounds = ceil(blocks / units);
+    if (!turns) return rounds * (sum + finish);
+    finish *= half_the_threads;
+    return rounds * fmax(sum + handing_ms, (sum + finish) / 2) + finish;
 }
 
 /* What `active` blocks draw from memory: bound by its bandwidth, of which some of the
@@ -240,7 +254,7 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
 static double memory_rate(const geometry *g, const mica_device_info *device, const mica_config *c,
                           double active)
 {
-    const double reading = g->few ? 1.03 : 0.905, fewer = 0.06, latency_ms = 1.6e-3;
+    const double reading = g->few ? 1.03 : 0.822, fewer = 0.06, latency_ms = 1.6e-3;
     double lines = fmin((double)g->a.lines, lines_of(c));
     double ring =
         (lines + c->knob[KNOB_TILE_N]) * LINE_BYTES * c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH];
@@ -259,13 +273,13 @@ static double memory_ms(const mica_gemm_desc *d, const geometry *g, const mica_d
     return ms;
 }
 
-/* Constants are fitted to an H200: 18 problems of more than 32 rows, each by 6 to 12 configs, 6 %
- * off in the mean; the pick is 0.6 % slower than the best config in the mean, 3 % at most. Few
+/* Constants are fitted to an H200: 31 problems of more than 32 rows, each by 9 to 25 configs, 6 %
+ * off in the mean; the pick is 0.7 % slower than the best config in the mean, 6 % at most. Few
  * rows: what 13 such problems drew from memory. */
 static double model(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                     const mica_config *c)
 {
-    const double start_ms = 2.8e-3, both = 0.09;
+    const double start_ms = 2.8e-3, both = g->few ? 0.09 : 0.043;
     double blocks =
         (double)(ceiling(g->a.lines, lines_of(c)) * ceiling(g->b.lines, c->knob[KNOB_TILE_N]) *
                  g->shape.batches * c->knob[KNOB_SPLIT]);
@@ -364,7 +378,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 static int groups_of(const mica_config *c)
 {
-    return c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
+    return c->knob[KNOB_TURNS] || c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
 }
 
 /* Bytes of the ring, and what aligns it. */
@@ -423,6 +437,7 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
     mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
     mica_prologue_int(p, "GROUPS", groups_of(c));
+    mica_prologue_int(p, "TURNS", c->knob[KNOB_TURNS]);
     mica_prologue_int(p, "DEPTH", c->knob[KNOB_DEPTH]);
     mica_prologue_int(p, "SPLIT", c->knob[KNOB_SPLIT]);
     mica_prologue_int(p, "BUFFERS", buffers_of(c, device));

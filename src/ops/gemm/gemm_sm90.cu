@@ -95,7 +95,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
     }
 #pragma unroll 1
     for (int piece = 0; piece < WAVES * PIECES; piece++) {
-        const int line = t.line + group * GROUP_LINES + piece / PIECES * 64, across = t.across + piece % PIECES * PIECE;
+        const int line = first_line(t, group) + piece / PIECES * 64, across = t.across + piece % PIECES * PIECE;
         if (line >= last || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(1 + group, 128);
@@ -154,7 +154,7 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     named_barrier_sync(1 + group, 128);
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
-        const int line = t.line + group * GROUP_LINES + i / BOXES * 64, across = t.across + box_column(i % BOXES);
+        const int line = first_line(t, group) + i / BOXES * 64, across = t.across + box_column(i % BOXES);
         if (line >= args.lines || across >= args.across) continue;
         unsigned char *to = staging + stored % BUFFERS * BUFFER_BYTES;
         if (stored++ >= BUFFERS) {
@@ -171,24 +171,16 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     }
 }
 
-__device__ __forceinline__ void consume(const gemm_sm90_args &args, ring r, unsigned char *stages,
+__device__ __forceinline__ void consume(const gemm_sm90_args &args, const ring &r, unsigned char *stages,
                                         unsigned char *staging, int group)
 {
-    const int lane = (int)threadIdx.x % 32;
-    const extent own = stages_of(args, r.rank);
-    sum_t sum[WAVES][SUMS];
-    for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
-        if constexpr (PROMOTE)
-            multiply_promoted(sum, r, own.end - own.first, group, lane);
-        else
-            multiply(sum, r, own.end - own.first, group, lane);
+    each_tile(args, r, group, [&](sum_t(&sum)[WAVES][SUMS], const tile &t) {
         if constexpr (SPLIT > 1) exchange(sum, r, (sum_t *)stages);
-        const tile t = find_tile(args, n);
         if (LIGHT && args.light)
             store_tile(args, t, sum, staging, group);
         else
             finish_tile(args, t, sum, (sum_t *)staging, group, r.rank);
-    }
+    });
     if (LIGHT && threadIdx.x % 128 == 0) tma_wait<0>();
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on Hopper, up to the sums of a tile. A persistent block walks over tiles of c; one thread keeps a ring of
  * STAGES, each DEPTH slices of both operands, filled by the copy engine; GROUPS warpgroups multiply them, each its
- * share of the tile's lines.
+ * share of the tile's lines or, if TURNS, tiles in turns, so that one stores while the other multiplies.
  *
  * Prologue: TILE_M (lines that are multiplied) LINES (of them, that are the tile's: the rest is whatever lies there)
- * TILE_N (across) STAGES GROUPS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
+ * TILE_N (across) STAGES GROUPS, TURNS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
  * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
@@ -24,7 +24,8 @@ constexpr int STEPS = 4; /* instructions of 32 bytes of K */
 constexpr int A_SLICE = LINES * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
 constexpr int A_BYTES = DEPTH * A_SLICE, B_BYTES = DEPTH * B_SLICE;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-constexpr int GROUP_LINES = TILE_M / GROUPS, WAVES = GROUP_LINES / 64;
+constexpr int SHARES = TURNS ? 1 : GROUPS; /* of a tile */
+constexpr int GROUP_LINES = TILE_M / SHARES, WAVES = GROUP_LINES / 64;
 constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
@@ -35,6 +36,7 @@ constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
 static_assert(sizeof(sum_t) == 4, "sums of 32 bits");
 static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
+static_assert(!TURNS || (GROUPS == 2 && SPLIT == 1 && !PROMOTE), "two take turns at whole tiles");
 static_assert(!HALVES || TILE_N % (B_MN_MAJOR ? 128 : 16) == 0, "whole boxes, and eights, of a half");
 static_assert(LINES == TILE_M || (LINES < TILE_M && LINES % 8 == 0 && GROUPS == 1 && !A_MN_MAJOR && !LIGHT && BUFFERS > 0),
               "what is read past the lines lies in shared memory");
@@ -53,6 +55,34 @@ struct ring {
         if (++at < STAGES) return;
         at = 0;
         parity ^= 1;
+    }
+    __device__ void skip(int stages)
+    {
+        stages += at;
+        at = stages % STAGES;
+        parity ^= (u32)(stages / STAGES) & 1;
+    }
+};
+
+/* Two warpgroups whose tiles alternate multiply in turns. One that ran ahead, past a whole lap of the ring that the
+ * other still waits for, would take the lap before for its own (mbarrier.cuh). */
+struct turn {
+    u32 own, other, parity;
+
+    __device__ turn(const ring &r, int group)
+        : own(r.empty + 8 * (STAGES + group)), other(r.empty + 8 * (STAGES + 1 - group)), parity(group ? 0 : 1)
+    {
+    }
+    __device__ void begin()
+    {
+        if constexpr (TURNS) mbarrier_wait(own, parity);
+        parity ^= 1;
+    }
+    /* By each warp, when it waits for no more stages of this tile. */
+    __device__ void end(int lane) const
+    {
+        if constexpr (TURNS) __syncwarp();
+        if (TURNS && lane == 0) mbarrier_arrive(other);
     }
 };
 
@@ -78,6 +108,12 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
         item = above;
     }
     return t;
+}
+
+/* Of a warpgroup. */
+__device__ __forceinline__ int first_line(const tile &t, int group)
+{
+    return t.line + (TURNS ? 0 : group * GROUP_LINES);
 }
 
 /* Batch coordinates of an operand: 0 where it is broadcast. */
@@ -173,8 +209,9 @@ __device__ __forceinline__ void release(const ring &r, int stage, int lane)
 }
 
 /* All slices of a tile in one sum per element. The stage before the one being multiplied is released when
- * its instructions are known to be done. */
-__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
+ * its instructions are known to be done. The next turn begins while the last slice is multiplied. */
+__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane,
+                                         const turn &t)
 {
     int before = -1;
 #pragma unroll 1
@@ -197,6 +234,7 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int
         before = r.at;
         r.next();
     }
+    t.end(lane);
     wgmma_wait<0>();
     release(r, before, lane);
 }
@@ -229,6 +267,28 @@ __device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], rin
             for (int i = 0; i < SUMS; i++) sum[w][i] += part[i];
         }
         r.next();
+    }
+}
+
+/* The tiles of a warpgroup: finish(sum, tile) follows the sums of each. */
+template <typename F>
+__device__ __forceinline__ void each_tile(const gemm_sm90_args &args, ring r, int group, const F &finish)
+{
+    const int lane = (int)threadIdx.x % 32, share = TURNS ? 0 : group, step = (int)gridDim.x / SPLIT;
+    const extent own = stages_of(args, r.rank);
+    const int fills = own.end - own.first;
+    sum_t sum[WAVES][SUMS];
+    turn mine(r, group);
+    int n = (int)blockIdx.x / SPLIT;
+    if (TURNS && group == 1) n += step, r.skip(fills);
+    for (; n < args.tiles; n += (1 + TURNS) * step) {
+        mine.begin();
+        if constexpr (PROMOTE)
+            multiply_promoted(sum, r, fills, share, lane);
+        else
+            multiply(sum, r, fills, share, lane, mine);
+        if constexpr (TURNS) r.skip(fills);
+        finish(sum, find_tile(args, n));
     }
 }
 
@@ -275,7 +335,7 @@ __device__ __forceinline__ void meet()
 template <typename F> __device__ __forceinline__ void load_and_consume(const gemm_sm90_args &args, const F &consume)
 {
     extern __shared__ unsigned char memory[];
-    __shared__ alignas(8) u64 barriers[2 * STAGES];
+    __shared__ alignas(8) u64 barriers[2 * STAGES + 2];
     unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
     const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
@@ -286,8 +346,9 @@ template <typename F> __device__ __forceinline__ void load_and_consume(const gem
         if constexpr (LIGHT) tma_prefetch(&args.c);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(r.full + 8 * i, 1);
-            mbarrier_init(r.empty + 8 * i, 4 * GROUPS);
+            mbarrier_init(r.empty + 8 * i, 4 * SHARES);
         }
+        for (int i = 0; i < 2; i++) mbarrier_init(r.empty + 8 * (STAGES + i), 4);
         mbarrier_fence_init();
     }
     meet();

@@ -76,7 +76,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_extra_args &args, co
     const item at = find_item(args.x, t);
 #pragma unroll 1
     for (int piece = 0; piece < WAVES * PIECES; piece++) {
-        const int line = t.line + group * GROUP_LINES + piece / PIECES * 64;
+        const int line = first_line(t, group) + piece / PIECES * 64;
         const int across = t.across / TILE_N * OUT_TILE + piece % PIECES * OUT_PIECE;
         if (line >= args.product.lines || across >= columns) continue;
         stage_piece(sum, staging, piece, warp, lane);
@@ -95,17 +95,11 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_extra_args &args, co
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_sm90_extra(const __grid_constant__ gemm_sm90_extra_args args)
 {
-    load_and_consume(args.product, [&](ring r, unsigned char *, unsigned char *staging, int group) {
-        const int lane = (int)threadIdx.x % 32;
-        sum_t sum[WAVES][SUMS];
+    load_and_consume(args.product, [&](const ring &r, unsigned char *, unsigned char *staging, int group) {
         maximum amax = {0};
-        for (int n = (int)blockIdx.x; n < args.product.tiles; n += (int)gridDim.x) {
-            if constexpr (PROMOTE)
-                multiply_promoted(sum, r, args.product.fills, group, lane);
-            else
-                multiply(sum, r, args.product.fills, group, lane);
-            finish_tile(args, find_tile(args.product, n), sum, (sum_t *)staging, group, amax);
-        }
+        each_tile(args.product, r, group, [&](const sum_t(&sum)[WAVES][SUMS], const tile &t) {
+            finish_tile(args, t, sum, (sum_t *)staging, group, amax);
+        });
         if constexpr (AMAX) amax.store(args.x.amax);
     });
 }
