@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cuda": a group of 1 to 512 threads per slice. A slice that fits the group's registers is
- * read once, a longer one twice (maximum and sum are formed together). Memory-bound where the axis
+ * read once, as is one that fits shared memory (forward); a longer one twice (maximum and sum are
+ * formed together). Memory-bound where the axis
  * or its neighbour is contiguous; correct for any strides and types. */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_args.h"
 #include "ops/shared/slices.h"
 
 /* Values a thread keeps in registers without spills (a backward pass keeps two tensors). */
-enum { KEEP_FORWARD = 32, KEEP_BACKWARD = 16 };
+enum { KEEP_FORWARD = 32, KEEP_BACKWARD = 16, SCRATCH_BYTES = 2048 };
 
 typedef struct state {
     mica_kernel *kernel;
@@ -30,20 +31,33 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return 1.5 * mica_roofline_ms(&mica_op_softmax, desc, device) + 3e-3;
 }
 
+/* Bytes of a slice in shared memory; 0: it stays in registers or does not fit. */
+static int64_t held_bytes(const mica_softmax_desc *d, const mica_slices *s, int64_t n, int bytes,
+                          const mica_device_info *device)
+{
+    if (d->pass != MICA_SOFTMAX_FWD || s->items || !s->along || s->slices > 1) return 0;
+    int64_t vectors = (n + s->vector - 1) / s->vector + s->ragged;
+    int64_t items = (vectors + s->threads - 1) / s->threads;
+    int64_t all = items * s->threads * s->vector * bytes;
+    return all + SCRATCH_BYTES <= device->shared_bytes ? all : 0;
+}
+
 static mica_status add_kernel(mica_plan *plan, const mica_softmax_desc *d,
-                              const mica_slices *slices, mica_kernel **kernel)
+                              const mica_slices *slices, int64_t held, mica_kernel **kernel)
 {
     mica_softmax_operands o = mica_softmax_operands_of(d);
     char buffer[1024] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     mica_prologue_int(&p, "BACKWARD", d->pass == MICA_SOFTMAX_BWD);
     mica_prologue_int(&p, "LOG", d->log);
+    int64_t most = plan->device.shared_bytes;
+    mica_prologue_int(&p, "HELD", !held ? 0 : 2 * (held + SCRATCH_BYTES) <= most ? 2 : 1);
     mica_slices_prologue(&p, slices);
     mica_prologue_type(&p, "a_t", o.tensor[0]->dtype);
     mica_prologue_type(&p, "b_t", o.tensor[o.count - 2]->dtype);
     mica_prologue_type(&p, "out_t", o.tensor[o.count - 1]->dtype);
     mica_prologue_type(&p, "acc_t", mica_softmax_is_wide(&o) ? MICA_F64 : MICA_F32);
-    mica_kernel_spec spec = {"ops/softmax/softmax_cuda.cu", "softmax", buffer, 0};
+    mica_kernel_spec spec = {"ops/softmax/softmax_cuda.cu", "softmax", buffer, held};
     return mica_plan_add_kernel(plan, &spec, kernel);
 }
 
@@ -68,7 +82,9 @@ static mica_status build(mica_plan *plan)
         s->args.along[t] = shape.axis_stride[t];
     }
     s->grid = mica_slices_grid(slices, shape.outer.count);
-    return add_kernel(plan, d, slices, &s->kernel);
+    int64_t held = held_bytes(d, slices, shape.n, s->bytes[0], &plan->device);
+    s->grid.dynamic_shared = (unsigned)held;
+    return add_kernel(plan, d, slices, held, &s->kernel);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax, its logarithm and their gradients, any strides. Constants: BACKWARD, LOG, those of
  * cuda/device/slices.cuh, VECTOR (neighbours a thread loads at once; 1 unless the axis is contiguous),
- * ITEMS (vectors a thread keeps in registers; 0: slices are too long, and are read twice). Types a_t
- * (x; bwd: y), b_t (dy), out_t, acc_t. */
+ * ITEMS (vectors a thread keeps in registers; 0: slices are too long), HELD (these are kept in shared
+ * memory, with room for so many blocks; 0: they are read twice; forward). Types a_t (x; bwd: y), b_t (dy), out_t, acc_t. */
 #include "cuda/device/slices.cuh"
 #include "cuda/device/layout.cuh"
 #include "ops/softmax/softmax_args.h"
 
 static_assert(VECTOR == 1 || ALONG, "vectors lie along the axis");
+static_assert(!HELD || (ALONG && ITEMS == 0 && !BACKWARD && SLICES == 1), "long slices");
 
 constexpr int TENSORS = BACKWARD ? 3 : 2, OUT = TENSORS - 1;
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
@@ -109,6 +110,78 @@ __device__ __forceinline__ void forward_long(const slice &s, acc_t *scratch)
     }
 }
 
+/* ---- forward, held: a thread finds in shared memory what it put there ---- */
+
+/* Counts are of 32 bits, and vectors are unpacked one by one: two blocks share the registers. */
+constexpr int STEP = THREADS * VECTOR; /* to a thread's next vector */
+constexpr int AHEAD = sizeof(acc_t) == 8 ? 4 : VECTOR < 8 ? 8 : 4; /* vectors on their way */
+
+__device__ __forceinline__ bool is_whole(const slice &s, int i)
+{
+    return RAGGED ? i >= (int)s.e.lo && i + VECTOR <= (int)s.e.hi : i < (int)s.e.hi;
+}
+
+/* The vector at i as it is held: what lies outside of the slice is -infinity. */
+__device__ __forceinline__ void unpack_edge(const slice &s, int i, acc_t (&v)[VECTOR])
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++)
+        v[k] = i + k >= (int)s.e.lo && i + k < (int)s.e.hi ? widen<acc_t>(s.a[i + k]) : negative_infinity<acc_t>();
+}
+
+__device__ __forceinline__ running<acc_t> read_and_hold(const slice &s, a_t *held)
+{
+    running<acc_t> r = {negative_infinity<acc_t>(), (acc_t)0};
+    const int hi = (int)s.e.hi;
+#pragma unroll 1
+    for (int first = (int)position(0); first < hi; first += AHEAD * STEP) {
+        lanes<a_t, VECTOR> raw[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            const int i = first + j * STEP;
+            if (is_whole(s, i)) raw[j] = fetch<VECTOR>(s.a + (VECTOR > 1 ? i : i * s.along[0]), s.whole);
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            const int i = first + j * STEP;
+            if (i >= hi) continue;
+            acc_t v[VECTOR];
+            if (is_whole(s, i))
+                unpack(raw[j], v);
+            else if constexpr (RAGGED)
+                unpack_edge(s, i, v);
+            store_elements<a_t, VECTOR>(held + i, true, v);
+            running_add<VECTOR>(r, v);
+        }
+    }
+    return r;
+}
+
+__device__ __forceinline__ void forward_held(const slice &s, acc_t *scratch)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    a_t *held = (a_t *)memory;
+    running<acc_t> r = running_reduce(read_and_hold(s, held), scratch);
+    const acc_t by = LOG ? log_of(r.sum) : (acc_t)1 / r.sum;
+    const int hi = (int)s.e.hi;
+#pragma unroll 2
+    for (int i = (int)position(0); i < hi; i += STEP) {
+        acc_t v[VECTOR];
+        unpack(fetch<VECTOR>(held + i, true), v);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+            v[k] = LOG ? (v[k] - r.max) - by : exp_for<out_t>(v[k] - r.max) * by;
+        out_t *to = s.out + (VECTOR > 1 ? i : i * s.along[OUT]);
+        if (is_whole(s, i)) {
+            store_elements<out_t, VECTOR>(to, s.whole, v);
+        } else if constexpr (RAGGED) {
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++)
+                if (i + k >= (int)s.e.lo && i + k < hi) to[k] = narrow<out_t>(v[k]);
+        }
+    }
+}
+
 /* ---- backward ---- */
 
 template <int COUNT> __device__ __forceinline__ acc_t add_terms(const acc_t (*y)[VECTOR], const acc_t (*dy)[VECTOR])
@@ -162,7 +235,7 @@ __device__ __forceinline__ void backward_long(const slice &s, acc_t *scratch)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) softmax(const mica_softmax_args args)
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, HELD > 1 ? HELD : 1) softmax(const mica_softmax_args args)
 {
     __shared__ acc_t scratch[SLICE_SCRATCH];
     for (long long first = (long long)blockIdx.x * SLICES; first < args.outer.count;
@@ -173,6 +246,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) softmax(const m
             else backward_long(s, scratch);
         } else {
             if constexpr (ITEMS > 0) forward_kept(s, scratch);
+            else if constexpr (HELD > 0) forward_held(s, scratch);
             else forward_long(s, scratch);
         }
     }
