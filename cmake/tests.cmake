@@ -192,6 +192,15 @@ if(TARGET mica)
       set_tests_properties(emu/order-${order} emu/order-gemm-${order} PROPERTIES ENVIRONMENT
         "${played_environment};EMU_ORDER=${order}")
     endforeach()
+    # Copies that arrive in another order than they were asked for, where warpgroups take tiles in turns.
+    mica_test(emu/shuffled emu mica check --device cuda:0 --engine sm90_im2col --fill=exact
+      "conv x=bf16:1x256x90x91:nhwc w=bf16:128x256x1x1:nhwc")
+    mica_test(emu/shuffled-slab emu mica check --device cuda:0 --engine sm90_slab --fill=exact
+      "conv x=bf16:4x64x30x31:nhwc w=bf16:64x64x1x1:nhwc")
+    mica_test(emu/shuffled-gemm emu mica check --device cuda:0 --engine sm90 --fill=exact
+      "gemm a=bf16:520x72 b=bf16:72x520:t")
+    set_tests_properties(emu/shuffled emu/shuffled-slab emu/shuffled-gemm PROPERTIES ENVIRONMENT
+      "${played_environment};EMU_LOADS=shuffled")
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)
     set_tests_properties(emu/04_transformer_block PROPERTIES ENVIRONMENT
       "${played_environment}")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copies that are asked for and happen later. cp.async and the copy engine's stores happen when
  * their thread waits for them, which shows what is read too early or overwritten too soon; the copy
- * engine's loads happen at once, or, with EMU_LOADS=late, when somebody waits at their barrier. */
+ * engine's loads happen at once or, with EMU_LOADS=late, when somebody waits at their barrier; with
+ * EMU_LOADS=shuffled, sooner or later after somebody waits, in any order. */
 #define _GNU_SOURCE
 #include "emu_run.h"
 #include "../fake/fake.h"
@@ -11,6 +12,7 @@
 
 typedef struct emu_later {
     struct emu_later *next;
+    int looks; /* at barriers, before it happens */
     /* cp.async */
     char *to;
     const char *from;
@@ -123,14 +125,33 @@ static void load(const emu_later *l)
     emu_mbarrier_bytes(l->block, l->barrier, bytes);
 }
 
+enum { AT_ONCE, LATE, SHUFFLED };
+
+static int when_loads_happen(void)
+{
+    static int when = -1;
+    if (when < 0) {
+        const char *text = getenv("EMU_LOADS");
+        when = !text                       ? AT_ONCE
+               : !strcmp(text, "late")     ? LATE
+               : !strcmp(text, "shuffled") ? SHUFFLED
+                                           : AT_ONCE;
+    }
+    return when;
+}
+
+/* Looks at barriers until a copy happens: few, or, one time in four, those of several warpgroups.
+ * The same in each run. */
+static int by_chance(void)
+{
+    static uint32_t state = 1;
+    state = state * 1664525u + 1013904223u;
+    return state >> 30 ? (int)(state >> 28 & 3) * 100 : 3000;
+}
+
 /* kind: rank, im2col; refs: to, map, barrier, coordinates, taps */
 void emu_tma_load(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
-    static int late = -1;
-    if (late < 0) {
-        const char *text = getenv("EMU_LOADS");
-        late = text && !strcmp(text, "late");
-    }
     const emu_ref *r = refs[0];
     emu_later l = {.map = *(const fake_map *)(uintptr_t)r[1].bits,
                    .block = block,
@@ -146,7 +167,8 @@ void emu_tma_load(const emu_ptx *what, emu_block *block, const emu_ref *const *r
     if (first % 16)
         emu_stop("%s begins %lld bytes into a row: an H200 takes multiples of 16, and stops",
                  what->text, (long long)first);
-    if (late)
+    l.looks = by_chance();
+    if (when_loads_happen() != AT_ONCE)
         append(&block->loads, &l);
     else
         load(&l);
@@ -156,7 +178,7 @@ void emu_arrivals(emu_block *block, uint32_t barrier)
 {
     for (emu_later **at = &block->loads; *at;) {
         emu_later *l = *at;
-        if (l->barrier != barrier) {
+        if (when_loads_happen() == SHUFFLED ? l->looks-- > 0 : l->barrier != barrier) {
             at = &l->next;
             continue;
         }

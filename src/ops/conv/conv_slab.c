@@ -62,17 +62,26 @@ static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
     return (slab_width(s) * slab_height(s, height) + (is_wgrad(s) ? ACROSS * height : 0)) * PIXEL;
 }
 
-static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static int room_for(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : taps_of(s) * TAP);
     int64_t slots = room / slot_bytes(s, height);
     return slots < MAX_SLOTS ? (int)slots : MAX_SLOTS;
 }
 
+/* Slabs at once. In turns a warpgroup finds its own slabs in the places of its own: copies need not
+ * arrive in order, and one that came to a place of which the other still waits for the slab before
+ * would take that for its own. */
+static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    int slots = room_for(s, device, height);
+    return is_wgrad(s) ? slots : slots / 2 * 2;
+}
+
 static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
-           slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
+           room_for(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
 /* ---- which problems ---- */

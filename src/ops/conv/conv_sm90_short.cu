@@ -9,7 +9,6 @@
 
 constexpr int STAGE_BYTES = BM * ROW, STEP_BYTES = BN * ROW;
 constexpr int PARTS = BM / 64;
-constexpr bool AHEAD = STEPS >= STAGES; /* a tile's steps fill the ring */
 static_assert(BM % 64 == 0 && BN % 64 == 0 && BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 
 /* Tiles of this block: those of its columns, every so many. */
@@ -74,7 +73,7 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int firs
     ring r = {0, 0};
     r.skip(first);
     int last = -1;
-    if (AHEAD) t.begin();
+    t.begin();
 #pragma unroll 1
     for (int k = 0; k < STEPS; k++, r.advance()) {
         mbarrier_wait(full + 8 * r.stage, r.parity);
@@ -83,7 +82,7 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int firs
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
         last = r.stage;
     }
-    if (AHEAD) t.end();
+    t.end();
     wgmma_wait<0>();
     if (leader) mbarrier_arrive(empty + 8 * last);
 }

@@ -278,15 +278,25 @@ static bool cluster_suits(const mica_conv_sm90_tiles *t, int rows, int cols, int
 
 enum { BY_PARTS, BY_STREAM, BY_CLUSTER, WAYS };
 
+/* Number `i` of the counts of parts that are tried: whole waves of blocks, half of one and a
+ * quarter; what lies between was slower than the model thinks. 0: there are no more. */
+static int splits_tried(const mica_conv_sm90_tiles *t, int kind, int units, int i)
+{
+    static const double waves[] = {0.25, 0.5, 1, 2, 3};
+    if (kind == BY_STREAM) return i == 0;
+    if (kind == BY_CLUSTER) return 1 << i <= MAX_CLUSTER ? 1 << i : 0;
+    if (i >= (int)(sizeof waves / sizeof *waves)) return 0;
+    double splits = fmin(floor(waves[i] * units / (double)t->all), (double)t->blocks);
+    return splits > 1 ? (int)splits : 1;
+}
+
 /* The best way of this kind to share the pixels of these tiles out; false: there is none. */
 static bool best_of_kind(const mica_conv_sm90_shape *s, int rows, int cols, int kind,
                          const mica_device_info *device, mica_config *best)
 {
     mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, rows, cols);
-    int most = kind == BY_CLUSTER ? MAX_CLUSTER : kind == BY_PARTS ? 2 * device->units : 1;
     double least = INFINITY;
-    for (int splits = 1; splits <= most && splits <= t.blocks;
-         splits = kind == BY_CLUSTER ? 2 * splits : splits + 1) {
+    for (int i = 0, splits; (splits = splits_tried(&t, kind, device->units, i)) > 0; i++) {
         mica_config config = {{rows, cols, splits}};
         config.knob[MICA_CONV_PIECES] = kind == BY_STREAM ? pieces_of(&t, device->units) : 0;
         config.knob[MICA_CONV_CLUSTER] = kind == BY_CLUSTER;

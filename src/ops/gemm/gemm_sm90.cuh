@@ -64,8 +64,8 @@ struct ring {
     }
 };
 
-/* Two warpgroups whose tiles alternate multiply in turns. One that ran ahead, past a whole lap of the ring that the
- * other still waits for, would take the lap before for its own (mbarrier.cuh). */
+/* Two warpgroups whose tiles alternate multiply in turns. Copies need not arrive in order: one that ran ahead to a
+ * stage of which the other still waits for the lap before would take that lap for its own (mbarrier.cuh). */
 struct turn {
     u32 own, other, parity;
 
