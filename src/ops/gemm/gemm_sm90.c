@@ -296,8 +296,40 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return model(desc, &g, device, c);
 }
 
+/* Columns of a box of c: 128 bytes, or the whole tile. */
+static int box_of(const mica_gemm_desc *d, const mica_config *c)
+{
+    int widest = LINE_BYTES / bytes_of(d->c.dtype), n = c->knob[KNOB_TILE_N];
+    return n < widest ? n : widest;
+}
+
+/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
+ * all of them. */
+static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
+{
+    int bytes = bytes_of(d->c.dtype);
+    const gemm_shape *s = &g->shape;
+    bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
+                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
+    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
+    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
+    int box = box_of(d, c) * bytes;
+    tiled = tiled && (box & (box - 1)) == 0;
+    for (int i = 0; i < s->batch_rank; i++)
+        tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        int step = d->epilogue[i];
+        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
+                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
+                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
+        tiled = tiled && shorter;
+    }
+    return tiled;
+}
+
 /* Chunks of 64 (of each half) where an operand lies across K; K is shared out where tiles are few,
- * some stages for each block. */
+ * some stages for each block. Turns are for results that the copy engine stores: half the threads
+ * would take too long for others. */
 static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                   const mica_config *c)
 {
@@ -308,6 +340,7 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     long long fills = ceiling(g->shape.k, knob[KNOB_DEPTH] * LINE_BYTES / bytes_of(g->a.dtype));
     if (g->b_mn_major && knob[KNOB_TILE_N] % chunk) return false;
     if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
+    if (knob[KNOB_TURNS] && !is_light(d, g, c)) return false;
     return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
 }
 
@@ -395,37 +428,6 @@ static int buffers_of(const mica_config *c, const mica_device_info *device)
     int room = (int)device->shared_bytes - ring_bytes(c) - BARRIERS;
     int count = room / (groups_of(c) * BUFFER_BYTES);
     return count < 4 ? count : 4;
-}
-
-/* Columns of a box of c: 128 bytes, or the whole tile. */
-static int box_of(const mica_gemm_desc *d, const mica_config *c)
-{
-    int widest = LINE_BYTES / bytes_of(d->c.dtype), n = c->knob[KNOB_TILE_N];
-    return n < widest ? n : widest;
-}
-
-/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
- * all of them. */
-static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
-{
-    int bytes = bytes_of(d->c.dtype);
-    const gemm_shape *s = &g->shape;
-    bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
-                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
-    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
-    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
-    int box = box_of(d, c) * bytes;
-    tiled = tiled && (box & (box - 1)) == 0;
-    for (int i = 0; i < s->batch_rank; i++)
-        tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
-    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
-        int step = d->epilogue[i];
-        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
-                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
-                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
-        tiled = tiled && shorter;
-    }
-    return tiled;
 }
 
 static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
