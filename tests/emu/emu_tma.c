@@ -132,10 +132,9 @@ static int when_loads_happen(void)
     static int when = -1;
     if (when < 0) {
         const char *text = getenv("EMU_LOADS");
-        when = !text                       ? AT_ONCE
-               : !strcmp(text, "late")     ? LATE
-               : !strcmp(text, "shuffled") ? SHUFFLED
-                                           : AT_ONCE;
+        when = AT_ONCE;
+        if (text && !strcmp(text, "late")) when = LATE;
+        if (text && !strcmp(text, "shuffled")) when = SHUFFLED;
     }
     return when;
 }

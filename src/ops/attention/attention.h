@@ -25,6 +25,11 @@ static inline int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
+/* Greatest common divisor. */
+static inline int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
 
 typedef struct attention_shape {
     int64_t sequences, heads, kv_heads, group; /* group: query heads of a key head */

@@ -66,14 +66,7 @@ static int shared_bytes(const mica_attention_desc *d, const mica_config *c)
 /* Keys of a tile that lie in one page, a multiple of 8; 0: there are no pages. */
 static int piece_of(const mica_attention_desc *d, const mica_config *c)
 {
-    int64_t a = d->k.dims[2], b = c->knob[KNOB_KEYS];
-    if (!mica_tensor_given(&d->pages)) return 0;
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return (int)a;
+    return mica_tensor_given(&d->pages) ? (int)gcd(d->k.dims[2], c->knob[KNOB_KEYS]) : 0;
 }
 
 /* Scores, weights and sums of a thread beside what else it holds: found by compiling, so that

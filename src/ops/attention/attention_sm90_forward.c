@@ -57,19 +57,6 @@ static double length_of(const mica_attention_desc *d, const attention_shape *s)
     return (double)s->rows / (mica_tensor_given(&d->cu_q) ? (double)s->sequences : 1);
 }
 
-/* What is left of the last tile on average: rows end at multiples of what both sizes have in
- * common. */
-static double part_of_tile(int rows, int keys)
-{
-    int common = rows, rest = keys;
-    while (rest) {
-        int next = common % rest;
-        common = rest;
-        rest = next;
-    }
-    return (double)(keys - common) / (2 * keys);
-}
-
 /* A compared border costs more than others. */
 double attention_sm90_tiles_of_job(const mica_attention_desc *d, double rows, double keys)
 {
@@ -78,9 +65,11 @@ double attention_sm90_tiles_of_job(const mica_attention_desc *d, double rows, do
     attention_shape_make(d, &s);
     double lines = (double)s.sequences * (double)s.heads;
     double seen = attention_sm90_pairs(d) / (lines * length_of(d, &s));
+    /* Rows end at multiples of what both sizes have in common: half of what that leaves of a tile.
+     */
+    double left = (keys - (double)gcd((int64_t)rows, (int64_t)keys)) / (2 * keys);
     if (attention_sm90_jobs_differ(d))
-        return (seen + rows / 2) / keys + part_of_tile((int)rows, (int)keys) +
-               border * ceil(rows / keys);
+        return (seen + rows / 2) / keys + left + border * ceil(rows / keys);
     return ceil(seen / keys) + (fmod(seen, keys) > 0 ? border : 0);
 }
 

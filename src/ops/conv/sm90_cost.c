@@ -14,7 +14,7 @@ enum { MAX_CLUSTER = 8, MIN_STAGES = 4 };
  * that one multiprocessor gets from L2 in a cycle: of the image, and with what neighbours read too;
  * cycles until a tile is stored, and more for each result. */
 static const double image_rate = 49, fill_rate = 73.5, store_base = 133, store_each = 0.084;
-static const double hidden = 0.038; /* share of the shorter that products and filling show yet */
+static const double shown = 0.038; /* share of the shorter of products and filling */
 /* Share of the shorter of arithmetic and traffic that the longer does not hide: where a block
  * stores before it goes on, where warpgroups take turns, where the filter stays. */
 static const double exposed_direct = 0.075, exposed_turns = 0.177, exposed_held = 0.011;
@@ -24,6 +24,12 @@ static const double launch_ms = 3.05e-3;
 static const double sharing = 3090; /* cycles in which a cluster adds up a tile */
 /* Statistics: the same for each result, by instructions; and their addition by a second kernel. */
 static const double count_each = 0.03, count_ms = 2e-3;
+
+/* Two that run side by side: the longer one, and what it does not hide of the other. */
+static double together(double one, double other, double exposed)
+{
+    return fmax(one, other) + exposed * fmin(one, other);
+}
 
 /* Clusters of so many that run at once: those of more than two leave multiprocessors idle, which
  * are not whole numbers of them in every part of the chip. */
@@ -37,7 +43,7 @@ static double stage_cycles(int rows, int cols)
 {
     double products = rows * cols / 32.0;
     double fill = fmax(rows * 128 / image_rate, (rows + cols) * 128 / fill_rate);
-    return fmax(products, fill) + hidden * fmin(products, fill);
+    return together(products, fill, shown);
 }
 
 static double store_cycles(const mica_conv_sm90_shape *s, int rows, int cols)
@@ -139,7 +145,7 @@ static double held_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int
         (double)mica_conv_tiles(mica_conv_tiles(s->classes[0].pixels, rows), units / across);
     double steps = (double)mica_conv_sm90_steps(s, 0), store = store_cycles(s, rows, cols);
     double products = steps * rows * cols / 32.0, fill = steps * rows * 128 / image_rate;
-    double sum = fmax(products, fill) + hidden * fmin(products, fill);
+    double sum = together(products, fill, shown);
     return each * fmax(sum, (products + store) / 2) + store + steps * cols * 128 / fill_rate;
 }
 
@@ -149,18 +155,13 @@ static int pieces_of(const mica_conv_sm90_tiles *t, int units)
     return (int)(t->all * t->blocks < units ? t->all * t->blocks : units);
 }
 
-static double together(double arithmetic, double traffic, double exposed)
-{
-    return fmax(arithmetic, traffic) + exposed * fmin(arithmetic, traffic);
-}
-
 /* wgrad, fitted as above. Blocks of a stream read pixels at different times, so that L2 serves each
  * by itself. Partial sums are written and read again, and a second kernel started, but by a
  * cluster. */
 static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
                        const mica_device_info *device)
 {
-    const double fill = 63.2, fill_stream = 45.7, share = 1.074, shown = 0.027;
+    const double fill = 63.2, fill_stream = 45.7, share = 1.074, exposed = 0.027;
     const double begin_ms = 4.26e-3, reduce_ms = 1.88e-3, parts_gbps = 2530;
     const double base = 556, each = 0.043, base_cluster = 3760, each_cluster = 0.255, meet = 1280;
     int rows = knob[MICA_CONV_ROWS], cols = knob[MICA_CONV_COLS], splits = knob[MICA_CONV_SPLITS];
@@ -182,7 +183,7 @@ static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
         parts = (double)(t.all * splits);
         cycles = (double)mica_conv_tiles(t.all * splits, units) * (blocks * stage + store);
     }
-    double ms = begin_ms + together(cycles / hertz * 1e3, share * traffic_ms(s, device), shown);
+    double ms = begin_ms + together(cycles / hertz * 1e3, share * traffic_ms(s, device), exposed);
     return ms + (parts > 0 ? reduce_ms : 0) + parts * tile * 4 / (parts_gbps * 1e6);
 }
 

@@ -108,6 +108,18 @@ static bool continues(long long outer, long long inner, long long dim)
     return outer == inner * dim;
 }
 
+bool gemm_is_short(const mica_gemm_desc *d)
+{
+    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
+        int step = d->epilogue[i];
+        bool is_short = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
+                        step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
+                        step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
+        if (!is_short) return false;
+    }
+    return true;
+}
+
 bool gemm_has_extra(const mica_gemm_desc *d)
 {
     bool integers = mica_dtype_is_integer(d->a.dtype);

@@ -22,6 +22,8 @@ gemm_offsets gemm_extra_offsets(const gemm_shape *shape, const gemm_extra *extra
 /* Whether gemm_extra_args are needed: a gate, aux, amax, or an 8-bit c of floating sums or with a
  * scale. */
 bool gemm_has_extra(const mica_gemm_desc *desc);
+/* The epilogue takes so few instructions that a kernel may have them for each of its sums. */
+bool gemm_is_short(const mica_gemm_desc *desc);
 /* The refusal of engines that know none of it. */
 mica_status gemm_refuse_extra(const mica_gemm_desc *desc, mica_why *why);
 /* Elements between the scales of neighbouring rows or columns; 0 for a single element. */

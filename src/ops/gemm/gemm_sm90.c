@@ -317,14 +317,7 @@ static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_conf
     tiled = tiled && (box & (box - 1)) == 0;
     for (int i = 0; i < s->batch_rank; i++)
         tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
-    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
-        int step = d->epilogue[i];
-        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
-                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
-                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
-        tiled = tiled && shorter;
-    }
-    return tiled;
+    return tiled && gemm_is_short(d);
 }
 
 /* Chunks of 64 (of each half) where an operand lies across K; K is shared out where tiles are few,

@@ -234,7 +234,8 @@ static int buffers_of(const mica_config *c, const mica_device_info *device)
 /* Slices of all tiles of a multiprocessor follow each other without a gap; each takes the longer
  * one of its arithmetic and its copy from L2, a part of the other one, and at least, where the ring
  * is short, its share of the latency of memory. Where sizes are data, half a round more is lost at
- * the end; where they are not, what a whole one lacks. The constants are those of gemm's engine. */
+ * the end; where they are not, what a whole one lacks. The constants are those
+ * that gemm's engine had before its warpgroups took turns: these suit tiles that are shared. */
 static double model(const grouped *g, const geometry *x, double bytes,
                     const mica_device_info *device, const mica_config *c)
 {
@@ -332,14 +333,7 @@ static bool is_light(const grouped *g, const gemm_shape *s)
     tiled = tiled && s->n * bytes % 16 == 0;
     if (g->form != GROUPED_ROWS && g->count > 1)
         tiled = tiled && g->group[MICA_GEMM_C] > 0 && g->group[MICA_GEMM_C] * bytes % 16 == 0;
-    for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
-        int step = d->epilogue[i];
-        bool shorter = step == MICA_STEP_BIAS || step == MICA_STEP_SCALE ||
-                       step == MICA_STEP_SHIFT || step == MICA_STEP_ACT + MICA_ACT_RELU ||
-                       step == MICA_STEP_ACT + MICA_ACT_IDENTITY;
-        tiled = tiled && shorter;
-    }
-    return tiled;
+    return tiled && gemm_is_short(d);
 }
 
 static void write_prologue(const grouped *g, const geometry *x, const mica_config *c,

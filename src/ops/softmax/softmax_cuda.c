@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cuda": a group of 1 to 512 threads per slice. A slice that fits the group's registers is
  * read once, as is one that fits shared memory (forward); a longer one twice (maximum and sum are
- * formed together). Memory-bound where the axis
- * or its neighbour is contiguous; correct for any strides and types. */
+ * formed together). Memory-bound where the axis or its neighbour is contiguous; correct for any
+ * strides and types. */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_args.h"
 #include "ops/shared/slices.h"
