@@ -39,17 +39,24 @@ static double normal(uint64_t *state)
     return 1.7 * sum;
 }
 
+/* Made once: a tool's lines are timed one after the other. */
+static const double *random_block(void)
+{
+    static double *values;
+    if (values) return values;
+    values = cli_alloc(TILE * sizeof *values);
+    uint64_t state = 1;
+    for (int64_t i = 0; i < TILE; i++) values[i] = normal(&state);
+    return values;
+}
+
 /* Large floating-point tensors are tiled with a block of random values: filling them one by one
  * would take longer than the measurement. */
 static mica_status tile(const mica_tensor *t, int64_t span, unsigned char *image)
 {
     const int64_t count = TILE;
     mica_tensor block = mica_tensor_packed(t->dtype, 1, &count);
-    double *values = cli_alloc(TILE * sizeof *values);
-    uint64_t state = 1;
-    for (int64_t i = 0; i < count; i++) values[i] = normal(&state);
-    mica_status status = mica_tensor_store(&block, values, image);
-    free(values);
+    mica_status status = mica_tensor_store(&block, random_block(), image);
     for (int64_t done = count * mica_dtype_bits(t->dtype) / 8, n; done < span; done += n) {
         n = done < span - done ? done : span - done;
         memcpy(image + done, image, (size_t)n);
@@ -67,9 +74,8 @@ static mica_status make_image(const timing *t, int arg, unsigned char *image)
 {
     const mica_tensor *tensor = &t->info[arg].tensor;
     int64_t count = mica_tensor_count(tensor);
+    if (count > TILE && is_real(tensor->dtype)) return tile(tensor, t->span[arg], image);
     memset(image, 0, (size_t)t->span[arg]);
-    if (t->info[arg].dir == MICA_OUT) return MICA_OK;
-    if (count > 4 * TILE && is_real(tensor->dtype)) return tile(tensor, t->span[arg], image);
     double *values = calloc((size_t)count + 1, sizeof *values);
     if (!values) return MICA_OUT_OF_MEMORY;
     mica_status status = mica_problem_fill(t->problem, arg, MICA_FILL_RANDOM, 1, values);
@@ -78,20 +84,28 @@ static mica_status make_image(const timing *t, int arg, unsigned char *image)
     return status;
 }
 
+static mica_status upload(timing *t, int a)
+{
+    unsigned char *image = malloc((size_t)t->span[a] + 1);
+    if (!image) return MICA_OUT_OF_MEMORY;
+    mica_status status = make_image(t, a, image);
+    for (int s = 0; s < t->sets && status == MICA_OK; s++)
+        status =
+            mica_upload(t->context, (char *)t->memory[a] + s * t->step[a], image, t->span[a], NULL);
+    free(image);
+    return status;
+}
+
 static mica_status fill_sets(timing *t)
 {
     mica_status status = MICA_OK;
     for (int a = 0; a < t->args && status == MICA_OK; a++) {
+        int64_t bytes = t->step[a] * t->sets;
         if (t->info[a].dir == MICA_UNUSED) continue;
-        unsigned char *image = malloc((size_t)t->span[a] + 1);
-        if (!image) return MICA_OUT_OF_MEMORY;
-        status = make_image(t, a, image);
-        if (status == MICA_OK)
-            status = mica_malloc(t->context, t->step[a] * t->sets, &t->memory[a]);
-        for (int s = 0; s < t->sets && status == MICA_OK; s++)
-            status = mica_upload(t->context, (char *)t->memory[a] + s * t->step[a], image,
-                                 t->span[a], NULL);
-        free(image);
+        status = mica_malloc(t->context, bytes, &t->memory[a]);
+        if (status != MICA_OK) break;
+        status = t->info[a].dir == MICA_OUT ? mica_memset(t->context, t->memory[a], 0, bytes, NULL)
+                                            : upload(t, a);
     }
     return status;
 }

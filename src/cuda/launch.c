@@ -7,17 +7,31 @@ static unsigned at_least_one(unsigned n)
     return n ? n : 1;
 }
 
-static mica_status launch_cluster(const mica_kernel *k, const mica_grid *g, void *stream,
-                                  void **parameters)
+/* Attributes of a launch, by CUlaunchAttributeID. */
+enum { CLUSTER_DIMENSION = 4, PROGRAMMATIC_SERIALIZATION = 6 };
+enum { FIRST_OVERLAP_DRIVER = 12030 }; /* the first that captures such launches, too */
+
+static bool can_overlap(const mica_grid *g)
 {
-    enum { CLUSTER_DIMENSION = 4 }; /* of CUlaunchAttributeID */
-    mica_cu_attribute cluster = {.id = CLUSTER_DIMENSION, .value.dim = {g->cluster, 1, 1}};
-    mica_cu_launch launch = {
-        .shared = g->dynamic_shared, .stream = stream, .attributes = &cluster, .count = 1};
+    return g->overlaps && mica_driver.cuLaunchKernelEx &&
+           mica_driver_version() >= FIRST_OVERLAP_DRIVER;
+}
+
+static mica_status launch_with(const mica_kernel *k, const mica_grid *g, void *stream,
+                               void **parameters)
+{
+    mica_cu_attribute list[2];
+    mica_cu_launch launch = {.shared = g->dynamic_shared, .stream = stream, .attributes = list};
     for (int i = 0; i < 3; i++) {
         launch.grid[i] = at_least_one(g->grid[i]);
         launch.block[i] = at_least_one(g->block[i]);
     }
+    if (g->cluster > 0)
+        list[launch.count++] =
+            (mica_cu_attribute){.id = CLUSTER_DIMENSION, .value.dim = {g->cluster, 1, 1}};
+    if (can_overlap(g))
+        list[launch.count++] =
+            (mica_cu_attribute){.id = PROGRAMMATIC_SERIALIZATION, .value.dim = {1}};
     if (!mica_driver.cuLaunchKernelEx)
         return mica_fail(MICA_UNSUPPORTED, "clusters need a driver of CUDA 12 or newer, this is %d",
                          mica_driver_version());
@@ -27,7 +41,7 @@ static mica_status launch_cluster(const mica_kernel *k, const mica_grid *g, void
 static mica_status launch(const mica_kernel *k, const mica_grid *g, void *stream, const void *args)
 {
     void *parameters[1] = {(void *)args}; /* only read by the driver */
-    if (g->cluster > 0) return launch_cluster(k, g, stream, parameters);
+    if (g->cluster > 0 || can_overlap(g)) return launch_with(k, g, stream, parameters);
     return MICA_CU(k->cuda, cuLaunchKernel, k->function, at_least_one(g->grid[0]),
                    at_least_one(g->grid[1]), at_least_one(g->grid[2]), at_least_one(g->block[0]),
                    at_least_one(g->block[1]), at_least_one(g->block[2]), g->dynamic_shared, stream,

@@ -567,6 +567,7 @@ static const emu_ptx codes[] = {
      EMU_LANE,
      {0}},
     {"%%cluster_ctarank;", cluster_rank, EMU_LANE, {0}},
+    {"griddepcontrol.", nothing, EMU_LANE, {0}}, /* kernels follow one another */
     {"fence.mbarrier_init.", nothing, EMU_LANE, {0}},
     {"fence.proxy.async", nothing, EMU_LANE, {0}},
     {"prefetch.tensormap ", nothing, EMU_LANE, {0}},

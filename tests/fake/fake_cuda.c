@@ -420,9 +420,7 @@ typedef struct attribute {
     char pad[8 - sizeof(int)];
     union {
         char pad[64];
-        struct {
-            unsigned x, y, z;
-        } cluster;
+        unsigned dim[3];
     } value;
 } attribute;
 typedef struct config {
@@ -434,16 +432,20 @@ typedef struct config {
 
 EXPORT int cuLaunchKernelEx(const config *c, void *function, void **parameters, void **extra)
 {
+    enum { CLUSTER = 4, OVERLAP = 6 };
     int code = enter_context("cuLaunchKernelEx");
     const unsigned grid[] = {c->gx, c->gy, c->gz}, block[] = {c->bx, c->by, c->bz};
+    unsigned cluster = 0;
     (void)extra;
-    if (code == OK &&
-        (c->count != 1 || c->attributes[0].id != 4 || c->attributes[0].value.cluster.y != 1 ||
-         c->attributes[0].value.cluster.z != 1))
-        code = INVALID_VALUE;
-    if (code == OK)
-        code = launch(function, grid, block, c->shared, c->attributes[0].value.cluster.x, c->stream,
-                      parameters);
+    if (code == OK && (c->count < 1 || c->count > 2)) code = INVALID_VALUE;
+    for (unsigned i = 0; i < c->count && code == OK; i++) {
+        const unsigned *dim = c->attributes[i].value.dim;
+        int id = c->attributes[i].id;
+        if ((id != CLUSTER || dim[1] != 1 || dim[2] != 1) && (id != OVERLAP || dim[0] != 1))
+            code = INVALID_VALUE;
+        if (id == CLUSTER) cluster = dim[0];
+    }
+    if (code == OK) code = launch(function, grid, block, c->shared, cluster, c->stream, parameters);
     return leave(code);
 }
 

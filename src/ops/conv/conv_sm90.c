@@ -285,7 +285,7 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                              (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW, 0));
     if (knob[MICA_CONV_CLUSTER]) {
         s->grid.grid[0] = (unsigned)(tiles * a->splits);
-        s->grid.cluster = (unsigned)a->splits;
+        s->grid.cluster = a->splits > 1 ? (unsigned)a->splits : 0;
         return MICA_OK;
     }
     s->grid.grid[0] = knob[MICA_CONV_PIECES] > 0 ? (unsigned)knob[MICA_CONV_PIECES]

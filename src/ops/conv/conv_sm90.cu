@@ -50,8 +50,10 @@ __device__ __forceinline__ void load_stage(const mica_conv_sm90_args &a, const p
 __device__ __forceinline__ step step_at(const mica_conv_class &c, int terms, int index)
 {
     if (SPLITS == 1) return step{{0, 0, 0}, 0};
-    const int blocks = (terms + 63) / 64, pair = index / blocks, row = pair / c.taps[2];
-    return step{{row / c.taps[1], row % c.taps[1], pair % c.taps[2]}, index % blocks * 64};
+    const u32 blocks = ((u32)terms + 63) / 64, pair = (u32)index / blocks;
+    const u32 row = pair / (u32)c.taps[2], plane = row / (u32)c.taps[1];
+    return step{{(int)plane, (int)(row - plane * (u32)c.taps[1]), (int)(pair - row * (u32)c.taps[2])},
+                (int)((u32)index - pair * blocks) * 64};
 }
 
 /* This block's steps of a tile. */
@@ -109,18 +111,20 @@ __device__ __forceinline__ void put_parts(int group, u32 stages, const float (&s
             shared_store(part_address(stages, group, i * (BN / 8) + j), sum[i] + 4 * j);
 }
 
-/* In the order of the blocks. */
-__device__ __forceinline__ void add_parts(int group, u32 stages, int place, float (&v)[4])
+/* This block's columns of the sum, in the order of the blocks. */
+__device__ __forceinline__ void add_parts(int group, u32 stages, int i, float (&v)[OWN][4])
 {
-    const u32 at = part_address(stages, group, place);
+    const int first = i * (BN / 8) + (int)cluster_rank() * OWN;
 #pragma unroll
-    for (int rank = 0; rank < SPLITS; rank++) {
-        const float4 part = shared_load_remote(at, (u32)rank);
-        v[0] = rank ? v[0] + part.x : part.x;
-        v[1] = rank ? v[1] + part.y : part.y;
-        v[2] = rank ? v[2] + part.z : part.z;
-        v[3] = rank ? v[3] + part.w : part.w;
-    }
+    for (int rank = 0; rank < SPLITS; rank++)
+#pragma unroll
+        for (int j = 0; j < OWN; j++) {
+            const float4 part = shared_load_remote(part_address(stages, group, first + j), (u32)rank);
+            v[j][0] = rank ? v[j][0] + part.x : part.x;
+            v[j][1] = rank ? v[j][1] + part.y : part.y;
+            v[j][2] = rank ? v[j][2] + part.z : part.z;
+            v[j][3] = rank ? v[j][3] + part.w : part.w;
+        }
 }
 
 template <bool OTHERS>
@@ -131,16 +135,16 @@ __device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const 
     for (int i = 0; i < PARTS; i++) {
         const int row = p.row + (group * PARTS + i) * 64 + warp * 16 + lane / 4;
         const target t[2] = {target_of(a, a.classes[p.index], row), target_of(a, a.classes[p.index], row + 8)};
+        float v[OWN][4];
+        add_parts(group, stages, i, v);
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
-            const int block = (int)cluster_rank() * OWN + j, c = p.col + 8 * block + 2 * (lane & 3);
+            const int c = p.col + 8 * ((int)cluster_rank() * OWN + j) + 2 * (lane & 3);
             channel_terms terms[2];
             column_sums<2> none;
-            float v[4];
-            add_parts(group, stages, i * (BN / 8) + block, v);
             load_pair_terms(a, c, terms);
-            store_columns<OTHERS>(a, t[0], c, terms, v, none);
-            store_columns<OTHERS>(a, t[1], c, terms, v + 2, none);
+            store_columns<OTHERS>(a, t[0], c, terms, v[j], none);
+            store_columns<OTHERS>(a, t[1], c, terms, v[j] + 2, none);
         }
     }
 }
@@ -218,6 +222,10 @@ __device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90(const __grid_constant__ mica_conv_sm90_args a)
 {
+    if (threadIdx.x == 32) {
+        tma_prefetch(&a.image[0]);
+        tma_prefetch(&a.filter);
+    }
     const u32 stages = ring_memory(), full = ring_barriers(1, TURNS ? 1 : 2), empty = full + 8 * STAGES;
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The sum of wgrad's partial sums in a fixed order, and its way into the filter: four channels to a
- * thread, SHARES threads to a sum, neighbours at neighbouring channels. Constants: BLOCK; SHARES; those of
- * conv_sm90_filter.cuh. */
+ * thread, SHARES threads to a sum, neighbours at neighbouring channels. It starts while the kernel that writes
+ * the partial sums still runs. Constants: BLOCK; SHARES; those of conv_sm90_filter.cuh. */
 #include "ops/conv/conv_sm90_filter.cuh"
 #include "ops/conv/conv_sm90_stream.cuh"
 
@@ -20,6 +20,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_
     const int column = tap * ((f.channels + 63) / 64 * 64) + c;
     const float *from = a.partial + ((long long)row * a.columns + column);
     float4 sum = make_float4(0, 0, 0, 0);
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     if (exists) {
         int parts = a.splits;
         if (a.stream.pieces > 0)
@@ -32,5 +33,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_
     if (share > 0 || !exists) return;
 #pragma unroll
     for (int i = 1; i < SHARES; i++) sum = add(sum, part[i][lane]);
-    store_channels(f, row, tap, c, sum);
+    store_channels(f, filter_place(f, (u32)tap, c) + row * f.f.n, sum);
 }

@@ -44,25 +44,32 @@ __device__ __forceinline__ walk begin(const mica_conv_sm90_wgrad_args &a)
     return walk{length * blockIdx.x / gridDim.x, length * (blockIdx.x + 1) / gridDim.x};
 }
 
+/* A tile's blocks are shared out evenly, the first parts have one more. */
 __device__ __forceinline__ item take(const mica_conv_sm90_wgrad_args &a, walk &w)
 {
     const long long tiles = (long long)a.row_tiles * a.col_tiles;
-    const int tile = (int)(STREAM ? w.at / a.blocks : CLUSTER ? w.at / a.splits : w.at % tiles);
+    const u32 at = (u32)w.at; /* but in a stream these are fewer than 2^31 */
+    int tile;
     item t;
-    t.row = tile / a.col_tiles * BM;
-    t.chunk = tile % a.col_tiles * RIGHT;
-    if (STREAM) {
+    if constexpr (STREAM) {
+        tile = (int)(w.at / a.blocks);
         const long long first = (long long)tile * a.blocks;
         t.part = (int)blockIdx.x - piece_of(first, (int)gridDim.x, tiles * a.blocks);
         t.from = (int)(w.at - first);
         t.to = (int)min((long long)a.blocks, w.end - first);
         w.at = first + t.to;
     } else {
-        t.part = (int)(CLUSTER ? w.at % a.splits : w.at / tiles);
-        t.from = (int)((long long)a.blocks * t.part / a.splits);
-        t.to = (int)((long long)a.blocks * (t.part + 1) / a.splits);
+        const u32 each = (u32)a.blocks / (u32)a.splits, more = (u32)a.blocks - each * (u32)a.splits;
+        const u32 fast = CLUSTER ? (u32)a.splits : (u32)tiles, slow = at / fast, rest = at - slow * fast;
+        tile = (int)(CLUSTER ? slow : rest);
+        t.part = (int)(CLUSTER ? rest : slow);
+        t.from = t.part * (int)each + min(t.part, (int)more);
+        t.to = t.from + (int)each + (t.part < (int)more);
         w.at += gridDim.x;
     }
+    const int row = (int)((u32)tile / (u32)a.col_tiles);
+    t.row = row * BM;
+    t.chunk = (tile - row * a.col_tiles) * RIGHT;
     return t;
 }
 
@@ -75,14 +82,15 @@ struct chunk {
 __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, const item &t, int index)
 {
     if (index < LEFT) return chunk{t.row + 64 * index, {0, 0, 0}, t.row + 64 * index < a.rows};
-    const int blocks = (a.channels + 63) / 64, pair = t.chunk + index - LEFT;
+    const u32 blocks = ((u32)a.channels + 63) / 64, pair = (u32)(t.chunk + index - LEFT);
     chunk c;
-    int tap = pair / blocks;
-    c.channel = pair % blocks * 64;
+    u32 tap = pair / blocks;
+    c.channel = (int)(pair - tap * blocks) * 64;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
-        c.tap[d] = tap % a.taps[d] * a.tap_step[d];
-        tap /= a.taps[d];
+        const u32 rest = tap / (u32)a.taps[d];
+        c.tap[d] = (int)(tap - rest * (u32)a.taps[d]) * a.tap_step[d];
+        tap = rest;
     }
     c.exists = tap == 0 && index < LEFT + RIGHT;
     return c;
@@ -171,21 +179,51 @@ __device__ __forceinline__ void put_parts(int group, u32 stages, const float (&s
     }
 }
 
-/* The sums of all blocks, in their order, of this block's rows. */
+/* A cluster of one block is launched without: clusters start slowly. */
+__device__ __forceinline__ void meet()
+{
+    if constexpr (CLUSTER > 1)
+        cluster_sync();
+    else
+        named_barrier_sync(1, 256);
+}
+
+__device__ __forceinline__ float4 load_part(u32 from, u32 rank)
+{
+    if constexpr (CLUSTER > 1) return shared_load_remote(from, rank);
+    const uint4 words = shared_load(from);
+    float4 part;
+    memcpy(&part, &words, sizeof part);
+    return part;
+}
+
+/* The sums of all blocks, in their order, of this block's rows: four columns to a thread, ABREAST rows at once,
+ * and as many loads under way as there are in a batch. */
 __device__ __forceinline__ void store_cluster(const mica_conv_sm90_wgrad_args &a, const item &t, u32 stages)
 {
-    constexpr int QUADS = BN / 4;
-    const int thread = (int)threadIdx.x - 128, blocks = (a.channels + 63) / 64;
-    const int taps = a.taps[0] * a.taps[1] * a.taps[2];
-#pragma unroll 4
-    for (int i = thread; i < OWN_ROWS * QUADS; i += 256) {
-        const int line = t.part * OWN_ROWS + i / QUADS, column = i % QUADS * 4, row = t.row + line;
-        const u32 from = stages + (u32)(line * PITCH + column) * 4;
-        float4 sum = shared_load_remote(from, 0);
+    constexpr int QUADS = BN / 4, ABREAST = 256 / QUADS, BATCH = 4;
+    const int thread = (int)threadIdx.x - 128, column = thread % QUADS * 4;
+    const u32 blocks = ((u32)a.channels + 63) / 64, pair = (u32)(t.chunk + column / 64), tap = pair / blocks;
+    const int c = (int)(pair - tap * blocks) * 64 + column % 64;
+    const bool exists = tap < (u32)(a.taps[0] * a.taps[1] * a.taps[2]) && c < a.channels;
+    if (thread >= ABREAST * QUADS || !exists) return;
+    const long long place = filter_place(a.filter, tap, c);
+    const int end = min(OWN_ROWS, a.rows - t.row - t.part * OWN_ROWS);
+    for (int first = thread / QUADS; first < end; first += BATCH * ABREAST) {
+        float4 sum[BATCH];
 #pragma unroll
-        for (int rank = 1; rank < CLUSTER; rank++) sum = add(sum, shared_load_remote(from, (u32)rank));
-        const int pair = t.chunk + column / 64, tap = pair / blocks, c = pair % blocks * 64 + column % 64;
-        if (row < a.rows && tap < taps && c < a.channels) store_channels(a.filter, row, tap, c, sum);
+        for (int rank = 0; rank < CLUSTER; rank++)
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const int line = t.part * OWN_ROWS + min(first + i * ABREAST, OWN_ROWS - 1);
+                const float4 part = load_part(stages + (u32)(line * PITCH + column) * 4, (u32)rank);
+                sum[i] = rank ? add(sum[i], part) : part;
+            }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int line = first + i * ABREAST;
+            if (line < end) store_channels(a.filter, place + (t.row + t.part * OWN_ROWS + line) * a.filter.f.n, sum[i]);
+        }
     }
 }
 
@@ -210,9 +248,9 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
         if constexpr (CLUSTER > 0) {
             put_parts(group, stages, sum);
-            cluster_sync();
+            meet();
             store_cluster(a, t, stages);
-            cluster_sync(); /* the others read what is here */
+            if constexpr (CLUSTER > 1) meet(); /* the others read what is here */
         } else {
             store(a, t, group, sum);
         }
@@ -222,15 +260,21 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_sm90_wgrad(const __grid_constant__ mica_conv_sm90_wgrad_args a)
 {
+    if (threadIdx.x == 32) {
+        tma_prefetch(&a.grad);
+        tma_prefetch(&a.image);
+    }
+    /* What adds up the partial sums may start as blocks end, and waits for them. */
+    if constexpr (!CLUSTER) asm volatile("griddepcontrol.launch_dependents;");
     const u32 stages = ring_memory(), full = ring_barriers(PRODUCERS, 2), empty = full + 8 * STAGES;
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();
         if (threadIdx.x % 32 == 0) produce(a, (int)threadIdx.x / 32, stages, full, empty);
-        if constexpr (CLUSTER > 0) {
+        if constexpr (CLUSTER > 1) {
             __syncwarp();
-            cluster_sync();
-            cluster_sync();
+            meet();
+            meet();
         }
     } else {
         registers_take<232>();

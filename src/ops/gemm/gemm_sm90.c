@@ -226,14 +226,15 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
                          const mica_config *c, double blocks)
 {
     const double latency_ms = 1.28e-3, tile_ms = 0.33e-3, sums_ms = 0.76e-3, exchange_ms = 5.9e-3;
-    const double peak = 1.062, fill_gbps = 24700, overlap = 0.387, promoting = 0.83;
+    const double peak = 1.062, fill_gbps = 24700, overlap = 0.387, promoting = 0.94;
+    const double promoting_two = 0.89; /* waves of a warpgroup */
     const double barrier_ms = 0.014e-3, copies_ms = 0.09e-3;
     const double overlap_turns = 0.254, handing_ms = 0.36e-3, half_the_threads = 1.67;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = bytes_of(d->a.dtype), split = c->knob[KNOB_SPLIT];
     bool turns = c->knob[KNOB_TURNS];
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
-    if (is_promoted(d->a.dtype)) rate *= promoting;
+    if (is_promoted(d->a.dtype)) rate *= m > 128 ? promoting_two : promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
     double fill = (lines_of(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
     double slice = fmax(arithmetic, fill);
