@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm of f64 on the matrix units of sm_80 and later: cp.async and mma.sync. A block computes one tile at a
  * time; slices of 16 of k travel through STAGES buffers in shared memory, and each warp multiplies a
- * WARP_M x WARP_N piece of the tile, whose fragments it reads one instruction ahead. Sums run over k in order,
- * as a row of multiply-adds would.
+ * WARP_M x WARP_N piece of the tile. Sums run over k in order, as those of multiply-adds do.
  *
  * An instruction takes UNIT_K of k for 16 rows and 8 columns; before sm_90 that is two instructions of 8 rows
  * and 4 of k. Lane 4 g + t of a warp holds, of either shape, rows g and g + 8 of a and column g of b at
@@ -49,9 +48,9 @@ template <int LINES, int VECTOR_, bool K_FAST_> struct operand {
     static __device__ __forceinline__ int at(int line, int k)
     {
         if constexpr (K_FAST)
-            return line * TILE_K + (k / 4 ^ line % 4) * 4 + k % 4;
+            return line * TILE_K + ((k >> 2 ^ (line & 3)) << 2) + (k & 3);
         else
-            return k * LINES + (line / 4 ^ k % 4) * 4 + line % 4;
+            return k * LINES + ((line >> 2 ^ (k & 3)) << 2) + (line & 3);
     }
 
     /* This lane's element of N blocks of 8 lines, from line `first` on (a multiple of 16), at k = 4 quad .... */
@@ -79,12 +78,10 @@ template <typename O> struct source {
     const double *first;
     s64 step, next;
     int lines; /* that exist */
-    bool aligned;
 
-    __device__ __forceinline__ source(const double *p, s64 line_stride, s64 k_stride, int count, bool is_aligned)
+    __device__ __forceinline__ source(const double *p, s64 line_stride, s64 k_stride, int count)
         : first(p + O::line(0) * line_stride + O::depth(0) * k_stride),
-          step(O::EACH * (O::K_FAST ? line_stride : k_stride)), next(TILE_K * k_stride), lines(count),
-          aligned(is_aligned)
+          step(O::EACH * (O::K_FAST ? line_stride : k_stride)), next(TILE_K * k_stride), lines(count)
     {
     }
     /* How many elements of piece i exist in a slice of that depth. */
@@ -94,22 +91,19 @@ template <typename O> struct source {
         if (O::K_FAST ? O::line(i) >= lines : O::depth(i) >= depth) return 0;
         return there < 0 ? 0 : there < O::VECTOR ? there : O::VECTOR;
     }
-    __device__ __forceinline__ void fetch(double *slice, s64 number, int depth) const
+    /* ALIGNED: whole pieces may be copied at once, else element by element. */
+    template <bool ALIGNED> __device__ __forceinline__ void fetch(double *slice, s64 number, int depth) const
     {
+        constexpr int AT_ONCE = ALIGNED ? O::VECTOR : 1;
         const double *from = first + number * next;
         const u32 to = shared_address(slice);
-        if (aligned) {
 #pragma unroll
-            for (int i = 0; i < O::PIECES; i++)
-                copy_async<O::VECTOR * 8>(to + O::at(O::line(i), O::depth(i)) * 8, from + i * step, count(i, depth) * 8);
-        } else {
+        for (int i = 0; i < O::PIECES; i++)
 #pragma unroll
-            for (int i = 0; i < O::PIECES; i++)
-#pragma unroll
-                for (int j = 0; j < O::VECTOR; j++)
-                    copy_async<8>(to + (O::at(O::line(i), O::depth(i)) + j) * 8, from + i * step + j,
-                                  j < count(i, depth) ? 8 : 0);
-        }
+            for (int j = 0; j < O::VECTOR; j += AT_ONCE) {
+                const int there = ALIGNED ? count(i, depth) : j < count(i, depth);
+                copy_async<AT_ONCE * 8>(to + (O::at(O::line(i), O::depth(i)) + j) * 8, from + i * step + j, there * 8);
+            }
     }
 };
 
@@ -118,12 +112,13 @@ struct sources {
     source<operand_b> b;
     s64 k;
 
-    __device__ __forceinline__ void fetch(double *stage, s64 slice) const
+    /* A slice past the last one is zeros: no branch parts the copies from the products beside them. */
+    template <bool ALIGNED> __device__ __forceinline__ void fetch(double *stage, s64 slice) const
     {
         const s64 left = k - slice * TILE_K;
-        const int depth = left < TILE_K ? (int)left : TILE_K;
-        a.fetch(stage, slice, depth);
-        b.fetch(stage + operand_a::COUNT, slice, depth);
+        const int depth = left < TILE_K ? left < 0 ? 0 : (int)left : TILE_K;
+        a.template fetch<ALIGNED>(stage, slice, depth);
+        b.template fetch<ALIGNED>(stage + operand_a::COUNT, slice, depth);
     }
 };
 
@@ -184,43 +179,48 @@ __device__ __forceinline__ void multiply_step(sums &sum, const fragments &f)
         for (int j = 0; j < BLOCKS_N; j++) multiply_block(sum[i][j], f, i, j);
 }
 
+/* Of two instructions of 8 the fragments would not fit beside the sums; of 4 the next one's are read ahead. */
+constexpr int HELD = UNIT_K == 4 ? 2 : 1;
+static_assert(STEPS % HELD == 0, "a slice begins with the first fragments");
+
 /* A block enters with no copies under way and leaves the same; shared memory is free after a barrier. */
+template <bool ALIGNED>
 __device__ __forceinline__ void multiply_tile(sums &sum, double *shared, const sources &from, s64 slices)
 {
-    fragments held[2];
-#pragma unroll
+    fragments held[HELD];
+#pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
-        if (s < slices) from.fetch(shared + s * STAGE, s);
+        from.fetch<ALIGNED>(shared + s * STAGE, s);
         copies_commit();
     }
-    copies_wait<STAGES - 2>();
-    __syncthreads();
-    if (slices > 0) held[0].read(shared, 0);
+    if constexpr (HELD == 2) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        held[0].read(shared, 0);
+    }
     int use = 0, fill = STAGES - 1;
     for (s64 s = 0; s < slices; s++) {
         const int next = use + 1 == STAGES ? 0 : use + 1;
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            if (step + 1 < STEPS) {
-                held[(step + 1) % 2].read(shared + use * STAGE, step + 1);
-            } else {
-                /* All fragments of this slice are in registers: its buffer is the next to be filled. */
+            const int read = step + HELD - 1; /* of this slice, or the first of the next one */
+            if (read % STEPS == 0) {
+                /* The slice is there, and all warps have read the one before, whose buffer is filled next. */
                 copies_wait<STAGES - 2>();
                 __syncthreads();
-                if (s + 1 < slices) held[0].read(shared + next * STAGE, 0);
             }
+            held[read % HELD].read(shared + (read < STEPS ? use : next) * STAGE, read % STEPS);
             if (step == 0) {
-                if (s + STAGES - 1 < slices) from.fetch(shared + fill * STAGE, s + STAGES - 1);
+                from.fetch<ALIGNED>(shared + fill * STAGE, s + STAGES - 1);
                 copies_commit();
             }
-            multiply_step(sum, held[step % 2]);
+            multiply_step(sum, held[step % HELD]);
         }
         fill = use;
         use = next;
     }
     copies_wait<0>();
 }
-static_assert(STEPS % 2 == 0, "a slice begins with the first fragments");
 
 /* ---- results: turned in shared memory, so that they are stored along the lines of c ---- */
 
@@ -283,12 +283,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const place p = tile_place(s, tile);
         const int rows = at_most(s.m - p.row, TILE_M), cols = at_most(s.n - p.col, TILE_N);
-        const sources from = {
-            {(const double *)args.g.a + p.a + p.row * s.a_m, s.a_m, s.a_k, rows, args.a_aligned != 0},
-            {(const double *)args.g.b + p.b + p.col * s.b_n, s.b_n, s.b_k, cols, args.b_aligned != 0},
-            s.k};
+        const sources from = {{(const double *)args.g.a + p.a + p.row * s.a_m, s.a_m, s.a_k, rows},
+                              {(const double *)args.g.b + p.b + p.col * s.b_n, s.b_n, s.b_k, cols},
+                              s.k};
+        const s64 slices = (s.k + TILE_K - 1) / TILE_K;
         sums sum = {};
-        multiply_tile(sum, shared, from, (s.k + TILE_K - 1) / TILE_K);
+        if (A_VECTOR * B_VECTOR == 1 || (args.a_aligned && args.b_aligned))
+            multiply_tile<true>(sum, shared, from, slices);
+        else
+            multiply_tile<false>(sum, shared, from, slices);
         c_t *c = (c_t *)args.g.c + p.c + p.row * s.c_m + p.col * s.c_n;
         store_tile(sum, shared, rows, cols, [&](int row, int col, int count, const double(&piece)[C_VECTOR]) {
             const s64 along = C_N_FAST ? s.c_n : s.c_m;
