@@ -73,52 +73,49 @@ typedef operand<TILE_M, A_VECTOR, A_K_FAST> operand_a;
 typedef operand<TILE_N, B_VECTOR, B_K_FAST> operand_b;
 constexpr int STAGE = operand_a::COUNT + operand_b::COUNT;
 
-/* What a thread fetches: its pieces of slice 0 are `step` elements apart, those of the next one `next` on. */
+/* What a thread fetches of one slice after the other. */
 template <typename O> struct source {
-    const double *first;
+    const double *at; /* its first piece of the next slice; the others are `step` elements apart */
     s64 step, next;
-    int lines; /* that exist */
+    int lines; /* that exist from its first one on */
 
     __device__ __forceinline__ source(const double *p, s64 line_stride, s64 k_stride, int count)
-        : first(p + O::line(0) * line_stride + O::depth(0) * k_stride),
-          step(O::EACH * (O::K_FAST ? line_stride : k_stride)), next(TILE_K * k_stride), lines(count)
+        : at(p + O::line(0) * line_stride + O::depth(0) * k_stride),
+          step(O::EACH * (O::K_FAST ? line_stride : k_stride)), next(TILE_K * k_stride), lines(count - O::line(0))
     {
     }
-    /* How many elements of piece i exist in a slice of that depth. */
-    __device__ __forceinline__ int count(int i, int depth) const
-    {
-        const int there = O::K_FAST ? depth - O::depth(i) : lines - O::line(i);
-        if (O::K_FAST ? O::line(i) >= lines : O::depth(i) >= depth) return 0;
-        return there < 0 ? 0 : there < O::VECTOR ? there : O::VECTOR;
-    }
-    /* ALIGNED: whole pieces may be copied at once, else element by element. */
-    template <bool ALIGNED> __device__ __forceinline__ void fetch(double *slice, s64 number, int depth) const
+    /* ALIGNED: whole pieces may be copied at once, else element by element. depth: of the slice. */
+    template <bool ALIGNED> __device__ __forceinline__ void fetch(double *slice, int depth)
     {
         constexpr int AT_ONCE = ALIGNED ? O::VECTOR : 1;
-        const double *from = first + number * next;
+        const int terms = depth - O::depth(0), slow = O::K_FAST ? lines : terms, fast = O::K_FAST ? terms : lines;
+        const int most = fast < 0 ? 0 : fast < O::VECTOR ? fast : O::VECTOR;
         const u32 to = shared_address(slice);
 #pragma unroll
-        for (int i = 0; i < O::PIECES; i++)
+        for (int i = 0; i < O::PIECES; i++) {
+            const int count = i * O::EACH < slow ? most : 0;
 #pragma unroll
             for (int j = 0; j < O::VECTOR; j += AT_ONCE) {
-                const int there = ALIGNED ? count(i, depth) : j < count(i, depth);
-                copy_async<AT_ONCE * 8>(to + (O::at(O::line(i), O::depth(i)) + j) * 8, from + i * step + j, there * 8);
+                const int there = AT_ONCE > 1 ? count : j < count;
+                copy_async<AT_ONCE * 8>(to + (O::at(O::line(i), O::depth(i)) + j) * 8, at + i * step + j, there * 8);
             }
+        }
+        at += next;
     }
 };
 
 struct sources {
     source<operand_a> a;
     source<operand_b> b;
-    s64 k;
+    s64 k; /* not yet fetched */
 
     /* A slice past the last one is zeros: no branch parts the copies from the products beside them. */
-    template <bool ALIGNED> __device__ __forceinline__ void fetch(double *stage, s64 slice) const
+    template <bool ALIGNED> __device__ __forceinline__ void fetch(double *stage)
     {
-        const s64 left = k - slice * TILE_K;
-        const int depth = left < TILE_K ? left < 0 ? 0 : (int)left : TILE_K;
-        a.template fetch<ALIGNED>(stage, slice, depth);
-        b.template fetch<ALIGNED>(stage + operand_a::COUNT, slice, depth);
+        const int depth = k < TILE_K ? k < 0 ? 0 : (int)k : TILE_K;
+        a.template fetch<ALIGNED>(stage, depth);
+        b.template fetch<ALIGNED>(stage + operand_a::COUNT, depth);
+        k -= TILE_K;
     }
 };
 
@@ -185,12 +182,12 @@ static_assert(STEPS % HELD == 0, "a slice begins with the first fragments");
 
 /* A block enters with no copies under way and leaves the same; shared memory is free after a barrier. */
 template <bool ALIGNED>
-__device__ __forceinline__ void multiply_tile(sums &sum, double *shared, const sources &from, s64 slices)
+__device__ __forceinline__ void multiply_tile(sums &sum, double *shared, sources &from, s64 slices)
 {
     fragments held[HELD];
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) {
-        from.fetch<ALIGNED>(shared + s * STAGE, s);
+        from.fetch<ALIGNED>(shared + s * STAGE);
         copies_commit();
     }
     if constexpr (HELD == 2) {
@@ -211,7 +208,7 @@ __device__ __forceinline__ void multiply_tile(sums &sum, double *shared, const s
             }
             held[read % HELD].read(shared + (read < STEPS ? use : next) * STAGE, read % STEPS);
             if (step == 0) {
-                from.fetch<ALIGNED>(shared + fill * STAGE, s + STAGES - 1);
+                from.fetch<ALIGNED>(shared + fill * STAGE);
                 copies_commit();
             }
             multiply_step(sum, held[step % HELD]);
@@ -283,9 +280,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const place p = tile_place(s, tile);
         const int rows = at_most(s.m - p.row, TILE_M), cols = at_most(s.n - p.col, TILE_N);
-        const sources from = {{(const double *)args.g.a + p.a + p.row * s.a_m, s.a_m, s.a_k, rows},
-                              {(const double *)args.g.b + p.b + p.col * s.b_n, s.b_n, s.b_k, cols},
-                              s.k};
+        sources from = {{(const double *)args.g.a + p.a + p.row * s.a_m, s.a_m, s.a_k, rows},
+                        {(const double *)args.g.b + p.b + p.col * s.b_n, s.b_n, s.b_k, cols},
+                        s.k};
         const s64 slices = (s.k + TILE_K - 1) / TILE_K;
         sums sum = {};
         if (A_VECTOR * B_VECTOR == 1 || (args.a_aligned && args.b_aligned))
