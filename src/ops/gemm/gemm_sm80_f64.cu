@@ -91,13 +91,14 @@ template <typename O> struct source {
         const int terms = depth - O::depth(0), slow = O::K_FAST ? lines : terms, fast = O::K_FAST ? terms : lines;
         const int most = fast < 0 ? 0 : fast < O::VECTOR ? fast : O::VECTOR;
         const u32 to = shared_address(slice);
+        const double *from = at;
 #pragma unroll
-        for (int i = 0; i < O::PIECES; i++) {
+        for (int i = 0; i < O::PIECES; i++, from += step) {
             const int count = i * O::EACH < slow ? most : 0;
 #pragma unroll
             for (int j = 0; j < O::VECTOR; j += AT_ONCE) {
                 const int there = AT_ONCE > 1 ? count : j < count;
-                copy_async<AT_ONCE * 8>(to + (O::at(O::line(i), O::depth(i)) + j) * 8, at + i * step + j, there * 8);
+                copy_async<AT_ONCE * 8>(to + (O::at(O::line(i), O::depth(i)) + j) * 8, from + j, there * 8);
             }
         }
         at += next;
@@ -176,8 +177,9 @@ __device__ __forceinline__ void multiply_step(sums &sum, const fragments &f)
         for (int j = 0; j < BLOCKS_N; j++) multiply_block(sum[i][j], f, i, j);
 }
 
-/* Of two instructions of 8 the fragments would not fit beside the sums; of 4 the next one's are read ahead. */
-constexpr int HELD = UNIT_K == 4 ? 2 : 1;
+/* The next instruction's fragments are read ahead where registers are left beside the sums: not of 8 of k,
+ * nor beside the addresses of many small pieces. */
+constexpr int HELD = UNIT_K == 4 && A_VECTOR * B_VECTOR == 4 ? 2 : 1;
 static_assert(STEPS % HELD == 0, "a slice begins with the first fragments");
 
 /* A block enters with no copies under way and leaves the same; shared memory is free after a barrier. */
