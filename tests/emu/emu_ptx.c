@@ -414,8 +414,8 @@ static void multiply(const emu_ptx *what, emu_block *block, const emu_ref *const
                        what->kind[0] >= S8, true);
 }
 
-/* kind: rows and k. Of each operand a lane has, for every 4 of k, one element in 8 rows or columns; of
- * the result two neighbours in 8 rows. Sums are those of multiply-adds in the order of k. */
+/* kind: rows and k. Of each operand a lane has, for every 4 of k, one element in 8 rows or columns;
+ * of the result two neighbours in 8 rows. Sums are those of multiply-adds in the order of k. */
 static void multiply_f64(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)block;
@@ -619,7 +619,8 @@ static int format_at(const char **at)
     return -1;
 }
 
-/* mma.sync.aligned.mMn8kK.row.col.f64.f64.f64.f64: 8 rows and 4 of k on sm_80, more from sm_90 on */
+/* mma.sync.aligned.mMn8kK.row.col.f64.f64.f64.f64: 8 rows and 4 of k on sm_80, more from sm_90 on
+ */
 static bool read_mma_f64(emu_ptx *code)
 {
     const char *at = strstr(code->text, "mma.sync.aligned.m");
@@ -686,8 +687,7 @@ static bool read_tma(emu_ptx *code)
 
 static bool read_code(emu_ptx *code)
 {
-    if (read_tma(code) || read_wgmma(code) || read_mma_f64(code) || read_mma(code))
-        return true;
+    if (read_tma(code) || read_wgmma(code) || read_mma_f64(code) || read_mma(code)) return true;
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         if (!strstr(code->text, codes[i].text)) continue;
         const char *text = code->text;

@@ -84,7 +84,8 @@ int gemm_sm80_vector(mica_dtype dtype, const gemm_shape *s, long long fast, long
 mica_mma_operand gemm_sm80_operand(mica_dtype dtype, const gemm_shape *s, long long line_stride,
                                    long long lines, long long k_stride, const long long *batch)
 {
-    mica_mma_operand o = {.dtype = dtype, .k_fast = gemm_sm80_is_faster(k_stride, s->k, line_stride, lines)};
+    mica_mma_operand o = {.dtype = dtype,
+                          .k_fast = gemm_sm80_is_faster(k_stride, s->k, line_stride, lines)};
     if (o.k_fast)
         o.vector = gemm_sm80_vector(dtype, s, k_stride, line_stride, lines > 1, batch);
     else

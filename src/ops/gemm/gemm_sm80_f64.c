@@ -12,10 +12,11 @@ static const char *const knobs[] = {"tile_m", "tile_n", "unit_k", NULL};
 
 enum { TILE_K = 16 }; /* the kernel's */
 
-/* Shared memory bounds the speed of small tiles: in the time that the units of a multiprocessor take
- * for 4 of k, it moves 1 KiB for each 32 x 32 results, and a tile of m x n reads 32 bytes for each
- * line and each warp, and stores 32 for each line.
- * efficiency: of the units' rate, tiles full and K long; judged. */
+/* efficiency: of the units' rate, tiles full and K long; judged. Shared memory bounds that of small
+ * tiles. On sm_90 the units of a multiprocessor take 32 clocks for 32 x 32 results and 4 of k, in
+ * which it moves 4 KiB; fragments are 32 bytes for each line of each warp, copies 32 for each line
+ * of the tile. Tiles of 128 x 128 keep it busy for half of the time, of 64 x 64 for 3/4, of
+ * 64 x 32 for 9/8, of 32 x 32 for 3/2; on sm_80 for half as much. */
 typedef struct choice {
     int tile_m, tile_n, warp_m, warp_n, stages, resident;
     double efficiency;
@@ -78,8 +79,8 @@ static int64_t tiles_of(const gemm_shape *s, const choice *t)
     return (s->m + t->tile_m - 1) / t->tile_m * ((s->n + t->tile_n - 1) / t->tile_n) * s->batches;
 }
 
-/* TFLOP/s of the matrix units. A multiprocessor's: 128 flop a clock on sm_80, 256 on sm_90, which is
- * what it has of plain f32. */
+/* TFLOP/s of the matrix units. A multiprocessor's: 128 flop a clock on sm_80, 256 on sm_90, which
+ * is what it has of plain f32. */
 static double rate_of(const mica_device_info *device)
 {
     static const struct {
@@ -104,8 +105,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double units = device->units;
     double rounds = (double)(int64_t)(((double)tiles_of(&s, t) + units - 1) / units);
     double resident = rounds < t->resident ? rounds : t->resident;
-    double step = 2.0 * t->tile_m * t->tile_n * TILE_K * units /
-                  (rate_of(device) * 1e9 * t->efficiency);
+    double step =
+        2.0 * t->tile_m * t->tile_n * TILE_K * units / (rate_of(device) * 1e9 * t->efficiency);
     double hidden = latency_ms / ((t->stages - 1) * resident);
     double slices = (double)((s.k + TILE_K - 1) / TILE_K);
     double compute = rounds * (slices * (step > hidden ? step : hidden) + fill_ms / resident);
