@@ -2,8 +2,11 @@
  * gemm of f64 on the matrix units of sm_80 and later: any strides, no workspace, the sums of plain
  * multiply-adds. Good for all f64 products on sm_80 and sm_90, whose matrix units multiply f64 at
  * twice the rate of the plain ones; elsewhere they have a 64th of the f32 rate, and engine "cuda"
- * is as good. Cost: 2MNK at some 0.9 of that rate in whole rounds of tiles, or the operands at 0.6
- * of the bandwidth. */
+ * is as good. Cost, predicted: 2MNK at 0.9 of that rate in whole rounds of tiles, or the operands
+ * at 0.6 of the bandwidth.
+ *
+ * unit_k: of k in an instruction. 4: the next one's fragments are read while one is multiplied;
+ * 8, from sm_90 on: half the instructions, whose fragments are read just before. */
 #include "ops/gemm/gemm_sm80.h"
 #include "ops/gemm/gemm_sm80_args.h"
 
@@ -58,8 +61,7 @@ static const choice *choice_of(const mica_config *c)
     return found;
 }
 
-/* Tiles more than half of which would always be empty are left out, but for the smallest. Only
- * sm_90 has instructions that take more than 4 of k. */
+/* Tiles more than half of which would always be empty are left out, but for the smallest. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     gemm_shape s;
