@@ -9,10 +9,9 @@
  * and their errors near those of plain multiply-adds (ops/shared/mma_tile.c has the account). Good
  * where the matrix units are more than some four times as fast in tf32 as plain f32 is: sm_80,
  * sm_90; not sm_89. */
-#include "ops/gemm/gemm_shape.h"
+#include "ops/gemm/gemm_sm80.h"
 #include "ops/gemm/gemm_sm80_args.h"
 #include "ops/gemm/gemm_sm80_extra_args.h"
-#include "ops/shared/mma_tile.h"
 
 #include <stdlib.h>
 
@@ -67,14 +66,12 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 /* ---- shapes ---- */
 
-/* Whether neighbouring elements lie closer along x than along y. */
-static bool is_faster(long long x_stride, long long x, long long y_stride, long long y)
+bool gemm_sm80_is_faster(long long x_stride, long long x, long long y_stride, long long y)
 {
     return y == 1 || (x != 1 && llabs(x_stride) <= llabs(y_stride));
 }
 
-/* Elements of a line read at once; strides of dimensions of one element do not matter. */
-static int vector_of(mica_dtype dtype, const gemm_shape *s, long long fast, long long slow,
+int gemm_sm80_vector(mica_dtype dtype, const gemm_shape *s, long long fast, long long slow,
                      bool slow_counts, const long long *batch)
 {
     int64_t strides[GEMM_BATCH_RANK + 1];
@@ -84,14 +81,15 @@ static int vector_of(mica_dtype dtype, const gemm_shape *s, long long fast, long
     return mica_mma_vector(dtype, fast, strides, count);
 }
 
-static mica_mma_operand operand_of(mica_dtype dtype, const gemm_shape *s, long long line_stride,
+mica_mma_operand gemm_sm80_operand(mica_dtype dtype, const gemm_shape *s, long long line_stride,
                                    long long lines, long long k_stride, const long long *batch)
 {
-    mica_mma_operand o = {.dtype = dtype, .k_fast = is_faster(k_stride, s->k, line_stride, lines)};
+    mica_mma_operand o = {.dtype = dtype,
+                          .k_fast = gemm_sm80_is_faster(k_stride, s->k, line_stride, lines)};
     if (o.k_fast)
-        o.vector = vector_of(dtype, s, k_stride, line_stride, lines > 1, batch);
+        o.vector = gemm_sm80_vector(dtype, s, k_stride, line_stride, lines > 1, batch);
     else
-        o.vector = vector_of(dtype, s, line_stride, k_stride, s->k > 1, batch);
+        o.vector = gemm_sm80_vector(dtype, s, line_stride, k_stride, s->k > 1, batch);
     /* bytes are turned on their way to shared memory */
     if (!o.k_fast && mica_dtype_bits(dtype) == 8) o.vector = 1;
     return o;
@@ -110,15 +108,15 @@ static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_e
 {
     t->tile_m = c->knob[KNOB_TILE_M];
     t->tile_n = c->knob[KNOB_TILE_N];
-    t->a = operand_of(d->a.dtype, s, s->a_m, s->m, s->a_k, s->a_batch);
-    t->b = operand_of(d->b.dtype, s, s->b_n, s->n, s->b_k, s->b_batch);
+    t->a = gemm_sm80_operand(d->a.dtype, s, s->a_m, s->m, s->a_k, s->a_batch);
+    t->b = gemm_sm80_operand(d->b.dtype, s, s->b_n, s->n, s->b_k, s->b_batch);
     if (d->gate == MICA_GEMM_GATE_HALVES)
         while (e->partner % t->b.vector) t->b.vector /= 2;
     t->c = d->c.dtype;
     t->precise = is_precise(d);
-    t->c_n_fast = is_faster(s->c_n, s->n, s->c_m, s->m);
-    t->c_vector = t->c_n_fast ? vector_of(t->c, s, s->c_n, s->c_m, s->m > 1, s->c_batch)
-                              : vector_of(t->c, s, s->c_m, s->c_n, s->n > 1, s->c_batch);
+    t->c_n_fast = gemm_sm80_is_faster(s->c_n, s->n, s->c_m, s->m);
+    t->c_vector = t->c_n_fast ? gemm_sm80_vector(t->c, s, s->c_n, s->c_m, s->m > 1, s->c_batch)
+                              : gemm_sm80_vector(t->c, s, s->c_m, s->c_n, s->n > 1, s->c_batch);
     if (t->c_vector > 8) t->c_vector = 8;
 }
 
@@ -222,7 +220,7 @@ static mica_status build(mica_plan *plan)
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
 
-static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
+bool gemm_sm80_is_aligned(const void *pointer, mica_dtype dtype, int vector)
 {
     return (uintptr_t)pointer % (uintptr_t)(vector * mica_dtype_bits(dtype) / 8) == 0;
 }
@@ -235,9 +233,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     gemm_sm80_extra_args a = s->args;
     gemm_extra_bind(plan, r, &a.x);
     const gemm_args *g = &a.x.gemm;
-    a.a_aligned = is_aligned(g->a, s->tile.a.dtype, s->tile.a.vector);
-    a.b_aligned = is_aligned(g->b, s->tile.b.dtype, s->tile.b.vector);
-    a.c_aligned = is_aligned(g->c, s->tile.c, s->tile.c_vector);
+    a.a_aligned = gemm_sm80_is_aligned(g->a, s->tile.a.dtype, s->tile.a.vector);
+    a.b_aligned = gemm_sm80_is_aligned(g->b, s->tile.b.dtype, s->tile.b.vector);
+    a.c_aligned = gemm_sm80_is_aligned(g->c, s->tile.c, s->tile.c_vector);
     if (s->extra) return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
     gemm_sm80_args plain = {*g, a.a_aligned, a.b_aligned, a.c_aligned};
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &plain);
