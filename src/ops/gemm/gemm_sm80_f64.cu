@@ -3,11 +3,12 @@
  * time; slices of 16 of k travel through STAGES buffers in shared memory, and each warp multiplies a
  * WARP_M x WARP_N piece of the tile. Sums run over k in order, as those of multiply-adds do.
  *
- * An instruction takes UNIT_K of k for 16 rows and 8 columns; before sm_90 that is two instructions of 8 rows
- * and 4 of k. Lane 4 g + t of a warp holds, of either shape, rows g and g + 8 of a and column g of b at
- * k = t, t + 4, ..., and columns 2 t and 2 t + 1 of the sums' rows g and g + 8.
+ * An instruction takes 4 of k for 16 rows and 8 columns; before sm_90 that is two instructions of 8 rows.
+ * (With 8 of k, sm_90 was up to 8 % slower: registers do not hold two such fragments beside the sums.) Lane
+ * 4 g + t of a warp holds rows g and g + 8 of a and column g of b at k = t, and columns 2 t and 2 t + 1 of the
+ * sums' rows g and g + 8.
  *
- * Prologue: TILE_M TILE_N WARP_M WARP_N UNIT_K STAGES RESIDENT SHARED; A_VECTOR A_K_FAST B_VECTOR B_K_FAST:
+ * Prologue: TILE_M TILE_N WARP_M WARP_N STAGES RESIDENT SHARED; A_VECTOR A_K_FAST B_VECTOR B_K_FAST:
  * elements fetched at once, along k or along the lines; C_VECTOR C_N_FAST: stored at once, along the columns
  * or rows; and that of gemm_device.cuh. */
 #include "cuda/device/mma.cuh"
@@ -18,9 +19,8 @@
 constexpr int TILE_K = 16;
 constexpr int WARPS_N = TILE_N / WARP_N, WARPS = TILE_M / WARP_M * WARPS_N, THREADS = WARPS * 32;
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;
-constexpr int QUADS = UNIT_K / 4, STEPS = TILE_K / UNIT_K; /* of 4 in an instruction; instructions in a slice */
+constexpr int STEPS = TILE_K / 4; /* of k in a slice */
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "banks repeat every 16 lines");
-static_assert(UNIT_K == 4 || UNIT_K == 8, "depths of instructions");
 
 typedef double sums[BLOCKS_M][BLOCKS_N][4];
 
@@ -126,48 +126,29 @@ __device__ __forceinline__ int warp_row() { return (int)threadIdx.x / 32 / WARPS
 __device__ __forceinline__ int warp_col() { return (int)threadIdx.x / 32 % WARPS_N * WARP_N; }
 
 struct fragments {
-    double a[QUADS][2 * BLOCKS_M], b[QUADS][BLOCKS_N];
+    double a[2 * BLOCKS_M], b[BLOCKS_N];
 
     __device__ __forceinline__ void read(const double *stage, int step)
     {
-#pragma unroll
-        for (int q = 0; q < QUADS; q++) {
-            operand_a::read(a[q], stage, warp_row(), step * QUADS + q);
-            operand_b::read(b[q], stage + operand_a::COUNT, warp_col(), step * QUADS + q);
-        }
+        operand_a::read(a, stage, warp_row(), step);
+        operand_b::read(b, stage + operand_a::COUNT, warp_col(), step);
     }
 };
 
+__device__ __forceinline__ void multiply_block(double (&c)[4], const fragments &f, int i, int j)
+{
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void multiply_block(double (&c)[4], const fragments &f, int i, int j)
-{
-    if constexpr (UNIT_K == 8)
-        asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-            : "d"(f.a[0][2 * i]), "d"(f.a[0][2 * i + 1]), "d"(f.a[QUADS - 1][2 * i]), "d"(f.a[QUADS - 1][2 * i + 1]),
-              "d"(f.b[0][j]), "d"(f.b[QUADS - 1][j]));
-    else
-        asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-            : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-            : "d"(f.a[0][2 * i]), "d"(f.a[0][2 * i + 1]), "d"(f.b[0][j]));
-}
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(f.a[2 * i]), "d"(f.a[2 * i + 1]), "d"(f.b[j]));
 #else
-__device__ __forceinline__ void multiply_rows(double &c0, double &c1, double a, double b)
-{
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(c0), "+d"(c1)
-        : "d"(a), "d"(b));
-}
-__device__ __forceinline__ void multiply_block(double (&c)[4], const fragments &f, int i, int j)
-{
 #pragma unroll
-    for (int q = 0; q < QUADS; q++) {
-        multiply_rows(c[0], c[1], f.a[q][2 * i], f.b[q][j]);
-        multiply_rows(c[2], c[3], f.a[q][2 * i + 1], f.b[q][j]);
-    }
-}
+    for (int r = 0; r < 2; r++)
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+            : "+d"(c[2 * r]), "+d"(c[2 * r + 1])
+            : "d"(f.a[2 * i + r]), "d"(f.b[j]));
 #endif
+}
 
 __device__ __forceinline__ void multiply_step(sums &sum, const fragments &f)
 {
@@ -177,9 +158,9 @@ __device__ __forceinline__ void multiply_step(sums &sum, const fragments &f)
         for (int j = 0; j < BLOCKS_N; j++) multiply_block(sum[i][j], f, i, j);
 }
 
-/* The next instruction's fragments are read ahead where registers are left beside the sums: not of 8 of k,
- * nor beside the addresses of many small pieces. */
-constexpr int HELD = UNIT_K == 4 && A_VECTOR * B_VECTOR == 4 ? 2 : 1;
+/* The next instruction's fragments are read ahead where registers are left beside the sums: not beside the
+ * addresses of many small pieces. */
+constexpr int HELD = A_VECTOR * B_VECTOR == 4 ? 2 : 1;
 static_assert(STEPS % HELD == 0, "a slice begins with the first fragments");
 
 /* A block enters with no copies under way and leaves the same; shared memory is free after a barrier. */
