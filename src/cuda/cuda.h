@@ -43,9 +43,7 @@ typedef struct mica_grid {
     unsigned block[3];
     unsigned cluster; /* blocks of a cluster along x; 0: none */
     unsigned dynamic_shared;
-    /* sm_90: it may be started before the kernel before it in the stream has ended, for whose
-     * results it waits itself (griddepcontrol.wait in every thread that reads or writes) */
-    bool overlaps;
+    bool overlaps; /* from sm_90 on, and only with overlap_wait (overlap.cuh) in the kernel */
 } mica_grid;
 /* Enqueues it. args: the kernel's one parameter, a struct by value. DEVICE_LOST after a fault. */
 mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid, void *stream,

@@ -29,6 +29,7 @@ static_assert(sizeof(q_t) == 2, "a 16-bit type");
 static_assert(MOST_CLUSTER >= WARPS, "shares of warps, then of blocks");
 static_assert(KEYS % 16 == 0 && ROWS % 16 == 0 && ROWS <= THREADS, "whole fragments, a thread for a row");
 
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_decode_copy.cuh"
 #include "ops/attention/attention_decode_queries.cuh"
 #include "ops/attention/attention_decode_scores.cuh"
@@ -93,6 +94,7 @@ attention_decode(const __grid_constant__ attention_decode_args a)
     __shared__ float shares[MOST_CLUSTER * ROWS];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     job j;
+    overlap_allow(); /* the merge */
     if (!find_job(a, blockIdx.x, j)) return;
     const int keys = max(j.part.to - j.part.from, 0), tiles = (keys + KEYS - 1) / KEYS;
     const int count = (tiles - warp + WARPS - 1) / WARPS;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention for few queries, what splits of the keys have left: a block adds 128 columns of a row, its
  * warps those of every WARPS-th split, in a fixed order. Prologue: type q_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_decode.cuh"
 
 constexpr int WARPS = 4, COLUMNS = 128, STRIPS = ATTENTION_DECODE_SPLITS / 32;
@@ -57,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_decode_merge(
     const int chunks = (a.dv + COLUMNS - 1) / COLUMNS, width = (a.dv + 3) / 4 * 4;
     const s64 place = blockIdx.x / chunks;
     const int c = (int)(blockIdx.x - place * chunks) * COLUMNS + 4 * lane;
+    overlap_wait();
     const shares r = find_shares(a.stats + 2 * place * a.splits, a.splits, lane);
     const float *partial = a.partial + place * a.splits * width + min(c, width - 4);
     float4 sums = make_float4(0, 0, 0, 0);

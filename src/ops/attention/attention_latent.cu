@@ -30,6 +30,7 @@ static_assert(K_STEPS % 4 == 0 && V_STEPS % WARPS == 0, "whole copies, a share f
 static_assert(RING_BYTES >= WARPS * 16 * OUT_PITCH * 4, "room for results");
 static_assert(STAGES == 1 || STAGES == 2, "a round, and the one behind it");
 
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_decode_copy.cuh"
 #include "ops/attention/attention_decode_finish.cuh"
 #include "ops/attention/attention_decode_queries.cuh"
@@ -216,6 +217,7 @@ attention_latent(const __grid_constant__ attention_decode_args a)
     const int block = warp % ROW_BLOCKS, group = warp / ROW_BLOCKS;
     const bool scores = group < KEY_GROUPS;
     job j;
+    overlap_allow(); /* the merge */
     if (!find_job(a, blockIdx.x, j)) return;
     const int keys = max(j.part.to - j.part.from, 0), rounds = (keys + ROUND - 1) / ROUND;
     char *k = memory + Q_BYTES, *v = k + STAGES * K_BYTES, *p = memory + Q_BYTES + RING_BYTES;

@@ -3,6 +3,7 @@
  * columns channels of a, terms the pixels of a tile. A slab of a and a tile of b give all taps; three
  * warpgroups share the taps out. Each block writes the sums of its tiles, conv_sm90_reduce.cu adds
  * them. Constants: those of conv_slab.cuh; mma(). */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_slab.cuh"
 
 constexpr int GROUPS = 3, THREADS = 128 * (GROUPS + 1), SHARE = (TAPS + GROUPS - 1) / GROUPS;
@@ -77,6 +78,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab_wgrad(const __grid_constant__ mica_conv_slab_args a)
 {
+    overlap_allow(); /* what adds up the partial sums */
     const u32 slots = slot_memory(), full = slot_barriers(GROUPS);
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {

@@ -2,6 +2,7 @@
  * The sum of wgrad's partial sums in a fixed order, and its way into the filter: four channels to a
  * thread, SHARES threads to a sum, neighbours at neighbouring channels. It starts while the kernel that writes
  * the partial sums still runs. Constants: BLOCK; SHARES; those of conv_sm90_filter.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm90_filter.cuh"
 #include "ops/conv/conv_sm90_stream.cuh"
 
@@ -20,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_
     const int column = tap * ((f.channels + 63) / 64 * 64) + c;
     const float *from = a.partial + ((long long)row * a.columns + column);
     float4 sum = make_float4(0, 0, 0, 0);
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    overlap_wait();
     if (exists) {
         int parts = a.splits;
         if (a.stream.pieces > 0)

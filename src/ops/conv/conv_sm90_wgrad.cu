@@ -8,6 +8,7 @@
  * tiles: the largest use 192 registers for sums. Constants: those of conv_sm90.cuh; WIDTH (columns of
  * an instruction); STREAM; CLUSTER (blocks of a cluster that finish a tile; 0: none does); those of
  * conv_sm90_filter.cuh; mma(). */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm90.cuh"
 #include "ops/conv/conv_sm90_filter.cuh"
 #include "ops/conv/conv_sm90_stream.cuh"
@@ -264,8 +265,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&a.grad);
         tma_prefetch(&a.image);
     }
-    /* What adds up the partial sums may start as blocks end, and waits for them. */
-    if constexpr (!CLUSTER) asm volatile("griddepcontrol.launch_dependents;");
+    if constexpr (!CLUSTER) overlap_allow(); /* what adds up the partial sums */
     const u32 stages = ring_memory(), full = ring_barriers(PRODUCERS, 2), empty = full + 8 * STAGES;
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
