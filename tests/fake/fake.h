@@ -5,6 +5,7 @@
 #ifndef MICA_TESTS_FAKE_FAKE_H
 #define MICA_TESTS_FAKE_FAKE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ typedef struct fake_books {
 typedef struct fake_launch {
     char kernel[64];
     unsigned grid[3], block[3], shared, cluster;
+    bool overlaps; /* may start before what was launched before it has ended */
     void *stream;
     unsigned char args[16]; /* the first bytes of the one parameter */
     int device;

@@ -436,6 +436,7 @@ EXPORT int cuLaunchKernelEx(const config *c, void *function, void **parameters, 
     int code = enter_context("cuLaunchKernelEx");
     const unsigned grid[] = {c->gx, c->gy, c->gz}, block[] = {c->bx, c->by, c->bz};
     unsigned cluster = 0;
+    bool overlaps = false;
     (void)extra;
     if (code == OK && (c->count < 1 || c->count > 2)) code = INVALID_VALUE;
     for (unsigned i = 0; i < c->count && code == OK; i++) {
@@ -444,8 +445,10 @@ EXPORT int cuLaunchKernelEx(const config *c, void *function, void **parameters, 
         if ((id != CLUSTER || dim[1] != 1 || dim[2] != 1) && (id != OVERLAP || dim[0] != 1))
             code = INVALID_VALUE;
         if (id == CLUSTER) cluster = dim[0];
+        if (id == OVERLAP) overlaps = true;
     }
     if (code == OK) code = launch(function, grid, block, c->shared, cluster, c->stream, parameters);
+    if (code == OK) last_launch.overlaps = overlaps;
     return leave(code);
 }
 

@@ -106,6 +106,7 @@ static void a_launch_arrives_as_given(void **state)
     assert_memory_equal(l.block, ((unsigned[]){64, 1, 3}), sizeof l.block);
     assert_int_equal(l.shared, 100);
     assert_int_equal(l.cluster, 0);
+    assert_false(l.overlaps);
     assert_ptr_equal(l.stream, stream);
     assert_memory_equal(l.args, args, sizeof l.args);
 
@@ -118,6 +119,13 @@ static void a_launch_arrives_as_given(void **state)
     assert_int_equal(l.shared, 8);
     assert_null(l.stream);
     assert_memory_equal(l.args, args, sizeof l.args);
+
+    const mica_grid overlaps = {.grid = {3}, .block = {32}, .overlaps = true};
+    assert_int_equal(mica_kernel_launch(kernel, &overlaps, stream, args), MICA_OK);
+    l = help_launch();
+    assert_true(l.overlaps);
+    assert_int_equal(l.cluster, 0);
+    assert_ptr_equal(l.stream, stream);
 
     /* a refusal says what was launched, and the device stays usable */
     const mica_grid large = {.block = {4096}};
