@@ -159,7 +159,7 @@ static int pieces_of(const mica_conv_sm90_tiles *t, int units)
     return (int)(t->all * t->blocks < units ? t->all * t->blocks : units);
 }
 
-/* wgrad, fitted to 66 layers of ResNet-50 (three batches) by 1060 configs: 9 % off in the mean, the
+/* wgrad, fitted to 66 layers of ResNet-50 (three batches) by 1070 configs: 9 % off in the mean, the
  * pick is 0.7 % slower than the best. Blocks of a stream, and those of a cluster, read pixels at
  * different times, so that L2 serves each by itself. Partial sums are written and read again by a
  * second kernel, but by a cluster, whose blocks wait for each other. */
