@@ -30,7 +30,7 @@ demo: all
 
 test:
 	@tools/setup build test
-	$(CONFIGURE)
+	$(CONFIGURE) -DMICA_TESTS=ON
 	cmake --build build -j $(JOBS)
 	ctest --test-dir build --output-on-failure --no-tests=error -j $(JOBS) \
 		--output-junit junit.xml
