@@ -414,25 +414,23 @@ static void multiply(const emu_ptx *what, emu_block *block, const emu_ref *const
                        what->kind[0] >= S8, true);
 }
 
-/* kind: rows and k. Of each operand a lane has, for every 4 of k, one element in 8 rows or columns;
- * of the result two neighbours in 8 rows. Sums are those of multiply-adds in the order of k. */
+/* kind: rows, 8 or 16; 4 of k. A lane has one element of each operand for 8 rows or columns, and of
+ * the result two neighbours in 8 rows. Sums are those of multiply-adds in the order of k. */
 static void multiply_f64(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)block;
-    int eights = what->kind[0] / 8, depth = what->kind[1], b_at = 2 * eights + eights * depth / 4;
-    double a[16][16], b[16][8];
-    for (int lane = 0; lane < EMU_LANES; lane++)
-        for (int i = 0; i < depth / 4; i++) {
-            const emu_ref *r = refs[lane];
-            int k = lane % 4 + 4 * i, line = lane / 4;
-            for (int h = 0; h < eights; h++)
-                a[line + 8 * h][k] = double_of(&r[2 * eights + i * eights + h]);
-            b[k][line] = double_of(&r[b_at + i]);
-        }
+    int eights = what->kind[0] / 8;
+    double a[16][4], b[4][8];
+    for (int lane = 0; lane < EMU_LANES; lane++) {
+        const emu_ref *r = refs[lane];
+        for (int h = 0; h < eights; h++)
+            a[lane / 4 + 8 * h][lane % 4] = double_of(&r[2 * eights + h]);
+        b[lane % 4][lane / 4] = double_of(&r[3 * eights]);
+    }
     for (int lane = 0; lane < EMU_LANES; lane++)
         for (int e = 0; e < 2 * eights; e++) {
             double sum = double_of(&refs[lane][e]);
-            for (int k = 0; k < depth; k++)
+            for (int k = 0; k < 4; k++)
                 sum = fma(a[lane / 4 + e / 2 * 8][k], b[k][lane % 4 * 2 + e % 2], sum);
             memcpy(refs[lane][e].at, &sum, 8);
         }
@@ -620,19 +618,17 @@ static int format_at(const char **at)
     return -1;
 }
 
-/* mma.sync.aligned.mMn8kK.row.col.f64.f64.f64.f64: 8 rows and 4 of k on sm_80, more from sm_90 on
- */
+/* mma.sync.aligned.mMn8k4.row.col.f64.f64.f64.f64: 8 rows on sm_80, 16 from sm_90 on */
 static bool read_mma_f64(emu_ptx *code)
 {
     const char *at = strstr(code->text, "mma.sync.aligned.m");
-    int m = 0, k = 0, end = 0;
+    int m = 0, end = 0;
     if (!at) return false;
-    sscanf(at, "mma.sync.aligned.m%dn8k%d.row.col.f64.f64.f64.f64 %n", &m, &k, &end);
-    if (!end || !((m == 8 && k == 4) || (m == 16 && (k == 4 || k == 8 || k == 16)))) return false;
+    sscanf(at, "mma.sync.aligned.m%dn8k4.row.col.f64.f64.f64.f64 %n", &m, &end);
+    if (!end || (m != 8 && m != 16)) return false;
     code->run = multiply_f64;
     code->scope = EMU_WARP;
     code->kind[0] = m;
-    code->kind[1] = k;
     return true;
 }
 

@@ -168,7 +168,8 @@ static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
 {
     const double fill = 66.3, fill_stream = 39, fill_cluster = 59.6, share = 1.069, exposed = 0.028;
     const double begin_ms = 2.5e-3, reduce_ms = 2.89e-3, parts_gbps = 2490, clock = 1.55e9;
-    const double store = 760, store_cluster = 3120, each_cluster = 0.134, meet = 1025, each = 742;
+    const double store = 760, store_cluster = 3120, each_cluster = 0.134, meet = 1025,
+                 meet_each = 742;
     int rows = knob[MICA_CONV_ROWS], cols = knob[MICA_CONV_COLS], splits = knob[MICA_CONV_SPLITS];
     int pieces = knob[MICA_CONV_PIECES], units = device->units;
     mica_conv_sm90_tiles t = mica_conv_sm90_wgrad_tiles(s, rows, cols);
@@ -179,7 +180,7 @@ static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
     if (cluster) {
         double blocks = (double)mica_conv_tiles(t.blocks, splits);
         double last = store_cluster + each_cluster * tile / splits;
-        if (splits > 1) last += meet + each * splits;
+        if (splits > 1) last += meet + meet_each * splits;
         cycles = ceil((double)t.all / clusters_at_once(splits, units)) * (blocks * stage + last);
     } else if (pieces) {
         int64_t blocks = mica_conv_tiles(t.all * t.blocks, pieces);
