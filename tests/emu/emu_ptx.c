@@ -207,6 +207,12 @@ static void load_global(const emu_ptx *what, emu_block *block, const emu_ref *co
     for (int i = 0; i < what->kind[0]; i++) put(&r[i], from[i]);
 }
 
+static void store_global(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)what, (void)block;
+    *(uint32_t *)(uintptr_t)refs[0][0].bits = word_of(&refs[0][1]);
+}
+
 /* kind[0] words; kind[1]: from another block of the cluster */
 static void load_shared(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
@@ -570,6 +576,8 @@ static const emu_ptx codes[] = {
     {"ex2.approx.ftz.f32 ", exp2_approx, EMU_LANE, {0}},
     {"max.NaN.f32 ", max_nan, EMU_LANE, {0}},
     {"ld.global.nc.L1::no_allocate.v4.u32 ", load_global, EMU_LANE, {4}},
+    {"ld.acquire.gpu.global.s32 ", load_global, EMU_LANE, {1}},
+    {"st.release.gpu.global.s32 ", store_global, EMU_LANE, {0}},
     {"ld.shared.b32 ", load_shared, EMU_LANE, {1}},
     {"ld.shared.v4.u32 ", load_shared, EMU_LANE, {4}},
     {"ld.shared::cluster.v4.f32 ", load_shared, EMU_LANE, {4, 1}},
@@ -584,6 +592,8 @@ static const emu_ptx codes[] = {
     {"cp.async.ca.shared", emu_copy_async, EMU_LANE, {0}},
     {"cp.async.commit_group", emu_copy_wait, EMU_LANE, {0}},
     {"cp.async.wait_group ", emu_copy_wait, EMU_LANE, {1}},
+    {"cp.async.bulk.global.shared::cta.bulk_group ", emu_bulk_store, EMU_LANE, {0}},
+    {"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 ", emu_bulk_store, EMU_LANE, {1}},
     {"cp.async.bulk.commit_group", emu_tma_wait, EMU_LANE, {0}},
     {"cp.async.bulk.wait_group", emu_tma_wait, EMU_LANE, {1}},
     {"mbarrier.init.", barrier_init, EMU_LANE, {0}},

@@ -30,7 +30,8 @@ emu_block *emu_block_of(int rank);
 void *emu_shared(emu_block *block, uint32_t address, unsigned bytes);
 
 /* ---- the copy engine (emu_tma.c) ---- */
-emu_handler emu_tma_load, emu_tma_store, emu_tma_wait, emu_copy_async, emu_copy_wait;
+emu_handler emu_tma_load, emu_tma_store, emu_bulk_store, emu_tma_wait, emu_copy_async,
+    emu_copy_wait;
 /* Does the loads that complete at this barrier. */
 void emu_arrivals(emu_block *block, uint32_t barrier);
 /* Does all loads; whether there were any. */

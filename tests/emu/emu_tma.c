@@ -22,7 +22,7 @@ typedef struct emu_later {
     emu_block *block;
     uint32_t address, barrier;
     int at[5], taps[3];
-    bool store;
+    bool store, adds;
 } emu_later;
 
 void emu_forget(emu_later **list)
@@ -217,12 +217,32 @@ static void finish(emu_later **list, int groups, int left)
         *list = l->next;
         if (l->map.rank) {
             copy(l);
+        } else if (l->adds) {
+            for (int i = 0; i < l->bytes / 4; i++)
+                ((float *)l->to)[i] += ((const float *)l->from)[i];
         } else {
             memcpy(l->to, l->from, (size_t)l->valid);
             memset(l->to + l->valid, 0, (size_t)(l->bytes - l->valid));
         }
         free(l);
     }
+}
+
+/* refs: to, from, bytes; kind[0]: adds numbers of f32 */
+void emu_bulk_store(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    const emu_ref *r = refs[0];
+    uint64_t to = r[0].bits, from = r[1].bits, bytes = r[2].bits;
+    if (to % 16 || from % 16 || bytes % 16)
+        emu_stop("%s of %llu bytes from %#llx to %#llx, not multiples of 16", what->text,
+                 (unsigned long long)bytes, (unsigned long long)from, (unsigned long long)to);
+    append(&emu_now->stores,
+           &(emu_later){.to = (char *)(uintptr_t)to,
+                        .from = emu_shared(block, (uint32_t)from, (unsigned)bytes),
+                        .valid = (int)bytes,
+                        .bytes = (int)bytes,
+                        .adds = what->kind[0],
+                        .group = emu_now->store_group});
 }
 
 /* kind[0]: wait for all but the last n groups; else: a group ends */

@@ -30,14 +30,27 @@ struct barriers {
     __device__ __forceinline__ u32 empty(int i) const { return base + 8 * (STAGES + i); }
     __device__ __forceinline__ u32 own() const { return base + 8 * (2 * STAGES); }
     __device__ __forceinline__ u32 landed() const { return base + 8 * (2 * STAGES + 1); }
+    /* Where scores are formed once: of the sums of dq that a warpgroup leaves for its adder, of jobs and own rows
+     * of blocks that take one job after the other. */
+    __device__ __forceinline__ u32 left(int group) const { return base + 8 * (2 * STAGES + 2 + group); }
+    __device__ __forceinline__ u32 taken(int group) const { return base + 8 * (2 * STAGES + 2 + GROUPS + group); }
+    __device__ __forceinline__ u32 known(int slot) const { return base + 8 * (2 * STAGES + 2 + 2 * GROUPS + slot); }
+    __device__ __forceinline__ u32 done(int slot) const { return base + 8 * (2 * STAGES + 4 + 2 * GROUPS + slot); }
+    __device__ __forceinline__ u32 own_empty() const { return base + 8 * (2 * STAGES + 6 + 2 * GROUPS); }
+    __device__ __forceinline__ u32 loaded() const { return base + 8 * (2 * STAGES + 7 + 2 * GROUPS); }
 };
-constexpr int BARRIERS = 2 * STAGES + 2;
+constexpr int BARRIERS = 2 * STAGES + 2 + (ONCE ? 2 * GROUPS + 6 : 0);
 
 /* By one thread. Warps of consumers release what they have read. */
 __device__ __forceinline__ void barriers_init(const barriers &b)
 {
     for (int i = 0; i < BARRIERS; i++) mbarrier_init(b.base + 8 * i, 1);
     for (int i = 0; i < STAGES; i++) mbarrier_init(b.empty(i), 4 * GROUPS);
+    if constexpr (ONCE) {
+        for (int i = 0; i < GROUPS; i++) mbarrier_init(b.left(i), 4);
+        for (int i = 0; i < 2; i++) mbarrier_init(b.done(i), 5 * GROUPS); /* warps and adders */
+        mbarrier_init(b.own_empty(), 4 * GROUPS);
+    }
     mbarrier_fence_init();
 }
 
@@ -91,7 +104,10 @@ __device__ __forceinline__ void find_others(const attention_sm90_bwd_args &a, jo
  * attention is causal. */
 __device__ __forceinline__ void find_batched(const attention_sm90_bwd_args &a, int index, job &j)
 {
-    const int line = index / a.tiles, tile = index - line * a.tiles;
+    /* Blocks that wait for one another are further apart where heads of a section take turns. */
+    const int section = ONCE ? a.section : 1, from = index / (section * a.tiles) * section;
+    const int width = min(section, a.sequences * a.heads - from), inside = index - from * a.tiles;
+    const int tile = inside / width, line = from + inside - tile * width;
     j.n = line / a.heads;
     j.head = line - j.n * a.heads;
     j.batch = j.n;
@@ -144,14 +160,22 @@ __device__ __forceinline__ void find_packed(const attention_sm90_bwd_args &a, in
 }
 
 /* By a whole warp. */
-__device__ __forceinline__ job find_job(const attention_sm90_bwd_args &a)
+__device__ __forceinline__ job find_job(const attention_sm90_bwd_args &a, int index)
 {
     job j;
     if constexpr (PACKED_OWN)
-        find_packed(a, (int)blockIdx.x, j);
+        find_packed(a, index, j);
     else
-        find_batched(a, (int)blockIdx.x, j);
+        find_batched(a, index, j);
     return j;
+}
+
+/* Which of all tiles of sums of dq tile `tile` of sequence n is, whose queries begin at `begin` of `line`; packed
+ * sequences may have a last tile each. */
+__device__ __forceinline__ s64 sums_at(const attention_sm90_bwd_args &a, int n, int begin, s64 line, int tile)
+{
+    constexpr bool PACKED = KEYS ? PACKED_OTHER : PACKED_OWN;
+    return line * a.sum_tiles + (PACKED ? begin / (KEYS ? LINES : ROWS) + n : 0) + tile;
 }
 
 /* ---- weights and gradients of scores, in accumulators ----
@@ -211,7 +235,13 @@ __device__ __forceinline__ float delta_of(const statistics &own, const float *st
     return KEYS ? stats[PITCH + i / 4 * 8 + i % 2] : own.delta[i / 2 % 2];
 }
 
-/* Products become weights, in `weights` as an operand and in t times the slope of the soft cap. y: the first
+__device__ __forceinline__ void pack_weights(const float (&t)[SCORES], operand_t &weights)
+{
+#pragma unroll
+    for (int i = 0; i < SCORES; i += 2) weights[i / 8][i / 2 % 4] = pack(t[i], t[i + 1]);
+}
+
+/* Products become weights, in `weights` as an operand (ONCE: not yet) and in t times the slope of the soft cap. y: the first
  * other of this thread; border: some rows do not see all of them. Differences from lse are taken before they
  * are brought to units of log 2: of a row that sees one key it is 0. */
 __device__ __forceinline__ void make_weights(const attention_sm90_bwd_args &a, const place &p, const statistics &own,
@@ -224,7 +254,7 @@ __device__ __forceinline__ void make_weights(const attention_sm90_bwd_args &a, c
         for (int half = 0; half < 2; half++) {
             const range seen = seen_by(a, p.j, p.row + 8 * half);
             from[half] = seen.from - y;
-            to[half] = seen.to - y;
+            to[half] = ONCE && p.row + 8 * half >= p.j.first + p.j.valid ? from[half] : seen.to - y;
         }
     if constexpr (CAP) {
         /* Element by element: no registers for so many slopes. */
@@ -260,9 +290,7 @@ __device__ __forceinline__ void make_weights(const attention_sm90_bwd_args &a, c
             }
 #pragma unroll
         for (int i = 0; i < SCORES; i++) t[i] = exp2_of(t[i] * LOG2E);
-        if constexpr (SUM_B)
-#pragma unroll
-            for (int i = 0; i < SCORES; i += 2) weights[i / 8][i / 2 % 4] = pack(t[i], t[i + 1]);
+        if constexpr (SUM_B && !ONCE) pack_weights(t, weights);
     }
 }
 

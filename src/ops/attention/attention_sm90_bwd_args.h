@@ -36,11 +36,17 @@ typedef struct attention_sm90_bwd_args {
     const float *slopes;
     long long slopes_stride;
     int sequences, heads, group; /* heads: of the own side; group: query heads of a key head */
-    int tiles;                   /* of own rows of a head; not where they are packed */
+    int tiles, section; /* of own rows of a head; heads side by side; not where rows are packed */
     int low, high;
     int direct; /* the copy engine cannot take the pointers */
     float scale;
     float cap, cap_inverse; /* the inverse is doubled, in units of log 2 */
+    /* Where scores are formed once: f32 sums of dq, by tile and part of it; how far each of them
+     * is; jobs that are taken; tiles of a head; jobs. */
+    float *sums;
+    int *turns, *claims;
+    long long sum_tiles;
+    int jobs;
 } attention_sm90_bwd_args;
 
 /* attention_sm90_stats.cu: of each row of q (batch H + head, row) lse, or infinity instead of
@@ -52,7 +58,9 @@ typedef struct attention_sm90_stats_args {
     long long out_stride[4], dout_stride[4], lse_stride[3];
     long long pitch, rows, count; /* count: of all rows of all lines */
     int heads, columns;
-    int whole; /* out and dout may be read by vectors */
+    int whole;    /* out and dout may be read by vectors */
+    int *cleared; /* set to 0 */
+    long long clears;
 } attention_sm90_stats_args;
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention backward on Hopper, before the products: of each row lse and the sum of dout out, where the
- * copy engine can fetch them. A row that saw no key gets lse infinity: all its weights are 0.
+ * copy engine can fetch them. A row that saw no key gets lse infinity: all its weights are 0. Also clears what
+ * counts the blocks of the products.
  *
  * Prologue: LANES (threads of a row, 8 columns each), types out_t dout_t. */
 #include "cuda/device/vector.cuh"
@@ -29,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_sm90_stats(const
 {
     const int lane = (int)threadIdx.x % LANES;
     const s64 at = (s64)blockIdx.x * (THREADS / LANES) + (int)threadIdx.x / LANES;
+    for (s64 i = (s64)blockIdx.x * THREADS + threadIdx.x; i < a.clears; i += (s64)gridDim.x * THREADS) a.cleared[i] = 0;
     const s64 place = min(at, a.count - 1), line = place / a.rows, row = place - line * a.rows;
     const s64 batch = line / a.heads, head = line - batch * a.heads;
     float x[WIDTH], y[WIDTH], sum = 0;
