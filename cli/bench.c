@@ -251,19 +251,11 @@ static void write_result(const bench *b, const bench_result *r, const char *run)
     cli_json_line(b->json, o);
 }
 
-static char *set_name(const bench *b, const cli_line *line)
-{
-    if (b->set) return cli_format("%s", b->set);
-    if (!*line->where) return cli_format("line");
-    const char *slash = strrchr(line->where, '/'), *name = slash ? slash + 1 : line->where;
-    return cli_format("%.*s", (int)strcspn(name, ".:"), name);
-}
-
 /* Takes the entry's samples over. */
 static bench_result summarise(const bench *b, const mica_problem *problem, const cli_line *line,
                               uint32_t packed, bench_entry *e)
 {
-    bench_result r = {.set = set_name(b, line),
+    bench_result r = {.set = b->set ? cli_format("%s", b->set) : cli_line_set(line),
                       .line = cli_line_text(problem, packed),
                       .engine = cli_format("%s", e->engine),
                       .device = cli_format("%s", b->device.model),

@@ -359,6 +359,13 @@ void cli_lines_free(cli_lines *lines)
     free(lines->items);
 }
 
+char *cli_line_set(const cli_line *line)
+{
+    if (!*line->where) return cli_format("line");
+    const char *slash = strrchr(line->where, '/'), *name = slash ? slash + 1 : line->where;
+    return cli_format("%.*s", (int)strcspn(name, ".:"), name);
+}
+
 mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line)
 {
     mica_problem *problem;

@@ -38,6 +38,8 @@ void cli_lines_free(cli_lines *lines);
 /* Appends the expansions of one line; false and a text in error if it is malformed. */
 bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, char *error,
                       size_t size);
+/* What a line belongs to in results: the name of its case file, "line" on the command line. */
+char *cli_line_set(const cli_line *line);
 /* The problem of a line; on failure reports where and why, counts the error and returns NULL. */
 mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line);
 /* What a line packs, and of `also`, names divided by commas or "all", what the problem has as

@@ -80,10 +80,12 @@ static void write_row(tune *t, const cli_line *line, const mica_plan *before, do
                       const mica_plan *after, double after_ms)
 {
     if (!t->json) return;
-    cli_json_line(t->json, json_pack("{ss so so ss ss}", "line", line->text, "model",
+    char *set = cli_line_set(line);
+    cli_json_line(t->json, json_pack("{ss ss so so ss ss}", "set", set, "line", line->text, "model",
                                      choice(before, before_ms), "measured", choice(after, after_ms),
                                      "commit", t->options.commit ? t->options.commit : "", "device",
                                      t->device.name));
+    free(set);
 }
 
 /* Both plans in turns, so that the times can be compared. */

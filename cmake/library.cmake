@@ -8,6 +8,9 @@ target_link_libraries(mica_embed PRIVATE mica_flags)
 add_custom_command(OUTPUT kernels.c
   COMMAND mica_embed ${PROJECT_SOURCE_DIR}/src kernels.c ${kernels}
   DEPENDS mica_embed ${kernel_paths} VERBATIM COMMENT "Embedding the kernel sources")
+add_custom_command(OUTPUT records.c
+  COMMAND mica_embed --text mica_shipped_records ${PROJECT_SOURCE_DIR}/data/records.txt records.c
+  DEPENDS mica_embed data/records.txt VERBATIM COMMENT "Embedding the records")
 
 file(GLOB sources CONFIGURE_DEPENDS
   src/base/*.c src/cpu/*.c src/cuda/*.c src/ops/*.c src/ops/*/*.c src/plan/*.c src/graph/*.c
@@ -25,7 +28,7 @@ endif()
 # Loops unrolled for transforms in f64, which few want, would be a hundredth of the library.
 set_source_files_properties(src/ops/conv/conv_fft_cpu_f64.c PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
-add_library(mica_objects OBJECT ${sources} kernels.c)
+add_library(mica_objects OBJECT ${sources} kernels.c records.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)
 target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})

@@ -52,6 +52,9 @@ mica_status mica_context_create(const char *device, mica_context **context)
     c->cache.limit = 64 << 20;
     mica_log(MICA_LOG_INFO, "context,%s,%s,mica %s", c->device.name, c->device.model,
              mica_version());
+    /* The user's own come later, and the last one counts. */
+    if (mica_records_ship(&c->records, c->device.model) != MICA_OK)
+        mica_log(MICA_LOG_WARN, "records,%s", mica_error());
     const char *records = mica_env(MICA_ENV_RECORDS);
     if (records && mica_records_load(&c->records, records) != MICA_OK)
         mica_log(MICA_LOG_WARN, "records,%s", mica_error());

@@ -81,7 +81,8 @@ void mica_plan_cache_limit(mica_plan_cache *cache, int64_t bytes);
 typedef struct mica_record {
     char *problem, *device, *engine, *config;
     double ms;
-    bool fresh; /* measured here, not yet saved */
+    bool fresh;   /* measured here, not yet saved */
+    bool shipped; /* part of the library */
 } mica_record;
 
 typedef struct mica_records {
@@ -91,6 +92,8 @@ typedef struct mica_records {
 } mica_records;
 
 mica_status mica_records_load(mica_records *records, const char *path);
+/* What data/records.txt, which is part of the library, holds for this device. */
+mica_status mica_records_ship(mica_records *records, const char *device);
 mica_status mica_records_save(mica_records *records, const char *path);
 mica_status mica_records_add(mica_records *records, const char *problem, const char *device,
                              const char *engine, const char *config, double ms, bool fresh);
@@ -100,7 +103,7 @@ typedef struct mica_choice {
     double ms;
 } mica_choice;
 /* Copies the last matching record; false without one. */
-bool mica_records_find(mica_records *records, const char *problem, const char *device,
+bool mica_records_find(mica_records *records, const char *problem, const char *device, bool shipped,
                        mica_choice *choice);
 void mica_records_free(mica_records *records);
 

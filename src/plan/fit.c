@@ -45,7 +45,7 @@ void mica_fit_apply(mica_context *c)
 {
     mica_choice r;
     mica_device_info d = c->device;
-    if (!mica_records_find(&c->records, MICA_FIT_PROBLEM, c->device.model, &r)) return;
+    if (!mica_records_find(&c->records, MICA_FIT_PROBLEM, c->device.model, true, &r)) return;
     if (strcmp(r.engine, MICA_FIT_ENGINE) != 0 || mica_fit_parse(r.config, &d) != MICA_OK) return;
     c->device = d;
     mica_log(MICA_LOG_INFO, "constants,%s,%s", c->device.name, r.config);

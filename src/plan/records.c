@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+extern const char mica_shipped_records[];
+
 static void free_record(mica_record *r)
 {
     mica_release(r->problem);
@@ -19,7 +21,7 @@ static void free_record(mica_record *r)
 }
 
 static mica_status add(mica_records *rs, const char *problem, const char *device,
-                       const char *engine, const char *config, double ms, bool fresh)
+                       const char *engine, const char *config, double ms)
 {
     if (rs->count == rs->capacity) {
         int capacity = rs->capacity ? 2 * rs->capacity : 64;
@@ -33,7 +35,8 @@ static mica_status add(mica_records *rs, const char *problem, const char *device
                      mica_copy_text(engine),
                      mica_copy_text(config),
                      ms,
-                     fresh};
+                     false,
+                     false};
     if (!r.problem || !r.device || !r.engine || !r.config) {
         free_record(&r);
         return mica_fail_memory(strlen(problem));
@@ -46,18 +49,20 @@ mica_status mica_records_add(mica_records *rs, const char *problem, const char *
                              const char *engine, const char *config, double ms, bool fresh)
 {
     pthread_mutex_lock(&rs->mutex);
-    mica_status status = add(rs, problem, device, engine, config, ms, fresh);
+    mica_status status = add(rs, problem, device, engine, config, ms);
+    if (status == MICA_OK) rs->list[rs->count - 1].fresh = fresh;
     pthread_mutex_unlock(&rs->mutex);
     return status;
 }
 
-bool mica_records_find(mica_records *rs, const char *problem, const char *device,
+bool mica_records_find(mica_records *rs, const char *problem, const char *device, bool shipped,
                        mica_choice *choice)
 {
     bool found = false;
     pthread_mutex_lock(&rs->mutex);
     for (int i = rs->count - 1; i >= 0 && !found; i--) {
         const mica_record *r = &rs->list[i];
+        if (r->shipped && !shipped) continue;
         if (strcmp(r->problem, problem) != 0 || strcmp(r->device, device) != 0) continue;
         snprintf(choice->engine, sizeof choice->engine, "%s", r->engine);
         snprintf(choice->config, sizeof choice->config, "%s", r->config);
@@ -163,4 +168,24 @@ mica_status mica_records_save(mica_records *rs, const char *path)
     pthread_mutex_unlock(&rs->mutex);
     if (!written) return mica_fail(MICA_IO, "records: writing %s failed", path);
     return MICA_OK;
+}
+
+/* ---- what the library brings ---- */
+
+mica_status mica_records_ship(mica_records *rs, const char *device)
+{
+    mica_status status = MICA_OK;
+    int number = 0;
+    for (const char *at = mica_shipped_records; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        char line[1024];
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        number++;
+        if (!*line || *line == '#' || !strstr(line, device)) continue;
+        mica_status one = read_line(rs, line, "data/records.txt", number);
+        if (one != MICA_OK)
+            status = one;
+        else
+            rs->list[rs->count - 1].shipped = true;
+    }
+    return status;
 }

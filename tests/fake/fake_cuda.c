@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The fake driver. Every function counts as a call, can be told to fail, and refuses what the real
  * one refuses: handles it does not know, and work without a current context. Linked with tests/emu
- * it runs kernels, too; FAKE_SMS and FAKE_ARCH (80, 89, 90) then say what the device is. With
- * FAKE_MEMSET=none memory stays as it is: gigabytes are set before each timed run. */
+ * it runs kernels, too; FAKE_SMS and FAKE_ARCH (80, 89, 90) then say what the device is, FAKE_NAME
+ * its name. With FAKE_MEMSET=none memory stays as it is: gigabytes are set before each timed run.
+ */
 #include "fake.h"
 
 #include <pthread.h>
@@ -237,7 +238,11 @@ EXPORT int cuDeviceGet(int *device, int ordinal)
 EXPORT int cuDeviceGetName(char *name, int size, int device)
 {
     int code = enter("cuDeviceGetName");
-    if (code == OK) snprintf(name, (size_t)size, "Fake GPU %d", device);
+    const char *wanted = getenv("FAKE_NAME");
+    if (code == OK && wanted)
+        snprintf(name, (size_t)size, "%s", wanted);
+    else if (code == OK)
+        snprintf(name, (size_t)size, "Fake GPU %d", device);
     return leave(code);
 }
 

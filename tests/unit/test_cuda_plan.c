@@ -137,6 +137,43 @@ static void chunks_keep_to_a_limit(void **state)
     mica_context_destroy(context);
 }
 
+/* A device of that name chooses what data/records.txt says, and measures where it is asked to. */
+static void shipped_records_choose(void **state)
+{
+    (void)state;
+    mica_context *h200, *other;
+    FILE *f = fopen("data/records.txt", "r");
+    assert_non_null(f);
+    setenv("FAKE_NAME", "NVIDIA H200", 1);
+    assert_int_equal(mica_context_create("cuda:0", &h200), MICA_OK);
+    unsetenv("FAKE_NAME");
+    assert_int_equal(mica_context_create("cuda:0", &other), MICA_OK);
+    char row[1024], problem[512], engine[32], config[256];
+    mica_options recorded = {.mode = MICA_MODE_RECORDED};
+    int rows = 0;
+    while (fgets(row, sizeof row, f)) {
+        mica_plan *plan;
+        if (*row == '#' || !strstr(row, "| NVIDIA H200 |")) continue;
+        if (sscanf(row, "%511[^|]| NVIDIA H200 | %31s | %255[^|]|", problem, engine, config) < 2)
+            fail_msg("%s", row);
+        if (!strncmp(problem, "constants", 9) || !strncmp(engine, "fit", 4)) continue;
+        config[strcspn(config, "|")] = 0;
+        while (*config && config[strlen(config) - 1] == ' ') config[strlen(config) - 1] = 0;
+        if (mica_plan_from_text(h200, problem, &recorded, &plan) != MICA_OK)
+            fail_msg("%s: %s", problem, mica_error());
+        assert_string_equal(mica_plan_engine(plan), engine);
+        assert_string_equal(mica_plan_config(plan), config);
+        assert_true(mica_plan_measured(plan) > 0);
+        mica_plan_destroy(plan);
+        assert_int_equal(mica_plan_from_text(other, problem, &recorded, &plan), MICA_NOT_FOUND);
+        rows++;
+    }
+    fclose(f);
+    assert_true(rows > 0);
+    mica_context_destroy(h200);
+    mica_context_destroy(other);
+}
+
 int main(void)
 {
     help_begin(__FILE__);
@@ -147,6 +184,7 @@ int main(void)
         cmocka_unit_test(one_that_fails_leaves_nothing),
         cmocka_unit_test(some_engines_are_only_taken_by_name),
         cmocka_unit_test(chunks_keep_to_a_limit),
+        cmocka_unit_test(shipped_records_choose),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     help_end();

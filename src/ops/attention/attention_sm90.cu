@@ -15,6 +15,7 @@
  * multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
 #include "cuda/device/math.cuh"
 #include "cuda/device/vector.cuh"
+#include "ops/attention/attention_sm90_store.cuh"
 #include "ops/attention/attention_sm90_tiles.cuh"
 
 /* Many sums are scaled while the tensor core multiplies keys, before weights are added. */
@@ -237,15 +238,17 @@ __device__ __forceinline__ void store(const attention_sm90_args &a, const job &j
 {
     const bool real[2] = {line < j.valid, line + 8 < j.valid};
     const finish f = finish_rows(a, st, unit, j.head, real);
+    rows_of<out_t> r = {{}, {}, {}, {f.factor[0], f.factor[1]}, a.out_stride[3], a.dv, a.whole != 0};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = j.row + line + 8 * half;
-        const bool there = line + 8 * half < j.rows;
-        if (LSE && there && threadIdx.x % 4 == 0)
+        r.there[half] = line + 8 * half < j.rows;
+        r.real[half] = f.factor[half] != 0;
+        r.to[half] = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
+        if (LSE && r.there[half] && threadIdx.x % 4 == 0)
             a.lse[j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2]] = f.lse[half];
-        out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
-        store_row(a, o, to, there, half, f.factor[half]);
     }
+    store_rows(r, o);
 }
 
 __device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)

@@ -12,7 +12,10 @@ typedef struct attention_bwd_part {
     bool keys, a, b, once;
 } attention_bwd_part;
 
-enum { ATTENTION_BWD_PARTS = 3, ATTENTION_BWD_SUMS = 64 }; /* sums: rows and columns of a part of dq */
+enum {
+    ATTENTION_BWD_PARTS = 3,
+    ATTENTION_BWD_SUMS = 64
+}; /* sums: rows and columns of a part of dq */
 
 /* A kernel's tile: warpgroups, others and stages. */
 typedef struct attention_bwd_tile {

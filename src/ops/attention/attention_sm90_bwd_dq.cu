@@ -33,9 +33,7 @@ attention_sm90_bwd_dq(const __grid_constant__ attention_sm90_bwd_args a)
     to.data = (a_t *)to.data + column * to.stride[3];
     to.columns -= column;
     const int line = chunk * PART + thread / 32 * 16 + thread % 32 / 4;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const bool there = line + 8 * half < j.rows, real = seen && line + 8 * half < j.valid;
-        store_row<a_t>(to, sum, j.batch, j.head, j.row + line + 8 * half, there, half, real, a.scale);
-    }
+    const bool there[2] = {line < j.rows, line + 8 < j.rows};
+    const bool real[2] = {seen && line < j.valid, seen && line + 8 < j.valid};
+    store_result<a_t>(to, sum, j.batch, j.head, j.row + line, there, real, a.scale);
 }

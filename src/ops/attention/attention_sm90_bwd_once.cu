@@ -5,10 +5,10 @@
  * with the keys, each warpgroup making 64 x 64 of it. Another warp adds that to f32 sums in memory by the copy
  * engine, so that nobody waits for it; after FlashAttention-3's backward (Shah and others 2024).
  *
- * Bits do not vary: blocks of a sequence add to a tile in the order of their keys. turns[tile] says how many have,
- * the first one stores instead of adding. Blocks stay and take one job after the other; that a job waits for have
- * been taken before it. Tiles go by from the last to the first: blocks that begin together are a tile behind one
- * another, soon.
+ * Bits do not vary: blocks of keys add to a part of a tile in the order of the keys, whose turn it is stands in
+ * memory; the first one stores instead of adding. Thread blocks stay and take one job after the other: jobs that
+ * one waits for have been taken before it, and so go on. Tiles go by from the last to the first: blocks that begin
+ * together are soon a tile behind one another.
  *
  * Prologue: that of attention_sm90_bwd.cu with KEYS, SUM_A, SUM_B and ONCE, two GROUPS, and one of
  * LINES = 128, D_CHUNKS = 1 or LINES = 64, D_CHUNKS = 2; multiply_queries(sum, gradients, keys, add). */

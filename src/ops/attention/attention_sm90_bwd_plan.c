@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans and runs of attention's engine sm90_bwd: lse and sums of dout out, then the kernels of the config,
- * then dq out of its sums where scores are formed once. */
+ * Plans and runs of attention's engine sm90_bwd: lse and sums of dout out, then the kernels of the
+ * config, then dq out of its sums where scores are formed once. */
 #include "ops/attention/attention_sm90_bwd.h"
 
 #include <math.h>
@@ -40,8 +40,8 @@ static side side_of(const mica_attention_desc *d, bool keys)
                 : (side){&d->q, &d->dout, &d->cu_q, &d->seq_q};
 }
 
-static void write_prologue(const mica_attention_desc *d, const attention_bwd_part *p, const attention_bwd_tile *t,
-                           mica_text *text)
+static void write_prologue(const mica_attention_desc *d, const attention_bwd_part *p,
+                           const attention_bwd_tile *t, mica_text *text)
 {
     side own = side_of(d, p->keys), other = side_of(d, !p->keys);
     int64_t columns = d->q.dims[3], wide = d->v.dims[3];
@@ -119,10 +119,10 @@ static int64_t pitch_of(const mica_attention_desc *d)
     return ceiling(d->q.dims[2], 4) * 4;
 }
 
-/* Key heads side by side: as many as L2 holds queries, gradients of out and sums of dq of, but several in
- * any case: blocks of one head alone would begin faster than they pass their turns on. Of 16k queries one
- * head instead of eight takes 12 % longer where attention is causal. Few jobs of unequal length: all heads,
- * so that the longest jobs come first. */
+/* Key heads side by side: as many as L2 holds queries, gradients of out and sums of dq of, but
+ * several in any case: blocks of one head alone would begin faster than they pass their turns on.
+ * Of 16k queries one head instead of eight takes 12 % longer where attention is causal. Few jobs of
+ * unequal length: all heads, so that the longest jobs come first. */
 static int section_of(const mica_attention_desc *d, int jobs, int units)
 {
     const double held = 32e6;
@@ -133,7 +133,8 @@ static int section_of(const mica_attention_desc *d, int jobs, int units)
     return (int)fmin(fmax(held / (bytes * rows + 1), least), most);
 }
 
-static void fill_launch(const mica_attention_desc *d, const attention_bwd_part *p, const attention_bwd_tile *t, launch *l)
+static void fill_launch(const mica_attention_desc *d, const attention_bwd_part *p,
+                        const attention_bwd_tile *t, launch *l)
 {
     attention_sm90_bwd_args *a = &l->args;
     side own = side_of(d, p->keys), other = side_of(d, !p->keys);
@@ -364,4 +365,3 @@ mica_status attention_bwd_run(const mica_plan *plan, const mica_run *r)
     for (int i = 0; i < s->count; i++) MICA_TRY(run_part(plan, &s->launches[i], a.to, r));
     return s->dq.kernel ? run_part(plan, &s->dq, a.to, r) : MICA_OK;
 }
-

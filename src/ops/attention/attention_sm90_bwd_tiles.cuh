@@ -183,13 +183,13 @@ __device__ __forceinline__ void clear(sums &sum)
 __device__ __forceinline__ void store(const attention_sm90_bwd_args &a, const job &j, int line, const statistics &own,
                                       const sums &sum)
 {
+    bool there[2], real[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const bool there = line + 8 * half < j.rows;
+        there[half] = line + 8 * half < j.rows;
         /* Others' weights of a row that saw nothing are 0; its own gradients are not looked at. */
-        const bool real = line + 8 * half < j.valid && j.from < j.to && (KEYS || own.lse[half] != INFINITY_F);
-        const int row = j.row + line + 8 * half;
-        if constexpr (SUM_A) store_row<a_t>(a.da, sum.a, j.batch, j.head, row, there, half, real, a.scale);
-        if constexpr (SUM_B) store_row<b_t>(a.db, sum.b, j.batch, j.head, row, there, half, real, 1);
+        real[half] = line + 8 * half < j.valid && j.from < j.to && (KEYS || own.lse[half] != INFINITY_F);
     }
+    if constexpr (SUM_A) store_result<a_t>(a.da, sum.a, j.batch, j.head, j.row + line, there, real, a.scale);
+    if constexpr (SUM_B) store_result<b_t>(a.db, sum.b, j.batch, j.head, j.row + line, there, real, 1);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rows of tiles in shared memory by ordinary accesses, in the layout that the copy engine gives them
- * (chunks of 64 columns of 16 bits, rows of 128 bytes, swizzled), and rows of accumulators to memory. */
+ * (chunks of 64 columns of 16 bits, rows of 128 bytes, swizzled), and gradients to memory. */
 #pragma once
 #include "cuda/device/mbarrier.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/attention/attention_sm90_bwd_args.h"
+#include "ops/attention/attention_sm90_store.cuh"
 
 constexpr int ROW = 128; /* bytes of a row in shared memory */
 
@@ -42,59 +43,18 @@ __device__ __forceinline__ void clear_rows(u32 tile, int chunks, int rows, int f
             store_words(tile + c * rows * ROW + at, zeros);
 }
 
-/* Four words of each thread of a quad: thread t receives word t of all. */
-__device__ __forceinline__ void transpose_quad(u32 (&w)[4])
-{
-    const int lane = (int)threadIdx.x;
-#pragma unroll
-    for (int by = 1; by < 4; by *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & by) continue;
-            const bool high = lane & by;
-            const u32 got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + by], by);
-            if (high)
-                w[i] = got;
-            else
-                w[i + by] = got;
-        }
-}
-
-/* Row `half` of this thread, by vectors of 16 bytes where there are four blocks of 8 columns. Sums of rows
- * that are not `real` are not looked at: 0 is stored. */
+/* Two rows of this thread, `row` and the eighth behind it; sums that are not `real` are not looked at. */
 template <typename T, int N>
-__device__ __forceinline__ void store_row(const attention_sm90_result &r, const float (&sum)[N], s64 batch, s64 head,
-                                          s64 row, bool there, int half, bool real, float factor)
+__device__ __forceinline__ void store_result(const attention_sm90_result &a, const float (&sum)[N], s64 batch, s64 head,
+                                             int row, const bool (&there)[2], const bool (&real)[2], float factor)
 {
-    T *to = (T *)r.data + batch * r.stride[0] + head * r.stride[1] + row * r.stride[2];
-    const int quarter = (int)threadIdx.x % 4;
-    const bool vectors = sizeof(T) == 2 && r.whole;
-#pragma unroll
-    for (int block = 0; block < N / 4; block += 4) {
-        T pair[4][2];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                pair[i][e] = narrow<T>(block + i < N / 4 && real ? sum[4 * (block + i) % N + 2 * half + e] * factor : 0);
-        if (vectors && block + 4 <= N / 4) {
-            u32 w[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) memcpy(&w[i], pair[i], 4);
-            transpose_quad(w);
-            const int column = 8 * (block + quarter);
-            if (there && column < r.columns) store_vector<4>((u32 *)(to + column), w);
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int column = 8 * (block + i) + 2 * quarter;
-            if (there && r.whole && column < r.columns)
-                store_vector<2>(to + column, pair[i]);
-            else
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (there && column + e < r.columns) to[(column + e) * r.stride[3]] = pair[i][e];
-        }
-    }
+    T *to = (T *)a.data + batch * a.stride[0] + head * a.stride[1] + row * a.stride[2];
+    store_rows(rows_of<T>{{to, to + 8 * a.stride[2]},
+                          {there[0], there[1]},
+                          {real[0], real[1]},
+                          {factor, factor},
+                          a.stride[3],
+                          a.columns,
+                          a.whole != 0},
+               sum);
 }

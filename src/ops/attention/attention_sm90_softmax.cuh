@@ -141,70 +141,8 @@ __device__ __forceinline__ finish finish_rows(const attention_sm90_args &a, cons
             top = both;
         }
         const bool some = real[half] && sum != 0; /* NaN goes on */
-        f.factor[half] = some ? share / sum : 0;
+        f.factor[half] = some ? __fdividef(share, sum) : 0; /* sums are no subnormal numbers: no branch */
         f.lse[half] = some ? top * LN2 + log_of(sum) : -INFINITY_F;
     }
     return f;
-}
-
-/* Four words of each thread of a quad: thread t receives word t of all. */
-__device__ __forceinline__ void transpose_quad(u32 (&w)[4])
-{
-    const int lane = (int)threadIdx.x;
-#pragma unroll
-    for (int by = 1; by < 4; by *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & by) continue;
-            const bool high = lane & by;
-            const u32 got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + by], by);
-            if (high)
-                w[i] = got;
-            else
-                w[i + by] = got;
-        }
-}
-
-/* Sums of a row without keys are not looked at. */
-__device__ __forceinline__ void finish_pair(float a, float b, float factor, out_t (&to)[2])
-{
-    to[0] = narrow<out_t>(factor == 0 ? 0 : a * factor);
-    to[1] = narrow<out_t>(factor == 0 ? 0 : b * factor);
-}
-
-/* Row `half` of this thread, by vectors of 16 bytes where there are four blocks of 8 columns. */
-__device__ __forceinline__ void store_row(const attention_sm90_args &a, const float (&o)[SUMS], out_t *to, bool there,
-                                          int half, float factor)
-{
-    const int quarter = (int)threadIdx.x % 4;
-    const bool vectors = sizeof(out_t) == 2 && a.whole;
-#pragma unroll
-    for (int block = 0; block < SUMS / 4; block += 4) {
-        if (vectors && block + 4 <= SUMS / 4) {
-            u32 w[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                out_t pair[2];
-                finish_pair(o[4 * (block + i) + 2 * half], o[4 * (block + i) + 2 * half + 1], factor, pair);
-                memcpy(&w[i], pair, 4);
-            }
-            transpose_quad(w);
-            const int column = 8 * (block + quarter);
-            if (there && column < a.dv) store_vector<4>((u32 *)(to + column), w);
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (block + i >= SUMS / 4) continue;
-            const int column = 8 * (block + i) + 2 * quarter;
-            out_t pair[2];
-            finish_pair(o[4 * (block + i) + 2 * half], o[4 * (block + i) + 2 * half + 1], factor, pair);
-            if (there && a.whole && column < a.dv)
-                store_vector<2>(to + column, pair);
-            else
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (there && column + e < a.dv) to[(column + e) * a.out_stride[3]] = pair[e];
-        }
-    }
 }
