@@ -84,7 +84,7 @@ static void write_row(tune *t, const cli_line *line, const mica_plan *before, do
     cli_json_line(t->json, json_pack("{ss ss so so ss ss}", "set", set, "line", line->text, "model",
                                      choice(before, before_ms), "measured", choice(after, after_ms),
                                      "commit", t->options.commit ? t->options.commit : "", "device",
-                                     t->device.name));
+                                     t->device.model));
     free(set);
 }
 
@@ -114,6 +114,26 @@ static void add_row(tune *t, const mica_problem *problem, const cli_line *line, 
     cli_cell(&t->table, "%s", line->text);
 }
 
+/* The model's choice, also where a record says otherwise. */
+static mica_status plan_by_model(tune *t, const mica_problem *problem, const cli_line *line,
+                                 mica_plan **plan)
+{
+    mica_options o = {.packed = line->packed};
+    mica_status status = mica_plan_problem(t->context, problem, &o, plan);
+    if (status != MICA_OK || mica_plan_measured(*plan) <= 0) return status;
+    mica_verdict v, best = {.engine = NULL};
+    for (int i = 0; mica_problem_verdict(t->context, problem, i, &v) == MICA_OK; i++) {
+        if (v.status != MICA_OK || v.reference || mica_verdict_needs_name(&v)) continue;
+        if (!best.engine || v.predicted_ms < best.predicted_ms) best = v;
+    }
+    if (!best.engine) return MICA_OK;
+    mica_plan_destroy(*plan);
+    *plan = NULL;
+    o.engine = best.engine;
+    o.config = *best.config ? best.config : NULL;
+    return mica_plan_problem(t->context, problem, &o, plan);
+}
+
 static void tune_line(tune *t, const cli_line *line)
 {
     mica_problem *problem = cli_line_problem(&t->lines, line);
@@ -121,8 +141,7 @@ static void tune_line(tune *t, const cli_line *line)
     mica_plan *before = NULL, *after = NULL;
     mica_options o = {
         .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = line->packed};
-    mica_options plain = {.packed = line->packed};
-    mica_status status = mica_plan_problem(t->context, problem, &plain, &before);
+    mica_status status = plan_by_model(t, problem, line, &before);
     if (status == MICA_OK) status = mica_plan_problem(t->context, problem, &o, &after);
     /* After each problem, so that an interruption loses nothing. */
     if (status == MICA_OK) status = mica_context_save_records(t->context, t->output);

@@ -2,7 +2,8 @@
  * The fake driver. Every function counts as a call, can be told to fail, and refuses what the real
  * one refuses: handles it does not know, and work without a current context. Linked with tests/emu
  * it runs kernels, too; FAKE_SMS and FAKE_ARCH (80, 89, 90) then say what the device is, FAKE_NAME
- * its name. With FAKE_MEMSET=none memory stays as it is: gigabytes are set before each timed run.
+ * its name. With FAKE_MEMSET=none memory stays as it is: gigabytes
+ * are set before each timed run.
  */
 #include "fake.h"
 

@@ -120,6 +120,13 @@ static long spilled_bytes(void)
     return bytes;
 }
 
+/* Past the parenthesis that closes the one before `at`. */
+static const char *closed(const char *at)
+{
+    for (int depth = 1; *at && depth; at++) depth += *at == '(' ? 1 : *at == ')' ? -1 : 0;
+    return at;
+}
+
 /* Past "void" and launch bounds in either order: a kernel's name. */
 static const char *kernel_name(const char *at)
 {
@@ -128,7 +135,7 @@ static const char *kernel_name(const char *at)
         if (!strncmp(at, "void ", 5))
             at += 5;
         else if (!strncmp(at, "__launch_bounds__(", 18))
-            at += 18 + strcspn(at + 18, ")") + 1;
+            at = closed(at + 18);
         else
             return at;
     }
