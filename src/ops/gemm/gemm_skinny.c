@@ -79,6 +79,18 @@ static bool fits(const skinny_geometry *g, const mica_config *c)
     return reads + sums <= 160 && c->knob[KNOB_WARPS] * few * (lines + 1) * 4 <= STATIC_SHARED;
 }
 
+/* Without matrix units each lane reads the few for itself, and element by element where they do not
+ * lie along K: cycles of a multiprocessor for a warp's read and what it feeds, fitted to two
+ * products on an H200 (8 lines along K, 10 across it). */
+static double few_ms(const skinny_geometry *g, const mica_device_info *device, double tiles)
+{
+    const double along = 8, across = 17, flop_per_cycle = 256;
+    if (has_matrix(g)) return 0;
+    double vector = skinny_vector(g), chunks = ceil((double)g->shape.k / (4 * vector));
+    double reads = tiles * chunks * few_held(g) * (g->few_k_major ? along : across * vector);
+    return reads / (device->f32_tflops * 1e9 / flop_per_cycle);
+}
+
 /* The wide operand at the bandwidth of memory, as far as blocks are dealt evenly and enough is
  * under way; the few lines come from L2, once for each block; clusters start and end slowly. */
 static double model(const mica_gemm_desc *d, const skinny_geometry *g,
@@ -97,7 +109,7 @@ static double model(const mica_gemm_desc *d, const skinny_geometry *g,
     double few = (double)(g->few.lines * g->shape.k * mica_dtype_bits(g->few.dtype) / 8) * tiles;
     double cache = few / (2 * device->copy_gbps * 1e6);
     double meeting = knob[KNOB_SPLIT] > 1 ? cluster_ms * knob[KNOB_SPLIT] : 0;
-    return start_ms + memory + 0.5 * cache + meeting;
+    return start_ms + memory + 0.5 * cache + meeting + few_ms(g, device, tiles);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
