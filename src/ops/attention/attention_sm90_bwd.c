@@ -27,7 +27,8 @@ enum {
 static const char *const knobs[] = {"q_groups", "q_lines",  "q_stages", "k_groups",
                                     "k_lines",  "k_stages", "kernels",  NULL};
 
-enum { OTHER_SHARED = 256, STATS_THREADS = 256, MOST_STAGES = 4 };
+/* OTHER_SHARED: barriers and jobs, at most. */
+enum { OTHER_SHARED = 288, MOST_STAGES = 4 };
 
 /* ---- the kernels of a pass ---- */
 
@@ -145,7 +146,7 @@ static mica_status check_lengths(const attention_shape *s, mica_why *why)
     double longest = fmax((double)s->rows, (double)s->keys);
     double tiles = (longest / ATTENTION_SM90_CHUNK + 3) * lines + 2 * (double)s->heads;
     if (tiles >= INT_MAX) return mica_refuse(why, "%.3g tiles of rows, the limit is 2^31", tiles);
-    double blocks = (double)s->rows * lines * 32 / STATS_THREADS;
+    double blocks = (double)s->rows * lines * 32 / ATTENTION_BWD_THREADS;
     if (blocks >= INT_MAX)
         return mica_refuse(why, "%.3g rows of all heads, the limit is 2^34", blocks * 8);
     return MICA_OK;

@@ -14,8 +14,9 @@ typedef struct attention_bwd_part {
 
 enum {
     ATTENTION_BWD_PARTS = 3,
-    ATTENTION_BWD_SUMS = 64
-}; /* sums: rows and columns of a part of dq */
+    ATTENTION_BWD_SUMS = 64,    /* rows and columns of a part of dq */
+    ATTENTION_BWD_THREADS = 256 /* of attention_sm90_stats.cu */
+};
 
 /* A kernel's tile: warpgroups, others and stages. */
 typedef struct attention_bwd_tile {

@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-enum { STATS_THREADS = 256 };
-
 typedef struct launch {
     attention_sm90_bwd_args args; /* all but maps and pointers */
     mica_tensor_map_spec own_a, own_b, other_a, other_b, stats;
@@ -202,8 +200,9 @@ static mica_status add_stats(mica_plan *plan, state *st)
         if (i < 3) a->lse_stride[i] = d->lse.strides[i];
     }
     st->stats_bytes = is_whole(&d->out) && is_whole(&d->dout) ? 16 : 0;
-    st->stats_grid = (mica_grid){.grid = {(unsigned)ceiling(a->count, STATS_THREADS / lanes)},
-                                 .block = {STATS_THREADS}};
+    st->stats_grid =
+        (mica_grid){.grid = {(unsigned)ceiling(a->count, ATTENTION_BWD_THREADS / lanes)},
+                    .block = {ATTENTION_BWD_THREADS}};
     char text[256];
     mica_text prologue = {text, sizeof text, 0};
     mica_prologue_int(&prologue, "LANES", lanes);
@@ -298,7 +297,7 @@ mica_status attention_bwd_build(mica_plan *plan)
 /* ---- runs ---- */
 
 static mica_status bind_side(const mica_plan *plan, const mica_tensor_map_spec *a,
-                             const mica_tensor_map_spec *b, bool keys, bool direct,
+                             const mica_tensor_map_spec *b, bool keys, bool mapped,
                              const mica_run *r, attention_sm90_side *to)
 {
     void *const *args = r->args;
@@ -308,7 +307,7 @@ static mica_status bind_side(const mica_plan *plan, const mica_tensor_map_spec *
     to->b.data = b_data;
     to->cu.data = args[keys ? MICA_ATTENTION_CU_K : MICA_ATTENTION_CU_Q];
     to->seq.data = args[keys ? MICA_ATTENTION_SEQ_K : MICA_ATTENTION_SEQ_Q];
-    if (direct) return MICA_OK;
+    if (!mapped) return MICA_OK;
     MICA_TRY(mica_tensor_map_encode(plan->cuda, a, a_data, &to->map_a));
     return mica_tensor_map_encode(plan->cuda, b, b_data, &to->map_b);
 }
@@ -339,8 +338,9 @@ static mica_status run_part(const mica_plan *plan, const launch *l, float *stats
         (uintptr_t)r->args[MICA_ATTENTION_Q] | (uintptr_t)r->args[MICA_ATTENTION_K] |
         (uintptr_t)r->args[MICA_ATTENTION_V] | (uintptr_t)r->args[MICA_ATTENTION_DOUT];
     a.direct = pointers % 16 != 0;
-    MICA_TRY(bind_side(plan, &l->own_a, &l->own_b, keys, a.direct, r, &a.own));
-    MICA_TRY(bind_side(plan, &l->other_a, &l->other_b, !keys, a.direct, r, &a.other));
+    bool mapped = !a.direct && l != &s->dq; /* that one reads no tiles */
+    MICA_TRY(bind_side(plan, &l->own_a, &l->own_b, keys, mapped, r, &a.own));
+    MICA_TRY(bind_side(plan, &l->other_a, &l->other_b, !keys, mapped, r, &a.other));
     if (keys) MICA_TRY(mica_tensor_map_encode(plan->cuda, &l->stats, stats, &a.stats_map));
     a.stats = stats;
     a.slopes = r->args[MICA_ATTENTION_SLOPES];
