@@ -69,9 +69,9 @@ static const struct argp_option options[] = {
 
 static const char doc[] =
     "Times problems on every engine of the device that accepts them: warm-up, engines in turns, "
-    "events, cold data; median, 10th and 90th percentile. A CPU's roof is a large copy's "
-    "bandwidth, "
-    "measured beside each line; a GPU's multiprocessor clock is read before and after each line "
+    "events, cold data, short runs as chains back to back; median, 10th and 90th percentile. A "
+    "CPU's roof is a large copy's bandwidth, measured beside each line; a GPU's multiprocessor "
+    "clock is read before and after each line "
     "where NVML is there."
     "\vExamples:\n"
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"

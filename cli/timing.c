@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Timing of plans. On a GPU the host must stay ahead of the device, or a short kernel is charged
- * the host's launch time: runs are enqueued in batches behind a long memset. */
+ * the host's launch time: runs are enqueued in batches behind a long memset. Short ones are timed
+ * as chains, back to back as in a network or a replayed graph, since two events around a kernel
+ * cost as much as a small one; a sample is a chain's time over its runs. */
 #include "bench.h"
 #include "table.h"
 
@@ -10,6 +12,7 @@
 enum { BATCH = 32, MOST_CLEARS = 200, MAX_SETS = 4096, MAX_SAMPLES = 20000, TILE = 1 << 22 };
 static const int64_t blocker_bytes = 256 << 20;
 static const double blocker_ms = 0.05; /* what clearing them takes a GPU, at least */
+static const double chain_ms = 0.1;    /* what shorter runs are made up to */
 
 typedef struct timing {
     mica_context *context;
@@ -184,12 +187,12 @@ static mica_status enqueue(timing *t, const bench_entry *e)
     return mica_plan_run(e->plan, &run);
 }
 
-static mica_status enqueue_timed(timing *t, const bench_entry *e, int slot)
+static mica_status enqueue_timed(timing *t, const bench_entry *e, int slot, int chain)
 {
     mica_status status = MICA_OK;
     if (t->flush) status = mica_memset(t->context, t->scratch, 0, t->scratch_bytes, NULL);
     if (status == MICA_OK) status = mica_event_record(t->context, t->from[slot], NULL);
-    if (status == MICA_OK) status = enqueue(t, e);
+    for (int i = 0; i < chain && status == MICA_OK; i++) status = enqueue(t, e);
     if (status == MICA_OK) status = mica_event_record(t->context, t->to[slot], NULL);
     return status;
 }
@@ -204,23 +207,34 @@ static void add_sample(bench_entry *e, double ms)
     e->total_ms += ms;
 }
 
+/* The quotient as a whole number from 1 to `most`. */
+static int times(double whole, double part, int most)
+{
+    return part <= 0 || whole >= most * part ? most : whole < part ? 1 : (int)(whole / part);
+}
+
+/* A data set that is too small to rotate is cleared from the cache between runs. */
+static int chain_of(const timing *t, const bench_entry *e)
+{
+    return t->device->cuda && !t->flush ? times(chain_ms, e->guess_ms, BATCH) : 1;
+}
+
 static mica_status run_batch(timing *t, bench_entry *e)
 {
-    double fit = e->guess_ms > 0 ? 50 / e->guess_ms : BATCH;
-    int n = fit < 1 ? 1 : fit > BATCH ? BATCH : (int)fit;
+    int chain = chain_of(t, e), n = times(50, chain * e->guess_ms, BATCH);
     mica_status status = MICA_OK;
-    if (t->device->cuda && n > 1) {
-        double ahead = 1 + n * e->host_ms / blocker_ms;
-        int clears = ahead < MOST_CLEARS ? (int)ahead : MOST_CLEARS;
-        for (int i = 0; i < clears && status == MICA_OK; i++)
+    if (t->device->cuda && n * chain > 1) {
+        n = times(MOST_CLEARS * blocker_ms, chain * e->host_ms, n);
+        int clears = 1 + (int)(n * chain * e->host_ms / blocker_ms);
+        for (int i = 0; i < clears && i < MOST_CLEARS && status == MICA_OK; i++)
             status = mica_memset(t->context, t->scratch, 0, t->scratch_bytes, NULL);
         if (status == MICA_OK) status = enqueue(t, e);
     }
-    for (int i = 0; i < n && status == MICA_OK; i++) status = enqueue_timed(t, e, i);
+    for (int i = 0; i < n && status == MICA_OK; i++) status = enqueue_timed(t, e, i, chain);
     for (int i = 0; i < n && status == MICA_OK; i++) {
         double ms;
         status = mica_event_elapsed(t->context, t->from[i], t->to[i], &ms);
-        if (status == MICA_OK) add_sample(e, ms);
+        if (status == MICA_OK) add_sample(e, ms / chain);
     }
     return status;
 }
@@ -231,9 +245,9 @@ static mica_status warm_up(timing *t, bench_entry *e)
     mica_status status = MICA_OK;
     if (bytes) status = mica_malloc(t->context, (int64_t)bytes, &e->workspace);
     for (int a = 0; a < t->args && status == MICA_OK; a++) status = pack(t, e, a);
-    if (status == MICA_OK) status = enqueue_timed(t, e, 0); /* first touch, lazy loading */
+    if (status == MICA_OK) status = enqueue_timed(t, e, 0, 1); /* first touch, lazy loading */
     double start = cli_seconds();
-    if (status == MICA_OK) status = enqueue_timed(t, e, 0);
+    if (status == MICA_OK) status = enqueue_timed(t, e, 0, 1);
     e->host_ms = 1e3 * (cli_seconds() - start);
     if (status == MICA_OK)
         status = mica_event_elapsed(t->context, t->from[0], t->to[0], &e->guess_ms);

@@ -88,21 +88,28 @@ static void write_row(tune *t, const cli_line *line, const mica_plan *before, do
     free(set);
 }
 
-/* Both plans in turns, so that the times can be compared. */
-static void add_row(tune *t, const mica_problem *problem, const cli_line *line, mica_plan *before,
-                    mica_plan *after)
+/* Both plans in turns, so that the times can be compared. False: it was interrupted, or failed. */
+static bool time_both(tune *t, const mica_problem *problem, mica_plan *before, mica_plan *after,
+                      double ms[2])
 {
     bench_entry entries[2] = {{.plan = before}, {.plan = after}};
     const bench_limits limits = {.seconds = 0.1, .least = 10};
-    double ms[2] = {0, 0};
-    if (bench_time(t->context, &t->device, problem, entries, 2, &limits) != MICA_OK) return;
+    bool timed = bench_time(t->context, &t->device, problem, entries, 2, &limits) == MICA_OK;
     for (int i = 0; i < 2; i++) {
-        if (entries[i].count) ms[i] = cli_median(entries[i].samples, entries[i].count);
+        timed = timed && entries[i].count > 0;
+        if (timed) ms[i] = cli_median(entries[i].samples, entries[i].count);
         free(entries[i].samples);
     }
+    return timed;
+}
+
+static void add_row(tune *t, const mica_problem *problem, const cli_line *line, mica_plan *before,
+                    mica_plan *after)
+{
+    double ms[2] = {mica_plan_measured(after), mica_plan_measured(after)};
     bool same = !strcmp(mica_plan_engine(before), mica_plan_engine(after)) &&
                 !strcmp(mica_plan_config(before), mica_plan_config(after));
-    if (same) ms[1] = ms[0];
+    if (!same && !time_both(t, problem, before, after, ms)) return;
     t->compared++;
     t->near += ms[0] <= 1.05 * ms[1];
     write_row(t, line, before, ms[0], after, ms[1]);
@@ -114,35 +121,16 @@ static void add_row(tune *t, const mica_problem *problem, const cli_line *line, 
     cli_cell(&t->table, "%s", line->text);
 }
 
-/* The model's choice, also where a record says otherwise. */
-static mica_status plan_by_model(tune *t, const mica_problem *problem, const cli_line *line,
-                                 mica_plan **plan)
-{
-    mica_options o = {.packed = line->packed};
-    mica_status status = mica_plan_problem(t->context, problem, &o, plan);
-    if (status != MICA_OK || mica_plan_measured(*plan) <= 0) return status;
-    mica_verdict v, best = {.engine = NULL};
-    for (int i = 0; mica_problem_verdict(t->context, problem, i, &v) == MICA_OK; i++) {
-        if (v.status != MICA_OK || v.reference || mica_verdict_needs_name(&v)) continue;
-        if (!best.engine || v.predicted_ms < best.predicted_ms) best = v;
-    }
-    if (!best.engine) return MICA_OK;
-    mica_plan_destroy(*plan);
-    *plan = NULL;
-    o.engine = best.engine;
-    o.config = *best.config ? best.config : NULL;
-    return mica_plan_problem(t->context, problem, &o, plan);
-}
-
 static void tune_line(tune *t, const cli_line *line)
 {
     mica_problem *problem = cli_line_problem(&t->lines, line);
     if (!problem) return;
     mica_plan *before = NULL, *after = NULL;
-    mica_options o = {
-        .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = line->packed};
-    mica_status status = plan_by_model(t, problem, line, &before);
-    if (status == MICA_OK) status = mica_plan_problem(t->context, problem, &o, &after);
+    mica_options model = {.mode = MICA_MODE_MODEL, .packed = line->packed},
+                 measure = {
+                     .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = line->packed};
+    mica_status status = mica_plan_problem(t->context, problem, &model, &before);
+    if (status == MICA_OK) status = mica_plan_problem(t->context, problem, &measure, &after);
     /* After each problem, so that an interruption loses nothing. */
     if (status == MICA_OK) status = mica_context_save_records(t->context, t->output);
     if (status == MICA_OK) {

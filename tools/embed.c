@@ -1,29 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed ROOT OUT FILE...: writes a C file with the text of each FILE (relative to ROOT) as an
- * array, and a table of them by name.
+ * embed ROOT OUT FILE...: writes a C file with the text of each FILE (relative to ROOT), C or C++
+ * whose comments are left out, as an array, and a table of them by name. Lines keep their numbers.
  * embed --text NAME FILE OUT: writes a C file with the text of FILE as `const char NAME[]`. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void embed_file(FILE *out, const char *path, const char *storage, const char *name)
+static char *read_text(const char *path)
 {
     FILE *in = fopen(path, "rb");
-    if (!in) {
+    char *text = NULL;
+    size_t size = 0, room = 0;
+    for (int c = 0; in && c != EOF;) {
+        if (size == room) text = realloc(text, room = 2 * room + 4096);
+        if (!text) break;
+        c = getc(in);
+        text[size++] = (char)(c == EOF ? 0 : c);
+    }
+    if (!in || !text || ferror(in)) {
         fprintf(stderr, "embed: cannot read %s\n", path);
         exit(1);
     }
-    fprintf(out, "%sconst char %s[] = {", storage, name);
-    int c, column = 0;
-    /* as a char: 200 for a byte of UTF-8 would be an overflow where char is signed */
-    while ((c = getc(in)) != EOF) fprintf(out, "%s%d,", column++ % 24 ? "" : "\n", (char)c);
-    fprintf(out, "0};\n");
-    if (ferror(in)) {
-        fprintf(stderr, "embed: error while reading %s\n", path);
-        exit(1);
-    }
     fclose(in);
+    return text;
+}
+
+/* What follows the literal that begins at `from`. */
+static const char *skip_literal(const char *from)
+{
+    const char *at = from + 1;
+    while (*at && *at != '\n' && *at != *from) at += at[0] == '\\' && at[1] ? 2 : 1;
+    return *at == *from ? at + 1 : at;
+}
+
+/* In place: a comment becomes a space and the ends of its lines. */
+static void drop_comments(char *text)
+{
+    char *to = text;
+    for (const char *at = text, *next; *at; at = next) {
+        if (at[0] == '/' && at[1] == '*') {
+            const char *end = strstr(at + 2, "*/");
+            next = end ? end + 2 : at + strlen(at);
+            *to++ = ' ';
+            for (; at < next; at++)
+                if (*at == '\n') *to++ = '\n';
+        } else if (at[0] == '/' && at[1] == '/') {
+            next = at + strcspn(at, "\n");
+        } else {
+            next = *at == '"' || *at == '\'' ? skip_literal(at) : at + 1;
+            memmove(to, at, (size_t)(next - at));
+            to += next - at;
+        }
+        while (*next == '\n' && to > text && to[-1] == ' ') to--;
+    }
+    *to = 0;
+}
+
+static void embed_text(FILE *out, const char *text, const char *storage, const char *name)
+{
+    int column = 0;
+    fprintf(out, "%sconst char %s[] = {", storage, name);
+    /* as a char: 200 for a byte of UTF-8 would be an overflow where char is signed */
+    for (; *text; text++) fprintf(out, "%s%d,", column++ % 24 ? "" : "\n", *text);
+    fprintf(out, "0};\n");
 }
 
 static void embed_table(FILE *out, const char *root, char **files, int count)
@@ -33,7 +73,10 @@ static void embed_table(FILE *out, const char *root, char **files, int count)
     for (int i = 0; i < count; i++) {
         snprintf(path, sizeof path, "%s/%s", root, files[i]);
         snprintf(name, sizeof name, "file_%d", i);
-        embed_file(out, path, "static ", name);
+        char *text = read_text(path);
+        drop_comments(text);
+        embed_text(out, text, "static ", name);
+        free(text);
     }
     fprintf(out, "const mica_source mica_sources[] = {\n");
     for (int i = 0; i < count; i++) fprintf(out, "    {\"%s\", file_%d},\n", files[i], i);
@@ -50,7 +93,9 @@ int main(int argc, char **argv)
     }
     if (text) {
         fprintf(out, "extern const char %s[];\n", argv[2]);
-        embed_file(out, argv[3], "", argv[2]);
+        char *content = read_text(argv[3]);
+        embed_text(out, content, "", argv[2]);
+        free(content);
     } else {
         embed_table(out, argv[1], argv + 3, argc - 3);
     }

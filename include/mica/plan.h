@@ -97,10 +97,12 @@ MICA_API mica_status mica_event_elapsed(mica_context *context, mica_event *from,
 #define MICA_MAX_ARGS    32
 #define MICA_MAX_SCALARS 4
 
+/* A record of the problem, if there is one, comes first but for MICA_MODE_MODEL. */
 typedef enum mica_mode {
     MICA_MODE_ESTIMATE, /* a cost model orders the engines; nothing is timed; deterministic */
     MICA_MODE_MEASURE,  /* the best few of the model are timed, within measure_ms */
-    MICA_MODE_RECORDED  /* only what a record says; MICA_NOT_FOUND without one */
+    MICA_MODE_RECORDED, /* only what a record says; MICA_NOT_FOUND without one */
+    MICA_MODE_MODEL     /* as ESTIMATE, whatever records say */
 } mica_mode;
 
 #define MICA_NO_WORKSPACE (-1)
@@ -164,7 +166,9 @@ typedef struct mica_run {
 } mica_run;
 
 /* Enqueues the work: no allocation, lock, text, compilation or synchronisation. Inputs and
- * outputs must not overlap unless the family's header says so.
+ * outputs must not overlap unless the family's header says so. From sm_90 and CUDA 12.3 on kernels
+ * are launched with programmatic stream serialisation (captured graphs have such edges): one is
+ * there as the one before it in the stream ends, and waits for it before it reads or writes memory.
  * Errors: MICA_INVALID (a pointer is missing, misaligned or overlaps), MICA_DEVICE_LOST, ... */
 MICA_API mica_status mica_plan_run(const mica_plan *plan, const mica_run *run);
 

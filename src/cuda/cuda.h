@@ -43,9 +43,9 @@ typedef struct mica_grid {
     unsigned block[3];
     unsigned cluster; /* blocks of a cluster along x; 0: none */
     unsigned dynamic_shared;
-    bool overlaps; /* from sm_90 on, and only with overlap_wait (overlap.cuh) in the kernel */
 } mica_grid;
-/* Enqueues it. args: the kernel's one parameter, a struct by value. DEVICE_LOST after a fault. */
+/* Enqueues it. args: the kernel's one parameter, a struct by value. DEVICE_LOST after a fault. From
+ * sm_90 on one whose text calls overlap_wait() may start before the one before it has ended. */
 mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid, void *stream,
                                const void *args);
 

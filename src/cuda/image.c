@@ -264,6 +264,7 @@ static mica_status make(const mica_image_request *request, mica_image *image)
 {
     recipe r;
     mica_status status = write_recipe(request, &r);
+    image->waits = status == MICA_OK && strstr(r.program, "overlap_wait();");
     if (status == MICA_OK && !read_disk(&r, image)) status = compile(&r, image);
     forget_recipe(&r);
     return status;

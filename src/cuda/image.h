@@ -27,6 +27,7 @@ typedef struct mica_image {
     size_t bytes;
     int registers, spill_bytes, local_bytes;
     int64_t shared_bytes; /* static */
+    bool waits;           /* for the kernel before it: device/overlap.cuh */
     mica_image_origin origin;
     double compile_ms; /* what compiling took, whenever that was */
 } mica_image;

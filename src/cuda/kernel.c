@@ -98,6 +98,13 @@ static mica_status load_module(mica_kernel *k)
     return MICA_CU(k->cuda, cuModuleGetFunction, &k->function, k->module, k->image->entry);
 }
 
+static bool can_overlap(const mica_cuda *cuda, const mica_image *image)
+{
+    enum { FIRST_DRIVER = 12030 }; /* the first that captures such launches, too */
+    return image->waits && cuda->info.arch >= 90 && mica_driver.cuLaunchKernelEx &&
+           mica_driver_version() >= FIRST_DRIVER;
+}
+
 /* Takes over the job's image. */
 static mica_status add_locked(mica_cuda *cuda, job *j, mica_kernel **out)
 {
@@ -106,6 +113,7 @@ static mica_status add_locked(mica_cuda *cuda, job *j, mica_kernel **out)
     k->cuda = cuda;
     k->image = j->image;
     k->name = mica_launch_name(j->image->entry);
+    k->overlaps = can_overlap(cuda, j->image);
     j->image = NULL;
     k->origin = !j->built                                  ? "memory"
                 : k->image->origin == MICA_IMAGE_FROM_DISK ? "disk"

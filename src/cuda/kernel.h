@@ -13,6 +13,7 @@ struct mica_kernel {
     void *module, *function; /* NULL on an offline device */
     int refs;
     int64_t dynamic_shared; /* as the function attribute has it; 0: never set */
+    bool overlaps; /* launched while the one before it in the stream ends: device/overlap.cuh */
     const char *origin;
     const char *name; /* mica_launch_name of the entry */
 };

@@ -9,16 +9,9 @@ static unsigned at_least_one(unsigned n)
 
 /* Attributes of a launch, by CUlaunchAttributeID. */
 enum { CLUSTER_DIMENSION = 4, PROGRAMMATIC_SERIALIZATION = 6 };
-enum { FIRST_OVERLAP_DRIVER = 12030 }; /* the first that captures such launches, too */
 
-static bool can_overlap(const mica_grid *g)
-{
-    return g->overlaps && mica_driver.cuLaunchKernelEx &&
-           mica_driver_version() >= FIRST_OVERLAP_DRIVER;
-}
-
-static mica_status launch_with(const mica_kernel *k, const mica_grid *g, bool overlaps,
-                               void *stream, void **parameters)
+static mica_status launch_with(const mica_kernel *k, const mica_grid *g, void *stream,
+                               void **parameters)
 {
     mica_cu_attribute list[2];
     mica_cu_launch launch = {.shared = g->dynamic_shared, .stream = stream, .attributes = list};
@@ -29,7 +22,7 @@ static mica_status launch_with(const mica_kernel *k, const mica_grid *g, bool ov
     if (g->cluster > 0)
         list[launch.count++] =
             (mica_cu_attribute){.id = CLUSTER_DIMENSION, .value.dim = {g->cluster, 1, 1}};
-    if (overlaps)
+    if (k->overlaps)
         list[launch.count++] =
             (mica_cu_attribute){.id = PROGRAMMATIC_SERIALIZATION, .value.dim = {1}};
     if (!mica_driver.cuLaunchKernelEx)
@@ -41,8 +34,7 @@ static mica_status launch_with(const mica_kernel *k, const mica_grid *g, bool ov
 static mica_status launch(const mica_kernel *k, const mica_grid *g, void *stream, const void *args)
 {
     void *parameters[1] = {(void *)args}; /* only read by the driver */
-    bool overlaps = can_overlap(g);
-    if (g->cluster > 0 || overlaps) return launch_with(k, g, overlaps, stream, parameters);
+    if (g->cluster > 0 || k->overlaps) return launch_with(k, g, stream, parameters);
     return MICA_CU(k->cuda, cuLaunchKernel, k->function, at_least_one(g->grid[0]),
                    at_least_one(g->grid[1]), at_least_one(g->grid[2]), at_least_one(g->block[0]),
                    at_least_one(g->block[1]), at_least_one(g->block[2]), g->dynamic_shared, stream,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernel sources that were embedded at build time. */
+ * The kernel sources that were embedded at build time, without their comments. */
 #ifndef MICA_CUDA_SOURCES_H
 #define MICA_CUDA_SOURCES_H
 

@@ -23,7 +23,7 @@ static mica_status read_options(const mica_options *given, mica_options *o)
 {
     *o = (mica_options){0};
     if (given) memcpy(o, given, given->size && given->size < sizeof *o ? given->size : sizeof *o);
-    if ((unsigned)o->mode > MICA_MODE_RECORDED)
+    if ((unsigned)o->mode > MICA_MODE_MODEL)
         return mica_fail(MICA_INVALID, "options: mode %d is unknown", (int)o->mode);
     if (o->workspace_limit < MICA_NO_WORKSPACE)
         return mica_fail(MICA_INVALID, "options: workspace_limit is %lld bytes",
@@ -88,7 +88,8 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
     record_problem(op, desc, &o, &line);
     /* Who asks for a measurement gets one, or what they had from one before. */
     bool shipped = o.mode != MICA_MODE_MEASURE;
-    if (!o.engine && mica_records_find(&c->records, problem, c->device.model, shipped, &r)) {
+    bool looks = !o.engine && o.mode != MICA_MODE_MODEL;
+    if (looks && mica_records_find(&c->records, problem, c->device.model, shipped, &r)) {
         mica_options named = o;
         named.engine = r.engine;
         named.config = *r.config ? r.config : NULL;

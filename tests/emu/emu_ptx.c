@@ -121,6 +121,12 @@ static void store_shared(const emu_ptx *what, emu_block *block, const emu_ref *c
     }
 }
 
+static void wait_for_kernel(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)what, (void)block, (void)refs;
+    emu_wait_for_kernel();
+}
+
 static void nothing(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)what, (void)block, (void)refs;
@@ -342,7 +348,7 @@ static const emu_ptx codes[] = {
      EMU_LANE,
      {0}},
     {"%%cluster_ctarank;", cluster_rank, EMU_LANE, {0}},
-    {"griddepcontrol.", nothing, EMU_LANE, {0}}, /* kernels follow one another */
+    {"griddepcontrol.wait", wait_for_kernel, EMU_LANE, {0}},
     {"fence.mbarrier_init.", nothing, EMU_LANE, {0}},
     {"fence.proxy.async", nothing, EMU_LANE, {0}},
     {"prefetch.tensormap ", nothing, EMU_LANE, {0}},
@@ -390,6 +396,7 @@ const emu_ptx *emu_ptx_find(const char *text)
     strcpy(k->text, text);
     k->code.text = k->text;
     if (!read_code(&k->code)) emu_stop("no such instruction: %s", text);
+    k->code.kind[EMU_GLOBAL] = strstr(text, "global") != NULL;
     k->next = known;
     known = k;
     return &k->code;
@@ -398,6 +405,7 @@ const emu_ptx *emu_ptx_find(const char *text)
 void emu_ptx_run(const emu_ptx *what, const emu_ref *refs, int count)
 {
     (void)count;
+    if (what->kind[EMU_GLOBAL]) emu_reach_memory(what->text);
     if (what->scope == EMU_LANE)
         what->run(what, emu_now->block, &refs);
     else

@@ -8,6 +8,7 @@
 #include "../fake/fake.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,9 @@ typedef struct emu_gang {
     void (*entry)(const void *);
     const void *args;
     int count, cluster;
+    bool overlaps; /* on the device the kernel before it may still run */
+    bool closed;   /* and memory stays closed until all threads have waited for that */
+    emu_meeting waiting;
     emu_block *blocks; /* of one cluster */
     emu_meeting meeting;
     jmp_buf home, made;
@@ -39,10 +43,38 @@ static char message[512];
 
 static void turn_to_next(void);
 
+static void set_memory(bool open)
+{
+    gang->closed = !open;
+    fake_open_memory(open);
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (gang && gang->closed && fake_owns_memory(info->si_addr))
+        emu_stop("memory at %p before griddepcontrol.wait", info->si_addr);
+    signal(number, SIG_DFL);
+}
+
+static void catch_faults(void)
+{
+    static bool caught;
+    if (caught) return;
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    caught = sigaction(SIGSEGV, &action, NULL) == 0;
+}
+
+void emu_reach_memory(const char *what)
+{
+    if (gang->closed) emu_stop("%s before griddepcontrol.wait", what);
+}
+
 static void leave_block(emu_thread *t)
 {
     emu_block *b = t->block;
     int warp = t->index / EMU_LANES;
+    emu_reach_memory("the end");
     emu_thread_ends(t);
     t->done = true;
     b->alive--;
@@ -211,11 +243,25 @@ void emu_barrier(int id, int count)
     arrive(&b->barriers[id], count && count < b->threads ? count : b->alive, b);
 }
 
-void emu_cluster_barrier(void)
+static int alive_of_cluster(void)
 {
     int alive = 0;
     for (int i = 0; i < gang->cluster; i++) alive += gang->blocks[i].alive;
-    arrive(&gang->meeting, alive, NULL);
+    return alive;
+}
+
+void emu_cluster_barrier(void)
+{
+    arrive(&gang->meeting, alive_of_cluster(), NULL);
+}
+
+/* None goes on before all are here, so that memory is closed to each until it has come. */
+void emu_wait_for_kernel(void)
+{
+    int alive = alive_of_cluster();
+    if (!gang->overlaps) return;
+    if (gang->waiting.arrived + 1 == alive) set_memory(true);
+    arrive(&gang->waiting, alive, NULL);
 }
 
 emu_block *emu_block_of(int rank)
@@ -336,6 +382,7 @@ static int run_cluster(const unsigned *at, const unsigned *grid, const unsigned 
     int count = (int)(block[0] * block[1] * block[2]);
     gang->count = 0;
     clear_meeting(&gang->meeting);
+    clear_meeting(&gang->waiting);
     for (int rank = 0; rank < gang->cluster; rank++) {
         const unsigned own[3] = {at[0] + (unsigned)rank, at[1], at[2]};
         begin_block(&blocks[rank], rank, shared, count);
@@ -345,18 +392,23 @@ static int run_cluster(const unsigned *at, const unsigned *grid, const unsigned 
         }
     }
     shuffle(gang->count);
+    if (gang->overlaps) set_memory(false);
     int result = _setjmp(gang->home);
     if (result == 0) {
         turn = gang->count - 1;
         turn_to_next();
     }
+    if (gang->closed) set_memory(true);
     return result == 1 ? 0 : 719;
 }
 
 int emu_launch(const fake_kernel *kernel, const unsigned *grid, const unsigned *block,
                unsigned shared, unsigned cluster, const void *args)
 {
-    emu_gang own = {.name = kernel->name, .args = args, .cluster = cluster ? (int)cluster : 1};
+    emu_gang own = {.name = kernel->name,
+                    .args = args,
+                    .cluster = cluster ? (int)cluster : 1,
+                    .overlaps = kernel->overlaps};
     int code = 0;
     memcpy(&own.entry, &kernel->entry, sizeof own.entry);
     own.blocks = blocks;
@@ -364,6 +416,7 @@ int emu_launch(const fake_kernel *kernel, const unsigned *grid, const unsigned *
     int count = (int)(block[0] * block[1] * block[2]) * own.cluster;
     if (count > MAX_THREADS) return 1;
     gang = &own;
+    if (own.overlaps) catch_faults();
     for (; made < count; made++) make_thread(made);
     unsigned at[3];
     for (at[2] = 0; at[2] < grid[2]; at[2]++)

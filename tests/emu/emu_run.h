@@ -14,8 +14,9 @@ typedef struct emu_ptx {
     const char *text;
     emu_handler *run;
     emu_scope scope;
-    int kind[4]; /* of the handler: types, sizes, flags */
+    int kind[5]; /* of the handler: types, sizes, flags; kind[EMU_GLOBAL] of all */
 } emu_ptx;
+enum { EMU_GLOBAL = 4 }; /* whether it reads or writes memory that other kernels do */
 
 /* Stops the launch, which fails; says where and why. */
 _Noreturn void emu_stop(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -23,7 +24,11 @@ _Noreturn void emu_stop(const char *format, ...) __attribute__((format(printf, 1
 void emu_wait(const volatile unsigned *word);
 /* Runs `what` once all threads of its scope are here; mask: lanes of a warp. */
 void emu_meet(const emu_ptx *what, const emu_ref *refs, uint32_t mask);
+/* Stops a launch that overlaps the one before and has not waited for it: copies are done later,
+ * when memory is open again. */
+void emu_reach_memory(const char *what);
 void emu_cluster_barrier(void);
+void emu_wait_for_kernel(void);
 emu_block *emu_block_of(int rank);
 
 /* Memory behind an address of shared memory. */

@@ -69,6 +69,7 @@ typedef struct fake_map {
 typedef struct fake_kernel {
     const char *name;
     void *entry;
+    bool overlaps;
 } fake_kernel;
 /* The compiler's part: writes ptxas's log and the cubin; 0 or an NVRTC error with its text in the
  * log. */
@@ -77,8 +78,11 @@ int emu_compile(const char *source, const char *target, FILE *log, FILE *cubin)
 void *emu_open(const void *code, size_t bytes) __attribute__((weak));
 void *emu_entry(void *library, const char *name) __attribute__((weak));
 void emu_close(void *library) __attribute__((weak));
-/* 0 or a CUDA error. */
+/* 0 or a CUDA error. Where the kernel overlaps, the device's memory is closed until it waits. */
 int emu_launch(const fake_kernel *kernel, const unsigned *grid, const unsigned *block,
                unsigned shared, unsigned cluster, const void *args) __attribute__((weak));
+/* For emu_launch: lets nobody touch the memory that is allocated, or everybody; whose it is. */
+void fake_open_memory(bool open);
+bool fake_owns_memory(const void *address);
 
 #endif

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -388,7 +390,7 @@ EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
 }
 
 static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared,
-                  unsigned cluster, void *stream, void **parameters)
+                  unsigned cluster, bool overlaps, void *stream, void **parameters)
 {
     object *f = find(FUNCTION, function);
     if (!f || !valid_stream(stream)) return INVALID_HANDLE;
@@ -397,7 +399,8 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
         if (grid[i] == 0 || block[i] == 0) return INVALID_VALUE;
     if (threads > 1024 || !parameters || !parameters[0]) return INVALID_VALUE;
     if (cluster && grid[0] % cluster) return INVALID_VALUE;
-    last_launch = (fake_launch){.shared = shared, .cluster = cluster, .stream = stream};
+    last_launch =
+        (fake_launch){.shared = shared, .cluster = cluster, .overlaps = overlaps, .stream = stream};
     snprintf(last_launch.kernel, sizeof last_launch.kernel, "%.60s", f->text);
     memcpy(last_launch.grid, grid, sizeof last_launch.grid);
     memcpy(last_launch.block, block, sizeof last_launch.block);
@@ -405,7 +408,7 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
     last_launch.device = f->device;
     books.launches++;
     if (f->device != current_device()) return INVALID_HANDLE;
-    const fake_kernel kernel = {f->text, f->played};
+    const fake_kernel kernel = {f->text, f->played, overlaps};
     return f->played ? emu_launch(&kernel, grid, block, shared, cluster, parameters[0]) : OK;
 }
 
@@ -416,7 +419,7 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
     int code = enter_context("cuLaunchKernel");
     const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
     (void)extra;
-    if (code == OK) code = launch(function, grid, block, shared, 0, stream, parameters);
+    if (code == OK) code = launch(function, grid, block, shared, 0, false, stream, parameters);
     return leave(code);
 }
 
@@ -453,12 +456,36 @@ EXPORT int cuLaunchKernelEx(const config *c, void *function, void **parameters, 
         if (id == CLUSTER) cluster = dim[0];
         if (id == OVERLAP) overlaps = true;
     }
-    if (code == OK) code = launch(function, grid, block, c->shared, cluster, c->stream, parameters);
-    if (code == OK) last_launch.overlaps = overlaps;
+    if (code == OK)
+        code = launch(function, grid, block, c->shared, cluster, overlaps, c->stream, parameters);
     return leave(code);
 }
 
 /* ---- memory ---- */
+
+/* Whole pages where kernels run, which can be closed. */
+static size_t unit(void)
+{
+    return emu_launch ? (size_t)sysconf(_SC_PAGESIZE) : 256;
+}
+
+void fake_open_memory(bool open)
+{
+    for (object *o = objects; o; o = o->next)
+        if (o->kind == ALLOCATION)
+            mprotect(o->memory, (o->bytes + unit() - 1) / unit() * unit(),
+                     open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+bool fake_owns_memory(const void *address)
+{
+    const char *at = address;
+    for (object *o = objects; o; o = o->next) {
+        const char *from = o->memory;
+        if (o->kind == ALLOCATION && at >= from && at < from + o->bytes) return true;
+    }
+    return false;
+}
 
 EXPORT int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
 {
@@ -467,7 +494,7 @@ EXPORT int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
     if (code == OK && bytes > limit_bytes - used_bytes) code = OUT_OF_MEMORY;
     if (code == OK) {
         object *o = add(ALLOCATION, bytes);
-        o->memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+        o->memory = aligned_alloc(unit(), (bytes + unit() - 1) / unit() * unit());
         if (!o->memory) abort();
         used_bytes += bytes;
         *address = (unsigned long long)(uintptr_t)o->memory;

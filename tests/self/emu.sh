@@ -10,15 +10,17 @@ failed=0
 cp -r "$sources" "$folder/kernels"
 kernel=$folder/kernels/ops/activation/activation_cuda.cu
 
+first='overlap_wait();'
 # planted EXIT_CODE "TEXT OF THE OUTPUT" <<kernel's body
 planted() {
     {
-        printf '#include "cuda/device/mbarrier.cuh"\n#include "ops/activation/activation_args.h"\n'
+        printf '#include "cuda/device/mbarrier.cuh"\n#include "cuda/device/overlap.cuh"\n'
+        printf '#include "ops/activation/activation_args.h"\n'
         printf '__device__ void put(const mica_activation_args &a, int i, float v)\n{\n'
         printf '    float *out = (float *)a.out + i, old = a.beta != 0 ? (float)a.beta * *out : 0;\n'
         printf '    *out = (float)a.alpha * (v > 0 ? v : 0) + old;\n}\n'
         printf 'extern "C" __global__ void activation(const mica_activation_args a)\n{\n'
-        printf '    if (blockIdx.x) return;\n    const int t = threadIdx.x;\n'
+        printf '    %s\n    if (blockIdx.x) return;\n    const int t = threadIdx.x;\n' "$first"
         printf '    const float *x = (const float *)a.x;\n    float *out = (float *)a.out;\n'
         cat
         printf '}\n'
@@ -77,5 +79,21 @@ planted 4 'setmaxnreg of 20' <<'E'
 E
 planted 4 'no such instruction: brkpt;' <<'E'
     asm volatile("brkpt;" ::: "memory");
+E
+first=''
+planted 4 'the end before griddepcontrol.wait' <<'E'
+    if (t < 32) overlap_wait();
+E
+planted 4 'memory at 0x[0-9a-f]* before griddepcontrol.wait' <<'E'
+    const float early = x[t];
+    overlap_wait();
+    put(a, t, early);
+E
+planted 4 'ld.global.* before griddepcontrol.wait' <<'E'
+    u32 w[4];
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(x));
+    overlap_wait();
+    put(a, t, x[t]);
 E
 exit $failed

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 static const mica_kernel_spec one = {"test/one.cu", "one", "", 0};
+static const mica_kernel_spec waits = {"test/waits.cu", "waits", "", 0};
 static const long long args[2] = {1234567890123, -5};
 
 static void a_device_tells_what_it_is(void **state)
@@ -120,12 +121,15 @@ static void a_launch_arrives_as_given(void **state)
     assert_null(l.stream);
     assert_memory_equal(l.args, args, sizeof l.args);
 
-    const mica_grid overlaps = {.grid = {3}, .block = {32}, .overlaps = true};
-    assert_int_equal(mica_kernel_launch(kernel, &overlaps, stream, args), MICA_OK);
+    mica_kernel *waiting;
+    assert_int_equal(mica_kernel_get(cuda, &waits, &waiting), MICA_OK);
+    assert_int_equal(mica_kernel_launch(waiting, &cluster, stream, args), MICA_OK);
     l = help_launch();
+    assert_string_equal(l.kernel, "waits");
     assert_true(l.overlaps);
-    assert_int_equal(l.cluster, 0);
+    assert_int_equal(l.cluster, 4);
     assert_ptr_equal(l.stream, stream);
+    mica_kernel_put(waiting);
 
     /* a refusal says what was launched, and the device stays usable */
     const mica_grid large = {.block = {4096}};
@@ -555,6 +559,8 @@ int main(void)
     snprintf(path, sizeof path, "%s/src/test", help_directory);
     mkdir(path, 0700);
     help_kernel("test/one.cu", "extern \"C\" __global__ void one(long long a) {}\n");
+    help_kernel("test/waits.cu",
+                "extern \"C\" __global__ void waits(long long a) { overlap_wait(); }\n");
     help_kernel("test/broken.cu", "extern \"C\" __global__ void broken(wrong_name a) {}\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(imagined_devices_need_no_driver_and_run_nothing),

@@ -153,6 +153,7 @@ static void shipped_records_choose(void **state)
     int rows = 0;
     while (fgets(row, sizeof row, f)) {
         mica_plan *plan;
+        *config = 0; /* engines without knobs have none */
         if (*row == '#' || !strstr(row, "| NVIDIA H200 |")) continue;
         if (sscanf(row, "%511[^|]| NVIDIA H200 | %31s | %255[^|]|", problem, engine, config) < 2)
             fail_msg("%s", row);

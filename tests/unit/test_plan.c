@@ -312,6 +312,7 @@ static void records_of_others(void **state)
                             rows[i].recorded);
         assert_string_equal(engine_by(path, line, MICA_MODE_ESTIMATE, rows[i].loaded),
                             rows[i].estimate);
+        assert_string_equal(engine_by(path, line, MICA_MODE_MODEL, rows[i].loaded), "cpu");
     }
     unlink(path);
 }

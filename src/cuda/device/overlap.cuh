@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A kernel whose grid has `overlaps` is started, on sm_90 and later, before the one before it in the stream
- * has ended: its launch then takes no time of its own. Elsewhere these do nothing. */
+ * From sm_90 on a kernel is launched as soon as all blocks of the one before it in the stream have ended,
+ * not when what they wrote has reached memory, too: its prologue and most of its launch then take no time
+ * of their own, about a microsecond. No kernel allows the next one to come earlier
+ * (griddepcontrol.launch_dependents): its blocks would go where multiprocessors are free first, two where
+ * there is room for two while others get none. Grids of less than a wave took 1.1 to 1.5 times as long so
+ * (docs/tour.md, section 9). */
 #pragma once
 
-/* By the kernel before: the next one may be started once all blocks have come here or ended. */
-__device__ __forceinline__ void overlap_allow()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-/* By the next one, before it reads or writes what others do: the kernel before has ended. */
+/* All threads of a kernel, before it reads or writes memory that other kernels do, and before any of them may
+ * end: what came before has ended, and what it wrote is there. A kernel whose text calls this is launched as
+ * said above (cuda/launch.c), others are not. */
 __device__ __forceinline__ void overlap_wait()
 {
 #if __CUDA_ARCH__ >= 900

@@ -4,6 +4,7 @@
  * One vector per thread and step; neighbours in a warp are neighbours in memory. */
 #include "cuda/device/activation.cuh"
 #include "cuda/device/layout.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/activation/activation_args.h"
 
@@ -60,6 +61,7 @@ __device__ __forceinline__ void backward(const mica_activation_args &a, const lo
 
 extern "C" __global__ void __launch_bounds__(BLOCK) activation(const mica_activation_args a)
 {
+    overlap_wait();
     long long first = (long long)blockIdx.x * (BLOCK * PER_THREAD) + threadIdx.x;
 #pragma unroll
     for (int k = 0; k < PER_THREAD; k++) {

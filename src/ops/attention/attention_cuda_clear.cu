@@ -2,11 +2,13 @@
  * One value in all elements of a tensor: what rows keep that belong to no sequence.
  *
  * Prologue: type to_t. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/types.cuh"
 #include "ops/attention/attention_cuda_args.h"
 
 extern "C" __global__ void __launch_bounds__(256) attention_clear(const attention_clear_args args)
 {
+    overlap_wait();
     const attention_operand &o = args.to;
     const to_t value = narrow<to_t>(args.value);
     for (s64 e = blockIdx.x * 256ll + threadIdx.x; e < args.count; e += gridDim.x * 256ll) {

@@ -3,6 +3,7 @@
  * of all sequences, heads, rows and keys that share an element.
  *
  * Prologue: that of attention_cuda.cuh; type x_t (of q, k, v). */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda_back.cuh"
 
 struct place {
@@ -102,6 +103,7 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, s64 in
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_dbias(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ query queries[OWN];
     __shared__ s64 k_line[OTHER];

@@ -2,12 +2,14 @@
  * Attention backward: the sum of dout out of each row, by a warp.
  *
  * Prologue: that of attention_cuda.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda.cuh"
 
 static_assert(TX == 32 && ROWS == 1, "a warp per row");
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_delta(const attention_cuda_args args)
 {
+    overlap_wait();
     const s64 rows = args.q.dim[0] * args.heads * args.q.dim[2];
     for (s64 place = (s64)blockIdx.x * OWN + ty(); place < rows; place += (s64)gridDim.x * OWN) {
         const s64 line = place / args.q.dim[2], row = place - line * args.q.dim[2];

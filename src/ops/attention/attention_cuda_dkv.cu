@@ -3,6 +3,7 @@
  * travel past it, those of all heads of the group, in order.
  *
  * Prologue: that of attention_cuda.cuh; types x_t (of q, k, v), dout_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda_back.cuh"
 
 /* Products of keys (own) and queries (others) become weights, and ds with the cap's slope. */
@@ -76,6 +77,7 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, const 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_dkv(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ query queries[OTHER];
     __shared__ s64 q_line[OTHER];

@@ -2,6 +2,7 @@
  * Attention backward, dq: a block keeps rows of q and dout, keys and values travel past it.
  *
  * Prologue: that of attention_cuda.cuh; type x_t (of q, k, v). */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda_back.cuh"
 
 __device__ __forceinline__ void gradient(const attention_cuda_args &args, const share &w, acc_t *own, query *queries,
@@ -46,6 +47,7 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, const 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_dq(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ query queries[OWN];
     __shared__ s64 k_line[OTHER];

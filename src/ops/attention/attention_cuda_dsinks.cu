@@ -2,12 +2,14 @@
  * Attention backward, dsinks: a block per head adds over all rows, in order.
  *
  * Prologue: that of attention_cuda.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda.cuh"
 
 static_assert(TX == 32, "whole warps");
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_dsinks(const attention_cuda_args args)
 {
+    overlap_wait();
     __shared__ acc_t warps[TY];
     const s64 head = blockIdx.x;
     const acc_t sink = load_any(args.sinks, head * args.sinks.stride[0]);

@@ -4,6 +4,7 @@
  * 2018). With splits > 1 each block sees a part of the keys, and attention_cuda_merge.cu does the rest.
  *
  * Prologue: that of attention_cuda.cuh; types k_t, v_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda.cuh"
 #include "ops/attention/attention_cuda_finish.cuh"
 
@@ -125,6 +126,7 @@ __device__ __forceinline__ void forward(const attention_cuda_args &args, const s
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_fwd(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ query queries[OWN];
     __shared__ s64 k_line[OTHER];

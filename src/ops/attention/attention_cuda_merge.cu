@@ -2,6 +2,7 @@
  * Attention forward, what splits of the keys have left: a warp per row adds their sums in order.
  *
  * Prologue: that of attention_cuda.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_cuda.cuh"
 #include "ops/attention/attention_cuda_finish.cuh"
 
@@ -39,6 +40,7 @@ __device__ __forceinline__ void merge(const attention_cuda_args &args, const sha
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_merge(const attention_cuda_args args)
 {
+    overlap_wait();
     share w;
     for (s64 index = blockIdx.x; find_queries(args, 1, index, w); index += gridDim.x) merge(args, w);
 }

@@ -87,6 +87,7 @@ __device__ __forceinline__ void attend(const attention_decode_args &a, const job
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_decode(const __grid_constant__ attention_decode_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ u32 there[WARPS * STAGES * OWNED];
     __shared__ row rows[ROWS];
@@ -94,7 +95,6 @@ attention_decode(const __grid_constant__ attention_decode_args a)
     __shared__ float shares[MOST_CLUSTER * ROWS];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     job j;
-    overlap_allow(); /* the merge */
     if (!find_job(a, blockIdx.x, j)) return;
     const int keys = max(j.part.to - j.part.from, 0), tiles = (keys + KEYS - 1) / KEYS;
     const int count = (tiles - warp + WARPS - 1) / WARPS;

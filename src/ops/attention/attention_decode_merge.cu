@@ -53,12 +53,12 @@ __device__ __forceinline__ shares find_shares(const float *stats, int splits, in
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_decode_merge(const attention_decode_args a)
 {
+    overlap_wait();
     __shared__ float4 parts[WARPS][32];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int chunks = (a.dv + COLUMNS - 1) / COLUMNS, width = (a.dv + 3) / 4 * 4;
     const s64 place = blockIdx.x / chunks;
     const int c = (int)(blockIdx.x - place * chunks) * COLUMNS + 4 * lane;
-    overlap_wait();
     const shares r = find_shares(a.stats + 2 * place * a.splits, a.splits, lane);
     const float *partial = a.partial + place * a.splits * width + min(c, width - 4);
     float4 sums = make_float4(0, 0, 0, 0);

@@ -226,9 +226,8 @@ mica_status attention_decode_add_merge(mica_plan *plan, const attention_shape *s
     char text[128];
     mica_text p = {text, sizeof text, 0};
     mica_prologue_type(&p, "q_t", d->q.dtype);
-    st->merge_grid = (mica_grid){.grid = {(unsigned)(lines * ceiling(s->dv, COLUMNS))},
-                                 .block = {32 * WARPS},
-                                 .overlaps = plan->device.arch >= 90};
+    st->merge_grid =
+        (mica_grid){.grid = {(unsigned)(lines * ceiling(s->dv, COLUMNS))}, .block = {32 * WARPS}};
     size_t parts = (size_t)(lines * splits);
     MICA_TRY(mica_book(plan, "splits", parts * (size_t)ceiling(s->dv, 4) * 16, &st->partial));
     MICA_TRY(mica_book(plan, "split sums", parts * 8, &st->stats));

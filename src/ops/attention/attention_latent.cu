@@ -211,13 +211,13 @@ __device__ __forceinline__ void store_values(const attention_decode_args &a, con
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_latent(const __grid_constant__ attention_decode_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ shared_state m;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int block = warp % ROW_BLOCKS, group = warp / ROW_BLOCKS;
     const bool scores = group < KEY_GROUPS;
     job j;
-    overlap_allow(); /* the merge */
     if (!find_job(a, blockIdx.x, j)) return;
     const int keys = max(j.part.to - j.part.from, 0), rounds = (keys + ROUND - 1) / ROUND;
     char *k = memory + Q_BYTES, *v = k + STAGES * K_BYTES, *p = memory + Q_BYTES + RING_BYTES;

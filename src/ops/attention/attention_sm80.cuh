@@ -15,6 +15,7 @@
  * have them), types acc_t, x_t (of q, k, v, dout), bias_t. */
 #pragma once
 #include "cuda/device/mma.cuh"
+#include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/attention/attention_lines.cuh"
 
@@ -54,9 +55,7 @@ __device__ __forceinline__ void copy_apart(u32 to, const x_t *from, int count)
         const u32 low = 2 * i < count ? from[2 * i].bits : 0, high = 2 * i + 1 < count ? from[2 * i + 1].bits : 0;
         w[i] = low | high << 16;
     }
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(__uint_as_float(w[0])),
-                 "f"(__uint_as_float(w[1])), "f"(__uint_as_float(w[2])), "f"(__uint_as_float(w[3]))
-                 : "memory");
+    shared_store(to, w);
 }
 
 /* LINES lines, zeros behind their columns and for those that are ABSENT. */

@@ -5,6 +5,7 @@
  * same scores.
  *
  * Prologue: that of attention_sm80.cuh; STAGES. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_sm80_back.cuh"
 
 constexpr int D_PART = D_WIDE / PARTS, V_PART = V_WIDE / PARTS;
@@ -160,6 +161,7 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, int ti
 
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 1 : 2) attention_sm80_dkv(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ shared m;
     share w;

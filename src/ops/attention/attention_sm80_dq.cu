@@ -3,6 +3,7 @@
  * travel past it in a ring of STAGES tiles.
  *
  * Prologue: that of attention_sm80.cuh; STAGES. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_sm80_back.cuh"
 
 typedef float sums_t[BLOCKS][D_WIDE / 8][4];
@@ -130,6 +131,7 @@ __device__ __forceinline__ void gradient(const attention_cuda_args &args, int fr
 
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 1 : 2) attention_sm80_dq(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ shared m;
     share w;

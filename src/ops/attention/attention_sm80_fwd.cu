@@ -4,6 +4,7 @@
  * each block sees a part of the keys, and attention_cuda_merge.cu does the rest.
  *
  * Prologue: that of attention_sm80.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_sm80.cuh"
 #include "ops/attention/attention_cuda_finish.cuh"
 
@@ -236,6 +237,7 @@ __device__ __forceinline__ void forward(const attention_cuda_args &args, int fro
 
 extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 1 : 2) attention_sm80_fwd(const attention_cuda_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     __shared__ shared m;
     share w;

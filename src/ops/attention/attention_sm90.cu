@@ -14,6 +14,7 @@
  * positive number), CAP ALIBI BIAS MASK SINKS LSE; types in_t out_t sink_t bias_t;
  * multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
 #include "cuda/device/math.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/attention/attention_sm90_store.cuh"
 #include "ops/attention/attention_sm90_tiles.cuh"
@@ -79,7 +80,7 @@ __device__ __forceinline__ void clear_rows(u32 v, int from, int lane)
 {
     const u32 zeros[4] = {0, 0, 0, 0};
     for (int c = 0; c < V_CHUNKS; c++)
-        for (int at = from * ROW + lane * 16; at < KEY_CHUNK; at += 32 * 16) store_words(v + c * KEY_CHUNK + at, zeros);
+        for (int at = from * ROW + lane * 16; at < KEY_CHUNK; at += 32 * 16) shared_store(v + c * KEY_CHUNK + at, zeros);
     async_fence();
     __syncwarp();
 }
@@ -291,6 +292,7 @@ attention_sm90(const __grid_constant__ attention_sm90_args a)
         tma_prefetch(&a.v);
     }
     barriers_init(m.bar);
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
         if constexpr (GROUPS > 1) registers_give<GIVEN>();

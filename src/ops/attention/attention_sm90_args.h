@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the kernel of attention's engine sm90 receives; host and device share this file. */
+ * What the kernels of attention's engine sm90 receive; host and device share this file. */
 #ifndef MICA_OPS_ATTENTION_SM90_ARGS_H
 #define MICA_OPS_ATTENTION_SM90_ARGS_H
 
@@ -67,5 +67,9 @@ typedef struct attention_sm90_args {
     float cap, cap_inverse; /* in units of log 2; its inverse is doubled */
     attention_sm90_factors scale_q, scale_k, scale_v;
 } attention_sm90_args;
+
+typedef struct attention_sm90_claims_args {
+    int *claims;
+} attention_sm90_claims_args;
 
 #endif

@@ -18,6 +18,7 @@
  * HELD_B (half the columns of the sums, padded); PACKED_OWN PACKED_OTHER COUNTED_OWN COUNTED_OTHER,
  * BOTTOM_RIGHT, PLAIN (scores are scaled products), CAP ALIBI; types in_t a_t b_t (of results);
  * multiply(t, own, other, add), add_a(sum, gradients, other, add), add_b(sum, weights, other, add). */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_sm90_bwd_tiles.cuh"
 
 /* ---- a job ---- */
@@ -94,6 +95,7 @@ __device__ __forceinline__ void consume(const attention_sm90_bwd_args &a, const 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_sm90_bwd(const __grid_constant__ attention_sm90_bwd_args a)
 {
+    overlap_wait();
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) u64 words[BARRIERS];
     __shared__ job slot;

@@ -3,8 +3,9 @@
  * theirs is, a warpgroup 64 rows and 64 columns of it. Sums of a tile that no block of keys saw were never
  * written.
  *
- * Prologue: that of attention_sm90_bwd.cu for a kernel that keeps queries, GROUPS times 64 of them; LINES rows of
- * a tile of sums, PARTS of it; a_t of dq. */
+ * Prologue: that of attention_sm90_bwd.cu but products, for one that keeps queries, GROUPS times 64 of them;
+ * LINES rows of a tile of sums, PARTS of it; a_t of dq. */
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_sm90_bwd.cuh"
 #include "ops/attention/attention_sm90_rows.cuh"
 
@@ -13,6 +14,7 @@ constexpr int PART = 64;
 extern "C" __global__ void __launch_bounds__(128 * PARTS)
 attention_sm90_bwd_dq(const __grid_constant__ attention_sm90_bwd_args a)
 {
+    overlap_wait();
     const job j = find_job(a, (int)blockIdx.x);
     if (j.n < 0) return;
     const int thread = (int)threadIdx.x % 128, part = (int)threadIdx.x / 128;

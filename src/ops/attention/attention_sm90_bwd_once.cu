@@ -13,6 +13,7 @@
  * Prologue: that of attention_sm90_bwd.cu with KEYS, SUM_A, SUM_B and ONCE, two GROUPS, and one of
  * LINES = 128, D_CHUNKS = 1 or LINES = 64, D_CHUNKS = 2; multiply_queries(sum, gradients, keys, add). */
 #include "cuda/device/bulk.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/attention/attention_sm90_bwd_tiles.cuh"
 
 constexpr int PART = 64; /* rows and columns of dq that a warpgroup makes */
@@ -75,7 +76,7 @@ __device__ __forceinline__ void leave_part(const memory &m, u32 parts, const flo
         u32 w[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) w[e] = __float_as_uint(sum[4 * i + e]);
-        store_words(to + i * 128 * 16, w);
+        shared_store(to + i * 128 * 16, w);
     }
     async_fence();
     release(m.bar.left(group));
@@ -262,6 +263,7 @@ attention_sm90_bwd_once(const __grid_constant__ attention_sm90_bwd_args a)
     const memory m = {dynamic + (first - base), first, first + OWN_A, others, stats, barriers{shared_address(words)}};
     if (threadIdx.x == 0) barriers_init(m.bar);
     __syncthreads();
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
         registers_give<GIVEN>();

@@ -38,8 +38,8 @@ static side side_of(const mica_attention_desc *d, bool keys)
                 : (side){&d->q, &d->dout, &d->cu_q, &d->seq_q};
 }
 
-static void write_prologue(const mica_attention_desc *d, const attention_bwd_part *p,
-                           const attention_bwd_tile *t, mica_text *text)
+static void write_constants(const mica_attention_desc *d, const attention_bwd_part *p,
+                            const attention_bwd_tile *t, mica_text *text)
 {
     side own = side_of(d, p->keys), other = side_of(d, !p->keys);
     int64_t columns = d->q.dims[3], wide = d->v.dims[3];
@@ -74,6 +74,12 @@ static void write_prologue(const mica_attention_desc *d, const attention_bwd_par
     mica_prologue_type(text, "in_t", d->q.dtype);
     mica_prologue_type(text, "a_t", p->keys ? d->dk.dtype : d->dq.dtype);
     mica_prologue_type(text, "b_t", d->dv.dtype);
+}
+
+static void write_products(const mica_attention_desc *d, const attention_bwd_part *p,
+                           const attention_bwd_tile *t, mica_text *text)
+{
+    int64_t columns = d->q.dims[3], wide = d->v.dims[3];
     mica_dtype in = d->q.dtype;
     mica_wgmma sum = {.a = in, .b = in, .b_mn_major = true, .a_in_registers = true};
     mica_prologue_wgmma(text, "multiply", &(mica_wgmma){.n = t->lines, .a = in, .b = in});
@@ -96,19 +102,11 @@ static void fill_side(const side *s, attention_sm90_side *to)
     to->rows = (int)s->a->dims[2];
 }
 
-/* Rows that may be taken as vectors of 8 elements, if they are aligned. */
-static bool is_whole(const mica_tensor *t)
-{
-    bool whole = t->strides[3] == 1 && t->dims[3] % 8 == 0;
-    for (int i = 0; i < 3; i++) whole = whole && (t->dims[i] == 1 || t->strides[i] % 8 == 0);
-    return whole;
-}
-
 static void fill_result(const mica_tensor *t, attention_sm90_result *r, int *bytes)
 {
     for (int i = 0; i < 4; i++) r->stride[i] = t->strides[i];
     r->columns = (int)t->dims[3];
-    *bytes = is_whole(t) ? 16 : 0;
+    *bytes = attention_sm90_vector_bytes(t);
 }
 
 /* Lines of f32 that the copy engine can address. */
@@ -199,7 +197,8 @@ static mica_status add_stats(mica_plan *plan, state *st)
         a->dout_stride[i] = d->dout.strides[i];
         if (i < 3) a->lse_stride[i] = d->lse.strides[i];
     }
-    st->stats_bytes = is_whole(&d->out) && is_whole(&d->dout) ? 16 : 0;
+    int out_bytes = attention_sm90_vector_bytes(&d->out);
+    st->stats_bytes = out_bytes == attention_sm90_vector_bytes(&d->dout) ? out_bytes : 0;
     st->stats_grid =
         (mica_grid){.grid = {(unsigned)ceiling(a->count, ATTENTION_BWD_THREADS / lanes)},
                     .block = {ATTENTION_BWD_THREADS}};
@@ -245,14 +244,14 @@ static mica_status add_dq(mica_plan *plan, state *s, const attention_bwd_tile *t
     const attention_bwd_part queries = {.a = true};
     const attention_bwd_tile own = {t->lines / ATTENTION_SM90_CHUNK, t->lines, 1};
     int64_t parts = t->groups, count = sum_tiles(d, t) * parts * d->q.dims[0] * d->q.dims[1];
-    char text[24576];
+    char text[1024];
     mica_text prologue = {text, sizeof text, 0};
     fill_launch(d, &queries, &own, &s->dq);
     s->dq.args.sum_tiles = sum_tiles(d, t);
     s->dq.grid.block[0] = 128 * (unsigned)parts;
     s->dq.grid.dynamic_shared = 0;
     s->stats.clears = count + 1;
-    write_prologue(d, &queries, &own, &prologue);
+    write_constants(d, &queries, &own, &prologue);
     mica_prologue_int(&prologue, "PARTS", (int)parts);
     size_t bytes = (size_t)count * ATTENTION_BWD_SUMS * ATTENTION_BWD_SUMS * 4;
     MICA_TRY(mica_book(plan, "sums of dq", bytes, &s->sums_at));
@@ -278,7 +277,8 @@ mica_status attention_bwd_build(mica_plan *plan)
         mica_text prologue = {text, sizeof text, 0};
         attention_bwd_tile t = attention_bwd_tile_of(&plan->config, &parts[i]);
         fill_launch(d, &parts[i], &t, &s->launches[i]);
-        write_prologue(d, &parts[i], &t, &prologue);
+        write_constants(d, &parts[i], &t, &prologue);
+        write_products(d, &parts[i], &t, &prologue);
         mica_kernel_spec spec = {.file = "ops/attention/attention_sm90_bwd.cu",
                                  .entry = "attention_sm90_bwd",
                                  .prologue = text,

@@ -24,6 +24,7 @@
  * they are multiplied); PACKED_Q PACKED_K COUNTED_Q COUNTED_K BOTTOM_RIGHT SINKS as there; types q_t k_t v_t out_t
  * sink_t; multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
 #include "cuda/device/math.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 
 typedef q_t in_t; /* bytes are only moved */
@@ -461,6 +462,7 @@ attention_sm90_f8(const __grid_constant__ attention_sm90_args a)
     }
     barriers_init(m.bar);
     raw_barriers_init(m);
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
         registers_give<GIVEN>();

@@ -103,14 +103,6 @@ static long long factor_stride(const mica_tensor *t)
     return mica_tensor_given(t) && t->dims[0] > 1 ? t->strides[0] : 0;
 }
 
-/* Bytes to which out must be aligned to be written by vectors of 16 bytes, or pairs of f32. */
-static int vector_bytes(const mica_tensor *out)
-{
-    bool whole = out->strides[3] == 1 && out->dims[3] % 8 == 0;
-    for (int i = 0; i < 3; i++) whole = whole && (out->dims[i] == 1 || out->strides[i] % 8 == 0);
-    return whole ? 16 : 0;
-}
-
 /* Heads whose keys and values stay in L2 while their rows go by: whole groups, one at
  * least. */
 static int section_of(const mica_attention_desc *d, const attention_shape *s,
@@ -175,7 +167,7 @@ static void fill_args(const mica_attention_desc *d, const attention_sm90_tile *t
     attention_sm90_map(&d->q, rows, &f->q);
     attention_sm90_map(&d->k, at_once, &f->k);
     attention_sm90_map(&d->v, at_once, &f->v);
-    f->out_bytes = vector_bytes(&d->out);
+    f->out_bytes = attention_sm90_vector_bytes(&d->out);
     int64_t jobs = attention_sm90_jobs(d, tile->groups);
     f->grid = (mica_grid){.grid = {(unsigned)(jobs < device->units ? jobs : device->units)},
                           .block = {128 * ((unsigned)tile->groups + 1)}};
@@ -190,9 +182,12 @@ mica_status attention_sm90_build(mica_plan *plan, const attention_sm90_tile *til
     MICA_TRY(mica_plan_state(plan, sizeof *f, &f));
     fill_args(plan->desc, tile, &plan->device, f);
     f->grid.dynamic_shared = (unsigned)kernel->dynamic_shared;
-    f->claimed = tile->claimed;
-    if (f->claimed) MICA_TRY(mica_book(plan, "jobs taken", sizeof(int), &f->claims));
-    return mica_plan_add_kernel(plan, kernel, &f->kernel);
+    MICA_TRY(mica_plan_add_kernel(plan, kernel, &f->kernel));
+    if (!tile->claimed) return MICA_OK;
+    mica_kernel_spec none = {"ops/attention/attention_sm90_claims.cu", "attention_sm90_claims", "",
+                             0};
+    MICA_TRY(mica_book(plan, "jobs taken", sizeof(int), &f->claims));
+    return mica_plan_add_kernel(plan, &none, &f->no_claims);
 }
 
 static void bind_pointers(const mica_run *r, attention_sm90_args *a)
@@ -230,9 +225,11 @@ mica_status attention_sm90_run(const mica_plan *plan, const mica_run *r)
     a.v_source.data = v;
     bind_pointers(r, &a);
     a.whole = f->out_bytes && (uintptr_t)a.out % (uintptr_t)f->out_bytes == 0;
-    if (f->claimed) {
+    if (f->no_claims) {
         a.claims = mica_at(r, f->claims);
-        MICA_TRY(mica_cuda_memset(plan->cuda, a.claims, 0, sizeof *a.claims, r->stream));
+        const attention_sm90_claims_args none = {a.claims};
+        const mica_grid one = {.block = {32}};
+        MICA_TRY(mica_kernel_launch(f->no_claims, &one, r->stream, &none));
     }
     return mica_kernel_launch(f->kernel, &f->grid, r->stream, &a);
 }

@@ -3,17 +3,12 @@
  * (chunks of 64 columns of 16 bits, rows of 128 bytes, swizzled), and gradients to memory. */
 #pragma once
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/attention/attention_sm90_bwd_args.h"
 #include "ops/attention/attention_sm90_store.cuh"
 
 constexpr int ROW = 128; /* bytes of a row in shared memory */
-
-__device__ __forceinline__ void store_words(u32 to, const u32 (&w)[4])
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(__uint_as_float(w[0])),
-                 "f"(__uint_as_float(w[1])), "f"(__uint_as_float(w[2])), "f"(__uint_as_float(w[3])) : "memory");
-}
 
 /* By a warp: what the copy engine does, for pointers that it cannot take: element by element, so that it is
  * slow, and with few registers. */
@@ -40,7 +35,7 @@ __device__ __forceinline__ void clear_rows(u32 tile, int chunks, int rows, int f
 #pragma unroll 1
     for (int c = 0; c < chunks; c++)
         for (int at = from * ROW + lane * 16; at < rows * ROW; at += 32 * 16)
-            store_words(tile + c * rows * ROW + at, zeros);
+            shared_store(tile + c * rows * ROW + at, zeros);
 }
 
 /* Two rows of this thread, `row` and the eighth behind it; sums that are not `real` are not looked at. */

@@ -62,6 +62,13 @@ void attention_sm90_fill_source(const mica_tensor *t, attention_sm90_source *s)
     s->columns = (int)t->dims[3];
 }
 
+int attention_sm90_vector_bytes(const mica_tensor *t)
+{
+    bool whole = t->strides[3] == 1 && t->dims[3] % 8 == 0;
+    for (int i = 0; i < 3; i++) whole = whole && (t->dims[i] == 1 || t->strides[i] % 8 == 0);
+    return whole ? 16 : 0;
+}
+
 int attention_sm90_far(int64_t window)
 {
     return window == 0 || window > ATTENTION_SM90_FAR ? ATTENTION_SM90_FAR : (int)window;

@@ -21,6 +21,9 @@ mica_status attention_sm90_check(const mica_tensor *t, const char *name, mica_wh
 int attention_sm90_chunks(int64_t bytes);
 void attention_sm90_map(const mica_tensor *t, int rows, mica_tensor_map_spec *m);
 void attention_sm90_fill_source(const mica_tensor *t, attention_sm90_source *s);
+/* Bytes to which a tensor must be aligned for rows to be taken as vectors of 16 bytes, or pairs of
+ * f32; 0: they cannot be. */
+int attention_sm90_vector_bytes(const mica_tensor *t);
 /* A window of the descriptor, as kernels have it. */
 int attention_sm90_far(int64_t window);
 

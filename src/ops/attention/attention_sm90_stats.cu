@@ -4,6 +4,7 @@
  * counts the blocks of the products.
  *
  * Prologue: LANES (threads of a row, 8 columns each), types out_t dout_t. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/attention/attention_sm90_bwd_args.h"
 
@@ -28,6 +29,7 @@ __device__ __forceinline__ void load_row(float (&v)[WIDTH], const void *data, co
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_sm90_stats(const attention_sm90_stats_args a)
 {
+    overlap_wait();
     const int lane = (int)threadIdx.x % LANES;
     const s64 at = (s64)blockIdx.x * (THREADS / LANES) + (int)threadIdx.x / LANES;
     for (s64 i = (s64)blockIdx.x * THREADS + threadIdx.x; i < a.clears; i += (s64)gridDim.x * THREADS) a.cleared[i] = 0;

@@ -3,6 +3,7 @@
  * chunks of 128 bytes a row, swizzled, and how queries meet keys there. Constants: those of attention_sm90.cu;
  * in_t is any type of the operands' size. */
 #pragma once
+#include "cuda/device/shared.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_sm90_softmax.cuh"
@@ -17,12 +18,6 @@ constexpr int THREADS = 128 * (GROUPS + 1);
 constexpr bool SEARCHES = PACKED_Q || PACKED_K || COUNTED_Q || COUNTED_K || PIECE > 0;
 constexpr int GIVEN = SEARCHES ? 56 : GROUPS == 2 ? 40 : 32;
 constexpr int TAKEN = GROUPS == 2 ? (504 - GIVEN) / 2 : (512 - GIVEN) / 3;
-
-__device__ __forceinline__ void store_words(u32 to, const u32 (&w)[4])
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(__uint_as_float(w[0])),
-                 "f"(__uint_as_float(w[1])), "f"(__uint_as_float(w[2])), "f"(__uint_as_float(w[3])) : "memory");
-}
 
 /* ---- loads, by a whole warp ---- */
 
@@ -45,7 +40,7 @@ __device__ __forceinline__ void copy_tile(u32 to, const attention_sm90_source &s
             /* Not all loads at once: registers are few. */
             if (sizeof(in_t) == 1 && e % 4 == 3) asm volatile("" ::: "memory");
         }
-        store_words(to + (chunk * pitch + y) * ROW + (piece ^ y % 8) * 16, words);
+        shared_store(to + (chunk * pitch + y) * ROW + (piece ^ y % 8) * 16, words);
     }
     async_fence();
     __syncwarp();

@@ -4,6 +4,7 @@
  * x_t, y_t, stat_t (of the logarithms and of all arithmetic). */
 #include "cuda/device/layout.cuh"
 #include "cuda/device/math.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/attention_merge/attention_merge_args.h"
 
@@ -49,6 +50,7 @@ __device__ __forceinline__ void merge(const attention_merge_args &a, long long r
 
 extern "C" __global__ void __launch_bounds__(BLOCK) merge_parts(const attention_merge_args a)
 {
+    overlap_wait();
     const long long items = a.rows.count * a.units, step = (long long)gridDim.x * BLOCK;
     for (long long i = (long long)blockIdx.x * BLOCK + threadIdx.x; i < items; i += step) {
         long long row = items >> 31 ? i / a.units : (unsigned)i / (unsigned)a.units;

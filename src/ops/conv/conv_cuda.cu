@@ -4,6 +4,7 @@
  * Constants: those of conv_device.cuh; tile BM x BN x BK; TM x TN results per thread; LEFT_BY_TERM
  * and RIGHT_BY_TERM (neighbouring threads gather neighbouring terms, else rows or columns);
  * OUT_BY_ROW (neighbouring threads store neighbouring rows). Sums run over the terms in order. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_device.cuh"
 
 constexpr int THREADS = BM / TM * (BN / TN);
@@ -95,6 +96,7 @@ __device__ __forceinline__ void store(const mica_conv_args &a, const tile &t, lo
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) conv(const mica_conv_args a)
 {
+    overlap_wait();
     __shared__ tile t;
     const int row = (int)threadIdx.x % (BM / TM), col = (int)threadIdx.x / (BM / TM);
     const int my_row = OUT_BY_ROW ? row : (int)threadIdx.x / (BN / TN);

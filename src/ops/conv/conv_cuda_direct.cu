@@ -2,10 +2,12 @@
  * Convolutions with so few channels in a group that tiles would stay empty (depthwise above all),
  * fwd and dgrad: one result per thread. Constants: those of conv_device.cuh, BLOCK, and
  * CHANNEL_FAST: neighbouring threads compute neighbouring channels, else neighbouring pixels. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_device.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4) conv_direct(const mica_conv_args a)
 {
+    overlap_wait();
     const mica_conv_geometry &g = a.g;
     const long long cols = a.cols * g.groups, count = a.rows * cols;
     const long long channels = DGRAD ? g.k : g.c;

@@ -3,6 +3,7 @@
  * per block, its pixels shared out to the threads and their sums added in a fixed order. Constants:
  * those of conv_device.cuh, BLOCK, CHANNELS (32: neighbouring channels lie next to each other; 1:
  * neighbouring pixels do). */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_device.cuh"
 
 constexpr int SHARES = BLOCK / CHANNELS;
@@ -10,6 +11,7 @@ static_assert(BLOCK % CHANNELS == 0 && (SHARES & (SHARES - 1)) == 0, "halving mu
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4) conv_wgrad(const mica_conv_args a)
 {
+    overlap_wait();
     __shared__ acc_t part[SHARES][CHANNELS];
     const mica_conv_geometry &g = a.g;
     const int lane = (int)threadIdx.x % CHANNELS, share = (int)threadIdx.x / CHANNELS;

@@ -7,6 +7,7 @@
  * side by side), STAGED (the result goes through shared memory, for pixels side by side), HAS_RESIDUAL,
  * BLOCKS (per multiprocessor, wanted); types weight_t (in shared memory), out_t. */
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_depthwise.cuh"
 #include "ops/conv/conv_depthwise_place.cuh"
 
@@ -169,6 +170,7 @@ __device__ __forceinline__ void store_staged(const conv_depthwise_args &a, const
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_depthwise(const __grid_constant__ conv_depthwise_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     in_t *const halo = (in_t *)memory;
     weight_t *const weights = (weight_t *)(halo + (HALO_H * HALO_W * PITCH + 7) / 8 * 8);

@@ -10,6 +10,7 @@
  * for results WRITE_SURE, WRITE_SURE_END; HELD (weights stay in registers); the epilogue's; types in_t,
  * out_t. */
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_depthwise_place.cuh"
 #include "ops/conv/conv_halo.cuh"
 
@@ -218,6 +219,7 @@ __device__ __forceinline__ void end_step(const conv_depthwise_args &a, target &t
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 conv_depthwise_slide(const __grid_constant__ conv_depthwise_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     const int pair = (int)threadIdx.x % PAIRS, strip = (int)threadIdx.x / PAIRS;
     const depthwise_place p = block_place(a);

@@ -3,6 +3,7 @@
  * memory at a time, and sums up ROWS rows of taps of its channels in registers; its threads' sums are
  * added in their order, those of the parts by conv_parts.cu. Constants: those of conv_depthwise.cuh
  * (TILE and THREAD are of b, the halo of a; ROWS of one block), BLOCKS (per multiprocessor); out_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_depthwise.cuh"
 
 constexpr int HALO_ELEMENTS = (HALO_H * HALO_W * PITCH + 7) / 8 * 8;
@@ -95,6 +96,7 @@ __device__ __forceinline__ void store_sum(const conv_depthwise_args &a, const pl
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_depthwise_wgrad(const __grid_constant__ conv_depthwise_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     in_t *const slots = (in_t *)memory;
     const int pair = (int)threadIdx.x % PAIRS, group = (int)threadIdx.x / PAIRS;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tiles of an image or a filter to spectra. Constants: those of conv_fft.cuh; type in_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_fft.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_fft_points(const __grid_constant__ conv_fft_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     point *x = (point *)memory;
     const shape s = shape_of(a);

@@ -4,6 +4,7 @@
  * those of image tiles times the conjugates of the filter's parts; FUSED, as that, the filter having one
  * part and the image being transformed here; types in_t (of the image, then), out_t. */
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_fft.cuh"
 
 constexpr int SHARES = 0, PRODUCTS = 1, FUSED = 2;
@@ -63,6 +64,7 @@ __device__ __forceinline__ void store_tile(const conv_fft_args &a, const where &
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_fft_result(const __grid_constant__ conv_fft_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     point *x = (point *)memory;
     const where w = block_place(a);

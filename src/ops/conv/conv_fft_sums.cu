@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Spectra of depthwise filters' gradients: a thread sums one value over a share of the images' tiles. Constants:
  * BLOCK; type sum_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_fft.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_fft_sums(const __grid_constant__ conv_fft_sums_args a)
 {
+    overlap_wait();
     const int bin = (int)(blockIdx.y * BLOCK + threadIdx.x);
     if (bin >= a.bins) return;
     u32 i = blockIdx.x, share = i / a.groups;

@@ -4,6 +4,7 @@
  * y_t, aux_t, fin_t (what is computed in) and, but for more_t, those of epilogue_more.cuh. */
 #include "cuda/device/epilogue.cuh"
 #include "cuda/device/layout.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_passes_args.h"
 
 typedef fin_t more_t;
@@ -11,6 +12,7 @@ typedef fin_t more_t;
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_finish(const __grid_constant__ conv_finish_args a)
 {
+    overlap_wait();
     maximum amax = {0};
     const s64 step = (s64)gridDim.x * BLOCK;
     for (s64 i = (s64)blockIdx.x * BLOCK + threadIdx.x; i < a.layout.count; i += step) {

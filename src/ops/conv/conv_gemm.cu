@@ -3,6 +3,7 @@
  * channel) of the image that is read, 0 outside of it. A warp writes a row at a time. Constants: those of
  * conv_device.cuh; BLOCK; VECTOR (neighbouring channels in one access); TAP_FAST: taps of one channel are
  * neighbours, else channels of one tap. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_device.cuh"
 #include "ops/conv/conv_gemm_args.h"
@@ -33,6 +34,7 @@ __device__ __forceinline__ bool find(const mica_conv_geometry &g, const pixel_en
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_gemm(const conv_gemm_args a)
 {
+    overlap_wait();
     const long long rows = a.rows * a.g.groups, step = (long long)gridDim.x * (BLOCK / 32);
     const int lane = (int)threadIdx.x % 32;
     for (long long row = blockIdx.x * (long long)(BLOCK / 32) + threadIdx.x / 32; row < rows; row += step) {

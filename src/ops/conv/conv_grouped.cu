@@ -5,6 +5,7 @@
  * shared memory at a time. Constants: those of conv_grouped.cuh and the epilogue's; HAS_RESIDUAL; BLOCKS
  * (per multiprocessor, wanted); out_t. */
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_grouped.cuh"
 
 constexpr int THREADS = 128 * WARPS_P, STRIPS = (PIXELS + 31) / 32;
@@ -131,6 +132,7 @@ __device__ __forceinline__ void store(const conv_grouped_args &a, const tile_pla
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_grouped(const __grid_constant__ conv_grouped_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     constexpr int SPACE = SLOT + (HOLES ? PITCH : 0);
     in_t *const slots = (in_t *)memory;

@@ -3,6 +3,7 @@
  * b by 16 of a. A block takes every `parts`th tile of all images, two in shared memory at a time; warps that
  * share out the pixels add up their sums in order, parts are added up by conv_parts.cu. Constants: those of
  * conv_grouped.cuh; BLOCKS (per multiprocessor, wanted); out_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_grouped.cuh"
 
 constexpr int BESIDE = WIDTH == 32 ? 2 : 1; /* times 16 channels of a that one of b belongs with */
@@ -73,6 +74,7 @@ __device__ __forceinline__ void store_sum(const conv_grouped_args &a, out_t *out
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_grouped_wgrad(const __grid_constant__ conv_grouped_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) unsigned char memory[];
     in_t *const slots = (in_t *)memory;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, job = warp % JOBS, share = warp / JOBS;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of a filter gradient whose pixels were split: adds up the parts of each element in their
  * order, so that the bits do not depend on the grid. Types: out_t, acc_t; constant BLOCK. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/types.cuh"
 #include "ops/conv/conv_parts_args.h"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_parts(const __grid_constant__ conv_parts_args a)
 {
+    overlap_wait();
     const s64 i = blockIdx.x * (s64)BLOCK + threadIdx.x;
     if (i >= a.count) return;
     const acc_t *part = (const acc_t *)a.parts + i;

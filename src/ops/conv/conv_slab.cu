@@ -6,6 +6,7 @@
  * Constants: those of conv_slab.cuh; FILTER_MN (rows are what lies side by side in the filter, else
  * terms); RESIDUAL; STATS (sums and sums of squares by channel are formed of what is stored, for
  * conv_stats_sum.cu); those of the epilogue; mma(). */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_slab.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
 
@@ -201,6 +202,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_constant__ mica_conv_slab_args a)
 {
     const u32 filter = slot_memory(), slabs = filter + TAPS * TAP_BYTES, full = slot_barriers(1);
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();

@@ -78,8 +78,8 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab_wgrad(const __grid_constant__ mica_conv_slab_args a)
 {
-    overlap_allow(); /* what adds up the partial sums */
     const u32 slots = slot_memory(), full = slot_barriers(GROUPS);
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<32>();

@@ -7,6 +7,7 @@
  * (out is `part` elements for each part of the terms, which conv_parts.cu adds up); fin_t (alpha, beta, epilogue). */
 #include "cuda/device/mma_tile.cuh"
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm80_args.h"
 
 constexpr int ABSENT = -(1 << 29); /* no tap leads from there into an image */
@@ -197,6 +198,7 @@ __device__ __forceinline__ tile_at place_of(const conv_sm80_args &a, s64 index)
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     conv_sm80(const __grid_constant__ conv_sm80_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(128) char shared[];
     __shared__ tables t;
     for (s64 index = blockIdx.x; index < args.tiles; index += gridDim.x) {

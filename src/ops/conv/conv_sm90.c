@@ -244,11 +244,9 @@ static void fill_wgrad(const mica_plan *plan, state *s)
         a->start[i] = c->start[i];
         a->step[i] = h->step[i];
         a->tap_step[i] = h->tap_step[i];
-        a->taps[i] = c->taps[i];
     }
     mica_conv_sm90_tiles t =
         mica_conv_sm90_wgrad_tiles(h, knob[MICA_CONV_ROWS], knob[MICA_CONV_COLS]);
-    a->channels = (int)h->g.c;
     a->rows = (int)h->g.k;
     a->blocks = (int)t.blocks;
     a->splits = knob[MICA_CONV_SPLITS];

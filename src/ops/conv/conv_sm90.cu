@@ -7,6 +7,7 @@
  * Constants: AXES of the image; tile BM x BN; STAGES; SPLITS (blocks of a cluster that share a tile's
  * steps, each then adds up and stores some columns; 1: none); TURNS; those of conv_sm90_direct.cuh and
  * conv_sm90_store.cuh; type in_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm90_direct.cuh"
 #include "ops/conv/conv_sm90_store.cuh"
 
@@ -227,6 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90(const __grid_
         tma_prefetch(&a.filter);
     }
     const u32 stages = ring_memory(), full = ring_barriers(1, TURNS ? 1 : 2), empty = full + 8 * STAGES;
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();

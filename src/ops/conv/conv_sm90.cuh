@@ -4,6 +4,7 @@
  * STAGES; in_t. */
 #pragma once
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/shared.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/conv/conv_sm90_args.h"
@@ -101,34 +102,4 @@ __device__ __forceinline__ void load_image(u32 to, const mica_tensor_map *map, u
         tma_load_im2col(to, map, bar, c, at[2], at[1], n, (u16)tap[2], (u16)tap[1]);
     else
         tma_load_im2col(to, map, bar, c, at[2], at[1], at[0], n, (u16)tap[2], (u16)tap[1], (u16)tap[0]);
-}
-
-__device__ __forceinline__ uint4 shared_load(u32 from)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void shared_store(u32 to, const float *v)
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
-                 : "memory");
-}
-
-__device__ __forceinline__ void shared_store_pair(u32 to, const float *v)
-{
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");
-}
-
-/* From the same place in another block of the cluster. */
-__device__ __forceinline__ float4 shared_load_remote(u32 from, u32 rank)
-{
-    float4 v;
-    asm volatile("{ .reg .b32 r;\n"
-                 "mapa.shared::cluster.u32 r, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r]; }"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from), "r"(rank) : "memory");
-    return v;
 }

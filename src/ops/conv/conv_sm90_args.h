@@ -45,12 +45,12 @@ typedef struct mica_conv_sm90_filter {
 /* wgrad: rows are channels of b, columns (tap, 64 channels of a), terms pixels of b. */
 typedef struct mica_conv_sm90_wgrad_args {
     mica_tensor_map image, grad;
-    int count[3], start[3], step[3], taps[3], tap_step[3];
-    int channels, rows; /* of a, of b */
+    int count[3], start[3], step[3], tap_step[3];
+    int rows;
     int blocks, splits; /* blocks of 64 pixels, and shares of them; 0: as in mica_conv_stream */
     int row_tiles, col_tiles;
     float *partial;               /* parts x rows x columns */
-    mica_conv_sm90_filter filter; /* of clusters, which finish their tiles */
+    mica_conv_sm90_filter filter; /* out, alpha and beta: of clusters, which finish their tiles */
 } mica_conv_sm90_wgrad_args;
 
 /* How multiprocessors share the work evenly where tiles do not fill waves: all tiles' blocks of

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The sum of wgrad's partial sums in a fixed order, and its way into the filter: four channels to a
- * thread, SHARES threads to a sum, neighbours at neighbouring channels. It starts while the kernel that writes
- * the partial sums still runs. Constants: BLOCK; SHARES; those of conv_sm90_filter.cuh. */
+ * thread, SHARES threads to a sum, neighbours at neighbouring channels. Constants: BLOCK; SHARES; those of
+ * conv_sm90_filter.cuh. */
 #include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm90_filter.cuh"
 #include "ops/conv/conv_sm90_stream.cuh"
@@ -10,6 +10,7 @@ constexpr int SUMS = BLOCK / SHARES;
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_conv_sm90_reduce_args a)
 {
+    overlap_wait();
     __shared__ float4 part[SHARES][SUMS];
     const int lane = (int)threadIdx.x % SUMS, share = (int)threadIdx.x / SUMS;
     const int index = (int)blockIdx.x * SUMS + lane;
@@ -21,7 +22,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_
     const int column = tap * ((f.channels + 63) / 64 * 64) + c;
     const float *from = a.partial + ((long long)row * a.columns + column);
     float4 sum = make_float4(0, 0, 0, 0);
-    overlap_wait();
     if (exists) {
         int parts = a.splits;
         if (a.stream.pieces > 0)

@@ -4,6 +4,7 @@
  * warpgroups take tiles of BM pixels in turns, so that one stores while the other multiplies. One class
  * of pixels. Constants: AXES of the image; tile BM x BN; STAGES; STEPS (of a tile: taps by 64 terms);
  * those of conv_sm90_direct.cuh and conv_sm90_store.cuh; type in_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm90_direct.cuh"
 #include "ops/conv/conv_sm90_store.cuh"
 
@@ -107,6 +108,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_sm90_short(const __grid_constant__ mica_conv_sm90_args a)
 {
     const u32 filter = ring_memory(), stages = filter + STEPS * STEP_BYTES, full = ring_barriers(1, 1);
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();

@@ -83,14 +83,14 @@ struct chunk {
 __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, const item &t, int index)
 {
     if (index < LEFT) return chunk{t.row + 64 * index, {0, 0, 0}, t.row + 64 * index < a.rows};
-    const u32 blocks = ((u32)a.channels + 63) / 64, pair = (u32)(t.chunk + index - LEFT);
+    const u32 blocks = ((u32)a.filter.channels + 63) / 64, pair = (u32)(t.chunk + index - LEFT);
     chunk c;
     u32 tap = pair / blocks;
     c.channel = (int)(pair - tap * blocks) * 64;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
-        const u32 rest = tap / (u32)a.taps[d];
-        c.tap[d] = (int)(tap - rest * (u32)a.taps[d]) * a.tap_step[d];
+        const u32 rest = tap / (u32)a.filter.taps[d];
+        c.tap[d] = (int)(tap - rest * (u32)a.filter.taps[d]) * a.tap_step[d];
         tap = rest;
     }
     c.exists = tap == 0 && index < LEFT + RIGHT;
@@ -204,9 +204,10 @@ __device__ __forceinline__ void store_cluster(const mica_conv_sm90_wgrad_args &a
 {
     constexpr int QUADS = BN / 4, ABREAST = 256 / QUADS, BATCH = 4;
     const int thread = (int)threadIdx.x - 128, column = thread % QUADS * 4;
-    const u32 blocks = ((u32)a.channels + 63) / 64, pair = (u32)(t.chunk + column / 64), tap = pair / blocks;
+    const u32 blocks = ((u32)a.filter.channels + 63) / 64, pair = (u32)(t.chunk + column / 64), tap = pair / blocks;
     const int c = (int)(pair - tap * blocks) * 64 + column % 64;
-    const bool exists = tap < (u32)(a.taps[0] * a.taps[1] * a.taps[2]) && c < a.channels;
+    const int *const taps = a.filter.taps;
+    const bool exists = tap < (u32)(taps[0] * taps[1] * taps[2]) && c < a.filter.channels;
     if (thread >= ABREAST * QUADS || !exists) return;
     const long long place = filter_place(a.filter, tap, c);
     const int end = min(OWN_ROWS, a.rows - t.row - t.part * OWN_ROWS);
@@ -265,8 +266,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&a.grad);
         tma_prefetch(&a.image);
     }
-    if constexpr (!CLUSTER) overlap_allow(); /* what adds up the partial sums */
     const u32 stages = ring_memory(), full = ring_barriers(PRODUCERS, 2), empty = full + 8 * STAGES;
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_give<40>();

@@ -3,11 +3,13 @@
  * double, in an order that depends on nothing but the sizes. Constants: BLOCK, CHANNELS (neighbouring threads
  * read neighbouring channels; 1: neighbouring pixels); type y_t. */
 #include "cuda/device/layout.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_stats.cuh"
 #include "ops/conv/conv_passes_args.h"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_stats(const __grid_constant__ conv_stats_args a)
 {
+    overlap_wait();
     __shared__ totals shared;
     const int lane = (int)threadIdx.x / CHANNELS;
     const s64 channel = (s64)blockIdx.x * CHANNELS + threadIdx.x % CHANNELS, part = blockIdx.y;

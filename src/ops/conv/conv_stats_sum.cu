@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The parts of conv_stats, added in their order. Constants: BLOCK, CHANNELS, SUM and SQUARE (whether they are
  * wanted); type stat_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_stats.cuh"
 #include "ops/conv/conv_passes_args.h"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_stats_sum(const __grid_constant__ conv_stats_args a)
 {
+    overlap_wait();
     __shared__ totals shared;
     const int lane = (int)threadIdx.x / CHANNELS;
     const s64 channel = (s64)blockIdx.x * CHANNELS + threadIdx.x % CHANNELS;

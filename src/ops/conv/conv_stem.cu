@@ -5,6 +5,7 @@
  * HAS_RESIDUAL; STATS (sums and sums of squares by filter are formed of what is stored, for
  * conv_stats_sum.cu); BLOCKS (per multiprocessor, wanted); out_t. */
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_halve.cuh"
 #include "ops/conv/conv_stem.cuh"
 
@@ -180,6 +181,7 @@ __device__ __forceinline__ void store_strip(const conv_stem_args &a, const tile_
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_stem(const __grid_constant__ conv_stem_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) u32 memory[];
     u32 *const filters = memory, *const image = memory + SLICES * GROUPS * 256;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;

@@ -17,6 +17,7 @@
  * HAS_RESIDUAL and the epilogue's; BLOCKS (per multiprocessor, wanted); in_t, out_t. */
 #include "cuda/device/epilogue.cuh"
 #include "cuda/device/mma.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_stem_tile.cuh"
 
@@ -253,6 +254,7 @@ __device__ __forceinline__ void store_cells(const conv_stem_args &a, const tile_
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_stem_dgrad(const __grid_constant__ conv_stem_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) char memory[];
     u32 *const filters = (u32 *)(memory + 2 * BUFFER_BYTES);
     float *const space = (float *)(filters + FILTER_WORDS) + (int)threadIdx.x / 32 * (CELL_H * 16 * RUN);

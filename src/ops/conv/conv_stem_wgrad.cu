@@ -4,6 +4,7 @@
  * the words of taps WORD_GROUPS times 8 at a time, and WARPS_P of them the pixels of a tile, whose sums
  * are added in the warps' order. Parts are added up by conv_parts.cu. Constants: those of conv_stem.cuh;
  * UNITS (16 filters each, of a block); WORD_GROUPS; WARPS_P; BLOCKS (per multiprocessor, wanted); out_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_stem.cuh"
 
 constexpr int WARPS_N = WARPS / WARPS_P, FILTERS = 16 * UNITS;
@@ -93,6 +94,7 @@ __device__ __forceinline__ void merge(sums &sum, float *space, int warp_p)
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_stem_wgrad(const __grid_constant__ conv_stem_args a)
 {
+    overlap_wait();
     extern __shared__ __align__(16) u32 memory[];
     u32 *const image = memory;
     in_t *const other = (in_t *)(memory + IMAGE_SPACE);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Winograd: a filter's taps to points, planes of them. Constants: those of conv_winograd.cuh; BLOCK; filter_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_winograd.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_winograd_filter(const __grid_constant__ conv_winograd_args a)
 {
+    overlap_wait();
     const unsigned i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.count) return;
     const unsigned row = mica_fastdiv_of(a.columns, i), column = i - row * a.columns.divisor;

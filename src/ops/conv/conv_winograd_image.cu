@@ -2,6 +2,7 @@
  * Winograd: tiles of an image to points, a thread per tile and channel; 0 outside of the image and in tiles
  * that do not exist. Constants: those of conv_winograd.cuh; BLOCK; CHANNEL_FAST; GRADIENT: tiles are of the
  * result's gradient, without the halo that a filter reads; image_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_winograd.cuh"
 
 template <typename Map>
@@ -29,6 +30,7 @@ __device__ __forceinline__ void transform(const conv_winograd_args &a, const pla
 extern "C" __global__ void __launch_bounds__(BLOCK)
 conv_winograd_image_points(const __grid_constant__ conv_winograd_args a)
 {
+    overlap_wait();
     const unsigned i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.count) return;
     const place p = find_place<CHANNEL_FAST>(a, i);

@@ -3,9 +3,11 @@
  * those of conv_winograd.cuh and the epilogue's; BLOCK; CHANNEL_FAST; out_t. */
 #include "ops/conv/conv_winograd.cuh"
 #include "cuda/device/epilogue.cuh"
+#include "cuda/device/overlap.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_winograd_result(const __grid_constant__ conv_winograd_args a)
 {
+    overlap_wait();
     const unsigned i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.count) return;
     const place p = find_place<CHANNEL_FAST>(a, i);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Winograd: from points to the taps of a filter's gradient. Constants: those of conv_winograd.cuh; BLOCK;
  * filter_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_winograd.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_winograd_wgrad(const __grid_constant__ conv_winograd_args a)
 {
+    overlap_wait();
     const unsigned i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.count) return;
     const unsigned row = mica_fastdiv_of(a.columns, i), column = i - row * a.columns.divisor;

@@ -65,8 +65,7 @@ mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_sh
     MICA_TRY(mica_book(plan, "partial sums", bytes, &reduce->partial));
     int shares = shares_of(reduce->args.count, parts, plan->device.units);
     unsigned each = (unsigned)(BLOCK / shares), count = (unsigned)reduce->args.count;
-    reduce->grid =
-        (mica_grid){.grid = {(count + each - 1) / each}, .block = {BLOCK}, .overlaps = true};
+    reduce->grid = (mica_grid){.grid = {(count + each - 1) / each}, .block = {BLOCK}};
     char buffer[256] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     mica_prologue_int(&p, "BLOCK", BLOCK);

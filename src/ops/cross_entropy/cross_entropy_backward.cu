@@ -2,6 +2,7 @@
  * Gradient of the logits. Constants: those of cuda/device/slices.cuh, ITEMS (vectors a thread keeps in
  * registers; 0: rows are too long, and are read twice), those of cross_entropy_backward.cuh. Types x_t,
  * label_t, dloss_t, dx_t, acc_t. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/slices.cuh"
 #include "ops/cross_entropy/cross_entropy_backward.cuh"
 
@@ -89,6 +90,7 @@ __device__ __forceinline__ void backward_long(const mica_cross_entropy_args &arg
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
     cross_entropy_backward(const mica_cross_entropy_args args)
 {
+    overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
     __shared__ long long counts[32];
     double counted = (double)counted_rows(args, counts);

@@ -2,6 +2,7 @@
  * Gradient of logits whose rows lie side by side. The second look finds most of them in the cache.
  * Constants: those of cross_entropy_columns.cuh and cross_entropy_backward.cuh. Types x_t, label_t,
  * dloss_t, dx_t, acc_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/cross_entropy/cross_entropy_backward.cuh"
 #include "ops/cross_entropy/cross_entropy_columns.cuh"
 
@@ -42,6 +43,7 @@ __device__ __forceinline__ void do_rows(const mica_cross_entropy_args &args, lon
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
 cross_entropy_columns_backward(const mica_cross_entropy_args args)
 {
+    overlap_wait();
     __shared__ long long counts[32];
     const double counted = (double)counted_rows(args, counts);
     for (long long i = ((long long)blockIdx.x * THREADS + threadIdx.x) * VECTOR; i < args.rows.count;

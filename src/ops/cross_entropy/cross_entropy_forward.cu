@@ -2,6 +2,7 @@
  * Losses of rows, read once. Constants: those of cuda/device/slices.cuh, REDUCTION (mean, sum, none as
  * the enumeration MEAN, SUM, NONE), SMOOTH, IGNORE, DIRECT (the only block writes the loss itself; else
  * each leaves a partial sum). Types x_t, label_t, loss_t, lse_t, acc_t. Sums over rows are in double. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/slices.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
@@ -24,6 +25,7 @@ __device__ __forceinline__ acc_t row_loss(const mica_cross_entropy_args &args, c
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
     cross_entropy_forward(const mica_cross_entropy_args args)
 {
+    overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
     __shared__ mica_cross_entropy_partial shares[SLICES];
     mica_cross_entropy_partial mine = {0, 0};

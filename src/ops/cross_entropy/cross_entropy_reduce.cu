@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The mean or sum of the forward blocks' shares, by one block in a fixed order. Constants: BLOCK (a
  * power of two), REDUCTION, MEAN; type loss_t. */
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/types.cuh"
 #include "ops/cross_entropy/cross_entropy_args.h"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy_reduce(const mica_cross_entropy_args args)
 {
+    overlap_wait();
     __shared__ mica_cross_entropy_partial shares[BLOCK];
     mica_cross_entropy_partial mine = {0, 0};
     for (int i = threadIdx.x; i < args.partials; i += BLOCK) {

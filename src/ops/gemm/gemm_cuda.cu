@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm with plain multiply-adds: a block computes tiles of c. Prologue: that of gemm_cuda.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_cuda.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_cuda(const __grid_constant__ gemm_args args)
 {
+    overlap_wait();
     const gemm_shape &s = args.shape;
     __shared__ slices held;
     const worker w((int)threadIdx.x);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm_cuda with what gemm_extra.cuh adds. With a gate a block sums two tiles, first that of the gates.
  * Prologue: that of gemm_cuda.cuh and of gemm_extra.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_cuda.cuh"
 #include "ops/gemm/gemm_extra.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_cuda_extra(const __grid_constant__ gemm_extra_args args)
 {
+    overlap_wait();
     const gemm_shape &s = args.gemm.shape;
     __shared__ slices held;
     const worker w((int)threadIdx.x);

@@ -6,6 +6,7 @@
  *
  * Prologue: WARPS, SHARE, LINES, CHUNKS (vectors of each line that a lane reads ahead), FEW, BATCHED, SWAPPED,
  * HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_skinny_args.h"
 
 constexpr int VECTOR = 16 / (int)sizeof(wide_t);
@@ -174,6 +175,7 @@ __device__ __forceinline__ place block_place(const gemm_skinny_args &args, s64 t
 extern "C" __global__ void __launch_bounds__(THREADS, (FEW == 1 && VECTOR < 16 ? 768 : 512) / THREADS)
     gemm_gemv(const __grid_constant__ gemm_skinny_args args)
 {
+    overlap_wait();
     __shared__ sum_t parts[WARPS][LINES * FEW];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, team = warp / SHARE, share = warp % SHARE;
     const s64 tiles = (args.wide + BLOCK_LINES - 1) / BLOCK_LINES * args.gemm.shape.batches;

@@ -12,6 +12,7 @@
  * ahead), MATRIX (matrix units; else multiply-adds), FEW (a multiple of 8 if MATRIX), K_MAJOR (the wide
  * operand), FEW_K_MAJOR, SWAPPED, HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "cuda/device/mma.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_skinny_args.h"
 
 constexpr int VECTOR = 16 / (int)sizeof(wide_t);
@@ -279,6 +280,7 @@ __device__ __forceinline__ void finish_tile(const gemm_skinny_args &args, const 
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_skinny(const __grid_constant__ gemm_skinny_args args)
 {
+    overlap_wait();
     __shared__ sum_t parts[WARPS][FEW * PITCH];
     const gemm_shape &s = args.gemm.shape;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;

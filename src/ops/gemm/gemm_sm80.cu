@@ -2,6 +2,7 @@
  * gemm on the matrix units of sm_80 and later: mma.sync, ldmatrix, cp.async. A block computes one tile
  * at a time. Prologue: that of cuda/device/mma_tile.cuh and of gemm_device.cuh. */
 #include "cuda/device/mma_tile.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_device.cuh"
 #include "ops/gemm/gemm_sm80_args.h"
 
@@ -76,6 +77,7 @@ __device__ __forceinline__ int at_most(s64 n, int most) { return n < most ? (int
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_sm80(const __grid_constant__ gemm_sm80_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(128) char shared[];
     const gemm_shape &s = args.g.shape;
     const s64 tiles = (s.m + TILE_M - 1) / TILE_M * ((s.n + TILE_N - 1) / TILE_N) * s.batches;

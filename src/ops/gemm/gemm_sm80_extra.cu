@@ -5,6 +5,7 @@
  *
  * Prologue: that of cuda/device/mma_tile.cuh and of gemm_extra.cuh, and HALVES (the pairs are halves of b). */
 #include "cuda/device/mma_tile.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_extra.cuh"
 #include "ops/gemm/gemm_sm80_extra_args.h"
 
@@ -121,6 +122,7 @@ __device__ __forceinline__ void store_results(const sums &sum, char *shared, int
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_sm80_extra(const __grid_constant__ gemm_sm80_extra_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(128) char shared[];
     const gemm_shape &s = args.x.gemm.shape;
     const s64 plane = (s.m + TILE_M - 1) / TILE_M * ((s.n + TILE_N - 1) / TILE_N), tiles = plane * s.batches;

@@ -12,6 +12,7 @@
  * elements fetched at once, along k or along the lines; C_VECTOR C_N_FAST: stored at once, along the columns
  * or rows; and that of gemm_device.cuh. */
 #include "cuda/device/mma.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/gemm/gemm_device.cuh"
 #include "ops/gemm/gemm_sm80_args.h"
@@ -256,6 +257,7 @@ __device__ __forceinline__ int at_most(s64 n, int most) { return n < most ? (int
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_sm80_f64(const __grid_constant__ gemm_sm80_args args)
 {
+    overlap_wait();
     extern __shared__ __align__(128) double shared[];
     const gemm_shape &s = args.g.shape;
     const s64 tiles = (s.m + TILE_M - 1) / TILE_M * ((s.n + TILE_N - 1) / TILE_N) * s.batches;

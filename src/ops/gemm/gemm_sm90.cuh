@@ -12,6 +12,7 @@
  * includes this or its prologue: columns of a tile are from both halves of b. */
 #pragma once
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -352,6 +353,7 @@ template <typename F> __device__ __forceinline__ void load_and_consume(const gem
         mbarrier_fence_init();
     }
     meet();
+    overlap_wait();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
         if constexpr (GROUPS > 1) registers_give<24>();

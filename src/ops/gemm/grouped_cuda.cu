@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * grouped_gemm with plain multiply-adds: blocks take tiles of c in turn, group after group. Prologue: those
  * of gemm_cuda.cuh and grouped_device.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/gemm/gemm_cuda.cuh"
 #include "ops/gemm/grouped_device.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     grouped_cuda(const __grid_constant__ grouped_args args)
 {
+    overlap_wait();
     const gemm_args &gemm = args.gemm;
     const gemm_shape &s = gemm.shape;
     __shared__ slices held;

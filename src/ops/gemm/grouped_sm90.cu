@@ -13,6 +13,7 @@
  * the sums), HAS_SCALE_A HAS_SCALE_B, those of grouped_device.cuh, types a_t b_t c_t sum_t out_t, the
  * epilogue's, and mma(sum, a, b, add): m64 by TILE_N. */
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -567,6 +568,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_sm90(const __gr
         mbarrier_fence_init();
     }
     __syncthreads();
+    overlap_wait();
     const int team = uniform((int)threadIdx.x / 128);
     if (team == TEAMS) {
         /* 40 + 2 * 232 is 3 * 168, what the block begins with: one more, and the others wait for ever. */

@@ -5,6 +5,7 @@
  * scale and bias of sets that are rows. Constants: those of norm_cuda.cu. */
 #include "cuda/device/vector.cuh"
 #include "cuda/device/activation.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
 static_assert(!ALONG && PARTIAL + APPLY == 1, "channels side by side");
@@ -247,6 +248,7 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w
 
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) norm_channels(const norm_args a)
 {
+    overlap_wait();
     long long blocks = (a.split.kept.count + WIDTH - 1) / WIDTH;
     for (long long b = blockIdx.x; b < blocks * a.parts; b += gridDim.x) {
         long long part = b / blocks;

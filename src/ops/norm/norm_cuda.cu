@@ -9,6 +9,7 @@
  * registers, forward as they were read; 0: read again for each pass); ACT. */
 #include "cuda/device/slices.cuh"
 #include "cuda/device/activation.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
 static_assert(FUSED + PARTIAL + APPLY == 1, "one stage");
@@ -368,6 +369,7 @@ __device__ __forceinline__ void apply_stage(const norm_args &a, const group &g)
 
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) norm_groups(const norm_args a)
 {
+    overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
     long long rows = (a.split.kept.count + SLICES - 1) / SLICES;
     for (long long b = blockIdx.x; b < rows * a.parts; b += gridDim.x) {

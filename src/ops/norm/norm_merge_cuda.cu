@@ -2,6 +2,7 @@
  * Merges the parts' sums, one thread per kept index, in the order of the parts and in double: the
  * result does not depend on how blocks ran. Constants: those of norm.cuh; SETS (the kept index is a set:
  * its numbers go on to stage APPLY; else they are gradients of scale and bias), BLOCK. */
+#include "cuda/device/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
 __device__ __forceinline__ double part_value(const norm_args &a, long long part, int which, long long kept)
@@ -49,6 +50,7 @@ __device__ __forceinline__ void merge_gradients(const norm_args &a, const place 
 
 extern "C" __global__ void __launch_bounds__(BLOCK) norm_merge(const norm_args a)
 {
+    overlap_wait();
     long long stride = (long long)gridDim.x * BLOCK;
     for (long long kept = (long long)blockIdx.x * BLOCK + threadIdx.x; kept < a.split.kept.count; kept += stride) {
         place p = kept_place(a, kept);

@@ -5,6 +5,7 @@
  * grad_t, m_t, v_t, master_t, acc_t. */
 #include "cuda/device/layout.cuh"
 #include "cuda/device/math.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/optim/optim_args.h"
 
@@ -73,6 +74,7 @@ __device__ __forceinline__ void step_vector(const mica_optim_args &a, const long
 
 extern "C" __global__ void __launch_bounds__(BLOCK) optim(const mica_optim_args a)
 {
+    overlap_wait();
     long long at[TENSORS];
     if constexpr (LINEAR) {
         long long first = ((long long)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;

@@ -2,6 +2,7 @@
  * Pooling backward: one thread gathers VEC channels of an element of dx from the windows over it, in a
  * fixed order. An index that is none of its window's taps meets no element. Constants: VEC, BLOCK and
  * those of pool.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1, "vectors of channels");
@@ -60,6 +61,7 @@ __device__ __forceinline__ void gather(const mica_pool_args &a, const place &p, 
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) pool_bwd(const mica_pool_args a)
 {
+    overlap_wait();
     long long item = (long long)blockIdx.x * BLOCK + threadIdx.x;
     if (item >= a.count) return;
     place p = find_place((int_t)item, (int_t)a.c, (int_t)a.axes[0].x, (int_t)a.axes[1].x, (int_t)a.axes[2].x);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling forward: one thread forms VEC channels of a window. Constants: VEC, BLOCK and those of
  * pool.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1, "vectors of channels");
@@ -61,6 +62,7 @@ __device__ __forceinline__ void walk(const mica_pool_args &a, const window &n, a
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) pool(const mica_pool_args a)
 {
+    overlap_wait();
     long long item = (long long)blockIdx.x * BLOCK + threadIdx.x;
     if (item >= a.count) return;
     place p = find_place((int_t)item, (int_t)a.c, (int_t)a.axes[0].y, (int_t)a.axes[1].y, (int_t)a.axes[2].y);

@@ -3,6 +3,7 @@
  * windows of 32 * VEC channels (CHANNELS). Partial results merge in a fixed order. Constants: WARPS,
  * GROUP (at most 32), FLAT (a window is all of x's plane, whose elements are evenly spaced), VEC
  * (elements of an access: channels; in columns taps) and those of pool.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1 || FLAT, "taps of a vector lie together");
@@ -105,6 +106,7 @@ __device__ __forceinline__ bool join(acc_t *best, int_t *winner)
 
 extern "C" __global__ void __launch_bounds__(WARP *WARPS, 1) pool_reduce(const mica_pool_args a)
 {
+    overlap_wait();
     constexpr int WINDOWS = WARP * WARPS / GROUP; /* of a block, in columns */
     long long item = CHANNELS ? (long long)blockIdx.x
                               : (long long)blockIdx.x * WINDOWS + (threadIdx.y * WARP + threadIdx.x) / GROUP;

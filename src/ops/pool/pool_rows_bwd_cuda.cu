@@ -3,6 +3,7 @@
  * them, in a fixed order; each window is read once by a thread. An index that is none of its window's
  * taps meets no element. Constants: OUTS (a multiple of STRIDE_W), X_VECTOR, Y_VECTOR, INDEX_VECTOR
  * (elements of an access), BLOCK and those of pool.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/pool/pool_rows.cuh"
 
 static_assert(OUTS % STRIDE_W == 0, "a strip's first element lies alike to its windows");
@@ -87,6 +88,7 @@ template <int VECTOR> __device__ __forceinline__ void store(const mica_pool_args
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) pool_rows_bwd(const mica_pool_args a)
 {
+    overlap_wait();
     unsigned item = blockIdx.x * BLOCK + threadIdx.x;
     if (item >= (unsigned)a.count) return;
     strip s = find_strip(a, item, (unsigned)a.axes[0].x, (unsigned)a.axes[1].x, (unsigned)a.axes[2].x);

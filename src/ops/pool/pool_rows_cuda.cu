@@ -2,6 +2,7 @@
  * Pooling forward along W: one thread forms OUTS neighbouring windows from strips of x's rows.
  * Constants: OUTS, X_VECTOR, Y_VECTOR, INDEX_VECTOR (elements of an access), BLOCK and those of
  * pool.cuh. */
+#include "cuda/device/overlap.cuh"
 #include "ops/pool/pool_rows.cuh"
 
 constexpr int OWN = OUTS * STRIDE_W, SPAN = (OUTS - 1) * STRIDE_W + WINDOW_W;
@@ -79,6 +80,7 @@ __device__ __forceinline__ void store(const mica_pool_args &a, const strip &s, c
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) pool_rows(const mica_pool_args a)
 {
+    overlap_wait();
     unsigned item = blockIdx.x * BLOCK + threadIdx.x;
     if (item >= (unsigned)a.count) return;
     strip s = find_strip(a, item, (unsigned)a.axes[0].y, (unsigned)a.axes[1].y, (unsigned)a.axes[2].y);

@@ -2,6 +2,7 @@
  * New keys and values into a cache: a thread has two runs of columns of a row of k or v, finds the
  * row's place while they are on their way, and takes them through a group of heads. Constants: ROTATES,
  * BLOCK, those of rope.cuh (VEC: of k), V_VEC (of v); types k_t, v_t (of the caches). */
+#include "cuda/device/overlap.cuh"
 #include "ops/rope/rope.cuh"
 #include "ops/rope/kv_append.cuh"
 
@@ -75,6 +76,7 @@ __device__ __forceinline__ void append(const kv_append_args &a, const rope_side 
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) kv_append(const kv_append_args a)
 {
+    overlap_wait();
     bool is_v = blockIdx.x >= a.k_blocks * a.groups;
     unsigned block = is_v ? blockIdx.x - a.k_blocks * a.groups : blockIdx.x, blocks = is_v ? a.v_blocks : a.k_blocks;
     unsigned group = block / blocks;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rotation of q and k: a thread has two runs of a row's columns, forms their angles once, and takes
  * them through a group of heads. Constants: BLOCK, those of rope.cuh; type to_t. */
+#include "cuda/device/overlap.cuh"
 #include "ops/rope/rope.cuh"
 
 static_assert(VEC * sizeof(to_t) <= 16, "one access per run");
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) rope(const rope_args a)
 {
+    overlap_wait();
     unsigned blocks = gridDim.x / a.groups, group = blockIdx.x / blocks;
     long long item = (long long)(blockIdx.x - group * blocks) * BLOCK + threadIdx.x;
     if (item >= a.items) return;

@@ -7,6 +7,7 @@
 #include "cuda/device/types.cuh"
 #include "cuda/device/layout.cuh"
 #include "cuda/device/math.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/softmax/softmax_args.h"
 
@@ -90,6 +91,7 @@ __device__ __forceinline__ void backward(const mica_softmax_args &args, const a_
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) softmax_columns(const mica_softmax_args args)
 {
+    overlap_wait();
     const long long vectors = args.outer.count / VECTOR;
     for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < vectors;
          i += (long long)gridDim.x * THREADS) {

@@ -6,6 +6,7 @@
  * out_t, acc_t. */
 #include "cuda/device/slices.cuh"
 #include "cuda/device/layout.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/softmax/softmax_args.h"
 
 static_assert(VECTOR == 1 || ALONG, "vectors lie along the axis");
@@ -238,6 +239,7 @@ __device__ __forceinline__ void backward_long(const slice &s, acc_t *scratch)
 
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, HELD > 1 ? HELD : 1) softmax(const mica_softmax_args args)
 {
+    overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
     for (long long first = (long long)blockIdx.x * SLICES; first < args.outer.count;
          first += (long long)gridDim.x * SLICES) {

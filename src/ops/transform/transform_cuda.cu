@@ -2,6 +2,7 @@
  * Transforms along y's fastest dimension: VEC elements per thread. Constants: LINEAR (one run in both
  * tensors), VEC, BLOCK, and those of transform_convert.cuh. */
 #include "cuda/device/layout.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/transform/transform_convert.cuh"
 
@@ -27,6 +28,7 @@ __device__ __forceinline__ void work(const mica_transform_args &a, const x_t *x,
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) transform(const mica_transform_args a)
 {
+    overlap_wait();
     long long i = (long long)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= a.layout.count) return;
     long long at[2] = {i * VEC, i * VEC};

@@ -5,6 +5,7 @@
  * run, which vectors cross rows in), Y_RUN (the same of y and its columns); X_VECTOR, Y_VECTOR
  * (elements of an access), BLOCK, and those of transform_convert.cuh. */
 #include "cuda/device/layout.cuh"
+#include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/transform/transform_convert.cuh"
 
@@ -119,6 +120,7 @@ template <bool WHOLE> __device__ __forceinline__ void write_tile(const mica_tran
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) transform_tile(const mica_transform_args a)
 {
+    overlap_wait();
     __shared__ __align__(16) x_t tile[TILE_ROWS * PITCH];
     corner t = find_tile(a);
     bool whole = a.aligned && t.rows == TILE_ROWS && t.cols == TILE_COLS;

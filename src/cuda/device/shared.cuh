@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Shared memory by address: words and numbers, 8 or 16 bytes at once, at multiples of as many. */
+#pragma once
+
+__device__ __forceinline__ uint4 shared_load(u32 from)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+/* Four. */
+__device__ __forceinline__ void shared_store(u32 to, const float *v)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+__device__ __forceinline__ void shared_store(u32 to, const u32 (&w)[4])
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(__uint_as_float(w[0])),
+                 "f"(__uint_as_float(w[1])), "f"(__uint_as_float(w[2])), "f"(__uint_as_float(w[3])) : "memory");
+}
+
+__device__ __forceinline__ void shared_store_pair(u32 to, const float *v)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");
+}
+
+/* sm_90: from the same place in another block of the cluster. */
+__device__ __forceinline__ float4 shared_load_remote(u32 from, u32 rank)
+{
+    float4 v;
+    asm volatile("{ .reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r]; }"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from), "r"(rank) : "memory");
+    return v;
+}
