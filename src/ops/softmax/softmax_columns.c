@@ -25,7 +25,7 @@ static int items_of(int64_t n)
     return (int)((n + step - 1) / step) * step;
 }
 
-/* Registers that a thread's inputs take. */
+/* Registers that a thread's inputs take, of slices of at most KEPT_WORDS elements. */
 static int words_of(const mica_softmax_operands *o, int64_t n, int vector)
 {
     int words = 0;
@@ -57,9 +57,12 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (mica_softmax_is_wide(&o))
         return mica_refuse(why, "a tensor is f64, this engine's sums are f32");
     if (s.outer.count == 0) return mica_refuse(why, "there are no slices");
+    if (s.n < 1 || s.n > KEPT_WORDS)
+        return mica_refuse(why, "slices have %lld elements, a thread keeps 1 to %d", (long long)s.n,
+                           KEPT_WORDS);
     if (!find_columns(&o, &s, bytes, &slices))
         return mica_refuse(why, "no 32 slices lie side by side in all tensors");
-    if (s.n < 1 || s.n > KEPT_WORDS || words_of(&o, s.n, 1) > KEPT_WORDS)
+    if (words_of(&o, s.n, 1) > KEPT_WORDS)
         return mica_refuse(why, "slices of %lld do not fit the %d registers that are for them",
                            (long long)s.n, KEPT_WORDS);
     return MICA_OK;
