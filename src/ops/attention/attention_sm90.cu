@@ -19,21 +19,23 @@
 #include "ops/attention/attention_sm90_store.cuh"
 #include "ops/attention/attention_sm90_tiles.cuh"
 
-/* Many sums are scaled while the tensor core multiplies keys, before weights are added. */
-constexpr bool SCALE_EARLY = SUMS > 64;
-
 static_assert(sizeof(in_t) == 2, "16-bit operands");
 static_assert(KEYS % 16 == 0 && KEYS <= 256, "whole steps of weights, one instruction across");
 static_assert(SUMS % 4 == 0 && SUMS <= 128, "one instruction across");
 
 struct memory {
     u32 q, k, v;
-    job *slots; /* by place in the cycle: who stores a job is done before its place comes again */
+    job *slots; /* of each warpgroup, by place in the cycle: who stores a job is done before its place comes again */
     job *own;   /* the producer's */
     barriers bar;
 };
 /* Places that a job's producer and its consumers agree on are half a cycle apart. */
 constexpr int SLOTS = 2 * QUERIES;
+
+__device__ __forceinline__ u32 queries_of(const memory &m, int group, int place)
+{
+    return m.q + (place * GROUPS + group) * Q_BYTES;
+}
 
 /* ---- loads, by a whole warp ---- */
 
@@ -101,13 +103,18 @@ __device__ __forceinline__ void load_values(const attention_sm90_args &a, const 
     if (lane == 0) mbarrier_arrive(full);
 }
 
+/* Each warpgroup's own 64 rows, when it is done with those before: it need not wait for others. */
 __device__ __forceinline__ void load_queries(const attention_sm90_args &a, const memory &m, const job &j,
                                              const cycle &q, int lane)
 {
-    mbarrier_wait(m.bar.q_empty(q.place()), q.parity());
-    if (lane == 0) m.slots[q.at] = j;
-    load_tile(a, m.q + q.place() * Q_BYTES, &a.q, a.q_source, m.bar.q_full(q.place()), D_CHUNKS, ROWS, j.row, j.head,
-              j.batch, lane);
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; group++) {
+        const int place = q.place();
+        mbarrier_wait(m.bar.q_empty(place, group), q.parity());
+        if (lane == 0) m.slots[group * SLOTS + q.at] = j;
+        load_tile(a, queries_of(m, group, place), &a.q, a.q_source, m.bar.q_full(place, group), D_CHUNKS, 64,
+                  j.row + 64 * group, j.head, j.batch, lane);
+    }
 }
 
 __device__ __forceinline__ void produce(const attention_sm90_args &a, const memory &m)
@@ -138,9 +145,11 @@ __device__ __forceinline__ void produce(const attention_sm90_args &a, const memo
         }
     }
     if (lane != 0) return;
-    mbarrier_wait(m.bar.q_empty(q.place()), q.parity());
-    m.slots[q.at].n = -1;
-    mbarrier_arrive(m.bar.q_full(q.place()));
+    for (int group = 0; group < GROUPS; group++) {
+        mbarrier_wait(m.bar.q_empty(q.place(), group), q.parity());
+        m.slots[group * SLOTS + q.at].n = -1;
+        mbarrier_arrive(m.bar.q_full(q.place(), group));
+    }
 }
 
 /* ---- products ---- */
@@ -177,32 +186,49 @@ __device__ __forceinline__ void scale_sums(float (&o)[SUMS], const float (&scale
 
 /* ---- a job ---- */
 
-/* Sums over all tiles of the job, in o and st. */
+__device__ __forceinline__ bool has_keys(const job &j) { return j.n >= 0 && j.from < j.to; }
+
+/* The job at a place, once its queries are there. */
+__device__ __forceinline__ const job &wait_job(const memory &m, int group, const cycle &q)
+{
+    mbarrier_wait(m.bar.q_full(q.place(), group), q.parity());
+    return m.slots[group * SLOTS + (q.at ^ QUERIES)];
+}
+
+/* The products of q with a job's first tile begin: what is not there, or no job at all, is not waited for, and
+ * its products are of no use. */
+__device__ __forceinline__ void begin(const memory &m, const job &j, int group, int place, const ring &k,
+                                      float (&s)[SCORES])
+{
+    if (has_keys(j)) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+    issue_keys(s, queries_of(m, group, place), m.k + k.at * K_BYTES);
+}
+
+/* Sums over all tiles of the job, in o and st; the products of its first tile have begun. At the end those of its
+ * last weights are under way. */
 __device__ __forceinline__ void attend(const attention_sm90_args &a, const memory &m, const job &j, int group, int line,
-                                       int place, float unit, ring &k, ring &v, turn &t, float (&o)[SUMS], state &st)
+                                       int place, float unit, ring &k, ring &v, turn &t, float (&s)[SCORES],
+                                       float (&o)[SUMS], state &st)
 {
     const lines l = {j, j.first + line};
     const range whole = whole_tiles(a, j, j.first + 64 * group, j.first + 64 * group + 63);
-    const u32 q = m.q + place * Q_BYTES + group * 64 * ROW;
-    float s[SCORES], scale[2];
+    const u32 q = queries_of(m, group, place);
     u32 p[KEYS / 16][4];
     int tile = j.to - 1;
     const int from = j.from;
-    mbarrier_wait(m.bar.k_full(k.at), k.parity);
-    issue_keys(s, q, m.k + k.at * K_BYTES);
-    wgmma_wait<0>();
-    wgmma_hold(s);
     release(m.bar.k_empty(k.at));
+    if (tile == from) release(m.bar.q_empty(place, group));
     k.next();
-    make_scores(a, l, s, tile * KEYS, tile < whole.from || tile >= whole.to, absent_pieces(a, j, tile));
-    make_weights(st, s, unit, scale);
+    bool border = tile < whole.from || tile >= whole.to;
+    make_scores(a, l, s, tile * KEYS, border, absent_pieces(a, j, tile));
+    weighing w = find_centers(st, s, unit, border);
+    make_weights(st, w, s, unit);
     pack_weights(s, p);
-    if (tile > from) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+    if ((tile > from) | is_negative(st)) mbarrier_wait(m.bar.k_full(k.at), k.parity);
 #pragma unroll 1
     while (--tile >= from) {
         t.begin();
         issue_keys(s, q, m.k + k.at * K_BYTES);
-        if constexpr (SCALE_EARLY) scale_sums(o, scale);
         mbarrier_wait(m.bar.v_full(v.at), v.parity);
         issue_values(o, p, m.v + v.at * V_BYTES);
         t.end();
@@ -210,28 +236,25 @@ __device__ __forceinline__ void attend(const attention_sm90_args &a, const memor
         wgmma_wait<1>();
         wgmma_hold(s);
         release(m.bar.k_empty(k.at));
+        if (tile == from) release(m.bar.q_empty(place, group));
         k.next();
-        make_scores(a, l, s, tile * KEYS, tile < whole.from || tile >= whole.to, absent);
-        make_weights(st, s, unit, scale);
+        border = tile < whole.from || tile >= whole.to;
+        make_scores(a, l, s, tile * KEYS, border, absent);
+        w = find_centers(st, s, unit, border);
+        make_weights(st, w, s, unit);
         /* The assembler would move the wait for values up to the one for keys, were there no branch. */
         wgmma_hold(s);
-        if (tile > from) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+        if ((tile > from) | is_negative(st)) mbarrier_wait(m.bar.k_full(k.at), k.parity);
         wgmma_wait<0>();
         wgmma_hold(o);
         wgmma_hold(s);
         release(m.bar.v_empty(v.at));
         v.next();
         pack_weights(s, p);
-        if constexpr (!SCALE_EARLY) scale_sums(o, scale);
+        if (w.moved) scale_sums(o, w.scale);
     }
-    release(m.bar.q_empty(place));
-    if constexpr (SCALE_EARLY) scale_sums(o, scale);
     mbarrier_wait(m.bar.v_full(v.at), v.parity);
     issue_values(o, p, m.v + v.at * V_BYTES);
-    wgmma_wait<0>();
-    wgmma_hold(o);
-    release(m.bar.v_empty(v.at));
-    v.next();
 }
 
 __device__ __forceinline__ void store(const attention_sm90_args &a, const job &j, int line, float unit,
@@ -252,6 +275,7 @@ __device__ __forceinline__ void store(const attention_sm90_args &a, const job &j
     store_rows(r, o);
 }
 
+/* The first products of the next job run beside the last ones of this job and while its results are stored. */
 __device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)
 {
     const int line = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4;
@@ -259,22 +283,36 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
     ring k = {0, 0}, v = {0, 0};
     turn t(m.bar, group);
     cycle q = {0};
-    for (;;) {
+    float s[SCORES];
+    const job *j = &wait_job(m, group, q); /* there, not in registers */
+    begin(m, *j, group, q.place(), k, s);
+    while (j->n >= 0) {
         const int place = q.place();
-        mbarrier_wait(m.bar.q_full(place), q.parity());
-        const job &j = m.slots[q.at ^ QUERIES]; /* there, not in registers */
-        if (j.n < 0) return;
+        const bool some = has_keys(*j);
         q.next();
         float o[SUMS];
         state st = {{-INFINITY_F, -INFINITY_F}, {0, 0}};
+        wgmma_wait<0>();
+        wgmma_hold(s);
 #pragma unroll
         for (int i = 0; i < SUMS; i++) o[i] = 0;
-        if (j.from < j.to)
-            attend(a, m, j, group, line, place, unit, k, v, t, o, st);
+        if (some)
+            attend(a, m, *j, group, line, place, unit, k, v, t, s, o, st);
         else
-            release(m.bar.q_empty(place));
-        store(a, j, line, unit, o, st);
+            release(m.bar.q_empty(place, group));
+        const job &next = wait_job(m, group, q);
+        begin(m, next, group, q.place(), k, s);
+        wgmma_wait<1>();
+        wgmma_hold(o);
+        if (some) {
+            release(m.bar.v_empty(v.at));
+            v.next();
+        }
+        store(a, *j, line, unit, o, st);
+        j = &next;
     }
+    wgmma_wait<0>();
+    wgmma_hold(s);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -282,10 +320,10 @@ attention_sm90(const __grid_constant__ attention_sm90_args a)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) u64 words[BARRIERS];
-    __shared__ job slots[SLOTS + 1];
+    __shared__ job slots[GROUPS * SLOTS + 1];
     const u32 q = (shared_address(dynamic) + 1023) & ~1023u; /* the swizzle is one of addresses */
-    const u32 k = q + QUERIES * Q_BYTES;
-    const memory m = {q, k, k + STAGES * K_BYTES, slots, slots + SLOTS, barriers{shared_address(words)}};
+    const u32 k = q + QUERIES * GROUPS * Q_BYTES;
+    const memory m = {q, k, k + STAGES * K_BYTES, slots, slots + GROUPS * SLOTS, barriers{shared_address(words)}};
     if (threadIdx.x == 0) {
         tma_prefetch(&a.q);
         tma_prefetch(&a.k);

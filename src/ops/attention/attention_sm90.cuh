@@ -30,19 +30,29 @@ struct cycle {
 
 /* ---- barriers ---- */
 
-/* Addresses of 8 bytes each: full and empty of both rings, then single ones. */
+/* Addresses of 8 bytes each: full and empty of both rings and of queries, then single ones. */
 struct barriers {
     u32 base;
     __device__ __forceinline__ u32 k_full(int i) const { return base + 8 * i; }
     __device__ __forceinline__ u32 k_empty(int i) const { return base + 8 * (STAGES + i); }
     __device__ __forceinline__ u32 v_full(int i) const { return base + 8 * (2 * STAGES + i); }
     __device__ __forceinline__ u32 v_empty(int i) const { return base + 8 * (3 * STAGES + i); }
-    __device__ __forceinline__ u32 q_full(int i) const { return base + 8 * (4 * STAGES + i); }
-    __device__ __forceinline__ u32 q_empty(int i) const { return base + 8 * (4 * STAGES + QUERIES + i); }
-    __device__ __forceinline__ u32 landed() const { return base + 8 * (4 * STAGES + 2 * QUERIES); }
-    __device__ __forceinline__ u32 turn(int group) const { return base + 8 * (4 * STAGES + 2 * QUERIES + 1 + group); }
+    /* Of each warpgroup's own queries. */
+    __device__ __forceinline__ u32 q_full(int place, int group) const
+    {
+        return base + 8 * (4 * STAGES + place * GROUPS + group);
+    }
+    __device__ __forceinline__ u32 q_empty(int place, int group) const
+    {
+        return base + 8 * (4 * STAGES + (QUERIES + place) * GROUPS + group);
+    }
+    __device__ __forceinline__ u32 turn(int group) const
+    {
+        return base + 8 * (4 * STAGES + 2 * QUERIES * GROUPS + group);
+    }
+    __device__ __forceinline__ u32 landed() const { return turn(GROUPS); }
 };
-constexpr int BARRIERS = 4 * STAGES + 2 * QUERIES + 1 + GROUPS;
+constexpr int BARRIERS = 4 * STAGES + 2 * QUERIES * GROUPS + GROUPS + 1;
 
 /* By all threads, once. Warps of consumers release what they have read. */
 __device__ __forceinline__ void barriers_init(const barriers &b)
@@ -53,7 +63,7 @@ __device__ __forceinline__ void barriers_init(const barriers &b)
             mbarrier_init(b.k_empty(i), 4 * GROUPS);
             mbarrier_init(b.v_empty(i), 4 * GROUPS);
         }
-        for (int i = 0; i < QUERIES; i++) mbarrier_init(b.q_empty(i), 4 * GROUPS);
+        for (int i = 0; i < QUERIES * GROUPS; i++) mbarrier_init(b.q_empty(i / GROUPS, i % GROUPS), 4);
         mbarrier_fence_init();
     }
     __syncthreads();

@@ -64,7 +64,7 @@ struct memory {
     u32 q;
     barriers bar;
     board *b;
-    __device__ __forceinline__ u32 k(int i) const { return q + Q_BYTES + i * K_BYTES; }
+    __device__ __forceinline__ u32 k(int i) const { return q + GROUPS * Q_BYTES + i * K_BYTES; }
     __device__ __forceinline__ u32 raw(int i) const { return k(STAGES) + i * V_BYTES; }
     __device__ __forceinline__ u32 v(int i) const { return raw(STAGES) + i * TURNED_BYTES; }
     __device__ __forceinline__ u32 raw_full(int i) const { return bar.base + 8 * (BARRIERS + i); }
@@ -105,12 +105,15 @@ __device__ __forceinline__ void find_factors(const attention_sm90_args &a, const
 __device__ __forceinline__ void load_queries(const attention_sm90_args &a, const memory &m, const job &j, u32 parity,
                                              int lane)
 {
-    mbarrier_wait(m.bar.q_empty(0), parity);
+    for (int group = 0; group < GROUPS; group++) mbarrier_wait(m.bar.q_empty(0, group), parity);
     if (lane == 0) {
         m.b->slots[parity] = j;
         m.b->scales[parity] = m.b->own_scales;
     }
-    load_tile(a, m.q, &a.q, a.q_source, m.bar.q_full(0), D_CHUNKS, ROWS, j.row, j.head, j.batch, lane);
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; group++)
+        load_tile(a, m.q + group * Q_BYTES, &a.q, a.q_source, m.bar.q_full(0, group), D_CHUNKS, 64, j.row + 64 * group,
+                  j.head, j.batch, lane);
 }
 
 __device__ __forceinline__ void produce(const attention_sm90_args &a, const memory &m)
@@ -144,9 +147,9 @@ __device__ __forceinline__ void produce(const attention_sm90_args &a, const memo
     mbarrier_wait(m.raw_empty(v.at), v.parity);
     m.b->rows[v.at] = -1;
     mbarrier_arrive(m.raw_full(v.at));
-    mbarrier_wait(m.bar.q_empty(0), q_parity);
+    for (int group = 0; group < GROUPS; group++) mbarrier_wait(m.bar.q_empty(0, group), q_parity);
     m.b->slots[q_parity].n = -1;
-    mbarrier_arrive(m.bar.q_full(0));
+    for (int group = 0; group < GROUPS; group++) mbarrier_arrive(m.bar.q_full(0, group));
 }
 
 /* ---- values are turned round, by three warps ---- */
@@ -253,6 +256,7 @@ __device__ __forceinline__ void add_part(float (&o)[SUMS], const float (&t)[PART
 
 /* What a warpgroup is at. */
 struct work {
+    int group;
     const job &j;
     lines l;
     range whole;  /* tiles that are seen whole */
@@ -262,6 +266,36 @@ struct work {
     __device__ __forceinline__ float unit() const { return early() ? 1 : factor; }
 };
 
+/* Scores become weights about the new maximum, times 2^LIFT; `scale` is what sums so far are to be multiplied
+ * by. Unlike those of 16 bits these have no room above 1 for a center that lags behind, and here, where no products
+ * run beside them, row by row is quicker. */
+__device__ __forceinline__ void weigh(state &st, float (&s)[SCORES], float unit, float (&scale)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float tops[2] = {s[2 * half], s[2 * half + 1]}; /* shorter chains */
+#pragma unroll
+        for (int i = 0; i < SCORES; i++)
+            if (i / 2 % 2 == half) tops[i % 2] = fmaxf(tops[i % 2], s[i]);
+        float top = fmaxf(tops[0], tops[1]);
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        top = fmaxf(top, st.max[half]);
+        /* A row that has seen no key yet has no maximum. */
+        const float center = top == -INFINITY_F ? 0 : top * unit;
+        scale[half] = exp2_of(st.max[half] * unit - center);
+        st.max[half] = top;
+        float sums[2] = {st.sum[half] * scale[half], 0};
+#pragma unroll
+        for (int i = 0; i < SCORES; i++) {
+            if (i / 2 % 2 != half) continue;
+            s[i] = exp2_of(s[i] * unit - (center - LIFT));
+            sums[i % 2] += s[i];
+        }
+        st.sum[half] = sums[0] + sums[1];
+    }
+}
+
 /* Scores of a tile become weights. */
 __device__ __forceinline__ void soften(const attention_sm90_args &a, const work &w, float (&s)[SCORES], int tile,
                                        state &st, float (&scale)[2])
@@ -270,7 +304,7 @@ __device__ __forceinline__ void soften(const attention_sm90_args &a, const work 
 #pragma unroll
         for (int i = 0; i < SCORES; i++) s[i] *= w.factor;
     make_scores(a, w.l, s, tile * KEYS, tile < w.whole.from || tile >= w.whole.to, 0);
-    make_weights(st, s, w.unit(), scale, LIFT);
+    weigh(st, s, w.unit(), scale);
 }
 
 /* Products of queries with a tile of keys, when they are there. */
@@ -322,7 +356,7 @@ __device__ __forceinline__ void attend_ahead(const attention_sm90_args &a, const
         scale[1] = next[1];
         pack_weights(s, p);
     }
-    release(m.bar.q_empty(0));
+    release(m.bar.q_empty(0, w.group));
     mbarrier_wait(m.bar.v_full(v.at), v.parity);
     float fresh[PART / 2];
     issue_values(fresh, p, m.v(v.at));
@@ -347,7 +381,7 @@ __device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, con
         if (tile < last) t.end();
         wgmma_wait<0>();
         finish_keys(m, k, s);
-        if (tile == from) release(m.bar.q_empty(0));
+        if (tile == from) release(m.bar.q_empty(0, w.group));
         soften(a, w, s, tile, st, scale);
         pack_weights(s, p);
         mbarrier_wait(m.bar.v_full(v.at), v.parity);
@@ -412,19 +446,19 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
     turn t(m.bar, group);
     u32 q_parity = 0;
     for (;;) {
-        mbarrier_wait(m.bar.q_full(0), q_parity);
+        mbarrier_wait(m.bar.q_full(0, group), q_parity);
         q_parity ^= 1;
         const job &j = m.b->slots[q_parity]; /* there, not in registers */
         if (j.n < 0) return;
-        const work w = {j, {j, j.first + line}, whole_tiles(a, j, j.first + 64 * group, j.first + 64 * group + 63),
+        const work w = {group, j, {j, j.first + line}, whole_tiles(a, j, j.first + 64 * group, j.first + 64 * group + 63),
                         m.b->scales[q_parity].scores};
         float o[SUMS];
         state st = {{-INFINITY_F, -INFINITY_F}, {0, 0}};
 #pragma unroll
         for (int i = 0; i < SUMS; i++) o[i] = 0;
-        const u32 q = m.q + group * 64 * ROW;
+        const u32 q = m.q + group * Q_BYTES;
         if (j.from >= j.to)
-            release(m.bar.q_empty(0));
+            release(m.bar.q_empty(0, group));
         else if constexpr (AHEAD)
             attend_ahead(a, m, w, q, k, v, t, o, st);
         else

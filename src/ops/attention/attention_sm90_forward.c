@@ -164,7 +164,7 @@ static void fill_args(const mica_attention_desc *d, const attention_sm90_tile *t
     attention_sm90_fill_source(&d->k, &a->k_source);
     attention_sm90_fill_source(&d->v, &a->v_source);
     int at_once = tile->piece ? tile->piece : tile->keys;
-    attention_sm90_map(&d->q, rows, &f->q);
+    attention_sm90_map(&d->q, ATTENTION_SM90_CHUNK, &f->q);
     attention_sm90_map(&d->k, at_once, &f->k);
     attention_sm90_map(&d->v, at_once, &f->v);
     f->out_bytes = attention_sm90_vector_bytes(&d->out);

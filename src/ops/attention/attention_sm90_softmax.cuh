@@ -7,6 +7,7 @@
 
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;
 constexpr int SCORES = KEYS / 2; /* of a thread */
+constexpr float SLACK = 8;
 
 __device__ __forceinline__ float exp2_of(float v)
 {
@@ -25,6 +26,14 @@ struct lines {
     int row;
 };
 
+/* Where the score of a row and a key lies; behind the last one, somewhere. */
+__device__ __forceinline__ s64 place_of(const attention_sm90_args &a, const lines &l, const long long (&stride)[4], int row,
+                                        int key)
+{
+    const int i = min(row, a.rows - 1), j = min(key, a.keys - 1);
+    return l.j.n * stride[0] + l.j.head * stride[1] + i * stride[2] + j * stride[3];
+}
+
 __device__ __forceinline__ float score_of(const attention_sm90_args &a, const lines &l, float v, int row, int key,
                                           float slope)
 {
@@ -32,19 +41,7 @@ __device__ __forceinline__ float score_of(const attention_sm90_args &a, const li
     /* tanh x = 1 - 2 / (exp 2x + 1): the error is small beside the cap */
     if constexpr (CAP) v = a.cap * (1 - __fdividef(2.0f, exp2_of(v * a.cap_inverse) + 1));
     if constexpr (ALIBI) v -= slope * (float)abs(key - row - l.j.shift);
-    if constexpr (BIAS || MASK) {
-        const int i = min(row, a.rows - 1), j = min(key, a.keys - 1);
-        if constexpr (BIAS) {
-            const long long *s = a.bias.stride;
-            const s64 at = l.j.n * s[0] + l.j.head * s[1] + i * s[2] + j * s[3];
-            v += LOG2E * widen<float>(((const bias_t *)a.bias.data)[at]);
-        }
-        if constexpr (MASK) {
-            const long long *s = a.mask.stride;
-            const s64 at = l.j.n * s[0] + l.j.head * s[1] + i * s[2] + j * s[3];
-            if (!((const u8 *)a.mask.data)[at]) v = -INFINITY_F;
-        }
-    }
+    if constexpr (BIAS) v += LOG2E * widen<float>(((const bias_t *)a.bias.data)[place_of(a, l, a.bias.stride, row, key)]);
     return v;
 }
 
@@ -70,6 +67,13 @@ __device__ __forceinline__ void make_scores(const attention_sm90_args &a, const 
             if (i % 4 == 3) asm volatile("" : "+f"(s[i]), "+r"(key)::"memory");
         }
     }
+    if constexpr (MASK)
+#pragma unroll
+        for (int i = 0; i < SCORES; i++) {
+            const int row = l.row + i / 2 % 2 * 8, column = key + i / 4 * 8 + i % 2;
+            if (!((const u8 *)a.mask.data)[place_of(a, l, a.mask.stride, row, column)]) s[i] = -INFINITY_F;
+            if (i % 4 == 3) asm volatile("" : "+f"(s[i]), "+r"(key)::"memory");
+        }
     if constexpr (PIECE > 0)
         if (absent)
 #pragma unroll
@@ -85,34 +89,95 @@ __device__ __forceinline__ void make_scores(const attention_sm90_args &a, const 
     }
 }
 
-/* Scores become weights about the new maximum, times 2^lift; `scale` is what sums so far are to be multiplied
- * by. */
-__device__ __forceinline__ void make_weights(state &st, float (&s)[SCORES], float unit, float (&scale)[2],
-                                             float lift = 0)
+/* Weights of a tile: about which center, and their sums as they are made. */
+struct making {
+    float minus[2], scale[2]; /* of each row: added to scores; what sums so far are to be multiplied by */
+    float sums[4];            /* two of each row: shorter chains */
+    bool moved;               /* some rows of the warp have another center now: scale is not 1 */
+};
+
+/* The largest scores of both rows. As integers, of which one instruction compares three, numbers are in order if
+ * one at least is positive: rows without one are looked at again, and tiles where such rows are to be expected as
+ * numbers at once. */
+__device__ __forceinline__ void find_tops(const float (&s)[SCORES], bool border, float (&tops)[2])
 {
+    if (!border) {
+        s32 most[4] = {(s32)0x80000000, (s32)0x80000000, (s32)0x80000000, (s32)0x80000000}; /* two of each row: shorter chains */
+#pragma unroll
+        for (int i = 0; i < SCORES; i += 2) {
+            s32 &own = most[i / 2 % 4];
+            own = max(max(own, __float_as_int(s[i])), __float_as_int(s[i + 1]));
+        }
+        bool positive = true;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            s32 top = max(most[half], most[half + 2]);
+            top = max(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = max(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            positive = positive && top >= 0;
+            tops[half] = __int_as_float(top);
+        }
+        if (__all_sync(0xffffffffu, positive)) return;
+    }
+    float most[4] = {s[0], s[1], s[2], s[3]};
+#pragma unroll
+    for (int i = 4; i < SCORES; i++) most[i % 4] = fmaxf(most[i % 4], s[i]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float tops[2] = {s[2 * half], s[2 * half + 1]}; /* shorter chains */
-#pragma unroll
-        for (int i = 0; i < SCORES; i++)
-            if (i / 2 % 2 == half) tops[i % 2] = fmaxf(tops[i % 2], s[i]);
-        float top = fmaxf(tops[0], tops[1]);
+        float top = fmaxf(most[2 * half], most[2 * half + 1]);
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        top = fmaxf(top, st.max[half]);
-        /* A row that has seen no key yet has no maximum. */
-        const float center = top == -INFINITY_F ? 0 : top * unit;
-        scale[half] = exp2_of(st.max[half] * unit - center);
-        st.max[half] = top;
-        float sums[2] = {st.sum[half] * scale[half], 0};
-#pragma unroll
-        for (int i = 0; i < SCORES; i++) {
-            if (i / 2 % 2 != half) continue;
-            s[i] = exp2_of(s[i] * unit - (center - lift));
-            sums[i % 2] += s[i];
-        }
-        st.sum[half] = sums[0] + sums[1];
+        tops[half] = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
     }
+}
+
+/* What becomes of a tile's scores: weights about a center, and their sums as they are made. */
+struct weighing {
+    float minus[2], scale[2]; /* of each row: the center; what sums so far are to be multiplied by */
+    float sums[4];            /* two of each row: shorter chains */
+    bool moved;               /* some rows of the warp have another center now: scale is not 1 */
+};
+
+/* A maximum that grows by up to SLACK stays the center (after FlashAttention-4, Zadouri and others 2026): weights
+ * are 2^SLACK at most, and what there is of sums needs no scaling. */
+__device__ __forceinline__ weighing find_centers(state &st, const float (&s)[SCORES], float unit, bool border)
+{
+    weighing w;
+    float tops[2];
+    bool moves[2];
+    find_tops(s, border, tops);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float old = st.max[half];
+        moves[half] = tops[half] * unit - SLACK > old * unit;
+        if (moves[half]) st.max[half] = tops[half];
+        /* A row that has seen no key yet has no maximum. */
+        const float center = st.max[half] == -INFINITY_F ? 0 : st.max[half] * unit;
+        w.minus[half] = -center;
+        w.scale[half] = moves[half] ? exp2_of(old * unit - center) : 1;
+        w.sums[2 * half] = st.sum[half] * w.scale[half];
+        w.sums[2 * half + 1] = 0;
+    }
+    w.moved = __any_sync(0xffffffffu, moves[0] || moves[1]);
+    return w;
+}
+
+/* Scores become weights. */
+__device__ __forceinline__ void make_weights(state &st, weighing &w, float (&s)[SCORES], float unit)
+{
+#pragma unroll
+    for (int i = 0; i < SCORES; i++) {
+        s[i] = exp2_of(s[i] * unit + w.minus[i / 2 % 2]);
+        w.sums[i % 4] += s[i];
+    }
+    st.sum[0] = w.sums[0] + w.sums[1];
+    st.sum[1] = w.sums[2] + w.sums[3];
+}
+
+/* Never true; asked by a whole warp. The assembler does not know: it makes the sums beside the exponentials, as they
+ * were written, and not behind the branch that asks this. */
+__device__ __forceinline__ bool is_negative(const state &st)
+{
+    return __any_sync(0xffffffffu, st.sum[0] + st.sum[1] < 0);
 }
 
 /* ---- results ---- */

@@ -10,8 +10,9 @@
 
 constexpr int ROW = 128; /* bytes of a row in shared memory */
 constexpr int COLUMNS_OF_ROW = ROW / (int)sizeof(in_t);
-constexpr int Q_CHUNK = ROWS * ROW, KEY_CHUNK = KEYS * ROW;
+constexpr int Q_CHUNK = 64 * ROW, KEY_CHUNK = KEYS * ROW;
 constexpr int Q_BYTES = D_CHUNKS * Q_CHUNK, K_BYTES = D_CHUNKS * KEY_CHUNK, V_BYTES = V_CHUNKS * KEY_CHUNK;
+/* Q_BYTES: a warpgroup's queries. */
 constexpr int THREADS = 128 * (GROUPS + 1);
 /* Of 504 or 512 registers for a thread of each warpgroup; who looks for sequences and pages needs
  * more. */
