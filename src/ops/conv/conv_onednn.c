@@ -252,6 +252,8 @@ static double predict_packed(const void *desc, const mica_device_info *device,
     if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
     if (formats == FORMATS_ALL && !last) slowness = 1.2;
     if (formats == FORMATS_ALL && last && blocked_wgrad(d, packed)) slowness = 1;
+    /* Depthwise ones of volumes have nothing but loops. */
+    if (grouped && d->w.rank == 5 && d->w.dims[1] == 1) slowness = last ? 25 : 80;
     bool wide = d->w.rank == 4 && d->w.dims[2] * d->w.dims[3] > 25;
     if (d->pass == MICA_CONV_WGRAD && grouped && wide) slowness = 8;
     return slowness * ms + 2 * copied / (device->copy_gbps * 1e6) + 2e-3;

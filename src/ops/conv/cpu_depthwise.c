@@ -34,7 +34,7 @@ typedef struct depthwise {
     int block;         /* channels of a task */
 } depthwise;
 
-static int64_t filter_at(const mica_conv_geometry *g, int64_t channel, int64_t tap)
+int64_t mica_conv_filter_at(const mica_conv_geometry *g, int64_t channel, int64_t tap)
 {
     return g->f_base + channel * g->f.g + tap % g->tap[2] * g->f.s[2] +
            tap / g->tap[2] % g->tap[1] * g->f.s[1] + tap / g->tap[2] / g->tap[1] * g->f.s[0];
@@ -122,7 +122,7 @@ static void channel_rows(const depthwise *d, int64_t image, int64_t channel, int
     float filter[PACKED];
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
     for (int64_t t = 0; t < taps; t++)
-        mica_to_f32(d->job->types[2], d->job->data[2], filter_at(g, channel, t), g->f.g,
+        mica_to_f32(d->job->types[2], d->job->data[2], mica_conv_filter_at(g, channel, t), g->f.g,
                     filter + t * d->block, n);
     for (int64_t r = r0; r < r0 + rows; r++)
         for (int64_t w0 = 0; w0 < d->grid[2]; w0 += WIDTH) {
@@ -184,7 +184,8 @@ static void pixel_plane(const depthwise *d, int64_t image, int64_t channel)
     float filter[PACKED / 8];
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
     for (int64_t t = 0; t < taps; t++)
-        mica_to_f32(d->job->types[2], d->job->data[2], filter_at(g, channel, t), 1, filter + t, 1);
+        mica_to_f32(d->job->types[2], d->job->data[2], mica_conv_filter_at(g, channel, t), 1,
+                    filter + t, 1);
     for (int64_t r = 0; r < d->grid[0] * d->grid[1]; r++)
         for (int64_t w0 = 0; w0 < d->grid[2]; w0 += MICA_CONV_LINE) {
             int64_t at[3] = {r / d->grid[1], r % d->grid[1], w0}, left = d->grid[2] - w0;
@@ -239,7 +240,7 @@ static void wgrad_channels(const depthwise *d, int64_t tap, int64_t channel, int
                                 1, pa, n),
                          floats(d->job->types[1], d->job->data[1], b + i * g->b.s[2], 1, pb, n), n);
     }
-    mica_conv_line line = {.n = n, .offset = filter_at(g, channel, tap), .step = g->f.g};
+    mica_conv_line line = {.n = n, .offset = mica_conv_filter_at(g, channel, tap), .step = g->f.g};
     mica_conv_finish_f32(d->job, &line, sum);
 }
 
@@ -267,7 +268,7 @@ static void wgrad_pixels(const depthwise *d, int64_t tap, int64_t channel)
     }
     for (int half = PART / 2; half; half /= 2)
         for (int i = 0; i < half; i++) sum[i] += sum[i + half];
-    mica_conv_line line = {.n = 1, .offset = filter_at(g, channel, tap)};
+    mica_conv_line line = {.n = 1, .offset = mica_conv_filter_at(g, channel, tap)};
     mica_conv_finish_f32(d->job, &line, sum);
 }
 
@@ -303,6 +304,8 @@ void mica_conv_depthwise(const mica_conv_job *job, int threads)
         wgrad(&d, channels_last, threads);
     else if (channels_last)
         by_channels(&d, threads);
+    else if (mica_conv_is_planar(job))
+        mica_conv_planar(job, threads);
     else
         by_pixels(&d, threads);
 }

@@ -407,35 +407,6 @@ INLINE void load_u8(const uint8_t *p, int64_t stride, int64_t n, double *out)
     for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
 }
 
-typedef uint8_t lanes __attribute__((vector_size(16)));
-
-/* One colour of images: every third byte, sixteen at a time. The third vector ends at the last of
- * them: memory may end there too. */
-INLINE void pick_thirds(const uint8_t *p, int64_t n, uint8_t *out)
-{
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        lanes a, b, c;
-        memcpy(&a, p + 3 * i, 16);
-        memcpy(&b, p + 3 * i + 16, 16);
-        memcpy(&c, p + 3 * i + 30, 16);
-        a = MICA_SHUFFLE(lanes, a, b, 0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0);
-        a = MICA_SHUFFLE(lanes, a, c, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 19, 22, 25, 28, 31);
-        memcpy(out + i, &a, 16);
-    }
-    for (; i < n; i++) out[i] = p[3 * i];
-}
-
-INLINE void load_thirds(const uint8_t *p, int64_t n, double *out)
-{
-    uint8_t block[BLOCK];
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t m = n - i < BLOCK ? n - i : BLOCK;
-        pick_thirds(p + 3 * i, m, block);
-        load_u8(block, 1, m, out + i);
-    }
-}
-
 MICA_CLONES
 static void load_integers(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
                           int64_t n, double *out)
@@ -449,8 +420,6 @@ static void load_integers(mica_dtype dtype, const void *data, int64_t offset, in
         for (int64_t i = 0; i < n; i++) out[i] = b[i * stride];
     else if (dtype == MICA_U8 && stride == 1)
         load_u8(ub, 1, n, out);
-    else if (dtype == MICA_U8 && stride == 3)
-        load_thirds(ub, n, out);
     else if (dtype == MICA_U8)
         load_u8(ub, stride, n, out);
     else if (dtype == MICA_BOOL)

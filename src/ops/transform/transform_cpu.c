@@ -20,7 +20,7 @@
 #define INLINE __attribute__((always_inline)) static inline
 
 enum { LINE = 64, AHEAD = 16 }; /* bytes of a cache line; tiles of a task */
-enum { TILE = 64, THIN = 8, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
+enum { TILE = 64, THIN = 8, THIN_LINE = 512, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
 enum { PIECE = 1024, ROWS = 32 }; /* bytes copied between two requests of memory; rows of a task */
 
 typedef struct cpu_state {
@@ -57,6 +57,13 @@ static void scale_and_add(double *v, double alpha, const double *old, double bet
     for (int64_t i = 0; i < n; i++) v[i] = fma(alpha, v[i], beta * old[i]);
 }
 
+/* Images on their way to a network: the same in one pass. */
+MICA_CLONES
+static void scale_bytes(const uint8_t *x, double alpha, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(alpha * x[i]);
+}
+
 static void scale_block(const cpu_call *c, int64_t y_at, int64_t y_stride, int64_t n, double *block)
 {
     double old[BLOCK];
@@ -74,13 +81,14 @@ static bool through_float(const cpu_call *c)
     return c->plain && mica_runs_f32(c->state->x_type) && mica_runs_f32(c->state->y_type);
 }
 
-static void load_block(const cpu_call *c, int64_t at, int64_t stride, int64_t n, double *out)
+static void load_block(const cpu_call *c, const void *x, int64_t at, int64_t stride, int64_t n,
+                       double *out)
 {
     mica_dtype from = c->state->x_type, to = c->state->y_type;
     if (from == MICA_S64 && c->plain && to != MICA_F64)
-        mica_s64_to_f64_odd(c->x, at, stride, out, n);
+        mica_s64_to_f64_odd(x, at, stride, out, n);
     else
-        mica_to_f64(from, c->x, at, stride, out, n);
+        mica_to_f64(from, x, at, stride, out, n);
 }
 
 static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64_t y_at,
@@ -103,7 +111,7 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
                 mica_from_f32(s->y_type, c->y, yo, y_stride, run, m);
             continue;
         }
-        load_block(c, xo, x_stride, m, block);
+        load_block(c, c->x, xo, x_stride, m, block);
         if (!c->plain) scale_block(c, yo, y_stride, m, block);
         if (s->past_cache && y_stride == 1)
             mica_stream_f64(s->y_type, c->y, yo, block, m);
@@ -310,7 +318,7 @@ static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
     double loaded[TILE * TILE], turned[TILE * TILE];
     const int bytes = sizeof(double);
     for (int64_t i = 0; i < rows; i++)
-        load_block(c, x_at + i * at.x_row, at.x_col, cols, loaded + i * TILE);
+        load_block(c, c->x, x_at + i * at.x_row, at.x_col, cols, loaded + i * TILE);
     copy_tile((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, rows, cols, bytes);
     for (int64_t j = 0; j < cols; j++) {
         int64_t to = y_at + j * at.y_col;
@@ -319,8 +327,136 @@ static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
     }
 }
 
-/* A short dimension (three channels): runs along the other one. */
-static void do_thin_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+/* ---- thin tiles: a short dimension (three channels) that is the fastest of one side ---- */
+
+/* n neighbouring groups of k elements, and k lines of n, THIN_LINE apart. */
+INLINE void part_groups(const char *restrict groups, char *restrict lines, int64_t n, int64_t k,
+                        int64_t bytes)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < k; j++)
+            memcpy(lines + (j * THIN_LINE + i) * bytes, groups + (i * k + j) * bytes,
+                   (size_t)bytes);
+}
+
+INLINE void join_groups(const char *restrict lines, char *restrict groups, int64_t n, int64_t k,
+                        int64_t bytes)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < k; j++)
+            memcpy(groups + (i * k + j) * bytes, lines + (j * THIN_LINE + i) * bytes,
+                   (size_t)bytes);
+}
+
+/* Constant counts become shuffles. */
+INLINE void regroup_some(bool parts, const char *from, char *to, int64_t n, int64_t k,
+                         int64_t bytes)
+{
+    if (parts)
+        part_groups(from, to, n, k, bytes);
+    else
+        join_groups(from, to, n, k, bytes);
+}
+
+INLINE void regroup_sized(bool parts, const char *from, char *to, int64_t n, int64_t k,
+                          int64_t bytes)
+{
+    if (k == 2)
+        regroup_some(parts, from, to, n, 2, bytes);
+    else if (k == 3)
+        regroup_some(parts, from, to, n, 3, bytes);
+    else if (k == 4)
+        regroup_some(parts, from, to, n, 4, bytes);
+    else
+        regroup_some(parts, from, to, n, k, bytes);
+}
+
+MICA_CLONES
+static void regroup(bool parts, const char *from, char *to, int64_t n, int64_t k, int64_t bytes)
+{
+    if (bytes == 1)
+        regroup_sized(parts, from, to, n, k, 1);
+    else if (bytes == 2)
+        regroup_sized(parts, from, to, n, k, 2);
+    else if (bytes == 4)
+        regroup_sized(parts, from, to, n, k, 4);
+    else
+        regroup_sized(parts, from, to, n, k, 8);
+}
+
+/* m neighbouring elements of x, in y's type; beta is 0. */
+static void convert_apart(const cpu_call *c, const void *from, int64_t m, void *to)
+{
+    const cpu_state *s = c->state;
+    double block[BLOCK];
+    if (s->x_type == MICA_U8 && s->y_type == MICA_F32) {
+        scale_bytes(from, c->alpha, to, m);
+        return;
+    }
+    for (int64_t i = 0; i < m; i += BLOCK) {
+        int64_t n = m - i < BLOCK ? m - i : BLOCK;
+        if (through_float(c)) {
+            const float *run = mica_run_f32(s->x_type, from, i, 1, (float *)block, n);
+            mica_from_f32(s->y_type, to, i, 1, run, n);
+            continue;
+        }
+        load_block(c, from, i, 1, n, block);
+        if (!c->plain) scale(block, c->alpha, n);
+        mica_from_f64(s->y_type, to, i, 1, block, n);
+    }
+}
+
+/* n groups of k, neighbours in x, to lines of y: sorted in the shorter type. */
+static void part_thin(const cpu_call *c, const char *x, char *y, int64_t y_step, int64_t n,
+                      int64_t k)
+{
+    const cpu_state *s = c->state;
+    int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
+    double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
+    bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
+    for (int64_t i = 0; i < n; i += THIN_LINE) {
+        int64_t m = n - i < THIN_LINE ? n - i : THIN_LINE, bytes = early ? y_bytes : x_bytes;
+        const char *from = x + i * k * x_bytes;
+        mica_fetch_ahead(from + MICA_AHEAD, m * k * x_bytes);
+        if (early) convert_apart(c, from, m * k, first);
+        regroup(true, early ? (const char *)first : from, (char *)second, m, k, bytes);
+        for (int64_t j = 0; j < k; j++) {
+            const char *line = (const char *)second + j * THIN_LINE * bytes;
+            if (late) convert_apart(c, line, m, first);
+            put_line(s, y + (j * y_step + i) * y_bytes, late ? (const char *)first : line,
+                     (size_t)(m * y_bytes));
+        }
+    }
+}
+
+/* k lines of x to n groups of k, neighbours in y. */
+static void join_thin(const cpu_call *c, const char *x, int64_t x_step, char *y, int64_t n,
+                      int64_t k)
+{
+    const cpu_state *s = c->state;
+    int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
+    double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
+    bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
+    for (int64_t i = 0; i < n; i += THIN_LINE) {
+        int64_t m = n - i < THIN_LINE ? n - i : THIN_LINE, bytes = early ? y_bytes : x_bytes;
+        for (int64_t j = 0; j < k; j++) {
+            const char *from = x + (j * x_step + i) * x_bytes;
+            char *line = (char *)first + j * THIN_LINE * bytes;
+            mica_fetch_ahead(from + MICA_AHEAD, m * x_bytes);
+            if (early)
+                convert_apart(c, from, m, line);
+            else
+                memcpy(line, from, (size_t)(m * x_bytes));
+        }
+        regroup(false, (const char *)first, (char *)second, m, k, bytes);
+        if (late) convert_apart(c, second, m * k, first);
+        put_line(s, y + i * k * y_bytes, (const char *)(late ? first : second),
+                 (size_t)(m * k * y_bytes));
+    }
+}
+
+/* Other strides: runs along the long dimension. */
+static void do_thin_rows(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
 {
     steps at = tile_steps(c->state);
     if (cols < rows)
@@ -329,6 +465,21 @@ static void do_thin_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
     else
         for (int64_t i = 0; i < rows; i++)
             do_row(c, x_at + i * at.x_row, at.x_col, y_at + i * at.y_row, at.y_col, cols);
+}
+
+static void do_thin_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+{
+    const cpu_state *s = c->state;
+    steps at = tile_steps(s);
+    const char *x = (const char *)c->x + x_at * (mica_dtype_bits(s->x_type) / 8);
+    char *y = (char *)c->y + y_at * (mica_dtype_bits(s->y_type) / 8);
+    bool unit = at.x_col == 1 && at.y_row == 1 && c->beta == 0;
+    if (unit && cols <= THIN && at.x_row == cols)
+        part_thin(c, x, y, at.y_col, rows, cols);
+    else if (unit && rows <= THIN && at.y_col == rows)
+        join_thin(c, x, at.x_row, y, cols, rows);
+    else
+        do_thin_rows(c, x_at, y_at, rows, cols);
 }
 
 /* Short runs of many rows are no stream that the hardware would see. */
