@@ -13,10 +13,11 @@
 enum {
     WIDTH = 256,  /* results of a row at once */
     SLACK = 32,   /* floats behind a run that may be read; results past the row's end are left */
-    BAND = 24576, /* floats of rows */
+    BAND = 16384, /* floats of rows */
     ROWS = 64,    /* of a band's sources, at most */
     TAPS = 1024,
-    MOST_EVERY = 8 /* the stride along rows */
+    MOST_EVERY = 8, /* the stride along rows */
+    FAR = 1 << 20   /* steps beyond which counts might not be numbers any more */
 };
 
 #define INLINE __attribute__((always_inline)) static inline
@@ -37,11 +38,13 @@ typedef struct band {
     int64_t lines;             /* of sources for each tap of the first axis */
 } band;
 
-/* The first and last source position of a tap relative to that of tap 0. */
+/* Of a row's or a line's sources: where the first one lies beside tap 0's, and how far apart the
+ * taps are. */
 static int64_t nearest(const mica_conv_axis *x, int64_t taps)
 {
     return x->per_tap > 0 ? -(taps - 1) * x->per_tap : 0;
 }
+
 static int64_t span_of(const mica_conv_axis *x, int64_t taps)
 {
     int64_t per = x->per_tap < 0 ? -x->per_tap : x->per_tap;
@@ -70,15 +73,18 @@ static bool make_band(const mica_conv_job *job, band *b)
                 .data = job->data[dgrad]};
     memcpy(b->grid, dgrad ? g->in : g->out, sizeof b->grid);
     mica_conv_axes(g, job->kind, b->axes);
-    for (int d = 0; d < 3; d++)
-        if (b->axes[d].div != 1) return false;
-    if (g->tap[0] * g->tap[1] * g->tap[2] > TAPS) return false;
+    for (int d = 0; d < 3; d++) {
+        const mica_conv_axis *x = &b->axes[d];
+        if (x->div != 1 || x->mul > FAR || x->per_tap > FAR || x->per_tap < -FAR) return false;
+    }
+    if (b->grid[2] < 1 || g->tap[0] * g->tap[1] * g->tap[2] > TAPS) return false;
     int64_t every = b->axes[2].mul;
     if (every > MOST_EVERY || span_of(&b->axes[2], g->tap[2]) > TAPS - MOST_EVERY) return false;
     b->width = b->grid[2] < WIDTH ? b->grid[2] : WIDTH;
     b->reach = (b->width - 1) * every + span_of(&b->axes[2], g->tap[2]) + 1;
     b->run = (b->reach + every - 1) / every + SLACK;
-    for (b->rows = b->grid[1]; b->rows > 0; b->rows = b->rows > 16 ? 16 : b->rows - 1) {
+    for (b->rows = b->grid[1] < ROWS ? b->grid[1] : ROWS; b->rows > 0;
+         b->rows = b->rows > 16 ? 16 : b->rows - 1) {
         b->lines = lines_of(b, b->rows);
         if (g->tap[0] * b->lines <= ROWS && g->tap[0] * b->lines * b->run * every <= BAND) break;
     }
