@@ -3,8 +3,8 @@
  * 256. Good for prompts and training; one query for a head at a time wastes 63 of 64 rows. Cost: D
  * = Dv = 128 needs 512 operations a pair of a query and a key, at the 840 TFLOP/s that an H200's
  * bf16 products sustain 0.61 ps: 16k tokens of 16 heads, all pairs, 2.62 ms, causal 1.31 ms. That
- * is the floor; the exponentials, half a product's time, hide behind the products of another
- * warpgroup. */
+ * is the floor; maxima, exponentials and sums, which take a warpgroup about as long as its
+ * products, are to run beside the products of another one. */
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_sm90_forward.h"
 
@@ -135,8 +135,9 @@ static bool make_config(const mica_attention_desc *d, const mica_device_info *de
 }
 
 /* The queries of the next job beside those of this one, where blocks have several jobs of few
- * tiles and could wait for them most. On an H200 up to 7 per cent faster, but slower where that
- * leaves rings of two stages. */
+ * tiles and could wait for them most. Worth nothing (-0.5 to 2 per cent on an H200) since each
+ * warpgroup's own queries come as soon as it is done with those before; slower where that leaves
+ * rings of two stages. */
 static bool has_next_queries(const mica_attention_desc *d, const mica_device_info *device,
                              mica_config *c)
 {

@@ -89,20 +89,14 @@ __device__ __forceinline__ void make_scores(const attention_sm90_args &a, const 
     }
 }
 
-/* Weights of a tile: about which center, and their sums as they are made. */
-struct making {
-    float minus[2], scale[2]; /* of each row: added to scores; what sums so far are to be multiplied by */
-    float sums[4];            /* two of each row: shorter chains */
-    bool moved;               /* some rows of the warp have another center now: scale is not 1 */
-};
-
 /* The largest scores of both rows. As integers, of which one instruction compares three, numbers are in order if
  * one at least is positive: rows without one are looked at again, and tiles where such rows are to be expected as
  * numbers at once. */
 __device__ __forceinline__ void find_tops(const float (&s)[SCORES], bool border, float (&tops)[2])
 {
+    /* Two of each row: shorter chains. */
     if (!border) {
-        s32 most[4] = {(s32)0x80000000, (s32)0x80000000, (s32)0x80000000, (s32)0x80000000}; /* two of each row: shorter chains */
+        s32 most[4] = {(s32)0x80000000, (s32)0x80000000, (s32)0x80000000, (s32)0x80000000};
 #pragma unroll
         for (int i = 0; i < SCORES; i += 2) {
             s32 &own = most[i / 2 % 4];

@@ -6,7 +6,6 @@
 
 #include "cpu/cpu.h"
 #include "ops/conv/cpu.h"
-#include <math.h>
 #include "ops/shared/convert.h"
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -16,22 +15,6 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return MICA_OK;
 }
 
-/* Memory, products, and what a row of results costs besides; from times on two cores. */
-static double planar_ms(const mica_conv_desc *d, const mica_conv_job *job,
-                        const mica_device_info *device)
-{
-    const double row_ms = 50e-6, tap_ms = 0.8e-6, efficiency = 0.45;
-    const mica_conv_geometry *g = &job->g;
-    const long long *grid = job->kind == MICA_CONV_KIND_DGRAD ? g->in : g->out;
-    double rows = (double)g->n * (double)g->groups * (double)grid[0] * (double)grid[1] *
-                  ceil((double)grid[2] / 256);
-    double flops = 0, bytes = 0, taps = (double)(g->tap[0] * g->tap[1] * g->tap[2]);
-    mica_op_conv.cost(d, &flops, &bytes);
-    return 1.2 * mica_op_bytes(&mica_op_conv, d) / (device->copy_gbps * 1e6) +
-           flops / (efficiency * device->f32_tflops * 1e9) +
-           rows * (row_ms + taps * tap_ms) / device->units;
-}
-
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
     (void)config;
@@ -39,7 +22,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const mica_run none = {0};
     mica_conv_job job;
     mica_conv_job_make(d, &none, &job);
-    if (mica_conv_is_planar(&job)) return planar_ms(d, &job, device) + 1e-3;
+    double flops = 0, bytes = 0;
+    mica_op_conv.cost(d, &flops, &bytes);
+    double planar = mica_conv_planar_ms(&job, mica_op_bytes(&mica_op_conv, d), flops, device);
+    if (planar > 0) return planar;
     bool f32 = d->x.dtype == MICA_F32;
     return (f32 ? 5 : 8) * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-3;
 }

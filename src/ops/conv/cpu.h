@@ -52,9 +52,11 @@ bool mica_conv_is_depthwise(const mica_conv_job *job);
 void mica_conv_depthwise(const mica_conv_job *job, int threads);
 /* Where a depthwise filter's tap lies. */
 int64_t mica_conv_filter_at(const mica_conv_geometry *g, int64_t channel, int64_t tap);
-/* Depthwise with pixels next to each other: see cpu_planar.c. */
-bool mica_conv_is_planar(const mica_conv_job *job);
-void mica_conv_planar(const mica_conv_job *job, int threads);
+/* Depthwise with pixels next to each other: see cpu_planar.c. False: it does not take the job. */
+bool mica_conv_planar(const mica_conv_job *job, int threads);
+/* Milliseconds that it takes; 0: it does not take the job. */
+double mica_conv_planar_ms(const mica_conv_job *job, double bytes, double flops,
+                           const mica_device_info *device);
 /* Everything: see cpu_tiles.c. */
 void mica_conv_tiles(const mica_conv_job *job, int threads);
 

@@ -304,8 +304,6 @@ void mica_conv_depthwise(const mica_conv_job *job, int threads)
         wgrad(&d, channels_last, threads);
     else if (channels_last)
         by_channels(&d, threads);
-    else if (mica_conv_is_planar(job))
-        mica_conv_planar(job, threads);
-    else
+    else if (!mica_conv_planar(job, threads))
         by_pixels(&d, threads);
 }

@@ -61,11 +61,12 @@ static int64_t lines_of(const band *b, int64_t rows)
     return (rows - 1) * b->axes[1].mul + span_of(&b->axes[1], b->job->g.tap[1]) + 1;
 }
 
-/* False where a band does not fit. */
+/* False where the job is another's, or a band does not fit. */
 static bool make_band(const mica_conv_job *job, band *b)
 {
     const mica_conv_geometry *g = &job->g;
     bool dgrad = job->kind == MICA_CONV_KIND_DGRAD;
+    if (job->kind == MICA_CONV_KIND_WGRAD || !mica_conv_is_depthwise(job)) return false;
     *b = (band){.job = job,
                 .in = dgrad ? g->b : g->a,
                 .out = dgrad ? g->a : g->b,
@@ -238,16 +239,26 @@ static void do_task(const band *b, int64_t plane, int64_t r0, int64_t at0, int64
     do_band(b, plane / g->groups, channel, filter, (const int64_t[]){at0, r0, w0}, rows, width);
 }
 
-bool mica_conv_is_planar(const mica_conv_job *job)
+/* Memory, products, and what a row of results costs besides; from times on two cores. */
+double mica_conv_planar_ms(const mica_conv_job *job, double bytes, double flops,
+                           const mica_device_info *device)
 {
+    const double start_ms = 1e-3, row_ms = 50e-6, tap_ms = 0.8e-6, efficiency = 0.45;
+    const mica_conv_geometry *g = &job->g;
     band b;
-    return job->kind != MICA_CONV_KIND_WGRAD && mica_conv_is_depthwise(job) && make_band(job, &b);
+    if (!make_band(job, &b)) return 0;
+    double rows = (double)g->n * (double)g->groups * (double)b.grid[0] * (double)b.grid[1] *
+                  (double)((b.grid[2] - 1) / b.width + 1);
+    double taps = (double)(g->tap[0] * g->tap[1] * g->tap[2]);
+    return start_ms + 1.2 * bytes / (device->copy_gbps * 1e6) +
+           flops / (efficiency * device->f32_tflops * 1e9) +
+           rows * (row_ms + taps * tap_ms) / device->units;
 }
 
-void mica_conv_planar(const mica_conv_job *job, int threads)
+bool mica_conv_planar(const mica_conv_job *job, int threads)
 {
     band b;
-    make_band(job, &b);
+    if (!make_band(job, &b)) return false;
     int64_t chunks = (b.grid[1] + b.rows - 1) / b.rows;
     int64_t pieces = (b.grid[2] + b.width - 1) / b.width;
     int64_t each = chunks * pieces * b.grid[0];
@@ -257,4 +268,5 @@ void mica_conv_planar(const mica_conv_job *job, int threads)
         do_task(&b, task / each, inside % chunks * b.rows, inside / chunks / pieces,
                 inside / chunks % pieces * b.width);
     }
+    return true;
 }

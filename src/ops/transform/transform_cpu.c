@@ -6,6 +6,7 @@
  *   tiled    y's fastest dimension is not x's: tiles whose lines are read and written whole,
  *            transposed in registers where bits are only moved
  *   rows     all other strides: runs along y's fastest dimension
+ * Tiles that are thin (a few channels beside each other on one side) are sorted in blocks.
  * Cost: bytes moved at copy bandwidth; some 0.1 us of work per tile of 64 x 64 on top when types
  * differ. */
 #include "ops/transform/transform.h"
@@ -329,35 +330,19 @@ static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
 
 /* ---- thin tiles: a short dimension (three channels) that is the fastest of one side ---- */
 
-/* n neighbouring groups of k elements, and k lines of n, THIN_LINE apart. */
-INLINE void part_groups(const char *restrict groups, char *restrict lines, int64_t n, int64_t k,
-                        int64_t bytes)
+/* n neighbouring groups of k elements become k lines of n, THIN_LINE apart (parts), or the reverse.
+ */
+INLINE void regroup_some(bool parts, const char *restrict from, char *restrict to, int64_t n,
+                         int64_t k, int64_t bytes)
 {
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < k; j++)
-            memcpy(lines + (j * THIN_LINE + i) * bytes, groups + (i * k + j) * bytes,
-                   (size_t)bytes);
-}
-
-INLINE void join_groups(const char *restrict lines, char *restrict groups, int64_t n, int64_t k,
-                        int64_t bytes)
-{
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < k; j++)
-            memcpy(groups + (i * k + j) * bytes, lines + (j * THIN_LINE + i) * bytes,
-                   (size_t)bytes);
+        for (int64_t j = 0; j < k; j++) {
+            int64_t group = (i * k + j) * bytes, line = (j * THIN_LINE + i) * bytes;
+            memcpy(to + (parts ? line : group), from + (parts ? group : line), (size_t)bytes);
+        }
 }
 
 /* Constant counts become shuffles. */
-INLINE void regroup_some(bool parts, const char *from, char *to, int64_t n, int64_t k,
-                         int64_t bytes)
-{
-    if (parts)
-        part_groups(from, to, n, k, bytes);
-    else
-        join_groups(from, to, n, k, bytes);
-}
-
 INLINE void regroup_sized(bool parts, const char *from, char *to, int64_t n, int64_t k,
                           int64_t bytes)
 {
@@ -371,8 +356,8 @@ INLINE void regroup_sized(bool parts, const char *from, char *to, int64_t n, int
         regroup_some(parts, from, to, n, k, bytes);
 }
 
-MICA_CLONES
-static void regroup(bool parts, const char *from, char *to, int64_t n, int64_t k, int64_t bytes)
+INLINE void regroup_either(bool parts, const char *from, char *to, int64_t n, int64_t k,
+                           int64_t bytes)
 {
     if (bytes == 1)
         regroup_sized(parts, from, to, n, k, 1);
@@ -382,6 +367,15 @@ static void regroup(bool parts, const char *from, char *to, int64_t n, int64_t k
         regroup_sized(parts, from, to, n, k, 4);
     else
         regroup_sized(parts, from, to, n, k, 8);
+}
+
+MICA_CLONES
+static void regroup(bool parts, const char *from, char *to, int64_t n, int64_t k, int64_t bytes)
+{
+    if (parts)
+        regroup_either(true, from, to, n, k, bytes);
+    else
+        regroup_either(false, from, to, n, k, bytes);
 }
 
 /* m neighbouring elements of x, in y's type; beta is 0. */
