@@ -72,6 +72,7 @@ mica_status cli_case_fill(cli_case *c, mica_fill fill, uint64_t seed)
     c->fill = fill;
     c->exact = fill == MICA_FILL_EXACT && mica_problem_exact(c->problem);
     c->largest = 1;
+    c->finite = true;
     bool old = old_content_enters(c->problem);
     mica_status status = MICA_OK;
     for (int i = 0; i < c->args && status == MICA_OK; i++) {
@@ -87,7 +88,10 @@ mica_status cli_case_fill(cli_case *c, mica_fill fill, uint64_t seed)
         status = mica_problem_fill(c->problem, i, fill, seed, values);
         int64_t count = mica_tensor_count(&c->info[i].tensor);
         for (int64_t n = 0; n < count; n++)
-            if (isfinite(values[n]) && fabs(values[n]) > c->largest) c->largest = fabs(values[n]);
+            if (!isfinite(values[n]))
+                c->finite = false;
+            else if (fabs(values[n]) > c->largest)
+                c->largest = fabs(values[n]);
         if (status == MICA_OK) status = cli_buffer_content(&c->buffers[i], values);
         free(values);
     }
@@ -161,7 +165,9 @@ cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
     return (cli_tolerance){.phi = phi * grown,
                            .floor = tiny * (double)(k.n_seq + k.n_outer) * c->largest * grown,
                            .exact = exact,
-                           .least = k.amplify > 0 ? largest_magnitude(c) : 0};
+                           .least = k.spreads && !c->finite ? INFINITY
+                                    : k.amplify > 0         ? largest_magnitude(c)
+                                                            : 0};
 }
 
 /* ---- running ---- */

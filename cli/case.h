@@ -12,6 +12,7 @@ typedef struct cli_case {
     mica_fill fill;
     bool exact;     /* the fill makes every result exact */
     double largest; /* of all inputs, in absolute value; at least 1 */
+    bool finite;    /* all inputs are */
     int args;
     mica_arg_info info[MICA_MAX_ARGS];
     cli_buffer buffers[MICA_MAX_ARGS];

@@ -204,6 +204,7 @@ static void show_contract(const mica_plan *plan)
            c.unit, c.truncates ? "truncating" : "round to nearest", (long long)c.n_seq,
            (long long)c.n_outer, (long long)c.k_inst, c.ulps,
            c.flushes ? "; subnormals count as zero" : "");
+    if (c.spreads) puts("  an infinity or NaN may reach results that do not depend on it");
     if (c.amplify > 0)
         printf("  results share their errors, and infinities and NaN: %g times phi times the "
                "largest magnitude sum of such inputs\n",

@@ -280,6 +280,9 @@ typedef struct mica_contract {
      * factor times the largest magnitude sum that inputs of this size could have anywhere. */
     double amplify;
     bool fractions; /* integers are multiplied by fractions that are rounded: no result is exact */
+    /* One infinity or NaN may also reach results that do not depend on it: of other channels, or
+     * beside their taps, where matrix units multiply it by zero. */
+    bool spreads;
 } mica_contract;
 MICA_API mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract,
                                         double *phi);

@@ -341,6 +341,7 @@ mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, d
         mica_contract child;
         MICA_TRY(mica_plan_contract(plan->children[i], &child, NULL));
         contract->flushes |= child.flushes; /* whichever engine a child got */
+        contract->spreads |= child.spreads;
     }
     if (phi) *phi = mica_contract_phi(contract);
     return MICA_OK;

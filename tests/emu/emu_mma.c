@@ -44,15 +44,15 @@ static void accumulate(const emu_ref *r, double product, bool whole, bool add)
         put_float(r, (float)((add ? (double)float_of(r) : 0) + product));
 }
 
-/* kind: formats of a and b */
+/* kind: formats of a and b; 2 for 32 bytes of k, 1 for 16 */
 static void multiply(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)block;
-    unsigned char rows[24][32];
+    unsigned char rows[24][32] = {{0}};
     double values[24][32];
-    int k = 32 / emu_format_bytes[what->kind[0]];
-    gather_rows(rows, refs, 4, 4, 1);
-    gather_rows(rows + 16, refs, 8, 2, 0);
+    int halves = what->kind[2], k = 16 * halves / emu_format_bytes[what->kind[0]];
+    gather_rows(rows, refs, 4, 2 * halves, 1);
+    gather_rows(rows + 16, refs, 4 + 2 * halves, halves, 0);
     for (int i = 0; i < 24; i++) read_row(what->kind[i >= 16], rows[i], values[i]);
     for (int lane = 0; lane < EMU_LANES; lane++)
         for (int e = 0; e < 4; e++)
@@ -185,13 +185,17 @@ static bool read_mma_f64(emu_ptx *code)
 static bool read_mma(emu_ptx *code)
 {
     const char *at = strstr(code->text, "mma.sync.aligned.m16n8k");
-    if (!at || !(at = strstr(at, ".row.col."))) return false;
+    int k = 0;
+    if (!at || sscanf(at, "mma.sync.aligned.m16n8k%d", &k) != 1) return false;
+    if (!(at = strstr(at, ".row.col."))) return false;
     at = strchr(at + strlen(".row.col."), '.');
     code->run = multiply;
     code->scope = EMU_WARP;
     code->kind[0] = format_at(&at);
     code->kind[1] = format_at(&at);
-    return code->kind[0] >= 0 && code->kind[1] >= 0;
+    if (code->kind[0] < 0 || code->kind[1] < 0) return false;
+    code->kind[2] = k * emu_format_bytes[code->kind[0]] / 16;
+    return code->kind[2] == 1 || code->kind[2] == 2;
 }
 
 /* wgmma.mma_async.sync.aligned.m64nNkK.C.A.B {sums}, a, b, p [, 1, 1] [, a along m] [, b along n]

@@ -424,12 +424,23 @@ static bool exact(const void *desc)
     return true;
 }
 
-static bool is_plain_f32(const mica_conv_desc *d, const double *scalars)
+static bool is_plain(const mica_conv_desc *d, const double *scalars)
 {
-    bool f32 = d->x.dtype == MICA_F32 && d->w.dtype == MICA_F32 && d->y.dtype == MICA_F32;
     bool more = d->epilogue[0] || conv_has_finish(d) || conv_has_stats(d) ||
                 d->compute == MICA_COMPUTE_TF32;
-    return f32 && !more && scalars[MICA_CONV_ALPHA] == 1 && scalars[MICA_CONV_BETA] == 0;
+    return !more && scalars[MICA_CONV_ALPHA] == 1 && scalars[MICA_CONV_BETA] == 0 &&
+           d->x.dtype == d->w.dtype && d->x.dtype == d->y.dtype;
+}
+
+/* Of 16 bits only depthwise problems: with more channels in a group matrix units multiply pixels
+ * by zeros that stand for other groups. */
+static bool has_infinities(const mica_conv_desc *d, const double *scalars)
+{
+    if (!is_plain(d, scalars)) return false;
+    mica_conv_geometry g;
+    mica_conv_geometry_make(d, &g);
+    bool narrow = d->x.dtype == MICA_F16 || d->x.dtype == MICA_BF16;
+    return d->x.dtype == MICA_F32 || (narrow && g.c == 1);
 }
 
 /* EXTREME has infinity, NaN, and numbers at the ends of f32 in channels of their own of the image:
@@ -441,7 +452,7 @@ static bool fill_pixels(const void *desc, const double *scalars, int arg, mica_f
     /* the image behind the windows: what is beside it counts for nothing, not for 0 x infinity */
     mica_conv_roles roles = mica_conv_roles_of(d);
     int image = roles.kind == MICA_CONV_KIND_DGRAD ? roles.b : roles.a;
-    if (arg != image || fill != MICA_FILL_EXTREME || !is_plain_f32(d, scalars)) return false;
+    if (arg != image || fill != MICA_FILL_EXTREME || !has_infinities(d, scalars)) return false;
     const mica_tensor *t = mica_conv_tensor(d, image);
     int64_t n = t->dims[0], c = t->dims[1], count = mica_tensor_count(t);
     if (n < 2 || c < 4 || count == 0) return false;
@@ -451,31 +462,23 @@ static bool fill_pixels(const void *desc, const double *scalars, int arg, mica_f
     int64_t pixels = count / (n * c), last = (n - 1) * c * pixels;
     values[pixels / 2] = (double)INFINITY;
     values[pixels] = (double)NAN;
+    if (d->x.dtype != MICA_F32) return true;
     values[last + 2 * pixels + pixels / 2] = MICA_FILL_LARGEST;
     for (int64_t i = last; i < count && c % 2 == 0; i++) values[i] = MICA_FILL_SMALL;
     return true;
 }
 
 static const mica_engine *const engines[] = {
-    &mica_conv_onednn,
-    &mica_conv_cpu,
-    &mica_engine_ref,
-    &mica_conv_slab,
-    &mica_conv_sm90,
-    &mica_conv_cuda_depthwise,
-    &mica_conv_stem,
-    &mica_conv_grouped,
-    &mica_conv_sm80,
-    &mica_conv_sm80_f32,
-    &mica_conv_gemm,
-    &mica_conv_cuda,
-    &mica_conv_winograd,
-    &mica_conv_fft_cpu,
-    &mica_conv_fft_cuda,
-    &mica_conv_cudnn,
-    &mica_conv_cpu_passes,
-    &mica_conv_cuda_passes,
-    NULL,
+    &mica_conv_onednn,        &mica_conv_cpu,
+    &mica_engine_ref,         &mica_conv_slab,
+    &mica_conv_sm90,          &mica_conv_cuda_depthwise,
+    &mica_conv_depthwise_mma, &mica_conv_stem,
+    &mica_conv_grouped,       &mica_conv_sm80,
+    &mica_conv_sm80_f32,      &mica_conv_gemm,
+    &mica_conv_cuda,          &mica_conv_winograd,
+    &mica_conv_fft_cpu,       &mica_conv_fft_cuda,
+    &mica_conv_cudnn,         &mica_conv_cpu_passes,
+    &mica_conv_cuda_passes,   NULL,
 };
 
 const mica_op mica_op_conv = {

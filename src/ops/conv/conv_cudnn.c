@@ -304,6 +304,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     if (d->x.dtype == MICA_F64) return;
     c->flushes = true;
     if (d->x.dtype == MICA_F32 && d->y.dtype == MICA_F32 && d->compute != MICA_COMPUTE_TF32) return;
+    c->spreads = true;
     mica_mma_contract(d->compute == MICA_COMPUTE_TF32 ? MICA_F32 : MICA_BF16, c);
 }
 

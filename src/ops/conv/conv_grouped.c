@@ -287,7 +287,8 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 {
     (void)desc;
     c->truncates = true;
-    c->k_inst = 8; /* on sm_80; sm_90 sums 16 */
+    c->spreads = true; /* zeros stand for other groups */
+    c->k_inst = 8;     /* on sm_80; sm_90 sums 16 */
     if (config->knob[KNOB_SPLITS] > 1) c->n_outer += config->knob[KNOB_SPLITS];
     c->n_outer += WARPS_P;
 }

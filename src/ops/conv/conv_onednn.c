@@ -264,7 +264,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return predict_packed(desc, device, config, 0);
 }
 
-/* The instructions that sum bf16 products in pairs take subnormal numbers for zeros. */
+/* The instructions that sum bf16 products in pairs take subnormal numbers for zeros; where there is
+ * no second product it is one of zeros. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)config;
@@ -272,6 +273,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     if (d->x.dtype != MICA_BF16 && d->y.dtype != MICA_BF16) return;
     c->k_inst = 2;
     c->flushes = true;
+    c->spreads = true;
 }
 
 static mica_status build(mica_plan *plan)

@@ -10,10 +10,11 @@
 enum { BLOCK = 256 };
 
 /* The order is that of records: append only. */
-static const mica_engine *const engines[] = {
-    &mica_conv_cuda,    &mica_conv_sm80,           &mica_conv_sm90,
-    &mica_conv_slab,    &mica_conv_cuda_depthwise, &mica_conv_stem,
-    &mica_conv_grouped, &mica_conv_sm80_f32,       NULL};
+static const mica_engine *const engines[] = {&mica_conv_cuda,           &mica_conv_sm80,
+                                             &mica_conv_sm90,           &mica_conv_slab,
+                                             &mica_conv_cuda_depthwise, &mica_conv_stem,
+                                             &mica_conv_grouped,        &mica_conv_sm80_f32,
+                                             &mica_conv_depthwise_mma,  NULL};
 
 typedef struct state {
     conv_passes passes;
