@@ -99,20 +99,6 @@ template <> struct matrix_unit<u8, s8> {
     }
 };
 
-/* The same for 16 bytes of k. */
-__device__ __forceinline__ void multiply_half(bf16, float (&c)[4], const u32 (&a)[2], u32 b)
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b));
-}
-__device__ __forceinline__ void multiply_half(f16, float (&c)[4], const u32 (&a)[2], u32 b)
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b));
-}
-
 /* Nearest, ties away from zero. */
 __device__ __forceinline__ u32 round_tf32(u32 bits)
 {

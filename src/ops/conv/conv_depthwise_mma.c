@@ -13,7 +13,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { KNOB_WARPS, KNOB_EACH, KNOB_WINDOWS, KNOB_TILE_W, KNOB_STRIP_H, KNOB_STEP_ROWS, KNOB_SPLITS };
+enum {
+    KNOB_WARPS,
+    KNOB_EACH,
+    KNOB_WINDOWS,
+    KNOB_TILE_W,
+    KNOB_STRIP_H,
+    KNOB_STEP_ROWS,
+    KNOB_SPLITS
+};
 static const char *const knobs[] = {"warps",   "each",      "windows", "tile_w",
                                     "strip_h", "step_rows", "splits",  NULL};
 
@@ -277,7 +285,8 @@ static int choices(const mica_conv_desc *d, const shape *s, const mica_device_in
                    choice *best)
 {
     static const int warps[] = {4, 8, 16}, each[] = {1, 2, 4};
-    int count = 0, windows = is_whole(s) ? 1 : (int)fmin(fmax(parts_of((double)s->size_to[2], WINDOW), 1), 8);
+    int count = 0,
+        windows = is_whole(s) ? 1 : (int)fmin(fmax(parts_of((double)s->size_to[2], WINDOW), 1), 8);
     for (size_t i = 0; i < sizeof warps / sizeof *warps; i++)
         for (size_t k = 0; k < sizeof each / sizeof *each; k++)
             for (int parts = 1; parts <= 8; parts++) {
@@ -315,8 +324,8 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 static mica_config config_of(const layout *t, int splits)
 {
-    return (mica_config){{t->warps, t->each, t->windows, t->tile_w, t->strip_h, t->step_rows,
-                          splits}};
+    return (mica_config){
+        {t->warps, t->each, t->windows, t->tile_w, t->strip_h, t->step_rows, splits}};
 }
 
 static layout layout_of(const mica_config *c)

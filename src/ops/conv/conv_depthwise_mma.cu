@@ -53,6 +53,20 @@ __device__ __forceinline__ void load_band(const conv_depthwise_mma_args &a, band
 
 /* ---- a step of a warp ---- */
 
+/* c += a b for 16 rows, 8 columns and 8 terms. */
+__device__ __forceinline__ void multiply_half(bf16, float (&c)[4], const u32 (&a)[2], u32 b)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+__device__ __forceinline__ void multiply_half(f16, float (&c)[4], const u32 (&a)[2], u32 b)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 /* One channel of the row at place I of those held, and the results whose last row it is. */
 template <int I>
 __device__ __forceinline__ void multiply(rows &image, const band &filter, const u32 *from, bool complete, float2 *to)
