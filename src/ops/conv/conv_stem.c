@@ -123,7 +123,8 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     mica_conv_geometry g;
     mica_conv_geometry_make(desc, &g);
     c->truncates = true;
-    c->k_inst = 8; /* on sm_80; sm_90 sums 16 */
+    c->spreads = true; /* products are filled up with taps that count for nothing */
+    c->k_inst = 8;     /* on sm_80; sm_90 sums 16 */
     /* sums over the filters of one tap after the other */
     if (mica_conv_roles_of(desc).kind == MICA_CONV_KIND_DGRAD)
         c->k_inst = (int)(g.k / ((g.k + 7) / 8));
