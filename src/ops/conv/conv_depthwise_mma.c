@@ -199,7 +199,9 @@ static double row_cycles(const layout *t, double resident)
 static bool complete(const shape *s, const mica_device_info *device, layout *t)
 {
     bool whole = is_whole(s);
-    if (t->warps < 1 || t->warps > 16 || t->each < 1 || t->each > 8 || t->windows < 1) return false;
+    if (t->warps < 1 || t->warps > 16 || t->each < 1 || t->each > 8 || t->windows < 1 ||
+        t->windows > 8)
+        return false;
     if (t->warps * t->each % CHUNK || t->strip_h < 1 || t->strip_h > MOST_STRIP) return false;
     if (t->tile_w < 1 || t->tile_w > t->windows * WINDOW || (whole && t->windows > 1)) return false;
     if (s->g.tap[1] > 32 || reach(s, 1) > 64) return false;
