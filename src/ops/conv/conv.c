@@ -444,7 +444,8 @@ static bool has_infinities(const mica_conv_desc *d, const double *scalars)
 }
 
 /* EXTREME has infinity, NaN, and numbers at the ends of f32 in channels of their own of the image:
- * they are to be seen where a window meets them, as f32 has them, and nowhere else. */
+ * they are to be seen where a window meets them, as f32 has them, and nowhere else. Of 16 bits
+ * infinity and NaN only. */
 static bool fill_pixels(const void *desc, const double *scalars, int arg, mica_fill fill,
                         uint64_t seed, double *values)
 {

@@ -55,11 +55,7 @@ static void fill_args(const mica_conv_desc *d, state *s)
     a->rows = wgrad ? taps * g->c : pixels;
     a->cols = dgrad ? g->c : g->k;
     a->terms = wgrad ? pixels : taps * (dgrad ? g->k : g->c);
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+    mica_conv_epilogue_args(d, &a->epilogue);
 }
 
 /* ---- configs ---- */

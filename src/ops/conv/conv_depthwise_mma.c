@@ -3,9 +3,9 @@
  * channels side by side, stride 1, filters of up to 9 columns, on the matrix units of sm_80 and
  * later. A channel's row of taps is a band of a matrix, 16 rows of images at a time are the other
  * factor: the units waste most of what they compute, and an element still costs fewer instructions
- * than its multiply-adds from 5 x 5 taps on; a third to three quarters of the speed of memory.
- * wgrad splits the tiles of all images into parts in workspace, added up in order; splits=1 needs
- * none. */
+ * than its multiply-adds from 5 x 5 taps on: a third to two thirds of the speed of memory, less
+ * for wgrad of small images. wgrad splits the tiles of all images into parts in workspace, added up
+ * in order; splits=1 needs none. */
 #include "ops/conv/conv_depthwise.h"
 #include "ops/conv/conv_depthwise_mma_args.h"
 #include "ops/conv/conv_parts.h"
@@ -287,8 +287,7 @@ static int choices(const mica_conv_desc *d, const shape *s, const mica_device_in
                    choice *best)
 {
     static const int warps[] = {4, 8, 16}, each[] = {1, 2, 4};
-    int count = 0,
-        windows = is_whole(s) ? 1 : (int)fmin(fmax(parts_of((double)s->size_to[2], WINDOW), 1), 8);
+    int count = 0;
     for (size_t i = 0; i < sizeof warps / sizeof *warps; i++)
         for (size_t k = 0; k < sizeof each / sizeof *each; k++)
             for (int parts = 1; parts <= 8; parts++) {
@@ -299,7 +298,7 @@ static int choices(const mica_conv_desc *d, const shape *s, const mica_device_in
                 layout t = {.warps = warps[i], .each = each[k]};
                 t.tile_w = (int)fmin(width, 64);
                 t.windows = (t.tile_w + WINDOW - 1) / WINDOW;
-                if (t.windows > windows || (parts > 1 && width < WINDOW)) continue;
+                if (parts > 1 && width < WINDOW) continue;
                 try_strips(d, s, device, t, best, &count);
             }
     return count;
@@ -409,14 +408,6 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     mica_prologue_epilogue(p, &e);
 }
 
-static bool in_chunks(const shape *s)
-{
-    const conv_depthwise_strides *t = &s->to;
-    return s->g.groups % CHUNK == 0 && (s->g.n <= 1 || t->n % CHUNK == 0) &&
-           (s->size_to[1] <= 1 || t->s[1] % CHUNK == 0) &&
-           (s->size_to[2] <= 1 || t->s[2] % CHUNK == 0);
-}
-
 static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
 {
     const shape *h = &s->shape;
@@ -443,12 +434,8 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
     a->across = mica_fastdiv_make(
         (unsigned)parts_of(a->size_to[1], is_whole(h) ? (double)WINDOW : t->tile_w));
     a->channel_blocks = mica_fastdiv_make((unsigned)t->channel_blocks);
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
-    s->to_vector = in_chunks(h);
+    mica_conv_epilogue_args(d, &a->epilogue);
+    s->to_vector = conv_depthwise_multiples(&h->to, g->n, h->size_to, CHUNK);
 }
 
 static mica_status build(mica_plan *plan)

@@ -4,9 +4,9 @@
  * diagonal of another, the same for every window of 8 columns: 16 x 16 by 16 x 8 gives 8 columns of 16
  * streams, of which 3 taps use a fifth and 7 nearly half. The units have that to spare; what counts is that
  * an element costs some 20 instructions from memory to memory, where 7 x 7 taps take 49 multiply-adds alone.
- * A warp has a channel or several, whose filter and last rows it keeps in registers. A result that is not finite is formed again of its own taps alone:
- * zeros of the band would spread an infinity to its neighbours. Constants: those of conv_depthwise_mma.cuh
- * and the epilogue's; HAS_RESIDUAL. */
+ * A warp has a channel or several, whose filter and last rows it keeps in registers. A result that is not
+ * finite is formed again of its own taps alone: zeros of the band would spread an infinity to its neighbours.
+ * Constants: those of conv_depthwise_mma.cuh and the epilogue's; HAS_RESIDUAL. */
 #include "cuda/device/epilogue.cuh"
 #include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_depthwise_mma.cuh"

@@ -5,16 +5,16 @@
  * elements that the units want in one register: neighbours in a stream, in wgrad one column of two streams.
  * A thread turns what it copied itself, so that a step of some rows needs one barrier.
  * Constants: KIND; ROWS, COLS (taps); DILATION_Y, DILATION_X; WARPS, EACH (channels of a warp); WINDOWS (of 8
- * columns of the result, in wgrad of b), TILE_W (columns that are used of them), STRIP_H (rows of a stream), STEP_ROWS (rows at
- * a time);
- * WHOLE (images of up to 8 columns: a window reads them as they lie, without a halo); DEPTH (steps on their way); BLOCKS (per multiprocessor, wanted); in_t, out_t. */
+ * columns of the result, in wgrad of b), TILE_W (columns that are used of them); STRIP_H (rows of a stream),
+ * STEP_ROWS (of them at a time); WHOLE (images of up to 8 columns: a window reads them as they lie, without a
+ * halo); DEPTH (steps on their way); BLOCKS (per multiprocessor, wanted); in_t, out_t. */
 #pragma once
 #include "cuda/device/mma.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_args.h"
 #include "ops/conv/conv_depthwise_mma_args.h"
 
-constexpr bool DGRAD = KIND == MICA_CONV_KIND_DGRAD, WGRAD = KIND == MICA_CONV_KIND_WGRAD;
+constexpr bool DGRAD = KIND == MICA_CONV_KIND_DGRAD;
 constexpr int STREAMS = 16, WINDOW = 8, CHUNK = 8; /* columns; channels of 16 bytes */
 constexpr int THREADS = 32 * WARPS, CHANNELS = WARPS * EACH, CHUNKS = CHANNELS / CHUNK;
 constexpr int REACH = (COLS - 1) * DILATION_X;

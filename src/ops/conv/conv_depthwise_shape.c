@@ -57,7 +57,8 @@ static conv_depthwise_strides strides_of(const mica_conv_strides *s)
     return (conv_depthwise_strides){s->n, s->g, s->c, {s->s[0], s->s[1], s->s[2]}};
 }
 
-static bool multiples(const conv_depthwise_strides *s, long long n, const long long size[3], int of)
+bool conv_depthwise_multiples(const conv_depthwise_strides *s, long long n, const long long size[3],
+                              int of)
 {
     bool all = n <= 1 || s->n % of == 0;
     for (int i = 0; i < 3; i++) all &= size[i] <= 1 || s->s[i] % of == 0;
@@ -68,8 +69,9 @@ static int vector_of(const conv_depthwise_shape *s)
 {
     int v = 16 / s->bytes;
     if (s->from.c != 1 || (is_wgrad(s) && s->to.c != 1)) return 1;
-    while (v > 1 && (s->g.groups % v || !multiples(&s->from, s->g.n, s->size_from, v) ||
-                     (is_wgrad(s) && !multiples(&s->to, s->g.n, s->size_to, v))))
+    while (v > 1 &&
+           (s->g.groups % v || !conv_depthwise_multiples(&s->from, s->g.n, s->size_from, v) ||
+            (is_wgrad(s) && !conv_depthwise_multiples(&s->to, s->g.n, s->size_to, v))))
         v /= 2;
     return v * s->bytes >= 4 ? v : 1;
 }
@@ -94,7 +96,7 @@ mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_sh
     s->vector = vector_of(s);
     s->pixels_first = s->vector == 1 && llabs(s->from.s[2]) < llabs(s->from.c);
     s->staged = !is_wgrad(s) && s->to.c != 1 && llabs(s->to.s[2]) < llabs(s->to.c);
-    s->paired = s->to.c == 1 && multiples(&s->to, s->g.n, s->size_to, 2);
+    s->paired = s->to.c == 1 && conv_depthwise_multiples(&s->to, s->g.n, s->size_to, 2);
     s->one_plane = g->tap[0] == 1 && (!is_dgrad(s) || g->k == 1);
     return MICA_OK;
 }

@@ -355,11 +355,7 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
     a->across = mica_fastdiv_make((unsigned)parts_of(a->size_to[1] + a->shift[1], t->tile_w));
     a->down = mica_fastdiv_make((unsigned)parts_of(a->size_to[0] + a->shift[0], t->tile_h));
     a->channel_blocks = mica_fastdiv_make((unsigned)channel_blocks(h));
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+    mica_conv_epilogue_args(d, &a->epilogue);
     s->from_vector = multiples(h, h->from, h->size_from, VECTOR);
     s->to_vector = multiples(h, h->to, h->size_to, is_wgrad(h) ? VECTOR : 2);
 }

@@ -223,11 +223,7 @@ static void fill_args(const mica_conv_desc *d, state *s, int height)
     a->channels = (int)(dgrad ? h->g.c : h->g.k);
     a->to = dgrad ? h->g.a : h->g.b;
     a->residual = h->g.residual;
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+    mica_conv_epilogue_args(d, &a->epilogue);
 }
 
 static void fill_maps(const mica_conv_desc *d, state *s, int height)

@@ -207,22 +207,13 @@ static void write_prologue(const mica_conv_desc *d, const conv_sm80_shape *s, bo
     mica_prologue_epilogue(p, &e);
 }
 
-static void fill_epilogue(const mica_conv_desc *d, mica_epilogue_args *e)
-{
-    e->act_a = d->act_a;
-    e->act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) e->bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) e->scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) e->shift_stride = d->shift.strides[0];
-}
-
 static void fill_launches(const mica_conv_desc *d, state *s, int splits)
 {
     const conv_sm80_shape *shape = &s->shape;
     for (int i = 0; i < s->launches; i++) {
         conv_sm80_args *a = &s->args[i];
         conv_sm80_args_make(shape, (int64_t)i * CONV_SM80_CLASSES, a);
-        fill_epilogue(d, &a->epilogue);
+        mica_conv_epilogue_args(d, &a->epilogue);
         a->splits = splits;
         a->slices_each = (int)ceil_div(slices_of(shape), splits);
         a->part = splits > 1 ? mica_tensor_count(&d->w) : 0;

@@ -163,11 +163,7 @@ static void fill_direct(const mica_plan *plan, state *s)
         a->tiles += (int)mica_conv_tiles(h->classes[i].pixels, plan->config.knob[MICA_CONV_ROWS]) *
                     a->col_tiles;
     }
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+    mica_conv_epilogue_args(d, &a->epilogue);
 }
 
 static bool has_taps(const mica_conv_class *c)

@@ -201,11 +201,7 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
     a->across = mica_fastdiv_make((unsigned)t->across);
     a->down = mica_fastdiv_make((unsigned)t->down);
     a->chunks = mica_fastdiv_make((unsigned)t->chunks);
-    a->epilogue.act_a = d->act_a;
-    a->epilogue.act_b = d->act_b;
-    if (mica_tensor_given(&d->bias)) a->epilogue.bias_stride = d->bias.strides[0];
-    if (mica_tensor_given(&d->scale)) a->epilogue.scale_stride = d->scale.strides[0];
-    if (mica_tensor_given(&d->shift)) a->epilogue.shift_stride = d->shift.strides[0];
+    mica_conv_epilogue_args(d, &a->epilogue);
     mica_dtype b = mica_conv_tensor(d, s->shape.roles.b)->dtype;
     s->to_vector = g->b.c == 1 && is_vector(&g->b, g->b.s[2], g->n, b);
     s->from_vector = s->shape.flat && is_vector(&g->a, 0, g->n, s->shape.out);

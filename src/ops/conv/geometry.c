@@ -142,3 +142,12 @@ bool mica_conv_positions_fit_s32(const mica_conv_geometry *g)
     }
     return true;
 }
+
+void mica_conv_epilogue_args(const mica_conv_desc *d, mica_epilogue_args *a)
+{
+    a->act_a = d->act_a;
+    a->act_b = d->act_b;
+    if (mica_tensor_given(&d->bias)) a->bias_stride = d->bias.strides[0];
+    if (mica_tensor_given(&d->scale)) a->scale_stride = d->scale.strides[0];
+    if (mica_tensor_given(&d->shift)) a->shift_stride = d->shift.strides[0];
+}
