@@ -49,7 +49,7 @@ static void scale_and_add(float *v, float alpha, const float *old, float beta, i
 static void put(const state *s, int t, void *out, int64_t at, int64_t stride, float *v, int64_t n,
                 float alpha, float beta)
 {
-    float old[PIECE];
+    MICA_ALIGNED float old[PIECE];
     if (beta != 0)
         mica_to_f32(s->types[t], out, at, stride, old, n);
     else if (alpha != 1)
@@ -72,7 +72,7 @@ static const float *fetch(const state *s, int t, const void *data, const piece *
 
 static void forward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
 {
-    float buffer[PIECE], y[PIECE];
+    MICA_ALIGNED float buffer[PIECE], y[PIECE];
     const float *v = fetch(s, 0, data[0], p, 0, buffer);
     mica_act_values_f32(s->act, v, y, p->n, (float)s->act_a, (float)s->act_b);
     if (s->gated) multiply(y, fetch(s, 0, data[0], p, s->gate[0], buffer), y, p->n);
@@ -81,7 +81,7 @@ static void forward_f32(const state *s, const piece *p, void *const *data, float
 
 static void backward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
 {
-    float buffers[3][PIECE], out[PIECE], other[PIECE];
+    MICA_ALIGNED float buffers[3][PIECE], out[PIECE], other[PIECE];
     float a = (float)s->act_a, b = (float)s->act_b;
     const float *v = fetch(s, 0, data[0], p, 0, buffers[0]);
     const float *g = fetch(s, 1, data[1], p, 0, buffers[1]);

@@ -142,7 +142,7 @@ static void add_product(const attention_job *job, attention_tile a, int64_t rows
 {
     float *c = sums + index * LANES * columns_of(job->p, columns);
     if (job->p->bf16) {
-        _Alignas(64) uint16_t rounded[TILE * LANES];
+        MICA_ALIGNED uint16_t rounded[TILE * LANES];
         attention_round16(job, b, rows, LANES, rounded);
         attention_add_columns16(job, &a, rows, columns, rounded, LANES, c);
         return;
@@ -229,7 +229,7 @@ static void panel_gradients(const attention_rows *r, scratch *w, const attention
 static void store_dq(const attention_rows *r, const scratch *w)
 {
     const mica_tensor *t = &r->job->d->dq;
-    float result[ATTENTION_MAX_DIM];
+    MICA_ALIGNED float result[ATTENTION_MAX_DIM];
     int64_t n = t->dims[3], panel = LANES * columns_of(r->job->p, n);
     for (int64_t row = 0; row < r->count; row++) {
         const float *from = w->dx + row / LANES * panel + row % LANES;
@@ -325,7 +325,7 @@ static attention_tile load_queries(const attention_rows *r, const mica_tensor *t
 static void store_keys(const attention_rows *r, const mica_tensor *t, int arg, int64_t j,
                        int64_t count, const float *from)
 {
-    float result[ATTENTION_MAX_DIM];
+    MICA_ALIGNED float result[ATTENTION_MAX_DIM];
     int64_t n = t->dims[3], panel = LANES * columns_of(r->job->p, n);
     for (int64_t l = 0; l < count; l++) {
         const float *lane = from + l / LANES * panel + l % LANES;
@@ -466,7 +466,8 @@ static void find_delta(const attention_job *job)
     int64_t rows = mica_tensor_count(&d->lse);
 #pragma omp parallel for num_threads(job->threads)
     for (int64_t a = 0; a < rows; a++) {
-        float x[ATTENTION_MAX_DIM], y[ATTENTION_MAX_DIM], sum = 0;
+        MICA_ALIGNED float x[ATTENTION_MAX_DIM], y[ATTENTION_MAX_DIM];
+        float sum = 0;
         int64_t at[2] = {0}, i = a % s->rows, h = a / s->rows % s->heads,
                 b = a / s->rows / s->heads;
         const mica_tensor *t[] = {&d->out, &d->dout};
@@ -506,7 +507,7 @@ static void sink_gradient(const attention_job *job, int64_t h)
 
 static void clear(const attention_job *job, const mica_tensor *t, int arg)
 {
-    float zeros[ATTENTION_MAX_DIM] = {0};
+    MICA_ALIGNED float zeros[ATTENTION_MAX_DIM] = {0};
     int64_t n = t->dims[3], rows = n ? mica_tensor_count(t) / n : 0;
     mica_tensor lines = *t;
     lines.rank = 3;

@@ -263,7 +263,8 @@ static void finish(const attention_rows *r, scratch *w)
 {
     const attention_job *job = r->job;
     const mica_tensor *out = &job->d->out, *lse = &job->d->lse;
-    float result[ATTENTION_MAX_DIM], base = value_scale(r) * (float)job->drop.scale;
+    MICA_ALIGNED float result[ATTENTION_MAX_DIM];
+    float base = value_scale(r) * (float)job->drop.scale;
     int64_t dv = job->p->s.dv, step;
     for (int64_t row = 0; row < r->count; row++) {
         int64_t p = row / LANES, l = row % LANES;
@@ -332,7 +333,8 @@ static void clear(const attention_job *job)
     const mica_attention_desc *d = job->d;
     if (!mica_tensor_given(&d->cu_q) && !mica_tensor_given(&d->seq_q)) return;
     const attention_shape *s = &job->p->s;
-    float zeros[ATTENTION_MAX_DIM] = {0}, none = -INFINITY;
+    MICA_ALIGNED float zeros[ATTENTION_MAX_DIM] = {0};
+    float none = -INFINITY;
     int64_t lines = d->q.dims[0] * s->heads;
 #pragma omp parallel for num_threads(job->threads)
     for (int64_t a = 0; a < lines * s->rows; a++) {

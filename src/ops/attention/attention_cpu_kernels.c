@@ -224,7 +224,7 @@ MICA_INLINE void dots16_of(const attention_product *p, const float *b, int lanes
 
 WIDE static void multiply_dots16(const attention_product *p)
 {
-    float b[FEW * ATTENTION_MAX_DIM];
+    MICA_ALIGNED float b[FEW * ATTENTION_MAX_DIM];
     for (int l = 0; l < p->lanes; l++) {
         const float *from = p->b + l * p->depth;
         float *to = b + l * p->depth;
@@ -312,7 +312,7 @@ bool attention_is_wide(void)
 MICA_CLONES void attention_softmax(float *s, int64_t n, float scale, float slack,
                                    attention_lanes *lanes)
 {
-    float max[LANES], shift[LANES], sum[LANES];
+    MICA_ALIGNED float max[LANES], shift[LANES], sum[LANES];
     for (int l = 0; l < LANES; l++) max[l] = -INFINITY;
     for (int64_t i = 0; i < n; i++)
 #pragma omp simd
@@ -343,7 +343,8 @@ MICA_CLONES void attention_softmax(float *s, int64_t n, float scale, float slack
 /* x becomes exponentials about the maximum; returns their sum. n is a multiple of WIDTH. */
 MICA_INLINE float softmax_run(float *x, int64_t n, float *most)
 {
-    float max[WIDTH], sum[WIDTH] = {0}, all = 0;
+    MICA_ALIGNED float max[WIDTH], sum[WIDTH] = {0};
+    float all = 0;
     for (int l = 0; l < WIDTH; l++) max[l] = *most;
     for (int64_t i = 0; i < n; i += WIDTH)
 #pragma omp simd
@@ -365,7 +366,8 @@ MICA_CLONES void attention_softmax_few(float *s, int64_t n, int count, attention
     int64_t full = (n + WIDTH - 1) / WIDTH * WIDTH;
     lanes->changed = false;
     for (int l = 0; l < count; l++) {
-        float x[TILE], before = lanes->max[l], max = before;
+        MICA_ALIGNED float x[TILE];
+        float before = lanes->max[l], max = before;
         for (int64_t i = 0; i < n; i++) x[i] = s[i * LANES + l];
         for (int64_t i = n; i < full; i++) x[i] = -INFINITY;
         float sum = softmax_run(x, full, &max), shift = max == -INFINITY ? 0 : max;
@@ -399,7 +401,7 @@ MICA_CLONES void attention_rescale_few(float *acc, int64_t columns, const float 
 MICA_CLONES void attention_cap(float *s, int64_t n, float cap, float *slope)
 {
     for (int64_t i = 0; i < n * LANES; i += LANES) {
-        float tangent[LANES];
+        MICA_ALIGNED float tangent[LANES];
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
             tangent[l] = mica_tanh_f32(s[i + l] / cap);

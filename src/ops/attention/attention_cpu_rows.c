@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rows, panels and tiles of attention on the CPU: what they are, and how scores are completed. */
+#include "cpu/cpu.h"
 #include "ops/attention/attention_cpu.h"
 #include "ops/shared/convert.h"
 
@@ -75,7 +76,7 @@ int64_t attention_row_offset(const attention_rows *r, const mica_tensor *t, int6
 void attention_load_panel(const attention_rows *r, const attention_panel *p, const mica_tensor *t,
                           int arg, float factor, float *to, bool lanes)
 {
-    float buffer[ATTENTION_MAX_DIM];
+    MICA_ALIGNED float buffer[ATTENTION_MAX_DIM];
     int64_t n = t->dims[3];
     if (p->count < LANES && lanes) memset(to, 0, (size_t)(n * LANES) * sizeof *to);
     for (int l = 0; l < p->count; l++) {
@@ -152,7 +153,7 @@ static void add_bias(const attention_rows *r, const attention_panel *p, int64_t 
                      float *s)
 {
     const mica_tensor *t = &r->job->d->bias;
-    float values[TILE];
+    MICA_ALIGNED float values[TILE];
     int64_t step = t->dims[3] == 1 ? 0 : t->strides[3];
     for (int l = 0; l < p->count; l++) {
         int64_t row = p->row + l;
@@ -242,7 +243,7 @@ static void finish_row(const attention_rows *r, int64_t row, int64_t j, int n, f
     }
     if (mica_tensor_given(&d->bias)) {
         const mica_tensor *t = &d->bias;
-        float values[LANES];
+        MICA_ALIGNED float values[LANES];
         mica_to_f32(t->dtype, r->job->args[MICA_ATTENTION_BIAS], attention_at(t, r->n, h, i, j),
                     t->dims[3] == 1 ? 0 : t->strides[3], values, n);
         for (int l = 0; l < n; l++) s[l] += values[l];

@@ -75,7 +75,7 @@ static void merge_f32(const mica_attention_merge_desc *d, const mica_run *run, c
     int last = d->outs.rank - 1;
     int64_t step = d->outs.strides[last], to = d->out.strides[d->out.rank - 1];
     const void *lses = run->args[MICA_ATTENTION_MERGE_LSES];
-    float sums[PIECE] = {0}, buffer[PIECE];
+    MICA_ALIGNED float sums[PIECE] = {0}, buffer[PIECE];
     for (int64_t p = 0; p < d->outs.dims[0]; p++) {
         float w = (float)weight(d, lses, r, p);
         if (w == 0) continue;
@@ -94,7 +94,7 @@ static void merge_f64(const mica_attention_merge_desc *d, const mica_run *run, c
     int last = d->outs.rank - 1;
     int64_t step = d->outs.strides[last], to = d->out.strides[d->out.rank - 1];
     const void *lses = run->args[MICA_ATTENTION_MERGE_LSES];
-    double sums[PIECE] = {0};
+    MICA_ALIGNED double sums[PIECE] = {0};
     for (int64_t p = 0; p < d->outs.dims[0]; p++) {
         double w = weight(d, lses, r, p);
         if (w == 0) continue;

@@ -107,7 +107,7 @@ void mica_conv_epilogue_pass(const mica_conv_desc *d, const mica_run *run, int f
             l.residual += at * r->strides[a];
             if (a == 1) l.channel = at;
         }
-        float v[MICA_CONV_LINE];
+        MICA_ALIGNED float v[MICA_CONV_LINE];
         mica_to_f32(MICA_F32, run->args[MICA_CONV_Y], l.offset, l.step, v, l.n);
         mica_conv_finish_f32(&job, &l, v);
     }

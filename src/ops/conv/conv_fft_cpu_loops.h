@@ -297,7 +297,7 @@ INLINE void transpose(real *a, real *b)
 MICA_CLONES
 static void columns_to_points(const real (*rows)[RUN], int count, point *to)
 {
-    real a[LANES * LANES], b[LANES * LANES];
+    MICA_ALIGNED real a[LANES * LANES], b[LANES * LANES];
     for (int first = 0; first < count; first += LANES) {
         for (int l = 0; l < LANES; l++) memcpy(a + l * LANES, rows[l] + first, sizeof(vec));
         transpose(a, b);
@@ -308,7 +308,7 @@ static void columns_to_points(const real (*rows)[RUN], int count, point *to)
 MICA_CLONES
 static void points_to_columns(const point *from, int count, real scale, real (*rows)[RUN])
 {
-    real a[LANES * LANES], b[LANES * LANES];
+    MICA_ALIGNED real a[LANES * LANES], b[LANES * LANES];
     for (int first = 0; first < count; first += LANES) {
         memcpy(a, from + first / 2, sizeof a);
         for (int i = 0; i < LANES * LANES; i++) a[i] *= scale;
@@ -329,7 +329,7 @@ static int64_t element_at(const conv_fft_tensor *t, int axis, int64_t position)
 static void load_run(const conv_fft_tensor *t, mica_dtype type, const void *data, int64_t offset,
                      int64_t x, int64_t end, int n, real *to)
 {
-    real run[RUN];
+    MICA_ALIGNED real run[RUN];
     int64_t spacing = t->spacing[1], s = t->s[1];
     memset(to, 0, (size_t)n * sizeof *to);
     if (end > x + n) end = x + n;
@@ -381,7 +381,7 @@ static void load(const conv_fft_division *d, const conv_fft_tensor *t, mica_dtyp
             continue;
         }
         for (int c = 0; c < cols; c += RUN) {
-            real run[LANES][RUN];
+            MICA_ALIGNED real run[LANES][RUN];
             int n = cols - c < RUN ? cols - c : RUN;
             for (int l = 0; l < LANES; l++) {
                 if (row[l] < 0)
@@ -425,7 +425,7 @@ static void store_neighbours(const conv_fft_problem *p, const mica_conv_job *job
     for (int64_t i = 0; i < n; i++) {
         int64_t e = element_at(t, 1, lanes->start[0][1] + i);
         if (e < 0) continue;
-        real v[LANES];
+        MICA_ALIGNED real v[LANES];
         memcpy(v, (const real *)from + i * LANES, sizeof v);
         for (int l = 0; l < LANES; l++) v[l] *= scale;
         mica_conv_line line = {.n = lanes->count,
@@ -452,7 +452,7 @@ static void store(const conv_fft_division *d, const conv_fft_problem *p, const m
             continue;
         }
         for (int c = 0; c < take[1]; c += RUN) {
-            real run[LANES][RUN];
+            MICA_ALIGNED real run[LANES][RUN];
             int64_t left = take[1] - c;
             int n = left < RUN ? (int)left : RUN, whole = (n + LANES - 1) / LANES * LANES;
             points_to_columns(from + c / 2, whole, scale, run);

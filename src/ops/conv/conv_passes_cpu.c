@@ -86,7 +86,7 @@ static void apply_step(const job *j, const line *l, int step, double *v)
 static void finish_line(const job *j, const line *l)
 {
     const mica_conv_desc *d = j->d;
-    double v[MICA_FINISH_MAX], old[MICA_FINISH_MAX];
+    MICA_ALIGNED double v[MICA_FINISH_MAX], old[MICA_FINISH_MAX];
     int64_t y = l->at[CONV_PASS_Y], y_step = l->step[CONV_PASS_Y];
     int act = mica_epilogue_act(d->epilogue), steps = mica_epilogue_count(d->epilogue);
     mica_to_f64(j->p->sums, j->sums, l->at[CONV_PASS_SUMS], l->step[CONV_PASS_SUMS], v, l->count);
@@ -181,7 +181,7 @@ static stats add_channels(const mica_tensor *y, const void *data, const mica_lay
                           int64_t first, int width)
 {
     stats s = {{0}, {0}};
-    double v[MICA_FINISH_MAX];
+    MICA_ALIGNED double v[MICA_FINISH_MAX];
     int64_t lines = lines_of(l);
     for (int64_t i = 0; i < lines; i++) {
         line at = line_of(l, 1, i);

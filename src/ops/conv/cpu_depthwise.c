@@ -106,7 +106,7 @@ static void channel_tile(const depthwise *d, const float *filter, int64_t base, 
                                stride, f, n, w.count);
                     continue;
                 }
-                float buffer[CHANNELS];
+                MICA_ALIGNED float buffer[CHANNELS];
                 for (int64_t i = 0; i < w.count; i++) {
                     mica_to_f32(d->type, d->data, from + i * stride, 1, buffer, n);
                     multiply_add(sum[w.first + i * w.step], buffer, f, n);
@@ -119,7 +119,7 @@ static void channel_rows(const depthwise *d, int64_t image, int64_t channel, int
                          int64_t rows)
 {
     const mica_conv_geometry *g = &d->job->g;
-    float filter[PACKED];
+    MICA_ALIGNED float filter[PACKED];
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
     for (int64_t t = 0; t < taps; t++)
         mica_to_f32(d->job->types[2], d->job->data[2], mica_conv_filter_at(g, channel, t), g->f.g,
@@ -128,7 +128,7 @@ static void channel_rows(const depthwise *d, int64_t image, int64_t channel, int
         for (int64_t w0 = 0; w0 < d->grid[2]; w0 += WIDTH) {
             int64_t at[3] = {r / d->grid[1], r % d->grid[1], w0};
             int64_t width = d->grid[2] - w0 < WIDTH ? d->grid[2] - w0 : WIDTH;
-            float sum[WIDTH][CHANNELS] = {{0}};
+            MICA_ALIGNED float sum[WIDTH][CHANNELS] = {{0}};
             channel_tile(d, filter, image * d->in.n + channel, at, width, n, sum);
             mica_conv_line line = {.n = n, .step = 1, .channel = channel, .channel_step = 1};
             line.residual_step = g->residual.g;
@@ -162,7 +162,7 @@ static void pixel_tile(const depthwise *d, const float *filter, int64_t base, co
                        int64_t width, float *sum)
 {
     const mica_conv_geometry *g = &d->job->g;
-    float buffer[MICA_CONV_LINE];
+    MICA_ALIGNED float buffer[MICA_CONV_LINE];
     for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
         for (int64_t t1 = 0; t1 < g->tap[1]; t1++) {
             int64_t row;
@@ -190,7 +190,7 @@ static void pixel_plane(const depthwise *d, int64_t image, int64_t channel)
         for (int64_t w0 = 0; w0 < d->grid[2]; w0 += MICA_CONV_LINE) {
             int64_t at[3] = {r / d->grid[1], r % d->grid[1], w0}, left = d->grid[2] - w0;
             int64_t width = left < MICA_CONV_LINE ? left : MICA_CONV_LINE;
-            float sum[MICA_CONV_LINE] = {0};
+            MICA_ALIGNED float sum[MICA_CONV_LINE] = {0};
             pixel_tile(d, filter, image * d->in.n + channel * d->in.g, at, width, sum);
             mica_conv_line line = {.n = width,
                                    .step = d->out.s[2],
@@ -225,7 +225,7 @@ static bool wgrad_row(const depthwise *d, int64_t q0, int64_t q1, int64_t tap, i
 static void wgrad_channels(const depthwise *d, int64_t tap, int64_t channel, int64_t n)
 {
     const mica_conv_geometry *g = &d->job->g;
-    float sum[CHANNELS] = {0}, pa[CHANNELS], pb[CHANNELS];
+    MICA_ALIGNED float sum[CHANNELS] = {0}, pa[CHANNELS], pb[CHANNELS];
     int64_t rows = g->out[0] * g->out[1], row;
     mica_conv_window w = mica_conv_window_of(&d->axes[2], 0, g->out[2], tap % g->tap[2]);
     for (int64_t r = 0; r < g->n * rows; r++) {
@@ -249,7 +249,7 @@ static void wgrad_pixels(const depthwise *d, int64_t tap, int64_t channel)
 {
     const mica_conv_geometry *g = &d->job->g;
     enum { PART = MICA_CONV_LINE };
-    float sum[PART] = {0}, pa[PART], pb[PART];
+    MICA_ALIGNED float sum[PART] = {0}, pa[PART], pb[PART];
     int64_t rows = g->out[0] * g->out[1], row;
     mica_conv_window w = mica_conv_window_of(&d->axes[2], 0, g->out[2], tap % g->tap[2]);
     for (int64_t r = 0; r < g->n * rows; r++) {

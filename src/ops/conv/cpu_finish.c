@@ -28,7 +28,7 @@ static void load_f32(mica_dtype type, const void *data, int64_t at, int64_t stri
 
 static void step_f32(const mica_conv_job *job, const mica_conv_line *l, int step, float *v)
 {
-    float other[MICA_CONV_LINE];
+    MICA_ALIGNED float other[MICA_CONV_LINE];
     if (step < MICA_STEP_ACT) {
         const mica_tensor *t = vector_of(job, step);
         if (step == MICA_STEP_RESIDUAL)

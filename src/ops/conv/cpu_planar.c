@@ -192,10 +192,10 @@ static void do_band(const band *b, int64_t image, int64_t channel, const float *
 {
     const mica_conv_geometry *g = &b->job->g;
     const int64_t every = b->axes[2].mul, taps1 = g->tap[1], taps2 = g->tap[2];
-    float memory[BAND], sum[WIDTH + SLACK];
+    MICA_ALIGNED float memory[BAND], sum[WIDTH + SLACK];
     bool there[ROWS] = {false};
     const float *runs[TAPS];
-    float weights[TAPS];
+    MICA_ALIGNED float weights[TAPS];
     int64_t base = image * b->in.n + channel * b->in.g;
     int64_t low1 = at[1] * b->axes[1].mul + b->axes[1].add + nearest(&b->axes[1], taps1);
     int64_t low2 = at[2] * every + b->axes[2].add + nearest(&b->axes[2], taps2);
@@ -229,7 +229,7 @@ static void do_band(const band *b, int64_t image, int64_t channel, const float *
 static void do_task(const band *b, int64_t plane, int64_t r0, int64_t at0, int64_t w0)
 {
     const mica_conv_geometry *g = &b->job->g;
-    float filter[TAPS];
+    MICA_ALIGNED float filter[TAPS];
     int64_t channel = plane % g->groups, taps = g->tap[0] * g->tap[1] * g->tap[2];
     int64_t rows = b->grid[1] - r0 < b->rows ? b->grid[1] - r0 : b->rows;
     int64_t width = b->grid[2] - w0 < b->width ? b->grid[2] - w0 : b->width;

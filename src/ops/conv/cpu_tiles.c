@@ -319,7 +319,7 @@ static void store_tile(const tiling *t, int64_t group, int64_t u0, const place *
 
 /* Blocks of the two operands and the sums, in float or double. */
 typedef struct scratch {
-    _Alignas(64) double rows[ROWS * DEPTH], lanes[DEPTH * LANES], c[ROWS * LANES];
+    MICA_ALIGNED double rows[ROWS * DEPTH], lanes[DEPTH * LANES], c[ROWS * LANES];
     double total[ROWS * LANES]; /* of integers */
 } scratch;
 

@@ -157,14 +157,14 @@ static void gather(const state *s, const mica_tile *t, const float *x, int64_t s
         g->total[0] += (double)mica_row_sum(x, n);
         return;
     }
-    float sum[MICA_TILE_WIDTH] = {0};
+    MICA_ALIGNED float sum[MICA_TILE_WIDTH] = {0};
     for (int64_t i = 0; i < n; i++) mica_cols_sum(x + i * step, t->width, sum);
     for (int64_t c = 0; c < t->width; c++) g->total[c] += (double)sum[c];
 }
 
 static void forward_tile(const state *s, const mica_tile *t, partial *p)
 {
-    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], log_sum[MICA_TILE_WIDTH];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], log_sum[MICA_TILE_WIDTH];
     mica_stats_of_slices st;
     gathered g;
     int64_t ld;
@@ -235,8 +235,8 @@ static void add_labels(const mica_tile *t, const factors *f, int64_t from, int64
  * where the gradient will be, if that is memory of floats. */
 static void backward_kept(const mica_tile *t, const factors *f)
 {
-    float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
-    float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
+    MICA_ALIGNED float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
     mica_stats_of_slices st;
     int64_t width = t->width, ld, eld;
     mica_slices_clear(&st, width);
@@ -265,7 +265,7 @@ static void backward_kept(const mica_tile *t, const factors *f)
 
 static void backward_twice(const mica_tile *t, const factors *f)
 {
-    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], factor[MICA_TILE_WIDTH];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], factor[MICA_TILE_WIDTH];
     mica_stats_of_slices st;
     int64_t ld, dxld;
     mica_slices_clear(&st, t->width);

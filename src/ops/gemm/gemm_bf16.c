@@ -78,7 +78,7 @@ static void pack_right(mica_matrix_unit unit, const block *b, uint16_t *to)
 static void sum_task(const gemm_bf16_loops *loops, const gemm_finish *f, const gemm_offsets *at,
                      int64_t row, int64_t col, int64_t rows, int64_t cols, float *sums)
 {
-    _Alignas(64) uint16_t right[COLS * CHUNK], buffer[PART * CHUNK];
+    MICA_ALIGNED uint16_t right[COLS * CHUNK], buffer[PART * CHUNK];
     const gemm_shape *s = &loops->shape;
     const uint16_t *a_data = f->args[MICA_GEMM_A], *b_data = f->args[MICA_GEMM_B];
     block a = {.step = s->a_m, .step_k = s->a_k}, b = {.step = s->b_n, .step_k = s->b_k};
@@ -134,7 +134,7 @@ int64_t gemm_bf16_tasks(const gemm_shape *s)
 
 void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_finish *f, int64_t task)
 {
-    _Alignas(64) float sums[ROWS * COLS];
+    MICA_ALIGNED float sums[ROWS * COLS];
     const gemm_shape *s = &loops->shape;
     int64_t down = ceiling(s->m, ROWS), across = ceiling(s->n, COLS);
     int64_t row = task / across % down * ROWS, col = task % across * COLS;

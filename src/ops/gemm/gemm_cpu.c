@@ -210,7 +210,7 @@ static int at_most(int64_t left, int limit)
 
 static void multiply_f32(const mica_gemm_desc *d, const block *a, const block *b, double *sums)
 {
-    _Alignas(64) float rows[ROWS * CHUNK], cols[COLS * CHUNK];
+    MICA_ALIGNED float rows[ROWS * CHUNK], cols[COLS * CHUNK];
     pack_rows(d->a.dtype, a, rows);
     pack_cols(d->b.dtype, b, cols);
     for (int j = 0; j < b->lines; j += PANEL_N)
@@ -220,7 +220,7 @@ static void multiply_f32(const mica_gemm_desc *d, const block *a, const block *b
 
 static void multiply_f64(const block *a, const block *b, double *sums)
 {
-    _Alignas(64) double rows[ROWS * CHUNK], cols[COLS * CHUNK];
+    MICA_ALIGNED double rows[ROWS * CHUNK], cols[COLS * CHUNK];
     pack_f64(a, PANEL_M, rows);
     pack_f64(b, PANEL_D, cols);
     for (int j = 0; j < b->lines; j += PANEL_D)
@@ -259,7 +259,7 @@ static void sum_tile(const job *w, const gemm_offsets *at, int64_t b_at, int64_t
                .step = s->b_n,
                .step_k = s->b_k,
                .lines = at_most(s->n - col, COLS)};
-    _Alignas(64) double part[ROWS * COLS];
+    MICA_ALIGNED double part[ROWS * COLS];
     bool blocks = gemm_has_blocks(d);
     if (blocks) memset(part, 0, sizeof part);
     int panels = (a.lines + PANEL_M - 1) / PANEL_M * PANEL_M;
@@ -282,7 +282,7 @@ static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
     const gemm_extra *e = &w->s->extra;
     gemm_offsets at = gemm_extra_offsets(s, e, item);
     int rows = at_most(s->m - row, ROWS), cols = at_most(s->n - col, COLS);
-    _Alignas(64) double sums[ROWS * COLS], partners[ROWS * COLS];
+    MICA_ALIGNED double sums[ROWS * COLS], partners[ROWS * COLS];
     sum_tile(w, &at, at.b, row, col, sums);
     bool gate = w->finish.desc->gate != MICA_GEMM_GATE_NONE;
     if (gate) sum_tile(w, &at, at.b + e->partner, row, col, partners);

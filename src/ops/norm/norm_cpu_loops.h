@@ -98,7 +98,7 @@ static void load_block(work *w, int64_t block, int arg, real *out)
 static void store_block(work *w, int64_t block, int arg, const real *values)
 {
     if (!given(w, arg)) return;
-    real some[NORM_COLUMNS];
+    MICA_ALIGNED real some[NORM_COLUMNS];
     numbers r = numbers_of(w, block, arg);
     for (int64_t i = 0; i < r.n; i++) some[i] = values[i * r.together];
     store_run(r.type, w->args[arg], r.offset, r.stride, some, r.n);
@@ -182,7 +182,7 @@ static void moments(work *w, int64_t block, int64_t width, sums *s, int threads)
 static void running_moments(work *w, int64_t block, int64_t columns)
 {
     real *var = w->out;
-    double wide[NORM_COLUMNS];
+    MICA_ALIGNED double wide[NORM_COLUMNS];
     load_block(w, block, MICA_NORM_RUNNING_MEAN, w->known->mean);
     load_block(w, block, MICA_NORM_RUNNING_VAR, var);
     for (int64_t i = 0; i < columns; i++) wide[i] = (double)var[i];

@@ -90,7 +90,7 @@ static void row_deviations(const real *x, real mean, int64_t n, double *plain, d
     for (int64_t from = 0; from < n; from += CHAIN) {
         int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
         lanes s = {0}, q = {0};
-        real rest[2][LANES];
+        MICA_ALIGNED real rest[2][LANES];
         for (; i + LANES <= end; i += LANES) {
             lanes d = *(const lanes *)(x + i) - mean;
             s += d;
@@ -112,7 +112,7 @@ INLINE void row_gradients_as(const bool stats, const bool affine, const real *g,
     for (int64_t from = 0; from < n; from += CHAIN) {
         int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
         lanes s = {0}, q = {0};
-        real rest[2][LANES];
+        MICA_ALIGNED real rest[2][LANES];
         for (; i + LANES <= end; i += LANES) {
             lanes f = *(const lanes *)(g + i);
             f *= affine ? *(const lanes *)(scale + i) : w;

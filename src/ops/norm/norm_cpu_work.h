@@ -20,13 +20,14 @@ enum {
 
 /* What is known of a block's sets when its elements are computed. */
 typedef struct known {
-    real mean[NORM_COLUMNS], rstd[NORM_COLUMNS];
-    real plain[NORM_COLUMNS], with_xhat[NORM_COLUMNS]; /* bwd: means of g and g * xhat */
+    MICA_ALIGNED real mean[NORM_COLUMNS], rstd[NORM_COLUMNS];
+    MICA_ALIGNED real plain[NORM_COLUMNS],
+        with_xhat[NORM_COLUMNS]; /* bwd: means of g and g * xhat */
 } known;
 
 /* Two sums for each result of a block. */
 typedef struct sums {
-    double plain[NORM_COLUMNS], squared[NORM_COLUMNS];
+    MICA_ALIGNED double plain[NORM_COLUMNS], squared[NORM_COLUMNS];
 } sums;
 
 /* By column, over rows that are worked one after the other: sums since the last flush and before.
@@ -54,10 +55,10 @@ struct work {
     bool folded[4]; /* operands that have been repeated for each row of a run */
     sums *sums;
     column_sums *columns; /* of dbias and dscale, where they are formed along with dx; or NULL */
-    real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
-    real x[TILE], dy[TILE], out[TILE], z[TILE];
-    real operands[4][TILE]; /* scale, bias, mean, rstd */
-    real kept[KEPT];
+    MICA_ALIGNED real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
+    MICA_ALIGNED real x[TILE], dy[TILE], out[TILE], z[TILE];
+    MICA_ALIGNED real operands[4][TILE]; /* scale, bias, mean, rstd */
+    MICA_ALIGNED real kept[KEPT];
 };
 
 /* Columns of a block of so many results. */

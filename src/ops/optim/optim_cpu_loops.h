@@ -108,7 +108,7 @@ static void put(const work *w, int operand, int64_t row, const real *values)
 /* p is the rounding of what the master holds, also where that was rounded itself. */
 static void put_p(const work *w, int64_t row, const real *master)
 {
-    real rounded[OPTIM_PIECE], held[OPTIM_PIECE];
+    MICA_ALIGNED real rounded[OPTIM_PIECE], held[OPTIM_PIECE];
     mica_dtype type = w->s->types[MICA_OPTIM_MASTER];
     int64_t n = w->piece->n;
     if (type != real_type) {
@@ -122,7 +122,7 @@ static void put_p(const work *w, int64_t row, const real *master)
 
 static void step_row(const work *w, const numbers *k, int64_t row)
 {
-    real buffers[OPERANDS][OPTIM_PIECE];
+    MICA_ALIGNED real buffers[OPERANDS][OPTIM_PIECE];
     int64_t n = w->piece->n;
     real *p = fetch(w, STEPPED, row, buffers[STEPPED]), *grad = fetch(w, GRAD, row, buffers[GRAD]);
     real *m = fetch(w, M, row, buffers[M]), *v = fetch(w, V, row, buffers[V]);
@@ -143,7 +143,7 @@ static void step_row(const work *w, const numbers *k, int64_t row)
 static void read_columns(const work *w, int arg, real *tile)
 {
     const optim_piece *p = w->piece;
-    real column[OPTIM_ROWS];
+    MICA_ALIGNED real column[OPTIM_ROWS];
     int64_t bytes = mica_dtype_bits(w->s->types[arg]) / 8;
     for (int64_t c = 0; c < p->n; c++)
         mica_fetch_ahead((const char *)w->args[arg] + (p->at[arg] + c * p->stride[arg]) * bytes,
@@ -158,7 +158,7 @@ static void read_columns(const work *w, int arg, real *tile)
 static void write_columns(const work *w, int arg, const real *tile)
 {
     const optim_piece *p = w->piece;
-    real column[OPTIM_ROWS];
+    MICA_ALIGNED real column[OPTIM_ROWS];
     for (int64_t c = 0; c < p->n; c++) {
         for (int64_t r = 0; r < p->rows; r++) column[r] = tile[r * p->n + c];
         store_run(w->s->types[arg], w->args[arg], p->at[arg] + c * p->stride[arg], 1, column,
@@ -178,7 +178,7 @@ static void fetch_row_ahead(const work *w, int64_t row)
 
 static void step_tile(work *w, const numbers *k)
 {
-    real tiles[OPERANDS][OPTIM_ROWS * OPTIM_COLS];
+    MICA_ALIGNED real tiles[OPERANDS][OPTIM_ROWS * OPTIM_COLS];
     const optim_piece *p = w->piece;
     for (int i = 0; i < OPERANDS; i++) {
         int arg = arg_of(w, i);

@@ -56,7 +56,7 @@ static void scale_piece(const mica_pool_call *k, int64_t offset, int64_t stride,
                         const void *results, int64_t n)
 {
     const mica_pool_state *s = k->state;
-    double scaled[MICA_POOL_TILE], old[MICA_POOL_TILE];
+    MICA_ALIGNED double scaled[MICA_POOL_TILE], old[MICA_POOL_TILE];
     for (int64_t i = 0; i < n; i++)
         scaled[i] = s->wide ? ((const double *)results)[i] : (double)((const float *)results)[i];
     if (k->beta != 0) mica_to_f64(s->type, k->out, offset, stride, old, n);

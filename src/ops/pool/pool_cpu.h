@@ -4,6 +4,7 @@
 #ifndef MICA_OPS_POOL_CPU_H
 #define MICA_OPS_POOL_CPU_H
 
+#include "cpu/cpu.h"
 #include "ops/pool/pool.h"
 #include "ops/pool/pool_lanes.h"
 
@@ -42,10 +43,10 @@ typedef struct mica_pool_tile {
 
 /* Cells of float or double, and of 32 or 64-bit indices, by state->wide. */
 typedef struct mica_pool_buffers {
-    double result[MICA_POOL_TILE];
+    MICA_ALIGNED double result[MICA_POOL_TILE];
     int64_t index[MICA_POOL_TILE];
-    double source[MICA_POOL_SOURCE], divisor[MICA_POOL_SOURCE];
-    float line[MICA_POOL_SOURCE];
+    MICA_ALIGNED double source[MICA_POOL_SOURCE], divisor[MICA_POOL_SOURCE];
+    MICA_ALIGNED float line[MICA_POOL_SOURCE];
     int32_t hits[MICA_POOL_SOURCE], from[MICA_POOL_SOURCE], to[MICA_POOL_SOURCE];
 } mica_pool_buffers;
 

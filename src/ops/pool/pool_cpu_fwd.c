@@ -235,7 +235,7 @@ static void take_window(const mica_pool_call *k, const runs *r, int64_t base, in
                         mica_pool_buffers *b, void *index)
 {
     const mica_pool_state *s = k->state;
-    double parts[MICA_POOL_PARTS];
+    MICA_ALIGNED double parts[MICA_POOL_PARTS];
     int64_t places[MICA_POOL_PARTS];
     bool max = s->mode == MICA_POOL_MAX;
     start(s, parts, max ? places : NULL, MICA_POOL_PARTS);

@@ -3,6 +3,7 @@
 #ifndef MICA_OPS_ROPE_CPU_H
 #define MICA_OPS_ROPE_CPU_H
 
+#include "cpu/cpu.h"
 #include "ops/rope/rope.h"
 
 enum { ROPE_PIECE = 256 }; /* pairs that are worked on at once */
@@ -32,10 +33,10 @@ typedef struct rope_piece {
     int64_t first, n;
     union {
         struct {
-            float c[ROPE_PIECE], s[ROPE_PIECE];
+            MICA_ALIGNED float c[ROPE_PIECE], s[ROPE_PIECE];
         } f32;
         struct {
-            double c[ROPE_PIECE], s[ROPE_PIECE];
+            MICA_ALIGNED double c[ROPE_PIECE], s[ROPE_PIECE];
         } f64;
     } of;
 } rope_piece;

@@ -8,7 +8,7 @@ MICA_CLONES
 static void turns_of(double position, const double *frequencies, real factor, real sign, int64_t n,
                      real *c, real *s)
 {
-    real rest[ROPE_PIECE];
+    MICA_ALIGNED real rest[ROPE_PIECE];
     uint32_t quarters[ROPE_PIECE];
     for (int64_t i = 0; i < n; i++) {
         double r;
@@ -46,7 +46,7 @@ void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_p
         scale_all(c, s, factor, sign, p->n);
         return;
     }
-    double given[ROPE_PIECE];
+    MICA_ALIGNED double given[ROPE_PIECE];
     if (w->frequencies) {
         turns_of(position, w->frequencies + p->first, factor, sign, p->n, c, s);
         return;
@@ -129,7 +129,7 @@ static bool is_plain(const rope_line *line)
 
 void TURN_ROW(const rope_cpu *w, const rope_piece *p, const rope_line *line)
 {
-    real x[2 * ROPE_PIECE];
+    MICA_ALIGNED real x[2 * ROPE_PIECE];
     const real *c = p->of.ANGLES.c, *s = p->of.ANGLES.s;
     /* A piece that is all of the halves is one run. */
     bool one = w->a.interleaved || p->n == w->a.pairs;
@@ -149,7 +149,7 @@ void TURN_ROW(const rope_cpu *w, const rope_piece *p, const rope_line *line)
 
 void COPY_ROW(const rope_line *line, int64_t first, int64_t columns)
 {
-    real x[2 * ROPE_PIECE];
+    MICA_ALIGNED real x[2 * ROPE_PIECE];
     for (int64_t n; first < columns; first += n) {
         n = columns - first < 2 * ROPE_PIECE ? columns - first : 2 * ROPE_PIECE;
         read_run(line, first, x, n);

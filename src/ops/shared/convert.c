@@ -348,7 +348,7 @@ void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t str
         move(from, stride, (char *)out, 1, bytes, n);
         return;
     }
-    uint16_t block[BLOCK];
+    MICA_ALIGNED uint16_t block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
@@ -370,7 +370,7 @@ void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
         move((const char *)in, 1, to, stride, bytes, n);
         return;
     }
-    uint16_t block[BLOCK];
+    MICA_ALIGNED uint16_t block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         mica_from_f32(dtype, block, 0, 1, in + i, m);
@@ -388,7 +388,7 @@ const float *mica_run_f32(mica_dtype dtype, const void *data, int64_t offset, in
 
 void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *in, int64_t n)
 {
-    _Alignas(64) float block[BLOCK];
+    MICA_ALIGNED float block[BLOCK];
     size_t bytes = (size_t)mica_dtype_bits(dtype) / 8;
     char *to = (char *)data + offset * (int64_t)bytes;
     if (dtype == MICA_F32) {
@@ -486,7 +486,7 @@ void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t str
         load_integers(dtype, data, offset, stride, n, out);
         return;
     }
-    float block[BLOCK];
+    MICA_ALIGNED float block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         mica_to_f32(dtype, data, offset + i * stride, stride, block, m);
@@ -510,7 +510,7 @@ void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
         store_integers(dtype, data, offset, stride, n, in);
         return;
     }
-    float block[BLOCK];
+    MICA_ALIGNED float block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         narrow(in + i, m, dtype != MICA_F32, block);
@@ -520,7 +520,7 @@ void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
 
 void mica_stream_f64(mica_dtype dtype, void *data, int64_t offset, const double *in, int64_t n)
 {
-    _Alignas(64) double block[BLOCK];
+    MICA_ALIGNED double block[BLOCK];
     size_t bytes = (size_t)mica_dtype_bits(dtype) / 8;
     char *to = (char *)data + offset * (int64_t)bytes;
     for (int64_t i = 0; i < n; i += BLOCK) {

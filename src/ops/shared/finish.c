@@ -5,6 +5,7 @@
 #include "ops/shared/activation_f32.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/integer.h"
+#include "cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 void mica_finish_scale(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
                        int count, double *v)
 {
-    double line[MICA_FINISH_MAX];
+    MICA_ALIGNED double line[MICA_FINISH_MAX];
     mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] *= line[j];
 }
@@ -20,7 +21,7 @@ void mica_finish_scale(const mica_tensor *t, const void *data, int64_t at, int64
 void mica_finish_add(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
                      double *v)
 {
-    double line[MICA_FINISH_MAX];
+    MICA_ALIGNED double line[MICA_FINISH_MAX];
     mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] += line[j];
 }
@@ -35,7 +36,7 @@ void mica_finish_act(mica_act act, double a, double b, bool narrow, int count, d
         for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], a, b);
         return;
     }
-    float line[MICA_FINISH_MAX] = {0};
+    MICA_ALIGNED float line[MICA_FINISH_MAX] = {0};
     for (int j = 0; j < count; j++) line[j] = (float)v[j];
     mica_act_values_f32(act, line, line, count, (float)a, (float)b);
     for (int j = 0; j < count; j++) v[j] = (double)line[j];

@@ -15,7 +15,7 @@
  * leaves a tail to scalar code, which costs more than a short row itself. */
 MICA_INLINE float row_max(const float *x, int64_t n)
 {
-    float lane[LANES];
+    MICA_ALIGNED float lane[LANES];
     int64_t i = 0;
     for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
     for (; i + LANES <= n; i += LANES) {
@@ -47,7 +47,7 @@ MICA_INLINE void exp_lanes(const float *x, float shift, float *e, float *lane)
 MICA_INLINE float row_exp_sum(const float *x, float shift, int64_t n, float *e, const char *next,
                               int64_t size)
 {
-    float lane[LANES] = {0}, tail[LANES];
+    MICA_ALIGNED float lane[LANES] = {0}, tail[LANES];
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         __builtin_prefetch(next + i * size, 0, 2);
@@ -83,7 +83,7 @@ typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias
 /* The lanes and fewer than LANES further values, added in pairs. */
 MICA_INLINE float lanes_sum(const lanes *v, const float *more, int64_t n)
 {
-    float lane[LANES];
+    MICA_ALIGNED float lane[LANES];
     memcpy(lane, v, sizeof lane);
     for (int l = 0; l < n; l++) lane[l] += more[l];
     for (int half = LANES / 2; half > 0; half /= 2)
@@ -108,7 +108,7 @@ MICA_CLONES float mica_row_sum(const float *x, int64_t n)
 MICA_CLONES float mica_row_dot(const float *x, const float *y, int64_t n)
 {
     lanes a = {0}, b = {0}, c = {0}, d = {0};
-    float rest[LANES];
+    MICA_ALIGNED float rest[LANES];
     int64_t i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES) {
         const lanes *v = (const lanes *)(x + i), *w = (const lanes *)(y + i);

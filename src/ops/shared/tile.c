@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tiles of slices, and their statistics. */
 #include "ops/shared/tile.h"
+#include "cpu/cpu.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/rows.h"
 #include "cpu/stream.h"
@@ -184,7 +185,7 @@ void mica_slices_merge(mica_stats_of_slices *to, const mica_stats_of_slices *fro
 void mica_slices_max(const mica_tile *t, const float *x, int64_t ld, int64_t n,
                      mica_stats_of_slices *st)
 {
-    float max[MICA_TILE_WIDTH];
+    MICA_ALIGNED float max[MICA_TILE_WIDTH];
     if (t->s->width == 1) {
         raise_max(st, 0, mica_row_max(x, n));
         return;
@@ -214,7 +215,7 @@ void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t fro
         row_exp(t, x, from, n, st, e);
         return;
     }
-    float max[MICA_TILE_WIDTH], sum[MICA_TILE_WIDTH];
+    MICA_ALIGNED float max[MICA_TILE_WIDTH], sum[MICA_TILE_WIDTH];
     for (int64_t c = 0; c < t->width; c++) max[c] = safe(st->max[c]), sum[c] = 0;
     for (int64_t i = 0; i < n; i++) {
         mica_tile_ask(t, 0, from + i, 1);

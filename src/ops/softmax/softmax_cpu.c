@@ -119,7 +119,7 @@ static void forward_write(const job *t, const float *x, int64_t ld, int64_t n,
 
 static void forward_part(const job *t, int64_t from, int64_t to, mica_stats_of_slices *st)
 {
-    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK];
     int64_t ld;
     for (int64_t a = from; a < to; a += t->tile.s->chunk) {
         int64_t n = least(t->tile.s->chunk, to - a);
@@ -132,7 +132,7 @@ static void forward_part(const job *t, int64_t from, int64_t to, mica_stats_of_s
 static void forward_part_write(const job *t, int64_t from, int64_t to,
                                const mica_stats_of_slices *st)
 {
-    float x[MICA_TILE_CHUNK], y[MICA_TILE_CHUNK], by[MICA_TILE_WIDTH];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], y[MICA_TILE_CHUNK], by[MICA_TILE_WIDTH];
     int64_t ld, yld;
     forward_factors(t, st, by);
     for (int64_t a = from; a < to; a += t->tile.s->chunk) {
@@ -159,9 +159,9 @@ static void forward_scale(const job *t, const float *e, int64_t eld, int64_t n, 
  */
 static void forward_kept(const job *t, mica_stats_of_slices *st)
 {
-    float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
-    float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
-    double one[MICA_TILE_WIDTH];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
+    MICA_ALIGNED float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
+    MICA_ALIGNED double one[MICA_TILE_WIDTH];
     const mica_tiling *s = t->tile.s;
     int64_t width = t->tile.width, ld, eld;
     for (int64_t i = 0, a = 0; a < s->n; i++, a += s->chunk) {
@@ -188,7 +188,7 @@ static void forward_kept(const job *t, mica_stats_of_slices *st)
 /* A row of one chunk: nothing but three loops, for short rows are many. */
 static void forward_row(const job *t)
 {
-    float x[MICA_TILE_CHUNK], y[MICA_TILE_CHUNK];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], y[MICA_TILE_CHUNK];
     int64_t n = t->tile.s->n, ld;
     const float *in = mica_tile_fetch(&t->tile, 0, 0, n, x, &ld);
     float *out = mica_tile_place(&t->tile, 1, 0, y, &ld);
@@ -201,7 +201,7 @@ static void forward_row(const job *t)
 /* A tile of one chunk, of which the logarithm is asked: the input is what is kept. */
 static void forward_log(const job *t, mica_stats_of_slices *st)
 {
-    float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], by[MICA_TILE_WIDTH];
+    MICA_ALIGNED float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], by[MICA_TILE_WIDTH];
     int64_t n = t->tile.s->n, ld, yld;
     const float *in = mica_tile_fetch(&t->tile, 0, 0, n, x, &ld);
     mica_slices_max(&t->tile, in, ld, n, st);
@@ -221,7 +221,7 @@ static void backward_add(const job *t, const float *y, int64_t yld, const float 
         st->sum[0] += (double)(t->s->log ? mica_row_sum(dy, n) : mica_row_dot(y, dy, n));
         return;
     }
-    float sum[MICA_TILE_WIDTH] = {0};
+    MICA_ALIGNED float sum[MICA_TILE_WIDTH] = {0};
     for (int64_t i = 0; i < n; i++) {
         if (t->s->log)
             mica_cols_sum(dy + i * dyld, t->tile.width, sum);
@@ -234,7 +234,7 @@ static void backward_add(const job *t, const float *y, int64_t yld, const float 
 static void backward_write(const job *t, const float *y, int64_t yld, const float *dy, int64_t dyld,
                            int64_t n, const mica_stats_of_slices *st, float *dx, int64_t dxld)
 {
-    float sum[MICA_TILE_WIDTH];
+    MICA_ALIGNED float sum[MICA_TILE_WIDTH];
     for (int64_t c = 0; c < t->tile.width; c++) sum[c] = (float)st->sum[c];
     if (t->tile.s->width == 1) {
         if (t->s->log)
@@ -254,7 +254,7 @@ static void backward_write(const job *t, const float *y, int64_t yld, const floa
 
 static void backward_part(const job *t, int64_t from, int64_t to, mica_stats_of_slices *st)
 {
-    float yb[MICA_TILE_CHUNK], dyb[MICA_TILE_CHUNK];
+    MICA_ALIGNED float yb[MICA_TILE_CHUNK], dyb[MICA_TILE_CHUNK];
     int64_t yld = 0, dyld;
     for (int64_t a = from; a < to; a += t->tile.s->chunk) {
         int64_t n = least(t->tile.s->chunk, to - a);
@@ -269,7 +269,7 @@ static void backward_part(const job *t, int64_t from, int64_t to, mica_stats_of_
 static void backward_part_write(const job *t, int64_t from, int64_t to,
                                 const mica_stats_of_slices *st)
 {
-    float yb[MICA_TILE_CHUNK], dyb[MICA_TILE_CHUNK], dxb[MICA_TILE_CHUNK];
+    MICA_ALIGNED float yb[MICA_TILE_CHUNK], dyb[MICA_TILE_CHUNK], dxb[MICA_TILE_CHUNK];
     int64_t yld, dyld, dxld;
     for (int64_t a = from; a < to; a += t->tile.s->chunk) {
         int64_t n = least(t->tile.s->chunk, to - a);
@@ -283,7 +283,7 @@ static void backward_part_write(const job *t, int64_t from, int64_t to,
 
 static void backward_resident(const job *t, mica_stats_of_slices *st)
 {
-    float yb[MICA_TILE_CHUNK], dyb[MICA_TILE_CHUNK];
+    MICA_ALIGNED float yb[MICA_TILE_CHUNK], dyb[MICA_TILE_CHUNK];
     int64_t n = t->tile.s->n, yld, dyld, dxld;
     const float *y = mica_tile_fetch(&t->tile, 0, 0, n, yb, &yld),
                 *dy = mica_tile_fetch(&t->tile, 1, 0, n, dyb, &dyld);
@@ -320,7 +320,8 @@ static void wide_forward(const job *j)
 {
     const mica_tile *t = &j->tile;
     int64_t n = t->s->n;
-    double in[WIDE_CHUNK], out[WIDE_CHUNK], e[WIDE_KEPT], max = -INFINITY, sum = 0;
+    MICA_ALIGNED double in[WIDE_CHUNK], out[WIDE_CHUNK], e[WIDE_KEPT];
+    double max = -INFINITY, sum = 0;
     bool kept = n <= WIDE_KEPT && !j->s->log;
     for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
         int64_t m = least(n - a, WIDE_CHUNK);

@@ -67,7 +67,7 @@ static void scale_bytes(const uint8_t *x, double alpha, float *y, int64_t n)
 
 static void scale_block(const cpu_call *c, int64_t y_at, int64_t y_stride, int64_t n, double *block)
 {
-    double old[BLOCK];
+    MICA_ALIGNED double old[BLOCK];
     if (c->beta == 0) {
         scale(block, c->alpha, n);
         return;
@@ -96,7 +96,7 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
                         int64_t y_stride, int64_t n)
 {
     const cpu_state *s = c->state;
-    double block[BLOCK];
+    MICA_ALIGNED double block[BLOCK];
     float *short_block = (float *)block;
     bool floats = through_float(c);
     int64_t size = mica_dtype_bits(s->x_type) / 8;
@@ -271,7 +271,7 @@ static steps tile_steps(const cpu_state *s)
 /* `lines` lines of n elements, TILE apart. */
 static void convert_lines(const cpu_state *s, const void *from, void *to, int64_t lines, int64_t n)
 {
-    float block[TILE * TILE];
+    MICA_ALIGNED float block[TILE * TILE];
     if (n == TILE) n *= lines, lines = 1;
     for (int64_t i = 0; i < lines; i++) {
         if (s->y_type == MICA_F32) {
@@ -290,7 +290,7 @@ static void move_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t row
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
-    double blocks[3][TILE * TILE];
+    MICA_ALIGNED double blocks[3][TILE * TILE];
     int x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
     const char *x = (const char *)c->x + x_at * x_bytes;
     char *y = (char *)c->y + y_at * y_bytes;
@@ -316,7 +316,7 @@ static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
-    double loaded[TILE * TILE], turned[TILE * TILE];
+    MICA_ALIGNED double loaded[TILE * TILE], turned[TILE * TILE];
     const int bytes = sizeof(double);
     for (int64_t i = 0; i < rows; i++)
         load_block(c, c->x, x_at + i * at.x_row, at.x_col, cols, loaded + i * TILE);
@@ -382,7 +382,7 @@ static void regroup(bool parts, const char *from, char *to, int64_t n, int64_t k
 static void convert_apart(const cpu_call *c, const void *from, int64_t m, void *to)
 {
     const cpu_state *s = c->state;
-    double block[BLOCK];
+    MICA_ALIGNED double block[BLOCK];
     if (s->x_type == MICA_U8 && s->y_type == MICA_F32) {
         scale_bytes(from, c->alpha, to, m);
         return;
@@ -406,7 +406,7 @@ static void part_thin(const cpu_call *c, const char *x, char *y, int64_t y_step,
 {
     const cpu_state *s = c->state;
     int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
+    MICA_ALIGNED double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
     bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
     for (int64_t i = 0; i < n; i += THIN_LINE) {
         int64_t m = n - i < THIN_LINE ? n - i : THIN_LINE, bytes = early ? y_bytes : x_bytes;
@@ -429,7 +429,7 @@ static void join_thin(const cpu_call *c, const char *x, int64_t x_step, char *y,
 {
     const cpu_state *s = c->state;
     int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
+    MICA_ALIGNED double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
     bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
     for (int64_t i = 0; i < n; i += THIN_LINE) {
         int64_t m = n - i < THIN_LINE ? n - i : THIN_LINE, bytes = early ? y_bytes : x_bytes;
