@@ -476,6 +476,7 @@ static const mica_engine *const engines[] = {
     &mica_conv_depthwise_mma, &mica_conv_stem,
     &mica_conv_grouped,       &mica_conv_sm80,
     &mica_conv_sm80_f32,      &mica_conv_gemm,
+    &mica_conv_col2im,        &mica_conv_by_group,
     &mica_conv_cuda,          &mica_conv_winograd,
     &mica_conv_fft_cpu,       &mica_conv_fft_cuda,
     &mica_conv_cudnn,         &mica_conv_cpu_passes,

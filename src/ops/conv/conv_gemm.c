@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "gemm": convolution as one matrix product, which is a child plan and takes whatever engine
- * is best for it. Filters of one tap, stride 1 and no padding multiply the image where it lies; for
- * all others a kernel first writes the image as a matrix (im2col) into workspace, the pixels of the
- * result times taps times channels: that, written and read, is its cost beside an implicit product.
- * Forward, dgrad and wgrad, 1 to 3 axes, groups as batches, all types. What it asks for: pixels of
- * the result, and taps and channels of the filter, that lie at one distance each, as in NCW, NHWC
- * and NDHWC, and in NCHW with one image to a batch. */
-#include "ops/conv/conv.h"
+ * is best for it. Windows that lie at one distance multiply the image where it lies (filters of one
+ * tap; windows as large as the image; 1-D filters without padding); for all others a kernel first
+ * writes the image as a matrix (im2col) into workspace, the pixels of the result times taps times
+ * channels: that, written and read, is its cost beside an implicit product. Forward, dgrad and
+ * wgrad, 1 to 3 axes, groups as batches, all types. What it asks for: pixels of the result, and
+ * taps and channels of the filter, that lie at one distance each, as in NCW, NHWC and NDHWC, and in
+ * NCHW with one image to a batch. */
+#include "ops/conv/conv_gemm.h"
 #include "ops/conv/conv_gemm_args.h"
 #include "ops/shared/mma_tile.h"
-#include "mica/gemm.h"
 
 #include <string.h>
 
-enum { BLOCK = 256, BLOCKS_PER_UNIT = 8, MAX_MATRIX_GIB = 8 };
+enum { BLOCK = 256, BLOCKS_PER_UNIT = 8 };
 
 /* The three matrices: the image that is read (rows x pairs), the filter, and the other image. */
 typedef struct product {
@@ -54,17 +54,16 @@ static bool merge(int rank, const long long *sizes, const long long *strides, in
     return true;
 }
 
-static bool merge_pixels(const mica_conv_geometry *g, const mica_conv_strides *s,
-                         const long long *size, int64_t *stride)
+bool conv_merge_pixels(const mica_conv_geometry *g, const mica_conv_strides *s,
+                       const long long *size, int64_t *stride)
 {
     const long long sizes[4] = {g->n, size[0], size[1], size[2]};
     const long long strides[4] = {s->n, s->s[0], s->s[1], s->s[2]};
     return merge(4, sizes, strides, stride);
 }
 
-/* Taps and the channels of the image that is read, in one order or the other. */
-static bool merge_pairs(const mica_conv_geometry *g, long long channels, long long channel_stride,
-                        bool *tap_fast, int64_t *stride)
+bool conv_merge_pairs(const mica_conv_geometry *g, long long channels, long long channel_stride,
+                      bool *tap_fast, int64_t *stride)
 {
     const long long by_tap[4] = {g->tap[0], g->tap[1], g->tap[2], channels};
     const long long by_tap_strides[4] = {g->f.s[0], g->f.s[1], g->f.s[2], channel_stride};
@@ -78,8 +77,8 @@ static bool merge_pairs(const mica_conv_geometry *g, long long channels, long lo
 
 /* ---- the product ---- */
 
-static mica_tensor matrix(mica_dtype dtype, int64_t groups, int64_t rows, int64_t columns,
-                          int64_t group_stride, int64_t row_stride, int64_t column_stride)
+mica_tensor conv_matrix(mica_dtype dtype, int64_t groups, int64_t rows, int64_t columns,
+                        int64_t group_stride, int64_t row_stride, int64_t column_stride)
 {
     mica_tensor t = {.dtype = dtype,
                      .rank = 3,
@@ -98,11 +97,66 @@ static bool is_pointwise(const mica_conv_geometry *g)
     return true;
 }
 
+/* Whether windows of a, none of which reaches out of it, are rows of a matrix where they lie: at
+ * one distance, as are the pairs of each, in the filter's order. They may overlap. */
+static bool windows_are_rows(const mica_conv_geometry *g, bool tap_fast, int64_t *row,
+                             int64_t *pair)
+{
+    mica_conv_strides windows = g->a;
+    long long tap[3];
+    for (int i = 0; i < 3; i++) {
+        long long last = (g->out[i] - 1) * g->stride[i] + (g->tap[i] - 1) * g->dilation[i];
+        if (g->pad[i] != 0 || last >= g->in[i]) return false;
+        windows.s[i] *= g->stride[i];
+        tap[i] = g->a.s[i] * g->dilation[i];
+    }
+    const long long by_tap[4] = {g->tap[0], g->tap[1], g->tap[2], g->c};
+    const long long by_tap_strides[4] = {tap[0], tap[1], tap[2], g->a.c};
+    const long long by_channel[4] = {g->c, g->tap[0], g->tap[1], g->tap[2]};
+    const long long by_channel_strides[4] = {g->a.c, tap[0], tap[1], tap[2]};
+    return conv_merge_pixels(g, &windows, g->out, row) &&
+           (tap_fast ? merge(4, by_channel, by_channel_strides, pair)
+                     : merge(4, by_tap, by_tap_strides, pair));
+}
+
+/* Whether there is one window to an image and nothing beside it, so that dgrad is a product, too.
+ */
+static bool is_one_window(const mica_conv_geometry *g)
+{
+    for (int i = 0; i < 3; i++)
+        if (g->out[i] != 1 || g->tap[i] != g->in[i] || g->pad[i] != 0 ||
+            (g->dilation[i] != 1 && g->tap[i] > 1))
+            return false;
+    return true;
+}
+
 static double matrix_bytes(const mica_conv_desc *d, const product *p)
 {
     if (p->direct) return 0;
     return (double)p->g.groups * (double)p->rows * (double)p->pairs *
            (mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8);
+}
+
+/* The product that is dgrad of one window; false where there is none. */
+static bool make_one_window(const mica_conv_desc *d, product *p)
+{
+    const mica_conv_geometry *g = &p->g;
+    mica_gemm_desc *m = &p->gemm;
+    int64_t pairs = g->tap[0] * g->tap[1] * g->tap[2] * g->c, row, pair, image_pair;
+    if (d->epilogue[0] || !is_one_window(g)) return false;
+    if (!conv_merge_pairs(g, g->c, g->f.c, &p->tap_fast, &pair) ||
+        !windows_are_rows(g, p->tap_fast, &row, &image_pair))
+        return false;
+    p->direct = true;
+    p->rows = g->n;
+    p->pairs = g->k;
+    m->compute = d->compute;
+    m->a = conv_matrix(mica_conv_tensor(d, p->roles.b)->dtype, g->groups, g->n, g->k, g->b.g,
+                       g->b.n, g->b.c);
+    m->b = conv_matrix(d->w.dtype, g->groups, g->k, pairs, g->f.g, g->f.n, pair);
+    m->c = conv_matrix(mica_conv_tensor(d, p->roles.a)->dtype, g->groups, g->n, pairs, g->a.g, row,
+                       image_pair);
+    return true;
 }
 
 /* What the loops need to know, and where it does not fit, why. */
@@ -118,38 +172,41 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
     const long long *size = dgrad ? g->in : g->out;
     long long channels = dgrad ? g->k : g->c, columns = dgrad ? g->c : g->k;
     long long channel_stride = dgrad ? g->f.n : g->f.c, column_stride = dgrad ? g->f.c : g->f.n;
-    int64_t pixel, pair, image_pixel = 0;
+    int64_t pixel, pair, image_row = 0, image_pair = read->c;
     p->rows = g->n * size[0] * size[1] * size[2];
     p->pairs = g->tap[0] * g->tap[1] * g->tap[2] * channels;
-    if (!merge_pixels(g, other, size, &pixel))
+    if (dgrad && make_one_window(d, p)) return MICA_OK;
+    if (!conv_merge_pixels(g, other, size, &pixel))
         return mica_refuse(why,
                            "the pixels of %s do not lie at one distance, as a matrix needs them",
                            dgrad ? "the gradient" : "the result");
-    if (!merge_pairs(g, channels, channel_stride, &p->tap_fast, &pair))
+    if (!conv_merge_pairs(g, channels, channel_stride, &p->tap_fast, &pair))
         return mica_refuse(
             why, "taps and channels of the filter do not lie at one distance, as a matrix "
                  "needs them");
     mica_dtype image = mica_conv_tensor(d, p->image)->dtype, filter = d->w.dtype;
     mica_dtype third = mica_conv_tensor(d, dgrad ? p->roles.a : p->roles.b)->dtype;
-    p->direct = is_pointwise(g) && merge_pixels(g, read, dgrad ? g->out : g->in, &image_pixel);
-    double bytes = matrix_bytes(d, p), most = (double)MAX_MATRIX_GIB * 0x1p30;
+    p->direct = dgrad ? is_pointwise(g) && conv_merge_pixels(g, read, g->out, &image_row)
+                      : windows_are_rows(g, p->tap_fast, &image_row, &image_pair);
+    double bytes = matrix_bytes(d, p), most = (double)CONV_MATRIX_MAX_GIB * 0x1p30;
     if (bytes > most)
         return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
-                           MAX_MATRIX_GIB);
-    mica_tensor left = matrix(image, g->groups, p->rows, p->pairs, p->rows * p->pairs, p->pairs, 1);
+                           CONV_MATRIX_MAX_GIB);
+    mica_tensor left =
+        conv_matrix(image, g->groups, p->rows, p->pairs, p->rows * p->pairs, p->pairs, 1);
     if (p->direct)
-        left = matrix(image, g->groups, p->rows, p->pairs, read->g, image_pixel, read->c);
+        left = conv_matrix(image, g->groups, p->rows, p->pairs, read->g, image_row, image_pair);
     mica_gemm_desc *m = &p->gemm;
     m->compute = d->compute;
     if (wgrad) {
-        m->a = matrix(third, g->groups, columns, p->rows, other->g, other->c, pixel);
+        m->a = conv_matrix(third, g->groups, columns, p->rows, other->g, other->c, pixel);
         m->b = left;
-        m->c = matrix(filter, g->groups, columns, p->pairs, g->f.g, column_stride, pair);
+        m->c = conv_matrix(filter, g->groups, columns, p->pairs, g->f.g, column_stride, pair);
         return MICA_OK;
     }
     m->a = left;
-    m->b = matrix(filter, g->groups, p->pairs, columns, g->f.g, pair, column_stride);
-    m->c = matrix(third, g->groups, p->rows, columns, other->g, pixel, other->c);
+    m->b = conv_matrix(filter, g->groups, p->pairs, columns, g->f.g, pair, column_stride);
+    m->c = conv_matrix(third, g->groups, p->rows, columns, other->g, pixel, other->c);
     return MICA_OK;
 }
 
@@ -174,11 +231,11 @@ static mica_status add_epilogue(const mica_conv_desc *d, product *p, mica_why *w
     if (!mica_tensor_given(&d->residual)) return MICA_OK;
     bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
     int64_t pixel;
-    if (!merge_pixels(g, &g->residual, dgrad ? g->in : g->out, &pixel))
+    if (!conv_merge_pixels(g, &g->residual, dgrad ? g->in : g->out, &pixel))
         return mica_refuse(
             why, "the residual's pixels do not lie at one distance, as a matrix needs them");
-    m->residual = matrix(d->residual.dtype, g->groups, p->rows, dgrad ? g->c : g->k, g->residual.g,
-                         pixel, g->residual.c);
+    m->residual = conv_matrix(d->residual.dtype, g->groups, p->rows, dgrad ? g->c : g->k,
+                              g->residual.g, pixel, g->residual.c);
     return MICA_OK;
 }
 
@@ -215,11 +272,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return product_ms + matrix_ms + 1.5 * matrix_bytes(d, &p) / (device->copy_gbps * 1e6);
 }
 
-/* Of the least exact engine that the product may take. */
-static void contract(const void *desc, const mica_config *config, mica_contract *c)
+void conv_product_contract(const mica_conv_desc *d, mica_contract *c)
 {
-    const mica_conv_desc *d = desc;
-    (void)config;
     mica_dtype type = d->pass == MICA_CONV_DGRAD ? d->y.dtype : d->x.dtype;
     if (type == MICA_E4M3 || type == MICA_E5M2) {
         /* Hopper's units keep 13 bits behind the point for 128 terms, which are then added in f32.
@@ -244,6 +298,12 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
         c->n_seq++;
     else
         c->n_outer += 128; /* parts of K that are added up */
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)config;
+    conv_product_contract(desc, c);
 }
 
 /* ---- plans ---- */
