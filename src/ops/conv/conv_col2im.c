@@ -138,7 +138,15 @@ static bool counts_are_wide(const product *p)
     const mica_conv_geometry *g = &p->g;
     double image = (double)g->n * (double)g->groups * (double)g->c;
     for (int i = 0; i < 3; i++) image *= (double)g->in[i];
-    return image > INT32_MAX;
+    return image > INT32_MAX || (double)p->rows * (double)p->pairs > INT32_MAX;
+}
+
+/* Whether several taps along an axis may reach one pixel. */
+static bool taps_overlap(const mica_conv_geometry *g)
+{
+    for (int i = 0; i < 3; i++)
+        if (g->tap[i] > g->stride[i]) return true;
+    return false;
 }
 
 static void fill_args(state *s, const mica_conv_desc *d, int vector)
@@ -170,6 +178,7 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     mica_prologue_int(&prologue, "BLOCK", BLOCK);
     mica_prologue_int(&prologue, "VECTOR", vector);
     mica_prologue_int(&prologue, "ONE_PIXEL", one_pixel);
+    mica_prologue_int(&prologue, "OVERLAPS", taps_overlap(&p->g));
     mica_prologue_int(&prologue, "TAP_FAST", p->tap_fast);
     mica_prologue_int(&prologue, "C_FAST", vector > 1 || llabs(p->g.a.c) <= llabs(p->g.a.s[2]));
     mica_prologue_int(&prologue, "COUNT_64", counts_are_wide(p));

@@ -2,7 +2,8 @@
  * An image from its matrix (col2im): each element is the sum of what the taps that reach its pixel have
  * for its channel, in the order of the taps, then alpha, beta and the epilogue. A thread makes VECTOR
  * neighbours along a row of the image: channels of one pixel (ONE_PIXEL), or pixels and channels counted
- * together. Other constants: those of conv_device.cuh (left_t is the matrix' type); BLOCK; TAP_FAST: in
+ * together. Other constants: those of conv_device.cuh (left_t is the matrix' type; COUNT_64 counts the
+ * matrix' elements, too); BLOCK; OVERLAPS: more than one tap along an axis may reach a pixel; TAP_FAST: in
  * the matrix taps of one channel are neighbours, else channels of one tap; C_FAST: along a row of the
  * image channels are counted first, else pixels. */
 #include "cuda/device/overlap.cuh"
@@ -13,6 +14,15 @@
 static_assert(DGRAD, "gradients of the image");
 static_assert(VECTOR == 1 || C_FAST, "neighbours in memory");
 static_assert(!ONE_PIXEL || VECTOR == 1 || !TAP_FAST, "neighbours in the matrix");
+
+template <bool WIDE> struct counter {
+    typedef int type;
+};
+template <> struct counter<true> {
+    typedef long long type;
+};
+typedef counter<COUNT_64>::type count_t; /* of the matrix' elements */
+constexpr int PIXELS = ONE_PIXEL ? 1 : VECTOR;
 
 /* The taps that reach a position along an axis: the first one and where in b that is; the next one is
  * `stride` taps on and `dilation` positions back (one of the two is 1, or there is one tap). */
@@ -28,31 +38,52 @@ __device__ __forceinline__ reach find_reach(const mica_conv_geometry &g, int d, 
     return {(coord_t)(v - at * s), at};
 }
 
+/* Of the next position. */
+__device__ __forceinline__ reach next_reach(const mica_conv_geometry &g, int d, reach r, long long position)
+{
+    if (r.at < 0) return find_reach(g, d, position);
+    const bool same = r.tap + 1 < (coord_t)g.stride[d];
+    return {same ? (coord_t)(r.tap + 1) : (coord_t)0, same ? r.at : (coord_t)(r.at + 1)};
+}
+
 /* Along axis d, from the first tap on. */
 template <typename F> __device__ __forceinline__ void each_tap(const mica_conv_geometry &g, int d, reach r, F run)
 {
     const coord_t taps = (coord_t)g.tap[d], size = (coord_t)g.out[d];
-    for (; r.tap < taps && r.at >= 0; r.tap += (coord_t)g.stride[d], r.at -= (coord_t)g.dilation[d])
-        if (r.at < size) run(r.tap, r.at);
+    if constexpr (!OVERLAPS) {
+        if (r.tap < taps && r.at >= 0 && r.at < size) run(r.tap, r.at);
+    } else {
+        for (; r.tap < taps && r.at >= 0; r.tap += (coord_t)g.stride[d], r.at -= (coord_t)g.dilation[d])
+            if (r.at < size) run(r.tap, r.at);
+    }
 }
 
-/* sum += the matrix of this batch at all taps, of N channels. */
-template <int N>
-__device__ __forceinline__ void add_taps(const conv_col2im_args &a, const left_t *matrix, const reach (&r)[3],
-                                         long long batch, long long c, acc_t *sum)
+/* Pixels and channels of a thread's elements. */
+struct place {
+    long long x, c;
+    reach r; /* along the row */
+};
+
+/* sum += the matrix of batch n at all taps. */
+__device__ __forceinline__ void add_taps(const conv_col2im_args &a, const left_t *matrix, reach z, reach y, long long n,
+                                         const place (&at)[PIXELS], acc_t (&sum)[VECTOR])
 {
     const mica_conv_geometry &g = a.g;
-    each_tap(g, 0, r[0], [&](coord_t t0, coord_t q0) {
-        each_tap(g, 1, r[1], [&](coord_t t1, coord_t q1) {
-            const long long line = ((batch * g.out[0] + q0) * g.out[1] + q1) * g.out[2];
-            const long long taps = (t0 * g.tap[1] + t1) * g.tap[2];
-            each_tap(g, 2, r[2], [&](coord_t t2, coord_t q2) {
-                const long long tap = taps + t2, pair = TAP_FAST ? c * a.taps + tap : tap * g.c + c;
-                left_t v[N];
-                load_vector<N>(matrix + (line + q2) * a.pairs + pair, v);
+    const count_t pairs = (count_t)a.pairs, step = (count_t)(TAP_FAST ? 1 : g.c), channel = TAP_FAST ? (count_t)a.taps : 1;
+    each_tap(g, 0, z, [&](coord_t t0, coord_t q0) {
+        each_tap(g, 1, y, [&](coord_t t1, coord_t q1) {
+            const count_t line = (count_t)(((n * g.out[0] + q0) * g.out[1] + q1) * g.out[2]);
+            const count_t tap = (count_t)((t0 * g.tap[1] + t1) * g.tap[2]);
+            const left_t *from = matrix + line * pairs + tap * step;
 #pragma unroll
-                for (int i = 0; i < N; i++) sum[i] += widen<acc_t>(v[i]);
-            });
+            for (int i = 0; i < PIXELS; i++)
+                each_tap(g, 2, at[i].r, [&](coord_t t2, coord_t q2) {
+                    left_t v[VECTOR / PIXELS];
+                    const count_t pair = (count_t)t2 * step + (count_t)at[i].c * channel;
+                    load_vector<VECTOR / PIXELS>(from + (count_t)q2 * pairs + pair, v);
+#pragma unroll
+                    for (int e = 0; e < VECTOR / PIXELS; e++) sum[i + e] += widen<acc_t>(v[e]);
+                });
         });
     });
 }
@@ -69,24 +100,32 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_col2im(const conv_col2i
         const long long group = divide(images, g.n), n = images - group * g.n;
         const long long slow = divide(element, C_FAST ? g.c : g.in[2]);
         const long long fast = element - slow * (C_FAST ? g.c : g.in[2]);
-        long long x = C_FAST ? slow : fast, c = C_FAST ? fast : slow;
-        const left_t *matrix = (const left_t *)a.matrix + group * a.rows * a.pairs;
-        out_t *to = (out_t *)a.image + group * g.a.g + n * g.a.n + z * g.a.s[0] + y * g.a.s[1] + x * g.a.s[2] + c * g.a.c;
-        long long residual = group * g.residual.g + n * g.residual.n + z * g.residual.s[0] + y * g.residual.s[1];
-        reach r[3] = {find_reach(g, 0, z), find_reach(g, 1, y), find_reach(g, 2, x)};
+        place at[PIXELS];
+        at[0].x = C_FAST ? slow : fast;
+        at[0].c = C_FAST ? fast : slow;
+        at[0].r = find_reach(g, 2, at[0].x);
+#pragma unroll
+        for (int i = 1; i < PIXELS; i++) {
+            const bool same = at[i - 1].c + 1 < g.c;
+            at[i].x = at[i - 1].x + !same;
+            at[i].c = same ? at[i - 1].c + 1 : 0;
+            at[i].r = same ? at[i - 1].r : next_reach(g, 2, at[i - 1].r, at[i].x);
+        }
+        out_t *to = (out_t *)a.image + group * g.a.g + n * g.a.n + z * g.a.s[0] + y * g.a.s[1] + at[0].x * g.a.s[2] +
+                    at[0].c * g.a.c;
+        const long long residual = group * g.residual.g + n * g.residual.n + z * g.residual.s[0] + y * g.residual.s[1];
         acc_t sum[VECTOR] = {};
         out_t v[VECTOR] = {};
         if (a.beta != 0) load_some<VECTOR>(to, v, VECTOR, a.whole);
-        if constexpr (ONE_PIXEL) add_taps<VECTOR>(a, matrix, r, n, c, sum);
+        add_taps(a, (const left_t *)a.matrix + group * a.rows * a.pairs, find_reach(g, 0, z), find_reach(g, 1, y), n, at,
+                 sum);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            if constexpr (!ONE_PIXEL) add_taps<1>(a, matrix, r, n, c, sum + i);
+            const long long x = at[ONE_PIXEL ? 0 : i].x, c = ONE_PIXEL ? at[0].c + i : at[ONE_PIXEL ? 0 : i].c;
             fin_t f = (fin_t)sum[i] * (fin_t)a.alpha;
             if (a.beta != 0) f += (fin_t)a.beta * widen<fin_t>(v[i]);
-            v[i] = narrow<out_t>(epilogue(a.epilogue, f, group * g.c + c, residual + x * g.residual.s[2] + c * g.residual.c));
-            if (++c < g.c || ONE_PIXEL || i + 1 == VECTOR) continue;
-            c = 0;
-            r[2] = find_reach(g, 2, ++x);
+            f = epilogue(a.epilogue, f, group * g.c + c, residual + x * g.residual.s[2] + c * g.residual.c);
+            v[i] = narrow<out_t>(f);
         }
         store_some<VECTOR>(to, v, VECTOR, a.whole);
     }
