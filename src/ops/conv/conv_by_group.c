@@ -60,13 +60,13 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            MAX_GROUPS);
     state s = {0};
     find_steps(d, &s);
-    if (s.g.c == 1)
-        return mica_refuse(why, "groups have one channel, this engine is for more");
+    if (s.g.c == 1) return mica_refuse(why, "groups have one channel, this engine is for more");
     const int images[] = {MICA_CONV_X, MICA_CONV_W, MICA_CONV_Y};
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
         if (s.step[images[i]] % ALIGNMENT)
-            return mica_refuse(why, "groups of %s are %lld bytes apart, this engine asks for "
-                                    "multiples of %d, by which one group's engine is chosen",
+            return mica_refuse(why,
+                               "groups of %s are %lld bytes apart, this engine asks for "
+                               "multiples of %d, by which one group's engine is chosen",
                                mica_op_conv.args[images[i]].name, (long long)s.step[images[i]],
                                ALIGNMENT);
     return MICA_OK;

@@ -101,8 +101,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
         mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
         return 0;
     const mica_tensor *image = mica_conv_tensor(d, p.roles.out);
-    double bytes = matrix_bytes(&p) +
-                   (double)mica_tensor_count(image) * (mica_dtype_bits(image->dtype) / 8);
+    double bytes =
+        matrix_bytes(&p) + (double)mica_tensor_count(image) * (mica_dtype_bits(image->dtype) / 8);
     return mica_op_predict(gemm, resolved, device, true) + pass_ms +
            bytes / (device->copy_gbps * 1e6);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the kernel receives that adds up an image from its matrix; host and device share this file. */
+ * What the kernel receives that adds up an image from its matrix; host and device share this file.
+ */
 #ifndef MICA_OPS_CONV_CONV_COL2IM_ARGS_H
 #define MICA_OPS_CONV_CONV_COL2IM_ARGS_H
 

@@ -8,7 +8,8 @@
 
 enum { CONV_MATRIX_MAX_GIB = 8 };
 
-/* The distance between an image's neighbouring pixels, all counted together; false if there is none. */
+/* The distance between an image's neighbouring pixels, all counted together; false if there is
+ * none. */
 bool conv_merge_pixels(const mica_conv_geometry *g, const mica_conv_strides *s,
                        const long long *size, int64_t *stride);
 /* That between pairs of a tap and a channel in the filter, in one order or the other. */
