@@ -53,6 +53,7 @@ template <typename F> __device__ __forceinline__ void each_tap(const mica_conv_g
     if constexpr (!OVERLAPS) {
         if (r.tap < taps && r.at >= 0 && r.at < size) run(r.tap, r.at);
     } else {
+#pragma unroll 1
         for (; r.tap < taps && r.at >= 0; r.tap += (coord_t)g.stride[d], r.at -= (coord_t)g.dilation[d])
             if (r.at < size) run(r.tap, r.at);
     }
@@ -115,10 +116,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_col2im(const conv_col2i
                     at[0].c * g.a.c;
         const long long residual = group * g.residual.g + n * g.residual.n + z * g.residual.s[0] + y * g.residual.s[1];
         acc_t sum[VECTOR] = {};
-        out_t v[VECTOR] = {};
-        if (a.beta != 0) load_some<VECTOR>(to, v, VECTOR, a.whole);
         add_taps(a, (const left_t *)a.matrix + group * a.rows * a.pairs, find_reach(g, 0, z), find_reach(g, 1, y), n, at,
                  sum);
+        out_t v[VECTOR] = {};
+        if (a.beta != 0) load_some<VECTOR>(to, v, VECTOR, a.whole);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             const long long x = at[ONE_PIXEL ? 0 : i].x, c = ONE_PIXEL ? at[0].c + i : at[ONE_PIXEL ? 0 : i].c;
