@@ -155,9 +155,9 @@ static void fill_args(state *s, const mica_conv_desc *d, int vector)
     const mica_conv_geometry *g = &p->g;
     s->args = (conv_col2im_args){.g = *g, .rows = p->rows, .pairs = p->pairs};
     s->args.taps = g->tap[0] * g->tap[1] * g->tap[2];
-    s->args.lines = g->groups * g->n * g->in[0] * g->in[1];
     s->args.pieces = g->in[2] * g->c / vector;
-    s->args.items = s->args.lines * s->args.pieces;
+    s->args.parts = (s->args.pieces + MICA_CONV_COL2IM_PART - 1) / MICA_CONV_COL2IM_PART;
+    s->args.items = g->groups * g->n * g->in[0] * g->in[1] * s->args.parts;
     mica_conv_epilogue_args(d, &s->args.epilogue);
 }
 
@@ -189,7 +189,7 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     mica_prologue_type(&prologue, "acc_t", p->sums);
     mica_prologue_type(&prologue, "out_t", to);
     mica_prologue_type(&prologue, "fin_t", p->sums == MICA_F32 ? MICA_F32 : MICA_F64);
-    int64_t blocks = (s->args.items + BLOCK - 1) / BLOCK;
+    int64_t blocks = (s->args.items + BLOCK / 32 - 1) / (BLOCK / 32);
     int64_t most = (int64_t)plan->device.units * BLOCKS_PER_UNIT;
     s->grid = (mica_grid){.grid = {(unsigned)(blocks < most ? blocks : most)}, .block = {BLOCK}};
     MICA_TRY(mica_book(plan, "image as a matrix", (size_t)matrix_bytes(p), &s->matrix_at));

@@ -89,45 +89,61 @@ __device__ __forceinline__ void add_taps(const conv_col2im_args &a, const left_t
     });
 }
 
+/* Where a vector's elements are, from element `first` of the row on. */
+__device__ __forceinline__ void find_places(const mica_conv_geometry &g, long long first, place (&at)[PIXELS])
+{
+    const long long slow = divide(first, C_FAST ? g.c : g.in[2]), fast = first - slow * (C_FAST ? g.c : g.in[2]);
+    at[0].x = C_FAST ? slow : fast;
+    at[0].c = C_FAST ? fast : slow;
+    at[0].r = find_reach(g, 2, at[0].x);
+#pragma unroll
+    for (int i = 1; i < PIXELS; i++) {
+        const bool same = at[i - 1].c + 1 < g.c;
+        at[i].x = at[i - 1].x + !same;
+        at[i].c = same ? at[i - 1].c + 1 : 0;
+        at[i].r = same ? at[i - 1].r : next_reach(g, 2, at[i - 1].r, at[i].x);
+    }
+}
+
+__device__ __forceinline__ void finish_vector(const conv_col2im_args &a, out_t *to, const place (&at)[PIXELS],
+                                              long long channel, long long residual, const acc_t (&sum)[VECTOR])
+{
+    const mica_conv_strides &s = a.g.residual;
+    out_t v[VECTOR] = {};
+    if (a.beta != 0) load_some<VECTOR>(to, v, VECTOR, a.whole);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        const long long x = at[ONE_PIXEL ? 0 : i].x, c = ONE_PIXEL ? at[0].c + i : at[ONE_PIXEL ? 0 : i].c;
+        fin_t f = (fin_t)sum[i] * (fin_t)a.alpha;
+        if (a.beta != 0) f += (fin_t)a.beta * widen<fin_t>(v[i]);
+        v[i] = narrow<out_t>(epilogue(a.epilogue, f, channel + c, residual + x * s.s[2] + c * s.c));
+    }
+    store_some<VECTOR>(to, v, VECTOR, a.whole);
+}
+
+/* A warp takes a part of a row at a time: what all of it has in common is found once. */
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_col2im(const conv_col2im_args a)
 {
     overlap_wait();
     const mica_conv_geometry &g = a.g;
-    const long long step = (long long)gridDim.x * BLOCK;
-    for (long long item = blockIdx.x * (long long)BLOCK + threadIdx.x; item < a.items; item += step) {
-        const long long line = divide(item, a.pieces), element = (item - line * a.pieces) * VECTOR;
+    const long long step = (long long)gridDim.x * (BLOCK / 32);
+    const int lane = (int)threadIdx.x % 32;
+    for (long long item = blockIdx.x * (long long)(BLOCK / 32) + threadIdx.x / 32; item < a.items; item += step) {
+        const long long line = divide(item, a.parts), part = (item - line * a.parts) * MICA_CONV_COL2IM_PART;
         const long long planes = divide(line, g.in[1]), y = line - planes * g.in[1];
         const long long images = divide(planes, g.in[0]), z = planes - images * g.in[0];
         const long long group = divide(images, g.n), n = images - group * g.n;
-        const long long slow = divide(element, C_FAST ? g.c : g.in[2]);
-        const long long fast = element - slow * (C_FAST ? g.c : g.in[2]);
-        place at[PIXELS];
-        at[0].x = C_FAST ? slow : fast;
-        at[0].c = C_FAST ? fast : slow;
-        at[0].r = find_reach(g, 2, at[0].x);
-#pragma unroll
-        for (int i = 1; i < PIXELS; i++) {
-            const bool same = at[i - 1].c + 1 < g.c;
-            at[i].x = at[i - 1].x + !same;
-            at[i].c = same ? at[i - 1].c + 1 : 0;
-            at[i].r = same ? at[i - 1].r : next_reach(g, 2, at[i - 1].r, at[i].x);
-        }
-        out_t *to = (out_t *)a.image + group * g.a.g + n * g.a.n + z * g.a.s[0] + y * g.a.s[1] + at[0].x * g.a.s[2] +
-                    at[0].c * g.a.c;
+        const reach rz = find_reach(g, 0, z), ry = find_reach(g, 1, y);
+        const left_t *matrix = (const left_t *)a.matrix + group * a.rows * a.pairs;
+        out_t *row = (out_t *)a.image + group * g.a.g + n * g.a.n + z * g.a.s[0] + y * g.a.s[1];
         const long long residual = group * g.residual.g + n * g.residual.n + z * g.residual.s[0] + y * g.residual.s[1];
-        acc_t sum[VECTOR] = {};
-        add_taps(a, (const left_t *)a.matrix + group * a.rows * a.pairs, find_reach(g, 0, z), find_reach(g, 1, y), n, at,
-                 sum);
-        out_t v[VECTOR] = {};
-        if (a.beta != 0) load_some<VECTOR>(to, v, VECTOR, a.whole);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            const long long x = at[ONE_PIXEL ? 0 : i].x, c = ONE_PIXEL ? at[0].c + i : at[ONE_PIXEL ? 0 : i].c;
-            fin_t f = (fin_t)sum[i] * (fin_t)a.alpha;
-            if (a.beta != 0) f += (fin_t)a.beta * widen<fin_t>(v[i]);
-            f = epilogue(a.epilogue, f, group * g.c + c, residual + x * g.residual.s[2] + c * g.residual.c);
-            v[i] = narrow<out_t>(f);
+        const long long left = a.pieces - part, count = left < MICA_CONV_COL2IM_PART ? left : MICA_CONV_COL2IM_PART;
+        for (int i = lane; i < (int)count; i += 32) {
+            place at[PIXELS];
+            acc_t sum[VECTOR] = {};
+            find_places(g, (part + i) * VECTOR, at);
+            add_taps(a, matrix, rz, ry, n, at, sum);
+            finish_vector(a, row + at[0].x * g.a.s[2] + at[0].c * g.a.c, at, group * g.c, residual, sum);
         }
-        store_some<VECTOR>(to, v, VECTOR, a.whole);
     }
 }
