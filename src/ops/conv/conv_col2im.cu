@@ -122,7 +122,7 @@ __device__ __forceinline__ void finish_vector(const conv_col2im_args &a, out_t *
 }
 
 /* A warp takes a part of a row at a time: what all of it has in common is found once. */
-extern "C" __global__ void __launch_bounds__(BLOCK) conv_col2im(const conv_col2im_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) conv_col2im(const conv_col2im_args a)
 {
     overlap_wait();
     const mica_conv_geometry &g = a.g;
