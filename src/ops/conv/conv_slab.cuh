@@ -2,13 +2,13 @@
  * What the slab kernels share. A slab is the part of an image that a tile of 8 x HEIGHT pixels reads
  * through all taps: PITCH pixels across, 64 channels (128 bytes) each, swizzled by the copy engine; the
  * image's padding is what the copy engine fills with zeros. A tap is the slab from another pixel on:
- * wgmma reads groups of 8 pixels, PITCH apart, from any row. Constants: TAPS_DOWN, TAPS_ACROSS;
- * STEP_DOWN, STEP_ACROSS (dilation); HEIGHT; SLOTS; in_t. */
+ * wgmma reads groups of 8 pixels, PITCH apart, from any row; so slabs after the first may begin anywhere.
+ * Constants: TAPS_DOWN, TAPS_ACROSS; STEP_DOWN, STEP_ACROSS (dilation); HEIGHT; SLOTS; in_t. */
 #pragma once
-#include "cuda/device/mbarrier.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/conv/conv_slab_args.h"
+#include "ops/conv/conv_slots.cuh"
 
 constexpr int ROW = 128; /* bytes of a pixel */
 constexpr int TAPS = TAPS_DOWN * TAPS_ACROSS;
@@ -39,28 +39,4 @@ __device__ __forceinline__ place tile_at(const mica_conv_slab_args &a, int tile)
 __device__ __forceinline__ int own_tiles(const mica_conv_slab_args &a)
 {
     return (a.tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-}
-
-/* Slots begin at multiples of 1024, of which the swizzle is made; slabs after the first need not. */
-__device__ __forceinline__ u32 slot_memory()
-{
-    extern __shared__ unsigned char memory[];
-    return (shared_address(memory) + 1023) & ~1023u;
-}
-
-/* SLOTS barriers "full", as many "empty" of `consumers` arrivals, and one more. All threads call it. */
-__device__ __forceinline__ u32 slot_barriers(int consumers)
-{
-    __shared__ __align__(8) u64 barriers[2 * SLOTS + 1];
-    const u32 full = shared_address(barriers);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; i++) {
-            mbarrier_init(full + 8 * i, 1);
-            mbarrier_init(full + 8 * (SLOTS + i), consumers);
-        }
-        mbarrier_init(full + 8 * 2 * SLOTS, 1);
-        mbarrier_fence_init();
-    }
-    __syncthreads();
-    return full;
 }

@@ -44,8 +44,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            mica_dtype_name(d->x.dtype));
     if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->y) == 0)
         return mica_refuse(why, "an image is empty: it is left to other engines");
-    if (g.groups > 1)
-        return mica_refuse(why, "groups is %lld, this engine takes one", g.groups);
+    if (g.groups > 1) return mica_refuse(why, "groups is %lld, this engine takes one", g.groups);
     for (int i = 0; i < 3; i++)
         if (g.stride[i] != 1)
             return mica_refuse(why, "a stride of %lld, this engine takes 1", g.stride[i]);
@@ -64,8 +63,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return mica_op_predict(&mica_op_conv, &c, device, true);
 }
 
-/* Some engines let a few blocks share a sum; 16 is more than any. wgrad: what lies at x's edge meets
- * the zeros around y. */
+/* Some engines let a few blocks share a sum; 16 is more than any. wgrad: what lies at x's edge
+ * meets the zeros around y. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     mica_conv_desc turned = turn(desc);

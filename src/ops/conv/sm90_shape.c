@@ -332,6 +332,21 @@ void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int wid
                                 .swizzle_bytes = 128};
 }
 
+void mica_conv_sm90_volume_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
+                               int height, mica_tensor_map_spec *m)
+{
+    const long long *size = of_a ? s->g.in : s->g.out;
+    const mica_conv_strides *at = of_a ? &s->g.a : &s->g.b;
+    *m = (mica_tensor_map_spec){
+        .dtype = s->in,
+        .rank = 5,
+        .dims = {of_a ? s->g.c : s->g.k, size[2], size[1], size[0], s->g.n},
+        .stride_bytes = {0, stride_bytes(size[2], at->s[2]), stride_bytes(size[1], at->s[1]),
+                         stride_bytes(size[0], at->s[0]), stride_bytes(s->g.n, at->n)},
+        .box = {(uint32_t)channels, (uint32_t)width, (uint32_t)height, 1, 1},
+        .swizzle_bytes = 2 * channels};
+}
+
 void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
                                mica_tensor_map_spec *m)
 {

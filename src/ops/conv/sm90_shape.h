@@ -37,6 +37,9 @@ void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_ten
 /* Windows of width x height pixels by 64 channels of a (else b), in two dimensions. */
 void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int width, int height,
                                mica_tensor_map_spec *map);
+/* Windows of width x height pixels of a plane by so many channels of a (else b), in three. */
+void mica_conv_sm90_volume_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
+                               int height, mica_tensor_map_spec *map);
 /* One tap of `cols` columns by 64 terms; 64 by 64 if filter_mn. */
 void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
                                mica_tensor_map_spec *map);

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "sm90_volume": bf16 and f16 with up to 32 channels on both sides in three dimensions, stride
+ * 1, forward and dgrad, on Hopper's matrix units: the outer layers of networks that segment volumes.
+ * As in sm90_slab the filter stays in shared memory and a plane of the image comes there once for all
+ * taps across and down; two planes of results share the planes that both need. Pointers that are not
+ * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
+#include "ops/conv/conv_stats.h"
+#include "ops/conv/conv_volume_args.h"
+#include "ops/conv/sm90_shape.h"
+
+#include <math.h>
+
+enum { CHANNELS = 32, PIXEL = 64, BLOCK = CHANNELS * PIXEL, ACROSS = 8, PLANES = 2 };
+enum { THREADS = 384, LEAST_SLOTS = 6, MOST_SLOTS = 12, PROLOGUE = 16384 };
+/* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
+enum { SHARED_RESERVE = 2048 };
+
+enum { HEIGHT };
+static const char *const knobs[] = {"height", NULL};
+static const int heights[] = {8, 16, 24, 32};
+
+typedef struct state {
+    mica_conv_sm90_shape shape;
+    mica_tensor_map_spec image, filter, result;
+    mica_kernel *kernel;
+    mica_grid grid;
+    conv_generic generic; /* for misaligned pointers */
+    conv_volume_args args;
+} state;
+
+/* ---- sizes ---- */
+
+static bool is_dgrad(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_DGRAD;
+}
+
+static int taps_of(const mica_conv_sm90_shape *s)
+{
+    return (int)(s->g.tap[1] * s->g.tap[2]);
+}
+
+static int64_t filter_bytes(const mica_conv_sm90_shape *s)
+{
+    return taps_of(s) * (s->g.tap[0] + 2) * BLOCK;
+}
+
+static int64_t slab_width(const mica_conv_sm90_shape *s)
+{
+    return ACROSS + (s->g.tap[2] - 1) * s->tap_step[2];
+}
+
+static int64_t slab_height(const mica_conv_sm90_shape *s, int height)
+{
+    return height + (s->g.tap[1] - 1) * s->tap_step[1];
+}
+
+static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
+{
+    return (slab_width(s) * slab_height(s, height) * PIXEL + 1023) / 1024 * 1024;
+}
+
+/* Half of them for each warpgroup. */
+static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    int64_t room = device->shared_bytes - SHARED_RESERVE - filter_bytes(s);
+    int64_t slots = room < 0 ? 0 : room / slot_bytes(s, height) / 2 * 2;
+    return slots < MOST_SLOTS ? (int)slots : MOST_SLOTS;
+}
+
+static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
+           slots_of(s, device, height) >= LEAST_SLOTS;
+}
+
+/* ---- which problems ---- */
+
+static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                            mica_why *why)
+{
+    const mica_conv_geometry *g = &s->g;
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD)
+        return mica_refuse(why, "the filter's gradient is left to other engines");
+    if (s->axes != 3) return mica_refuse(why, "%d spatial dimensions, this engine has 3", s->axes);
+    if (g->stride[0] != 1 || g->stride[1] != 1 || g->stride[2] != 1)
+        return mica_refuse(why, "the stride is %lld x %lld x %lld, this engine's is 1",
+                           g->stride[0], g->stride[1], g->stride[2]);
+    if (g->c > CHANNELS || g->k > CHANNELS)
+        return mica_refuse(why, "%lld and %lld channels, this engine holds %d", g->c, g->k,
+                           CHANNELS);
+    if (g->tap[0] > 1 && s->tap_step[0] != 1)
+        return mica_refuse(why, "a dilation of %d between planes, this engine's is 1",
+                           s->tap_step[0]);
+    if (!fits(s, device, heights[0]))
+        return mica_refuse(why,
+                           "%lld x %lld x %lld taps at distance %d x %d do not fit shared memory",
+                           g->tap[0], g->tap[1], g->tap[2], s->tap_step[1], s->tap_step[2]);
+    return MICA_OK;
+}
+
+static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *device,
+                              mica_conv_sm90_shape *s, mica_why *why)
+{
+    static const char *const names[] = {"x", "w", "y"};
+    if (device->arch != 90)
+        return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
+    MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
+    MICA_TRY(shape_ok(s, device, why));
+    const char *name = names[s->roles.out];
+    if (s->out != s->in)
+        return mica_refuse(why, "%s is %s, this engine stores what it reads, %s", name,
+                           mica_dtype_name(s->out), mica_dtype_name(s->in));
+    const mica_tensor *out = mica_conv_tensor(d, s->roles.out);
+    return mica_tensor_count(out) ? mica_conv_sm90_image_ok(out, name, why) : MICA_OK;
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    mica_conv_sm90_shape s;
+    MICA_TRY(conv_refuse_extra(desc, why));
+    return make_shape(desc, device, &s, why);
+}
+
+/* ---- configs and their cost ---- */
+
+static const long long *size_of(const mica_conv_sm90_shape *s)
+{
+    return is_dgrad(s) ? s->g.in : s->g.out;
+}
+
+static int64_t groups_of(int64_t count, int64_t each)
+{
+    return (count + each - 1) / each;
+}
+
+static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
+{
+    const long long *size = size_of(s);
+    return s->g.n * groups_of(size[0], PLANES) * groups_of(size[1], height) *
+           groups_of(size[2], ACROSS);
+}
+
+/* Terms of a tap, by 16. */
+static int steps_of(const mica_conv_sm90_shape *s)
+{
+    return (int)groups_of(is_dgrad(s) ? s->g.k : s->g.c, 16);
+}
+
+static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    double planes = (double)s->g.tap[0] + PLANES - 1;
+    double each = ceil((double)tiles_of(s, height) / device->units);
+    double products = planes * taps_of(s) * steps_of(s) * 4.0 * height;
+    double fill = planes * (double)slot_bytes(s, height) / 34.6;
+    double filter = 1000 + (double)filter_bytes(s) / 34.6;
+    return each * (fmax(products, fill) * 1.05 + 200 + planes * 60) + filter + 8.0 * height;
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
+    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
+    const double copying = 0.85;
+    return launch_ms + fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
+                            mica_roofline_ms(&mica_op_conv, desc, device) / copying);
+}
+
+static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    int count = 0;
+    if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
+    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++)
+        if (fits(&s, device, heights[i])) configs[count++] = (mica_config){{heights[i]}};
+    return count;
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)desc;
+    (void)config;
+    c->truncates = true;
+    c->k_inst = 16;
+}
+
+/* ---- build ---- */
+
+static void fill_args(const mica_conv_desc *d, state *s, int height)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_class *c = &h->classes[0];
+    const long long *size = size_of(h);
+    conv_volume_args *a = &s->args;
+    a->across = (int)groups_of(size[2], ACROSS);
+    a->down = (int)groups_of(size[1], height);
+    a->deep = (int)groups_of(size[0], PLANES);
+    a->tiles = (int)tiles_of(h, height);
+    for (int i = 0; i < 3; i++) {
+        a->start[i] = c->start[i];
+        a->tap[i] = c->filter[i];
+        a->tap_step[i] = c->filter_step[i];
+        a->size[i] = (int)size[i];
+    }
+    a->channels = (int)(is_dgrad(h) ? h->g.c : h->g.k);
+    a->to = is_dgrad(h) ? h->g.a : h->g.b;
+    a->residual = h->g.residual;
+    mica_conv_epilogue_args(d, &a->epilogue);
+}
+
+static void fill_maps(const mica_conv_desc *d, state *s, int height)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    int tall = (int)slab_height(h, height);
+    mica_conv_sm90_volume_map(h, !is_dgrad(h), CHANNELS, (int)slab_width(h), tall, &s->image);
+    mica_conv_sm90_volume_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
+    mica_conv_sm90_filter_map(h, d, CHANNELS, &s->filter);
+    s->filter.swizzle_bytes = PIXEL;
+    s->filter.box[0] = s->filter.box[h->axes + 1] = CHANNELS;
+}
+
+static void write_prologue(const mica_conv_desc *d, const state *s, int height, int slots,
+                           mica_text *p)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_wgmma mma = {
+        .n = ACROSS * height, .a = h->in, .b = h->in, .a_mn_major = h->filter_mn};
+    mica_prologue_epilogue(p, &e);
+    mica_prologue_int(p, "FILTER_MN", h->filter_mn);
+    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "TAPS_DEEP", h->g.tap[0]);
+    mica_prologue_int(p, "TAPS_DOWN", h->g.tap[1]);
+    mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
+    mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
+    mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
+    mica_prologue_int(p, "STEPS", steps_of(h));
+    mica_prologue_int(p, "HEIGHT", height);
+    mica_prologue_int(p, "SLOTS", slots);
+    mica_prologue_type(p, "in_t", h->in);
+    mica_prologue_wgmma(p, "mma", &mma);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    mica_why why = {""};
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
+        return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
+    if (s->shape.class_count == 0) return MICA_OK;
+    char buffer[PROLOGUE] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    int height = plan->config.knob[HEIGHT], slots = slots_of(&s->shape, &plan->device, height);
+    int units = plan->device.units;
+    fill_args(d, s, height);
+    fill_maps(d, s, height);
+    write_prologue(d, s, height, slots, &p);
+    int64_t shared = slots * slot_bytes(&s->shape, height) + filter_bytes(&s->shape) + 1024;
+    s->grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
+                          .block = {THREADS},
+                          .dynamic_shared = (unsigned)shared};
+    mica_kernel_spec spec = {"ops/conv/conv_volume.cu", "conv_volume", p.data, shared};
+    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->kernel));
+    return conv_generic_build(plan, &s->generic);
+}
+
+/* ---- run ---- */
+
+static mica_status run_volume(const mica_plan *plan, const state *s, const mica_run *r)
+{
+    void *const *args = r->args;
+    conv_volume_args a = s->args;
+    a.out = args[s->shape.roles.out];
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->filter, args[s->shape.other], &a.filter));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
+    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    return mica_conv_sm90_aligned(&s->shape, r) ? run_volume(plan, s, r)
+                                                : conv_generic_run(&s->generic, r);
+}
+
+const mica_engine mica_conv_volume = {.name = "sm90_volume",
+                                      .cuda = true,
+                                      .knobs = knobs,
+                                      .accepts = accepts,
+                                      .configs = make_configs,
+                                      .predict = predict,
+                                      .contract = contract,
+                                      .build = build,
+                                      .run = run};

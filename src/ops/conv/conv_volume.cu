@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Convolution in three dimensions with up to 32 channels on both sides, forward and dgrad with stride
+ * 1: the filter stays in shared memory, and each plane of the image passes through it as slabs, the part
+ * of it that a tile of 8 x HEIGHT pixels reads through all taps, as in conv_slab.cuh. Two planes of
+ * results are formed at once: rows of the product are the channels of the one, then those of the other,
+ * and columns their pixels. To the first a plane of the image is TAPS_DEEP - 1 taps further than to the
+ * second: with the filter's planes side by side in memory, last one first and zeros around, those two
+ * are 64 rows in a row. A tile reads TAPS_DEEP + 1 planes; two warpgroups take tiles in turns, so that
+ * one stores while the other multiplies, and the last two slabs become the planes that are stored.
+ * Constants: TAPS_DEEP, TAPS_DOWN, TAPS_ACROSS; STEP_DOWN, STEP_ACROSS (dilation); HEIGHT; SLOTS, half
+ * of them for each warpgroup; STEPS, of 16 terms; FILTER_MN (rows are what lies side by side in the
+ * filter, else terms); RESIDUAL; in_t; those of the epilogue; mma(). */
+#include "cuda/device/overlap.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "ops/conv/conv_slots.cuh"
+#include "ops/conv/conv_sm90_epilogue.cuh"
+#include "ops/conv/conv_volume_args.h"
+
+constexpr int ROW = 64; /* bytes of a pixel */
+constexpr int THREADS = 384, PLANES = 2, RING = SLOTS / 2, READ = TAPS_DEEP + PLANES - 1;
+constexpr int TAPS = TAPS_DOWN * TAPS_ACROSS, BLOCKS = TAPS_DEEP + 2, BLOCK_BYTES = 32 * ROW;
+constexpr int PITCH = 8 + (TAPS_ACROSS - 1) * STEP_ACROSS;
+constexpr int SLAB_BYTES = PITCH * (HEIGHT + (TAPS_DOWN - 1) * STEP_DOWN) * ROW;
+constexpr int SLOT_BYTES = (SLAB_BYTES + 1023) / 1024 * 1024;
+constexpr int PIXELS = 8 * HEIGHT;
+static_assert(HEIGHT % 2 == 0 && HEIGHT <= 32, "pairs of rows; at most 256 pixels");
+static_assert(RING >= PLANES + 1, "a slab comes while others are stored");
+static_assert(sizeof(in_t) == 2, "MN-major operands");
+
+/* Bytes from the slab's first pixel to that of a tap. */
+__device__ __forceinline__ constexpr int tap_bytes(int tap)
+{
+    return (tap / TAPS_ACROSS * STEP_DOWN * PITCH + tap % TAPS_ACROSS * STEP_ACROSS) * ROW;
+}
+
+struct place {
+    int image, z, y, x; /* of the tile's first pixel */
+};
+
+__device__ __forceinline__ place tile_at(const conv_volume_args &a, int tile)
+{
+    const int row = tile / a.across, plane = row / a.down, image = plane / a.deep;
+    return place{image, (plane - image * a.deep) * PLANES, (row - plane * a.down) * HEIGHT,
+                 (tile - row * a.across) * 8};
+}
+
+/* Tiles of this block. */
+__device__ __forceinline__ int own_tiles(const conv_volume_args &a)
+{
+    return (a.tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+}
+
+/* Where the n-th slab of a warpgroup lies, and which filling of its slot it is. */
+struct slot_of {
+    int slot, parity;
+    __device__ __forceinline__ slot_of(int group, int n) : slot(group * RING + n % RING), parity(n / RING & 1) {}
+};
+
+/* Of each tap across and down: zeros, the filter's planes from the last to the first, zeros. What is
+ * past the filter's ends is zero to the copy engine. */
+__device__ __forceinline__ void load_filter(const conv_volume_args &a, u32 filter, u32 ready)
+{
+    mbarrier_arrive_expect(ready, TAPS * BLOCKS * BLOCK_BYTES);
+    for (int t = 0; t < TAPS; t++)
+        for (int i = 0; i < BLOCKS; i++) {
+            const int deep = a.tap[0] + (TAPS_DEEP - i) * a.tap_step[0];
+            const int down = a.tap[1] + t / TAPS_ACROSS * a.tap_step[1];
+            const int across = a.tap[2] + t % TAPS_ACROSS * a.tap_step[2];
+            tma_load(filter + (t * BLOCKS + i) * BLOCK_BYTES, &a.filter, ready, 0, across, down, deep, 0);
+        }
+}
+
+__device__ __forceinline__ void produce(const conv_volume_args &a, u32 filter, u32 slabs, u32 full)
+{
+    const u32 empty = full + 8 * SLOTS;
+    load_filter(a, filter, empty + 8 * SLOTS);
+    const int tiles = own_tiles(a);
+    for (int i = 0; i < tiles; i++) {
+        const place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
+        for (int z = 0; z < READ; z++) {
+            const slot_of s(i % 2, i / 2 * READ + z);
+            mbarrier_wait(empty + 8 * s.slot, s.parity ^ 1);
+            mbarrier_arrive_expect(full + 8 * s.slot, SLAB_BYTES);
+            tma_load(slabs + s.slot * SLOT_BYTES, &a.image, full + 8 * s.slot, 0, p.x + a.start[2],
+                     p.y + a.start[1], p.z + a.start[0] + z, p.image);
+        }
+    }
+}
+
+/* One plane of the image; filter: the rows that it meets. */
+__device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u32 slab, bool more)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int t = 0; t < TAPS; t++) {
+        const u64 left = wgmma_operand<ROW>(filter + t * BLOCKS * BLOCK_BYTES, FILTER_MN ? BLOCK_BYTES : 16, 8 * ROW);
+        const u64 right = wgmma_operand<ROW>(slab + tap_bytes(t), 16, PITCH * ROW);
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+            mma(sum, wgmma_advance(left, FILTER_MN ? k * 16 * ROW : k * 32), wgmma_advance(right, k * 32),
+                more || t + k > 0);
+    }
+    wgmma_commit();
+}
+
+/* ---- results ---- */
+
+/* One result of this thread's plane z. Pixels past the image and channels past the last are computed and
+ * not stored; OTHERS: the result also depends on what memory holds at its place, which must exist. */
+template <bool OTHERS>
+__device__ __forceinline__ float finish(const conv_volume_args &a, const place &p, int y, int x, int channel,
+                                        const channel_terms &terms, float sum)
+{
+    float v = a.alpha * sum, residual = 0;
+    if constexpr (OTHERS) {
+        if (channel >= a.channels || p.z >= a.size[0] || y >= a.size[1] || x >= a.size[2]) return 0;
+        if (a.beta != 0)
+            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + p.z * a.to.s[0] + y * a.to.s[1] +
+                                                              x * a.to.s[2] + channel * a.to.c]);
+        if constexpr (RESIDUAL)
+            residual = widen<float>(((const residual_t *)a.epilogue.residual)[p.image * a.residual.n +
+                                                                               p.z * a.residual.s[0] +
+                                                                               y * a.residual.s[1] +
+                                                                               x * a.residual.s[2] +
+                                                                               channel * a.residual.c]);
+    }
+    return apply_terms(a.epilogue, terms, v, residual);
+}
+
+/* Pixels x and x + 1 of one channel. */
+template <bool OTHERS>
+__device__ __forceinline__ u32 finish_pair(const conv_volume_args &a, const place &p, int y, int x, int channel,
+                                           const channel_terms &terms, const float *sum)
+{
+    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, y, x, channel, terms, sum[0])),
+                          narrow<in_t>(finish<OTHERS>(a, p, y, x + 1, channel, terms, sum[1]))};
+    u32 word;
+    memcpy(&word, pair, sizeof word);
+    return word;
+}
+
+/* The first of this thread's two channels; the other is 8 further. */
+__device__ __forceinline__ int own_channel() { return ((int)threadIdx.x >> 5 & 1) * 16 + ((int)threadIdx.x & 31) / 4; }
+
+/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it.
+ * p: this thread's plane, tile: its slot. */
+template <bool OTHERS>
+__device__ __forceinline__ void place_results(const conv_volume_args &a, const place &p, u32 tile,
+                                              const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2])
+{
+    const int lane = (int)threadIdx.x & 31, half = (int)threadIdx.x >> 5 & 1;
+    const int channel = own_channel(), x = p.x + 2 * (lane & 3), part = lane >> 3;
+#pragma unroll
+    for (int j = 0; j < HEIGHT; j += 2) {
+        u32 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = finish_pair<OTHERS>(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, terms[i % 2],
+                                       sum + 4 * j + 2 * i);
+        const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * half + part % 2;
+        store_matrices_transposed(to + ((block ^ (to >> 7 & 3)) << 4), v[0], v[1], v[2], v[3]);
+    }
+}
+
+/* Those of this thread's two channels; past the last channel those of the last. */
+__device__ __forceinline__ void load_own_terms(const conv_volume_args &a, channel_terms (&terms)[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        load_terms(a.epilogue, (long long)min(own_channel() + 8 * i, a.channels - 1), terms[i]);
+}
+
+/* The slots of a warpgroup's last tile are free once the copy engine has read them. */
+__device__ __forceinline__ void release_stored(u32 empty, const int (&stored)[PLANES])
+{
+    tma_wait_read<0>();
+#pragma unroll
+    for (int i = 0; i < PLANES; i++) mbarrier_arrive(empty + 8 * stored[i]);
+}
+
+__device__ __forceinline__ void consume(const conv_volume_args &a, int group, u32 filter, u32 slabs, u32 full)
+{
+    const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
+    const bool leader = (threadIdx.x & 127) == 0, others = RESIDUAL || a.beta != 0;
+    const int tiles = own_tiles(a), plane = uniform((int)threadIdx.x >> 6 & 1);
+    channel_terms terms[2];
+    float sum[PIXELS / 2];
+    int stored[PLANES] = {};
+    load_own_terms(a, terms);
+    mbarrier_wait(ready, 0);
+    for (int i = group; i < tiles; i += 2) {
+        for (int z = 0; z < READ; z++) {
+            const slot_of s(group, i / 2 * READ + z);
+            mbarrier_wait(full + 8 * s.slot, s.parity);
+            multiply(sum, filter + (TAPS_DEEP - z) * BLOCK_BYTES, slabs + s.slot * SLOT_BYTES, z > 0);
+            if (z == 0) {
+                if (leader && i > group) release_stored(empty, stored);
+            } else {
+                wgmma_wait<1>();
+                if (leader && z < READ - 1) mbarrier_arrive(empty + 8 * stored[1]);
+            }
+            stored[0] = stored[1];
+            stored[1] = s.slot;
+        }
+        wgmma_wait<0>();
+        named_barrier_sync(group + 1, 128); /* all warps have read the slabs */
+        place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
+        p.z += plane;
+        const u32 to = slabs + (plane ? stored[1] : stored[0]) * SLOT_BYTES;
+        /* decided for the whole tile: a branch at each result would cost more than the products */
+        if (others)
+            place_results<true>(a, p, to, terms, sum);
+        else
+            place_results<false>(a, p, to, terms, sum);
+        async_fence();
+        named_barrier_sync(group + 1, 128);
+        if (leader) {
+#pragma unroll
+            for (int z = 0; z < PLANES; z++)
+                tma_store(&a.result, slabs + stored[z] * SLOT_BYTES, 0, p.x, p.y, p.z + z, p.image);
+            tma_commit();
+        }
+    }
+    if (leader && group < tiles) tma_wait<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_volume(const __grid_constant__ conv_volume_args a)
+{
+    const u32 filter = slot_memory(), slabs = filter + TAPS * BLOCKS * BLOCK_BYTES, full = slot_barriers(1);
+    overlap_wait();
+    const int group = uniform((int)threadIdx.x / 128) - 1;
+    if (group < 0) {
+        registers_give<40>();
+        if (threadIdx.x == 0) produce(a, filter, slabs, full);
+    } else {
+        registers_take<232>();
+        consume(a, group, filter, slabs, full);
+    }
+}

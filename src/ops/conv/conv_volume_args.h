@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the kernel of volumes receives; host and device share this file, so no types but C's own. */
+#ifndef MICA_OPS_CONV_CONV_VOLUME_ARGS_H
+#define MICA_OPS_CONV_CONV_VOLUME_ARGS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/conv/conv_args.h"
+
+/* Tiles of two planes, HEIGHT down and 8 pixels across; start: where tap 0 of pixel 0 reads. Index 0
+ * counts planes, 1 down, 2 across. */
+typedef struct conv_volume_args {
+    mica_tensor_map image, filter, result;
+    int across, down, deep, tiles;
+    int start[3];
+    int tap[3], tap_step[3]; /* the filter's coordinate of tap 0, and the way to the next */
+    int size[3], channels;   /* of the image written */
+    mica_conv_strides to, residual;
+    void *out;
+    float alpha, beta;
+    mica_epilogue_args epilogue;
+} conv_volume_args;
+
+#endif
