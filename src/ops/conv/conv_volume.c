@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "sm90_volume": bf16 and f16 with up to 32 channels on both sides in three dimensions, stride
- * 1, forward and dgrad, on Hopper's matrix units: the outer layers of networks that segment volumes.
- * As in sm90_slab the filter stays in shared memory and a plane of the image comes there once for all
- * taps across and down; two planes of results share the planes that both need. Pointers that are not
+ * Engine "sm90_volume": bf16 and f16 with up to 32 channels on both sides in three dimensions,
+ * stride 1, on Hopper's matrix units: the outer layers of networks that segment volumes. As in
+ * sm90_slab the filter stays in shared memory and a plane of the image comes there once for all
+ * taps across and down; two planes of results, or of the incoming gradient, share the planes of the
+ * image that both need. wgrad adds the blocks' partial sums in a fixed order. Pointers that are not
  * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
 #include "ops/conv/conv_stats.h"
 #include "ops/conv/conv_volume_args.h"
@@ -11,7 +12,11 @@
 #include <math.h>
 
 enum { CHANNELS = 32, PIXEL = 64, BLOCK = CHANNELS * PIXEL, ACROSS = 8, PLANES = 2 };
-enum { THREADS = 384, LEAST_SLOTS = 6, MOST_SLOTS = 12, PROLOGUE = 16384 };
+enum { DIRECT_THREADS = 384, WGRAD_THREADS = 512, PROLOGUE = 16384 };
+/* A warpgroup's share: two slabs that it stores from, and one that comes. */
+enum { DIRECT_SLOTS = 6, WGRAD_SLOTS = 2, MOST_SLOTS = 12 };
+/* wgrad: warpgroups, each of which has a tap down; accumulators of a thread. */
+enum { WGRAD_TAPS_DOWN = 3, WGRAD_SUMS = 112 };
 /* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
 
@@ -21,10 +26,11 @@ static const int heights[] = {8, 16, 24, 32};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
-    mica_tensor_map_spec image, filter, result;
+    mica_tensor_map_spec image, other, result;
     mica_kernel *kernel;
     mica_grid grid;
     conv_generic generic; /* for misaligned pointers */
+    mica_conv_sm90_reduce reduce;
     conv_volume_args args;
 } state;
 
@@ -38,6 +44,17 @@ static bool is_dgrad(const mica_conv_sm90_shape *s)
 static int taps_of(const mica_conv_sm90_shape *s)
 {
     return (int)(s->g.tap[1] * s->g.tap[2]);
+}
+
+static bool is_wgrad(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_WGRAD;
+}
+
+/* wgrad: products that a plane of b takes part in, of up to two taps each. */
+static int sets_of(const mica_conv_sm90_shape *s)
+{
+    return (int)(s->g.tap[0] + 1) / 2;
 }
 
 static int64_t filter_bytes(const mica_conv_sm90_shape *s)
@@ -55,23 +72,26 @@ static int64_t slab_height(const mica_conv_sm90_shape *s, int height)
     return height + (s->g.tap[1] - 1) * s->tap_step[1];
 }
 
+/* wgrad: a slab for each set, and two planes of b. */
 static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
 {
-    return (slab_width(s) * slab_height(s, height) * PIXEL + 1023) / 1024 * 1024;
+    int64_t slab = (slab_width(s) * slab_height(s, height) * PIXEL + 1023) / 1024 * 1024;
+    return is_wgrad(s) ? sets_of(s) * slab + 2 * ACROSS * height * PIXEL : slab;
 }
 
-/* Half of them for each warpgroup. */
+/* Half of them for each warpgroup; wgrad: for all. */
 static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
-    int64_t room = device->shared_bytes - SHARED_RESERVE - filter_bytes(s);
-    int64_t slots = room < 0 ? 0 : room / slot_bytes(s, height) / 2 * 2;
-    return slots < MOST_SLOTS ? (int)slots : MOST_SLOTS;
+    int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : filter_bytes(s));
+    int64_t slots = room < 0 ? 0 : room / slot_bytes(s, height);
+    if (slots > MOST_SLOTS) slots = MOST_SLOTS;
+    return (int)(is_wgrad(s) ? slots : slots / 2 * 2);
 }
 
 static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
-           slots_of(s, device, height) >= LEAST_SLOTS;
+           slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
 /* ---- which problems ---- */
@@ -80,8 +100,6 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
                             mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD)
-        return mica_refuse(why, "the filter's gradient is left to other engines");
     if (s->axes != 3) return mica_refuse(why, "%d spatial dimensions, this engine has 3", s->axes);
     if (g->stride[0] != 1 || g->stride[1] != 1 || g->stride[2] != 1)
         return mica_refuse(why, "the stride is %lld x %lld x %lld, this engine's is 1",
@@ -92,6 +110,12 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (g->tap[0] > 1 && s->tap_step[0] != 1)
         return mica_refuse(why, "a dilation of %d between planes, this engine's is 1",
                            s->tap_step[0]);
+    if (is_wgrad(s) &&
+        (g->tap[1] > WGRAD_TAPS_DOWN || sets_of(s) * g->tap[2] * CHANNELS / 2 > WGRAD_SUMS))
+        return mica_refuse(why,
+                           "%lld x %lld x %lld taps, this engine's wgrad holds %d down and %d sums "
+                           "of a thread",
+                           g->tap[0], g->tap[1], g->tap[2], WGRAD_TAPS_DOWN, WGRAD_SUMS);
     if (!fits(s, device, heights[0]))
         return mica_refuse(why,
                            "%lld x %lld x %lld taps at distance %d x %d do not fit shared memory",
@@ -107,6 +131,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
     MICA_TRY(shape_ok(s, device, why));
+    if (is_wgrad(s)) return MICA_OK;
     const char *name = names[s->roles.out];
     if (s->out != s->in)
         return mica_refuse(why, "%s is %s, this engine stores what it reads, %s", name,
@@ -134,11 +159,16 @@ static int64_t groups_of(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
+/* Of planes. wgrad: of a plane of b and the next; the first of them has none. */
+static int64_t deep_of(const mica_conv_sm90_shape *s)
+{
+    return is_wgrad(s) ? s->g.out[0] + (s->g.tap[0] > 1) : groups_of(size_of(s)[0], PLANES);
+}
+
 static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
 {
     const long long *size = size_of(s);
-    return s->g.n * groups_of(size[0], PLANES) * groups_of(size[1], height) *
-           groups_of(size[2], ACROSS);
+    return s->g.n * deep_of(s) * groups_of(size[1], height) * groups_of(size[2], ACROSS);
 }
 
 /* Terms of a tap, by 16. */
@@ -157,6 +187,16 @@ static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *d
     return each * (fmax(products, fill) * 1.05 + 200 + planes * 60) + filter + 8.0 * height;
 }
 
+static double wgrad_cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                              int height)
+{
+    double each = ceil((double)tiles_of(s, height) / device->units);
+    double products = (double)(sets_of(s) * taps_of(s)) * 8.0 * height;
+    double fill = (double)slot_bytes(s, height) / 34.6;
+    double sums = 8000 + (double)(s->g.tap[0] * taps_of(s)) * 500;
+    return each * (fmax(products, fill) * 1.05 + 200) + sums;
+}
+
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
     mica_conv_sm90_shape s;
@@ -164,8 +204,11 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
     const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
     const double copying = 0.85;
-    return launch_ms + fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
-                            mica_roofline_ms(&mica_op_conv, desc, device) / copying);
+    int height = config->knob[HEIGHT];
+    double cycles =
+        is_wgrad(&s) ? wgrad_cycles_of(&s, device, height) : cycles_of(&s, device, height);
+    return launch_ms +
+           fmax(cycles / hertz * 1e3, mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
@@ -181,10 +224,12 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
-    (void)desc;
     (void)config;
     c->truncates = true;
     c->k_inst = 16;
+    if (((const mica_conv_desc *)desc)->pass != MICA_CONV_WGRAD) return;
+    c->n_outer += 132;
+    c->spreads = true; /* planes and pixels past b's end are zeros that are multiplied */
 }
 
 /* ---- build ---- */
@@ -197,7 +242,7 @@ static void fill_args(const mica_conv_desc *d, state *s, int height)
     conv_volume_args *a = &s->args;
     a->across = (int)groups_of(size[2], ACROSS);
     a->down = (int)groups_of(size[1], height);
-    a->deep = (int)groups_of(size[0], PLANES);
+    a->deep = (int)deep_of(h);
     a->tiles = (int)tiles_of(h, height);
     for (int i = 0; i < 3; i++) {
         a->start[i] = c->start[i];
@@ -216,32 +261,61 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
     const mica_conv_sm90_shape *h = &s->shape;
     int tall = (int)slab_height(h, height);
     mica_conv_sm90_volume_map(h, !is_dgrad(h), CHANNELS, (int)slab_width(h), tall, &s->image);
+    if (is_wgrad(h)) {
+        mica_conv_sm90_volume_map(h, false, CHANNELS, ACROSS, height, &s->other);
+        s->other.box[3] = PLANES;
+        return;
+    }
     mica_conv_sm90_volume_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
-    mica_conv_sm90_filter_map(h, d, CHANNELS, &s->filter);
-    s->filter.swizzle_bytes = PIXEL;
-    s->filter.box[0] = s->filter.box[h->axes + 1] = CHANNELS;
+    mica_conv_sm90_filter_map(h, d, CHANNELS, &s->other);
+    s->other.swizzle_bytes = PIXEL;
+    s->other.box[0] = s->other.box[h->axes + 1] = CHANNELS;
 }
 
 static void write_prologue(const mica_conv_desc *d, const state *s, int height, int slots,
                            mica_text *p)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    mica_epilogue e = mica_conv_epilogue(d);
-    mica_wgmma mma = {
-        .n = ACROSS * height, .a = h->in, .b = h->in, .a_mn_major = h->filter_mn};
-    mica_prologue_epilogue(p, &e);
-    mica_prologue_int(p, "FILTER_MN", h->filter_mn);
-    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    bool wgrad = is_wgrad(h);
+    mica_wgmma mma = {.n = wgrad ? CHANNELS * (int)h->g.tap[2] : ACROSS * height,
+                      .a = h->in,
+                      .b = h->in,
+                      .a_mn_major = wgrad || h->filter_mn,
+                      .b_mn_major = wgrad};
+    if (!wgrad) {
+        mica_epilogue e = mica_conv_epilogue(d);
+        mica_prologue_epilogue(p, &e);
+        mica_prologue_int(p, "FILTER_MN", h->filter_mn);
+        mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+        mica_prologue_int(p, "STEPS", steps_of(h));
+    }
     mica_prologue_int(p, "TAPS_DEEP", h->g.tap[0]);
     mica_prologue_int(p, "TAPS_DOWN", h->g.tap[1]);
     mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
     mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
     mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
-    mica_prologue_int(p, "STEPS", steps_of(h));
     mica_prologue_int(p, "HEIGHT", height);
     mica_prologue_int(p, "SLOTS", slots);
     mica_prologue_type(p, "in_t", h->in);
     mica_prologue_wgmma(p, "mma", &mma);
+}
+
+static mica_status add_kernel(mica_plan *plan, state *s)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    bool wgrad = is_wgrad(h);
+    char buffer[PROLOGUE] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    int height = plan->config.knob[HEIGHT], slots = slots_of(h, &plan->device, height);
+    int units = plan->device.units;
+    write_prologue(plan->desc, s, height, slots, &p);
+    int64_t shared = slots * slot_bytes(h, height) + (wgrad ? 0 : filter_bytes(h)) + 1024;
+    s->grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
+                          .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
+                          .dynamic_shared = (unsigned)shared};
+    mica_kernel_spec spec = {wgrad ? "ops/conv/conv_volume_wgrad.cu" : "ops/conv/conv_volume.cu",
+                             wgrad ? "conv_volume_wgrad" : "conv_volume", p.data, shared};
+    return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
 
 static mica_status build(mica_plan *plan)
@@ -250,22 +324,17 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    const mica_conv_sm90_shape *h = &s->shape;
     if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
-    if (s->shape.class_count == 0) return MICA_OK;
-    char buffer[PROLOGUE] = "";
-    mica_text p = {buffer, sizeof buffer, 0};
-    int height = plan->config.knob[HEIGHT], slots = slots_of(&s->shape, &plan->device, height);
-    int units = plan->device.units;
-    fill_args(d, s, height);
-    fill_maps(d, s, height);
-    write_prologue(d, s, height, slots, &p);
-    int64_t shared = slots * slot_bytes(&s->shape, height) + filter_bytes(&s->shape) + 1024;
-    s->grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
-                          .block = {THREADS},
-                          .dynamic_shared = (unsigned)shared};
-    mica_kernel_spec spec = {"ops/conv/conv_volume.cu", "conv_volume", p.data, shared};
-    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->kernel));
+    if (h->class_count == 0) return MICA_OK;
+    fill_args(d, s, plan->config.knob[HEIGHT]);
+    fill_maps(d, s, plan->config.knob[HEIGHT]);
+    MICA_TRY(add_kernel(plan, s));
+    if (is_wgrad(h))
+        MICA_TRY(mica_conv_sm90_reduce_build(plan, h, (int)s->grid.grid[0],
+                                             (int)h->g.tap[0] * taps_of(h) * MICA_CONV_BLOCK, NULL,
+                                             &s->reduce));
     return conv_generic_build(plan, &s->generic);
 }
 
@@ -273,16 +342,21 @@ static mica_status build(mica_plan *plan)
 
 static mica_status run_volume(const mica_plan *plan, const state *s, const mica_run *r)
 {
+    bool wgrad = is_wgrad(&s->shape);
     void *const *args = r->args;
     conv_volume_args a = s->args;
     a.out = args[s->shape.roles.out];
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->filter, args[s->shape.other], &a.filter));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.other], &a.other));
+    if (wgrad)
+        a.partial = mica_at(r, s->reduce.partial);
+    else
+        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
+    return wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r) : MICA_OK;
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

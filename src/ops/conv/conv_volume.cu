@@ -1,54 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Convolution in three dimensions with up to 32 channels on both sides, forward and dgrad with stride
- * 1: the filter stays in shared memory, and each plane of the image passes through it as slabs, the part
- * of it that a tile of 8 x HEIGHT pixels reads through all taps, as in conv_slab.cuh. Two planes of
- * results are formed at once: rows of the product are the channels of the one, then those of the other,
- * and columns their pixels. To the first a plane of the image is TAPS_DEEP - 1 taps further than to the
- * second: with the filter's planes side by side in memory, last one first and zeros around, those two
- * are 64 rows in a row. A tile reads TAPS_DEEP + 1 planes; two warpgroups take tiles in turns, so that
- * one stores while the other multiplies, and the last two slabs become the planes that are stored.
- * Constants: TAPS_DEEP, TAPS_DOWN, TAPS_ACROSS; STEP_DOWN, STEP_ACROSS (dilation); HEIGHT; SLOTS, half
- * of them for each warpgroup; STEPS, of 16 terms; FILTER_MN (rows are what lies side by side in the
- * filter, else terms); RESIDUAL; in_t; those of the epilogue; mma(). */
+ * 1: the filter stays in shared memory, and the planes of the image pass through it as slabs. Two planes
+ * of results are formed at once: rows of the product are the channels of the one, then those of the
+ * other, and columns their pixels. To the first a plane of the image is one tap further than to the
+ * second: with the filter's planes side by side in memory, last one first and zeros around, what a plane
+ * meets are 64 rows in a row. A tile reads TAPS_DEEP + 1 planes; two warpgroups take tiles in turns, so
+ * that one stores while the other multiplies, and the last two slabs become the planes that are stored.
+ * Constants: those of conv_volume.cuh, half of the SLOTS for each warpgroup; STEPS, of 16 terms;
+ * FILTER_MN (rows are what lies side by side in the filter, else terms); RESIDUAL; those of the
+ * epilogue; mma(). */
 #include "cuda/device/overlap.cuh"
-#include "cuda/device/tma.cuh"
-#include "cuda/device/wgmma.cuh"
-#include "ops/conv/conv_slots.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
-#include "ops/conv/conv_volume_args.h"
+#include "ops/conv/conv_volume.cuh"
 
-constexpr int ROW = 64; /* bytes of a pixel */
 constexpr int THREADS = 384, PLANES = 2, RING = SLOTS / 2, READ = TAPS_DEEP + PLANES - 1;
-constexpr int TAPS = TAPS_DOWN * TAPS_ACROSS, BLOCKS = TAPS_DEEP + 2, BLOCK_BYTES = 32 * ROW;
-constexpr int PITCH = 8 + (TAPS_ACROSS - 1) * STEP_ACROSS;
-constexpr int SLAB_BYTES = PITCH * (HEIGHT + (TAPS_DOWN - 1) * STEP_DOWN) * ROW;
-constexpr int SLOT_BYTES = (SLAB_BYTES + 1023) / 1024 * 1024;
-constexpr int PIXELS = 8 * HEIGHT;
-static_assert(HEIGHT % 2 == 0 && HEIGHT <= 32, "pairs of rows; at most 256 pixels");
+constexpr int BLOCKS = TAPS_DEEP + 2, BLOCK_BYTES = 32 * ROW;
 static_assert(RING >= PLANES + 1, "a slab comes while others are stored");
-static_assert(sizeof(in_t) == 2, "MN-major operands");
 
 /* Bytes from the slab's first pixel to that of a tap. */
 __device__ __forceinline__ constexpr int tap_bytes(int tap)
 {
     return (tap / TAPS_ACROSS * STEP_DOWN * PITCH + tap % TAPS_ACROSS * STEP_ACROSS) * ROW;
-}
-
-struct place {
-    int image, z, y, x; /* of the tile's first pixel */
-};
-
-__device__ __forceinline__ place tile_at(const conv_volume_args &a, int tile)
-{
-    const int row = tile / a.across, plane = row / a.down, image = plane / a.deep;
-    return place{image, (plane - image * a.deep) * PLANES, (row - plane * a.down) * HEIGHT,
-                 (tile - row * a.across) * 8};
-}
-
-/* Tiles of this block. */
-__device__ __forceinline__ int own_tiles(const conv_volume_args &a)
-{
-    return (a.tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
 }
 
 /* Where the n-th slab of a warpgroup lies, and which filling of its slot it is. */
@@ -67,7 +39,7 @@ __device__ __forceinline__ void load_filter(const conv_volume_args &a, u32 filte
             const int deep = a.tap[0] + (TAPS_DEEP - i) * a.tap_step[0];
             const int down = a.tap[1] + t / TAPS_ACROSS * a.tap_step[1];
             const int across = a.tap[2] + t % TAPS_ACROSS * a.tap_step[2];
-            tma_load(filter + (t * BLOCKS + i) * BLOCK_BYTES, &a.filter, ready, 0, across, down, deep, 0);
+            tma_load(filter + (t * BLOCKS + i) * BLOCK_BYTES, &a.other, ready, 0, across, down, deep, 0);
         }
 }
 
@@ -82,8 +54,8 @@ __device__ __forceinline__ void produce(const conv_volume_args &a, u32 filter, u
             const slot_of s(i % 2, i / 2 * READ + z);
             mbarrier_wait(empty + 8 * s.slot, s.parity ^ 1);
             mbarrier_arrive_expect(full + 8 * s.slot, SLAB_BYTES);
-            tma_load(slabs + s.slot * SLOT_BYTES, &a.image, full + 8 * s.slot, 0, p.x + a.start[2],
-                     p.y + a.start[1], p.z + a.start[0] + z, p.image);
+            tma_load(slabs + s.slot * SLAB_ROOM, &a.image, full + 8 * s.slot, 0, p.x + a.start[2],
+                     p.y + a.start[1], PLANES * p.z + a.start[0] + z, p.image);
         }
     }
 }
@@ -193,7 +165,7 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
         for (int z = 0; z < READ; z++) {
             const slot_of s(group, i / 2 * READ + z);
             mbarrier_wait(full + 8 * s.slot, s.parity);
-            multiply(sum, filter + (TAPS_DEEP - z) * BLOCK_BYTES, slabs + s.slot * SLOT_BYTES, z > 0);
+            multiply(sum, filter + (TAPS_DEEP - z) * BLOCK_BYTES, slabs + s.slot * SLAB_ROOM, z > 0);
             if (z == 0) {
                 if (leader && i > group) release_stored(empty, stored);
             } else {
@@ -206,8 +178,8 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
         wgmma_wait<0>();
         named_barrier_sync(group + 1, 128); /* all warps have read the slabs */
         place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
-        p.z += plane;
-        const u32 to = slabs + (plane ? stored[1] : stored[0]) * SLOT_BYTES;
+        p.z = PLANES * p.z + plane;
+        const u32 to = slabs + (plane ? stored[1] : stored[0]) * SLAB_ROOM;
         /* decided for the whole tile: a branch at each result would cost more than the products */
         if (others)
             place_results<true>(a, p, to, terms, sum);
@@ -218,7 +190,7 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
         if (leader) {
 #pragma unroll
             for (int z = 0; z < PLANES; z++)
-                tma_store(&a.result, slabs + stored[z] * SLOT_BYTES, 0, p.x, p.y, p.z + z, p.image);
+                tma_store(&a.result, slabs + stored[z] * SLAB_ROOM, 0, p.x, p.y, p.z + z, p.image);
             tma_commit();
         }
     }
