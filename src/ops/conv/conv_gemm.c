@@ -11,6 +11,7 @@
 #include "ops/conv/conv_gemm_args.h"
 #include "ops/shared/mma_tile.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { BLOCK = 256, BLOCKS_PER_UNIT = 8 };
@@ -254,24 +255,6 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return MICA_OK;
 }
 
-/* The matrix written at copy speed, and what its product takes. */
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
-{
-    const double matrix_ms = 8e-3; /* another kernel, whose threads find their pixels */
-    const mica_conv_desc *d = desc;
-    product p;
-    mica_why why;
-    (void)config;
-    char resolved[MICA_MAX_DESC] = {0};
-    const mica_op *gemm = mica_op_find("gemm");
-    if (make_product(d, &p, &why) != MICA_OK || add_epilogue(d, &p, &why) != MICA_OK ||
-        mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
-        return 0;
-    double product_ms = mica_op_predict(gemm, resolved, device, true);
-    if (p.direct) return product_ms;
-    return product_ms + matrix_ms + 1.5 * matrix_bytes(d, &p) / (device->copy_gbps * 1e6);
-}
-
 void conv_product_contract(const mica_conv_desc *d, mica_contract *c)
 {
     mica_dtype type = d->pass == MICA_CONV_DGRAD ? d->y.dtype : d->x.dtype;
@@ -317,14 +300,58 @@ static bool fits_vector(const mica_conv_geometry *g, const mica_conv_strides *s,
     return fits;
 }
 
+/* The image as its matrix is written from: where taps across and their channels lie side by side,
+ * and no window reaches out of its row, they are channels of one tap, which vectors may be made of.
+ */
+static mica_conv_geometry written_from(const product *p)
+{
+    mica_conv_geometry g = p->g;
+    bool beside = p->roles.kind != MICA_CONV_KIND_DGRAD && !p->tap_fast && g.a.c == 1 &&
+                  g.a.s[2] == g.c && g.dilation[2] == 1;
+    if (!beside || g.pad[2] != 0 || (g.out[2] - 1) * g.stride[2] + g.tap[2] > g.in[2]) return g;
+    g.c *= g.tap[2];
+    g.tap[2] = 1;
+    g.a.s[2] *= g.stride[2];
+    g.stride[2] = 1;
+    g.in[2] = g.out[2];
+    return g;
+}
+
 static int vector_of(const mica_conv_desc *d, const product *p)
 {
+    mica_conv_geometry g = written_from(p);
     bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
     int vector = 128 / mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype);
-    const mica_conv_strides *read = dgrad ? &p->g.b : &p->g.a;
     if (p->tap_fast) return 1;
-    while (vector > 1 && !fits_vector(&p->g, read, dgrad ? p->g.k : p->g.c, vector)) vector /= 2;
+    while (vector > 1 && !fits_vector(&g, dgrad ? &g.b : &g.a, dgrad ? g.k : g.c, vector))
+        vector /= 2;
     return vector;
+}
+
+static int vector_bytes(const mica_conv_desc *d, const product *p)
+{
+    return vector_of(d, p) * mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8;
+}
+
+/* The matrix written at copy speed, or as threads find its vectors, and what its product takes. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    const double matrix_ms = 8e-3;     /* another kernel, whose threads find their pixels */
+    const double found_per_ms = 0.8e6; /* vectors, by a multiprocessor */
+    const mica_conv_desc *d = desc;
+    product p;
+    mica_why why;
+    (void)config;
+    char resolved[MICA_MAX_DESC] = {0};
+    const mica_op *gemm = mica_op_find("gemm");
+    if (make_product(d, &p, &why) != MICA_OK || add_epilogue(d, &p, &why) != MICA_OK ||
+        mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
+        return 0;
+    double product_ms = mica_op_predict(gemm, resolved, device, true);
+    if (p.direct) return product_ms;
+    double bytes = matrix_bytes(d, &p), vectors = bytes / vector_bytes(d, &p);
+    return product_ms + matrix_ms +
+           fmax(1.5 * bytes / (device->copy_gbps * 1e6), vectors / (found_per_ms * device->units));
 }
 
 static mica_status add_kernel(mica_plan *plan, state *s)
@@ -353,8 +380,10 @@ static mica_status add_kernel(mica_plan *plan, state *s)
         mica_prologue_type(&prologue, types[i], type);
     mica_prologue_type(&prologue, "acc_t", mica_dtype_accumulator(type));
     mica_prologue_type(&prologue, "fin_t", MICA_F32);
-    s->args = (conv_gemm_args){.g = p->g, .rows = p->rows, .pairs = p->pairs};
-    int64_t rows = p->rows * p->g.groups, blocks = (rows + BLOCK / 32 - 1) / (BLOCK / 32);
+    int64_t part = (int64_t)MICA_CONV_GEMM_PART * s->vector, parts = (p->pairs + part - 1) / part;
+    s->args =
+        (conv_gemm_args){.g = written_from(p), .rows = p->rows, .pairs = p->pairs, .parts = parts};
+    int64_t items = p->rows * p->g.groups * parts, blocks = (items + BLOCK / 32 - 1) / (BLOCK / 32);
     int64_t most = (int64_t)plan->device.units * BLOCKS_PER_UNIT;
     s->grid = (mica_grid){.grid = {(unsigned)(blocks < most ? blocks : most)}, .block = {BLOCK}};
     MICA_TRY(mica_book(plan, "image as a matrix", (size_t)matrix_bytes(d, p), &s->matrix_at));

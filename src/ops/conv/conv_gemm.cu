@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An image as a matrix (im2col): row by row the pixels of the result, along a row the pairs (tap,
- * channel) of the image that is read, 0 outside of it. A warp writes a row at a time. Constants: those of
- * conv_device.cuh; BLOCK; VECTOR (neighbouring channels in one access); TAP_FAST: taps of one channel are
+ * channel) of the image that is read, 0 outside of it. A warp writes a part of a row at a time. Constants:
+ * those of conv_device.cuh; BLOCK; VECTOR (neighbouring channels in one access); TAP_FAST: taps of one channel are
  * neighbours, else channels of one tap. */
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
@@ -35,14 +35,17 @@ __device__ __forceinline__ bool find(const mica_conv_geometry &g, const pixel_en
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_gemm(const conv_gemm_args a)
 {
     overlap_wait();
-    const long long rows = a.rows * a.g.groups, step = (long long)gridDim.x * (BLOCK / 32);
+    const long long items = a.rows * a.g.groups * a.parts, step = (long long)gridDim.x * (BLOCK / 32);
+    constexpr int PART = MICA_CONV_GEMM_PART * VECTOR;
     const int lane = (int)threadIdx.x % 32;
-    for (long long row = blockIdx.x * (long long)(BLOCK / 32) + threadIdx.x / 32; row < rows; row += step) {
-        const long long group = divide(row, a.rows);
+    for (long long item = blockIdx.x * (long long)(BLOCK / 32) + threadIdx.x / 32; item < items; item += step) {
+        const long long row = divide(item, a.parts), group = divide(row, a.rows);
+        const long long first = (item - row * a.parts) * PART;
+        const long long last = a.pairs - first < PART ? a.pairs : first + PART;
         const pixel_entry p = make_pixel(a.g, row - group * a.rows, a.rows);
         const left_t *image = (const left_t *)a.image + group * read_strides(a.g).g;
         left_t *to = (left_t *)a.matrix + row * a.pairs;
-        for (long long i = lane * VECTOR; i < a.pairs; i += 32 * VECTOR) {
+        for (long long i = first + lane * VECTOR; i < last; i += 32 * VECTOR) {
             left_t v[VECTOR] = {};
             long long offset;
             if (find(a.g, p, pair_at(a, i), offset)) load_some<VECTOR>(image + offset, v, VECTOR, a.whole);

@@ -5,11 +5,14 @@
 
 #include "ops/conv/conv_args.h"
 
+enum { MICA_CONV_GEMM_PART = 256 }; /* vectors of a row that a warp takes at a time */
+
 typedef struct conv_gemm_args {
     mica_conv_geometry g;
     const void *image;
     void *matrix;          /* groups x rows x pairs, packed */
     long long rows, pairs; /* of one group */
+    long long parts;       /* of a row */
     int whole;             /* pointers are aligned for one access of a vector */
 } conv_gemm_args;
 
