@@ -80,12 +80,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
            mica_op_predict(&mica_op_conv, &c, device, true);
 }
 
-/* Some engines let a few blocks share a sum; 16 is more than any. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)config;
-    conv_product_contract(desc, c);
-    c->n_outer += 16;
+    conv_child_contract(desc, c);
 }
 
 static mica_status build(mica_plan *plan)

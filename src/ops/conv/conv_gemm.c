@@ -283,6 +283,12 @@ void conv_product_contract(const mica_conv_desc *d, mica_contract *c)
         c->n_outer += 128; /* parts of K that are added up */
 }
 
+void conv_child_contract(const mica_conv_desc *d, mica_contract *c)
+{
+    conv_product_contract(d, c);
+    c->n_outer += 16; /* more than any of them */
+}
+
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
     (void)config;

@@ -18,8 +18,10 @@ bool conv_merge_pairs(const mica_conv_geometry *g, long long channels, long long
 /* One for each group, or a plain one. */
 mica_tensor conv_matrix(mica_dtype dtype, int64_t groups, int64_t rows, int64_t columns,
                         int64_t group_stride, int64_t row_stride, int64_t column_stride);
-/* The contract of the least exact engine that the product, or another plan of the same sums, may
- * take. */
+/* The contract of the least exact engine that the product may take. */
 void conv_product_contract(const mica_conv_desc *d, mica_contract *c);
+/* The same where the sums are those of any engine of conv, some of which share them between a few
+ * blocks. */
+void conv_child_contract(const mica_conv_desc *d, mica_contract *c);
 
 #endif

@@ -108,18 +108,11 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
 static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *device,
                               mica_conv_sm90_shape *s, mica_why *why)
 {
-    static const char *const names[] = {"x", "w", "y"};
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
     MICA_TRY(shape_ok(s, device, why));
-    if (is_wgrad(s)) return MICA_OK;
-    const char *name = names[s->roles.out];
-    if (s->out != s->in)
-        return mica_refuse(why, "%s is %s, this engine stores what it reads, %s", name,
-                           mica_dtype_name(s->out), mica_dtype_name(s->in));
-    const mica_tensor *out = mica_conv_tensor(d, s->roles.out);
-    return mica_tensor_count(out) ? mica_conv_sm90_image_ok(out, name, why) : MICA_OK;
+    return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }
 
 /* ---- configs and their cost ---- */
@@ -231,13 +224,13 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
     const mica_conv_sm90_shape *h = &s->shape;
     bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
     int width = (int)slab_width(h), tall = (int)slab_height(h, height);
-    mica_conv_sm90_window_map(h, !dgrad, width, tall, &s->image);
+    mica_conv_sm90_window_map(h, !dgrad, CHANNELS, width, tall, &s->image);
     if (is_wgrad(h)) {
-        mica_conv_sm90_window_map(h, false, ACROSS, height, &s->other);
+        mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->other);
         return;
     }
-    mica_conv_sm90_filter_map(h, d, CHANNELS, &s->other);
-    mica_conv_sm90_window_map(h, dgrad, ACROSS, height, &s->result);
+    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
+    mica_conv_sm90_window_map(h, dgrad, CHANNELS, ACROSS, height, &s->result);
 }
 
 static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_text *p)

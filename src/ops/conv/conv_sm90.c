@@ -211,7 +211,7 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
     for (int i = 0; i < s->shape.class_count; i++)
         if (has_taps(&s->shape.classes[i]))
             mica_conv_sm90_image_map(&s->shape, i, knob[MICA_CONV_ROWS], &s->image[i]);
-    mica_conv_sm90_filter_map(&s->shape, d, knob[MICA_CONV_COLS], &s->other);
+    mica_conv_sm90_filter_map(&s->shape, d, MICA_CONV_BLOCK, knob[MICA_CONV_COLS], &s->other);
     mica_prologue_epilogue(p, &e);
     mica_prologue_int(p, "FILTER_MN", s->shape.filter_mn);
     mica_prologue_int(p, "VECTOR", store_width(&s->shape));

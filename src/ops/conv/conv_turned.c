@@ -3,7 +3,8 @@
  * a mirrored filter. The sums are the same; only what is called image and gradient changes places,
  * and engines for few channels of an image (stem, col2im) take what they would refuse. Nothing is
  * moved: the filter's first two strides change places too. The last layer of decoders, heads of a
- * few channels. All passes and epilogues; the child plan takes the same arguments. */
+ * few channels. All passes and epilogues, types of 16 bits and more; the child plan takes the same
+ * arguments. */
 #include "ops/conv/conv_gemm.h"
 
 enum { MOST_CHANNELS = 16 };
@@ -69,8 +70,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 {
     mica_conv_desc turned = turn(desc);
     (void)config;
-    conv_product_contract(&turned, c);
-    c->n_outer += 16;
+    conv_child_contract(&turned, c);
     c->spreads = turned.pass == MICA_CONV_WGRAD;
 }
 

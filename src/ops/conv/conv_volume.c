@@ -41,14 +41,14 @@ static bool is_dgrad(const mica_conv_sm90_shape *s)
     return s->roles.kind == MICA_CONV_KIND_DGRAD;
 }
 
-static int taps_of(const mica_conv_sm90_shape *s)
-{
-    return (int)(s->g.tap[1] * s->g.tap[2]);
-}
-
 static bool is_wgrad(const mica_conv_sm90_shape *s)
 {
     return s->roles.kind == MICA_CONV_KIND_WGRAD;
+}
+
+static int taps_of(const mica_conv_sm90_shape *s)
+{
+    return (int)(s->g.tap[1] * s->g.tap[2]);
 }
 
 /* wgrad: products that a plane of b takes part in, of up to two taps each. */
@@ -126,18 +126,11 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
 static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *device,
                               mica_conv_sm90_shape *s, mica_why *why)
 {
-    static const char *const names[] = {"x", "w", "y"};
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
     MICA_TRY(shape_ok(s, device, why));
-    if (is_wgrad(s)) return MICA_OK;
-    const char *name = names[s->roles.out];
-    if (s->out != s->in)
-        return mica_refuse(why, "%s is %s, this engine stores what it reads, %s", name,
-                           mica_dtype_name(s->out), mica_dtype_name(s->in));
-    const mica_tensor *out = mica_conv_tensor(d, s->roles.out);
-    return mica_tensor_count(out) ? mica_conv_sm90_image_ok(out, name, why) : MICA_OK;
+    return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -260,16 +253,14 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
 {
     const mica_conv_sm90_shape *h = &s->shape;
     int tall = (int)slab_height(h, height);
-    mica_conv_sm90_volume_map(h, !is_dgrad(h), CHANNELS, (int)slab_width(h), tall, &s->image);
+    mica_conv_sm90_window_map(h, !is_dgrad(h), CHANNELS, (int)slab_width(h), tall, &s->image);
     if (is_wgrad(h)) {
-        mica_conv_sm90_volume_map(h, false, CHANNELS, ACROSS, height, &s->other);
+        mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->other);
         s->other.box[3] = PLANES;
         return;
     }
-    mica_conv_sm90_volume_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
-    mica_conv_sm90_filter_map(h, d, CHANNELS, &s->other);
-    s->other.swizzle_bytes = PIXEL;
-    s->other.box[0] = s->other.box[h->axes + 1] = CHANNELS;
+    mica_conv_sm90_window_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
+    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
 }
 
 static void write_prologue(const mica_conv_desc *d, const state *s, int height, int slots,
@@ -327,7 +318,6 @@ static mica_status build(mica_plan *plan)
     const mica_conv_sm90_shape *h = &s->shape;
     if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
-    if (h->class_count == 0) return MICA_OK;
     fill_args(d, s, plan->config.knob[HEIGHT]);
     fill_maps(d, s, plan->config.knob[HEIGHT]);
     MICA_TRY(add_kernel(plan, s));

@@ -170,6 +170,18 @@ mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica
     return MICA_OK;
 }
 
+mica_status mica_conv_sm90_result_ok(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
+                                     mica_why *why)
+{
+    static const char *const names[] = {"x", "w", "y"};
+    const mica_tensor *out = mica_conv_tensor(d, s->roles.out);
+    if (s->out != s->in)
+        return mica_refuse(why, "%s is %s, this engine stores what it reads, %s",
+                           names[s->roles.out], mica_dtype_name(s->out), mica_dtype_name(s->in));
+    return mica_tensor_count(out) ? mica_conv_sm90_image_ok(out, names[s->roles.out], why)
+                                  : MICA_OK;
+}
+
 /* The filter's dimension that is read or written side by side: 0 its filters, 1 its channels. */
 static mica_status filter_ok(const mica_tensor *w, int *inner, mica_why *why)
 {
@@ -317,45 +329,35 @@ void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_ten
     pixel_map(s, s->g.out, &s->g.b, s->g.k, pixels, m);
 }
 
-void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int width, int height,
-                               mica_tensor_map_spec *m)
-{
-    const long long *size = of_a ? s->g.in : s->g.out;
-    const mica_conv_strides *at = of_a ? &s->g.a : &s->g.b;
-    *m = (mica_tensor_map_spec){.dtype = s->in,
-                                .rank = 4,
-                                .dims = {of_a ? s->g.c : s->g.k, size[2], size[1], s->g.n},
-                                .stride_bytes = {0, stride_bytes(size[2], at->s[2]),
-                                                 stride_bytes(size[1], at->s[1]),
-                                                 stride_bytes(s->g.n, at->n)},
-                                .box = {MICA_CONV_BLOCK, (uint32_t)width, (uint32_t)height, 1},
-                                .swizzle_bytes = 128};
-}
-
-void mica_conv_sm90_volume_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
+void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
                                int height, mica_tensor_map_spec *m)
 {
     const long long *size = of_a ? s->g.in : s->g.out;
     const mica_conv_strides *at = of_a ? &s->g.a : &s->g.b;
-    *m = (mica_tensor_map_spec){
-        .dtype = s->in,
-        .rank = 5,
-        .dims = {of_a ? s->g.c : s->g.k, size[2], size[1], size[0], s->g.n},
-        .stride_bytes = {0, stride_bytes(size[2], at->s[2]), stride_bytes(size[1], at->s[1]),
-                         stride_bytes(size[0], at->s[0]), stride_bytes(s->g.n, at->n)},
-        .box = {(uint32_t)channels, (uint32_t)width, (uint32_t)height, 1, 1},
-        .swizzle_bytes = 2 * channels};
+    int last = s->axes + 1;
+    *m =
+        (mica_tensor_map_spec){.dtype = s->in,
+                               .rank = last + 1,
+                               .dims = {of_a ? s->g.c : s->g.k},
+                               .box = {(uint32_t)channels, (uint32_t)width, (uint32_t)height, 1, 1},
+                               .swizzle_bytes = 2 * channels};
+    for (int i = 0; i < s->axes; i++) {
+        m->dims[i + 1] = size[2 - i];
+        m->stride_bytes[i + 1] = stride_bytes(size[2 - i], at->s[2 - i]);
+    }
+    m->dims[last] = s->g.n;
+    m->stride_bytes[last] = stride_bytes(s->g.n, at->n);
 }
 
-void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
-                               mica_tensor_map_spec *m)
+void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int channels,
+                               int cols, mica_tensor_map_spec *m)
 {
     int inner = d->w.strides[1] == 1 ? 1 : 0, last = s->axes + 1;
     *m = (mica_tensor_map_spec){.dtype = s->in,
                                 .rank = s->axes + 2,
                                 .dims = {d->w.dims[inner]},
-                                .box = {MICA_CONV_BLOCK, 1, 1, 1, 1},
-                                .swizzle_bytes = 128};
+                                .box = {(uint32_t)channels, 1, 1, 1, 1},
+                                .swizzle_bytes = 2 * channels};
     for (int i = 0; i < s->axes; i++) {
         int at = d->w.rank - 1 - i;
         m->dims[i + 1] = d->w.dims[at];
@@ -363,5 +365,5 @@ void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_de
     }
     m->dims[last] = d->w.dims[1 - inner];
     m->stride_bytes[last] = stride_bytes(d->w.dims[1 - inner], d->w.strides[1 - inner]);
-    m->box[last] = (uint32_t)(s->filter_mn ? MICA_CONV_BLOCK : cols);
+    m->box[last] = (uint32_t)(s->filter_mn ? channels : cols);
 }

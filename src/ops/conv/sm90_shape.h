@@ -29,20 +29,21 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_
                                       mica_why *why);
 /* Whether the copy engine can read and write a tensor that lies in memory as channels last. */
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why);
+/* For engines that store the image they write as they read the other: that type, and such a map. */
+mica_status mica_conv_sm90_result_ok(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
+                                     mica_why *why);
 /* `pixels` of one class as a tap sees them, by 64 channels. */
 void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
                               mica_tensor_map_spec *map);
 /* wgrad: the pixels of b in order. */
 void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *map);
-/* Windows of width x height pixels by 64 channels of a (else b), in two dimensions. */
-void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int width, int height,
-                               mica_tensor_map_spec *map);
-/* Windows of width x height pixels of a plane by so many channels of a (else b), in three. */
-void mica_conv_sm90_volume_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
+/* Windows of width x height pixels, of one plane in three dimensions, by so many channels of a
+ * (else b): 64, or 32. */
+void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
                                int height, mica_tensor_map_spec *map);
-/* One tap of `cols` columns by 64 terms; 64 by 64 if filter_mn. */
-void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int cols,
-                               mica_tensor_map_spec *map);
+/* One tap of `cols` columns by so many terms; as many of both if filter_mn. */
+void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int channels,
+                               int cols, mica_tensor_map_spec *map);
 /* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
 bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *run);
 
