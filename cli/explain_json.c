@@ -32,8 +32,9 @@ static json_t *engines(const explain *e, const mica_problem *problem, const mica
         double ms = explain_measured(e, problem, &v, plan);
         double predicted = chosen ? mica_plan_predicted(plan) : v.predicted_ms;
         json_t *row =
-            json_pack("{ss ss sb sb sb}", "engine", v.engine, "status", takes ? "ok" : "refused",
-                      "chosen", chosen, "deterministic", v.deterministic, "reference", v.reference);
+            json_pack("{ss ss sb sb sb sb sb}", "engine", v.engine, "status",
+                      takes ? "ok" : "refused", "chosen", chosen, "deterministic", v.deterministic,
+                      "reference", v.reference, "peer", v.peer, "by_name", v.by_name);
         if (takes) {
             json_object_set_new(row, "config", json_string(explain_config(&v, plan)));
             json_object_set_new(row, "predicted_ms", cli_json_number(predicted));

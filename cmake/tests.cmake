@@ -224,6 +224,15 @@ if(TARGET mica)
   endif()
 endif()
 
+# compute-sanitizer runs on a GPU, by hand (tests/sanitize/run); that its lines reach every engine is
+# known without one, and a list with a line less must not.
+if(TARGET mica)
+  mica_test(lint/sanitize lint
+    ${PROJECT_SOURCE_DIR}/tests/sanitize/run --covered --mica $<TARGET_FILE:mica>)
+  mica_test(lint/sanitize-self lint
+    ${PROJECT_SOURCE_DIR}/tests/self/sanitize_covered.sh $<TARGET_FILE:mica>)
+endif()
+
 # Kernels that are wrong on purpose: their list holds (everywhere), they compile (with NVRTC); that
 # `mica check` catches them is shown on a GPU, by hand (tests/mutants/run check).
 mica_test(lint/mutants lint ${PROJECT_SOURCE_DIR}/tests/mutants/run text)
