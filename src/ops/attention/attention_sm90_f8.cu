@@ -88,6 +88,8 @@ __device__ __forceinline__ void load_values(const attention_sm90_args &a, const 
     if (lane == 0) m.b->rows[r.at] = min(j.keys - tile * KEYS, KEYS);
     load_tile(a, m.raw(r.at), &a.v, a.v_source, m.raw_full(r.at), V_CHUNKS, KEYS, j.key + tile * KEYS,
               j.head / a.group, j.key_batch, lane);
+    /* Threads read what a lane copied, so each lane arrives; the first one has. */
+    if (a.direct && lane > 0) mbarrier_arrive(m.raw_full(r.at));
 }
 
 __device__ __forceinline__ float factor_of(const attention_sm90_factors &f, int head)
@@ -143,10 +145,10 @@ __device__ __forceinline__ void produce(const attention_sm90_args &a, const memo
             v.next();
         }
     }
-    if (lane != 0) return;
     mbarrier_wait(m.raw_empty(v.at), v.parity);
-    m.b->rows[v.at] = -1;
-    mbarrier_arrive(m.raw_full(v.at));
+    if (lane == 0) m.b->rows[v.at] = -1;
+    if (a.direct || lane == 0) mbarrier_arrive(m.raw_full(v.at));
+    if (lane != 0) return;
     for (int group = 0; group < GROUPS; group++) mbarrier_wait(m.bar.q_empty(0, group), q_parity);
     m.b->slots[q_parity].n = -1;
     for (int group = 0; group < GROUPS; group++) mbarrier_arrive(m.bar.q_full(0, group));
@@ -468,11 +470,11 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
 }
 
 /* By all threads, once. */
-__device__ __forceinline__ void raw_barriers_init(const memory &m)
+__device__ __forceinline__ void raw_barriers_init(const attention_sm90_args &a, const memory &m)
 {
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(m.raw_full(i), 1);
+            mbarrier_init(m.raw_full(i), a.direct ? 32 : 1);
             mbarrier_init(m.raw_empty(i), TURNERS);
             mbarrier_init(m.bar.v_full(i), TURNERS);
         }
@@ -495,7 +497,7 @@ attention_sm90_f8(const __grid_constant__ attention_sm90_args a)
         tma_prefetch(&a.v);
     }
     barriers_init(m.bar);
-    raw_barriers_init(m);
+    raw_barriers_init(a, m);
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
