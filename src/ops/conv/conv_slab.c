@@ -13,8 +13,8 @@
 
 enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384 };
 enum { WGRAD_TAPS = 9, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
-/* Two warpgroups that each hold a slab until their next one is there need a third. */
-enum { DIRECT_SLOTS = 3, WGRAD_SLOTS = 2 };
+/* Two warpgroups that each hold a slab until their next one is there, in places of their own. */
+enum { DIRECT_SLOTS = 4, WGRAD_SLOTS = 2 };
 /* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
 /* For statistics of a row of a tile, while the other warpgroup multiplies. */
@@ -62,26 +62,21 @@ static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
     return (slab_width(s) * slab_height(s, height) + (is_wgrad(s) ? ACROSS * height : 0)) * PIXEL;
 }
 
-static int room_for(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
-{
-    int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : taps_of(s) * TAP);
-    int64_t slots = room / slot_bytes(s, height);
-    return slots < MAX_SLOTS ? (int)slots : MAX_SLOTS;
-}
-
 /* Slabs at once. In turns a warpgroup finds its own slabs in the places of its own: copies need not
  * arrive in order, and one that came to a place of which the other still waits for the slab before
  * would take that for its own. */
 static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
-    int slots = room_for(s, device, height);
-    return is_wgrad(s) ? slots : slots / 2 * 2;
+    int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : taps_of(s) * TAP);
+    int64_t slots = room < 0 ? 0 : room / slot_bytes(s, height);
+    if (slots > MAX_SLOTS) slots = MAX_SLOTS;
+    return (int)(is_wgrad(s) ? slots : slots / 2 * 2);
 }
 
 static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
-           room_for(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
+           slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
 /* ---- which problems ---- */
