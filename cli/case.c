@@ -263,6 +263,20 @@ mica_status cli_case_run(cli_case *c, const mica_plan *plan, const cli_placement
     return status;
 }
 
+mica_status cli_case_truth_of(cli_case *c, const mica_plan *plan)
+{
+    static const cli_placement placement = {0xff, 0, false, ""};
+    mica_status status = cli_case_run(c, plan, &placement);
+    for (int i = 0; i < c->args && status == MICA_OK; i++) {
+        if (!cli_is_output(&c->info[i])) continue;
+        const mica_tensor *t = &c->info[i].tensor;
+        mica_tensor_load(t, cli_buffer_after(&c->buffers[i]), c->results[i]);
+        int64_t count = mica_tensor_count(t);
+        for (int64_t n = 0; n < count; n++) c->magnitudes[i][n] = fabs(c->results[i][n]);
+    }
+    return status;
+}
+
 /* ---- judging ---- */
 
 static void fail(cli_judgement *j, int arg)

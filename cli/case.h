@@ -43,6 +43,9 @@ void cli_case_free(cli_case *c);
 /* Fills the inputs; with cli_case_truth evaluates the reference. */
 mica_status cli_case_fill(cli_case *c, mica_fill fill, uint64_t seed);
 mica_status cli_case_truth(cli_case *c);
+/* Takes a plan's own results for the truth, for problems that the reference would take hours for;
+ * its tolerance must be exact. */
+mica_status cli_case_truth_of(cli_case *c, const mica_plan *plan);
 /* How a run places its data. */
 typedef struct cli_placement {
     int poison;    /* byte that fills everything but elements */

@@ -22,7 +22,8 @@ enum {
     KEY_TABLE,
     KEY_UPDATE,
     KEY_SHARE,
-    KEY_PACKED
+    KEY_PACKED,
+    KEY_AGAINST
 };
 
 static const struct argp_option options[] = {
@@ -30,6 +31,9 @@ static const struct argp_option options[] = {
     {"config", KEY_CONFIG, "TEXT", 0, "only this config; default: all configs of each engine", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's config of each engine", 0},
     {"fill", KEY_FILL, "LIST", 0, "exact, random, same_sign, range, extreme; default: all", 0},
+    {"against", KEY_AGAINST, "NAME", 0,
+     "this engine's results on exact data are the truth, for problems too large for the reference",
+     0},
     {"seed", KEY_SEED, "N", 0, "seed of the data; default 1", 0},
     {"allow-refusals", KEY_REFUSALS, NULL, 0, "a refusal is no failure", 0},
     {"allow-mistrusted", KEY_MISTRUSTED, NULL, 0,
@@ -92,6 +96,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_PICK:
         c->pick = true;
         return 0;
+    case KEY_AGAINST:
+        c->against = arg;
+        return 0;
     case KEY_FILL:
         parse_fills(c, arg, state);
         return 0;
@@ -129,6 +136,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (sscanf(arg, "%ld/%ld%n", &c->share, &c->shares, &length) != 2 || arg[length] ||
             c->share < 0 || c->shares <= c->share)
             argp_error(state, "--share takes I/N with 0 <= I < N, not %s", arg);
+        return 0;
+    case ARGP_KEY_SUCCESS:
+        for (int i = 0; c->against && cli_fill_names[i]; i++)
+            if (c->fills[i] && i != MICA_FILL_EXACT)
+                argp_error(state, "--against compares exact results: --fill=exact, not %s",
+                           cli_fill_names[i]);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -170,8 +183,9 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
 {
     char text[400] = "";
     cli_tolerance tolerance = cli_case_tolerance(k, plan);
-    /* Where results share infinities and NaN of the inputs there is nothing to compare. */
-    if (!isfinite(tolerance.least)) {
+    /* Where results share infinities and NaN of the inputs there is nothing to compare; and another
+     * engine's results say nothing of the terms that an inexact one may err by. */
+    if (!isfinite(tolerance.least) || (c->against && !tolerance.exact)) {
         check_total_of(c, v->engine)->skipped++;
         return;
     }
@@ -228,9 +242,10 @@ const char *check_only(const check *c, const mica_problem *problem, const char *
     return NULL;
 }
 
-static bool wanted(const char *only, const mica_verdict *v)
+static bool wanted(const check *c, const char *only, const mica_verdict *v)
 {
-    return only ? !strcmp(only, v->engine) : !mica_verdict_needs_name(v);
+    if (only) return !strcmp(only, v->engine);
+    return !mica_verdict_needs_name(v) && !(c->against && !strcmp(c->against, v->engine));
 }
 
 static void refuse(check *c, const char *line, const char *engine, const char *reason)
@@ -287,7 +302,7 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
     mica_verdict v;
     for (int i = 0; count < CHECK_MAX_PLANS; i++) {
         if (mica_problem_verdict(c->context, problem, i, &v) != MICA_OK) break;
-        if (!wanted(only, &v)) continue;
+        if (!wanted(c, only, &v)) continue;
         asked = true;
         const char *reason = v.status == MICA_OK ? NULL : v.reason;
         char built[400] = "";
@@ -303,18 +318,33 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
     return count;
 }
 
+/* --against: the plan whose results are the truth. A refusal where there is none. */
+static mica_plan *plan_truth(check *c, const mica_problem *problem, const char *line)
+{
+    mica_plan *plan = NULL;
+    mica_options o = {.engine = c->against, .packed = c->line_packed};
+    if (mica_plan_problem(c->context, problem, &o, &plan) != MICA_OK)
+        refuse(c, line, c->against, mica_error());
+    return plan;
+}
+
 /* fills: which; bare: optional arguments are NULL. */
 static void check_data(check *c, const mica_problem *problem, const bool *fills, bool bare,
                        check_plan *plans, int count)
 {
     char *line = cli_line_text(problem, c->line_packed);
     cli_case k;
+    mica_plan *truth = c->against && fills[MICA_FILL_EXACT] ? plan_truth(c, problem, line) : NULL;
     mica_status status = cli_case_init(&k, c->context, problem, bare);
     k.packed = c->line_packed;
     for (int fill = 0; cli_fill_names[fill] && status == MICA_OK && !c->lost; fill++) {
-        if (!fills[fill] || cli_stopped()) continue;
+        if (!fills[fill] || cli_stopped() || (c->against && !truth)) continue;
         status = cli_case_fill(&k, (mica_fill)fill, c->seed);
-        if (status == MICA_OK) status = cli_case_truth(&k);
+        if (status == MICA_OK && truth && !cli_case_tolerance(&k, truth).exact) {
+            refuse(c, line, c->against, "its results are not exact and so no truth");
+            continue;
+        }
+        if (status == MICA_OK) status = truth ? cli_case_truth_of(&k, truth) : cli_case_truth(&k);
         for (int i = 0; i < count && status == MICA_OK && !cli_stopped() && !c->lost; i++)
             run_plan(c, &k, plans[i].plan, &plans[i].verdict, line);
     }
@@ -325,6 +355,7 @@ static void check_data(check *c, const mica_problem *problem, const bool *fills,
         check_call_failed(c, status, &bad, text, sizeof text);
         check_record(c, &bad);
     }
+    mica_plan_destroy(truth);
     cli_case_free(&k);
     free(line);
 }
@@ -470,7 +501,8 @@ int cmd_check(int argc, char **argv)
     cli_parse(argc, argv, "check", options, parse, "[FILE...] [PROBLEM LINE]", doc, c);
     bool any = false;
     for (int i = 0; cli_fill_names[i]; i++) any |= c->fills[i];
-    for (int i = 0; cli_fill_names[i] && !any; i++) c->fills[i] = true;
+    for (int i = 0; cli_fill_names[i] && !any; i++)
+        c->fills[i] = !c->against || i == MICA_FILL_EXACT;
     int code = cli_context(&c->options, &c->context, &c->device);
     if (code == CLI_OK) {
         cli_lines_read(&c->lines, c->options.args, c->options.arg_count);

@@ -28,6 +28,7 @@ enum { CHECK_MAX_ENGINES = 256 };
 typedef struct check {
     cli_options options;
     const char *engine;    /* only this one */
+    const char *against;   /* the engine whose results are the truth; NULL: the reference */
     const char *packed;    /* names of arguments that every line packs */
     const char *config;    /* only this one of it */
     bool pick;             /* of each engine the config that the planner would take */

@@ -55,6 +55,7 @@ void check_record(check *c, const check_outcome *o)
     }
     printf("  REPRO: mica check --device %s --engine %s", c->device.name, o->engine);
     if (config) printf(" --config \"%s\"", o->config);
+    if (c->against) printf(" --against %s", c->against);
     printf("%s%s --seed %llu \"%s\"\n", *o->fill ? " --fill " : "", o->fill,
            (unsigned long long)c->seed, o->line);
 }

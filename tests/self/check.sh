@@ -53,6 +53,12 @@ expect 2 check -d cpu "$large # repeats: transform x=u8:1x3271 y=s8:1x3271"
 expect 2 check -d cpu "$large # repeats: activation x=f32:1x3271"
 expect 2 check -d cpu "$large # repeats: nothing"
 expect 2 check -d cpu "$large alpha=2 # repeats: transform x=u8:1x3271 y=u8:1x3271"
+# Another engine's results for the truth: on data that makes them exact, and only there.
+gemm='gemm a=f32:65x17 b=f32:17x127'
+expect 0 check -d cpu --against cpu --engine ref --expect 2 --self-test "$gemm"
+expect 2 check -d cpu --against cpu --engine ref --fill random "$gemm"
+expect 3 check -d cpu --against no_such_engine "$gemm"
+expect 3 check -d cpu --against cpu 'softmax x=f32:5x7 axis=1'
 # What does not repeat is noticed: each of 65 values is a 65th, not 1.
 expect 1 check -d cpu 'softmax x=f32:65x37 axis=0 # repeats: softmax x=f32:1x37 axis=0'
 # Configs: all, one by its name, the planner's.
