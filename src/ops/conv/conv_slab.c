@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides in two dimensions, stride
- * 1, on Hopper's matrix units. The filter stays in shared memory and each pixel comes there once,
- * with the halo of its tile, instead of once for each tap: at the tensor rate where sm90_im2col is
- * bound by L2. Statistics are formed as y is stored. wgrad adds the blocks' partial sums in a fixed
- * order. Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds
- * for them. */
+ * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides, stride 1 and taps in two
+ * dimensions at most, on Hopper's matrix units. The filter stays in shared memory and each pixel
+ * comes there once, with the halo of its tile, instead of once for each tap: at the tensor rate
+ * where sm90_im2col is bound by L2. Statistics are formed as y is stored. wgrad adds the blocks'
+ * partial sums in a fixed order. Pointers that are not multiples of 16 bytes go to the generic
+ * engine, which the plan holds for them. */
 #include "ops/conv/conv_slab_args.h"
 #include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_shape.h"
@@ -81,10 +81,42 @@ static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, 
 
 /* ---- which problems ---- */
 
+static mica_status join_planes(mica_conv_geometry *g, mica_why *why)
+{
+    mica_conv_strides *const tensors[] = {&g->a, &g->b, &g->residual};
+    if (g->tap[0] != 1 || g->stride[0] != 1 || g->pad[0] != 0 || g->in[0] != g->out[0])
+        return mica_refuse(why, "taps, strides or padding in 3 dimensions, this engine has 2");
+    for (int i = 0; i < 3 && g->in[0] > 1; i++) {
+        mica_conv_strides *t = tensors[i];
+        if (g->n > 1 && t->n != t->s[0] * g->in[0])
+            return mica_refuse(why,
+                               "images are %lld elements apart, their %lld planes %lld: this "
+                               "engine takes planes at one distance",
+                               t->n, g->in[0], t->s[0]);
+        t->n = t->s[0];
+    }
+    g->n *= g->in[0];
+    g->in[0] = g->out[0] = 1;
+    return MICA_OK;
+}
+
+/* Images of one dimension are the rows of one image, planes that no tap joins are images. */
+static mica_status make_flat(mica_conv_sm90_shape *s, mica_why *why)
+{
+    mica_conv_geometry *g = &s->g;
+    if (s->axes == 3) MICA_TRY(join_planes(g, why));
+    if (s->axes == 1) {
+        g->in[1] = g->out[1] = g->n;
+        g->a.s[1] = g->a.n, g->b.s[1] = g->b.n, g->residual.s[1] = g->residual.n;
+        g->n = 1;
+    }
+    s->axes = 2;
+    return MICA_OK;
+}
+
 static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
                             mica_why *why)
 {
-    if (s->axes != 2) return mica_refuse(why, "%d spatial dimensions, this engine has 2", s->axes);
     if (s->g.stride[1] != 1 || s->g.stride[2] != 1)
         return mica_refuse(why, "the stride is %lld x %lld, this engine's is 1", s->g.stride[1],
                            s->g.stride[2]);
@@ -106,6 +138,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
+    MICA_TRY(make_flat(s, why));
     MICA_TRY(shape_ok(s, device, why));
     return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }

@@ -360,8 +360,10 @@ void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_de
                                 .swizzle_bytes = 2 * channels};
     for (int i = 0; i < s->axes; i++) {
         int at = d->w.rank - 1 - i;
-        m->dims[i + 1] = d->w.dims[at];
-        m->stride_bytes[i + 1] = stride_bytes(d->w.dims[at], d->w.strides[at]);
+        int64_t size =
+            at < 2 ? 1 : d->w.dims[at]; /* the shape may have an axis more than the filter */
+        m->dims[i + 1] = size;
+        m->stride_bytes[i + 1] = stride_bytes(size, d->w.strides[at]);
     }
     m->dims[last] = d->w.dims[1 - inner];
     m->stride_bytes[last] = stride_bytes(d->w.dims[1 - inner], d->w.strides[1 - inner]);
