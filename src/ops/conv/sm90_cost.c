@@ -126,7 +126,7 @@ static double direct_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, 
 }
 
 /* The least traffic; of an image that strides skip, only the pixels that taps see are read. */
-static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
+static double traffic_bytes(const mica_conv_sm90_shape *s)
 {
     const mica_conv_geometry *g = &s->g;
     double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
@@ -137,7 +137,12 @@ static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *
         b *= (double)g->out[i];
         f *= (double)g->tap[i];
     }
-    return 2 * (a + b + f) / (device->copy_gbps * 1e6);
+    return 2 * (a + b + f);
+}
+
+static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
+{
+    return traffic_bytes(s) / (device->copy_gbps * 1e6);
 }
 
 mica_conv_sm90_tiles mica_conv_sm90_wgrad_tiles(const mica_conv_sm90_shape *s, int rows, int cols)
@@ -166,8 +171,8 @@ static double held_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int
 /* Share of what a stream reads that L2 does not have: its blocks are at different pixels. */
 static double missed(const mica_conv_sm90_shape *s, const mica_device_info *device)
 {
-    double bytes = traffic_ms(s, device) * device->copy_gbps * 1e6;
-    return bytes > 0 ? 1 * fmax(1 - (double)device->cache_bytes / bytes, 0) : 0;
+    double bytes = traffic_bytes(s);
+    return bytes > 0 ? fmax(1 - (double)device->cache_bytes / bytes, 0) : 0;
 }
 
 /* Of a stream: one piece for each multiprocessor. */
