@@ -75,17 +75,23 @@ static void copy_row(const emu_later *l, const int64_t *at, int elements, uint32
     }
 }
 
+/* Of a box, so many are copied. */
+static int box_count(const fake_map *m, int d)
+{
+    return (m->box[d] + (int)m->steps[d] - 1) / (int)m->steps[d];
+}
+
 static int copy_tile(const emu_later *l)
 {
     const fake_map *m = &l->map;
     int rows = 1, width = m->box[0] * type_bytes[m->type];
-    for (int d = 1; d < m->rank; d++) rows *= m->box[d];
+    for (int d = 1; d < m->rank; d++) rows *= box_count(m, d);
     for (int r = 0; r < rows; r++) {
         int64_t at[5] = {l->at[0]};
         int rest = r;
         for (int d = 1; d < m->rank; d++) {
-            at[d] = l->at[d] + rest % m->box[d] * (int64_t)m->steps[d];
-            rest /= m->box[d];
+            at[d] = l->at[d] + rest % box_count(m, d) * (int64_t)m->steps[d];
+            rest /= box_count(m, d);
         }
         copy_row(l, at, m->box[0], (uint32_t)(r * width));
     }

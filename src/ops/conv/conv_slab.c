@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides, stride 1 and taps in two
- * dimensions at most, on Hopper's matrix units. The filter stays in shared memory and each pixel
- * comes there once, with the halo of its tile, instead of once for each tap: at the tensor rate
- * where sm90_im2col is bound by L2. Statistics are formed as y is stored. wgrad adds the blocks'
- * partial sums in a fixed order. Pointers that are not multiples of 16 bytes go to the generic
- * engine, which the plan holds for them. */
+ * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides, or groups of 8, 16, 32 or
+ * 64, and taps in two dimensions at most, on Hopper's matrix units. The filter stays in shared
+ * memory and each pixel comes there once, with the halo of its tile, instead of once for each tap:
+ * at the tensor rate where sm90_im2col is bound by L2. Groups are multiplied 64 channels at a time,
+ * with zeros between them: what groups of 32 waste is less than what other ways to do them lose,
+ * those of 8 are for images so large that memory is the limit. Strides as far as shared memory
+ * goes, in dgrad 1. Statistics are formed as y is stored. wgrad adds the blocks' partial sums in a
+ * fixed order. Pointers that are not multiples of 16 bytes go to the generic engine, which the plan
+ * holds for them. */
 #include "ops/conv/conv_slab_args.h"
 #include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_shape.h"
@@ -12,11 +15,12 @@
 #include <math.h>
 
 enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384 };
-enum { WGRAD_TAPS = 9, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
+enum { WGRAD_TAPS = 9, WGRAD_GROUPS = 3, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
 /* Two warpgroups that each hold a slab until their next one is there, in places of their own. */
 enum { DIRECT_SLOTS = 4, WGRAD_SLOTS = 2 };
 /* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
 enum { SHARED_RESERVE = 2048 };
+enum { MOST_BOX = 256 }; /* the copy engine's */
 /* For statistics of a row of a tile, while the other warpgroup multiplies. */
 enum { COUNT_CYCLES = 50 };
 
@@ -26,7 +30,7 @@ static const int heights[] = {8, 14, 16, 28, 32};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
-    mica_tensor_map_spec image, other, result;
+    mica_tensor_map_spec image[MICA_CONV_SLAB_LATTICES], other, result; /* rank 0: none */
     mica_kernel *kernel;
     mica_grid grid;
     conv_generic generic; /* for misaligned pointers */
@@ -47,19 +51,62 @@ static int taps_of(const mica_conv_sm90_shape *s)
     return (int)(s->g.tap[1] * s->g.tap[2]);
 }
 
-static int64_t slab_width(const mica_conv_sm90_shape *s)
+/* wgrad: taps of a row that are columns of one product. */
+static int joined_taps(const mica_conv_sm90_shape *s)
 {
-    return ACROSS + (s->g.tap[2] - 1) * s->tap_step[2];
+    int64_t rows = (s->g.tap[1] + WGRAD_GROUPS - 1) / WGRAD_GROUPS;
+    return s->step[2] == 1 && rows * s->g.tap[2] * WGRAD_GROUPS <= WGRAD_TAPS ? (int)s->g.tap[2]
+                                                                              : 1;
 }
 
-static int64_t slab_height(const mica_conv_sm90_shape *s, int height)
+/* Pixels of a lattice along an axis, as in conv_slab.cuh, where `count` results are formed at once.
+ */
+static int64_t lattice_pixels(const mica_conv_sm90_shape *s, int axis, int lattice, int count)
 {
-    return height + (s->g.tap[1] - 1) * s->tap_step[1];
+    int64_t reach = -1;
+    for (int64_t t = 0; t < s->g.tap[axis]; t++) {
+        int64_t at = t * s->tap_step[axis];
+        if (at % s->step[axis] == lattice) reach = at / s->step[axis];
+    }
+    return reach < 0 ? 0 : count + reach;
+}
+
+/* All that are read. */
+static int64_t slab_pixels(const mica_conv_sm90_shape *s, int axis, int count)
+{
+    int64_t pixels = 0;
+    for (int i = 0; i < s->step[axis]; i++) pixels += lattice_pixels(s, axis, i, count);
+    return pixels;
+}
+
+/* Of the longest lattice, what is left out between them counted. */
+static int64_t box_pixels(const mica_conv_sm90_shape *s, int axis, int count)
+{
+    return (count + (s->g.tap[axis] - 1) * s->tap_step[axis] / s->step[axis]) * s->step[axis];
 }
 
 static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
 {
-    return (slab_width(s) * slab_height(s, height) + (is_wgrad(s) ? ACROSS * height : 0)) * PIXEL;
+    int64_t slab = slab_pixels(s, 1, height) * slab_pixels(s, 2, ACROSS);
+    return (slab + (is_wgrad(s) ? ACROSS * height : 0)) * PIXEL;
+}
+
+/* Channels of a group; 64: one group, whatever it has of them. */
+static int width_of(const mica_conv_sm90_shape *s)
+{
+    return s->g.groups > 1 ? (int)s->g.c : CHANNELS;
+}
+
+/* Channels of the image written, and of b. */
+static int64_t all_channels(const mica_conv_sm90_shape *s)
+{
+    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    return s->g.groups * (dgrad ? s->g.c : s->g.k);
+}
+
+static int64_t chunks_of(const mica_conv_sm90_shape *s)
+{
+    return (all_channels(s) + CHANNELS - 1) / CHANNELS;
 }
 
 /* Slabs at once. In turns a warpgroup finds its own slabs in the places of its own: copies need not
@@ -75,7 +122,7 @@ static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *devic
 
 static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
-    return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
+    return box_pixels(s, 2, ACROSS) <= MOST_BOX && box_pixels(s, 1, height) <= MOST_BOX &&
            slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
@@ -114,12 +161,39 @@ static mica_status make_flat(mica_conv_sm90_shape *s, mica_why *why)
     return MICA_OK;
 }
 
+static mica_status strides_ok(const mica_conv_sm90_shape *s, mica_why *why)
+{
+    const long long *stride = s->g.stride;
+    if (s->roles.kind == MICA_CONV_KIND_DGRAD && (stride[1] != 1 || stride[2] != 1))
+        return mica_refuse(why, "the stride is %lld x %lld, this engine's dgrad has 1", stride[1],
+                           stride[2]);
+    if (stride[1] * stride[2] > MICA_CONV_SLAB_LATTICES)
+        return mica_refuse(why, "strides of %lld x %lld make more than %d lattices", stride[1],
+                           stride[2], MICA_CONV_SLAB_LATTICES);
+    return MICA_OK;
+}
+
+/* filter_mn: as the kernel copies what lies between the zeros of narrow groups. */
+static mica_status groups_ok(const mica_conv_sm90_shape *s, mica_why *why)
+{
+    const mica_conv_geometry *g = &s->g;
+    if (g->groups == 1) return MICA_OK;
+    if (g->c != g->k || g->c % 8 || g->c == 0 || CHANNELS % g->c)
+        return mica_refuse(why,
+                           "groups of %lld to %lld channels, this engine takes as many on both "
+                           "sides, 8, 16, 32 or 64",
+                           g->c, g->k);
+    if (!is_wgrad(s) && s->filter_mn != (s->roles.kind == MICA_CONV_KIND_DGRAD))
+        return mica_refuse(why, "the filter's channels do not lie side by side, as this engine "
+                                "reads those of groups");
+    return MICA_OK;
+}
+
 static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
                             mica_why *why)
 {
-    if (s->g.stride[1] != 1 || s->g.stride[2] != 1)
-        return mica_refuse(why, "the stride is %lld x %lld, this engine's is 1", s->g.stride[1],
-                           s->g.stride[2]);
+    MICA_TRY(strides_ok(s, why));
+    MICA_TRY(groups_ok(s, why));
     if (s->g.c > CHANNELS || s->g.k > CHANNELS)
         return mica_refuse(why, "%lld and %lld channels, this engine holds %d", s->g.c, s->g.k,
                            CHANNELS);
@@ -137,7 +211,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
 {
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
+    MICA_TRY(mica_conv_sm90_shape_make(d, MICA_CONV_SM90_GROUPS, s, why));
     MICA_TRY(make_flat(s, why));
     MICA_TRY(shape_ok(s, device, why));
     return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
@@ -151,12 +225,25 @@ static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
     return s->g.n * ((size[2] + ACROSS - 1) / ACROSS) * ((size[1] + height - 1) / height);
 }
 
+/* Blocks that share out a chunk's tiles. */
+static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    int64_t tiles = tiles_of(s, height), most = device->units / chunks_of(s);
+    if (most < 1) most = 1;
+    return tiles < most ? tiles : most;
+}
+
 static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
-    double each = ceil((double)tiles_of(s, height) / device->units);
+    int64_t lines = lines_of(s, device, height);
+    double waves = ceil((double)(lines * chunks_of(s)) / device->units);
+    double each = waves * ceil((double)tiles_of(s, height) / (double)lines);
     int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
-    double products = taps * 16.0 * height, fill = (double)slot_bytes(s, height) / 34.6;
+    /* products of one tap read as much from shared memory as it gives meanwhile */
+    double slow = is_wgrad(s) && joined_taps(s) == 1 ? 1.4 : 1;
+    double products = slow * taps * 16.0 * height, fill = (double)slot_bytes(s, height) / 34.6;
     double sums = is_wgrad(s) ? 3000 + taps * 1000.0 : 1000 + taps * 150.0;
+    if (!is_wgrad(s) && width_of(s) < CHANNELS) sums += 1000; /* a filter that threads copy */
     if (s->stats) products = fmax(products, COUNT_CYCLES * height);
     return each * (fmax(products, fill) * 1.05 + 200) + sums + 4.0 * height;
 }
@@ -164,7 +251,8 @@ static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *d
 /* Statistics: how many terms a thread adds up in f32. */
 static bool counting_suits(const mica_conv_sm90_shape *s, const mica_device_info *device)
 {
-    double tiles = ceil((double)tiles_of(s, heights[0]) / device->units / 2);
+    double lines = (double)lines_of(s, device, heights[0]);
+    double tiles = ceil((double)tiles_of(s, heights[0]) / lines / 2);
     const long long *size = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.in : s->g.out;
     return conv_stats_chain_ok(64 + tiles, (double)s->g.n * (double)size[1] * (double)size[2]);
 }
@@ -212,15 +300,17 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
     }
     configs[0] = (mica_config){{best}};
     configs[1] = (mica_config){{second}};
-    return second && tiles_of(&s, best) > device->units ? 2 : 1;
+    return second && tiles_of(&s, best) * chunks_of(&s) > device->units ? 2 : 1;
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
+    const mica_conv_desc *d = desc;
     (void)config;
     c->truncates = true;
     c->k_inst = 16;
-    if (((const mica_conv_desc *)desc)->pass == MICA_CONV_WGRAD) c->n_outer += 132;
+    c->spreads = d->groups > 1 && d->pass != MICA_CONV_WGRAD; /* zeros stand for other groups */
+    if (d->pass == MICA_CONV_WGRAD) c->n_outer += 132;
 }
 
 /* ---- build ---- */
@@ -235,13 +325,17 @@ static void fill_args(const mica_conv_desc *d, state *s, int height)
     a->across = (int)((size[2] + ACROSS - 1) / ACROSS);
     a->down = (int)((size[1] + height - 1) / height);
     a->tiles = (int)tiles_of(h, height);
+    a->chunks = (int)chunks_of(h);
+    a->narrow_strides[0] = d->w.strides[0];
     for (int i = 0; i < 2; i++) {
+        int at = d->w.rank - 2 + i; /* one dimension has no way down */
         a->start[i] = c->start[i + 1];
         a->filter[i] = c->filter[i + 1];
         a->filter_step[i] = c->filter_step[i + 1];
+        a->narrow_strides[i + 1] = at < 2 ? 0 : d->w.strides[at];
         a->size[i] = (int)size[i + 1];
     }
-    a->channels = (int)(dgrad ? h->g.c : h->g.k);
+    a->channels = (int)all_channels(h);
     a->to = dgrad ? h->g.a : h->g.b;
     a->residual = h->g.residual;
     mica_conv_epilogue_args(d, &a->epilogue);
@@ -251,20 +345,25 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
 {
     const mica_conv_sm90_shape *h = &s->shape;
     bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
-    int width = (int)slab_width(h), tall = (int)slab_height(h, height);
-    mica_conv_sm90_window_map(h, !dgrad, CHANNELS, width, tall, &s->image);
+    for (int i = 0; i < h->step[1] * h->step[2]; i++) {
+        int64_t tall = lattice_pixels(h, 1, i / h->step[2], height),
+                width = lattice_pixels(h, 2, i % h->step[2], ACROSS);
+        if (tall && width)
+            mica_conv_sm90_window_map(h, !dgrad, CHANNELS, (int)width, (int)tall, &s->image[i]);
+    }
     if (is_wgrad(h)) {
         mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->other);
         return;
     }
-    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
+    if (width_of(h) == CHANNELS) mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
     mica_conv_sm90_window_map(h, dgrad, CHANNELS, ACROSS, height, &s->result);
 }
 
 static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_text *p)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS : ACROSS * plan->config.knob[HEIGHT],
+    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS * joined_taps(h)
+                                       : ACROSS * plan->config.knob[HEIGHT],
                       .a = h->in,
                       .b = h->in,
                       .a_mn_major = is_wgrad(h) || h->filter_mn,
@@ -273,6 +372,10 @@ static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_
     mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
     mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
     mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
+    mica_prologue_int(p, "STRIDE_DOWN", h->step[1]);
+    mica_prologue_int(p, "STRIDE_ACROSS", h->step[2]);
+    mica_prologue_int(p, "WIDTH", width_of(h));
+    if (is_wgrad(h)) mica_prologue_int(p, "JOINED", joined_taps(h));
     mica_prologue_int(p, "HEIGHT", plan->config.knob[HEIGHT]);
     mica_prologue_int(p, "SLOTS", slots);
     mica_prologue_type(p, "in_t", h->in);
@@ -283,11 +386,11 @@ static mica_status add_kernel(mica_plan *plan, state *s, mica_text *p)
 {
     bool wgrad = is_wgrad(&s->shape);
     int height = plan->config.knob[HEIGHT], slots = slots_of(&s->shape, &plan->device, height);
-    int units = plan->device.units;
+    int64_t blocks = lines_of(&s->shape, &plan->device, height) * chunks_of(&s->shape);
     add_prologue(plan, s, slots, p);
     int64_t shared =
         slots * slot_bytes(&s->shape, height) + (wgrad ? 0 : taps_of(&s->shape) * TAP) + 1024;
-    s->grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
+    s->grid = (mica_grid){.grid = {(unsigned)blocks},
                           .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
                           .dynamic_shared = (unsigned)shared};
     mica_kernel_spec spec = {wgrad ? "ops/conv/conv_slab_wgrad.cu" : "ops/conv/conv_slab.cu",
@@ -316,11 +419,11 @@ static mica_status build(mica_plan *plan)
         mica_prologue_int(&p, "STATS", s->shape.stats);
     }
     MICA_TRY(add_kernel(plan, s, &p));
+    int lines = (int)s->grid.grid[0] / s->args.chunks;
     if (is_wgrad(&s->shape))
-        MICA_TRY(mica_conv_sm90_reduce_build(plan, &s->shape, (int)s->grid.grid[0],
-                                             taps_of(&s->shape) * CHANNELS, NULL, &s->reduce));
-    if (s->shape.stats)
-        MICA_TRY(conv_stats_build_parts(plan, 2 * (int64_t)s->grid.grid[0], &s->stats));
+        MICA_TRY(mica_conv_sm90_reduce_build(
+            plan, &s->shape, lines, taps_of(&s->shape) * width_of(&s->shape), NULL, &s->reduce));
+    if (s->shape.stats) MICA_TRY(conv_stats_build_parts(plan, 2 * lines, &s->stats));
     return conv_generic_build(plan, &s->generic);
 }
 
@@ -331,8 +434,14 @@ static mica_status run_slab(const mica_plan *plan, const state *s, const mica_ru
     bool wgrad = is_wgrad(&s->shape);
     void *const *args = r->args;
     mica_conv_slab_args a = s->args;
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.other], &a.other));
+    for (int i = 0; i < MICA_CONV_SLAB_LATTICES; i++)
+        if (s->image[i].rank)
+            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], args[s->shape.image],
+                                            &a.image[i]));
+    if (s->other.rank)
+        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.other], &a.other));
+    else
+        a.narrow = args[s->shape.other];
     a.out = args[s->shape.roles.out];
     if (wgrad)
         a.partial = mica_at(r, s->reduce.partial);

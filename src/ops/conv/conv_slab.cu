@@ -1,33 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution with up to 64 channels on both sides, forward and dgrad with stride 1: the whole filter
- * stays in shared memory, the image passes through it once as slabs. Rows of the product are channels
+ * Convolution with up to 64 channels on both sides, or groups of as many, forward and dgrad: the whole
+ * filter stays in shared memory, the image passes through it once as slabs. Rows of the product are channels
  * of the result, columns the pixels of a tile. Two warpgroups take tiles in turns, so that one stores
  * while the other multiplies; a slab that has been read becomes the tile that is stored.
  * Constants: those of conv_slab.cuh; FILTER_MN (rows are what lies side by side in the filter, else
  * terms); RESIDUAL; STATS (sums and sums of squares by channel are formed of what is stored, for
  * conv_stats_sum.cu); those of the epilogue; mma(). */
 #include "cuda/device/overlap.cuh"
+#include "cuda/device/shared.cuh"
 #include "ops/conv/conv_slab.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
 
 constexpr int TAP_BYTES = 64 * ROW, THREADS = 384;
 
+/* ---- the filter ---- */
+
+/* Its coordinates of a tap. */
+__device__ __forceinline__ int filter_down(const mica_conv_slab_args &a, int tap)
+{
+    return a.filter[0] + tap / TAPS_ACROSS * a.filter_step[0];
+}
+
+__device__ __forceinline__ int filter_across(const mica_conv_slab_args &a, int tap)
+{
+    return a.filter[1] + tap % TAPS_ACROSS * a.filter_step[1];
+}
+
+__device__ __forceinline__ void load_filter(const mica_conv_slab_args &a, const line &l, u32 filter, u32 ready)
+{
+    mbarrier_arrive_expect(ready, TAPS * TAP_BYTES);
+    for (int t = 0; t < TAPS; t++)
+        tma_load(filter + t * TAP_BYTES, &a.other, ready, 0, filter_across(a, t), filter_down(a, t), l.channel);
+}
+
+/* Groups of fewer than 64 channels: by both warpgroups, swizzled as the copy engine does it, with zeros where a
+ * row (a channel of b) and the channels of a belong to different groups. */
+__device__ __forceinline__ void place_filter(const mica_conv_slab_args &a, const line &l, u32 filter)
+{
+    constexpr int BATCH = TAPS < 8 ? TAPS : 8; /* taps whose loads are under way at once */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = (int)threadIdx.x - 128 + 256 * half, row = i / 8, part = i % 8;
+        const bool exists = row / WIDTH == part * 8 / WIDTH && l.channel + row < a.channels;
+        const in_t *const from =
+            (const in_t *)a.narrow + (l.channel + row) * a.narrow_strides[0] + part * 8 % WIDTH;
+        const u32 to = filter + row * ROW + ((part ^ row & 7) << 4);
+        for (int first = 0; first < TAPS; first += BATCH) {
+            uint4 v[BATCH];
+#pragma unroll
+            for (int j = 0; j < BATCH; j++) {
+                const int t = min(first + j, TAPS - 1);
+                v[j] = make_uint4(0, 0, 0, 0);
+                if (exists)
+                    v[j] = *(const uint4 *)(from + filter_down(a, t) * a.narrow_strides[1] +
+                                            filter_across(a, t) * a.narrow_strides[2]);
+            }
+#pragma unroll
+            for (int j = 0; j < BATCH; j++) {
+                const u32 words[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
+                shared_store(to + min(first + j, TAPS - 1) * TAP_BYTES, words);
+            }
+        }
+    }
+    async_fence();
+    named_barrier_sync(3, 256);
+}
+
 __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 filter, u32 slabs, u32 full)
 {
     const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
-    mbarrier_arrive_expect(ready, TAPS * TAP_BYTES);
-    for (int t = 0; t < TAPS; t++) {
-        const int down = a.filter[0] + t / TAPS_ACROSS * a.filter_step[0];
-        const int across = a.filter[1] + t % TAPS_ACROSS * a.filter_step[1];
-        tma_load(filter + t * TAP_BYTES, &a.other, ready, 0, across, down, 0);
-    }
-    const int tiles = own_tiles(a);
+    const line l = own_line(a);
+    if (WIDTH == 64) load_filter(a, l, filter, ready);
+    const int tiles = own_tiles(a, l);
     for (int i = 0; i < tiles; i++) {
-        const place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
+        const place p = tile_at(a, l, i);
         const int slot = i % SLOTS;
         mbarrier_wait(empty + 8 * slot, i / SLOTS & 1 ^ 1);
         mbarrier_arrive_expect(full + 8 * slot, SLAB_BYTES);
-        tma_load(slabs + slot * SLAB_BYTES, &a.image, full + 8 * slot, 0, p.x + a.start[1], p.y + a.start[0], p.image);
+        load_slab(a, p, l.channel, slabs + slot * SLAB_BYTES, full + 8 * slot);
     }
 }
 
@@ -37,7 +87,7 @@ __device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u
 #pragma unroll
     for (int t = 0; t < TAPS; t++) {
         const u64 left = wgmma_operand<ROW>(filter + t * TAP_BYTES, FILTER_MN ? TAP_BYTES : 16, 8 * ROW);
-        const u64 right = wgmma_operand<ROW>(slab + tap_bytes(t), 16, PITCH * ROW);
+        const u64 right = wgmma_operand<ROW>(slab + tap_bytes(t), 16, tap_pitch(t));
 #pragma unroll
         for (int z = 0; z < 4; z++)
             mma(sum, wgmma_advance(left, FILTER_MN ? z * 16 * ROW : z * 32), wgmma_advance(right, z * 32), t + z > 0);
@@ -98,13 +148,13 @@ __device__ __forceinline__ void count(const mica_conv_slab_args &a, channel_sums
 }
 
 /* Each warpgroup's sums are a part of their own, so that none waits for the other. */
-__device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, int group, channel_sums &s)
+__device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, const line &l, int group, channel_sums &s)
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    double *const to = a.sums + 2LL * (2 * (int)blockIdx.x + group) * a.channels;
+    double *const to = a.sums + 2LL * (2 * l.first + group) * a.channels;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int channel = warp * 16 + lane / 4 + 8 * i;
+        const int channel = l.channel + warp * 16 + lane / 4 + 8 * i;
 #pragma unroll
         for (int far = 1; far < 4; far *= 2) {
             s.sum[i] += __shfl_xor_sync(0xffffffffu, s.sum[i], far);
@@ -116,15 +166,16 @@ __device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, int gro
     }
 }
 
-/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it. */
+/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it; first: the
+ * chunk's first channel. */
 template <bool OTHERS>
-__device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, u32 tile,
+__device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, int first, u32 tile,
                                               const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2],
                                               channel_sums &totals)
 {
     channel_sums own = {};
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    const int channel = warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
+    const int channel = first + warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
 #pragma unroll
     for (int j = 0; j < HEIGHT; j += 2) {
         u32 v[4];
@@ -146,30 +197,34 @@ __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, cons
 }
 
 /* Those of this thread's two channels; past the last channel those of the last. */
-__device__ __forceinline__ void load_own_terms(const mica_conv_slab_args &a, channel_terms (&terms)[2])
+__device__ __forceinline__ void load_own_terms(const mica_conv_slab_args &a, int first, channel_terms (&terms)[2])
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        load_terms(a.epilogue, (long long)min(warp * 16 + lane / 4 + 8 * i, a.channels - 1), terms[i]);
+        load_terms(a.epilogue, (long long)min(first + warp * 16 + lane / 4 + 8 * i, a.channels - 1), terms[i]);
 }
 
 __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 filter, u32 slabs, u32 full)
 {
     const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
     const bool leader = (threadIdx.x & 127) == 0;
-    const int tiles = own_tiles(a);
+    const line l = own_line(a);
+    const int tiles = own_tiles(a, l);
     const bool others = RESIDUAL || a.beta != 0;
     channel_terms terms[2];
     float sum[PIXELS / 2];
     channel_sums totals = {};
     int last = -1;
-    load_own_terms(a, terms);
-    mbarrier_wait(ready, 0);
+    load_own_terms(a, l.channel, terms);
+    if constexpr (WIDTH == 64)
+        mbarrier_wait(ready, 0);
+    else
+        place_filter(a, l, filter);
     for (int i = group; i < tiles; i += 2) {
         const int slot = i % SLOTS;
         const u32 slab = slabs + slot * SLAB_BYTES;
-        const place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
+        const place p = tile_at(a, l, i);
         mbarrier_wait(full + 8 * slot, i / SLOTS & 1);
         multiply(sum, filter, slab);
         if (leader && last >= 0) {
@@ -180,13 +235,13 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         named_barrier_sync(group + 1, 128); /* all warps have read the slab */
         /* decided for the whole tile: a branch at each result would cost more than the products */
         if (others)
-            place_results<true>(a, p, slab, terms, sum, totals);
+            place_results<true>(a, p, l.channel, slab, terms, sum, totals);
         else
-            place_results<false>(a, p, slab, terms, sum, totals);
+            place_results<false>(a, p, l.channel, slab, terms, sum, totals);
         async_fence();
         named_barrier_sync(group + 1, 128);
         if (leader) {
-            tma_store(&a.result, slab, 0, p.x, p.y, p.image);
+            tma_store(&a.result, slab, l.channel, p.x, p.y, p.image);
             tma_commit();
         }
         last = slot;
@@ -196,7 +251,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         mbarrier_arrive(empty + 8 * last);
         tma_wait<0>();
     }
-    if constexpr (STATS) store_sums(a, group, totals);
+    if constexpr (STATS) store_sums(a, l, group, totals);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_constant__ mica_conv_slab_args a)

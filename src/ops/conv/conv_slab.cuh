@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the slab kernels share. A slab is the part of an image that a tile of 8 x HEIGHT pixels reads
- * through all taps: PITCH pixels across, 64 channels (128 bytes) each, swizzled by the copy engine; the
- * image's padding is what the copy engine fills with zeros. A tap is the slab from another pixel on:
- * wgmma reads groups of 8 pixels, PITCH apart, from any row; so slabs after the first may begin anywhere.
- * Constants: TAPS_DOWN, TAPS_ACROSS; STEP_DOWN, STEP_ACROSS (dilation); HEIGHT; SLOTS; in_t. */
+ * through all taps, 64 channels (128 bytes) of each pixel, swizzled by the copy engine; the image's
+ * padding is what the copy engine fills with zeros. With strides it comes as lattices, one for each
+ * remainder of a position: within one, neighbours are what neighbouring results read. A tap is a lattice
+ * from another pixel on: wgmma reads groups of 8 pixels, a pitch apart, from any row; so slabs after the
+ * first, and lattices, may begin anywhere.
+ * Groups of WIDTH channels lie side by side in a chunk of 64, one chunk to a block; their products are
+ * those of the whole chunk, with zeros in the filter (wgrad: results that nobody stores) between groups.
+ * Constants: TAPS_DOWN, TAPS_ACROSS; STEP_DOWN, STEP_ACROSS (dilation); STRIDE_DOWN, STRIDE_ACROSS;
+ * WIDTH (64: one group in a chunk); HEIGHT; SLOTS; in_t. */
 #pragma once
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -12,31 +17,97 @@
 
 constexpr int ROW = 128; /* bytes of a pixel */
 constexpr int TAPS = TAPS_DOWN * TAPS_ACROSS;
-constexpr int PITCH = 8 + (TAPS_ACROSS - 1) * STEP_ACROSS;
-constexpr int SLAB_BYTES = PITCH * (HEIGHT + (TAPS_DOWN - 1) * STEP_DOWN) * ROW;
 constexpr int TILE_BYTES = 8 * HEIGHT * ROW;
 constexpr int PIXELS = 8 * HEIGHT;
 static_assert(HEIGHT % 2 == 0 && HEIGHT <= 32, "pairs of rows; at most 256 pixels");
+static_assert(STRIDE_DOWN * STRIDE_ACROSS <= MICA_CONV_SLAB_LATTICES, "a map for each lattice");
+static_assert(64 % WIDTH == 0 && WIDTH % 8 == 0, "vectors of 8 channels, whole groups in a chunk");
 static_assert(sizeof(in_t) == 2, "MN-major operands");
 
-/* Bytes from the slab's first pixel to that of a tap. */
+/* ---- lattices: of remainders modulo the stride, along one axis ---- */
+
+/* How far in its lattice the last tap of it is; -1: no tap reads it. */
+__device__ __forceinline__ constexpr int lattice_reach(int lattice, int taps, int step, int stride)
+{
+    int reach = -1;
+    for (int t = 0; t < taps; t++)
+        if (t * step % stride == lattice) reach = t * step / stride;
+    return reach;
+}
+
+/* Pixels of a lattice, none if no tap reads it. */
+__device__ __forceinline__ constexpr int lattice_width(int across)
+{
+    const int reach = lattice_reach(across, TAPS_ACROSS, STEP_ACROSS, STRIDE_ACROSS);
+    return reach < 0 ? 0 : 8 + reach;
+}
+
+__device__ __forceinline__ constexpr int lattice_height(int down)
+{
+    const int reach = lattice_reach(down, TAPS_DOWN, STEP_DOWN, STRIDE_DOWN);
+    return reach < 0 ? 0 : HEIGHT + reach;
+}
+
+/* Bytes from the slab's first pixel to that of a lattice; of the one past the last: all of them. */
+__device__ __forceinline__ constexpr int lattice_bytes(int lattice)
+{
+    int pixels = 0;
+    for (int i = 0; i < lattice; i++) pixels += lattice_height(i / STRIDE_ACROSS) * lattice_width(i % STRIDE_ACROSS);
+    return pixels * ROW;
+}
+
+constexpr int SLAB_BYTES = lattice_bytes(STRIDE_DOWN * STRIDE_ACROSS);
+
+/* ... to that of a tap. */
 __device__ __forceinline__ constexpr int tap_bytes(int tap)
 {
-    return (tap / TAPS_ACROSS * STEP_DOWN * PITCH + tap % TAPS_ACROSS * STEP_ACROSS) * ROW;
+    const int down = tap / TAPS_ACROSS * STEP_DOWN, across = tap % TAPS_ACROSS * STEP_ACROSS;
+    const int lattice = down % STRIDE_DOWN * STRIDE_ACROSS + across % STRIDE_ACROSS;
+    return lattice_bytes(lattice) +
+           (down / STRIDE_DOWN * lattice_width(across % STRIDE_ACROSS) + across / STRIDE_ACROSS) * ROW;
+}
+
+/* Bytes from 8 pixels of a tap to those below. */
+__device__ __forceinline__ constexpr int tap_pitch(int tap)
+{
+    return lattice_width(tap % TAPS_ACROSS * STEP_ACROSS % STRIDE_ACROSS) * ROW;
+}
+
+/* ---- tiles ---- */
+
+/* Blocks that share a chunk's tiles stand in one line. */
+struct line {
+    int first, step, channel; /* this block's first tile, and the way to its next; the chunk's first channel */
+};
+
+__device__ __forceinline__ line own_line(const mica_conv_slab_args &a)
+{
+    const int at = (int)blockIdx.x / a.chunks;
+    return line{at, (int)gridDim.x / a.chunks, ((int)blockIdx.x - at * a.chunks) * 64};
+}
+
+__device__ __forceinline__ int own_tiles(const mica_conv_slab_args &a, const line &l)
+{
+    return (a.tiles - l.first + l.step - 1) / l.step;
 }
 
 struct place {
     int image, y, x; /* of the tile's first pixel */
 };
 
-__device__ __forceinline__ place tile_at(const mica_conv_slab_args &a, int tile)
+__device__ __forceinline__ place tile_at(const mica_conv_slab_args &a, const line &l, int index)
 {
-    const int each = a.across * a.down, image = tile / each, rest = tile % each;
+    const int tile = l.first + index * l.step, each = a.across * a.down, image = tile / each, rest = tile % each;
     return place{image, rest / a.across * HEIGHT, rest % a.across * 8};
 }
 
-/* Tiles of this block. */
-__device__ __forceinline__ int own_tiles(const mica_conv_slab_args &a)
+__device__ __forceinline__ void load_slab(const mica_conv_slab_args &a, const place &p, int channel, u32 to, u32 bar)
 {
-    return (a.tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+#pragma unroll
+    for (int i = 0; i < STRIDE_DOWN * STRIDE_ACROSS; i++) {
+        const int down = i / STRIDE_ACROSS, across = i % STRIDE_ACROSS;
+        if (lattice_height(down) == 0 || lattice_width(across) == 0) continue;
+        tma_load(to + lattice_bytes(i), &a.image[i], bar, channel, p.x * STRIDE_ACROSS + a.start[1] + across,
+                 p.y * STRIDE_DOWN + a.start[0] + down, p.image);
+    }
 }

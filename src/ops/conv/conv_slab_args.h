@@ -7,19 +7,23 @@
 #include "ops/conv/conv_args.h"
 
 /* Tiles of 8 pixels across and HEIGHT down; start: where tap 0 of pixel 0 reads. Index 0 counts
- * down, 1 across. */
+ * down, 1 across. Blocks that follow each other have a tile's chunks, 64 channels each. */
+#define MICA_CONV_SLAB_LATTICES 4
 typedef struct mica_conv_slab_args {
-    mica_tensor_map image, other, result; /* other: filter; wgrad: b, and no result */
-    int across, down, tiles;
+    mica_tensor_map image[MICA_CONV_SLAB_LATTICES]; /* by lattice: boxes differ */
+    mica_tensor_map other, result;                  /* other: filter; wgrad: b, and no result */
+    int across, down, tiles, chunks;
     int start[2];
     int filter[2], filter_step[2]; /* the filter's coordinate of tap 0, and the way to the next */
-    int size[2], channels;         /* of the image written; wgrad: channels of b */
+    int size[2], channels;         /* of the image written; wgrad: channels of b; of all groups */
+    const void *narrow;            /* the filter of groups of fewer than 64 channels, and its */
+    long long narrow_strides[3];   /* strides: from row to row, down, across */
     mica_conv_strides to, residual;
     void *out;
-    float *partial; /* wgrad: blocks x channels of b x taps x 64 */
+    float *partial; /* wgrad: parts x channels of b x taps x WIDTH */
     float alpha, beta;
     mica_epilogue_args epilogue;
-    double *sums; /* by channel: blocks x 2 warpgroups x (sum, square) x channels */
+    double *sums; /* by channel: parts x 2 warpgroups x (sum, square) x channels */
 } mica_conv_slab_args;
 
 #endif

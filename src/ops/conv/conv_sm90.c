@@ -75,7 +75,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     MICA_TRY(conv_refuse_finish(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    MICA_TRY(mica_conv_sm90_shape_make(desc, true, &s, why));
+    MICA_TRY(mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, why));
     return s.stats ? stats_ok(&s, device, why) : MICA_OK;
 }
 
@@ -85,7 +85,9 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return 0;
+    if (mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, &why) != MICA_OK ||
+        s.class_count == 0)
+        return 0;
     return mica_conv_sm90_predict(&s, device, config);
 }
 
@@ -93,7 +95,7 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK) return 0;
+    if (mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, &why) != MICA_OK) return 0;
     return mica_conv_sm90_configs(&s, device, configs);
 }
 
@@ -103,7 +105,9 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     mica_why why;
     c->truncates = true;
     c->k_inst = 16;
-    if (mica_conv_sm90_shape_make(desc, true, &s, &why) != MICA_OK || s.class_count == 0) return;
+    if (mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, &why) != MICA_OK ||
+        s.class_count == 0)
+        return;
     c->n_outer += mica_conv_sm90_parts(&s, config) - 1;
 }
 
@@ -295,7 +299,7 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_conv_sm90_shape_make(d, true, &s->shape, &why) != MICA_OK)
+    if (mica_conv_sm90_shape_make(d, MICA_CONV_SM90_MERGED, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     if (s->shape.class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";

@@ -66,7 +66,7 @@ typedef struct mica_conv_sm90_reduce_args {
     const float *partial;
     mica_conv_sm90_filter filter;
     long long split_stride;
-    int columns, count, splits; /* columns: of a row of partial sums */
+    int columns, pitch, count, splits; /* columns: of a row of partial sums; pitch: of a tap */
     mica_conv_stream stream;
 } mica_conv_sm90_reduce_args;
 

@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_
     const mica_conv_sm90_filter &f = a.filter;
     const int c = index % (f.channels / 4) * 4, pair = index / (f.channels / 4);
     const int taps = f.taps[0] * f.taps[1] * f.taps[2], tap = pair % taps, row = pair / taps;
-    const int column = tap * ((f.channels + 63) / 64 * 64) + c;
+    const int column = tap * a.pitch + c;
     const float *from = a.partial + ((long long)row * a.columns + column);
     float4 sum = make_float4(0, 0, 0, 0);
     if (exists) {

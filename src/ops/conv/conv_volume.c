@@ -128,7 +128,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
 {
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    MICA_TRY(mica_conv_sm90_shape_make(d, false, s, why));
+    MICA_TRY(mica_conv_sm90_shape_make(d, 0, s, why));
     MICA_TRY(shape_ok(s, device, why));
     return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }

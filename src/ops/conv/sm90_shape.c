@@ -202,9 +202,9 @@ static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
     bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
     const long long *written = dgrad ? g->in : g->out;
     double pixels = (double)g->n * (double)written[0] * (double)written[1] * (double)written[2];
-    double weights =
-        (double)g->k * (double)g->c * (double)g->tap[0] * (double)g->tap[1] * (double)g->tap[2];
-    double most = INT32_MAX - 1024, cols = (double)(dgrad ? g->c : g->k);
+    double weights = (double)g->groups * (double)g->k * (double)g->c * (double)g->tap[0] *
+                     (double)g->tap[1] * (double)g->tap[2];
+    double most = INT32_MAX - 1024, cols = (double)g->groups * (double)(dgrad ? g->c : g->k);
     if (cols < 1) return mica_refuse(why, "the result has no channels");
     if (pixels > most || weights > most || pixels * cols / 8192 > most)
         return mica_refuse(why,
@@ -247,7 +247,7 @@ static void merge_pixels(mica_conv_sm90_shape *s)
     s->axes = 1;
 }
 
-mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_conv_sm90_shape *s,
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why)
 {
     static const char *const names[] = {"x", "w", "y"};
@@ -263,7 +263,7 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_
     if (s->in != MICA_BF16 && s->in != MICA_F16)
         return mica_refuse(why, "%s is %s, this engine multiplies bf16 and f16", names[s->image],
                            mica_dtype_name(s->in));
-    if (d->groups != 1)
+    if (d->groups != 1 && !(takes & MICA_CONV_SM90_GROUPS))
         return mica_refuse(why, "groups is %lld, this engine has 1", (long long)d->groups);
     MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->image), names[s->image], why));
     if (wgrad) {
@@ -277,7 +277,7 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_
     MICA_TRY(sizes_ok(s, why));
     s->residual = mica_tensor_given(&d->residual);
     s->stats = conv_has_stats(d);
-    if (merge) merge_pixels(s);
+    if (takes & MICA_CONV_SM90_MERGED) merge_pixels(s);
     return make_classes(s, d, why);
 }
 
@@ -334,16 +334,18 @@ void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int cha
 {
     const long long *size = of_a ? s->g.in : s->g.out;
     const mica_conv_strides *at = of_a ? &s->g.a : &s->g.b;
-    int last = s->axes + 1;
-    *m =
-        (mica_tensor_map_spec){.dtype = s->in,
-                               .rank = last + 1,
-                               .dims = {of_a ? s->g.c : s->g.k},
-                               .box = {(uint32_t)channels, (uint32_t)width, (uint32_t)height, 1, 1},
-                               .swizzle_bytes = 2 * channels};
+    int last = s->axes + 1, count[] = {width, height, 1};
+    *m = (mica_tensor_map_spec){.dtype = s->in,
+                                .rank = last + 1,
+                                .dims = {s->g.groups * (of_a ? s->g.c : s->g.k)},
+                                .box = {(uint32_t)channels, 1, 1, 1, 1},
+                                .swizzle_bytes = 2 * channels};
     for (int i = 0; i < s->axes; i++) {
+        uint32_t step = of_a ? (uint32_t)s->step[2 - i] : 1; /* in a box, too */
         m->dims[i + 1] = size[2 - i];
         m->stride_bytes[i + 1] = stride_bytes(size[2 - i], at->s[2 - i]);
+        m->box[i + 1] = (uint32_t)count[i] * step;
+        m->element_strides[i + 1] = step;
     }
     m->dims[last] = s->g.n;
     m->stride_bytes[last] = stride_bytes(s->g.n, at->n);

@@ -23,9 +23,11 @@ typedef struct mica_conv_sm90_shape {
     int step[3], tap_step[3];
 } mica_conv_sm90_shape;
 
-/* UNSUPPORTED with the value and the rule where the copy engine cannot. merge: images that a 1x1
- * filter sees pixel by pixel become one row of pixels where they lie in memory that way. */
-mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, bool merge, mica_conv_sm90_shape *s,
+/* What an engine takes beside the rest. MERGED: images that a 1x1 filter sees pixel by pixel become
+ * one row of pixels where they lie in memory that way. GROUPS: more than one. */
+enum { MICA_CONV_SM90_MERGED = 1, MICA_CONV_SM90_GROUPS = 2 };
+/* UNSUPPORTED with the value and the rule where the copy engine cannot. */
+mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why);
 /* Whether the copy engine can read and write a tensor that lies in memory as channels last. */
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why);
@@ -38,7 +40,7 @@ void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, in
 /* wgrad: the pixels of b in order. */
 void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *map);
 /* Windows of width x height pixels, of one plane in three dimensions, by so many channels of a
- * (else b): 64, or 32. */
+ * (else b): 64, or 32; of the image that taps walk over, those that neighbouring results read. */
 void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
                                int height, mica_tensor_map_spec *map);
 /* One tap of `cols` columns by so many terms; as many of both if filter_mn. */
@@ -53,7 +55,8 @@ void mica_conv_sm90_filter_prologue(const mica_conv_sm90_shape *s, mica_text *p)
 void mica_conv_sm90_filter_bind(const mica_plan *plan, const mica_run *run, int out,
                                 mica_conv_sm90_filter *f);
 
-/* wgrad's partial sums: parts x channels of b x columns (tap, 64 channels of a), f32. */
+/* wgrad's partial sums: parts x channels of b x columns (tap, channels of a: a multiple of 64, or a
+ * group's), f32. */
 typedef struct mica_conv_sm90_reduce {
     mica_kernel *kernel;
     mica_grid grid;
