@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides, or groups of 8, 16, 32 or
- * 64, and taps in two dimensions at most, on Hopper's matrix units. The filter stays in shared
+ * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides, or groups of 4, 8, 16, 32
+ * or 64, and taps in two dimensions at most, on Hopper's matrix units. The filter stays in shared
  * memory and each pixel comes there once, with the halo of its tile, instead of once for each tap:
  * at the tensor rate where sm90_im2col is bound by L2. Groups are multiplied 64 channels at a time,
- * with zeros between them: what groups of 32 waste is less than what other ways to do them lose,
- * those of 8 are for images so large that memory is the limit. Strides as far as shared memory
- * goes, in dgrad 1. Statistics are formed as y is stored. wgrad adds the blocks' partial sums in a
- * fixed order. Pointers that are not multiples of 16 bytes go to the generic engine, which the plan
- * holds for them. */
+ * with zeros between them: that wastes less than other ways to do them lose, and memory is the
+ * limit where groups are small. Strides as far as shared memory goes, in dgrad 1. Statistics are
+ * formed as y is stored. wgrad adds the blocks' partial sums in a fixed order. Pointers that are
+ * not multiples of 16 bytes go to the generic engine, which the plan holds for them. */
 #include "ops/conv/conv_slab_args.h"
 #include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_shape.h"
@@ -15,7 +14,7 @@
 #include <math.h>
 
 enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384 };
-enum { WGRAD_TAPS = 9, WGRAD_GROUPS = 3, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
+enum { WGRAD_TAPS = 9, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
 /* Two warpgroups that each hold a slab until their next one is there, in places of their own. */
 enum { DIRECT_SLOTS = 4, WGRAD_SLOTS = 2 };
 /* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
@@ -49,14 +48,6 @@ static bool is_wgrad(const mica_conv_sm90_shape *s)
 static int taps_of(const mica_conv_sm90_shape *s)
 {
     return (int)(s->g.tap[1] * s->g.tap[2]);
-}
-
-/* wgrad: taps of a row that are columns of one product. */
-static int joined_taps(const mica_conv_sm90_shape *s)
-{
-    int64_t rows = (s->g.tap[1] + WGRAD_GROUPS - 1) / WGRAD_GROUPS;
-    return s->step[2] == 1 && rows * s->g.tap[2] * WGRAD_GROUPS <= WGRAD_TAPS ? (int)s->g.tap[2]
-                                                                              : 1;
 }
 
 /* Pixels of a lattice along an axis, as in conv_slab.cuh, where `count` results are formed at once.
@@ -178,10 +169,10 @@ static mica_status groups_ok(const mica_conv_sm90_shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
     if (g->groups == 1) return MICA_OK;
-    if (g->c != g->k || g->c % 8 || g->c == 0 || CHANNELS % g->c)
+    if (g->c != g->k || g->c % 4 || g->c == 0 || CHANNELS % g->c)
         return mica_refuse(why,
                            "groups of %lld to %lld channels, this engine takes as many on both "
-                           "sides, 8, 16, 32 or 64",
+                           "sides, 4, 8, 16, 32 or 64",
                            g->c, g->k);
     if (!is_wgrad(s) && s->filter_mn != (s->roles.kind == MICA_CONV_KIND_DGRAD))
         return mica_refuse(why, "the filter's channels do not lie side by side, as this engine "
@@ -233,19 +224,29 @@ static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *d
     return tiles < most ? tiles : most;
 }
 
+/* Of one tile: products of few columns wait for the filter's rows, copies for the slot before where
+ * there are only two. */
+static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
+    double products = taps * 4 * (is_wgrad(s) ? 4.0 * height : fmax(4.0 * height, 36));
+    /* the copy engine passes over the pixels that it leaves out */
+    double skipped = s->step[2] > 1 ? 1.6 : 1,
+           fill = skipped * (double)slot_bytes(s, height) / 34.6;
+    if (slots_of(s, device, height) < 3) fill += 1500;
+    if (s->stats) products = fmax(products, COUNT_CYCLES * height);
+    return fmax(products, fill) * 1.05 + 200;
+}
+
 static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     int64_t lines = lines_of(s, device, height);
     double waves = ceil((double)(lines * chunks_of(s)) / device->units);
     double each = waves * ceil((double)tiles_of(s, height) / (double)lines);
-    int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
-    /* products of one tap read as much from shared memory as it gives meanwhile */
-    double slow = is_wgrad(s) && joined_taps(s) == 1 ? 1.4 : 1;
-    double products = slow * taps * 16.0 * height, fill = (double)slot_bytes(s, height) / 34.6;
-    double sums = is_wgrad(s) ? 3000 + taps * 1000.0 : 1000 + taps * 150.0;
-    if (!is_wgrad(s) && width_of(s) < CHANNELS) sums += 1000; /* a filter that threads copy */
-    if (s->stats) products = fmax(products, COUNT_CYCLES * height);
-    return each * (fmax(products, fill) * 1.05 + 200) + sums + 4.0 * height;
+    /* what a block stores in the end, or reads before */
+    double sums = is_wgrad(s) ? 3000 + taps_of(s) * 1000.0 * width_of(s) / CHANNELS
+                              : 1000 + taps_of(s) * 150.0;
+    return each * tile_cycles(s, device, height) + sums + 4.0 * height;
 }
 
 /* Statistics: how many terms a thread adds up in f32. */
@@ -274,8 +275,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
-    const double hertz = 1.56e9, launch_ms = 4e-3; /* the clock that a busy chip keeps */
-    const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0; /* a second kernel */
+    const double hertz = 1.56e9, launch_ms = is_wgrad(&s) ? 3e-3 : 1.6e-3; /* a busy chip's clock */
+    const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0;            /* a second kernel */
     return count_ms + launch_ms +
            fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
                 mica_roofline_ms(&mica_op_conv, desc, device) / copying);
@@ -362,8 +363,7 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
 static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_text *p)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS * joined_taps(h)
-                                       : ACROSS * plan->config.knob[HEIGHT],
+    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS : ACROSS * plan->config.knob[HEIGHT],
                       .a = h->in,
                       .b = h->in,
                       .a_mn_major = is_wgrad(h) || h->filter_mn,
@@ -375,7 +375,6 @@ static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_
     mica_prologue_int(p, "STRIDE_DOWN", h->step[1]);
     mica_prologue_int(p, "STRIDE_ACROSS", h->step[2]);
     mica_prologue_int(p, "WIDTH", width_of(h));
-    if (is_wgrad(h)) mica_prologue_int(p, "JOINED", joined_taps(h));
     mica_prologue_int(p, "HEIGHT", plan->config.knob[HEIGHT]);
     mica_prologue_int(p, "SLOTS", slots);
     mica_prologue_type(p, "in_t", h->in);

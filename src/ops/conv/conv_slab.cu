@@ -8,23 +8,12 @@
  * conv_stats_sum.cu); those of the epilogue; mma(). */
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/shared.cuh"
-#include "ops/conv/conv_slab.cuh"
-#include "ops/conv/conv_sm90_epilogue.cuh"
+#include "cuda/device/vector.cuh"
+#include "ops/conv/conv_slab_store.cuh"
 
-constexpr int TAP_BYTES = 64 * ROW, THREADS = 384;
+constexpr int THREADS = 384;
 
 /* ---- the filter ---- */
-
-/* Its coordinates of a tap. */
-__device__ __forceinline__ int filter_down(const mica_conv_slab_args &a, int tap)
-{
-    return a.filter[0] + tap / TAPS_ACROSS * a.filter_step[0];
-}
-
-__device__ __forceinline__ int filter_across(const mica_conv_slab_args &a, int tap)
-{
-    return a.filter[1] + tap % TAPS_ACROSS * a.filter_step[1];
-}
 
 __device__ __forceinline__ void load_filter(const mica_conv_slab_args &a, const line &l, u32 filter, u32 ready)
 {
@@ -37,29 +26,35 @@ __device__ __forceinline__ void load_filter(const mica_conv_slab_args &a, const 
  * row (a channel of b) and the channels of a belong to different groups. */
 __device__ __forceinline__ void place_filter(const mica_conv_slab_args &a, const line &l, u32 filter)
 {
-    constexpr int BATCH = TAPS < 8 ? TAPS : 8; /* taps whose loads are under way at once */
+    constexpr int EACH = WIDTH < 8 ? WIDTH : 8, PIECES = 64 * WIDTH / EACH; /* channels at once; of a tap, such */
+    constexpr int BATCH = 8;                                               /* loads under way at once */
+    const int thread = (int)threadIdx.x - 128;
+    const u32 zeros[4] = {0, 0, 0, 0};
+    for (int i = thread; i < TAPS * 64 * 8; i += 256) shared_store(filter + i * 16, zeros);
+    named_barrier_sync(3, 256);
+    for (int first = thread; first < TAPS * PIECES; first += BATCH * 256) {
+        in_t v[BATCH][EACH];
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = (int)threadIdx.x - 128 + 256 * half, row = i / 8, part = i % 8;
-        const bool exists = row / WIDTH == part * 8 / WIDTH && l.channel + row < a.channels;
-        const in_t *const from =
-            (const in_t *)a.narrow + (l.channel + row) * a.narrow_strides[0] + part * 8 % WIDTH;
-        const u32 to = filter + row * ROW + ((part ^ row & 7) << 4);
-        for (int first = 0; first < TAPS; first += BATCH) {
-            uint4 v[BATCH];
+        for (int j = 0; j < BATCH; j++) {
+            const int i = first + j * 256, t = i / PIECES, row = i % PIECES * EACH / WIDTH;
+            if (i < TAPS * PIECES && l.channel + row < a.channels)
+                load_vector<EACH>((const in_t *)a.narrow + (l.channel + row) * a.narrow_strides[0] +
+                                      filter_down(a, t) * a.narrow_strides[1] +
+                                      filter_across(a, t) * a.narrow_strides[2] + i * EACH % WIDTH,
+                                  v[j]);
+        }
 #pragma unroll
-            for (int j = 0; j < BATCH; j++) {
-                const int t = min(first + j, TAPS - 1);
-                v[j] = make_uint4(0, 0, 0, 0);
-                if (exists)
-                    v[j] = *(const uint4 *)(from + filter_down(a, t) * a.narrow_strides[1] +
-                                            filter_across(a, t) * a.narrow_strides[2]);
-            }
-#pragma unroll
-            for (int j = 0; j < BATCH; j++) {
-                const u32 words[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
-                shared_store(to + min(first + j, TAPS - 1) * TAP_BYTES, words);
-            }
+        for (int j = 0; j < BATCH; j++) {
+            const int i = first + j * 256, t = i / PIECES, row = i % PIECES * EACH / WIDTH;
+            const u32 byte = (u32)(row / WIDTH * WIDTH + i * EACH % WIDTH) * 2;
+            const u32 to = filter + t * TAP_BYTES + row * ROW + ((byte >> 4 ^ row & 7) << 4) + (byte & 15);
+            if (i >= TAPS * PIECES || l.channel + row >= a.channels) continue;
+            float words[EACH / 2];
+            memcpy(words, v[j], sizeof words);
+            if constexpr (EACH == 8)
+                shared_store(to, words);
+            else
+                shared_store_pair(to, words);
         }
     }
     async_fence();
@@ -95,115 +90,7 @@ __device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u
     wgmma_commit();
 }
 
-/* ---- results ---- */
-
-/* One result; y and x: its pixel. Pixels past the image and channels past the last are computed and not
- * stored; OTHERS: the result also depends on what memory holds at its place, which must exist. */
-template <bool OTHERS>
-__device__ __forceinline__ float finish(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
-                                        const channel_terms &terms, float sum)
-{
-    float v = a.alpha * sum, residual = 0;
-    if constexpr (OTHERS) {
-        if (channel >= a.channels || y >= a.size[0] || x >= a.size[1]) return 0;
-        if (a.beta != 0)
-            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + y * a.to.s[1] + x * a.to.s[2] +
-                                                              channel * a.to.c]);
-        if constexpr (RESIDUAL)
-            residual = widen<float>(
-                ((const residual_t *)a.epilogue.residual)[p.image * a.residual.n + y * a.residual.s[1] +
-                                                          x * a.residual.s[2] + channel * a.residual.c]);
-    }
-    return apply_terms(a.epilogue, terms, v, residual);
-}
-
-/* Pixels x and x + 1 of one channel. */
-template <bool OTHERS>
-__device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
-                                           const channel_terms &terms, const float *sum)
-{
-    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, y, x, channel, terms, sum[0])),
-                          narrow<in_t>(finish<OTHERS>(a, p, y, x + 1, channel, terms, sum[1]))};
-    u32 word;
-    memcpy(&word, pair, sizeof word);
-    return word;
-}
-
-/* Of a thread's two channels. */
-struct channel_sums {
-    float sum[2], square[2];
-};
-
-/* Pixels x and x + 1 of one channel, as they are stored; those past the image count for nothing. */
-__device__ __forceinline__ void count(const mica_conv_slab_args &a, channel_sums &s, int channel, int y, int x, u32 word)
-{
-    in_t pair[2];
-    memcpy(pair, &word, sizeof pair);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const float v = y < a.size[0] && x + e < a.size[1] ? widen<float>(pair[e]) : 0;
-        s.sum[channel] += v;
-        s.square[channel] = fmaf(v, v, s.square[channel]);
-    }
-}
-
-/* Each warpgroup's sums are a part of their own, so that none waits for the other. */
-__device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, const line &l, int group, channel_sums &s)
-{
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    double *const to = a.sums + 2LL * (2 * l.first + group) * a.channels;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int channel = l.channel + warp * 16 + lane / 4 + 8 * i;
-#pragma unroll
-        for (int far = 1; far < 4; far *= 2) {
-            s.sum[i] += __shfl_xor_sync(0xffffffffu, s.sum[i], far);
-            s.square[i] += __shfl_xor_sync(0xffffffffu, s.square[i], far);
-        }
-        if (lane % 4 > 0 || channel >= a.channels) continue;
-        to[channel] = (double)s.sum[i];
-        to[a.channels + channel] = (double)s.square[i];
-    }
-}
-
-/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it; first: the
- * chunk's first channel. */
-template <bool OTHERS>
-__device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, int first, u32 tile,
-                                              const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2],
-                                              channel_sums &totals)
-{
-    channel_sums own = {};
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    const int channel = first + warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
-#pragma unroll
-    for (int j = 0; j < HEIGHT; j += 2) {
-        u32 v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = finish_pair<OTHERS>(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, terms[i % 2],
-                                       sum + 4 * j + 2 * i);
-        if constexpr (STATS)
-#pragma unroll
-            for (int i = 0; i < 4; i++) count(a, own, i % 2, p.y + j + i / 2, x, v[i]);
-        const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * warp + part % 2;
-        store_matrices_transposed(to + ((block ^ (to >> 7 & 7)) << 4), v[0], v[1], v[2], v[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        totals.sum[i] += own.sum[i];
-        totals.square[i] += own.square[i];
-    }
-}
-
-/* Those of this thread's two channels; past the last channel those of the last. */
-__device__ __forceinline__ void load_own_terms(const mica_conv_slab_args &a, int first, channel_terms (&terms)[2])
-{
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        load_terms(a.epilogue, (long long)min(first + warp * 16 + lane / 4 + 8 * i, a.channels - 1), terms[i]);
-}
+/* ---- the two roles ---- */
 
 __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 filter, u32 slabs, u32 full)
 {

@@ -19,9 +19,10 @@ constexpr int ROW = 128; /* bytes of a pixel */
 constexpr int TAPS = TAPS_DOWN * TAPS_ACROSS;
 constexpr int TILE_BYTES = 8 * HEIGHT * ROW;
 constexpr int PIXELS = 8 * HEIGHT;
+constexpr int TAP_BYTES = 64 * ROW; /* of the filter */
 static_assert(HEIGHT % 2 == 0 && HEIGHT <= 32, "pairs of rows; at most 256 pixels");
 static_assert(STRIDE_DOWN * STRIDE_ACROSS <= MICA_CONV_SLAB_LATTICES, "a map for each lattice");
-static_assert(64 % WIDTH == 0 && WIDTH % 8 == 0, "vectors of 8 channels, whole groups in a chunk");
+static_assert(64 % WIDTH == 0 && WIDTH % 4 == 0, "vectors of 4 channels, whole groups in a chunk");
 static_assert(sizeof(in_t) == 2, "MN-major operands");
 
 /* ---- lattices: of remainders modulo the stride, along one axis ---- */
@@ -73,6 +74,17 @@ __device__ __forceinline__ constexpr int tap_pitch(int tap)
     return lattice_width(tap % TAPS_ACROSS * STEP_ACROSS % STRIDE_ACROSS) * ROW;
 }
 
+/* The filter's coordinates of a tap. */
+__device__ __forceinline__ int filter_down(const mica_conv_slab_args &a, int tap)
+{
+    return a.filter[0] + tap / TAPS_ACROSS * a.filter_step[0];
+}
+
+__device__ __forceinline__ int filter_across(const mica_conv_slab_args &a, int tap)
+{
+    return a.filter[1] + tap % TAPS_ACROSS * a.filter_step[1];
+}
+
 /* ---- tiles ---- */
 
 /* Blocks that share a chunk's tiles stand in one line. */
@@ -92,13 +104,13 @@ __device__ __forceinline__ int own_tiles(const mica_conv_slab_args &a, const lin
 }
 
 struct place {
-    int image, y, x; /* of the tile's first pixel */
+    int image, z, y, x; /* of the tile's first pixel */
 };
 
 __device__ __forceinline__ place tile_at(const mica_conv_slab_args &a, const line &l, int index)
 {
     const int tile = l.first + index * l.step, each = a.across * a.down, image = tile / each, rest = tile % each;
-    return place{image, rest / a.across * HEIGHT, rest % a.across * 8};
+    return place{image, 0, rest / a.across * HEIGHT, rest % a.across * 8};
 }
 
 __device__ __forceinline__ void load_slab(const mica_conv_slab_args &a, const place &p, int channel, u32 to, u32 bar)

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The filter's gradient with up to 64 channels on both sides, or groups of as many: rows are channels of b,
  * columns channels of a, terms the pixels of a tile. A slab of a and a tile of b give all taps; three
- * warpgroups share the taps out. JOINED taps of a row, which are pixels of the slab at one distance, are
- * columns of one product, so that the tile is read once for them. Each block writes the sums of its tiles,
- * conv_sm90_reduce.cu adds them. Constants: those of conv_slab.cuh; JOINED; mma(). */
+ * warpgroups share the taps out. Each block writes the sums of its tiles, conv_sm90_reduce.cu adds them.
+ * Constants: those of conv_slab.cuh; mma(). */
 #include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_slab.cuh"
 
-constexpr int GROUPS = 3, THREADS = 128 * (GROUPS + 1), UNITS = TAPS / JOINED;
-constexpr int SHARE = (UNITS + GROUPS - 1) / GROUPS; /* of a warpgroup: products that give all sums of their taps */
+constexpr int GROUPS = 3, THREADS = 128 * (GROUPS + 1), SHARE = (TAPS + GROUPS - 1) / GROUPS;
 constexpr int SLOT_BYTES = SLAB_BYTES + TILE_BYTES;
-static_assert(SHARE * JOINED <= 3, "the accumulators fit");
-static_assert(JOINED == 1 || (JOINED == TAPS_ACROSS && STRIDE_ACROSS == 1), "a row of one lattice");
+static_assert(SHARE <= 3, "the accumulators fit");
 
 __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slots, u32 full)
 {
@@ -29,7 +26,7 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slots,
     }
 }
 
-/* Where a warpgroup's taps begin in a slab. Shares past the last repeat it. */
+/* Where a warpgroup's taps begin in a slab. Shares past the last tap repeat it. */
 struct own_taps {
     u32 at[SHARE], pitch[SHARE];
 };
@@ -39,16 +36,16 @@ __device__ __forceinline__ own_taps taps_of(int group)
     own_taps t;
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
-        const int own = min(group * SHARE + s, UNITS - 1);
+        const int own = min(group * SHARE + s, TAPS - 1);
 #pragma unroll
-        for (int unit = 0; unit < UNITS; unit++)
-            if (unit == own) t.at[s] = (u32)tap_bytes(unit * JOINED), t.pitch[s] = (u32)tap_pitch(unit * JOINED);
+        for (int tap = 0; tap < TAPS; tap++)
+            if (tap == own) t.at[s] = (u32)tap_bytes(tap), t.pitch[s] = (u32)tap_pitch(tap);
     }
     return t;
 }
 
 /* Two rows of 8 pixels are the 16 terms of an instruction. */
-__device__ __forceinline__ void multiply(float (&sum)[SHARE][32 * JOINED], const own_taps &t, u32 slab, u32 tile, bool more)
+__device__ __forceinline__ void multiply(float (&sum)[SHARE][32], const own_taps &t, u32 slab, u32 tile, bool more)
 {
     wgmma_fence();
 #pragma unroll
@@ -57,7 +54,7 @@ __device__ __forceinline__ void multiply(float (&sum)[SHARE][32 * JOINED], const
 #pragma unroll
         for (int s = 0; s < SHARE; s++) {
             const u32 from = slab + t.at[s] + z * 2 * t.pitch[s];
-            mma(sum[s], left, wgmma_operand<ROW>(from, STEP_ACROSS * ROW, t.pitch[s]), more || z > 0);
+            mma(sum[s], left, wgmma_operand<ROW>(from, 64 * ROW, t.pitch[s]), more || z > 0);
         }
     }
     wgmma_commit();
@@ -65,22 +62,22 @@ __device__ __forceinline__ void multiply(float (&sum)[SHARE][32 * JOINED], const
 
 /* Of groups, what belongs to one. */
 __device__ __forceinline__ void store(const mica_conv_slab_args &a, const line &l, int group,
-                                      const float (&sum)[SHARE][32 * JOINED])
+                                      const float (&sum)[SHARE][32])
 {
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3, pair = 2 * (lane & 3);
 #pragma unroll
-    for (int s = 0; s < SHARE * JOINED; s++)
+    for (int s = 0; s < SHARE; s++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float *const own = sum[s / JOINED] + s % JOINED * 32 + 2 * half;
-            const int tap = group * SHARE * JOINED + s, row = warp * 16 + half * 8 + lane / 4;
+            const float *const own = sum[s] + 2 * half;
+            const int tap = group * SHARE + s, row = warp * 16 + half * 8 + lane / 4;
             if (tap >= TAPS || l.channel + row >= a.channels) continue;
             const long long at = (long long)l.first * a.channels + l.channel + row;
-            float *const to = a.partial + (at * TAPS + tap) * WIDTH + 2 * (lane & 3);
+            float *const to = a.partial + (at * TAPS + tap) * WIDTH;
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                if (WIDTH == 64 || 8 * j / WIDTH == row / WIDTH)
-                    *(float2 *)(to + 8 * j % WIDTH) = make_float2(own[4 * j], own[4 * j + 1]);
+                if (WIDTH == 64 || (8 * j + pair) / WIDTH == row / WIDTH)
+                    *(float2 *)(to + (8 * j + pair) % WIDTH) = make_float2(own[4 * j], own[4 * j + 1]);
         }
 }
 
@@ -91,7 +88,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
     const line l = own_line(a);
     const int tiles = own_tiles(a, l);
     const own_taps taps = taps_of(group);
-    float sum[SHARE][32 * JOINED];
+    float sum[SHARE][32];
 #pragma unroll 1
     for (int i = 0; i < tiles; i++) {
         const int slot = i % SLOTS;

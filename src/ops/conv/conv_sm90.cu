@@ -184,7 +184,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     if constexpr (STATS) clear(stats);
     ring r = {0, 0};
     const int own = TURNS ? 0 : group; /* which part of a tile */
-    turn t(full, group);
+    turn t(full + 8 * (2 * STAGES + 1), group);
     int whose = 0;
     for (int tile = (int)blockIdx.x; tile < a.tiles; tile += (int)gridDim.x, whose ^= TURNS) {
         const place p = find(a, tile);

@@ -8,6 +8,7 @@
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/conv/conv_sm90_args.h"
+#include "ops/conv/conv_turn.cuh"
 
 constexpr int THREADS = 384;
 constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements */
@@ -56,28 +57,6 @@ __device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
     __syncthreads();
     return full;
 }
-
-/* Two warpgroups whose tiles alternate multiply in turns. Copies need not arrive in order: one that ran
- * ahead to a stage of which the other still waits for the lap before would take that lap for its own
- * (mbarrier.cuh). */
-struct turn {
-    u32 own, other, parity;
-    __device__ __forceinline__ turn(u32 full, int group)
-        : own(full + 8 * (2 * STAGES + 1 + group)), other(full + 8 * (2 * STAGES + 2 - group)), parity(group ? 0 : 1)
-    {
-    }
-    __device__ __forceinline__ void begin()
-    {
-        mbarrier_wait(own, parity);
-        parity ^= 1;
-    }
-    /* By each warp, when it waits for no more stages of this tile. */
-    __device__ __forceinline__ void end() const
-    {
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) mbarrier_arrive(other);
-    }
-};
 
 /* Pixel `row` of images with `count` pixels along the axes; returns its image. */
 __device__ __forceinline__ int position(const int count[3], int row, int at[3])

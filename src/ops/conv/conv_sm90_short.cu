@@ -96,7 +96,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     float sum[PARTS][BN / 2];
     statistics stats;
     if constexpr (STATS) clear(stats);
-    turn t(full, group);
+    turn t(full + 8 * (2 * STAGES + 1), group);
     mbarrier_wait(ready, 0);
     for (int i = group; i < w.count; i += 2) {
         accumulate(sum, i * STEPS, filter, stages, full, t);

@@ -145,13 +145,14 @@ static mica_status make_classes(mica_conv_sm90_shape *s, const mica_conv_desc *d
 
 /* ---- what a map can describe ---- */
 
-static mica_status stride_ok(int64_t size, int64_t stride, const char *name, mica_why *why)
+static mica_status stride_ok(int64_t size, int64_t stride, int unit, const char *name,
+                             mica_why *why)
 {
-    if (size <= 1 || (stride > 0 && stride % UNIT == 0)) return MICA_OK;
+    if (size <= 1 || (stride > 0 && stride % unit == 0)) return MICA_OK;
     return mica_refuse(why,
                        "%s has a stride of %lld elements, the copy engine's are positive multiples "
-                       "of 16 bytes",
-                       name, (long long)stride);
+                       "of %d bytes",
+                       name, (long long)stride, 2 * unit);
 }
 
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why)
@@ -165,7 +166,7 @@ mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica
         if (t->dims[i] < 1 || t->dims[i] > INT32_MAX)
             return mica_refuse(why, "%s is %lld long on dimension %d, the rule is 1 to 2147483647",
                                name, (long long)t->dims[i], i);
-        if (i != 1) MICA_TRY(stride_ok(t->dims[i], t->strides[i], name, why));
+        if (i != 1) MICA_TRY(stride_ok(t->dims[i], t->strides[i], UNIT, name, why));
     }
     return MICA_OK;
 }
@@ -183,7 +184,7 @@ mica_status mica_conv_sm90_result_ok(const mica_conv_sm90_shape *s, const mica_c
 }
 
 /* The filter's dimension that is read or written side by side: 0 its filters, 1 its channels. */
-static mica_status filter_ok(const mica_tensor *w, int *inner, mica_why *why)
+static mica_status filter_ok(const mica_tensor *w, int unit, int *inner, mica_why *why)
 {
     *inner = w->strides[1] == 1 ? 1 : 0;
     if (w->strides[*inner] != 1)
@@ -192,7 +193,7 @@ static mica_status filter_ok(const mica_tensor *w, int *inner, mica_why *why)
                            "be 1",
                            (long long)w->strides[0], (long long)w->strides[1]);
     for (int i = 0; i < w->rank; i++)
-        if (i != *inner) MICA_TRY(stride_ok(w->dims[i], w->strides[i], "w", why));
+        if (i != *inner) MICA_TRY(stride_ok(w->dims[i], w->strides[i], unit, "w", why));
     return MICA_OK;
 }
 
@@ -270,7 +271,9 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
         MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->other), names[s->other], why));
     } else {
         int inner;
-        MICA_TRY(filter_ok(&d->w, &inner, why));
+        /* groups of 4 channels: the copy engine does not read their filter */
+        int unit = d->groups > 1 && d->w.dims[1] == UNIT / 2 ? UNIT / 2 : UNIT;
+        MICA_TRY(filter_ok(&d->w, unit, &inner, why));
         s->filter_mn = inner == (dgrad ? 1 : 0);
     }
     mica_conv_geometry_make(d, &s->g);

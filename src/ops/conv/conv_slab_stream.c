@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "sm90_stream": bf16 and f16 with stride 1 in two and three dimensions, any number of
+ * channels, forward and dgrad, on Hopper's matrix units. Slabs as in sm90_slab, 64 channels of one
+ * plane at a time, while the filter passes through a ring: each pixel comes to shared memory once
+ * for all taps of a plane, each tap of the filter once for a tile of 64 channels by up to 256
+ * pixels, at 24 bytes a cycle where sm90_im2col needs 40 and more. For filters too large to stay
+ * and channels that fill no wide tile: 64 in three dimensions, 96, 320. What it computes in vain
+ * are the pixels that round a row up to 8 and a column to the tile's height. Pointers that are not
+ * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
+#include "ops/conv/conv_slab_args.h"
+#include "ops/conv/conv_stats.h"
+#include "ops/conv/sm90_shape.h"
+
+#include <math.h>
+
+enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384, THREADS = 384 };
+enum { SLOTS = 3, LEAST_STAGES = 4, MOST_STAGES = 16, MOST_TAPS = 25, MOST_BOX = 256 };
+enum { MOST_ITEMS = 1 << 30 };
+/* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
+enum { SHARED_RESERVE = 2048 };
+
+enum { HEIGHT };
+static const char *const knobs[] = {"height", NULL};
+static const int heights[] = {8, 14, 16, 20, 24, 28, 32};
+
+typedef struct state {
+    mica_conv_sm90_shape shape;
+    mica_tensor_map_spec image, filter, result;
+    mica_kernel *kernel;
+    mica_grid grid;
+    conv_generic generic; /* for misaligned pointers */
+    mica_conv_slab_args args;
+} state;
+
+/* ---- sizes ---- */
+
+static bool is_dgrad(const mica_conv_sm90_shape *s)
+{
+    return s->roles.kind == MICA_CONV_KIND_DGRAD;
+}
+
+static int taps_of(const mica_conv_sm90_shape *s)
+{
+    return (int)(s->g.tap[1] * s->g.tap[2]);
+}
+
+/* Channels that are read. */
+static int64_t terms_of(const mica_conv_sm90_shape *s)
+{
+    return is_dgrad(s) ? s->g.k : s->g.c;
+}
+
+static int64_t channels_of(const mica_conv_sm90_shape *s)
+{
+    return is_dgrad(s) ? s->g.c : s->g.k;
+}
+
+static int64_t blocks_of(int64_t count, int64_t each)
+{
+    return (count + each - 1) / each;
+}
+
+/* Pixels of a slab along an axis. */
+static int64_t slab_pixels(const mica_conv_sm90_shape *s, int axis, int count)
+{
+    return count + (s->g.tap[axis] - 1) * s->tap_step[axis];
+}
+
+static int64_t slab_bytes(const mica_conv_sm90_shape *s, int height)
+{
+    return slab_pixels(s, 1, height) * slab_pixels(s, 2, ACROSS) * PIXEL;
+}
+
+static int stages_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    int64_t room = device->shared_bytes - SHARED_RESERVE - SLOTS * slab_bytes(s, height);
+    int64_t stages = room < 0 ? 0 : room / TAP;
+    return (int)(stages < MOST_STAGES ? stages : MOST_STAGES);
+}
+
+static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    return slab_pixels(s, 1, height) <= MOST_BOX && slab_pixels(s, 2, ACROSS) <= MOST_BOX &&
+           stages_of(s, device, height) >= LEAST_STAGES;
+}
+
+static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
+{
+    const long long *size = is_dgrad(s) ? s->g.in : s->g.out;
+    return s->g.n * size[0] * blocks_of(size[1], height) * blocks_of(size[2], ACROSS);
+}
+
+/* Tiles of 64 channels. */
+static int64_t items_of(const mica_conv_sm90_shape *s, int height)
+{
+    return tiles_of(s, height) * blocks_of(channels_of(s), CHANNELS);
+}
+
+/* ---- which problems ---- */
+
+static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                            mica_why *why)
+{
+    const mica_conv_geometry *g = &s->g;
+    if (s->roles.kind == MICA_CONV_KIND_WGRAD)
+        return mica_refuse(why, "a filter's gradient, this engine forms images");
+    if (s->axes == 1) return mica_refuse(why, "1 spatial dimension, this engine has 2 and 3");
+    if (g->stride[0] != 1 || g->stride[1] != 1 || g->stride[2] != 1)
+        return mica_refuse(why, "the stride is %lld x %lld x %lld, this engine's is 1",
+                           g->stride[0], g->stride[1], g->stride[2]);
+    if (taps_of(s) < 2 || taps_of(s) > MOST_TAPS)
+        return mica_refuse(why, "%lld x %lld taps, this engine takes 2 to %d of a plane", g->tap[1],
+                           g->tap[2], MOST_TAPS);
+    if (!fits(s, device, heights[0]))
+        return mica_refuse(why, "%lld x %lld taps at distance %d x %d do not fit shared memory",
+                           g->tap[1], g->tap[2], s->tap_step[1], s->tap_step[2]);
+    if (items_of(s, heights[0]) > MOST_ITEMS)
+        return mica_refuse(why, "%lld tiles of 64 channels, this engine counts to %d",
+                           (long long)items_of(s, heights[0]), MOST_ITEMS);
+    return MICA_OK;
+}
+
+static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *device,
+                              mica_conv_sm90_shape *s, mica_why *why)
+{
+    if (device->arch != 90)
+        return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
+    MICA_TRY(mica_conv_sm90_shape_make(d, 0, s, why));
+    MICA_TRY(shape_ok(s, device, why));
+    return mica_conv_sm90_result_ok(s, d, why);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    mica_conv_sm90_shape s;
+    MICA_TRY(conv_refuse_extra(desc, why));
+    return make_shape(desc, device, &s, why);
+}
+
+/* ---- configs and their cost ---- */
+
+static long long planes_read(const mica_conv_sm90_shape *s)
+{
+    return is_dgrad(s) ? s->g.out[0] : s->g.in[0];
+}
+
+/* That a tile reads in the mean: those outside the image are left out. */
+static double planes_of(const mica_conv_sm90_shape *s)
+{
+    double all = (double)(is_dgrad(s) ? s->g.in[0] : s->g.out[0]), sum = 0;
+    for (int64_t t = 0; t < s->g.tap[0]; t++) {
+        double from = (double)(s->classes[0].start[0] + t * s->tap_step[0]);
+        sum += fmax(0, fmin(all, (double)planes_read(s) - from) - fmax(0, -from));
+    }
+    return fmax(1, sum / all);
+}
+
+/* Of one tile of 64 channels; the constants are fitted to 42 problems timed on an H100. */
+static double item_cycles(const mica_conv_sm90_shape *s, int height)
+{
+    double slabs = planes_of(s) * (double)blocks_of(terms_of(s), CHANNELS);
+    double steps = planes_of(s) * (double)blocks_of(terms_of(s), 16);
+    /* few pixels: shared memory gives the filter no faster */
+    double products = steps * taps_of(s) * fmax(4.0 * height, 66);
+    double fill = slabs * (double)(slab_bytes(s, height) + taps_of(s) * TAP) / 38.7;
+    return fmax(products, fill) + 1450;
+}
+
+static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+{
+    return ceil((double)items_of(s, height) / device->units) * item_cycles(s, height);
+}
+
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (make_shape(desc, device, &s, &why) != MICA_OK || s.class_count == 0) return 0;
+    const double hertz = 1.58e9, launch_ms = 1.6e-3; /* the clock that a busy chip keeps */
+    const double copying = 0.85;
+    return launch_ms + fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
+                            mica_roofline_ms(&mica_op_conv, desc, device) / copying);
+}
+
+/* The best heights; of the others one, where there are tiles enough for it to matter. */
+static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
+{
+    mica_conv_sm90_shape s;
+    mica_why why;
+    if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
+    int best = 0, second = 0;
+    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++) {
+        int h = heights[i];
+        if (!fits(&s, device, h)) continue;
+        if (!best || cycles_of(&s, device, h) < cycles_of(&s, device, best)) {
+            second = best;
+            best = h;
+        } else if (!second || cycles_of(&s, device, h) < cycles_of(&s, device, second)) {
+            second = h;
+        }
+    }
+    configs[0] = (mica_config){{best}};
+    configs[1] = (mica_config){{second}};
+    return second && items_of(&s, best) > device->units ? 2 : 1;
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)desc;
+    (void)config;
+    c->truncates = true;
+    c->k_inst = 16;
+}
+
+/* ---- build ---- */
+
+static void fill_args(const mica_conv_desc *d, state *s, int height)
+{
+    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_class *c = &h->classes[0];
+    mica_conv_slab_args *a = &s->args;
+    const long long *size = is_dgrad(h) ? h->g.in : h->g.out;
+    a->across = (int)blocks_of(size[2], ACROSS);
+    a->down = (int)blocks_of(size[1], height);
+    a->tiles = (int)tiles_of(h, height);
+    a->chunks = (int)blocks_of(channels_of(h), CHANNELS);
+    for (int i = 0; i < 2; i++) {
+        a->start[i] = c->start[i + 1];
+        a->filter[i] = c->filter[i + 1];
+        a->filter_step[i] = c->filter_step[i + 1];
+        a->size[i] = (int)size[i + 1];
+    }
+    a->blocks = (int)blocks_of(terms_of(h), CHANNELS);
+    a->planes = (int)size[0];
+    a->planes_read = (int)planes_read(h);
+    a->plane_taps = (int)h->g.tap[0];
+    a->plane_start = c->start[0];
+    a->plane_step = h->tap_step[0];
+    a->plane_filter = c->filter[0];
+    a->plane_filter_step = c->filter_step[0];
+    a->channels = (int)channels_of(h);
+    a->to = is_dgrad(h) ? h->g.a : h->g.b;
+    a->residual = h->g.residual;
+    mica_conv_epilogue_args(d, &a->epilogue);
+    mica_conv_sm90_window_map(h, !is_dgrad(h), CHANNELS, (int)slab_pixels(h, 2, ACROSS),
+                              (int)slab_pixels(h, 1, height), &s->image);
+    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->filter);
+    mica_conv_sm90_window_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
+}
+
+static void add_prologue(const mica_plan *plan, const state *s, int stages, mica_text *p)
+{
+    const mica_conv_desc *d = plan->desc;
+    const mica_conv_sm90_shape *h = &s->shape;
+    int height = plan->config.knob[HEIGHT], last = (int)(terms_of(h) % CHANNELS);
+    mica_wgmma mma = {.n = ACROSS * height, .a = h->in, .b = h->in, .a_mn_major = h->filter_mn};
+    mica_epilogue e = mica_conv_epilogue(d);
+    mica_prologue_epilogue(p, &e);
+    mica_prologue_int(p, "FILTER_MN", h->filter_mn);
+    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "STATS", 0);
+    mica_prologue_int(p, "AXES", h->axes);
+    mica_prologue_int(p, "TAPS_DOWN", h->g.tap[1]);
+    mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
+    mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
+    mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
+    mica_prologue_int(p, "STRIDE_DOWN", 1);
+    mica_prologue_int(p, "STRIDE_ACROSS", 1);
+    mica_prologue_int(p, "WIDTH", CHANNELS);
+    mica_prologue_int(p, "HEIGHT", height);
+    mica_prologue_int(p, "SLOTS", SLOTS);
+    mica_prologue_int(p, "STAGES", stages);
+    mica_prologue_int(p, "LAST", last ? (last + 15) / 16 : CHANNELS / 16);
+    mica_prologue_type(p, "in_t", h->in);
+    mica_prologue_wgmma(p, "mma", &mma);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    int height = plan->config.knob[HEIGHT];
+    state *s;
+    mica_why why = {""};
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
+        return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
+    if (s->shape.class_count == 0) return MICA_OK;
+    fill_args(d, s, height);
+    char buffer[PROLOGUE] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    int stages = stages_of(&s->shape, &plan->device, height);
+    add_prologue(plan, s, stages, &p);
+    int64_t shared = SLOTS * slab_bytes(&s->shape, height) + stages * TAP + 1024;
+    int64_t items = items_of(&s->shape, height);
+    s->grid =
+        (mica_grid){.grid = {(unsigned)(items < plan->device.units ? items : plan->device.units)},
+                    .block = {THREADS},
+                    .dynamic_shared = (unsigned)shared};
+    mica_kernel_spec spec = {"ops/conv/conv_slab_stream.cu", "conv_slab_stream", p.data, shared};
+    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->kernel));
+    return conv_generic_build(plan, &s->generic);
+}
+
+/* ---- run ---- */
+
+static mica_status run_stream(const mica_plan *plan, const state *s, const mica_run *r)
+{
+    void *const *args = r->args;
+    mica_conv_slab_args a = s->args;
+    a.out = args[s->shape.roles.out];
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image[0]));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->filter, args[s->shape.other], &a.other));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
+    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    return mica_conv_sm90_aligned(&s->shape, r) ? run_stream(plan, s, r)
+                                                : conv_generic_run(&s->generic, r);
+}
+
+const mica_engine mica_conv_slab_stream = {.name = "sm90_stream",
+                                           .cuda = true,
+                                           .knobs = knobs,
+                                           .accepts = accepts,
+                                           .configs = make_configs,
+                                           .predict = predict,
+                                           .contract = contract,
+                                           .build = build,
+                                           .run = run};
