@@ -199,19 +199,25 @@ if(TARGET mica)
       "conv x=bf16:4x64x30x31:nhwc w=bf16:64x64x1x1:nhwc")
     mica_test(emu/shuffled-gemm emu mica check --device cuda:0 --engine sm90 --fill=exact
       "gemm a=bf16:520x72 b=bf16:72x520:t")
-    set_tests_properties(emu/shuffled emu/shuffled-slab emu/shuffled-gemm PROPERTIES ENVIRONMENT
+    mica_test(emu/shuffled-stream emu mica check --device cuda:0 --engine sm90_stream --fill=exact
+      "conv x=bf16:2x72x33x31:nhwc w=bf16:136x72x1x3:nhwc pad=0x1")
+    set_tests_properties(emu/shuffled emu/shuffled-slab emu/shuffled-stream emu/shuffled-gemm PROPERTIES ENVIRONMENT
       "${played_environment};EMU_LOADS=shuffled")
     # One multiprocessor: all tiles of a problem pass through one block, by every config.
     mica_test(emu/one-unit-slab emu mica check --device cuda:0 --engine sm90_slab --fill=exact
       "conv pass={fwd,dgrad,wgrad} x=bf16:1x8x32x40:nhwc w=bf16:64x8x3x3:nhwc pad=1x1"
-      "conv pass={fwd,dgrad,wgrad} x=bf16:17x8x37:nwc w=bf16:24x8x3:nwc pad=2 dilation=2")
+      "conv pass={fwd,dgrad,wgrad} x=bf16:17x8x37:nwc w=bf16:24x8x3:nwc pad=2 dilation=2"
+      "conv pass={fwd,wgrad} x=bf16:1x8x32x40:nhwc w=bf16:64x8x3x3:nhwc pad=1x1 stride=2x2"
+      "conv pass={fwd,wgrad} x=bf16:1x32x32x40:nhwc w=bf16:32x16x3x2:nhwc pad=1x1 groups=2")
+    mica_test(emu/one-unit-stream emu mica check --device cuda:0 --engine sm90_stream --fill=exact
+      "conv pass={fwd,dgrad} x=bf16:1x72x3x17x19:ndhwc w=bf16:72x72x3x2x2:ndhwc pad=1x1x0")
     mica_test(emu/one-unit-volume emu mica check --device cuda:0 --engine sm90_volume --fill=exact
       "conv pass={fwd,dgrad,wgrad} x=bf16:1x8x3x17x18:ndhwc w=bf16:16x8x3x3x3:ndhwc pad=1x1x1")
     mica_test(emu/one-unit-im2col emu mica check --device cuda:0 --engine sm90_im2col --fill=exact
       "conv pass={fwd,dgrad,wgrad} x=bf16:1x72x17x19:nhwc w=bf16:136x72x3x1:nhwc pad=1x0")
     mica_test(emu/one-unit-gemm emu mica check --device cuda:0 --engine sm90 --fill=exact
       "gemm a=bf16:300x200 b=bf16:200x330:t")
-    set_tests_properties(emu/one-unit-slab emu/one-unit-volume emu/one-unit-im2col emu/one-unit-gemm
+    set_tests_properties(emu/one-unit-slab emu/one-unit-stream emu/one-unit-volume emu/one-unit-im2col emu/one-unit-gemm
       PROPERTIES ENVIRONMENT "${played_environment};FAKE_SMS=1")
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)
     set_tests_properties(emu/04_transformer_block PROPERTIES ENVIRONMENT
