@@ -7,28 +7,25 @@
  * limit where groups are small. Strides as far as shared memory goes, in dgrad 1. Statistics are
  * formed as y is stored. wgrad adds the blocks' partial sums in a fixed order. Pointers that are
  * not multiples of 16 bytes go to the generic engine, which the plan holds for them. */
-#include "ops/conv/conv_slab_args.h"
+#include "ops/conv/conv_slab_tile.h"
 #include "ops/conv/conv_stats.h"
-#include "ops/conv/sm90_shape.h"
 
 #include <math.h>
 
-enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384 };
+enum { CHANNELS = CONV_SLAB_CHANNELS, PROLOGUE = 16384 };
 enum { WGRAD_TAPS = 9, WGRAD_THREADS = 512, DIRECT_THREADS = 384, MAX_SLOTS = 8 };
 /* Two warpgroups that each hold a slab until their next one is there, in places of their own. */
 enum { DIRECT_SLOTS = 4, WGRAD_SLOTS = 2 };
-/* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
-enum { SHARED_RESERVE = 2048 };
-enum { MOST_BOX = 256 }; /* the copy engine's */
-/* For statistics of a row of a tile, while the other warpgroup multiplies. */
+/* For statistics of 8 positions, while the other warpgroup multiplies. */
 enum { COUNT_CYCLES = 50 };
 
-enum { HEIGHT };
-static const char *const knobs[] = {"height", NULL};
+enum { HEIGHT, FLAT };
+static const char *const knobs[] = {"height", "flat", NULL};
 static const int heights[] = {8, 14, 16, 28, 32};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
+    conv_slab_tile tile;
     mica_tensor_map_spec image[MICA_CONV_SLAB_LATTICES], other, result; /* rank 0: none */
     mica_kernel *kernel;
     mica_grid grid;
@@ -50,36 +47,16 @@ static int taps_of(const mica_conv_sm90_shape *s)
     return (int)(s->g.tap[1] * s->g.tap[2]);
 }
 
-/* Pixels of a lattice along an axis, as in conv_slab.cuh, where `count` results are formed at once.
- */
-static int64_t lattice_pixels(const mica_conv_sm90_shape *s, int axis, int lattice, int count)
+static conv_slab_tile tile_of(const mica_conv_sm90_shape *s, const mica_config *config)
 {
-    int64_t reach = -1;
-    for (int64_t t = 0; t < s->g.tap[axis]; t++) {
-        int64_t at = t * s->tap_step[axis];
-        if (at % s->step[axis] == lattice) reach = at / s->step[axis];
-    }
-    return reach < 0 ? 0 : count + reach;
+    conv_slab_tile t;
+    conv_slab_tile_make(s, config->knob[HEIGHT], config->knob[FLAT], &t);
+    return t;
 }
 
-/* All that are read. */
-static int64_t slab_pixels(const mica_conv_sm90_shape *s, int axis, int count)
+static int64_t slot_bytes(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
-    int64_t pixels = 0;
-    for (int i = 0; i < s->step[axis]; i++) pixels += lattice_pixels(s, axis, i, count);
-    return pixels;
-}
-
-/* Of the longest lattice, what is left out between them counted. */
-static int64_t box_pixels(const mica_conv_sm90_shape *s, int axis, int count)
-{
-    return (count + (s->g.tap[axis] - 1) * s->tap_step[axis] / s->step[axis]) * s->step[axis];
-}
-
-static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
-{
-    int64_t slab = slab_pixels(s, 1, height) * slab_pixels(s, 2, ACROSS);
-    return (slab + (is_wgrad(s) ? ACROSS * height : 0)) * PIXEL;
+    return t->slab + t->zeros + (is_wgrad(s) ? 8 * t->eights * CONV_SLAB_PIXEL : 0);
 }
 
 /* Channels of a group; 64: one group, whatever it has of them. */
@@ -103,18 +80,22 @@ static int64_t chunks_of(const mica_conv_sm90_shape *s)
 /* Slabs at once. In turns a warpgroup finds its own slabs in the places of its own: copies need not
  * arrive in order, and one that came to a place of which the other still waits for the slab before
  * would take that for its own. */
-static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                    const conv_slab_tile *t)
 {
-    int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : taps_of(s) * TAP);
-    int64_t slots = room < 0 ? 0 : room / slot_bytes(s, height);
+    int64_t room = device->shared_bytes - CONV_SLAB_RESERVE -
+                   (is_wgrad(s) ? 0 : taps_of(s) * (int64_t)CONV_SLAB_TAP);
+    int64_t slots = room < 0 ? 0 : room / slot_bytes(s, t);
     if (slots > MAX_SLOTS) slots = MAX_SLOTS;
     return (int)(is_wgrad(s) ? slots : slots / 2 * 2);
 }
 
-static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                 const mica_config *config)
 {
-    return box_pixels(s, 2, ACROSS) <= MOST_BOX && box_pixels(s, 1, height) <= MOST_BOX &&
-           slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
+    conv_slab_tile t;
+    return conv_slab_tile_make(s, config->knob[HEIGHT], config->knob[FLAT], &t) &&
+           slots_of(s, device, &t) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
 /* ---- which problems ---- */
@@ -191,7 +172,7 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (is_wgrad(s) && taps_of(s) > WGRAD_TAPS)
         return mica_refuse(why, "%lld x %lld taps, this engine's wgrad holds %d", s->g.tap[1],
                            s->g.tap[2], WGRAD_TAPS);
-    if (!fits(s, device, heights[0]))
+    if (!fits(s, device, &(mica_config){{heights[0]}}))
         return mica_refuse(why, "%lld x %lld taps at distance %d x %d do not fit shared memory",
                            s->g.tap[1], s->g.tap[2], s->tap_step[1], s->tap_step[2]);
     return MICA_OK;
@@ -210,50 +191,47 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
 
 /* ---- configs and their cost ---- */
 
-static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
-{
-    const long long *size = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.in : s->g.out;
-    return s->g.n * ((size[2] + ACROSS - 1) / ACROSS) * ((size[1] + height - 1) / height);
-}
-
 /* Blocks that share out a chunk's tiles. */
-static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                        const conv_slab_tile *t)
 {
-    int64_t tiles = tiles_of(s, height), most = device->units / chunks_of(s);
+    int64_t tiles = conv_slab_tiles(s, t), most = device->units / chunks_of(s);
     if (most < 1) most = 1;
     return tiles < most ? tiles : most;
 }
 
 /* Of one tile: products of few columns wait for the filter's rows, copies for the slot before where
  * there are only two. */
-static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                          const conv_slab_tile *t)
 {
     int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
-    double products = taps * 4 * (is_wgrad(s) ? 4.0 * height : fmax(4.0 * height, 36));
+    double products = taps * 4 * (is_wgrad(s) ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
     /* the copy engine passes over the pixels that it leaves out */
-    double skipped = s->step[2] > 1 ? 1.6 : 1,
-           fill = skipped * (double)slot_bytes(s, height) / 34.6;
-    if (slots_of(s, device, height) < 3) fill += 1500;
-    if (s->stats) products = fmax(products, COUNT_CYCLES * height);
+    double skipped = s->step[2] > 1 ? 1.6 : 1, fill = skipped * (double)slot_bytes(s, t) / 34.6;
+    if (slots_of(s, device, t) < 3) fill += 1500;
+    if (s->stats) products = fmax(products, COUNT_CYCLES * t->eights);
     return fmax(products, fill) * 1.05 + 200;
 }
 
-static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                        const mica_config *config)
 {
-    int64_t lines = lines_of(s, device, height);
+    conv_slab_tile t = tile_of(s, config);
+    int64_t lines = lines_of(s, device, &t);
     double waves = ceil((double)(lines * chunks_of(s)) / device->units);
-    double each = waves * ceil((double)tiles_of(s, height) / (double)lines);
+    double each = waves * ceil((double)conv_slab_tiles(s, &t) / (double)lines);
     /* what a block stores in the end, or reads before */
     double sums = is_wgrad(s) ? 3000 + taps_of(s) * 1000.0 * width_of(s) / CHANNELS
                               : 1000 + taps_of(s) * 150.0;
-    return each * tile_cycles(s, device, height) + sums + 4.0 * height;
+    return each * tile_cycles(s, device, &t) + sums + 4.0 * t.eights;
 }
 
 /* Statistics: how many terms a thread adds up in f32. */
 static bool counting_suits(const mica_conv_sm90_shape *s, const mica_device_info *device)
 {
-    double lines = (double)lines_of(s, device, heights[0]);
-    double tiles = ceil((double)tiles_of(s, heights[0]) / lines / 2);
+    conv_slab_tile t = tile_of(s, &(mica_config){{heights[0]}});
+    double tiles = ceil((double)conv_slab_tiles(s, &t) / (double)lines_of(s, device, &t) / 2);
     const long long *size = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.in : s->g.out;
     return conv_stats_chain_ok(64 + tiles, (double)s->g.n * (double)size[1] * (double)size[2]);
 }
@@ -278,30 +256,39 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const double hertz = 1.56e9, launch_ms = is_wgrad(&s) ? 3e-3 : 1.6e-3; /* a busy chip's clock */
     const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0;            /* a second kernel */
     return count_ms + launch_ms +
-           fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
+           fmax(cycles_of(&s, device, config) / hertz * 1e3,
                 mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
-/* The best height; and the next, where there are tiles enough for it to matter. */
+/* The two of least cycles stay. */
+static void keep_best(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                      mica_config config, mica_config *configs, int *count)
+{
+    if (!fits(s, device, &config)) return;
+    double cycles = cycles_of(s, device, &config);
+    if (*count == 0 || cycles < cycles_of(s, device, &configs[0])) {
+        configs[1] = configs[0];
+        configs[0] = config;
+        *count += 1;
+    } else if (*count == 1 || cycles < cycles_of(s, device, &configs[1])) {
+        configs[1] = config;
+        *count += 1;
+    }
+}
+
+/* The best tile; and the next, where there are tiles enough for it to matter. */
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
 {
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
-    int best = 0, second = 0;
-    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++) {
-        int h = heights[i];
-        if (!fits(&s, device, h)) continue;
-        if (!best || cycles_of(&s, device, h) < cycles_of(&s, device, best)) {
-            second = best;
-            best = h;
-        } else if (!second || cycles_of(&s, device, h) < cycles_of(&s, device, second)) {
-            second = h;
-        }
-    }
-    configs[0] = (mica_config){{best}};
-    configs[1] = (mica_config){{second}};
-    return second && tiles_of(&s, best) * chunks_of(&s) > device->units ? 2 : 1;
+    int count = 0;
+    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++)
+        keep_best(&s, device, (mica_config){{heights[i]}}, configs, &count);
+    for (int rows = 1; rows <= CONV_SLAB_MOST; rows++)
+        keep_best(&s, device, (mica_config){{rows, 1}}, configs, &count);
+    conv_slab_tile t = tile_of(&s, &configs[0]);
+    return count > 1 && conv_slab_tiles(&s, &t) * chunks_of(&s) > device->units ? 2 : 1;
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
@@ -316,79 +303,51 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- build ---- */
 
-static void fill_args(const mica_conv_desc *d, state *s, int height)
+static void fill(const mica_conv_desc *d, state *s)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    const mica_conv_class *c = &h->classes[0];
+    const conv_slab_tile *t = &s->tile;
     mica_conv_slab_args *a = &s->args;
-    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
-    const long long *size = dgrad ? h->g.in : h->g.out;
-    a->across = (int)((size[2] + ACROSS - 1) / ACROSS);
-    a->down = (int)((size[1] + height - 1) / height);
-    a->tiles = (int)tiles_of(h, height);
+    conv_slab_tile_args(d, h, t, a);
     a->chunks = (int)chunks_of(h);
     a->narrow_strides[0] = d->w.strides[0];
     for (int i = 0; i < 2; i++) {
         int at = d->w.rank - 2 + i; /* one dimension has no way down */
-        a->start[i] = c->start[i + 1];
-        a->filter[i] = c->filter[i + 1];
-        a->filter_step[i] = c->filter_step[i + 1];
         a->narrow_strides[i + 1] = at < 2 ? 0 : d->w.strides[at];
-        a->size[i] = (int)size[i + 1];
     }
-    a->channels = (int)all_channels(h);
-    a->to = dgrad ? h->g.a : h->g.b;
-    a->residual = h->g.residual;
-    mica_conv_epilogue_args(d, &a->epilogue);
-}
-
-static void fill_maps(const mica_conv_desc *d, state *s, int height)
-{
-    const mica_conv_sm90_shape *h = &s->shape;
-    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
-    for (int i = 0; i < h->step[1] * h->step[2]; i++) {
-        int64_t tall = lattice_pixels(h, 1, i / h->step[2], height),
-                width = lattice_pixels(h, 2, i % h->step[2], ACROSS);
-        if (tall && width)
-            mica_conv_sm90_window_map(h, !dgrad, CHANNELS, (int)width, (int)tall, &s->image[i]);
-    }
+    for (int i = 0; i < h->step[1] * h->step[2]; i++)
+        if (!conv_slab_image_map(h, t, i, &s->image[i])) s->image[i].rank = 0;
     if (is_wgrad(h)) {
-        mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->other);
+        mica_conv_sm90_window_map(h, false, CHANNELS, t->wide, t->tall, &s->other);
         return;
     }
     if (width_of(h) == CHANNELS) mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
-    mica_conv_sm90_window_map(h, dgrad, CHANNELS, ACROSS, height, &s->result);
+    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
+    mica_conv_sm90_window_map(h, dgrad, CHANNELS, t->wide, t->tall, &s->result);
 }
 
-static void add_prologue(const mica_plan *plan, const state *s, int slots, mica_text *p)
+static void add_prologue(const state *s, int slots, mica_text *p)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS : ACROSS * plan->config.knob[HEIGHT],
+    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS : 8 * s->tile.eights,
                       .a = h->in,
                       .b = h->in,
                       .a_mn_major = is_wgrad(h) || h->filter_mn,
                       .b_mn_major = is_wgrad(h)};
-    mica_prologue_int(p, "TAPS_DOWN", h->g.tap[1]);
-    mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
-    mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
-    mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
-    mica_prologue_int(p, "STRIDE_DOWN", h->step[1]);
-    mica_prologue_int(p, "STRIDE_ACROSS", h->step[2]);
+    conv_slab_tile_prologue(h, &s->tile, p);
     mica_prologue_int(p, "WIDTH", width_of(h));
-    mica_prologue_int(p, "HEIGHT", plan->config.knob[HEIGHT]);
     mica_prologue_int(p, "SLOTS", slots);
-    mica_prologue_type(p, "in_t", h->in);
     mica_prologue_wgmma(p, "mma", &mma);
 }
 
 static mica_status add_kernel(mica_plan *plan, state *s, mica_text *p)
 {
     bool wgrad = is_wgrad(&s->shape);
-    int height = plan->config.knob[HEIGHT], slots = slots_of(&s->shape, &plan->device, height);
-    int64_t blocks = lines_of(&s->shape, &plan->device, height) * chunks_of(&s->shape);
-    add_prologue(plan, s, slots, p);
-    int64_t shared =
-        slots * slot_bytes(&s->shape, height) + (wgrad ? 0 : taps_of(&s->shape) * TAP) + 1024;
+    int slots = slots_of(&s->shape, &plan->device, &s->tile);
+    int64_t blocks = lines_of(&s->shape, &plan->device, &s->tile) * chunks_of(&s->shape);
+    add_prologue(s, slots, p);
+    int64_t shared = slots * slot_bytes(&s->shape, &s->tile) +
+                     (wgrad ? 0 : taps_of(&s->shape) * (int64_t)CONV_SLAB_TAP) + 1024;
     s->grid = (mica_grid){.grid = {(unsigned)blocks},
                           .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
                           .dynamic_shared = (unsigned)shared};
@@ -408,8 +367,8 @@ static mica_status build(mica_plan *plan)
     if (s->shape.class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    fill_args(d, s, plan->config.knob[HEIGHT]);
-    fill_maps(d, s, plan->config.knob[HEIGHT]);
+    s->tile = tile_of(&s->shape, &plan->config);
+    fill(d, s);
     if (!is_wgrad(&s->shape)) {
         mica_epilogue e = mica_conv_epilogue(d);
         mica_prologue_epilogue(&p, &e);

@@ -72,7 +72,7 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 filter
         const int slot = i % SLOTS;
         mbarrier_wait(empty + 8 * slot, i / SLOTS & 1 ^ 1);
         mbarrier_arrive_expect(full + 8 * slot, SLAB_BYTES);
-        load_slab(a, p, l.channel, slabs + slot * SLAB_BYTES, full + 8 * slot);
+        load_slab(a, p, l.channel, slabs + slot * SLAB_ROOM, full + 8 * slot);
     }
 }
 
@@ -110,7 +110,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         place_filter(a, l, filter);
     for (int i = group; i < tiles; i += 2) {
         const int slot = i % SLOTS;
-        const u32 slab = slabs + slot * SLAB_BYTES;
+        const u32 slab = slabs + slot * SLAB_ROOM;
         const place p = tile_at(a, l, i);
         mbarrier_wait(full + 8 * slot, i / SLOTS & 1);
         multiply(sum, filter, slab);
@@ -143,7 +143,9 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_constant__ mica_conv_slab_args a)
 {
-    const u32 filter = slot_memory(), slabs = filter + TAPS * TAP_BYTES, full = slot_barriers(1);
+    const u32 filter = slot_memory(), slabs = filter + TAPS * TAP_BYTES;
+    place_zeros(slabs, SLOTS, SLAB_ROOM);
+    const u32 full = slot_barriers(1);
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {

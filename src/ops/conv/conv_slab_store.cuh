@@ -6,34 +6,49 @@
 #include "ops/conv/conv_slab.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
 
-/* One result; y and x: its pixel. Pixels past the image and channels past the last are computed and not
- * stored; OTHERS: the result also depends on what memory holds at its place, which must exist. */
+/* Of a tile's positions. exists: it is one of the image's, and no other tile's. */
+struct pixel {
+    int y, x;
+    bool exists;
+};
+
+__device__ __forceinline__ pixel pixel_at(const mica_conv_slab_args &a, const place &p, int position)
+{
+    constexpr int ACROSS = LINE ? LINE : 8;
+    const int row = position / ACROSS;
+    const pixel at = {p.y + row, p.x + position % ACROSS, false};
+    return pixel{at.y, at.x, row < ROWS && at.y < a.size[0] && at.x < a.size[1]};
+}
+
+/* One result. Pixels past the image and channels past the last are computed and not stored; OTHERS: the
+ * result also depends on what memory holds at its place, which must exist. */
 template <bool OTHERS>
-__device__ __forceinline__ float finish(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
+__device__ __forceinline__ float finish(const mica_conv_slab_args &a, const place &p, int position, int channel,
                                         const channel_terms &terms, float sum)
 {
     float v = a.alpha * sum, residual = 0;
     if constexpr (OTHERS) {
-        if (channel >= a.channels || y >= a.size[0] || x >= a.size[1]) return 0;
+        const pixel at = pixel_at(a, p, position);
+        if (channel >= a.channels || !at.exists) return 0;
         if (a.beta != 0)
-            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + p.z * a.to.s[0] + y * a.to.s[1] +
-                                                              x * a.to.s[2] + channel * a.to.c]);
+            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + p.z * a.to.s[0] + at.y * a.to.s[1] +
+                                                              at.x * a.to.s[2] + channel * a.to.c]);
         if constexpr (RESIDUAL)
             residual = widen<float>(
                 ((const residual_t *)a.epilogue.residual)[p.image * a.residual.n + p.z * a.residual.s[0] +
-                                                          y * a.residual.s[1] + x * a.residual.s[2] +
+                                                          at.y * a.residual.s[1] + at.x * a.residual.s[2] +
                                                           channel * a.residual.c]);
     }
     return apply_terms(a.epilogue, terms, v, residual);
 }
 
-/* Pixels x and x + 1 of one channel. */
+/* A position and the next, of one channel. */
 template <bool OTHERS>
-__device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const place &p, int y, int x, int channel,
+__device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const place &p, int position, int channel,
                                            const channel_terms &terms, const float *sum)
 {
-    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, y, x, channel, terms, sum[0])),
-                          narrow<in_t>(finish<OTHERS>(a, p, y, x + 1, channel, terms, sum[1]))};
+    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, position, channel, terms, sum[0])),
+                          narrow<in_t>(finish<OTHERS>(a, p, position + 1, channel, terms, sum[1]))};
     u32 word;
     memcpy(&word, pair, sizeof word);
     return word;
@@ -44,14 +59,15 @@ struct channel_sums {
     float sum[2], square[2];
 };
 
-/* Pixels x and x + 1 of one channel, as they are stored; those past the image count for nothing. */
-__device__ __forceinline__ void count(const mica_conv_slab_args &a, channel_sums &s, int channel, int y, int x, u32 word)
+/* A position and the next, of one channel, as they are stored; those past the image count for nothing. */
+__device__ __forceinline__ void count(const mica_conv_slab_args &a, const place &p, channel_sums &s, int channel,
+                                      int position, u32 word)
 {
     in_t pair[2];
     memcpy(pair, &word, sizeof pair);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const float v = y < a.size[0] && x + e < a.size[1] ? widen<float>(pair[e]) : 0;
+        const float v = pixel_at(a, p, position + e).exists ? widen<float>(pair[e]) : 0;
         s.sum[channel] += v;
         s.square[channel] = fmaf(v, v, s.square[channel]);
     }
@@ -85,17 +101,18 @@ __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, cons
 {
     channel_sums own = {};
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    const int channel = first + warp * 16 + lane / 4, x = p.x + 2 * (lane & 3), part = lane >> 3;
+    const int channel = first + warp * 16 + lane / 4, pair = 2 * (lane & 3), part = lane >> 3;
 #pragma unroll
-    for (int j = 0; j < HEIGHT; j += 2) {
-        u32 v[4];
+    for (int j = 0; j < EIGHTS; j += 2) {
+        u32 v[4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = finish_pair<OTHERS>(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, terms[i % 2],
-                                       sum + 4 * j + 2 * i);
-        if constexpr (STATS)
-#pragma unroll
-            for (int i = 0; i < 4; i++) count(a, own, i % 2, p.y + j + i / 2, x, v[i]);
+        for (int i = 0; i < 4; i++) {
+            if (j + i / 2 == EIGHTS) continue; /* of an odd number, nothing is stored beside the last */
+            int position = 8 * (j + i / 2) + pair;
+            if constexpr (LINE && OTHERS) asm volatile("" : "+r"(position)); /* not all places at once */
+            v[i] = finish_pair<OTHERS>(a, p, position, channel + i % 2 * 8, terms[i % 2], sum + 4 * j + 2 * i);
+            if constexpr (STATS) count(a, p, own, i % 2, position, v[i]);
+        }
         const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * warp + part % 2;
         store_matrices_transposed(to + ((block ^ (to >> 7 & 7)) << 4), v[0], v[1], v[2], v[3]);
     }

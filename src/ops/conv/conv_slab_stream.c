@@ -7,24 +7,21 @@
  * and channels that fill no wide tile: 64 in three dimensions, 96, 320. What it computes in vain
  * are the pixels that round a row up to 8 and a column to the tile's height. Pointers that are not
  * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
-#include "ops/conv/conv_slab_args.h"
+#include "ops/conv/conv_slab_tile.h"
 #include "ops/conv/conv_stats.h"
-#include "ops/conv/sm90_shape.h"
 
 #include <math.h>
 
-enum { CHANNELS = 64, PIXEL = 128, TAP = 64 * PIXEL, ACROSS = 8, PROLOGUE = 16384, THREADS = 384 };
-enum { SLOTS = 3, LEAST_STAGES = 4, MOST_STAGES = 16, MOST_TAPS = 25, MOST_BOX = 256 };
-enum { MOST_ITEMS = 1 << 30 };
-/* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
-enum { SHARED_RESERVE = 2048 };
+enum { CHANNELS = CONV_SLAB_CHANNELS, TAP = CONV_SLAB_TAP, PROLOGUE = 16384, THREADS = 384 };
+enum { SLOTS = 3, LEAST_STAGES = 4, MOST_STAGES = 16, MOST_TAPS = 25, MOST_ITEMS = 1 << 30 };
 
-enum { HEIGHT };
-static const char *const knobs[] = {"height", NULL};
+enum { HEIGHT, FLAT };
+static const char *const knobs[] = {"height", "flat", NULL};
 static const int heights[] = {8, 14, 16, 20, 24, 28, 32};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
+    conv_slab_tile tile;
     mica_tensor_map_spec image, filter, result;
     mica_kernel *kernel;
     mica_grid grid;
@@ -60,40 +57,30 @@ static int64_t blocks_of(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
-/* Pixels of a slab along an axis. */
-static int64_t slab_pixels(const mica_conv_sm90_shape *s, int axis, int count)
+static int64_t slab_room(const conv_slab_tile *t)
 {
-    return count + (s->g.tap[axis] - 1) * s->tap_step[axis];
+    return t->slab + t->zeros;
 }
 
-static int64_t slab_bytes(const mica_conv_sm90_shape *s, int height)
+static int stages_of(const mica_device_info *device, const conv_slab_tile *t)
 {
-    return slab_pixels(s, 1, height) * slab_pixels(s, 2, ACROSS) * PIXEL;
-}
-
-static int stages_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
-{
-    int64_t room = device->shared_bytes - SHARED_RESERVE - SLOTS * slab_bytes(s, height);
+    int64_t room = device->shared_bytes - CONV_SLAB_RESERVE - SLOTS * slab_room(t);
     int64_t stages = room < 0 ? 0 : room / TAP;
     return (int)(stages < MOST_STAGES ? stages : MOST_STAGES);
 }
 
-static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+/* Whether it fits, and the tile if so. */
+static bool make_tile(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                      const mica_config *config, conv_slab_tile *t)
 {
-    return slab_pixels(s, 1, height) <= MOST_BOX && slab_pixels(s, 2, ACROSS) <= MOST_BOX &&
-           stages_of(s, device, height) >= LEAST_STAGES;
-}
-
-static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
-{
-    const long long *size = is_dgrad(s) ? s->g.in : s->g.out;
-    return s->g.n * size[0] * blocks_of(size[1], height) * blocks_of(size[2], ACROSS);
+    return conv_slab_tile_make(s, config->knob[HEIGHT], config->knob[FLAT], t) &&
+           stages_of(device, t) >= LEAST_STAGES;
 }
 
 /* Tiles of 64 channels. */
-static int64_t items_of(const mica_conv_sm90_shape *s, int height)
+static int64_t items_of(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
-    return tiles_of(s, height) * blocks_of(channels_of(s), CHANNELS);
+    return conv_slab_tiles(s, t) * blocks_of(channels_of(s), CHANNELS);
 }
 
 /* ---- which problems ---- */
@@ -111,12 +98,13 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (taps_of(s) < 2 || taps_of(s) > MOST_TAPS)
         return mica_refuse(why, "%lld x %lld taps, this engine takes 2 to %d of a plane", g->tap[1],
                            g->tap[2], MOST_TAPS);
-    if (!fits(s, device, heights[0]))
+    conv_slab_tile t;
+    if (!make_tile(s, device, &(mica_config){{heights[0]}}, &t))
         return mica_refuse(why, "%lld x %lld taps at distance %d x %d do not fit shared memory",
                            g->tap[1], g->tap[2], s->tap_step[1], s->tap_step[2]);
-    if (items_of(s, heights[0]) > MOST_ITEMS)
+    if (items_of(s, &t) > MOST_ITEMS)
         return mica_refuse(why, "%lld tiles of 64 channels, this engine counts to %d",
-                           (long long)items_of(s, heights[0]), MOST_ITEMS);
+                           (long long)items_of(s, &t), MOST_ITEMS);
     return MICA_OK;
 }
 
@@ -156,19 +144,22 @@ static double planes_of(const mica_conv_sm90_shape *s)
 }
 
 /* Of one tile of 64 channels; the constants are fitted to 42 problems timed on an H100. */
-static double item_cycles(const mica_conv_sm90_shape *s, int height)
+static double item_cycles(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
     double slabs = planes_of(s) * (double)blocks_of(terms_of(s), CHANNELS);
     double steps = planes_of(s) * (double)blocks_of(terms_of(s), 16);
     /* few pixels: shared memory gives the filter no faster */
-    double products = steps * taps_of(s) * fmax(4.0 * height, 66);
-    double fill = slabs * (double)(slab_bytes(s, height) + taps_of(s) * TAP) / 38.7;
+    double products = steps * taps_of(s) * fmax(4.0 * t->eights, 66);
+    double fill = slabs * (double)(slab_room(t) + taps_of(s) * TAP) / 38.7;
     return fmax(products, fill) + 1450;
 }
 
-static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
+static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                        const mica_config *config)
 {
-    return ceil((double)items_of(s, height) / device->units) * item_cycles(s, height);
+    conv_slab_tile t;
+    make_tile(s, device, config, &t);
+    return ceil((double)items_of(s, &t) / device->units) * item_cycles(s, &t);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -178,30 +169,41 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (make_shape(desc, device, &s, &why) != MICA_OK || s.class_count == 0) return 0;
     const double hertz = 1.58e9, launch_ms = 1.6e-3; /* the clock that a busy chip keeps */
     const double copying = 0.85;
-    return launch_ms + fmax(cycles_of(&s, device, config->knob[HEIGHT]) / hertz * 1e3,
+    return launch_ms + fmax(cycles_of(&s, device, config) / hertz * 1e3,
                             mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
-/* The best heights; of the others one, where there are tiles enough for it to matter. */
+/* The two of least cycles stay. */
+static void keep_best(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                      mica_config config, mica_config *configs, int *count)
+{
+    conv_slab_tile t;
+    if (!make_tile(s, device, &config, &t)) return;
+    double cycles = cycles_of(s, device, &config);
+    if (*count == 0 || cycles < cycles_of(s, device, &configs[0])) {
+        configs[1] = configs[0];
+        configs[0] = config;
+        *count += 1;
+    } else if (*count == 1 || cycles < cycles_of(s, device, &configs[1])) {
+        configs[1] = config;
+        *count += 1;
+    }
+}
+
+/* The best tile; and the next, where there are tiles enough for it to matter. */
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
 {
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
-    int best = 0, second = 0;
-    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++) {
-        int h = heights[i];
-        if (!fits(&s, device, h)) continue;
-        if (!best || cycles_of(&s, device, h) < cycles_of(&s, device, best)) {
-            second = best;
-            best = h;
-        } else if (!second || cycles_of(&s, device, h) < cycles_of(&s, device, second)) {
-            second = h;
-        }
-    }
-    configs[0] = (mica_config){{best}};
-    configs[1] = (mica_config){{second}};
-    return second && items_of(&s, best) > device->units ? 2 : 1;
+    int count = 0;
+    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++)
+        keep_best(&s, device, (mica_config){{heights[i]}}, configs, &count);
+    for (int rows = 1; rows <= CONV_SLAB_MOST; rows++)
+        keep_best(&s, device, (mica_config){{rows, 1}}, configs, &count);
+    conv_slab_tile t;
+    make_tile(&s, device, &configs[0], &t);
+    return count > 1 && items_of(&s, &t) > device->units ? 2 : 1;
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
@@ -214,84 +216,63 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- build ---- */
 
-static void fill_args(const mica_conv_desc *d, state *s, int height)
+static void fill(const mica_conv_desc *d, state *s)
 {
     const mica_conv_sm90_shape *h = &s->shape;
     const mica_conv_class *c = &h->classes[0];
     mica_conv_slab_args *a = &s->args;
-    const long long *size = is_dgrad(h) ? h->g.in : h->g.out;
-    a->across = (int)blocks_of(size[2], ACROSS);
-    a->down = (int)blocks_of(size[1], height);
-    a->tiles = (int)tiles_of(h, height);
+    conv_slab_tile_args(d, h, &s->tile, a);
     a->chunks = (int)blocks_of(channels_of(h), CHANNELS);
-    for (int i = 0; i < 2; i++) {
-        a->start[i] = c->start[i + 1];
-        a->filter[i] = c->filter[i + 1];
-        a->filter_step[i] = c->filter_step[i + 1];
-        a->size[i] = (int)size[i + 1];
-    }
     a->blocks = (int)blocks_of(terms_of(h), CHANNELS);
-    a->planes = (int)size[0];
+    a->planes = (int)(is_dgrad(h) ? h->g.in[0] : h->g.out[0]);
     a->planes_read = (int)planes_read(h);
     a->plane_taps = (int)h->g.tap[0];
     a->plane_start = c->start[0];
     a->plane_step = h->tap_step[0];
     a->plane_filter = c->filter[0];
     a->plane_filter_step = c->filter_step[0];
-    a->channels = (int)channels_of(h);
-    a->to = is_dgrad(h) ? h->g.a : h->g.b;
-    a->residual = h->g.residual;
-    mica_conv_epilogue_args(d, &a->epilogue);
-    mica_conv_sm90_window_map(h, !is_dgrad(h), CHANNELS, (int)slab_pixels(h, 2, ACROSS),
-                              (int)slab_pixels(h, 1, height), &s->image);
+    conv_slab_image_map(h, &s->tile, 0, &s->image);
     mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->filter);
-    mica_conv_sm90_window_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
+    mica_conv_sm90_window_map(h, is_dgrad(h), CHANNELS, s->tile.wide, s->tile.tall, &s->result);
 }
 
 static void add_prologue(const mica_plan *plan, const state *s, int stages, mica_text *p)
 {
     const mica_conv_desc *d = plan->desc;
     const mica_conv_sm90_shape *h = &s->shape;
-    int height = plan->config.knob[HEIGHT], last = (int)(terms_of(h) % CHANNELS);
-    mica_wgmma mma = {.n = ACROSS * height, .a = h->in, .b = h->in, .a_mn_major = h->filter_mn};
+    int last = (int)(terms_of(h) % CHANNELS);
+    mica_wgmma mma = {.n = 8 * s->tile.eights, .a = h->in, .b = h->in, .a_mn_major = h->filter_mn};
     mica_epilogue e = mica_conv_epilogue(d);
     mica_prologue_epilogue(p, &e);
     mica_prologue_int(p, "FILTER_MN", h->filter_mn);
     mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
     mica_prologue_int(p, "STATS", 0);
     mica_prologue_int(p, "AXES", h->axes);
-    mica_prologue_int(p, "TAPS_DOWN", h->g.tap[1]);
-    mica_prologue_int(p, "TAPS_ACROSS", h->g.tap[2]);
-    mica_prologue_int(p, "STEP_DOWN", h->tap_step[1]);
-    mica_prologue_int(p, "STEP_ACROSS", h->tap_step[2]);
-    mica_prologue_int(p, "STRIDE_DOWN", 1);
-    mica_prologue_int(p, "STRIDE_ACROSS", 1);
+    conv_slab_tile_prologue(h, &s->tile, p);
     mica_prologue_int(p, "WIDTH", CHANNELS);
-    mica_prologue_int(p, "HEIGHT", height);
     mica_prologue_int(p, "SLOTS", SLOTS);
     mica_prologue_int(p, "STAGES", stages);
     mica_prologue_int(p, "LAST", last ? (last + 15) / 16 : CHANNELS / 16);
-    mica_prologue_type(p, "in_t", h->in);
     mica_prologue_wgmma(p, "mma", &mma);
 }
 
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
-    int height = plan->config.knob[HEIGHT];
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     if (s->shape.class_count == 0) return MICA_OK;
-    fill_args(d, s, height);
+    make_tile(&s->shape, &plan->device, &plan->config, &s->tile);
+    fill(d, s);
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    int stages = stages_of(&s->shape, &plan->device, height);
+    int stages = stages_of(&plan->device, &s->tile);
     add_prologue(plan, s, stages, &p);
-    int64_t shared = SLOTS * slab_bytes(&s->shape, height) + stages * TAP + 1024;
-    int64_t items = items_of(&s->shape, height);
+    int64_t shared = SLOTS * slab_room(&s->tile) + stages * TAP + 1024;
+    int64_t items = items_of(&s->shape, &s->tile);
     s->grid =
         (mica_grid){.grid = {(unsigned)(items < plan->device.units ? items : plan->device.units)},
                     .block = {THREADS},

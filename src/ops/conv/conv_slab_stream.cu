@@ -44,7 +44,7 @@ __device__ __forceinline__ item item_at(const mica_conv_slab_args &a, int index)
 {
     const int tile = index / a.chunks, each = a.across * a.down, plane = tile / each, rest = tile % each;
     const int image = plane / a.planes, z = plane - image * a.planes, from = z + a.plane_start;
-    item t = {{image, z, rest / a.across * HEIGHT, rest % a.across * 8}, (index - tile * a.chunks) * 64, 0, 1};
+    item t = {{image, z, rest / a.across * ROWS, rest % a.across * 8}, (index - tile * a.chunks) * 64, 0, 1};
     if constexpr (AXES == 3) {
         if (from < 0) t.first = min((a.plane_step - 1 - from) / a.plane_step, a.plane_taps - 1);
         /* one at least: the result needs its place */
@@ -113,7 +113,7 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slabs,
         for (int plane = t.first; plane < t.end; plane++)
             for (int block = 0; block < a.blocks; block++, s.advance()) {
                 mbarrier_wait(b.slab_empty + 8 * s.at, s.parity);
-                load_image(a, t, plane, block, slabs + s.at * SLAB_BYTES, b.slab_full + 8 * s.at);
+                load_image(a, t, plane, block, slabs + s.at * SLAB_ROOM, b.slab_full + 8 * s.at);
                 for (int tap = 0; tap < TAPS; tap++, f.advance()) {
                     mbarrier_wait(b.empty + 8 * f.at, f.parity);
                     load_tap(a, t, plane, block, tap, stages + f.at * TAP_BYTES, b.full + 8 * f.at);
@@ -171,7 +171,7 @@ __device__ __forceinline__ u32 accumulate(const mica_conv_slab_args &a, float (&
     int block = 0;
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
-        slab = slabs + p.slab.at * SLAB_BYTES;
+        slab = slabs + p.slab.at * SLAB_ROOM;
         mbarrier_wait(b.slab_full + 8 * p.slab.at, p.slab.parity);
         if (LAST < 4 && ++block == a.blocks) {
             multiply<LAST>(sum, p, slab, stages, b, i > 0);
@@ -235,6 +235,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab_stream(const __grid_constant__ mica_conv_slab_args a)
 {
     const u32 stages = slot_memory(), slabs = stages + STAGES * TAP_BYTES;
+    place_zeros(slabs, SLOTS, SLAB_ROOM);
     const barriers b = make_barriers();
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;

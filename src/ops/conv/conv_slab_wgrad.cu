@@ -7,7 +7,9 @@
 #include "ops/conv/conv_slab.cuh"
 
 constexpr int GROUPS = 3, THREADS = 128 * (GROUPS + 1), SHARE = (TAPS + GROUPS - 1) / GROUPS;
-constexpr int SLOT_BYTES = SLAB_BYTES + TILE_BYTES;
+constexpr int LOAD_BYTES = SLAB_BYTES + (LINE ? LINE * ROWS * ROW : TILE_BYTES);
+constexpr int SLOT_BYTES = SLAB_ROOM + TILE_BYTES;
+static_assert(EIGHTS % 2 == 0, "16 terms");
 static_assert(SHARE <= 3, "the accumulators fit");
 
 __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slots, u32 full)
@@ -20,9 +22,21 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slots,
         const int slot = i % SLOTS;
         const u32 to = slots + slot * SLOT_BYTES, bar = full + 8 * slot;
         mbarrier_wait(empty + 8 * slot, i / SLOTS & 1 ^ 1);
-        mbarrier_arrive_expect(bar, SLOT_BYTES);
+        mbarrier_arrive_expect(bar, LOAD_BYTES);
         load_slab(a, p, l.channel, to, bar);
-        tma_load(to + SLAB_BYTES, &a.other, bar, l.channel, p.x, p.y, p.image);
+        tma_load(to + SLAB_ROOM, &a.other, bar, l.channel, p.x, p.y, p.image);
+    }
+}
+
+/* Positions of the tile past its last row, which is not a whole product: nothing comes there. */
+__device__ __forceinline__ void place_tile_zeros(u32 slots)
+{
+    constexpr int FROM = LINE * ROWS * ROW, QUADS = LINE ? (TILE_BYTES - FROM) / 16 : 0;
+    if constexpr (QUADS > 0) {
+        const float zeros[4] = {0, 0, 0, 0};
+        for (int i = (int)threadIdx.x; i < SLOTS * QUADS; i += THREADS)
+            shared_store(slots + i / QUADS * SLOT_BYTES + SLAB_ROOM + FROM + i % QUADS * 16, zeros);
+        async_fence();
     }
 }
 
@@ -44,12 +58,12 @@ __device__ __forceinline__ own_taps taps_of(int group)
     return t;
 }
 
-/* Two rows of 8 pixels are the 16 terms of an instruction. */
+/* Two groups of 8 positions are the 16 terms of an instruction. */
 __device__ __forceinline__ void multiply(float (&sum)[SHARE][32], const own_taps &t, u32 slab, u32 tile, bool more)
 {
     wgmma_fence();
 #pragma unroll
-    for (int z = 0; z < HEIGHT / 2; z++) {
+    for (int z = 0; z < EIGHTS / 2; z++) {
         const u64 left = wgmma_operand<ROW>(tile + z * 16 * ROW, 64 * ROW, 8 * ROW);
 #pragma unroll
         for (int s = 0; s < SHARE; s++) {
@@ -94,7 +108,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         const int slot = i % SLOTS;
         const u32 slab = slots + slot * SLOT_BYTES;
         mbarrier_wait(full + 8 * slot, i / SLOTS & 1);
-        multiply(sum, taps, slab, slab + SLAB_BYTES, i > 0);
+        multiply(sum, taps, slab, slab + SLAB_ROOM, i > 0);
         wgmma_wait<1>();
         if (leader && i > 0) mbarrier_arrive(empty + 8 * ((i - 1) % SLOTS));
     }
@@ -104,7 +118,10 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab_wgrad(const __grid_constant__ mica_conv_slab_args a)
 {
-    const u32 slots = slot_memory(), full = slot_barriers(GROUPS);
+    const u32 slots = slot_memory();
+    place_zeros(slots, SLOTS, SLOT_BYTES);
+    place_tile_zeros(slots);
+    const u32 full = slot_barriers(GROUPS);
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tiles of the slab engines and what they read, as conv_slab.cuh counts it. */
+#ifndef MICA_OPS_CONV_CONV_SLAB_TILE_H
+#define MICA_OPS_CONV_CONV_SLAB_TILE_H
+
+#include "ops/conv/conv_slab_args.h"
+#include "ops/conv/sm90_shape.h"
+
+enum { CONV_SLAB_MOST = 256 }; /* positions of a tile */
+enum { CONV_SLAB_CHANNELS = 64, CONV_SLAB_PIXEL = 128, CONV_SLAB_TAP = 64 * 128 };
+/* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
+enum { CONV_SLAB_RESERVE = 2048 };
+
+typedef struct conv_slab_tile {
+    int rows, eights; /* of pixels; groups of 8 positions: what a product has for columns */
+    int line;         /* positions of a row, the image's and those of its padding; 0: 8 across */
+    int across, down; /* tiles of a plane */
+    int wide, tall;   /* boxes of results */
+    int64_t slab;     /* bytes of what is read, and of zeros behind it */
+    int64_t zeros;
+} conv_slab_tile;
+
+/* flat: whole rows, one after the other. False if the copy engine or a product cannot. */
+bool conv_slab_tile_make(const mica_conv_sm90_shape *s, int rows, bool flat, conv_slab_tile *t);
+/* The lattice's map, of as many pixels as a tile reads of it; false if no tap does. */
+bool conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t, int lattice,
+                         mica_tensor_map_spec *map);
+void conv_slab_tile_prologue(const mica_conv_sm90_shape *s, const conv_slab_tile *t, mica_text *p);
+/* What does not depend on how an engine deals with channels. */
+void conv_slab_tile_args(const mica_conv_desc *d, const mica_conv_sm90_shape *s,
+                         const conv_slab_tile *t, mica_conv_slab_args *a);
+/* Tiles of all images, of one chunk of channels. */
+int64_t conv_slab_tiles(const mica_conv_sm90_shape *s, const conv_slab_tile *t);
+
+#endif
