@@ -118,14 +118,23 @@ __device__ __forceinline__ bool is_full(const extent &e, long long i)
     return i < e.hi;
 }
 
-/* The vectors at i[]: elements outside of the slice are `fill`. */
-template <int BATCH, typename T, typename A>
-__device__ __forceinline__ void read_batch(const T *from, const extent &e, const long long *i, long long along, bool whole, A fill, A (*v)[VECTOR])
+/* Where the element at i lies: vectors lie along the axis. */
+__device__ __forceinline__ long long step_to(long long i, long long along) { return VECTOR > 1 ? i : i * along; }
+
+/* The vectors at i[] that lie inside of the slice, on their way: tensors that are read together are all fetched
+ * before the first is unpacked. */
+template <int BATCH, typename T>
+__device__ __forceinline__ void fetch_batch(const T *from, const extent &e, const long long *i, long long along, bool whole, lanes<T, VECTOR> *raw)
 {
-    lanes<T, VECTOR> raw[BATCH];
 #pragma unroll
     for (int b = 0; b < BATCH; b++)
-        if (is_full(e, i[b])) raw[b] = fetch<VECTOR>(from + i[b] * along, whole);
+        if (is_full(e, i[b])) raw[b] = fetch<VECTOR>(from + step_to(i[b], along), whole);
+}
+
+/* What was fetched; elements outside of the slice are `fill`. */
+template <int BATCH, typename T, typename A>
+__device__ __forceinline__ void unpack_batch(const T *from, const extent &e, const long long *i, const lanes<T, VECTOR> *raw, A fill, A (*v)[VECTOR])
+{
 #pragma unroll
     for (int b = 0; b < BATCH; b++) {
         if (is_full(e, i[b])) {
@@ -140,11 +149,19 @@ __device__ __forceinline__ void read_batch(const T *from, const extent &e, const
     }
 }
 
+template <int BATCH, typename T, typename A>
+__device__ __forceinline__ void read_batch(const T *from, const extent &e, const long long *i, long long along, bool whole, A fill, A (*v)[VECTOR])
+{
+    lanes<T, VECTOR> raw[BATCH];
+    fetch_batch<BATCH>(from, e, i, along, whole, raw);
+    unpack_batch<BATCH>(from, e, i, raw, fill, v);
+}
+
 template <typename T, typename A>
 __device__ __forceinline__ void write_vector(T *to, const extent &e, long long i, long long along, bool whole, const A *v)
 {
     if (is_full(e, i)) {
-        store_elements<T, VECTOR>(to + i * along, whole, v);
+        store_elements<T, VECTOR>(to + step_to(i, along), whole, v);
     } else if constexpr (RAGGED) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++)

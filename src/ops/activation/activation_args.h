@@ -11,6 +11,7 @@ typedef struct mica_activation_args {
     mica_layout layout;         /* of x, out, dy, counted in vectors */
     long long gate_x, gate_out; /* elements to the second half */
     int whole;                  /* all pointers are aligned for one access of a vector */
+    int scaled;                 /* alpha is not 1 or beta not 0 */
     double alpha, beta, act_a, act_b;
 } mica_activation_args;
 

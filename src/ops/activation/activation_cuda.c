@@ -123,6 +123,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     args.whole = (pointers & s->align_mask) == 0;
     args.alpha = mica_run_scalar(plan, r, MICA_ACTIVATION_ALPHA);
     args.beta = mica_run_scalar(plan, r, MICA_ACTIVATION_BETA);
+    args.scaled = args.alpha != 1 || args.beta != 0;
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

@@ -16,7 +16,7 @@ typedef struct mica_conv_slab_args {
     int start[2];
     /* sm90_stream: 64 channels at a time are read, and planes */
     int blocks, plane_taps, plane_start, plane_step, plane_filter, plane_filter_step;
-    int planes, planes_read; /* of the image written, of the other */
+    int planes, planes_read;       /* of the image written, of the other */
     int filter[2], filter_step[2]; /* the filter's coordinate of tap 0, and the way to the next */
     int size[2], channels;         /* of the image written; wgrad: channels of b; of all groups */
     const void *narrow;            /* the filter of groups of fewer than 64 channels, and its */

@@ -6,6 +6,7 @@
 #include "ops/conv/cpu.h"
 
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 #include "ops/shared/convert.h"
 
 #include <string.h>
@@ -92,9 +93,13 @@ static bool make_band(const mica_conv_job *job, band *b)
     return b->rows > 0;
 }
 
-/* n neighbours of the row as floats. */
+/* n neighbours of the row as floats. With a stride there is less to compute than to wait for. */
 static void read_row(const band *b, int64_t at, int64_t n, float *to)
 {
+    int64_t bytes = mica_dtype_bits(b->type) / 8;
+    if (b->in.s[2] == 1 && b->axes[2].mul > 1)
+        mica_fetch_ahead((const char *)b->data + at * bytes + MICA_AHEAD,
+                         n * bytes < MICA_AHEAD ? n * bytes : MICA_AHEAD);
     if (b->type == MICA_F32 && b->in.s[2] == 1)
         memcpy(to, (const float *)b->data + at, (size_t)n * sizeof *to);
     else

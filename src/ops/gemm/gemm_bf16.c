@@ -4,7 +4,8 @@
  *
  * A task is up to 256 rows of 64 columns of c. It walks K in chunks; a chunk of b is packed into
  * pairs once for all rows, and a is taken where it lies if it consists of whole tiles. Cost: 2MNK
- * at the unit's rate, and to pack b, once for 256 rows: as much time as 100 rows' products. */
+ * at the unit's rate, and to pack b, once for 256 rows: as much time as the products of 100 rows
+ * (AMX) or 20. */
 #include "ops/gemm/gemm_bf16.h"
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
@@ -174,15 +175,19 @@ void gemm_bf16_contract(const mica_config *config, mica_contract *c)
 double gemm_bf16_rate(const mica_config *config)
 {
     static const double rate[] = {
-        [MICA_MATRIX_PLAIN] = 0.2, [MICA_MATRIX_PAIRS] = 0.34, [MICA_MATRIX_TILES] = 4};
+        [MICA_MATRIX_PLAIN] = 0.2, [MICA_MATRIX_PAIRS] = 0.9, [MICA_MATRIX_TILES] = 4};
     return rate[config->knob[0]];
 }
 
 double gemm_bf16_ms(const mica_config *config, const mica_device_info *device, double flops,
                     double rows, double bytes)
 {
-    const double pack_rows = 100; /* what packing b for a block of rows costs */
-    if (rows > 0) flops *= 1 + pack_rows / fmin(rows, ROWS);
+    /* what packing b for a block of rows costs */
+    static const double pack_rows[] = {
+        [MICA_MATRIX_PLAIN] = 20, [MICA_MATRIX_PAIRS] = 20, [MICA_MATRIX_TILES] = 100};
+    rows = fmax(rows, 1);
+    double down = (double)mica_matrix_lines((int64_t)ceil(rows));
+    flops *= (down + pack_rows[config->knob[0]] * ceil(rows / ROWS)) / rows;
     double compute = flops / (gemm_bf16_rate(config) * device->f32_tflops * 1e9);
     return fmax(compute, bytes / (0.5 * device->copy_gbps * 1e6));
 }
@@ -211,7 +216,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     gemm_shape s;
     gemm_shape_make(desc, &s);
-    double flops = 2 * (double)mica_matrix_lines(s.m) * (double)mica_matrix_lines(s.n) *
+    double flops = 2 * (double)s.m * (double)mica_matrix_lines(s.n) *
                    (double)mica_matrix_depth(s.k) * (double)s.batches;
     double bytes = mica_op_bytes(&mica_op_gemm, desc);
     return 2e-4 + gemm_bf16_ms(config, device, flops, (double)s.m, bytes);

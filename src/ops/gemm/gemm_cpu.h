@@ -13,6 +13,8 @@ typedef struct gemm_loops {
 } gemm_loops;
 
 void gemm_loops_make(const mica_gemm_desc *desc, gemm_loops *loops);
+/* Milliseconds of products with so many rows each. */
+double gemm_loops_ms(const mica_device_info *device, double flops, double rows, double bytes);
 void gemm_loops_run(const gemm_loops *loops, const gemm_finish *finish);
 
 #endif

@@ -89,10 +89,11 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     (void)config;
     double flops, bytes;
+    grouped g;
+    grouped_make(desc, &g);
     mica_op_grouped_gemm.cost(desc, &flops, &bytes);
-    double compute = flops / (0.35 * device->f32_tflops * 1e9);
-    double memory = bytes / (0.5 * device->copy_gbps * 1e6);
-    return 2e-4 + (compute > memory ? compute : memory);
+    double rows = g.form == GROUPED_TERMS ? (double)g.item.c.dims[0] : g.expected;
+    return 2e-4 + gemm_loops_ms(device, flops, rows, bytes);
 }
 
 const mica_engine grouped_cpu = {

@@ -13,7 +13,7 @@ static_assert(CHANNEL_SETS != PER_ELEMENT && (CHANNEL_SETS || (BACKWARD && PARTI
 static_assert(!RESIDUAL && !SUM, "only forward passes of layer and rms have them");
 static_assert((THREADS & (THREADS - 1)) == 0, "halves");
 
-constexpr int ROWS = BACKWARD ? 2 : 4; /* in flight */
+constexpr int ROWS = BACKWARD || APPLY ? 2 : 4; /* in flight */
 constexpr int WIDTH = SLICES * VECTOR; /* channels of a block */
 
 struct walk {
@@ -246,7 +246,10 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w
     });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) norm_channels(const norm_args a)
+/* Two blocks where their registers suffice for it. */
+constexpr int BLOCKS = sizeof(acc_t) == 4 && ACT == ACT_IDENTITY && (BACKWARD ? PER_ELEMENT : sizeof(y_t) == sizeof(x_t)) ? 2 : 1;
+
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, BLOCKS) norm_channels(const norm_args a)
 {
     overlap_wait();
     long long blocks = (a.split.kept.count + WIDTH - 1) / WIDTH;

@@ -2,7 +2,8 @@
  * Engine "cuda": a group of 1 to 1024 threads per set, from its sums to its elements; a set that
  * fits the group's registers is read once, a longer one again from the cache. split=1, for few and
  * large sets (batch): sums in parts, merged, then a pass over the elements: one launch each, some
- * workspace, x read twice. Gradients of scale and bias are sums of the same kind. Any strides and
+ * workspace, x read twice. Gradients of scale and bias are sums of the same kind; with split=2
+ * blocks that take many long rows, one after the other, form them on the way. Any strides and
  * types; memory-bound where the tensors are contiguous one way or the other; parts whose channels
  * lie side by side (batch; gradients of scale and bias of rows) have a kernel of their own. */
 #include "ops/norm/norm_cuda.h"
@@ -35,9 +36,11 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 static int configs(const void *desc, const mica_device_info *device, mica_config *list)
 {
     (void)device;
-    list[0].knob[0] = 0;
-    list[1].knob[0] = 1;
-    return norm_stages_can_split(desc) ? 2 : 1;
+    int count = 0;
+    list[count++].knob[0] = NORM_WHOLE;
+    if (norm_stages_can_split(desc)) list[count++].knob[0] = NORM_SPLIT;
+    if (norm_stages_can_gather(desc)) list[count++].knob[0] = NORM_GATHERED;
+    return count;
 }
 
 /* Each launch at the speed of memory, less where its blocks do not fill the device. */
@@ -49,7 +52,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     for (int i = 0; i < list.count; i++) {
         const norm_stage *s = &list.at[i];
         double threads = (double)norm_stage_blocks(s) * s->groups.threads * s->groups.slices;
-        double full = 1024.0 * device->units, filled = threads < full ? threads / full : 1;
+        double full = (s->gathering ? 500.0 : 1024.0) * device->units,
+               filled = threads < full ? threads / full : 1;
         double share = s->kind == NORM_MERGE ? 0 : s->kind == NORM_FUSED ? 1.2 : 0.8;
         ms += 3e-3 + (filled > 0 ? share * roofline / filled : 0);
     }
@@ -61,6 +65,11 @@ static int log2_of(int power)
     int n = 0;
     while (power > 1) power /= 2, n++;
     return n;
+}
+
+static int64_t quotient_up(int64_t n, int64_t by)
+{
+    return n / by + (n % by != 0);
 }
 
 /* Additions of one thread, then those of slice_reduce: a butterfly, then warp by warp. At least
@@ -77,6 +86,8 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
         int64_t seq = (piece + threads - 1) / threads + s->groups.vector - 1;
         int64_t outer = log2_of(threads) + (s->groups.along && threads > 32 ? threads / 32 : 0);
         if (s->kind == NORM_APPLY || s->kind == NORM_MERGE) continue;
+        if (s->gathering && quotient_up(s->split.kept.count, s->gathering) > seq)
+            seq = quotient_up(s->split.kept.count, s->gathering);
         if (seq > c->n_seq) c->n_seq = seq;
         if (outer > c->n_outer) c->n_outer = outer;
     }
@@ -119,6 +130,7 @@ static void add_stage(mica_text *p, const mica_norm_desc *d, const norm_stage *s
     mica_prologue_int(p, "PARTIAL", s->kind == NORM_PARTIAL);
     mica_prologue_int(p, "APPLY", s->kind == NORM_APPLY);
     mica_prologue_int(p, "DIRECT", s->direct);
+    mica_prologue_int(p, "GATHERS", s->gathering != 0);
     mica_prologue_int(p, "PER_ELEMENT", !s->sets && d->kind != MICA_NORM_BATCH);
     mica_prologue_int(p, "SCALED", s->sets && d->kind != MICA_NORM_BATCH);
     mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
@@ -133,8 +145,6 @@ static void add_stage(mica_text *p, const mica_norm_desc *d, const norm_stage *s
     mica_slices_prologue(p, &s->groups);
 }
 
-enum { MERGE_BLOCK = 128 };
-
 static mica_status add_kernel(mica_plan *plan, const norm_stage *s, mica_kernel **kernel)
 {
     const mica_norm_desc *d = plan->desc;
@@ -145,7 +155,8 @@ static mica_status add_kernel(mica_plan *plan, const norm_stage *s, mica_kernel 
     if (s->kind == NORM_MERGE) {
         spec.file = "ops/norm/norm_merge_cuda.cu", spec.entry = "norm_merge";
         mica_prologue_int(&p, "SETS", s->sets);
-        mica_prologue_int(&p, "BLOCK", MERGE_BLOCK);
+        mica_prologue_int(&p, "LANES", NORM_MERGE_LANES);
+        mica_prologue_int(&p, "WALKERS", NORM_MERGE_WALKERS);
     } else {
         add_stage(&p, d, s);
         if (s->channels) spec.file = "ops/norm/norm_channels_cuda.cu", spec.entry = "norm_channels";
@@ -178,12 +189,14 @@ static mica_status add_launch(mica_plan *plan, state *st, const norm_stage *s)
                           .act_a = d->act_a,
                           .act_b = d->act_b};
     int64_t blocks = norm_stage_blocks(s);
-    int threads = s->kind == NORM_MERGE ? MERGE_BLOCK : s->groups.threads * s->groups.slices;
+    int threads = s->kind == NORM_MERGE ? NORM_MERGE_LANES * NORM_MERGE_WALKERS
+                                        : s->groups.threads * s->groups.slices;
     l->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
                           .block = {(unsigned)threads}};
     bool batch = d->kind == MICA_NORM_BATCH;
     l->affine = !s->sets;
-    l->dx = d->pass == MICA_NORM_BWD && s->sets && (!batch || s->kind == NORM_APPLY);
+    l->dx =
+        d->pass == MICA_NORM_BWD && s->sets && !s->gathering && (!batch || s->kind == NORM_APPLY);
     set_alignment(d, s, l->align);
     return add_kernel(plan, s, &l->kernel);
 }

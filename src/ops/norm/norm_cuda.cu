@@ -6,7 +6,8 @@
  * inside the reduced space: gradients of scale and bias); SCALED (gradient sums contain scale);
  * RESIDUAL, SUM, SCALE, BIAS (present), SCALE_ALONG, BIAS_ALONG (they lie beside the elements of a
  * vector; else a vector has one of each); REDUCED_RANK; VECTOR; ITEMS (vectors a thread keeps in
- * registers, forward as they were read; 0: read again for each pass); ACT. */
+ * registers, forward as they were read; 0: read again for each pass); GATHERS (FUSED, bwd: a group also sums
+ * what its sets give to scale and bias, a part for MERGE); ACT. */
 #include "cuda/device/slices.cuh"
 #include "cuda/device/activation.cuh"
 #include "cuda/device/overlap.cuh"
@@ -15,6 +16,7 @@
 static_assert(FUSED + PARTIAL + APPLY == 1, "one stage");
 static_assert(VECTOR == 1 || ALONG, "vectors lie along the reduced space");
 static_assert(ITEMS == 0 || FUSED, "only whole sets are kept");
+static_assert(!GATHERS || (FUSED && BACKWARD && ITEMS > 0 && SLICES == 1 && !CHANNEL_SETS), "a thread has the same elements of each set");
 
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
 constexpr int UNROLL = REDUCED_RANK <= 1 && ALONG ? (BACKWARD ? 2 : 4) : BACKWARD || VECTOR > 1 ? 1 : 2; /* registers are the bound */
@@ -230,12 +232,33 @@ __device__ __forceinline__ statistics read_statistics(const norm_args &a, const 
     return statistics{get<stat_t>(a, ARG_mean, p, (acc_t)0), get<stat_t>(a, ARG_rstd, p, (acc_t)1)};
 }
 
-/* xhat, and the gradient in front of the activation, times scale if the sums contain it. */
-__device__ __forceinline__ void read_gradient(const norm_args &a, const place &p, statistics s, bool scaled, acc_t *xhat, acc_t *g)
+/* x and dy as they were read. */
+struct pair {
+    lanes<x_t, VECTOR> x;
+    lanes<dy_t, VECTOR> dy;
+};
+
+__device__ __forceinline__ pair fetch_pair(const norm_args &a, const place &p)
 {
-    acc_t scale[VECTOR], bias[VECTOR];
-    read<x_t>(a, ARG_x, p, xhat);
-    read<dy_t>(a, ARG_dy, p, g);
+    return pair{fetch<VECTOR>((const x_t *)a.args[ARG_x] + p.at[ARG_x], a.whole),
+                fetch<VECTOR>((const dy_t *)a.args[ARG_dy] + p.at[ARG_dy], a.whole)};
+}
+
+/* Lets nobody know that they are what they were: numbers made of them before are not kept for after. */
+__device__ __forceinline__ void renew(pair &in)
+{
+#pragma unroll
+    for (int w = 0; w < in.x.WORDS; w++) asm volatile("" : "+r"(in.x.words[w]));
+#pragma unroll
+    for (int w = 0; w < in.dy.WORDS; w++) asm volatile("" : "+r"(in.dy.words[w]));
+}
+
+/* xhat, the gradient in front of the activation, and scale. */
+__device__ __forceinline__ void find_gradient(const norm_args &a, const place &p, const pair &in, statistics s, acc_t *xhat, acc_t *g, acc_t *scale)
+{
+    acc_t bias[VECTOR];
+    unpack(in.x, xhat);
+    unpack(in.dy, g);
     read_scale(a, p, scale);
     if constexpr (ACT != ACT_IDENTITY) read_bias(a, p, bias);
 #pragma unroll
@@ -243,28 +266,46 @@ __device__ __forceinline__ void read_gradient(const norm_args &a, const place &p
         xhat[k] = (xhat[k] - s.mean) * s.rstd;
         if constexpr (ACT != ACT_IDENTITY)
             g[k] *= activate_slope<ACT>(xhat[k] * scale[k] + bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
-        if (scaled) g[k] *= scale[k];
     }
 }
 
-__device__ __forceinline__ void gradient_sums(const norm_args &a, const group &g, statistics s, acc_t (*xhat)[VECTOR], acc_t (*f)[VECTOR], acc_t *scratch, acc_t &plain, acc_t &with_xhat)
+/* What a group's sets so far give to scale and bias, at the thread's elements. */
+struct gathered {
+    acc_t plain[KEPT][VECTOR], with_xhat[KEPT][VECTOR];
+};
+
+__device__ __forceinline__ void gather(gathered &to, int j, const acc_t *xhat, const acc_t *g)
+{
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        to.plain[j][k] += g[k];
+        to.with_xhat[j][k] += g[k] * xhat[k];
+    }
+}
+
+/* `kept` keeps x and dy if ITEMS > 0. */
+__device__ __forceinline__ void gradient_sums(const norm_args &a, const group &g, statistics s, pair *kept, gathered &all, acc_t *scratch, acc_t &plain, acc_t &with_xhat)
 {
     plain = 0, with_xhat = 0;
+    if constexpr (ITEMS > 0) each(g, [&](int j, long long i) { kept[j] = fetch_pair(a, element_place(a, g, i)); });
     each(g, [&](int j, long long i) {
         place p = element_place(a, g, i);
+        acc_t xhat[VECTOR], f[VECTOR], scale[VECTOR];
         if constexpr (PER_ELEMENT) s = read_statistics(a, p);
-        read_gradient(a, p, s, SCALED, xhat[j], f[j]);
+        find_gradient(a, p, ITEMS > 0 ? kept[j] : fetch_pair(a, p), s, xhat, f, scale);
+        if constexpr (GATHERS) gather(all, j, xhat, f);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
-            plain += f[j][k];
-            with_xhat += f[j][k] * xhat[j][k];
+            if constexpr (SCALED) f[k] *= scale[k];
+            plain += f[k];
+            with_xhat += f[k] * xhat[k];
         }
     });
     plain = slice_reduce(plain, scratch, add_op());
     with_xhat = slice_reduce(with_xhat, scratch, add_op());
 }
 
-/* f holds scale * dz, then dx. */
+/* f is scale * dz, then dx. */
 __device__ __forceinline__ void input_gradient(const acc_t *xhat, acc_t *f, acc_t rstd, acc_t plain, acc_t with_xhat)
 {
 #pragma unroll
@@ -285,44 +326,35 @@ __device__ __forceinline__ void add_old(const norm_args &a, const old_dx &old, a
     for (int k = 0; k < VECTOR; k++) f[k] += (acc_t)a.beta * v[k];
 }
 
-__device__ __forceinline__ void apply_backward(const norm_args &a, const group &g, statistics s, acc_t plain, acc_t with_xhat)
+__device__ __forceinline__ void apply_backward(const norm_args &a, const group &g, statistics s, pair *kept, acc_t plain, acc_t with_xhat)
 {
-    each(g, [&](int, long long i) {
+    old_dx old[KEPT]; /* all on their way before one is used */
+    if (ITEMS > 0 && a.beta != 0) each(g, [&](int j, long long i) { old[j] = fetch_old(a, element_place(a, g, i)); });
+    each(g, [&](int j, long long i) {
         place p = element_place(a, g, i);
-        acc_t xhat[VECTOR], f[VECTOR];
-        read_gradient(a, p, s, true, xhat, f);
+        acc_t xhat[VECTOR], f[VECTOR], scale[VECTOR];
+        find_gradient(a, p, ITEMS > 0 ? kept[j] : fetch_pair(a, p), s, xhat, f, scale);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) f[k] *= scale[k];
         input_gradient(xhat, f, s.rstd, plain, with_xhat);
-        if (a.beta != 0) add_old(a, fetch_old(a, p), f);
+        if (a.beta != 0) add_old(a, ITEMS > 0 ? old[j] : fetch_old(a, p), f);
         write<dx_t>(a, ARG_dx, p, f);
     });
 }
 
-__device__ __forceinline__ void fused_backward(const norm_args &a, const group &g, acc_t *scratch)
+__device__ __forceinline__ void fused_backward(const norm_args &a, const group &g, gathered &all, acc_t *scratch)
 {
-    acc_t xhat[KEPT][VECTOR], f[KEPT][VECTOR], plain, with_xhat;
+    pair kept[KEPT];
+    acc_t plain, with_xhat;
     statistics s = {};
     if (g.kept < a.split.kept.count) s = read_statistics(a, g.base);
-    gradient_sums(a, g, s, xhat, f, scratch, plain, with_xhat);
+    gradient_sums(a, g, s, kept, all, scratch, plain, with_xhat);
     if (g.kept < a.split.kept.count) finish_gradients(a, g.base, g.writes, plain, with_xhat);
     if (!a.args[ARG_dx]) return;
-    if constexpr (ITEMS == 0) {
-        apply_backward(a, g, s, plain, with_xhat);
-    } else {
-        acc_t scale = CHANNEL_SETS ? get<scale_t>(a, ARG_scale, g.base, (acc_t)1) : (acc_t)1;
-        each(g, [&](int j, long long) {
-            if constexpr (CHANNEL_SETS) {
+    if constexpr (ITEMS > 0)
 #pragma unroll
-                for (int k = 0; k < VECTOR; k++) f[j][k] *= scale;
-            }
-            input_gradient(xhat[j], f[j], s.rstd, plain, with_xhat);
-        });
-        if (a.beta != 0) {
-            old_dx old[KEPT]; /* all on their way before one is used */
-            each(g, [&](int j, long long i) { old[j] = fetch_old(a, element_place(a, g, i)); });
-            each(g, [&](int j, long long) { add_old(a, old[j], f[j]); });
-        }
-        each(g, [&](int j, long long i) { write<dx_t>(a, ARG_dx, element_place(a, g, i), f[j]); });
-    }
+        for (int j = 0; j < ITEMS; j++) renew(kept[j]);
+    apply_backward(a, g, s, kept, plain, with_xhat);
 }
 
 /* ---- stages ---- */
@@ -331,10 +363,10 @@ __device__ __forceinline__ void partial_stage(const norm_args &a, const group &g
 {
     acc_t first, second;
     if constexpr (BACKWARD) {
-        acc_t u[1][VECTOR], f[1][VECTOR];
+        gathered none;
         statistics s = {};
         if (!PER_ELEMENT && g.kept < a.split.kept.count) s = read_statistics(a, g.base);
-        gradient_sums(a, g, s, u, f, scratch, first, second);
+        gradient_sums(a, g, s, nullptr, none, scratch, first, second);
     } else {
         input kept[1];
         moments(a, g, kept, scratch, first, second);
@@ -358,7 +390,7 @@ __device__ __forceinline__ void apply_stage(const norm_args &a, const group &g)
         first = known[0], second = known[a.split.kept.count];
     }
     if constexpr (BACKWARD) {
-        apply_backward(a, g, read_statistics(a, g.base), first, second);
+        apply_backward(a, g, read_statistics(a, g.base), nullptr, first, second);
     } else if constexpr (INFER) {
         statistics s = read_statistics(a, g.base);
         apply_forward(a, g, s.mean, s.rstd);
@@ -367,17 +399,35 @@ __device__ __forceinline__ void apply_stage(const norm_args &a, const group &g)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1) norm_groups(const norm_args a)
+/* The block's part of the gradients of scale and bias: elements of a set are theirs, too. */
+__device__ __forceinline__ void write_gathered(const norm_args &a, const gathered &all)
+{
+    const long long n = a.split.reduced.count;
+    acc_t *to = (acc_t *)a.partial + blockIdx.x * 2 * n;
+    group g = {};
+    g.end = n;
+    each(g, [&](int j, long long i) {
+        store_vector<VECTOR>(to + i, all.plain[j]);
+        store_vector<VECTOR>(to + n + i, all.with_xhat[j]);
+    });
+}
+
+/* Blocks that gather have to lie beside each other, all at once. */
+constexpr int BLOCKS = GATHERS ? 512 / THREADS : 1;
+
+extern "C" __global__ void __launch_bounds__(THREADS *SLICES, BLOCKS) norm_groups(const norm_args a)
 {
     overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
+    gathered all = {};
     long long rows = (a.split.kept.count + SLICES - 1) / SLICES;
     for (long long b = blockIdx.x; b < rows * a.parts; b += gridDim.x) {
         long long part = b / rows;
         group g = find_group(a, (b - part * rows) * SLICES + slice_in_block(), part);
         if constexpr (PARTIAL) partial_stage(a, g, part, scratch);
         else if constexpr (APPLY) apply_stage(a, g);
-        else if constexpr (BACKWARD) fused_backward(a, g, scratch);
+        else if constexpr (BACKWARD) fused_backward(a, g, all, scratch);
         else fused_forward(a, g, scratch);
     }
+    if constexpr (GATHERS) write_gathered(a, all);
 }

@@ -15,6 +15,10 @@ typedef enum norm_stage_kind {
     NORM_APPLY    /* elements from known statistics */
 } norm_stage_kind;
 
+/* Threads of a block of MERGE: kept indices side by side, and threads that share the parts of one.
+ */
+enum { NORM_MERGE_LANES = 32, NORM_MERGE_WALKERS = 16 };
+
 typedef struct norm_stage {
     norm_stage_kind kind;
     bool sets;   /* the kept indices are sets; else elements of scale */
@@ -24,6 +28,9 @@ typedef struct norm_stage {
     norm_split split;
     mica_slices groups;
     int64_t parts, piece;
+    /* FUSED, bwd: so many blocks that take all sets by turns and so have parts of the gradients of
+     * scale and bias; 0: a block's sets are its own */
+    int64_t gathering;
 } norm_stage;
 
 enum { NORM_MAX_STAGES = 5 };
@@ -32,12 +39,15 @@ typedef struct norm_stages {
     int count;
 } norm_stages;
 
-/* split: sums in parts, which need workspace, where there are few sets or channels; without it one
- * group of threads does a set or channel alone. Neither looks at the device: bits do not depend on
- * it. */
-void norm_stages_make(const mica_norm_desc *d, bool split, norm_stages *stages);
-/* Whether splitting changes anything. */
+/* NORM_SPLIT: sums in parts, which need workspace, where there are few sets or channels;
+ * NORM_WHOLE: one group of threads does a set or channel alone; NORM_GATHERED: blocks that take
+ * whole sets, each many, have parts of the gradients of scale and bias. None looks at the device:
+ * bits do not depend on it. */
+enum { NORM_WHOLE, NORM_SPLIT, NORM_GATHERED };
+void norm_stages_make(const mica_norm_desc *d, int64_t split, norm_stages *stages);
+/* Whether splitting changes anything, and whether gathering can be done. */
 bool norm_stages_can_split(const mica_norm_desc *d);
+bool norm_stages_can_gather(const mica_norm_desc *d);
 /* Blocks of a stage. */
 int64_t norm_stage_blocks(const norm_stage *stage);
 /* Whether scale or bias (arg) lies beside the elements of a vector. */

@@ -16,10 +16,12 @@ enum {
     MOST_ITEMS = 8,       /* vectors whose offsets a thread has at hand */
     CHANNEL_LANES = 32,   /* threads beside each other on vectors of channels, at most */
     CHANNEL_THREADS = 512,
-    SECTOR = 32,      /* bytes that neighbours should read together, at least */
-    PARTS = 128,      /* at most: one thread merges them */
-    BLOCKS = 512,     /* that fill the largest device */
-    PART_VECTORS = 16 /* per thread and part, at least */
+    SECTOR = 32,                 /* bytes that neighbours should read together, at least */
+    PARTS = 128,                 /* at most: a few threads merge them */
+    BLOCKS = 512,                /* that fill the largest device */
+    PART_VECTORS = 16,           /* per thread and part, at least */
+    GATHERING_THREADS = 1 << 16, /* of the blocks that gather gradients of scale and bias */
+    GATHERED_SETS = 16           /* of such a block, at least: its part is written and read again */
 };
 
 static int power_of_two_from(int64_t least, int most)
@@ -102,6 +104,10 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
     int64_t vectors = (n + g->vector - 1) / g->vector;
     int64_t few = g->along ? VECTORS : 8;
     g->threads = power_of_two_from((vectors + few - 1) / few, g->along ? most : STRIDED_THREADS);
+    /* more of them where that keeps what would be read twice */
+    while (g->along && g->threads < most && vectors > (int64_t)g->threads * keep / g->vector &&
+           vectors <= (int64_t)most * keep / g->vector)
+        g->threads *= 2;
     int beside = SECTOR / (g->vector * (mica_dtype_bits(d->x.dtype) / 8));
     if (g->along && g->threads < beside) g->threads = power_of_two_from(vectors, beside);
     int64_t items = (vectors + g->threads - 1) / g->threads;
@@ -158,7 +164,9 @@ static int64_t rows_of(const norm_stage *s)
 int64_t norm_stage_blocks(const norm_stage *s)
 {
     int64_t blocks;
-    if (s->kind == NORM_MERGE) return (s->split.kept.count + BLOCK - 1) / BLOCK;
+    if (s->gathering) return s->gathering;
+    if (s->kind == NORM_MERGE)
+        return (s->split.kept.count + NORM_MERGE_LANES - 1) / NORM_MERGE_LANES;
     return __builtin_mul_overflow(rows_of(s), s->parts, &blocks) ? INT64_MAX : blocks;
 }
 
@@ -241,6 +249,30 @@ static bool has_channel_walk(const mica_norm_desc *d)
     return d->pass == MICA_NORM_BWD && affine && !sums;
 }
 
+/* Sets that a block keeps: while it is at them it can add up what they give to scale and bias,
+ * whose elements are theirs. x and dy are then read once. */
+bool norm_stages_can_gather(const mica_norm_desc *d)
+{
+    if (!has_channel_walk(d) || (d->kind != MICA_NORM_LAYER && d->kind != MICA_NORM_RMS))
+        return false;
+    norm_split sets;
+    norm_stages list = {.count = 0};
+    mica_norm_split_sets(d, &sets);
+    const mica_slices *g = &add_fused(d, &list, &sets)->groups;
+    return g->along && g->items && g->slices == 1 && sets.kept.count > GATHERED_SETS;
+}
+
+static void add_gathering(const mica_norm_desc *d, norm_stages *list, const norm_split *sets,
+                          const norm_split *channels)
+{
+    norm_stage *s = add_fused(d, list, sets);
+    int64_t blocks = GATHERING_THREADS / s->groups.threads,
+            most = quotient_up(sets->kept.count, GATHERED_SETS);
+    s->gathering = blocks < most ? blocks : most;
+    norm_stage *m = add(list, NORM_MERGE, false, channels);
+    m->groups = s->groups, m->parts = s->gathering;
+}
+
 bool norm_stages_can_split(const mica_norm_desc *d)
 {
     norm_split sets, channels;
@@ -250,12 +282,16 @@ bool norm_stages_can_split(const mica_norm_desc *d)
     return d->mode == MICA_NORM_TRAIN && parts_help(d, &sets, true);
 }
 
-void norm_stages_make(const mica_norm_desc *d, bool split, norm_stages *list)
+void norm_stages_make(const mica_norm_desc *d, int64_t split, norm_stages *list)
 {
     norm_split sets, channels;
     mica_norm_split_sets(d, &sets);
     mica_norm_split_channels(d, &channels);
     list->count = 0;
+    if (split == NORM_GATHERED) {
+        add_gathering(d, list, &sets, &channels);
+        return;
+    }
     if (has_channel_walk(d) && channels.kept.count > 0)
         add_sums(d, list, &channels, false, split && parts_help(d, &channels, false));
     if (sets.kept.count == 0 || !mica_norm_has_set_results(d)) return;

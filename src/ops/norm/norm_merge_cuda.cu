@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Merges the parts' sums, one thread per kept index, in the order of the parts and in double: the
- * result does not depend on how blocks ran. Constants: those of norm.cuh; SETS (the kept index is a set:
- * its numbers go on to stage APPLY; else they are gradients of scale and bias), BLOCK. */
+ * Merges the parts' sums in double: WALKERS threads of a kept index take every WALKERS-th part each and add up in
+ * their order, so the result does not depend on how blocks ran. Constants: those of norm.cuh; SETS (the
+ * kept index is a set: its numbers go on to stage APPLY; else they are gradients of scale and bias), LANES
+ * (kept indices of a block), WALKERS. */
 #include "cuda/device/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
@@ -16,31 +17,59 @@ __device__ __forceinline__ double part_size(const norm_args &a, long long part)
     return (double)(left < a.piece ? left : a.piece);
 }
 
-/* Chan, Golub, LeVeque 1979, all parts at once. */
-__device__ __forceinline__ void merge_moments(const norm_args &a, const place &p, long long kept)
+struct merger {
+    long long kept;
+    int walker, lane;
+    bool active; /* there is such an index */
+};
+
+/* The walkers' sums of an index in their order, the same for all of them. All threads of the block call it. */
+__device__ __forceinline__ double add_walkers(const merger &m, double v)
 {
-    double n = (double)a.split.reduced.count, mean = 0, squares = 0;
-    for (long long i = 0; i < a.parts; i++) mean += part_size(a, i) * part_value(a, i, 0, kept);
-    mean /= n;
-    for (long long i = 0; i < a.parts; i++) {
-        double apart = part_value(a, i, 0, kept) - mean;
-        squares += part_value(a, i, 1, kept) + part_size(a, i) * apart * apart;
-    }
-    acc_t *known = (acc_t *)a.known + kept;
-    known[0] = (acc_t)mean;
-    known[a.split.kept.count] = save_statistics(a, p, (acc_t)mean, (acc_t)(squares / n));
+    __shared__ double sums[WALKERS][LANES];
+    __syncthreads(); /* the sums before may still be read */
+    sums[m.walker][m.lane] = v;
+    __syncthreads();
+    double sum = 0;
+#pragma unroll
+    for (int w = 0; w < WALKERS; w++) sum += sums[w][m.lane];
+    return sum;
 }
 
-__device__ __forceinline__ void merge_gradients(const norm_args &a, const place &p, long long kept)
+/* Of the walker's parts f(part), several on their way. */
+template <typename F> __device__ __forceinline__ double add_parts(const norm_args &a, const merger &m, F f)
 {
-    double plain = 0, with_xhat = 0;
-    for (long long i = 0; i < a.parts; i++) {
-        plain += part_value(a, i, 0, kept);
-        with_xhat += part_value(a, i, 1, kept);
-    }
+    double sum = 0;
+    if (m.active)
+#pragma unroll 8
+        for (long long i = m.walker; i < a.parts; i += WALKERS) sum += f(i);
+    return add_walkers(m, sum);
+}
+
+/* Chan, Golub, LeVeque 1979, all parts at once. */
+__device__ __forceinline__ void merge_moments(const norm_args &a, const merger &m)
+{
+    double n = (double)a.split.reduced.count;
+    double mean = add_parts(a, m, [&](long long i) { return part_size(a, i) * part_value(a, i, 0, m.kept); }) / n;
+    double squares = add_parts(a, m, [&](long long i) {
+        double apart = part_value(a, i, 0, m.kept) - mean;
+        return part_value(a, i, 1, m.kept) + part_size(a, i) * apart * apart;
+    });
+    if (!m.active || m.walker != 0) return;
+    acc_t *known = (acc_t *)a.known + m.kept;
+    known[0] = (acc_t)mean;
+    known[a.split.kept.count] = save_statistics(a, kept_place(a, m.kept), (acc_t)mean, (acc_t)(squares / n));
+}
+
+__device__ __forceinline__ void merge_gradients(const norm_args &a, const merger &m)
+{
+    double plain = add_parts(a, m, [&](long long i) { return part_value(a, i, 0, m.kept); });
+    double with_xhat = add_parts(a, m, [&](long long i) { return part_value(a, i, 1, m.kept); });
+    if (!m.active || m.walker != 0) return;
+    place p = kept_place(a, m.kept);
     if constexpr (SETS) {
         finish_gradients(a, p, true, plain, with_xhat);
-        acc_t *known = (acc_t *)a.known + kept;
+        acc_t *known = (acc_t *)a.known + m.kept;
         known[0] = (acc_t)plain;
         known[a.split.kept.count] = (acc_t)with_xhat;
     } else {
@@ -48,13 +77,14 @@ __device__ __forceinline__ void merge_gradients(const norm_args &a, const place 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) norm_merge(const norm_args a)
+extern "C" __global__ void __launch_bounds__(LANES *WALKERS) norm_merge(const norm_args a)
 {
     overlap_wait();
-    long long stride = (long long)gridDim.x * BLOCK;
-    for (long long kept = (long long)blockIdx.x * BLOCK + threadIdx.x; kept < a.split.kept.count; kept += stride) {
-        place p = kept_place(a, kept);
-        if constexpr (BACKWARD) merge_gradients(a, p, kept);
-        else merge_moments(a, p, kept);
+    merger m = {0, (int)threadIdx.x / LANES, (int)threadIdx.x % LANES, false};
+    for (long long first = (long long)blockIdx.x * LANES; first < a.split.kept.count; first += (long long)gridDim.x * LANES) {
+        m.kept = first + m.lane;
+        m.active = m.kept < a.split.kept.count;
+        if constexpr (BACKWARD) merge_gradients(a, m);
+        else merge_moments(a, m);
     }
 }

@@ -64,6 +64,14 @@ template <int AXIS> __device__ __forceinline__ int_t count_taps(const mica_pool_
 
 __device__ __forceinline__ acc_t average(acc_t sum, double n) { return n > 0 ? sum / (acc_t)n : (acc_t)0; }
 
+/* v / n, by = 1 / n rounded, for several v. One correction makes the quotient the rounded one (Markstein
+ * 1990); an infinite one has none. */
+__device__ __forceinline__ acc_t share_of(acc_t v, acc_t n, acc_t by)
+{
+    acc_t q = v * by, better = fma(fma(-q, n, v), by, q);
+    return q - q == 0 ? better : q;
+}
+
 /* Windows [from, to) that reach over element i; with dilation not all of them have a tap there. */
 template <int AXIS> __device__ __forceinline__ void find_windows(const mica_pool_args &a, int_t i, int_t &from, int_t &to)
 {
@@ -97,15 +105,23 @@ __device__ __forceinline__ int_t next_digit(int_t &rest, int_t size)
     rest = q;
     return digit;
 }
+/* Digit AXIS of D, H, W, C, by a product where numbers are small. */
+template <int AXIS> __device__ __forceinline__ int_t next_place(const mica_pool_args &a, int_t &rest)
+{
+    if constexpr (sizeof(int_t) > 4) return next_digit(rest, (int_t)a.sizes[AXIS]);
+    int_t q = (int_t)mica_fastdiv_of(a.by_size[AXIS], (u32)rest), digit = rest - q * (int_t)a.by_size[AXIS].divisor;
+    rest = q;
+    return digit;
+}
 
-__device__ __forceinline__ place find_place(int_t i, int_t c, int_t d, int_t h, int_t w)
+__device__ __forceinline__ place find_place(const mica_pool_args &a, int_t i)
 {
     place p;
-    if (CHANNELS) p.c = next_digit(i, c);
-    p.w = next_digit(i, w);
-    p.h = next_digit(i, h);
-    p.d = next_digit(i, d);
-    if (!CHANNELS) p.c = next_digit(i, c);
+    if (CHANNELS) p.c = next_place<3>(a, i);
+    p.w = next_place<2>(a, i);
+    p.h = next_place<1>(a, i);
+    p.d = next_place<0>(a, i);
+    if (!CHANNELS) p.c = next_place<3>(a, i);
     p.n = i;
     return p;
 }

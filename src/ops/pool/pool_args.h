@@ -3,6 +3,8 @@
 #ifndef MICA_OPS_POOL_ARGS_H
 #define MICA_OPS_POOL_ARGS_H
 
+#include "cuda/device/fastdiv.h"
+
 typedef struct mica_pool_axis {
     long long x, y;                          /* elements, windows */
     long long window, stride, pad, dilation; /* not used by adaptive windows but dilation, 1 */
@@ -21,6 +23,12 @@ typedef struct mica_pool_args {
     long long count;            /* work items */
     long long x[5], y[5], i[5]; /* strides of N C D H W, the channels' counting vectors */
     mica_pool_axis axes[3];
+    long long sizes[4]; /* D, H, W, C of what the work items stand for */
+    mica_fastdiv by_size[4];
+    /* where each window is all of x's plane, else 0: its elements, x's, what averages divide by */
+    long long plane, elements;
+    mica_fastdiv by_plane; /* if all of x's numbers are below 2^31 */
+    double divisor;
 } mica_pool_args;
 
 #endif

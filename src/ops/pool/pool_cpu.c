@@ -11,8 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Shorter stores past the cache leave too many parts of lines. */
-enum { LEAST_STREAM = 512 };
 enum { LEAST_RUN = 16, CHANNEL_LANES = 256 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -31,8 +29,7 @@ static void load_run(const mica_pool_state *s, const void *data, int64_t offset,
         mica_to_f32(s->type, data, offset, stride, to, n);
 }
 
-/* Two loops as one where the memory allows it. */
-static void join(int64_t *outer, int64_t *outer_step, int64_t *inner, int64_t *inner_step)
+void mica_pool_join(int64_t *outer, int64_t *outer_step, int64_t *inner, int64_t *inner_step)
 {
     if (*inner == 1) *inner_step = *outer_step;
     if (*inner != 1 && *outer_step != *inner * *inner_step) return;
@@ -45,7 +42,7 @@ void mica_pool_load(const mica_pool_state *s, const void *data, int64_t offset,
 {
     int64_t outer = s->channels ? columns : channels, inner = s->channels ? channels : columns;
     int64_t outer_step = strides[s->channels ? 4 : 1], inner_step = strides[s->channels ? 1 : 4];
-    join(&outer, &outer_step, &inner, &inner_step);
+    mica_pool_join(&outer, &outer_step, &inner, &inner_step);
     for (int64_t i = 0; i < outer; i++)
         load_run(s, data, offset + i * outer_step, inner_step,
                  mica_pool_cell(s->wide, to, i * inner), inner);
@@ -76,7 +73,7 @@ void mica_pool_store_run(const mica_pool_call *k, int64_t offset, int64_t stride
                         least(n - i, MICA_POOL_TILE));
     else if (s->wide)
         mica_from_f64(s->type, k->out, offset, stride, results, n);
-    else if (s->past_cache && stride == 1 && n >= LEAST_STREAM)
+    else if (s->past_cache && stride == 1 && n >= MICA_POOL_LEAST_STREAM)
         mica_stream_f32(s->type, k->out, offset, results, n);
     else
         mica_from_f32(s->type, k->out, offset, stride, results, n);
@@ -90,7 +87,7 @@ void mica_pool_store_tile(const mica_pool_call *k, const mica_pool_tile *t,
     int64_t outer_step = strides[s->channels ? 4 : 1], inner_step = strides[s->channels ? 1 : 4];
     int64_t at = t->n * strides[0] + t->c * strides[1] + t->d * strides[2] + t->h * strides[3] +
                  t->w * strides[4];
-    join(&outer, &outer_step, &inner, &inner_step);
+    mica_pool_join(&outer, &outer_step, &inner, &inner_step);
     for (int64_t i = 0; i < outer; i++)
         mica_pool_store_run(k, at + i * outer_step, inner_step,
                             mica_pool_cell(s->wide, results, i * inner), inner);
@@ -122,13 +119,11 @@ static void do_task(const mica_pool_call *k, int64_t task)
         mica_pool_band_tile(k, &t, least(s->tile_h, s->rows_h - first), &buffers);
         return;
     }
-    if (!s->backward && s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, buffers.divisor);
-    for (t.h = first; t.h < first + s->tile_h && t.h < s->rows_h; t.h++) {
-        if (s->backward)
-            mica_pool_backward_tile(k, &t, &buffers);
-        else
-            mica_pool_forward_tile(k, &t, &buffers);
-    }
+    if (!s->backward && s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, &buffers);
+    int64_t rows = least(s->tile_h, s->rows_h - first);
+    t.h = first;
+    if (!s->backward) mica_pool_forward_tile(k, &t, rows, &buffers);
+    for (; s->backward && t.h < first + rows; t.h++) mica_pool_backward_tile(k, &t, &buffers);
 }
 
 /* Channels by columns: a full tile, and few enough columns that one tap of each fits the source
@@ -158,6 +153,15 @@ static void choose_tile(mica_pool_state *s)
     s->tiles_c = pieces(s->c, s->tile_c), s->tiles_w = pieces(columns, s->tile_w);
     s->tiles_h = pieces(s->rows_h, s->tile_h);
     s->tasks = s->n * s->tiles_c * s->rows_d * s->tiles_h * s->tiles_w;
+}
+
+/* Whole rows of one channel, without gaps in y and the indices. */
+static bool are_joined(const mica_pool_state *s)
+{
+    int64_t width = s->axes[2].y;
+    bool indices = !s->index_type || (s->i[3] == width && s->i[4] == 1);
+    return !s->channels && s->tile_c == 1 && s->tile_w == width && s->y[3] == width &&
+           s->y[4] == 1 && indices;
 }
 
 /* ---- the engine ---- */
@@ -199,6 +203,7 @@ static mica_status build(mica_plan *plan)
     s->band = mica_pool_band_fits(s);
     choose_tile(s);
     s->window = mica_pool_window_fits(s);
+    s->joined = s->window && are_joined(s);
     return MICA_OK;
 }
 

@@ -8,7 +8,9 @@
 #include "ops/pool/pool.h"
 #include "ops/pool/pool_lanes.h"
 
-enum { MICA_POOL_TILE = 2048, MICA_POOL_SOURCE = 4096 };
+enum { MICA_POOL_TILE = 2048, MICA_POOL_SOURCE = 4096, MICA_POOL_MORE = 16 };
+/* Shorter stores past the cache leave too many parts of lines. */
+enum { MICA_POOL_LEAST_STREAM = 512 };
 
 typedef struct mica_pool_state {
     mica_pool_axis axes[3];
@@ -21,6 +23,7 @@ typedef struct mica_pool_state {
     bool window;   /* forward, small windows all alike: pool_cpu_window.c */
     bool band;     /* backward, columns: pool_cpu_band.c */
     bool runs;     /* forward, columns: each window on its own, its rows as runs */
+    bool joined;   /* forward: rows of results follow each other in y and the indices */
     int64_t n, c;
     int64_t tile_c, tile_h, tile_w, tiles_c, tiles_h, tiles_w, rows_d, rows_h, tasks;
     double bytes;
@@ -41,24 +44,28 @@ typedef struct mica_pool_tile {
     int64_t n, c, cn, d, h, w, wn;
 } mica_pool_tile;
 
-/* Cells of float or double, and of 32 or 64-bit indices, by state->wide. */
+/* Cells of float or double, and of 32 or 64-bit indices, by state->wide. Vectors of float may reach
+ * behind their last, for which there is room: MORE elements after a full tile. */
 typedef struct mica_pool_buffers {
-    MICA_ALIGNED double result[MICA_POOL_TILE];
-    int64_t index[MICA_POOL_TILE];
+    MICA_ALIGNED double result[MICA_POOL_TILE + MICA_POOL_MORE];
+    MICA_ALIGNED int64_t index[MICA_POOL_TILE + MICA_POOL_MORE];
     MICA_ALIGNED double source[MICA_POOL_SOURCE], divisor[MICA_POOL_SOURCE];
     MICA_ALIGNED float line[MICA_POOL_SOURCE];
-    int32_t hits[MICA_POOL_SOURCE], from[MICA_POOL_SOURCE], to[MICA_POOL_SOURCE];
+    bool alike; /* all divisors of a tile are the same */
+    int32_t hits[MICA_POOL_SOURCE + MICA_POOL_MORE], from[MICA_POOL_SOURCE], to[MICA_POOL_SOURCE];
 } mica_pool_buffers;
 
-void mica_pool_forward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
+/* So many rows of y from tile->h on. */
+void mica_pool_forward_tile(const mica_pool_call *call, const mica_pool_tile *tile, int64_t rows,
                             mica_pool_buffers *buffers);
-/* Of the tile's columns, this axis' factor. */
+/* Of the tile's columns, this axis' factor: buffers' `divisor` and `alike`. */
 void mica_pool_find_divisors(const mica_pool_state *state, const mica_pool_tile *tile,
-                             double *divisor);
-/* Results and, unless NULL, indices of a tile, undivided; for states that fit. */
+                             mica_pool_buffers *buffers);
+/* Results and, unless NULL, indices of a tile, undivided; for states that fit. Some cells behind
+ * them are written, too. */
 bool mica_pool_window_fits(const mica_pool_state *state);
 void mica_pool_window_tile(const mica_pool_call *call, const mica_pool_tile *tile,
-                           mica_pool_buffers *buffers, void *index);
+                           mica_pool_buffers *buffers, float *best, int32_t *index);
 void mica_pool_backward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                              mica_pool_buffers *buffers);
 /* Backward in bands of so many rows from tile->h on. */
@@ -72,6 +79,8 @@ void mica_pool_store_run(const mica_pool_call *call, int64_t offset, int64_t str
 /* Scales and stores a tile's results; strides of `out`'s tensor. */
 void mica_pool_store_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                           const long long *strides, void *results);
+/* Two loops as one where the memory allows it. */
+void mica_pool_join(int64_t *outer, int64_t *outer_step, int64_t *inner, int64_t *inner_step);
 /* Loads channels x columns into the source buffer, in the order of a tile. */
 void mica_pool_load(const mica_pool_state *state, const void *data, int64_t offset,
                     const long long *strides, int64_t channels, int64_t columns, void *to);

@@ -2,6 +2,7 @@
  * Pooling forward on the CPU: a tile takes one tap of all its windows after the other, in the order
  * of memory, so that the first of equal values wins. */
 #include "ops/pool/pool_cpu.h"
+#include "cpu/stream.h"
 
 #include <math.h>
 #include <string.h>
@@ -256,13 +257,16 @@ static void sum_runs(const mica_pool_call *k, const mica_pool_tile *t, const run
 {
     const mica_pool_state *s = k->state;
     int64_t base = t->n * s->x[0] + t->c * s->x[1] + r->at;
-    int64_t block = is_native(s) ? t->cn : MICA_POOL_SOURCE / r->n;
+    int64_t block = is_native(s) ? t->cn : MICA_AHEAD / 2 / r->n;
+    if (block < 1) block = 1;
     for (int64_t c = 0; c < t->cn; c += block) {
         int64_t cn = t->cn - c < block ? t->cn - c : block, at = base + c * s->x[1];
         mica_pool_lanes l = {
             .outer = cn, .inner = r->n, .to = t->wn, .from_outer = s->x[1], .from_inner = s->x[4]};
         const void *source = mica_pool_cell(s->wide, k->in, at);
         if (!is_native(s)) {
+            int64_t bytes = mica_dtype_bits(s->type) / 8;
+            mica_fetch_ahead((const char *)k->in + at * bytes + MICA_AHEAD, cn * r->n * bytes);
             mica_pool_load(s, k->in, at, s->x, cn, r->n, b->source);
             source = b->source;
             l.from_outer = r->n, l.from_inner = 1;
@@ -289,27 +293,47 @@ static void take_windows(const mica_pool_call *k, const mica_pool_tile *t, mica_
 
 /* ---- results ---- */
 
-void mica_pool_find_divisors(const mica_pool_state *s, const mica_pool_tile *t, double *divisor)
+void mica_pool_find_divisors(const mica_pool_state *s, const mica_pool_tile *t,
+                             mica_pool_buffers *b)
 {
     bool valid = s->mode == MICA_POOL_AVG_VALID;
-    for (int64_t o = 0; o < t->wn; o++)
-        divisor[o] = (double)mica_pool_divisor(&s->axes[2], t->w + o, valid);
+    b->alike = true;
+    for (int64_t o = 0; o < t->wn; o++) {
+        b->divisor[o] = (double)mica_pool_divisor(&s->axes[2], t->w + o, valid);
+        b->alike &= b->divisor[o] == b->divisor[0];
+    }
 }
 
 /* Windows without an element of x have the sum 0, and so the average 0. */
-static void divide(const mica_pool_state *s, const mica_pool_tile *t, mica_pool_buffers *b)
+static void divide(const mica_pool_state *s, const mica_pool_tile *t, const mica_pool_buffers *b,
+                   void *results)
 {
     bool valid = s->mode == MICA_POOL_AVG_VALID;
     double rows = (double)mica_pool_divisor(&s->axes[0], t->d, valid) *
                   (double)mica_pool_divisor(&s->axes[1], t->h, valid);
-    if (!s->channels) {
-        mica_pool_divide_rows(s->wide, b->result, t->cn, t->wn, b->divisor, rows);
-        return;
+    if (b->alike) {
+        double n = rows * b->divisor[0];
+        mica_pool_divide(s->wide, results, t->cn * t->wn, n > 0 ? n : 1);
+    } else if (!s->channels) {
+        mica_pool_divide_rows(s->wide, results, t->cn, t->wn, b->divisor, rows);
+    } else {
+        for (int64_t o = 0; o < t->wn; o++) {
+            double n = rows * b->divisor[o];
+            mica_pool_divide(s->wide, mica_pool_cell(s->wide, results, o * t->cn), t->cn,
+                             n > 0 ? n : 1);
+        }
     }
-    for (int64_t o = 0; o < t->wn; o++) {
-        double n = rows * b->divisor[o];
-        mica_pool_divide(s->wide, mica_pool_cell(s->wide, b->result, o * t->cn), t->cn,
-                         n > 0 ? n : 1);
+}
+
+/* As s64 past the caches, a piece at a time. */
+static void stream_indices(int64_t *to, const int32_t *found, int64_t n)
+{
+    enum { PIECE = 256 };
+    MICA_ALIGNED int64_t piece[PIECE];
+    for (int64_t i = 0; i < n; i += PIECE) {
+        int64_t m = n - i < PIECE ? n - i : PIECE;
+        mica_pool_put_indices_s64(false, found + i, m, piece, 1);
+        mica_stream_copy(to + i, piece, (size_t)m * sizeof *piece);
     }
 }
 
@@ -319,11 +343,15 @@ static void store_indices(const mica_pool_call *k, const mica_pool_tile *t, cons
     int64_t at = t->n * s->i[0] + t->c * s->i[1] + t->d * s->i[2] + t->h * s->i[3] + t->w * s->i[4];
     int64_t outer = s->channels ? t->wn : t->cn, inner = s->channels ? t->cn : t->wn;
     int64_t outer_step = s->i[s->channels ? 4 : 1], inner_step = s->i[s->channels ? 1 : 4];
+    mica_pool_join(&outer, &outer_step, &inner, &inner_step);
+    bool stream = s->past_cache && !s->wide && inner_step == 1 && inner >= MICA_POOL_LEAST_STREAM;
     for (int64_t i = 0; i < outer; i++, at += outer_step) {
         const char *found = (const char *)index + i * inner * (s->wide ? 8 : 4);
         if (s->index_type == MICA_S32)
             mica_pool_put_indices_s32(s->wide, found, inner, (int32_t *)k->indices + at,
                                       inner_step);
+        else if (stream)
+            stream_indices((int64_t *)k->indices + at, (const int32_t *)(const void *)found, inner);
         else
             mica_pool_put_indices_s64(s->wide, found, inner, (int64_t *)k->indices + at,
                                       inner_step);
@@ -348,12 +376,12 @@ static void take_rows(const mica_pool_call *k, const mica_pool_tile *t, mica_poo
         }
 }
 
-void mica_pool_forward_tile(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b)
+static void forward_row(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b)
 {
     const mica_pool_state *s = k->state;
     void *index = k->indices ? b->index : NULL;
     if (s->window) {
-        mica_pool_window_tile(k, t, b, index);
+        mica_pool_window_tile(k, t, b, (float *)b->result, index);
     } else {
         start(s, b->result, index, t->cn * t->wn);
         if (s->runs)
@@ -361,7 +389,36 @@ void mica_pool_forward_tile(const mica_pool_call *k, const mica_pool_tile *t, mi
         else
             take_rows(k, t, b, index);
     }
-    if (s->mode != MICA_POOL_MAX) divide(s, t, b);
+    if (s->mode != MICA_POOL_MAX) divide(s, t, b, b->result);
     mica_pool_store_tile(k, t, s->y, b->result);
     if (index) store_indices(k, t, index);
+}
+
+/* Joined rows: stored at once. */
+static void forward_rows(const mica_pool_call *k, const mica_pool_tile *t, int64_t rows,
+                         mica_pool_buffers *b)
+{
+    const mica_pool_state *s = k->state;
+    mica_pool_tile row = *t, all = *t;
+    float *best = (float *)b->result;
+    int32_t *index = k->indices ? (int32_t *)b->index : NULL;
+    for (int64_t i = 0; i < rows; i++, row.h++) {
+        int64_t at = i * t->wn;
+        mica_pool_window_tile(k, &row, b, best + at, index ? index + at : NULL);
+        if (s->mode != MICA_POOL_MAX) divide(s, &row, b, best + at);
+    }
+    all.wn = rows * t->wn;
+    mica_pool_store_tile(k, &all, s->y, best);
+    if (index) store_indices(k, &all, index);
+}
+
+void mica_pool_forward_tile(const mica_pool_call *k, const mica_pool_tile *t, int64_t rows,
+                            mica_pool_buffers *b)
+{
+    mica_pool_tile row = *t;
+    if (k->state->joined) {
+        forward_rows(k, t, rows, b);
+        return;
+    }
+    for (; row.h < t->h + rows; row.h++) forward_row(k, &row, b);
 }

@@ -4,6 +4,7 @@
  * then along the row that results. */
 #include "ops/pool/pool_cpu.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,8 +16,20 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-enum { TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 64 };
+enum { LANES = 16, TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 64 };
 enum { FEW_TAPS = 32 }; /* of f32, which else is summed where it lies, in the order of memory */
+
+/* Columns of x under n windows. */
+static int64_t window_columns(const mica_pool_axis *a, int64_t n)
+{
+    return (n - 1) * a->stride + (a->window - 1) * a->dilation + 1;
+}
+
+/* Whole vectors of results: those past the last are written over by the next row's, or lost. */
+static int64_t whole(int64_t n)
+{
+    return (n + LANES - 1) / LANES * LANES;
+}
 
 bool mica_pool_window_fits(const mica_pool_state *s)
 {
@@ -30,8 +43,7 @@ bool mica_pool_window_fits(const mica_pool_state *s)
     int64_t most = s->type == MICA_F32 ? FEW_TAPS : MOST_TAPS;
     if (rows > MOST_ROWS || rows * a[2].window > most) return false;
     if (s->channels) return s->x[1] == 1;
-    int64_t columns = (s->tile_w - 1) * a[2].stride + (a[2].window - 1) * a[2].dilation + 1;
-    return s->x[4] == 1 && columns <= MICA_POOL_SOURCE;
+    return s->x[4] == 1 && window_columns(&a[2], whole(s->tile_w)) <= MICA_POOL_SOURCE;
 }
 
 /* ---- elements ---- */
@@ -225,6 +237,37 @@ INLINE void sum_along(const float *line, int64_t stride, int64_t n, float *restr
     for (int64_t i = 0; i < n; i++) sum[i] += line[i * stride];
 }
 
+/* All taps of a result at once: `stride` and `taps` are constants. */
+INLINE void short_windows(mica_pool_mode mode, const float *line, int stride, int taps, int64_t n,
+                          float *restrict best)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float b = line[i * stride];
+        for (int k = 1; k < taps; k++) {
+            float v = line[i * stride + k];
+            if (mode == MICA_POOL_MAX)
+                max_of(&b, v, 0, 0);
+            else
+                b += v;
+        }
+        best[i] = b;
+    }
+}
+
+/* The usual windows, without indices; false: it is another. */
+INLINE bool usual_line(const mica_pool_axis *a, mica_pool_mode mode, const float *line, int64_t n,
+                       float *best)
+{
+    if (a->stride != 2 || a->dilation != 1) return false;
+    if (a->window == 2)
+        short_windows(mode, line, 2, 2, n, best);
+    else if (a->window == 3)
+        short_windows(mode, line, 2, 3, n, best);
+    else
+        return false;
+    return true;
+}
+
 /* The stride is a constant at the calls that matter, so that those loops vectorise. */
 INLINE void along(const mica_pool_axis *a, mica_pool_mode mode, const float *line,
                   const int32_t *places, int64_t stride, int64_t n, float *best, int32_t *index)
@@ -242,7 +285,10 @@ MICA_CLONES
 static void take_line(const mica_pool_axis *a, mica_pool_mode mode, const float *line,
                       const int32_t *places, int64_t n, float *best, int32_t *index)
 {
-    for (int64_t i = 0; i < n; i++) best[i] = mode == MICA_POOL_MAX ? -INFINITY : 0;
+    bool max = mode == MICA_POOL_MAX;
+    if (!places && max && usual_line(a, MICA_POOL_MAX, line, n, best)) return;
+    if (!max && usual_line(a, MICA_POOL_AVG, line, n, best)) return;
+    for (int64_t i = 0; i < n; i++) best[i] = max ? -INFINITY : 0;
     for (int64_t i = 0; places && i < n; i++) index[i] = -1;
     if (a->stride == 1)
         along(a, mode, line, places, 1, n, best, index);
@@ -258,15 +304,23 @@ static void fill_edge(float *line, int32_t *places, int64_t n, float value)
     for (int64_t i = 0; places && i < n; i++) places[i] = -1;
 }
 
+/* Asks for the rows that the windows below take and these do not. */
+static void ask_rows(const mica_pool_state *s, const taps *rows, int64_t columns)
+{
+    int64_t fresh = least(s->axes[1].stride, rows->count);
+    for (int r = rows->count - (int)fresh; r < rows->count; r++)
+        mica_fetch_ahead((const char *)at_element(s, rows->data[r], 0) + MICA_AHEAD,
+                         columns * (s->type == MICA_F32 ? 4 : 2));
+}
+
 static void columns_tile(const mica_pool_call *k, const mica_pool_tile *t, taps *rows,
-                         mica_pool_buffers *b, int32_t *index)
+                         mica_pool_buffers *b, float *best, int32_t *index)
 {
     const mica_pool_state *s = k->state;
     const mica_pool_axis *a = &s->axes[2];
-    float *line = (float *)b->source, *best = (float *)b->result;
+    float *line = (float *)b->source;
     int32_t *places = index ? b->hits : NULL;
-    int64_t first = mica_pool_first(a, t->w), columns = (t->wn - 1) * a->stride;
-    columns += (a->window - 1) * a->dilation + 1;
+    int64_t first = mica_pool_first(a, t->w), columns = window_columns(a, whole(t->wn));
     int64_t from = first < 0 ? least(-first, columns) : 0;
     int64_t to = first + columns > a->x ? a->x - first : columns;
     if (to < from) to = from;
@@ -278,21 +332,22 @@ static void columns_tile(const mica_pool_call *k, const mica_pool_tile *t, taps 
         rows->index[r] += (int32_t)(first + from);
     }
     for (int64_t c = 0; c < t->cn; c++) {
+        ask_rows(s, rows, to - from);
         take_taps(rows, s->mode, s->type == MICA_BF16, to - from, 1, line + from,
                   places ? places + from : NULL);
-        take_line(a, s->mode, line, places, t->wn, best + c * t->wn,
+        take_line(a, s->mode, line, places, whole(t->wn), best + c * t->wn,
                   index ? index + c * t->wn : NULL);
         for (int r = 0; r < rows->count; r++) rows->data[r] = at_element(s, rows->data[r], s->x[1]);
     }
 }
 
 void mica_pool_window_tile(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b,
-                           void *index)
+                           float *best, int32_t *index)
 {
     taps rows;
     find_rows(k, t, &rows);
     if (k->state->channels)
-        channels_tile(k, t, &rows, (float *)b->result, index);
+        channels_tile(k, t, &rows, best, index);
     else
-        columns_tile(k, t, &rows, b, index);
+        columns_tile(k, t, &rows, b, best, index);
 }

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cuda": pooling on any GPU, any strides and types, no workspace. Kernels:
  *   forward   a thread per window, up to 16 bytes of channels each where those are adjacent
- *   backward  a thread per element (or channels of it) gathers from the windows over it
+ *   backward  a thread per element (or channels of it) gathers from the windows over it; per stride
+ *             elements where windows are constants
  *   rows      the same two where columns are adjacent and windows small: a thread has a strip of
  *             windows, or of elements, in one row
  *   reduce    large windows: threads of a warp share a window, or warps the windows of some
- * channels Bound by memory where the cache answers the overlap and the windows are constants. */
+ *             channels; small packed planes that are windows go through shared memory
+ *   spread    backward where each window is all of x's plane: what the elements receive is known
+ * Bound by memory where the cache answers the overlap and the windows are constants. */
 #include "ops/pool/pool.h"
 
 #include <stdlib.h>
@@ -14,6 +17,7 @@ enum { BLOCK = 256, WARP = 32, VECTOR_BYTES = 16 };
 enum { LARGE_WINDOW = 32, HUGE_WINDOW = 512, FEW_THREADS = 1 << 16 };
 enum { BAKED_SIDE = 8, BAKED_TAPS = 27, STRIP_COLUMNS = 40 };
 enum { FILLING_BLOCKS = 256, TAPS_PER_THREAD = 8 };
+enum { STAGED_ACCESS = 8, STAGED_TAPS = 1024, STAGED_BYTES = 32768, SPREAD_ROWS = 8 };
 
 typedef struct state {
     mica_kernel *kernel;
@@ -155,6 +159,15 @@ static void take_vectors(const mica_pool_desc *d, state *s, int vec)
     if (s->indices) s->index_align = alignment(vec, bytes_of(&d->indices));
 }
 
+/* Work items stand for channels (or vectors or groups of them) of x's elements, or of windows. */
+static void set_sizes(mica_pool_args *a, bool of_x, int64_t channels)
+{
+    for (int i = 0; i < 4; i++) {
+        a->sizes[i] = i == 3 ? channels : of_x ? a->axes[i].x : a->axes[i].y;
+        if (a->sizes[i] <= INT32_MAX) a->by_size[i] = mica_fastdiv_make((unsigned)a->sizes[i]);
+    }
+}
+
 /* ---- launches ---- */
 
 static mica_status add_kernel(mica_plan *plan, const mica_kernel_spec *spec, state *s,
@@ -164,13 +177,26 @@ static mica_status add_kernel(mica_plan *plan, const mica_kernel_spec *spec, sta
     return mica_plan_add_kernel(plan, spec, &s->kernel);
 }
 
+/* Groups of stride elements along W, of which the first reach back into the padding. */
+static int64_t elements_beside(const mica_pool_axis *w)
+{
+    return (w->x - 1 + w->pad) / w->stride + 1 - w->pad / w->stride;
+}
+
 static mica_status build_plain(mica_plan *plan, const mica_pool_desc *d, state *s, mica_text *p,
-                               bool channels)
+                               const form *f)
 {
     mica_pool_args *a = &s->args;
-    int vec = channels ? vector_length(d, a) : 1;
-    a->count = mica_tensor_count(s->backward ? &d->x : &d->y) / vec;
+    int vec = f->channels ? vector_length(d, a) : 1;
     take_vectors(d, s, vec);
+    set_sizes(a, s->backward, a->c);
+    a->count = mica_tensor_count(s->backward ? &d->x : &d->y) / vec;
+    if (s->backward && f->baked) {
+        int64_t groups = elements_beside(&a->axes[2]);
+        a->count = a->count / a->sizes[2] * groups;
+        a->sizes[2] = groups;
+        if (groups <= INT32_MAX) a->by_size[2] = mica_fastdiv_make((unsigned)groups);
+    }
     mica_prologue_int(p, "VEC", vec);
     mica_prologue_int(p, "BLOCK", BLOCK);
     mica_kernel_spec spec = {"ops/pool/pool_cuda.cu", "pool", p->data, 0};
@@ -281,6 +307,31 @@ static int group_of(int64_t taps)
     return n;
 }
 
+/* The step from one channel's plane or window to the next if images go on with it, else 0. */
+static int64_t channel_step(const mica_pool_args *a, const long long strides[5])
+{
+    if (a->c == 1) return strides[0];
+    return a->n == 1 || strides[0] == a->c * strides[1] ? strides[1] : 0;
+}
+
+/* Whether x's planes are windows and lie packed, one behind the other. */
+static bool is_packed(const mica_pool_args *a)
+{
+    return flat_step(a) == 1 && channel_step(a, a->x) == mica_pool_plane(a->axes);
+}
+
+/* Threads of a window whose planes a block of `threads` stages: few, for planes of odd sizes then
+ * meet in different banks, but enough blocks, and room for several beside each other. */
+static int staged_group(const mica_pool_args *a, int64_t windows, int64_t bytes, int threads)
+{
+    int n = 1;
+    int64_t plane = mica_pool_plane(a->axes) * bytes;
+    while (n < WARP / 2 &&
+           (threads / n * plane > STAGED_BYTES || ceil_div(windows, threads / n) < FILLING_BLOCKS))
+        n *= 2;
+    return n;
+}
+
 static mica_status build_reduce(mica_plan *plan, const mica_pool_desc *d, state *s, mica_text *p,
                                 bool channels)
 {
@@ -288,27 +339,39 @@ static mica_status build_reduce(mica_plan *plan, const mica_pool_desc *d, state 
     int64_t windows = mica_tensor_count(&d->y), step = flat_step(a),
             plane = mica_pool_plane(a->axes);
     int vec = channels ? vector_length(d, a) : step == 1 ? tap_vector(d, a, plane) : 1;
-    int group = WARP, warps = channels && plane >= HUGE_WINDOW ? 16 : 8;
+    int group = WARP, warps = channels && plane >= HUGE_WINDOW ? 16 : 8, bytes = bytes_of(&d->x);
+    int64_t staged = 0; /* bytes */
     if (vec > 8) vec = 8;
     if (step != 0) a->x[4] = step;
     if (channels) {
-        int64_t images = windows / a->c, bytes = bytes_of(&d->x);
+        int64_t images = windows / a->c;
         while (vec > 1 && images * ceil_div(a->c, WARP * vec) < FILLING_BLOCKS && vec * bytes > 4)
             vec /= 2;
         take_vectors(d, s, vec);
         a->count = images * ceil_div(a->c, WARP);
+    } else if (is_packed(a) && vec * bytes < STAGED_ACCESS && plane <= STAGED_TAPS) {
+        vec = 1;
+        group = staged_group(a, windows, bytes, WARP * warps);
+        staged = WARP * warps / group * plane * bytes;
+        s->x_align = VECTOR_BYTES - 1;
+        a->plane = plane;
+        a->count = windows;
     } else {
         if (step != 0 && windows >= FEW_THREADS) group = group_of(plane / vec);
         s->x_align = alignment(vec, bytes_of(&d->x));
         a->count = windows;
     }
+    set_sizes(a, false, channels ? ceil_div(a->c, WARP) : a->c);
     mica_prologue_int(p, "WARPS", warps);
     mica_prologue_int(p, "GROUP", group);
     mica_prologue_int(p, "FLAT", step != 0);
+    mica_prologue_int(p, "STAGED", staged != 0);
     mica_prologue_int(p, "VEC", vec);
-    mica_kernel_spec spec = {"ops/pool/pool_reduce_cuda.cu", "pool_reduce", p->data, 0};
+    mica_kernel_spec spec = {"ops/pool/pool_reduce_cuda.cu", "pool_reduce", p->data, staged};
     int64_t blocks = channels ? a->count : ceil_div(a->count, WARP * warps / group);
-    mica_grid grid = {.grid = {(unsigned)blocks}, .block = {WARP, (unsigned)warps}};
+    mica_grid grid = {.grid = {(unsigned)blocks},
+                      .block = {WARP, (unsigned)warps},
+                      .dynamic_shared = (unsigned)staged};
     return add_kernel(plan, &spec, s, grid);
 }
 
@@ -323,6 +386,45 @@ static bool wants_reduce(const mica_pool_desc *d, const mica_pool_axis axes[3], 
     bool few = mica_tensor_count(&d->y) < FEW_THREADS;
     bool apart = axes[2].adaptive || axes[2].stride >= axes[2].window;
     return few || (!channels && apart) || taps >= HUGE_WINDOW;
+}
+
+/* ---- gradients of windows that are planes ---- */
+
+static bool wants_spread(const mica_pool_desc *d, const mica_pool_args *a, bool channels)
+{
+    if (channels) return flat_step(a) != 0;
+    bool indices = mica_tensor_given(&d->indices);
+    return is_packed(a) && channel_step(a, a->y) != 0 && (!indices || channel_step(a, a->i) != 0);
+}
+
+static mica_status build_spread(mica_plan *plan, const mica_pool_desc *d, state *s, mica_text *p,
+                                bool channels)
+{
+    mica_pool_args *a = &s->args;
+    int vec = channels ? vector_length(d, a) : VECTOR_BYTES / bytes_of(&d->x);
+    a->plane = mica_pool_plane(a->axes);
+    a->elements = mica_tensor_count(&d->x);
+    a->divisor = 1;
+    for (int i = 0; i < 3; i++)
+        a->divisor *= (double)mica_pool_divisor(&a->axes[i], 0, d->mode == MICA_POOL_AVG_VALID);
+    if (channels) {
+        a->x[4] = flat_step(a);
+        take_vectors(d, s, vec);
+        a->count = a->n * a->c * ceil_div(a->plane, SPREAD_ROWS);
+    } else {
+        while (vec > a->plane) vec /= 2;
+        if (a->plane <= INT32_MAX) a->by_plane = mica_fastdiv_make((unsigned)a->plane);
+        a->y[1] = channel_step(a, a->y);
+        a->i[1] = channel_step(a, a->i);
+        s->x_align = alignment(vec, bytes_of(&d->x));
+        a->count = ceil_div(a->elements, vec);
+    }
+    mica_prologue_int(p, "ROWS", SPREAD_ROWS);
+    mica_prologue_int(p, "VEC", vec);
+    mica_prologue_int(p, "BLOCK", BLOCK);
+    mica_kernel_spec spec = {"ops/pool/pool_spread_cuda.cu", "pool_spread", p->data, 0};
+    mica_grid grid = {.grid = {(unsigned)ceil_div(a->count, BLOCK)}, .block = {BLOCK}};
+    return add_kernel(plan, &spec, s, grid);
 }
 
 /* ---- the engine ---- */
@@ -347,12 +449,14 @@ static mica_status build(mica_plan *plan)
     f.channels =
         d->x.dims[1] > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(a->x[1]) < llabs(a->x[4]));
     bool reduce = !s->backward && wants_reduce(d, a->axes, f.channels);
-    f.baked = !reduce && bakes(d, a->axes);
-    bool rows = !reduce && wants_rows(d, a, &f);
+    bool spread = s->backward && wants_spread(d, a, f.channels);
+    f.baked = !reduce && !spread && bakes(d, a->axes);
+    bool rows = !reduce && !spread && wants_rows(d, a, &f);
     f.small |= rows; /* offsets of rows have 64 bits anyway */
     add_constants(&p, d, a, &f);
     if (reduce) return build_reduce(plan, d, s, &p, f.channels);
-    return rows ? build_rows(plan, d, s, &p) : build_plain(plan, d, s, &p, f.channels);
+    if (spread) return build_spread(plan, d, s, &p, f.channels);
+    return rows ? build_rows(plan, d, s, &p) : build_plain(plan, d, s, &p, &f);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) pool(const mica_pool_args
     overlap_wait();
     long long item = (long long)blockIdx.x * BLOCK + threadIdx.x;
     if (item >= a.count) return;
-    place p = find_place((int_t)item, (int_t)a.c, (int_t)a.axes[0].y, (int_t)a.axes[1].y, (int_t)a.axes[2].y);
+    place p = find_place(a, (int_t)item);
     window n = {find_taps<0>(a, p.d), find_taps<1>(a, p.h), find_taps<2>(a, p.w)};
     n.x = (const value_t *)a.in + p.n * (int_t)a.x[0] + p.c * (int_t)a.x[1];
     n.height = (int_t)a.axes[1].x, n.width = (int_t)a.axes[2].x;

@@ -2,8 +2,16 @@
  * Inner loops of pooling, one form in float and one in double. */
 #include "ops/pool/pool_lanes.h"
 #include "cpu/cpu.h"
+#include "cpu/stream.h"
+
+#include <string.h>
 
 #define INLINE __attribute__((always_inline)) static inline
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 /* ---- lanes ---- */
 
@@ -221,6 +229,25 @@ INLINE float run_sum_f32(const float *source, int64_t stride, int64_t n)
         for (int p = 0; p < width; p++) parts[p] += parts[p + width];
     return parts[0];
 }
+
+typedef float lanes __attribute__((vector_size(4 * MICA_POOL_PARTS), aligned(4), may_alias));
+typedef uint32_t masks __attribute__((vector_size(4 * MICA_POOL_PARTS), aligned(4), may_alias));
+
+/* The same of n >= MICA_POOL_PARTS neighbours. The rest is the end of the last whole vector:
+ * `fresh` masks what was not in the one before. */
+INLINE float long_sum_f32(const float *source, int64_t n, const masks *fresh)
+{
+    MICA_ALIGNED float parts[MICA_POOL_PARTS];
+    lanes sum = *(const lanes *)source;
+    int64_t i = MICA_POOL_PARTS;
+    for (; i + MICA_POOL_PARTS <= n; i += MICA_POOL_PARTS) sum += *(const lanes *)(source + i);
+    if (i < n) sum += (lanes)(*(const masks *)(source + n - MICA_POOL_PARTS) & *fresh);
+    memcpy(parts, &sum, sizeof parts);
+    for (int width = MICA_POOL_PARTS / 2; width > 0; width /= 2)
+        for (int p = 0; p < width; p++) parts[p] += parts[p + width];
+    return parts[0];
+}
+
 INLINE double run_sum_f64(const double *source, int64_t stride, int64_t n)
 {
     double parts[MICA_POOL_PARTS] = {0};
@@ -236,10 +263,15 @@ INLINE double run_sum_f64(const double *source, int64_t stride, int64_t n)
 MICA_CLONES
 static void run_sums_f32(const mica_pool_lanes *l, float *sums, const float *source)
 {
+    bool usual = l->from_inner == 1 && l->inner >= MICA_POOL_PARTS;
+    MICA_ALIGNED uint32_t fresh[MICA_POOL_PARTS];
+    for (int64_t p = 0; p < MICA_POOL_PARTS; p++)
+        fresh[p] = p >= MICA_POOL_PARTS - l->inner % MICA_POOL_PARTS ? UINT32_MAX : 0;
     for (int64_t c = 0; c < l->outer; c++) {
         const float *s = source + c * l->from_outer;
-        sums[c * l->to] = l->from_inner == 1 ? run_sum_f32(s, 1, l->inner)
-                                             : run_sum_f32(s, l->from_inner, l->inner);
+        if (usual) mica_fetch_ahead((const char *)s + MICA_AHEAD, least(4 * l->inner, MICA_AHEAD));
+        sums[c * l->to] = usual ? long_sum_f32(s, l->inner, (const masks *)fresh)
+                                : run_sum_f32(s, l->from_inner, l->inner);
     }
 }
 MICA_CLONES

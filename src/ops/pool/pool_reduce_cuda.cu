@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling forward over large windows: GROUP threads per window (columns), or the warps of a block on the
  * windows of 32 * VEC channels (CHANNELS). Partial results merge in a fixed order. Constants: WARPS,
- * GROUP (at most 32), FLAT (a window is all of x's plane, whose elements are evenly spaced), VEC
- * (elements of an access: channels; in columns taps) and those of pool.cuh. */
+ * GROUP (at most 32), FLAT (a window is all of x's plane, whose elements are evenly spaced), STAGED (planes
+ * lie packed: a block first takes all of its windows' to shared memory), VEC (elements of an access:
+ * channels; in columns taps) and those of pool.cuh. */
+#include "cuda/device/chunk.cuh"
 #include "cuda/device/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1 || FLAT, "taps of a vector lie together");
+static_assert(!STAGED || (FLAT && !CHANNELS && VEC == 1), "taps are read one by one, from shared memory");
 
 constexpr int WARP = 32, WALKERS = CHANNELS ? WARPS : GROUP;
+constexpr int WINDOWS = WARP * WARPS / GROUP; /* of a block, in columns */
 constexpr int LANES = CHANNELS ? VEC : 1; /* results of a thread */
 
 /* Of equal values the lower index, whatever the order of merging. */
@@ -73,6 +77,19 @@ __device__ __forceinline__ void walk_taps(const mica_pool_args &a, const value_t
     }
 }
 
+/* Takes the block's planes to shared memory, and the thread's share of its window from there. */
+__device__ __forceinline__ void walk_staged(const mica_pool_args &a, int walker, acc_t *best, int_t *winner)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int n = (int)a.plane, thread = threadIdx.y * WARP + threadIdx.x;
+    const long long first = (long long)blockIdx.x * WINDOWS, left = a.count - first;
+    const int windows = left < WINDOWS ? (int)left : WINDOWS;
+    chunk_read<WARP * WARPS>((value_t *)memory, (const value_t *)a.in + first * n, windows * n, a.aligned, thread);
+    chunk_wait();
+    if (thread / GROUP < windows)
+        walk_flat<false>((const value_t *)memory + thread / GROUP * n, 1, n, walker, best, winner);
+}
+
 /* Whether this thread has the results. */
 __device__ __forceinline__ bool join(acc_t *best, int_t *winner)
 {
@@ -107,14 +124,11 @@ __device__ __forceinline__ bool join(acc_t *best, int_t *winner)
 extern "C" __global__ void __launch_bounds__(WARP *WARPS, 1) pool_reduce(const mica_pool_args a)
 {
     overlap_wait();
-    constexpr int WINDOWS = WARP * WARPS / GROUP; /* of a block, in columns */
     long long item = CHANNELS ? (long long)blockIdx.x
                               : (long long)blockIdx.x * WINDOWS + (threadIdx.y * WARP + threadIdx.x) / GROUP;
-    int_t groups = CHANNELS ? ((int_t)a.c + WARP - 1) / WARP : (int_t)a.c;
     bool active = item < a.count;
     place p = {0, 0, 0, 0, 0};
-    if (active)
-        p = find_place((int_t)item, groups, (int_t)a.axes[0].y, (int_t)a.axes[1].y, (int_t)a.axes[2].y);
+    if (active) p = find_place(a, (int_t)item);
     if (CHANNELS) p.c = p.c * WARP + threadIdx.x;
     active &= p.c < (int_t)a.c;
     taps d = find_taps<0>(a, p.d), h = find_taps<1>(a, p.h), w = find_taps<2>(a, p.w);
@@ -125,7 +139,9 @@ extern "C" __global__ void __launch_bounds__(WARP *WARPS, 1) pool_reduce(const m
 #pragma unroll
     for (int i = 0; i < LANES; i++) best[i] = least(), winner[i] = -1;
     int walker = CHANNELS ? threadIdx.y : threadIdx.x % GROUP;
-    if (active) {
+    if constexpr (STAGED) {
+        walk_staged(a, walker, best, winner);
+    } else if (active) {
         if constexpr (FLAT) {
             int_t n = (int_t)(a.axes[0].x * a.axes[1].x * a.axes[2].x), step = (int_t)a.x[4];
             if (a.aligned) walk_flat<true>(x, step, n, walker, best, winner);

@@ -11,6 +11,19 @@
 
 #define LANES 16
 
+/* The lanes added in pairs, which are written out: a loop over them stays one. */
+MICA_INLINE float folded_sum(float *lane)
+{
+    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+MICA_INLINE float larger(float a, float b)
+{
+    return b > a ? b : a;
+}
+
 /* Lanes written out: a reduction clause goes through them one after the other at the end, and
  * leaves a tail to scalar code, which costs more than a short row itself. */
 MICA_INLINE float row_max(const float *x, int64_t n)
@@ -20,13 +33,12 @@ MICA_INLINE float row_max(const float *x, int64_t n)
     for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
     for (; i + LANES <= n; i += LANES) {
 #pragma omp simd
-        for (int l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+        for (int l = 0; l < LANES; l++) lane[l] = larger(lane[l], x[i + l]);
     }
-    for (int l = 0; i + l < n; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; l++)
-            lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
-    return lane[0];
+    for (int l = 0; i + l < n; l++) lane[l] = larger(lane[l], x[i + l]);
+    for (int l = 0; l < 8; l++) lane[l] = larger(lane[l], lane[l + 8]);
+    for (int l = 0; l < 4; l++) lane[l] = larger(lane[l], lane[l + 4]);
+    return larger(larger(lane[0], lane[2]), larger(lane[1], lane[3]));
 }
 
 MICA_CLONES float mica_row_max(const float *x, int64_t n)
@@ -56,11 +68,9 @@ MICA_INLINE float row_exp_sum(const float *x, float shift, int64_t n, float *e, 
     if (i < n) {
         for (int l = 0; l < LANES; l++) tail[l] = i + l < n ? x[i + l] : -INFINITY;
         exp_lanes(tail, shift, tail, lane);
-        memcpy(e + i, tail, (size_t)(n - i) * sizeof *e);
+        for (int l = 0; i + l < n; l++) e[i + l] = tail[l];
     }
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    return lane[0];
+    return folded_sum(lane);
 }
 
 MICA_CLONES float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e,
@@ -86,9 +96,7 @@ MICA_INLINE float lanes_sum(const lanes *v, const float *more, int64_t n)
     MICA_ALIGNED float lane[LANES];
     memcpy(lane, v, sizeof lane);
     for (int l = 0; l < n; l++) lane[l] += more[l];
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    return lane[0];
+    return folded_sum(lane);
 }
 
 /* Four chains of additions, which would wait for each other in one. */
@@ -231,19 +239,31 @@ MICA_CLONES void mica_row_subtract_f64(const double *x, double shift, double log
 
 /* ---- columns ---- */
 
-MICA_CLONES void mica_cols_max(const float *x, int64_t width, float *max)
+MICA_CLONES void mica_cols_max(const float *x, int64_t ld, int64_t n, int64_t width, float *max)
 {
+    int64_t c = 0;
+    for (; c + LANES <= width; c += LANES) {
+        MICA_ALIGNED float lane[LANES];
+        memcpy(lane, max + c, sizeof lane);
+        for (int64_t i = 0; i < n; i++) {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) max[c] = x[c] > max[c] ? x[c] : max[c];
+            for (int l = 0; l < LANES; l++) lane[l] = larger(lane[l], x[i * ld + c + l]);
+        }
+        memcpy(max + c, lane, sizeof lane);
+    }
+    for (; c < width; c++)
+        for (int64_t i = 0; i < n; i++) max[c] = larger(max[c], x[i * ld + c]);
 }
 
-MICA_CLONES void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e,
-                                   float *sum)
+MICA_CLONES void mica_cols_exp_sum(const float *x, int64_t ld, int64_t n, const float *shift,
+                                   int64_t width, float *e, int64_t eld, float *sum)
 {
+    for (int64_t i = 0; i < n; i++, x += ld, e += eld) {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) {
-        e[c] = mica_exp_negative_f32(x[c] - shift[c]);
-        sum[c] += e[c];
+        for (int64_t c = 0; c < width; c++) {
+            e[c] = mica_exp_negative_f32(x[c] - shift[c]);
+            sum[c] += e[c];
+        }
     }
 }
 
@@ -259,10 +279,13 @@ MICA_CLONES void mica_cols_dot(const float *a, const float *b, int64_t width, fl
     for (int64_t c = 0; c < width; c++) sum[c] += a[c] * b[c];
 }
 
-MICA_CLONES void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y)
+MICA_CLONES void mica_cols_scale(const float *x, int64_t ld, int64_t n, const float *scale,
+                                 int64_t width, float *y, int64_t yld)
 {
+    for (int64_t i = 0; i < n; i++, x += ld, y += yld) {
 #pragma omp simd
-    for (int64_t c = 0; c < width; c++) y[c] = x[c] * scale[c];
+        for (int64_t c = 0; c < width; c++) y[c] = x[c] * scale[c];
+    }
 }
 
 MICA_CLONES void mica_cols_scale_add(const float *x, const float *scale, const float *bias,

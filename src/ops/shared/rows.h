@@ -42,13 +42,16 @@ void mica_row_exp_f64(const double *x, double shift, double scale, int64_t n, do
 void mica_row_scale_f64(const double *x, double scale, int64_t n, double *y);
 void mica_row_subtract_f64(const double *x, double shift, double log_sum, int64_t n, double *y);
 
-/* The same for one position on the axis of `width` neighbouring slices, with a value per column.
- * max is raised; sums are added to, in double, for there is one addition per position. */
-void mica_cols_max(const float *x, int64_t width, float *max);
-void mica_cols_exp_sum(const float *x, const float *shift, int64_t width, float *e, float *sum);
+/* The same for n positions, ld apart, of `width` neighbouring slices, with a value per column. max
+ * is raised; sums are added to. */
+void mica_cols_max(const float *x, int64_t ld, int64_t n, int64_t width, float *max);
+void mica_cols_exp_sum(const float *x, int64_t ld, int64_t n, const float *shift, int64_t width,
+                       float *e, int64_t eld, float *sum);
+void mica_cols_scale(const float *x, int64_t ld, int64_t n, const float *scale, int64_t width,
+                     float *y, int64_t yld);
+/* And for one position. */
 void mica_cols_sum(const float *x, int64_t width, float *sum);
 void mica_cols_dot(const float *a, const float *b, int64_t width, float *sum);
-void mica_cols_scale(const float *x, const float *scale, int64_t width, float *y);
 void mica_cols_scale_add(const float *x, const float *scale, const float *bias, int64_t width,
                          float *y);
 void mica_cols_subtract(const float *x, const float *shift, const float *log_sum, int64_t width,

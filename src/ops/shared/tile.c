@@ -11,6 +11,7 @@
 /* Contiguous slices below this are worked side by side: a row has costs of its own. */
 enum { SHORT_SLICE = 32 };
 enum { PIECE = 512 };         /* exponentials that are added in f32 */
+enum { ASKED = 8 };           /* positions of several slices that are asked for at once */
 enum { LEAST_STREAM = 1024 }; /* bytes: of shorter runs past the caches too many lines are parts */
 
 static int64_t least(int64_t a, int64_t b)
@@ -152,6 +153,18 @@ void mica_tile_ask(const mica_tile *t, int k, int64_t from, int64_t n)
             mica_fetch_ahead(data + (at + i) * along * bytes, t->width * bytes);
 }
 
+void mica_tile_ask_place(const mica_tile *t, int k, int64_t from, int64_t n)
+{
+    int64_t bytes = mica_dtype_bits(t->s->type[k]) / 8, along = t->s->along[k];
+    const char *data = (const char *)t->data[k] + (t->offset[k] + from * along) * bytes;
+    if (t->s->past_cache) return;
+    if (t->s->width == 1 && along == 1)
+        mica_fetch_ahead(data, n * bytes);
+    else if (t->s->width > 1 && t->across[k] == 1)
+        for (int64_t i = 0; i < n; i++)
+            mica_fetch_ahead(data + i * along * bytes, t->width * bytes);
+}
+
 /* ---- statistics ---- */
 
 void mica_slices_clear(mica_stats_of_slices *st, int64_t width)
@@ -191,7 +204,7 @@ void mica_slices_max(const mica_tile *t, const float *x, int64_t ld, int64_t n,
         return;
     }
     for (int64_t c = 0; c < t->width; c++) max[c] = st->max[c];
-    for (int64_t i = 0; i < n; i++) mica_cols_max(x + i * ld, t->width, max);
+    mica_cols_max(x, ld, n, t->width, max);
     mica_cols_rescale(st->sum, st->max, max, t->width);
     for (int64_t c = 0; c < t->width; c++) st->max[c] = max[c];
 }
@@ -217,9 +230,10 @@ void mica_slices_exp(const mica_tile *t, const float *x, int64_t ld, int64_t fro
     }
     MICA_ALIGNED float max[MICA_TILE_WIDTH], sum[MICA_TILE_WIDTH];
     for (int64_t c = 0; c < t->width; c++) max[c] = safe(st->max[c]), sum[c] = 0;
-    for (int64_t i = 0; i < n; i++) {
-        mica_tile_ask(t, 0, from + i, 1);
-        mica_cols_exp_sum(x + i * ld, max, t->width, e + i * eld, sum);
+    for (int64_t i = 0; i < n; i += ASKED) {
+        int64_t m = least(n - i, ASKED);
+        mica_tile_ask(t, 0, from + i, m);
+        mica_cols_exp_sum(x + i * ld, ld, m, max, t->width, e + i * eld, eld, sum);
     }
     for (int64_t c = 0; c < t->width; c++) st->sum[c] += (double)sum[c];
 }

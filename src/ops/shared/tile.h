@@ -63,6 +63,8 @@ const void *mica_tile_later(const mica_tile *t, int k, int64_t from);
 /* Asks for what will be read a chunk after these n positions: of the slice, or of a tile to come.
  */
 void mica_tile_ask(const mica_tile *t, int k, int64_t from, int64_t n);
+/* Asks for memory that n results will be stored to, unless that is done past the caches. */
+void mica_tile_ask_place(const mica_tile *t, int k, int64_t from, int64_t n);
 
 /* ---- statistics, by slice of a tile ---- */
 

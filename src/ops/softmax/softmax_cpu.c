@@ -150,8 +150,7 @@ static void forward_scale(const job *t, const float *e, int64_t eld, int64_t n, 
     if (t->tile.s->width == 1)
         mica_row_scale(e, by[0], n, y);
     else
-        for (int64_t i = 0; i < n; i++)
-            mica_cols_scale(e + i * eld, by, t->tile.width, y + i * yld);
+        mica_cols_scale(e, eld, n, by, t->tile.width, y, yld);
 }
 
 /* A tile that is kept: read once, each exponential formed once, about the maximum at the time. They
@@ -168,7 +167,7 @@ static void forward_kept(const job *t, mica_stats_of_slices *st)
         int64_t n = least(s->chunk, s->n - a);
         const float *in = mica_tile_fetch(&t->tile, 0, a, n, x, &ld);
         float *e = mica_tile_place(&t->tile, 1, a, buffer, &eld);
-        if (e == buffer) e += a * width;
+        if (e == buffer) e += a * width, mica_tile_ask_place(&t->tile, 1, a, n);
         mica_slices_max(&t->tile, in, ld, n, st);
         memcpy(shift + i * width, st->max, (size_t)width * sizeof *st->max);
         mica_slices_exp(&t->tile, in, ld, a, n, st, e, eld);

@@ -49,6 +49,15 @@ template <int BATCH> __device__ __forceinline__ void read_b(const slice &s, cons
 {
     read_batch<BATCH>(s.b, s.e, i, s.along[OUT - 1], s.whole, (acc_t)0, v);
 }
+template <int BATCH> __device__ __forceinline__ void read_both(const slice &s, const long long *i, acc_t (*a)[VECTOR], acc_t (*b)[VECTOR])
+{
+    lanes<a_t, VECTOR> raw_a[BATCH];
+    lanes<b_t, VECTOR> raw_b[BATCH];
+    fetch_batch<BATCH>(s.a, s.e, i, s.along[0], s.whole, raw_a);
+    fetch_batch<BATCH>(s.b, s.e, i, s.along[OUT - 1], s.whole, raw_b);
+    unpack_batch<BATCH>(s.a, s.e, i, raw_a, (acc_t)0, a);
+    unpack_batch<BATCH>(s.b, s.e, i, raw_b, (acc_t)0, b);
+}
 __device__ __forceinline__ void write(const slice &s, long long i, const acc_t *v)
 {
     write_vector(s.out, s.e, i, s.along[OUT], s.whole, v);
@@ -207,14 +216,20 @@ template <int COUNT> __device__ __forceinline__ void finish_backward(const slice
     }
 }
 
+/* y stays as it was read until its second use: fewer registers, more blocks. */
 __device__ __forceinline__ void backward_kept(const slice &s, acc_t *scratch)
 {
+    lanes<a_t, VECTOR> raw_y[KEPT];
+    lanes<b_t, VECTOR> raw_dy[KEPT];
     acc_t y[KEPT][VECTOR], dy[KEPT][VECTOR];
     long long i[KEPT];
     find_positions<KEPT>(0, i);
-    read_a<KEPT>(s, i, (acc_t)0, y);
-    read_b<KEPT>(s, i, dy);
+    fetch_batch<KEPT>(s.a, s.e, i, s.along[0], s.whole, raw_y);
+    fetch_batch<KEPT>(s.b, s.e, i, s.along[OUT - 1], s.whole, raw_dy);
+    if constexpr (!LOG) unpack_batch<KEPT>(s.a, s.e, i, raw_y, (acc_t)0, y);
+    unpack_batch<KEPT>(s.b, s.e, i, raw_dy, (acc_t)0, dy);
     acc_t sum = slice_reduce(add_terms<KEPT>(y, dy), scratch, add_op());
+    if constexpr (LOG) unpack_batch<KEPT>(s.a, s.e, i, raw_y, (acc_t)0, y);
     finish_backward<KEPT>(s, i, y, dy, sum);
 }
 
@@ -224,20 +239,23 @@ __device__ __forceinline__ void backward_long(const slice &s, acc_t *scratch)
     long long i[BATCH];
     for (long long first = 0; position(first) < s.e.hi; first += BATCH) {
         find_positions<BATCH>(first, i);
-        if constexpr (!LOG) read_a<BATCH>(s, i, (acc_t)0, y);
-        read_b<BATCH>(s, i, dy);
+        if constexpr (LOG) read_b<BATCH>(s, i, dy);
+        else read_both<BATCH>(s, i, y, dy);
         sum += add_terms<BATCH>(y, dy);
     }
     sum = slice_reduce(sum, scratch, add_op());
     for (long long first = 0; position(first) < s.e.hi; first += BATCH) {
         find_positions<BATCH>(first, i);
-        read_a<BATCH>(s, i, (acc_t)0, y);
-        read_b<BATCH>(s, i, dy);
+        read_both<BATCH>(s, i, y, dy);
         finish_backward<BATCH>(s, i, y, dy, sum);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS *SLICES, HELD > 1 ? HELD : 1) softmax(const mica_softmax_args args)
+/* Blocks that have to fit beside each other: threads enough for the loads that memory needs on their way. */
+constexpr int BLOCK = THREADS * SLICES, RESIDENT = sizeof(acc_t) == 8 ? 0 : sizeof(a_t) + sizeof(b_t) <= 4 ? 1024 : 768;
+constexpr int BLOCKS = HELD > 1 ? HELD : BACKWARD && VECTOR > 1 && ITEMS > 0 && !RAGGED && RESIDENT > BLOCK ? RESIDENT / BLOCK : 1;
+
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) softmax(const mica_softmax_args args)
 {
     overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
