@@ -5,6 +5,8 @@
  * of matrix units; cost: a launch or two for each group. All passes and epilogues. */
 #include "ops/conv/conv_gemm.h"
 
+#include <math.h>
+
 enum { MAX_GROUPS = 32, ALIGNMENT = 16 };
 
 typedef struct state {
@@ -72,12 +74,16 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return MICA_OK;
 }
 
+/* Groups of few channels take longer than any engine says of one: they touch a part of each line of
+ * memory. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    mica_conv_desc c = group_of(desc);
+    const double whole = 64;
+    const mica_conv_desc *d = desc;
+    mica_conv_desc c = group_of(d);
     (void)config;
-    return (double)((const mica_conv_desc *)desc)->groups *
-           mica_op_predict(&mica_op_conv, &c, device, true);
+    double narrow = fmax(1, whole / (double)(c.x.dims[1] > 0 ? c.x.dims[1] : 1));
+    return narrow * (double)d->groups * mica_op_predict(&mica_op_conv, &c, device, true);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)

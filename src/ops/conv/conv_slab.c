@@ -208,7 +208,10 @@ static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info 
     int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
     double products = taps * 4 * (is_wgrad(s) ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
     /* the copy engine passes over the pixels that it leaves out */
-    double skipped = s->step[2] > 1 ? 1.6 : 1, fill = skipped * (double)slot_bytes(s, t) / 34.6;
+    double skipped = s->step[2] == 1 ? 1
+                     : is_wgrad(s)   ? 1.25
+                                     : 1.6,
+           fill = skipped * (double)slot_bytes(s, t) / 34.6;
     if (slots_of(s, device, t) < 3) fill += 1500;
     if (s->stats) products = fmax(products, COUNT_CYCLES * t->eights);
     return fmax(products, fill) * 1.05 + 200;

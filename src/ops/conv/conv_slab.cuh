@@ -126,10 +126,11 @@ __device__ __forceinline__ place tile_at(const mica_conv_slab_args &a, const lin
 /* By all threads, before a barrier of theirs. */
 __device__ __forceinline__ void place_zeros(u32 slabs, int slots, int pitch)
 {
+    constexpr int QUADS = ZERO_BYTES > 0 ? ZERO_BYTES / 16 : 1;
     if constexpr (ZERO_BYTES > 0) {
         const float zeros[4] = {0, 0, 0, 0};
-        for (int i = (int)threadIdx.x; i < slots * (ZERO_BYTES / 16); i += (int)blockDim.x)
-            shared_store(slabs + i / (ZERO_BYTES / 16) * pitch + SLAB_BYTES + i % (ZERO_BYTES / 16) * 16, zeros);
+        for (int i = (int)threadIdx.x; i < slots * QUADS; i += (int)blockDim.x)
+            shared_store(slabs + i / QUADS * pitch + SLAB_BYTES + i % QUADS * 16, zeros);
         async_fence();
     }
 }

@@ -143,14 +143,14 @@ static double planes_of(const mica_conv_sm90_shape *s)
     return fmax(1, sum / all);
 }
 
-/* Of one tile of 64 channels; the constants are fitted to 42 problems timed on an H100. */
+/* Of one tile of 64 channels; the constants are fitted to 31 problems timed on an H200. */
 static double item_cycles(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
     double slabs = planes_of(s) * (double)blocks_of(terms_of(s), CHANNELS);
     double steps = planes_of(s) * (double)blocks_of(terms_of(s), 16);
     /* few pixels: shared memory gives the filter no faster */
-    double products = steps * taps_of(s) * fmax(4.0 * t->eights, 66);
-    double fill = slabs * (double)(slab_room(t) + taps_of(s) * TAP) / 38.7;
+    double products = steps * taps_of(s) * fmax(4.0 * t->eights, 38);
+    double fill = slabs * (double)(slab_room(t) + taps_of(s) * TAP) / 60;
     return fmax(products, fill) + 1450;
 }
 
@@ -167,7 +167,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK || s.class_count == 0) return 0;
-    const double hertz = 1.58e9, launch_ms = 1.6e-3; /* the clock that a busy chip keeps */
+    const double hertz = 1.56e9, launch_ms = 1.6e-3; /* the clock that a busy chip keeps */
     const double copying = 0.85;
     return launch_ms + fmax(cycles_of(&s, device, config) / hertz * 1e3,
                             mica_roofline_ms(&mica_op_conv, desc, device) / copying);

@@ -31,8 +31,8 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slots,
 /* Positions of the tile past its last row, which is not a whole product: nothing comes there. */
 __device__ __forceinline__ void place_tile_zeros(u32 slots)
 {
-    constexpr int FROM = LINE * ROWS * ROW, QUADS = LINE ? (TILE_BYTES - FROM) / 16 : 0;
-    if constexpr (QUADS > 0) {
+    constexpr int FROM = LINE * ROWS * ROW, BYTES = LINE ? TILE_BYTES - FROM : 0, QUADS = BYTES > 0 ? BYTES / 16 : 1;
+    if constexpr (BYTES > 0) {
         const float zeros[4] = {0, 0, 0, 0};
         for (int i = (int)threadIdx.x; i < SLOTS * QUADS; i += THREADS)
             shared_store(slots + i / QUADS * SLOT_BYTES + SLAB_ROOM + FROM + i % QUADS * 16, zeros);
