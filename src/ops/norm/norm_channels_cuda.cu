@@ -246,8 +246,13 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w
     });
 }
 
-/* Two blocks where their registers suffice for it. */
-constexpr int BLOCKS = sizeof(acc_t) == 4 && ACT == ACT_IDENTITY && (BACKWARD ? PER_ELEMENT : sizeof(y_t) == sizeof(x_t)) ? 2 : 1;
+/* Two blocks where their registers suffice for it: the assembler needs more of them before sm_90. */
+#if __CUDA_ARCH__ >= 900
+constexpr int MOST_BLOCKS = 2;
+#else
+constexpr int MOST_BLOCKS = 1;
+#endif
+constexpr int BLOCKS = sizeof(acc_t) == 4 && ACT == ACT_IDENTITY && (BACKWARD ? PER_ELEMENT : sizeof(y_t) == sizeof(x_t)) ? MOST_BLOCKS : 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, BLOCKS) norm_channels(const norm_args a)
 {
