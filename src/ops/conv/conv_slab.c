@@ -19,9 +19,8 @@ enum { DIRECT_SLOTS = 4, WGRAD_SLOTS = 2 };
 /* For statistics of 8 positions, while the other warpgroup multiplies. */
 enum { COUNT_CYCLES = 50 };
 
-enum { HEIGHT, FLAT };
 static const char *const knobs[] = {"height", "flat", NULL};
-static const int heights[] = {8, 14, 16, 28, 32};
+static const int heights[] = {8, 14, 16, 28, 32, 0};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
@@ -50,7 +49,7 @@ static int taps_of(const mica_conv_sm90_shape *s)
 static conv_slab_tile tile_of(const mica_conv_sm90_shape *s, const mica_config *config)
 {
     conv_slab_tile t;
-    conv_slab_tile_make(s, config->knob[HEIGHT], config->knob[FLAT], &t);
+    conv_slab_tile_make(s, config, &t);
     return t;
 }
 
@@ -94,7 +93,7 @@ static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device,
                  const mica_config *config)
 {
     conv_slab_tile t;
-    return conv_slab_tile_make(s, config->knob[HEIGHT], config->knob[FLAT], &t) &&
+    return conv_slab_tile_make(s, config, &t) &&
            slots_of(s, device, &t) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
@@ -220,6 +219,7 @@ static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info 
 static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
                         const mica_config *config)
 {
+    if (!fits(s, device, config)) return INFINITY;
     conv_slab_tile t = tile_of(s, config);
     int64_t lines = lines_of(s, device, &t);
     double waves = ceil((double)(lines * chunks_of(s)) / device->units);
@@ -263,33 +263,13 @@ static double predict(const void *desc, const mica_device_info *device, const mi
                 mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
-/* The two of least cycles stay. */
-static void keep_best(const mica_conv_sm90_shape *s, const mica_device_info *device,
-                      mica_config config, mica_config *configs, int *count)
-{
-    if (!fits(s, device, &config)) return;
-    double cycles = cycles_of(s, device, &config);
-    if (*count == 0 || cycles < cycles_of(s, device, &configs[0])) {
-        configs[1] = configs[0];
-        configs[0] = config;
-        *count += 1;
-    } else if (*count == 1 || cycles < cycles_of(s, device, &configs[1])) {
-        configs[1] = config;
-        *count += 1;
-    }
-}
-
 /* The best tile; and the next, where there are tiles enough for it to matter. */
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
 {
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
-    int count = 0;
-    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++)
-        keep_best(&s, device, (mica_config){{heights[i]}}, configs, &count);
-    for (int rows = 1; rows <= CONV_SLAB_MOST; rows++)
-        keep_best(&s, device, (mica_config){{rows, 1}}, configs, &count);
+    int count = conv_slab_configs(&s, device, heights, cycles_of, configs);
     conv_slab_tile t = tile_of(&s, &configs[0]);
     return count > 1 && conv_slab_tiles(&s, &t) * chunks_of(&s) > device->units ? 2 : 1;
 }
@@ -300,8 +280,10 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     (void)config;
     c->truncates = true;
     c->k_inst = 16;
-    c->spreads = d->groups > 1 && d->pass != MICA_CONV_WGRAD; /* zeros stand for other groups */
-    if (d->pass == MICA_CONV_WGRAD) c->n_outer += 132;
+    bool wgrad = d->pass == MICA_CONV_WGRAD;
+    /* zeros stand for other groups, and for pixels past the last of b */
+    c->spreads = d->groups > 1 || wgrad;
+    if (wgrad) c->n_outer += 132;
 }
 
 /* ---- build ---- */

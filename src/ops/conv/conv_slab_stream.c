@@ -15,9 +15,8 @@
 enum { CHANNELS = CONV_SLAB_CHANNELS, TAP = CONV_SLAB_TAP, PROLOGUE = 16384, THREADS = 384 };
 enum { SLOTS = 3, LEAST_STAGES = 4, MOST_STAGES = 16, MOST_TAPS = 25, MOST_ITEMS = 1 << 30 };
 
-enum { HEIGHT, FLAT };
 static const char *const knobs[] = {"height", "flat", NULL};
-static const int heights[] = {8, 14, 16, 20, 24, 28, 32};
+static const int heights[] = {8, 14, 16, 20, 24, 28, 32, 0};
 
 typedef struct state {
     mica_conv_sm90_shape shape;
@@ -73,8 +72,7 @@ static int stages_of(const mica_device_info *device, const conv_slab_tile *t)
 static bool make_tile(const mica_conv_sm90_shape *s, const mica_device_info *device,
                       const mica_config *config, conv_slab_tile *t)
 {
-    return conv_slab_tile_make(s, config->knob[HEIGHT], config->knob[FLAT], t) &&
-           stages_of(device, t) >= LEAST_STAGES;
+    return conv_slab_tile_make(s, config, t) && stages_of(device, t) >= LEAST_STAGES;
 }
 
 /* Tiles of 64 channels. */
@@ -158,7 +156,7 @@ static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *d
                         const mica_config *config)
 {
     conv_slab_tile t;
-    make_tile(s, device, config, &t);
+    if (!make_tile(s, device, config, &t)) return INFINITY;
     return ceil((double)items_of(s, &t) / device->units) * item_cycles(s, &t);
 }
 
@@ -173,34 +171,13 @@ static double predict(const void *desc, const mica_device_info *device, const mi
                             mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
-/* The two of least cycles stay. */
-static void keep_best(const mica_conv_sm90_shape *s, const mica_device_info *device,
-                      mica_config config, mica_config *configs, int *count)
-{
-    conv_slab_tile t;
-    if (!make_tile(s, device, &config, &t)) return;
-    double cycles = cycles_of(s, device, &config);
-    if (*count == 0 || cycles < cycles_of(s, device, &configs[0])) {
-        configs[1] = configs[0];
-        configs[0] = config;
-        *count += 1;
-    } else if (*count == 1 || cycles < cycles_of(s, device, &configs[1])) {
-        configs[1] = config;
-        *count += 1;
-    }
-}
-
 /* The best tile; and the next, where there are tiles enough for it to matter. */
 static int make_configs(const void *desc, const mica_device_info *device, mica_config *configs)
 {
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
-    int count = 0;
-    for (size_t i = 0; i < sizeof heights / sizeof *heights; i++)
-        keep_best(&s, device, (mica_config){{heights[i]}}, configs, &count);
-    for (int rows = 1; rows <= CONV_SLAB_MOST; rows++)
-        keep_best(&s, device, (mica_config){{rows, 1}}, configs, &count);
+    int count = conv_slab_configs(&s, device, heights, cycles_of, configs);
     conv_slab_tile t;
     make_tile(&s, device, &configs[0], &t);
     return count > 1 && items_of(&s, &t) > device->units ? 2 : 1;

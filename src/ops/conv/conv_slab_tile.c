@@ -4,7 +4,7 @@
  * left ones of the next: for widths that tiles of 8 would round up by more. */
 #include "ops/conv/conv_slab_tile.h"
 
-#include <string.h>
+#include <math.h>
 
 enum { ACROSS = 8, MOST_BOX = 256 /* the copy engine's */ };
 
@@ -103,12 +103,14 @@ static bool make_flat(const mica_conv_sm90_shape *s, int rows, conv_slab_tile *t
     return true;
 }
 
-bool conv_slab_tile_make(const mica_conv_sm90_shape *s, int rows, bool flat, conv_slab_tile *t)
+bool conv_slab_tile_make(const mica_conv_sm90_shape *s, const mica_config *config,
+                         conv_slab_tile *t)
 {
+    int rows = config->knob[CONV_SLAB_HEIGHT];
     *t = (conv_slab_tile){.rows = rows, .eights = rows, .wide = ACROSS, .tall = rows};
     if (box_pixels(s, 1, rows) > MOST_BOX || box_pixels(s, 2, ACROSS) > MOST_BOX) return false;
     t->down = (int)blocks_of(size_of(s)[1], rows);
-    if (flat) return make_flat(s, rows, t);
+    if (config->knob[CONV_SLAB_FLAT]) return make_flat(s, rows, t);
     t->across = (int)blocks_of(size_of(s)[2], ACROSS);
     t->slab = slab_pixels(s, 1, rows) * slab_pixels(s, 2, ACROSS) * CONV_SLAB_PIXEL;
     return true;
@@ -117,6 +119,38 @@ bool conv_slab_tile_make(const mica_conv_sm90_shape *s, int rows, bool flat, con
 int64_t conv_slab_tiles(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
     return s->g.n * size_of(s)[0] * t->across * t->down;
+}
+
+/* ---- choosing ---- */
+
+typedef struct best {
+    const mica_conv_sm90_shape *s;
+    const mica_device_info *device;
+    conv_slab_cost *cost;
+    double cycles[2];
+} best;
+
+static void consider(best *b, mica_config config, mica_config configs[2])
+{
+    double cycles = b->cost(b->s, b->device, &config);
+    int place = cycles < b->cycles[0] ? 0 : 1;
+    if (!(cycles < b->cycles[place])) return;
+    if (place == 0) {
+        b->cycles[1] = b->cycles[0];
+        configs[1] = configs[0];
+    }
+    b->cycles[place] = cycles;
+    configs[place] = config;
+}
+
+int conv_slab_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                      const int *heights, conv_slab_cost *cost, mica_config configs[2])
+{
+    best b = {s, device, cost, {INFINITY, INFINITY}};
+    for (; *heights; heights++) consider(&b, (mica_config){{*heights}}, configs);
+    for (int rows = 1; rows <= CONV_SLAB_MOST; rows++)
+        consider(&b, (mica_config){{rows, 1}}, configs);
+    return b.cycles[1] < INFINITY ? 2 : b.cycles[0] < INFINITY ? 1 : 0;
 }
 
 /* ---- what kernels are told ---- */

@@ -11,6 +11,9 @@ enum { CONV_SLAB_CHANNELS = 64, CONV_SLAB_PIXEL = 128, CONV_SLAB_TAP = 64 * 128 
 /* Left of a block's shared memory for barriers and for placing the slots at a multiple of 1024. */
 enum { CONV_SLAB_RESERVE = 2048 };
 
+/* Knobs of both engines: rows of a tile, and whether it is flat. */
+enum { CONV_SLAB_HEIGHT, CONV_SLAB_FLAT };
+
 typedef struct conv_slab_tile {
     int rows, eights; /* of pixels; groups of 8 positions: what a product has for columns */
     int line;         /* positions of a row, the image's and those of its padding; 0: 8 across */
@@ -20,8 +23,16 @@ typedef struct conv_slab_tile {
     int64_t zeros;
 } conv_slab_tile;
 
-/* flat: whole rows, one after the other. False if the copy engine or a product cannot. */
-bool conv_slab_tile_make(const mica_conv_sm90_shape *s, int rows, bool flat, conv_slab_tile *t);
+/* False if the copy engine or a product cannot; flat: whole rows, one after the other. */
+bool conv_slab_tile_make(const mica_conv_sm90_shape *s, const mica_config *config,
+                         conv_slab_tile *t);
+/* Cycles of a problem by a config, INFINITY where it does not fit. */
+typedef double conv_slab_cost(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                              const mica_config *config);
+/* The config of least cycles and the next: those of `heights` rows, which 0 ends, and all flat
+ * ones. Returns how many there are. */
+int conv_slab_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
+                      const int *heights, conv_slab_cost *cost, mica_config configs[2]);
 /* The lattice's map, of as many pixels as a tile reads of it; false if no tap does. */
 bool conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t, int lattice,
                          mica_tensor_map_spec *map);
