@@ -119,7 +119,7 @@ static mica_status join_planes(mica_conv_geometry *g, mica_why *why)
 }
 
 /* Images of one dimension are the rows of one image, planes that no tap joins are images. */
-static mica_status make_flat(mica_conv_sm90_shape *s, mica_why *why)
+static mica_status take_two_axes(mica_conv_sm90_shape *s, mica_why *why)
 {
     mica_conv_geometry *g = &s->g;
     if (s->axes == 3) MICA_TRY(join_planes(g, why));
@@ -183,7 +183,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(mica_conv_sm90_shape_make(d, MICA_CONV_SM90_GROUPS, s, why));
-    MICA_TRY(make_flat(s, why));
+    MICA_TRY(take_two_axes(s, why));
     MICA_TRY(shape_ok(s, device, why));
     return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }
@@ -195,8 +195,8 @@ static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *d
                         const conv_slab_tile *t)
 {
     int64_t tiles = conv_slab_tiles(s, t), most = device->units / chunks_of(s);
-    if (most < 1) most = 1;
-    return tiles < most ? tiles : most;
+    if (tiles < most) most = tiles;
+    return most < 1 ? 1 : most; /* of an empty result, too */
 }
 
 /* Of one tile: products of few columns wait for the filter's rows, copies for the slot before where
@@ -207,10 +207,9 @@ static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info 
     int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
     double products = taps * 4 * (is_wgrad(s) ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
     /* the copy engine passes over the pixels that it leaves out */
-    double skipped = s->step[2] == 1 ? 1
-                     : is_wgrad(s)   ? 1.25
-                                     : 1.6,
-           fill = skipped * (double)slot_bytes(s, t) / 34.6;
+    double skipped = s->step[2] == 1 ? 1 : 1.6;
+    if (is_wgrad(s) && s->step[2] > 1) skipped = 1.25;
+    double fill = skipped * (double)slot_bytes(s, t) / 34.6;
     if (slots_of(s, device, t) < 3) fill += 1500;
     if (s->stats) products = fmax(products, COUNT_CYCLES * t->eights);
     return fmax(products, fill) * 1.05 + 200;

@@ -6,7 +6,7 @@
 #include "cuda/device/tensor_map.h"
 #include "ops/conv/conv_args.h"
 
-/* Tiles of 8 pixels across and HEIGHT down; start: where tap 0 of pixel 0 reads. Index 0 counts
+/* Tiles as in conv_slab.cuh; start: where tap 0 of pixel 0 reads. Index 0 counts
  * down, 1 across. Blocks that follow each other have a tile's chunks, 64 channels each. */
 #define MICA_CONV_SLAB_LATTICES 4
 typedef struct mica_conv_slab_args {

@@ -5,8 +5,9 @@
  * for all taps of a plane, each tap of the filter once for a tile of 64 channels by up to 256
  * pixels, at 24 bytes a cycle where sm90_im2col needs 40 and more. For filters too large to stay
  * and channels that fill no wide tile: 64 in three dimensions, 96, 320. What it computes in vain
- * are the pixels that round a row up to 8 and a column to the tile's height. Pointers that are not
- * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
+ * are the pixels that round a row up to 8, or a flat tile's zeros, and a column to the tile's rows.
+ * Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds for
+ * them. */
 #include "ops/conv/conv_slab_tile.h"
 #include "ops/conv/conv_stats.h"
 
@@ -141,12 +142,12 @@ static double planes_of(const mica_conv_sm90_shape *s)
     return fmax(1, sum / all);
 }
 
-/* Of one tile of 64 channels; the constants are fitted to 31 problems timed on an H200. */
+/* Of one tile of 64 channels; the constants are fitted to 31 problems timed on an H200. For few
+ * pixels shared memory gives the filter no faster. */
 static double item_cycles(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
     double slabs = planes_of(s) * (double)blocks_of(terms_of(s), CHANNELS);
     double steps = planes_of(s) * (double)blocks_of(terms_of(s), 16);
-    /* few pixels: shared memory gives the filter no faster */
     double products = steps * taps_of(s) * fmax(4.0 * t->eights, 38);
     double fill = slabs * (double)(slab_room(t) + taps_of(s) * TAP) / 60;
     return fmax(products, fill) + 1450;
