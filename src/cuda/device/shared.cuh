@@ -27,7 +27,19 @@ __device__ __forceinline__ void shared_store_pair(u32 to, const float *v)
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v[0]), "f"(v[1]) : "memory");
 }
 
-/* sm_90: from the same place in another block of the cluster. */
+/* sm_90: from the same place in another block of the cluster; a word, or four. */
+template <typename T> __device__ __forceinline__ T shared_load_remote_word(u32 from, u32 rank)
+{
+    static_assert(sizeof(T) == 4, "a word");
+    u32 word;
+    asm volatile("{ .reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %1, %2;\n"
+                 "ld.shared::cluster.u32 %0, [r]; }" : "=r"(word) : "r"(from), "r"(rank) : "memory");
+    T v;
+    memcpy(&v, &word, sizeof v);
+    return v;
+}
+
 __device__ __forceinline__ float4 shared_load_remote(u32 from, u32 rank)
 {
     float4 v;

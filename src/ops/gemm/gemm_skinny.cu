@@ -13,6 +13,7 @@
  * operand), FEW_K_MAJOR, SWAPPED, HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "cuda/device/mma.cuh"
 #include "cuda/device/overlap.cuh"
+#include "cuda/device/shared.cuh"
 #include "ops/gemm/gemm_skinny_args.h"
 
 constexpr int VECTOR = 16 / (int)sizeof(wide_t);
@@ -237,20 +238,6 @@ __device__ __forceinline__ void meet()
         __syncthreads();
 }
 
-/* Another block's word at the same place. */
-__device__ __forceinline__ sum_t read_remote(const sum_t *p, u32 rank)
-{
-    u32 words[sizeof(sum_t) / 4], at = shared_address(p);
-#pragma unroll
-    for (int i = 0; i < (int)sizeof(sum_t) / 4; i++)
-        asm volatile("{ .reg .b32 r;\n"
-                     "mapa.shared::cluster.u32 r, %1, %2;\n"
-                     "ld.shared::cluster.u32 %0, [r]; }" : "=r"(words[i]) : "r"(at + 4 * i), "r"(rank) : "memory");
-    sum_t v;
-    memcpy(&v, words, sizeof v);
-    return v;
-}
-
 __device__ __forceinline__ void finish_tile(const gemm_skinny_args &args, const place &p, sum_t (*parts)[FEW * PITCH],
                                             int rank)
 {
@@ -267,10 +254,10 @@ __device__ __forceinline__ void finish_tile(const gemm_skinny_args &args, const 
         const int few = i / LINES, line = i % LINES;
         if (few >= args.few || first + line >= args.wide) continue;
         const sum_t *from = &parts[0][few * PITCH + line];
-        sum_t sum = SPLIT > 1 ? read_remote(from, 0) : *from;
+        sum_t sum = SPLIT > 1 ? shared_load_remote_word<sum_t>(shared_address(from), 0) : *from;
 #pragma unroll
         for (int j = 1; j < (SPLIT > 1 ? SPLIT : WARPS); j++)
-            sum += SPLIT > 1 ? read_remote(from, j) : from[j * FEW * PITCH];
+            sum += SPLIT > 1 ? shared_load_remote_word<sum_t>(shared_address(from), j) : from[j * FEW * PITCH];
         const s64 row = SWAPPED ? first + line : few, col = SWAPPED ? few : first + line;
         c_t *c = (c_t *)args.gemm.c + p.c + row * s.c_m + col * s.c_n;
         *c = finish(args.gemm, p, row, col, sum, c);

@@ -4,6 +4,7 @@
  * Where tiles are few, the blocks of a cluster share out K of one tile, and each finishes its part of the sums.
  * Operands are not multicast: blocks side by side that read the same lines are served as fast without it. */
 constexpr bool HALVES = false;
+#include "cuda/device/shared.cuh"
 #include "ops/gemm/gemm_sm90.cuh"
 
 /* What the copy engine stores: boxes of 64 lines of at most 128 bytes, swizzled. */
@@ -41,18 +42,6 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const 
     }
 }
 
-/* Another block's word at the same place. */
-__device__ __forceinline__ sum_t read_remote(const sum_t *p, int rank)
-{
-    u32 word;
-    asm volatile("{ .reg .b32 r;\n"
-                 "mapa.shared::cluster.u32 r, %1, %2;\n"
-                 "ld.shared::cluster.u32 %0, [r]; }" : "=r"(word) : "r"(shared_address(p)), "r"(rank) : "memory");
-    sum_t v;
-    memcpy(&v, &word, sizeof v);
-    return v;
-}
-
 /* Adds up the sums that the blocks of a cluster have of one tile. Each block finishes some of the pieces and
  * reads these from the others, in order of their ranks. The rings are idle meanwhile: with K shared out, a
  * block has one tile. */
@@ -71,9 +60,10 @@ __device__ __forceinline__ void exchange(sum_t (&sum)[WAVES][SUMS], const ring &
 #pragma unroll
         for (int j = 0; j < PIECE_SUMS; j++) {
             const int i = piece * PIECE_SUMS + j;
-            sum_t total = read_remote(mine + i * THREADS_HERE, 0);
+            const u32 from = shared_address(mine + i * THREADS_HERE);
+            sum_t total = shared_load_remote_word<sum_t>(from, 0);
 #pragma unroll
-            for (int rank = 1; rank < SPLIT; rank++) total += read_remote(mine + i * THREADS_HERE, rank);
+            for (int rank = 1; rank < SPLIT; rank++) total += shared_load_remote_word<sum_t>(from, (u32)rank);
             sum[i / SUMS][i % SUMS] = total;
         }
     }

@@ -13,9 +13,9 @@
 #pragma once
 #include "cuda/device/mbarrier.cuh"
 #include "cuda/device/overlap.cuh"
-#include "cuda/device/tma.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/device/wgmma.cuh"
+#include "ops/gemm/gemm_box.cuh"
 #include "ops/gemm/gemm_device.cuh"
 #include "ops/gemm/gemm_sm90_args.h"
 
@@ -121,13 +121,10 @@ __device__ __forceinline__ int first_line(const tile &t, int group)
 __device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32 bar, int x, int y, const tile &t,
                                          const long long *stride)
 {
-    int z[3];
+    int item[3];
 #pragma unroll
-    for (int i = 0; i < BATCH_RANK; i++) z[i] = stride[i] ? t.batch[i] : 0;
-    if constexpr (BATCH_RANK == 0) tma_load(to, map, bar, x, y);
-    if constexpr (BATCH_RANK == 1) tma_load(to, map, bar, x, y, z[0]);
-    if constexpr (BATCH_RANK == 2) tma_load(to, map, bar, x, y, z[1], z[0]);
-    if constexpr (BATCH_RANK == 3) tma_load(to, map, bar, x, y, z[2], z[1], z[0]);
+    for (int i = 0; i < BATCH_RANK; i++) item[i] = stride[i] ? t.batch[i] : 0;
+    load_box<BATCH_RANK>(to, map, bar, x, y, item);
 }
 
 /* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
