@@ -109,7 +109,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double scores = rows * keys * score_cycles;
     double cycles =
         tile_cycles + fmax(products, scores) + shown[c->knob[KNOB_GROUPS]] * fmin(products, scores);
-    if (groups > 1 && !c->knob[KNOB_TURNS]) cycles *= 1.01;
+    if (groups > 1 && !c->knob[KNOB_TURNS])
+        cycles *= ahead && groups == 2 && scores > products ? 0.97 : 1.01;
     double clock = device->bf16_tflops * 1e9 / (operations * units); /* per ms */
     double job = attention_sm90_tiles_of_job(d, rows, keys) * cycles / clock + job_ms;
     double ms = job * fmax(jobs / units, 1);
@@ -150,7 +151,8 @@ static bool has_next_queries(const mica_attention_desc *d, const mica_device_inf
 }
 
 /* The model's best tiles: others would only be compiled and timed for nothing. The best one also
- * without turns, and with jobs shared out otherwise; all of them with queries ahead. */
+ * without turns, and with jobs shared out otherwise; all of them with queries ahead, two
+ * warpgroups then without turns, too. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     const mica_attention_desc *d = desc;
@@ -170,7 +172,11 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     }
     for (int i = 0; i < best; i++) {
         out[count] = out[i];
-        count += has_next_queries(d, device, &out[count]);
+        if (!has_next_queries(d, device, &out[count])) continue;
+        count++;
+        if (out[i].knob[KNOB_GROUPS] != 2 || !out[i].knob[KNOB_TURNS]) continue;
+        out[count] = out[count - 1];
+        out[count++].knob[KNOB_TURNS] = 0;
     }
     return count;
 }

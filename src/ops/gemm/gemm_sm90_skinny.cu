@@ -61,7 +61,8 @@ __device__ __forceinline__ extent share_of_k(const gemm_sm90_skinny_args &a, int
     return extent{rank * each + min(rank, more), each + (rank < more)};
 }
 
-/* do_tile(number of the tile), then do_stage(fill of K, place in the ring) for each of its stages that is of `turn`. */
+/* begin(number of the tile, its first fill of K), then stage(fill, place in the ring) for each of its stages that is of
+ * `turn`, then end(number). */
 template <typename TILE, typename STAGE, typename END>
 __device__ __forceinline__ void walk(const gemm_sm90_skinny_args &a, int rank, int turn, ring r, const TILE &begin,
                                      const STAGE &stage, const END &end)
@@ -69,7 +70,7 @@ __device__ __forceinline__ void walk(const gemm_sm90_skinny_args &a, int rank, i
     const extent own = share_of_k(a, rank);
     int fill = turn; /* counted from the tile's first */
     for (int n = (int)blockIdx.x / SPLIT; n < a.tiles; n += (int)gridDim.x / SPLIT) {
-        begin(n);
+        begin(n, own.first + fill);
         for (; fill < own.fills; fill += TURNS) {
             stage(own.first + fill, r);
             r.next();
@@ -93,30 +94,40 @@ __device__ __forceinline__ void find_item(const gemm_shape &s, int tile, int (&i
     }
 }
 
-/* A lane has one of K. What is not there, of K or of the few, is zero. */
-__device__ __forceinline__ void copy_few(const gemm_skinny_args &a, float *to, const few_t *few, int k, int lane)
-{
-    const bool there = k + lane < a.gemm.shape.k;
-    const few_t *from = few + (k + lane) * a.few_k;
+/* What a lane copies of the few for one stage: one of K. What is not there, of K or of the few, is zero. */
+struct few_column {
+    const few_t *from;
     float v[FEW];
-#pragma unroll
-    for (int f = 0; f < FEW; f++) v[f] = there && f < a.few ? from[f * a.few_line] : 0;
-#pragma unroll
-    for (int f = 0; f < FEW; f++) to[f * SLICE + lane] = v[f];
-}
 
+    __device__ void load(const gemm_skinny_args &a, int k)
+    {
+        const bool there = k < a.gemm.shape.k;
+        const few_t *at = from + k * a.few_k;
+#pragma unroll
+        for (int f = 0; f < FEW; f++) v[f] = there && f < a.few ? at[f * a.few_line] : 0;
+    }
+    __device__ void store(float *to) const
+    {
+#pragma unroll
+        for (int f = 0; f < FEW; f++) to[f * SLICE] = v[f];
+    }
+};
+
+/* The few of a stage are on their way while its place is waited for. */
 __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank, int turn, int lane, ring r)
 {
+    const gemm_args &gemm = a.skinny.gemm;
     int line = 0, item[3] = {};
-    const few_t *few = nullptr;
+    few_column few;
     r.parity = 1;
     walk(
         a, rank, turn, r,
-        [&](int n) {
-            const place p = tile_place(a.skinny.gemm.shape, n);
+        [&](int n, int fill) {
+            const place p = tile_place(gemm.shape, n);
             line = (int)(SWAPPED ? p.row : p.col);
-            few = SWAPPED ? (const few_t *)a.skinny.gemm.b + p.b : (const few_t *)a.skinny.gemm.a + p.a;
-            find_item(a.skinny.gemm.shape, n, item);
+            find_item(gemm.shape, n, item);
+            few.from = SWAPPED ? (const few_t *)gemm.b + p.b : (const few_t *)gemm.a + p.a;
+            few.load(a.skinny, fill * SLICE + lane);
         },
         [&](int fill, const ring &at) {
             const u32 full = at.full + 8 * at.at;
@@ -127,9 +138,10 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
                 load_box<BATCH_RANK>(shared_address(at.wide_at()), &a.wide, full, K_MAJOR ? k : line, K_MAJOR ? line : k,
                                      item);
             }
-            copy_few(a.skinny, at.few_at(), few, fill * SLICE, lane);
+            few.store(at.few_at() + lane);
             __syncwarp();
             if (lane == 0) mbarrier_arrive(full);
+            few.load(a.skinny, (fill + TURNS) * SLICE + lane);
         },
         [](int) {});
 }
@@ -245,7 +257,7 @@ __device__ __forceinline__ void consume(const gemm_sm90_skinny_args &a, int rank
     float sum[OWN][FEW];
     walk(
         a, rank, turn, r,
-        [&](int) {
+        [&](int, int) {
 #pragma unroll
             for (int i = 0; i < OWN * FEW; i++) sum[i / FEW][i % FEW] = 0;
         },
