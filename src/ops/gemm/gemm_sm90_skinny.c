@@ -12,7 +12,7 @@ enum { KNOB_LINES, KNOB_SPLIT };
 static const char *const knobs[] = {"lines", "split", NULL};
 
 enum { MOST_FEW = 32, MOST_LINES = 128, MOST_BATCH = 3, MOST_SPLIT = 8, KEPT = 3 };
-enum { SLICE = 32, TURNS = 4, THREADS = 384, MOST_STAGES = 16 };
+enum { SLICE = 32, FEW_PITCH = 36, TURNS = 4, THREADS = 384, MOST_STAGES = 16 };
 enum { RESERVE = 1024 + 512 }; /* of shared memory: what aligns the ring, barriers */
 
 typedef struct state {
@@ -99,7 +99,7 @@ static long long tiles_of(const skinny_geometry *g, const mica_config *c)
 
 static int stage_bytes(const skinny_geometry *g, const mica_config *c)
 {
-    return (c->knob[KNOB_LINES] + few_held(g)) * SLICE * 4;
+    return (c->knob[KNOB_LINES] * SLICE + few_held(g) * FEW_PITCH) * 4;
 }
 
 /* Where the sums of all turns meet. */
@@ -210,6 +210,7 @@ static void write_prologue(const mica_gemm_desc *d, const skinny_geometry *g, co
     mica_prologue_int(p, "SPLIT", c->knob[KNOB_SPLIT]);
     mica_prologue_int(p, "BATCH_RANK", s->batch_rank);
     mica_prologue_int(p, "K_MAJOR", g->k_major);
+    mica_prologue_int(p, "FEW_K_MAJOR", g->few_k_major);
     mica_prologue_int(p, "FEW_FIRST", (g->swapped ? s->c_n : s->c_m) == 1);
     skinny_prologue(d, g, p);
 }

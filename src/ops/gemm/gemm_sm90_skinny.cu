@@ -7,7 +7,7 @@
  * meet in shared memory and are added in a fixed order.
  *
  * Prologue: LINES (of a tile, a multiple of 8, at most 128), STAGES (a multiple of 4), FEW, SPLIT (blocks of a cluster; more
- * than one: each has one tile), BATCH_RANK, K_MAJOR (the wide operand lies along K, else across it), SWAPPED, FEW_FIRST
+ * than one: each has one tile), BATCH_RANK, K_MAJOR (the wide operand lies along K, else across it), FEW_K_MAJOR, SWAPPED, FEW_FIRST
  * (neighbours in c are of the few), HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "cuda/device/mbarrier.cuh"
 #include "cuda/device/overlap.cuh"
@@ -22,8 +22,8 @@ constexpr int TILE_M = SWAPPED ? LINES : FEW, TILE_N = SWAPPED ? FEW : LINES;
 constexpr int SLICE = 32, VECTOR = 4; /* of K: in a stage; that a lane reads at once */
 constexpr int TURNS = 4, HALVES = 2, WARPS = TURNS * HALVES, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32 * TURNS;
 constexpr int OWN = LINES > 64 ? 4 : LINES > 32 ? 2 : 1;
-constexpr int PITCH = LINES + 1;
-constexpr int WIDE_BYTES = LINES * SLICE * 4, FEW_BYTES = FEW * SLICE * 4, STAGE_BYTES = WIDE_BYTES + FEW_BYTES;
+constexpr int PITCH = LINES + 1, FEW_PITCH = SLICE + VECTOR; /* odd numbers of a lane's accesses */
+constexpr int WIDE_BYTES = LINES * SLICE * 4, FEW_BYTES = FEW * FEW_PITCH * 4, STAGE_BYTES = WIDE_BYTES + FEW_BYTES;
 
 static_assert(sizeof(wide_t) == 4 && sizeof(few_t) == 4 && sizeof(sum_t) == 4, "f32");
 static_assert(LINES % 8 == 0 && LINES <= 32 * OWN, "whole swizzles; a warp has all lines");
@@ -94,22 +94,28 @@ __device__ __forceinline__ void find_item(const gemm_shape &s, int tile, int (&i
     }
 }
 
-/* What a lane copies of the few for one stage: one of K. What is not there, of K or of the few, is zero. */
-struct few_column {
+/* What a lane copies of the few for one stage: neighbours in memory are copied by neighbours. What is not there, of K
+ * or of the few, is zero. */
+struct few_part {
     const few_t *from;
+    int lane;
     float v[FEW];
 
-    __device__ void load(const gemm_skinny_args &a, int k)
+    __device__ int line(int i) const { return FEW_K_MAJOR ? i : (32 * i + lane) % FEW; }
+    __device__ int depth(int i) const { return FEW_K_MAJOR ? lane : (32 * i + lane) / FEW; }
+
+    __device__ void load(const gemm_skinny_args &a, int fill)
     {
-        const bool there = k < a.gemm.shape.k;
-        const few_t *at = from + k * a.few_k;
 #pragma unroll
-        for (int f = 0; f < FEW; f++) v[f] = there && f < a.few ? at[f * a.few_line] : 0;
+        for (int i = 0; i < FEW; i++) {
+            const int k = fill * SLICE + depth(i);
+            v[i] = k < a.gemm.shape.k && line(i) < a.few ? from[line(i) * a.few_line + k * a.few_k] : 0;
+        }
     }
     __device__ void store(float *to) const
     {
 #pragma unroll
-        for (int f = 0; f < FEW; f++) to[f * SLICE] = v[f];
+        for (int i = 0; i < FEW; i++) to[line(i) * FEW_PITCH + depth(i)] = v[i];
     }
 };
 
@@ -118,7 +124,7 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
 {
     const gemm_args &gemm = a.skinny.gemm;
     int line = 0, item[3] = {};
-    few_column few;
+    few_part few = {nullptr, lane, {}};
     r.parity = 1;
     walk(
         a, rank, turn, r,
@@ -127,7 +133,7 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
             line = (int)(SWAPPED ? p.row : p.col);
             find_item(gemm.shape, n, item);
             few.from = SWAPPED ? (const few_t *)gemm.b + p.b : (const few_t *)gemm.a + p.a;
-            few.load(a.skinny, fill * SLICE + lane);
+            few.load(a.skinny, fill);
         },
         [&](int fill, const ring &at) {
             const u32 full = at.full + 8 * at.at;
@@ -138,10 +144,10 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
                 load_box<BATCH_RANK>(shared_address(at.wide_at()), &a.wide, full, K_MAJOR ? k : line, K_MAJOR ? line : k,
                                      item);
             }
-            few.store(at.few_at() + lane);
+            few.store(at.few_at());
             __syncwarp();
             if (lane == 0) mbarrier_arrive(full);
-            few.load(a.skinny, (fill + TURNS) * SLICE + lane);
+            few.load(a.skinny, fill + TURNS);
         },
         [](int) {});
 }
@@ -182,7 +188,7 @@ __device__ __forceinline__ void multiply(float (&sum)[OWN][FEW], const ring &r, 
 #pragma unroll
         for (int f = 0; f < FEW; f++) {
             float x[VECTOR];
-            load_vector<VECTOR>(few + f * SLICE + k, x);
+            load_vector<VECTOR>(few + f * FEW_PITCH + k, x);
 #pragma unroll
             for (int j = 0; j < VECTOR; j++)
 #pragma unroll
