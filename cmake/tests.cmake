@@ -219,6 +219,12 @@ if(TARGET mica)
       "gemm a=bf16:300x200 b=bf16:200x330:t")
     set_tests_properties(emu/one-unit-slab emu/one-unit-stream emu/one-unit-volume emu/one-unit-im2col emu/one-unit-gemm
       PROPERTIES ENVIRONMENT "${played_environment};FAKE_SMS=1")
+    # An engine without a kernel, whose mistakes would be those of strides: each of its configs.
+    mica_test(emu/disjoint emu mica check --device cuda:0 --engine disjoint --fill=exact
+      "conv transposed=1 x=bf16:2x32x2x3x20:ndhwc w=bf16:32x16x2x2x2:ndhwc stride=2x2x2 epilogue=bias,residual,relu"
+      "conv pass=dgrad x=f32:2x4x4x6x9:1200x1x290x48x5 w=f32:6x4x2x2x3 y=f32:2x6x2x3x3:ndhwc stride=2x2x3"
+      "conv flip=1 transposed=1 x=bf16:2x24x5x6:nhwc w=bf16:24x8x2x2:nhwc stride=2x2")
+    set_tests_properties(emu/disjoint PROPERTIES ENVIRONMENT "${played_environment}")
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)
     set_tests_properties(emu/04_transformer_block PROPERTIES ENVIRONMENT
       "${played_environment}")
