@@ -108,8 +108,9 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     int64_t fill = larger(slots / tiles, 1);
     attention_decode_add_config(out, &count, rows, 1, false);
     if (most <= 1 || tiles >= 8 * slots) return count;
-    const int64_t wanted[] = {fill, larger(fill / 2, 1), 2 * fill, tiles > slots / 4 ? 4 : 1};
-    for (int i = 0; i < 4; i++)
+    const int64_t wanted[] = {fill, larger(device->units / tiles, 1), larger(fill / 2, 1), 2 * fill,
+                              tiles > slots / 4 ? 4 : 1};
+    for (int i = 0; i < 5; i++)
         attention_decode_add_config(out, &count, rows, smaller(wanted[i], most), false);
     if (device->arch != 90) return count;
     for (int64_t n = 2; n <= ATTENTION_DECODE_CLUSTER; n *= 2)
@@ -119,11 +120,13 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 }
 
 /* Blocks are dealt to the multiprocessors in rounds; a full one reads at memory's speed, the last
- * one at that of its blocks. Tiles of the same keys find them in L2. From times on an H200. */
+ * one at that of its blocks, or of multiprocessors that have one more than others. Tiles of the
+ * same keys find them in L2. From times on an H200. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
     const double start_ms = 3.2e-3, merge_ms = 4e-3, meet_ms = 2.3e-3;
     const double block_rate = 42e6, reuse = 1.8; /* bytes per ms */
+    const double unit_share = 1.25;              /* of memory's speed, more than an even one */
     const double efficiency = 0.21;              /* of matrix units */
     const mica_attention_desc *d = desc;
     attention_shape s;
@@ -139,7 +142,9 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double rate = device->copy_gbps * 1e6 * fmin(shared, reuse);
     double full = floor(blocks / slots), rest = blocks - full * slots;
     double time = full * slots * bytes / fmin(rate, slots * block_rate);
-    if (rest > 0) time += rest * bytes / fmin(rate, rest * block_rate);
+    if (rest > 0)
+        time += fmax(rest * bytes / fmin(rate, rest * block_rate),
+                     ceil(rest / device->units) * device->units * bytes / (unit_share * rate));
     double flops =
         2 * tiles * rows * keys * 32 * (t.k_steps + t.v_steps) / attention_decode_size(d);
     time = start_ms + fmax(time, flops / (efficiency * device->bf16_tflops * 1e9));

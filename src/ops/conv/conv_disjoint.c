@@ -254,16 +254,26 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return count;
 }
 
-/* What each batch reads of the small image and the filter, from L2: models of products count what
- * batches share as one. */
-static double read_ms(const product *p, const mica_device_info *device)
+/* Tiles of 128 x 128 at most, one for each batch at least: what one of little depth takes, whatever
+ * it reads, on an H200. */
+static double tiles_ms(const product *p, bool vectors, const mica_device_info *device)
 {
+    const double tile_ms = 0.9e-3, vectors_ms = 0.25e-3, vectors_whole_ms = 1.6e-3, edge = 128;
     const mica_gemm_desc *m = &p->gemm;
     double rows = (double)m->a.dims[m->a.rank - 2], columns = (double)p->columns.size;
     double batches = (double)mica_tensor_count(&m->c) / (rows * columns);
-    double bytes =
-        rows * mica_dtype_bits(m->a.dtype) / 8 + columns * mica_dtype_bits(m->b.dtype) / 8;
-    return batches * bytes * (double)p->terms.size / (2 * device->copy_gbps * 1e6);
+    double each = tile_ms;
+    if (vectors) each = vectors_ms + vectors_whole_ms * fmin(columns, edge) / edge;
+    return batches * ceil(rows / edge) * ceil(columns / edge) * each / device->units;
+}
+
+/* Products of few rows or columns are made to read the other operand once; in batches they read it
+ * for each item, and little at a time. */
+static bool is_few(const product *p)
+{
+    const int64_t few = 32;
+    const mica_gemm_desc *m = &p->gemm;
+    return m->a.dims[m->a.rank - 2] <= few || p->columns.size <= few;
 }
 
 static double repeat_ms(const mica_conv_desc *d, const product *p, const mica_device_info *device)
@@ -280,7 +290,9 @@ static double repeat_ms(const mica_conv_desc *d, const product *p, const mica_de
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    const double apart = 1.05; /* rows that lie apart draw less from memory: a guess */
+    /* Times what gemm's model says. */
+    const double few = 8, apart = 1.05, narrow = 1.4;
+    const int line_bytes = 128;
     product p;
     mica_why why;
     char resolved[MICA_MAX_DESC] = {0};
@@ -289,8 +301,11 @@ static double predict(const void *desc, const mica_device_info *device, const mi
         mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
         return 0;
     double ms = mica_op_predict(gemm, resolved, device, true);
+    if (is_few(&p)) ms *= few;
     if (config->knob[KNOB_ROWS]) ms *= apart;
-    return repeat_ms(desc, &p, device) + (double)p.runs * fmax(ms, read_ms(&p, device));
+    if (p.columns.size * mica_dtype_bits(p.gemm.c.dtype) / 8 < line_bytes) ms *= narrow;
+    ms = fmax(ms, tiles_ms(&p, has_vectors(desc), device));
+    return repeat_ms(desc, &p, device) + (double)p.runs * ms;
 }
 
 /* One tap reaches a pixel. */
