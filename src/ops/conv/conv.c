@@ -452,7 +452,7 @@ static bool fill_pixels(const void *desc, const double *scalars, int arg, mica_f
     const mica_conv_desc *d = desc;
     /* the image behind the windows: what is beside it counts for nothing, not for 0 x infinity */
     mica_conv_roles roles = mica_conv_roles_of(d);
-    int image = roles.kind == MICA_CONV_KIND_DGRAD ? roles.b : roles.a;
+    int image = roles.image;
     if (arg != image || fill != MICA_FILL_EXTREME || !has_infinities(d, scalars)) return false;
     const mica_tensor *t = mica_conv_tensor(d, image);
     int64_t n = t->dims[0], c = t->dims[1], count = mica_tensor_count(t);

@@ -42,7 +42,7 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
     *p = (product){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry *g = &p->g;
     mica_conv_geometry_make(d, g);
-    if (p->roles.kind != MICA_CONV_KIND_DGRAD)
+    if (!p->roles.dgrad)
         return mica_refuse(why, "this engine is for gradients of the image and transposed "
                                 "convolutions, which add up what several pixels have");
     for (int i = 0; i < 3; i++)
@@ -203,7 +203,7 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {0};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     MICA_TRY(make_product(d, &s->p, &why));
     MICA_TRY(add_kernel(plan, s));
     return mica_plan_child_create(plan, "gemm", &s->p.gemm, sizeof s->p.gemm, NULL, &s->child,

@@ -46,8 +46,7 @@ static void fill_args(const mica_conv_desc *d, state *s)
     mica_conv_geometry *g = &a->g;
     mica_conv_geometry_make(d, g);
     s->roles = mica_conv_roles_of(d);
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD,
-         wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
+    bool dgrad = s->roles.dgrad, wgrad = s->roles.wgrad;
     s->left = dgrad ? s->roles.b : s->roles.a;
     s->right = wgrad ? s->roles.b : s->roles.f;
     const long long *grid = dgrad ? g->in : g->out;
@@ -103,11 +102,10 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 static double wasted(const state *s)
 {
     const mica_conv_geometry *g = &s->args.g;
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return 1;
+    if (s->roles.wgrad) return 1;
     double narrow = tiles[0][2].bn, columns = (double)s->args.cols;
     double times = has_few_columns(s) ? 5 : columns < narrow ? narrow / columns : 1;
-    for (int i = 0; i < 3 && s->roles.kind == MICA_CONV_KIND_DGRAD; i++)
-        times *= (double)g->stride[i];
+    for (int i = 0; i < 3 && s->roles.dgrad; i++) times *= (double)g->stride[i];
     return times;
 }
 
@@ -117,9 +115,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     state s = {0};
     fill_args(desc, &s);
-    bool wgrad = s.roles.kind == MICA_CONV_KIND_WGRAD;
     int splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
-    double steps = (double)s.args.terms / splits / (wgrad ? wgrad_tile.bk : tiles[0][0].bk);
+    double steps = (double)s.args.terms / splits / (s.roles.wgrad ? wgrad_tile.bk : tiles[0][0].bk);
     double best = 10 * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-4, flops, bytes;
     mica_op_conv.cost(desc, &flops, &bytes);
     best = fmax(best, 4 * wasted(&s) * flops / (device->f32_tflops * 1e9)); /* no matrix units */
@@ -160,14 +157,13 @@ static int splits_of(const mica_plan *plan)
 /* Parts of whole slices. */
 static mica_status split_terms(mica_plan *plan, state *s)
 {
-    const mica_conv_desc *d = plan->desc;
     int splits = splits_of(plan), slice = wgrad_tile.bk;
     mica_conv_args *a = &s->args;
     a->terms_each = ((a->terms + splits - 1) / splits + slice - 1) / slice * slice;
-    if (splits == 1) return MICA_OK;
-    a->part = mica_tensor_count(&d->w);
-    mica_dtype left = mica_conv_tensor(d, s->left)->dtype;
-    return conv_parts_build(plan, splits, mica_dtype_accumulator(left), &s->parts);
+    mica_dtype left = mica_conv_tensor(plan->desc, s->left)->dtype;
+    MICA_TRY(conv_parts_build(plan, splits, mica_dtype_accumulator(left), &s->parts));
+    a->part = s->parts.args.count;
+    return MICA_OK;
 }
 
 static mica_status add_kernel(mica_plan *plan, state *s, const char *file, const char *entry,
@@ -183,8 +179,8 @@ static mica_status build_tiles(mica_plan *plan, state *s, mica_text *p)
 {
     const mica_conv_desc *d = plan->desc;
     mica_conv_args *a = &s->args;
-    bool wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    bool wgrad = s->roles.wgrad;
+    bool dgrad = s->roles.dgrad;
     bool f64 = mica_conv_tensor(d, s->left)->dtype == MICA_F64;
     tile t = wgrad ? wgrad_tile : tiles[f64][a->cols > 32 ? 0 : a->cols > 16 ? 1 : 2];
     const mica_conv_strides *left = dgrad ? &a->g.b : &a->g.a;
@@ -210,7 +206,7 @@ static mica_status build_tiles(mica_plan *plan, state *s, mica_text *p)
 static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
 {
     mica_conv_args *a = &s->args;
-    const mica_conv_strides *out = s->roles.kind == MICA_CONV_KIND_DGRAD ? &a->g.a : &a->g.b;
+    const mica_conv_strides *out = s->roles.dgrad ? &a->g.a : &a->g.b;
     mica_prologue_int(p, "BLOCK", BLOCK);
     mica_prologue_int(p, "CHANNEL_FAST", out->c == 1);
     a->tiles = (a->rows * a->cols * a->g.groups + BLOCK - 1) / BLOCK;
@@ -237,12 +233,12 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     fill_args(d, s);
-    if (mica_tensor_count(mica_conv_tensor(d, s->roles.out)) == 0) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     MICA_TRY(split_terms(plan, s));
     char buffer[4096] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     shared_prologue(&p, d, s);
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD) {
+    if (s->roles.wgrad) {
         return wgrad_is_small(&s->args) ? build_wgrad(plan, s, &p) : build_tiles(plan, s, &p);
     }
     return has_few_columns(s) ? build_direct(plan, s, &p) : build_tiles(plan, s, &p);

@@ -30,27 +30,11 @@ typedef struct state {
     mica_kernel *kernel;
     mica_grid grid;
     conv_depthwise_shape shape;
-    int image, filter; /* run arguments */
     bool from_vector, to_vector;
     int from_align, to_align; /* bytes */
     conv_parts parts;
     conv_depthwise_args args;
 } state;
-
-static bool is_wgrad(const conv_depthwise_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
-static bool is_dgrad(const conv_depthwise_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
-static bool is_empty(const mica_conv_desc *d)
-{
-    return mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0;
-}
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
@@ -88,7 +72,7 @@ static conv_depthwise_tile tile_of(const mica_config *c)
 static int splits_for(const mica_conv_desc *d, const conv_depthwise_shape *s,
                       const mica_device_info *device, const conv_depthwise_tile *t)
 {
-    if (!is_wgrad(s) || !conv_parts_possible(d)) return 1;
+    if (!s->roles.wgrad || !conv_parts_possible(d)) return 1;
     double blocks = conv_depthwise_wgrad_blocks(s, t), tiles = conv_depthwise_count(s, t);
     if (blocks > MOST_GRID || tiles > MOST_GRID) return 1;
     return conv_parts_choose((int64_t)blocks, (int64_t)device->units * t->blocks, (int64_t)tiles,
@@ -130,15 +114,15 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     conv_depthwise_shape s;
     mica_why why;
     conv_depthwise_tile t = tile_of(config);
-    if (is_empty(desc)) return 0;
+    if (mica_conv_is_empty(desc)) return 0;
     if (conv_depthwise_shape_make(desc, &s, &why) != MICA_OK ||
         !conv_depthwise_tile_complete(&s, device, &t))
         return HUGE_VAL;
     /* eight layers took 1.44 to 1.68 times what the tiles' model says on an H200 */
-    double slowness = t.slide || is_wgrad(&s) ? 1 : 1.5;
+    double slowness = t.slide || s.roles.wgrad ? 1 : 1.5;
     double work = slowness * conv_depthwise_ms(&s, device, &t);
     double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6) / memory_share;
-    if (is_wgrad(&s)) {
+    if (s.roles.wgrad) {
         double splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
         double blocks = conv_depthwise_wgrad_blocks(&s, &t) * splits;
         double slots = (double)device->units * t.blocks;
@@ -190,7 +174,7 @@ static void write_prologue(const mica_plan *plan, const state *s, const conv_dep
     mica_prologue_int(p, "BLOCKS", t->blocks);
     mica_prologue_type(p, "in_t", h->in);
     mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : h->out);
-    if (is_wgrad(h)) return;
+    if (h->roles.wgrad) return;
     mica_prologue_int(p, "UNROLLED", t->unrolled);
     mica_prologue_int(p, "ONE_PLANE", h->one_plane);
     mica_prologue_int(p, "PAIR_STORES", h->to.c == 1);
@@ -269,7 +253,7 @@ static void fill_grid(state *s, const conv_depthwise_tile *t, int splits)
     double channel_blocks = ceil((double)a->channels / t->channels);
     double count = conv_depthwise_count(h, t);
     a->channel_blocks = divisor(channel_blocks);
-    a->multipliers = divisor(is_dgrad(h) ? 1 : (double)a->multiplier);
+    a->multipliers = divisor(h->roles.dgrad ? 1 : (double)a->multiplier);
     a->across = divisor(ceil((double)(a->size_to[2] + a->shift[1]) / t->tile_w));
     a->down = divisor(ceil((double)(a->size_to[1] + a->shift[0]) / t->tile_h));
     a->depth = divisor((double)a->size_to[0]);
@@ -277,7 +261,7 @@ static void fill_grid(state *s, const conv_depthwise_tile *t, int splits)
     a->row_blocks = divisor(ceil((double)a->filter_rows / t->rows));
     a->parts = splits;
     a->tiles = (unsigned)count;
-    double blocks = is_wgrad(h) ? conv_depthwise_wgrad_blocks(h, t) * splits : count;
+    double blocks = h->roles.wgrad ? conv_depthwise_wgrad_blocks(h, t) * splits : count;
     s->grid = (mica_grid){.grid = {(unsigned)blocks},
                           .block = {(unsigned)(t->channels / 2 * t->groups)},
                           .dynamic_shared = (unsigned)t->shared};
@@ -289,8 +273,8 @@ static void fill_alignment(state *s, const conv_depthwise_tile *t)
     int vector = (t->slide ? 2 : h->vector) * h->bytes;
     s->from_align = vector;
     s->from_vector = h->vector > 1;
-    s->to_align = is_wgrad(h) ? vector : 2 * mica_dtype_bits(h->out) / 8;
-    s->to_vector = is_wgrad(h) ? h->vector > 1 : h->paired;
+    s->to_align = h->roles.wgrad ? vector : 2 * mica_dtype_bits(h->out) / 8;
+    s->to_vector = h->roles.wgrad ? h->vector > 1 : h->paired;
 }
 
 static mica_status build(mica_plan *plan)
@@ -302,21 +286,17 @@ static mica_status build(mica_plan *plan)
     if (conv_depthwise_shape_make(d, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     conv_depthwise_shape *h = &s->shape;
-    s->image = is_dgrad(h) ? h->roles.b : h->roles.a;
-    s->filter = is_wgrad(h) ? h->roles.b : h->roles.f;
-    if (is_empty(d)) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     conv_depthwise_tile t = tile_of(&plan->config);
     if (!conv_depthwise_tile_complete(h, &plan->device, &t))
         return mica_fail(MICA_UNSUPPORTED, "a tile of %d channels, %d x %d pixels does not fit",
                          t.channels, t.tile_h, t.tile_w);
     int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
-    double most = is_wgrad(h) ? conv_depthwise_wgrad_blocks(h, &t) * splits : 0;
+    double most = h->roles.wgrad ? conv_depthwise_wgrad_blocks(h, &t) * splits : 0;
     if (fmax(most, conv_depthwise_count(h, &t)) > MOST_GRID)
         return mica_fail(MICA_UNSUPPORTED, "more than %d tiles or blocks", MOST_GRID);
-    if (splits > 1) {
-        MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
-        s->args.part = mica_tensor_count(&d->w);
-    }
+    MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
+    s->args.part = s->parts.args.count;
     fill_strides(d, s);
     fill_origins(s);
     fill_grid(s, &t, splits);
@@ -332,7 +312,7 @@ static mica_status build(mica_plan *plan)
         spec.file = "ops/conv/conv_depthwise_slide.cu";
         spec.entry = "conv_depthwise_slide";
     }
-    if (is_wgrad(h)) {
+    if (h->roles.wgrad) {
         spec.file = "ops/conv/conv_depthwise_wgrad.cu";
         spec.entry = "conv_depthwise_wgrad";
     }
@@ -341,31 +321,18 @@ static mica_status build(mica_plan *plan)
 
 /* ---- run ---- */
 
-static const void *offset_by(const void *p, long long elements, int bytes)
-{
-    return (const char *)p + elements * bytes;
-}
-
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     const conv_depthwise_shape *h = &s->shape;
     if (!s->kernel) return MICA_OK;
     conv_depthwise_args a = s->args;
-    void *result = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[h->roles.out];
-    int result_bytes = s->parts.kernel ? 4 : mica_dtype_bits(h->out) / 8;
-    a.image = r->args[s->image];
-    a.filter = r->args[s->filter];
-    a.out = result;
-    if (is_wgrad(h))
-        a.out = (void *)(uintptr_t)offset_by(result, h->g.f_base, result_bytes);
-    else
-        a.filter = offset_by(a.filter, h->g.f_base, h->bytes);
-    const void *to = is_wgrad(h) ? a.filter : a.out;
+    conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
+    a.image = o.image, a.filter = o.other, a.out = o.out;
+    a.alpha = o.alpha, a.beta = o.beta;
+    const void *to = h->roles.wgrad ? a.filter : a.out;
     a.from_aligned = s->from_vector && (uintptr_t)a.image % (unsigned)s->from_align == 0;
     a.to_aligned = s->to_vector && (uintptr_t)to % (unsigned)s->to_align == 0;
-    a.alpha = s->parts.kernel ? 1 : mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = s->parts.kernel ? 0 : mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

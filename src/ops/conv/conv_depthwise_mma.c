@@ -42,26 +42,10 @@ typedef struct state {
     mica_kernel *kernel;
     mica_grid grid;
     shape shape;
-    int image, other; /* run arguments */
     bool to_vector;
     conv_parts parts;
     conv_depthwise_mma_args args;
 } state;
-
-static bool is_wgrad(const shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
-static bool is_dgrad(const shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
-static bool is_empty(const mica_conv_desc *d)
-{
-    return mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0;
-}
 
 /* ---- what is taken ---- */
 
@@ -75,7 +59,7 @@ static mica_status types_ok(const shape *s, mica_why *why)
     if (s->in != MICA_F16 && s->in != MICA_BF16)
         return mica_refuse(why, "inputs are %s, this engine takes f16 and bf16",
                            mica_dtype_name(s->in));
-    if (!is_wgrad(s) && s->out != MICA_F16 && s->out != MICA_BF16)
+    if (!s->roles.wgrad && s->out != MICA_F16 && s->out != MICA_BF16)
         return mica_refuse(why, "the result is %s, this engine writes f16 and bf16",
                            mica_dtype_name(s->out));
     if (s->vector != CHUNK || s->to.c != 1)
@@ -147,14 +131,15 @@ static int staged(int lines, int words, const layout *t)
 
 static void count_room(const shape *s, layout *t)
 {
-    int lines = is_wgrad(s) ? STREAMS / 2 : STREAMS, words = is_wgrad(s) ? WINDOW : WINDOW / 2;
+    int lines = s->roles.wgrad ? STREAMS / 2 : STREAMS,
+        words = s->roles.wgrad ? WINDOW : WINDOW / 2;
     int read = (t->windows + t->span - 1) * words, write = t->windows * words;
     int rows = (int)s->g.tap[1], windows = t->windows + t->span - 1;
     t->shared = staged(lines, read, t) + 2 * planes(lines, read, 4, t) +
-                2 * planes(lines, write, is_wgrad(s) ? 4 : 8, t);
-    if (is_wgrad(s)) t->shared += staged(lines, write, t);
+                2 * planes(lines, write, s->roles.wgrad ? 4 : 8, t);
+    if (s->roles.wgrad) t->shared += staged(lines, write, t);
     t->shared *= t->step_rows;
-    if (is_wgrad(s)) {
+    if (s->roles.wgrad) {
         int all = items(lines, read, t) + items(lines, write, t);
         t->registers = t->each * (2 * t->windows * t->held + 4 * rows) + 2 * windows + 8 * all + 48;
     } else {
@@ -168,10 +153,11 @@ static void count_work(const shape *s, layout *t)
 {
     const double copied = 8, stored = 20, step = 20;
     int rows = (int)s->g.tap[1], windows = t->windows + t->span - 1;
-    int lines = is_wgrad(s) ? STREAMS / 2 : STREAMS, words = is_wgrad(s) ? WINDOW : WINDOW / 2;
+    int lines = s->roles.wgrad ? STREAMS / 2 : STREAMS,
+        words = s->roles.wgrad ? WINDOW : WINDOW / 2;
     double chunks = t->each / 4.0 / WARP * lines * words; /* CHUNK channels of a warp's threads */
     double read = chunks * windows / 2, write = chunks * t->windows / 2;
-    if (is_wgrad(s))
+    if (s->roles.wgrad)
         t->work = t->each * t->windows * (6.0 + rows) + (read + write) * copied;
     else
         t->work = t->each * (2.0 * windows + t->windows * (rows * t->span + 2.0)) + read * copied +
@@ -230,7 +216,7 @@ static bool complete(const shape *s, const mica_device_info *device, layout *t)
 static int splits_for(const mica_conv_desc *d, const shape *s, const mica_device_info *device,
                       const layout *t)
 {
-    if (!is_wgrad(s) || !conv_parts_possible(d) || t->tiles > INT32_MAX) return 1;
+    if (!s->roles.wgrad || !conv_parts_possible(d) || t->tiles > INT32_MAX) return 1;
     return conv_parts_choose((int64_t)t->channel_blocks, (int64_t)device->units * t->blocks,
                              (int64_t)t->tiles, 1);
 }
@@ -240,7 +226,7 @@ static double milliseconds(const shape *s, const mica_device_info *device, const
 {
     const double hertz = 1.7e9, start = 2100;
     double blocks = t->tiles * t->channel_blocks, each = 1;
-    if (is_wgrad(s)) {
+    if (s->roles.wgrad) {
         blocks = splits * t->channel_blocks;
         each = parts_of(t->tiles, splits);
     }
@@ -313,7 +299,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
         return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
                            device->arch);
     MICA_TRY(make_shape(desc, &s, why));
-    if (is_empty(desc)) return MICA_OK;
+    if (mica_conv_is_empty(desc)) return MICA_OK;
     if (!choices(desc, &s, device, best))
         return mica_refuse(why, "%lld x %lld taps at distance %lld x %lld do not fit registers",
                            s.g.tap[1], s.g.tap[2], s.g.dilation[1], s.g.dilation[2]);
@@ -345,7 +331,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     mica_why why;
     choice best[CHOICES];
     if (make_shape(desc, &s, &why) != MICA_OK) return 0;
-    if (is_empty(desc)) return out[0] = (mica_config){{0}}, 1;
+    if (mica_conv_is_empty(desc)) return out[0] = (mica_config){{0}}, 1;
     int count = choices(desc, &s, device, best), all = 0;
     for (int i = 0; i < count; i++) {
         if (best[i].t.tiles * best[i].t.channel_blocks > INT32_MAX) continue;
@@ -361,7 +347,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     shape s;
     mica_why why;
     layout t = layout_of(config);
-    if (is_empty(desc)) return 0;
+    if (mica_conv_is_empty(desc)) return 0;
     if (make_shape(desc, &s, &why) != MICA_OK || !complete(&s, device, &t)) return HUGE_VAL;
     double splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
     double work = milliseconds(&s, device, &t, splits);
@@ -374,7 +360,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     const mica_conv_desc *d = desc;
     c->truncates = true;
     /* pixels beside b's meet zeros; of an image, sums that are not finite are formed again */
-    c->spreads = mica_conv_roles_of(d).kind == MICA_CONV_KIND_WGRAD;
+    c->spreads = mica_conv_roles_of(d).wgrad;
     c->k_inst = 8; /* on sm_80; sm_90 sums 16 */
     /* sums along a diagonal, and of parts */
     c->n_outer += WINDOW;
@@ -402,7 +388,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     mica_prologue_int(p, "BLOCKS", t->blocks);
     mica_prologue_type(p, "in_t", h->in);
     mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : h->out);
-    if (is_wgrad(h)) return;
+    if (h->roles.wgrad) return;
     mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
     mica_epilogue e = mica_conv_epilogue(d);
     mica_prologue_epilogue(p, &e);
@@ -425,7 +411,7 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
         a->filter_s[i] = g->f.s[i + 1];
         a->size_from[i] = (int)h->size_from[i + 1];
         a->size_to[i] = (int)h->size_to[i + 1];
-        a->origin[i] = (int)(is_dgrad(h) ? g->pad[i + 1] - reach(h, i + 1) : -g->pad[i + 1]);
+        a->origin[i] = (int)(h->roles.dgrad ? g->pad[i + 1] - reach(h, i + 1) : -g->pad[i + 1]);
     }
     a->images = (int)g->n;
     a->channels = (int)g->groups;
@@ -447,21 +433,17 @@ static mica_status build(mica_plan *plan)
     if (make_shape(d, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     shape *h = &s->shape;
-    s->image = is_dgrad(h) ? h->roles.b : h->roles.a;
-    s->other = is_wgrad(h) ? h->roles.b : h->roles.f;
-    if (is_empty(d)) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     layout t = layout_of(&plan->config);
     int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
     if (!complete(h, &plan->device, &t) || t.tiles * t.channel_blocks > INT32_MAX ||
         splits * t.channel_blocks > INT32_MAX)
         return mica_fail(MICA_UNSUPPORTED, "tiles of %d channels, %d x %d pixels do not fit",
                          t.warps * t.each, t.strip_h, t.tile_w);
-    if (splits > 1) {
-        MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
-        s->args.part = mica_tensor_count(&d->w);
-    }
+    MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
+    s->args.part = s->parts.args.count;
     fill_args(d, &t, s);
-    double blocks = is_wgrad(h) ? splits * t.channel_blocks : t.tiles * t.channel_blocks;
+    double blocks = h->roles.wgrad ? splits * t.channel_blocks : t.tiles * t.channel_blocks;
     s->grid = (mica_grid){.grid = {(unsigned)blocks},
                           .block = {(unsigned)(WARP * t.warps)},
                           .dynamic_shared = (unsigned)t.shared};
@@ -470,7 +452,7 @@ static mica_status build(mica_plan *plan)
     write_prologue(d, s, &t, &p);
     mica_kernel_spec spec = {"ops/conv/conv_depthwise_mma.cu", "conv_depthwise_mma", text,
                              t.shared};
-    if (is_wgrad(h)) {
+    if (h->roles.wgrad) {
         spec.file = "ops/conv/conv_depthwise_mma_wgrad.cu";
         spec.entry = "conv_depthwise_mma_wgrad";
     }
@@ -485,19 +467,12 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     if (!s->kernel) return MICA_OK;
     const shape *h = &s->shape;
     conv_depthwise_mma_args a = s->args;
-    char *out = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[h->roles.out];
-    a.image = r->args[s->image];
-    a.other = r->args[s->other];
-    a.out = out;
-    if (is_wgrad(h))
-        a.out = out + h->g.f_base * (s->parts.kernel ? 4 : mica_dtype_bits(h->out) / 8);
-    else
-        a.other = (const char *)a.other + h->g.f_base * 2;
-    uintptr_t to = is_wgrad(h) ? (uintptr_t)a.other : (uintptr_t)a.out;
+    conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
+    a.image = o.image, a.other = o.other, a.out = o.out;
+    a.alpha = o.alpha, a.beta = o.beta;
+    const void *to = h->roles.wgrad ? a.other : a.out;
     a.from_aligned = (uintptr_t)a.image % 16 == 0;
-    a.to_aligned = s->to_vector && to % 16 == 0;
-    a.alpha = s->parts.kernel ? 1 : mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = s->parts.kernel ? 0 : mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a.to_aligned = s->to_vector && (uintptr_t)to % 16 == 0;
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

@@ -9,16 +9,6 @@
 enum { MOST_POSITION = 1 << 28, THREADS = 256, SHARED_RESERVE = 1024 };
 enum { MOST_STRIDE = 4096, MOST_CODE = 1800, MOST_REGISTERS = 235 };
 
-static bool is_wgrad(const conv_depthwise_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
-static bool is_dgrad(const conv_depthwise_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
 /* ---- problems ---- */
 
 static mica_status types_ok(const conv_depthwise_shape *s, mica_why *why)
@@ -32,7 +22,7 @@ static mica_status types_ok(const conv_depthwise_shape *s, mica_why *why)
 static mica_status sizes_ok(const conv_depthwise_shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    int most = is_wgrad(s) ? CONV_DEPTHWISE_MOST_SUMS : CONV_DEPTHWISE_MOST_TAPS;
+    int most = s->roles.wgrad ? CONV_DEPTHWISE_MOST_SUMS : CONV_DEPTHWISE_MOST_TAPS;
     if (g->c != 1)
         return mica_refuse(why, "groups have %lld channels, this engine is for depthwise ones: 1",
                            g->c);
@@ -68,10 +58,10 @@ bool conv_depthwise_multiples(const conv_depthwise_strides *s, long long n, cons
 static int vector_of(const conv_depthwise_shape *s)
 {
     int v = 16 / s->bytes;
-    if (s->from.c != 1 || (is_wgrad(s) && s->to.c != 1)) return 1;
+    if (s->from.c != 1 || (s->roles.wgrad && s->to.c != 1)) return 1;
     while (v > 1 &&
            (s->g.groups % v || !conv_depthwise_multiples(&s->from, s->g.n, s->size_from, v) ||
-            (is_wgrad(s) && !conv_depthwise_multiples(&s->to, s->g.n, s->size_to, v))))
+            (s->roles.wgrad && !conv_depthwise_multiples(&s->to, s->g.n, s->size_to, v))))
         v /= 2;
     return v * s->bytes >= 4 ? v : 1;
 }
@@ -82,22 +72,22 @@ mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_sh
     *s = (conv_depthwise_shape){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry_make(d, &s->g);
     const mica_conv_geometry *g = &s->g;
-    s->in = mica_conv_tensor(d, is_dgrad(s) ? s->roles.b : s->roles.a)->dtype;
+    s->in = mica_conv_tensor(d, s->roles.image)->dtype;
     s->out = mica_conv_tensor(d, s->roles.out)->dtype;
     s->bytes = mica_dtype_bits(s->in) / 8;
     MICA_TRY(types_ok(s, why));
     MICA_TRY(sizes_ok(s, why));
-    s->from = strides_of(is_dgrad(s) ? &g->b : &g->a);
-    s->to = strides_of(is_dgrad(s) ? &g->a : &g->b);
+    s->from = strides_of(s->roles.dgrad ? &g->b : &g->a);
+    s->to = strides_of(s->roles.dgrad ? &g->a : &g->b);
     for (int i = 0; i < 3; i++) {
-        s->size_from[i] = is_dgrad(s) ? g->out[i] : g->in[i];
-        s->size_to[i] = is_dgrad(s) ? g->in[i] : g->out[i];
+        s->size_from[i] = s->roles.dgrad ? g->out[i] : g->in[i];
+        s->size_to[i] = s->roles.dgrad ? g->in[i] : g->out[i];
     }
     s->vector = vector_of(s);
     s->pixels_first = s->vector == 1 && llabs(s->from.s[2]) < llabs(s->from.c);
-    s->staged = !is_wgrad(s) && s->to.c != 1 && llabs(s->to.s[2]) < llabs(s->to.c);
+    s->staged = !s->roles.wgrad && s->to.c != 1 && llabs(s->to.s[2]) < llabs(s->to.c);
     s->paired = s->to.c == 1 && conv_depthwise_multiples(&s->to, s->g.n, s->size_to, 2);
-    s->one_plane = g->tap[0] == 1 && (!is_dgrad(s) || g->k == 1);
+    s->one_plane = g->tap[0] == 1 && (!s->roles.dgrad || g->k == 1);
     return MICA_OK;
 }
 
@@ -108,13 +98,13 @@ mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_sh
 long long conv_depthwise_shift(const conv_depthwise_shape *s, int axis)
 {
     long long pad = s->g.pad[axis], stride = s->g.stride[axis];
-    return is_dgrad(s) ? (pad % stride + stride) % stride : 0;
+    return s->roles.dgrad ? (pad % stride + stride) % stride : 0;
 }
 
 long long conv_depthwise_origin(const conv_depthwise_shape *s, int axis)
 {
     long long pad = s->g.pad[axis], stride = s->g.stride[axis];
-    if (!is_dgrad(s)) return -pad;
+    if (!s->roles.dgrad) return -pad;
     long long before = (s->g.tap[axis] - 1) * s->g.dilation[axis] / stride;
     return (pad - conv_depthwise_shift(s, axis)) / stride - before;
 }
@@ -123,7 +113,7 @@ long long conv_depthwise_origin(const conv_depthwise_shape *s, int axis)
 static int halo(const conv_depthwise_shape *s, int n, int taps, int axis)
 {
     int stride = (int)s->g.stride[axis], dilation = (int)s->g.dilation[axis];
-    if (is_dgrad(s)) return (n - 1) / stride + (taps - 1) * dilation / stride + 1;
+    if (s->roles.dgrad) return (n - 1) / stride + (taps - 1) * dilation / stride + 1;
     return (n - 1) * stride + (taps - 1) * dilation + 1;
 }
 
@@ -134,9 +124,9 @@ static int conflicts(const conv_depthwise_shape *s, const conv_depthwise_tile *t
     int64_t last[32];
     int strips_x = t->tile_w / t->thread_w, words = 2 * s->bytes / 4;
     int step_x =
-        is_dgrad(s) ? t->thread_w / (int)s->g.stride[2] : t->thread_w * (int)s->g.stride[2];
+        s->roles.dgrad ? t->thread_w / (int)s->g.stride[2] : t->thread_w * (int)s->g.stride[2];
     int step_y =
-        is_dgrad(s) ? t->thread_h / (int)s->g.stride[1] : t->thread_h * (int)s->g.stride[1];
+        s->roles.dgrad ? t->thread_h / (int)s->g.stride[1] : t->thread_h * (int)s->g.stride[1];
     int64_t width = halo(s, t->tile_w, (int)s->g.tap[2], 2);
     for (int i = 0; i < 32 / words; i++) {
         int strip = i / pairs;
@@ -163,7 +153,7 @@ static int shared_bytes(const conv_depthwise_shape *s, const conv_depthwise_tile
         (double)halo(s, t->tile_h, t->rows, 1) * (double)halo(s, t->tile_w, (int)s->g.tap[2], 2);
     double pixels = (double)t->tile_h * t->tile_w, taps = (double)t->rows * (double)s->g.tap[2];
     double bytes = (halo_pixels * t->pitch + 8) * s->bytes;
-    if (is_wgrad(s)) {
+    if (s->roles.wgrad) {
         double ends = (double)t->groups * (double)s->g.tap[2] * t->channels * 4;
         bytes = 2 * (bytes + (pixels * t->pitch + 8) * s->bytes);
         if (ends > bytes) bytes = ends;
@@ -179,9 +169,9 @@ static int registers_of(const conv_depthwise_shape *s, const conv_depthwise_tile
     int window = halo(s, t->thread_w, (int)s->g.tap[2], 2), all = t->thread_w * (int)s->g.tap[2];
     if (window > all) window = all;
     if (window > t->thread_w + 8) window = t->thread_w + 8; /* what is alive at a time */
-    int sums = is_wgrad(s) ? t->rows * (int)s->g.tap[2] : 0;
+    int sums = s->roles.wgrad ? t->rows * (int)s->g.tap[2] : 0;
     /* the compiler moves loads of later rows up */
-    int ahead = is_wgrad(s) && t->thread_h > 1 ? 60 : 0;
+    int ahead = s->roles.wgrad && t->thread_h > 1 ? 60 : 0;
     return 2 * (t->thread_h * t->thread_w + window + sums) + 44 + ahead;
 }
 
@@ -189,18 +179,19 @@ static int registers_of(const conv_depthwise_shape *s, const conv_depthwise_tile
 static void strip_cost(const conv_depthwise_shape *s, const conv_depthwise_tile *t, double *issue,
                        double *wavefronts)
 {
-    int cols = (int)s->g.tap[2], skip_y = is_dgrad(s) ? (int)s->g.stride[1] : 1;
-    int skip = is_dgrad(s) ? skip_y * (int)s->g.stride[2] : 1, convert = s->bytes == 2 ? 2 : 0;
+    int cols = (int)s->g.tap[2], skip_y = s->roles.dgrad ? (int)s->g.stride[1] : 1;
+    int skip = s->roles.dgrad ? skip_y * (int)s->g.stride[2] : 1, convert = s->bytes == 2 ? 2 : 0;
     double window = fmin(halo(s, t->thread_w, cols, 2), (double)t->thread_w * cols);
     double lines = t->unrolled ? fmin(halo(s, t->thread_h, t->rows, 1), t->thread_h * t->rows)
                                : (double)t->rows / skip_y;
     double loads = lines * window, pixels = (double)t->thread_h * t->thread_w;
-    double weights = is_wgrad(s) ? 0 : (double)t->thread_h * t->rows / skip_y * cols;
+    double weights = s->roles.wgrad ? 0 : (double)t->thread_h * t->rows / skip_y * cols;
     double products = pixels * t->rows * cols / skip * 2;
-    double ends = is_wgrad(s) ? pixels * (1 + convert) : pixels * 12;
+    double ends = s->roles.wgrad ? pixels * (1 + convert) : pixels * 12;
     *issue = loads * (1 + convert) + weights * (t->wide_weights ? 1 : 3) + products + ends + 20;
     double each = s->bytes / 2 * conflicts(s, t, t->pitch);
-    *wavefronts = (loads + (is_wgrad(s) ? pixels : 0)) * each + weights * (t->wide_weights ? 2 : 1);
+    *wavefronts =
+        (loads + (s->roles.wgrad ? pixels : 0)) * each + weights * (t->wide_weights ? 2 : 1);
 }
 
 static double tile_cycles(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
@@ -213,16 +204,16 @@ static double tile_cycles(const conv_depthwise_shape *s, const conv_depthwise_ti
     double pixels = (double)t->tile_h * t->tile_w;
     double read =
         (double)halo(s, t->tile_h, t->rows, 1) * (double)halo(s, t->tile_w, (int)s->g.tap[2], 2);
-    if (is_wgrad(s)) read += pixels;
+    if (s->roles.wgrad) read += pixels;
     double copies = read * t->channels / s->vector * (s->vector > 1 ? 14 : 20);
-    if (!is_wgrad(s)) copies += (double)s->g.tap[1] * (double)s->g.tap[2] * t->channels * 10;
+    if (!s->roles.wgrad) copies += (double)s->g.tap[1] * (double)s->g.tap[2] * t->channels * 10;
     if (s->staged) copies += pixels * t->channels * 24;
     double work = warps * fmax(issue / 4 / 0.85, wavefronts) + copies / 128 + 300;
     double resident = (double)t->blocks * threads / 32;
     if (resident < 12) work *= sqrt(12 / resident);
     /* pieces of less than 64 bytes cost memory as much as those */
     double piece = fmax(1, 64.0 / (t->channels * s->bytes)) * t->channels * s->bytes;
-    double fill = (read + (is_wgrad(s) ? 0 : pixels)) * piece / 30;
+    double fill = (read + (s->roles.wgrad ? 0 : pixels)) * piece / 30;
     /* only other blocks work while one waits for its copies */
     return fmax(work, fill) + fmin(work, fill) / t->blocks;
 }
@@ -230,7 +221,7 @@ static double tile_cycles(const conv_depthwise_shape *s, const conv_depthwise_ti
 static void choose_rows(const conv_depthwise_shape *s, conv_depthwise_tile *t)
 {
     t->rows = (int)s->g.tap[1];
-    if (!is_wgrad(s)) return;
+    if (!s->roles.wgrad) return;
     int most = CONV_DEPTHWISE_MOST_SUMS / (int)s->g.tap[2];
     int blocks = (t->rows + most - 1) / most;
     t->rows = (t->rows + blocks - 1) / blocks;
@@ -241,7 +232,8 @@ static bool is_regular(const conv_depthwise_shape *s, const conv_depthwise_tile 
     if (t->channels < 8 || t->channels % 8 || t->thread_h < 1 || t->thread_w < 1) return false;
     if (!t->slide && (t->tile_h < t->thread_h || t->tile_h % t->thread_h)) return false;
     if (t->tile_w < t->thread_w || t->tile_w % t->thread_w) return false;
-    return !is_dgrad(s) || (t->tile_h % s->g.stride[1] == 0 && t->thread_w % s->g.stride[2] == 0);
+    return !s->roles.dgrad ||
+           (t->tile_h % s->g.stride[1] == 0 && t->thread_w % s->g.stride[2] == 0);
 }
 
 bool conv_depthwise_tile_complete(const conv_depthwise_shape *s, const mica_device_info *device,
@@ -249,20 +241,20 @@ bool conv_depthwise_tile_complete(const conv_depthwise_shape *s, const mica_devi
 {
     if (!is_regular(s, t)) return false;
     if (t->slide) return conv_depthwise_slide_complete(s, device, t);
-    bool phases = is_dgrad(s) && t->thread_h % s->g.stride[1] != 0;
+    bool phases = s->roles.dgrad && t->thread_h % s->g.stride[1] != 0;
     choose_rows(s, t);
-    int skip = is_dgrad(s) ? (int)(s->g.stride[1] * s->g.stride[2]) : 1;
+    int skip = s->roles.dgrad ? (int)(s->g.stride[1] * s->g.stride[2]) : 1;
     int code = t->thread_h * t->thread_w * t->rows * (int)s->g.tap[2] * 2 / skip;
-    t->unrolled = is_wgrad(s) || (code <= MOST_CODE && !phases);
+    t->unrolled = s->roles.wgrad || (code <= MOST_CODE && !phases);
     if (!t->unrolled && t->thread_h > 1) return false;
-    if (code > 2 * MOST_CODE && is_wgrad(s)) return false;
+    if (code > 2 * MOST_CODE && s->roles.wgrad) return false;
     int registers = registers_of(s, t);
     if (registers > MOST_REGISTERS) return false;
     t->wide_weights = s->bytes == 4 || t->rows * s->g.tap[2] * t->channels <= 8192;
     t->pitch = choose_pitch(s, t);
     int pairs = t->channels / 2, strips = t->tile_h / t->thread_h * (t->tile_w / t->thread_w);
     int most = THREADS / pairs, rounds = (strips + most - 1) / most;
-    if (!s->one_plane && !is_wgrad(s) && rounds > 1) return false;
+    if (!s->one_plane && !s->roles.wgrad && rounds > 1) return false;
     t->groups = (strips + rounds - 1) / rounds;
     t->shared = shared_bytes(s, t);
     int64_t room = device->shared_bytes + SHARED_RESERVE;
@@ -281,7 +273,7 @@ bool conv_depthwise_tile_complete(const conv_depthwise_shape *s, const mica_devi
 bool conv_depthwise_tile_least(const conv_depthwise_shape *s, const mica_device_info *device,
                                conv_depthwise_tile *t)
 {
-    int64_t h = is_dgrad(s) ? s->g.stride[1] : 1, w = is_dgrad(s) ? s->g.stride[2] : 1;
+    int64_t h = s->roles.dgrad ? s->g.stride[1] : 1, w = s->roles.dgrad ? s->g.stride[2] : 1;
     if (h > 64 || w > 64) return false;
     *t = (conv_depthwise_tile){
         .channels = 8, .tile_h = (int)h, .tile_w = (int)w, .thread_h = 1, .thread_w = (int)w};
@@ -300,8 +292,9 @@ double conv_depthwise_count(const conv_depthwise_shape *s, const conv_depthwise_
     double tiles = (double)s->g.n * (double)s->size_to[0] *
                    parts_of((double)(s->size_to[1] + conv_depthwise_shift(s, 1)), t->tile_h) *
                    parts_of((double)(s->size_to[2] + conv_depthwise_shift(s, 2)), t->tile_w);
-    if (is_wgrad(s)) return tiles;
-    return tiles * parts_of((double)s->g.groups, t->channels) * (is_dgrad(s) ? 1 : (double)s->g.k);
+    if (s->roles.wgrad) return tiles;
+    return tiles * parts_of((double)s->g.groups, t->channels) *
+           (s->roles.dgrad ? 1 : (double)s->g.k);
 }
 
 double conv_depthwise_wgrad_blocks(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
@@ -315,10 +308,10 @@ double conv_depthwise_ms(const conv_depthwise_shape *s, const mica_device_info *
 {
     const double hertz = 1.6e9;
     double count = conv_depthwise_count(s, t), slots = (double)device->units * t->blocks;
-    if (is_wgrad(s)) count *= conv_depthwise_wgrad_blocks(s, t);
+    if (s->roles.wgrad) count *= conv_depthwise_wgrad_blocks(s, t);
     double waves = count / slots, whole = waves < 6 ? ceil(waves) : waves + 0.5;
-    double planes = s->one_plane ? 1 : (double)(s->g.tap[0] * (is_dgrad(s) ? s->g.k : 1));
-    if (is_wgrad(s)) planes = 1;
+    double planes = s->one_plane ? 1 : (double)(s->g.tap[0] * (s->roles.dgrad ? s->g.k : 1));
+    if (s->roles.wgrad) planes = 1;
     return whole * t->blocks * t->cycles * planes / hertz * 1e3;
 }
 
@@ -362,7 +355,7 @@ static void try_strips(const conv_depthwise_shape *s, const mica_device_info *de
             last_y = steps[k] < down ? steps[k] : down;
             t.tile_w = last_x * t.thread_w;
             t.tile_h = last_y * t.thread_h;
-            if (is_dgrad(s) && t.tile_h % s->g.stride[1])
+            if (s->roles.dgrad && t.tile_h % s->g.stride[1])
                 t.tile_h += (int)(s->g.stride[1] - t.tile_h % s->g.stride[1]);
             if (!conv_depthwise_tile_complete(s, device, &t)) continue;
             keep(tiles, ms, count, most, &t, conv_depthwise_ms(s, device, &t));
@@ -399,8 +392,8 @@ int conv_depthwise_tiles(const conv_depthwise_shape *s, const mica_device_info *
     static const int widths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 14}, heights[] = {1, 2, 4};
     double ms[8];
     int count = 0, choices[2] = {8, 8}, channels = channel_choices(s->g.groups, choices);
-    int step_y = is_dgrad(s) ? (int)s->g.stride[1] : 1,
-        step_x = is_dgrad(s) ? (int)s->g.stride[2] : 1;
+    int step_y = s->roles.dgrad ? (int)s->g.stride[1] : 1,
+        step_x = s->roles.dgrad ? (int)s->g.stride[2] : 1;
     bool large = s->g.tap[1] * s->g.tap[2] > 100;
     for (int c = 0; c < channels + large; c++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)

@@ -19,15 +19,10 @@ enum {
     MOST_WITH_HELD = 168
 };
 
-static bool is_dgrad(const conv_depthwise_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
 bool conv_depthwise_slides(const conv_depthwise_shape *s)
 {
-    return s->roles.kind != MICA_CONV_KIND_WGRAD && s->one_plane && s->g.k == 1 && s->to.c == 1 &&
-           s->vector % 2 == 0 && s->paired && s->size_from[1] > 0 && s->size_from[2] > 0 &&
+    return !s->roles.wgrad && s->one_plane && s->g.k == 1 && s->to.c == 1 && s->vector % 2 == 0 &&
+           s->paired && s->size_from[1] > 0 && s->size_from[2] > 0 &&
            llabs(s->from.s[2]) < MOST_STEP && llabs(s->to.s[2]) < MOST_STEP;
 }
 
@@ -48,9 +43,9 @@ static strip strip_of(const conv_depthwise_shape *s, const conv_depthwise_tile *
 {
     int stride = (int)s->g.stride[1], across = (int)s->g.stride[2];
     strip p = {.live = before(s, 1) + 1};
-    p.step_rows = is_dgrad(s) ? stride : 1;
-    p.step_lines = is_dgrad(s) ? 1 : stride;
-    p.window = is_dgrad(s)
+    p.step_rows = s->roles.dgrad ? stride : 1;
+    p.step_lines = s->roles.dgrad ? 1 : stride;
+    p.window = s->roles.dgrad
                    ? (t->thread_w - 1) / across + before(s, 2) + 1
                    : (t->thread_w - 1) * across + (int)((s->g.tap[2] - 1) * s->g.dilation[2]) + 1;
     return p;
@@ -80,7 +75,7 @@ conv_depthwise_columns conv_depthwise_slide_columns(const conv_depthwise_shape *
     int ever[2], stride = (int)s->g.stride[2];
     long long shift = conv_depthwise_shift(s, 2), origin = conv_depthwise_origin(s, 2);
     long long last = (s->size_to[2] + shift - 1) / t->thread_w * t->thread_w;
-    long long from = is_dgrad(s) ? last / stride : last * stride;
+    long long from = s->roles.dgrad ? last / stride : last * stride;
     columns_inside(origin, origin + from, strip_of(s, t).window, s->size_from[2], c.read_sure,
                    c.read_ever);
     columns_inside(-shift, last - shift, t->thread_w, s->size_to[2], c.write_sure, ever);
@@ -95,8 +90,8 @@ static int products(const conv_depthwise_shape *s, const conv_depthwise_tile *t)
     for (int o = 0; o < t->thread_w; o++)
         for (int i = 0; i < s->g.tap[2]; i++) {
             int at = o * stride + i * dilation, u = o - i * dilation + before(s, 2) * stride;
-            if (is_dgrad(s) && u % stride) continue;
-            if (is_dgrad(s)) at = u / stride;
+            if (s->roles.dgrad && u % stride) continue;
+            if (s->roles.dgrad) at = u / stride;
             count += at >= c.read_ever[0] && at < c.read_ever[1];
         }
     return count;
@@ -159,7 +154,7 @@ static double tile_cycles(const conv_depthwise_shape *s, const conv_depthwise_ti
     /* a warp has one line on its way */
     double wait = (lines + 2) * latency / t->blocks;
     double across =
-        (double)t->tile_w / (is_dgrad(s) ? (double)s->g.stride[2] : 1 / (double)s->g.stride[2]);
+        (double)t->tile_w / (s->roles.dgrad ? (double)s->g.stride[2] : 1 / (double)s->g.stride[2]);
     double fill = (across * lines + (double)t->tile_w * t->tile_h) * t->channels * s->bytes /
                   bytes_each_cycle;
     double work = sqrt(issue * issue + wait * wait);
@@ -269,7 +264,7 @@ static void choose(choice *c)
 {
     static const int widths[] = {4, 5, 6, 7, 8};
     const conv_depthwise_shape *s = c->shape;
-    int step = is_dgrad(s) ? (int)s->g.stride[2] : 1;
+    int step = s->roles.dgrad ? (int)s->g.stride[2] : 1;
     /* pieces of less than 64 bytes cost memory as much as those */
     int least = 64 / s->bytes;
     for (int channels = 128; channels >= least; channels -= 8) {

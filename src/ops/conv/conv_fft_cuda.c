@@ -410,7 +410,7 @@ static mica_status build(mica_plan *plan)
     const mica_conv_desc *d = plan->desc;
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     conv_fft_make(d, &s->p);
     conv_fft_divide(&s->p, &plan->config, &s->d);
     fill_image(s);

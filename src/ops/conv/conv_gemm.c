@@ -20,7 +20,6 @@ enum { BLOCK = 256, BLOCKS_PER_UNIT = 8 };
 typedef struct product {
     mica_conv_geometry g;
     mica_conv_roles roles;
-    int image;             /* run argument that is read pixel by pixel and tap by tap */
     int64_t rows, pairs;   /* of one group */
     bool direct, tap_fast; /* the image is the matrix already; order of the pairs */
     mica_gemm_desc gemm;
@@ -135,7 +134,7 @@ static double matrix_bytes(const mica_conv_desc *d, const product *p)
 {
     if (p->direct) return 0;
     return (double)p->g.groups * (double)p->rows * (double)p->pairs *
-           (mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8);
+           (mica_dtype_bits(mica_conv_tensor(d, p->roles.image)->dtype) / 8);
 }
 
 /* The product that is dgrad of one window; false where there is none. */
@@ -166,9 +165,7 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
     *p = (product){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry *g = &p->g;
     mica_conv_geometry_make(d, g);
-    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD,
-         wgrad = p->roles.kind == MICA_CONV_KIND_WGRAD;
-    p->image = dgrad ? p->roles.b : p->roles.a;
+    bool dgrad = p->roles.dgrad, wgrad = p->roles.wgrad;
     const mica_conv_strides *read = dgrad ? &g->b : &g->a, *other = dgrad ? &g->a : &g->b;
     const long long *size = dgrad ? g->in : g->out;
     long long channels = dgrad ? g->k : g->c, columns = dgrad ? g->c : g->k;
@@ -185,7 +182,7 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
         return mica_refuse(
             why, "taps and channels of the filter do not lie at one distance, as a matrix "
                  "needs them");
-    mica_dtype image = mica_conv_tensor(d, p->image)->dtype, filter = d->w.dtype;
+    mica_dtype image = mica_conv_tensor(d, p->roles.image)->dtype, filter = d->w.dtype;
     mica_dtype third = mica_conv_tensor(d, dgrad ? p->roles.a : p->roles.b)->dtype;
     p->direct = dgrad ? is_pointwise(g) && conv_merge_pixels(g, read, g->out, &image_row)
                       : windows_are_rows(g, p->tap_fast, &image_row, &image_pair);
@@ -230,12 +227,11 @@ static mica_status add_epilogue(const mica_conv_desc *d, product *p, mica_why *w
     m->scale = d->scale;
     m->shift = d->shift;
     if (!mica_tensor_given(&d->residual)) return MICA_OK;
-    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
     int64_t pixel;
-    if (!conv_merge_pixels(g, &g->residual, dgrad ? g->in : g->out, &pixel))
+    if (!conv_merge_pixels(g, &g->residual, p->roles.dgrad ? g->in : g->out, &pixel))
         return mica_refuse(
             why, "the residual's pixels do not lie at one distance, as a matrix needs them");
-    m->residual = conv_matrix(d->residual.dtype, g->groups, p->rows, dgrad ? g->c : g->k,
+    m->residual = conv_matrix(d->residual.dtype, g->groups, p->rows, p->roles.dgrad ? g->c : g->k,
                               g->residual.g, pixel, g->residual.c);
     return MICA_OK;
 }
@@ -312,8 +308,8 @@ static bool fits_vector(const mica_conv_geometry *g, const mica_conv_strides *s,
 static mica_conv_geometry written_from(const product *p)
 {
     mica_conv_geometry g = p->g;
-    bool beside = p->roles.kind != MICA_CONV_KIND_DGRAD && !p->tap_fast && g.a.c == 1 &&
-                  g.a.s[2] == g.c && g.dilation[2] == 1;
+    bool beside =
+        !p->roles.dgrad && !p->tap_fast && g.a.c == 1 && g.a.s[2] == g.c && g.dilation[2] == 1;
     if (!beside || g.pad[2] != 0 || (g.out[2] - 1) * g.stride[2] + g.tap[2] > g.in[2]) return g;
     g.c *= g.tap[2];
     g.tap[2] = 1;
@@ -326,17 +322,17 @@ static mica_conv_geometry written_from(const product *p)
 static int vector_of(const mica_conv_desc *d, const product *p)
 {
     mica_conv_geometry g = written_from(p);
-    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
-    int vector = 128 / mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype);
+    int vector = 128 / mica_dtype_bits(mica_conv_tensor(d, p->roles.image)->dtype);
     if (p->tap_fast) return 1;
-    while (vector > 1 && !fits_vector(&g, dgrad ? &g.b : &g.a, dgrad ? g.k : g.c, vector))
+    while (vector > 1 &&
+           !fits_vector(&g, p->roles.dgrad ? &g.b : &g.a, p->roles.dgrad ? g.k : g.c, vector))
         vector /= 2;
     return vector;
 }
 
 static int vector_bytes(const mica_conv_desc *d, const product *p)
 {
-    return vector_of(d, p) * mica_dtype_bits(mica_conv_tensor(d, p->image)->dtype) / 8;
+    return vector_of(d, p) * mica_dtype_bits(mica_conv_tensor(d, p->roles.image)->dtype) / 8;
 }
 
 /* The matrix written at copy speed, or as threads find its vectors, and what its product takes. */
@@ -366,15 +362,15 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     const product *p = &s->p;
     char text[4096];
     mica_text prologue = {text, sizeof text, 0};
-    mica_dtype type = mica_conv_tensor(d, p->image)->dtype;
-    bool dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
+    mica_dtype type = mica_conv_tensor(d, p->roles.image)->dtype;
     double elements = (double)p->rows * (double)p->pairs * (double)p->g.groups;
     static const int32_t no_steps[MICA_MAX_STEPS] = {0};
     mica_epilogue none = mica_conv_epilogue(d);
     none.steps = (int32_t *)(uintptr_t)no_steps;
     mica_prologue_epilogue(&prologue, &none);
     s->vector = vector_of(d, p);
-    mica_prologue_int(&prologue, "KIND", dgrad ? MICA_CONV_KIND_DGRAD : MICA_CONV_KIND_FWD);
+    mica_prologue_int(&prologue, "KIND",
+                      p->roles.dgrad ? MICA_CONV_KIND_DGRAD : MICA_CONV_KIND_FWD);
     mica_prologue_int(&prologue, "BLOCK", BLOCK);
     mica_prologue_int(&prologue, "VECTOR", s->vector);
     mica_prologue_int(&prologue, "TAP_FAST", p->tap_fast);
@@ -403,7 +399,7 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {0};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     MICA_TRY(make_product(d, &s->p, &why));
     MICA_TRY(add_epilogue(d, &s->p, &why));
     if (!s->p.direct && s->p.rows * s->p.pairs > 0) MICA_TRY(add_kernel(plan, s));
@@ -419,7 +415,7 @@ static bool is_aligned(const void *p)
 static mica_status write_matrix(const state *s, const mica_run *r, void *to)
 {
     conv_gemm_args args = s->args;
-    args.image = r->args[s->p.image];
+    args.image = r->args[s->p.roles.image];
     args.matrix = to;
     args.whole = s->vector > 1 && is_aligned(args.image) && is_aligned(to);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
@@ -436,10 +432,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     const state *s = plan->state;
     const product *p = &s->p;
     if (!s->child) return MICA_OK;
-    void *image = p->direct ? r->args[p->image] : mica_at(r, s->matrix_at);
+    void *image = p->direct ? r->args[p->roles.image] : mica_at(r, s->matrix_at);
     if (s->kernel) MICA_TRY(write_matrix(s, r, image));
-    bool wgrad = p->roles.kind == MICA_CONV_KIND_WGRAD;
-    int other = p->roles.kind == MICA_CONV_KIND_DGRAD ? p->roles.a : p->roles.b;
+    bool wgrad = p->roles.wgrad;
+    int other = p->roles.dgrad ? p->roles.a : p->roles.b;
     double scalars[] = {[MICA_GEMM_ALPHA] = mica_run_scalar(plan, r, MICA_CONV_ALPHA),
                         [MICA_GEMM_BETA] = mica_run_scalar(plan, r, MICA_CONV_BETA)};
     void *filter = element(d, r, MICA_CONV_W, p->g.f_base);

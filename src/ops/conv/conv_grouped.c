@@ -38,21 +38,10 @@ typedef struct state {
     mica_kernel *kernel;
     mica_grid grid;
     shape shape;
-    int image, other; /* run arguments */
     bool from_vector, to_vector;
     conv_parts parts;
     conv_grouped_args args;
 } state;
-
-static bool is_wgrad(const shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
-static bool is_dgrad(const shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
 
 /* ---- what is taken ---- */
 
@@ -89,7 +78,7 @@ static mica_status make_shape(const mica_conv_desc *d, shape *s, mica_why *why)
     *s = (shape){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry_make(d, &s->g);
     mica_conv_geometry *g = &s->g;
-    s->in = mica_conv_tensor(d, is_dgrad(s) ? s->roles.b : s->roles.a)->dtype;
+    s->in = mica_conv_tensor(d, s->roles.image)->dtype;
     s->out = mica_conv_tensor(d, s->roles.out)->dtype;
     if (s->in != MICA_F16 && s->in != MICA_BF16)
         return mica_refuse(why, "inputs are %s, this engine takes f16 and bf16",
@@ -98,14 +87,14 @@ static mica_status make_shape(const mica_conv_desc *d, shape *s, mica_why *why)
     s->width = (int)g->c;
     s->taps = (int)(g->tap[1] * g->tap[2]);
     s->slices = s->width <= 8 ? (s->taps + 1) / 2 : s->taps * s->width / 16;
-    s->from = is_dgrad(s) ? &g->b : &g->a;
-    s->to = is_dgrad(s) ? &g->a : &g->b;
-    s->size_from = is_dgrad(s) ? g->out : g->in;
-    s->size_to = is_dgrad(s) ? g->in : g->out;
-    if (!is_wgrad(s) && 4 * s->slices > MOST_FILTER)
+    s->from = s->roles.dgrad ? &g->b : &g->a;
+    s->to = s->roles.dgrad ? &g->a : &g->b;
+    s->size_from = s->roles.dgrad ? g->out : g->in;
+    s->size_to = s->roles.dgrad ? g->in : g->out;
+    if (!s->roles.wgrad && 4 * s->slices > MOST_FILTER)
         return mica_refuse(why, "%d taps of %d channels are %d registers, this engine holds %d",
                            s->taps, s->width, 4 * s->slices, MOST_FILTER);
-    if (is_wgrad(s) && s->taps > MOST_TAPS_WGRAD)
+    if (s->roles.wgrad && s->taps > MOST_TAPS_WGRAD)
         return mica_refuse(why, "%d taps, this engine's wgrad holds %d", s->taps, MOST_TAPS_WGRAD);
     return MICA_OK;
 }
@@ -121,14 +110,14 @@ static double parts_of(double n, double by)
 static double halo(const shape *s, int n, int axis)
 {
     long long stride = s->g.stride[axis], reach = (s->g.tap[axis] - 1) * s->g.dilation[axis];
-    if (is_dgrad(s)) return (double)((n - 1) / stride + reach / stride + 1);
+    if (s->roles.dgrad) return (double)((n - 1) / stride + reach / stride + 1);
     return (double)((n - 1) * stride + reach + 1);
 }
 
 static long long shift_of(const shape *s, int axis)
 {
     long long stride = s->g.stride[axis];
-    return is_dgrad(s) ? (s->g.pad[axis] % stride + stride) % stride : 0;
+    return s->roles.dgrad ? (s->g.pad[axis] % stride + stride) % stride : 0;
 }
 
 static void count_cycles(const shape *s, layout *t)
@@ -137,7 +126,7 @@ static void count_cycles(const shape *s, layout *t)
     double pixels = (double)t->tile_h * t->tile_w,
            read = halo(s, t->tile_h, 1) * halo(s, t->tile_w, 2);
     double work, copies = read * 8 * 14 / 128 + 500;
-    if (is_wgrad(s)) {
+    if (s->roles.wgrad) {
         double jobs = s->width == 32 ? 8 : 4;
         work = pixels / 16 * jobs * (s->taps * 2 * fmax(product, 2) + 8);
         copies += pixels * 8 * 14 / 128;
@@ -157,18 +146,19 @@ static bool complete(const shape *s, const mica_device_info *device, layout *t)
 {
     if (t->tile_h < 1 || t->tile_w < 1 || t->tile_h > 256 || t->tile_w > 256) return false;
     double pixels = (double)t->tile_h * t->tile_w;
-    if (is_wgrad(s) && (t->tile_h * t->tile_w) % 16) return false;
-    if (is_dgrad(s) && (t->tile_h % s->g.stride[1] || t->tile_w % s->g.stride[2])) return false;
-    int jobs = is_wgrad(s) && s->width == 32 ? 8 : 4;
-    bool many = is_wgrad(s) ? jobs == 8 : s->width > 8; /* registers for filters */
+    if (s->roles.wgrad && (t->tile_h * t->tile_w) % 16) return false;
+    if (s->roles.dgrad && (t->tile_h % s->g.stride[1] || t->tile_w % s->g.stride[2])) return false;
+    int jobs = s->roles.wgrad && s->width == 32 ? 8 : 4;
+    bool many = s->roles.wgrad ? jobs == 8 : s->width > 8; /* registers for filters */
     t->warps_p = many ? 1 : WARPS_P;
     t->threads = 32 * jobs * t->warps_p;
-    double slot = halo(s, t->tile_h, 1) * halo(s, t->tile_w, 2) + (is_wgrad(s) ? pixels : 1);
+    double slot = halo(s, t->tile_h, 1) * halo(s, t->tile_w, 2) + (s->roles.wgrad ? pixels : 1);
     double shared = 2 * slot * PITCH * 2, merge = (double)jobs * s->taps * 1024;
-    if (is_wgrad(s) && t->warps_p > 1) shared = fmax(shared, merge);
+    if (s->roles.wgrad && t->warps_p > 1) shared = fmax(shared, merge);
     if (shared > (double)device->shared_bytes) return false;
     t->shared = (int)shared;
-    int registers = (is_wgrad(s) ? 8 * s->taps : 4 * s->slices) + (many && !is_wgrad(s) ? 112 : 88);
+    int registers =
+        (s->roles.wgrad ? 8 * s->taps : 4 * s->slices) + (many && !s->roles.wgrad ? 112 : 88);
     int by_shared = (int)((device->shared_bytes + 1024) / (t->shared + 1024));
     int by_registers = 65536 / (t->threads * registers);
     t->blocks = by_shared < by_registers ? by_shared : by_registers;
@@ -198,7 +188,7 @@ static double milliseconds(const shape *s, const mica_device_info *device, const
     double resident = fmin(t->blocks, parts_of(blocks, device->units));
     double waves = parts_of(blocks, device->units * resident);
     double warps = resident * t->threads / 32, latency = warps < 12 ? sqrt(12 / warps) : 1;
-    double setup = 1500 + s->slices * 60, measured = is_wgrad(s) ? 1.19 : 1.48;
+    double setup = 1500 + s->slices * 60, measured = s->roles.wgrad ? 1.19 : 1.48;
     return measured * waves * resident * (parts_of(t->tiles, lines) * t->cycles * latency + setup) /
            hertz * 1e3;
 }
@@ -206,8 +196,8 @@ static double milliseconds(const shape *s, const mica_device_info *device, const
 static int choices(const shape *s, const mica_device_info *device, layout *best)
 {
     static const int heights[] = {1, 2, 4, 7, 8, 14, 16, 28};
-    int count = 0, step_y = is_dgrad(s) ? (int)s->g.stride[1] : 1;
-    int step_x = is_wgrad(s) ? 8 : is_dgrad(s) ? (int)s->g.stride[2] : 1;
+    int count = 0, step_y = s->roles.dgrad ? (int)s->g.stride[1] : 1;
+    int step_x = s->roles.wgrad ? 8 : s->roles.dgrad ? (int)s->g.stride[2] : 1;
     double ms[CHOICES];
     for (int part = 1; part <= 8; part++)
         for (size_t h = 0; h < sizeof heights / sizeof *heights; h++) {
@@ -261,21 +251,16 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return all;
 }
 
-static bool is_empty(const mica_conv_desc *d)
-{
-    return mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0;
-}
-
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
     const double launch_ms = 3e-3, memory_share = 0.8, gathered = 6, dense = 1.5;
     shape s;
     mica_why why;
     layout t = {.tile_h = config->knob[KNOB_TILE_H], .tile_w = config->knob[KNOB_TILE_W]};
-    if (is_empty(desc)) return 0;
+    if (mica_conv_is_empty(desc)) return 0;
     if (make_shape(desc, &s, &why) != MICA_OK || !complete(&s, device, &t)) return HUGE_VAL;
     int splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
-    double lines = is_wgrad(&s) ? splits : lines_of(&s, device, &t);
+    double lines = s.roles.wgrad ? splits : lines_of(&s, device, &t);
     double work = milliseconds(&s, device, &t, lines);
     if (s.from->c != 1 || s.to->c != 1) work *= gathered; /* element by element */
     if (s.g.groups == 1) work *= dense;                   /* measured engines first */
@@ -312,7 +297,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     mica_prologue_int(p, "BLOCKS", t->blocks);
     mica_prologue_type(p, "in_t", h->in);
     mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : h->out);
-    if (is_wgrad(h)) return;
+    if (h->roles.wgrad) return;
     mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
     mica_epilogue e = mica_conv_epilogue(d);
     mica_prologue_epilogue(p, &e);
@@ -339,8 +324,8 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
     a->to = strides_of(h->to);
     a->residual = strides_of(&g->residual);
     a->filter_g = g->f.g;
-    a->filter_to = is_dgrad(h) ? g->f.c : g->f.n;
-    a->filter_from = is_dgrad(h) ? g->f.n : g->f.c;
+    a->filter_to = h->roles.dgrad ? g->f.c : g->f.n;
+    a->filter_from = h->roles.dgrad ? g->f.n : g->f.c;
     for (int i = 0; i < 2; i++) {
         long long stride = g->stride[i + 1], pad = g->pad[i + 1], shift = shift_of(h, i + 1);
         long long before = (g->tap[i + 1] - 1) * g->dilation[i + 1] / stride;
@@ -348,7 +333,7 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
         a->size_from[i] = (int)h->size_from[i + 1];
         a->size_to[i] = (int)h->size_to[i + 1];
         a->shift[i] = (int)shift;
-        a->origin[i] = (int)(is_dgrad(h) ? (pad - shift) / stride - before : -pad);
+        a->origin[i] = (int)(h->roles.dgrad ? (pad - shift) / stride - before : -pad);
     }
     a->channels = (int)g->groups * h->width;
     a->tiles = (int)t->tiles;
@@ -357,7 +342,7 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
     a->channel_blocks = mica_fastdiv_make((unsigned)channel_blocks(h));
     mica_conv_epilogue_args(d, &a->epilogue);
     s->from_vector = multiples(h, h->from, h->size_from, VECTOR);
-    s->to_vector = multiples(h, h->to, h->size_to, is_wgrad(h) ? VECTOR : 2);
+    s->to_vector = multiples(h, h->to, h->size_to, h->roles.wgrad ? VECTOR : 2);
 }
 
 static mica_status build(mica_plan *plan)
@@ -369,21 +354,17 @@ static mica_status build(mica_plan *plan)
     if (make_shape(d, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     shape *h = &s->shape;
-    s->image = is_dgrad(h) ? h->roles.b : h->roles.a;
-    s->other = is_wgrad(h) ? h->roles.b : h->roles.f;
-    if (is_empty(d)) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
     layout t = {.tile_h = plan->config.knob[KNOB_TILE_H], .tile_w = plan->config.knob[KNOB_TILE_W]};
     if (!complete(h, &plan->device, &t) || t.tiles > INT32_MAX)
         return mica_fail(MICA_UNSUPPORTED, "tiles of %d x %d pixels do not fit", t.tile_h,
                          t.tile_w);
-    if (splits > 1) {
-        MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
-        s->args.part = mica_tensor_count(&d->w);
-    }
+    MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
+    s->args.part = s->parts.args.count;
     if (mica_tensor_count(mica_conv_tensor(d, h->roles.b)) == 0) t.tiles = 0;
     fill_args(d, &t, s);
-    double lines = is_wgrad(h) ? splits : lines_of(h, &plan->device, &t);
+    double lines = h->roles.wgrad ? splits : lines_of(h, &plan->device, &t);
     s->grid = (mica_grid){.grid = {(unsigned)(fmax(lines, 1) * channel_blocks(h))},
                           .block = {(unsigned)t.threads},
                           .dynamic_shared = (unsigned)t.shared};
@@ -391,7 +372,7 @@ static mica_status build(mica_plan *plan)
     mica_text p = {text, sizeof text, 0};
     write_prologue(d, s, &t, &p);
     mica_kernel_spec spec = {"ops/conv/conv_grouped.cu", "conv_grouped", text, t.shared};
-    if (is_wgrad(h)) {
+    if (h->roles.wgrad) {
         spec.file = "ops/conv/conv_grouped_wgrad.cu";
         spec.entry = "conv_grouped_wgrad";
     }
@@ -406,20 +387,13 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     if (!s->kernel) return MICA_OK;
     const shape *h = &s->shape;
     conv_grouped_args a = s->args;
-    char *out = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[h->roles.out];
-    a.image = r->args[s->image];
-    a.other = r->args[s->other];
-    a.out = out;
-    if (is_wgrad(h))
-        a.out = out + h->g.f_base * (s->parts.kernel ? 4 : mica_dtype_bits(h->out) / 8);
-    else
-        a.other = (const char *)a.other + h->g.f_base * 2;
-    int to_bytes = is_wgrad(h) ? 16 : mica_dtype_bits(h->out) / 4;
-    uintptr_t to = is_wgrad(h) ? (uintptr_t)a.other : (uintptr_t)a.out;
+    conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
+    a.image = o.image, a.other = o.other, a.out = o.out;
+    a.alpha = o.alpha, a.beta = o.beta;
+    int to_bytes = h->roles.wgrad ? 16 : mica_dtype_bits(h->out) / 4;
+    const void *to = h->roles.wgrad ? a.other : a.out;
     a.from_aligned = s->from_vector && (uintptr_t)a.image % 16 == 0;
-    a.to_aligned = s->to_vector && to % (unsigned)to_bytes == 0;
-    a.alpha = s->parts.kernel ? 1 : mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = s->parts.kernel ? 0 : mica_run_scalar(plan, r, MICA_CONV_BETA);
+    a.to_aligned = s->to_vector && (uintptr_t)to % (unsigned)to_bytes == 0;
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

@@ -6,7 +6,7 @@ enum { BLOCK = 256, MOST_SPLITS = 256 };
 
 bool conv_parts_possible(const mica_conv_desc *d)
 {
-    return mica_conv_roles_of(d).kind == MICA_CONV_KIND_WGRAD && mica_tensor_is_dense(&d->w);
+    return mica_conv_roles_of(d).wgrad && mica_tensor_is_dense(&d->w);
 }
 
 int conv_parts_choose(int64_t blocks, int64_t wanted, int64_t terms, int64_t least)
@@ -21,6 +21,7 @@ mica_status conv_parts_build(mica_plan *plan, int splits, mica_dtype sums, conv_
 {
     const mica_tensor *w = &((const mica_conv_desc *)plan->desc)->w;
     int64_t first, count = mica_tensor_count(w), blocks = (count + BLOCK - 1) / BLOCK;
+    if (splits <= 1) return MICA_OK;
     if (blocks > INT32_MAX)
         return mica_fail(MICA_UNSUPPORTED, "the filter has %lld elements in blocks of %d",
                          (long long)count, BLOCK);
@@ -44,6 +45,21 @@ mica_status conv_parts_build(mica_plan *plan, int splits, mica_dtype sums, conv_
 void *conv_parts_base(const conv_parts *parts, const mica_run *run)
 {
     return (char *)mica_at(run, parts->offset) - parts->lowest * parts->sum_bytes;
+}
+
+conv_operands conv_parts_operands(const mica_plan *plan, const conv_parts *parts,
+                                  const mica_conv_roles *roles, int64_t f_base, const mica_run *run)
+{
+    bool split = parts->kernel != NULL;
+    const mica_conv_desc *d = plan->desc;
+    int64_t at = f_base * (split ? parts->sum_bytes : mica_dtype_bits(d->w.dtype) / 8);
+    void *out = split ? conv_parts_base(parts, run) : run->args[roles->out];
+    const void *other = run->args[roles->other];
+    return (conv_operands){.image = run->args[roles->image],
+                           .other = roles->wgrad ? other : (const char *)other + at,
+                           .out = roles->wgrad ? (char *)out + at : out,
+                           .alpha = split ? 1 : mica_run_scalar(plan, run, MICA_CONV_ALPHA),
+                           .beta = split ? 0 : mica_run_scalar(plan, run, MICA_CONV_BETA)};
 }
 
 mica_status conv_parts_run(const mica_plan *plan, const conv_parts *parts, const mica_run *run)

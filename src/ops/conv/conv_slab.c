@@ -36,11 +36,6 @@ typedef struct state {
 
 /* ---- sizes ---- */
 
-static bool is_wgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
 static int taps_of(const mica_conv_sm90_shape *s)
 {
     return (int)(s->g.tap[1] * s->g.tap[2]);
@@ -55,7 +50,7 @@ static conv_slab_tile tile_of(const mica_conv_sm90_shape *s, const mica_config *
 
 static int64_t slot_bytes(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
-    return t->slab + t->zeros + (is_wgrad(s) ? 8 * t->eights * CONV_SLAB_PIXEL : 0);
+    return t->slab + t->zeros + (s->roles.wgrad ? 8 * t->eights * CONV_SLAB_PIXEL : 0);
 }
 
 /* Channels of a group; 64: one group, whatever it has of them. */
@@ -67,8 +62,7 @@ static int width_of(const mica_conv_sm90_shape *s)
 /* Channels of the image written, and of b. */
 static int64_t all_channels(const mica_conv_sm90_shape *s)
 {
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    return s->g.groups * (dgrad ? s->g.c : s->g.k);
+    return s->g.groups * (s->roles.dgrad ? s->g.c : s->g.k);
 }
 
 static int64_t chunks_of(const mica_conv_sm90_shape *s)
@@ -83,10 +77,10 @@ static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *devic
                     const conv_slab_tile *t)
 {
     int64_t room = device->shared_bytes - CONV_SLAB_RESERVE -
-                   (is_wgrad(s) ? 0 : taps_of(s) * (int64_t)CONV_SLAB_TAP);
+                   (s->roles.wgrad ? 0 : taps_of(s) * (int64_t)CONV_SLAB_TAP);
     int64_t slots = room < 0 ? 0 : room / slot_bytes(s, t);
     if (slots > MAX_SLOTS) slots = MAX_SLOTS;
-    return (int)(is_wgrad(s) ? slots : slots / 2 * 2);
+    return (int)(s->roles.wgrad ? slots : slots / 2 * 2);
 }
 
 static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device,
@@ -94,7 +88,7 @@ static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device,
 {
     conv_slab_tile t;
     return conv_slab_tile_make(s, config, &t) &&
-           slots_of(s, device, &t) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
+           slots_of(s, device, &t) >= (s->roles.wgrad ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
 /* ---- which problems ---- */
@@ -135,7 +129,7 @@ static mica_status take_two_axes(mica_conv_sm90_shape *s, mica_why *why)
 static mica_status strides_ok(const mica_conv_sm90_shape *s, mica_why *why)
 {
     const long long *stride = s->g.stride;
-    if (s->roles.kind == MICA_CONV_KIND_DGRAD && (stride[1] != 1 || stride[2] != 1))
+    if (s->roles.dgrad && (stride[1] != 1 || stride[2] != 1))
         return mica_refuse(why, "the stride is %lld x %lld, this engine's dgrad has 1", stride[1],
                            stride[2]);
     if (stride[1] * stride[2] > MICA_CONV_SLAB_LATTICES)
@@ -154,7 +148,7 @@ static mica_status groups_ok(const mica_conv_sm90_shape *s, mica_why *why)
                            "groups of %lld to %lld channels, this engine takes as many on both "
                            "sides, 4, 8, 16, 32 or 64",
                            g->c, g->k);
-    if (!is_wgrad(s) && s->filter_mn != (s->roles.kind == MICA_CONV_KIND_DGRAD))
+    if (!s->roles.wgrad && s->filter_mn != (s->roles.dgrad))
         return mica_refuse(why, "the filter's channels do not lie side by side, as this engine "
                                 "reads those of groups");
     return MICA_OK;
@@ -168,7 +162,7 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (s->g.c > CHANNELS || s->g.k > CHANNELS)
         return mica_refuse(why, "%lld and %lld channels, this engine holds %d", s->g.c, s->g.k,
                            CHANNELS);
-    if (is_wgrad(s) && taps_of(s) > WGRAD_TAPS)
+    if (s->roles.wgrad && taps_of(s) > WGRAD_TAPS)
         return mica_refuse(why, "%lld x %lld taps, this engine's wgrad holds %d", s->g.tap[1],
                            s->g.tap[2], WGRAD_TAPS);
     if (!fits(s, device, &(mica_config){{heights[0]}}))
@@ -185,7 +179,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
     MICA_TRY(mica_conv_sm90_shape_make(d, MICA_CONV_SM90_GROUPS, s, why));
     MICA_TRY(take_two_axes(s, why));
     MICA_TRY(shape_ok(s, device, why));
-    return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
+    return s->roles.wgrad ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }
 
 /* ---- configs and their cost ---- */
@@ -204,11 +198,11 @@ static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *d
 static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info *device,
                           const conv_slab_tile *t)
 {
-    int taps = is_wgrad(s) ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
-    double products = taps * 4 * (is_wgrad(s) ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
+    int taps = s->roles.wgrad ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
+    double products = taps * 4 * (s->roles.wgrad ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
     /* the copy engine passes over the pixels that it leaves out */
     double skipped = s->step[2] == 1 ? 1 : 1.6;
-    if (is_wgrad(s) && s->step[2] > 1) skipped = 1.25;
+    if (s->roles.wgrad && s->step[2] > 1) skipped = 1.25;
     double fill = skipped * (double)slot_bytes(s, t) / 34.6;
     if (slots_of(s, device, t) < 3) fill += 1500;
     if (s->stats) products = fmax(products, COUNT_CYCLES * t->eights);
@@ -224,8 +218,8 @@ static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *d
     double waves = ceil((double)(lines * chunks_of(s)) / device->units);
     double each = waves * ceil((double)conv_slab_tiles(s, &t) / (double)lines);
     /* what a block stores in the end, or reads before */
-    double sums = is_wgrad(s) ? 3000 + taps_of(s) * 1000.0 * width_of(s) / CHANNELS
-                              : 1000 + taps_of(s) * 150.0;
+    double sums = s->roles.wgrad ? 3000 + taps_of(s) * 1000.0 * width_of(s) / CHANNELS
+                                 : 1000 + taps_of(s) * 150.0;
     return each * tile_cycles(s, device, &t) + sums + 4.0 * t.eights;
 }
 
@@ -234,7 +228,7 @@ static bool counting_suits(const mica_conv_sm90_shape *s, const mica_device_info
 {
     conv_slab_tile t = tile_of(s, &(mica_config){{heights[0]}});
     double tiles = ceil((double)conv_slab_tiles(s, &t) / (double)lines_of(s, device, &t) / 2);
-    const long long *size = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.in : s->g.out;
+    const long long *size = s->roles.dgrad ? s->g.in : s->g.out;
     return conv_stats_chain_ok(64 + tiles, (double)s->g.n * (double)size[1] * (double)size[2]);
 }
 
@@ -255,8 +249,9 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_conv_sm90_shape s;
     mica_why why;
     if (make_shape(desc, device, &s, &why) != MICA_OK) return 0;
-    const double hertz = 1.56e9, launch_ms = is_wgrad(&s) ? 3e-3 : 1.6e-3; /* a busy chip's clock */
-    const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0;            /* a second kernel */
+    const double hertz = 1.56e9,
+                 launch_ms = s.roles.wgrad ? 3e-3 : 1.6e-3;     /* a busy chip's clock */
+    const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0; /* a second kernel */
     return count_ms + launch_ms +
            fmax(cycles_of(&s, device, config) / hertz * 1e3,
                 mica_roofline_ms(&mica_op_conv, desc, device) / copying);
@@ -301,23 +296,22 @@ static void fill(const mica_conv_desc *d, state *s)
     }
     for (int i = 0; i < h->step[1] * h->step[2]; i++)
         if (!conv_slab_image_map(h, t, i, &s->image[i])) s->image[i].rank = 0;
-    if (is_wgrad(h)) {
+    if (h->roles.wgrad) {
         mica_conv_sm90_window_map(h, false, CHANNELS, t->wide, t->tall, &s->other);
         return;
     }
     if (width_of(h) == CHANNELS) mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
-    bool dgrad = h->roles.kind == MICA_CONV_KIND_DGRAD;
-    mica_conv_sm90_window_map(h, dgrad, CHANNELS, t->wide, t->tall, &s->result);
+    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, t->wide, t->tall, &s->result);
 }
 
 static void add_prologue(const state *s, int slots, mica_text *p)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    mica_wgmma mma = {.n = is_wgrad(h) ? CHANNELS : 8 * s->tile.eights,
+    mica_wgmma mma = {.n = h->roles.wgrad ? CHANNELS : 8 * s->tile.eights,
                       .a = h->in,
                       .b = h->in,
-                      .a_mn_major = is_wgrad(h) || h->filter_mn,
-                      .b_mn_major = is_wgrad(h)};
+                      .a_mn_major = h->roles.wgrad || h->filter_mn,
+                      .b_mn_major = h->roles.wgrad};
     conv_slab_tile_prologue(h, &s->tile, p);
     mica_prologue_int(p, "WIDTH", width_of(h));
     mica_prologue_int(p, "SLOTS", slots);
@@ -326,7 +320,7 @@ static void add_prologue(const state *s, int slots, mica_text *p)
 
 static mica_status add_kernel(mica_plan *plan, state *s, mica_text *p)
 {
-    bool wgrad = is_wgrad(&s->shape);
+    bool wgrad = s->shape.roles.wgrad;
     int slots = slots_of(&s->shape, &plan->device, &s->tile);
     int64_t blocks = lines_of(&s->shape, &plan->device, &s->tile) * chunks_of(&s->shape);
     add_prologue(s, slots, p);
@@ -353,7 +347,7 @@ static mica_status build(mica_plan *plan)
     mica_text p = {buffer, sizeof buffer, 0};
     s->tile = tile_of(&s->shape, &plan->config);
     fill(d, s);
-    if (!is_wgrad(&s->shape)) {
+    if (!s->shape.roles.wgrad) {
         mica_epilogue e = mica_conv_epilogue(d);
         mica_prologue_epilogue(&p, &e);
         mica_prologue_int(&p, "FILTER_MN", s->shape.filter_mn);
@@ -362,7 +356,7 @@ static mica_status build(mica_plan *plan)
     }
     MICA_TRY(add_kernel(plan, s, &p));
     int lines = (int)s->grid.grid[0] / s->args.chunks;
-    if (is_wgrad(&s->shape))
+    if (s->shape.roles.wgrad)
         MICA_TRY(mica_conv_sm90_reduce_build(
             plan, &s->shape, lines, taps_of(&s->shape) * width_of(&s->shape), NULL, &s->reduce));
     if (s->shape.stats) MICA_TRY(conv_stats_build_parts(plan, 2 * lines, &s->stats));
@@ -373,19 +367,19 @@ static mica_status build(mica_plan *plan)
 
 static mica_status run_slab(const mica_plan *plan, const state *s, const mica_run *r)
 {
-    bool wgrad = is_wgrad(&s->shape);
     void *const *args = r->args;
     mica_conv_slab_args a = s->args;
     for (int i = 0; i < MICA_CONV_SLAB_LATTICES; i++)
         if (s->image[i].rank)
-            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], args[s->shape.image],
+            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], args[s->shape.roles.image],
                                             &a.image[i]));
     if (s->other.rank)
-        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.other], &a.other));
+        MICA_TRY(
+            mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.roles.other], &a.other));
     else
-        a.narrow = args[s->shape.other];
+        a.narrow = args[s->shape.roles.other];
     a.out = args[s->shape.roles.out];
-    if (wgrad)
+    if (s->shape.roles.wgrad)
         a.partial = mica_at(r, s->reduce.partial);
     else
         MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
@@ -395,7 +389,8 @@ static mica_status run_slab(const mica_plan *plan, const state *s, const mica_ru
     if (s->shape.stats) a.sums = conv_stats_partial(&s->stats, r);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     MICA_TRY(conv_stats_run(&s->stats, r));
-    return wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r) : MICA_OK;
+    return s->shape.roles.wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r)
+                                : MICA_OK;
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

@@ -31,11 +31,6 @@ typedef struct state {
 
 /* ---- sizes ---- */
 
-static bool is_dgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
 static int taps_of(const mica_conv_sm90_shape *s)
 {
     return (int)(s->g.tap[1] * s->g.tap[2]);
@@ -44,12 +39,12 @@ static int taps_of(const mica_conv_sm90_shape *s)
 /* Channels that are read. */
 static int64_t terms_of(const mica_conv_sm90_shape *s)
 {
-    return is_dgrad(s) ? s->g.k : s->g.c;
+    return s->roles.dgrad ? s->g.k : s->g.c;
 }
 
 static int64_t channels_of(const mica_conv_sm90_shape *s)
 {
-    return is_dgrad(s) ? s->g.c : s->g.k;
+    return s->roles.dgrad ? s->g.c : s->g.k;
 }
 
 static int64_t blocks_of(int64_t count, int64_t each)
@@ -88,8 +83,7 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
                             mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD)
-        return mica_refuse(why, "a filter's gradient, this engine forms images");
+    if (s->roles.wgrad) return mica_refuse(why, "a filter's gradient, this engine forms images");
     if (s->axes == 1) return mica_refuse(why, "1 spatial dimension, this engine has 2 and 3");
     if (g->stride[0] != 1 || g->stride[1] != 1 || g->stride[2] != 1)
         return mica_refuse(why, "the stride is %lld x %lld x %lld, this engine's is 1",
@@ -128,13 +122,13 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 static long long planes_read(const mica_conv_sm90_shape *s)
 {
-    return is_dgrad(s) ? s->g.out[0] : s->g.in[0];
+    return s->roles.dgrad ? s->g.out[0] : s->g.in[0];
 }
 
 /* That a tile reads in the mean: those outside the image are left out. */
 static double planes_of(const mica_conv_sm90_shape *s)
 {
-    double all = (double)(is_dgrad(s) ? s->g.in[0] : s->g.out[0]), sum = 0;
+    double all = (double)(s->roles.dgrad ? s->g.in[0] : s->g.out[0]), sum = 0;
     for (int64_t t = 0; t < s->g.tap[0]; t++) {
         double from = (double)(s->classes[0].start[0] + t * s->tap_step[0]);
         sum += fmax(0, fmin(all, (double)planes_read(s) - from) - fmax(0, -from));
@@ -202,7 +196,7 @@ static void fill(const mica_conv_desc *d, state *s)
     conv_slab_tile_args(d, h, &s->tile, a);
     a->chunks = (int)blocks_of(channels_of(h), CHANNELS);
     a->blocks = (int)blocks_of(terms_of(h), CHANNELS);
-    a->planes = (int)(is_dgrad(h) ? h->g.in[0] : h->g.out[0]);
+    a->planes = (int)(h->roles.dgrad ? h->g.in[0] : h->g.out[0]);
     a->planes_read = (int)planes_read(h);
     a->plane_taps = (int)h->g.tap[0];
     a->plane_start = c->start[0];
@@ -211,7 +205,7 @@ static void fill(const mica_conv_desc *d, state *s)
     a->plane_filter_step = c->filter_step[0];
     conv_slab_image_map(h, &s->tile, 0, &s->image);
     mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->filter);
-    mica_conv_sm90_window_map(h, is_dgrad(h), CHANNELS, s->tile.wide, s->tile.tall, &s->result);
+    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, s->tile.wide, s->tile.tall, &s->result);
 }
 
 static void add_prologue(const mica_plan *plan, const state *s, int stages, mica_text *p)
@@ -267,8 +261,9 @@ static mica_status run_stream(const mica_plan *plan, const state *s, const mica_
     void *const *args = r->args;
     mica_conv_slab_args a = s->args;
     a.out = args[s->shape.roles.out];
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image[0]));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->filter, args[s->shape.other], &a.other));
+    MICA_TRY(
+        mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.roles.image], &a.image[0]));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->filter, args[s->shape.roles.other], &a.other));
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);

@@ -8,25 +8,15 @@
 
 enum { ACROSS = 8, MOST_BOX = 256 /* the copy engine's */ };
 
-static bool is_dgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
-static bool is_wgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
 /* Of the image of a tile's pixels, and of that which taps read. */
 static const long long *size_of(const mica_conv_sm90_shape *s)
 {
-    return is_dgrad(s) ? s->g.in : s->g.out;
+    return s->roles.dgrad ? s->g.in : s->g.out;
 }
 
 static const long long *size_read(const mica_conv_sm90_shape *s)
 {
-    return is_dgrad(s) ? s->g.out : s->g.in;
+    return s->roles.dgrad ? s->g.out : s->g.in;
 }
 
 static int64_t reach_of(const mica_conv_sm90_shape *s, int axis)
@@ -89,11 +79,11 @@ static bool make_flat(const mica_conv_sm90_shape *s, int rows, conv_slab_tile *t
     if (s->step[1] != 1 || s->step[2] != 1 || line > MOST_BOX || positions > CONV_SLAB_MOST)
         return false;
     int64_t eights = blocks_of(positions, ACROSS);
-    if (is_wgrad(s)) eights += eights % 2; /* the terms of a product are 16 */
+    if (s->roles.wgrad) eights += eights % 2; /* the terms of a product are 16 */
     if (eights * ACROSS > CONV_SLAB_MOST) return false;
     int64_t slab = positions + reach, read = eights * ACROSS + reach + reach_of(s, 2);
     /* results stand where the slab stood, two groups at a time, and leave the zeros alone */
-    if (!is_wgrad(s) && (eights + eights % 2) * ACROSS > slab) return false;
+    if (!s->roles.wgrad && (eights + eights % 2) * ACROSS > slab) return false;
     t->line = (int)line;
     t->eights = (int)eights;
     t->across = 1;
@@ -161,7 +151,7 @@ bool conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t,
     int64_t tall = lattice_pixels(s, 1, lattice / s->step[2], t->rows),
             wide = t->line ? t->line : lattice_pixels(s, 2, lattice % s->step[2], ACROSS);
     if (tall == 0 || wide == 0) return false;
-    mica_conv_sm90_window_map(s, !is_dgrad(s), CONV_SLAB_CHANNELS, (int)wide, (int)tall, map);
+    mica_conv_sm90_window_map(s, !s->roles.dgrad, CONV_SLAB_CHANNELS, (int)wide, (int)tall, map);
     return true;
 }
 
@@ -192,8 +182,8 @@ void conv_slab_tile_args(const mica_conv_desc *d, const mica_conv_sm90_shape *s,
         a->filter_step[i] = c->filter_step[i + 1];
         a->size[i] = (int)size_of(s)[i + 1];
     }
-    a->channels = (int)(s->g.groups * (is_dgrad(s) ? s->g.c : s->g.k));
-    a->to = is_dgrad(s) ? s->g.a : s->g.b;
+    a->channels = (int)(s->g.groups * (s->roles.dgrad ? s->g.c : s->g.k));
+    a->to = s->roles.dgrad ? s->g.a : s->g.b;
     a->residual = s->g.residual;
     mica_conv_epilogue_args(d, &a->epilogue);
 }

@@ -93,7 +93,7 @@ static mica_status accepts_rest(const mica_conv_desc *d, const mica_device_info 
                            device->arch);
     mica_conv_geometry g;
     mica_conv_geometry_make(d, &g);
-    return accepts_counts(&g, mica_conv_roles_of(d).kind == MICA_CONV_KIND_DGRAD, why);
+    return accepts_counts(&g, mica_conv_roles_of(d).dgrad, why);
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -163,11 +163,11 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
     const double launch_ms = 3e-3, gather = 1.2, copying = 0.85;
-    bool wgrad = mica_conv_roles_of(desc).kind == MICA_CONV_KIND_WGRAD;
+    bool wgrad = mica_conv_roles_of(desc).wgrad;
     double begin_ms = wgrad ? 8e-3 : 0; /* each thread finds the pixels of its terms */
     conv_sm80_shape s;
     conv_sm80_shape_make(desc, &s);
-    if (mica_tensor_count(mica_conv_tensor(desc, mica_conv_roles_of(desc).out)) == 0) return 0;
+    if (mica_conv_is_empty(desc)) return 0;
     s.tile.tile_m = c->knob[KNOB_TILE_M];
     s.tile.tile_n = c->knob[KNOB_TILE_N];
     double splits = c->knob[KNOB_SPLITS] > 1 ? c->knob[KNOB_SPLITS] : 1;
@@ -232,11 +232,10 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)launches * sizeof *s->args, &s));
     mica_conv_roles roles = mica_conv_roles_of(d);
-    bool dgrad = roles.kind == MICA_CONV_KIND_DGRAD, wgrad = roles.kind == MICA_CONV_KIND_WGRAD;
-    s->image = dgrad ? roles.b : roles.a;
-    s->other = wgrad ? roles.b : roles.f;
+    s->image = roles.image;
+    s->other = roles.other;
     s->out = roles.out;
-    if (mica_tensor_count(mica_conv_tensor(d, s->out)) == 0) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
     shape.tile.tile_m = plan->config.knob[KNOB_TILE_M];
     shape.tile.tile_n = plan->config.knob[KNOB_TILE_N];

@@ -279,7 +279,7 @@ void conv_sm80_shape_make(const mica_conv_desc *d, conv_sm80_shape *s)
     }
     s->tap_fast = read_strides(s)->c != 1 || s->channels == 1;
     mica_mma_tile *t = &s->tile;
-    t->a.dtype = mica_conv_tensor(d, dgrad ? roles.b : roles.a)->dtype;
+    t->a.dtype = mica_conv_tensor(d, roles.image)->dtype;
     t->b.dtype = mica_conv_tensor(d, wgrad ? roles.b : roles.f)->dtype;
     t->c = mica_conv_tensor(d, roles.out)->dtype;
     t->precise = t->a.dtype == MICA_F32 && d->compute != MICA_COMPUTE_TF32;

@@ -33,16 +33,11 @@ typedef struct state {
     } args;
 } state;
 
-static bool is_dgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
 /* From pixel to pixel of a class of the result. */
 static mica_conv_strides result_strides(const mica_conv_sm90_shape *s)
 {
-    mica_conv_strides to = is_dgrad(s) ? s->g.a : s->g.b;
-    for (int i = 0; i < 3; i++) to.s[i] *= is_dgrad(s) ? s->g.stride[i] : 1;
+    mica_conv_strides to = s->roles.dgrad ? s->g.a : s->g.b;
+    for (int i = 0; i < 3; i++) to.s[i] *= s->roles.dgrad ? s->g.stride[i] : 1;
     return to;
 }
 
@@ -149,13 +144,12 @@ static void fill_direct(const mica_plan *plan, state *s)
     const mica_conv_desc *d = plan->desc;
     const mica_conv_sm90_shape *h = &s->shape;
     mica_conv_sm90_args *a = &s->args.direct;
-    bool dgrad = is_dgrad(h);
-    a->terms = (int)(dgrad ? h->g.k : h->g.c);
+    a->terms = (int)(h->roles.dgrad ? h->g.k : h->g.c);
     a->cols = (int)mica_conv_sm90_columns(h);
     a->to = result_strides(h);
     a->residual = h->g.residual;
     for (int i = 0; i < 3; i++) {
-        a->residual.s[i] *= dgrad ? h->g.stride[i] : 1;
+        a->residual.s[i] *= h->roles.dgrad ? h->g.stride[i] : 1;
         a->step[i] = h->step[i];
         a->tap_step[i] = h->tap_step[i];
     }
@@ -304,8 +298,7 @@ static mica_status build(mica_plan *plan)
     if (s->shape.class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    bool wgrad = s->shape.roles.kind == MICA_CONV_KIND_WGRAD;
-    MICA_TRY(wgrad ? build_wgrad(plan, s, &p) : build_direct(plan, s, &p));
+    MICA_TRY(s->shape.roles.wgrad ? build_wgrad(plan, s, &p) : build_direct(plan, s, &p));
     return conv_generic_build(plan, &s->generic);
 }
 
@@ -316,9 +309,10 @@ static mica_status run_direct(const mica_plan *plan, const state *s, const mica_
     mica_conv_sm90_args a = s->args.direct;
     for (int i = 0; i < a.class_count; i++)
         if (has_taps(&a.classes[i]))
-            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], r->args[s->shape.image],
+            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], r->args[s->shape.roles.image],
                                             &a.image[i]));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.other], &a.filter));
+    MICA_TRY(
+        mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.roles.other], &a.filter));
     a.out = r->args[s->shape.roles.out];
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
@@ -331,8 +325,9 @@ static mica_status run_direct(const mica_plan *plan, const state *s, const mica_
 static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_run *r)
 {
     mica_conv_sm90_wgrad_args a = s->args.wgrad;
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[0], r->args[s->shape.image], &a.image));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.other], &a.grad));
+    MICA_TRY(
+        mica_tensor_map_encode(plan->cuda, &s->image[0], r->args[s->shape.roles.image], &a.image));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.roles.other], &a.grad));
     if (plan->config.knob[MICA_CONV_CLUSTER]) {
         mica_conv_sm90_filter_bind(plan, r, s->shape.roles.out, &a.filter);
         return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
@@ -346,8 +341,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     if (!mica_conv_sm90_aligned(&s->shape, r)) return conv_generic_run(&s->generic, r);
-    return s->shape.roles.kind == MICA_CONV_KIND_WGRAD ? run_wgrad(plan, s, r)
-                                                       : run_direct(plan, s, r);
+    return s->shape.roles.wgrad ? run_wgrad(plan, s, r) : run_direct(plan, s, r);
 }
 
 const mica_engine mica_conv_sm90 = {.name = "sm90_im2col",

@@ -28,16 +28,6 @@ typedef struct state {
     conv_stem_args args;
 } state;
 
-static bool is_wgrad(const shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
-static bool is_dgrad(const shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
 /* ---- what is taken ---- */
 
 /* A lane adds up its sums of f32 once in 16 pixels; a warp has the pixels that no other has. */
@@ -91,11 +81,6 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return all;
 }
 
-static bool is_empty(const mica_conv_desc *d)
-{
-    return mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0;
-}
-
 static bool configured(const shape *s, const mica_device_info *device, const mica_config *config,
                        layout *t)
 {
@@ -109,11 +94,11 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     shape s;
     mica_why why;
     layout t;
-    if (is_empty(desc)) return 0;
+    if (mica_conv_is_empty(desc)) return 0;
     if (conv_stem_shape_make(desc, &s, &why) != MICA_OK || !configured(&s, device, config, &t))
         return HUGE_VAL;
     int splits = config->knob[KNOB_SPLITS];
-    double work = conv_stem_milliseconds(&s, device, &t, is_wgrad(&s) ? splits : 0);
+    double work = conv_stem_milliseconds(&s, device, &t, s.roles.wgrad ? splits : 0);
     double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6) / memory_share;
     return fmax(work, memory) + launch_ms * (splits > 1 ? 3 : 1) + (s.stats ? 2e-3 : 0);
 }
@@ -126,8 +111,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     c->spreads = true; /* products are filled up with taps that count for nothing */
     c->k_inst = 8;     /* on sm_80; sm_90 sums 16 */
     /* sums over the filters of one tap after the other */
-    if (mica_conv_roles_of(desc).kind == MICA_CONV_KIND_DGRAD)
-        c->k_inst = (int)(g.k / ((g.k + 7) / 8));
+    if (mica_conv_roles_of(desc).dgrad) c->k_inst = (int)(g.k / ((g.k + 7) / 8));
     if (config->knob[KNOB_SPLITS] > 1) c->n_outer += config->knob[KNOB_SPLITS];
 }
 
@@ -150,13 +134,13 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     mica_prologue_int(p, "BLOCKS", t->blocks);
     mica_prologue_type(p, "in_t", h->in);
     mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : h->out);
-    if (is_wgrad(h)) {
+    if (h->roles.wgrad) {
         mica_prologue_int(p, "UNITS", t->units);
         mica_prologue_int(p, "WORD_GROUPS", t->word_groups);
         mica_prologue_int(p, "WARPS_P", t->warps_p);
         return;
     }
-    if (is_dgrad(h)) {
+    if (h->roles.dgrad) {
         conv_stem_cells_prologue(h, p);
     } else {
         mica_prologue_int(p, "GROUPS", t->groups);
@@ -215,17 +199,15 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     if (conv_stem_shape_make(d, &s->shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
-    if (is_empty(d)) return MICA_OK;
-    bool wgrad = is_wgrad(&s->shape);
+    if (mica_conv_is_empty(d)) return MICA_OK;
+    bool wgrad = s->shape.roles.wgrad;
     int splits = plan->config.knob[KNOB_SPLITS] > 1 ? plan->config.knob[KNOB_SPLITS] : 1;
     layout t;
     if (!configured(&s->shape, &plan->device, &plan->config, &t) || t.tiles > INT32_MAX)
         return mica_fail(MICA_UNSUPPORTED, "tiles of %d x %d pixels do not fit",
                          plan->config.knob[KNOB_TILE_H], plan->config.knob[KNOB_TILE_W]);
-    if (splits > 1) {
-        MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
-        s->args.part = mica_tensor_count(&d->w);
-    }
+    MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
+    s->args.part = s->parts.args.count;
     if (wgrad && !mica_tensor_count(mica_conv_tensor(d, s->shape.roles.b))) t.tiles = 0;
     fill_args(d, &t, s);
     double wanted =
@@ -240,7 +222,7 @@ static mica_status build(mica_plan *plan)
     if (wgrad) {
         spec.file = "ops/conv/conv_stem_wgrad.cu";
         spec.entry = "conv_stem_wgrad";
-    } else if (is_dgrad(&s->shape)) {
+    } else if (s->shape.roles.dgrad) {
         spec.file = "ops/conv/conv_stem_dgrad.cu";
         spec.entry = "conv_stem_dgrad";
     }
@@ -256,17 +238,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     if (!s->kernel) return MICA_OK;
     const shape *h = &s->shape;
     conv_stem_args a = s->args;
-    a.image = r->args[is_dgrad(h) ? h->roles.b : h->roles.a];
-    a.alpha = s->parts.kernel ? 1 : mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = s->parts.kernel ? 0 : mica_run_scalar(plan, r, MICA_CONV_BETA);
-    if (is_wgrad(h)) {
-        a.other = r->args[h->roles.b];
-        char *out = s->parts.kernel ? conv_parts_base(&s->parts, r) : r->args[h->roles.out];
-        a.out = out + h->g.f_base * (s->parts.kernel ? 4 : mica_dtype_bits(h->out) / 8);
-    } else {
-        a.other = (const char *)r->args[h->roles.f] + h->g.f_base * 2;
-        a.out = r->args[h->roles.out];
-    }
+    conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
+    a.image = o.image, a.other = o.other, a.out = o.out;
+    a.alpha = o.alpha, a.beta = o.beta;
     a.to_aligned = s->to_vector && (uintptr_t)r->args[h->roles.b] % 16 == 0;
     a.from_aligned = s->from_vector && (uintptr_t)r->args[h->roles.a] % 16 == 0;
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);

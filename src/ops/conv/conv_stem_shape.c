@@ -7,16 +7,6 @@
 
 enum { MOST_CHANNELS = 8, MOST_WORDS = 128, MOST_POSITION = 1 << 26, WARPS = 4 };
 
-static bool is_wgrad(const conv_stem_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
-static bool is_dgrad(const conv_stem_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
 /* ---- what is taken ---- */
 
 static mica_status sizes_ok(const conv_stem_shape *s, mica_why *why)
@@ -62,7 +52,7 @@ mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mi
     *s = (conv_stem_shape){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry_make(d, &s->g);
     const mica_conv_geometry *g = &s->g;
-    s->in = mica_conv_tensor(d, is_dgrad(s) ? s->roles.b : s->roles.a)->dtype;
+    s->in = mica_conv_tensor(d, s->roles.image)->dtype;
     s->out = mica_conv_tensor(d, s->roles.out)->dtype;
     s->stats = conv_has_stats(d);
     if (s->in != MICA_F16 && s->in != MICA_BF16)
@@ -71,11 +61,11 @@ mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mi
     if (g->c > MOST_CHANNELS || g->stride[2] > 64 || g->tap[1] * g->tap[2] > 2 * MOST_WORDS)
         return mica_refuse(why, "%lld channels, %lld x %lld taps, stride %lld: not a first layer",
                            g->c, g->tap[1], g->tap[2], g->stride[2]);
-    if (is_dgrad(s) && s->stats)
+    if (s->roles.dgrad && s->stats)
         return mica_refuse(why, "statistics of a transposed convolution are left to others");
     MICA_TRY(sizes_ok(s, why));
     s->channels = (int)g->c;
-    MICA_TRY(is_dgrad(s) ? conv_stem_cells_make(s, why) : words_make(s, why));
+    MICA_TRY(s->roles.dgrad ? conv_stem_cells_make(s, why) : words_make(s, why));
     s->flat =
         s->channels == g->c && (g->a.c == 1 || g->c == 1) && (g->a.s[2] == g->c || g->in[2] == 1);
     return MICA_OK;
@@ -91,7 +81,7 @@ static double parts_of(double n, double by)
 static void choose_warps(const conv_stem_shape *s, conv_stem_layout *t)
 {
     int filters = (int)s->g.k;
-    if (!is_wgrad(s)) {
+    if (!s->roles.wgrad) {
         t->chunks = (filters + 95) / 96;
         t->groups = (filters + 32 * t->chunks - 1) / (32 * t->chunks);
         t->chunks = (filters + 32 * t->groups - 1) / (32 * t->groups);
@@ -118,7 +108,7 @@ static void choose_warps(const conv_stem_shape *s, conv_stem_layout *t)
 
 static int registers_of(const conv_stem_shape *s, const conv_stem_layout *t)
 {
-    if (is_wgrad(s)) return t->units * t->word_groups * 8 + t->word_groups * 5 + 44;
+    if (s->roles.wgrad) return t->units * t->word_groups * 8 + t->word_groups * 5 + 44;
     return 16 * t->groups * t->lines + 2 * ((s->words + 7) / 8) + 6 * t->lines + 56 +
            (s->stats ? 2 * t->groups + (s->flat ? 0 : 32) : 0);
 }
@@ -128,7 +118,7 @@ static void count_cycles(const conv_stem_shape *s, int image_words, conv_stem_la
     const double product = 1.7; /* clocks of a multiprocessor for one 16 x 8 x 16 */
     double pixels = (double)t->tile_h * t->tile_w, slices = (s->words + 7) / 8;
     double copy = image_words * (s->flat ? 14.0 : 30.0) / 128 + 600, work;
-    if (is_wgrad(s)) {
+    if (s->roles.wgrad) {
         double rounds = parts_of(pixels / 16, t->warps_p) * t->warps;
         copy += pixels * t->units * 2 * 16 / 128;
         double reads = 4.0 * t->units + 4.0 * t->word_groups; /* of shared memory */
@@ -149,7 +139,7 @@ static void count_cycles(const conv_stem_shape *s, int image_words, conv_stem_la
 static bool pixels_layout(const conv_stem_shape *s, const mica_device_info *device,
                           conv_stem_layout *t)
 {
-    if (is_wgrad(s) && t->tile_w % 16) return false;
+    if (s->roles.wgrad && t->tile_w % 16) return false;
     choose_warps(s, t);
     double high = (double)(t->tile_h - 1) * (double)s->g.stride[1] +
                   (double)(s->g.tap[1] - 1) * (double)s->g.dilation[1] + 1;
@@ -157,7 +147,7 @@ static bool pixels_layout(const conv_stem_shape *s, const mica_device_info *devi
     if (high * wide >= 1 << 16) return false;
     int words = (int)(high * wide);
     int slices = (s->words + 7) / 8, pixels = t->tile_h * t->tile_w;
-    if (is_wgrad(s)) {
+    if (s->roles.wgrad) {
         int merge = t->warps / t->warps_p * 32 * t->units * t->word_groups * 8 * 4;
         t->shared = (words + 3) / 4 * 16 + pixels * (16 * t->units + 8) * 2;
         if (t->warps_p > 1 && t->shared < merge) t->shared = merge;
@@ -170,7 +160,7 @@ static bool pixels_layout(const conv_stem_shape *s, const mica_device_info *devi
     t->blocks = by_shared < by_registers ? by_shared : by_registers;
     if (t->blocks > 6) t->blocks = 6;
     if (t->blocks < 1) t->blocks = 1;
-    t->setup = is_wgrad(s) ? 4000 : (double)(s->words * t->groups) * 10;
+    t->setup = s->roles.wgrad ? 4000 : (double)(s->words * t->groups) * 10;
     t->down = parts_of((double)s->g.out[1], t->tile_h);
     t->across = parts_of((double)s->g.out[2], t->tile_w);
     t->tiles = (double)s->g.n * t->down * t->across;
@@ -183,20 +173,20 @@ bool conv_stem_layout_make(const conv_stem_shape *s, const mica_device_info *dev
 {
     *t = (conv_stem_layout){.tile_h = tile_h, .tile_w = tile_w};
     if (tile_h < 1 || tile_w < 1 || tile_h > 256 || tile_w > 256) return false;
-    return is_dgrad(s) ? conv_stem_cells_layout(s, device, t) : pixels_layout(s, device, t);
+    return s->roles.dgrad ? conv_stem_cells_layout(s, device, t) : pixels_layout(s, device, t);
 }
 
 bool conv_stem_layout_least(const conv_stem_shape *s, const mica_device_info *device,
                             conv_stem_layout *t)
 {
-    if (!is_dgrad(s)) return conv_stem_layout_make(s, device, 1, 16, t);
+    if (!s->roles.dgrad) return conv_stem_layout_make(s, device, 1, 16, t);
     return conv_stem_layout_make(s, device, 4, 16, t) || conv_stem_layout_make(s, device, 1, 64, t);
 }
 
 double conv_stem_milliseconds(const conv_stem_shape *s, const mica_device_info *device,
                               const conv_stem_layout *t, double parts)
 {
-    const double hertz = 1.6e9, busy = is_dgrad(s) ? 8 : 12; /* warps that hide a latency */
+    const double hertz = 1.6e9, busy = s->roles.dgrad ? 8 : 12; /* warps that hide a latency */
     double most = (double)device->units * t->blocks / t->chunks;
     if (parts == 0 || parts > most) parts = fmax(1, most);
     if (parts > t->tiles) parts = t->tiles;
@@ -228,7 +218,7 @@ static void enter(const conv_stem_shape *s, const mica_device_info *device, int 
 static void enter_pixels(const conv_stem_shape *s, const mica_device_info *device, ranking *r)
 {
     static const int heights[] = {1, 2, 3, 4, 6, 7, 8, 14, 16};
-    int step = is_wgrad(s) ? 16 : 1;
+    int step = s->roles.wgrad ? 16 : 1;
     for (int part = 1; part <= 8; part++)
         for (size_t h = 0; h < sizeof heights / sizeof *heights; h++) {
             double width = parts_of(parts_of((double)s->g.out[2], part), step) * step;
@@ -241,7 +231,7 @@ int conv_stem_choices(const conv_stem_shape *s, const mica_device_info *device,
                       conv_stem_layout *best)
 {
     ranking r = {.best = best};
-    if (is_dgrad(s))
+    if (s->roles.dgrad)
         for (int tile_w = 16; tile_w <= 64; tile_w *= 2)
             for (int tile_h = 1; tile_h <= 32; tile_h++) enter(s, device, tile_h, tile_w, &r);
     else

@@ -36,16 +36,6 @@ typedef struct state {
 
 /* ---- sizes ---- */
 
-static bool is_dgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_DGRAD;
-}
-
-static bool is_wgrad(const mica_conv_sm90_shape *s)
-{
-    return s->roles.kind == MICA_CONV_KIND_WGRAD;
-}
-
 static int taps_of(const mica_conv_sm90_shape *s)
 {
     return (int)(s->g.tap[1] * s->g.tap[2]);
@@ -76,22 +66,22 @@ static int64_t slab_height(const mica_conv_sm90_shape *s, int height)
 static int64_t slot_bytes(const mica_conv_sm90_shape *s, int height)
 {
     int64_t slab = (slab_width(s) * slab_height(s, height) * PIXEL + 1023) / 1024 * 1024;
-    return is_wgrad(s) ? sets_of(s) * slab + 2 * ACROSS * height * PIXEL : slab;
+    return s->roles.wgrad ? sets_of(s) * slab + 2 * ACROSS * height * PIXEL : slab;
 }
 
 /* Half of them for each warpgroup; wgrad: for all. */
 static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
-    int64_t room = device->shared_bytes - SHARED_RESERVE - (is_wgrad(s) ? 0 : filter_bytes(s));
+    int64_t room = device->shared_bytes - SHARED_RESERVE - (s->roles.wgrad ? 0 : filter_bytes(s));
     int64_t slots = room < 0 ? 0 : room / slot_bytes(s, height);
     if (slots > MOST_SLOTS) slots = MOST_SLOTS;
-    return (int)(is_wgrad(s) ? slots : slots / 2 * 2);
+    return (int)(s->roles.wgrad ? slots : slots / 2 * 2);
 }
 
 static bool fits(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     return slab_width(s) <= 256 && slab_height(s, height) <= 256 &&
-           slots_of(s, device, height) >= (is_wgrad(s) ? WGRAD_SLOTS : DIRECT_SLOTS);
+           slots_of(s, device, height) >= (s->roles.wgrad ? WGRAD_SLOTS : DIRECT_SLOTS);
 }
 
 /* ---- which problems ---- */
@@ -110,7 +100,7 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (g->tap[0] > 1 && s->tap_step[0] != 1)
         return mica_refuse(why, "a dilation of %d between planes, this engine's is 1",
                            s->tap_step[0]);
-    if (is_wgrad(s) &&
+    if (s->roles.wgrad &&
         (g->tap[1] > WGRAD_TAPS_DOWN || sets_of(s) * g->tap[2] * CHANNELS / 2 > WGRAD_SUMS))
         return mica_refuse(why,
                            "%lld x %lld x %lld taps, this engine's wgrad holds %d down and %d sums "
@@ -130,7 +120,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(mica_conv_sm90_shape_make(d, 0, s, why));
     MICA_TRY(shape_ok(s, device, why));
-    return is_wgrad(s) ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
+    return s->roles.wgrad ? MICA_OK : mica_conv_sm90_result_ok(s, d, why);
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -144,7 +134,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 static const long long *size_of(const mica_conv_sm90_shape *s)
 {
-    return is_dgrad(s) ? s->g.in : s->g.out;
+    return s->roles.dgrad ? s->g.in : s->g.out;
 }
 
 static int64_t groups_of(int64_t count, int64_t each)
@@ -155,7 +145,7 @@ static int64_t groups_of(int64_t count, int64_t each)
 /* Of planes. wgrad: of a plane of b and the next; the first of them has none. */
 static int64_t deep_of(const mica_conv_sm90_shape *s)
 {
-    return is_wgrad(s) ? s->g.out[0] + (s->g.tap[0] > 1) : groups_of(size_of(s)[0], PLANES);
+    return s->roles.wgrad ? s->g.out[0] + (s->g.tap[0] > 1) : groups_of(size_of(s)[0], PLANES);
 }
 
 static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
@@ -167,7 +157,7 @@ static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
 /* Terms of a tap, by 16. */
 static int steps_of(const mica_conv_sm90_shape *s)
 {
-    return (int)groups_of(is_dgrad(s) ? s->g.k : s->g.c, 16);
+    return (int)groups_of(s->roles.dgrad ? s->g.k : s->g.c, 16);
 }
 
 static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
@@ -199,7 +189,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const double copying = 0.85;
     int height = config->knob[HEIGHT];
     double cycles =
-        is_wgrad(&s) ? wgrad_cycles_of(&s, device, height) : cycles_of(&s, device, height);
+        s.roles.wgrad ? wgrad_cycles_of(&s, device, height) : cycles_of(&s, device, height);
     return launch_ms +
            fmax(cycles / hertz * 1e3, mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
@@ -243,8 +233,8 @@ static void fill_args(const mica_conv_desc *d, state *s, int height)
         a->tap_step[i] = c->filter_step[i];
         a->size[i] = (int)size[i];
     }
-    a->channels = (int)(is_dgrad(h) ? h->g.c : h->g.k);
-    a->to = is_dgrad(h) ? h->g.a : h->g.b;
+    a->channels = (int)(h->roles.dgrad ? h->g.c : h->g.k);
+    a->to = h->roles.dgrad ? h->g.a : h->g.b;
     a->residual = h->g.residual;
     mica_conv_epilogue_args(d, &a->epilogue);
 }
@@ -253,13 +243,13 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
 {
     const mica_conv_sm90_shape *h = &s->shape;
     int tall = (int)slab_height(h, height);
-    mica_conv_sm90_window_map(h, !is_dgrad(h), CHANNELS, (int)slab_width(h), tall, &s->image);
-    if (is_wgrad(h)) {
+    mica_conv_sm90_window_map(h, !h->roles.dgrad, CHANNELS, (int)slab_width(h), tall, &s->image);
+    if (h->roles.wgrad) {
         mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->other);
         s->other.box[3] = PLANES;
         return;
     }
-    mica_conv_sm90_window_map(h, is_dgrad(h), CHANNELS, ACROSS, height, &s->result);
+    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, ACROSS, height, &s->result);
     mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
 }
 
@@ -267,7 +257,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, int height, 
                            mica_text *p)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    bool wgrad = is_wgrad(h);
+    bool wgrad = h->roles.wgrad;
     mica_wgmma mma = {.n = wgrad ? CHANNELS * (int)h->g.tap[2] : ACROSS * height,
                       .a = h->in,
                       .b = h->in,
@@ -294,7 +284,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, int height, 
 static mica_status add_kernel(mica_plan *plan, state *s)
 {
     const mica_conv_sm90_shape *h = &s->shape;
-    bool wgrad = is_wgrad(h);
+    bool wgrad = h->roles.wgrad;
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     int height = plan->config.knob[HEIGHT], slots = slots_of(h, &plan->device, height);
@@ -321,7 +311,7 @@ static mica_status build(mica_plan *plan)
     fill_args(d, s, plan->config.knob[HEIGHT]);
     fill_maps(d, s, plan->config.knob[HEIGHT]);
     MICA_TRY(add_kernel(plan, s));
-    if (is_wgrad(h))
+    if (h->roles.wgrad)
         MICA_TRY(mica_conv_sm90_reduce_build(plan, h, (int)s->grid.grid[0],
                                              (int)h->g.tap[0] * taps_of(h) * MICA_CONV_BLOCK, NULL,
                                              &s->reduce));
@@ -332,13 +322,12 @@ static mica_status build(mica_plan *plan)
 
 static mica_status run_volume(const mica_plan *plan, const state *s, const mica_run *r)
 {
-    bool wgrad = is_wgrad(&s->shape);
     void *const *args = r->args;
     conv_volume_args a = s->args;
     a.out = args[s->shape.roles.out];
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.image], &a.image));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.other], &a.other));
-    if (wgrad)
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.roles.image], &a.image));
+    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.roles.other], &a.other));
+    if (s->shape.roles.wgrad)
         a.partial = mica_at(r, s->reduce.partial);
     else
         MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
@@ -346,7 +335,8 @@ static mica_status run_volume(const mica_plan *plan, const state *s, const mica_
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
-    return wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r) : MICA_OK;
+    return s->shape.roles.wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r)
+                                : MICA_OK;
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

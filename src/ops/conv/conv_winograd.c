@@ -303,7 +303,7 @@ static mica_status build(mica_plan *plan)
     const mica_conv_desc *d = plan->desc;
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0) return MICA_OK;
+    if (mica_conv_is_empty(d)) return MICA_OK;
     conv_winograd_make(d, &s->p);
     conv_winograd_divide(&s->p, plan->config.knob[KNOB_TILE], plan->config.knob[KNOB_CHUNKS],
                          &s->d);

@@ -24,9 +24,9 @@ void conv_winograd_make(const mica_conv_desc *d, conv_winograd_problem *p)
     *p = (conv_winograd_problem){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry_make(d, &p->g);
     mica_conv_geometry *g = &p->g;
-    p->wgrad = p->roles.kind == MICA_CONV_KIND_WGRAD;
-    p->dgrad = p->roles.kind == MICA_CONV_KIND_DGRAD;
-    p->read = p->dgrad ? p->roles.b : p->roles.a;
+    p->wgrad = p->roles.wgrad;
+    p->dgrad = p->roles.dgrad;
+    p->read = p->roles.image;
     p->other = p->dgrad ? p->roles.a : p->roles.b;
     p->from = p->dgrad ? g->k : g->c;
     p->to = p->dgrad ? g->c : g->k;

@@ -11,16 +11,26 @@ mica_conv_roles mica_conv_roles_of(const mica_conv_desc *d)
         {MICA_CONV_KIND_FWD, MICA_CONV_KIND_DGRAD, MICA_CONV_KIND_WGRAD},
         {MICA_CONV_KIND_DGRAD, MICA_CONV_KIND_FWD, MICA_CONV_KIND_WGRAD}};
     static const int outs[3] = {MICA_CONV_Y, MICA_CONV_X, MICA_CONV_W};
-    return (mica_conv_roles){.kind = kinds[d->transposed][d->pass],
-                             .a = d->transposed ? MICA_CONV_Y : MICA_CONV_X,
-                             .b = d->transposed ? MICA_CONV_X : MICA_CONV_Y,
-                             .f = MICA_CONV_W,
-                             .out = outs[d->pass]};
+    mica_conv_roles r = {.kind = kinds[d->transposed][d->pass],
+                         .a = d->transposed ? MICA_CONV_Y : MICA_CONV_X,
+                         .b = d->transposed ? MICA_CONV_X : MICA_CONV_Y,
+                         .f = MICA_CONV_W,
+                         .out = outs[d->pass]};
+    r.dgrad = r.kind == MICA_CONV_KIND_DGRAD;
+    r.wgrad = r.kind == MICA_CONV_KIND_WGRAD;
+    r.image = r.dgrad ? r.b : r.a;
+    r.other = r.wgrad ? r.b : r.f;
+    return r;
 }
 
 const mica_tensor *mica_conv_tensor(const mica_conv_desc *d, int arg)
 {
     return arg == MICA_CONV_X ? &d->x : arg == MICA_CONV_W ? &d->w : &d->y;
+}
+
+bool mica_conv_is_empty(const mica_conv_desc *d)
+{
+    return mica_tensor_count(mica_conv_tensor(d, mica_conv_roles_of(d).out)) == 0;
 }
 
 /* Spatial axis i of a tensor of that rank stands at geometry axis i + 3 - axes. */

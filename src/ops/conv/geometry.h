@@ -7,15 +7,19 @@
 #include "ops/conv/conv_args.h"
 #include "ops/shared/epilogue.h"
 
-/* Which of the three sums; and which argument is a, b, f; which is written. */
+/* Which of the three sums; and which argument is a, b, f; which is written; which are read: the
+ * image that taps walk over (dgrad: b), and the filter (wgrad: b). */
 typedef struct mica_conv_roles {
     int kind;
-    int a, b, f, out; /* MICA_CONV_X, ... */
+    bool dgrad, wgrad;
+    int a, b, f, out, image, other; /* MICA_CONV_X, ... */
 } mica_conv_roles;
 
 mica_conv_roles mica_conv_roles_of(const mica_conv_desc *d);
 /* The tensor of X, W or Y. */
 const mica_tensor *mica_conv_tensor(const mica_conv_desc *d, int arg);
+/* Whether the result has no elements. */
+bool mica_conv_is_empty(const mica_conv_desc *d);
 /* d is checked. */
 void mica_conv_geometry_make(const mica_conv_desc *d, mica_conv_geometry *g);
 /* Whether every position along an axis, with padding and taps, fits 32 bits. */

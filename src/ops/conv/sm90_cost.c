@@ -46,7 +46,7 @@ static double clusters_at_once(int size, int units)
 /* Share of the blocks of 64 channels read that the last channel ends inside. */
 static double partial_share(const mica_conv_sm90_shape *s)
 {
-    long long channels = s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.k : s->g.c;
+    long long channels = s->roles.dgrad ? s->g.k : s->g.c;
     return channels % MICA_CONV_BLOCK ? 1 / (double)mica_conv_tiles(channels, MICA_CONV_BLOCK) : 0;
 }
 
@@ -67,14 +67,14 @@ static double store_cycles(const mica_conv_sm90_shape *s, int rows, int cols)
 
 int64_t mica_conv_sm90_steps(const mica_conv_sm90_shape *s, int class_index)
 {
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
     const int *taps = s->classes[class_index].taps;
-    return taps[0] * taps[1] * taps[2] * mica_conv_tiles(dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
+    return taps[0] * taps[1] * taps[2] *
+           mica_conv_tiles(s->roles.dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
 }
 
 int64_t mica_conv_sm90_columns(const mica_conv_sm90_shape *s)
 {
-    return s->roles.kind == MICA_CONV_KIND_DGRAD ? s->g.c : s->g.k;
+    return s->roles.dgrad ? s->g.c : s->g.k;
 }
 
 int mica_conv_sm90_blocks(const mica_conv_sm90_shape *s, int cols, int units)
@@ -131,9 +131,8 @@ static double traffic_bytes(const mica_conv_sm90_shape *s)
     const mica_conv_geometry *g = &s->g;
     double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
     for (int i = 0; i < 3; i++) {
-        bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
         long long seen = g->out[i] * g->tap[i];
-        a *= (double)(dgrad || seen > g->in[i] ? g->in[i] : seen);
+        a *= (double)(s->roles.dgrad || seen > g->in[i] ? g->in[i] : seen);
         b *= (double)g->out[i];
         f *= (double)g->tap[i];
     }
@@ -395,7 +394,7 @@ int mica_conv_sm90_parts(const mica_conv_sm90_shape *s, const mica_config *confi
 int mica_conv_sm90_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
                            mica_config *configs)
 {
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_configs(s, device, configs);
+    if (s->roles.wgrad) return wgrad_configs(s, device, configs);
     return direct_configs(s, device, configs);
 }
 
@@ -403,7 +402,7 @@ double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, const mica_device_i
                               const mica_config *config)
 {
     const int32_t *k = config->knob;
-    if (s->roles.kind == MICA_CONV_KIND_WGRAD) return wgrad_ms(s, k, device);
+    if (s->roles.wgrad) return wgrad_ms(s, k, device);
     double cycles = k[MICA_CONV_HELD]
                         ? held_cycles(s, k[MICA_CONV_ROWS], k[MICA_CONV_COLS], device->units)
                         : direct_cycles(s, k, device->units);

@@ -7,7 +7,7 @@ enum { THREADS = 1024 }; /* of the reduction, for each multiprocessor */
 
 bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *r)
 {
-    uintptr_t all = (uintptr_t)r->args[s->image] | (uintptr_t)r->args[s->other];
+    uintptr_t all = (uintptr_t)r->args[s->roles.image] | (uintptr_t)r->args[s->roles.other];
     return ((all | (uintptr_t)r->args[s->roles.out]) & (ALIGNMENT - 1)) == 0;
 }
 

@@ -45,8 +45,7 @@ static lane gradient_lane(const mica_conv_geometry *g, int axis, int64_t first)
 /* A lane of axes that the tensors do not have is one pixel and one tap. */
 static int64_t upper_corner(const mica_conv_sm90_shape *s, const lane *l, int axis)
 {
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    int64_t read = dgrad ? s->g.out[axis] : s->g.in[axis];
+    int64_t read = s->roles.dgrad ? s->g.out[axis] : s->g.in[axis];
     return l->start + (l->count - 1) * s->step[axis] - (read - 1);
 }
 
@@ -74,8 +73,7 @@ static mica_status lane_ok(const mica_conv_sm90_shape *s, const lane *l, int axi
 static mica_status add_class(mica_conv_sm90_shape *s, const mica_conv_desc *d, const lane lanes[3],
                              mica_why *why)
 {
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    const mica_conv_strides *to = dgrad ? &s->g.a : &s->g.b;
+    const mica_conv_strides *to = s->roles.dgrad ? &s->g.a : &s->g.b;
     int64_t pixels = s->g.n, taps = 1;
     for (int i = 0; i < 3; i++) {
         pixels *= lanes[i].count;
@@ -113,7 +111,7 @@ static int by_weight(const void *p, const void *q)
 static mica_status make_classes(mica_conv_sm90_shape *s, const mica_conv_desc *d, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    bool dgrad = s->roles.dgrad;
     for (int i = 0; i < 3; i++) {
         s->step[i] = dgrad ? 1 : (int)g->stride[i];
         s->tap_step[i] =
@@ -200,12 +198,12 @@ static mica_status filter_ok(const mica_tensor *w, int unit, int *inner, mica_wh
 static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
-    const long long *written = dgrad ? g->in : g->out;
+    const long long *written = s->roles.dgrad ? g->in : g->out;
     double pixels = (double)g->n * (double)written[0] * (double)written[1] * (double)written[2];
     double weights = (double)g->groups * (double)g->k * (double)g->c * (double)g->tap[0] *
                      (double)g->tap[1] * (double)g->tap[2];
-    double most = INT32_MAX - 1024, cols = (double)g->groups * (double)(dgrad ? g->c : g->k);
+    double most = INT32_MAX - 1024,
+           cols = (double)g->groups * (double)(s->roles.dgrad ? g->c : g->k);
     if (cols < 1) return mica_refuse(why, "the result has no channels");
     if (pixels > most || weights > most || pixels * cols / 8192 > most)
         return mica_refuse(why,
@@ -254,21 +252,20 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
     static const char *const names[] = {"x", "w", "y"};
     memset(s, 0, sizeof *s);
     s->roles = mica_conv_roles_of(d);
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD,
-         wgrad = s->roles.kind == MICA_CONV_KIND_WGRAD;
+    bool dgrad = s->roles.dgrad, wgrad = s->roles.wgrad;
     s->axes = d->x.rank - 2;
-    s->image = dgrad ? s->roles.b : s->roles.a;
-    s->other = wgrad ? s->roles.b : s->roles.f;
-    s->in = mica_conv_tensor(d, s->image)->dtype;
+    s->in = mica_conv_tensor(d, s->roles.image)->dtype;
     s->out = mica_conv_tensor(d, s->roles.out)->dtype;
     if (s->in != MICA_BF16 && s->in != MICA_F16)
-        return mica_refuse(why, "%s is %s, this engine multiplies bf16 and f16", names[s->image],
-                           mica_dtype_name(s->in));
+        return mica_refuse(why, "%s is %s, this engine multiplies bf16 and f16",
+                           names[s->roles.image], mica_dtype_name(s->in));
     if (d->groups != 1 && !(takes & MICA_CONV_SM90_GROUPS))
         return mica_refuse(why, "groups is %lld, this engine has 1", (long long)d->groups);
-    MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->image), names[s->image], why));
+    MICA_TRY(
+        mica_conv_sm90_image_ok(mica_conv_tensor(d, s->roles.image), names[s->roles.image], why));
     if (wgrad) {
-        MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->other), names[s->other], why));
+        MICA_TRY(mica_conv_sm90_image_ok(mica_conv_tensor(d, s->roles.other), names[s->roles.other],
+                                         why));
     } else {
         int inner;
         /* groups of 4 channels: the copy engine does not read their filter */
@@ -314,7 +311,7 @@ static void pixel_map(const mica_conv_sm90_shape *s, const long long size[3],
 void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
                               mica_tensor_map_spec *m)
 {
-    bool dgrad = s->roles.kind == MICA_CONV_KIND_DGRAD;
+    bool dgrad = s->roles.dgrad;
     const mica_conv_class *c = &s->classes[class_index];
     const long long *size = dgrad ? s->g.out : s->g.in;
     pixel_map(s, size, dgrad ? &s->g.b : &s->g.a, dgrad ? s->g.k : s->g.c, pixels, m);

@@ -14,7 +14,6 @@ typedef struct mica_conv_sm90_shape {
     mica_conv_roles roles;
     int axes;
     mica_dtype in, out; /* types of both inputs, of the result */
-    int image, other;   /* arguments: the image that taps walk over; the other input */
     bool filter_mn;     /* the channels written lie side by side in the filter */
     bool residual;      /* one is given */
     bool stats;         /* sums by channel are asked for */
