@@ -5,11 +5,6 @@
 
 #include <string.h>
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 mica_status conv_fft_dense_build(mica_plan *plan, conv_fft_cpu *s)
 {
     const conv_fft_problem *p = &s->p;
@@ -74,7 +69,7 @@ typedef void tile_fn(const pass *a, int64_t index);
 
 static int64_t blocks_of(const conv_fft_cpu *s, int64_t channels)
 {
-    return ceil_div(channels, s->loops->lanes);
+    return conv_ceil_div(channels, s->loops->lanes);
 }
 
 /* index: [image][slot][group][block of channels] */

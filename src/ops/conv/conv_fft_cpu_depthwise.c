@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int64_t at_most(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -28,17 +23,17 @@ static void split_work(conv_fft_cpu *s)
     for (w->wide = 1; w->wide < lanes && w->wide < p->g.groups;) w->wide *= 2;
     w->deep = lanes / w->wide;
     w->major = axis[0].tiles > axis[1].tiles ? 0 : 1;
-    w->group_blocks = ceil_div(p->g.groups, w->wide);
+    w->group_blocks = conv_ceil_div(p->g.groups, w->wide);
     const conv_fft_axis *major = &axis[w->major], *minor = &axis[1 - w->major];
     /* as many stretches as fill the vectors and occupy the workers, none shorter than its halo */
     int64_t images = p->g.n > 0 ? p->g.n : 1, blocks = w->group_blocks > 0 ? w->group_blocks : 1;
-    int64_t wanted = ceil_div(w->deep * ceil_div(2 * s->workers, blocks), images);
+    int64_t wanted = conv_ceil_div(w->deep * conv_ceil_div(2 * s->workers, blocks), images);
     int64_t most = major->tiles / major->parts;
     int64_t stretches = at_most(wanted, most > 1 ? most : 1);
-    w->tiles_each = ceil_div(major->tiles, stretches);
-    w->stretches = w->tiles_each > 0 ? ceil_div(major->tiles, w->tiles_each) : 0;
-    w->item_blocks = ceil_div(p->g.n * w->stretches, w->deep);
-    w->shares = at_most(w->item_blocks, ceil_div(2 * s->workers, blocks));
+    w->tiles_each = conv_ceil_div(major->tiles, stretches);
+    w->stretches = w->tiles_each > 0 ? conv_ceil_div(major->tiles, w->tiles_each) : 0;
+    w->item_blocks = conv_ceil_div(p->g.n * w->stretches, w->deep);
+    w->shares = at_most(w->item_blocks, conv_ceil_div(2 * s->workers, blocks));
     w->reach = (major->parts - 1) * minor->slots + minor->parts - 1;
 }
 

@@ -101,11 +101,6 @@ mica_status conv_fft_accepts(const mica_conv_desc *d, mica_why *why)
 
 /* ---- tiles ---- */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static conv_fft_axis axis_of(const conv_fft_problem *p, int i, int points)
 {
     const mica_conv_geometry *g = &p->g;
@@ -119,9 +114,9 @@ static conv_fft_axis axis_of(const conv_fft_problem *p, int i, int points)
         x.parts = 1;
     } else {
         x.step = x.part = points / 2;
-        x.parts = ceil_div(x.taps, x.part);
+        x.parts = conv_ceil_div(x.taps, x.part);
     }
-    x.tiles = ceil_div(x.out, x.step);
+    x.tiles = conv_ceil_div(x.out, x.step);
     x.slots = x.tiles > 0 ? x.tiles + x.parts - 1 : 0;
     return x;
 }
@@ -137,8 +132,8 @@ void conv_fft_divide(const conv_fft_problem *p, const mica_config *config, conv_
     d->slots = y->slots * x->slots;
     d->reach = conv_fft_part_slots(d, d->parts - 1);
     int64_t chunks = config->knob[KNOB_CHUNKS];
-    d->each = ceil_div(p->g.n, chunks > 0 ? chunks : 1);
-    d->chunks = d->each > 0 ? ceil_div(p->g.n, d->each) : 1;
+    d->each = conv_ceil_div(p->g.n, chunks > 0 ? chunks : 1);
+    d->chunks = d->each > 0 ? conv_ceil_div(p->g.n, d->each) : 1;
     /* 2 of each of two spectra and of the way back, and the points of half a row and of a column */
     d->scale = 1.0 / (8.0 * d->half * y->points);
 }
@@ -238,8 +233,8 @@ static int64_t met_along(const conv_fft_problem *p, const conv_fft_axis *x, int 
     int64_t stride = g->stride[i + 1], dilation = g->dilation[i + 1], pad = g->pad[i + 1];
     if (p->wgrad) {
         for (int64_t t = 0; t < tap; t++) { /* 0 <= q * stride - pad + t * dilation < in */
-            int64_t shift = pad - t * dilation, low = shift > 0 ? ceil_div(shift, stride) : 0;
-            int64_t end = in + shift > 0 ? ceil_div(in + shift, stride) : 0;
+            int64_t shift = pad - t * dilation, low = shift > 0 ? conv_ceil_div(shift, stride) : 0;
+            int64_t end = in + shift > 0 ? conv_ceil_div(in + shift, stride) : 0;
             if (end > out) end = out;
             if (end - low > most) most = end - low;
         }
@@ -247,9 +242,9 @@ static int64_t met_along(const conv_fft_problem *p, const conv_fft_axis *x, int 
     }
     /* one that has no border at either side, if there is such: else the shorter of the two */
     int64_t phases = p->dgrad ? stride : 1, length = p->dgrad ? dense(out, stride) : in;
-    most = ceil_div(tap, phases);
+    most = conv_ceil_div(tap, phases);
     if (length < x->taps) {
-        int64_t inside = ceil_div(length, dilation * phases);
+        int64_t inside = conv_ceil_div(length, dilation * phases);
         if (inside < most) most = inside;
     }
     return most > 1 ? most : 1;

@@ -8,7 +8,6 @@
  * formed as y is stored. wgrad adds the blocks' partial sums in a fixed order. Pointers that are
  * not multiples of 16 bytes go to the generic engine, which the plan holds for them. */
 #include "ops/conv/conv_slab_tile.h"
-#include "ops/conv/conv_stats.h"
 
 #include <math.h>
 
@@ -22,24 +21,7 @@ enum { COUNT_CYCLES = 50 };
 static const char *const knobs[] = {"height", "flat", NULL};
 static const int heights[] = {8, 14, 16, 28, 32, 0};
 
-typedef struct state {
-    mica_conv_sm90_shape shape;
-    conv_slab_tile tile;
-    mica_tensor_map_spec image[MICA_CONV_SLAB_LATTICES], other, result; /* rank 0: none */
-    mica_kernel *kernel;
-    mica_grid grid;
-    conv_generic generic; /* for misaligned pointers */
-    conv_stats stats;
-    mica_conv_sm90_reduce reduce;
-    mica_conv_slab_args args;
-} state;
-
 /* ---- sizes ---- */
-
-static int taps_of(const mica_conv_sm90_shape *s)
-{
-    return (int)(s->g.tap[1] * s->g.tap[2]);
-}
 
 static conv_slab_tile tile_of(const mica_conv_sm90_shape *s, const mica_config *config)
 {
@@ -62,12 +44,12 @@ static int width_of(const mica_conv_sm90_shape *s)
 /* Channels of the image written, and of b. */
 static int64_t all_channels(const mica_conv_sm90_shape *s)
 {
-    return s->g.groups * (s->roles.dgrad ? s->g.c : s->g.k);
+    return s->g.groups * mica_conv_sm90_columns(s);
 }
 
 static int64_t chunks_of(const mica_conv_sm90_shape *s)
 {
-    return (all_channels(s) + CHANNELS - 1) / CHANNELS;
+    return conv_ceil_div(all_channels(s), CHANNELS);
 }
 
 /* Slabs at once. In turns a warpgroup finds its own slabs in the places of its own: copies need not
@@ -77,7 +59,7 @@ static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *devic
                     const conv_slab_tile *t)
 {
     int64_t room = device->shared_bytes - CONV_SLAB_RESERVE -
-                   (s->roles.wgrad ? 0 : taps_of(s) * (int64_t)CONV_SLAB_TAP);
+                   (s->roles.wgrad ? 0 : mica_conv_sm90_taps(s) * (int64_t)CONV_SLAB_TAP);
     int64_t slots = room < 0 ? 0 : room / slot_bytes(s, t);
     if (slots > MAX_SLOTS) slots = MAX_SLOTS;
     return (int)(s->roles.wgrad ? slots : slots / 2 * 2);
@@ -162,7 +144,7 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (s->g.c > CHANNELS || s->g.k > CHANNELS)
         return mica_refuse(why, "%lld and %lld channels, this engine holds %d", s->g.c, s->g.k,
                            CHANNELS);
-    if (s->roles.wgrad && taps_of(s) > WGRAD_TAPS)
+    if (s->roles.wgrad && mica_conv_sm90_taps(s) > WGRAD_TAPS)
         return mica_refuse(why, "%lld x %lld taps, this engine's wgrad holds %d", s->g.tap[1],
                            s->g.tap[2], WGRAD_TAPS);
     if (!fits(s, device, &(mica_config){{heights[0]}}))
@@ -198,7 +180,7 @@ static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *d
 static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info *device,
                           const conv_slab_tile *t)
 {
-    int taps = s->roles.wgrad ? (taps_of(s) + 2) / 3 * 3 : taps_of(s);
+    int taps = s->roles.wgrad ? (mica_conv_sm90_taps(s) + 2) / 3 * 3 : mica_conv_sm90_taps(s);
     double products = taps * 4 * (s->roles.wgrad ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
     /* the copy engine passes over the pixels that it leaves out */
     double skipped = s->step[2] == 1 ? 1 : 1.6;
@@ -218,8 +200,8 @@ static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *d
     double waves = ceil((double)(lines * chunks_of(s)) / device->units);
     double each = waves * ceil((double)conv_slab_tiles(s, &t) / (double)lines);
     /* what a block stores in the end, or reads before */
-    double sums = s->roles.wgrad ? 3000 + taps_of(s) * 1000.0 * width_of(s) / CHANNELS
-                                 : 1000 + taps_of(s) * 150.0;
+    double sums = s->roles.wgrad ? 3000 + mica_conv_sm90_taps(s) * 1000.0 * width_of(s) / CHANNELS
+                                 : 1000 + mica_conv_sm90_taps(s) * 150.0;
     return each * tile_cycles(s, device, &t) + sums + 4.0 * t.eights;
 }
 
@@ -228,7 +210,7 @@ static bool counting_suits(const mica_conv_sm90_shape *s, const mica_device_info
 {
     conv_slab_tile t = tile_of(s, &(mica_config){{heights[0]}});
     double tiles = ceil((double)conv_slab_tiles(s, &t) / (double)lines_of(s, device, &t) / 2);
-    const long long *size = s->roles.dgrad ? s->g.in : s->g.out;
+    const long long *size = mica_conv_sm90_size(s);
     return conv_stats_chain_ok(64 + tiles, (double)s->g.n * (double)size[1] * (double)size[2]);
 }
 
@@ -282,9 +264,9 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- build ---- */
 
-static void fill(const mica_conv_desc *d, state *s)
+static void fill(const mica_conv_desc *d, conv_slab_plan *s)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     const conv_slab_tile *t = &s->tile;
     mica_conv_slab_args *a = &s->args;
     conv_slab_tile_args(d, h, t, a);
@@ -295,18 +277,19 @@ static void fill(const mica_conv_desc *d, state *s)
         a->narrow_strides[i + 1] = at < 2 ? 0 : d->w.strides[at];
     }
     for (int i = 0; i < h->step[1] * h->step[2]; i++)
-        if (!conv_slab_image_map(h, t, i, &s->image[i])) s->image[i].rank = 0;
+        conv_slab_image_map(h, t, i, &s->sm90.image[i]);
     if (h->roles.wgrad) {
-        mica_conv_sm90_window_map(h, false, CHANNELS, t->wide, t->tall, &s->other);
+        mica_conv_sm90_window_map(h, false, CHANNELS, t->wide, t->tall, &s->sm90.other);
         return;
     }
-    if (width_of(h) == CHANNELS) mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
-    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, t->wide, t->tall, &s->result);
+    if (width_of(h) == CHANNELS)
+        mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->sm90.other);
+    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, t->wide, t->tall, &s->sm90.result);
 }
 
-static void add_prologue(const state *s, int slots, mica_text *p)
+static void add_prologue(const conv_slab_plan *s, int slots, mica_text *p)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     mica_wgmma mma = {.n = h->roles.wgrad ? CHANNELS : 8 * s->tile.eights,
                       .a = h->in,
                       .b = h->in,
@@ -318,86 +301,51 @@ static void add_prologue(const state *s, int slots, mica_text *p)
     mica_prologue_wgmma(p, "mma", &mma);
 }
 
-static mica_status add_kernel(mica_plan *plan, state *s, mica_text *p)
+static mica_status add_kernel(mica_plan *plan, conv_slab_plan *s, mica_text *p)
 {
-    bool wgrad = s->shape.roles.wgrad;
-    int slots = slots_of(&s->shape, &plan->device, &s->tile);
-    int64_t blocks = lines_of(&s->shape, &plan->device, &s->tile) * chunks_of(&s->shape);
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
+    bool wgrad = h->roles.wgrad;
+    int slots = slots_of(h, &plan->device, &s->tile);
+    int64_t blocks = lines_of(h, &plan->device, &s->tile) * chunks_of(h);
     add_prologue(s, slots, p);
-    int64_t shared = slots * slot_bytes(&s->shape, &s->tile) +
-                     (wgrad ? 0 : taps_of(&s->shape) * (int64_t)CONV_SLAB_TAP) + 1024;
-    s->grid = (mica_grid){.grid = {(unsigned)blocks},
-                          .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
-                          .dynamic_shared = (unsigned)shared};
+    int64_t shared = slots * slot_bytes(h, &s->tile) +
+                     (wgrad ? 0 : mica_conv_sm90_taps(h) * (int64_t)CONV_SLAB_TAP) + 1024;
+    s->sm90.grid = (mica_grid){.grid = {(unsigned)blocks},
+                               .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
+                               .dynamic_shared = (unsigned)shared};
     mica_kernel_spec spec = {wgrad ? "ops/conv/conv_slab_wgrad.cu" : "ops/conv/conv_slab.cu",
                              wgrad ? "conv_slab_wgrad" : "conv_slab", p->data, shared};
-    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+    return mica_plan_add_kernel(plan, &spec, &s->sm90.kernel);
 }
 
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
-    state *s;
+    conv_slab_plan *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
+    if (make_shape(d, &plan->device, &s->sm90.shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
-    if (s->shape.class_count == 0) return MICA_OK;
+    if (h->class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    s->tile = tile_of(&s->shape, &plan->config);
+    s->tile = tile_of(h, &plan->config);
     fill(d, s);
-    if (!s->shape.roles.wgrad) {
+    if (!h->roles.wgrad) {
         mica_epilogue e = mica_conv_epilogue(d);
         mica_prologue_epilogue(&p, &e);
-        mica_prologue_int(&p, "FILTER_MN", s->shape.filter_mn);
+        mica_prologue_int(&p, "FILTER_MN", h->filter_mn);
         mica_prologue_int(&p, "RESIDUAL", mica_tensor_given(&d->residual));
-        mica_prologue_int(&p, "STATS", s->shape.stats);
+        mica_prologue_int(&p, "STATS", h->stats);
     }
     MICA_TRY(add_kernel(plan, s, &p));
-    int lines = (int)s->grid.grid[0] / s->args.chunks;
-    if (s->shape.roles.wgrad)
-        MICA_TRY(mica_conv_sm90_reduce_build(
-            plan, &s->shape, lines, taps_of(&s->shape) * width_of(&s->shape), NULL, &s->reduce));
-    if (s->shape.stats) MICA_TRY(conv_stats_build_parts(plan, 2 * lines, &s->stats));
-    return conv_generic_build(plan, &s->generic);
-}
-
-/* ---- run ---- */
-
-static mica_status run_slab(const mica_plan *plan, const state *s, const mica_run *r)
-{
-    void *const *args = r->args;
-    mica_conv_slab_args a = s->args;
-    for (int i = 0; i < MICA_CONV_SLAB_LATTICES; i++)
-        if (s->image[i].rank)
-            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], args[s->shape.roles.image],
-                                            &a.image[i]));
-    if (s->other.rank)
-        MICA_TRY(
-            mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.roles.other], &a.other));
-    else
-        a.narrow = args[s->shape.roles.other];
-    a.out = args[s->shape.roles.out];
-    if (s->shape.roles.wgrad)
-        a.partial = mica_at(r, s->reduce.partial);
-    else
-        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
-    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
-    mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
-    if (s->shape.stats) a.sums = conv_stats_partial(&s->stats, r);
-    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
-    MICA_TRY(conv_stats_run(&s->stats, r));
-    return s->shape.roles.wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r)
-                                : MICA_OK;
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    return mica_conv_sm90_aligned(&s->shape, r) ? run_slab(plan, s, r)
-                                                : conv_generic_run(&s->generic, r);
+    int lines = (int)s->sm90.grid.grid[0] / s->args.chunks;
+    if (h->roles.wgrad)
+        MICA_TRY(mica_conv_sm90_reduce_build(plan, h, lines, mica_conv_sm90_taps(h) * width_of(h),
+                                             NULL, &s->sm90.reduce));
+    if (h->stats) MICA_TRY(conv_stats_build_parts(plan, 2 * lines, &s->sm90.stats));
+    return conv_generic_build(plan, &s->sm90.generic);
 }
 
 const mica_engine mica_conv_slab = {.name = "sm90_slab",
@@ -408,4 +356,4 @@ const mica_engine mica_conv_slab = {.name = "sm90_slab",
                                     .predict = predict,
                                     .contract = contract,
                                     .build = build,
-                                    .run = run};
+                                    .run = conv_slab_run};

@@ -9,7 +9,6 @@
  * Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds for
  * them. */
 #include "ops/conv/conv_slab_tile.h"
-#include "ops/conv/conv_stats.h"
 
 #include <math.h>
 
@@ -19,38 +18,7 @@ enum { SLOTS = 3, LEAST_STAGES = 4, MOST_STAGES = 16, MOST_TAPS = 25, MOST_ITEMS
 static const char *const knobs[] = {"height", "flat", NULL};
 static const int heights[] = {8, 14, 16, 20, 24, 28, 32, 0};
 
-typedef struct state {
-    mica_conv_sm90_shape shape;
-    conv_slab_tile tile;
-    mica_tensor_map_spec image, filter, result;
-    mica_kernel *kernel;
-    mica_grid grid;
-    conv_generic generic; /* for misaligned pointers */
-    mica_conv_slab_args args;
-} state;
-
 /* ---- sizes ---- */
-
-static int taps_of(const mica_conv_sm90_shape *s)
-{
-    return (int)(s->g.tap[1] * s->g.tap[2]);
-}
-
-/* Channels that are read. */
-static int64_t terms_of(const mica_conv_sm90_shape *s)
-{
-    return s->roles.dgrad ? s->g.k : s->g.c;
-}
-
-static int64_t channels_of(const mica_conv_sm90_shape *s)
-{
-    return s->roles.dgrad ? s->g.c : s->g.k;
-}
-
-static int64_t blocks_of(int64_t count, int64_t each)
-{
-    return (count + each - 1) / each;
-}
 
 static int64_t slab_room(const conv_slab_tile *t)
 {
@@ -74,7 +42,7 @@ static bool make_tile(const mica_conv_sm90_shape *s, const mica_device_info *dev
 /* Tiles of 64 channels. */
 static int64_t items_of(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
-    return conv_slab_tiles(s, t) * blocks_of(channels_of(s), CHANNELS);
+    return conv_slab_tiles(s, t) * conv_ceil_div(mica_conv_sm90_columns(s), CHANNELS);
 }
 
 /* ---- which problems ---- */
@@ -88,7 +56,7 @@ static mica_status shape_ok(const mica_conv_sm90_shape *s, const mica_device_inf
     if (g->stride[0] != 1 || g->stride[1] != 1 || g->stride[2] != 1)
         return mica_refuse(why, "the stride is %lld x %lld x %lld, this engine's is 1",
                            g->stride[0], g->stride[1], g->stride[2]);
-    if (taps_of(s) < 2 || taps_of(s) > MOST_TAPS)
+    if (mica_conv_sm90_taps(s) < 2 || mica_conv_sm90_taps(s) > MOST_TAPS)
         return mica_refuse(why, "%lld x %lld taps, this engine takes 2 to %d of a plane", g->tap[1],
                            g->tap[2], MOST_TAPS);
     conv_slab_tile t;
@@ -128,7 +96,7 @@ static long long planes_read(const mica_conv_sm90_shape *s)
 /* That a tile reads in the mean: those outside the image are left out. */
 static double planes_of(const mica_conv_sm90_shape *s)
 {
-    double all = (double)(s->roles.dgrad ? s->g.in[0] : s->g.out[0]), sum = 0;
+    double all = (double)mica_conv_sm90_size(s)[0], sum = 0;
     for (int64_t t = 0; t < s->g.tap[0]; t++) {
         double from = (double)(s->classes[0].start[0] + t * s->tap_step[0]);
         sum += fmax(0, fmin(all, (double)planes_read(s) - from) - fmax(0, -from));
@@ -140,10 +108,10 @@ static double planes_of(const mica_conv_sm90_shape *s)
  * pixels shared memory gives the filter no faster. */
 static double item_cycles(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
-    double slabs = planes_of(s) * (double)blocks_of(terms_of(s), CHANNELS);
-    double steps = planes_of(s) * (double)blocks_of(terms_of(s), 16);
-    double products = steps * taps_of(s) * fmax(4.0 * t->eights, 38);
-    double fill = slabs * (double)(slab_room(t) + taps_of(s) * TAP) / 60;
+    double slabs = planes_of(s) * (double)conv_ceil_div(mica_conv_sm90_terms(s), CHANNELS);
+    double steps = planes_of(s) * (double)conv_ceil_div(mica_conv_sm90_terms(s), 16);
+    double products = steps * mica_conv_sm90_taps(s) * fmax(4.0 * t->eights, 38);
+    double fill = slabs * (double)(slab_room(t) + mica_conv_sm90_taps(s) * TAP) / 60;
     return fmax(products, fill) + 1450;
 }
 
@@ -188,31 +156,32 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- build ---- */
 
-static void fill(const mica_conv_desc *d, state *s)
+static void fill(const mica_conv_desc *d, conv_slab_plan *s)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     const mica_conv_class *c = &h->classes[0];
     mica_conv_slab_args *a = &s->args;
     conv_slab_tile_args(d, h, &s->tile, a);
-    a->chunks = (int)blocks_of(channels_of(h), CHANNELS);
-    a->blocks = (int)blocks_of(terms_of(h), CHANNELS);
-    a->planes = (int)(h->roles.dgrad ? h->g.in[0] : h->g.out[0]);
+    a->chunks = (int)conv_ceil_div(mica_conv_sm90_columns(h), CHANNELS);
+    a->blocks = (int)conv_ceil_div(mica_conv_sm90_terms(h), CHANNELS);
+    a->planes = (int)mica_conv_sm90_size(h)[0];
     a->planes_read = (int)planes_read(h);
     a->plane_taps = (int)h->g.tap[0];
     a->plane_start = c->start[0];
     a->plane_step = h->tap_step[0];
     a->plane_filter = c->filter[0];
     a->plane_filter_step = c->filter_step[0];
-    conv_slab_image_map(h, &s->tile, 0, &s->image);
-    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->filter);
-    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, s->tile.wide, s->tile.tall, &s->result);
+    conv_slab_image_map(h, &s->tile, 0, &s->sm90.image[0]);
+    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->sm90.other);
+    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, s->tile.wide, s->tile.tall,
+                              &s->sm90.result);
 }
 
-static void add_prologue(const mica_plan *plan, const state *s, int stages, mica_text *p)
+static void add_prologue(const mica_plan *plan, const conv_slab_plan *s, int stages, mica_text *p)
 {
     const mica_conv_desc *d = plan->desc;
-    const mica_conv_sm90_shape *h = &s->shape;
-    int last = (int)(terms_of(h) % CHANNELS);
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
+    int last = (int)(mica_conv_sm90_terms(h) % CHANNELS);
     mica_wgmma mma = {.n = 8 * s->tile.eights, .a = h->in, .b = h->in, .a_mn_major = h->filter_mn};
     mica_epilogue e = mica_conv_epilogue(d);
     mica_prologue_epilogue(p, &e);
@@ -231,51 +200,28 @@ static void add_prologue(const mica_plan *plan, const state *s, int stages, mica
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
-    state *s;
+    conv_slab_plan *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
+    if (make_shape(d, &plan->device, &s->sm90.shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
-    if (s->shape.class_count == 0) return MICA_OK;
-    make_tile(&s->shape, &plan->device, &plan->config, &s->tile);
+    if (h->class_count == 0) return MICA_OK;
+    make_tile(h, &plan->device, &plan->config, &s->tile);
     fill(d, s);
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     int stages = stages_of(&plan->device, &s->tile);
     add_prologue(plan, s, stages, &p);
     int64_t shared = SLOTS * slab_room(&s->tile) + stages * TAP + 1024;
-    int64_t items = items_of(&s->shape, &s->tile);
-    s->grid =
+    int64_t items = items_of(h, &s->tile);
+    s->sm90.grid =
         (mica_grid){.grid = {(unsigned)(items < plan->device.units ? items : plan->device.units)},
                     .block = {THREADS},
                     .dynamic_shared = (unsigned)shared};
     mica_kernel_spec spec = {"ops/conv/conv_slab_stream.cu", "conv_slab_stream", p.data, shared};
-    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->kernel));
-    return conv_generic_build(plan, &s->generic);
-}
-
-/* ---- run ---- */
-
-static mica_status run_stream(const mica_plan *plan, const state *s, const mica_run *r)
-{
-    void *const *args = r->args;
-    mica_conv_slab_args a = s->args;
-    a.out = args[s->shape.roles.out];
-    MICA_TRY(
-        mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.roles.image], &a.image[0]));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->filter, args[s->shape.roles.other], &a.other));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
-    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
-    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
-    mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    return mica_conv_sm90_aligned(&s->shape, r) ? run_stream(plan, s, r)
-                                                : conv_generic_run(&s->generic, r);
+    MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->sm90.kernel));
+    return conv_generic_build(plan, &s->sm90.generic);
 }
 
 const mica_engine mica_conv_slab_stream = {.name = "sm90_stream",
@@ -286,4 +232,4 @@ const mica_engine mica_conv_slab_stream = {.name = "sm90_stream",
                                            .predict = predict,
                                            .contract = contract,
                                            .build = build,
-                                           .run = run};
+                                           .run = conv_slab_run};

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tiles of the slab engines: 8 pixels across and so many rows down; or flat, whole rows one after
- * the other with the zeros of their padding between them, of which the right ones of a row are the
- * left ones of the next: for widths that tiles of 8 would round up by more. */
+ * Tiles of the slab engines, and their runs. Tiles are 8 pixels across and so many rows down; or
+ * flat, whole rows one after the other with the zeros of their padding between them, of which the
+ * right ones of a row are the left ones of the next: for widths that tiles of 8 would round up by
+ * more. */
 #include "ops/conv/conv_slab_tile.h"
 
 #include <math.h>
 
 enum { ACROSS = 8, MOST_BOX = 256 /* the copy engine's */ };
 
-/* Of the image of a tile's pixels, and of that which taps read. */
-static const long long *size_of(const mica_conv_sm90_shape *s)
-{
-    return s->roles.dgrad ? s->g.in : s->g.out;
-}
-
+/* Of the image that taps read. */
 static const long long *size_read(const mica_conv_sm90_shape *s)
 {
     return s->roles.dgrad ? s->g.out : s->g.in;
@@ -22,11 +18,6 @@ static const long long *size_read(const mica_conv_sm90_shape *s)
 static int64_t reach_of(const mica_conv_sm90_shape *s, int axis)
 {
     return (s->g.tap[axis] - 1) * s->tap_step[axis];
-}
-
-static int64_t blocks_of(int64_t count, int64_t each)
-{
-    return (count + each - 1) / each;
 }
 
 /* ---- lattices ---- */
@@ -68,8 +59,8 @@ static int64_t most(int64_t a, int64_t b)
 static int64_t line_of(const mica_conv_sm90_shape *s)
 {
     int64_t reach = reach_of(s, 2), start = s->classes[0].start[2], left = start < 0 ? -start : 0;
-    int64_t apart = size_of(s)[2] + reach;
-    int64_t shared = most(most(size_read(s)[2] - start, apart + start), size_of(s)[2]);
+    int64_t apart = mica_conv_sm90_size(s)[2] + reach;
+    int64_t shared = most(most(size_read(s)[2] - start, apart + start), mica_conv_sm90_size(s)[2]);
     return left > 0 && shared < apart ? shared : apart;
 }
 
@@ -78,7 +69,7 @@ static bool make_flat(const mica_conv_sm90_shape *s, int rows, conv_slab_tile *t
     int64_t line = line_of(s), positions = line * rows, reach = reach_of(s, 1) * line;
     if (s->step[1] != 1 || s->step[2] != 1 || line > MOST_BOX || positions > CONV_SLAB_MOST)
         return false;
-    int64_t eights = blocks_of(positions, ACROSS);
+    int64_t eights = conv_ceil_div(positions, ACROSS);
     if (s->roles.wgrad) eights += eights % 2; /* the terms of a product are 16 */
     if (eights * ACROSS > CONV_SLAB_MOST) return false;
     int64_t slab = positions + reach, read = eights * ACROSS + reach + reach_of(s, 2);
@@ -99,16 +90,16 @@ bool conv_slab_tile_make(const mica_conv_sm90_shape *s, const mica_config *confi
     int rows = config->knob[CONV_SLAB_HEIGHT];
     *t = (conv_slab_tile){.rows = rows, .eights = rows, .wide = ACROSS, .tall = rows};
     if (box_pixels(s, 1, rows) > MOST_BOX || box_pixels(s, 2, ACROSS) > MOST_BOX) return false;
-    t->down = (int)blocks_of(size_of(s)[1], rows);
+    t->down = (int)conv_ceil_div(mica_conv_sm90_size(s)[1], rows);
     if (config->knob[CONV_SLAB_FLAT]) return make_flat(s, rows, t);
-    t->across = (int)blocks_of(size_of(s)[2], ACROSS);
+    t->across = (int)conv_ceil_div(mica_conv_sm90_size(s)[2], ACROSS);
     t->slab = slab_pixels(s, 1, rows) * slab_pixels(s, 2, ACROSS) * CONV_SLAB_PIXEL;
     return true;
 }
 
 int64_t conv_slab_tiles(const mica_conv_sm90_shape *s, const conv_slab_tile *t)
 {
-    return s->g.n * size_of(s)[0] * t->across * t->down;
+    return s->g.n * mica_conv_sm90_size(s)[0] * t->across * t->down;
 }
 
 /* ---- choosing ---- */
@@ -145,14 +136,13 @@ int conv_slab_configs(const mica_conv_sm90_shape *s, const mica_device_info *dev
 
 /* ---- what kernels are told ---- */
 
-bool conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t, int lattice,
+void conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t, int lattice,
                          mica_tensor_map_spec *map)
 {
     int64_t tall = lattice_pixels(s, 1, lattice / s->step[2], t->rows),
             wide = t->line ? t->line : lattice_pixels(s, 2, lattice % s->step[2], ACROSS);
-    if (tall == 0 || wide == 0) return false;
+    if (tall == 0 || wide == 0) return;
     mica_conv_sm90_window_map(s, !s->roles.dgrad, CONV_SLAB_CHANNELS, (int)wide, (int)tall, map);
-    return true;
 }
 
 void conv_slab_tile_prologue(const mica_conv_sm90_shape *s, const conv_slab_tile *t, mica_text *p)
@@ -180,10 +170,35 @@ void conv_slab_tile_args(const mica_conv_desc *d, const mica_conv_sm90_shape *s,
         a->start[i] = c->start[i + 1];
         a->filter[i] = c->filter[i + 1];
         a->filter_step[i] = c->filter_step[i + 1];
-        a->size[i] = (int)size_of(s)[i + 1];
+        a->size[i] = (int)mica_conv_sm90_size(s)[i + 1];
     }
-    a->channels = (int)(s->g.groups * (s->roles.dgrad ? s->g.c : s->g.k));
-    a->to = s->roles.dgrad ? s->g.a : s->g.b;
+    a->channels = (int)(s->g.groups * mica_conv_sm90_columns(s));
+    a->to = *mica_conv_sm90_strides(s);
     a->residual = s->g.residual;
     mica_conv_epilogue_args(d, &a->epilogue);
+}
+
+/* ---- runs ---- */
+
+static mica_status run_slabs(const mica_plan *plan, const conv_slab_plan *s, const mica_run *r)
+{
+    const conv_sm90_plan *p = &s->sm90;
+    const mica_conv_roles *roles = &p->shape.roles;
+    mica_conv_slab_args a = s->args;
+    MICA_TRY(conv_sm90_encode(plan, p, r, a.image, &a.other, &a.result));
+    a.narrow = r->args[roles->other];
+    a.out = r->args[roles->out];
+    a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
+    a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
+    mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
+    if (roles->wgrad) a.partial = mica_at(r, p->reduce.partial);
+    if (p->shape.stats) a.sums = conv_stats_partial(&p->stats, r);
+    return conv_sm90_launch(plan, p, r, &a);
+}
+
+mica_status conv_slab_run(const mica_plan *plan, const mica_run *r)
+{
+    const conv_slab_plan *s = plan->state;
+    return conv_sm90_aligned(&s->sm90, r) ? run_slabs(plan, s, r)
+                                          : conv_generic_run(&s->sm90.generic, r);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tiles of the slab engines and what they read, as conv_slab.cuh counts it. */
+ * Tiles of the slab engines and what they read, as conv_slab.cuh counts it; their plans and runs.
+ */
 #ifndef MICA_OPS_CONV_CONV_SLAB_TILE_H
 #define MICA_OPS_CONV_CONV_SLAB_TILE_H
 
 #include "ops/conv/conv_slab_args.h"
-#include "ops/conv/sm90_shape.h"
+#include "ops/conv/sm90_run.h"
 
 enum { CONV_SLAB_MOST = 256 }; /* positions of a tile */
 enum { CONV_SLAB_CHANNELS = 64, CONV_SLAB_PIXEL = 128, CONV_SLAB_TAP = 64 * 128 };
@@ -33,8 +34,8 @@ typedef double conv_slab_cost(const mica_conv_sm90_shape *s, const mica_device_i
  * ones. Returns how many there are. */
 int conv_slab_configs(const mica_conv_sm90_shape *s, const mica_device_info *device,
                       const int *heights, conv_slab_cost *cost, mica_config configs[2]);
-/* The lattice's map, of as many pixels as a tile reads of it; false if no tap does. */
-bool conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t, int lattice,
+/* The lattice's map, of as many pixels as a tile reads of it; none if no tap does. */
+void conv_slab_image_map(const mica_conv_sm90_shape *s, const conv_slab_tile *t, int lattice,
                          mica_tensor_map_spec *map);
 void conv_slab_tile_prologue(const mica_conv_sm90_shape *s, const conv_slab_tile *t, mica_text *p);
 /* What does not depend on how an engine deals with channels. */
@@ -42,5 +43,14 @@ void conv_slab_tile_args(const mica_conv_desc *d, const mica_conv_sm90_shape *s,
                          const conv_slab_tile *t, mica_conv_slab_args *a);
 /* Tiles of all images, of one chunk of channels. */
 int64_t conv_slab_tiles(const mica_conv_sm90_shape *s, const conv_slab_tile *t);
+
+/* What both engines' build makes, and their run. sm90.image: by lattice; sm90.other: none for
+ * narrow groups' filters. */
+typedef struct conv_slab_plan {
+    conv_sm90_plan sm90;
+    conv_slab_tile tile;
+    mica_conv_slab_args args;
+} conv_slab_plan;
+mica_status conv_slab_run(const mica_plan *plan, const mica_run *run);
 
 #endif

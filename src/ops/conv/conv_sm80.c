@@ -120,20 +120,15 @@ static mica_status accepts_f32(const void *desc, const mica_device_info *device,
 
 /* ---- configs ---- */
 
-static int64_t ceil_div(int64_t n, int64_t by)
-{
-    return (n + by - 1) / by;
-}
-
 static int64_t tiles_of(const conv_sm80_shape *s, const mica_config *c)
 {
-    return ceil_div(conv_sm80_rows(s), c->knob[KNOB_TILE_M]) *
-           ceil_div(s->cols, c->knob[KNOB_TILE_N]) * s->g.groups * s->class_count;
+    return conv_ceil_div(conv_sm80_rows(s), c->knob[KNOB_TILE_M]) *
+           conv_ceil_div(s->cols, c->knob[KNOB_TILE_N]) * s->g.groups * s->class_count;
 }
 
 static int64_t slices_of(const conv_sm80_shape *s)
 {
-    return ceil_div(conv_sm80_terms(s), mica_mma_slice(&s->tile));
+    return conv_ceil_div(conv_sm80_terms(s), mica_mma_slice(&s->tile));
 }
 
 /* Parts that give every multiprocessor two tiles. */
@@ -171,7 +166,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     s.tile.tile_m = c->knob[KNOB_TILE_M];
     s.tile.tile_n = c->knob[KNOB_TILE_N];
     double splits = c->knob[KNOB_SPLITS] > 1 ? c->knob[KNOB_SPLITS] : 1;
-    double launches = (double)ceil_div(s.class_count, CONV_SM80_CLASSES) + (splits > 1);
+    double launches = (double)conv_ceil_div(s.class_count, CONV_SM80_CLASSES) + (splits > 1);
     double k = (double)conv_sm80_terms(&s) / splits / (double)s.class_count;
     double compute =
         mica_mma_predict(device, &s.tile, (double)tiles_of(&s, c) * splits, k) * gather;
@@ -215,10 +210,10 @@ static void fill_launches(const mica_conv_desc *d, state *s, int splits)
         conv_sm80_args_make(shape, (int64_t)i * CONV_SM80_CLASSES, a);
         mica_conv_epilogue_args(d, &a->epilogue);
         a->splits = splits;
-        a->slices_each = (int)ceil_div(slices_of(shape), splits);
+        a->slices_each = (int)conv_ceil_div(slices_of(shape), splits);
         a->part = splits > 1 ? mica_tensor_count(&d->w) : 0;
-        a->row_tiles = ceil_div(conv_sm80_rows(shape), shape->tile.tile_m);
-        a->col_tiles = ceil_div(shape->cols, shape->tile.tile_n);
+        a->row_tiles = conv_ceil_div(conv_sm80_rows(shape), shape->tile.tile_m);
+        a->col_tiles = conv_ceil_div(shape->cols, shape->tile.tile_n);
         a->tiles = a->row_tiles * a->col_tiles * a->class_count * a->groups * splits;
     }
 }
@@ -228,7 +223,7 @@ static mica_status build(mica_plan *plan)
     const mica_conv_desc *d = plan->desc;
     conv_sm80_shape shape;
     conv_sm80_shape_make(d, &shape);
-    int64_t launches = ceil_div(shape.class_count, CONV_SM80_CLASSES);
+    int64_t launches = conv_ceil_div(shape.class_count, CONV_SM80_CLASSES);
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)launches * sizeof *s->args, &s));
     mica_conv_roles roles = mica_conv_roles_of(d);

@@ -9,8 +9,8 @@
  * are formed as y is stored, each block's own in workspace; sums shared by a cluster have none.
  * Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds for
  * them. */
-#include "ops/conv/conv_stats.h"
 #include "ops/conv/sm90_cost.h"
+#include "ops/conv/sm90_run.h"
 
 #include <string.h>
 
@@ -20,13 +20,7 @@ static const char *const knobs[] = {"rows",  "cols", "splits",  "pieces",
                                     "turns", "held", "cluster", NULL};
 
 typedef struct state {
-    mica_conv_sm90_shape shape;
-    mica_tensor_map_spec image[MICA_CONV_CLASSES], other; /* other: filter, or grad */
-    mica_kernel *kernel;
-    mica_grid grid;
-    conv_generic generic; /* for misaligned pointers */
-    conv_stats stats;
-    mica_conv_sm90_reduce reduce;
+    conv_sm90_plan sm90; /* image: by class */
     union {
         mica_conv_sm90_args direct;
         mica_conv_sm90_wgrad_args wgrad;
@@ -36,7 +30,7 @@ typedef struct state {
 /* From pixel to pixel of a class of the result. */
 static mica_conv_strides result_strides(const mica_conv_sm90_shape *s)
 {
-    mica_conv_strides to = s->roles.dgrad ? s->g.a : s->g.b;
+    mica_conv_strides to = *mica_conv_sm90_strides(s);
     for (int i = 0; i < 3; i++) to.s[i] *= s->roles.dgrad ? s->g.stride[i] : 1;
     return to;
 }
@@ -115,16 +109,16 @@ static mica_status add_ring_kernel(mica_plan *plan, state *s, const char *file, 
     const int32_t *knob = plan->config.knob;
     int stages = (int)(plan->device.shared_bytes - MICA_CONV_RESERVE - other) / stage_bytes;
     if (stages > MAX_STAGES) stages = MAX_STAGES;
-    mica_prologue_int(p, "AXES", s->shape.axes);
+    mica_prologue_int(p, "AXES", s->sm90.shape.axes);
     mica_prologue_int(p, "BM", knob[MICA_CONV_ROWS]);
     mica_prologue_int(p, "BN", knob[MICA_CONV_COLS]);
     mica_prologue_int(p, "STAGES", stages);
-    mica_prologue_type(p, "in_t", s->shape.in);
+    mica_prologue_type(p, "in_t", s->sm90.shape.in);
     mica_prologue_wgmma(p, "mma", mma);
     int64_t shared = (int64_t)stages * stage_bytes + other + 1024;
-    s->grid = (mica_grid){.block = {THREADS}, .dynamic_shared = (unsigned)shared};
+    s->sm90.grid = (mica_grid){.block = {THREADS}, .dynamic_shared = (unsigned)shared};
     mica_kernel_spec spec = {file, entry, p->data, shared};
-    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+    return mica_plan_add_kernel(plan, &spec, &s->sm90.kernel);
 }
 
 static unsigned at_most(int n, int limit)
@@ -134,17 +128,17 @@ static unsigned at_most(int n, int limit)
 
 static mica_status build_stats(mica_plan *plan, state *s)
 {
-    if (!s->shape.stats) return MICA_OK;
-    unsigned parts = s->grid.grid[0] / (unsigned)s->args.direct.col_tiles;
-    return conv_stats_build_parts(plan, parts, &s->stats);
+    if (!s->sm90.shape.stats) return MICA_OK;
+    unsigned parts = s->sm90.grid.grid[0] / (unsigned)s->args.direct.col_tiles;
+    return conv_stats_build_parts(plan, parts, &s->sm90.stats);
 }
 
 static void fill_direct(const mica_plan *plan, state *s)
 {
     const mica_conv_desc *d = plan->desc;
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     mica_conv_sm90_args *a = &s->args.direct;
-    a->terms = (int)(h->roles.dgrad ? h->g.k : h->g.c);
+    a->terms = (int)mica_conv_sm90_terms(h);
     a->cols = (int)mica_conv_sm90_columns(h);
     a->to = result_strides(h);
     a->residual = h->g.residual;
@@ -154,11 +148,11 @@ static void fill_direct(const mica_plan *plan, state *s)
         a->tap_step[i] = h->tap_step[i];
     }
     a->class_count = h->class_count;
-    a->col_tiles = (int)mica_conv_tiles(a->cols, plan->config.knob[MICA_CONV_COLS]);
+    a->col_tiles = (int)conv_ceil_div(a->cols, plan->config.knob[MICA_CONV_COLS]);
     for (int i = 0; i < h->class_count; i++) {
         a->classes[i] = h->classes[i];
         a->classes[i].first_tile = a->tiles;
-        a->tiles += (int)mica_conv_tiles(h->classes[i].pixels, plan->config.knob[MICA_CONV_ROWS]) *
+        a->tiles += (int)conv_ceil_div(h->classes[i].pixels, plan->config.knob[MICA_CONV_ROWS]) *
                     a->col_tiles;
     }
     mica_conv_epilogue_args(d, &a->epilogue);
@@ -179,9 +173,9 @@ static mica_status add_direct_kernel(mica_plan *plan, state *s, mica_text *p, co
     mica_prologue_int(p, "TURNS", knob[MICA_CONV_TURNS]);
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90.cu", "conv_sm90", p, mma, stage,
                              mica_conv_sm90_staging(slice)));
-    int most = mica_conv_sm90_blocks(&s->shape, knob[MICA_CONV_COLS], plan->device.units);
-    s->grid.grid[0] = splits > 1 ? (unsigned)(tiles * splits) : at_most(tiles, most);
-    s->grid.cluster = splits > 1 ? (unsigned)splits : 0;
+    int most = mica_conv_sm90_blocks(&s->sm90.shape, knob[MICA_CONV_COLS], plan->device.units);
+    s->sm90.grid.grid[0] = splits > 1 ? (unsigned)(tiles * splits) : at_most(tiles, most);
+    s->sm90.grid.cluster = splits > 1 ? (unsigned)splits : 0;
     return MICA_OK;
 }
 
@@ -190,37 +184,36 @@ static mica_status add_short_kernel(mica_plan *plan, state *s, mica_text *p, con
 {
     const int32_t *knob = plan->config.knob;
     int cols = s->args.direct.col_tiles, rows = s->args.direct.tiles / cols;
-    int steps = (int)mica_conv_sm90_steps(&s->shape, 0);
+    int steps = (int)mica_conv_sm90_steps(&s->sm90.shape, 0);
     mica_prologue_int(p, "STEPS", steps);
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_short.cu", "conv_sm90_short", p, mma,
                              knob[MICA_CONV_ROWS] * MICA_CONV_ROW,
                              steps * knob[MICA_CONV_COLS] * MICA_CONV_ROW +
                                  mica_conv_sm90_staging(slice)));
-    s->grid.grid[0] = at_most(rows, plan->device.units / cols) * (unsigned)cols;
+    s->sm90.grid.grid[0] = at_most(rows, plan->device.units / cols) * (unsigned)cols;
     return MICA_OK;
 }
 
 static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
 {
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     const mica_conv_desc *d = plan->desc;
     const int32_t *knob = plan->config.knob;
     mica_epilogue e = mica_conv_epilogue(d);
     fill_direct(plan, s);
-    for (int i = 0; i < s->shape.class_count; i++)
-        if (has_taps(&s->shape.classes[i]))
-            mica_conv_sm90_image_map(&s->shape, i, knob[MICA_CONV_ROWS], &s->image[i]);
-    mica_conv_sm90_filter_map(&s->shape, d, MICA_CONV_BLOCK, knob[MICA_CONV_COLS], &s->other);
+    for (int i = 0; i < h->class_count; i++)
+        if (has_taps(&h->classes[i]))
+            mica_conv_sm90_image_map(h, i, knob[MICA_CONV_ROWS], &s->sm90.image[i]);
+    mica_conv_sm90_filter_map(h, d, MICA_CONV_BLOCK, knob[MICA_CONV_COLS], &s->sm90.other);
     mica_prologue_epilogue(p, &e);
-    mica_prologue_int(p, "FILTER_MN", s->shape.filter_mn);
-    mica_prologue_int(p, "VECTOR", store_width(&s->shape));
-    mica_prologue_int(p, "STATS", s->shape.stats);
+    mica_prologue_int(p, "FILTER_MN", h->filter_mn);
+    mica_prologue_int(p, "VECTOR", store_width(h));
+    mica_prologue_int(p, "STATS", h->stats);
     mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
-    mica_prologue_type(p, "out_t", s->shape.out);
-    mica_wgmma mma = {.n = knob[MICA_CONV_COLS],
-                      .a = s->shape.in,
-                      .b = s->shape.in,
-                      .b_mn_major = s->shape.filter_mn};
-    int slice = mica_conv_sm90_slice(&s->shape, &plan->config);
+    mica_prologue_type(p, "out_t", h->out);
+    mica_wgmma mma = {
+        .n = knob[MICA_CONV_COLS], .a = h->in, .b = h->in, .b_mn_major = h->filter_mn};
+    int slice = mica_conv_sm90_slice(h, &plan->config);
     mica_prologue_int(p, "SLICE", slice);
     MICA_TRY(knob[MICA_CONV_HELD] ? add_short_kernel(plan, s, p, &mma, slice)
                                   : add_direct_kernel(plan, s, p, &mma, slice));
@@ -229,7 +222,7 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
 
 static void fill_wgrad(const mica_plan *plan, state *s)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     const mica_conv_class *c = &h->classes[0];
     const int32_t *knob = plan->config.knob;
     mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
@@ -251,21 +244,22 @@ static void fill_wgrad(const mica_plan *plan, state *s)
 
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
 {
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     const int32_t *knob = plan->config.knob;
     fill_wgrad(plan, s);
     const mica_conv_sm90_wgrad_args *a = &s->args.wgrad;
-    mica_conv_sm90_image_map(&s->shape, 0, MICA_CONV_BLOCK, &s->image[0]);
-    mica_conv_sm90_grad_map(&s->shape, MICA_CONV_BLOCK, &s->other);
+    mica_conv_sm90_image_map(h, 0, MICA_CONV_BLOCK, &s->sm90.image[0]);
+    mica_conv_sm90_grad_map(h, MICA_CONV_BLOCK, &s->sm90.other);
     mica_wgmma mma = {.n = knob[MICA_CONV_COLS] > 256 ? knob[MICA_CONV_COLS] / 2
                                                       : knob[MICA_CONV_COLS],
-                      .a = s->shape.in,
-                      .b = s->shape.in,
+                      .a = h->in,
+                      .b = h->in,
                       .a_mn_major = true,
                       .b_mn_major = true};
     mica_prologue_int(p, "WIDTH", mma.n);
     mica_prologue_int(p, "STREAM", knob[MICA_CONV_PIECES] > 0);
     mica_prologue_int(p, "CLUSTER", knob[MICA_CONV_CLUSTER] ? a->splits : 0);
-    mica_conv_sm90_filter_prologue(&s->shape, p);
+    mica_conv_sm90_filter_prologue(h, p);
     int tiles = a->row_tiles * a->col_tiles;
     mica_conv_stream stream = {.pieces = knob[MICA_CONV_PIECES],
                                .blocks = a->blocks,
@@ -276,15 +270,16 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
                              (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW, 0));
     if (knob[MICA_CONV_CLUSTER]) {
-        s->grid.grid[0] = (unsigned)(tiles * a->splits);
-        s->grid.cluster = a->splits > 1 ? (unsigned)a->splits : 0;
+        s->sm90.grid.grid[0] = (unsigned)(tiles * a->splits);
+        s->sm90.grid.cluster = a->splits > 1 ? (unsigned)a->splits : 0;
         return MICA_OK;
     }
-    s->grid.grid[0] = knob[MICA_CONV_PIECES] > 0 ? (unsigned)knob[MICA_CONV_PIECES]
-                                                 : at_most(tiles * a->splits, plan->device.units);
-    return mica_conv_sm90_reduce_build(plan, &s->shape,
-                                       mica_conv_sm90_parts(&s->shape, &plan->config),
-                                       a->col_tiles * knob[MICA_CONV_COLS], &stream, &s->reduce);
+    s->sm90.grid.grid[0] = knob[MICA_CONV_PIECES] > 0
+                               ? (unsigned)knob[MICA_CONV_PIECES]
+                               : at_most(tiles * a->splits, plan->device.units);
+    return mica_conv_sm90_reduce_build(plan, h, mica_conv_sm90_parts(h, &plan->config),
+                                       a->col_tiles * knob[MICA_CONV_COLS], &stream,
+                                       &s->sm90.reduce);
 }
 
 static mica_status build(mica_plan *plan)
@@ -293,55 +288,48 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    if (mica_conv_sm90_shape_make(d, MICA_CONV_SM90_MERGED, &s->shape, &why) != MICA_OK)
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
+    if (mica_conv_sm90_shape_make(d, MICA_CONV_SM90_MERGED, &s->sm90.shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
-    if (s->shape.class_count == 0) return MICA_OK;
+    if (h->class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    MICA_TRY(s->shape.roles.wgrad ? build_wgrad(plan, s, &p) : build_direct(plan, s, &p));
-    return conv_generic_build(plan, &s->generic);
+    MICA_TRY(h->roles.wgrad ? build_wgrad(plan, s, &p) : build_direct(plan, s, &p));
+    return conv_generic_build(plan, &s->sm90.generic);
 }
 
 /* ---- run ---- */
 
 static mica_status run_direct(const mica_plan *plan, const state *s, const mica_run *r)
 {
+    const conv_sm90_plan *p = &s->sm90;
     mica_conv_sm90_args a = s->args.direct;
-    for (int i = 0; i < a.class_count; i++)
-        if (has_taps(&a.classes[i]))
-            MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image[i], r->args[s->shape.roles.image],
-                                            &a.image[i]));
-    MICA_TRY(
-        mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.roles.other], &a.filter));
-    a.out = r->args[s->shape.roles.out];
+    MICA_TRY(conv_sm90_encode(plan, p, r, a.image, &a.filter, NULL));
+    a.out = r->args[p->shape.roles.out];
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
-    if (s->shape.stats) a.partial = conv_stats_partial(&s->stats, r);
-    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
-    return conv_stats_run(&s->stats, r);
+    if (p->shape.stats) a.partial = conv_stats_partial(&p->stats, r);
+    return conv_sm90_launch(plan, p, r, &a);
 }
 
 static mica_status run_wgrad(const mica_plan *plan, const state *s, const mica_run *r)
 {
+    const conv_sm90_plan *p = &s->sm90;
     mica_conv_sm90_wgrad_args a = s->args.wgrad;
-    MICA_TRY(
-        mica_tensor_map_encode(plan->cuda, &s->image[0], r->args[s->shape.roles.image], &a.image));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, r->args[s->shape.roles.other], &a.grad));
-    if (plan->config.knob[MICA_CONV_CLUSTER]) {
-        mica_conv_sm90_filter_bind(plan, r, s->shape.roles.out, &a.filter);
-        return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
-    }
-    a.partial = mica_at(r, s->reduce.partial);
-    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
-    return mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r);
+    MICA_TRY(conv_sm90_encode(plan, p, r, &a.image, &a.grad, NULL));
+    if (plan->config.knob[MICA_CONV_CLUSTER])
+        mica_conv_sm90_filter_bind(plan, r, p->shape.roles.out, &a.filter);
+    else
+        a.partial = mica_at(r, p->reduce.partial);
+    return conv_sm90_launch(plan, p, r, &a);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    if (!mica_conv_sm90_aligned(&s->shape, r)) return conv_generic_run(&s->generic, r);
-    return s->shape.roles.wgrad ? run_wgrad(plan, s, r) : run_direct(plan, s, r);
+    if (!conv_sm90_aligned(&s->sm90, r)) return conv_generic_run(&s->sm90.generic, r);
+    return s->sm90.shape.roles.wgrad ? run_wgrad(plan, s, r) : run_direct(plan, s, r);
 }
 
 const mica_engine mica_conv_sm90 = {.name = "sm90_im2col",

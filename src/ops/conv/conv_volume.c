@@ -5,9 +5,8 @@
  * taps across and down; two planes of results, or of the incoming gradient, share the planes of the
  * image that both need. wgrad adds the blocks' partial sums in a fixed order. Pointers that are not
  * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
-#include "ops/conv/conv_stats.h"
 #include "ops/conv/conv_volume_args.h"
-#include "ops/conv/sm90_shape.h"
+#include "ops/conv/sm90_run.h"
 
 #include <math.h>
 
@@ -25,21 +24,11 @@ static const char *const knobs[] = {"height", NULL};
 static const int heights[] = {8, 16, 24, 32};
 
 typedef struct state {
-    mica_conv_sm90_shape shape;
-    mica_tensor_map_spec image, other, result;
-    mica_kernel *kernel;
-    mica_grid grid;
-    conv_generic generic; /* for misaligned pointers */
-    mica_conv_sm90_reduce reduce;
+    conv_sm90_plan sm90;
     conv_volume_args args;
 } state;
 
 /* ---- sizes ---- */
-
-static int taps_of(const mica_conv_sm90_shape *s)
-{
-    return (int)(s->g.tap[1] * s->g.tap[2]);
-}
 
 /* wgrad: products that a plane of b takes part in, of up to two taps each. */
 static int sets_of(const mica_conv_sm90_shape *s)
@@ -49,7 +38,7 @@ static int sets_of(const mica_conv_sm90_shape *s)
 
 static int64_t filter_bytes(const mica_conv_sm90_shape *s)
 {
-    return taps_of(s) * (s->g.tap[0] + 2) * BLOCK;
+    return mica_conv_sm90_taps(s) * (s->g.tap[0] + 2) * BLOCK;
 }
 
 static int64_t slab_width(const mica_conv_sm90_shape *s)
@@ -132,39 +121,30 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 /* ---- configs and their cost ---- */
 
-static const long long *size_of(const mica_conv_sm90_shape *s)
-{
-    return s->roles.dgrad ? s->g.in : s->g.out;
-}
-
-static int64_t groups_of(int64_t count, int64_t each)
-{
-    return (count + each - 1) / each;
-}
-
 /* Of planes. wgrad: of a plane of b and the next; the first of them has none. */
 static int64_t deep_of(const mica_conv_sm90_shape *s)
 {
-    return s->roles.wgrad ? s->g.out[0] + (s->g.tap[0] > 1) : groups_of(size_of(s)[0], PLANES);
+    return s->roles.wgrad ? s->g.out[0] + (s->g.tap[0] > 1)
+                          : conv_ceil_div(mica_conv_sm90_size(s)[0], PLANES);
 }
 
 static int64_t tiles_of(const mica_conv_sm90_shape *s, int height)
 {
-    const long long *size = size_of(s);
-    return s->g.n * deep_of(s) * groups_of(size[1], height) * groups_of(size[2], ACROSS);
+    const long long *size = mica_conv_sm90_size(s);
+    return s->g.n * deep_of(s) * conv_ceil_div(size[1], height) * conv_ceil_div(size[2], ACROSS);
 }
 
 /* Terms of a tap, by 16. */
 static int steps_of(const mica_conv_sm90_shape *s)
 {
-    return (int)groups_of(s->roles.dgrad ? s->g.k : s->g.c, 16);
+    return (int)conv_ceil_div(mica_conv_sm90_terms(s), 16);
 }
 
 static double cycles_of(const mica_conv_sm90_shape *s, const mica_device_info *device, int height)
 {
     double planes = (double)s->g.tap[0] + PLANES - 1;
     double each = ceil((double)tiles_of(s, height) / device->units);
-    double products = planes * taps_of(s) * steps_of(s) * 4.0 * height;
+    double products = planes * mica_conv_sm90_taps(s) * steps_of(s) * 4.0 * height;
     double fill = planes * (double)slot_bytes(s, height) / 34.6;
     double filter = 1000 + (double)filter_bytes(s) / 34.6;
     return each * (fmax(products, fill) * 1.05 + 200 + planes * 60) + filter + 8.0 * height;
@@ -174,9 +154,9 @@ static double wgrad_cycles_of(const mica_conv_sm90_shape *s, const mica_device_i
                               int height)
 {
     double each = ceil((double)tiles_of(s, height) / device->units);
-    double products = (double)(sets_of(s) * taps_of(s)) * 8.0 * height;
+    double products = (double)(sets_of(s) * mica_conv_sm90_taps(s)) * 8.0 * height;
     double fill = (double)slot_bytes(s, height) / 34.6;
-    double sums = 8000 + (double)(s->g.tap[0] * taps_of(s)) * 500;
+    double sums = 8000 + (double)(s->g.tap[0] * mica_conv_sm90_taps(s)) * 500;
     return each * (fmax(products, fill) * 1.05 + 200) + sums;
 }
 
@@ -219,12 +199,12 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 static void fill_args(const mica_conv_desc *d, state *s, int height)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     const mica_conv_class *c = &h->classes[0];
-    const long long *size = size_of(h);
+    const long long *size = mica_conv_sm90_size(h);
     conv_volume_args *a = &s->args;
-    a->across = (int)groups_of(size[2], ACROSS);
-    a->down = (int)groups_of(size[1], height);
+    a->across = (int)conv_ceil_div(size[2], ACROSS);
+    a->down = (int)conv_ceil_div(size[1], height);
     a->deep = (int)deep_of(h);
     a->tiles = (int)tiles_of(h, height);
     for (int i = 0; i < 3; i++) {
@@ -233,30 +213,31 @@ static void fill_args(const mica_conv_desc *d, state *s, int height)
         a->tap_step[i] = c->filter_step[i];
         a->size[i] = (int)size[i];
     }
-    a->channels = (int)(h->roles.dgrad ? h->g.c : h->g.k);
-    a->to = h->roles.dgrad ? h->g.a : h->g.b;
+    a->channels = (int)mica_conv_sm90_columns(h);
+    a->to = *mica_conv_sm90_strides(h);
     a->residual = h->g.residual;
     mica_conv_epilogue_args(d, &a->epilogue);
 }
 
 static void fill_maps(const mica_conv_desc *d, state *s, int height)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     int tall = (int)slab_height(h, height);
-    mica_conv_sm90_window_map(h, !h->roles.dgrad, CHANNELS, (int)slab_width(h), tall, &s->image);
+    mica_conv_sm90_window_map(h, !h->roles.dgrad, CHANNELS, (int)slab_width(h), tall,
+                              &s->sm90.image[0]);
     if (h->roles.wgrad) {
-        mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->other);
-        s->other.box[3] = PLANES;
+        mica_conv_sm90_window_map(h, false, CHANNELS, ACROSS, height, &s->sm90.other);
+        s->sm90.other.box[3] = PLANES;
         return;
     }
-    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, ACROSS, height, &s->result);
-    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->other);
+    mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, ACROSS, height, &s->sm90.result);
+    mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->sm90.other);
 }
 
 static void write_prologue(const mica_conv_desc *d, const state *s, int height, int slots,
                            mica_text *p)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     bool wgrad = h->roles.wgrad;
     mica_wgmma mma = {.n = wgrad ? CHANNELS * (int)h->g.tap[2] : ACROSS * height,
                       .a = h->in,
@@ -283,7 +264,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, int height, 
 
 static mica_status add_kernel(mica_plan *plan, state *s)
 {
-    const mica_conv_sm90_shape *h = &s->shape;
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
     bool wgrad = h->roles.wgrad;
     char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
@@ -291,12 +272,12 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     int units = plan->device.units;
     write_prologue(plan->desc, s, height, slots, &p);
     int64_t shared = slots * slot_bytes(h, height) + (wgrad ? 0 : filter_bytes(h)) + 1024;
-    s->grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
-                          .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
-                          .dynamic_shared = (unsigned)shared};
+    s->sm90.grid = (mica_grid){.grid = {(unsigned)(s->args.tiles < units ? s->args.tiles : units)},
+                               .block = {wgrad ? WGRAD_THREADS : DIRECT_THREADS},
+                               .dynamic_shared = (unsigned)shared};
     mica_kernel_spec spec = {wgrad ? "ops/conv/conv_volume_wgrad.cu" : "ops/conv/conv_volume.cu",
                              wgrad ? "conv_volume_wgrad" : "conv_volume", p.data, shared};
-    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+    return mica_plan_add_kernel(plan, &spec, &s->sm90.kernel);
 }
 
 static mica_status build(mica_plan *plan)
@@ -305,45 +286,40 @@ static mica_status build(mica_plan *plan)
     state *s;
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    const mica_conv_sm90_shape *h = &s->shape;
-    if (make_shape(d, &plan->device, &s->shape, &why) != MICA_OK)
+    const mica_conv_sm90_shape *h = &s->sm90.shape;
+    if (make_shape(d, &plan->device, &s->sm90.shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     fill_args(d, s, plan->config.knob[HEIGHT]);
     fill_maps(d, s, plan->config.knob[HEIGHT]);
     MICA_TRY(add_kernel(plan, s));
     if (h->roles.wgrad)
-        MICA_TRY(mica_conv_sm90_reduce_build(plan, h, (int)s->grid.grid[0],
-                                             (int)h->g.tap[0] * taps_of(h) * MICA_CONV_BLOCK, NULL,
-                                             &s->reduce));
-    return conv_generic_build(plan, &s->generic);
+        MICA_TRY(mica_conv_sm90_reduce_build(
+            plan, h, (int)s->sm90.grid.grid[0],
+            (int)h->g.tap[0] * mica_conv_sm90_taps(h) * MICA_CONV_BLOCK, NULL, &s->sm90.reduce));
+    return conv_generic_build(plan, &s->sm90.generic);
 }
 
 /* ---- run ---- */
 
 static mica_status run_volume(const mica_plan *plan, const state *s, const mica_run *r)
 {
-    void *const *args = r->args;
+    const conv_sm90_plan *p = &s->sm90;
+    const mica_conv_roles *roles = &p->shape.roles;
     conv_volume_args a = s->args;
-    a.out = args[s->shape.roles.out];
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, args[s->shape.roles.image], &a.image));
-    MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->other, args[s->shape.roles.other], &a.other));
-    if (s->shape.roles.wgrad)
-        a.partial = mica_at(r, s->reduce.partial);
-    else
-        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->result, a.out, &a.result));
+    MICA_TRY(conv_sm90_encode(plan, p, r, &a.image, &a.other, &a.result));
+    a.out = r->args[roles->out];
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
-    mica_epilogue_bind(&a.epilogue, args, MICA_CONV_BIAS);
-    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
-    return s->shape.roles.wgrad ? mica_conv_sm90_reduce_run(plan, &s->reduce, s->shape.roles.out, r)
-                                : MICA_OK;
+    mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
+    if (roles->wgrad) a.partial = mica_at(r, p->reduce.partial);
+    return conv_sm90_launch(plan, p, r, &a);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    return mica_conv_sm90_aligned(&s->shape, r) ? run_volume(plan, s, r)
-                                                : conv_generic_run(&s->generic, r);
+    return conv_sm90_aligned(&s->sm90, r) ? run_volume(plan, s, r)
+                                          : conv_generic_run(&s->sm90.generic, r);
 }
 
 const mica_engine mica_conv_volume = {.name = "sm90_volume",

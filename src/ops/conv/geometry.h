@@ -7,6 +7,12 @@
 #include "ops/conv/conv_args.h"
 #include "ops/shared/epilogue.h"
 
+/* Parts of `each` that n make, the last perhaps smaller. */
+static inline int64_t conv_ceil_div(int64_t n, int64_t each)
+{
+    return (n + each - 1) / each;
+}
+
 /* Which of the three sums; and which argument is a, b, f; which is written; which are read: the
  * image that taps walk over (dgrad: b), and the filter (wgrad: b). */
 typedef struct mica_conv_roles {

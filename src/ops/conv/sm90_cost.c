@@ -46,8 +46,8 @@ static double clusters_at_once(int size, int units)
 /* Share of the blocks of 64 channels read that the last channel ends inside. */
 static double partial_share(const mica_conv_sm90_shape *s)
 {
-    long long channels = s->roles.dgrad ? s->g.k : s->g.c;
-    return channels % MICA_CONV_BLOCK ? 1 / (double)mica_conv_tiles(channels, MICA_CONV_BLOCK) : 0;
+    long long channels = mica_conv_sm90_terms(s);
+    return channels % MICA_CONV_BLOCK ? 1 / (double)conv_ceil_div(channels, MICA_CONV_BLOCK) : 0;
 }
 
 /* Cycles of one stage of a block, with so many tiles across: products, and what fills its shared
@@ -68,18 +68,12 @@ static double store_cycles(const mica_conv_sm90_shape *s, int rows, int cols)
 int64_t mica_conv_sm90_steps(const mica_conv_sm90_shape *s, int class_index)
 {
     const int *taps = s->classes[class_index].taps;
-    return taps[0] * taps[1] * taps[2] *
-           mica_conv_tiles(s->roles.dgrad ? s->g.k : s->g.c, MICA_CONV_BLOCK);
-}
-
-int64_t mica_conv_sm90_columns(const mica_conv_sm90_shape *s)
-{
-    return s->roles.dgrad ? s->g.c : s->g.k;
+    return taps[0] * taps[1] * taps[2] * conv_ceil_div(mica_conv_sm90_terms(s), MICA_CONV_BLOCK);
 }
 
 int mica_conv_sm90_blocks(const mica_conv_sm90_shape *s, int cols, int units)
 {
-    int64_t across = mica_conv_tiles(mica_conv_sm90_columns(s), cols);
+    int64_t across = conv_ceil_div(mica_conv_sm90_columns(s), cols);
     return s->stats && across <= units ? (int)(units / across * across) : units;
 }
 
@@ -99,23 +93,23 @@ int mica_conv_sm90_staging(int slice)
 static int64_t direct_tile_count(const mica_conv_sm90_shape *s, int rows, int cols)
 {
     int64_t tiles = 0;
-    for (int i = 0; i < s->class_count; i++) tiles += mica_conv_tiles(s->classes[i].pixels, rows);
-    return tiles * mica_conv_tiles(mica_conv_sm90_columns(s), cols);
+    for (int i = 0; i < s->class_count; i++) tiles += conv_ceil_div(s->classes[i].pixels, rows);
+    return tiles * conv_ceil_div(mica_conv_sm90_columns(s), cols);
 }
 
 static double direct_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, int units)
 {
     int rows = knob[MICA_CONV_ROWS], cols = knob[MICA_CONV_COLS], splits = knob[MICA_CONV_SPLITS];
-    double columns = (double)mica_conv_tiles(mica_conv_sm90_columns(s), cols), work = 0,
-           longest = 0, tiles = 0;
+    double columns = (double)conv_ceil_div(mica_conv_sm90_columns(s), cols), work = 0, longest = 0,
+           tiles = 0;
     units = mica_conv_sm90_blocks(s, cols, units);
     double store = store_cycles(s, rows, cols);
     for (int i = 0; i < s->class_count; i++) {
-        double steps = (double)mica_conv_tiles(mica_conv_sm90_steps(s, i), splits);
+        double steps = (double)conv_ceil_div(mica_conv_sm90_steps(s, i), splits);
         double sum = steps * stage_cycles(s, rows, cols, columns);
         double tile = knob[MICA_CONV_TURNS] ? fmax(sum, (sum + store) / 2) : sum + store;
         if (splits > 1) tile += sharing;
-        double count = (double)mica_conv_tiles(s->classes[i].pixels, rows) * columns;
+        double count = (double)conv_ceil_div(s->classes[i].pixels, rows) * columns;
         work += count * tile;
         tiles += count;
         longest = fmax(longest, tile);
@@ -147,20 +141,19 @@ static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *
 mica_conv_sm90_tiles mica_conv_sm90_wgrad_tiles(const mica_conv_sm90_shape *s, int rows, int cols)
 {
     const long long *tap = s->g.tap;
-    int64_t chunks = tap[0] * tap[1] * tap[2] * mica_conv_tiles(s->g.c, 64);
-    mica_conv_sm90_tiles t = {.rows = mica_conv_tiles(s->g.k, rows),
-                              .cols = mica_conv_tiles(chunks * 64, cols)};
+    int64_t chunks = tap[0] * tap[1] * tap[2] * conv_ceil_div(s->g.c, 64);
+    mica_conv_sm90_tiles t = {.rows = conv_ceil_div(s->g.k, rows),
+                              .cols = conv_ceil_div(chunks * 64, cols)};
     t.all = t.rows * t.cols;
-    t.blocks = s->class_count ? mica_conv_tiles(s->classes[0].pixels, MICA_CONV_BLOCK) : 0;
+    t.blocks = s->class_count ? conv_ceil_div(s->classes[0].pixels, MICA_CONV_BLOCK) : 0;
     return t;
 }
 
 /* A block's columns of the filter stay: all its tiles have the same. */
 static double held_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int units)
 {
-    int64_t across = mica_conv_tiles(mica_conv_sm90_columns(s), cols);
-    double each =
-        (double)mica_conv_tiles(mica_conv_tiles(s->classes[0].pixels, rows), units / across);
+    int64_t across = conv_ceil_div(mica_conv_sm90_columns(s), cols);
+    double each = (double)conv_ceil_div(conv_ceil_div(s->classes[0].pixels, rows), units / across);
     double steps = (double)mica_conv_sm90_steps(s, 0), store = store_cycles(s, rows, cols);
     double products = steps * rows * cols / 32.0, fill = steps * rows * 128 / held_rate;
     double sum = together(products, fill, shown);
@@ -199,20 +192,20 @@ static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
     double rate = pieces ? fill_stream : cluster && splits > 1 ? fill_cluster : fill;
     double stage = fmax(rows * cols / 32.0, (rows + cols) * 128 / rate);
     if (cluster) {
-        double blocks = (double)mica_conv_tiles(t.blocks, splits);
+        double blocks = (double)conv_ceil_div(t.blocks, splits);
         double last = store_cluster + each_cluster * tile / splits;
         if (splits > 1) last += meet + meet_each * splits;
         cycles = ceil((double)t.all / clusters_at_once(splits, units)) * (blocks * stage + last);
     } else if (pieces) {
-        int64_t blocks = mica_conv_tiles(t.all * t.blocks, pieces);
+        int64_t blocks = conv_ceil_div(t.all * t.blocks, pieces);
         double read = (double)(t.all * t.blocks) * (rows + cols) * MICA_CONV_ROW;
         parts = (double)(pieces + t.all);
         traffic = fmax(traffic, missed(s, device) * read / (device->copy_gbps * 1e6));
-        cycles = (double)blocks * stage + (double)(mica_conv_tiles(blocks, t.blocks) + 1) * store;
+        cycles = (double)blocks * stage + (double)(conv_ceil_div(blocks, t.blocks) + 1) * store;
     } else {
-        double blocks = (double)mica_conv_tiles(t.blocks, splits);
+        double blocks = (double)conv_ceil_div(t.blocks, splits);
         parts = (double)(t.all * splits);
-        cycles = (double)mica_conv_tiles(t.all * splits, units) * (blocks * stage + store);
+        cycles = (double)conv_ceil_div(t.all * splits, units) * (blocks * stage + store);
     }
     double ms = begin_ms + together(cycles / clock * 1e3, share * traffic, exposed);
     return ms + (parts > 0 ? reduce_ms : 0) + parts * tile * 4 / (parts_gbps * 1e6);
@@ -234,7 +227,7 @@ static bool tile_suits(const mica_conv_sm90_shape *s, int rows, int cols, int un
     bool few = direct_tile_count(s, 128, least) <= units;
     bool narrow = cols < least && !few, wide = cols > 64 && columns <= cols / 2;
     bool odd =
-        cols == 192 && mica_conv_tiles(columns, 192) * 192 >= mica_conv_tiles(columns, 128) * 128;
+        cols == 192 && conv_ceil_div(columns, 192) * 192 >= conv_ceil_div(columns, 128) * 128;
     bool large = few && (rows > 128 || cols > least);
     return !narrow && !wide && !odd && !large;
 }
@@ -255,25 +248,25 @@ static bool holding_suits(const mica_conv_sm90_shape *s, int rows, int cols,
                           const mica_device_info *device)
 {
     mica_config config = {{rows, cols, 1, 0, 1, 1}};
-    int64_t columns = mica_conv_sm90_columns(s), across = mica_conv_tiles(columns, cols);
+    int64_t columns = mica_conv_sm90_columns(s), across = conv_ceil_div(columns, cols);
     int64_t room = device->shared_bytes - MICA_CONV_RESERVE -
                    mica_conv_sm90_staging(mica_conv_sm90_slice(s, &config)) -
                    mica_conv_sm90_steps(s, 0) * cols * MICA_CONV_ROW;
     bool wide = cols > 64 && columns <= cols / 2;
     return s->class_count == 1 && !wide && room >= MIN_STAGES * rows * MICA_CONV_ROW &&
            mica_conv_sm90_steps(s, 0) > 0 && across <= device->units &&
-           mica_conv_tiles(s->classes[0].pixels, rows) > device->units / across;
+           conv_ceil_div(s->classes[0].pixels, rows) > device->units / across;
 }
 
 /* Statistics: the columns of a block's tiles, and how many terms a lane adds up in f32. */
 static bool counting_suits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
 {
     if (!s->stats) return true;
-    int64_t across = mica_conv_tiles(mica_conv_sm90_columns(s), cols), pixels = 0;
+    int64_t across = conv_ceil_div(mica_conv_sm90_columns(s), cols), pixels = 0;
     if (across > units) return false;
     for (int i = 0; i < s->class_count; i++) pixels += s->classes[i].pixels;
     int64_t tiles = direct_tile_count(s, rows, cols) / across;
-    int64_t each = 8 + mica_conv_tiles(tiles, units / across) * rows / 128; /* 8 warps' 16 rows */
+    int64_t each = 8 + conv_ceil_div(tiles, units / across) * rows / 128; /* 8 warps' 16 rows */
     return conv_stats_chain_ok((double)each, (double)pixels);
 }
 

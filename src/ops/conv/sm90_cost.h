@@ -27,13 +27,6 @@ typedef struct mica_conv_sm90_tiles {
     int64_t rows, cols, all, blocks;
 } mica_conv_sm90_tiles;
 
-static inline int64_t mica_conv_tiles(int64_t n, int64_t tile)
-{
-    return (n + tile - 1) / tile;
-}
-
-/* Channels of the result; forward and dgrad. */
-int64_t mica_conv_sm90_columns(const mica_conv_sm90_shape *s);
 /* At most so many blocks take tiles in turns. With statistics all tiles of a block have the same
  * columns. */
 int mica_conv_sm90_blocks(const mica_conv_sm90_shape *s, int cols, int units);

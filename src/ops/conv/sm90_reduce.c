@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the Hopper engines' runs share: alignment, and the reduction of wgrad's partial sums. */
+ * The reduction of the partial sums of the Hopper engines' wgrad. */
 #include "ops/conv/sm90_shape.h"
 
-enum { BLOCK = 256, MAX_SHARES = 16, QUAD = 4, ALIGNMENT = 16 };
+enum { BLOCK = 256, MAX_SHARES = 16, QUAD = 4 };
 enum { THREADS = 1024 }; /* of the reduction, for each multiprocessor */
-
-bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *r)
-{
-    uintptr_t all = (uintptr_t)r->args[s->roles.image] | (uintptr_t)r->args[s->roles.other];
-    return ((all | (uintptr_t)r->args[s->roles.out]) & (ALIGNMENT - 1)) == 0;
-}
 
 /* Threads that share a sum: enough to fill the device, no more than there are parts. */
 static int shares_of(int64_t sums, int parts, int units)

@@ -73,7 +73,7 @@ static mica_status lane_ok(const mica_conv_sm90_shape *s, const lane *l, int axi
 static mica_status add_class(mica_conv_sm90_shape *s, const mica_conv_desc *d, const lane lanes[3],
                              mica_why *why)
 {
-    const mica_conv_strides *to = s->roles.dgrad ? &s->g.a : &s->g.b;
+    const mica_conv_strides *to = mica_conv_sm90_strides(s);
     int64_t pixels = s->g.n, taps = 1;
     for (int i = 0; i < 3; i++) {
         pixels *= lanes[i].count;
@@ -198,12 +198,11 @@ static mica_status filter_ok(const mica_tensor *w, int unit, int *inner, mica_wh
 static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    const long long *written = s->roles.dgrad ? g->in : g->out;
+    const long long *written = mica_conv_sm90_size(s);
     double pixels = (double)g->n * (double)written[0] * (double)written[1] * (double)written[2];
     double weights = (double)g->groups * (double)g->k * (double)g->c * (double)g->tap[0] *
                      (double)g->tap[1] * (double)g->tap[2];
-    double most = INT32_MAX - 1024,
-           cols = (double)g->groups * (double)(s->roles.dgrad ? g->c : g->k);
+    double most = INT32_MAX - 1024, cols = (double)g->groups * (double)mica_conv_sm90_columns(s);
     if (cols < 1) return mica_refuse(why, "the result has no channels");
     if (pixels > most || weights > most || pixels * cols / 8192 > most)
         return mica_refuse(why,
@@ -314,7 +313,7 @@ void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, in
     bool dgrad = s->roles.dgrad;
     const mica_conv_class *c = &s->classes[class_index];
     const long long *size = dgrad ? s->g.out : s->g.in;
-    pixel_map(s, size, dgrad ? &s->g.b : &s->g.a, dgrad ? s->g.k : s->g.c, pixels, m);
+    pixel_map(s, size, dgrad ? &s->g.b : &s->g.a, mica_conv_sm90_terms(s), pixels, m);
     for (int i = 0; i < s->axes; i++) {
         int axis = 2 - i;
         m->element_strides[i + 1] = (uint32_t)s->step[axis];

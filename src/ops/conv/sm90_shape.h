@@ -22,6 +22,30 @@ typedef struct mica_conv_sm90_shape {
     int step[3], tap_step[3];
 } mica_conv_sm90_shape;
 
+/* Forward and dgrad: channels of a group that are read and written, and size and strides of the
+ * image written (wgrad: of b). */
+static inline int64_t mica_conv_sm90_terms(const mica_conv_sm90_shape *s)
+{
+    return s->roles.dgrad ? s->g.k : s->g.c;
+}
+static inline int64_t mica_conv_sm90_columns(const mica_conv_sm90_shape *s)
+{
+    return s->roles.dgrad ? s->g.c : s->g.k;
+}
+static inline const long long *mica_conv_sm90_size(const mica_conv_sm90_shape *s)
+{
+    return s->roles.dgrad ? s->g.in : s->g.out;
+}
+static inline const mica_conv_strides *mica_conv_sm90_strides(const mica_conv_sm90_shape *s)
+{
+    return s->roles.dgrad ? &s->g.a : &s->g.b;
+}
+/* Taps of a plane. */
+static inline int mica_conv_sm90_taps(const mica_conv_sm90_shape *s)
+{
+    return (int)(s->g.tap[1] * s->g.tap[2]);
+}
+
 /* What an engine takes beside the rest. MERGED: images that a 1x1 filter sees pixel by pixel become
  * one row of pixels where they lie in memory that way. GROUPS: more than one. */
 enum { MICA_CONV_SM90_MERGED = 1, MICA_CONV_SM90_GROUPS = 2 };
@@ -45,9 +69,6 @@ void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int cha
 /* One tap of `cols` columns by so many terms; as many of both if filter_mn. */
 void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int channels,
                                int cols, mica_tensor_map_spec *map);
-/* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
-bool mica_conv_sm90_aligned(const mica_conv_sm90_shape *s, const mica_run *run);
-
 /* Where wgrad's sums go: what a kernel that stores them is told when planned, compiled and run. */
 mica_conv_sm90_filter mica_conv_sm90_filter_of(const mica_conv_geometry *g);
 void mica_conv_sm90_filter_prologue(const mica_conv_sm90_shape *s, mica_text *p);
