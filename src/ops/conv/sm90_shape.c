@@ -147,10 +147,9 @@ static mica_status stride_ok(int64_t size, int64_t stride, int unit, const char 
                              mica_why *why)
 {
     if (size <= 1 || (stride > 0 && stride % unit == 0)) return MICA_OK;
-    return mica_refuse(why,
-                       "%s has a stride of %lld elements, the copy engine's are positive multiples "
-                       "of %d bytes",
-                       name, (long long)stride, 2 * unit);
+    return mica_refuse(
+        why, "%s has a stride of %lld elements, this engine's are positive multiples of %d bytes",
+        name, (long long)stride, 2 * unit);
 }
 
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why)
