@@ -9,6 +9,7 @@
 #include "ops/conv/conv_depthwise.h"
 #include "ops/conv/conv_depthwise_mma_args.h"
 #include "ops/conv/conv_parts.h"
+#include "ops/conv/conv_ranking.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -239,19 +240,10 @@ static double milliseconds(const shape *s, const mica_device_info *device, const
 typedef struct choice {
     layout t;
     int splits;
-    double ms;
 } choice;
 
-static void keep(choice *best, int *count, const choice *c)
-{
-    int at = *count < CHOICES ? (*count)++ : CHOICES;
-    for (; at > 0 && best[at - 1].ms > c->ms; at--)
-        if (at < CHOICES) best[at] = best[at - 1];
-    if (at < CHOICES) best[at] = *c;
-}
-
 static void try_strips(const mica_conv_desc *d, const shape *s, const mica_device_info *device,
-                       layout t, choice *best, int *count)
+                       layout t, conv_ranking *best)
 {
     static const int strips[] = {1, 2, 3, 4, 6, 8, 12, 16};
     int last = 0;
@@ -262,18 +254,17 @@ static void try_strips(const mica_conv_desc *d, const shape *s, const mica_devic
         last = t.strip_h;
         for (t.step_rows = 1; t.step_rows <= 2; t.step_rows++) {
             if (!complete(s, device, &t)) continue;
-            choice c = {t, splits_for(d, s, device, &t), 0};
-            c.ms = milliseconds(s, device, &t, c.splits);
-            keep(best, count, &c);
+            choice c = {t, splits_for(d, s, device, &t)};
+            conv_rank(best, &c, milliseconds(s, device, &t, c.splits));
         }
     }
 }
 
 static int choices(const mica_conv_desc *d, const shape *s, const mica_device_info *device,
-                   choice *best)
+                   choice best[CHOICES])
 {
     static const int warps[] = {4, 8, 16}, each[] = {1, 2, 4};
-    int count = 0;
+    conv_ranking ranking = {.items = best, .size = sizeof *best, .most = CHOICES};
     for (size_t i = 0; i < sizeof warps / sizeof *warps; i++)
         for (size_t k = 0; k < sizeof each / sizeof *each; k++)
             for (int parts = 1; parts <= 8; parts++) {
@@ -285,9 +276,9 @@ static int choices(const mica_conv_desc *d, const shape *s, const mica_device_in
                 t.tile_w = (int)fmin(width, 64);
                 t.windows = (t.tile_w + WINDOW - 1) / WINDOW;
                 if (parts > 1 && width < WINDOW) continue;
-                try_strips(d, s, device, t, best, &count);
+                try_strips(d, s, device, t, &ranking);
             }
-    return count;
+    return ranking.count;
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)

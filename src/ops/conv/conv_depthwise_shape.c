@@ -2,6 +2,7 @@
  * Which depthwise problems there are, and the choice of their tiles by a model of what a
  * multiprocessor issues. */
 #include "ops/conv/conv_depthwise.h"
+#include "ops/conv/conv_ranking.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -317,22 +318,6 @@ double conv_depthwise_ms(const conv_depthwise_shape *s, const mica_device_info *
 
 /* ---- choice ---- */
 
-static void keep(conv_depthwise_tile *tiles, double *ms, int *count, int most,
-                 const conv_depthwise_tile *t, double time)
-{
-    int at = *count < most ? (*count)++ : most;
-    while (at > 0 && ms[at - 1] > time) {
-        if (at < most) {
-            tiles[at] = tiles[at - 1];
-            ms[at] = ms[at - 1];
-        }
-        at--;
-    }
-    if (at >= most) return;
-    tiles[at] = *t;
-    ms[at] = time;
-}
-
 static int most_useful(long long size, int step)
 {
     long long n = (size + step - 1) / step;
@@ -341,8 +326,7 @@ static int most_useful(long long size, int step)
 
 /* All sizes of tiles for one size of strips. */
 static void try_strips(const conv_depthwise_shape *s, const mica_device_info *device,
-                       conv_depthwise_tile t, conv_depthwise_tile *tiles, double *ms, int *count,
-                       int most)
+                       conv_depthwise_tile t, conv_ranking *best)
 {
     static const int steps[] = {1, 2, 3, 4, 6, 7, 8, 12, 14, 16};
     int across = most_useful(s->size_to[2], t.thread_w),
@@ -358,7 +342,7 @@ static void try_strips(const conv_depthwise_shape *s, const mica_device_info *de
             if (s->roles.dgrad && t.tile_h % s->g.stride[1])
                 t.tile_h += (int)(s->g.stride[1] - t.tile_h % s->g.stride[1]);
             if (!conv_depthwise_tile_complete(s, device, &t)) continue;
-            keep(tiles, ms, count, most, &t, conv_depthwise_ms(s, device, &t));
+            conv_rank(best, &t, conv_depthwise_ms(s, device, &t));
         }
     }
 }
@@ -390,8 +374,9 @@ int conv_depthwise_tiles(const conv_depthwise_shape *s, const mica_device_info *
                          conv_depthwise_tile *tiles, int most)
 {
     static const int widths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 14}, heights[] = {1, 2, 4};
-    double ms[8];
-    int count = 0, choices[2] = {8, 8}, channels = channel_choices(s->g.groups, choices);
+    if (most > CONV_RANKING_MOST) most = CONV_RANKING_MOST;
+    conv_ranking best = {.items = tiles, .size = sizeof *tiles, .most = most};
+    int choices[2] = {8, 8}, channels = channel_choices(s->g.groups, choices);
     int step_y = s->roles.dgrad ? (int)s->g.stride[1] : 1,
         step_x = s->roles.dgrad ? (int)s->g.stride[2] : 1;
     bool large = s->g.tap[1] * s->g.tap[2] > 100;
@@ -405,8 +390,8 @@ int conv_depthwise_tiles(const conv_depthwise_shape *s, const mica_device_info *
                 if (w > 0 && t.thread_w > 16) continue;
                 if (w > 0 && widths[w - 1] >= s->size_to[2]) continue;
                 if (h > 0 && heights[h - 1] >= s->size_to[1]) continue;
-                try_strips(s, device, t, tiles, ms, &count, most < 8 ? most : 8);
+                try_strips(s, device, t, &best);
             }
-    if (count == 0 && most > 0 && conv_depthwise_tile_least(s, device, &tiles[0])) count = 1;
-    return count;
+    if (best.count == 0 && most > 0) return conv_depthwise_tile_least(s, device, &tiles[0]);
+    return best.count;
 }

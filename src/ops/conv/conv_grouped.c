@@ -8,6 +8,7 @@
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_grouped_args.h"
 #include "ops/conv/conv_parts.h"
+#include "ops/conv/conv_ranking.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -193,12 +194,12 @@ static double milliseconds(const shape *s, const mica_device_info *device, const
            hertz * 1e3;
 }
 
-static int choices(const shape *s, const mica_device_info *device, layout *best)
+static int choices(const shape *s, const mica_device_info *device, layout best[CHOICES])
 {
     static const int heights[] = {1, 2, 4, 7, 8, 14, 16, 28};
-    int count = 0, step_y = s->roles.dgrad ? (int)s->g.stride[1] : 1;
+    int step_y = s->roles.dgrad ? (int)s->g.stride[1] : 1;
     int step_x = s->roles.wgrad ? 8 : s->roles.dgrad ? (int)s->g.stride[2] : 1;
-    double ms[CHOICES];
+    conv_ranking ranking = {.items = best, .size = sizeof *best, .most = CHOICES};
     for (int part = 1; part <= 8; part++)
         for (size_t h = 0; h < sizeof heights / sizeof *heights; h++) {
             double width = parts_of(parts_of((double)s->size_to[2], part), step_x) * step_x;
@@ -206,13 +207,9 @@ static int choices(const shape *s, const mica_device_info *device, layout *best)
             if (width > 256 || height > 256 || (h > 0 && heights[h - 1] >= s->size_to[1])) continue;
             layout t = {.tile_h = (int)height, .tile_w = (int)fmax(width, step_x)};
             if (!complete(s, device, &t)) continue;
-            double time = milliseconds(s, device, &t, lines_of(s, device, &t));
-            int at = count < CHOICES ? count++ : CHOICES;
-            for (; at > 0 && ms[at - 1] > time; at--)
-                if (at < CHOICES) best[at] = best[at - 1], ms[at] = ms[at - 1];
-            if (at < CHOICES) best[at] = t, ms[at] = time;
+            conv_rank(&ranking, &t, milliseconds(s, device, &t, lines_of(s, device, &t)));
         }
-    return count;
+    return ranking.count;
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * First layers: what is taken, and tiles with what they are expected to cost. */
+#include "ops/conv/conv_ranking.h"
 #include "ops/conv/conv_stem.h"
 
 #include <math.h>
@@ -196,26 +197,15 @@ double conv_stem_milliseconds(const conv_stem_shape *s, const mica_device_info *
     return cycles * resident / hertz * 1e3;
 }
 
-/* Layouts in the order of their times. */
-typedef struct ranking {
-    conv_stem_layout *best;
-    double ms[CONV_STEM_CHOICES];
-    int count;
-} ranking;
-
 static void enter(const conv_stem_shape *s, const mica_device_info *device, int tile_h, int tile_w,
-                  ranking *r)
+                  conv_ranking *r)
 {
     conv_stem_layout t;
-    if (!conv_stem_layout_make(s, device, tile_h, tile_w, &t)) return;
-    double time = conv_stem_milliseconds(s, device, &t, 0);
-    int at = r->count < CONV_STEM_CHOICES ? r->count++ : CONV_STEM_CHOICES;
-    for (; at > 0 && r->ms[at - 1] > time; at--)
-        if (at < CONV_STEM_CHOICES) r->best[at] = r->best[at - 1], r->ms[at] = r->ms[at - 1];
-    if (at < CONV_STEM_CHOICES) r->best[at] = t, r->ms[at] = time;
+    if (conv_stem_layout_make(s, device, tile_h, tile_w, &t))
+        conv_rank(r, &t, conv_stem_milliseconds(s, device, &t, 0));
 }
 
-static void enter_pixels(const conv_stem_shape *s, const mica_device_info *device, ranking *r)
+static void enter_pixels(const conv_stem_shape *s, const mica_device_info *device, conv_ranking *r)
 {
     static const int heights[] = {1, 2, 3, 4, 6, 7, 8, 14, 16};
     int step = s->roles.wgrad ? 16 : 1;
@@ -230,12 +220,11 @@ static void enter_pixels(const conv_stem_shape *s, const mica_device_info *devic
 int conv_stem_choices(const conv_stem_shape *s, const mica_device_info *device,
                       conv_stem_layout *best)
 {
-    ranking r = {.best = best};
+    conv_ranking r = {.items = best, .size = sizeof *best, .most = CONV_STEM_CHOICES};
     if (s->roles.dgrad)
         for (int tile_w = 16; tile_w <= 64; tile_w *= 2)
             for (int tile_h = 1; tile_h <= 32; tile_h++) enter(s, device, tile_h, tile_w, &r);
     else
         enter_pixels(s, device, &r);
-    if (r.count == 0) r.count = conv_stem_layout_least(s, device, best);
-    return r.count;
+    return r.count ? r.count : conv_stem_layout_least(s, device, best);
 }

@@ -18,8 +18,8 @@ mica_status conv_sm90_encode(const mica_plan *plan, const conv_sm90_plan *p, con
     const mica_conv_roles *roles = &p->shape.roles;
     for (int i = 0; i < MICA_CONV_CLASSES; i++)
         if (p->image[i].rank)
-            MICA_TRY(mica_tensor_map_encode(plan->cuda, &p->image[i], r->args[roles->image],
-                                            &image[i]));
+            MICA_TRY(
+                mica_tensor_map_encode(plan->cuda, &p->image[i], r->args[roles->image], &image[i]));
     if (p->other.rank)
         MICA_TRY(mica_tensor_map_encode(plan->cuda, &p->other, r->args[roles->other], other));
     if (p->result.rank)
