@@ -103,7 +103,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
     float sum[PIXELS / 2];
     channel_sums totals = {};
     int last = -1;
-    load_own_terms(a, l.channel, terms);
+    load_own_terms(a, own_channel(l.channel), terms);
     if constexpr (WIDTH == 64)
         mbarrier_wait(ready, 0);
     else

@@ -4,7 +4,7 @@
  * is stored, for conv_stats_sum.cu); those of the epilogue. */
 #pragma once
 #include "ops/conv/conv_slab.cuh"
-#include "ops/conv/conv_sm90_epilogue.cuh"
+#include "ops/conv/conv_place.cuh"
 
 /* Of a tile's positions. exists: it is one of the image's, and no other tile's. */
 struct pixel {
@@ -30,28 +30,15 @@ __device__ __forceinline__ float finish(const mica_conv_slab_args &a, const plac
     if constexpr (OTHERS) {
         const pixel at = pixel_at(a, p, position);
         if (channel >= a.channels || !at.exists) return 0;
-        if (a.beta != 0)
-            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + p.z * a.to.s[0] + at.y * a.to.s[1] +
-                                                              at.x * a.to.s[2] + channel * a.to.c]);
-        if constexpr (RESIDUAL)
-            residual = widen<float>(
-                ((const residual_t *)a.epilogue.residual)[p.image * a.residual.n + p.z * a.residual.s[0] +
-                                                          at.y * a.residual.s[1] + at.x * a.residual.s[2] +
-                                                          channel * a.residual.c]);
+        residual = add_others(a, p.image, p.z, at.y, at.x, channel, v);
     }
     return apply_terms(a.epilogue, terms, v, residual);
 }
 
-/* A position and the next, of one channel. */
-template <bool OTHERS>
-__device__ __forceinline__ u32 finish_pair(const mica_conv_slab_args &a, const place &p, int position, int channel,
-                                           const channel_terms &terms, const float *sum)
+/* The first of this thread's two channels of a chunk; the other is 8 further. */
+__device__ __forceinline__ int own_channel(int first)
 {
-    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, position, channel, terms, sum[0])),
-                          narrow<in_t>(finish<OTHERS>(a, p, position + 1, channel, terms, sum[1]))};
-    u32 word;
-    memcpy(&word, pair, sizeof word);
-    return word;
+    return first + ((int)threadIdx.x >> 5 & 3) * 16 + ((int)threadIdx.x & 31) / 4;
 }
 
 /* Of a thread's two channels. */
@@ -92,8 +79,7 @@ __device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, const l
     }
 }
 
-/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it; first: the
- * chunk's first channel. */
+/* first: the chunk's first channel. */
 template <bool OTHERS>
 __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, int first, u32 tile,
                                               const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2],
@@ -101,33 +87,18 @@ __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, cons
 {
     channel_sums own = {};
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-    const int channel = first + warp * 16 + lane / 4, pair = 2 * (lane & 3), part = lane >> 3;
-#pragma unroll
-    for (int j = 0; j < EIGHTS; j += 2) {
-        u32 v[4] = {};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (j + i / 2 == EIGHTS) continue; /* of an odd number, nothing is stored beside the last */
-            int position = 8 * (j + i / 2) + pair;
-            if constexpr (LINE && OTHERS) asm volatile("" : "+r"(position)); /* not all places at once */
-            v[i] = finish_pair<OTHERS>(a, p, position, channel + i % 2 * 8, terms[i % 2], sum + 4 * j + 2 * i);
-            if constexpr (STATS) count(a, p, own, i % 2, position, v[i]);
-        }
-        const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * warp + part % 2;
-        store_matrices_transposed(to + ((block ^ (to >> 7 & 7)) << 4), v[0], v[1], v[2], v[3]);
-    }
+    const int channel = first + warp * 16 + lane / 4, pair = 2 * (lane & 3);
+    place_pixels<EIGHTS>(tile, warp, sum, [&](int j, int i, const float *two) {
+        int position = 8 * j + pair;
+        if constexpr (LINE && OTHERS) asm volatile("" : "+r"(position)); /* not all places at once */
+        const u32 word = finish_pair(
+            [&](int e) { return finish<OTHERS>(a, p, position + e, channel + 8 * i, terms[i], two[e]); });
+        if constexpr (STATS) count(a, p, own, i, position, word);
+        return word;
+    });
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         totals.sum[i] += own.sum[i];
         totals.square[i] += own.square[i];
     }
-}
-
-/* Those of this thread's two channels; past the last channel those of the last. */
-__device__ __forceinline__ void load_own_terms(const mica_conv_slab_args &a, int first, channel_terms (&terms)[2])
-{
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        load_terms(a.epilogue, (long long)min(first + warp * 16 + lane / 4 + 8 * i, a.channels - 1), terms[i]);
 }

@@ -15,24 +15,6 @@ constexpr int THREADS = 384;
 static_assert(STRIDE_DOWN == 1 && STRIDE_ACROSS == 1 && WIDTH == 64, "one lattice, one group");
 static_assert(LAST >= 1 && LAST <= 4 && !STATS, "steps of a slab; sums are for tiles of the same channels");
 
-/* Where in a ring of N places, and whether laps so far are odd. */
-template <int N> struct lap {
-    int at;
-    u32 parity;
-    __device__ __forceinline__ void advance()
-    {
-        if (++at < N) return;
-        at = 0;
-        parity ^= 1;
-    }
-    __device__ __forceinline__ void skip(int count)
-    {
-        count += at;
-        at = count % N;
-        parity ^= (u32)(count / N) & 1;
-    }
-};
-
 /* What a block does one after the other: neighbouring blocks have the channels of one tile. first, end: the
  * planes it reads, as taps; those outside the image are left out. */
 struct item {
@@ -106,8 +88,8 @@ __device__ __forceinline__ void load_tap(const mica_conv_slab_args &a, const ite
 
 __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slabs, u32 stages, const barriers &b)
 {
-    lap<SLOTS> s = {0, 1};
-    lap<STAGES> f = {0, 1};
+    ring<SLOTS> s = {0, 1};
+    ring<STAGES> f = {0, 1};
     for (int index = (int)blockIdx.x; index < a.tiles * a.chunks; index += (int)gridDim.x) {
         const item t = item_at(a, index);
         for (int plane = t.first; plane < t.end; plane++)
@@ -126,8 +108,8 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slabs,
 
 /* Of a warpgroup; last: what it read before and has not given back yet, -1: nothing. */
 struct progress {
-    lap<SLOTS> slab;
-    lap<STAGES> stage;
+    ring<SLOTS> slab;
+    ring<STAGES> stage;
     int last_slab, last_stage;
 };
 
@@ -218,7 +200,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         }
         order.begin();
         const u32 slab = accumulate(a, sum, count, p, slabs, stages, b, [&] { order.end(); });
-        load_own_terms(a, t.channel, terms);
+        load_own_terms(a, own_channel(t.channel), terms);
         named_barrier_sync(group + 1, 128); /* all warps have read the slab */
         if (others)
             place_results<true>(a, t.at, t.channel, slab, terms, sum, none);

@@ -72,7 +72,7 @@ __device__ __forceinline__ share share_of(const mica_conv_sm90_args &a, const mi
 
 __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 stages, u32 full, u32 empty)
 {
-    ring r = {0, 1};
+    ring<STAGES> r = {0, 1};
     for (int tile = (int)blockIdx.x / SPLITS; tile < a.tiles; tile += (int)gridDim.x / SPLITS) {
         const place p = find(a, tile);
         const mica_conv_class &c = a.classes[p.index];
@@ -84,8 +84,8 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 stages
         for (int d = 0; d < 3; d++) at[d] = c.start[d] + at[d] * a.step[d];
         step t = step_at(c, a.terms, own.from);
         for (int i = own.from; i < own.to; i++, r.advance(), t.advance(c, a.terms)) {
-            mbarrier_wait(empty + 8 * r.stage, r.parity);
-            load_stage(a, p, at, n, t.tap, t.k, stages + r.stage * STAGE_BYTES, full + 8 * r.stage);
+            mbarrier_wait(empty + 8 * r.at, r.parity);
+            load_stage(a, p, at, n, t.tap, t.k, stages + r.at * STAGE_BYTES, full + 8 * r.at);
         }
     }
 }
@@ -154,8 +154,8 @@ __device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const 
 
 /* The sum of this block's steps; then() follows the last of their stages, which is still being multiplied. */
 template <typename F>
-__device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring &r, int steps, int group, u32 stages,
-                                           u32 full, u32 empty, const F &then)
+__device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring<STAGES> &r, int steps, int group,
+                                           u32 stages, u32 full, u32 empty, const F &then)
 {
     const bool leader = (threadIdx.x & 127) == 0;
     int last = -1;
@@ -164,12 +164,12 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], ring &r,
         for (int i = 0; i < PARTS * BN / 2; i++) sum[i / (BN / 2)][i % (BN / 2)] = 0;
 #pragma unroll 1
     for (int k = 0; k < steps; k++, r.advance()) {
-        const u32 image = stages + r.stage * STAGE_BYTES;
-        mbarrier_wait(full + 8 * r.stage, r.parity);
+        const u32 image = stages + r.at * STAGE_BYTES;
+        mbarrier_wait(full + 8 * r.at, r.parity);
         multiply(sum, image + group * PARTS * CHUNK, image + IMAGE_BYTES, k > 0);
         wgmma_wait<1>();
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
-        last = r.stage;
+        last = r.at;
     }
     then();
     wgmma_wait<0>();
@@ -182,7 +182,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     float sum[PARTS][BN / 2];
     statistics stats;
     if constexpr (STATS) clear(stats);
-    ring r = {0, 0};
+    ring<STAGES> r = {0, 0};
     const int own = TURNS ? 0 : group; /* which part of a tile */
     turn t(full + 8 * (2 * STAGES + 1), group);
     int whose = 0;
@@ -207,7 +207,7 @@ __device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int 
 {
     const place p = find(a, (int)blockIdx.x / SPLITS);
     const share own = share_of(a, a.classes[p.index]);
-    ring r = {0, 0};
+    ring<STAGES> r = {0, 0};
     {
         float sum[PARTS][BN / 2];
         accumulate(sum, r, own.to - own.from, group, stages, full, empty, [] {});

@@ -15,23 +15,6 @@ constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements 
 constexpr int CHUNK = 64 * ROW;
 static_assert(sizeof(in_t) == 2, "MN-major operands");
 
-struct ring {
-    int stage;
-    u32 parity;
-    __device__ __forceinline__ void advance()
-    {
-        if (++stage < STAGES) return;
-        stage = 0;
-        parity ^= 1;
-    }
-    __device__ __forceinline__ void skip(int stages)
-    {
-        stages += stage;
-        stage = stages % STAGES;
-        parity ^= (u32)(stages / STAGES) & 1;
-    }
-};
-
 /* Stages begin at multiples of 1024, of which the swizzle is made. */
 __device__ __forceinline__ u32 ring_memory()
 {

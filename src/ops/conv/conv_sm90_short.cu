@@ -46,7 +46,7 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 filter
     const u32 empty = full + 8 * STAGES, ready = empty + 8 * STAGES;
     const mica_conv_class &c = a.classes[0];
     const way w = own_way(a);
-    ring r = {0, 1};
+    ring<STAGES> r = {0, 1};
     load_filters(a, w.col, filter, ready);
     for (int i = 0; i < w.count; i++) {
         int at[3];
@@ -58,9 +58,9 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 filter
             int away[3];
 #pragma unroll
             for (int d = 0; d < 3; d++) away[d] = t.tap[d] * a.tap_step[d];
-            mbarrier_wait(empty + 8 * r.stage, r.parity);
-            mbarrier_arrive_expect(full + 8 * r.stage, STAGE_BYTES);
-            load_image(stages + r.stage * STAGE_BYTES, &a.image[0], full + 8 * r.stage, t.k, at, n, away);
+            mbarrier_wait(empty + 8 * r.at, r.parity);
+            mbarrier_arrive_expect(full + 8 * r.at, STAGE_BYTES);
+            load_image(stages + r.at * STAGE_BYTES, &a.image[0], full + 8 * r.at, t.k, at, n, away);
         }
     }
 }
@@ -71,17 +71,17 @@ __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int firs
 {
     const u32 empty = full + 8 * STAGES;
     const bool leader = (threadIdx.x & 127) == 0;
-    ring r = {0, 0};
+    ring<STAGES> r = {0, 0};
     r.skip(first);
     int last = -1;
     t.begin();
 #pragma unroll 1
     for (int k = 0; k < STEPS; k++, r.advance()) {
-        mbarrier_wait(full + 8 * r.stage, r.parity);
-        multiply(sum, stages + r.stage * STAGE_BYTES, filter + k * STEP_BYTES, k > 0);
+        mbarrier_wait(full + 8 * r.at, r.parity);
+        multiply(sum, stages + r.at * STAGE_BYTES, filter + k * STEP_BYTES, k > 0);
         wgmma_wait<1>();
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
-        last = r.stage;
+        last = r.at;
     }
     t.end();
     wgmma_wait<0>();

@@ -101,7 +101,7 @@ __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, co
  * one longer than to multiply them. */
 __device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, int warp, u32 stages, u32 full, u32 empty)
 {
-    ring r = {0, 1};
+    ring<STAGES> r = {0, 1};
     for (walk w = begin(a); w.at < w.end;) {
         const item t = take(a, w);
         chunk chunks[HELD];
@@ -112,12 +112,12 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, int 
             bytes += chunks[i].exists ? CHUNK : 0;
         }
         for (int block = t.from; block < t.to; block++, r.advance()) {
-            const u32 to = stages + r.stage * STAGE_BYTES + (u32)warp * CHUNK, bar = full + 8 * r.stage;
+            const u32 to = stages + r.at * STAGE_BYTES + (u32)warp * CHUNK, bar = full + 8 * r.at;
             int place[3], at[3];
             const int n = position(a.count, block * 64, place);
 #pragma unroll
             for (int d = 0; d < 3; d++) at[d] = a.start[d] + place[d] * a.step[d];
-            mbarrier_wait(empty + 8 * r.stage, r.parity);
+            mbarrier_wait(empty + 8 * r.at, r.parity);
             /* chunks past the end keep what was there: no result that counts is made of it */
             mbarrier_arrive_expect(bar, bytes);
 #pragma unroll
@@ -233,18 +233,18 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
 {
     const bool leader = (threadIdx.x & 127) == 0;
     float sum[PARTS * ACROSS][WIDTH / 2];
-    ring r = {0, 0};
+    ring<STAGES> r = {0, 0};
     for (walk w = begin(a); w.at < w.end;) {
         const item t = take(a, w);
         int last = -1;
 #pragma unroll 1
         for (int block = t.from; block < t.to; block++, r.advance()) {
-            const u32 left = stages + r.stage * STAGE_BYTES;
-            mbarrier_wait(full + 8 * r.stage, r.parity);
+            const u32 left = stages + r.at * STAGE_BYTES;
+            mbarrier_wait(full + 8 * r.at, r.parity);
             multiply(sum, left + group * PARTS * CHUNK, left + LEFT * CHUNK, block > t.from);
             wgmma_wait<1>();
             if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);
-            last = r.stage;
+            last = r.at;
         }
         wgmma_wait<0>();
         if (leader && last >= 0) mbarrier_arrive(empty + 8 * last);

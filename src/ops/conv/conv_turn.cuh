@@ -1,7 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Turns of two warpgroups that share a ring of stages. */
+ * A ring of stages, and turns of two warpgroups that share one. */
 #pragma once
 #include "cuda/device/mbarrier.cuh"
+
+/* Where in a ring of N stages, and the parity that its barrier is waited for with. */
+template <int N> struct ring {
+    int at;
+    u32 parity;
+    __device__ __forceinline__ void advance()
+    {
+        if (++at < N) return;
+        at = 0;
+        parity ^= 1;
+    }
+    __device__ __forceinline__ void skip(int stages)
+    {
+        stages += at;
+        at = stages % N;
+        parity ^= (u32)(stages / N) & 1;
+    }
+};
 
 /* Two warpgroups whose tiles alternate multiply in turns. Copies need not arrive in order: one that ran
  * ahead to a stage of which the other still waits for the lap before would take that lap for its own

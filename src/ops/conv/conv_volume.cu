@@ -10,8 +10,8 @@
  * FILTER_MN (rows are what lies side by side in the filter, else terms); RESIDUAL; those of the
  * epilogue; mma(). */
 #include "cuda/device/overlap.cuh"
-#include "ops/conv/conv_sm90_epilogue.cuh"
 #include "ops/conv/conv_volume.cuh"
+#include "ops/conv/conv_place.cuh"
 
 constexpr int THREADS = 384, PLANES = 2, RING = SLOTS / 2, READ = TAPS_DEEP + PLANES - 1;
 constexpr int BLOCKS = TAPS_DEEP + 2, BLOCK_BYTES = 32 * ROW;
@@ -87,60 +87,25 @@ __device__ __forceinline__ float finish(const conv_volume_args &a, const place &
     float v = a.alpha * sum, residual = 0;
     if constexpr (OTHERS) {
         if (channel >= a.channels || p.z >= a.size[0] || y >= a.size[1] || x >= a.size[2]) return 0;
-        if (a.beta != 0)
-            v += a.beta * widen<float>(((const in_t *)a.out)[p.image * a.to.n + p.z * a.to.s[0] + y * a.to.s[1] +
-                                                              x * a.to.s[2] + channel * a.to.c]);
-        if constexpr (RESIDUAL)
-            residual = widen<float>(((const residual_t *)a.epilogue.residual)[p.image * a.residual.n +
-                                                                               p.z * a.residual.s[0] +
-                                                                               y * a.residual.s[1] +
-                                                                               x * a.residual.s[2] +
-                                                                               channel * a.residual.c]);
+        residual = add_others(a, p.image, p.z, y, x, channel, v);
     }
     return apply_terms(a.epilogue, terms, v, residual);
-}
-
-/* Pixels x and x + 1 of one channel. */
-template <bool OTHERS>
-__device__ __forceinline__ u32 finish_pair(const conv_volume_args &a, const place &p, int y, int x, int channel,
-                                           const channel_terms &terms, const float *sum)
-{
-    const in_t pair[2] = {narrow<in_t>(finish<OTHERS>(a, p, y, x, channel, terms, sum[0])),
-                          narrow<in_t>(finish<OTHERS>(a, p, y, x + 1, channel, terms, sum[1]))};
-    u32 word;
-    memcpy(&word, pair, sizeof word);
-    return word;
 }
 
 /* The first of this thread's two channels; the other is 8 further. */
 __device__ __forceinline__ int own_channel() { return ((int)threadIdx.x >> 5 & 1) * 16 + ((int)threadIdx.x & 31) / 4; }
 
-/* The accumulator, channels by pixels, to memory pixel by pixel, swizzled as the copy engine reads it.
- * p: this thread's plane, tile: its slot. */
+/* p: this thread's plane, tile: its slot. */
 template <bool OTHERS>
 __device__ __forceinline__ void place_results(const conv_volume_args &a, const place &p, u32 tile,
                                               const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2])
 {
     const int lane = (int)threadIdx.x & 31, half = (int)threadIdx.x >> 5 & 1;
-    const int channel = own_channel(), x = p.x + 2 * (lane & 3), part = lane >> 3;
-#pragma unroll
-    for (int j = 0; j < HEIGHT; j += 2) {
-        u32 v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = finish_pair<OTHERS>(a, p, p.y + j + i / 2, x, channel + i % 2 * 8, terms[i % 2],
-                                       sum + 4 * j + 2 * i);
-        const u32 to = tile + (8 * (j + part / 2) + (lane & 7)) * ROW, block = 2 * half + part % 2;
-        store_matrices_transposed(to + ((block ^ (to >> 7 & 3)) << 4), v[0], v[1], v[2], v[3]);
-    }
-}
-
-/* Those of this thread's two channels; past the last channel those of the last. */
-__device__ __forceinline__ void load_own_terms(const conv_volume_args &a, channel_terms (&terms)[2])
-{
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        load_terms(a.epilogue, (long long)min(own_channel() + 8 * i, a.channels - 1), terms[i]);
+    const int channel = own_channel(), x = p.x + 2 * (lane & 3);
+    place_pixels<HEIGHT>(tile, half, sum, [&](int j, int i, const float *two) {
+        return finish_pair(
+            [&](int e) { return finish<OTHERS>(a, p, p.y + j, x + e, channel + 8 * i, terms[i], two[e]); });
+    });
 }
 
 /* The slots of a warpgroup's last tile are free once the copy engine has read them. */
@@ -159,7 +124,7 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
     channel_terms terms[2];
     float sum[PIXELS / 2];
     int stored[PLANES] = {};
-    load_own_terms(a, terms);
+    load_own_terms(a, own_channel(), terms);
     mbarrier_wait(ready, 0);
     for (int i = group; i < tiles; i += 2) {
         for (int z = 0; z < READ; z++) {
