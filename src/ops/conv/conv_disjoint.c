@@ -131,7 +131,7 @@ static mica_transform_desc repetition_of(const product *p, const mica_tensor *v)
 static mica_status check_windows(const product *p, mica_why *why)
 {
     const mica_conv_geometry *g = &p->g;
-    if (p->roles.kind != MICA_CONV_KIND_DGRAD)
+    if (!p->roles.dgrad)
         return mica_refuse(why, "this engine is for gradients of the image and transposed "
                                 "convolutions, whose windows are written");
     if (g->groups > 1) return mica_refuse(why, "groups is %lld, this engine takes one", g->groups);
