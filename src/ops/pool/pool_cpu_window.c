@@ -17,6 +17,7 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 enum { LANES = 16, TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 64 };
+enum { STREAMS = 10 }; /* taps summed at a time: of memory, no more streams are read well */
 enum { FEW_TAPS = 32 }; /* of f32, which else is summed where it lies, in the order of memory */
 
 /* Columns of x under n windows. */
@@ -40,7 +41,8 @@ bool mica_pool_window_fits(const mica_pool_state *s)
     /* factors first: the product of three may overflow */
     if (a[0].window > MOST_ROWS || a[1].window > MOST_ROWS || a[2].window > MOST_TAPS) return false;
     int64_t rows = a[0].window * a[1].window;
-    int64_t most = s->type == MICA_F32 ? FEW_TAPS : MOST_TAPS;
+    bool few = s->type == MICA_F32 && (s->mode == MICA_POOL_MAX || !s->channels);
+    int64_t most = few ? FEW_TAPS : MOST_TAPS;
     if (rows > MOST_ROWS || rows * a[2].window > most) return false;
     if (s->channels) return s->x[1] == 1;
     return s->x[4] == 1 && window_columns(&a[2], whole(s->tile_w)) <= MICA_POOL_SOURCE;
@@ -112,19 +114,6 @@ INLINE void max_some(const taps *t, int k, bool start, int count, int64_t n, int
     }
 }
 
-INLINE void sum_some(const taps *t, int k, bool start, int count, int64_t n, float *restrict sum,
-                     bool bf16)
-{
-    const void *data[TOGETHER];
-    for (int i = 0; i < count; i++) data[i] = t->data[k + i];
-#pragma omp simd
-    for (int64_t l = 0; l < n; l++) {
-        float b = start ? 0 : sum[l];
-        for (int i = 0; i < count; i++) b += element(data[i], l, bf16);
-        sum[l] = b;
-    }
-}
-
 INLINE void max_run(const taps *t, int64_t n, int32_t step, float *best, int32_t *index, bool bf16)
 {
     int k = t->count % TOGETHER;
@@ -134,13 +123,60 @@ INLINE void max_run(const taps *t, int64_t n, int32_t step, float *best, int32_t
     for (; k < t->count; k += TOGETHER) max_some(t, k, false, TOGETHER, n, step, best, index, bf16);
 }
 
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+/* *sum += LANES elements from the i-th on */
+INLINE void add_vector(lanes *sum, const void *data, int64_t i, bool bf16)
+{
+    if (!bf16) {
+        *sum += *(const lanes *)((const float *)data + i);
+        return;
+    }
+    const halves *h = (const halves *)((const uint16_t *)data + i);
+    *sum += (lanes)(__builtin_convertvector(*h, words) << 16);
+}
+
+/* Taps [from, to) of so many vectors, a constant, in registers. */
+INLINE void sum_block(const taps *t, int from, int to, int64_t at, int vectors, float *sum,
+                      bool bf16)
+{
+    lanes *results = (lanes *)(sum + at);
+    lanes a = {0}, b = {0}, c = {0}, d = {0};
+    if (from > 0) {
+        a = results[0];
+        if (vectors > 1) b = results[1], c = results[2], d = results[3];
+    }
+    for (int k = from; k < to; k++) {
+        const void *data = t->data[k];
+        add_vector(&a, data, at, bf16);
+        if (vectors == 1) continue;
+        add_vector(&b, data, at + LANES, bf16);
+        add_vector(&c, data, at + 2 * LANES, bf16);
+        add_vector(&d, data, at + 3 * LANES, bf16);
+    }
+    results[0] = a;
+    if (vectors > 1) results[1] = b, results[2] = c, results[3] = d;
+}
+
+/* Some taps of some results, then of the next; what is no whole vector a result at a time. */
+INLINE void sum_blocks(const taps *t, int from, int to, int64_t n, float *sum, bool bf16)
+{
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) sum_block(t, from, to, i, 4, sum, bf16);
+    for (; i + LANES <= n; i += LANES) sum_block(t, from, to, i, 1, sum, bf16);
+    for (; i < n; i++) {
+        float b = from > 0 ? sum[i] : 0;
+        for (int k = from; k < to; k++) b += element(t->data[k], i, bf16);
+        sum[i] = b;
+    }
+}
+
 INLINE void sum_run(const taps *t, int64_t n, float *sum, bool bf16)
 {
-    int k = t->count % TOGETHER;
-    if (k == 1) sum_some(t, 0, true, 1, n, sum, bf16);
-    if (k == 2) sum_some(t, 0, true, 2, n, sum, bf16);
-    if (k == 0) sum_some(t, 0, true, k = TOGETHER, n, sum, bf16);
-    for (; k < t->count; k += TOGETHER) sum_some(t, k, false, TOGETHER, n, sum, bf16);
+    for (int k = 0; k < t->count; k += STREAMS)
+        sum_blocks(t, k, k + STREAMS < t->count ? k + STREAMS : t->count, n, sum, bf16);
 }
 
 /* Maxima (index may be NULL) or sums of n elements; with no tap -inf and index -1, or 0. */
@@ -186,24 +222,61 @@ static void find_rows(const mica_pool_call *k, const mica_pool_tile *t, taps *ro
         }
 }
 
+/* Asks for elements of the rows that the windows below take and these do not, from `first` on. */
+static void ask_rows(const mica_pool_state *s, const taps *rows, int64_t first, int64_t n)
+{
+    int64_t fresh = least(s->axes[1].stride, rows->count), size = s->type == MICA_F32 ? 4 : 2;
+    int64_t bytes = least(n * size, MICA_AHEAD);
+    for (int r = rows->count - (int)fresh; r < rows->count; r++)
+        mica_fetch_ahead((const char *)at_element(s, rows->data[r], first) + MICA_AHEAD, bytes);
+}
+
 /* ---- channels ---- */
+
+/* Window o's taps: of rows, columns [from, to). */
+static void find_taps(const mica_pool_state *s, const taps *rows, int64_t o, int64_t from,
+                      int64_t to, taps *window)
+{
+    const mica_pool_axis *a = &s->axes[2];
+    window->count = 0;
+    for (int r = 0; r < rows->count; r++)
+        for (int64_t i = from; i < to; i++) {
+            int64_t column = mica_pool_first(a, o) + i * a->dilation;
+            window->data[window->count] = at_element(s, rows->data[r], column * s->x[4]);
+            window->index[window->count++] = rows->index[r] + (int32_t)column;
+        }
+}
+
+/* The taps of the next window, where that is whole as this one. */
+static void move_taps(const mica_pool_state *s, taps *window)
+{
+    int64_t step = s->axes[2].stride;
+    for (int k = 0; k < window->count; k++) {
+        window->data[k] = at_element(s, window->data[k], step * s->x[4]);
+        window->index[k] += (int32_t)step;
+    }
+}
 
 static void channels_tile(const mica_pool_call *k, const mica_pool_tile *t, const taps *rows,
                           float *best, int32_t *index)
 {
     const mica_pool_state *s = k->state;
     const mica_pool_axis *a = &s->axes[2];
+    const int64_t reach = (a->window - 1) * a->dilation;
+    const int64_t step = a->stride * t->cn;
+    bool whole_before = false, near = s->x[4] == t->cn && step <= MICA_AHEAD / 4;
     taps window;
     for (int64_t o = 0; o < t->wn; o++) {
-        int64_t from, to;
-        mica_pool_valid(a, t->w + o, &from, &to);
-        window.count = 0;
-        for (int r = 0; r < rows->count; r++)
-            for (int64_t i = from; i < to; i++) {
-                int64_t column = mica_pool_first(a, t->w + o) + i * a->dilation;
-                window.data[window.count] = at_element(s, rows->data[r], column * s->x[4]);
-                window.index[window.count++] = rows->index[r] + (int32_t)column;
-            }
+        int64_t first = mica_pool_first(a, t->w + o), from, to;
+        bool is_whole = first >= 0 && first + reach < a->x;
+        if (is_whole && whole_before) {
+            move_taps(s, &window);
+        } else {
+            mica_pool_valid(a, t->w + o, &from, &to);
+            find_taps(s, rows, t->w + o, from, to, &window);
+        }
+        whole_before = is_whole;
+        if (near) ask_rows(s, rows, first * s->x[4], step);
         take_taps(&window, s->mode, s->type == MICA_BF16, t->cn, 0, best + o * t->cn,
                   index ? index + o * t->cn : NULL);
     }
@@ -304,15 +377,6 @@ static void fill_edge(float *line, int32_t *places, int64_t n, float value)
     for (int64_t i = 0; places && i < n; i++) places[i] = -1;
 }
 
-/* Asks for the rows that the windows below take and these do not. */
-static void ask_rows(const mica_pool_state *s, const taps *rows, int64_t columns)
-{
-    int64_t fresh = least(s->axes[1].stride, rows->count);
-    for (int r = rows->count - (int)fresh; r < rows->count; r++)
-        mica_fetch_ahead((const char *)at_element(s, rows->data[r], 0) + MICA_AHEAD,
-                         columns * (s->type == MICA_F32 ? 4 : 2));
-}
-
 static void columns_tile(const mica_pool_call *k, const mica_pool_tile *t, taps *rows,
                          mica_pool_buffers *b, float *best, int32_t *index)
 {
@@ -332,7 +396,7 @@ static void columns_tile(const mica_pool_call *k, const mica_pool_tile *t, taps 
         rows->index[r] += (int32_t)(first + from);
     }
     for (int64_t c = 0; c < t->cn; c++) {
-        ask_rows(s, rows, to - from);
+        ask_rows(s, rows, 0, to - from);
         take_taps(rows, s->mode, s->type == MICA_BF16, to - from, 1, line + from,
                   places ? places + from : NULL);
         take_line(a, s->mode, line, places, whole(t->wn), best + c * t->wn,

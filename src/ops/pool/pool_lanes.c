@@ -4,6 +4,7 @@
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 
+#include <math.h>
 #include <string.h>
 
 #define INLINE __attribute__((always_inline)) static inline
@@ -141,10 +142,16 @@ void mica_pool_take_sum(bool wide, const mica_pool_lanes *l, void *sum, const vo
         sum_f32(l, sum, source);
 }
 
+/* By a power of two, whose reciprocal is exact, a product: the same in a tenth of the time. */
 MICA_CLONES
 static void divide_f32(float *values, int64_t n, float by)
 {
-    for (int64_t i = 0; i < n; i++) values[i] /= by;
+    int exponent;
+    float exact = 1 / by;
+    if (frexpf(by, &exponent) == 0.5F)
+        for (int64_t i = 0; i < n; i++) values[i] *= exact;
+    else
+        for (int64_t i = 0; i < n; i++) values[i] /= by;
 }
 
 void mica_pool_divide(bool wide, void *values, int64_t n, double by)
