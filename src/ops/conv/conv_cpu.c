@@ -24,7 +24,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_conv_job_make(d, &none, &job);
     double flops = 0, bytes = 0;
     mica_op_conv.cost(d, &flops, &bytes);
-    double planar = mica_conv_planar_ms(&job, mica_op_bytes(&mica_op_conv, d), flops, device);
+    bytes = mica_op_bytes(&mica_op_conv, d);
+    double channels = mica_conv_channels_ms(&job, bytes, flops, device);
+    if (channels > 0) return channels;
+    double planar = mica_conv_planar_ms(&job, bytes, flops, device);
     if (planar > 0) return planar;
     bool f32 = d->x.dtype == MICA_F32;
     return (f32 ? 5 : 8) * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-3;

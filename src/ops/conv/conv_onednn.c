@@ -248,6 +248,8 @@ static double predict_packed(const void *desc, const mica_device_info *device,
     /* Ratios measured on Zen 4 and Sapphire Rapids: plain layouts reach a half of the rate, a
      * twentieth with groups; wide depthwise filters have no quick wgrad. */
     double slowness = last ? 1.2 : grouped ? 30 : 2.5;
+    bool depthwise = grouped && d->w.rank == 4 && d->w.dims[1] == 1;
+    if (last && depthwise && d->pass != MICA_CONV_WGRAD) slowness = 1.5;
     if (last && formats == FORMATS_FILTER && skipping_wgrad(d)) slowness = 1.7;
     if (formats == FORMATS_USER) slowness = grouped ? 30 : 4;
     if (formats == FORMATS_ALL && !last) slowness = 1.2;

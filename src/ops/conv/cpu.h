@@ -50,6 +50,9 @@ mica_conv_window mica_conv_window_of(const mica_conv_axis *x, int64_t at, int64_
 /* Depthwise, sums in float: see cpu_depthwise.c. */
 bool mica_conv_is_depthwise(const mica_conv_job *job);
 void mica_conv_depthwise(const mica_conv_job *job, int threads);
+/* Milliseconds, of floats with channels next to each other; 0: it is another job. */
+double mica_conv_channels_ms(const mica_conv_job *job, double bytes, double flops,
+                             const mica_device_info *device);
 /* Where a depthwise filter's tap lies. */
 int64_t mica_conv_filter_at(const mica_conv_geometry *g, int64_t channel, int64_t tap);
 /* Depthwise with pixels next to each other: see cpu_planar.c. False: it does not take the job. */

@@ -13,14 +13,27 @@ enum {
     CHANNELS = 64, /* of a block, where the filter's taps allow it */
     WIDTH = 16,    /* pixels of a row at a time, with channels along the lanes */
     PACKED = 8192, /* floats of filter kept on the stack */
-    CHUNK = 8      /* rows of a task */
+    TAPS = PACKED / 8,
+    CHUNK = 8, /* rows of a task */
+    LANES = 16
 };
+
+#define INLINE __attribute__((always_inline)) static inline
+
+/* Neighbouring channels, wherever floats may lie. */
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static bool is_plain(const mica_conv_job *job)
+{
+    return job->alpha == 1 && job->beta == 0 && !job->epilogue.steps[0] &&
+           job->types[job->out] == MICA_F32;
+}
 
 bool mica_conv_is_depthwise(const mica_conv_job *job)
 {
     const mica_conv_geometry *g = &job->g;
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
-    return g->c == 1 && g->k == 1 && g->groups > 1 && !job->wide && taps <= PACKED / 8;
+    return g->c == 1 && g->k == 1 && g->groups > 1 && !job->wide && taps <= TAPS;
 }
 
 /* What fwd and dgrad read: the other image. */
@@ -31,7 +44,8 @@ typedef struct depthwise {
     mica_dtype type;
     const void *data;
     long long grid[3]; /* pixels of the output */
-    int block;         /* channels of a task */
+    int64_t block;     /* channels of a task */
+    bool plain;        /* sums are the results */
 } depthwise;
 
 int64_t mica_conv_filter_at(const mica_conv_geometry *g, int64_t channel, int64_t tap)
@@ -67,15 +81,6 @@ static void scale_add(float *restrict sum, int64_t every, const float *restrict 
         for (int64_t i = 0; i < n; i++) sum[i * every] += by * p[i];
 }
 
-/* count pixels, each of n channels, `step` floats and `stride` floats apart */
-MICA_CLONES
-static void pixels_add(float *restrict sum, int64_t step, const float *restrict p, int64_t stride,
-                       const float *restrict filter, int64_t n, int64_t count)
-{
-    for (int64_t w = 0; w < count; w++)
-        for (int64_t i = 0; i < n; i++) sum[w * step + i] += p[w * stride + i] * filter[i];
-}
-
 /* ---- fwd and dgrad, channels along the lanes ---- */
 
 /* Source offset of a row of the output at one (t0, t1), or false where it lies outside. */
@@ -101,11 +106,6 @@ static void channel_tile(const depthwise *d, const float *filter, int64_t base, 
                 const float *f = filter + ((t0 * g->tap[1] + t1) * g->tap[2] + t2) * d->block;
                 int64_t from = base + row + w.source * d->in.s[2];
                 int64_t stride = d->axes[2].mul * d->in.s[2];
-                if (d->type == MICA_F32 && w.count > 0) {
-                    pixels_add(sum[w.first], w.step * CHANNELS, (const float *)d->data + from,
-                               stride, f, n, w.count);
-                    continue;
-                }
                 MICA_ALIGNED float buffer[CHANNELS];
                 for (int64_t i = 0; i < w.count; i++) {
                     mica_to_f32(d->type, d->data, from + i * stride, 1, buffer, n);
@@ -113,6 +113,135 @@ static void channel_tile(const depthwise *d, const float *filter, int64_t base, 
                 }
             }
         }
+}
+
+static void finish_pixel(const depthwise *d, int64_t image, int64_t channel, const int64_t at[3],
+                         int64_t n, float *sum)
+{
+    const mica_conv_geometry *g = &d->job->g;
+    for (int64_t i = 0; i < n; i += MICA_CONV_LINE) {
+        mica_conv_line line = {.n = n - i < MICA_CONV_LINE ? n - i : MICA_CONV_LINE,
+                               .step = 1,
+                               .channel = channel + i,
+                               .channel_step = 1,
+                               .residual_step = g->residual.g};
+        line.offset = image * d->out.n + channel + i + at[0] * d->out.s[0] + at[1] * d->out.s[1] +
+                      at[2] * d->out.s[2];
+        line.residual = image * g->residual.n + (channel + i) * g->residual.g +
+                        at[0] * g->residual.s[0] + at[1] * g->residual.s[1] +
+                        at[2] * g->residual.s[2];
+        mica_conv_finish_f32(d->job, &line, sum + i);
+    }
+}
+
+static void convert_rows(const depthwise *d, const float *filter, int64_t image, int64_t channel,
+                         int64_t n, int64_t r0, int64_t rows)
+{
+    for (int64_t r = r0; r < r0 + rows; r++)
+        for (int64_t w0 = 0; w0 < d->grid[2]; w0 += WIDTH) {
+            int64_t at[3] = {r / d->grid[1], r % d->grid[1], w0};
+            int64_t width = d->grid[2] - w0 < WIDTH ? d->grid[2] - w0 : WIDTH;
+            MICA_ALIGNED float sum[WIDTH][CHANNELS] = {{0}};
+            channel_tile(d, filter, image * d->in.n + channel, at, width, n, sum);
+            for (int64_t w = 0; w < width; w++, at[2]++)
+                finish_pixel(d, image, channel, at, n, sum[w]);
+        }
+}
+
+/* ---- the same of floats: a pixel's sums stay in registers ---- */
+
+/* What a pixel is the sum of: rows of the source and of the filter, and places in both. */
+typedef struct products {
+    const float *data[TAPS], *filter[TAPS];
+    int64_t from[TAPS], tap[TAPS];
+    int64_t rows, columns;
+} products;
+
+INLINE void add_block(const products *p, int64_t at, int vectors, float *to)
+{
+    lanes a = {0}, b = {0}, c = {0}, d = {0};
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t k = 0; k < p->columns; k++) {
+            const lanes *v = (const lanes *)(p->data[i] + p->from[k] + at);
+            const lanes *f = (const lanes *)(p->filter[i] + p->tap[k] + at);
+            a += v[0] * f[0];
+            if (vectors > 1) b += v[1] * f[1];
+            if (vectors > 2) c += v[2] * f[2], d += v[3] * f[3];
+        }
+    lanes *results = (lanes *)(to + at);
+    results[0] = a;
+    if (vectors > 1) results[1] = b;
+    if (vectors > 2) results[2] = c, results[3] = d;
+}
+
+/* Fewer channels than a vector has. */
+INLINE void add_rest(const products *p, int64_t at, int64_t n, float *to)
+{
+    MICA_ALIGNED float sum[LANES] = {0};
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t k = 0; k < p->columns; k++) {
+            const float *v = p->data[i] + p->from[k] + at, *f = p->filter[i] + p->tap[k] + at;
+            for (int64_t l = 0; l < n; l++) sum[l] += v[l] * f[l];
+        }
+    memcpy(to + at, sum, (size_t)n * sizeof *sum);
+}
+
+MICA_CLONES
+static void add_products(const products *p, int64_t n, float *to)
+{
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES) add_block(p, i, 4, to);
+    if (i + 2 * LANES <= n) add_block(p, i, 2, to), i += 2 * LANES;
+    if (i + LANES <= n) add_block(p, i, 1, to), i += LANES;
+    if (i < n) add_rest(p, i, n - i, to);
+}
+
+/* A tap along a row: the next pixel that it reaches, how many are left, and from where. */
+typedef struct cursor {
+    int64_t next, left, from;
+} cursor;
+
+/* The taps that reach pixel w, and on to the next pixel. */
+static void move_cursors(const depthwise *d, cursor *cursors, int64_t w, products *p)
+{
+    int64_t stride = d->axes[2].mul * d->in.s[2];
+    p->columns = 0;
+    for (int64_t t = 0; t < d->job->g.tap[2]; t++) {
+        cursor *c = &cursors[t];
+        if (c->next != w) continue;
+        p->from[p->columns] = c->from, p->tap[p->columns++] = t * d->block;
+        c->next = --c->left > 0 ? w + d->axes[2].div : -1;
+        c->from += stride;
+    }
+}
+
+/* Row r of results. */
+static void float_row(const depthwise *d, const float *filter, int64_t image, int64_t channel,
+                      int64_t n, int64_t r)
+{
+    const mica_conv_geometry *g = &d->job->g;
+    int64_t at[3] = {r / d->grid[1], r % d->grid[1], 0};
+    MICA_ALIGNED float sum[PACKED];
+    cursor cursors[TAPS];
+    products p;
+    p.rows = 0;
+    for (int64_t t = 0; t < g->tap[0] * g->tap[1]; t++) {
+        int64_t offset;
+        if (!row_source(d, at[0], at[1], t / g->tap[1], t % g->tap[1], &offset)) continue;
+        p.data[p.rows] = (const float *)d->data + image * d->in.n + channel + offset;
+        p.filter[p.rows++] = filter + t * g->tap[2] * d->block;
+    }
+    for (int64_t t = 0; t < g->tap[2]; t++) {
+        mica_conv_window w = mica_conv_window_of(&d->axes[2], 0, d->grid[2], t);
+        cursors[t] = (cursor){w.count > 0 ? w.first : -1, w.count, w.source * d->in.s[2]};
+    }
+    float *out = (float *)d->job->data[d->job->out] + image * d->out.n + channel +
+                 at[0] * d->out.s[0] + at[1] * d->out.s[1];
+    for (; at[2] < d->grid[2]; at[2]++) {
+        move_cursors(d, cursors, at[2], &p);
+        add_products(&p, n, d->plain ? out + at[2] * d->out.s[2] : sum);
+        if (!d->plain) finish_pixel(d, image, channel, at, n, sum);
+    }
 }
 
 static void channel_rows(const depthwise *d, int64_t image, int64_t channel, int64_t n, int64_t r0,
@@ -124,23 +253,10 @@ static void channel_rows(const depthwise *d, int64_t image, int64_t channel, int
     for (int64_t t = 0; t < taps; t++)
         mica_to_f32(d->job->types[2], d->job->data[2], mica_conv_filter_at(g, channel, t), g->f.g,
                     filter + t * d->block, n);
-    for (int64_t r = r0; r < r0 + rows; r++)
-        for (int64_t w0 = 0; w0 < d->grid[2]; w0 += WIDTH) {
-            int64_t at[3] = {r / d->grid[1], r % d->grid[1], w0};
-            int64_t width = d->grid[2] - w0 < WIDTH ? d->grid[2] - w0 : WIDTH;
-            MICA_ALIGNED float sum[WIDTH][CHANNELS] = {{0}};
-            channel_tile(d, filter, image * d->in.n + channel, at, width, n, sum);
-            mica_conv_line line = {.n = n, .step = 1, .channel = channel, .channel_step = 1};
-            line.residual_step = g->residual.g;
-            for (int64_t w = 0; w < width; w++) {
-                line.offset = image * d->out.n + channel + at[0] * d->out.s[0] +
-                              at[1] * d->out.s[1] + (w0 + w) * d->out.s[2];
-                line.residual = image * g->residual.n + channel * g->residual.g +
-                                at[0] * g->residual.s[0] + at[1] * g->residual.s[1] +
-                                (w0 + w) * g->residual.s[2];
-                mica_conv_finish_f32(d->job, &line, sum[w]);
-            }
-        }
+    if (d->type != MICA_F32)
+        convert_rows(d, filter, image, channel, n, r0, rows);
+    else
+        for (int64_t r = r0; r < r0 + rows; r++) float_row(d, filter, image, channel, n, r);
 }
 
 static void by_channels(const depthwise *d, int threads)
@@ -181,7 +297,7 @@ static void pixel_tile(const depthwise *d, const float *filter, int64_t base, co
 static void pixel_plane(const depthwise *d, int64_t image, int64_t channel)
 {
     const mica_conv_geometry *g = &d->job->g;
-    float filter[PACKED / 8];
+    float filter[TAPS];
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
     for (int64_t t = 0; t < taps; t++)
         mica_to_f32(d->job->types[2], d->job->data[2], mica_conv_filter_at(g, channel, t), 1,
@@ -287,6 +403,38 @@ static void wgrad(const depthwise *d, bool channels_last, int threads)
     }
 }
 
+/* Of floats as many channels as the filter leaves room for, all of a pixel if can be, while there
+ * is enough to do for all threads. */
+static int64_t block_of(const depthwise *d, int threads)
+{
+    const mica_conv_geometry *g = &d->job->g;
+    int64_t taps = g->tap[0] * g->tap[1] * g->tap[2], block = CHANNELS;
+    int64_t chunks = (d->grid[0] * d->grid[1] + CHUNK - 1) / CHUNK * g->n;
+    while (block * taps > PACKED) block /= 2;
+    if (d->type != MICA_F32) return block;
+    while (block < g->groups && 2 * block * taps <= PACKED &&
+           (g->groups + 2 * block - 1) / (2 * block) * chunks >= 4 * threads)
+        block *= 2;
+    return block;
+}
+
+/* Memory, products at a quarter of the rate, and of each pixel what an epilogue takes; from times
+ * on two cores. */
+double mica_conv_channels_ms(const mica_conv_job *job, double bytes, double flops,
+                             const mica_device_info *device)
+{
+    const double start_ms = 1e-3, line_ms = 20e-6, efficiency = 0.25;
+    const mica_conv_geometry *g = &job->g;
+    bool dgrad = job->kind == MICA_CONV_KIND_DGRAD, last = g->a.g == 1 && g->b.g == 1;
+    if (job->kind == MICA_CONV_KIND_WGRAD || !last || !mica_conv_is_depthwise(job)) return 0;
+    if (job->types[dgrad] != MICA_F32) return 0;
+    const long long *grid = dgrad ? g->in : g->out;
+    double pixels = (double)g->n * (double)grid[0] * (double)grid[1] * (double)grid[2];
+    double lines = is_plain(job) ? 0 : pixels * (double)((g->groups - 1) / MICA_CONV_LINE + 1);
+    return start_ms + 1.1 * bytes / (device->copy_gbps * 1e6) +
+           flops / (efficiency * device->f32_tflops * 1e9) + lines * line_ms / device->units;
+}
+
 void mica_conv_depthwise(const mica_conv_job *job, int threads)
 {
     const mica_conv_geometry *g = &job->g;
@@ -296,10 +444,10 @@ void mica_conv_depthwise(const mica_conv_job *job, int threads)
                    .out = dgrad ? g->a : g->b,
                    .type = job->types[dgrad],
                    .data = job->data[dgrad],
-                   .block = CHANNELS};
+                   .plain = is_plain(job)};
     memcpy(d.grid, dgrad ? g->in : g->out, sizeof d.grid);
     mica_conv_axes(g, job->kind, d.axes);
-    while (d.block * g->tap[0] * g->tap[1] * g->tap[2] > PACKED) d.block /= 2;
+    d.block = block_of(&d, threads);
     if (job->kind == MICA_CONV_KIND_WGRAD)
         wgrad(&d, channels_last, threads);
     else if (channels_last)

@@ -93,31 +93,71 @@ static bool make_band(const mica_conv_job *job, band *b)
     return b->rows > 0;
 }
 
-/* n neighbours of the row as floats. With a stride there is less to compute than to wait for. */
-static void read_row(const band *b, int64_t at, int64_t n, float *to)
+/* n neighbours of the row as floats: in place where they are that already. With a stride there is
+ * less to compute than to wait for. */
+static const float *read_row(const band *b, int64_t at, int64_t n, float *buffer)
 {
     int64_t bytes = mica_dtype_bits(b->type) / 8;
     if (b->in.s[2] == 1 && b->axes[2].mul > 1)
         mica_fetch_ahead((const char *)b->data + at * bytes + MICA_AHEAD,
                          n * bytes < MICA_AHEAD ? n * bytes : MICA_AHEAD);
-    if (b->type == MICA_F32 && b->in.s[2] == 1)
-        memcpy(to, (const float *)b->data + at, (size_t)n * sizeof *to);
-    else
-        mica_to_f32(b->type, b->data, at, b->in.s[2], to, n);
+    if (b->type == MICA_F32 && b->in.s[2] == 1) return (const float *)b->data + at;
+    mica_to_f32(b->type, b->data, at, b->in.s[2], buffer, n);
+    return buffer;
 }
 
-/* Every other of them, or every so many. */
+/* The same for all lines of a band: elements [from, end) of `reach` are there; the first `head` of
+ * them come before `whole` times all places, of which the first is in column `at`. */
+typedef struct span {
+    int64_t first, from, end;
+    int64_t head, at, whole;
+    int64_t begin[MOST_EVERY], past[MOST_EVERY]; /* columns of a place that are there */
+} span;
+
+/* Elements below n that have place p. */
+static int64_t count_of(int64_t n, int64_t p, int64_t every)
+{
+    return n > p ? (n - p + every - 1) / every : 0;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* From source position `first` on. */
+static span make_span(const band *b, int64_t first)
+{
+    const int64_t every = b->axes[2].mul;
+    span s = {.first = first, .from = least(first < 0 ? -first : 0, b->reach)};
+    s.end = least(b->axes[2].size - first, b->reach);
+    if (s.end < s.from) s.end = s.from;
+    s.at = (s.from + every - 1) / every;
+    s.head = least(s.at * every, s.end) - s.from;
+    s.whole = (s.end - s.from - s.head) / every;
+    for (int64_t p = 0; p < every; p++) {
+        s.begin[p] = count_of(s.from, p, every);
+        s.past[p] = count_of(s.end, p, every);
+    }
+    return s;
+}
+
+/* Elements to their places: every other, or every so many. */
 MICA_CLONES
-static void sort_places(const float *restrict row, int64_t every, int64_t n, float *restrict to,
+static void sort_places(const float *restrict row, const span *s, int64_t every, float *restrict to,
                         int64_t run)
 {
-    int64_t whole = n / every;
+    const int64_t before = s->at * every - s->from; /* place 0 */
+    for (int64_t i = 0; i < s->head; i++) to[(every - before + i) * run + s->at - 1] = row[i];
+    row += s->head;
+    to += s->at;
     if (every == 2)
-        for (int64_t i = 0; i < whole; i++) to[i] = row[2 * i], to[run + i] = row[2 * i + 1];
+        for (int64_t i = 0; i < s->whole; i++) to[i] = row[2 * i], to[run + i] = row[2 * i + 1];
     else
-        for (int64_t i = 0; i < whole; i++)
+        for (int64_t i = 0; i < s->whole; i++)
             for (int64_t p = 0; p < every; p++) to[p * run + i] = row[i * every + p];
-    for (int64_t i = whole * every; i < n; i++) to[i % every * run + whole] = row[i];
+    const int64_t done = s->whole * every, rest = s->end - s->from - s->head - done;
+    for (int64_t p = 0; p < rest; p++) to[p * run + s->whole] = row[done + p];
 }
 
 /* Zeros from element `from` on, up to `to`. */
@@ -126,20 +166,20 @@ static void clear(float *row, int64_t from, int64_t to)
     if (from < to) memset(row + from, 0, (size_t)(to - from) * sizeof *row);
 }
 
-/* One row of sources from position `first` on, zeros where there is none. */
-static void make_line(const band *b, int64_t base, int64_t first, float *to)
+/* One row of sources, zeros where there is none. */
+static void make_line(const band *b, int64_t base, const span *s, float *to)
 {
-    const int64_t every = b->axes[2].mul, size = b->axes[2].size;
-    float sorted[WIDTH * MOST_EVERY + TAPS], *row = every == 1 ? to : sorted;
-    int64_t from = first < 0 ? -first : 0, end = size - first < b->reach ? size - first : b->reach;
-    if (from > b->reach) from = b->reach;
-    if (end < from) end = from;
-    clear(row, 0, from);
-    read_row(b, base + (first + from) * b->in.s[2], end - from, row + from);
-    clear(row, end, b->reach);
-    if (every > 1) sort_places(row, every, b->reach, to, b->run);
-    for (int64_t p = 0; p < every; p++)
-        clear(to + p * b->run, (b->reach - p + every - 1) / every, b->run);
+    const int64_t every = b->axes[2].mul, n = s->end - s->from;
+    float buffer[WIDTH * MOST_EVERY + TAPS];
+    const float *row = read_row(b, base + (s->first + s->from) * b->in.s[2], n, buffer);
+    if (every == 1)
+        memcpy(to + s->from, row, (size_t)n * sizeof *to);
+    else
+        sort_places(row, s, every, to, b->run);
+    for (int64_t p = 0; p < every; p++) {
+        clear(to + p * b->run, 0, s->begin[p]);
+        clear(to + p * b->run, s->past[p], b->run);
+    }
 }
 
 /* Sums of so many vectors, in registers. */
@@ -204,6 +244,7 @@ static void do_band(const band *b, int64_t image, int64_t channel, const float *
     int64_t base = image * b->in.n + channel * b->in.g;
     int64_t low1 = at[1] * b->axes[1].mul + b->axes[1].add + nearest(&b->axes[1], taps1);
     int64_t low2 = at[2] * every + b->axes[2].add + nearest(&b->axes[2], taps2);
+    const span s = make_span(b, low2);
     int64_t places[TAPS]; /* of a tap's run in a row of sources */
     for (int64_t t2 = 0; t2 < taps2; t2++) {
         int64_t o = b->axes[2].add + at[2] * every - t2 * b->axes[2].per_tap - low2;
@@ -218,7 +259,7 @@ static void do_band(const band *b, int64_t image, int64_t channel, const float *
                 if (s0 < 0 || s0 >= b->axes[0].size || s1 < 0 || s1 >= b->axes[1].size) continue;
                 int64_t line = t0 * b->lines + s1 - low1;
                 float *row = memory + line * b->run * every;
-                if (!there[line]) make_line(b, base + s0 * b->in.s[0] + s1 * b->in.s[1], low2, row);
+                if (!there[line]) make_line(b, base + s0 * b->in.s[0] + s1 * b->in.s[1], &s, row);
                 there[line] = true;
                 const float *own = filter + (t0 * taps1 + t1) * taps2;
                 for (int64_t t2 = 0; t2 < taps2; t2++) {
