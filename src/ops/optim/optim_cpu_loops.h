@@ -93,6 +93,10 @@ static real *fetch(const work *w, int operand, int64_t row, real *buffer)
     if (w->tiles[operand]) return w->tiles[operand] + row * p->n;
     int64_t at = row_at(w, arg, row);
     if (is_direct(w, arg)) return (real *)w->args[arg] + at;
+    if (w->s->tiled < 0 && p->stride[arg] == 1) {
+        int64_t bytes = mica_dtype_bits(w->s->types[arg]) / 8;
+        mica_fetch_ahead((const char *)w->args[arg] + at * bytes + MICA_AHEAD, p->n * bytes);
+    }
     load_run(w->s->types[arg], w->args[arg], at, p->stride[arg], buffer, p->n);
     return buffer;
 }
