@@ -22,6 +22,7 @@ typedef struct state {
     double act_a, act_b;
     mica_act act;
     bool backward, gated, f64, past_cache;
+    bool clipped; /* forward, relu of 16-bit floats of one type */
     int64_t length, pieces_per_row, pieces;
     double bytes;
 } state;
@@ -68,6 +69,31 @@ static const float *fetch(const state *s, int t, const void *data, const piece *
     const char *here = (const char *)data + (p->at[t] + more) * bytes;
     if (p->stride[t] == 1) mica_fetch_ahead(here + MICA_AHEAD, p->n * bytes);
     return mica_run_f32(s->types[t], data, p->at[t] + more, p->stride[t], buffer, p->n);
+}
+
+/* Negative numbers become zero; numbers, for NaN has a sign, too: up to infinity's bits. */
+MICA_CLONES
+static void clip_negative(const uint16_t *restrict x, uint16_t *restrict y, int64_t n,
+                          uint16_t infinity)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v = x[i];
+        y[i] = v > 0x8000 && v <= (0x8000 | infinity) ? 0 : v;
+    }
+}
+
+/* relu of bf16 or f16, whose results need no rounding: on the bits. */
+static void clip_piece(const state *s, const piece *p, void *const *data)
+{
+    MICA_ALIGNED uint16_t block[PIECE];
+    const uint16_t *x = (const uint16_t *)data[0] + p->at[0];
+    uint16_t *y = (uint16_t *)data[1] + p->at[1];
+    mica_fetch_ahead((const char *)x + MICA_AHEAD, p->n * (int64_t)sizeof *x);
+    clip_negative(x, block, p->n, s->types[0] == MICA_BF16 ? 0x7f80 : 0x7c00);
+    if (s->past_cache)
+        mica_stream_copy(y, block, (size_t)p->n * sizeof *y);
+    else
+        memcpy(y, block, (size_t)p->n * sizeof *y);
 }
 
 static void forward_f32(const state *s, const piece *p, void *const *data, float alpha, float beta)
@@ -146,6 +172,8 @@ static void do_piece(const state *s, const piece *p, void *const *data, double a
 {
     if (s->f64)
         piece_f64(s, p, data, alpha, beta);
+    else if (s->clipped && alpha == 1 && beta == 0 && p->stride[0] == 1 && p->stride[1] == 1)
+        clip_piece(s, p, data);
     else if (s->backward)
         backward_f32(s, p, data, (float)alpha, (float)beta);
     else
@@ -200,6 +228,9 @@ static mica_status build(mica_plan *plan)
     s->act_b = d->act_b;
     s->backward = parts.count == 3;
     s->gated = d->gated;
+    s->clipped = !s->backward && !s->gated && s->act == MICA_ACT_RELU &&
+                 s->types[0] == s->types[1] &&
+                 (s->types[0] == MICA_BF16 || s->types[0] == MICA_F16);
     s->bytes = mica_op_bytes(plan->op, d);
     s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
     s->length = s->layout.rank ? s->layout.dims[s->layout.rank - 1] : 1;
