@@ -2,6 +2,7 @@
  * Pooling backward on the CPU: a tile of dx visits the windows that cover it, row by row of dy, in
  * a fixed order. An index that is none of its window's taps meets no element and is lost. */
 #include "ops/pool/pool_cpu.h"
+#include "cpu/stream.h"
 
 #include <string.h>
 
@@ -45,6 +46,19 @@ static void divide(const mica_pool_state *s, const mica_pool_tile *t, const span
     if (!s->channels) mica_pool_divide_rows(s->wide, b->source, t->cn, r->n, b->divisor, rows);
 }
 
+/* For what follows so many bytes from `at` on. */
+static void ask(const void *data, int64_t at, int64_t bytes)
+{
+    mica_fetch_ahead((const char *)data + at + MICA_AHEAD, bytes < MICA_AHEAD ? bytes : MICA_AHEAD);
+}
+
+/* Gradients that need no conversion nor division, and lie as a tile's. */
+static bool is_in_place(const mica_pool_state *s, const mica_pool_tile *t)
+{
+    return s->mode == MICA_POOL_MAX && s->type == (s->wide ? MICA_F64 : MICA_F32) && s->channels &&
+           s->y[1] == 1 && s->y[4] == t->cn;
+}
+
 /* Indices as columns of the tile; -1 where they lie elsewhere. first: index of the tile's first. */
 static void find_hits(const mica_pool_call *k, const mica_pool_tile *t, const span *r,
                       int64_t first, int32_t *hits)
@@ -53,7 +67,10 @@ static void find_hits(const mica_pool_call *k, const mica_pool_tile *t, const sp
     int64_t at = offset_of(s->i, t, r), n = s->channels ? t->cn : r->n;
     int64_t outer = s->channels ? r->n : t->cn;
     int64_t outer_step = s->i[s->channels ? 4 : 1], step = s->i[s->channels ? 1 : 4];
+    int64_t bytes = s->index_type == MICA_S32 ? 4 : 8;
+    mica_pool_join(&outer, &outer_step, &n, &step);
     for (int64_t i = 0; i < outer; i++, at += outer_step, hits += n) {
+        if (step == 1) ask(k->indices, at * bytes, n * bytes);
         if (s->index_type == MICA_S32)
             mica_pool_find_hits_s32((const int32_t *)k->indices + at, step, n, first,
                                     (int32_t)t->wn, hits);
@@ -68,7 +85,11 @@ static void spread(const mica_pool_call *k, const mica_pool_tile *t, const span 
 {
     const mica_pool_state *s = k->state;
     bool max = s->mode == MICA_POOL_MAX;
-    mica_pool_load(s, k->in, offset_of(s->y, t, r), s->y, t->cn, r->n, b->source);
+    const void *dy = b->source;
+    if (is_in_place(s, t))
+        dy = mica_pool_cell(s->wide, k->in, offset_of(s->y, t, r));
+    else
+        mica_pool_load(s, k->in, offset_of(s->y, t, r), s->y, t->cn, r->n, b->source);
     find_windows(&s->axes[2], t, r, b->from, b->to);
     if (max)
         find_hits(k, t, r, (t->d * s->axes[1].x + t->h) * s->axes[2].x + t->w, b->hits);
@@ -83,9 +104,9 @@ static void spread(const mica_pool_call *k, const mica_pool_tile *t, const span 
                           .to = b->to,
                           .hits = max ? b->hits : NULL};
     if (s->channels)
-        mica_pool_spread_channels(s->wide, &p, b->result, b->source);
+        mica_pool_spread_channels(s->wide, &p, b->result, dy);
     else
-        mica_pool_spread_windows(s->wide, &p, b->result, b->source);
+        mica_pool_spread_windows(s->wide, &p, b->result, dy);
 }
 
 void mica_pool_backward_tile(const mica_pool_call *k, const mica_pool_tile *t, mica_pool_buffers *b)

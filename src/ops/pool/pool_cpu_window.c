@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling forward on the CPU where all windows are alike and small, in f32 and bf16. Adjacent
- * channels: three taps at a time. Adjacent columns: down the window's rows first, three at a time,
+ * channels: three taps at a time, for averages ten. Adjacent columns: down the window's rows first, three at a time,
  * then along the row that results. */
 #include "ops/pool/pool_cpu.h"
 #include "cpu/cpu.h"
@@ -17,8 +17,8 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 enum { LANES = 16, TOGETHER = 3, MOST_ROWS = 16, MOST_TAPS = 64 };
-enum { STREAMS = 10 }; /* taps summed at a time: of memory, no more streams are read well */
-enum { FEW_TAPS = 32 }; /* of f32, which else is summed where it lies, in the order of memory */
+enum { STREAMS = 10 };  /* taps summed at a time: of memory, no more streams are read well */
+enum { FEW_TAPS = 32 }; /* of f32, whose others are taken one by one, in the order of memory */
 
 /* Columns of x under n windows. */
 static int64_t window_columns(const mica_pool_axis *a, int64_t n)

@@ -274,6 +274,8 @@ static void backward_part_write(const job *t, int64_t from, int64_t to,
         int64_t n = least(t->tile.s->chunk, to - a);
         const float *y = mica_tile_fetch(&t->tile, 0, a, n, yb, &yld),
                     *dy = mica_tile_fetch(&t->tile, 1, a, n, dyb, &dyld);
+        /* read here for the first time, in one go if converted */
+        if (t->s->log && t->tile.s->type[0] != MICA_F32) mica_tile_ask(&t->tile, 0, a, n);
         float *dx = mica_tile_place(&t->tile, 2, a, dxb, &dxld);
         backward_write(t, y, yld, dy, dyld, n, st, dx, dxld);
         if (dx == dxb) mica_tile_put(&t->tile, 2, a, n, dxb);
