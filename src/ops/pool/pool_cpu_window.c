@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling forward on the CPU where all windows are alike and small, in f32 and bf16. Adjacent
- * channels: three taps at a time, for averages ten. Adjacent columns: down the window's rows first, three at a time,
- * then along the row that results. */
+ * channels: three taps at a time, of averages ten. Adjacent columns: down the window's rows first,
+ * as many at a time, then along the row that results. */
 #include "ops/pool/pool_cpu.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
