@@ -229,7 +229,8 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
     const double peak = 1.062, fill_gbps = 24700, overlap = 0.387, promoting = 0.94;
     const double promoting_two = 0.89; /* waves of a warpgroup */
     const double barrier_ms = 0.014e-3, copies_ms = 0.09e-3;
-    const double overlap_turns = 0.36, handing_ms = 0.2e-3, half_the_threads = 1.67;
+    const double overlap_turns = 0.254, overlap_112 = 0.47, handing_ms = 0.36e-3;
+    const double half_the_threads = 1.67;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = bytes_of(d->a.dtype), split = c->knob[KNOB_SPLIT];
     bool turns = c->knob[KNOB_TURNS];
@@ -238,7 +239,8 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
     double fill = (lines_of(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
     double slice = fmax(arithmetic, fill);
-    slice += (turns ? overlap_turns : overlap) * fmin(arithmetic, fill);
+    double shown = !turns ? overlap : n == 112 ? overlap_112 : overlap_turns;
+    slice += shown * fmin(arithmetic, fill);
     slice += barrier_ms / c->knob[KNOB_DEPTH];
     slice = fmax(slice, latency_ms / (c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH]));
     slice = fmax(slice, copies_ms);
