@@ -110,7 +110,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     if (most <= 1 || tiles >= 8 * slots) return count;
     const int64_t wanted[] = {fill, larger(device->units / tiles, 1), larger(fill / 2, 1), 2 * fill,
                               tiles > slots / 4 ? 4 : 1};
-    for (int i = 0; i < 5; i++)
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         attention_decode_add_config(out, &count, rows, smaller(wanted[i], most), false);
     if (device->arch != 90) return count;
     for (int64_t n = 2; n <= ATTENTION_DECODE_CLUSTER; n *= 2)

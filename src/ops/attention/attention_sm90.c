@@ -109,6 +109,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double scores = rows * keys * score_cycles;
     double cycles =
         tile_cycles + fmax(products, scores) + shown[c->knob[KNOB_GROUPS]] * fmin(products, scores);
+    /* turns cost more than they give where scores outlast products and the next job's queries wait
+     */
     if (groups > 1 && !c->knob[KNOB_TURNS])
         cycles *= ahead && groups == 2 && scores > products ? 0.97 : 1.01;
     double clock = device->bf16_tflops * 1e9 / (operations * units); /* per ms */

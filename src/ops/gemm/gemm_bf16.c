@@ -21,11 +21,6 @@ enum {
 };
 _Static_assert(COLS <= GEMM_FINISH_MAX, "a row is finished at once");
 
-static int64_t ceiling(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* ---- chunks ---- */
 
 /* `lines` lines of `depth` numbers of K. */

@@ -235,6 +235,23 @@ void gemm_shape_make(const mica_gemm_desc *d, gemm_shape *s)
     gemm_shape_make_extra(d, s, &unused);
 }
 
+int64_t gemm_map_stride(long long dim, long long stride, long long inner, int bytes)
+{
+    return dim == 1 ? ceiling(inner * bytes, 16) * 16 : stride * bytes;
+}
+
+void gemm_map_batch(const gemm_shape *s, const long long *stride, int bytes,
+                    mica_tensor_map_spec *m)
+{
+    m->rank = 2 + s->batch_rank;
+    for (int i = 0; i < s->batch_rank; i++) {
+        int to = 1 + s->batch_rank - i; /* fastest last in the shape, first in the map */
+        m->dims[to] = stride[i] ? s->batch[i] : 1;
+        m->stride_bytes[to] = gemm_map_stride(m->dims[to], stride[i], 16, bytes);
+        m->box[to] = 1;
+    }
+}
+
 gemm_offsets gemm_shape_offsets(const gemm_shape *s, int64_t item)
 {
     gemm_offsets o = {0};

@@ -7,6 +7,11 @@
 #include "ops/gemm/gemm_extra_args.h"
 #include "ops/shared/epilogue.h"
 
+static inline long long ceiling(long long a, long long b)
+{
+    return (a + b - 1) / b;
+}
+
 mica_epilogue gemm_epilogue(const mica_gemm_desc *desc);
 /* Stride of t at batch dimension i counted from the last one; 0 where t is broadcast. */
 int64_t gemm_batch_stride(const mica_tensor *t, int i);
@@ -19,6 +24,12 @@ typedef struct gemm_offsets {
 } gemm_offsets;
 gemm_offsets gemm_shape_offsets(const gemm_shape *shape, int64_t item);
 gemm_offsets gemm_extra_offsets(const gemm_shape *shape, const gemm_extra *extra, int64_t item);
+/* Bytes to the next of `dim` elements of a tensor map. Where there is one its stride means nothing,
+ * but must be legal: that of `inner` elements. */
+int64_t gemm_map_stride(long long dim, long long stride, long long inner, int bytes);
+/* The batch dimensions of a map behind its matrix; those with stride 0 have one item. */
+void gemm_map_batch(const gemm_shape *shape, const long long *stride, int bytes,
+                    mica_tensor_map_spec *map);
 /* Whether gemm_extra_args are needed: a gate, aux, amax, or an 8-bit c of floating sums or with a
  * scale. */
 bool gemm_has_extra(const mica_gemm_desc *desc);

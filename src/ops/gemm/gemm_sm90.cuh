@@ -102,12 +102,7 @@ __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number
     const int high = min(args.tiles_lines - first, args.band);
     t.line = (first + inside % high) * LINES;
     t.across = inside / high * TILE_N;
-#pragma unroll
-    for (int i = BATCH_RANK - 1; i >= 0; i--) {
-        const int count = (int)args.gemm.shape.batch[i], above = item / count;
-        t.batch[i] = item - above * count;
-        item = above;
-    }
+    find_item<BATCH_RANK>(args.gemm.shape, item, t.batch);
     return t;
 }
 
@@ -117,16 +112,6 @@ __device__ __forceinline__ int first_line(const tile &t, int group)
     return t.line + (TURNS ? 0 : group * GROUP_LINES);
 }
 
-/* Batch coordinates of an operand: 0 where it is broadcast. */
-__device__ __forceinline__ void load_box(u32 to, const mica_tensor_map *map, u32 bar, int x, int y, const tile &t,
-                                         const long long *stride)
-{
-    int item[3];
-#pragma unroll
-    for (int i = 0; i < BATCH_RANK; i++) item[i] = stride[i] ? t.batch[i] : 0;
-    load_box<BATCH_RANK>(to, map, bar, x, y, item);
-}
-
 /* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
  * TILE_K rows of 128 bytes. */
 template <int LINES, bool MN_MAJOR>
@@ -134,11 +119,11 @@ __device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map,
                                              const tile &t, const long long *stride)
 {
     if constexpr (!MN_MAJOR)
-        load_box(to, map, bar, k, line, t, stride);
+        load_box<BATCH_RANK>(to, map, bar, k, line, t.batch, stride);
     else
 #pragma unroll
         for (int i = 0; i < LINES / 64; i++)
-            load_box(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t, stride);
+            load_box<BATCH_RANK>(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t.batch, stride);
 }
 
 /* The operand across. HALVES: as many lines of the first half as of the second. */
@@ -154,23 +139,10 @@ __device__ __forceinline__ void load_across(const gemm_sm90_args &args, u32 to, 
     }
 }
 
-/* The stages of K that are this block's. */
-struct extent {
-    int first, end;
-};
-
-__device__ __forceinline__ extent stages_of(const gemm_sm90_args &args, int rank)
-{
-    if constexpr (SPLIT == 1) return extent{0, args.fills};
-    const int each = args.fills / SPLIT, more = args.fills % SPLIT;
-    const int first = rank * each + min(rank, more);
-    return extent{first, first + each + (rank < more)};
-}
-
 __device__ __forceinline__ void produce(const gemm_sm90_args &args, ring r)
 {
     const gemm_shape &s = args.gemm.shape;
-    const extent own = stages_of(args, r.rank);
+    const extent own = stages_of(args.fills, r.rank);
     r.parity = 1;
     for (int n = (int)blockIdx.x / SPLIT; n < args.tiles; n += (int)gridDim.x / SPLIT) {
         const tile t = find_tile(args, n);
@@ -273,7 +245,7 @@ template <typename F>
 __device__ __forceinline__ void each_tile(const gemm_sm90_args &args, ring r, int group, const F &finish)
 {
     const int lane = (int)threadIdx.x % 32, share = TURNS ? 0 : group, step = (int)gridDim.x / SPLIT;
-    const extent own = stages_of(args, r.rank);
+    const extent own = stages_of(args.fills, r.rank);
     const int fills = own.end - own.first;
     sum_t sum[WAVES][SUMS];
     turn mine(r, group);

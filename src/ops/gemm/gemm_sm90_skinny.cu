@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm of f32 on Hopper where one side of c is a few lines, by multiply-adds. The copy engine keeps a ring of stages
- * filled with the wide operand, LINES lines by 32 of K, so that memory never waits for arithmetic; a warp beside it
+ * filled with the wide operand, LINES lines by 32 of K, so that memory does not wait for arithmetic; a warp beside it
  * copies what the few have there, however they lie. Stages are dealt to TURNS such warps in turns, and to as many
  * pairs of warps that multiply: each of a pair takes half of K, a lane OWN lines by all of the few. Elements of the
  * few are the same for all lanes of a warp. The sums of the warps, and of the blocks of a cluster that share K out,
  * meet in shared memory and are added in a fixed order.
  *
- * Prologue: LINES (of a tile, a multiple of 8, at most 128), STAGES (a multiple of 4), FEW, SPLIT (blocks of a cluster; more
- * than one: each has one tile), BATCH_RANK, K_MAJOR (the wide operand lies along K, else across it), FEW_K_MAJOR, SWAPPED, FEW_FIRST
- * (neighbours in c are of the few), HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
+ * Prologue: LINES (of a tile, a multiple of 8, at most 128), STAGES (a multiple of 4), FEW, SPLIT (blocks of a cluster;
+ * more than one: each has one tile), BATCH_RANK, K_MAJOR (the wide operand lies along K, else across it), FEW_K_MAJOR,
+ * SWAPPED, FEW_FIRST (neighbours in c are of the few), HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the
+ * epilogue's. */
 #include "cuda/device/mbarrier.cuh"
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/shared.cuh"
@@ -49,50 +50,27 @@ struct ring {
 
 /* ---- a block's work: tiles one after the other, all their stages in one row ---- */
 
-/* Of this block's share of K. */
-struct extent {
-    int first, fills;
-};
-
-__device__ __forceinline__ extent share_of_k(const gemm_sm90_skinny_args &a, int rank)
-{
-    if constexpr (SPLIT == 1) return extent{0, a.fills};
-    const int each = a.fills / SPLIT, more = a.fills % SPLIT;
-    return extent{rank * each + min(rank, more), each + (rank < more)};
-}
-
 /* begin(number of the tile, its first fill of K), then stage(fill, place in the ring) for each of its stages that is of
  * `turn`, then end(number). */
 template <typename TILE, typename STAGE, typename END>
 __device__ __forceinline__ void walk(const gemm_sm90_skinny_args &a, int rank, int turn, ring r, const TILE &begin,
                                      const STAGE &stage, const END &end)
 {
-    const extent own = share_of_k(a, rank);
+    const extent own = stages_of(a.fills, rank);
+    const int fills = own.end - own.first;
     int fill = turn; /* counted from the tile's first */
     for (int n = (int)blockIdx.x / SPLIT; n < a.tiles; n += (int)gridDim.x / SPLIT) {
         begin(n, own.first + fill);
-        for (; fill < own.fills; fill += TURNS) {
+        for (; fill < fills; fill += TURNS) {
             stage(own.first + fill, r);
             r.next();
         }
-        fill -= own.fills;
+        fill -= fills;
         end(n);
     }
 }
 
 /* ---- filling the ring ---- */
-
-__device__ __forceinline__ void find_item(const gemm_shape &s, int tile, int (&item)[3])
-{
-    const s64 lines = SWAPPED ? s.m : s.n;
-    int rest = tile / (int)((lines + LINES - 1) / LINES);
-#pragma unroll
-    for (int i = BATCH_RANK - 1; i >= 0; i--) {
-        const int count = (int)s.batch[i], above = rest / count;
-        item[i] = (SWAPPED ? s.a_batch : s.b_batch)[i] ? rest - above * count : 0;
-        rest = above;
-    }
-}
 
 /* What a lane copies of the few for one stage: neighbours in memory are copied by neighbours. What is not there, of K
  * or of the few, is zero. */
@@ -123,6 +101,7 @@ struct few_part {
 __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank, int turn, int lane, ring r)
 {
     const gemm_args &gemm = a.skinny.gemm;
+    const int lines = (int)((a.skinny.wide + LINES - 1) / LINES); /* tiles of an item */
     int line = 0, item[3] = {};
     few_part few = {nullptr, lane, {}};
     r.parity = 1;
@@ -131,7 +110,7 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
         [&](int n, int fill) {
             const place p = tile_place(gemm.shape, n);
             line = (int)(SWAPPED ? p.row : p.col);
-            find_item(gemm.shape, n, item);
+            find_item<BATCH_RANK>(gemm.shape, n / lines, item);
             few.from = SWAPPED ? (const few_t *)gemm.b + p.b : (const few_t *)gemm.a + p.a;
             few.load(a.skinny, fill);
         },
@@ -142,7 +121,7 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
                 const int k = fill * SLICE;
                 mbarrier_arrive_expect(full, WIDE_BYTES);
                 load_box<BATCH_RANK>(shared_address(at.wide_at()), &a.wide, full, K_MAJOR ? k : line, K_MAJOR ? line : k,
-                                     item);
+                                     item, SWAPPED ? gemm.shape.a_batch : gemm.shape.b_batch);
             }
             few.store(at.few_at());
             __syncwarp();

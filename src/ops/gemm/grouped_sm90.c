@@ -42,11 +42,6 @@ static int bytes_of(mica_dtype t)
     return mica_dtype_bits(t) / 8;
 }
 
-static long long ceiling(long long a, long long b)
-{
-    return (a + b - 1) / b;
-}
-
 /* ---- what the copy engine can address ---- */
 
 typedef struct operand {
@@ -369,30 +364,24 @@ static void write_prologue(const grouped *g, const geometry *x, const mica_confi
                                       .b_mn_major = x->b.mn_major});
 }
 
-/* Strides of dimensions of size 1 mean nothing, but must be legal. */
-static int64_t legal_stride(const operand *o, long long dim, long long stride, long long inner)
-{
-    int bytes = bytes_of(o->dtype);
-    return dim == 1 ? ceiling(inner * bytes, 16) * 16 : stride * bytes;
-}
-
 /* Lines past the tensor's end are not fetched: what lies in their place in shared memory only
  * enters results that are not stored. Returns the bytes of one slice. */
 static int fill_map(const operand *o, int tile, mica_tensor_map_spec *m)
 {
-    int slice = LINE_BYTES / bytes_of(o->dtype), rows = o->lines < tile ? (int)o->lines : tile;
+    int bytes = bytes_of(o->dtype), slice = LINE_BYTES / bytes;
+    int rows = o->lines < tile ? (int)o->lines : tile;
     *m =
         (mica_tensor_map_spec){.dtype = o->dtype, .rank = 2 + o->deep, .swizzle_bytes = LINE_BYTES};
     m->tf32 = o->dtype == MICA_F32;
     m->dims[0] = o->mn_major ? o->lines : o->k;
     m->dims[1] = o->mn_major ? o->k : o->lines;
     m->stride_bytes[1] =
-        legal_stride(o, m->dims[1], o->mn_major ? o->k_stride : o->line_stride, m->dims[0]);
+        gemm_map_stride(m->dims[1], o->mn_major ? o->k_stride : o->line_stride, m->dims[0], bytes);
     m->box[0] = (uint32_t)slice;
     m->box[1] = (uint32_t)(o->mn_major ? slice : rows);
     if (o->deep) {
         m->dims[2] = o->groups;
-        m->stride_bytes[2] = legal_stride(o, o->groups, o->group_stride, 16);
+        m->stride_bytes[2] = gemm_map_stride(o->groups, o->group_stride, 16, bytes);
         m->box[2] = 1;
     }
     return LINE_BYTES * (o->mn_major ? tile : rows);
