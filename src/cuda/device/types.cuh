@@ -109,6 +109,9 @@ template <typename A> __device__ __forceinline__ A widen(u32 v) { return (A)v; }
 template <typename A> __device__ __forceinline__ A widen(s64 v) { return (A)v; }
 template <typename A> __device__ __forceinline__ A widen(boolean v) { return (A)(v.byte != 0); }
 
+template <typename A, typename B> constexpr bool same_type = false;
+template <typename A> constexpr bool same_type<A, A> = true;
+
 /* ---- narrowing from float, double, s32, s64 into a stored type ---- */
 
 /* A double that goes to a format narrower than f32 must not be rounded twice: rounding to odd first

@@ -196,8 +196,9 @@ static void write_prologue(const mica_conv_desc *d, const conv_sm80_shape *s, bo
     mica_prologue_int(p, "TAP_FAST", s->tap_fast);
     mica_prologue_int(p, "SPLIT", split);
     mica_prologue_int(p, "HAS_RESIDUAL", mica_tensor_given(&d->residual));
-    /* integer sums are exact in f64 */
-    mica_prologue_type(p, "fin_t", mica_dtype_is_integer(s->tile.a.dtype) ? MICA_F64 : MICA_F32);
+    /* integers that become integers are rounded as the reference rounds them */
+    bool whole = mica_dtype_is_integer(s->tile.a.dtype) && mica_dtype_is_integer(d->y.dtype);
+    mica_prologue_type(p, "fin_t", whole ? MICA_F64 : MICA_F32);
     mica_epilogue e = mica_conv_epilogue(d);
     mica_prologue_epilogue(p, &e);
 }

@@ -157,9 +157,12 @@ struct conv_tile {
     }
 };
 
-__device__ __forceinline__ c_t finish(const conv_sm80_args &a, fin_t sum, const c_t *old, s64 channel, s64 residual)
+__device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, const c_t *old, s64 channel, s64 residual)
 {
-    fin_t v = sum * (fin_t)a.alpha;
+    /* Integers stay as they are: arithmetic in double takes as long as many products. */
+    if constexpr (same_type<sum_t, s32> && same_type<c_t, s32> && EPILOGUE_STEPS == 0)
+        if (a.alpha == 1 && a.beta == 0) return narrow<c_t>(sum);
+    fin_t v = (fin_t)sum * (fin_t)a.alpha;
     if (a.beta != 0) v += (fin_t)a.beta * widen<fin_t>(*old);
     return narrow<c_t>(epilogue(a.epilogue, v, channel, residual));
 }
@@ -233,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 if constexpr (SPLIT)
                     v[i] = narrow<c_t>(sum);
                 else
-                    v[i] = finish(args, (fin_t)sum, out + t.lines[r].other + c * args.out_col,
+                    v[i] = finish(args, sum, out + t.lines[r].other + c * args.out_col,
                                   (s64)p.group * args.cols + c, residual);
             }
             c_t *to = out + t.lines[row].other + (p.col + col) * args.out_col;

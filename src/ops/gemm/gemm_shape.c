@@ -86,6 +86,12 @@ mica_status gemm_extra_begin(const mica_plan *plan, const mica_run *r)
                             mica_dtype_bits(amax->dtype) / 8, r->stream);
 }
 
+mica_dtype gemm_finish_type(const mica_gemm_desc *d)
+{
+    bool whole = mica_dtype_is_integer(d->a.dtype) && mica_dtype_is_integer(d->c.dtype);
+    return whole ? MICA_F64 : MICA_F32;
+}
+
 void gemm_extra_prologue(const mica_gemm_desc *d, mica_text *p)
 {
     bool aux = mica_tensor_given(&d->aux), amax = mica_tensor_given(&d->amax);

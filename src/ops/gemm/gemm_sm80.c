@@ -179,11 +179,10 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 static void write_prologue(const mica_gemm_desc *d, const mica_mma_tile *t, mica_text *p)
 {
-    bool integers = mica_dtype_is_integer(d->a.dtype);
     mica_mma_prologue(p, t);
     mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
     mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
-    mica_prologue_type(p, "out_t", integers ? MICA_F64 : MICA_F32);
+    mica_prologue_type(p, "out_t", gemm_finish_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
 }

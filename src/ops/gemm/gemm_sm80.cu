@@ -80,6 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     overlap_wait();
     extern __shared__ __align__(128) char shared[];
     const gemm_shape &s = args.g.shape;
+    const bool as_they_are = sums_are_c(args.g);
     const s64 tiles = (s.m + TILE_M - 1) / TILE_M * ((s.n + TILE_N - 1) / TILE_N) * s.batches;
 
     for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -96,8 +97,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
             for (int i = 0; i < C_VECTOR; i++) {
                 const s64 m = p.row + row + (C_N_FAST ? 0 : i), n = p.col + col + (C_N_FAST ? i : 0);
-                if (i < count)
-                    v[i] = finish(args.g, p, m, n, whole_sum(s, p, args.g.a, args.g.b, m, n, piece[i]), to + i * along);
+                if (i >= count) continue;
+                const sum_t whole = whole_sum(s, p, args.g.a, args.g.b, m, n, piece[i]);
+                v[i] = as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, to + i * along);
             }
             if constexpr (C_VECTOR == 1)
                 *to = v[0];

@@ -5,7 +5,7 @@
  * multiprocessors; few rows run at the speed of memory. Gates, aux, amax and 8-bit results have a
  * kernel of their own. */
 #include "ops/gemm/gemm_sm90_extra_args.h"
-#include "ops/gemm/gemm_shape.h"
+#include "ops/gemm/gemm_sm90_operand.h"
 
 #include <limits.h>
 #include <math.h>
@@ -15,7 +15,7 @@ static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth",
                                     "split",  "lines",  "turns",  NULL};
 
 enum {
-    LINE_BYTES = 128,
+    LINE_BYTES = GEMM_SM90_LINE_BYTES,
     MAX_BATCH_RANK = 3,
     KEPT = 4,
     ROWS_OF_GROUP = 64,
@@ -50,20 +50,13 @@ static const mica_config promoted[] = {
 /* Tiles have lines and what lies across: rows and columns of c, or the reverse where c is
  * transposed, so that neighbours across are neighbours in memory. Where c has few rows or columns
  * those lie across. */
-typedef struct operand {
-    const char *name;
-    mica_dtype dtype;
-    long long lines, line_stride, k, k_stride;
-    const long long *batch;
-} operand;
-
 typedef struct geometry {
     gemm_shape shape; /* with a gate n counts all columns of b */
     gemm_extra extra;
     bool swapped, halves;
-    bool few;     /* across: the others are read at the speed of memory */
-    operand a, b; /* of the lines, across */
-    bool a_mn_major, b_mn_major;
+    bool few;               /* across: the others are read at the speed of memory */
+    gemm_sm90_operand a, b; /* of the lines, across */
+    const long long *a_batch, *b_batch;
     long long c_line, c_across;
 } geometry;
 
@@ -78,56 +71,15 @@ typedef struct state {
     mica_grid grid;
 } state;
 
-static bool is_promoted(mica_dtype t)
-{
-    return t == MICA_E4M3 || t == MICA_E5M2;
-}
-
-static int bytes_of(mica_dtype t)
-{
-    return mica_dtype_bits(t) / 8;
-}
-
 /* ---- what the copy engine can address ---- */
 
-static mica_status check_stride(const operand *o, const char *what, long long dim, long long stride,
-                                long long least, mica_why *why)
-{
-    long long bytes = stride * bytes_of(o->dtype);
-    if (dim == 1) return MICA_OK;
-    if (bytes % 16 || bytes < 0)
-        return mica_refuse(why,
-                           "%s of %s are %lld bytes apart, the rule is a positive multiple of 16",
-                           what, o->name, bytes);
-    if (stride < least)
-        return mica_refuse(why, "%s of %s overlap: their stride is %lld, each has %lld elements",
-                           what, o->name, stride, least);
-    if (bytes >= 1LL << 40)
-        return mica_refuse(why, "%s of %s are %lld bytes apart, the rule is below 2^40", what,
-                           o->name, bytes);
-    return MICA_OK;
-}
-
-static mica_status check_operand(const operand *o, const gemm_shape *s, bool *mn_major,
+static mica_status check_operand(gemm_sm90_operand *o, const gemm_shape *s, const long long *batch,
                                  mica_why *why)
 {
-    bool along_k = o->k_stride == 1 || o->k == 1,
-         along_lines = o->line_stride == 1 || o->lines == 1;
-    bool narrow = bytes_of(o->dtype) == 2;
-    bool odd_lines = o->lines > 1 && o->line_stride * bytes_of(o->dtype) % 16 != 0;
-    *mn_major = narrow && along_lines && (!along_k || odd_lines);
-    if (!along_k && !along_lines)
-        return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", o->name,
-                           o->line_stride, o->k_stride);
-    if (!along_k && !narrow)
-        return mica_refuse(
-            why, "%s is not contiguous along K; only 16-bit types may lie the other way", o->name);
-    if (*mn_major)
-        MICA_TRY(check_stride(o, "lines along K", o->k, o->k_stride, o->lines, why));
-    else
-        MICA_TRY(check_stride(o, "lines", o->lines, o->line_stride, o->k, why));
+    MICA_TRY(gemm_sm90_check_operand(o, why));
     for (int i = 0; i < s->batch_rank; i++)
-        if (o->batch[i]) MICA_TRY(check_stride(o, "batch items", s->batch[i], o->batch[i], 0, why));
+        if (batch[i])
+            MICA_TRY(gemm_sm90_check_stride(o, "batch items", s->batch[i], batch[i], 0, why));
     return MICA_OK;
 }
 
@@ -138,28 +90,22 @@ static void make_geometry(const mica_gemm_desc *d, geometry *g)
     gemm_shape *s = &g->shape;
     if (d->gate) s->n *= 2;
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
-    operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, s->a_batch};
-    operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, s->b_batch};
+    gemm_sm90_operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false};
+    gemm_sm90_operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false};
     g->few = !gemm_has_extra(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
     g->swapped = g->few ? s->m < s->n : s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
     g->a = g->swapped ? b : a;
     g->b = g->swapped ? a : b;
+    g->a_batch = g->swapped ? s->b_batch : s->a_batch;
+    g->b_batch = g->swapped ? s->a_batch : s->b_batch;
     g->c_line = g->swapped ? s->c_n : s->c_m;
     g->c_across = g->swapped ? s->c_m : s->c_n;
 }
 
 static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
 {
-    mica_dtype a = d->a.dtype, b = d->b.dtype;
-    bool narrow = (a == MICA_BF16 || a == MICA_F16) && a == b;
     if (gemm_has_blocks(d)) return mica_refuse(why, "scales of blocks: sm90_blocks takes them");
-    bool tf32 = a == MICA_F32 && b == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
-    bool bytes = (is_promoted(a) && is_promoted(b)) ||
-                 (mica_dtype_is_integer(a) && mica_dtype_is_integer(b));
-    if (narrow || tf32 || bytes) return MICA_OK;
-    return mica_refuse(
-        why, "a is %s, b %s; taken are equal 16-bit floats, 8-bit types, and f32 with compute=tf32",
-        mica_dtype_name(a), mica_dtype_name(b));
+    return gemm_sm90_check_types(d, why);
 }
 
 static mica_status check_sizes(const mica_gemm_desc *d, const gemm_shape *s, mica_why *why)
@@ -187,9 +133,9 @@ static mica_status plan_geometry(const mica_gemm_desc *d, geometry *g, mica_why 
     if (d->gate && g->swapped)
         return mica_refuse(why,
                            "c lies along its rows, gated pairs are finished along its columns");
-    MICA_TRY(check_operand(&g->a, &g->shape, &g->a_mn_major, why));
-    MICA_TRY(check_operand(&g->b, &g->shape, &g->b_mn_major, why));
-    if (g->halves && g->b_mn_major && g->shape.n / 2 % 8)
+    MICA_TRY(check_operand(&g->a, &g->shape, g->a_batch, why));
+    MICA_TRY(check_operand(&g->b, &g->shape, g->b_batch, why));
+    if (g->halves && g->b.mn_major && g->shape.n / 2 % 8)
         return mica_refuse(why,
                            "halves of %lld columns: the second begins at no multiple of 16 bytes",
                            g->shape.n / 2);
@@ -228,10 +174,10 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
     const double overlap_turns = 0.254, overlap_112 = 0.47, handing_ms = 0.36e-3;
     const double half_the_threads = 1.67;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
-    int bytes = bytes_of(d->a.dtype), split = c->knob[KNOB_SPLIT];
+    int bytes = gemm_sm90_bytes(d->a.dtype), split = c->knob[KNOB_SPLIT];
     bool turns = c->knob[KNOB_TURNS];
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
-    if (is_promoted(d->a.dtype)) rate *= m > 128 ? promoting_two : promoting;
+    if (gemm_sm90_promotes(d->a.dtype)) rate *= m > 128 ? promoting_two : promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
     double fill = (lines_of(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
     double slice = fmax(arithmetic, fill);
@@ -298,7 +244,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 /* Columns of a box of c: 128 bytes, or the whole tile. */
 static int box_of(const mica_gemm_desc *d, const mica_config *c)
 {
-    int widest = LINE_BYTES / bytes_of(d->c.dtype), n = c->knob[KNOB_TILE_N];
+    int widest = LINE_BYTES / gemm_sm90_bytes(d->c.dtype), n = c->knob[KNOB_TILE_N];
     return n < widest ? n : widest;
 }
 
@@ -306,7 +252,7 @@ static int box_of(const mica_gemm_desc *d, const mica_config *c)
  * all of them. */
 static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
 {
-    int bytes = bytes_of(d->c.dtype);
+    int bytes = gemm_sm90_bytes(d->c.dtype);
     const gemm_shape *s = &g->shape;
     bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
                  (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
@@ -329,8 +275,9 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     int chunk = g->halves ? 128 : 64;
     double tiles = (double)ceiling(g->a.lines, knob[KNOB_TILE_M]) *
                    (double)ceiling(g->b.lines, knob[KNOB_TILE_N]) * (double)g->shape.batches;
-    long long fills = ceiling(g->shape.k, knob[KNOB_DEPTH] * LINE_BYTES / bytes_of(g->a.dtype));
-    if (g->b_mn_major && knob[KNOB_TILE_N] % chunk) return false;
+    long long fills =
+        ceiling(g->shape.k, knob[KNOB_DEPTH] * LINE_BYTES / gemm_sm90_bytes(g->a.dtype));
+    if (g->b.mn_major && knob[KNOB_TILE_N] % chunk) return false;
     if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
     if (knob[KNOB_TURNS] && !is_light(d, g, c)) return false;
     return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
@@ -342,9 +289,9 @@ static int few_configs(const mica_gemm_desc *d, const geometry *g, const mica_de
                        mica_config *out)
 {
     double ms[KEPT];
-    int count = 0, n = g->b_mn_major ? ROWS_OF_GROUP : g->b.lines <= 16 ? 16 : 32;
+    int count = 0, n = g->b.mn_major ? ROWS_OF_GROUP : g->b.lines <= 16 ? 16 : 32;
     int room = (int)device->shared_bytes - 1024 - BARRIERS - 2 * BUFFER_BYTES;
-    for (int lines = ROWS_OF_GROUP; lines >= (g->a_mn_major ? ROWS_OF_GROUP : 8); lines -= 8)
+    for (int lines = ROWS_OF_GROUP; lines >= (g->a.mn_major ? ROWS_OF_GROUP : 8); lines -= 8)
         for (int split = 1; split <= (lines == ROWS_OF_GROUP ? 4 : 1); split *= 2) {
             int depth = lines >= 24 ? 4 : 8, slice = (lines + n) * LINE_BYTES;
             mica_config c = {{ROWS_OF_GROUP, n, room / (slice * depth), depth, split, lines}};
@@ -362,7 +309,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     const mica_gemm_desc *d = desc;
     if (plan_geometry(d, &g, &why) != MICA_OK) return 0;
     if (g.few) return few_configs(d, &g, device, out);
-    bool small = is_promoted(d->a.dtype);
+    bool small = gemm_sm90_promotes(d->a.dtype);
     const mica_config *list = small ? promoted : choices;
     int all =
         small ? (int)(sizeof promoted / sizeof *promoted) : (int)(sizeof choices / sizeof *choices);
@@ -377,26 +324,10 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return count;
 }
 
-/* A step of the tensor core sums 32 bytes of products and truncates. 8-bit floats keep 13 bits
- * behind the point for a slice and are then added up in f32; tf32 rounds both factors. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
-    const mica_gemm_desc *d = desc;
     (void)config;
-    int64_t k = d->a.dims[d->a.rank - 1];
-    if (d->a.dtype == MICA_S8 || d->a.dtype == MICA_U8) return;
-    c->truncates = true;
-    c->k_inst = 32 / bytes_of(d->a.dtype);
-    if (is_promoted(d->a.dtype)) {
-        c->unit = 0x1p-14;
-        c->k_inst = 16;
-        c->n_seq = (k < 128 ? k : 128) + 16;
-    } else if (d->a.dtype == MICA_F32) {
-        c->unit = 0x1p-11;
-        c->truncates = false;
-        c->n_seq = 3 + k / (1 << 15);
-        c->k_inst = 1;
-    }
+    gemm_sm90_contract(desc, c);
 }
 
 /* ---- plans ---- */
@@ -435,10 +366,10 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_int(p, "DEPTH", c->knob[KNOB_DEPTH]);
     mica_prologue_int(p, "SPLIT", c->knob[KNOB_SPLIT]);
     mica_prologue_int(p, "BUFFERS", buffers_of(c, device));
-    mica_prologue_int(p, "A_MN_MAJOR", g->a_mn_major);
-    mica_prologue_int(p, "B_MN_MAJOR", g->b_mn_major);
+    mica_prologue_int(p, "A_MN_MAJOR", g->a.mn_major);
+    mica_prologue_int(p, "B_MN_MAJOR", g->b.mn_major);
     mica_prologue_int(p, "SWAPPED", g->swapped);
-    mica_prologue_int(p, "PROMOTE", is_promoted(d->a.dtype));
+    mica_prologue_int(p, "PROMOTE", gemm_sm90_promotes(d->a.dtype));
     mica_prologue_int(p, "LIGHT", is_light(d, g, c));
     mica_prologue_int(p, "BATCH_RANK", g->shape.batch_rank);
     mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
@@ -447,7 +378,7 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_type(p, "b_t", g->b.dtype);
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
-    mica_prologue_type(p, "out_t", whole ? MICA_F64 : MICA_F32);
+    mica_prologue_type(p, "out_t", gemm_finish_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
     if (gemm_has_extra(d)) {
@@ -458,39 +389,29 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
                         &(mica_wgmma){.n = c->knob[KNOB_TILE_N],
                                       .a = g->a.dtype,
                                       .b = g->b.dtype,
-                                      .a_mn_major = g->a_mn_major,
-                                      .b_mn_major = g->b_mn_major});
+                                      .a_mn_major = g->a.mn_major,
+                                      .b_mn_major = g->b.mn_major});
 }
 
-/* Lines past the tensor's end are not fetched: what lies in their place in shared memory only
- * enters results that are not stored. Returns the bytes of one slice. */
-static int fill_map(const operand *o, const gemm_shape *s, bool mn_major, int tile,
-                    mica_tensor_map_spec *m)
+/* Returns the bytes of one slice. */
+static int fill_map(const gemm_sm90_operand *o, const gemm_shape *s, const long long *batch,
+                    int tile, mica_tensor_map_spec *m)
 {
-    int bytes = bytes_of(o->dtype), slice = LINE_BYTES / bytes,
-        rows = o->lines < tile ? (int)o->lines : tile;
-    *m = (mica_tensor_map_spec){.dtype = o->dtype, .swizzle_bytes = LINE_BYTES};
-    m->tf32 = o->dtype == MICA_F32;
-    m->dims[0] = mn_major ? o->lines : o->k;
-    m->dims[1] = mn_major ? o->k : o->lines;
-    m->stride_bytes[1] =
-        gemm_map_stride(m->dims[1], mn_major ? o->k_stride : o->line_stride, m->dims[0], bytes);
-    m->box[0] = (uint32_t)slice;
-    m->box[1] = (uint32_t)(mn_major ? slice : rows);
-    gemm_map_batch(s, o->batch, bytes, m);
-    return LINE_BYTES * (mn_major ? tile : rows);
+    int bytes = gemm_sm90_fill_map(o, tile, m);
+    gemm_map_batch(s, batch, gemm_sm90_bytes(o->dtype), m);
+    return bytes;
 }
 
 static void fill_c_map(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
                        mica_tensor_map_spec *m)
 {
     const gemm_shape *s = &g->shape;
-    operand o = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, s->c_batch};
-    fill_map(&o, s, false, ROWS_OF_GROUP, m);
+    gemm_sm90_operand o = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, false};
+    fill_map(&o, s, s->c_batch, ROWS_OF_GROUP, m);
     m->tf32 = false;
     m->box[0] = (uint32_t)box_of(d, c);
     m->box[1] = ROWS_OF_GROUP;
-    m->swizzle_bytes = box_of(d, c) * bytes_of(d->c.dtype);
+    m->swizzle_bytes = box_of(d, c) * gemm_sm90_bytes(d->c.dtype);
 }
 
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
@@ -498,15 +419,7 @@ static int vector_bytes(const mica_gemm_desc *d, const geometry *g)
 {
     bool whole = g->c_across == 1 && (g->a.lines == 1 || g->c_line % 4 == 0);
     for (int i = 0; i < g->shape.batch_rank; i++) whole = whole && g->shape.c_batch[i] % 4 == 0;
-    return whole ? 4 * bytes_of(d->c.dtype) : 0;
-}
-
-/* As square as possible, so that a round of tiles reads least of both operands. */
-static int band_of(const mica_config *c, int units)
-{
-    int band = 1;
-    while (band * band * c->knob[KNOB_TILE_M] < units * c->knob[KNOB_TILE_N]) band++;
-    return band;
+    return whole ? 4 * gemm_sm90_bytes(d->c.dtype) : 0;
 }
 
 static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_config *c, int units,
@@ -525,11 +438,11 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
     a->tiles_lines = (int)ceiling(a->lines, m);
     a->tiles_across = (int)ceiling(a->across, n);
     a->tiles = (int)(a->tiles_lines * (long long)a->tiles_across * g->shape.batches);
-    a->band = band_of(c, units);
+    a->band = gemm_sm90_band(c->knob[KNOB_TILE_M], n, units);
     int depth = c->knob[KNOB_DEPTH];
-    a->fills = (int)ceiling(g->shape.k, depth * LINE_BYTES / bytes_of(d->a.dtype));
-    int slice_bytes = fill_map(&g->a, &g->shape, g->a_mn_major, m, &s->a) +
-                      parts * fill_map(&g->b, &g->shape, g->b_mn_major, n / parts, &s->b);
+    a->fills = (int)ceiling(g->shape.k, depth * LINE_BYTES / gemm_sm90_bytes(d->a.dtype));
+    int slice_bytes = fill_map(&g->a, &g->shape, g->a_batch, m, &s->a) +
+                      parts * fill_map(&g->b, &g->shape, g->b_batch, n / parts, &s->b);
     a->stage_bytes = depth * slice_bytes;
     if (g->halves) a->partner = (int)(a->across / 2);
     s->swapped = g->swapped;

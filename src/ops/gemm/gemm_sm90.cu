@@ -113,6 +113,7 @@ __device__ __forceinline__ void store_box(const gemm_sm90_args &args, u32 from, 
 
 /* Sums of BOX columns in the order of the swizzle. The channel is clamped: what lies outside c is
  * computed too, and not stored. */
+template <bool AS_THEY_ARE>
 __device__ __forceinline__ void fill_box(const gemm_sm90_args &args, unsigned char *to, const sum_t *sum, int line,
                                          int across, int warp, int lane)
 {
@@ -126,9 +127,11 @@ __device__ __forceinline__ void fill_box(const gemm_sm90_args &args, unsigned ch
             const int column = 8 * j + lane % 4 * 2, byte = column * (int)sizeof(c_t);
             c_t pair[2];
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                pair[i] = finish_one(args, place{}, min(line + row, last_line), min(across + column + i, last_across),
-                                     sum[4 * j + 2 * half + i], nullptr);
+            for (int i = 0; i < 2; i++) {
+                const sum_t s = sum[4 * j + 2 * half + i];
+                const int y = min(line + row, last_line), x = min(across + column + i, last_across);
+                pair[i] = AS_THEY_ARE ? narrow<c_t>(s) : finish_one(args, place{}, y, x, s, nullptr);
+            }
             store_vector<2>((c_t *)(to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16), pair);
         }
     }
@@ -151,7 +154,11 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
             if (thread == 0) tma_wait_read<BUFFERS - 1>();
             named_barrier_sync(1 + group, 128);
         }
-        fill_box(args, to, sum[i / BOXES] + box_column(i % BOXES) / 2, line, across, warp, lane);
+        const sum_t *from = sum[i / BOXES] + box_column(i % BOXES) / 2;
+        if (sums_are_c(args.gemm))
+            fill_box<true>(args, to, from, line, across, warp, lane);
+        else
+            fill_box<false>(args, to, from, line, across, warp, lane);
         async_fence();
         named_barrier_sync(1 + group, 128);
         if (thread == 0) {

@@ -5,6 +5,7 @@
  * the sustained rate, in whole rounds of tiles over the multiprocessors, a part of a tile lost for
  * each group; groups of few rows run at the speed of memory. */
 #include "ops/gemm/grouped_sm90.h"
+#include "ops/gemm/gemm_sm90_operand.h"
 
 #include <limits.h>
 #include <math.h>
@@ -13,7 +14,7 @@ enum { KNOB_TILE_M, KNOB_TILE_N };
 const char *const grouped_sm90_knobs[] = {"tile_m", "tile_n", NULL};
 
 enum {
-    LINE_BYTES = 128,
+    LINE_BYTES = GEMM_SM90_LINE_BYTES,
     KEPT = 3,
     ROWS_OF_TEAM = 64,
     BUFFER_BYTES = 8192,
@@ -32,25 +33,12 @@ static const mica_config promoted[] = {
     {{256, 128}}, {{128, 192}}, {{128, 128}}, {{64, 128}}, {{64, 64}},
 };
 
-static bool is_promoted(mica_dtype t)
-{
-    return t == MICA_E4M3 || t == MICA_E5M2;
-}
-
-static int bytes_of(mica_dtype t)
-{
-    return mica_dtype_bits(t) / 8;
-}
-
 /* ---- what the copy engine can address ---- */
 
 typedef struct operand {
-    const char *name;
-    mica_dtype dtype;
-    long long lines, line_stride, k, k_stride;
-    bool deep; /* has a matrix per group */
+    gemm_sm90_operand item; /* of one group, or of all */
+    bool deep;              /* has a matrix per group */
     long long groups, group_stride;
-    bool mn_major;
 } operand;
 
 typedef struct geometry {
@@ -58,55 +46,11 @@ typedef struct geometry {
     operand a, b;
 } geometry;
 
-static mica_status check_stride(const operand *o, const char *what, long long dim, long long stride,
-                                long long least, mica_why *why)
-{
-    long long bytes = stride * bytes_of(o->dtype);
-    if (dim == 1) return MICA_OK;
-    if (bytes % 16 || bytes < 0)
-        return mica_refuse(why,
-                           "%s of %s are %lld bytes apart, the rule is a positive multiple of 16",
-                           what, o->name, bytes);
-    if (stride < least)
-        return mica_refuse(why, "%s of %s overlap: their stride is %lld, each has %lld elements",
-                           what, o->name, stride, least);
-    if (bytes >= 1LL << 40)
-        return mica_refuse(why, "%s of %s are %lld bytes apart, the rule is below 2^40", what,
-                           o->name, bytes);
-    return MICA_OK;
-}
-
 static mica_status check_operand(operand *o, mica_why *why)
 {
-    bool along_k = o->k_stride == 1 || o->k == 1;
-    bool along_lines = o->line_stride == 1 || o->lines == 1;
-    bool narrow = bytes_of(o->dtype) == 2;
-    bool odd_lines = o->lines > 1 && o->line_stride * bytes_of(o->dtype) % 16 != 0;
-    o->mn_major = narrow && along_lines && (!along_k || odd_lines);
-    if (!along_k && !along_lines)
-        return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", o->name,
-                           o->line_stride, o->k_stride);
-    if (!along_k && !narrow)
-        return mica_refuse(
-            why, "%s is not contiguous along K; only 16-bit types may lie the other way", o->name);
-    if (o->mn_major)
-        MICA_TRY(check_stride(o, "lines along K", o->k, o->k_stride, o->lines, why));
-    else
-        MICA_TRY(check_stride(o, "lines", o->lines, o->line_stride, o->k, why));
-    return o->deep ? check_stride(o, "groups", o->groups, o->group_stride, 0, why) : MICA_OK;
-}
-
-static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
-{
-    mica_dtype a = d->a.dtype, b = d->b.dtype;
-    bool narrow = (a == MICA_BF16 || a == MICA_F16) && a == b;
-    bool tf32 = a == MICA_F32 && b == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
-    bool bytes = (is_promoted(a) && is_promoted(b)) ||
-                 (mica_dtype_is_integer(a) && mica_dtype_is_integer(b));
-    if (narrow || tf32 || bytes) return MICA_OK;
-    return mica_refuse(
-        why, "a is %s, b %s; taken are equal 16-bit floats, 8-bit types, and f32 with compute=tf32",
-        mica_dtype_name(a), mica_dtype_name(b));
+    MICA_TRY(gemm_sm90_check_operand(&o->item, why));
+    if (!o->deep) return MICA_OK;
+    return gemm_sm90_check_stride(&o->item, "groups", o->groups, o->group_stride, 0, why);
 }
 
 /* Kernels count bytes of scales with 32 bits. */
@@ -149,40 +93,29 @@ static mica_status check_sizes(const grouped *g, const gemm_shape *s, mica_why *
 static mica_status check_runs(const grouped *g, const geometry *x, mica_why *why)
 {
     bool terms = g->form == GROUPED_TERMS;
-    if (g->form == GROUPED_ROOMS || (terms ? x->a.mn_major && x->b.mn_major : !x->a.mn_major))
+    if (g->form == GROUPED_ROOMS ||
+        (terms ? x->a.item.mn_major && x->b.item.mn_major : !x->a.item.mn_major))
         return MICA_OK;
     return mica_refuse(why,
                        terms ? "terms are neighbours in %s; runs of terms must be runs of lines"
                              : "rows are neighbours in %s; runs of rows must be runs of lines",
-                       terms && x->a.mn_major ? "b" : "a");
+                       terms && x->a.item.mn_major ? "b" : "a");
 }
 
 static mica_status make_geometry(const grouped *g, geometry *x, mica_why *why)
 {
     const mica_gemm_desc *d = &g->item;
-    MICA_TRY(check_types(d, why));
+    MICA_TRY(gemm_sm90_check_types(d, why));
     gemm_shape_make(d, &x->shape);
     const gemm_shape *s = &x->shape;
-    x->a = (operand){"a",
-                     d->a.dtype,
-                     s->m,
-                     s->a_m,
-                     s->k,
-                     s->a_k,
+    x->a = (operand){{"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false},
                      g->form == GROUPED_ROOMS,
                      g->count,
-                     g->group[MICA_GEMM_A],
-                     false};
-    x->b = (operand){"b",
-                     d->b.dtype,
-                     s->n,
-                     s->b_n,
-                     s->k,
-                     s->b_k,
+                     g->group[MICA_GEMM_A]};
+    x->b = (operand){{"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false},
                      g->form != GROUPED_TERMS,
                      g->count,
-                     g->group[MICA_GEMM_B],
-                     false};
+                     g->group[MICA_GEMM_B]};
     MICA_TRY(check_sizes(g, s, why));
     MICA_TRY(check_scales(g, why));
     MICA_TRY(check_operand(&x->a, why));
@@ -239,16 +172,16 @@ static double model(const grouped *g, const geometry *x, double bytes,
     const double peak = 1.13, fill_gbps = 27800, overlap = 0.42, promoting = 0.83;
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     double tiles = grouped_tiles(g, (int)m, (int)n, ROWS_OF_TEAM);
-    int size = bytes_of(x->a.dtype);
+    int size = gemm_sm90_bytes(x->a.item.dtype);
     double rate = peak * device->bf16_tflops * 2e9 / size / units;
-    if (is_promoted(x->a.dtype)) rate *= promoting;
+    if (gemm_sm90_promotes(x->a.item.dtype)) rate *= promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / size) / rate;
     double fill = (m + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
     double slice = fmax(arithmetic, fill) + overlap * fmin(arithmetic, fill) + barrier_ms;
     slice = fmax(slice, latency_ms / stages_of(c, device));
     double k = g->form == GROUPED_TERMS ? g->expected : (double)x->shape.k;
     double slices = ceil(k * size / LINE_BYTES);
-    double finish = tile_ms + sums_ms * m * n * bytes_of(g->item.c.dtype) / (128 * 256);
+    double finish = tile_ms + sums_ms * m * n * gemm_sm90_bytes(g->item.c.dtype) / (128 * 256);
     bool sized = g->form != GROUPED_TERMS && mica_tensor_given(&g->groups);
     double rounds = sized ? tiles / units + 0.5 : ceil(tiles / units);
     double compute = (rounds > 1 ? rounds : 1) * (slices * slice + finish);
@@ -273,7 +206,7 @@ int grouped_sm90_configs(const grouped *g, double bytes, const mica_device_info 
     geometry x;
     mica_why why;
     if (make_geometry(g, &x, &why) != MICA_OK) return 0;
-    bool small = is_promoted(x.a.dtype);
+    bool small = gemm_sm90_promotes(x.a.item.dtype);
     const mica_config *list = small ? promoted : choices;
     int all =
         small ? (int)(sizeof promoted / sizeof *promoted) : (int)(sizeof choices / sizeof *choices);
@@ -286,25 +219,9 @@ int grouped_sm90_configs(const grouped *g, double bytes, const mica_device_info 
     return count;
 }
 
-/* A step of the tensor core sums 32 bytes of products and truncates. 8-bit floats keep 13 bits
- * behind the point for a slice and are then added up in f32; tf32 rounds both factors. */
 void grouped_sm90_contract(const grouped *g, mica_contract *c)
 {
-    const mica_gemm_desc *d = &g->item;
-    int64_t k = d->a.dims[d->a.rank - 1];
-    if (d->a.dtype == MICA_S8 || d->a.dtype == MICA_U8) return;
-    c->truncates = true;
-    c->k_inst = 32 / bytes_of(d->a.dtype);
-    if (is_promoted(d->a.dtype)) {
-        c->unit = 0x1p-14;
-        c->k_inst = 16;
-        c->n_seq = (k < 128 ? k : 128) + 16;
-    } else if (d->a.dtype == MICA_F32) {
-        c->unit = 0x1p-11;
-        c->truncates = false;
-        c->n_seq = 3 + k / (1 << 15);
-        c->k_inst = 1;
-    }
+    gemm_sm90_contract(&g->item, c);
 }
 
 /* ---- plans ---- */
@@ -312,7 +229,7 @@ void grouped_sm90_contract(const grouped *g, mica_contract *c)
 /* Columns of a box of c: 128 bytes, or what is left of the tile. */
 static int box_of(mica_dtype c, const mica_config *config)
 {
-    int widest = LINE_BYTES / bytes_of(c), rest = config->knob[KNOB_TILE_N] % widest;
+    int widest = LINE_BYTES / gemm_sm90_bytes(c), rest = config->knob[KNOB_TILE_N] % widest;
     return rest ? rest : widest;
 }
 
@@ -321,7 +238,7 @@ static int box_of(mica_dtype c, const mica_config *config)
 static bool is_light(const grouped *g, const gemm_shape *s)
 {
     const mica_gemm_desc *d = &g->item;
-    int bytes = bytes_of(d->c.dtype);
+    int bytes = gemm_sm90_bytes(d->c.dtype);
     bool several = s->m > 1 || g->form == GROUPED_ROWS;
     bool tiled = !several || (s->c_m >= s->n && s->c_m * bytes % 16 == 0);
     /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
@@ -341,9 +258,9 @@ static void write_prologue(const grouped *g, const geometry *x, const mica_confi
     mica_prologue_int(p, "STAGES", stages_of(c, device));
     mica_prologue_int(p, "TEAMS", teams_of(c));
     mica_prologue_int(p, "BUFFERS", buffers_of(c, device));
-    mica_prologue_int(p, "A_MN_MAJOR", x->a.mn_major);
-    mica_prologue_int(p, "B_MN_MAJOR", x->b.mn_major);
-    mica_prologue_int(p, "PROMOTE", is_promoted(d->a.dtype));
+    mica_prologue_int(p, "A_MN_MAJOR", x->a.item.mn_major);
+    mica_prologue_int(p, "B_MN_MAJOR", x->b.item.mn_major);
+    mica_prologue_int(p, "PROMOTE", gemm_sm90_promotes(d->a.dtype));
     mica_prologue_int(p, "BLOCKS", blocks);
     mica_prologue_int(p, "LIGHT", is_light(g, &x->shape));
     mica_prologue_int(p, "HAS_SCALE_A", !blocks && mica_tensor_given(&d->scale_a));
@@ -353,59 +270,44 @@ static void write_prologue(const grouped *g, const geometry *x, const mica_confi
     mica_prologue_type(p, "b_t", d->b.dtype);
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
-    mica_prologue_type(p, "out_t", whole ? MICA_F64 : MICA_F32);
+    mica_prologue_type(p, "out_t", gemm_finish_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
     mica_prologue_wgmma(p, "mma",
                         &(mica_wgmma){.n = c->knob[KNOB_TILE_N],
                                       .a = d->a.dtype,
                                       .b = d->b.dtype,
-                                      .a_mn_major = x->a.mn_major,
-                                      .b_mn_major = x->b.mn_major});
+                                      .a_mn_major = x->a.item.mn_major,
+                                      .b_mn_major = x->b.item.mn_major});
 }
 
-/* Lines past the tensor's end are not fetched: what lies in their place in shared memory only
- * enters results that are not stored. Returns the bytes of one slice. */
+/* Returns the bytes of one slice. */
 static int fill_map(const operand *o, int tile, mica_tensor_map_spec *m)
 {
-    int bytes = bytes_of(o->dtype), slice = LINE_BYTES / bytes;
-    int rows = o->lines < tile ? (int)o->lines : tile;
-    *m =
-        (mica_tensor_map_spec){.dtype = o->dtype, .rank = 2 + o->deep, .swizzle_bytes = LINE_BYTES};
-    m->tf32 = o->dtype == MICA_F32;
-    m->dims[0] = o->mn_major ? o->lines : o->k;
-    m->dims[1] = o->mn_major ? o->k : o->lines;
-    m->stride_bytes[1] =
-        gemm_map_stride(m->dims[1], o->mn_major ? o->k_stride : o->line_stride, m->dims[0], bytes);
-    m->box[0] = (uint32_t)slice;
-    m->box[1] = (uint32_t)(o->mn_major ? slice : rows);
+    int slice = gemm_sm90_fill_map(&o->item, tile, m);
     if (o->deep) {
+        m->rank = 3;
         m->dims[2] = o->groups;
-        m->stride_bytes[2] = gemm_map_stride(o->groups, o->group_stride, 16, bytes);
+        m->stride_bytes[2] =
+            gemm_map_stride(o->groups, o->group_stride, 16, gemm_sm90_bytes(o->item.dtype));
         m->box[2] = 1;
     }
-    return LINE_BYTES * (o->mn_major ? tile : rows);
+    return slice;
 }
 
 static void fill_c_map(const grouped *g, const gemm_shape *s, const mica_config *c,
                        mica_tensor_map_spec *m)
 {
     mica_dtype dtype = g->item.c.dtype;
-    operand o = {"c",
-                 dtype,
-                 s->m,
-                 s->c_m,
-                 s->n,
-                 1,
+    operand o = {{"c", dtype, s->m, s->c_m, s->n, 1, false},
                  g->form != GROUPED_ROWS,
                  g->count,
-                 g->group[MICA_GEMM_C],
-                 false};
+                 g->group[MICA_GEMM_C]};
     fill_map(&o, ROWS_OF_TEAM, m);
     m->tf32 = false;
     m->box[0] = (uint32_t)box_of(dtype, c);
     m->box[1] = ROWS_OF_TEAM;
-    m->swizzle_bytes = box_of(dtype, c) * bytes_of(dtype);
+    m->swizzle_bytes = box_of(dtype, c) * gemm_sm90_bytes(dtype);
 }
 
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
@@ -413,15 +315,7 @@ static int vector_bytes(const grouped *g, const gemm_shape *s)
 {
     bool several = s->m > 1 || g->form == GROUPED_ROWS;
     bool whole = (!several || s->c_m % 4 == 0) && g->group[MICA_GEMM_C] % 4 == 0;
-    return whole ? 4 * bytes_of(g->item.c.dtype) : 0;
-}
-
-/* As square as possible, so that a round of tiles reads least of both operands. */
-static int band_of(const mica_config *c, int units)
-{
-    int band = 1;
-    while (band * band * c->knob[KNOB_TILE_M] < units * c->knob[KNOB_TILE_N]) band++;
-    return band;
+    return whole ? 4 * gemm_sm90_bytes(g->item.c.dtype) : 0;
 }
 
 static void fill_args(const grouped *g, const geometry *x, const mica_config *c, int units,
@@ -433,8 +327,8 @@ static void fill_args(const grouped *g, const geometry *x, const mica_config *c,
     a->across = (int)x->shape.n;
     a->tiles_lines = (int)ceiling(x->shape.m, m);
     a->tiles_across = (int)ceiling(x->shape.n, n);
-    a->band = band_of(c, units);
-    a->slices = (int)ceiling(x->shape.k, LINE_BYTES / bytes_of(x->a.dtype));
+    a->band = gemm_sm90_band(m, n, units);
+    a->slices = (int)ceiling(x->shape.k, LINE_BYTES / gemm_sm90_bytes(x->a.item.dtype));
     a->stage_bytes = fill_map(&x->a, m, &s->a) + fill_map(&x->b, n, &s->b);
     s->c_vector = vector_bytes(g, &x->shape);
     s->light = is_light(g, &x->shape);

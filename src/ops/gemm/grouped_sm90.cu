@@ -443,6 +443,7 @@ __device__ __forceinline__ void finish_tile(const grouped_sm90_args &args, const
 
 /* Sums of BOX columns in the order of the swizzle. Rows and columns are clamped: what lies outside is
  * computed too, and not stored. */
+template <bool AS_THEY_ARE>
 __device__ __forceinline__ void fill_box(const grouped_sm90_args &args, const companions &of, unsigned char *to,
                                          const sum_t *sum, int line, int last_line, int across, int warp, int lane)
 {
@@ -456,9 +457,11 @@ __device__ __forceinline__ void fill_box(const grouped_sm90_args &args, const co
             const int column = 8 * j + lane % 4 * 2, byte = column * (int)sizeof(c_t);
             c_t pair[2];
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                pair[i] = finish(args.grouped.gemm, of, min(line + row, last_line),
-                                 min(across + column + i, last_across), sum[4 * j + 2 * half + i], nullptr);
+            for (int i = 0; i < 2; i++) {
+                const sum_t s = sum[4 * j + 2 * half + i];
+                const int y = min(line + row, last_line), x = min(across + column + i, last_across);
+                pair[i] = AS_THEY_ARE ? narrow<c_t>(s) : finish(args.grouped.gemm, of, y, x, s, nullptr);
+            }
             store_vector<2>((c_t *)(to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16), pair);
         }
     }
@@ -506,7 +509,11 @@ __device__ __forceinline__ void store_tile(const grouped_sm90_args &args, const 
             if (thread == 0) tma_wait_read<BUFFERS - 1>();
             named_barrier_sync(TEAM_BARRIER + team, 128);
         }
-        fill_box(args, of, to, sum[i / BOXES] + i % BOXES * BOX / 2, line, t.rows - 1, across, warp, lane);
+        const sum_t *from = sum[i / BOXES] + i % BOXES * BOX / 2;
+        if (sums_are_c(args.grouped.gemm))
+            fill_box<true>(args, of, to, from, line, t.rows - 1, across, warp, lane);
+        else
+            fill_box<false>(args, of, to, from, line, t.rows - 1, across, warp, lane);
         async_fence();
         named_barrier_sync(TEAM_BARRIER + team, 128);
         const bool full = line + 64 <= t.rows;
