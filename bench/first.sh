@@ -3,7 +3,7 @@
 # What first calls cost: fresh processes, five of each engine with no kernel on disk (first-cold) and
 # five with the kernels that the last of those left there (first-disk). Files of the libraries come
 # from the system's page cache all the same.
-#   bench/first.sh TOOL RESULTS.jsonl "LINE" [ENGINE...]      ENGINE pick: the planner's choice
+#   [COMMIT=ID] bench/first.sh TOOL RESULTS.jsonl "LINE" [ENGINE...]     ENGINE pick: the planner's choice
 set -eu
 tool=$1 results=$2 line=$3
 shift 3
@@ -15,7 +15,7 @@ measure() {
     [ "$engine" = pick ] && option=
     # shellcheck disable=SC2086
     MICA_CACHE_DIR="$caches/mica" CUDA_CACHE_PATH="$caches/nvrtc" "$tool" bench --first $option \
-        --set "$set_name" --json "$rows" $line
+        --set "$set_name" --commit "${COMMIT:-}" --json "$rows" $line
     cat "$rows" >>"$results"
 }
 for engine in "${@:-pick}"; do

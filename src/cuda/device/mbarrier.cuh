@@ -6,8 +6,7 @@
  * parity 0 in the first lap, the producer for empty with parity 1 (which passes at once); both flip
  * after each lap. Waiting for a phase two behind the current one is mistaken for the current one. */
 #pragma once
-
-__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+#include "cuda/device/address.cuh"
 
 /* ---- barriers in shared memory ---- */
 

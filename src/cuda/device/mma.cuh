@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Matrix units of sm_80 and later: asynchronous copies to shared memory, ldmatrix, mma.sync. */
 #pragma once
-#include "cuda/device/types.cuh"
-
-__device__ __forceinline__ u32 shared_address(const void *p)
-{
-    return (u32)__cvta_generic_to_shared(p);
-}
+#include "cuda/device/address.cuh"
 
 /* ---- copies: the first `valid` of BYTES, the rest is zero ---- */
 

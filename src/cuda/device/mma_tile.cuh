@@ -319,10 +319,11 @@ __device__ __forceinline__ void turn_block(const sum_t (&s)[4], sum_t *turned, i
     }
 }
 
-/* Calls store(row, col, count, sums) for C_VECTOR results along the output's lines, of which `count`
- * exist. Barriers separate it from what used the shared memory before. */
-template <typename F>
-__device__ __forceinline__ void store_tile(const sums &sum, char *shared, int rows, int cols, const F &store)
+/* Calls store(row, col, count, turned, slow, fast) for C_VECTOR results of COLUMNS along the output's lines, of which
+ * `count` exist; the sums of the tile lie in `turned`, in lines of TURN_PITCH. Barriers separate it from what used the
+ * shared memory before. */
+template <int COLUMNS, typename F>
+__device__ __forceinline__ void store_turned(const sums &sum, char *shared, int rows, int cols, const F &store)
 {
     const int lane = (int)threadIdx.x % 32;
     sum_t *turned = (sum_t *)shared;
@@ -337,15 +338,25 @@ __device__ __forceinline__ void store_tile(const sums &sum, char *shared, int ro
                 turn_block(sum[i][j], turned, row + lane / 4, warp_col() + j * 8 + lane % 4 * 2);
         }
         __syncthreads();
-        constexpr int ALONG = (C_N_FAST ? TILE_N : PASS_M) / C_VECTOR;
-        for (int v = (int)threadIdx.x; v < PASS_M * TILE_N / C_VECTOR; v += THREADS) {
+        constexpr int ALONG = (C_N_FAST ? COLUMNS : PASS_M) / C_VECTOR;
+        for (int v = (int)threadIdx.x; v < PASS_M * COLUMNS / C_VECTOR; v += THREADS) {
             const int fast = v % ALONG * C_VECTOR, slow = v / ALONG;
             const int row = first + (C_N_FAST ? slow : fast), col = C_N_FAST ? fast : slow;
             if (row >= rows || col >= cols) continue;
             const int left = C_N_FAST ? cols - col : rows - row;
-            sum_t piece[C_VECTOR];
-            load_vector<C_VECTOR>(turned + slow * TURN_PITCH + fast, piece);
-            store(row, col, left < C_VECTOR ? left : C_VECTOR, piece);
+            store(row, col, left < C_VECTOR ? left : C_VECTOR, turned, slow, fast);
         }
     }
+}
+
+/* The same, with the sums of these results: store(row, col, count, sums). */
+template <typename F>
+__device__ __forceinline__ void store_tile(const sums &sum, char *shared, int rows, int cols, const F &store)
+{
+    store_turned<TILE_N>(sum, shared, rows, cols,
+                         [&](int row, int col, int count, const sum_t *turned, int slow, int fast) {
+                             sum_t piece[C_VECTOR];
+                             load_vector<C_VECTOR>(turned + slow * TURN_PITCH + fast, piece);
+                             store(row, col, count, piece);
+                         });
 }

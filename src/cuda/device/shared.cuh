@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shared memory by address: words and numbers, 8 or 16 bytes at once, at multiples of as many. */
 #pragma once
+#include "cuda/device/address.cuh"
 
 __device__ __forceinline__ uint4 shared_load(u32 from)
 {

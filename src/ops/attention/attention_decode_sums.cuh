@@ -2,7 +2,9 @@
  * Attention for few queries: sums of warps become those of a block, those of blocks of a cluster results, each
  * added in a fixed order. Constants: those of attention_decode.cu. */
 #pragma once
+#include "cuda/device/mbarrier.cuh"
 #include "cuda/device/mma.cuh"
+#include "cuda/device/shared.cuh"
 #include "ops/attention/attention_decode_finish.cuh"
 #include "ops/attention/attention_decode_scores.cuh"
 
@@ -36,21 +38,10 @@ __device__ __forceinline__ void add(float4 &sums, float share, const float4 &v)
     if (share != 0) sums.x += share * v.x, sums.y += share * v.y, sums.z += share * v.z, sums.w += share * v.w;
 }
 
-__device__ __forceinline__ void cluster_sync()
+/* What lies at the same place in that block of the cluster. */
+__device__ __forceinline__ float4 from_block(int rank, const void *p)
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* From the same place in another block of the cluster. */
-__device__ __forceinline__ float4 load_remote(const void *p, int rank)
-{
-    float4 v;
-    asm volatile("{ .reg .b32 r;\n"
-                 "mapa.shared::cluster.u32 r, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [r]; }"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(shared_address(p)), "r"(rank) : "memory");
-    return v;
+    return shared_load_remote(shared_address(p), (u32)rank);
 }
 
 constexpr int QUADS = DV / 4; /* of a row: what a thread adds at once */
@@ -66,7 +57,7 @@ __device__ __forceinline__ void meet(const attention_decode_args &a, const job &
         float max = NOTHING, sum = 0;
 #pragma unroll
         for (int i = 0; i < MOST_CLUSTER; i++)
-            of[i] = i < a.splits ? load_remote(stats + thread, i) : make_float4(NOTHING, 0, 0, 0);
+            of[i] = i < a.splits ? from_block(i, stats + thread) : make_float4(NOTHING, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < MOST_CLUSTER; i++) max = fmaxf(max, of[i].x);
 #pragma unroll
@@ -85,7 +76,7 @@ __device__ __forceinline__ void meet(const attention_decode_args &a, const job &
         if (c >= a.dv) continue;
         float4 all = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-        for (int i = 0; i < a.splits; i++) add(all, shares[i * ROWS + r], load_remote(sums + r * OUT_PITCH + c, i));
+        for (int i = 0; i < a.splits; i++) add(all, shares[i * ROWS + r], from_block(i, sums + r * OUT_PITCH + c));
         store(a, j, r, c, all);
     }
     cluster_sync();

@@ -89,36 +89,6 @@ __device__ __forceinline__ void read_sums(const sum_t *turned, int slow, int fas
     }
 }
 
-/* As store_tile of mma_tile.cuh, for c's columns. */
-template <typename F>
-__device__ __forceinline__ void store_results(const sums &sum, char *shared, int rows, int cols, const F &store)
-{
-    const int lane = (int)threadIdx.x % 32;
-    sum_t *turned = (sum_t *)shared;
-    for (int first = 0; first < TILE_M; first += PASS_M) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M; i++) {
-            const int row = warp_row() + i * 16 - first;
-            if (row < 0 || row >= PASS_M) continue;
-#pragma unroll
-            for (int j = 0; j < BLOCKS_N; j++)
-                turn_block(sum[i][j], turned, row + lane / 4, warp_col() + j * 8 + lane % 4 * 2);
-        }
-        __syncthreads();
-        constexpr int ALONG = (C_N_FAST ? OUT_N : PASS_M) / C_VECTOR;
-        for (int v = (int)threadIdx.x; v < PASS_M * OUT_N / C_VECTOR; v += THREADS) {
-            const int fast = v % ALONG * C_VECTOR, slow = v / ALONG;
-            const int row = first + (C_N_FAST ? slow : fast), col = C_N_FAST ? fast : slow;
-            if (row >= rows || col >= cols) continue;
-            const int left = C_N_FAST ? cols - col : rows - row;
-            sum_t gates[C_VECTOR], partners[C_VECTOR] = {};
-            read_sums(turned, slow, fast, gates, partners);
-            store(row, col, left < C_VECTOR ? left : C_VECTOR, gates, partners);
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     gemm_sm80_extra(const __grid_constant__ gemm_sm80_extra_args args)
 {
@@ -137,21 +107,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         sums sum = {};
         multiply_tile(sum, shared, source, (s.k + TILE_K - 1) / TILE_K);
         c_t *c = (c_t *)args.x.gemm.c + p.c + p.row * s.c_m + col0 * s.c_n;
-        store_results(sum, shared, source.rows, GATE ? source.cols / 2 : source.cols,
-                      [&](int row, int col, int count, const sum_t(&gates)[C_VECTOR], const sum_t(&partners)[C_VECTOR]) {
-                          const s64 along = C_N_FAST ? s.c_n : s.c_m;
-                          c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
+        store_turned<OUT_N>(
+            sum, shared, source.rows, GATE ? source.cols / 2 : source.cols,
+            [&](int row, int col, int count, const sum_t *turned, int slow, int fast) {
+                const s64 along = C_N_FAST ? s.c_n : s.c_m;
+                c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
+                sum_t gates[C_VECTOR], partners[C_VECTOR] = {};
+                read_sums(turned, slow, fast, gates, partners);
 #pragma unroll
-                          for (int i = 0; i < C_VECTOR; i++) {
-                              const element at = {p.row + row + (C_N_FAST ? 0 : i), col0 + col + (C_N_FAST ? i : 0),
-                                                  p.r, aux};
-                              if (i < count) v[i] = finish_extra(args.x, at, gates[i], partners[i], to + i * along, amax);
-                          }
-                          if constexpr (C_VECTOR == 1)
-                              *to = v[0];
-                          else
-                              store_some<C_VECTOR>(to, v, count, args.c_aligned != 0);
-                      });
+                for (int i = 0; i < C_VECTOR; i++) {
+                    const element at = {p.row + row + (C_N_FAST ? 0 : i), col0 + col + (C_N_FAST ? i : 0), p.r, aux};
+                    if (i < count) v[i] = finish_extra(args.x, at, gates[i], partners[i], to + i * along, amax);
+                }
+                if constexpr (C_VECTOR == 1)
+                    *to = v[0];
+                else
+                    store_some<C_VECTOR>(to, v, count, args.c_aligned != 0);
+            });
         __syncthreads();
     }
     if constexpr (AMAX) amax.store(args.x.amax);

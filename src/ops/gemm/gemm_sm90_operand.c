@@ -64,8 +64,8 @@ int gemm_sm90_fill_map(const gemm_sm90_operand *o, int tile, mica_tensor_map_spe
 {
     int bytes = gemm_sm90_bytes(o->dtype), slice = GEMM_SM90_LINE_BYTES / bytes;
     int rows = o->lines < tile ? (int)o->lines : tile;
-    *m = (mica_tensor_map_spec){
-        .dtype = o->dtype, .rank = 2, .swizzle_bytes = GEMM_SM90_LINE_BYTES};
+    *m =
+        (mica_tensor_map_spec){.dtype = o->dtype, .rank = 2, .swizzle_bytes = GEMM_SM90_LINE_BYTES};
     m->tf32 = o->dtype == MICA_F32;
     m->dims[0] = o->mn_major ? o->lines : o->k;
     m->dims[1] = o->mn_major ? o->k : o->lines;

@@ -21,17 +21,17 @@ bool gemm_sm90_promotes(mica_dtype t);
 int gemm_sm90_bytes(mica_dtype t);
 
 mica_status gemm_sm90_check_types(const mica_gemm_desc *desc, mica_why *why);
-/* Whether the copy engine can step from one of `dim` parts, each of `least` elements, to the next. */
+/* Whether the copy engine can step through `dim` parts of `least` elements each. */
 mica_status gemm_sm90_check_stride(const gemm_sm90_operand *o, const char *what, long long dim,
                                    long long stride, long long least, mica_why *why);
 mica_status gemm_sm90_check_operand(gemm_sm90_operand *o, mica_why *why);
 
-/* The two dimensions of a map whose box is a slice of `tile` lines; returns its bytes. Lines past the
- * tensor's end are not fetched: what lies in their place in shared memory only enters results that
- * are not stored. */
+/* The two dimensions of a map whose box is a slice of `tile` lines; returns its bytes. Lines past
+ * the tensor's end are not fetched: what lies in their place in shared memory only enters results
+ * that are not stored. */
 int gemm_sm90_fill_map(const gemm_sm90_operand *o, int tile, mica_tensor_map_spec *map);
-/* Tiles along lines that are computed together: as square as possible, so that a round of tiles reads
- * least of both operands. */
+/* Tiles along lines that are computed together: as square as possible, so that a round of tiles
+ * reads least of both operands. */
 int gemm_sm90_band(int tile_m, int tile_n, int units);
 /* What the tensor core does to sums. */
 void gemm_sm90_contract(const mica_gemm_desc *desc, mica_contract *contract);
