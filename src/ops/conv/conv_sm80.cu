@@ -159,7 +159,7 @@ struct conv_tile {
 
 __device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, const c_t *old, s64 channel, s64 residual)
 {
-    /* Integers stay as they are: arithmetic in double takes as long as many products. */
+    /* Integers stay as they are: the same as below, without arithmetic in double. */
     if constexpr (same_type<sum_t, s32> && same_type<c_t, s32> && EPILOGUE_STEPS == 0)
         if (a.alpha == 1 && a.beta == 0) return narrow<c_t>(sum);
     fin_t v = (fin_t)sum * (fin_t)a.alpha;
