@@ -5,8 +5,8 @@
  * writes the image as a matrix (im2col) into workspace, the pixels of the result times taps times
  * channels: that, written and read, is its cost beside an implicit product. Forward, dgrad and
  * wgrad, 1 to 3 axes, groups as batches, all types. What it asks for: pixels of the result, and
- * taps and channels of the filter, that lie at one distance each, as in NCW, NHWC and NDHWC, and in
- * NCHW with one image to a batch. */
+ * taps and channels of the filter, that lie at one distance each, as in NHWC and NDHWC; but for
+ * wgrad images may lie apart, as in NCHW, and are batches then. */
 #include "ops/conv/conv_gemm.h"
 #include "ops/conv/conv_gemm_args.h"
 #include "ops/shared/mma_tile.h"
@@ -21,6 +21,7 @@ typedef struct product {
     mica_conv_geometry g;
     mica_conv_roles roles;
     int64_t rows, pairs;   /* of one group */
+    int64_t images;        /* that are batches: 1 where all of them are rows of one matrix */
     bool direct, tap_fast; /* the image is the matrix already; order of the pairs */
     mica_gemm_desc gemm;
 } product;
@@ -148,6 +149,7 @@ static bool make_one_window(const mica_conv_desc *d, product *p)
         !windows_are_rows(g, p->tap_fast, &row, &image_pair))
         return false;
     p->direct = true;
+    p->images = 1;
     p->rows = g->n;
     p->pairs = g->k;
     m->compute = d->compute;
@@ -157,6 +159,57 @@ static bool make_one_window(const mica_conv_desc *d, product *p)
     m->c = conv_matrix(mica_conv_tensor(d, p->roles.a)->dtype, g->groups, g->n, pairs, g->a.g, row,
                        image_pair);
     return true;
+}
+
+/* How the images of a result lie in memory: which is read, which written, and their pixels. */
+typedef struct placement {
+    mica_conv_geometry g; /* of all images, or of one of those that are batches */
+    int64_t pixel;        /* from pixel to pixel of the result (wgrad: of b) */
+    bool direct;
+    int64_t image_row, image_pair; /* of what is read */
+} placement;
+
+/* False where pixels, of the result or a residual, do not lie at one distance. */
+static bool place(const mica_conv_desc *d, const product *p, int64_t images, placement *at)
+{
+    bool dgrad = p->roles.dgrad;
+    int64_t residual;
+    *at = (placement){.g = p->g};
+    mica_conv_geometry *g = &at->g;
+    g->n = images;
+    const long long *size = dgrad ? g->in : g->out;
+    at->image_pair = dgrad ? g->b.c : g->a.c;
+    if (!conv_merge_pixels(g, dgrad ? &g->a : &g->b, size, &at->pixel)) return false;
+    if (mica_tensor_given(&d->residual) && !conv_merge_pixels(g, &g->residual, size, &residual))
+        return false;
+    at->direct = dgrad ? is_pointwise(g) && conv_merge_pixels(g, &g->b, g->out, &at->image_row)
+                       : windows_are_rows(g, p->tap_fast, &at->image_row, &at->image_pair);
+    return true;
+}
+
+/* All images as one matrix, or each as one of its own if only that can be, or needs no matrix to be
+ * written. */
+static bool choose_placement(const mica_conv_desc *d, product *p, placement *at)
+{
+    placement one;
+    bool whole = place(d, p, p->g.n, at);
+    p->images = 1;
+    if (p->roles.wgrad || p->g.n < 2 || (whole && at->direct)) return whole;
+    if (!place(d, p, 1, &one) || (whole && !one.direct)) return whole;
+    p->images = p->g.n;
+    *at = one;
+    return true;
+}
+
+/* The same matrix of each image, or one for all: a stride of 0. */
+static mica_tensor each_image(const product *p, mica_tensor t, int64_t stride)
+{
+    mica_tensor all = {.dtype = t.dtype, .rank = t.rank + 1, .dims = {stride ? p->images : 1}};
+    if (p->images == 1) return t;
+    all.strides[0] = stride ? stride : 1;
+    memcpy(all.dims + 1, t.dims, (size_t)t.rank * sizeof *t.dims);
+    memcpy(all.strides + 1, t.strides, (size_t)t.rank * sizeof *t.strides);
+    return all;
 }
 
 /* What the loops need to know, and where it does not fit, why. */
@@ -170,41 +223,46 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
     const long long *size = dgrad ? g->in : g->out;
     long long channels = dgrad ? g->k : g->c, columns = dgrad ? g->c : g->k;
     long long channel_stride = dgrad ? g->f.n : g->f.c, column_stride = dgrad ? g->f.c : g->f.n;
-    int64_t pixel, pair, image_row = 0, image_pair = read->c;
+    int64_t pair;
+    placement at;
     p->rows = g->n * size[0] * size[1] * size[2];
     p->pairs = g->tap[0] * g->tap[1] * g->tap[2] * channels;
     if (dgrad && make_one_window(d, p)) return MICA_OK;
-    if (!conv_merge_pixels(g, other, size, &pixel))
-        return mica_refuse(why,
-                           "the pixels of %s do not lie at one distance, as a matrix needs them",
-                           dgrad ? "the gradient" : "the result");
     if (!conv_merge_pairs(g, channels, channel_stride, &p->tap_fast, &pair))
         return mica_refuse(
             why, "taps and channels of the filter do not lie at one distance, as a matrix "
                  "needs them");
+    if (!choose_placement(d, p, &at))
+        return mica_refuse(why,
+                           "the pixels of %s%s do not lie at one distance, as a matrix needs them",
+                           dgrad ? "the gradient" : "the result",
+                           mica_tensor_given(&d->residual) ? " or the residual" : "");
     mica_dtype image = mica_conv_tensor(d, p->roles.image)->dtype, filter = d->w.dtype;
     mica_dtype third = mica_conv_tensor(d, dgrad ? p->roles.a : p->roles.b)->dtype;
-    p->direct = dgrad ? is_pointwise(g) && conv_merge_pixels(g, read, g->out, &image_row)
-                      : windows_are_rows(g, p->tap_fast, &image_row, &image_pair);
+    p->direct = at.direct;
     double bytes = matrix_bytes(d, p), most = (double)CONV_MATRIX_MAX_GIB * 0x1p30;
     if (bytes > most)
         return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
                            CONV_MATRIX_MAX_GIB);
+    int64_t rows = p->rows / p->images;
     mica_tensor left =
-        conv_matrix(image, g->groups, p->rows, p->pairs, p->rows * p->pairs, p->pairs, 1);
+        conv_matrix(image, g->groups, rows, p->pairs, p->rows * p->pairs, p->pairs, 1);
     if (p->direct)
-        left = conv_matrix(image, g->groups, p->rows, p->pairs, read->g, image_row, image_pair);
+        left = conv_matrix(image, g->groups, rows, p->pairs, read->g, at.image_row, at.image_pair);
+    left = each_image(p, left, p->direct ? read->n : rows * p->pairs);
     mica_gemm_desc *m = &p->gemm;
     m->compute = d->compute;
     if (wgrad) {
-        m->a = conv_matrix(third, g->groups, columns, p->rows, other->g, other->c, pixel);
+        m->a = conv_matrix(third, g->groups, columns, rows, other->g, other->c, at.pixel);
         m->b = left;
         m->c = conv_matrix(filter, g->groups, columns, p->pairs, g->f.g, column_stride, pair);
         return MICA_OK;
     }
     m->a = left;
-    m->b = conv_matrix(filter, g->groups, p->pairs, columns, g->f.g, pair, column_stride);
-    m->c = conv_matrix(third, g->groups, p->rows, columns, other->g, pixel, other->c);
+    m->b = each_image(
+        p, conv_matrix(filter, g->groups, p->pairs, columns, g->f.g, pair, column_stride), 0);
+    m->c = each_image(p, conv_matrix(third, g->groups, rows, columns, other->g, at.pixel, other->c),
+                      other->n);
     return MICA_OK;
 }
 
@@ -227,12 +285,16 @@ static mica_status add_epilogue(const mica_conv_desc *d, product *p, mica_why *w
     m->scale = d->scale;
     m->shift = d->shift;
     if (!mica_tensor_given(&d->residual)) return MICA_OK;
+    /* choose_placement has seen that they merge */
+    mica_conv_geometry one = *g;
     int64_t pixel;
-    if (!conv_merge_pixels(g, &g->residual, p->roles.dgrad ? g->in : g->out, &pixel))
-        return mica_refuse(
-            why, "the residual's pixels do not lie at one distance, as a matrix needs them");
-    m->residual = conv_matrix(d->residual.dtype, g->groups, p->rows, p->roles.dgrad ? g->c : g->k,
-                              g->residual.g, pixel, g->residual.c);
+    if (p->images > 1) one.n = 1;
+    conv_merge_pixels(&one, &g->residual, p->roles.dgrad ? g->in : g->out, &pixel);
+    m->residual =
+        each_image(p,
+                   conv_matrix(d->residual.dtype, g->groups, p->rows / p->images,
+                               p->roles.dgrad ? g->c : g->k, g->residual.g, pixel, g->residual.c),
+                   g->residual.n);
     return MICA_OK;
 }
 
@@ -281,8 +343,10 @@ void conv_product_contract(const mica_conv_desc *d, mica_contract *c)
 
 void conv_child_contract(const mica_conv_desc *d, mica_contract *c)
 {
+    const int64_t blocks = 16; /* more than any of them has */
     conv_product_contract(d, c);
-    c->n_outer += 16; /* more than any of them */
+    /* in units of tf32 they are less than one: blocks are added in f32 */
+    c->n_outer += c->unit > 0x1p-12 ? 1 : blocks;
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
