@@ -117,6 +117,21 @@ template <typename T, int N, typename A> __device__ __forceinline__ void unpack(
     for (int k = 0; k < N; k++) v[k] = widen<A>(e[k]);
 }
 
+/* The same to f32. Pairs of bf16 take two instructions; what the compiler makes of single elements are
+ * three. */
+template <typename T, int N> __device__ __forceinline__ void unpack_pairs(const lanes<T, N> &r, float *v) { unpack(r, v); }
+template <int N> __device__ __forceinline__ void unpack_pairs(const lanes<bf16, N> &r, float *v)
+{
+    if constexpr (N == 1)
+        unpack(r, v);
+    else
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            v[2 * i] = __uint_as_float(r.words[i] << 16);
+            v[2 * i + 1] = __uint_as_float(r.words[i] & 0xffff0000u);
+        }
+}
+
 /* `whole`: the address is aligned for one access of all N. */
 template <typename T, int N, typename A>
 __device__ __forceinline__ void load_elements(const T *from, bool whole, A *v)

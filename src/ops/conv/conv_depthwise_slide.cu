@@ -75,14 +75,6 @@ __device__ __forceinline__ void read_pixels(pixel (&line)[WINDOW], const in_t *f
     }
 }
 
-/* Two instructions for a pair; what the compiler makes of single elements are three. */
-__device__ __forceinline__ void widen_pixel(const lanes<bf16, 2> &p, float (&v)[2])
-{
-    v[0] = __uint_as_float(p.words[0] << 16);
-    v[1] = __uint_as_float(p.words[0] & 0xffff0000u);
-}
-template <typename T> __device__ __forceinline__ void widen_pixel(const lanes<T, 2> &p, float (&v)[2]) { unpack(p, v); }
-
 /* ---- sums ---- */
 
 __device__ __forceinline__ void add_row(float (&sum)[THREAD_W][2], const float (&window)[WINDOW][2],
@@ -275,7 +267,7 @@ conv_depthwise_slide(const __grid_constant__ conv_depthwise_args a)
             for (int i = 0; i < STEP_LINES; i++) {
                 float window[WINDOW][2];
 #pragma unroll
-                for (int k = READ_EVER; k < READ_EVER_END; k++) widen_pixel(next[k], window[k]);
+                for (int k = READ_EVER; k < READ_EVER_END; k++) unpack_pairs(next[k], window[k]);
                 const bool inside = line >= 0 && line < last;
                 if (line >= 0 && line < a.size_from[1] - 1) from += a.from.s[1];
                 line++;

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Depthwise problems whose planes follow each other in memory, and the tiles that a block works on,
+ * for the engine "planar". */
+#ifndef MICA_OPS_CONV_PLANAR_H
+#define MICA_OPS_CONV_PLANAR_H
+
+#include "ops/conv/conv_depthwise.h"
+
+typedef struct conv_planar_tile {
+    int planes, tile_h; /* of a block; several planes: tile_h is all rows */
+    int thread_h, thread_w;
+    int tile_w, tiles;  /* all columns in whole strips; of a plane */
+    int strip_threads;  /* of a plane */
+    int to_access;      /* pixels of a store */
+    int blocks, shared; /* of a multiprocessor; bytes */
+    bool held;          /* weights stay in registers */
+    double cycles,
+        latency; /* of a multiprocessor for a block's tile; what only other blocks hide */
+} conv_planar_tile;
+
+/* Refuses what conv_depthwise_shape_make takes and this engine does not. */
+mica_status conv_planar_fits(const conv_depthwise_shape *s, mica_why *why);
+/* Fills the rest of a tile whose first four numbers are set; false if the device cannot hold it. */
+bool conv_planar_tile_complete(const conv_depthwise_shape *s, const mica_device_info *device,
+                               conv_planar_tile *t);
+/* The best first; returns how many, at most `most`. */
+int conv_planar_tiles(const conv_depthwise_shape *s, const mica_device_info *device,
+                      conv_planar_tile *tiles, int most);
+/* Tiles of all planes; wgrad: of one block's channels in all images. */
+double conv_planar_count(const conv_depthwise_shape *s, const conv_planar_tile *t);
+/* wgrad: blocks that share no tile's sums. */
+double conv_planar_wgrad_blocks(const conv_depthwise_shape *s, const conv_planar_tile *t);
+/* Milliseconds of a multiprocessor's work without launches and memory, in `blocks` blocks of all.
+ */
+double conv_planar_ms(const conv_depthwise_shape *s, const mica_device_info *device,
+                      const conv_planar_tile *t, double blocks);
+
+#endif
