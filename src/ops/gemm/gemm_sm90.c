@@ -20,8 +20,10 @@ enum {
     KEPT = 4,
     ROWS_OF_GROUP = 64,
     BUFFER_BYTES = 8192,
-    BARRIERS = 256, /* bytes */
-    FEW = 32        /* lines that are memory's business */
+    BARRIERS = 320, /* bytes */
+    MOST_BUFFERS = 4,
+    LEAST_STAGES = 3, /* beside buffers of a residual */
+    FEW = 32          /* lines that are memory's business */
 };
 
 /* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more, or take
@@ -57,13 +59,13 @@ typedef struct geometry {
     bool few;               /* across: the others are read at the speed of memory */
     gemm_sm90_operand a, b; /* of the lines, across */
     const long long *a_batch, *b_batch;
-    long long c_line, c_across;
+    long long c_line, c_across, r_line, r_across;
 } geometry;
 
 typedef struct state {
     gemm_sm90_extra_args args; /* all but maps, pointers and scalars */
-    mica_tensor_map_spec a, b, c;
-    bool swapped, light;
+    mica_tensor_map_spec a, b, c, residual;
+    bool swapped, light, boxed_residual;
     bool extra;   /* else the plain kernel gets the product's arguments only */
     int c_vector; /* bytes of alignment that vectors of c need; 0: c has no vectors */
     mica_kernel *kernel;
@@ -100,6 +102,8 @@ static void make_geometry(const mica_gemm_desc *d, geometry *g)
     g->b_batch = g->swapped ? s->a_batch : s->b_batch;
     g->c_line = g->swapped ? s->c_n : s->c_m;
     g->c_across = g->swapped ? s->c_m : s->c_n;
+    g->r_line = g->swapped ? s->r_n : s->r_m;
+    g->r_across = g->swapped ? s->r_m : s->r_n;
 }
 
 static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
@@ -158,6 +162,96 @@ static int lines_of(const mica_config *c)
     return c->knob[KNOB_LINES] ? c->knob[KNOB_LINES] : c->knob[KNOB_TILE_M];
 }
 
+/* Columns of a box of c: 128 bytes, or the whole tile. */
+static int box_of(const mica_gemm_desc *d, const mica_config *c)
+{
+    int widest = LINE_BYTES / gemm_sm90_bytes(d->c.dtype), n = c->knob[KNOB_TILE_N];
+    return n < widest ? n : widest;
+}
+
+/* Whether the copy engine can load the residual as it stores c. */
+static bool is_boxed(const mica_gemm_desc *d, const geometry *g)
+{
+    const gemm_shape *s = &g->shape;
+    int bytes = gemm_sm90_bytes(d->c.dtype);
+    if (!mica_tensor_given(&d->residual) || gemm_sm90_bytes(d->residual.dtype) != bytes)
+        return false;
+    bool boxed = g->r_across == 1 &&
+                 (g->a.lines == 1 || (g->r_line >= g->b.lines && g->r_line * bytes % 16 == 0));
+    for (int i = 0; i < s->batch_rank; i++)
+        boxed = boxed && s->r_batch[i] >= 0 && s->r_batch[i] * bytes % 16 == 0;
+    return boxed;
+}
+
+static bool has_short_end(const mica_gemm_desc *d, const geometry *g)
+{
+    mica_gemm_desc rest = *d;
+    int count = 0;
+    for (int i = 0; i < MICA_MAX_STEPS; i++) {
+        rest.epilogue[i] = 0;
+        if (d->epilogue[i] != MICA_STEP_RESIDUAL || !is_boxed(d, g))
+            rest.epilogue[count++] = d->epilogue[i];
+    }
+    return gemm_is_short(&rest);
+}
+
+/* Whether the copy engine can store c. */
+static bool is_tiled(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
+{
+    int bytes = gemm_sm90_bytes(d->c.dtype);
+    const gemm_shape *s = &g->shape;
+    bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
+                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
+    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
+    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
+    int box = box_of(d, c) * bytes;
+    tiled = tiled && (box & (box - 1)) == 0;
+    for (int i = 0; i < s->batch_rank; i++)
+        tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
+    return tiled;
+}
+
+/* A last box that repeats some of its neighbour's columns would find results in the place of a
+ * residual that is c itself. */
+static bool repeats_residual(const mica_gemm_desc *d, const mica_config *c)
+{
+    return mica_tensor_given(&d->residual) && c->knob[KNOB_TILE_N] % box_of(d, c);
+}
+
+/* Whether the copy engine stores c, and what follows the sums is short enough to be unrolled for
+ * all of them. */
+static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
+{
+    return is_tiled(d, g, c) && has_short_end(d, g) && !repeats_residual(d, c);
+}
+
+/* Whether it also loads the residual. */
+static bool brings_residual(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
+{
+    return is_boxed(d, g) && is_light(d, g, c);
+}
+
+static int groups_of(const mica_config *c)
+{
+    return c->knob[KNOB_TURNS] || c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
+}
+
+/* Bytes of the ring, and what aligns it. */
+static int ring_bytes(const mica_config *c)
+{
+    const int32_t *knob = c->knob;
+    int slices = knob[KNOB_STAGES] * knob[KNOB_DEPTH];
+    return (lines_of(c) + knob[KNOB_TILE_N]) * LINE_BYTES * slices + 1024;
+}
+
+/* Of a warpgroup, for c on its way out; what the ring leaves. */
+static int buffers_of(const mica_config *c, const mica_device_info *device)
+{
+    int room = (int)device->shared_bytes - ring_bytes(c) - BARRIERS;
+    int count = room / (groups_of(c) * BUFFER_BYTES);
+    return count < MOST_BUFFERS ? count : MOST_BUFFERS;
+}
+
 /* Time to go through K and c. Slices of all tiles of a multiprocessor follow each other without a
  * gap; each takes the longer one of its arithmetic and its copy from L2 and a part of the other
  * one, its share of the stage's barrier, and at least what the copy engine takes to begin and,
@@ -173,6 +267,7 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
     /* tiles of 112 columns take 10 to 13 % longer than the others' share says */
     const double overlap_turns = 0.254, overlap_112 = 0.47, handing_ms = 0.36e-3;
     const double half_the_threads = 1.67;
+    const double boxed_ms = 0.4e-3, apart_ms = 20e-3; /* a residual, element by element */
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = gemm_sm90_bytes(d->a.dtype), split = c->knob[KNOB_SPLIT];
     bool turns = c->knob[KNOB_TURNS];
@@ -188,6 +283,8 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
     slice = fmax(slice, copies_ms);
     double sum = slice * (double)ceiling(g->shape.k, (long long)LINE_BYTES / bytes * split);
     double finish = tile_ms + sums_ms * m * n / (128 * 256) + (split > 1 ? exchange_ms : 0);
+    if (mica_tensor_given(&d->residual))
+        finish += (brings_residual(d, g, c) ? boxed_ms : apart_ms) * m * n / (128 * 256);
     double rounds = ceil(blocks / units);
     if (!turns) return rounds * (sum + finish);
     finish *= half_the_threads;
@@ -241,30 +338,6 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return model(desc, &g, device, c);
 }
 
-/* Columns of a box of c: 128 bytes, or the whole tile. */
-static int box_of(const mica_gemm_desc *d, const mica_config *c)
-{
-    int widest = LINE_BYTES / gemm_sm90_bytes(d->c.dtype), n = c->knob[KNOB_TILE_N];
-    return n < widest ? n : widest;
-}
-
-/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
- * all of them. */
-static bool is_light(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
-{
-    int bytes = gemm_sm90_bytes(d->c.dtype);
-    const gemm_shape *s = &g->shape;
-    bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
-                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
-    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
-    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
-    int box = box_of(d, c) * bytes;
-    tiled = tiled && (box & (box - 1)) == 0;
-    for (int i = 0; i < s->batch_rank; i++)
-        tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
-    return tiled && gemm_is_short(d);
-}
-
 /* Chunks of 64 (of each half) where an operand lies across K; K is shared out where tiles are few,
  * some stages for each block. Turns are for results that the copy engine stores: half the threads
  * would take too long for others. */
@@ -280,7 +353,19 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     if (g->b.mn_major && knob[KNOB_TILE_N] % chunk) return false;
     if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
     if (knob[KNOB_TURNS] && !is_light(d, g, c)) return false;
+    if (is_tiled(d, g, c) && has_short_end(d, g) && repeats_residual(d, c)) return false;
     return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
+}
+
+/* Less of a ring where a residual wants buffers: one for each box of a warpgroup's tile, or all. */
+static void make_room(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
+                      mica_config *c)
+{
+    int32_t *knob = c->knob, shares = knob[KNOB_TURNS] ? 1 : groups_of(c);
+    int boxes = knob[KNOB_TILE_M] / ROWS_OF_GROUP / shares * (knob[KNOB_TILE_N] / box_of(d, c));
+    int wanted = boxes < 2 ? 2 : boxes < MOST_BUFFERS ? boxes : MOST_BUFFERS;
+    if (!brings_residual(d, g, c)) return;
+    while (buffers_of(c, device) < wanted && knob[KNOB_STAGES] > LEAST_STAGES) knob[KNOB_STAGES]--;
 }
 
 /* Few lines across: tiles of as many of the others as deal them out evenly, a ring as deep as
@@ -319,6 +404,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
         if (!suits(d, &g, device, &list[i])) continue;
         mica_config c = list[i];
         c.knob[KNOB_LINES] = lines_of(&c);
+        make_room(d, &g, device, &c);
         count = mica_config_keep(out, ms, count, KEPT, &c, model(d, &g, device, &c));
     }
     return count;
@@ -331,27 +417,6 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 }
 
 /* ---- plans ---- */
-
-static int groups_of(const mica_config *c)
-{
-    return c->knob[KNOB_TURNS] || c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
-}
-
-/* Bytes of the ring, and what aligns it. */
-static int ring_bytes(const mica_config *c)
-{
-    const int32_t *knob = c->knob;
-    int slices = knob[KNOB_STAGES] * knob[KNOB_DEPTH];
-    return (lines_of(c) + knob[KNOB_TILE_N]) * LINE_BYTES * slices + 1024;
-}
-
-/* For c on its way out; what the ring leaves. */
-static int buffers_of(const mica_config *c, const mica_device_info *device)
-{
-    int room = (int)device->shared_bytes - ring_bytes(c) - BARRIERS;
-    int count = room / (groups_of(c) * BUFFER_BYTES);
-    return count < 4 ? count : 4;
-}
 
 static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
                            const mica_device_info *device, mica_text *p)
@@ -371,6 +436,7 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_int(p, "SWAPPED", g->swapped);
     mica_prologue_int(p, "PROMOTE", gemm_sm90_promotes(d->a.dtype));
     mica_prologue_int(p, "LIGHT", is_light(d, g, c));
+    mica_prologue_int(p, "RESIDUAL", brings_residual(d, g, c));
     mica_prologue_int(p, "BATCH_RANK", g->shape.batch_rank);
     mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
     mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
@@ -402,16 +468,28 @@ static int fill_map(const gemm_sm90_operand *o, const gemm_shape *s, const long 
     return bytes;
 }
 
-static void fill_c_map(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
-                       mica_tensor_map_spec *m)
+/* Of c, or of a residual that lies as c may. */
+static void fill_box_map(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
+                         const gemm_sm90_operand *o, const long long *batch,
+                         mica_tensor_map_spec *m)
 {
-    const gemm_shape *s = &g->shape;
-    gemm_sm90_operand o = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, false};
-    fill_map(&o, s, s->c_batch, ROWS_OF_GROUP, m);
+    fill_map(o, &g->shape, batch, ROWS_OF_GROUP, m);
     m->tf32 = false;
     m->box[0] = (uint32_t)box_of(d, c);
     m->box[1] = ROWS_OF_GROUP;
-    m->swizzle_bytes = box_of(d, c) * gemm_sm90_bytes(d->c.dtype);
+    m->swizzle_bytes = box_of(d, c) * gemm_sm90_bytes(o->dtype);
+}
+
+static void fill_box_maps(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
+                          state *s)
+{
+    gemm_sm90_operand out = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, false};
+    gemm_sm90_operand in = {"residual", d->residual.dtype, g->a.lines, g->r_line, g->b.lines, 1,
+                            false};
+    s->light = is_light(d, g, c);
+    s->boxed_residual = brings_residual(d, g, c);
+    if (s->light) fill_box_map(d, g, c, &out, g->shape.c_batch, &s->c);
+    if (s->boxed_residual) fill_box_map(d, g, c, &in, g->shape.r_batch, &s->residual);
 }
 
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
@@ -447,8 +525,7 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
     if (g->halves) a->partner = (int)(a->across / 2);
     s->swapped = g->swapped;
     s->c_vector = vector_bytes(d, g);
-    s->light = is_light(d, g, c);
-    if (s->light) fill_c_map(d, g, c, &s->c);
+    fill_box_maps(d, g, c, s);
 }
 
 /* Pointers that the copy engine cannot take are only known when running: the engine for any device
@@ -519,8 +596,12 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     gemm_args_bind(plan, r, &p->gemm);
     gemm_extra_bind(plan, r, &args.x);
     p->whole = s->c_vector && is_aligned(p->gemm.c, s->c_vector);
-    p->light = s->light && p->gemm.beta == 0 && is_aligned(p->gemm.c, 16);
+    void *residual = r->args[MICA_GEMM_RESIDUAL];
+    p->light = s->light && p->gemm.beta == 0 && is_aligned(p->gemm.c, 16) &&
+               (!s->boxed_residual || is_aligned(residual, 16));
     if (p->light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, p->gemm.c, &p->c));
+    if (p->light && s->boxed_residual)
+        MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->residual, residual, &p->residual));
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, s->extra ? (void *)&args : p);
 }
 

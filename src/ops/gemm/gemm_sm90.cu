@@ -7,13 +7,8 @@ constexpr bool HALVES = false;
 #include "cuda/device/shared.cuh"
 #include "ops/gemm/gemm_sm90.cuh"
 
-/* What the copy engine stores: boxes of 64 lines of at most 128 bytes, swizzled. */
-constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N < BOX_WIDEST ? TILE_N : BOX_WIDEST;
-constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = (TILE_N + BOX - 1) / BOX;
-/* First column of a box: the last one repeats some of its neighbour's, with the same results. */
-__device__ constexpr int box_column(int box) { return box * BOX < TILE_N - BOX ? box * BOX : TILE_N - BOX; }
-
 static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
+static_assert(!RESIDUAL || sizeof(residual_t) == sizeof(c_t), "one takes the other's place");
 static_assert(SPLIT == 1 || !LIGHT, "sums of a split tile are finished in parts");
 static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= STAGES * STAGE_BYTES, "the ring holds a tile's sums");
 
@@ -103,16 +98,15 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 
 /* ---- the same by the copy engine ---- */
 
-__device__ __forceinline__ void store_box(const gemm_sm90_args &args, u32 from, int x, int y, const tile &t)
+/* The same as finish_one with a residual that has been read. */
+__device__ __forceinline__ c_t finish_read(const gemm_sm90_args &args, s64 line, s64 across, sum_t sum, residual_t residual)
 {
-    if constexpr (BATCH_RANK == 0) tma_store(&args.c, from, x, y);
-    if constexpr (BATCH_RANK == 1) tma_store(&args.c, from, x, y, t.batch[0]);
-    if constexpr (BATCH_RANK == 2) tma_store(&args.c, from, x, y, t.batch[1], t.batch[0]);
-    if constexpr (BATCH_RANK == 3) tma_store(&args.c, from, x, y, t.batch[2], t.batch[1], t.batch[0]);
+    return finish_with(args.gemm, companions{args.gemm.scale_a, args.gemm.scale_b, args.gemm.epilogue, 0},
+                       SWAPPED ? across : line, SWAPPED ? line : across, sum, nullptr, [&] { return residual; });
 }
 
-/* Sums of BOX columns in the order of the swizzle. The channel is clamped: what lies outside c is
- * computed too, and not stored. */
+/* Sums of BOX columns in the order of the swizzle, where the residual stood if there is one. The channel is clamped:
+ * what lies outside c is computed too, and not stored. */
 template <bool AS_THEY_ARE>
 __device__ __forceinline__ void fill_box(const gemm_sm90_args &args, unsigned char *to, const sum_t *sum, int line,
                                          int across, int warp, int lane)
@@ -125,14 +119,19 @@ __device__ __forceinline__ void fill_box(const gemm_sm90_args &args, unsigned ch
 #pragma unroll
         for (int j = 0; j < BOX / 8; j++) {
             const int column = 8 * j + lane % 4 * 2, byte = column * (int)sizeof(c_t);
+            unsigned char *const at = to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16;
             c_t pair[2];
+            residual_t residual[2] = {};
+            if constexpr (RESIDUAL) load_vector<2>((const residual_t *)at, residual);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const sum_t s = sum[4 * j + 2 * half + i];
                 const int y = min(line + row, last_line), x = min(across + column + i, last_across);
-                pair[i] = AS_THEY_ARE ? narrow<c_t>(s) : finish_one(args, place{}, y, x, s, nullptr);
+                pair[i] = AS_THEY_ARE ? narrow<c_t>(s)
+                          : RESIDUAL  ? finish_read(args, y, x, s, residual[i])
+                                      : finish_one(args, place{}, y, x, s, nullptr);
             }
-            store_vector<2>((c_t *)(to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16), pair);
+            store_vector<2>((c_t *)at, pair);
         }
     }
 }
@@ -168,22 +167,46 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     }
 }
 
-__device__ __forceinline__ void consume(const gemm_sm90_args &args, const ring &r, unsigned char *stages,
-                                        unsigned char *staging, int group)
+/* The same where carry() brings residuals and stores results. */
+__device__ __forceinline__ void replace_tile(const gemm_sm90_args &args, const tile &t, const sum_t (&sum)[WAVES][SUMS],
+                                             unsigned char *staging, int group, const buffer_barriers &bars,
+                                             buffer_turn &turn)
 {
+    const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    __builtin_assume(args.gemm.beta == 0);
+#pragma unroll
+    for (int i = 0; i < WAVES * BOXES; i++) {
+        const int line = first_line(t, group) + i / BOXES * 64, across = t.across + box_column(i % BOXES);
+        if (line >= args.lines || across >= args.across) continue;
+        mbarrier_wait(bars.full + 8 * turn.at, turn.parity);
+        fill_box<false>(args, staging + turn.at * BUFFER_BYTES, sum[i / BOXES] + box_column(i % BOXES) / 2, line, across,
+                        warp, lane);
+        async_fence();
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(bars.done + 8 * turn.at);
+        turn.next();
+    }
+}
+
+__device__ __forceinline__ void consume(const gemm_sm90_args &args, const ring &r, unsigned char *stages,
+                                        unsigned char *staging, int group, const buffer_barriers &bars)
+{
+    buffer_turn turn = {0, 0};
     each_tile(args, r, group, [&](sum_t(&sum)[WAVES][SUMS], const tile &t) {
         if constexpr (SPLIT > 1) exchange(sum, r, (sum_t *)stages);
-        if (LIGHT && args.light)
+        if (RESIDUAL && args.light)
+            replace_tile(args, t, sum, staging, group, bars, turn);
+        else if (LIGHT && !RESIDUAL && args.light)
             store_tile(args, t, sum, staging, group);
         else
             finish_tile(args, t, sum, (sum_t *)staging, group, r.rank);
     });
-    if (LIGHT && threadIdx.x % 128 == 0) tma_wait<0>();
+    if (LIGHT && !RESIDUAL && threadIdx.x % 128 == 0) tma_wait<0>();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm_sm90(const __grid_constant__ gemm_sm90_args args)
 {
-    load_and_consume(args, [&](const ring &r, unsigned char *stages, unsigned char *staging, int group) {
-        consume(args, r, stages, staging, group);
+    load_and_consume(args, [&](const ring &r, unsigned char *stages, unsigned char *staging, int group, const buffer_barriers &bars) {
+        consume(args, r, stages, staging, group, bars);
     });
 }

@@ -7,7 +7,7 @@
  * TILE_N (across) STAGES GROUPS, TURNS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
- * copy engine, and little follows the sums), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
+ * copy engine, and little follows the sums), RESIDUAL (it comes as c goes: gemm_residual.cuh), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
  * the lines) b_t c_t sum_t out_t, the epilogue's, and mma(sum, a, b, add): m64 by TILE_N. HALVES, from the file that
  * includes this or its prologue: columns of a tile are from both halves of b. */
 #pragma once
@@ -34,9 +34,17 @@ constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N 
 constexpr int VECTOR = 4; /* results at a time */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 
+/* What the copy engine stores, and loads of a residual: boxes of 64 lines of at most 128 bytes, swizzled. */
+constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N < BOX_WIDEST ? TILE_N : BOX_WIDEST;
+constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = (TILE_N + BOX - 1) / BOX;
+/* First column of a box: the last one repeats some of its neighbour's, with the same results. */
+__device__ constexpr int box_column(int box) { return box * BOX < TILE_N - BOX ? box * BOX : TILE_N - BOX; }
+
 static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
 static_assert(sizeof(sum_t) == 4, "sums of 32 bits");
 static_assert(GROUP_LINES % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
+static_assert(!RESIDUAL || (LIGHT && SPLIT == 1 && BUFFERS > 1), "a buffer is loaded while another is stored");
+static_assert(!RESIDUAL || TILE_N % BOX == 0, "a residual that is c itself is not read again");
 static_assert(!TURNS || (GROUPS == 2 && SPLIT == 1 && !PROMOTE), "two take turns at whole tiles");
 static_assert(!HALVES || TILE_N % (B_MN_MAJOR ? 128 : 16) == 0, "whole boxes, and eights, of a half");
 static_assert(LINES == TILE_M || (LINES < TILE_M && LINES % 8 == 0 && GROUPS == 1 && !A_MN_MAJOR && !LIGHT && BUFFERS > 0),
@@ -291,6 +299,16 @@ __device__ __forceinline__ void stage_piece(const sum_t (&sum)[WAVES][SUMS], sum
     }
 }
 
+__device__ __forceinline__ void store_box(const gemm_sm90_args &args, u32 from, int x, int y, const tile &t)
+{
+    if constexpr (BATCH_RANK == 0) tma_store(&args.c, from, x, y);
+    if constexpr (BATCH_RANK == 1) tma_store(&args.c, from, x, y, t.batch[0]);
+    if constexpr (BATCH_RANK == 2) tma_store(&args.c, from, x, y, t.batch[1], t.batch[0]);
+    if constexpr (BATCH_RANK == 3) tma_store(&args.c, from, x, y, t.batch[2], t.batch[1], t.batch[0]);
+}
+
+#include "ops/gemm/gemm_residual.cuh"
+
 /* ---- the block ---- */
 
 __device__ __forceinline__ void meet()
@@ -301,19 +319,25 @@ __device__ __forceinline__ void meet()
         __syncthreads();
 }
 
-/* The whole of a block: a thread of the last warpgroup loads, the others call consume(ring, stages, staging, group). */
+/* The whole of a block: a thread of the last warpgroup loads, others carry residuals; the other warpgroups call
+ * consume(ring, stages, staging, group, barriers of their buffers). */
 template <typename F> __device__ __forceinline__ void load_and_consume(const gemm_sm90_args &args, const F &consume)
 {
     extern __shared__ unsigned char memory[];
-    __shared__ alignas(8) u64 barriers[2 * STAGES + 2];
+    __shared__ alignas(8) u64 barriers[2 * STAGES + 2 + RESIDUAL_BARRIERS];
     unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
     const u32 full = shared_address(barriers);
     const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
     const ring r = {shared_address(aligned), full, full + 8 * STAGES, rank, 0, 0};
+    const u32 buffers = full + 8 * (2 * STAGES + 2), staging = r.stages + STAGES * STAGE_BYTES;
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
         tma_prefetch(&args.b);
         if constexpr (LIGHT) tma_prefetch(&args.c);
+        if constexpr (RESIDUAL) {
+            tma_prefetch(&args.residual);
+            for (int i = 0; i < GROUPS; i++) buffer_barriers(buffers, i).init();
+        }
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(r.full + 8 * i, 1);
             mbarrier_init(r.empty + 8 * i, 4 * SHARES);
@@ -325,15 +349,18 @@ template <typename F> __device__ __forceinline__ void load_and_consume(const gem
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128);
     if (group == GROUPS) {
-        if constexpr (GROUPS > 1) registers_give<24>();
-        if (threadIdx.x == 128 * GROUPS) produce(args, r);
+        if constexpr (GROUPS > 1) registers_give<RESIDUAL ? 40 : 24>();
+        const int thread = (int)threadIdx.x - 128 * GROUPS, carried = thread / 32 - 1;
+        if (thread == 0) produce(args, r);
+        if (RESIDUAL && args.light && thread % 32 == 0 && carried >= 0 && carried < GROUPS)
+            carry(args, staging + carried * STAGING_BYTES, buffer_barriers(buffers, carried), carried);
         if constexpr (SPLIT > 1) {
             __syncwarp();
             cluster_sync(); /* of exchange */
         }
     } else {
-        if constexpr (GROUPS > 1) registers_take<240>();
-        consume(r, aligned, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group);
+        if constexpr (GROUPS > 1) registers_take<RESIDUAL ? 232 : 240>();
+        consume(r, aligned, aligned + STAGES * STAGE_BYTES + group * STAGING_BYTES, group, buffer_barriers(buffers, group));
     }
     /* Others may still read the sums of this block. */
     if constexpr (SPLIT > 1) {

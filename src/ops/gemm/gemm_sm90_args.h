@@ -9,7 +9,8 @@
 /* "Lines" are what the tile's rows run along: rows of c, or its columns where SWAPPED; "across" is
  * the other one. */
 typedef struct gemm_sm90_args {
-    mica_tensor_map a, b, c; /* of the operand of the lines, of the operand across, of c */
+    mica_tensor_map a, b, c;  /* of the operand of the lines, of the operand across, of c */
+    mica_tensor_map residual; /* where it comes as c goes */
     gemm_args gemm;
     long long lines, across;
     long long c_line, c_across; /* strides of c in elements */
@@ -18,7 +19,7 @@ typedef struct gemm_sm90_args {
     int fills;       /* of a stage, to go through K */
     int stage_bytes; /* that the copy engine writes for each fill */
     int whole;       /* c may be accessed by vectors */
-    int light;       /* the copy engine may store c; beta is 0 */
+    int light;       /* the copy engine may store c, and load the residual; beta is 0 */
     int partner;     /* line across where the second half of b begins; 0: there are no halves */
 } gemm_sm90_args;
 

@@ -95,7 +95,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_extra_args &args, co
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_sm90_extra(const __grid_constant__ gemm_sm90_extra_args args)
 {
-    load_and_consume(args.product, [&](const ring &r, unsigned char *, unsigned char *staging, int group) {
+    load_and_consume(args.product, [&](const ring &r, unsigned char *, unsigned char *staging, int group, const buffer_barriers &) {
         maximum amax = {0};
         each_tile(args.product, r, group, [&](const sum_t(&sum)[WAVES][SUMS], const tile &t) {
             finish_tile(args, t, sum, (sum_t *)staging, group, amax);
