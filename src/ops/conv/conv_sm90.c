@@ -46,6 +46,12 @@ static int store_width(const mica_conv_sm90_shape *s)
     return whole ? width : 1;
 }
 
+/* Whether the residual may be read as results are stored. */
+static bool reads_wide(const mica_conv_sm90_shape *s)
+{
+    return s->residual_wide && store_width(s) == 8;
+}
+
 static mica_status stats_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
                             mica_why *why)
 {
@@ -209,7 +215,8 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
     mica_prologue_int(p, "FILTER_MN", h->filter_mn);
     mica_prologue_int(p, "VECTOR", store_width(h));
     mica_prologue_int(p, "STATS", h->stats);
-    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "RESIDUAL", h->residual);
+    mica_prologue_int(p, "RESIDUAL_WIDE", reads_wide(h));
     mica_prologue_type(p, "out_t", h->out);
     mica_wgmma mma = {
         .n = knob[MICA_CONV_COLS], .a = h->in, .b = h->in, .b_mn_major = h->filter_mn};
@@ -309,6 +316,7 @@ static mica_status run_direct(const mica_plan *plan, const state *s, const mica_
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
+    a.wide = reads_wide(&p->shape) && a.beta == 0 && (uintptr_t)a.epilogue.residual % 16 == 0;
     if (p->shape.stats) a.partial = conv_stats_partial(&p->stats, r);
     return conv_sm90_launch(plan, p, r, &a);
 }

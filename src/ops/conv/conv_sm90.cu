@@ -128,7 +128,7 @@ __device__ __forceinline__ void add_parts(int group, u32 stages, int i, float (&
         }
 }
 
-template <bool OTHERS>
+template <others OTHERS>
 __device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const place &p, int group, u32 stages)
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
@@ -193,6 +193,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
             r.skip(steps);
             continue;
         }
+        if (RESIDUAL_WIDE && a.wide) request_residual(a, corner{p.index, p.row + own * PARTS * 64, p.col}, PARTS);
         if (TURNS) t.begin();
         accumulate(sum, r, steps, own, stages, full, empty, [&] {
             if (TURNS) t.end();
@@ -215,9 +216,9 @@ __device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int 
     }
     cluster_sync();
     if (RESIDUAL || a.beta != 0)
-        store_parts<true>(a, p, group, stages);
+        store_parts<ANY>(a, p, group, stages);
     else
-        store_parts<false>(a, p, group, stages);
+        store_parts<NOTHING>(a, p, group, stages);
     cluster_sync(); /* the others read what is here */
 }
 

@@ -29,6 +29,7 @@ typedef struct mica_conv_sm90_args {
     mica_conv_strides to, residual; /* from pixel to pixel of a class */
     void *out;
     float alpha, beta;
+    int wide; /* the residual is read 16 bytes at once; beta is 0 */
     mica_epilogue_args epilogue;
     double *partial; /* sums by channel: parts x (sum, square) x cols */
 } mica_conv_sm90_args;

@@ -99,8 +99,10 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_args &a, int group,
     turn t(full + 8 * (2 * STAGES + 1), group);
     mbarrier_wait(ready, 0);
     for (int i = group; i < w.count; i += 2) {
+        const corner p = {0, (w.first + i * w.step) * BM, w.col};
+        if (RESIDUAL_WIDE && a.wide) request_residual(a, p, PARTS);
         accumulate(sum, i * STEPS, filter, stages, full, t);
-        store(a, corner{0, (w.first + i * w.step) * BM, w.col}, staging, sum, stats);
+        store(a, p, staging, sum, stats);
     }
     if constexpr (STATS) store_statistics(a, all, 16 * PITCH, stats);
 }

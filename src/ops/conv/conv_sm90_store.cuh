@@ -2,8 +2,9 @@
  * How Hopper's forward and dgrad kernels finish and store sums: 16-bit results by way of shared memory,
  * for whole rows, others from registers. Constants: those of conv_sm90.cuh; SLICE columns on the way at
  * once (VECTOR 8); VECTOR (results that begin at multiples of 16 bytes: 8 of 16 bits, 2 of f32, else 1);
- * RESIDUAL; out_t; those of the epilogue and of conv_sm90_stats.cuh. */
+ * RESIDUAL; RESIDUAL_WIDE (it is of 16 bits and lies as results of VECTOR 8 do); out_t; those of the epilogue and of conv_sm90_stats.cuh. */
 #pragma once
+#include "cuda/device/mma.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_sm90.cuh"
 #include "ops/conv/conv_sm90_epilogue.cuh"
@@ -11,7 +12,12 @@
 
 constexpr u32 PITCH = SLICE * 2 + 16; /* of staged rows: an odd number of 16 bytes, free of bank conflicts */
 static_assert(BN % SLICE == 0 && (SLICE == 64 || SLICE == 128), "lanes that share a row");
+static_assert(!RESIDUAL_WIDE || (RESIDUAL && VECTOR == 8 && sizeof(residual_t) == 2), "read as results are stored");
 static_assert(!STATS || BN * 8 <= 16 * PITCH, "a warp's sums fit where it stages");
+
+/* What results depend on beside their sums: nothing; a residual that is read as results are stored; whatever
+ * memory holds at their place. */
+enum others { NOTHING, WIDE, ANY };
 
 /* Where a warpgroup's first result is. */
 struct corner {
@@ -48,13 +54,13 @@ __device__ __forceinline__ target target_from(const target &t, int lane)
     return r;
 }
 
-/* One result. OTHERS: it also depends on what memory holds at its place, if that exists. */
-template <bool OTHERS>
+/* One result; residual: where it is WIDE. */
+template <others OTHERS>
 __device__ __forceinline__ float finish(const mica_conv_sm90_args &a, const target &t, int channel,
-                                        const channel_terms &terms, float sum)
+                                        const channel_terms &terms, float sum, float residual)
 {
-    float v = a.alpha * sum, residual = 0;
-    if (OTHERS && t.exists && channel < a.cols) {
+    float v = a.alpha * sum;
+    if (OTHERS == ANY && t.exists && channel < a.cols) {
         if (a.beta != 0) v += a.beta * widen<float>(((const out_t *)a.out)[t.out + channel * a.to.c]);
         if constexpr (RESIDUAL)
             residual =
@@ -70,12 +76,20 @@ __device__ __forceinline__ void load_pair_terms(const mica_conv_sm90_args &a, in
     for (int e = 0; e < 2; e++) load_terms(a.epilogue, (long long)min(c + e, a.cols - 1), terms[e]);
 }
 
-template <bool OTHERS>
+/* residual: a pair of it. */
+template <others OTHERS>
 __device__ __forceinline__ u32 finish_pair(const mica_conv_sm90_args &a, const target &t, int c,
-                                           const channel_terms (&terms)[2], const float *sum)
+                                           const channel_terms (&terms)[2], const float *sum, u32 residual)
 {
-    const out_t pair[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0])),
-                           narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1]))};
+    float more[2] = {0, 0};
+    if constexpr (OTHERS == WIDE) {
+        residual_t read[2];
+        memcpy(read, &residual, sizeof read);
+        more[0] = widen<float>(read[0]);
+        more[1] = widen<float>(read[1]);
+    }
+    const out_t pair[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0], more[0])),
+                           narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1], more[1]))};
     u32 word;
     memcpy(&word, pair, sizeof word);
     return word;
@@ -83,8 +97,50 @@ __device__ __forceinline__ u32 finish_pair(const mica_conv_sm90_args &a, const t
 
 /* ---- results of 16 bits, rows of whole 16 bytes: through the warp's own shared memory ---- */
 
+constexpr int ROWS_AT_ONCE = 32 / LANES, ROUNDS = 16 / ROWS_AT_ONCE; /* lanes of a row copy 16 bytes each */
+
+/* The residual of a slice: what each lane reads of it, to be on its way while another slice is finished. */
+struct residual_slice {
+    uint4 part[ROUNDS];
+
+    __device__ __forceinline__ void fetch(const mica_conv_sm90_args &a, const target &own, int col)
+    {
+        const int lane = (int)threadIdx.x & 31, c = col + lane % LANES * 8;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const target t = target_from(own, i * ROWS_AT_ONCE + lane / LANES);
+            part[i] = make_uint4(0, 0, 0, 0);
+            if (t.exists && c < a.cols)
+                part[i] = *(const uint4 *)((const residual_t *)a.epilogue.residual + t.residual + c);
+        }
+    }
+    /* Where results will stand. */
+    __device__ __forceinline__ void place(u32 to) const
+    {
+        const int lane = (int)threadIdx.x & 31;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const u32 words[4] = {part[i].x, part[i].y, part[i].z, part[i].w};
+            shared_store(to + (u32)(i * ROWS_AT_ONCE + lane / LANES) * PITCH + (u32)(lane % LANES) * 16, words);
+        }
+        __syncwarp();
+    }
+};
+
+/* Asks for the residual of a warp's rows, to have it in L2 when sums are done. */
+__device__ __forceinline__ void request_residual(const mica_conv_sm90_args &a, const corner &p, int parts)
+{
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
+    for (int i = 0; i < parts; i++) {
+        const target own = target_of(a, a.classes[p.index], p.row + i * 64 + warp * 16 + lane % 16);
+        const residual_t *row = (const residual_t *)a.epilogue.residual + own.residual;
+        for (int c = p.col + lane / 16 * 64; own.exists && c < min(p.col + BN, a.cols); c += 128)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(row + c));
+    }
+}
+
 /* SLICE columns of the warp's 16 rows; t: of rows lane / 4 and 8 more. */
-template <bool OTHERS>
+template <others OTHERS>
 __device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const target (&t)[2], int col, u32 to,
                                             const float *sum)
 {
@@ -92,17 +148,19 @@ __device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const 
     to += (u32)((lane & 7) + part % 2 * 8) * PITCH + (u32)part / 2 * 16;
 #pragma unroll
     for (int j = 0; j < SLICE / 8; j += 2) {
-        u32 v[4];
+        u32 v[4], residual[4] = {};
+        if constexpr (OTHERS == WIDE)
+            load_matrices(residual[0], residual[1], residual[2], residual[3], to + (u32)j * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int c = col + 8 * (j + i) + 2 * (lane & 3);
             channel_terms terms[2];
             load_pair_terms(a, c, terms);
-            v[2 * i] = finish_pair<OTHERS>(a, t[0], c, terms, sum + 4 * (j + i));
-            v[2 * i + 1] = finish_pair<OTHERS>(a, t[1], c, terms, sum + 4 * (j + i) + 2);
+            v[2 * i] = finish_pair<OTHERS>(a, t[0], c, terms, sum + 4 * (j + i), residual[2 * i]);
+            v[2 * i + 1] = finish_pair<OTHERS>(a, t[1], c, terms, sum + 4 * (j + i) + 2, residual[2 * i + 1]);
         }
         store_matrices(to + (u32)j * 16, v[0], v[1], v[2], v[3]);
-        if (OTHERS) __syncwarp(); /* keeps the next loads, and the registers for them, behind */
+        if (OTHERS == ANY) __syncwarp(); /* keeps the next loads, and the registers for them, behind */
     }
 }
 
@@ -110,13 +168,12 @@ __device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const 
 __device__ __forceinline__ void copy_slice(const mica_conv_sm90_args &a, const target &own, int col, u32 from,
                                            statistics &stats, int slice)
 {
-    constexpr int ROWS = 32 / LANES; /* at once */
     const int lane = (int)threadIdx.x & 31, c = lane % LANES * 8;
     column_sums<8> sums;
     if constexpr (STATS) clear(sums);
-#pragma unroll(STATS ? 2 : 16 / ROWS)
-    for (int i = 0; i < 16 / ROWS; i++) {
-        const int row = i * ROWS + lane / LANES;
+#pragma unroll(STATS ? 2 : ROUNDS)
+    for (int i = 0; i < ROUNDS; i++) {
+        const int row = i * ROWS_AT_ONCE + lane / LANES;
         const target t = target_from(own, row);
         if constexpr (STATS) {
             const u32 at = from + (u32)row * PITCH + (u32)c * 2;
@@ -133,7 +190,7 @@ __device__ __forceinline__ void copy_slice(const mica_conv_sm90_args &a, const t
 }
 
 /* Each warp stores its own rows, so that no warp waits for another. */
-template <bool OTHERS, int PARTS>
+template <others OTHERS, int PARTS>
 __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const corner &p, u32 staging,
                                              const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
@@ -143,9 +200,17 @@ __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const
         const int row = p.row + i * 64 + warp * 16 + (lane & 15);
         const target own = target_of(a, a.classes[p.index], row);
         const target t[2] = {target_from(own, lane / 4), target_from(own, lane / 4 + 8)};
+        constexpr bool AHEAD = PARTS * BN < 256; /* registers are left for it */
+        residual_slice residual;
+        if constexpr (OTHERS == WIDE && AHEAD) residual.fetch(a, own, p.col);
 #pragma unroll
         for (int j = 0; j < BN / SLICE; j++) {
             const int col = p.col + j * SLICE;
+            if constexpr (OTHERS == WIDE) {
+                if (!AHEAD) residual.fetch(a, own, col);
+                residual.place(staging);
+                if (AHEAD && j + 1 < BN / SLICE) residual.fetch(a, own, col + SLICE);
+            }
             place_slice<OTHERS>(a, t, col, staging, sum[i] + j * SLICE / 2);
             __syncwarp();
             copy_slice(a, own, col, staging, stats, j);
@@ -156,15 +221,15 @@ __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const
 
 /* ---- other results: from registers ---- */
 
-template <bool OTHERS>
+template <others OTHERS>
 __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, const target &t, int c,
                                               const channel_terms (&terms)[2], const float *sum,
                                               column_sums<2> &stats)
 {
     if (!t.exists) return;
     out_t *at = (out_t *)a.out + t.out;
-    const out_t w[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0])),
-                        narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1]))};
+    const out_t w[2] = {narrow<out_t>(finish<OTHERS>(a, t, c, terms[0], sum[0], 0)),
+                        narrow<out_t>(finish<OTHERS>(a, t, c + 1, terms[1], sum[1], 0))};
     if constexpr (STATS) count(stats, w);
     if constexpr (VECTOR > 1) {
         if (c < a.cols) store_vector<2>(at + c, w);
@@ -175,7 +240,7 @@ __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, cons
     }
 }
 
-template <bool OTHERS, int PARTS>
+template <others OTHERS, int PARTS>
 __device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const corner &p,
                                              const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
@@ -206,16 +271,16 @@ template <int PARTS>
 __device__ __forceinline__ void store(const mica_conv_sm90_args &a, const corner &p, u32 staging,
                                       const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
-    const bool others = RESIDUAL || a.beta != 0;
+    const bool any = (RESIDUAL || a.beta != 0) && !(RESIDUAL_WIDE && a.wide);
     if constexpr (VECTOR == 8) {
-        if (others)
-            store_staged<true>(a, p, staging, sum, stats);
+        if (any)
+            store_staged<ANY>(a, p, staging, sum, stats);
         else
-            store_staged<false>(a, p, staging, sum, stats);
+            store_staged<RESIDUAL_WIDE ? WIDE : NOTHING>(a, p, staging, sum, stats);
     } else {
-        if (others)
-            store_direct<true>(a, p, sum, stats);
+        if (any)
+            store_direct<ANY>(a, p, sum, stats);
         else
-            store_direct<false>(a, p, sum, stats);
+            store_direct<NOTHING>(a, p, sum, stats);
     }
 }

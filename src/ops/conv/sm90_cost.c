@@ -30,6 +30,9 @@ static const double sharing = 5470; /* cycles in which a cluster adds up a tile 
 /* Statistics: the same for each result, by instructions; and their addition by a second kernel. */
 static const double count_each = 0.03, count_ms = 2e-3;
 
+/* A residual, for each result: 16 bytes at once, or one by one. */
+static const double residual_wide = 0.08, residual_apart = 1.5;
+
 /* Two that run side by side: the longer one, and what it does not hide of the other. */
 static double together(double one, double other, double exposed)
 {
@@ -62,7 +65,8 @@ static double stage_cycles(const mica_conv_sm90_shape *s, int rows, int cols, do
 
 static double store_cycles(const mica_conv_sm90_shape *s, int rows, int cols)
 {
-    return store_base + (store_each + (s->stats ? count_each : 0)) * rows * cols;
+    double residual = !s->residual ? 0 : s->residual_wide ? residual_wide : residual_apart;
+    return store_base + (store_each + residual + (s->stats ? count_each : 0)) * rows * cols;
 }
 
 int64_t mica_conv_sm90_steps(const mica_conv_sm90_shape *s, int class_index)
@@ -130,7 +134,8 @@ static double traffic_bytes(const mica_conv_sm90_shape *s)
         b *= (double)g->out[i];
         f *= (double)g->tap[i];
     }
-    return 2 * (a + b + f);
+    double residual = !s->residual ? 0 : s->roles.dgrad ? a : b;
+    return 2 * (a + b + f + residual);
 }
 
 static double traffic_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)

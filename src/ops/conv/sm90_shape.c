@@ -244,6 +244,15 @@ static void merge_pixels(mica_conv_sm90_shape *s)
     s->axes = 1;
 }
 
+static bool is_wide(const mica_tensor *t, const mica_conv_geometry *g, int64_t channels)
+{
+    const mica_conv_strides *at = &g->residual;
+    bool wide =
+        mica_dtype_bits(t->dtype) == 16 && at->c == 1 && channels % 8 == 0 && at->n % 8 == 0;
+    for (int i = 0; i < 3; i++) wide = wide && at->s[i] % 8 == 0;
+    return wide;
+}
+
 mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why)
 {
@@ -276,6 +285,7 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
     s->residual = mica_tensor_given(&d->residual);
     s->stats = conv_has_stats(d);
     if (takes & MICA_CONV_SM90_MERGED) merge_pixels(s);
+    s->residual_wide = s->residual && is_wide(&d->residual, &s->g, mica_conv_sm90_columns(s));
     return make_classes(s, d, why);
 }
 

@@ -16,6 +16,7 @@ typedef struct mica_conv_sm90_shape {
     mica_dtype in, out; /* types of both inputs, of the result */
     bool filter_mn;     /* the channels written lie side by side in the filter */
     bool residual;      /* one is given */
+    bool residual_wide; /* it is of 16 bits, 8 channels side by side at multiples of 16 bytes */
     bool stats;         /* sums by channel are asked for */
     int class_count;
     mica_conv_class classes[MICA_CONV_CLASSES]; /* heaviest first; first_tile is not set */
