@@ -5,16 +5,9 @@
 #include "cuda/device/activation.cuh"
 #include "cuda/device/epilogue_args.h"
 
-/* The residual's element in memory. */
-struct residual_at {
-    const mica_epilogue_args &e;
-    long long offset;
-    __device__ __forceinline__ residual_t operator()() const { return ((const residual_t *)e.residual)[offset]; }
-};
-
-/* residual() is its element, called where there is such a step. */
-template <int I, typename A, typename R>
-__device__ __forceinline__ A epilogue_step(const mica_epilogue_args &e, A v, long long channel, const R &residual)
+template <int I, typename A>
+__device__ __forceinline__ A epilogue_step(const mica_epilogue_args &e, A v, long long channel,
+                                           long long residual_offset)
 {
     constexpr int STEP = EPILOGUE[I];
     if constexpr (STEP == STEP_BIAS)
@@ -24,22 +17,18 @@ __device__ __forceinline__ A epilogue_step(const mica_epilogue_args &e, A v, lon
     else if constexpr (STEP == STEP_SHIFT)
         return v + widen<A>(((const shift_t *)e.shift)[channel * e.shift_stride]);
     else if constexpr (STEP == STEP_RESIDUAL)
-        return v + widen<A>(residual());
+        return v + widen<A>(((const residual_t *)e.residual)[residual_offset]);
     else
         return activate<STEP - STEP_ACT>(v, (A)e.act_a, (A)e.act_b);
 }
 
-template <int I = 0, typename A, typename R>
-__device__ __forceinline__ A epilogue_with(const mica_epilogue_args &e, A v, long long channel, const R &residual)
+template <int I = 0, typename A>
+__device__ __forceinline__ A epilogue(const mica_epilogue_args &e, A v, long long channel,
+                                      long long residual_offset)
 {
     if constexpr (I < EPILOGUE_STEPS)
-        return epilogue_with<I + 1>(e, epilogue_step<I>(e, v, channel, residual), channel, residual);
+        return epilogue<I + 1>(e, epilogue_step<I>(e, v, channel, residual_offset), channel,
+                               residual_offset);
     else
         return v;
-}
-
-template <typename A>
-__device__ __forceinline__ A epilogue(const mica_epilogue_args &e, A v, long long channel, long long residual_offset)
-{
-    return epilogue_with(e, v, channel, residual_at{e, residual_offset});
 }

@@ -3,7 +3,7 @@
  * for the copy engine to store. Constants: ROW (bytes of a pixel); RESIDUAL; in_t; those of the epilogue. */
 #pragma once
 #include "cuda/device/wgmma.cuh"
-#include "ops/conv/conv_sm90_epilogue.cuh"
+#include "cuda/device/epilogue_terms.cuh"
 
 /* What a result depends on beside its sum: adds beta times what memory holds at its place, returns the residual
  * there. */

@@ -7,7 +7,7 @@
 #include "cuda/device/mma.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_sm90.cuh"
-#include "ops/conv/conv_sm90_epilogue.cuh"
+#include "cuda/device/epilogue_terms.cuh"
 #include "ops/conv/conv_sm90_stats.cuh"
 
 constexpr u32 PITCH = SLICE * 2 + 16; /* of staged rows: an odd number of 16 bytes, free of bank conflicts */

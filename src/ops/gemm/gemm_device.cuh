@@ -55,23 +55,25 @@ __device__ __forceinline__ bool sums_are_c(const gemm_args &args)
     return MAY && EPILOGUE_STEPS == 0 && args.alpha == 1 && args.beta == 0;
 }
 
-/* The element that replaces *c; residual() is that of the residual. */
-template <typename R>
-__device__ __forceinline__ c_t finish_with(const gemm_args &args, const companions &of, s64 row, s64 col, sum_t sum,
-                                           const c_t *c, const R &residual)
+/* The product's element, times what belongs to its row and column. */
+__device__ __forceinline__ out_t scaled(const gemm_args &args, const float *scale_a, const float *scale_b, s64 row, s64 col,
+                                        sum_t sum)
 {
     out_t v = product((out_t)args.alpha, (out_t)sum);
-    if constexpr (HAS_SCALE_A) v = product(v, (out_t)of.scale_a[row * args.scale_a_stride]);
-    if constexpr (HAS_SCALE_B) v = product(v, (out_t)of.scale_b[col * args.scale_b_stride]);
-    if (args.beta != 0) v = total(v, product((out_t)args.beta, widen<out_t>(*c)));
-    return narrow<c_t>(epilogue_with(of.epilogue, v, col, residual));
+    if constexpr (HAS_SCALE_A) v = product(v, (out_t)scale_a[row * args.scale_a_stride]);
+    if constexpr (HAS_SCALE_B) v = product(v, (out_t)scale_b[col * args.scale_b_stride]);
+    return v;
 }
 
+/* The element that replaces *c. */
 __device__ __forceinline__ c_t finish(const gemm_args &args, const companions &of, s64 row, s64 col, sum_t sum,
                                       const c_t *c)
 {
     const gemm_shape &s = args.shape;
-    return finish_with(args, of, row, col, sum, c, residual_at{of.epilogue, of.r + row * s.r_m + col * s.r_n});
+    out_t v = scaled(args, of.scale_a, of.scale_b, row, col, sum);
+    if (args.beta != 0) v = total(v, product((out_t)args.beta, widen<out_t>(*c)));
+    v = epilogue(of.epilogue, v, col, of.r + row * s.r_m + col * s.r_n);
+    return narrow<c_t>(v);
 }
 
 __device__ __forceinline__ c_t finish(const gemm_args &args, const place &p, s64 row, s64 col, sum_t sum, const c_t *c)

@@ -174,7 +174,8 @@ static bool is_boxed(const mica_gemm_desc *d, const geometry *g)
 {
     const gemm_shape *s = &g->shape;
     int bytes = gemm_sm90_bytes(d->c.dtype);
-    if (!mica_tensor_given(&d->residual) || gemm_sm90_bytes(d->residual.dtype) != bytes)
+    if (!mica_tensor_given(&d->residual) || gemm_sm90_bytes(d->residual.dtype) != bytes ||
+        gemm_finish_type(d) != MICA_F32)
         return false;
     bool boxed = g->r_across == 1 &&
                  (g->a.lines == 1 || (g->r_line >= g->b.lines && g->r_line * bytes % 16 == 0));
@@ -418,6 +419,14 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- plans ---- */
 
+static bool has_packed_vectors(const mica_gemm_desc *d)
+{
+    const mica_tensor *vectors[] = {&d->bias, &d->scale, &d->shift};
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        if (mica_tensor_given(vectors[i]) && vectors[i]->strides[0] != 1) return false;
+    return true;
+}
+
 static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
                            const mica_device_info *device, mica_text *p)
 {
@@ -445,6 +454,7 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
     mica_prologue_type(p, "out_t", gemm_finish_type(d));
+    mica_prologue_int(p, "PACKED_VECTORS", has_packed_vectors(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
     if (gemm_has_extra(d)) {

@@ -4,11 +4,12 @@
  * Where tiles are few, the blocks of a cluster share out K of one tile, and each finishes its part of the sums.
  * Operands are not multicast: blocks side by side that read the same lines are served as fast without it. */
 constexpr bool HALVES = false;
+#include "cuda/device/epilogue_terms.cuh"
 #include "cuda/device/shared.cuh"
 #include "ops/gemm/gemm_sm90.cuh"
 
 static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
-static_assert(!RESIDUAL || sizeof(residual_t) == sizeof(c_t), "one takes the other's place");
+static_assert(!RESIDUAL || (sizeof(residual_t) == sizeof(c_t) && same_type<out_t, float>), "one takes the other's place");
 static_assert(SPLIT == 1 || !LIGHT, "sums of a split tile are finished in parts");
 static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= STAGES * STAGE_BYTES, "the ring holds a tile's sums");
 
@@ -98,40 +99,73 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 
 /* ---- the same by the copy engine ---- */
 
-/* The same as finish_one with a residual that has been read. */
-__device__ __forceinline__ c_t finish_read(const gemm_sm90_args &args, s64 line, s64 across, sum_t sum, residual_t residual)
-{
-    return finish_with(args.gemm, companions{args.gemm.scale_a, args.gemm.scale_b, args.gemm.epilogue, 0},
-                       SWAPPED ? across : line, SWAPPED ? line : across, sum, nullptr, [&] { return residual; });
-}
+/* What follows the sums of a thread's pairs in a box, eight columns apart, in two rows. */
+struct box_end {
+    /* of each column or, if SWAPPED, row; doubles are read for each result */
+    static constexpr bool READS = same_type<out_t, float>;
+    static constexpr int CHANNELS = !READS ? 1 : SWAPPED ? 2 : BOX / 4;
+    channel_terms terms[CHANNELS];
 
-/* Sums of BOX columns in the order of the swizzle, where the residual stood if there is one. The channel is clamped:
- * what lies outside c is computed too, and not stored. */
-template <bool AS_THEY_ARE>
-__device__ __forceinline__ void fill_box(const gemm_sm90_args &args, unsigned char *to, const sum_t *sum, int line,
-                                         int across, int warp, int lane)
+    /* Of the first row and column. What lies outside c is computed too, by the terms of the last, and not stored. */
+    __device__ __forceinline__ void load(const gemm_sm90_args &args, int line, int across)
+    {
+        const int last = (int)(SWAPPED ? args.lines : args.across) - 1;
+        if constexpr (READS)
+#pragma unroll
+            for (int i = 0; i < CHANNELS; i++) {
+                const int channel = SWAPPED ? line + 8 * i : across + i / 2 * 8 + i % 2;
+                load_terms<PACKED_VECTORS>(args.gemm.epilogue, (s64)min(channel, last), terms[i]);
+            }
+    }
+    __device__ __forceinline__ c_t result(const gemm_sm90_args &args, int half, int column, s64 line, s64 across, sum_t sum,
+                                          float residual) const
+    {
+        if constexpr (!READS) {
+            return finish_one(args, place{}, line, across, sum, nullptr);
+        } else {
+            const float v = scaled(args.gemm, args.gemm.scale_a, args.gemm.scale_b, SWAPPED ? across : line,
+                                   SWAPPED ? line : across, sum);
+            return narrow<c_t>(apply_terms(args.gemm.epilogue, terms[SWAPPED ? half : column], v, residual));
+        }
+    }
+};
+
+/* Where a thread's pair number j of a row of a box stands, swizzled. */
+__device__ __forceinline__ unsigned char *pair_at(unsigned char *box, int row, int j, int lane)
 {
     constexpr int ROWS_OF_UNIT = LINE_BYTES / BOX_BYTES, UNITS = BOX_BYTES / 16;
+    const int turn = row / ROWS_OF_UNIT % UNITS, byte = (8 * j + lane % 4 * 2) * (int)sizeof(c_t);
+    return box + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16;
+}
+
+/* Sums of BOX columns, where the residual stood if there is one: all of it is read first, so that no load waits for
+ * a store. */
+template <bool AS_THEY_ARE>
+__device__ __forceinline__ void fill_box(const gemm_sm90_args &args, const box_end &end, unsigned char *to,
+                                         const sum_t *sum, int line, int across, int warp, int lane)
+{
     const int last_line = (int)args.lines - 1, last_across = (int)args.across - 1;
+    residual_t residual[2][BOX / 8][2] = {};
+#pragma unroll
+    for (int i = 0; i < BOX / 4; i++)
+        if constexpr (RESIDUAL)
+            load_vector<2>((const residual_t *)pair_at(to, warp * 16 + lane / 4 + 8 * (i % 2), i / 2, lane),
+                           residual[i % 2][i / 2]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int row = warp * 16 + lane / 4 + 8 * half, turn = row / ROWS_OF_UNIT % UNITS;
+        const int row = warp * 16 + lane / 4 + 8 * half;
 #pragma unroll
         for (int j = 0; j < BOX / 8; j++) {
-            const int column = 8 * j + lane % 4 * 2, byte = column * (int)sizeof(c_t);
-            unsigned char *const at = to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16;
+            const int column = 8 * j + lane % 4 * 2;
             c_t pair[2];
-            residual_t residual[2] = {};
-            if constexpr (RESIDUAL) load_vector<2>((const residual_t *)at, residual);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const sum_t s = sum[4 * j + 2 * half + i];
                 const int y = min(line + row, last_line), x = min(across + column + i, last_across);
                 pair[i] = AS_THEY_ARE ? narrow<c_t>(s)
-                          : RESIDUAL  ? finish_read(args, y, x, s, residual[i])
-                                      : finish_one(args, place{}, y, x, s, nullptr);
+                                      : end.result(args, half, 2 * j + i, y, x, s, widen<float>(residual[half][j][i]));
             }
-            store_vector<2>((c_t *)at, pair);
+            store_vector<2>((c_t *)pair_at(to, row, j, lane), pair);
         }
     }
 }
@@ -154,10 +188,13 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
             named_barrier_sync(1 + group, 128);
         }
         const sum_t *from = sum[i / BOXES] + box_column(i % BOXES) / 2;
-        if (sums_are_c(args.gemm))
-            fill_box<true>(args, to, from, line, across, warp, lane);
-        else
-            fill_box<false>(args, to, from, line, across, warp, lane);
+        box_end end;
+        if (sums_are_c(args.gemm)) {
+            fill_box<true>(args, end, to, from, line, across, warp, lane);
+        } else {
+            end.load(args, line + warp * 16 + lane / 4, across + lane % 4 * 2);
+            fill_box<false>(args, end, to, from, line, across, warp, lane);
+        }
         async_fence();
         named_barrier_sync(1 + group, 128);
         if (thread == 0) {
@@ -178,9 +215,11 @@ __device__ __forceinline__ void replace_tile(const gemm_sm90_args &args, const t
     for (int i = 0; i < WAVES * BOXES; i++) {
         const int line = first_line(t, group) + i / BOXES * 64, across = t.across + box_column(i % BOXES);
         if (line >= args.lines || across >= args.across) continue;
+        box_end end;
+        end.load(args, line + warp * 16 + lane / 4, across + lane % 4 * 2);
         mbarrier_wait(bars.full + 8 * turn.at, turn.parity);
-        fill_box<false>(args, staging + turn.at * BUFFER_BYTES, sum[i / BOXES] + box_column(i % BOXES) / 2, line, across,
-                        warp, lane);
+        fill_box<false>(args, end, staging + turn.at * BUFFER_BYTES, sum[i / BOXES] + box_column(i % BOXES) / 2, line,
+                        across, warp, lane);
         async_fence();
         __syncwarp();
         if (lane == 0) mbarrier_arrive(bars.done + 8 * turn.at);

@@ -7,7 +7,8 @@
  * TILE_N (across) STAGES GROUPS, TURNS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
  * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
- * copy engine, and little follows the sums), RESIDUAL (it comes as c goes: gemm_residual.cuh), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B, types a_t (the operand of
+ * copy engine, and little follows the sums), RESIDUAL (it comes as c goes: gemm_residual.cuh), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B,
+ * PACKED_VECTORS (those of the epilogue), types a_t (the operand of
  * the lines) b_t c_t sum_t out_t, the epilogue's, and mma(sum, a, b, add): m64 by TILE_N. HALVES, from the file that
  * includes this or its prologue: columns of a tile are from both halves of b. */
 #pragma once

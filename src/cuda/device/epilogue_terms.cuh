@@ -9,17 +9,18 @@ struct channel_terms {
     float step[EPILOGUE_STEPS + 1];
 };
 
-template <int I = 0>
+/* PACKED: the vectors' strides are 1. */
+template <bool PACKED = false, int I = 0>
 __device__ __forceinline__ void load_terms(const mica_epilogue_args &e, long long channel, channel_terms &t)
 {
     if constexpr (I < EPILOGUE_STEPS) {
         if constexpr (EPILOGUE[I] == STEP_BIAS)
-            t.step[I] = widen<float>(((const bias_t *)e.bias)[channel * e.bias_stride]);
+            t.step[I] = widen<float>(((const bias_t *)e.bias)[PACKED ? channel : channel * e.bias_stride]);
         else if constexpr (EPILOGUE[I] == STEP_SCALE)
-            t.step[I] = widen<float>(((const scale_t *)e.scale)[channel * e.scale_stride]);
+            t.step[I] = widen<float>(((const scale_t *)e.scale)[PACKED ? channel : channel * e.scale_stride]);
         else if constexpr (EPILOGUE[I] == STEP_SHIFT)
-            t.step[I] = widen<float>(((const shift_t *)e.shift)[channel * e.shift_stride]);
-        load_terms<I + 1>(e, channel, t);
+            t.step[I] = widen<float>(((const shift_t *)e.shift)[PACKED ? channel : channel * e.shift_stride]);
+        load_terms<PACKED, I + 1>(e, channel, t);
     }
 }
 
