@@ -212,6 +212,7 @@ static mica_status build_direct(mica_plan *plan, state *s, mica_text *p)
             mica_conv_sm90_image_map(h, i, knob[MICA_CONV_ROWS], &s->sm90.image[i]);
     mica_conv_sm90_filter_map(h, d, MICA_CONV_BLOCK, knob[MICA_CONV_COLS], &s->sm90.other);
     mica_prologue_epilogue(p, &e);
+    mica_prologue_int(p, "PACKED_VECTORS", mica_epilogue_is_packed(&e));
     mica_prologue_int(p, "FILTER_MN", h->filter_mn);
     mica_prologue_int(p, "VECTOR", store_width(h));
     mica_prologue_int(p, "STATS", h->stats);

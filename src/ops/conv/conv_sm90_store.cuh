@@ -2,7 +2,8 @@
  * How Hopper's forward and dgrad kernels finish and store sums: 16-bit results by way of shared memory,
  * for whole rows, others from registers. Constants: those of conv_sm90.cuh; SLICE columns on the way at
  * once (VECTOR 8); VECTOR (results that begin at multiples of 16 bytes: 8 of 16 bits, 2 of f32, else 1);
- * RESIDUAL; RESIDUAL_WIDE (it is of 16 bits and lies as results of VECTOR 8 do); out_t; those of the epilogue and of conv_sm90_stats.cuh. */
+ * RESIDUAL; RESIDUAL_WIDE (it is of 16 bits and lies as results of VECTOR 8 do); PACKED_VECTORS (of the
+ * epilogue); out_t; those of the epilogue and of conv_sm90_stats.cuh. */
 #pragma once
 #include "cuda/device/mma.cuh"
 #include "cuda/device/vector.cuh"
@@ -73,7 +74,7 @@ __device__ __forceinline__ float finish(const mica_conv_sm90_args &a, const targ
 __device__ __forceinline__ void load_pair_terms(const mica_conv_sm90_args &a, int c, channel_terms (&terms)[2])
 {
 #pragma unroll
-    for (int e = 0; e < 2; e++) load_terms(a.epilogue, (long long)min(c + e, a.cols - 1), terms[e]);
+    for (int e = 0; e < 2; e++) load_terms<PACKED_VECTORS>(a.epilogue, (long long)min(c + e, a.cols - 1), terms[e]);
 }
 
 /* residual: a pair of it. */
@@ -200,16 +201,14 @@ __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const
         const int row = p.row + i * 64 + warp * 16 + (lane & 15);
         const target own = target_of(a, a.classes[p.index], row);
         const target t[2] = {target_from(own, lane / 4), target_from(own, lane / 4 + 8)};
-        constexpr bool AHEAD = PARTS * BN < 256; /* registers are left for it */
         residual_slice residual;
-        if constexpr (OTHERS == WIDE && AHEAD) residual.fetch(a, own, p.col);
+        if constexpr (OTHERS == WIDE) residual.fetch(a, own, p.col);
 #pragma unroll
         for (int j = 0; j < BN / SLICE; j++) {
             const int col = p.col + j * SLICE;
             if constexpr (OTHERS == WIDE) {
-                if (!AHEAD) residual.fetch(a, own, col);
                 residual.place(staging);
-                if (AHEAD && j + 1 < BN / SLICE) residual.fetch(a, own, col + SLICE);
+                if (j + 1 < BN / SLICE) residual.fetch(a, own, col + SLICE);
             }
             place_slice<OTHERS>(a, t, col, staging, sum[i] + j * SLICE / 2);
             __syncwarp();

@@ -419,14 +419,6 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- plans ---- */
 
-static bool has_packed_vectors(const mica_gemm_desc *d)
-{
-    const mica_tensor *vectors[] = {&d->bias, &d->scale, &d->shift};
-    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
-        if (mica_tensor_given(vectors[i]) && vectors[i]->strides[0] != 1) return false;
-    return true;
-}
-
 static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
                            const mica_device_info *device, mica_text *p)
 {
@@ -454,8 +446,8 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
     mica_prologue_type(p, "out_t", gemm_finish_type(d));
-    mica_prologue_int(p, "PACKED_VECTORS", has_packed_vectors(d));
     mica_epilogue e = gemm_epilogue(d);
+    mica_prologue_int(p, "PACKED_VECTORS", mica_epilogue_is_packed(&e));
     mica_prologue_epilogue(p, &e);
     if (gemm_has_extra(d)) {
         mica_prologue_int(p, "HALVES", g->halves);

@@ -76,6 +76,14 @@ mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, 
     return MICA_OK;
 }
 
+bool mica_epilogue_is_packed(const mica_epilogue *e)
+{
+    const mica_tensor *vectors[] = {e->bias, e->scale, e->shift};
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        if (mica_tensor_given(vectors[i]) && vectors[i]->strides[0] != 1) return false;
+    return true;
+}
+
 int mica_epilogue_count(const int32_t *steps)
 {
     int count = 0;

@@ -42,6 +42,8 @@ mica_status mica_epilogue_check_aux(const int32_t *steps, const mica_tensor *aux
 /* Number of steps, and which of them is the activation (their number if none is). */
 int mica_epilogue_count(const int32_t *steps);
 int mica_epilogue_act(const int32_t *steps);
+/* Whether the vectors that are given have a stride of 1. */
+bool mica_epilogue_is_packed(const mica_epilogue *e);
 /* Run-time pointers; `bias` is the family's enumerator, those of scale, shift and residual follow.
  */
 void mica_epilogue_bind(mica_epilogue_args *to, void *const *args, int bias);
