@@ -5,9 +5,16 @@
 #include "cuda/device/activation.cuh"
 #include "cuda/device/epilogue_args.h"
 
-template <int I, typename A>
-__device__ __forceinline__ A epilogue_step(const mica_epilogue_args &e, A v, long long channel,
-                                           long long residual_offset)
+/* The residual's element in memory. */
+struct residual_at {
+    const mica_epilogue_args &e;
+    long long offset;
+    __device__ __forceinline__ residual_t operator()() const { return ((const residual_t *)e.residual)[offset]; }
+};
+
+/* residual() is its element, called where there is such a step. */
+template <int I, typename A, typename R>
+__device__ __forceinline__ A epilogue_step(const mica_epilogue_args &e, A v, long long channel, const R &residual)
 {
     constexpr int STEP = EPILOGUE[I];
     if constexpr (STEP == STEP_BIAS)
@@ -17,18 +24,30 @@ __device__ __forceinline__ A epilogue_step(const mica_epilogue_args &e, A v, lon
     else if constexpr (STEP == STEP_SHIFT)
         return v + widen<A>(((const shift_t *)e.shift)[channel * e.shift_stride]);
     else if constexpr (STEP == STEP_RESIDUAL)
-        return v + widen<A>(((const residual_t *)e.residual)[residual_offset]);
+        return v + widen<A>(residual());
     else
         return activate<STEP - STEP_ACT>(v, (A)e.act_a, (A)e.act_b);
 }
 
-template <int I = 0, typename A>
-__device__ __forceinline__ A epilogue(const mica_epilogue_args &e, A v, long long channel,
-                                      long long residual_offset)
+template <int I = 0, typename A, typename R>
+__device__ __forceinline__ A epilogue_with(const mica_epilogue_args &e, A v, long long channel, const R &residual)
 {
     if constexpr (I < EPILOGUE_STEPS)
-        return epilogue<I + 1>(e, epilogue_step<I>(e, v, channel, residual_offset), channel,
-                               residual_offset);
+        return epilogue_with<I + 1>(e, epilogue_step<I>(e, v, channel, residual), channel, residual);
     else
         return v;
+}
+
+/* Whether there is a residual. */
+__device__ constexpr bool has_residual()
+{
+    for (int i = 0; i < EPILOGUE_STEPS; i++)
+        if (EPILOGUE[i] == STEP_RESIDUAL) return true;
+    return false;
+}
+
+template <typename A>
+__device__ __forceinline__ A epilogue(const mica_epilogue_args &e, A v, long long channel, long long residual_offset)
+{
+    return epilogue_with(e, v, channel, residual_at{e, residual_offset});
 }

@@ -40,7 +40,7 @@ template <int I, int TO>
 __device__ __forceinline__ more_t some_steps(const mica_epilogue_args &e, more_t v, s64 channel, s64 residual)
 {
     if constexpr (I < TO)
-        return some_steps<I + 1, TO>(e, epilogue_step<I>(e, v, channel, residual), channel, residual);
+        return some_steps<I + 1, TO>(e, epilogue_step<I>(e, v, channel, residual_at{e, residual}), channel, residual);
     else
         return v;
 }

@@ -319,12 +319,20 @@ __device__ __forceinline__ void turn_block(const sum_t (&s)[4], sum_t *turned, i
     }
 }
 
-/* Calls store(row, col, count, turned, slow, fast) for C_VECTOR results of COLUMNS along the output's lines, of which
- * `count` exist; the sums of the tile lie in `turned`, in lines of TURN_PITCH. Barriers separate it from what used the
- * shared memory before. */
-template <int COLUMNS, typename F>
-__device__ __forceinline__ void store_turned(const sums &sum, char *shared, int rows, int cols, const F &store)
+/* Where nothing is fetched. */
+struct no_more {};
+
+/* Calls store(row, col, count, turned, slow, fast, more) for C_VECTOR results of COLUMNS along the output's lines, of
+ * which `count` exist; the sums of the tile lie in `turned`, in lines of TURN_PITCH. more is what fetch(row, col, count)
+ * gave: several of those loads are on their way at a time. Barriers separate it from what used the shared memory
+ * before. */
+template <int COLUMNS, typename G, typename F>
+__device__ __forceinline__ void store_turned(const sums &sum, char *shared, int rows, int cols, const G &fetch,
+                                             const F &store)
 {
+    typedef decltype(fetch(0, 0, 0)) more_t;
+    constexpr int ALONG = (C_N_FAST ? COLUMNS : PASS_M) / C_VECTOR, ALL = PASS_M * COLUMNS / C_VECTOR;
+    constexpr int AT_ONCE = same_type<more_t, no_more> ? 1 : 4;
     const int lane = (int)threadIdx.x % 32;
     sum_t *turned = (sum_t *)shared;
     for (int first = 0; first < TILE_M; first += PASS_M) {
@@ -338,25 +346,53 @@ __device__ __forceinline__ void store_turned(const sums &sum, char *shared, int 
                 turn_block(sum[i][j], turned, row + lane / 4, warp_col() + j * 8 + lane % 4 * 2);
         }
         __syncthreads();
-        constexpr int ALONG = (C_N_FAST ? COLUMNS : PASS_M) / C_VECTOR;
-        for (int v = (int)threadIdx.x; v < PASS_M * COLUMNS / C_VECTOR; v += THREADS) {
+        const auto each = [&](int v, const auto &act) {
             const int fast = v % ALONG * C_VECTOR, slow = v / ALONG;
             const int row = first + (C_N_FAST ? slow : fast), col = C_N_FAST ? fast : slow;
-            if (row >= rows || col >= cols) continue;
+            if (v >= ALL || row >= rows || col >= cols) return;
             const int left = C_N_FAST ? cols - col : rows - row;
-            store(row, col, left < C_VECTOR ? left : C_VECTOR, turned, slow, fast);
+            act(row, col, left < C_VECTOR ? left : C_VECTOR, slow, fast);
+        };
+        for (int v = (int)threadIdx.x; v < ALL; v += THREADS * AT_ONCE) {
+            more_t more[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if constexpr (AT_ONCE > 1)
+                    each(v + i * THREADS, [&](int row, int col, int count, int, int) { more[i] = fetch(row, col, count); });
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                each(v + i * THREADS, [&](int row, int col, int count, int slow, int fast) {
+                    store(row, col, count, turned, slow, fast, more[i]);
+                });
         }
     }
 }
 
-/* The same, with the sums of these results: store(row, col, count, sums). */
-template <typename F>
-__device__ __forceinline__ void store_tile(const sums &sum, char *shared, int rows, int cols, const F &store)
+/* The same, with the sums of these results: store(row, col, count, sums, more). */
+template <typename G, typename F>
+__device__ __forceinline__ void store_tile(const sums &sum, char *shared, int rows, int cols, const G &fetch, const F &store)
 {
-    store_turned<TILE_N>(sum, shared, rows, cols,
-                         [&](int row, int col, int count, const sum_t *turned, int slow, int fast) {
+    store_turned<TILE_N>(sum, shared, rows, cols, fetch,
+                         [&](int row, int col, int count, const sum_t *turned, int slow, int fast, const auto &more) {
                              sum_t piece[C_VECTOR];
                              load_vector<C_VECTOR>(turned + slow * TURN_PITCH + fast, piece);
-                             store(row, col, count, piece);
+                             store(row, col, count, piece, more);
                          });
 }
+
+/* A piece of a residual, along the output's lines: step elements apart, aligned if all C_VECTOR are one access. */
+template <typename T> struct residual_piece {
+    T v[C_VECTOR];
+
+    __device__ __forceinline__ static residual_piece read(const T *from, s64 step, int count, bool aligned)
+    {
+        residual_piece r;
+        if (aligned && count == C_VECTOR)
+            load_vector<C_VECTOR>(from, r.v);
+        else
+#pragma unroll
+            for (int i = 0; i < C_VECTOR; i++)
+                if (i < count) r.v[i] = from[i * step];
+        return r;
+    }
+};

@@ -28,6 +28,7 @@ typedef struct state {
     mica_kernel *kernel;
     mica_grid grid;
     int image, other, out; /* run arguments */
+    int residual_vector;   /* elements of one access; 0: there are none */
     conv_parts parts;
     int launches;
     conv_sm80_args args[]; /* all but pointers and scalars */
@@ -219,6 +220,19 @@ static void fill_launches(const mica_conv_desc *d, state *s, int splits)
     }
 }
 
+/* The residual beside what is stored at once, if its strides allow one access. */
+static int residual_vector(const mica_conv_desc *d, const conv_sm80_shape *s)
+{
+    const mica_conv_strides *at = &s->g.residual;
+    const int64_t strides[] = {at->n, at->g, at->s[0], at->s[1], at->s[2]};
+    mica_dtype type = d->residual.dtype;
+    if (!mica_tensor_given(&d->residual)) return 0;
+    int most = 16 * 8 / mica_dtype_bits(type);
+    int wanted = s->tile.c_vector < most ? s->tile.c_vector : most;
+    int count = sizeof strides / sizeof *strides;
+    return mica_mma_vector(type, at->c, strides, count) >= wanted ? wanted : 0;
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
@@ -241,6 +255,7 @@ static mica_status build(mica_plan *plan)
         if (shape.tile.c_vector > 4) shape.tile.c_vector = 4;
     }
     s->shape = shape;
+    s->residual_vector = residual_vector(d, &shape);
     s->launches = (int)launches;
     fill_launches(d, s, splits);
     int shared = mica_mma_shared_bytes(&shape.tile);
@@ -263,6 +278,7 @@ static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
 static void set_pointers(const mica_plan *plan, const state *s, const mica_run *r,
                          conv_sm80_args *a)
 {
+    const mica_conv_desc *d = plan->desc;
     const mica_mma_tile *t = &s->shape.tile;
     a->image = r->args[s->image];
     a->other = r->args[s->other];
@@ -273,6 +289,8 @@ static void set_pointers(const mica_plan *plan, const state *s, const mica_run *
     a->image_aligned = is_aligned(a->image, t->a.dtype, t->a.vector);
     a->other_aligned = is_aligned(a->other, t->b.dtype, t->b.vector);
     a->out_aligned = is_aligned(a->out, t->c, t->c_vector) && a->part % t->c_vector == 0;
+    a->residual_aligned = s->residual_vector &&
+                          is_aligned(a->epilogue.residual, d->residual.dtype, s->residual_vector);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

@@ -157,14 +157,15 @@ struct conv_tile {
     }
 };
 
-__device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, const c_t *old, s64 channel, s64 residual)
+template <typename R>
+__device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, const c_t *old, s64 channel, const R &residual)
 {
     /* Integers stay as they are: the same as below, without arithmetic in double. */
     if constexpr (same_type<sum_t, s32> && same_type<c_t, s32> && EPILOGUE_STEPS == 0)
         if (a.alpha == 1 && a.beta == 0) return narrow<c_t>(sum);
     fin_t v = (fin_t)sum * (fin_t)a.alpha;
     if (a.beta != 0) v += (fin_t)a.beta * widen<fin_t>(*old);
-    return narrow<c_t>(epilogue(a.epilogue, v, channel, residual));
+    return narrow<c_t>(epilogue_with(a.epilogue, v, channel, residual));
 }
 
 /* A sum that the matrix units lost, as multiply-adds give it. */
@@ -222,17 +223,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         multiply_tile(sum, shared, source, (terms + TILE_K - 1) / TILE_K);
         const int rows_here = rows - p.row < TILE_M ? rows - p.row : TILE_M;
         c_t *out = (c_t *)args.out + p.group * args.out_g + (SPLIT ? p.split * args.part : 0);
-        store_tile(sum, shared, rows_here, cols, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR]) {
+        const auto fetch = [&](int row, int col, int count) {
+            if constexpr (HAS_RESIDUAL && C_N_FAST) {
+                const s64 at = t.residual[row] + p.group * args.residual_g + (p.col + col) * args.residual_col;
+                return residual_piece<residual_t>::read((const residual_t *)args.epilogue.residual + at,
+                                                        args.residual_col, count, args.residual_aligned != 0);
+            } else {
+                return no_more{};
+            }
+        };
+        store_tile(sum, shared, rows_here, cols, fetch, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR], const auto &more) {
             c_t v[C_VECTOR];
 #pragma unroll
             for (int i = 0; i < C_VECTOR; i++) {
                 if (i >= count) continue;
                 const int r = C_N_FAST ? row : row + i, c = p.col + (C_N_FAST ? col + i : col);
-                s64 residual = 0;
+                const auto residual = [&] {
+                    if constexpr (!HAS_RESIDUAL)
+                        return residual_t{};
+                    else if constexpr (C_N_FAST)
+                        return more.v[i];
+                    else
+                        return ((const residual_t *)args.epilogue.residual)[t.residual[r] + p.group * args.residual_g +
+                                                                            c * args.residual_col];
+                };
                 sum_t sum = piece[i];
                 if constexpr (PRECISE)
                     if (is_lost(sum)) sum = plain_sum(source, t.lines[r], c - p.col);
-                if constexpr (HAS_RESIDUAL) residual = t.residual[r] + p.group * args.residual_g + c * args.residual_col;
                 if constexpr (SPLIT)
                     v[i] = narrow<c_t>(sum);
                 else

@@ -30,6 +30,7 @@ typedef struct conv_sm80_args {
     double alpha, beta;
     mica_epilogue_args epilogue;
     int image_aligned, other_aligned, out_aligned;
+    int residual_aligned; /* for one access to what is stored at once */
     int size[3], pixel_step[3], tap_step[3];
     long long image_n, image_c, image_s[3];
     long long place_n, place_s[3]; /* the image whose pixels are counted */

@@ -65,15 +65,21 @@ __device__ __forceinline__ out_t scaled(const gemm_args &args, const float *scal
     return v;
 }
 
-/* The element that replaces *c. */
+/* The element that replaces *c; residual() is the residual's. */
+template <typename R>
+__device__ __forceinline__ c_t finish_with(const gemm_args &args, const companions &of, s64 row, s64 col, sum_t sum,
+                                           const c_t *c, const R &residual)
+{
+    out_t v = scaled(args, of.scale_a, of.scale_b, row, col, sum);
+    if (args.beta != 0) v = total(v, product((out_t)args.beta, widen<out_t>(*c)));
+    return narrow<c_t>(epilogue_with(of.epilogue, v, col, residual));
+}
+
 __device__ __forceinline__ c_t finish(const gemm_args &args, const companions &of, s64 row, s64 col, sum_t sum,
                                       const c_t *c)
 {
     const gemm_shape &s = args.shape;
-    out_t v = scaled(args, of.scale_a, of.scale_b, row, col, sum);
-    if (args.beta != 0) v = total(v, product((out_t)args.beta, widen<out_t>(*c)));
-    v = epilogue(of.epilogue, v, col, of.r + row * s.r_m + col * s.r_n);
-    return narrow<c_t>(v);
+    return finish_with(args, of, row, col, sum, c, residual_at{of.epilogue, of.r + row * s.r_m + col * s.r_n});
 }
 
 __device__ __forceinline__ c_t finish(const gemm_args &args, const place &p, s64 row, s64 col, sum_t sum, const c_t *c)

@@ -27,6 +27,7 @@ typedef struct state {
     gemm_sm80_extra_args args; /* all but pointers and scalars */
     bool extra;                /* else the plain kernel gets what it knows of them */
     mica_mma_tile tile;
+    int residual_vector; /* elements of one access; 0: there are none */
     mica_kernel *kernel;
     mica_grid grid;
 } state;
@@ -120,6 +121,17 @@ static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_e
     if (t->c_vector > 8) t->c_vector = 8;
 }
 
+/* The residual beside what is stored at once, if its strides allow one access. */
+static int residual_vector(const mica_gemm_desc *d, const gemm_shape *s, const mica_mma_tile *t)
+{
+    mica_dtype type = d->residual.dtype;
+    if (!mica_tensor_given(&d->residual)) return 0;
+    int most = 16 * 8 / mica_dtype_bits(type), wanted = t->c_vector < most ? t->c_vector : most;
+    int vector = t->c_n_fast ? gemm_sm80_vector(type, s, s->r_n, s->r_m, s->m > 1, s->r_batch)
+                             : gemm_sm80_vector(type, s, s->r_m, s->r_n, s->n > 1, s->r_batch);
+    return vector >= wanted ? wanted : 0;
+}
+
 static mica_status accepts_f32(const void *desc, const mica_device_info *device, mica_why *why)
 {
     const mica_gemm_desc *d = desc;
@@ -197,6 +209,7 @@ static mica_status build(mica_plan *plan)
     make_shape(d, &a->gemm.shape, &a->extra);
     s->extra = gemm_has_extra(d);
     fill_tile(d, &a->gemm.shape, &a->extra, &plan->config, &s->tile);
+    s->residual_vector = residual_vector(d, &a->gemm.shape, &s->tile);
     int64_t tiles = tiles_of(&a->gemm.shape, &s->tile);
     if (tiles == 0) return MICA_OK;
     int shared = mica_mma_shared_bytes(&s->tile);
@@ -226,6 +239,7 @@ bool gemm_sm80_is_aligned(const void *pointer, mica_dtype dtype, int vector)
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
+    const mica_gemm_desc *d = plan->desc;
     const state *s = plan->state;
     if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
     if (!s->kernel) return MICA_OK;
@@ -236,7 +250,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.b_aligned = gemm_sm80_is_aligned(g->b, s->tile.b.dtype, s->tile.b.vector);
     a.c_aligned = gemm_sm80_is_aligned(g->c, s->tile.c, s->tile.c_vector);
     if (s->extra) return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
-    gemm_sm80_args plain = {*g, a.a_aligned, a.b_aligned, a.c_aligned};
+    gemm_sm80_args plain = {
+        *g, a.a_aligned, a.b_aligned, a.c_aligned,
+        s->residual_vector &&
+            gemm_sm80_is_aligned(g->epilogue.residual, d->residual.dtype, s->residual_vector)};
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &plain);
 }
 

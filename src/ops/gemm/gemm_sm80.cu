@@ -91,7 +91,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         sums sum = {};
         multiply_tile(sum, shared, source, (s.k + TILE_K - 1) / TILE_K);
         c_t *c = (c_t *)args.g.c + p.c + p.row * s.c_m + p.col * s.c_n;
-        store_tile(sum, shared, source.rows, source.cols, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR]) {
+        const auto fetch = [&](int row, int col, int count) {
+            if constexpr (has_residual()) {
+                const s64 at = p.r + (p.row + row) * s.r_m + (p.col + col) * s.r_n;
+                return residual_piece<residual_t>::read((const residual_t *)args.g.epilogue.residual + at,
+                                                        C_N_FAST ? s.r_n : s.r_m, count, args.residual_aligned != 0);
+            } else {
+                return no_more{};
+            }
+        };
+        store_tile(sum, shared, source.rows, source.cols, fetch, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR], const auto &more) {
             const s64 along = C_N_FAST ? s.c_n : s.c_m;
             c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
 #pragma unroll
@@ -99,7 +108,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 const s64 m = p.row + row + (C_N_FAST ? 0 : i), n = p.col + col + (C_N_FAST ? i : 0);
                 if (i >= count) continue;
                 const sum_t whole = whole_sum(s, p, args.g.a, args.g.b, m, n, piece[i]);
-                v[i] = as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, to + i * along);
+                const companions of = {args.g.scale_a, args.g.scale_b, args.g.epilogue, p.r};
+                if constexpr (has_residual())
+                    v[i] = finish_with(args.g, of, m, n, whole, to + i * along, [&] { return more.v[i]; });
+                else
+                    v[i] = as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, to + i * along);
             }
             if constexpr (C_VECTOR == 1)
                 *to = v[0];

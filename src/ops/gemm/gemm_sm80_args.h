@@ -8,6 +8,7 @@
 typedef struct gemm_sm80_args {
     gemm_args g;
     int a_aligned, b_aligned, c_aligned; /* pointers allow the accesses that the strides allow */
+    int residual_aligned;                /* for one access to what is stored at once */
 } gemm_sm80_args;
 
 #endif

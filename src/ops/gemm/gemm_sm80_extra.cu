@@ -108,8 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         multiply_tile(sum, shared, source, (s.k + TILE_K - 1) / TILE_K);
         c_t *c = (c_t *)args.x.gemm.c + p.c + p.row * s.c_m + col0 * s.c_n;
         store_turned<OUT_N>(
-            sum, shared, source.rows, GATE ? source.cols / 2 : source.cols,
-            [&](int row, int col, int count, const sum_t *turned, int slow, int fast) {
+            sum, shared, source.rows, GATE ? source.cols / 2 : source.cols, [](int, int, int) { return no_more{}; },
+            [&](int row, int col, int count, const sum_t *turned, int slow, int fast, no_more) {
                 const s64 along = C_N_FAST ? s.c_n : s.c_m;
                 c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
                 sum_t gates[C_VECTOR], partners[C_VECTOR] = {};
