@@ -196,7 +196,8 @@ if(TARGET mica)
     mica_test(emu/shuffled emu mica check --device cuda:0 --engine sm90_im2col --fill=exact
       "conv x=bf16:1x256x90x91:nhwc w=bf16:128x256x1x1:nhwc")
     mica_test(emu/shuffled-slab emu mica check --device cuda:0 --engine sm90_slab --fill=exact
-      "conv x=bf16:4x64x30x31:nhwc w=bf16:64x64x1x1:nhwc")
+      "conv x=bf16:4x64x30x31:nhwc w=bf16:64x64x1x1:nhwc"
+      "conv x=bf16:4x64x17x31:nhwc w=bf16:64x64x1x1:nhwc epilogue=residual")
     mica_test(emu/shuffled-gemm emu mica check --device cuda:0 --engine sm90 --fill=exact
       "gemm a=bf16:520x72 b=bf16:72x520:t")
     mica_test(emu/shuffled-stream emu mica check --device cuda:0 --engine sm90_stream --fill=exact
@@ -208,11 +209,14 @@ if(TARGET mica)
       "conv pass={fwd,dgrad,wgrad} x=bf16:1x8x32x40:nhwc w=bf16:64x8x3x3:nhwc pad=1x1"
       "conv pass={fwd,dgrad,wgrad} x=bf16:17x8x37:nwc w=bf16:24x8x3:nwc pad=2 dilation=2"
       "conv pass={fwd,wgrad} x=bf16:1x8x32x40:nhwc w=bf16:64x8x3x3:nhwc pad=1x1 stride=2x2"
-      "conv pass={fwd,wgrad} x=bf16:1x32x32x40:nhwc w=bf16:32x16x3x2:nhwc pad=1x1 groups=2")
+      "conv pass={fwd,wgrad} x=bf16:1x32x32x40:nhwc w=bf16:32x16x3x2:nhwc pad=1x1 groups=2"
+      "conv x=bf16:1x8x32x40:nhwc w=bf16:64x8x3x3:nhwc pad=1x1 epilogue=bias,residual,relu")
     mica_test(emu/one-unit-stream emu mica check --device cuda:0 --engine sm90_stream --fill=exact
-      "conv pass={fwd,dgrad} x=bf16:1x72x3x17x19:ndhwc w=bf16:72x72x3x2x2:ndhwc pad=1x1x0")
+      "conv pass={fwd,dgrad} x=bf16:1x72x3x17x19:ndhwc w=bf16:72x72x3x2x2:ndhwc pad=1x1x0"
+      "conv x=bf16:1x24x3x17x19:ndhwc w=bf16:72x24x3x2x2:ndhwc pad=1x1x0 epilogue=residual")
     mica_test(emu/one-unit-volume emu mica check --device cuda:0 --engine sm90_volume --fill=exact
-      "conv pass={fwd,dgrad,wgrad} x=bf16:1x8x3x17x18:ndhwc w=bf16:16x8x3x3x3:ndhwc pad=1x1x1")
+      "conv pass={fwd,dgrad,wgrad} x=bf16:1x8x3x17x18:ndhwc w=bf16:16x8x3x3x3:ndhwc pad=1x1x1"
+      "conv x=bf16:1x8x3x17x18:ndhwc w=bf16:16x8x3x3x3:ndhwc pad=1x1x1 epilogue=residual")
     mica_test(emu/one-unit-im2col emu mica check --device cuda:0 --engine sm90_im2col --fill=exact
       "conv pass={fwd,dgrad,wgrad} x=bf16:1x72x17x19:nhwc w=bf16:136x72x3x1:nhwc pad=1x0")
     mica_test(emu/one-unit-gemm emu mica check --device cuda:0 --engine sm90 --fill=exact

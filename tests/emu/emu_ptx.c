@@ -353,6 +353,7 @@ static const emu_ptx codes[] = {
     {"fence.proxy.async", nothing, EMU_LANE, {0}},
     {"prefetch.tensormap ", nothing, EMU_LANE, {0}},
     {"prefetch.global.L2 ", nothing, EMU_LANE, {0}},
+    {"cp.async.bulk.prefetch.tensor.", nothing, EMU_LANE, {0}},
     {"setmaxnreg.", set_registers, EMU_LANE, {0}},
     {"wgmma.fence.", nothing, EMU_LANE, {0}},
     {"wgmma.commit_group.", nothing, EMU_LANE, {0}},

@@ -4,6 +4,11 @@
 #pragma once
 #include "cuda/device/epilogue.cuh"
 
+/* What is read beside the sums, decided for a whole tile: a branch at each result would cost more than the
+ * products. SINGLE: residuals and what memory holds at the results' places, one by one; WIDE: residuals alone,
+ * which have been brought to where the results will stand. */
+enum reading { NOTHING, SINGLE, WIDE };
+
 /* Of one channel, by step. */
 struct channel_terms {
     float step[EPILOGUE_STEPS + 1];

@@ -41,6 +41,32 @@ __device__ __forceinline__ void tma_load(u32 to, const mica_tensor_map *map, u32
                  ::"r"(to), "l"((u64)map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
 }
 
+/* ---- into L2: what a tiled load will ask for ---- */
+
+__device__ __forceinline__ void tma_prefetch_box(const mica_tensor_map *map, int x, int y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"((u64)map), "r"(x), "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_prefetch_box(const mica_tensor_map *map, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];"
+                 ::"l"((u64)map), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+__device__ __forceinline__ void tma_prefetch_box(const mica_tensor_map *map, int x, int y, int z, int w)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];"
+                 ::"l"((u64)map), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
+__device__ __forceinline__ void tma_prefetch_box(const mica_tensor_map *map, int x, int y, int z, int w, int v)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];"
+                 ::"l"((u64)map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
+}
+
 /* ---- im2col loads: channel, pixel (fastest first), image; offsets of the filter tap, in pixels ---- */
 
 __device__ __forceinline__ void tma_load_im2col(u32 to, const mica_tensor_map *map, u32 bar, int c, int w, int n,

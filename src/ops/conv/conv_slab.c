@@ -285,6 +285,7 @@ static void fill(const mica_conv_desc *d, conv_slab_plan *s)
     if (width_of(h) == CHANNELS)
         mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->sm90.other);
     mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, t->wide, t->tall, &s->sm90.result);
+    mica_conv_sm90_residual_map(h, d, &s->sm90.result, &s->sm90.residual);
 }
 
 static void add_prologue(const conv_slab_plan *s, int slots, mica_text *p)
@@ -337,6 +338,7 @@ static mica_status build(mica_plan *plan)
         mica_prologue_epilogue(&p, &e);
         mica_prologue_int(&p, "FILTER_MN", h->filter_mn);
         mica_prologue_int(&p, "RESIDUAL", mica_tensor_given(&d->residual));
+        mica_prologue_int(&p, "RESIDUAL_MAP", s->sm90.residual.rank > 0);
         mica_prologue_int(&p, "STATS", h->stats);
     }
     MICA_TRY(add_kernel(plan, s, &p));

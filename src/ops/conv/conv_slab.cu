@@ -3,9 +3,8 @@
  * filter stays in shared memory, the image passes through it once as slabs. Rows of the product are channels
  * of the result, columns the pixels of a tile. Two warpgroups take tiles in turns, so that one stores
  * while the other multiplies; a slab that has been read becomes the tile that is stored.
- * Constants: those of conv_slab.cuh; FILTER_MN (rows are what lies side by side in the filter, else
- * terms); RESIDUAL; STATS (sums and sums of squares by channel are formed of what is stored, for
- * conv_stats_sum.cu); those of the epilogue; mma(). */
+ * Constants: those of conv_slab_store.cuh; FILTER_MN (rows are what lies side by side in the filter, else
+ * terms); mma(). */
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/shared.cuh"
 #include "cuda/device/vector.cuh"
@@ -73,6 +72,7 @@ __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 filter
         mbarrier_wait(empty + 8 * slot, i / SLOTS & 1 ^ 1);
         mbarrier_arrive_expect(full + 8 * slot, SLAB_BYTES);
         load_slab(a, p, l.channel, slabs + slot * SLAB_ROOM, full + 8 * slot);
+        if (RESIDUAL_MAP && a.wide) tma_prefetch_box(&a.residual_map, l.channel, p.x, p.y, p.image);
     }
 }
 
@@ -92,7 +92,9 @@ __device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u
 
 /* ---- the two roles ---- */
 
-__device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 filter, u32 slabs, u32 full)
+/* brought: this warpgroup's barrier of residuals. */
+__device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 filter, u32 slabs, u32 full,
+                                        u32 brought)
 {
     const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
     const bool leader = (threadIdx.x & 127) == 0;
@@ -103,6 +105,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
     float sum[PIXELS / 2];
     channel_sums totals = {};
     int last = -1;
+    u32 parity = 0;
     load_own_terms(a, own_channel(l.channel), terms);
     if constexpr (WIDTH == 64)
         mbarrier_wait(ready, 0);
@@ -120,11 +123,15 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         }
         wgmma_wait<0>();
         named_barrier_sync(group + 1, 128); /* all warps have read the slab */
-        /* decided for the whole tile: a branch at each result would cost more than the products */
-        if (others)
-            place_results<true>(a, p, l.channel, slab, terms, sum, totals);
+        if (RESIDUAL_MAP && a.wide) {
+            bring_residual(leader, brought, parity, BOX_BYTES, [&] {
+                tma_load(slab, &a.residual_map, brought, l.channel, p.x, p.y, p.image);
+            });
+            place_results<WIDE>(a, p, l.channel, slab, terms, sum, totals);
+        } else if (others)
+            place_results<SINGLE>(a, p, l.channel, slab, terms, sum, totals);
         else
-            place_results<false>(a, p, l.channel, slab, terms, sum, totals);
+            place_results<NOTHING>(a, p, l.channel, slab, terms, sum, totals);
         async_fence();
         named_barrier_sync(group + 1, 128);
         if (leader) {
@@ -145,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_
 {
     const u32 filter = slot_memory(), slabs = filter + TAPS * TAP_BYTES;
     place_zeros(slabs, SLOTS, SLAB_ROOM);
-    const u32 full = slot_barriers(1);
+    const u32 brought = RESIDUAL_MAP ? residual_barriers() : 0, full = slot_barriers(1);
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
@@ -153,6 +160,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab(const __grid_
         if (threadIdx.x == 0) produce(a, filter, slabs, full);
     } else {
         registers_take<232>();
-        consume(a, group, filter, slabs, full);
+        consume(a, group, filter, slabs, full, brought + 8 * group);
     }
 }

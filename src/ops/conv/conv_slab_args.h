@@ -12,6 +12,7 @@
 typedef struct mica_conv_slab_args {
     mica_tensor_map image[MICA_CONV_SLAB_LATTICES]; /* by lattice: boxes differ */
     mica_tensor_map other, result;                  /* other: filter; wgrad: b, and no result */
+    mica_tensor_map residual_map; /* wide: the copy engine brings the residual, and beta is 0 */
     int across, down, tiles, chunks;
     int start[2];
     /* sm90_stream: 64 channels at a time are read, and planes */
@@ -25,6 +26,7 @@ typedef struct mica_conv_slab_args {
     void *out;
     float *partial; /* wgrad: parts x channels of b x taps x WIDTH */
     float alpha, beta;
+    int wide;
     mica_epilogue_args epilogue;
     double *sums; /* by channel: parts x 2 warpgroups x (sum, square) x channels */
 } mica_conv_slab_args;

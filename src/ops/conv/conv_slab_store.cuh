@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the slab kernels finish and place a tile's sums, channels by pixels, for the copy engine to store.
- * Constants: those of conv_slab.cuh; RESIDUAL; STATS (sums and sums of squares by channel are formed of what
+ * Constants: those of conv_slab.cuh and conv_place.cuh; STATS (sums and sums of squares by channel are formed of what
  * is stored, for conv_stats_sum.cu); those of the epilogue. */
 #pragma once
 #include "ops/conv/conv_slab.cuh"
 #include "ops/conv/conv_place.cuh"
+
+constexpr u32 BOX_BYTES = (LINE ? LINE : 8) * ROWS * ROW; /* those of a tile that are stored */
 
 /* Of a tile's positions. exists: it is one of the image's, and no other tile's. */
 struct pixel {
@@ -20,14 +22,14 @@ __device__ __forceinline__ pixel pixel_at(const mica_conv_slab_args &a, const pl
     return pixel{at.y, at.x, row < ROWS && at.y < a.size[0] && at.x < a.size[1]};
 }
 
-/* One result. Pixels past the image and channels past the last are computed and not stored; OTHERS: the
- * result also depends on what memory holds at its place, which must exist. */
-template <bool OTHERS>
+/* One result. Pixels past the image and channels past the last are computed and not stored; SINGLE: its place in
+ * memory must exist. */
+template <reading OTHERS>
 __device__ __forceinline__ float finish(const mica_conv_slab_args &a, const place &p, int position, int channel,
-                                        const channel_terms &terms, float sum)
+                                        const channel_terms &terms, float sum, float residual)
 {
-    float v = a.alpha * sum, residual = 0;
-    if constexpr (OTHERS) {
+    float v = a.alpha * sum;
+    if constexpr (OTHERS == SINGLE) {
         const pixel at = pixel_at(a, p, position);
         if (channel >= a.channels || !at.exists) return 0;
         residual = add_others(a, p.image, p.z, at.y, at.x, channel, v);
@@ -80,7 +82,7 @@ __device__ __forceinline__ void store_sums(const mica_conv_slab_args &a, const l
 }
 
 /* first: the chunk's first channel. */
-template <bool OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, const place &p, int first, u32 tile,
                                               const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2],
                                               channel_sums &totals)
@@ -88,11 +90,13 @@ __device__ __forceinline__ void place_results(const mica_conv_slab_args &a, cons
     channel_sums own = {};
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     const int channel = first + warp * 16 + lane / 4, pair = 2 * (lane & 3);
-    place_pixels<EIGHTS>(tile, warp, sum, [&](int j, int i, const float *two) {
+    place_pixels<EIGHTS, OTHERS>(tile, warp, sum, [&](int j, int i, const float *two, u32 residual) {
         int position = 8 * j + pair;
-        if constexpr (LINE && OTHERS) asm volatile("" : "+r"(position)); /* not all places at once */
-        const u32 word = finish_pair(
-            [&](int e) { return finish<OTHERS>(a, p, position + e, channel + 8 * i, terms[i], two[e]); });
+        if constexpr (LINE && OTHERS == SINGLE) asm volatile("" : "+r"(position)); /* not all places at once */
+        const u32 word = finish_pair([&](int e) {
+            return finish<OTHERS>(a, p, position + e, channel + 8 * i, terms[i], two[e],
+                                  OTHERS == WIDE ? residual_in(residual, e) : 0);
+        });
         if constexpr (STATS) count(a, p, own, i, position, word);
         return word;
     });

@@ -175,6 +175,7 @@ static void fill(const mica_conv_desc *d, conv_slab_plan *s)
     mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->sm90.other);
     mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, s->tile.wide, s->tile.tall,
                               &s->sm90.result);
+    mica_conv_sm90_residual_map(h, d, &s->sm90.result, &s->sm90.residual);
 }
 
 static void add_prologue(const mica_plan *plan, const conv_slab_plan *s, int stages, mica_text *p)
@@ -187,6 +188,7 @@ static void add_prologue(const mica_plan *plan, const conv_slab_plan *s, int sta
     mica_prologue_epilogue(p, &e);
     mica_prologue_int(p, "FILTER_MN", h->filter_mn);
     mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "RESIDUAL_MAP", s->sm90.residual.rank > 0);
     mica_prologue_int(p, "STATS", 0);
     mica_prologue_int(p, "AXES", h->axes);
     conv_slab_tile_prologue(h, &s->tile, p);

@@ -86,12 +86,29 @@ __device__ __forceinline__ void load_tap(const mica_conv_slab_args &a, const ite
         tma_load(to, &a.other, bar, inner, filter_across(a, tap), filter_down(a, tap), outer);
 }
 
+__device__ __forceinline__ void prefetch_residual(const mica_conv_slab_args &a, const item &t)
+{
+    if constexpr (AXES == 3)
+        tma_prefetch_box(&a.residual_map, t.channel, t.at.x, t.at.y, t.at.z, t.at.image);
+    else
+        tma_prefetch_box(&a.residual_map, t.channel, t.at.x, t.at.y, t.at.image);
+}
+
+__device__ __forceinline__ void load_residual(const mica_conv_slab_args &a, const item &t, u32 to, u32 bar)
+{
+    if constexpr (AXES == 3)
+        tma_load(to, &a.residual_map, bar, t.channel, t.at.x, t.at.y, t.at.z, t.at.image);
+    else
+        tma_load(to, &a.residual_map, bar, t.channel, t.at.x, t.at.y, t.at.image);
+}
+
 __device__ __forceinline__ void produce(const mica_conv_slab_args &a, u32 slabs, u32 stages, const barriers &b)
 {
     ring<SLOTS> s = {0, 1};
     ring<STAGES> f = {0, 1};
     for (int index = (int)blockIdx.x; index < a.tiles * a.chunks; index += (int)gridDim.x) {
         const item t = item_at(a, index);
+        if (RESIDUAL_MAP && a.wide) prefetch_residual(a, t);
         for (int plane = t.first; plane < t.end; plane++)
             for (int block = 0; block < a.blocks; block++, s.advance()) {
                 mbarrier_wait(b.slab_empty + 8 * s.at, s.parity);
@@ -180,8 +197,9 @@ __device__ __forceinline__ void store(const mica_conv_slab_args &a, const item &
     tma_wait_read<0>(); /* the slab's place is the next one's */
 }
 
+/* brought: this warpgroup's barrier of residuals. */
 __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group, u32 slabs, u32 stages,
-                                        const barriers &b)
+                                        const barriers &b, u32 brought)
 {
     const bool leader = (threadIdx.x & 127) == 0, others = RESIDUAL || a.beta != 0;
     float sum[PIXELS / 2];
@@ -190,6 +208,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
     progress p = {{0, 0}, {0, 0}, -1, -1};
     turn order(b.turns, group);
     int whose = 0;
+    u32 parity = 0;
     for (int index = (int)blockIdx.x; index < a.tiles * a.chunks; index += (int)gridDim.x, whose ^= 1) {
         const item t = item_at(a, index);
         const int count = slabs_of(a, t);
@@ -202,10 +221,13 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         const u32 slab = accumulate(a, sum, count, p, slabs, stages, b, [&] { order.end(); });
         load_own_terms(a, own_channel(t.channel), terms);
         named_barrier_sync(group + 1, 128); /* all warps have read the slab */
-        if (others)
-            place_results<true>(a, t.at, t.channel, slab, terms, sum, none);
+        if (RESIDUAL_MAP && a.wide) {
+            bring_residual(leader, brought, parity, BOX_BYTES, [&] { load_residual(a, t, slab, brought); });
+            place_results<WIDE>(a, t.at, t.channel, slab, terms, sum, none);
+        } else if (others)
+            place_results<SINGLE>(a, t.at, t.channel, slab, terms, sum, none);
         else
-            place_results<false>(a, t.at, t.channel, slab, terms, sum, none);
+            place_results<NOTHING>(a, t.at, t.channel, slab, terms, sum, none);
         async_fence();
         named_barrier_sync(group + 1, 128);
         if (leader) store(a, t, slab);
@@ -218,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab_stream(const 
 {
     const u32 stages = slot_memory(), slabs = stages + STAGES * TAP_BYTES;
     place_zeros(slabs, SLOTS, SLAB_ROOM);
+    const u32 brought = RESIDUAL_MAP ? residual_barriers() : 0;
     const barriers b = make_barriers();
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
@@ -226,6 +249,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_slab_stream(const 
         if (threadIdx.x == 0) produce(a, slabs, stages, b);
     } else {
         registers_take<232>();
-        consume(a, group, slabs, stages, b);
+        consume(a, group, slabs, stages, b, brought + 8 * group);
     }
 }

@@ -186,6 +186,7 @@ static mica_status run_slabs(const mica_plan *plan, const conv_slab_plan *s, con
     const mica_conv_roles *roles = &p->shape.roles;
     mica_conv_slab_args a = s->args;
     MICA_TRY(conv_sm90_encode(plan, p, r, a.image, &a.other, &a.result));
+    MICA_TRY(conv_sm90_encode_residual(plan, p, r, &a.residual_map, &a.wide));
     a.narrow = r->args[roles->other];
     a.out = r->args[roles->out];
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);

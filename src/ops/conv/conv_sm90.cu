@@ -128,7 +128,7 @@ __device__ __forceinline__ void add_parts(int group, u32 stages, int i, float (&
         }
 }
 
-template <others OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ void store_parts(const mica_conv_sm90_args &a, const place &p, int group, u32 stages)
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void consume_share(const mica_conv_sm90_args &a, int 
     }
     cluster_sync();
     if (RESIDUAL || a.beta != 0)
-        store_parts<ANY>(a, p, group, stages);
+        store_parts<SINGLE>(a, p, group, stages);
     else
         store_parts<NOTHING>(a, p, group, stages);
     cluster_sync(); /* the others read what is here */

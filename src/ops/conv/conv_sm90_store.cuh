@@ -16,10 +16,6 @@ static_assert(BN % SLICE == 0 && (SLICE == 64 || SLICE == 128), "lanes that shar
 static_assert(!RESIDUAL_WIDE || (RESIDUAL && VECTOR == 8 && sizeof(residual_t) == 2), "read as results are stored");
 static_assert(!STATS || BN * 8 <= 16 * PITCH, "a warp's sums fit where it stages");
 
-/* What results depend on beside their sums: nothing; a residual that is read as results are stored; whatever
- * memory holds at their place. */
-enum others { NOTHING, WIDE, ANY };
-
 /* Where a warpgroup's first result is. */
 struct corner {
     int index, row, col; /* of the class; in it; column */
@@ -56,12 +52,12 @@ __device__ __forceinline__ target target_from(const target &t, int lane)
 }
 
 /* One result; residual: where it is WIDE. */
-template <others OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ float finish(const mica_conv_sm90_args &a, const target &t, int channel,
                                         const channel_terms &terms, float sum, float residual)
 {
     float v = a.alpha * sum;
-    if (OTHERS == ANY && t.exists && channel < a.cols) {
+    if (OTHERS == SINGLE && t.exists && channel < a.cols) {
         if (a.beta != 0) v += a.beta * widen<float>(((const out_t *)a.out)[t.out + channel * a.to.c]);
         if constexpr (RESIDUAL)
             residual =
@@ -78,7 +74,7 @@ __device__ __forceinline__ void load_pair_terms(const mica_conv_sm90_args &a, in
 }
 
 /* residual: a pair of it. */
-template <others OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ u32 finish_pair(const mica_conv_sm90_args &a, const target &t, int c,
                                            const channel_terms (&terms)[2], const float *sum, u32 residual)
 {
@@ -141,7 +137,7 @@ __device__ __forceinline__ void request_residual(const mica_conv_sm90_args &a, c
 }
 
 /* SLICE columns of the warp's 16 rows; t: of rows lane / 4 and 8 more. */
-template <others OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const target (&t)[2], int col, u32 to,
                                             const float *sum)
 {
@@ -161,7 +157,7 @@ __device__ __forceinline__ void place_slice(const mica_conv_sm90_args &a, const 
             v[2 * i + 1] = finish_pair<OTHERS>(a, t[1], c, terms, sum + 4 * (j + i) + 2, residual[2 * i + 1]);
         }
         store_matrices(to + (u32)j * 16, v[0], v[1], v[2], v[3]);
-        if (OTHERS == ANY) __syncwarp(); /* keeps the next loads, and the registers for them, behind */
+        if (OTHERS == SINGLE) __syncwarp(); /* keeps the next loads, and the registers for them, behind */
     }
 }
 
@@ -191,7 +187,7 @@ __device__ __forceinline__ void copy_slice(const mica_conv_sm90_args &a, const t
 }
 
 /* Each warp stores its own rows, so that no warp waits for another. */
-template <others OTHERS, int PARTS>
+template <reading OTHERS, int PARTS>
 __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const corner &p, u32 staging,
                                              const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
@@ -220,7 +216,7 @@ __device__ __forceinline__ void store_staged(const mica_conv_sm90_args &a, const
 
 /* ---- other results: from registers ---- */
 
-template <others OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, const target &t, int c,
                                               const channel_terms (&terms)[2], const float *sum,
                                               column_sums<2> &stats)
@@ -239,7 +235,7 @@ __device__ __forceinline__ void store_columns(const mica_conv_sm90_args &a, cons
     }
 }
 
-template <others OTHERS, int PARTS>
+template <reading OTHERS, int PARTS>
 __device__ __forceinline__ void store_direct(const mica_conv_sm90_args &a, const corner &p,
                                              const float (&sum)[PARTS][BN / 2], statistics &stats)
 {
@@ -273,12 +269,12 @@ __device__ __forceinline__ void store(const mica_conv_sm90_args &a, const corner
     const bool any = (RESIDUAL || a.beta != 0) && !(RESIDUAL_WIDE && a.wide);
     if constexpr (VECTOR == 8) {
         if (any)
-            store_staged<ANY>(a, p, staging, sum, stats);
+            store_staged<SINGLE>(a, p, staging, sum, stats);
         else
             store_staged<RESIDUAL_WIDE ? WIDE : NOTHING>(a, p, staging, sum, stats);
     } else {
         if (any)
-            store_direct<ANY>(a, p, sum, stats);
+            store_direct<SINGLE>(a, p, sum, stats);
         else
             store_direct<NOTHING>(a, p, sum, stats);
     }

@@ -231,6 +231,7 @@ static void fill_maps(const mica_conv_desc *d, state *s, int height)
         return;
     }
     mica_conv_sm90_window_map(h, h->roles.dgrad, CHANNELS, ACROSS, height, &s->sm90.result);
+    mica_conv_sm90_residual_map(h, d, &s->sm90.result, &s->sm90.residual);
     mica_conv_sm90_filter_map(h, d, CHANNELS, CHANNELS, &s->sm90.other);
 }
 
@@ -249,6 +250,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, int height, 
         mica_prologue_epilogue(p, &e);
         mica_prologue_int(p, "FILTER_MN", h->filter_mn);
         mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+        mica_prologue_int(p, "RESIDUAL_MAP", s->sm90.residual.rank > 0);
         mica_prologue_int(p, "STEPS", steps_of(h));
     }
     mica_prologue_int(p, "TAPS_DEEP", h->g.tap[0]);
@@ -307,6 +309,7 @@ static mica_status run_volume(const mica_plan *plan, const state *s, const mica_
     const mica_conv_roles *roles = &p->shape.roles;
     conv_volume_args a = s->args;
     MICA_TRY(conv_sm90_encode(plan, p, r, &a.image, &a.other, &a.result));
+    MICA_TRY(conv_sm90_encode_residual(plan, p, r, &a.residual_map, &a.wide));
     a.out = r->args[roles->out];
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);

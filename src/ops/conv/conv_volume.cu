@@ -7,8 +7,7 @@
  * meets are 64 rows in a row. A tile reads TAPS_DEEP + 1 planes; two warpgroups take tiles in turns, so
  * that one stores while the other multiplies, and the last two slabs become the planes that are stored.
  * Constants: those of conv_volume.cuh, half of the SLOTS for each warpgroup; STEPS, of 16 terms;
- * FILTER_MN (rows are what lies side by side in the filter, else terms); RESIDUAL; those of the
- * epilogue; mma(). */
+ * FILTER_MN (rows are what lies side by side in the filter, else terms); those of conv_place.cuh; mma(). */
 #include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_volume.cuh"
 #include "ops/conv/conv_place.cuh"
@@ -57,6 +56,8 @@ __device__ __forceinline__ void produce(const conv_volume_args &a, u32 filter, u
             tma_load(slabs + s.slot * SLAB_ROOM, &a.image, full + 8 * s.slot, 0, p.x + a.start[2],
                      p.y + a.start[1], PLANES * p.z + a.start[0] + z, p.image);
         }
+        for (int z = 0; z < PLANES && RESIDUAL_MAP && a.wide; z++)
+            tma_prefetch_box(&a.residual_map, 0, p.x, p.y, PLANES * p.z + z, p.image);
     }
 }
 
@@ -79,13 +80,13 @@ __device__ __forceinline__ void multiply(float (&sum)[PIXELS / 2], u32 filter, u
 /* ---- results ---- */
 
 /* One result of this thread's plane z. Pixels past the image and channels past the last are computed and
- * not stored; OTHERS: the result also depends on what memory holds at its place, which must exist. */
-template <bool OTHERS>
+ * not stored; SINGLE: its place in memory must exist. */
+template <reading OTHERS>
 __device__ __forceinline__ float finish(const conv_volume_args &a, const place &p, int y, int x, int channel,
-                                        const channel_terms &terms, float sum)
+                                        const channel_terms &terms, float sum, float residual)
 {
-    float v = a.alpha * sum, residual = 0;
-    if constexpr (OTHERS) {
+    float v = a.alpha * sum;
+    if constexpr (OTHERS == SINGLE) {
         if (channel >= a.channels || p.z >= a.size[0] || y >= a.size[1] || x >= a.size[2]) return 0;
         residual = add_others(a, p.image, p.z, y, x, channel, v);
     }
@@ -96,15 +97,17 @@ __device__ __forceinline__ float finish(const conv_volume_args &a, const place &
 __device__ __forceinline__ int own_channel() { return ((int)threadIdx.x >> 5 & 1) * 16 + ((int)threadIdx.x & 31) / 4; }
 
 /* p: this thread's plane, tile: its slot. */
-template <bool OTHERS>
+template <reading OTHERS>
 __device__ __forceinline__ void place_results(const conv_volume_args &a, const place &p, u32 tile,
                                               const channel_terms (&terms)[2], const float (&sum)[PIXELS / 2])
 {
     const int lane = (int)threadIdx.x & 31, half = (int)threadIdx.x >> 5 & 1;
     const int channel = own_channel(), x = p.x + 2 * (lane & 3);
-    place_pixels<HEIGHT>(tile, half, sum, [&](int j, int i, const float *two) {
-        return finish_pair(
-            [&](int e) { return finish<OTHERS>(a, p, p.y + j, x + e, channel + 8 * i, terms[i], two[e]); });
+    place_pixels<HEIGHT, OTHERS>(tile, half, sum, [&](int j, int i, const float *two, u32 residual) {
+        return finish_pair([&](int e) {
+            return finish<OTHERS>(a, p, p.y + j, x + e, channel + 8 * i, terms[i], two[e],
+                                  OTHERS == WIDE ? residual_in(residual, e) : 0);
+        });
     });
 }
 
@@ -116,7 +119,9 @@ __device__ __forceinline__ void release_stored(u32 empty, const int (&stored)[PL
     for (int i = 0; i < PLANES; i++) mbarrier_arrive(empty + 8 * stored[i]);
 }
 
-__device__ __forceinline__ void consume(const conv_volume_args &a, int group, u32 filter, u32 slabs, u32 full)
+/* brought: this warpgroup's barrier of residuals. */
+__device__ __forceinline__ void consume(const conv_volume_args &a, int group, u32 filter, u32 slabs, u32 full,
+                                        u32 brought)
 {
     const u32 empty = full + 8 * SLOTS, ready = empty + 8 * SLOTS;
     const bool leader = (threadIdx.x & 127) == 0, others = RESIDUAL || a.beta != 0;
@@ -124,6 +129,7 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
     channel_terms terms[2];
     float sum[PIXELS / 2];
     int stored[PLANES] = {};
+    u32 parity = 0;
     load_own_terms(a, own_channel(), terms);
     mbarrier_wait(ready, 0);
     for (int i = group; i < tiles; i += 2) {
@@ -145,11 +151,17 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
         place p = tile_at(a, (int)blockIdx.x + i * (int)gridDim.x);
         p.z = PLANES * p.z + plane;
         const u32 to = slabs + (plane ? stored[1] : stored[0]) * SLAB_ROOM;
-        /* decided for the whole tile: a branch at each result would cost more than the products */
-        if (others)
-            place_results<true>(a, p, to, terms, sum);
+        if (RESIDUAL_MAP && a.wide) {
+            bring_residual(leader, brought, parity, PLANES * PIXELS * ROW, [&] {
+#pragma unroll
+                for (int z = 0; z < PLANES; z++)
+                    tma_load(slabs + stored[z] * SLAB_ROOM, &a.residual_map, brought, 0, p.x, p.y, p.z + z, p.image);
+            });
+            place_results<WIDE>(a, p, to, terms, sum);
+        } else if (others)
+            place_results<SINGLE>(a, p, to, terms, sum);
         else
-            place_results<false>(a, p, to, terms, sum);
+            place_results<NOTHING>(a, p, to, terms, sum);
         async_fence();
         named_barrier_sync(group + 1, 128);
         if (leader) {
@@ -164,7 +176,8 @@ __device__ __forceinline__ void consume(const conv_volume_args &a, int group, u3
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_volume(const __grid_constant__ conv_volume_args a)
 {
-    const u32 filter = slot_memory(), slabs = filter + TAPS * BLOCKS * BLOCK_BYTES, full = slot_barriers(1);
+    const u32 filter = slot_memory(), slabs = filter + TAPS * BLOCKS * BLOCK_BYTES;
+    const u32 brought = RESIDUAL_MAP ? residual_barriers() : 0, full = slot_barriers(1);
     overlap_wait();
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
@@ -172,6 +185,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_volume(const __gri
         if (threadIdx.x == 0) produce(a, filter, slabs, full);
     } else {
         registers_take<232>();
-        consume(a, group, filter, slabs, full);
+        consume(a, group, filter, slabs, full, brought + 8 * group);
     }
 }

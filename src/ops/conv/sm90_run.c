@@ -27,6 +27,15 @@ mica_status conv_sm90_encode(const mica_plan *plan, const conv_sm90_plan *p, con
     return MICA_OK;
 }
 
+mica_status conv_sm90_encode_residual(const mica_plan *plan, const conv_sm90_plan *p,
+                                      const mica_run *r, mica_tensor_map *map, int *wide)
+{
+    void *at = r->args[MICA_CONV_RESIDUAL];
+    *wide = p->residual.rank > 0 && (uintptr_t)at % ALIGNMENT == 0 &&
+            mica_run_scalar(plan, r, MICA_CONV_BETA) == 0;
+    return *wide ? mica_tensor_map_encode(plan->cuda, &p->residual, at, map) : MICA_OK;
+}
+
 mica_status conv_sm90_launch(const mica_plan *plan, const conv_sm90_plan *p, const mica_run *r,
                              const void *args)
 {

@@ -8,7 +8,7 @@
 
 typedef struct conv_sm90_plan {
     mica_conv_sm90_shape shape;
-    mica_tensor_map_spec image[MICA_CONV_CLASSES], other, result; /* rank 0: there is none */
+    mica_tensor_map_spec image[MICA_CONV_CLASSES], other, result, residual; /* rank 0: none */
     mica_kernel *kernel;
     mica_grid grid;
     conv_generic generic; /* for misaligned pointers */
@@ -22,6 +22,10 @@ bool conv_sm90_aligned(const conv_sm90_plan *p, const mica_run *run);
 mica_status conv_sm90_encode(const mica_plan *plan, const conv_sm90_plan *p, const mica_run *run,
                              mica_tensor_map *image, mica_tensor_map *other,
                              mica_tensor_map *result);
+/* Whether the copy engine brings a run's residual, and the map if so: nothing else of what memory
+ * holds at a result's place may be needed. */
+mica_status conv_sm90_encode_residual(const mica_plan *plan, const conv_sm90_plan *p,
+                                      const mica_run *run, mica_tensor_map *map, int *wide);
 /* The kernel, and those that add up what it left of statistics and of wgrad's sums. */
 mica_status conv_sm90_launch(const mica_plan *plan, const conv_sm90_plan *p, const mica_run *run,
                              const void *args);

@@ -359,6 +359,22 @@ void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int cha
     m->stride_bytes[last] = stride_bytes(s->g.n, at->n);
 }
 
+void mica_conv_sm90_residual_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
+                                 const mica_tensor_map_spec *result, mica_tensor_map_spec *m)
+{
+    const mica_conv_strides *at = &s->g.residual;
+    int last = s->axes + 1;
+    mica_why why;
+    *m = (mica_tensor_map_spec){0};
+    if (!s->residual || mica_dtype_bits(d->residual.dtype) != mica_dtype_bits(s->out)) return;
+    if (mica_conv_sm90_image_ok(&d->residual, "residual", &why) != MICA_OK) return;
+    *m = *result;
+    m->dtype = d->residual.dtype;
+    for (int i = 0; i < s->axes; i++)
+        m->stride_bytes[i + 1] = stride_bytes(m->dims[i + 1], at->s[2 - i]);
+    m->stride_bytes[last] = stride_bytes(m->dims[last], at->n);
+}
+
 void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int channels,
                                int cols, mica_tensor_map_spec *m)
 {

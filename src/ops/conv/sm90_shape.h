@@ -67,6 +67,9 @@ void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_ten
  * (else b): 64, or 32; of the image that taps walk over, those that neighbouring results read. */
 void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
                                int height, mica_tensor_map_spec *map);
+/* The residual's windows as `result`'s; none (rank 0) where the copy engine cannot bring them. */
+void mica_conv_sm90_residual_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
+                                 const mica_tensor_map_spec *result, mica_tensor_map_spec *map);
 /* One tap of `cols` columns by so many terms; as many of both if filter_mn. */
 void mica_conv_sm90_filter_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int channels,
                                int cols, mica_tensor_map_spec *map);
