@@ -83,12 +83,15 @@ static mica_conv_desc moved(const mica_conv_desc *d, state *s)
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     const mica_conv_desc *d = desc;
-    mica_conv_roles roles = mica_conv_roles_of(d);
+    state s = {0};
+    bool any = false;
     (void)device;
     if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
         mica_tensor_count(&d->y) == 0)
         return mica_refuse(why, "a tensor is empty: it is left to other engines");
-    if (!is_apart(&d->x) && !is_apart(&d->y) && (roles.wgrad || !is_apart(&d->w)))
+    moved(d, &s);
+    for (int i = 0; i < IMAGES; i++) any = any || s.copies[i].made;
+    if (!any)
         return mica_refuse(why, "channels lie side by side: other engines read them where they "
                                 "are");
     return MICA_OK;

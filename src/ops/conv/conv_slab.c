@@ -234,7 +234,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const double hertz = 1.56e9,
                  launch_ms = s.roles.wgrad ? 3e-3 : 1.6e-3;     /* a busy chip's clock */
     const double copying = 0.85, count_ms = s.stats ? 2e-3 : 0; /* a second kernel */
-    return count_ms + launch_ms +
+    return count_ms + launch_ms + mica_conv_sm90_residual_ms(&s, device) +
            fmax(cycles_of(&s, device, config) / hertz * 1e3,
                 mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }

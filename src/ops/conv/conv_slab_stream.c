@@ -130,8 +130,9 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (make_shape(desc, device, &s, &why) != MICA_OK || s.class_count == 0) return 0;
     const double hertz = 1.56e9, launch_ms = 1.6e-3; /* the clock that a busy chip keeps */
     const double copying = 0.85;
-    return launch_ms + fmax(cycles_of(&s, device, config) / hertz * 1e3,
-                            mica_roofline_ms(&mica_op_conv, desc, device) / copying);
+    return launch_ms + mica_conv_sm90_residual_ms(&s, device) +
+           fmax(cycles_of(&s, device, config) / hertz * 1e3,
+                mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 
 /* The best tile; and the next, where there are tiles enough for it to matter. */

@@ -170,7 +170,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     int height = config->knob[HEIGHT];
     double cycles =
         s.roles.wgrad ? wgrad_cycles_of(&s, device, height) : cycles_of(&s, device, height);
-    return launch_ms +
+    return launch_ms + mica_conv_sm90_residual_ms(&s, device) +
            fmax(cycles / hertz * 1e3, mica_roofline_ms(&mica_op_conv, desc, device) / copying);
 }
 

@@ -289,6 +289,16 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
     return make_classes(s, d, why);
 }
 
+double mica_conv_sm90_residual_ms(const mica_conv_sm90_shape *s, const mica_device_info *device)
+{
+    const double each_ms =
+        1.07e-6; /* of a multiprocessor: 64 channels of 256 x 56 x 56 on an H200 */
+    const long long *size = mica_conv_sm90_size(s);
+    if (!s->residual || s->residual_wide) return 0;
+    double pixels = (double)s->g.n * (double)size[0] * (double)size[1] * (double)size[2];
+    return pixels * (double)(s->g.groups * mica_conv_sm90_columns(s)) * each_ms / device->units;
+}
+
 /* ---- maps ---- */
 
 /* Strides of dimensions that are 1 long are never walked, but must be legal. */

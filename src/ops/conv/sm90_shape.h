@@ -58,6 +58,9 @@ mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica
 /* For engines that store the image they write as they read the other: that type, and such a map. */
 mica_status mica_conv_sm90_result_ok(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
                                      mica_why *why);
+/* Milliseconds more for a residual that the engines of slabs and volumes read element by element;
+ * the box of one, if they can have it by that, costs what memory does. */
+double mica_conv_sm90_residual_ms(const mica_conv_sm90_shape *s, const mica_device_info *device);
 /* `pixels` of one class as a tap sees them, by 64 channels. */
 void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
                               mica_tensor_map_spec *map);
