@@ -6,14 +6,14 @@
 
 constexpr int RESIDUAL_BARRIERS = RESIDUAL ? 2 * GROUPS * BUFFERS : 0;
 
-/* Boxes of a tile that are a warpgroup's and not outside of c. */
+/* Boxes of a tile that are a warpgroup's and not outside of c, those of the same columns one after the other. */
 struct boxes {
-    int line, across, columns, count; /* of the first; in a row of them; all */
+    int line, across, rows, count; /* of the first; of the same columns; all */
 
     __device__ boxes(const gemm_sm90_args &args, const tile &t, int group)
-        : line(first_line(t, group)), across(t.across), columns(0)
+        : line(first_line(t, group)), across(t.across), rows(max(0, min(((int)args.lines - line + 63) / 64, WAVES)))
     {
-        const int rows = max(0, min(((int)args.lines - line + 63) / 64, WAVES));
+        int columns = 0;
 #pragma unroll
         for (int i = 0; i < BOXES; i++) columns += across + box_column(i) < args.across;
         count = rows * columns;
@@ -46,8 +46,8 @@ struct walk {
         box++;
         settle(args, group);
     }
-    __device__ int line(const boxes &b) const { return b.line + box / b.columns * 64; }
-    __device__ int across(const boxes &b) const { return b.across + box_column(box % b.columns); }
+    __device__ int line(const boxes &b) const { return b.line + box % b.rows * 64; }
+    __device__ int across(const boxes &b) const { return b.across + box_column(box / b.rows); }
 };
 
 /* Which buffer, and how often all of them were used. */

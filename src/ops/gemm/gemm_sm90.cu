@@ -99,11 +99,13 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 
 /* ---- the same by the copy engine ---- */
 
-/* What follows the sums of a thread's pairs in a box, eight columns apart, in two rows. */
+/* What follows the sums of a thread's pairs in a box, eight columns apart, in two rows: what the epilogue's vectors have
+ * for these. Where registers permit it stands until the box of the next 64 lines is done, else some columns at a time. */
 struct box_end {
-    /* of each column or, if SWAPPED, row; doubles are read for each result */
-    static constexpr bool READS = same_type<out_t, float>;
-    static constexpr int CHANNELS = !READS ? 1 : SWAPPED ? 2 : BOX / 4;
+    static constexpr bool READS = same_type<out_t, float>; /* doubles are read for each result */
+    static constexpr bool KEPT = SWAPPED || WAVES * SUMS <= 128;
+    static constexpr int PAIRS = KEPT || BOX < 64 ? BOX / 8 : 4; /* at a time */
+    static constexpr int CHANNELS = !READS ? 1 : SWAPPED ? 2 : 2 * PAIRS;
     channel_terms terms[CHANNELS];
 
     /* Of the first row and column. What lies outside c is computed too, by the terms of the last, and not stored. */
@@ -117,14 +119,21 @@ struct box_end {
                 load_terms<PACKED_VECTORS>(args.gemm.epilogue, (s64)min(channel, last), terms[i]);
             }
     }
+    /* Of a whole box, before it is filled; wave: of 64 lines. */
+    __device__ __forceinline__ void load_kept(const gemm_sm90_args &args, int wave, int line, int across, int warp, int lane)
+    {
+        if (KEPT && (SWAPPED || wave == 0)) load(args, line + warp * 16 + lane / 4, across + lane % 4 * 2);
+    }
     __device__ __forceinline__ c_t result(const gemm_sm90_args &args, int half, int column, s64 line, s64 across, sum_t sum,
                                           float residual) const
     {
         if constexpr (!READS) {
             return finish_one(args, place{}, line, across, sum, nullptr);
         } else {
-            const float v = scaled(args.gemm, args.gemm.scale_a, args.gemm.scale_b, SWAPPED ? across : line,
-                                   SWAPPED ? line : across, sum);
+            float v = (float)args.gemm.alpha * (float)sum; /* a bias may follow in one instruction */
+            if constexpr (HAS_SCALE_A || HAS_SCALE_B)
+                v = scaled(args.gemm, args.gemm.scale_a, args.gemm.scale_b, SWAPPED ? across : line,
+                           SWAPPED ? line : across, sum);
             return narrow<c_t>(apply_terms(args.gemm.epilogue, terms[SWAPPED ? half : column], v, residual));
         }
     }
@@ -141,7 +150,7 @@ __device__ __forceinline__ unsigned char *pair_at(unsigned char *box, int row, i
 /* Sums of BOX columns, where the residual stood if there is one: all of it is read first, so that no load waits for
  * a store. */
 template <bool AS_THEY_ARE>
-__device__ __forceinline__ void fill_box(const gemm_sm90_args &args, const box_end &end, unsigned char *to,
+__device__ __forceinline__ void fill_box(const gemm_sm90_args &args, box_end &end, unsigned char *to,
                                          const sum_t *sum, int line, int across, int warp, int lane)
 {
     const int last_line = (int)args.lines - 1, last_across = (int)args.across - 1;
@@ -152,18 +161,23 @@ __device__ __forceinline__ void fill_box(const gemm_sm90_args &args, const box_e
             load_vector<2>((const residual_t *)pair_at(to, warp * 16 + lane / 4 + 8 * (i % 2), i / 2, lane),
                            residual[i % 2][i / 2]);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = warp * 16 + lane / 4 + 8 * half;
+    for (int first = 0; first < BOX / 8; first += box_end::PAIRS) {
+        if (!AS_THEY_ARE && !box_end::KEPT) {
+            asm volatile("" ::: "memory"); /* not all loads at once */
+            end.load(args, line + warp * 16 + lane / 4, across + 8 * first + lane % 4 * 2);
+        }
 #pragma unroll
-        for (int j = 0; j < BOX / 8; j++) {
-            const int column = 8 * j + lane % 4 * 2;
+        for (int k = 0; k < 2 * box_end::PAIRS; k++) {
+            const int half = k / box_end::PAIRS, j = first + k % box_end::PAIRS;
+            const int row = warp * 16 + lane / 4 + 8 * half, column = 8 * j + lane % 4 * 2;
             c_t pair[2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const sum_t s = sum[4 * j + 2 * half + i];
                 const int y = min(line + row, last_line), x = min(across + column + i, last_across);
-                pair[i] = AS_THEY_ARE ? narrow<c_t>(s)
-                                      : end.result(args, half, 2 * j + i, y, x, s, widen<float>(residual[half][j][i]));
+                pair[i] = AS_THEY_ARE
+                              ? narrow<c_t>(s)
+                              : end.result(args, half, 2 * (j - first) + i, y, x, s, widen<float>(residual[half][j][i]));
             }
             store_vector<2>((c_t *)pair_at(to, row, j, lane), pair);
         }
@@ -176,23 +190,23 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     __builtin_assume(args.gemm.beta == 0);
     int stored = 0; /* boxes outside of c take no buffer */
+    box_end end;
     if (thread == 0) tma_wait_read<0>();
     named_barrier_sync(1 + group, 128);
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
-        const int line = first_line(t, group) + i / BOXES * 64, across = t.across + box_column(i % BOXES);
+        const int line = first_line(t, group) + i % WAVES * 64, across = t.across + box_column(i / WAVES);
         if (line >= args.lines || across >= args.across) continue;
         unsigned char *to = staging + stored % BUFFERS * BUFFER_BYTES;
         if (stored++ >= BUFFERS) {
             if (thread == 0) tma_wait_read<BUFFERS - 1>();
             named_barrier_sync(1 + group, 128);
         }
-        const sum_t *from = sum[i / BOXES] + box_column(i % BOXES) / 2;
-        box_end end;
+        const sum_t *from = sum[i % WAVES] + box_column(i / WAVES) / 2;
         if (sums_are_c(args.gemm)) {
             fill_box<true>(args, end, to, from, line, across, warp, lane);
         } else {
-            end.load(args, line + warp * 16 + lane / 4, across + lane % 4 * 2);
+            end.load_kept(args, i % WAVES, line, across, warp, lane);
             fill_box<false>(args, end, to, from, line, across, warp, lane);
         }
         async_fence();
@@ -211,14 +225,14 @@ __device__ __forceinline__ void replace_tile(const gemm_sm90_args &args, const t
 {
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     __builtin_assume(args.gemm.beta == 0);
+    box_end end;
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
-        const int line = first_line(t, group) + i / BOXES * 64, across = t.across + box_column(i % BOXES);
+        const int line = first_line(t, group) + i % WAVES * 64, across = t.across + box_column(i / WAVES);
         if (line >= args.lines || across >= args.across) continue;
-        box_end end;
-        end.load(args, line + warp * 16 + lane / 4, across + lane % 4 * 2);
+        end.load_kept(args, i % WAVES, line, across, warp, lane);
         mbarrier_wait(bars.full + 8 * turn.at, turn.parity);
-        fill_box<false>(args, end, staging + turn.at * BUFFER_BYTES, sum[i / BOXES] + box_column(i % BOXES) / 2, line,
+        fill_box<false>(args, end, staging + turn.at * BUFFER_BYTES, sum[i % WAVES] + box_column(i / WAVES) / 2, line,
                         across, warp, lane);
         async_fence();
         __syncwarp();
