@@ -155,11 +155,11 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return all;
 }
 
-/* What the product takes longer where the image's channels lie apart (NCHW), of 41 problems on an
- * H200, bf16 and f32: shared memory conflicts, and slices that are waited for. Vectors of pixels (1
- * x 1 filters) took 2.3 to 3.4 times as long as predicted for channels side by side, in wgrad 1.6
- * to 2.5; single elements 1.0 to 1.6, in wgrad 1.1 to 1.7; three products for one 2.1 to 2.5, in
- * wgrad as long as predicted. */
+/* Where the image's channels lie apart (NCHW) products take longer than predicted. Measured over
+ * predicted, 41 problems on an H200: vectors of pixels (1 x 1 filters) 2.2 to 3.4, wgrad 1.6 to 2.6
+ * (with a residual 5.6: that is left out); single elements 1.03 to 1.95, wgrad 0.9 to 1.7; f32 by
+ * three products 2.8 and 3.3, wgrad 1.5, of which the same products with channels side by side
+ * exceed their prediction by 1.3 and 1.6, too, and only the rest is taken. */
 static double channels_apart_factor(const conv_sm80_shape *s, bool precise)
 {
     bool wgrad = s->kind == MICA_CONV_KIND_WGRAD;
