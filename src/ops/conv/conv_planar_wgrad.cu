@@ -6,38 +6,49 @@
 #include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_planar.cuh"
 
-constexpr int LINES = halo_size(THREAD_H, ROWS, STRIDE_Y, DILATION_Y);
 constexpr int TO_ACCESS = access_of(TO_W, THREAD_W);
+constexpr int TO_RUN = run_elements(WHOLE ? TO_H : TILE_H, TO_W);
 static_assert(TO_W % THREAD_W == 0 && TO_H % THREAD_H == 0, "strips are whole: nothing outside takes part");
 
 typedef float sums[ROWS][COLS];
 
-__device__ __forceinline__ void add_strip(sums &sum, const in_t *rows, const in_t *zeros, const rows_of_tile &has,
-                                          const in_t *other, int y, int x)
+typedef float factors[THREAD_H][THREAD_W];
+
+__device__ __forceinline__ void load_factors(const in_t *from, factors &factor)
 {
-    float factor[THREAD_H][THREAD_W];
 #pragma unroll
     for (int i = 0; i < THREAD_H; i++)
 #pragma unroll
-        for (int k = 0; k < THREAD_W; k += TO_ACCESS) unpack_pairs(fetch<TO_ACCESS>(other + i * TO_W + k, true), &factor[i][k]);
+        for (int k = 0; k < THREAD_W; k += TO_ACCESS) unpack_pairs(fetch<TO_ACCESS>(from + i * TO_W + k, true), &factor[i][k]);
+}
+
+/* One row of taps over one row of the image. */
+__device__ __forceinline__ void add_row(float (&sum)[COLS], const float (&window)[WINDOW], const float (&factor)[THREAD_W])
+{
 #pragma unroll
-    for (int line = 0; line < LINES; line++) {
+    for (int s = 0; s < COLS; s++)
+#pragma unroll
+        for (int k = 0; k < THREAD_W; k++) {
+            const int at = column_of(k, s);
+            if (is_ever(at)) sum[s] += window[at] * factor[k];
+        }
+}
+
+/* Lines from LINE on. Not a loop: of many lines the compiler would unroll some, and compare at run time. */
+template <int LINE = 0>
+__device__ __forceinline__ void add_lines(sums &sum, const in_t *rows, const in_t *zeros, const rows_of_tile &has,
+                                          const factors &factor, int y, int x)
+{
+    if constexpr (line_is_ever(LINE)) {
         float window[WINDOW];
-        load_window(row_at(rows, zeros, has, y + line), x, window);
+        load_window(row_at(rows, zeros, has, y + LINE, LINE), zeros, x, window);
 #pragma unroll
         for (int o = 0; o < THREAD_H; o++)
 #pragma unroll
-            for (int t = 0; t < ROWS; t++) {
-                if (halo_of(o, t, ROWS, STRIDE_Y, DILATION_Y) != line) continue;
-#pragma unroll
-                for (int s = 0; s < COLS; s++)
-#pragma unroll
-                    for (int k = 0; k < THREAD_W; k++) {
-                        const int at = halo_of(k, s, COLS, STRIDE_X, DILATION_X);
-                        if (is_ever(at)) sum[t][s] += window[at] * factor[o][k];
-                    }
-            }
+            for (int t = 0; t < ROWS; t++)
+                if (line_of(o, t) == LINE) add_row(sum[t], window, factor[o]);
     }
+    if constexpr (LINE + 1 < LINES) add_lines<LINE + 1>(sum, rows, zeros, has, factor, y, x);
 }
 
 __device__ __forceinline__ void store_sum(const conv_planar_args &a, s64 channel, unsigned part, int tap, float sum)
@@ -83,10 +94,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_planar_wgrad(
         const int tile = (int)(i % TILES);
         const rows_of_tile has = rows_of(tile);
         const int rows = max(has.end - has.first, 0), to_rows = WHOLE ? TO_H : min(TILE_H, TO_H - tile * TILE_H);
-        const in_t *const run = copy_run(image, (const in_t *)a.image, (first * FROM_H + has.first) * FROM_W,
-                                         planes * rows * FROM_W, a.planes * FROM_H * FROM_W, a.from_aligned);
-        const in_t *const to = copy_run(other, (const in_t *)a.other, (first * TO_H + tile * TILE_H) * TO_W,
-                                        planes * to_rows * TO_W, a.planes * TO_H * TO_W, a.to_aligned);
+        const in_t *const run = copy_run<FROM_RUN>(image, (const in_t *)a.image, (first * FROM_H + has.first) * FROM_W,
+                                                   planes * rows * FROM_W, a.planes * FROM_H * FROM_W, a.from_aligned);
+        const in_t *const to = copy_run<TO_RUN>(other, (const in_t *)a.other, (first * TO_H + tile * TILE_H) * TO_W,
+                                                planes * to_rows * TO_W, a.planes * TO_H * TO_W, a.to_aligned);
         copies_commit();
         copies_wait<0>();
         __syncthreads();
@@ -95,7 +106,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_planar_wgrad(
             for (int strip = (int)threadIdx.x % STRIP_THREADS; strip < STRIPS; strip += STRIP_THREADS) {
                 const int row = strip / STRIPS_X * THREAD_H, x = strip % STRIPS_X * THREAD_W;
                 if (row >= to_rows) break;
-                add_strip(sum, run + plane * FROM_ROWS * FROM_W, zeros, has, to + (plane * TO_H + row) * TO_W + x,
+                factors factor;
+                load_factors(to + (plane * TO_H + row) * TO_W + x, factor);
+                add_lines(sum, run + plane * FROM_ROWS * FROM_W, zeros, has, factor,
                           strip_start(tile * TILE_H + row, STRIDE_Y) + ORIGIN_Y, x * STRIDE_X + ORIGIN_X);
             }
         __syncthreads(); /* what was copied is replaced next */
