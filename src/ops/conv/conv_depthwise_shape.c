@@ -118,24 +118,29 @@ static int halo(const conv_depthwise_shape *s, int n, int taps, int axis)
     return (n - 1) * stride + (taps - 1) * dilation + 1;
 }
 
-/* Wavefronts of a warp that reads a pair of channels per thread. */
+/* Wavefronts of a warp that reads a pair of channels per thread. Asked for every tile that is
+ * tried: it divides by powers of two alone. */
 static int conflicts(const conv_depthwise_shape *s, const conv_depthwise_tile *t, int pitch)
 {
     int used[32] = {0}, most = 1, pairs = t->channels / 2;
     int64_t last[32];
-    int strips_x = t->tile_w / t->thread_w, words = 2 * s->bytes / 4;
+    int strips_x = t->tile_w / t->thread_w;
+    unsigned words = s->bytes == 4 ? 2 : 1, banks = 32 / words;
     int step_x =
         s->roles.dgrad ? t->thread_w / (int)s->g.stride[2] : t->thread_w * (int)s->g.stride[2];
     int step_y =
         s->roles.dgrad ? t->thread_h / (int)s->g.stride[1] : t->thread_h * (int)s->g.stride[1];
     int64_t width = halo(s, t->tile_w, (int)s->g.tap[2], 2);
-    for (int i = 0; i < 32 / words; i++) {
-        int strip = i / pairs;
-        int64_t pixel = strip / strips_x * step_y * width + (int64_t)(strip % strips_x) * step_x;
-        int64_t word = pixel * pitch * s->bytes / 4 + i % pairs * words,
-                bank = word / words % (32 / words);
-        if (used[bank] && last[bank] == word) continue;
-        last[bank] = word;
+    int pair = 0, x = 0, y = 0; /* of the thread: its channels and its strip */
+    for (unsigned i = 0; i < banks; i++) {
+        uint64_t pixel = (uint64_t)(y * step_y * width + (int64_t)x * step_x);
+        uint64_t word = pixel * (uint64_t)(pitch * s->bytes) / 4 + (unsigned)pair * words;
+        unsigned bank = (unsigned)(word / words % banks);
+        bool next = ++pair == pairs;
+        if (next) pair = 0, x++;
+        if (x == strips_x) x = 0, y++;
+        if (used[bank] && last[bank] == (int64_t)word) continue;
+        last[bank] = (int64_t)word;
         if (++used[bank] > most) most = used[bank];
     }
     return most;

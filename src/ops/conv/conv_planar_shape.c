@@ -79,13 +79,17 @@ static int halo(const conv_depthwise_shape *s, int n, int axis)
     return (n + (int)conv_depthwise_shift(s, axis) - 1) / stride + reach / stride + 1;
 }
 
-static int halo_of(const conv_depthwise_shape *s, int o, int tap, int axis)
+/* Whether pixel i of the halo is what a tap of one of n pixels needs. */
+static bool is_needed(const conv_depthwise_shape *s, int i, int tap, int n, int axis)
 {
     int stride = (int)s->g.stride[axis], dilation = (int)s->g.dilation[axis];
-    if (!s->roles.dgrad) return o * stride + tap * dilation;
+    if (!s->roles.dgrad) {
+        int from = i - tap * dilation;
+        return from >= 0 && from % stride == 0 && from / stride < n;
+    }
     int before = (int)(s->g.tap[axis] - 1) * dilation / stride * stride;
-    int u = o + (int)conv_depthwise_shift(s, axis) - tap * dilation + before;
-    return u % stride ? -1 : u / stride;
+    int o = i * stride - (int)conv_depthwise_shift(s, axis) + tap * dilation - before;
+    return o >= 0 && o < n;
 }
 
 /* Pixels of the image from strip to strip. */
@@ -188,8 +192,7 @@ static reached reach_of(const conv_depthwise_shape *s, int n, int strips, int ax
     for (int i = 0; i < halo(s, n, axis); i++) {
         if (origin + i + last < 0 || origin + i >= s->size_from[axis]) continue;
         int found = 0;
-        for (int o = 0; o < n; o++)
-            for (int tap = 0; tap < s->g.tap[axis]; tap++) found += halo_of(s, o, tap, axis) == i;
+        for (int tap = 0; tap < s->g.tap[axis]; tap++) found += is_needed(s, i, tap, n, axis);
         r.pairs += found, r.pixels += found > 0;
     }
     return r;
@@ -308,39 +311,63 @@ static void place_results(const conv_depthwise_shape *s, const conv_planar_tile 
     place_lanes(t, &at, lanes);
 }
 
-/* Of a block's tile. */
-static void count_cost(const conv_depthwise_shape *s, conv_planar_tile *t)
+/* Lines and pixels of a strip that exist, and what is read of a line. */
+typedef struct strip_reads {
+    reached down, across;
+    line_loads loads;
+} strip_reads;
+
+static strip_reads reads_of(const conv_depthwise_shape *s, const conv_planar_tile *t)
+{
+    int strips_y = t->tiles > 1 ? INT16_MAX : t->tile_h / t->thread_h;
+    return (strip_reads){.down = reach_of(s, t->thread_h, strips_y, 1),
+                         .across = reach_of(s, t->thread_w, t->tile_w / t->thread_w, 2),
+                         .loads = loads_of(s, t)};
+}
+
+static double strips_of(const conv_planar_tile *t)
+{
+    return ceil(t->planes * t->strip_threads / 32.0) * t->strips;
+}
+
+/* Instructions of a block's tile. */
+static void count_issue(const conv_depthwise_shape *s, conv_planar_tile *t)
 {
     const double copy = 12, take = 8; /* instructions for 512 bytes: copied, stored */
     const double weight = 30;         /* for 32 of them */
     const double begin = s->roles.wgrad ? 270 : 100; /* of a warp before and after its strips */
-    int strips_y = t->tiles > 1 ? INT16_MAX : t->tile_h / t->thread_h;
-    reached down = reach_of(s, t->thread_h, strips_y, 1);
-    reached across = reach_of(s, t->thread_w, t->tile_w / t->thread_w, 2);
-    line_loads l = loads_of(s, t);
+    strip_reads r = reads_of(s, t);
+    double warps = ceil(t->planes * t->strip_threads / 32.0);
+    double taps = (double)(s->g.tap[1] * s->g.tap[2]);
+    t->issue = strips_of(t) * strip_issue(s, t, &r.loads, &r.down, &r.across) +
+               from_bytes(s, t) / 512 * copy + warps * begin;
+    if (s->roles.wgrad || t->staged) t->issue += to_bytes(s, t) / 512 * (t->staged ? take : copy);
+    if (!s->roles.wgrad) t->issue += t->planes * taps / 32 * weight;
+    t->fronts = t->sectors = 0;
+}
+
+/* Its wavefronts and sectors. */
+static void count_fronts(const conv_depthwise_shape *s, conv_planar_tile *t)
+{
+    strip_reads r = reads_of(s, t);
     int bytes = s->roles.wgrad ? s->bytes : mica_dtype_bits(s->out) / 8;
     int64_t results[32];
     place_results(s, t, bytes, results);
-    double warps = ceil(t->planes * t->strip_threads / 32.0), strips = warps * t->strips;
-    double from = from_bytes(s, t), to = to_bytes(s, t);
-    double taps = (double)(s->g.tap[1] * s->g.tap[2]);
+    double strips = strips_of(t), warps = ceil(t->planes * t->strip_threads / 32.0);
+    double to = to_bytes(s, t), taps = (double)(s->g.tap[1] * s->g.tap[2]);
     double accesses = strips * t->thread_h * t->thread_w / t->to_access;
-    t->issue = strips * strip_issue(s, t, &l, &down, &across) + from / 512 * copy + warps * begin;
-    t->fronts = strips * down.pixels * line_fronts(s, t, &l) + from / 128;
-    t->sectors = 0;
-    if (s->roles.wgrad || t->staged) {
-        t->issue += to / 512 * (t->staged ? take : copy);
+    t->fronts = strips * r.down.pixels * line_fronts(s, t, &r.loads) + from_bytes(s, t) / 128;
+    if (s->roles.wgrad || t->staged)
         t->fronts += accesses * wavefronts(results, t->to_access * bytes) + to / 128;
-    }
     if (s->roles.wgrad) return;
-    t->issue += t->planes * taps / 32 * weight;
     if (t->held) t->fronts += warps * taps;
     /* assumed: whole lines cost half of what sectors do that lie apart */
     t->sectors = t->staged ? to / 64 : accesses * sectors(results, t->to_access * bytes);
 }
 
-bool conv_planar_tile_complete(const conv_depthwise_shape *s, const mica_device_info *device,
-                               conv_planar_tile *t)
+/* All of a tile but its wavefronts and sectors. */
+static bool begin_tile(const conv_depthwise_shape *s, const mica_device_info *device,
+                       conv_planar_tile *t)
 {
     if (!is_regular(s, t)) return false;
     double strips_x = ceil((double)s->size_to[2] / t->thread_w);
@@ -364,7 +391,15 @@ bool conv_planar_tile_complete(const conv_depthwise_shape *s, const mica_device_
     double blocks = fmin(65536 / (whole * registers), floor(room / (shared + SHARED_RESERVE)));
     t->blocks = (int)fmin(fmin(blocks, 2048 / ((threads + 31) / 32 * 32)), 16);
     if (t->blocks < 1) return false;
-    count_cost(s, t);
+    count_issue(s, t);
+    return true;
+}
+
+bool conv_planar_tile_complete(const conv_depthwise_shape *s, const mica_device_info *device,
+                               conv_planar_tile *t)
+{
+    if (!begin_tile(s, device, t)) return false;
+    count_fronts(s, t);
     return true;
 }
 
@@ -442,9 +477,14 @@ static void try_threads(const conv_depthwise_shape *s, const mica_device_info *d
     for (t.strips = least; t.strips == least || t.strips <= most; t.strips++) {
         double threads = t.planes * ceil(strips / t.strips);
         if (t.strips > least && (threads < 64 || strips < t.strips)) return;
-        if (!conv_planar_tile_complete(s, device, &t)) continue;
+        if (!begin_tile(s, device, &t)) continue;
         double blocks =
             s->roles.wgrad ? (double)device->units * t.blocks : conv_planar_count(s, &t);
+        /* wavefronts take time to count, and only make it longer */
+        if (best->count == best->most &&
+            conv_planar_ms(s, device, &t, blocks, memory) >= best->ms[best->most - 1])
+            continue;
+        count_fronts(s, &t);
         conv_rank(best, &t, conv_planar_ms(s, device, &t, blocks, memory));
     }
 }
