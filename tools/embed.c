@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * embed ROOT OUT FILE...: writes a C file with the text of each FILE (relative to ROOT), C or C++
- * whose comments are left out, as an array, and a table of them by name. Lines keep their numbers.
- * embed --text NAME FILE OUT: writes a C file with the text of FILE as `const char NAME[]`. */
+ * whose comments are left out and whose lines are indented by one space for four, as an array, and
+ * a table of them by name. Lines keep their numbers. embed --text NAME FILE OUT: writes a C file
+ * with the text of FILE as `const char NAME[]`. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,21 @@ static void drop_comments(char *text)
     *to = 0;
 }
 
+/* In place: a line begins with a quarter of its spaces. */
+static void shorten_indents(char *text)
+{
+    char *to = text;
+    for (const char *at = text; *at;) {
+        size_t spaces = strspn(at, " "), rest = strcspn(at + spaces, "\n");
+        if (at[spaces + rest]) rest++; /* the end of the line */
+        memset(to, ' ', (spaces + 3) / 4);
+        memmove(to + (spaces + 3) / 4, at + spaces, rest);
+        to += (spaces + 3) / 4 + rest;
+        at += spaces + rest;
+    }
+    *to = 0;
+}
+
 static void embed_text(FILE *out, const char *text, const char *storage, const char *name)
 {
     int column = 0;
@@ -75,6 +91,7 @@ static void embed_table(FILE *out, const char *root, char **files, int count)
         snprintf(name, sizeof name, "file_%d", i);
         char *text = read_text(path);
         drop_comments(text);
+        shorten_indents(text);
         embed_text(out, text, "static ", name);
         free(text);
     }
