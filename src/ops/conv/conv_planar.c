@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "planar": depthwise convolutions of planes that follow each other in memory (NCHW, NCW)
  * and their gradients, f16, bf16 and f32 with f32 sums, one or two axes, any stride and dilation,
- * filters up to some 11 x 11 (wgrad: 7 x 7). Blocks bring whole planes, or rows of a large one, to
+ * filters up to some 13 x 13 (wgrad: 7 x 7). Blocks bring whole planes, or rows of a large one, to
  * shared memory as they lie, and threads form strips of them, every row of the image read once for
  * all taps; results leave through shared memory, too, where they are packed. By the model some 1.4
  * of memory's time up to 3 x 3 taps, bound by what is issued beyond. wgrad splits the images into

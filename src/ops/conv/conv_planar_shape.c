@@ -11,6 +11,7 @@ enum {
     MOST_CODE = 2000, /* multiply-adds of a strip */
     MOST_REGISTERS = 150,
     MOST_HELD = 49,
+    MOST_TAPS = 169,             /* more take too many registers where all are unrolled */
     MOST_LINES = 160,            /* of a strip's window: each is a template */
     MOST_PLANES = INT32_MAX / 2, /* fast division counts them */
     SHARED_RESERVE = 1024
@@ -47,6 +48,9 @@ mica_status conv_planar_fits(const conv_depthwise_shape *s, mica_why *why)
     if ((double)g->n * (double)g->groups > MOST_PLANES)
         return mica_refuse(why, "%.0f planes, this engine counts to %d",
                            (double)g->n * (double)g->groups, MOST_PLANES);
+    if (g->tap[1] * g->tap[2] > MOST_TAPS)
+        return mica_refuse(why, "%lld x %lld taps, this engine unrolls %d", g->tap[1], g->tap[2],
+                           MOST_TAPS);
     if (g->groups == 1)
         return mica_refuse(why, "there is one channel: it lies side by side as well");
     MICA_TRY(
