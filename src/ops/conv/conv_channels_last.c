@@ -15,13 +15,12 @@ static const int args[IMAGES] = {MICA_CONV_X, MICA_CONV_W, MICA_CONV_Y, MICA_CON
 enum { FEW_CHANNELS = 8, ALIGNMENT = 16 };
 
 typedef struct copy {
-    bool made, written;
+    bool made, read, written; /* by the convolution; the result is read where beta is not 0 */
     size_t at, in_at, out_at;
-    mica_plan *in, *out; /* in: of the result, where beta is not 0 */
+    mica_plan *in, *out;
 } copy;
 
 typedef struct state {
-    int result; /* which image the sums go to */
     copy copies[IMAGES];
     size_t child_at;
     mica_plan *child;
@@ -64,17 +63,18 @@ static bool is_apart(const mica_tensor *t)
     return mica_tensor_given(t) && t->dims[1] > 1 && t->strides[1] != 1;
 }
 
-/* Which images are copied and which of those the convolution writes; and the convolution that is
+/* Which images are copied and what the convolution does with each; and the convolution that is
  * left. A filter's gradient is small and stored where it belongs by whatever forms it. */
-static mica_conv_desc moved(const mica_conv_desc *d, state *s)
+static mica_conv_desc moved(const mica_conv_desc *d, copy copies[IMAGES])
 {
     mica_conv_desc c = *d;
     mica_conv_roles roles = mica_conv_roles_of(d);
     for (int i = 0; i < IMAGES; i++) {
         mica_tensor *t = image_of(&c, i);
-        if (args[i] == roles.out) s->result = i;
         if (!is_apart(t) || (i == IMAGE_W && roles.wgrad)) continue;
-        s->copies[i] = (copy){.made = true, .written = args[i] == roles.out || i == IMAGE_AUX};
+        copies[i] = (copy){.made = true,
+                           .read = i != IMAGE_AUX,
+                           .written = args[i] == roles.out || i == IMAGE_AUX};
         *t = copy_of(t);
     }
     return c;
@@ -83,14 +83,14 @@ static mica_conv_desc moved(const mica_conv_desc *d, state *s)
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     const mica_conv_desc *d = desc;
-    state s = {0};
+    copy copies[IMAGES] = {0};
     bool any = false;
     (void)device;
     if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
         mica_tensor_count(&d->y) == 0)
         return mica_refuse(why, "a tensor is empty: it is left to other engines");
-    moved(d, &s);
-    for (int i = 0; i < IMAGES; i++) any = any || s.copies[i].made;
+    moved(d, copies);
+    for (int i = 0; i < IMAGES; i++) any = any || copies[i].made;
     if (!any)
         return mica_refuse(why, "channels lie side by side: other engines read them where they "
                                 "are");
@@ -104,13 +104,13 @@ static mica_transform_desc between(const mica_tensor *from, const mica_tensor *t
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    state s = {0};
-    mica_conv_desc from = *(const mica_conv_desc *)desc, to = moved(&from, &s);
+    copy copies[IMAGES] = {0};
+    mica_conv_desc from = *(const mica_conv_desc *)desc, to = moved(&from, copies);
     double ms = mica_op_predict(&mica_op_conv, &to, device, true);
     (void)config;
     for (int i = 0; i < IMAGES; i++) {
         mica_transform_desc t = between(image_of(&from, i), image_of(&to, i));
-        if (s.copies[i].made) ms += mica_op_predict(mica_op_find("transform"), &t, device, true);
+        if (copies[i].made) ms += mica_op_predict(mica_op_find("transform"), &t, device, true);
     }
     return ms;
 }
@@ -127,10 +127,9 @@ static mica_status add_copy(mica_plan *plan, copy *c, const mica_tensor *from,
                             const mica_tensor *to)
 {
     size_t bytes = (size_t)(to->dims[0] * to->strides[0] * element_bytes(to));
-    bool aux = c->written && from == &((const mica_conv_desc *)plan->desc)->aux;
     mica_transform_desc in = between(from, to), out = between(to, from);
     MICA_TRY(mica_book(plan, "copy with channels side by side", bytes, &c->at));
-    if (!aux)
+    if (c->read)
         MICA_TRY(
             mica_plan_child_create(plan, "transform", &in, sizeof in, NULL, &c->in, &c->in_at));
     if (!c->written) return MICA_OK;
@@ -141,7 +140,7 @@ static mica_status build(mica_plan *plan)
 {
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_conv_desc from = *(const mica_conv_desc *)plan->desc, to = moved(&from, s);
+    mica_conv_desc from = *(const mica_conv_desc *)plan->desc, to = moved(&from, s->copies);
     for (int i = 0; i < IMAGES; i++)
         if (s->copies[i].made)
             MICA_TRY(add_copy(plan, &s->copies[i], image_of(&from, i), image_of(&to, i)));

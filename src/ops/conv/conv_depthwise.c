@@ -136,13 +136,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 static void write_taps(const conv_depthwise_shape *h, const conv_depthwise_tile *t, mica_text *p)
 {
-    mica_prologue_int(p, "KIND", h->roles.kind);
-    mica_prologue_int(p, "ROWS", t->rows);
-    mica_prologue_int(p, "COLS", h->g.tap[2]);
-    mica_prologue_int(p, "STRIDE_Y", h->g.stride[1]);
-    mica_prologue_int(p, "STRIDE_X", h->g.stride[2]);
-    mica_prologue_int(p, "DILATION_Y", h->g.dilation[1]);
-    mica_prologue_int(p, "DILATION_X", h->g.dilation[2]);
+    conv_depthwise_write_taps(h, t->rows, p);
     mica_prologue_int(p, "CHANNELS", t->channels);
 }
 

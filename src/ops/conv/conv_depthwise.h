@@ -49,6 +49,8 @@ mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_sh
 /* Along an axis, where tiles start (dgrad: so many pixels before 0), and their halo. */
 long long conv_depthwise_shift(const conv_depthwise_shape *s, int axis);
 long long conv_depthwise_origin(const conv_depthwise_shape *s, int axis);
+/* Constants of a kernel: the pass and its taps, of which a block has `rows` rows. */
+void conv_depthwise_write_taps(const conv_depthwise_shape *s, int64_t rows, mica_text *p);
 /* Fills the rest of a tile whose first five numbers and slide are set; false if the device cannot
  * hold it. */
 bool conv_depthwise_tile_complete(const conv_depthwise_shape *s, const mica_device_info *device,

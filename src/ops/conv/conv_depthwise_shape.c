@@ -110,6 +110,17 @@ long long conv_depthwise_origin(const conv_depthwise_shape *s, int axis)
     return (pad - conv_depthwise_shift(s, axis)) / stride - before;
 }
 
+void conv_depthwise_write_taps(const conv_depthwise_shape *s, int64_t rows, mica_text *p)
+{
+    mica_prologue_int(p, "KIND", s->roles.kind);
+    mica_prologue_int(p, "ROWS", rows);
+    mica_prologue_int(p, "COLS", s->g.tap[2]);
+    mica_prologue_int(p, "STRIDE_Y", s->g.stride[1]);
+    mica_prologue_int(p, "STRIDE_X", s->g.stride[2]);
+    mica_prologue_int(p, "DILATION_Y", s->g.dilation[1]);
+    mica_prologue_int(p, "DILATION_X", s->g.dilation[2]);
+}
+
 /* As in conv_depthwise.cuh. */
 static int halo(const conv_depthwise_shape *s, int n, int taps, int axis)
 {

@@ -3,8 +3,8 @@
  * and their gradients, f16, bf16 and f32 with f32 sums, one or two axes, any stride and dilation,
  * filters up to some 13 x 13 (wgrad: 7 x 7). Blocks bring whole planes, or rows of a large one, to
  * shared memory as they lie, and threads form strips of them, every row of the image read once for
- * all taps; results leave through shared memory, too, where they are packed. By the model some 1.4
- * of memory's time up to 3 x 3 taps, bound by what is issued beyond. wgrad splits the images into
+ * all taps; results leave through shared memory, too, where they are packed. Up to 3 x 3 taps
+ * 1.2 to 1.4 of memory's time (H200), bound by what is issued beyond. wgrad splits the images into
  * parts in workspace, added up in order; splits=1 needs none. */
 #include "ops/conv/conv_planar.h"
 #include "ops/conv/conv_parts.h"
@@ -120,17 +120,6 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 /* ---- plan ---- */
 
-static void write_taps(const conv_depthwise_shape *h, mica_text *p)
-{
-    mica_prologue_int(p, "KIND", h->roles.kind);
-    mica_prologue_int(p, "ROWS", h->g.tap[1]);
-    mica_prologue_int(p, "COLS", h->g.tap[2]);
-    mica_prologue_int(p, "STRIDE_Y", h->g.stride[1]);
-    mica_prologue_int(p, "STRIDE_X", h->g.stride[2]);
-    mica_prologue_int(p, "DILATION_Y", h->g.dilation[1]);
-    mica_prologue_int(p, "DILATION_X", h->g.dilation[2]);
-}
-
 static void write_planes(const conv_depthwise_shape *h, mica_text *p)
 {
     mica_prologue_int(p, "FROM_H", h->size_from[1]);
@@ -147,7 +136,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const conv_p
                            mica_text *p)
 {
     const conv_depthwise_shape *h = &s->shape;
-    write_taps(h, p);
+    conv_depthwise_write_taps(h, h->g.tap[1], p);
     write_planes(h, p);
     mica_prologue_int(p, "PLANES", t->planes);
     mica_prologue_int(p, "TILE_H", t->tile_h);

@@ -425,7 +425,7 @@ double conv_planar_wgrad_blocks(const conv_depthwise_shape *s, const conv_planar
  * overlap for the most part. Constants are chosen for 134 tiles of 13 problems (bf16, fwd and
  * wgrad, 3 x 3 to 7 x 7 taps, planes of 7 x 7 to 112 x 112, H200) that store results directly, one
  * strip a thread: mean error 12 %. Staged results, dgrad with strides and several strips are
- * extrapolated. */
+ * extrapolated: 24 choices among them took 0.8 to 1.4 times what is told. */
 double conv_planar_ms(const conv_depthwise_shape *s, const mica_device_info *device,
                       const conv_planar_tile *t, double blocks, double memory_ms)
 {
