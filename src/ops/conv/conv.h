@@ -11,7 +11,11 @@ extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda, mica_c
     mica_conv_cuda_depthwise, mica_conv_stem, mica_conv_grouped, mica_conv_depthwise_mma,
     mica_conv_cudnn, mica_conv_gemm, mica_conv_col2im, mica_conv_by_group, mica_conv_turned,
     mica_conv_disjoint, mica_conv_winograd, mica_conv_fft_cpu, mica_conv_fft_cuda,
-    mica_conv_channels_last, mica_conv_cuda_planar, mica_conv_cpu_passes, mica_conv_cuda_passes;
+    mica_conv_channels_last, mica_conv_cuda_planar, mica_conv_cpu_passes, mica_conv_cuda_passes,
+    mica_conv_sections;
+
+/* Columns of an image past which `onednn` leaves forward passes to `sections`. */
+enum { MICA_CONV_LONG_ROW = 1 << 15 };
 
 /* aux, amax, scale_y or an 8-bit y of floating sums; sums by channel; either. */
 bool conv_has_finish(const mica_conv_desc *d);

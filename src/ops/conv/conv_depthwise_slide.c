@@ -246,9 +246,10 @@ static void try_strips(choice *c, conv_depthwise_tile t)
     strip p = strip_of(s, &t);
     long long strips = (s->size_to[2] + conv_depthwise_shift(s, 2) + t.thread_w - 1) / t.thread_w;
     int pairs = t.channels / 2;
-    for (long long parts = 1; parts <= strips; parts++) {
-        long long each = (strips + parts - 1) / parts;
-        if (each * pairs > MOST_THREADS) continue;
+    long long most = MOST_THREADS / pairs;
+    for (long long each = most < strips ? most : strips; each > 0; each--) {
+        long long parts = conv_ceil_div(strips, each);
+        if (conv_ceil_div(strips, parts) < each) continue;
         if (each * pairs < 48 && parts > 1) break;
         t.tile_w = (int)each * t.thread_w;
         /* as many steps as are unfinished, and sums stay where they are; one, where that is too
