@@ -112,36 +112,44 @@ static void group_and_instance(void **state)
 /* ---- numerics ---- */
 
 /* Mean 1e4, deviation 1, in f32: the corrected two passes keep six digits of rstd; E[x^2] - mean^2
- * keeps none, and the comparison sees that. */
+ * keeps none, and the comparison sees that. Long sets and short rows, which have loops of their
+ * own.
+ */
 static void far_from_zero(void **state)
 {
     (void)state;
-    enum { N = 30000 };
+    enum { N = 30000, SHORT = 1000 };
+    static const struct {
+        const char *line;
+        int n;
+    } cases[] = {{"norm x=f32:1x30000 mean=f32:1 rstd=f32:1", N},
+                 {"norm x=f32:1x1000 mean=f32:1 rstd=f32:1", SHORT},
+                 {"norm kind=batch x=f32:30000x1 mean=f32:1 rstd=f32:1", N},
+                 {"norm kind=instance x=f32:1x1x30000:60000x60000x2 mean=f32:1x1 rstd=f32:1x1 "
+                  "y=f32:1x1x30000",
+                  N}};
     static double x[N], y[N];
-    double mean = 0, var = 0, got_mean, got_rstd;
-    float sum = 0, squares = 0;
-    for (int i = 0; i < N; i++) {
-        x[i] = (float)(1e4 + sqrt(2) * sin(0.7 * i + 1e-4 * i * (double)i));
-        mean += x[i] / N;
-        sum += (float)x[i], squares += (float)x[i] * (float)x[i];
-    }
-    for (int i = 0; i < N; i++) var += (x[i] - mean) * (x[i] - mean) / N;
-    double rstd = 1 / sqrt(var + 1e-5);
-    assert_true(fabs(rstd - 1) < 0.05);
-    float one_pass = squares / N - sum / N * (sum / N);
-    assert_true(!(fabs(1 / sqrt((double)one_pass + 1e-5) - rstd) < 1e-2 * rstd));
-    const char *strided = "norm kind=instance x=f32:1x1x30000:60000x60000x2 mean=f32:1x1 "
-                          "rstd=f32:1x1 y=f32:1x1x30000";
-    const char *const lines[] = {"norm x=f32:1x30000 mean=f32:1 rstd=f32:1",
-                                 "norm kind=batch x=f32:30000x1 mean=f32:1 rstd=f32:1", strided};
-    for (int e = 0; e < 2; e++) {
-        for (int l = 0; l < 3; l++) {
-            run_ok(engines[e], lines[l],
+    for (int i = 0; i < N; i++) x[i] = (float)(1e4 + sqrt(2) * sin(0.7 * i + 1e-4 * i * (double)i));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int n = cases[c].n;
+        double mean = 0, var = 0, got_mean, got_rstd;
+        float sum = 0, squares = 0;
+        for (int i = 0; i < n; i++) {
+            mean += x[i] / n;
+            sum += (float)x[i], squares += (float)x[i] * (float)x[i];
+        }
+        for (int i = 0; i < n; i++) var += (x[i] - mean) * (x[i] - mean) / n;
+        double rstd = 1 / sqrt(var + 1e-5);
+        assert_true(fabs(rstd - 1) < 0.05);
+        float one_pass = squares / (float)n - sum / (float)n * (sum / (float)n);
+        assert_true(!(fabs(1 / sqrt((double)one_pass + 1e-5) - rstd) < 1e-2 * rstd));
+        for (int e = 0; e < 2; e++) {
+            run_ok(engines[e], cases[c].line,
                    VALUES([MICA_NORM_X] = x, [MICA_NORM_Y] = y, [MICA_NORM_MEAN] = &got_mean,
                           [MICA_NORM_RSTD] = &got_rstd));
             assert_true(fabs(got_mean - mean) < 1e-3); /* half a unit of f32 at 1e4 is 5e-4 */
             assert_true(fabs(got_rstd - rstd) < 2e-6 * rstd);
-            for (int i = 0; i < N; i++) assert_true(fabs(y[i] - (x[i] - mean) * rstd) < 2e-3);
+            for (int i = 0; i < n; i++) assert_true(fabs(y[i] - (x[i] - mean) * rstd) < 2e-3);
         }
     }
 }

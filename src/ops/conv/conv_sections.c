@@ -97,8 +97,9 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     section first = section_of(&c, 0), second = section_of(&c, 1);
     section inner = section_of(&c, c.sections - 2), last = section_of(&c, c.sections - 1);
     if (first.read < 1 || second.before || inner.after || last.read < 1)
-        return mica_refuse(why, "zeros around the image reach past the first or the last %lld "
-                                "columns",
+        return mica_refuse(why,
+                           "zeros around the image reach past the first or the last %lld "
+                           "columns",
                            (long long)c.each);
     return MICA_OK;
 }
@@ -140,7 +141,8 @@ static mica_status build(mica_plan *plan)
 static void move(mica_run *r, int arg, const mica_tensor *t, int64_t image, int64_t column)
 {
     int64_t elements = image * t->strides[0] + column * t->strides[t->rank - 1];
-    if (r->args[arg]) r->args[arg] = (char *)r->args[arg] + elements * mica_dtype_bits(t->dtype) / 8;
+    if (r->args[arg])
+        r->args[arg] = (char *)r->args[arg] + elements * mica_dtype_bits(t->dtype) / 8;
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

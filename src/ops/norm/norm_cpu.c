@@ -141,7 +141,8 @@ static bool has_plain_rows(const mica_norm_desc *d, const norm_plane *p)
     bool simple =
         d->pass == MICA_NORM_FWD && (d->kind == MICA_NORM_LAYER || d->kind == MICA_NORM_RMS);
     if (!simple || mica_tensor_given(&d->residual) || mica_tensor_given(&d->sum)) return false;
-    if (p->side_by_side || p->cols.rank != 1 || p->reduced > NORM_ROW) return false;
+    if (p->side_by_side || p->cols.rank != 1) return false;
+    if (p->reduced > (d->x.dtype == MICA_BF16 ? NORM_NARROW_ROW : NORM_ROW)) return false;
     for (int a = 0; a < NORM_ARG_COUNT; a++) {
         /* what does not vary along the row must not vary between rows either */
         if (!mica_tensor_given(mica_norm_tensor(d, a)) || mica_norm_is_per_set(a)) continue;

@@ -11,7 +11,8 @@ enum {
     NORM_COLUMNS = 512,       /* results that are formed side by side where neighbours are kept */
     NORM_PARTS = 16,          /* at most so many partial sums, on the stack */
     NORM_PART_SIZE = 1 << 15, /* at least so many elements in each */
-    NORM_ROW = 1024,          /* rows up to this are short */
+    NORM_ROW = 1024,          /* rows up to this are short, */
+    NORM_NARROW_ROW = 8192,   /* and of bf16 up to this */
     NORM_ONCE_PARTS = 32,     /* at most, */
     NORM_ONCE_ROWS = 64,      /* of at least so many rows */
     NORM_ONCE_ROW = 8192,     /* of at most so many elements: dx and sums by column in one pass */

@@ -7,6 +7,7 @@
 
 typedef float real;
 static const mica_dtype real_type = MICA_F32;
+enum { NARROW = true }; /* rows of bf16 are read as they are */
 
 static void load_run(mica_dtype type, const void *data, int64_t offset, int64_t stride, float *out,
                      int64_t n)

@@ -6,6 +6,7 @@
 
 typedef double real;
 static const mica_dtype real_type = MICA_F64;
+enum { NARROW = false };
 
 static void load_run(mica_dtype type, const void *data, int64_t offset, int64_t stride, double *out,
                      int64_t n)

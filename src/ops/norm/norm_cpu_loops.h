@@ -1,64 +1,152 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CPU engines in the arithmetic type `real`. norm_cpu_f32.c and norm_cpu_f64.c include it with
- *     real, real_type (its dtype), load_run, store_run, activate, slopes
+ *     real, real_type (its dtype), NARROW, load_run, store_run, activate, slopes
  * defined. Sums of a tile are formed in `real` and added up in double, part by part in order. */
 #include "ops/norm/norm_cpu_walks.h"
 
 /* ---- rows ---- */
 
-/* A short row of neighbours, statistics and result in one go: the walks above cost more than the
- * row itself. The same sums in the same order. */
-static void plain_row(work *w, int64_t row, int64_t ahead, operand scale, operand bias)
+/* Rows of neighbours without the walks, which cost more than a short row itself; they are read in
+ * their own type where that is `real` or bf16: a long row of bf16 stays in the first-level cache,
+ * which its copy would fill. Short rows go together, moments first: those of one wait for divisions
+ * and roots, meanwhile others are summed. The same sums in the same order as by a walk. */
+enum { PLAIN_ROWS = 8, PLAIN_BYTES = 8192, PLAIN_PIECE = 4096 / sizeof(real) };
+
+typedef struct plain_rows {
+    work *w;
+    int64_t first, rows, most, count, bytes; /* count: elements of a row; bytes: of an element */
+    int64_t ahead;                           /* rows to the one that memory is asked for */
+    bool centred, narrow, copied;
+    operand scale, bias;
+    double plain[PLAIN_ROWS], squared[PLAIN_ROWS];
+    real mean[PLAIN_ROWS], rstd[PLAIN_ROWS];
+} plain_rows;
+
+static const void *plain_row(const plain_rows *p, int64_t i)
 {
-    const norm_cpu_state *s = w->s;
-    const norm_space *rows = &w->plane->rows;
-    const mica_norm_desc *d = s->d;
-    double n = s->set_size, plain = 0, squared = 0;
-    bool centred = d->kind != MICA_NORM_RMS;
-    int64_t at = mica_norm_offset(rows, MICA_NORM_X, row), count = w->plane->reduced;
-    const real *x = (const real *)w->args[MICA_NORM_X] + at;
-    if (d->x.dtype != real_type) load_run(d->x.dtype, w->args[MICA_NORM_X], at, 1, w->x, count);
-    if (d->x.dtype != real_type) x = w->x;
-    w->row = row;
-    fetch_ahead(w, MICA_NORM_X, ahead);
-    int64_t some = count < GUESS ? count : GUESS;
-    real mean = centred ? (real)(row_sum(x, some) / (double)some) : 0;
-    row_deviations(x, mean, count, &plain, &squared);
-    double shift = centred ? plain / n : 0, var = squared / n - shift * shift;
-    if (shift * shift > var) { /* digits were lost: again about what is the mean by now */
-        mean = (real)((double)mean + shift);
-        plain = squared = 0;
-        row_deviations(x, mean, count, &plain, &squared);
-        shift = centred ? plain / n : 0, var = squared / n - shift * shift;
+    const norm_space *rows = &p->w->plane->rows;
+    int64_t at = mica_norm_offset(rows, MICA_NORM_X, p->first + i);
+    return p->copied ? (const void *)p->w->x
+                     : (const char *)p->w->args[MICA_NORM_X] + at * p->bytes;
+}
+
+/* A mean to count deviations from: of the row's beginning. */
+static real plain_guess(const plain_rows *p, int64_t i)
+{
+    const void *x = plain_row(p, i);
+    int64_t some = p->count < GUESS ? p->count : GUESS;
+    if (!p->centred) return 0;
+    if (p->narrow) load_run(p->w->s->d->x.dtype, x, 0, 1, p->w->x, some);
+    return (real)(row_sum(p->narrow ? p->w->x : x, some) * (1 / (double)some));
+}
+
+static void plain_sums(plain_rows *p, int64_t i)
+{
+    p->plain[i] = p->squared[i] = 0;
+    row_deviations(plain_row(p, i), p->narrow, p->mean[i], p->count, &p->plain[i], &p->squared[i]);
+}
+
+/* The mean from the sums of deviations; returns the variance. */
+static double plain_moments(plain_rows *p, int64_t i, bool *lost)
+{
+    double n = p->w->s->set_size, shift = p->centred ? p->plain[i] / n : 0;
+    double var = p->squared[i] / n - shift * shift;
+    p->mean[i] = (real)((double)p->mean[i] + shift);
+    *lost = shift * shift > var;
+    return var > 0 || var != var ? var : 0;
+}
+
+static void plain_statistics(plain_rows *p)
+{
+    double eps = p->w->s->d->eps;
+    for (int64_t i = 0; i < p->rows; i++) {
+        p->mean[i] = plain_guess(p, i);
+        plain_sums(p, i);
     }
-    mean = (real)((double)mean + shift);
-    real rstd = (real)(1 / sqrt((var > 0 || var != var ? var : 0) + d->eps));
-    normalise(x, (operand){&mean, false}, (operand){&rstd, false}, scale, bias, count, w->out);
-    if (d->act != MICA_ACT_IDENTITY) activate(d, w->out, w->out, count);
-    store(w, MICA_NORM_Y, w->out);
-    if (given(w, MICA_NORM_MEAN))
-        store_run(d->mean.dtype, w->args[MICA_NORM_MEAN],
-                  mica_norm_offset(rows, MICA_NORM_MEAN, row), 1, &mean, 1);
-    if (given(w, MICA_NORM_RSTD))
-        store_run(d->rstd.dtype, w->args[MICA_NORM_RSTD],
-                  mica_norm_offset(rows, MICA_NORM_RSTD, row), 1, &rstd, 1);
+    for (int64_t i = 0; i < p->rows; i++) {
+        bool lost;
+        double var = plain_moments(p, i, &lost);
+        if (lost) { /* digits were: again about what is the mean by now */
+            plain_sums(p, i);
+            var = plain_moments(p, i, &lost);
+        }
+        p->rstd[i] = (real)(1 / sqrt(var + eps));
+    }
+}
+
+/* In pieces: between one and the next, memory is asked for what a row to come has there. */
+static void plain_results(plain_rows *p, int64_t i)
+{
+    work *w = p->w;
+    const mica_norm_desc *d = w->s->d;
+    const char *x = plain_row(p, i);
+    int64_t bytes = p->copied ? (int64_t)sizeof(real) : p->bytes, n;
+    w->row = p->first + i;
+    for (int64_t at = 0; at < p->count; at += n) {
+        n = p->count - at < PLAIN_PIECE ? p->count - at : PLAIN_PIECE;
+        w->first = at, w->n = n;
+        fetch_ahead(w, MICA_NORM_X, p->ahead);
+        if (p->count > TILE) affine_of(w, &p->scale, &p->bias);
+        int64_t from = p->count > TILE ? 0 : at;
+        normalise_row(x + at * bytes, p->narrow, p->mean[i], p->rstd[i], part(p->scale, from),
+                      part(p->bias, from), n, w->out);
+        if (d->act != MICA_ACT_IDENTITY) activate(d, w->out, w->out, n);
+        store(w, MICA_NORM_Y, w->out);
+    }
+}
+
+static void plain_number(const plain_rows *p, int arg, const real *values)
+{
+    const work *w = p->w;
+    if (!given(w, arg)) return;
+    for (int64_t i = 0; i < p->rows; i++)
+        store_run(mica_norm_tensor(w->s->d, arg)->dtype, w->args[arg],
+                  mica_norm_offset(&w->plane->rows, arg, p->first + i), 1, values + i, 1);
+}
+
+static void plain_group(plain_rows *p, int64_t group)
+{
+    int64_t all = p->w->plane->rows.count;
+    const mica_norm_desc *d = p->w->s->d;
+    p->first = group * p->most;
+    p->rows = all - p->first < p->most ? all - p->first : p->most;
+    if (p->copied)
+        load_run(d->x.dtype, p->w->args[MICA_NORM_X],
+                 mica_norm_offset(&p->w->plane->rows, MICA_NORM_X, p->first), 1, p->w->x, p->count);
+    plain_statistics(p);
+    for (int64_t i = 0; i < p->rows; i++) plain_results(p, i);
+    plain_number(p, MICA_NORM_MEAN, p->mean);
+    plain_number(p, MICA_NORM_RSTD, p->rstd);
+}
+
+static void plain_begin(plain_rows *p, work *w)
+{
+    const mica_norm_desc *d = w->s->d;
+    int64_t count = w->plane->reduced, bytes = mica_dtype_bits(d->x.dtype) / 8;
+    *p = (plain_rows){.w = w, .most = 1, .count = count, .bytes = bytes};
+    p->centred = d->kind != MICA_NORM_RMS;
+    p->narrow = NARROW && d->x.dtype == MICA_BF16;
+    p->copied = d->x.dtype != real_type && !p->narrow;
+    while (!p->copied && p->most < PLAIN_ROWS && 2 * p->most * count * bytes <= PLAIN_BYTES)
+        p->most *= 2;
+    p->ahead = count > 0 ? (MICA_AHEAD + count * bytes - 1) / (count * bytes) : 1;
+    if (p->ahead < p->most) p->ahead = p->most;
+    w->first = 0, w->n = count;
+    if (count <= TILE) affine_of(w, &p->scale, &p->bias);
 }
 
 static void run_plain_rows(const work *like)
 {
     int threads = mica_cpu_threads_for(like->s->bytes);
-    int64_t bytes = like->plane->reduced * mica_dtype_bits(like->s->d->x.dtype) / 8;
-    int64_t ahead = bytes > 0 ? (MICA_AHEAD + bytes - 1) / bytes : 1; /* rows */
 #pragma omp parallel num_threads(threads)
     {
         work w;
-        operand scale, bias;
+        plain_rows p;
         begin(&w, like);
-        w.n = w.plane->reduced;
-        affine_of(&w, &scale, &bias);
+        plain_begin(&p, &w);
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < w.plane->rows.count; row++)
-            plain_row(&w, row, ahead, scale, bias);
+        for (int64_t i = 0; i < (w.plane->rows.count + p.most - 1) / p.most; i++)
+            plain_group(&p, i);
         mica_stream_end();
     }
 }

@@ -19,6 +19,16 @@ typedef struct operand {
     bool varies;
 } operand;
 
+/* Element i of a row of `real`, or of a narrow one, which is bf16. */
+INLINE real element(const void *x, int64_t i, const bool narrow)
+{
+    if (!narrow) return ((const real *)x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (real)value;
+}
+
 /* ---- sums along the run ---- */
 
 /* Elements of one chain of additions in `real` (four lanes of f32 or two of f64, or more) before it
@@ -31,6 +41,20 @@ enum { LANES = 64 / sizeof(real) };
 typedef real lanes __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
 typedef real half_lanes __attribute__((vector_size(32)));
 typedef real few_lanes __attribute__((vector_size(16)));
+
+/* LANES neighbours, from element i on. */
+INLINE void load_lanes(const void *x, int64_t i, const bool narrow, lanes *v)
+{
+    typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+    typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+    typedef float floats __attribute__((vector_size(4 * LANES)));
+    if (!narrow) {
+        *v = *(const lanes *)((const real *)x + i);
+        return;
+    }
+    words bits = __builtin_convertvector(*(const halves *)((const uint16_t *)x + i), words) << 16;
+    *v = __builtin_convertvector((floats)bits, lanes);
+}
 
 /* The lanes of v and n < LANES further values. */
 INLINE double lanes_sum(const lanes *v, const real *more, int64_t n)
@@ -72,36 +96,45 @@ static double row_sum(const real *x, int64_t n)
     return total;
 }
 
-MICA_CLONES
-static void row_deviations(const real *x, real mean, int64_t n, double *plain, double *squared)
+/* Each lane of two pairs of sums takes NORM_FLUSH additions before it moves to double. */
+INLINE void row_deviations_as(const bool narrow, const void *x, real mean, int64_t n, double *plain,
+                              double *squared)
 {
-    for (; n >= 2 * CHAIN; n -= 2 * CHAIN, x += 2 * CHAIN) {
-        real s = 0, q = 0, t = 0, r = 0;
-#pragma omp simd reduction(+ : s, q, t, r)
-        for (int64_t i = 0; i < CHAIN; i++) {
-            real d = x[i] - mean, e = x[i + CHAIN] - mean;
-            s += d;
-            q += d * d;
-            t += e;
-            r += e * e;
-        }
-        *plain += (double)s + (double)t, *squared += (double)q + (double)r;
-    }
-    for (int64_t from = 0; from < n; from += CHAIN) {
-        int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
-        lanes s = {0}, q = {0};
+    const int64_t most = 2 * LANES * NORM_FLUSH;
+    for (int64_t from = 0; from < n; from += most) {
+        int64_t end = n - from < most ? n : from + most, i = from;
+        lanes s = {0}, q = {0}, t = {0}, r = {0}, d, e;
         MICA_ALIGNED real rest[2][LANES];
-        for (; i + LANES <= end; i += LANES) {
-            lanes d = *(const lanes *)(x + i) - mean;
-            s += d;
-            q += d * d;
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            load_lanes(x, i, narrow, &d);
+            load_lanes(x, i + LANES, narrow, &e);
+            d -= mean, e -= mean;
+            s += d, t += e;
+            q += d * d, r += e * e;
+        }
+        s += t, q += r;
+        if (i + LANES <= end) {
+            load_lanes(x, i, narrow, &d);
+            d -= mean;
+            s += d, q += d * d;
+            i += LANES;
         }
         for (int64_t l = 0; i + l < end; l++) {
-            rest[0][l] = x[i + l] - mean;
+            rest[0][l] = element(x, i + l, narrow) - mean;
             rest[1][l] = rest[0][l] * rest[0][l];
         }
         *plain += lanes_sum(&s, rest[0], end - i), *squared += lanes_sum(&q, rest[1], end - i);
     }
+}
+
+MICA_CLONES
+static void row_deviations(const void *x, bool narrow, real mean, int64_t n, double *plain,
+                           double *squared)
+{
+    if (NARROW && narrow)
+        row_deviations_as(true, x, mean, n, plain, squared);
+    else
+        row_deviations_as(false, x, mean, n, plain, squared);
 }
 
 INLINE void row_gradients_as(const bool stats, const bool affine, const real *g, const real *x,
@@ -214,14 +247,14 @@ static void add_multiple(const real *a, const real *b, real factor, int64_t n, r
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + factor * b[i];
 }
 
-INLINE void normalise_as(const bool stats, const bool affine, const real *x, const real *mean,
-                         const real *rstd, const real *scale, const real *bias, int64_t n,
-                         real *out)
+INLINE void normalise_as(const bool stats, const bool affine, const bool narrow, const void *x,
+                         const real *mean, const real *rstd, const real *scale, const real *bias,
+                         int64_t n, real *out)
 {
     const real m = *mean, r = *rstd, w = *scale, b = *bias;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
-        real xhat = (x[i] - (stats ? mean[i] : m)) * (stats ? rstd[i] : r);
+        real xhat = (element(x, i, narrow) - (stats ? mean[i] : m)) * (stats ? rstd[i] : r);
         out[i] = xhat * (affine ? scale[i] : w) + (affine ? bias[i] : b);
     }
 }
@@ -232,13 +265,28 @@ static void normalise(const real *x, operand mean, operand rstd, operand scale, 
                       int64_t n, real *out)
 {
     if (mean.varies && scale.varies)
-        normalise_as(true, true, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+        normalise_as(true, true, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
     else if (mean.varies)
-        normalise_as(true, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+        normalise_as(true, false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
     else if (scale.varies)
-        normalise_as(false, true, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+        normalise_as(false, true, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
     else
-        normalise_as(false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+        normalise_as(false, false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+}
+
+/* A row with one mean, perhaps narrow. */
+MICA_CLONES
+static void normalise_row(const void *x, bool narrow, real mean, real rstd, operand scale,
+                          operand bias, int64_t n, real *out)
+{
+    if (NARROW && narrow && scale.varies)
+        normalise_as(false, true, true, x, &mean, &rstd, scale.at, bias.at, n, out);
+    else if (NARROW && narrow)
+        normalise_as(false, false, true, x, &mean, &rstd, scale.at, bias.at, n, out);
+    else if (scale.varies)
+        normalise_as(false, true, false, x, &mean, &rstd, scale.at, bias.at, n, out);
+    else
+        normalise_as(false, false, false, x, &mean, &rstd, scale.at, bias.at, n, out);
 }
 
 INLINE void input_gradient_as(const bool stats, const bool affine, const real *g, const real *x,

@@ -255,7 +255,7 @@ static void step_deviations(work *w)
         columns_deviations(x, w->known->mean, w->n, w->running[0], w->running[1]);
         return;
     }
-    row_deviations(x, w->known->mean[0], w->n, &w->sums->plain[0], &w->sums->squared[0]);
+    row_deviations(x, false, w->known->mean[0], w->n, &w->sums->plain[0], &w->sums->squared[0]);
 }
 
 /* Asks for the same run of a row to come, which memory delivers meanwhile. */
