@@ -257,6 +257,11 @@ static void copy_tile(const char *x, int64_t x_step, char *y, int64_t y_step, in
 
 /* ---- tiles ---- */
 
+static int64_t pieces(int64_t n, int64_t size)
+{
+    return (n - 1) / size + 1;
+}
+
 typedef struct steps {
     int64_t x_row, x_col, y_row, y_col; /* a run of x is along columns, one of y along rows */
 } steps;
@@ -283,20 +288,51 @@ static void convert_lines(const cpu_state *s, const void *from, void *to, int64_
     }
 }
 
+/* Elements `rows` along y's runs, `cols` along x's. */
+typedef struct tile {
+    int64_t x_at, y_at, rows, cols;
+} tile;
+
+/* The rows of a tile, of which one is asked for with each that is read of the tile before: of short
+ * runs the hardware sees no stream, and all at once are more than can be on their way. */
+typedef struct asked {
+    const char *from;
+    int64_t step, bytes, rows;
+} asked;
+
+static asked asked_of(const cpu_call *c, const tile *t)
+{
+    steps at = tile_steps(c->state);
+    int64_t bytes = mica_dtype_bits(c->state->x_type) / 8;
+    return (asked){.from = (const char *)c->x + t->x_at * bytes,
+                   .step = at.x_row * bytes,
+                   .bytes = t->cols * bytes,
+                   .rows = at.x_col == 1 ? t->rows : 0};
+}
+
+INLINE void ask(const asked *a, int64_t row)
+{
+    if (row < a->rows) mica_fetch_ahead(a->from + row * a->step, a->bytes);
+}
+
 /* Runs of neighbours on both sides, types that go through float or are equal: x's runs gathered in
  * one place, for rows a power of two apart would push each other out of the first-level cache;
  * transposed in the shorter type; y's runs put in their places. */
-static void move_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+static void move_tile(const cpu_call *c, const tile *t, const tile *next)
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
     MICA_ALIGNED double blocks[3][TILE * TILE];
     int x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    const char *x = (const char *)c->x + x_at * x_bytes;
-    char *y = (char *)c->y + y_at * y_bytes;
+    int64_t rows = t->rows, cols = t->cols;
+    const char *x = (const char *)c->x + t->x_at * x_bytes;
+    char *y = (char *)c->y + t->y_at * y_bytes;
     char *staged = (char *)blocks[0], *turned = (char *)blocks[1], *other = (char *)blocks[2];
-    for (int64_t i = 0; i < rows; i++)
+    asked ahead = asked_of(c, next);
+    for (int64_t i = 0; i < rows; i++) {
+        ask(&ahead, i);
         memcpy(staged + i * TILE * x_bytes, x + i * at.x_row * x_bytes, (size_t)(cols * x_bytes));
+    }
     if (c->copy) {
         copy_tile(staged, TILE * x_bytes, turned, TILE * x_bytes, rows, cols, x_bytes);
     } else if (y_bytes < x_bytes) {
@@ -312,19 +348,23 @@ static void move_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t row
 }
 
 /* With scaling, strided runs or wide types: convert x's runs, transpose, convert into y's runs. */
-static void convert_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+static void convert_tile(const cpu_call *c, const tile *t, const tile *next)
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
     MICA_ALIGNED double loaded[TILE * TILE], turned[TILE * TILE];
     const int bytes = sizeof(double);
-    for (int64_t i = 0; i < rows; i++)
-        load_block(c, c->x, x_at + i * at.x_row, at.x_col, cols, loaded + i * TILE);
-    copy_tile((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, rows, cols, bytes);
-    for (int64_t j = 0; j < cols; j++) {
-        int64_t to = y_at + j * at.y_col;
-        if (!c->plain) scale_block(c, to, at.y_row, rows, turned + j * TILE);
-        mica_from_f64(s->y_type, c->y, to, at.y_row, turned + j * TILE, rows);
+    asked ahead = asked_of(c, next);
+    for (int64_t i = 0; i < t->rows; i++) {
+        ask(&ahead, i);
+        load_block(c, c->x, t->x_at + i * at.x_row, at.x_col, t->cols, loaded + i * TILE);
+    }
+    copy_tile((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, t->rows, t->cols,
+              bytes);
+    for (int64_t j = 0; j < t->cols; j++) {
+        int64_t to = t->y_at + j * at.y_col;
+        if (!c->plain) scale_block(c, to, at.y_row, t->rows, turned + j * TILE);
+        mica_from_f64(s->y_type, c->y, to, at.y_row, turned + j * TILE, t->rows);
     }
 }
 
@@ -476,43 +516,39 @@ static void do_thin_tile(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t 
         do_thin_rows(c, x_at, y_at, rows, cols);
 }
 
-/* Short runs of many rows are no stream that the hardware would see. */
-static void fetch_ahead(const cpu_call *c, int64_t x_at, int64_t rows, int64_t cols)
+/* One of a task's tiles, side by side along x's runs. */
+static tile tile_of(const cpu_call *c, const tile *task, int64_t index)
 {
     steps at = tile_steps(c->state);
-    int bytes = mica_dtype_bits(c->state->x_type) / 8;
-    for (int64_t i = 0; i < rows; i++) {
-        const char *row = (const char *)c->x + (x_at + i * at.x_row) * bytes;
-        for (int64_t k = 0; k < cols * bytes; k += LINE) __builtin_prefetch(row + k);
-    }
+    int64_t across = pieces(task->cols, TILE);
+    int64_t i = index / across * TILE, j = index % across * TILE;
+    if (i >= task->rows) return (tile){0};
+    return (tile){.x_at = task->x_at + i * at.x_row + j * at.x_col,
+                  .y_at = task->y_at + i * at.y_row + j * at.y_col,
+                  .rows = task->rows - i < TILE ? task->rows - i : TILE,
+                  .cols = task->cols - j < TILE ? task->cols - j : TILE};
 }
 
-/* Tiles side by side along x's runs. */
-static void do_tiles(const cpu_call *c, int64_t x_at, int64_t y_at, int64_t rows, int64_t cols)
+static void do_tiles(const cpu_call *c, const tile *task)
 {
     steps at = tile_steps(c->state);
     bool unit = at.x_col == 1 && at.y_row == 1;
     if (c->state->thin || (c->copy && !unit)) {
-        do_thin_tile(c, x_at, y_at, rows, cols);
+        do_thin_tile(c, task->x_at, task->y_at, task->rows, task->cols);
         return;
     }
-    for (int64_t j = 0; j < cols; j += TILE) {
-        int64_t n = cols - j < TILE ? cols - j : TILE, next = cols - j - n;
-        if (next > 0 && at.x_col == 1)
-            fetch_ahead(c, x_at + (j + TILE), rows, next < TILE ? next : TILE);
+    tile now = tile_of(c, task, 0);
+    for (int64_t i = 1; now.rows > 0; i++) {
+        tile next = tile_of(c, task, i);
         if (unit && (c->copy || through_float(c)))
-            move_tile(c, x_at + j * at.x_col, y_at + j * at.y_col, rows, n);
+            move_tile(c, &now, &next);
         else
-            convert_tile(c, x_at + j * at.x_col, y_at + j * at.y_col, rows, n);
+            convert_tile(c, &now, &next);
+        now = next;
     }
 }
 
 /* ---- walks ---- */
-
-static int64_t pieces(int64_t n, int64_t size)
-{
-    return (n - 1) / size + 1;
-}
 
 /* Elements of a task along dimension d. */
 static int64_t task_step(const cpu_state *s, int d)
@@ -566,7 +602,7 @@ static void do_task(const cpu_call *c, const int64_t *counts, int64_t task)
         x_at += i * step * l->strides[1][d];
     }
     if (s->tiled)
-        do_tiles(c, x_at, y_at, extent[s->y_fast], extent[s->x_fast]);
+        do_tiles(c, &(tile){x_at, y_at, extent[s->y_fast], extent[s->x_fast]});
     else
         do_rows(c, x_at, y_at, l->rank > 1 ? extent[l->rank - 2] : 1, extent[l->rank - 1]);
 }
@@ -642,8 +678,10 @@ static mica_status build(mica_plan *plan)
     s->tiled = s->x_fast != s->y_fast && s->layout.strides[1][s->x_fast] != 0;
     int64_t cols = s->layout.dims[s->x_fast], rows = s->layout.dims[s->y_fast];
     s->thin = cols <= THIN || rows <= THIN;
+    /* tiles of a task side by side along x's runs; of short ones several rows */
+    int64_t across = pieces(cols, TILE), down = across < AHEAD ? AHEAD / across : 1;
     s->tile[0] = s->thin && cols > THIN ? THIN_TILE : AHEAD * TILE;
-    s->tile[1] = s->thin && rows > THIN ? THIN_TILE : TILE;
+    s->tile[1] = s->thin && rows > THIN ? THIN_TILE : down * TILE;
     return MICA_OK;
 }
 
