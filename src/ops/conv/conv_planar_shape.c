@@ -461,14 +461,20 @@ static double memory_ms(const conv_depthwise_shape *s, const mica_device_info *d
 /* Rows of a block's tile: all, where they fit some room, or as many as do. */
 static int rows_for(const conv_depthwise_shape *s, const conv_planar_tile *t, double room)
 {
-    int all = (int)(s->size_to[1] + t->thread_h - 1) / t->thread_h * t->thread_h;
+    int all = (int)(s->size_to[1] + t->thread_h - 1) / t->thread_h;
     double line = (double)s->size_from[2] * s->bytes, to = (double)s->size_to[2];
     to *= s->roles.wgrad ? s->bytes : t->staged ? mica_dtype_bits(s->out) / 8.0 : 0;
-    for (int h = all; h > t->thread_h; h -= t->thread_h) {
-        double read = h == all ? (double)s->size_from[1] : halo(s, h, 1);
-        if (read * line + h * to <= room) return h;
+    if ((double)s->size_from[1] * line + (double)all * t->thread_h * to <= room)
+        return all * t->thread_h;
+    int strips = 1; /* at least */
+    for (int most = all - 1; strips < most;) {
+        int some = most - (most - strips) / 2;
+        if (halo(s, some * t->thread_h, 1) * line + some * t->thread_h * to <= room)
+            strips = some;
+        else
+            most = some - 1;
     }
-    return t->thread_h;
+    return strips * t->thread_h;
 }
 
 /* A few numbers of strips for each thread, from what is needed on. */
