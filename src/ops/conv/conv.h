@@ -14,7 +14,7 @@ extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda, mica_c
     mica_conv_channels_last, mica_conv_cuda_planar, mica_conv_cpu_passes, mica_conv_cuda_passes,
     mica_conv_sections;
 
-/* Columns of an image past which `onednn` leaves forward passes to `sections`. */
+/* Columns of a result past which `onednn` leaves forward passes to `sections`. */
 enum { MICA_CONV_LONG_ROW = 1 << 15 };
 
 /* aux, amax, scale_y or an 8-bit y of floating sums; sums by channel; either. */
@@ -23,6 +23,8 @@ bool conv_has_stats(const mica_conv_desc *d);
 /* The refusal of engines that leave the former, or both, to the engines of passes. */
 mica_status conv_refuse_finish(const mica_conv_desc *d, mica_why *why);
 mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why);
+/* And of those that leave x, w or y without elements to others. */
+mica_status conv_refuse_empty(const mica_conv_desc *d, mica_why *why);
 
 void mica_conv_reference(const void *desc, const mica_view *args, const double *scalars);
 /* The CPU engine's loops: any sound description, no workspace. Engines that are quicker but take

@@ -86,9 +86,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     copy copies[IMAGES] = {0};
     bool any = false;
     (void)device;
-    if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
-        mica_tensor_count(&d->y) == 0)
-        return mica_refuse(why, "a tensor is empty: it is left to other engines");
+    MICA_TRY(conv_refuse_empty(d, why));
     moved(d, copies);
     for (int i = 0; i < IMAGES; i++) any = any || copies[i].made;
     if (!any)

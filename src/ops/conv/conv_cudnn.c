@@ -149,9 +149,7 @@ static mica_status check_numbers(const mica_conv_desc *d, mica_dtype in, mica_wh
     if (mica_dtype_bits(in) == 8)
         return mica_refuse(why, "inputs are %s: 8-bit types are not given to cuDNN",
                            mica_dtype_name(in));
-    if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
-        mica_tensor_count(&d->y) == 0)
-        return mica_refuse(why, "a tensor without elements");
+    MICA_TRY(conv_refuse_empty(d, why));
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++)
         if (d->epilogue[i] > MICA_STEP_ACT && d->epilogue[i] != MICA_STEP_ACT + MICA_ACT_RELU &&
             d->epilogue[i] != MICA_STEP_ACT + MICA_ACT_IDENTITY)

@@ -246,6 +246,7 @@ static void try_strips(choice *c, conv_depthwise_tile t)
     strip p = strip_of(s, &t);
     long long strips = (s->size_to[2] + conv_depthwise_shift(s, 2) + t.thread_w - 1) / t.thread_w;
     int pairs = t.channels / 2;
+    /* strips of a block: each number that sharing them out evenly leads to, once */
     long long most = MOST_THREADS / pairs;
     for (long long each = most < strips ? most : strips; each > 0; each--) {
         long long parts = conv_ceil_div(strips, each);

@@ -41,6 +41,14 @@ mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why)
     return refuse_given(d, MICA_CONV_STAT_SQUARE, why);
 }
 
+mica_status conv_refuse_empty(const mica_conv_desc *d, mica_why *why)
+{
+    if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
+        mica_tensor_count(&d->y) == 0)
+        return mica_refuse(why, "a tensor without elements is left to other engines");
+    return MICA_OK;
+}
+
 /* ---- the convolution inside ---- */
 
 static mica_conv_desc inner_of(const mica_conv_desc *d)

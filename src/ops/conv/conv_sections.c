@@ -3,7 +3,7 @@
  * are cut across the innermost axis and done one section after the other. Child plans, made once
  * for the first section, the last and those between, run with other pointers; each reads the halo
  * of its windows from the neighbour's columns. For `onednn`, whose forward kernels want memory and
- * preparation in proportion to a row (0.7 us and 0.8 KB a column). All types and epilogues. */
+ * preparation in proportion to a row. All types and epilogues. */
 #include "ops/conv/conv.h"
 
 enum { FIRST, BETWEEN, LAST, KINDS };
@@ -91,9 +91,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (c.columns <= MICA_CONV_LONG_ROW)
         return mica_refuse(why, "rows have %lld columns, this engine cuts those of more than %d",
                            (long long)c.columns, MICA_CONV_LONG_ROW);
-    if (mica_tensor_count(&d->x) == 0 || mica_tensor_count(&d->w) == 0 ||
-        mica_tensor_count(&d->y) == 0)
-        return mica_refuse(why, "a tensor without elements");
+    MICA_TRY(conv_refuse_empty(d, why));
     section first = section_of(&c, 0), second = section_of(&c, 1);
     section inner = section_of(&c, c.sections - 2), last = section_of(&c, c.sections - 1);
     if (first.read < 1 || second.before || inner.after || last.read < 1)

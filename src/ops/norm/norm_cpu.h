@@ -41,7 +41,7 @@ typedef struct norm_cpu_state {
     double set_size;
     double bytes;
     bool past_cache;     /* results do not fit the caches: they are stored past them */
-    bool plain_rows;     /* forward over short rows of neighbours */
+    bool plain_rows;     /* forward over rows of neighbours, short or of bf16 */
     bool channels_first; /* dscale or dbias by a walk of their own */
     int once_parts;      /* engine cpu_once: so many parts of the rows; else 0 */
     size_t once_sums;    /* booked: of each part, by column, two sums in double and two of `real` */

@@ -9,7 +9,7 @@
 /* Rows of neighbours without the walks, which cost more than a short row itself; they are read in
  * their own type where that is `real` or bf16: a long row of bf16 stays in the first-level cache,
  * which its copy would fill. Short rows go together, moments first: those of one wait for divisions
- * and roots, meanwhile others are summed. The same sums in the same order as by a walk. */
+ * and roots, meanwhile others are summed. Sums in the order of a walk. */
 enum { PLAIN_ROWS = 8, PLAIN_BYTES = 8192, PLAIN_PIECE = 4096 / sizeof(real) };
 
 typedef struct plain_rows {
@@ -81,6 +81,7 @@ static void plain_results(plain_rows *p, int64_t i)
     const mica_norm_desc *d = w->s->d;
     const char *x = plain_row(p, i);
     int64_t bytes = p->copied ? (int64_t)sizeof(real) : p->bytes, n;
+    const operand mean = {&p->mean[i], false}, rstd = {&p->rstd[i], false};
     w->row = p->first + i;
     for (int64_t at = 0; at < p->count; at += n) {
         n = p->count - at < PLAIN_PIECE ? p->count - at : PLAIN_PIECE;
@@ -88,8 +89,8 @@ static void plain_results(plain_rows *p, int64_t i)
         fetch_ahead(w, MICA_NORM_X, p->ahead);
         if (p->count > TILE) affine_of(w, &p->scale, &p->bias);
         int64_t from = p->count > TILE ? 0 : at;
-        normalise_row(x + at * bytes, p->narrow, p->mean[i], p->rstd[i], part(p->scale, from),
-                      part(p->bias, from), n, w->out);
+        normalise(x + at * bytes, p->narrow, mean, rstd, part(p->scale, from), part(p->bias, from),
+                  n, w->out);
         if (d->act != MICA_ACT_IDENTITY) activate(d, w->out, w->out, n);
         store(w, MICA_NORM_Y, w->out);
     }

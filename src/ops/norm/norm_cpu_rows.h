@@ -96,11 +96,12 @@ static double row_sum(const real *x, int64_t n)
     return total;
 }
 
-/* Each lane of two pairs of sums takes NORM_FLUSH additions before it moves to double. */
+/* A lane of two pairs of sums takes half of NORM_FLUSH additions; with those of the pairs, of lanes
+ * and of what is left over there are fewer than NORM_FLUSH before sums move to double. */
 INLINE void row_deviations_as(const bool narrow, const void *x, real mean, int64_t n, double *plain,
                               double *squared)
 {
-    const int64_t most = 2 * LANES * NORM_FLUSH;
+    const int64_t most = LANES * NORM_FLUSH;
     for (int64_t from = 0; from < n; from += most) {
         int64_t end = n - from < most ? n : from + most, i = from;
         lanes s = {0}, q = {0}, t = {0}, r = {0}, d, e;
@@ -259,34 +260,24 @@ INLINE void normalise_as(const bool stats, const bool affine, const bool narrow,
     }
 }
 
-/* scale and bias vary alike, or the caller spreads one of them. */
+/* scale and bias vary alike, or the caller spreads one of them; narrow: where mean does not vary.
+ */
 MICA_CLONES
-static void normalise(const real *x, operand mean, operand rstd, operand scale, operand bias,
-                      int64_t n, real *out)
+static void normalise(const void *x, bool narrow, operand mean, operand rstd, operand scale,
+                      operand bias, int64_t n, real *out)
 {
     if (mean.varies && scale.varies)
         normalise_as(true, true, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
     else if (mean.varies)
         normalise_as(true, false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+    else if (NARROW && narrow && scale.varies)
+        normalise_as(false, true, true, x, mean.at, rstd.at, scale.at, bias.at, n, out);
+    else if (NARROW && narrow)
+        normalise_as(false, false, true, x, mean.at, rstd.at, scale.at, bias.at, n, out);
     else if (scale.varies)
         normalise_as(false, true, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
     else
         normalise_as(false, false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
-}
-
-/* A row with one mean, perhaps narrow. */
-MICA_CLONES
-static void normalise_row(const void *x, bool narrow, real mean, real rstd, operand scale,
-                          operand bias, int64_t n, real *out)
-{
-    if (NARROW && narrow && scale.varies)
-        normalise_as(false, true, true, x, &mean, &rstd, scale.at, bias.at, n, out);
-    else if (NARROW && narrow)
-        normalise_as(false, false, true, x, &mean, &rstd, scale.at, bias.at, n, out);
-    else if (scale.varies)
-        normalise_as(false, true, false, x, &mean, &rstd, scale.at, bias.at, n, out);
-    else
-        normalise_as(false, false, false, x, &mean, &rstd, scale.at, bias.at, n, out);
 }
 
 INLINE void input_gradient_as(const bool stats, const bool affine, const real *g, const real *x,

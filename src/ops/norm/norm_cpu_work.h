@@ -291,7 +291,8 @@ static void step_forward(work *w)
         /* the passes over a set alternate between reading memory and not */
         if (!w->plane->side_by_side) fetch_ahead(w, MICA_NORM_X, 1);
         real *y = target(w, MICA_NORM_Y, w->out);
-        normalise(x + at, part(mean, at), part(rstd, at), part(scale, at), part(bias, at), w->n, y);
+        normalise(x + at, false, part(mean, at), part(rstd, at), part(scale, at), part(bias, at),
+                  w->n, y);
         if (d->act != MICA_ACT_IDENTITY) activate(d, y, y, w->n);
         if (y == w->out) store(w, MICA_NORM_Y, y);
     }
@@ -305,7 +306,7 @@ static const real *dz_of(work *w, const real *x, operand mean, operand rstd)
     if (w->s->d->act == MICA_ACT_IDENTITY) return dy;
     operand scale, bias;
     affine_of(w, &scale, &bias);
-    normalise(x, mean, rstd, scale, bias, w->n, w->z);
+    normalise(x, false, mean, rstd, scale, bias, w->n, w->z);
     slopes(w->s->d, w->z, w->z, w->n);
     multiply(w->z, dy, w->n, w->z);
     return w->z;

@@ -9,6 +9,7 @@
  * Tiles that are thin (a few channels beside each other on one side) are sorted in blocks.
  * Cost: bytes moved at copy bandwidth; some 0.1 us of work per tile of 64 x 64 on top when types
  * differ. */
+#include "ops/transform/transform_cpu.h"
 #include "ops/transform/transform.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
@@ -21,7 +22,7 @@
 #define INLINE __attribute__((always_inline)) static inline
 
 enum { LINE = 64, AHEAD = 16 }; /* bytes of a cache line; tiles of a task */
-enum { TILE = 64, THIN = 8, THIN_LINE = 512, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
+enum { TILE = 64, THIN = 8, THIN_TILE = 2048, BLOCK = 512, SEGMENT = 1 << 14 };
 enum { PIECE = 1024, ROWS = 32 }; /* bytes copied between two requests of memory; rows of a task */
 
 typedef struct cpu_state {
@@ -164,97 +165,6 @@ static void do_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64_t y_
              y_stride, n, (size_t)bytes);
 }
 
-/* ---- transposes in registers ----
- * Vectors of N lanes: of 32 bytes, for single bytes of sixteen, so that the compiler unrolls the
- * loops. Interleaving row i with row i + N/2, log2 N times, transposes N x N. */
-
-typedef uint8_t narrow_8 __attribute__((vector_size(16)));
-typedef uint8_t lanes_8 __attribute__((vector_size(32)));
-typedef uint16_t lanes_16 __attribute__((vector_size(32)));
-typedef uint32_t lanes_32 __attribute__((vector_size(32)));
-typedef uint64_t lanes_64 __attribute__((vector_size(32)));
-
-/* Through pointers: as values such vectors change the calling convention, which is warned of even
- * where no call is left. */
-INLINE void zip_bytes(const narrow_8 *a, const narrow_8 *b, narrow_8 *low, narrow_8 *high)
-{
-    *low = MICA_SHUFFLE(narrow_8, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    *high = MICA_SHUFFLE(narrow_8, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                         31);
-}
-
-INLINE void zip(const lanes_8 *a, const lanes_8 *b, int bytes, lanes_8 *low, lanes_8 *high)
-{
-    if (bytes == 2) {
-        *low = (lanes_8)MICA_SHUFFLE(lanes_16, *a, *b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
-                                     22, 7, 23);
-        *high = (lanes_8)MICA_SHUFFLE(lanes_16, *a, *b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
-                                      29, 14, 30, 15, 31);
-    } else if (bytes == 4) {
-        *low = (lanes_8)MICA_SHUFFLE(lanes_32, *a, *b, 0, 8, 1, 9, 2, 10, 3, 11);
-        *high = (lanes_8)MICA_SHUFFLE(lanes_32, *a, *b, 4, 12, 5, 13, 6, 14, 7, 15);
-    } else {
-        *low = (lanes_8)MICA_SHUFFLE(lanes_64, *a, *b, 0, 4, 1, 5);
-        *high = (lanes_8)MICA_SHUFFLE(lanes_64, *a, *b, 2, 6, 3, 7);
-    }
-}
-
-INLINE void transpose_bytes(const char *x, int64_t x_step, char *y, int64_t y_step)
-{
-    narrow_8 a[16], b[16];
-    for (int i = 0; i < 16; i++) memcpy(&a[i], x + i * x_step, 16);
-    for (int width = 16; width > 1; width /= 2) {
-        for (int i = 0; i < 8; i++) zip_bytes(&a[i], &a[i + 8], &b[2 * i], &b[2 * i + 1]);
-        for (int i = 0; i < 16; i++) a[i] = b[i];
-    }
-    for (int i = 0; i < 16; i++) memcpy(y + i * y_step, &a[i], 16);
-}
-
-/* x: rows x_step bytes apart; y: the columns, y_step bytes apart. */
-INLINE void transpose_block(const char *x, int64_t x_step, char *y, int64_t y_step, int bytes)
-{
-    const int n = 32 / bytes;
-    lanes_8 a[16], b[16];
-    for (int i = 0; i < n; i++) memcpy(&a[i], x + i * x_step, 32);
-    for (int width = n; width > 1; width /= 2) {
-        for (int i = 0; i < n / 2; i++) zip(&a[i], &a[i + n / 2], bytes, &b[2 * i], &b[2 * i + 1]);
-        for (int i = 0; i < n; i++) a[i] = b[i];
-    }
-    for (int i = 0; i < n; i++) memcpy(y + i * y_step, &a[i], 32);
-}
-
-/* A tile of `rows` runs of x, each `cols` long, becoming columns of y. */
-INLINE void transpose_tile(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
-                           int64_t cols, int bytes)
-{
-    const int n = bytes == 1 ? 16 : 32 / bytes;
-    int64_t whole_rows = rows - rows % n, whole_cols = cols - cols % n;
-    for (int64_t j = 0; j < whole_cols; j += n)
-        for (int64_t i = 0; i < whole_rows; i += n)
-            if (bytes == 1)
-                transpose_bytes(x + i * x_step + j, x_step, y + j * y_step + i, y_step);
-            else
-                transpose_block(x + i * x_step + j * bytes, x_step, y + j * y_step + i * bytes,
-                                y_step, bytes);
-    for (int64_t j = 0; j < cols; j++)
-        for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
-            memcpy(y + j * y_step + i * bytes, x + i * x_step + j * bytes, (size_t)bytes);
-}
-
-MICA_CLONES
-static void copy_tile(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
-                      int64_t cols, int bytes)
-{
-    if (bytes == 1)
-        transpose_tile(x, x_step, y, y_step, rows, cols, 1);
-    else if (bytes == 2)
-        transpose_tile(x, x_step, y, y_step, rows, cols, 2);
-    else if (bytes == 4)
-        transpose_tile(x, x_step, y, y_step, rows, cols, 4);
-    else
-        transpose_tile(x, x_step, y, y_step, rows, cols, 8);
-}
-
 /* ---- tiles ---- */
 
 static int64_t pieces(int64_t n, int64_t size)
@@ -334,12 +244,12 @@ static void move_tile(const cpu_call *c, const tile *t, const tile *next)
         memcpy(staged + i * TILE * x_bytes, x + i * at.x_row * x_bytes, (size_t)(cols * x_bytes));
     }
     if (c->copy) {
-        copy_tile(staged, TILE * x_bytes, turned, TILE * x_bytes, rows, cols, x_bytes);
+        transform_cpu_turn(staged, TILE * x_bytes, turned, TILE * x_bytes, rows, cols, x_bytes);
     } else if (y_bytes < x_bytes) {
         convert_lines(s, staged, other, rows, cols);
-        copy_tile(other, TILE * y_bytes, turned, TILE * y_bytes, rows, cols, y_bytes);
+        transform_cpu_turn(other, TILE * y_bytes, turned, TILE * y_bytes, rows, cols, y_bytes);
     } else {
-        copy_tile(staged, TILE * x_bytes, other, TILE * x_bytes, rows, cols, x_bytes);
+        transform_cpu_turn(staged, TILE * x_bytes, other, TILE * x_bytes, rows, cols, x_bytes);
         convert_lines(s, other, turned, cols, rows);
     }
     for (int64_t j = 0; j < cols; j++)
@@ -359,8 +269,8 @@ static void convert_tile(const cpu_call *c, const tile *t, const tile *next)
         ask(&ahead, i);
         load_block(c, c->x, t->x_at + i * at.x_row, at.x_col, t->cols, loaded + i * TILE);
     }
-    copy_tile((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, t->rows, t->cols,
-              bytes);
+    transform_cpu_turn((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, t->rows,
+                       t->cols, bytes);
     for (int64_t j = 0; j < t->cols; j++) {
         int64_t to = t->y_at + j * at.y_col;
         if (!c->plain) scale_block(c, to, at.y_row, t->rows, turned + j * TILE);
@@ -369,54 +279,6 @@ static void convert_tile(const cpu_call *c, const tile *t, const tile *next)
 }
 
 /* ---- thin tiles: a short dimension (three channels) that is the fastest of one side ---- */
-
-/* n neighbouring groups of k elements become k lines of n, THIN_LINE apart (parts), or the reverse.
- */
-INLINE void regroup_some(bool parts, const char *restrict from, char *restrict to, int64_t n,
-                         int64_t k, int64_t bytes)
-{
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < k; j++) {
-            int64_t group = (i * k + j) * bytes, line = (j * THIN_LINE + i) * bytes;
-            memcpy(to + (parts ? line : group), from + (parts ? group : line), (size_t)bytes);
-        }
-}
-
-/* Constant counts become shuffles. */
-INLINE void regroup_sized(bool parts, const char *from, char *to, int64_t n, int64_t k,
-                          int64_t bytes)
-{
-    if (k == 2)
-        regroup_some(parts, from, to, n, 2, bytes);
-    else if (k == 3)
-        regroup_some(parts, from, to, n, 3, bytes);
-    else if (k == 4)
-        regroup_some(parts, from, to, n, 4, bytes);
-    else
-        regroup_some(parts, from, to, n, k, bytes);
-}
-
-INLINE void regroup_either(bool parts, const char *from, char *to, int64_t n, int64_t k,
-                           int64_t bytes)
-{
-    if (bytes == 1)
-        regroup_sized(parts, from, to, n, k, 1);
-    else if (bytes == 2)
-        regroup_sized(parts, from, to, n, k, 2);
-    else if (bytes == 4)
-        regroup_sized(parts, from, to, n, k, 4);
-    else
-        regroup_sized(parts, from, to, n, k, 8);
-}
-
-MICA_CLONES
-static void regroup(bool parts, const char *from, char *to, int64_t n, int64_t k, int64_t bytes)
-{
-    if (parts)
-        regroup_either(true, from, to, n, k, bytes);
-    else
-        regroup_either(false, from, to, n, k, bytes);
-}
 
 /* m neighbouring elements of x, in y's type; beta is 0. */
 static void convert_apart(const cpu_call *c, const void *from, int64_t m, void *to)
@@ -446,16 +308,18 @@ static void part_thin(const cpu_call *c, const char *x, char *y, int64_t y_step,
 {
     const cpu_state *s = c->state;
     int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    MICA_ALIGNED double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
+    MICA_ALIGNED double first[THIN * TRANSFORM_CPU_LINE], second[THIN * TRANSFORM_CPU_LINE];
     bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
-    for (int64_t i = 0; i < n; i += THIN_LINE) {
-        int64_t m = n - i < THIN_LINE ? n - i : THIN_LINE, bytes = early ? y_bytes : x_bytes;
+    for (int64_t i = 0; i < n; i += TRANSFORM_CPU_LINE) {
+        int64_t m = n - i < TRANSFORM_CPU_LINE ? n - i : TRANSFORM_CPU_LINE,
+                bytes = early ? y_bytes : x_bytes;
         const char *from = x + i * k * x_bytes;
         mica_fetch_ahead(from + MICA_AHEAD, m * k * x_bytes);
         if (early) convert_apart(c, from, m * k, first);
-        regroup(true, early ? (const char *)first : from, (char *)second, m, k, bytes);
+        transform_cpu_regroup(true, early ? (const char *)first : from, (char *)second, m, k,
+                              bytes);
         for (int64_t j = 0; j < k; j++) {
-            const char *line = (const char *)second + j * THIN_LINE * bytes;
+            const char *line = (const char *)second + j * TRANSFORM_CPU_LINE * bytes;
             if (late) convert_apart(c, line, m, first);
             put_line(s, y + (j * y_step + i) * y_bytes, late ? (const char *)first : line,
                      (size_t)(m * y_bytes));
@@ -469,20 +333,21 @@ static void join_thin(const cpu_call *c, const char *x, int64_t x_step, char *y,
 {
     const cpu_state *s = c->state;
     int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    MICA_ALIGNED double first[THIN * THIN_LINE], second[THIN * THIN_LINE];
+    MICA_ALIGNED double first[THIN * TRANSFORM_CPU_LINE], second[THIN * TRANSFORM_CPU_LINE];
     bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
-    for (int64_t i = 0; i < n; i += THIN_LINE) {
-        int64_t m = n - i < THIN_LINE ? n - i : THIN_LINE, bytes = early ? y_bytes : x_bytes;
+    for (int64_t i = 0; i < n; i += TRANSFORM_CPU_LINE) {
+        int64_t m = n - i < TRANSFORM_CPU_LINE ? n - i : TRANSFORM_CPU_LINE,
+                bytes = early ? y_bytes : x_bytes;
         for (int64_t j = 0; j < k; j++) {
             const char *from = x + (j * x_step + i) * x_bytes;
-            char *line = (char *)first + j * THIN_LINE * bytes;
+            char *line = (char *)first + j * TRANSFORM_CPU_LINE * bytes;
             mica_fetch_ahead(from + MICA_AHEAD, m * x_bytes);
             if (early)
                 convert_apart(c, from, m, line);
             else
                 memcpy(line, from, (size_t)(m * x_bytes));
         }
-        regroup(false, (const char *)first, (char *)second, m, k, bytes);
+        transform_cpu_regroup(false, (const char *)first, (char *)second, m, k, bytes);
         if (late) convert_apart(c, second, m * k, first);
         put_line(s, y + i * k * y_bytes, (const char *)(late ? first : second),
                  (size_t)(m * k * y_bytes));
