@@ -9,7 +9,8 @@
 #include <string.h>
 
 /* What attributes do not tell. copy_gbps and bf16_tflops of the H200 are measured (sustained, under
- * its power limit); the others are 90 % of the memory's rate and the data sheet's dense figure. */
+ * its power limit), of the H100 copy_gbps, and products take there what they take on an H200; the
+ * others are 90 % of the memory's rate and the data sheet's dense figure. */
 static const struct model {
     const char *offline; /* name under which it can be imagined, or NULL */
     const char *model;   /* as the driver spells it, or the beginning of that */
@@ -19,6 +20,7 @@ static const struct model {
 } models[] = {
     {"sm_80", "NVIDIA A100-SXM4-80GB", 80, 108, 85899345920, 41943040, 166912, 1835, 19.5, 312},
     {"sm_89", "NVIDIA GeForce RTX 4090", 89, 128, 25769803776, 75497472, 101376, 907, 82.6, 165},
+    {NULL, "NVIDIA H100 80GB HBM3", 90, 132, 85899345920, 52428800, 232448, 3020, 59.0, 840},
     {"sm_90a", "NVIDIA H200", 90, 132, 150754820096, 62914560, 232448, 4270, 59.0, 840},
 };
 

@@ -357,7 +357,7 @@ __device__ __forceinline__ void store_turned(const sums &sum, char *shared, int 
             more_t more[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                if constexpr (AT_ONCE > 1)
+                if constexpr (!same_type<more_t, no_more>)
                     each(v + i * THREADS, [&](int row, int col, int count, int, int) { more[i] = fetch(row, col, count); });
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
@@ -391,8 +391,7 @@ template <typename T> struct residual_piece {
             load_vector<C_VECTOR>(from, r.v);
         else
 #pragma unroll
-            for (int i = 0; i < C_VECTOR; i++)
-                if (i < count) r.v[i] = from[i * step];
+            for (int i = 0; i < C_VECTOR; i++) r.v[i] = from[min(i, count - 1) * step];
         return r;
     }
 };

@@ -174,14 +174,14 @@ static double channels_apart_factor(const conv_sm80_shape *s, bool precise)
  * problems of few terms on an H200. */
 static double residual_ms(const mica_conv_desc *d, const mica_device_info *device)
 {
-    const double each_ms = 0.8e-6;
+    const double each_ms = 0.15e-6;
     if (!mica_tensor_given(&d->residual)) return 0;
     return each_ms * (double)mica_tensor_count(&d->residual) / device->units;
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3, gather = 1.2, copying = 0.85;
+    const double launch_ms = 3e-3, gather = 1.2, copying = 0.77;
     bool wgrad = mica_conv_roles_of(desc).wgrad;
     double begin_ms = wgrad ? 8e-3 : 0; /* each thread finds the pixels of its terms */
     conv_sm80_shape s;

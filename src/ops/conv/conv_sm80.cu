@@ -158,13 +158,13 @@ struct conv_tile {
 };
 
 template <typename R>
-__device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, const c_t *old, s64 channel, const R &residual)
+__device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, c_t old, s64 channel, const R &residual)
 {
     /* Integers stay as they are: the same as below, without arithmetic in double. */
     if constexpr (same_type<sum_t, s32> && same_type<c_t, s32> && EPILOGUE_STEPS == 0)
         if (a.alpha == 1 && a.beta == 0) return narrow<c_t>(sum);
     fin_t v = (fin_t)sum * (fin_t)a.alpha;
-    if (a.beta != 0) v += (fin_t)a.beta * widen<fin_t>(*old);
+    if (a.beta != 0) v += (fin_t)a.beta * widen<fin_t>(old);
     return narrow<c_t>(epilogue_with(a.epilogue, v, channel, residual));
 }
 
@@ -233,11 +233,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
         };
         store_tile(sum, shared, rows_here, cols, fetch, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR], const auto &more) {
-            c_t v[C_VECTOR];
+            c_t *to = out + t.lines[row].other + (p.col + col) * args.out_col, v[C_VECTOR];
+            if (!SPLIT && args.beta != 0) load_some<C_VECTOR>(to, v, count, args.out_aligned != 0);
 #pragma unroll
             for (int i = 0; i < C_VECTOR; i++) {
-                if (i >= count) continue;
-                const int r = C_N_FAST ? row : row + i, c = p.col + (C_N_FAST ? col + i : col);
+                const int at = min(i, count - 1); /* past the end the last again: a branch would make each wait for its loads */
+                const int r = C_N_FAST ? row : row + at, c = p.col + (C_N_FAST ? col + at : col);
                 const auto residual = [&] {
                     if constexpr (!HAS_RESIDUAL)
                         return residual_t{};
@@ -253,10 +254,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 if constexpr (SPLIT)
                     v[i] = narrow<c_t>(sum);
                 else
-                    v[i] = finish(args, sum, out + t.lines[r].other + c * args.out_col,
-                                  (s64)p.group * args.cols + c, residual);
+                    v[i] = finish(args, sum, v[i], (s64)p.group * args.cols + c, residual);
             }
-            c_t *to = out + t.lines[row].other + (p.col + col) * args.out_col;
             if constexpr (C_VECTOR == 1)
                 *to = v[0];
             else

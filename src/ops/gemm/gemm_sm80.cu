@@ -101,18 +101,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
         };
         store_tile(sum, shared, source.rows, source.cols, fetch, [&](int row, int col, int count, const sum_t(&piece)[C_VECTOR], const auto &more) {
-            const s64 along = C_N_FAST ? s.c_n : s.c_m;
             c_t *to = c + row * s.c_m + col * s.c_n, v[C_VECTOR];
+            if (args.g.beta != 0) load_some<C_VECTOR>(to, v, count, args.c_aligned != 0);
 #pragma unroll
             for (int i = 0; i < C_VECTOR; i++) {
-                const s64 m = p.row + row + (C_N_FAST ? 0 : i), n = p.col + col + (C_N_FAST ? i : 0);
-                if (i >= count) continue;
+                const int at = min(i, count - 1); /* past the end the last again: a branch would make each wait for its loads */
+                const s64 m = p.row + row + (C_N_FAST ? 0 : at), n = p.col + col + (C_N_FAST ? at : 0);
                 const sum_t whole = whole_sum(s, p, args.g.a, args.g.b, m, n, piece[i]);
                 const companions of = {args.g.scale_a, args.g.scale_b, args.g.epilogue, p.r};
                 if constexpr (has_residual())
-                    v[i] = finish_with(args.g, of, m, n, whole, to + i * along, [&] { return more.v[i]; });
+                    v[i] = finish_with(args.g, of, m, n, whole, &v[i], [&] { return more.v[i]; });
                 else
-                    v[i] = as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, to + i * along);
+                    v[i] = as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, &v[i]);
             }
             if constexpr (C_VECTOR == 1)
                 *to = v[0];

@@ -23,7 +23,10 @@ enum {
     BARRIERS = 320, /* bytes */
     MOST_BUFFERS = 4,
     LEAST_STAGES = 3, /* beside buffers of a residual */
-    FEW = 32          /* lines that are memory's business */
+    FEW = 32,         /* lines that are memory's business */
+    DEEP_BYTES = 512, /* of K, if they are more: with less, c is what takes time */
+    BRIEF_FILLS = 2,
+    BRIEF_STAGES = 4
 };
 
 /* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more, or take
@@ -94,7 +97,8 @@ static void make_geometry(const mica_gemm_desc *d, geometry *g)
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
     gemm_sm90_operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false};
     gemm_sm90_operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false};
-    g->few = !gemm_has_extra(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
+    bool deep = s->k * gemm_sm90_bytes(d->a.dtype) > DEEP_BYTES;
+    g->few = deep && !gemm_has_extra(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
     g->swapped = g->few ? s->m < s->n : s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
     g->a = g->swapped ? b : a;
     g->b = g->swapped ? a : b;
@@ -305,6 +309,32 @@ static double memory_rate(const geometry *g, const mica_device_info *device, con
                 active * ring / latency_ms);
 }
 
+static long long fills_of(const geometry *g, const mica_config *c)
+{
+    int bytes = gemm_sm90_bytes(g->a.dtype);
+    return ceiling(g->shape.k, c->knob[KNOB_DEPTH] * LINE_BYTES / bytes);
+}
+
+/* A tile of one or two fills is hardly multiplied before it is stored: c is most of the traffic. On
+ * an H100 tiles of 64 by 256 were best, or as good as any: 96 products of 2048 x 128 x 2048 take
+ * 331 us by them, 329 by 128 x 128, 393 by 128 x 256 not in turns, 440 by 128 x 176. */
+static bool is_brief(const geometry *g, const mica_config *c)
+{
+    return !g->few && c->knob[KNOB_SPLIT] == 1 && fills_of(g, c) <= BRIEF_FILLS;
+}
+
+/* What it takes of memory's time: more where a tile's last box repeats some of its neighbour's
+ * columns, where nothing is multiplied meanwhile, or where rows are stored in short pieces. */
+static double brief_share(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
+{
+    const double repeated = 1.2, waiting = 1.1, pieces = 1.06;
+    int n = c->knob[KNOB_TILE_N], rest = n % box_of(d, c);
+    if (!is_brief(g, c)) return 1;
+    if (rest && g->b.lines > n - rest) return repeated;
+    if (g->b.lines <= n) return 1;
+    return !c->knob[KNOB_TURNS] ? waiting : n < 256 ? pieces : 1;
+}
+
 /* Time to read and write memory: whole rounds of blocks, and what is left. */
 static double memory_ms(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                         const mica_config *c, double blocks)
@@ -313,7 +343,7 @@ static double memory_ms(const mica_gemm_desc *d, const geometry *g, const mica_d
     double share = mica_op_bytes(&mica_op_gemm, d) / blocks, ms = 0;
     if (whole > 0) ms += whole * share / memory_rate(g, device, c, units);
     if (rest > 0) ms += rest * share / memory_rate(g, device, c, rest);
-    return ms;
+    return ms * brief_share(d, g, c);
 }
 
 /* Constants are fitted to an H200: 31 problems of more than 32 rows, each by 9 to 25 configs, 6 %
@@ -349,22 +379,25 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     int chunk = g->halves ? 128 : 64;
     double tiles = (double)ceiling(g->a.lines, knob[KNOB_TILE_M]) *
                    (double)ceiling(g->b.lines, knob[KNOB_TILE_N]) * (double)g->shape.batches;
-    long long fills =
-        ceiling(g->shape.k, knob[KNOB_DEPTH] * LINE_BYTES / gemm_sm90_bytes(g->a.dtype));
     if (g->b.mn_major && knob[KNOB_TILE_N] % chunk) return false;
     if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
     if (knob[KNOB_TURNS] && !is_light(d, g, c)) return false;
     if (is_tiled(d, g, c) && has_short_end(d, g) && repeats_residual(d, c)) return false;
-    return knob[KNOB_SPLIT] == 1 || (fills >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
+    return knob[KNOB_SPLIT] == 1 ||
+           (fills_of(g, c) >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
 }
 
-/* Less of a ring where a residual wants buffers: one for each box of a warpgroup's tile, or all. */
+/* Less of a ring where a residual wants buffers: one for each box of a warpgroup's tile, or all;
+ * and where brief tiles in turns store through buffers (128 x 128: 329 us where six stages take
+ * 415). */
 static void make_room(const mica_gemm_desc *d, const geometry *g, const mica_device_info *device,
                       mica_config *c)
 {
     int32_t *knob = c->knob, shares = knob[KNOB_TURNS] ? 1 : groups_of(c);
     int boxes = knob[KNOB_TILE_M] / ROWS_OF_GROUP / shares * (knob[KNOB_TILE_N] / box_of(d, c));
     int wanted = boxes < 2 ? 2 : boxes < MOST_BUFFERS ? boxes : MOST_BUFFERS;
+    if (is_brief(g, c) && knob[KNOB_TURNS] && buffers_of(c, device) < wanted)
+        knob[KNOB_STAGES] = BRIEF_STAGES;
     if (!brings_residual(d, g, c)) return;
     while (buffers_of(c, device) < wanted && knob[KNOB_STAGES] > LEAST_STAGES) knob[KNOB_STAGES]--;
 }

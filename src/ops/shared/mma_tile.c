@@ -54,7 +54,7 @@ static warps warps_of(const mica_mma_tile *t)
     if (t->precise && t->tile_n == 128) return (warps){64, 32, 4, 1};
     if (t->precise) return (warps){t->tile_m == 64 ? 32 : 64, 32, 4, t->tile_m == 64 ? 3 : 2};
     int m = t->tile_m == 64 ? 32 : 64, n = t->tile_n == 64 ? 32 : 64;
-    int resident = t->tile_n == 256 ? 1 : t->tile_m * t->tile_n == 64 * 64 ? 3 : 2;
+    int resident = t->tile_n == 256 ? 1 : t->tile_n == 64 ? 3 : 2;
     return (warps){m, n, t->tile_n == 256 ? 3 : 4, resident};
 }
 
@@ -160,11 +160,12 @@ static double rate_of(const mica_device_info *device, const mica_mma_tile *t)
 }
 
 /* Tiles are dealt to the multiprocessors in rounds; a slice takes its arithmetic, or the latency of
- * its loads where too few stages and blocks hide it. */
+ * its loads where too few stages and blocks hide it. A tile begins with an empty pipeline and ends
+ * with its results, which each thread finishes one after the other (fitted on an H100). */
 double mica_mma_predict(const mica_device_info *device, const mica_mma_tile *t, double tiles,
                         double k)
 {
-    const double latency_ms = 0.8e-3, fill_ms = 2e-3;
+    const double latency_ms = 0.8e-3, begin_ms = 1.2e-3, result_ms = 0.03e-3;
     warps w = warps_of(t);
     double units = device->units, slice = mica_mma_slice(t);
     double rate = rate_of(device, t) * 1e9 / units;
@@ -173,7 +174,9 @@ double mica_mma_predict(const mica_device_info *device, const mica_mma_tile *t, 
     double step = 2.0 * t->tile_m * t->tile_n * slice / rate;
     double hidden = latency_ms / ((w.stages - 1) * resident);
     double slices = (double)(int64_t)((k + slice - 1) / slice);
-    return rounds * (slices * (step > hidden ? step : hidden) + fill_ms / resident);
+    double results = (double)t->tile_m * t->tile_n / mica_mma_threads(t);
+    double ends = (begin_ms + result_ms * results) / resident;
+    return rounds * (slices * (step > hidden ? step : hidden) + ends);
 }
 
 void mica_mma_contract(mica_dtype input, mica_contract *c)
