@@ -166,13 +166,14 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3, reached = 0.7; /* of the bandwidth */
+    const double launch_ms = 3e-3;
     gemm_shape s;
     gemm_extra e;
     mica_mma_tile t;
     make_shape(desc, &s, &e);
     if (s.batches == 0) return 0;
     fill_tile(desc, &s, &e, c, &t);
+    double reached = s.m <= 32 || s.n <= 32 ? 0.6 : 0.7; /* of the bandwidth */
     double compute = mica_mma_predict(device, &t, (double)tiles_of(&s, &t), (double)s.k);
     double memory = mica_op_bytes(&mica_op_gemm, desc) / (reached * device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory);

@@ -165,7 +165,7 @@ static double rate_of(const mica_device_info *device, const mica_mma_tile *t)
 double mica_mma_predict(const mica_device_info *device, const mica_mma_tile *t, double tiles,
                         double k)
 {
-    const double latency_ms = 0.8e-3, begin_ms = 1.2e-3, result_ms = 0.03e-3;
+    const double latency_ms = 0.8e-3, begin_ms = 2.7e-3, result_ms = 0.013e-3;
     warps w = warps_of(t);
     double units = device->units, slice = mica_mma_slice(t);
     double rate = rate_of(device, t) * 1e9 / units;
