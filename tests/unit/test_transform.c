@@ -116,6 +116,37 @@ static void stores_equal_scalar_stores(void **state)
     free(b);
 }
 
+/* Every product rounded once, several blocks of neighbours and of elements that lie apart. */
+static void scaled_stores_equal_scalar_stores(void **state)
+{
+    (void)state;
+    const double factors[] = {1, -0.3, 1 / 255.0, 1 + 0x1p-30, 255, 0x1p-140};
+    double *v = malloc(sizeof *v * 64 * 1024);
+    float *f = malloc(sizeof *f * 64 * 1024);
+    char *a = malloc(3 * 4 * 64 * 1024), *b = malloc(3 * 4 * 64 * 1024);
+    int64_t n = hard_values(v);
+    for (int64_t i = 0; i < n; i++) f[i] = (float)v[i];
+    for (int t = 0; t < TYPES; t++)
+        for (size_t k = 0; k < sizeof factors / sizeof *factors; k++)
+            for (int64_t stride = 1; stride <= 3; stride += 2) {
+                if (!mica_runs_f32(types[t])) continue;
+                mica_scaled_from_f32(types[t], factors[k], a, 5, stride, f, n - 5);
+                for (int64_t i = 0; i < n - 5; i++) {
+                    int64_t at = 5 + i * stride;
+                    mica_dtype_store(types[t])(b, at, factors[k] * (double)f[i]);
+                    double x = mica_dtype_load(types[t])(a, at),
+                           y = mica_dtype_load(types[t])(b, at);
+                    if (!same_value(x, y))
+                        fail_msg("%s of %a times %a: %a, not %a", mica_dtype_name(types[t]),
+                                 factors[k], (double)f[i], x, y);
+                }
+            }
+    free(v);
+    free(f);
+    free(a);
+    free(b);
+}
+
 /* ---- problems through the engines ---- */
 
 typedef struct array {
@@ -384,6 +415,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_equal_scalar_loads),
         cmocka_unit_test(stores_equal_scalar_stores),
+        cmocka_unit_test(scaled_stores_equal_scalar_stores),
         cmocka_unit_test(every_pair_of_types),
         cmocka_unit_test(every_stride),
         cmocka_unit_test(equal_types_keep_their_bits),

@@ -326,7 +326,9 @@ static void from_f32(mica_dtype dtype, void *data, int64_t n, const float *in)
 static void move(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t bytes,
                  int64_t n)
 {
-    if (bytes == 4)
+    if (bytes == 8)
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * 8, from + i * from_step * 8, 8);
+    else if (bytes == 4)
         for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * 4, from + i * from_step * 4, 4);
     else if (bytes == 2)
         for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * 2, from + i * from_step * 2, 2);
@@ -386,74 +388,132 @@ const float *mica_run_f32(mica_dtype dtype, const void *data, int64_t offset, in
     return buffer;
 }
 
-void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *in, int64_t n)
+/* Ready to be rounded to dtype. */
+MICA_CLONES
+static void scale(mica_dtype dtype, double alpha, const float *in, float *out, int64_t n)
+{
+    if (dtype == MICA_F32)
+        for (int64_t i = 0; i < n; i++) out[i] = (float)(alpha * in[i]);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = to_odd(alpha * in[i]);
+}
+
+MICA_CLONES
+static void scale_to_bytes(mica_dtype dtype, double alpha, const float *in, int8_t *out, int64_t n)
+{
+    if (dtype == MICA_S8)
+        for (int64_t i = 0; i < n; i++) out[i] = (int8_t)to_integer(alpha * in[i], -128, 127);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = (int8_t)to_integer(alpha * in[i], 0, 255);
+}
+
+void mica_scaled_from_f32(mica_dtype dtype, double alpha, void *data, int64_t offset,
+                          int64_t stride, const float *in, int64_t n)
+{
+    MICA_ALIGNED float block[BLOCK];
+    if (alpha == 1) {
+        mica_from_f32(dtype, data, offset, stride, in, n);
+        return;
+    }
+    if (stride == 1 && (dtype == MICA_S8 || dtype == MICA_U8)) {
+        scale_to_bytes(dtype, alpha, in, (int8_t *)data + offset, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK, at = offset + i * stride;
+        float *to = dtype == MICA_F32 && stride == 1 ? (float *)data + at : block;
+        scale(dtype, alpha, in + i, to, m);
+        if (to == block) mica_from_f32(dtype, data, at, stride, block, m);
+    }
+}
+
+void mica_scaled_stream_f32(mica_dtype dtype, double alpha, void *data, int64_t offset,
+                            const float *in, int64_t n)
 {
     MICA_ALIGNED float block[BLOCK];
     size_t bytes = (size_t)mica_dtype_bits(dtype) / 8;
     char *to = (char *)data + offset * (int64_t)bytes;
-    if (dtype == MICA_F32) {
+    if (dtype == MICA_F32 && alpha == 1) {
         mica_stream_copy(to, in, (size_t)n * bytes);
         return;
     }
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
-        mica_from_f32(dtype, block, 0, 1, in + i, m);
+        mica_scaled_from_f32(dtype, alpha, block, 0, 1, in + i, m);
         mica_stream_copy(to + (size_t)i * bytes, block, (size_t)m * bytes);
     }
 }
 
-INLINE void load_u8(const uint8_t *p, int64_t stride, int64_t n, double *out)
+void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *in, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
+    mica_scaled_stream_f32(dtype, 1, data, offset, in, n);
+}
+
+/* n neighbours, here and below. */
+MICA_CLONES
+static void load_integers(mica_dtype dtype, const void *data, int64_t n, double *out)
+{
+    const int8_t *b = data;
+    const uint8_t *ub = data;
+    const int32_t *w = data;
+    const uint32_t *uw = data;
+    const int64_t *q = data;
+    if (dtype == MICA_S8)
+        for (int64_t i = 0; i < n; i++) out[i] = b[i];
+    else if (dtype == MICA_U8)
+        for (int64_t i = 0; i < n; i++) out[i] = ub[i];
+    else if (dtype == MICA_BOOL)
+        for (int64_t i = 0; i < n; i++) out[i] = ub[i] != 0;
+    else if (dtype == MICA_S32)
+        for (int64_t i = 0; i < n; i++) out[i] = w[i];
+    else if (dtype == MICA_U32)
+        for (int64_t i = 0; i < n; i++) out[i] = uw[i];
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = (double)q[i];
 }
 
 MICA_CLONES
-static void load_integers(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
-                          int64_t n, double *out)
+static void store_integers(mica_dtype dtype, void *data, int64_t n, const double *in)
 {
-    const int8_t *b = (const int8_t *)data + offset;
-    const uint8_t *ub = (const uint8_t *)data + offset;
-    const int32_t *w = (const int32_t *)data + offset;
-    const uint32_t *uw = (const uint32_t *)data + offset;
-    const int64_t *q = (const int64_t *)data + offset;
+    int8_t *b = data;
+    uint8_t *ub = data;
+    int32_t *w = data;
+    uint32_t *uw = data;
+    int64_t *q = data;
     if (dtype == MICA_S8)
-        for (int64_t i = 0; i < n; i++) out[i] = b[i * stride];
-    else if (dtype == MICA_U8 && stride == 1)
-        load_u8(ub, 1, n, out);
+        for (int64_t i = 0; i < n; i++) b[i] = (int8_t)to_integer(in[i], -128, 127);
     else if (dtype == MICA_U8)
-        load_u8(ub, stride, n, out);
+        for (int64_t i = 0; i < n; i++) ub[i] = (uint8_t)to_integer(in[i], 0, 255);
     else if (dtype == MICA_BOOL)
-        for (int64_t i = 0; i < n; i++) out[i] = ub[i * stride] != 0;
+        for (int64_t i = 0; i < n; i++) ub[i] = in[i] != 0;
     else if (dtype == MICA_S32)
-        for (int64_t i = 0; i < n; i++) out[i] = w[i * stride];
+        for (int64_t i = 0; i < n; i++) w[i] = (int32_t)to_integer(in[i], -0x1p31, 0x1p31 - 1);
     else if (dtype == MICA_U32)
-        for (int64_t i = 0; i < n; i++) out[i] = uw[i * stride];
+        for (int64_t i = 0; i < n; i++) uw[i] = (uint32_t)to_integer(in[i], 0, 0x1p32 - 1);
     else
-        for (int64_t i = 0; i < n; i++) out[i] = (double)q[i * stride];
+        for (int64_t i = 0; i < n; i++) q[i] = to_s64(in[i]);
 }
 
-MICA_CLONES
-static void store_integers(mica_dtype dtype, void *data, int64_t offset, int64_t stride, int64_t n,
-                           const double *in)
+static void load_apart(mica_dtype dtype, const char *from, int64_t stride, int64_t n, double *out)
 {
-    int8_t *b = (int8_t *)data + offset;
-    uint8_t *ub = (uint8_t *)data + offset;
-    int32_t *w = (int32_t *)data + offset;
-    uint32_t *uw = (uint32_t *)data + offset;
-    int64_t *q = (int64_t *)data + offset;
-    if (dtype == MICA_S8)
-        for (int64_t i = 0; i < n; i++) b[i * stride] = (int8_t)to_integer(in[i], -128, 127);
-    else if (dtype == MICA_U8)
-        for (int64_t i = 0; i < n; i++) ub[i * stride] = (uint8_t)to_integer(in[i], 0, 255);
-    else if (dtype == MICA_BOOL)
-        for (int64_t i = 0; i < n; i++) ub[i * stride] = in[i] != 0;
-    else if (dtype == MICA_S32)
-        for (int64_t i = 0; i < n; i++)
-            w[i * stride] = (int32_t)to_integer(in[i], -0x1p31, 0x1p31 - 1);
-    else if (dtype == MICA_U32)
-        for (int64_t i = 0; i < n; i++) uw[i * stride] = (uint32_t)to_integer(in[i], 0, 0x1p32 - 1);
-    else
-        for (int64_t i = 0; i < n; i++) q[i * stride] = to_s64(in[i]);
+    MICA_ALIGNED double block[BLOCK];
+    int64_t bytes = mica_dtype_bits(dtype) / 8;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
+        load_integers(dtype, block, m, out + i);
+    }
+}
+
+static void store_apart(mica_dtype dtype, char *to, int64_t stride, int64_t n, const double *in)
+{
+    MICA_ALIGNED double block[BLOCK];
+    int64_t bytes = mica_dtype_bits(dtype) / 8;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        store_integers(dtype, block, m, in + i);
+        move((const char *)block, 1, to + i * stride * bytes, stride, bytes, m);
+    }
 }
 
 MICA_CLONES
@@ -483,7 +543,11 @@ void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t str
         return;
     }
     if (!mica_fits_f32(dtype)) {
-        load_integers(dtype, data, offset, stride, n, out);
+        const char *from = (const char *)data + offset * (mica_dtype_bits(dtype) / 8);
+        if (stride == 1)
+            load_integers(dtype, from, n, out);
+        else
+            load_apart(dtype, from, stride, n, out);
         return;
     }
     MICA_ALIGNED float block[BLOCK];
@@ -507,7 +571,11 @@ void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
         return;
     }
     if (!mica_fits_f32(dtype)) {
-        store_integers(dtype, data, offset, stride, n, in);
+        char *to = (char *)data + offset * (mica_dtype_bits(dtype) / 8);
+        if (stride == 1)
+            store_integers(dtype, to, n, in);
+        else
+            store_apart(dtype, to, stride, n, in);
         return;
     }
     MICA_ALIGNED float block[BLOCK];

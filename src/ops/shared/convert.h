@@ -16,14 +16,19 @@ void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
 /* Such a run as an array: itself where it is one of f32, else converted into buffer. */
 const float *mica_run_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride,
                           float *buffer, int64_t n);
-/* mica_from_f32 of neighbours, past the caches; mica_stream_end() of cpu/stream.h ends a series. */
+/* alpha times each, and rounded once. */
+void mica_scaled_from_f32(mica_dtype dtype, double alpha, void *data, int64_t offset,
+                          int64_t stride, const float *in, int64_t n);
+/* Both to neighbours, past the caches; mica_stream_end() of cpu/stream.h ends a series. */
 void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *in, int64_t n);
+void mica_scaled_stream_f32(mica_dtype dtype, double alpha, void *data, int64_t offset,
+                            const float *in, int64_t n);
 /* To and from double, of any real type of a byte or more. */
 void mica_to_f64(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, double *out,
                  int64_t n);
 void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const double *in,
                    int64_t n);
-/* mica_from_f64 of neighbours, as mica_stream_f32. */
+/* mica_from_f64 of neighbours, past the caches. */
 void mica_stream_f64(mica_dtype dtype, void *data, int64_t offset, const double *in, int64_t n);
 /* s64 to f64 with an odd last bit where digits are lost, so that rounding the double to a shorter
  * type is the only rounding (Boldo and Melquiond 2008). */

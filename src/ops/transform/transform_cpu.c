@@ -77,10 +77,11 @@ static void scale_block(const cpu_call *c, int64_t y_at, int64_t y_stride, int64
     scale_and_add(block, c->alpha, old, c->beta, n);
 }
 
-/* Between types of at most f32 a float holds every value, so unscaled conversions go through it. */
+/* Between types of at most f32 a float holds every value, so what is not added to y goes through
+ * it. */
 static bool through_float(const cpu_call *c)
 {
-    return c->plain && mica_runs_f32(c->state->x_type) && mica_runs_f32(c->state->y_type);
+    return c->beta == 0 && mica_runs_f32(c->state->x_type) && mica_runs_f32(c->state->y_type);
 }
 
 static void load_block(const cpu_call *c, const void *x, int64_t at, int64_t stride, int64_t n,
@@ -108,9 +109,9 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
         if (floats) {
             const float *run = mica_run_f32(s->x_type, c->x, xo, x_stride, short_block, m);
             if (s->past_cache && y_stride == 1)
-                mica_stream_f32(s->y_type, c->y, yo, run, m);
+                mica_scaled_stream_f32(s->y_type, c->alpha, c->y, yo, run, m);
             else
-                mica_from_f32(s->y_type, c->y, yo, y_stride, run, m);
+                mica_scaled_from_f32(s->y_type, c->alpha, c->y, yo, y_stride, run, m);
             continue;
         }
         load_block(c, c->x, xo, x_stride, m, block);
@@ -184,17 +185,18 @@ static steps tile_steps(const cpu_state *s)
 }
 
 /* `lines` lines of n elements, TILE apart. */
-static void convert_lines(const cpu_state *s, const void *from, void *to, int64_t lines, int64_t n)
+static void convert_lines(const cpu_call *c, const void *from, void *to, int64_t lines, int64_t n)
 {
+    const cpu_state *s = c->state;
     MICA_ALIGNED float block[TILE * TILE];
     if (n == TILE) n *= lines, lines = 1;
     for (int64_t i = 0; i < lines; i++) {
-        if (s->y_type == MICA_F32) {
+        if (s->y_type == MICA_F32 && c->alpha == 1) {
             mica_to_f32(s->x_type, from, i * TILE, 1, (float *)to + i * TILE, n);
             continue;
         }
         const float *run = mica_run_f32(s->x_type, from, i * TILE, 1, block, n);
-        mica_from_f32(s->y_type, to, i * TILE, 1, run, n);
+        mica_scaled_from_f32(s->y_type, c->alpha, to, i * TILE, 1, run, n);
     }
 }
 
@@ -246,11 +248,11 @@ static void move_tile(const cpu_call *c, const tile *t, const tile *next)
     if (c->copy) {
         transform_cpu_turn(staged, TILE * x_bytes, turned, TILE * x_bytes, rows, cols, x_bytes);
     } else if (y_bytes < x_bytes) {
-        convert_lines(s, staged, other, rows, cols);
+        convert_lines(c, staged, other, rows, cols);
         transform_cpu_turn(other, TILE * y_bytes, turned, TILE * y_bytes, rows, cols, y_bytes);
     } else {
         transform_cpu_turn(staged, TILE * x_bytes, other, TILE * x_bytes, rows, cols, x_bytes);
-        convert_lines(s, other, turned, cols, rows);
+        convert_lines(c, other, turned, cols, rows);
     }
     for (int64_t j = 0; j < cols; j++)
         put_line(s, y + j * at.y_col * y_bytes, turned + j * TILE * y_bytes,
@@ -293,7 +295,7 @@ static void convert_apart(const cpu_call *c, const void *from, int64_t m, void *
         int64_t n = m - i < BLOCK ? m - i : BLOCK;
         if (through_float(c)) {
             const float *run = mica_run_f32(s->x_type, from, i, 1, (float *)block, n);
-            mica_from_f32(s->y_type, to, i, 1, run, n);
+            mica_scaled_from_f32(s->y_type, c->alpha, to, i, 1, run, n);
             continue;
         }
         load_block(c, from, i, 1, n, block);
