@@ -399,12 +399,15 @@ static void scale(mica_dtype dtype, double alpha, const float *in, float *out, i
 }
 
 MICA_CLONES
-static void scale_to_bytes(mica_dtype dtype, double alpha, const float *in, int8_t *out, int64_t n)
+static void scale_to_bytes(mica_dtype dtype, double alpha, const float *in, uint8_t *out, int64_t n)
 {
     if (dtype == MICA_S8)
-        for (int64_t i = 0; i < n; i++) out[i] = (int8_t)to_integer(alpha * in[i], -128, 127);
+        for (int64_t i = 0; i < n; i++) {
+            int8_t code = (int8_t)to_integer(alpha * in[i], -128, 127);
+            out[i] = (uint8_t)code;
+        }
     else
-        for (int64_t i = 0; i < n; i++) out[i] = (int8_t)to_integer(alpha * in[i], 0, 255);
+        for (int64_t i = 0; i < n; i++) out[i] = (uint8_t)to_integer(alpha * in[i], 0, 255);
 }
 
 void mica_scaled_from_f32(mica_dtype dtype, double alpha, void *data, int64_t offset,
@@ -416,7 +419,7 @@ void mica_scaled_from_f32(mica_dtype dtype, double alpha, void *data, int64_t of
         return;
     }
     if (stride == 1 && (dtype == MICA_S8 || dtype == MICA_U8)) {
-        scale_to_bytes(dtype, alpha, in, (int8_t *)data + offset, n);
+        scale_to_bytes(dtype, alpha, in, (uint8_t *)data + offset, n);
         return;
     }
     for (int64_t i = 0; i < n; i += BLOCK) {
