@@ -309,6 +309,7 @@ static double memory_rate(const geometry *g, const mica_device_info *device, con
                 active * ring / latency_ms);
 }
 
+/* Stages of K. */
 static long long fills_of(const geometry *g, const mica_config *c)
 {
     int bytes = gemm_sm90_bytes(g->a.dtype);
@@ -553,7 +554,7 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
     a->tiles = (int)(a->tiles_lines * (long long)a->tiles_across * g->shape.batches);
     a->band = gemm_sm90_band(c->knob[KNOB_TILE_M], n, units);
     int depth = c->knob[KNOB_DEPTH];
-    a->fills = (int)ceiling(g->shape.k, depth * LINE_BYTES / gemm_sm90_bytes(d->a.dtype));
+    a->fills = (int)fills_of(g, c);
     int slice_bytes = fill_map(&g->a, &g->shape, g->a_batch, m, &s->a) +
                       parts * fill_map(&g->b, &g->shape, g->b_batch, n / parts, &s->b);
     a->stage_bytes = depth * slice_bytes;

@@ -322,9 +322,8 @@ static void from_f32(mica_dtype dtype, void *data, int64_t n, const float *in)
         memcpy(data, in, (size_t)n * sizeof *in);
 }
 
-/* n elements of so many bytes, which become neighbours or were such: steps in elements. */
-static void move(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t bytes,
-                 int64_t n)
+void mica_move(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t bytes,
+               int64_t n)
 {
     if (bytes == 8)
         for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * 8, from + i * from_step * 8, 8);
@@ -347,13 +346,13 @@ void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t str
         return;
     }
     if (dtype == MICA_F32) {
-        move(from, stride, (char *)out, 1, bytes, n);
+        mica_move(from, stride, (char *)out, 1, bytes, n);
         return;
     }
     MICA_ALIGNED uint16_t block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
-        move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
+        mica_move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
         mica_to_f32(dtype, block, 0, 1, out + i, m);
     }
 }
@@ -369,14 +368,14 @@ void mica_from_f32(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
         return;
     }
     if (dtype == MICA_F32) {
-        move((const char *)in, 1, to, stride, bytes, n);
+        mica_move((const char *)in, 1, to, stride, bytes, n);
         return;
     }
     MICA_ALIGNED uint16_t block[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         mica_from_f32(dtype, block, 0, 1, in + i, m);
-        move((const char *)block, 1, to + i * stride * bytes, stride, bytes, m);
+        mica_move((const char *)block, 1, to + i * stride * bytes, stride, bytes, m);
     }
 }
 
@@ -503,7 +502,7 @@ static void load_apart(mica_dtype dtype, const char *from, int64_t stride, int64
     int64_t bytes = mica_dtype_bits(dtype) / 8;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
-        move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
+        mica_move(from + i * stride * bytes, stride, (char *)block, 1, bytes, m);
         load_integers(dtype, block, m, out + i);
     }
 }
@@ -515,7 +514,7 @@ static void store_apart(mica_dtype dtype, char *to, int64_t stride, int64_t n, c
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         store_integers(dtype, block, m, in + i);
-        move((const char *)block, 1, to + i * stride * bytes, stride, bytes, m);
+        mica_move((const char *)block, 1, to + i * stride * bytes, stride, bytes, m);
     }
 }
 

@@ -7,6 +7,10 @@
 
 #include "base/tensor.h"
 
+/* The bits of n elements of 1, 2, 4 or 8 bytes; steps in elements. */
+void mica_move(const char *from, int64_t from_step, char *to, int64_t to_step, int64_t bytes,
+               int64_t n);
+
 /* n elements of a f32, f16, bf16, e4m3, e5m2, s8 or u8 tensor, `stride` elements apart, starting at
  * `offset`. */
 void mica_to_f32(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, float *out,

@@ -123,13 +123,6 @@ static void convert_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64
     }
 }
 
-INLINE void move_strided(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t n,
-                         size_t bytes)
-{
-    int64_t size = (int64_t)bytes;
-    for (int64_t i = 0; i < n; i++) memcpy(y + i * y_stride * size, x + i * x_stride * size, bytes);
-}
-
 /* Past the caches if it is whole lines. */
 static void put_line(const cpu_state *s, char *to, const char *from, size_t bytes)
 {
@@ -144,14 +137,8 @@ static void copy_row(const cpu_state *s, const char *x, int64_t x_stride, char *
 {
     if (x_stride == 1 && y_stride == 1)
         put_line(s, y, x, (size_t)n * bytes);
-    else if (bytes == 1)
-        move_strided(x, x_stride, y, y_stride, n, 1);
-    else if (bytes == 2)
-        move_strided(x, x_stride, y, y_stride, n, 2);
-    else if (bytes == 4)
-        move_strided(x, x_stride, y, y_stride, n, 4);
     else
-        move_strided(x, x_stride, y, y_stride, n, 8);
+        mica_move(x, x_stride, y, y_stride, (int64_t)bytes, n);
 }
 
 static void do_row(const cpu_call *c, int64_t x_at, int64_t x_stride, int64_t y_at,
