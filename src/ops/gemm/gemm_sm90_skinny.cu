@@ -124,8 +124,7 @@ __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank
                                      item, SWAPPED ? gemm.shape.a_batch : gemm.shape.b_batch);
             }
             few.store(at.few_at());
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(full);
+            mbarrier_arrive(full);
             few.load(a.skinny, fill + TURNS);
         },
         [](int) {});
@@ -249,8 +248,7 @@ __device__ __forceinline__ void consume(const gemm_sm90_skinny_args &a, int rank
         [&](int, const ring &at) {
             mbarrier_wait(at.full + 8 * at.at, at.parity);
             multiply(sum, at, half, lane);
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(at.empty + 8 * at.at);
+            mbarrier_arrive(at.empty + 8 * at.at);
         },
         [&](int n) {
             leave(sum, parts + turn * FEW * PITCH, half, lane);
@@ -278,8 +276,8 @@ gemm_sm90_skinny(const __grid_constant__ gemm_sm90_skinny_args a)
     if (threadIdx.x == 0) {
         tma_prefetch(&a.wide);
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, 2);
-            mbarrier_init(empty + 8 * i, HALVES);
+            mbarrier_init(full + 8 * i, 1 + 32); /* the copy engine's, and each lane that copies the few */
+            mbarrier_init(empty + 8 * i, 32 * HALVES);
         }
         mbarrier_fence_init();
     }
