@@ -35,10 +35,10 @@ typedef struct map {
     bool has_grad; /* something stands in grad already: the next one adds to it */
 } map;
 
-/* A convolution and the normalisation behind it. */
+/* A convolution and the normalisation behind it, which may add a shortcut. */
 typedef struct layer {
-    map *x;
-    map conv, y; /* in front of and behind the normalisation */
+    map *x, *added; /* added: NULL for none */
+    map conv, y;    /* in front of and behind the normalisation */
     int k, filter, stride;
     bool relu; /* inside the normalisation */
     void *w, *dw;
@@ -46,10 +46,9 @@ typedef struct layer {
     float *folded_scale, *folded_shift;
 } layer;
 
-/* 1x1, 3x3, 1x1 and a shortcut. */
+/* 1x1, 3x3, 1x1 and a shortcut, which the last normalisation adds in front of its ReLU. */
 typedef struct block {
     layer *reduce, *spatial, *expand, *shortcut; /* shortcut: NULL is the identity */
-    map sum, y;                                  /* in front of and behind the last ReLU */
 } block;
 
 typedef struct net {
@@ -210,12 +209,12 @@ static void conv_line(const net *n, const layer *l, char *line, size_t size)
 }
 
 /* Training: convolution, then normalisation with the batch's statistics. */
-static layer *add_layer(net *n, map *x, int k, int filter, int stride, bool relu)
+static layer *add_layer(net *n, map *x, int k, int filter, int stride, bool relu, map *added)
 {
     char line[256];
     layer *l = &n->convs[n->conv_count++];
     int size = (x->size - 1) / stride + 1;
-    *l = (layer){.x = x, .k = k, .filter = filter, .stride = stride, .relu = relu};
+    *l = (layer){.x = x, .added = added, .k = k, .filter = filter, .stride = stride, .relu = relu};
     int64_t terms = (int64_t)x->c * filter * filter;
     l->w = take(n, k * terms, &l->dw);
     upload_random(n, l->w, k * terms, sqrt(2.0 / (double)terms));
@@ -233,6 +232,7 @@ static layer *add_layer(net *n, map *x, int k, int filter, int stride, bool relu
     add(n, &n->train, (mica_run){.args = {x->data, l->w, l->conv.data}}, "conv %s", line);
     add(n, &n->train,
         (mica_run){.args = {[MICA_NORM_X] = l->conv.data,
+                            [MICA_NORM_RESIDUAL] = added ? added->data : NULL,
                             [MICA_NORM_SCALE] = l->scale,
                             [MICA_NORM_BIAS] = l->bias,
                             [MICA_NORM_Y] = l->y.data,
@@ -241,8 +241,9 @@ static layer *add_layer(net *n, map *x, int k, int filter, int stride, bool relu
                             [MICA_NORM_RUNNING_MEAN] = l->running_mean,
                             [MICA_NORM_RUNNING_VAR] = l->running_var}},
         "norm kind=batch act=%s x=%s scale=f32:%d bias=f32:%d mean=f32:%d rstd=f32:%d "
-        "running_mean=f32:%d running_var=f32:%d",
-        relu ? "relu" : "identity", shape(n, k, size), k, k, k, k, k, k);
+        "running_mean=f32:%d running_var=f32:%d%s%s",
+        relu ? "relu" : "identity", shape(n, k, size), k, k, k, k, k, k, added ? " residual=" : "",
+        added ? shape(n, k, size) : "");
     return l;
 }
 
@@ -265,9 +266,15 @@ static void add_folded(net *n, layer *l, const void *residual, bool relu)
 
 static void add_layer_backward(net *n, layer *l)
 {
-    char line[256];
+    char line[256], shortcut[160] = "";
+    const char *text = shape(n, l->k, l->y.size);
+    if (l->added) {
+        snprintf(shortcut, sizeof shortcut, " residual=%s dresidual=%s", text, text);
+        l->added->has_grad = true;
+    }
     add(n, &n->train,
         (mica_run){.args = {[MICA_NORM_X] = l->conv.data,
+                            [MICA_NORM_RESIDUAL] = l->added ? l->added->data : NULL,
                             [MICA_NORM_SCALE] = l->scale,
                             [MICA_NORM_BIAS] = l->bias,
                             [MICA_NORM_MEAN] = l->mean,
@@ -275,9 +282,10 @@ static void add_layer_backward(net *n, layer *l)
                             [MICA_NORM_DY] = l->y.grad,
                             [MICA_NORM_DX] = l->conv.grad,
                             [MICA_NORM_DSCALE] = l->dscale,
-                            [MICA_NORM_DBIAS] = l->dbias}},
-        "norm pass=bwd kind=batch act=%s x=%s scale=f32:%d bias=f32:%d",
-        l->relu ? "relu" : "identity", shape(n, l->k, l->y.size), l->k, l->k);
+                            [MICA_NORM_DBIAS] = l->dbias,
+                            [MICA_NORM_DRESIDUAL] = l->added ? l->added->grad : NULL}},
+        "norm pass=bwd kind=batch act=%s x=%s scale=f32:%d bias=f32:%d%s",
+        l->relu ? "relu" : "identity", text, l->k, l->k, shortcut);
     conv_line(n, l, line, sizeof line);
     add(n, &n->train, (mica_run){.args = {l->x->data, l->dw, l->conv.grad}}, "conv pass=wgrad %s",
         line);
@@ -294,45 +302,21 @@ static void add_layer_backward(net *n, layer *l)
 static map *add_block(net *n, block *b, map *x, int width, int stride)
 {
     int k = 4 * width;
-    b->shortcut = x->c != k ? add_layer(n, x, k, 1, stride, false) : NULL;
-    b->reduce = add_layer(n, x, width, 1, 1, true);
-    b->spatial = add_layer(n, &b->reduce->y, width, 3, stride, true);
-    b->expand = add_layer(n, &b->spatial->y, k, 1, 1, false);
+    b->shortcut = x->c != k ? add_layer(n, x, k, 1, stride, false, NULL) : NULL;
+    b->reduce = add_layer(n, x, width, 1, 1, true, NULL);
+    b->spatial = add_layer(n, &b->reduce->y, width, 3, stride, true, NULL);
     map *added = b->shortcut ? &b->shortcut->y : x;
-    b->sum = b->expand->y;
-    make_map(n, &b->y, k, b->sum.size, true);
-    const char *text = shape(n, k, b->sum.size);
-    add(n, &n->train, (mica_run){.args = {added->data, b->sum.data}, .scalars = beta_one},
-        "transform x=%s", text);
-    add(n, &n->train,
-        (mica_run){.args = {[MICA_ACTIVATION_X] = b->sum.data, [MICA_ACTIVATION_Y] = b->y.data}},
-        "activation act=relu x=%s", text);
+    b->expand = add_layer(n, &b->spatial->y, k, 1, 1, true, added);
 
     if (b->shortcut) add_folded(n, b->shortcut, NULL, false);
     add_folded(n, b->reduce, NULL, true);
     add_folded(n, b->spatial, NULL, true);
-    void *unfused = b->expand->y.data;
-    b->expand->y.data = b->y.data;
     add_folded(n, b->expand, added->data, true);
-    b->expand->y.data = unfused;
-    return &b->y;
+    return &b->expand->y;
 }
 
 static void add_block_backward(net *n, block *b)
 {
-    const char *text = shape(n, b->y.c, b->y.size);
-    add(n, &n->train,
-        (mica_run){.args = {[MICA_ACTIVATION_X] = b->sum.data,
-                            [MICA_ACTIVATION_DY] = b->y.grad,
-                            [MICA_ACTIVATION_DX] = b->sum.grad}},
-        "activation pass=bwd act=relu x=%s", text);
-    if (b->shortcut) {
-        b->shortcut->y.grad = b->sum.grad;
-    } else {
-        add(n, &n->train, (mica_run){.args = {b->sum.grad, b->reduce->x->grad}}, "transform x=%s",
-            text);
-        b->reduce->x->has_grad = true;
-    }
     add_layer_backward(n, b->expand);
     add_layer_backward(n, b->spatial);
     add_layer_backward(n, b->reduce);
@@ -431,7 +415,7 @@ static void make_data(net *n)
 
 static map *add_stem(net *n)
 {
-    layer *stem = add_layer(n, &n->image, 64, 7, 2, true);
+    layer *stem = add_layer(n, &n->image, 64, 7, 2, true, NULL);
     add_folded(n, stem, NULL, true);
     int size = (stem->y.size - 1) / 2 + 1;
     make_map(n, &n->pooled, 64, size, true);

@@ -222,7 +222,8 @@ def norm(fields, t):
     eps = float(fields.get("eps", 1e-5))
     # PyTorch wants them in the input's type.
     scale, bias = (v.to(t["x"].dtype) if v is not None else None for v in (t.get("scale"), t.get("bias")))
-    if "residual" in t or fields.get("act"):
+    added, act = t.get("residual"), fields.get("act", "identity")
+    if kind != "batch" and (added is not None or act != "identity") or act not in ("identity", "relu"):
         raise NotImplementedError("fused steps")
     shape = list(t["x"].shape[-int(fields.get("axes", 1)):])
     if kind == "layer" and not backward:
@@ -235,12 +236,24 @@ def norm(fields, t):
         return lambda: F.rms_norm(t["x"], shape, scale, eps)
     if kind == "batch" and backward:
         mask = [True, "dscale" in t, "dbias" in t]
-        return lambda: torch.ops.aten.native_batch_norm_backward(
-            t["dy"], t["x"], scale, None, None, t["mean"], t["rstd"], True, eps, mask)
+        y = F.batch_norm(t["x"], None, None, scale, bias, True) if act == "relu" else None
+        if y is not None and added is not None:
+            y += added
+
+        def gradients():
+            dz = torch.ops.aten.threshold_backward(t["dy"], y, 0) if act == "relu" else t["dy"]
+            return torch.ops.aten.native_batch_norm_backward(
+                dz, t["x"], scale, None, None, t["mean"], t["rstd"], True, eps, mask)
+        return gradients
     if kind == "batch":
         train = fields.get("mode", "train") == "train"
-        return lambda: F.batch_norm(t["x"], t.get("running_mean"), t.get("running_var"), scale, bias,
-                                    train, 0.1, eps)
+
+        def batch():
+            y = F.batch_norm(t["x"], t.get("running_mean"), t.get("running_var"), scale, bias, train, 0.1, eps)
+            if added is not None:
+                y += added
+            return F.relu_(y) if act == "relu" else y
+        return batch
     if kind in ("group", "instance") and not backward:
         groups = int(fields["groups"]) if kind == "group" else t["x"].shape[1]
         return lambda: F.group_norm(t["x"], groups, scale, bias, eps)

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Normalisation: layer, RMS, batch, group, instance; forward and backward; fused with a residual
- * addition before it and an activation behind it.
- *   u = x + residual          (residual given: layer and rms; sum receives u)
- *   y = act(scale * (u - mean) * rstd + bias)        rms: mean = 0, rstd = 1/sqrt(mean(u^2) + eps)
+ * Normalisation: layer, RMS, batch, group, instance; forward and backward; fused with the addition
+ * of a residual, where transformers (layer, rms) or residual networks (the others) have it, and an
+ * activation behind it.
+ *   layer, rms:               u = x + residual, which sum receives
+ *                             y = act(scale * (u - mean) * rstd + bias)
+ *   batch, group, instance:   y = act(scale * (x - mean) * rstd + bias + residual)
+ * rms: mean = 0, rstd = 1/sqrt(mean(u^2) + eps).
  * Statistics over: layer, rms: the last `axes` dimensions; batch: all but dimension 1; instance:
  * all but dimensions 0 and 1; group: C/groups channels and all spatial positions of one sample.
  * mean and rstd have one element per such set: layer and rms the dimensions of x before the last
@@ -15,16 +18,17 @@
  * so training with running_var and one value per channel is MICA_INVALID (n - 1 is 0). Either of
  * running_mean and running_var may be absent there; mode=infer reads both and changes neither.
  *
- * bwd reads x (with a residual: the sum u, and dx is the gradient of x and of the residual alike),
- * y's gradient dy, and mean and rstd as saved by fwd; mode=infer takes running_mean and running_var
- * as constants instead. It writes dx, and dscale and dbias if those tensors are given. With an
- * activation it recomputes the value in front of it, for which alone it reads bias. dx, dscale,
- * dbias and sum may be NULL at run time. All sums have a fixed order.
- *   dx = gradient + beta * dx
- * so that the gradient of a way past the norm, lying in dx, needs no addition of its own; neither
- * dscale and dbias nor fwd's results know beta.
+ * bwd reads x (layer and rms with a residual: the sum u, and dx is the gradient of x and of the
+ * residual alike), y's gradient dy, and mean and rstd as saved by fwd; mode=infer takes
+ * running_mean and running_var as constants instead. It writes dx, and dscale and dbias if those
+ * tensors are given. With an activation it recomputes the value in front of it, for which alone it
+ * reads bias and, where that was added there, residual; the gradient of that value is the
+ * residual's, and goes to dresidual (batch, group, instance) if that tensor is given. dx, dscale,
+ * dbias and sum may be NULL at run time. All sums have a fixed order. dx = gradient + beta * dx so
+ * that the gradient of a way past the norm, lying in dx, needs no addition of its own; no other
+ * result knows beta.
  * In place: y on x, sum on residual, dx on dy if beta is 0, with equal tensors.
- * x, residual, y, sum, dy, dx may each be f64, f32, f16 or bf16. */
+ * x, residual, y, sum, dy, dx, dresidual may each be f64, f32, f16 or bf16. */
 #ifndef MICA_NORM_H
 #define MICA_NORM_H
 
@@ -49,8 +53,8 @@ typedef enum mica_norm_mode {
 } mica_norm_mode;
 
 /* fwd reads X RESIDUAL SCALE BIAS and writes Y SUM MEAN RSTD, and updates (infer: reads)
- * RUNNING_MEAN and RUNNING_VAR; bwd reads X DY SCALE BIAS MEAN RSTD (infer: RUNNING_MEAN
- * RUNNING_VAR in place of the last two) and writes DX DSCALE DBIAS. */
+ * RUNNING_MEAN and RUNNING_VAR; bwd reads X RESIDUAL DY SCALE BIAS MEAN RSTD (infer: RUNNING_MEAN
+ * RUNNING_VAR in place of the last two) and writes DX DSCALE DBIAS DRESIDUAL. */
 enum {
     MICA_NORM_X,
     MICA_NORM_RESIDUAL,
@@ -65,7 +69,8 @@ enum {
     MICA_NORM_DY,
     MICA_NORM_DX,
     MICA_NORM_DSCALE,
-    MICA_NORM_DBIAS
+    MICA_NORM_DBIAS,
+    MICA_NORM_DRESIDUAL
 };
 enum { MICA_NORM_BETA };
 
@@ -74,7 +79,8 @@ typedef struct mica_norm_desc {
     mica_norm_kind kind;
     mica_norm_mode mode;
     mica_tensor x;
-    mica_tensor residual;    /* dims of x; given: fused addition */
+    mica_tensor residual;    /* dims of x; given: fused addition; bwd: unused but for an
+                                activation with batch, group, instance */
     mica_tensor scale, bias; /* layer, rms: the last `axes` dims; others: C; f32 or x's type;
                                 absent: 1 and 0 */
     mica_tensor y;           /* inferred as x; may have another floating type */
@@ -85,6 +91,7 @@ typedef struct mica_norm_desc {
                                               given, infer reads them */
     mica_tensor dy, dx;                    /* bwd: inferred as x */
     mica_tensor dscale, dbias; /* bwd: inferred as scale and bias where those are given */
+    mica_tensor dresidual;     /* bwd of batch, group, instance; dims of x; given: written */
     int64_t axes;              /* layer, rms: trailing dimensions; 0 means 1 */
     int64_t groups;            /* group */
     double eps;                /* 0 means 1e-5 */

@@ -287,6 +287,48 @@ static void gradient_of_residual(void **state)
     }
 }
 
+/* Behind the affine step the residual has a gradient of its own, which is dbias' before it is
+ * summed. */
+static void gradient_of_residual_behind(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {
+        "kind=batch x=f64:2x3x4 scale=f64:3 bias=f64:3",
+        "kind=batch x=f64:2x3x4:nwc scale=f64:3 bias=f64:3 mode=infer",
+        "kind=group groups=1 x=f64:2x3x4:nwc scale=f64:3 bias=f64:3",
+        "kind=instance x=f64:2x3x4 scale=f64:3 bias=f64:3",
+    };
+    static const char *const statistics[] = {
+        "mean=f64:3 rstd=f64:3", "", "mean=f64:2x1 rstd=f64:2x1", "mean=f64:2x3 rstd=f64:2x3"};
+    static const char *const acts[] = {"identity", "silu", "tanh"};
+    for (int c = 0; c < 4 * 3 * 2; c++) {
+        const char *problem = kinds[c % 4], *act = acts[c / 4 % 3];
+        char forward[200], backward[200];
+        gradient_data d;
+        double residual[24], dresidual[24], alone[24];
+        gradient_start(&d);
+        wave(residual, 24, 5.5);
+        d.forward[MICA_NORM_RESIDUAL] = d.backward[MICA_NORM_RESIDUAL] = residual;
+        d.backward[MICA_NORM_DRESIDUAL] = dresidual;
+        snprintf(forward, sizeof forward, "norm %s residual=f64:2x3x4 %s act=%s", problem,
+                 statistics[c % 4], act);
+        snprintf(backward, sizeof backward,
+                 "norm pass=bwd %s residual=f64:2x3x4 dresidual=f64:2x3x4 act=%s", problem, act);
+        run_ok("ref", forward, d.forward); /* mean and rstd */
+        run_ok(engines[c / 12], backward, d.backward);
+        assert_int_equal(slopes_differ(forward, &d, d.x, 24, d.dx), 0);
+        assert_int_equal(slopes_differ(forward, &d, d.scale, 3, d.dscale), 0);
+        assert_int_equal(slopes_differ(forward, &d, d.bias, 3, d.dbias), 0);
+        assert_int_equal(slopes_differ(forward, &d, residual, 24, dresidual), 0);
+        memcpy(alone, dresidual, sizeof alone); /* the same without dx */
+        memset(dresidual, 0, sizeof dresidual);
+        d.backward[MICA_NORM_DX] = NULL;
+        run_ok("ref", forward, d.forward);
+        run_ok(engines[c / 12], backward, d.backward);
+        assert_memory_equal(dresidual, alone, sizeof alone);
+    }
+}
+
 /* ---- edges ---- */
 
 static void empty_sets(void **state)
@@ -453,7 +495,10 @@ static void refusals(void **state)
     refuses("norm kind=group x=f32:2x6", "groups is 0");
     refuses("norm kind=layer x=f32:2x6 groups=2", "groups is 2 with kind=layer");
     refuses("norm kind=layer mode=infer x=f32:2x6", "only batch has running statistics");
-    refuses("norm kind=batch x=f32:2x6 residual=f32:2x6", "only layer and rms add one");
+    refuses("norm kind=batch x=f32:2x6 residual=f32:2x6 sum=f32:2x6", "sum with kind=batch");
+    refuses("norm kind=batch x=f32:2x6 residual=f32:2x5", "dimension 1 of residual is 5, of x 6");
+    refuses("norm pass=bwd x=f32:2x6 dresidual=f32:2x6", "dresidual with kind=layer");
+    refuses("norm pass=bwd kind=batch x=f32:2x6 dresidual=s32:2x6", "dresidual is s32");
     refuses("norm x=f32:2x6 sum=f32:2x6", "without a residual");
     refuses("norm kind=rms x=f32:2x6 mean=f32:2", "mean with kind=rms");
     refuses("norm x=f32:2x6 running_var=f32:6", "only batch has them");
@@ -505,6 +550,7 @@ int main(void)
         cmocka_unit_test(one_bad_element),
         cmocka_unit_test(gradients),
         cmocka_unit_test(gradient_of_residual),
+        cmocka_unit_test(gradient_of_residual_behind),
         cmocka_unit_test(empty_sets),
         cmocka_unit_test(sets_of_one),
         cmocka_unit_test(in_place),

@@ -18,7 +18,8 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_norm_desc, mode, ENUM, .spellings = modes,
                .doc = "train: statistics of x; infer: running statistics (batch)"),
     MICA_FIELD(mica_norm_desc, x, TENSOR, .doc = "input; bwd with a residual: the sum"),
-    MICA_FIELD(mica_norm_desc, residual, TENSOR, .doc = "added to x first (layer, rms)"),
+    MICA_FIELD(mica_norm_desc, residual, TENSOR,
+               .doc = "added to x first (layer, rms), or behind the affine step"),
     MICA_FIELD(mica_norm_desc, scale, TENSOR, .doc = "factor; absent: 1"),
     MICA_FIELD(mica_norm_desc, bias, TENSOR, .doc = "summand; absent: 0"),
     MICA_FIELD(mica_norm_desc, y, TENSOR, .doc = "result"),
@@ -32,6 +33,8 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_norm_desc, dx, TENSOR, .doc = "gradient of x, or of x + residual"),
     MICA_FIELD(mica_norm_desc, dscale, TENSOR, .doc = "gradient of scale"),
     MICA_FIELD(mica_norm_desc, dbias, TENSOR, .doc = "gradient of bias"),
+    MICA_FIELD(mica_norm_desc, dresidual, TENSOR,
+               .doc = "gradient of residual (batch, group, instance)"),
     MICA_FIELD(mica_norm_desc, axes, I64, .def = 1,
                .doc = "trailing dimensions of a set (layer, rms)"),
     MICA_FIELD(mica_norm_desc, groups, I64, .doc = "groups of channels (group)"),
@@ -46,7 +49,8 @@ static const mica_field fields[] = {
 /* Running statistics are updated only by fwd in mode train; in mode infer they are left alone. */
 static const mica_arg args[] = {
     [MICA_NORM_X] = {"x", offsetof(mica_norm_desc, x), {MICA_IN, MICA_IN}, false, NULL},
-    [MICA_NORM_RESIDUAL] = {"residual", offsetof(mica_norm_desc, residual), {MICA_IN}, false, NULL},
+    [MICA_NORM_RESIDUAL] =
+        {"residual", offsetof(mica_norm_desc, residual), {MICA_IN, MICA_IN}, false, NULL},
     [MICA_NORM_SCALE] = {"scale", offsetof(mica_norm_desc, scale), {MICA_IN, MICA_IN}, false, NULL},
     [MICA_NORM_BIAS] = {"bias", offsetof(mica_norm_desc, bias), {MICA_IN, MICA_IN}, false, NULL},
     [MICA_NORM_Y] = {"y", offsetof(mica_norm_desc, y), {MICA_OUT}, false, "x"},
@@ -66,6 +70,8 @@ static const mica_arg args[] = {
         {"dscale", offsetof(mica_norm_desc, dscale), {MICA_UNUSED, MICA_OUT}, true, NULL},
     [MICA_NORM_DBIAS] =
         {"dbias", offsetof(mica_norm_desc, dbias), {MICA_UNUSED, MICA_OUT}, true, NULL},
+    [MICA_NORM_DRESIDUAL] =
+        {"dresidual", offsetof(mica_norm_desc, dresidual), {MICA_UNUSED, MICA_OUT}, false, NULL},
 };
 _Static_assert(sizeof args / sizeof *args == NORM_ARG_COUNT, "norm_args.h counts the arguments");
 
@@ -144,20 +150,21 @@ static void infer_shape(mica_tensor *t, mica_tensor shape)
 
 static void infer_forward(mica_norm_desc *d)
 {
-    clear(&d->dy), clear(&d->dx), clear(&d->dscale), clear(&d->dbias);
+    clear(&d->dy), clear(&d->dx), clear(&d->dscale), clear(&d->dbias), clear(&d->dresidual);
     infer_as(&d->y, &d->x);
-    if (mica_tensor_given(&d->residual)) infer_as(&d->sum, &d->x);
+    if (mica_norm_adds_in_front(d)) infer_as(&d->sum, &d->x);
     if (d->mode == MICA_NORM_INFER) clear(&d->mean), clear(&d->rstd);
 }
 
 static void infer_backward(mica_norm_desc *d)
 {
-    clear(&d->residual), clear(&d->y), clear(&d->sum);
+    clear(&d->y), clear(&d->sum);
     infer_as(&d->dy, &d->x);
     infer_as(&d->dx, &d->x);
     if (mica_tensor_given(&d->scale)) infer_as(&d->dscale, &d->scale);
     if (mica_tensor_given(&d->bias)) infer_as(&d->dbias, &d->bias);
     if (d->act == MICA_ACT_IDENTITY) clear(&d->bias); /* its value enters only act'(z) */
+    if (d->act == MICA_ACT_IDENTITY || mica_norm_is_trailing(d)) clear(&d->residual);
     if (d->mode == MICA_NORM_INFER) {
         clear(&d->mean), clear(&d->rstd);
     } else {
@@ -224,10 +231,14 @@ static mica_status check_statistic(const mica_norm_desc *d, int arg, mica_tensor
 static mica_status check_strangers(const mica_norm_desc *d, mica_why *why)
 {
     const char *kind = kinds[d->kind];
-    if (!mica_norm_is_trailing(d) && mica_tensor_given(&d->residual))
-        return mica_invalid(why, "residual with kind=%s; only layer and rms add one", kind);
+    if (mica_tensor_given(&d->sum) && !mica_norm_is_trailing(d))
+        return mica_invalid(why, "sum with kind=%s, which adds a residual behind the affine step",
+                            kind);
     if (mica_tensor_given(&d->sum) && !mica_tensor_given(&d->residual))
         return mica_invalid(why, "sum is given without a residual: it would be x itself");
+    if (mica_tensor_given(&d->dresidual) && mica_norm_is_trailing(d))
+        return mica_invalid(why, "dresidual with kind=%s: the residual's gradient is dx itself",
+                            kind);
     if (d->kind == MICA_NORM_RMS && mica_tensor_given(&d->mean))
         return mica_invalid(why, "mean with kind=rms, which subtracts none");
     if (d->kind != MICA_NORM_BATCH &&
@@ -252,8 +263,9 @@ static mica_status check_numbers(const mica_norm_desc *d, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_norm_desc *d = desc;
-    static const int values[] = {MICA_NORM_X,   MICA_NORM_RESIDUAL, MICA_NORM_Y,
-                                 MICA_NORM_SUM, MICA_NORM_DY,       MICA_NORM_DX};
+    static const int values[] = {MICA_NORM_X,        MICA_NORM_RESIDUAL, MICA_NORM_Y,
+                                 MICA_NORM_SUM,      MICA_NORM_DY,       MICA_NORM_DX,
+                                 MICA_NORM_DRESIDUAL};
     static const int vectors[] = {MICA_NORM_SCALE, MICA_NORM_BIAS, MICA_NORM_DSCALE,
                                   MICA_NORM_DBIAS};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)

@@ -21,6 +21,24 @@ static inline bool mica_norm_is_trailing(const mica_norm_desc *d)
 {
     return d->kind == MICA_NORM_LAYER || d->kind == MICA_NORM_RMS;
 }
+/* Batch, group, instance: a residual is added behind the affine step, not in front of it. */
+static inline bool mica_norm_adds_behind(const mica_norm_desc *d)
+{
+    return mica_tensor_given(&d->residual) && !mica_norm_is_trailing(d);
+}
+static inline bool mica_norm_adds_in_front(const mica_norm_desc *d)
+{
+    return mica_tensor_given(&d->residual) && mica_norm_is_trailing(d);
+}
+/* Batch: whether dresidual can be written along with the sums and then stand for dy, because slopes
+ * of 0 and 1 and dy's own type lose nothing there. */
+static inline bool mica_norm_dresidual_is_first(const mica_norm_desc *d)
+{
+    bool exact = d->act == MICA_ACT_RELU || d->act == MICA_ACT_CLIP ||
+                 d->act == MICA_ACT_HARD_TANH || d->act == MICA_ACT_RELU6;
+    return d->kind == MICA_NORM_BATCH && d->mode == MICA_NORM_TRAIN && exact &&
+           mica_tensor_given(&d->dresidual) && d->dresidual.dtype == d->dy.dtype;
+}
 /* Elements of one set. */
 int64_t mica_norm_set_size(const mica_norm_desc *d);
 /* Sets without elements are nothing to do, unless their statistics or sums are asked for. */

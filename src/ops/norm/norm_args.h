@@ -4,7 +4,7 @@
 #define MICA_OPS_NORM_ARGS_H
 
 #define NORM_RANK      8
-#define NORM_ARG_COUNT 14 /* by the enumerators of include/mica/norm.h */
+#define NORM_ARG_COUNT 15 /* by the enumerators of include/mica/norm.h */
 
 /* A loop nest that all arguments share: a stride of 0 repeats the argument's element. */
 typedef struct norm_space {

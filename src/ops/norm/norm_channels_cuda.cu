@@ -13,7 +13,8 @@ static_assert(CHANNEL_SETS != PER_ELEMENT && (CHANNEL_SETS || (BACKWARD && PARTI
 static_assert(!RESIDUAL && !SUM, "only forward passes of layer and rms have them");
 static_assert((THREADS & (THREADS - 1)) == 0, "halves");
 
-constexpr int ROWS = BACKWARD || APPLY ? 2 : 4; /* in flight */
+constexpr bool ADDED = BEHIND && (BACKWARD ? ACT != ACT_IDENTITY : APPLY); /* the residual is read */
+constexpr int ROWS = BACKWARD && APPLY && ADDED ? 1 : BACKWARD || APPLY ? 2 : 4; /* in flight, as registers allow */
 constexpr int WIDTH = SLICES * VECTOR; /* channels of a block */
 
 struct walk {
@@ -58,7 +59,17 @@ __device__ __forceinline__ acc_t read_statistic(const norm_args &a, int arg, con
     return a.args[arg] ? *at_row<stat_t>(a, arg, w, row) : absent;
 }
 
-/* f(row, x, dy, dx, s) with several rows on their way; dx only where an APPLY adds to it. */
+__device__ __forceinline__ bool adds_to_dx(const norm_args &a)
+{
+    return a.beta != 0 && (!DRESIDUAL || a.args[ARG_dx]);
+}
+
+/* Of one row, a thread's part. */
+struct elements {
+    acc_t x[VECTOR], dy[VECTOR], dx[VECTOR], residual[VECTOR];
+};
+
+/* f(row, what is there, s) with several rows on their way; dx only where an APPLY adds to it. */
 template <typename F> __device__ __forceinline__ void each_row(const norm_args &a, const walk &w, F f)
 {
     for (long long first = w.from; first < w.end; first += ROWS * THREADS) {
@@ -66,14 +77,16 @@ template <typename F> __device__ __forceinline__ void each_row(const norm_args &
         lanes<x_t, VECTOR> x[ROWS];
         lanes<dy_t, VECTOR> dy[ROWS];
         lanes<dx_t, VECTOR> dx[ROWS];
+        lanes<residual_t, VECTOR> residual[ROWS];
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             long long row = first + j * THREADS;
             if (row >= w.end) continue;
             x[j] = fetch<VECTOR>(at_row<x_t>(a, ARG_x, w, row), a.whole);
             if constexpr (BACKWARD) dy[j] = fetch<VECTOR>(at_row<dy_t>(a, ARG_dy, w, row), a.whole);
+            if constexpr (ADDED) residual[j] = fetch<VECTOR>(at_row<residual_t>(a, ARG_residual, w, row), a.whole);
             if constexpr (BACKWARD && APPLY)
-                if (a.beta != 0) dx[j] = fetch<VECTOR>(at_row<dx_t>(a, ARG_dx, w, row), a.whole);
+                if (adds_to_dx(a)) dx[j] = fetch<VECTOR>(at_row<dx_t>(a, ARG_dx, w, row), a.whole);
             if constexpr (PER_ELEMENT)
                 s[j] = {read_statistic(a, ARG_mean, w, row, (acc_t)0), read_statistic(a, ARG_rstd, w, row, (acc_t)1)};
         }
@@ -81,12 +94,13 @@ template <typename F> __device__ __forceinline__ void each_row(const norm_args &
         for (int j = 0; j < ROWS; j++) {
             long long row = first + j * THREADS;
             if (row >= w.end) continue;
-            acc_t u[VECTOR], g[VECTOR], old[VECTOR];
-            unpack(x[j], u);
-            if constexpr (BACKWARD) unpack(dy[j], g);
+            elements e;
+            unpack(x[j], e.x);
+            if constexpr (BACKWARD) unpack(dy[j], e.dy);
+            if constexpr (ADDED) unpack(residual[j], e.residual);
             if constexpr (BACKWARD && APPLY)
-                if (a.beta != 0) unpack(dx[j], old);
-            f(row, u, g, old, s[j]);
+                if (adds_to_dx(a)) unpack(dx[j], e.dx);
+            f(row, e, s[j]);
         }
     }
 }
@@ -116,17 +130,17 @@ __device__ __forceinline__ void moments(const norm_args &a, const walk &w, long 
     acc_t plain[VECTOR], n = (acc_t)rows;
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] = 0, plain[k] = 0, squares[k] = 0;
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *, const statistics &) {
+    each_row(a, w, [&](long long, const elements &e, const statistics &) {
 #pragma unroll
-        for (int k = 0; k < VECTOR; k++) mean[k] += u[k];
+        for (int k = 0; k < VECTOR; k++) mean[k] += e.x[k];
     });
     add_rows(mean, w, scratch);
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] /= n;
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *, const acc_t *, const statistics &) {
+    each_row(a, w, [&](long long, const elements &e, const statistics &) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
-            acc_t d = u[k] - mean[k];
+            acc_t d = e.x[k] - mean[k];
             plain[k] += d;
             squares[k] += d * d;
         }
@@ -183,11 +197,14 @@ __device__ __forceinline__ void apply_forward(const norm_args &a, const walk &w)
 {
     channels c = read_statistics(a, w);
     if constexpr (!INFER) read_known(a, w, c.mean, c.rstd);
-    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *, const acc_t *, const statistics &) {
+    each_row(a, w, [&](long long row, const elements &e, const statistics &) {
         acc_t y[VECTOR];
 #pragma unroll
-        for (int k = 0; k < VECTOR; k++)
-            y[k] = activate<ACT>((u[k] - c.mean[k]) * c.rstd[k] * c.scale[k] + c.bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        for (int k = 0; k < VECTOR; k++) {
+            y[k] = (e.x[k] - c.mean[k]) * c.rstd[k] * c.scale[k] + c.bias[k];
+            if constexpr (ADDED) y[k] += e.residual[k];
+            y[k] = activate<ACT>(y[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        }
         write<y_t>(a, ARG_y, w, row, y);
     });
 }
@@ -195,14 +212,17 @@ __device__ __forceinline__ void apply_forward(const norm_args &a, const walk &w)
 /* ---- backward ---- */
 
 /* xhat in place of x, and the gradient in front of the activation. */
-__device__ __forceinline__ void find_gradient(const norm_args &a, const channels &c, const acc_t *u, const acc_t *dy, acc_t *xhat, acc_t *g)
+__device__ __forceinline__ void find_gradient(const norm_args &a, const channels &c, const elements &e, acc_t *xhat, acc_t *g)
 {
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
-        xhat[k] = (u[k] - c.mean[k]) * c.rstd[k];
-        g[k] = dy[k];
-        if constexpr (ACT != ACT_IDENTITY)
-            g[k] *= activate_slope<ACT>(xhat[k] * c.scale[k] + c.bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+        xhat[k] = (e.x[k] - c.mean[k]) * c.rstd[k];
+        g[k] = e.dy[k];
+        if constexpr (ACT != ACT_IDENTITY) {
+            acc_t z = xhat[k] * c.scale[k] + c.bias[k];
+            if constexpr (ADDED) z += e.residual[k];
+            g[k] *= activate_slope<ACT>(z, (acc_t)a.act_a, (acc_t)a.act_b);
+        }
     }
 }
 
@@ -212,12 +232,13 @@ __device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w,
     for (int k = 0; k < VECTOR; k++) plain[k] = 0, with_xhat[k] = 0;
     channels c = {};
     if (w.end > 0) c = read_statistics(a, w);
-    each_row(a, w, [&](long long, const acc_t *u, const acc_t *dy, const acc_t *, const statistics &s) {
+    each_row(a, w, [&](long long row, const elements &e, const statistics &s) {
         acc_t xhat[VECTOR], g[VECTOR];
         if constexpr (PER_ELEMENT)
 #pragma unroll
             for (int k = 0; k < VECTOR; k++) c.mean[k] = s.mean, c.rstd[k] = s.rstd;
-        find_gradient(a, c, u, dy, xhat, g);
+        find_gradient(a, c, e, xhat, g);
+        if constexpr (DRESIDUAL) write<dresidual_t>(a, ARG_dresidual, w, row, g);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             plain[k] += g[k];
@@ -233,15 +254,19 @@ __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w
     channels c = read_statistics(a, w);
     acc_t plain[VECTOR], with_xhat[VECTOR];
     read_known(a, w, plain, with_xhat);
-    each_row(a, w, [&](long long row, const acc_t *u, const acc_t *dy, const acc_t *old, const statistics &) {
+    each_row(a, w, [&](long long row, const elements &e, const statistics &) {
         acc_t xhat[VECTOR], g[VECTOR];
-        find_gradient(a, c, u, dy, xhat, g);
+        find_gradient(a, c, e, xhat, g);
+        if constexpr (DRESIDUAL) {
+            write<dresidual_t>(a, ARG_dresidual, w, row, g);
+            if (!a.args[ARG_dx]) return;
+        }
 #pragma unroll
         for (int k = 0; k < VECTOR; k++)
             g[k] = c.rstd[k] * (g[k] * c.scale[k] - plain[k] - xhat[k] * with_xhat[k]);
         if (a.beta != 0)
 #pragma unroll
-            for (int k = 0; k < VECTOR; k++) g[k] += (acc_t)a.beta * old[k];
+            for (int k = 0; k < VECTOR; k++) g[k] += (acc_t)a.beta * e.dx[k];
         write<dx_t>(a, ARG_dx, w, row, g);
     });
 }
@@ -252,7 +277,7 @@ constexpr int MOST_BLOCKS = 2;
 #else
 constexpr int MOST_BLOCKS = 1;
 #endif
-constexpr int BLOCKS = sizeof(acc_t) == 4 && ACT == ACT_IDENTITY && (BACKWARD ? PER_ELEMENT : sizeof(y_t) == sizeof(x_t)) ? MOST_BLOCKS : 1;
+constexpr int BLOCKS = sizeof(acc_t) == 4 && ACT == ACT_IDENTITY && !ADDED && (BACKWARD ? PER_ELEMENT : sizeof(y_t) == sizeof(x_t)) ? MOST_BLOCKS : 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS *SLICES, BLOCKS) norm_channels(const norm_args a)
 {

@@ -43,8 +43,10 @@ typedef struct norm_cpu_state {
     bool past_cache;     /* results do not fit the caches: they are stored past them */
     bool plain_rows;     /* forward over rows of neighbours, short or of bf16 */
     bool channels_first; /* dscale or dbias by a walk of their own */
-    int once_parts;      /* engine cpu_once: so many parts of the rows; else 0 */
-    size_t once_sums;    /* booked: of each part, by column, two sums in double and two of `real` */
+    bool behind;         /* the residual is added behind the affine step */
+    bool dresidual_first;
+    int once_parts;   /* engine cpu_once: so many parts of the rows; else 0 */
+    size_t once_sums; /* booked: of each part, by column, two sums in double and two of `real` */
 } norm_cpu_state;
 
 void norm_cpu_run_f32(const norm_cpu_state *s, void *const *args, void *workspace, double beta);

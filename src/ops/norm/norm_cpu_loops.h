@@ -345,7 +345,10 @@ static void backward_block(work *w, int64_t block, int threads)
         k.plain[i] = d->kind == MICA_NORM_RMS ? 0 : (real)(s.plain[i] / w->s->set_size);
         k.with_xhat[i] = (real)(s.squared[i] / w->s->set_size);
     }
-    if (given(w, MICA_NORM_DX)) walk(w, block, step_backward, NULL, threads);
+    w->from_dresidual = w->s->dresidual_first;
+    if (given(w, MICA_NORM_DX) || (given(w, MICA_NORM_DRESIDUAL) && !w->from_dresidual))
+        walk(w, block, step_backward, NULL, threads);
+    w->from_dresidual = false;
 }
 
 /* ---- once ---- */

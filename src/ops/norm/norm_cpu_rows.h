@@ -280,6 +280,35 @@ static void normalise(const void *x, bool narrow, operand mean, operand rstd, op
         normalise_as(false, false, false, x, mean.at, rstd.at, scale.at, bias.at, n, out);
 }
 
+INLINE void relu_gradient_as(const bool vary, const real *x, const real *mean, const real *rstd,
+                             const real *scale, const real *bias, const real *added, const real *dy,
+                             int64_t n, real *out)
+{
+    const real m = *mean, r = *rstd, w = *scale, b = *bias;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        real xhat = (x[i] - (vary ? mean[i] : m)) * (vary ? rstd[i] : r);
+        real z = xhat * (vary ? scale[i] : w) + (vary ? bias[i] : b) + (added ? added[i] : 0);
+        out[i] = dy[i] * (z > 0 ? 1 : 0); /* not dy or 0: NaN passes */
+    }
+}
+
+/* dy behind a ReLU of what normalise gives (and added, or NULL), in one pass, for statistics and
+ * affine parameters that vary alike, as those of batch do. */
+MICA_CLONES
+static void relu_gradient(const real *x, operand mean, operand rstd, operand scale, operand bias,
+                          const real *added, const real *dy, int64_t n, real *out)
+{
+    if (mean.varies && added)
+        relu_gradient_as(true, x, mean.at, rstd.at, scale.at, bias.at, added, dy, n, out);
+    else if (mean.varies)
+        relu_gradient_as(true, x, mean.at, rstd.at, scale.at, bias.at, NULL, dy, n, out);
+    else if (added)
+        relu_gradient_as(false, x, mean.at, rstd.at, scale.at, bias.at, added, dy, n, out);
+    else
+        relu_gradient_as(false, x, mean.at, rstd.at, scale.at, bias.at, NULL, dy, n, out);
+}
+
 INLINE void input_gradient_as(const bool stats, const bool affine, const real *g, const real *x,
                               const real *mean, const real *rstd, const real *scale,
                               const real *plain, const real *with_xhat, int64_t n, real *out)

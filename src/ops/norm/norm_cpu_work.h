@@ -46,8 +46,9 @@ struct work {
     void *const *args;
     const norm_plane *plane;
     real beta;
-    known *known; /* NULL: mean and rstd are operands (walk over channels) */
-    bool scaled;  /* bwd: the sums contain scale */
+    known *known;        /* NULL: mean and rstd are operands (walk over channels) */
+    bool scaled;         /* bwd: the sums contain scale */
+    bool from_dresidual; /* bwd: it stands for dy, behind the activation's slope */
     int64_t row, first, n;
     int64_t count;  /* additions since the last flush */
     bool keeps;     /* the set's input stays in `kept`, if that has to be gathered at all */
@@ -56,7 +57,7 @@ struct work {
     sums *sums;
     column_sums *columns; /* of dbias and dscale, where they are formed along with dx; or NULL */
     MICA_ALIGNED real running[2][NORM_COLUMNS]; /* side by side: since the last flush */
-    MICA_ALIGNED real x[TILE], dy[TILE], out[TILE], z[TILE];
+    MICA_ALIGNED real x[TILE], dy[TILE], out[TILE], z[TILE], added[TILE];
     MICA_ALIGNED real operands[4][TILE]; /* scale, bias, mean, rstd */
     MICA_ALIGNED real kept[KEPT];
 };
@@ -212,14 +213,14 @@ static void statistics_of(work *w, operand *mean, operand *rstd)
     *mean = (operand){w->operands[2], true};
 }
 
-/* x + residual */
+/* x, or x + residual */
 static const real *input_of(work *w)
 {
     real *to = w->keeps ? w->kept + w->first : w->x;
     if (w->filled) return to;
     const real *x = fetch(w, MICA_NORM_X, to);
     bool gathered = x == to;
-    if (given(w, MICA_NORM_RESIDUAL)) {
+    if (given(w, MICA_NORM_RESIDUAL) && !w->s->behind) {
         add(x, fetch(w, MICA_NORM_RESIDUAL, w->out), w->n, to);
         return to;
     }
@@ -293,6 +294,7 @@ static void step_forward(work *w)
         real *y = target(w, MICA_NORM_Y, w->out);
         normalise(x + at, false, part(mean, at), part(rstd, at), part(scale, at), part(bias, at),
                   w->n, y);
+        if (w->s->behind) add(y, fetch(w, MICA_NORM_RESIDUAL, w->added), w->n, y);
         if (d->act != MICA_ACT_IDENTITY) activate(d, y, y, w->n);
         if (y == w->out) store(w, MICA_NORM_Y, y);
     }
@@ -302,11 +304,17 @@ static void step_forward(work *w)
 /* Gradient in front of the activation. */
 static const real *dz_of(work *w, const real *x, operand mean, operand rstd)
 {
-    const real *dy = fetch(w, MICA_NORM_DY, w->dy);
-    if (w->s->d->act == MICA_ACT_IDENTITY) return dy;
+    const real *dy = fetch(w, w->from_dresidual ? MICA_NORM_DRESIDUAL : MICA_NORM_DY, w->dy);
+    if (w->s->d->act == MICA_ACT_IDENTITY || w->from_dresidual) return dy;
     operand scale, bias;
     affine_of(w, &scale, &bias);
+    const real *added = w->s->behind ? fetch(w, MICA_NORM_RESIDUAL, w->added) : NULL;
+    if (w->s->d->act == MICA_ACT_RELU && mean.varies == scale.varies) {
+        relu_gradient(x, mean, rstd, scale, bias, added, dy, w->n, w->z);
+        return w->z;
+    }
     normalise(x, false, mean, rstd, scale, bias, w->n, w->z);
+    if (added) add(w->z, added, w->n, w->z);
     slopes(w->s->d, w->z, w->z, w->n);
     multiply(w->z, dy, w->n, w->z);
     return w->z;
@@ -318,6 +326,7 @@ static void step_gradients(work *w)
     const real *x = fetch(w, MICA_NORM_X, w->x);
     statistics_of(w, &mean, &rstd);
     const real *g = dz_of(w, x, mean, rstd);
+    if (w->s->dresidual_first) store(w, MICA_NORM_DRESIDUAL, g);
     if (w->scaled) scale = scale_of(w);
     if (w->plane->side_by_side) {
         /* a part of each row: too short for the hardware to see a stream */
@@ -341,6 +350,8 @@ static void step_backward(work *w)
     if (w->columns)
         columns_gradients(g, x, mean, rstd, (operand){&one, false}, w->n,
                           w->columns->running[0] + w->first, w->columns->running[1] + w->first);
+    if (given(w, MICA_NORM_DRESIDUAL) && !w->from_dresidual) store(w, MICA_NORM_DRESIDUAL, g);
+    if (!given(w, MICA_NORM_DX)) return;
     real *dx = w->beta != 0 ? w->out : target(w, MICA_NORM_DX, w->out);
     input_gradient(g, x, mean, rstd, scale_of(w), w->known->plain, w->known->with_xhat, w->n, dx);
     if (w->beta != 0) add_multiple(dx, fetch(w, MICA_NORM_DX, w->z), w->beta, w->n, dx);

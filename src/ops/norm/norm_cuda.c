@@ -17,6 +17,7 @@ typedef struct launch {
     norm_args args;
     mica_grid grid;
     bool affine, dx; /* only useful if these results are wanted */
+    bool from_dresidual;
     uintptr_t align[NORM_ARG_COUNT];
 } launch;
 
@@ -97,9 +98,10 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 static void add_types(mica_text *p, const mica_norm_desc *d)
 {
-    static const int vectors[] = {
-        MICA_NORM_X,   MICA_NORM_RESIDUAL, MICA_NORM_SCALE, MICA_NORM_BIAS,   MICA_NORM_Y,
-        MICA_NORM_SUM, MICA_NORM_DY,       MICA_NORM_DX,    MICA_NORM_DSCALE, MICA_NORM_DBIAS};
+    static const int vectors[] = {MICA_NORM_X,     MICA_NORM_RESIDUAL, MICA_NORM_SCALE,
+                                  MICA_NORM_BIAS,  MICA_NORM_Y,        MICA_NORM_SUM,
+                                  MICA_NORM_DY,    MICA_NORM_DX,       MICA_NORM_DSCALE,
+                                  MICA_NORM_DBIAS, MICA_NORM_DRESIDUAL};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
         char name[32];
         mica_text text = {name, sizeof name, 0};
@@ -133,7 +135,9 @@ static void add_stage(mica_text *p, const mica_norm_desc *d, const norm_stage *s
     mica_prologue_int(p, "GATHERS", s->gathering != 0);
     mica_prologue_int(p, "PER_ELEMENT", !s->sets && d->kind != MICA_NORM_BATCH);
     mica_prologue_int(p, "SCALED", s->sets && d->kind != MICA_NORM_BATCH);
-    mica_prologue_int(p, "RESIDUAL", mica_tensor_given(&d->residual));
+    mica_prologue_int(p, "RESIDUAL", mica_norm_adds_in_front(d));
+    mica_prologue_int(p, "BEHIND", mica_norm_adds_behind(d));
+    mica_prologue_int(p, "DRESIDUAL", s->dresidual);
     mica_prologue_int(p, "SUM", mica_tensor_given(&d->sum));
     mica_prologue_int(p, "SCALE", mica_tensor_given(&d->scale));
     mica_prologue_int(p, "BIAS", mica_tensor_given(&d->bias));
@@ -145,9 +149,9 @@ static void add_stage(mica_text *p, const mica_norm_desc *d, const norm_stage *s
     mica_slices_prologue(p, &s->groups);
 }
 
-static mica_status add_kernel(mica_plan *plan, const norm_stage *s, mica_kernel **kernel)
+static mica_status add_kernel(mica_plan *plan, const mica_norm_desc *d, const norm_stage *s,
+                              mica_kernel **kernel)
 {
-    const mica_norm_desc *d = plan->desc;
     char buffer[4096] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     add_common(&p, d);
@@ -179,7 +183,9 @@ static void set_alignment(const mica_norm_desc *d, const norm_stage *s, uintptr_
 
 static mica_status add_launch(mica_plan *plan, state *st, const norm_stage *s)
 {
-    const mica_norm_desc *d = plan->desc;
+    mica_norm_desc desc;
+    const mica_norm_desc *d = &desc;
+    norm_stage_desc(plan->desc, s->from_dresidual, &desc);
     launch *l = &st->launches[st->count++];
     l->args = (norm_args){.split = s->split,
                           .parts = s->parts,
@@ -195,10 +201,11 @@ static mica_status add_launch(mica_plan *plan, state *st, const norm_stage *s)
                           .block = {(unsigned)threads}};
     bool batch = d->kind == MICA_NORM_BATCH;
     l->affine = !s->sets;
-    l->dx =
-        d->pass == MICA_NORM_BWD && s->sets && !s->gathering && (!batch || s->kind == NORM_APPLY);
+    l->dx = d->pass == MICA_NORM_BWD && s->sets && !s->gathering && !s->dresidual &&
+            (!batch || s->kind == NORM_APPLY);
+    l->from_dresidual = s->from_dresidual;
     set_alignment(d, s, l->align);
-    return add_kernel(plan, s, &l->kernel);
+    return add_kernel(plan, d, s, &l->kernel);
 }
 
 /* The walks over channels and over sets are done one after the other and share the workspace. */
@@ -248,10 +255,11 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         if (!is_wanted(l, pointers)) continue;
         norm_args args = l->args;
         memcpy(args.args, pointers, sizeof pointers);
+        if (l->from_dresidual) args.args[MICA_NORM_DY] = pointers[MICA_NORM_DRESIDUAL];
         args.whole = 1;
         args.beta = mica_run_scalar(plan, r, MICA_NORM_BETA);
         for (int a = 0; a < NORM_ARG_COUNT; a++)
-            args.whole &= (uintptr_t)pointers[a] % l->align[a] == 0;
+            args.whole &= (uintptr_t)args.args[a] % l->align[a] == 0;
         if (st->uses_workspace) {
             args.partial = mica_at(r, st->partial);
             args.known = mica_at(r, st->known);

@@ -4,7 +4,8 @@
  * finished here), APPLY computes elements from known statistics. Constants: those of
  * cuda/device/slices.cuh and norm.cuh; FUSED, PARTIAL, APPLY, DIRECT; PER_ELEMENT (mean and rstd vary
  * inside the reduced space: gradients of scale and bias); SCALED (gradient sums contain scale);
- * RESIDUAL, SUM, SCALE, BIAS (present), SCALE_ALONG, BIAS_ALONG (they lie beside the elements of a
+ * RESIDUAL (added in front), BEHIND (added behind the affine step), DRESIDUAL (written here), SUM, SCALE, BIAS
+ * (present), SCALE_ALONG, BIAS_ALONG (they lie beside the elements of a
  * vector; else a vector has one of each); REDUCED_RANK; VECTOR; ITEMS (vectors a thread keeps in
  * registers, forward as they were read; 0: read again for each pass); GATHERS (FUSED, bwd: a group also sums
  * what its sets give to scale and bias, a part for MERGE); ACT. */
@@ -135,6 +136,17 @@ __device__ __forceinline__ void unpack_input(const input &in, acc_t *u)
     }
 }
 
+/* What is added behind the affine step. */
+__device__ __forceinline__ void add_behind(const norm_args &a, const place &p, acc_t *v)
+{
+    if constexpr (BEHIND) {
+        acc_t r[VECTOR];
+        read<residual_t>(a, ARG_residual, p, r);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) v[k] += r[k];
+    }
+}
+
 /* ---- forward ---- */
 
 /* Mean of g's elements, and the sum of their squared deviations. Two passes, corrected: the
@@ -181,8 +193,10 @@ __device__ __forceinline__ void write_forward(const norm_args &a, const place &p
     read_scale(a, p, scale);
     read_bias(a, p, bias);
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++)
-        y[k] = activate<ACT>((u[k] - mean) * rstd * scale[k] + bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+    for (int k = 0; k < VECTOR; k++) y[k] = (u[k] - mean) * rstd * scale[k] + bias[k];
+    add_behind(a, p, y);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) y[k] = activate<ACT>(y[k], (acc_t)a.act_a, (acc_t)a.act_b);
     if constexpr (SUM)
         if (a.args[ARG_sum]) write<sum_t>(a, ARG_sum, p, u);
     write<y_t>(a, ARG_y, p, y);
@@ -256,16 +270,19 @@ __device__ __forceinline__ void renew(pair &in)
 /* xhat, the gradient in front of the activation, and scale. */
 __device__ __forceinline__ void find_gradient(const norm_args &a, const place &p, const pair &in, statistics s, acc_t *xhat, acc_t *g, acc_t *scale)
 {
-    acc_t bias[VECTOR];
+    acc_t z[VECTOR]; /* in front of the activation */
     unpack(in.x, xhat);
     unpack(in.dy, g);
     read_scale(a, p, scale);
-    if constexpr (ACT != ACT_IDENTITY) read_bias(a, p, bias);
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) {
-        xhat[k] = (xhat[k] - s.mean) * s.rstd;
-        if constexpr (ACT != ACT_IDENTITY)
-            g[k] *= activate_slope<ACT>(xhat[k] * scale[k] + bias[k], (acc_t)a.act_a, (acc_t)a.act_b);
+    for (int k = 0; k < VECTOR; k++) xhat[k] = (xhat[k] - s.mean) * s.rstd;
+    if constexpr (ACT != ACT_IDENTITY) {
+        read_bias(a, p, z);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) z[k] += xhat[k] * scale[k];
+        add_behind(a, p, z);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) g[k] *= activate_slope<ACT>(z[k], (acc_t)a.act_a, (acc_t)a.act_b);
     }
 }
 
@@ -293,6 +310,7 @@ __device__ __forceinline__ void gradient_sums(const norm_args &a, const group &g
         acc_t xhat[VECTOR], f[VECTOR], scale[VECTOR];
         if constexpr (PER_ELEMENT) s = read_statistics(a, p);
         find_gradient(a, p, ITEMS > 0 ? kept[j] : fetch_pair(a, p), s, xhat, f, scale);
+        if constexpr (DRESIDUAL && PARTIAL) write<dresidual_t>(a, ARG_dresidual, p, f);
         if constexpr (GATHERS) gather(all, j, xhat, f);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
@@ -329,11 +347,15 @@ __device__ __forceinline__ void add_old(const norm_args &a, const old_dx &old, a
 __device__ __forceinline__ void apply_backward(const norm_args &a, const group &g, statistics s, pair *kept, acc_t plain, acc_t with_xhat)
 {
     old_dx old[KEPT]; /* all on their way before one is used */
-    if (ITEMS > 0 && a.beta != 0) each(g, [&](int j, long long i) { old[j] = fetch_old(a, element_place(a, g, i)); });
+    if (ITEMS > 0 && a.beta != 0 && (!DRESIDUAL || a.args[ARG_dx])) each(g, [&](int j, long long i) { old[j] = fetch_old(a, element_place(a, g, i)); });
     each(g, [&](int j, long long i) {
         place p = element_place(a, g, i);
         acc_t xhat[VECTOR], f[VECTOR], scale[VECTOR];
         find_gradient(a, p, ITEMS > 0 ? kept[j] : fetch_pair(a, p), s, xhat, f, scale);
+        if constexpr (DRESIDUAL) {
+            write<dresidual_t>(a, ARG_dresidual, p, f);
+            if (!a.args[ARG_dx]) return;
+        }
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) f[k] *= scale[k];
         input_gradient(xhat, f, s.rstd, plain, with_xhat);
@@ -350,7 +372,7 @@ __device__ __forceinline__ void fused_backward(const norm_args &a, const group &
     if (g.kept < a.split.kept.count) s = read_statistics(a, g.base);
     gradient_sums(a, g, s, kept, all, scratch, plain, with_xhat);
     if (g.kept < a.split.kept.count) finish_gradients(a, g.base, g.writes, plain, with_xhat);
-    if (!a.args[ARG_dx]) return;
+    if (!DRESIDUAL && !a.args[ARG_dx]) return;
     if constexpr (ITEMS > 0)
 #pragma unroll
         for (int j = 0; j < ITEMS; j++) renew(kept[j]);

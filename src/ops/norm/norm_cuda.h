@@ -31,6 +31,8 @@ typedef struct norm_stage {
     /* FUSED, bwd: so many blocks that take all sets by turns and so have parts of the gradients of
      * scale and bias; 0: a block's sets are its own */
     int64_t gathering;
+    bool dresidual;      /* writes it */
+    bool from_dresidual; /* APPLY: takes it for dy, the activation's slope being in it */
 } norm_stage;
 
 enum { NORM_MAX_STAGES = 5 };
@@ -48,6 +50,8 @@ void norm_stages_make(const mica_norm_desc *d, int64_t split, norm_stages *stage
 /* Whether splitting changes anything, and whether gathering can be done. */
 bool norm_stages_can_split(const mica_norm_desc *d);
 bool norm_stages_can_gather(const mica_norm_desc *d);
+/* What a stage computes, as a problem: d, or with from_dresidual what is left of it. */
+void norm_stage_desc(const mica_norm_desc *d, bool from_dresidual, mica_norm_desc *stage);
 /* Blocks of a stage. */
 int64_t norm_stage_blocks(const norm_stage *stage);
 /* Whether scale or bias (arg) lies beside the elements of a vector. */

@@ -77,7 +77,8 @@ static bool takes_vector(const mica_norm_desc *d, const norm_split *split, int a
 
 static bool is_read_or_written(int arg)
 {
-    return arg <= MICA_NORM_RSTD || arg == MICA_NORM_DY || arg == MICA_NORM_DX;
+    return arg <= MICA_NORM_RSTD || arg == MICA_NORM_DY || arg == MICA_NORM_DX ||
+           arg == MICA_NORM_DRESIDUAL;
 }
 
 static int choose_vector(const mica_norm_desc *d, const norm_split *split)
@@ -120,7 +121,8 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
 /* Whether x and what has its shape can be read in vectors of neighbouring channels. */
 static bool takes_channels(const mica_norm_desc *d, const norm_split *split, int vector)
 {
-    static const int like_x[] = {MICA_NORM_X, MICA_NORM_Y, MICA_NORM_DY, MICA_NORM_DX};
+    static const int like_x[] = {MICA_NORM_X,  MICA_NORM_RESIDUAL, MICA_NORM_Y,
+                                 MICA_NORM_DY, MICA_NORM_DX,       MICA_NORM_DRESIDUAL};
     if (split->kept.count % vector) return false;
     for (size_t i = 0; i < sizeof like_x / sizeof *like_x; i++) {
         if (!mica_tensor_given(mica_norm_tensor(d, like_x[i]))) continue;
@@ -201,13 +203,14 @@ static int values_kept(const mica_norm_desc *d)
 {
     if (d->pass == MICA_NORM_BWD) return d->x.dtype == MICA_F64 ? KEEP_BACKWARD / 2 : KEEP_BACKWARD;
     int bytes = mica_dtype_bits(d->x.dtype) / 8;
-    if (mica_tensor_given(&d->residual)) bytes += mica_dtype_bits(d->residual.dtype) / 8;
+    if (mica_norm_adds_in_front(d)) bytes += mica_dtype_bits(d->residual.dtype) / 8;
     return KEEP_FORWARD * 4 / bytes;
 }
 
 static norm_stage *add_fused(const mica_norm_desc *d, norm_stages *list, const norm_split *split)
 {
     norm_stage *s = add(list, NORM_FUSED, true, split);
+    s->dresidual = mica_tensor_given(&d->dresidual);
     choose_groups(d, split, s->piece, SET_THREADS, values_kept(d), &s->groups);
     return s;
 }
@@ -215,6 +218,7 @@ static norm_stage *add_fused(const mica_norm_desc *d, norm_stages *list, const n
 static void add_apply(const mica_norm_desc *d, norm_stages *list, const norm_split *split)
 {
     norm_stage *s = add(list, NORM_APPLY, true, split);
+    s->dresidual = mica_tensor_given(&d->dresidual);
     if (!choose_channels(d, s)) choose_groups(d, split, s->piece, PART_THREADS, 0, &s->groups);
     cut(s, INT64_MAX, 2 * VECTORS);
 }
@@ -233,6 +237,29 @@ static norm_stage *add_sums(const mica_norm_desc *d, norm_stages *list, const no
     norm_stage *m = add(list, NORM_MERGE, sets, split);
     m->groups = s->groups, m->parts = s->parts, m->piece = s->piece;
     return s;
+}
+
+void norm_stage_desc(const mica_norm_desc *d, bool from_dresidual, mica_norm_desc *stage)
+{
+    *stage = *d;
+    if (!from_dresidual) return;
+    stage->dy = d->dresidual;
+    stage->act = MICA_ACT_IDENTITY;
+    stage->residual = stage->dresidual = stage->bias = (mica_tensor){0};
+}
+
+/* Sums, then elements, which need neither dy nor the residual again where the sums came with
+ * dresidual. */
+static void add_sums_and_apply(const mica_norm_desc *d, norm_stages *list, const norm_split *sets)
+{
+    mica_norm_desc rest;
+    norm_split split;
+    bool from = d->pass == MICA_NORM_BWD && mica_norm_dresidual_is_first(d);
+    add_sums(d, list, sets, true, true)->dresidual = from;
+    norm_stage_desc(d, from, &rest);
+    mica_norm_split_sets(&rest, &split);
+    add_apply(&rest, list, &split);
+    list->at[list->count - 1].from_dresidual = from;
 }
 
 static bool parts_help(const mica_norm_desc *d, const norm_split *split, bool sets)
@@ -298,8 +325,7 @@ void norm_stages_make(const mica_norm_desc *d, int64_t split, norm_stages *list)
     if (d->mode == MICA_NORM_INFER) {
         add_apply(d, list, &sets);
     } else if (split && parts_help(d, &sets, true)) {
-        add_sums(d, list, &sets, true, true);
-        add_apply(d, list, &sets);
+        add_sums_and_apply(d, list, &sets);
     } else {
         add_fused(d, list, &sets);
     }

@@ -62,7 +62,8 @@ typedef struct moments {
 
 static number input(const truth *t, const place *p)
 {
-    double x = get(t, MICA_NORM_X, p, 0), r = get(t, MICA_NORM_RESIDUAL, p, 0);
+    bool in_front = mica_norm_is_trailing(t->d);
+    double x = get(t, MICA_NORM_X, p, 0), r = in_front ? get(t, MICA_NORM_RESIDUAL, p, 0) : 0;
     return (number){x + r, fabs(x) + fabs(r)};
 }
 
@@ -70,6 +71,12 @@ static number reciprocal_root(const truth *t, number var)
 {
     double sum = var.value + t->d->eps, rstd = 1 / sqrt(sum);
     return (number){rstd, rstd * (4 + 0.5 * var.mag / sum)};
+}
+
+/* What is added behind the affine step. */
+static double added_behind(const truth *t, const place *p)
+{
+    return mica_norm_is_trailing(t->d) ? 0 : get(t, MICA_NORM_RESIDUAL, p, 0);
 }
 
 static number mean_of(const truth *t, place p, int64_t n)
@@ -95,7 +102,7 @@ static number variance_of(const truth *t, place p, int64_t n, number mean)
     }
     if (n == 0) return (number){0, 0};
     double var = sum / (double)n, mag = 3 * var + t->phi * mean.mag * mean.mag;
-    return (number){var, mag + (t->v[MICA_NORM_RESIDUAL].data ? moved / (double)n : 0)};
+    return (number){var, mag + (mica_norm_adds_in_front(t->d) ? moved / (double)n : 0)};
 }
 
 static moments moments_of(const truth *t, int64_t set)
@@ -146,7 +153,8 @@ static number forward(const truth *t, const place *p, const moments *m, number u
 {
     double scale = get(t, MICA_NORM_SCALE, p, 1), bias = get(t, MICA_NORM_BIAS, p, 0);
     double deviation = u.value - m->mean.value, rstd = m->rstd.value;
-    number z = {scale * deviation * rstd + bias, fabs(bias)};
+    double added = added_behind(t, p);
+    number z = {scale * deviation * rstd + bias + added, fabs(bias) + fabs(added)};
     z.mag += t->floor * (1 + fabs(scale));
     z.mag += fabs(scale) * (rstd * (u.mag + m->mean.mag) + fabs(deviation) * m->rstd.mag);
     return activated(t->d, z);
@@ -200,9 +208,9 @@ static gradient gradient_of(const truth *t, const place *p)
     gradient g = {.scale = get(t, MICA_NORM_SCALE, p, 1), .rstd = rstd};
     g.xhat.value = (x - mean) * rstd;
     g.xhat.mag = 2 * fabs(g.xhat.value) + t->floor;
-    double bias = get(t, MICA_NORM_BIAS, p, 0);
-    number z = {g.scale * g.xhat.value + bias, 0};
-    z.mag = 2 * fabs(g.scale) * g.xhat.mag + 2 * fabs(bias) + t->floor;
+    double bias = get(t, MICA_NORM_BIAS, p, 0), added = added_behind(t, p);
+    number z = {g.scale * g.xhat.value + bias + added, 0};
+    z.mag = 2 * fabs(g.scale) * g.xhat.mag + 2 * fabs(bias) + 2 * fabs(added) + t->floor;
     number slope = slope_of(t, z);
     g.dz = (number){dy * slope.value, fabs(dy) * slope.mag + t->floor};
     return g;
@@ -245,6 +253,7 @@ static void backward_set(const truth *t, int64_t set)
         number dx = {g.rstd * inner, g.rstd * mag};
         double old = t->beta != 0 ? t->beta * get(t, MICA_NORM_DX, &p, 0) : 0;
         put(t, MICA_NORM_DX, &p, (number){dx.value + old, dx.mag + 2 * fabs(old)});
+        put(t, MICA_NORM_DRESIDUAL, &p, g.dz);
     }
 }
 
@@ -287,8 +296,9 @@ static void backward_all(const truth *t)
     int64_t channels = affine ? t->channels.kept.count : 0;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t channel = 0; channel < channels; channel++) backward_channel(t, channel);
-    int64_t count =
-        mica_tensor_count(&t->d->x) > 0 && t->v[MICA_NORM_DX].data ? t->sets.kept.count : 0;
+    bool wanted =
+        mica_tensor_count(&t->d->x) > 0 && any_present(t, MICA_NORM_DX, MICA_NORM_DRESIDUAL);
+    int64_t count = wanted ? t->sets.kept.count : 0;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t set = 0; set < count; set++) backward_set(t, set);
 }
