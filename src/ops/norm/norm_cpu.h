@@ -40,12 +40,12 @@ typedef struct norm_cpu_state {
     norm_plane sets, channels;
     double set_size;
     double bytes;
-    bool past_cache;     /* results do not fit the caches: they are stored past them */
-    bool plain_rows;     /* forward over rows of neighbours, short or of bf16 */
-    bool channels_first; /* dscale or dbias by a walk of their own */
-    bool behind;         /* the residual is added behind the affine step */
-    bool dresidual_first;
-    int once_parts;   /* engine cpu_once: so many parts of the rows; else 0 */
+    bool past_cache;      /* results do not fit the caches: they are stored past them */
+    bool plain_rows;      /* forward over rows of neighbours, short or of bf16 */
+    bool channels_first;  /* dscale or dbias by a walk of their own */
+    bool behind;          /* the residual is added behind the affine step */
+    bool dresidual_first; /* written along with the sums; dx then comes from it */
+    int once_parts;       /* engine cpu_once: so many parts of the rows; else 0 */
     size_t once_sums; /* booked: of each part, by column, two sums in double and two of `real` */
 } norm_cpu_state;
 
