@@ -30,8 +30,8 @@ static inline bool mica_norm_adds_in_front(const mica_norm_desc *d)
 {
     return mica_tensor_given(&d->residual) && mica_norm_is_trailing(d);
 }
-/* Batch: whether dresidual can be written along with the sums and then stand for dy, because slopes
- * of 0 and 1 and dy's own type lose nothing there. */
+/* Batch, bwd: whether dresidual can be written along with the sums and then stand for dy, because
+ * slopes of 0 and 1 and dy's own type lose nothing there. */
 static inline bool mica_norm_dresidual_is_first(const mica_norm_desc *d)
 {
     bool exact = d->act == MICA_ACT_RELU || d->act == MICA_ACT_CLIP ||

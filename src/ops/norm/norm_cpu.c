@@ -159,7 +159,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     const mica_norm_desc *d = s->d = plan->desc;
     s->behind = mica_norm_adds_behind(d);
-    s->dresidual_first = d->pass == MICA_NORM_BWD && mica_norm_dresidual_is_first(d);
+    s->dresidual_first = mica_norm_dresidual_is_first(d);
     make_sets(d, s);
     if (!mica_norm_has_set_results(d)) s->sets.blocks = 0;
     s->plain_rows = s->sets.blocks > 0 && has_plain_rows(d, &s->sets);

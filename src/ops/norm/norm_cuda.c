@@ -2,10 +2,11 @@
  * Engine "cuda": a group of 1 to 1024 threads per set, from its sums to its elements; a set that
  * fits the group's registers is read once, a longer one again from the cache. split=1, for few and
  * large sets (batch): sums in parts, merged, then a pass over the elements: one launch each, some
- * workspace, x read twice. Gradients of scale and bias are sums of the same kind; with split=2
- * blocks that take many long rows, one after the other, form them on the way. Any strides and
- * types; memory-bound where the tensors are contiguous one way or the other; parts whose channels
- * lie side by side (batch; gradients of scale and bias of rows) have a kernel of their own. */
+ * workspace, x read again (and once more by the sums of fwd, where caches do not keep a part).
+ * Gradients of scale and bias are sums of the same kind; with split=2 blocks that take many long
+ * rows, one after the other, form them on the way. Any strides and types; memory-bound where the
+ * tensors are contiguous one way or the other; parts whose channels lie side by side (batch;
+ * gradients of scale and bias of rows) have a kernel of their own. */
 #include "ops/norm/norm_cuda.h"
 
 #include <string.h>

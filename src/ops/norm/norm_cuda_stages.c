@@ -254,7 +254,7 @@ static void add_sums_and_apply(const mica_norm_desc *d, norm_stages *list, const
 {
     mica_norm_desc rest;
     norm_split split;
-    bool from = d->pass == MICA_NORM_BWD && mica_norm_dresidual_is_first(d);
+    bool from = mica_norm_dresidual_is_first(d);
     add_sums(d, list, sets, true, true)->dresidual = from;
     norm_stage_desc(d, from, &rest);
     mica_norm_split_sets(&rest, &split);
