@@ -26,12 +26,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     COMPILE_OPTIONS -mprefer-vector-width=512)
 endif()
 # -O3 is for the files that compute on a CPU. Those that plan and check would only grow by it, by a
-# twentieth of the library, and so would what is in f64 of transforms and normalisation, which few want.
+# twentieth of the library, and so would what few want: f64 of transforms, normalisation and rotations.
 set(planning ${sources})
 list(FILTER planning EXCLUDE REGEX "/src/cpu/|_cpu|/cpu_|_lanes|_columns\\.c|gemm_(bf16|gemv|finish)\\.c")
 list(FILTER planning EXCLUDE REGEX "grouped_bf16\\.c|/shared/(activation_f32|convert|finish|rows|slices|tile)\\.c")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
-set_source_files_properties(src/ops/conv/conv_fft_cpu_f64.c src/ops/norm/norm_cpu_f64.c PROPERTIES
+set_source_files_properties(src/ops/conv/conv_fft_cpu_f64.c src/ops/norm/norm_cpu_f64.c
+  src/ops/rope/rope_cpu_f64.c PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
 add_library(mica_objects OBJECT ${sources} kernels.c records.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -70,6 +70,15 @@ void mica_tensor_default_strides(mica_tensor *t)
     pack(t);
 }
 
+/* Whether dimension i lies inside j. At equal strides one of length 1 does: what lies around a
+ * longer one is further apart. One channel of a channels-last image has the stride of its columns.
+ */
+static bool is_inside(const mica_tensor *t, int i, int j)
+{
+    int64_t a = llabs(t->strides[i]), b = llabs(t->strides[j]);
+    return a < b || (a == b && t->dims[i] == 1 && t->dims[j] > 1);
+}
+
 void mica_tensor_strides_like(mica_tensor *t, const mica_tensor *like)
 {
     if (t->rank != like->rank) {
@@ -81,7 +90,7 @@ void mica_tensor_strides_like(mica_tensor *t, const mica_tensor *like)
     int order[MICA_MAX_RANK];
     for (int n = 0; n < t->rank; n++) {
         int dim = t->rank - 1 - n, j = n;
-        while (j > 0 && llabs(like->strides[order[j - 1]]) > llabs(like->strides[dim])) {
+        while (j > 0 && is_inside(like, dim, order[j - 1])) {
             order[j] = order[j - 1];
             j--;
         }

@@ -349,6 +349,7 @@ static const emu_ptx codes[] = {
      {0}},
     {"%%cluster_ctarank;", cluster_rank, EMU_LANE, {0}},
     {"griddepcontrol.wait", wait_for_kernel, EMU_LANE, {0}},
+    {"griddepcontrol.launch_dependents", nothing, EMU_LANE, {0}},
     {"fence.mbarrier_init.", nothing, EMU_LANE, {0}},
     {"fence.proxy.async", nothing, EMU_LANE, {0}},
     {"prefetch.tensormap ", nothing, EMU_LANE, {0}},

@@ -356,6 +356,9 @@ static void test_inference(void **state)
         {"conv x=u8:2x3x8 w=s8:4x3x3 epilogue=bias", 3, "f32:4"},
         {"conv x=f64:2x3x8 w=f64:4x3x3 epilogue=scale,residual", 6, "f64:2x4x6"},
         {"conv x=f32:2x3x0x5 w=f32:4x3x3x3 pad=1x0", 2, "f32:2x4x0x3"},
+        {"conv x=f32:2x1x8x9:nhwc w=f32:4x1x3x3", 2, "f32:2x4x6x7:nhwc"},
+        {"conv x=f32:2x1x8x9 w=f32:4x1x3x3", 2, "f32:2x4x6x7"},
+        {"conv transposed=1 x=f32:2x3x1x1 w=f32:3x4x2x2", 2, "f32:2x4x2x2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mica_problem *p = problem_of(cases[i].line);

@@ -8,6 +8,8 @@
 #include "ops/conv/conv_device.cuh"
 #include "ops/conv/conv_gemm_args.h"
 
+constexpr int ABREAST = 4; /* loads of a thread on their way */
+
 static_assert(!WGRAD, "its image is read as in a forward pass");
 static_assert(VECTOR == 1 || !TAP_FAST, "neighbouring channels");
 
@@ -45,11 +47,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_gemm(const conv_gemm_ar
         const pixel_entry p = make_pixel(a.g, row - group * a.rows, a.rows);
         const left_t *image = (const left_t *)a.image + group * read_strides(a.g).g;
         left_t *to = (left_t *)a.matrix + row * a.pairs;
-        for (long long i = first + lane * VECTOR; i < last; i += 32 * VECTOR) {
-            left_t v[VECTOR] = {};
-            long long offset;
-            if (find(a.g, p, pair_at(a, i), offset)) load_some<VECTOR>(image + offset, v, VECTOR, a.whole);
-            store_some<VECTOR>(to + i, v, VECTOR, a.whole);
+        for (long long i = first + lane * VECTOR; i < last; i += ABREAST * 32 * VECTOR) {
+            left_t v[ABREAST][VECTOR] = {};
+#pragma unroll
+            for (int k = 0; k < ABREAST; k++) {
+                const long long at = i + k * 32 * VECTOR;
+                long long offset;
+                if (at < last && find(a.g, p, pair_at(a, at), offset))
+                    load_some<VECTOR>(image + offset, v[k], VECTOR, a.whole);
+            }
+#pragma unroll
+            for (int k = 0; k < ABREAST; k++) {
+                const long long at = i + k * 32 * VECTOR;
+                if (at < last) store_some<VECTOR>(to + at, v[k], VECTOR, a.whole);
+            }
         }
     }
 }

@@ -345,7 +345,7 @@ static mica_status build(mica_plan *plan)
     int lines = (int)s->sm90.grid.grid[0] / s->args.chunks;
     if (h->roles.wgrad)
         MICA_TRY(mica_conv_sm90_reduce_build(plan, h, lines, mica_conv_sm90_taps(h) * width_of(h),
-                                             NULL, &s->sm90.reduce));
+                                             width_of(h), NULL, &s->sm90.reduce));
     if (h->stats) MICA_TRY(conv_stats_build_parts(plan, 2 * lines, &s->sm90.stats));
     return conv_generic_build(plan, &s->sm90.generic);
 }

@@ -2,13 +2,13 @@
  * Engine "sm90_im2col": bf16 and f16 on Hopper's matrix units, the image gathered by the copy
  * engine as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
  * with any strides (one class of pixels for each remainder), wgrad with partial sums in workspace,
- * or in the shared memory of a cluster, added in a fixed order. Warpgroups share a tile or take
- * tiles in turns; where these are few the blocks of a cluster share the sum; after 1x1 filters the
- * filter stays in shared memory and images are one row of pixels. At the tensor rate from some 128
- * channels; below, the image is read from L2 once for each tap and that is the limit. Statistics
- * are formed as y is stored, each block's own in workspace; sums shared by a cluster have none.
- * Pointers that are not multiples of 16 bytes go to the generic engine, which the plan holds for
- * them. */
+ * or in the shared memory of a cluster, added in a fixed order; wgrad also by groups and, of 1x1
+ * filters, with each channel's pixels side by side. Warpgroups share a tile or take tiles in turns;
+ * where these are few the blocks of a cluster share the sum; after 1x1 filters the filter stays in
+ * shared memory and images are one row of pixels. At the tensor rate from some 128 channels; below,
+ * the image is read from L2 once for each tap and that is the limit. Statistics are formed as y is
+ * stored, each block's own in workspace; sums shared by a cluster have none. Pointers that are not
+ * multiples of 16 bytes go to the generic engine, which the plan holds for them. */
 #include "ops/conv/sm90_cost.h"
 #include "ops/conv/sm90_run.h"
 
@@ -52,6 +52,22 @@ static bool reads_wide(const mica_conv_sm90_shape *s)
     return s->residual_wide && store_width(s) == 8;
 }
 
+/* The copy engine starts at multiples of 16 bytes of a pixel. */
+static mica_status groups_ok(const mica_conv_geometry *g, mica_why *why)
+{
+    if (g->groups == 1 || (g->c % 8 == 0 && g->k % 8 == 0)) return MICA_OK;
+    return mica_refuse(why, "groups of %lld to %lld channels, this engine takes multiples of 8",
+                       (long long)g->c, (long long)g->k);
+}
+
+static mica_status make_shape(const mica_conv_desc *d, mica_conv_sm90_shape *s, mica_why *why)
+{
+    int takes = MICA_CONV_SM90_MERGED;
+    if (mica_conv_roles_of(d).wgrad) takes |= MICA_CONV_SM90_PLANES | MICA_CONV_SM90_GROUPS;
+    MICA_TRY(mica_conv_sm90_shape_make(d, takes, s, why));
+    return groups_ok(&s->g, why);
+}
+
 static mica_status stats_ok(const mica_conv_sm90_shape *s, const mica_device_info *device,
                             mica_why *why)
 {
@@ -70,7 +86,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     MICA_TRY(conv_refuse_finish(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    MICA_TRY(mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, why));
+    MICA_TRY(make_shape(desc, &s, why));
     return s.stats ? stats_ok(&s, device, why) : MICA_OK;
 }
 
@@ -80,9 +96,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, &why) != MICA_OK ||
-        s.class_count == 0)
-        return 0;
+    if (make_shape(desc, &s, &why) != MICA_OK || s.class_count == 0) return 0;
     return mica_conv_sm90_predict(&s, device, config);
 }
 
@@ -90,7 +104,7 @@ static int make_configs(const void *desc, const mica_device_info *device, mica_c
 {
     mica_conv_sm90_shape s;
     mica_why why;
-    if (mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, &why) != MICA_OK) return 0;
+    if (make_shape(desc, &s, &why) != MICA_OK) return 0;
     return mica_conv_sm90_configs(&s, device, configs);
 }
 
@@ -100,9 +114,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     mica_why why;
     c->truncates = true;
     c->k_inst = 16;
-    if (mica_conv_sm90_shape_make(desc, MICA_CONV_SM90_MERGED, &s, &why) != MICA_OK ||
-        s.class_count == 0)
-        return;
+    if (make_shape(desc, &s, &why) != MICA_OK || s.class_count == 0) return;
     c->n_outer += mica_conv_sm90_parts(&s, config) - 1;
 }
 
@@ -242,12 +254,24 @@ static void fill_wgrad(const mica_plan *plan, state *s)
     }
     mica_conv_sm90_tiles t =
         mica_conv_sm90_wgrad_tiles(h, knob[MICA_CONV_ROWS], knob[MICA_CONV_COLS]);
+    if (h->planes) a->count[2] = (int)conv_ceil_div(h->g.out[2], MICA_CONV_BLOCK) * MICA_CONV_BLOCK;
     a->rows = (int)h->g.k;
     a->blocks = (int)t.blocks;
     a->splits = knob[MICA_CONV_SPLITS];
     a->row_tiles = (int)t.rows;
+    a->group_tiles = (int)conv_ceil_div(h->g.k, knob[MICA_CONV_ROWS]);
     a->col_tiles = (int)t.cols;
     a->filter = mica_conv_sm90_filter_of(&h->g);
+}
+
+/* Whether blocks of the reduction may come while others still store their sums: a microsecond less,
+ * but with several taps of a large image the next run's blocks are no longer at the same pixels at
+ * the same time, and lose more than that. */
+static bool reduces_early(const mica_conv_sm90_shape *s, int blocks)
+{
+    enum { SMALL_BLOCKS = 64 };
+    const int *taps = s->classes[0].taps;
+    return taps[0] * taps[1] * taps[2] == 1 || blocks <= SMALL_BLOCKS;
 }
 
 static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
@@ -262,11 +286,14 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                                                       : knob[MICA_CONV_COLS],
                       .a = h->in,
                       .b = h->in,
-                      .a_mn_major = true,
-                      .b_mn_major = true};
+                      .a_mn_major = !h->planes,
+                      .b_mn_major = !h->planes};
+    mica_prologue_int(p, "GROUPS", h->g.groups > 1);
+    mica_prologue_int(p, "PLANES", h->planes);
     mica_prologue_int(p, "WIDTH", mma.n);
     mica_prologue_int(p, "STREAM", knob[MICA_CONV_PIECES] > 0);
     mica_prologue_int(p, "CLUSTER", knob[MICA_CONV_CLUSTER] ? a->splits : 0);
+    mica_prologue_int(p, "EARLY", reduces_early(h, a->blocks));
     mica_conv_sm90_filter_prologue(h, p);
     int tiles = a->row_tiles * a->col_tiles;
     mica_conv_stream stream = {.pieces = knob[MICA_CONV_PIECES],
@@ -274,6 +301,8 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
                                .tile_rows = knob[MICA_CONV_ROWS],
                                .tile_cols = knob[MICA_CONV_COLS],
                                .col_tiles = a->col_tiles,
+                               .group_rows = a->rows,
+                               .group_tiles = a->group_tiles,
                                .length = (long long)tiles * a->blocks};
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/conv_sm90_wgrad.cu", "conv_sm90_wgrad", p, &mma,
                              (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW, 0));
@@ -285,8 +314,9 @@ static mica_status build_wgrad(mica_plan *plan, state *s, mica_text *p)
     s->sm90.grid.grid[0] = knob[MICA_CONV_PIECES] > 0
                                ? (unsigned)knob[MICA_CONV_PIECES]
                                : at_most(tiles * a->splits, plan->device.units);
+    int pitch = (int)conv_ceil_div(h->g.c, MICA_CONV_BLOCK) * MICA_CONV_BLOCK;
     return mica_conv_sm90_reduce_build(plan, h, mica_conv_sm90_parts(h, &plan->config),
-                                       a->col_tiles * knob[MICA_CONV_COLS], &stream,
+                                       a->col_tiles * knob[MICA_CONV_COLS], pitch, &stream,
                                        &s->sm90.reduce);
 }
 
@@ -297,7 +327,7 @@ static mica_status build(mica_plan *plan)
     mica_why why = {""};
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     const mica_conv_sm90_shape *h = &s->sm90.shape;
-    if (mica_conv_sm90_shape_make(d, MICA_CONV_SM90_MERGED, &s->sm90.shape, &why) != MICA_OK)
+    if (make_shape(d, &s->sm90.shape, &why) != MICA_OK)
         return mica_fail(MICA_UNSUPPORTED, "%s", why.text);
     if (h->class_count == 0) return MICA_OK;
     char buffer[PROLOGUE] = "";

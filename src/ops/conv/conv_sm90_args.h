@@ -47,10 +47,11 @@ typedef struct mica_conv_sm90_filter {
 typedef struct mica_conv_sm90_wgrad_args {
     mica_tensor_map image, grad;
     int count[3], start[3], step[3], tap_step[3];
-    int rows;
+    int rows;           /* of a group */
     int blocks, splits; /* blocks of 64 pixels, and shares of them; 0: as in mica_conv_stream */
-    int row_tiles, col_tiles;
-    float *partial;               /* parts x rows x columns */
+    int row_tiles, col_tiles; /* row_tiles: of all groups */
+    int group_tiles;
+    float *partial;               /* parts x rows of all groups x columns */
     mica_conv_sm90_filter filter; /* out, alpha and beta: of clusters, which finish their tiles */
 } mica_conv_sm90_wgrad_args;
 
@@ -60,7 +61,8 @@ typedef struct mica_conv_sm90_wgrad_args {
 typedef struct mica_conv_stream {
     int pieces; /* at most one for each block; 0: no stream, each tile has `splits` parts */
     int blocks, tile_rows, tile_cols, col_tiles;
-    long long length; /* tiles x blocks */
+    int group_rows, group_tiles; /* rows of a group, and tiles down them */
+    long long length;            /* tiles x blocks */
 } mica_conv_stream;
 
 typedef struct mica_conv_sm90_reduce_args {

@@ -10,7 +10,6 @@ constexpr int SUMS = BLOCK / SHARES;
 
 extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_conv_sm90_reduce_args a)
 {
-    overlap_wait();
     __shared__ float4 part[SHARES][SUMS];
     const int lane = (int)threadIdx.x % SUMS, share = (int)threadIdx.x / SUMS;
     const int index = (int)blockIdx.x * SUMS + lane;
@@ -21,14 +20,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK) conv_sm90_reduce(const mica_
     const int taps = f.taps[0] * f.taps[1] * f.taps[2], tap = pair % taps, row = pair / taps;
     const int column = tap * a.pitch + c;
     const float *from = a.partial + ((long long)row * a.columns + column);
+    int parts = a.splits;
+    if (a.stream.pieces > 0) parts = parts_of(a.stream, tile_of(a.stream, row, column));
+    overlap_wait();
     float4 sum = make_float4(0, 0, 0, 0);
-    if (exists) {
-        int parts = a.splits;
-        if (a.stream.pieces > 0)
-            parts = parts_of(a.stream, row / a.stream.tile_rows * a.stream.col_tiles + column / a.stream.tile_cols);
+    if (exists)
 #pragma unroll 4
         for (int i = share; i < parts; i += SHARES) sum = add(sum, *(const float4 *)(from + i * a.split_stride));
-    }
     part[share][lane] = sum;
     __syncthreads();
     if (share > 0 || !exists) return;

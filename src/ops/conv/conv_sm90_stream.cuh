@@ -9,6 +9,13 @@ __device__ __forceinline__ int piece_of(long long at, int pieces, long long leng
     return (int)(((at + 1) * pieces - 1) / length);
 }
 
+/* The tile of a row (of all groups') and a column. */
+__device__ __forceinline__ int tile_of(const mica_conv_stream &s, int row, int column)
+{
+    const int group = row / s.group_rows, down = (row - group * s.group_rows) / s.tile_rows;
+    return (group * s.group_tiles + down) * s.col_tiles + column / s.tile_cols;
+}
+
 /* Parts of a tile. */
 __device__ __forceinline__ int parts_of(const mica_conv_stream &s, int tile)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The filter's gradient by Hopper's copy engine and matrix units: rows are channels of b, columns
  * pairs (tap, channel of a) in chunks of 64, terms pixels of b, 64 to a stage; both operands lie in
- * memory term after term (MN-major). Each share of the pixels gives partial sums of its own. The blocks
- * of a cluster that share a tile's pixels add these up and store the result; else
- * conv_sm90_reduce.cu adds them. Tiles of one share are neighbours, so that blocks that run side by
- * side read the same pixels. What fills shared memory goes with BM + BN and bounds the speed of small
+ * memory term after term (MN-major) or, if PLANES, channel after channel (K-major). Each share of the
+ * pixels gives partial sums of its own. The blocks of a cluster that share a tile's pixels add these up
+ * and store the result; else conv_sm90_reduce.cu adds them. Tiles of one share are neighbours, so that
+ * blocks that run side by side read the same pixels. What fills shared memory goes with BM + BN and bounds the speed of small
  * tiles: the largest use 192 registers for sums. Constants: those of conv_sm90.cuh; WIDTH (columns of
- * an instruction); STREAM; CLUSTER (blocks of a cluster that finish a tile; 0: none does); those of
- * conv_sm90_filter.cuh; mma(). */
+ * an instruction); STREAM; GROUPS; CLUSTER (blocks of a cluster that finish a tile; 0: none does); EARLY (the
+ * reduction may come while sums are stored); those of conv_sm90_filter.cuh; mma(). */
 #include "cuda/device/overlap.cuh"
 #include "ops/conv/conv_sm90.cuh"
 #include "ops/conv/conv_sm90_filter.cuh"
@@ -25,9 +25,9 @@ static_assert(BN % WIDTH == 0 && WIDTH % 64 == 0 && WIDTH <= 256 && PARTS * BN <
 constexpr int PITCH = BN + 8, OWN_ROWS = BM / (CLUSTER ? CLUSTER : 1);
 static_assert(!CLUSTER || (!STREAM && BM % CLUSTER == 0 && BM * PITCH * 4 <= STAGES * STAGE_BYTES), "they fit");
 
-/* A tile's part: which one, first row, first chunk of columns, blocks of pixels. */
+/* A tile's part: which one, its group, first row in it, first chunk of columns, blocks of pixels. */
 struct item {
-    int part, row, chunk, from, to;
+    int part, group, row, chunk, from, to;
 };
 
 /* This block's way through the items: in a stream a piece of all tiles' blocks, one part in a cluster,
@@ -69,7 +69,8 @@ __device__ __forceinline__ item take(const mica_conv_sm90_wgrad_args &a, walk &w
         w.at += gridDim.x;
     }
     const int row = (int)((u32)tile / (u32)a.col_tiles);
-    t.row = row * BM;
+    t.group = GROUPS ? (int)((u32)row / (u32)a.group_tiles) : 0;
+    t.row = (row - t.group * a.group_tiles) * BM;
     t.chunk = (tile - row * a.col_tiles) * RIGHT;
     return t;
 }
@@ -82,11 +83,14 @@ struct chunk {
 
 __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, const item &t, int index)
 {
-    if (index < LEFT) return chunk{t.row + 64 * index, {0, 0, 0}, t.row + 64 * index < a.rows};
+    if (index < LEFT) {
+        const int row = t.row + 64 * index;
+        return chunk{t.group * a.rows + row, {0, 0, 0}, row < a.rows};
+    }
     const u32 blocks = ((u32)a.filter.channels + 63) / 64, pair = (u32)(t.chunk + index - LEFT);
     chunk c;
     u32 tap = pair / blocks;
-    c.channel = (int)(pair - tap * blocks) * 64;
+    c.channel = t.group * a.filter.channels + (int)(pair - tap * blocks) * 64;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
         const u32 rest = tap / (u32)a.filter.taps[d];
@@ -95,6 +99,15 @@ __device__ __forceinline__ chunk chunk_at(const mica_conv_sm90_wgrad_args &a, co
     }
     c.exists = tap == 0 && index < LEFT + RIGHT;
     return c;
+}
+
+__device__ __forceinline__ void load_chunk(u32 to, const mica_tensor_map *map, u32 bar, const chunk &c, const int at[3],
+                                           int n)
+{
+    if constexpr (PLANES)
+        tma_load(to, map, bar, at[2], c.channel, n);
+    else
+        load_image(to, map, bar, c.channel, at, n, c.tap);
 }
 
 /* One thread of each of four warps loads every fourth chunk of a stage: to issue all would take a single
@@ -124,9 +137,9 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, int 
             for (int i = 0; i < HELD; i++) {
                 if (!chunks[i].exists) continue;
                 if (warp + i * PRODUCERS < LEFT)
-                    load_image(to + i * PRODUCERS * CHUNK, &a.grad, bar, chunks[i].channel, place, n, chunks[i].tap);
+                    load_chunk(to + i * PRODUCERS * CHUNK, &a.grad, bar, chunks[i], place, n);
                 else
-                    load_image(to + i * PRODUCERS * CHUNK, &a.image, bar, chunks[i].channel, at, n, chunks[i].tap);
+                    load_chunk(to + i * PRODUCERS * CHUNK, &a.image, bar, chunks[i], at, n);
             }
         }
     }
@@ -134,14 +147,15 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_wgrad_args &a, int 
 
 __device__ __forceinline__ void multiply(float (&sum)[PARTS * ACROSS][WIDTH / 2], u32 left, u32 right, bool more)
 {
+    constexpr int SIXTEEN = PLANES ? 32 : 16 * ROW; /* bytes from 16 terms to the next */
     const u64 rows = wgmma_operand<ROW>(left, CHUNK, 8 * ROW), cols = wgmma_operand<ROW>(right, CHUNK, 8 * ROW);
     wgmma_fence();
 #pragma unroll
     for (int z = 0; z < 4; z++)
 #pragma unroll
         for (int i = 0; i < PARTS * ACROSS; i++)
-            mma(sum[i], wgmma_advance(rows, i / ACROSS * CHUNK + z * 16 * ROW),
-                wgmma_advance(cols, i % ACROSS * (WIDTH / 64) * CHUNK + z * 16 * ROW), more || z > 0);
+            mma(sum[i], wgmma_advance(rows, i / ACROSS * CHUNK + z * SIXTEEN),
+                wgmma_advance(cols, i % ACROSS * (WIDTH / 64) * CHUNK + z * SIXTEEN), more || z > 0);
     wgmma_commit();
 }
 
@@ -150,11 +164,13 @@ __device__ __forceinline__ void store(const mica_conv_sm90_wgrad_args &a, const 
 {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5 & 3;
     const long long columns = (long long)a.col_tiles * BN;
+    const int groups = GROUPS ? a.row_tiles / a.group_tiles : 1;
 #pragma unroll
     for (int i = 0; i < 2 * PARTS; i++) {
         const int row = t.row + (group * PARTS + i / 2) * 64 + warp * 16 + i % 2 * 8 + lane / 4;
         if (row >= a.rows) continue;
-        float *to = a.partial + ((t.part * (long long)a.rows + row) * columns + t.chunk * 64 + 2 * (lane & 3));
+        const long long line = (long long)(t.part * groups + t.group) * a.rows + row;
+        float *to = a.partial + (line * columns + t.chunk * 64 + 2 * (lane & 3));
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
             const float *from = sum[i / 2 * ACROSS + j / (WIDTH / 8)] + 4 * (j % (WIDTH / 8)) + i % 2 * 2;
@@ -224,7 +240,8 @@ __device__ __forceinline__ void store_cluster(const mica_conv_sm90_wgrad_args &a
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int line = first + i * ABREAST;
-            if (line < end) store_channels(a.filter, place + (t.row + t.part * OWN_ROWS + line) * a.filter.f.n, sum[i]);
+            const int row = t.group * a.rows + t.row + t.part * OWN_ROWS + line;
+            if (line < end) store_channels(a.filter, place + row * a.filter.f.n, sum[i]);
         }
     }
 }
@@ -254,6 +271,7 @@ __device__ __forceinline__ void consume(const mica_conv_sm90_wgrad_args &a, int 
             store_cluster(a, t, stages);
             if constexpr (CLUSTER > 1) meet(); /* the others read what is here */
         } else {
+            if (EARLY && w.at >= w.end) overlap_allow();
             store(a, t, group, sum);
         }
     }

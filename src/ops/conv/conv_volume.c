@@ -295,9 +295,10 @@ static mica_status build(mica_plan *plan)
     fill_maps(d, s, plan->config.knob[HEIGHT]);
     MICA_TRY(add_kernel(plan, s));
     if (h->roles.wgrad)
-        MICA_TRY(mica_conv_sm90_reduce_build(
-            plan, h, (int)s->sm90.grid.grid[0],
-            (int)h->g.tap[0] * mica_conv_sm90_taps(h) * MICA_CONV_BLOCK, NULL, &s->sm90.reduce));
+        MICA_TRY(
+            mica_conv_sm90_reduce_build(plan, h, (int)s->sm90.grid.grid[0],
+                                        (int)h->g.tap[0] * mica_conv_sm90_taps(h) * MICA_CONV_BLOCK,
+                                        MICA_CONV_BLOCK, NULL, &s->sm90.reduce));
     return conv_generic_build(plan, &s->sm90.generic);
 }
 

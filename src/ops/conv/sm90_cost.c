@@ -127,7 +127,8 @@ static double direct_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, 
 static double traffic_bytes(const mica_conv_sm90_shape *s)
 {
     const mica_conv_geometry *g = &s->g;
-    double a = (double)(g->n * g->c), b = (double)(g->n * g->k), f = (double)(g->k * g->c);
+    double groups = (double)g->groups, a = groups * (double)(g->n * g->c),
+           b = groups * (double)(g->n * g->k), f = groups * (double)(g->k * g->c);
     for (int i = 0; i < 3; i++) {
         long long seen = g->out[i] * g->tap[i];
         a *= (double)(s->roles.dgrad || seen > g->in[i] ? g->in[i] : seen);
@@ -147,10 +148,10 @@ mica_conv_sm90_tiles mica_conv_sm90_wgrad_tiles(const mica_conv_sm90_shape *s, i
 {
     const long long *tap = s->g.tap;
     int64_t chunks = tap[0] * tap[1] * tap[2] * conv_ceil_div(s->g.c, 64);
-    mica_conv_sm90_tiles t = {.rows = conv_ceil_div(s->g.k, rows),
+    mica_conv_sm90_tiles t = {.rows = s->g.groups * conv_ceil_div(s->g.k, rows),
                               .cols = conv_ceil_div(chunks * 64, cols)};
     t.all = t.rows * t.cols;
-    t.blocks = s->class_count ? conv_ceil_div(s->classes[0].pixels, MICA_CONV_BLOCK) : 0;
+    t.blocks = s->class_count ? mica_conv_sm90_pixel_blocks(s) : 0;
     return t;
 }
 
@@ -223,14 +224,16 @@ enum { WGRAD_CONFIGS = 3 };
 static const int wgrad_tiles_tried[][2] = {{128, 128}, {128, 192}, {128, 256},
                                            {256, 128}, {256, 192}, {128, 384}};
 
-/* Left out: tiles much wider than the result, and large ones where the smallest are no more than a
- * wave. */
+/* Left out: narrow tiles where wider ones are more than two waves, tiles much wider than the
+ * result, and large ones where the smallest are no more than a wave. */
 static bool tile_suits(const mica_conv_sm90_shape *s, int rows, int cols, int units)
 {
     int64_t columns = mica_conv_sm90_columns(s);
     int least = columns > 64 ? 128 : 64;
-    bool few = direct_tile_count(s, 128, least) <= units;
-    bool narrow = cols < least && !few, wide = cols > 64 && columns <= cols / 2;
+    int64_t tiles = direct_tile_count(s, 128, least);
+    bool few = tiles <= units;
+    bool narrow = cols < least && tiles > 2 * (int64_t)units,
+         wide = cols > 64 && columns <= cols / 2;
     bool odd =
         cols == 192 && conv_ceil_div(columns, 192) * 192 >= conv_ceil_div(columns, 128) * 128;
     bool large = few && (rows > 128 || cols > least);

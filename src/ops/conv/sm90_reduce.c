@@ -43,14 +43,8 @@ void mica_conv_sm90_filter_bind(const mica_plan *plan, const mica_run *r, int ou
     f->beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
 }
 
-static int pitch_of(const mica_conv_geometry *g)
-{
-    return (int)(g->groups > 1 ? g->c
-                               : (g->c + MICA_CONV_BLOCK - 1) / MICA_CONV_BLOCK * MICA_CONV_BLOCK);
-}
-
 mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int parts,
-                                        int columns, const mica_conv_stream *stream,
+                                        int columns, int pitch, const mica_conv_stream *stream,
                                         mica_conv_sm90_reduce *reduce)
 {
     const mica_conv_geometry *g = &s->g;
@@ -59,7 +53,7 @@ mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_sh
         (mica_conv_sm90_reduce_args){.filter = mica_conv_sm90_filter_of(g),
                                      .split_stride = g->groups * g->k * columns,
                                      .columns = columns,
-                                     .pitch = pitch_of(g),
+                                     .pitch = pitch,
                                      .count = (int)(g->groups * g->k * taps * g->c / QUAD),
                                      .splits = parts};
     if (stream) reduce->args.stream = *stream;

@@ -213,6 +213,14 @@ static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
 
 /* ---- pixels in one row ---- */
 
+static bool is_pointwise(const mica_conv_geometry *g)
+{
+    for (int i = 0; i < 3; i++)
+        if (g->tap[i] != 1 || g->stride[i] != 1 || g->pad[i] != 0 || g->in[i] != g->out[i])
+            return false;
+    return true;
+}
+
 /* Whether all pixels lie at one distance, which becomes that of the innermost axis. */
 static bool put_in_one_row(const mica_conv_geometry *g, mica_conv_strides *t)
 {
@@ -234,8 +242,7 @@ static bool put_in_one_row(const mica_conv_geometry *g, mica_conv_strides *t)
 static void merge_pixels(mica_conv_sm90_shape *s)
 {
     mica_conv_geometry g = s->g;
-    for (int i = 0; i < 3; i++)
-        if (g.tap[i] != 1 || g.stride[i] != 1 || g.pad[i] != 0 || g.in[i] != g.out[i]) return;
+    if (!is_pointwise(&g)) return;
     if (!put_in_one_row(&g, &g.a) || !put_in_one_row(&g, &g.b)) return;
     if (s->residual && !put_in_one_row(&g, &g.residual)) return;
     g.in[2] = g.out[2] = g.n * g.in[0] * g.in[1] * g.in[2];
@@ -253,6 +260,58 @@ static bool is_wide(const mica_tensor *t, const mica_conv_geometry *g, int64_t c
     return wide;
 }
 
+/* ---- planes ---- */
+
+/* A channel's pixels side by side in one row. */
+static bool is_row(const mica_tensor *t)
+{
+    int64_t count = 1;
+    for (int i = t->rank - 1; i > 1; i--) {
+        if (t->dims[i] != 1 && t->strides[i] != count) return false;
+        count *= t->dims[i];
+    }
+    return count > 1 && t->strides[1] >= count;
+}
+
+static mica_status plane_ok(const mica_tensor *t, const char *name, mica_why *why)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (t->dims[i] < 1 || t->dims[i] > INT32_MAX)
+            return mica_refuse(why, "%s is %lld long on dimension %d, the rule is 1 to 2147483647",
+                               name, (long long)t->dims[i], i);
+    MICA_TRY(stride_ok(t->dims[1], t->strides[1], UNIT, name, why));
+    return stride_ok(t->dims[0], t->strides[0], UNIT, name, why);
+}
+
+static bool are_planes(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int takes)
+{
+    return (takes & MICA_CONV_SM90_PLANES) && s->roles.wgrad && is_pointwise(&s->g) &&
+           is_row(mica_conv_tensor(d, s->roles.image)) &&
+           is_row(mica_conv_tensor(d, s->roles.other));
+}
+
+static mica_status make_planes(mica_conv_sm90_shape *s, const mica_conv_desc *d, mica_why *why)
+{
+    static const char *const names[] = {"x", "w", "y"};
+    mica_conv_geometry *g = &s->g;
+    MICA_TRY(plane_ok(mica_conv_tensor(d, s->roles.image), names[s->roles.image], why));
+    MICA_TRY(plane_ok(mica_conv_tensor(d, s->roles.other), names[s->roles.other], why));
+    if (g->c % UNIT)
+        return mica_refuse(why, "%lld channels, this engine's gradient stores multiples of 8",
+                           (long long)g->c);
+    int64_t row = g->in[0] * g->in[1] * g->in[2];
+    double padded = (double)g->n * (double)conv_ceil_div(row, MICA_CONV_BLOCK) * MICA_CONV_BLOCK;
+    if (padded > INT32_MAX - 1024)
+        return mica_refuse(why, "%lld images of %lld pixels: blocks of 64 are counted in 31 bits",
+                           g->n, (long long)row);
+    s->planes = true;
+    s->axes = 1;
+    g->in[2] = g->out[2] = row;
+    g->in[0] = g->in[1] = g->out[0] = g->out[1] = 1;
+    g->a.s[2] = g->b.s[2] = 1;
+    return MICA_OK;
+}
+
 mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why)
 {
@@ -268,6 +327,12 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
                            names[s->roles.image], mica_dtype_name(s->in));
     if (d->groups != 1 && !(takes & MICA_CONV_SM90_GROUPS))
         return mica_refuse(why, "groups is %lld, this engine has 1", (long long)d->groups);
+    mica_conv_geometry_make(d, &s->g);
+    if (are_planes(s, d, takes)) {
+        MICA_TRY(make_planes(s, d, why));
+        MICA_TRY(sizes_ok(s, why));
+        return make_classes(s, d, why);
+    }
     MICA_TRY(
         mica_conv_sm90_image_ok(mica_conv_tensor(d, s->roles.image), names[s->roles.image], why));
     if (wgrad) {
@@ -280,7 +345,6 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
         MICA_TRY(filter_ok(&d->w, unit, &inner, why));
         s->filter_mn = inner == (dgrad ? 1 : 0);
     }
-    mica_conv_geometry_make(d, &s->g);
     MICA_TRY(sizes_ok(s, why));
     s->residual = mica_tensor_given(&d->residual);
     s->stats = conv_has_stats(d);
@@ -326,13 +390,36 @@ static void pixel_map(const mica_conv_sm90_shape *s, const long long size[3],
     m->stride_bytes[s->axes + 1] = stride_bytes(s->g.n, at->n);
 }
 
+/* Of each image so many pixels of 64 channels. */
+static void plane_map(const mica_conv_sm90_shape *s, const mica_conv_strides *at, int64_t channels,
+                      int pixels, mica_tensor_map_spec *m)
+{
+    *m = (mica_tensor_map_spec){
+        .dtype = s->in,
+        .rank = 3,
+        .dims = {s->g.out[2], channels, s->g.n},
+        .stride_bytes = {0, stride_bytes(channels, at->c), stride_bytes(s->g.n, at->n)},
+        .box = {(uint32_t)pixels, MICA_CONV_BLOCK, 1},
+        .swizzle_bytes = 128};
+}
+
+int64_t mica_conv_sm90_pixel_blocks(const mica_conv_sm90_shape *s)
+{
+    if (s->planes) return s->g.n * conv_ceil_div(s->g.out[2], MICA_CONV_BLOCK);
+    return conv_ceil_div(s->classes[0].pixels, MICA_CONV_BLOCK);
+}
+
 void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
                               mica_tensor_map_spec *m)
 {
+    if (s->planes) {
+        plane_map(s, &s->g.a, s->g.groups * s->g.c, pixels, m);
+        return;
+    }
     bool dgrad = s->roles.dgrad;
     const mica_conv_class *c = &s->classes[class_index];
     const long long *size = dgrad ? s->g.out : s->g.in;
-    pixel_map(s, size, dgrad ? &s->g.b : &s->g.a, mica_conv_sm90_terms(s), pixels, m);
+    pixel_map(s, size, dgrad ? &s->g.b : &s->g.a, s->g.groups * mica_conv_sm90_terms(s), pixels, m);
     for (int i = 0; i < s->axes; i++) {
         int axis = 2 - i;
         m->element_strides[i + 1] = (uint32_t)s->step[axis];
@@ -344,7 +431,10 @@ void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, in
 
 void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *m)
 {
-    pixel_map(s, s->g.out, &s->g.b, s->g.k, pixels, m);
+    if (s->planes)
+        plane_map(s, &s->g.b, s->g.groups * s->g.k, pixels, m);
+    else
+        pixel_map(s, s->g.out, &s->g.b, s->g.groups * s->g.k, pixels, m);
 }
 
 void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,

@@ -18,6 +18,7 @@ typedef struct mica_conv_sm90_shape {
     bool residual;      /* one is given */
     bool residual_wide; /* it is of 16 bits, 8 channels side by side at multiples of 16 bytes */
     bool stats;         /* sums by channel are asked for */
+    bool planes;        /* wgrad of a 1x1 filter, whose images lie channel after channel */
     int class_count;
     mica_conv_class classes[MICA_CONV_CLASSES]; /* heaviest first; first_tile is not set */
     int step[3], tap_step[3];
@@ -48,8 +49,10 @@ static inline int mica_conv_sm90_taps(const mica_conv_sm90_shape *s)
 }
 
 /* What an engine takes beside the rest. MERGED: images that a 1x1 filter sees pixel by pixel become
- * one row of pixels where they lie in memory that way. GROUPS: more than one. */
-enum { MICA_CONV_SM90_MERGED = 1, MICA_CONV_SM90_GROUPS = 2 };
+ * one row of pixels where they lie in memory that way. GROUPS: more than one. PLANES: those images
+ * in wgrad, each channel's pixels side by side, which are the terms of the sum; of each image one
+ * row of pixels. */
+enum { MICA_CONV_SM90_MERGED = 1, MICA_CONV_SM90_GROUPS = 2, MICA_CONV_SM90_PLANES = 4 };
 /* UNSUPPORTED with the value and the rule where the copy engine cannot. */
 mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why);
@@ -64,6 +67,8 @@ double mica_conv_sm90_residual_ms(const mica_conv_sm90_shape *s, const mica_devi
 /* `pixels` of one class as a tap sees them, by 64 channels. */
 void mica_conv_sm90_image_map(const mica_conv_sm90_shape *s, int class_index, int pixels,
                               mica_tensor_map_spec *map);
+/* Blocks of 64 pixels in wgrad: of planes each image's last one may have fewer. */
+int64_t mica_conv_sm90_pixel_blocks(const mica_conv_sm90_shape *s);
 /* wgrad: the pixels of b in order. */
 void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_tensor_map_spec *map);
 /* Windows of width x height pixels, of one plane in three dimensions, by so many channels of a
@@ -90,9 +95,9 @@ typedef struct mica_conv_sm90_reduce {
     mica_conv_sm90_reduce_args args;
     size_t partial; /* their place in the workspace */
 } mica_conv_sm90_reduce;
-/* stream: which parts exist; NULL: all. */
+/* columns, and from a tap's to the next one's; stream: which parts exist; NULL: all. */
 mica_status mica_conv_sm90_reduce_build(mica_plan *plan, const mica_conv_sm90_shape *s, int parts,
-                                        int columns, const mica_conv_stream *stream,
+                                        int columns, int pitch, const mica_conv_stream *stream,
                                         mica_conv_sm90_reduce *reduce);
 mica_status mica_conv_sm90_reduce_run(const mica_plan *plan, const mica_conv_sm90_reduce *reduce,
                                       int out, const mica_run *run);
