@@ -96,7 +96,7 @@ static double few_ms(const skinny_geometry *g, const mica_device_info *device, d
  * tiles are part of the time that starting takes. */
 static double short_ms(const skinny_geometry *g, const mica_config *c, double rounds)
 {
-    const double tile_ms = 9e-3, few_rounds = 16;
+    const double tile_ms = 9e-3, few_rounds = 64;
     int share = 4 * skinny_vector(g) * c->knob[KNOB_CHUNKS] * c->knob[KNOB_SPLIT];
     bool is_short = g->shape.k <= (int64_t)share * (c->knob[KNOB_WARPS] - 1);
     return is_short && rounds > few_rounds ? rounds * tile_ms : 0;
