@@ -85,8 +85,7 @@ void mica_tensor_strides_like(mica_tensor *t, const mica_tensor *like)
         pack(t);
         return;
     }
-    /* Insertion sort of the dimensions by the model's strides, fastest first; ties: the later one.
-     */
+    /* Insertion sort of the dimensions by the model, fastest first; ties: the later one. */
     int order[MICA_MAX_RANK];
     for (int n = 0; n < t->rank; n++) {
         int dim = t->rank - 1 - n, j = n;

@@ -90,14 +90,6 @@ mica_tensor conv_matrix(mica_dtype dtype, int64_t groups, int64_t rows, int64_t 
         .dtype = dtype, .rank = 2, .dims = {rows, columns}, .strides = {row_stride, column_stride}};
 }
 
-static bool is_pointwise(const mica_conv_geometry *g)
-{
-    for (int i = 0; i < 3; i++)
-        if (g->tap[i] != 1 || g->stride[i] != 1 || g->pad[i] != 0 || g->in[i] != g->out[i])
-            return false;
-    return true;
-}
-
 /* Whether windows of a, none of which reaches out of it, are rows of a matrix where they lie: at
  * one distance, as are the pairs of each, in the filter's order. They may overlap. */
 static bool windows_are_rows(const mica_conv_geometry *g, bool tap_fast, int64_t *row,
@@ -182,8 +174,9 @@ static bool place(const mica_conv_desc *d, const product *p, int64_t images, pla
     if (!conv_merge_pixels(g, dgrad ? &g->a : &g->b, size, &at->pixel)) return false;
     if (mica_tensor_given(&d->residual) && !conv_merge_pixels(g, &g->residual, size, &residual))
         return false;
-    at->direct = dgrad ? is_pointwise(g) && conv_merge_pixels(g, &g->b, g->out, &at->image_row)
-                       : windows_are_rows(g, p->tap_fast, &at->image_row, &at->image_pair);
+    at->direct =
+        dgrad ? mica_conv_is_pointwise(g) && conv_merge_pixels(g, &g->b, g->out, &at->image_row)
+              : windows_are_rows(g, p->tap_fast, &at->image_row, &at->image_pair);
     return true;
 }
 

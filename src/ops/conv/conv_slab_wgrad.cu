@@ -113,7 +113,7 @@ __device__ __forceinline__ void consume(const mica_conv_slab_args &a, int group,
         if (leader && i > 0) mbarrier_arrive(empty + 8 * ((i - 1) % SLOTS));
     }
     wgmma_wait<0>();
-    if constexpr (TAPS == 1) overlap_allow(); /* with more, the next run's blocks lose by it what this one gains */
+    if constexpr (TAPS == 1) overlap_allow(); /* with more it takes longer */
     store(a, l, group, sum);
 }
 

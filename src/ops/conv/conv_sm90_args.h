@@ -49,8 +49,8 @@ typedef struct mica_conv_sm90_wgrad_args {
     int count[3], start[3], step[3], tap_step[3];
     int rows;           /* of a group */
     int blocks, splits; /* blocks of 64 pixels, and shares of them; 0: as in mica_conv_stream */
-    int row_tiles, col_tiles; /* row_tiles: of all groups */
-    int group_tiles;
+    int row_tiles, col_tiles;     /* rows: of all groups */
+    int group_tiles;              /* tiles down the rows of one */
     float *partial;               /* parts x rows of all groups x columns */
     mica_conv_sm90_filter filter; /* out, alpha and beta: of clusters, which finish their tiles */
 } mica_conv_sm90_wgrad_args;

@@ -161,3 +161,11 @@ void mica_conv_epilogue_args(const mica_conv_desc *d, mica_epilogue_args *a)
     if (mica_tensor_given(&d->scale)) a->scale_stride = d->scale.strides[0];
     if (mica_tensor_given(&d->shift)) a->shift_stride = d->shift.strides[0];
 }
+
+bool mica_conv_is_pointwise(const mica_conv_geometry *g)
+{
+    for (int i = 0; i < 3; i++)
+        if (g->tap[i] != 1 || g->stride[i] != 1 || g->pad[i] != 0 || g->in[i] != g->out[i])
+            return false;
+    return true;
+}

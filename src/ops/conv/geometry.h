@@ -30,6 +30,8 @@ bool mica_conv_is_empty(const mica_conv_desc *d);
 void mica_conv_geometry_make(const mica_conv_desc *d, mica_conv_geometry *g);
 /* Whether every position along an axis, with padding and taps, fits 32 bits. */
 bool mica_conv_positions_fit_s32(const mica_conv_geometry *g);
+/* One tap, which sees each pixel: a product. */
+bool mica_conv_is_pointwise(const mica_conv_geometry *g);
 /* Products in the sum behind one result. */
 int64_t mica_conv_terms(const mica_conv_desc *d);
 /* Size of a plain convolution's output along one axis; false on overflow or where the filter

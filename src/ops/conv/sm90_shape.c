@@ -7,6 +7,8 @@
 
 enum { UNIT = 8 }; /* elements of 16 bytes: what strides of a map are multiples of */
 
+static const char *const names[] = {"x", "w", "y"}; /* by argument */
+
 /* ---- one axis ---- */
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -152,6 +154,15 @@ static mica_status stride_ok(int64_t size, int64_t stride, int unit, const char 
         name, (long long)stride, 2 * unit);
 }
 
+static mica_status lengths_ok(const mica_tensor *t, const char *name, mica_why *why)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (t->dims[i] < 1 || t->dims[i] > INT32_MAX)
+            return mica_refuse(why, "%s is %lld long on dimension %d, the rule is 1 to 2147483647",
+                               name, (long long)t->dims[i], i);
+    return MICA_OK;
+}
+
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why)
 {
     if (t->dims[1] % UNIT || t->dims[1] == 0 || t->strides[1] != 1)
@@ -159,19 +170,15 @@ mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica
                            "%s has %lld channels %lld elements apart, this engine reads multiples "
                            "of 8 side by side",
                            name, (long long)t->dims[1], (long long)t->strides[1]);
-    for (int i = 0; i < t->rank; i++) {
-        if (t->dims[i] < 1 || t->dims[i] > INT32_MAX)
-            return mica_refuse(why, "%s is %lld long on dimension %d, the rule is 1 to 2147483647",
-                               name, (long long)t->dims[i], i);
+    MICA_TRY(lengths_ok(t, name, why));
+    for (int i = 0; i < t->rank; i++)
         if (i != 1) MICA_TRY(stride_ok(t->dims[i], t->strides[i], UNIT, name, why));
-    }
     return MICA_OK;
 }
 
 mica_status mica_conv_sm90_result_ok(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
                                      mica_why *why)
 {
-    static const char *const names[] = {"x", "w", "y"};
     const mica_tensor *out = mica_conv_tensor(d, s->roles.out);
     if (s->out != s->in)
         return mica_refuse(why, "%s is %s, this engine stores what it reads, %s",
@@ -213,14 +220,6 @@ static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
 
 /* ---- pixels in one row ---- */
 
-static bool is_pointwise(const mica_conv_geometry *g)
-{
-    for (int i = 0; i < 3; i++)
-        if (g->tap[i] != 1 || g->stride[i] != 1 || g->pad[i] != 0 || g->in[i] != g->out[i])
-            return false;
-    return true;
-}
-
 /* Whether all pixels lie at one distance, which becomes that of the innermost axis. */
 static bool put_in_one_row(const mica_conv_geometry *g, mica_conv_strides *t)
 {
@@ -242,7 +241,7 @@ static bool put_in_one_row(const mica_conv_geometry *g, mica_conv_strides *t)
 static void merge_pixels(mica_conv_sm90_shape *s)
 {
     mica_conv_geometry g = s->g;
-    if (!is_pointwise(&g)) return;
+    if (!mica_conv_is_pointwise(&g)) return;
     if (!put_in_one_row(&g, &g.a) || !put_in_one_row(&g, &g.b)) return;
     if (s->residual && !put_in_one_row(&g, &g.residual)) return;
     g.in[2] = g.out[2] = g.n * g.in[0] * g.in[1] * g.in[2];
@@ -275,24 +274,20 @@ static bool is_row(const mica_tensor *t)
 
 static mica_status plane_ok(const mica_tensor *t, const char *name, mica_why *why)
 {
-    for (int i = 0; i < t->rank; i++)
-        if (t->dims[i] < 1 || t->dims[i] > INT32_MAX)
-            return mica_refuse(why, "%s is %lld long on dimension %d, the rule is 1 to 2147483647",
-                               name, (long long)t->dims[i], i);
+    MICA_TRY(lengths_ok(t, name, why));
     MICA_TRY(stride_ok(t->dims[1], t->strides[1], UNIT, name, why));
     return stride_ok(t->dims[0], t->strides[0], UNIT, name, why);
 }
 
 static bool are_planes(const mica_conv_sm90_shape *s, const mica_conv_desc *d, int takes)
 {
-    return (takes & MICA_CONV_SM90_PLANES) && s->roles.wgrad && is_pointwise(&s->g) &&
+    return (takes & MICA_CONV_SM90_PLANES) && s->roles.wgrad && mica_conv_is_pointwise(&s->g) &&
            is_row(mica_conv_tensor(d, s->roles.image)) &&
            is_row(mica_conv_tensor(d, s->roles.other));
 }
 
 static mica_status make_planes(mica_conv_sm90_shape *s, const mica_conv_desc *d, mica_why *why)
 {
-    static const char *const names[] = {"x", "w", "y"};
     mica_conv_geometry *g = &s->g;
     MICA_TRY(plane_ok(mica_conv_tensor(d, s->roles.image), names[s->roles.image], why));
     MICA_TRY(plane_ok(mica_conv_tensor(d, s->roles.other), names[s->roles.other], why));
@@ -315,7 +310,6 @@ static mica_status make_planes(mica_conv_sm90_shape *s, const mica_conv_desc *d,
 mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why)
 {
-    static const char *const names[] = {"x", "w", "y"};
     memset(s, 0, sizeof *s);
     s->roles = mica_conv_roles_of(d);
     bool dgrad = s->roles.dgrad, wgrad = s->roles.wgrad;
