@@ -8,11 +8,12 @@
 template <int RANK> __device__ __forceinline__ void find_item(const gemm_shape &s, int number, int *item)
 {
 #pragma unroll
-    for (int i = RANK - 1; i >= 0; i--) {
+    for (int i = RANK - 1; i > 0; i--) {
         const int count = (int)s.batch[i], above = number / count;
         item[i] = number - above * count;
         number = above;
     }
+    if constexpr (RANK > 0) item[0] = number;
 }
 
 /* stride: of the operand from item to item; 0 where all have the same. */

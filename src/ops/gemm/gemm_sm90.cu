@@ -7,6 +7,7 @@ constexpr bool HALVES = false;
 #include "cuda/device/epilogue_terms.cuh"
 #include "cuda/device/shared.cuh"
 #include "ops/gemm/gemm_sm90.cuh"
+#include "ops/gemm/gemm_pairs.cuh"
 
 static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
 static_assert(!RESIDUAL || (sizeof(residual_t) == sizeof(c_t) && same_type<out_t, float>), "one takes the other's place");
@@ -139,14 +140,6 @@ struct box_end {
     }
 };
 
-/* Where a thread's pair number j of a row of a box stands, swizzled. */
-__device__ __forceinline__ unsigned char *pair_at(unsigned char *box, int row, int j, int lane)
-{
-    constexpr int ROWS_OF_UNIT = LINE_BYTES / BOX_BYTES, UNITS = BOX_BYTES / 16;
-    const int turn = row / ROWS_OF_UNIT % UNITS, byte = (8 * j + lane % 4 * 2) * (int)sizeof(c_t);
-    return box + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16;
-}
-
 /* Sums of BOX columns, where the residual stood if there is one: all of it is read first, so that no load waits for
  * a store. */
 template <bool AS_THEY_ARE>
@@ -154,33 +147,25 @@ __device__ __forceinline__ void fill_box(const gemm_sm90_args &args, box_end &en
                                          const sum_t *sum, int line, int across, int warp, int lane)
 {
     const int last_line = (int)args.lines - 1, last_across = (int)args.across - 1;
-    residual_t residual[2][BOX / 8][2] = {};
-#pragma unroll
-    for (int i = 0; i < BOX / 4; i++)
-        if constexpr (RESIDUAL)
-            load_vector<2>((const residual_t *)pair_at(to, warp * 16 + lane / 4 + 8 * (i % 2), i / 2, lane),
-                           residual[i % 2][i / 2]);
+    pair<residual_t> residual[2][BOX / 8] = {};
+    if constexpr (RESIDUAL) load_pairs(to, 0, residual, warp, lane);
 #pragma unroll
     for (int first = 0; first < BOX / 8; first += box_end::PAIRS) {
         if (!AS_THEY_ARE && !box_end::KEPT) {
             asm volatile("" ::: "memory"); /* not all loads at once */
             end.load(args, line + warp * 16 + lane / 4, across + 8 * first + lane % 4 * 2);
         }
+        pair<c_t> results[2][box_end::PAIRS];
 #pragma unroll
-        for (int k = 0; k < 2 * box_end::PAIRS; k++) {
-            const int half = k / box_end::PAIRS, j = first + k % box_end::PAIRS;
+        for (int k = 0; k < 4 * box_end::PAIRS; k++) {
+            const int half = k / (2 * box_end::PAIRS), own = k / 2 % box_end::PAIRS, j = first + own, i = k % 2;
             const int row = warp * 16 + lane / 4 + 8 * half, column = 8 * j + lane % 4 * 2;
-            c_t pair[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const sum_t s = sum[4 * j + 2 * half + i];
-                const int y = min(line + row, last_line), x = min(across + column + i, last_across);
-                pair[i] = AS_THEY_ARE
-                              ? narrow<c_t>(s)
-                              : end.result(args, half, 2 * (j - first) + i, y, x, s, widen<float>(residual[half][j][i]));
-            }
-            store_vector<2>((c_t *)pair_at(to, row, j, lane), pair);
+            const sum_t s = sum[4 * j + 2 * half + i];
+            const int y = min(line + row, last_line), x = min(across + column + i, last_across);
+            results[half][own].of[i] =
+                AS_THEY_ARE ? narrow<c_t>(s) : end.result(args, half, 2 * own + i, y, x, s, widen<float>(residual[half][j].of[i]));
         }
+        store_pairs(to, first, results, warp, lane);
     }
 }
 
@@ -203,7 +188,7 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
             named_barrier_sync(1 + group, 128);
         }
         const sum_t *from = sum[i % WAVES] + box_column(i / WAVES) / 2;
-        if (sums_are_c(args.gemm)) {
+        if (SUMS_MAY_BE_C && args.plain) {
             fill_box<true>(args, end, to, from, line, across, warp, lane);
         } else {
             end.load_kept(args, i % WAVES, line, across, warp, lane);

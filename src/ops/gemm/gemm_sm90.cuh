@@ -103,15 +103,12 @@ struct tile {
 
 __device__ __forceinline__ tile find_tile(const gemm_sm90_args &args, int number)
 {
-    tile t = {};
-    const int plane = args.tiles_lines * args.tiles_across;
-    int item = number / plane, inside = number - item * plane;
-    const int band = inside / (args.band * args.tiles_across), first = band * args.band;
-    inside -= first * args.tiles_across;
-    const int high = min(args.tiles_lines - first, args.band);
-    t.line = (first + inside % high) * LINES;
-    t.across = inside / high * TILE_N;
-    find_item<BATCH_RANK>(args.gemm.shape, item, t.batch);
+    const u32 item = mica_fastdiv_of(args.plane, (u32)number), inside = (u32)number - item * args.plane.divisor;
+    const u32 band = mica_fastdiv_of(args.band, inside), first = band * args.high.divisor;
+    const mica_fastdiv high = first + args.high.divisor > (u32)args.tiles_lines ? args.last_high : args.high;
+    const u32 of_band = inside - band * args.band.divisor, across = mica_fastdiv_of(high, of_band);
+    tile t = {(int)(first + of_band - across * high.divisor) * LINES, (int)across * TILE_N, {}};
+    find_item<BATCH_RANK>(args.gemm.shape, (int)item, t.batch);
     return t;
 }
 
@@ -261,13 +258,15 @@ __device__ __forceinline__ void each_tile(const gemm_sm90_args &args, ring r, in
     int n = (int)blockIdx.x / SPLIT;
     if (TURNS && group == 1) n += step, r.skip(fills);
     for (; n < args.tiles; n += (1 + TURNS) * step) {
+        tile t = find_tile(args, n);
+        asm volatile("" : "+r"(t.line), "+r"(t.across)); /* here, or it is found behind the sums, before their first store */
         mine.begin();
         if constexpr (PROMOTE)
             multiply_promoted(sum, r, fills, share, lane);
         else
             multiply(sum, r, fills, share, lane, mine);
         if constexpr (TURNS) r.skip(fills);
-        finish(sum, find_tile(args, n));
+        finish(sum, t);
     }
 }
 

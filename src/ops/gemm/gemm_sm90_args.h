@@ -3,6 +3,7 @@
 #ifndef MICA_OPS_GEMM_SM90_ARGS_H
 #define MICA_OPS_GEMM_SM90_ARGS_H
 
+#include "cuda/device/fastdiv.h"
 #include "cuda/device/tensor_map.h"
 #include "ops/gemm/gemm_args.h"
 
@@ -15,10 +16,13 @@ typedef struct gemm_sm90_args {
     long long lines, across;
     long long c_line, c_across; /* strides of c in elements */
     int tiles_lines, tiles_across, tiles;
-    int band;        /* tiles along the lines that are computed side by side */
+    /* Tiles of a batch item; of a band, those along whose lines are computed side by side; along
+     * the lines of a band, of the last one. */
+    mica_fastdiv plane, band, high, last_high;
     int fills;       /* of a stage, to go through K */
     int stage_bytes; /* that the copy engine writes for each fill */
     int whole;       /* c may be accessed by vectors */
+    int plain;       /* alpha is 1, beta 0 */
     int light;       /* the copy engine may store c, and load the residual; beta is 0 */
     int partner;     /* line across where the second half of b begins; 0: there are no halves */
 } gemm_sm90_args;

@@ -35,7 +35,7 @@ constexpr int VECTOR = 4;
 /* What the copy engine stores: boxes of 64 rows of at most 128 bytes, swizzled. */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N % BOX_WIDEST ? TILE_N % BOX_WIDEST : BOX_WIDEST;
-constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX, UNITS = BOX_BYTES / 16;
+constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX;
 /* Columns that share a scale in every tile, and how many such scales a tile has. */
 constexpr int SCALED_COLUMNS = TILE_N % 128 == 0 ? 128 : TILE_N % 64 == 0 ? 64 : 32, SCALES_B = TILE_N / SCALED_COLUMNS;
 
@@ -439,6 +439,8 @@ __device__ __forceinline__ void finish_tile(const grouped_sm90_args &args, const
     }
 }
 
+#include "ops/gemm/gemm_pairs.cuh"
+
 /* ---- the same by the copy engine, and by copies of 16 bytes where a group ends inside the box ---- */
 
 /* Sums of BOX columns in the order of the swizzle. Rows and columns are clamped: what lies outside is
@@ -447,24 +449,17 @@ template <bool AS_THEY_ARE>
 __device__ __forceinline__ void fill_box(const grouped_sm90_args &args, const companions &of, unsigned char *to,
                                          const sum_t *sum, int line, int last_line, int across, int warp, int lane)
 {
-    constexpr int ROWS_OF_UNIT = LINE_BYTES / BOX_BYTES;
     const int last_across = args.across - 1;
+    pair<c_t> results[2][BOX / 8];
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = warp * 16 + lane / 4 + 8 * half, turn = row / ROWS_OF_UNIT % UNITS;
-#pragma unroll
-        for (int j = 0; j < BOX / 8; j++) {
-            const int column = 8 * j + lane % 4 * 2, byte = column * (int)sizeof(c_t);
-            c_t pair[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const sum_t s = sum[4 * j + 2 * half + i];
-                const int y = min(line + row, last_line), x = min(across + column + i, last_across);
-                pair[i] = AS_THEY_ARE ? narrow<c_t>(s) : finish(args.grouped.gemm, of, y, x, s, nullptr);
-            }
-            store_vector<2>((c_t *)(to + row * BOX_BYTES + (byte / 16 ^ turn) * 16 + byte % 16), pair);
-        }
+    for (int k = 0; k < BOX / 2; k++) {
+        const int half = k / (BOX / 4), j = k / 2 % (BOX / 8), i = k % 2;
+        const int y = min(line + warp * 16 + lane / 4 + 8 * half, last_line);
+        const int x = min(across + 8 * j + lane % 4 * 2 + i, last_across);
+        const sum_t s = sum[4 * j + 2 * half + i];
+        results[half][j].of[i] = AS_THEY_ARE ? narrow<c_t>(s) : finish(args.grouped.gemm, of, y, x, s, nullptr);
     }
+    store_pairs(to, 0, results, warp, lane);
 }
 
 __device__ __forceinline__ void store_box(const grouped_sm90_args &args, u32 from, int x, int line, const tile &t)
@@ -476,14 +471,14 @@ __device__ __forceinline__ void store_box(const grouped_sm90_args &args, u32 fro
 }
 
 /* The first `rows` rows of a box. */
-__device__ __forceinline__ void copy_box(const grouped_sm90_args &args, c_t *c, const unsigned char *from, int x,
+__device__ __forceinline__ void copy_box(const grouped_sm90_args &args, c_t *c, unsigned char *from, int x,
                                          int line, int rows, int thread)
 {
-    constexpr int ROWS_OF_UNIT = LINE_BYTES / BOX_BYTES, EACH = 16 / (int)sizeof(c_t);
+    constexpr int EACH = 16 / (int)sizeof(c_t);
     for (int i = thread; i < rows * UNITS; i += 128) {
-        const int row = i / UNITS, unit = i % UNITS, turn = row / ROWS_OF_UNIT % UNITS;
+        const int row = i / UNITS, unit = i % UNITS;
         if (x + unit * EACH >= args.across) continue;
-        const uint4 v = *(const uint4 *)(from + row * BOX_BYTES + (unit ^ turn) * 16);
+        const uint4 v = *(const uint4 *)unit_at(from, row, unit);
         *(uint4 *)(c + (s64)(line + row) * args.grouped.gemm.shape.c_m + x + unit * EACH) = v;
     }
 }
@@ -510,7 +505,7 @@ __device__ __forceinline__ void store_tile(const grouped_sm90_args &args, const 
             named_barrier_sync(TEAM_BARRIER + team, 128);
         }
         const sum_t *from = sum[i / BOXES] + i % BOXES * BOX / 2;
-        if (sums_are_c(args.grouped.gemm))
+        if (SUMS_MAY_BE_C && args.plain)
             fill_box<true>(args, of, to, from, line, t.rows - 1, across, warp, lane);
         else
             fill_box<false>(args, of, to, from, line, t.rows - 1, across, warp, lane);

@@ -16,6 +16,7 @@ typedef struct grouped_sm90_args {
     int slices;       /* of 128 bytes of K, where all groups have all terms */
     int stage_bytes;  /* that the copy engine writes for each slice */
     int whole;        /* c may be accessed by vectors */
+    int plain;        /* alpha is 1, beta 0 */
     int light;        /* the copy engine may store c; beta is 0 */
 } grouped_sm90_args;
 
