@@ -9,6 +9,7 @@
  * in float, and so is the total. Cost: 2MNK at about 0.7 of what oneDNN reaches in f32. */
 #include "ops/gemm/gemm_cpu.h"
 #include "cpu/cpu.h"
+#include "ops/shared/convert.h"
 
 #include <math.h>
 #include <string.h>
@@ -56,30 +57,17 @@ __attribute__((always_inline)) static inline float bf16_value(uint16_t b)
     return f;
 }
 
-__attribute__((always_inline)) static inline float value(mica_dtype d, const void *p, int64_t i,
-                                                         const float *table)
+__attribute__((always_inline)) static inline float value(mica_dtype d, const void *p, int64_t i)
 {
-    switch (d) {
-    case MICA_F32:
-        return ((const float *)p)[i];
-    case MICA_BF16:
-        return bf16_value(((const uint16_t *)p)[i]);
-    case MICA_F16:
-        return f16_value(((const uint16_t *)p)[i]);
-    case MICA_S8:
-        return ((const int8_t *)p)[i];
-    case MICA_U8:
-        return ((const uint8_t *)p)[i];
-    default:
-        return table[((const uint8_t *)p)[i]];
-    }
+    if (d == MICA_F32) return ((const float *)p)[i];
+    uint16_t u = ((const uint16_t *)p)[i];
+    return d == MICA_BF16 ? bf16_value(u) : f16_value(u);
 }
 
 /* A block of a matrix: `lines` rows of a or columns of b, `step` apart, `depth` elements of K,
  * `step_k` apart. */
 typedef struct block {
     const void *data;
-    const float *table;
     int64_t at, step, step_k;
     int lines, depth;
 } block;
@@ -94,16 +82,15 @@ static bool by_lines(const block *b)
 __attribute__((always_inline)) static inline void
 fill_panel(mica_dtype d, const block *b, int64_t at, int lines, int width, float *to)
 {
-    const float *table = b->table;
     int64_t step = b->step, step_k = b->step_k;
     if (step == 1) {
         for (int k = 0; k < b->depth; k++)
             for (int i = 0; i < lines; i++)
-                to[k * width + i] = value(d, b->data, at + k * step_k + i, table);
+                to[k * width + i] = value(d, b->data, at + k * step_k + i);
     } else {
         for (int i = 0; i < lines; i++)
             for (int k = 0; k < b->depth; k++)
-                to[k * width + i] = value(d, b->data, at + i * step + k * step_k, table);
+                to[k * width + i] = value(d, b->data, at + i * step + k * step_k);
     }
     for (int k = 0; k < b->depth && lines < width; k++)
         for (int i = lines; i < width; i++) to[k * width + i] = 0;
@@ -122,58 +109,69 @@ __attribute__((always_inline)) static inline void fill_panels(mica_dtype d, cons
     }
 }
 
-__attribute__((always_inline)) static inline void pack(mica_dtype d, const block *b, int width,
-                                                       float *to)
+__attribute__((always_inline)) static inline void fill_panels_of(mica_dtype d, const block *b,
+                                                                 int width, float *to)
 {
-    switch (d) {
-    case MICA_F32:
-        fill_panels(MICA_F32, b, width, to);
-        break;
-    case MICA_BF16:
-        fill_panels(MICA_BF16, b, width, to);
-        break;
-    case MICA_F16:
-        fill_panels(MICA_F16, b, width, to);
-        break;
-    case MICA_S8:
-        fill_panels(MICA_S8, b, width, to);
-        break;
-    case MICA_U8:
-        fill_panels(MICA_U8, b, width, to);
-        break;
-    default:
-        fill_panels(MICA_E4M3, b, width, to);
-    }
+    if (width == PANEL_M)
+        fill_panels(d, b, PANEL_M, to);
+    else
+        fill_panels(d, b, PANEL_N, to);
+}
+
+/* Of f32, bf16 or f16; width: PANEL_M or PANEL_N. */
+MICA_CLONES static void pack_panels(mica_dtype d, const block *b, int width, float *to)
+{
+    if (d == MICA_F32)
+        fill_panels_of(MICA_F32, b, width, to);
+    else if (d == MICA_BF16)
+        fill_panels_of(MICA_BF16, b, width, to);
+    else
+        fill_panels_of(MICA_F16, b, width, to);
+}
+
+/* Of types of 8 bits, which become floats first, the numbers of a step of K side by side. */
+static void pack_bytes(mica_dtype d, const block *b, int width, float *to)
+{
+    MICA_ALIGNED float steps[CHUNK * COLS];
+    bool whole = b->step == 1 && b->step_k == b->lines; /* steps follow each other */
+    block floats = {.data = steps, .step = 1, .step_k = whole ? b->lines : COLS};
+    floats.lines = b->lines, floats.depth = b->depth;
+    int runs = whole ? 1 : b->depth, run = whole ? b->depth * b->lines : b->lines;
+    for (int k = 0; k < runs; k++)
+        mica_to_f32(d, b->data, b->at + k * b->step_k, b->step, steps + k * COLS, run);
+    pack_panels(MICA_F32, &floats, width, to);
+}
+
+static void pack(mica_dtype d, const block *b, int width, float *to)
+{
+    if (mica_dtype_bits(d) == 8)
+        pack_bytes(d, b, width, to);
+    else
+        pack_panels(d, b, width, to);
+}
+
+__attribute__((always_inline)) static inline void convert_rows_of(mica_dtype d, const block *b,
+                                                                  float *to)
+{
+    for (int i = 0; i < b->lines; i++)
+        for (int k = 0; k < b->depth; k++)
+            to[i * CHUNK + k] = value(d, b->data, b->at + i * b->step + k);
 }
 
 /* Rows whose numbers follow each other along K stay rows, CHUNK apart; whole panels of them. */
-__attribute__((always_inline)) static inline void convert_rows(mica_dtype d, const block *b,
-                                                               float *to)
+MICA_CLONES static void convert_rows(mica_dtype d, const block *b, float *to)
 {
-    int i = 0;
-    for (; i < b->lines; i++)
-        for (int k = 0; k < b->depth; k++)
-            to[i * CHUNK + k] = value(d, b->data, b->at + i * b->step + k, b->table);
-    for (; i % PANEL_M != 0; i++)
-        for (int k = 0; k < b->depth; k++) to[i * CHUNK + k] = 0;
-}
-
-MICA_CLONES static void pack_rows(mica_dtype d, const block *b, float *to)
-{
-    if (!by_lines(b))
-        pack(d, b, PANEL_M, to);
-    else if (d == MICA_F32)
-        convert_rows(MICA_F32, b, to);
+    int i = b->lines;
+    if (d == MICA_F32)
+        convert_rows_of(MICA_F32, b, to);
     else if (d == MICA_BF16)
-        convert_rows(MICA_BF16, b, to);
+        convert_rows_of(MICA_BF16, b, to);
     else if (d == MICA_F16)
-        convert_rows(MICA_F16, b, to);
-    else if (d == MICA_S8)
-        convert_rows(MICA_S8, b, to);
-    else if (d == MICA_U8)
-        convert_rows(MICA_U8, b, to);
+        convert_rows_of(MICA_F16, b, to);
     else
-        convert_rows(MICA_E4M3, b, to);
+        for (i = 0; i < b->lines; i++)
+            mica_to_f32(d, b->data, b->at + i * b->step, 1, to + i * CHUNK, b->depth);
+    for (; i % PANEL_M != 0; i++) memset(to + i * CHUNK, 0, (size_t)b->depth * sizeof *to);
 }
 
 #define PICK(a, b, ...) MICA_SHUFFLE(words, a, b, __VA_ARGS__)
@@ -211,16 +209,11 @@ MICA_CLONES static void turn_panel(const float *from, int64_t ld, int depth, flo
         for (int i = 0; i < PANEL_N; i++) to[k * PANEL_N + i] = from[i * ld + k];
 }
 
-MICA_CLONES static void pack_panels(mica_dtype d, const block *b, float *to)
-{
-    pack(d, b, PANEL_N, to);
-}
-
 static void pack_cols(mica_dtype d, const block *b, float *to)
 {
     MICA_ALIGNED float rows[(PANEL_N + PANEL_M) * CHUNK];
     if (!by_lines(b)) {
-        pack_panels(d, b, to);
+        pack(d, b, PANEL_N, to);
         return;
     }
     for (int line = 0; line < b->lines; line += PANEL_N, to += PANEL_N * b->depth) {
@@ -233,7 +226,7 @@ static void pack_cols(mica_dtype d, const block *b, float *to)
         }
         /* columns past the last are not stored, yet are numbers */
         if (panel.lines < PANEL_N) memset(rows, 0, sizeof rows);
-        pack_rows(d, &panel, rows);
+        convert_rows(d, &panel, rows);
         turn_panel(rows, CHUNK, b->depth, to);
     }
 }
@@ -313,7 +306,10 @@ static void multiply_f32(const mica_gemm_desc *d, const block *a, const block *b
     MICA_ALIGNED float rows[ROWS * CHUNK], cols[COLS * CHUNK];
     bool by_rows = by_lines(a);
     int ld = by_rows ? CHUNK : a->depth;
-    pack_rows(d->a.dtype, a, rows);
+    if (by_rows)
+        convert_rows(d->a.dtype, a, rows);
+    else
+        pack(d->a.dtype, a, PANEL_M, rows);
     pack_cols(d->b.dtype, b, cols);
     for (int j = 0; j < b->lines; j += PANEL_N)
         for (int i = 0; i < a->lines; i += PANEL_M)
@@ -352,12 +348,10 @@ static void sum_tile(const job *w, const gemm_offsets *at, int64_t b_at, int64_t
     const gemm_shape *s = &w->s->shape;
     const mica_gemm_desc *d = w->finish.desc;
     block a = {.data = w->finish.args[MICA_GEMM_A],
-               .table = w->s->table_a,
                .step = s->a_m,
                .step_k = s->a_k,
                .lines = at_most(s->m - row, ROWS)};
     block b = {.data = w->finish.args[MICA_GEMM_B],
-               .table = w->s->table_b,
                .step = s->b_n,
                .step_k = s->b_k,
                .lines = at_most(s->n - col, COLS)};
@@ -408,18 +402,9 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return MICA_OK;
 }
 
-static void fill_table(mica_dtype d, float *table)
-{
-    if (d != MICA_E4M3 && d != MICA_E5M2) return;
-    mica_load_fn load = mica_dtype_load(d);
-    for (int i = 0; i < 256; i++) table[i] = (float)load(&(uint8_t){(uint8_t)i}, 0);
-}
-
 void gemm_loops_make(const mica_gemm_desc *d, gemm_loops *s)
 {
     gemm_shape_make_extra(d, &s->shape, &s->extra);
-    fill_table(d->a.dtype, s->table_a);
-    fill_table(d->b.dtype, s->table_b);
     /* Four operations take about as long as a byte of traffic. */
     double bytes = mica_op_bytes(&mica_op_gemm, d);
     double flops = gemm_flops(&s->shape) * (d->gate ? 2 : 1);

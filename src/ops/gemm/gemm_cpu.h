@@ -8,7 +8,6 @@
 typedef struct gemm_loops {
     gemm_shape shape;
     gemm_extra extra;
-    float table_a[256], table_b[256]; /* values of the fp8 codes */
     int threads;
 } gemm_loops;
 
