@@ -150,28 +150,35 @@ static void pack(mica_dtype d, const block *b, int width, float *to)
         pack_panels(d, b, width, to);
 }
 
-__attribute__((always_inline)) static inline void convert_rows_of(mica_dtype d, const block *b,
-                                                                  float *to)
+__attribute__((always_inline)) static inline void convert_lines(mica_dtype d, const block *b,
+                                                                float *to)
 {
     for (int i = 0; i < b->lines; i++)
         for (int k = 0; k < b->depth; k++)
             to[i * CHUNK + k] = value(d, b->data, b->at + i * b->step + k);
 }
 
-/* Rows whose numbers follow each other along K stay rows, CHUNK apart; whole panels of them. */
-MICA_CLONES static void convert_rows(mica_dtype d, const block *b, float *to)
+/* Of f32, bf16 or f16. */
+MICA_CLONES static void convert_floats(mica_dtype d, const block *b, float *to)
 {
-    int i = b->lines;
     if (d == MICA_F32)
-        convert_rows_of(MICA_F32, b, to);
+        convert_lines(MICA_F32, b, to);
     else if (d == MICA_BF16)
-        convert_rows_of(MICA_BF16, b, to);
-    else if (d == MICA_F16)
-        convert_rows_of(MICA_F16, b, to);
+        convert_lines(MICA_BF16, b, to);
     else
-        for (i = 0; i < b->lines; i++)
+        convert_lines(MICA_F16, b, to);
+}
+
+/* Rows whose numbers follow each other along K stay rows, CHUNK apart; whole panels of them. */
+static void convert_rows(mica_dtype d, const block *b, float *to)
+{
+    if (mica_dtype_bits(d) == 8)
+        for (int i = 0; i < b->lines; i++)
             mica_to_f32(d, b->data, b->at + i * b->step, 1, to + i * CHUNK, b->depth);
-    for (; i % PANEL_M != 0; i++) memset(to + i * CHUNK, 0, (size_t)b->depth * sizeof *to);
+    else
+        convert_floats(d, b, to);
+    for (int i = b->lines; i % PANEL_M != 0; i++)
+        memset(to + i * CHUNK, 0, (size_t)b->depth * sizeof *to);
 }
 
 #define PICK(a, b, ...) MICA_SHUFFLE(words, a, b, __VA_ARGS__)

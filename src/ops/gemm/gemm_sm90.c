@@ -554,12 +554,12 @@ static void fill_args(const mica_gemm_desc *d, const geometry *g, const mica_con
     a->c_line = g->c_line;
     a->c_across = g->c_across;
     a->tiles_lines = (int)ceiling(a->lines, m);
-    a->tiles_across = (int)ceiling(a->across, n);
-    a->tiles = (int)(a->tiles_lines * (long long)a->tiles_across * g->shape.batches);
+    int tiles_across = (int)ceiling(a->across, n);
+    a->tiles = (int)(a->tiles_lines * (long long)tiles_across * g->shape.batches);
     int high = gemm_sm90_band(c->knob[KNOB_TILE_M], n, units);
     if (high > a->tiles_lines) high = a->tiles_lines;
-    a->plane = mica_fastdiv_make((unsigned)(a->tiles_lines * a->tiles_across));
-    a->band = mica_fastdiv_make((unsigned)(high * a->tiles_across));
+    a->plane = mica_fastdiv_make((unsigned)(a->tiles_lines * tiles_across));
+    a->band = mica_fastdiv_make((unsigned)(high * tiles_across));
     a->high = mica_fastdiv_make((unsigned)high);
     a->last_high = mica_fastdiv_make((unsigned)((a->tiles_lines - 1) % high + 1));
     int depth = c->knob[KNOB_DEPTH];
@@ -640,7 +640,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, s->swapped ? a : b, &p->b));
     gemm_args_bind(plan, r, &p->gemm);
     gemm_extra_bind(plan, r, &args.x);
-    p->plain = p->gemm.alpha == 1 && p->gemm.beta == 0;
+    p->plain = p->gemm.alpha == 1;
     p->whole = s->c_vector && is_aligned(p->gemm.c, s->c_vector);
     void *residual = r->args[MICA_GEMM_RESIDUAL];
     p->light = s->light && p->gemm.beta == 0 && is_aligned(p->gemm.c, 16) &&

@@ -15,14 +15,14 @@ typedef struct gemm_sm90_args {
     gemm_args gemm;
     long long lines, across;
     long long c_line, c_across; /* strides of c in elements */
-    int tiles_lines, tiles_across, tiles;
-    /* Tiles of a batch item; of a band, those along whose lines are computed side by side; along
-     * the lines of a band, of the last one. */
+    int tiles_lines, tiles;
+    /* What a tile's place is found by: tiles of a batch item, of a band (the lines of tiles that
+     * are computed side by side), along the lines in a band, and in the last band. */
     mica_fastdiv plane, band, high, last_high;
     int fills;       /* of a stage, to go through K */
     int stage_bytes; /* that the copy engine writes for each fill */
     int whole;       /* c may be accessed by vectors */
-    int plain;       /* alpha is 1, beta 0 */
+    int plain;       /* alpha is 1: what the copy engine stores may be the sums as they are */
     int light;       /* the copy engine may store c, and load the residual; beta is 0 */
     int partner;     /* line across where the second half of b begins; 0: there are no halves */
 } gemm_sm90_args;

@@ -375,7 +375,7 @@ mica_status grouped_sm90_run(const mica_plan *plan, const mica_run *r, const voi
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, b, &args.b));
     gemm_args_bind(plan, r, &args.grouped.gemm);
     args.grouped.groups = groups;
-    args.plain = args.grouped.gemm.alpha == 1 && args.grouped.gemm.beta == 0;
+    args.plain = args.grouped.gemm.alpha == 1;
     args.whole = s->c_vector && is_aligned(c, s->c_vector);
     args.light = s->light && args.grouped.gemm.beta == 0 && is_aligned(c, 16);
     if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, c, &args.c));
