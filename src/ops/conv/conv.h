@@ -8,9 +8,9 @@
 extern const mica_op mica_op_conv;
 extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda, mica_conv_sm80,
     mica_conv_sm80_f32, mica_conv_sm90, mica_conv_slab, mica_conv_slab_stream, mica_conv_volume,
-    mica_conv_cuda_depthwise, mica_conv_stem, mica_conv_grouped, mica_conv_depthwise_mma,
-    mica_conv_cudnn, mica_conv_gemm, mica_conv_col2im, mica_conv_by_group, mica_conv_turned,
-    mica_conv_disjoint, mica_conv_winograd, mica_conv_fft_cpu, mica_conv_fft_cuda,
+    mica_conv_cuda_depthwise, mica_conv_stem, mica_conv_sm90_stem, mica_conv_grouped,
+    mica_conv_depthwise_mma, mica_conv_cudnn, mica_conv_gemm, mica_conv_col2im, mica_conv_by_group,
+    mica_conv_turned, mica_conv_disjoint, mica_conv_winograd, mica_conv_fft_cpu, mica_conv_fft_cuda,
     mica_conv_channels_last, mica_conv_cuda_planar, mica_conv_cpu_passes, mica_conv_cuda_passes,
     mica_conv_sections;
 

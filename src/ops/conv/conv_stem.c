@@ -24,20 +24,19 @@ typedef struct state {
     shape shape;
     conv_parts parts;
     conv_stats stats;
-    bool to_vector, from_vector; /* 8 filters of b, elements of a row of a at once */
     conv_stem_args args;
 } state;
 
 /* ---- what is taken ---- */
 
 /* A lane adds up its sums of f32 once in 16 pixels; a warp has the pixels that no other has. */
-static mica_status stats_ok(const shape *s, const mica_device_info *device, const layout *t,
-                            mica_why *why)
+mica_status conv_stem_stats_ok(const shape *s, const mica_device_info *device, int warps,
+                               mica_why *why)
 {
     double pixels = (double)s->g.n * (double)s->g.out[1] * (double)s->g.out[2];
     if (pixels == 0)
         return mica_refuse(why, "y is empty: its statistics are left to other engines");
-    if (!conv_stats_chain_ok(pixels / 16 / (t->warps * device->units), pixels))
+    if (!conv_stats_chain_ok(pixels / 16 / (warps * device->units), pixels))
         return mica_refuse(why, "%.0f pixels of a channel are too many for sums of f32", pixels);
     return MICA_OK;
 }
@@ -58,7 +57,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            s.g.tap[1], s.g.tap[2], s.g.dilation[1], s.g.k);
     if (t.tiles > INT32_MAX)
         return mica_refuse(why, "%.0f tiles, this engine counts to %d", t.tiles, INT32_MAX);
-    return s.stats ? stats_ok(&s, device, &t, why) : MICA_OK;
+    return s.stats ? conv_stem_stats_ok(&s, device, t.warps, why) : MICA_OK;
 }
 
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
@@ -165,10 +164,10 @@ static bool is_vector(const mica_conv_strides *s, long long step, long long imag
            (images == 1 || s->n * bytes % 16 == 0);
 }
 
-static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
+void conv_stem_args_fill(const mica_conv_desc *d, const conv_stem_shape *s,
+                         const conv_stem_layout *t, conv_stem_args *a)
 {
-    const mica_conv_geometry *g = &s->shape.g;
-    conv_stem_args *a = &s->args;
+    const mica_conv_geometry *g = &s->g;
     a->from = strides_of(&g->a);
     a->to = strides_of(&g->b);
     a->residual = strides_of(&g->residual);
@@ -186,9 +185,9 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
     a->down = mica_fastdiv_make((unsigned)t->down);
     a->chunks = mica_fastdiv_make((unsigned)t->chunks);
     mica_conv_epilogue_args(d, &a->epilogue);
-    mica_dtype b = mica_conv_tensor(d, s->shape.roles.b)->dtype;
-    s->to_vector = g->b.c == 1 && is_vector(&g->b, g->b.s[2], g->n, b);
-    s->from_vector = s->shape.flat && is_vector(&g->a, 0, g->n, s->shape.out);
+    mica_dtype b = mica_conv_tensor(d, s->roles.b)->dtype;
+    a->to_aligned = g->b.c == 1 && is_vector(&g->b, g->b.s[2], g->n, b);
+    a->from_aligned = s->flat && is_vector(&g->a, 0, g->n, s->out);
 }
 
 static mica_status build(mica_plan *plan)
@@ -209,7 +208,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
     s->args.part = s->parts.args.count;
     if (wgrad && !mica_tensor_count(mica_conv_tensor(d, s->shape.roles.b))) t.tiles = 0;
-    fill_args(d, &t, s);
+    conv_stem_args_fill(d, &s->shape, &t, &s->args);
     double wanted =
         wgrad ? splits : fmin(t.tiles, fmax(1, plan->device.units * t.blocks / t.chunks));
     s->grid = (mica_grid){.grid = {(unsigned)(wanted * t.chunks)},
@@ -240,9 +239,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     conv_stem_args a = s->args;
     conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
     a.image = o.image, a.other = o.other, a.out = o.out;
-    a.alpha = o.alpha, a.beta = o.beta;
-    a.to_aligned = s->to_vector && (uintptr_t)r->args[h->roles.b] % 16 == 0;
-    a.from_aligned = s->from_vector && (uintptr_t)r->args[h->roles.a] % 16 == 0;
+    a.alpha = (float)o.alpha, a.beta = (float)o.beta;
+    a.to_aligned = a.to_aligned && (uintptr_t)r->args[h->roles.b] % 16 == 0;
+    a.from_aligned = a.from_aligned && (uintptr_t)r->args[h->roles.a] % 16 == 0;
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     if (h->stats) a.sums = conv_stats_partial(&s->stats, r);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));

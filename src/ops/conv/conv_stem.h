@@ -4,6 +4,7 @@
 #define MICA_OPS_CONV_STEM_H
 
 #include "ops/conv/conv.h"
+#include "ops/conv/conv_stem_args.h"
 
 enum { CONV_STEM_CHOICES = 2 };
 
@@ -43,6 +44,9 @@ typedef struct conv_stem_layout {
 } conv_stem_layout;
 
 mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mica_why *why);
+/* What does not depend on how taps become terms; and whether these are few enough. */
+mica_status conv_stem_shape_begin(const mica_conv_desc *d, conv_stem_shape *s, mica_why *why);
+mica_status conv_stem_words_ok(const conv_stem_shape *s, mica_why *why);
 /* What tiles of tile_h x tile_w lead to; false if the device cannot hold it. */
 bool conv_stem_layout_make(const conv_stem_shape *s, const mica_device_info *device, int tile_h,
                            int tile_w, conv_stem_layout *t);
@@ -56,6 +60,13 @@ double conv_stem_milliseconds(const conv_stem_shape *s, const mica_device_info *
 /* The quickest layouts, best first. */
 int conv_stem_choices(const conv_stem_shape *s, const mica_device_info *device,
                       conv_stem_layout *best);
+
+/* What does not depend on a run; the flags of alignment are those of the strides. */
+void conv_stem_args_fill(const mica_conv_desc *d, const conv_stem_shape *s,
+                         const conv_stem_layout *t, conv_stem_args *a);
+/* fwd: whether statistics may be sums of f32. */
+mica_status conv_stem_stats_ok(const conv_stem_shape *s, const mica_device_info *device, int warps,
+                               mica_why *why);
 
 /* ---- dgrad's share of these ---- */
 

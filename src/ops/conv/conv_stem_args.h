@@ -14,7 +14,7 @@ typedef struct conv_stem_args {
     const void *image; /* a; dgrad: b */
     const void *other; /* the filter; wgrad: b */
     void *out;
-    double alpha, beta;
+    float alpha, beta;
     mica_epilogue_args epilogue;
     conv_stem_strides from, to, residual; /* of a; of b; as the result */
     long long filter_n, filter_c, filter_s[2];

@@ -197,8 +197,8 @@ __device__ __forceinline__ void multiply(sums &sum, u32 pixels, const u32 *filte
 __device__ __forceinline__ float finish(const conv_stem_args &a, float sum, out_t old, int at, s64 residual)
 {
     const int c = at % CHANNELS, x = at / CHANNELS;
-    float f = sum * (float)a.alpha;
-    if (a.beta != 0) f += (float)a.beta * widen<float>(old);
+    float f = sum * a.alpha;
+    if (a.beta != 0) f += a.beta * widen<float>(old);
     return epilogue(a.epilogue, f, c, HAS_RESIDUAL ? residual + x * a.residual.s[1] + c * a.residual.c : 0);
 }
 

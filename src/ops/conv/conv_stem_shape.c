@@ -32,13 +32,9 @@ static mica_status sizes_ok(const conv_stem_shape *s, mica_why *why)
     return MICA_OK;
 }
 
-/* Taps as pairs of terms: fwd and wgrad. */
-static mica_status words_make(conv_stem_shape *s, mica_why *why)
+mica_status conv_stem_words_ok(const conv_stem_shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
-    s->channels = (int)(g->stride[2] * g->c % 2 ? g->c + 1 : g->c);
-    s->run = (int)(g->tap[2] * s->channels + 1) / 2;
-    s->words = (int)g->tap[1] * s->run;
     if (g->dilation[2] != 1 && g->tap[2] > 1)
         return mica_refuse(why, "the dilation is %lld across, this engine's is 1", g->dilation[2]);
     if (s->words > MOST_WORDS)
@@ -48,7 +44,17 @@ static mica_status words_make(conv_stem_shape *s, mica_why *why)
     return MICA_OK;
 }
 
-mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mica_why *why)
+/* Taps as pairs of terms: fwd and wgrad. */
+static mica_status words_make(conv_stem_shape *s, mica_why *why)
+{
+    const mica_conv_geometry *g = &s->g;
+    s->channels = (int)(g->stride[2] * g->c % 2 ? g->c + 1 : g->c);
+    s->run = (int)(g->tap[2] * s->channels + 1) / 2;
+    s->words = (int)g->tap[1] * s->run;
+    return conv_stem_words_ok(s, why);
+}
+
+mica_status conv_stem_shape_begin(const mica_conv_desc *d, conv_stem_shape *s, mica_why *why)
 {
     *s = (conv_stem_shape){.roles = mica_conv_roles_of(d)};
     mica_conv_geometry_make(d, &s->g);
@@ -64,11 +70,16 @@ mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mi
                            g->c, g->tap[1], g->tap[2], g->stride[2]);
     if (s->roles.dgrad && s->stats)
         return mica_refuse(why, "statistics of a transposed convolution are left to others");
-    MICA_TRY(sizes_ok(s, why));
     s->channels = (int)g->c;
+    s->flat = (g->a.c == 1 || g->c == 1) && (g->a.s[2] == g->c || g->in[2] == 1);
+    return sizes_ok(s, why);
+}
+
+mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mica_why *why)
+{
+    MICA_TRY(conv_stem_shape_begin(d, s, why));
     MICA_TRY(s->roles.dgrad ? conv_stem_cells_make(s, why) : words_make(s, why));
-    s->flat =
-        s->channels == g->c && (g->a.c == 1 || g->c == 1) && (g->a.s[2] == g->c || g->in[2] == 1);
+    s->flat = s->flat && s->channels == s->g.c;
     return MICA_OK;
 }
 

@@ -70,8 +70,8 @@ __device__ __forceinline__ void store_sum(const conv_stem_args &a, out_t *out, i
     const int at = word % RUN * 2 + element, s = at / CHANNELS, c = at % CHANNELS;
     if (k >= a.filters || word >= WORDS || s >= COLS || c >= REAL) return;
     out += k * a.filter_n + c * a.filter_c + word / RUN * a.filter_s[0] + s * a.filter_s[1];
-    float v = sum * (float)a.alpha;
-    if (a.beta != 0) v += (float)a.beta * widen<float>(*out);
+    float v = sum * a.alpha;
+    if (a.beta != 0) v += a.beta * widen<float>(*out);
     *out = narrow<out_t>(v);
 }
 
