@@ -106,6 +106,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     const conv_stem_shape *m = &s->shape.stem;
     const conv_stem_layout *t = &l->tiles;
     mica_wgmma mma = {.a = m->in, .b = m->in, .a_in_registers = true};
+    mica_prologue_int(p, "DEPTH", m->g.tap[0]);
     mica_prologue_int(p, "ROWS", m->g.tap[1]);
     mica_prologue_int(p, "COLS", m->g.tap[2]);
     mica_prologue_int(p, "STRIDE_Y", m->g.stride[1]);
@@ -124,6 +125,7 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     mica_prologue_type(p, "out_t", s->parts.kernel ? MICA_F32 : m->out);
     if (m->roles.wgrad) {
         mica_prologue_int(p, "FILTERS", l->filters);
+        mica_prologue_int(p, "FILTER_CHUNKS", l->filter_chunks);
         mica_prologue_int(p, "BOX", l->box);
         mica_prologue_int(p, "M_TILES", l->m_tiles);
         mica_prologue_int(p, "SHARES", l->shares);
@@ -142,36 +144,60 @@ static void write_prologue(const mica_conv_desc *d, const state *s, const layout
     mica_prologue_wgmma(p, "mma", &mma);
 }
 
+/* In bytes; of a dimension of size 1 any will do. */
+static int64_t step_of(long long size, int64_t stride)
+{
+    return size > 1 ? stride * 2 : 16;
+}
+
 static mica_tensor_map_spec image_map(const shape *s, const layout *l)
 {
     const mica_conv_geometry *g = &s->stem.g;
-    int64_t row = g->in[1] > 1 ? g->a.s[1] * 2 : g->in[2] * g->c * 2;
-    return (mica_tensor_map_spec){.dtype = MICA_S64, /* 8 bytes of any kind: a box counts to 256 */
-                                  .rank = 3,
-                                  .dims = {g->in[2] * g->c / 4, g->in[1], g->n},
-                                  .stride_bytes = {0, row, g->n > 1 ? g->a.n * 2 : row * g->in[1]},
-                                  .box = {(uint32_t)l->pitch / 2, (uint32_t)l->image_h, 1}};
+    return (mica_tensor_map_spec){
+        .dtype = MICA_S64, /* 8 bytes of any kind: a box counts to 256 */
+        .rank = 4,
+        .dims = {g->in[2] * g->c / 4, g->in[1], g->in[0], g->n},
+        .stride_bytes = {0, step_of(g->in[1], g->a.s[1]), step_of(g->in[0], g->a.s[0]),
+                         step_of(g->n, g->a.n)},
+        .box = {(uint32_t)l->pitch / 2, (uint32_t)l->image_h, (uint32_t)g->tap[0], 1}};
 }
 
 static mica_tensor_map_spec other_map(const shape *s, const layout *l)
 {
     const mica_conv_geometry *g = &s->stem.g;
-    int64_t pixel = g->b.s[2] * 2, row = g->b.s[1] * 2, image = g->n > 1 ? g->b.n * 2 : 16;
+    int64_t pixel = step_of(g->out[2], g->b.s[2]), row = step_of(g->out[1], g->b.s[1]);
+    int64_t plane = g->out[0] > 1 ? g->b.s[0] * 2 : step_of(g->n, g->b.n),
+            planes = g->n * g->out[0];
     uint32_t box = (uint32_t)l->box, wide = (uint32_t)(l->tiles.tile_w / s->pair);
     uint32_t tall = (uint32_t)l->tiles.tile_h;
     if (s->pair == 1)
         return (mica_tensor_map_spec){.dtype = s->stem.in,
                                       .rank = 4,
-                                      .dims = {g->k, g->out[2], g->out[1], g->n},
-                                      .stride_bytes = {0, pixel, row, image},
+                                      .dims = {g->k, g->out[2], g->out[1], planes},
+                                      .stride_bytes = {0, pixel, row, plane},
                                       .box = {box, wide, tall, 1},
                                       .swizzle_bytes = 2 * l->box};
     return (mica_tensor_map_spec){.dtype = s->stem.in,
                                   .rank = 5,
-                                  .dims = {g->k, 2, g->out[2] / 2, g->out[1], g->n},
-                                  .stride_bytes = {0, pixel, 2 * pixel, row, image},
+                                  .dims = {g->k, 2, g->out[2] / 2, g->out[1], planes},
+                                  .stride_bytes = {0, pixel, 2 * pixel, row, plane},
                                   .box = {box, 1, wide, tall, 1},
                                   .swizzle_bytes = 2 * l->box};
+}
+
+static void fill_args(const mica_conv_desc *d, const conv_stem_shape *m, const conv_stem_layout *t,
+                      conv_sm90_stem_args *a)
+{
+    const mica_conv_geometry *g = &m->g;
+    conv_stem_args_fill(d, m, t, &a->stem);
+    a->to_n = g->b.n;
+    a->to_z = g->b.s[0];
+    a->residual_n = g->residual.n;
+    a->residual_z = g->residual.s[0];
+    a->filter_z = g->f.s[0];
+    a->planes = mica_fastdiv_make((unsigned)g->out[0]);
+    a->stride_z = (int)g->stride[0];
+    a->pad_z = (int)g->pad[0];
 }
 
 static mica_status build(mica_plan *plan)
@@ -190,7 +216,7 @@ static mica_status build(mica_plan *plan)
     bool wgrad = m->roles.wgrad;
     int parts = parts_of(&s->shape, &plan->device, &plan->config, &l);
     MICA_TRY(conv_parts_build(plan, wgrad ? parts : 1, MICA_F32, &s->parts));
-    conv_stem_args_fill(d, m, &l.tiles, &s->args.stem);
+    fill_args(d, m, &l.tiles, &s->args);
     s->args.stem.part = s->parts.args.count;
     s->image = image_map(&s->shape, &l);
     if (wgrad) s->other = other_map(&s->shape, &l);

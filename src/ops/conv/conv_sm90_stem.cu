@@ -11,51 +11,58 @@ constexpr int LINES = 1;
 
 constexpr int COLUMNS = 32 * GROUPS, WARPGROUPS = WARPS / 4;
 constexpr int STRIPS = (LINES_ALL + 63) / 64;
-constexpr u32 HALF = COLUMNS * 16, FILTER_BYTES = SLICES * 2 * HALF; /* 8 terms of all columns */
+constexpr int SLICES = (PLANE_WORDS + 7) / 8; /* of 16 terms, of the taps of a plane */
+constexpr u32 HALF = COLUMNS * 16, FILTER_BYTES = DEPTH * SLICES * 2 * HALF; /* 8 terms of all columns */
 static_assert(!STATS || (u32)WARPS * 2 * 32 * EACH * 4 <= FILTER_BYTES, "sums fit where filters were");
 
 /* [8 terms][column][terms]: rows along K without a swizzle. */
-__device__ __forceinline__ void copy_filters(const conv_stem_args &a, int first, u32 *to)
+__device__ __forceinline__ void copy_filters(const conv_sm90_stem_args &args, int first, in_t *to)
 {
+    const conv_stem_args &a = args.stem;
     const in_t *other = (const in_t *)a.other;
-#pragma unroll 4
-    for (int i = (int)threadIdx.x; i < (int)FILTER_BYTES / 4; i += THREADS) {
-        const int p = i / (4 * COLUMNS) * 4 + i % 4, column = i / 4 % COLUMNS, group = column / 32;
-        const int k = first + filter_of(group % EACH, column / 8 % 4, column % 8);
-        in_t v[2] = {};
+    for (int i = (int)threadIdx.x; i < (int)FILTER_BYTES / 16; i += THREADS) {
+        const int eight = i / COLUMNS, z = eight / (2 * SLICES), word = eight % (2 * SLICES) * 4;
+        const int group = i % COLUMNS / 32, pixel = group / EACH;
+        const int k = first + filter_of(group % EACH, i / 8 % 4, i % 8);
+        const in_t *from = other + k * a.filter_n + z * args.filter_z;
+        in_t v[8] = {};
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int r, s, c;
-            if (tap_of(p, e, group / EACH, r, s, c) && k < a.filters)
-                v[e] = other[k * a.filter_n + c * a.filter_c + r * a.filter_s[0] + s * a.filter_s[1]];
+        for (int e = 0; e < 8; e++) {
+            const int p = word + e / 2, at = p % RUN * 2 + e % 2 - LEAD - pixel * STRIDE_X * CHANNELS;
+            const int s = at / CHANNELS, c = at % CHANNELS;
+            if (p < PLANE_WORDS && at >= 0 && s < COLS && k < a.filters)
+                v[e] = from[c * a.filter_c + p / RUN * a.filter_s[0] + s * a.filter_s[1]];
         }
-        memcpy(&to[i], v, 4);
+        store_vector<8>(to + i * 8, v);
     }
 }
 
-/* line: of the tile, the first of this warp's 16. */
+/* line: of the tile, the first of this warp's 16; offset: of words of a plane. */
 __device__ __forceinline__ void multiply(sums &sum, const u32 *image, u32 filters, int line, const int (&offset)[SLICES][2])
 {
     constexpr bool IN_ONE_ROW = LINE_W % 16 == 0;
     const int at = line + (int)threadIdx.x % 32 / 4;
-    u32 x[SLICES][4];
     const u32 *window = image + line_word(min(at, LINES_ALL - 1));
     const u32 *next = image + line_word(min(at + 8, LINES_ALL - 1));
-#pragma unroll
-    for (int i = 0; i < SLICES; i++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const u32 *from = window + offset[i][e];
-            x[i][2 * e] = from[0];
-            x[i][2 * e + 1] = IN_ONE_ROW ? from[8 * STEP] : next[offset[i][e]];
-        }
     const u64 right = wgmma_operand<0>(filters, HALF, 128);
     float(&d)[COLUMNS / 2] = reinterpret_cast<float(&)[COLUMNS / 2]>(sum);
-    wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < SLICES; i++) mma(d, x[i], wgmma_advance(right, i * 2 * HALF), i > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
+    for (int z = 0; z < DEPTH; z++) {
+        u32 x[SLICES][4];
+#pragma unroll
+        for (int i = 0; i < SLICES; i++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const u32 *from = window + offset[i][e];
+                x[i][2 * e] = from[z * PLANE_PITCH];
+                x[i][2 * e + 1] = IN_ONE_ROW ? from[z * PLANE_PITCH + 8 * STEP] : next[z * PLANE_PITCH + offset[i][e]];
+            }
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < SLICES; i++) mma(d, x[i], wgmma_advance(right, (z * SLICES + i) * 2 * HALF), z + i > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+    }
     wgmma_hold(d);
 }
 
@@ -79,19 +86,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_sm90_stem(con
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < STAGES && row + i * rows < tiles; i++)
             load_image(args, place_of(a, row + i * rows), shared_address(images) + i * IMAGE_ROOM, full + 8 * i);
-    copy_filters(a, first, (u32 *)filters);
+    copy_terms(a, first);
+    copy_filters(args, first, (in_t *)filters);
     async_fence();
     __syncthreads();
     int offset[SLICES][2];
 #pragma unroll
     for (int i = 0; i < SLICES; i++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) offset[i][e] = word_offset(i * 8 + lane % 4 + e * 4);
+        for (int e = 0; e < 2; e++) {
+            const int word = i * 8 + lane % 4 + e * 4;
+            offset[i][e] = word < PLANE_WORDS ? word_offset(word) : 0;
+        }
     statistics stats;
     if constexpr (STATS) memset(&stats, 0, sizeof stats);
     u32 stage = 0, parity = 0;
     for (unsigned tile = row; tile < tiles; tile += rows) {
         const tile_place p = place_of(a, tile);
+        const plane_place plane = plane_of(args, p);
+        const image_place at = {plane.image * args.to_n + plane.z * args.to_z,
+                                plane.image * args.residual_n + plane.z * args.residual_z};
         mbarrier_wait(full + 8 * stage, parity);
 #pragma unroll 1
         for (int strip = warp / 4; strip < STRIPS; strip += WARPGROUPS) {
@@ -99,9 +113,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_sm90_stem(con
             sums sum;
             multiply(sum, (const u32 *)(images + stage * IMAGE_ROOM), shared_address(filters), line, offset);
             if (plain)
-                store_lines<true>(a, p, first, line, sum, stats);
+                store_lines<true>(a, at, p, first, line, sum, stats);
             else
-                store_lines<false>(a, p, first, line, sum, stats);
+                store_lines<false>(a, at, p, first, line, sum, stats);
         }
         __syncthreads(); /* nobody reads this tile any more */
         if (threadIdx.x == 0 && tile + STAGES * rows < tiles)

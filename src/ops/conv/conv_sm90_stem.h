@@ -17,10 +17,11 @@ typedef struct conv_sm90_stem_shape {
 
 typedef struct conv_sm90_stem_layout {
     conv_stem_layout tiles; /* fwd: groups; wgrad: none of what it alone has */
-    int pitch, image_h;     /* words and rows of the image in shared memory */
+    int pitch, image_h;     /* words of a row, rows of a plane of the image in shared memory */
     int stages;             /* tiles in shared memory */
-    int filters, box;       /* wgrad: of a block; side by side in shared memory */
-    int m_tiles, shares;    /* wgrad: 32 words each; warpgroups that share out a tile */
+    int filters, box;       /* wgrad: of a block; of a box in shared memory */
+    int m_tiles, shares;    /* wgrad: of a block, 32 words each; warpgroups for one tile of b */
+    int filter_chunks;      /* wgrad: blocks for all filters */
     int batch;              /* wgrad: slices of 16 rows of the product at once */
 } conv_sm90_stem_layout;
 

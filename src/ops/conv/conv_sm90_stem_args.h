@@ -7,10 +7,12 @@
 #include "ops/conv/conv_stem_args.h"
 
 typedef struct conv_sm90_stem_args {
-    mica_tensor_map image; /* 8 bytes of a row, rows, images */
-    mica_tensor_map
-        other;           /* wgrad: filters, [first and second pixel of two,] pixels, rows, images */
-    conv_stem_args stem; /* its `image` is not used; wgrad: nor `other` */
+    mica_tensor_map image; /* 8 bytes of a row, rows, planes, images */
+    mica_tensor_map other; /* wgrad: filters, [one of two pixels,] pixels, rows, planes of images */
+    conv_stem_args stem; /* whose images are planes of b; `image` is not used, wgrad: nor `other` */
+    long long to_n, to_z, residual_n, residual_z, filter_z;
+    mica_fastdiv planes; /* of an image of b */
+    int stride_z, pad_z;
 } conv_sm90_stem_args;
 
 #endif

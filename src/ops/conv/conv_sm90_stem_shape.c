@@ -6,24 +6,38 @@
 #include <math.h>
 
 enum { MOST_BOX = 256, MOST_GROUPS = 4, MOST_COLUMNS = 128, MOST_BATCH = 7, MOST_WIDTH = 1024 };
+enum { MOST_PLANES = 16, MOST_M_TILES = 4 };
 
 typedef conv_sm90_stem_shape shape;
 typedef conv_sm90_stem_layout layout;
 
 /* ---- what is taken ---- */
 
+static bool stride_ok(long long size, int64_t stride)
+{
+    return size <= 1 || (stride > 0 && stride * 2 % 16 == 0);
+}
+
 static mica_status image_ok(const shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->stem.g;
-    long long row = g->in[2] * g->c * 2, pitch = g->a.s[1] * 2, image = g->a.n * 2;
+    const mica_conv_strides *a = &g->a;
     if (!s->stem.flat)
-        return mica_refuse(why, "pixels of the image do not lie side by side, each with its "
-                                "channels");
-    if (row % 16 || (g->in[1] > 1 && pitch % 16) || (g->n > 1 && image % 16))
         return mica_refuse(why,
-                           "rows of %lld bytes, %lld and images %lld bytes apart: the copy engine "
-                           "takes multiples of 16",
-                           row, pitch, image);
+                           "pixels of the image, %lld elements apart with channels %lld apart, do "
+                           "not lie side by side",
+                           (long long)a->s[2], (long long)a->c);
+    if (g->in[2] * g->c * 2 % 16 || !stride_ok(g->in[1], a->s[1]) ||
+        !stride_ok(g->in[0], a->s[0]) || !stride_ok(g->n, a->n))
+        return mica_refuse(why,
+                           "rows of %lld bytes lie %lld, planes %lld, images %lld elements apart: "
+                           "the copy engine takes positive multiples of 16 bytes",
+                           g->in[2] * g->c * 2, (long long)a->s[1], (long long)a->s[0],
+                           (long long)a->n);
+    if (g->tap[0] > MOST_PLANES || (g->tap[0] > 1 && g->dilation[0] != 1))
+        return mica_refuse(why,
+                           "%lld taps in depth %lld apart, this engine takes up to %d side by side",
+                           g->tap[0], g->dilation[0], MOST_PLANES);
     return MICA_OK;
 }
 
@@ -35,18 +49,24 @@ static mica_status other_ok(const shape *s, mica_why *why)
     if (b->c != 1 && g->k > 1)
         return mica_refuse(why, "channels of y lie %lld apart, this engine loads them side by side",
                            (long long)b->c);
-    if (b->s[2] * 2 % 16 || b->s[1] * 2 % 16 || (g->n > 1 && b->n * 2 % 16))
+    if (!stride_ok(g->out[2], b->s[2]) || !stride_ok(g->out[1], b->s[1]) ||
+        !stride_ok(g->n, b->n) || !stride_ok(g->out[0], b->s[0]))
         return mica_refuse(why,
-                           "pixels of y lie %lld, rows %lld, images %lld bytes apart: the copy "
-                           "engine takes multiples of 16",
-                           (long long)b->s[2] * 2, (long long)b->s[1] * 2, (long long)b->n * 2);
+                           "pixels of y lie %lld, rows %lld, images %lld elements apart: the copy "
+                           "engine takes positive multiples of 16 bytes",
+                           (long long)b->s[2], (long long)b->s[1], (long long)b->n);
+    if (g->n > 1 && g->out[0] > 1 && b->n != g->out[0] * b->s[0])
+        return mica_refuse(why,
+                           "planes of y lie %lld, images %lld apart, this engine takes one run of "
+                           "planes",
+                           (long long)b->s[0], (long long)b->n);
     if (g->out[2] % s->pair)
         return mica_refuse(why, "rows of y have %lld pixels, this engine takes them in twos",
                            g->out[2]);
     return MICA_OK;
 }
 
-/* Taps as pairs of terms. */
+/* Taps of a plane as pairs of terms. */
 static void words_make(shape *s)
 {
     conv_stem_shape *m = &s->stem;
@@ -79,8 +99,8 @@ mica_status conv_sm90_stem_shape_make(const mica_conv_desc *d, const mica_device
     MICA_TRY(conv_stem_words_ok(&s->stem, why));
     if (s->stem.roles.wgrad) MICA_TRY(other_ok(s, why));
     if (!conv_sm90_stem_choices(s, device, best))
-        return mica_refuse(why, "%lld x %lld taps at distance %lld do not fit shared memory",
-                           g->tap[1], g->tap[2], g->dilation[1]);
+        return mica_refuse(why, "%lld x %lld x %lld taps at distance %lld do not fit shared memory",
+                           g->tap[0], g->tap[1], g->tap[2], g->dilation[1]);
     if (best[0].tiles.tiles > INT32_MAX)
         return mica_refuse(why, "%.0f tiles, this engine counts to %d", best[0].tiles.tiles,
                            INT32_MAX);
@@ -99,6 +119,12 @@ static int slices_of(const shape *s)
     return (s->stem.words + 7) / 8;
 }
 
+/* In bytes, of a tile. */
+static int64_t image_bytes(const shape *s, const layout *l)
+{
+    return (int64_t)s->stem.g.tap[0] * l->image_h * l->pitch * 4;
+}
+
 /* Groups of 32 columns, and as many threads as have room for sums and terms. */
 static bool forward_layout(const shape *s, const mica_device_info *device, layout *l)
 {
@@ -112,11 +138,11 @@ static bool forward_layout(const shape *s, const mica_device_info *device, layou
     t->warps = registers <= 128 || registers > 168 ? 8 : 12;
     t->blocks = registers <= 128 ? 2 : 1;
     l->stages = 2;
-    int64_t image = ((int64_t)l->image_h * l->pitch * 4 + 127) / 128 * 128;
-    int64_t shared = l->stages * image + (int64_t)slices * t->groups * 1024;
-    if (shared > device->shared_bytes - 1024) return false;
+    int64_t image = (image_bytes(s, l) + 127) / 128 * 128, planes = s->stem.g.tap[0];
+    int64_t shared = l->stages * image + planes * slices * t->groups * 1024;
+    if (shared > device->shared_bytes - CONV_STEM_TERMS) return false;
     t->shared = (int)shared;
-    if (2 * (shared + 2048) > device->shared_bytes) t->blocks = 1;
+    if (2 * (shared + CONV_STEM_TERMS) > device->shared_bytes) t->blocks = 1;
     double strips = parts_of((double)t->tile_h * t->tile_w / s->pair, 64);
     double units = 16.0 * slices * t->groups, reads = 16.0 * slices; /* of a strip */
     double issue = 6.0 * slices + 30.0 * t->groups + 60;
@@ -126,10 +152,12 @@ static bool forward_layout(const shape *s, const mica_device_info *device, layou
     return true;
 }
 
-/* The largest number of slices at once, so that a row has whole batches. */
-static int batch_of(int slices)
+/* The largest number of slices at once, so that a row has whole batches and two of them fit the
+ * registers beside the sums. */
+static int batch_of(int slices, int warpgroups, int columns)
 {
-    int batch = MOST_BATCH;
+    int registers = 65536 / (128 * warpgroups + 32) / 8 * 8 - columns / 2 - 32;
+    int batch = registers / 8 < MOST_BATCH ? registers / 8 : MOST_BATCH;
     while (slices % batch) batch--;
     return batch;
 }
@@ -138,20 +166,23 @@ static bool wgrad_layout(const shape *s, const mica_device_info *device, layout 
 {
     conv_stem_layout *t = &l->tiles;
     int filters = (int)s->stem.g.k, most = MOST_COLUMNS / s->pair, line = t->tile_w / s->pair;
-    if (line % 16 || line > MOST_BOX) return false;
-    t->chunks = (filters + most - 1) / most;
-    l->filters = (filters + 32 * t->chunks - 1) / (32 * t->chunks) * 32;
+    int words = (int)s->stem.g.tap[0] * s->stem.words, m_tiles = (words + 31) / 32;
+    int m_chunks = (m_tiles + MOST_M_TILES - 1) / MOST_M_TILES;
+    if (line % 16 || line > MOST_BOX || (m_chunks > 1 && s->pair > 1)) return false;
+    l->filter_chunks = (filters + most - 1) / most;
+    l->filters = (filters + 32 * l->filter_chunks - 1) / (32 * l->filter_chunks) * 32;
     l->box = l->filters % 64 ? 32 : 64;
-    l->m_tiles = (s->stem.words + 31) / 32;
-    l->batch = batch_of(line / 16);
-    int steps = t->tile_h * (line / 16 / l->batch);
+    l->m_tiles = (m_tiles + m_chunks - 1) / m_chunks;
+    t->chunks = l->filter_chunks * m_chunks;
     l->shares = l->m_tiles == 1 ? 3 : 1;
+    l->batch = batch_of(line / 16, l->m_tiles * l->shares, s->pair * l->filters);
+    int steps = t->tile_h * (line / 16 / l->batch);
     while (steps % l->shares) l->shares--;
     t->warps = 4 * l->m_tiles * l->shares;
     t->blocks = 1;
     int64_t lines = (int64_t)t->tile_h * line, columns = (int64_t)l->filters * s->pair;
     int64_t other = (lines * columns * 2 + 1023) / 1024 * 1024;
-    int64_t image = ((int64_t)l->image_h * l->pitch * 4 + 1023) / 1024 * 1024;
+    int64_t image = (image_bytes(s, l) + 1023) / 1024 * 1024;
     int64_t sums = l->m_tiles * 64 * (columns + 4) * 4, room = device->shared_bytes - 2048;
     int64_t stages = room / (other + image);
     l->stages = (int)(stages < 4 ? stages : 4);
@@ -175,7 +206,7 @@ bool conv_sm90_stem_layout_make(const shape *s, const mica_device_info *device, 
     if (tile_h < 1 || tile_w < 1 || tile_h > MOST_BOX || tile_w > MOST_WIDTH) return false;
     t->down = parts_of((double)g->out[1], tile_h);
     t->across = parts_of((double)g->out[2], tile_w);
-    t->tiles = (double)g->n * t->down * t->across;
+    t->tiles = (double)g->n * (double)g->out[0] * t->down * t->across;
     /* every tile begins as the first does */
     if (tile_w % s->pair || (t->across > 1 && tile_w * g->stride[2] * g->c % 8)) return false;
     int64_t words = s->shift + (int64_t)(tile_w / s->pair - 1) * s->step + s->stem.run;

@@ -5,7 +5,7 @@
  * block takes every `parts`th tile of all images and keeps its sums in registers; its warpgroups share out the
  * words of windows, M_TILES times 32, and SHARES of them the pixels of a tile, whose sums are added in the
  * warpgroups' order. Parts are added up by conv_parts.cu. Constants: those of conv_sm90_stem.cuh; FILTERS (of b, of
- * a block); BOX (filters that lie side by side in shared memory: 32 or 64); M_TILES; SHARES; BATCH (slices of 16 rows
+ * a block); FILTER_CHUNKS (blocks for all filters); BOX (filters that lie side by side in shared memory: 32 or 64); M_TILES; SHARES; BATCH (slices of 16 rows
  * of the product that are in registers at once); STAGES; out_t; mma() with its left operand in registers, its right
  * one's rows along N. */
 #include "cuda/device/vector.cuh"
@@ -17,8 +17,9 @@ constexpr int STEPS_W = LINE_W / (16 * BATCH), STEPS = TILE_H * STEPS_W;
 constexpr u32 ROW_BYTES = 2 * BOX, BOX_BYTES = LINES_ALL * ROW_BYTES;
 constexpr u32 OTHER_BYTES = BOX_BYTES * (COLUMNS / BOX), OTHER_ROOM = (OTHER_BYTES + 1023) / 1024 * 1024;
 constexpr u32 STAGE_ROOM = (OTHER_ROOM + IMAGE_ROOM + 1023) / 1024 * 1024;
-constexpr int ELEMENTS = ROWS * COLS * CHANNELS, SUM_PITCH = COLUMNS + 4;
-static_assert(WARPS == 4 * M_TILES * SHARES && M_TILES * 32 >= WORDS, "every word has its warpgroup");
+constexpr int ELEMENTS = DEPTH * ROWS * COLS * CHANNELS, SUM_PITCH = COLUMNS + 4;
+static_assert(WARPS == 4 * M_TILES * SHARES, "every word has its warpgroup");
+static_assert(PAIR == 1 || M_TILES * 32 >= WORDS, "a block has the terms of both pixels");
 static_assert(LINE_W % (16 * BATCH) == 0 && STEPS % SHARES == 0, "whole batches, the same for all");
 static_assert(M_TILES * 64 * SUM_PITCH * 4 <= STAGES * (int)STAGE_ROOM, "sums fit where tiles were");
 
@@ -125,18 +126,21 @@ __device__ __forceinline__ void merge(const float (&sum)[COLUMNS / 2], float *to
     __syncthreads();
 }
 
-__device__ __forceinline__ void store_sums(const conv_stem_args &a, out_t *out, int first, const float *from)
+/* first, word: of this block. */
+__device__ __forceinline__ void store_sums(const conv_sm90_stem_args &args, out_t *out, int first, int word, const float *from)
 {
+    const conv_stem_args &a = args.stem;
     for (int i = (int)threadIdx.x; i < ELEMENTS * FILTERS; i += BLOCK) {
-        const int k = i / ELEMENTS, t = i % ELEMENTS, r = t / (COLS * CHANNELS), s = t / CHANNELS % COLS, c = t % CHANNELS;
+        const int k = i / ELEMENTS, t = i % ELEMENTS, c = t % CHANNELS, s = t / CHANNELS % COLS;
+        const int r = t / (COLS * CHANNELS), own = LEAD + s * CHANNELS + c + 2 * (r * RUN - word);
         if (first + k >= a.filters) return;
+        if ((unsigned)own >= M_TILES * 64) continue; /* another block's */
         float sum = 0;
 #pragma unroll
-        for (int pixel = 0; pixel < PAIR; pixel++) {
-            const int at = LEAD + (pixel * STRIDE_X + s) * CHANNELS + c;
-            sum += from[(2 * r * RUN + at) * SUM_PITCH + pixel * FILTERS + k];
-        }
-        out_t *to = out + (first + k) * a.filter_n + c * a.filter_c + r * a.filter_s[0] + s * a.filter_s[1];
+        for (int pixel = 0; pixel < PAIR; pixel++)
+            sum += from[(own + pixel * STRIDE_X * CHANNELS) * SUM_PITCH + pixel * FILTERS + k];
+        out_t *to = out + (first + k) * a.filter_n + c * a.filter_c + r / ROWS * args.filter_z + r % ROWS * a.filter_s[0] +
+                    s * a.filter_s[1];
         float v = sum * a.alpha;
         if (a.beta != 0) v += a.beta * widen<float>(*to);
         *to = narrow<out_t>(v);
@@ -152,7 +156,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) conv_sm90_stem_wgrad(cons
     const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
     const int lane = (int)threadIdx.x % 32, warp = uniform((int)threadIdx.x / 32);
     const unsigned part = mica_fastdiv_of(a.chunks, blockIdx.x), parts = gridDim.x / a.chunks.divisor;
-    const int first = (int)(blockIdx.x - part * a.chunks.divisor) * FILTERS;
+    const int chunk = (int)(blockIdx.x - part * a.chunks.divisor); /* first all of the first words */
+    const int first = chunk % FILTER_CHUNKS * FILTERS, word = chunk / FILTER_CHUNKS * M_TILES * 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) mbarrier_init(full + 8 * i, 2), mbarrier_init(empty + 8 * i, WARPS);
         mbarrier_fence_init();
@@ -165,9 +170,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) conv_sm90_stem_wgrad(cons
         if (lane == 0) produce(args, first, part, parts, shared_address(memory), full, empty);
         __syncwarp();
     } else {
-        const int word = m_tile * 32 + warp % 4 * 8 + lane / 4;
-        accumulate(sum, part, parts, (unsigned)a.tiles, memory, word_offset(word), share, full, empty);
+        const int offset = word_offset(word + m_tile * 32 + warp % 4 * 8 + lane / 4);
+        accumulate(sum, part, parts, (unsigned)a.tiles, memory, offset, share, full, empty);
     }
     merge(sum, (float *)memory, m_tile * 64 + warp % 4 * 16, share);
-    store_sums(a, (out_t *)a.out + part * a.part, first, (const float *)memory);
+    store_sums(args, (out_t *)a.out + part * a.part, first, word, (const float *)memory);
 }

@@ -33,7 +33,8 @@ typedef struct state {
 mica_status conv_stem_stats_ok(const shape *s, const mica_device_info *device, int warps,
                                mica_why *why)
 {
-    double pixels = (double)s->g.n * (double)s->g.out[1] * (double)s->g.out[2];
+    double planes = (double)s->g.n * (double)s->g.out[0];
+    double pixels = planes * (double)s->g.out[1] * (double)s->g.out[2];
     if (pixels == 0)
         return mica_refuse(why, "y is empty: its statistics are left to other engines");
     if (!conv_stats_chain_ok(pixels / 16 / (warps * device->units), pixels))

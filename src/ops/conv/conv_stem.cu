@@ -66,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_stem(const __
     const unsigned row = mica_fastdiv_of(a.chunks, blockIdx.x), rows = gridDim.x / a.chunks.divisor;
     const int first = (int)(blockIdx.x - row * a.chunks.divisor) * 32 * GROUPS;
     const bool plain = is_plain(a, first);
+    copy_terms(a, first);
     copy_filters(a, first, filters);
     int offset[SLICES][2];
 #pragma unroll
@@ -76,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_stem(const __
     if constexpr (STATS) memset(&stats, 0, sizeof stats);
     for (unsigned tile = row; tile < (unsigned)a.tiles; tile += rows) {
         const tile_place p = place_of(a, tile);
+        const image_place at = {p.n * a.to.n, p.n * a.residual.n};
         __syncthreads(); /* the tile before may still be read */
         copy_image(a, p, image);
         __syncthreads();
@@ -91,9 +93,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_stem(const __
             }
             multiply(sum, image, filters, base, offset);
             if (plain)
-                store_lines<true>(a, p, first, strip * STRIP, sum, stats);
+                store_lines<true>(a, at, p, first, strip * STRIP, sum, stats);
             else
-                store_lines<false>(a, p, first, strip * STRIP, sum, stats);
+                store_lines<false>(a, at, p, first, strip * STRIP, sum, stats);
         }
     }
     if constexpr (STATS) store_statistics(a, row, first, (float *)filters, stats);

@@ -7,6 +7,8 @@
 #include "ops/conv/conv_stem_args.h"
 
 enum { CONV_STEM_CHOICES = 2 };
+/* Bytes of shared memory for what epilogues have by channel, besides what a layout counts. */
+enum { CONV_STEM_TERMS = 5120 };
 
 /* dgrad: cells of pixels of a, whose values are sums over the same pixels of b
  * (conv_stem_dgrad.cu).

@@ -16,12 +16,10 @@ static mica_status sizes_ok(const conv_stem_shape *s, mica_why *why)
     if (g->groups != 1 || g->c > MOST_CHANNELS)
         return mica_refuse(why, "%lld groups of %lld channels, this engine is for 1 of up to %d",
                            g->groups, g->c, MOST_CHANNELS);
-    if (g->k < 1 || g->c * g->tap[1] * g->tap[2] < 1)
-        return mica_refuse(why, "%lld filters of %lld x %lld x %lld terms: nothing to multiply",
-                           g->k, g->c, g->tap[1], g->tap[2]);
-    if (g->in[0] != 1 || g->out[0] != 1 || g->tap[0] != 1 || g->pad[0] != 0)
-        return mica_refuse(why, "%lld pixels and %lld taps in depth, this engine has two axes",
-                           g->in[0], g->tap[0]);
+    if (g->k < 1 || g->c * g->tap[0] * g->tap[1] * g->tap[2] < 1)
+        return mica_refuse(why,
+                           "%lld filters of %lld x %lld x %lld x %lld terms: nothing to multiply",
+                           g->k, g->c, g->tap[0], g->tap[1], g->tap[2]);
     for (int i = 1; i < 3; i++) {
         double reach = (double)(g->tap[i] - 1) * (double)g->dilation[i] + (double)llabs(g->pad[i]);
         double end = reach + (double)g->in[i] + (double)g->out[i] * (double)g->stride[i];
@@ -44,7 +42,7 @@ mica_status conv_stem_words_ok(const conv_stem_shape *s, mica_why *why)
     return MICA_OK;
 }
 
-/* Taps as pairs of terms: fwd and wgrad. */
+/* Taps of a plane as pairs of terms: fwd and wgrad. */
 static mica_status words_make(conv_stem_shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->g;
@@ -78,8 +76,12 @@ mica_status conv_stem_shape_begin(const mica_conv_desc *d, conv_stem_shape *s, m
 mica_status conv_stem_shape_make(const mica_conv_desc *d, conv_stem_shape *s, mica_why *why)
 {
     MICA_TRY(conv_stem_shape_begin(d, s, why));
+    const mica_conv_geometry *g = &s->g;
+    if (g->in[0] != 1 || g->out[0] != 1 || g->tap[0] != 1 || g->pad[0] != 0)
+        return mica_refuse(why, "%lld pixels and %lld taps in depth, this engine has two axes",
+                           g->in[0], g->tap[0]);
     MICA_TRY(s->roles.dgrad ? conv_stem_cells_make(s, why) : words_make(s, why));
-    s->flat = s->flat && s->channels == s->g.c;
+    s->flat = s->flat && s->channels == g->c;
     return MICA_OK;
 }
 
@@ -166,13 +168,13 @@ static bool pixels_layout(const conv_stem_shape *s, const mica_device_info *devi
     } else {
         t->shared = (slices * t->groups * 256 + words) * 4;
     }
-    if (t->shared > device->shared_bytes) return false;
+    if (t->shared > device->shared_bytes - CONV_STEM_TERMS) return false;
     int by_shared = (int)((device->shared_bytes + 1024) / (t->shared + 1024));
     int by_registers = 65536 / (32 * t->warps * ((registers_of(s, t) + 7) / 8 * 8));
     t->blocks = by_shared < by_registers ? by_shared : by_registers;
     if (t->blocks > 6) t->blocks = 6;
     if (t->blocks < 1) t->blocks = 1;
-    t->setup = s->roles.wgrad ? 4000 : (double)(s->words * t->groups) * 10;
+    t->setup = s->roles.wgrad ? 4000 : (double)(s->words * t->groups) * 60;
     t->down = parts_of((double)s->g.out[1], t->tile_h);
     t->across = parts_of((double)s->g.out[2], t->tile_w);
     t->tiles = (double)s->g.n * t->down * t->across;

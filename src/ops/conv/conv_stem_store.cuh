@@ -4,7 +4,7 @@
  * of the product); GROUPS (of 32 columns: those of a row's first pixel, then those of its next); HAS_RESIDUAL; STATS
  * (sums and sums of squares by filter are formed of what is stored, for conv_stats_sum.cu); out_t. */
 #pragma once
-#include "cuda/device/epilogue.cuh"
+#include "cuda/device/epilogue_terms.cuh"
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_halve.cuh"
 #include "ops/conv/conv_stem_tile.cuh"
@@ -87,24 +87,64 @@ __device__ __forceinline__ bool is_plain(const conv_stem_args &a, int first)
     return a.beta == 0 && a.to_aligned && first + 32 * EACH <= a.filters;
 }
 
-/* 8 neighbouring filters of a pixel. */
-template <bool PLAIN>
-__device__ __forceinline__ void store(const conv_stem_args &a, out_t *out, s64 residual, int k,
-                                      const float (&v)[8], column_sums &own)
+/* What a step has by channel, of the block's filters. */
+__device__ __forceinline__ float *channel_values(int step)
 {
-    const int count = PLAIN ? 8 : a.filters - k;
+    __shared__ __align__(16) float memory[EPILOGUE_STEPS + 1][32 * EACH];
+    return memory[step];
+}
+
+/* By all threads; a barrier follows. */
+__device__ __forceinline__ void copy_terms(const conv_stem_args &a, int first)
+{
+    if constexpr (EPILOGUE_STEPS > 0)
+        for (int i = (int)threadIdx.x; i < 32 * EACH; i += THREADS) {
+            channel_terms t = {};
+            if (first + i < a.filters) load_terms(a.epilogue, first + i, t);
+#pragma unroll
+            for (int step = 0; step < EPILOGUE_STEPS; step++) channel_values(step)[i] = t.step[step];
+        }
+}
+
+/* 8 neighbouring filters of a pixel, of the block's from `own` on: none is missing, and nothing old is read. */
+__device__ __forceinline__ void store_plain(const conv_stem_args &a, out_t *out, s64 residual, int own, const float (&v)[8],
+                                            column_sums &sums)
+{
+    float steps[EPILOGUE_STEPS + 1][8];
+    out_t r[8];
+#pragma unroll
+    for (int step = 0; step < EPILOGUE_STEPS; step++)
+        if (EPILOGUE[step] < STEP_ACT && EPILOGUE[step] != STEP_RESIDUAL) load_vector<8>(channel_values(step) + own, steps[step]);
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        channel_terms t;
+        float before = 0;
+#pragma unroll
+        for (int step = 0; step < EPILOGUE_STEPS; step++) t.step[step] = steps[step][e];
+        if constexpr (HAS_RESIDUAL) before = widen<float>(((const residual_t *)a.epilogue.residual)[residual + e * a.residual.c]);
+        r[e] = narrow<out_t>(apply_terms(a.epilogue, t, v[e] * a.alpha, before));
+    }
+    if constexpr (STATS) add_stored(sums, r);
+    store_vector<8>(out, r);
+}
+
+/* Any 8 neighbouring filters of a pixel. */
+__device__ __forceinline__ void store_any(const conv_stem_args &a, out_t *out, s64 residual, int k, const float (&v)[8],
+                                          column_sums &sums)
+{
+    const int count = a.filters - k;
     out_t r[8];
     if (count <= 0) return;
 #pragma unroll
     for (int e = 0; e < 8; e++) {
         float f = v[e] * a.alpha;
         const bool exists = e < count;
-        if (!PLAIN && a.beta != 0 && exists) f += a.beta * widen<float>(out[e * a.to.c]);
+        if (a.beta != 0 && exists) f += a.beta * widen<float>(out[e * a.to.c]);
         if (exists) f = epilogue(a.epilogue, f, k + e, residual + (HAS_RESIDUAL ? e * a.residual.c : 0));
         r[e] = narrow<out_t>(f);
     }
-    if constexpr (STATS) add_stored(own, r);
-    if (PLAIN || (count >= 8 && a.to_aligned)) {
+    if constexpr (STATS) add_stored(sums, r);
+    if (count >= 8 && a.to_aligned) {
         store_vector<8>(out, r);
         return;
     }
@@ -113,10 +153,15 @@ __device__ __forceinline__ void store(const conv_stem_args &a, out_t *out, s64 r
         if (e < count) out[e * a.to.c] = r[e];
 }
 
+/* Where an image of b begins. */
+struct image_place {
+    s64 out, residual;
+};
+
 /* first: filter; line: of the tile's rows of the product, this warp's first. */
 template <bool PLAIN>
-__device__ __forceinline__ void store_lines(const conv_stem_args &a, const tile_place &p, int first, int line,
-                                            const sums &sum, statistics &stats)
+__device__ __forceinline__ void store_lines(const conv_stem_args &a, const image_place &image, const tile_place &p,
+                                            int first, int line, const sums &sum, statistics &stats)
 {
     constexpr int LINE_W = TILE_W / PAIR;
     const int lane = (int)threadIdx.x % 32, k = first + lane % 4 * 8;
@@ -127,10 +172,10 @@ __device__ __forceinline__ void store_lines(const conv_stem_args &a, const tile_
     for (int i = 0; i < 2 * LINES; i++) {
         const int l = line + i * 8 + lane / 4, y = p.y + l / LINE_W, x = p.x + l % LINE_W * PAIR;
         if (l >= TILE_H * LINE_W || y >= a.size_to[0]) continue;
-        out_t *out = (out_t *)a.out + p.n * a.to.n + y * a.to.s[0] + x * a.to.s[1] + k * (PLAIN ? 1 : a.to.c);
+        out_t *out = (out_t *)a.out + image.out + y * a.to.s[0] + x * a.to.s[1] + k * (PLAIN ? 1 : a.to.c);
         s64 residual = 0;
         if constexpr (HAS_RESIDUAL)
-            residual = p.n * a.residual.n + y * a.residual.s[0] + x * a.residual.s[1] + k * a.residual.c;
+            residual = image.residual + y * a.residual.s[0] + x * a.residual.s[1] + k * a.residual.c;
 #pragma unroll
         for (int group = 0; group < GROUPS; group++) {
             const int pixel = group / EACH, g = group % EACH;
@@ -138,9 +183,12 @@ __device__ __forceinline__ void store_lines(const conv_stem_args &a, const tile_
             float v[8];
 #pragma unroll
             for (int e = 0; e < 8; e++) v[e] = sum[i / 2][group][e / 2][i % 2 * 2 + e % 2];
-            store<PLAIN>(a, out + pixel * a.to.s[1] + g * group_step,
-                         residual + (HAS_RESIDUAL ? pixel * a.residual.s[1] + g * 32 * a.residual.c : 0), k + 32 * g, v,
-                         own[g]);
+            out_t *const to = out + pixel * a.to.s[1] + g * group_step;
+            const s64 at = residual + (HAS_RESIDUAL ? pixel * a.residual.s[1] + g * 32 * a.residual.c : 0);
+            if constexpr (PLAIN)
+                store_plain(a, to, at, k - first + 32 * g, v, own[g]);
+            else
+                store_any(a, to, at, k + 32 * g, v, own[g]);
         }
     }
     if constexpr (STATS)
