@@ -82,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_sm90_stem(con
         for (int i = 0; i < STAGES; i++) mbarrier_init(full + 8 * i, 1);
         mbarrier_fence_init();
     }
+    __syncthreads();
     overlap_wait();
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < STAGES && row + i * rows < tiles; i++)

@@ -9,10 +9,11 @@ enum { CONV_SM90_STEM_CHOICES = 2 };
 
 typedef struct conv_sm90_stem_shape {
     conv_stem_shape stem;
-    int pair; /* pixels of b of a row of the product */
-    int lead,
-        shift; /* elements of a window that count for nothing; words before the first window */
+    int pair;  /* pixels of b of a row of the product */
+    int lead;  /* elements of a window that count for nothing */
+    int shift; /* words before the first window */
     int step;  /* words from row to row of the product */
+    int steps; /* of the epilogue */
 } conv_sm90_stem_shape;
 
 typedef struct conv_sm90_stem_layout {

@@ -96,6 +96,7 @@ mica_status conv_sm90_stem_shape_make(const mica_conv_desc *d, const mica_device
         return mica_refuse(why, "an image's gradient, this engine forms y and gradients of w");
     MICA_TRY(image_ok(s, why));
     words_make(s);
+    s->steps = mica_epilogue_count(mica_conv_epilogue(d).steps);
     MICA_TRY(conv_stem_words_ok(&s->stem, why));
     if (s->stem.roles.wgrad) MICA_TRY(other_ok(s, why));
     if (!conv_sm90_stem_choices(s, device, best))
@@ -134,7 +135,9 @@ static bool forward_layout(const shape *s, const mica_device_info *device, layou
     t->groups = (filters + 32 * t->chunks - 1) / (32 * t->chunks);
     t->chunks = (filters + 32 * t->groups - 1) / (32 * t->groups);
     t->groups *= s->pair;
-    int registers = 16 * t->groups + 6 * slices + 36 + (s->stem.stats ? 2 * t->groups : 0);
+    int registers = 16 * t->groups + 6 * slices + 36 + 8 * s->steps;
+    if (s->stem.stats) registers += 2 * t->groups;
+    if (s->stem.g.tap[0] > 1) registers += 24;
     t->warps = registers <= 128 || registers > 168 ? 8 : 12;
     t->blocks = registers <= 128 ? 2 : 1;
     l->stages = 2;
@@ -165,14 +168,16 @@ static int batch_of(int slices, int warpgroups, int columns)
 static bool wgrad_layout(const shape *s, const mica_device_info *device, layout *l)
 {
     conv_stem_layout *t = &l->tiles;
-    int filters = (int)s->stem.g.k, most = MOST_COLUMNS / s->pair, line = t->tile_w / s->pair;
+    int filters = (int)s->stem.g.k, line = t->tile_w / s->pair;
     int words = (int)s->stem.g.tap[0] * s->stem.words, m_tiles = (words + 31) / 32;
     int m_chunks = (m_tiles + MOST_M_TILES - 1) / MOST_M_TILES;
     if (line % 16 || line > MOST_BOX || (m_chunks > 1 && s->pair > 1)) return false;
+    l->m_tiles = (m_tiles + m_chunks - 1) / m_chunks;
+    /* registers of a thread, of which there are more then */
+    int most = (l->m_tiles < MOST_M_TILES ? MOST_COLUMNS : MOST_COLUMNS / 2) / s->pair;
     l->filter_chunks = (filters + most - 1) / most;
     l->filters = (filters + 32 * l->filter_chunks - 1) / (32 * l->filter_chunks) * 32;
     l->box = l->filters % 64 ? 32 : 64;
-    l->m_tiles = (m_tiles + m_chunks - 1) / m_chunks;
     t->chunks = l->filter_chunks * m_chunks;
     l->shares = l->m_tiles == 1 ? 3 : 1;
     l->batch = batch_of(line / 16, l->m_tiles * l->shares, s->pair * l->filters);
