@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "sm90_stem": first layers, f16 and bf16 with up to 8 channels in two dimensions, forward
- * and wgrad, on Hopper's matrix units. The copy engine brings rows of the image as they are, zeros
- * around it; windows overlap in shared memory and reach the units through registers, so that
- * channels are not padded and any step of whole words is taken; where a pixel's step is an odd
+ * Engine "sm90_stem": first layers, f16 and bf16 with up to 8 channels in two and three dimensions,
+ * forward and wgrad, on Hopper's matrix units. The copy engine brings rows of the image as they
+ * are, zeros around it; windows overlap in shared memory and reach the units through registers, so
+ * that channels are not padded and any step of whole words is taken; where a pixel's step is an odd
  * number of elements a row of the product has two pixels. Statistics are formed as y is stored.
  * wgrad splits the tiles of all images into parts in workspace, added up in order; splits=1 needs
  * none. Rows of the image are multiples of 16 bytes, with nothing between pixels; pointers that are
- * not go to the generic engine, which the plan holds for them. */
+ * not go to the generic engine, which the plan holds for them.
+ */
 #include "ops/conv/conv_parts.h"
 #include "ops/conv/conv_sm90_stem.h"
 #include "ops/conv/conv_sm90_stem_args.h"

@@ -147,11 +147,12 @@ static bool forward_layout(const shape *s, const mica_device_info *device, layou
     t->shared = (int)shared;
     if (2 * (shared + CONV_STEM_TERMS) > device->shared_bytes) t->blocks = 1;
     double strips = parts_of((double)t->tile_h * t->tile_w / s->pair, 64);
-    double units = 16.0 * slices * t->groups, reads = 16.0 * slices; /* of a strip */
-    double issue = 6.0 * slices + 30.0 * t->groups + 60;
+    double all = (double)planes * slices;
+    double units = 16 * all * t->groups, reads = 16 * all; /* of a strip */
+    double issue = 6 * all + 30.0 * t->groups + 60;
     t->cycles =
         parts_of(strips, t->warps / 4) * t->warps / 4 * (units + reads + issue) * 1.15 + 800;
-    t->setup = 5000 + slices * t->groups * 12;
+    t->setup = 5000 + all * t->groups * 12;
     return true;
 }
 
@@ -173,7 +174,7 @@ static bool wgrad_layout(const shape *s, const mica_device_info *device, layout 
     int m_chunks = (m_tiles + MOST_M_TILES - 1) / MOST_M_TILES;
     if (line % 16 || line > MOST_BOX || (m_chunks > 1 && s->pair > 1)) return false;
     l->m_tiles = (m_tiles + m_chunks - 1) / m_chunks;
-    /* registers of a thread, of which there are more then */
+    /* four warpgroups leave fewer registers to a thread's sums */
     int most = (l->m_tiles < MOST_M_TILES ? MOST_COLUMNS : MOST_COLUMNS / 2) / s->pair;
     l->filter_chunks = (filters + most - 1) / most;
     l->filters = (filters + 32 * l->filter_chunks - 1) / (32 * l->filter_chunks) * 32;

@@ -5,9 +5,9 @@
  * block takes every `parts`th tile of all images and keeps its sums in registers; its warpgroups share out the
  * words of windows, M_TILES times 32, and SHARES of them the pixels of a tile, whose sums are added in the
  * warpgroups' order. Parts are added up by conv_parts.cu. Constants: those of conv_sm90_stem.cuh; FILTERS (of b, of
- * a block); FILTER_CHUNKS (blocks for all filters); BOX (filters that lie side by side in shared memory: 32 or 64); M_TILES; SHARES; BATCH (slices of 16 rows
- * of the product that are in registers at once); STAGES; out_t; mma() with its left operand in registers, its right
- * one's rows along N. */
+ * a block); FILTER_CHUNKS (blocks for all filters); BOX (filters side by side in shared memory: 32 or 64); M_TILES;
+ * SHARES; BATCH (slices of 16 rows of the product that are in registers at once); STAGES (tiles in shared memory);
+ * out_t; mma() with its left operand in registers, its right one's rows along N. */
 #include "cuda/device/vector.cuh"
 #include "ops/conv/conv_sm90_stem.cuh"
 #include "ops/conv/conv_turn.cuh"
