@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 
 MAX_RANK, MAX_ARGS = 8, 32
-DTYPES = {1: torch.float64, 2: torch.float32, 3: torch.float16, 4: torch.bfloat16, 8: torch.int8,
-          9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool}
+DTYPES = {1: torch.float64, 2: torch.float32, 3: torch.float16, 4: torch.bfloat16, 5: torch.float8_e4m3fn,
+          8: torch.int8, 9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool}
 
 
 class Tensor(c.Structure):
@@ -101,7 +101,10 @@ def axes(fields, name, rank, default):
 
 
 def routing(fields, tensor, device):
-    """Ends of groups between which all rows (for a sum: all terms) fall, each where chance put it."""
+    """Ends of groups between which all rows (for a sum: all terms) fall, each where chance put it; of rooms the rows
+    that are expected."""
+    if "expected" in fields:
+        return torch.full((tensor.dims[0],), int(fields["expected"]), dtype=DTYPES[tensor.dtype], device=device)
     a = [int(v) for v in fields["a"].split(":")[1].split("x")]
     rows = a[1] if fields.get("pass") == "wgrad" else a[0]
     count = tensor.dims[0]
@@ -119,16 +122,20 @@ def data_for(name, tensor, device, fields):
     span = 1 + sum((d - 1) * s for d, s in zip(dims, strides)) if all(dims) else 0
     if name == "groups":
         return routing(fields, tensor, device)
-    if name == "labels":
+    if name == "seq_k" and "pages" in fields:  # all that the pages hold
+        pages, size = int(fields["pages"].split("x")[1]), int(fields["k"].split(":")[1].split("x")[2])
+        base = torch.full((span,), pages * size, dtype=dtype, device=device)
+    elif name == "labels":
         base = torch.randint(0, 2, (span,), dtype=dtype, device=device)
     elif name == "pages":
         base = torch.randperm(span, dtype=dtype, device=device)
     elif dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
         base = torch.randint(0, 100, (span,), dtype=dtype, device=device)
     else:
-        base = torch.randn(span, dtype=torch.float32, device=device).to(dtype)
+        base = torch.randn(span, dtype=torch.float32, device=device)
         if name in ("rstd", "running_var", "v"):
             base = base.abs() + 0.5
+        base = base.to(dtype)
     return torch.as_strided(base, dims, strides)
 
 
@@ -441,10 +448,10 @@ BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm
 # ---- timing ----
 
 class Case:
-    """One line: mica's plan and PyTorch's call over the same sets of buffers."""
+    """One line: mica's plan and PyTorch's call over the same sets of buffers; alone: mica's plan."""
 
-    def __init__(self, mica, line, device, cache_bytes):
-        self.mica, self.line = mica, line
+    def __init__(self, mica, line, device, cache_bytes, alone=False):
+        self.mica, self.line, self.peers = mica, line, (False,) if alone else (False, True)
         self.plan = mica.plan(line)
         op, fields = fields_of(line)
         self.flops, self.bytes = mica.cost(line)
@@ -459,11 +466,13 @@ class Case:
             for name, (index, _, tensor) in mica.arguments(self.plan).items():
                 tensors[name] = data_for(name, tensor, device, fields)
                 run.args[index] = tensors[name].data_ptr()
-            self.calls.append(BUILDERS[op](fields, tensors))
+            if not alone:
+                self.calls.append(BUILDERS[op](fields, tensors))
             self.runs.append(run)
             self.keep.append((tensors, space))
-        with torch.no_grad():
-            self.calls[0]()  # what PyTorch does not take fails here
+        if not alone:
+            with torch.no_grad():
+                self.calls[0]()  # what PyTorch does not take fails here
         if device != "cpu":
             stream = torch.cuda.current_stream().cuda_stream
             for run in self.runs:
@@ -532,13 +541,13 @@ class Copy:
 def measure(case, device, seconds, copy):
     """Times of mica, of PyTorch and, on a CPU, of copies."""
     once = time_cpu if device == "cpu" else time_cuda
-    for peer in (False, True):
+    for peer in case.peers:
         once(case, peer, 0, 1)
-    first = max(once(case, False, 1, 1), once(case, True, 1, 1), 1e-3)
+    first = max([once(case, peer, 1, 1) for peer in case.peers] + [1e-3])
     inner = max(1, min(50, int(2 / first)))
     times, end = ([], [], []), time.perf_counter() + seconds
     while len(times[0]) < 7 or (time.perf_counter() < end and len(times[0]) < 200):
-        for peer in (False, True):
+        for peer in case.peers:
             times[peer].append(once(case, peer, len(times[0]), inner))
         if copy and len(times[2]) < 15:
             times[2].append(copy.time())
@@ -562,6 +571,12 @@ def expand(line):
         parts = value.split("|" if name == "epilogue" else ",")
         lines = [f"{line} {name}={part}" for line in lines for part in parts]
     return lines
+
+
+def figures():
+    """Lines that are timed without an equivalent in PyTorch: others' times of them stand in bench/figures.jsonl."""
+    with open(os.path.join(os.path.dirname(__file__), "../figures.jsonl")) as file:
+        return {json.loads(line)["line"] for line in file}
 
 
 def lines_of(path):
@@ -592,7 +607,7 @@ def main():
         cache, model = 32 << 20, names[0].split(":", 1)[1].strip() if names else "CPU"
     else:
         cache, model = torch.cuda.get_device_properties(0).L2_cache_size, torch.cuda.get_device_name(0)
-    mica, run_id = Mica(o.library, o.device), uuid.uuid4().hex[:8]
+    mica, run_id, known = Mica(o.library, o.device), uuid.uuid4().hex[:8], figures()
     copy = Copy(mica) if o.device == "cpu" else None
     out = open(o.json, "a") if o.json else None
     print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6} {'roof':>5}  engine    line")
@@ -600,17 +615,25 @@ def main():
         ratios, name = [], os.path.splitext(os.path.basename(path))[0]
         for line in list(lines_of(path))[:o.first or None]:
             try:
-                case = Case(mica, line, o.device, cache)
+                try:
+                    case = Case(mica, line, o.device, cache)
+                except (NotImplementedError, RuntimeError):
+                    if line not in known:
+                        raise
+                    case = Case(mica, line, o.device, cache, alone=True)
             except (NotImplementedError, KeyError, RuntimeError) as why:
                 print(f"{'-':>10} {'-':>10} {'-':>6} {'-':>5}  no equivalent in PyTorch ({why}): {line}")
                 continue
             times = measure(case, o.device, o.seconds, copy)
-            medians = [statistics.median(t) for t in times[:2]]
+            medians = [statistics.median(times[peer]) for peer in case.peers]
             roofline = copy.roofline_ms(mica, case, times[2]) if copy else mica.roofline_ms(line)
-            ratios.append(medians[1] / medians[0])
-            print(f"{1e3 * medians[0]:10.1f} {1e3 * medians[1]:10.1f} {ratios[-1]:6.2f} "
-                  f"{100 * roofline / medians[0]:5.0f}  {case.engine():8}  {line}", flush=True)
-            for peer in (False, True):
+            beside = f"{'-':>10} {'-':>6}"
+            if True in case.peers:
+                ratios.append(medians[1] / medians[0])
+                beside = f"{1e3 * medians[1]:10.1f} {ratios[-1]:6.2f}"
+            print(f"{1e3 * medians[0]:10.1f} {beside} {100 * roofline / medians[0]:5.0f}  {case.engine():8}  {line}",
+                  flush=True)
+            for peer in case.peers:
                 ms = medians[peer]
                 if out:
                     out.write(json.dumps({
