@@ -152,7 +152,7 @@ static bool forward_layout(const shape *s, const mica_device_info *device, layou
     double issue = 6 * all + 30.0 * t->groups + 60;
     t->cycles =
         parts_of(strips, t->warps / 4) * t->warps / 4 * (units + reads + issue) * 1.15 + 800;
-    t->setup = 5000 + all * t->groups * 12;
+    t->setup = 3000 + all * t->groups * 12;
     return true;
 }
 
