@@ -65,8 +65,8 @@ static bool configured(const shape *s, const mica_device_info *device, const mic
 }
 
 /* Blocks that share out the tiles. */
-static int parts_of(const shape *s, const mica_device_info *device, const mica_config *config,
-                    const layout *l)
+static int blocks_of(const shape *s, const mica_device_info *device, const mica_config *config,
+                     const layout *l)
 {
     int splits = config->knob[KNOB_SPLITS];
     if (s->stem.roles.wgrad) return splits > 1 ? splits : 1;
@@ -82,7 +82,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (conv_sm90_stem_shape_make(desc, device, &s, &why) != MICA_OK ||
         !configured(&s, device, config, &l))
         return HUGE_VAL;
-    int parts = parts_of(&s, device, config, &l);
+    int parts = blocks_of(&s, device, config, &l);
     double memory = mica_op_bytes(&mica_op_conv, desc) / (device->copy_gbps * 1e6) / memory_share;
     double launches = s.stem.roles.wgrad && parts > 1 ? 2 : 1;
     return fmax(conv_sm90_stem_milliseconds(device, &l, parts), memory) + launch_ms * launches +
@@ -167,8 +167,8 @@ static mica_tensor_map_spec other_map(const shape *s, const layout *l)
 {
     const mica_conv_geometry *g = &s->stem.g;
     int64_t pixel = step_of(g->out[2], g->b.s[2]), row = step_of(g->out[1], g->b.s[1]);
-    int64_t plane = g->out[0] > 1 ? g->b.s[0] * 2 : step_of(g->n, g->b.n),
-            planes = g->n * g->out[0];
+    int64_t plane = g->out[0] > 1 ? g->b.s[0] * 2 : step_of(g->n, g->b.n);
+    int64_t planes = g->n * g->out[0];
     uint32_t box = (uint32_t)l->box, wide = (uint32_t)(l->tiles.tile_w / s->pair);
     uint32_t tall = (uint32_t)l->tiles.tile_h;
     if (s->pair == 1)
@@ -215,7 +215,7 @@ static mica_status build(mica_plan *plan)
                          plan->config.knob[KNOB_TILE_H], plan->config.knob[KNOB_TILE_W]);
     const conv_stem_shape *m = &s->shape.stem;
     bool wgrad = m->roles.wgrad;
-    int parts = parts_of(&s->shape, &plan->device, &plan->config, &l);
+    int parts = blocks_of(&s->shape, &plan->device, &plan->config, &l);
     MICA_TRY(conv_parts_build(plan, wgrad ? parts : 1, MICA_F32, &s->parts));
     fill_args(d, m, &l.tiles, &s->args);
     s->args.stem.part = s->parts.args.count;
