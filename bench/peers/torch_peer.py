@@ -100,19 +100,21 @@ def axes(fields, name, rank, default):
     return (values + [default] * rank)[:rank]
 
 
-def routing(fields, tensor, device):
-    """Ends of groups between which all rows (for a sum: all terms) fall, each where chance put it; of rooms the rows
-    that are expected."""
+def routing(fields, tensor, device, even):
+    """Ends of groups between which all rows (for a sum: all terms) fall, each where chance put it, or as many to each
+    group; of rooms the rows that are expected."""
     if "expected" in fields:
         return torch.full((tensor.dims[0],), int(fields["expected"]), dtype=DTYPES[tensor.dtype], device=device)
     a = [int(v) for v in fields["a"].split(":")[1].split("x")]
     rows = a[1] if fields.get("pass") == "wgrad" else a[0]
     count = tensor.dims[0]
+    if even:
+        return (torch.arange(1, count + 1, device=device) * rows // count).to(DTYPES[tensor.dtype])
     sizes = torch.bincount(torch.randint(0, count, (rows,), device=device), minlength=count)
     return torch.cumsum(sizes, 0).to(DTYPES[tensor.dtype])
 
 
-def data_for(name, tensor, device, fields):
+def data_for(name, tensor, device, fields, even=False):
     dims, strides = tensor.dims[:tensor.rank], tensor.strides[:tensor.rank]
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
@@ -121,7 +123,7 @@ def data_for(name, tensor, device, fields):
         raise NotImplementedError("negative strides")
     span = 1 + sum((d - 1) * s for d, s in zip(dims, strides)) if all(dims) else 0
     if name == "groups":
-        return routing(fields, tensor, device)
+        return routing(fields, tensor, device, even)
     if name == "seq_k" and "pages" in fields:  # all that the pages hold
         pages, size = int(fields["pages"].split("x")[1]), int(fields["k"].split(":")[1].split("x")[2])
         base = torch.full((span,), pages * size, dtype=dtype, device=device)
@@ -448,7 +450,8 @@ BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm
 # ---- timing ----
 
 class Case:
-    """One line: mica's plan and PyTorch's call over the same sets of buffers; alone: mica's plan."""
+    """One line: mica's plan and PyTorch's call over the same sets of buffers; alone: mica's plan, with groups as even as
+    those of the figures that it is compared with."""
 
     def __init__(self, mica, line, device, cache_bytes, alone=False):
         self.mica, self.line, self.peers = mica, line, (False,) if alone else (False, True)
@@ -464,7 +467,7 @@ class Case:
             tensors = {}
             run = Run(workspace=base if workspace else None)
             for name, (index, _, tensor) in mica.arguments(self.plan).items():
-                tensors[name] = data_for(name, tensor, device, fields)
+                tensors[name] = data_for(name, tensor, device, fields, even=alone)
                 run.args[index] = tensors[name].data_ptr()
             if not alone:
                 self.calls.append(BUILDERS[op](fields, tensors))

@@ -162,10 +162,15 @@ static void cluster_barrier(const emu_ptx *what, emu_block *block, const emu_ref
     emu_cluster_barrier();
 }
 
+/* kind: whether the thread waits */
 static void named_barrier(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
-    (void)what, (void)block;
-    emu_barrier((int)word_of(&refs[0][0]), (int)word_of(&refs[0][1]));
+    (void)block;
+    int id = (int)word_of(&refs[0][0]), threads = (int)word_of(&refs[0][1]);
+    if (what->kind[0])
+        emu_barrier(id, threads);
+    else
+        emu_barrier_arrive(id, threads);
 }
 
 /* ---- barriers in shared memory: phase and counts in the first word, bytes in the second ---- */
@@ -211,6 +216,13 @@ static void barrier_arrive(const emu_ptx *what, emu_block *block, const emu_ref 
     if (what->kind[0]) b->bytes += (int)word_of(&refs[0][1]);
     b->pending--;
     settle(b);
+}
+
+/* All of the thread's copies are done before it arrives. */
+static void copied_arrive(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    emu_copies_done();
+    barrier_arrive(what, block, refs);
 }
 
 static void barrier_wait(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
@@ -332,6 +344,7 @@ static const emu_ptx codes[] = {
     {"stmatrix.sync.aligned.m8n8.x4", move_matrices, EMU_WARP, {0, 1}},
     {"cp.async.cg.shared", emu_copy_async, EMU_LANE, {16}},
     {"cp.async.ca.shared", emu_copy_async, EMU_LANE, {0}},
+    {"cp.async.mbarrier.arrive.noinc.", copied_arrive, EMU_LANE, {0}},
     {"cp.async.commit_group", emu_copy_wait, EMU_LANE, {0}},
     {"cp.async.wait_group ", emu_copy_wait, EMU_LANE, {1}},
     {"cp.async.bulk.global.shared::cta.bulk_group ", emu_bulk_store, EMU_LANE, {0}},
@@ -342,7 +355,8 @@ static const emu_ptx codes[] = {
     {"mbarrier.arrive.expect_tx.", barrier_arrive, EMU_LANE, {1}},
     {"mbarrier.arrive.", barrier_arrive, EMU_LANE, {0}},
     {"mbarrier.try_wait.parity.", barrier_wait, EMU_LANE, {0}},
-    {"bar.sync ", named_barrier, EMU_LANE, {0}},
+    {"bar.sync ", named_barrier, EMU_LANE, {1}},
+    {"bar.arrive ", named_barrier, EMU_LANE, {0}},
     {"barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;",
      cluster_barrier,
      EMU_LANE,

@@ -206,11 +206,11 @@ void emu_trap(const char *why)
 
 /* ---- meetings ---- */
 
-static void arrive(emu_meeting *m, int expected, emu_block *block)
+static void arrive(emu_meeting *m, int expected, emu_block *block, bool waits)
 {
     if (++m->arrived < expected) {
         m->expected = expected;
-        emu_wait(&m->round);
+        if (waits) emu_wait(&m->round);
         return;
     }
     if (m->what) m->what->run(m->what, block, m->refs);
@@ -232,15 +232,25 @@ void emu_meet(const emu_ptx *what, const emu_ref *refs, uint32_t mask)
     m->refs[t->index % size] = refs;
     for (int w = at * size / EMU_LANES; w < (at + 1) * size / EMU_LANES; w++)
         expected += __builtin_popcount(b->lanes[w] & mask);
-    arrive(m, expected, b);
+    arrive(m, expected, b, true);
 }
 
-void emu_barrier(int id, int count)
+static void meet_at(int id, int count, bool waits)
 {
     emu_block *b = emu_now->block;
     if (id < 0 || id >= EMU_BARRIERS) emu_stop("barrier %d", id);
     if (count % EMU_LANES) emu_stop("a barrier of %d threads", count);
-    arrive(&b->barriers[id], count && count < b->threads ? count : b->alive, b);
+    arrive(&b->barriers[id], count && count < b->threads ? count : b->alive, b, waits);
+}
+
+void emu_barrier(int id, int count)
+{
+    meet_at(id, count, true);
+}
+
+void emu_barrier_arrive(int id, int count)
+{
+    meet_at(id, count, false);
 }
 
 static int alive_of_cluster(void)
@@ -252,7 +262,7 @@ static int alive_of_cluster(void)
 
 void emu_cluster_barrier(void)
 {
-    arrive(&gang->meeting, alive_of_cluster(), NULL);
+    arrive(&gang->meeting, alive_of_cluster(), NULL, true);
 }
 
 /* None goes on before all are here, so that memory is closed to each until it has come. */
@@ -261,7 +271,7 @@ void emu_wait_for_kernel(void)
     int alive = alive_of_cluster();
     if (!gang->overlaps) return;
     if (gang->waiting.arrived + 1 == alive) set_memory(true);
-    arrive(&gang->waiting, alive, NULL);
+    arrive(&gang->waiting, alive, NULL, true);
 }
 
 emu_block *emu_block_of(int rank)

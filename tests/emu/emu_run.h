@@ -27,6 +27,8 @@ void emu_meet(const emu_ptx *what, const emu_ref *refs, uint32_t mask);
 /* Stops a launch that overlaps the one before and has not waited for it: copies are done later,
  * when memory is open again. */
 void emu_reach_memory(const char *what);
+/* A barrier that others wait at. */
+void emu_barrier_arrive(int id, int threads);
 void emu_cluster_barrier(void);
 void emu_wait_for_kernel(void);
 emu_block *emu_block_of(int rank);
@@ -37,6 +39,8 @@ void *emu_shared(emu_block *block, uint32_t address, unsigned bytes);
 /* ---- the copy engine (emu_tma.c) ---- */
 emu_handler emu_tma_load, emu_tma_store, emu_bulk_store, emu_tma_wait, emu_copy_async,
     emu_copy_wait;
+/* Of this thread. */
+void emu_copies_done(void);
 /* Does the loads that complete at this barrier. */
 void emu_arrivals(emu_block *block, uint32_t barrier);
 /* Does all loads; whether there were any. */

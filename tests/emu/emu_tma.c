@@ -234,6 +234,11 @@ static void finish(emu_later **list, int groups, int left)
     }
 }
 
+void emu_copies_done(void)
+{
+    finish(&emu_now->copies, emu_now->copy_group + 1, 0);
+}
+
 /* refs: to, from, bytes; kind[0]: adds numbers of f32 */
 void emu_bulk_store(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {

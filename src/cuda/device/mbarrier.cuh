@@ -33,6 +33,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect(u32 bar, u32 bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
+/* Arrives when what this thread has begun to copy asynchronously (mma.cuh) has come. */
+__device__ __forceinline__ void mbarrier_arrive_copied(u32 bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+
 __device__ __forceinline__ bool mbarrier_try(u32 bar, u32 parity)
 {
     u32 done;
@@ -53,6 +59,12 @@ __device__ __forceinline__ void mbarrier_wait(u32 bar, u32 parity)
 __device__ __forceinline__ void named_barrier_sync(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Counts among the threads of a sync that this one does not wait for. */
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* ---- order between ordinary accesses and the copy engine or wgmma ---- */

@@ -6,6 +6,7 @@
  *
  * Runs of rows begin anywhere: a tile's box reaches into the rows of the next group, whose sums are
  * not stored. Runs of terms end anywhere: what a slice has of the next group is overwritten by zeros.
+ * Scales of blocks come into the ring beside a slice's operands, by another warp.
  *
  * Prologue: TILE_M TILE_N STAGES TEAMS, BUFFERS (of 8 KiB for c, of each team), A_MN_MAJOR B_MN_MAJOR (the
  * operands lie along rows or columns, not along K), PROMOTE (sums leave the tensor core after every slice:
@@ -13,6 +14,7 @@
  * the sums), HAS_SCALE_A HAS_SCALE_B, those of grouped_device.cuh, types a_t b_t c_t sum_t out_t, the
  * epilogue's, and mma(sum, a, b, add): m64 by TILE_N. */
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/mma.cuh"
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/vector.cuh"
@@ -28,7 +30,9 @@ constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int TEAM_ROWS = TILE_M / TEAMS, WAVES = TEAM_ROWS / 64;
 constexpr int THREADS = 128 * (TEAMS + 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
-constexpr int TEAM_BARRIER = 1, ALL_TEAMS_BARRIER = 1 + TEAMS;
+/* Sums that leave the tensor core after every slice do so in parts of columns. */
+constexpr int PARTS = PROMOTE && TILE_N > 192 ? 2 : 1, PART_SUMS = SUMS / PARTS;
+constexpr int TEAM_BARRIER = 1, ALL_TEAMS_BARRIER = 1 + TEAMS, TURN_BARRIER = 2 + TEAMS;
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
 constexpr int PIECE = 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
 constexpr int VECTOR = 4;
@@ -36,8 +40,10 @@ constexpr int VECTOR = 4;
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N % BOX_WIDEST ? TILE_N % BOX_WIDEST : BOX_WIDEST;
 constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX;
-/* Columns that share a scale in every tile, and how many such scales a tile has. */
+/* Columns that share a scale in every tile, and how many such scales a tile has; bytes of a stage's scales: of
+ * the rows, then of the columns. */
 constexpr int SCALED_COLUMNS = TILE_N % 128 == 0 ? 128 : TILE_N % 64 == 0 ? 64 : 32, SCALES_B = TILE_N / SCALED_COLUMNS;
+constexpr int SCALE_BYTES = BLOCKS ? (TILE_M + 4) * 4 : 0;
 
 static_assert(STAGING_BYTES >= 64 * PITCH * 4, "room for a piece");
 static_assert(!LIGHT || (BOX_BYTES & (BOX_BYTES - 1)) == 0, "a swizzle of this width");
@@ -50,6 +56,8 @@ static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
 static_assert(FORM != FORM_TERMS || (A_MN_MAJOR && B_MN_MAJOR), "terms are lines");
 static_assert(FORM != FORM_ROWS || !A_MN_MAJOR, "rows are lines");
 static_assert(!BLOCKS || PROMOTE, "scales of blocks are for 8-bit floats");
+static_assert(!PROMOTE || WAVES == 1, "a second sum is held");
+static_assert(SCALES_B <= 4, "room for the scales of columns");
 
 typedef group_walk<int> walk_t;
 
@@ -172,6 +180,42 @@ __device__ __forceinline__ void produce(const grouped_sm90_args &args, ring r, t
     }
 }
 
+/* Scales of the slices, by a warp: each lane brings those of some rows, the first ones that of some columns. */
+__device__ __forceinline__ void bring_scales(const grouped_sm90_args &args, ring r, const tile *slots, counter tiles,
+                                             u32 scales, int lane)
+{
+    constexpr int ROWS = TILE_M / 32;
+    const grouped_args &g = args.grouped;
+    const u32 step_a = 4u * (u32)g.gemm.scale_a_k, step_b = 4u * (u32)g.gemm.scale_b_k;
+    for (;;) {
+        mbarrier_wait(tiles.full(), tiles.parity());
+        const tile t = slots[tiles.at()];
+        give_back(tiles, lane);
+        if (!t.there) return;
+        u32 row[ROWS], column;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const u32 line = (u32)min(t.line + lane + 32 * i, t.rows - 1);
+            row[i] = 4u * ((u32)in_group(g.scale_a, t.group, t.from) + line * (u32)g.gemm.scale_a_stride);
+        }
+        const u32 block = (u32)(min(t.across + lane * SCALED_COLUMNS, args.across - 1) / 128);
+        column = 4u * ((u32)in_group(g.scale_b, t.group, t.from) + block * (u32)g.gemm.scale_b_n);
+        for (int slice = 0; slice < t.slices; slice++) {
+            const u32 to = scales + r.at() * SCALE_BYTES + 4 * lane;
+            mbarrier_wait(r.empty + 8 * r.at(), r.parity() ^ 1);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                copy_async<4>(to + 128 * i, (const char *)g.gemm.scale_a + row[i], 4);
+                row[i] += step_a;
+            }
+            if (lane < SCALES_B) copy_async<4>(to + 4 * TILE_M, (const char *)g.gemm.scale_b + column, 4);
+            column += step_b;
+            mbarrier_arrive_copied(r.full + 8 * r.at());
+            r.next();
+        }
+    }
+}
+
 /* ---- sums ---- */
 
 template <bool MN_MAJOR> __device__ __forceinline__ u64 operand(u32 address)
@@ -181,9 +225,6 @@ template <bool MN_MAJOR> __device__ __forceinline__ u64 operand(u32 address)
 }
 /* Bytes to the next 32 bytes of K. */
 template <bool MN_MAJOR> constexpr u32 step_bytes() { return MN_MAJOR ? 16 * LINE_BYTES : 32; }
-/* Bytes from 64 rows to the next. */
-constexpr u32 WAVE_BYTES = 64 * LINE_BYTES;
-
 /* A warp no longer reads this stage. */
 __device__ __forceinline__ void release(const ring &r, int stage, int lane)
 {
@@ -229,8 +270,9 @@ __device__ __forceinline__ void clear_tail(unsigned char *memory, const ring &r,
     named_barrier_sync(ALL_TEAMS_BARRIER, 128 * TEAMS);
 }
 
-__device__ __forceinline__ void multiply_slice(sum_t (&sum)[WAVES][SUMS], const ring &r, int team, int add)
+template <int N> __device__ __forceinline__ void multiply_slice(sum_t (&sum)[WAVES][N], const ring &r, int team, int add)
 {
+    constexpr u32 WAVE_BYTES = 64 * LINE_BYTES;
     const u32 at = r.stages + r.at() * STAGE_BYTES;
     const u64 a = operand<A_MN_MAJOR>(at + team * WAVES * WAVE_BYTES), b = operand<B_MN_MAJOR>(at + A_BYTES);
     wgmma_fence();
@@ -245,7 +287,8 @@ __device__ __forceinline__ void multiply_slice(sum_t (&sum)[WAVES][SUMS], const 
 
 /* All slices of a tile in one sum per element. The slice before the one being multiplied is released when
  * its instructions are known to be done. */
-__device__ __forceinline__ void multiply(const grouped_sm90_args &args, sum_t (&sum)[WAVES][SUMS], ring &r,
+template <int N>
+__device__ __forceinline__ void multiply(const grouped_sm90_args &args, sum_t (&sum)[WAVES][N], ring &r,
                                          unsigned char *memory, const tile &t, int team, int lane)
 {
     if constexpr (FORM == FORM_TERMS) { /* there may be none */
@@ -275,103 +318,127 @@ __device__ __forceinline__ void multiply(const grouped_sm90_args &args, sum_t (&
 /* ---- sums of 8-bit floats: the tensor core keeps 14 bits of a sum, so it adds up 128 products, and
  * registers the rest ---- */
 
-/* The scales of one slice: of a thread's rows, and of the tile's columns. */
-struct slice_scales {
-    float a[WAVES][2], b[SCALES_B];
+/* What a team has of a tile: from this row on, 64 rows, and from this column on. Where the group has rows for one team
+ * only, each takes a half of the columns, if they come in two parts; and the sums are the first ones of its own. */
+struct share {
+    int row, column;
+    bool half;
+
+    /* Whether it has no sums so many columns further on. */
+    __device__ __forceinline__ bool lacks(int columns) const { return half && columns >= TILE_N / PARTS; }
 };
 
-/* Where a thread finds those of the next slice: bytes from the first of all. */
-struct scale_places {
-    u32 row[WAVES][2], column[SCALES_B];
+__device__ __forceinline__ share share_of(const tile &t, int team)
+{
+    const bool half = PARTS > 1 && TEAMS > 1 && uniform(t.rows) - uniform(t.line) <= TEAM_ROWS;
+    return share{half ? 0 : team * TEAM_ROWS, half ? team * (TILE_N / PARTS) : 0, half};
+}
 
-    __device__ __forceinline__ scale_places(const grouped_sm90_args &args, const tile &t, int team)
-    {
-        if constexpr (BLOCKS) {
-            const grouped_args &g = args.grouped;
-            const int thread = thread_of_team();
-            const u32 a = (u32)in_group(g.scale_a, t.group, t.from), b = (u32)in_group(g.scale_b, t.group, t.from);
-#pragma unroll
-            for (int w = 0; w < WAVES; w++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int line = t.line + team * TEAM_ROWS + w * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * half;
-                    row[w][half] = 4u * (a + (u32)min(line, t.rows - 1) * (u32)g.gemm.scale_a_stride);
-                }
-#pragma unroll
-            for (int i = 0; i < SCALES_B; i++)
-                column[i] =
-                    4u * (b + (u32)(min(t.across + i * SCALED_COLUMNS, args.across - 1) / 128) * (u32)g.gemm.scale_b_n);
-        }
-    }
+/* The scales of a slice: of a thread's rows, and of blocks of columns. */
+template <int COLUMNS> struct slice_scales {
+    float rows[2], columns[COLUMNS];
 
-    __device__ __forceinline__ void load(const grouped_sm90_args &args, slice_scales &s)
+    /* Of the thread's first row, and of the first block. */
+    __device__ __forceinline__ void load(const float *row, const float *column)
     {
-        if constexpr (BLOCKS) {
-            const gemm_args &gemm = args.grouped.gemm;
-            const char *a = (const char *)gemm.scale_a, *b = (const char *)gemm.scale_b;
-            const u32 step_a = 4u * (u32)gemm.scale_a_k, step_b = 4u * (u32)gemm.scale_b_k;
+        rows[0] = row[0];
+        rows[1] = row[8];
 #pragma unroll
-            for (int w = 0; w < WAVES; w++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    s.a[w][half] = __ldg((const float *)(a + row[w][half]));
-                    row[w][half] += step_a;
-                }
-#pragma unroll
-            for (int i = 0; i < SCALES_B; i++) {
-                s.b[i] = __ldg((const float *)(b + column[i]));
-                column[i] += step_b;
-            }
-        }
+        for (int i = 0; i < COLUMNS; i++) columns[i] = column[i];
     }
 };
 
-__device__ __forceinline__ void add_part(sum_t (&sum)[SUMS], const sum_t (&part)[SUMS], const slice_scales &s, int wave)
+template <int COLUMNS>
+__device__ __forceinline__ void add_part(sum_t (&sum)[SUMS], const sum_t (&part)[PART_SUMS], const slice_scales<COLUMNS> &s,
+                                         int number)
 {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) {
+    for (int i = 0; i < PART_SUMS; i++) {
+        const int to = number * PART_SUMS + i;
         if constexpr (BLOCKS)
-            sum[i] += part[i] * (s.a[wave][i / 2 % 2] * s.b[i * 2 / SCALED_COLUMNS]);
+            sum[to] += part[i] * (s.rows[i / 2 % 2] * s.columns[to * 2 / SCALED_COLUMNS]);
         else
-            sum[i] += part[i];
+            sum[to] += part[i];
     }
 }
 
-__device__ __forceinline__ void multiply_promoted(const grouped_sm90_args &args, sum_t (&sum)[WAVES][SUMS], ring &r,
-                                                  const tile &t, int team, int lane)
+/* The stage that is read next, and the low words of its operands' descriptors. */
+struct stage_reader {
+    int at;
+    u32 parity, a, b;
+
+    __device__ __forceinline__ stage_reader(const ring &r) : at(r.at()), parity(r.parity()) {}
+    __device__ __forceinline__ void next()
+    {
+        if (++at == STAGES) at = 0, parity ^= 1;
+    }
+    __device__ __forceinline__ void open(const ring &r, const share &own)
+    {
+        const u32 from = r.stages + at * STAGE_BYTES;
+        mbarrier_wait(r.full + 8 * at, parity);
+        a = (u32)operand<false>(from + own.row * LINE_BYTES);
+        b = (u32)operand<false>(from + A_BYTES + own.column * LINE_BYTES);
+    }
+};
+
+__device__ __forceinline__ u64 whole_operand(u32 low, u32 bytes)
 {
-    const int slices = slices_of(args, t), rows = uniform(t.rows) - uniform(t.line) - team * TEAM_ROWS;
-    scale_places places(args, t, team);
-    slice_scales scales, next;
-    places.load(args, next);
-#pragma unroll
-    for (int w = 0; w < WAVES; w++)
-#pragma unroll
-        for (int i = 0; i < SUMS; i++) sum[w][i] = 0;
+    constexpr u64 HIGH = (u64)(8 * LINE_BYTES >> 4) << 32 | 1ull << 62;
+    return HIGH | (low + (bytes >> 4));
+}
+
+/* All slices of a tile, HERE parts of each. While a team adds up a part, the tensor core has the other team's: in_turn,
+ * they hand it to each other, or both would wait for it and then leave it idle at the same time. What the next slice needs
+ * is done while the last part of this one is multiplied; a shuffle brings descriptors into uniform registers. */
+template <int HERE>
+__device__ __forceinline__ void multiply_parts(const grouped_sm90_args &args, sum_t (&sum)[SUMS], const ring &r,
+                                               const float *scales, const tile &t, const share &own, bool in_turn, int team,
+                                               int lane)
+{
+    const int slices = slices_of(args, t);
+    const float *row = scales + own.row + thread_of_team() / 32 * 16 + lane / 4;
+    const float *column = scales + TILE_M + own.column / SCALED_COLUMNS;
+    stage_reader stage(r);
+    stage.open(r, own);
 #pragma unroll 1
     for (int slice = 0; slice < slices; slice++) {
-        scales = next;
-        if (slice + 1 < slices) places.load(args, next);
-        mbarrier_wait(r.full + 8 * r.at(), r.parity());
-        const u32 at = r.stages + r.at() * STAGE_BYTES;
-        const u64 a = operand<false>(at + team * WAVES * WAVE_BYTES), b = operand<false>(at + A_BYTES);
+        const int at = stage.at;
+        const u32 a = (u32)uniform((int)stage.a), b = (u32)uniform((int)stage.b);
+        slice_scales<SCALES_B * HERE / PARTS> s;
 #pragma unroll
-        for (int w = 0; w < WAVES; w++) {
-            if (w > 0 && w * 64 >= rows) continue; /* past the group's end */
-            sum_t part[SUMS];
+        for (int p = 0; p < HERE; p++) {
+            sum_t part[PART_SUMS];
+            if (in_turn) named_barrier_sync(TURN_BARRIER + team, 128 * TEAMS);
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
-                mma(part, wgmma_advance(a, k * 32 + w * WAVE_BYTES), wgmma_advance(b, k * 32), k);
+                mma(part, whole_operand(a, k * 32), whole_operand(b, k * 32 + p * (TILE_N / PARTS) * LINE_BYTES), k);
             wgmma_commit();
+            if (in_turn) named_barrier_arrive(TURN_BARRIER + (1 - team), 128 * TEAMS);
+            if (BLOCKS && p == 0) s.load(row + at * (SCALE_BYTES / 4), column + at * (SCALE_BYTES / 4));
+            if (p == HERE - 1 && slice + 1 < slices) {
+                stage.next();
+                stage.open(r, own);
+            }
             wgmma_wait<0>();
-            if (w == WAVES - 1) release(r, r.at(), lane);
-            add_part(sum[w], part, scales, w);
-            wgmma_hold(sum[w]); /* or it is put off until the next wave, with this part still held */
+            if (p == HERE - 1) release(r, at, lane);
+            add_part(sum, part, s, p);
+            wgmma_hold(sum); /* or it is put off until the next part, with this one still held */
         }
-        if ((WAVES - 1) * 64 >= rows && WAVES > 1) release(r, r.at(), lane);
-        r.next();
     }
+}
+
+__device__ __forceinline__ void multiply_promoted(const grouped_sm90_args &args, sum_t (&sum)[SUMS], ring &r,
+                                                  const float *scales, const tile &t, const share &own, int team, int lane)
+{
+    const bool both = TEAMS > 1 && (own.half || uniform(t.rows) - uniform(t.line) > TEAM_ROWS);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) sum[i] = 0;
+    if (own.half)
+        multiply_parts<1>(args, sum, r, scales, t, own, both, team, lane);
+    else
+        multiply_parts<PARTS>(args, sum, r, scales, t, own, both, team, lane);
+    r.count += (u32)slices_of(args, t);
 }
 
 /* ---- from sums to c ---- */
@@ -413,7 +480,7 @@ __device__ __forceinline__ void finish_vector(const grouped_sm90_args &args, con
     }
 }
 
-__device__ __forceinline__ void finish_tile(const grouped_sm90_args &args, const tile &t,
+__device__ __forceinline__ void finish_tile(const grouped_sm90_args &args, const tile &t, const share &own,
                                             const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int team)
 {
     constexpr int ACROSS = PIECE / VECTOR, EACH = 64 / (128 / ACROSS); /* vectors of a row, of a thread */
@@ -423,8 +490,9 @@ __device__ __forceinline__ void finish_tile(const grouped_sm90_args &args, const
     c_t *c = (c_t *)args.grouped.gemm.c + in_group(args.grouped.c, t.group, t.from);
 #pragma unroll 1
     for (int piece = 0; piece < WAVES * PIECES; piece++) {
-        const int line = t.line + team * TEAM_ROWS + piece / PIECES * 64, across = t.across + piece % PIECES * PIECE;
-        if (line >= t.rows || across >= args.across) continue;
+        const int line = t.line + own.row + piece / PIECES * 64, beside = piece % PIECES * PIECE;
+        const int across = t.across + own.column + beside;
+        if (line >= t.rows || across >= args.across || own.lacks(beside)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(TEAM_BARRIER + team, 128);
 #pragma unroll 1
@@ -483,7 +551,7 @@ __device__ __forceinline__ void copy_box(const grouped_sm90_args &args, c_t *c, 
     }
 }
 
-__device__ __forceinline__ void store_tile(const grouped_sm90_args &args, const tile &t,
+__device__ __forceinline__ void store_tile(const grouped_sm90_args &args, const tile &t, const share &own,
                                            const sum_t (&sum)[WAVES][SUMS], unsigned char *staging, int team)
 {
     const int thread = thread_of_team(), warp = thread / 32, lane = thread % 32;
@@ -494,8 +562,8 @@ __device__ __forceinline__ void store_tile(const grouped_sm90_args &args, const 
     named_barrier_sync(TEAM_BARRIER + team, 128);
 #pragma unroll
     for (int i = 0; i < WAVES * BOXES; i++) {
-        const int line = t.line + team * TEAM_ROWS + i / BOXES * 64, across = t.across + i % BOXES * BOX;
-        if (line >= t.rows || across >= args.across) {
+        const int line = t.line + own.row + i / BOXES * 64, across = t.across + own.column + i % BOXES * BOX;
+        if (line >= t.rows || across >= args.across || own.lacks(i % BOXES * BOX)) {
             if (thread == 0) tma_commit(); /* of nothing: buffers are counted by it */
             continue;
         }
@@ -520,52 +588,56 @@ __device__ __forceinline__ void store_tile(const grouped_sm90_args &args, const 
     }
 }
 
+template <bool PROMOTED>
 __device__ __forceinline__ void consume(const grouped_sm90_args &args, ring r, const tile *slots, counter tiles,
-                                        unsigned char *memory, unsigned char *staging, int team)
+                                        unsigned char *memory, const float *scales, unsigned char *staging, int team)
 {
     const int lane = (int)threadIdx.x % 32;
     sum_t sum[WAVES][SUMS];
+    if (PROMOTED && TEAMS > 1 && team == 1) named_barrier_arrive(TURN_BARRIER, 128 * TEAMS);
     for (;;) {
         mbarrier_wait(tiles.full(), tiles.parity());
         const tile &now = slots[tiles.at()];
         if (!uniform(now.there)) break;
+        const share own = share_of(now, team);
         /* Where a slice may have to be cleared, all teams do it. */
-        if (FORM != FORM_TERMS && uniform(now.line) + team * TEAM_ROWS >= uniform(now.rows))
+        if (FORM != FORM_TERMS && uniform(now.line) + own.row >= uniform(now.rows))
             skip(args, r, now, lane);
-        else if constexpr (PROMOTE)
-            multiply_promoted(args, sum, r, now, team, lane);
+        else if constexpr (PROMOTED)
+            multiply_promoted(args, sum[0], r, scales, now, own, team, lane);
         else
             multiply(args, sum, r, memory, now, team, lane);
         const tile t = slots[tiles.at()]; /* read again, rather than held beside the sums */
         give_back(tiles, lane);
         if (LIGHT && args.light)
-            store_tile(args, t, sum, staging, team);
+            store_tile(args, t, share_of(t, team), sum, staging, team);
         else
-            finish_tile(args, t, sum, (sum_t *)staging, team);
+            finish_tile(args, t, share_of(t, team), sum, (sum_t *)staging, team);
     }
+    if (PROMOTED && TEAMS > 1 && team == 0) named_barrier_sync(TURN_BARRIER, 128 * TEAMS); /* the last one's */
     if (LIGHT && threadIdx.x % 128 == 0) tma_wait<0>();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_sm90(const __grid_constant__ grouped_sm90_args args)
 {
-    extern __shared__ unsigned char memory[];
-    __shared__ alignas(8) u64 barriers[2 * (STAGES + SLOTS)];
-    __shared__ tile slots[SLOTS];
-    unsigned char *aligned = memory + (-shared_address(memory) & 1023u);
+    extern __shared__ __align__(1024) unsigned char memory[];
+    unsigned char *const staging = memory + STAGES * STAGE_BYTES, *const scales = staging + TEAMS * STAGING_BYTES;
+    unsigned char *const barriers = scales + STAGES * SCALE_BYTES;
+    tile *const slots = (tile *)(barriers + 16 * (STAGES + SLOTS));
     const u32 full = shared_address(barriers);
-    const ring r = {shared_address(aligned), full, full + 8 * STAGES, 0};
+    const ring r = {shared_address(memory), full, full + 8 * STAGES, 0};
     const counter tiles = {full + 16 * STAGES, 0};
     if (threadIdx.x == 0) {
         tma_prefetch(&args.a);
         tma_prefetch(&args.b);
         if constexpr (LIGHT) tma_prefetch(&args.c);
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(r.full + 8 * i, 1);
+            mbarrier_init(r.full + 8 * i, BLOCKS ? 33 : 1);
             mbarrier_init(r.empty + 8 * i, 4 * TEAMS);
         }
         for (int i = 0; i < SLOTS; i++) {
             mbarrier_init(tiles.barriers + 8 * i, 1);
-            mbarrier_init(tiles.barriers + 8 * (SLOTS + i), 4 * TEAMS);
+            mbarrier_init(tiles.barriers + 8 * (SLOTS + i), 4 * TEAMS + BLOCKS);
         }
         mbarrier_fence_init();
     }
@@ -575,9 +647,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_sm90(const __gr
     if (team == TEAMS) {
         /* 40 + 2 * 232 is 3 * 168, what the block begins with: one more, and the others wait for ever. */
         if constexpr (TEAMS > 1) registers_give<40>();
-        if (threadIdx.x < 128 * TEAMS + 32) produce(args, r, slots, tiles, (int)threadIdx.x % 32);
+        const int warp = (int)threadIdx.x / 32 - 4 * TEAMS, lane = (int)threadIdx.x % 32;
+        if (warp == 0) produce(args, r, slots, tiles, lane);
+        if (BLOCKS && warp == 1) bring_scales(args, r, slots, tiles, shared_address(scales), lane);
     } else {
         if constexpr (TEAMS > 1) registers_take<232>();
-        consume(args, r, slots, tiles, aligned, aligned + STAGES * STAGE_BYTES + team * STAGING_BYTES, team);
+        consume<PROMOTE>(args, r, slots, tiles, memory, (const float *)scales, staging + team * STAGING_BYTES, team);
     }
 }
