@@ -170,27 +170,35 @@ __device__ __forceinline__ u32 kept_pair(u32 word, int key, int rows)
     return word & ((key < rows ? 0xffffu : 0) | (key + 1 < rows ? 0xffff0000u : 0));
 }
 
-/* 32 keys of 16 columns: a thread gets of two columns 2 keys of each 8, and stores 4 of each 16 as a word. */
-__device__ __forceinline__ void turn_block(u32 from, u32 to, int key, int rows, int lane)
+/* BLOCKS of 32 keys by 16 columns side by side: a thread gets of two columns 2 keys of each 8, and stores 4 of each 16 as
+ * a word. Neighbours of a block are at places that differ from its own by a bit of the swizzle. */
+template <int BLOCKS>
+__device__ __forceinline__ void turn_blocks(u32 from, u32 to, int key, int rows, int lane)
 {
-    u32 w[4];
-    load_transposed(from, w);
+    u32 w[BLOCKS][4];
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) load_transposed(from ^ b * 16, w[b]);
     if (rows < KEYS)
 #pragma unroll
-        for (int i = 0; i < 4; i++) w[i] = kept_pair(w[i], key + 8 * i + lane % 4 * 2, rows);
-    store_matrices(to, __byte_perm(w[0], w[1], 0x6420), __byte_perm(w[0], w[1], 0x7531),
-                   __byte_perm(w[2], w[3], 0x6420), __byte_perm(w[2], w[3], 0x7531));
+        for (int i = 0; i < 4 * BLOCKS; i++)
+            w[i / 4][i % 4] = kept_pair(w[i / 4][i % 4], key + i % 4 * 8 + lane % 4 * 2, rows);
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++)
+        store_matrices(to + b * 256, __byte_perm(w[b][0], w[b][1], 0x6420), __byte_perm(w[b][0], w[b][1], 0x7531),
+                       __byte_perm(w[b][2], w[b][3], 0x6420), __byte_perm(w[b][2], w[b][3], 0x7531));
 }
 
+/* The warps take in turn what a thread has registers for, or less, so that all have about as much. */
 __device__ __forceinline__ void turn_tile(u32 raw, u32 v, int rows, int warp, int lane)
 {
-    constexpr int DOWN = KEYS / 32, BLOCKS = DOWN * (COLUMNS / 16);
-#pragma unroll(GROUPS == 3 ? 1 : 2)
-    for (int i = warp; i < BLOCKS; i += TURNERS) {
-        const int key = i % DOWN * 32, piece = i / DOWN; /* of 16 columns */
+    constexpr int DOWN = KEYS / 32, PIECES = COLUMNS / 16;
+    constexpr int BLOCKS = PIECES % 2 ? 1 : PIECES % 4 || GROUPS == 3 || DOWN * PIECES < 48 ? 2 : 4;
+#pragma unroll 1
+    for (u32 i = (u32)warp; i < DOWN * PIECES / BLOCKS; i += TURNERS) {
+        const u32 key = i % DOWN * 32, piece = i / DOWN * BLOCKS;
         const u32 from = raw + piece / 8 * KEY_CHUNK + (key + lane) * ROW + (piece % 8 ^ lane % 8) * 16;
         const u32 to = v + (key / 16 + lane / 16) * PITCH + (piece * 16 + lane % 16) * 16;
-        turn_block(from, to, key, rows, lane);
+        turn_blocks<BLOCKS>(from, to, (int)key, rows, lane);
     }
 }
 
