@@ -12,7 +12,7 @@
  * operands lie along rows or columns, not along K), PROMOTE (sums leave the tensor core after every slice:
  * 8-bit floats), BLOCKS (and are scaled then), LIGHT (c is tiled for the copy engine, and little follows
  * the sums), HAS_SCALE_A HAS_SCALE_B, those of grouped_device.cuh, types a_t b_t c_t sum_t out_t, the
- * epilogue's, and mma(sum, a, b, add): m64 by TILE_N. */
+ * epilogue's, and mma(sum, a, b, add): m64 by TILE_N, or by one of its PARTS. */
 #include "cuda/device/mbarrier.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/overlap.cuh"
@@ -30,7 +30,7 @@ constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int TEAM_ROWS = TILE_M / TEAMS, WAVES = TEAM_ROWS / 64;
 constexpr int THREADS = 128 * (TEAMS + 1);
 constexpr int SUMS = TILE_N / 2; /* a thread's, of one wave */
-/* Sums that leave the tensor core after every slice do so in parts of columns. */
+/* Sums that leave the tensor core after every slice do so in parts of at most 192 columns (part_of of grouped_sm90.c). */
 constexpr int PARTS = PROMOTE && TILE_N > 192 ? 2 : 1, PART_SUMS = SUMS / PARTS;
 constexpr int TEAM_BARRIER = 1, ALL_TEAMS_BARRIER = 1 + TEAMS, TURN_BARRIER = 2 + TEAMS;
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
@@ -225,6 +225,7 @@ template <bool MN_MAJOR> __device__ __forceinline__ u64 operand(u32 address)
 }
 /* Bytes to the next 32 bytes of K. */
 template <bool MN_MAJOR> constexpr u32 step_bytes() { return MN_MAJOR ? 16 * LINE_BYTES : 32; }
+
 /* A warp no longer reads this stage. */
 __device__ __forceinline__ void release(const ring &r, int stage, int lane)
 {
@@ -381,6 +382,7 @@ struct stage_reader {
     }
 };
 
+/* The descriptor `bytes` further on. */
 __device__ __forceinline__ u64 whole_operand(u32 low, u32 bytes)
 {
     constexpr u64 HIGH = (u64)(8 * LINE_BYTES >> 4) << 32 | 1ull << 62;
