@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm with scales of blocks of 128, on Hopper: the grouped kernel with one group of all rows.
- * Cost: 2MNK at 0.85 of what 8-bit floats sustain, since sums leave the tensor core every 128 of K.
+ * Cost: 2MNK at 0.86 of what 8-bit floats sustain, and 0.11 us a tile every 128 of K, where sums
+ * leave the tensor core.
  */
 #include "ops/gemm/grouped_sm90.h"
 

@@ -140,29 +140,24 @@ static int teams_of(const mica_config *c)
     return c->knob[KNOB_TILE_M] > ROWS_OF_TEAM ? 2 : 1;
 }
 
-static int stage_bytes(const mica_config *c)
+/* Of a slice's operands and of the scales of its blocks. */
+static int stage_bytes(const grouped *g, const mica_config *c)
 {
-    return (c->knob[KNOB_TILE_M] + c->knob[KNOB_TILE_N]) * LINE_BYTES;
-}
-
-/* With the scales of blocks. */
-static int slot_bytes(const grouped *g, const mica_config *c)
-{
-    int scales = gemm_has_blocks(&g->item) ? (c->knob[KNOB_TILE_M] + 4) * 4 : 0;
-    return stage_bytes(c) + scales;
+    int m = c->knob[KNOB_TILE_M], scales = gemm_has_blocks(&g->item) ? (m + 4) * 4 : 0;
+    return (m + c->knob[KNOB_TILE_N]) * LINE_BYTES + scales;
 }
 
 /* As many stages as fit beside the least buffers. */
 static int stages_of(const grouped *g, const mica_config *c, const mica_device_info *device)
 {
     int room = (int)device->shared_bytes - BARRIERS - teams_of(c) * LEAST_BUFFERS * BUFFER_BYTES;
-    int count = room / slot_bytes(g, c);
+    int count = room / stage_bytes(g, c);
     return count < MOST_STAGES ? count : MOST_STAGES;
 }
 
 static int buffers_of(const grouped *g, const mica_config *c, const mica_device_info *device)
 {
-    int room = (int)device->shared_bytes - BARRIERS - stages_of(g, c, device) * slot_bytes(g, c);
+    int room = (int)device->shared_bytes - BARRIERS - stages_of(g, c, device) * stage_bytes(g, c);
     int count = room / (teams_of(c) * BUFFER_BYTES);
     return count < MOST_BUFFERS ? count : MOST_BUFFERS;
 }
@@ -396,7 +391,7 @@ mica_status grouped_sm90_build(mica_plan *plan, const grouped *g)
     fill_args(g, &x, c, device->units, s);
     int teams = teams_of(c), stages = stages_of(g, c, device);
     int shared =
-        slot_bytes(g, c) * stages + teams * buffers_of(g, c, device) * BUFFER_BYTES + BARRIERS;
+        stage_bytes(g, c) * stages + teams * buffers_of(g, c, device) * BUFFER_BYTES + BARRIERS;
     s->grid = (mica_grid){.grid = {(unsigned)device->units},
                           .block = {128u * (unsigned)(teams + 1)},
                           .dynamic_shared = (unsigned)shared};
