@@ -37,7 +37,8 @@ constexpr int PIECE = 0, SUMS = COLUMNS / 2, QUERIES = 1;
 constexpr int PART = COLUMNS / PARTS;
 constexpr int PITCH = 16 * COLUMNS; /* bytes of 16 keys of turned values */
 constexpr int TURNED_BYTES = KEYS * COLUMNS;
-constexpr int TURNERS = 3; /* warps */
+constexpr int TURNERS = 3;  /* warps */
+constexpr int ARRIVING = 1; /* of their lanes, when values are read: as in grouped_sm90.cu */
 constexpr float LIFT = 8, LOWER = 0.00390625f;
 
 static_assert(GROUPS == 2 || GROUPS == 3, "registers are dealt out so");
@@ -213,9 +214,8 @@ __device__ __forceinline__ void turn_values(const memory &m, int warp)
         turn_tile(m.raw(r.at), m.v(r.at), rows, warp, lane);
         async_fence();
         __syncwarp();
-        if (lane != 0) continue;
-        mbarrier_arrive(m.bar.v_full(r.at));
-        mbarrier_arrive(m.raw_empty(r.at));
+        if (lane < ARRIVING) mbarrier_arrive(m.raw_empty(r.at));
+        if (lane == 0) mbarrier_arrive(m.bar.v_full(r.at));
     }
 }
 
@@ -483,7 +483,7 @@ __device__ __forceinline__ void raw_barriers_init(const attention_sm90_args &a, 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(m.raw_full(i), a.direct ? 32 : 1);
-            mbarrier_init(m.raw_empty(i), TURNERS);
+            mbarrier_init(m.raw_empty(i), TURNERS * ARRIVING);
             mbarrier_init(m.bar.v_full(i), TURNERS);
         }
         mbarrier_fence_init();

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with compute=tf32),
- * 8-bit integers and floats. Good for everything whose operands the copy engine can address. Cost:
+ * 8-bit integers and floats. Good for everything whose operands the copy engine can address; of
+ * tf32's one may lie across K: a warpgroup's 64 lines of it go through registers, which the tensor
+ * core takes as the left operand, so that c may have to be stored along those lines. Cost:
  * 2MNK at 0.9 of the sustained rate for full tiles, in whole rounds of tiles over the
  * multiprocessors; few rows run at the speed of memory. Gates, aux, amax and 8-bit results have a
  * kernel of their own. */
@@ -55,7 +57,7 @@ static const mica_config promoted[] = {
 
 /* Tiles have lines and what lies across: rows and columns of c, or the reverse where c is
  * transposed, so that neighbours across are neighbours in memory. Where c has few rows or columns
- * those lie across. */
+ * those lie across; an f32 operand that lies across K is that of the lines. */
 typedef struct geometry {
     gemm_shape shape; /* with a gate n counts all columns of b */
     gemm_extra extra;
@@ -89,6 +91,11 @@ static mica_status check_operand(gemm_sm90_operand *o, const gemm_shape *s, cons
     return MICA_OK;
 }
 
+static bool along_k(const gemm_sm90_operand *o)
+{
+    return o->k_stride == 1 || o->k == 1;
+}
+
 static void make_geometry(const mica_gemm_desc *d, geometry *g)
 {
     *g = (geometry){.halves = d->gate == MICA_GEMM_GATE_HALVES};
@@ -96,11 +103,17 @@ static void make_geometry(const mica_gemm_desc *d, geometry *g)
     gemm_shape *s = &g->shape;
     if (d->gate) s->n *= 2;
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
-    gemm_sm90_operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false};
-    gemm_sm90_operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false};
+    gemm_sm90_operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false, false};
+    gemm_sm90_operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false, false};
     bool deep = s->k * gemm_sm90_bytes(d->a.dtype) > DEEP_BYTES;
     g->few = deep && !gemm_has_extra(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
     g->swapped = g->few ? s->m < s->n : s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
+    bool across_k = !along_k(&a) || !along_k(&b);
+    if (gemm_sm90_bytes(d->a.dtype) == 4 && across_k && !gemm_has_extra(d)) {
+        g->few = false;
+        g->swapped = along_k(&a);
+        *(g->swapped ? &b.words : &a.words) = true;
+    }
     g->a = g->swapped ? b : a;
     g->b = g->swapped ? a : b;
     g->a_batch = g->swapped ? s->b_batch : s->a_batch;
@@ -174,13 +187,25 @@ static int box_of(const mica_gemm_desc *d, const mica_config *c)
     return n < widest ? n : widest;
 }
 
+/* The operand of the lines is f32 and lies across K. */
+static bool by_registers(const geometry *g)
+{
+    return g->a.mn_major && gemm_sm90_bytes(g->a.dtype) == 4;
+}
+
+/* Neighbours in c are of different lines. */
+static bool along_lines(const geometry *g)
+{
+    return by_registers(g) && g->c_line == 1 && g->c_across != 1;
+}
+
 /* Whether the copy engine can load the residual as it stores c. */
 static bool is_boxed(const mica_gemm_desc *d, const geometry *g)
 {
     const gemm_shape *s = &g->shape;
     int bytes = gemm_sm90_bytes(d->c.dtype);
     if (!mica_tensor_given(&d->residual) || gemm_sm90_bytes(d->residual.dtype) != bytes ||
-        gemm_finish_type(d) != MICA_F32)
+        gemm_finish_type(d) != MICA_F32 || along_lines(g))
         return false;
     bool boxed = g->r_across == 1 &&
                  (g->a.lines == 1 || (g->r_line >= g->b.lines && g->r_line * bytes % 16 == 0));
@@ -201,17 +226,27 @@ static bool has_short_end(const mica_gemm_desc *d, const geometry *g)
     return gemm_is_short(&rest);
 }
 
+/* Results across of a warpgroup's 64 lines that fill a buffer. */
+static int across_of_buffer(const mica_gemm_desc *d)
+{
+    return BUFFER_BYTES / ROWS_OF_GROUP / gemm_sm90_bytes(d->c.dtype);
+}
+
 /* Whether the copy engine can store c. */
 static bool is_tiled(const mica_gemm_desc *d, const geometry *g, const mica_config *c)
 {
     int bytes = gemm_sm90_bytes(d->c.dtype);
     const gemm_shape *s = &g->shape;
-    bool tiled = g->c_across == 1 && !gemm_has_extra(d) &&
-                 (g->a.lines == 1 || (g->c_line >= g->b.lines && g->c_line * bytes % 16 == 0));
+    bool along = along_lines(g);
+    long long rows = along ? g->b.lines : g->a.lines, columns = along ? g->a.lines : g->b.lines;
+    long long row = along ? g->c_across : g->c_line;
+    bool tiled = (along ? g->swapped : g->c_across == 1) && !gemm_has_extra(d) &&
+                 (rows == 1 || (row >= columns && row * bytes % 16 == 0));
     /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
-    tiled = tiled && g->b.lines * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
+    tiled = tiled && columns * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
     int box = box_of(d, c) * bytes;
-    tiled = tiled && (box & (box - 1)) == 0;
+    tiled =
+        tiled && (along ? c->knob[KNOB_TILE_N] % across_of_buffer(d) == 0 : (box & (box - 1)) == 0);
     for (int i = 0; i < s->batch_rank; i++)
         tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
     return tiled;
@@ -305,7 +340,8 @@ static double compute_ms(const mica_gemm_desc *d, const geometry *g, const mica_
 static double memory_rate(const geometry *g, const mica_device_info *device, const mica_config *c,
                           double active)
 {
-    const double reading = g->few ? 1.03 : 0.822, fewer = 0.06, latency_ms = 1.6e-3;
+    bool few = g->few || (by_registers(g) && g->b.lines <= FEW);
+    const double reading = few ? 1.03 : 0.822, fewer = 0.06, latency_ms = 1.6e-3;
     double lines = fmin((double)g->a.lines, lines_of(c));
     double ring =
         (lines + c->knob[KNOB_TILE_N]) * LINE_BYTES * c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH];
@@ -385,6 +421,8 @@ static bool suits(const mica_gemm_desc *d, const geometry *g, const mica_device_
     double tiles = (double)ceiling(g->a.lines, knob[KNOB_TILE_M]) *
                    (double)ceiling(g->b.lines, knob[KNOB_TILE_N]) * (double)g->shape.batches;
     if (g->b.mn_major && knob[KNOB_TILE_N] % chunk) return false;
+    if (by_registers(g) && (knob[KNOB_TILE_M] > 128 || knob[KNOB_DEPTH] > 1 || knob[KNOB_TURNS]))
+        return false;
     if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
     if (knob[KNOB_TURNS] && !is_light(d, g, c)) return false;
     if (is_tiled(d, g, c) && has_short_end(d, g) && repeats_residual(d, c)) return false;
@@ -473,6 +511,7 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
     mica_prologue_int(p, "A_MN_MAJOR", g->a.mn_major);
     mica_prologue_int(p, "B_MN_MAJOR", g->b.mn_major);
     mica_prologue_int(p, "SWAPPED", g->swapped);
+    mica_prologue_int(p, "ALONG_LINES", along_lines(g));
     mica_prologue_int(p, "PROMOTE", gemm_sm90_promotes(d->a.dtype));
     mica_prologue_int(p, "LIGHT", is_light(d, g, c));
     mica_prologue_int(p, "RESIDUAL", brings_residual(d, g, c));
@@ -496,7 +535,8 @@ static void write_prologue(const mica_gemm_desc *d, const geometry *g, const mic
                                       .a = g->a.dtype,
                                       .b = g->b.dtype,
                                       .a_mn_major = g->a.mn_major,
-                                      .b_mn_major = g->b.mn_major});
+                                      .b_mn_major = g->b.mn_major,
+                                      .a_in_registers = by_registers(g)});
 }
 
 /* Returns the bytes of one slice. */
@@ -513,19 +553,24 @@ static void fill_box_map(const mica_gemm_desc *d, const geometry *g, const mica_
                          const gemm_sm90_operand *o, const long long *batch,
                          mica_tensor_map_spec *m)
 {
+    int bytes = gemm_sm90_bytes(o->dtype);
+    int box = along_lines(g) ? LINE_BYTES / bytes : box_of(d, c);
     fill_map(o, &g->shape, batch, ROWS_OF_GROUP, m);
     m->tf32 = false;
-    m->box[0] = (uint32_t)box_of(d, c);
-    m->box[1] = ROWS_OF_GROUP;
-    m->swizzle_bytes = box_of(d, c) * gemm_sm90_bytes(o->dtype);
+    m->box[0] = (uint32_t)box;
+    m->box[1] = (uint32_t)(along_lines(g) ? across_of_buffer(d) : ROWS_OF_GROUP);
+    m->swizzle_bytes = box * bytes;
 }
 
 static void fill_box_maps(const mica_gemm_desc *d, const geometry *g, const mica_config *c,
                           state *s)
 {
-    gemm_sm90_operand out = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, false};
-    gemm_sm90_operand in = {"residual", d->residual.dtype, g->a.lines, g->r_line, g->b.lines, 1,
-                            false};
+    gemm_sm90_operand out = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, false, false};
+    if (along_lines(g))
+        out = (gemm_sm90_operand){"c",        d->c.dtype, g->b.lines, g->c_across,
+                                  g->a.lines, 1,          false,      false};
+    gemm_sm90_operand in = {
+        "residual", d->residual.dtype, g->a.lines, g->r_line, g->b.lines, 1, false, false};
     s->light = is_light(d, g, c);
     s->boxed_residual = brings_residual(d, g, c);
     if (s->light) fill_box_map(d, g, c, &out, g->shape.c_batch, &s->c);

@@ -66,6 +66,19 @@ __device__ __forceinline__ void exchange(sum_t (&sum)[WAVES][SUMS], const ring &
     }
 }
 
+/* All lines of a piece that are in c, so that neighbours are stored together. */
+__device__ __forceinline__ void finish_along(const gemm_sm90_args &args, const place &p, const sum_t *staging, int line,
+                                             s64 last, int across, int thread)
+{
+    const int own = line + thread % 64;
+    if (own >= last) return;
+#pragma unroll 1
+    for (int i = thread / 64; i < PIECE && across + i < args.across; i += 2) {
+        c_t *c = (c_t *)args.gemm.c + p.c + own * args.c_line + (across + i) * args.c_across;
+        *c = finish_one(args, p, own, across + i, staging[thread % 64 * PITCH + i], c);
+    }
+}
+
 __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const tile &t,
                                             const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group, int rank)
 {
@@ -86,8 +99,9 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
         if (line >= last || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(1 + group, 128);
+        if constexpr (ALONG_LINES) finish_along(args, p, staging, line, last, across, thread);
 #pragma unroll 1
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < (ALONG_LINES ? 0 : EACH); i++) {
             const int y = i * (128 / ACROSS) + row;
             sum_t v[VECTOR];
             load_vector<VECTOR>(staging + y * PITCH + column, v);
@@ -203,6 +217,8 @@ __device__ __forceinline__ void store_tile(const gemm_sm90_args &args, const til
     }
 }
 
+#include "ops/gemm/gemm_along.cuh"
+
 /* The same where carry() brings residuals and stores results. */
 __device__ __forceinline__ void replace_tile(const gemm_sm90_args &args, const tile &t, const sum_t (&sum)[WAVES][SUMS],
                                              unsigned char *staging, int group, const buffer_barriers &bars,
@@ -234,6 +250,8 @@ __device__ __forceinline__ void consume(const gemm_sm90_args &args, const ring &
         if constexpr (SPLIT > 1) exchange(sum, r, (sum_t *)stages);
         if (RESIDUAL && args.light)
             replace_tile(args, t, sum, staging, group, bars, turn);
+        else if (LIGHT && ALONG_LINES && args.light)
+            store_along(args, t, sum[0], staging, group);
         else if (LIGHT && !RESIDUAL && args.light)
             store_tile(args, t, sum, staging, group);
         else

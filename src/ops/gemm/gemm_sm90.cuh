@@ -5,14 +5,16 @@
  *
  * Prologue: TILE_M (lines that are multiplied) LINES (of them, that are the tile's: the rest is whatever lies there)
  * TILE_N (across) STAGES GROUPS, TURNS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
- * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K), SWAPPED (lines are columns
- * of c), PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the
- * copy engine, and little follows the sums), RESIDUAL (it comes as c goes: gemm_residual.cuh), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B,
- * PACKED_VECTORS (those of the epilogue), types a_t (the operand of
- * the lines) b_t c_t sum_t out_t, the epilogue's, and mma(sum, a, b, add): m64 by TILE_N. HALVES, from the file that
- * includes this or its prologue: columns of a tile are from both halves of b. */
+ * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K; a tf32 one that does goes through
+ * registers: BY_REGISTERS), SWAPPED (lines are columns of c), ALONG_LINES (neighbours in c are of different lines),
+ * PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the copy engine, and
+ * little follows the sums), RESIDUAL (it comes as c goes: gemm_residual.cuh), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B,
+ * PACKED_VECTORS (those of the epilogue), types a_t (the operand of the lines) b_t c_t sum_t out_t, the epilogue's, and
+ * mma(sum, a, b, add): m64 by TILE_N, a in registers if BY_REGISTERS. HALVES, from the file that includes this or its
+ * prologue: columns of a tile are from both halves of b. */
 #pragma once
 #include "cuda/device/mbarrier.cuh"
+#include "cuda/device/mma.cuh"
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -23,6 +25,8 @@
 constexpr int LINE_BYTES = 128; /* of K in a slice */
 constexpr int TILE_K = LINE_BYTES / (int)sizeof(a_t);
 constexpr int STEPS = 4; /* instructions of 32 bytes of K */
+constexpr int CHUNK = TILE_K; /* lines of an operand that lies along them, in 128 bytes */
+constexpr bool BY_REGISTERS = A_MN_MAJOR && sizeof(a_t) == 4;
 constexpr int A_SLICE = LINES * LINE_BYTES, B_SLICE = TILE_N * LINE_BYTES;
 constexpr int A_BYTES = DEPTH * A_SLICE, B_BYTES = DEPTH * B_SLICE;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
@@ -35,7 +39,8 @@ constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N 
 constexpr int VECTOR = 4; /* results at a time */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 
-/* What the copy engine stores, and loads of a residual: boxes of 64 lines of at most 128 bytes, swizzled. */
+/* What the copy engine stores, and loads of a residual: boxes of 64 lines of at most 128 bytes, swizzled. ALONG_LINES:
+ * see gemm_along.cuh. */
 constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N < BOX_WIDEST ? TILE_N : BOX_WIDEST;
 constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = (TILE_N + BOX - 1) / BOX;
 /* First column of a box: the last one repeats some of its neighbour's, with the same results. */
@@ -51,8 +56,10 @@ static_assert(!HALVES || TILE_N % (B_MN_MAJOR ? 128 : 16) == 0, "whole boxes, an
 static_assert(LINES == TILE_M || (LINES < TILE_M && LINES % 8 == 0 && GROUPS == 1 && !A_MN_MAJOR && !LIGHT && BUFFERS > 0),
               "what is read past the lines lies in shared memory");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
-static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
-static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
+static_assert(!A_MN_MAJOR || sizeof(a_t) > 1, "8-bit operands are K-major");
+static_assert(!B_MN_MAJOR || sizeof(a_t) == 2, "so are tf32 ones that do not go through registers");
+static_assert(!B_MN_MAJOR || TILE_N % CHUNK == 0, "whole chunks across");
+static_assert(!BY_REGISTERS || (WAVES == 1 && DEPTH == 1 && !TURNS), "a slice at a time, of a warpgroup's 64 lines");
 
 struct ring {
     u32 stages, full, empty;
@@ -118,8 +125,8 @@ __device__ __forceinline__ int first_line(const tile &t, int group)
     return t.line + (TURNS ? 0 : group * GROUP_LINES);
 }
 
-/* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
- * TILE_K rows of 128 bytes. */
+/* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of as many elements, each
+ * TILE_K rows. */
 template <int LINES, bool MN_MAJOR>
 __device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map, u32 bar, int line, int k,
                                              const tile &t, const long long *stride)
@@ -128,8 +135,8 @@ __device__ __forceinline__ void load_operand(u32 to, const mica_tensor_map *map,
         load_box<BATCH_RANK>(to, map, bar, k, line, t.batch, stride);
     else
 #pragma unroll
-        for (int i = 0; i < LINES / 64; i++)
-            load_box<BATCH_RANK>(to + i * TILE_K * LINE_BYTES, map, bar, line + 64 * i, k, t.batch, stride);
+        for (int i = 0; i < LINES / CHUNK; i++)
+            load_box<BATCH_RANK>(to + i * TILE_K * LINE_BYTES, map, bar, line + CHUNK * i, k, t.batch, stride);
 }
 
 /* The operand across. HALVES: as many lines of the first half as of the second. */
@@ -184,10 +191,59 @@ __device__ __forceinline__ void release(const ring &r, int stage, int lane)
     if (lane == 0) mbarrier_arrive(r.empty + 8 * stage);
 }
 
+/* A thread's part of the lines of a slice that lies along them: of each step of 8 terms, as m64k8 has it, lines
+ * lane / 4 and 8 more of its warp's 16, terms lane % 4 and 4 more. `first`: where the first one stands. */
+__device__ __forceinline__ u32 first_word(u32 slice, int group, int warp, int lane)
+{
+    const int line = group * 64 + warp * 16 + lane / 4, term = lane % 4, place = line % CHUNK;
+    return slice + line / CHUNK * (TILE_K * LINE_BYTES) + term * LINE_BYTES + (place / 4 ^ term) * 16 + place % 4 * 4;
+}
+__device__ __forceinline__ void load_words(u32 first, u32 (&words)[STEPS][4])
+{
+    constexpr u32 LINES_8 = 32, TERMS_4 = 64; /* bits of the swizzle */
+#pragma unroll
+    for (int k = 0; k < STEPS; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            words[k][i] = load_shared((first ^ (i % 2 * LINES_8 | i / 2 * TERMS_4)) + (8 * k + i / 2 * 4) * LINE_BYTES);
+}
+
+/* Sums of a tile whose lines go through registers: those of a slice are loaded while the one before is multiplied. A
+ * slice's instructions end before the next one's begin, or the assembler would put each of them behind the loads. */
+template <int N>
+__device__ __forceinline__ void multiply_words(sum_t (&sum)[WAVES][N], ring &r, int fills, int group, int lane)
+{
+    const u32 own = first_word(0, group, (int)threadIdx.x / 32 % 4, lane);
+    u32 words[2][STEPS][4];
+    mbarrier_wait(r.full + 8 * r.at, r.parity);
+    load_words(r.stages + r.at * STAGE_BYTES + own, words[0]);
+#pragma unroll 1
+    for (int pair = 0; pair < fills; pair += 2) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (pair + i == fills) break;
+            const int at = r.at;
+            const u64 b = operand<false>(r.stages + at * STAGE_BYTES + A_BYTES);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) mma(sum[0], words[i][k], wgmma_advance(b, k * 32), pair + i | k);
+            wgmma_commit();
+            r.next();
+            if (pair + i + 1 < fills) {
+                mbarrier_wait(r.full + 8 * r.at, r.parity);
+                load_words(r.stages + r.at * STAGE_BYTES + own, words[1 - i]);
+            }
+            wgmma_wait<0>();
+            wgmma_hold(sum[0]);
+            release(r, at, lane);
+        }
+    }
+}
+
 /* All slices of a tile in one sum per element. The stage before the one being multiplied is released when
  * its instructions are known to be done. The next turn begins while the last slice is multiplied. */
-__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane,
-                                         const turn &t)
+template <int N>
+__device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][N], ring &r, int fills, int group, int lane, const turn &t)
 {
     int before = -1;
 #pragma unroll 1
@@ -216,7 +272,8 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][SUMS], ring &r, int
 }
 
 /* The tensor core keeps 14 bits of a sum of 8-bit floats: it adds up 128 products, registers the rest. */
-__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], ring &r, int fills, int group, int lane)
+template <int N>
+__device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][N], ring &r, int fills, int group, int lane)
 {
 #pragma unroll
     for (int w = 0; w < WAVES; w++)
@@ -230,7 +287,7 @@ __device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][SUMS], rin
 #pragma unroll
         for (int part_of_stage = 0; part_of_stage < DEPTH * WAVES; part_of_stage++) {
             const int w = part_of_stage % WAVES, d = part_of_stage / WAVES;
-            sum_t part[SUMS];
+            sum_t part[N];
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
@@ -263,6 +320,8 @@ __device__ __forceinline__ void each_tile(const gemm_sm90_args &args, ring r, in
         mine.begin();
         if constexpr (PROMOTE)
             multiply_promoted(sum, r, fills, share, lane);
+        else if constexpr (BY_REGISTERS)
+            multiply_words(sum, r, fills, share, lane);
         else
             multiply(sum, r, fills, share, lane, mine);
         if constexpr (TURNS) r.skip(fills);

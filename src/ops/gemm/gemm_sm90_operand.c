@@ -46,15 +46,18 @@ mica_status gemm_sm90_check_operand(gemm_sm90_operand *o, mica_why *why)
 {
     bool along_k = o->k_stride == 1 || o->k == 1;
     bool along_lines = o->line_stride == 1 || o->lines == 1;
-    bool narrow = gemm_sm90_bytes(o->dtype) == 2;
-    bool odd_lines = o->lines > 1 && o->line_stride * gemm_sm90_bytes(o->dtype) % 16 != 0;
-    o->mn_major = narrow && along_lines && (!along_k || odd_lines);
+    int bytes = gemm_sm90_bytes(o->dtype);
+    bool either = bytes == 2 || (bytes == 4 && o->words);
+    bool odd_lines = o->lines > 1 && o->line_stride * bytes % 16 != 0;
+    o->mn_major = either && along_lines && (!along_k || odd_lines);
     if (!along_k && !along_lines)
         return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", o->name,
                            o->line_stride, o->k_stride);
-    if (!along_k && !narrow)
-        return mica_refuse(
-            why, "%s is not contiguous along K; only 16-bit types may lie the other way", o->name);
+    if (!along_k && !either)
+        return mica_refuse(why, "%s is not contiguous along K; %s may lie the other way", o->name,
+                           bytes == 4
+                               ? "only one operand of f32, of a product without gate, aux and amax,"
+                               : "only 16-bit types");
     if (o->mn_major)
         return gemm_sm90_check_stride(o, "lines along K", o->k, o->k_stride, o->lines, why);
     return gemm_sm90_check_stride(o, "lines", o->lines, o->line_stride, o->k, why);

@@ -13,6 +13,7 @@ typedef struct gemm_sm90_operand {
     const char *name;
     mica_dtype dtype;
     long long lines, line_stride, k, k_stride;
+    bool words;    /* f32 may be mn_major too: it comes through registers */
     bool mn_major; /* neighbours are of different lines; set by the check */
 } gemm_sm90_operand;
 

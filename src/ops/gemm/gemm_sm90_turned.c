@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on Hopper's tensor cores for operands that engine sm90 cannot read as they lie: tf32 and
- * 8-bit types across K, and lines that are no multiples of 16 bytes apart. These are copied into
- * the workspace along K, by a child plan of transform; the product is a child plan of sm90. Cost:
- * that of both. */
+ * gemm on Hopper's tensor cores for operands that engine sm90 cannot read as they lie: 8-bit types
+ * across K, tf32 where both are (or one, of a product with a gate, aux or amax), and lines that are
+ * no multiples of 16 bytes apart. These are copied into the workspace along K, by a child plan of
+ * transform; the product is a child plan of sm90. Cost: that of both. */
 #include "mica/transform.h"
 #include "ops/gemm/gemm_shape.h"
 

@@ -110,11 +110,11 @@ static mica_status make_geometry(const grouped *g, geometry *x, mica_why *why)
     MICA_TRY(gemm_sm90_check_types(d, why));
     gemm_shape_make(d, &x->shape);
     const gemm_shape *s = &x->shape;
-    x->a = (operand){{"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false},
+    x->a = (operand){{"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false, false},
                      g->form == GROUPED_ROOMS,
                      g->count,
                      g->group[MICA_GEMM_A]};
-    x->b = (operand){{"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false},
+    x->b = (operand){{"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false, false},
                      g->form != GROUPED_TERMS,
                      g->count,
                      g->group[MICA_GEMM_B]};
@@ -344,7 +344,7 @@ static void fill_c_map(const grouped *g, const gemm_shape *s, const mica_config 
                        mica_tensor_map_spec *m)
 {
     mica_dtype dtype = g->item.c.dtype;
-    operand o = {{"c", dtype, s->m, s->c_m, s->n, 1, false},
+    operand o = {{"c", dtype, s->m, s->c_m, s->n, 1, false, false},
                  g->form != GROUPED_ROWS,
                  g->count,
                  g->group[MICA_GEMM_C]};
