@@ -12,8 +12,9 @@
  * workspace has room for a plain copy, for runs that are not the primitive's.
  *
  * The matmul primitive has no alpha and beta at run time, and a fixed number of threads: its plans
- * then call sgemm where the layout allows it. What is left (a residual that is c's memory, beta
- * with an s32 c, odd strides) runs through the loops of engine "cpu", several times slower. */
+ * then call sgemm where the layout allows it. What is left (a residual that is c's memory, which
+ * the primitive takes with AVX-512 only, beta with an s32 c, odd strides) runs through the loops of
+ * engine "cpu", several times slower. */
 #include "ops/gemm/gemm_cpu.h"
 #include "ops/shared/convert.h"
 #include "ops/shared/onednn.h"
@@ -391,14 +392,18 @@ static mica_status build(mica_plan *plan)
                      &s->workspace);
 }
 
+static bool reads_c(const mica_gemm_desc *d, const mica_run *r)
+{
+    return mica_tensor_given(&d->residual) && r->args[MICA_GEMM_RESIDUAL] == r->args[MICA_GEMM_C];
+}
+
 /* What the primitive cannot do, on plain operands. */
 static mica_status run_rest(const mica_plan *plan, const mica_run *r, double alpha, double beta)
 {
     const state *s = plan->state;
     call x = {.s = s, .d = plan->desc, .r = r, .alpha = alpha, .beta = beta};
     x.sums = s->blas.apart ? mica_at(r, s->workspace) : r->args[MICA_GEMM_C];
-    bool c_is_read =
-        mica_tensor_given(&x.d->residual) && r->args[MICA_GEMM_RESIDUAL] == r->args[MICA_GEMM_C];
+    bool c_is_read = reads_c(x.d, r);
     bool c_is_kept = x.d->a.dtype != MICA_F32 && x.beta != 0;
     if (s->blas.fits && (s->blas.apart || (!c_is_read && !c_is_kept))) return run_blas(&x);
     gemm_finish finish = {
@@ -413,7 +418,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     double alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA);
     double beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
     if (!s->matmul) return run_rest(plan, r, alpha, beta);
-    if (alpha == 1 && beta == 0 && mica_onednn_ready(s->matmul)) return run_matmul(s, r);
+    bool late = mica_onednn_adds_late() && reads_c(plan->desc, r);
+    if (alpha == 1 && beta == 0 && !late && mica_onednn_ready(s->matmul)) return run_matmul(s, r);
     mica_onednn_args args = matmul_args(s, r);
     mica_run plain = *r;
     MICA_TRY(mica_onednn_unpack(s->matmul, &args, mica_at(r, s->workspace)));

@@ -74,6 +74,15 @@ bool mica_onednn_exact_int8(void)
 #endif
 }
 
+bool mica_onednn_adds_late(void)
+{
+#if defined(__x86_64__)
+    return !__builtin_cpu_supports("avx512f");
+#else
+    return true;
+#endif
+}
+
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x)  TEXT_OF_(x)
 const char *mica_onednn_version(void)

@@ -63,6 +63,9 @@ bool mica_onednn_has_act(mica_act act);
 /* Sums of 8-bit products are exact only with the VNNI instructions: older kernels saturate pairs
  * at 16 bits. */
 bool mica_onednn_exact_int8(void);
+/* Kernels without AVX-512 store sums first and add a tensor as large as the result to them after:
+ * it must not be the result's memory; and of grouped convolutions 2.6 adds the wrong elements. */
+bool mica_onednn_adds_late(void);
 
 /* UNSUPPORTED with the reason where oneDNN has nothing better than its reference loops. Cheap: no
  * code is generated. */
