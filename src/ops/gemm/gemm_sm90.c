@@ -91,11 +91,6 @@ static mica_status check_operand(gemm_sm90_operand *o, const gemm_shape *s, cons
     return MICA_OK;
 }
 
-static bool along_k(const gemm_sm90_operand *o)
-{
-    return o->k_stride == 1 || o->k == 1;
-}
-
 static void make_geometry(const mica_gemm_desc *d, geometry *g)
 {
     *g = (geometry){.halves = d->gate == MICA_GEMM_GATE_HALVES};
@@ -108,10 +103,10 @@ static void make_geometry(const mica_gemm_desc *d, geometry *g)
     bool deep = s->k * gemm_sm90_bytes(d->a.dtype) > DEEP_BYTES;
     g->few = deep && !gemm_has_extra(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
     g->swapped = g->few ? s->m < s->n : s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
-    bool across_k = !along_k(&a) || !along_k(&b);
+    bool across_k = !gemm_sm90_along_k(&a) || !gemm_sm90_along_k(&b);
     if (gemm_sm90_bytes(d->a.dtype) == 4 && across_k && !gemm_has_extra(d)) {
         g->few = false;
-        g->swapped = along_k(&a);
+        g->swapped = gemm_sm90_along_k(&a);
         *(g->swapped ? &b.words : &a.words) = true;
     }
     g->a = g->swapped ? b : a;

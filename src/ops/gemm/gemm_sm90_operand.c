@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops/gemm/gemm_sm90_operand.h"
 
+bool gemm_sm90_along_k(const gemm_sm90_operand *o)
+{
+    return o->k_stride == 1 || o->k == 1;
+}
+
 bool gemm_sm90_promotes(mica_dtype t)
 {
     return t == MICA_E4M3 || t == MICA_E5M2;
@@ -44,7 +49,7 @@ mica_status gemm_sm90_check_stride(const gemm_sm90_operand *o, const char *what,
 
 mica_status gemm_sm90_check_operand(gemm_sm90_operand *o, mica_why *why)
 {
-    bool along_k = o->k_stride == 1 || o->k == 1;
+    bool along_k = gemm_sm90_along_k(o);
     bool along_lines = o->line_stride == 1 || o->lines == 1;
     int bytes = gemm_sm90_bytes(o->dtype);
     bool either = bytes == 2 || (bytes == 4 && o->words);
@@ -54,10 +59,10 @@ mica_status gemm_sm90_check_operand(gemm_sm90_operand *o, mica_why *why)
         return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", o->name,
                            o->line_stride, o->k_stride);
     if (!along_k && !either)
-        return mica_refuse(why, "%s is not contiguous along K; %s may lie the other way", o->name,
-                           bytes == 4
-                               ? "only one operand of f32, of a product without gate, aux and amax,"
-                               : "only 16-bit types");
+        return mica_refuse(why,
+                           "%s is not contiguous along K; only 16-bit types may lie the other way, "
+                           "and f32 as the one such operand of a gemm without gate, aux and amax",
+                           o->name);
     if (o->mn_major)
         return gemm_sm90_check_stride(o, "lines along K", o->k, o->k_stride, o->lines, why);
     return gemm_sm90_check_stride(o, "lines", o->lines, o->line_stride, o->k, why);

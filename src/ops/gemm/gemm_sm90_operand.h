@@ -17,6 +17,7 @@ typedef struct gemm_sm90_operand {
     bool mn_major; /* neighbours are of different lines; set by the check */
 } gemm_sm90_operand;
 
+bool gemm_sm90_along_k(const gemm_sm90_operand *operand);
 /* 8-bit floats, whose sums leave the tensor core after every slice. */
 bool gemm_sm90_promotes(mica_dtype t);
 int gemm_sm90_bytes(mica_dtype t);
