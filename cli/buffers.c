@@ -131,7 +131,13 @@ mica_status cli_buffer_init(cli_buffer *b, mica_context *context, const mica_ten
         madvise(b->before, (size_t)b->bytes, MADV_HUGEPAGE);
         madvise(b->after, (size_t)b->bytes, MADV_HUGEPAGE);
     }
-    return mica_malloc(context, b->bytes, &b->memory);
+    mica_status status = mica_malloc(context, b->bytes, &b->memory);
+    mica_device_info device;
+    /* A CPU's memory comes in huge pages, and few elements far apart would touch all of them. */
+    if (status == MICA_OK && b->window_count > 1 &&
+        mica_context_info(context, &device) == MICA_OK && !device.cuda)
+        madvise(b->memory, (size_t)b->bytes, MADV_NOHUGEPAGE);
+    return status;
 }
 
 void cli_buffer_free(cli_buffer *b, mica_context *context)

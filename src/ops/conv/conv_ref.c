@@ -6,108 +6,166 @@
 #include "ops/shared/integer.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct sums {
     double value, magnitude;
 } sums;
 
-/* Offset of the image along one axis, or false outside of it. */
-static bool image_at(int64_t size, int64_t stride, int64_t at, int64_t *offset)
+/* Each pass is a matrix product. Rows are what a result has on the image's side, and columns its
+ * channel on the other; terms come in steps, of which a row sees some, and each step has one for
+ * every channel or image:
+ *
+ *           rows                      columns   steps              terms   left   right
+ *   FWD     images, output pixels     k         taps               c       a      f
+ *   DGRAD   images, pixels of a       c         taps               k       b      f
+ *   WGRAD   channels c, taps          k         output pixels      n       a      b
+ *
+ * A tile of it spares conversions; every sum has its terms in order. */
+enum { TILE = 8, CHUNK = 32 };
+typedef double lanes __attribute__((vector_size(TILE * sizeof(double))));
+typedef int64_t lanes_bits __attribute__((vector_size(TILE * sizeof(double))));
+
+typedef struct product {
+    int kind;
+    const mica_conv_geometry *g;
+    const mica_view *left, *right;
+    const long long *row_size, *step_size, *left_size; /* along the axes */
+    const long long *left_stride, *right_stride;
+    int64_t outer, columns, terms; /* outer: of images or channels among the rows */
+    int64_t left_outer, left_group, left_term;
+    int64_t right_base, right_group, right_column, right_term;
+} product;
+
+/* Where the rows of a tile are in the left operand, as far as the axes of a step are known. */
+typedef struct places {
+    bool inside[TILE], any;
+    int64_t offset[TILE];
+} places;
+
+typedef struct tile {
+    int64_t group, row, column, at[3][TILE]; /* at: the rows' positions along the axes */
+    int rows, columns;
+    lanes sum[TILE], mag[TILE]; /* of the columns; a lane is a row */
+} tile;
+
+static product product_of(int kind, const mica_conv_geometry *g, const mica_view *a,
+                          const mica_view *b, const mica_view *f)
 {
-    *offset += at * stride;
-    return at >= 0 && at < size;
+    product p = {.kind = kind,
+                 .g = g,
+                 .left = a,
+                 .right = f,
+                 .row_size = g->out,
+                 .step_size = g->tap,
+                 .left_size = g->in,
+                 .left_stride = g->a.s,
+                 .right_stride = g->f.s,
+                 .outer = g->n,
+                 .columns = g->k,
+                 .terms = g->c,
+                 .left_outer = g->a.n,
+                 .left_group = g->a.g,
+                 .left_term = g->a.c,
+                 .right_base = g->f_base,
+                 .right_group = g->f.g,
+                 .right_column = g->f.n,
+                 .right_term = g->f.c};
+    if (kind == MICA_CONV_KIND_DGRAD) {
+        p.left = b, p.left_size = g->out, p.left_stride = g->b.s;
+        p.row_size = g->in, p.columns = g->c, p.terms = g->k;
+        p.left_outer = g->b.n, p.left_group = g->b.g, p.left_term = g->b.c;
+        p.right_column = g->f.c, p.right_term = g->f.n;
+    } else if (kind == MICA_CONV_KIND_WGRAD) {
+        p.right = b, p.right_stride = g->b.s;
+        p.row_size = g->tap, p.step_size = g->out, p.outer = g->c, p.terms = g->n;
+        p.left_outer = g->a.c, p.left_term = g->a.n;
+        p.right_base = 0, p.right_group = g->b.g, p.right_column = g->b.c, p.right_term = g->b.n;
+    }
+    return p;
 }
 
-static void add(sums *s, double p, double q)
+/* Where a row at `at` sees the left operand in a step along an axis; false: outside of it. */
+static bool seen(const product *p, int axis, int64_t at, int64_t step, int64_t *position)
 {
-    s->value += p * q;
-    s->magnitude += fabs(p * q);
+    int64_t stride = p->g->stride[axis], dilation = p->g->dilation[axis], pad = p->g->pad[axis];
+    int64_t v = p->kind == MICA_CONV_KIND_FWD     ? at * stride - pad + step * dilation
+                : p->kind == MICA_CONV_KIND_DGRAD ? at + pad - step * dilation
+                                                  : step * stride - pad + at * dilation;
+    if (p->kind == MICA_CONV_KIND_DGRAD && stride > 1) {
+        if (v < 0 || v % stride != 0) return false;
+        v /= stride;
+    }
+    *position = v;
+    return v >= 0 && v < p->left_size[axis];
 }
 
-/* Which pixel of b feeds pixel `at` of a through a tap: the inverse of q * stride - pad + t *
- * dilation. */
-static bool pixel_of(const mica_conv_geometry *g, int axis, int64_t at, int64_t tap, int64_t *q)
+/* Takes a step along an axis. */
+static void advance(const product *p, const tile *t, int axis, int64_t step, const places *from,
+                    places *to)
 {
-    int64_t v = at + g->pad[axis] - tap * g->dilation[axis];
-    *q = v / g->stride[axis];
-    return v >= 0 && v % g->stride[axis] == 0;
+    to->any = false;
+    for (int i = 0; i < t->rows; i++) {
+        int64_t position;
+        to->inside[i] = from->inside[i] && seen(p, axis, t->at[axis][i], step, &position);
+        if (!to->inside[i]) continue;
+        to->offset[i] = from->offset[i] + position * p->left_stride[axis];
+        to->any = true;
+    }
 }
 
-/* i counts n, channel (over all groups), and the three axes, the last fastest. */
-static void split(int64_t i, const long long size[3], int64_t channels, int64_t at[5])
+/* All terms of one step; what a row does not see counts for nothing, infinities included. */
+static void add_step(const product *p, tile *t, const places *at, int64_t right)
 {
-    for (int d = 2; d >= 0; d--) at[d + 2] = i % size[d], i /= size[d];
-    at[1] = i % channels, at[0] = i / channels;
-}
-
-/* In the three sums below, whether a tap (or an output pixel) counts is found once for all channels
- * (or images). */
-static sums fwd_at(const mica_conv_geometry *g, const mica_view *a, const mica_view *f,
-                   const int64_t at[5])
-{
-    sums s = {0, 0};
-    int64_t group = at[1] / g->k, k = at[1] % g->k;
-    for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
-        for (int64_t t1 = 0; t1 < g->tap[1]; t1++)
-            for (int64_t t2 = 0; t2 < g->tap[2]; t2++) {
-                int64_t t[3] = {t0, t1, t2}, ao = at[0] * g->a.n + group * g->a.g;
-                int64_t fo = g->f_base + group * g->f.g + k * g->f.n;
-                bool inside = true;
-                for (int d = 0; d < 3; d++) {
-                    int64_t h = at[d + 2] * g->stride[d] - g->pad[d] + t[d] * g->dilation[d];
-                    inside = image_at(g->in[d], g->a.s[d], h, &ao) && inside;
-                    fo += t[d] * g->f.s[d];
-                }
-                for (int64_t c = 0; inside && c < g->c; c++)
-                    add(&s, mica_get(a, ao + c * g->a.c), mica_get(f, fo + c * g->f.c));
+    lanes left[CHUNK];
+    double factor[TILE][CHUNK];
+    for (int64_t first = 0; first < p->terms; first += CHUNK) {
+        int depth = p->terms - first < CHUNK ? (int)(p->terms - first) : CHUNK;
+        for (int i = 0; i < TILE; i++)
+            for (int c = 0; c < depth; c++)
+                left[c][i] = i < t->rows && at->inside[i]
+                                 ? mica_get(p->left, at->offset[i] + (first + c) * p->left_term)
+                                 : 0;
+        for (int j = 0; j < t->columns; j++)
+            for (int c = 0; c < depth; c++)
+                factor[j][c] = mica_get(p->right, right + (t->column + j) * p->right_column +
+                                                      (first + c) * p->right_term);
+        for (int j = 0; j < t->columns; j++) {
+            lanes sum = t->sum[j], mag = t->mag[j];
+            for (int c = 0; c < depth; c++) {
+                lanes term = left[c] * factor[j][c];
+                sum += term;
+                mag += (lanes)((lanes_bits)term & INT64_MAX);
             }
-    return s;
+            for (int i = 0; i < t->rows; i++)
+                if (at->inside[i]) t->sum[j][i] = sum[i], t->mag[j][i] = mag[i];
+        }
+    }
 }
 
-static sums dgrad_at(const mica_conv_geometry *g, const mica_view *b, const mica_view *f,
-                     const int64_t at[5])
+static void sum_tile(const product *p, tile *t)
 {
-    sums s = {0, 0};
-    int64_t group = at[1] / g->c, c = at[1] % g->c;
-    for (int64_t t0 = 0; t0 < g->tap[0]; t0++)
-        for (int64_t t1 = 0; t1 < g->tap[1]; t1++)
-            for (int64_t t2 = 0; t2 < g->tap[2]; t2++) {
-                int64_t t[3] = {t0, t1, t2}, bo = at[0] * g->b.n + group * g->b.g;
-                int64_t fo = g->f_base + group * g->f.g + c * g->f.c;
-                bool inside = true;
-                for (int d = 0; d < 3 && inside; d++) {
-                    int64_t q;
-                    inside = pixel_of(g, d, at[d + 2], t[d], &q);
-                    inside = image_at(g->out[d], g->b.s[d], q, &bo) && inside;
-                    fo += t[d] * g->f.s[d];
-                }
-                for (int64_t k = 0; inside && k < g->k; k++)
-                    add(&s, mica_get(b, bo + k * g->b.c), mica_get(f, fo + k * g->f.n));
+    places start = {.any = true}, s0, s1, s2;
+    for (int i = 0; i < t->rows; i++) {
+        int64_t row = t->row + i;
+        for (int d = 2; d >= 0; d--) t->at[d][i] = row % p->row_size[d], row /= p->row_size[d];
+        start.inside[i] = true;
+        start.offset[i] = t->group * p->left_group + row * p->left_outer;
+    }
+    int64_t base = p->right_base + t->group * p->right_group;
+    for (int64_t i0 = 0; i0 < p->step_size[0]; i0++) {
+        advance(p, t, 0, i0, &start, &s0);
+        for (int64_t i1 = 0; s0.any && i1 < p->step_size[1]; i1++) {
+            advance(p, t, 1, i1, &s0, &s1);
+            for (int64_t i2 = 0; s1.any && i2 < p->step_size[2]; i2++) {
+                advance(p, t, 2, i2, &s1, &s2);
+                if (s2.any)
+                    add_step(p, t, &s2,
+                             base + i0 * p->right_stride[0] + i1 * p->right_stride[1] +
+                                 i2 * p->right_stride[2]);
             }
-    return s;
-}
-
-/* at: k (over all groups), c, and the three taps. */
-static sums wgrad_at(const mica_conv_geometry *g, const mica_view *a, const mica_view *b,
-                     const int64_t at[5])
-{
-    sums s = {0, 0};
-    int64_t group = at[0] / g->k, k = at[0] % g->k;
-    for (int64_t q0 = 0; q0 < g->out[0]; q0++)
-        for (int64_t q1 = 0; q1 < g->out[1]; q1++)
-            for (int64_t q2 = 0; q2 < g->out[2]; q2++) {
-                int64_t q[3] = {q0, q1, q2};
-                int64_t ao = group * g->a.g + at[1] * g->a.c, bo = group * g->b.g + k * g->b.c;
-                bool inside = true;
-                for (int d = 0; d < 3; d++) {
-                    int64_t h = q[d] * g->stride[d] - g->pad[d] + at[d + 2] * g->dilation[d];
-                    inside = image_at(g->in[d], g->a.s[d], h, &ao) && inside;
-                    bo += q[d] * g->b.s[d];
-                }
-                for (int64_t n = 0; inside && n < g->n; n++)
-                    add(&s, mica_get(a, ao + n * g->a.n), mica_get(b, bo + n * g->b.n));
-            }
-    return s;
+        }
+    }
 }
 
 /* Offset in the output, and in the residual, of the element that `at` names. */
@@ -148,6 +206,68 @@ static void finish(const mica_conv_desc *d, const mica_view *args, int64_t i, in
         s.magnitude *= fabs(f);
     }
     mica_put(&args[MICA_CONV_Y], offset, mica_saturate_e5m2(d->y.dtype, s.value), s.magnitude);
+}
+
+typedef struct results {
+    const mica_conv_desc *desc;
+    const mica_view *args;
+    const mica_conv_geometry *g;
+    mica_conv_roles r;
+    product p;
+    double alpha, beta;
+} results;
+
+/* From the sum of row i and column j of a tile to the result. */
+static void finish_element(const results *x, const tile *t, int i, int j, sums *most)
+{
+    const mica_conv_geometry *g = x->g;
+    const mica_conv_strides *strides[] = {&g->b, &g->a, &g->f};
+    const mica_view *out = &x->args[x->r.out];
+    int64_t area = x->p.row_size[0] * x->p.row_size[1] * x->p.row_size[2];
+    int64_t outer = (t->row + i) / area, channel = t->group * x->p.columns + t->column + j;
+    bool wgrad = x->r.kind == MICA_CONV_KIND_WGRAD;
+    int64_t at[5] = {wgrad ? channel : outer, wgrad ? outer : channel, t->at[0][i], t->at[1][i],
+                     t->at[2][i]};
+    int64_t o = out_offset(x->r.kind, g, strides[x->r.kind], at);
+    sums s = {x->alpha * t->sum[j][i], fabs(x->alpha) * t->mag[j][i]};
+    if (x->beta != 0) {
+        double old = x->beta * mica_get(out, o);
+        s.value += old, s.magnitude += fabs(old);
+    }
+    if (x->r.out != MICA_CONV_Y) {
+        mica_put(out, o, s.value, s.magnitude);
+        return;
+    }
+    int64_t index = (at[0] * out->t.dims[1] + at[1]) * area + (t->row + i) % area;
+    finish(x->desc, x->args, index, at[1], o, out_offset(x->r.kind, g, &g->residual, at), s, most);
+}
+
+/* Returns the largest result and the largest magnitude. */
+static sums compute_all(const results *x)
+{
+    const product *p = &x->p;
+    int64_t rows = p->outer * p->row_size[0] * p->row_size[1] * p->row_size[2];
+    int64_t down = conv_ceil_div(rows, TILE), across = conv_ceil_div(p->columns, TILE);
+    int64_t tiles = x->g->groups * down * across;
+    sums most = {0, 0};
+#pragma omp parallel num_threads(mica_cpu_threads())
+    {
+        sums mine = {0, 0};
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < tiles; i++) {
+            tile t = {.group = i / (down * across),
+                      .row = i / across % down * TILE,
+                      .column = i % across * TILE};
+            t.rows = rows - t.row < TILE ? (int)(rows - t.row) : TILE;
+            t.columns = p->columns - t.column < TILE ? (int)(p->columns - t.column) : TILE;
+            sum_tile(p, &t);
+            for (int n = 0; n < t.rows * t.columns; n++)
+                finish_element(x, &t, n % t.rows, n / t.rows, &mine);
+        }
+#pragma omp critical
+        merge_max(&most, mine);
+    }
+    return most;
 }
 
 /* What y holds where this value is put. */
@@ -209,38 +329,14 @@ void mica_conv_reference(const void *desc, const mica_view *args, const double *
     mica_conv_geometry g;
     mica_conv_geometry_make(&d, &g);
     mica_conv_roles r = mica_conv_roles_of(&d);
-    const mica_view *a = &args[r.a], *b = &args[r.b], *f = &args[r.f], *out = &args[r.out];
-    const mica_conv_strides *os[] = {&g.b, &g.a, &g.f};
-    const long long *size = r.kind == MICA_CONV_KIND_FWD     ? g.out
-                            : r.kind == MICA_CONV_KIND_DGRAD ? g.in
-                                                             : g.tap;
-    int64_t channels = out->t.dims[1], count = mica_tensor_count(&out->t);
-    double alpha = scalars[MICA_CONV_ALPHA], beta = scalars[MICA_CONV_BETA];
-    sums most = {0, 0};
-#pragma omp parallel for schedule(dynamic, 16) num_threads(mica_cpu_threads())
-    for (int64_t i = 0; i < count; i++) {
-        int64_t at[5];
-        split(i, size, channels, at);
-        sums s = r.kind == MICA_CONV_KIND_FWD     ? fwd_at(&g, a, f, at)
-                 : r.kind == MICA_CONV_KIND_DGRAD ? dgrad_at(&g, b, f, at)
-                                                  : wgrad_at(&g, a, b, at);
-        int64_t o = out_offset(r.kind, &g, os[r.kind], at);
-        double v = alpha * s.value, m = fabs(alpha) * s.magnitude;
-        if (beta != 0) {
-            double old = beta * mica_get(out, o);
-            v += old, m += fabs(old);
-        }
-        if (r.out != MICA_CONV_Y) {
-            mica_put(out, o, v, m);
-            continue;
-        }
-        sums mine = {0, 0};
-        finish(desc, args, i, at[1], o, out_offset(r.kind, &g, &g.residual, at), (sums){v, m},
-               &mine);
-        if (!args[MICA_CONV_AMAX].data) continue;
-#pragma omp critical
-        merge_max(&most, mine);
-    }
+    results x = {.desc = desc,
+                 .args = args,
+                 .g = &g,
+                 .r = r,
+                 .alpha = scalars[MICA_CONV_ALPHA],
+                 .beta = scalars[MICA_CONV_BETA]};
+    x.p = product_of(r.kind, &g, &args[r.a], &args[r.b], &args[r.f]);
+    sums most = compute_all(&x);
     const mica_view *amax = &args[MICA_CONV_AMAX];
     if (amax->data) mica_put(amax, 0, most.value, most.magnitude);
     if (!conv_has_stats(desc)) return;

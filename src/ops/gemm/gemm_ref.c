@@ -8,13 +8,15 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 8, CHUNK = 64 };
+enum { TILE = 16, CHUNK = 64, LANES = 8, VECTORS = TILE / LANES };
+typedef double lanes __attribute__((vector_size(LANES * sizeof(double))));
+typedef int64_t lanes_bits __attribute__((vector_size(LANES * sizeof(double))));
 
 /* Columns are those of the product: with a gate every second one, or half of them. */
 typedef struct tile {
     int64_t row, col, step;
     int rows, cols;
-    double sum[TILE][TILE], mag[TILE][TILE];
+    lanes sum[TILE][VECTORS], mag[TILE][VECTORS]; /* a lane is a column */
 } tile;
 
 typedef struct matrices {
@@ -71,26 +73,33 @@ static void multiply(const matrices *x, tile *t, int64_t a_at, int64_t b_at)
     const mica_view *a = &x->args[MICA_GEMM_A], *b = &x->args[MICA_GEMM_B];
     int64_t a_m = a->t.strides[a->t.rank - 2], a_k = a->t.strides[a->t.rank - 1];
     int64_t b_k = b->t.strides[b->t.rank - 2], b_n = b->t.strides[b->t.rank - 1];
-    double ax[TILE][CHUNK], bx[CHUNK][TILE];
+    double ax[TILE][CHUNK];
+    lanes bx[VECTORS][CHUNK];
     memset(bx, 0, sizeof bx);
     for (int64_t k = 0; k < x->k; k += CHUNK) {
         int depth = at_most(x->k - k, CHUNK); /* within a block of scales */
-        double fa[TILE] = {0}, fb[TILE] = {0};
-        for (int i = 0; i < t->rows; i++) fa[i] = scale_of_a(x, t->row + i, k);
-        for (int j = 0; j < t->cols; j++) fb[j] = scale_of_b(x, k, t->col + j * t->step);
-        for (int p = 0; p < depth; p++) {
-            for (int i = 0; i < t->rows; i++)
-                ax[i][p] = fa[i] * mica_get(a, a_at + (t->row + i) * a_m + (k + p) * a_k);
-            for (int j = 0; j < t->cols; j++)
-                bx[p][j] = fb[j] * mica_get(b, b_at + (k + p) * b_k + (t->col + j * t->step) * b_n);
+        for (int i = 0; i < t->rows; i++) {
+            double scale = scale_of_a(x, t->row + i, k);
+            for (int p = 0; p < depth; p++)
+                ax[i][p] = scale * mica_get(a, a_at + (t->row + i) * a_m + (k + p) * a_k);
+        }
+        for (int j = 0; j < t->cols; j++) {
+            int64_t col = t->col + j * t->step;
+            double scale = scale_of_b(x, k, col);
+            for (int p = 0; p < depth; p++)
+                bx[j / LANES][p][j % LANES] = scale * mica_get(b, b_at + (k + p) * b_k + col * b_n);
         }
         for (int i = 0; i < t->rows; i++)
-            for (int p = 0; p < depth; p++)
-                for (int j = 0; j < TILE; j++) {
-                    double product = ax[i][p] * bx[p][j];
-                    t->sum[i][j] += product;
-                    t->mag[i][j] += fabs(product);
+            for (int v = 0; v * LANES < t->cols; v++) {
+                lanes sum = t->sum[i][v], mag = t->mag[i][v];
+                for (int p = 0; p < depth; p++) {
+                    lanes product = ax[i][p] * bx[v][p];
+                    sum += product;
+                    mag += (lanes)((lanes_bits)product & INT64_MAX);
                 }
+                t->sum[i][v] = sum;
+                t->mag[i][v] = mag;
+            }
     }
 }
 
@@ -192,6 +201,11 @@ static void sum_tile(const matrices *x, int64_t item, int64_t row, int64_t col, 
              batch_offset(c, &v[MICA_GEMM_B].t, item));
 }
 
+static result sum_in(const tile *t, int i, int j)
+{
+    return (result){t->sum[i][j / LANES][j % LANES], t->mag[i][j / LANES][j % LANES]};
+}
+
 static void compute_tile(const matrices *x, int64_t item, int64_t row, int64_t col, result *most)
 {
     tile t = {.cols = at_most(x->n - col, TILE)}, partner = t;
@@ -199,8 +213,8 @@ static void compute_tile(const matrices *x, int64_t item, int64_t row, int64_t c
     if (x->desc->gate) sum_tile(x, item, row, col * x->step + x->partner, &partner);
     for (int i = 0; i < t.rows; i++)
         for (int j = 0; j < t.cols; j++)
-            finish(x, (element){item, row + i, col + j}, (result){t.sum[i][j], t.mag[i][j]},
-                   (result){partner.sum[i][j], partner.mag[i][j]}, most);
+            finish(x, (element){item, row + i, col + j}, sum_in(&t, i, j), sum_in(&partner, i, j),
+                   most);
 }
 
 static void compute_all(const matrices *x, result *most)

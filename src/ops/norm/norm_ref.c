@@ -23,16 +23,35 @@ typedef struct truth {
     double phi;   /* of a plain sum over one set: bounds what enters squared */
 } truth;
 
-/* One element's place: linear indices into a split. */
+/* One element's place: linear indices into a split, and for the offsets of all arguments the kept
+ * index's part and the reduced index along each dimension. */
 typedef struct place {
     const norm_split *split;
-    int64_t kept, reduced;
+    int64_t reduced;
+    int64_t base[NORM_ARG_COUNT], at[NORM_RANK];
 } place;
+
+static place first_of(const norm_split *split, int64_t kept)
+{
+    place p = {.split = split};
+    for (int arg = 0; arg < NORM_ARG_COUNT; arg++)
+        p.base[arg] = mica_norm_offset(&split->kept, arg, kept);
+    return p;
+}
+
+static void next(place *p)
+{
+    const norm_space *s = &p->split->reduced;
+    p->reduced++;
+    for (int d = s->rank - 1; d >= 0 && ++p->at[d] == s->dims[d]; d--) p->at[d] = 0;
+}
 
 static int64_t offset_of(const place *p, int arg)
 {
-    return mica_norm_offset(&p->split->kept, arg, p->kept) +
-           mica_norm_offset(&p->split->reduced, arg, p->reduced);
+    const norm_space *s = &p->split->reduced;
+    int64_t offset = p->base[arg];
+    for (int d = 0; d < s->rank; d++) offset += p->at[d] * s->strides[arg][d];
+    return offset;
 }
 static double get(const truth *t, int arg, const place *p, double absent)
 {
@@ -82,7 +101,7 @@ static double added_behind(const truth *t, const place *p)
 static number mean_of(const truth *t, place p, int64_t n)
 {
     double sum = 0, mag = 0;
-    for (p.reduced = 0; p.reduced < n; p.reduced++) {
+    for (; p.reduced < n; next(&p)) {
         number u = input(t, &p);
         sum += u.value, mag += u.mag;
     }
@@ -94,7 +113,7 @@ static number mean_of(const truth *t, place p, int64_t n)
 static number variance_of(const truth *t, place p, int64_t n, number mean)
 {
     double sum = 0, moved = 0;
-    for (p.reduced = 0; p.reduced < n; p.reduced++) {
+    for (; p.reduced < n; next(&p)) {
         number u = input(t, &p);
         double deviation = u.value - mean.value;
         sum += deviation * deviation;
@@ -107,7 +126,7 @@ static number variance_of(const truth *t, place p, int64_t n, number mean)
 
 static moments moments_of(const truth *t, int64_t set)
 {
-    place p = {&t->sets, set, 0};
+    place p = first_of(&t->sets, set);
     moments m = {{0, 0}, {0, 0}, {0, 0}};
     if (is_infer(t)) {
         m.mean.value = get(t, MICA_NORM_RUNNING_MEAN, &p, 0), m.mean.mag = fabs(m.mean.value);
@@ -163,11 +182,11 @@ static number forward(const truth *t, const place *p, const moments *m, number u
 static void forward_set(const truth *t, int64_t set)
 {
     moments m = moments_of(t, set);
-    place p = {&t->sets, set, 0};
+    place p = first_of(&t->sets, set);
     put(t, MICA_NORM_MEAN, &p, m.mean);
     put(t, MICA_NORM_RSTD, &p, m.rstd);
     if (t->d->kind == MICA_NORM_BATCH) update_running(t, &p, &m);
-    for (; p.reduced < t->sets.reduced.count; p.reduced++) {
+    for (; p.reduced < t->sets.reduced.count; next(&p)) {
         number u = input(t, &p);
         number y = forward(t, &p, &m, u);
         put(t, MICA_NORM_SUM, &p, u);
@@ -224,7 +243,7 @@ typedef struct sums {
 static sums sum_gradients(const truth *t, place p, bool scaled)
 {
     sums s = {{0, 0}, {0, 0}};
-    for (p.reduced = 0; p.reduced < p.split->reduced.count; p.reduced++) {
+    for (; p.reduced < p.split->reduced.count; next(&p)) {
         gradient g = gradient_of(t, &p);
         double f = scaled ? g.scale : 1;
         s.plain.value += f * g.dz.value;
@@ -239,12 +258,12 @@ static sums sum_gradients(const truth *t, place p, bool scaled)
  * statistics both means are absent. */
 static void backward_set(const truth *t, int64_t set)
 {
-    place p = {&t->sets, set, 0};
+    place p = first_of(&t->sets, set);
     sums s = {{0, 0}, {0, 0}};
     if (!is_infer(t)) s = sum_gradients(t, p, true);
     if (!is_centred(t)) s.plain = (number){0, 0};
     double n = (double)t->sets.reduced.count;
-    for (; p.reduced < t->sets.reduced.count; p.reduced++) {
+    for (; p.reduced < t->sets.reduced.count; next(&p)) {
         gradient g = gradient_of(t, &p);
         double inner =
             g.scale * g.dz.value - s.plain.value / n - g.xhat.value * s.with_xhat.value / n;
@@ -259,7 +278,7 @@ static void backward_set(const truth *t, int64_t set)
 
 static void backward_channel(const truth *t, int64_t channel)
 {
-    place p = {&t->channels, channel, 0};
+    place p = first_of(&t->channels, channel);
     sums s = sum_gradients(t, p, false);
     put(t, MICA_NORM_DSCALE, &p, s.with_xhat);
     put(t, MICA_NORM_DBIAS, &p, s.plain);
