@@ -103,8 +103,8 @@ list(FILTER case_files EXCLUDE REGEX "huge\\.txt$")
 if(MICA_LARGE_TESTS)
   list(APPEND case_files ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
 endif()
-if(MICA_SANITIZE) # shadow memory as large as the address space; loops that take many times as long
-  list(FILTER case_files EXCLUDE REGEX "-(large|tiles)\\.txt$")
+if(MICA_SANITIZE) # shadow memory as large as the address space
+  list(FILTER case_files EXCLUDE REGEX "-large\\.txt$")
 endif()
 if(TARGET mica)
   # What sanitizers look at depends little on the values, and they are slow.
@@ -114,11 +114,12 @@ if(TARGET mica)
     set(fills --fill=exact,extreme)
   endif()
   set(checked_files ${case_files})
+  list(FILTER checked_files EXCLUDE REGEX "-tiles\\.txt$") # for a GPU's sake; minutes on a CPU
   if(MICA_SANITIZE) # in pieces, so that none takes minutes; a line in five of long files
     set(pieces ${PROJECT_BINARY_DIR}/cases)
     file(REMOVE_RECURSE ${pieces})
     file(MAKE_DIRECTORY ${pieces})
-    foreach(case_file ${case_files})
+    foreach(case_file ${checked_files})
       cmake_path(GET case_file STEM name)
       set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
       execute_process(COMMAND grep -c "^ *[^# ]" ${case_file} OUTPUT_VARIABLE lines)
@@ -136,11 +137,7 @@ if(TARGET mica)
   endif()
   foreach(case_file ${checked_files})
     cmake_path(GET case_file STEM name)
-    set(chosen ${fills})
-    if(name MATCHES "-tiles$") # for a GPU's sake; minutes on a CPU
-      set(chosen --fill=exact)
-    endif()
-    mica_test(cases/${name} cases mica check --device cpu ${chosen} ${case_file})
+    mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
   # The same random lines each time; other seeds are for those who look for mistakes.
   if(NOT MICA_SANITIZE)
@@ -149,8 +146,8 @@ if(TARGET mica)
     mica_test(cases/random cases mica check --device cpu --allow-refusals --allow-mistrusted
       --fill=exact,random ${PROJECT_BINARY_DIR}/random.txt)
   endif()
-  # Kernels, on a GPU played by the CPU: a line in eight (in sixteen of long files and of the direct
-  # convolutions, whose large filters take minutes), as the planner would run it on a small GPU.
+  # Kernels, on a GPU played by the CPU: a line in eight (in sixteen or thirty-two of files that would
+  # take minutes), as the planner would run it on a small GPU.
   if(TARGET emu_cuda AND NOT MICA_SANITIZE)
     set(played ${PROJECT_BINARY_DIR}/emu)
     set(played_environment
@@ -168,8 +165,10 @@ if(TARGET mica)
       if(name MATCHES "-tiles$")
         set(chosen --fill=exact)
       endif()
-      if(name MATCHES "^(conv|conv_direct|gemm|attention|attention-tiles)$")
+      if(name MATCHES "^(gemm|attention|attention-tiles)$")
         set(every 16)
+      elseif(name MATCHES "^(conv|conv_direct|gemm-tiles|grouped_gemm-tiles)$")
+        set(every 32)
       endif()
       set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
       execute_process(
@@ -265,33 +264,36 @@ endif()
 # `mica check` catches them is shown on a GPU, by hand (tests/mutants/run check).
 mica_test(lint/mutants lint ${PROJECT_SOURCE_DIR}/tests/mutants/run text)
 mica_test(lint/mutants-self lint ${PROJECT_SOURCE_DIR}/tests/self/mutants.sh)
-if(MICA_KERNEL_TESTS AND TARGET mica)
-  mica_test(kernels/mutants kernels
-    ${PROJECT_SOURCE_DIR}/tests/mutants/run compile --mica $<TARGET_FILE:mica>)
-endif()
 
 # Every kernel configuration that the problem lines lead to, compiled for sm_80, sm_89 and sm_90a and
-# compared with tests/kernels/ARCH/CASES.txt where that is: about an hour of two cores. With
-# MICA_KERNEL_SHARE=N one in N of sm_90a's lines and one in 2 N of the others', another part with each
-# commit: our CI asks for that, and whoever changes kernels runs the whole. The longest first, so that no
-# core waits for another at the end; a heap that does not give its memory back after each kernel saves
-# 7 per cent.
+# compared with tests/kernels/ARCH/CASES.txt where that is: one to three hours of two cores. With
+# MICA_KERNEL_SHARE=N one in N of sm_90a's lines and of the mutants and one in 2 N of the others' lines,
+# another part with each commit: our CI asks for that, and whoever changes kernels runs the whole. The
+# longest first, so that no core waits for another at the end; a heap that does not give its memory back
+# after each kernel saves 7 per cent.
 if(MICA_KERNEL_TESTS AND TARGET mica)
   set(heap "MALLOC_TRIM_THRESHOLD_=2000000000" "MALLOC_TOP_PAD_=67108864"
     "MALLOC_MMAP_THRESHOLD_=1000000000")
   execute_process(COMMAND git rev-parse --short=6 HEAD WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  foreach(arch sm_80 sm_89 sm_90a)
-    set(share)
+  # kernel_share(VARIABLE PARTS WHAT): the option that asks for this commit's part, one in PARTS.
+  function(kernel_share variable parts what)
+    set(${variable} PARENT_SCOPE)
     if(MICA_KERNEL_SHARE GREATER 1)
-      set(parts ${MICA_KERNEL_SHARE})
-      if(NOT arch STREQUAL "sm_90a")
-        math(EXPR parts "2 * ${MICA_KERNEL_SHARE}")
-      endif()
       math(EXPR part "0x0${commit} % ${parts}")
-      set(share --share=${part}/${parts})
-      message(STATUS "Kernels for ${arch}: lines ${part}, ${part} + ${parts}, ... of each file")
+      set(${variable} --share=${part}/${parts} PARENT_SCOPE)
+      message(STATUS "Kernels, ${what}: number ${part}, ${part} + ${parts}, ...")
     endif()
+  endfunction()
+  kernel_share(share ${MICA_KERNEL_SHARE} mutants)
+  mica_test(kernels/mutants kernels
+    ${PROJECT_SOURCE_DIR}/tests/mutants/run compile ${share} --mica $<TARGET_FILE:mica>)
+  foreach(arch sm_80 sm_89 sm_90a)
+    set(parts ${MICA_KERNEL_SHARE})
+    if(NOT arch STREQUAL "sm_90a")
+      math(EXPR parts "2 * ${MICA_KERNEL_SHARE}")
+    endif()
+    kernel_share(share ${parts} "lines of each file for ${arch}")
     foreach(case_file ${case_files})
       cmake_path(GET case_file STEM name)
       if(name MATCHES "-cpu$")
