@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Measures what docs/performance.md says of a GPU: every set beside its peers, at one commit.
+#   [MICA=build/mica] [EXAMPLES=build/tests/examples] [COMMIT=ID] [DEVICE=cuda:0] bench/all.sh FOLDER [STEP...]
+# Without steps all are taken, in the order below: about 25 minutes on an H100 with 16 CPU cores. It needs
+# cuDNN and cuBLASLt (MICA_CUDNN, MICA_CUBLASLT, or where the linker looks) and a Python with PyTorch
+# (PYTHON). FOLDER gets peers.jsonl, torch.jsonl and first.jsonl; `bench/merge FOLDER bench/results/h100`
+# puts them in the place of older rows.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || {
+    sed -n '3,9s/^# \{0,1\}//p' "$0"
+    exit 2
+}
+mkdir -p "$1"
+out=$(realpath "$1")
+shift
+tool=${MICA:-build/mica}
+examples=${EXAMPLES:-build/tests/examples}
+commit=${COMMIT:-$(git describe --always --dirty)}
+device=${DEVICE:-cuda:0}
+python=${PYTHON:-python3}
+rows=$(mktemp)
+trap 'rm -f "$rows"' EXIT
+
+beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_depthwise conv_nchw resnet50)
+beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope)
+
+# Kernels of all sets, so that no measurement waits for a compiler.
+compile() {
+    local set
+    for set in "${beside_nvidia[@]}" "${beside_torch[@]}"; do
+        sed 's/#.*//; /^ *$/d' "bench/cases/$set.txt"
+    done | sort -u | xargs -d '\n' -n 1 -P "$(nproc)" \
+        "$tool" check --quiet --pick --compile-only --allow-refusals --device "$device" | tail -n 1
+}
+
+# keep FILE COMMAND...: what it measured is kept even where a line of it failed.
+keep() {
+    local file=$1 failed=0
+    shift
+    : >"$rows"
+    "$@" || failed=$?
+    cat "$rows" >>"$out/$file"
+    return $failed
+}
+
+nvidia() {
+    keep peers.jsonl "$tool" bench --quiet --device "$device" --pick --engine peer/cudnn,peer/cublaslt --seconds 0.08 \
+        --set "$1" --commit "$commit" --json "$rows" "bench/cases/$1.txt"
+}
+
+torch() {
+    keep torch.jsonl "$python" bench/peers/torch_peer.py --device "$device" --library "$(dirname "$tool")/libmica.so.0" \
+        --commit "$commit" --json "$rows" "bench/cases/$1.txt"
+}
+
+first() {
+    COMMIT=$commit bench/first.sh "$tool" "$out/first.jsonl" \
+        "conv x=bf16:64x64x56x56:nhwc w=bf16:64x64x3x3:nhwc pad=1x1" pick peer/cudnn &&
+        COMMIT=$commit bench/first.sh "$tool" "$out/first.jsonl" \
+            "gemm a=bf16:4096x4096 b=bf16:4096x4096" pick peer/cublaslt
+}
+
+images() {
+    keep torch.jsonl "$python" bench/peers/resnet50_torch.py --example "$examples/03_resnet50" \
+        --commit "$commit" --json "$rows"
+}
+
+steps=("$@")
+[ $# -gt 0 ] || steps=(compile "${beside_nvidia[@]}" "${beside_torch[@]}" first images)
+status=0
+for step in "${steps[@]}"; do
+    start=$SECONDS how=ok
+    case " ${beside_nvidia[*]} " in
+    *" $step "*) nvidia "$step" || how=FAILED ;;
+    *)
+        case " ${beside_torch[*]} " in
+        *" $step "*) torch "$step" || how=FAILED ;;
+        *)
+            case $step in
+            compile | first | images) "$step" || how=FAILED ;;
+            *)
+                echo "all.sh: no step $step; there are compile ${beside_nvidia[*]} ${beside_torch[*]} first images" >&2
+                exit 2
+                ;;
+            esac
+            ;;
+        esac
+        ;;
+    esac
+    printf '%-16s %-6s %5d s\n' "$step" "$how" $((SECONDS - start))
+    [ $how = ok ] || status=1
+done
+exit $status
