@@ -139,6 +139,17 @@ if(TARGET mica)
     cmake_path(GET case_file STEM name)
     mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
   endforeach()
+  # Loops that are there for two widths of vectors, by the other one where the CPU has both.
+  mica_test(cases/narrow cases mica check --device cpu --engine cpu --fill=exact,random
+    "gemm a=f32:37x150 b=f32:150x70" "gemm a=f64:37x150 b=f64:150x70" "gemm a=e4m3:37x150 b=e4m3:150x70:t c=f32"
+    "grouped_gemm a=bf16:137x19 b=bf16:4x19x70"
+    "conv pass={fwd,dgrad,wgrad} x=f32:2x19x9x7:nhwc w=f32:70x19x3x3:nhwc pad=1x1"
+    "conv pass={fwd,dgrad,wgrad} x=f64:2x19x9x7:nhwc w=f64:70x19x3x3:nhwc pad=1x1"
+    "conv x=s8:2x19x9x7:nhwc w=s8:70x19x3x3:nhwc pad=1x1"
+    "conv pass={fwd,dgrad} x=f32:2x75x9x7:nhwc w=f32:75x1x3x3:nhwc pad=1x1 groups=75"
+    "attention pass={fwd,bwd} q=f32:1x4x45x40 k=f32:1x2x75x40 causal=none,bottom_right"
+    "attention q=f32:3x4x1x40 k=f32:3x2x75x40")
+  set_tests_properties(cases/narrow PROPERTIES ENVIRONMENT "${test_environment};MICA_VECTORS=narrow")
   # The same random lines each time; other seeds are for those who look for mistakes.
   if(NOT MICA_SANITIZE)
     execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/random_problems 1 30

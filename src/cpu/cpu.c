@@ -14,6 +14,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_bool forked;
 static int thread_limit; /* 0: OpenMP's number */
+static bool wide;
 
 static void mark_forked(void)
 {
@@ -22,8 +23,19 @@ static void mark_forked(void)
     omp_set_num_threads(1);
 }
 
+static bool has_wide_vectors(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 static void start(void)
 {
+    const char *vectors = mica_env(MICA_ENV_VECTORS);
+    wide = has_wide_vectors() && !(vectors && !strcmp(vectors, "narrow"));
     const char *threads = mica_env(MICA_ENV_THREADS);
     thread_limit = threads ? atoi(threads) : 0;
     /* clang's OpenMP holds a lock across a fork and frees it in a handler of its own, which has to
@@ -47,6 +59,12 @@ int mica_cpu_threads_for(double bytes)
     return worth >= threads ? threads : worth < 2 ? 1 : (int)worth;
 }
 
+bool mica_cpu_is_wide(void)
+{
+    pthread_once(&once, start);
+    return wide;
+}
+
 static void read_model(char *model, size_t size)
 {
     snprintf(model, size, "CPU");
@@ -65,7 +83,7 @@ static void read_model(char *model, size_t size)
 static double vector_flops_per_cycle(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) return 64;
+    if (has_wide_vectors()) return 64;
     if (__builtin_cpu_supports("avx2")) return 32;
 #endif
     return 8;

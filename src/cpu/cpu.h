@@ -16,10 +16,24 @@ int mica_cpu_threads_for(double bytes);
 /* Put before a hot loop: the compiler emits it for each level and picks at load time. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MICA_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#define MICA_CLONES        __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#define MICA_NARROW_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
+enum { MICA_NARROW = 32 };
 #else
 #define MICA_CLONES
+#define MICA_NARROW_CLONES
+enum { MICA_NARROW = 16 };
 #endif
+
+/* gcc keeps a vector that is wider than the machine's in memory, sums that should stay in registers
+ * included. Loops of such sums are written for two widths: of 64 bytes (MICA_WIDE), called only
+ * where mica_cpu_is_wide(), and of MICA_NARROW bytes (MICA_NARROW_CLONES). */
+#if defined(__x86_64__)
+#define MICA_WIDE __attribute__((target("avx512f")))
+#else
+#define MICA_WIDE
+#endif
+bool mica_cpu_is_wide(void);
 
 /* Put before arrays that vector loops write: a vector of 64 bytes across two cache lines is stored
  * several times slower than one within a line. */

@@ -121,7 +121,7 @@ static mica_status build(mica_plan *plan)
     attention_cpu *p;
     MICA_TRY(mica_plan_state(plan, sizeof *p, &p));
     attention_shape_make(d, &p->s);
-    p->wide = attention_is_wide();
+    p->wide = mica_cpu_is_wide();
     p->bf16 = plan->engine == &mica_attention_bf16;
     p->unit = (mica_matrix_unit)plan->config.knob[0];
     choose_sizes(p);

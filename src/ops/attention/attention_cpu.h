@@ -34,8 +34,6 @@ void attention_multiply(const attention_product *p);
  * 1). */
 enum { FEW = 4 };
 void attention_multiply_few(const attention_product *p);
-/* Whether this machine has such registers. */
-bool attention_is_wide(void);
 
 /* ---- one panel ---- */
 

@@ -9,64 +9,21 @@
 
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(64), aligned(2), may_alias));
-enum { WIDTH = 16, ROWS = 8, NARROW_ROWS = 4 };
+enum { WIDTH = 16 };
 
 /* ---- products ---- */
 
-/* What is called only where attention_is_wide. */
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx512f")))
-#else
-#define WIDE
-#endif
+#define VECTOR     64
+#define BLOCK_ROWS 8
+#define CLONES     MICA_WIDE
+#define NAME(x)    x##_wide
+#include "ops/attention/attention_cpu_product.h"
 
-/* `rows` rows by `width` vectors of 16 lanes; both are constants where it is inlined. */
-MICA_INLINE void multiply_rows(const attention_product *p, int64_t row, int lane, int rows,
-                               int width)
-{
-    vector c[ROWS][2] = {0};
-    const float *a = p->a + row * p->a_row, *b = p->b + lane;
-    int64_t a_row = p->a_row, a_step = p->a_step;
-    for (int64_t k = 0; k < p->depth; k++, a += a_step, b += LANES) {
-        const vector *x = (const vector *)b;
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            c[r][0] += a[r * a_row] * x[0];
-            if (width > 1) c[r][1] += a[r * a_row] * x[1];
-        }
-    }
-    float *to = p->c + row * LANES + lane;
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++, to += LANES) {
-        vector *y = (vector *)to;
-        for (int v = 0; v < width; v++) {
-            if (p->add) c[r][v] += y[v];
-            y[v] = c[r][v];
-        }
-    }
-}
-
-WIDE static void multiply_wide(const attention_product *p)
-{
-    int64_t row = 0;
-    if (p->lanes > WIDTH) {
-        for (; row + ROWS <= p->rows; row += ROWS) multiply_rows(p, row, 0, ROWS, 2);
-        for (; row < p->rows; row++) multiply_rows(p, row, 0, 1, 2);
-    } else {
-        for (; row + ROWS <= p->rows; row += ROWS) multiply_rows(p, row, 0, ROWS, 1);
-        for (; row < p->rows; row++) multiply_rows(p, row, 0, 1, 1);
-    }
-}
-
-MICA_CLONES static void multiply_narrow(const attention_product *p)
-{
-    for (int lane = 0; lane < p->lanes; lane += WIDTH) {
-        int64_t row = 0;
-        for (; row + NARROW_ROWS <= p->rows; row += NARROW_ROWS)
-            multiply_rows(p, row, lane, NARROW_ROWS, 1);
-        for (; row < p->rows; row++) multiply_rows(p, row, lane, 1, 1);
-    }
-}
+#define VECTOR     MICA_NARROW
+#define BLOCK_ROWS 6
+#define CLONES     MICA_NARROW_CLONES
+#define NAME(x)    x##_narrow
+#include "ops/attention/attention_cpu_product.h"
 
 void attention_multiply(const attention_product *p)
 {
@@ -77,35 +34,6 @@ void attention_multiply(const attention_product *p)
 }
 
 /* ---- products of few rows ---- */
-
-/* `count` rows of a, a constant, with row b. */
-MICA_INLINE void dots(const attention_product *p, int64_t row, int count, int lane)
-{
-    vector sum[4] = {0};
-    const float *a = p->a + row * p->a_row, *b = p->b + lane * p->depth;
-    int64_t k = 0, a_row = p->a_row;
-    for (; k + WIDTH <= p->depth; k += WIDTH)
-#pragma GCC unroll 4
-        for (int r = 0; r < count; r++)
-            sum[r] += *(const vector *)(a + r * a_row + k) * *(const vector *)(b + k);
-#pragma GCC unroll 4
-    for (int r = 0; r < count; r++) {
-        float total = 0;
-        for (int64_t i = k; i < p->depth; i++) total += a[r * a_row + i] * b[i];
-        for (int half = WIDTH / 2; half > 0; half /= 2)
-            for (int i = 0; i < half; i++) sum[r][i] += sum[r][i + half];
-        p->c[(row + r) * LANES + lane] = total + sum[r][0];
-    }
-}
-
-MICA_CLONES static void multiply_dots(const attention_product *p)
-{
-    for (int lane = 0; lane < p->lanes; lane++) {
-        int64_t row = 0;
-        for (; row + 4 <= p->rows; row += 4) dots(p, row, 4, lane);
-        for (; row < p->rows; row++) dots(p, row, 1, lane);
-    }
-}
 
 MICA_CLONES static void multiply_sums(const attention_product *p)
 {
@@ -222,7 +150,7 @@ MICA_INLINE void dots16_of(const attention_product *p, const float *b, int lanes
     for (; row < p->rows; row++) dots16(p, b, row, 1, lanes);
 }
 
-WIDE static void multiply_dots16(const attention_product *p)
+MICA_WIDE static void multiply_dots16(const attention_product *p)
 {
     MICA_ALIGNED float b[FEW * ATTENTION_MAX_DIM];
     for (int l = 0; l < p->lanes; l++) {
@@ -272,7 +200,7 @@ MICA_INLINE void sums16(const attention_product *p, int64_t k, int count)
                 p->c[l * n + i] += b[r * LANES + l] * widen_one(a[r * p->a_step + i]);
 }
 
-WIDE static void multiply_sums16(const attention_product *p)
+MICA_WIDE static void multiply_sums16(const attention_product *p)
 {
     int64_t k = 0;
     for (; k + 4 <= p->depth; k += 4) sums16(p, k, 4);
@@ -294,17 +222,10 @@ void attention_multiply_few(const attention_product *p)
 #endif
     if (p->add)
         multiply_sums(p);
+    else if (p->wide)
+        multiply_dots_wide(p);
     else
-        multiply_dots(p);
-}
-
-bool attention_is_wide(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f");
-#else
-    return false;
-#endif
+        multiply_dots_narrow(p);
 }
 
 /* ---- scores ---- */
@@ -388,7 +309,8 @@ MICA_CLONES void attention_rescale(float *acc, int64_t columns, const float *fac
 
 MICA_CLONES void attention_scale(float *s, int64_t n, float factor)
 {
-    for (int64_t i = 0; i < n * LANES; i += WIDTH) *(vector *)(s + i) *= factor;
+#pragma omp simd
+    for (int64_t i = 0; i < n * LANES; i++) s[i] *= factor;
 }
 
 MICA_CLONES void attention_rescale_few(float *acc, int64_t columns, const float *factor, int lanes)

@@ -14,14 +14,10 @@ enum {
     WIDTH = 16,    /* pixels of a row at a time, with channels along the lanes */
     PACKED = 8192, /* floats of filter kept on the stack */
     TAPS = PACKED / 8,
-    CHUNK = 8, /* rows of a task */
-    LANES = 16
+    CHUNK = 8 /* rows of a task */
 };
 
 #define INLINE __attribute__((always_inline)) static inline
-
-/* Neighbouring channels, wherever floats may lie. */
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 static bool is_plain(const mica_conv_job *job)
 {
@@ -157,43 +153,22 @@ typedef struct products {
     int64_t rows, columns;
 } products;
 
-INLINE void add_block(const products *p, int64_t at, int vectors, float *to)
-{
-    lanes a = {0}, b = {0}, c = {0}, d = {0};
-    for (int64_t i = 0; i < p->rows; i++)
-        for (int64_t k = 0; k < p->columns; k++) {
-            const lanes *v = (const lanes *)(p->data[i] + p->from[k] + at);
-            const lanes *f = (const lanes *)(p->filter[i] + p->tap[k] + at);
-            a += v[0] * f[0];
-            if (vectors > 1) b += v[1] * f[1];
-            if (vectors > 2) c += v[2] * f[2], d += v[3] * f[3];
-        }
-    lanes *results = (lanes *)(to + at);
-    results[0] = a;
-    if (vectors > 1) results[1] = b;
-    if (vectors > 2) results[2] = c, results[3] = d;
-}
+#define VECTOR  64
+#define CLONES  MICA_WIDE
+#define NAME(x) x##_wide
+#include "ops/conv/cpu_depthwise_products.h"
 
-/* Fewer channels than a vector has. */
-INLINE void add_rest(const products *p, int64_t at, int64_t n, float *to)
-{
-    MICA_ALIGNED float sum[LANES] = {0};
-    for (int64_t i = 0; i < p->rows; i++)
-        for (int64_t k = 0; k < p->columns; k++) {
-            const float *v = p->data[i] + p->from[k] + at, *f = p->filter[i] + p->tap[k] + at;
-            for (int64_t l = 0; l < n; l++) sum[l] += v[l] * f[l];
-        }
-    memcpy(to + at, sum, (size_t)n * sizeof *sum);
-}
+#define VECTOR  MICA_NARROW
+#define CLONES  MICA_NARROW_CLONES
+#define NAME(x) x##_narrow
+#include "ops/conv/cpu_depthwise_products.h"
 
-MICA_CLONES
 static void add_products(const products *p, int64_t n, float *to)
 {
-    int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) add_block(p, i, 4, to);
-    if (i + 2 * LANES <= n) add_block(p, i, 2, to), i += 2 * LANES;
-    if (i + LANES <= n) add_block(p, i, 1, to), i += LANES;
-    if (i < n) add_rest(p, i, n - i, to);
+    if (mica_cpu_is_wide())
+        add_products_wide(p, n, to);
+    else
+        add_products_narrow(p, n, to);
 }
 
 /* A tap along a row: the next pixel that it reaches, how many are left, and from where. */

@@ -18,69 +18,29 @@ enum { EXACT = 256 }; /* that many products of two bytes stay below 2^24 */
 
 /* ---- the product of two blocks ---- */
 
-typedef float vec_f32 __attribute__((vector_size(64), may_alias));
-typedef double vec_f64 __attribute__((vector_size(64), may_alias));
+#define REAL    float
+#define VECTOR  64
+#define CLONES  MICA_WIDE
+#define NAME(x) x##_f32_wide
+#include "ops/conv/cpu_tiles_product.h"
 
-/* c[row][lane] += rows[row][z] * lanes[z][lane]: four rows by two vectors stay in registers. */
-MICA_CLONES
-static void product_f32(const float *restrict rows, const float *restrict lanes, float *restrict c,
-                        int n_rows, int n_lanes, int depth)
-{
-    for (int r = 0; r < n_rows; r += 4)
-        for (int l = 0; l < n_lanes; l += 32) {
-            vec_f32 sum[4][2];
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                sum[i][0] = *(const vec_f32 *)(c + (r + i) * LANES + l);
-                sum[i][1] = *(const vec_f32 *)(c + (r + i) * LANES + l + 16);
-            }
-            for (int z = 0; z < depth; z++) {
-                vec_f32 p = *(const vec_f32 *)(lanes + z * LANES + l);
-                vec_f32 q = *(const vec_f32 *)(lanes + z * LANES + l + 16);
-#pragma GCC unroll 4
-                for (int i = 0; i < 4; i++) {
-                    float by = rows[(r + i) * DEPTH + z];
-                    sum[i][0] += by * p;
-                    sum[i][1] += by * q;
-                }
-            }
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                *(vec_f32 *)(c + (r + i) * LANES + l) = sum[i][0];
-                *(vec_f32 *)(c + (r + i) * LANES + l + 16) = sum[i][1];
-            }
-        }
-}
+#define REAL    float
+#define VECTOR  MICA_NARROW
+#define CLONES  MICA_NARROW_CLONES
+#define NAME(x) x##_f32_narrow
+#include "ops/conv/cpu_tiles_product.h"
 
-MICA_CLONES
-static void product_f64(const double *restrict rows, const double *restrict lanes,
-                        double *restrict c, int n_rows, int n_lanes, int depth)
-{
-    for (int r = 0; r < n_rows; r += 4)
-        for (int l = 0; l < n_lanes; l += 16) {
-            vec_f64 sum[4][2];
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                sum[i][0] = *(const vec_f64 *)(c + (r + i) * LANES + l);
-                sum[i][1] = *(const vec_f64 *)(c + (r + i) * LANES + l + 8);
-            }
-            for (int z = 0; z < depth; z++) {
-                vec_f64 p = *(const vec_f64 *)(lanes + z * LANES + l);
-                vec_f64 q = *(const vec_f64 *)(lanes + z * LANES + l + 8);
-#pragma GCC unroll 4
-                for (int i = 0; i < 4; i++) {
-                    double by = rows[(r + i) * DEPTH + z];
-                    sum[i][0] += by * p;
-                    sum[i][1] += by * q;
-                }
-            }
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                *(vec_f64 *)(c + (r + i) * LANES + l) = sum[i][0];
-                *(vec_f64 *)(c + (r + i) * LANES + l + 8) = sum[i][1];
-            }
-        }
-}
+#define REAL    double
+#define VECTOR  64
+#define CLONES  MICA_WIDE
+#define NAME(x) x##_f64_wide
+#include "ops/conv/cpu_tiles_product.h"
+
+#define REAL    double
+#define VECTOR  MICA_NARROW
+#define CLONES  MICA_NARROW_CLONES
+#define NAME(x) x##_f64_narrow
+#include "ops/conv/cpu_tiles_product.h"
 
 /* Moves exact sums on. */
 MICA_CLONES
@@ -325,11 +285,13 @@ typedef struct scratch {
 
 static void multiply(const tiling *t, scratch *s, int64_t n_rows, int64_t n_lanes, int64_t depth)
 {
+    int m = (int)n_rows, n = (int)n_lanes, k = (int)depth;
+    bool wide = mica_cpu_is_wide();
     if (t->wide)
-        product_f64(s->rows, s->lanes, s->c, (int)n_rows, (int)n_lanes, (int)depth);
+        (wide ? product_f64_wide : product_f64_narrow)(s->rows, s->lanes, s->c, m, n, k);
     else
-        product_f32((const float *)s->rows, (const float *)s->lanes, (float *)s->c, (int)n_rows,
-                    (int)n_lanes, (int)depth);
+        (wide ? product_f32_wide : product_f32_narrow)(
+            (const float *)s->rows, (const float *)s->lanes, (float *)s->c, m, n, k);
 }
 
 static void sum_tile(const tiling *t, scratch *s, int64_t group, int64_t i0, int64_t ni, int64_t u0,

@@ -10,6 +10,7 @@
 #include "ops/gemm/gemm_cpu.h"
 #include "cpu/cpu.h"
 #include "ops/shared/convert.h"
+#include "ops/shared/functions_f32.h"
 
 #include <math.h>
 #include <string.h>
@@ -24,8 +25,6 @@ enum {
 };
 _Static_assert(ROWS % PANEL_M == 0 && COLS % PANEL_N == 0 && COLS <= GEMM_FINISH_MAX, "tile");
 
-typedef float vector_f32 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef double vector_f64 __attribute__((vector_size(64), aligned(8), may_alias));
 typedef uint32_t words __attribute__((vector_size(32), aligned(4), may_alias));
 
 static int at_most(int64_t left, int limit)
@@ -248,54 +247,17 @@ static void pack_f64(const block *b, int width, double *to)
                     line + i < b->lines ? p[b->at + (line + i) * b->step + k * b->step_k] : 0;
 }
 
-/* ---- kernels: sums[i * COLS + j] += panel a times panel b ---- */
+/* ---- kernels ---- */
 
-/* Lines of a are `line` numbers apart, numbers of a line `step`: constants. */
-__attribute__((always_inline)) static inline void
-multiply_panels(int depth, const float *a, int line, int step, const float *b, double *sums)
-{
-    vector_f32 c0 = {0}, c1 = {0}, c2 = {0}, c3 = {0}, c4 = {0}, c5 = {0};
-    for (int k = 0; k < depth; k++, a += step, b += PANEL_N) {
-        vector_f32 x = *(const vector_f32 *)b;
-        c0 += a[0] * x;
-        c1 += a[line] * x;
-        c2 += a[2 * line] * x;
-        c3 += a[3 * line] * x;
-        c4 += a[4 * line] * x;
-        c5 += a[5 * line] * x;
-    }
-    vector_f32 c[PANEL_M] = {c0, c1, c2, c3, c4, c5};
-    const float *part = (const float *)c;
-    for (int i = 0; i < PANEL_M; i++, part += PANEL_N, sums += COLS)
-#pragma omp simd
-        for (int j = 0; j < PANEL_N; j++) sums[j] += (double)part[j];
-}
+#define VECTOR  64
+#define CLONES  MICA_WIDE
+#define NAME(x) x##_wide
+#include "ops/gemm/gemm_cpu_kernels.h"
 
-MICA_CLONES static void kernel_f32(int depth, const float *a, bool by_rows, const float *b,
-                                   double *sums)
-{
-    if (by_rows)
-        multiply_panels(depth, a, CHUNK, 1, b, sums);
-    else
-        multiply_panels(depth, a, 1, PANEL_M, b, sums);
-}
-
-MICA_CLONES static void kernel_f64(int depth, const double *a, const double *b, double *sums)
-{
-    vector_f64 c0 = {0}, c1 = {0}, c2 = {0}, c3 = {0}, c4 = {0}, c5 = {0};
-    for (int k = 0; k < depth; k++, a += PANEL_M, b += PANEL_D) {
-        vector_f64 x = *(const vector_f64 *)b;
-        c0 += a[0] * x;
-        c1 += a[1] * x;
-        c2 += a[2] * x;
-        c3 += a[3] * x;
-        c4 += a[4] * x;
-        c5 += a[5] * x;
-    }
-    vector_f64 c[PANEL_M] = {c0, c1, c2, c3, c4, c5};
-    for (int i = 0; i < PANEL_M; i++)
-        for (int j = 0; j < PANEL_D; j++) sums[i * COLS + j] += c[i][j];
-}
+#define VECTOR  MICA_NARROW
+#define CLONES  MICA_NARROW_CLONES
+#define NAME(x) x##_narrow
+#include "ops/gemm/gemm_cpu_kernels.h"
 
 /* ---- tiles ----
  * With scales of blocks a chunk is a block of K, and its sums are scaled on their way to the
@@ -318,9 +280,11 @@ static void multiply_f32(const mica_gemm_desc *d, const block *a, const block *b
     else
         pack(d->a.dtype, a, PANEL_M, rows);
     pack_cols(d->b.dtype, b, cols);
+    void (*kernel)(int, const float *, bool, const float *, double *) =
+        mica_cpu_is_wide() ? kernel_f32_wide : kernel_f32_narrow;
     for (int j = 0; j < b->lines; j += PANEL_N)
         for (int i = 0; i < a->lines; i += PANEL_M)
-            kernel_f32(a->depth, rows + i * ld, by_rows, cols + j * a->depth, sums + i * COLS + j);
+            kernel(a->depth, rows + i * ld, by_rows, cols + j * a->depth, sums + i * COLS + j);
 }
 
 static void multiply_f64(const block *a, const block *b, double *sums)
@@ -328,9 +292,11 @@ static void multiply_f64(const block *a, const block *b, double *sums)
     MICA_ALIGNED double rows[ROWS * CHUNK], cols[COLS * CHUNK];
     pack_f64(a, PANEL_M, rows);
     pack_f64(b, PANEL_D, cols);
+    void (*kernel)(int, const double *, const double *, double *) =
+        mica_cpu_is_wide() ? kernel_f64_wide : kernel_f64_narrow;
     for (int j = 0; j < b->lines; j += PANEL_D)
         for (int i = 0; i < a->lines; i += PANEL_M)
-            kernel_f64(a->depth, rows + i * a->depth, cols + j * a->depth, sums + i * COLS + j);
+            kernel(a->depth, rows + i * a->depth, cols + j * a->depth, sums + i * COLS + j);
 }
 
 /* sums += scale_a scale_b part, and part becomes 0. */

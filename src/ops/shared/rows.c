@@ -88,44 +88,58 @@ MICA_CLONES void mica_row_softmax(const float *x, int64_t n, float *y, const voi
     for (int64_t i = 0; i < n; i++) y[i] *= by;
 }
 
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+/* Four chains of additions in each lane, which would wait for each other in one; in vectors that
+ * every machine keeps in registers. */
+enum { CHAINS = 4, STEP = MICA_NARROW / sizeof(float), PARTS = LANES / STEP };
+typedef float part __attribute__((vector_size(MICA_NARROW), aligned(4), may_alias));
+typedef part chains[CHAINS][PARTS];
 
-/* The lanes and fewer than LANES further values, added in pairs. */
-MICA_INLINE float lanes_sum(const lanes *v, const float *more, int64_t n)
+MICA_INLINE const part *parts_at(const float *x)
+{
+    return (const part *)x;
+}
+
+/* The chains and fewer than LANES further values, added in pairs. */
+MICA_INLINE float chains_sum(chains sum, const float *more, int64_t n)
 {
     MICA_ALIGNED float lane[LANES];
-    memcpy(lane, v, sizeof lane);
+    for (int v = 0; v < PARTS; v++)
+        *(part *)(lane + v * STEP) = (sum[0][v] + sum[1][v]) + (sum[2][v] + sum[3][v]);
     for (int l = 0; l < n; l++) lane[l] += more[l];
     return folded_sum(lane);
 }
 
-/* Four chains of additions, which would wait for each other in one. */
 MICA_CLONES float mica_row_sum(const float *x, int64_t n)
 {
-    lanes a = {0}, b = {0}, c = {0}, d = {0};
+    chains sum = {0};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        const lanes *v = (const lanes *)(x + i);
-        a += v[0], b += v[1], c += v[2], d += v[3];
-    }
-    for (; i + LANES <= n; i += LANES) a += *(const lanes *)(x + i);
-    a = (a + b) + (c + d);
-    return lanes_sum(&a, x + i, n - i);
+    for (; i + CHAINS * LANES <= n; i += CHAINS * LANES)
+#pragma GCC unroll 4
+        for (int c = 0; c < CHAINS; c++)
+#pragma GCC unroll 4
+            for (int v = 0; v < PARTS; v++) sum[c][v] += parts_at(x + i + c * LANES)[v];
+    for (; i + LANES <= n; i += LANES)
+#pragma GCC unroll 4
+        for (int v = 0; v < PARTS; v++) sum[0][v] += parts_at(x + i)[v];
+    return chains_sum(sum, x + i, n - i);
 }
 
 MICA_CLONES float mica_row_dot(const float *x, const float *y, int64_t n)
 {
-    lanes a = {0}, b = {0}, c = {0}, d = {0};
+    chains sum = {0};
     MICA_ALIGNED float rest[LANES];
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        const lanes *v = (const lanes *)(x + i), *w = (const lanes *)(y + i);
-        a += v[0] * w[0], b += v[1] * w[1], c += v[2] * w[2], d += v[3] * w[3];
-    }
-    for (; i + LANES <= n; i += LANES) a += *(const lanes *)(x + i) * *(const lanes *)(y + i);
-    a = (a + b) + (c + d);
+    for (; i + CHAINS * LANES <= n; i += CHAINS * LANES)
+#pragma GCC unroll 4
+        for (int c = 0; c < CHAINS; c++)
+#pragma GCC unroll 4
+            for (int v = 0; v < PARTS; v++)
+                sum[c][v] += parts_at(x + i + c * LANES)[v] * parts_at(y + i + c * LANES)[v];
+    for (; i + LANES <= n; i += LANES)
+#pragma GCC unroll 4
+        for (int v = 0; v < PARTS; v++) sum[0][v] += parts_at(x + i)[v] * parts_at(y + i)[v];
     for (int64_t l = 0; i + l < n; l++) rest[l] = x[i + l] * y[i + l];
-    return lanes_sum(&a, rest, n - i);
+    return chains_sum(sum, rest, n - i);
 }
 
 MICA_CLONES void mica_row_scale(const float *x, float scale, int64_t n, float *y)
