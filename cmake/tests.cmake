@@ -115,7 +115,7 @@ if(TARGET mica)
   endif()
   set(checked_files ${case_files})
   list(FILTER checked_files EXCLUDE REGEX "-tiles\\.txt$") # for a GPU's sake; minutes on a CPU
-  if(MICA_SANITIZE) # in pieces, so that none takes minutes; a line in five of long files
+  if(MICA_SANITIZE) # in pieces, so that none takes minutes; a line in three or five of long files
     set(pieces ${PROJECT_BINARY_DIR}/cases)
     file(REMOVE_RECURSE ${pieces})
     file(MAKE_DIRECTORY ${pieces})
@@ -126,6 +126,8 @@ if(TARGET mica)
       set(every 1)
       if(lines GREATER 100)
         set(every 5)
+      elseif(lines GREATER 40)
+        set(every 3)
       endif()
       execute_process(
         COMMAND grep -v "^ *\\(#\\|$\\)" ${case_file}
