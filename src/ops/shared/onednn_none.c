@@ -15,6 +15,10 @@ bool mica_onednn_exact_int8(void)
 {
     return false;
 }
+bool mica_onednn_adds_late(void)
+{
+    return false;
+}
 mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
 {
     (void)spec;
