@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution, the truth: plain loops in double precision over any strides and types. */
+ * Convolution, the truth: sums in double precision, their terms in order, over any strides and
+ * types; tiles only spare conversions. */
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"

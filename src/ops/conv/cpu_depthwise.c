@@ -42,6 +42,7 @@ typedef struct depthwise {
     long long grid[3]; /* pixels of the output */
     int64_t block;     /* channels of a task */
     bool plain;        /* sums are the results */
+    bool wide;         /* vectors of 64 bytes */
 } depthwise;
 
 int64_t mica_conv_filter_at(const mica_conv_geometry *g, int64_t channel, int64_t tap)
@@ -163,14 +164,6 @@ typedef struct products {
 #define NAME(x) x##_narrow
 #include "ops/conv/cpu_depthwise_products.h"
 
-static void add_products(const products *p, int64_t n, float *to)
-{
-    if (mica_cpu_is_wide())
-        add_products_wide(p, n, to);
-    else
-        add_products_narrow(p, n, to);
-}
-
 /* A tap along a row: the next pixel that it reaches, how many are left, and from where. */
 typedef struct cursor {
     int64_t next, left, from;
@@ -212,9 +205,11 @@ static void float_row(const depthwise *d, const float *filter, int64_t image, in
     }
     float *out = (float *)d->job->data[d->job->out] + image * d->out.n + channel +
                  at[0] * d->out.s[0] + at[1] * d->out.s[1];
+    void (*add)(const products *, int64_t, float *) =
+        d->wide ? add_products_wide : add_products_narrow;
     for (; at[2] < d->grid[2]; at[2]++) {
         move_cursors(d, cursors, at[2], &p);
-        add_products(&p, n, d->plain ? out + at[2] * d->out.s[2] : sum);
+        add(&p, n, d->plain ? out + at[2] * d->out.s[2] : sum);
         if (!d->plain) finish_pixel(d, image, channel, at, n, sum);
     }
 }
@@ -419,7 +414,8 @@ void mica_conv_depthwise(const mica_conv_job *job, int threads)
                    .out = dgrad ? g->a : g->b,
                    .type = job->types[dgrad],
                    .data = job->data[dgrad],
-                   .plain = is_plain(job)};
+                   .plain = is_plain(job),
+                   .wide = mica_cpu_is_wide()};
     memcpy(d.grid, dgrad ? g->in : g->out, sizeof d.grid);
     mica_conv_axes(g, job->kind, d.axes);
     d.block = block_of(&d, threads);
