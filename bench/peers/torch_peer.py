@@ -124,7 +124,7 @@ def data_for(name, tensor, device, fields, even=False):
     span = 1 + sum((d - 1) * s for d, s in zip(dims, strides)) if all(dims) else 0
     if name == "groups":
         return routing(fields, tensor, device, even)
-    if name == "seq_k" and "pages" in fields:  # all that the pages hold
+    if name == "seq_k" and {"q", "pages"} <= set(fields):  # attention: all that the pages hold
         pages, size = int(fields["pages"].split("x")[1]), int(fields["k"].split(":")[1].split("x")[2])
         base = torch.full((span,), pages * size, dtype=dtype, device=device)
     elif name == "labels":
