@@ -26,13 +26,16 @@ trap 'rm -f "$rows"' EXIT
 beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_depthwise conv_nchw resnet50)
 beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope)
 
-# Kernels of all sets, so that no measurement waits for a compiler.
+# Kernels of all sets, so that no measurement waits for a compiler. Of lines that fail it says why.
 compile() {
     local set
     for set in "${beside_nvidia[@]}" "${beside_torch[@]}"; do
         sed 's/#.*//; /^ *$/d' "bench/cases/$set.txt"
-    done | sort -u | xargs -d '\n' -n 1 -P "$(nproc)" \
-        "$tool" check --quiet --pick --compile-only --allow-refusals --device "$device" | tail -n 1
+    done | sort -u | xargs -d '\n' -n 1 -P "$(nproc)" bash -c '
+        said=$("$0" check --quiet --pick --compile-only --allow-refusals --device "$1" "$2" 2>&1) || {
+            printf "%s\n%s\n" "$2" "$said"
+            exit 1
+        }' "$tool" "$device"
 }
 
 # keep FILE COMMAND...: what it measured is kept even where a line of it failed.

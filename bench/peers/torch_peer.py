@@ -58,6 +58,11 @@ class Mica:
         if status:
             raise RuntimeError(self.lib.mica_error().decode())
 
+    def model(self):
+        info = (c.c_char * 512)()  # mica_device_info: name[64], model[96] and more
+        self.check(self.lib.mica_context_info(self.context, info))
+        return info.raw[64:160].split(b"\0")[0].decode()
+
     def plan(self, line):
         plan = c.c_void_p()
         self.check(self.lib.mica_plan_from_text(self.context, line.encode(), None, c.byref(plan)))
@@ -634,11 +639,11 @@ def main():
         torch.set_num_threads(o.threads)
     if o.device == "cpu":
         keep_memory()
-        names = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
-        cache, model = 32 << 20, names[0].split(":", 1)[1].strip() if names else "CPU"
+        cache = 32 << 20
     else:
-        cache, model = torch.cuda.get_device_properties(0).L2_cache_size, torch.cuda.get_device_name(0)
+        cache = torch.cuda.get_device_properties(0).L2_cache_size
     mica, run_id, known = Mica(o.library, o.device), uuid.uuid4().hex[:8], figures()
+    model = mica.model()
     copy = Copy(mica) if o.device == "cpu" else None
     out = open(o.json, "a") if o.json else None
     print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6} {'roof':>5}  engine    line")

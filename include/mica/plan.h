@@ -31,7 +31,7 @@ MICA_API void mica_context_destroy(mica_context *context);
 
 typedef struct mica_device_info {
     char name[64];        /* "cpu" or "cuda:0" or "sm_90a" */
-    char model[96];       /* "AMD EPYC", "NVIDIA H200" */
+    char model[96];       /* "AMD EPYC, AVX2", "NVIDIA H200" */
     bool cuda;            /* false: the CPU backend */
     bool offline;         /* plans only */
     int arch;             /* compute capability times ten, 90; 0 on the CPU */

@@ -65,6 +65,16 @@ bool mica_cpu_is_wide(void)
     return wide;
 }
 
+/* Its widest vectors belong to a CPU's model: servers' names for it often leave the generation out. */
+static const char *instruction_set(void)
+{
+#if defined(__x86_64__)
+    if (has_wide_vectors()) return ", AVX-512";
+    if (__builtin_cpu_supports("avx2")) return ", AVX2";
+#endif
+    return "";
+}
+
 static void read_model(char *model, size_t size)
 {
     snprintf(model, size, "CPU");
@@ -74,7 +84,7 @@ static void read_model(char *model, size_t size)
         char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) != 0 || !colon) continue;
         colon[strcspn(colon, "\n")] = 0;
-        snprintf(model, size, "%s", colon + 1 + strspn(colon + 1, " "));
+        snprintf(model, size, "%s%s", colon + 1 + strspn(colon + 1, " "), instruction_set());
         break;
     }
     if (f) fclose(f);
