@@ -65,7 +65,7 @@ bool mica_cpu_is_wide(void)
     return wide;
 }
 
-/* Its widest vectors belong to a CPU's model: servers' names for it often leave the generation out. */
+/* The widest vectors are part of a model: servers' names for it often leave the generation out. */
 static const char *instruction_set(void)
 {
 #if defined(__x86_64__)

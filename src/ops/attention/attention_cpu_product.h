@@ -11,8 +11,10 @@ MICA_INLINE void NAME(multiply_rows)(const attention_product *p, int64_t row, in
 {
     NAME(vector) c[BLOCK_ROWS][2] = {0};
     const float *a = p->a + row * p->a_row, *b = p->b + lane;
-    int64_t a_row = p->a_row, a_step = p->a_step;
-    for (int64_t k = 0; k < p->depth; k++, a += a_step, b += LANES) {
+    int64_t a_row = p->a_row, a_step = p->a_step, depth = p->depth;
+    float *to = p->c + row * LANES + lane;
+    bool add = p->add; /* kept: stores to c may change *p, for all that the compiler knows */
+    for (int64_t k = 0; k < depth; k++, a += a_step, b += LANES) {
         const NAME(vector) *x = (const NAME(vector) *)b;
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
@@ -20,32 +22,41 @@ MICA_INLINE void NAME(multiply_rows)(const attention_product *p, int64_t row, in
             if (width > 1) c[r][1] += a[r * a_row] * x[1];
         }
     }
-    float *to = p->c + row * LANES + lane;
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++, to += LANES) {
         NAME(vector) *y = (NAME(vector) *)to;
         for (int v = 0; v < width; v++) {
-            if (p->add) c[r][v] += y[v];
+            if (add) c[r][v] += y[v];
             y[v] = c[r][v];
         }
     }
 }
 
-CLONES static void NAME(multiply)(const attention_product *p)
+/* All lanes of `rows` rows, a constant. */
+MICA_INLINE void NAME(multiply_lanes)(const attention_product *p, int64_t row, int rows)
 {
     enum { STEP = VECTOR / sizeof(float) };
     int lane = 0;
-    for (; lane + STEP < p->lanes; lane += 2 * STEP) {
-        int64_t row = 0;
-        for (; row + BLOCK_ROWS <= p->rows; row += BLOCK_ROWS)
-            NAME(multiply_rows)(p, row, lane, BLOCK_ROWS, 2);
-        for (; row < p->rows; row++) NAME(multiply_rows)(p, row, lane, 1, 2);
-    }
-    for (; lane < p->lanes; lane += STEP) {
-        int64_t row = 0;
-        for (; row + BLOCK_ROWS <= p->rows; row += BLOCK_ROWS)
-            NAME(multiply_rows)(p, row, lane, BLOCK_ROWS, 1);
-        for (; row < p->rows; row++) NAME(multiply_rows)(p, row, lane, 1, 1);
+    for (; lane + STEP < p->lanes; lane += 2 * STEP) NAME(multiply_rows)(p, row, lane, rows, 2);
+    for (; lane < p->lanes; lane += STEP) NAME(multiply_rows)(p, row, lane, rows, 1);
+}
+
+CLONES static void NAME(multiply)(const attention_product *p)
+{
+    for (int64_t row = 0; row < p->rows;) {
+        int64_t left = p->rows - row, rest = left - BLOCK_ROWS;
+        /* A row alone waits for its sums as long as four do: twice four rather than two or three
+         * rows alone at the end. */
+        if (rest >= 0 && rest != 2 && rest != 3) {
+            NAME(multiply_lanes)(p, row, BLOCK_ROWS);
+            row += BLOCK_ROWS;
+        } else if (left >= 4) {
+            NAME(multiply_lanes)(p, row, 4);
+            row += 4;
+        } else {
+            NAME(multiply_lanes)(p, row, 1);
+            row += 1;
+        }
     }
 }
 
