@@ -35,29 +35,40 @@ INLINE real element(const void *x, int64_t i, const bool narrow)
  * moves to double; four chains hide the latency of an addition. */
 enum { CHAIN = 16 / sizeof(real) * NORM_FLUSH, CHUNK = 4 * CHAIN };
 
-/* Sums of short rows in a vector's lanes, which are added in pairs: what a reduction clause adds
- * one after the other costs more than the row itself. */
-enum { LANES = 64 / sizeof(real) };
-typedef real lanes __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
+/* Sums of short rows in lanes, which are added in pairs: what a reduction clause adds one after the
+ * other costs more than the row itself. The lanes lie in vectors that every machine keeps in
+ * registers. */
+enum {
+    LANES = 64 / sizeof(real),
+    STEP = MICA_NARROW / sizeof(real), /* lanes of a vector */
+    PARTS = LANES / STEP
+};
+typedef real vector __attribute__((vector_size(MICA_NARROW), aligned(sizeof(real)), may_alias));
+typedef vector lanes[PARTS];
 typedef real half_lanes __attribute__((vector_size(32)));
 typedef real few_lanes __attribute__((vector_size(16)));
 
-/* LANES neighbours, from element i on. */
-INLINE void load_lanes(const void *x, int64_t i, const bool narrow, lanes *v)
+INLINE const vector *vector_at(const real *x)
 {
-    typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-    typedef uint32_t words __attribute__((vector_size(4 * LANES)));
-    typedef float floats __attribute__((vector_size(4 * LANES)));
+    return (const vector *)x;
+}
+
+/* STEP neighbours, from element i on. */
+INLINE void load_vector(const void *x, int64_t i, const bool narrow, vector *to)
+{
+    typedef uint16_t halves __attribute__((vector_size(2 * STEP), aligned(2), may_alias));
+    typedef uint32_t words __attribute__((vector_size(4 * STEP)));
+    typedef float floats __attribute__((vector_size(4 * STEP)));
     if (!narrow) {
-        *v = *(const lanes *)((const real *)x + i);
+        *to = *vector_at((const real *)x + i);
         return;
     }
     words bits = __builtin_convertvector(*(const halves *)((const uint16_t *)x + i), words) << 16;
-    *v = __builtin_convertvector((floats)bits, lanes);
+    *to = __builtin_convertvector((floats)bits, vector);
 }
 
 /* The lanes of v and n < LANES further values. */
-INLINE double lanes_sum(const lanes *v, const real *more, int64_t n)
+INLINE double lanes_sum(const vector *v, const real *more, int64_t n)
 {
     half_lanes half[2];
     few_lanes few[2];
@@ -90,8 +101,10 @@ static double row_sum(const real *x, int64_t n)
     for (int64_t from = 0; from < n; from += CHAIN) {
         int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
         lanes sum = {0};
-        for (; i + LANES <= end; i += LANES) sum += *(const lanes *)(x + i);
-        total += lanes_sum(&sum, x + i, end - i);
+        for (; i + LANES <= end; i += LANES)
+#pragma GCC unroll 4
+            for (int v = 0; v < PARTS; v++) sum[v] += *vector_at(x + i + v * STEP);
+        total += lanes_sum(sum, x + i, end - i);
     }
     return total;
 }
@@ -104,27 +117,34 @@ INLINE void row_deviations_as(const bool narrow, const void *x, real mean, int64
     const int64_t most = LANES * NORM_FLUSH;
     for (int64_t from = 0; from < n; from += most) {
         int64_t end = n - from < most ? n : from + most, i = from;
-        lanes s = {0}, q = {0}, t = {0}, r = {0}, d, e;
+        lanes s = {0}, q = {0}, t = {0}, r = {0};
         MICA_ALIGNED real rest[2][LANES];
-        for (; i + 2 * LANES <= end; i += 2 * LANES) {
-            load_lanes(x, i, narrow, &d);
-            load_lanes(x, i + LANES, narrow, &e);
-            d -= mean, e -= mean;
-            s += d, t += e;
-            q += d * d, r += e * e;
-        }
-        s += t, q += r;
-        if (i + LANES <= end) {
-            load_lanes(x, i, narrow, &d);
+        for (; i + 2 * LANES <= end; i += 2 * LANES)
+#pragma GCC unroll 4
+            for (int v = 0; v < PARTS; v++) {
+                vector d, e;
+                load_vector(x, i + v * STEP, narrow, &d);
+                load_vector(x, i + LANES + v * STEP, narrow, &e);
+                d -= mean, e -= mean;
+                s[v] += d, t[v] += e;
+                q[v] += d * d, r[v] += e * e;
+            }
+        bool more = i + LANES <= end;
+#pragma GCC unroll 4
+        for (int v = 0; v < PARTS; v++) {
+            s[v] += t[v], q[v] += r[v];
+            if (!more) continue;
+            vector d;
+            load_vector(x, i + v * STEP, narrow, &d);
             d -= mean;
-            s += d, q += d * d;
-            i += LANES;
+            s[v] += d, q[v] += d * d;
         }
+        if (more) i += LANES;
         for (int64_t l = 0; i + l < end; l++) {
             rest[0][l] = element(x, i + l, narrow) - mean;
             rest[1][l] = rest[0][l] * rest[0][l];
         }
-        *plain += lanes_sum(&s, rest[0], end - i), *squared += lanes_sum(&q, rest[1], end - i);
+        *plain += lanes_sum(s, rest[0], end - i), *squared += lanes_sum(q, rest[1], end - i);
     }
 }
 
@@ -142,24 +162,26 @@ INLINE void row_gradients_as(const bool stats, const bool affine, const real *g,
                              const real *mean, const real *rstd, const real *scale, int64_t n,
                              double *plain, double *with_xhat)
 {
-    const lanes none = {0}, m = none + *mean, r = none + *rstd, w = none + *scale;
+    const vector none = {0}, m = none + *mean, r = none + *rstd, w = none + *scale;
     for (int64_t from = 0; from < n; from += CHAIN) {
         int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
         lanes s = {0}, q = {0};
         MICA_ALIGNED real rest[2][LANES];
-        for (; i + LANES <= end; i += LANES) {
-            lanes f = *(const lanes *)(g + i);
-            f *= affine ? *(const lanes *)(scale + i) : w;
-            s += f;
-            q += f * ((*(const lanes *)(x + i) - (stats ? *(const lanes *)(mean + i) : m)) *
-                      (stats ? *(const lanes *)(rstd + i) : r));
-        }
+        for (; i + LANES <= end; i += LANES)
+#pragma GCC unroll 4
+            for (int v = 0; v < PARTS; v++) {
+                int64_t at = i + v * STEP;
+                vector f = *vector_at(g + at) * (affine ? *vector_at(scale + at) : w);
+                s[v] += f;
+                q[v] += f * ((*vector_at(x + at) - (stats ? *vector_at(mean + at) : m)) *
+                             (stats ? *vector_at(rstd + at) : r));
+            }
         for (int64_t l = 0; i + l < end; l++) {
             real f = g[i + l] * scale[affine ? i + l : 0];
             rest[0][l] = f;
             rest[1][l] = f * ((x[i + l] - mean[stats ? i + l : 0]) * rstd[stats ? i + l : 0]);
         }
-        *plain += lanes_sum(&s, rest[0], end - i), *with_xhat += lanes_sum(&q, rest[1], end - i);
+        *plain += lanes_sum(s, rest[0], end - i), *with_xhat += lanes_sum(q, rest[1], end - i);
     }
 }
 
