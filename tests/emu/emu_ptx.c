@@ -57,6 +57,13 @@ static void exp2_approx(const emu_ptx *what, emu_block *block, const emu_ref *co
     put_float(&refs[0][0], fabsf(v) < 0x1p-126f ? 0.0f : v);
 }
 
+static void log2_approx(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)what, (void)block;
+    float v = float_of(&refs[0][1]);
+    put_float(&refs[0][0], log2f(fabsf(v) < 0x1p-126f ? 0.0f : v));
+}
+
 /* kind: whether the bytes of a, of b have signs; the sum is the first operand, before and after */
 static void dot_bytes(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
@@ -328,6 +335,7 @@ static const emu_ptx codes[] = {
     {"dp4a.u32.s32 ", dot_bytes, EMU_LANE, {0, 1}},
     {"dp4a.u32.u32 ", dot_bytes, EMU_LANE, {0, 0}},
     {"ex2.approx.ftz.f32 ", exp2_approx, EMU_LANE, {0}},
+    {"lg2.approx.ftz.f32 ", log2_approx, EMU_LANE, {0}},
     {"max.NaN.f32 ", max_nan, EMU_LANE, {0}},
     {"ld.global.nc.L1::no_allocate.v4.u32 ", load_global, EMU_LANE, {4}},
     {"ld.acquire.gpu.global.s32 ", load_global, EMU_LANE, {1}},

@@ -26,12 +26,9 @@ static_assert(SUMS % 4 == 0 && SUMS <= 128, "one instruction across");
 
 struct memory {
     u32 q, k, v;
-    job *slots; /* of each warpgroup, by place in the cycle: who stores a job is done before its place comes again */
-    job *own;   /* the producer's */
+    job *jobs; /* by their place in the cycle */
     barriers bar;
 };
-/* Places that a job's producer and its consumers agree on are half a cycle apart. */
-constexpr int SLOTS = 2 * QUERIES;
 
 __device__ __forceinline__ u32 queries_of(const memory &m, int group, int place)
 {
@@ -45,18 +42,17 @@ __device__ __forceinline__ void load_pages(const attention_sm90_args &a, u32 to,
                                            const attention_sm90_source &s, u32 bar, int chunks, int key, const job &j,
                                            int lane)
 {
-    const int head = j.head / a.group;
     if (lane == 0 && !a.direct) mbarrier_arrive_expect(bar, chunks * KEY_CHUNK);
 #pragma unroll 1
     for (int i = 0; i < KEYS; i += RUN) {
         const int page = page_of(a, j.n, key + i);
         const int row = page < 0 ? s.rows : (key + i) % a.pages.size;
         if (a.direct)
-            copy_tile(to + i * ROW, s, chunks, KEYS, RUN, row, head, max(page, 0), lane);
+            copy_tile(to + i * ROW, s, chunks, KEYS, RUN, row, j.key_head, max(page, 0), lane);
         else if (lane == 0)
 #pragma unroll 1
             for (int c = 0; c < chunks; c++)
-                tma_load(to + c * KEY_CHUNK + i * ROW, map, bar, 64 * c, row, head, max(page, 0));
+                tma_load(to + c * KEY_CHUNK + i * ROW, map, bar, 64 * c, row, j.key_head, max(page, 0));
     }
     if (lane == 0 && a.direct) mbarrier_arrive(bar);
 }
@@ -68,7 +64,7 @@ __device__ __forceinline__ void load_rows(const attention_sm90_args &a, u32 to, 
     if constexpr (PIECE > 0)
         load_pages(a, to, map, s, bar, chunks, tile * KEYS, j, lane);
     else
-        load_tile(a, to, map, s, bar, chunks, KEYS, j.key + tile * KEYS, j.head / a.group, j.key_batch, lane);
+        load_tile(a, to, map, s, bar, chunks, KEYS, j.key + tile * KEYS, j.key_head, j.key_batch, lane);
 }
 
 __device__ __forceinline__ void load_keys(const attention_sm90_args &a, const memory &m, const ring &r, const job &j,
@@ -111,44 +107,45 @@ __device__ __forceinline__ void load_queries(const attention_sm90_args &a, const
 #pragma unroll 1
     for (int group = 0; group < GROUPS; group++) {
         const int place = q.place();
-        mbarrier_wait(m.bar.q_empty(place, group), q.parity());
-        if (lane == 0) m.slots[group * SLOTS + q.at] = j;
+        mbarrier_wait(m.bar.q_empty(place, group), q.parity() ^ 1);
         load_tile(a, queries_of(m, group, place), &a.q, a.q_source, m.bar.q_full(place, group), D_CHUNKS, 64,
                   j.row + 64 * group, j.head, j.batch, lane);
     }
 }
 
+/* In the order in which room is made: a job's first keys come before the last values of the job before. */
 __device__ __forceinline__ void produce(const attention_sm90_args &a, const memory &m)
 {
     const int lane = (int)threadIdx.x % 32;
     ring k = {0, 1}, v = {0, 1};
-    cycle q = {QUERIES};
+    cycle q = {0};
     u32 landed = 0;
     int round = 0;
+    if (lane == 0) m.jobs[q.before()].n = -1;
     for (;;) {
-        __syncwarp();
-        find_next(a, m.own, round, lane);
-        const job &j = *m.own;
-        if (j.n < 0) break;
-        if (j.from < j.to) {
+        const job &before = m.jobs[q.before()], &j = m.jobs[q.at];
+        find_next(a, &m.jobs[q.at], round, lane);
+        if (has_keys(j)) {
             load_keys(a, m, k, j, j.to - 1, lane);
             k.next();
         }
+        if (has_keys(before)) {
+            load_values(a, m, v, before, before.from, landed, lane);
+            v.next();
+        }
+        if (j.n < 0) break;
         load_queries(a, m, j, q, lane);
         q.next();
-        for (int tile = j.to - 1; tile >= j.from; tile--) {
-            if (tile > j.from) {
-                load_keys(a, m, k, j, tile - 1, lane);
-                k.next();
-            }
+        for (int tile = j.to - 1; tile > j.from; tile--) {
+            load_keys(a, m, k, j, tile - 1, lane);
+            k.next();
             load_values(a, m, v, j, tile, landed, lane);
             v.next();
         }
     }
     if (lane != 0) return;
     for (int group = 0; group < GROUPS; group++) {
-        mbarrier_wait(m.bar.q_empty(q.place(), group), q.parity());
-        m.slots[group * SLOTS + q.at].n = -1;
+        mbarrier_wait(m.bar.q_empty(q.place(), group), q.parity() ^ 1);
         mbarrier_arrive(m.bar.q_full(q.place(), group));
     }
 }
@@ -170,12 +167,13 @@ __device__ __forceinline__ void pack_weights(const float (&s)[SCORES], u32 (&p)[
         for (int w = 0; w < 4; w++) p[i][w] = pack(s[8 * i + 2 * w], s[8 * i + 2 * w + 1]);
 }
 
-__device__ __forceinline__ void issue_values(float (&o)[SUMS], const u32 (&p)[KEYS / 16][4], u32 v)
+/* Sums of before are added, or not looked at. */
+__device__ __forceinline__ void issue_values(float (&o)[SUMS], const u32 (&p)[KEYS / 16][4], u32 v, bool add)
 {
     const u64 b = wgmma_operand<128>(v, KEY_CHUNK, 8 * ROW);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < KEYS / 16; i++) multiply_values(o, p[i], wgmma_advance(b, i * 16 * ROW), 1);
+    for (int i = 0; i < KEYS / 16; i++) multiply_values(o, p[i], wgmma_advance(b, i * 16 * ROW), i > 0 || add);
     wgmma_commit();
 }
 
@@ -185,23 +183,28 @@ __device__ __forceinline__ void scale_sums(float (&o)[SUMS], const float (&scale
     for (int i = 0; i < SUMS; i++) o[i] *= scale[i / 2 % 2];
 }
 
-/* ---- a job ---- */
+/* Sums of a job that is done: nobody looks at them again. Else the compiler takes them along, and puts products
+ * one behind the other. */
+__device__ __forceinline__ void forget(float (&o)[SUMS])
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) asm volatile("" : "=f"(o[i]));
+}
 
-__device__ __forceinline__ bool has_keys(const job &j) { return j.n >= 0 && j.from < j.to; }
+/* ---- a job ---- */
 
 /* The job at a place, once its queries are there. */
 __device__ __forceinline__ const job &wait_job(const memory &m, int group, const cycle &q)
 {
     mbarrier_wait(m.bar.q_full(q.place(), group), q.parity());
-    return m.slots[group * SLOTS + (q.at ^ QUERIES)];
+    return m.jobs[q.at];
 }
 
-/* The products of q with a job's first tile begin: what is not there, or no job at all, is not waited for, and
- * its products are of no use. */
-__device__ __forceinline__ void begin(const memory &m, const job &j, int group, int place, const ring &k,
+/* The products of q with a job's first tile begin; where there is none, or no job at all, they are of no use. */
+__device__ __forceinline__ void begin(const memory &m, bool some, int group, int place, const ring &k,
                                       float (&s)[SCORES])
 {
-    if (has_keys(j)) mbarrier_wait(m.bar.k_full(k.at), k.parity);
+    if (some) mbarrier_wait(m.bar.k_full(k.at), k.parity);
     issue_keys(s, queries_of(m, group, place), m.k + k.at * K_BYTES);
 }
 
@@ -217,6 +220,7 @@ __device__ __forceinline__ void attend(const attention_sm90_args &a, const memor
     u32 p[KEYS / 16][4];
     int tile = j.to - 1;
     const int from = j.from;
+    bool add = false;
     release(m.bar.k_empty(k.at));
     if (tile == from) release(m.bar.q_empty(place, group));
     k.next();
@@ -231,8 +235,9 @@ __device__ __forceinline__ void attend(const attention_sm90_args &a, const memor
         t.begin();
         issue_keys(s, q, m.k + k.at * K_BYTES);
         mbarrier_wait(m.bar.v_full(v.at), v.parity);
-        issue_values(o, p, m.v + v.at * V_BYTES);
-        t.end();
+        issue_values(o, p, m.v + v.at * V_BYTES, add);
+        add = true;
+        t.end(m.bar);
         const u32 absent = absent_pieces(a, j, tile);
         wgmma_wait<1>();
         wgmma_hold(s);
@@ -255,7 +260,7 @@ __device__ __forceinline__ void attend(const attention_sm90_args &a, const memor
         if (w.moved) scale_sums(o, w.scale);
     }
     mbarrier_wait(m.bar.v_full(v.at), v.parity);
-    issue_values(o, p, m.v + v.at * V_BYTES);
+    issue_values(o, p, m.v + v.at * V_BYTES, add);
 }
 
 __device__ __forceinline__ void store(const attention_sm90_args &a, const job &j, int line, float unit,
@@ -263,15 +268,19 @@ __device__ __forceinline__ void store(const attention_sm90_args &a, const job &j
 {
     const bool real[2] = {line < j.valid, line + 8 < j.valid};
     const finish f = finish_rows(a, st, unit, j.head, real);
-    rows_of<out_t> r = {{}, {}, {}, {f.factor[0], f.factor[1]}, a.out_stride[3], a.dv, a.whole != 0};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = j.row + line + 8 * half;
-        r.there[half] = line + 8 * half < j.rows;
-        r.real[half] = f.factor[half] != 0;
-        r.to[half] = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
-        if (LSE && r.there[half] && threadIdx.x % 4 == 0)
-            a.lse[j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2]] = f.lse[half];
+    const int row = j.row + line;
+    out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
+    rows_of<out_t> r = {{to, to + 8 * a.out_stride[2]},
+                        {line < j.rows, line + 8 < j.rows},
+                        {f.factor[0] != 0, f.factor[1] != 0},
+                        {f.factor[0], f.factor[1]},
+                        a.out_stride[3],
+                        a.dv,
+                        a.whole != 0};
+    if (LSE && threadIdx.x % 4 == 0) {
+        float *lse = a.lse + j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2];
+        if (r.there[0]) lse[0] = f.lse[0];
+        if (r.there[1]) lse[8 * a.lse_stride[2]] = f.lse[1];
     }
     store_rows(r, o);
 }
@@ -284,25 +293,25 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
     ring k = {0, 0}, v = {0, 0};
     turn t(m.bar, group);
     cycle q = {0};
-    float s[SCORES];
+    float s[SCORES], o[SUMS];
     const job *j = &wait_job(m, group, q); /* there, not in registers */
-    begin(m, *j, group, q.place(), k, s);
-    while (j->n >= 0) {
+    bool more = j->n >= 0, some = has_keys(*j);
+    begin(m, some, group, q.place(), k, s);
+    while (more) {
         const int place = q.place();
-        const bool some = has_keys(*j);
         q.next();
-        float o[SUMS];
         state st = {{-INFINITY_F, -INFINITY_F}, {0, 0}};
         wgmma_wait<0>();
         wgmma_hold(s);
-#pragma unroll
-        for (int i = 0; i < SUMS; i++) o[i] = 0;
+        forget(o);
         if (some)
             attend(a, m, *j, group, line, place, unit, k, v, t, s, o, st);
         else
             release(m.bar.q_empty(place, group));
-        const job &next = wait_job(m, group, q);
-        begin(m, next, group, q.place(), k, s);
+        const job *next = &wait_job(m, group, q);
+        const bool next_has = has_keys(*next);
+        more = next->n >= 0;
+        begin(m, next_has, group, q.place(), k, s);
         wgmma_wait<1>();
         wgmma_hold(o);
         if (some) {
@@ -310,7 +319,8 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
             v.next();
         }
         store(a, *j, line, unit, o, st);
-        j = &next;
+        j = next;
+        some = next_has;
     }
     wgmma_wait<0>();
     wgmma_hold(s);
@@ -321,10 +331,10 @@ attention_sm90(const __grid_constant__ attention_sm90_args a)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) u64 words[BARRIERS];
-    __shared__ job slots[GROUPS * SLOTS + 1];
+    __shared__ job jobs[CYCLE];
     const u32 q = (shared_address(dynamic) + 1023) & ~1023u; /* the swizzle is one of addresses */
     const u32 k = q + QUERIES * GROUPS * Q_BYTES;
-    const memory m = {q, k, k + STAGES * K_BYTES, slots, slots + GROUPS * SLOTS, barriers{shared_address(words)}};
+    const memory m = {q, k, k + STAGES * K_BYTES, jobs, barriers{shared_address(words)}};
     if (threadIdx.x == 0) {
         tma_prefetch(&a.q);
         tma_prefetch(&a.k);

@@ -19,13 +19,16 @@ struct ring {
     }
 };
 
-/* The place of a job in a cycle of twice as many as there are places for queries: where its queries are,
- * and the parity of their barriers. */
+/* A block's jobs go round by fours: the one whose keys begin to come, the one whose queries do, and up to two that
+ * warpgroups are at. Where a job's queries are, and the parity of their barriers. */
+constexpr int CYCLE = 4;
+static_assert(QUERIES == 1 || QUERIES == 2, "a cycle is whole rounds of both parities");
 struct cycle {
     int at;
     __device__ __forceinline__ int place() const { return at % QUERIES; }
-    __device__ __forceinline__ u32 parity() const { return at / QUERIES; }
-    __device__ __forceinline__ void next() { at = (at + 1) % (2 * QUERIES); }
+    __device__ __forceinline__ u32 parity() const { return at / QUERIES % 2; }
+    __device__ __forceinline__ int before() const { return (at + CYCLE - 1) % CYCLE; }
+    __device__ __forceinline__ void next() { at = (at + 1) % CYCLE; }
 };
 
 /* ---- barriers ---- */
@@ -71,21 +74,18 @@ __device__ __forceinline__ void barriers_init(const barriers &b)
 
 /* Warpgroups issue their products in turns, so that one multiplies while another one is at its softmax. */
 struct turn {
-    u32 own, next, parity;
-    __device__ __forceinline__ turn(const barriers &b, int group)
-        : own(b.turn(group)), next(b.turn((group + 1) % GROUPS)), parity(group ? 0 : 1)
-    {
-    }
+    u32 own, parity;
+    __device__ __forceinline__ turn(const barriers &b, int group) : own(b.turn(group)), parity(group ? 0 : 1) {}
     __device__ __forceinline__ void begin()
     {
         if constexpr (!TURNS) return;
         mbarrier_wait(own, parity);
         parity ^= 1;
     }
-    __device__ __forceinline__ void end() const
+    __device__ __forceinline__ void end(const barriers &b) const
     {
         if constexpr (!TURNS) return;
-        if (threadIdx.x % 128 == 0) mbarrier_arrive(next);
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(own == b.turn(GROUPS - 1) ? b.turn(0) : own + 8);
     }
 };
 
@@ -96,10 +96,12 @@ struct job {
     int batch, row;      /* of q: where the rows begin */
     int first;           /* of the rows, in their sequence */
     int rows, valid;     /* rows of the tensor, those of them that belong to the sequence */
-    int key_batch, key;  /* where the sequence's keys begin */
+    int key_batch, key_head, key; /* where the sequence's keys begin */
     int keys, shift;     /* keys of the sequence; the diagonal's key in its row 0 */
     int from, to;        /* tiles of keys */
 };
+
+__device__ __forceinline__ bool has_keys(const job &j) { return j.n >= 0 && j.from < j.to; }
 
 struct range {
     int from, to;
@@ -130,6 +132,7 @@ __device__ __forceinline__ int page_of(const attention_sm90_args &a, int n, int 
 __device__ __forceinline__ void find_keys(const attention_sm90_args &a, job &j, int queries)
 {
     j.key = 0;
+    j.key_head = j.head / a.group;
     j.key_batch = PACKED_K ? 0 : j.n;
     j.keys = a.keys;
     if constexpr (PACKED_K) {

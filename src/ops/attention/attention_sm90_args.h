@@ -58,7 +58,7 @@ typedef struct attention_sm90_args {
     int sequences, heads, group; /* group: query heads of a key head */
     int rows, keys;              /* of the tensors, or of a sequence at most */
     int row_tiles, tiles;        /* of a head, in all; not where q is packed */
-    int section;                 /* heads of all batch items whose keys L2 holds */
+    int section;                 /* heads, of all batch items, whose rows are jobs side by side */
     int left, right;        /* keys [diagonal - left + 1, diagonal + right) of those there are */
     int dv;                 /* columns of out */
     int direct;             /* the copy engine cannot take the pointers */

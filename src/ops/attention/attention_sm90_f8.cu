@@ -53,11 +53,9 @@ struct factors {
 
 /* What warps tell each other. */
 struct board {
-    job slots[2];      /* of odd and even jobs: a block's warpgroups are at most one job apart */
-    factors scales[2]; /* likewise */
-    job own;           /* the producer's */
-    factors own_scales;
-    int rows[STAGES];  /* keys of each tile of values as it comes; -1: no more tiles */
+    job jobs[CYCLE]; /* by their place in the cycle */
+    factors scales[CYCLE];
+    int rows[STAGES]; /* keys of each tile of values as it comes; -1: no more tiles */
 };
 
 /* Addresses of everything by that of q and of barriers: warps that load have few registers. */
@@ -79,7 +77,7 @@ __device__ __forceinline__ void load_keys(const attention_sm90_args &a, const me
 {
     mbarrier_wait(m.bar.k_empty(r.at), r.parity);
     load_tile(a, m.k(r.at), &a.k, a.k_source, m.bar.k_full(r.at), D_CHUNKS, KEYS, j.key + tile * KEYS,
-              j.head / a.group, j.key_batch, lane);
+              j.key_head, j.key_batch, lane);
 }
 
 __device__ __forceinline__ void load_values(const attention_sm90_args &a, const memory &m, const ring &r, const job &j,
@@ -88,7 +86,7 @@ __device__ __forceinline__ void load_values(const attention_sm90_args &a, const 
     mbarrier_wait(m.raw_empty(r.at), r.parity);
     if (lane == 0) m.b->rows[r.at] = min(j.keys - tile * KEYS, KEYS);
     load_tile(a, m.raw(r.at), &a.v, a.v_source, m.raw_full(r.at), V_CHUNKS, KEYS, j.key + tile * KEYS,
-              j.head / a.group, j.key_batch, lane);
+              j.key_head, j.key_batch, lane);
     /* Threads read what a lane copied, so each lane arrives; the first one has. */
     if (a.direct && lane > 0) mbarrier_arrive(m.raw_full(r.at));
 }
@@ -100,48 +98,48 @@ __device__ __forceinline__ float factor_of(const attention_sm90_factors &f, int 
 
 __device__ __forceinline__ void find_factors(const attention_sm90_args &a, const job &j, factors &f)
 {
-    const int head = j.head / a.group;
-    f.scores = a.scale * factor_of(a.scale_q, head) * factor_of(a.scale_k, head);
-    f.values = factor_of(a.scale_v, head);
+    f.scores = a.scale * factor_of(a.scale_q, j.key_head) * factor_of(a.scale_k, j.key_head);
+    f.values = factor_of(a.scale_v, j.key_head);
 }
 
+/* Each warpgroup's own 64 rows, when it is done with those before. */
 __device__ __forceinline__ void load_queries(const attention_sm90_args &a, const memory &m, const job &j, u32 parity,
                                              int lane)
 {
-    for (int group = 0; group < GROUPS; group++) mbarrier_wait(m.bar.q_empty(0, group), parity);
-    if (lane == 0) {
-        m.b->slots[parity] = j;
-        m.b->scales[parity] = m.b->own_scales;
-    }
 #pragma unroll 1
-    for (int group = 0; group < GROUPS; group++)
+    for (int group = 0; group < GROUPS; group++) {
+        mbarrier_wait(m.bar.q_empty(0, group), parity ^ 1);
         load_tile(a, m.q + group * Q_BYTES, &a.q, a.q_source, m.bar.q_full(0, group), D_CHUNKS, 64, j.row + 64 * group,
                   j.head, j.batch, lane);
+    }
 }
 
+/* In the order in which room is made: a job's first keys come before the last values of the job before. */
 __device__ __forceinline__ void produce(const attention_sm90_args &a, const memory &m)
 {
     const int lane = (int)threadIdx.x % 32;
     ring k = {0, 1}, v = {0, 1};
-    u32 q_parity = 1;
+    cycle q = {0};
     int round = 0;
+    if (lane == 0) m.b->jobs[q.before()].n = -1;
     for (;;) {
-        __syncwarp();
-        find_next(a, &m.b->own, round, lane);
-        const job &j = m.b->own;
-        if (j.n < 0) break;
-        if (lane == 0) find_factors(a, j, m.b->own_scales);
-        if (j.from < j.to) {
+        const job &before = m.b->jobs[q.before()], &j = m.b->jobs[q.at];
+        find_next(a, &m.b->jobs[q.at], round, lane);
+        if (has_keys(j)) {
             load_keys(a, m, k, j, j.to - 1, lane);
             k.next();
         }
-        load_queries(a, m, j, q_parity, lane);
-        q_parity ^= 1;
-        for (int tile = j.to - 1; tile >= j.from; tile--) {
-            if (tile > j.from) {
-                load_keys(a, m, k, j, tile - 1, lane);
-                k.next();
-            }
+        if (has_keys(before)) {
+            load_values(a, m, v, before, before.from, lane);
+            v.next();
+        }
+        if (j.n < 0) break;
+        if (lane == 0) find_factors(a, j, m.b->scales[q.at]);
+        load_queries(a, m, j, q.parity(), lane);
+        q.next();
+        for (int tile = j.to - 1; tile > j.from; tile--) {
+            load_keys(a, m, k, j, tile - 1, lane);
+            k.next();
             load_values(a, m, v, j, tile, lane);
             v.next();
         }
@@ -150,9 +148,10 @@ __device__ __forceinline__ void produce(const attention_sm90_args &a, const memo
     if (lane == 0) m.b->rows[v.at] = -1;
     if (a.direct || lane == 0) mbarrier_arrive(m.raw_full(v.at));
     if (lane != 0) return;
-    for (int group = 0; group < GROUPS; group++) mbarrier_wait(m.bar.q_empty(0, group), q_parity);
-    m.b->slots[q_parity].n = -1;
-    for (int group = 0; group < GROUPS; group++) mbarrier_arrive(m.bar.q_full(0, group));
+    for (int group = 0; group < GROUPS; group++) {
+        mbarrier_wait(m.bar.q_empty(0, group), q.parity() ^ 1);
+        mbarrier_arrive(m.bar.q_full(0, group));
+    }
 }
 
 /* ---- values are turned round, by three warps ---- */
@@ -281,9 +280,12 @@ struct work {
  * run beside them, row by row is quicker. */
 __device__ __forceinline__ void weigh(state &st, float (&s)[SCORES], float unit, float (&scale)[2])
 {
+    /* -infinity, which the assembler does not know: it would else look for the second row's maximum before it makes
+     * the first row's weights, and exponentials would wait for it. */
+    float nothing = unit * -INFINITY_F;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float tops[2] = {s[2 * half], s[2 * half + 1]}; /* shorter chains */
+        float tops[2] = {fmaxf(s[2 * half], nothing), fmaxf(s[2 * half + 1], nothing)}; /* shorter chains */
 #pragma unroll
         for (int i = 0; i < SCORES; i++)
             if (i / 2 % 2 == half) tops[i % 2] = fmaxf(tops[i % 2], s[i]);
@@ -303,6 +305,7 @@ __device__ __forceinline__ void weigh(state &st, float (&s)[SCORES], float unit,
             sums[i % 2] += s[i];
         }
         st.sum[half] = sums[0] + sums[1];
+        nothing = fminf(s[4], nothing);
     }
 }
 
@@ -349,7 +352,7 @@ __device__ __forceinline__ void attend_ahead(const attention_sm90_args &a, const
         issue_keys(s, q, m.k(k.at));
         mbarrier_wait(m.bar.v_full(v.at), v.parity);
         issue_values(fresh, p, m.v(v.at));
-        t.end();
+        t.end(m.bar);
         wgmma_wait<1>();
         finish_keys(m, k, s);
         soften(a, w, s, tile, st, next);
@@ -388,7 +391,7 @@ __device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, con
         u32 p[KEYS / 32][4];
         mbarrier_wait(m.bar.k_full(k.at), k.parity);
         issue_keys(s, q, m.k(k.at));
-        if (tile < last) t.end();
+        if (tile < last) t.end(m.bar);
         wgmma_wait<0>();
         finish_keys(m, k, s);
         if (tile == from) release(m.bar.q_empty(0, w.group));
@@ -407,7 +410,7 @@ __device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, con
         release(m.bar.v_empty(v.at));
         v.next();
     }
-    t.end();
+    t.end(m.bar);
 }
 
 /* Four columns of row `half`, from `column` on. */
@@ -454,14 +457,13 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
     const int line = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4;
     ring k = {0, 0}, v = {0, 0};
     turn t(m.bar, group);
-    u32 q_parity = 0;
-    for (;;) {
-        mbarrier_wait(m.bar.q_full(0, group), q_parity);
-        q_parity ^= 1;
-        const job &j = m.b->slots[q_parity]; /* there, not in registers */
+    for (cycle c = {0};; c.next()) {
+        mbarrier_wait(m.bar.q_full(0, group), c.parity());
+        const job &j = m.b->jobs[c.at]; /* there, not in registers */
+        const factors &scales = m.b->scales[c.at];
         if (j.n < 0) return;
         const work w = {group, j, {j, j.first + line}, whole_tiles(a, j, j.first + 64 * group, j.first + 64 * group + 63),
-                        m.b->scales[q_parity].scores};
+                        scales.scores};
         float o[SUMS];
         state st = {{-INFINITY_F, -INFINITY_F}, {0, 0}};
 #pragma unroll
@@ -473,7 +475,7 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
             attend_ahead(a, m, w, q, k, v, t, o, st);
         else
             attend_in_turn(a, m, w, q, k, v, t, o, st);
-        store(a, j, line, w.unit(), m.b->scales[q_parity].values, o, st);
+        store(a, j, line, w.unit(), scales.values, o, st);
     }
 }
 

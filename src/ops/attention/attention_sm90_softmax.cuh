@@ -16,6 +16,13 @@ __device__ __forceinline__ float exp2_of(float v)
     return r;
 }
 
+__device__ __forceinline__ float log2_of(float v)
+{
+    float r;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+}
+
 struct state {
     float max[2], sum[2]; /* sum: this thread's columns only */
 };
@@ -201,7 +208,7 @@ __device__ __forceinline__ finish finish_rows(const attention_sm90_args &a, cons
         }
         const bool some = real[half] && sum != 0; /* NaN goes on */
         f.factor[half] = some ? __fdividef(share, sum) : 0; /* sums are no subnormal numbers: no branch */
-        f.lse[half] = some ? top * LN2 + log_of(sum) : -INFINITY_F;
+        f.lse[half] = some ? (top + log2_of(sum)) * LN2 : -INFINITY_F;
     }
     return f;
 }

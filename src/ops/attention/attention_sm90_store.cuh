@@ -4,22 +4,13 @@
 #pragma once
 #include "cuda/device/vector.cuh"
 
-/* Four words of each thread of a quad: thread t receives word t of all. */
-__device__ __forceinline__ void transpose_quad(u32 (&w)[4])
+/* Two words of both threads of a pair: an even one receives the first of both, an odd one the second. */
+__device__ __forceinline__ void transpose_pair(u32 (&w)[2])
 {
-    const int lane = (int)threadIdx.x;
-#pragma unroll
-    for (int by = 1; by < 4; by *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & by) continue;
-            const bool high = lane & by;
-            const u32 got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + by], by);
-            if (high)
-                w[i] = got;
-            else
-                w[i + by] = got;
-        }
+    const bool odd = threadIdx.x % 2;
+    const u32 got = __shfl_xor_sync(0xffffffffu, odd ? w[0] : w[1], 1);
+    w[0] = odd ? got : w[0];
+    w[1] = odd ? w[1] : got;
 }
 
 /* Where a thread's two rows go. */
@@ -33,56 +24,58 @@ template <typename T> struct rows_of {
     bool whole;       /* columns lie side by side, aligned to vectors */
 };
 
+/* Two neighbouring columns of block i, as they are stored. A mask for two is less work than a choice for each. */
 template <typename T, int N>
-__device__ __forceinline__ void make_pair(const rows_of<T> &r, const float (&sum)[N], int i, int half, T (&pair)[2])
+__device__ __forceinline__ void make_pair(const rows_of<T> &r, const float (&sum)[N], int i, int half,
+                                          u32 (&words)[sizeof(T) / 2])
 {
+    T pair[2];
 #pragma unroll
-    for (int e = 0; e < 2; e++) pair[e] = narrow<T>(r.real[half] ? sum[4 * i + 2 * half + e] * r.factor[half] : 0);
+    for (int e = 0; e < 2; e++) pair[e] = narrow<T>(sum[4 * i + 2 * half + e] * r.factor[half]);
+    memcpy(words, pair, sizeof pair);
+#pragma unroll
+    for (int w = 0; w < (int)sizeof(T) / 2; w++) words[w] &= r.real[half] ? 0xffffffffu : 0;
 }
 
-/* By whole warps: vectors of 16 bytes of 16-bit numbers where there are four blocks of 8 columns. All of them
- * without a branch between: shuffles of one wait beside those of others. */
-template <typename T, int N>
-__device__ __forceinline__ void store_rows(const rows_of<T> &r, const float (&sum)[N])
+/* By whole warps: vectors of 8 bytes, of 16-bit numbers from two blocks of 8 columns where there are two. All of
+ * them without a branch between: shuffles of one wait beside those of others. */
+template <typename T, int N> __device__ __forceinline__ void store_rows(const rows_of<T> &r, const float (&sum)[N])
 {
-    constexpr int BLOCKS = N / 4, VECTORS = sizeof(T) == 2 ? BLOCKS / 4 * 4 : 0;
-    const int quarter = (int)threadIdx.x % 4;
+    constexpr int BLOCKS = N / 4, WORDS = (int)sizeof(T) / 2, PAIRED = WORDS == 1 ? BLOCKS / 2 * 2 : 0;
+    const int quarter = (int)threadIdx.x % 4, own = 2 * quarter, paired = 8 * (quarter % 2) + 4 * (quarter / 2);
+    const int columns[2] = {r.there[0] ? r.columns : 0, r.there[1] ? r.columns : 0};
     if (r.whole) {
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) {
+            T *const to = r.to[half] + paired, *const rest = r.to[half] + own;
 #pragma unroll
-            for (int block = 0; block < VECTORS; block += 4) {
-                u32 w[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    T pair[2];
-                    make_pair(r, sum, block + i, half, pair);
-                    memcpy(&w[i], pair, 4);
-                }
-                transpose_quad(w);
-                const int column = 8 * (block + quarter);
-                if (r.there[half] && column < r.columns) store_vector<4>((u32 *)(r.to[half] + column), w);
+            for (int i = 0; i < PAIRED; i += 2) {
+                u32 first[WORDS], second[WORDS];
+                make_pair(r, sum, i, half, first);
+                make_pair(r, sum, i + 1, half, second);
+                u32 w[2] = {first[0], second[0]};
+                transpose_pair(w);
+                if (8 * i < columns[half] - paired) store_vector<2>((u32 *)(to + 8 * i), w);
             }
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int i = VECTORS; i < BLOCKS; i++) {
-                T pair[2];
-                make_pair(r, sum, i, half, pair);
-                const int column = 8 * i + 2 * quarter;
-                if (r.there[half] && column < r.columns) store_vector<2>(r.to[half] + column, pair);
+            for (int i = PAIRED; i < BLOCKS; i++) {
+                u32 words[WORDS];
+                make_pair(r, sum, i, half, words);
+                if (8 * i < columns[half] - own) store_vector<WORDS>((u32 *)(rest + 8 * i), words);
             }
+        }
         return;
     }
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int i = 0; i < BLOCKS; i++) {
+            u32 words[WORDS];
             T pair[2];
-            make_pair(r, sum, i, half, pair);
-            const int column = 8 * i + 2 * quarter;
+            make_pair(r, sum, i, half, words);
+            memcpy(pair, words, sizeof pair);
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                if (r.there[half] && column + e < r.columns) r.to[half][(column + e) * r.stride] = pair[e];
+                if (8 * i + e < columns[half] - own) r.to[half][(own + 8 * i + e) * r.stride] = pair[e];
         }
 }
