@@ -92,7 +92,7 @@ static bool fits(const mica_attention_desc *d, const mica_device_info *device, c
 /* Of a tile, products or exponentials, whichever take longer, and a part of the others: the more
  * warpgroups, the less. Constants fitted to an H200: 153 configs of 36 lines, of which it was 6 per
  * cent off in the mean; its choice was at most 1.7 per cent slower than the best. Short sequences
- * take up to a fifth less since sections are small. */
+ * take up to a fifth less since then. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
     const double start_ms = 4e-3, dealt_ms = 2e-3, uneven = 1.15;

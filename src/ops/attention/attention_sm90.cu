@@ -183,8 +183,8 @@ __device__ __forceinline__ void scale_sums(float (&o)[SUMS], const float (&scale
     for (int i = 0; i < SUMS; i++) o[i] *= scale[i / 2 % 2];
 }
 
-/* Sums of a job that is done: nobody looks at them again. Else the compiler takes them along, and puts products
- * one behind the other. */
+/* Sums of a job that is done: nobody looks at them again. Without this the assembler takes them along to the next job,
+ * and lets each product wait for the one before. */
 __device__ __forceinline__ void forget(float (&o)[SUMS])
 {
 #pragma unroll
@@ -200,7 +200,8 @@ __device__ __forceinline__ const job &wait_job(const memory &m, int group, const
     return m.jobs[q.at];
 }
 
-/* The products of q with a job's first tile begin; where there is none, or no job at all, they are of no use. */
+/* The products of q with a job's first tile begin; without `some` keys, or no job at all, nothing is waited for, and
+ * they are of no use. */
 __device__ __forceinline__ void begin(const memory &m, bool some, int group, int place, const ring &k,
                                       float (&s)[SCORES])
 {
@@ -295,7 +296,7 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
     cycle q = {0};
     float s[SCORES], o[SUMS];
     const job *j = &wait_job(m, group, q); /* there, not in registers */
-    bool more = j->n >= 0, some = has_keys(*j);
+    bool more = j->n >= 0, some = has_keys(*j); /* of j; looked up early, not where they are needed */
     begin(m, some, group, q.place(), k, s);
     while (more) {
         const int place = q.place();

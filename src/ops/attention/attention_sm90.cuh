@@ -72,7 +72,8 @@ __device__ __forceinline__ void barriers_init(const barriers &b)
     __syncthreads();
 }
 
-/* Warpgroups issue their products in turns, so that one multiplies while another one is at its softmax. */
+/* Warpgroups issue their products in turns, so that one multiplies while another one is at its softmax. Whose turn is
+ * next is found when it is needed: its barrier lies behind this one's, and a register is dear. */
 struct turn {
     u32 own, parity;
     __device__ __forceinline__ turn(const barriers &b, int group) : own(b.turn(group)), parity(group ? 0 : 1) {}

@@ -305,7 +305,7 @@ __device__ __forceinline__ void weigh(state &st, float (&s)[SCORES], float unit,
             sums[i % 2] += s[i];
         }
         st.sum[half] = sums[0] + sums[1];
-        nothing = fminf(s[4], nothing);
+        nothing = fminf(s[4], nothing); /* once the third of this row's weights is there */
     }
 }
 

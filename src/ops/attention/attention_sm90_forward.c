@@ -107,7 +107,7 @@ static long long factor_stride(const mica_tensor *t)
  * all blocks read at about the same time. Jobs that differ: as many as give each block one, so that
  * those left at the end are short, or up to twice as many where that divides all heads; no more
  * than L2 holds. With many heads all their keys come from memory at once and then for a while none:
- * 16k tokens in sequences of 512 took a fifth longer with as many as L2 holds. */
+ * 16k tokens in sequences of 512 took an eighth longer with as many as L2 holds. */
 static int section_of(const mica_attention_desc *d, const attention_shape *s, int row_tiles,
                       const mica_device_info *device)
 {

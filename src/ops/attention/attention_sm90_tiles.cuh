@@ -65,10 +65,10 @@ __device__ __forceinline__ void load_tile(const attention_sm90_args &a, u32 to, 
 }
 
 /* The producer too looks its job up in shared memory: it has few registers. */
-__device__ __forceinline__ void find_next(const attention_sm90_args &a, job *own, int &round, int lane)
+__device__ __forceinline__ void find_next(const attention_sm90_args &a, job *to, int &round, int lane)
 {
     const job j = find_job(a, round);
-    if (lane == 0) *own = j;
+    if (lane == 0) *to = j;
     __syncwarp();
 }
 
