@@ -119,8 +119,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double ms = job * fmax(jobs / units, 1);
     if (!c->knob[KNOB_CLAIM] && jobs > units)
         ms = dealt_ms + ms * (attention_sm90_jobs_differ(d) ? uneven : 1);
-    double memory = mica_op_bytes(&mica_op_attention, d) / (0.85 * device->copy_gbps * 1e6);
-    return start_ms + fmax(ms, memory);
+    return start_ms + attention_sm90_beside_memory(d, device, ms);
 }
 
 /* What does not fit the registers or shared memory is left out. Rings of as many stages as there is

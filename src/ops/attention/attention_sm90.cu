@@ -17,7 +17,6 @@
 #include "cuda/device/math.cuh"
 #include "cuda/device/overlap.cuh"
 #include "cuda/device/vector.cuh"
-#include "ops/attention/attention_sm90_store.cuh"
 #include "ops/attention/attention_sm90_tiles.cuh"
 
 static_assert(sizeof(in_t) == 2, "16-bit operands");
@@ -264,28 +263,6 @@ __device__ __forceinline__ void attend(const attention_sm90_args &a, const memor
     issue_values(o, p, m.v + v.at * V_BYTES, add);
 }
 
-__device__ __forceinline__ void store(const attention_sm90_args &a, const job &j, int line, float unit,
-                                      const float (&o)[SUMS], const state &st)
-{
-    const bool real[2] = {line < j.valid, line + 8 < j.valid};
-    const finish f = finish_rows(a, st, unit, j.head, real);
-    const int row = j.row + line;
-    out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
-    rows_of<out_t> r = {{to, to + 8 * a.out_stride[2]},
-                        {line < j.rows, line + 8 < j.rows},
-                        {f.factor[0] != 0, f.factor[1] != 0},
-                        {f.factor[0], f.factor[1]},
-                        a.out_stride[3],
-                        a.dv,
-                        a.whole != 0};
-    if (LSE && threadIdx.x % 4 == 0) {
-        float *lse = a.lse + j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2];
-        if (r.there[0]) lse[0] = f.lse[0];
-        if (r.there[1]) lse[8 * a.lse_stride[2]] = f.lse[1];
-    }
-    store_rows(r, o);
-}
-
 /* The first products of the next job run beside the last ones of this job and while its results are stored. */
 __device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)
 {
@@ -319,7 +296,7 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
             release(m.bar.v_empty(v.at));
             v.next();
         }
-        store(a, *j, line, unit, o, st);
+        store_rows(finish_job(a, *j, st, line, unit, 1), o);
         j = next;
         some = next_has;
     }

@@ -54,7 +54,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 /* ---- configs ---- */
 
-/* Parts of values: sums of one use the registers of scores, and leave some to others. */
+/* Parts of values: sums of two at a time use the registers of scores. */
 static int parts_of(const mica_attention_desc *d, const mica_config *c)
 {
     int parts = 1, columns = (int)d->v.dims[3], keys = c->knob[KNOB_KEYS];
@@ -126,8 +126,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double ms = job * fmax(jobs / units, 1);
     if (!c->knob[KNOB_CLAIM] && jobs > units)
         ms = dealt_ms + ms * (attention_sm90_jobs_differ(d) ? uneven : 1);
-    double memory = mica_op_bytes(&mica_op_attention, d) / (0.85 * device->copy_gbps * 1e6);
-    return start_ms + fmax(ms, memory);
+    return start_ms + attention_sm90_beside_memory(d, device, ms);
 }
 
 /* Warpgroups, keys, ahead. One warpgroup alone would have nobody to hide its exponentials. What
@@ -205,6 +204,7 @@ static void write_prologue(const mica_attention_desc *d, const mica_config *c, m
         {"COUNTED_K", mica_tensor_given(&d->seq_k)},
         {"BOTTOM_RIGHT", d->align == MICA_ATTENTION_ALIGN_BOTTOM_RIGHT},
         {"SINKS", mica_tensor_given(&d->sinks)},
+        {"LSE", mica_tensor_given(&d->lse)},
     };
     for (int i = 0; i < (int)(sizeof constants / sizeof *constants); i++)
         mica_prologue_int(p, constants[i].name, constants[i].value);

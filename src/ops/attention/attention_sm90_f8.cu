@@ -16,12 +16,12 @@
  * more than scaling them does.
  *
  * AHEAD: the next tile's keys are multiplied before this one's values, whose sums then are registers
- * besides; else a warpgroup's products and exponentials take turns, and parts of values use the registers of
- * scores.
+ * besides; else a warpgroup's products and exponentials take turns, and parts of values, two at a time, use the
+ * registers of scores.
  *
  * Prologue: GROUPS (warpgroups that multiply), KEYS (of a tile), STAGES (tiles in each ring), TURNS, CLAIMED,
  * AHEAD; D_STEPS (of 32 columns of q), D_CHUNKS and V_CHUNKS (of 128), COLUMNS (of out, padded), PARTS (in which
- * they are multiplied); PACKED_Q PACKED_K COUNTED_Q COUNTED_K BOTTOM_RIGHT SINKS as there; types q_t k_t v_t out_t
+ * they are multiplied); PACKED_Q PACKED_K COUNTED_Q COUNTED_K BOTTOM_RIGHT SINKS LSE as there; types q_t k_t v_t out_t
  * sink_t; multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
 #include "cuda/device/math.cuh"
 #include "cuda/device/overlap.cuh"
@@ -380,6 +380,24 @@ __device__ __forceinline__ void attend_ahead(const attention_sm90_args &a, const
     add_part(o, fresh, scale, 0);
 }
 
+/* One part is multiplied while the one before it is added. */
+__device__ __forceinline__ void add_parts(const memory &m, const ring &v, const u32 (&p)[KEYS / 32][4],
+                                          const float (&scale)[2], float (&o)[SUMS])
+{
+    float fresh[2][PART / 2];
+    issue_values(fresh[0], p, m.v(v.at));
+#pragma unroll
+    for (int part = 1; part < PARTS; part++) {
+        issue_values(fresh[part % 2], p, m.v(v.at) + part * PART * 16);
+        wgmma_wait<1>();
+        wgmma_hold(fresh[(part + 1) % 2]);
+        add_part(o, fresh[(part + 1) % 2], scale, part - 1);
+    }
+    wgmma_wait<0>();
+    wgmma_hold(fresh[(PARTS + 1) % 2]);
+    add_part(o, fresh[(PARTS + 1) % 2], scale, PARTS - 1);
+}
+
 /* A warpgroup's turn lasts from a tile's values to the next one's keys. */
 __device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, const memory &m, const work &w, u32 q,
                                                ring &k, ring &v, turn &t, float (&o)[SUMS], state &st)
@@ -399,57 +417,11 @@ __device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, con
         pack_weights(s, p);
         mbarrier_wait(m.bar.v_full(v.at), v.parity);
         t.begin();
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            float fresh[PART / 2];
-            issue_values(fresh, p, m.v(v.at) + part * PART * 16);
-            wgmma_wait<0>();
-            wgmma_hold(fresh);
-            add_part(o, fresh, scale, part);
-        }
+        add_parts(m, v, p, scale, o);
         release(m.bar.v_empty(v.at));
         v.next();
     }
     t.end(m.bar);
-}
-
-/* Four columns of row `half`, from `column` on. */
-__device__ __forceinline__ void store_four(const attention_sm90_args &a, out_t *to, int column, const out_t (&four)[4])
-{
-    if (a.whole && column + 4 <= a.dv) {
-        store_vector<4>(to + column, four);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-        if (column + e < a.dv) to[(column + e) * a.out_stride[3]] = four[e];
-}
-
-/* Of 16 columns a thread has four: two among the even ones, two among the odd ones. */
-__device__ __forceinline__ void store(const attention_sm90_args &a, const job &j, int line, float unit, float values,
-                                      const float (&o)[SUMS], const state &st)
-{
-    const bool real[2] = {line < j.valid, line + 8 < j.valid};
-    const state lowered = {{st.max[0], st.max[1]}, {st.sum[0] * LOWER, st.sum[1] * LOWER}};
-    const finish f = finish_rows(a, lowered, unit, j.head, real);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        if (line + 8 * half >= j.rows) continue;
-        const int row = j.row + line + 8 * half;
-        if (a.lse && threadIdx.x % 4 == 0)
-            a.lse[j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2]] = f.lse[half];
-        out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
-        const float factor = f.factor[half] * LOWER * values;
-        const bool none = f.factor[half] == 0;
-#pragma unroll
-        for (int i = 0; i < SUMS / 8; i++) {
-            out_t four[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                four[e] = narrow<out_t>(none ? 0 : o[8 * i + e % 2 * 4 + 2 * half + e / 2] * factor);
-            store_four(a, to, 16 * i + (int)threadIdx.x % 4 * 4, four);
-        }
-    }
 }
 
 __device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)
@@ -475,7 +447,9 @@ __device__ __forceinline__ void consume(const attention_sm90_args &a, const memo
             attend_ahead(a, m, w, q, k, v, t, o, st);
         else
             attend_in_turn(a, m, w, q, k, v, t, o, st);
-        store(a, j, line, w.unit(), scales.values, o, st);
+        st.sum[0] *= LOWER; /* weights are times 2^LIFT */
+        st.sum[1] *= LOWER;
+        store_fours(finish_job(a, j, st, line, w.unit(), LOWER * scales.values), o);
     }
 }
 

@@ -80,6 +80,15 @@ double attention_sm90_full_jobs(const mica_attention_desc *d, double rows)
     return (double)s.sequences * (double)s.heads * ceil(length_of(d, &s) / rows);
 }
 
+/* The shorter of the two shows a little: configs are not alike where memory takes longer. */
+double attention_sm90_beside_memory(const mica_attention_desc *d, const mica_device_info *device,
+                                    double ms)
+{
+    const double shown = 0.05;
+    double memory = mica_op_bytes(&mica_op_attention, d) / (0.85 * device->copy_gbps * 1e6);
+    return fmax(ms, memory) + shown * fmin(ms, memory);
+}
+
 /* Packed sequences may have a last tile each, and so the rows before and behind them. */
 int64_t attention_sm90_jobs(const mica_attention_desc *d, int groups)
 {

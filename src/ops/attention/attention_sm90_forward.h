@@ -34,6 +34,9 @@ double attention_sm90_tiles_of_job(const mica_attention_desc *d, double rows, do
 /* Jobs, and how many of them there are of rows that count. */
 int64_t attention_sm90_jobs(const mica_attention_desc *d, int groups);
 double attention_sm90_full_jobs(const mica_attention_desc *d, double rows);
+/* What jobs and the memory beside them take together, of jobs that alone take `ms`. */
+double attention_sm90_beside_memory(const mica_attention_desc *d, const mica_device_info *device,
+                                    double ms);
 
 /* A plan's state, workspace and kernel; the kernel's shared memory is the launch's. */
 mica_status attention_sm90_build(mica_plan *plan, const attention_sm90_tile *tile,

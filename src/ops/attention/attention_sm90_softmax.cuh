@@ -4,6 +4,7 @@
  * units of log 2 once they are multiplied by `unit`. */
 #pragma once
 #include "ops/attention/attention_sm90.cuh"
+#include "ops/attention/attention_sm90_store.cuh"
 
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;
 constexpr int SCORES = KEYS / 2; /* of a thread */
@@ -60,6 +61,14 @@ __device__ __forceinline__ u32 absent_pieces(const attention_sm90_args &a, const
     return __ballot_sync(0xffffffffu, piece * RUN < KEYS && page_of(a, j.n, key) < 0);
 }
 
+/* Of a thread's columns, two of each eight of a tile, the 32 from number `first` on: a bit for each that lies before
+ * `end`. */
+__device__ __forceinline__ u32 columns_before(int end, int first)
+{
+    const int inside = max(end, 0), count = inside / 8 * 2 + min(inside % 8, 2) - first;
+    return count >= 32 ? 0xffffffffu : (1u << max(count, 0)) - 1;
+}
+
 /* Products become scores; those that a row does not see, -infinity. */
 __device__ __forceinline__ void make_scores(const attention_sm90_args &a, const lines &l, float (&s)[SCORES], int key,
                                             bool border, u32 absent)
@@ -88,12 +97,16 @@ __device__ __forceinline__ void make_scores(const attention_sm90_args &a, const 
                 if (absent >> i / 4 * 8 / RUN & 1) s[i] = -INFINITY_F;
     if (!border) return;
     const range seen[2] = {keys_of(a, l.j, l.row), keys_of(a, l.j, l.row + 8)};
-    const int from[2] = {seen[0].from - key, seen[1].from - key}, to[2] = {seen[0].to - key, seen[1].to - key};
+    /* The assembler moves bits to predicates several at a time: comparing each column with both ends takes longer. */
 #pragma unroll
-    for (int i = 0; i < SCORES; i++) {
-        const int column = i / 4 * 8 + i % 2, half = i / 2 % 2;
-        if (column < from[half] || column >= to[half]) s[i] = -INFINITY_F;
-    }
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int first = 0; first < SCORES / 2; first += 32) {
+            const u32 shown = columns_before(seen[half].to - key, first) & ~columns_before(seen[half].from - key, first);
+#pragma unroll
+            for (int i = first; i < min(first + 32, SCORES / 2); i++)
+                if (!(shown >> (i - first) & 1)) s[i / 2 * 4 + half * 2 + i % 2] = -INFINITY_F;
+        }
 }
 
 /* The largest scores of both rows. As integers, of which one instruction compares three, numbers are in order if
@@ -211,4 +224,28 @@ __device__ __forceinline__ finish finish_rows(const attention_sm90_args &a, cons
         f.lse[half] = some ? (top + log2_of(sum)) * LN2 : -INFINITY_F;
     }
     return f;
+}
+
+/* Where a thread's sums of a job go, `line` being the first of its two rows, once the log-sum-exp is stored. They are
+ * multiplied by `more` besides. */
+__device__ __forceinline__ rows_of<out_t> finish_job(const attention_sm90_args &a, const job &j, const state &st, int line,
+                                                     float unit, float more)
+{
+    const bool real[2] = {line < j.valid, line + 8 < j.valid};
+    const finish f = finish_rows(a, st, unit, j.head, real);
+    const int row = j.row + line;
+    out_t *to = (out_t *)a.out + j.batch * a.out_stride[0] + j.head * a.out_stride[1] + row * a.out_stride[2];
+    const rows_of<out_t> r = {{to, to + 8 * a.out_stride[2]},
+                              {line < j.rows, line + 8 < j.rows},
+                              {f.factor[0] != 0, f.factor[1] != 0},
+                              {f.factor[0] * more, f.factor[1] * more},
+                              a.out_stride[3],
+                              a.dv,
+                              a.whole != 0};
+    if (LSE && threadIdx.x % 4 == 0) {
+        float *lse = a.lse + j.batch * a.lse_stride[0] + j.head * a.lse_stride[1] + row * a.lse_stride[2];
+        if (r.there[0]) lse[0] = f.lse[0];
+        if (r.there[1]) lse[8 * a.lse_stride[2]] = f.lse[1];
+    }
+    return r;
 }

@@ -24,17 +24,21 @@ template <typename T> struct rows_of {
     bool whole;       /* columns lie side by side, aligned to vectors */
 };
 
-/* Two neighbouring columns of block i, as they are stored. A mask for two is less work than a choice for each. */
-template <typename T, int N>
-__device__ __forceinline__ void make_pair(const rows_of<T> &r, const float (&sum)[N], int i, int half,
-                                          u32 (&words)[sizeof(T) / 2])
+/* Two neighbouring columns as they are stored. A mask for two is less work than a choice for each. */
+template <typename T>
+__device__ __forceinline__ void make_pair(const rows_of<T> &r, int half, float low, float high, u32 *words)
 {
-    T pair[2];
-#pragma unroll
-    for (int e = 0; e < 2; e++) pair[e] = narrow<T>(sum[4 * i + 2 * half + e] * r.factor[half]);
+    const T pair[2] = {narrow<T>(low * r.factor[half]), narrow<T>(high * r.factor[half])};
     memcpy(words, pair, sizeof pair);
 #pragma unroll
     for (int w = 0; w < (int)sizeof(T) / 2; w++) words[w] &= r.real[half] ? 0xffffffffu : 0;
+}
+
+/* Of block i. */
+template <typename T, int N>
+__device__ __forceinline__ void make_pair(const rows_of<T> &r, const float (&sum)[N], int i, int half, u32 *words)
+{
+    make_pair(r, half, sum[4 * i + 2 * half], sum[4 * i + 2 * half + 1], words);
 }
 
 /* By whole warps: vectors of 8 bytes, of 16-bit numbers from two blocks of 8 columns where there are two. All of
@@ -77,5 +81,45 @@ template <typename T, int N> __device__ __forceinline__ void store_rows(const ro
 #pragma unroll
             for (int e = 0; e < 2; e++)
                 if (8 * i + e < columns[half] - own) r.to[half][(own + 8 * i + e) * r.stride] = pair[e];
+        }
+}
+
+/* Columns of block i, of 16, that changed places so that a thread has four side by side. */
+template <typename T, int N>
+__device__ __forceinline__ void make_four(const rows_of<T> &r, const float (&sum)[N], int i, int half,
+                                          u32 (&words)[sizeof(T)])
+{
+    const int at = 8 * i + 2 * half;
+    make_pair(r, half, sum[at], sum[at + 4], words);
+    make_pair(r, half, sum[at + 1], sum[at + 5], words + sizeof(T) / 2);
+}
+
+/* As store_rows, by vectors of four, for accumulators of blocks whose columns changed places. */
+template <typename T, int N> __device__ __forceinline__ void store_fours(const rows_of<T> &r, const float (&sum)[N])
+{
+    constexpr int BLOCKS = N / 8;
+    const int own = (int)threadIdx.x % 4 * 4;
+    const int columns[2] = {r.there[0] ? r.columns - own : 0, r.there[1] ? r.columns - own : 0};
+    u32 words[sizeof(T)];
+    if (r.whole) {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) {
+                make_four(r, sum, i, half, words);
+                if (16 * i < columns[half]) store_vector<sizeof(T)>((u32 *)(r.to[half] + own + 16 * i), words);
+            }
+        return;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++) {
+            T four[4];
+            make_four(r, sum, i, half, words);
+            memcpy(four, words, sizeof four);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (16 * i + e < columns[half]) r.to[half][(own + 16 * i + e) * r.stride] = four[e];
         }
 }
