@@ -88,13 +88,40 @@ static mica_status book_forward(mica_plan *plan, attention_cpu *p)
     return mica_book(plan, "parts", parts * p->partial_bytes, &p->partial);
 }
 
+/* One pass for all gradients takes five products, two passes seven; but what keys add to dq must be
+ * kept apart where several threads share a head. One pass if that leaves as many tasks as two have,
+ * or enough. */
+static void choose_chunks(const mica_attention_desc *d, attention_cpu *p)
+{
+    enum { TASKS = 64, MOST = 16 };
+    const double most_bytes = 1 << 29;
+    const int64_t threads = 16; /* whatever there are: bits do not depend on it */
+    const attention_shape *s = &p->s;
+    int64_t blocks = ceiling(s->keys, p->block), tasks = s->sequences * s->kv_heads;
+    bool packed = mica_tensor_given(&d->cu_q) || mica_tensor_given(&d->cu_k);
+    if (p->bf16 || packed || !mica_tensor_count(&d->dq) || !mica_tensor_count(&d->dk) ||
+        !mica_tensor_count(&d->dv))
+        return;
+    int64_t chunks = smaller(smaller(ceiling(TASKS, tasks), blocks), MOST);
+    if (tasks * chunks < TASKS && chunks < blocks) return;
+    double bytes = (double)attention_sum_floats(s) * sizeof(float);
+    if (bytes * (double)(chunks > 1 ? tasks * chunks : threads) > most_bytes) return;
+    p->chunk_blocks = ceiling(blocks, chunks);
+    p->chunks = ceiling(blocks, p->chunk_blocks);
+    p->sums_bytes = aligned((size_t)bytes);
+}
+
 static mica_status book_backward(mica_plan *plan, attention_cpu *p)
 {
     const mica_attention_desc *d = plan->desc;
     size_t bias = attention_bias_floats(d, &p->s) * sizeof(float);
-    p->scratch_bytes = aligned(attention_backward_scratch(p) + bias);
     size_t rows = (size_t)mica_tensor_count(&d->lse);
-    return mica_book(plan, "delta", rows * sizeof(float), &p->delta);
+    choose_chunks(d, p);
+    p->scratch_bytes = aligned(attention_backward_scratch(p) + bias);
+    MICA_TRY(mica_book(plan, "delta", rows * sizeof(float), &p->delta));
+    if (p->chunks <= 1) return MICA_OK;
+    size_t chunks = (size_t)(p->s.sequences * p->s.kv_heads * p->chunks);
+    return mica_book(plan, "sums of dq", chunks * p->sums_bytes, &p->sums);
 }
 
 /* Products of floats want what fits the first cache. Those of bf16 take less time than to bring
@@ -145,6 +172,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                          .starts = mica_at(r, p->starts),
                          .scratch = mica_at(r, p->scratch),
                          .partial = mica_at(r, p->partial),
+                         .sums = mica_at(r, p->sums),
                          .delta = mica_at(r, p->delta)};
     /* Fewer than at build time in a forked child. */
     job.threads = mica_cpu_threads() < p->threads ? mica_cpu_threads() : p->threads;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention backward on the CPU, deterministic: dq by blocks of rows, dk and dv by blocks of keys,
- * which form the weights anew from lse (seven products where five would do, but nothing is shared
- * between threads). Where blocks are keys, these lie in the lanes and rows of queries are tiles:
- * the same products with the roles exchanged. dbias takes a third pass, each thread summing what is
- * its own in order. */
+ * Attention backward on the CPU, deterministic, weights being formed anew from lse: all gradients
+ * by blocks of keys, parts of which add up dq on their own, in order at the end; or, where that
+ * would leave threads without work, dq by blocks of rows besides (seven products instead of five,
+ * but nothing is shared between threads). Where blocks are keys, these lie in the lanes and rows of
+ * queries are tiles: the same products with the roles exchanged. dbias takes a pass of its own,
+ * each thread summing what is its own in order. */
 #include "ops/attention/attention_cpu.h"
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
@@ -15,6 +16,7 @@
 typedef struct scratch {
     float *x, *y, *dx, *dy;           /* panels of the block: [column][lane] */
     uint16_t *x16, *y16;              /* x and y of bf16 */
+    float *keys, *dq;                 /* one pass: k by panels of columns, [key][lane]; sums */
     float *s, *dp, *keep, *slope;     /* of one panel and one tile */
     void *tile_x, *tile_y;            /* rows of a tile */
     uint16_t *turned_x, *turned_y;    /* of bf16: by columns */
@@ -27,6 +29,16 @@ typedef struct scratch {
 static int64_t columns_of(const attention_cpu *p, int64_t columns)
 {
     return p->bf16 ? mica_matrix_lines(columns) : columns;
+}
+
+static int64_t column_panels(const attention_shape *s)
+{
+    return ceiling(s->d, LANES);
+}
+
+size_t attention_sum_floats(const attention_shape *s)
+{
+    return (size_t)(column_panels(s) * s->group * s->rows * LANES);
 }
 
 static void *take(char **at, int64_t count, size_t bytes)
@@ -60,6 +72,8 @@ static char *scratch_place(const attention_cpu *p, char *base, scratch *w)
         w->tile_x = take(&at, s->d * p->tile, number);
         w->tile_y = take(&at, s->dv * p->tile, number);
     }
+    if (p->chunks) w->keys = take(&at, column_panels(s) * p->block * LANES, number);
+    if (p->chunks == 1) w->dq = take(&at, (int64_t)attention_sum_floats(s), number);
     w->bias = (float *)(void *)at;
     return at;
 }
@@ -273,9 +287,20 @@ static void query_block(const attention_job *job, int64_t n, int64_t kv_head, in
 
 /* ---- dk and dv: keys in the lanes ---- */
 
-/* A panel of up to 32 keys of k or v: to[column][lane]; `index` of to or to16. */
+/* The keys of a tile by panels of columns, where dq is a sum of theirs. */
+static void load_columns(const attention_job *job, attention_tile tile, int64_t n, float *to)
+{
+    int64_t d = job->p->s.d;
+    for (int64_t c = 0; c < d; c += LANES, to += LANES * LANES)
+        for (int64_t l = 0; l < n; l++)
+            for (int64_t i = 0; i < LANES; i++)
+                to[l * LANES + i] = c + i < d ? tile.rows[l * tile.ld + c + i] : 0;
+}
+
+/* A panel of up to 32 keys of k or v: to[column][lane], and by_column unless that is NULL; `index`
+ * of these or of to16. */
 static void load_keys(const attention_rows *r, int arg, int64_t j, int64_t n, float factor,
-                      void *buffer, float *to, uint16_t *to16, int64_t index)
+                      void *buffer, float *to, uint16_t *to16, float *by_column, int64_t index)
 {
     const mica_attention_desc *d = r->job->d;
     int64_t columns = arg == MICA_ATTENTION_K ? d->k.dims[3] : d->v.dims[3];
@@ -285,6 +310,9 @@ static void load_keys(const attention_rows *r, int arg, int64_t j, int64_t n, fl
                                to16 + index * attention_panel_numbers(columns));
         return;
     }
+    if (by_column)
+        load_columns(r->job, tile, n,
+                     by_column + index * LANES * LANES * column_panels(&r->job->p->s));
     to += index * LANES * columns;
     memset(to, 0, (size_t)(columns * LANES) * sizeof *to);
     for (int64_t l = 0; l < n; l++)
@@ -336,9 +364,29 @@ static void store_keys(const attention_rows *r, const mica_tensor *t, int arg, i
     }
 }
 
+/* dq of the rows += their ds times the n keys of panel `index`. */
+static void add_keys(const attention_rows *r, const scratch *w, int64_t index, int64_t n, float *dq)
+{
+    const attention_shape *s = &r->job->p->s;
+    const float *keys = w->keys + index * LANES * LANES * column_panels(s);
+    for (int64_t c = 0; c < s->d; c += LANES) {
+        attention_multiply(
+            &(attention_product){.a = w->dp,
+                                 .b = keys + c * LANES,
+                                 .c = dq + (c * s->group * s->rows) + r->first * LANES,
+                                 .a_row = LANES,
+                                 .a_step = 1,
+                                 .rows = r->count,
+                                 .depth = n,
+                                 .lanes = s->d - c > LANES / 2 ? LANES : LANES / 2,
+                                 .add = true,
+                                 .wide = r->job->p->wide});
+    }
+}
+
 /* Rows of a tile and up to 32 keys from j on, which are panel `index` of the block. */
 static void key_panel(const attention_rows *r, scratch *w, int64_t index, int64_t j, int64_t keys,
-                      attention_tile q, attention_tile dout)
+                      attention_tile q, attention_tile dout, float *dq)
 {
     const attention_job *job = r->job;
     const attention_shape *s = &job->p->s;
@@ -356,9 +404,12 @@ static void key_panel(const attention_rows *r, scratch *w, int64_t index, int64_
     attention_gradients_by_row(&g);
     add_product(job, dout, r->count, s->dv, w->s, w->dy, index);
     add_product(job, q, r->count, s->d, w->dp, w->dx, index);
+    if (dq) add_keys(r, w, index, n, dq);
 }
 
-static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int64_t block)
+/* dq: sums of all rows, to which the block's keys add theirs, or NULL. */
+static void key_block_with(const attention_job *job, int64_t n, int64_t kv_head, int64_t block,
+                           float *dq)
 {
     scratch w;
     attention_rows r;
@@ -369,8 +420,9 @@ static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int6
     int64_t count = smaller(r.keys.count - j, job->p->block);
     for (int64_t l = 0; l < count; l += LANES) {
         int64_t left = count - l < LANES ? count - l : LANES;
-        load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x, w.x16, l / LANES);
-        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y, w.y16, l / LANES);
+        load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x, w.x16,
+                  dq ? w.keys : NULL, l / LANES);
+        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y, w.y16, NULL, l / LANES);
     }
     memset(w.dx, 0, (size_t)(job->p->block * columns_of(job->p, s->d)) * sizeof *w.dx);
     memset(w.dy, 0, (size_t)(job->p->block * columns_of(job->p, s->dv)) * sizeof *w.dy);
@@ -388,11 +440,83 @@ static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int6
         }
         for (int64_t l = 0; l < count; l += LANES)
             if (r.from < j + l + LANES && r.to > j + l)
-                key_panel(&r, &w, l / LANES, j + l, count - l, q, dout);
+                key_panel(&r, &w, l / LANES, j + l, count - l, q, dout, dq);
     }
     close_unit(job);
     store_keys(&r, &job->d->dk, MICA_ATTENTION_DK, j, count, w.dx);
     store_keys(&r, &job->d->dv, MICA_ATTENTION_DV, j, count, w.dy);
+}
+
+static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int64_t block)
+{
+    key_block_with(job, n, kv_head, block, NULL);
+}
+
+/* ---- all three in one pass ---- */
+
+/* dq of up to a block of rows: what the chunks of the keys have of them, added in their order. */
+static void store_sums(const attention_job *job, int64_t n, int64_t kv_head, int64_t first,
+                       const char *sums)
+{
+    const mica_tensor *t = &job->d->dq;
+    const attention_shape *s = &job->p->s;
+    MICA_ALIGNED float result[ATTENTION_MAX_DIM];
+    attention_rows r;
+    attention_rows_make(job, n, kv_head, first, job->p->block, &r);
+    for (int64_t row = 0; row < r.count; row++) {
+        for (int64_t c = 0; c < s->d; c += LANES) {
+            int64_t at = c * s->group * s->rows + (first + row) * LANES,
+                    left = smaller(s->d - c, LANES);
+            for (int64_t i = 0; i < left; i++) result[c + i] = 0;
+            for (int64_t k = 0; k < job->p->chunks; k++) {
+                const float *sum =
+                    (const float *)(const void *)(sums + (size_t)k * job->p->sums_bytes) + at;
+                for (int64_t i = 0; i < left; i++) result[c + i] += sum[i];
+            }
+        }
+        mica_from_f32(t->dtype, job->args[MICA_ATTENTION_DQ], attention_row_offset(&r, t, row),
+                      t->strides[3], result, s->d);
+    }
+}
+
+static int64_t count_rows(const attention_job *job, int64_t n)
+{
+    return attention_queries(job->d, job->args, n).count * job->p->s.group;
+}
+
+/* Chunk `chunk` of the keys of a key head. */
+static void key_chunk(const attention_job *job, int64_t n, int64_t kv_head, int64_t chunk)
+{
+    const attention_cpu *p = job->p;
+    scratch w;
+    scratch_make(job, &w);
+    size_t index = (size_t)((n * p->s.kv_heads + kv_head) * p->chunks + chunk);
+    float *dq = p->chunks > 1 ? (float *)(void *)(job->sums + index * p->sums_bytes) : w.dq;
+    int64_t blocks = ceiling(attention_keys(job->d, job->args, n).count, p->block);
+    int64_t from = chunk * p->chunk_blocks, to = smaller(from + p->chunk_blocks, blocks);
+    memset(dq, 0, attention_sum_floats(&p->s) * sizeof *dq);
+    for (int64_t block = from; block < to; block++) key_block_with(job, n, kv_head, block, dq);
+    if (p->chunks > 1) return;
+    for (int64_t first = 0; first < count_rows(job, n); first += p->block)
+        store_sums(job, n, kv_head, first, (const char *)dq);
+}
+
+static void each_chunk(const attention_job *job)
+{
+    const attention_cpu *p = job->p;
+    int64_t heads = p->s.sequences * p->s.kv_heads;
+#pragma omp parallel for num_threads(job->threads) schedule(dynamic)
+    for (int64_t i = 0; i < heads * p->chunks; i++)
+        key_chunk(job, i / p->chunks / p->s.kv_heads, i / p->chunks % p->s.kv_heads, i % p->chunks);
+    if (p->chunks == 1) return;
+    int64_t blocks = ceiling(p->s.group * p->s.rows, p->block);
+#pragma omp parallel for num_threads(job->threads)
+    for (int64_t i = 0; i < heads * blocks; i++) {
+        int64_t head = i / blocks, n = head / p->s.kv_heads, first = i % blocks * p->block;
+        if (first < count_rows(job, n))
+            store_sums(job, n, head % p->s.kv_heads, first,
+                       job->sums + (size_t)(head * p->chunks) * p->sums_bytes);
+    }
 }
 
 /* ---- dbias ---- */
@@ -557,8 +681,13 @@ void attention_backward_run(const attention_job *job)
     const attention_shape *s = &job->p->s;
     find_delta(job);
     clear_strangers(job);
-    if (mica_tensor_count(&d->dq)) each_block(job, false, query_block);
-    if (mica_tensor_count(&d->dk) || mica_tensor_count(&d->dv)) each_block(job, true, key_block);
+    if (job->p->chunks) {
+        each_chunk(job);
+    } else {
+        if (mica_tensor_count(&d->dq)) each_block(job, false, query_block);
+        if (mica_tensor_count(&d->dk) || mica_tensor_count(&d->dv))
+            each_block(job, true, key_block);
+    }
     if (mica_tensor_given(&d->dbias) && mica_tensor_count(&d->dbias)) each_bias_block(job);
     if (!mica_tensor_given(&d->dsinks)) return;
 #pragma omp parallel for num_threads(job->threads)
