@@ -3,9 +3,11 @@
  * and never stored. Two engines:
  *
  *     cpu    all arithmetic is f32. Cost: the two products at about 0.7 of the machine's rate, and
- * an exponential per score. bf16   where all inputs are bf16: products of bf16 with sums in f32, on
- * the matrix unit where there is one. unit=2 is AMX, unit=1 AVX-512's sums of two products, unit=0
- * plain loops, which is for proof. */
+ *            an exponential per score. passes=1 or 2, of gradients: see below.
+ *
+ *     bf16   where all inputs are bf16: products of bf16 with sums in f32, on the matrix unit where
+ *            there is one. unit=2 is AMX, unit=1 AVX-512's sums of two products, unit=0 plain
+ *            loops, which is for proof. */
 #include "ops/attention/attention_cpu.h"
 #include "cpu/cpu.h"
 
@@ -45,6 +47,43 @@ static void contract_bf16(const void *desc, const mica_config *config, mica_cont
 {
     (void)desc, (void)config;
     c->flushes = true;
+}
+
+/* ---- one pass or two for the gradients ----
+ * One pass for all of them takes five products, two passes seven; but what keys add to dq must be
+ * kept apart where several threads share a head. */
+enum { FLOAT_BLOCK = 128 }; /* rows or keys of a block of floats */
+
+/* Parts of a head's keys that one pass would have: as many tasks as two passes have, or enough. 0:
+ * there is none. */
+static int64_t count_chunks(const mica_attention_desc *d, const attention_shape *s)
+{
+    enum { TASKS = 64, MOST = 16 };
+    const double most_bytes = 1 << 29;
+    const int64_t threads = 16; /* whatever there are: bits do not depend on it */
+    int64_t blocks = ceiling(s->keys, FLOAT_BLOCK), tasks = s->sequences * s->kv_heads;
+    bool packed = mica_tensor_given(&d->cu_q) || mica_tensor_given(&d->cu_k);
+    if (packed || !mica_tensor_count(&d->dq) || !mica_tensor_count(&d->dk) ||
+        !mica_tensor_count(&d->dv))
+        return 0;
+    int64_t chunks = smaller(smaller(ceiling(TASKS, tasks), blocks), MOST);
+    if (tasks * chunks < TASKS && chunks < blocks) return 0;
+    double bytes = (double)attention_sum_floats(s) * sizeof(float);
+    double kept = bytes * (double)(chunks > 1 ? tasks * chunks : threads);
+    return kept > most_bytes ? 0 : chunks;
+}
+
+static int configs(const void *desc, const mica_device_info *device, mica_config *list)
+{
+    const mica_attention_desc *d = desc;
+    attention_shape s;
+    int count = 0;
+    (void)device;
+    attention_shape_make(d, &s);
+    bool forward = d->pass == MICA_ATTENTION_FWD;
+    if (forward || count_chunks(d, &s)) list[count++] = (mica_config){{1}};
+    if (!forward) list[count++] = (mica_config){{2}};
+    return count;
 }
 
 static size_t aligned(size_t bytes)
@@ -88,27 +127,13 @@ static mica_status book_forward(mica_plan *plan, attention_cpu *p)
     return mica_book(plan, "parts", parts * p->partial_bytes, &p->partial);
 }
 
-/* One pass for all gradients takes five products, two passes seven; but what keys add to dq must be
- * kept apart where several threads share a head. One pass if that leaves as many tasks as two have,
- * or enough. */
+/* Of equal numbers of blocks of keys, but for the last one. */
 static void choose_chunks(const mica_attention_desc *d, attention_cpu *p)
 {
-    enum { TASKS = 64, MOST = 16 };
-    const double most_bytes = 1 << 29;
-    const int64_t threads = 16; /* whatever there are: bits do not depend on it */
-    const attention_shape *s = &p->s;
-    int64_t blocks = ceiling(s->keys, p->block), tasks = s->sequences * s->kv_heads;
-    bool packed = mica_tensor_given(&d->cu_q) || mica_tensor_given(&d->cu_k);
-    if (p->bf16 || packed || !mica_tensor_count(&d->dq) || !mica_tensor_count(&d->dk) ||
-        !mica_tensor_count(&d->dv))
-        return;
-    int64_t chunks = smaller(smaller(ceiling(TASKS, tasks), blocks), MOST);
-    if (tasks * chunks < TASKS && chunks < blocks) return;
-    double bytes = (double)attention_sum_floats(s) * sizeof(float);
-    if (bytes * (double)(chunks > 1 ? tasks * chunks : threads) > most_bytes) return;
-    p->chunk_blocks = ceiling(blocks, chunks);
+    int64_t blocks = ceiling(p->s.keys, p->block);
+    p->chunk_blocks = ceiling(blocks, count_chunks(d, &p->s));
     p->chunks = ceiling(blocks, p->chunk_blocks);
-    p->sums_bytes = aligned((size_t)bytes);
+    p->sums_bytes = aligned(attention_sum_floats(&p->s) * sizeof(float));
 }
 
 static mica_status book_backward(mica_plan *plan, attention_cpu *p)
@@ -116,7 +141,7 @@ static mica_status book_backward(mica_plan *plan, attention_cpu *p)
     const mica_attention_desc *d = plan->desc;
     size_t bias = attention_bias_floats(d, &p->s) * sizeof(float);
     size_t rows = (size_t)mica_tensor_count(&d->lse);
-    choose_chunks(d, p);
+    if (!p->bf16 && plan->config.knob[0] == 1) choose_chunks(d, p);
     p->scratch_bytes = aligned(attention_backward_scratch(p) + bias);
     MICA_TRY(mica_book(plan, "delta", rows * sizeof(float), &p->delta));
     if (p->chunks <= 1) return MICA_OK;
@@ -129,7 +154,7 @@ static mica_status book_backward(mica_plan *plan, attention_cpu *p)
  */
 static void choose_sizes(attention_cpu *p)
 {
-    p->block = p->bf16 ? 256 : 128;
+    p->block = p->bf16 ? 256 : FLOAT_BLOCK;
     p->tile = p->bf16 ? 128 : 64;
 }
 
@@ -186,8 +211,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
 /* Half the nominal rate, rows padded to panels. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    (void)config;
-    double compute = flops_of(desc) / (0.5 * device->f32_tflops * 1e9);
+    const double products = config->knob[0] == 2 ? 7.0 / 5 : 1;
+    double compute = products * flops_of(desc) / (0.5 * device->f32_tflops * 1e9);
     double memory = mica_op_bytes(&mica_op_attention, desc) / (0.5 * device->copy_gbps * 1e6);
     return 2e-3 + (compute > memory ? compute : memory);
 }
@@ -208,6 +233,7 @@ static double predict_bf16(const void *desc, const mica_device_info *device,
     return 2e-3 + (rows > FEW ? ms : 1.1 * ms); /* where memory counts, "cpu" reads as quickly */
 }
 
+static const char *const knobs[] = {"passes", NULL}; /* over queries and keys, for gradients */
 static const char *const knobs_bf16[] = {"unit", NULL};
 
 const mica_engine mica_attention_bf16 = {.name = "bf16",
@@ -219,5 +245,10 @@ const mica_engine mica_attention_bf16 = {.name = "bf16",
                                          .build = build,
                                          .run = run};
 
-const mica_engine mica_attention_cpu = {
-    .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};
+const mica_engine mica_attention_cpu = {.name = "cpu",
+                                        .knobs = knobs,
+                                        .accepts = accepts,
+                                        .configs = configs,
+                                        .predict = predict,
+                                        .build = build,
+                                        .run = run};
