@@ -133,7 +133,6 @@ static void choose_chunks(const mica_attention_desc *d, attention_cpu *p)
     int64_t blocks = ceiling(p->s.keys, p->block);
     p->chunk_blocks = ceiling(blocks, count_chunks(d, &p->s));
     p->chunks = ceiling(blocks, p->chunk_blocks);
-    p->sums_bytes = aligned(attention_sum_floats(&p->s) * sizeof(float));
 }
 
 static mica_status book_backward(mica_plan *plan, attention_cpu *p)
@@ -145,8 +144,9 @@ static mica_status book_backward(mica_plan *plan, attention_cpu *p)
     p->scratch_bytes = aligned(attention_backward_scratch(p) + bias);
     MICA_TRY(mica_book(plan, "delta", rows * sizeof(float), &p->delta));
     if (p->chunks <= 1) return MICA_OK;
-    size_t chunks = (size_t)(p->s.sequences * p->s.kv_heads * p->chunks);
-    return mica_book(plan, "sums of dq", chunks * p->sums_bytes, &p->sums);
+    int64_t chunks = p->s.sequences * p->s.kv_heads * p->chunks;
+    size_t floats = (size_t)(chunks * attention_sum_floats(&p->s));
+    return mica_book(plan, "sums of dq", floats * sizeof(float), &p->sums);
 }
 
 /* Products of floats want what fits the first cache. Those of bf16 take less time than to bring

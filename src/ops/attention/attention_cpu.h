@@ -91,7 +91,7 @@ typedef struct attention_cpu {
     size_t delta; /* by row of q: sum of dout out */
     /* One pass forms all gradients, dq as sums of `chunks` parts of the keys; 0: two passes. */
     int64_t chunks, chunk_blocks;
-    size_t sums, sums_bytes; /* of each chunk of a key head; where chunks is 1, in the scratch */
+    size_t sums; /* of each chunk of a key head; where chunks is 1, they lie in the scratch */
 } attention_cpu;
 
 typedef struct attention_job {
@@ -101,8 +101,8 @@ typedef struct attention_job {
     attention_dropout drop;
     int threads;
     int64_t *starts;
-    char *scratch, *partial, *sums;
-    float *delta;
+    char *scratch, *partial;
+    float *delta, *sums;
 } attention_job;
 
 /* Bytes that the rows of one block need. */
@@ -111,7 +111,7 @@ size_t attention_partial_floats(const attention_shape *s);
 void attention_forward_run(const attention_job *job);
 size_t attention_backward_scratch(const attention_cpu *p);
 /* Floats of dq that a part of the keys of one key head adds up. */
-size_t attention_sum_floats(const attention_shape *s);
+int64_t attention_sum_floats(const attention_shape *s);
 /* Floats of dbias that a thread sums, at the end of its scratch. */
 size_t attention_bias_floats(const mica_attention_desc *d, const attention_shape *s);
 void attention_backward_run(const attention_job *job);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention backward on the CPU, deterministic, weights being formed anew from lse: all gradients
- * by blocks of keys, parts of which add up dq on their own, in order at the end; or, where that
- * would leave threads without work, dq by blocks of rows besides (seven products instead of five,
- * but nothing is shared between threads). Where blocks are keys, these lie in the lanes and rows of
+ * in one pass over blocks of keys, parts of which add up dq on their own, in order at the end; or
+ * dq in a pass of its own, by blocks of rows (seven products instead of five, but nothing is shared
+ * between threads, and nothing kept). Where blocks are keys, these lie in the lanes and rows of
  * queries are tiles: the same products with the roles exchanged. dbias takes a pass of its own,
  * each thread summing what is its own in order. */
 #include "ops/attention/attention_cpu.h"
@@ -36,9 +36,9 @@ static int64_t column_panels(const attention_shape *s)
     return ceiling(s->d, LANES);
 }
 
-size_t attention_sum_floats(const attention_shape *s)
+int64_t attention_sum_floats(const attention_shape *s)
 {
-    return (size_t)(column_panels(s) * s->group * s->rows * LANES);
+    return column_panels(s) * s->group * s->rows * LANES;
 }
 
 static void *take(char **at, int64_t count, size_t bytes)
@@ -73,7 +73,7 @@ static char *scratch_place(const attention_cpu *p, char *base, scratch *w)
         w->tile_y = take(&at, s->dv * p->tile, number);
     }
     if (p->chunks) w->keys = take(&at, column_panels(s) * p->block * LANES, number);
-    if (p->chunks == 1) w->dq = take(&at, (int64_t)attention_sum_floats(s), number);
+    if (p->chunks == 1) w->dq = take(&at, attention_sum_floats(s), number);
     w->bias = (float *)(void *)at;
     return at;
 }
@@ -287,20 +287,23 @@ static void query_block(const attention_job *job, int64_t n, int64_t kv_head, in
 
 /* ---- dk and dv: keys in the lanes ---- */
 
-/* The keys of a tile by panels of columns, where dq is a sum of theirs. */
-static void load_columns(const attention_job *job, attention_tile tile, int64_t n, float *to)
+/* The keys of panel `index` once more, by panels of columns: dq is a sum of theirs. */
+static void load_columns(const attention_job *job, attention_tile tile, int64_t n, scratch *w,
+                         int64_t index)
 {
     int64_t d = job->p->s.d;
+    float *to = w->keys + index * LANES * LANES * column_panels(&job->p->s);
     for (int64_t c = 0; c < d; c += LANES, to += LANES * LANES)
         for (int64_t l = 0; l < n; l++)
             for (int64_t i = 0; i < LANES; i++)
                 to[l * LANES + i] = c + i < d ? tile.rows[l * tile.ld + c + i] : 0;
 }
 
-/* A panel of up to 32 keys of k or v: to[column][lane], and by_column unless that is NULL; `index`
- * of these or of to16. */
-static void load_keys(const attention_rows *r, int arg, int64_t j, int64_t n, float factor,
-                      void *buffer, float *to, uint16_t *to16, float *by_column, int64_t index)
+/* A panel of up to 32 keys of k or v: to[column][lane]; `index` of to or to16. Returns them as
+ * they lie. */
+static attention_tile load_keys(const attention_rows *r, int arg, int64_t j, int64_t n,
+                                float factor, void *buffer, float *to, uint16_t *to16,
+                                int64_t index)
 {
     const mica_attention_desc *d = r->job->d;
     int64_t columns = arg == MICA_ATTENTION_K ? d->k.dims[3] : d->v.dims[3];
@@ -308,16 +311,14 @@ static void load_keys(const attention_rows *r, int arg, int64_t j, int64_t n, fl
     if (r->job->p->bf16) {
         attention_pack_panel16(r->job, &tile, n, columns,
                                to16 + index * attention_panel_numbers(columns));
-        return;
+        return tile;
     }
-    if (by_column)
-        load_columns(r->job, tile, n,
-                     by_column + index * LANES * LANES * column_panels(&r->job->p->s));
     to += index * LANES * columns;
     memset(to, 0, (size_t)(columns * LANES) * sizeof *to);
     for (int64_t l = 0; l < n; l++)
         for (int64_t c = 0; c < columns; c++)
             to[c * LANES + l] = factor * tile.rows[l * tile.ld + c];
+    return tile;
 }
 
 static attention_tile load_queries16(const attention_rows *r, const mica_tensor *t, int arg,
@@ -420,9 +421,10 @@ static void key_block_with(const attention_job *job, int64_t n, int64_t kv_head,
     int64_t count = smaller(r.keys.count - j, job->p->block);
     for (int64_t l = 0; l < count; l += LANES) {
         int64_t left = count - l < LANES ? count - l : LANES;
-        load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x, w.x16,
-                  dq ? w.keys : NULL, l / LANES);
-        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y, w.y16, NULL, l / LANES);
+        attention_tile k =
+            load_keys(&r, MICA_ATTENTION_K, j + l, left, r.scale, w.tile_x, w.x, w.x16, l / LANES);
+        if (dq) load_columns(job, k, left, &w, l / LANES);
+        load_keys(&r, MICA_ATTENTION_V, j + l, left, 1, w.tile_y, w.y, w.y16, l / LANES);
     }
     memset(w.dx, 0, (size_t)(job->p->block * columns_of(job->p, s->d)) * sizeof *w.dx);
     memset(w.dy, 0, (size_t)(job->p->block * columns_of(job->p, s->dv)) * sizeof *w.dy);
@@ -456,7 +458,7 @@ static void key_block(const attention_job *job, int64_t n, int64_t kv_head, int6
 
 /* dq of up to a block of rows: what the chunks of the keys have of them, added in their order. */
 static void store_sums(const attention_job *job, int64_t n, int64_t kv_head, int64_t first,
-                       const char *sums)
+                       const float *sums)
 {
     const mica_tensor *t = &job->d->dq;
     const attention_shape *s = &job->p->s;
@@ -468,11 +470,9 @@ static void store_sums(const attention_job *job, int64_t n, int64_t kv_head, int
             int64_t at = c * s->group * s->rows + (first + row) * LANES,
                     left = smaller(s->d - c, LANES);
             for (int64_t i = 0; i < left; i++) result[c + i] = 0;
-            for (int64_t k = 0; k < job->p->chunks; k++) {
-                const float *sum =
-                    (const float *)(const void *)(sums + (size_t)k * job->p->sums_bytes) + at;
-                for (int64_t i = 0; i < left; i++) result[c + i] += sum[i];
-            }
+            for (int64_t k = 0; k < job->p->chunks; k++)
+                for (int64_t i = 0; i < left; i++)
+                    result[c + i] += sums[k * attention_sum_floats(s) + at + i];
         }
         mica_from_f32(t->dtype, job->args[MICA_ATTENTION_DQ], attention_row_offset(&r, t, row),
                       t->strides[3], result, s->d);
@@ -490,15 +490,15 @@ static void key_chunk(const attention_job *job, int64_t n, int64_t kv_head, int6
     const attention_cpu *p = job->p;
     scratch w;
     scratch_make(job, &w);
-    size_t index = (size_t)((n * p->s.kv_heads + kv_head) * p->chunks + chunk);
-    float *dq = p->chunks > 1 ? (float *)(void *)(job->sums + index * p->sums_bytes) : w.dq;
+    int64_t index = (n * p->s.kv_heads + kv_head) * p->chunks + chunk;
+    int64_t floats = attention_sum_floats(&p->s), rows = count_rows(job, n);
+    float *dq = p->chunks > 1 ? job->sums + index * floats : w.dq;
     int64_t blocks = ceiling(attention_keys(job->d, job->args, n).count, p->block);
     int64_t from = chunk * p->chunk_blocks, to = smaller(from + p->chunk_blocks, blocks);
-    memset(dq, 0, attention_sum_floats(&p->s) * sizeof *dq);
+    memset(dq, 0, (size_t)floats * sizeof *dq);
     for (int64_t block = from; block < to; block++) key_block_with(job, n, kv_head, block, dq);
     if (p->chunks > 1) return;
-    for (int64_t first = 0; first < count_rows(job, n); first += p->block)
-        store_sums(job, n, kv_head, first, (const char *)dq);
+    for (int64_t first = 0; first < rows; first += p->block) store_sums(job, n, kv_head, first, dq);
 }
 
 static void each_chunk(const attention_job *job)
@@ -515,7 +515,7 @@ static void each_chunk(const attention_job *job)
         int64_t head = i / blocks, n = head / p->s.kv_heads, first = i % blocks * p->block;
         if (first < count_rows(job, n))
             store_sums(job, n, head % p->s.kv_heads, first,
-                       job->sums + (size_t)(head * p->chunks) * p->sums_bytes);
+                       job->sums + head * p->chunks * attention_sum_floats(&p->s));
     }
 }
 
