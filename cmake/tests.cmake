@@ -278,6 +278,8 @@ endif()
 mica_test(lint/mutants lint ${PROJECT_SOURCE_DIR}/tests/mutants/run text)
 mica_test(lint/mutants-self lint ${PROJECT_SOURCE_DIR}/tests/self/mutants.sh)
 
+mica_test(lint/kernels-agree lint ${PROJECT_SOURCE_DIR}/tests/self/kernels_agree.sh)
+
 # Every kernel configuration that the problem lines lead to, compiled for sm_80, sm_89 and sm_90a and
 # compared with tests/kernels/ARCH/CASES.txt where that is: one to three hours of two cores. With
 # MICA_KERNEL_SHARE=N one in N of sm_90a's lines and of the mutants and one in 2 N of the others' lines,
