@@ -11,9 +11,8 @@
 #define INLINE __attribute__((always_inline)) static inline
 
 enum { LANES = 64 / sizeof(real), RUN = MICA_CONV_LINE, SMALL = 64 };
-typedef real vec __attribute__((vector_size(64), aligned(sizeof(real)), may_alias));
 typedef struct point {
-    vec re, im;
+    real re[LANES], im[LANES];
 } point;
 
 _Static_assert(sizeof(point) == CONV_FFT_POINT, "what the workspace is made for");
@@ -46,24 +45,41 @@ static void make_roots(int points, void *table)
 
 /* ---- transforms ---- */
 
-INLINE point times(point a, real c, real s)
+/* A point of one signal. Loops over the signals of points are the compiler's to vectorise, as wide
+ * as the machine is. */
+typedef struct value {
+    real re, im;
+} value;
+
+INLINE value value_of(const point *p, int lane)
 {
-    return (point){a.re * c - a.im * s, a.im * c + a.re * s};
+    return (value){p->re[lane], p->im[lane]};
 }
 
-INLINE point plus(point a, point b)
+INLINE void set(point *p, int lane, value v)
 {
-    return (point){a.re + b.re, a.im + b.im};
+    p->re[lane] = v.re;
+    p->im[lane] = v.im;
 }
 
-INLINE point minus(point a, point b)
+INLINE value times(value a, real c, real s)
 {
-    return (point){a.re - b.re, a.im - b.im};
+    return (value){a.re * c - a.im * s, a.im * c + a.re * s};
 }
 
-INLINE point times_i(point a)
+INLINE value plus(value a, value b)
 {
-    return (point){-a.im, a.re};
+    return (value){a.re + b.re, a.im + b.im};
+}
+
+INLINE value minus(value a, value b)
+{
+    return (value){a.re - b.re, a.im - b.im};
+}
+
+INLINE value times_i(value a)
+{
+    return (value){-a.im, a.re};
 }
 
 /* One step of radix 4 on each of `blocks` runs of n points; w: every `every`th root is one of n.
@@ -76,13 +92,16 @@ INLINE void step_forward(point *x, int64_t pitch, int n, int blocks, const real 
         const real *w3 = w + 6 * (int64_t)j * every;
         for (int b = 0; b < blocks; b++) {
             point *at = x + ((int64_t)b * n + j) * pitch;
-            point ac = plus(at[0], at[2 * next]), bd = plus(at[next], at[3 * next]);
-            point c = minus(at[0], at[2 * next]);
-            point d = times_i(minus(at[next], at[3 * next]));
-            at[0] = plus(ac, bd);
-            at[next] = times(minus(ac, bd), w2[0], w2[1]);
-            at[2 * next] = times(minus(c, d), w1[0], w1[1]);
-            at[3 * next] = times(plus(c, d), w3[0], w3[1]);
+#pragma omp simd
+            for (int l = 0; l < LANES; l++) {
+                value p = value_of(&at[0], l), q = value_of(&at[next], l);
+                value r = value_of(&at[2 * next], l), t = value_of(&at[3 * next], l);
+                value ac = plus(p, r), bd = plus(q, t), c = minus(p, r), d = times_i(minus(q, t));
+                set(&at[0], l, plus(ac, bd));
+                set(&at[next], l, times(minus(ac, bd), w2[0], w2[1]));
+                set(&at[2 * next], l, times(minus(c, d), w1[0], w1[1]));
+                set(&at[3 * next], l, times(plus(c, d), w3[0], w3[1]));
+            }
         }
     }
 }
@@ -96,14 +115,18 @@ INLINE void step_inverse(point *x, int64_t pitch, int n, int blocks, const real 
         const real *w3 = w + 6 * (int64_t)j * every;
         for (int b = 0; b < blocks; b++) {
             point *at = x + ((int64_t)b * n + j) * pitch;
-            point u1 = times(at[next], w2[0], -w2[1]), u2 = times(at[2 * next], w1[0], -w1[1]);
-            point u3 = times(at[3 * next], w3[0], -w3[1]);
-            point ac = plus(at[0], u1), bd = minus(at[0], u1);
-            point c = plus(u2, u3), d = times_i(minus(u2, u3));
-            at[0] = plus(ac, c);
-            at[next] = plus(bd, d);
-            at[2 * next] = minus(ac, c);
-            at[3 * next] = minus(bd, d);
+#pragma omp simd
+            for (int l = 0; l < LANES; l++) {
+                value u0 = value_of(&at[0], l), u1 = times(value_of(&at[next], l), w2[0], -w2[1]);
+                value u2 = times(value_of(&at[2 * next], l), w1[0], -w1[1]);
+                value u3 = times(value_of(&at[3 * next], l), w3[0], -w3[1]);
+                value ac = plus(u0, u1), bd = minus(u0, u1);
+                value c = plus(u2, u3), d = times_i(minus(u2, u3));
+                set(&at[0], l, plus(ac, c));
+                set(&at[next], l, plus(bd, d));
+                set(&at[2 * next], l, minus(ac, c));
+                set(&at[3 * next], l, minus(bd, d));
+            }
         }
     }
 }
@@ -111,9 +134,13 @@ INLINE void step_inverse(point *x, int64_t pitch, int n, int blocks, const real 
 INLINE void pairs(point *x, int64_t pitch, int n)
 {
     for (int i = 0; i < n; i += 2) {
-        point *at = x + i * pitch, sum = plus(at[0], at[pitch]);
-        at[pitch] = minus(at[0], at[pitch]);
-        at[0] = sum;
+        point *a = x + i * pitch, *b = a + pitch;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            value p = value_of(a, l), q = value_of(b, l);
+            set(a, l, plus(p, q));
+            set(b, l, minus(p, q));
+        }
     }
 }
 
@@ -155,43 +182,57 @@ static int reversed(int i, int n)
     return r;
 }
 
+INLINE void double_conjugate(point *x)
+{
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) set(x, l, (value){x->re[l] * 2, x->im[l] * -2});
+}
+
+/* Values i and `other`, which belong together; w: the root of either, times -i or i. */
+INLINE void mix(point *x, int i, int other, const real *w, real sign)
+{
+    point *p = x + i, *q = x + other;
+    const real c = w[1], s = sign * w[0];
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) {
+        value a = value_of(p, l), b = {q->re[l], -q->im[l]};
+        value even = plus(a, b), odd = times(minus(a, b), c, s);
+        set(p, l, plus(even, odd));
+        set(q, l, (value){even.re - odd.re, odd.im - even.im});
+    }
+}
+
 /* From the transform of pairs of neighbours as complex numbers, in the order of reversed bits, to
  * twice the spectrum of the numbers themselves: values k and half - k belong together, which are
  * mirrored within each run from a power of 2 to the next. The last value goes behind the others. */
 MICA_CLONES
 static void split_row(point *x, int half, const real *w, int every)
 {
-    vec re = x[0].re, im = x[0].im, none = {0};
-    x[0] = (point){(re + im) * 2, none};
-    x[half] = (point){(re - im) * 2, none};
-    if (half > 1) x[1] = (point){x[1].re * 2, x[1].im * -2};
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) {
+        value first = value_of(x, l);
+        set(&x[0], l, (value){(first.re + first.im) * 2, 0});
+        set(&x[half], l, (value){(first.re - first.im) * 2, 0});
+    }
+    if (half > 1) double_conjugate(&x[1]);
     for (int run = 2; run < half; run *= 2)
-        for (int i = run; i < run + run / 2; i++) {
-            int other = i ^ (run - 1);
-            const real *r = w + 2 * (int64_t)reversed(i, half) * every;
-            point a = x[i], b = {x[other].re, -x[other].im};
-            point even = plus(a, b), odd = times(minus(a, b), r[1], -r[0]); /* -i w */
-            x[i] = plus(even, odd);
-            x[other] = (point){even.re - odd.re, odd.im - even.im};
-        }
+        for (int i = run; i < run + run / 2; i++)
+            mix(x, i, i ^ (run - 1), w + 2 * (int64_t)reversed(i, half) * every, -1);
 }
 
 /* Back, but for a factor of 2. */
 MICA_CLONES
 static void merge_row(point *x, int half, const real *w, int every)
 {
-    vec first = x[0].re, last = x[half].re;
-    x[0] = (point){first + last, first - last};
-    if (half > 1) x[1] = (point){x[1].re * 2, x[1].im * -2};
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) {
+        real first = x[0].re[l], last = x[half].re[l];
+        set(&x[0], l, (value){first + last, first - last});
+    }
+    if (half > 1) double_conjugate(&x[1]);
     for (int run = 2; run < half; run *= 2)
-        for (int i = run; i < run + run / 2; i++) {
-            int other = i ^ (run - 1);
-            const real *r = w + 2 * (int64_t)reversed(i, half) * every;
-            point a = x[i], b = {x[other].re, -x[other].im};
-            point even = plus(a, b), odd = times(minus(a, b), r[1], r[0]); /* i / w */
-            x[i] = plus(even, odd);
-            x[other] = (point){even.re - odd.re, odd.im - even.im};
-        }
+        for (int i = run; i < run + run / 2; i++)
+            mix(x, i, i ^ (run - 1), w + 2 * (int64_t)reversed(i, half) * every, 1);
 }
 
 static int longer(const conv_fft_division *d)
@@ -223,23 +264,36 @@ static void inverse(const conv_fft_division *d, const void *roots, void *points)
 
 /* ---- spectra ---- */
 
+/* a times the conjugate of b */
+INLINE value product(const point *a, const point *b, int l)
+{
+    return (value){a->re[l] * b->re[l] + a->im[l] * b->im[l],
+                   a->im[l] * b->re[l] - a->re[l] * b->im[l]};
+}
+
 MICA_CLONES
 static void multiply(const conv_fft_division *d, const void *a, const void *b, bool add, void *c)
 {
     const point *x = a, *f = b;
     point *y = c;
     for (int i = 0; i < d->bins; i++) {
-        point sum = {x[i].re * f[i].re + x[i].im * f[i].im, x[i].im * f[i].re - x[i].re * f[i].im};
-        y[i] = add ? plus(y[i], sum) : sum;
+        if (add) {
+#pragma omp simd
+            for (int l = 0; l < LANES; l++)
+                set(&y[i], l, plus(value_of(&y[i], l), product(&x[i], &f[i], l)));
+        } else {
+#pragma omp simd
+            for (int l = 0; l < LANES; l++) set(&y[i], l, product(&x[i], &f[i], l));
+        }
     }
 }
 
 MICA_CLONES
 static void add_points(const conv_fft_division *d, const void *from, void *to)
 {
-    const point *x = from;
-    point *y = to;
-    for (int i = 0; i < d->bins; i++) y[i] = plus(y[i], x[i]);
+    const real *x = from;
+    real *y = to;
+    for (int64_t i = 0; i < 2 * LANES * (int64_t)d->bins; i++) y[i] += x[i];
 }
 
 static void fold(const conv_fft_division *d, int every, void *points)
@@ -249,16 +303,25 @@ static void fold(const conv_fft_division *d, int every, void *points)
         for (int l = every; l < LANES; l++) x[l % every] += x[l];
 }
 
+/* A call for 64 bytes costs more than they do. */
+INLINE void copy_lanes(real *to, const real *from, int count)
+{
+    if (count == LANES)
+        memcpy(to, from, LANES * sizeof *to);
+    else
+        memcpy(to, from, (size_t)count * sizeof *to);
+}
+
 static void to_plane(const conv_fft_division *d, const void *points, const conv_fft_plane *plane,
                      int count)
 {
     const point *x = points;
     real *to = (real *)plane->data + plane->at;
-    const size_t bytes = (size_t)count * sizeof(real);
     for (int i = 0; i < d->bins; i++, to += plane->pitch) {
-        vec re = plane->turned ? x[i].im : x[i].re, im = plane->turned ? -x[i].re : x[i].im;
-        memcpy(to, &re, bytes);
-        memcpy(to + plane->im, &im, bytes);
+        MICA_ALIGNED real negative[LANES];
+        for (int l = 0; l < LANES; l++) negative[l] = -x[i].re[l];
+        copy_lanes(to, plane->turned ? x[i].im : x[i].re, count);
+        copy_lanes(to + plane->im, plane->turned ? negative : x[i].im, count);
     }
 }
 
@@ -267,11 +330,10 @@ static void from_plane(const conv_fft_division *d, const conv_fft_plane *plane, 
 {
     point *x = points;
     const real *from = (const real *)plane->data + plane->at;
-    const size_t bytes = (size_t)count * sizeof(real);
     for (int i = 0; i < d->bins; i++, from += plane->pitch) {
-        x[i] = (point){{0}, {0}};
-        memcpy(&x[i].re, from, bytes);
-        memcpy(&x[i].im, from + plane->im, bytes);
+        if (count < LANES) x[i] = (point){{0}, {0}};
+        copy_lanes(x[i].re, from, count);
+        copy_lanes(x[i].im, from + plane->im, count);
     }
 }
 
@@ -299,7 +361,8 @@ static void columns_to_points(const real (*rows)[RUN], int count, point *to)
 {
     MICA_ALIGNED real a[LANES * LANES], b[LANES * LANES];
     for (int first = 0; first < count; first += LANES) {
-        for (int l = 0; l < LANES; l++) memcpy(a + l * LANES, rows[l] + first, sizeof(vec));
+        for (int l = 0; l < LANES; l++)
+            memcpy(a + l * LANES, rows[l] + first, sizeof(real) * LANES);
         transpose(a, b);
         memcpy(to + first / 2, a, sizeof a); /* columns are re and im by turns */
     }
@@ -313,7 +376,8 @@ static void points_to_columns(const point *from, int count, real scale, real (*r
         memcpy(a, from + first / 2, sizeof a);
         for (int i = 0; i < LANES * LANES; i++) a[i] *= scale;
         transpose(a, b);
-        for (int l = 0; l < LANES; l++) memcpy(rows[l] + first, a + l * LANES, sizeof(vec));
+        for (int l = 0; l < LANES; l++)
+            memcpy(rows[l] + first, a + l * LANES, sizeof(real) * LANES);
     }
 }
 
@@ -350,7 +414,7 @@ static void load_neighbours(const conv_fft_tensor *t, mica_dtype type, const voi
                             const conv_fft_lanes *lanes, int64_t row, int64_t end, int n, point *to)
 {
     real *at = (real *)to;
-    memset(at, 0, (size_t)n * sizeof(vec));
+    memset(at, 0, (size_t)n * sizeof(real) * LANES);
     for (int i = 0; i < n; i++) {
         int64_t x = lanes->start[0][1] + i, e = x < end ? element_at(t, 1, x) : -1;
         if (e >= 0)

@@ -123,11 +123,12 @@ INLINE void max_run(const taps *t, int64_t n, int32_t step, float *best, int32_t
     for (; k < t->count; k += TOGETHER) max_some(t, k, false, TOGETHER, n, step, best, index, bf16);
 }
 
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+enum { SUMS = MICA_NARROW / 4 };
+typedef float lanes __attribute__((vector_size(MICA_NARROW), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(MICA_NARROW), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(MICA_NARROW / 2), aligned(2), may_alias));
 
-/* *sum += LANES elements from the i-th on */
+/* *sum += SUMS elements from the i-th on */
 INLINE void add_vector(lanes *sum, const void *data, int64_t i, bool bf16)
 {
     if (!bf16) {
@@ -152,9 +153,9 @@ INLINE void sum_block(const taps *t, int from, int to, int64_t at, int vectors, 
         const void *data = t->data[k];
         add_vector(&a, data, at, bf16);
         if (vectors == 1) continue;
-        add_vector(&b, data, at + LANES, bf16);
-        add_vector(&c, data, at + 2 * LANES, bf16);
-        add_vector(&d, data, at + 3 * LANES, bf16);
+        add_vector(&b, data, at + SUMS, bf16);
+        add_vector(&c, data, at + 2 * SUMS, bf16);
+        add_vector(&d, data, at + 3 * SUMS, bf16);
     }
     results[0] = a;
     if (vectors > 1) results[1] = b, results[2] = c, results[3] = d;
@@ -164,8 +165,8 @@ INLINE void sum_block(const taps *t, int from, int to, int64_t at, int vectors, 
 INLINE void sum_blocks(const taps *t, int from, int to, int64_t n, float *sum, bool bf16)
 {
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) sum_block(t, from, to, i, 4, sum, bf16);
-    for (; i + LANES <= n; i += LANES) sum_block(t, from, to, i, 1, sum, bf16);
+    for (; i + 4 * SUMS <= n; i += 4 * SUMS) sum_block(t, from, to, i, 4, sum, bf16);
+    for (; i + SUMS <= n; i += SUMS) sum_block(t, from, to, i, 1, sum, bf16);
     for (; i < n; i++) {
         float b = from > 0 ? sum[i] : 0;
         for (int k = from; k < to; k++) b += element(t->data[k], i, bf16);

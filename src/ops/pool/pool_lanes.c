@@ -237,20 +237,27 @@ INLINE float run_sum_f32(const float *source, int64_t stride, int64_t n)
     return parts[0];
 }
 
-typedef float lanes __attribute__((vector_size(4 * MICA_POOL_PARTS), aligned(4), may_alias));
-typedef uint32_t masks __attribute__((vector_size(4 * MICA_POOL_PARTS), aligned(4), may_alias));
+enum { LANES = MICA_NARROW / 4, VECTORS = MICA_POOL_PARTS / LANES };
+typedef float lanes __attribute__((vector_size(MICA_NARROW), aligned(4), may_alias));
+typedef uint32_t masks __attribute__((vector_size(MICA_NARROW), aligned(4), may_alias));
 
-/* The same of n >= MICA_POOL_PARTS neighbours. The rest is the end of the last whole vector:
- * `fresh` masks what was not in the one before. */
-INLINE float long_sum_f32(const float *source, int64_t n, const masks *fresh)
+/* The same of n >= MICA_POOL_PARTS neighbours. The rest is the end of the last whole vectors:
+ * `fresh` masks what was not in the ones before. */
+INLINE float long_sum_f32(const float *source, int64_t n, const uint32_t *fresh)
 {
-    MICA_ALIGNED float parts[MICA_POOL_PARTS];
-    lanes sum = *(const lanes *)source;
+    MICA_ALIGNED float parts[LANES];
+    const float *end = source + n - MICA_POOL_PARTS;
+    lanes sums[VECTORS];
     int64_t i = MICA_POOL_PARTS;
-    for (; i + MICA_POOL_PARTS <= n; i += MICA_POOL_PARTS) sum += *(const lanes *)(source + i);
-    if (i < n) sum += (lanes)(*(const masks *)(source + n - MICA_POOL_PARTS) & *fresh);
-    memcpy(parts, &sum, sizeof parts);
-    for (int width = MICA_POOL_PARTS / 2; width > 0; width /= 2)
+    for (int v = 0; v < VECTORS; v++) sums[v] = *(const lanes *)(source + v * LANES);
+    for (; i + MICA_POOL_PARTS <= n; i += MICA_POOL_PARTS)
+        for (int v = 0; v < VECTORS; v++) sums[v] += *(const lanes *)(source + i + v * LANES);
+    for (int v = 0; v < VECTORS && i < n; v++)
+        sums[v] += (lanes)(*(const masks *)(end + v * LANES) & *(const masks *)(fresh + v * LANES));
+    for (int width = VECTORS / 2; width > 0; width /= 2)
+        for (int v = 0; v < width; v++) sums[v] += sums[v + width];
+    *(lanes *)parts = sums[0];
+    for (int width = LANES / 2; width > 0; width /= 2)
         for (int p = 0; p < width; p++) parts[p] += parts[p + width];
     return parts[0];
 }
@@ -277,8 +284,8 @@ static void run_sums_f32(const mica_pool_lanes *l, float *sums, const float *sou
     for (int64_t c = 0; c < l->outer; c++) {
         const float *s = source + c * l->from_outer;
         if (usual) mica_fetch_ahead((const char *)s + MICA_AHEAD, least(4 * l->inner, MICA_AHEAD));
-        sums[c * l->to] = usual ? long_sum_f32(s, l->inner, (const masks *)fresh)
-                                : run_sum_f32(s, l->from_inner, l->inner);
+        sums[c * l->to] =
+            usual ? long_sum_f32(s, l->inner, fresh) : run_sum_f32(s, l->from_inner, l->inner);
     }
 }
 MICA_CLONES
