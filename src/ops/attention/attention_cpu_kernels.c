@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The vector loops of attention on the CPU. */
 #include "ops/attention/attention_cpu.h"
+#include "ops/shared/bf16.h"
 #include "ops/shared/functions_f32.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
@@ -70,11 +71,6 @@ MICA_INLINE void widen(const uint16_t *from, vector *even, vector *odd)
     *odd = (vector)(pairs & 0xffff0000);
 }
 
-MICA_INLINE float widen_one(uint16_t h)
-{
-    return mica_float_of((uint32_t)h << 16);
-}
-
 #define PICK(a, b, ...) ((vector)MICA_SHUFFLE(words, a, b, __VA_ARGS__))
 
 /* 32 floats in order to and from such two. */
@@ -137,7 +133,7 @@ MICA_INLINE void dots16(const attention_product *p, const float *b, int64_t row,
         for (int r = 0; r < count; r++) {
             float rest = 0;
             for (int64_t i = k; i < depth; i++)
-                rest += widen_one(a[r * a_row + i]) * b[l * depth + i];
+                rest += mica_bf16_value(a[r * a_row + i]) * b[l * depth + i];
             p->c[(row + r) * LANES + l] = rest + totals[4 * r];
         }
     }
@@ -197,7 +193,7 @@ MICA_INLINE void sums16(const attention_product *p, int64_t k, int count)
     for (; i < n; i++)
         for (int l = 0; l < p->lanes; l++)
             for (int r = 0; r < count; r++)
-                p->c[l * n + i] += b[r * LANES + l] * widen_one(a[r * p->a_step + i]);
+                p->c[l * n + i] += b[r * LANES + l] * mica_bf16_value(a[r * p->a_step + i]);
 }
 
 MICA_WIDE static void multiply_sums16(const attention_product *p)

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "ops/shared/bf16.h"
+
 #define INLINE __attribute__((always_inline)) static inline
 /* Equal addresses in and out are the only overlap there is. */
 #ifdef __clang__
@@ -22,11 +24,7 @@ typedef struct operand {
 /* Element i of a row of `real`, or of a narrow one, which is bf16. */
 INLINE real element(const void *x, int64_t i, const bool narrow)
 {
-    if (!narrow) return ((const real *)x)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (real)value;
+    return narrow ? (real)mica_bf16_value(((const uint16_t *)x)[i]) : ((const real *)x)[i];
 }
 
 /* ---- sums along the run ---- */

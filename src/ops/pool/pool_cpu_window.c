@@ -3,6 +3,7 @@
  * channels: three taps at a time, of averages ten. Adjacent columns: down the window's rows first,
  * as many at a time, then along the row that results. */
 #include "ops/pool/pool_cpu.h"
+#include "ops/shared/bf16.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 
@@ -50,23 +51,10 @@ bool mica_pool_window_fits(const mica_pool_state *s)
 
 /* ---- elements ---- */
 
-INLINE uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-INLINE float float_of(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
 INLINE float element(const void *data, int64_t i, bool bf16)
 {
     if (!bf16) return ((const float *)data)[i];
-    return float_of((uint32_t)((const uint16_t *)data)[i] << 16);
+    return mica_bf16_value(((const uint16_t *)data)[i]);
 }
 
 /* NaN wins, the first of equal values stays. */
@@ -87,7 +75,7 @@ typedef struct taps {
 INLINE int32_t max_of(float *best, float v, int32_t from, int32_t place)
 {
     uint32_t wins = 0 - (uint32_t)beats(v, *best);
-    *best = float_of((bits_of(v) & wins) | (bits_of(*best) & ~wins));
+    *best = mica_float_of((mica_bits_of(v) & wins) | (mica_bits_of(*best) & ~wins));
     return (int32_t)(((uint32_t)place & wins) | ((uint32_t)from & ~wins));
 }
 

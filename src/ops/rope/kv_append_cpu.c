@@ -83,14 +83,13 @@ static moved find_row(const state *st, const mica_kv_append_desc *d, const mica_
 static void move_rows(const state *st, const mica_run *r, int side, const rope_task *task,
                       const moved *rows, const rope_piece *p, int64_t first)
 {
-    int64_t heads = task->last - task->head;
-    for (int64_t l = 0; l < task->rows * heads; l++) {
-        int64_t i = st->heads_first ? l / heads : l % task->rows;
-        int64_t h = task->head + (st->heads_first ? l % heads : l / task->rows);
-        if (rows[i].place.outer < 0) continue;
-        rope_line line = line_of(st, r, side, rows[i].b, h, rows[i].s, rows[i].place);
+    for (rope_walk at = rope_walk_start(task, st->heads_first); at.h < task->last;
+         rope_walk_on(&at, task)) {
+        const moved *row = &rows[at.i];
+        if (row->place.outer < 0) continue;
+        rope_line line = line_of(st, r, side, row->b, at.h, row->s, row->place);
         if (p)
-            rope_cpu_turn(&st->w, &p[i], &line);
+            rope_cpu_turn(&st->w, &p[at.i], &line);
         else
             rope_cpu_copy(&st->w, &line, first, st->shape.from[side]->dims[3]);
     }

@@ -139,33 +139,45 @@ static rope_line line_of(const mica_rope_desc *d, const mica_run *r, int64_t b, 
     };
 }
 
+/* Where a task's rows are. */
+typedef struct rows_of_task {
+    int64_t b[ROPE_ROWS], s[ROPE_ROWS];
+} rows_of_task;
+
+/* The pairs of p[i], or what is not rotated where p is NULL, of all rows and heads. */
+static void turn_rows(const state *st, const mica_rope_desc *d, const mica_run *r,
+                      const rope_task *task, const rows_of_task *rows, const rope_piece *p)
+{
+    const rope_angles *a = &st->w.a;
+    for (rope_walk at = rope_walk_start(task, st->heads_first); at.h < task->last;
+         rope_walk_on(&at, task)) {
+        rope_line line = line_of(d, r, rows->b[at.i], at.h, rows->s[at.i]);
+        if (p)
+            rope_cpu_turn(&st->w, &p[at.i], &line);
+        else if (line.from != line.to)
+            rope_cpu_copy(&st->w, &line, 2 * a->pairs, a->columns);
+    }
+}
+
 static void run_task(const state *st, const mica_rope_desc *d, const mica_run *r,
                      const rope_data *data, rope_task task)
 {
     const rope_angles *a = &st->w.a;
     rope_piece pieces[ROPE_ROWS];
-    int64_t lines = task.rows * (task.last - task.head), heads = task.last - task.head;
+    rows_of_task rows;
+    for (int64_t i = 0; i < task.rows; i++)
+        rows.b[i] = (task.row + i) / a->rows, rows.s[i] = (task.row + i) % a->rows;
     for (int64_t first = 0; first < a->pairs; first += ROPE_PIECE) {
         for (int64_t i = 0; i < task.rows; i++) {
-            int64_t b = (task.row + i) / a->rows, s = (task.row + i) % a->rows;
-            rope_row place = rope_row_of(a, data, b, s);
+            rope_row place = rope_row_of(a, data, rows.b[i], rows.s[i]);
+            double position = rope_position(a, data, &place, rows.b[i], rows.s[i]);
             pieces[i].first = first;
             pieces[i].n = a->pairs - first < ROPE_PIECE ? a->pairs - first : ROPE_PIECE;
-            rope_cpu_angles(&st->w, data, rope_position(a, data, &place, b, s), &pieces[i]);
+            rope_cpu_angles(&st->w, data, position, &pieces[i]);
         }
-        for (int64_t l = 0; l < lines; l++) {
-            int64_t i = st->heads_first ? l / heads : l % task.rows, row = task.row + i;
-            int64_t h = task.head + (st->heads_first ? l % heads : l / task.rows);
-            rope_line line = line_of(d, r, row / a->rows, h, row % a->rows);
-            rope_cpu_turn(&st->w, &pieces[i], &line);
-        }
+        turn_rows(st, d, r, &task, &rows, pieces);
     }
-    for (int64_t l = 0; 2 * a->pairs < a->columns && l < lines; l++) {
-        int64_t row = task.row + (st->heads_first ? l / heads : l % task.rows);
-        int64_t h = task.head + (st->heads_first ? l % heads : l / task.rows);
-        rope_line line = line_of(d, r, row / a->rows, h, row % a->rows);
-        if (line.from != line.to) rope_cpu_copy(&st->w, &line, 2 * a->pairs, a->columns);
-    }
+    if (2 * a->pairs < a->columns) turn_rows(st, d, r, &task, &rows, NULL);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

@@ -63,6 +63,27 @@ typedef struct rope_task {
 } rope_task;
 rope_task rope_task_of(const rope_tasks *t, int64_t index);
 
+/* All rows and heads of a task in the order of memory: heads of a row first or rows of a head. Row
+ * i of the task and head h; past the last h is task->last. */
+typedef struct rope_walk {
+    bool heads_first;
+    int64_t i, h;
+} rope_walk;
+static inline rope_walk rope_walk_start(const rope_task *task, bool heads_first)
+{
+    return (rope_walk){heads_first, 0, task->rows > 0 ? task->head : task->last};
+}
+static inline void rope_walk_on(rope_walk *at, const rope_task *task)
+{
+    if (at->heads_first) {
+        if (++at->h < task->last) return;
+        if (++at->i < task->rows) at->h = task->head;
+    } else {
+        if (++at->i < task->rows) return;
+        at->i = 0, at->h++;
+    }
+}
+
 /* ---- rope_cpu_f32.c, rope_cpu_f64.c ---- */
 void rope_cpu_angles_f32(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);
 void rope_cpu_angles_f64(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);

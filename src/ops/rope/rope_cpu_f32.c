@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The loops of rope and kv_append on the CPU, in f32. */
 #include "ops/rope/rope_cpu.h"
+#include "ops/shared/bf16.h"
 #include "ops/shared/convert.h"
 #include "cpu/cpu.h"
 
@@ -11,6 +12,7 @@
 
 typedef float real;
 #define REAL_TYPE MICA_F32
+#define NARROW    true
 #define ANGLES    f32
 #define TURN      rope_turn_f32
 #define READ      mica_to_f32

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The loops of rope and kv_append on the CPU, in the arithmetic `real`. Before it stand: real,
- * TURN (rope_turn_*), READ and WRITE (runs of elements), ANGLES (member of rope_piece), and the
- * names of the three functions. */
+ * TURN (rope_turn_*), READ and WRITE (runs of elements), NARROW (whether bf16 is rotated where it
+ * lies), ANGLES (member of rope_piece), and the names of the three functions. */
 
 /* Angles in double whatever the arithmetic: two steps, so that each is one vector loop. */
 MICA_CLONES
@@ -59,38 +59,46 @@ void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_p
     turns_of(position, given, factor, sign, p->n, c, s);
 }
 
-/* Pairs of x and x + half. y may be x: each pair is read before it is written, and no other is
+/* Element i of a run of `real`, or of a narrow one, which is bf16. */
+MICA_INLINE real element(const void *x, int64_t i, const bool narrow)
+{
+    return narrow ? (real)mica_bf16_value(((const uint16_t *)x)[i]) : ((const real *)x)[i];
+}
+
+MICA_INLINE void set(void *y, int64_t i, real v, const bool narrow)
+{
+    if (narrow)
+        ((uint16_t *)y)[i] = mica_bf16_rounded((float)v);
+    else
+        ((real *)y)[i] = v;
+}
+
+/* n pairs, the second of each `apart` elements behind the first, firsts `step` elements apart;
+ * flags and step are constants. y may be x: each pair is read before it is written, and no other is
  * touched, which is what simd says. */
-MICA_CLONES
-static void turn_halves(const real *x, real *y, int64_t half, const real *c, const real *s,
-                        int64_t n)
+MICA_INLINE void turn_as(const bool narrow, const void *x, void *y, const int64_t step,
+                         int64_t apart, const real *c, const real *s, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        real first = x[i], second = x[half + i];
-        y[i] = first * c[i] - second * s[i];
-        y[half + i] = second * c[i] + first * s[i];
+        real first = element(x, step * i, narrow), second = element(x, step * i + apart, narrow);
+        set(y, step * i, first * c[i] - second * s[i], narrow);
+        set(y, step * i + apart, second * c[i] + first * s[i], narrow);
     }
 }
 
 MICA_CLONES
-static void turn_neighbours(const real *x, real *y, const real *c, const real *s, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        real first = x[2 * i], second = x[2 * i + 1];
-        y[2 * i] = first * c[i] - second * s[i];
-        y[2 * i + 1] = second * c[i] + first * s[i];
-    }
-}
-
-static void turn(bool interleaved, const real *x, real *y, int64_t half, const real *c,
+static void turn(bool interleaved, bool narrow, const void *x, void *y, int64_t half, const real *c,
                  const real *s, int64_t n)
 {
-    if (interleaved)
-        turn_neighbours(x, y, c, s, n);
+    if (interleaved && narrow)
+        turn_as(true, x, y, 2, 1, c, s, n);
+    else if (interleaved)
+        turn_as(false, x, y, 2, 1, c, s, n);
+    else if (narrow)
+        turn_as(true, x, y, 1, half, c, s, n);
     else
-        turn_halves(x, y, half, c, s, n);
+        turn_as(false, x, y, 1, half, c, s, n);
 }
 
 /* e5m2 would overflow to infinity where the other 8-bit types saturate; NaN passes. */
@@ -120,11 +128,12 @@ static void write_run(const rope_line *line, int64_t column, const real *x, int6
     WRITE(line->to_type, line->to, line->to_at + column * line->to_step, line->to_step, x, n);
 }
 
-/* Both are runs of `real`: nothing has to be converted. */
+/* Both are runs of one type that turn() takes: pairs are rotated where they lie. */
 static bool is_plain(const rope_line *line)
 {
-    return line->from_type == REAL_TYPE && line->to_type == REAL_TYPE && line->from_step == 1 &&
-           line->to_step == 1 && line->scale == 1;
+    bool type = line->from_type == REAL_TYPE || (NARROW && line->from_type == MICA_BF16);
+    return type && line->to_type == line->from_type && line->from_step == 1 && line->to_step == 1 &&
+           line->scale == 1;
 }
 
 void TURN_ROW(const rope_cpu *w, const rope_piece *p, const rope_line *line)
@@ -135,13 +144,15 @@ void TURN_ROW(const rope_cpu *w, const rope_piece *p, const rope_line *line)
     bool one = w->a.interleaved || p->n == w->a.pairs;
     int64_t column = w->a.interleaved ? 2 * p->first : p->first, second = p->first + w->a.pairs;
     if (is_plain(line)) {
-        turn(w->a.interleaved, (const real *)line->from + line->from_at + column,
-             (real *)line->to + line->to_at + column, w->a.pairs, c, s, p->n);
+        bool narrow = line->from_type != REAL_TYPE;
+        int64_t bytes = narrow ? sizeof(uint16_t) : sizeof(real);
+        turn(w->a.interleaved, narrow, (const char *)line->from + (line->from_at + column) * bytes,
+             (char *)line->to + (line->to_at + column) * bytes, w->a.pairs, c, s, p->n);
         return;
     }
     read_run(line, column, x, one ? 2 * p->n : p->n);
     if (!one) read_run(line, second, x + p->n, p->n);
-    turn(w->a.interleaved, x, x, p->n, c, s, p->n);
+    turn(w->a.interleaved, false, x, x, p->n, c, s, p->n);
     finish(line, x, 2 * p->n);
     write_run(line, column, x, one ? 2 * p->n : p->n);
     if (!one) write_run(line, second, x + p->n, p->n);

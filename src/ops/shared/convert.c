@@ -2,6 +2,7 @@
  * Runs of elements to and from f32 and f64. Every conversion is arithmetic on bits without
  * branches, so that the compiler vectorises it at each instruction level. */
 #include "ops/shared/convert.h"
+#include "ops/shared/bf16.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 
@@ -12,40 +13,16 @@ enum { BLOCK = 512 };
 
 #define INLINE __attribute__((always_inline)) static inline
 
-INLINE uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-INLINE float float_of(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
 /* ---- one element ---- */
-
-INLINE float bf16_to_f32(uint16_t h)
-{
-    return float_of((uint32_t)h << 16);
-}
-INLINE uint16_t f32_to_bf16(float v)
-{
-    uint32_t u = bits_of(v);
-    uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
-    return (uint16_t)(v != v ? u >> 16 | 0x40 : rounded);
-}
 
 /* Moving the fields into place leaves the exponent 112 short: one exact product puts it right,
  * subnormals included; infinity and NaN are set apart. */
 INLINE float f16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)(h & 0x7fff) << 13;
-    uint32_t r = bits_of(float_of(u) * 0x1p112f);
+    uint32_t r = mica_bits_of(mica_float_of(u) * 0x1p112f);
     r = u >= 0x0f800000 ? u | 0x7f800000 : r;
-    return float_of(r | (uint32_t)(h & 0x8000) << 16);
+    return mica_float_of(r | (uint32_t)(h & 0x8000) << 16);
 }
 
 /* Magnitude a >= 0 in a format with `digits` stored mantissa bits and smallest normal exponent
@@ -53,31 +30,31 @@ INLINE float f16_to_f32(uint16_t h)
  * adder round at the right place. */
 INLINE uint32_t small_code(float a, int digits, int low)
 {
-    uint32_t u = bits_of(a), drop = (uint32_t)(23 - digits);
+    uint32_t u = mica_bits_of(a), drop = (uint32_t)(23 - digits);
     uint32_t normal = ((u + (1u << (drop - 1)) - 1 + (u >> drop & 1)) >> drop) -
                       ((uint32_t)(low + 126) << digits);
-    float magic = float_of((uint32_t)(low - digits + 23 + 127) << 23);
-    uint32_t subnormal = bits_of(a + magic) - bits_of(magic);
+    float magic = mica_float_of((uint32_t)(low - digits + 23 + 127) << 23);
+    uint32_t subnormal = mica_bits_of(a + magic) - mica_bits_of(magic);
     return u < (uint32_t)(low + 127) << 23 ? subnormal : normal;
 }
 
 INLINE uint16_t f32_to_f16(float v)
 {
-    uint32_t sign = bits_of(v) >> 16 & 0x8000;
+    uint32_t sign = mica_bits_of(v) >> 16 & 0x8000;
     float a = fabsf(v);
     uint32_t code = a >= 65520 ? 0x7c00 : small_code(a, 10, -14);
     return (uint16_t)(v != v ? 0x7e00 : code | sign);
 }
 INLINE uint8_t f32_to_e4m3(float v)
 {
-    uint32_t sign = bits_of(v) >> 24 & 0x80;
+    uint32_t sign = mica_bits_of(v) >> 24 & 0x80;
     float a = fabsf(v);
     uint32_t code = a >= 448 ? 0x7e : small_code(a, 3, -6);
     return (uint8_t)(v != v ? 0x7f : code | sign);
 }
 INLINE uint8_t f32_to_e5m2(float v)
 {
-    uint32_t sign = bits_of(v) >> 24 & 0x80;
+    uint32_t sign = mica_bits_of(v) >> 24 & 0x80;
     float a = fabsf(v);
     uint32_t code = a >= 61440 ? 0x7c : small_code(a, 2, -14);
     return (uint8_t)(v != v ? 0x7f : code | sign);
@@ -91,20 +68,20 @@ INLINE float e5m2_to_f32(uint8_t b)
 INLINE float e4m3_to_f32(uint8_t b)
 {
     uint32_t u = (uint32_t)(b & 0x7f) << 20;
-    uint32_t r = bits_of(float_of(u) * 0x1p120f);
+    uint32_t r = mica_bits_of(mica_float_of(u) * 0x1p120f);
     r = u == 0x07f00000 ? 0x7fc00000 : r;
-    return float_of(r | (uint32_t)(b & 0x80) << 24);
+    return mica_float_of(r | (uint32_t)(b & 0x80) << 24);
 }
 
 /* A double on its way to a type shorter than f32: cut, and odd if anything was cut. */
 INLINE float to_odd(double v)
 {
     float f = (float)v;
-    uint32_t u = bits_of(f);
+    uint32_t u = mica_bits_of(f);
     double back = (double)f;
     u -= fabs(back) > fabs(v) ? 1 : 0; /* infinity becomes the largest float, which is odd */
     u |= back != v && v == v ? 1 : 0;
-    return float_of(u);
+    return mica_float_of(u);
 }
 
 /* Nearest even within [low, high], NaN to 0. The sum with 1.5 * 2^52 has no bits below one. */
@@ -290,7 +267,7 @@ static void to_f32(mica_dtype dtype, const void *data, int64_t n, float *out)
     if (dtype == MICA_F16)
         load_16(data, n, f16_to_f32, out);
     else if (dtype == MICA_BF16)
-        load_16(data, n, bf16_to_f32, out);
+        load_16(data, n, mica_bf16_value, out);
     else if (dtype == MICA_E4M3)
         load_8(data, n, e4m3_to_f32, out);
     else if (dtype == MICA_E5M2)
@@ -309,7 +286,7 @@ static void from_f32(mica_dtype dtype, void *data, int64_t n, const float *in)
     if (dtype == MICA_F16)
         store_16(data, n, f32_to_f16, in);
     else if (dtype == MICA_BF16)
-        store_16(data, n, f32_to_bf16, in);
+        store_16(data, n, mica_bf16_rounded, in);
     else if (dtype == MICA_E4M3)
         store_8(data, n, f32_to_e4m3, in);
     else if (dtype == MICA_E5M2)
