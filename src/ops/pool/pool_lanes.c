@@ -3,6 +3,7 @@
 #include "ops/pool/pool_lanes.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
+#include "ops/shared/functions_f32.h"
 
 #include <math.h>
 #include <string.h>
@@ -314,7 +315,11 @@ INLINE void add_f32(float *restrict dx, const float *restrict dy, const int32_t 
     if (!hits)
         for (int64_t c = 0; c < n; c++) dx[c] += dy[c];
     else
-        for (int64_t c = 0; c < n; c++) dx[c] += hits[c] == at ? dy[c] : 0;
+        for (int64_t c = 0; c < n; c++) {
+            /* bits, not a choice, of which the compiler makes a masked load */
+            uint32_t hit = 0 - (uint32_t)(hits[c] == at);
+            dx[c] += mica_float_of(mica_bits_of(dy[c]) & hit);
+        }
 }
 INLINE void add_f64(double *restrict dx, const double *restrict dy, const int32_t *restrict hits,
                     int32_t at, int64_t n)
