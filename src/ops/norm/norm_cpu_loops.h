@@ -16,7 +16,7 @@ typedef struct plain_rows {
     work *w;
     int64_t first, rows, most, count, bytes; /* count: elements of a row; bytes: of an element */
     int64_t ahead;                           /* rows to the one that memory is asked for */
-    bool centred, narrow, copied;
+    bool centred, narrow, copied, packed;    /* packed: rows of x and of y follow each other */
     operand scale, bias;
     double plain[PLAIN_ROWS], squared[PLAIN_ROWS];
     real mean[PLAIN_ROWS], rstd[PLAIN_ROWS];
@@ -96,6 +96,24 @@ static void plain_results(plain_rows *p, int64_t i)
     }
 }
 
+/* Short rows that follow each other are stored as one run: for each alone, finding where it goes
+ * takes longer than to compute it. */
+static void plain_results_packed(plain_rows *p)
+{
+    work *w = p->w;
+    const mica_norm_desc *d = w->s->d;
+    const char *x = plain_row(p, 0);
+    int64_t bytes = p->count * p->bytes;
+    for (int64_t i = 0; i < p->rows; i++, x += bytes) {
+        const operand mean = {&p->mean[i], false}, rstd = {&p->rstd[i], false};
+        if (w->s->past_cache) mica_fetch_ahead(x + p->ahead * bytes, bytes);
+        normalise(x, p->narrow, mean, rstd, p->scale, p->bias, p->count, w->out + i * p->count);
+    }
+    w->row = p->first, w->first = 0, w->n = p->rows * p->count;
+    if (d->act != MICA_ACT_IDENTITY) activate(d, w->out, w->out, w->n);
+    store(w, MICA_NORM_Y, w->out);
+}
+
 static void plain_number(const plain_rows *p, int arg, const real *values)
 {
     const work *w = p->w;
@@ -115,7 +133,8 @@ static void plain_group(plain_rows *p, int64_t group)
         load_run(d->x.dtype, p->w->args[MICA_NORM_X],
                  mica_norm_offset(&p->w->plane->rows, MICA_NORM_X, p->first), 1, p->w->x, p->count);
     plain_statistics(p);
-    for (int64_t i = 0; i < p->rows; i++) plain_results(p, i);
+    if (p->packed) plain_results_packed(p);
+    for (int64_t i = 0; i < p->rows && !p->packed; i++) plain_results(p, i);
     plain_number(p, MICA_NORM_MEAN, p->mean);
     plain_number(p, MICA_NORM_RSTD, p->rstd);
 }
@@ -132,6 +151,9 @@ static void plain_begin(plain_rows *p, work *w)
         p->most *= 2;
     p->ahead = count > 0 ? (MICA_AHEAD + count * bytes - 1) / (count * bytes) : 1;
     if (p->ahead < p->most) p->ahead = p->most;
+    const norm_space *rows = &w->plane->rows, *cols = &w->plane->cols;
+    p->packed = p->most > 1 && p->most * count <= TILE && rows->rank == 1 && cols->rank == 1 &&
+                rows->strides[MICA_NORM_X][0] == count && rows->strides[MICA_NORM_Y][0] == count;
     w->first = 0, w->n = count;
     if (count <= TILE) affine_of(w, &p->scale, &p->bias);
 }
