@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reference of normalisation: two-pass statistics in double precision. Each value travels with a
+ * Reference of normalisation: two-pass statistics in double precision, sums in twice that, for
+ * engines of f64 have to be held to something. Each value travels with a
  * magnitude: what a unit of relative rounding anywhere before it could move it by, so that the
  * tolerance phi * magnitude covers honest engines and no more. u is the accumulator's unit. */
 #include "ops/norm/norm.h"
@@ -12,6 +13,24 @@
 typedef struct number {
     double value, mag;
 } number;
+
+/* A sum and what rounding took from it (two-sum: Knuth, The Art of Computer Programming, 4.2.2). */
+typedef struct long_sum {
+    double high, low;
+} long_sum;
+
+static void add(long_sum *s, double v)
+{
+    double sum = s->high + v, part = sum - s->high;
+    s->low += (s->high - (sum - part)) + (v - part);
+    s->high = sum;
+}
+
+/* Infinities and NaN stay what they are. */
+static double total(long_sum s)
+{
+    return isfinite(s.low) ? s.high + s.low : s.high;
+}
 
 typedef struct truth {
     const mica_norm_desc *d;
@@ -98,29 +117,33 @@ static double added_behind(const truth *t, const place *p)
     return mica_norm_is_trailing(t->d) ? 0 : get(t, MICA_NORM_RESIDUAL, p, 0);
 }
 
+/* Of subnormal numbers it is no nearer than they are to each other. */
 static number mean_of(const truth *t, place p, int64_t n)
 {
-    double sum = 0, mag = 0;
+    long_sum sum = {0, 0};
+    double mag = 0;
     for (; p.reduced < n; next(&p)) {
         number u = input(t, &p);
-        sum += u.value, mag += u.mag;
+        add(&sum, u.value);
+        mag += u.mag;
     }
-    return n ? (number){sum / (double)n, mag / (double)n} : (number){0, 0};
+    return n ? (number){total(sum) / (double)n, mag / (double)n + t->floor} : (number){0, 0};
 }
 
 /* An error e of the mean adds e^2 to the variance of two-pass sums: phi * mean.mag squared. The
  * rounding of x + residual moves each deviation. */
 static number variance_of(const truth *t, place p, int64_t n, number mean)
 {
-    double sum = 0, moved = 0;
+    long_sum sum = {0, 0};
+    double moved = 0;
     for (; p.reduced < n; next(&p)) {
         number u = input(t, &p);
         double deviation = u.value - mean.value;
-        sum += deviation * deviation;
+        add(&sum, deviation * deviation);
         moved += 2 * fabs(deviation) * u.mag;
     }
     if (n == 0) return (number){0, 0};
-    double var = sum / (double)n, mag = 3 * var + t->phi * mean.mag * mean.mag;
+    double var = total(sum) / (double)n, mag = 3 * var + t->phi * mean.mag * mean.mag;
     return (number){var, mag + (mica_norm_adds_in_front(t->d) ? moved / (double)n : 0)};
 }
 
@@ -243,14 +266,16 @@ typedef struct sums {
 static sums sum_gradients(const truth *t, place p, bool scaled)
 {
     sums s = {{0, 0}, {0, 0}};
+    long_sum plain = {0, 0}, with_xhat = {0, 0};
     for (; p.reduced < p.split->reduced.count; next(&p)) {
         gradient g = gradient_of(t, &p);
         double f = scaled ? g.scale : 1;
-        s.plain.value += f * g.dz.value;
+        add(&plain, f * g.dz.value);
+        add(&with_xhat, f * g.dz.value * g.xhat.value);
         s.plain.mag += fabs(f) * g.dz.mag;
-        s.with_xhat.value += f * g.dz.value * g.xhat.value;
         s.with_xhat.mag += fabs(f) * g.dz.mag * g.xhat.mag;
     }
+    s.plain.value = total(plain), s.with_xhat.value = total(with_xhat);
     return s;
 }
 

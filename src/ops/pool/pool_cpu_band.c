@@ -47,7 +47,8 @@ int64_t mica_pool_band_rows(const mica_pool_state *s)
 typedef struct windows {
     const int32_t *from, *columns;
     int64_t first, usual, usual_end; /* usual: [usual, usual_end) are for add_usual */
-    uint32_t rows, width, inverse;   /* of x; inverse: 2^32 / width, rounded up */
+    uint32_t rows, width;            /* of x */
+    uint64_t inverse;                /* 2^32 / width, rounded up */
     int64_t n;
 } windows;
 
@@ -57,7 +58,7 @@ INLINE int64_t cell_of(const windows *w, int64_t o, int64_t index, int64_t cells
 {
     uint64_t in_window = (uint64_t)index - (uint64_t)(w->first + w->from[o]);
     uint32_t in = (uint32_t)in_window;
-    uint32_t row = (uint32_t)((uint64_t)in * w->inverse >> 32), column = in - row * w->width;
+    uint32_t row = (uint32_t)(in * w->inverse >> 32), column = in - row * w->width;
     bool hit = (in_window < (uint64_t)w->rows * w->width) & (column < (uint32_t)w->columns[o]) &
                ((uint64_t)index < (uint64_t)cells);
     return hit ? index : cells;
@@ -244,7 +245,7 @@ void mica_pool_band_tile(const mica_pool_call *k, const mica_pool_tile *t, int64
     const mica_pool_axis *a = s->axes;
     int64_t width = a[2].x, cells = rows * width, h_from, h_to, unused;
     windows w = {.from = b->from, .columns = b->to, .n = a[2].y, .width = (uint32_t)width};
-    w.inverse = (uint32_t)((((uint64_t)1 << 32) + (uint64_t)width - 1) / (uint64_t)width);
+    w.inverse = (((uint64_t)1 << 32) + (uint64_t)width - 1) / (uint64_t)width;
     memset(b->result, 0, (size_t)(cells + 1) * sizeof(float));
     mica_pool_covering(&a[1], t->h, &h_from, &unused);
     mica_pool_covering(&a[1], t->h + rows - 1, &unused, &h_to);
