@@ -188,7 +188,7 @@ INLINE void double_conjugate(point *x)
     for (int l = 0; l < LANES; l++) set(x, l, (value){x->re[l] * 2, x->im[l] * -2});
 }
 
-/* Values i and `other`, which belong together; w: the root of either, times -i or i. */
+/* Values i and `other`, which belong together: their difference by -i w (sign -1) or by i / w. */
 INLINE void mix(point *x, int i, int other, const real *w, real sign)
 {
     point *p = x + i, *q = x + other;

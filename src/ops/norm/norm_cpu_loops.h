@@ -133,8 +133,10 @@ static void plain_group(plain_rows *p, int64_t group)
         load_run(d->x.dtype, p->w->args[MICA_NORM_X],
                  mica_norm_offset(&p->w->plane->rows, MICA_NORM_X, p->first), 1, p->w->x, p->count);
     plain_statistics(p);
-    if (p->packed) plain_results_packed(p);
-    for (int64_t i = 0; i < p->rows && !p->packed; i++) plain_results(p, i);
+    if (p->packed)
+        plain_results_packed(p);
+    else
+        for (int64_t i = 0; i < p->rows; i++) plain_results(p, i);
     plain_number(p, MICA_NORM_MEAN, p->mean);
     plain_number(p, MICA_NORM_RSTD, p->rstd);
 }

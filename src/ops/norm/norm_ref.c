@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reference of normalisation: two-pass statistics in double precision, sums in twice that, for
- * engines of f64 have to be held to something. Each value travels with a
- * magnitude: what a unit of relative rounding anywhere before it could move it by, so that the
- * tolerance phi * magnitude covers honest engines and no more. u is the accumulator's unit. */
+ * Reference of normalisation: two-pass statistics in double precision, sums in twice that, since
+ * f64's engines are compared with them, too. Each value travels with a magnitude: what a unit of
+ * relative rounding anywhere before it could move it by, so that the tolerance phi * magnitude
+ * covers honest engines and no more. u is the accumulator's unit. */
 #include "ops/norm/norm.h"
 
 #include <math.h>

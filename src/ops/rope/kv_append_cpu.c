@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu" of kv_append: a row's place and angles are found once for all its heads; rows of
- * heads pass through buffers in the first-level cache. Any strides and types, no workspace. */
+ * heads are copied or rotated straight into the cache, or pass through buffers in the first-level
+ * cache where they are converted. Any strides and types, no workspace. */
 #include "ops/rope/rope_cpu.h"
 #include "cpu/cpu.h"
 
