@@ -34,13 +34,13 @@ static int64_t best_group(const mica_kv_append_desc *d, const mica_device_info *
     if (mica_tensor_given(&d->v)) columns += (double)d->v.dims[3];
     int vector = rope_vector(tensors, 2, d->rotary_dim / 2, d->k.dims[3] - d->rotary_dim);
     double items = (double)d->k.dims[0] * (double)d->k.dims[2] * columns / (2 * vector);
-    return rope_group((int64_t)fmin(items, 0x1p60), d->k.dims[1], device);
+    return rope_group((int64_t)fmin(items, 0x1p60), (int64_t[]){d->k.dims[1], 0}, device);
 }
 
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     const mica_kv_append_desc *d = desc;
-    return rope_configs(best_group(d, device), d->k.dims[1], out);
+    return rope_configs(best_group(d, device), (int64_t[]){d->k.dims[1], 0}, out);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -70,8 +70,9 @@ static void fill_args(const mica_kv_append_desc *d, const state *s, kv_append_ar
     rope_source_of(&shape->angles, &args->at);
     if (s->has[0]) args->k = rope_side_of(&d->k, &d->k_cache);
     if (s->has[1]) args->v = rope_side_of(&d->v, &d->v_cache);
+    args->by_row = rope_by_row(s->has[0] ? &args->k : &args->v);
     args->range.pairs = shape->angles.pairs;
-    args->v_units = s->has[1] ? rope_ceil(d->v.dims[3] / s->v_vector, 2) : 0;
+    args->v_units = s->has[1] ? rope_copied(d->v.dims[3] / s->v_vector) : 0;
     if (mica_tensor_given(&d->seq_q)) args->seq_q_n = d->seq_q.strides[0];
     if (mica_tensor_given(&d->pages))
         args->pages_n = d->pages.strides[0], args->pages_p = d->pages.strides[1];
@@ -156,7 +157,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         args.range.first = first;
         args.range.count = left < step ? left : step;
         args.range.turned = args.range.count / s->vector;
-        args.range.copied = left <= step ? rope_ceil(rest / s->vector, 2) : 0;
+        args.range.copied = left <= step ? rope_copied(rest / s->vector) : 0;
         args.v_units = left <= step ? s->args.v_units : 0;
         rope_frequencies(a, s->frequencies, first, args.range.count, args.frequencies);
         MICA_TRY(launch(s, r, &args));

@@ -79,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 2) kv_append(const kv_append
     overlap_wait();
     bool is_v = blockIdx.x >= a.k_blocks * a.groups;
     unsigned block = is_v ? blockIdx.x - a.k_blocks * a.groups : blockIdx.x, blocks = is_v ? a.v_blocks : a.k_blocks;
-    unsigned group = block / blocks;
-    long long item = (long long)(block - group * blocks) * BLOCK + threadIdx.x, head = (long long)group * a.group;
+    auto [group, nth] = place_block(block, blocks, a.groups, a.by_row);
+    long long item = (long long)nth * BLOCK + threadIdx.x, head = (long long)group * a.group;
     if (is_v)
         append<false, v_t, V_VEC>(a, a.v, a.v_scale, item, a.v_items, a.v_units, head);
     else

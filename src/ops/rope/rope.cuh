@@ -35,6 +35,20 @@ __device__ __forceinline__ void load_batch(batch<N> &b, const from_t *first, con
     }
 }
 
+/* ---- blocks ---- */
+
+/* Which group of heads block `block` has, and which of the group's `blocks` it is. Blocks run side by side in the
+ * order of their numbers: what follows in memory follows here. */
+struct block_place {
+    unsigned group, nth;
+};
+
+__device__ __forceinline__ block_place place_block(unsigned block, unsigned blocks, unsigned groups, bool by_row)
+{
+    unsigned outer = block / (by_row ? groups : blocks), inner = block - outer * (by_row ? groups : blocks);
+    return by_row ? block_place{inner, outer} : block_place{outer, inner};
+}
+
 /* ---- rows ---- */
 
 struct row_place {

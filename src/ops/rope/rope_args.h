@@ -43,6 +43,7 @@ typedef struct rope_args {
     long long rows, items;             /* S; B x S x units */
     long long q_heads, k_heads, heads; /* of q, of k, of a thread */
     unsigned q_groups, groups;         /* groups of heads: of q, of both */
+    int by_row; /* groups of the same rows, not rows of a group, follow each other */
     double frequencies[ROPE_FREQUENCIES];
 } rope_args;
 
@@ -58,6 +59,7 @@ typedef struct kv_append_args {
     rope_range range;
     long long v_units, k_items, v_items; /* items: B x S x units */
     unsigned k_blocks, v_blocks, groups; /* blocks of a group of heads, groups */
+    int by_row;                          /* as above */
     const int *seq_q, *pages;
     kv_append_scale k_scale, v_scale;
     long long seq_q_n, pages_n, pages_p;

@@ -35,21 +35,25 @@ static int vector_of(const mica_rope_desc *d)
                        d->q.dims[3] - d->rotary_dim);
 }
 
-static int64_t heads_of(const mica_rope_desc *d)
+static void heads_of(const mica_rope_desc *d, int64_t heads[2])
 {
-    int64_t k = mica_tensor_given(&d->k) ? d->k.dims[1] : 0;
-    return d->q.dims[1] > k ? d->q.dims[1] : k;
+    heads[0] = d->q.dims[1];
+    heads[1] = mica_tensor_given(&d->k) ? d->k.dims[1] : 0;
 }
 
 static int64_t best_group(const mica_rope_desc *d, const mica_device_info *device)
 {
     double items = (double)d->q.dims[0] * (double)d->q.dims[2] * (double)d->q.dims[3];
-    return rope_group((int64_t)fmin(items / (2 * vector_of(d)), 0x1p60), heads_of(d), device);
+    int64_t heads[2];
+    heads_of(d, heads);
+    return rope_group((int64_t)fmin(items / (2 * vector_of(d)), 0x1p60), heads, device);
 }
 
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
-    return rope_configs(best_group(desc, device), heads_of(desc), out);
+    int64_t heads[2];
+    heads_of(desc, heads);
+    return rope_configs(best_group(desc, device), heads, out);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
@@ -90,6 +94,7 @@ static mica_status build(mica_plan *plan)
     rope_source_of(&a, &args->at);
     args->q = rope_side_of(&d->q, &d->q_out);
     if (has_k) args->k = rope_side_of(&d->k, &d->k_out);
+    args->by_row = rope_by_row(has_q ? &args->q : &args->k);
     args->range.pairs = a.pairs;
     args->rows = a.rows;
     args->q_heads = has_q ? d->q.dims[1] : 0;
@@ -124,7 +129,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
                         &args.k);
     bool in_place =
         (args.q_heads == 0 || args.q.from == args.q.to) && (!s->has_k || args.k.from == args.k.to);
-    int64_t copied = in_place ? 0 : rope_ceil((a->columns - 2 * a->pairs) / s->vector, 2);
+    int64_t copied = in_place ? 0 : rope_copied((a->columns - 2 * a->pairs) / s->vector);
     int64_t step = rope_slice(a);
     for (int64_t first = 0; first < a->pairs || first == 0; first += step) {
         int64_t left = a->pairs - first;

@@ -9,8 +9,8 @@ static_assert(VEC * sizeof(to_t) <= 16, "one access per run");
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) rope(const rope_args a)
 {
     overlap_wait();
-    unsigned blocks = gridDim.x / a.groups, group = blockIdx.x / blocks;
-    long long item = (long long)(blockIdx.x - group * blocks) * BLOCK + threadIdx.x;
+    auto [group, nth] = place_block(blockIdx.x, gridDim.x / a.groups, a.groups, a.by_row);
+    long long item = (long long)nth * BLOCK + threadIdx.x;
     if (item >= a.items) return;
     long long units = a.range.turned + a.range.copied;
     long long line = a.items >> 32 ? item / units : (unsigned)item / (unsigned)units, u = item - line * units;

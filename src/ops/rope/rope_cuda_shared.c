@@ -3,6 +3,7 @@
 #include "ops/rope/rope_cuda.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { ACCESS = 16 };
@@ -113,6 +114,11 @@ rope_side rope_side_of(const mica_tensor *from, const mica_tensor *to)
                        .columns = from->dims[3]};
 }
 
+int rope_by_row(const rope_side *side)
+{
+    return llabs(side->from_h) < llabs(side->from_s);
+}
+
 void rope_side_point(const mica_tensor *const tensors[2], const void *from, void *to, int vector,
                      rope_side *side)
 {
@@ -123,6 +129,14 @@ void rope_side_point(const mica_tensor *const tensors[2], const void *from, void
 }
 
 /* ---- launches ---- */
+
+/* An even number: a sector of memory holds two runs, both of which threads then take side by side.
+ */
+int64_t rope_copied(int64_t runs)
+{
+    int64_t units = rope_ceil(runs, 2);
+    return units % 2 && units < runs ? units + 1 : units;
+}
 
 int64_t rope_slice(const rope_angles *a)
 {
@@ -138,25 +152,30 @@ void rope_frequencies(const rope_angles *a, const double *kept, int64_t first, i
         to[i] = have ? kept[first + i] : rope_frequency(a, first + i);
 }
 
-static int64_t most_heads(int64_t heads)
+static int64_t most_heads(const int64_t heads[2])
 {
     int64_t group = ROPE_GROUP;
-    while (group > 1 && group / 2 >= heads) group /= 2;
+    while (group > 1 && group / 2 >= heads[0] && group / 2 >= heads[1]) group /= 2;
     return group;
+}
+
+static int64_t groups_of(const int64_t heads[2], int64_t group)
+{
+    return rope_ceil(heads[0], group) + rope_ceil(heads[1], group);
 }
 
 /* Threads that a device has at once: as many as that if there is work for them, but not a few more,
  * which would come second. */
-int64_t rope_group(int64_t items, int64_t heads, const mica_device_info *device)
+int64_t rope_group(int64_t items, const int64_t heads[2], const mica_device_info *device)
 {
     const int64_t at_once = 2 * ROPE_BLOCK * (int64_t)device->units;
     int64_t group = most_heads(heads);
-    while (group > 1 && items < at_once && items * rope_ceil(heads, group / 2) <= at_once)
+    while (group > 1 && items < at_once && items * groups_of(heads, group / 2) <= at_once)
         group /= 2;
     return group;
 }
 
-int rope_configs(int64_t group, int64_t heads, mica_config *out)
+int rope_configs(int64_t group, const int64_t heads[2], mica_config *out)
 {
     const int64_t others[] = {most_heads(heads), 1};
     int count = 0;
