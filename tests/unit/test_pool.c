@@ -314,6 +314,63 @@ static void indices_that_lie(void **state)
         }
 }
 
+/* In planes of every kind, against the reference: indices of the window and of those beside it, of
+ * nothing, and 64-bit ones whose lower half is that of a good one. */
+static void indices_that_lie_in_planes(void **state)
+{
+    (void)state;
+    enum { W = 8, LIES = 12 };
+    static const char *const lines[] = {
+        "x=f32:2x3x8x8 window=2x2",
+        "x=f32:2x3x8x8 window=3x3 stride=2x2 pad=1x1",
+        "x=f32:2x3x8x8:nhwc window=3x3 stride=2x2 pad=1x1",
+        "x=f32:2x3x8x8 window=2x2 dilation=2x3 stride=1x1",
+        "x=f32:2x2x1000x8 window=2x2",
+        "x=f32:2x2x1000x8 window=2x3 stride=1x2 pad=0x1",
+    };
+    for (size_t l = 0; l < sizeof lines / sizeof *lines; l++)
+        for (int wide = 0; wide < 2; wide++) {
+            char line[256];
+            snprintf(line, sizeof line, "pool pass=bwd %s", lines[l]);
+            mica_tensor xt = tensor_of(line, MICA_POOL_X), yt = tensor_of(line, MICA_POOL_Y);
+            int64_t nx = mica_tensor_count(&xt), ny = mica_tensor_count(&yt);
+            const int64_t *y = yt.dims;
+            snprintf(line, sizeof line, "pool pass=bwd %s indices=%s:%dx%dx%dx%d%s", lines[l],
+                     wide ? "s64" : "s32", (int)y[0], (int)y[1], (int)y[2], (int)y[3],
+                     strstr(lines[l], "nhwc") ? ":nhwc" : "");
+            float *dx[2] = {calloc((size_t)nx, sizeof **dx), calloc((size_t)nx, sizeof **dx)};
+            float *dy = calloc((size_t)ny, sizeof *dy);
+            int64_t *all = calloc((size_t)ny, sizeof *all);
+            int32_t *narrow = calloc((size_t)ny, sizeof *narrow);
+            for (int64_t i = 0; i < ny; i++) {
+                int64_t at = strstr(lines[l], "nhwc") ? i / 3 % (y[2] * y[3]) : i % (y[2] * y[3]);
+                int64_t good = at / y[3] * 2 * W + at % y[3] * 2;
+                const int64_t lies[LIES] = {
+                    good,     good + 1,           good + 2,  good - 1,
+                    good + W, good + 2 * W,       good - W,  good + W + 2,
+                    -1,       good + (1LL << 32), INT32_MAX, xt.dims[2] * W};
+                all[i] = lies[i % LIES];
+                narrow[i] = (int32_t)(all[i] >> 32 ? -7 : all[i]);
+                dy[i] = (float)(i % 31 + 1);
+            }
+            for (int e = 0; e < 2; e++)
+                run(line, engines[e], dx[e], dy, wide ? (void *)all : (void *)narrow);
+            float sum = 0;
+            for (int64_t i = 0; i < nx; i++) {
+                sum += dx[1][i];
+                if (dx[0][i] != dx[1][i])
+                    fail_msg("%s: dx[%lld] is %g, not %g", line, (long long)i, (double)dx[0][i],
+                             (double)dx[1][i]);
+            }
+            assert_true(sum > 0);
+            free(dx[0]);
+            free(dx[1]);
+            free(dy);
+            free(all);
+            free(narrow);
+        }
+}
+
 /* Without windows there is no gradient: zeros are written. */
 static void no_windows(void **state)
 {
@@ -451,6 +508,7 @@ int main(void)
         cmocka_unit_test(adjoint_identity),
         cmocka_unit_test(central_differences),
         cmocka_unit_test(indices_that_lie),
+        cmocka_unit_test(indices_that_lie_in_planes),
         cmocka_unit_test(no_windows),
         cmocka_unit_test(beta_zero_does_not_read),
         cmocka_unit_test(inference),

@@ -105,7 +105,6 @@ static void do_task(const mica_pool_call *k, int64_t task)
     const mica_pool_state *s = k->state;
     mica_pool_buffers buffers;
     mica_pool_tile t;
-    int64_t columns = s->backward ? s->axes[2].x : s->axes[2].y;
     t.w = task % s->tiles_w * s->tile_w, task /= s->tiles_w;
     int64_t first = task % s->tiles_h * s->tile_h;
     task /= s->tiles_h;
@@ -113,7 +112,12 @@ static void do_task(const mica_pool_call *k, int64_t task)
     t.c = task % s->tiles_c * s->tile_c;
     t.n = task / s->tiles_c;
     t.cn = least(s->tile_c, s->c - t.c);
-    t.wn = least(s->tile_w, columns - t.w);
+    t.wn = least(s->tile_w, s->columns - t.w);
+    if (s->planes && s->backward) {
+        t.h = first;
+        mica_pool_planes_backward(k, &t, &buffers);
+        return;
+    }
     if (s->band) {
         t.h = first;
         mica_pool_band_tile(k, &t, least(s->tile_h, s->rows_h - first), &buffers);
@@ -124,6 +128,16 @@ static void do_task(const mica_pool_call *k, int64_t task)
     t.h = first;
     if (!s->backward) mica_pool_forward_tile(k, &t, rows, &buffers);
     for (; s->backward && t.h < first + rows; t.h++) mica_pool_backward_tile(k, &t, &buffers);
+}
+
+/* Some planes, each as a row. */
+static void plane_tiles(mica_pool_state *s)
+{
+    const mica_pool_axis *a = s->axes;
+    s->columns = s->backward ? mica_pool_plane(a) : a[0].y * a[1].y * a[2].y;
+    s->x[4] = s->y[4] = s->i[4] = 1;
+    s->rows_d = s->rows_h = s->tile_h = 1;
+    s->tile_c = mica_pool_planes_most(s), s->tile_w = s->columns;
 }
 
 /* Channels by columns: a full tile, and few enough columns that one tap of each fits the source
@@ -150,7 +164,9 @@ static void choose_tile(mica_pool_state *s)
     s->rows_h = s->backward ? s->axes[1].x : s->axes[1].y;
     s->tile_h = MICA_POOL_TILE / (s->tile_c * s->tile_w);
     if (s->band) s->tile_c = 1, s->tile_w = columns, s->tile_h = mica_pool_band_rows(s);
-    s->tiles_c = pieces(s->c, s->tile_c), s->tiles_w = pieces(columns, s->tile_w);
+    s->columns = columns;
+    if (s->planes) plane_tiles(s);
+    s->tiles_c = pieces(s->c, s->tile_c), s->tiles_w = pieces(s->columns, s->tile_w);
     s->tiles_h = pieces(s->rows_h, s->tile_h);
     s->tasks = s->n * s->tiles_c * s->rows_d * s->tiles_h * s->tiles_w;
 }
@@ -178,16 +194,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return 1.5 * mica_roofline_ms(&mica_op_pool, desc, device) + 5e-4;
 }
 
-static mica_status build(mica_plan *plan)
+static void choose(const mica_pool_desc *d, mica_pool_state *s)
 {
-    const mica_pool_desc *d = plan->desc;
-    mica_pool_state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    s->bytes = mica_op_bytes(plan->op, d);
-    s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
-    s->n = d->x.dims[0], s->c = d->x.dims[1];
-    /* An empty result is never run. */
-    if (mica_tensor_count(&d->x) == 0 && mica_tensor_count(&d->y) == 0) return MICA_OK;
     mica_pool_axes(d, s->axes);
     mica_pool_strides(&d->x, s->x);
     mica_pool_strides(&d->y, s->y);
@@ -200,10 +208,26 @@ static mica_status build(mica_plan *plan)
     s->channels = s->c > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(lanes[1]) < llabs(lanes[4]));
     bool long_runs = d->adaptive || s->axes[2].window >= LEAST_RUN || s->axes[2].y == 1;
     s->runs = !s->backward && !s->channels && long_runs && s->axes[2].dilation == 1;
-    s->band = mica_pool_band_fits(s);
+    s->planes = mica_pool_planes_fits(s);
+    s->band = !s->planes && mica_pool_band_fits(s);
     choose_tile(s);
-    s->window = mica_pool_window_fits(s);
+    s->window = !s->planes && mica_pool_window_fits(s);
     s->joined = s->window && are_joined(s);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_pool_desc *d = plan->desc;
+    mica_pool_state *s, own = {.n = d->x.dims[0], .c = d->x.dims[1]};
+    own.bytes = mica_op_bytes(plan->op, d);
+    own.past_cache = mica_stream_pays(own.bytes, plan->device.cache_bytes);
+    /* An empty result is never run. */
+    bool empty = mica_tensor_count(&d->x) == 0 && mica_tensor_count(&d->y) == 0;
+    if (!empty) choose(d, &own);
+    int64_t table = own.planes ? mica_pool_planes_table(&own) : 0;
+    MICA_TRY(mica_plan_state(plan, sizeof own + (size_t)table * sizeof *own.table, &s));
+    *s = own;
+    if (own.planes) mica_pool_planes_fill(s);
     return MICA_OK;
 }
 

@@ -21,13 +21,17 @@ typedef struct mica_pool_state {
     bool wide;     /* f64 sums and 64-bit indices: f64, integers, planes of 2^31 elements */
     bool channels; /* channels are the adjacent lanes, else columns */
     bool window;   /* forward, small windows all alike: pool_cpu_window.c */
+    bool planes;   /* maxima of small planes: pool_cpu_planes.c */
     bool band;     /* backward, columns: pool_cpu_band.c */
     bool runs;     /* forward, columns: each window on its own, its rows as runs */
     bool joined;   /* forward: rows of results follow each other in y and the indices */
     int64_t n, c;
+    int64_t columns; /* of a row of results */
     int64_t tile_c, tile_h, tile_w, tiles_c, tiles_h, tiles_w, rows_d, rows_h, tasks;
     double bytes;
     bool past_cache; /* results are streamed */
+    int64_t taps;    /* planes, forward: of a window */
+    int32_t table[]; /* planes: where their windows lie */
 } mica_pool_state;
 
 typedef struct mica_pool_call {
@@ -68,6 +72,16 @@ void mica_pool_window_tile(const mica_pool_call *call, const mica_pool_tile *til
                            mica_pool_buffers *buffers, float *best, int32_t *index);
 void mica_pool_backward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                              mica_pool_buffers *buffers);
+/* Tiles of so many whole planes at most, each as one row. Forward leaves results and indices in the
+ * buffers. */
+bool mica_pool_planes_fits(const mica_pool_state *state);
+int64_t mica_pool_planes_most(const mica_pool_state *state);
+int64_t mica_pool_planes_table(const mica_pool_state *state);
+void mica_pool_planes_fill(mica_pool_state *state);
+void mica_pool_planes_forward(const mica_pool_call *call, const mica_pool_tile *tile,
+                              mica_pool_buffers *buffers);
+void mica_pool_planes_backward(const mica_pool_call *call, const mica_pool_tile *tile,
+                               mica_pool_buffers *buffers);
 /* Backward in bands of so many rows from tile->h on. */
 bool mica_pool_band_fits(const mica_pool_state *state);
 int64_t mica_pool_band_rows(const mica_pool_state *state);

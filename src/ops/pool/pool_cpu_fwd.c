@@ -380,7 +380,9 @@ static void forward_row(const mica_pool_call *k, const mica_pool_tile *t, mica_p
 {
     const mica_pool_state *s = k->state;
     void *index = k->indices ? b->index : NULL;
-    if (s->window) {
+    if (s->planes) {
+        mica_pool_planes_forward(k, t, b);
+    } else if (s->window) {
         mica_pool_window_tile(k, t, b, (float *)b->result, index);
     } else {
         start(s, b->result, index, t->cn * t->wn);
