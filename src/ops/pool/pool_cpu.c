@@ -106,38 +106,23 @@ static void do_task(const mica_pool_call *k, int64_t task)
     mica_pool_buffers buffers;
     mica_pool_tile t;
     t.w = task % s->tiles_w * s->tile_w, task /= s->tiles_w;
-    int64_t first = task % s->tiles_h * s->tile_h;
-    task /= s->tiles_h;
+    t.h = task % s->tiles_h * s->tile_h, task /= s->tiles_h;
     t.d = task % s->rows_d, task /= s->rows_d;
     t.c = task % s->tiles_c * s->tile_c;
     t.n = task / s->tiles_c;
     t.cn = least(s->tile_c, s->c - t.c);
     t.wn = least(s->tile_w, s->columns - t.w);
-    if (s->planes && s->backward) {
-        t.h = first;
+    int64_t rows = least(s->tile_h, s->rows_h - t.h), end = t.h + rows;
+    if (!s->backward) {
+        if (s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, &buffers);
+        mica_pool_forward_tile(k, &t, rows, &buffers);
+    } else if (s->planes) {
         mica_pool_planes_backward(k, &t, &buffers);
-        return;
+    } else if (s->band) {
+        mica_pool_band_tile(k, &t, rows, &buffers);
+    } else {
+        for (; t.h < end; t.h++) mica_pool_backward_tile(k, &t, &buffers);
     }
-    if (s->band) {
-        t.h = first;
-        mica_pool_band_tile(k, &t, least(s->tile_h, s->rows_h - first), &buffers);
-        return;
-    }
-    if (!s->backward && s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, &buffers);
-    int64_t rows = least(s->tile_h, s->rows_h - first);
-    t.h = first;
-    if (!s->backward) mica_pool_forward_tile(k, &t, rows, &buffers);
-    for (; s->backward && t.h < first + rows; t.h++) mica_pool_backward_tile(k, &t, &buffers);
-}
-
-/* Some planes, each as a row. */
-static void plane_tiles(mica_pool_state *s)
-{
-    const mica_pool_axis *a = s->axes;
-    s->columns = s->backward ? mica_pool_plane(a) : a[0].y * a[1].y * a[2].y;
-    s->x[4] = s->y[4] = s->i[4] = 1;
-    s->rows_d = s->rows_h = s->tile_h = 1;
-    s->tile_c = mica_pool_planes_most(s), s->tile_w = s->columns;
 }
 
 /* Channels by columns: a full tile, and few enough columns that one tap of each fits the source
@@ -165,7 +150,7 @@ static void choose_tile(mica_pool_state *s)
     s->tile_h = MICA_POOL_TILE / (s->tile_c * s->tile_w);
     if (s->band) s->tile_c = 1, s->tile_w = columns, s->tile_h = mica_pool_band_rows(s);
     s->columns = columns;
-    if (s->planes) plane_tiles(s);
+    if (s->planes) mica_pool_planes_tiles(s);
     s->tiles_c = pieces(s->c, s->tile_c), s->tiles_w = pieces(s->columns, s->tile_w);
     s->tiles_h = pieces(s->rows_h, s->tile_h);
     s->tasks = s->n * s->tiles_c * s->rows_d * s->tiles_h * s->tiles_w;

@@ -7,6 +7,7 @@
 #include "cpu/cpu.h"
 #include "ops/pool/pool.h"
 #include "ops/pool/pool_lanes.h"
+#include "ops/shared/bf16.h"
 
 enum { MICA_POOL_TILE = 2048, MICA_POOL_SOURCE = 4096, MICA_POOL_MORE = 16 };
 /* Shorter stores past the cache leave too many parts of lines. */
@@ -72,10 +73,10 @@ void mica_pool_window_tile(const mica_pool_call *call, const mica_pool_tile *til
                            mica_pool_buffers *buffers, float *best, int32_t *index);
 void mica_pool_backward_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                              mica_pool_buffers *buffers);
-/* Tiles of so many whole planes at most, each as one row. Forward leaves results and indices in the
- * buffers. */
+/* Tiles of some whole planes, each as one row; numbers of the table, and these. Forward leaves
+ * results and indices in the buffers. */
 bool mica_pool_planes_fits(const mica_pool_state *state);
-int64_t mica_pool_planes_most(const mica_pool_state *state);
+void mica_pool_planes_tiles(mica_pool_state *state);
 int64_t mica_pool_planes_table(const mica_pool_state *state);
 void mica_pool_planes_fill(mica_pool_state *state);
 void mica_pool_planes_forward(const mica_pool_call *call, const mica_pool_tile *tile,
@@ -98,6 +99,22 @@ void mica_pool_join(int64_t *outer, int64_t *outer_step, int64_t *inner, int64_t
 /* Loads channels x columns into the source buffer, in the order of a tile. */
 void mica_pool_load(const mica_pool_state *state, const void *data, int64_t offset,
                     const long long *strides, int64_t channels, int64_t columns, void *to);
+
+/* NaN wins, the first of equal values stays. */
+__attribute__((always_inline)) static inline bool mica_pool_beats(float v, float best)
+{
+    return !(v <= best) & (best == best);
+}
+
+/* Raises *best; returns the index of what it is now. Bits, not branches: of a chain of choices the
+ * compiler makes jumps, and then no vectors. */
+__attribute__((always_inline)) static inline int32_t mica_pool_max_of(float *best, float v,
+                                                                      int32_t from, int32_t place)
+{
+    uint32_t wins = 0 - (uint32_t)mica_pool_beats(v, *best);
+    *best = mica_float_of((mica_bits_of(v) & wins) | (mica_bits_of(*best) & ~wins));
+    return (int32_t)(((uint32_t)place & wins) | ((uint32_t)from & ~wins));
+}
 
 static inline void *mica_pool_cell(bool wide, const void *buffer, int64_t i)
 {

@@ -6,7 +6,6 @@
  * taps. In f32; planes of x, y and the indices without gaps. */
 #include "ops/pool/pool_cpu.h"
 #include "cpu/cpu.h"
-#include "ops/shared/bf16.h"
 
 #include <string.h>
 
@@ -30,12 +29,14 @@ static int64_t windows_of(const mica_pool_state *s)
     return s->axes[0].y * s->axes[1].y * s->axes[2].y;
 }
 
+/* Taps of the largest window; 0 if one has none. */
 static int64_t most_taps(const mica_pool_axis *a)
 {
     int64_t most = 0;
     for (int64_t o = 0; o < a->y; o++) {
         int64_t from, to;
         mica_pool_valid(a, o, &from, &to);
+        if (to == from) return 0;
         if (to - from > most) most = to - from;
     }
     return most;
@@ -46,16 +47,6 @@ static int64_t taps_of(const mica_pool_state *s)
     return most_taps(&s->axes[0]) * most_taps(&s->axes[1]) * most_taps(&s->axes[2]);
 }
 
-static bool has_empty_windows(const mica_pool_axis *a)
-{
-    for (int64_t o = 0; o < a->y; o++) {
-        int64_t from, to;
-        mica_pool_valid(a, o, &from, &to);
-        if (from == to) return true;
-    }
-    return false;
-}
-
 /* Whether elements of a plane of d x h x w follow each other. */
 static bool is_packed(const long long *strides, int64_t d, int64_t h, int64_t w)
 {
@@ -64,9 +55,9 @@ static bool is_packed(const long long *strides, int64_t d, int64_t h, int64_t w)
 }
 
 /* Forward, against a row at a time, or of large windows one at a time. As measured on a Zen 3. */
-static bool pays(const mica_pool_state *s)
+static bool pays(const mica_pool_state *s, int64_t taps)
 {
-    int64_t columns = s->axes[2].y, taps = taps_of(s);
+    int64_t columns = s->axes[2].y;
     if (windows_of(s) < 4) return taps <= 16;
     if (s->runs) return taps <= 256;
     return s->index_type ? columns <= 32 && columns * taps <= 280
@@ -75,10 +66,8 @@ static bool pays(const mica_pool_state *s)
 
 static bool forward_fits(const mica_pool_state *s)
 {
-    const mica_pool_axis *a = s->axes;
-    for (int i = 0; i < 3; i++)
-        if (has_empty_windows(&a[i])) return false;
-    return windows_of(s) * taps_of(s) <= TABLE && pays(s);
+    int64_t taps = taps_of(s);
+    return taps > 0 && windows_of(s) * taps <= TABLE && pays(s, taps);
 }
 
 static bool backward_fits(const mica_pool_state *s)
@@ -104,9 +93,14 @@ bool mica_pool_planes_fits(const mica_pool_state *s)
     return s->backward ? backward_fits(s) : forward_fits(s);
 }
 
-int64_t mica_pool_planes_most(const mica_pool_state *s)
+void mica_pool_planes_tiles(mica_pool_state *s)
 {
-    return least(s->c, least(CELLS / mica_pool_plane(s->axes), WINDOWS / windows_of(s)));
+    int64_t cells = mica_pool_plane(s->axes), n = windows_of(s);
+    s->taps = s->backward ? 0 : taps_of(s);
+    s->x[4] = s->y[4] = s->i[4] = 1;
+    s->columns = s->tile_w = s->backward ? cells : n;
+    s->rows_d = s->rows_h = s->tile_h = 1;
+    s->tile_c = least(s->c, least(CELLS / cells, WINDOWS / n));
 }
 
 /* ---- tables ---- */
@@ -115,13 +109,13 @@ int64_t mica_pool_planes_most(const mica_pool_state *s)
  * windows the first cell, columns, and cells from there to the end of the last row. */
 int64_t mica_pool_planes_table(const mica_pool_state *s)
 {
-    return windows_of(s) * (s->backward ? 3 : taps_of(s));
+    return windows_of(s) * (s->backward ? 3 : s->taps);
 }
 
 static void list_taps(const mica_pool_state *s, const int64_t window[3], int64_t step, int32_t *to)
 {
     const mica_pool_axis *a = s->axes;
-    int64_t first[3], n[3], count = 0, all = taps_of(s);
+    int64_t first[3], n[3], count = 0;
     for (int i = 0; i < 3; i++) {
         int64_t from, end;
         mica_pool_valid(&a[i], window[i], &from, &end);
@@ -135,7 +129,7 @@ static void list_taps(const mica_pool_state *s, const int64_t window[3], int64_t
                     (first[0] + d * a[0].dilation) * a[1].x + first[1] + h * a[1].dilation;
                 to[count++ * step] = (int32_t)(row * a[2].x + first[2] + w * a[2].dilation);
             }
-    for (; count < all; count++) to[count * step] = to[0];
+    for (; count < s->taps; count++) to[count * step] = to[0];
 }
 
 static void list_window(const mica_pool_state *s, const int64_t window[3], int64_t step,
@@ -156,7 +150,6 @@ void mica_pool_planes_fill(mica_pool_state *s)
     const mica_pool_axis *a = s->axes;
     int64_t n = windows_of(s), window[3];
     int32_t *table = s->table;
-    s->taps = taps_of(s);
     for (window[0] = 0; window[0] < a[0].y; window[0]++)
         for (window[1] = 0; window[1] < a[1].y; window[1]++)
             for (window[2] = 0; window[2] < a[2].y; window[2]++, table++)
@@ -180,14 +173,6 @@ static const float *load(const mica_pool_call *k, const mica_pool_tile *t, const
 
 /* ---- forward ---- */
 
-/* NaN wins, the first of equal values stays. By bits: of choices the compiler makes jumps. */
-INLINE void max_of(float v, int32_t place, float *best, int32_t *index)
-{
-    uint32_t wins = 0 - (uint32_t)(!(v <= *best) & (*best == *best));
-    *best = mica_float_of((mica_bits_of(v) & wins) | (mica_bits_of(*best) & ~wins));
-    *index = (int32_t)(((uint32_t)place & wins) | ((uint32_t)*index & ~wins));
-}
-
 /* Takes `count` taps, a constant, of n windows of a plane; the first ones start the results. */
 INLINE void take_taps(const float *plane, const int32_t *taps, int count, bool start, int64_t n,
                       float *restrict best, int32_t *restrict index)
@@ -196,7 +181,7 @@ INLINE void take_taps(const float *plane, const int32_t *taps, int count, bool s
         int32_t at = start ? taps[o] : index[o];
         float b = start ? plane[at] : best[o];
         for (int i = start; i < count; i++)
-            max_of(plane[taps[i * n + o]], taps[i * n + o], &b, &at);
+            at = mica_pool_max_of(&b, plane[taps[i * n + o]], at, taps[i * n + o]);
         best[o] = b, index[o] = at;
     }
 }
@@ -233,8 +218,8 @@ typedef struct windows {
 } windows;
 
 /* Where in planes of `cells` cells the gradient of each window goes; -1: nowhere. */
-INLINE void find_cells(const windows *w, int64_t planes, int64_t cells, const void *indices,
-                       int64_t step, bool wide, int32_t *restrict to)
+INLINE void find_some(const windows *w, int64_t planes, int64_t cells, const void *indices,
+                      int64_t step, bool wide, int32_t *restrict to)
 {
     for (int64_t p = 0; p < planes; p++, to += w->n) {
         const int32_t *narrow = (const int32_t *)indices + p * step, start = (int32_t)(p * cells);
@@ -251,17 +236,11 @@ INLINE void find_cells(const windows *w, int64_t planes, int64_t cells, const vo
 }
 
 MICA_CLONES
-static void find_cells_s32(const windows *w, int64_t planes, int64_t cells, const int32_t *indices,
-                           int64_t step, int32_t *to)
+static void find_cells(const windows *w, int64_t planes, int64_t cells, const void *indices,
+                       int64_t step, bool wide, int32_t *to)
 {
-    find_cells(w, planes, cells, indices, step, false, to);
-}
-
-MICA_CLONES
-static void find_cells_s64(const windows *w, int64_t planes, int64_t cells, const int64_t *indices,
-                           int64_t step, int32_t *to)
-{
-    find_cells(w, planes, cells, indices, step, true, to);
+    wide ? find_some(w, planes, cells, indices, step, true, to)
+         : find_some(w, planes, cells, indices, step, false, to);
 }
 
 static void scatter(const int32_t *cells, const float *dy, int64_t n, float *planes)
@@ -290,10 +269,8 @@ void mica_pool_planes_backward(const mica_pool_call *k, const mica_pool_tile *t,
                        .n = n,
                        .width = (uint32_t)width,
                        .inverse = (uint32_t)(((1 << SHIFT) + width - 1) / width)};
-    if (s->index_type == MICA_S32)
-        find_cells_s32(&w, t->cn, cells, (const int32_t *)k->indices + at, s->i[1], b->hits);
-    else
-        find_cells_s64(&w, t->cn, cells, (const int64_t *)k->indices + at, s->i[1], b->hits);
+    const char *indices = (const char *)k->indices + at * (mica_dtype_bits(s->index_type) / 8);
+    find_cells(&w, t->cn, cells, indices, s->i[1], s->index_type == MICA_S64, b->hits);
     const float *dy = load(k, t, s->y, n, b->source);
     float *direct = in_place(k, t, cells), *planes = direct ? direct : (float *)b->result;
     memset(planes, 0, (size_t)(t->cn * cells) * sizeof *planes);

@@ -57,27 +57,12 @@ INLINE float element(const void *data, int64_t i, bool bf16)
     return mica_bf16_value(((const uint16_t *)data)[i]);
 }
 
-/* NaN wins, the first of equal values stays. */
-INLINE bool beats(float v, float best)
-{
-    return !(v <= best) & (best == best);
-}
-
 /* Places in memory that are pooled together, element by element. */
 typedef struct taps {
     const void *data[MOST_TAPS];
     int32_t index[MOST_TAPS]; /* in the plane, of element 0 */
     int count;
 } taps;
-
-/* Raises *best; returns the index of what it is now. Bits, not branches: of a chain of choices the
- * compiler makes jumps, and then no vectors. */
-INLINE int32_t max_of(float *best, float v, int32_t from, int32_t place)
-{
-    uint32_t wins = 0 - (uint32_t)beats(v, *best);
-    *best = mica_float_of((mica_bits_of(v) & wins) | (mica_bits_of(*best) & ~wins));
-    return (int32_t)(((uint32_t)place & wins) | ((uint32_t)from & ~wins));
-}
 
 /* Takes `count` taps, a constant, from the k-th on; the first ones start the results. The index of
  * an element grows by `step` per element. */
@@ -92,11 +77,14 @@ INLINE void max_some(const taps *t, int k, bool start, int count, int64_t n, int
         float b = start ? element(data[0], l, bf16) : best[l];
         int32_t from = !index ? 0 : start ? place[0] + (int32_t)l * step : index[l];
         if (!start)
-            from = max_of(&b, element(data[0], l, bf16), from, place[0] + (int32_t)l * step);
+            from =
+                mica_pool_max_of(&b, element(data[0], l, bf16), from, place[0] + (int32_t)l * step);
         if (count > 1)
-            from = max_of(&b, element(data[1], l, bf16), from, place[1] + (int32_t)l * step);
+            from =
+                mica_pool_max_of(&b, element(data[1], l, bf16), from, place[1] + (int32_t)l * step);
         if (count > 2)
-            from = max_of(&b, element(data[2], l, bf16), from, place[2] + (int32_t)l * step);
+            from =
+                mica_pool_max_of(&b, element(data[2], l, bf16), from, place[2] + (int32_t)l * step);
         best[l] = b;
         if (index) index[l] = from;
     }
@@ -280,7 +268,7 @@ INLINE void max_along(const float *line, const int32_t *places, int64_t stride, 
     if (!places) {
         for (int64_t i = 0; i < n; i++) {
             float v = line[i * stride];
-            best[i] = beats(v, best[i]) ? v : best[i];
+            best[i] = mica_pool_beats(v, best[i]) ? v : best[i];
         }
         return;
     }
@@ -288,7 +276,7 @@ INLINE void max_along(const float *line, const int32_t *places, int64_t stride, 
         float v = line[i * stride], b = best[i];
         int32_t at = places[i * stride], old = index[i];
         bool same = (v == b) | ((v != v) & (b != b));
-        bool take = (at >= 0) & ((old < 0) | beats(v, b) | (same & (at < old)));
+        bool take = (at >= 0) & ((old < 0) | mica_pool_beats(v, b) | (same & (at < old)));
         best[i] = take ? v : b;
         index[i] = take ? at : old;
     }
@@ -308,7 +296,7 @@ INLINE void short_windows(mica_pool_mode mode, const float *line, int stride, in
         for (int k = 1; k < taps; k++) {
             float v = line[i * stride + k];
             if (mode == MICA_POOL_MAX)
-                max_of(&b, v, 0, 0);
+                mica_pool_max_of(&b, v, 0, 0);
             else
                 b += v;
         }
