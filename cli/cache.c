@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica cache`: the disk cache of compiled kernels. */
 #include "lines.h"
-#include "table.h"
+#include "bench/table.h"
 
 #include <stdlib.h>
 #include <string.h>

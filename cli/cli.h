@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The command-line tool: what its files share. stdout carries data, stderr talk. */
-#ifndef MICA_CLI_H
-#define MICA_CLI_H
+#ifndef MICA_CLI_CLI_H
+#define MICA_CLI_CLI_H
 
 #include "mica/mica.h"
 

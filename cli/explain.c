@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica explain`: why which engine runs a problem, and what it needs. */
 #include "explain.h"
-#include "bench.h"
+#include "bench/bench.h"
 #include "json.h"
-#include "stats.h"
-#include "table.h"
+#include "bench/stats.h"
+#include "bench/table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica info`: what was looked for and found here. */
 #include "json.h"
-#include "table.h"
+#include "bench/table.h"
 
 #include <string.h>
 

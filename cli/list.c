@@ -2,7 +2,7 @@
  * `mica list`: operations with their fields, arguments, scalars and engines; also as the Markdown
  * of docs/ops.md. */
 #include "json.h"
-#include "table.h"
+#include "bench/table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The progress bar. */
 #define _GNU_SOURCE
-#include "table.h"
+#include "bench/table.h"
 
 #include <string.h>
 #include <time.h>

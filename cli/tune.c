@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `mica tune`: measures engines and configs and appends the choices to a record file. */
-#include "bench.h"
+#include "bench/bench.h"
 #include "json.h"
 #include "lines.h"
-#include "stats.h"
-#include "table.h"
+#include "bench/stats.h"
+#include "bench/table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # libmica: compiled once, position independent, and linked twice. Kernel sources are embedded.
-file(GLOB kernels RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS
-  src/ops/*/*.cu src/ops/*/*.cuh src/ops/*/*_args.h src/cuda/device/*)
+file(GLOB_RECURSE kernels RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS
+  src/ops/*.cu src/ops/*.cuh src/ops/*_args.h src/kernels/*)
 list(TRANSFORM kernels PREPEND ${PROJECT_SOURCE_DIR}/src/ OUTPUT_VARIABLE kernel_paths)
 add_executable(mica_embed tools/embed.c)
 target_link_libraries(mica_embed PRIVATE mica_flags)
@@ -12,9 +12,7 @@ add_custom_command(OUTPUT records.c
   COMMAND mica_embed --text mica_shipped_records ${PROJECT_SOURCE_DIR}/data/records.txt records.c
   DEPENDS mica_embed data/records.txt VERBATIM COMMENT "Embedding the records")
 
-file(GLOB sources CONFIGURE_DEPENDS
-  src/base/*.c src/cpu/*.c src/cuda/*.c src/ops/*.c src/ops/*/*.c src/plan/*.c src/graph/*.c
-  src/worker/*.c src/dist/*.c)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.c)
 if(MICA_HAVE_ONEDNN)
   list(FILTER sources EXCLUDE REGEX "/onednn_none\\.c$")
 else()
@@ -22,17 +20,17 @@ else()
 endif()
 # Where vectors of 512 bits are, gcc's loops would use half of one; these compute all the time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set_source_files_properties(src/ops/attention/attention_cpu_kernels.c PROPERTIES
+  set_source_files_properties(src/ops/attention/cpu/attention_cpu_kernels.c PROPERTIES
     COMPILE_OPTIONS -mprefer-vector-width=512)
 endif()
-# -O3 is for the files that compute on a CPU. Those that plan and check would only grow by it, by a
-# twentieth of the library, and so would what few want: f64 of transforms, normalisation and rotations.
+# -O3 is for what computes on a CPU: the folders named cpu. What plans and checks would only grow by
+# it, by a twentieth of the library, and so would what few want: loops of f64 (*_f64.c).
 set(planning ${sources})
-list(FILTER planning EXCLUDE REGEX "/src/cpu/|_cpu|/cpu_|_lanes|_columns\\.c|gemm_(bf16|gemv|finish)\\.c")
-list(FILTER planning EXCLUDE REGEX "grouped_bf16\\.c|/shared/(activation_f32|convert|finish|rows|slices|tile)\\.c")
+list(FILTER planning EXCLUDE REGEX "/src/(.*/)?cpu/")
+set(double_loops ${sources})
+list(FILTER double_loops INCLUDE REGEX "/cpu/.*_f64\\.c$")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
-set_source_files_properties(src/ops/conv/conv_fft_cpu_f64.c src/ops/norm/norm_cpu_f64.c
-  src/ops/rope/rope_cpu_f64.c PROPERTIES
+set_source_files_properties(${double_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
 add_library(mica_objects OBJECT ${sources} kernels.c records.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)

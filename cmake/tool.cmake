@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The command-line tool, on the public headers and the shared library only. All but main.c is a
 # library of its own, so that unit tests can look inside.
-file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.c)
+file(GLOB_RECURSE cli_sources CONFIGURE_DEPENDS cli/*.c)
 list(FILTER cli_sources EXCLUDE REGEX "cli/main\\.c$")
 if(MICA_TOOL AND cli_sources)
   if(JANSSON_LIBRARY AND JANSSON_INCLUDE)

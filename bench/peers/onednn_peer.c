@@ -14,8 +14,8 @@
 #define _GNU_SOURCE
 #include "json.h"
 #include "lines.h"
-#include "stats.h"
-#include "waiting.h"
+#include "bench/stats.h"
+#include "bench/waiting.h"
 
 #include "onednn_direct.h"
 

@@ -4,7 +4,7 @@
 #ifndef MICA_CUDA_CACHE_H
 #define MICA_CUDA_CACHE_H
 
-#include "cuda/blake2b.h"
+#include "base/blake2b.h"
 
 #include <stdbool.h>
 

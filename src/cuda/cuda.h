@@ -6,7 +6,7 @@
 
 #include "mica/plan.h"
 #include "base/text.h"
-#include "cuda/device/tensor_map.h"
+#include "kernels/tensor_map.h"
 
 typedef struct mica_cuda mica_cuda;     /* a device, real or imagined ("sm_90a") */
 typedef struct mica_kernel mica_kernel; /* a loaded kernel; counted; shared by plans */
@@ -19,8 +19,9 @@ int mica_cuda_count(void);
 void mica_cuda_device_info(const mica_cuda *cuda, mica_device_info *info);
 /* MICA_OK, MICA_DEVICE_LOST, MICA_FORKED_PROCESS. */
 mica_status mica_cuda_health(const mica_cuda *cuda);
-/* Rows for mica info: driver, NVRTC, their paths and versions, or where was looked. */
-mica_status mica_cuda_info_row(int index, const char **key, const char **value);
+/* Rows for mica info, from 0 on: driver, NVRTC, their paths and versions, or where was looked. */
+int mica_cuda_info_rows(void);
+void mica_cuda_info_row(int index, const char **key, const char **value);
 
 /* ---- kernels ---- */
 typedef struct mica_kernel_spec {

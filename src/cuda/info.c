@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rows for `mica info`: what was looked for, found and loaded. */
 #include "cuda/driver.h"
-#include "cuda/cublaslt.h"
 #include "cuda/cuda.h"
-#include "cuda/cudnn.h"
 #include "cuda/nvrtc.h"
-#include "base/env.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,26 +61,6 @@ static void cache_row(mica_text *value)
         mica_text_add(value, "none: %s", info.reason);
 }
 
-/* The peers: they are not opened to be looked at. */
-static void peer_row(mica_text *value, size_t version, const char *path)
-{
-    if (version)
-        mica_text_add(value, "%zu.%zu.%zu, %s", version / 10000, version / 100 % 100, version % 100,
-                      path);
-    else
-        mica_text_add(value, "not opened");
-}
-
-static void cublaslt_row(mica_text *value)
-{
-    peer_row(value, mica_cublaslt_version(), mica_cublaslt_path());
-}
-
-static void cudnn_row(mica_text *value)
-{
-    peer_row(value, mica_cudnn_version(), mica_cudnn_path());
-}
-
 static const struct {
     const char *key;
     row_fn value;
@@ -91,24 +68,20 @@ static const struct {
     {"cuda driver", driver_row},          {"cuda driver version", driver_version_row},
     {"cuda devices", devices_row},        {"nvrtc", nvrtc_row},
     {"nvrtc version", nvrtc_version_row}, {"kernel cache", cache_row},
-    {"cublaslt", cublaslt_row},           {"cudnn", cudnn_row},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-mica_status mica_cuda_info_row(int index, const char **key, const char **value)
+int mica_cuda_info_rows(void)
+{
+    return ROWS;
+}
+
+void mica_cuda_info_row(int index, const char **key, const char **value)
 {
     static _Thread_local char text[2048];
     mica_text out = {text, sizeof text, 0};
-    if (index >= 0 && index < ROWS) {
-        *key = rows[index].key;
-        text[0] = 0;
-        rows[index].value(&out);
-        *value = text;
-        return MICA_OK;
-    }
-    /* Variables of others that load code into the process or steer the compiler. */
-    if (index < ROWS || !mica_env_foreign(index - ROWS, key, value))
-        return mica_fail(MICA_INVALID, "row %d: there are no more", index);
-    if (!*value) *value = "not set";
-    return MICA_OK;
+    *key = rows[index].key;
+    text[0] = 0;
+    rows[index].value(&out);
+    *value = text;
 }

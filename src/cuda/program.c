@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* Types that prologues name ("typedef bf16 x_t;") must be known before them. */
-static const char types_file[] = "cuda/device/types.cuh";
+static const char types_file[] = "kernels/types.cuh";
 
 enum { MAX_FILES = 64, MAX_NAME = 160, MAX_SOURCE = 16 << 20 };
 

@@ -4,7 +4,7 @@
 #define MICA_CUDA_PROGRAM_H
 
 #include "base/why.h"
-#include "cuda/blake2b.h"
+#include "base/blake2b.h"
 
 /* device/types.cuh, the prologue and the file, every #include "..." of the library's own sources
  * replaced by the text, once each. #line keeps the compiler's messages true. mica_release it. */

@@ -4,7 +4,7 @@
 #define MICA_CUDA_SOURCES_H
 
 typedef struct mica_source {
-    const char *name; /* relative to src/, "cuda/device/types.cuh" */
+    const char *name; /* relative to src/, "kernels/types.cuh" */
     const char *text;
 } mica_source;
 

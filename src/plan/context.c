@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "cpu/cpu.h"
+#include "peers/peers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -289,13 +290,43 @@ mica_status mica_disk_cache_unpack(const char *path, int64_t *entries)
                            : null_pointer("path or entries");
 }
 
+/* ---- mica_info ---- */
+
+static int own_rows(void)
+{
+    return 1;
+}
+
+static void own_row(int index, const char **key, const char **value)
+{
+    (void)index;
+    *key = "mica";
+    *value = mica_version();
+}
+
+static const struct {
+    int (*count)(void);
+    void (*row)(int index, const char **key, const char **value);
+} info_groups[] = {
+    {own_rows, own_row},
+    {mica_cuda_info_rows, mica_cuda_info_row},
+    {mica_peers_info_rows, mica_peers_info_row},
+};
+
 mica_status mica_info(int index, const char **key, const char **value)
 {
     if (!key || !value) return null_pointer("key or value");
-    if (index == 0) {
-        *key = "mica";
-        *value = mica_version();
-        return MICA_OK;
+    int row = index;
+    for (size_t g = 0; row >= 0 && g < sizeof info_groups / sizeof *info_groups; g++) {
+        if (row < info_groups[g].count()) {
+            info_groups[g].row(row, key, value);
+            return MICA_OK;
+        }
+        row -= info_groups[g].count();
     }
-    return mica_cuda_info_row(index - 1, key, value);
+    /* Variables of others that load code into the process or steer the compiler. */
+    if (row < 0 || !mica_env_foreign(row, key, value))
+        return mica_fail(MICA_INVALID, "row %d: there are no more", index);
+    if (!*value) *value = "not set";
+    return MICA_OK;
 }

@@ -146,9 +146,9 @@ static inline void help_begin(const char *source)
     setenv("MICA_KERNEL_DIR", path, 1);
     snprintf(path, sizeof path, "%s/cache", help_directory);
     setenv("MICA_CACHE_DIR", path, 1);
-    snprintf(target, sizeof target, "%.*s../../src/cuda", (int)(strrchr(source, '/') - source) + 1,
-             source);
-    snprintf(path, sizeof path, "%s/src/cuda", help_directory);
+    snprintf(target, sizeof target, "%.*s../../src/kernels",
+             (int)(strrchr(source, '/') - source) + 1, source);
+    snprintf(path, sizeof path, "%s/src/kernels", help_directory);
     if (symlink(target, path) != 0) {
         perror(path);
         exit(99);

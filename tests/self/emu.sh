@@ -14,7 +14,7 @@ first='overlap_wait();'
 # planted EXIT_CODE "TEXT OF THE OUTPUT" <<kernel's body
 planted() {
     {
-        printf '#include "cuda/device/mbarrier.cuh"\n#include "cuda/device/overlap.cuh"\n'
+        printf '#include "kernels/mbarrier.cuh"\n#include "kernels/overlap.cuh"\n'
         printf '#include "ops/activation/activation_args.h"\n'
         printf '__device__ void put(const mica_activation_args &a, int i, float v)\n{\n'
         printf '    float *out = (float *)a.out + i, old = a.beta != 0 ? (float)a.beta * *out : 0;\n'

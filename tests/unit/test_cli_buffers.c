@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Fenced buffers: every byte that a run had no right to write is noticed, elements are not. */
-#include "buffers.h"
+#include "check/buffers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

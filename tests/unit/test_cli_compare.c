@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The judge of results: what passes, what does not, and when a comparison says too little. */
-#include "compare.h"
-#include "stats.h"
+#include "check/compare.h"
+#include "bench/stats.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "mica/mica.h"
-#include "ops/conv/conv_fft.h"
+#include "ops/conv/fft/fft.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * BLAKE2b against the RFC's example and digests made by Python's hashlib. */
-#include "cuda/blake2b.h"
+#include "base/blake2b.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

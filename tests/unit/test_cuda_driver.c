@@ -394,7 +394,7 @@ static void what_was_found_is_told(void **state)
     const char *key, *value;
     bool driver = false, compiler = false, injection = false;
     int row = 0;
-    for (; mica_cuda_info_row(row, &key, &value) == MICA_OK; row++) {
+    for (; mica_info(row, &key, &value) == MICA_OK; row++) {
         driver |= !strcmp(key, "cuda driver") && strstr(value, "fake/libcuda.so.1");
         compiler |= !strcmp(key, "nvrtc version") && strstr(value, "13.0, build ") &&
                     strlen(value) == strlen("13.0, build ") + 40;
@@ -402,7 +402,7 @@ static void what_was_found_is_told(void **state)
         assert_non_null(value);
     }
     assert_true(driver && compiler && injection);
-    assert_int_equal(mica_cuda_info_row(-1, &key, &value), MICA_INVALID);
+    assert_int_equal(mica_info(-1, &key, &value), MICA_INVALID);
 }
 
 /* Kernels that nobody holds stay, for the next plan, up to 64 MiB; those held stay in any case. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of the activation family share. */
-#ifndef MICA_OPS_ACTIVATION_H
-#define MICA_OPS_ACTIVATION_H
+#ifndef MICA_OPS_ACTIVATION_ACTIVATION_H
+#define MICA_OPS_ACTIVATION_ACTIVATION_H
 
 #include "mica/activation.h"
 #include "ops/op.h"

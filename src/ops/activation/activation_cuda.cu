@@ -2,10 +2,10 @@
  * Activations, any strides. Constants: BACKWARD, GATED, ACT, LINEAR (all tensors packed alike), VECTOR
  * (neighbours that lie side by side in all tensors), BLOCK, PER_THREAD; types x_t, dy_t, out_t, acc_t.
  * One vector per thread and step; neighbours in a warp are neighbours in memory. */
-#include "cuda/device/activation.cuh"
-#include "cuda/device/layout.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/activation.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/vector.cuh"
 #include "ops/activation/activation_args.h"
 
 static_assert(BLOCK % 32 == 0, "whole warps");

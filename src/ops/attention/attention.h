@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of the attention family share: sizes, who attends to whom, dropout. */
-#ifndef MICA_OPS_ATTENTION_H
-#define MICA_OPS_ATTENTION_H
+#ifndef MICA_OPS_ATTENTION_ATTENTION_H
+#define MICA_OPS_ATTENTION_ATTENTION_H
 
 #include "mica/attention.h"
 #include "ops/op.h"

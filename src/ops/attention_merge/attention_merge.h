@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of attention_merge share. */
-#ifndef MICA_OPS_ATTENTION_MERGE_H
-#define MICA_OPS_ATTENTION_MERGE_H
+#ifndef MICA_OPS_ATTENTION_MERGE_ATTENTION_MERGE_H
+#define MICA_OPS_ATTENTION_MERGE_ATTENTION_MERGE_H
 
 #include "mica/attention_merge.h"
 #include "ops/op.h"
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 extern const mica_op mica_op_attention_merge;
 extern const mica_engine mica_attention_merge_cpu, mica_attention_merge_cuda;

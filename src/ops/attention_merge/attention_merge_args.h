@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernel that merges attention receives; host and device share this file. */
-#ifndef MICA_OPS_ATTENTION_MERGE_ARGS_H
-#define MICA_OPS_ATTENTION_MERGE_ARGS_H
+#ifndef MICA_OPS_ATTENTION_MERGE_ATTENTION_MERGE_ARGS_H
+#define MICA_OPS_ATTENTION_MERGE_ATTENTION_MERGE_ARGS_H
 
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 typedef struct attention_merge_args {
     const void *outs, *lses;

@@ -2,10 +2,10 @@
  * Parts of attention, merged: a thread has VEC columns of a row and goes through the parts, first
  * their sums, which threads beside it read too, then their columns. Constants: BLOCK, VEC; types
  * x_t, y_t, stat_t (of the logarithms and of all arithmetic). */
-#include "cuda/device/layout.cuh"
-#include "cuda/device/math.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/math.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/vector.cuh"
 #include "ops/attention_merge/attention_merge_args.h"
 
 static_assert(VEC * sizeof(x_t) <= 16 && VEC * sizeof(y_t) <= 16, "one access per run");

@@ -10,7 +10,7 @@
 #ifndef MICA_OPS_CONV_CONV_ARGS_H
 #define MICA_OPS_CONV_CONV_ARGS_H
 
-#include "cuda/device/epilogue_args.h"
+#include "kernels/epilogue_args.h"
 
 enum { MICA_CONV_KIND_FWD, MICA_CONV_KIND_DGRAD, MICA_CONV_KIND_WGRAD };
 

@@ -2,8 +2,8 @@
  * What the cross-entropy kernels share: labels, and the mean's count. Constants: IGNORE; type
  * label_t. */
 #pragma once
-#include "cuda/device/types.cuh"
-#include "cuda/device/layout.cuh"
+#include "kernels/types.cuh"
+#include "kernels/layout.cuh"
 #include "ops/cross_entropy/cross_entropy_args.h"
 
 __device__ __forceinline__ long long label_at(const mica_cross_entropy_args &args, long long offset)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Cross-entropy inside the library: what its engines share. */
-#ifndef MICA_OPS_CROSS_ENTROPY_H
-#define MICA_OPS_CROSS_ENTROPY_H
+#ifndef MICA_OPS_CROSS_ENTROPY_CROSS_ENTROPY_H
+#define MICA_OPS_CROSS_ENTROPY_CROSS_ENTROPY_H
 
 #include "mica/cross_entropy.h"
 #include "ops/op.h"

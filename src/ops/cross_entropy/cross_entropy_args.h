@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the cross-entropy kernels receive; host and device share this file. */
-#ifndef MICA_OPS_CROSS_ENTROPY_ARGS_H
-#define MICA_OPS_CROSS_ENTROPY_ARGS_H
+#ifndef MICA_OPS_CROSS_ENTROPY_CROSS_ENTROPY_ARGS_H
+#define MICA_OPS_CROSS_ENTROPY_CROSS_ENTROPY_ARGS_H
 
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 /* A block's share of a mean or sum, or only its counted rows. */
 typedef struct mica_cross_entropy_partial {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gradient of the logits. Constants: those of cuda/device/slices.cuh, ITEMS (vectors a thread keeps in
+ * Gradient of the logits. Constants: those of kernels/slices.cuh, ITEMS (vectors a thread keeps in
  * registers; 0: rows are too long, and are read twice), those of cross_entropy_backward.cuh. Types x_t,
  * label_t, dloss_t, dx_t, acc_t. */
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/slices.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/slices.cuh"
 #include "ops/cross_entropy/cross_entropy_backward.cuh"
 
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;

@@ -3,7 +3,7 @@
  * number of rows comes from (ALL_ROWS, PARTIALS of another kernel, or each block counts them itself:
  * OWN). Types dloss_t, label_t, acc_t. */
 #pragma once
-#include "cuda/device/types.cuh"
+#include "kernels/types.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
 __device__ __forceinline__ long long counted_rows(const mica_cross_entropy_args &args, long long *scratch)

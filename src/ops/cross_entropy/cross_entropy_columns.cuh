@@ -2,9 +2,9 @@
  * Rows that lie side by side in memory, classes far apart, as images have them: a thread has VECTOR
  * neighbouring rows. Constants: VECTOR, THREADS of a block. Types x_t, acc_t. */
 #pragma once
-#include "cuda/device/types.cuh"
-#include "cuda/device/math.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/types.cuh"
+#include "kernels/math.cuh"
+#include "kernels/vector.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
 /* Classes in flight: 32 registers of them, fewer where sums are f64. */

@@ -2,7 +2,7 @@
  * Gradient of logits whose rows lie side by side. The second look finds most of them in the cache.
  * Constants: those of cross_entropy_columns.cuh and cross_entropy_backward.cuh. Types x_t, label_t,
  * dloss_t, dx_t, acc_t. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/cross_entropy/cross_entropy_backward.cuh"
 #include "ops/cross_entropy/cross_entropy_columns.cuh"
 

@@ -3,7 +3,7 @@
  * REDUCTION (mean, sum, none as the enumeration MEAN, SUM, NONE), SMOOTH, IGNORE, DIRECT (the only
  * block writes the loss itself; else each leaves a partial sum). Types x_t, label_t, loss_t, lse_t,
  * acc_t. Sums over rows are in double. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/cross_entropy/cross_entropy_columns.cuh"
 
 __device__ __forceinline__ acc_t loss_of(const mica_cross_entropy_args &args, acc_t max, acc_t log_sum, acc_t logit,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How many rows count, by block: for the gradient of a mean with ignored rows. Constants: BLOCK,
  * IGNORE; type label_t. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy_count(const mica_cross_entropy_args args)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Losses of rows, read once. Constants: those of cuda/device/slices.cuh, REDUCTION (mean, sum, none as
+ * Losses of rows, read once. Constants: those of kernels/slices.cuh, REDUCTION (mean, sum, none as
  * the enumeration MEAN, SUM, NONE), SMOOTH, IGNORE, DIRECT (the only block writes the loss itself; else
  * each leaves a partial sum). Types x_t, label_t, loss_t, lse_t, acc_t. Sums over rows are in double. */
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/slices.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/slices.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
 /* What the first thread of a slice makes of its row. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The mean or sum of the forward blocks' shares, by one block in a fixed order. Constants: BLOCK (a
  * power of two), REDUCTION, MEAN; type loss_t. */
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/types.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/types.cuh"
 #include "ops/cross_entropy/cross_entropy_args.h"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy_reduce(const mica_cross_entropy_args args)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of gemm receive; host and device share this file, so no types but C's own. */
-#ifndef MICA_OPS_GEMM_ARGS_H
-#define MICA_OPS_GEMM_ARGS_H
+#ifndef MICA_OPS_GEMM_GEMM_ARGS_H
+#define MICA_OPS_GEMM_GEMM_ARGS_H
 
-#include "cuda/device/epilogue_args.h"
+#include "kernels/epilogue_args.h"
 
 #define GEMM_BATCH_RANK 6
 #define GEMM_BLOCK      128 /* elements that share a scale */

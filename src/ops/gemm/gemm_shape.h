@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A gemm as its engines see it. */
-#ifndef MICA_OPS_GEMM_SHAPE_H
-#define MICA_OPS_GEMM_SHAPE_H
+#ifndef MICA_OPS_GEMM_GEMM_SHAPE_H
+#define MICA_OPS_GEMM_GEMM_SHAPE_H
 
 #include "mica/gemm.h"
-#include "ops/gemm/gemm_extra_args.h"
+#include "ops/gemm/cuda/gemm_extra_args.h"
 #include "ops/shared/epilogue.h"
 
 static inline long long ceiling(long long a, long long b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of multi-head attention share. */
-#ifndef MICA_OPS_MHA_H
-#define MICA_OPS_MHA_H
+#ifndef MICA_OPS_MHA_MHA_H
+#define MICA_OPS_MHA_MHA_H
 
 #include "mica/mha.h"
 #include "ops/op.h"

@@ -4,8 +4,8 @@
  * (not rms), CHANNEL_SETS (each set has one scale: batch); types stat_t (also acc_t) and
  * <argument>_t. */
 #pragma once
-#include "cuda/device/types.cuh"
-#include "cuda/device/math.cuh"
+#include "kernels/types.cuh"
+#include "kernels/math.cuh"
 #include "ops/norm/norm_args.h"
 
 /* Offsets of all arguments; what is not used costs nothing. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of the norm family share: the geometry, derived once for the reference and both
  * backends. */
-#ifndef MICA_OPS_NORM_H
-#define MICA_OPS_NORM_H
+#ifndef MICA_OPS_NORM_NORM_H
+#define MICA_OPS_NORM_NORM_H
 
 #include "mica/norm.h"
 #include "ops/op.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Loop nests and arguments of the norm kernels; host and device share this file. */
-#ifndef MICA_OPS_NORM_ARGS_H
-#define MICA_OPS_NORM_ARGS_H
+#ifndef MICA_OPS_NORM_NORM_ARGS_H
+#define MICA_OPS_NORM_NORM_ARGS_H
 
 #define NORM_RANK      8
 #define NORM_ARG_COUNT 15 /* by the enumerators of include/mica/norm.h */

@@ -3,9 +3,9 @@
  * threads of a block share SLICES vectors. Stages: PARTIAL forms the sums of one part of the rows, APPLY
  * computes elements from known statistics. Channels are batch's sets, or, PER_ELEMENT, the elements of
  * scale and bias of sets that are rows. Constants: those of norm_cuda.cu. */
-#include "cuda/device/vector.cuh"
-#include "cuda/device/activation.cuh"
-#include "cuda/device/overlap.cuh"
+#include "kernels/vector.cuh"
+#include "kernels/activation.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
 static_assert(!ALONG && PARTIAL + APPLY == 1, "channels side by side");

@@ -2,16 +2,16 @@
  * Normalisation by groups of threads, one group per kept index (and part of the reduced space). Stages:
  * FUSED does a set from its sums to its elements, PARTIAL forms sums of one part (DIRECT: the only one,
  * finished here), APPLY computes elements from known statistics. Constants: those of
- * cuda/device/slices.cuh and norm.cuh; FUSED, PARTIAL, APPLY, DIRECT; PER_ELEMENT (mean and rstd vary
+ * kernels/slices.cuh and norm.cuh; FUSED, PARTIAL, APPLY, DIRECT; PER_ELEMENT (mean and rstd vary
  * inside the reduced space: gradients of scale and bias); SCALED (gradient sums contain scale);
  * RESIDUAL (added in front), BEHIND (added behind the affine step), DRESIDUAL (written here), SUM, SCALE, BIAS
  * (present), SCALE_ALONG, BIAS_ALONG (they lie beside the elements of a
  * vector; else a vector has one of each); REDUCED_RANK; VECTOR; ITEMS (vectors a thread keeps in
  * registers, forward as they were read; 0: read again for each pass); GATHERS (FUSED, bwd: a group also sums
  * what its sets give to scale and bias, a part for MERGE); ACT. */
-#include "cuda/device/slices.cuh"
-#include "cuda/device/activation.cuh"
-#include "cuda/device/overlap.cuh"
+#include "kernels/slices.cuh"
+#include "kernels/activation.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
 static_assert(FUSED + PARTIAL + APPLY == 1, "one stage");

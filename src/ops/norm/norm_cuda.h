@@ -2,8 +2,8 @@
  * The launches of the CUDA engine, as numbers: what contract, model and build derive from a
  * problem.
  */
-#ifndef MICA_OPS_NORM_CUDA_H
-#define MICA_OPS_NORM_CUDA_H
+#ifndef MICA_OPS_NORM_NORM_CUDA_H
+#define MICA_OPS_NORM_NORM_CUDA_H
 
 #include "ops/norm/norm.h"
 #include "ops/shared/slices.h"

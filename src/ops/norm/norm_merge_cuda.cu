@@ -3,7 +3,7 @@
  * their order, so the result does not depend on how blocks ran. Constants: those of norm.cuh; SETS (the
  * kept index is a set: its numbers go on to stage APPLY; else they are gradients of scale and bias), LANES
  * (kept indices of a block), WALKERS. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/norm/norm.cuh"
 
 __device__ __forceinline__ double part_value(const norm_args &a, long long part, int which, long long kept)

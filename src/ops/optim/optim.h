@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of the optimiser family share. */
-#ifndef MICA_OPS_OPTIM_H
-#define MICA_OPS_OPTIM_H
+#ifndef MICA_OPS_OPTIM_OPTIM_H
+#define MICA_OPS_OPTIM_OPTIM_H
 
 #include "mica/optim.h"
 #include "ops/op.h"

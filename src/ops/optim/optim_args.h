@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the optimiser kernel receives; host and device share this file. */
-#ifndef MICA_OPS_OPTIM_ARGS_H
-#define MICA_OPS_OPTIM_ARGS_H
+#ifndef MICA_OPS_OPTIM_OPTIM_ARGS_H
+#define MICA_OPS_OPTIM_OPTIM_ARGS_H
 
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 /* The numbers of one step, formed on the host in double:
  *   g = grad_scale grad + decay p    (p: the master where there is one)

@@ -3,10 +3,10 @@
  * -1: absent), TENSORS, LINEAR (all tensors packed alike), VECTOR (neighbouring elements of a thread),
  * BLOCK, PER_THREAD (elements of a thread that are a block apart, where strides differ); types p_t,
  * grad_t, m_t, v_t, master_t, acc_t. */
-#include "cuda/device/layout.cuh"
-#include "cuda/device/math.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/math.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/vector.cuh"
 #include "ops/optim/optim_args.h"
 
 static_assert(BLOCK % 32 == 0, "whole warps");

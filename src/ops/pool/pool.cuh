@@ -4,7 +4,7 @@
  * (small windows are constants: WINDOW_, STRIDE_ and PAD_ with D, H, W), INDICES (written too); types
  * value_t (of x and y), acc_t, index_t, int_t (holds every size and offset). */
 #pragma once
-#include "cuda/device/vector.cuh"
+#include "kernels/vector.cuh"
 #include "ops/pool/pool_args.h"
 
 struct taps {

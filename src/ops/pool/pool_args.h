@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the pooling kernels receive; host and device share this file. */
-#ifndef MICA_OPS_POOL_ARGS_H
-#define MICA_OPS_POOL_ARGS_H
+#ifndef MICA_OPS_POOL_POOL_ARGS_H
+#define MICA_OPS_POOL_POOL_ARGS_H
 
-#include "cuda/device/fastdiv.h"
+#include "kernels/fastdiv.h"
 
 typedef struct mica_pool_axis {
     long long x, y;                          /* elements, windows */

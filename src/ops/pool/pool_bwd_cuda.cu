@@ -3,7 +3,7 @@
  * fixed order; of BAKED windows, those of STRIDE_W elements side by side, which the same windows lie over.
  * An index that is none of its window's taps meets no element. Constants: VEC, BLOCK and those of
  * pool.cuh. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1, "vectors of channels");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling forward: one thread forms VEC channels of a window. Constants: VEC, BLOCK and those of
  * pool.cuh. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1, "vectors of channels");

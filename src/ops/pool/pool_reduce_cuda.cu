@@ -4,8 +4,8 @@
  * GROUP (at most 32), FLAT (a window is all of x's plane, whose elements are evenly spaced), STAGED (planes
  * lie packed: a block first takes all of its windows' to shared memory), VEC (elements of an access:
  * channels; in columns taps) and those of pool.cuh. */
-#include "cuda/device/chunk.cuh"
-#include "cuda/device/overlap.cuh"
+#include "kernels/chunk.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 static_assert(CHANNELS || VEC == 1 || FLAT, "taps of a vector lie together");

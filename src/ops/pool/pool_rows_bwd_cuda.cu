@@ -3,7 +3,7 @@
  * them, in a fixed order; each window is read once by a thread. An index that is none of its window's
  * taps meets no element. Constants: OUTS (a multiple of STRIDE_W), X_VECTOR, Y_VECTOR, INDEX_VECTOR
  * (elements of an access), BLOCK and those of pool.cuh. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/pool/pool_rows.cuh"
 
 static_assert(OUTS % STRIDE_W == 0, "a strip's first element lies alike to its windows");

@@ -2,7 +2,7 @@
  * Pooling forward along W: one thread forms OUTS neighbouring windows from strips of x's rows.
  * Constants: OUTS, X_VECTOR, Y_VECTOR, INDEX_VECTOR (elements of an access), BLOCK and those of
  * pool.cuh. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/pool/pool_rows.cuh"
 
 constexpr int OWN = OUTS * STRIDE_W, SPAN = (OUTS - 1) * STRIDE_W + WINDOW_W;

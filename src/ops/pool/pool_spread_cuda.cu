@@ -3,7 +3,7 @@
  * receives its window's share, or the winner its gradient, and nothing is added up. Constants: ROWS
  * (elements of the plane that a thread writes, CHANNELS), VEC (channels of an access; in columns elements
  * of dx, packed from its first plane to its last, at most a plane), BLOCK and those of pool.cuh. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/pool/pool.cuh"
 
 /* What a window gives to each of its taps, or (MAX) to the one at `winner`. */

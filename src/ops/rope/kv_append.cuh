@@ -2,7 +2,7 @@
  * Values on their way into a cache: to nearest even, saturated, NaN kept (of s8: 0). Pairs of 8-bit
  * floats have an instruction from sm_89 on. Type acc_t, which is float for the 8-bit types. */
 #pragma once
-#include "cuda/device/vector.cuh"
+#include "kernels/vector.cuh"
 
 template <typename T> __device__ __forceinline__ T encode(acc_t v) { return narrow<T>(v); }
 

@@ -2,7 +2,7 @@
  * New keys and values into a cache: a thread has two runs of columns of a row of k or v, finds the
  * row's place while they are on their way, and takes them through a group of heads. Constants: ROTATES,
  * BLOCK, those of rope.cuh (VEC: of k), V_VEC (of v); types k_t, v_t (of the caches). */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/rope/rope.cuh"
 #include "ops/rope/kv_append.cuh"
 

@@ -3,7 +3,7 @@
  * of pairs one in each half, or whole pairs in both), INTERLEAVED, SOURCE (0: frequencies, 1: inv_freq,
  * 2: tables), HEADS (rows of heads a thread has on their way at once); types from_t, table_t, acc_t. */
 #pragma once
-#include "cuda/device/vector.cuh"
+#include "kernels/vector.cuh"
 #include "ops/rope/rope_angle_args.h"
 #include "ops/rope/rope_args.h"
 

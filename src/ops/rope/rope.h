@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of rope and kv_append share. */
-#ifndef MICA_OPS_ROPE_H
-#define MICA_OPS_ROPE_H
+#ifndef MICA_OPS_ROPE_ROPE_H
+#define MICA_OPS_ROPE_ROPE_H
 
 #include "mica/rope.h"
 #include "ops/op.h"

@@ -3,8 +3,8 @@
  * own. The product is formed in turns as two doubles, whole quarters are taken off, and what is
  * left, at most an eighth of a turn, goes into a Taylor series: no error grows with the position.
  * On the host <math.h> and <string.h> come first. */
-#ifndef MICA_OPS_ROPE_ANGLE_ARGS_H
-#define MICA_OPS_ROPE_ANGLE_ARGS_H
+#ifndef MICA_OPS_ROPE_ROPE_ANGLE_ARGS_H
+#define MICA_OPS_ROPE_ROPE_ANGLE_ARGS_H
 
 #define ROPE_INLINE __attribute__((always_inline)) static inline
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of rope and kv_append receive; host and device share this file. */
-#ifndef MICA_OPS_ROPE_ARGS_H
-#define MICA_OPS_ROPE_ARGS_H
+#ifndef MICA_OPS_ROPE_ROPE_ARGS_H
+#define MICA_OPS_ROPE_ROPE_ARGS_H
 
 /* Frequencies of one launch: more pairs are rotated by several. */
 #define ROPE_FREQUENCIES 256

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rotation of q and k: a thread has two runs of a row's columns, forms their angles once, and takes
  * them through a group of heads. Constants: BLOCK, those of rope.cuh; type to_t. */
-#include "cuda/device/overlap.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/rope/rope.cuh"
 
 static_assert(VEC * sizeof(to_t) <= 16, "one access per run");

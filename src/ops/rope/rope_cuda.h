@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the CUDA engines of rope and kv_append share on the host. */
-#ifndef MICA_OPS_ROPE_CUDA_H
-#define MICA_OPS_ROPE_CUDA_H
+#ifndef MICA_OPS_ROPE_ROPE_CUDA_H
+#define MICA_OPS_ROPE_ROPE_CUDA_H
 
 #include "ops/rope/rope.h"
 #include "ops/rope/rope_args.h"

@@ -14,7 +14,7 @@ void mica_act_defaults(mica_act act, double *a, double *b);
 double mica_act_value(mica_act act, double v, double a, double b);
 /* Derivative; at a kink that of the left branch. */
 double mica_act_slope(mica_act act, double v, double a, double b);
-/* "enum { ACT_IDENTITY = 0, ... };" for kernels that include cuda/device/activation.cuh */
+/* "enum { ACT_IDENTITY = 0, ... };" for kernels that include kernels/activation.cuh */
 void mica_prologue_activations(mica_text *prologue);
 
 #endif

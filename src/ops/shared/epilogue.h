@@ -5,7 +5,7 @@
 
 #include "ops/op.h"
 #include "ops/shared/activation.h"
-#include "cuda/device/epilogue_args.h"
+#include "kernels/epilogue_args.h"
 
 /* By value of mica_step, NULL-terminated. */
 extern const char *const mica_step_spellings[];
@@ -47,7 +47,7 @@ bool mica_epilogue_is_packed(const mica_epilogue *e);
 /* Run-time pointers; `bias` is the family's enumerator, those of scale, shift and residual follow.
  */
 void mica_epilogue_bind(mica_epilogue_args *to, void *const *args, int bias);
-/* Constants for cuda/device/epilogue.cuh: ACT_ names, STEP_ names, EPILOGUE[], EPILOGUE_STEPS, and
+/* Constants for kernels/epilogue.cuh: ACT_ names, STEP_ names, EPILOGUE[], EPILOGUE_STEPS, and
  * the types bias_t scale_t shift_t residual_t. */
 void mica_prologue_epilogue(mica_text *prologue, const mica_epilogue *e);
 

@@ -4,7 +4,7 @@
 #define MICA_OPS_SHARED_LAYOUT_H
 
 #include "base/tensor.h"
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 /* Describes n <= MICA_LAYOUT_TENSORS tensors of equal dims (0-stride dims allowed). Sizes 1 vanish,
  * dimensions are sorted so that the last is the one with the smallest strides of the first tensor,

@@ -193,7 +193,7 @@ void mica_mma_contract(mica_dtype input, mica_contract *c)
     c->k_inst = 8; /* on sm_80; sm_90 sums 16 */
 }
 
-/* What PRECISE tiles (cuda/device/mma_tile.cuh) may be off, in u = 2^-24 of the sum S of |a b|.
+/* What PRECISE tiles (kernels/mma_tile.cuh) may be off, in u = 2^-24 of the sum S of |a b|.
  *
  * A product: a = high + low + rest. high is a to 11 bits, so |low| <= 2^-11 |a|; low has 12 bits,
  * of which the unit drops the last, so |rest| <= 2^-23 |a| = 2 u |a|. Left out are rest_a b and a

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tiles of matrix products on the matrix units of sm_80: the host side of cuda/device/mma_tile.cuh.
+ * Tiles of matrix products on the matrix units of sm_80: the host side of kernels/mma_tile.cuh.
  */
 #ifndef MICA_OPS_SHARED_MMA_TILE_H
 #define MICA_OPS_SHARED_MMA_TILE_H
@@ -45,7 +45,7 @@ bool mica_mma_is_staged(const mica_mma_operand *o);
 int mica_mma_threads(const mica_mma_tile *t);
 int mica_mma_shared_bytes(const mica_mma_tile *t);
 int mica_mma_slice(const mica_mma_tile *t); /* elements of k in a slice */
-/* All that cuda/device/mma_tile.cuh needs; c's type is written as c_t. */
+/* All that kernels/mma_tile.cuh needs; c's type is written as c_t. */
 void mica_mma_prologue(mica_text *prologue, const mica_mma_tile *t);
 
 /* TFLOP/s of the matrix units by mma.sync for inputs of that type. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How threads of a GPU share slices of tensors: the host side of cuda/device/slices.cuh. */
+ * How threads of a GPU share slices of tensors: the host side of kernels/slices.cuh. */
 #ifndef MICA_OPS_SHARED_SLICES_H
 #define MICA_OPS_SHARED_SLICES_H
 
 #include "cuda/cuda.h"
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 typedef struct mica_slices {
     int threads; /* per slice, a power of two */

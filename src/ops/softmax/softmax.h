@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax inside the library: what its engines share. */
-#ifndef MICA_OPS_SOFTMAX_H
-#define MICA_OPS_SOFTMAX_H
+#ifndef MICA_OPS_SOFTMAX_SOFTMAX_H
+#define MICA_OPS_SOFTMAX_SOFTMAX_H
 
 #include "mica/softmax.h"
 #include "ops/op.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the softmax kernel receives; host and device share this file. */
-#ifndef MICA_OPS_SOFTMAX_ARGS_H
-#define MICA_OPS_SOFTMAX_ARGS_H
+#ifndef MICA_OPS_SOFTMAX_SOFTMAX_ARGS_H
+#define MICA_OPS_SOFTMAX_SOFTMAX_ARGS_H
 
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 typedef struct mica_softmax_args {
     const void *a, *b;  /* fwd: x, nothing; bwd: y, dy */

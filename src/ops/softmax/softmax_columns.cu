@@ -4,11 +4,11 @@
  * becomes of them. Nothing is shared; warps read and write lines. Constants: BACKWARD, LOG, VECTOR,
  * ITEMS (elements of a slice, at most), THREADS of a block. Types a_t (x; bwd: y), b_t (dy), out_t,
  * acc_t. */
-#include "cuda/device/types.cuh"
-#include "cuda/device/layout.cuh"
-#include "cuda/device/math.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/types.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/math.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/vector.cuh"
 #include "ops/softmax/softmax_args.h"
 
 constexpr int TENSORS = BACKWARD ? 3 : 2, OUT = TENSORS - 1;

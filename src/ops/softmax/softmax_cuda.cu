@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax, its logarithm and their gradients, any strides. Constants: BACKWARD, LOG, those of
- * cuda/device/slices.cuh, VECTOR (neighbours a thread loads at once; 1 unless the axis is contiguous),
+ * kernels/slices.cuh, VECTOR (neighbours a thread loads at once; 1 unless the axis is contiguous),
  * ITEMS (vectors a thread keeps in registers; 0: slices are too long), HELD (these are kept in shared
  * memory, with room for so many blocks; 0: they are read twice; forward). Types a_t (x; bwd: y), b_t (dy),
  * out_t, acc_t. */
-#include "cuda/device/slices.cuh"
-#include "cuda/device/layout.cuh"
-#include "cuda/device/overlap.cuh"
+#include "kernels/slices.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/overlap.cuh"
 #include "ops/softmax/softmax_args.h"
 
 static_assert(VECTOR == 1 || ALONG, "vectors lie along the axis");

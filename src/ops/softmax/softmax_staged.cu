@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax, its logarithm and their gradients of short slices that lie packed but not in whole accesses:
  * those of a block pass through shared memory both ways. Constants: BACKWARD, LOG, LENGTH of a slice, those
- * of cuda/device/slices.cuh: ALONG, no VECTOR, ITEMS elements a thread. Types a_t (x; bwd: y), b_t (dy),
+ * of kernels/slices.cuh: ALONG, no VECTOR, ITEMS elements a thread. Types a_t (x; bwd: y), b_t (dy),
  * out_t, acc_t. */
-#include "cuda/device/chunk.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/slices.cuh"
+#include "kernels/chunk.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/slices.cuh"
 #include "ops/softmax/softmax_args.h"
 
 static_assert(ALONG && VECTOR == 1 && THREADS <= 32, "elements are taken one by one");

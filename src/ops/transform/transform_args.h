@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the transform kernels receive; host and device share this file. */
-#ifndef MICA_OPS_TRANSFORM_ARGS_H
-#define MICA_OPS_TRANSFORM_ARGS_H
+#ifndef MICA_OPS_TRANSFORM_TRANSFORM_ARGS_H
+#define MICA_OPS_TRANSFORM_TRANSFORM_ARGS_H
 
-#include "cuda/device/layout.h"
+#include "kernels/layout.h"
 
 typedef struct mica_transform_args {
     const void *x;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Transforms along y's fastest dimension: VEC elements per thread. Constants: LINEAR (one run in both
  * tensors), VEC, BLOCK, and those of transform_convert.cuh. */
-#include "cuda/device/layout.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/vector.cuh"
 #include "ops/transform/transform_convert.cuh"
 
 static_assert(VEC * sizeof(x_t) <= 16 && VEC * sizeof(y_t) <= 16, "one access per tensor");

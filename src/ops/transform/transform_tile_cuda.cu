@@ -4,9 +4,9 @@
  * and TILE_COLS; X_RUN (the tile has all columns of x and its rows follow each other in memory: one
  * run, which vectors cross rows in), Y_RUN (the same of y and its columns); X_VECTOR, Y_VECTOR
  * (elements of an access), BLOCK, and those of transform_convert.cuh. */
-#include "cuda/device/layout.cuh"
-#include "cuda/device/overlap.cuh"
-#include "cuda/device/vector.cuh"
+#include "kernels/layout.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/vector.cuh"
 #include "ops/transform/transform_convert.cuh"
 
 static_assert(X_RUN || TILE_COLS % X_VECTOR == 0, "vectors end with rows");

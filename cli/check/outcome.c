@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Results of `mica check`: counted, printed, written as JSON. */
+#include "check/check.h"
+#include "json.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const status_names[] = {"ok", "mismatch", "refused", "mistrusted"};
+
+check_total *check_total_of(check *c, const char *engine)
+{
+    for (int i = 0; i < c->engines; i++)
+        if (!strcmp(c->totals[i].name, engine)) return &c->totals[i];
+    int i = c->engines < CHECK_MAX_ENGINES ? c->engines++ : CHECK_MAX_ENGINES - 1;
+    snprintf(c->totals[i].name, sizeof c->totals[i].name, "%s", engine);
+    return &c->totals[i];
+}
+
+/* What design.md fixes; the config and the reason only where there are any. */
+static void write_json(const check *c, const check_outcome *o)
+{
+    if (!c->json) return;
+    json_t *row =
+        json_pack("{ss ss ss ss so ss ss}", "line", o->line, "engine", o->engine, "fill", o->fill,
+                  "status", status_names[o->status], "margin", cli_json_number(o->margin), "commit",
+                  c->options.commit ? c->options.commit : "", "device", c->device.model);
+    if (o->config && *o->config) json_object_set_new(row, "config", json_string(o->config));
+    if (*o->text) json_object_set_new(row, "text", json_string(o->text));
+    cli_json_line(c->json, row);
+}
+
+void check_record(check *c, const check_outcome *o)
+{
+    check_total *total = check_total_of(c, o->engine);
+    total->count[o->status]++;
+    if (o->margin > total->margin) total->margin = o->margin;
+    c->checks += o->status != CHECK_REFUSED;
+    bool allowed = (o->status == CHECK_REFUSED && c->allow_refusals) ||
+                   (o->status == CHECK_MISTRUSTED && (c->allow_mistrusted || c->weak));
+    bool fails = o->status != CHECK_PASSED && !allowed;
+    total->excused += allowed;
+    c->failed |= fails && o->status != CHECK_REFUSED;
+    c->refused |= fails && o->status == CHECK_REFUSED;
+    write_json(c, o);
+    if (!fails && !c->verbose) return;
+    bool config = o->config && *o->config;
+    cli_progress_clear(&c->progress);
+    printf("%s%s%s %s%s%s %s margin %.3g%s%s\n", cli_style(stdout, fails ? "red" : "green"),
+           status_names[o->status], cli_style(stdout, "off"), o->engine, config ? " " : "",
+           config ? o->config : "", o->fill, o->margin, *o->text ? ": " : "", o->text);
+    if (!fails) {
+        printf("  %s\n", o->line);
+        return;
+    }
+    printf("  REPRO: mica check --device %s --engine %s", c->device.name, o->engine);
+    if (config) printf(" --config \"%s\"", o->config);
+    if (c->against) printf(" --against %s", c->against);
+    printf("%s%s --seed %llu \"%s\"\n", *o->fill ? " --fill " : "", o->fill,
+           (unsigned long long)c->seed, o->line);
+}
+
+void check_print_wrong(const char *name, const mica_tensor *t, const cli_comparison *wrong)
+{
+    for (int n = 0; n < wrong->shown; n++) {
+        int64_t index[MICA_MAX_RANK], i = wrong->first[n].index;
+        for (int d = t->rank - 1; d >= 0; d--) {
+            index[d] = i % t->dims[d];
+            i /= t->dims[d];
+        }
+        printf("  %s[", name);
+        for (int d = 0; d < t->rank; d++) printf("%s%lld", d ? "," : "", (long long)index[d]);
+        printf("] got %.9g want %.9g tolerance %.3g\n", wrong->first[n].got, wrong->first[n].want,
+               wrong->first[n].tolerance);
+    }
+}
+
+/* A failing call is a mismatch, unless it is the device that went. */
+bool check_call_failed(check *c, mica_status status, check_outcome *o, char *text, size_t size)
+{
+    if (status == MICA_OK) return false;
+    snprintf(text, size, "%s: %s", mica_status_name(status), mica_error());
+    o->status = CHECK_MISMATCH;
+    o->margin = INFINITY;
+    c->lost |= status == MICA_DEVICE_LOST;
+    return true;
+}

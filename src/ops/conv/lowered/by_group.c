@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "by_group": groups one after the other, each a convolution of its own on its channels of
+ * the same tensors. The child plan is made once, by whatever engine is best for one group, and run
+ * with other pointers. For few groups of many channels, which engines of one group do at the speed
+ * of matrix units; cost: a launch or two for each group. All passes and epilogues. */
+#include "ops/conv/lowered/gemm.h"
+
+#include <math.h>
+
+enum { MAX_GROUPS = 32, ALIGNMENT = 16 };
+
+typedef struct state {
+    mica_conv_geometry g;
+    mica_conv_roles roles;
+    int64_t step[MICA_MAX_ARGS]; /* bytes of a run argument from group to group */
+    size_t child_at;
+    mica_plan *child;
+} state;
+
+static int64_t bytes_of(const mica_tensor *t)
+{
+    return mica_dtype_bits(t->dtype) / 8;
+}
+
+/* The first of the groups alone. */
+static mica_conv_desc group_of(const mica_conv_desc *d)
+{
+    mica_conv_desc c = *d;
+    mica_tensor *channels[] = {&c.bias, &c.scale, &c.shift};
+    c.groups = 1;
+    c.x.dims[1] /= d->groups;
+    c.y.dims[1] /= d->groups;
+    c.w.dims[0] /= d->groups;
+    if (mica_tensor_given(&c.residual)) c.residual.dims[1] /= d->groups;
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++)
+        if (mica_tensor_given(channels[i])) channels[i]->dims[0] /= d->groups;
+    return c;
+}
+
+static void find_steps(const mica_conv_desc *d, state *s)
+{
+    const mica_conv_geometry *g = &s->g;
+    mica_conv_geometry_make(d, &s->g);
+    s->roles = mica_conv_roles_of(d);
+    long long channels = s->roles.out == s->roles.a ? g->c : g->k;
+    s->step[s->roles.a] = g->a.g * bytes_of(mica_conv_tensor(d, s->roles.a));
+    s->step[s->roles.b] = g->b.g * bytes_of(mica_conv_tensor(d, s->roles.b));
+    s->step[MICA_CONV_W] = g->f.g * bytes_of(&d->w);
+    s->step[MICA_CONV_RESIDUAL] = g->residual.g * bytes_of(&d->residual);
+    s->step[MICA_CONV_BIAS] = channels * d->bias.strides[0] * bytes_of(&d->bias);
+    s->step[MICA_CONV_SCALE] = channels * d->scale.strides[0] * bytes_of(&d->scale);
+    s->step[MICA_CONV_SHIFT] = channels * d->shift.strides[0] * bytes_of(&d->shift);
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_conv_desc *d = desc;
+    (void)device;
+    MICA_TRY(conv_refuse_extra(d, why));
+    if (d->groups < 2 || d->groups > MAX_GROUPS)
+        return mica_refuse(why, "groups is %lld, this engine takes 2 to %d", (long long)d->groups,
+                           MAX_GROUPS);
+    state s = {0};
+    find_steps(d, &s);
+    if (s.g.c == 1) return mica_refuse(why, "groups have one channel, this engine is for more");
+    const int images[] = {MICA_CONV_X, MICA_CONV_W, MICA_CONV_Y};
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++)
+        if (s.step[images[i]] % ALIGNMENT)
+            return mica_refuse(why,
+                               "groups of %s are %lld bytes apart, this engine asks for "
+                               "multiples of %d, by which one group's engine is chosen",
+                               mica_op_conv.args[images[i]].name, (long long)s.step[images[i]],
+                               ALIGNMENT);
+    return MICA_OK;
+}
+
+/* Groups of few channels take longer than any engine says of one: they touch a part of each line of
+ * memory. */
+static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+{
+    const double whole = 64;
+    const mica_conv_desc *d = desc;
+    mica_conv_desc c = group_of(d);
+    (void)config;
+    double narrow = fmax(1, whole / (double)(c.x.dims[1] > 0 ? c.x.dims[1] : 1));
+    return narrow * (double)d->groups * mica_op_predict(&mica_op_conv, &c, device, true);
+}
+
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)config;
+    conv_child_contract(desc, c);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_conv_desc *d = plan->desc;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    find_steps(d, s);
+    mica_conv_desc c = group_of(d);
+    return mica_plan_child_create(plan, "conv", &c, sizeof c, NULL, &s->child, &s->child_at);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const mica_conv_desc *d = plan->desc;
+    const state *s = plan->state;
+    mica_run child = *r;
+    child.workspace = mica_at(r, s->child_at);
+    for (int64_t group = 0; group < d->groups; group++) {
+        for (int i = 0; i < MICA_MAX_ARGS; i++)
+            if (r->args[i]) child.args[i] = (char *)r->args[i] + group * s->step[i];
+        MICA_TRY(mica_plan_child_run(s->child, &child));
+    }
+    return MICA_OK;
+}
+
+const mica_engine mica_conv_by_group = {.name = "by_group",
+                                        .cuda = true,
+                                        .accepts = accepts,
+                                        .predict = predict,
+                                        .contract = contract,
+                                        .build = build,
+                                        .run = run};

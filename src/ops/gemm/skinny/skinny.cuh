@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reading for gemm with few rows or columns: vectors of 16 bytes along K, each once, and their elements.
+ * Constant: VECTOR (elements of 16 bytes). */
+#pragma once
+#include "kernels/vector.cuh"
+
+template <typename T> constexpr bool IS_FLOAT8 = false;
+template <> constexpr bool IS_FLOAT8<e4m3> = true;
+template <> constexpr bool IS_FLOAT8<e5m2> = true;
+
+struct vector {
+    u32 word[4];
+};
+
+__device__ __forceinline__ vector read_once(const void *p)
+{
+    vector v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
+    return v;
+}
+
+/* The first n elements of a vector, `stride` apart; the rest is zero. A short loop: it stands in the code as
+ * often as vectors are read. */
+template <typename T> __device__ __forceinline__ vector read_some(const T *p, s64 stride, s64 n)
+{
+    constexpr int BITS = 8 * (int)sizeof(T);
+    u64 low = 0, high = 0;
+#pragma unroll 1
+    for (int i = VECTOR - 1; i >= 0; i--) {
+        u32 bits = 0;
+        if (i < n) memcpy(&bits, p + i * stride, sizeof(T));
+        high = high << BITS | low >> (64 - BITS);
+        low = low << BITS | bits;
+    }
+    return vector{{(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)}};
+}
+
+/* ---- what arithmetic takes in place of a type: f16 for 8-bit floats ---- */
+
+template <typename T> struct widened {
+    typedef T type;
+};
+template <> struct widened<e4m3> {
+    typedef f16 type;
+    static __device__ __forceinline__ u32 two(u32 pair)
+    {
+        u32 r;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((u16)pair));
+        return r;
+    }
+};
+template <> struct widened<e5m2> {
+    typedef f16 type;
+    static __device__ __forceinline__ u32 two(u32 pair)
+    {
+        u32 r;
+        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"((u16)pair));
+        return r;
+    }
+};
