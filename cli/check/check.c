@@ -23,7 +23,8 @@ enum {
     KEY_UPDATE,
     KEY_SHARE,
     KEY_PACKED,
-    KEY_AGAINST
+    KEY_AGAINST,
+    KEY_DIGEST
 };
 
 static const struct argp_option options[] = {
@@ -41,6 +42,9 @@ static const struct argp_option options[] = {
     {"expect", KEY_EXPECT, "N", 0, "fail unless exactly N checks ran", 0},
     {"self-test", KEY_SELF, NULL, 0, "break results on purpose; fail unless each is noticed", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
+    {"digest", KEY_DIGEST, "FILE", 0,
+     "write a line for each check: a digest of its results' bits, engine, config, fill, problem",
+     0},
     {"verbose", 'v', NULL, 0, "a line for each check", 0},
     {"compile-only", KEY_COMPILE, NULL, 0,
      "plan and compile on every accepting engine, run nothing", 0},
@@ -116,6 +120,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SELF:
         c->self_test = true;
+        return 0;
+    case KEY_DIGEST:
+        c->digest_path = arg;
         return 0;
     case 'v':
         c->verbose = true;
@@ -195,6 +202,7 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
                        .fill = cli_fill_names[k->fill],
                        .text = text};
     cli_judgement j = {.ok = true, .arg = -1};
+    cli_digest digest = {.count = 0};
     for (int i = 0; i < PLACEMENTS && o.status == CHECK_PASSED; i++) {
         if (i == IN_PLACE && !cli_case_has_in_place(k)) continue;
         mica_status status = cli_case_run(k, plan, &placements[i]);
@@ -208,6 +216,7 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
         }
         if (check_call_failed(c, status, &o, text, sizeof text)) break;
         cli_case_judge(k, tolerance, &j);
+        if (c->digests) cli_digest_add(&digest, k);
         o.margin = fmax(o.margin, j.margin);
         if (!j.ok) {
             o.status = CHECK_MISMATCH;
@@ -227,6 +236,7 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
         }
     }
     check_record(c, &o);
+    if (v->deterministic) check_write_digest(c, &o, &digest);
     if (j.arg >= 0) check_print_wrong(k->info[j.arg].name, &k->info[j.arg].tensor, &j.wrong);
     if (c->self_test && o.status == CHECK_PASSED) self_test(c, k, plan, &o);
 }
@@ -484,6 +494,7 @@ static int run_all(check *c)
         return CLI_USAGE;
     }
     if (c->options.json && !(c->json = cli_json_open(c->options.json))) return CLI_USAGE;
+    if (c->digest_path && !(c->digests = cli_json_open(c->digest_path))) return CLI_USAGE;
     cli_progress_begin(&c->progress, c->lines.count, c->options.quiet);
     for (size_t i = 0; i < c->lines.count && !cli_stopped() && !c->lost; i++) {
         cli_progress_step(&c->progress, i, c->lines.items[i].text);
@@ -491,6 +502,7 @@ static int run_all(check *c)
     }
     int code = finish(c);
     cli_json_close(c->json);
+    cli_json_close(c->digests);
     return code;
 }
 

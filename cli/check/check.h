@@ -4,6 +4,7 @@
 #define MICA_CLI_CHECK_CHECK_H
 
 #include "check/case.h"
+#include "check/digest.h"
 #include "lines.h"
 #include "bench/table.h"
 
@@ -36,6 +37,7 @@ typedef struct check {
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;
     long expect; /* number of checks, or -1 */
+    const char *digest_path;
     const char *table;
     bool update;
     long share, shares; /* of compile-only: which problems; shares 0: all */
@@ -43,7 +45,7 @@ typedef struct check {
     mica_context *context;
     mica_device_info device;
     cli_lines lines;
-    FILE *json;
+    FILE *json, *digests;
     cli_progress progress;
     check_total totals[CHECK_MAX_ENGINES];
     int engines;
@@ -65,6 +67,8 @@ typedef struct check_outcome {
 check_total *check_total_of(check *c, const char *engine);
 /* Counts it, writes it to the JSON file, prints it if it is a failure or --verbose. */
 void check_record(check *c, const check_outcome *outcome);
+/* A line of the file of digests, if there is one and anything ran. Fields are apart by tabs. */
+void check_write_digest(check *c, const check_outcome *outcome, const cli_digest *digest);
 /* A call that failed is a mismatch, and true is returned. */
 bool check_call_failed(check *c, mica_status status, check_outcome *outcome, char *text,
                        size_t size);

@@ -60,6 +60,15 @@ void check_record(check *c, const check_outcome *o)
            (unsigned long long)c->seed, o->line);
 }
 
+void check_write_digest(check *c, const check_outcome *o, const cli_digest *digest)
+{
+    char text[CLI_DIGESTS * 17 + 1];
+    if (!c->digests || !digest->count) return;
+    cli_digest_text(digest, text, sizeof text);
+    fprintf(c->digests, "%s\t%s\t%s\t%s\t%s\n", text, o->engine,
+            o->config && *o->config ? o->config : "-", o->fill, o->line);
+}
+
 void check_print_wrong(const char *name, const mica_tensor *t, const cli_comparison *wrong)
 {
     for (int n = 0; n < wrong->shown; n++) {

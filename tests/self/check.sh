@@ -66,4 +66,25 @@ line='gemm a=f32:65x17 b=f32:17x127'
 expect 0 check -d cpu --pick --fill exact --engine ref --expect 2 "$line"
 expect 0 check -d cpu --config "" --fill exact --engine ref --expect 2 "$line"
 expect 3 check -d cpu --config no_such_config --engine ref "$line"
+# Digests: the same bits from the same data, others from other data; a line for each check.
+digests=$(mktemp)
+trap 'rm -f "$digests"' EXIT
+digest() {
+    "$mica" check -q -d cpu --digest "$digests" "$@" >/dev/null 2>&1
+    cut -f 1 "$digests"
+}
+line='activation act=tanh x=f32:5x7'
+once=$(digest --engine cpu --fill random "$line" alpha=1)
+[ "$(echo "$once" | grep -cx '[0-9a-f]\{16\}')" = 1 ] || { echo "no digest: $once" && failed=1; }
+[ "$once" = "$(digest --engine cpu --fill random "$line y=f32:5x7:1x9 alpha=1")" ] ||
+    { echo 'another digest of the same elements' && failed=1; }
+[ "$once" != "$(digest --engine cpu --fill random --seed 2 "$line" alpha=1)" ] ||
+    { echo 'the same digest of other data' && failed=1; }
+digest --fill exact,random 'gemm a=f32:65x17 b=f32:17x127' >/dev/null
+awk -F '\t' 'NF != 5 || $4 !~ /^(exact|random)$/ || $5 !~ /^gemm a=/ { exit 1 }' "$digests" ||
+    { echo 'a line of digests that is none' && failed=1; }
+for engine in cpu ref; do
+    [ "$(grep -c "	$engine	" "$digests")" = 4 ] || { echo "digests of $engine" && failed=1; }
+done
+expect 2 check -d cpu --digest "$digests/none" "$line"
 exit $failed

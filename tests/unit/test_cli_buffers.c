@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Fenced buffers: every byte that a run had no right to write is noticed, elements are not. */
 #include "check/buffers.h"
+#include "check/digest.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -128,6 +130,42 @@ static void far_apart(void **state)
     cli_buffer_free(&b, context);
 }
 
+static uint64_t digest(const char *text, const double *values, int64_t shift)
+{
+    cli_buffer b;
+    mica_tensor t = tensor(text);
+    assert_int_equal(cli_buffer_init(&b, context, &t, 0, MICA_INOUT), MICA_OK);
+    assert_int_equal(cli_buffer_content(&b, values), MICA_OK);
+    assert_int_equal(cli_buffer_prepare(&b, context, shift ? 0x5a : 0xff, shift), MICA_OK);
+    assert_int_equal(cli_buffer_fetch(&b, context), MICA_OK);
+    uint64_t result = cli_digest_buffer(&b, 1);
+    cli_buffer_free(&b, context);
+    return result;
+}
+
+/* Bits of elements count and nothing else does: not gaps, strides, where the memory lies, nor which
+ * NaN it is. */
+static void digests(void **state)
+{
+    (void)state;
+    const double values[] = {1, 2, 0, 4, NAN, 6}, negative[] = {1, 2, -0.0, 4, NAN, 6};
+    const double other[] = {1, 2, 0, 4, -NAN, 6}, last[] = {1, 2, 0, 4, NAN, 6 + 0x1p-8};
+    const uint64_t expected = digest("f16:2x3", values, 0);
+    assert_true(digest("f16:2x3:8x2", values, 0) == expected);
+    assert_true(digest("f16:2x3:-1x2", values, 2) == expected);
+    assert_true(digest("f16:2x3", other, 0) == expected);
+    assert_true(digest("f16:2x3", negative, 0) != expected);
+    assert_true(digest("f16:2x3", last, 0) != expected);
+    const double nibbles[] = {1, 2, 3, 4, 5, 6}, swapped[] = {2, 1, 3, 4, 5, 6};
+    assert_true(digest("u4:6", nibbles, 0) == digest("u4:2x3", nibbles, 1));
+    assert_true(digest("u4:6", nibbles, 0) != digest("u4:6", swapped, 0));
+    /* Runs that agree are one result. */
+    cli_digest d = {.found = {0x1f, 2}, .count = 2};
+    char text[CLI_DIGESTS * 17 + 1];
+    cli_digest_text(&d, text, sizeof text);
+    assert_string_equal(text, "000000000000001f+0000000000000002");
+}
+
 static int open_context(void **state)
 {
     (void)state;
@@ -147,6 +185,7 @@ int main(void)
         cmocka_unit_test(bytes),
         cmocka_unit_test(content_and_poison),
         cmocka_unit_test(far_apart),
+        cmocka_unit_test(digests),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }
