@@ -185,9 +185,24 @@ static void self_test(check *c, cli_case *k, const mica_plan *plan, const check_
     c->failed = true;
 }
 
+/* The reference as an engine is compared with itself: one run tells whether its strides, scalars and
+ * outputs are those that the plan promises, and more runs tell no more. Asked for by name it is tested
+ * as any other. */
+static bool is_own_truth(const check *c, const mica_verdict *v)
+{
+    return v->reference && !c->against && !(c->engine && !strcmp(c->engine, v->engine));
+}
+
+static bool runs_on(const check *c, const mica_verdict *v, mica_fill fill)
+{
+    return !is_own_truth(c, v) || fill == c->first_fill;
+}
+
 static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_verdict *v,
                      const char *line)
 {
+    if (!runs_on(c, v, k->fill)) return;
+    int placement_count = is_own_truth(c, v) ? 1 : PLACEMENTS;
     char text[400] = "";
     cli_tolerance tolerance = cli_case_tolerance(k, plan);
     /* Where results share infinities and NaN of the inputs there is nothing to compare; and another
@@ -203,7 +218,7 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
                        .text = text};
     cli_judgement j = {.ok = true, .arg = -1};
     cli_digest digest = {.count = 0};
-    for (int i = 0; i < PLACEMENTS && o.status == CHECK_PASSED; i++) {
+    for (int i = 0; i < placement_count && o.status == CHECK_PASSED; i++) {
         if (i == IN_PLACE && !cli_case_has_in_place(k)) continue;
         mica_status status = cli_case_run(k, plan, &placements[i]);
         /* Another library may take fewer scalars than its plan says, and pointers that are aligned.
@@ -338,6 +353,13 @@ static mica_plan *plan_truth(check *c, const mica_problem *problem, const char *
     return plan;
 }
 
+static bool any_to_run(const check *c, const check_plan *plans, int count, mica_fill fill)
+{
+    for (int i = 0; i < count; i++)
+        if (runs_on(c, &plans[i].verdict, fill)) return true;
+    return false;
+}
+
 /* fills: which; bare: optional arguments are NULL. */
 static void check_data(check *c, const mica_problem *problem, const bool *fills, bool bare,
                        check_plan *plans, int count)
@@ -349,6 +371,7 @@ static void check_data(check *c, const mica_problem *problem, const bool *fills,
     k.packed = c->line_packed;
     for (int fill = 0; cli_fill_names[fill] && status == MICA_OK && !c->lost; fill++) {
         if (!fills[fill] || cli_stopped() || (c->against && !truth)) continue;
+        if (!any_to_run(c, plans, count, (mica_fill)fill)) continue;
         status = cli_case_fill(&k, (mica_fill)fill, c->seed);
         if (status == MICA_OK && truth && !cli_case_tolerance(&k, truth).exact) {
             refuse(c, line, c->against, "its results are not exact and so no truth");
@@ -515,6 +538,7 @@ int cmd_check(int argc, char **argv)
     for (int i = 0; cli_fill_names[i]; i++) any |= c->fills[i];
     for (int i = 0; cli_fill_names[i] && !any; i++)
         c->fills[i] = !c->against || i == MICA_FILL_EXACT;
+    while (!c->fills[c->first_fill]) c->first_fill++;
     int code = cli_context(&c->options, &c->context, &c->device);
     if (code == CLI_OK) {
         cli_lines_read(&c->lines, c->options.args, c->options.arg_count);

@@ -34,6 +34,7 @@ typedef struct check {
     const char *config;    /* only this one of it */
     bool pick;             /* of each engine the config that the planner would take */
     bool fills[CLI_FILLS]; /* by mica_fill */
+    mica_fill first_fill;  /* of those that are wanted */
     uint64_t seed;
     bool allow_refusals, allow_mistrusted, self_test, verbose, compile_only;
     long expect; /* number of checks, or -1 */
