@@ -348,6 +348,18 @@ void cli_lines_read(cli_lines *lines, char *const *args, int count)
     free(line);
 }
 
+void cli_lines_shuffle(cli_lines *lines, uint64_t seed)
+{
+    for (size_t i = lines->count; i > 1; i--) {
+        /* Knuth's 64-bit linear congruential generator; its upper bits are the good ones */
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t other = (size_t)(seed >> 33) % i;
+        cli_line swap = lines->items[i - 1];
+        lines->items[i - 1] = lines->items[other];
+        lines->items[other] = swap;
+    }
+}
+
 void cli_lines_free(cli_lines *lines)
 {
     for (size_t i = 0; i < lines->count; i++) {

@@ -35,6 +35,8 @@ typedef struct cli_lines {
  * the others are problem lines; each line begins with an operation's name. */
 void cli_lines_read(cli_lines *lines, char *const *args, int count);
 void cli_lines_free(cli_lines *lines);
+/* Puts the lines into an order that `seed` chooses, the same everywhere. */
+void cli_lines_shuffle(cli_lines *lines, uint64_t seed);
 /* Appends the expansions of one line; false and a text in error if it is malformed. */
 bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, char *error,
                       size_t size);

@@ -22,6 +22,8 @@ enum {
     KEY_TABLE,
     KEY_UPDATE,
     KEY_SHARE,
+    KEY_SECONDS,
+    KEY_PART,
     KEY_PACKED,
     KEY_AGAINST,
     KEY_DIGEST
@@ -52,6 +54,11 @@ static const struct argp_option options[] = {
     {"update", KEY_UPDATE, NULL, 0, "with --table: write it", 0},
     {"share", KEY_SHARE, "I/N", 0,
      "with --compile-only: only every N-th problem, from number I (of 0 to N-1) on", 0},
+    {"seconds", KEY_SECONDS, "S", 0,
+     "begin no problem after S seconds of processor time; problems come in an order that --part "
+     "shuffles",
+     0},
+    {"part", KEY_PART, "K", 0, "with --seconds: which order; default 0", 0},
     {0}};
 
 static const char doc[] =
@@ -143,6 +150,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (sscanf(arg, "%ld/%ld%n", &c->share, &c->shares, &length) != 2 || arg[length] ||
             c->share < 0 || c->shares <= c->share)
             argp_error(state, "--share takes I/N with 0 <= I < N, not %s", arg);
+        return 0;
+    case KEY_SECONDS:
+        c->seconds = cli_number(state, "--seconds", arg, 0);
+        return 0;
+    case KEY_PART:
+        c->part = (uint64_t)cli_number(state, "--part", arg, 0);
         return 0;
     case ARGP_KEY_SUCCESS:
         for (int i = 0; c->against && cli_fill_names[i]; i++)
@@ -519,10 +532,12 @@ static int run_all(check *c)
     if (c->options.json && !(c->json = cli_json_open(c->options.json))) return CLI_USAGE;
     if (c->digest_path && !(c->digests = cli_json_open(c->digest_path))) return CLI_USAGE;
     cli_progress_begin(&c->progress, c->lines.count, c->options.quiet);
-    for (size_t i = 0; i < c->lines.count && !cli_stopped() && !c->lost; i++) {
+    size_t i = 0;
+    for (; i < c->lines.count && !cli_stopped() && !c->lost && !check_time_is_up(c, i); i++) {
         cli_progress_step(&c->progress, i, c->lines.items[i].text);
         check_line(c, &c->lines.items[i]);
     }
+    check_say_part(c, i);
     int code = finish(c);
     cli_json_close(c->json);
     cli_json_close(c->digests);
@@ -542,6 +557,7 @@ int cmd_check(int argc, char **argv)
     int code = cli_context(&c->options, &c->context, &c->device);
     if (code == CLI_OK) {
         cli_lines_read(&c->lines, c->options.args, c->options.arg_count);
+        if (c->seconds > 0) cli_lines_shuffle(&c->lines, c->part);
         code = c->compile_only ? check_compile(c) : run_all(c);
         cli_lines_free(&c->lines);
         mica_context_destroy(c->context);

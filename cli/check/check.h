@@ -41,6 +41,8 @@ typedef struct check {
     const char *digest_path;
     const char *table;
     bool update;
+    double seconds;     /* of processor time, after which no problem is begun; 0: no limit */
+    uint64_t part;      /* with seconds: the order of the problems */
     long share, shares; /* of compile-only: which problems; shares 0: all */
 
     mica_context *context;
@@ -93,5 +95,10 @@ int check_self_test(cli_case *k, cli_tolerance tolerance);
 bool check_self_test_summary(FILE *out);
 /* Plans everything, compares kernels with the table; an exit code. */
 int check_compile(check *c);
+
+/* Whether c->seconds are used up, which one problem may always do; and, where they limit, how many
+ * problems were looked at. */
+bool check_time_is_up(const check *c, size_t looked_at);
+void check_say_part(const check *c, size_t looked_at);
 
 #endif

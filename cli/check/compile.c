@@ -260,7 +260,7 @@ static void look_again(check *c, compiler *k, kernel_row *row, int wanted)
 
 /* More spills than before and kernels that are gone fail (unless only some were asked for); the
  * rest is told. */
-static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
+static bool compare_tables(check *c, compiler *k, const kernel_rows *old, bool part)
 {
     bool ok = true;
     long fresh = 0, moved = 0;
@@ -278,7 +278,7 @@ static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
         ok = false;
     }
     for (size_t i = 0; i < old->count; i++) {
-        if (old->items[i].seen || c->engine || c->config || c->pick || c->shares) continue;
+        if (old->items[i].seen || c->engine || c->config || c->pick || part) continue;
         printf("missing: %s\n", old->items[i].key);
         ok = false;
     }
@@ -290,17 +290,17 @@ static bool compare_tables(check *c, compiler *k, const kernel_rows *old)
     return ok;
 }
 
-static int judge_table(check *c, compiler *k)
+static int judge_table(check *c, compiler *k, bool part)
 {
     kernel_rows old = {0};
     if (!c->table) return CLI_OK;
-    if (c->update && c->shares) {
-        cli_say("--update writes whole tables, not those of a share");
+    if (c->update && part) {
+        cli_say("--update writes whole tables, not those of a part");
         return CLI_USAGE;
     }
     if (c->update) return write_table(c->table, c->device.name, &k->rows) ? CLI_OK : CLI_USAGE;
     int code = CLI_USAGE;
-    if (read_table(c->table, &old)) code = compare_tables(c, k, &old) ? CLI_OK : CLI_MISMATCH;
+    if (read_table(c->table, &old)) code = compare_tables(c, k, &old, part) ? CLI_OK : CLI_MISMATCH;
     release(&old);
     return code;
 }
@@ -311,14 +311,17 @@ int check_compile(check *c)
     double start = cli_seconds();
     mica_log_set(on_log, &k, MICA_LOG_WARN);
     cli_progress_begin(&c->progress, c->lines.count, c->options.quiet);
-    for (size_t i = 0; i < c->lines.count && !cli_stopped(); i++) {
+    size_t i = 0;
+    for (; i < c->lines.count && !cli_stopped() && !check_time_is_up(c, i); i++) {
         if (c->shares && (long)i % c->shares != c->share) continue;
         cli_progress_step(&c->progress, i, c->lines.items[i].text);
         compile_line(c, &k, &c->lines.items[i]);
     }
+    bool part = c->shares || i < c->lines.count;
     cli_progress_clear(&c->progress);
+    check_say_part(c, i);
     mica_log_set(NULL, NULL, MICA_LOG_ERROR);
-    int code = cli_stopped() ? CLI_MISMATCH : judge_table(c, &k);
+    int code = cli_stopped() ? CLI_MISMATCH : judge_table(c, &k, part);
     long spilling = 0;
     for (size_t i = 0; i < k.rows.count; i++) spilling += k.rows.items[i].spill_bytes > 0;
     printf("%ld plans, %zu kernels emitted, %ld assembled now (%.1f s of compiling), %ld with "

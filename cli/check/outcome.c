@@ -5,6 +5,8 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
 static const char *const status_names[] = {"ok", "mismatch", "refused", "mistrusted"};
 
@@ -93,4 +95,29 @@ bool check_call_failed(check *c, mica_status status, check_outcome *o, char *tex
     o->margin = INFINITY;
     c->lost |= status == MICA_DEVICE_LOST;
     return true;
+}
+
+/* ---- a part of the lines ---- */
+
+/* The run-time compiler may be a process of its own. */
+static double processor_seconds(void)
+{
+    struct timespec own;
+    struct rusage others;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+    getrusage(RUSAGE_CHILDREN, &others);
+    return (double)(own.tv_sec + others.ru_utime.tv_sec) + 1e-9 * (double)own.tv_nsec +
+           1e-6 * (double)others.ru_utime.tv_usec;
+}
+
+bool check_time_is_up(const check *c, size_t looked_at)
+{
+    return looked_at > 0 && c->seconds > 0 && processor_seconds() > c->seconds;
+}
+
+void check_say_part(const check *c, size_t looked_at)
+{
+    if (c->seconds > 0)
+        printf("%zu of %zu problems in %.1f s of processor time (part %llu)\n", looked_at,
+               c->lines.count, processor_seconds(), (unsigned long long)c->part);
 }
