@@ -20,7 +20,7 @@ list(APPEND test_environment ${sanitizer_environment})
 # ends with 77; not the fuzz targets, where libFuzzer uses that number for a finding.
 function(mica_test name label)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 900
+  set_tests_properties(${name} PROPERTIES LABELS "${label}" TIMEOUT 900
     ENVIRONMENT "${test_environment}")
   if(NOT label STREQUAL fuzz)
     set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
@@ -49,7 +49,7 @@ function(mica_test_program folder label library source)
   mica_test(${folder}/${name} ${label} ${target} ${arguments_${name}})
 endfunction()
 
-# Fuzz targets. With clang's libFuzzer they search for a while; in every other build the same targets
+# Fuzz targets. With clang's libFuzzer (the preset asan) they search for a while; in every other build they
 # replay the seeds and the problem lines.
 file(GLOB fuzz_targets CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzz_targets})
@@ -67,9 +67,6 @@ foreach(source ${fuzz_targets})
   target_include_directories(${name} PRIVATE src)
   target_link_libraries(${name} PRIVATE mica_flags mica_static)
 endforeach()
-if(MICA_FUZZ)
-  return()
-endif()
 
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
@@ -96,51 +93,51 @@ foreach(source ${examples})
   mica_test_program(examples examples mica_shared ${source})
 endforeach()
 
-# Problem lines, through every engine that runs on a CPU. Those past 2^31 elements that are few and far
-# apart (*-large.txt) are as cheap as others; those that are all there (huge.txt) take up to 13 GB.
+# Problem lines: everything, or with MICA_TEST_PART=K of each family what MICA_TEST_SECONDS hold, another
+# part for each K, and all of those that changed (tests/shares). Those past 2^31 elements that are few
+# and far apart (*-large.txt) are as cheap as others; those that are all there (huge.txt) take up to 13 GB.
 file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
-list(FILTER case_files EXCLUDE REGEX "huge\\.txt$")
-if(MICA_LARGE_TESTS)
-  list(APPEND case_files ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
-endif()
-if(MICA_SANITIZE) # shadow memory as large as the address space
-  list(FILTER case_files EXCLUDE REGEX "-large\\.txt$")
-endif()
-if(TARGET mica)
-  # What sanitizers look at depends little on the values, and they are slow.
-  if(MICA_SANITIZE MATCHES thread)
-    set(fills --fill=exact)
-  elseif(MICA_SANITIZE)
-    set(fills --fill=exact,extreme)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_files} tests/full.txt)
+# mica_line_tests(KIND DEVICE VARIABLE): tests KIND/..., whose names go to VARIABLE.
+function(mica_line_tests kind device variable)
+  set(part)
+  if(NOT MICA_TEST_PART STREQUAL "")
+    set(part --part ${MICA_TEST_PART} --seconds ${MICA_TEST_SECONDS})
   endif()
-  set(checked_files ${case_files})
-  list(FILTER checked_files EXCLUDE REGEX "-tiles\\.txt$") # for a GPU's sake; minutes on a CPU
-  if(MICA_SANITIZE) # in pieces, so that none takes minutes; a line in three or five of long files
-    set(pieces ${PROJECT_BINARY_DIR}/cases)
-    file(REMOVE_RECURSE ${pieces})
-    file(MAKE_DIRECTORY ${pieces})
-    foreach(case_file ${checked_files})
-      cmake_path(GET case_file STEM name)
-      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
-      execute_process(COMMAND grep -c "^ *[^# ]" ${case_file} OUTPUT_VARIABLE lines)
-      set(every 1)
-      if(lines GREATER 100)
-        set(every 5)
-      elseif(lines GREATER 40)
-        set(every 3)
-      endif()
-      execute_process(
-        COMMAND grep -v "^ *\\(#\\|$\\)" ${case_file}
-        COMMAND awk "NR % ${every} == 0"
-        COMMAND split -l 10 -d --additional-suffix=.txt - ${pieces}/${name}-
-        COMMAND_ERROR_IS_FATAL ANY)
-    endforeach()
-    file(GLOB checked_files ${pieces}/*.txt)
-  endif()
-  foreach(case_file ${checked_files})
-    cmake_path(GET case_file STEM name)
-    mica_test(cases/${name} cases mica check --device cpu ${fills} ${case_file})
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/shares list ${kind} ${PROJECT_BINARY_DIR}/lines/${kind} ${part}
+    OUTPUT_VARIABLE rows OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" rows "${rows}")
+  set(names)
+  foreach(row ${rows})
+    string(REPLACE "|" ";" row "${row}")
+    list(GET row 0 name)
+    list(GET row 1 family)
+    list(GET row 2 seconds)
+    list(GET row 3 options)
+    list(GET row 4 files)
+    separate_arguments(options)
+    separate_arguments(files)
+    set(label cases)
+    if(kind STREQUAL emu)
+      set(label emu)
+    endif()
+    mica_test(${label}/${name} "${label};${family}" mica check --device ${device} ${options} ${files})
+    set_tests_properties(${label}/${name} PROPERTIES COST ${seconds})
+    list(APPEND names ${label}/${name})
   endforeach()
+  set(${variable} ${names} PARENT_SCOPE)
+endfunction()
+if(TARGET mica)
+  set(kind cases)
+  if(MICA_SANITIZE MATCHES thread)
+    set(kind tsan)
+  elseif(MICA_SANITIZE)
+    set(kind asan)
+  endif()
+  mica_line_tests(${kind} cpu names)
+  if(MICA_LARGE_TESTS)
+    mica_test(cases/huge cases mica check --device cpu ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
+  endif()
   # Loops that are there for two widths of vectors, by the other one where the CPU has both.
   mica_test(cases/narrow cases mica check --device cpu --engine cpu --fill=exact,random
     "gemm a=f32:37x150 b=f32:150x70" "gemm a=f64:37x150 b=f64:150x70" "gemm a=e4m3:37x150 b=e4m3:150x70:t c=f32"
@@ -159,41 +156,13 @@ if(TARGET mica)
     mica_test(cases/random cases mica check --device cpu --allow-refusals --allow-mistrusted
       --fill=exact,random ${PROJECT_BINARY_DIR}/random.txt)
   endif()
-  # Kernels, on a GPU played by the CPU: a line in eight (in sixteen or thirty-two of files that would
-  # take minutes), as the planner would run it on a small GPU.
+  # Kernels, on a GPU played by the CPU, as the planner would run them on a small one.
   if(TARGET emu_cuda AND NOT MICA_SANITIZE)
     set(played ${PROJECT_BINARY_DIR}/emu)
     set(played_environment
       "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
-    set(pieces ${played}/cases)
-    file(REMOVE_RECURSE ${pieces})
-    file(MAKE_DIRECTORY ${pieces})
-    foreach(case_file ${case_files})
-      cmake_path(GET case_file STEM name)
-      if(name MATCHES "-large$|-cpu$|^conv-tiles$") # gigabytes, not for its sake, minutes
-        continue()
-      endif()
-      set(every 8)
-      set(chosen --fill=exact,random)
-      if(name MATCHES "-tiles$")
-        set(chosen --fill=exact)
-      endif()
-      if(name MATCHES "^(gemm|attention|attention-tiles)$")
-        set(every 16)
-      elseif(name MATCHES "^(conv|conv_direct|gemm-tiles|grouped_gemm-tiles)$")
-        set(every 32)
-      endif()
-      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_file})
-      execute_process(
-        COMMAND grep -v "^ *\\(#\\|$\\)" ${case_file}
-        COMMAND awk "NR % ${every} == 1"
-        OUTPUT_FILE ${pieces}/${name}.txt
-        COMMAND_ERROR_IS_FATAL ANY)
-      mica_test(emu/${name} emu
-        mica check --device cuda:0 --pick ${chosen} ${pieces}/${name}.txt)
-      set_tests_properties(emu/${name} PROPERTIES TIMEOUT 1200 ENVIRONMENT
-        "${played_environment}")
-    endforeach()
+    mica_line_tests(emu cuda:0 names)
+    set_tests_properties(${names} PROPERTIES TIMEOUT 1200 ENVIRONMENT "${played_environment}")
     # Warps that fall behind others: threads run backwards, then shuffled.
     foreach(order 1 2)
       mica_test(emu/order-${order} emu mica check --device cuda:0 --engine sm90_im2col --fill=exact

@@ -198,9 +198,9 @@ static void self_test(check *c, cli_case *k, const mica_plan *plan, const check_
     c->failed = true;
 }
 
-/* The reference as an engine is compared with itself: one run tells whether its strides, scalars and
- * outputs are those that the plan promises, and more runs tell no more. Asked for by name it is tested
- * as any other. */
+/* The reference as an engine is compared with itself: one run tells whether its strides, scalars
+ * and outputs are those that the plan promises, and more runs tell no more. Asked for by name it is
+ * tested as any other. */
 static bool is_own_truth(const check *c, const mica_verdict *v)
 {
     return v->reference && !c->against && !(c->engine && !strcmp(c->engine, v->engine));
