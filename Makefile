@@ -5,7 +5,7 @@
 #   make            build the library and the tool into build/
 #   make demo       ... and run the demonstration
 #   make test       ... with the tests, and run them all (no GPU and no network needed)
-#   make install    into PREFIX (default /usr/local; DESTDIR is honoured)
+#   make install    into PREFIX (default /usr/local; DESTDIR is honoured), stripped
 #   make lint       formatting and layering
 #   make format     reformat the C files
 
@@ -25,7 +25,11 @@ all:
 	$(CONFIGURE)
 	cmake --build build -j $(JOBS) --target product
 
-demo: all
+# Only what the demonstration runs: neither the static library nor the man pages.
+demo:
+	@tools/setup build
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS) --target mica
 	build/mica demo
 
 test:
@@ -36,7 +40,7 @@ test:
 		--output-junit junit.xml
 
 install: all
-	cmake --install build --prefix $(PREFIX)
+	cmake --install build --strip --prefix $(PREFIX)
 
 lint:
 	tools/layering

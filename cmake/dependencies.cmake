@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is outside: OpenMP and xxHash's header are needed; oneDNN, jansson, cmocka and scdoc each
-# switch on the part that uses them. Nothing of NVIDIA's is needed to build.
+# What is outside: OpenMP and xxHash's header are needed; oneDNN, jansson and scdoc each switch on the
+# part that uses them; cmocka and python3 are the tests'. Nothing of NVIDIA's is needed to build.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
@@ -18,6 +18,7 @@ find_path(JANSSON_INCLUDE jansson.h)
 find_library(CMOCKA_LIBRARY cmocka)
 find_path(CMOCKA_INCLUDE cmocka.h)
 find_program(SCDOC scdoc)
+find_program(PYTHON3 python3)
 
 # The same for people who link the static library: names only, so that what is installed does not
 # depend on where this machine keeps its files.

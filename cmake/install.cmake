@@ -6,6 +6,10 @@ include(CMakePackageConfigHelpers)
 install(DIRECTORY include/mica DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(TARGETS mica_shared mica_static EXPORT mica-targets)
 if(TARGET mica)
+  # The tool finds the library from where it lies itself: no ldconfig, no LD_LIBRARY_PATH.
+  cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_FULL_BINDIR}
+    OUTPUT_VARIABLE lib_from_bin)
+  set_target_properties(mica PROPERTIES INSTALL_RPATH "$ORIGIN/${lib_from_bin}")
   install(TARGETS mica)
   install(FILES tools/completion/mica.bash RENAME mica
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)

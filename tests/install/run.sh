@@ -33,7 +33,12 @@ linked_as() {
     if readelf -d "$2" | grep -q 'NEEDED.*libmica\.so\.0'; then [ "$1" = shared ]; else [ "$1" = static ]; fi
 }
 
-step "cmake --install" cmake --install "$build" --prefix "$work/first"
+# The library that the tool loads is the one of its own prefix, whatever else the loader knows.
+runs_with_its_own() {
+    ldd "$prefix/bin/mica" | grep -qF "libmica.so.0 => $prefix/bin/../${libdir#"$prefix/"}/libmica.so.0"
+}
+
+step "cmake --install" cmake --install "$build" --strip --prefix "$work/first"
 mv "$work/first" "$prefix"
 libdir=$(dirname "$(find "$prefix" -name libmica.so)")
 step "DESTDIR" env DESTDIR="$work/staged" cmake --install "$build" --prefix /usr
@@ -97,7 +102,8 @@ step "find_package refuses another major version, having seen ours" refuses_newe
 
 # The tool and its page
 if [ -x "$build/mica" ]; then
-    step "mica runs" with_library "$prefix/bin/mica" --version
+    step "mica runs" "$prefix/bin/mica" --version
+    step "mica runs with the library beside it" runs_with_its_own
     for command in $("$build/mica" --help | sed -n '/^Examples/q; s/^  \([a-z]*\) .*/\1/p'); do
         step "the man page has mica $command" grep -q "^\*$command\*$" "$here/../../docs/man/mica.1.scd"
     done
