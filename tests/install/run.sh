@@ -94,6 +94,14 @@ for language in C CXX; do
     step "find_package, $language: run, static" "$out/consumer_static"
 done
 
+# The project that README.md shows, with its program.
+mkdir "$work/readme"
+cp "$here/../../examples/01_convolution.c" "$work/readme"
+awk '/^```cmake$/ { inside = 1; next } /^```/ { inside = 0 } inside' "$here/../../README.md" >"$work/readme/CMakeLists.txt"
+step "README's project: configure" cmake -S "$work/readme" -B "$work/readme/build" -DCMAKE_PREFIX_PATH="$prefix"
+step "README's project: build" cmake --build "$work/readme/build"
+step "README's project: run" "$work/readme/build/first"
+
 refuses_newer() {
     ! cmake -S "$here/newer" -B "$work/newer" -DCMAKE_PREFIX_PATH="$prefix" >"$work/refusal" 2>&1 &&
         grep -q 'mica-config.cmake, version: 0' "$work/refusal"
