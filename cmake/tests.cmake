@@ -99,7 +99,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_files} tes
 function(mica_line_tests kind device variable)
   set(part)
   if(NOT MICA_TEST_PART STREQUAL "")
-    set(part --part ${MICA_TEST_PART} --seconds ${MICA_TEST_SECONDS})
+    set(part --part ${MICA_TEST_PART} --seconds ${MICA_TEST_SECONDS} --one-in ${MICA_TEST_ONE_IN})
     if(NOT MICA_TEST_CHANGED)
       list(APPEND part --changed-too)
     endif()
@@ -233,6 +233,24 @@ if(TARGET mica)
   endif()
 endif()
 
+# Tests of the played GPU that are not a file's lines are shared out whole, unless their families changed.
+if(NOT MICA_TEST_PART STREQUAL "")
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/shares changed OUTPUT_VARIABLE changed)
+  if(NOT MICA_TEST_CHANGED OR NOT changed MATCHES "conv|gemm")
+    math(EXPR parts "3 * ${MICA_TEST_ONE_IN}")
+    get_property(shared DIRECTORY PROPERTY TESTS)
+    list(FILTER shared INCLUDE REGEX "^emu/(order|shuffled|one-unit|disjoint)")
+    set(number 0)
+    foreach(name ${shared})
+      math(EXPR part "(${number} + ${MICA_TEST_PART}) % ${parts}")
+      if(part)
+        set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+      endif()
+      math(EXPR number "${number} + 1")
+    endforeach()
+  endif()
+endif()
+
 # compute-sanitizer runs on a GPU, by hand (tests/sanitize/run); that its lines reach every engine is
 # known without one, and a list with a line less must not. Nobody looks at the code: the stand-in for
 # NVRTC will do.
@@ -304,6 +322,7 @@ endif()
 
 mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
 mica_test(lint/layering-self lint ${PROJECT_SOURCE_DIR}/tests/self/layering.sh)
+mica_test(lint/bare-root-self lint ${PROJECT_SOURCE_DIR}/tests/self/bare_root.sh)
 mica_test(abi/headers abi ${PROJECT_SOURCE_DIR}/tests/abi/headers.sh)
 
 # Sanitizers that would not notice anything prove nothing.

@@ -33,16 +33,16 @@ print(f"{round(256e3 / found['ms']):,}")
 END
 }
 tr '\n' ' ' <README.md >"$work/flat"
-figure() { # WHAT ENGINE TEXT, where N is the figure
+figure() { # WHAT ENGINE TEXT, where @ is the figure
     measured=$(images "$1" "$2")
-    grep -qF "$(echo "$3" | sed "s/N/$measured/")" "$work/flat" && return
+    grep -qF "$(echo "$3" | sed "s/@/$measured/")" "$work/flat" && return
     echo "readme: $results has $measured where README.md should say: $3"
     exit 1
 }
-figure training mica '**N images/s** in training'
-figure inference mica '**N** in inference'
-figure training peer/torch 'PyTorch with cuDNN reaches N and'
-figure inference peer/torch 'and N in the same run'
+figure training mica '**@ images/s** in training'
+figure inference mica '**@** in inference'
+figure training peer/torch 'PyTorch with cuDNN reaches @ and'
+figure inference peer/torch 'and @ in the same run'
 echo "readme: ResNet-50's figures are those of $results"
 
 # The line is taken from the command that README.md shows.
