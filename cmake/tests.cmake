@@ -95,8 +95,8 @@ endforeach()
 # and far apart (*-large.txt) are as cheap as others; those that are all there (huge.txt) take up to 13 GB.
 file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_files} tests/full.txt)
-# mica_line_tests(KIND DEVICE VARIABLE): tests KIND/..., whose names go to VARIABLE.
-function(mica_line_tests kind device variable)
+# mica_line_tests(KIND PREFIX LABEL VARIABLE OPTION...): tests PREFIX..., whose names go to VARIABLE.
+function(mica_line_tests kind prefix label variable)
   set(part)
   if(NOT MICA_TEST_PART STREQUAL "")
     set(part --part ${MICA_TEST_PART} --seconds ${MICA_TEST_SECONDS} --one-in ${MICA_TEST_ONE_IN})
@@ -117,13 +117,9 @@ function(mica_line_tests kind device variable)
     list(GET row 4 files)
     separate_arguments(options)
     separate_arguments(files)
-    set(label cases)
-    if(kind STREQUAL emu)
-      set(label emu)
-    endif()
-    mica_test(${label}/${name} "${label};${family}" mica check --device ${device} ${options} ${files})
-    set_tests_properties(${label}/${name} PROPERTIES COST ${seconds})
-    list(APPEND names ${label}/${name})
+    mica_test(${prefix}${name} "${label};${family}" mica check ${ARGN} ${options} ${files})
+    set_tests_properties(${prefix}${name} PROPERTIES COST ${seconds})
+    list(APPEND names ${prefix}${name})
   endforeach()
   set(${variable} ${names} PARENT_SCOPE)
 endfunction()
@@ -134,7 +130,7 @@ if(TARGET mica)
   elseif(MICA_SANITIZE)
     set(kind asan)
   endif()
-  mica_line_tests(${kind} cpu names)
+  mica_line_tests(${kind} cases/ cases names --device cpu)
   if(MICA_LARGE_TESTS)
     mica_test(cases/huge cases mica check --device cpu ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
   endif()
@@ -161,7 +157,7 @@ if(TARGET mica)
     set(played ${PROJECT_BINARY_DIR}/emu)
     set(played_environment
       "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
-    mica_line_tests(emu cuda:0 names)
+    mica_line_tests(emu emu/ emu names --device cuda:0)
     set_tests_properties(${names} PROPERTIES TIMEOUT 1200 ENVIRONMENT "${played_environment}")
     # Warps that fall behind others: threads run backwards, then shuffled.
     foreach(order 1 2)
@@ -270,53 +266,35 @@ mica_test(lint/mutants-self lint ${PROJECT_SOURCE_DIR}/tests/self/mutants.sh)
 
 mica_test(lint/kernels-agree lint ${PROJECT_SOURCE_DIR}/tests/self/kernels_agree.sh)
 
-# Every kernel configuration that the problem lines lead to, compiled for sm_80, sm_89 and sm_90a and
-# compared with tests/kernels/ARCH/CASES.txt where that is: one to three hours of two cores. With
-# MICA_KERNEL_SHARE=N one in N of sm_90a's lines and of the mutants and one in 2 N of the others' lines,
-# another part with each commit: our CI asks for that, and whoever changes kernels runs the whole. The
-# longest first, so that no core waits for another at the end; a heap that does not give its memory back
-# after each kernel saves 7 per cent.
+# Every kernel configuration that the problem lines lead to, compiled for sm_80, sm_89 and sm_90a: none
+# spills but those that tests/kernels/ARCH.txt names. One to three hours of two cores; with
+# MICA_TEST_PART a part that rotates with the commit, and whoever changes kernels runs the whole. A heap
+# that does not give its memory back after each kernel saves 7 per cent.
 if(MICA_KERNEL_TESTS AND TARGET mica)
   set(heap "MALLOC_TRIM_THRESHOLD_=2000000000" "MALLOC_TOP_PAD_=67108864"
     "MALLOC_MMAP_THRESHOLD_=1000000000")
-  execute_process(COMMAND git rev-parse --short=6 HEAD WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  # kernel_share(VARIABLE PARTS WHAT): the option that asks for this commit's part, one in PARTS.
-  function(kernel_share variable parts what)
-    set(${variable} PARENT_SCOPE)
-    if(MICA_KERNEL_SHARE GREATER 1)
-      math(EXPR part "0x0${commit} % ${parts}")
-      set(${variable} --share=${part}/${parts} PARENT_SCOPE)
-      message(STATUS "Kernels, ${what}: number ${part}, ${part} + ${parts}, ...")
-    endif()
-  endfunction()
-  kernel_share(share ${MICA_KERNEL_SHARE} mutants)
+  set(share)
+  if(NOT MICA_TEST_PART STREQUAL "")
+    math(EXPR part "${MICA_TEST_PART} % 32")
+    set(share --share=${part}/32)
+  endif()
   mica_test(kernels/mutants kernels
     ${PROJECT_SOURCE_DIR}/tests/mutants/run compile ${share} --mica $<TARGET_FILE:mica>)
   foreach(arch sm_80 sm_89 sm_90a)
-    set(parts ${MICA_KERNEL_SHARE})
-    if(NOT arch STREQUAL "sm_90a")
-      math(EXPR parts "2 * ${MICA_KERNEL_SHARE}")
+    mica_line_tests(kernels kernels/${arch}- kernels names --compile-only --device ${arch}
+      --table ${PROJECT_SOURCE_DIR}/tests/kernels/${arch}.txt)
+    set_tests_properties(${names} PROPERTIES TIMEOUT 3000 ENVIRONMENT "${test_environment};${heap}")
+  endforeach()
+endif()
+# How many configurations there are is known without a compiler: the stand-in for NVRTC will do.
+if(TARGET mica AND TARGET fake_nvrtc)
+  foreach(arch sm_80 sm_89 sm_90a)
+    mica_line_tests(counts lint/kernels-${arch}- lint names --compile-only --device ${arch}
+      --table ${PROJECT_SOURCE_DIR}/tests/kernels/${arch}.txt)
+    if(names)
+      set_tests_properties(${names} PROPERTIES ENVIRONMENT
+        "${test_environment};MICA_NVRTC=$<TARGET_FILE:fake_nvrtc>;FAKE_NVRTC_SPILLS=0;MICA_CACHE_BYTES=0")
     endif()
-    kernel_share(share ${parts} "lines of each file for ${arch}")
-    foreach(case_file ${case_files})
-      cmake_path(GET case_file STEM name)
-      if(name MATCHES "-cpu$")
-        continue()
-      endif()
-      set(table ${PROJECT_SOURCE_DIR}/tests/kernels/${arch}/${name}.txt)
-      set(compare)
-      set(kernels 1)
-      if(EXISTS ${table})
-        set(compare --table=${table})
-        execute_process(COMMAND grep -c "" ${table} OUTPUT_VARIABLE kernels
-          OUTPUT_STRIP_TRAILING_WHITESPACE)
-      endif()
-      mica_test(kernels/${arch}-${name} kernels
-        mica check --compile-only --device ${arch} ${share} ${compare} ${case_file})
-      set_tests_properties(kernels/${arch}-${name} PROPERTIES TIMEOUT 1800 COST ${kernels}
-        ENVIRONMENT "${test_environment};${heap}")
-    endforeach()
   endforeach()
 endif()
 

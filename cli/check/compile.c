@@ -7,11 +7,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct kernel_row {
     char *key; /* file, entry and prologue on one line: what the kernel is */
-    int registers, spill_bytes;
-    long long shared_bytes;
+    uint64_t hash;
+    int spill_bytes;
     bool seen;
     const cli_line *line; /* a plan that holds it: problem, engine, config */
     char *engine, *config;
@@ -22,25 +23,64 @@ typedef struct kernel_rows {
     size_t count;
 } kernel_rows;
 
+/* How many kernels the lines of a case file lead to. */
+typedef struct kernel_set {
+    char *name;
+    long kernels;
+    bool seen;
+    kernel_rows rows; /* keys only */
+} kernel_set;
+
+/* tests/kernels/ARCH.txt, and what was found. */
+typedef struct kernel_table {
+    kernel_rows rows; /* of a file: those that spill */
+    kernel_set *sets;
+    size_t set_count;
+} kernel_table;
+
 static int by_key(const void *a, const void *b)
 {
     return strcmp(((const kernel_row *)a)->key, ((const kernel_row *)b)->key);
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const kernel_set *)a)->name, ((const kernel_set *)b)->name);
+}
+
+/* FNV-1a: comparing long keys that begin alike is what would take the time. */
+static uint64_t hash_of(const char *key)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (; *key; key++) hash = (hash ^ (unsigned char)*key) * 1099511628211u;
+    return hash;
+}
+
 static kernel_row *find(const kernel_rows *rows, const char *key)
 {
+    uint64_t hash = hash_of(key);
     for (size_t i = 0; i < rows->count; i++)
-        if (!strcmp(rows->items[i].key, key)) return &rows->items[i];
+        if (rows->items[i].hash == hash && !strcmp(rows->items[i].key, key)) return &rows->items[i];
     return NULL;
 }
 
 static void add(kernel_rows *rows, kernel_row row)
 {
+    row.hash = hash_of(row.key);
     rows->items = cli_grow(rows->items, (rows->count + 1) * sizeof row);
     rows->items[rows->count++] = row;
 }
 
-static void release(kernel_rows *rows)
+static kernel_set *set_of(kernel_table *t, const char *name)
+{
+    for (size_t i = 0; i < t->set_count; i++)
+        if (!strcmp(t->sets[i].name, name)) return &t->sets[i];
+    t->sets = cli_grow(t->sets, (t->set_count + 1) * sizeof *t->sets);
+    t->sets[t->set_count] = (kernel_set){.name = cli_format("%s", name)};
+    return &t->sets[t->set_count++];
+}
+
+static void release_rows(kernel_rows *rows)
 {
     for (size_t i = 0; i < rows->count; i++) {
         free(rows->items[i].key);
@@ -48,6 +88,16 @@ static void release(kernel_rows *rows)
         free(rows->items[i].config);
     }
     free(rows->items);
+}
+
+static void release(kernel_table *t)
+{
+    release_rows(&t->rows);
+    for (size_t i = 0; i < t->set_count; i++) {
+        free(t->sets[i].name);
+        release_rows(&t->sets[i].rows);
+    }
+    free(t->sets);
 }
 
 /* One statement of a prologue, shortened: a constant to NAME=value, a type to name:type; lists of
@@ -83,48 +133,66 @@ static char *one_line(const char *prologue)
     return out;
 }
 
-/* ---- the table's file: registers spill shared | key ---- */
+/* ---- the table's file ----
+ *
+ *   CASES N               so many kernels are what the lines of CASES.txt lead to
+ *   BYTES | KERNEL        this one spills; all others do not */
 
-static bool read_table(const char *path, kernel_rows *rows)
+static bool read_row(kernel_table *t, const char *line)
+{
+    char name[128];
+    int at = 0;
+    kernel_row row = {0};
+    if (sscanf(line, "%d | %n", &row.spill_bytes, &at) == 1 && at > 0) {
+        row.key = cli_format("%s", line + at);
+        add(&t->rows, row);
+        return true;
+    }
+    long kernels;
+    if (sscanf(line, "%127s %ld%n", name, &kernels, &at) != 2 || line[at]) return false;
+    set_of(t, name)->kernels = kernels;
+    return true;
+}
+
+static bool read_table(const char *path, kernel_table *t)
 {
     FILE *f = fopen(path, "r");
     if (!f) {
-        cli_say("%s: %s; --update writes it", path, strerror(errno));
+        cli_say("%s: %s", path, strerror(errno));
         return false;
     }
     char *line = NULL;
     size_t capacity = 0;
     bool ok = true;
     for (int number = 1; ok && getline(&line, &capacity, f) >= 0; number++) {
-        kernel_row row = {0};
-        int at = 0;
         line[strcspn(line, "\n")] = 0;
-        if (*line == '#' || !*line) continue;
-        ok = sscanf(line, "%d %d %lld | %n", &row.registers, &row.spill_bytes, &row.shared_bytes,
-                    &at) == 3 &&
-             at > 0;
-        if (!ok) cli_say("%s:%d: a line reads `registers spill shared | kernel`", path, number);
-        row.key = cli_format("%s", ok ? line + at : "");
-        add(rows, row);
+        ok = *line == '#' || !*line || read_row(t, line);
+        if (!ok) cli_say("%s:%d: a line reads `CASES N' or `BYTES | KERNEL'", path, number);
     }
     free(line);
     fclose(f);
     return ok;
 }
 
-static bool write_table(const char *path, const char *device, kernel_rows *rows)
+static bool write_table(const char *path, const char *device, kernel_table *t)
 {
     FILE *f = fopen(path, "w");
     if (!f) {
         cli_say("%s: %s", path, strerror(errno));
         return false;
     }
-    fprintf(f, "# Kernels for %s: registers, bytes of spills, bytes of static shared memory.\n",
-            device);
-    if (rows->count) qsort(rows->items, rows->count, sizeof *rows->items, by_key);
-    for (size_t i = 0; i < rows->count; i++)
-        fprintf(f, "%d %d %lld | %s\n", rows->items[i].registers, rows->items[i].spill_bytes,
-                rows->items[i].shared_bytes, rows->items[i].key);
+    fprintf(
+        f,
+        "# Kernels for %s: how many the lines of each case file lead to, and bytes of spills of\n"
+        "# those that spill.\n",
+        device);
+    if (t->set_count) qsort(t->sets, t->set_count, sizeof *t->sets, by_name);
+    for (size_t i = 0; i < t->set_count; i++)
+        fprintf(f, "%s %ld\n", t->sets[i].name, t->sets[i].kernels);
+    if (t->rows.count) qsort(t->rows.items, t->rows.count, sizeof *t->rows.items, by_key);
+    for (size_t i = 0; i < t->rows.count; i++)
+        if (t->rows.items[i].spill_bytes)
+            fprintf(f, "%d | %s\n", t->rows.items[i].spill_bytes, t->rows.items[i].key);
     if (fclose(f) == 0) return true;
     cli_say("%s: %s", path, strerror(errno));
     return false;
@@ -133,7 +201,7 @@ static bool write_table(const char *path, const char *device, kernel_rows *rows)
 /* ---- planning ---- */
 
 typedef struct compiler {
-    kernel_rows rows;
+    kernel_table found; /* its rows: all of them */
     long plans, assembled, again, warnings, failures;
     double compile_ms;
 } compiler;
@@ -156,19 +224,32 @@ static char *key_of(const mica_kernel_info *info)
     return key;
 }
 
+static void count_kernel(compiler *k, const cli_line *line, const char *key)
+{
+    char *name = cli_line_set(line);
+    kernel_set *set = set_of(&k->found, name);
+    free(name);
+    if (find(&set->rows, key)) return;
+    add(&set->rows, (kernel_row){.key = cli_format("%s", key)});
+    set->kernels++;
+}
+
 /* The plan's kernels that no earlier plan had. `made` says how to make the plan again. */
 static void note_kernels(compiler *k, const mica_plan *plan, const kernel_row *made)
 {
     mica_kernel_info info;
     for (int i = 0; mica_plan_kernel(plan, i, &info) == MICA_OK; i++) {
         char *key = key_of(&info);
-        if (find(&k->rows, key)) {
+        count_kernel(k, made->line, key);
+        if (find(&k->found.rows, key)) {
             free(key);
             continue;
         }
-        add(&k->rows, (kernel_row){key, info.registers, info.spill_bytes,
-                                   (long long)info.shared_bytes, false, made->line,
-                                   cli_format("%s", made->engine), cli_format("%s", made->config)});
+        add(&k->found.rows, (kernel_row){.key = key,
+                                         .spill_bytes = info.spill_bytes,
+                                         .line = made->line,
+                                         .engine = cli_format("%s", made->engine),
+                                         .config = cli_format("%s", made->config)});
         if (strcmp(info.origin, "compiled") != 0) continue;
         k->assembled++;
         k->compile_ms += info.compile_ms;
@@ -258,49 +339,78 @@ static void look_again(check *c, compiler *k, kernel_row *row, int wanted)
     mica_problem_destroy(problem);
 }
 
-/* More spills than before and kernels that are gone fail (unless only some were asked for); the
- * rest is told. */
-static bool compare_tables(check *c, compiler *k, const kernel_rows *old, bool part)
+/* Kernels that spill more than the table says fail. Fewer are told. */
+static bool compare_spills(check *c, compiler *k, const kernel_table *old)
 {
     bool ok = true;
-    long fresh = 0, moved = 0;
+    long fewer = 0;
     mica_disk_cache_limit(0); /* or compiling again would find what was compiled */
-    for (size_t i = 0; i < k->rows.count; i++) {
-        kernel_row *n = &k->rows.items[i], *o = find(old, n->key);
+    for (size_t i = 0; i < k->found.rows.count; i++) {
+        kernel_row *n = &k->found.rows.items[i], *o = find(&old->rows, n->key);
         int before = o ? o->spill_bytes : 0;
-        fresh += !o;
-        moved += o && (o->registers != n->registers || o->shared_bytes != n->shared_bytes ||
-                       o->spill_bytes != n->spill_bytes);
-        if (o) o->seen = true;
         if (n->spill_bytes > before) look_again(c, k, n, before);
+        fewer += n->spill_bytes < before;
         if (n->spill_bytes <= before) continue;
         printf("spills: %d bytes, the table says %d: %s\n", n->spill_bytes, before, n->key);
         ok = false;
     }
-    for (size_t i = 0; i < old->count; i++) {
-        if (old->items[i].seen || c->engine || c->config || c->pick || part) continue;
-        printf("missing: %s\n", old->items[i].key);
-        ok = false;
-    }
-    if (fresh || moved)
-        printf("%ld kernels are not in the table, %ld have other registers, spills or shared "
-               "memory; --update takes them over\n",
-               fresh, moved);
+    if (fewer)
+        printf("%ld kernels spill less than the table says; --update takes it over\n", fewer);
     if (k->again) printf("%ld times a kernel was compiled again for fewer spills\n", k->again);
     return ok;
 }
 
+/* Whole files lead to as many kernels as the table says: none is gone unnoticed. */
+static bool compare_counts(compiler *k, kernel_table *old)
+{
+    bool ok = true;
+    for (size_t i = 0; i < k->found.set_count; i++) {
+        kernel_set *n = &k->found.sets[i], *o = set_of(old, n->name);
+        if (o->kernels == n->kernels) continue;
+        printf("%s: %ld kernels, the table says %ld; --update takes it over\n", n->name, n->kernels,
+               o->kernels);
+        ok = false;
+    }
+    return ok;
+}
+
+/* Into the table goes what was found; what belongs to other case files stays. */
+static void update_table(kernel_table *old, const kernel_table *found)
+{
+    for (size_t i = 0; i < found->set_count; i++)
+        set_of(old, found->sets[i].name)->kernels = found->sets[i].kernels;
+    for (size_t i = 0; i < found->rows.count; i++) {
+        const kernel_row *n = &found->rows.items[i];
+        kernel_row *o = find(&old->rows, n->key);
+        if (o)
+            o->spill_bytes = n->spill_bytes;
+        else
+            add(&old->rows,
+                (kernel_row){.key = cli_format("%s", n->key), .spill_bytes = n->spill_bytes});
+    }
+}
+
 static int judge_table(check *c, compiler *k, bool part)
 {
-    kernel_rows old = {0};
+    kernel_table old = {0};
     if (!c->table) return CLI_OK;
     if (c->update && part) {
         cli_say("--update writes whole tables, not those of a part");
         return CLI_USAGE;
     }
-    if (c->update) return write_table(c->table, c->device.name, &k->rows) ? CLI_OK : CLI_USAGE;
+    bool fresh = c->update && access(c->table, F_OK) != 0;
     int code = CLI_USAGE;
-    if (read_table(c->table, &old)) code = compare_tables(c, k, &old, part) ? CLI_OK : CLI_MISMATCH;
+    if (fresh || read_table(c->table, &old)) {
+        if (c->update) {
+            update_table(&old, &k->found);
+            code = write_table(c->table, c->device.name, &old) ? CLI_OK : CLI_USAGE;
+        } else {
+            bool whole = !part && !c->engine && !c->config && !c->pick;
+            bool ok = compare_spills(c, k, &old);
+            if (whole) ok &= compare_counts(k, &old);
+            code = ok ? CLI_OK : CLI_MISMATCH;
+        }
+    }
     release(&old);
     return code;
 }
@@ -323,21 +433,22 @@ int check_compile(check *c)
     mica_log_set(NULL, NULL, MICA_LOG_ERROR);
     int code = cli_stopped() ? CLI_MISMATCH : judge_table(c, &k, part);
     long spilling = 0;
-    for (size_t i = 0; i < k.rows.count; i++) spilling += k.rows.items[i].spill_bytes > 0;
+    for (size_t i = 0; i < k.found.rows.count; i++)
+        spilling += k.found.rows.items[i].spill_bytes > 0;
     printf("%ld plans, %zu kernels emitted, %ld assembled now (%.1f s of compiling), %ld with "
            "spills, %ld warnings, %ld failures, %.1f s (%s)\n",
-           k.plans, k.rows.count, k.assembled, k.compile_ms / 1e3, spilling, k.warnings, k.failures,
-           cli_seconds() - start, c->device.name);
+           k.plans, k.found.rows.count, k.assembled, k.compile_ms / 1e3, spilling, k.warnings,
+           k.failures, cli_seconds() - start, c->device.name);
     if (k.plans == 0 && (c->engine || c->config)) {
         printf("no line leads to a kernel of that engine and config\n");
         code = cli_worse(code, CLI_UNSUPPORTED);
     }
     if (k.warnings || k.failures) code = cli_worse(code, CLI_MISMATCH);
-    if (c->expect >= 0 && (size_t)c->expect != k.rows.count) {
-        printf("%zu kernels, %ld were expected\n", k.rows.count, c->expect);
+    if (c->expect >= 0 && (size_t)c->expect != k.found.rows.count) {
+        printf("%zu kernels, %ld were expected\n", k.found.rows.count, c->expect);
         code = cli_worse(code, CLI_MISMATCH);
     }
     if (c->lines.errors || c->lines.count == 0) code = cli_worse(code, CLI_USAGE);
-    release(&k.rows);
+    release(&k.found);
     return code;
 }

@@ -3,8 +3,8 @@
  * an error, and makes a cubin that the fake driver loads. With FAKE_NVRTC_COUNT=path it adds a byte
  * to that file for each compilation, so that several processes can be counted. "PADDING = n" in the
  * source makes the cubin n bytes longer. FAKE_NVRTC_SPILLS="a b c" are the bytes that the first,
- * the second, ... compilation of a process stores when registers run out; the last holds for the
- * rest. */
+ * the second, ... compilation of a process stores when registers run out, and where it stores some
+ * it loads 32; the last holds for the rest. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -154,10 +154,10 @@ static int pretend(const program *p, const char *target, FILE *log, FILE *cubin)
         fprintf(log,
                 "ptxas info    : Compiling entry function '%.*s' for '%s'\n"
                 "ptxas info    : Function properties for %.*s\n"
-                "ptxas         .     8 bytes stack frame, %ld bytes spill stores, 32 bytes spill "
+                "ptxas         .     8 bytes stack frame, %ld bytes spill stores, %d bytes spill "
                 "loads\n"
                 "ptxas info    : Used 24 registers, used 1 barriers, 1024 bytes smem\n",
-                length, name, target, length, name, spilled);
+                length, name, target, length, name, spilled, spilled ? 32 : 0);
         fprintf(cubin, "%.*s\n", length, name);
     }
     fputc(0, cubin);
