@@ -4,6 +4,7 @@
 #include "cuda/driver.h"
 #include "cuda/device.h"
 #include "base/env.h"
+#include "base/library.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -50,33 +51,6 @@ mica_status mica_fork_check(void)
     return mica_fail(MICA_FORKED_PROCESS, "this process was forked after the CUDA backend had been "
                                           "used; start it with posix_spawn, or fork before the "
                                           "first use of a GPU");
-}
-
-void *mica_library_open(const char *variable, const char *value, const char *const *names,
-                        mica_text *looked)
-{
-    if (value && *value != '/') {
-        mica_text_add(looked, "%s=%s is not an absolute path", variable, value);
-        return NULL;
-    }
-    const char *const given[] = {value, NULL};
-    for (const char *const *name = value ? given : names; *name; name++) {
-        bool due = mica_fault_due(MICA_FAULT_DRIVER);
-        void *handle = due ? NULL : dlopen(*name, RTLD_NOW | RTLD_LOCAL);
-        if (handle) return handle;
-        const char *why = due ? "injected fault" : dlerror();
-        mica_text_add(looked, "%s%s", looked->length ? "; " : "", why ? why : *name);
-    }
-    return NULL;
-}
-
-void mica_library_path(const void *symbol, char *path, size_t size)
-{
-    Dl_info found;
-    char *real = NULL;
-    if (dladdr(symbol, &found) && found.dli_fname) real = realpath(found.dli_fname, NULL);
-    snprintf(path, size, "%s", real ? real : "unknown");
-    free(real);
 }
 
 /* The first symbol that is required and missing, or NULL. */

@@ -132,11 +132,4 @@ const char *mica_launch_name(const char *entry);
 /* Notes the kernel that was launched last: faults are seen by some later call. A store, no more. */
 void mica_device_launched(int ordinal, const char *launch_name);
 
-/* Opens `value` (an absolute path, from the variable `variable`) or, if it is NULL, the first of
- * the names that the loader finds; appends to `looked` where and why not. NULL if none. */
-void *mica_library_open(const char *variable, const char *value, const char *const *names,
-                        mica_text *looked);
-/* Where the loader found the library that `symbol` is in. */
-void mica_library_path(const void *symbol, char *path, size_t size);
-
 #endif

@@ -4,6 +4,7 @@
 #include "cuda/nvrtc.h"
 #include "cuda/driver.h"
 #include "base/env.h"
+#include "base/library.h"
 #include "base/log.h"
 
 #include <dlfcn.h>

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Libraries of others, opened while the program runs: none of them is linked. */
+#ifndef MICA_BASE_LIBRARY_H
+#define MICA_BASE_LIBRARY_H
+
+#include "base/text.h"
+
+/* Opens `value` (an absolute path, from the variable `variable`) or, if it is NULL, the first of
+ * the names that the loader finds; appends to `looked` where and why not. NULL if none. */
+void *mica_library_open(const char *variable, const char *value, const char *const *names,
+                        mica_text *looked);
+/* Where the loader found the library that `symbol` is in. */
+void mica_library_path(const void *symbol, char *path, size_t size);
+
+#endif
