@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is outside: OpenMP and xxHash's header are needed; oneDNN, jansson and scdoc each switch on the
-# part that uses them; cmocka and python3 are the tests'. Nothing of NVIDIA's is needed to build.
+# What is outside: OpenMP and xxHash's header are needed; jansson and scdoc each switch on the part that
+# uses them; cmocka and python3 are the tests'. Nothing of oneDNN's or NVIDIA's is needed to build:
+# they are opened at run time.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 
-set(MICA_HAVE_ONEDNN OFF)
-if(MICA_ONEDNN)
-  find_library(DNNL_LIBRARY dnnl)
-  find_path(DNNL_INCLUDE dnnl.h)
-  if(DNNL_LIBRARY AND DNNL_INCLUDE)
-    set(MICA_HAVE_ONEDNN ON)
-  endif()
-endif()
 find_library(JANSSON_LIBRARY jansson)
 find_path(JANSSON_INCLUDE jansson.h)
 find_library(CMOCKA_LIBRARY cmocka)
@@ -23,7 +16,4 @@ find_program(PYTHON3 python3)
 # The same for people who link the static library: names only, so that what is installed does not
 # depend on where this machine keeps its files.
 set(mica_private_libraries ${OpenMP_C_LIB_NAMES} m dl)
-if(MICA_HAVE_ONEDNN)
-  list(APPEND mica_private_libraries dnnl)
-endif()
 list(REMOVE_DUPLICATES mica_private_libraries)

@@ -13,11 +13,6 @@ add_custom_command(OUTPUT records.c
   DEPENDS mica_embed data/records.txt VERBATIM COMMENT "Embedding the records")
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.c)
-if(MICA_HAVE_ONEDNN)
-  list(FILTER sources EXCLUDE REGEX "/onednn_none\\.c$")
-else()
-  list(FILTER sources EXCLUDE REGEX "/ops/shared/onednn(_run)?\\.c$")
-endif()
 # Where vectors of 512 bits are, gcc's loops would use half of one; these compute all the time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/ops/attention/cpu/attention_cpu_kernels.c PROPERTIES
@@ -39,14 +34,8 @@ target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
 # C throws nothing: tables to unwind the stack would be a twentieth of the library.
 target_compile_options(mica_objects PRIVATE $<$<CONFIG:Release>:-fno-asynchronous-unwind-tables>)
-if(MICA_HAVE_ONEDNN)
-  target_include_directories(mica_objects SYSTEM PRIVATE ${DNNL_INCLUDE})
-endif()
 
 set(link_libraries OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
-if(MICA_HAVE_ONEDNN)
-  list(APPEND link_libraries ${DNNL_LIBRARY})
-endif()
 
 # Exported is what the headers declare with MICA_API, by name: hidden visibility alone lets through
 # the resolvers that gcc makes for target_clones. tests/abi/symbols.txt is the accepted list.

@@ -9,9 +9,10 @@ set(sanitizer_environment
   "UBSAN_OPTIONS=print_stacktrace=1")
 if(MICA_SANITIZE MATCHES thread)
   # Archer, which comes with clang's OpenMP runtime, tells ThreadSanitizer what OpenMP's barriers and
-  # locks order; without it every parallel loop looks like a race.
+  # locks order; without it every parallel loop looks like a race. oneDNN is not instrumented, so it
+  # stays closed.
   find_file(ARCHER libarcher.so HINTS ${OpenMP_omp_LIBRARY}/.. PATHS /usr/lib/llvm-14/lib REQUIRED)
-  set(sanitizer_environment "OMP_TOOL_LIBRARIES=${ARCHER}" OMP_NUM_THREADS=4
+  set(sanitizer_environment MICA_ONEDNN=none "OMP_TOOL_LIBRARIES=${ARCHER}" OMP_NUM_THREADS=4
     "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1")
 endif()
 list(APPEND test_environment ${sanitizer_environment})
@@ -145,6 +146,13 @@ if(TARGET mica)
     "attention pass={fwd,bwd} q=f32:1x4x45x40 k=f32:1x2x75x40 causal=none,bottom_right"
     "attention q=f32:3x4x1x40 k=f32:3x2x75x40")
   set_tests_properties(cases/narrow PROPERTIES ENVIRONMENT "${test_environment};MICA_VECTORS=narrow")
+  # What oneDNN does where it is, by our own engines: as on a machine without it.
+  mica_test(cases/without-onednn cases mica check --device cpu --allow-refusals --fill=exact,random
+    "gemm a=f32:37x150 b=f32:150x70 epilogue=bias,relu" "gemm a=u8:37x150 b=s8:150x70 c=s32"
+    "conv pass={fwd,dgrad,wgrad} x=f32:2x19x9x7 w=f32:70x19x3x3 pad=1x1"
+    "conv pass={fwd,dgrad,wgrad} x=bf16:2x16x9x7:nhwc w=bf16:32x16x3x3:nhwc pad=1x1"
+    "conv x=f32:1x2x40000 w=f32:3x2x5 pad=2" "mha q=f32:2x5x32 heads=4")
+  set_tests_properties(cases/without-onednn PROPERTIES ENVIRONMENT "${test_environment};MICA_ONEDNN=none")
   # The same random lines each time; other seeds are for those who look for mistakes.
   if(NOT MICA_SANITIZE)
     execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/random_problems 1 30
@@ -218,6 +226,8 @@ if(TARGET mica)
       ${PROJECT_SOURCE_DIR}/src)
   endif()
   mica_test(self/check unit ${PROJECT_SOURCE_DIR}/tests/self/check.sh $<TARGET_FILE:mica>)
+  mica_test(self/onednn unit ${PROJECT_SOURCE_DIR}/tests/self/onednn.sh $<TARGET_FILE:mica>
+    ${PROJECT_BINARY_DIR}/fake)
   mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
   mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)
   mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)

@@ -17,6 +17,7 @@
     X(CACHE_BYTES, "bound of the kernel cache in bytes; default 1073741824; 0: no disk cache")     \
     X(RECORDS, "file of tuning records to load, and the place of mica tune's results")             \
     X(KERNEL_DIR, "read kernel sources from this src directory instead of the built-in copies")    \
+    X(ONEDNN, "absolute path of libdnnl.so.3 or libdnnl.so.2; none: do without oneDNN")            \
     X(CUDA_DRIVER, "absolute path of libcuda.so.1")                                                \
     X(NVRTC, "absolute path of libnvrtc.so")                                                       \
     X(CUBLASLT, "absolute path of libcublasLt.so, a peer engine of gemm")                          \

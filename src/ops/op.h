@@ -73,7 +73,11 @@ typedef struct mica_engine {
     bool peer;    /* somebody else's library, to measure against: only when asked for by name */
     bool by_name; /* its contract is looser than the operation's: only when asked for by name */
     const char *const *knobs; /* names of a config's numbers, NULL-terminated; NULL: no configs */
-    /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. */
+    /* Whether the library that it calls is on this machine, else where it was looked for; NULL: it
+     * calls none, or its `accepts` asks. */
+    mica_status (*available)(mica_why *why);
+    /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. Ask
+     * mica_engine_accepts. */
     mica_status (*accepts)(const void *desc, const mica_device_info *device, mica_why *why);
     /* Fills at most MICA_MAX_CONFIGS configs and returns how many; NULL: one, all zero. */
     int (*configs)(const void *desc, const mica_device_info *device, mica_config *configs);
@@ -92,6 +96,13 @@ typedef struct mica_engine {
      * build. */
     void (*destroy)(mica_plan *plan);
 } mica_engine;
+
+static inline mica_status mica_engine_accepts(const mica_engine *engine, const void *desc,
+                                              const mica_device_info *device, mica_why *why)
+{
+    if (engine->available) MICA_TRY(engine->available(why));
+    return engine->accepts(desc, device, why);
+}
 
 /* Whether it is only taken when asked for by name. */
 static inline bool mica_engine_needs_name(const mica_engine *engine)

@@ -58,7 +58,7 @@ double mica_op_predict(const mica_op *op, const void *desc, const mica_device_in
         mica_why why = {""};
         if (e->cuda != cuda || mica_engine_needs_name(e) || e->reference || e->nondeterministic)
             continue;
-        if (e->accepts(desc, device, &why) != MICA_OK) continue;
+        if (mica_engine_accepts(e, desc, device, &why) != MICA_OK) continue;
         double ms = mica_engine_predict(e, op, desc, device);
         if (best == 0 || ms < best) best = ms;
     }
@@ -120,7 +120,7 @@ int mica_candidates(const mica_context *c, const mica_op *op, const void *desc,
         const mica_engine *e = op->engines[i];
         mica_why why = {""};
         const char *reason = excluded(e, c, o);
-        if (!reason && e->accepts(desc, &c->device, &why) != MICA_OK) reason = why.text;
+        if (!reason && mica_engine_accepts(e, desc, &c->device, &why) != MICA_OK) reason = why.text;
         if (!reason && !add_configs(c, op, desc, o, e, list, &count))
             reason = "it has no config of that name";
         if (reason && refusals && e->cuda == (c->cuda != NULL))

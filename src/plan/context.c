@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "cpu/cpu.h"
+#include "ops/shared/onednn.h"
 #include "peers/peers.h"
 
 #include <stdlib.h>
@@ -292,16 +293,50 @@ mica_status mica_disk_cache_unpack(const char *path, int64_t *entries)
 
 /* ---- mica_info ---- */
 
+static void version_row(mica_text *value)
+{
+    mica_text_add(value, "%s", mica_version());
+}
+
+static void onednn_row(mica_text *value)
+{
+    mica_why why;
+    if (mica_onednn_load(&why) == MICA_OK)
+        mica_text_add(value, "%s, %s", mica_onednn_version(), mica_onednn_path());
+    else
+        mica_text_add(value, "none: %s", why.text);
+}
+
+/* What an absent library costs. */
+static void missing_row(mica_text *value)
+{
+    mica_why why;
+    for (int i = 0; i < mica_op_count; i++)
+        for (const mica_engine *const *e = mica_ops[i]->engines; *e; e++)
+            if ((*e)->available && (*e)->available(&why) != MICA_OK)
+                mica_text_add(value, "%s%s of %s", value->length ? ", " : "", (*e)->name,
+                              mica_ops[i]->name);
+    mica_text_add(value, value->length ? "; the others do their work, slower" : "none");
+}
+
+static const struct {
+    const char *key;
+    void (*value)(mica_text *value);
+} own[] = {{"mica", version_row}, {"onednn", onednn_row}, {"engines missing", missing_row}};
+
 static int own_rows(void)
 {
-    return 1;
+    return sizeof own / sizeof *own;
 }
 
 static void own_row(int index, const char **key, const char **value)
 {
-    (void)index;
-    *key = "mica";
-    *value = mica_version();
+    static _Thread_local char text[1024];
+    mica_text out = {text, sizeof text, 0};
+    text[0] = 0;
+    own[index].value(&out);
+    *key = own[index].key;
+    *value = text;
 }
 
 static const struct {

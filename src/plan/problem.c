@@ -122,7 +122,7 @@ mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int ind
                         .peer = e->peer,
                         .by_name = e->by_name};
     mica_why why = {""};
-    v->status = e->accepts(p->desc, &c->device, &why);
+    v->status = mica_engine_accepts(e, p->desc, &c->device, &why);
     snprintf(v->reason, sizeof v->reason, "%s", why.text);
     if (v->status != MICA_OK) return MICA_OK;
     mica_candidate list[MICA_MAX_CANDIDATES];

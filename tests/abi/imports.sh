@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # imports.sh SHARED STATIC: what the library calls. It opens no sockets, does not print to stdout, does
 # not end the process, and reads the environment in env.c only; the compiled truth of what
-# tools/layering reads in the text. Nothing of NVIDIA's is linked.
+# tools/layering reads in the text. Nothing of NVIDIA's or oneDNN's is linked.
 set -eu
 shared=$1 static=$2
 status=0
@@ -35,7 +35,7 @@ done
 needed=$(readelf -d "$shared" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p')
 for name in $needed; do
     case $name in
-    libc.so.* | libm.so.* | libgomp.so.* | libomp*.so* | libdnnl.so.* | libpthread.so.* | libdl.so.* | \
+    libc.so.* | libm.so.* | libgomp.so.* | libomp*.so* | libpthread.so.* | libdl.so.* | \
         ld-linux*.so.*) ;;
     *) refuse "links $name" ;;
     esac

@@ -4,8 +4,6 @@
 #include "base/memory.h"
 #include "cpu/cpu.h"
 
-#include <omp.h>
-
 #define ALIGNMENT 256
 
 static const int outputs[] = {
@@ -18,7 +16,7 @@ static const char *const tensor_names[] = {"src", "weights", "dst"};
 
 static mica_status describe(md *m, const mica_tensor *t, bool any, const char *name, mica_why *why)
 {
-    if (type_of(t->dtype) == dnnl_data_type_undef)
+    if (type_of(t->dtype) == ONEDNN_UNDEF)
         return mica_refuse(why, "%s is %s, oneDNN has no such type", name,
                            mica_dtype_name(t->dtype));
     for (int i = 0; i < t->rank; i++)
@@ -26,7 +24,7 @@ static mica_status describe(md *m, const mica_tensor *t, bool any, const char *n
             return mica_refuse(why, "stride %lld of %s: oneDNN takes positive strides only",
                                (long long)t->strides[i], name);
     dnnl_status_t s = md_make(m, t, any);
-    if (s != dnnl_success)
+    if (s != ONEDNN_SUCCESS)
         return mica_refuse(why, "oneDNN does not take the layout of %s (its status %d)", name,
                            (int)s);
     return MICA_OK;
@@ -36,14 +34,14 @@ static mica_status describe(md *m, const mica_tensor *t, bool any, const char *n
 static bool act_algorithm(mica_act act, float a, float b, dnnl_alg_kind_t *alg, float ab[2])
 {
     ab[0] = a, ab[1] = b;
-    *alg = dnnl_eltwise_clip;
+    *alg = ONEDNN(eltwise_clip);
     switch (act) {
     case MICA_ACT_RELU:
         ab[0] = 0;
-        *alg = dnnl_eltwise_relu;
+        *alg = ONEDNN(eltwise_relu);
         return true;
     case MICA_ACT_LEAKY_RELU:
-        *alg = dnnl_eltwise_relu;
+        *alg = ONEDNN(eltwise_relu);
         return true;
     case MICA_ACT_CLIP:
         return true;
@@ -83,14 +81,6 @@ bool mica_onednn_adds_late(void)
 #endif
 }
 
-#define TEXT_OF_(x) #x
-#define TEXT_OF(x)  TEXT_OF_(x)
-const char *mica_onednn_version(void)
-{
-    return TEXT_OF(DNNL_VERSION_MAJOR) "." TEXT_OF(DNNL_VERSION_MINOR) "." TEXT_OF(
-        DNNL_VERSION_PATCH);
-}
-
 /* ---- making ---- */
 
 static mica_status append_step(dnnl_post_ops_t ops, const mica_onednn_step *step, mica_why *why)
@@ -107,11 +97,11 @@ static mica_status append_step(dnnl_post_ops_t ops, const mica_onednn_step *step
     } else {
         md m = {0};
         MICA_TRY(describe(&m, &step->t, false, "an epilogue's tensor", why));
-        s = dnnl_post_ops_append_binary(
-            ops, step->kind == MICA_ONEDNN_ADD ? dnnl_binary_add : dnnl_binary_mul, md_get(&m));
+        s = mica_dnnl.append_binary(
+            ops, step->kind == MICA_ONEDNN_ADD ? ONEDNN_BINARY_ADD : ONEDNN_BINARY_MUL, md_get(&m));
         md_drop(&m);
     }
-    if (s != dnnl_success)
+    if (s != ONEDNN_SUCCESS)
         return mica_refuse(why, "oneDNN does not take an epilogue step of kind %d (its status %d)",
                            (int)step->kind, (int)s);
     return MICA_OK;
@@ -120,17 +110,17 @@ static mica_status append_step(dnnl_post_ops_t ops, const mica_onednn_step *step
 static mica_status make_attr(maker *m, mica_why *why)
 {
     dnnl_post_ops_t ops = NULL;
-    if (dnnl_primitive_attr_create(&m->attr) || dnnl_post_ops_create(&ops) ||
-        dnnl_primitive_attr_set_scratchpad_mode(m->attr, dnnl_scratchpad_mode_user)) {
-        dnnl_post_ops_destroy(ops);
+    if (mica_dnnl.attr_create(&m->attr) || mica_dnnl.post_ops_create(&ops) ||
+        mica_dnnl.attr_set_scratchpad(m->attr, ONEDNN_SCRATCHPAD_USER)) {
+        mica_dnnl.post_ops_destroy(ops);
         return mica_refuse(why, "oneDNN could not make attributes");
     }
     mica_status status = MICA_OK;
     for (int i = 0; i < m->spec->step_count && status == MICA_OK; i++)
         status = append_step(ops, &m->spec->steps[i], why);
-    if (status == MICA_OK && dnnl_primitive_attr_set_post_ops(m->attr, ops))
+    if (status == MICA_OK && mica_dnnl.attr_set_post_ops(m->attr, ops))
         status = mica_refuse(why, "oneDNN does not take the epilogue");
-    dnnl_post_ops_destroy(ops);
+    mica_dnnl.post_ops_destroy(ops);
     return status;
 }
 
@@ -146,47 +136,46 @@ static size_t book(mica_onednn *p, size_t bytes)
     return at;
 }
 
-static md_ref scratch_md(const mica_onednn *p)
+static onednn_md_ref scratch_md(const mica_onednn *p)
 {
-    return dnnl_primitive_desc_query_md(p->pd, dnnl_query_exec_arg_md, DNNL_ARG_SCRATCHPAD);
+    return mica_dnnl.pd_query_md(p->pd, ONEDNN_QUERY_EXEC_ARG_MD, ONEDNN_ARG_SCRATCHPAD);
 }
 
 /* Layouts with sums for corrections in them (8-bit integers) have no way back: not packed. */
 static bool make_unpack(mica_onednn *p, int i, const md *user)
 {
-    int before = omp_get_max_threads();
-    omp_set_num_threads(1);
+    int before = swap_threads(1);
     dnnl_status_t s = new_reorder(p, inner_md(p, i), md_get(user), &p->unpack[i]);
-    omp_set_num_threads(before);
-    return s == dnnl_success;
+    swap_threads(before);
+    return s == ONEDNN_SUCCESS;
 }
 
 /* A reorder where the primitive's layout is not the user's. */
 static mica_status make_reorder(mica_onednn *p, int i, const md *user, bool packed, mica_why *why)
 {
-    md_ref inner = inner_md(p, i);
+    onednn_md_ref inner = inner_md(p, i);
     bool out = i == p->output;
-    if (dnnl_memory_desc_equal(inner, md_get(user))) return MICA_OK;
+    if (mica_dnnl.md_equal(inner, md_get(user))) return MICA_OK;
     if (packed && !out && make_unpack(p, i, user)) {
         p->plain_at[i] = p->plain_bytes;
-        p->plain_bytes += round_up(dnnl_memory_desc_get_size(md_get(user)));
+        p->plain_bytes += round_up(mica_dnnl.md_bytes(md_get(user)));
         return MICA_OK;
     }
     dnnl_status_t s =
         new_reorder(p, out ? inner : md_get(user), out ? md_get(user) : inner, &p->reorder[i]);
-    if (s != dnnl_success)
+    if (s != ONEDNN_SUCCESS)
         return mica_refuse(why, "oneDNN has no reorder of %s (its status %d)", tensor_names[i],
                            (int)s);
-    size_t bytes = dnnl_memory_desc_get_size(inner);
+    size_t bytes = mica_dnnl.md_bytes(inner);
     p->inner_at[i] = book(p, bytes);
-    p->reorder_bytes += (double)bytes + (double)dnnl_memory_desc_get_size(md_get(user));
+    p->reorder_bytes += (double)bytes + (double)mica_dnnl.md_bytes(md_get(user));
     return MICA_OK;
 }
 
 static mica_status make_description(mica_onednn *p, const maker *m, mica_why *why)
 {
     dnnl_status_t s = make_pd(m, &p->pd);
-    if (s != dnnl_success)
+    if (s != ONEDNN_SUCCESS)
         return mica_refuse(why, "oneDNN %s has no primitive for it (its status %d)",
                            mica_onednn_version(), (int)s);
     if (!strncmp(mica_onednn_name(p), "ref", 3))
@@ -198,7 +187,7 @@ static mica_status make_description(mica_onednn *p, const maker *m, mica_why *wh
 static mica_status make_primitive(mica_onednn *p, const maker *m, mica_why *why)
 {
     const mica_onednn_spec *spec = m->spec;
-    if (dnnl_primitive_create(&p->primitive, p->pd))
+    if (mica_dnnl.primitive_create(&p->primitive, p->pd))
         return mica_refuse(why, "oneDNN could not make the primitive");
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) {
         if (!spec->any[i]) continue;
@@ -212,7 +201,7 @@ static mica_status make_primitive(mica_onednn *p, const maker *m, mica_why *why)
         md_drop(&user);
         MICA_TRY(status);
     }
-    p->scratch_at = book(p, dnnl_memory_desc_get_size(scratch_md(p)));
+    p->scratch_at = book(p, mica_dnnl.md_bytes(scratch_md(p)));
     if (p->workspace < p->plain_bytes) p->workspace = p->plain_bytes;
     return MICA_OK;
 }
@@ -226,7 +215,7 @@ static void add_arg(context *c, int number, dnnl_memory_t memory)
 static dnnl_status_t new_packed(const mica_onednn *p, int i, dnnl_memory_t *memory)
 {
     md bytes = {0};
-    dnnl_status_t s = md_bytes(&bytes, dnnl_memory_desc_get_size(inner_md(p, i)));
+    dnnl_status_t s = md_bytes(&bytes, mica_dnnl.md_bytes(inner_md(p, i)));
     if (!s) s = new_memory(p, md_get(&bytes), memory);
     md_drop(&bytes);
     return s;
@@ -245,17 +234,17 @@ static dnnl_status_t make_tensors(const mica_onednn *p, const maker *m, context 
         if (s) return s;
         add_arg(c, arg_number(p->kind, i), c->inner[i] ? c->inner[i] : c->user[i]);
     }
-    return dnnl_success;
+    return ONEDNN_SUCCESS;
 }
 
 static dnnl_status_t make_context(const mica_onednn *p, const maker *m, context *c)
 {
     atomic_flag_clear(&c->busy);
-    dnnl_status_t s = dnnl_stream_create(&c->stream, p->engine, dnnl_stream_default_flags);
+    dnnl_status_t s = mica_dnnl.stream_create(&c->stream, p->engine, ONEDNN_STREAM_DEFAULT);
     if (!s) s = make_tensors(p, m, c);
     if (!s && m->spec->bias.dtype) {
         s = new_memory(p, md_get(&m->bias), &c->bias);
-        add_arg(c, DNNL_ARG_BIAS, c->bias);
+        add_arg(c, ONEDNN_ARG_BIAS, c->bias);
     }
     for (int i = 0; !s && i < m->spec->step_count; i++) {
         const mica_onednn_step *step = &m->spec->steps[i];
@@ -264,10 +253,10 @@ static dnnl_status_t make_context(const mica_onednn *p, const maker *m, context 
         s = md_make(&d, &step->t, false);
         if (!s) s = new_memory(p, md_get(&d), &c->steps[i]);
         md_drop(&d);
-        add_arg(c, DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) | DNNL_ARG_SRC_1, c->steps[i]);
+        add_arg(c, ONEDNN(post_op_arg) * (i + 1) | ONEDNN_ARG_SRC_1, c->steps[i]);
     }
     if (!s) s = new_memory(p, scratch_md(p), &c->scratch);
-    if (!s) add_arg(c, DNNL_ARG_SCRATCHPAD, c->scratch);
+    if (!s) add_arg(c, ONEDNN_ARG_SCRATCHPAD, c->scratch);
     return s;
 }
 
@@ -289,7 +278,7 @@ static mica_status make(mica_onednn *p, const mica_onednn_spec *spec, bool probe
 {
     maker m = {.spec = spec};
     mica_status status = MICA_OK;
-    if (dnnl_engine_create(&p->engine, dnnl_cpu, 0))
+    if (mica_dnnl.engine_create(&p->engine, ONEDNN_CPU, 0))
         status = mica_refuse(why, "oneDNN has no CPU engine");
     m.engine = p->engine;
     if (status == MICA_OK) status = describe_all(&m, why);
@@ -300,7 +289,7 @@ static mica_status make(mica_onednn *p, const mica_onednn_spec *spec, bool probe
             status = mica_refuse(why, "oneDNN could not make memory objects");
     for (int i = 0; i < MICA_ONEDNN_TENSORS; i++) md_drop(&m.tensor[i]);
     md_drop(&m.bias);
-    if (m.attr) dnnl_primitive_attr_destroy(m.attr);
+    if (m.attr) mica_dnnl.attr_destroy(m.attr);
     return status;
 }
 
@@ -329,16 +318,16 @@ static mica_status check_sizes(const mica_onednn_spec *spec, mica_why *why)
 static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn **primitive,
                           mica_why *why)
 {
+    MICA_TRY(mica_onednn_load(why));
     MICA_TRY(check_sizes(spec, why));
     mica_onednn *p = mica_alloc(sizeof *p);
     if (!p) return mica_fail_memory(sizeof *p);
     p->kind = spec->kind;
     p->output = outputs[spec->kind];
-    p->threads = mica_cpu_threads();
-    int before = omp_get_max_threads();
-    omp_set_num_threads(p->threads);
+    p->threads = mica_dnnl.set_threads ? mica_cpu_threads() : 1;
+    int before = swap_threads(p->threads);
     mica_status status = make(p, spec, probe, why);
-    omp_set_num_threads(before);
+    swap_threads(before);
     if (status == MICA_OK && !probe)
         *primitive = p;
     else
@@ -369,15 +358,15 @@ void mica_onednn_destroy(mica_onednn *p)
         for (int t = 0; t < MICA_MAX_STEPS; t++) drop_memory(c->steps[t]);
         drop_memory(c->bias);
         drop_memory(c->scratch);
-        if (c->stream) dnnl_stream_destroy(c->stream);
+        if (c->stream) mica_dnnl.stream_destroy(c->stream);
     }
     for (int t = 0; t < MICA_ONEDNN_TENSORS; t++) {
-        if (p->reorder[t]) dnnl_primitive_destroy(p->reorder[t]);
-        if (p->unpack[t]) dnnl_primitive_destroy(p->unpack[t]);
+        if (p->reorder[t]) mica_dnnl.primitive_destroy(p->reorder[t]);
+        if (p->unpack[t]) mica_dnnl.primitive_destroy(p->unpack[t]);
     }
-    if (p->primitive) dnnl_primitive_destroy(p->primitive);
-    if (p->pd) dnnl_primitive_desc_destroy(p->pd);
-    if (p->engine) dnnl_engine_destroy(p->engine);
+    if (p->primitive) mica_dnnl.primitive_destroy(p->primitive);
+    if (p->pd) mica_dnnl.pd_destroy(p->pd);
+    if (p->engine) mica_dnnl.engine_destroy(p->engine);
     mica_release(p);
 }
 
@@ -389,7 +378,7 @@ size_t mica_onednn_workspace(const mica_onednn *p)
 const char *mica_onednn_name(const mica_onednn *p)
 {
     const char *name = "";
-    if (dnnl_primitive_desc_query(p->pd, dnnl_query_impl_info_str, 0, &name)) return "";
+    if (mica_dnnl.pd_query(p->pd, ONEDNN_QUERY_IMPLEMENTATION, 0, &name)) return "";
     return name;
 }
 

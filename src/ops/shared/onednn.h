@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * oneDNN behind one door: convolutions and matrix products over tensors in the user's memory. The
- * C APIs of versions 2 and 3 differ; only onednn_api.h knows. Without oneDNN at build time every
- * create is refused. */
+ * library is opened when it is first asked for; where it is not, every create is refused. The C
+ * APIs of versions 2 and 3 differ; only onednn_api.h knows. */
 #ifndef MICA_OPS_SHARED_ONEDNN_H
 #define MICA_OPS_SHARED_ONEDNN_H
 
@@ -56,8 +56,12 @@ typedef struct mica_onednn_args {
     void *steps[MICA_MAX_STEPS]; /* of the ADD and MUL steps */
 } mica_onednn_args;
 
-/* "2.6.3"; NULL if mica was built without it. */
+/* Opens it once; UNSUPPORTED with every place that was looked in, and why what was found there
+ * cannot be used. What the engines that stand on it are asked first. */
+mica_status mica_onednn_load(mica_why *why);
+/* "2.6.3"; NULL if there is none. And where it is. */
 const char *mica_onednn_version(void);
+const char *mica_onednn_path(void);
 /* Activations that oneDNN computes exactly (comparisons and products, no approximations). */
 bool mica_onednn_has_act(mica_act act);
 /* Sums of 8-bit products are exact only with the VNNI instructions: older kernels saturate pairs

@@ -5,34 +5,67 @@
 #define MICA_OPS_SHARED_ONEDNN_API_H
 
 #include "ops/shared/onednn.h"
+#include "ops/shared/onednn_calls.h"
 
 #include <stdatomic.h>
 #include <string.h>
-
-#include <dnnl.h>
 
 /* dnnl_memory objects carry pointers, so a run needs a set of its own; the ninth thread that runs
  * one plan at one time waits for the first of eight to finish. */
 #define CONTEXTS 8
 #define MAX_ARGS (MICA_ONEDNN_TENSORS + MICA_MAX_STEPS + 2)
 
+/* ---- the library ---- */
+
+/* Filled once by mica_onednn_load, which every plan asks before it makes anything. Calls of the
+ * other version are NULL. */
+typedef struct mica_onednn_table {
+#define MICA_X(name, symbol, result, arguments) result(*name) arguments;
+    ONEDNN_CALLS(MICA_X)
+    ONEDNN_CALLS_2(MICA_X)
+    ONEDNN_CALLS_3(MICA_X)
+#undef MICA_X
+    int major;
+    struct {
+#define MICA_X(name, two, three) int name;
+        ONEDNN_NUMBERS(MICA_X)
+#undef MICA_X
+    } numbers;
+    /* Threads of the OpenMP that this oneDNN calls, which need not be ours; NULL where it has none.
+     */
+    int (*get_threads)(void);
+    void (*set_threads)(int);
+    int (*in_parallel)(void);
+} mica_onednn_table;
+extern mica_onednn_table mica_dnnl;
+#define ONEDNN(name) (mica_dnnl.numbers.name)
+
+/* Has oneDNN use that many threads on the calling one; returns what to give back afterwards. */
+static inline int swap_threads(int threads)
+{
+    if (!mica_dnnl.get_threads) return threads;
+    int before = mica_dnnl.get_threads();
+    if (before != threads) mica_dnnl.set_threads(threads);
+    return before;
+}
+
 static inline dnnl_data_type_t type_of(mica_dtype d)
 {
     switch (d) {
     case MICA_F32:
-        return dnnl_f32;
+        return ONEDNN_F32;
     case MICA_F16:
-        return dnnl_f16;
+        return ONEDNN_F16;
     case MICA_BF16:
-        return dnnl_bf16;
+        return ONEDNN_BF16;
     case MICA_S8:
-        return dnnl_s8;
+        return ONEDNN_S8;
     case MICA_U8:
-        return dnnl_u8;
+        return ONEDNN_U8;
     case MICA_S32:
-        return dnnl_s32;
+        return ONEDNN_S32;
     default:
-        return dnnl_data_type_undef;
+        return ONEDNN_UNDEF;
     }
 }
 
@@ -45,14 +78,18 @@ static inline void to_dims(dnnl_dims_t to, const int64_t *from, int count)
 
 /* ---- the two C APIs ---- */
 
-#if DNNL_VERSION_MAJOR >= 3
-typedef const_dnnl_memory_desc_t md_ref;
 typedef struct md {
-    dnnl_memory_desc_t it;
+    onednn_md object;            /* version 3 */
+    struct dnnl_memory_desc two; /* version 2 */
 } md;
-static inline md_ref md_get(const md *m)
+static inline onednn_md_ref md_get(const md *m)
 {
-    return m->it;
+    return mica_dnnl.major == 2 ? &m->two : m->object;
+}
+/* Of a tensor that may be missing. */
+static inline onednn_md_ref md_given(const md *m, bool given)
+{
+    return given ? md_get(m) : NULL;
 }
 static inline dnnl_status_t md_make(md *m, const mica_tensor *t, bool any)
 {
@@ -60,54 +97,28 @@ static inline dnnl_status_t md_make(md *m, const mica_tensor *t, bool any)
     to_dims(dims, t->dims, t->rank);
     to_dims(strides, t->strides, t->rank);
     dnnl_data_type_t type = type_of(t->dtype);
-    if (any)
-        return dnnl_memory_desc_create_with_tag(&m->it, t->rank, dims, type, dnnl_format_tag_any);
-    return dnnl_memory_desc_create_with_strides(&m->it, t->rank, dims, type, strides);
+    const mica_onednn_table *lib = &mica_dnnl;
+    if (lib->major == 2)
+        return any ? lib->md_init_tag_2(&m->two, t->rank, dims, type, ONEDNN_ANY_LAYOUT)
+                   : lib->md_init_strides_2(&m->two, t->rank, dims, type, strides);
+    return any ? lib->md_create_tag_3(&m->object, t->rank, dims, type, ONEDNN_ANY_LAYOUT)
+               : lib->md_create_strides_3(&m->object, t->rank, dims, type, strides);
 }
 static inline void md_drop(md *m)
 {
-    if (m->it) dnnl_memory_desc_destroy(m->it);
-    m->it = NULL;
+    if (m->object) mica_dnnl.md_destroy_3(m->object);
+    m->object = NULL;
 }
 static inline dnnl_status_t append_act(dnnl_post_ops_t ops, dnnl_alg_kind_t alg, float a, float b)
 {
-    return dnnl_post_ops_append_eltwise(ops, alg, a, b);
+    return mica_dnnl.major == 2 ? mica_dnnl.append_eltwise_2(ops, 1.0f, alg, a, b)
+                                : mica_dnnl.append_eltwise_3(ops, alg, a, b);
 }
 static inline dnnl_status_t append_sum(dnnl_post_ops_t ops, float scale)
 {
-    return dnnl_post_ops_append_sum(ops, scale, 0, dnnl_data_type_undef);
+    return mica_dnnl.major == 2 ? mica_dnnl.append_sum_2(ops, scale)
+                                : mica_dnnl.append_sum_3(ops, scale, 0, ONEDNN_UNDEF);
 }
-#else
-typedef const dnnl_memory_desc_t *md_ref;
-typedef struct md {
-    dnnl_memory_desc_t it;
-} md;
-static inline md_ref md_get(const md *m)
-{
-    return &m->it;
-}
-static inline dnnl_status_t md_make(md *m, const mica_tensor *t, bool any)
-{
-    dnnl_dims_t dims, strides;
-    to_dims(dims, t->dims, t->rank);
-    to_dims(strides, t->strides, t->rank);
-    dnnl_data_type_t type = type_of(t->dtype);
-    if (any) return dnnl_memory_desc_init_by_tag(&m->it, t->rank, dims, type, dnnl_format_tag_any);
-    return dnnl_memory_desc_init_by_strides(&m->it, t->rank, dims, type, strides);
-}
-static inline void md_drop(md *m)
-{
-    (void)m;
-}
-static inline dnnl_status_t append_act(dnnl_post_ops_t ops, dnnl_alg_kind_t alg, float a, float b)
-{
-    return dnnl_post_ops_append_eltwise(ops, 1.0f, alg, a, b);
-}
-static inline dnnl_status_t append_sum(dnnl_post_ops_t ops, float scale)
-{
-    return dnnl_post_ops_append_sum(ops, scale);
-}
-#endif
 
 /* Packed inputs as bytes: version 2 writes the padding of a layout whenever it is given a pointer,
  * here into memory that other threads read. Primitives go by their own descriptions. */
@@ -125,66 +136,62 @@ typedef struct maker {
     dnnl_dims_t stride, dilation, low, high; /* dilation 0 is dense */
 } maker;
 
-#if DNNL_VERSION_MAJOR >= 3
-static inline dnnl_status_t make_pd(const maker *m, dnnl_primitive_desc_t *pd)
+static inline dnnl_status_t make_pd_3(const maker *m, dnnl_primitive_desc_t *pd)
 {
-    const mica_onednn_spec *s = m->spec;
-    md_ref src = m->tensor[0].it, wei = m->tensor[1].it, dst = m->tensor[2].it, bias = m->bias.it;
-    switch (s->kind) {
+    onednn_md_ref src = md_get(&m->tensor[0]), wei = md_get(&m->tensor[1]),
+                  dst = md_get(&m->tensor[2]), bias = md_given(&m->bias, m->spec->bias.dtype);
+    switch (m->spec->kind) {
     case MICA_ONEDNN_MATMUL:
-        return dnnl_matmul_primitive_desc_create(pd, m->engine, src, wei, bias, dst, m->attr);
+        return mica_dnnl.matmul_3(pd, m->engine, src, wei, bias, dst, m->attr);
     case MICA_ONEDNN_CONV_FWD:
-        return dnnl_convolution_forward_primitive_desc_create(
-            pd, m->engine, dnnl_forward_inference, dnnl_convolution_direct, src, wei, bias, dst,
-            m->stride, m->dilation, m->low, m->high, m->attr);
+        return mica_dnnl.conv_fwd_3(pd, m->engine, ONEDNN_FORWARD_INFERENCE,
+                                    ONEDNN_CONVOLUTION_DIRECT, src, wei, bias, dst, m->stride,
+                                    m->dilation, m->low, m->high, m->attr);
     case MICA_ONEDNN_CONV_DGRAD:
-        return dnnl_convolution_backward_data_primitive_desc_create(
-            pd, m->engine, dnnl_convolution_direct, src, wei, dst, m->stride, m->dilation, m->low,
-            m->high, NULL, m->attr);
+        return mica_dnnl.conv_dgrad_3(pd, m->engine, ONEDNN_CONVOLUTION_DIRECT, src, wei, dst,
+                                      m->stride, m->dilation, m->low, m->high, NULL, m->attr);
     case MICA_ONEDNN_CONV_WGRAD:
-        return dnnl_convolution_backward_weights_primitive_desc_create(
-            pd, m->engine, dnnl_convolution_direct, src, wei, NULL, dst, m->stride, m->dilation,
-            m->low, m->high, NULL, m->attr);
+        return mica_dnnl.conv_wgrad_3(pd, m->engine, ONEDNN_CONVOLUTION_DIRECT, src, wei, NULL, dst,
+                                      m->stride, m->dilation, m->low, m->high, NULL, m->attr);
     }
-    return dnnl_invalid_arguments;
+    return ONEDNN_INVALID_ARGUMENTS;
 }
-#else
-static inline dnnl_status_t make_matmul(const maker *m, dnnl_primitive_desc_t *pd)
+static inline dnnl_status_t make_matmul_2(const maker *m, dnnl_primitive_desc_t *pd)
 {
     dnnl_matmul_desc_t d;
-    const dnnl_memory_desc_t *bias = m->spec->bias.dtype ? &m->bias.it : NULL;
-    dnnl_status_t s =
-        dnnl_matmul_desc_init(&d, &m->tensor[0].it, &m->tensor[1].it, bias, &m->tensor[2].it);
-    return s ? s : dnnl_primitive_desc_create(pd, &d, m->attr, m->engine, NULL);
+    onednn_md_ref bias = md_given(&m->bias, m->spec->bias.dtype);
+    dnnl_status_t s = mica_dnnl.matmul_2(&d, md_get(&m->tensor[0]), md_get(&m->tensor[1]), bias,
+                                         md_get(&m->tensor[2]));
+    return s ? s : mica_dnnl.pd_create_2(pd, &d, m->attr, m->engine, NULL);
+}
+static inline dnnl_status_t make_pd_2(const maker *m, dnnl_primitive_desc_t *pd)
+{
+    onednn_md_ref src = md_get(&m->tensor[0]), wei = md_get(&m->tensor[1]),
+                  dst = md_get(&m->tensor[2]), bias = md_given(&m->bias, m->spec->bias.dtype);
+    dnnl_convolution_desc_t d;
+    dnnl_status_t s = ONEDNN_INVALID_ARGUMENTS;
+    switch (m->spec->kind) {
+    case MICA_ONEDNN_MATMUL:
+        return make_matmul_2(m, pd);
+    case MICA_ONEDNN_CONV_FWD:
+        s = mica_dnnl.conv_fwd_2(&d, ONEDNN_FORWARD_INFERENCE, ONEDNN_CONVOLUTION_DIRECT, src, wei,
+                                 bias, dst, m->stride, m->dilation, m->low, m->high);
+        break;
+    case MICA_ONEDNN_CONV_DGRAD:
+        s = mica_dnnl.conv_dgrad_2(&d, ONEDNN_CONVOLUTION_DIRECT, src, wei, dst, m->stride,
+                                   m->dilation, m->low, m->high);
+        break;
+    case MICA_ONEDNN_CONV_WGRAD:
+        s = mica_dnnl.conv_wgrad_2(&d, ONEDNN_CONVOLUTION_DIRECT, src, wei, NULL, dst, m->stride,
+                                   m->dilation, m->low, m->high);
+        break;
+    }
+    return s ? s : mica_dnnl.pd_create_2(pd, &d, m->attr, m->engine, NULL);
 }
 static inline dnnl_status_t make_pd(const maker *m, dnnl_primitive_desc_t *pd)
 {
-    const mica_onednn_spec *s = m->spec;
-    const dnnl_memory_desc_t *src = &m->tensor[0].it, *wei = &m->tensor[1].it,
-                             *dst = &m->tensor[2].it, *bias = s->bias.dtype ? &m->bias.it : NULL;
-    dnnl_convolution_desc_t d;
-    dnnl_status_t status = dnnl_invalid_arguments;
-    switch (s->kind) {
-    case MICA_ONEDNN_MATMUL:
-        return make_matmul(m, pd);
-    case MICA_ONEDNN_CONV_FWD:
-        status = dnnl_dilated_convolution_forward_desc_init(
-            &d, dnnl_forward_inference, dnnl_convolution_direct, src, wei, bias, dst, m->stride,
-            m->dilation, m->low, m->high);
-        break;
-    case MICA_ONEDNN_CONV_DGRAD:
-        status = dnnl_dilated_convolution_backward_data_desc_init(
-            &d, dnnl_convolution_direct, src, wei, dst, m->stride, m->dilation, m->low, m->high);
-        break;
-    case MICA_ONEDNN_CONV_WGRAD:
-        status = dnnl_dilated_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct,
-                                                                     src, wei, NULL, dst, m->stride,
-                                                                     m->dilation, m->low, m->high);
-        break;
-    }
-    return status ? status : dnnl_primitive_desc_create(pd, &d, m->attr, m->engine, NULL);
+    return mica_dnnl.major == 2 ? make_pd_2(m, pd) : make_pd_3(m, pd);
 }
-#endif
 
 /* ---- what a primitive consists of ---- */
 
@@ -216,37 +223,38 @@ struct mica_onednn {
 static inline int arg_number(mica_onednn_kind kind, int tensor)
 {
     static const int numbers[][MICA_ONEDNN_TENSORS] = {
-        [MICA_ONEDNN_MATMUL] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-        [MICA_ONEDNN_CONV_FWD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-        [MICA_ONEDNN_CONV_DGRAD] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
-        [MICA_ONEDNN_CONV_WGRAD] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+        [MICA_ONEDNN_MATMUL] = {ONEDNN_ARG_SRC, ONEDNN_ARG_WEIGHTS, ONEDNN_ARG_DST},
+        [MICA_ONEDNN_CONV_FWD] = {ONEDNN_ARG_SRC, ONEDNN_ARG_WEIGHTS, ONEDNN_ARG_DST},
+        [MICA_ONEDNN_CONV_DGRAD] = {ONEDNN_ARG_DIFF_SRC, ONEDNN_ARG_WEIGHTS, ONEDNN_ARG_DIFF_DST},
+        [MICA_ONEDNN_CONV_WGRAD] = {ONEDNN_ARG_SRC, ONEDNN_ARG_DIFF_WEIGHTS, ONEDNN_ARG_DIFF_DST},
     };
     return numbers[kind][tensor];
 }
 
-static inline md_ref inner_md(const mica_onednn *p, int i)
+static inline onednn_md_ref inner_md(const mica_onednn *p, int i)
 {
-    return dnnl_primitive_desc_query_md(p->pd, dnnl_query_exec_arg_md, arg_number(p->kind, i));
+    return mica_dnnl.pd_query_md(p->pd, ONEDNN_QUERY_EXEC_ARG_MD, arg_number(p->kind, i));
 }
 
-static inline dnnl_status_t new_reorder(const mica_onednn *p, md_ref from, md_ref to,
+static inline dnnl_status_t new_reorder(const mica_onednn *p, onednn_md_ref from, onednn_md_ref to,
                                         dnnl_primitive_t *reorder)
 {
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t s = dnnl_reorder_primitive_desc_create(&pd, from, p->engine, to, p->engine, NULL);
-    if (s == dnnl_success) s = dnnl_primitive_create(reorder, pd);
-    if (pd) dnnl_primitive_desc_destroy(pd);
+    dnnl_status_t s = mica_dnnl.reorder_pd(&pd, from, p->engine, to, p->engine, NULL);
+    if (s == ONEDNN_SUCCESS) s = mica_dnnl.primitive_create(reorder, pd);
+    if (pd) mica_dnnl.pd_destroy(pd);
     return s;
 }
 
-static inline dnnl_status_t new_memory(const mica_onednn *p, md_ref what, dnnl_memory_t *memory)
+static inline dnnl_status_t new_memory(const mica_onednn *p, onednn_md_ref what,
+                                       dnnl_memory_t *memory)
 {
-    return dnnl_memory_create(memory, what, p->engine, DNNL_MEMORY_NONE);
+    return mica_dnnl.memory_create(memory, what, p->engine, NULL);
 }
 
 static inline void drop_memory(dnnl_memory_t memory)
 {
-    if (memory) dnnl_memory_destroy(memory);
+    if (memory) mica_dnnl.memory_destroy(memory);
 }
 
 #endif

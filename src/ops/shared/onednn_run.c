@@ -3,14 +3,19 @@
 #include "ops/shared/onednn_api.h"
 #include "cpu/cpu.h"
 
-#include <omp.h>
 #include <sched.h>
 
 /* ---- running ---- */
 
+/* Where oneDNN's threads are all busy with what the caller does. */
+static bool in_parallel(void)
+{
+    return mica_dnnl.in_parallel && mica_dnnl.in_parallel();
+}
+
 bool mica_onednn_ready(const mica_onednn *p)
 {
-    return p->threads == 1 || (!omp_in_parallel() && mica_cpu_threads() >= p->threads);
+    return p->threads == 1 || (!in_parallel() && mica_cpu_threads() >= p->threads);
 }
 
 /* Runs are synchronous, so a busy context comes free by itself. */
@@ -26,41 +31,40 @@ static context *claim(const mica_onednn *p)
 static dnnl_status_t set_handles(const mica_onednn *p, context *c, const mica_onednn_args *args,
                                  void *workspace)
 {
-    dnnl_status_t s = dnnl_success;
+    dnnl_status_t s = ONEDNN_SUCCESS;
     char *base = workspace;
     for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++) {
         void *inner = p->unpack[i] ? args->tensor[i] : base + p->inner_at[i];
-        if (!p->unpack[i]) s = dnnl_memory_set_data_handle(c->user[i], args->tensor[i]);
-        if (!s && c->inner[i]) s = dnnl_memory_set_data_handle(c->inner[i], inner);
+        if (!p->unpack[i]) s = mica_dnnl.memory_set(c->user[i], args->tensor[i]);
+        if (!s && c->inner[i]) s = mica_dnnl.memory_set(c->inner[i], inner);
     }
-    if (!s && c->bias) s = dnnl_memory_set_data_handle(c->bias, args->bias);
+    if (!s && c->bias) s = mica_dnnl.memory_set(c->bias, args->bias);
     for (int i = 0; i < MICA_MAX_STEPS && !s; i++)
-        if (c->steps[i]) s = dnnl_memory_set_data_handle(c->steps[i], args->steps[i]);
-    if (!s && base) s = dnnl_memory_set_data_handle(c->scratch, base + p->scratch_at);
+        if (c->steps[i]) s = mica_dnnl.memory_set(c->steps[i], args->steps[i]);
+    if (!s && base) s = mica_dnnl.memory_set(c->scratch, base + p->scratch_at);
     return s;
 }
 
 static dnnl_status_t reorder(const mica_onednn *p, const context *c, int i)
 {
     bool out = i == p->output;
-    dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, out ? c->inner[i] : c->user[i]},
-                               {DNNL_ARG_TO, out ? c->user[i] : c->inner[i]}};
-    return dnnl_primitive_execute(p->reorder[i], c->stream, 2, args);
+    dnnl_exec_arg_t args[2] = {{ONEDNN_ARG_FROM, out ? c->inner[i] : c->user[i]},
+                               {ONEDNN_ARG_TO, out ? c->user[i] : c->inner[i]}};
+    return mica_dnnl.primitive_execute(p->reorder[i], c->stream, 2, args);
 }
 
 mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, void *workspace)
 {
-    int before = omp_get_max_threads();
-    if (before != p->threads) omp_set_num_threads(p->threads);
+    int before = swap_threads(p->threads);
     context *c = claim(p);
     dnnl_status_t s = set_handles(p, c, args, workspace);
     for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++)
         if (p->reorder[i] && i != p->output) s = reorder(p, c, i);
-    if (!s) s = dnnl_primitive_execute(p->primitive, c->stream, c->arg_count, c->args);
+    if (!s) s = mica_dnnl.primitive_execute(p->primitive, c->stream, c->arg_count, c->args);
     if (!s && p->reorder[p->output]) s = reorder(p, c, p->output);
-    if (!s) s = dnnl_stream_wait(c->stream);
+    if (!s) s = mica_dnnl.stream_wait(c->stream);
     atomic_flag_clear_explicit(&c->busy, memory_order_release);
-    if (before != p->threads) omp_set_num_threads(before);
+    swap_threads(before);
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN failed with its status %d", (int)s);
     return MICA_OK;
 }
@@ -69,19 +73,19 @@ mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, 
 
 size_t mica_onednn_packed_bytes(const mica_onednn *p, int i)
 {
-    return p->unpack[i] ? dnnl_memory_desc_get_size(inner_md(p, i)) : 0;
+    return p->unpack[i] ? mica_dnnl.md_bytes(inner_md(p, i)) : 0;
 }
 
 static dnnl_status_t move(const mica_onednn *p, context *c, int i, dnnl_primitive_t reorder,
                           void *user, dnnl_memory_t inner, void *packed)
 {
     bool unpack = reorder == p->unpack[i];
-    dnnl_exec_arg_t args[2] = {{DNNL_ARG_FROM, unpack ? inner : c->user[i]},
-                               {DNNL_ARG_TO, unpack ? c->user[i] : inner}};
-    dnnl_status_t s = dnnl_memory_set_data_handle(c->user[i], user);
-    if (!s) s = dnnl_memory_set_data_handle(inner, packed);
-    if (!s) s = dnnl_primitive_execute(reorder, c->stream, 2, args);
-    return s ? s : dnnl_stream_wait(c->stream);
+    dnnl_exec_arg_t args[2] = {{ONEDNN_ARG_FROM, unpack ? inner : c->user[i]},
+                               {ONEDNN_ARG_TO, unpack ? c->user[i] : inner}};
+    dnnl_status_t s = mica_dnnl.memory_set(c->user[i], user);
+    if (!s) s = mica_dnnl.memory_set(inner, packed);
+    if (!s) s = mica_dnnl.primitive_execute(reorder, c->stream, 2, args);
+    return s ? s : mica_dnnl.stream_wait(c->stream);
 }
 
 static mica_status packing_failed(dnnl_status_t s)
@@ -93,26 +97,25 @@ static mica_status packing_failed(dnnl_status_t s)
 /* Once per constant, so the reorder is made for it, with the threads that are there now. */
 mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void *to)
 {
-    md_ref user;
+    onednn_md_ref user;
     dnnl_primitive_t pack = NULL;
     dnnl_memory_t inner = NULL;
-    int before = omp_get_max_threads();
-    omp_set_num_threads(omp_in_parallel() ? 1 : mica_cpu_threads());
+    int before = swap_threads(in_parallel() ? 1 : mica_cpu_threads());
     context *c = claim(p);
-    dnnl_status_t s = dnnl_memory_get_memory_desc(c->user[i], &user);
+    dnnl_status_t s = mica_dnnl.memory_md(c->user[i], &user);
     if (!s) s = new_reorder(p, user, inner_md(p, i), &pack);
     if (!s) s = new_memory(p, inner_md(p, i), &inner);
     if (!s) s = move(p, c, i, pack, (void *)(uintptr_t)from, inner, to);
     drop_memory(inner);
-    if (pack) dnnl_primitive_destroy(pack);
+    if (pack) mica_dnnl.primitive_destroy(pack);
     atomic_flag_clear_explicit(&c->busy, memory_order_release);
-    omp_set_num_threads(before);
+    swap_threads(before);
     return packing_failed(s);
 }
 
 mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, void *workspace)
 {
-    dnnl_status_t s = dnnl_success;
+    dnnl_status_t s = ONEDNN_SUCCESS;
     context *c = claim(p);
     for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++) {
         if (!p->unpack[i]) continue;
@@ -129,21 +132,20 @@ static dnnl_status_t gemm(const mica_onednn_gemm_args *g)
     const int32_t zero = 0;
     char a_t = g->a_t ? 'T' : 'N', b_t = g->b_t ? 'T' : 'N';
     if (g->type == MICA_F32)
-        return dnnl_sgemm(a_t, b_t, g->m, g->n, g->k, g->alpha, g->a, g->a_ld, g->b, g->b_ld,
-                          g->beta, g->c, g->c_ld);
+        return mica_dnnl.sgemm(a_t, b_t, g->m, g->n, g->k, g->alpha, g->a, g->a_ld, g->b, g->b_ld,
+                               g->beta, g->c, g->c_ld);
     if (g->type == MICA_S8)
-        return dnnl_gemm_s8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b,
-                                 g->b_ld, 0, 0, g->c, g->c_ld, &zero);
-    return dnnl_gemm_u8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b, g->b_ld, 0,
-                             0, g->c, g->c_ld, &zero);
+        return mica_dnnl.gemm_s8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b,
+                                      g->b_ld, 0, 0, g->c, g->c_ld, &zero);
+    return mica_dnnl.gemm_u8s8s32(a_t, b_t, 'F', g->m, g->n, g->k, 1, g->a, g->a_ld, 0, g->b,
+                                  g->b_ld, 0, 0, g->c, g->c_ld, &zero);
 }
 
 mica_status mica_onednn_gemm(const mica_onednn_gemm_args *g)
 {
-    int before = omp_get_max_threads(), threads = mica_cpu_threads();
-    if (before != threads) omp_set_num_threads(threads);
+    int before = swap_threads(mica_cpu_threads());
     dnnl_status_t s = gemm(g);
-    if (before != threads) omp_set_num_threads(before);
+    swap_threads(before);
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN's gemm failed with its status %d", (int)s);
     return MICA_OK;
 }

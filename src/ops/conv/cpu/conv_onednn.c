@@ -370,6 +370,7 @@ static const mica_packing packing = {packed_bytes, pack, predict_packed};
 const mica_engine mica_conv_onednn = {.name = "onednn",
                                       .packing = &packing,
                                       .knobs = knobs,
+                                      .available = mica_onednn_load,
                                       .accepts = accepts,
                                       .configs = configs,
                                       .predict = predict,

@@ -71,7 +71,7 @@ mica_status conv_passes_accepts(const mica_engine *const *engines, const mica_co
     if (!conv_has_finish(d) && !conv_has_stats(d))
         return mica_refuse(why, "there is no result but y, which other engines form in one pass");
     mica_conv_desc inner = inner_of(d);
-    return engines[0]->accepts(&inner, device, why); /* which takes everything */
+    return mica_engine_accepts(engines[0], &inner, device, why); /* which takes everything */
 }
 
 int conv_passes_configs(const mica_engine *const *engines, const mica_conv_desc *d,
@@ -81,7 +81,7 @@ int conv_passes_configs(const mica_engine *const *engines, const mica_conv_desc 
     mica_why ignored;
     int count = 0;
     for (int i = 0; engines[i]; i++)
-        if (engines[i]->accepts(&inner, device, &ignored) == MICA_OK)
+        if (mica_engine_accepts(engines[i], &inner, device, &ignored) == MICA_OK)
             configs[count++] = (mica_config){{i}};
     return count;
 }

@@ -68,7 +68,6 @@ static mica_status blas_layout(const mica_gemm_desc *d, const gemm_shape *s, bla
     *g = (blas){0};
     bool f32 = d->a.dtype == MICA_F32 && d->b.dtype == MICA_F32 && d->c.dtype == MICA_F32;
     bool integers = mica_dtype_is_integer(d->a.dtype);
-    if (!mica_onednn_version()) return mica_refuse(why, "built without oneDNN");
     if (!f32 && !integers)
         return mica_refuse(why, "a is %s, b %s, c %s; taken are f32 and 8-bit integers",
                            mica_dtype_name(d->a.dtype), mica_dtype_name(d->b.dtype),
@@ -461,6 +460,7 @@ static void destroy(mica_plan *plan)
 const mica_engine gemm_onednn = {.name = "onednn",
                                  .knobs = knobs,
                                  .packing = &packing,
+                                 .available = mica_onednn_load,
                                  .accepts = accepts,
                                  .configs = configs,
                                  .predict = predict,

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * oneDNN behind one door: opening the library, once, and whether it can be used. */
+#define _GNU_SOURCE
+#include "ops/shared/onednn_api.h"
+#include "base/env.h"
+#include "base/library.h"
+#include "base/log.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#define VARIABLE "MICA_ONEDNN"
+
+mica_onednn_table mica_dnnl;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool usable;
+static char path[512], version[48], absence[448]; /* a refusal with it fits a mica_why */
+
+/* ---- the functions ---- */
+
+/* The first that is missing, or NULL. A function pointer is read through an object pointer, as
+ * POSIX asks for. */
+static const char *fill_table(void *library, int major)
+{
+#define MICA_X(name, symbol, result, arguments)                                                    \
+    *(void **)&mica_dnnl.name = dlsym(library, #symbol);                                           \
+    if (!mica_dnnl.name) return #symbol;
+    ONEDNN_CALLS(MICA_X)
+    if (major == 2) {
+        ONEDNN_CALLS_2(MICA_X)
+    } else {
+        ONEDNN_CALLS_3(MICA_X)
+    }
+#undef MICA_X
+#define MICA_X(name, two, three) mica_dnnl.numbers.name = major == 2 ? (two) : (three);
+    ONEDNN_NUMBERS(MICA_X)
+#undef MICA_X
+    mica_dnnl.major = major;
+    return NULL;
+}
+
+/* ---- its threads ---- */
+
+typedef struct scope {
+    void *process, *library;
+} scope;
+
+/* As oneDNN's own calls are bound: what the whole process sees comes first. */
+static void *find(const scope *s, const char *name)
+{
+    void *symbol = s->process ? dlsym(s->process, name) : NULL;
+    return symbol ? symbol : dlsym(s->library, name);
+}
+
+/* The run time of LLVM and Intel knows both its own entry and GNU's. */
+static const char *region_entry(const scope *s)
+{
+    static const char llvm[] = "__kmpc_fork_call";
+    return dlsym(s->library, llvm) ? llvm : "GOMP_parallel";
+}
+
+static bool find_openmp(const scope *s, mica_text *looked)
+{
+    Dl_info asks, forks;
+    void *who = find(s, "omp_get_thread_num"), *region = find(s, region_entry(s));
+    *(void **)&mica_dnnl.get_threads = find(s, "omp_get_max_threads");
+    *(void **)&mica_dnnl.set_threads = find(s, "omp_set_num_threads");
+    *(void **)&mica_dnnl.in_parallel = find(s, "omp_in_parallel");
+    if (!who || !region || !mica_dnnl.get_threads || !mica_dnnl.set_threads ||
+        !mica_dnnl.in_parallel || !dladdr(who, &asks) || !dladdr(region, &forks)) {
+        mica_text_add(looked, "its OpenMP run time was not found");
+        return false;
+    }
+    if (asks.dli_fbase == forks.dli_fbase) return true;
+    /* a thread of the one is number 0 to the other: all would do the same piece */
+    mica_text_add(looked, "its threads are of %s, but this process has %s", forks.dli_fname,
+                  asks.dli_fname);
+    return false;
+}
+
+static bool find_threads(void *library, unsigned runtime, mica_text *looked)
+{
+    static const struct {
+        unsigned runtime;
+        const char *name;
+    } others[] = {{ONEDNN_TBB, "TBB"}, {ONEDNN_THREADPOOL, "a thread pool"}, {ONEDNN_SYCL, "SYCL"}};
+    const char *name = "an unknown run time";
+    if (runtime == ONEDNN_SEQUENTIAL) return true;
+    if (runtime == ONEDNN_OMP) {
+        scope s = {dlopen(NULL, RTLD_LAZY), library};
+        bool found = find_openmp(&s, looked);
+        if (s.process) dlclose(s.process);
+        return found;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].runtime == runtime) name = others[i].name;
+    mica_text_add(looked, "built for %s, used are those for OpenMP", name);
+    return false;
+}
+
+/* ---- the library ---- */
+
+static bool check(void *library, const char *name, mica_text *looked)
+{
+    const dnnl_version_t *(*ask)(void);
+    *(void **)&ask = dlsym(library, "dnnl_version");
+    const dnnl_version_t *v = ask ? ask() : NULL;
+    mica_text_add(looked, "%s%s: ", looked->length ? "; " : "", name);
+    if (!v) {
+        mica_text_add(looked, "it has no dnnl_version");
+        return false;
+    }
+    snprintf(version, sizeof version, "%d.%d.%d", v->major, v->minor, v->patch);
+    if (v->major < 2 || v->major > 3) {
+        mica_text_add(looked, "version %s, known are 2 and 3", version);
+        return false;
+    }
+    mica_text_add(looked, "version %s: ", version);
+    if (!find_threads(library, v->cpu_runtime, looked)) return false;
+    const char *missing = fill_table(library, v->major);
+    if (missing) mica_text_add(looked, "it has no %s", missing);
+    return !missing;
+}
+
+static bool try_name(const char *value, const char *name, mica_text *looked)
+{
+    const char *const names[] = {name, NULL};
+    void *library = mica_library_open(VARIABLE, value, names, looked);
+    if (!library) return false;
+    if (check(library, value ? value : name, looked)) {
+        mica_library_path(*(void **)&mica_dnnl.version, path, sizeof path);
+        return true;
+    }
+    mica_dnnl = (mica_onednn_table){0};
+    dlclose(library);
+    return false;
+}
+
+/* The newer one where a system has both. Debian and Ubuntu call version 3 by a name of their own.
+ */
+static void open_once(void)
+{
+    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"};
+    const char *value = mica_env(MICA_ENV_ONEDNN);
+    char text[336] = "";
+    mica_text looked = {text, sizeof text, 0};
+    if (value && !strcmp(value, "none")) {
+        snprintf(absence, sizeof absence, "oneDNN is not used: " VARIABLE "=none");
+        return;
+    }
+    for (size_t i = 0; i < (value ? 1 : sizeof names / sizeof *names) && !usable; i++)
+        usable = try_name(value, names[i], &looked);
+    if (usable)
+        mica_log(MICA_LOG_INFO, "oneDNN %s from %s", version, path);
+    else
+        snprintf(absence, sizeof absence,
+                 "oneDNN is not here: %s. Install it (Debian 12: libdnnl2, 13: libdnnl3.6) or "
+                 "name its path in " VARIABLE,
+                 text);
+}
+
+mica_status mica_onednn_load(mica_why *why)
+{
+    pthread_once(&once, open_once);
+    return usable ? MICA_OK : mica_refuse(why, "%s", absence);
+}
+
+const char *mica_onednn_version(void)
+{
+    pthread_once(&once, open_once);
+    return usable ? version : NULL;
+}
+
+const char *mica_onednn_path(void)
+{
+    pthread_once(&once, open_once);
+    return usable ? path : "";
+}
