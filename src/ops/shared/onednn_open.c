@@ -47,27 +47,32 @@ typedef struct scope {
     void *process, *library;
 } scope;
 
-/* As oneDNN's own calls are bound: what the whole process sees comes first. */
-static void *find(const scope *s, const char *name)
-{
-    void *symbol = s->process ? dlsym(s->process, name) : NULL;
-    return symbol ? symbol : dlsym(s->library, name);
-}
+/* Run times of OpenMP by what starts a region, with the versions of their symbols. That of LLVM and
+ * Intel, which comes first, knows GNU's entry, too. */
+typedef struct openmp {
+    const char *entry, *entry_version, *version;
+} openmp;
+static const openmp run_times[] = {{"__kmpc_fork_call", "VERSION", "VERSION"},
+                                   {"GOMP_parallel", "GOMP_4.0", "OMP_1.0"}};
 
-/* The run time of LLVM and Intel knows both its own entry and GNU's. */
-static const char *region_entry(const scope *s)
+/* As oneDNN's own calls are bound: by version, and what the whole process sees comes first. */
+static void *find(const scope *s, const char *name, const char *its_version)
 {
-    static const char llvm[] = "__kmpc_fork_call";
-    return dlsym(s->library, llvm) ? llvm : "GOMP_parallel";
+    void *symbol = s->process ? dlvsym(s->process, name, its_version) : NULL;
+    if (!symbol) symbol = dlvsym(s->library, name, its_version);
+    if (!symbol && s->process) symbol = dlsym(s->process, name);
+    return symbol ? symbol : dlsym(s->library, name);
 }
 
 static bool find_openmp(const scope *s, mica_text *looked)
 {
     Dl_info asks, forks;
-    void *who = find(s, "omp_get_thread_num"), *region = find(s, region_entry(s));
-    *(void **)&mica_dnnl.get_threads = find(s, "omp_get_max_threads");
-    *(void **)&mica_dnnl.set_threads = find(s, "omp_set_num_threads");
-    *(void **)&mica_dnnl.in_parallel = find(s, "omp_in_parallel");
+    const openmp *o = &run_times[!dlsym(s->library, run_times[0].entry)];
+    void *who = find(s, "omp_get_thread_num", o->version);
+    void *region = find(s, o->entry, o->entry_version);
+    *(void **)&mica_dnnl.get_threads = find(s, "omp_get_max_threads", o->version);
+    *(void **)&mica_dnnl.set_threads = find(s, "omp_set_num_threads", o->version);
+    *(void **)&mica_dnnl.in_parallel = find(s, "omp_in_parallel", o->version);
     if (!who || !region || !mica_dnnl.get_threads || !mica_dnnl.set_threads ||
         !mica_dnnl.in_parallel || !dladdr(who, &asks) || !dladdr(region, &forks)) {
         mica_text_add(looked, "its OpenMP run time was not found");

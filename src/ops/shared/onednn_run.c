@@ -3,14 +3,15 @@
 #include "ops/shared/onednn_api.h"
 #include "cpu/cpu.h"
 
+#include <omp.h>
 #include <sched.h>
 
 /* ---- running ---- */
 
-/* Where oneDNN's threads are all busy with what the caller does. */
+/* Where all threads are busy with what the caller does: ours, or those of oneDNN's own OpenMP. */
 static bool in_parallel(void)
 {
-    return mica_dnnl.in_parallel && mica_dnnl.in_parallel();
+    return omp_in_parallel() || (mica_dnnl.in_parallel && mica_dnnl.in_parallel());
 }
 
 bool mica_onednn_ready(const mica_onednn *p)
@@ -143,7 +144,7 @@ static dnnl_status_t gemm(const mica_onednn_gemm_args *g)
 
 mica_status mica_onednn_gemm(const mica_onednn_gemm_args *g)
 {
-    int before = swap_threads(mica_cpu_threads());
+    int before = swap_threads(in_parallel() ? 1 : mica_cpu_threads());
     dnnl_status_t s = gemm(g);
     swap_threads(before);
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN's gemm failed with its status %d", (int)s);
