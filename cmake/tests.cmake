@@ -303,7 +303,7 @@ if(TARGET mica AND TARGET fake_nvrtc)
       --table ${PROJECT_SOURCE_DIR}/tests/kernels/${arch}.txt)
     if(names)
       set_tests_properties(${names} PROPERTIES ENVIRONMENT
-        "${test_environment};MICA_NVRTC=$<TARGET_FILE:fake_nvrtc>;FAKE_NVRTC_SPILLS=0;MICA_CACHE_BYTES=0")
+        "${test_environment};MICA_NVRTC=$<TARGET_FILE:fake_nvrtc>;FAKE_NVRTC_SPILLS=0;FAKE_NVRTC_SMEM=0;MICA_CACHE_BYTES=0")
     endif()
   endforeach()
 endif()

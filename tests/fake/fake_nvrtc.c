@@ -4,7 +4,7 @@
  * to that file for each compilation, so that several processes can be counted. "PADDING = n" in the
  * source makes the cubin n bytes longer. FAKE_NVRTC_SPILLS="a b c" are the bytes that the first,
  * the second, ... compilation of a process stores when registers run out, and where it stores some
- * it loads 32; the last holds for the rest. */
+ * it loads 32; the last holds for the rest. FAKE_NVRTC_SMEM is how much shared memory kernels have. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -145,6 +145,7 @@ static const char *kernel_name(const char *at)
 static int pretend(const program *p, const char *target, FILE *log, FILE *cubin)
 {
     long spilled = spilled_bytes();
+    const char *smem = getenv("FAKE_NVRTC_SMEM");
     int code = strstr(p->source, "wrong_name") ? 6 : 0;
     if (code) fprintf(log, "%s(1): error: identifier \"wrong_name\" is undefined\n", p->name);
     fprintf(cubin, FAKE_CUBIN "%s\n", target);
@@ -156,8 +157,8 @@ static int pretend(const program *p, const char *target, FILE *log, FILE *cubin)
                 "ptxas info    : Function properties for %.*s\n"
                 "ptxas         .     8 bytes stack frame, %ld bytes spill stores, %d bytes spill "
                 "loads\n"
-                "ptxas info    : Used 24 registers, used 1 barriers, 1024 bytes smem\n",
-                length, name, target, length, name, spilled, spilled ? 32 : 0);
+                "ptxas info    : Used 24 registers, used 1 barriers, %s bytes smem\n",
+                length, name, target, length, name, spilled, spilled ? 32 : 0, smem ? smem : "1024");
         fprintf(cubin, "%.*s\n", length, name);
     }
     fputc(0, cubin);
