@@ -2,6 +2,7 @@
  * The CPU as a device. */
 #include "cpu/cpu.h"
 #include "base/env.h"
+#include "cpu/contention.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -48,15 +49,30 @@ int mica_cpu_threads(void)
 {
     pthread_once(&once, start);
     if (atomic_load_explicit(&forked, memory_order_relaxed)) return 1;
-    return thread_limit > 0 ? thread_limit : omp_get_max_threads();
+    int threads = thread_limit > 0 ? thread_limit : omp_get_max_threads();
+    (void)mica_contention_watch(threads);
+    return threads;
+}
+
+static int threads_worth(double worth, int threads)
+{
+    return worth >= threads ? threads : worth < 2 ? 1 : (int)worth;
+}
+
+/* Waking threads that spin costs some microseconds, what one core does to 64 KiB; threads that
+ * sleep, some tens, what it does to a megabyte or half of one. */
+enum { SPINNING_BYTES = 1 << 16, SLEEPING_BYTES = 1 << 20 };
+
+int mica_cpu_threads_planned(double bytes)
+{
+    return threads_worth(bytes / SPINNING_BYTES, mica_cpu_threads());
 }
 
 int mica_cpu_threads_for(double bytes)
 {
-    /* Waking the pool costs some microseconds, what one core does to 64 KiB. */
-    double worth = bytes / 65536;
     int threads = mica_cpu_threads();
-    return worth >= threads ? threads : worth < 2 ? 1 : (int)worth;
+    return threads_worth(bytes / (mica_contention_seen() ? SLEEPING_BYTES : SPINNING_BYTES),
+                         threads);
 }
 
 bool mica_cpu_is_wide(void)

@@ -9,9 +9,11 @@ void mica_cpu_device_info(mica_device_info *info);
 /* Threads a run may use: MICA_THREADS or OpenMP's number; 1 in a forked child, whose parent's pool
  * does not exist there. */
 int mica_cpu_threads(void);
-/* Threads worth waking for that many bytes of traffic; use as num_threads() of a parallel region.
- */
+/* Threads worth waking for that many bytes of traffic, use as num_threads() of a parallel region:
+ * now, in a run, fewer while CPUs are contended (contention.h), so results must not depend on it;
+ * and when a plan is built, which does not change with that. */
 int mica_cpu_threads_for(double bytes);
+int mica_cpu_threads_planned(double bytes);
 
 /* Put before a hot loop: the compiler emits it for each level and picks at load time. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \

@@ -178,7 +178,7 @@ static mica_status build(mica_plan *plan)
     p->unit = (mica_matrix_unit)plan->config.knob[0];
     choose_sizes(p);
     /* Four operations take about as long as a byte of traffic. */
-    p->threads = mica_cpu_threads_for(mica_op_bytes(plan->op, d) + flops_of(d) / 4);
+    p->threads = mica_cpu_threads_planned(mica_op_bytes(plan->op, d) + flops_of(d) / 4);
     if (is_empty(d)) return MICA_OK;
     MICA_TRY(d->pass == MICA_ATTENTION_FWD ? book_forward(plan, p) : book_backward(plan, p));
     MICA_TRY(mica_book(plan, "scratch", (size_t)p->threads * p->scratch_bytes, &p->scratch));

@@ -192,7 +192,7 @@ void gemm_bf16_make(const mica_gemm_desc *d, const mica_config *config, gemm_bf1
     gemm_shape_make(d, &s->shape);
     s->unit = (mica_matrix_unit)config->knob[0];
     double work = gemm_flops(&s->shape) / (4 * gemm_bf16_rate(config));
-    s->threads = mica_cpu_threads_for(mica_op_bytes(&mica_op_gemm, d) + work);
+    s->threads = mica_cpu_threads_planned(mica_op_bytes(&mica_op_gemm, d) + work);
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)

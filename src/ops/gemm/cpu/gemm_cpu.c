@@ -374,7 +374,7 @@ void gemm_loops_make(const mica_gemm_desc *d, gemm_loops *s)
     /* Four operations take about as long as a byte of traffic. */
     double bytes = mica_op_bytes(&mica_op_gemm, d);
     double flops = gemm_flops(&s->shape) * (d->gate ? 2 : 1);
-    s->threads = mica_cpu_threads_for(bytes + flops / 4);
+    s->threads = mica_cpu_threads_planned(bytes + flops / 4);
 }
 
 static void run_tasks(const gemm_loops *s, const gemm_finish *finish)

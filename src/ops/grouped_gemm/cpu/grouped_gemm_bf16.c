@@ -51,7 +51,7 @@ static mica_status build(mica_plan *plan)
     grouped_make(plan->desc, &s->g);
     gemm_bf16_make(&s->g.item, &plan->config, &s->loops);
     mica_op_grouped_gemm.cost(plan->desc, &flops, &bytes);
-    s->threads = mica_cpu_threads_for(bytes + flops / (4 * gemm_bf16_rate(&plan->config)));
+    s->threads = mica_cpu_threads_planned(bytes + flops / (4 * gemm_bf16_rate(&plan->config)));
     return MICA_OK;
 }
 

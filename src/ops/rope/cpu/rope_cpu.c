@@ -53,7 +53,7 @@ void rope_cpu_copy(const rope_cpu *w, const rope_line *line, int64_t first, int6
 
 void rope_tasks_make(rope_tasks *t, int64_t rows, int64_t heads, double bytes)
 {
-    int64_t threads = mica_cpu_threads_for(bytes), want = threads > 1 ? 4 * threads : 1;
+    int64_t threads = mica_cpu_threads_planned(bytes), want = threads > 1 ? 4 * threads : 1;
     *t = (rope_tasks){.rows = rows, .heads = heads, .block = ROPE_ROWS, .groups = 1};
     if (rows < want * t->block) t->block = rows > want ? rows / want : 1;
     t->blocks = (rows + t->block - 1) / t->block;

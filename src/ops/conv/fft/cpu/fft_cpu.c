@@ -71,7 +71,7 @@ static mica_status build(mica_plan *plan)
     s->roots = s + 1;
     /* a core transforms about as fast as it copies an eighth as many bytes */
     double flops = conv_fft_transform_flops(&s->p, &s->d) + conv_fft_product_flops(&s->p, &s->d);
-    s->workers = mica_cpu_threads_for(flops / 8);
+    s->workers = mica_cpu_threads_planned(flops / 8);
     if (mica_tensor_count(mica_conv_tensor(d, s->p.result_arg)) == 0) return MICA_OK;
     return s->p.depthwise ? conv_fft_depthwise_build(plan, s) : conv_fft_dense_build(plan, s);
 }
