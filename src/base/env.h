@@ -12,6 +12,7 @@
     X(LOG_FILE, "path of the log; %p is the process id; default stderr")                           \
     X(DEVICE, "what \"auto\" means: cpu, cuda:0, sm_90a, ...")                                     \
     X(THREADS, "threads of the CPU backend; default: OpenMP's choice")                             \
+    X(WAIT, "spin or sleep: how threads wait; default: sleep while others want their CPUs")        \
     X(VECTORS, "narrow: no vectors of 64 bytes in loops that are there for two widths; for tests") \
     X(CACHE_DIR, "directory of the kernel cache; default $XDG_CACHE_HOME/mica or ~/.cache/mica")   \
     X(CACHE_BYTES, "bound of the kernel cache in bytes; default 1073741824; 0: no disk cache")     \

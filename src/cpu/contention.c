@@ -172,6 +172,7 @@ static bool is_crowded(int threads)
 }
 
 static mica_contention state;
+static bool fixed; /* set before the first look */
 static atomic_flag looking = ATOMIC_FLAG_INIT;
 static atomic_bool contended;
 static _Atomic int64_t next_look;
@@ -183,6 +184,7 @@ static void look(int64_t now, int threads)
     getrusage(RUSAGE_SELF, &usage);
     bool crowded = mica_contention_asks(&state, now) && is_crowded(threads);
     bool result = mica_contention_look(&state, now, usage.ru_nivcsw, crowded, &wait);
+    if (fixed) result = mica_contention_seen(), wait = INT64_MAX / 2;
     if (!kmp_set_blocktime) mica_contention_sleep(result, threads);
     atomic_store_explicit(&next_look, now + wait, memory_order_relaxed);
     atomic_store_explicit(&contended, result, memory_order_relaxed);
@@ -191,6 +193,12 @@ static void look(int64_t now, int threads)
 bool mica_contention_seen(void)
 {
     return atomic_load_explicit(&contended, memory_order_relaxed);
+}
+
+void mica_contention_fix(bool to)
+{
+    fixed = true;
+    atomic_store_explicit(&contended, to, memory_order_relaxed);
 }
 
 void mica_contention_watch(int threads)

@@ -37,6 +37,8 @@ bool mica_contention_look(mica_contention *c, int64_t now, long switches, bool c
 void mica_contention_watch(int threads);
 /* What the last look said. */
 bool mica_contention_seen(void);
+/* One answer from now on, where the user wants one. */
+void mica_contention_fix(bool contended);
 /* How OpenMP's threads wait from now on; for mica_contention_watch and tests. */
 void mica_contention_sleep(bool sleep, int threads);
 

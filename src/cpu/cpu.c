@@ -39,6 +39,8 @@ static void start(void)
     wide = has_wide_vectors() && !(vectors && !strcmp(vectors, "narrow"));
     const char *threads = mica_env(MICA_ENV_THREADS);
     thread_limit = threads ? atoi(threads) : 0;
+    const char *wait = mica_env(MICA_ENV_WAIT);
+    if (wait) mica_contention_fix(!strcmp(wait, "sleep"));
     /* clang's OpenMP holds a lock across a fork and frees it in a handler of its own, which has to
      * be registered, and so to run, before ours */
     (void)omp_get_max_threads();
