@@ -6,14 +6,16 @@
  * another build of the library under it. Built on demand; on two CPUs of a machine with more:
  *
  *     cmake --build build --target bench_contention
- *     taskset -c 0,1 build/bench_contention [SECONDS [ROUNDS [LINE...]]]
- *     taskset -c 0,1 build/bench_contention 0 ROUNDS COMMAND ARGUMENT...   times a whole program
+ *     taskset -c 0,1 build/bench_contention [-a] [-s SECONDS] [-r ROUNDS] [LINE...]
+ *     taskset -c 0,1 build/bench_contention [-a] [-r ROUNDS] -p COMMAND ARGUMENT...
  *
+ * -a: alone only, to compare builds; -p: times a whole program. bench/contention.sh does all of it.
  * Aims, times alone: two processes 2.3, four 4.8, beside a spinning thread 2.5. */
 #define _GNU_SOURCE
 #include "mica/mica.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,7 +123,7 @@ static _Noreturn void be_process(const company *c, int index, const char *line, 
 
 static _Noreturn void be_program(char **argv)
 {
-    if (!freopen("/dev/null", "w", stdout)) _exit(1);
+    if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) _exit(1);
     atomic_fetch_add(&shared->ready, 1);
     while (!atomic_load(&shared->go)) usleep(200);
     execvp(argv[0], argv);
@@ -160,11 +162,10 @@ static bool run_round(const company *c, const char *line, double seconds, char *
     if (c->spinning && (spinner = fork()) == 0) spin(NULL);
     double start = now();
     atomic_store(&shared->go, 1);
-    for (int i = 0; spinner > 0 && i < 1; i++) {
-        /* The spinner ends when the others have. */
+    if (spinner > 0) {
         siginfo_t info;
-        for (int k = 0; k < c->processes; k++)
-            waitid(P_PID, (id_t)all[k], &info, WEXITED | WNOWAIT);
+        for (int i = 0; i < c->processes; i++)
+            waitid(P_PID, (id_t)all[i], &info, WEXITED | WNOWAIT);
         if (program) shared->seconds[0] = now() - start;
         kill(spinner, SIGKILL);
         waitpid(spinner, NULL, 0);
@@ -186,12 +187,12 @@ static double median(double *values, int count)
     return values[count / 2];
 }
 
-static bool measure(const char *line, double seconds, int rounds, char **program)
+static bool measure(const char *line, double seconds, int rounds, int kinds, char **program)
 {
     static double times[COMPANIES][MOST_ROUNDS * MOST_PROCESSES];
     int counts[COMPANIES] = {0};
     for (int r = 0; r < rounds; r++)
-        for (int k = 0; k < COMPANIES; k++) {
+        for (int k = 0; k < kinds; k++) {
             if (program && companies[k].thread) continue;
             if (!run_round(&companies[k], line, seconds, program)) return false;
             for (int i = 0; i < companies[k].processes; i++)
@@ -217,15 +218,27 @@ int main(int argc, char **argv)
         "softmax x=f32:128x1000 axis=1",         "softmax x=f32:4096x1000 axis=1",
         "activation act=relu x=f32:64x64x28x28", "gemm a=f32:64x256 b=f32:256x256",
         "gemm a=f32:512x512 b=f32:512x512",      "conv x=f32:16x32x28x28 w=f32:32x32x3x3 pad=1x1"};
-    double seconds = argc > 1 ? atof(argv[1]) : 1;
-    int rounds = argc > 2 ? atoi(argv[2]) : 5, code = 0;
-    if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 5;
+    double seconds = 1;
+    int rounds = 5, kinds = COMPANIES, code = 0, option;
+    bool program = false;
+    while ((option = getopt(argc, argv, "+as:r:p")) != -1) {
+        if (option == 'a') kinds = 1;
+        if (option == 's') seconds = atof(optarg);
+        if (option == 'r') rounds = atoi(optarg);
+        if (option == 'p') program = true;
+        if (option == '?') return 2;
+    }
+    if (rounds < 1 || rounds > MOST_ROUNDS || (program && optind == argc)) {
+        fprintf(stderr, "usage: %s [-a] [-s SECONDS] [-r 1 to %d] [LINE... | -p COMMAND...]\n",
+                argv[0], MOST_ROUNDS);
+        return 2;
+    }
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
-    if (seconds <= 0 && argc > 3) return !measure(argv[3], 0, rounds, argv + 3);
-    char *const *lines = argc > 3 ? argv + 3 : usual;
-    int count = argc > 3 ? argc - 3 : (int)(sizeof usual / sizeof *usual);
+    if (program) return !measure(argv[optind], 0, rounds, kinds, argv + optind);
+    char *const *lines = argc > optind ? argv + optind : usual;
+    int count = argc > optind ? argc - optind : (int)(sizeof usual / sizeof *usual);
     for (int i = 0; i < count; i++)
-        if (!measure(lines[i], seconds, rounds, NULL)) code = 1;
+        if (!measure(lines[i], seconds, rounds, kinds, NULL)) code = 1;
     return code;
 }
