@@ -18,9 +18,8 @@
 /* A thread that shares its CPU loses it every time slice, 3 to 8 ms; daemons and the kernel's own
  * threads take one away some times a second. */
 enum { WINDOW_MS = 12, LONGEST_WINDOW_MS = 48, LEAST_SWITCHES = 3, LEAST_PER_SECOND = 60 };
-/* Where the end cannot be seen, threads spin for a window to find out, less and less often. That
- * others are runnable puts it off, at first only for a moment: they may be of low priority. */
-enum { SHORTEST_HOLD_MS = 100, LONGEST_HOLD_MS = 3200, RELAPSE_MS = 400, CROWDED_MS = 20 };
+/* Where the end cannot be seen, threads spin for a window to find out, less and less often. */
+enum { SHORTEST_HOLD_MS = 100, LONGEST_HOLD_MS = 3200, RELAPSE_MS = 400, CROWDED_MS = 40 };
 
 static bool is_contended(int64_t elapsed, long switches)
 {
@@ -34,16 +33,10 @@ static void count_from(mica_contention *c, int64_t now, long switches)
     c->switches = switches;
 }
 
-bool mica_contention_asks(const mica_contention *c, int64_t now)
-{
-    return !c->started || (c->contended && now >= c->until);
-}
-
 static void end_hold(mica_contention *c, int64_t now, long switches, bool crowded)
 {
-    if (!c->started) c->latest = now + SHORTEST_HOLD_MS;
     c->started = true;
-    c->contended = crowded && now < c->latest;
+    c->contended = crowded;
     c->until = now + CROWDED_MS;
     c->free_since = now;
     count_from(c, now, switches);
@@ -56,13 +49,12 @@ static void begin_hold(mica_contention *c, int64_t now)
     if (c->hold > LONGEST_HOLD_MS) c->hold = LONGEST_HOLD_MS;
     c->contended = true;
     c->until = now + c->hold;
-    c->latest = now + LONGEST_HOLD_MS;
 }
 
 bool mica_contention_look(mica_contention *c, int64_t now, long switches, bool crowded,
                           int64_t *wait)
 {
-    if (mica_contention_asks(c, now))
+    if (!c->started || (c->contended && now >= c->until))
         end_hold(c, now, switches, crowded);
     else if (!c->contended && is_contended(now - c->since, switches - c->switches))
         begin_hold(c, now);
@@ -161,14 +153,30 @@ static int64_t now_ms(void)
 }
 
 /* Whether this process's threads and the runnable ones of others are more than the CPUs. Of its own
- * only the one that asks runs: the rest sleep or have not begun. */
-static bool is_crowded(int threads)
+ * only the one that asks runs: the rest have not begun. */
+static bool are_too_many(int threads)
 {
     FILE *f = fopen("/proc/loadavg", "re");
     int runnable = 0;
     if (f && fscanf(f, "%*s %*s %*s %d", &runnable) != 1) runnable = 0;
     if (f) fclose(f);
     return runnable - 1 + threads > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* Whether the calling thread has waited for a CPU for a fifth of the time since it last asked. */
+static bool has_waited(int64_t now)
+{
+    static int64_t asked;
+    static unsigned long long before;
+    static pthread_t who;
+    unsigned long long waited = 0; /* ns */
+    FILE *f = fopen("/proc/thread-self/schedstat", "re");
+    if (f && fscanf(f, "%*s %llu", &waited) != 1) waited = 0;
+    if (f) fclose(f);
+    bool result = asked && pthread_equal(who, pthread_self()) && waited > before &&
+                  waited - before > (unsigned long long)(now - asked) * 200000;
+    who = pthread_self(), before = waited, asked = now;
+    return result;
 }
 
 static mica_contention state;
@@ -182,7 +190,7 @@ static void look(int64_t now, int threads)
     struct rusage usage;
     int64_t wait;
     getrusage(RUSAGE_SELF, &usage);
-    bool crowded = mica_contention_asks(&state, now) && is_crowded(threads);
+    bool waited = has_waited(now), crowded = state.started ? waited : are_too_many(threads);
     bool result = mica_contention_look(&state, now, usage.ru_nivcsw, crowded, &wait);
     if (fixed) result = mica_contention_seen(), wait = INT64_MAX / 2;
     if (!kmp_set_blocktime) mica_contention_sleep(result, threads);

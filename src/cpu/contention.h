@@ -8,7 +8,8 @@
  * away from a thread that wants to go on, and that number tells the two apart: next to none, or
  * some hundreds a second. While CPUs are contended, threads sleep where they would spin, and runs
  * for which waking a thread does not pay stay on the caller's. Threads that sleep lose CPUs to each
- * other, so that number cannot tell when it is over; that of all runnable threads can, roughly. */
+ * other, so that number cannot tell when it is over; the time that a thread waits for a CPU can
+ * where it is long, else a try. */
 #ifndef MICA_CPU_CONTENTION_H
 #define MICA_CPU_CONTENTION_H
 
@@ -18,17 +19,15 @@
 /* The decision, apart from clocks: milliseconds, and involuntary context switches so far. */
 typedef struct mica_contention {
     bool started, contended;
-    int64_t until;      /* contended: when to try again, */
-    int64_t latest;     /* or, while there are too many runnable threads, then */
+    int64_t until;      /* contended: when to try again */
     int64_t hold;       /* how long it was contended the last time */
     int64_t free_since; /* not contended: since then, */
     int64_t since;      /* counting since then, */
     long switches;      /* from that number on */
 } mica_contention;
 
-/* Whether the next look wants to know if there are more runnable threads than CPUs. */
-bool mica_contention_asks(const mica_contention *c, int64_t now);
-/* Takes one more look; true: contended. Look again after *wait milliseconds. */
+/* Takes one more look; true: contended. `crowded`: the thread waits for CPUs, or before it can
+ * know, there are more runnable threads than CPUs. Look again after *wait milliseconds. */
 bool mica_contention_look(mica_contention *c, int64_t now, long switches, bool crowded,
                           int64_t *wait);
 
