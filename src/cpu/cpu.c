@@ -40,7 +40,8 @@ static void start(void)
     const char *threads = mica_env(MICA_ENV_THREADS);
     thread_limit = threads ? atoi(threads) : 0;
     const char *wait = mica_env(MICA_ENV_WAIT);
-    if (wait) mica_contention_fix(!strcmp(wait, "sleep"));
+    bool sleep = wait && !strcmp(wait, "sleep");
+    if (sleep || (wait && !strcmp(wait, "spin"))) mica_contention_fix(sleep);
     /* clang's OpenMP holds a lock across a fork and frees it in a handler of its own, which has to
      * be registered, and so to run, before ours */
     (void)omp_get_max_threads();
