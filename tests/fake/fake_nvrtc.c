@@ -4,7 +4,8 @@
  * to that file for each compilation, so that several processes can be counted. "PADDING = n" in the
  * source makes the cubin n bytes longer. FAKE_NVRTC_SPILLS="a b c" are the bytes that the first,
  * the second, ... compilation of a process stores when registers run out, and where it stores some
- * it loads 32; the last holds for the rest. FAKE_NVRTC_SMEM is how much shared memory kernels have. */
+ * it loads 32; the last holds for the rest. FAKE_NVRTC_SMEM is how much shared memory kernels have.
+ */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -158,7 +159,8 @@ static int pretend(const program *p, const char *target, FILE *log, FILE *cubin)
                 "ptxas         .     8 bytes stack frame, %ld bytes spill stores, %d bytes spill "
                 "loads\n"
                 "ptxas info    : Used 24 registers, used 1 barriers, %s bytes smem\n",
-                length, name, target, length, name, spilled, spilled ? 32 : 0, smem ? smem : "1024");
+                length, name, target, length, name, spilled, spilled ? 32 : 0,
+                smem ? smem : "1024");
         fprintf(cubin, "%.*s\n", length, name);
     }
     fputc(0, cubin);
