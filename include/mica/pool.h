@@ -2,8 +2,9 @@
  * Pooling in one, two and three dimensions: maximum (with the winner's index), average over the
  * window with padding counted (avg) or not (avg_valid); adaptive and global windows.
  *   fwd   y = alpha * pool(x) + beta * y, and for max the index of the winner within its N,C plane
- *         (row-major in D,H,W); of equal values the lowest index wins; a NaN wins, the first of
- * them bwd   x = alpha * gradient + beta * x; max reads indices, avg nothing but y (the incoming
+ *         (row-major in D,H,W); of equal values the lowest index wins; a NaN wins, of several the
+ *         first.
+ *   bwd   x = alpha * gradient + beta * x; max reads indices, avg nothing but y (the incoming
  *         gradient). Each element gathers from the windows over it in a fixed order; an index that
  *         is none of its own window's elements is ignored.
  * Windows are counted as PyTorch does: with `ceil`, a last window that would start past x and the

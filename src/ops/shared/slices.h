@@ -16,8 +16,8 @@ typedef struct mica_slices {
 } mica_slices;
 
 /* outer: the slices, with the strides of `count` tensors; along: their strides on the axis of n
- * elements; bytes: of an element; keep: values a thread may keep, in a block of the largest size
- * (64 registers a thread) at most keep_full. */
+ * elements; bytes: of an element; keep: values that a thread may keep in registers, half as many
+ * where neighbouring threads lie across the axis. */
 void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, const int64_t *along,
                         const int *bytes, int count, int keep);
 /* Slices that lie side by side in all tensors, 32 of them or more: a thread has `vector` neighbours
