@@ -3,7 +3,7 @@
  * not when what they wrote has reached memory, too: its prologue and most of its launch then take no time
  * of their own, about a microsecond. Hardly any kernel allows the next one to come earlier: its blocks go
  * where multiprocessors are free first, two where there is room for two while others get none. Grids of less
- * than a wave took 1.1 to 1.5 times as long so (docs/tour.md, section 9). */
+ * than a wave took 1.1 to 1.5 times as long so (docs/experiments/launches.md). */
 #pragma once
 
 /* All threads of a kernel, before it reads or writes memory that other kernels do, and before any of them may
