@@ -89,7 +89,7 @@ void attention_philox(const attention_dropout *drop, int64_t row, int64_t i, int
 double attention_growth(int64_t n);
 /* The n of the contract. */
 int64_t attention_terms(const void *desc);
-/* The unit of an engine whose matrix unit sums 8-bit products as Hopper's does: the contract's. */
+/* The unit of an engine whose tensor core sums 8-bit products as Hopper's does: the contract's. */
 double attention_float8_unit(const mica_attention_desc *d);
 
 bool attention_fill(const void *desc, const double *scalars, int arg, mica_fill fill, uint64_t seed,

@@ -21,7 +21,7 @@ typedef struct truth {
     attention_dropout drop;
     double growth, growth_d, growth_dv; /* of the sums over keys or rows, D, Dv */
     double least; /* f32 weights lose digits below 2^-126: as a part of a unit */
-    /* If q has 16 bits, engines may round what matrix units multiply to its type, once each:
+    /* If q has 16 bits, engines may round what tensor cores multiply to its type, once each:
      * forward weights about their maximum; backward weights for dv, gradients of scores times the
      * slope of the soft cap for dq and dk. Rounding to nearest with p bits (bf16 8, f16 11) is off
      * by up to 2^-p of the number: 2^(24 - p) units. Subnormal numbers of f16 are off by up to

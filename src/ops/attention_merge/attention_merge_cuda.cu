@@ -32,7 +32,7 @@ __device__ __forceinline__ void merge(const attention_merge_args &a, long long r
     if (c >= a.columns) return; /* no columns at all */
     const x_t *from = (const x_t *)a.outs + at[OUTS] + c * a.outs_column;
     stat_t out[VEC] = {};
-    /* Parts that saw nothing are read as well, so that several parts are on their way. */
+    /* Parts that saw nothing are read as well, so that several parts are in flight. */
 #pragma unroll 4
     for (long long p = 0; p < a.parts; p++) {
         const lanes<x_t, VEC> raw = fetch<VEC>(from + p * a.outs_part, a.aligned);

@@ -18,7 +18,7 @@ typedef struct truth {
     const mica_view *v;
     mha_sizes s;
     double beta, growth;
-    double sums;     /* error of a sum by its size, where matrix units truncate more than growth */
+    double sums;     /* error of a sum by its size, where tensor cores truncate more than growth */
     double rounding; /* of a number of the problem's type, in units */
     double operand;  /* what tf32 loses of a number when it is multiplied */
     double least;    /* f16: what rounding subnormal numbers costs, in units of 1 */
@@ -279,7 +279,7 @@ static number weight(number s, double lse, double lse_error)
     return (number){p, p * (s.error + lse_error + fabs(lse))};
 }
 
-/* A weight as a matrix unit gets it: dropped or not, and rounded. */
+/* A weight as a tensor core gets it: dropped or not, and rounded. */
 static number operand(const truth *t, number p, double keep)
 {
     p.v *= keep;
@@ -364,7 +364,7 @@ static double lse_of(const truth *t, const query *q)
 }
 
 /* What a query and a key have to do with each other: the weight, the gradient of the score, and
- * that of what the soft cap was applied to; weight and the last one as matrix units get them. */
+ * that of what the soft cap was applied to; weight and the last one as tensor cores get them. */
 typedef struct pair {
     number p, ds, dx;
 } pair;

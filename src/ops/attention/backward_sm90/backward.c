@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention backward on Hopper's tensor cores, fed by the copy engine: f16 and bf16, heads of up to
+ * attention backward on Hopper's tensor cores, fed by TMA: f16 and bf16, heads of up to
  * 256. Heads of up to 128 columns without a soft cap have one kernel for all gradients: it keeps
  * keys, adds up dk and dv over the queries that pass by, and sums of dq in memory, block after
  * block in the order of the keys. Others have two kernels without sums in memory: one keeps keys,
@@ -57,7 +57,7 @@ int attention_bwd_held(int64_t columns)
     return (int)ceiling(columns, 8) * 4;
 }
 
-/* Of a tile's lse and sums of dout out, aligned for the copy engine. */
+/* Of a tile's lse and sums of dout out, aligned for TMA. */
 static int stats_bytes(const attention_bwd_tile *t)
 {
     return (int)ceiling(2 * 4 * (t->lines + ATTENTION_SM90_SLACK), 128) * 128;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention backward on Hopper: a block keeps rows of one side (KEYS: keys and values, else queries and
- * gradients of out), rows of the other side travel past them tile by tile in a ring that one warp lets the
- * copy engine fill. Of both sides a is what scores are made of (q, k), b the rest (dout, v). For each
+ * gradients of out), rows of the other side travel past them tile by tile in a ring that one warp lets TMA
+ * fill. Of both sides a is what scores are made of (q, k), b the rest (dout, v). For each
  * tile a warpgroup, which has 64 own rows, multiplies
  *
  *     t = own_a other_a^T, u = own_b other_b^T        64 x LINES

@@ -5,7 +5,7 @@
 
 #include "ops/attention/sm90/sm90_args.h"
 
-/* Numbers more than a tile has queries, of lse and of sums of dout out: the copy engine begins at
+/* Numbers more than a tile has queries, of lse and of sums of dout out: TMA begins at
  * multiples of 16 bytes only (else: an illegal instruction), up to three before the tile. */
 #define ATTENTION_SM90_SLACK 4
 
@@ -38,7 +38,7 @@ typedef struct attention_sm90_bwd_args {
     int sequences, heads, group; /* heads: of the own side; group: query heads of a key head */
     int tiles, section; /* of own rows of a head; heads side by side; not where rows are packed */
     int low, high;
-    int direct; /* the copy engine cannot take the pointers */
+    int direct; /* TMA cannot take the pointers */
     float scale;
     float cap, cap_inverse; /* the inverse is doubled, in units of log 2 */
     /* Where scores are formed once: f32 sums of dq, by tile and part of it; how far each of them

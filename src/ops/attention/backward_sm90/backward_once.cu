@@ -2,8 +2,8 @@
  * Attention backward on Hopper with scores formed once: as backward.cu, a block keeps keys and values,
  * queries and gradients of out go by, dk and dv grow in registers, and here dq is added up, too. Gradients of
  * scores also go to shared memory, where all keys of the block meet: dq of the tile, LINES x D, is their product
- * with the keys, each warpgroup making 64 x 64 of it. Another warp adds that to f32 sums in memory by the copy
- * engine, so that nobody waits for it; after FlashAttention-3's backward (Shah and others 2024).
+ * with the keys, each warpgroup making 64 x 64 of it. Another warp adds that to f32 sums in memory by TMA,
+ * so that nobody waits for it; after FlashAttention-3's backward (Shah and others 2024).
  *
  * Bits do not vary: blocks of keys add to a part of a tile in the order of the keys, whose turn it is stands in
  * memory; the first one stores instead of adding. Thread blocks stay and take one job after the other: jobs that
@@ -184,7 +184,7 @@ __device__ __forceinline__ void add_tiles(const attention_sm90_bwd_args &a, cons
 
 /* ---- blocks ---- */
 
-/* By a warp: the next job once all tiles of this one are on their way. */
+/* By a warp: the next job once all tiles of this one are in flight. */
 __device__ __forceinline__ void find_jobs(const attention_sm90_bwd_args &a, const memory &m, job *slots)
 {
     const int lane = (int)threadIdx.x % 32;

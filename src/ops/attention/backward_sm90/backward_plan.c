@@ -109,7 +109,7 @@ static void fill_result(const mica_tensor *t, attention_sm90_result *r, int *byt
     *bytes = attention_sm90_vector_bytes(t);
 }
 
-/* Lines of f32 that the copy engine can address. */
+/* Lines of f32 that TMA can address. */
 static int64_t pitch_of(const mica_attention_desc *d)
 {
     return ceiling(d->q.dims[2], 4) * 4;

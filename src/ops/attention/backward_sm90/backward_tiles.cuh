@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What both kernels of Hopper's attention gradients do with tiles: the copy engine brings them, the tensor
+ * What both kernels of Hopper's attention gradients do with tiles: TMA brings them, the tensor
  * cores multiply them. Constants: those of backward.cu, and ONCE (tiles go by from the last to
  * the first). */
 #pragma once

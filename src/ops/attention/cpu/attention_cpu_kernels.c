@@ -57,7 +57,7 @@ MICA_CLONES static void multiply_sums(const attention_product *p)
 }
 
 /* ---- the same with rows of bf16 ----
- * They are widened on their way: each is read once, from memory. */
+ * They are widened in flight: each is read once, from memory. */
 
 #if defined(__x86_64__)
 enum { AHEAD = 64 }; /* rows: those of the next tile */

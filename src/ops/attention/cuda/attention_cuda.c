@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention on any NVIDIA GPU from sm_80 on: every type, every feature, any strides, both passes;
  * sums by plain multiply-adds in f32 (f64 for f64). Good for f32 and f64 in full precision, and for
- * whatever the engines on matrix units refuse. Few rows see their keys in splits, for more blocks
+ * whatever the engines on tensor cores refuse. Few rows see their keys in splits, for more blocks
  * than rows. Cost: the products at 0.1 to 0.4 of the multiply-add rate; backward forms scores
  * twice, and once more for dbias. */
 #include "ops/attention/cuda/attention_cuda_plan.h"

@@ -127,7 +127,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     const double start_ms = 3.2e-3, merge_ms = 4e-3, meet_ms = 2.3e-3;
     const double block_rate = 42e6, reuse = 1.8; /* bytes per ms */
     const double unit_share = 1.25;              /* of memory's speed, more than an even one */
-    const double efficiency = 0.21;              /* of matrix units */
+    const double efficiency = 0.21;              /* of tensor cores */
     const mica_attention_desc *d = desc;
     attention_shape s;
     tile t;

@@ -5,7 +5,7 @@
  * before the end; then their sums are added in order, as are those of the blocks of a cluster. Blocks that
  * form none leave theirs in the workspace (decode_merge.cu).
  *
- * 8-bit keys and values become 16-bit ones in registers. A step of the matrix unit then takes columns in
+ * 8-bit keys and values become 16-bit ones in registers. A step of the tensor core then takes columns in
  * another order: of 16, thread t of a quad has 4 t to 4 t + 3. Rows of q are stored in that order; columns
  * of out come in it.
  *
@@ -47,7 +47,7 @@ __device__ __forceinline__ bool is_whole(const range &whole, const u32 *there, i
     return all;
 }
 
-/* A warp's tiles; the first STAGES are on their way, `next` is where the one behind them lies. Whenever
+/* A warp's tiles; the first STAGES are in flight, `next` is where the one behind them lies. Whenever
  * something is waited for, 2 STAGES groups of copies were begun since the one before it. */
 __device__ __forceinline__ void attend(const attention_decode_args &a, const job &j, const ring &r, u32 q, const row *rows,
                                        int warp, int count, places next, int lane, state &st, sums_t &o)

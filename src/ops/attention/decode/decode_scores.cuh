@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention for few queries: a warp's products of a tile, with 8-bit elements widened on their way, and what
+ * Attention for few queries: a warp's products of a tile, with 8-bit elements widened in flight, and what
  * lies between them, from scores to weights. Constants: those of decode.cu. */
 #pragma once
 #include "kernels/mma.cuh"

@@ -3,7 +3,7 @@
  * attention (MLA), where all query heads share one key head and values are the first columns of
  * keys. f16 and bf16 on any tensor core from sm_80 on, contiguous or in pages, any number of
  * queries. Rows of a tile are queries of all heads of a group. Cost: the products at 0.35 of the
- * rate of the matrix units, whose steps wait for each other's shared memory (not measured yet), or
+ * rate of the tensor cores, whose steps wait for each other's shared memory (not measured yet), or
  * the time in which keys come from memory: 16 sequences of 8192 keys, 0.15 GB, 0.035 ms on an H200.
  */
 #include "ops/attention/decode/decode.h"

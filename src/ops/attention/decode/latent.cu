@@ -56,7 +56,7 @@ __device__ __forceinline__ void copy_round(const attention_decode_args &a, const
     copies_commit();
 }
 
-/* The round is there for all warps, and the next one on its way. */
+/* The round is there for all warps, and the next one in flight. */
 __device__ __forceinline__ void await_round(const attention_decode_args &a, const job &j, const ring &r, int round,
                                             int rounds, int warp, int lane)
 {

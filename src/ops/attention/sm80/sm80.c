@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention on the matrix units of sm_80 and later by mma.sync: f16 and bf16, heads of up to 256,
- * every feature of the family, both passes. Good for Ampere and Ada, and on Hopper for what the
- * copy engine and wgmma do not take: dropout, odd strides, pages of any size. Queries of all heads
+ * attention on the tensor cores of sm_80 and later by mma.sync: f16 and bf16, heads of up to 256,
+ * every feature of the family, both passes. Good for Ampere and Ada, and on Hopper for what TMA
+ * and wgmma do not take: dropout, odd strides, pages of any size. Queries of all heads
  * of a key head share a tile, so that keys are read once for them. Backward forms the weights
  * twice, from lse, in a kernel for dq and one for dk and dv: seven products, no atomics, always the
  * same bits. Cost: D = Dv = 128 needs 512 operations a pair of a query and a key forward, 1792

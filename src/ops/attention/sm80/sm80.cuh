@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tiles of attention on the matrix units of sm_80: lines in shared memory, products of fragments, scores
+ * Tiles of attention on the tensor cores of sm_80: lines in shared memory, products of fragments, scores
  * in accumulators.
  *
  * A block keeps OWN lines (rows of queries, or keys), a warp BLOCKS x 16 of them; tiles of OTHER lines

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the gradients of attention on sm_80's matrix units share: weights are formed again from lse. */
+ * What the gradients of attention on sm_80's tensor cores share: weights are formed again from lse. */
 #pragma once
 #include "ops/attention/sm80/sm80.cuh"
 

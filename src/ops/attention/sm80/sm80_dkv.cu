@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention backward on the matrix units of sm_80, dk and dv: a block keeps keys and values; the rows of q
+ * Attention backward on the tensor cores of sm_80, dk and dv: a block keeps keys and values; the rows of q
  * and dout that see them travel past it, those of all heads of the group, in order. With PARTS > 1 the
  * warps of a part have the sums of as many columns, which would not fit the registers of one, and form the
  * same scores.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention backward on the matrix units of sm_80, dq: a block keeps rows of q and dout, keys and values
+ * Attention backward on the tensor cores of sm_80, dq: a block keeps rows of q and dout, keys and values
  * travel past it in a ring of STAGES tiles.
  *
  * Prologue: that of sm80.cuh; STAGES. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention forward on the matrix units of sm_80: a block keeps rows of queries; keys and values travel
+ * Attention forward on the tensor cores of sm_80: a block keeps rows of queries; keys and values travel
  * past it in tiles. Values come while keys are multiplied, the next keys while values are. With splits > 1
  * each block sees a part of the keys, and attention_cuda_merge.cu does the rest.
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention forward on Hopper's tensor cores, fed by the copy engine: f16 and bf16, heads of up to
+ * attention forward on Hopper's tensor cores, fed by TMA: f16 and bf16, heads of up to
  * 256. Good for prompts and training; one query for a head at a time wastes 63 of 64 rows. Cost: D
  * = Dv = 128 needs 512 operations a pair of a query and a key, at the 840 TFLOP/s that an H200's
  * bf16 products sustain 0.61 ps: 16k tokens of 16 heads, all pairs, 2.62 ms, causal 1.31 ms. That
@@ -18,7 +18,7 @@ static const char *const knobs[] = {"groups", "keys", "stages", "turns", "claim"
 
 enum { OTHER_SHARED = 1024 }; /* static */
 
-/* ---- what the copy engine can address ---- */
+/* ---- what TMA can address ---- */
 
 static mica_status check_features(const mica_attention_desc *d, mica_why *why)
 {
@@ -153,7 +153,7 @@ static bool has_next_queries(const mica_attention_desc *d, const mica_device_inf
 }
 
 /* The model's best tiles: others would only be compiled and timed for nothing. The best one also
- * without turns, and with jobs shared out otherwise; all of them with queries ahead, two
+ * without turns, and with jobs divided otherwise; all of them with queries ahead, two
  * warpgroups then without turns, too. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {

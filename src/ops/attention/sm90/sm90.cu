@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention forward on Hopper, after FlashAttention-3 (Shah and others 2024). A persistent block takes
- * jobs of 64 rows of q for each of its warpgroups. One warp lets the copy engine bring q once and keys and
+ * jobs of 64 rows of q for each of its warpgroups. One warp lets TMA bring q once and keys and
  * values, tile by tile, into two rings, from the last tile that the rows see to the first. A warpgroup
  * issues the products of q with the next tile's keys before those of its weights with the values of this
  * one, and makes weights of the former while the latter run; and warpgroups issue in turns, so that one

@@ -8,7 +8,7 @@
 /* Where nothing limits a window: rows and keys are fewer than half of it. */
 #define ATTENTION_SM90_FAR (1 << 30)
 
-/* An input as others than the copy engine see it. */
+/* An input as others than TMA see it. */
 typedef struct attention_sm90_source {
     const void *data;
     long long stride[3]; /* batch, head, row */
@@ -61,7 +61,7 @@ typedef struct attention_sm90_args {
     int section;                 /* heads, of all batch items, whose rows are jobs side by side */
     int left, right;        /* keys [diagonal - left + 1, diagonal + right) of those there are */
     int dv;                 /* columns of out */
-    int direct;             /* the copy engine cannot take the pointers */
+    int direct;             /* TMA cannot take the pointers */
     int whole;              /* out may be written by vectors */
     float scale;            /* of products, in units of log 2 */
     float cap, cap_inverse; /* in units of log 2; its inverse is doubled */

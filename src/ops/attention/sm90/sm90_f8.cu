@@ -3,7 +3,7 @@
  * differences.
  *
  * Values. The tensor core wants 8-bit operands with the summed dimension, here keys, inside a row; memory has
- * columns there. So the copy engine brings a tile of values as it lies, and three warps that would else be
+ * columns there. So TMA brings a tile of values as it lies, and three warps that would else be
  * idle turn it round by 8x8 blocks of pairs of bytes. The order of keys is that in which accumulators hold
  * scores (a thread has 2 of 8 keys, and next to them 2 of the following 8), so that weights become operands
  * without any exchange; the order of columns (in 16 the even ones, then the odd ones) is the one that

@@ -22,7 +22,7 @@ typedef struct attention_sm90_forward {
     mica_grid grid;
 } attention_sm90_forward;
 
-/* The device, what the copy engine can address, counts. */
+/* The device, what TMA can address, counts. */
 mica_status attention_sm90_check_all(const mica_attention_desc *d, const mica_device_info *device,
                                      mica_why *why);
 /* Pairs of a query and a key as the cost sees them. */

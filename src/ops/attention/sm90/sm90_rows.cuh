@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rows of tiles in shared memory by ordinary accesses, in the layout that the copy engine gives them
+ * Rows of tiles in shared memory by ordinary accesses, in the layout that TMA gives them
  * (chunks of 64 columns of 16 bits, rows of 128 bytes, swizzled), and gradients to memory. */
 #pragma once
 #include "kernels/mbarrier.cuh"
@@ -10,7 +10,7 @@
 
 constexpr int ROW = 128; /* bytes of a row in shared memory */
 
-/* By a warp: what the copy engine does, for pointers that it cannot take: element by element, so that it is
+/* By a warp: what TMA does, for pointers that it cannot take: element by element, so that it is
  * slow, and with few registers. */
 template <typename T>
 __device__ __forceinline__ void copy_tile(unsigned char *to, const attention_sm90_source &s, int chunks, int rows,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What both passes on Hopper ask of tensors, and how the copy engine is told of them. */
+ * What both passes on Hopper ask of tensors, and how TMA is told of them. */
 #include "ops/attention/sm90/sm90_shape.h"
 
 /* Of an element, in bytes. */

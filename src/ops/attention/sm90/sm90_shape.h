@@ -15,7 +15,7 @@ enum {
 
 #define LOG2E 1.4426950408889634
 
-/* Whether the copy engine can address a tensor. */
+/* Whether TMA can address a tensor. */
 mica_status attention_sm90_check(const mica_tensor *t, const char *name, mica_why *why);
 /* Rows in shared memory that hold one of so many bytes. */
 int attention_sm90_chunks(int64_t bytes);

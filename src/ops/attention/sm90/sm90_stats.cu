@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention backward on Hopper, before the products: of each row lse and the sum of dout out, where the
- * copy engine can fetch them. A row that saw no key gets lse infinity: all its weights are 0. Also clears what
+ * Attention backward on Hopper, before the products: of each row lse and the sum of dout out, where TMA
+ * can fetch them. A row that saw no key gets lse infinity: all its weights are 0. Also clears what
  * counts the blocks of the products.
  *
  * Prologue: LANES (threads of a row, 8 columns each), types out_t dout_t. */

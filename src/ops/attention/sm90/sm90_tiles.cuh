@@ -22,7 +22,7 @@ constexpr int TAKEN = GROUPS == 2 ? (504 - GIVEN) / 2 : (512 - GIVEN) / 3;
 
 /* ---- loads, by a whole warp ---- */
 
-/* What the copy engine does, for pointers that it cannot take: element by element, so that it is slow.
+/* What TMA does, for pointers that it cannot take: element by element, so that it is slow.
  * Chunks are `pitch` rows apart. */
 __device__ __forceinline__ void copy_tile(u32 to, const attention_sm90_source &s, int chunks, int pitch, int rows,
                                           int row, int head, int batch, int lane)
