@@ -432,7 +432,7 @@ static bool is_plain(const mica_conv_desc *d, const double *scalars)
            d->x.dtype == d->w.dtype && d->x.dtype == d->y.dtype;
 }
 
-/* Of 16 bits only depthwise problems: with more channels in a group matrix units multiply pixels
+/* Of 16 bits only depthwise problems: with more channels in a group tensor cores multiply pixels
  * by zeros that stand for other groups. */
 static bool has_infinities(const mica_conv_desc *d, const double *scalars)
 {

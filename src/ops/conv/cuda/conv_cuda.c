@@ -119,7 +119,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double steps = (double)s.args.terms / splits / (s.roles.wgrad ? wgrad_tile.bk : tiles[0][0].bk);
     double best = 10 * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-4, flops, bytes;
     mica_op_conv.cost(desc, &flops, &bytes);
-    best = fmax(best, 4 * wasted(&s) * flops / (device->f32_tflops * 1e9)); /* no matrix units */
+    best = fmax(best, 4 * wasted(&s) * flops / (device->f32_tflops * 1e9)); /* no tensor cores */
     double answers = 2.8e-3 * steps + 4e-3;
     return best > answers ? best : answers;
 }

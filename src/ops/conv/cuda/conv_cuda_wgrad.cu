@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * wgrad with few channels in a group: a warp column of CHANNELS filters for one (tap, channel) pair
- * per block, its pixels shared out to the threads and their sums added in a fixed order. Constants:
+ * per block, its pixels divided among the threads and their sums added in a fixed order. Constants:
  * those of conv_device.cuh, BLOCK, CHANNELS (32: neighbouring channels lie next to each other; 1:
  * neighbouring pixels do). */
 #include "kernels/overlap.cuh"

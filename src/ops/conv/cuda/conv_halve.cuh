@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sums that lanes share out as they add them up: each lane keeps fewer, and each is there once. */
+ * Sums that lanes divide as they add them up: each lane keeps fewer, and each is there once. */
 #pragma once
 
 /* Of N sums, a lane and the one `far` from it each keep the half that is theirs, of both. The upper

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "depthwise_mma": convolutions of one channel per group and both gradients, f16 and bf16,
- * channels side by side, stride 1, filters of up to 9 columns, on the matrix units of sm_80 and
+ * channels side by side, stride 1, filters of up to 9 columns, on the tensor cores of sm_80 and
  * later. A channel's row of taps is a band of a matrix, 16 rows of images at a time are the other
  * factor: the units waste most of what they compute, and an element still costs fewer instructions
  * than its multiply-adds from 5 x 5 taps on: a third to two thirds of the speed of memory, less
@@ -111,7 +111,7 @@ static bool is_whole(const shape *s)
     return s->size_from[2] <= WINDOW && s->size_to[2] <= WINDOW;
 }
 
-/* As in depthwise_mma.cuh: bytes of planes, and of a row that is on its way. */
+/* As in depthwise_mma.cuh: bytes of planes, and of a row that is in flight. */
 static int planes(int lines, int words, int bytes, const layout *t)
 {
     int step = lines == STREAMS ? 4 : 8, pitch = words / step % 2 ? words : words + step;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Depthwise convolution and its gradient with respect to the image on matrix units, stride 1. For one channel
+ * Depthwise convolution and its gradient with respect to the image on tensor cores, stride 1. For one channel
  * a row of 16 streams (depthwise_mma.cuh) is a matrix, the filter's row of taps a band along the
  * diagonal of another, the same for every window of 8 columns: 16 x 16 by 16 x 8 gives 8 columns of 16
  * streams, of which 3 taps use a fifth and 7 nearly half. The units have that to spare; what counts is that

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the depthwise kernels for matrix units share. The units take 16 independent streams at a time, each
+ * What the depthwise kernels for tensor cores share. The units take 16 independent streams at a time, each
  * one the rows of a strip of an image that pass one after the other, and a tile of columns of them. A row
  * comes with channels side by side; in shared memory each channel has a plane of its own, of words of two
  * elements that the units want in one register: neighbours in a stream, in wgrad one column of two streams.
@@ -7,7 +7,7 @@
  * Constants: KIND; ROWS, COLS (taps); DILATION_Y, DILATION_X; WARPS, EACH (channels of a warp); WINDOWS (of 8
  * columns of the result, in wgrad of b), TILE_W (columns that are used of them); STRIP_H (rows of a stream),
  * STEP_ROWS (of them at a time); WHOLE (images of up to 8 columns: a window reads them as they lie, without a
- * halo); DEPTH (steps on their way); BLOCKS (per multiprocessor, wanted); in_t, out_t. */
+ * halo); DEPTH (steps in flight); BLOCKS (per multiprocessor, wanted); in_t, out_t. */
 #pragma once
 #include "kernels/mma.cuh"
 #include "kernels/vector.cuh"

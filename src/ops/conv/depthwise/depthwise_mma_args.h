@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the depthwise kernels for matrix units receive; host and device share this file. */
+ * What the depthwise kernels for tensor cores receive; host and device share this file. */
 #ifndef MICA_OPS_CONV_DEPTHWISE_DEPTHWISE_MMA_ARGS_H
 #define MICA_OPS_CONV_DEPTHWISE_DEPTHWISE_MMA_ARGS_H
 

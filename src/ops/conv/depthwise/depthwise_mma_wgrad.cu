@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The gradient of a depthwise filter on matrix units, stride 1. For one channel and row of taps, 16 columns of
+ * The gradient of a depthwise filter on tensor cores, stride 1. For one channel and row of taps, 16 columns of
  * the image by 16 streams times 16 streams by 8 columns of b gives what every pair of columns adds to the
  * gradient; the sums along the diagonals are its taps, and they are formed once, at a block's end. A warp has
  * a channel or several, keeps the rows of b that later rows of the image meet, and the products' sums. A block

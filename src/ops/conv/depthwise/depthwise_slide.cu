@@ -2,7 +2,7 @@
  * Depthwise convolution and its gradient with respect to the image where channels lie side by side, at the
  * speed of memory: a thread goes down a strip of THREAD_W columns of two channels and holds the sums of all
  * rows that the line at hand belongs to. So a line is read and converted once, from memory to registers; the
- * next one is on its way meanwhile. Only what neighbouring strips share is read twice, from L1, and the
+ * next one is in flight meanwhile. Only what neighbouring strips share is read twice, from L1, and the
  * lines that the blocks above and below share. Constants: those of conv_halo.cuh; CHANNELS (of a block),
  * THREAD_H (rows that a turn of the loop finishes), THREAD_W; BLOCKS (per multiprocessor, wanted); FROM_STEP,
  * TO_STEP (elements from pixel to pixel); of a strip's columns, those from READ_SURE on and before

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "grouped": f16 and bf16 in groups of 2 to 32 channels, as many on both sides, two axes,
- * all passes, on the matrix units of sm_80 and later. Products are of 16 channels (groups of 8 or
+ * all passes, on the tensor cores of sm_80 and later. Products are of 16 channels (groups of 8 or
  * fewer: of two taps by 8), so little of them is wasted, and pixels come to shared memory once with
  * their halo: near the memory floor for groups of up to 16, half of mma.sync's rate for 32. dgrad
  * of stride s computes s^2 times too much. wgrad splits the tiles of all images into parts in
@@ -174,7 +174,7 @@ static double channel_blocks(const shape *s)
     return parts_of((double)s->g.groups * s->width, CHANNELS);
 }
 
-/* Blocks that share out the tiles of a block of channels. */
+/* Blocks that divide the tiles of a block of channels. */
 static double lines_of(const shape *s, const mica_device_info *device, const layout *t)
 {
     double lines = floor((double)device->units * t->blocks / channel_blocks(s));

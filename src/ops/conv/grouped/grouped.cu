@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution in small groups and its gradient with respect to the image, on matrix units: a warp computes
+ * Convolution in small groups and its gradient with respect to the image, on tensor cores: a warp computes
  * 32 pixels at a time by 16 channels, whose filters stay in its registers; groups of up to 8 channels
  * take two taps per product, so that half of it or more is of use. A block takes tile after tile, two in
  * shared memory at a time. Constants: those of grouped.cuh and the epilogue's; HAS_RESIDUAL; BLOCKS

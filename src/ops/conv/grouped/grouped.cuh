@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels for small groups share. Constants: those of conv_halo.cuh; WIDTH (channels of a group,
- * on both sides: 2, 4, 8, 16 or 32); WARPS_P (warps that share out the pixels of 16 channels); in_t. */
+ * on both sides: 2, 4, 8, 16 or 32); WARPS_P (warps that divide the pixels of 16 channels); in_t. */
 #pragma once
 #include "ops/conv/grouped/grouped_args.h"
 #include "ops/conv/cuda/conv_halo.cuh"

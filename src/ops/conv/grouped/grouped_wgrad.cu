@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The filter gradient of small groups on matrix units: a warp keeps the sums of all taps of 16 channels of
+ * The filter gradient of small groups on tensor cores: a warp keeps the sums of all taps of 16 channels of
  * b by 16 of a. A block takes every `parts`th tile of all images, two in shared memory at a time; warps that
- * share out the pixels add up their sums in order, parts are added up by conv_parts.cu. Constants: those of
+ * divide the pixels add up their sums in order, parts are added up by conv_parts.cu. Constants: those of
  * grouped.cuh; BLOCKS (per multiprocessor, wanted); out_t. */
 #include "kernels/overlap.cuh"
 #include "ops/conv/grouped/grouped.cuh"
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply(sums &sum, u32 slot, int slice, int to,
     }
 }
 
-/* Adds up the sums of the warps that shared out the pixels; the last of them has all. */
+/* Adds up the sums of the warps that divided the pixels; the last of them has all. */
 __device__ __forceinline__ void merge(sums &sum, float *space, int job, int share)
 {
     float *mine = space + job * TAPS * 256 + (int)threadIdx.x % 32;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "sm90_im2col": bf16 and f16 on Hopper's matrix units, the image gathered by the copy
- * engine as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
+ * Engine "sm90_im2col": bf16 and f16 on Hopper's tensor cores, the image gathered by TMA
+ * as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
  * with any strides (one class of pixels for each remainder), wgrad with partial sums in workspace,
  * or in the shared memory of a cluster, added in a fixed order; wgrad also by groups and, of 1x1
  * filters, with each channel's pixels side by side. Warpgroups share a tile or take tiles in turns;
@@ -52,7 +52,7 @@ static bool reads_wide(const mica_conv_sm90_shape *s)
     return s->residual_wide && store_width(s) == 8;
 }
 
-/* The copy engine starts at multiples of 16 bytes of a pixel. */
+/* TMA starts at multiples of 16 bytes of a pixel. */
 static mica_status groups_ok(const mica_conv_geometry *g, mica_why *why)
 {
     if (g->groups == 1 || (g->c % 8 == 0 && g->k % 8 == 0)) return MICA_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution by Hopper's copy engine and matrix units, forward and dgrad: rows are pixels of the
+ * Convolution by Hopper's TMA and tensor cores, forward and dgrad: rows are pixels of the
  * result, columns its channels, terms (tap, 64 channels of the image that is read). One warp loads
  * BM pixels as a tap sees them (im2col) and BN columns of the filter into a ring of stages; two
  * warpgroups multiply: each half of the rows or, if TURNS, tiles in turns, so that one stores while the

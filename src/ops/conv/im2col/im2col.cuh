@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What Hopper's convolution kernels share: a ring of stages that one thread fills and two warpgroups
- * empty, and pixels as the copy engine counts them. Constants: AXES of the image; tile BM x BN;
+ * empty, and pixels as TMA counts them. Constants: AXES of the image; tile BM x BN;
  * STAGES; in_t. */
 #pragma once
 #include "kernels/mbarrier.cuh"

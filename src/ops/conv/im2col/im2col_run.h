@@ -16,13 +16,13 @@ typedef struct conv_sm90_plan {
     mica_conv_sm90_reduce reduce;
 } conv_sm90_plan;
 
-/* Whether the copy engine takes a run's pointers: multiples of 16 bytes. */
+/* Whether TMA takes a run's pointers: multiples of 16 bytes. */
 bool conv_sm90_aligned(const conv_sm90_plan *p, const mica_run *run);
 /* Encodes the maps that there are for a run's pointers. */
 mica_status conv_sm90_encode(const mica_plan *plan, const conv_sm90_plan *p, const mica_run *run,
                              mica_tensor_map *image, mica_tensor_map *other,
                              mica_tensor_map *result);
-/* Whether the copy engine brings a run's residual, and the map if so: nothing else of what memory
+/* Whether TMA brings a run's residual, and the map if so: nothing else of what memory
  * holds at a result's place may be needed. */
 mica_status conv_sm90_encode_residual(const mica_plan *plan, const conv_sm90_plan *p,
                                       const mica_run *run, mica_tensor_map *map, int *wide);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From a convolution to classes of pixels and maps of the copy engine. */
+ * From a convolution to classes of pixels and maps of TMA. */
 #include "ops/conv/im2col/im2col_shape.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static lane forward_lane(const mica_conv_geometry *g, int axis)
 }
 
 /* Pixels h = first + s i of a, whose taps r = r0 + (s / gcd) j read p = i + c - (d / gcd) j of b.
- * Taps are counted from the last: the copy engine only goes forward from where it starts. */
+ * Taps are counted from the last: TMA only goes forward from where it starts. */
 static lane gradient_lane(const mica_conv_geometry *g, int axis, int64_t first)
 {
     int64_t s = g->stride[axis], d = g->dilation[axis], common = gcd(d, s);
@@ -334,7 +334,7 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
                                          why));
     } else {
         int inner;
-        /* groups of 4 channels: the copy engine does not read their filter */
+        /* groups of 4 channels: TMA does not read their filter */
         int unit = d->groups > 1 && d->w.dims[1] == UNIT / 2 ? UNIT / 2 : UNIT;
         MICA_TRY(filter_ok(&d->w, unit, &inner, why));
         s->filter_mn = inner == (dgrad ? 1 : 0);

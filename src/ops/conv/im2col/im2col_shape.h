@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the Hopper engines ask of a convolution: which of them the copy engine can walk over, and as
+ * What the Hopper engines ask of a convolution: which of them TMA can walk over, and as
  * which maps. */
 #ifndef MICA_OPS_CONV_IM2COL_IM2COL_SHAPE_H
 #define MICA_OPS_CONV_IM2COL_IM2COL_SHAPE_H
@@ -53,10 +53,10 @@ static inline int mica_conv_sm90_taps(const mica_conv_sm90_shape *s)
  * in wgrad, each channel's pixels side by side, which are the terms of the sum; of each image one
  * row of pixels. */
 enum { MICA_CONV_SM90_MERGED = 1, MICA_CONV_SM90_GROUPS = 2, MICA_CONV_SM90_PLANES = 4 };
-/* UNSUPPORTED with the value and the rule where the copy engine cannot. */
+/* UNSUPPORTED with the value and the rule where TMA cannot. */
 mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_conv_sm90_shape *s,
                                       mica_why *why);
-/* Whether the copy engine can read and write a tensor that lies in memory as channels last. */
+/* Whether TMA can read and write a tensor that lies in memory as channels last. */
 mica_status mica_conv_sm90_image_ok(const mica_tensor *t, const char *name, mica_why *why);
 /* For engines that store the image they write as they read the other: that type, and such a map. */
 mica_status mica_conv_sm90_result_ok(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
@@ -75,7 +75,7 @@ void mica_conv_sm90_grad_map(const mica_conv_sm90_shape *s, int pixels, mica_ten
  * (else b): 64, or 32; of the image that taps walk over, those that neighbouring results read. */
 void mica_conv_sm90_window_map(const mica_conv_sm90_shape *s, bool of_a, int channels, int width,
                                int height, mica_tensor_map_spec *map);
-/* The residual's windows as `result`'s; none (rank 0) where the copy engine cannot bring them. */
+/* The residual's windows as `result`'s; none (rank 0) where TMA cannot bring them. */
 void mica_conv_sm90_residual_map(const mica_conv_sm90_shape *s, const mica_conv_desc *d,
                                  const mica_tensor_map_spec *result, mica_tensor_map_spec *map);
 /* One tap of `cols` columns by so many terms; as many of both if filter_mn. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution by Hopper's copy engine and matrix units where sums are short, as with 1x1 filters: a
+ * Convolution by Hopper's TMA and tensor cores where sums are short, as with 1x1 filters: a
  * block's columns of the filter stay in shared memory, and only pixels pass through the ring. Two
  * warpgroups take tiles of BM pixels in turns, so that one stores while the other multiplies. One class
  * of pixels. Constants: AXES of the image; tile BM x BN; STAGES; STEPS (of a tile: taps by 64 terms);

@@ -96,7 +96,7 @@ __device__ __forceinline__ u32 finish_pair(const mica_conv_sm90_args &a, const t
 
 constexpr int ROWS_AT_ONCE = 32 / LANES, ROUNDS = 16 / ROWS_AT_ONCE; /* lanes of a row copy 16 bytes each */
 
-/* The residual of a slice: what each lane reads of it, to be on its way while another slice is finished. */
+/* The residual of a slice: what each lane reads of it, to be in flight while another slice is finished. */
 struct residual_slice {
     uint4 part[ROUNDS];
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The filter's gradient by Hopper's copy engine and matrix units: rows are channels of b, columns
+ * The filter's gradient by Hopper's TMA and tensor cores: rows are channels of b, columns
  * pairs (tap, channel of a) in chunks of 64, terms pixels of b, 64 to a stage; both operands lie in
  * memory term after term (MN-major) or, if PLANES, channel after channel (K-major). Each share of the
  * pixels gives partial sums of its own. The blocks of a cluster that share a tile's pixels add these up
@@ -45,7 +45,7 @@ __device__ __forceinline__ walk begin(const mica_conv_sm90_wgrad_args &a)
     return walk{length * blockIdx.x / gridDim.x, length * (blockIdx.x + 1) / gridDim.x};
 }
 
-/* A tile's blocks are shared out evenly, the first parts have one more. */
+/* A tile's blocks are divided evenly, the first parts have one more. */
 __device__ __forceinline__ item take(const mica_conv_sm90_wgrad_args &a, walk &w)
 {
     const long long tiles = (long long)a.row_tiles * a.col_tiles;

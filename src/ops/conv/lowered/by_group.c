@@ -2,7 +2,7 @@
  * Engine "by_group": groups one after the other, each a convolution of its own on its channels of
  * the same tensors. The child plan is made once, by whatever engine is best for one group, and run
  * with other pointers. For few groups of many channels, which engines of one group do at the speed
- * of matrix units; cost: a launch or two for each group. All passes and epilogues. */
+ * of tensor cores; cost: a launch or two for each group. All passes and epilogues. */
 #include "ops/conv/lowered/gemm.h"
 
 #include <math.h>

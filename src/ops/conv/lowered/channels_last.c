@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "channels_last": a convolution of images whose channels lie apart (NCHW, NCDHW), or of a
- * filter's whose do, by way of copies with channels side by side, which the engines of matrix units
+ * filter's whose do, by way of copies with channels side by side, which the engines of tensor cores
  * read. Each tensor that needs it is copied into workspace, the convolution is a child plan on the
  * copies, and what it wrote is copied back: child plans as well, no kernel of its own. Cost: each
  * of those tensors written and read once more. All passes, types, epilogues and further results. */

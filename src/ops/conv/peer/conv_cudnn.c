@@ -293,7 +293,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return mica_roofline_ms(&mica_op_conv, desc, device) * (1.2 + 1e-3 * config->knob[0]) + 3e-3;
 }
 
-/* Its kernels add in the matrix units' way, may split the sum, and take subnormal numbers for
+/* Its kernels add in the tensor cores' way, may split the sum, and take subnormal numbers for
  * zeros (seen on an H200); nothing more is known of them. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {

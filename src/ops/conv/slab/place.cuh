@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the kernels of slabs and volumes finish a tile's sums, channels by pixels, and place them pixel by pixel
- * for the copy engine to store. Constants: ROW (bytes of a pixel); RESIDUAL; RESIDUAL_MAP (the copy engine can
+ * for TMA to store. Constants: ROW (bytes of a pixel); RESIDUAL; RESIDUAL_MAP (TMA can
  * bring it); in_t; those of the epilogue. */
 #pragma once
 #include "kernels/mbarrier.cuh"
@@ -39,7 +39,7 @@ template <typename F> __device__ __forceinline__ u32 finish_pair(const F &finish
     return word;
 }
 
-/* The accumulator of COUNT groups of 8 pixels to memory, swizzled as the copy engine reads it. Of a pixel the warp
+/* The accumulator of COUNT groups of 8 pixels to memory, swizzled as TMA reads it. Of a pixel the warp
  * has the channels from 16 * part on, the thread two of them: pair(j, i, sum, residual) is this thread's pixel of
  * group j and the next, of its channel i; residual: WIDE, both of theirs. */
 template <int COUNT, reading OTHERS, typename F>
@@ -61,7 +61,7 @@ __device__ __forceinline__ void place_pixels(u32 tile, int part, const float (&s
     }
 }
 
-/* ---- residuals that the copy engine brings ---- */
+/* ---- residuals that TMA brings ---- */
 
 /* One barrier for each of two warpgroups. All threads call it, before what makes the other barriers. */
 __device__ __forceinline__ u32 residual_barriers()

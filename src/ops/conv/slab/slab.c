@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "sm90_slab": bf16 and f16 with up to 64 channels on both sides, or groups of 4, 8, 16, 32
- * or 64, and taps in two dimensions at most, on Hopper's matrix units. The filter stays in shared
+ * or 64, and taps in two dimensions at most, on Hopper's tensor cores. The filter stays in shared
  * memory and each pixel comes there once, with the halo of its tile, instead of once for each tap:
  * at the tensor rate where sm90_im2col is bound by L2. Groups are multiplied 64 channels at a time,
  * with zeros between them: that wastes less than other ways to do them lose, and memory is the
@@ -166,7 +166,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
 
 /* ---- configs and their cost ---- */
 
-/* Blocks that share out a chunk's tiles. */
+/* Blocks that divide a chunk's tiles. */
 static int64_t lines_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
                         const conv_slab_tile *t)
 {
@@ -182,7 +182,7 @@ static double tile_cycles(const mica_conv_sm90_shape *s, const mica_device_info 
 {
     int taps = s->roles.wgrad ? (mica_conv_sm90_taps(s) + 2) / 3 * 3 : mica_conv_sm90_taps(s);
     double products = taps * 4 * (s->roles.wgrad ? 4.0 * t->eights : fmax(4.0 * t->eights, 36));
-    /* the copy engine passes over the pixels that it leaves out */
+    /* TMA passes over the pixels that it leaves out */
     double skipped = s->step[2] == 1 ? 1 : 1.6;
     if (s->roles.wgrad && s->step[2] > 1) skipped = 1.25;
     double fill = skipped * (double)slot_bytes(s, t) / 34.6;

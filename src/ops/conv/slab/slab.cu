@@ -21,7 +21,7 @@ __device__ __forceinline__ void load_filter(const mica_conv_slab_args &a, const 
         tma_load(filter + t * TAP_BYTES, &a.other, ready, 0, filter_across(a, t), filter_down(a, t), l.channel);
 }
 
-/* Groups of fewer than 64 channels: by both warpgroups, swizzled as the copy engine does it, with zeros where a
+/* Groups of fewer than 64 channels: by both warpgroups, swizzled as TMA does it, with zeros where a
  * row (a channel of b) and the channels of a belong to different groups. */
 __device__ __forceinline__ void place_filter(const mica_conv_slab_args &a, const line &l, u32 filter)
 {

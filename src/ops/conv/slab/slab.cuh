@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the slab kernels share. A slab is the part of an image that a tile reads through all taps, 64
- * channels (128 bytes) of each pixel, swizzled by the copy engine; the image's padding is what the copy
- * engine fills with zeros. With strides it comes as lattices, one for each remainder of a position: within
+ * channels (128 bytes) of each pixel, swizzled by TMA; the image's padding is what TMA
+ * fills with zeros. With strides it comes as lattices, one for each remainder of a position: within
  * one, neighbours are what neighbouring results read. A tap is a lattice from another pixel on: wgmma reads
  * groups of 8 pixels, a pitch apart, from any row; so slabs after the first, and lattices, may begin
  * anywhere. A tile is 8 pixels across and ROWS down; or, if LINE, ROWS rows of the image as one line of

@@ -12,7 +12,7 @@
 typedef struct mica_conv_slab_args {
     mica_tensor_map image[MICA_CONV_SLAB_LATTICES]; /* by lattice: boxes differ */
     mica_tensor_map other, result;                  /* other: filter; wgrad: b, and no result */
-    mica_tensor_map residual_map; /* wide: the copy engine brings the residual, and beta is 0 */
+    mica_tensor_map residual_map; /* wide: TMA brings the residual, and beta is 0 */
     int across, down, tiles, chunks;
     int start[2];
     /* sm90_stream: 64 channels at a time are read, and planes */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the slab kernels finish and place a tile's sums, channels by pixels, for the copy engine to store.
+ * How the slab kernels finish and place a tile's sums, channels by pixels, for TMA to store.
  * Constants: those of slab.cuh and place.cuh; STATS (sums and sums of squares by channel are formed of what
  * is stored, for lowered/stats_sum.cu); those of the epilogue. */
 #pragma once

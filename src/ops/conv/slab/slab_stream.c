@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "sm90_stream": bf16 and f16 with stride 1 in two and three dimensions, any number of
- * channels, forward and dgrad, on Hopper's matrix units. Slabs as in sm90_slab, 64 channels of one
+ * channels, forward and dgrad, on Hopper's tensor cores. Slabs as in sm90_slab, 64 channels of one
  * plane at a time, while the filter passes through a ring: each pixel comes to shared memory once
  * for all taps of a plane, each tap of the filter once for a tile of 64 channels by up to 256
  * pixels, at 24 bytes a cycle where sm90_im2col needs 40 and more. For filters too large to stay

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { ACROSS = 8, MOST_BOX = 256 /* the copy engine's */ };
+enum { ACROSS = 8, MOST_BOX = 256 /* TMA's */ };
 
 /* Of the image that taps read. */
 static const long long *size_read(const mica_conv_sm90_shape *s)

@@ -24,7 +24,7 @@ typedef struct conv_slab_tile {
     int64_t zeros;
 } conv_slab_tile;
 
-/* False if the copy engine or a product cannot; flat: whole rows, one after the other. */
+/* False if TMA or a product cannot; flat: whole rows, one after the other. */
 bool conv_slab_tile_make(const mica_conv_sm90_shape *s, const mica_config *config,
                          conv_slab_tile *t);
 /* Cycles of a problem by a config, INFINITY where it does not fit. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared memory of the slab kernels: slots that the copy engine fills, and their barriers. Constants:
+ * Shared memory of the slab kernels: slots that TMA fills, and their barriers. Constants:
  * SLOTS. */
 #pragma once
 #include "kernels/mbarrier.cuh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "sm90_volume": bf16 and f16 with up to 32 channels on both sides in three dimensions,
- * stride 1, on Hopper's matrix units: the outer layers of networks that segment volumes. As in
+ * stride 1, on Hopper's tensor cores: the outer layers of networks that segment volumes. As in
  * sm90_slab the filter stays in shared memory and a plane of the image comes there once for all
  * taps across and down; two planes of results, or of the incoming gradient, share the planes of the
  * image that both need. wgrad adds the blocks' partial sums in a fixed order. Pointers that are not

@@ -29,7 +29,7 @@ struct slot_of {
 };
 
 /* Of each tap across and down: zeros, the filter's planes from the last to the first, zeros. What is
- * past the filter's ends is zero to the copy engine. */
+ * past the filter's ends is zero to TMA. */
 __device__ __forceinline__ void load_filter(const conv_volume_args &a, u32 filter, u32 ready)
 {
     mbarrier_arrive_expect(ready, TAPS * BLOCKS * BLOCK_BYTES);
@@ -111,7 +111,7 @@ __device__ __forceinline__ void place_results(const conv_volume_args &a, const p
     });
 }
 
-/* The slots of a warpgroup's last tile are free once the copy engine has read them. */
+/* The slots of a warpgroup's last tile are free once TMA has read them. */
 __device__ __forceinline__ void release_stored(u32 empty, const int (&stored)[PLANES])
 {
     tma_wait_read<0>();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of volumes share. A slab is the part of a plane of an image that a tile of 8 x HEIGHT
  * pixels reads through all taps down and across: PITCH pixels across, 32 channels (64 bytes) each,
- * swizzled by the copy engine; padding is what the copy engine fills with zeros. Constants: TAPS_DEEP,
+ * swizzled by TMA; padding is what TMA fills with zeros. Constants: TAPS_DEEP,
  * TAPS_DOWN, TAPS_ACROSS; STEP_DOWN, STEP_ACROSS (dilation); HEIGHT; SLOTS; in_t. */
 #pragma once
 #include "kernels/tma.cuh"

@@ -10,7 +10,7 @@
  * where tap 0 of pixel 0 reads. Index 0 counts planes, 1 down, 2 across. */
 typedef struct conv_volume_args {
     mica_tensor_map image, other, result; /* other: filter; wgrad: b, and no result */
-    mica_tensor_map residual_map; /* wide: the copy engine brings the residual, and beta is 0 */
+    mica_tensor_map residual_map;         /* wide: TMA brings the residual, and beta is 0 */
     int across, down, deep, tiles;
     int start[3];
     int tap[3], tap_step[3]; /* the filter's coordinate of tap 0, and the way to the next */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution on the matrix units of sm_80 and later (mma.sync): f16, bf16, f32 as tf32, and s8 or
+ * Convolution on the tensor cores of sm_80 and later (mma.sync): f16, bf16, f32 as tf32, and s8 or
  * u8 forward; all passes, 1 to 3 axes, groups, any strides. An implicit matrix product: some 0.7 of
  * the rate of mma.sync where 8 channels lie side by side, 0.3 where elements are gathered one by
  * one; the gradient of the image costs what the forward pass does for every stride. Filter

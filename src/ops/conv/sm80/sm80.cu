@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Convolution on the matrix units of sm_80 and later, as a product of matrices that are never stored.
+ * Convolution on the tensor cores of sm_80 and later, as a product of matrices that are never stored.
  * Operand a is the image: its lines are pixels and its k runs over (tap, channel) pairs; in WGRAD lines
  * are pairs and k runs over pixels. Operand b is the filter, in WGRAD the other image.
  * Prologue: that of kernels/mma_tile.cuh and the epilogue's; WGRAD; AXES (the innermost ones that
@@ -168,7 +168,7 @@ __device__ __forceinline__ c_t finish(const conv_sm80_args &a, sum_t sum, c_t ol
     return narrow<c_t>(epilogue_with(a.epilogue, v, channel, residual));
 }
 
-/* A sum that the matrix units lost, as multiply-adds give it. */
+/* A sum that the tensor cores lost, as multiply-adds give it. */
 __device__ __noinline__ float plain_sum(const conv_tile &of, const entry &line, s64 col)
 {
     float sum = 0;

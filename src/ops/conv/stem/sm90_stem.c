@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "sm90_stem": first layers, f16 and bf16 with up to 8 channels in two and three dimensions,
- * forward and wgrad, on Hopper's matrix units. The copy engine brings rows of the image as they
+ * forward and wgrad, on Hopper's tensor cores. TMA brings rows of the image as they
  * are, zeros around it; windows overlap in shared memory and reach the units through registers, so
  * that channels are not padded and any step of whole words is taken; where a pixel's step is an odd
  * number of elements a row of the product has two pixels. Statistics are formed as y is stored.
@@ -64,7 +64,7 @@ static bool configured(const shape *s, const mica_device_info *device, const mic
                                       config->knob[KNOB_TILE_W], l);
 }
 
-/* Blocks that share out the tiles. */
+/* Blocks that divide the tiles. */
 static int blocks_of(const shape *s, const mica_device_info *device, const mica_config *config,
                      const layout *l)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * First layers on Hopper's matrix units: windows x (taps of a few channels) x filters. Windows overlap in shared
+ * First layers on Hopper's tensor cores: windows x (taps of a few channels) x filters. Windows overlap in shared
  * memory and reach the units through registers; the filters lie in shared memory once for all tiles that a block
- * takes, while the copy engine brings the tile after next. A warpgroup computes 64 rows of the product at a time.
+ * takes, while TMA brings the tile after next. A warpgroup computes 64 rows of the product at a time.
  * Constants: those of sm90_stem.cuh and stem_store.cuh; STAGES (tiles in shared memory); BLOCKS (per
  * multiprocessor, wanted); mma() with its left operand in registers. */
 #include "ops/conv/stem/sm90_stem.cuh"

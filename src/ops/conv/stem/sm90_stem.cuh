@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What Hopper's first-layer kernels share. A tile's rows of the image come to shared memory by the copy engine,
+ * What Hopper's first-layer kernels share. A tile's rows of the image come to shared memory by TMA,
  * as they are, with zeros around the image. A row of the product is the window of PAIR neighbouring pixels of b:
  * windows then lie whole words (two elements) apart although one pixel's step may be an odd number of elements.
  * A window of one row of taps is a run of RUN words, the first LEAD of whose elements count for nothing. Words of

@@ -34,7 +34,7 @@ bool conv_sm90_stem_layout_make(const conv_sm90_stem_shape *s, const mica_device
 /* The quickest layouts, best first. */
 int conv_sm90_stem_choices(const conv_sm90_stem_shape *s, const mica_device_info *device,
                            conv_sm90_stem_layout *best);
-/* Blocks that share out the tiles, each for all chunks of filters. */
+/* Blocks that divide the tiles, each for all chunks of filters. */
 int conv_sm90_stem_parts(const conv_sm90_stem_layout *l, const mica_device_info *device);
 /* Without launches. */
 double conv_sm90_stem_milliseconds(const mica_device_info *device, const conv_sm90_stem_layout *l,

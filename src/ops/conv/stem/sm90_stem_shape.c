@@ -41,7 +41,7 @@ static mica_status image_ok(const shape *s, mica_why *why)
     return MICA_OK;
 }
 
-/* wgrad: the filters of y's pixels are loaded by the copy engine, too. */
+/* wgrad: the filters of y's pixels are loaded by TMA, too. */
 static mica_status other_ok(const shape *s, mica_why *why)
 {
     const mica_conv_geometry *g = &s->stem.g;

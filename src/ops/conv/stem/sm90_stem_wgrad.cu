@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The filter gradient of a first layer on Hopper's matrix units: (taps of a few channels) x pixels x filters. The
- * left operand is windows of the image through registers, the right one tiles of b as the copy engine brings them:
+ * The filter gradient of a first layer on Hopper's tensor cores: (taps of a few channels) x pixels x filters. The
+ * left operand is windows of the image through registers, the right one tiles of b as TMA brings them:
  * rows of the product, counted through, are elements of windows, its columns the filters of a row's PAIR pixels. A
- * block takes every `parts`th tile of all images and keeps its sums in registers; its warpgroups share out the
+ * block takes every `parts`th tile of all images and keeps its sums in registers; its warpgroups divide the
  * words of windows, M_TILES times 32, and SHARES of them the pixels of a tile, whose sums are added in the
  * warpgroups' order. Parts are added up by conv_parts.cu. Constants: those of sm90_stem.cuh; FILTERS (of b, of
  * a block); FILTER_CHUNKS (blocks for all filters); BOX (filters side by side in shared memory: 32 or 64); M_TILES;

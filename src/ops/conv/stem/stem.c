@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "stem": first layers, f16 and bf16 with up to 8 channels in two dimensions, all passes, on
- * the matrix units of sm_80 and later. A row of the image comes to shared memory once, without
+ * the tensor cores of sm_80 and later. A row of the image comes to shared memory once, without
  * padding its channels; near the memory floor where general engines gather element by element.
  * Statistics are formed as y is stored. wgrad splits the tiles of all images into parts in
  * workspace, added up in order; splits=1 needs none. dgrad computes the stride x stride pixels that

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * First layers on matrix units: pixels x (taps of a few channels) x filters. A block holds the filters
+ * First layers on tensor cores: pixels x (taps of a few channels) x filters. A block holds the filters
  * in the order of the units' operands and takes tile after tile of the images; a warp computes 16 LINES
  * pixels at a time by 32 GROUPS filters. Constants: those of stem.cuh and stem_store.cuh; BLOCKS (per
  * multiprocessor, wanted). */

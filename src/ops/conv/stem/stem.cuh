@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the first-layer kernels share. Few channels lie side by side with their neighbours in a row, so
  * the taps of one filter row are one run of elements: rows of the image come to shared memory as they
- * are, and words (two elements) of a run are the pairs of terms that the matrix units want. Words of all
+ * are, and words (two elements) of a run are the pairs of terms that the tensor cores want. Words of all
  * rows of taps are counted through: `word` p is word p % RUN of row p / RUN.
  * Constants: ROWS, COLS (taps); STRIDE_Y, STRIDE_X, DILATION_Y; REAL (channels), CHANNELS (with one more
  * where a pixel's step were an odd number of elements); TILE_H, TILE_W (pixels of b); WARPS; FLAT (rows of
@@ -46,7 +46,7 @@ __device__ __forceinline__ void load_word(const conv_stem_args &a, const in_t *r
     }
 }
 
-/* BATCH words are on their way before the first is stored: one by one, each would wait for memory. */
+/* BATCH words are in flight before the first is stored: one by one, each would wait for memory. */
 __device__ __forceinline__ void copy_image(const conv_stem_args &a, const tile_place &p, u32 *to)
 {
     constexpr int BATCH = 8;

@@ -55,7 +55,7 @@ bool conv_stem_layout_make(const conv_stem_shape *s, const mica_device_info *dev
 /* The smallest tiles. */
 bool conv_stem_layout_least(const conv_stem_shape *s, const mica_device_info *device,
                             conv_stem_layout *t);
-/* Milliseconds without launches; parts: blocks that share out the tiles, 0: as many as there is
+/* Milliseconds without launches; parts: blocks that divide the tiles, 0: as many as there is
  * room for. */
 double conv_stem_milliseconds(const conv_stem_shape *s, const mica_device_info *device,
                               const conv_stem_layout *t, double parts);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The image's gradient of a first layer on matrix units. Pixels of dx fall into cells, STRIDE_Y rows of
+ * The image's gradient of a first layer on tensor cores. Pixels of dx fall into cells, STRIDE_Y rows of
  * CELL_W = STRIDE_X * STEPS columns; the values of a cell are sums over the TAPS_Y x TAPS_X pixels of dy
  * around it, so they are a row of the product (cells) x (pixels around, filters) x (values of a cell). A value
  * has no weight at pixels that none of its taps reach: those are zeros, and left out where 8 columns, a tile,

@@ -28,7 +28,7 @@ struct column_sums {
     float sum[8], square[8];
 };
 
-/* Of a warp's pixels, shared out among its lanes: 2 of each 32 filters. */
+/* Of a warp's pixels, divided among its lanes: 2 of each 32 filters. */
 struct statistics {
     float v[EACH][2];
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The filter gradient of a first layer on matrix units: filters x pixels x (taps of a few channels). A
- * block takes every `parts`th tile of all images and keeps its sums in registers; its warps share out
+ * The filter gradient of a first layer on tensor cores: filters x pixels x (taps of a few channels). A
+ * block takes every `parts`th tile of all images and keeps its sums in registers; its warps divide
  * the words of taps WORD_GROUPS times 8 at a time, and WARPS_P of them the pixels of a tile, whose sums
  * are added in the warps' order. Parts are added up by conv_parts.cu. Constants: those of stem.cuh;
  * UNITS (16 filters each, of a block); WORD_GROUPS; WARPS_P; BLOCKS (per multiprocessor, wanted); out_t. */
@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_sum(const conv_stem_args &a, out_t *out, i
     *out = narrow<out_t>(v);
 }
 
-/* Adds up the sums of the warps that shared out the pixels; the last of them has all. */
+/* Adds up the sums of the warps that divided the pixels; the last of them has all. */
 __device__ __forceinline__ void merge(sums &sum, float *space, int warp_p)
 {
     constexpr int EACH = UNITS * WORD_GROUPS * 8;

@@ -10,7 +10,7 @@
  * or NaN reaches the whole tile, and errors grow as contract() says. That is why it is only taken
  * by name, in `measure` too. Points and their sums are f32 whatever the types of images and
  * filters, and compute=tf32 has no effect: points rounded to 11 or 8 bits would have errors as
- * large as results. For 16-bit types it saves memory beside f32, and no time beside matrix units.
+ * large as results. For 16-bit types it saves memory beside f32, and no time beside tensor cores.
  */
 #include "ops/conv/winograd/winograd.h"
 #include "ops/shared/mma_tile.h"
