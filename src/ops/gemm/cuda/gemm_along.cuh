@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on Hopper where neighbours in c are of different lines: the copy engine stores columns of c that a warpgroup has
+ * gemm on Hopper where neighbours in c are of different lines: TMA stores columns of c that a warpgroup has
  * rows of, or the reverse. A buffer has a warpgroup's 64 lines, by as many across as fill it: a row of 128 bytes,
  * swizzled, for each of these, of 32 lines and then of the other 32 where a result has 4 bytes. Constants: those of
  * sm90/sm90.cuh. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * sm_90: what the products of a batch share: boxes of an item by the copy engine, and shares of K. RANK: batch
+ * sm_90: what the products of a batch share: boxes of an item by TMA, and shares of K. RANK: batch
  * dimensions, slowest first. Constant: SPLIT (blocks that share K out). */
 #pragma once
 #include "kernels/tma.cuh"

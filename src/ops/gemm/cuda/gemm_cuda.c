@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on any NVIDIA GPU from sm_80 on: every type, any strides, no workspace, IEEE arithmetic.
- * Good for f32 and f64 where matrix units are not faster in full precision, and for whatever the
+ * Good for f32 and f64 where tensor cores are not faster in full precision, and for whatever the
  * engines on them refuse. Cost: 2MNK at up to 0.7 of the plain multiply-add rate of the sum's type;
  * skinny products are bound by the latency of their slices. */
 #include "ops/gemm/cuda/gemm_cuda.h"

@@ -134,7 +134,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return mica_roofline_ms(&mica_op_gemm, desc, device) * (1.2 + 1e-3 * config->knob[0]) + 3e-3;
 }
 
-/* Its kernels add in the matrix units' way and may split K; nothing more is known of them. 8-bit
+/* Its kernels add in the tensor cores' way and may split K; nothing more is known of them. 8-bit
  * floats keep 13 bits behind the point for a slice, as ours do. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {

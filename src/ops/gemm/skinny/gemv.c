@@ -73,7 +73,7 @@ static bool suits(const skinny_geometry *g, const mica_config *c)
 }
 
 /* The best few of the model: others would only be compiled and timed for nothing. A lane has 128
- * bytes on their way. */
+ * bytes in flight. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     skinny_geometry g;

@@ -2,7 +2,7 @@
  * gemm where c has few rows or few columns (decoding, classifiers, matrix times vector): f32, bf16,
  * f16, 8-bit floats and integers, on any GPU from sm_80 on (8-bit floats from sm_89). Good for up
  * to 16 lines; no workspace. Cost: the wide operand at the bandwidth of memory, as long as there
- * are blocks for all multiprocessors: few lines of it are shared out along K over clusters (sm_90).
+ * are blocks for all multiprocessors: few lines of it are divided along K over clusters (sm_90).
  */
 #include "ops/gemm/skinny/skinny.h"
 
@@ -13,7 +13,7 @@ static const char *const knobs[] = {"groups", "split", "chunks", "warps", NULL};
 
 enum { FEW_MATRIX = 32, FEW_PLAIN = 16, STATIC_SHARED = 48 << 10, HELD_BYTES = 128, KEPT = 3 };
 
-/* Matrix units multiply all but f32. */
+/* Tensor cores multiply all but f32. */
 static bool has_matrix(const skinny_geometry *g)
 {
     return g->wide.dtype != MICA_F32;
@@ -79,7 +79,7 @@ static bool fits(const skinny_geometry *g, const mica_config *c)
     return reads + sums <= 160 && c->knob[KNOB_WARPS] * few * (lines + 1) * 4 <= STATIC_SHARED;
 }
 
-/* Without matrix units each lane reads the few for itself, and element by element where they do not
+/* Without tensor cores each lane reads the few for itself, and element by element where they do not
  * lie along K: cycles of a multiprocessor for a warp's read and what it feeds, fitted to two
  * products on an H200 (8 lines along K, 10 across it). */
 static double few_ms(const skinny_geometry *g, const mica_device_info *device, double tiles)

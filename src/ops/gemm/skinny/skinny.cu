@@ -5,11 +5,11 @@
  *
  * Lane 4 g + t of a warp holds 16 bytes of K from chunk + 16 t on: of the few, line g; of the wide operand
  * lines g and g + 8 where it lies along K. Each product pairs equal places of both, so that the places may
- * be dealt to the matrix unit's K as they come. Where the wide operand lies across K, a lane reads as many
+ * be dealt to the tensor core's K as they come. Where the wide operand lies across K, a lane reads as many
  * rows of K, 16 bytes of neighbouring lines each, and turns them in registers.
  *
  * Prologue: WARPS, GROUPS (of lines that a lane has at once), SPLIT (blocks of a cluster), CHUNKS (of K, read
- * ahead), MATRIX (matrix units; else multiply-adds), FEW (a multiple of 8 if MATRIX), K_MAJOR (the wide
+ * ahead), MATRIX (tensor cores; else multiply-adds), FEW (a multiple of 8 if MATRIX), K_MAJOR (the wide
  * operand), FEW_K_MAJOR, SWAPPED, HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "kernels/mma.cuh"
 #include "kernels/overlap.cuh"
@@ -77,7 +77,7 @@ __device__ __forceinline__ void read_few(vector (&to)[FEW_READS], const gemm_ski
     }
 }
 
-/* ---- operands of the matrix unit: 32 bits of K of one line ---- */
+/* ---- operands of the tensor core: 32 bits of K of one line ---- */
 
 template <typename W, typename F> struct unit_of : matrix_unit<typename widened<W>::type, typename widened<F>::type> {
 };

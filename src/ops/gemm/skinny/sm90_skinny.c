@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm of f32 on Hopper where c has few rows or few columns (classifiers, decoding in f32): exact
- * multiply-adds beside a copy engine that keeps memory busy. Good for 5 to 32 lines; no workspace.
+ * multiply-adds beside TMA that keeps memory busy. Good for 5 to 32 lines; no workspace.
  * Cost: the wide operand at the bandwidth of memory up to some 16 lines, beyond at the rate of
- * multiply-adds. Pointers that the copy engine cannot take go to the engine for any device. */
+ * multiply-adds. Pointers that TMA cannot take go to the engine for any device. */
 #include "ops/gemm/skinny/sm90_skinny_args.h"
 #include "ops/gemm/skinny/skinny.h"
 
@@ -35,7 +35,7 @@ static mica_status check_stride(const skinny_geometry *g, const char *what, long
                        g->wide.name, bytes);
 }
 
-/* What the copy engine can address; multiples of 16 bytes are skinny_geometry_make's rule, too. */
+/* What TMA can address; multiples of 16 bytes are skinny_geometry_make's rule, too. */
 static mica_status check_wide(const skinny_geometry *g, mica_why *why)
 {
     const gemm_shape *s = &g->shape;
@@ -119,7 +119,7 @@ static double stage_cycles(const skinny_geometry *g, const mica_config *c)
 
 /* Rounds of blocks, each at the speed of memory or of arithmetic; what the first stage waits for,
  * and what follows the last. Constants are fitted to an H200: 9 problems by 2 to 6 configs. Where K
- * is shared out it errs: 86 us and 133 for what took 130 and 90. */
+ * is split it errs: 86 us and 133 for what took 130 and 90. */
 static double model(const skinny_geometry *g, const mica_device_info *device, const mica_config *c)
 {
     const double start_ms = 4e-3, cluster_ms = 1.5e-3, finish_ms = 0.8e-3, fewer = 0.06;
@@ -142,7 +142,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return model(&g, device, c);
 }
 
-/* K is shared out where tiles are few, some stages of each turn for each block. */
+/* K is split where tiles are few, some stages of each turn for each block. */
 static bool suits(const skinny_geometry *g, const mica_device_info *device, const mica_config *c)
 {
     int split = c->knob[KNOB_SPLIT];

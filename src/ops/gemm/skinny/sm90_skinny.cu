@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm of f32 on Hopper where one side of c is a few lines, by multiply-adds. The copy engine keeps a ring of stages
+ * gemm of f32 on Hopper where one side of c is a few lines, by multiply-adds. TMA keeps a ring of stages
  * filled with the wide operand, LINES lines by 32 of K, so that memory does not wait for arithmetic; a warp beside it
  * copies what the few have there, however they lie. Stages are dealt to TURNS such warps in turns, and to as many
  * pairs of warps that multiply: each of a pair takes half of K, a lane OWN lines by all of the few. Elements of the
@@ -97,7 +97,7 @@ struct few_part {
     }
 };
 
-/* The few of a stage are on their way while its place is waited for. */
+/* The few of a stage are in flight while its place is waited for. */
 __device__ __forceinline__ void produce(const gemm_sm90_skinny_args &a, int rank, int turn, int lane, ring r)
 {
     const gemm_args &gemm = a.skinny.gemm;
@@ -276,7 +276,7 @@ gemm_sm90_skinny(const __grid_constant__ gemm_sm90_skinny_args a)
     if (threadIdx.x == 0) {
         tma_prefetch(&a.wide);
         for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, 1 + 32); /* the copy engine's, and each lane that copies the few */
+            mbarrier_init(full + 8 * i, 1 + 32); /* TMA's, and each lane that copies the few */
             mbarrier_init(empty + 8 * i, 32 * HALVES);
         }
         mbarrier_fence_init();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on the matrix units of sm_80 and later: f16, bf16, f32 as tf32, s8 and u8 (sums in s32); any
+ * gemm on the tensor cores of sm_80 and later: f16, bf16, f32 as tf32, s8 and u8 (sums in s32); any
  * strides, no workspace. Good for all that the engines of later generations refuse (unaligned
  * lines, odd strides) and for every GPU without them. Cost: 2MNK at about 0.8 of the rate of
  * mma.sync where lines allow 16-byte accesses, 0.3 where elements are read one by one. Gates, aux
@@ -7,7 +7,7 @@
  *
  * Engine "sm80_f32" is the same for f32 in full precision: three products of tf32 numbers for one,
  * and their errors near those of plain multiply-adds (ops/shared/mma_tile.c has the account). Good
- * where the matrix units are more than some four times as fast in tf32 as plain f32 is: sm_80,
+ * where the tensor cores are more than some four times as fast in tf32 as plain f32 is: sm_80,
  * sm_90; not sm_89. */
 #include "ops/gemm/sm80/sm80.h"
 #include "ops/gemm/sm80/sm80_args.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on the matrix units of sm_80 and later: mma.sync, ldmatrix, cp.async. A block computes one tile
+ * gemm on the tensor cores of sm_80 and later: mma.sync, ldmatrix, cp.async. A block computes one tile
  * at a time. Prologue: that of kernels/mma_tile.cuh and of gemm_device.cuh. */
 #include "kernels/mma_tile.cuh"
 #include "kernels/overlap.cuh"
@@ -54,7 +54,7 @@ struct product_tile {
     }
 };
 
-/* A sum that the matrix units lost, as multiply-adds give it. */
+/* A sum that the tensor cores lost, as multiply-adds give it. */
 __device__ __noinline__ float plain_sum(const float *a, const float *b, s64 a_k, s64 b_k, s64 k)
 {
     float sum = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm of f64 on the matrix units of sm_80 and later: any strides, no workspace, the sums of plain
- * multiply-adds. Good for all f64 products on sm_80 and sm_90, whose matrix units multiply f64 at
+ * gemm of f64 on the tensor cores of sm_80 and later: any strides, no workspace, the sums of plain
+ * multiply-adds. Good for all f64 products on sm_80 and sm_90, whose tensor cores multiply f64 at
  * twice the rate of the plain ones; elsewhere they have a 64th of the f32 rate, and engine "cuda"
  * is as good. Cost: 2MNK at 61 TFLOP/s on an H200 in whole rounds of tiles, or the operands at 0.6
  * of the bandwidth. */
@@ -78,7 +78,7 @@ static int64_t tiles_of(const gemm_shape *s, const choice *t)
     return (s->m + t->tile_m - 1) / t->tile_m * ((s->n + t->tile_n - 1) / t->tile_n) * s->batches;
 }
 
-/* TFLOP/s of the matrix units. A multiprocessor's: 128 flop a clock on sm_80, 256 on sm_90, which
+/* TFLOP/s of the tensor cores. A multiprocessor's: 128 flop a clock on sm_80, 256 on sm_90, which
  * is what it has of plain f32. */
 static double rate_of(const mica_device_info *device)
 {
@@ -96,7 +96,7 @@ static double rate_of(const mica_device_info *device)
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
     const double latency_ms = 0.8e-3, fill_ms = 2e-3, launch_ms = 3e-3;
-    const double reached = 0.6; /* of the bandwidth, without the copy engine */
+    const double reached = 0.6; /* of the bandwidth, without TMA */
     const choice *t = choice_of(c);
     gemm_shape s;
     gemm_shape_make(desc, &s);

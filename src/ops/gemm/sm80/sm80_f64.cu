@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm of f64 on the matrix units of sm_80 and later: cp.async and mma.sync. A block computes one tile at a
+ * gemm of f64 on the tensor cores of sm_80 and later: cp.async and mma.sync. A block computes one tile at a
  * time; slices of 16 of k travel through STAGES buffers in shared memory, and each warp multiplies a
  * WARP_M x WARP_N piece of the tile. Sums run over k in order, as those of multiply-adds do.
  *

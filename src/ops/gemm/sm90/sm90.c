@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with compute=tf32),
- * 8-bit integers and floats. Good for everything whose operands the copy engine can address; of
+ * gemm on Hopper's tensor cores, fed by TMA: bf16, f16, tf32 (f32 with compute=tf32),
+ * 8-bit integers and floats. Good for everything whose operands TMA can address; of
  * tf32's one may lie across K: a warpgroup's 64 lines of it go through registers, which the tensor
  * core takes as the left operand, so that c may have to be stored along those lines. Cost:
  * 2MNK at 0.9 of the sustained rate for full tiles, in whole rounds of tiles over the
@@ -163,7 +163,7 @@ static void fill_args(const mica_gemm_desc *d, const gemm_sm90_geometry *g, cons
     fill_box_maps(d, g, c, s);
 }
 
-/* Pointers that the copy engine cannot take are only known when running: the engine for any device
+/* Pointers that TMA cannot take are only known when running: the engine for any device
  * takes those. */
 static mica_status add_fallback(mica_plan *plan, state *s)
 {
@@ -172,7 +172,7 @@ static mica_status add_fallback(mica_plan *plan, state *s)
                                   &s->fallback, &workspace);
 }
 
-/* Persistent blocks, or one tile each where its K is shared out. */
+/* Persistent blocks, or one tile each where its K is split. */
 static int blocks_of(const mica_config *c, const gemm_sm90_args *args,
                      const mica_device_info *device)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on Hopper: the sums of sm90.cuh through shared memory to c, while the ring fills for the next tile.
  *
- * Where tiles are few, the blocks of a cluster share out K of one tile, and each finishes its part of the sums.
+ * Where tiles are few, the blocks of a cluster split K of one tile, and each finishes its part of the sums.
  * Operands are not multicast: blocks side by side that read the same lines are served as fast without it. */
 constexpr bool HALVES = false;
 #include "kernels/epilogue_terms.cuh"
@@ -40,7 +40,7 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const 
 }
 
 /* Adds up the sums that the blocks of a cluster have of one tile. Each block finishes some of the pieces and
- * reads these from the others, in order of their ranks. The rings are idle meanwhile: with K shared out, a
+ * reads these from the others, in order of their ranks. The rings are idle meanwhile: with K split, a
  * block has one tile. */
 __device__ __forceinline__ void exchange(sum_t (&sum)[WAVES][SUMS], const ring &r, sum_t *shared)
 {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
     }
 }
 
-/* ---- the same by the copy engine ---- */
+/* ---- the same by TMA ---- */
 
 /* What follows the sums of a thread's pairs in a box, eight columns apart, in two rows: what the epilogue's vectors have
  * for these. Where registers permit it stands until the box of the next 64 lines is done, else some columns at a time. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on Hopper, up to the sums of a tile. A persistent block walks over tiles of c; one thread keeps a ring of
- * STAGES, each DEPTH slices of both operands, filled by the copy engine; GROUPS warpgroups multiply them, each its
+ * STAGES, each DEPTH slices of both operands, filled by TMA; GROUPS warpgroups multiply them, each its
  * share of the tile's lines or, if TURNS, tiles in turns, so that one stores while the other multiplies.
  *
  * Prologue: TILE_M (lines that are multiplied) LINES (of them, that are the tile's: the rest is whatever lies there)
  * TILE_N (across) STAGES GROUPS, TURNS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
  * A_MN_MAJOR B_MN_MAJOR (the operands lie along lines or across, not along K; a tf32 one that does goes through
  * registers: BY_REGISTERS), SWAPPED (lines are columns of c), ALONG_LINES (neighbours in c are of different lines),
- * PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for the copy engine, and
+ * PROMOTE (sums leave the tensor core after every slice: 8-bit floats), LIGHT (c is tiled for TMA, and
  * little follows the sums), RESIDUAL (it comes as c goes: gemm_residual.cuh), BATCH_RANK, HAS_SCALE_A HAS_SCALE_B,
  * PACKED_VECTORS (those of the epilogue), types a_t (the operand of the lines) b_t c_t sum_t out_t, the epilogue's, and
  * mma(sum, a, b, add): m64 by TILE_N, a in registers if BY_REGISTERS. HALVES, from the file that includes this or its
@@ -39,7 +39,7 @@ constexpr int PIECE = TILE_N % 32 ? 16 : 32, PITCH = PIECE + 8, PIECES = TILE_N 
 constexpr int VECTOR = 4; /* results at a time */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 
-/* What the copy engine stores, and loads of a residual: boxes of 64 lines of at most 128 bytes, swizzled. ALONG_LINES:
+/* What TMA stores, and loads of a residual: boxes of 64 lines of at most 128 bytes, swizzled. ALONG_LINES:
  * see gemm_along.cuh. */
 constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N < BOX_WIDEST ? TILE_N : BOX_WIDEST;
 constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = (TILE_N + BOX - 1) / BOX;

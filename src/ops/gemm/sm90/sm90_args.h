@@ -20,10 +20,10 @@ typedef struct gemm_sm90_args {
      * are computed side by side), along the lines in a band, and in the last band. */
     mica_fastdiv plane, band, high, last_high;
     int fills;       /* of a stage, to go through K */
-    int stage_bytes; /* that the copy engine writes for each fill */
+    int stage_bytes; /* that TMA writes for each fill */
     int whole;       /* c may be accessed by vectors */
-    int plain;       /* alpha is 1: what the copy engine stores may be the sums as they are */
-    int light;       /* the copy engine may store c, and load the residual; beta is 0 */
+    int plain;       /* alpha is 1: what TMA stores may be the sums as they are */
+    int light;       /* TMA may store c, and load the residual; beta is 0 */
     int partner;     /* line across where the second half of b begins; 0: there are no halves */
 } gemm_sm90_args;
 

@@ -37,7 +37,7 @@ static const mica_config promoted[] = {
 
 /* Time to go through K and c. Slices of all tiles of a multiprocessor follow each other without a
  * gap; each takes the longer one of its arithmetic and its copy from L2 and a part of the other
- * one, its share of the stage's barrier, and at least what the copy engine takes to begin and,
+ * one, its share of the stage's barrier, and at least what TMA takes to begin and,
  * where the ring is short, its share of the latency of memory. In turns a tile is finished while
  * the next is multiplied, by half the threads; where rows of K are long that hides little, and the
  * smaller tiles draw more power: on an H100 at its limit they took 1 to 8 % longer than 128 x 256,
@@ -146,8 +146,8 @@ double gemm_sm90_predict(const void *desc, const mica_device_info *device, const
     return model(desc, &g, device, c);
 }
 
-/* Chunks of 64 (of each half) where an operand lies across K; K is shared out where tiles are few,
- * some stages for each block. Turns are for results that the copy engine stores: half the threads
+/* Chunks of 64 (of each half) where an operand lies across K; K is split where tiles are few,
+ * some stages for each block. Turns are for results that TMA stores: half the threads
  * would take too long for others. */
 static bool suits(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                   const mica_device_info *device, const mica_config *c)

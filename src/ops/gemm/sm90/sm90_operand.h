@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A matrix operand as Hopper's copy engine fetches it and its tensor cores read it, for the engines
+ * A matrix operand as Hopper's TMA fetches it and its tensor cores read it, for the engines
  * of gemm and grouped_gemm: slices of 128 bytes along K. */
 #ifndef MICA_OPS_GEMM_SM90_SM90_OPERAND_H
 #define MICA_OPS_GEMM_SM90_SM90_OPERAND_H
@@ -23,7 +23,7 @@ bool gemm_sm90_promotes(mica_dtype t);
 int gemm_sm90_bytes(mica_dtype t);
 
 mica_status gemm_sm90_check_types(const mica_gemm_desc *desc, mica_why *why);
-/* Whether the copy engine can step through `dim` parts of `least` elements each. */
+/* Whether TMA can step through `dim` parts of `least` elements each. */
 mica_status gemm_sm90_check_stride(const gemm_sm90_operand *o, const char *what, long long dim,
                                    long long stride, long long least, mica_why *why);
 mica_status gemm_sm90_check_operand(gemm_sm90_operand *o, mica_why *why);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm by `sm90`: what the copy engine can address, what a tile is made of, and what of c it can
+ * gemm by `sm90`: what TMA can address, what a tile is made of, and what of c it can
  * store. */
 #include "ops/gemm/sm90/sm90_tiles.h"
 
@@ -10,7 +10,7 @@ enum {
     DEEP_BYTES = 512 /* of K, if they are more: with less, c is what takes time */
 };
 
-/* ---- what the copy engine can address ---- */
+/* ---- what TMA can address ---- */
 
 static mica_status check_operand(gemm_sm90_operand *o, const gemm_shape *s, const long long *batch,
                                  mica_why *why)
@@ -113,7 +113,7 @@ bool gemm_sm90_along_lines(const gemm_sm90_geometry *g)
     return gemm_sm90_by_registers(g) && g->c_line == 1 && g->c_across != 1;
 }
 
-/* Whether the copy engine can load the residual as it stores c. */
+/* Whether TMA can load the residual as it stores c. */
 static bool is_boxed(const mica_gemm_desc *d, const gemm_sm90_geometry *g)
 {
     const gemm_shape *s = &g->shape;
@@ -145,7 +145,7 @@ int gemm_sm90_across_of_buffer(const mica_gemm_desc *d)
     return BUFFER_BYTES / ROWS_OF_GROUP / gemm_sm90_bytes(d->c.dtype);
 }
 
-/* Whether the copy engine can store c. */
+/* Whether TMA can store c. */
 static bool is_tiled(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const mica_config *c)
 {
     int bytes = gemm_sm90_bytes(d->c.dtype);
@@ -155,7 +155,7 @@ static bool is_tiled(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const
     long long row = along ? g->c_across : g->c_line;
     bool tiled = (along ? g->swapped : g->c_across == 1) && !gemm_has_extra(d) &&
                  (rows == 1 || (row >= columns && row * bytes % 16 == 0));
-    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
+    /* TMA writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
     tiled = tiled && columns * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
     int box = gemm_sm90_box(d, c) * bytes;
     tiled = tiled && (along ? c->knob[KNOB_TILE_N] % gemm_sm90_across_of_buffer(d) == 0

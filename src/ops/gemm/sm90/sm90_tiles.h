@@ -44,7 +44,7 @@ bool gemm_sm90_along_lines(const gemm_sm90_geometry *g);
 int gemm_sm90_across_of_buffer(const mica_gemm_desc *d);
 /* Stages of K. */
 long long gemm_sm90_fills(const gemm_sm90_geometry *g, const mica_config *c);
-/* Whether the copy engine stores c, and what follows the sums is short enough to be unrolled for
+/* Whether TMA stores c, and what follows the sums is short enough to be unrolled for
  * all of them. */
 bool gemm_sm90_is_light(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const mica_config *c);
 /* Whether it would be, but for a last box that repeats some of its neighbour's columns and would

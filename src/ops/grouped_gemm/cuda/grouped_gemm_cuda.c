@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * grouped_gemm on any NVIDIA GPU from sm_80 on: every type, any strides, no workspace, IEEE
- * arithmetic, in the tiles of gemm's engine "cuda". Good for what the engines on matrix units
+ * arithmetic, in the tiles of gemm's engine "cuda". Good for what the engines on tensor cores
  * refuse. Cost: gemm's, and a tile that is not full for each group. */
 #include "ops/gemm/cuda/gemm_cuda.h"
 #include "ops/grouped_gemm/grouped_gemm_shape.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * grouped_gemm on Hopper's tensor cores, fed by the copy engine: bf16, f16, tf32 (f32 with
+ * grouped_gemm on Hopper's tensor cores, fed by TMA: bf16, f16, tf32 (f32 with
  * compute=tf32), 8-bit integers and floats, these also with scales of blocks. Good for everything
- * whose operands the copy engine can address and whose c is stored row by row. Cost: 2MNK at 0.9 of
+ * whose operands TMA can address and whose c is stored row by row. Cost: 2MNK at 0.9 of
  * the sustained rate, in whole rounds of tiles over the multiprocessors, a part of a tile lost for
  * each group; groups of few rows run at the speed of memory. */
 #include "ops/grouped_gemm/sm90/sm90.h"
@@ -35,7 +35,7 @@ static const mica_config promoted[] = {
     {{64, 192}},  {{64, 128}},  {{64, 64}},   {{64, 32}},
 };
 
-/* ---- what the copy engine can address ---- */
+/* ---- what TMA can address ---- */
 
 typedef struct operand {
     gemm_sm90_operand item; /* of one group, or of all */
@@ -91,7 +91,7 @@ static mica_status check_sizes(const grouped *g, const gemm_shape *s, mica_why *
     return MICA_OK;
 }
 
-/* The copy engine begins at multiples of 16 bytes along a line, and a run begins anywhere. */
+/* TMA begins at multiples of 16 bytes along a line, and a run begins anywhere. */
 static mica_status check_runs(const grouped *g, const geometry *x, mica_why *why)
 {
     bool terms = g->form == GROUPED_TERMS;
@@ -271,7 +271,7 @@ static int box_of(mica_dtype c, const mica_config *config)
     return rest ? rest : widest;
 }
 
-/* Whether the copy engine can store c, and what follows the sums is short enough to be unrolled for
+/* Whether TMA can store c, and what follows the sums is short enough to be unrolled for
  * all of them. */
 static bool is_light(const grouped *g, const gemm_shape *s)
 {
@@ -279,7 +279,7 @@ static bool is_light(const grouped *g, const gemm_shape *s)
     int bytes = gemm_sm90_bytes(d->c.dtype);
     bool several = s->m > 1 || g->form == GROUPED_ROWS;
     bool tiled = !several || (s->c_m >= s->n && s->c_m * bytes % 16 == 0);
-    /* The copy engine writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
+    /* TMA writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
     tiled = tiled && s->n * bytes % 16 == 0;
     if (g->form != GROUPED_ROWS && g->count > 1)
         tiled = tiled && g->group[MICA_GEMM_C] > 0 && g->group[MICA_GEMM_C] * bytes % 16 == 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * grouped_gemm on Hopper, and gemm with scales of blocks. A persistent block walks over the tiles of all
  * groups, whose sizes it reads itself; one warp keeps a ring of STAGES slices of both operands filled by
- * the copy engine, TEAMS warpgroups multiply them, each its share of the tile's rows, and take the sums
+ * TMA, TEAMS warpgroups multiply them, each its share of the tile's rows, and take the sums
  * through shared memory to c, while the ring fills for the next tile.
  *
  * Runs of rows begin anywhere: a tile's box reaches into the rows of the next group, whose sums are
@@ -10,7 +10,7 @@
  *
  * Prologue: TILE_M TILE_N STAGES TEAMS, BUFFERS (of 8 KiB for c, of each team), A_MN_MAJOR B_MN_MAJOR (the
  * operands lie along rows or columns, not along K), PROMOTE (sums leave the tensor core after every slice:
- * 8-bit floats), BLOCKS (and are scaled then), LIGHT (c is tiled for the copy engine, and little follows
+ * 8-bit floats), BLOCKS (and are scaled then), LIGHT (c is tiled for TMA, and little follows
  * the sums), HAS_SCALE_A HAS_SCALE_B, those of cuda/grouped_gemm_device.cuh, types a_t b_t c_t sum_t out_t, the
  * epilogue's, and mma(sum, a, b, add): m64 by TILE_N, or by one of its PARTS. */
 #include "kernels/mbarrier.cuh"
@@ -36,7 +36,7 @@ constexpr int TEAM_BARRIER = 1, ALL_TEAMS_BARRIER = 1 + TEAMS, TURN_BARRIER = 2 
 /* Sums pass through shared memory in pieces of 64 x PIECE; the pitch spreads pairs over all banks. */
 constexpr int PIECE = 32, PITCH = PIECE + 8, PIECES = TILE_N / PIECE, PIECE_SUMS = PIECE / 2;
 constexpr int VECTOR = 4;
-/* What the copy engine stores: boxes of 64 rows of at most 128 bytes, swizzled. */
+/* What TMA stores: boxes of 64 rows of at most 128 bytes, swizzled. */
 constexpr int BUFFER_BYTES = 8192, STAGING_BYTES = BUFFERS * BUFFER_BYTES;
 constexpr int BOX_WIDEST = LINE_BYTES / (int)sizeof(c_t), BOX = TILE_N % BOX_WIDEST ? TILE_N % BOX_WIDEST : BOX_WIDEST;
 constexpr int BOX_BYTES = BOX * (int)sizeof(c_t), BOXES = TILE_N / BOX;
@@ -52,7 +52,7 @@ static_assert(TEAM_ROWS % 64 == 0 && TILE_N % PIECE == 0, "whole pieces");
 static_assert(STAGE_BYTES % 1024 == 0, "stages keep the alignment of the swizzle");
 static_assert(!(A_MN_MAJOR || B_MN_MAJOR) || sizeof(a_t) == 2, "8-bit and tf32 operands are K-major");
 static_assert(!B_MN_MAJOR || TILE_N % 64 == 0, "whole chunks across");
-/* The copy engine begins at multiples of 16 bytes along a line, and a run begins anywhere. */
+/* TMA begins at multiples of 16 bytes along a line, and a run begins anywhere. */
 static_assert(FORM != FORM_TERMS || (A_MN_MAJOR && B_MN_MAJOR), "terms are lines");
 static_assert(FORM != FORM_ROWS || !A_MN_MAJOR, "rows are lines");
 static_assert(!BLOCKS || PROMOTE, "scales of blocks are for 8-bit floats");
@@ -141,7 +141,7 @@ __device__ __forceinline__ int thread_of_team()
     return thread;
 }
 
-/* ---- the copy engine fills the ring ---- */
+/* ---- TMA fills the ring ---- */
 
 /* One operand's part of a slice. Along K: LINES rows of 128 bytes; along MN: chunks of 64 elements, each
  * TILE_K rows of 128 bytes. DEEP: the map has a dimension of groups. */
@@ -515,7 +515,7 @@ __device__ __forceinline__ void finish_tile(const grouped_sm90_args &args, const
 
 #include "ops/gemm/cuda/gemm_pairs.cuh"
 
-/* ---- the same by the copy engine, and by copies of 16 bytes where a group ends inside the box ---- */
+/* ---- the same by TMA, and by copies of 16 bytes where a group ends inside the box ---- */
 
 /* Sums of BOX columns in the order of the swizzle. Rows and columns are clamped: what lies outside is
  * computed too, and not stored. */

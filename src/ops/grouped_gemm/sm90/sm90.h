@@ -14,7 +14,7 @@ typedef struct grouped_sm90_state {
     bool light;
     int c_vector; /* bytes of alignment that vectors of c need; 0: c has no vectors */
     mica_kernel *kernel;
-    mica_plan *fallback; /* for pointers that the copy engine cannot take */
+    mica_plan *fallback; /* for pointers that TMA cannot take */
     mica_grid grid;
 } grouped_sm90_state;
 

@@ -14,10 +14,10 @@ typedef struct grouped_sm90_args {
     int tiles_across; /* of c */
     int band;         /* tiles along the rows that are computed side by side */
     int slices;       /* of 128 bytes of K, where all groups have all terms */
-    int stage_bytes;  /* that the copy engine writes for each slice */
+    int stage_bytes;  /* that TMA writes for each slice */
     int whole;        /* c may be accessed by vectors */
-    int plain;        /* alpha is 1: what the copy engine stores may be the sums as they are */
-    int light;        /* the copy engine may store c; beta is 0 */
+    int plain;        /* alpha is 1: what TMA stores may be the sums as they are */
+    int light;        /* TMA may store c; beta is 0 */
 } grouped_sm90_args;
 
 #endif
