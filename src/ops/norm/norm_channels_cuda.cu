@@ -69,7 +69,7 @@ struct elements {
     acc_t x[VECTOR], dy[VECTOR], dx[VECTOR], residual[VECTOR];
 };
 
-/* f(row, what is there, s) with several rows on their way; dx only where an APPLY adds to it. */
+/* f(row, what is there, s) with several rows in flight; dx only where an APPLY adds to it. */
 template <typename F> __device__ __forceinline__ void each_row(const norm_args &a, const walk &w, F f)
 {
     for (long long first = w.from; first < w.end; first += ROWS * THREADS) {

@@ -109,7 +109,7 @@ __device__ __forceinline__ void read_bias(const norm_args &a, const place &p, ac
     if constexpr (BIAS) read_operand<bias_t, BIAS_ALONG>(a, ARG_bias, p, v);
 }
 
-/* x and residual as they were read: all of a thread's are on their way before one is used. */
+/* x and residual as they were read: all of a thread's are in flight before one is used. */
 struct input {
     lanes<x_t, VECTOR> x;
     lanes<residual_t, VECTOR> residual; /* if RESIDUAL */
@@ -346,7 +346,7 @@ __device__ __forceinline__ void add_old(const norm_args &a, const old_dx &old, a
 
 __device__ __forceinline__ void apply_backward(const norm_args &a, const group &g, statistics s, pair *kept, acc_t plain, acc_t with_xhat)
 {
-    old_dx old[KEPT]; /* all on their way before one is used */
+    old_dx old[KEPT]; /* all in flight before one is used */
     if (ITEMS > 0 && a.beta != 0 && (!DRESIDUAL || a.args[ARG_dx])) each(g, [&](int j, long long i) { old[j] = fetch_old(a, element_place(a, g, i)); });
     each(g, [&](int j, long long i) {
         place p = element_place(a, g, i);

@@ -36,7 +36,7 @@ __device__ __forceinline__ double add_walkers(const merger &m, double v)
     return sum;
 }
 
-/* Of the walker's parts f(part), several on their way. */
+/* Of the walker's parts f(part), several in flight. */
 template <typename F> __device__ __forceinline__ double add_parts(const norm_args &a, const merger &m, F f)
 {
     double sum = 0;

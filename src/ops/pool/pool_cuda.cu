@@ -18,7 +18,7 @@ __device__ __forceinline__ void take_vector(const value_t *v, int_t at, acc_t *b
     for (int i = 0; i < VEC; i++) take(widen<acc_t>(v[i]), at, best[i], winner[i]);
 }
 
-/* A row of taps is on its way before the first is used; those outside read a neighbour. */
+/* A row of taps is in flight before the first is used; those outside read a neighbour. */
 template <bool WHOLE>
 __device__ __forceinline__ void take_row(const mica_pool_args &a, const window &n, const value_t *line, int_t row, acc_t *best, int_t *winner)
 {

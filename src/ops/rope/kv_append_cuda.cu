@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * New keys and values into a cache: a thread has two runs of columns of a row of k or v, finds the
- * row's place while they are on their way, and takes them through a group of heads. Constants: ROTATES,
+ * row's place while they are in flight, and takes them through a group of heads. Constants: ROTATES,
  * BLOCK, those of rope.cuh (VEC: of k), V_VEC (of v); types k_t, v_t (of the caches). */
 #include "kernels/overlap.cuh"
 #include "ops/rope/rope.cuh"

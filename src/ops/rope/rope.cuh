@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of rope and kv_append share. Constants: VEC (columns of a run; a thread has two:
  * of pairs one in each half, or whole pairs in both), INTERLEAVED, SOURCE (0: frequencies, 1: inv_freq,
- * 2: tables), HEADS (rows of heads a thread has on their way at once); types from_t, table_t, acc_t. */
+ * 2: tables), HEADS (rows of heads a thread has in flight at once); types from_t, table_t, acc_t. */
 #pragma once
 #include "kernels/vector.cuh"
 #include "ops/rope/rope_angle_args.h"
@@ -15,7 +15,7 @@ constexpr bool WITHIN = INTERLEAVED && VEC > 1;
 
 /* ---- rows of heads ---- */
 
-/* Two runs of N columns of HEADS heads. All are on their way before the first is used, and before it
+/* Two runs of N columns of HEADS heads. All are in flight before the first is used, and before it
  * is known what becomes of them. */
 template <int N> struct batch {
     lanes<from_t, N> first[HEADS], second[HEADS];

@@ -251,7 +251,7 @@ __device__ __forceinline__ void backward_long(const slice &s, acc_t *scratch)
     }
 }
 
-/* Blocks that have to fit beside each other: threads enough for the loads that memory needs on their way. */
+/* Blocks that have to fit beside each other: threads enough for the loads that memory needs in flight. */
 constexpr int BLOCK = THREADS * SLICES, RESIDENT = sizeof(acc_t) == 8 ? 0 : sizeof(a_t) + sizeof(b_t) <= 4 ? 1024 : 768;
 constexpr int BLOCKS = HELD > 1 ? HELD : BACKWARD && VECTOR > 1 && ITEMS > 0 && !RAGGED && RESIDENT > BLOCK ? RESIDENT / BLOCK : 1;
 

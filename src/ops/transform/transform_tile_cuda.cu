@@ -80,7 +80,7 @@ __device__ __forceinline__ void keep(x_t *tile, int i, const x_t *v, int n)
     }
 }
 
-/* All loads of a batch are on their way before the first is used. */
+/* All loads of a batch are in flight before the first is used. */
 template <bool WHOLE> __device__ __forceinline__ void read_tile(const mica_transform_args &a, const corner &t, x_t *tile)
 {
 #pragma unroll

@@ -453,7 +453,7 @@ static void channels_block(work *w, int64_t block, int threads)
 
 typedef void (*block_fn)(work *w, int64_t block, int threads);
 
-/* Blocks are shared out to threads; where there are too few of them, their parts are. */
+/* Blocks are divided among threads; where there are too few of them, their parts are. */
 static void run_plane(const work *like, block_fn block)
 {
     int threads = mica_cpu_threads_for(like->s->bytes);

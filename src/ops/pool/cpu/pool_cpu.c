@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "cpu": pooling in tiles that stay in the first-level cache, tiles shared out to threads.
+ * Engine "cpu": pooling in tiles that stay in the first-level cache, tiles divided among threads.
  * Any strides and types, no workspace. Memory-bound for small windows in either order; neighbouring
  * lanes are channels where those are adjacent in memory, else columns. Every result is formed by
  * one thread in a fixed order. */

@@ -62,7 +62,7 @@ static rope_line line_of(const state *st, const mica_run *r, int side, int64_t b
     };
 }
 
-/* A row on its way. */
+/* A row in flight. */
 typedef struct moved {
     int64_t b, s;
     kv_place place;

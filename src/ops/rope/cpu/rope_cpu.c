@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu" of rope: the cosines and sines of some rows are formed once for all their heads;
  * rows of heads are rotated where they lie, or pass through buffers in the first-level cache. Any
- * strides and types, no workspace. Few rows of many heads (decoding) are shared out by groups of
+ * strides and types, no workspace. Few rows of many heads (decoding) are divided by groups of
  * heads. */
 #include "ops/rope/cpu/rope_cpu.h"
 #include "cpu/cpu.h"

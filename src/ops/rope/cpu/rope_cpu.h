@@ -19,7 +19,7 @@ typedef struct rope_cpu {
     bool f64;                  /* the arithmetic */
 } rope_cpu;
 
-/* One head's row on its way. */
+/* One head's row in flight. */
 typedef struct rope_line {
     mica_dtype from_type, to_type;
     const void *from;
@@ -50,7 +50,7 @@ void rope_cpu_turn(const rope_cpu *w, const rope_piece *p, const rope_line *line
 /* Copies columns from `first` on. */
 void rope_cpu_copy(const rope_cpu *w, const rope_line *line, int64_t first, int64_t columns);
 
-/* How rows and heads are shared out: tasks of some rows and a group of heads. */
+/* How rows and heads are divided: tasks of some rows and a group of heads. */
 typedef struct rope_tasks {
     int64_t rows, heads;
     int64_t block, blocks, groups; /* rows of a task; tasks along rows, along heads */

@@ -5,7 +5,7 @@
  * together, rescaling the sum when the maximum grows. Exponentials are kept, if they fit the
  * second-level cache, until the sum is known; else they are formed twice. f32 sums for f16, bf16
  * and f32, combined in double between chunks; f64 operands go through double. Long slices that are
- * too few to share out are cut into parts, by shape alone, so that the threads' number does not
+ * too few to divide are cut into parts, by shape alone, so that the threads' number does not
  * show in the bits. Cost: memory's, or some 14 cycles per vector for exp, in short types the more.
  */
 #include "ops/softmax/softmax.h"

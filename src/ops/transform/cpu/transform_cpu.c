@@ -193,7 +193,7 @@ typedef struct tile {
 } tile;
 
 /* The rows of a tile, of which one is asked for with each that is read of the tile before: of short
- * runs the hardware sees no stream, and all at once are more than can be on their way. */
+ * runs the hardware sees no stream, and all at once are more than can be in flight. */
 typedef struct asked {
     const char *from;
     int64_t step, bytes, rows;
