@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "kernels/tensor_map.h"
 
-typedef struct mica_cuda mica_cuda;     /* a device, real or imagined ("sm_90a") */
+typedef struct mica_cuda mica_cuda;     /* a device, real or offline ("sm_90a") */
 typedef struct mica_kernel mica_kernel; /* a loaded kernel; counted; shared by plans */
 
 /* name: "cuda:0", or an offline "sm_80", "sm_89", "sm_90a". NO_DEVICE with what was looked for. */

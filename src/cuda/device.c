@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices: the driver's, by number, and imagined ones for planning and compiling without a GPU. */
+ * Devices: the driver's, by number, and offline ones for planning and compiling without a GPU. */
 #include "cuda/device.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -12,7 +12,7 @@
  * its power limit), of the H100 copy_gbps, and products take there what they take on an H200; the
  * others are 90 % of the memory's rate and the data sheet's dense figure. */
 static const struct model {
-    const char *offline; /* name under which it can be imagined, or NULL */
+    const char *offline; /* its name as an offline device, or NULL */
     const char *model;   /* as the driver spells it, or the beginning of that */
     int arch, units;
     int64_t memory_bytes, cache_bytes, shared_bytes;

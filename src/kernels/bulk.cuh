@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * sm_90: runs of bytes from shared memory to memory by the copy engine, without a map: addresses and sizes are
+ * sm_90: runs of bytes from shared memory to memory by TMA, without a map: addresses and sizes are
  * multiples of 16. One thread issues; async_fence by the writers and a barrier come before, tma_commit after. */
 #pragma once
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void bulk_add(float *to, u32 from, u32 bytes)
                  ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
-/* Between ordinary accesses to memory and those of the copy engine, by the thread that did or does both. */
+/* Between ordinary accesses to memory and those of TMA, by the thread that did or does both. */
 __device__ __forceinline__ void bulk_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 /* ---- a number in memory by which blocks tell one another that something is written ---- */

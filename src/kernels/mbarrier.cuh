@@ -67,10 +67,10 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* ---- order between ordinary accesses and the copy engine or wgmma ---- */
+/* ---- order between ordinary accesses and TMA or wgmma ---- */
 
 /* By every thread that wrote shared memory, before the barrier behind which it is read by wgmma or
- * stored by the copy engine. */
+ * stored by TMA. */
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* ---- registers: by all warps of a warpgroup; N a multiple of 8 from 24 to 256 ---- */

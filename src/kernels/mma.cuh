@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Matrix units of sm_80 and later: asynchronous copies to shared memory, ldmatrix, mma.sync. */
+ * Tensor cores of sm_80 and later: asynchronous copies to shared memory, ldmatrix, mma.sync. */
 #pragma once
 #include "kernels/address.cuh"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A tile of a matrix product on the matrix units: slices of 64 bytes of k travel through STAGES
+ * A tile of a matrix product on the tensor cores: slices of 64 bytes of k travel through STAGES
  * buffers in shared memory, warps multiply WARP_M x WARP_N pieces of the tile, and results are turned
  * in shared memory so that they are stored along the output's lines. Sums run over k in order.
  *
@@ -324,7 +324,7 @@ struct no_more {};
 
 /* Calls store(row, col, count, turned, slow, fast, more) for C_VECTOR results of COLUMNS along the output's lines, of
  * which `count` exist; the sums of the tile lie in `turned`, in lines of TURN_PITCH. more is what fetch(row, col, count)
- * gave: several of those loads are on their way at a time. Barriers separate it from what used the shared memory
+ * gave: several of those loads are in flight at a time. Barriers separate it from what used the shared memory
  * before. */
 template <int COLUMNS, typename G, typename F>
 __device__ __forceinline__ void store_turned(const sums &sum, char *shared, int rows, int cols, const G &fetch,

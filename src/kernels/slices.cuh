@@ -121,7 +121,7 @@ __device__ __forceinline__ bool is_full(const extent &e, long long i)
 /* Where the element at i lies: vectors lie along the axis. */
 __device__ __forceinline__ long long step_to(long long i, long long along) { return VECTOR > 1 ? i : i * along; }
 
-/* The vectors at i[] that lie inside of the slice, on their way: tensors that are read together are all fetched
+/* The vectors at i[] that lie inside of the slice, in flight: tensors that are read together are all fetched
  * before the first is unpacked. */
 template <int BATCH, typename T>
 __device__ __forceinline__ void fetch_batch(const T *from, const extent &e, const long long *i, long long along, bool whole, lanes<T, VECTOR> *raw)

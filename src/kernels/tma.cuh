@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * sm_90: the copy engine. Loads complete at an mbarrier, stores in bulk groups of the issuing thread.
+ * sm_90: TMA. Loads complete at an mbarrier, stores in bulk groups of the issuing thread.
  * Coordinates count elements, fastest dimension first; what lies outside the tensor is read as zero and
  * not written. One thread issues. Shared memory is aligned to 128 bytes, with a 128-byte swizzle to
  * 1024 (the swizzle is an XOR of address bits 4-6 with bits 7-9). */

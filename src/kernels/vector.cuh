@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_some(T *p, const T *v, int n, bool aligned
 
 /* ---- the same, widened to an arithmetic type and narrowed from it ---- */
 
-/* Elements as they were read. Several may be on their way before the first is unpacked: an unpacking
+/* Elements as they were read. Several may be in flight before the first is unpacked: an unpacking
  * beside its load would wait for it. */
 template <typename T, int N> struct lanes {
     static constexpr int BYTES = N * (int)sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4;

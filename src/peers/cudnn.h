@@ -49,7 +49,7 @@ mica_status mica_cudnn_add_step(mica_cudnn *graph, mica_cudnn_step step, mica_dt
 
 /* Makes the graph runnable by candidate `rank` of the library's heuristics; rank 0 is the first of
  * them that can be planned. Candidates that round their inputs or compute in a transformed domain
- * (Winograd, FFT) are left out, and without `matrix_units` those that use matrix units.
+ * (Winograd, FFT) are left out, and without `matrix_units` those that use tensor cores.
  * UNSUPPORTED with the library's words. */
 mica_status mica_cudnn_plan(mica_cudnn *graph, int rank, bool matrix_units);
 size_t mica_cudnn_workspace(const mica_cudnn *graph);

@@ -60,7 +60,7 @@ typedef struct emu_thread {
     const volatile unsigned *wait;
     unsigned seen;
     bool done;
-    struct emu_later *copies, *stores; /* cp.async and stores of the copy engine, not yet done */
+    struct emu_later *copies, *stores; /* cp.async and stores of TMA, not yet done */
     int copy_group, store_group;
     jmp_buf at;
 } emu_thread;
@@ -79,7 +79,7 @@ typedef struct emu_block {
     int registers[EMU_THREADS / EMU_LANES];  /* a thread's, where setmaxnreg said */
     emu_meeting barriers[EMU_BARRIERS], warps[EMU_THREADS / EMU_LANES],
         groups[EMU_THREADS / EMU_GROUP];
-    struct emu_later *loads; /* of the copy engine, not yet done */
+    struct emu_later *loads; /* of TMA, not yet done */
 } emu_block;
 
 extern __thread emu_thread *emu_now;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Matrix units: mma of a warp, wgmma of a warpgroup. Results are sums in double precision, rounded
+ * Tensor cores: mma of a warp, wgmma of a warpgroup. Results are sums in double precision, rounded
  * once: better than the hardware's. */
 #include "emu_numbers.h"
 

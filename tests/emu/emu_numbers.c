@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Number formats of the matrix units, and rounding to them. */
+ * Number formats of the tensor cores, and rounding to them. */
 #include "emu_numbers.h"
 
 #include <math.h>

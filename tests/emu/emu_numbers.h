@@ -58,7 +58,7 @@ uint32_t half_bits(double v);
 uint32_t eight_bits(int format, float v);
 uint32_t bf16_bits(const emu_ref *v);
 
-/* Reads an instruction of the matrix units (emu_mma.c); false if it is another one. */
+/* Reads an instruction of the tensor cores (emu_mma.c); false if it is another one. */
 bool emu_read_mma(emu_ptx *code);
 
 #endif

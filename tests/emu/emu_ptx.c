@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The assembly of mica's kernels, instruction by instruction, as the PTX manual describes it; that
- * of the matrix units is in emu_mma.c. */
+ * of the tensor cores is in emu_mma.c. */
 #define _GNU_SOURCE
 #include "emu_numbers.h"
 

@@ -36,7 +36,7 @@ emu_block *emu_block_of(int rank);
 /* Memory behind an address of shared memory. */
 void *emu_shared(emu_block *block, uint32_t address, unsigned bytes);
 
-/* ---- the copy engine (emu_tma.c) ---- */
+/* ---- TMA (emu_tma.c) ---- */
 emu_handler emu_tma_load, emu_tma_store, emu_bulk_store, emu_tma_wait, emu_copy_async,
     emu_copy_wait;
 /* Of this thread. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies that are asked for and happen later. cp.async and the copy engine's stores happen when
- * their thread waits for them, which shows what is read too early or overwritten too soon; the copy
- * engine's loads happen at once or, with EMU_LOADS=late, when somebody waits at their barrier; with
+ * Copies that are asked for and happen later. cp.async and TMA's stores happen when
+ * their thread waits for them, which shows what is read too early or overwritten too soon; TMA's
+ * loads happen at once or, with EMU_LOADS=late, when somebody waits at their barrier; with
  * EMU_LOADS=shuffled, sooner or later after somebody waits, in any order. */
 #define _GNU_SOURCE
 #include "emu_run.h"
@@ -17,7 +17,7 @@ typedef struct emu_later {
     char *to;
     const char *from;
     int valid, bytes, group;
-    /* the copy engine; each thread has its own copy of the parameters, and ends */
+    /* TMA; each thread has its own copy of the parameters, and ends */
     fake_map map;
     emu_block *block;
     uint32_t address, barrier;
@@ -43,7 +43,7 @@ static void append(emu_later **list, const emu_later *l)
     (*list)->next = NULL;
 }
 
-/* ---- the copy engine ---- */
+/* ---- TMA ---- */
 
 static const int type_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
 

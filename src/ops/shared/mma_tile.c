@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tiles on matrix units: choices, sizes, constants, speed. */
+ * Tiles on tensor cores: choices, sizes, constants, speed. */
 #include "ops/shared/mma_tile.h"
 
 enum { SLICE_BYTES = 64, MOST_THREADS = 256 };

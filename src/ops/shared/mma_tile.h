@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tiles of matrix products on the matrix units of sm_80: the host side of kernels/mma_tile.cuh.
+ * Tiles of matrix products on the tensor cores of sm_80: the host side of kernels/mma_tile.cuh.
  */
 #ifndef MICA_OPS_SHARED_MMA_TILE_H
 #define MICA_OPS_SHARED_MMA_TILE_H
@@ -22,7 +22,7 @@ typedef struct mica_mma_tile {
     bool precise;  /* f32 as pairs of tf32 numbers */
 } mica_mma_tile;
 
-/* Tiles that configs may name, largest first; efficiency is of the matrix units' rate while the
+/* Tiles that configs may name, largest first; efficiency is of the tensor cores' rate while the
  * tile is full and k is long; precise: of the rate that mica_mma_predict makes of three products
  * and splitting, 0: not offered. */
 typedef struct mica_mma_choice {
@@ -48,7 +48,7 @@ int mica_mma_slice(const mica_mma_tile *t); /* elements of k in a slice */
 /* All that kernels/mma_tile.cuh needs; c's type is written as c_t. */
 void mica_mma_prologue(mica_text *prologue, const mica_mma_tile *t);
 
-/* TFLOP/s of the matrix units by mma.sync for inputs of that type. */
+/* TFLOP/s of the tensor cores by mma.sync for inputs of that type. */
 double mica_mma_rate(const mica_device_info *device, mica_dtype input);
 /* Milliseconds of `tiles` tiles with sums over k elements each. */
 double mica_mma_predict(const mica_device_info *device, const mica_mma_tile *t, double tiles,
