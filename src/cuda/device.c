@@ -77,7 +77,7 @@ static mica_status open_offline(const struct model *m, mica_cuda **out)
     mica_cuda *cuda = new_device(m->offline);
     if (!cuda) return mica_fail_memory(sizeof *cuda);
     mica_device_info *info = &cuda->info;
-    snprintf(info->model, sizeof info->model, "%s (imagined)", m->model);
+    snprintf(info->model, sizeof info->model, "%s (offline)", m->model);
     snprintf(cuda->target, sizeof cuda->target, "%s", m->offline);
     info->offline = true;
     info->arch = m->arch;
@@ -169,8 +169,8 @@ mica_status mica_cuda_open(const char *name, mica_cuda **out)
     *out = NULL;
     MICA_TRY(mica_fork_check());
     mica_fork_watch();
-    const struct model *imagined = find_model(name, NULL);
-    if (imagined) return open_offline(imagined, out);
+    const struct model *offline = find_model(name, NULL);
+    if (offline) return open_offline(offline, out);
     char *end = NULL;
     long ordinal = strncmp(name, "cuda:", 5) ? -1 : strtol(name + 5, &end, 10);
     if (ordinal < 0 || ordinal > 999 || end == name + 5 || *end)
@@ -225,7 +225,7 @@ mica_status mica_cuda_usable(const mica_cuda *cuda)
     if (mica_forked()) return mica_fork_check();
     if (cuda->ordinal < 0)
         return mica_fail(MICA_NO_DEVICE,
-                         "%s is an imagined device: plans and kernels are made for it, nothing "
+                         "%s is an offline device: plans and kernels are made for it, nothing "
                          "runs; open cuda:0 to run",
                          cuda->info.name);
     return mica_device_lost_check(cuda->ordinal);

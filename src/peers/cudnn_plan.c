@@ -132,7 +132,7 @@ static mica_status plan_ranked(mica_cudnn *g, int rank, candidates *c)
     if (rank >= c->count)
         return mica_fail(MICA_UNSUPPORTED,
                          "number %d of cuDNN's candidates was asked for, it has %d; %d more round "
-                         "inputs, transform them or use matrix units unasked",
+                         "inputs, transform them or use tensor cores unasked",
                          rank, c->count, c->left_out);
     mica_status status = plan_one(g, c, rank);
     for (int i = 1; rank == 0 && i < c->count && status == MICA_UNSUPPORTED; i++)

@@ -563,7 +563,7 @@ static void a_writer_killed_at_any_point(void **state)
     assert_true(present > 0);
 }
 
-/* A child of the cold start: gets one kernel on an imagined device and prints nothing. */
+/* A child of the cold start: gets one kernel on an offline device and prints nothing. */
 static int get_one_kernel(void)
 {
     mica_cuda *cuda;

@@ -54,7 +54,7 @@ static void bad_names_are_refused(void **state)
     assert_int_equal(help_books().contexts, 0);
 }
 
-static void imagined_devices_need_no_driver_and_run_nothing(void **state)
+static void offline_devices_need_no_driver_and_run_nothing(void **state)
 {
     (void)state;
     static const struct {
@@ -563,7 +563,7 @@ int main(void)
                 "extern \"C\" __global__ void waits(long long a) { overlap_wait(); }\n");
     help_kernel("test/broken.cu", "extern \"C\" __global__ void broken(wrong_name a) {}\n");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(imagined_devices_need_no_driver_and_run_nothing),
+        cmocka_unit_test(offline_devices_need_no_driver_and_run_nothing),
         cmocka_unit_test(a_device_tells_what_it_is),
         cmocka_unit_test(bad_names_are_refused),
         cmocka_unit_test(a_launch_arrives_as_given),

@@ -16,7 +16,7 @@ static const mica_field fields[] = {
           .doc = "maximum; average with padding counted, or without"),
     FIELD(x, TENSOR, .doc = "input, N x C x 1 to 3 axes; bwd: its gradient"),
     FIELD(y, TENSOR, .doc = "output; bwd: its gradient; adaptive: needed"),
-    FIELD(indices, TENSOR, .doc = "max: places of the winners in x's plane, s32 or s64"),
+    FIELD(indices, TENSOR, .doc = "max: argmax positions within each N,C plane of x, s32 or s64"),
     FIELD(window, AXES, .count = 3, .doc = "taps per axis; 0: the whole axis"),
     FIELD(stride, AXES, .count = 3, .doc = "step from window to window; 0: the window"),
     FIELD(pad, AXES, .count = 3, .doc = "before and after each axis"),

@@ -35,7 +35,7 @@ static mica_status check_types(const mica_attention_desc *d, mica_why *why)
                            mica_dtype_name(t), mica_dtype_name(d->k.dtype),
                            mica_dtype_name(d->v.dtype));
     if (d->pass == MICA_ATTENTION_BWD && d->dout.dtype != t)
-        return mica_refuse(why, "dout is %s and q %s, matrix units take one type",
+        return mica_refuse(why, "dout is %s and q %s, tensor cores take one type",
                            mica_dtype_name(d->dout.dtype), mica_dtype_name(t));
     return MICA_OK;
 }
@@ -58,7 +58,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     const mica_attention_desc *d = desc;
     attention_shape s;
     if (device->arch < 80)
-        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+        return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);
     MICA_TRY(check_types(d, why));
     MICA_TRY(check_line(&d->q, "q", why));

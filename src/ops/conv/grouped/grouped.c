@@ -218,7 +218,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     layout best[CHOICES];
     MICA_TRY(conv_refuse_extra(desc, why));
     if (device->arch < 80)
-        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+        return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);
     MICA_TRY(make_shape(desc, &s, why));
     if (!choices(&s, device, best))

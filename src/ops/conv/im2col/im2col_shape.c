@@ -118,8 +118,7 @@ static mica_status make_classes(mica_conv_sm90_shape *s, const mica_conv_desc *d
         s->step[i] = dgrad ? 1 : (int)g->stride[i];
         s->tap_step[i] =
             (int)(dgrad ? g->dilation[i] / gcd(g->dilation[i], g->stride[i]) : g->dilation[i]);
-        if (s->step[i] > 8)
-            return mica_refuse(why, "the stride is %d, the copy engine's limit 8", s->step[i]);
+        if (s->step[i] > 8) return mica_refuse(why, "the stride is %d, TMA's limit 8", s->step[i]);
     }
     if (!dgrad) {
         lane lanes[3] = {forward_lane(g, 0), forward_lane(g, 1), forward_lane(g, 2)};

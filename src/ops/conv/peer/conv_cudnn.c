@@ -275,7 +275,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     graph_spec spec;
     MICA_TRY(conv_refuse_extra(desc, why));
-    if (device->offline) return mica_refuse(why, "cuDNN needs a device, this one is imagined");
+    if (device->offline) return mica_refuse(why, "cuDNN needs a device, this one is offline");
     MICA_TRY(make_spec(desc, &spec, why));
     if (mica_cudnn_load() != MICA_OK) return mica_refuse(why, "%s", mica_error());
     return MICA_OK;

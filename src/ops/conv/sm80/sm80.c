@@ -90,7 +90,7 @@ static mica_status accepts_rest(const mica_conv_desc *d, const mica_device_info 
 {
     MICA_TRY(conv_refuse_extra(d, why));
     if (device->arch < 80)
-        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+        return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);
     mica_conv_geometry g;
     mica_conv_geometry_make(d, &g);

@@ -31,7 +31,7 @@ static mica_status image_ok(const shape *s, mica_why *why)
         !stride_ok(g->in[0], a->s[0]) || !stride_ok(g->n, a->n))
         return mica_refuse(why,
                            "rows of %lld bytes lie %lld, planes %lld, images %lld elements apart: "
-                           "the copy engine takes positive multiples of 16 bytes",
+                           "TMA takes positive multiples of 16 bytes",
                            g->in[2] * g->c * 2, (long long)a->s[1], (long long)a->s[0],
                            (long long)a->n);
     if (g->tap[0] > MOST_PLANES || (g->tap[0] > 1 && g->dilation[0] != 1))

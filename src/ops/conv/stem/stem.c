@@ -47,7 +47,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     shape s;
     MICA_TRY(conv_refuse_finish(desc, why));
     if (device->arch < 80)
-        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+        return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);
     MICA_TRY(conv_stem_shape_make(desc, &s, why));
     layout t;

@@ -116,7 +116,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     mica_cublaslt_spec spec;
     MICA_TRY(gemm_refuse_extra(desc, why));
-    if (device->offline) return mica_refuse(why, "cuBLASLt needs a device, this one is imagined");
+    if (device->offline) return mica_refuse(why, "cuBLASLt needs a device, this one is offline");
     MICA_TRY(make_spec(desc, &spec, why));
     if (mica_cublaslt_load() != MICA_OK) return mica_refuse(why, "%s", mica_error());
     return MICA_OK;

@@ -31,7 +31,7 @@ static mica_status check_stride(const skinny_geometry *g, const char *what, long
 {
     long long bytes = stride * 4;
     if (dim == 1 || (stride > 0 && bytes < 1LL << 40)) return MICA_OK;
-    return mica_refuse(why, "%s of %s are %lld bytes apart, the copy engine takes 1 to 2^40", what,
+    return mica_refuse(why, "%s of %s are %lld bytes apart, TMA takes 1 to 2^40", what,
                        g->wide.name, bytes);
 }
 

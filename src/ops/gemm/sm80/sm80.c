@@ -40,7 +40,7 @@ static bool is_precise(const mica_gemm_desc *d)
 static mica_status accepts_arch(const mica_device_info *device, mica_why *why)
 {
     if (device->arch >= 80) return MICA_OK;
-    return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+    return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                        device->arch);
 }
 
@@ -56,7 +56,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            MOST_INTEGER_TERMS);
     }
     if (a != b)
-        return mica_refuse(why, "a is %s and b is %s, matrix units take one type",
+        return mica_refuse(why, "a is %s and b is %s, tensor cores take one type",
                            mica_dtype_name(a), mica_dtype_name(b));
     if (is_precise(d))
         return mica_refuse(why, "f32 without compute=tf32: this engine would round the inputs");

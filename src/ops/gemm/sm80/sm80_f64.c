@@ -40,7 +40,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     const mica_gemm_desc *d = desc;
     if (device->arch < 80)
-        return mica_refuse(why, "the device is sm_%d, its matrix units are used from sm_80 on",
+        return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);
     if (d->a.dtype != MICA_F64)
         return mica_refuse(why, "a is %s, this engine takes f64", mica_dtype_name(d->a.dtype));
