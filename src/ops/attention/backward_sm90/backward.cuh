@@ -104,7 +104,7 @@ __device__ __forceinline__ void find_others(const attention_sm90_bwd_args &a, jo
  * attention is causal. */
 __device__ __forceinline__ void find_batched(const attention_sm90_bwd_args &a, int index, job &j)
 {
-    /* Blocks that wait for one another are further apart where heads of a section take turns. */
+    /* Blocks that wait for one another are further apart where the heads of a section alternate. */
     const int section = ONCE ? a.section : 1, from = index / (section * a.tiles) * section;
     const int width = min(section, a.sequences * a.heads - from), inside = index - from * a.tiles;
     const int tile = inside / width, line = from + inside - tile * width;

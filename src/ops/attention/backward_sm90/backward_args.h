@@ -41,8 +41,8 @@ typedef struct attention_sm90_bwd_args {
     int direct; /* TMA cannot take the pointers */
     float scale;
     float cap, cap_inverse; /* the inverse is doubled, in units of log 2 */
-    /* Where scores are formed once: f32 sums of dq, by tile and part of it; how far each of them
-     * is; jobs that are taken; tiles of a head; jobs. */
+    /* Where scores are formed once: f32 sums of dq, by tile and part of it; how many blocks
+     * have added to each (turns); the work counter (claims); tiles of a head; jobs. */
     float *sums;
     int *turns, *claims;
     long long sum_tiles;

@@ -5,8 +5,8 @@
  * with the keys, each warpgroup making 64 x 64 of it. Another warp adds that to f32 sums in memory by TMA,
  * so that nobody waits for it; after FlashAttention-3's backward (Shah and others 2024).
  *
- * Bits do not vary: blocks of keys add to a part of a tile in the order of the keys, whose turn it is stands in
- * memory; the first one stores instead of adding. Thread blocks stay and take one job after the other: jobs that
+ * Bits do not vary, since the reduction is serialised: blocks of keys add to a part of a tile in the order of the
+ * keys, a counter in memory says which is next; the first one stores instead of adding. Thread blocks stay and take one job after the other: jobs that
  * one waits for have been taken before it, and so go on. Tiles go by from the last to the first: blocks that begin
  * together are soon a tile behind one another.
  *

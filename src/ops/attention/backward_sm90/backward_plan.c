@@ -116,9 +116,9 @@ static int64_t pitch_of(const mica_attention_desc *d)
 }
 
 /* Key heads side by side: as many as L2 holds queries, gradients of out and sums of dq of, but
- * several in any case: blocks of one head alone would begin faster than they pass their turns on.
- * Of 16k queries one head instead of eight takes 12 % longer where attention is causal. Few jobs of
- * unequal length: all heads, so that the longest jobs come first. */
+ * several in any case: blocks of one head alone would begin faster than the serialised reduction
+ * lets them add. Of 16k queries one head instead of eight takes 12 % longer where attention is
+ * causal. Few jobs of unequal length: all heads, so that the longest jobs come first. */
 static int section_of(const mica_attention_desc *d, int jobs, int units)
 {
     const double held = 32e6;

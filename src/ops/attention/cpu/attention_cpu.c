@@ -222,7 +222,7 @@ static double predict_bf16(const void *desc, const mica_device_info *device,
 {
     static const double rate[] = {
         [MICA_MATRIX_PLAIN] = 0.2, [MICA_MATRIX_PAIRS] = 0.8, [MICA_MATRIX_TILES] = 1.5};
-    const double turn_rows = 10; /* as long as these take values to be turned */
+    const double turn_rows = 10; /* as long as these take values to be transposed */
     attention_shape s;
     attention_shape_make(desc, &s);
     double rows = (double)(s.group * s.rows), taken = (double)mica_matrix_lines(s.group * s.rows);

@@ -247,7 +247,8 @@ static float add_sink(const attention_rows *r, int64_t head, float *max, float *
     return factor;
 }
 
-/* Sums of a row: column c at [c * *step]. Panels of bf16 are turned when their first row comes. */
+/* Sums of a row: column c at [c * *step]. Panels of bf16 are transposed when their first row comes.
+ */
 static const float *row_sums(const attention_rows *r, const scratch *w, int64_t row, int64_t *step)
 {
     const float *panel = w->acc + row / LANES * w->acc_panel;

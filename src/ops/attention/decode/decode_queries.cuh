@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention for few queries: a tile's rows of q on their way to shared memory. Constants: those of
+ * Attention for few queries: a tile's rows of q are copied to shared memory. Constants: those of
  * decode.cu. */
 #pragma once
 #include "ops/attention/decode/decode.cuh"

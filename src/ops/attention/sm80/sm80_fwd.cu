@@ -17,7 +17,7 @@ struct state {
     float max[BLOCKS][2], sum[BLOCKS][2]; /* sum: this thread's columns only */
 };
 
-/* What a block knows of a tile of keys; two take turns. */
+/* What a block knows of a tile of keys; there are two, used alternately. */
 struct key_tile {
     s64 k[OTHER], v[OTHER];
     u32 absent[2]; /* keys whose pages are, a bit each */

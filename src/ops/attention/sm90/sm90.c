@@ -10,10 +10,11 @@
 
 #include <math.h>
 
-/* claim: each block takes the next job when it is done, by a counter in the workspace; else jobs
- * are dealt out in turn, and blocks do not end together where jobs differ. queries: jobs whose q
+/* turns: ping-pong of the warpgroups. claim: each block takes the next job when it is done, by a
+ * work counter in the workspace; else the schedule is fixed, block b has jobs b, b + blocks and so
+ * on, and blocks do not end together where jobs differ. queries: jobs whose q
  * is in shared memory. */
-enum { KNOB_GROUPS, KNOB_KEYS, KNOB_STAGES, KNOB_TURNS, KNOB_CLAIM, KNOB_QUERIES };
+enum { KNOB_GROUPS, KNOB_KEYS, KNOB_STAGES, KNOB_PINGPONG, KNOB_CLAIM, KNOB_QUERIES };
 static const char *const knobs[] = {"groups", "keys", "stages", "turns", "claim", "queries", NULL};
 
 enum { OTHER_SHARED = 1024 }; /* static */
@@ -110,9 +111,10 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double scores = rows * keys * score_cycles;
     double cycles =
         tile_cycles + fmax(products, scores) + shown[c->knob[KNOB_GROUPS]] * fmin(products, scores);
-    /* turns cost more than they give where scores outlast products and the next job's queries wait
+    /* ping-pong costs more than it gives where scores outlast products and the next job's queries
+     * wait
      */
-    if (groups > 1 && !c->knob[KNOB_TURNS])
+    if (groups > 1 && !c->knob[KNOB_PINGPONG])
         cycles *= ahead && groups == 2 && scores > products ? 0.97 : 1.01;
     double clock = device->bf16_tflops * 1e9 / (operations * units); /* per ms */
     double job = attention_sm90_tiles_of_job(d, rows, keys) * cycles / clock + job_ms;
@@ -153,8 +155,8 @@ static bool has_next_queries(const mica_attention_desc *d, const mica_device_inf
 }
 
 /* The model's best tiles: others would only be compiled and timed for nothing. The best one also
- * without turns, and with jobs divided otherwise; all of them with queries ahead, two
- * warpgroups then without turns, too. */
+ * without ping-pong, and with jobs dealt the other way; all of them with queries ahead, two
+ * warpgroups then without ping-pong, too. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     const mica_attention_desc *d = desc;
@@ -167,7 +169,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
         count = mica_config_keep(out, ms, count, KEPT, &c, t);
     }
     int best = count;
-    for (int knob = KNOB_TURNS; count && knob <= KNOB_CLAIM; knob++) {
+    for (int knob = KNOB_PINGPONG; count && knob <= KNOB_CLAIM; knob++) {
         if (!out[0].knob[knob]) continue;
         out[count] = out[0];
         out[count++].knob[knob] = 0;
@@ -176,9 +178,9 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
         out[count] = out[i];
         if (!has_next_queries(d, device, &out[count])) continue;
         count++;
-        if (out[i].knob[KNOB_GROUPS] != 2 || !out[i].knob[KNOB_TURNS]) continue;
+        if (out[i].knob[KNOB_GROUPS] != 2 || !out[i].knob[KNOB_PINGPONG]) continue;
         out[count] = out[count - 1];
-        out[count++].knob[KNOB_TURNS] = 0;
+        out[count++].knob[KNOB_PINGPONG] = 0;
     }
     return count;
 }
@@ -202,7 +204,7 @@ static void write_prologue(const mica_attention_desc *d, const mica_config *c, m
         {"KEYS", keys},
         {"STAGES", c->knob[KNOB_STAGES]},
         {"QUERIES", c->knob[KNOB_QUERIES]},
-        {"TURNS", c->knob[KNOB_TURNS]},
+        {"TURNS", c->knob[KNOB_PINGPONG]},
         {"CLAIMED", c->knob[KNOB_CLAIM]},
         {"D_STEPS", (int)ceiling(d->q.dims[3], 16)},
         {"D_CHUNKS", attention_sm90_chunks(2 * d->q.dims[3])},

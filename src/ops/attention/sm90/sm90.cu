@@ -3,13 +3,13 @@
  * jobs of 64 rows of q for each of its warpgroups. One warp lets TMA bring q once and keys and
  * values, tile by tile, into two rings, from the last tile that the rows see to the first. A warpgroup
  * issues the products of q with the next tile's keys before those of its weights with the values of this
- * one, and makes weights of the former while the latter run; and warpgroups issue in turns, so that one
+ * one, and makes weights of the former while the latter run; and warpgroups ping-pong: one
  * multiplies while others are at their exponentials. The first products of a job run while the results of the one
  * before it are stored. Tiles that no row sees are left out, only tiles on a
  * border are compared with it.
  *
  * Prologue: GROUPS (warpgroups that multiply), KEYS (of a tile), STAGES (tiles in each ring), QUERIES (jobs
- * whose q is there), TURNS, CLAIMED (blocks take the next job when they are done); D_STEPS (of 16 columns of q),
+ * whose q is there), TURNS (ping-pong), CLAIMED (blocks take the next job by a work counter); D_STEPS (of 16 columns of q),
  * D_CHUNKS and V_CHUNKS (of 64), SUMS (half the columns of out, padded); PACKED_Q PACKED_K COUNTED_Q COUNTED_K (cu_q, cu_k, seq_q, seq_k),
  * BOTTOM_RIGHT, PIECE (of a tile's keys that lie in one page; 0: no pages), PLAIN (scores are products times a
  * positive number), CAP ALIBI BIAS MASK SINKS LSE; types in_t out_t sink_t bias_t;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the parts of Hopper's attention kernel share: rings and turns, and the jobs of a block: which
+ * What the parts of Hopper's attention kernel share: rings, ping-pong, and the jobs of a block: which
  * rows of which head, which keys these see. Constants: those of sm90.cu. */
 #pragma once
 #include "kernels/mbarrier.cuh"
@@ -72,8 +72,8 @@ __device__ __forceinline__ void barriers_init(const barriers &b)
     __syncthreads();
 }
 
-/* Warpgroups issue their products in turns, so that one multiplies while another one is at its softmax. Whose turn is
- * next is found when it is needed: its barrier lies behind this one's, and a register is dear. */
+/* Ping-pong: one warpgroup's WGMMAs overlap the softmax of another one. The barrier of the next warpgroup is found
+ * when it is needed: it lies behind this one's, and a register is dear. */
 struct turn {
     u32 own, parity;
     __device__ __forceinline__ turn(const barriers &b, int group) : own(b.turn(group)), parity(group ? 0 : 1) {}
@@ -207,7 +207,7 @@ __device__ __forceinline__ bool find_packed(const attention_sm90_args &a, int ti
     return false;
 }
 
-/* By a whole warp: the next job that no block has taken. */
+/* By a whole warp: the next job by the work counter. */
 __device__ __forceinline__ int claim(const attention_sm90_args &a)
 {
     int tile = 0;

@@ -47,7 +47,7 @@ typedef struct attention_sm90_args {
     long long out_stride[4];
     float *lse;
     long long lse_stride[3];
-    int *claims; /* jobs taken but for the first of each block */
+    int *claims; /* work counter: jobs taken but for the first of each block */
     attention_sm90_list cu_q, cu_k, seq_q, seq_k;
     attention_sm90_pages pages;
     const float *slopes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * No job is taken yet. A kernel, not a memset: behind that the next kernel would not be launched early. */
+ * Resets the work counter. A kernel, since behind a memset there would be no programmatic dependent launch. */
 #include "kernels/overlap.cuh"
 #include "ops/attention/sm90/sm90_args.h"
 

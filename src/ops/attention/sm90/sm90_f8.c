@@ -12,8 +12,9 @@
 
 #include <math.h>
 
-/* ahead: the products of the next tile's keys come before those of this one's values. */
-enum { KNOB_GROUPS, KNOB_KEYS, KNOB_STAGES, KNOB_TURNS, KNOB_CLAIM, KNOB_AHEAD };
+/* turns: ping-pong of the warpgroups; claim: jobs by a work counter; ahead: the products of the
+ * next tile's keys come before those of this one's values. */
+enum { KNOB_GROUPS, KNOB_KEYS, KNOB_STAGES, KNOB_PINGPONG, KNOB_CLAIM, KNOB_AHEAD };
 static const char *const knobs[] = {"groups", "keys", "stages", "turns", "claim", "ahead", NULL};
 
 enum { OTHER_SHARED = 1024 + 512 };
@@ -190,7 +191,7 @@ static void write_prologue(const mica_attention_desc *d, const mica_config *c, m
         {"GROUPS", c->knob[KNOB_GROUPS]},
         {"KEYS", keys},
         {"STAGES", c->knob[KNOB_STAGES]},
-        {"TURNS", c->knob[KNOB_TURNS]},
+        {"TURNS", c->knob[KNOB_PINGPONG]},
         {"CLAIMED", c->knob[KNOB_CLAIM]},
         {"AHEAD", c->knob[KNOB_AHEAD]},
         {"D_STEPS", (int)ceiling(d->q.dims[3], 32)},

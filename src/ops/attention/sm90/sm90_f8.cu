@@ -4,7 +4,7 @@
  *
  * Values. The tensor core wants 8-bit operands with the summed dimension, here keys, inside a row; memory has
  * columns there. So TMA brings a tile of values as it lies, and three warps that would else be
- * idle turn it round by 8x8 blocks of pairs of bytes. The order of keys is that in which accumulators hold
+ * idle transpose it by 8x8 blocks of pairs of bytes. The order of keys is that in which accumulators hold
  * scores (a thread has 2 of 8 keys, and next to them 2 of the following 8), so that weights become operands
  * without any exchange; the order of columns (in 16 the even ones, then the odd ones) is the one that
  * writes blocks without conflicts, and gives a thread 4 columns of out side by side.
@@ -16,10 +16,10 @@
  * more than scaling them does.
  *
  * AHEAD: the next tile's keys are multiplied before this one's values, whose sums then are registers
- * besides; else a warpgroup's products and exponentials take turns, and parts of values, two at a time, use the
+ * besides; else a warpgroup's products and exponentials alternate, and parts of values, two at a time, use the
  * registers of scores.
  *
- * Prologue: GROUPS (warpgroups that multiply), KEYS (of a tile), STAGES (tiles in each ring), TURNS, CLAIMED,
+ * Prologue: GROUPS (warpgroups that multiply), KEYS (of a tile), STAGES (tiles in each ring), TURNS (ping-pong), CLAIMED,
  * AHEAD; D_STEPS (of 32 columns of q), D_CHUNKS and V_CHUNKS (of 128), COLUMNS (of out, padded), PARTS (in which
  * they are multiplied); PACKED_Q PACKED_K COUNTED_Q COUNTED_K BOTTOM_RIGHT SINKS LSE as there; types q_t k_t v_t out_t
  * sink_t; multiply_keys(scores, q, k, add), multiply_values(sums, weights, v, add). */
@@ -35,7 +35,7 @@ constexpr int PIECE = 0, SUMS = COLUMNS / 2, QUERIES = 1;
 #include "ops/attention/sm90/sm90_tiles.cuh"
 
 constexpr int PART = COLUMNS / PARTS;
-constexpr int PITCH = 16 * COLUMNS; /* bytes of 16 keys of turned values */
+constexpr int PITCH = 16 * COLUMNS; /* bytes of 16 keys of transposed values */
 constexpr int TURNED_BYTES = KEYS * COLUMNS;
 constexpr int TURNERS = 3;  /* warps */
 constexpr int ARRIVING = 1; /* of their lanes, when values are read: as in ops/grouped_gemm/sm90/sm90.cu */
@@ -154,7 +154,7 @@ __device__ __forceinline__ void produce(const attention_sm90_args &a, const memo
     }
 }
 
-/* ---- values are turned round, by three warps ---- */
+/* ---- values are transposed, by three warps ---- */
 
 /* Four 8x8 blocks of pairs of bytes, transposed; lane l gives the address of row l % 8 of block l / 8. */
 __device__ __forceinline__ void load_transposed(u32 address, u32 (&w)[4])
@@ -188,7 +188,7 @@ __device__ __forceinline__ void turn_blocks(u32 from, u32 to, int key, int rows,
                        __byte_perm(w[b][2], w[b][3], 0x6420), __byte_perm(w[b][2], w[b][3], 0x7531));
 }
 
-/* The warps take in turn what a thread has registers for, or less, so that all have about as much. */
+/* The warps take one after the other what a thread has registers for, or less, so that all have about as much. */
 __device__ __forceinline__ void turn_tile(u32 raw, u32 v, int rows, int warp, int lane)
 {
     constexpr int DOWN = KEYS / 32, PIECES = COLUMNS / 16;
@@ -398,7 +398,7 @@ __device__ __forceinline__ void add_parts(const memory &m, const ring &v, const 
     add_part(o, fresh[(PARTS + 1) % 2], scale, PARTS - 1);
 }
 
-/* A warpgroup's turn lasts from a tile's values to the next one's keys. */
+/* Ping-pong: a warpgroup has the tensor cores from a tile's values to the next one's keys. */
 __device__ __forceinline__ void attend_in_turn(const attention_sm90_args &a, const memory &m, const work &w, u32 q,
                                                ring &k, ring &v, turn &t, float (&o)[SUMS], state &st)
 {

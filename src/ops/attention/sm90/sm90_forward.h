@@ -16,9 +16,10 @@ typedef struct attention_sm90_tile {
 typedef struct attention_sm90_forward {
     attention_sm90_args args; /* all but maps and pointers */
     mica_tensor_map_spec q, k, v;
-    int out_bytes;                   /* of alignment that vectors of out need; 0: it has none */
-    mica_kernel *kernel, *no_claims; /* the latter NULL: jobs are not claimed */
-    size_t claims;                   /* where the counter is in the workspace */
+    int out_bytes; /* of alignment that vectors of out need; 0: it has none */
+    mica_kernel *kernel,
+        *no_claims; /* the latter, which resets the work counter, NULL without one */
+    size_t claims;  /* where the counter is in the workspace */
     mica_grid grid;
 } attention_sm90_forward;
 
