@@ -342,7 +342,7 @@ static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
                                 pass_names[d->pass]);
     if (mica_tensor_given(&d->scale_y) && mica_dtype_bits(d->y.dtype) != 8)
         return mica_invalid(why, "scale_y is for an 8-bit y, y is %s", mica_dtype_name(d->y.dtype));
-    if (conv_has_stats(d) && !mica_dtype_is_common(d->y.dtype))
+    if (conv_has_batch_stats(d) && !mica_dtype_is_common(d->y.dtype))
         return mica_invalid(why, "y is %s; stat_sum and stat_square are for f64, f32, f16 and bf16",
                             mica_dtype_name(d->y.dtype));
     MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->x.dtype, &d->y, "y", why));
@@ -405,7 +405,7 @@ static bool exact_stats(const mica_conv_desc *d)
 static bool exact(const void *desc)
 {
     const mica_conv_desc *d = desc;
-    if (conv_has_stats(d) && !exact_stats(d)) return false;
+    if (conv_has_batch_stats(d) && !exact_stats(d)) return false;
     for (int i = 0; i < MICA_MAX_STEPS && d->epilogue[i]; i++) {
         switch (d->epilogue[i] - MICA_STEP_ACT) {
         case MICA_ACT_LEAKY_RELU:
@@ -426,7 +426,7 @@ static bool exact(const void *desc)
 
 static bool is_plain(const mica_conv_desc *d, const double *scalars)
 {
-    bool more = d->epilogue[0] || conv_has_finish(d) || conv_has_stats(d) ||
+    bool more = d->epilogue[0] || conv_needs_quantised_epilogue(d) || conv_has_batch_stats(d) ||
                 d->compute == MICA_COMPUTE_TF32;
     return !more && scalars[MICA_CONV_ALPHA] == 1 && scalars[MICA_CONV_BETA] == 0 &&
            d->x.dtype == d->w.dtype && d->x.dtype == d->y.dtype;

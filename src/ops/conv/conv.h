@@ -17,17 +17,18 @@ extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda, mica_c
 /* Columns of a result past which `onednn` leaves forward passes to `sections`. */
 enum { MICA_CONV_LONG_ROW = 1 << 15 };
 
-/* aux, amax, scale_y or an 8-bit y of floating sums; sums by channel; either. */
-bool conv_has_finish(const mica_conv_desc *d);
-bool conv_has_stats(const mica_conv_desc *d);
+/* What a plain epilogue cannot do: aux, amax, scale_y, an 8-bit y of floating sums. */
+bool conv_needs_quantised_epilogue(const mica_conv_desc *d);
+/* Sums by channel of y and of its squares: batch statistics. */
+bool conv_has_batch_stats(const mica_conv_desc *d);
 /* The refusal of engines that leave the former, or both, to the engines of passes. */
-mica_status conv_refuse_finish(const mica_conv_desc *d, mica_why *why);
+mica_status conv_refuse_quantised_epilogue(const mica_conv_desc *d, mica_why *why);
 mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why);
 /* And of those that leave x, w or y without elements to others. */
 mica_status conv_refuse_empty(const mica_conv_desc *d, mica_why *why);
 
 void mica_conv_reference(const void *desc, const mica_view *args, const double *scalars);
-/* The CPU engine's loops: any sound description, no workspace. Engines that are quicker but take
+/* The CPU engine's loops: any sound description, no workspace. Engines that are faster but take
  * fewer run-time scalars hand the rest to it. */
 mica_status mica_conv_direct(const mica_conv_desc *d, const mica_run *run, double alpha,
                              double beta);

@@ -340,7 +340,7 @@ void mica_conv_reference(const void *desc, const mica_view *args, const double *
     sums most = compute_all(&x);
     const mica_view *amax = &args[MICA_CONV_AMAX];
     if (amax->data) mica_put(amax, 0, most.value, most.magnitude);
-    if (!conv_has_stats(desc)) return;
+    if (!conv_has_batch_stats(desc)) return;
 #pragma omp parallel for schedule(static) num_threads(mica_cpu_threads())
     for (int64_t k = 0; k < args[MICA_CONV_Y].t.dims[1]; k++) channel_stats(desc, args, k);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of the CPU engine share: a job, runs of pixels, and the end of every sum. */
+ * What the files of the CPU engine share: a job, runs of pixels, and the epilogue. */
 #ifndef MICA_OPS_CONV_CPU_CONV_CPU_H
 #define MICA_OPS_CONV_CPU_CONV_CPU_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU engine: the end of every sum, and where pixels lie. */
+ * The CPU engine: the epilogue, and where pixels lie. */
 #include "ops/conv/cpu/conv_cpu.h"
 
 #include "cpu/cpu.h"
 #include "ops/shared/cpu/convert.h"
 
-/* ---- the end of a sum ---- */
+/* ---- the epilogue ---- */
 
 static const mica_tensor *vector_of(const mica_conv_job *job, int step)
 {

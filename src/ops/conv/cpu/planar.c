@@ -142,7 +142,7 @@ static span make_span(const band *b, int64_t first)
     return s;
 }
 
-/* Elements to their places: every other, or every so many. */
+/* Elements to their places, with a stride of two or more. */
 MICA_CLONES
 static void sort_places(const float *restrict row, const span *s, int64_t every, float *restrict to,
                         int64_t run)

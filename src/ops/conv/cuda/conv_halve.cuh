@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sums that lanes divide as they add them up: each lane keeps fewer, and each is there once. */
+ * Warp reduce-scatter by shuffles: after log2(n) steps a lane holds 1/n of the sums, complete. */
 #pragma once
 
 /* Of N sums, a lane and the one `far` from it each keep the half that is theirs, of both. The upper

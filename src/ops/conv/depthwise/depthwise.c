@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "depthwise": convolutions of one channel per group (or several on the side of the result)
  * and their gradients, f16, bf16 and f32 with f32 sums, 1 to 3 axes, any strides, filters up to 64
- * x 64 (wgrad: 50 across). Two kernels for images: one has tiles in shared memory, turned round
+ * x 64 (wgrad: 50 across). Two kernels for images: one has tiles in shared memory, transposed
  * there if pixels lie side by side; the other (slide=1, channels side by side, one plane) goes down
  * strips of columns with all sums in registers, some 15 instructions for a result of 3 x 3 taps.
  * From 7 x 7 taps on multiply-adds are the bound, of which the tiles reach some 70 %. wgrad splits

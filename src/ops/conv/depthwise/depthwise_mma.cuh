@@ -3,7 +3,7 @@
  * one the rows of a strip of an image that pass one after the other, and a tile of columns of them. A row
  * comes with channels side by side; in shared memory each channel has a plane of its own, of words of two
  * elements that the units want in one register: neighbours in a stream, in wgrad one column of two streams.
- * A thread turns what it copied itself, so that a step of some rows needs one barrier.
+ * A thread transposes what it copied itself, so that a step of some rows needs one barrier.
  * Constants: KIND; ROWS, COLS (taps); DILATION_Y, DILATION_X; WARPS, EACH (channels of a warp); WINDOWS (of 8
  * columns of the result, in wgrad of b), TILE_W (columns that are used of them); STRIP_H (rows of a stream),
  * STEP_ROWS (of them at a time); WHOLE (images of up to 8 columns: a window reads them as they lie, without a

@@ -4,7 +4,7 @@
  * rows that the line at hand belongs to. So a line is read and converted once, from memory to registers; the
  * next one is in flight meanwhile. Only what neighbouring strips share is read twice, from L1, and the
  * lines that the blocks above and below share. Constants: those of conv_halo.cuh; CHANNELS (of a block),
- * THREAD_H (rows that a turn of the loop finishes), THREAD_W; BLOCKS (per multiprocessor, wanted); FROM_STEP,
+ * THREAD_H (rows that an iteration finishes), THREAD_W; BLOCKS (per multiprocessor, wanted); FROM_STEP,
  * TO_STEP (elements from pixel to pixel); of a strip's columns, those from READ_SURE on and before
  * READ_SURE_END lie inside the image in every strip, those outside READ_EVER, READ_EVER_END in none, and so
  * for results WRITE_SURE, WRITE_SURE_END; HELD (weights stay in registers); the epilogue's; types in_t,
@@ -94,7 +94,7 @@ __device__ __forceinline__ void add_row(float (&sum)[THREAD_W][2], const float (
     }
 }
 
-/* Line `line` of step `step` of a turn, to all rows that have it. */
+/* Line `line` of step `step` of an iteration, to all rows that have it. */
 __device__ __forceinline__ void add_line(sums (&sum)[LIVE], const float (&window)[WINDOW][2], const weights &filter,
                                          int step, int line)
 {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_line(sums (&sum)[LIVE], const float (&window
                     add_row(sum[(step + s) % LIVE][o], window, filter, t);
 }
 
-/* After a turn the sums that it began with stand where its first step expects them. */
+/* After an iteration the sums that it began with stand where its first step expects them. */
 __device__ __forceinline__ void turn_round(sums (&sum)[LIVE])
 {
     if constexpr (TURN % LIVE != 0) {

@@ -18,7 +18,7 @@ constexpr int STRIPS_X = TILE_W / THREAD_W, STRIPS_Y = TILE_H / THREAD_H, STRIPS
 constexpr int TILES = (TO_H + TILE_H - 1) / TILE_H; /* of a plane */
 constexpr bool WHOLE = TILES == 1;
 constexpr int EACH = 16 / (int)sizeof(in_t);
-constexpr int UNROLLED = 8; /* turns of a loop over what is copied */
+constexpr int UNROLLED = 8; /* iterations of a loop over what is copied */
 static_assert(WHOLE || PLANES == 1, "what is copied has no gaps");
 static_assert(TILE_H % THREAD_H == 0 && TILE_W % THREAD_W == 0, "whole strips");
 static_assert(!DGRAD || (THREAD_H % STRIDE_Y == 0 && THREAD_W % STRIDE_X == 0), "strips of one phase");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Spectra of results to tiles of a tensor, and what follows a sum: alpha, beta, the epilogue. Constants: those
+ * Spectra of results to tiles of a tensor, with alpha, beta and the epilogue. Constants: those
  * of fft.cuh and the epilogue's; MODE: SHARES, spectra are sums of those that are there; PRODUCTS, of
  * those of image tiles times the conjugates of the filter's parts; FUSED, as that, the filter having one
  * part and the image being transformed here; types in_t (of the image, then), out_t. */

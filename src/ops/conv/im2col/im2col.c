@@ -3,7 +3,7 @@
  * as each tap sees it. Channels last, multiples of 8 channels, one group; forward, dgrad
  * with any strides (one class of pixels for each remainder), wgrad with partial sums in workspace,
  * or in the shared memory of a cluster, added in a fixed order; wgrad also by groups and, of 1x1
- * filters, with each channel's pixels side by side. Warpgroups share a tile or take tiles in turns;
+ * filters, with each channel's pixels side by side. Warpgroups share a tile or ping-pong;
  * where these are few the blocks of a cluster share the sum; after 1x1 filters the filter stays in
  * shared memory and images are one row of pixels. At the tensor rate from some 128 channels; below,
  * the image is read from L2 once for each tap and that is the limit. Statistics are formed as y is
@@ -83,7 +83,7 @@ static mica_status stats_ok(const mica_conv_sm90_shape *s, const mica_device_inf
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     mica_conv_sm90_shape s;
-    MICA_TRY(conv_refuse_finish(desc, why));
+    MICA_TRY(conv_refuse_quantised_epilogue(desc, why));
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
     MICA_TRY(make_shape(desc, &s, why));
@@ -188,7 +188,7 @@ static mica_status add_direct_kernel(mica_plan *plan, state *s, mica_text *p, co
     int stage = (knob[MICA_CONV_ROWS] + knob[MICA_CONV_COLS]) * MICA_CONV_ROW;
     int tiles = s->args.direct.tiles, splits = knob[MICA_CONV_SPLITS];
     mica_prologue_int(p, "SPLITS", splits);
-    mica_prologue_int(p, "TURNS", knob[MICA_CONV_TURNS]);
+    mica_prologue_int(p, "TURNS", knob[MICA_CONV_PINGPONG]);
     MICA_TRY(add_ring_kernel(plan, s, "ops/conv/im2col/im2col.cu", "conv_sm90", p, mma, stage,
                              mica_conv_sm90_staging(slice)));
     int most = mica_conv_sm90_blocks(&s->sm90.shape, knob[MICA_CONV_COLS], plan->device.units);

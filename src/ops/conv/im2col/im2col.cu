@@ -2,7 +2,7 @@
  * Convolution by Hopper's TMA and tensor cores, forward and dgrad: rows are pixels of the
  * result, columns its channels, terms (tap, 64 channels of the image that is read). One warp loads
  * BM pixels as a tap sees them (im2col) and BN columns of the filter into a ring of stages; two
- * warpgroups multiply: each half of the rows or, if TURNS, tiles in turns, so that one stores while the
+ * warpgroups multiply: each half of the rows or, if TURNS, whole tiles in ping-pong: one stores while the
  * other multiplies. Blocks persist, so that the next tile's loads run while results are stored.
  * Constants: AXES of the image; tile BM x BN; STAGES; SPLITS (blocks of a cluster that share a tile's
  * steps, each then adds up and stores some columns; 1: none); TURNS; those of im2col_direct.cuh and

@@ -23,7 +23,7 @@ __device__ __forceinline__ u32 ring_memory()
 }
 
 /* STAGES barriers "full" of so many arrivals, then as many "empty", one more of one arrival, and two for
- * turns. All threads call it, once. */
+ * ping-pong. All threads call it, once. */
 __device__ __forceinline__ u32 ring_barriers(int producers, int consumers)
 {
     __shared__ __align__(8) u64 barriers[2 * STAGES + 3];

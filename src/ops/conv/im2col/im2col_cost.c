@@ -21,7 +21,7 @@ static const double filter_partial = 3.38;
 static const double store_base = 229, store_each = 0.0882;
 static const double shown = 0.107; /* share of the shorter of products and filling */
 /* Share of the shorter of arithmetic and traffic that the longer does not hide: where a block
- * stores before it goes on, where warpgroups take turns, where the filter stays. */
+ * stores before it goes on, where warpgroups ping-pong, where the filter stays. */
 static const double exposed_direct = 0.108, exposed_turns = 0.204, exposed_held = 0.112;
 static const double traffic_share = 1.2; /* of the time at the device's copy rate */
 static const double hertz = 1.5e9;       /* the clock that a busy chip keeps */
@@ -33,8 +33,8 @@ static const double count_each = 0.03, count_ms = 2e-3;
 /* A residual, for each result: 16 bytes at once, or one by one. */
 static const double residual_wide = 0.08, residual_apart = 1.5;
 
-/* Two that run side by side: the longer one, and what it does not hide of the other. */
-static double together(double one, double other, double exposed)
+/* Max of both, plus the exposed share of the shorter one. */
+static double overlapped(double one, double other, double exposed)
 {
     return fmax(one, other) + exposed * fmin(one, other);
 }
@@ -60,7 +60,7 @@ static double stage_cycles(const mica_conv_sm90_shape *s, int rows, int cols, do
     double products = rows * cols / 32.0, part = partial_share(s);
     double image = rows * 128 / (image_rate * pow(across, reuse));
     double filter = cols * 128 / filter_rate * (1 + filter_partial * part);
-    return together(products, image + filter, shown);
+    return overlapped(products, image + filter, shown);
 }
 
 static double store_cycles(const mica_conv_sm90_shape *s, int rows, int cols)
@@ -111,7 +111,7 @@ static double direct_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, 
     for (int i = 0; i < s->class_count; i++) {
         double steps = (double)conv_ceil_div(mica_conv_sm90_steps(s, i), splits);
         double sum = steps * stage_cycles(s, rows, cols, columns);
-        double tile = knob[MICA_CONV_TURNS] ? fmax(sum, (sum + store) / 2) : sum + store;
+        double tile = knob[MICA_CONV_PINGPONG] ? fmax(sum, (sum + store) / 2) : sum + store;
         if (splits > 1) tile += sharing;
         double count = (double)conv_ceil_div(s->classes[i].pixels, rows) * columns;
         work += count * tile;
@@ -120,7 +120,7 @@ static double direct_cycles(const mica_conv_sm90_shape *s, const int32_t *knob, 
     }
     if (splits > 1) return ceil(tiles / clusters_at_once(splits, units)) * longest;
     /* whole waves of the longest tile, or the mean where tiles are many */
-    return ceil(work / longest / units) * longest + (knob[MICA_CONV_TURNS] ? store : 0);
+    return ceil(work / longest / units) * longest + (knob[MICA_CONV_PINGPONG] ? store : 0);
 }
 
 /* The least traffic; of an image that strides skip, only the pixels that taps see are read. */
@@ -162,7 +162,7 @@ static double held_cycles(const mica_conv_sm90_shape *s, int rows, int cols, int
     double each = (double)conv_ceil_div(conv_ceil_div(s->classes[0].pixels, rows), units / across);
     double steps = (double)mica_conv_sm90_steps(s, 0), store = store_cycles(s, rows, cols);
     double products = steps * rows * cols / 32.0, fill = steps * rows * 128 / held_rate;
-    double sum = together(products, fill, shown);
+    double sum = overlapped(products, fill, shown);
     return each * fmax(sum, (products + store) / 2) + store + steps * cols * 128 / filter_rate;
 }
 
@@ -213,7 +213,7 @@ static double wgrad_ms(const mica_conv_sm90_shape *s, const int32_t *knob,
         parts = (double)(t.all * splits);
         cycles = (double)conv_ceil_div(t.all * splits, units) * (blocks * stage + store);
     }
-    double ms = begin_ms + together(cycles / clock * 1e3, share * traffic, exposed);
+    double ms = begin_ms + overlapped(cycles / clock * 1e3, share * traffic, exposed);
     return ms + (parts > 0 ? reduce_ms : 0) + parts * tile * 4 / (parts_gbps * 1e6);
 }
 
@@ -250,7 +250,7 @@ static bool splits_suit(const mica_conv_sm90_shape *s, int rows, int cols, int s
            mica_conv_sm90_steps(s, 0) >= 2 * splits;
 }
 
-/* Where the filter's columns fit shared memory beside a ring, and there are tiles to take turns at.
+/* Where the filter's columns fit shared memory beside a ring, and there are tiles to ping-pong.
  */
 static bool holding_suits(const mica_conv_sm90_shape *s, int rows, int cols,
                           const mica_device_info *device)
@@ -407,9 +407,9 @@ double mica_conv_sm90_predict(const mica_conv_sm90_shape *s, const mica_device_i
     double cycles = k[MICA_CONV_HELD]
                         ? held_cycles(s, k[MICA_CONV_ROWS], k[MICA_CONV_COLS], device->units)
                         : direct_cycles(s, k, device->units);
-    double exposed = k[MICA_CONV_HELD]    ? exposed_held
-                     : k[MICA_CONV_TURNS] ? exposed_turns
-                                          : exposed_direct;
+    double exposed = k[MICA_CONV_HELD]       ? exposed_held
+                     : k[MICA_CONV_PINGPONG] ? exposed_turns
+                                             : exposed_direct;
     return launch_ms + (s->stats ? count_ms : 0) +
-           together(cycles / hertz * 1e3, traffic_share * traffic_ms(s, device), exposed);
+           overlapped(cycles / hertz * 1e3, traffic_share * traffic_ms(s, device), exposed);
 }

@@ -340,7 +340,7 @@ mica_status mica_conv_sm90_shape_make(const mica_conv_desc *d, int takes, mica_c
     }
     MICA_TRY(sizes_ok(s, why));
     s->residual = mica_tensor_given(&d->residual);
-    s->stats = conv_has_stats(d);
+    s->stats = conv_has_batch_stats(d);
     if (takes & MICA_CONV_SM90_MERGED) merge_pixels(s);
     s->residual_wide = s->residual && is_wide(&d->residual, &s->g, mica_conv_sm90_columns(s));
     return make_classes(s, d, why);

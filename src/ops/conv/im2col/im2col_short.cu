@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Convolution by Hopper's TMA and tensor cores where sums are short, as with 1x1 filters: a
  * block's columns of the filter stay in shared memory, and only pixels pass through the ring. Two
- * warpgroups take tiles of BM pixels in turns, so that one stores while the other multiplies. One class
+ * warpgroups ping-pong on tiles of BM pixels: one stores while the other multiplies. One class
  * of pixels. Constants: AXES of the image; tile BM x BN; STAGES; STEPS (of a tile: taps by 64 terms);
  * those of im2col_direct.cuh and im2col_store.cuh; type in_t. */
 #include "kernels/overlap.cuh"
@@ -12,7 +12,7 @@ constexpr int STAGE_BYTES = BM * ROW, STEP_BYTES = BN * ROW;
 constexpr int PARTS = BM / 64;
 static_assert(BM % 64 == 0 && BN % 64 == 0 && BN <= 256 && PARTS * BN <= 256, "the accumulators fit");
 
-/* Tiles of this block: those of its columns, every so many. */
+/* Persistent schedule: column, first row tile, stride, count. */
 struct way {
     int col, first, step, count;
 };
@@ -65,7 +65,7 @@ __device__ __forceinline__ void produce(const mica_conv_sm90_args &a, u32 filter
     }
 }
 
-/* A tile's sum; `first` counts the stages before its own. The next turn begins while the last is multiplied. */
+/* A tile's sum; `first` counts the stages before its own. The other warpgroup goes on while the last is multiplied. */
 __device__ __forceinline__ void accumulate(float (&sum)[PARTS][BN / 2], int first, u32 filter, u32 stages, u32 full,
                                            turn &t)
 {

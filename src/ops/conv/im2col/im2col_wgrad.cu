@@ -21,7 +21,7 @@ constexpr int PRODUCERS = 4, HELD = (LEFT + RIGHT + PRODUCERS - 1) / PRODUCERS;
 static_assert(BM % 128 == 0 && BN % 64 == 0, "whole chunks for two warpgroups");
 static_assert(BN % WIDTH == 0 && WIDTH % 64 == 0 && WIDTH <= 256 && PARTS * BN <= 384, "the accumulators fit");
 
-/* Of sums on their way through the ring: 8 columns more spread rows over all banks. */
+/* Of sums that are exchanged through the ring: 8 columns more spread rows over all banks. */
 constexpr int PITCH = BN + 8, OWN_ROWS = BM / (CLUSTER ? CLUSTER : 1);
 static_assert(!CLUSTER || (!STREAM && BM % CLUSTER == 0 && BM * PITCH * 4 <= STAGES * STAGE_BYTES), "they fit");
 
@@ -31,7 +31,7 @@ struct item {
 };
 
 /* This block's way through the items: in a stream a piece of all tiles' blocks, one part in a cluster,
- * else every so many of the parts, those of one share side by side. */
+ * else the parts with the stride of the grid, those of one share side by side. */
 struct walk {
     long long at, end;
 };

@@ -8,7 +8,7 @@
 #include "ops/conv/cuda/conv_device.cuh"
 #include "ops/conv/lowered/gemm_args.h"
 
-constexpr int ABREAST = 4; /* loads of a thread on their way */
+constexpr int ABREAST = 4; /* loads of a thread in flight */
 
 static_assert(!WGRAD, "its image is read as in a forward pass");
 static_assert(VECTOR == 1 || !TAP_FAST, "neighbouring channels");

@@ -8,14 +8,14 @@
 
 const char *const conv_passes_knobs[] = {"via", NULL};
 
-bool conv_has_finish(const mica_conv_desc *d)
+bool conv_needs_quantised_epilogue(const mica_conv_desc *d)
 {
     return mica_tensor_given(&d->aux) || mica_tensor_given(&d->amax) ||
            mica_tensor_given(&d->scale_y) ||
            (mica_dtype_is_float(d->x.dtype) && mica_dtype_bits(d->y.dtype) == 8);
 }
 
-bool conv_has_stats(const mica_conv_desc *d)
+bool conv_has_batch_stats(const mica_conv_desc *d)
 {
     return mica_tensor_given(&d->stat_sum) || mica_tensor_given(&d->stat_square);
 }
@@ -25,13 +25,13 @@ static mica_status refuse_given(const mica_conv_desc *d, int last, mica_why *why
     for (int i = MICA_CONV_SCALE_Y; i <= last; i++)
         if (mica_tensor_given(mica_op_tensor(&mica_op_conv, d, i)))
             return mica_refuse(why, "%s is not taken by this engine", mica_op_conv.args[i].name);
-    if (conv_has_finish(d))
+    if (conv_needs_quantised_epilogue(d))
         return mica_refuse(why, "y is %s; of floating sums this engine takes no 8-bit y",
                            mica_dtype_name(d->y.dtype));
     return MICA_OK;
 }
 
-mica_status conv_refuse_finish(const mica_conv_desc *d, mica_why *why)
+mica_status conv_refuse_quantised_epilogue(const mica_conv_desc *d, mica_why *why)
 {
     return refuse_given(d, MICA_CONV_AMAX, why);
 }
@@ -56,7 +56,7 @@ static mica_conv_desc inner_of(const mica_conv_desc *d)
     const mica_tensor none = {0};
     mica_conv_desc c = *d;
     c.scale_y = c.aux = c.amax = c.stat_sum = c.stat_square = none;
-    if (!conv_has_finish(d)) return c;
+    if (!conv_needs_quantised_epilogue(d)) return c;
     memset(c.epilogue, 0, sizeof c.epilogue);
     c.bias = c.scale = c.shift = c.residual = none;
     c.act_a = c.act_b = 0;
@@ -68,7 +68,7 @@ static mica_conv_desc inner_of(const mica_conv_desc *d)
 mica_status conv_passes_accepts(const mica_engine *const *engines, const mica_conv_desc *d,
                                 const mica_device_info *device, mica_why *why)
 {
-    if (!conv_has_finish(d) && !conv_has_stats(d))
+    if (!conv_needs_quantised_epilogue(d) && !conv_has_batch_stats(d))
         return mica_refuse(why, "there is no result but y, which other engines form in one pass");
     mica_conv_desc inner = inner_of(d);
     return mica_engine_accepts(engines[0], &inner, device, why); /* which takes everything */
@@ -92,9 +92,9 @@ double conv_passes_predict(const mica_engine *const *engines, const mica_conv_de
     const double pass_ms = 3e-3;
     mica_conv_desc inner = inner_of(d);
     double count = (double)mica_tensor_count(&d->y), y = mica_dtype_bits(d->y.dtype) / 8, bytes = 0;
-    if (conv_has_finish(d)) bytes += count * (y + mica_dtype_bits(inner.y.dtype) / 8);
+    if (conv_needs_quantised_epilogue(d)) bytes += count * (y + mica_dtype_bits(inner.y.dtype) / 8);
     if (mica_tensor_given(&d->aux)) bytes += count * mica_dtype_bits(d->aux.dtype) / 8;
-    if (conv_has_stats(d)) bytes += count * y;
+    if (conv_has_batch_stats(d)) bytes += count * y;
     return mica_engine_predict(engines[config->knob[0]], &mica_op_conv, &inner, device) + pass_ms +
            bytes / (device->copy_gbps * 1e6);
 }
@@ -131,8 +131,8 @@ mica_status conv_passes_build(mica_plan *plan, const mica_engine *const *engines
 {
     const mica_conv_desc *d = plan->desc;
     mica_conv_desc inner = inner_of(d);
-    p->finish = conv_has_finish(d);
-    p->stats = conv_has_stats(d);
+    p->finish = conv_needs_quantised_epilogue(d);
+    p->stats = conv_has_batch_stats(d);
     p->sums = inner.y.dtype;
     make_layout(d, &inner, p);
     if (p->layout.count == 0) return MICA_OK;

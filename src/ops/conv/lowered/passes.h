@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A convolution by another engine and what follows it: the parts that both backends share. */
+ * A convolution by another engine and the passes behind it: the parts that both backends share. */
 #ifndef MICA_OPS_CONV_LOWERED_PASSES_H
 #define MICA_OPS_CONV_LOWERED_PASSES_H
 

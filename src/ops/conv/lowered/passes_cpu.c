@@ -38,7 +38,7 @@ static mica_status build(mica_plan *plan)
     return conv_passes_build(plan, engines, p);
 }
 
-/* ---- the end of the sums ---- */
+/* ---- the epilogue ---- */
 
 typedef struct job {
     const mica_conv_desc *d;

@@ -125,7 +125,7 @@ mica_status conv_generic_build(mica_plan *plan, conv_generic *g)
 {
     const mica_conv_desc *d = plan->desc;
     mica_conv_desc plain = conv_without_stats(d);
-    if (conv_has_stats(d)) MICA_TRY(conv_stats_build(plan, &g->stats));
+    if (conv_has_batch_stats(d)) MICA_TRY(conv_stats_build(plan, &g->stats));
     return mica_plan_child_create(plan, "conv", &plain, sizeof plain, "cuda", &g->plan, &g->at);
 }
 

@@ -16,7 +16,7 @@ typedef struct state {
 
 /* Image position p of tap t is q - pad + t dilation; seen from p, and with taps counted from the
  * other end, q is p - (reach - pad) + t dilation, where reach is dilation (taps - 1). */
-static mica_conv_desc turn(const mica_conv_desc *d)
+static mica_conv_desc as_transposed(const mica_conv_desc *d)
 {
     mica_conv_desc c = *d;
     c.transposed = !d->transposed;
@@ -59,7 +59,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    mica_conv_desc c = turn(desc);
+    mica_conv_desc c = as_transposed(desc);
     (void)config;
     return mica_op_predict(&mica_op_conv, &c, device, true);
 }
@@ -68,7 +68,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
  * meets the zeros around y. */
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
 {
-    mica_conv_desc turned = turn(desc);
+    mica_conv_desc turned = as_transposed(desc);
     (void)config;
     conv_child_contract(&turned, c);
     c->spreads = turned.pass == MICA_CONV_WGRAD;
@@ -78,7 +78,7 @@ static mica_status build(mica_plan *plan)
 {
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_conv_desc c = turn(plan->desc);
+    mica_conv_desc c = as_transposed(plan->desc);
     return mica_plan_child_create(plan, "conv", &c, sizeof c, NULL, &s->child, &s->child_at);
 }
 

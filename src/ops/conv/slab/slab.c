@@ -52,9 +52,9 @@ static int64_t chunks_of(const mica_conv_sm90_shape *s)
     return conv_ceil_div(all_channels(s), CHANNELS);
 }
 
-/* Slabs at once. In turns a warpgroup finds its own slabs in the places of its own: copies need not
- * arrive in order, and one that came to a place of which the other still waits for the slab before
- * would take that for its own. */
+/* Slabs at once. In ping-pong a warpgroup finds its own slabs in the places of its own: copies need
+ * not arrive in order, and one that came to a place of which the other still waits for the slab
+ * before would take that for its own. */
 static int slots_of(const mica_conv_sm90_shape *s, const mica_device_info *device,
                     const conv_slab_tile *t)
 {
@@ -217,7 +217,7 @@ static bool counting_suits(const mica_conv_sm90_shape *s, const mica_device_info
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     mica_conv_sm90_shape s;
-    MICA_TRY(conv_refuse_finish(desc, why));
+    MICA_TRY(conv_refuse_quantised_epilogue(desc, why));
     MICA_TRY(make_shape(desc, device, &s, why));
     if (s.stats && s.class_count == 0)
         return mica_refuse(why, "y is empty: its statistics are left to other engines");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Convolution with up to 64 channels on both sides, or groups of as many, forward and dgrad: the whole
  * filter stays in shared memory, the image passes through it once as slabs. Rows of the product are channels
- * of the result, columns the pixels of a tile. Two warpgroups take tiles in turns, so that one stores
+ * of the result, columns the pixels of a tile. Two warpgroups ping-pong: one stores
  * while the other multiplies; a slab that has been read becomes the tile that is stored.
  * Constants: those of slab_store.cuh; FILTER_MN (rows are what lies side by side in the filter, else
  * terms); mma(). */

@@ -2,7 +2,7 @@
  * Convolution with stride 1, forward and dgrad, in two and three dimensions, of any number of channels: slabs
  * of 64 channels of a plane, each read through all taps of that plane, while the filter's taps pass through
  * a ring beside them. Rows of the product are 64 channels of the result, columns the pixels of a tile. Two
- * warpgroups take tiles in turns, so that one stores while the other multiplies; the last slab of a tile
+ * warpgroups ping-pong, so that one stores while the other multiplies; the last slab of a tile
  * becomes the tile that is stored.
  * Constants: those of slab_store.cuh, STRIDE 1 and WIDTH 64; AXES; STAGES of the ring; LAST (steps of 16
  * channels in the last 64 that are read); FILTER_MN (rows are what lies side by side in the filter, else
@@ -40,7 +40,7 @@ __device__ __forceinline__ int slabs_of(const mica_conv_slab_args &a, const item
     return (t.end - t.first) * a.blocks;
 }
 
-/* ---- shared memory: barriers of slabs, of the ring, and of turns ---- */
+/* ---- shared memory: barriers of slabs, of the ring, and of ping-pong ---- */
 
 struct barriers {
     u32 slab_full, slab_empty, full, empty, turns;

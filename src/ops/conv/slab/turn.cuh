@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A ring of stages, and turns of two warpgroups that share one. */
+ * A ring of stages, and ping-pong of two warpgroups that share one. */
 #pragma once
 #include "kernels/mbarrier.cuh"
 
@@ -21,7 +21,7 @@ template <int N> struct ring {
     }
 };
 
-/* Two warpgroups whose tiles alternate multiply in turns. Copies need not arrive in order: one that ran
+/* Ping-pong of two warpgroups whose tiles alternate. Copies need not arrive in order: one that ran
  * ahead to a stage of which the other still waits for the lap before would take that lap for its own
  * (mbarrier.cuh). */
 struct turn {

@@ -4,7 +4,7 @@
  * of results are formed at once: rows of the product are the channels of the one, then those of the
  * other, and columns their pixels. To the first a plane of the image is one tap further than to the
  * second: with the filter's planes side by side in memory, last one first and zeros around, what a plane
- * meets are 64 rows in a row. A tile reads TAPS_DEEP + 1 planes; two warpgroups take tiles in turns, so
+ * meets are 64 rows in a row. A tile reads TAPS_DEEP + 1 planes; two warpgroups ping-pong, so
  * that one stores while the other multiplies, and the last two slabs become the planes that are stored.
  * Constants: those of volume.cuh, half of the SLOTS for each warpgroup; STEPS, of 16 terms;
  * FILTER_MN (rows are what lies side by side in the filter, else terms); those of place.cuh; mma(). */

@@ -286,7 +286,7 @@ void conv_sm80_shape_make(const mica_conv_desc *d, conv_sm80_shape *s)
     choose_image(s, &t->a);
     choose_other(s, &t->b);
     choose_out(s, t);
-    /* bytes are turned one by one on their way to shared memory */
+    /* bytes are transposed one by one as they are stored to shared memory */
     bool bytes = mica_dtype_bits(t->a.dtype) == 8;
     if (bytes && !t->a.k_fast) t->a.vector = 1;
     if (bytes && !t->b.k_fast) t->b.vector = 1;

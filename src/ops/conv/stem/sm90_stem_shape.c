@@ -88,7 +88,7 @@ mica_status conv_sm90_stem_shape_make(const mica_conv_desc *d, const mica_device
     *s = (shape){0};
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_90", device->arch);
-    MICA_TRY(conv_refuse_finish(d, why));
+    MICA_TRY(conv_refuse_quantised_epilogue(d, why));
     MICA_TRY(conv_refuse_empty(d, why));
     MICA_TRY(conv_stem_shape_begin(d, &s->stem, why));
     const mica_conv_geometry *g = &s->stem.g;

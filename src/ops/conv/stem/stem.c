@@ -45,7 +45,7 @@ mica_status conv_stem_stats_ok(const shape *s, const mica_device_info *device, i
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     shape s;
-    MICA_TRY(conv_refuse_finish(desc, why));
+    MICA_TRY(conv_refuse_quantised_epilogue(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);

@@ -5,9 +5,9 @@
  * has no weight at pixels that none of its taps reach: those are zeros, and left out where 8 columns, a tile,
  * have no weight in a whole row of pixels (TAKEN). So an infinity of dy makes NaN in all of the cells around.
  *
- * A block takes tiles of cells in turn. Their pixels of dy pass through two buffers, SLICE filters at a time;
+ * A block takes tiles of cells one after the other. Their pixels of dy pass through two buffers, SLICE filters at a time;
  * the weights of all filters stay in the order of the units' operands. A warp has 16 cells of LINES rows of cells
- * and reads a row of pixels once for all rows of cells around it. Sums are turned in shared memory, so that
+ * and reads a row of pixels once for all rows of cells around it. Sums are transposed in shared memory, so that
  * rows of dx are written in pieces.
  *
  * Constants: STRIDE_Y, STRIDE_X, DILATION_Y, DILATION_X, PAD_Y, PAD_X; ROWS, COLS (taps of the filter); CHANNELS;

@@ -59,7 +59,7 @@ mica_status conv_stem_shape_begin(const mica_conv_desc *d, conv_stem_shape *s, m
     const mica_conv_geometry *g = &s->g;
     s->in = mica_conv_tensor(d, s->roles.image)->dtype;
     s->out = mica_conv_tensor(d, s->roles.out)->dtype;
-    s->stats = conv_has_stats(d);
+    s->stats = conv_has_batch_stats(d);
     if (s->in != MICA_F16 && s->in != MICA_BF16)
         return mica_refuse(why, "inputs are %s, this engine takes f16 and bf16",
                            mica_dtype_name(s->in));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Winograd: from points to tiles of the result, and what follows a sum: alpha, beta, the epilogue. Constants:
+ * Winograd: from points to tiles of the result, with alpha, beta and the epilogue. Constants:
  * those of winograd.cuh and the epilogue's; BLOCK; CHANNEL_FAST; out_t. */
 #include "ops/conv/winograd/winograd.cuh"
 #include "kernels/epilogue.cuh"
