@@ -50,7 +50,7 @@ void gemm_extra_fill(const mica_gemm_desc *desc, gemm_extra_args *args);
 void gemm_extra_bind(const mica_plan *plan, const mica_run *run, gemm_extra_args *args);
 /* Sets amax to 0 for the blocks that follow. */
 mica_status gemm_extra_begin(const mica_plan *plan, const mica_run *run);
-/* What follows the sums is computed in: f64 where integers become integers, which are rounded as
+/* What the epilogue is computed in: f64 where integers become integers, which are rounded as
  * the reference rounds them, else f32. */
 mica_dtype gemm_finish_type(const mica_gemm_desc *desc);
 /* The constants of gemm_extra.cuh. */

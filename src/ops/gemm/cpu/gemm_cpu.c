@@ -253,7 +253,7 @@ static void pack_f64(const block *b, int width, double *to)
 #include "ops/gemm/cpu/gemm_cpu_kernels.h"
 
 /* ---- tiles ----
- * With scales of blocks a chunk is a block of K, and its sums are scaled on their way to the
+ * With scales of blocks a chunk is a block of K, and its sums are scaled as they are added to the
  * others. */
 _Static_assert(CHUNK == GEMM_BLOCK && GEMM_BLOCK % COLS == 0, "a chunk has one scale per row");
 

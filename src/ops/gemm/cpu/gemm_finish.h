@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What follows the sum on the CPU: alpha, scales, beta, epilogue, rounding; shared by the engines.
+ * The epilogue on the CPU: alpha, scales, beta, steps, rounding; shared by the engines.
  */
 #ifndef MICA_OPS_GEMM_CPU_GEMM_FINISH_H
 #define MICA_OPS_GEMM_CPU_GEMM_FINISH_H

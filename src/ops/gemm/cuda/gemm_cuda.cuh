@@ -6,7 +6,7 @@
  * Prologue: TILE_M TILE_N TILE_K MICRO_M MICRO_N, A_K_FAST B_N_FAST C_N_FAST (neighbouring threads
  * read along K of a, along N of b; write along N of c), HAS_SCALE_A HAS_SCALE_B, BLOCKS (scales of blocks
  * of 128 stand inside the sum), types a_t b_t c_t, sum_t (of the products: double, float, s32, s64), held_t
- * (of slices in shared memory), out_t (of what follows the sum: double or float), and the epilogue's. */
+ * (of slices in shared memory), out_t (of the epilogue: double or float), and the epilogue's. */
 #pragma once
 #include "ops/gemm/cuda/gemm_device.cuh"
 

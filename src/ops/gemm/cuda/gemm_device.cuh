@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the gemm kernels share: where a tile lies, and the end of a sum. Constants: TILE_M TILE_N
- * HAS_SCALE_A HAS_SCALE_B; types c_t, sum_t (sums), out_t (what follows the sum: double or float),
+ * What the gemm kernels share: where a tile lies, and the epilogue. Constants: TILE_M TILE_N
+ * HAS_SCALE_A HAS_SCALE_B; types c_t, sum_t (sums), out_t (of the epilogue: double or float),
  * and the epilogue's. */
 #pragma once
 #include "kernels/epilogue.cuh"

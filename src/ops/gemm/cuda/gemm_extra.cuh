@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a sum with a gate, with the values before the activation stored as well, quantised, or with its
+ * The epilogue with a gate, with the values before the activation stored as well, quantised, or with its
  * largest magnitude kept. Constants: GATE AUX AMAX SCALE_C (0 or 1); type aux_t; those of gemm_device.cuh
  * and, but for more_t, of epilogue_more.cuh. */
 #pragma once

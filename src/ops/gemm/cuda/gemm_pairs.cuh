@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Results on their way to a box that TMA stores, or read from one that it loaded: 64 rows of
+ * Results to a box that TMA stores, or read from one that it loaded: 64 rows of
  * BOX_BYTES, swizzled. A warp has 16 rows; a thread has of these rows lane / 4 (half 0) and 8 more (half 1) and
  * of every eight columns, number j, the pair that begins with column 8 j + lane % 4 * 2, as wgmma leaves sums.
  * Constants: LINE_BYTES (128), BOX_BYTES; type c_t. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm on Hopper where TMA brings the residual: BUFFERS of each warpgroup turn round, apart from the
+ * gemm on Hopper where TMA brings the residual: BUFFERS of each warpgroup form a ring, apart from the
  * tiles. A thread of the loading warpgroup fills them with boxes of the residual, as far ahead as there is room; the
  * warpgroup replaces these with results; the thread stores them. Constants: those of sm90/sm90.cuh. */
 #pragma once

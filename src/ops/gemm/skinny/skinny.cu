@@ -5,8 +5,8 @@
  *
  * Lane 4 g + t of a warp holds 16 bytes of K from chunk + 16 t on: of the few, line g; of the wide operand
  * lines g and g + 8 where it lies along K. Each product pairs equal places of both, so that the places may
- * be dealt to the tensor core's K as they come. Where the wide operand lies across K, a lane reads as many
- * rows of K, 16 bytes of neighbouring lines each, and turns them in registers.
+ * be dealt to the tensor core's K as they come. Where the wide operand is not contiguous along K, a lane reads as many
+ * rows of K, 16 bytes of neighbouring lines each, and transposes them in registers.
  *
  * Prologue: WARPS, GROUPS (of lines that a lane has at once), SPLIT (blocks of a cluster), CHUNKS (of K, read
  * ahead), MATRIX (tensor cores; else multiply-adds), FEW (a multiple of 8 if MATRIX), K_MAJOR (the wide
@@ -105,7 +105,7 @@ template <typename T> __device__ __forceinline__ void operands(const vector &v, 
     }
 }
 
-/* Line `line` of vectors that lie across K. */
+/* Line `line` of vectors that are not contiguous along K. */
 template <typename T, int N>
 __device__ __forceinline__ void operands_across(const vector (&v)[N], int line, u32 (&to)[OPERANDS])
 {

@@ -97,7 +97,7 @@ static int stage_bytes(const skinny_geometry *g, const mica_config *c)
     return (c->knob[KNOB_LINES] * SLICE + few_held(g) * FEW_PITCH) * 4;
 }
 
-/* Where the sums of all turns meet. */
+/* Where the sums of all groups of warps meet. */
 static int parts_bytes(const skinny_geometry *g, const mica_config *c)
 {
     return TURNS * few_held(g) * (c->knob[KNOB_LINES] + 1) * 4;
@@ -142,7 +142,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return model(&g, device, c);
 }
 
-/* K is split where tiles are few, some stages of each turn for each block. */
+/* K is split where tiles are few, some stages of each group for each block. */
 static bool suits(const skinny_geometry *g, const mica_device_info *device, const mica_config *c)
 {
     int split = c->knob[KNOB_SPLIT];

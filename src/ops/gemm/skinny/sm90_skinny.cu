@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm of f32 on Hopper where one side of c is a few lines, by multiply-adds. TMA keeps a ring of stages
  * filled with the wide operand, LINES lines by 32 of K, so that memory does not wait for arithmetic; a warp beside it
- * copies what the few have there, however they lie. Stages are dealt to TURNS such warps in turns, and to as many
+ * copies what the few have there, however they lie. Stages are dealt round-robin to TURNS groups of such warps, and to as many
  * pairs of warps that multiply: each of a pair takes half of K, a lane OWN lines by all of the few. Elements of the
  * few are the same for all lanes of a warp. The sums of the warps, and of the blocks of a cluster that share K out,
  * meet in shared memory and are added in a fixed order.
@@ -30,7 +30,7 @@ static_assert(sizeof(wide_t) == 4 && sizeof(few_t) == 4 && sizeof(sum_t) == 4, "
 static_assert(LINES % 8 == 0 && LINES <= 32 * OWN, "whole swizzles; a warp has all lines");
 static_assert(STAGES % TURNS == 0, "a stage's place is always the same warps'");
 
-/* Stages of one turn, as they follow each other. */
+/* Stages of one group, as they follow each other. */
 struct ring {
     unsigned char *wide, *few; /* by stage: all of the wide operand's, then all of the few's */
     u32 full, empty;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void multiply(float (&sum)[OWN][FEW], const ring &r, 
 
 __device__ __forceinline__ void meet() { named_barrier_sync(1, CONSUMERS); }
 
-/* Adds a warp's sums to those of its turn: the second half's first. */
+/* Adds a warp's sums to those of its group: the second half's first. */
 __device__ __forceinline__ void leave(const float (&sum)[OWN][FEW], float *part, int half, int lane)
 {
 #pragma unroll
@@ -199,7 +199,7 @@ __device__ __forceinline__ void leave(const float (&sum)[OWN][FEW], float *part,
     }
 }
 
-/* Of all turns. */
+/* Of all groups. */
 __device__ __forceinline__ float add_turns(const float *from)
 {
     float sum = from[0];
@@ -218,7 +218,7 @@ __device__ __forceinline__ float add_blocks(const float *from)
     return sum;
 }
 
-/* Sums of a place are in `parts`, those of its turns or, in a cluster, of its blocks. */
+/* Sums of a place are in `parts`, those of its groups or, in a cluster, of its blocks. */
 __device__ __forceinline__ void finish_tile(const gemm_skinny_args &a, int tile, const float *parts, int rank)
 {
     const gemm_shape &s = a.gemm.shape;

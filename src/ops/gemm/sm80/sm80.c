@@ -91,7 +91,7 @@ mica_mma_operand gemm_sm80_operand(mica_dtype dtype, const gemm_shape *s, long l
         o.vector = gemm_sm80_vector(dtype, s, k_stride, line_stride, lines > 1, batch);
     else
         o.vector = gemm_sm80_vector(dtype, s, line_stride, k_stride, s->k > 1, batch);
-    /* bytes are turned on their way to shared memory */
+    /* bytes are transposed as they are stored to shared memory */
     if (!o.k_fast && mica_dtype_bits(dtype) == 8) o.vector = 1;
     return o;
 }

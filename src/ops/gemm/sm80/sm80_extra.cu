@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm_sm80 with what gemm_extra.cuh adds. With a gate a tile holds both columns of each pair: neighbours,
- * where they are so in b, else eight gates and the eight columns that they are for by turns, so that reads
+ * where they are so in b, else eight gates and the eight columns that they are for alternately, so that reads
  * of up to eight columns stay whole.
  *
  * Prologue: that of kernels/mma_tile.cuh and of gemm_extra.cuh, and HALVES (the pairs are halves of b). */
@@ -67,7 +67,7 @@ __device__ __forceinline__ int at_most(s64 n, int most) { return n < most ? (int
 
 constexpr int OUT_N = GATE ? TILE_N / 2 : TILE_N; /* columns of c in a tile */
 
-/* C_VECTOR sums from where they were turned, for column `col` of c's tile or the first of some. */
+/* C_VECTOR sums from where they were transposed, for column `col` of c's tile or the first of some. */
 __device__ __forceinline__ void read_sums(const sum_t *turned, int slow, int fast, sum_t (&gates)[C_VECTOR],
                                           sum_t (&partners)[C_VECTOR])
 {

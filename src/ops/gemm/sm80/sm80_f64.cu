@@ -203,9 +203,9 @@ __device__ __forceinline__ void multiply_tile(sums &sum, double *shared, sources
     copies_wait<0>();
 }
 
-/* ---- results: turned in shared memory, so that they are stored along the lines of c ---- */
+/* ---- results: transposed in shared memory, so that they are stored along the lines of c ---- */
 
-constexpr int PASS_M = TILE_M < 64 ? TILE_M : 64; /* rows that are turned at a time */
+constexpr int PASS_M = TILE_M < 64 ? TILE_M : 64; /* rows that are transposed at a time */
 /* Neighbouring rows of a fragment lie half of all banks apart, columns that are two apart a quarter. */
 constexpr int TURN_PITCH = C_N_FAST ? TILE_N + 8 : PASS_M + 2;
 constexpr int TURNED = (C_N_FAST ? PASS_M : TILE_N) * TURN_PITCH;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on Hopper's tensor cores, fed by TMA: bf16, f16, tf32 (f32 with compute=tf32),
  * 8-bit integers and floats. Good for everything whose operands TMA can address; of
- * tf32's one may lie across K: a warpgroup's 64 lines of it go through registers, which the tensor
- * core takes as the left operand, so that c may have to be stored along those lines. Cost:
- * 2MNK at 0.9 of the sustained rate for full tiles, in whole rounds of tiles over the
+ * tf32's one need not be contiguous along K: a warpgroup's 64 lines of it go through registers,
+ * which the tensor core takes as the left operand, so that c may have to be stored along those
+ * lines. Cost: 2MNK at 0.9 of the sustained rate for full tiles, in whole rounds of tiles over the
  * multiprocessors; few rows run at the speed of memory. Gates, aux, amax and 8-bit results have a
  * kernel of their own. */
 #include "ops/gemm/sm90/sm90_tiles.h"
@@ -48,7 +48,7 @@ static void write_prologue(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
     mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
     mica_prologue_int(p, "GROUPS", gemm_sm90_groups(c));
-    mica_prologue_int(p, "TURNS", c->knob[KNOB_TURNS]);
+    mica_prologue_int(p, "TURNS", c->knob[KNOB_PINGPONG]);
     mica_prologue_int(p, "DEPTH", c->knob[KNOB_DEPTH]);
     mica_prologue_int(p, "SPLIT", c->knob[KNOB_SPLIT]);
     mica_prologue_int(p, "BUFFERS", gemm_sm90_buffers(c, device));

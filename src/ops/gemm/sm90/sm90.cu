@@ -114,7 +114,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
 
 /* ---- the same by TMA ---- */
 
-/* What follows the sums of a thread's pairs in a box, eight columns apart, in two rows: what the epilogue's vectors have
+/* The epilogue of a thread's pairs in a box, eight columns apart, in two rows: what the epilogue's vectors have
  * for these. Where registers permit it stands until the box of the next 64 lines is done, else some columns at a time. */
 struct box_end {
     static constexpr bool READS = same_type<out_t, float>; /* doubles are read for each result */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm on Hopper, up to the sums of a tile. A persistent block walks over tiles of c; one thread keeps a ring of
  * STAGES, each DEPTH slices of both operands, filled by TMA; GROUPS warpgroups multiply them, each its
- * share of the tile's lines or, if TURNS, tiles in turns, so that one stores while the other multiplies.
+ * share of the tile's lines or, if TURNS, whole tiles in ping-pong: one stores while the other multiplies.
  *
  * Prologue: TILE_M (lines that are multiplied) LINES (of them, that are the tile's: the rest is whatever lies there)
  * TILE_N (across) STAGES GROUPS, TURNS, DEPTH, SPLIT (blocks of a cluster), BUFFERS (of 8 KiB for c, of each group),
@@ -81,7 +81,7 @@ struct ring {
     }
 };
 
-/* Two warpgroups whose tiles alternate multiply in turns. Copies need not arrive in order: one that ran ahead to a
+/* Ping-pong of two warpgroups whose tiles alternate. Copies need not arrive in order: one that ran ahead to a
  * stage of which the other still waits for the lap before would take that lap for its own (mbarrier.cuh). */
 struct turn {
     u32 own, other, parity;
@@ -241,7 +241,7 @@ __device__ __forceinline__ void multiply_words(sum_t (&sum)[WAVES][N], ring &r, 
 }
 
 /* All slices of a tile in one sum per element. The stage before the one being multiplied is released when
- * its instructions are known to be done. The next turn begins while the last slice is multiplied. */
+ * its instructions are known to be done. The other warpgroup goes on while the last slice is multiplied. */
 template <int N>
 __device__ __forceinline__ void multiply(sum_t (&sum)[WAVES][N], ring &r, int fills, int group, int lane, const turn &t)
 {
@@ -303,7 +303,7 @@ __device__ __forceinline__ void multiply_promoted(sum_t (&sum)[WAVES][N], ring &
     }
 }
 
-/* The tiles of a warpgroup: finish(sum, tile) follows the sums of each. */
+/* The tiles of a warpgroup: finish(sum, tile) is the epilogue of each. */
 template <typename F>
 __device__ __forceinline__ void each_tile(const gemm_sm90_args &args, ring r, int group, const F &finish)
 {
@@ -329,7 +329,7 @@ __device__ __forceinline__ void each_tile(const gemm_sm90_args &args, ring r, in
     }
 }
 
-/* ---- sums on their way to c ---- */
+/* ---- from sums to c ---- */
 
 /* Where the sums of the eight columns number `eight` of a piece begin. HALVES: the first of a piece are of the
  * first half of the tile, the others of the second. */

@@ -13,7 +13,7 @@ enum {
 };
 
 /* Stages fill shared memory. Two warpgroups multiply where a tile has 128 lines or more, or take
- * tiles in turns: the last knob. */
+ * tiles in ping-pong: the last knob. */
 static const mica_config choices[] = {
     {{128, 256, 4, 1, 1}},         {{256, 128, 4, 1, 1}},         {{128, 224, 4, 1, 1}},
     {{128, 192, 4, 1, 1}},         {{128, 176, 5, 1, 1}},         {{128, 160, 5, 1, 1}},
@@ -38,10 +38,10 @@ static const mica_config promoted[] = {
 /* Time to go through K and c. Slices of all tiles of a multiprocessor follow each other without a
  * gap; each takes the longer one of its arithmetic and its copy from L2 and a part of the other
  * one, its share of the stage's barrier, and at least what TMA takes to begin and,
- * where the ring is short, its share of the latency of memory. In turns a tile is finished while
- * the next is multiplied, by half the threads; where rows of K are long that hides little, and the
- * smaller tiles draw more power: on an H100 at its limit they took 1 to 8 % longer than 128 x 256,
- * on an H200 about as long. */
+ * where the ring is short, its share of the latency of memory. In ping-pong a tile is finished
+ * while the next is multiplied, by half the threads; where rows of K are long that hides little,
+ * and the smaller tiles draw more power: on an H100 at its limit they took 1 to 8 % longer than 128
+ * x 256, on an H200 about as long. */
 static double compute_ms(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                          const mica_device_info *device, const mica_config *c, double blocks)
 {
@@ -55,7 +55,7 @@ static double compute_ms(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     const double boxed_ms = 0.4e-3, apart_ms = 20e-3; /* a residual, element by element */
     double m = c->knob[KNOB_TILE_M], n = c->knob[KNOB_TILE_N], units = device->units;
     int bytes = gemm_sm90_bytes(d->a.dtype), split = c->knob[KNOB_SPLIT];
-    bool turns = c->knob[KNOB_TURNS];
+    bool turns = c->knob[KNOB_PINGPONG];
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
     if (gemm_sm90_promotes(d->a.dtype)) rate *= m > 128 ? promoting_two : promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
@@ -91,9 +91,10 @@ static double memory_rate(const gemm_sm90_geometry *g, const mica_device_info *d
                 active * ring / latency_ms);
 }
 
-/* A tile of one or two fills is hardly multiplied before it is stored: c is most of the traffic. On
- * an H100 tiles of 64 by 256 were best, or as good as any: 96 products of 2048 x 128 x 2048 take
- * 331 us by them, 329 by 128 x 128, 393 by 128 x 256 not in turns, 440 by 128 x 176. */
+/* Short K: at most two stages of the ring for a tile, so that the epilogue dominates and c is most
+ * of the traffic. On an H100 tiles of 64 by 256 were best, or as good as any: 96 products of 2048 x
+ * 128 x 2048 take 331 us by them, 329 by 128 x 128, 393 by 128 x 256 without ping-pong, 440 by 128
+ * x 176. */
 static bool is_brief(const gemm_sm90_geometry *g, const mica_config *c)
 {
     return !g->few && c->knob[KNOB_SPLIT] == 1 && gemm_sm90_fills(g, c) <= BRIEF_FILLS;
@@ -109,7 +110,7 @@ static double brief_share(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     if (!is_brief(g, c)) return 1;
     if (rest && g->b.lines > n - rest) return repeated;
     if (g->b.lines <= n) return 1;
-    return !c->knob[KNOB_TURNS] ? waiting : n < 256 ? pieces : 1;
+    return !c->knob[KNOB_PINGPONG] ? waiting : n < 256 ? pieces : 1;
 }
 
 /* Time to read and write memory: whole rounds of blocks, and what is left. */
@@ -146,8 +147,8 @@ double gemm_sm90_predict(const void *desc, const mica_device_info *device, const
     return model(desc, &g, device, c);
 }
 
-/* Chunks of 64 (of each half) where an operand lies across K; K is split where tiles are few,
- * some stages for each block. Turns are for results that TMA stores: half the threads
+/* Chunks of 64 (of each half) where an operand is not contiguous along K; K is split where tiles
+ * are few, some stages for each block. Ping-pong is for results that TMA stores: half the threads
  * would take too long for others. */
 static bool suits(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                   const mica_device_info *device, const mica_config *c)
@@ -158,26 +159,26 @@ static bool suits(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                    (double)ceiling(g->b.lines, knob[KNOB_TILE_N]) * (double)g->shape.batches;
     if (g->b.mn_major && knob[KNOB_TILE_N] % chunk) return false;
     if (gemm_sm90_by_registers(g) &&
-        (knob[KNOB_TILE_M] > 128 || knob[KNOB_DEPTH] > 1 || knob[KNOB_TURNS]))
+        (knob[KNOB_TILE_M] > 128 || knob[KNOB_DEPTH] > 1 || knob[KNOB_PINGPONG]))
         return false;
     if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
-    if (knob[KNOB_TURNS] && !gemm_sm90_is_light(d, g, c)) return false;
+    if (knob[KNOB_PINGPONG] && !gemm_sm90_is_light(d, g, c)) return false;
     if (gemm_sm90_spoils_residual(d, g, c)) return false;
     return knob[KNOB_SPLIT] == 1 ||
            (gemm_sm90_fills(g, c) >= 4LL * knob[KNOB_SPLIT] && tiles < device->units);
 }
 
 /* Less of a ring where a residual wants buffers: one for each box of a warpgroup's tile, or all;
- * and where brief tiles in turns store through buffers (128 x 128: 329 us where six stages take
- * 415). */
+ * and where tiles of short K in ping-pong store through buffers (128 x 128: 329 us where six stages
+ * take 415). */
 static void make_room(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                       const mica_device_info *device, mica_config *c)
 {
-    int32_t *knob = c->knob, shares = knob[KNOB_TURNS] ? 1 : gemm_sm90_groups(c);
+    int32_t *knob = c->knob, shares = knob[KNOB_PINGPONG] ? 1 : gemm_sm90_groups(c);
     int boxes =
         knob[KNOB_TILE_M] / ROWS_OF_GROUP / shares * (knob[KNOB_TILE_N] / gemm_sm90_box(d, c));
     int wanted = boxes < 2 ? 2 : boxes < MOST_BUFFERS ? boxes : MOST_BUFFERS;
-    if (is_brief(g, c) && knob[KNOB_TURNS] && gemm_sm90_buffers(c, device) < wanted)
+    if (is_brief(g, c) && knob[KNOB_PINGPONG] && gemm_sm90_buffers(c, device) < wanted)
         knob[KNOB_STAGES] = BRIEF_STAGES;
     if (!gemm_sm90_brings_residual(d, g, c)) return;
     while (gemm_sm90_buffers(c, device) < wanted && knob[KNOB_STAGES] > LEAST_STAGES)

@@ -165,7 +165,7 @@ static bool is_tiled(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const
     return tiled;
 }
 
-/* What follows the sums is short enough to be unrolled for all of them. */
+/* The epilogue is short enough to be unrolled for all of them. */
 static bool ends_in_boxes(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                           const mica_config *c)
 {
@@ -196,7 +196,7 @@ bool gemm_sm90_brings_residual(const mica_gemm_desc *d, const gemm_sm90_geometry
 
 int gemm_sm90_groups(const mica_config *c)
 {
-    return c->knob[KNOB_TURNS] || c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
+    return c->knob[KNOB_PINGPONG] || c->knob[KNOB_TILE_M] > ROWS_OF_GROUP ? 2 : 1;
 }
 
 int gemm_sm90_ring_bytes(const mica_config *c)

@@ -6,7 +6,7 @@
 
 #include "ops/gemm/sm90/sm90_operand.h"
 
-enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_DEPTH, KNOB_SPLIT, KNOB_LINES, KNOB_TURNS };
+enum { KNOB_TILE_M, KNOB_TILE_N, KNOB_STAGES, KNOB_DEPTH, KNOB_SPLIT, KNOB_LINES, KNOB_PINGPONG };
 
 enum {
     LINE_BYTES = GEMM_SM90_LINE_BYTES,
@@ -17,9 +17,9 @@ enum {
     FEW = 32 /* lines that are memory's business */
 };
 
-/* Tiles have lines and what lies across: rows and columns of c, or the reverse where c is
- * transposed, so that neighbours across are neighbours in memory. Where c has few rows or columns
- * those lie across; an f32 operand that lies across K is that of the lines. */
+/* A tile is M x N of c, or of c transposed if `swapped`; `a` is the M operand, of "lines", and `b`
+ * the N operand, "across". c is contiguous along N. Where c has few rows or columns they are N; an
+ * f32 operand that is not contiguous along K is the M operand. */
 typedef struct gemm_sm90_geometry {
     gemm_shape shape; /* with a gate n counts all columns of b */
     gemm_extra extra;
@@ -36,7 +36,7 @@ mica_status gemm_sm90_plan_geometry(const mica_gemm_desc *d, gemm_sm90_geometry 
 int gemm_sm90_lines(const mica_config *c);
 /* Columns of a box of c: 128 bytes, or the whole tile. */
 int gemm_sm90_box(const mica_gemm_desc *d, const mica_config *c);
-/* The operand of the lines is f32 and lies across K. */
+/* The M operand is f32 and not contiguous along K. */
 bool gemm_sm90_by_registers(const gemm_sm90_geometry *g);
 /* Neighbours in c are of different lines. */
 bool gemm_sm90_along_lines(const gemm_sm90_geometry *g);
@@ -44,7 +44,7 @@ bool gemm_sm90_along_lines(const gemm_sm90_geometry *g);
 int gemm_sm90_across_of_buffer(const mica_gemm_desc *d);
 /* Stages of K. */
 long long gemm_sm90_fills(const gemm_sm90_geometry *g, const mica_config *c);
-/* Whether TMA stores c, and what follows the sums is short enough to be unrolled for
+/* Whether TMA stores c, and the epilogue is short enough to be unrolled for
  * all of them. */
 bool gemm_sm90_is_light(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const mica_config *c);
 /* Whether it would be, but for a last box that repeats some of its neighbour's columns and would

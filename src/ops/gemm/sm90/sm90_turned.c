@@ -26,7 +26,8 @@ static double bytes_of(const mica_tensor *t)
 
 /* As `from`, with K (dimension `k`) side by side and lines padded to whole 16 bytes. What is
  * broadcast stays so. */
-static void turn(const mica_tensor *from, int k, mica_transform_desc *copy, mica_tensor *to)
+static void plan_transpose(const mica_tensor *from, int k, mica_transform_desc *copy,
+                           mica_tensor *to)
 {
     int line = 2 * from->rank - 3 - k; /* the other one of the last two */
     int64_t each = ALIGNMENT * 8 / mica_dtype_bits(from->dtype);
@@ -55,8 +56,8 @@ static mica_status make_turned(const mica_gemm_desc *d, const mica_device_info *
         return mica_refuse(why, "sm90 takes the operands as they lie");
     for (int which = 1; which <= 3; which++) {
         *t = (turned){.gemm = *d, .copied = {which & 1, which >> 1}};
-        if (t->copied[A]) turn(&d->a, d->a.rank - 1, &t->copy[A], &t->gemm.a);
-        if (t->copied[B]) turn(&d->b, d->b.rank - 2, &t->copy[B], &t->gemm.b);
+        if (t->copied[A]) plan_transpose(&d->a, d->a.rank - 1, &t->copy[A], &t->gemm.a);
+        if (t->copied[B]) plan_transpose(&d->b, d->b.rank - 2, &t->copy[B], &t->gemm.b);
         if (gemm_sm90.accepts(&t->gemm, device, why) == MICA_OK) return MICA_OK;
     }
     return MICA_UNSUPPORTED; /* for sm90's reason */

@@ -181,7 +181,8 @@ static bool is_sized(const grouped *g)
  * one of its arithmetic and its copy from L2, a part of the other one, and at least, where the ring
  * is short, its share of the latency of memory. Where sizes are data, half a round more is lost at
  * the end; where they are not, what a whole one lacks. The constants are those
- * that gemm's engine had before its warpgroups took turns: these suit tiles that are shared. */
+ * that gemm's engine had before its warpgroups were in ping-pong: these suit tiles that are shared.
+ */
 static double model_plain(const grouped *g, const geometry *x, double bytes,
                           const mica_device_info *device, const mica_config *c)
 {
@@ -271,7 +272,7 @@ static int box_of(mica_dtype c, const mica_config *config)
     return rest ? rest : widest;
 }
 
-/* Whether TMA can store c, and what follows the sums is short enough to be unrolled for
+/* Whether TMA can store c, and the epilogue is short enough to be unrolled for
  * all of them. */
 static bool is_light(const grouped *g, const gemm_shape *s)
 {
