@@ -28,8 +28,8 @@ typedef struct norm_stage {
     norm_split split;
     mica_slices groups;
     int64_t parts, piece;
-    /* FUSED, bwd: so many blocks that take all sets by turns and so have parts of the gradients of
-     * scale and bias; 0: a block's sets are its own */
+    /* FUSED, bwd: so many persistent blocks that take all sets and so have parts of the gradients
+     * of scale and bias; 0: a block's sets are its own */
     int64_t gathering;
     bool dresidual;      /* writes it */
     bool from_dresidual; /* APPLY: takes it for dy, the activation's slope being in it */

@@ -250,7 +250,7 @@ static void guess_mean(work *w, int64_t block, int64_t width, sums *s)
     if (n > p->reduced) n = p->reduced;
     clear_sums(s, columns);
     walk_range(w, block, 0, n, step_sum, s);
-    unite(p, s, width);
+    combine_folded_columns(p, s, width);
     double count = n > 0 ? (double)n * (double)p->together : 1;
     for (int64_t i = 0; i < columns; i++) w->known->mean[i] = (real)(s->plain[i] / count);
 }

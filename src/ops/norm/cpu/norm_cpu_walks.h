@@ -67,8 +67,8 @@ static void unite_columns(double *v, int64_t count, int64_t step)
     for (int64_t i = 0; i < count; i++) v[i * step] = total;
 }
 
-/* The columns of each result. */
-static void unite(const norm_plane *p, sums *s, int64_t width)
+/* Adds the copies of each folded column. */
+static void combine_folded_columns(const norm_plane *p, sums *s, int64_t width)
 {
     for (int64_t i = 0; p->fold > 1 && i < width; i++) {
         unite_columns(s->plain + i, p->fold, width);
@@ -123,5 +123,5 @@ static void walk(work *w, int64_t block, step_fn step, sums *to, int threads)
         walk_part(w, block, part, step, to ? &partial : NULL);
         if (to) add_sums(to, &partial, columns);
     }
-    if (to) unite(w->plane, to, width);
+    if (to) combine_folded_columns(w->plane, to, width);
 }

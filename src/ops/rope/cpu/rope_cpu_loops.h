@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The loops of rope and kv_append on the CPU, in the arithmetic `real`. Before it stand: real,
- * TURN (rope_turn_*), READ and WRITE (runs of elements), NARROW (whether bf16 is rotated where it
- * lies), ANGLES (member of rope_piece), and the names of the three functions. */
+ * SINE_COSINE (rope_turn_*), READ and WRITE (runs of elements), NARROW (whether bf16 is rotated
+ * where it lies), ANGLES (member of rope_piece), and the names of the three functions. */
 
 /* Angles in double whatever the arithmetic: two steps, so that each is one vector loop. */
 MICA_CLONES
-static void turns_of(double position, const double *frequencies, real factor, real sign, int64_t n,
-                     real *c, real *s)
+static void cosines_of(double position, const double *frequencies, real factor, real sign,
+                       int64_t n, real *c, real *s)
 {
     MICA_ALIGNED real rest[ROPE_PIECE];
     uint32_t quarters[ROPE_PIECE];
@@ -17,7 +17,7 @@ static void turns_of(double position, const double *frequencies, real factor, re
     }
     for (int64_t i = 0; i < n; i++) {
         real cosine, sine;
-        TURN(rest[i], quarters[i], &cosine, &sine);
+        SINE_COSINE(rest[i], quarters[i], &cosine, &sine);
         c[i] = cosine * factor;
         s[i] = sine * (factor * sign);
     }
@@ -48,7 +48,7 @@ void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_p
     }
     MICA_ALIGNED double given[ROPE_PIECE];
     if (w->frequencies) {
-        turns_of(position, w->frequencies + p->first, factor, sign, p->n, c, s);
+        cosines_of(position, w->frequencies + p->first, factor, sign, p->n, c, s);
         return;
     }
     int64_t step = a->inv_freq->strides[0];
@@ -56,7 +56,7 @@ void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_p
         mica_to_f64(MICA_F32, data->inv_freq, p->first * step, step, given, p->n);
     else
         for (int64_t i = 0; i < p->n; i++) given[i] = rope_frequency(a, p->first + i);
-    turns_of(position, given, factor, sign, p->n, c, s);
+    cosines_of(position, given, factor, sign, p->n, c, s);
 }
 
 /* Element i of a run of `real`, or of a narrow one, which is bf16. */
@@ -76,8 +76,8 @@ MICA_INLINE void set(void *y, int64_t i, real v, const bool narrow)
 /* n pairs, the second of each `apart` elements behind the first, firsts `step` elements apart;
  * flags and step are constants. y may be x: each pair is read before it is written, and no other is
  * touched, which is what simd says. */
-MICA_INLINE void turn_as(const bool narrow, const void *x, void *y, const int64_t step,
-                         int64_t apart, const real *c, const real *s, int64_t n)
+MICA_INLINE void rotate_as(const bool narrow, const void *x, void *y, const int64_t step,
+                           int64_t apart, const real *c, const real *s, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -88,17 +88,17 @@ MICA_INLINE void turn_as(const bool narrow, const void *x, void *y, const int64_
 }
 
 MICA_CLONES
-static void turn(bool interleaved, bool narrow, const void *x, void *y, int64_t half, const real *c,
-                 const real *s, int64_t n)
+static void rotate(bool interleaved, bool narrow, const void *x, void *y, int64_t half,
+                   const real *c, const real *s, int64_t n)
 {
     if (interleaved && narrow)
-        turn_as(true, x, y, 2, 1, c, s, n);
+        rotate_as(true, x, y, 2, 1, c, s, n);
     else if (interleaved)
-        turn_as(false, x, y, 2, 1, c, s, n);
+        rotate_as(false, x, y, 2, 1, c, s, n);
     else if (narrow)
-        turn_as(true, x, y, 1, half, c, s, n);
+        rotate_as(true, x, y, 1, half, c, s, n);
     else
-        turn_as(false, x, y, 1, half, c, s, n);
+        rotate_as(false, x, y, 1, half, c, s, n);
 }
 
 /* e5m2 would overflow to infinity where the other 8-bit types saturate; NaN passes. */
@@ -128,7 +128,7 @@ static void write_run(const rope_line *line, int64_t column, const real *x, int6
     WRITE(line->to_type, line->to, line->to_at + column * line->to_step, line->to_step, x, n);
 }
 
-/* Both are runs of one type that turn() takes: pairs are rotated where they lie. */
+/* Both are runs of one type that rotate() takes: pairs are rotated where they lie. */
 static bool is_plain(const rope_line *line)
 {
     bool type = line->from_type == REAL_TYPE || (NARROW && line->from_type == MICA_BF16);
@@ -146,13 +146,14 @@ void TURN_ROW(const rope_cpu *w, const rope_piece *p, const rope_line *line)
     if (is_plain(line)) {
         bool narrow = line->from_type != REAL_TYPE;
         int64_t bytes = narrow ? sizeof(uint16_t) : sizeof(real);
-        turn(w->a.interleaved, narrow, (const char *)line->from + (line->from_at + column) * bytes,
-             (char *)line->to + (line->to_at + column) * bytes, w->a.pairs, c, s, p->n);
+        rotate(w->a.interleaved, narrow,
+               (const char *)line->from + (line->from_at + column) * bytes,
+               (char *)line->to + (line->to_at + column) * bytes, w->a.pairs, c, s, p->n);
         return;
     }
     read_run(line, column, x, one ? 2 * p->n : p->n);
     if (!one) read_run(line, second, x + p->n, p->n);
-    turn(w->a.interleaved, false, x, x, p->n, c, s, p->n);
+    rotate(w->a.interleaved, false, x, x, p->n, c, s, p->n);
     finish(line, x, 2 * p->n);
     write_run(line, column, x, one ? 2 * p->n : p->n);
     if (!one) write_run(line, second, x + p->n, p->n);

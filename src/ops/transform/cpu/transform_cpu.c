@@ -226,23 +226,25 @@ static void move_tile(const cpu_call *c, const tile *t, const tile *next)
     int64_t rows = t->rows, cols = t->cols;
     const char *x = (const char *)c->x + t->x_at * x_bytes;
     char *y = (char *)c->y + t->y_at * y_bytes;
-    char *staged = (char *)blocks[0], *turned = (char *)blocks[1], *other = (char *)blocks[2];
+    char *staged = (char *)blocks[0], *transposed = (char *)blocks[1], *other = (char *)blocks[2];
     asked ahead = asked_of(c, next);
     for (int64_t i = 0; i < rows; i++) {
         ask(&ahead, i);
         memcpy(staged + i * TILE * x_bytes, x + i * at.x_row * x_bytes, (size_t)(cols * x_bytes));
     }
     if (c->copy) {
-        transform_cpu_turn(staged, TILE * x_bytes, turned, TILE * x_bytes, rows, cols, x_bytes);
+        transform_cpu_transpose(staged, TILE * x_bytes, transposed, TILE * x_bytes, rows, cols,
+                                x_bytes);
     } else if (y_bytes < x_bytes) {
         convert_lines(c, staged, other, rows, cols);
-        transform_cpu_turn(other, TILE * y_bytes, turned, TILE * y_bytes, rows, cols, y_bytes);
+        transform_cpu_transpose(other, TILE * y_bytes, transposed, TILE * y_bytes, rows, cols,
+                                y_bytes);
     } else {
-        transform_cpu_turn(staged, TILE * x_bytes, other, TILE * x_bytes, rows, cols, x_bytes);
-        convert_lines(c, other, turned, cols, rows);
+        transform_cpu_transpose(staged, TILE * x_bytes, other, TILE * x_bytes, rows, cols, x_bytes);
+        convert_lines(c, other, transposed, cols, rows);
     }
     for (int64_t j = 0; j < cols; j++)
-        put_line(s, y + j * at.y_col * y_bytes, turned + j * TILE * y_bytes,
+        put_line(s, y + j * at.y_col * y_bytes, transposed + j * TILE * y_bytes,
                  (size_t)(rows * y_bytes));
 }
 
@@ -251,19 +253,19 @@ static void convert_tile(const cpu_call *c, const tile *t, const tile *next)
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
-    MICA_ALIGNED double loaded[TILE * TILE], turned[TILE * TILE];
+    MICA_ALIGNED double loaded[TILE * TILE], transposed[TILE * TILE];
     const int bytes = sizeof(double);
     asked ahead = asked_of(c, next);
     for (int64_t i = 0; i < t->rows; i++) {
         ask(&ahead, i);
         load_block(c, c->x, t->x_at + i * at.x_row, at.x_col, t->cols, loaded + i * TILE);
     }
-    transform_cpu_turn((const char *)loaded, TILE * bytes, (char *)turned, TILE * bytes, t->rows,
-                       t->cols, bytes);
+    transform_cpu_transpose((const char *)loaded, TILE * bytes, (char *)transposed, TILE * bytes,
+                            t->rows, t->cols, bytes);
     for (int64_t j = 0; j < t->cols; j++) {
         int64_t to = t->y_at + j * at.y_col;
-        if (!c->plain) scale_block(c, to, at.y_row, t->rows, turned + j * TILE);
-        mica_from_f64(s->y_type, c->y, to, at.y_row, turned + j * TILE, t->rows);
+        if (!c->plain) scale_block(c, to, at.y_row, t->rows, transposed + j * TILE);
+        mica_from_f64(s->y_type, c->y, to, at.y_row, transposed + j * TILE, t->rows);
     }
 }
 

@@ -85,8 +85,8 @@ INLINE void transpose_tile(const char *x, int64_t x_step, char *y, int64_t y_ste
 }
 
 MICA_CLONES
-void transform_cpu_turn(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
-                        int64_t cols, int bytes)
+void transform_cpu_transpose(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
+                             int64_t cols, int bytes)
 {
     if (bytes == 1)
         transpose_tile(x, x_step, y, y_step, rows, cols, 1);
