@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an epilogue may do beside its steps: some of them at a time, the largest magnitude of all results, the
- * ends of a quantised type. Constants: those of epilogue.cuh; ACT_STEP (which step the activation is,
+ * The quantised epilogue: its steps in parts (for an aux output), the largest magnitude of all results (amax),
+ * saturation to a quantised type. Constants: those of epilogue.cuh; ACT_STEP (which step the activation is,
  * EPILOGUE_STEPS without one); types amax_t (float or double), more_t (what the steps are computed in). */
 #pragma once
 #include "kernels/epilogue.cuh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A tile of a matrix product on the tensor cores: slices of 64 bytes of k travel through STAGES
- * buffers in shared memory, warps multiply WARP_M x WARP_N pieces of the tile, and results are turned
+ * buffers in shared memory, warps multiply WARP_M x WARP_N pieces of the tile, and results are transposed
  * in shared memory so that they are stored along the output's lines. Sums run over k in order.
  *
  * f32 is rounded to tf32 on its way to the units unless PRECISE: then an element is two numbers of tf32 and
@@ -32,7 +32,7 @@ typedef sum_t sums[BLOCKS_M][BLOCKS_N][4];
 template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
     static constexpr int VECTOR = VECTOR_, SIZE = (int)sizeof(T);
     static constexpr bool K_FAST = K_FAST_;
-    /* ldmatrix transposes 16-bit words only; 32-bit ones are read one by one, bytes must be turned. */
+    /* ldmatrix transposes 16-bit words only; 32-bit ones are read one by one, bytes must be transposed otherwise. */
     static constexpr bool K_MAJOR = K_FAST || SIZE == 1;
     static constexpr int PITCH = K_MAJOR ? SLICE_BYTES : LINES * SIZE + (SIZE == 4 ? 32 : 0);
     static constexpr int BYTES = (K_MAJOR ? LINES : TILE_K) * PITCH;
@@ -299,7 +299,7 @@ template <typename S> __device__ __forceinline__ void multiply_tile(sums &sum, c
 
 /* ---- results ---- */
 
-constexpr int PASS_M = TILE_M < 64 ? TILE_M : 64; /* rows that are turned at a time */
+constexpr int PASS_M = TILE_M < 64 ? TILE_M : 64; /* rows that are transposed at a time */
 constexpr int TURN_PITCH = C_N_FAST ? TILE_N + 8 : PASS_M + 4;
 constexpr int TURN_BYTES = (C_N_FAST ? PASS_M : TILE_N) * TURN_PITCH * (int)sizeof(sum_t);
 static_assert(STAGES * STAGE_BYTES <= SHARED && TURN_BYTES <= SHARED, "the launcher's shared memory");

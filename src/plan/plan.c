@@ -209,7 +209,7 @@ static void within_period(const mica_tensor *t, int64_t period, int64_t *low, in
 }
 
 /* Whether two tensors lie between each other without touching: q and k in packed QKV, caches of
- * keys and values by turns. Some stride is a period of both, and they keep to parts of it. */
+ * keys and values interleaved. Some stride is a period of both, and they keep to parts of it. */
 static bool interleave(const char *p, const mica_tensor *a, const char *q, const mica_tensor *b)
 {
     if (mica_dtype_bits(a->dtype) < 8 || mica_dtype_bits(b->dtype) < 8) return false;

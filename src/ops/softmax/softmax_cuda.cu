@@ -125,7 +125,7 @@ __device__ __forceinline__ void forward_long(const slice &s, acc_t *scratch)
 
 /* Counts are of 32 bits, and vectors are unpacked one by one: two blocks share the registers. */
 constexpr int STEP = THREADS * VECTOR; /* to a thread's next vector */
-constexpr int AHEAD = sizeof(acc_t) == 8 ? 4 : VECTOR < 8 ? 8 : 4; /* vectors on their way */
+constexpr int AHEAD = sizeof(acc_t) == 8 ? 4 : VECTOR < 8 ? 8 : 4; /* vectors in flight */
 
 __device__ __forceinline__ bool is_whole(const slice &s, int i)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a sum on the CPU. */
+ * The epilogue on the CPU. */
 #include "ops/shared/cpu/finish.h"
 #include "ops/shared/activation.h"
 #include "ops/shared/cpu/activation_f32.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a sum on the CPU, a run of values in double at a time: what gemm and conv share. */
+ * The epilogue on the CPU, a run of values in double at a time: what gemm and conv share. */
 #ifndef MICA_OPS_SHARED_CPU_FINISH_H
 #define MICA_OPS_SHARED_CPU_FINISH_H
 
