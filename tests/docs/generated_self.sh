@@ -6,7 +6,8 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-mkdir -p "$tree/tools" "$tree/docs" "$tree/bench/results/toy"
+mkdir -p "$tree/tools" "$tree/docs" "$tree/bench/results/toy" "$tree/tests/kernels"
+printf '# Kernels\nsoftmax 7\nnorm 5\n8 | ops/norm/norm_cuda.cu norm\n' >"$tree/tests/kernels/sm_80.txt"
 cp "$root/tools/docs" "$tree/tools/"
 : >"$tree/bench/figures.jsonl"
 echo 'all of the set | ratio | torch | some | . | 1.50 | 1.00 | nothing' >"$tree/bench/aims.txt"
@@ -31,6 +32,10 @@ docs || fail "the pages could not be written"
 docs --check || fail "pages just written were refused"
 grep -q '| cpu | 500.0 .*| 2 |' "$tree/docs/performance/toy/some.md" || fail "the ratio is not 2"
 grep -q '(performance/toy/some.md)' "$tree/docs/performance.md" || fail "the front page does not lead to the set's"
+
+grep -q '^| norm | 5 | - | - |$' "$tree/docs/ops.md" || fail "the kernels of norm are not told"
+grep -q '^| \*\*all\*\* | \*\*12\*\* ' "$tree/docs/ops.md" || fail "the kernels are not added up"
+grep -q '^| that spill registers | 1 | 0 | 0 |$' "$tree/docs/ops.md" || fail "the one that spills is not told"
 
 sed -i 's/500\.0/400.0/' "$tree/docs/performance/toy/some.md"
 docs --check && fail "a typed figure was not noticed"
