@@ -253,7 +253,7 @@ __device__ __forceinline__ void multiply_slice(sums &sum, sums &small, const cha
 
 /* source: prepare(slice) writes what locating slice number `slice` needs to shared memory (nothing,
  * or what a barrier will make visible: then TABLES); a(slice), b(slice) give the operands' sources.
- * A block enters with no copies under way and leaves the same; shared memory is free after a barrier. */
+ * A block enters with no copies in flight and leaves the same; shared memory is free after a barrier. */
 template <typename S> __device__ __forceinline__ void multiply_tile(sums &sum, char *shared, S &source, s64 slices)
 {
     a_t held_a[operand_a::HELD];

@@ -209,7 +209,7 @@ __device__ __forceinline__ void begin(const memory &m, bool some, int group, int
 }
 
 /* Sums over all tiles of the job, in o and st; the products of its first tile have begun. At the end those of its
- * last weights are under way. */
+ * last weights are in flight. */
 __device__ __forceinline__ void attend(const attention_sm90_args &a, const memory &m, const job &j, int group, int line,
                                        int place, float unit, ring &k, ring &v, turn &t, float (&s)[SCORES],
                                        float (&o)[SUMS], state &st)

@@ -215,7 +215,7 @@ __device__ __forceinline__ float4 load_part(u32 from, u32 rank)
 }
 
 /* The sums of all blocks, in their order, of this block's rows: four columns to a thread, ABREAST rows at once,
- * and as many loads under way as there are in a batch. */
+ * and as many loads in flight as there are in a batch. */
 __device__ __forceinline__ void store_cluster(const mica_conv_sm90_wgrad_args &a, const item &t, u32 stages)
 {
     constexpr int QUADS = BN / 4, ABREAST = 256 / QUADS, BATCH = 4;

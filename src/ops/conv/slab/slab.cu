@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_filter(const mica_conv_slab_args &a, const 
 __device__ __forceinline__ void place_filter(const mica_conv_slab_args &a, const line &l, u32 filter)
 {
     constexpr int EACH = WIDTH < 8 ? WIDTH : 8, PIECES = 64 * WIDTH / EACH; /* channels at once; of a tap, such */
-    constexpr int BATCH = 8;                                               /* loads under way at once */
+    constexpr int BATCH = 8;                                               /* loads in flight at once */
     const int thread = (int)threadIdx.x - 128;
     const u32 zeros[4] = {0, 0, 0, 0};
     for (int i = thread; i < TAPS * 64 * 8; i += 256) shared_store(filter + i * 16, zeros);

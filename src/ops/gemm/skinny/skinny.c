@@ -91,7 +91,7 @@ static double few_ms(const skinny_geometry *g, const mica_device_info *device, d
     return reads / (device->f32_tflops * 1e9 / flop_per_cycle);
 }
 
-/* Tiles whose K ends before each warp of a block has a part: nothing is under way while sums meet
+/* Tiles whose K ends before each warp of a block has a part: nothing is in flight while sums meet
  * and are stored. Concluded from a dgrad on an H200 that took 10 ms, most of it such a product of
  * 4,194,304 lines by 27 with a K of 32; what few of them take was not measured. */
 static double short_ms(const skinny_geometry *g, const mica_config *c, double rounds)
@@ -103,7 +103,7 @@ static double short_ms(const skinny_geometry *g, const mica_config *c, double ro
 }
 
 /* The wide operand at the bandwidth of memory, as far as blocks are dealt evenly and enough is
- * under way; the few lines come from L2, once for each block; clusters start and end slowly. */
+ * in flight; the few lines come from L2, once for each block; clusters start and end slowly. */
 static double model(const mica_gemm_desc *d, const skinny_geometry *g,
                     const mica_device_info *device, const mica_config *c)
 {

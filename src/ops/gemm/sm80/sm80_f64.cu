@@ -164,7 +164,7 @@ __device__ __forceinline__ void multiply_step(sums &sum, const fragments &f)
 constexpr int HELD = A_VECTOR * B_VECTOR == 4 ? 2 : 1;
 static_assert(STEPS % HELD == 0, "a slice begins with the first fragments");
 
-/* A block enters with no copies under way and leaves the same; shared memory is free after a barrier. */
+/* A block enters with no copies in flight and leaves the same; shared memory is free after a barrier. */
 template <bool ALIGNED>
 __device__ __forceinline__ void multiply_tile(sums &sum, double *shared, sources &from, s64 slices)
 {

@@ -78,7 +78,7 @@ static double compute_ms(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
 }
 
 /* What `active` blocks draw from memory: bound by its bandwidth, of which some of the
- * multiprocessors draw somewhat less, or by what their rings have under way. */
+ * multiprocessors draw somewhat less, or by what their rings have in flight. */
 static double memory_rate(const gemm_sm90_geometry *g, const mica_device_info *device,
                           const mica_config *c, double active)
 {
