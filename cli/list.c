@@ -71,26 +71,36 @@ static int passes(const char *op, const char *const **names)
 
 /* ---- text ---- */
 
+/* Engines of one backend, best first: "onednn, cpu, ref"; the caller frees. */
+static char *engines_of(const char *op, bool cuda, const char *quote)
+{
+    char *text = cli_format("%s", "");
+    const char *engine;
+    for (int i = 0; (engine = mica_op_backend_engine(op, cuda, i)); i++) {
+        char *longer = cli_format("%s%s%s%s%s", text, i ? ", " : "", quote, engine, quote);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 static void show_all(void)
 {
     cli_table t;
-    const char *op, *engine;
-    cli_table_begin(&t, "operation|>fields|engines|");
+    const char *op;
+    cli_table_begin(&t, "operation|>fields|~CPU engines|~GPU engines|~what");
     for (int i = 0; (op = mica_op_name(i)); i++) {
         mica_field_info f;
         int fields = 0;
-        char *engines = cli_format("%s", "");
+        char *cpu = engines_of(op, false, ""), *gpu = engines_of(op, true, "");
         while (mica_op_field(op, fields, &f) == MICA_OK) fields++;
-        for (int n = 0; (engine = mica_op_engine(op, n)); n++) {
-            char *longer = cli_format("%s%s%s", engines, n ? " " : "", engine);
-            free(engines);
-            engines = longer;
-        }
         cli_cell(&t, "%s", op);
         cli_cell(&t, "%d", fields);
-        cli_cell(&t, "%s", engines);
+        cli_cell(&t, "%s", cpu);
+        cli_cell(&t, "%s", gpu);
         cli_cell(&t, "%s", mica_op_doc(op));
-        free(engines);
+        free(cpu);
+        free(gpu);
     }
     cli_table_print(&t, stdout);
     cli_table_end(&t);
@@ -100,13 +110,14 @@ static void show_fields(const char *op)
 {
     cli_table t;
     mica_field_info f;
-    cli_table_begin(&t, "field|type|meaning|values");
+    cli_table_begin(&t, "field|type|~default|~meaning (values)");
     for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
-        char *values = spellings(&f);
+        char *values = spellings(&f), zero[128];
+        mica_op_default(op, i, zero, sizeof zero);
         cli_cell(&t, "%s", f.name);
         cli_cell(&t, "%s", f.type);
-        cli_cell(&t, "%s", f.doc);
-        cli_cell(&t, "%s", values);
+        cli_cell(&t, "%s", zero);
+        cli_cell(&t, *values ? "%s (%s)" : "%s%s", f.doc, values);
         free(values);
     }
     cli_table_print(&t, stdout);
@@ -139,19 +150,33 @@ static void show_arguments(const char *op)
     free(header);
 }
 
+static void show_engines(const char *op)
+{
+    cli_table t;
+    cli_table_begin(&t, "on|~engines, best first");
+    for (int cuda = 0; cuda < 2; cuda++) {
+        char *engines = engines_of(op, cuda, "");
+        cli_cell(&t, cuda ? "GPU" : "CPU");
+        cli_cell(&t, "%s", engines);
+        free(engines);
+    }
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+}
+
 static void show_op(const char *op)
 {
-    const char *name, *engine;
+    const char *name;
     double value;
     printf("%s%s%s: %s\n\n", cli_style(stdout, "bold"), op, cli_style(stdout, "off"),
            mica_op_doc(op));
     show_fields(op);
     show_arguments(op);
-    for (int i = 0; mica_op_scalar(op, i, &name, &value) == MICA_OK; i++)
-        printf("%s%s=%g", i ? ", " : "\nrun-time scalars: ", name, value);
-    printf("\nengines, best first:");
-    for (int i = 0; (engine = mica_op_engine(op, i)); i++) printf(" %s", engine);
-    printf("\n");
+    int scalars = 0;
+    for (; mica_op_scalar(op, scalars, &name, &value) == MICA_OK; scalars++)
+        printf("%s%s=%g", scalars ? ", " : "\nrun-time scalars: ", name, value);
+    printf(scalars ? "\n\n" : "\n");
+    show_engines(op);
 }
 
 /* ---- Markdown ---- */
@@ -186,13 +211,16 @@ static void markdown_arguments(const char *op)
 static void markdown_op(const char *op)
 {
     mica_field_info f;
-    const char *name, *engine;
+    const char *name;
     double value;
-    printf("## %s\n\n%s\n\n| field | type | values | meaning |\n|--|--|--|--|\n", op,
+    printf("## %s\n\n%s\n\n| field | type | default | values | meaning |\n|--|--|--|--|--|\n", op,
            mica_op_doc(op));
     for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
-        char *values = spellings(&f);
+        char *values = spellings(&f), zero[128];
+        mica_op_default(op, i, zero, sizeof zero);
         printf("| `%s` | %s | ", f.name, f.type);
+        cell(zero);
+        printf(" | ");
         cell(values);
         printf(" | ");
         cell(f.doc);
@@ -202,17 +230,20 @@ static void markdown_op(const char *op)
     markdown_arguments(op);
     for (int i = 0; mica_op_scalar(op, i, &name, &value) == MICA_OK; i++)
         printf("%s`%s` (default %g)", i ? ", " : "\nRun-time scalars: ", name, value);
-    printf("\n\nEngines, best first: ");
-    for (int i = 0; (engine = mica_op_engine(op, i)); i++) printf("%s`%s`", i ? ", " : "", engine);
-    printf("\n\n");
+    char *cpu = engines_of(op, false, "`"), *gpu = engines_of(op, true, "`");
+    printf("\n\nEngines, best first. CPU: %s. GPU: %s.\n\n", cpu, gpu);
+    free(cpu);
+    free(gpu);
 }
 
 static void markdown(void)
 {
     const char *op;
-    printf("# Operations\n\nGenerated by `mica list --markdown`; do not edit.\n\n"
-           "A problem line is the operation's name and `field=value` pairs. Tensors are written "
-           "`dtype:dims[:layout or strides]`, axes `1x2x3`, lists `a,b`.\n\n");
+    printf(
+        "# Operations\n\nGenerated by `mica list --markdown`; do not edit.\n\n"
+        "A problem line is the operation's name and `field=value` pairs. Tensors are written "
+        "`dtype:dims[:layout or strides]`, axes `1x2x3`, lists `a,b`. The default is what a field "
+        "means that is left out; in a descriptor, one that is left zero.\n\n");
     for (int i = 0; (op = mica_op_name(i)); i++) markdown_op(op);
 }
 
@@ -223,8 +254,10 @@ static json_t *json_fields(const char *op)
     json_t *fields = json_array();
     mica_field_info f;
     for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++) {
-        json_t *o = json_pack("{ss ss sI ss}", "name", f.name, "type", f.type, "offset",
-                              (json_int_t)f.offset, "doc", f.doc);
+        char zero[128];
+        mica_op_default(op, i, zero, sizeof zero);
+        json_t *o = json_pack("{ss ss sI ss ss}", "name", f.name, "type", f.type, "offset",
+                              (json_int_t)f.offset, "default", zero, "doc", f.doc);
         json_t *values = json_array();
         for (int n = 0; f.spellings && f.spellings[n]; n++)
             json_array_append_new(values, json_string(f.spellings[n]));
@@ -256,15 +289,21 @@ static json_t *json_arguments(const char *op)
 static void json_op(FILE *f, const char *op)
 {
     json_t *scalars = json_object(), *engines = json_array();
+    json_t *cpu = json_array(), *gpu = json_array();
     const char *name;
     double value;
     for (int i = 0; mica_op_scalar(op, i, &name, &value) == MICA_OK; i++)
         json_object_set_new(scalars, name, json_real(value));
     for (int i = 0; (name = mica_op_engine(op, i)); i++)
         json_array_append_new(engines, json_string(name));
-    cli_json_line(f, json_pack("{ss ss so so so so}", "op", op, "doc", mica_op_doc(op), "fields",
-                               json_fields(op), "arguments", json_arguments(op), "scalars", scalars,
-                               "engines", engines));
+    for (int i = 0; (name = mica_op_backend_engine(op, false, i)); i++)
+        json_array_append_new(cpu, json_string(name));
+    for (int i = 0; (name = mica_op_backend_engine(op, true, i)); i++)
+        json_array_append_new(gpu, json_string(name));
+    cli_json_line(f,
+                  json_pack("{ss ss so so so so so so}", "op", op, "doc", mica_op_doc(op), "fields",
+                            json_fields(op), "arguments", json_arguments(op), "scalars", scalars,
+                            "engines", engines, "cpu_engines", cpu, "gpu_engines", gpu));
 }
 
 static int to_json(const list *l)

@@ -13,10 +13,13 @@ typedef struct cli_table {
     int columns;
     size_t cells, capacity;
     char **text; /* row by row; the first row is the header */
-    bool right[16];
+    bool right[16], wrapped[16];
 } cli_table;
 
-/* headers: separated by '|'; one that begins with '>' is aligned to the right. */
+/* Characters of a line that tables keep to where columns may be wrapped. */
+enum { CLI_LINE = 100 };
+/* headers: separated by '|'; one that begins with '>' is aligned to the right, one with '~' is
+ * wrapped between words where the line would be longer than CLI_LINE. */
 void cli_table_begin(cli_table *table, const char *headers);
 /* Adds the next cell. */
 void cli_cell(cli_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));

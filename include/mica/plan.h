@@ -208,6 +208,9 @@ typedef struct mica_field_info {
     const char *doc;
 } mica_field_info;
 MICA_API mica_status mica_op_field(const char *op, int index, mica_field_info *info);
+/* What field `index` is if it is left zero: a value ("1", "fwd"), "none", or words ("inferred as x",
+ * "needed"). Returns its length as snprintf does, 0 for no such field. */
+MICA_API int mica_op_default(const char *op, int index, char *buffer, size_t size);
 MICA_API size_t mica_op_desc_size(const char *op);
 /* Run-time scalars: name and default. */
 MICA_API mica_status mica_op_scalar(const char *op, int index, const char **name, double *value);
@@ -219,6 +222,8 @@ MICA_API const char *mica_op_doc(const char *op);
 /* "cpu" or "cuda" engines of an operation in the library's order, a name that both have once; NULL
  * past the last. */
 MICA_API const char *mica_op_engine(const char *op, int index);
+/* Those of one backend, of GPUs if cuda, else of the CPU. */
+MICA_API const char *mica_op_backend_engine(const char *op, bool cuda, int index);
 
 /* A checked and inferred problem. In a line, run-time scalars stand as fields too ("alpha=2"):
  * they belong to the problem, not to its plan. */

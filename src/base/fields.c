@@ -218,6 +218,20 @@ void mica_field_text(const mica_field *f, const void *desc, mica_text *text)
     }
 }
 
+void mica_field_zero(const mica_field *f, mica_text *text)
+{
+    if (f->zero)
+        mica_text_add(text, "%s", f->zero);
+    else if (f->kind == MICA_FIELD_ENUM)
+        mica_text_add(text, "%s", f->spellings[0]);
+    else if (f->kind == MICA_FIELD_FLAG)
+        mica_text_add(text, "no");
+    else if (f->kind == MICA_FIELD_LIST || f->kind == MICA_FIELD_TENSOR)
+        mica_text_add(text, "none");
+    else
+        add_double(text, f->def);
+}
+
 void mica_field_default(const mica_field *f, void *desc)
 {
     char *at = (char *)desc + f->offset;

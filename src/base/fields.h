@@ -24,6 +24,7 @@ typedef struct mica_field {
     size_t offset;
     const char *const *spellings; /* ENUM and LIST: by value, NULL-terminated */
     double def;                   /* what zero means, if not zero: AXES, I64, F64 */
+    const char *zero;             /* what zero means, in words, where no other member tells */
     const char *doc;
 } mica_field;
 
@@ -40,6 +41,9 @@ size_t mica_field_size(const mica_field *field);
 mica_status mica_field_parse(const mica_field *field, const char *value, void *desc, mica_why *why);
 /* Writes "name=value" preceded by a space; nothing if the value is zero or the default. */
 void mica_field_text(const mica_field *field, const void *desc, mica_text *text);
+/* What zero means: a field's words, its default, its first spelling; "none" of a list, "no" of a
+ * flag. */
+void mica_field_zero(const mica_field *field, mica_text *text);
 /* Replaces zero by the default. */
 void mica_field_default(const mica_field *field, void *desc);
 /* Copies the fields of a caller's descriptor of desc_size bytes into a zeroed one: padding and

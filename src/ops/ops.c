@@ -268,6 +268,16 @@ mica_status mica_op_field(const char *name, int index, mica_field_info *info)
     return MICA_OK;
 }
 
+int mica_op_default(const char *name, int index, char *buffer, size_t size)
+{
+    mica_text text = {buffer, size, 0};
+    mica_field_info info;
+    if (size) *buffer = 0;
+    if (mica_op_field(name, index, &info) != MICA_OK) return 0;
+    mica_field_zero(&mica_op_find(name)->fields[index], &text);
+    return (int)text.length;
+}
+
 size_t mica_op_desc_size(const char *name)
 {
     const mica_op *op;
@@ -310,6 +320,15 @@ static bool named_before(const mica_op *op, int engine)
     for (int i = 0; i < engine; i++)
         if (!strcmp(op->engines[i]->name, op->engines[engine]->name)) return true;
     return false;
+}
+
+const char *mica_op_backend_engine(const char *name, bool cuda, int index)
+{
+    const mica_op *op;
+    if (named(name, &op) != MICA_OK || index < 0) return NULL;
+    for (int i = 0; op->engines[i]; i++)
+        if (op->engines[i]->cuda == cuda && index-- == 0) return op->engines[i]->name;
+    return NULL;
 }
 
 const char *mica_op_engine(const char *name, int index)

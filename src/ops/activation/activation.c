@@ -10,14 +10,14 @@ static const char *const passes[] = {"fwd", "bwd", NULL};
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
     FIELD(act, ENUM, .spellings = mica_act_spellings, .doc = "the function"),
-    FIELD(x, TENSOR, .doc = "input"),
-    FIELD(y, TENSOR, .doc = "fwd: output"),
-    FIELD(dy, TENSOR, .doc = "bwd: gradient of y"),
-    FIELD(dx, TENSOR, .doc = "bwd: gradient of x"),
+    FIELD(x, TENSOR, .zero = "needed", .doc = "input"),
+    FIELD(y, TENSOR, .zero = "inferred", .doc = "fwd: output"),
+    FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
+    FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
     FIELD(gated, FLAG, .doc = "y = act(first half of x) * second half, along axis"),
-    FIELD(axis, I64, .doc = "of the split; negative counts from the end"),
-    FIELD(act_a, F64, .doc = "first parameter of the function"),
-    FIELD(act_b, F64, .doc = "second parameter of the function"),
+    FIELD(axis, I64, .zero = "axis 0", .doc = "of the split; negative counts from the end"),
+    FIELD(act_a, F64, .zero = "the function's own", .doc = "first parameter of the function"),
+    FIELD(act_b, F64, .zero = "the function's own", .doc = "second parameter of the function"),
 };
 
 static const mica_arg args[] = {

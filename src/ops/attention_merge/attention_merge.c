@@ -9,10 +9,10 @@
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_attention_merge_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
-    FIELD(outs, TENSOR, .doc = "P x rows x D: what each part gave"),
-    FIELD(lses, TENSOR, .doc = "P x rows: logarithms of their sums; inferred"),
-    FIELD(out, TENSOR, .doc = "rows x D; inferred"),
-    FIELD(lse, TENSOR, .doc = "rows: logarithm of the whole sum, if given"),
+    FIELD(outs, TENSOR, .zero = "needed", .doc = "P x rows x D: what each part gave"),
+    FIELD(lses, TENSOR, .zero = "inferred", .doc = "P x rows: logarithms of their sums"),
+    FIELD(out, TENSOR, .zero = "inferred", .doc = "rows x D"),
+    FIELD(lse, TENSOR, .zero = "none", .doc = "rows: logarithm of the whole sum"),
 };
 
 #define TENSOR(member) offsetof(mica_attention_merge_desc, member)

@@ -12,16 +12,18 @@ static const char *const reductions[] = {"mean", "sum", "none", NULL};
 #define FIELD(member, kind, ...) MICA_FIELD(mica_cross_entropy_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
-    FIELD(x, TENSOR, .doc = "logits, N x C or N x C x spatial"),
-    FIELD(labels, TENSOR, .doc = "classes, N or N x spatial, s32 or s64"),
-    FIELD(loss, TENSOR, .doc = "fwd: one element, or as labels with reduction=none"),
-    FIELD(lse, TENSOR, .doc = "fwd: log(sum(exp(x))) of each row, if given"),
-    FIELD(dloss, TENSOR, .doc = "bwd: gradient of the loss"),
-    FIELD(dx, TENSOR, .doc = "bwd: gradient of x"),
+    FIELD(x, TENSOR, .zero = "needed", .doc = "logits, N x C or N x C x spatial"),
+    FIELD(labels, TENSOR, .zero = "inferred", .doc = "classes, N or N x spatial, s32 or s64"),
+    FIELD(loss, TENSOR, .zero = "inferred",
+          .doc = "fwd: one element, or as labels with reduction=none"),
+    FIELD(lse, TENSOR, .zero = "none", .doc = "fwd: log(sum(exp(x))) of each row"),
+    FIELD(dloss, TENSOR, .zero = "inferred", .doc = "bwd: gradient of the loss"),
+    FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
     FIELD(reduction, ENUM, .spellings = reductions, .doc = "mean over counted rows, sum or none"),
-    FIELD(smoothing, F64, .doc = "weight of the uniform distribution in the target, 0 to 1"),
+    FIELD(smoothing, F64, .zero = "none",
+          .doc = "weight of the uniform distribution in the target, 0 to 1"),
     FIELD(ignore, FLAG, .doc = "rows labelled ignore_index do not count"),
-    FIELD(ignore_index, I64, .doc = "such as -100"),
+    FIELD(ignore_index, I64, .zero = "class 0", .doc = "such as -100"),
 };
 
 #define ARG(member) #member, offsetof(mica_cross_entropy_desc, member)

@@ -9,11 +9,13 @@
 static const char *const passes[] = {"fwd", "bwd", NULL};
 static const mica_field fields[] = {
     MICA_FIELD(mica_softmax_desc, pass, ENUM, .spellings = passes, .doc = "fwd or bwd"),
-    MICA_FIELD(mica_softmax_desc, x, TENSOR, .doc = "fwd: logits"),
-    MICA_FIELD(mica_softmax_desc, y, TENSOR, .doc = "result; bwd reads it instead of x"),
-    MICA_FIELD(mica_softmax_desc, dy, TENSOR, .doc = "bwd: gradient of y"),
-    MICA_FIELD(mica_softmax_desc, dx, TENSOR, .doc = "bwd: gradient of x"),
-    MICA_FIELD(mica_softmax_desc, axis, I64, .doc = "normalised axis; negative: from the end"),
+    MICA_FIELD(mica_softmax_desc, x, TENSOR, .zero = "needed in fwd", .doc = "fwd: logits"),
+    MICA_FIELD(mica_softmax_desc, y, TENSOR, .zero = "inferred in fwd, needed in bwd",
+               .doc = "result; bwd reads it instead of x"),
+    MICA_FIELD(mica_softmax_desc, dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
+    MICA_FIELD(mica_softmax_desc, dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
+    MICA_FIELD(mica_softmax_desc, axis, I64, .zero = "axis 0",
+               .doc = "normalised axis; negative: from the end"),
     MICA_FIELD(mica_softmax_desc, log, FLAG, .doc = "logarithm of softmax"),
 };
 
