@@ -20,14 +20,14 @@ enum { MICA_ACTIVATION_X, MICA_ACTIVATION_Y, MICA_ACTIVATION_DY, MICA_ACTIVATION
 enum { MICA_ACTIVATION_ALPHA, MICA_ACTIVATION_BETA };
 
 typedef struct mica_activation_desc {
-    mica_activation_pass pass;
-    mica_act act;
-    mica_tensor x;
-    mica_tensor y;      /* fwd: inferred */
-    mica_tensor dy, dx; /* bwd: inferred */
-    bool gated;
-    int64_t axis;        /* of the split; negative counts from the end */
-    double act_a, act_b; /* parameters; see MICA_ACTIVATIONS */
+    mica_activation_pass pass; /* 0 means fwd */
+    mica_act act;              /* 0 means identity */
+    mica_tensor x;             /* needed */
+    mica_tensor y;             /* fwd; 0 means inferred: as x, with half of axis if gated */
+    mica_tensor dy, dx;        /* bwd; 0 means inferred */
+    bool gated;                /* 0 means no */
+    int64_t axis;              /* of the split; negative counts from the end; 0 means axis 0 */
+    double act_a, act_b;       /* parameters, see MICA_ACTIVATIONS; 0 means the function's own */
 } mica_activation_desc;
 
 /* Makes a plan; see mica_plan_create. */

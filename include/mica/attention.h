@@ -113,36 +113,38 @@ enum {
 };
 
 typedef struct mica_attention_desc {
-    mica_attention_pass pass;
-    mica_tensor q;
+    mica_attention_pass pass; /* 0 means fwd */
+    mica_tensor q;            /* needed */
     /* Of these a type alone is enough: the rest is inferred, in the memory order of what they are
      * inferred from (out: of q). */
-    mica_tensor k, v;       /* inferred: k as q, v as k */
-    mica_tensor out;        /* inferred: as q; of 8-bit q f32 */
-    mica_tensor lse;        /* fwd: only if given; bwd: inferred */
-    mica_tensor dout;       /* inferred as out */
-    mica_tensor dq, dk, dv; /* inferred as q, k, v */
-    mica_tensor dbias;      /* as bias, summed over what it is broadcast to; only if given */
-    mica_tensor dsinks;     /* as sinks; only if given */
-    /* f32, for 8-bit q, k, v: 1 element, or one per key head; absent: 1 */
-    mica_tensor scale_q, scale_k, scale_v;
-    double scale; /* default 1 / sqrt(D); 1 if D is 0 */
-    double soft_cap;
-    mica_attention_causal causal;
-    int64_t window_left, window_right;
-    /* Where the diagonal lies, for windows and ALiBi; causal=bottom_right implies it. */
-    mica_attention_align align;
-    mica_tensor slopes;       /* ALiBi: H, f32 (f64 for f64) */
-    mica_tensor bias;         /* B x H x Sq x Sk, each dimension that or 1; floating-point */
-    mica_tensor mask;         /* likewise, bool or u8 */
-    mica_tensor sinks;        /* H, floating-point: a logit that only takes part in the sum */
-    double dropout;           /* 0 <= dropout < 1 */
-    mica_tensor rng;          /* s64, 2 elements; inferred where dropout is not 0 */
-    mica_tensor cu_q, cu_k;   /* s32, N + 1 */
-    mica_tensor seq_q, seq_k; /* s32, N */
-    mica_tensor pages;        /* s32, N x pages of a sequence */
-    int64_t max_q, max_k;     /* longest sequences expected: they only help to choose; 0: unknown */
-    mica_compute compute;     /* tf32 allows engines to round f32 inputs */
+    mica_tensor k, v;       /* 0 means inferred: k as q, v as k */
+    mica_tensor out;        /* 0 means inferred: as q; of 8-bit q f32 */
+    mica_tensor lse;        /* 0 means none in fwd, inferred in bwd */
+    mica_tensor dout;       /* bwd; 0 means inferred: as out */
+    mica_tensor dq, dk, dv; /* bwd; 0 means inferred: as q, k, v */
+    mica_tensor dbias;      /* bwd: as bias, summed over what it is broadcast to; 0 means none */
+    mica_tensor dsinks;     /* bwd: as sinks; 0 means none */
+    mica_tensor scale_q, scale_k, scale_v; /* f32, for 8-bit q, k, v: 1 element, or one per key
+                                              head; 0 means none, as if it were 1 */
+    double scale;                          /* of scores; 0 means 1 / sqrt(D), or 1 if D is 0 */
+    double soft_cap;                       /* 0 means none */
+    mica_attention_causal causal;          /* 0 means none */
+    int64_t window_left, window_right;     /* 0 means all */
+    mica_attention_align align;            /* where the diagonal lies, for windows and ALiBi;
+                                              causal=bottom_right implies it; 0 means top_left */
+    mica_tensor slopes;                    /* ALiBi: H, f32 (f64 for f64); 0 means none */
+    mica_tensor bias; /* B x H x Sq x Sk, each dimension that or 1; floating-point; 0 means none */
+    mica_tensor mask; /* likewise, bool or u8; 0 means none */
+    mica_tensor
+        sinks;       /* H, floating-point: a logit that only takes part in the sum; 0 means none */
+    double dropout;  /* 0 <= dropout < 1; 0 means none */
+    mica_tensor rng; /* s64, 2 elements; 0 means inferred with dropout */
+    mica_tensor cu_q, cu_k;   /* s32, N + 1; 0 means none */
+    mica_tensor seq_q, seq_k; /* s32, N; 0 means none */
+    mica_tensor pages;        /* s32, N x pages of a sequence; 0 means none */
+    int64_t max_q,
+        max_k; /* longest sequences expected: they only help to choose; 0 means unknown */
+    mica_compute compute; /* tf32 allows engines to round f32 inputs; 0 means default */
 } mica_attention_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -32,10 +32,10 @@ enum {
 };
 
 typedef struct mica_attention_merge_desc {
-    mica_tensor outs;
-    mica_tensor lses; /* inferred: packed */
-    mica_tensor out;  /* inferred: in the memory order of a part; a type alone is enough */
-    mica_tensor lse;  /* only if given; a type is enough */
+    mica_tensor outs; /* needed */
+    mica_tensor lses; /* 0 means inferred: packed */
+    mica_tensor out;  /* 0 means inferred: in the memory order of a part; a type alone is enough */
+    mica_tensor lse;  /* a type is enough; 0 means none */
 } mica_attention_merge_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -63,29 +63,30 @@ enum {
 enum { MICA_CONV_ALPHA, MICA_CONV_BETA };
 
 typedef struct mica_conv_desc {
-    mica_conv_pass pass;
-    mica_tensor x;         /* N x C x spatial; dgrad: inferred for stride 1, else needed */
-    mica_tensor w;         /* K x C/G x filter (transposed: C x K/G x filter); wgrad: needed */
-    mica_tensor y;         /* N x K x spatial; fwd, wgrad: inferred, in the memory order of x; a
-                              type alone is kept */
-    int64_t pad[3];        /* zeros before and after each axis; negative: crops */
-    int64_t pad_extra[3];  /* added to pad at the end of an axis: asymmetric; may be negative */
+    mica_conv_pass pass; /* 0 means fwd */
+    mica_tensor x;       /* N x C x spatial; needed, in dgrad inferred from y for stride 1 */
+    mica_tensor w;       /* K x C/G x filter (transposed: C x K/G x filter); needed */
+    mica_tensor y;  /* N x K x spatial; 0 means inferred, in dgrad needed. In the memory order of x;
+                       a type alone is kept */
+    int64_t pad[3]; /* zeros before and after each axis; negative: crops; 0 means none */
+    int64_t pad_extra[3];  /* added to pad at the end of an axis: asymmetric; may be negative; 0
+                              means none */
     int64_t stride[3];     /* 0 means 1 */
     int64_t dilation[3];   /* 0 means 1 */
-    int64_t output_pad[3]; /* transposed only: added to the end of y; inferred from y */
-    int64_t groups;        /* 0 means 1; C groups are a depthwise convolution */
-    bool transposed;
-    bool flip; /* true convolution: the filter is mirrored */
-    mica_compute compute;
-    int32_t epilogue[MICA_MAX_STEPS];
-    double act_a, act_b;            /* parameters of the activation step */
-    mica_tensor bias, scale, shift; /* K; inferred as f32 (f64 for f64) */
-    mica_tensor residual;           /* as y; inferred */
-    mica_tensor scale_y;            /* 1 element of f32, for an 8-bit y; absent: 1. A type is enough
-                                       here and below: the rest is inferred */
-    mica_tensor aux;                /* as y: f32 f16 bf16; f64 or f32 for f64 */
-    mica_tensor amax;               /* 1 element of f32; f64 for f64 */
-    mica_tensor stat_sum, stat_square; /* K elements of f32; f64 for f64 */
+    int64_t output_pad[3]; /* transposed: added to the end of y; 0 means as y has it, else none */
+    int64_t groups;        /* C groups are a depthwise convolution; 0 means 1 */
+    bool transposed;       /* x and y exchange their roles; 0 means no */
+    bool flip;             /* true convolution: the filter is mirrored; 0 means no */
+    mica_compute compute;  /* 0 means default */
+    int32_t epilogue[MICA_MAX_STEPS]; /* 0 means none */
+    double act_a, act_b; /* parameters of the activation step; 0 means the function's own */
+    mica_tensor bias, scale, shift; /* K; 0 means inferred with its step: f32 (f64 for f64) */
+    mica_tensor residual;           /* 0 means inferred with its step: as y */
+    mica_tensor scale_y; /* 1 element of f32, for an 8-bit y; 0 means none. A type is enough here
+                            and below: the rest is inferred */
+    mica_tensor aux;     /* as y: f32 f16 bf16; f64 or f32 for f64; 0 means none */
+    mica_tensor amax;    /* 1 element of f32; f64 for f64; 0 means none */
+    mica_tensor stat_sum, stat_square; /* K elements of f32; f64 for f64; 0 means none */
 } mica_conv_desc;
 
 /* Makes a plan; see mica_plan_create. */

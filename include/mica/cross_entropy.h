@@ -41,17 +41,17 @@ enum {
 };
 
 typedef struct mica_cross_entropy_desc {
-    mica_cross_entropy_pass pass;
-    mica_tensor x;      /* N x C, or N x C x spatial: logits */
-    mica_tensor labels; /* N, or N x spatial; s32 or s64; inferred as s64 */
-    mica_tensor loss;   /* fwd: inferred, f32 (f64 for f64) */
-    mica_tensor lse;    /* fwd: as labels; absent unless given */
-    mica_tensor dloss;  /* bwd: as loss; inferred */
-    mica_tensor dx;     /* bwd: as x; inferred */
-    mica_reduction reduction;
-    double smoothing;     /* 0 to 1 */
-    bool ignore;          /* ignore_index holds */
-    int64_t ignore_index; /* such as -100 */
+    mica_cross_entropy_pass pass; /* 0 means fwd */
+    mica_tensor x;                /* N x C, or N x C x spatial: logits; needed */
+    mica_tensor labels;           /* N, or N x spatial; s32 or s64; 0 means inferred: as s64 */
+    mica_tensor loss;             /* fwd; 0 means inferred: f32 (f64 for f64) */
+    mica_tensor lse;              /* fwd; as labels; 0 means none */
+    mica_tensor dloss;            /* bwd; 0 means inferred: as loss */
+    mica_tensor dx;               /* bwd; 0 means inferred: as x */
+    mica_reduction reduction;     /* 0 means mean */
+    double smoothing;             /* 0 to 1; 0 means none */
+    bool ignore;                  /* ignore_index holds; 0 means no */
+    int64_t ignore_index;         /* such as -100; 0 means class 0 */
 } mica_cross_entropy_desc;
 
 /* Makes a plan; see mica_plan_create. */

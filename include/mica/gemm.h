@@ -73,22 +73,25 @@ typedef enum mica_gemm_gate {
 } mica_gemm_gate;
 
 typedef struct mica_gemm_desc {
-    mica_tensor a, b;
-    mica_tensor c; /* inferred: packed; of the inputs' type if they agree, else f32; f32 for e4m3
-                      and e5m2, s32 for s8 and u8. With a type only, the rest is inferred. */
-    mica_compute compute; /* tf32 allows engines to round f32 inputs; it has no effect on others */
-    mica_tensor scale_a;  /* f32, 8-bit inputs only: 1 element, or M (one per row); absent: 1.
-                             e4m3 and e5m2 without batch: also M x ceil(K/128), and then */
-    mica_tensor scale_b;  /* ceil(K/128) x ceil(N/128). Else 1 element, or N (one per column) */
-    int32_t epilogue[MICA_MAX_STEPS];
-    double act_a, act_b;
-    mica_tensor bias, scale, shift; /* N; inferred as f32 (f64 if c is f64) */
-    mica_tensor residual;           /* inferred as c; f64 f32 f16 bf16 s32 s8 u8 */
-    mica_gemm_gate gate;
-    mica_tensor scale_c; /* 1 element of f32, for an 8-bit c; absent: 1. A type is enough here and
-                            below: the rest is inferred */
-    mica_tensor aux;     /* as the product: f32 f16 bf16; f64 or f32 for f64 */
-    mica_tensor amax;    /* 1 element of f32; f64 for f64 */
+    mica_tensor a, b; /* needed */
+    mica_tensor c; /* 0 means inferred: packed; of the inputs' type if they agree, else f32; f32 for
+                      e4m3 and e5m2, s32 for s8 and u8. With a type only, the rest is inferred */
+    mica_compute compute; /* tf32 allows engines to round f32 inputs; it has no effect on others; 0
+                             means default */
+    mica_tensor
+        scale_a; /* f32, 8-bit inputs only: 1 element, or M (one per row); e4m3, e5m2 without batch:
+                    also M x ceil(K/128) with a scale_b of blocks; 0 means none, as if it were 1 */
+    mica_tensor scale_b; /* 1 element, or N (one per column); in blocks ceil(K/128) x ceil(N/128); 0
+                            means none, as if it were 1 */
+    int32_t epilogue[MICA_MAX_STEPS]; /* 0 means none */
+    double act_a, act_b;              /* 0 means the function's own */
+    mica_tensor bias, scale, shift;   /* N; 0 means inferred with its step: f32 (f64 if c is f64) */
+    mica_tensor residual; /* f64 f32 f16 bf16 s32 s8 u8; 0 means inferred with its step: as c */
+    mica_gemm_gate gate;  /* 0 means none */
+    mica_tensor scale_c;  /* 1 element of f32, for an 8-bit c; 0 means none, as if it were 1. A type
+                             is enough here and below: the rest is inferred */
+    mica_tensor aux;      /* as the product: f32 f16 bf16; f64 or f32 for f64; 0 means none */
+    mica_tensor amax;     /* 1 element of f32; f64 for f64; 0 means none */
 } mica_gemm_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -64,18 +64,19 @@ enum { MICA_GROUPED_GEMM_ALPHA, MICA_GROUPED_GEMM_BETA };
  * Blocks are those of gemm: for e4m3 and e5m2, of both operands or none, counted from the first k.
  */
 typedef struct mica_grouped_gemm_desc {
-    mica_grouped_gemm_pass pass;
-    mica_tensor a, b;
-    mica_tensor c;      /* inferred as gemm's; wgrad needs c or groups, for G */
-    mica_tensor groups; /* G, s32 or s64; inferred as s32 where ends are needed */
-    mica_compute compute;
-    mica_tensor scale_a, scale_b;
-    int32_t epilogue[MICA_MAX_STEPS];
-    double act_a, act_b;
-    mica_tensor bias, scale, shift; /* G x N, or N for all groups; inferred as G x N of f32 */
-    mica_tensor residual;           /* inferred as c */
-    int64_t expected; /* rows (wgrad: terms) that a group usually has: it only helps to choose a
-                         kernel. 0: equal shares; for a of rank 3 all */
+    mica_grouped_gemm_pass pass; /* 0 means fwd */
+    mica_tensor a, b;            /* needed */
+    mica_tensor c;               /* as gemm's; 0 means inferred, in wgrad from groups */
+    mica_tensor groups;          /* G, s32 or s64; 0 means inferred where ends are needed: as s32 */
+    mica_compute compute;        /* 0 means default */
+    mica_tensor scale_a, scale_b;     /* 0 means none, as if they were 1 */
+    int32_t epilogue[MICA_MAX_STEPS]; /* 0 means none */
+    double act_a, act_b;              /* 0 means the function's own */
+    mica_tensor bias, scale,
+        shift; /* G x N, or N for all groups; 0 means inferred with its step: G x N of f32 */
+    mica_tensor residual; /* 0 means inferred with its step: as c */
+    int64_t expected;     /* rows (wgrad: terms) that a group usually has: it only helps to choose a
+                             kernel; 0 means equal shares, for a of rank 3 all rows */
 } mica_grouped_gemm_desc;
 
 /* Makes a plan; see mica_plan_create. */

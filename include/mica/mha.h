@@ -88,36 +88,38 @@ enum {
 enum { MICA_MHA_BETA };
 
 typedef struct mica_mha_desc {
-    mica_mha_pass pass;
-    mica_tensor q, k, v;            /* inferred: k as q, v as k */
-    int64_t heads;                  /* H; 0 means 1 */
-    int64_t kv_heads;               /* Hk; 0 means H */
-    int64_t head_dim;               /* D; 0: the rows of wq, else Eq, by H */
-    int64_t value_dim;              /* Dv; 0: the rows of wv by Hk, else D */
-    mica_tensor wq, wk, wv, wo;     /* inferred, packed; Eo, where out says nothing, as Eq */
-    mica_tensor bq, bk, bv, bo;     /* only if given; a type is enough. Not in bwd_data */
-    mica_tensor out;                /* inferred */
-    mica_tensor qh, kh, vh, oh;     /* inferred where the pass has them */
-    mica_tensor lse;                /* likewise */
-    mica_tensor doh, dqh, dkh, dvh; /* likewise */
-    double scale;                   /* of scores; default 1 / sqrt(D), 1 if D is 0 */
-    mica_attention_causal causal;
-    mica_tensor mask;     /* B x H x Sq x Sk, each dimension that or 1; bool or u8: 0 where a query
-                             does not attend; fwd and bwd_data */
-    mica_compute compute; /* tf32 allows engines to round f32 inputs */
+    mica_mha_pass pass;         /* 0 means fwd */
+    mica_tensor q;              /* needed */
+    mica_tensor k, v;           /* 0 means inferred: k as q, v as k */
+    int64_t heads;              /* H; 0 means 1 */
+    int64_t kv_heads;           /* Hk; 0 means heads */
+    int64_t head_dim;           /* D; 0 means by wq, else Eq / heads */
+    int64_t value_dim;          /* Dv; 0 means by wv, else head_dim */
+    mica_tensor wq, wk, wv, wo; /* 0 means inferred: packed; Eo, where out says nothing, as Eq */
+    mica_tensor bq, bk, bv, bo; /* a type is enough; not in bwd_data; 0 means none */
+    mica_tensor out;            /* 0 means inferred */
+    mica_tensor qh, kh, vh, oh; /* 0 means inferred where the pass has them */
+    mica_tensor lse;            /* 0 means inferred where the pass has it */
+    mica_tensor doh, dqh, dkh, dvh; /* 0 means inferred where the pass has them */
+    double scale;                   /* of scores; 0 means 1 / sqrt(D), or 1 if D is 0 */
+    mica_attention_causal causal;   /* 0 means none */
+    mica_tensor mask; /* B x H x Sq x Sk, each dimension that or 1; bool or u8, 0 where a query does
+                         not attend; fwd and bwd_data; 0 means none */
+    mica_compute compute; /* tf32 allows engines to round f32 inputs; 0 means default */
     /* As mica_attention_desc has them, for fwd and bwd_data. */
-    double soft_cap;
-    int64_t window_left, window_right;
-    mica_attention_align align;
-    mica_tensor slopes;        /* H */
-    mica_tensor bias;          /* B x H x Sq x Sk, each dimension that or 1 */
-    mica_tensor sinks;         /* H */
-    double dropout;            /* of the weights of attention */
-    mica_tensor rng;           /* s64, {seed, offset}: the same in both passes */
-    mica_tensor cu_q, cu_k;    /* s32, N + 1: B is 1, rows are those of N sequences */
-    mica_tensor seq_q, seq_k;  /* s32, B */
-    mica_tensor dbias, dsinks; /* bwd_data: only if given */
-    int64_t max_q, max_k;
+    double soft_cap;                   /* 0 means none */
+    int64_t window_left, window_right; /* 0 means all */
+    mica_attention_align align;        /* 0 means top_left */
+    mica_tensor slopes;                /* H; 0 means none */
+    mica_tensor bias;                  /* B x H x Sq x Sk, each dimension that or 1; 0 means none */
+    mica_tensor sinks;                 /* H; 0 means none */
+    double dropout;                    /* of the weights of attention; 0 means none */
+    mica_tensor
+        rng; /* s64, {seed, offset}: the same in both passes; 0 means inferred with dropout */
+    mica_tensor cu_q, cu_k;    /* s32, N + 1: B is 1, rows are those of N sequences; 0 means none */
+    mica_tensor seq_q, seq_k;  /* s32, B; 0 means none */
+    mica_tensor dbias, dsinks; /* bwd_data; 0 means none */
+    int64_t max_q, max_k;      /* 0 means unknown */
 } mica_mha_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -10,8 +10,24 @@
  *     mica_plan *plan;
  *     if (mica_conv_plan(ctx, &d, NULL, &plan) != MICA_OK)
  *         fprintf(stderr, "%s\n", mica_error());
- *     mica_plan_run(plan, &(mica_run){.args = {[MICA_CONV_X] = px, [MICA_CONV_W] = pw,
- *                                              [MICA_CONV_Y] = py}, .workspace = p});
+ *
+ * A plan knows its arguments, those it inferred (y here) too, and so how much memory each takes:
+ *
+ *     mica_run run = {0};
+ *     mica_arg_info a;
+ *     for (int i = 0; mica_plan_arg(plan, i, &a) == MICA_OK; i++)
+ *         if (a.dir != MICA_UNUSED)
+ *             mica_malloc(ctx, mica_tensor_span(&a.tensor, NULL), &run.args[i]);
+ *     mica_malloc(ctx, (int64_t)mica_plan_workspace(plan), &run.workspace);
+ *
+ *     mica_upload(ctx, run.args[MICA_CONV_X], pixels, bytes, NULL);
+ *     mica_plan_run(plan, &run);
+ *
+ * mica_tensor_span is from the lowest element to the highest. Element 0, to which args point, is
+ * the lowest but for negative strides: then it lies -first bytes further on (types.h).
+ *
+ * A field of a descriptor that is left zero, and a tensor without a type, mean what the comment of
+ * the field says behind "0 means"; what is "needed" is refused without. `mica list` shows the same.
  *
  * Read next: types.h (tensors), plan.h (contexts, plans, runs), then the family you need. */
 #ifndef MICA_H
@@ -21,19 +37,21 @@
 #include "mica/plan.h"
 #include "mica/epilogue.h"
 
-#include "mica/conv.h"
-#include "mica/gemm.h"
-#include "mica/grouped_gemm.h"
-#include "mica/pool.h"
-#include "mica/norm.h"
-#include "mica/softmax.h"
-#include "mica/attention.h"
-#include "mica/attention_merge.h"
-#include "mica/mha.h"
-#include "mica/activation.h"
-#include "mica/cross_entropy.h"
-#include "mica/optim.h"
-#include "mica/rope.h"
-#include "mica/transform.h"
+/* The families: which header has which operation. mica_NAME_desc describes it, mica_NAME_plan plans
+ * it. */
+#include "mica/conv.h"            /* conv */
+#include "mica/gemm.h"            /* gemm */
+#include "mica/grouped_gemm.h"    /* grouped_gemm */
+#include "mica/pool.h"            /* pool */
+#include "mica/norm.h"            /* norm */
+#include "mica/softmax.h"         /* softmax */
+#include "mica/attention.h"       /* attention */
+#include "mica/attention_merge.h" /* attention_merge */
+#include "mica/mha.h"             /* mha */
+#include "mica/activation.h"      /* activation */
+#include "mica/cross_entropy.h"   /* cross_entropy */
+#include "mica/optim.h"           /* optim */
+#include "mica/rope.h"            /* rope, kv_append */
+#include "mica/transform.h"       /* transform */
 
 #endif

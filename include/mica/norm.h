@@ -75,29 +75,30 @@ enum {
 enum { MICA_NORM_BETA };
 
 typedef struct mica_norm_desc {
-    mica_norm_pass pass;
-    mica_norm_kind kind;
-    mica_norm_mode mode;
-    mica_tensor x;
-    mica_tensor residual;    /* dims of x; given: fused addition; bwd: unused but for an
-                                activation with batch, group, instance */
-    mica_tensor scale, bias; /* layer, rms: the last `axes` dims; others: C; f32 or x's type;
-                                absent: 1 and 0 */
-    mica_tensor y;           /* inferred as x; may have another floating type */
-    mica_tensor sum;         /* inferred as x where there is a residual */
-    mica_tensor mean, rstd;  /* f32 (f64 for f64), one per set; fwd train: written if given;
-                                bwd train: inferred, needed at run time */
-    mica_tensor running_mean, running_var; /* C, typed as mean; batch: train updates them if
-                                              given, infer reads them */
-    mica_tensor dy, dx;                    /* bwd: inferred as x */
-    mica_tensor dscale, dbias; /* bwd: inferred as scale and bias where those are given */
-    mica_tensor dresidual;     /* bwd of batch, group, instance; dims of x; given: written */
-    int64_t axes;              /* layer, rms: trailing dimensions; 0 means 1 */
-    int64_t groups;            /* group */
-    double eps;                /* 0 means 1e-5 */
-    double momentum;           /* 0 means 0.1 */
-    mica_act act;              /* behind the affine step */
-    double act_a, act_b;
+    mica_norm_pass pass;     /* 0 means fwd */
+    mica_norm_kind kind;     /* 0 means layer */
+    mica_norm_mode mode;     /* 0 means train */
+    mica_tensor x;           /* needed */
+    mica_tensor residual;    /* dims of x: fused addition; bwd: unused but for an activation with
+                                batch, group, instance; 0 means none */
+    mica_tensor scale, bias; /* layer, rms: the last `axes` dims; others: C; f32 or x's type; 0
+                                means none, as if they were 1 and 0 */
+    mica_tensor y;           /* may have another floating type; 0 means inferred: as x */
+    mica_tensor sum;         /* 0 means inferred with residual: as x */
+    mica_tensor mean, rstd;  /* f32 (f64 for f64), one per set; 0 means none in fwd, inferred in bwd
+                                (train), where they are needed at run time */
+    mica_tensor running_mean, running_var; /* batch; C, typed as mean; train updates them, infer
+                                              reads them; 0 means none, in mode infer inferred */
+    mica_tensor dy, dx;                    /* bwd; 0 means inferred: as x */
+    mica_tensor dscale;                    /* bwd; 0 means inferred with scale */
+    mica_tensor dbias;                     /* bwd; 0 means inferred with bias */
+    mica_tensor dresidual; /* bwd of batch, group, instance; dims of x; 0 means none */
+    int64_t axes;          /* layer, rms: trailing dimensions; 0 means 1 */
+    int64_t groups;        /* needed for kind group */
+    double eps;            /* 0 means 1e-05 */
+    double momentum;       /* 0 means 0.1 */
+    mica_act act;          /* behind the affine step; 0 means identity */
+    double act_a, act_b;   /* 0 means the function's own */
 } mica_norm_desc;
 
 /* Makes a plan; see mica_plan_create. */

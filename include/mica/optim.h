@@ -33,20 +33,21 @@ enum { MICA_OPTIM_P, MICA_OPTIM_GRAD, MICA_OPTIM_M, MICA_OPTIM_V, MICA_OPTIM_MAS
 enum { MICA_OPTIM_LR, MICA_OPTIM_STEP, MICA_OPTIM_GRAD_SCALE };
 
 typedef struct mica_optim_desc {
-    mica_optim_rule rule;
-    mica_tensor p;      /* parameters, any shape; read and written */
-    mica_tensor grad;   /* inferred as p; any of the four float types */
-    mica_tensor m;      /* inferred: p's shape, f32 (f64 for f64); sgd: only with momentum */
-    mica_tensor v;      /* adam and adamw: as m */
-    mica_tensor master; /* f32, as p; absent unless given */
-    double momentum;    /* sgd; 0: none; nesterov and dampening need it */
-    double dampening;   /* sgd, not with nesterov */
-    bool nesterov;      /* sgd */
-    double beta1;       /* 0 means 0.9 */
-    double beta2;       /* 0 means 0.999 */
-    double eps;         /* 0 means 1e-8 */
-    double weight_decay;
-    bool maximize; /* ascend instead */
+    mica_optim_rule rule; /* 0 means sgd */
+    mica_tensor p;        /* parameters, any shape; read and written; needed */
+    mica_tensor grad;     /* any of the four float types; 0 means inferred: as p */
+    mica_tensor m; /* sgd: only with momentum; 0 means inferred where the rule has it: p's shape,
+                      f32 (f64 for f64) */
+    mica_tensor v; /* adam and adamw; 0 means inferred where the rule has it: as m */
+    mica_tensor master;  /* f32, as p; 0 means none */
+    double momentum;     /* sgd; nesterov and dampening need it; 0 means none */
+    double dampening;    /* sgd, not with nesterov; 0 means none */
+    bool nesterov;       /* sgd; 0 means no */
+    double beta1;        /* 0 means 0.9 */
+    double beta2;        /* 0 means 0.999 */
+    double eps;          /* 0 means 1e-08 */
+    double weight_decay; /* 0 means none */
+    bool maximize;       /* ascend instead; 0 means no */
 } mica_optim_desc;
 
 /* Makes a plan; see mica_plan_create. */

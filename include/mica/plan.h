@@ -21,10 +21,10 @@ typedef struct mica_problem mica_problem;
 typedef struct mica_plan mica_plan;
 
 /* ---- contexts ------------------------------------------------------------------------------
- * device: "cpu"; "cuda:0"; "auto", the first GPU if there is one, else the CPU; or "sm_80",
- * "sm_89", "sm_90a", a GPU that is only imagined: plans are made, kernels compiled, nothing
- * runs. A CUDA context retains the device's primary context, so pointers and streams of the
- * CUDA runtime, PyTorch or CuPy work as they are. */
+ * device: "cpu"; "cuda:0"; "auto" or NULL, what MICA_DEVICE names, else the first GPU if there is
+ * one that works, else the CPU; or "sm_80", "sm_89", "sm_90a", a GPU that is only imagined: plans
+ * are made, kernels compiled, nothing runs. A CUDA context retains the device's primary context, so
+ * pointers and streams of the CUDA runtime, PyTorch or CuPy work as they are. */
 MICA_API mica_status mica_context_create(const char *device, mica_context **context);
 /* Plans made from the context must have been destroyed. NULL is allowed. */
 MICA_API void mica_context_destroy(mica_context *context);
@@ -69,7 +69,10 @@ MICA_API mica_status mica_context_fit(mica_context *context);
 
 /* ---- memory, streams, time -----------------------------------------------------------------
  * Conveniences for programs that have no other allocator; plans take any pointers. A stream is
- * a CUstream (cudaStream_t) on a GPU and ignored on the CPU, where everything is synchronous. */
+ * a CUstream (cudaStream_t) on a GPU and ignored on the CPU, where everything is synchronous.
+ *
+ * mica_malloc gives memory of at least 256-byte alignment, which is enough for workspace, packed
+ * arguments and every engine's vectors; of 0 bytes too it gives a pointer that mica_free takes. */
 MICA_API mica_status mica_malloc(mica_context *context, int64_t bytes, void **memory);
 MICA_API void mica_free(mica_context *context, void *memory);
 MICA_API mica_status mica_memset(mica_context *context, void *memory, int byte, int64_t bytes,
@@ -107,16 +110,16 @@ typedef enum mica_mode {
 
 #define MICA_NO_WORKSPACE (-1)
 
-/* How to choose; all zero is the default. */
+/* How to choose; all zero is the default, and so is NULL in place of the struct. */
 typedef struct mica_options {
-    size_t size; /* sizeof(mica_options), or 0 for the fields of version 0.1 */
-    mica_mode mode;
-    int64_t workspace_limit; /* bytes; 0: no limit; MICA_NO_WORKSPACE: none at all */
-    const char *engine;      /* only this engine, by name; NULL: any that asks for no name */
-    const char *config;      /* only this config of it, in its text form; NULL: any */
-    bool nondeterministic;   /* engines whose bits vary between runs are allowed too */
-    int measure_ms;          /* budget of MICA_MODE_MEASURE; 0: 2000 */
-    uint32_t packed;         /* bit i: runs get argument i packed, see mica_plan_pack */
+    size_t size;             /* sizeof(mica_options); 0 means the fields of version 0.1 */
+    mica_mode mode;          /* 0 means MICA_MODE_ESTIMATE */
+    int64_t workspace_limit; /* bytes; MICA_NO_WORKSPACE: none at all; 0 means no limit */
+    const char *engine;      /* only this engine, by name; 0 means any that asks for no name */
+    const char *config;      /* only this config of it, in its text form; 0 means any */
+    bool nondeterministic;   /* engines whose bits vary between runs are allowed too; 0 means no */
+    int measure_ms;          /* budget of MICA_MODE_MEASURE; 0 means 2000 */
+    uint32_t packed; /* bit i: runs get argument i packed, see mica_plan_pack; 0 means none */
 } mica_options;
 
 /* Makes a plan, or finds it in the context's cache. The families' functions (mica_conv_plan and
@@ -157,12 +160,19 @@ typedef struct mica_arg_info {
 /* index counts as the family's enumerators do (MICA_CONV_X); MICA_INVALID past the last. */
 MICA_API mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info);
 
-/* One execution. Zero what is not used. */
+/* One execution. Zero what is not used.
+ *
+ * Alignment: an argument's element 0 lies at a multiple of its type's size (f32: 4, bf16: 2, types
+ * of less than a byte: 1), workspace and packed arguments at multiples of 256 bytes; a
+ * run with other pointers is MICA_INVALID. More is never asked for, but is faster on GPUs: 16 bytes
+ * allow vectors and the copy engine, which each run looks for in its pointers. */
 typedef struct mica_run {
-    void *args[MICA_MAX_ARGS]; /* pointers to element 0, by the family's enumerators */
-    const double *scalars;     /* by the family's enumerators (MICA_CONV_ALPHA); NULL: defaults */
-    void *workspace;           /* mica_plan_workspace() bytes, or NULL if that is 0 */
-    void *stream;              /* CUstream; NULL: the default stream */
+    /* Pointers to element 0, by the family's enumerators; 0 means absent. */
+    void *args[MICA_MAX_ARGS];
+    /* By the family's enumerators (MICA_CONV_ALPHA); 0 means all as their defaults. */
+    const double *scalars;
+    void *workspace; /* mica_plan_workspace() bytes; 0 means none, where those are none */
+    void *stream;    /* CUstream; 0 means the default stream */
 } mica_run;
 
 /* Enqueues the work: no allocation, lock, text, compilation or synchronisation. Inputs and
@@ -208,8 +218,8 @@ typedef struct mica_field_info {
     const char *doc;
 } mica_field_info;
 MICA_API mica_status mica_op_field(const char *op, int index, mica_field_info *info);
-/* What field `index` is if it is left zero: a value ("1", "fwd"), "none", or words ("inferred as x",
- * "needed"). Returns its length as snprintf does, 0 for no such field. */
+/* What field `index` is if it is left zero: a value ("1", "fwd"), "none", or words ("inferred as
+ * x", "needed"). Returns its length as snprintf does, 0 for no such field. */
 MICA_API int mica_op_default(const char *op, int index, char *buffer, size_t size);
 MICA_API size_t mica_op_desc_size(const char *op);
 /* Run-time scalars: name and default. */

@@ -31,18 +31,21 @@ enum { MICA_POOL_X, MICA_POOL_Y, MICA_POOL_INDICES };
 enum { MICA_POOL_ALPHA, MICA_POOL_BETA };
 
 typedef struct mica_pool_desc {
-    mica_pool_pass pass;
-    mica_pool_mode mode;
-    mica_tensor x;        /* N x C x spatial; bwd: needed */
-    mica_tensor y;        /* fwd: inferred (adaptive: needed); bwd: inferred */
-    mica_tensor indices;  /* s32 or s64, as y: max only. fwd: absent unless given; bwd: s64 */
-    int64_t window[3];    /* 0: the whole axis (global) */
-    int64_t stride[3];    /* 0 means window */
-    int64_t pad[3];       /* before and after; less than the window spans */
-    int64_t pad_extra[3]; /* added at the end of an axis, where the sum is less, too */
-    int64_t dilation[3];  /* 0 means 1; max only */
-    bool ceil;            /* round the output size up */
-    bool adaptive;        /* windows [floor(i*X/Y), ceil((i+1)*X/Y)); the fields above stay 0 */
+    mica_pool_pass pass; /* 0 means fwd */
+    mica_pool_mode mode; /* 0 means max */
+    mica_tensor x;       /* N x C x spatial; needed */
+    mica_tensor y;       /* 0 means inferred, for adaptive needed */
+    mica_tensor indices; /* s32 or s64, as y: max only; 0 means none in fwd, inferred in bwd of max:
+                            as s64 */
+    int64_t window[3];   /* 0 means the whole axis (global) */
+    int64_t stride[3];   /* 0 means window */
+    int64_t pad[3];      /* before and after; less than the window spans; 0 means none */
+    int64_t
+        pad_extra[3];    /* added at the end of an axis, where the sum is less, too; 0 means none */
+    int64_t dilation[3]; /* max only; 0 means 1 */
+    bool ceil;           /* round the output size up; 0 means no */
+    bool
+        adaptive; /* windows [floor(i*X/Y), ceil((i+1)*X/Y)); the fields above stay 0; 0 means no */
 } mica_pool_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -57,18 +57,20 @@ enum {
 };
 
 typedef struct mica_rope_desc {
-    mica_rope_pass pass;
-    mica_tensor q, k;         /* B x H x S x D, B x Hk x S x D; k: only if given */
-    mica_tensor q_out, k_out; /* inferred as q, k; of a type alone: in their memory order */
-    mica_rope_pairing pairing;
-    int64_t rotary_dim;    /* even, 2 to D; 0: D */
-    double theta;          /* 0 means 10000 */
-    double factor;         /* of cos and sin; 0 means 1 */
-    mica_tensor positions; /* s32 or s64, B x S or S */
-    mica_tensor start;     /* s32 or s64, one per sequence */
-    mica_tensor cu;        /* s32, N + 1 */
-    mica_tensor inv_freq;  /* f32, rotary_dim / 2 */
-    mica_tensor cos, sin;  /* positions x rotary_dim / 2, f32 or as q (f64 for f64); both or none */
+    mica_rope_pass pass;       /* 0 means fwd */
+    mica_tensor q;             /* B x H x S x D; needed */
+    mica_tensor k;             /* B x Hk x S x D; 0 means none */
+    mica_tensor q_out;         /* 0 means inferred: as q; of a type alone: in its memory order */
+    mica_tensor k_out;         /* 0 means inferred with k, likewise */
+    mica_rope_pairing pairing; /* 0 means half */
+    int64_t rotary_dim;        /* even, 2 to D; 0 means all */
+    double theta;              /* 0 means 10000 */
+    double factor;             /* of cos and sin; 0 means 1 */
+    mica_tensor positions;     /* s32 or s64, B x S or S; 0 means none */
+    mica_tensor start;         /* s32 or s64, one per sequence; 0 means none */
+    mica_tensor cu;            /* s32, N + 1; 0 means none */
+    mica_tensor inv_freq;      /* f32, rotary_dim / 2; 0 means none */
+    mica_tensor cos, sin; /* positions x rotary_dim / 2, f32 or as q (f64 for f64); 0 means none */
 } mica_rope_desc;
 
 /* Makes a plan; see mica_plan_create. */
@@ -125,17 +127,20 @@ enum {
 };
 
 typedef struct mica_kv_append_desc {
-    mica_tensor k, v;             /* v: only if given; a type alone: as k */
-    mica_tensor k_cache, v_cache; /* of v_cache a type is enough where Dv is D: as k_cache */
-    mica_tensor seq_k;            /* s32, N; inferred */
-    mica_tensor seq_q;            /* s32, N; not with cu_q */
-    mica_tensor cu_q;             /* s32, N + 1 */
-    mica_tensor pages;            /* s32, N x pages of a sequence */
-    mica_tensor scale_k, scale_v;
-    mica_kv_append_rope rope;
-    int64_t rotary_dim; /* as those of mica_rope_desc, with rope only */
-    double theta, factor;
-    mica_tensor positions, inv_freq, cos, sin;
+    mica_tensor k;       /* needed */
+    mica_tensor v;       /* a type alone: as k; 0 means none */
+    mica_tensor k_cache; /* needed */
+    mica_tensor v_cache; /* 0 means inferred with v: as k_cache, with Dv of v; a type is enough */
+    mica_tensor seq_k;   /* s32, N; 0 means inferred */
+    mica_tensor seq_q;   /* s32, N; not with cu_q; 0 means none */
+    mica_tensor cu_q;    /* s32, N + 1; 0 means none */
+    mica_tensor pages;   /* s32, N x pages of a sequence; 0 means none */
+    mica_tensor scale_k, scale_v;              /* 0 means none, as if they were 1 */
+    mica_kv_append_rope rope;                  /* 0 means none; with it as in mica_rope_desc: */
+    int64_t rotary_dim;                        /* 0 means all */
+    double theta;                              /* 0 means 10000 */
+    double factor;                             /* 0 means 1 */
+    mica_tensor positions, inv_freq, cos, sin; /* 0 means none */
 } mica_kv_append_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -21,13 +21,13 @@ typedef enum mica_softmax_pass { MICA_SOFTMAX_FWD, MICA_SOFTMAX_BWD } mica_softm
 enum { MICA_SOFTMAX_X, MICA_SOFTMAX_Y, MICA_SOFTMAX_DY, MICA_SOFTMAX_DX };
 
 typedef struct mica_softmax_desc {
-    mica_softmax_pass pass;
-    mica_tensor x;  /* fwd */
-    mica_tensor y;  /* fwd: inferred; bwd: needed */
-    mica_tensor dy; /* bwd: inferred as y */
-    mica_tensor dx; /* bwd: inferred as y */
-    int64_t axis;   /* from 0; negative counts from the end. Note: the default is axis 0 */
-    bool log;
+    mica_softmax_pass pass; /* 0 means fwd */
+    mica_tensor x;          /* needed in fwd */
+    mica_tensor y;          /* 0 means inferred in fwd, needed in bwd */
+    mica_tensor dy;         /* bwd; 0 means inferred: as y */
+    mica_tensor dx;         /* bwd; 0 means inferred: as y */
+    int64_t axis; /* negative counts from the end; 0 means axis 0, which is rarely what you want */
+    bool log;     /* 0 means no */
 } mica_softmax_desc;
 
 /* Makes a plan; see mica_plan_create. */

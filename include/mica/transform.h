@@ -19,9 +19,10 @@ enum { MICA_TRANSFORM_X, MICA_TRANSFORM_Y };
 enum { MICA_TRANSFORM_ALPHA, MICA_TRANSFORM_BETA };
 
 typedef struct mica_transform_desc {
-    mica_tensor x;
-    mica_tensor y; /* type and dims may be left zero: x's type; packed with perm, else as x */
-    int64_t perm[MICA_MAX_RANK]; /* all zero: none */
+    mica_tensor x; /* needed */
+    mica_tensor y; /* 0 means inferred: of x's type; packed with perm, else in x's memory order. A
+                      type alone is kept */
+    int64_t perm[MICA_MAX_RANK]; /* all 0 means no permutation */
 } mica_transform_desc;
 
 /* Makes a plan; see mica_plan_create. */

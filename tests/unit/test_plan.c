@@ -566,6 +566,50 @@ static void forked_children_compute_on_the_cpu(void **state)
     free(y);
 }
 
+/* What plan.h says of NULL, of mica_malloc and of pointers. */
+static void alignments(void **state)
+{
+    (void)state;
+    mica_context *c, *chosen;
+    mica_device_info by_null, by_name;
+    mica_plan *plan;
+    assert_int_equal(mica_context_create(NULL, &c), MICA_OK);
+    assert_int_equal(mica_context_create("auto", &chosen), MICA_OK);
+    assert_int_equal(mica_context_info(c, &by_null), MICA_OK);
+    assert_int_equal(mica_context_info(chosen, &by_name), MICA_OK);
+    assert_string_equal(by_null.name, by_name.name);
+    mica_context_destroy(c);
+    mica_context_destroy(chosen);
+    assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+    static const int64_t sizes[] = {0, 1, 255, 257, 4097, (4 << 20) - 1, 5 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *memory = NULL;
+        assert_int_equal(mica_malloc(c, sizes[i], &memory), MICA_OK);
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % 256, 0);
+        mica_free(c, memory);
+    }
+    /* An element's own alignment is enough, less is refused. */
+    static const struct {
+        const char *line;
+        size_t bytes;
+    } types[] = {{"activation act=relu x=f64:3", 8},
+                 {"activation act=relu x=f32:3", 4},
+                 {"activation act=relu x=bf16:3", 2},
+                 {"transform x=u8:3", 1}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        _Alignas(64) char x[64] = {0}, y[64] = {0};
+        assert_int_equal(mica_plan_from_text(c, types[i].line, NULL, &plan), MICA_OK);
+        mica_run run = {.args = {x + types[i].bytes, y + types[i].bytes}};
+        assert_int_equal(mica_plan_run(plan, &run), MICA_OK);
+        run.args[0] = x + types[i].bytes / 2;
+        assert_int_equal(mica_plan_run(plan, &run), types[i].bytes > 1 ? MICA_INVALID : MICA_OK);
+        if (types[i].bytes > 1) assert_non_null(strstr(mica_error(), "-byte alignment"));
+        mica_plan_destroy(plan);
+    }
+    mica_context_destroy(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -587,6 +631,7 @@ int main(void)
         cmocka_unit_test(plans_outlive_their_context),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(threads_share_a_context),
+        cmocka_unit_test(alignments),
         cmocka_unit_test(forked_children_compute_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
