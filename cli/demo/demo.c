@@ -104,11 +104,13 @@ static void shuffle(demo *d, int epoch)
     }
 }
 
+#define PEAK_RATE 3e-3
+
 /* Warm up over one epoch, then a cosine to zero. */
 static double learning_rate(const demo *d)
 {
     double warm = d->steps / (double)d->epochs, at = d->step / (double)d->steps;
-    return 3e-3 * fmin(1, d->step / warm) * 0.5 * (1 + cos(3.141592653589793 * at));
+    return PEAK_RATE * fmin(1, d->step / warm) * 0.5 * (1 + cos(3.141592653589793 * at));
 }
 
 static mica_status train_epoch(demo *d, int epoch, cli_progress *bar)
@@ -207,6 +209,49 @@ static mica_status set_up(demo *d, mica_context *context)
                        (int64_t)d->data.held_out * DIGIT_PIXELS * 4, NULL);
 }
 
+/* An argument as a shell reads it back; appended to the command, which the caller frees. */
+static char *with_argument(char *command, const char *option, const char *value)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:+-";
+    char *longer = cli_format("%s %s", command, option);
+    free(command);
+    if (*value && value[strspn(value, plain)] == 0) {
+        command = cli_format("%s %s", longer, value);
+    } else {
+        command = cli_format("%s '", longer);
+        for (const char *s = value; *s; s++) {
+            char *more =
+                *s == '\'' ? cli_format("%s'\\''", command) : cli_format("%s%c", command, *s);
+            free(command);
+            command = more;
+        }
+        char *closed = cli_format("%s'", command);
+        free(command);
+        command = closed;
+    }
+    free(longer);
+    return command;
+}
+
+/* The command that gives the same figures on a machine like this; the caller frees. */
+static char *repeating_command(const demo *d)
+{
+    const mica_device_info *device = &d->report.device;
+    char number[32];
+    char *command = device->cuda ? cli_format("mica demo")
+                                 : cli_format("OMP_NUM_THREADS=%d mica demo", device->units);
+    command = with_argument(command, "--device", device->name);
+    snprintf(number, sizeof number, "%llu", (unsigned long long)d->seed);
+    command = with_argument(command, "--seed", number);
+    snprintf(number, sizeof number, "%d", d->epochs);
+    command = with_argument(command, "--epochs", number);
+    snprintf(number, sizeof number, "%d", d->batch);
+    command = with_argument(command, "--batch", number);
+    if (d->data_path) command = with_argument(command, "--data", d->data_path);
+    return command;
+}
+
 static int finish(demo *d)
 {
     int epochs = d->report.epochs;
@@ -222,8 +267,14 @@ static int finish(demo *d)
     d->report.network = &d->network;
     d->report.data = &d->data;
     d->report.probabilities = d->probabilities;
+    d->report.seed = d->seed;
+    d->report.peak_rate = PEAK_RATE;
     if (strcmp(d->report_path, "none") != 0) {
-        if (!report_write(&d->report, d->report_path)) return CLI_USAGE;
+        char *command = repeating_command(d);
+        d->report.command = command;
+        bool written = report_write(&d->report, d->report_path);
+        free(command);
+        if (!written) return CLI_USAGE;
         printf("report: %s\n", d->report_path);
     }
     if (accuracy >= d->require) return CLI_OK;

@@ -10,6 +10,12 @@
 
 enum { C1 = NET_CHANNELS_1, C2 = NET_CHANNELS_2, FEATURES = C2 * 16 };
 
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        mica_status try_status = (expr);                                                           \
+        if (try_status != MICA_OK) return try_status;                                              \
+    } while (0)
+
 /* ---- buffers ---- */
 
 static mica_status add_buffer(net *n, const char *name, int64_t bytes, char *memory)
@@ -85,14 +91,14 @@ static mica_status add_step(net *n, net_list list, const char *name, const char 
     mica_status status = mica_plan_from_text(n->context, s->line, NULL, &s->plan);
     if (status != MICA_OK) return status;
     n->count[list]++;
+    s->phase = n->phase;
+    mica_problem *problem;
+    TRY(mica_problem_from_text(s->line, &problem));
+    mica_problem_cost(problem, &s->flops, &s->bytes);
+    s->roof_ms = mica_problem_roofline(n->context, problem);
+    mica_problem_destroy(problem);
     return bind(n, s, bindings);
 }
-
-#define TRY(expr)                                                                                  \
-    do {                                                                                           \
-        mica_status try_status = (expr);                                                           \
-        if (try_status != MICA_OK) return try_status;                                              \
-    } while (0)
 
 /* ---- parameters: one block, so that one optimiser plan steps them all ---- */
 
@@ -212,6 +218,7 @@ static mica_status add_head(net *n)
                  DIGIT_CLASSES));
     TRY(add_step(n, NET_TRAIN, "cross-entropy", "x=logits labels=labels loss=loss",
                  "cross_entropy x=f32:%dx%d labels=s32:%d", b, DIGIT_CLASSES, b));
+    n->phase = NET_BACKWARD;
     TRY(add_step(n, NET_TRAIN, "cross-entropy bwd", "x=logits labels=labels dloss=one dx=dlogits",
                  "cross_entropy pass=bwd x=f32:%dx%d labels=s32:%d", b, DIGIT_CLASSES, b));
     TRY(add_step(n, NET_TRAIN, "fully connected dgrad", "a=dlogits b=wf c=dp",
@@ -234,6 +241,7 @@ static mica_status add_training(net *n)
     TRY(add_step(n, NET_TRAIN, "conv2 dgrad", "y=dc2 w=w2 x=da1",
                  "conv pass=dgrad x=f32:%dx%dx8x8 w=f32:%dx%dx3x3 pad=1x1", n->batch, C1, C2, C1));
     TRY(add_block_backward(n, 1, 1, C1, "x"));
+    n->phase = NET_UPDATE;
     TRY(add_step(n, NET_TRAIN, "adamw", "p=parameters grad=gradients m=m v=v",
                  "optim rule=adamw p=f32:%lld weight_decay=0.01", (long long)n->parameters));
     n->optimiser = &n->steps[NET_TRAIN][n->count[NET_TRAIN] - 1];
@@ -263,6 +271,7 @@ static mica_status add_test_block(net *n, int i, int channels_in, int channels, 
 static mica_status add_testing(net *n)
 {
     int b = n->held_out;
+    n->phase = NET_FORWARD;
     TRY(add_test_block(n, 1, 1, C1, "test.x"));
     TRY(add_test_block(n, 2, C1, C2, "test.a1"));
     TRY(add_step(n, NET_TEST, "max pool", "x=test.a2 y=test.p",

@@ -10,8 +10,14 @@ enum { NET_STEPS = 24, NET_BUFFERS = 64, NET_CHANNELS_1 = 16, NET_CHANNELS_2 = 3
 
 typedef enum net_list { NET_TRAIN, NET_TEST, NET_LISTS } net_list;
 
+/* What a step of training is for. */
+typedef enum net_phase { NET_FORWARD, NET_BACKWARD, NET_UPDATE } net_phase;
+
 typedef struct net_step {
     char name[32], line[320];
+    net_phase phase;
+    double flops, bytes; /* arithmetic, and least bytes moved */
+    double roof_ms;      /* what the device could do at best, by the cost model's rates */
     mica_plan *plan;
     mica_run run;
     double scalars[MICA_MAX_SCALARS];
@@ -32,6 +38,7 @@ typedef struct net {
     int buffer_count;
     void *workspace;
     net_step *optimiser;
+    net_phase phase; /* of the steps that are being added */
     int64_t parameters;
 } net;
 
