@@ -50,8 +50,8 @@ static int show(void)
         printf("no disk cache: %s\n", c.reason);
         return CLI_OK;
     }
-    printf("%s\n%lld entries, %lld bytes, at most %lld\n", c.path, (long long)c.entries,
-           (long long)c.bytes, (long long)c.limit_bytes);
+    printf("%s\n%s, %s, at most %lld\n", c.path, cli_count(c.entries, "entry"),
+           cli_count(c.bytes, "byte"), (long long)c.limit_bytes);
     return CLI_OK;
 }
 
@@ -72,7 +72,7 @@ static int move(const char *path, const char *verb,
         cli_say("%s", mica_error());
         return cli_exit_code(status);
     }
-    printf("%lld entries %s %s\n", (long long)entries, verb, path);
+    printf("%s %s %s\n", cli_count(entries, "entry"), verb, path);
     return CLI_OK;
 }
 
@@ -127,8 +127,8 @@ static int warm(const cache *c)
         printf("interrupted; so far: ");
         code = cli_worse(code, CLI_MISMATCH);
     }
-    printf("%zu problems, %lld kernels compiled, %lld found on disk (%s)\n", done,
-           (long long)stats.kernel_compiles, (long long)stats.kernel_hits, device.name);
+    printf("%s, %s compiled, %lld found on disk (%s)\n", cli_count((long long)done, "problem"),
+           cli_count(stats.kernel_compiles, "kernel"), (long long)stats.kernel_hits, device.name);
     cli_lines_free(&lines);
     mica_context_destroy(context);
     return code;

@@ -59,6 +59,11 @@ void cli_catch_interrupts(void);
 void *cli_alloc(size_t bytes);
 void *cli_grow(void *memory, size_t bytes);
 char *cli_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "1 line", "3 lines": of regular words, and of those that end in y. The text is good until the
+ * fourth call after it. */
+const char *cli_count(long long n, const char *one);
+/* Seconds as "0.03 s", "2.5 minutes", "17 years"; likewise. */
+const char *cli_duration(double seconds);
 /* The problem's canonical line. */
 char *cli_problem_text(const mica_problem *problem);
 

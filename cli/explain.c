@@ -199,10 +199,10 @@ static void show_contract(const mica_plan *plan)
     double phi;
     if (mica_plan_contract(plan, &c, &phi) != MICA_OK) return;
     heading("numeric contract");
-    printf("  accumulator's unit roundoff %.4g, %s; %lld sequential and %lld merging additions; "
-           "%lld products per instruction; functions within %g ulp%s\n",
+    printf("  accumulator's unit roundoff %.4g, %s; %lld sequential and %s; "
+           "%s per instruction; functions within %g ulp%s\n",
            c.unit, c.truncates ? "truncating" : "round to nearest", (long long)c.n_seq,
-           (long long)c.n_outer, (long long)c.k_inst, c.ulps,
+           cli_count(c.n_outer, "merging addition"), cli_count(c.k_inst, "product"), c.ulps,
            c.flushes ? "; subnormals count as zero" : "");
     if (c.spreads) puts("  an infinity or NaN may reach results that do not depend on it");
     if (c.amplify > 0)

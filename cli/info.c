@@ -96,7 +96,7 @@ static void show_cache(void)
     mica_disk_cache_info c;
     if (mica_disk_cache(&c) != MICA_OK) return;
     if (*c.path)
-        printf("kernel cache: %s, %lld entries, %.1f of %.0f MiB\n", c.path, (long long)c.entries,
+        printf("kernel cache: %s, %s, %.1f of %.0f MiB\n", c.path, cli_count(c.entries, "entry"),
                (double)c.bytes / 0x1p20, (double)c.limit_bytes / 0x1p20);
     else
         printf("kernel cache: none, %s\n", c.reason);

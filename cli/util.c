@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 void cli_say(const char *format, ...)
 {
@@ -73,6 +74,44 @@ char *cli_format(const char *format, ...)
         cli_say("out of memory");
         exit(CLI_UNSUPPORTED);
     }
+    return text;
+}
+
+/* The next of a few buffers, so that a message may have several. */
+enum { SHORT_TEXT = 64 };
+static char *short_text(void)
+{
+    static _Thread_local char texts[4][SHORT_TEXT];
+    static _Thread_local unsigned next;
+    return texts[next++ % 4];
+}
+
+const char *cli_count(long long n, const char *one)
+{
+    char *text = short_text();
+    size_t stem = strlen(one);
+    bool ies = n != 1 && stem > 1 && one[stem - 1] == 'y';
+    snprintf(text, SHORT_TEXT, "%lld %.*s%s", n, (int)(stem - ies), one,
+             n == 1 ? ""
+             : ies  ? "ies"
+                    : "s");
+    return text;
+}
+
+const char *cli_duration(double seconds)
+{
+    static const struct {
+        const char *unit;
+        double from, seconds;
+    } units[] = {{"years", 3e7, 31557600},
+                 {"days", 172800, 86400},
+                 {"hours", 7200, 3600},
+                 {"minutes", 120, 60},
+                 {"s", 0, 1}};
+    char *text = short_text();
+    size_t i = 0;
+    while (seconds < units[i].from) i++;
+    snprintf(text, SHORT_TEXT, "%.3g %s", seconds / units[i].seconds, units[i].unit);
     return text;
 }
 

@@ -149,8 +149,8 @@ static bool is_wanted(const bench *b, const mica_verdict *v)
     if (b->engines && strcmp(b->engines, "all") != 0) return listed(b->engines, v->engine);
     if (mica_verdict_needs_name(v) && !b->engines) return false;
     if (!v->reference || v->predicted_ms <= 4e3 * b->limits.seconds) return true;
-    cli_say("%s is left out: about %.0f s a run; --engine %s times it", v->engine,
-            v->predicted_ms / 1e3, v->engine);
+    cli_say("%s is left out: about %s a run; --engine %s times it", v->engine,
+            cli_duration(v->predicted_ms / 1e3), v->engine);
     return false;
 }
 

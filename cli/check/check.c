@@ -514,7 +514,7 @@ static int finish(check *c)
         code = cli_worse(code, CLI_USAGE);
     }
     if (c->lines.errors) {
-        cli_say("%zu lines were in error", c->lines.errors);
+        cli_say("%s in error", cli_count((long long)c->lines.errors, "line"));
         code = cli_worse(code, CLI_USAGE);
     }
     if (c->refused) code = cli_worse(code, CLI_UNSUPPORTED);

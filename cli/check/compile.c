@@ -355,8 +355,10 @@ static bool compare_spills(check *c, compiler *k, const kernel_table *old)
         ok = false;
     }
     if (fewer)
-        printf("%ld kernels spill less than the table says; --update takes it over\n", fewer);
-    if (k->again) printf("%ld times a kernel was compiled again for fewer spills\n", k->again);
+        printf("%s %s less than the table says; --update takes it over\n",
+               cli_count(fewer, "kernel"), fewer == 1 ? "spills" : "spill");
+    if (k->again)
+        printf("%s a kernel was compiled again for fewer spills\n", cli_count(k->again, "time"));
     return ok;
 }
 
@@ -367,8 +369,8 @@ static bool compare_counts(compiler *k, kernel_table *old)
     for (size_t i = 0; i < k->found.set_count; i++) {
         kernel_set *n = &k->found.sets[i], *o = set_of(old, n->name);
         if (o->kernels == n->kernels) continue;
-        printf("%s: %ld kernels, the table says %ld; --update takes it over\n", n->name, n->kernels,
-               o->kernels);
+        printf("%s: %s, the table says %ld; --update takes it over\n", n->name,
+               cli_count(n->kernels, "kernel"), o->kernels);
         ok = false;
     }
     return ok;
@@ -435,17 +437,19 @@ int check_compile(check *c)
     long spilling = 0;
     for (size_t i = 0; i < k.found.rows.count; i++)
         spilling += k.found.rows.items[i].spill_bytes > 0;
-    printf("%ld plans, %zu kernels emitted, %ld assembled now (%.1f s of compiling), %ld with "
-           "spills, %ld warnings, %ld failures, %.1f s (%s)\n",
-           k.plans, k.found.rows.count, k.assembled, k.compile_ms / 1e3, spilling, k.warnings,
-           k.failures, cli_seconds() - start, c->device.name);
+    printf("%s, %s emitted, %ld assembled now (%.1f s of compiling), %ld with spills, %s, %s, %.1f "
+           "s (%s)\n",
+           cli_count(k.plans, "plan"), cli_count((long long)k.found.rows.count, "kernel"),
+           k.assembled, k.compile_ms / 1e3, spilling, cli_count(k.warnings, "warning"),
+           cli_count(k.failures, "failure"), cli_seconds() - start, c->device.name);
     if (k.plans == 0 && (c->engine || c->config)) {
         printf("no line leads to a kernel of that engine and config\n");
         code = cli_worse(code, CLI_UNSUPPORTED);
     }
     if (k.warnings || k.failures) code = cli_worse(code, CLI_MISMATCH);
     if (c->expect >= 0 && (size_t)c->expect != k.found.rows.count) {
-        printf("%zu kernels, %ld were expected\n", k.found.rows.count, c->expect);
+        printf("%s, %ld were expected\n", cli_count((long long)k.found.rows.count, "kernel"),
+               c->expect);
         code = cli_worse(code, CLI_MISMATCH);
     }
     if (c->lines.errors || c->lines.count == 0) code = cli_worse(code, CLI_USAGE);

@@ -261,9 +261,9 @@ static int finish(demo *d)
     }
     double accuracy = 100 * d->report.accuracy[epochs - 1];
     if (!d->common.quiet) print_plans(&d->network);
-    printf("%d of %d held-out digits read correctly: %.2f %% after %d epochs in %.1f s on %s\n",
-           (int)lround(accuracy / 100 * d->data.held_out), d->data.held_out, accuracy, epochs,
-           d->report.seconds, d->report.device.model);
+    printf("%d of %d held-out digits read correctly: %.2f %% after %s in %.1f s on %s\n",
+           (int)lround(accuracy / 100 * d->data.held_out), d->data.held_out, accuracy,
+           cli_count(epochs, "epoch"), d->report.seconds, d->report.device.model);
     d->report.network = &d->network;
     d->report.data = &d->data;
     d->report.probabilities = d->probabilities;

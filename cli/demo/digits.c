@@ -89,7 +89,7 @@ static bool parse(digits *d, const char *text, const char *path)
         }
     }
     if (d->count >= 100) return true;
-    cli_say("%s: %d lines, at least 100 are needed", path, d->count);
+    cli_say("%s: %s, at least 100 are needed", path, cli_count(d->count, "line"));
     return false;
 }
 

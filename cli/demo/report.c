@@ -83,8 +83,8 @@ static void write_facts(FILE *f, const report *r)
     fprintf(f, " (%s), mica %s</p>\n<section class=\"facts\">", r->device.name, mica_version());
     fprintf(f, "<div><b>%.2f %%</b><span>of %d held-out digits read correctly</span></div>",
             100 * r->accuracy[r->epochs - 1], r->network->held_out);
-    fprintf(f, "<div><b>%.1f s</b><span>training, %d epoch%s</span></div>", r->seconds, r->epochs,
-            r->epochs == 1 ? "" : "s");
+    fprintf(f, "<div><b>%.1f s</b><span>training, %s</span></div>", r->seconds,
+            cli_count(r->epochs, "epoch"));
     fprintf(f, "<div><b>%.0f ms</b><span>to make all plans</span></div>", 1e3 * r->setup_seconds);
     fprintf(f, "<div><b>%lld</b><span>parameters</span></div></section>\n",
             (long long)r->network->parameters);

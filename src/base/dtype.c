@@ -266,6 +266,13 @@ static double load_s4(const void *p, int64_t i)
     return (double)((int)(nibble(p, i) ^ 8) - 8);
 }
 
+void mica_dtype_list(mica_text *text, bool computed)
+{
+    for (int d = 1; d < MICA_DTYPE_COUNT; d++)
+        if (!computed || mica_dtype_load((mica_dtype)d))
+            mica_text_add(text, "%s%s", text->length ? " " : "", mica_dtype_name((mica_dtype)d));
+}
+
 mica_load_fn mica_dtype_load(mica_dtype d)
 {
     static const mica_load_fn table[MICA_DTYPE_COUNT] = {

@@ -320,6 +320,16 @@ static mica_status bad_text(const char *text, const char *rule)
     return mica_fail(MICA_INVALID, "tensor \"%.80s\": %s", text, rule);
 }
 
+static mica_status bad_type(const char *text)
+{
+    char list[160];
+    mica_text types = {list, sizeof list, 0};
+    mica_dtype_list(&types, false);
+    return mica_fail(MICA_INVALID,
+                     "tensor \"%.60s\": it must start with a data type and a colon; known are %s",
+                     text, list);
+}
+
 mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor)
 {
     if (!text || !tensor) return mica_fail(MICA_INVALID, "a NULL pointer");
@@ -330,7 +340,7 @@ mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor)
         const char *name = mica_dtype_name((mica_dtype)d);
         if (strlen(name) == length && !strncmp(name, text, length)) t.dtype = (mica_dtype)d;
     }
-    if (!t.dtype) return bad_text(text, "it must start with a data type, such as f32:");
+    if (!t.dtype) return bad_type(text);
     const char *s = colon ? colon + 1 : text + length;
     int n = read_numbers(&s, t.dims);
     if (n < 0) return bad_text(text, "sizes are written 2x3x4, at most 8 of them");

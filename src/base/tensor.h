@@ -4,6 +4,7 @@
 #define MICA_BASE_TENSOR_H
 
 #include "base/why.h"
+#include "base/text.h"
 
 #define MICA_MOST_ELEMENTS ((int64_t)1 << 48)
 
@@ -42,6 +43,9 @@ mica_dtype mica_dtype_accumulator(mica_dtype d);
 typedef double (*mica_load_fn)(const void *data, int64_t offset);
 typedef void (*mica_store_fn)(void *data, int64_t offset, double value);
 mica_load_fn mica_dtype_load(mica_dtype d);
+/* Their names, "f64 f32 ...": of all, or of those that operations compute with (that have a load).
+ */
+void mica_dtype_list(mica_text *text, bool computed);
 mica_store_fn mica_dtype_store(mica_dtype d);
 
 /* Bit conversions, round to nearest even; NaN stays NaN. e4m3 saturates to 448, e5m2 does not. */

@@ -67,5 +67,9 @@ mica_status mica_fail(mica_status status, const char *format, ...)
 
 mica_status mica_fail_memory(size_t bytes)
 {
-    return mica_fail(MICA_OUT_OF_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
+    if (bytes >> 30)
+        return mica_fail(MICA_OUT_OF_MEMORY, "out of host memory: %.4g GiB were asked for",
+                         (double)bytes / 0x1p30);
+    return mica_fail(MICA_OUT_OF_MEMORY, "out of host memory: %zu byte%s asked for", bytes,
+                     bytes == 1 ? " was" : "s were");
 }

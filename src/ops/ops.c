@@ -63,6 +63,15 @@ int64_t mica_offset(const mica_tensor *t, int64_t i)
 
 /* ---- descriptors ---- */
 
+static mica_status unknown_arithmetic(const char *name, const mica_tensor *t, mica_why *why)
+{
+    char list[160];
+    mica_text types = {list, sizeof list, 0};
+    mica_dtype_list(&types, true);
+    return mica_invalid(why, "%s is %s, which no operation computes with yet; they do with %s",
+                        name, mica_dtype_name(t->dtype), list);
+}
+
 static mica_status check_tensors(const mica_op *op, const void *desc, mica_why *why)
 {
     for (int i = 0; i < op->arg_count; i++) {
@@ -70,9 +79,7 @@ static mica_status check_tensors(const mica_op *op, const void *desc, mica_why *
         const mica_tensor *t = mica_op_tensor(op, desc, i);
         if (dir == MICA_UNUSED && !mica_tensor_given(t)) continue;
         MICA_TRY(mica_tensor_check(t, op->args[i].name, dir == MICA_OUT || dir == MICA_INOUT, why));
-        if (!mica_dtype_load(t->dtype))
-            return mica_invalid(why, "%s is %s, which no operation computes with yet",
-                                op->args[i].name, mica_dtype_name(t->dtype));
+        if (!mica_dtype_load(t->dtype)) return unknown_arithmetic(op->args[i].name, t, why);
     }
     return MICA_OK;
 }

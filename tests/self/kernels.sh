@@ -36,21 +36,21 @@ expect() {
 
 compile 16 --update || failed=1
 grep -q '^48 | ops/activation/activation_cuda.cu activation' "$table" && grep -qx 'line 1' "$table" || { cat "$table"; failed=1; }
-expect 0 '1 kernels emitted' 16 "the same kernel"
+expect 0 '1 kernel emitted' 16 "the same kernel"
 expect 1 'spills: 56 bytes, the table says 48' 24 "more spills"
 expect 0 '2 times a kernel was compiled again' "24 20 16" "fewer spills at the third try"
-expect 0 '1 kernels spill less' 8 "fewer spills"
-expect 0 '1 kernels emitted' 16 "the planner's config" --pick
-expect 0 '1 kernels emitted' 16 "an engine" --engine=cuda
+expect 0 '1 kernel spills less' 8 "fewer spills"
+expect 0 '1 kernel emitted' 16 "the planner's config" --pick
+expect 0 '1 kernel emitted' 16 "an engine" --engine=cuda
 expect 3 'no line leads to a kernel' 16 "an engine that is not there" --engine=no_such_engine
 expect 3 'no line leads to a kernel' 16 "a config that is not there" --config=no_such_config
-expect 0 '^1 plans, 1 kernels emitted' 16 "the share that has the problem" --share=0/2
+expect 0 '^1 plan, 1 kernel emitted' 16 "the share that has the problem" --share=0/2
 expect 0 '^0 plans, 0 kernels emitted' 16 "a share that does not" --share=1/2
 expect 2 'not those of a part' 16 "a share taken for a table" "--update --share=0/2"
 expect 0 '1 of 1 problems' 16 "time enough for all" --seconds=1000
 sed -i 's/^line 1/line 2/' "$table"
-expect 1 '^line: 1 kernels, the table says 2' 16 "a kernel that is gone"
-expect 0 '1 kernels emitted' 16 "a part, which counts nothing" --share=0/2
+expect 1 '^line: 1 kernel, the table says 2' 16 "a kernel that is gone"
+expect 0 '1 kernel emitted' 16 "a part, which counts nothing" --share=0/2
 echo 'other 5' >>"$table"
 compile 0 --update || failed=1
 grep -qx 'line 1' "$table" && grep -qx 'other 5' "$table" && ! grep -q ' | ' "$table" || { cat "$table"; failed=1; }

@@ -53,7 +53,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            s.g.stride[2], (long long)device->shared_bytes);
     double count = conv_depthwise_count(&s, &t);
     if (count > MOST_GRID)
-        return mica_refuse(why, "%.0f tiles, this engine counts to %d", count, MOST_GRID);
+        return mica_refuse(why, "%.10g tiles, this engine counts to %d", count, MOST_GRID);
     return MICA_OK;
 }
 

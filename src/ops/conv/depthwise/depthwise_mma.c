@@ -84,7 +84,7 @@ static mica_status sizes_ok(const shape *s, mica_why *why)
                            g->stride[2]);
     double across = (double)(g->tap[2] - 1) * (double)g->dilation[2];
     if (across > WINDOW)
-        return mica_refuse(why, "a row of taps spans %.0f columns, this engine takes up to %d",
+        return mica_refuse(why, "a row of taps spans %.10g columns, this engine takes up to %d",
                            across + 1, WINDOW + 1);
     if ((double)g->n * (double)s->size_to[1] >= INT32_MAX)
         return mica_refuse(why, "%lld images of %lld rows, this engine counts to %d rows", g->n,
@@ -295,7 +295,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
         return mica_refuse(why, "%lld x %lld taps at distance %lld x %lld do not fit registers",
                            s.g.tap[1], s.g.tap[2], s.g.dilation[1], s.g.dilation[2]);
     if (best[0].t.tiles * best[0].t.channel_blocks > INT32_MAX)
-        return mica_refuse(why, "%.0f tiles, this engine counts to %d",
+        return mica_refuse(why, "%.10g tiles, this engine counts to %d",
                            best[0].t.tiles * best[0].t.channel_blocks, INT32_MAX);
     return MICA_OK;
 }

@@ -34,7 +34,7 @@ static mica_status sizes_ok(const conv_depthwise_shape *s, mica_why *why)
         double reach = (double)(g->tap[i] - 1) * (double)g->dilation[i] + (double)llabs(g->pad[i]);
         double end = reach + (double)g->in[i] + (double)g->out[i] * (double)g->stride[i];
         if (end >= MOST_POSITION || g->groups >= MOST_POSITION || g->k >= MOST_POSITION)
-            return mica_refuse(why, "positions reach %.0f on axis %d, this engine counts to %d",
+            return mica_refuse(why, "positions reach %.10g on axis %d, this engine counts to %d",
                                end, i, MOST_POSITION);
         if (g->stride[i] > MOST_STRIDE)
             return mica_refuse(why, "the stride is %lld on axis %d, this engine goes up to %d",

@@ -58,7 +58,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            "nor shared memory of %lld bytes",
                            s.g.tap[1], s.g.tap[2], s.size_from[2], (long long)device->shared_bytes);
     if (conv_planar_count(&s, &t) > MOST_GRID)
-        return mica_refuse(why, "%.0f tiles, this engine counts to %d", conv_planar_count(&s, &t),
+        return mica_refuse(why, "%.10g tiles, this engine counts to %d", conv_planar_count(&s, &t),
                            MOST_GRID);
     return MICA_OK;
 }

@@ -46,7 +46,7 @@ mica_status conv_planar_fits(const conv_depthwise_shape *s, mica_why *why)
         return mica_refuse(why, "%lld pixels and %lld taps in depth, this engine has two axes",
                            g->in[0], g->tap[0]);
     if ((double)g->n * (double)g->groups > MOST_PLANES)
-        return mica_refuse(why, "%.0f planes, this engine counts to %d",
+        return mica_refuse(why, "%.10g planes, this engine counts to %d",
                            (double)g->n * (double)g->groups, MOST_PLANES);
     if (g->tap[1] * g->tap[2] > MOST_TAPS)
         return mica_refuse(why, "%lld x %lld taps, this engine unrolls %d", g->tap[1], g->tap[2],

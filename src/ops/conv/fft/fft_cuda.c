@@ -335,7 +335,7 @@ static double blocks_of(const conv_fft_args *a)
 
 static mica_status refuse_grid(const state *s, double blocks)
 {
-    return mica_fail(MICA_UNSUPPORTED, "%.0f tiles of %d x %d: a grid holds 2147483647", blocks,
+    return mica_fail(MICA_UNSUPPORTED, "%.10g tiles of %d x %d: a grid holds 2147483647", blocks,
                      s->d.axis[0].points, s->d.axis[1].points);
 }
 

@@ -94,7 +94,7 @@ mica_status conv_fft_accepts(const mica_conv_desc *d, mica_why *why)
         reach += p.dgrad ? (double)p.g.in[i + 1] : extent(p.g.out[i + 1], p.g.stride[i + 1]);
         if (reach > MOST_REACH)
             return mica_refuse(
-                why, "positions of pixels and taps reach %.0f, this engine goes to 2^30", reach);
+                why, "positions of pixels and taps reach %.10g, this engine goes to 2^30", reach);
     }
     return MICA_OK;
 }

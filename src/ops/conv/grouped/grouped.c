@@ -64,7 +64,7 @@ static mica_status sizes_ok(const shape *s, mica_why *why)
         double end = reach + (double)g->in[i] + (double)g->out[i] * (double)g->stride[i];
         if (end >= MOST_POSITION || g->stride[i] > 64)
             return mica_refuse(why,
-                               "positions reach %.0f on axis %d with stride %lld, this engine "
+                               "positions reach %.10g on axis %d with stride %lld, this engine "
                                "counts to %d and 64",
                                end, i, g->stride[i], MOST_POSITION);
     }
@@ -225,7 +225,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
         return mica_refuse(why, "%lld x %lld taps at distance %lld x %lld do not fit shared memory",
                            s.g.tap[1], s.g.tap[2], s.g.dilation[1], s.g.dilation[2]);
     if (best[0].tiles > INT32_MAX)
-        return mica_refuse(why, "%.0f tiles, this engine counts to %d", best[0].tiles, INT32_MAX);
+        return mica_refuse(why, "%.10g tiles, this engine counts to %d", best[0].tiles, INT32_MAX);
     return MICA_OK;
 }
 

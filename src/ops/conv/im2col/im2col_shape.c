@@ -211,7 +211,7 @@ static mica_status sizes_ok(const mica_conv_sm90_shape *s, mica_why *why)
     if (cols < 1) return mica_refuse(why, "the result has no channels");
     if (pixels > most || weights > most || pixels * cols / 8192 > most)
         return mica_refuse(why,
-                           "%.0f pixels, %.0f weights and %.0f columns: tiles and pixels are "
+                           "%.10g pixels, %.10g weights and %.10g columns: tiles and pixels are "
                            "counted in 31 bits",
                            pixels, weights, cols);
     return MICA_OK;

@@ -64,8 +64,8 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
                                 "matrix needs them");
     double bytes = matrix_bytes(p), most = (double)CONV_MATRIX_MAX_GIB * 0x1p30;
     if (bytes > most)
-        return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
-                           CONV_MATRIX_MAX_GIB);
+        return mica_refuse(why, "the image as a matrix has %.4g GiB, the limit is %d GiB",
+                           bytes / 0x1p30, CONV_MATRIX_MAX_GIB);
     mica_gemm_desc *m = &p->gemm;
     m->compute = d->compute;
     m->a = conv_matrix(image->dtype, g->groups, p->rows, g->k, g->b.g, pixel, g->b.c);

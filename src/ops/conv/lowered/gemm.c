@@ -235,8 +235,8 @@ static mica_status make_product(const mica_conv_desc *d, product *p, mica_why *w
     p->direct = at.direct;
     double bytes = matrix_bytes(d, p), most = (double)CONV_MATRIX_MAX_GIB * 0x1p30;
     if (bytes > most)
-        return mica_refuse(why, "the image as a matrix has %.0f bytes, the limit is %d GiB", bytes,
-                           CONV_MATRIX_MAX_GIB);
+        return mica_refuse(why, "the image as a matrix has %.4g GiB, the limit is %d GiB",
+                           bytes / 0x1p30, CONV_MATRIX_MAX_GIB);
     int64_t rows = p->rows / p->images;
     mica_tensor left =
         conv_matrix(image, g->groups, rows, p->pairs, p->rows * p->pairs, p->pairs, 1);

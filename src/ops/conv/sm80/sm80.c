@@ -66,7 +66,7 @@ static mica_status accepts_counts(const mica_conv_geometry *g, bool dgrad, mica_
         double reach = (double)(g->tap[i] - 1) * (double)g->dilation[i] + (double)llabs(g->pad[i]);
         double end = reach + (double)g->in[i] + (double)g->out[i] * (double)g->stride[i];
         if (end >= MOST_POSITION)
-            return mica_refuse(why, "positions reach %.0f on axis %d, these kernels count to %d",
+            return mica_refuse(why, "positions reach %.10g on axis %d, these kernels count to %d",
                                end, i, MOST_POSITION);
         pixels *= (double)g->in[i];
         other_pixels *= (double)g->out[i];
@@ -77,10 +77,10 @@ static mica_status accepts_counts(const mica_conv_geometry *g, bool dgrad, mica_
     double most = pixels > other_pixels ? pixels : other_pixels;
     if (pairs > most) most = pairs;
     if (most > MOST_COUNT || g->groups > MOST_COUNT)
-        return mica_refuse(why, "%.0f pixels or products of a tap, these kernels count to %d", most,
-                           MOST_COUNT);
+        return mica_refuse(why, "%.10g pixels or products of a tap, these kernels count to %d",
+                           most, MOST_COUNT);
     if (classes > CONV_SM80_MOST_CLASSES)
-        return mica_refuse(why, "strides make %.0f classes of pixels, at most %d are launched",
+        return mica_refuse(why, "strides make %.10g classes of pixels, at most %d are launched",
                            classes, CONV_SM80_MOST_CLASSES);
     return MICA_OK;
 }

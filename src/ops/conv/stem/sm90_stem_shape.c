@@ -103,7 +103,7 @@ mica_status conv_sm90_stem_shape_make(const mica_conv_desc *d, const mica_device
         return mica_refuse(why, "%lld x %lld x %lld taps at distance %lld do not fit shared memory",
                            g->tap[0], g->tap[1], g->tap[2], g->dilation[1]);
     if (best[0].tiles.tiles > INT32_MAX)
-        return mica_refuse(why, "%.0f tiles, this engine counts to %d", best[0].tiles.tiles,
+        return mica_refuse(why, "%.10g tiles, this engine counts to %d", best[0].tiles.tiles,
                            INT32_MAX);
     return s->stem.stats ? conv_stem_stats_ok(&s->stem, device, best[0].tiles.warps, why) : MICA_OK;
 }

@@ -38,7 +38,7 @@ mica_status conv_stem_stats_ok(const shape *s, const mica_device_info *device, i
     if (pixels == 0)
         return mica_refuse(why, "y is empty: its statistics are left to other engines");
     if (!conv_stats_chain_ok(pixels / 16 / (warps * device->units), pixels))
-        return mica_refuse(why, "%.0f pixels of a channel are too many for sums of f32", pixels);
+        return mica_refuse(why, "%.10g pixels of a channel are too many for sums of f32", pixels);
     return MICA_OK;
 }
 
@@ -57,7 +57,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            "memory",
                            s.g.tap[1], s.g.tap[2], s.g.dilation[1], s.g.k);
     if (t.tiles > INT32_MAX)
-        return mica_refuse(why, "%.0f tiles, this engine counts to %d", t.tiles, INT32_MAX);
+        return mica_refuse(why, "%.10g tiles, this engine counts to %d", t.tiles, INT32_MAX);
     return s.stats ? conv_stem_stats_ok(&s, device, t.warps, why) : MICA_OK;
 }
 

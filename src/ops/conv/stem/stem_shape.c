@@ -24,7 +24,7 @@ static mica_status sizes_ok(const conv_stem_shape *s, mica_why *why)
         double reach = (double)(g->tap[i] - 1) * (double)g->dilation[i] + (double)llabs(g->pad[i]);
         double end = reach + (double)g->in[i] + (double)g->out[i] * (double)g->stride[i];
         if (end >= MOST_POSITION || g->k >= MOST_POSITION)
-            return mica_refuse(why, "positions reach %.0f on axis %d, this engine counts to %d",
+            return mica_refuse(why, "positions reach %.10g on axis %d, this engine counts to %d",
                                end, i, MOST_POSITION);
     }
     return MICA_OK;

@@ -79,7 +79,7 @@ mica_status conv_winograd_accepts(const mica_conv_desc *d, mica_why *why)
                            (long long)p.from, (long long)p.to);
     double tiles = (double)p.g.n * (double)tiles_along(&p, 1, 2) * (double)tiles_along(&p, 2, 2);
     if (tiles > (double)MOST_TILES)
-        return mica_refuse(why, "the images have %.0f tiles of 2 x 2, this engine numbers %lld",
+        return mica_refuse(why, "the images have %.10g tiles of 2 x 2, this engine numbers %lld",
                            tiles, (long long)MOST_TILES);
     return MICA_OK;
 }
