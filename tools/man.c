@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * man IN OUT: copies the source of a man page (scdoc) and puts the lists that the headers hold in
- * place of the lines @statuses@, @dtypes@, @activations@ and @environment@. */
+ * place of the lines @statuses@, @dtypes@, @activations@, @environment@ and @places@. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +31,11 @@ static const row environment[] = {
     MICA_ENVIRONMENT(MICA_X)
 #undef MICA_X
 };
+static const row places[] = {
+#define MICA_X(name, doc) {#name, doc},
+    MICA_ENVIRONMENT_PLACES(MICA_X)
+#undef MICA_X
+};
 
 static const struct {
     const char *line;
@@ -41,6 +46,7 @@ static const struct {
     {"@dtypes@\n", dtypes, sizeof dtypes / sizeof *dtypes},
     {"@activations@\n", activations, sizeof activations / sizeof *activations},
     {"@environment@\n", environment, sizeof environment / sizeof *environment},
+    {"@places@\n", places, sizeof places / sizeof *places},
 };
 
 /* Everything that scdoc would take for markup is escaped. */

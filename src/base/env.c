@@ -16,12 +16,19 @@ static const struct {
 #undef MICA_X
 };
 
+static const char *const places[] = {
+#define MICA_X(name, doc) #name,
+    MICA_ENVIRONMENT_PLACES(MICA_X)
+#undef MICA_X
+};
+
 static const char *const foreign[] = {"CUDA_VISIBLE_DEVICES",  "CUDA_INJECTION64_PATH",
                                       "NVTX_INJECTION64_PATH", "LD_PRELOAD",
                                       "CUDA_LAUNCH_BLOCKING",  "NVRTC_APPEND_FLAGS"};
 enum { FOREIGN = sizeof foreign / sizeof *foreign };
 
-static const char *values[MICA_ENV_COUNT], *home, *cache_home, *foreign_values[FOREIGN];
+static const char *values[MICA_ENV_COUNT], *place_values[MICA_ENV_PLACE_COUNT];
+static const char *foreign_values[FOREIGN];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void read_all(void)
@@ -30,8 +37,7 @@ static void read_all(void)
         values[i] = secure_getenv(variables[i].name);
         if (values[i] && !*values[i]) values[i] = NULL;
     }
-    home = secure_getenv("HOME");
-    cache_home = secure_getenv("XDG_CACHE_HOME");
+    for (int i = 0; i < MICA_ENV_PLACE_COUNT; i++) place_values[i] = secure_getenv(places[i]);
     for (int i = 0; i < FOREIGN; i++) foreign_values[i] = secure_getenv(foreign[i]);
 }
 
@@ -41,16 +47,10 @@ const char *mica_env(mica_env_name name)
     return values[name];
 }
 
-const char *mica_env_home(void)
+const char *mica_env_place(mica_env_place_name name)
 {
     pthread_once(&once, read_all);
-    return home;
-}
-
-const char *mica_env_cache_home(void)
-{
-    pthread_once(&once, read_all);
-    return cache_home;
+    return place_values[name];
 }
 
 bool mica_env_foreign(int index, const char **name, const char **value)

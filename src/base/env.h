@@ -25,6 +25,23 @@
     X(CUDNN, "absolute path of libcudnn.so.9, a peer engine of conv")                              \
     X(SYNC, "1: wait after every launch and name the plan in errors (slow; for debugging)")
 
+/* X(NAME, what it is read for): those of others that say where things are. */
+#define MICA_ENVIRONMENT_PLACES(X)                                                                 \
+    X(HOME, "~/.cache/mica is the kernel cache, ~/.local has what pip installed for the user")     \
+    X(XDG_CACHE_HOME, "instead of ~/.cache")                                                       \
+    X(CUDA_HOME, "a CUDA toolkit, for NVRTC")                                                      \
+    X(CUDA_PATH, "likewise")                                                                       \
+    X(VIRTUAL_ENV, "Python packages, for NVRTC")                                                   \
+    X(CONDA_PREFIX, "likewise, and conda's libraries")                                             \
+    X(PATH, "the first python3 in it has packages, for NVRTC; no python is run")
+
+typedef enum mica_env_place_name {
+#define MICA_X(name, doc) MICA_ENV_PLACE_##name,
+    MICA_ENVIRONMENT_PLACES(MICA_X)
+#undef MICA_X
+        MICA_ENV_PLACE_COUNT
+} mica_env_place_name;
+
 typedef enum mica_env_name {
 #define MICA_X(name, doc) MICA_ENV_##name,
     MICA_ENVIRONMENT(MICA_X)
@@ -34,9 +51,8 @@ typedef enum mica_env_name {
 
 /* The value, or NULL. The text lives as long as the process. */
 const char *mica_env(mica_env_name name);
-/* HOME and XDG_CACHE_HOME, which are not ours; NULL under AT_SECURE. */
-const char *mica_env_home(void);
-const char *mica_env_cache_home(void);
+/* The same for variables of others. */
+const char *mica_env_place(mica_env_place_name name);
 /* Variables of others that decide what is loaded into a CUDA process, for mica info; value NULL:
  * unset. False past the last. */
 bool mica_env_foreign(int index, const char **name, const char **value);

@@ -58,8 +58,9 @@ int64_t mica_cache_limit(void)
 /* The directory's path, or the reason why there is none. */
 static bool find_path(char path[512], char reason[160])
 {
-    const char *own = mica_env(MICA_ENV_CACHE_DIR), *xdg = mica_env_cache_home();
-    const char *home = mica_env_home();
+    const char *own = mica_env(MICA_ENV_CACHE_DIR);
+    const char *xdg = mica_env_place(MICA_ENV_PLACE_XDG_CACHE_HOME);
+    const char *home = mica_env_place(MICA_ENV_PLACE_HOME);
     int length = -1;
     path[0] = reason[0] = 0;
     if (mica_cache_limit() == 0) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "cuda/nvrtc.h"
 #include "cuda/driver.h"
+#include "cuda/nvrtc_search.h"
 #include "base/env.h"
 #include "base/library.h"
 #include "base/log.h"
@@ -104,18 +105,17 @@ static const char *fill_table(void)
 
 static mica_status open_library(void)
 {
-    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12",
-                                        "/usr/local/cuda/lib64/libnvrtc.so.13",
-                                        "/usr/local/cuda/lib64/libnvrtc.so.12", NULL};
-    char text[2048] = "";
+    char text[3072] = "";
     mica_text looked = {text, sizeof text, 0};
-    library = mica_library_open("MICA_NVRTC", mica_env(MICA_ENV_NVRTC), names, &looked);
+    const char *value = mica_env(MICA_ENV_NVRTC);
+    library = mica_library_open("MICA_NVRTC", value, mica_nvrtc_names, &looked);
+    if (!library && !value) library = mica_nvrtc_search("/usr/local", &looked);
     if (!library)
-        return mica_fail(
-            MICA_NO_COMPILER,
-            "NVRTC was not found: %s. Install the CUDA toolkit's libnvrtc (pip install "
-            "nvidia-cuda-nvrtc will do) or name its path in MICA_NVRTC",
-            text);
+        return mica_fail(MICA_NO_COMPILER,
+                         "NVRTC was not found: %s. `pip install nvidia-cuda-nvrtc` brings it "
+                         "(nvidia-cuda-nvrtc-cu12 for drivers before 580; with --prefix ~/.local "
+                         "where pip refuses), or MICA_NVRTC names its path",
+                         text);
     const char *missing = fill_table();
     if (missing) {
         dlclose(library);
