@@ -352,6 +352,8 @@ if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
     cmake_path(GET page STEM name)
     mica_test(docs/${name} docs ${page} ${PROJECT_BINARY_DIR})
   endforeach()
+  mica_test(install/without-cmocka install ${PROJECT_SOURCE_DIR}/tests/install/without_cmocka.sh
+    ${PROJECT_BINARY_DIR})
   mica_test(install/consumers install ${PROJECT_SOURCE_DIR}/tests/install/run.sh
     ${PROJECT_BINARY_DIR})
 endif()
