@@ -14,7 +14,7 @@ typedef struct tune {
     cli_options options;
     const char *output;
     int budget_ms;
-    bool fit;
+    bool fit, keep_disturbed;
     mica_context *context;
     mica_device_info device;
     cli_lines lines;
@@ -25,16 +25,21 @@ typedef struct tune {
     int code;
 } tune;
 
-enum { KEY_BUDGET = 0x100 };
+enum { KEY_BUDGET = 0x100, KEY_DISTURBED };
+enum { ATTEMPTS = 3 }; /* where something else runs meanwhile */
 static const struct argp_option options[] = {
     {"output", 'o', "FILE", 0, "record file to append to; default: that of MICA_RECORDS", 0},
     {"fit", 'f', NULL, 0, "measure the constants of the cost model first and record them", 0},
     {"budget", KEY_BUDGET, "MS", 0, "time to measure one problem; default 2000", 0},
+    {"keep-disturbed", KEY_DISTURBED, NULL, 0,
+     "keep what was measured while something else ran; default: measure again, then nothing", 0},
     {0}};
 static const char doc[] =
     "Times the engines and configs that the cost model puts first and appends the choice of each "
     "problem to a record file. What that file holds already, or the one named by MICA_RECORDS, is "
-    "not measured again."
+    "not measured again. A measurement that something else disturbs is made again, up to three "
+    "times; "
+    "if it stays so, nothing is kept of it and the exit code is 1."
     "\vExamples:\n"
     "  mica tune --output mine.records conv x=bf16:256x64x56x56:nhwc w=bf16:64x64x3x3:nhwc "
     "pad=1x1\n"
@@ -56,6 +61,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_BUDGET:
         t->budget_ms = (int)cli_number(state, "--budget", arg, 1);
+        return 0;
+    case KEY_DISTURBED:
+        t->keep_disturbed = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -88,7 +96,8 @@ static void write_row(tune *t, const cli_line *line, const mica_plan *before, do
     free(set);
 }
 
-/* Both plans in turns, so that the times can be compared. False: it was interrupted, or failed. */
+/* Both plans in turns, so that the times can be compared. False: it was interrupted, or failed, or
+ * something else disturbed it. */
 static bool time_both(tune *t, const mica_problem *problem, mica_plan *before, mica_plan *after,
                       double ms[2])
 {
@@ -96,7 +105,7 @@ static bool time_both(tune *t, const mica_problem *problem, mica_plan *before, m
     const bench_limits limits = {.seconds = 0.1, .least = 10};
     bool timed = bench_time(t->context, &t->device, problem, entries, 2, &limits) == MICA_OK;
     for (int i = 0; i < 2; i++) {
-        timed = timed && entries[i].count > 0;
+        timed = timed && entries[i].count > 0 && (t->keep_disturbed || !*entries[i].disturbed);
         if (timed) ms[i] = cli_median(entries[i].samples, entries[i].count);
         free(entries[i].samples);
     }
@@ -121,19 +130,42 @@ static void add_row(tune *t, const mica_problem *problem, const cli_line *line, 
     cli_cell(&t->table, "%s", line->text);
 }
 
+/* Measured, if need be again; the last plan is the model's choice if that never came to rest. */
+static mica_status measure(tune *t, const mica_problem *problem, uint32_t packed, mica_plan **plan)
+{
+    const mica_options o = {
+        .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = packed};
+    mica_status status = mica_plan_problem(t->context, problem, &o, plan);
+    for (int i = 1; i < ATTEMPTS && status == MICA_OK && *mica_plan_disturbed(*plan); i++) {
+        if (cli_stopped()) break;
+        mica_plan_destroy(*plan);
+        status = mica_plan_problem(t->context, problem, &o, plan);
+    }
+    return status;
+}
+
+static void report_disturbed(tune *t, const cli_line *line, const mica_plan *plan)
+{
+    cli_progress_clear(&t->progress);
+    cli_say("%s: disturbed %d times, nothing is kept: %s", line->text, ATTEMPTS,
+            mica_plan_disturbed(plan));
+    t->code = cli_worse(t->code, CLI_MISMATCH);
+}
+
 static void tune_line(tune *t, const cli_line *line)
 {
     mica_problem *problem = cli_line_problem(&t->lines, line);
     if (!problem) return;
     mica_plan *before = NULL, *after = NULL;
-    mica_options model = {.mode = MICA_MODE_MODEL, .packed = line->packed},
-                 measure = {
-                     .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = line->packed};
+    mica_options model = {.mode = MICA_MODE_MODEL, .packed = line->packed};
     mica_status status = mica_plan_problem(t->context, problem, &model, &before);
-    if (status == MICA_OK) status = mica_plan_problem(t->context, problem, &measure, &after);
+    if (status == MICA_OK) status = measure(t, problem, line->packed, &after);
+    bool disturbed = status == MICA_OK && *mica_plan_disturbed(after);
     /* After each problem, so that an interruption loses nothing. */
-    if (status == MICA_OK) status = mica_context_save_records(t->context, t->output);
-    if (status == MICA_OK) {
+    if (status == MICA_OK && !disturbed) status = mica_context_save_records(t->context, t->output);
+    if (disturbed) {
+        report_disturbed(t, line, after);
+    } else if (status == MICA_OK) {
         add_row(t, problem, line, before, after);
     } else {
         cli_progress_clear(&t->progress);
@@ -158,9 +190,12 @@ static int fit(tune *t)
 {
     const mica_device_info before = t->device;
     mica_status status = mica_context_fit(t->context);
+    for (int i = 1; i < ATTEMPTS && status == MICA_DISTURBED && !cli_stopped(); i++)
+        status = mica_context_fit(t->context);
     if (status == MICA_OK) status = mica_context_save_records(t->context, t->output);
     if (status != MICA_OK) {
-        cli_say("%s", mica_error());
+        cli_say("%s%s", status == MICA_DISTURBED ? "constants: disturbed, nothing is kept: " : "",
+                mica_error());
         return cli_exit_code(status);
     }
     mica_context_info(t->context, &t->device);
@@ -197,6 +232,7 @@ static int tune_lines(tune *t)
         printf("the model's choice was within 5 %% of the measured one on %ld of %ld lines\n",
                t->near, t->compared);
     }
+
     cli_table_end(&t->table);
     if (t->lines.errors) t->code = cli_worse(t->code, CLI_USAGE);
     return t->code;
@@ -211,6 +247,7 @@ static int run_all(tune *t)
     if (!t->lines.count && !t->lines.errors && !t->fit) cli_say("no problem line was given");
     if (!t->output || t->device.offline || (!t->lines.count && !t->fit)) return CLI_USAGE;
     if (t->options.json && !(t->json = cli_json_open(t->options.json))) return CLI_USAGE;
+    mica_context_keep_disturbed(t->context, t->keep_disturbed);
     t->code = load_output(t);
     if (t->code == CLI_OK && t->fit) t->code = fit(t);
     if (t->code == CLI_OK && t->lines.count) t->code = tune_lines(t);

@@ -231,6 +231,7 @@ if(TARGET mica)
   mica_test(self/onednn unit ${PROJECT_SOURCE_DIR}/tests/self/onednn.sh $<TARGET_FILE:mica>
     ${PROJECT_BINARY_DIR}/fake)
   mica_test(self/tune unit ${PROJECT_SOURCE_DIR}/tests/self/tune.sh $<TARGET_FILE:mica>)
+  mica_test(self/busy unit ${PROJECT_SOURCE_DIR}/tests/self/busy.sh $<TARGET_FILE:mica>)
   mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)
   mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)
   mica_test(self/list unit ${PROJECT_SOURCE_DIR}/tests/self/list.sh $<TARGET_FILE:mica>)

@@ -32,6 +32,7 @@ typedef struct bench {
     double copy_gbps; /* measured beside the line */
     char driver[64];
     double context_ms; /* that making the context took */
+    long disturbed;    /* results that were */
     int code;
 } bench;
 
@@ -196,7 +197,8 @@ static void print_header(const bench *b)
 {
     if (b->options.quiet) return;
     if (b->csv)
-        printf("set,engine,ms,p10,p90,n,tflops,gbps,roofline,sm_mhz_before,sm_mhz_after,line\n");
+        printf("set,engine,ms,p10,p90,n,tflops,gbps,roofline,sm_mhz_before,sm_mhz_after,"
+               "disturbed,line\n");
     else
         printf("%s%11s %10s %10s %6s %9s %9s %6s  %s%-18s %s%s\n", cli_style(stdout, "bold"),
                "median ms", "p10", "p90", "n", "TFLOP/s", "GB/s", "roof",
@@ -207,12 +209,12 @@ static void print_result(const bench *b, const bench_result *r)
 {
     if (b->options.quiet) return;
     if (b->csv)
-        printf("%s,%s,%.6g,%.6g,%.6g,%zu,%.5g,%.5g,%.4g,%d,%d,\"%s\"\n", r->set, r->engine, r->ms,
-               r->p10, r->p90, r->n, r->tflops, r->gbps, r->roofline, r->mhz[0], r->mhz[1],
-               r->line);
+        printf("%s,%s,%.6g,%.6g,%.6g,%zu,%.5g,%.5g,%.4g,%d,%d,%d,\"%s\"\n", r->set, r->engine,
+               r->ms, r->p10, r->p90, r->n, r->tflops, r->gbps, r->roofline, r->mhz[0], r->mhz[1],
+               r->disturbed != NULL, r->line);
     else {
-        printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%  ", r->ms, r->p10, r->p90, r->n,
-               r->tflops, r->gbps, 100 * r->roofline);
+        printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%%s ", r->ms, r->p10, r->p90, r->n,
+               r->tflops, r->gbps, 100 * r->roofline, r->disturbed ? "~" : " ");
         if (b->clocks) printf("%4d-%-4d  ", r->mhz[0], r->mhz[1]);
         printf("%-18s %s\n", r->engine, r->line);
     }
@@ -242,6 +244,7 @@ static void write_result(const bench *b, const bench_result *r, const char *run)
                           "commit", b->options.commit ? b->options.commit : "", "device",
                           b->device.model, "driver", version, "run", run);
     if (b->clocks) json_object_set_new(o, "sm_mhz", json_pack("[ii]", r->mhz[0], r->mhz[1]));
+    if (r->disturbed) json_object_set_new(o, "disturbed", json_string(r->disturbed));
     if (b->keep_samples) {
         json_t *samples = json_array();
         for (size_t i = 0; i < r->n; i++)
@@ -263,6 +266,7 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
                       .n = e->count,
                       .samples = e->samples};
     e->samples = NULL;
+    if (*e->disturbed) r.disturbed = cli_format("%s", e->disturbed);
     cli_sort(r.samples, r.n);
     r.ms = cli_quantile(r.samples, r.n, 0.5);
     r.p10 = cli_quantile(r.samples, r.n, 0.1);
@@ -307,6 +311,7 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
             bench_add(&b->results, summarise(b, problem, line, packed, &entries[i]));
             print_result(b, &b->results.items[b->results.count - 1]);
             write_result(b, &b->results.items[b->results.count - 1], run);
+            b->disturbed += *entries[i].disturbed != 0;
         }
         free(entries[i].samples);
         mica_plan_destroy(entries[i].plan);
@@ -321,6 +326,16 @@ static void find_driver(bench *b)
     for (int i = 0; mica_info(i, &key, &value) == MICA_OK; i++)
         if (!strcmp(key, "cuda driver version") && b->device.cuda)
             snprintf(b->driver, sizeof b->driver, "%s", value);
+}
+
+/* What to make of the lines that are marked: the first one's reason stands for all. */
+static void summarise_disturbed(const bench *b)
+{
+    const bench_result *r = b->results.items;
+    if (!b->disturbed) return;
+    while (!r->disturbed) r++;
+    cli_say("disturbed results (marked ~): %ld of %zu, the first by %s of %s: %s", b->disturbed,
+            b->results.count, r->engine, r->line, r->disturbed);
 }
 
 static int run_all(bench *b)
@@ -344,6 +359,7 @@ static int run_all(bench *b)
     cli_json_close(b->json);
     bench_roof_free(b->roof);
     cli_clocks_close(b->clocks);
+    summarise_disturbed(b);
     if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
     if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);
     if (b->plot && !bench_plot(b->plot, &b->results, &b->device))

@@ -19,6 +19,7 @@ typedef struct bench_entry {
     double host_ms; /* that enqueuing a run takes */
     mica_status status;
     char error[256];
+    char disturbed[128]; /* what else ran meanwhile (mica_load_disturbed), or "" */
 } bench_entry;
 
 typedef struct bench_limits {
@@ -52,6 +53,7 @@ typedef struct bench_result {
     double ms, p10, p90, tflops, gbps, roofline;
     double flops, bytes;
     int mhz[2]; /* of a GPU's multiprocessors before and after; 0: not known */
+    char *disturbed; /* why the times are not to be trusted, or NULL */
     size_t n;
     double *samples; /* n of them, or NULL */
 } bench_result;

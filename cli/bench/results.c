@@ -24,6 +24,7 @@ void bench_results_free(bench_results *r)
         free(b->line);
         free(b->engine);
         free(b->device);
+        free(b->disturbed);
         free(b->samples);
     }
     free(r->items);
@@ -56,6 +57,7 @@ static bench_result result_of(const json_t *o)
                       .gbps = number_of(o, "gbps"),
                       .roofline = number_of(o, "roofline")};
     const json_t *samples = json_object_get(o, "samples");
+    if (json_is_string(json_object_get(o, "disturbed"))) r.disturbed = text_of(o, "disturbed");
     r.n = json_is_array(samples) ? json_array_size(samples) : 0;
     if (r.n) r.samples = cli_alloc(r.n * sizeof *r.samples);
     for (size_t i = 0; i < r.n; i++) r.samples[i] = json_number_value(json_array_get(samples, i));
@@ -105,7 +107,8 @@ static const bench_result *find(const bench_results *r, const bench_result *like
     return NULL;
 }
 
-/* A change counts if it is above 3 % and neither chance nor spread explains it. */
+/* A change counts if it is above 3 %, neither chance nor spread explains it, and nothing else ran
+ * beside either measurement. */
 static const char *verdict(const bench_result *old, const bench_result *now, double *p)
 {
     bool apart;
@@ -117,6 +120,7 @@ static const char *verdict(const bench_result *old, const bench_result *now, dou
         apart = now->p90 < old->p10 || now->p10 > old->p90;
     }
     double ratio = now->ms / old->ms;
+    if (old->disturbed || now->disturbed) return "disturbed";
     if (!apart || fabs(ratio - 1) <= 0.03) return "same";
     return ratio < 1 ? "faster" : "slower";
 }
@@ -127,7 +131,7 @@ int bench_compare(const char *old_path, const char *new_path)
     cli_table t;
     int code = CLI_USAGE;
     double log_sum = 0;
-    long pairs = 0, slower = 0, faster = 0, unmatched = 0;
+    long pairs = 0, slower = 0, faster = 0, disturbed = 0, unmatched = 0;
     cli_table_begin(&t, ">old ms|>new ms|>new/old|verdict|>p|engine|line");
     if (bench_read(&old, old_path) && bench_read(&now, new_path)) {
         code = CLI_OK;
@@ -141,6 +145,7 @@ int bench_compare(const char *old_path, const char *new_path)
             const char *word = verdict(o, n, &p);
             slower += !strcmp(word, "slower");
             faster += !strcmp(word, "faster");
+            disturbed += !strcmp(word, "disturbed");
             log_sum += log(n->ms / o->ms);
             pairs++;
             cli_cell(&t, "%.5f", o->ms);
@@ -153,8 +158,9 @@ int bench_compare(const char *old_path, const char *new_path)
         }
         cli_table_print(&t, stdout);
         printf("%ld pairs: %ld faster, %ld slower, %ld the same; geometric mean of new/old %.3f",
-               pairs, faster, slower, pairs - faster - slower,
+               pairs, faster, slower, pairs - faster - slower - disturbed,
                pairs ? exp(log_sum / (double)pairs) : NAN);
+        if (disturbed) printf("; %ld were measured beside other programs", disturbed);
         printf(unmatched ? "; %ld new results have no old one\n" : "\n", unmatched);
         if (slower) code = CLI_MISMATCH;
         if (!pairs) code = CLI_USAGE;

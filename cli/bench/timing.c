@@ -278,6 +278,8 @@ mica_status bench_time(mica_context *context, const mica_device_info *device,
     if (status == MICA_OK)
         for (int i = 0; i < count; i++)
             if (entries[i].status == MICA_OK) note(&entries[i], warm_up(t, &entries[i]));
+    mica_load from, to;
+    mica_load_read(&from);
     double started = cli_seconds();
     for (bool more = status == MICA_OK; more && !cli_stopped();) {
         more = false;
@@ -287,7 +289,10 @@ mica_status bench_time(mica_context *context, const mica_device_info *device,
             more = true;
         }
     }
+    mica_load_read(&to);
     for (int i = 0; i < count; i++) {
+        mica_load_disturbed(&from, &to, device->cuda, entries[i].samples, entries[i].count,
+                            entries[i].disturbed, sizeof entries[i].disturbed);
         mica_free(context, entries[i].workspace);
         entries[i].workspace = NULL;
         for (int a = 0; a < MICA_MAX_ARGS; a++) {

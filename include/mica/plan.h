@@ -64,8 +64,12 @@ MICA_API mica_status mica_context_load_records(mica_context *context, const char
 MICA_API mica_status mica_context_save_records(mica_context *context, const char *path);
 /* Measures the constants of the cost model (copy_gbps, f32_tflops, bf16_tflops: what a large copy
  * and large products reach), which takes a few seconds. They hold from now on, and are saved with
- * the records. Not while other threads plan. */
+ * the records. Not while other threads plan. MICA_DISTURBED: something else ran beside them, so
+ * nothing changed. */
 MICA_API mica_status mica_context_fit(mica_context *context);
+/* Measurements that mica_load_disturbed() finds fault with decide nothing and are not recorded,
+ * unless this is set: for machines that are never quiet. Not while other threads plan. */
+MICA_API mica_status mica_context_keep_disturbed(mica_context *context, bool keep);
 
 /* ---- memory, streams, time -----------------------------------------------------------------
  * Conveniences for programs that have no other allocator; plans take any pointers. A stream is
@@ -95,6 +99,25 @@ MICA_API mica_status mica_event_record(mica_context *context, mica_event *event,
 MICA_API mica_status mica_event_elapsed(mica_context *context, mica_event *from, mica_event *to,
                                         double *ms);
 
+/* Counters of this process and of the CPUs it may use, at one moment: who times runs reads them
+ * before and after, and knows whether something else ran meanwhile. */
+typedef struct mica_load {
+    double seconds;  /* of a monotonic clock */
+    double ran;      /* CPU time of this process, in seconds as all that follow */
+    double waited;   /* its threads for a CPU; -1: the kernel does not count that */
+    double switches; /* how often one of them lost its CPU to another thread */
+    double busy;     /* CPU time of everybody; -1: not known */
+    double stolen;   /* CPU time that a hypervisor gave to other machines */
+    int cpus;
+} mica_load;
+MICA_API void mica_load_read(mica_load *load);
+/* Whether something else disturbed what ran between the readings: threads of this process waited
+ * for CPUs, others used most of them, or the times (in any order; at least five say something) lie
+ * too far apart. cuda: they are a GPU's, for which CPUs do not count. why receives the value and
+ * the rule, "" if nothing did. */
+MICA_API bool mica_load_disturbed(const mica_load *from, const mica_load *to, bool cuda,
+                                  const double *ms, size_t count, char *why, size_t size);
+
 /* ---- plans --------------------------------------------------------------------------------- */
 
 #define MICA_MAX_ARGS    32
@@ -103,7 +126,8 @@ MICA_API mica_status mica_event_elapsed(mica_context *context, mica_event *from,
 /* A record of the problem, if there is one, comes first but for MICA_MODE_MODEL. */
 typedef enum mica_mode {
     MICA_MODE_ESTIMATE, /* a cost model orders the engines; nothing is timed; deterministic */
-    MICA_MODE_MEASURE,  /* the best few of the model are timed, within measure_ms */
+    MICA_MODE_MEASURE,  /* the best few of the model are timed, within measure_ms; as ESTIMATE where
+                           something else disturbed that, and measured again when asked again */
     MICA_MODE_RECORDED, /* only what a record says; MICA_NOT_FOUND without one */
     MICA_MODE_MODEL     /* as ESTIMATE, whatever records say */
 } mica_mode;
@@ -144,6 +168,8 @@ MICA_API const char *mica_plan_config(const mica_plan *plan);
 MICA_API double mica_plan_predicted(const mica_plan *plan);
 /* Milliseconds that its record says, or the measurement that chose it; 0: none did. */
 MICA_API double mica_plan_measured(const mica_plan *plan);
+/* Why a measurement that was asked for did not choose it: what disturbed that; else "". */
+MICA_API const char *mica_plan_disturbed(const mica_plan *plan);
 /* The canonical problem line of the plan, defaults left out. Returns its length as snprintf. */
 MICA_API int mica_plan_describe(const mica_plan *plan, char *buffer, size_t size);
 

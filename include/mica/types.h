@@ -42,7 +42,8 @@ MICA_API const char *mica_version(void);
     X(IO, "a file could not be read or written")                                                   \
     X(NOT_FOUND, "nothing is recorded under that name")                                            \
     X(CANCELLED, "cancelled by the caller")                                                        \
-    X(INTERNAL, "a mistake inside mica; please report it")
+    X(INTERNAL, "a mistake inside mica; please report it")                                         \
+    X(DISTURBED, "other programs disturbed a measurement, which was not used")
 
 typedef enum mica_status {
 #define MICA_X(name, text) MICA_##name,

@@ -112,6 +112,13 @@ mica_status mica_context_cache_limit(mica_context *c, int64_t bytes)
     if (!c) return null_pointer("context");
     if (bytes < 0) return mica_fail(MICA_INVALID, "cache limit is %lld bytes", (long long)bytes);
     mica_plan_cache_limit(&c->cache, bytes);
+mica_status mica_context_keep_disturbed(mica_context *c, bool keep)
+{
+    if (!c) return null_pointer("context");
+    c->keep_disturbed = keep;
+    return MICA_OK;
+}
+
     return MICA_OK;
 }
 

@@ -33,6 +33,7 @@ typedef struct mica_full_plan {
     char config_text[128];
     mica_wanted *wanted; /* kernels, while the plan is built */
     double measured_ms;  /* of the record or measurement that chose it, or 0 */
+    char disturbed[128]; /* why no measurement did, though one was made */
 } mica_full_plan;
 
 static inline mica_full_plan *mica_plan_full(const mica_plan *plan)
@@ -122,6 +123,7 @@ struct mica_context {
     mica_device_info device;
     mica_cuda *cuda;       /* NULL on the CPU */
     atomic_int references; /* the caller's and each plan's */
+    bool keep_disturbed;
     mica_plan_cache cache;
     mica_records records;
 };
@@ -156,7 +158,16 @@ int mica_candidates(const mica_context *context, const mica_op *op, const void *
 mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
                             const mica_candidate *candidate, const mica_options *options,
                             mica_plan **plan);
-/* Times candidates and moves the best to the front; leaves the order where timing fails. */
+/* Whether its workspace keeps to the limit; a plan's own kernels are not compiled for that. */
+mica_status mica_plan_fits(mica_context *context, const mica_op *op, const void *desc,
+                           const mica_candidate *candidate, const mica_options *options);
+/* The caller's options, shorter ones filled up, or INVALID. */
+mica_status mica_options_read(const mica_options *given, mica_options *options);
+/* Why the options rule an engine out, or NULL; named: those only taken by name count as named. */
+const char *mica_engine_excluded(const mica_engine *engine, const mica_context *context,
+                                 const mica_options *options, bool named);
+/* Times candidates and moves the best to the front; leaves the order where timing fails. DISTURBED:
+ * something else ran beside every attempt within the time. */
 mica_status mica_measure(mica_context *context, const mica_op *op, const void *desc,
                          const mica_options *options, mica_candidate *list, int count,
                          double *best_ms);

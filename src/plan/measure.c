@@ -15,7 +15,7 @@ static const int64_t blocker_bytes = 256 << 20;
 static const double BLOCKER_MS = 0.05;
 static const double CHAIN_MS = 0.05; /* what shorter runs are made up to */
 enum { FINALISTS = 6, PEER_FINALISTS = 16, SETS = 8, ROUNDS = 41, MOST_CLEARS = 100 };
-enum { MOST_CHAIN = 16 };
+enum { MOST_CHAIN = 16, ATTEMPTS = 3 };
 
 typedef struct contest {
     mica_context *context;
@@ -179,9 +179,9 @@ static mica_status play(contest *c, int round, double *host_ms)
     return MICA_OK;
 }
 
-static mica_status race(contest *c, int budget_ms)
+static mica_status race(contest *c, double end)
 {
-    double end = mica_seconds() + 1e-3 * budget_ms, host_ms;
+    double host_ms;
     /* the first round is slow for the host, too: libraries load kernels */
     c->chain = 1;
     MICA_TRY(play(c, 0, &host_ms));
@@ -221,6 +221,37 @@ static int winner(contest *c, double *best_ms)
     return best;
 }
 
+/* The times that the choice rests on: the model's pick and the best. */
+static bool was_disturbed(const contest *c, const mica_load *from, int best, char *why, size_t size)
+{
+    mica_load to;
+    const double *const times[] = {c->times[0], c->times[best]};
+    mica_load_read(&to);
+    for (int i = 0; i < 2; i++)
+        if (mica_load_disturbed(from, &to, c->context->device.cuda, times[i], (size_t)c->rounds,
+                                why, size))
+            return true;
+    return false;
+}
+
+/* Runs them until nothing else disturbs that, while there is time. */
+static mica_status decide(contest *c, int budget_ms, int *best, double *best_ms)
+{
+    double end = mica_seconds() + 1e-3 * budget_ms, ms = 0;
+    char why[128] = "";
+    bool disturbed = false;
+    for (int i = 0; i == 0 || (i < ATTEMPTS && disturbed && mica_seconds() < end); i++) {
+        mica_load from;
+        mica_load_read(&from);
+        MICA_TRY(race(c, end));
+        *best = winner(c, &ms);
+        disturbed = !c->context->keep_disturbed && was_disturbed(c, &from, *best, why, sizeof why);
+    }
+    if (disturbed) return mica_fail(MICA_DISTURBED, "%s", why);
+    *best_ms = ms;
+    return MICA_OK;
+}
+
 mica_status mica_measure(mica_context *context, const mica_op *op, const void *desc,
                          const mica_options *options, mica_candidate *list, int count,
                          double *best_ms)
@@ -242,10 +273,11 @@ mica_status mica_measure(mica_context *context, const mica_op *op, const void *d
             c->count++;
     }
     mica_status status = c->count ? allocate(c) : MICA_OK;
+    int won = 0;
     if (status == MICA_OK && c->count)
-        status = race(c, options->measure_ms ? options->measure_ms : 2000);
+        status = decide(c, options->measure_ms ? options->measure_ms : 2000, &won, best_ms);
     if (status == MICA_OK && c->count) {
-        int from = c->list_index[winner(c, best_ms)];
+        int from = c->list_index[won];
         mica_candidate best = list[from];
         memmove(list + 1, list, (size_t)from * sizeof *list);
         list[0] = best;

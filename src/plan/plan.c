@@ -330,6 +330,11 @@ mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info)
     if (!plan || !info) return mica_fail(MICA_INVALID, "plan or info is NULL");
     mica_problem problem = {.op = plan->op, .desc = plan->desc};
     return mica_problem_arg(&problem, index, info);
+const char *mica_plan_disturbed(const mica_plan *plan)
+{
+    return plan ? mica_plan_full(plan)->disturbed : "";
+}
+
 }
 
 mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, double *phi)

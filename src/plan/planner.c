@@ -105,9 +105,18 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
         return mica_fail(MICA_NOT_FOUND, "no usable record for %s on %s", problem, c->device.model);
     int count = mica_candidates(c, op, desc, &o, list, &refusals);
     double best_ms = 0;
+    char disturbed[128] = "";
+    mica_status measured = MICA_OK;
     if (o.mode == MICA_MODE_MEASURE && count > 0)
-        MICA_TRY(mica_measure(c, op, desc, &o, list, count, &best_ms));
+        measured = mica_measure(c, op, desc, &o, list, count, &best_ms);
+    if (measured == MICA_DISTURBED) {
+        snprintf(disturbed, sizeof disturbed, "%s", mica_error());
+        mica_log(MICA_LOG_WARN, "measure,%s,disturbed: %s,%s", c->device.name, disturbed, problem);
+    } else if (measured != MICA_OK) {
+        return measured;
+    }
     MICA_TRY(build_first(c, op, desc, list, count, &o, &refusals, plan));
+    memcpy(mica_plan_full(*plan)->disturbed, disturbed, sizeof disturbed);
     if (best_ms <= 0) return MICA_OK;
     mica_plan_full(*plan)->measured_ms = best_ms;
     if (mica_engine_needs_name((*plan)->engine)) return MICA_OK;
@@ -134,7 +143,8 @@ mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
         return mica_fail(MICA_INVALID, "%s: %s", key->op->name, why.text);
     MICA_TRY(mica_packed_check(key->op, desc, options->packed));
     MICA_TRY(choose(c, key->op, desc, options, plan));
-    mica_plan_cache_add(&c->cache, key, hash, *plan);
+    /* A measurement that failed is made again when somebody asks again. */
+    if (!*mica_plan_full(*plan)->disturbed) mica_plan_cache_add(&c->cache, key, hash, *plan);
     if (mica_log_wants(MICA_LOG_INFO)) {
         char line[1024] = "";
         record_problem(key->op, desc, options, &(mica_text){line, sizeof line, 0});
