@@ -9,19 +9,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_MEASURE = 0x100, KEY_SOURCE, KEY_CONFIG, KEY_NO_WORKSPACE, KEY_PACKED };
+enum {
+    KEY_MEASURE = 0x100,
+    KEY_SOURCE,
+    KEY_CONFIG,
+    KEY_NO_WORKSPACE,
+    KEY_WORKSPACE,
+    KEY_NONDETERMINISTIC,
+    KEY_PACKED
+};
 
 static const struct argp_option options[] = {
     {"engine", 'e', "NAME", 0, "explain this engine instead of the planner's choice", 0},
     {"config", KEY_CONFIG, "TEXT", 0, "and this config of it", 0},
     {"no-workspace", KEY_NO_WORKSPACE, NULL, 0, "plan without workspace", 0},
+    {"workspace", KEY_WORKSPACE, "BYTES", 0, "plan with at most so much workspace", 0},
+    {"nondeterministic", KEY_NONDETERMINISTIC, NULL, 0,
+     "allow engines whose bits vary between runs; default: only with --engine", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"measure", KEY_MEASURE, NULL, 0, "time the engines too", 0},
     {"source", KEY_SOURCE, NULL, 0, "show what is put in front of each kernel's source", 0},
     {0}};
 
 static const char doc[] =
-    "Shows each engine's verdict on a problem, the choice, its config, times, workspace, kernels "
+    "Shows each engine's verdict on a problem under the options given, the choice, its config, "
+    "times, workspace, kernels "
     "and numeric contract. Works for devices that are not there. With --json one object for each "
     "problem instead of the text."
     "\vExamples:\n"
@@ -43,7 +55,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         e->config = arg;
         return 0;
     case KEY_NO_WORKSPACE:
-        e->no_workspace = true;
+        e->workspace = MICA_NO_WORKSPACE;
+        return 0;
+    case KEY_WORKSPACE:
+        e->workspace = (int64_t)cli_number(state, "--workspace", arg, 1);
+        return 0;
+    case KEY_NONDETERMINISTIC:
+        e->nondeterministic = true;
         return 0;
     case KEY_MEASURE:
         e->measure = true;
@@ -106,6 +124,11 @@ static void show_cost(const explain *e, const mica_problem *problem)
 
 /* ---- engines ---- */
 
+bool explain_verdict(const explain *e, const mica_problem *problem, int index, mica_verdict *v)
+{
+    return mica_problem_verdict_with(e->context, problem, &e->plan, index, v) == MICA_OK;
+}
+
 const char *explain_config(const mica_verdict *v, const mica_plan *plan)
 {
     return plan && !strcmp(v->engine, mica_plan_engine(plan)) ? mica_plan_config(plan) : v->config;
@@ -117,10 +140,9 @@ double explain_measured(const explain *e, const mica_problem *problem, const mic
     bench_entry entry = {0};
     const bench_limits limits = {.seconds = 0.2, .least = 5};
     const char *config = explain_config(v, plan);
-    mica_options o = {.engine = v->engine,
-                      .config = *config ? config : NULL,
-                      .nondeterministic = true,
-                      .packed = e->packs};
+    mica_options o = e->plan;
+    o.engine = v->engine;
+    o.config = *config ? config : NULL;
     double ms = -1;
     if (v->status != MICA_OK || !e->measure || e->device.offline) return ms;
     if (mica_plan_problem(e->context, problem, &o, &entry.plan) != MICA_OK) return ms;
@@ -150,8 +172,7 @@ static void show_engines(const explain *e, const mica_problem *problem, const mi
     mica_verdict v;
     heading("engines (* is the choice)");
     cli_table_begin(&t, "  engine|>predicted ms|>measured ms|config, or why not|");
-    for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++)
-        engine_row(e, problem, &v, plan, &t);
+    for (int i = 0; explain_verdict(e, problem, i, &v); i++) engine_row(e, problem, &v, plan, &t);
     cli_table_print(&t, stdout);
     cli_table_end(&t);
 }
@@ -216,7 +237,7 @@ static void show_contract(const mica_plan *plan)
 
 static void show(const explain *e, const mica_problem *problem, const mica_plan *plan)
 {
-    char *text = cli_line_text(problem, e->packs);
+    char *text = cli_line_text(problem, e->plan.packed);
     printf("%s\n", text);
     free(text);
     show_arguments(problem);
@@ -240,12 +261,13 @@ static void explain_line(explain *e, const cli_line *line)
 {
     mica_problem *problem = cli_line_problem(&e->lines, line);
     if (!problem) return;
-    mica_options o = {.engine = e->engine, .config = e->config};
-    if (e->no_workspace) o.workspace_limit = MICA_NO_WORKSPACE;
-    o.nondeterministic = e->engine != NULL;
-    o.packed = e->packs = cli_line_packed(line, problem, e->packed);
+    e->plan = (mica_options){.engine = e->engine,
+                             .config = e->config,
+                             .workspace_limit = e->workspace,
+                             .nondeterministic = e->nondeterministic || e->engine != NULL,
+                             .packed = cli_line_packed(line, problem, e->packed)};
     mica_plan *plan;
-    mica_status status = mica_plan_problem(e->context, problem, &o, &plan);
+    mica_status status = mica_plan_problem(e->context, problem, &e->plan, &plan);
     if (status != MICA_OK) {
         cli_say("no plan: %s", mica_error());
         e->code = cli_worse(e->code, cli_exit_code(status));

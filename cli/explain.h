@@ -10,8 +10,9 @@
 typedef struct explain {
     cli_options options;
     const char *engine, *config, *packed;
-    uint32_t packs; /* the arguments that the line at hand packs */
-    bool measure, source, no_workspace;
+    mica_options plan; /* how the line at hand is planned */
+    int64_t workspace; /* limit as in mica_options */
+    bool measure, source, nondeterministic;
     mica_context *context;
     mica_device_info device;
     cli_lines lines;
@@ -23,6 +24,8 @@ typedef struct explain {
 const char *explain_direction(mica_dir dir);
 /* The config that an engine's row shows: the plan's where it is the choice. */
 const char *explain_config(const mica_verdict *v, const mica_plan *plan);
+/* Verdict `index` under the options; false past the last. */
+bool explain_verdict(const explain *e, const mica_problem *problem, int index, mica_verdict *v);
 /* Median time in milliseconds of that config; negative where it was not asked for or cannot be
  * measured. */
 double explain_measured(const explain *e, const mica_problem *problem, const mica_verdict *v,

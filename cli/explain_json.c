@@ -26,7 +26,7 @@ static json_t *engines(const explain *e, const mica_problem *problem, const mica
 {
     json_t *list = json_array();
     mica_verdict v;
-    for (int i = 0; mica_problem_verdict(e->context, problem, i, &v) == MICA_OK; i++) {
+    for (int i = 0; explain_verdict(e, problem, i, &v); i++) {
         bool takes = v.status == MICA_OK;
         bool chosen = plan && !strcmp(v.engine, mica_plan_engine(plan));
         double ms = explain_measured(e, problem, &v, plan);
@@ -104,7 +104,7 @@ json_t *explain_object(const explain *e, const mica_problem *problem, const mica
     double flops, bytes;
     /* before anything else overwrites the text */
     json_t *error = plan ? NULL : json_string(mica_error());
-    char *line = cli_line_text(problem, e->packs);
+    char *line = cli_line_text(problem, e->plan.packed);
     mica_problem_cost(problem, &flops, &bytes);
     json_t *o = json_pack("{ss ss ss so so so so so}", "line", line, "device", e->device.name,
                           "model", e->device.model, "arguments", arguments(problem), "flops",

@@ -300,6 +300,14 @@ static inline bool mica_verdict_needs_name(const mica_verdict *verdict)
 /* Engines that do not belong to the context's backend are left out. MICA_INVALID past the last. */
 MICA_API mica_status mica_problem_verdict(mica_context *context, const mica_problem *problem,
                                           int index, mica_verdict *verdict);
+/* The same under options: an engine that they rule out refuses with their rule ("workspace of 512
+ * bytes > limit of 0"). Those that are only taken by name are judged as though they were named,
+ * unless another one is. Under a workspace limit engines are built, since only then their workspace
+ * is known; the first config that keeps to it counts. Errors: MICA_INVALID past the last engine or
+ * for options that are wrong. */
+MICA_API mica_status mica_problem_verdict_with(mica_context *context, const mica_problem *problem,
+                                               const mica_options *options, int index,
+                                               mica_verdict *verdict);
 /* Config i of an engine that accepts the problem, as text, best first by the model; "" for an
  * engine that has only one. MICA_INVALID past the last. */
 MICA_API mica_status mica_problem_config(mica_context *context, const mica_problem *problem,

@@ -81,13 +81,14 @@ int mica_config_keep(mica_config *list, double *ms, int count, int most, const m
     return count;
 }
 
-/* Why an engine is not even asked, or NULL. */
-static const char *excluded(const mica_engine *e, const mica_context *c, const mica_options *o)
+const char *mica_engine_excluded(const mica_engine *e, const mica_context *c, const mica_options *o,
+                                 bool named)
 {
     if (e->cuda != (c->cuda != NULL)) return "it belongs to the other backend";
     if (o->engine && strcmp(o->engine, e->name) != 0) return "another engine was asked for";
-    if (e->peer && !o->engine) return "a peer, only taken when it is asked for by name";
-    if (e->by_name && !o->engine)
+    named |= o->engine != NULL;
+    if (e->peer && !named) return "a peer, only taken when it is asked for by name";
+    if (e->by_name && !named)
         return "its errors are larger than others', it is only taken when asked for by name";
     if (e->nondeterministic && !o->nondeterministic)
         return "its bits vary between runs, which the options do not allow";
@@ -119,7 +120,7 @@ int mica_candidates(const mica_context *c, const mica_op *op, const void *desc,
     for (int i = 0; op->engines[i]; i++) {
         const mica_engine *e = op->engines[i];
         mica_why why = {""};
-        const char *reason = excluded(e, c, o);
+        const char *reason = mica_engine_excluded(e, c, o, false);
         if (!reason && mica_engine_accepts(e, desc, &c->device, &why) != MICA_OK) reason = why.text;
         if (!reason && !add_configs(c, op, desc, o, e, list, &count))
             reason = "it has no config of that name";

@@ -112,7 +112,7 @@ static void make_rules(mica_full_plan *full)
     }
 }
 
-static mica_status build_engine(mica_plan *plan, int64_t workspace_limit)
+static mica_status build_engine(mica_plan *plan, int64_t workspace_limit, bool compile)
 {
     mica_wanted wanted[MICA_MAX_KERNELS] = {0};
     mica_plan_full(plan)->wanted = wanted;
@@ -121,7 +121,8 @@ static mica_status build_engine(mica_plan *plan, int64_t workspace_limit)
     if (status == MICA_OK && workspace_limit != 0 && plan->workspace > (size_t)limit)
         status = mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
                            plan->workspace, (long long)limit);
-    if (status == MICA_OK) status = get_kernels(plan, wanted);
+    if (status == MICA_OK && compile) status = get_kernels(plan, wanted);
+    if (!compile) plan->kernel_count = 0;
     for (int i = 0; i < MICA_MAX_KERNELS; i++) {
         mica_release(wanted[i].file);
         mica_release(wanted[i].entry);
@@ -131,9 +132,9 @@ static mica_status build_engine(mica_plan *plan, int64_t workspace_limit)
     return status;
 }
 
-mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
-                            const mica_candidate *candidate, const mica_options *options,
-                            mica_plan **plan)
+static mica_status build(mica_context *context, const mica_op *op, const void *desc,
+                         const mica_candidate *candidate, const mica_options *options, bool compile,
+                         mica_plan **plan)
 {
     /* The descriptor lies behind the plan, aligned as malloc aligns. */
     size_t head = (sizeof(mica_full_plan) + 15) / 16 * 16, bytes = head + op->desc_size;
@@ -154,7 +155,7 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
     memcpy(p->desc, desc, op->desc_size);
     mica_config_text(p->engine, &p->config, full->config_text, sizeof full->config_text);
     atomic_fetch_add(&context->references, 1);
-    mica_status status = build_engine(p, options->workspace_limit);
+    mica_status status = build_engine(p, options->workspace_limit, compile);
     if (status != MICA_OK) {
         mica_plan_destroy(p);
         return status;
@@ -162,6 +163,22 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
     make_rules(full);
     *plan = p;
     return MICA_OK;
+}
+
+mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
+                            const mica_candidate *candidate, const mica_options *options,
+                            mica_plan **plan)
+{
+    return build(context, op, desc, candidate, options, true, plan);
+}
+
+mica_status mica_plan_fits(mica_context *context, const mica_op *op, const void *desc,
+                           const mica_candidate *candidate, const mica_options *options)
+{
+    mica_plan *plan = NULL;
+    mica_status status = build(context, op, desc, candidate, options, false, &plan);
+    mica_plan_destroy(plan);
+    return status;
 }
 
 void mica_plan_destroy(mica_plan *plan)
@@ -313,6 +330,11 @@ double mica_plan_measured(const mica_plan *plan)
     return plan ? mica_plan_full(plan)->measured_ms : 0;
 }
 
+const char *mica_plan_disturbed(const mica_plan *plan)
+{
+    return plan ? mica_plan_full(plan)->disturbed : "";
+}
+
 double mica_plan_predicted(const mica_plan *plan)
 {
     return plan ? plan->predicted_ms : 0;
@@ -330,11 +352,6 @@ mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info)
     if (!plan || !info) return mica_fail(MICA_INVALID, "plan or info is NULL");
     mica_problem problem = {.op = plan->op, .desc = plan->desc};
     return mica_problem_arg(&problem, index, info);
-const char *mica_plan_disturbed(const mica_plan *plan)
-{
-    return plan ? mica_plan_full(plan)->disturbed : "";
-}
-
 }
 
 mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, double *phi)

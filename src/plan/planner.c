@@ -19,7 +19,7 @@ static mica_status copy_name(const char *what, const char *from, char *to, size_
     return MICA_OK;
 }
 
-static mica_status read_options(const mica_options *given, mica_options *o)
+mica_status mica_options_read(const mica_options *given, mica_options *o)
 {
     *o = (mica_options){0};
     if (given) memcpy(o, given, given->size && given->size < sizeof *o ? given->size : sizeof *o);
@@ -167,7 +167,7 @@ mica_status mica_plan_create(mica_context *c, const char *name, const void *desc
     mica_options o;
     mica_plan_key key;
     mica_why why = {""};
-    MICA_TRY(read_options(options, &o));
+    MICA_TRY(mica_options_read(options, &o));
     MICA_TRY(make_key(op, &o, &key));
     if (mica_fields_copy(op->fields, op->field_count, desc, desc_size, key.desc, &why) != MICA_OK)
         return mica_fail(MICA_INVALID, "%s: %s", op->name, why.text);

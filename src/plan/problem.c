@@ -111,7 +111,8 @@ static const mica_engine *nth_engine(const mica_op *op, bool cuda, int index)
     return NULL;
 }
 
-mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int index, mica_verdict *v)
+/* What the engine itself says. */
+static mica_status judge(mica_context *c, const mica_problem *p, int index, mica_verdict *v)
 {
     if (!c || !p || !v) return mica_fail(MICA_INVALID, "context, problem or verdict is NULL");
     const mica_engine *e = nth_engine(p->op, c->cuda != NULL, index);
@@ -124,17 +125,57 @@ mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int ind
     mica_why why = {""};
     v->status = mica_engine_accepts(e, p->desc, &c->device, &why);
     snprintf(v->reason, sizeof v->reason, "%s", why.text);
-    if (v->status != MICA_OK) return MICA_OK;
-    mica_candidate list[MICA_MAX_CANDIDATES];
-    mica_options only = {.engine = e->name, .nondeterministic = true};
-    if (mica_candidates(c, p->op, p->desc, &only, list, NULL) == 0) {
-        v->status = MICA_UNSUPPORTED;
-        snprintf(v->reason, sizeof v->reason, "none of its configs fits");
-        return MICA_OK;
-    }
-    mica_config_text(e, &list[0].config, v->config, sizeof v->config);
-    v->predicted_ms = list[0].predicted_ms;
     return MICA_OK;
+}
+
+/* The first of an engine's configs that keeps to the options' workspace, best first. */
+static void choose_config(mica_context *c, const mica_problem *p, const mica_engine *e,
+                          mica_options o, mica_verdict *v)
+{
+    mica_candidate list[MICA_MAX_CANDIDATES];
+    o.engine = e->name;
+    o.nondeterministic = true;
+    int count = mica_candidates(c, p->op, p->desc, &o, list, NULL), chosen = -1;
+    v->status = MICA_UNSUPPORTED;
+    snprintf(v->reason, sizeof v->reason,
+             o.config ? "it has no config \"%s\"" : "none of its configs fits", o.config);
+    for (int i = 0; i < count && chosen < 0; i++) {
+        mica_status status =
+            o.workspace_limit ? mica_plan_fits(c, p->op, p->desc, &list[i], &o) : MICA_OK;
+        if (status == MICA_OK)
+            chosen = i;
+        else if (i == 0)
+            snprintf(v->reason, sizeof v->reason, "%s", mica_error());
+    }
+    if (chosen < 0) return;
+    v->status = MICA_OK;
+    *v->reason = 0;
+    mica_config_text(e, &list[chosen].config, v->config, sizeof v->config);
+    v->predicted_ms = list[chosen].predicted_ms;
+}
+
+mica_status mica_problem_verdict_with(mica_context *c, const mica_problem *p,
+                                      const mica_options *options, int index, mica_verdict *v)
+{
+    mica_options o;
+    MICA_TRY(mica_options_read(options, &o));
+    if (p) MICA_TRY(mica_packed_check(p->op, p->desc, o.packed));
+    MICA_TRY(judge(c, p, index, v));
+    if (v->status != MICA_OK) return MICA_OK;
+    const mica_engine *e = nth_engine(p->op, c->cuda != NULL, index);
+    const char *excluded = mica_engine_excluded(e, c, &o, true);
+    if (excluded) {
+        v->status = MICA_UNSUPPORTED;
+        snprintf(v->reason, sizeof v->reason, "%s", excluded);
+    } else {
+        choose_config(c, p, e, o, v);
+    }
+    return MICA_OK;
+}
+
+mica_status mica_problem_verdict(mica_context *c, const mica_problem *p, int index, mica_verdict *v)
+{
+    return mica_problem_verdict_with(c, p, &(mica_options){.nondeterministic = true}, index, v);
 }
 
 mica_status mica_problem_config(mica_context *c, const mica_problem *p, const char *engine,

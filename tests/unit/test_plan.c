@@ -212,6 +212,59 @@ static void engines_can_be_named(void **state)
     mica_plan_destroy(plan);
 }
 
+/* A verdict under options says what a plan with that engine and these options would come to. */
+static void verdicts_take_options(void **state)
+{
+    (void)state;
+    mica_problem *p;
+    mica_verdict v;
+    const mica_options none = {.workspace_limit = MICA_NO_WORKSPACE, .nondeterministic = true};
+    int refused = 0, taken = 0;
+    assert_int_equal(mica_problem_from_text("conv x=f32:2x16x28x28:nhwc w=f32:16x16x3x3:nhwc "
+                                            "pad=1x1",
+                                            &p),
+                     MICA_OK);
+    for (int i = 0; mica_problem_verdict(ctx, p, i, &v) == MICA_OK; i++) {
+        if (v.status != MICA_OK) continue;
+        mica_plan *plan, *small = NULL;
+        mica_options o = {.engine = v.engine, .nondeterministic = true};
+        assert_int_equal(mica_plan_problem(ctx, p, &o, &plan), MICA_OK);
+        o.workspace_limit = MICA_NO_WORKSPACE;
+        mica_status status = mica_plan_problem(ctx, p, &o, &small);
+        assert_int_equal(mica_problem_verdict_with(ctx, p, &none, i, &v), MICA_OK);
+        assert_int_equal(v.status, status);
+        taken += v.status == MICA_OK;
+        if (v.status != MICA_OK) {
+            char want[80];
+            snprintf(want, sizeof want, "workspace of %zu bytes > limit of 0",
+                     mica_plan_workspace(plan));
+            assert_string_equal(v.reason, want);
+            refused++;
+        }
+        mica_plan_destroy(plan);
+        mica_plan_destroy(small);
+    }
+    assert_true(refused > 0 && taken > 0);
+    /* The engine that was asked for, and why not the others; those that refuse say their own. */
+    const mica_options named = {.engine = "ref"}, wrong = {.workspace_limit = -7};
+    int asked = 0;
+    for (int i = 0; mica_problem_verdict_with(ctx, p, &named, i, &v) == MICA_OK; i++) {
+        if (!strcmp(v.engine, "ref")) assert_int_equal(v.status, MICA_OK);
+        if (strcmp(v.engine, "ref") != 0) assert_int_equal(v.status, MICA_UNSUPPORTED);
+        asked += !strcmp(v.reason, "another engine was asked for");
+    }
+    assert_true(asked > 0);
+    /* One that is only taken by name is judged as though it were named. */
+    bool fft = false;
+    for (int i = 0; mica_problem_verdict_with(ctx, p, NULL, i, &v) == MICA_OK; i++)
+        fft |= !strcmp(v.engine, "fft") && v.status == MICA_OK && v.by_name;
+    assert_true(fft);
+    assert_int_equal(mica_problem_verdict_with(ctx, p, &wrong, 0, &v), MICA_INVALID);
+    assert_int_equal(mica_problem_verdict_with(ctx, p, NULL, 1000, &v), MICA_INVALID);
+    assert_int_equal(mica_problem_verdict_with(ctx, NULL, NULL, 0, &v), MICA_INVALID);
+    mica_problem_destroy(p);
+}
+
 static void records_choose(void **state)
 {
     (void)state;
@@ -624,6 +677,7 @@ int main(void)
         cmocka_unit_test(zero_size_runs_do_nothing),
         cmocka_unit_test(offline_devices_plan_but_do_not_run),
         cmocka_unit_test(engines_can_be_named),
+        cmocka_unit_test(verdicts_take_options),
         cmocka_unit_test(records_choose),
         cmocka_unit_test(records_of_others),
         cmocka_unit_test(records_of_any_length),
