@@ -55,6 +55,12 @@ static mica_status unknown_spelling(const mica_field *f, const char *value, mica
     return mica_invalid(why, "%s=%.40s: known are %s", f->name, value, list);
 }
 
+static bool all_zero(const int64_t *numbers, int n)
+{
+    while (n > 0 && numbers[n - 1] == 0) n--;
+    return n == 0;
+}
+
 static mica_status parse_axes(const mica_field *f, const char *value, int64_t *out, mica_why *why)
 {
     int64_t numbers[MICA_MAX_RANK] = {0};
@@ -68,6 +74,8 @@ static mica_status parse_axes(const mica_field *f, const char *value, int64_t *o
         s = end;
     } while (*s++ == 'x');
     if (s[-1]) return bad(f, value, "numbers are written 1x2x3", why);
+    if (f->permutation && n > 1 && all_zero(numbers, n))
+        return bad(f, value, "0 stands twice, a permutation names each dimension once", why);
     memcpy(out, numbers, (size_t)f->count * sizeof *out);
     return MICA_OK;
 }

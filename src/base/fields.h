@@ -26,6 +26,7 @@ typedef struct mica_field {
     double def;                   /* what zero means, if not zero: AXES, I64, F64 */
     const char *zero;             /* what zero means, in words, where no other member tells */
     const char *doc;
+    bool permutation; /* of AXES: all zeros mean that it is left out, and are not written */
 } mica_field;
 
 /* A row of a field table: MICA_FIELD(mica_conv_desc, groups, I64, .def = 1, .doc = "...") */

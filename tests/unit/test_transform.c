@@ -395,6 +395,8 @@ static void refusals(void **state)
     static const char *const rows[][2] = {
         {"transform y=f32:3", "x is needed"},
         {"transform x=f32:2x3 perm=1x1", "perm names dimension 1 twice"},
+        {"transform x=f32:2x3 perm=0x0",
+         "perm=0x0: 0 stands twice, a permutation names each dimension once"},
         {"transform x=f32:2x3 perm=0x2", "perm[1] is 2, x has dimensions 0 to 1"},
         {"transform x=f32:2x3 perm=1x0x5", "perm[2] is 5, x has only 2 dimensions"},
         {"transform x=f32:2x3 y=f32:2x4", "dimension 1 of x is 3, of y 4"},
