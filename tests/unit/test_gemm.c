@@ -286,6 +286,9 @@ static void refuses(const char *line, const char *part)
 static void contradictions_are_named(void **state)
 {
     (void)state;
+    refuses("gemm a=f32:2x3", "gemm: b is missing: both operands are needed");
+    refuses("gemm b=f32:2x3", "gemm: a is missing: both operands are needed");
+    refuses("gemm", "gemm: a is missing: both operands are needed");
     refuses("gemm a=f32:2x3 b=f32:4x2", "a has 3 columns, b has 4 rows");
     refuses("gemm a=f32:3 b=f32:3x2", "a has rank 1, b 2; a matrix has at least 2");
     refuses("gemm a=f32:2x2x3 b=f32:3x3x2", "batch dimension 1 from the last is 2 in a, 3 in b");

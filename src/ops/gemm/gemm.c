@@ -75,6 +75,9 @@ static kind kind_of(mica_dtype d)
 static mica_status check_inputs(const mica_gemm_desc *d, mica_why *why)
 {
     kind ka = kind_of(d->a.dtype), kb = kind_of(d->b.dtype);
+    if (!mica_tensor_given(&d->a) || !mica_tensor_given(&d->b))
+        return mica_invalid(why, "%s is missing: both operands are needed",
+                            mica_tensor_given(&d->a) ? "b" : "a");
     if (ka == KIND_NONE)
         return mica_invalid(why, "a is %s; known are f64 f32 f16 bf16 e4m3 e5m2 s8 u8",
                             mica_dtype_name(d->a.dtype));
