@@ -44,6 +44,9 @@ install: all
 
 lint:
 	tools/layering
+	@command -v clang-format-14 >/dev/null || { \
+		echo "make lint: clang-format-14 is not installed, so the formatting was not looked at"; \
+		exit 1; }
 	@for file in $(FORMATTED); do \
 		clang-format-14 --dry-run -Werror $$file 2>/dev/null || \
 			{ echo "$$file: not as clang-format-14 would have it: make format"; bad=1; }; \

@@ -315,6 +315,7 @@ if(TARGET mica AND TARGET fake_nvrtc)
 endif()
 
 mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
+mica_test(lint/format-self lint ${PROJECT_SOURCE_DIR}/tests/self/lint.sh)
 mica_test(lint/layering-self lint ${PROJECT_SOURCE_DIR}/tests/self/layering.sh)
 mica_test(lint/bare-root-self lint ${PROJECT_SOURCE_DIR}/tests/self/bare_root.sh)
 mica_test(abi/headers abi ${PROJECT_SOURCE_DIR}/tests/abi/headers.sh)
