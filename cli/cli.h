@@ -24,6 +24,7 @@ int cmd_demo(int argc, char **argv);
 
 /* ---- options that several commands have (options.c) ---- */
 
+enum { CLI_MOST_GIVEN = 64 };
 typedef struct cli_options {
     const char *device; /* --device, default "auto" */
     const char *commit; /* --commit: goes into result files */
@@ -31,11 +32,13 @@ typedef struct cli_options {
     bool quiet;         /* --quiet: no progress, no table */
     char **args;        /* what is not an option: files and problem lines */
     int arg_count;
+    const char *given[CLI_MOST_GIVEN]; /* long names of the options, the command's own too */
+    int given_count;
 } cli_options;
 
-/* Child parser; its input is a cli_options. */
-extern const struct argp cli_options_argp;
-/* Parses with the command's own table and the common options. Exits on a usage error. */
+/* Parses with the command's own table and those of the common options that it has; the parser
+ * hands its cli_options to state->child_inputs[0]. Options that exclude or need each other
+ * (rules.c) and arguments where args_doc is "" are usage errors, on which this exits. */
 void cli_parse(int argc, char **argv, const char *command, const struct argp_option *own,
                argp_parser_t parser, const char *args_doc, const char *doc, void *input);
 void cli_options_free(cli_options *options);
@@ -46,6 +49,10 @@ int cli_context(const cli_options *options, mica_context **context, mica_device_
 
 /* ---- errors, memory, interruption (util.c) ---- */
 
+/* That name of the n which is at most two letters off, or NULL. */
+const char *cli_nearest(const char *name, const char *const *names, int n);
+/* Whether a file can be written there; says why not. */
+bool cli_can_write(const char *path);
 /* "mica: ..." on stderr. */
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The exit code that belongs to a status. */

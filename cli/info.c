@@ -55,6 +55,18 @@ static int find_devices(const info *i, mica_device_info *devices)
     return count;
 }
 
+/* A MICA_DEVICE that is none is reported by whoever asks for "auto"; here nobody does. */
+static void check_wanted(void)
+{
+    const char *name, *value, *effect;
+    mica_context *context = NULL;
+    for (int n = 0; mica_env_info(n, &name, &value, &effect) == MICA_OK; n++)
+        if (!strcmp(name, "MICA_DEVICE") && value &&
+            mica_context_create("auto", &context) != MICA_OK)
+            cli_say("%s", mica_error());
+    mica_context_destroy(context);
+}
+
 /* ---- text ---- */
 
 static void show_devices(const mica_device_info *devices, int count)
@@ -163,6 +175,7 @@ int cmd_info(int argc, char **argv)
     int code = CLI_OK;
     cli_parse(argc, argv, "info", options, parse, "", doc, &i);
     int count = find_devices(&i, devices);
+    if (!i.options.device) check_wanted();
     if (i.options.device && !count) {
         cli_say("device %s: %s", i.options.device, mica_error());
         code = CLI_UNSUPPORTED;

@@ -8,15 +8,16 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *doc;
+    const char *makes; /* the environment's variable that names a file which it writes */
 } commands[] = {
-    {"info", cmd_info, "what was found here: devices, libraries, caches, environment"},
-    {"list", cmd_list, "operations, their fields, arguments and engines"},
-    {"demo", cmd_demo, "train a network that reads digits, and write a report"},
-    {"check", cmd_check, "run problems on every engine and compare with the reference"},
-    {"bench", cmd_bench, "time problems on every engine"},
-    {"tune", cmd_tune, "measure engines and keep the choice in a record file"},
-    {"explain", cmd_explain, "why which engine runs a problem, and what it needs"},
-    {"cache", cmd_cache, "show, fill, pack, prune or clear the cache of compiled kernels"},
+    {"info", cmd_info, "what was found here: devices, libraries, caches, environment", NULL},
+    {"list", cmd_list, "operations, their fields, arguments and engines", NULL},
+    {"demo", cmd_demo, "train a network that reads digits, and write a report", NULL},
+    {"check", cmd_check, "run problems on every engine and compare with the reference", NULL},
+    {"bench", cmd_bench, "time problems on every engine", NULL},
+    {"tune", cmd_tune, "measure engines and keep the choice in a record file", "MICA_RECORDS"},
+    {"explain", cmd_explain, "why which engine runs a problem, and what it needs", NULL},
+    {"cache", cmd_cache, "show, fill, pack, prune or clear the cache of compiled kernels", NULL},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -45,42 +46,31 @@ static int find(const char *name)
     return i;
 }
 
-/* Letters to change, add or leave out to make one word of the other (Levenshtein). */
-static int distance(const char *a, const char *b)
-{
-    enum { MOST = 16 };
-    int row[MOST + 1], width = (int)strlen(b);
-    if (width > MOST) return MOST;
-    for (int j = 0; j <= width; j++) row[j] = j;
-    for (int i = 1; *a; a++, i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= width; j++) {
-            int best = corner + (*a != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            corner = row[j];
-            row[j] = best;
-        }
-    }
-    return row[width];
-}
-
 static int unknown(const char *name)
 {
-    int nearest = 0;
-    for (int i = 1; i < COMMANDS; i++)
-        if (distance(name, commands[i].name) < distance(name, commands[nearest].name)) nearest = i;
-    if (distance(name, commands[nearest].name) <= 2)
-        cli_say("\"%s\" is no command; was `mica %s' meant?", name, commands[nearest].name);
+    const char *names[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
+    const char *nearest = cli_nearest(name, names, COMMANDS);
+    if (nearest)
+        cli_say("\"%s\" is no command; was `mica %s' meant?", name, nearest);
     else
         cli_say("\"%s\" is no command; `mica --help' shows them", name);
     return CLI_USAGE;
 }
 
+/* Variables whose values mean nothing; not one whose file the command itself makes. */
+static void report_environment(const char *makes)
+{
+    const char *name, *value, *effect;
+    for (int i = 0; mica_env_info(i, &name, &value, &effect) == MICA_OK; i++)
+        if (mica_env_problem(i) && !(makes && !strcmp(makes, name)))
+            cli_say("%s", mica_env_problem(i));
+}
+
 static int run(int command, int argc, char **argv)
 {
     cli_catch_interrupts();
+    report_environment(commands[command].makes);
     int code = commands[command].run(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     cli_say("standard output could not be written");

@@ -3,10 +3,13 @@
 #define _GNU_SOURCE
 #include "cli.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 void cli_say(const char *format, ...)
 {
@@ -30,6 +33,8 @@ int cli_exit_code(mica_status status)
     case MICA_UNSUPPORTED:
     case MICA_NO_DEVICE:
     case MICA_NO_COMPILER:
+    case MICA_OUT_OF_MEMORY:
+    case MICA_OUT_OF_DEVICE_MEMORY:
         return CLI_UNSUPPORTED;
     case MICA_DEVICE_LOST:
         return CLI_DEVICE_LOST;
@@ -121,6 +126,51 @@ char *cli_problem_text(const mica_problem *problem)
     char *text = cli_alloc((size_t)length + 1);
     mica_problem_text(problem, text, (size_t)length + 1);
     return text;
+}
+
+/* ---- names and files ---- */
+
+/* Letters to change, add or leave out to make one word of the other (Levenshtein). */
+static int distance(const char *a, const char *b)
+{
+    enum { MOST = 16 };
+    int row[MOST + 1], width = (int)strlen(b);
+    if (width > MOST) return MOST;
+    for (int j = 0; j <= width; j++) row[j] = j;
+    for (int i = 1; *a; a++, i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= width; j++) {
+            int best = corner + (*a != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            corner = row[j];
+            row[j] = best;
+        }
+    }
+    return row[width];
+}
+
+const char *cli_nearest(const char *name, const char *const *names, int n)
+{
+    int best = 3, at = -1;
+    for (int i = 0; i < n; i++)
+        if (distance(name, names[i]) < best) best = distance(name, names[at = i]);
+    return at < 0 ? NULL : names[at];
+}
+
+bool cli_can_write(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? cli_format("%.*s", (int)(slash - path) + 1, path) : cli_format(".");
+    struct stat st;
+    bool there = stat(path, &st) == 0;
+    errno = there && S_ISDIR(st.st_mode) ? EISDIR : 0;
+    if (!errno && access(there ? path : folder, W_OK) == 0) errno = 0;
+    int error = errno;
+    if (error) cli_say("%s: %s", path, strerror(error));
+    free(folder);
+    return error == 0;
 }
 
 /* ---- interruption ---- */

@@ -385,6 +385,9 @@ MICA_API void mica_log_set(mica_log_fn callback, void *user, mica_log_level leve
 /* Environment variable i: name, value (NULL: unset), where it comes from, what it does. */
 MICA_API mica_status mica_env_info(int index, const char **name, const char **value,
                                    const char **doc);
+/* What is wrong with the value of variable i, as "MICA_LOG=loud: known are ..."; NULL: nothing, as
+ * far as can be said without opening a device. Also goes to the log, once. */
+MICA_API const char *mica_env_problem(int index);
 
 /* What was looked for, found and loaded, for `mica info`: key, value; MICA_INVALID past the last.
  */

@@ -8,6 +8,7 @@
 #include "ops/shared/onednn.h"
 #include "peers/peers.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,11 +20,23 @@ static mica_status null_pointer(const char *what)
 
 /* ---- creation ---- */
 
+static mica_status open_device(const char *name, mica_context *c);
+
+/* What MICA_DEVICE names. */
+static mica_status open_wanted(const char *name, mica_context *c)
+{
+    char why[256];
+    mica_status status = open_device(name, c);
+    if (status == MICA_OK) return status;
+    snprintf(why, sizeof why, "%s", mica_error());
+    return mica_fail(status, "MICA_DEVICE=%.60s: %s", name, why);
+}
+
 static mica_status open_device(const char *name, mica_context *c)
 {
     if (!strcmp(name, "auto")) {
         const char *wanted = mica_env(MICA_ENV_DEVICE);
-        if (wanted && strcmp(wanted, "auto") != 0) return open_device(wanted, c);
+        if (wanted && strcmp(wanted, "auto") != 0) return open_wanted(wanted, c);
         /* A GPU whose driver or compiler is unusable must not keep a program from running. */
         if (mica_cuda_count() > 0 && open_device("cuda:0", c) == MICA_OK) return MICA_OK;
         return open_device("cpu", c);
@@ -37,6 +50,19 @@ static mica_status open_device(const char *name, mica_context *c)
     return MICA_OK;
 }
 
+static void log_environment(void)
+{
+    for (int i = 0; i < MICA_ENV_COUNT; i++)
+        if (mica_env_problem(i)) mica_log(MICA_LOG_WARN, "environment,%s", mica_env_problem(i));
+}
+
+/* Once in a process, when it first needs a device. */
+static void report_environment(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, log_environment);
+}
+
 mica_status mica_context_create(const char *device, mica_context **context)
 {
     if (!context) return null_pointer("context");
@@ -48,6 +74,7 @@ mica_status mica_context_create(const char *device, mica_context **context)
         mica_release(c);
         return status;
     }
+    report_environment();
     atomic_init(&c->references, 1);
     pthread_mutex_init(&c->cache.mutex, NULL);
     pthread_mutex_init(&c->records.mutex, NULL);
@@ -58,7 +85,9 @@ mica_status mica_context_create(const char *device, mica_context **context)
     if (mica_records_ship(&c->records, c->device.model) != MICA_OK)
         mica_log(MICA_LOG_WARN, "records,%s", mica_error());
     const char *records = mica_env(MICA_ENV_RECORDS);
-    if (records && mica_records_load(&c->records, records) != MICA_OK)
+    /* a file that was not there from the start is reported with the environment */
+    if (records && mica_records_load(&c->records, records) != MICA_OK &&
+        !mica_env_problem(MICA_ENV_RECORDS))
         mica_log(MICA_LOG_WARN, "records,%s", mica_error());
     mica_fit_apply(c);
     *context = c;
@@ -81,6 +110,13 @@ void mica_context_destroy(mica_context *c)
     /* Cached plans hold references to the context: they go first. */
     mica_plan_cache_limit(&c->cache, 0);
     mica_context_release(c);
+}
+
+mica_status mica_context_keep_disturbed(mica_context *c, bool keep)
+{
+    if (!c) return null_pointer("context");
+    c->keep_disturbed = keep;
+    return MICA_OK;
 }
 
 /* ---- what is known of it ---- */
@@ -112,13 +148,6 @@ mica_status mica_context_cache_limit(mica_context *c, int64_t bytes)
     if (!c) return null_pointer("context");
     if (bytes < 0) return mica_fail(MICA_INVALID, "cache limit is %lld bytes", (long long)bytes);
     mica_plan_cache_limit(&c->cache, bytes);
-mica_status mica_context_keep_disturbed(mica_context *c, bool keep)
-{
-    if (!c) return null_pointer("context");
-    c->keep_disturbed = keep;
-    return MICA_OK;
-}
-
     return MICA_OK;
 }
 
