@@ -481,7 +481,8 @@ static void print_summary(const check *c)
     cli_table t;
     long passed = 0, failed = 0, skipped = 0;
     if (cli_stopped()) printf("interrupted; so far:\n");
-    cli_table_begin(&t, "engine|>passed|>mismatch|>refused|>mistrusted|>skipped|>worst margin");
+    cli_table_begin(
+        &t, "engine|>passed|>mismatch|>refused|>mistrusted|>no memory|>skipped|>worst margin");
     for (int i = 0; i < c->engines; i++) {
         const check_total *e = &c->totals[i];
         cli_cell(&t, "%s", e->name);
@@ -489,8 +490,8 @@ static void print_summary(const check *c)
         cli_cell(&t, "%ld", e->skipped);
         cli_cell(&t, "%.3g", e->margin);
         passed += e->count[CHECK_PASSED];
-        failed += e->count[CHECK_MISMATCH] + e->count[CHECK_REFUSED] + e->count[CHECK_MISTRUSTED] -
-                  e->excused;
+        failed += e->count[CHECK_MISMATCH] + e->count[CHECK_REFUSED] + e->count[CHECK_MISTRUSTED] +
+                  e->count[CHECK_NO_MEMORY] - e->excused;
         skipped += e->skipped + e->excused;
     }
     if (!c->options.quiet) cli_table_print(&t, stdout);

@@ -13,6 +13,7 @@ typedef enum check_status {
     CHECK_MISMATCH,
     CHECK_REFUSED,    /* an engine that was asked for by name, or all of them */
     CHECK_MISTRUSTED, /* the comparison could hardly have failed */
+    CHECK_NO_MEMORY,  /* the problem, its truth or its workspace does not fit */
     CHECK_STATUSES
 } check_status;
 
@@ -29,6 +30,7 @@ enum { CHECK_MAX_ENGINES = 256 };
 typedef struct check {
     cli_options options;
     const char *engine;    /* only this one */
+    bool all;              /* those too that are only taken by name */
     const char *against;   /* the engine whose results are the truth; NULL: the reference */
     const char *packed;    /* names of arguments that every line packs */
     const char *config;    /* only this one of it */
@@ -53,10 +55,11 @@ typedef struct check {
     check_total totals[CHECK_MAX_ENGINES];
     int engines;
     long checks;
-    uint32_t line_packed;       /* what the current line packs */
-    const char *line_engine;    /* the engine that it names; or NULL */
-    bool weak;                  /* the current line excuses comparisons that could hardly fail */
-    bool refused, failed, lost; /* lost: the device is gone, nothing more can run */
+    uint32_t line_packed;    /* what the current line packs */
+    const char *line_engine; /* the engine that it names; or NULL */
+    bool weak;               /* the current line excuses comparisons that could hardly fail */
+    bool refused, failed;    /* refused: or out of memory */
+    bool lost;               /* lost: the device is gone, nothing more can run */
 } check;
 
 /* One result: what it concerned and how it ended. */

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-static const char *const status_names[] = {"ok", "mismatch", "refused", "mistrusted"};
+static const char *const status_names[] = {"ok", "mismatch", "refused", "mistrusted", "no memory"};
 
 check_total *check_total_of(check *c, const char *engine)
 {
@@ -37,13 +37,14 @@ void check_record(check *c, const check_outcome *o)
     check_total *total = check_total_of(c, o->engine);
     total->count[o->status]++;
     if (o->margin > total->margin) total->margin = o->margin;
-    c->checks += o->status != CHECK_REFUSED;
+    bool ran = o->status != CHECK_REFUSED && o->status != CHECK_NO_MEMORY;
+    c->checks += ran;
     bool allowed = (o->status == CHECK_REFUSED && c->allow_refusals) ||
                    (o->status == CHECK_MISTRUSTED && (c->allow_mistrusted || c->weak));
     bool fails = o->status != CHECK_PASSED && !allowed;
     total->excused += allowed;
-    c->failed |= fails && o->status != CHECK_REFUSED;
-    c->refused |= fails && o->status == CHECK_REFUSED;
+    c->failed |= fails && ran;
+    c->refused |= fails && !ran;
     write_json(c, o);
     if (!fails && !c->verbose) return;
     bool config = o->config && *o->config;
@@ -55,7 +56,8 @@ void check_record(check *c, const check_outcome *o)
         printf("  %s\n", o->line);
         return;
     }
-    printf("  REPRO: mica check --device %s --engine %s", c->device.name, o->engine);
+    printf("  REPRO: mica check --device %s", c->device.name);
+    if (strcmp(o->engine, "any") != 0) printf(" --engine %s", o->engine);
     if (config) printf(" --config \"%s\"", o->config);
     if (c->against) printf(" --against %s", c->against);
     printf("%s%s --seed %llu \"%s\"\n", *o->fill ? " --fill " : "", o->fill,
@@ -86,13 +88,17 @@ void check_print_wrong(const char *name, const mica_tensor *t, const cli_compari
     }
 }
 
-/* A failing call is a mismatch, unless it is the device that went. */
+/* A failing call is a mismatch, unless memory is all that it lacks or the device went. */
 bool check_call_failed(check *c, mica_status status, check_outcome *o, char *text, size_t size)
 {
     if (status == MICA_OK) return false;
     snprintf(text, size, "%s: %s", mica_status_name(status), mica_error());
-    o->status = CHECK_MISMATCH;
-    o->margin = INFINITY;
+    bool memory = status == MICA_OUT_OF_MEMORY || status == MICA_OUT_OF_DEVICE_MEMORY;
+    if (memory) /* which this tool may have asked for: then mica_error() is not about it */
+        snprintf(text, size, "%s: the problem, its truth or its workspace does not fit",
+                 mica_status_name(status));
+    o->status = memory ? CHECK_NO_MEMORY : CHECK_MISMATCH;
+    o->margin = memory ? 0 : INFINITY;
     c->lost |= status == MICA_DEVICE_LOST;
     return true;
 }

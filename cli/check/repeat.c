@@ -206,6 +206,19 @@ static void run_plan(repeat *r, const check_plan *p)
     check_record(r->c, &o);
 }
 
+/* Before any engine ran. Memory that is lacking is no error of the line. */
+static void report(repeat *r, const cli_line *line, mica_status status)
+{
+    char text[400];
+    check_outcome bad = {.line = r->line, .engine = "any", .fill = "", .text = text};
+    if (status == MICA_OK) return;
+    check_call_failed(r->c, status, &bad, text, sizeof text);
+    if (bad.status == CHECK_NO_MEMORY)
+        check_record(r->c, &bad);
+    else
+        cli_line_error(&r->c->lines, line->where, text);
+}
+
 static mica_status init(repeat *r, const cli_line *line, const mica_problem *small)
 {
     mica_status status = cli_case_init(&r->one, r->c->context, small, false);
@@ -220,7 +233,7 @@ static mica_status init(repeat *r, const cli_line *line, const mica_problem *sma
         if (r->info[i].dir != MICA_UNUSED)
             status = cli_buffer_init(&r->buffers[i], r->c->context, &r->info[i].tensor, 0,
                                      r->info[i].dir);
-    if (status != MICA_OK) cli_line_error(&r->c->lines, line->where, mica_status_name(status));
+    report(r, line, status);
     return status;
 }
 
@@ -233,7 +246,7 @@ static void run_plans(repeat *r, const cli_line *line, check_plan *plans, int co
     if (status == MICA_OK) status = cli_case_truth(&r->one);
     for (int i = 0; i < r->args && status == MICA_OK; i++)
         if (r->info[i].dir != MICA_UNUSED) status = fill_argument(r, i);
-    if (status != MICA_OK) cli_line_error(&r->c->lines, line->where, mica_status_name(status));
+    report(r, line, status);
     for (int i = 0; i < count && status == MICA_OK && !cli_stopped() && !r->c->lost; i++)
         run_plan(r, &plans[i]);
 }
