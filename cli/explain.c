@@ -299,7 +299,11 @@ int cmd_explain(int argc, char **argv)
     cli_parse(argc, argv, "explain", options, parse, "[FILE...] [PROBLEM LINE]", doc, &e);
     e.code = cli_context(&e.options, &e.context, &e.device);
     if (e.code == CLI_OK) {
-        if (e.options.json && !(e.json = cli_json_open(e.options.json)))
+        if (e.measure && e.device.offline)
+            cli_say("--measure and --device %s exclude each other: it is only imagined",
+                    e.device.name);
+        if ((e.measure && e.device.offline) ||
+            (e.options.json && !(e.json = cli_json_open(e.options.json))))
             e.code = CLI_USAGE;
         else
             explain_all(&e);

@@ -78,7 +78,7 @@ static const char doc[] =
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"
     "  mica bench --json now.jsonl --plot now.svg bench/cases/conv.txt\n"
     "  mica bench --compare before.jsonl now.jsonl\n"
-    "  mica bench --pick --overhead\n"
+    "  mica bench --overhead\n"
     "  mica bench --first --engine peer/cudnn conv x=bf16:64x64x56x56:nhwc w=bf16:64x64x3x3:nhwc\n";
 
 static error_t parse(int key, char *arg, struct argp_state *state)

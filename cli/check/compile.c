@@ -396,10 +396,6 @@ static int judge_table(check *c, compiler *k, bool part)
 {
     kernel_table old = {0};
     if (!c->table) return CLI_OK;
-    if (c->update && part) {
-        cli_say("--update writes whole tables, not those of a part");
-        return CLI_USAGE;
-    }
     bool fresh = c->update && access(c->table, F_OK) != 0;
     int code = CLI_USAGE;
     if (fresh || read_table(c->table, &old)) {
