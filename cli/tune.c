@@ -246,6 +246,7 @@ static int run_all(tune *t)
         cli_say("%s is only imagined: nothing can be timed there", t->device.name);
     if (!t->lines.count && !t->lines.errors && !t->fit) cli_say("no problem line was given");
     if (!t->output || t->device.offline || (!t->lines.count && !t->fit)) return CLI_USAGE;
+    if (!cli_can_write(t->output)) return CLI_USAGE;
     if (t->options.json && !(t->json = cli_json_open(t->options.json))) return CLI_USAGE;
     mica_context_keep_disturbed(t->context, t->keep_disturbed);
     t->code = load_output(t);

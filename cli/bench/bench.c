@@ -359,6 +359,7 @@ static int run_all(bench *b)
     cli_json_close(b->json);
     bench_roof_free(b->roof);
     cli_clocks_close(b->clocks);
+    if (b->plot && !cli_can_write(b->plot)) return CLI_USAGE;
     summarise_disturbed(b);
     if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
     if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);

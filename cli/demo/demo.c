@@ -307,6 +307,7 @@ int cmd_demo(int argc, char **argv)
               &d);
     cli_catch_interrupts();
     if (d.require < 0) d.require = d.data_path || d.epochs < 10 ? 0 : 97;
+    if (strcmp(d.report_path, "none") != 0 && !cli_can_write(d.report_path)) return CLI_USAGE;
     if (!digits_read(&d.data, d.data_path, d.seed)) return CLI_USAGE;
     int code = CLI_USAGE;
     mica_context *context = NULL;
