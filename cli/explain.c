@@ -257,6 +257,14 @@ static void show(const explain *e, const mica_problem *problem, const mica_plan 
     show_contract(plan);
 }
 
+/* Of the engine that was asked for. */
+static void report_refusal(const explain *e, const mica_problem *problem)
+{
+    char *why = e->engine ? cli_engine_refusal(e->context, problem, e->engine) : NULL;
+    if (why) cli_say("--engine %s: %s", e->engine, why);
+    free(why);
+}
+
 static void explain_line(explain *e, const cli_line *line)
 {
     mica_problem *problem = cli_line_problem(&e->lines, line);
@@ -270,6 +278,7 @@ static void explain_line(explain *e, const cli_line *line)
     mica_status status = mica_plan_problem(e->context, problem, &e->plan, &plan);
     if (status != MICA_OK) {
         cli_say("no plan: %s", mica_error());
+        report_refusal(e, problem);
         e->code = cli_worse(e->code, cli_exit_code(status));
     }
     if (e->json)
@@ -283,6 +292,11 @@ static void explain_line(explain *e, const cli_line *line)
 static void explain_all(explain *e)
 {
     cli_lines_read(&e->lines, e->options.args, e->options.arg_count);
+    if (!cli_engines_known("--engine", e->engine, &e->lines)) {
+        e->code = CLI_USAGE;
+        cli_lines_free(&e->lines);
+        return;
+    }
     for (size_t i = 0; i < e->lines.count && !cli_stopped(); i++) {
         if (i && !e->json) printf("\n");
         explain_line(e, &e->lines.items[i]);

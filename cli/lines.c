@@ -196,6 +196,22 @@ static bool read_packed(const char *op, const char *list, uint32_t *packed, char
     return true;
 }
 
+/* An operation that is unknown itself is reported later. */
+static bool read_engine(const char *op, const char *name, shared *s, char *error, size_t size)
+{
+    const char *engine;
+    int i = 0;
+    while ((engine = mica_op_engine(op, i)) && strcmp(engine, name) != 0) i++;
+    if (engine || i == 0) {
+        s->engine = cli_format("%s", name);
+        return true;
+    }
+    char *text = cli_engine_unknown(op, name);
+    snprintf(error, size, "%s", text);
+    free(text);
+    return false;
+}
+
 /* Cuts off what stands behind " ; ". */
 static bool read_options(char *line, shared *s, char *error, size_t size)
 {
@@ -206,7 +222,7 @@ static bool read_options(char *line, shared *s, char *error, size_t size)
     for (char *rest = options + 3; (token = strsep(&rest, space));) {
         if (!*token) continue;
         if (!strncmp(token, "engine=", 7) && !s->engine) {
-            s->engine = cli_format("%s", token + 7);
+            if (!read_engine(op, token + 7, s, error, size)) return false;
             continue;
         }
         if (strncmp(token, "packed=", 7) != 0) {
@@ -267,18 +283,28 @@ bool cli_lines_expand(cli_lines *lines, const char *line, const char *where, cha
 
 /* ---- files and arguments ---- */
 
-void cli_line_error(cli_lines *lines, const char *where, const char *text)
+static void say_where(const char *where, const char *text)
 {
-    lines->errors++;
     if (*where)
         fprintf(stderr, "%s: %s\n", where, text);
     else
         cli_say("%s", text);
 }
 
+void cli_line_say(const cli_line *line, const char *text)
+{
+    say_where(line->where, text);
+}
+
+void cli_line_error(cli_lines *lines, const char *where, const char *text)
+{
+    lines->errors++;
+    say_where(where, text);
+}
+
 static void expand_or_report(cli_lines *lines, const char *line, const char *where)
 {
-    char error[160];
+    char error[1024];
     if (!cli_lines_expand(lines, line, where, error, sizeof error))
         cli_line_error(lines, where, error);
 }

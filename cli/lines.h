@@ -49,6 +49,18 @@ mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line);
 uint32_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also);
 /* The canonical line, with its options. */
 char *cli_line_text(const mica_problem *problem, uint32_t packed);
+/* ---- names of engines (engines.c) ---- */
+
+/* Whether each name of a list divided by commas, or "all" or NULL, is that of some operation's
+ * engine; says which is not, what could be meant, and those of the first line's operation. */
+bool cli_engines_known(const char *option, const char *list, const cli_lines *lines);
+/* The same text of one name; op NULL: without a list. The caller frees. */
+char *cli_engine_unknown(const char *op, const char *name);
+/* Why that engine does not run a problem here, or NULL if it does. The caller frees. */
+char *cli_engine_refusal(mica_context *context, const mica_problem *problem, const char *name);
+
+/* Says that an error belongs to a line, "file:12: text", without counting it. */
+void cli_line_say(const cli_line *line, const char *text);
 /* Says that an error belongs to a line: "file:12: text". */
 void cli_line_error(cli_lines *lines, const char *where, const char *text);
 

@@ -280,6 +280,24 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
 
 /* ---- the loop ---- */
 
+/* No engine takes it, or none of those that were asked for: why each of those does not. */
+static void report_untaken(bench *b, const cli_line *line, const mica_problem *problem)
+{
+    bool named = b->engines && strcmp(b->engines, "all") != 0;
+    cli_progress_clear(&b->progress);
+    for (const char *s = named ? b->engines : ""; *s; s += strcspn(s, ","), s += *s == ',') {
+        char *name = cli_format("%.*s", (int)strcspn(s, ","), s);
+        char *why = cli_engine_refusal(b->context, problem, name);
+        char *text = cli_format("%s: %s", name, why ? why : "it was left out");
+        cli_line_say(line, text);
+        free(text);
+        free(why);
+        free(name);
+    }
+    if (!named) cli_line_say(line, "no engine takes it here");
+    b->code = cli_worse(b->code, CLI_UNSUPPORTED);
+}
+
 static void bench_line(bench *b, const cli_line *line, size_t index)
 {
     bench_entry entries[MAX_ENTRIES];
@@ -287,11 +305,7 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
     if (!problem) return;
     uint32_t packed = cli_line_packed(line, problem, b->packed);
     int count = plan_entries(b, problem, packed, entries);
-    if (!count) {
-        cli_line_error(&b->lines, line->where,
-                       "no engine takes it here, or none that was asked for");
-        b->code = cli_worse(b->code, CLI_UNSUPPORTED);
-    }
+    if (!count) report_untaken(b, line, problem);
     mica_status status = MICA_OK;
     b->copy_gbps = bench_roof_gbps(b->roof);
     b->mhz[0] = cli_clocks_sm(b->clocks);
@@ -345,6 +359,7 @@ static int run_all(bench *b)
         return CLI_USAGE;
     }
     find_driver(b);
+    if (b->plot && !cli_can_write(b->plot)) return CLI_USAGE;
     if (b->options.json && !(b->json = cli_json_open(b->options.json))) return CLI_USAGE;
     b->roof = bench_roof_create(b->context, &b->device);
     b->clocks = cli_clocks_open(&b->device);
@@ -359,7 +374,6 @@ static int run_all(bench *b)
     cli_json_close(b->json);
     bench_roof_free(b->roof);
     cli_clocks_close(b->clocks);
-    if (b->plot && !cli_can_write(b->plot)) return CLI_USAGE;
     summarise_disturbed(b);
     if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
     if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);
@@ -370,6 +384,14 @@ static int run_all(bench *b)
 
 static int run_host(bench *b)
 {
+    if (b->engines && (strchr(b->engines, ',') || !strcmp(b->engines, "all"))) {
+        cli_say("--engine %s: --%s times one engine", b->engines, b->first ? "first" : "overhead");
+        return CLI_USAGE;
+    }
+    if (b->device.offline) {
+        cli_say("%s is only imagined: nothing can be timed there", b->device.name);
+        return CLI_USAGE;
+    }
     char **lines = cli_alloc((b->lines.count + 1) * sizeof *lines);
     for (size_t i = 0; i < b->lines.count; i++) lines[i] = b->lines.items[i].text;
     const char *usual = b->first ? "line" : "overhead";
@@ -403,7 +425,9 @@ int cmd_bench(int argc, char **argv)
     } else if ((code = cli_context(&b.options, &b.context, &b.device)) == CLI_OK) {
         b.context_ms = 1e3 * (cli_seconds() - start);
         cli_lines_read(&b.lines, b.options.args, b.options.arg_count);
-        code = b.overhead || b.first ? run_host(&b) : run_all(&b);
+        code = !cli_engines_known("--engine", b.engines, &b.lines) ? CLI_USAGE
+               : b.overhead || b.first                             ? run_host(&b)
+                                                                   : run_all(&b);
         cli_lines_free(&b.lines);
         bench_results_free(&b.results);
         mica_context_destroy(b.context);

@@ -52,7 +52,7 @@ typedef struct bench_result {
     char *set, *line, *engine, *device;
     double ms, p10, p90, tflops, gbps, roofline;
     double flops, bytes;
-    int mhz[2]; /* of a GPU's multiprocessors before and after; 0: not known */
+    int mhz[2];      /* of a GPU's multiprocessors before and after; 0: not known */
     char *disturbed; /* why the times are not to be trusted, or NULL */
     size_t n;
     double *samples; /* n of them, or NULL */

@@ -30,7 +30,9 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"engine", 'e', "NAME", 0, "only this engine; then its refusal is a failure", 0},
+    {"engine", 'e', "NAME", 0,
+     "only this engine; then its refusal is a failure; all: those too that are only taken by name",
+     0},
     {"config", KEY_CONFIG, "TEXT", 0, "only this config; default: all configs of each engine", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's config of each engine", 0},
     {"fill", KEY_FILL, "LIST", 0, "exact, random, same_sign, range, extreme; default: all", 0},
@@ -99,7 +101,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'e':
         if (strchr(arg, ',')) argp_error(state, "--engine takes one name, not %s", arg);
-        c->engine = arg;
+        c->all = !strcmp(arg, "all");
+        c->engine = c->all ? NULL : arg;
         return 0;
     case KEY_CONFIG:
         c->config = arg;
@@ -162,6 +165,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             if (c->fills[i] && i != MICA_FILL_EXACT)
                 argp_error(state, "--against compares exact results: --fill=exact, not %s",
                            cli_fill_names[i]);
+        if (c->against && c->engine && !strcmp(c->against, c->engine))
+            argp_error(state, "--against %s and --engine %s: it would be compared with itself",
+                       c->against, c->engine);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -274,7 +280,7 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
 const char *check_only(const check *c, const mica_problem *problem, const char *named)
 {
     mica_verdict v;
-    if (c->engine || !named) return c->engine;
+    if (c->engine || c->all || !named) return c->engine;
     for (int i = 0; mica_problem_verdict(c->context, problem, i, &v) == MICA_OK; i++)
         if (!strcmp(v.engine, named)) return named;
     return NULL;
@@ -283,7 +289,8 @@ const char *check_only(const check *c, const mica_problem *problem, const char *
 static bool wanted(const check *c, const char *only, const mica_verdict *v)
 {
     if (only) return !strcmp(only, v->engine);
-    return !mica_verdict_needs_name(v) && !(c->against && !strcmp(c->against, v->engine));
+    return (c->all || !mica_verdict_needs_name(v)) &&
+           !(c->against && !strcmp(c->against, v->engine));
 }
 
 static void refuse(check *c, const char *line, const char *engine, const char *reason)
@@ -351,7 +358,9 @@ int check_plan_engines(check *c, const mica_problem *problem, const char *line, 
         if (reason && only) refuse(c, line, v.engine, reason);
         if (reason && !only) check_total_of(c, v.engine)->skipped++;
     }
-    if (only && !asked) refuse(c, line, only, "there is no such engine here");
+    char *missing = only && !asked ? cli_engine_refusal(c->context, problem, only) : NULL;
+    if (missing) refuse(c, line, only, missing);
+    free(missing);
     if (!only && !count) refuse(c, line, "any", "no engine takes it");
     return count;
 }
@@ -558,8 +567,10 @@ int cmd_check(int argc, char **argv)
     int code = cli_context(&c->options, &c->context, &c->device);
     if (code == CLI_OK) {
         cli_lines_read(&c->lines, c->options.args, c->options.arg_count);
+        bool known = cli_engines_known("--engine", c->engine, &c->lines) &&
+                     cli_engines_known("--against", c->against, &c->lines);
         if (c->seconds > 0) cli_lines_shuffle(&c->lines, c->part);
-        code = c->compile_only ? check_compile(c) : run_all(c);
+        code = !known ? CLI_USAGE : c->compile_only ? check_compile(c) : run_all(c);
         cli_lines_free(&c->lines);
         mica_context_destroy(c->context);
     }

@@ -300,7 +300,7 @@ static void compile_line(check *c, compiler *k, const cli_line *line)
     if (!problem) return;
     const char *only = check_only(c, problem, line->engine);
     for (int i = 0; mica_problem_verdict(c->context, problem, i, &v) == MICA_OK; i++)
-        if (v.status == MICA_OK && (only ? !strcmp(only, v.engine) : !v.by_name))
+        if (v.status == MICA_OK && (only ? !strcmp(only, v.engine) : c->all || !v.by_name))
             compile_engine(c, k, problem, &v, line);
     mica_problem_destroy(problem);
 }

@@ -20,9 +20,10 @@ line='activation act=tanh x=f32:5x7'
 expect 0 check -d cpu "$line"
 expect 0 check -d cpu --engine ref --fill exact --expect 2 "$line"
 expect 1 check -d cpu --engine ref --fill exact --expect 3 "$line"
-expect 3 check -d cpu --engine no_such_engine "$line"
+expect 2 check -d cpu --engine no_such_engine "$line"
+expect 3 check -d cpu --engine cuda "$line"
 expect 2 check -d cpu --engine cpu,ref "$line"
-expect 0 check -d cpu --engine no_such_engine --allow-refusals "$line"
+expect 0 check -d cpu --engine cuda --allow-refusals "$line"
 expect 2 check -d cpu 'activation act=no_such_function x=f32:3'
 expect 2 check -d cpu 'activation x={f32:3'
 expect 2 check -d cpu
@@ -66,7 +67,8 @@ expect 2 check -d cpu "$large alpha=2 # repeats: transform x=u8:1x3271 y=u8:1x32
 gemm='gemm a=f32:65x17 b=f32:17x127'
 expect 0 check -d cpu --against cpu --engine ref --expect 2 --self-test "$gemm"
 expect 2 check -d cpu --against cpu --engine ref --fill random "$gemm"
-expect 3 check -d cpu --against no_such_engine "$gemm"
+expect 2 check -d cpu --against no_such_engine "$gemm"
+expect 3 check -d cpu --against cuda "$gemm"
 expect 3 check -d cpu --against cpu 'softmax x=f32:5x7 axis=1'
 # What does not repeat is noticed: each of 65 values is a 65th, not 1.
 expect 1 check -d cpu 'softmax x=f32:65x37 axis=0 # repeats: softmax x=f32:1x37 axis=0'

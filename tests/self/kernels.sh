@@ -42,7 +42,8 @@ expect 0 '2 times a kernel was compiled again' "24 20 16" "fewer spills at the t
 expect 0 '1 kernel spills less' 8 "fewer spills"
 expect 0 '1 kernel emitted' 16 "the planner's config" --pick
 expect 0 '1 kernel emitted' 16 "an engine" --engine=cuda
-expect 3 'no line leads to a kernel' 16 "an engine that is not there" --engine=no_such_engine
+expect 2 'there is no engine "no_such_engine"' 16 "an engine that nobody has" --engine=no_such_engine
+expect 3 'no line leads to a kernel' 16 "an engine that is not there" --engine=sm80
 expect 3 'no line leads to a kernel' 16 "a config that is not there" --config=no_such_config
 expect 0 '^1 plan, 1 kernel emitted' 16 "the share that has the problem" --share=0/2
 expect 0 '^0 plans, 0 kernels emitted' 16 "a share that does not" --share=1/2
