@@ -362,17 +362,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 int main(int argc, char **argv)
 {
     static peer p = {.seconds = 0.5, .least = 20, .options = {.device = "cpu", .json = "-"}};
-    const struct argp_child children[] = {{&cli_options_argp, 0, NULL, 0}, {0}};
-    const struct argp argp = {options,
-                              parse,
-                              "[FILE...] [PROBLEM LINE]",
-                              "Times oneDNN and mica on conv and gemm lines of f32; JSON lines on "
-                              "standard output.",
-                              children,
-                              NULL,
-                              NULL};
-    argp_err_exit_status = CLI_USAGE;
-    argp_parse(&argp, argc, argv, 0, NULL, &p);
+    cli_parse(argc, argv, "onednn_peer", options, parse, "[FILE...] [PROBLEM LINE]",
+              "Times oneDNN and mica on conv and gemm lines of f32; JSON lines on standard output.",
+              &p);
     cli_catch_interrupts();
     p.code = cli_context(&p.options, &p.context, &p.device);
     if (p.code != CLI_OK) return p.code;

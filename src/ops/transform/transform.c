@@ -9,8 +9,7 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_transform_desc, y, TENSOR, .zero = "inferred",
                .doc = "output; inferred of x's type, packed (with perm) or in x's memory order"),
     MICA_FIELD(mica_transform_desc, perm, AXES, .count = MICA_MAX_RANK, .permutation = true,
-               .zero = "no permutation",
-               .doc = "y's dimension i is x's dimension perm[i]"),
+               .zero = "no permutation", .doc = "y's dimension i is x's dimension perm[i]"),
 };
 
 static const mica_arg args[] = {
