@@ -281,8 +281,6 @@ endif()
 mica_test(lint/mutants lint ${PROJECT_SOURCE_DIR}/tests/mutants/run text)
 mica_test(lint/mutants-self lint ${PROJECT_SOURCE_DIR}/tests/self/mutants.sh)
 
-mica_test(lint/kernels-agree lint ${PROJECT_SOURCE_DIR}/tests/self/kernels_agree.sh)
-
 # Every kernel configuration that the problem lines lead to, compiled for sm_80, sm_89 and sm_90a: none
 # spills but those that tests/kernels/ARCH.txt names. One to three hours of two cores; with
 # MICA_TEST_PART a part that rotates with the commit, and whoever changes kernels runs the whole. A heap
