@@ -76,14 +76,15 @@ typedef struct mica_engine {
     /* Whether the library that it calls is on this machine, else where it was looked for; NULL: it
      * calls none, or its `accepts` asks. */
     mica_status (*available)(mica_why *why);
-    /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. Ask
-     * mica_engine_accepts. */
+    /* MICA_OK, or mica_refuse(why, ...) with the value and the rule. The descriptor is sound. NULL:
+     * it takes everything. Ask mica_engine_accepts. */
     mica_status (*accepts)(const void *desc, const mica_device_info *device, mica_why *why);
     /* Fills at most MICA_MAX_CONFIGS configs and returns how many; NULL: one, all zero. */
     int (*configs)(const void *desc, const mica_device_info *device, mica_config *configs);
-    /* Milliseconds; NULL: the roofline of the problem (mica_roofline_ms) at a tenth of the speed.
-     */
+    /* Milliseconds; NULL: start_ms and the time at the roofline (mica_roofline_ms) divided by the
+     * share of it that is reached. */
     double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config);
+    double reached, start_ms; /* 0: a tenth, and hardly anything */
     /* NULL: packed arguments are copies, and taken as they are. */
     const mica_packing *packing;
     /* Changes the operation's contract where this engine's arithmetic differs; NULL: it does not.
@@ -101,7 +102,7 @@ static inline mica_status mica_engine_accepts(const mica_engine *engine, const v
                                               const mica_device_info *device, mica_why *why)
 {
     if (engine->available) MICA_TRY(engine->available(why));
-    return engine->accepts(desc, device, why);
+    return engine->accepts ? engine->accepts(desc, device, why) : MICA_OK;
 }
 
 /* Whether it is only taken when asked for by name. */

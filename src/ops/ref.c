@@ -3,12 +3,6 @@
  * workspace and is slow: what defines the truth, and the last resort of the CPU. */
 #include "ops/op.h"
 
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    (void)desc, (void)device, (void)why;
-    return MICA_OK;
-}
-
 static mica_status build(mica_plan *plan)
 {
     (void)plan; /* nothing to prepare: the descriptor says it all */
@@ -31,5 +25,4 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return MICA_OK;
 }
 
-const mica_engine mica_engine_ref = {
-    .name = "ref", .reference = true, .accepts = accepts, .build = build, .run = run};
+const mica_engine mica_engine_ref = {.name = "ref", .reference = true, .build = build, .run = run};

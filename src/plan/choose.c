@@ -20,10 +20,11 @@ static double predict(const mica_engine *engine, const mica_op *op, const void *
     if (packed && engine->packing && engine->packing->predict)
         return engine->packing->predict(desc, device, config, packed);
     if (engine->predict) return engine->predict(desc, device, config);
-    /* Without a model of its own an engine counts as one that reaches a tenth of the roofline; the
-     * reference must never win against it. */
-    double slowness = engine->reference ? 1000 : 10;
-    return slowness * mica_roofline_ms(op, desc, device) + (engine->reference ? 1e-3 : 1e-4);
+    /* An engine that says nothing counts as one that reaches a tenth of the roofline; the reference
+     * must never win against it. */
+    double reached = engine->reached > 0 ? engine->reached : engine->reference ? 1e-3 : 0.1;
+    double start_ms = engine->start_ms > 0 ? engine->start_ms : engine->reference ? 1e-3 : 1e-4;
+    return start_ms + mica_roofline_ms(op, desc, device) / reached;
 }
 
 /* Keeps the list sorted; equals stay in the order in which engines and configs are listed. */

@@ -9,6 +9,7 @@
 
 #include "mica/mica.h"
 #include "base/memory.h"
+#include "ops/op.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -665,6 +666,26 @@ static void alignments(void **state)
     mica_context_destroy(c);
 }
 
+/* What an engine leaves out of its table: it takes everything, and is as fast as it says. */
+static void engines_that_say_little(void **state)
+{
+    (void)state;
+    const mica_op *op = mica_op_find("transform");
+    const mica_device_info device = {.copy_gbps = 100};
+    mica_transform_desc d = {.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){1000000})}, full;
+    mica_why why;
+    assert_int_equal(mica_op_resolve(op, &d, sizeof d, &full, &why), MICA_OK);
+    const double roofline = mica_roofline_ms(op, &full, &device);
+    assert_true(roofline > 0);
+    const mica_engine silent = {.name = "silent"}, plain = {.name = "plain", .reference = true};
+    const mica_engine stated = {.name = "stated", .reached = 0.5, .start_ms = 3};
+    assert_int_equal(mica_engine_accepts(&silent, &full, &device, &why), MICA_OK);
+    assert_true(mica_engine_predict(&stated, op, &full, &device) == 3 + roofline / 0.5);
+    assert_true(mica_engine_predict(&silent, op, &full, &device) > 9 * roofline);
+    assert_true(mica_engine_predict(&plain, op, &full, &device) >
+                50 * mica_engine_predict(&silent, op, &full, &device));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -678,6 +699,7 @@ int main(void)
         cmocka_unit_test(offline_devices_plan_but_do_not_run),
         cmocka_unit_test(engines_can_be_named),
         cmocka_unit_test(verdicts_take_options),
+        cmocka_unit_test(engines_that_say_little),
         cmocka_unit_test(records_choose),
         cmocka_unit_test(records_of_others),
         cmocka_unit_test(records_of_any_length),
