@@ -4,7 +4,7 @@
 #define MICA_KERNELS_LAYOUT_H
 
 #define MICA_LAYOUT_RANK    8
-#define MICA_LAYOUT_TENSORS 5
+#define MICA_LAYOUT_TENSORS 12
 
 /* Dimensions in logical order and the strides of the tensors that share them. A host function
  * (ops/shared/layout.h) merges dimensions that are contiguous in all of them. */
