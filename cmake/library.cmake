@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # libmica: compiled once, position independent, and linked twice. Kernel sources are embedded.
 file(GLOB_RECURSE kernels RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS
-  src/ops/*.cu src/ops/*.cuh src/ops/*_args.h src/kernels/*)
+  src/ops/*.cu src/ops/*.cuh src/ops/*_args.h src/ops/*_body.h src/kernels/*)
 list(TRANSFORM kernels PREPEND ${PROJECT_SOURCE_DIR}/src/ OUTPUT_VARIABLE kernel_paths)
 add_executable(mica_embed tools/embed.c)
 target_link_libraries(mica_embed PRIVATE mica_flags)

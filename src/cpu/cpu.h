@@ -37,6 +37,16 @@ enum { MICA_NARROW = 16 };
 #endif
 bool mica_cpu_is_wide(void);
 
+/* Put before a loop whose iterations do not depend on each other, although the compiler cannot see
+ * it: pointers may be equal, as results that lie on operands are. */
+#ifdef __clang__
+#define MICA_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define MICA_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define MICA_INDEPENDENT
+#endif
+
 /* Put before arrays that vector loops write: a vector of 64 bytes across two cache lines is stored
  * several times slower than one within a line. */
 #define MICA_ALIGNED _Alignas(64)

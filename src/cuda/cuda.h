@@ -58,6 +58,9 @@ void mica_prologue_double(mica_text *prologue, const char *name, double value);
 /* "typedef bf16 name;" (f64 double, f32 float, f16, bf16, e4m3, e5m2, s8, u8, s32, s64, u32,
  * boolean: the types of device/types.cuh) */
 void mica_prologue_type(mica_text *prologue, const char *name, mica_dtype dtype);
+/* "typedef types<bf16,float> name;" */
+void mica_prologue_types(mica_text *prologue, const char *name, const mica_dtype *dtypes,
+                         int count);
 /* One wgmma instruction m64nN as a function, for device/wgmma.cuh:
  *     void name(float (&d)[N / 2], u64 a, u64 b, int add)   add 0: the old content of d is not read
  * d is s32 for s8 and u8; a is u32 (&a)[4] in registers. f32 means tf32. Functions come last in a

@@ -33,13 +33,29 @@ static const char *const type_names[MICA_DTYPE_COUNT] = {
     [MICA_S32] = "s32",    [MICA_S64] = "s64",   [MICA_U32] = "u32", [MICA_BOOL] = "boolean",
 };
 
-void mica_prologue_type(mica_text *prologue, const char *name, mica_dtype dtype)
+/* NULL, and a line that does not compile and whose message says which it is, for a type without a
+ * name on the device. */
+static const char *type_name(mica_text *prologue, const char *name, mica_dtype dtype)
 {
     const char *type = (unsigned)dtype < MICA_DTYPE_COUNT ? type_names[dtype] : NULL;
-    /* A type without a name on the device does not compile, and the message says which. */
-    if (type)
-        mica_text_add(prologue, "typedef %s %s;\n", type, name);
-    else
-        mica_text_add(prologue, "#error %s has no type on the device (%s)\n",
+    if (!type)
+        mica_text_add(prologue, "\n#error %s has no type on the device (%s)\n",
                       mica_dtype_name(dtype), name);
+    return type;
+}
+
+void mica_prologue_type(mica_text *prologue, const char *name, mica_dtype dtype)
+{
+    const char *type = type_name(prologue, name, dtype);
+    if (type) mica_text_add(prologue, "typedef %s %s;\n", type, name);
+}
+
+void mica_prologue_types(mica_text *prologue, const char *name, const mica_dtype *dtypes, int count)
+{
+    mica_text_add(prologue, "typedef types<");
+    for (int i = 0; i < count; i++) {
+        const char *type = type_name(prologue, name, dtypes[i]);
+        if (type) mica_text_add(prologue, "%s%s", i ? "," : "", type);
+    }
+    mica_text_add(prologue, "> %s;\n", name);
 }

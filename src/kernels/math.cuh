@@ -19,6 +19,8 @@ __device__ __forceinline__ float sqrt_of(float v) { return __fsqrt_rn(v); }
 __device__ __forceinline__ double sqrt_of(double v) { return sqrt(v); }
 __device__ __forceinline__ float abs_of(float v) { return fabsf(v); }
 __device__ __forceinline__ double abs_of(double v) { return fabs(v); }
+__device__ __forceinline__ float hypot_of(float a, float b) { return hypotf(a, b); }
+__device__ __forceinline__ double hypot_of(double a, double b) { return hypot(a, b); }
 /* NaN wins, as in PyTorch. */
 template <typename A> __device__ __forceinline__ A max_of(A a, A b) { return a != a || a > b ? a : b; }
 __device__ __forceinline__ float max_of(float a, float b)

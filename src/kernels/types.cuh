@@ -18,6 +18,15 @@ struct e4m3 { u8 bits; };
 struct e5m2 { u8 bits; };
 struct boolean { u8 byte; };
 
+/* A list of types, and one of it by its number. */
+template <typename... T> struct types {};
+template <int K, typename L> struct type_of;
+template <typename F, typename... R> struct type_of<0, types<F, R...>> { typedef F type; };
+template <int K, typename F, typename... R> struct type_of<K, types<F, R...>>
+{
+    typedef typename type_of<K - 1, types<R...>>::type type;
+};
+
 #define INFINITY_F __int_as_float(0x7f800000)
 #define NAN_F      __int_as_float(0x7fffffff)
 

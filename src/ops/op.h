@@ -141,6 +141,8 @@ typedef struct mica_op {
                  double *values);
     /* The truth: plain loops, double accumulators, any strides, any types. */
     void (*reference)(const void *desc, const mica_view *args, const double *scalars);
+    /* What is done to an element, of operations on the mechanism of ops/pointwise; else NULL. */
+    const struct mica_pointwise *pointwise;
     const mica_engine *const *engines; /* best first, NULL-terminated; both backends */
 } mica_op;
 

@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 failed=0
 mkdir -p "$folder/cache" "$folder/kernels/ops/activation"
 echo 'extern "C" __global__ void activation(const int a) {}' \
-    >"$folder/kernels/ops/activation/activation_cuda.cu"
+    >"$folder/kernels/ops/activation/activation.cu"
 
 bench() {
     FAKE_MEMSET=none MICA_CUDA_DRIVER=$fake/libcuda.so.1 MICA_NVRTC=$fake/libnvrtc.so.13 \

@@ -8,20 +8,20 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failed=0
 cp -r "$sources" "$folder/kernels"
-kernel=$folder/kernels/ops/activation/activation_cuda.cu
+kernel=$folder/kernels/ops/activation/activation.cu
 
 first='overlap_wait();'
 # planted EXIT_CODE "TEXT OF THE OUTPUT" <<kernel's body
 planted() {
     {
         printf '#include "kernels/mbarrier.cuh"\n#include "kernels/overlap.cuh"\n'
-        printf '#include "ops/activation/activation_args.h"\n'
-        printf '__device__ void put(const mica_activation_args &a, int i, float v)\n{\n'
-        printf '    float *out = (float *)a.out + i, old = a.beta != 0 ? (float)a.beta * *out : 0;\n'
+        printf '#include "ops/pointwise/pointwise_args.h"\n'
+        printf '__device__ void put(const mica_pointwise_args &a, int i, float v)\n{\n'
+        printf '    float *out = (float *)a.at[3] + i, old = a.beta != 0 ? (float)a.beta * *out : 0;\n'
         printf '    *out = (float)a.alpha * (v > 0 ? v : 0) + old;\n}\n'
-        printf 'extern "C" __global__ void activation(const mica_activation_args a)\n{\n'
+        printf 'extern "C" __global__ void activation(const mica_pointwise_args a)\n{\n'
         printf '    %s\n    if (blockIdx.x) return;\n    const int t = threadIdx.x;\n' "$first"
-        printf '    const float *x = (const float *)a.x;\n    float *out = (float *)a.out;\n'
+        printf '    const float *x = (const float *)a.at[0];\n    float *out = (float *)a.at[3];\n'
         cat
         printf '}\n'
     } >"$kernel"

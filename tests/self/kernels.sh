@@ -11,7 +11,7 @@ failed=0
 table=$folder/table.txt
 mkdir -p "$folder/kernels/ops/activation"
 echo 'extern "C" __global__ void activation(const int a) {}' \
-    >"$folder/kernels/ops/activation/activation_cuda.cu"
+    >"$folder/kernels/ops/activation/activation.cu"
 
 # compile "SPILLED BYTES" ARGUMENTS...: 32 bytes of loads come on top
 compile() {
@@ -35,7 +35,7 @@ expect() {
 }
 
 compile 16 --update || failed=1
-grep -q '^48 | ops/activation/activation_cuda.cu activation' "$table" && grep -qx 'line 1' "$table" || { cat "$table"; failed=1; }
+grep -q '^48 | ops/activation/activation.cu activation' "$table" && grep -qx 'line 1' "$table" || { cat "$table"; failed=1; }
 expect 0 '1 kernel emitted' 16 "the same kernel"
 expect 1 'spills: 56 bytes, the table says 48' 24 "more spills"
 expect 0 '2 times a kernel was compiled again' "24 20 16" "fewer spills at the third try"

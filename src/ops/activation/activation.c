@@ -2,7 +2,7 @@
  * Activations: tables, inference, checks. */
 #include "ops/activation/activation.h"
 
-#include <string.h>
+#include <math.h>
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
 
@@ -107,24 +107,73 @@ static bool exact(const void *desc)
     return false;
 }
 
-void mica_activation_split(const mica_activation_desc *d, mica_activation_parts *p)
+/* ---- what the body works on ---- */
+
+/* An argument, or with gating a half of one along the axis. */
+static mica_pointwise_operand half_of(const mica_activation_desc *d, int arg, int half)
 {
-    memset(p, 0, sizeof *p);
-    bool forward = d->pass == MICA_ACTIVATION_FWD;
-    const int names[] = {MICA_ACTIVATION_X, forward ? MICA_ACTIVATION_Y : MICA_ACTIVATION_DY,
-                         MICA_ACTIVATION_DX};
-    p->count = forward ? 2 : 3;
-    for (int i = 0; i < p->count; i++) {
-        p->args[i] = names[i];
-        p->tensors[i] = *(const mica_tensor *)((const char *)d + args[names[i]].tensor);
-        if (!d->gated || i == 1) continue; /* y and dy are not split */
-        p->tensors[i].dims[d->axis] /= 2;
-        p->gate[i] = p->tensors[i].dims[d->axis] * p->tensors[i].strides[d->axis];
-    }
+    mica_pointwise_operand o = mica_pointwise_argument(&mica_op_activation, d, arg);
+    if (!d->gated || !mica_tensor_given(&o.tensor)) return o;
+    o.tensor.dims[d->axis] /= 2;
+    o.shift = half * o.tensor.dims[d->axis] * o.tensor.strides[d->axis];
+    return o;
 }
 
-static const mica_engine *const engines[] = {&mica_activation_cpu, &mica_engine_ref,
-                                             &mica_activation_cuda, NULL};
+void mica_activation_operands(const void *desc, mica_pointwise_set *set)
+{
+    const mica_activation_desc *d = desc;
+    const bool backward = d->pass == MICA_ACTIVATION_BWD;
+    mica_pointwise_operand *at = set->at;
+    at[ACTIVATION_X] = half_of(d, MICA_ACTIVATION_X, 0);
+    if (d->gated) at[ACTIVATION_GATE] = half_of(d, MICA_ACTIVATION_X, 1);
+    at[ACTIVATION_DY] = mica_pointwise_argument(&mica_op_activation, d, MICA_ACTIVATION_DY);
+    at[ACTIVATION_OUT] = backward
+                             ? half_of(d, MICA_ACTIVATION_DX, 0)
+                             : mica_pointwise_argument(&mica_op_activation, d, MICA_ACTIVATION_Y);
+    if (backward && d->gated) at[ACTIVATION_OUT_GATE] = half_of(d, MICA_ACTIVATION_DX, 1);
+    set->count = ACTIVATION_OUT_GATE + 1;
+    set->variant = (backward ? ACTIVATION_BACKWARD : 0) | (d->gated ? ACTIVATION_GATED : 0);
+}
+
+mica_status mica_activation_numbers(const void *desc, const double *scalars, double *numbers)
+{
+    const mica_activation_desc *d = desc;
+    (void)scalars;
+    numbers[ACTIVATION_A] = d->act_a;
+    numbers[ACTIVATION_B] = d->act_b;
+    return MICA_OK;
+}
+
+void mica_activation_prologue(const void *desc, mica_text *prologue)
+{
+    const mica_activation_desc *d = desc;
+    mica_prologue_activations(prologue);
+    mica_prologue_int(prologue, "ACT", d->act);
+}
+
+/* Inner cancellation (1 + erf(v), v/6 + 1/2) loses units of v, not of the result: so |v| counts. */
+void mica_activation_truth(const void *desc, const double *numbers, double *v, double *mag)
+{
+    const mica_activation_desc *d = desc;
+    (void)numbers;
+    double x = v[ACTIVATION_X], gate = d->gated ? v[ACTIVATION_GATE] : 1, g = v[ACTIVATION_DY];
+    double value = mica_act_value(d->act, x, d->act_a, d->act_b);
+    if (d->pass == MICA_ACTIVATION_FWD) {
+        v[ACTIVATION_OUT] = value * gate;
+        mag[ACTIVATION_OUT] = (fabs(value) + fabs(x)) * fabs(gate);
+        return;
+    }
+    double slope = mica_act_slope(d->act, x, d->act_a, d->act_b);
+    v[ACTIVATION_OUT] = g * gate * slope;
+    mag[ACTIVATION_OUT] = fabs(g * gate) * (fabs(slope) + 1);
+    v[ACTIVATION_OUT_GATE] = g * value;
+    mag[ACTIVATION_OUT_GATE] = fabs(g) * (fabs(value) + fabs(x));
+}
+
+static void reference(const void *desc, const mica_view *views, const double *scalars_of_run)
+{
+    mica_pointwise_reference(&mica_op_activation, desc, views, scalars_of_run);
+}
 
 const mica_op mica_op_activation = {
     .name = "activation",
@@ -140,6 +189,7 @@ const mica_op mica_op_activation = {
     .check = check,
     .exact = exact,
     .ulps = 8, /* a few of exp, tanh or erf, and of the products around them */
-    .reference = mica_activation_reference,
-    .engines = engines,
+    .reference = reference,
+    .pointwise = &mica_activation_pointwise,
+    .engines = mica_pointwise_engines,
 };

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the activation kernel receives; host and device share this file. */
-#ifndef MICA_OPS_ACTIVATION_ACTIVATION_ARGS_H
-#define MICA_OPS_ACTIVATION_ACTIVATION_ARGS_H
+ * Operands and numbers of an activation; host and device share this file. */
+#ifndef MICA_OPS_ACTIVATION_ARGS_H
+#define MICA_OPS_ACTIVATION_ARGS_H
 
-#include "kernels/layout.h"
-
-typedef struct mica_activation_args {
-    const void *x, *dy;
-    void *out;                  /* y or dx */
-    mica_layout layout;         /* of x, out, dy, counted in vectors */
-    long long gate_x, gate_out; /* elements to the second half */
-    int whole;                  /* all pointers are aligned for one access of a vector */
-    int scaled;                 /* alpha is not 1 or beta not 0 */
-    double alpha, beta, act_a, act_b;
-} mica_activation_args;
+/* With gating x and the result are their first halves, and the gates the second ones. */
+enum { ACTIVATION_X, ACTIVATION_GATE, ACTIVATION_DY, ACTIVATION_OUT, ACTIVATION_OUT_GATE };
+/* Variants: both, one or none. */
+enum { ACTIVATION_GATED = 1, ACTIVATION_BACKWARD = 2 };
+enum { ACTIVATION_A, ACTIVATION_B, ACTIVATION_NUMBERS }; /* the function's parameters */
 
 #endif

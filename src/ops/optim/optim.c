@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Optimiser steps: tables, inference, checks, the numbers of a step. */
 #include "ops/optim/optim.h"
-#include "ops/shared/layout.h"
 
 #include <math.h>
 
@@ -42,11 +41,6 @@ static const mica_scalar scalars[] = {[MICA_OPTIM_LR] = {"lr", 1e-3},
                                       [MICA_OPTIM_STEP] = {"step", 1},
                                       [MICA_OPTIM_GRAD_SCALE] = {"grad_scale", 1}};
 
-const mica_tensor *mica_optim_tensor(const mica_optim_desc *d, int arg)
-{
-    return (const mica_tensor *)((const char *)d + args[arg].tensor);
-}
-
 /* ---- inference and checks ---- */
 
 static void infer_like(mica_tensor *t, const mica_tensor *p, mica_dtype dtype)
@@ -79,7 +73,7 @@ static mica_status infer(void *desc, mica_why *why)
 
 static mica_status check_tensor(const mica_optim_desc *d, int arg, mica_why *why)
 {
-    const mica_tensor *t = mica_optim_tensor(d, arg);
+    const mica_tensor *t = mica_op_tensor(&mica_op_optim, d, arg);
     if (!mica_tensor_given(t)) return MICA_OK;
     if (!mica_dtype_is_common(t->dtype))
         return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", args[arg].name,
@@ -130,7 +124,7 @@ static mica_status check_adam(const mica_optim_desc *d, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_optim_desc *d = desc;
-    for (int i = 0; i < MICA_OPTIM_ARGS; i++) MICA_TRY(check_tensor(d, i, why));
+    for (int i = 0; i < mica_op_optim.arg_count; i++) MICA_TRY(check_tensor(d, i, why));
     if (mica_tensor_given(&d->master)) {
         if (d->master.dtype != MICA_F32)
             return mica_invalid(why, "master is %s, it must be f32",
@@ -142,63 +136,61 @@ static mica_status check(const void *desc, mica_why *why)
     return d->rule == MICA_OPTIM_SGD ? check_sgd(d, why) : check_adam(d, why);
 }
 
-/* ---- what engines share ---- */
+/* ---- what the body works on ---- */
 
-mica_dtype mica_optim_accumulator(const mica_optim_desc *d)
+void mica_optim_operands(const void *desc, mica_pointwise_set *set)
 {
-    for (int i = 0; i < MICA_OPTIM_ARGS; i++)
-        if (mica_optim_tensor(d, i)->dtype == MICA_F64) return MICA_F64;
-    return MICA_F32;
-}
-
-int mica_optim_layout(const mica_optim_desc *d, mica_layout *layout, int *at)
-{
-    const mica_tensor *tensors[MICA_OPTIM_ARGS];
-    int count = 0;
-    for (int i = 0; i < MICA_OPTIM_ARGS; i++) {
-        at[i] = -1;
-        if (!mica_tensor_given(mica_optim_tensor(d, i))) continue;
-        tensors[count] = mica_optim_tensor(d, i);
-        at[i] = count++;
+    const mica_op *op = &mica_op_optim;
+    const mica_optim_desc *d = desc;
+    const bool master = mica_tensor_given(&d->master);
+    mica_pointwise_operand *at = set->at;
+    at[OPTIM_STEPPED] =
+        mica_pointwise_argument(op, desc, master ? MICA_OPTIM_MASTER : MICA_OPTIM_P);
+    if (master) {
+        at[OPTIM_ROUNDED] = mica_pointwise_argument(op, desc, MICA_OPTIM_P);
+        at[OPTIM_ROUNDED].read = false; /* its old value is not needed */
+        at[OPTIM_ROUNDED].follows = true;
     }
-    mica_layout_make(layout, tensors, count);
-    return count;
+    at[OPTIM_GRAD] = mica_pointwise_argument(op, desc, MICA_OPTIM_GRAD);
+    at[OPTIM_M] = mica_pointwise_argument(op, desc, MICA_OPTIM_M);
+    at[OPTIM_V] = mica_pointwise_argument(op, desc, MICA_OPTIM_V);
+    set->count = OPTIM_V + 1;
+    set->variant = d->rule != MICA_OPTIM_SGD  ? OPTIM_ADAM
+                   : mica_tensor_given(&d->m) ? OPTIM_MOMENTUM
+                                              : OPTIM_PLAIN;
 }
 
-static void begin_sgd(const mica_optim_desc *d, double step, double lr, mica_optim_numbers *n)
+static void begin_sgd(const mica_optim_desc *d, double step, double lr, double *n)
 {
     bool first = step == 1;
-    n->rate = lr;
-    n->keep_m = first ? 0 : d->momentum;
-    n->take_g = first ? 1 : 1 - d->dampening;
-    n->ahead_g = d->nesterov || d->momentum == 0 ? 1 : 0;
-    n->ahead_m = d->nesterov ? d->momentum : d->momentum == 0 ? 0 : 1;
+    n[OPTIM_RATE] = lr;
+    n[OPTIM_KEEP_M] = first ? 0 : d->momentum;
+    n[OPTIM_TAKE_G] = first ? 1 : 1 - d->dampening;
+    n[OPTIM_AHEAD_G] = d->nesterov || d->momentum == 0 ? 1 : 0;
+    n[OPTIM_AHEAD_M] = d->nesterov ? d->momentum : d->momentum == 0 ? 0 : 1;
 }
 
-static void begin_adam(const mica_optim_desc *d, double step, double lr, mica_optim_numbers *n)
+static void begin_adam(const mica_optim_desc *d, double step, double lr, double *n)
 {
-    n->keep_m = d->beta1;
-    n->take_g = 1 - d->beta1;
-    n->keep_v = d->beta2;
-    n->take_g2 = 1 - d->beta2;
+    n[OPTIM_KEEP_M] = d->beta1;
+    n[OPTIM_TAKE_G] = 1 - d->beta1;
+    n[OPTIM_KEEP_V] = d->beta2;
+    n[OPTIM_TAKE_G2] = 1 - d->beta2;
     /* 1 - beta^step without the cancellation that beta near 1 brings. */
-    n->rate = lr / -expm1(step * log(d->beta1));
-    n->root_scale = 1 / sqrt(-expm1(step * log(d->beta2)));
-    n->eps = d->eps;
+    n[OPTIM_RATE] = lr / -expm1(step * log(d->beta1));
+    n[OPTIM_ROOT_SCALE] = 1 / sqrt(-expm1(step * log(d->beta2)));
+    n[OPTIM_EPS] = d->eps;
 }
 
-mica_status mica_optim_begin(const mica_plan *plan, const mica_run *run, mica_optim_numbers *n)
+mica_status mica_optim_numbers(const void *desc, const double *scalars, double *n)
 {
-    const mica_optim_desc *d = plan->desc;
-    double lr = mica_run_scalar(plan, run, MICA_OPTIM_LR);
-    double step = mica_run_scalar(plan, run, MICA_OPTIM_STEP);
+    const mica_optim_desc *d = desc;
+    double lr = scalars[MICA_OPTIM_LR], step = scalars[MICA_OPTIM_STEP];
     if (!(step >= 1)) return mica_fail(MICA_INVALID, "step is %g, it counts from 1", step);
-    *n = (mica_optim_numbers){.keep_p = 1, .decay = d->weight_decay};
-    n->grad_scale = mica_run_scalar(plan, run, MICA_OPTIM_GRAD_SCALE) * (d->maximize ? -1 : 1);
-    if (d->rule == MICA_OPTIM_ADAMW) {
-        n->keep_p = 1 - lr * d->weight_decay;
-        n->decay = 0;
-    }
+    for (int i = 0; i < OPTIM_NUMBERS; i++) n[i] = 0;
+    n[OPTIM_GRAD_SCALE] = scalars[MICA_OPTIM_GRAD_SCALE] * (d->maximize ? -1 : 1);
+    n[OPTIM_DECAY] = d->rule == MICA_OPTIM_ADAMW ? 0 : d->weight_decay;
+    n[OPTIM_KEEP_P] = d->rule == MICA_OPTIM_ADAMW ? 1 - lr * d->weight_decay : 1;
     if (d->rule == MICA_OPTIM_SGD)
         begin_sgd(d, step, lr, n);
     else
@@ -215,7 +207,6 @@ static void cost(const void *desc, double *flops, double *bytes)
     *flops = (double)mica_tensor_count(&d->p) * (d->rule == MICA_OPTIM_SGD ? 6 : 14);
 }
 
-/* v is a mean of squares. */
 /* A second moment is not negative. What lies in m before the first step of sgd may be anything. */
 static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
                  double *values)
@@ -225,14 +216,11 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
                     scalars[MICA_OPTIM_STEP] == 1 && kind == MICA_FILL_EXTREME &&
                     mica_dtype_is_float(d->m.dtype);
     if (arg != MICA_OPTIM_V && !anything) return false;
-    int64_t count = mica_tensor_count(mica_optim_tensor(desc, arg));
+    int64_t count = mica_tensor_count(mica_op_tensor(&mica_op_optim, desc, arg));
     mica_fill_general(&mica_op_optim, desc, arg, kind, seed, values);
     for (int64_t i = 0; i < count; i++) values[i] = anything ? NAN : fabs(values[i]);
     return true;
 }
-
-static const mica_engine *const engines[] = {&mica_optim_cpu, &mica_engine_ref, &mica_optim_cuda,
-                                             NULL};
 
 const mica_op mica_op_optim = {
     .name = "optim",
@@ -250,5 +238,6 @@ const mica_op mica_op_optim = {
     .ulps = 4, /* a dozen roundings on the way, of numbers that the magnitudes count in full */
     .fill = fill,
     .reference = mica_optim_reference,
-    .engines = engines,
+    .pointwise = &mica_optim_pointwise,
+    .engines = mica_pointwise_engines,
 };

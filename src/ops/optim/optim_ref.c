@@ -92,7 +92,9 @@ void mica_optim_reference(const void *desc, const mica_view *args, const double 
              .lr = scalars[MICA_OPTIM_LR],
              .step = scalars[MICA_OPTIM_STEP],
              .grad_scale = scalars[MICA_OPTIM_GRAD_SCALE]};
-    bool f64 = mica_optim_accumulator(desc) == MICA_F64;
+    mica_pointwise_set set;
+    mica_pointwise_operands(&mica_op_optim, desc, &set);
+    bool f64 = mica_pointwise_real(&set) == MICA_F64;
     j.least = f64 ? DBL_MIN : (double)FLT_MIN;
     j.least_root = f64 ? sqrt(0x1p-1074) * 0x1p53 : sqrt(0x1p-149) * 0x1p24;
     int64_t count = mica_tensor_count(&args[MICA_OPTIM_P].t);

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What both engines and the reference make of an operation's operands. */
+#include "ops/pointwise/pointwise.h"
+#include "ops/shared/cpu/convert.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+mica_pointwise_operand mica_pointwise_argument(const mica_op *op, const void *desc, int arg)
+{
+    const mica_dir dir = mica_op_dir(op, desc, arg);
+    if (dir == MICA_UNUSED) return (mica_pointwise_operand){.arg = arg};
+    return (mica_pointwise_operand){.tensor = *mica_op_tensor(op, desc, arg),
+                                    .arg = arg,
+                                    .read = dir != MICA_OUT,
+                                    .written = dir != MICA_IN};
+}
+
+void mica_pointwise_operands(const mica_op *op, const void *desc, mica_pointwise_set *set)
+{
+    memset(set, 0, sizeof *set);
+    if (op->pointwise->operands) {
+        op->pointwise->operands(desc, set);
+        return;
+    }
+    set->count = op->arg_count;
+    for (int i = 0; i < op->arg_count; i++) set->at[i] = mica_pointwise_argument(op, desc, i);
+}
+
+/* A dimension of one element may have any stride. */
+static bool same_strides(const mica_tensor *a, const mica_tensor *b)
+{
+    for (int d = 0; d < a->rank; d++)
+        if (a->dims[d] > 1 && a->strides[d] != b->strides[d]) return false;
+    return true;
+}
+
+int mica_pointwise_layout(const mica_pointwise_set *set, mica_layout *layout, int *slots)
+{
+    const mica_tensor *tensors[MICA_POINTWISE_OPERANDS];
+    int count = 0;
+    for (int k = 0; k < set->count; k++) {
+        const mica_tensor *t = &set->at[k].tensor;
+        slots[k] = -1;
+        if (!mica_tensor_given(t)) continue;
+        int slot = 0;
+        while (slot < count && !same_strides(t, tensors[slot])) slot++;
+        if (slot == count) tensors[count++] = t;
+        slots[k] = slot;
+    }
+    mica_layout_make(layout, tensors, count);
+    return count;
+}
+
+mica_dtype mica_pointwise_real(const mica_pointwise_set *set)
+{
+    for (int k = 0; k < set->count; k++)
+        if (mica_tensor_given(&set->at[k].tensor) && !mica_runs_f32(set->at[k].tensor.dtype))
+            return MICA_F64;
+    return MICA_F32;
+}
+
+/* ---- numbers ---- */
+
+static mica_status find_numbers(const mica_op *op, const void *desc, const double *scalars,
+                                double *numbers)
+{
+    if (op->pointwise->numbers) return op->pointwise->numbers(desc, scalars, numbers);
+    for (int i = 0; i < op->pointwise->number_count; i++) numbers[i] = scalars[i];
+    return MICA_OK;
+}
+
+/* Scalars of those names scale every result and its old content. */
+static void find_scale(const mica_op *op, const double *scalars, double *alpha, double *beta)
+{
+    *alpha = 1, *beta = 0;
+    for (int i = 0; i < op->scalar_count; i++) {
+        const char *name = op->scalars[i].name;
+        if (name[0] == 'a' && !strcmp(name, "alpha")) *alpha = scalars[i];
+        if (name[0] == 'b' && !strcmp(name, "beta")) *beta = scalars[i];
+    }
+}
+
+mica_status mica_pointwise_begin(const mica_plan *plan, const mica_run *run, mica_dtype real,
+                                 mica_pointwise_numbers *numbers, double *alpha, double *beta)
+{
+    double scalars[MICA_MAX_SCALARS], n[MICA_POINTWISE_NUMBERS];
+    const int count = plan->op->pointwise->number_count;
+    for (int i = 0; i < plan->op->scalar_count; i++) scalars[i] = mica_run_scalar(plan, run, i);
+    MICA_TRY(find_numbers(plan->op, plan->desc, scalars, n));
+    for (int i = 0; i < count; i++)
+        if (real == MICA_F64)
+            numbers->f64[i] = n[i];
+        else
+            numbers->f32[i] = (float)n[i];
+    find_scale(plan->op, scalars, alpha, beta);
+    return MICA_OK;
+}
+
+/* ---- the reference ---- */
+
+typedef struct job {
+    const mica_op *op;
+    const void *desc;
+    const mica_view *args;
+    mica_pointwise_set set;
+    double numbers[MICA_POINTWISE_NUMBERS], alpha, beta;
+} job;
+
+/* alpha v + beta old; the old value is not read when beta is 0. */
+static void put(const job *j, const mica_view *out, int64_t at, double v, double magnitude)
+{
+    double old = j->beta != 0 ? mica_get(out, at) : 0;
+    mica_put(out, at, j->alpha * v + j->beta * old,
+             fabs(j->alpha) * magnitude + fabs(j->beta * old));
+}
+
+static void element(const job *j, int64_t i)
+{
+    double v[MICA_POINTWISE_OPERANDS] = {0}, mag[MICA_POINTWISE_OPERANDS] = {0};
+    int64_t at[MICA_POINTWISE_OPERANDS];
+    for (int k = 0; k < j->set.count; k++) {
+        const mica_pointwise_operand *o = &j->set.at[k];
+        if (!mica_tensor_given(&o->tensor)) continue;
+        at[k] = o->shift + mica_offset(&o->tensor, i);
+        if (o->read) v[k] = mica_get(&j->args[o->arg], at[k]);
+    }
+    j->op->pointwise->truth(j->desc, j->numbers, v, mag);
+    for (int k = 0; k < j->set.count; k++) {
+        const mica_view *to = &j->args[j->set.at[k].arg];
+        if (!j->set.at[k].written || !mica_tensor_given(&j->set.at[k].tensor)) continue;
+        if (j->set.at[k].follows)
+            mica_put(to, at[k], mica_get(&j->args[j->set.at[k - 1].arg], at[k - 1]), mag[k - 1]);
+        else
+            put(j, to, at[k], v[k], mag[k]);
+    }
+}
+
+void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_view *args,
+                              const double *scalars)
+{
+    /* The views may be packed copies: their own strides hold, not the descriptor's. */
+    _Alignas(16) char as_viewed[MICA_MAX_DESC];
+    memcpy(as_viewed, desc, op->desc_size);
+    for (int i = 0; i < op->arg_count; i++)
+        if (args[i].data)
+            memcpy(as_viewed + op->args[i].tensor + offsetof(mica_tensor, strides),
+                   args[i].t.strides, sizeof args[i].t.strides);
+    job j = {.op = op, .desc = desc, .args = args};
+    find_scale(op, scalars, &j.alpha, &j.beta);
+    mica_pointwise_operands(op, as_viewed, &j.set);
+    if (find_numbers(op, desc, scalars, j.numbers) != MICA_OK) return;
+    int64_t count = 0;
+    for (int k = 0; k < j.set.count && count == 0; k++)
+        if (mica_tensor_given(&j.set.at[k].tensor)) count = mica_tensor_count(&j.set.at[k].tensor);
+#pragma omp parallel for num_threads(mica_cpu_threads_for((double)count * 64))
+    for (int64_t i = 0; i < count; i++) element(&j, i);
+}
+
+const mica_engine *const mica_pointwise_engines[] = {&mica_pointwise_cpu, &mica_engine_ref,
+                                                     &mica_pointwise_cuda, NULL};
