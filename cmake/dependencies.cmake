@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is outside: OpenMP and xxHash's header are needed; jansson and scdoc each switch on the part that
+# What is outside: OpenMP, xxHash's header and xz are needed; jansson and scdoc each switch on the part that
 # uses them; cmocka and python3 are the tests'. Nothing of oneDNN's or NVIDIA's is needed to build:
 # they are opened at run time.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+find_program(XZ xz REQUIRED) # packs the kernel sources
 
 find_library(JANSSON_LIBRARY jansson)
 find_path(JANSSON_INCLUDE jansson.h)

@@ -5,8 +5,11 @@ file(GLOB_RECURSE kernels RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS
 list(TRANSFORM kernels PREPEND ${PROJECT_SOURCE_DIR}/src/ OUTPUT_VARIABLE kernel_paths)
 add_executable(mica_embed tools/embed.c)
 target_link_libraries(mica_embed PRIVATE mica_flags)
+# lc, lp and pb are those that src/base/lzma.c reads.
 add_custom_command(OUTPUT kernels.c
-  COMMAND mica_embed ${PROJECT_SOURCE_DIR}/src kernels.c ${kernels}
+  COMMAND mica_embed ${PROJECT_SOURCE_DIR}/src kernels.txt ${kernels}
+  COMMAND ${XZ} --format=lzma --lzma1=preset=9e,lc=3,lp=0,pb=0 --stdout kernels.txt > kernels.lzma
+  COMMAND mica_embed --packed kernels.txt kernels.lzma kernels.c
   DEPENDS mica_embed ${kernel_paths} VERBATIM COMMENT "Embedding the kernel sources")
 add_custom_command(OUTPUT records.c
   COMMAND mica_embed --text mica_shipped_records ${PROJECT_SOURCE_DIR}/data/records.txt records.c

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * embed ROOT OUT FILE...: writes a C file with the text of each FILE (relative to ROOT), C or C++
- * whose comments are left out and whose lines are indented by one space for four, as an array, and
- * a table of them by name. Lines keep their numbers. embed --text NAME FILE OUT: writes a C file
- * with the text of FILE as `const char NAME[]`. */
+ * embed ROOT OUT FILE...: joins the FILEs (relative to ROOT), C or C++ whose comments are left out
+ * and whose lines are indented by one space for four: the name of each and its text, a zero after
+ * either. Lines keep their numbers. embed --packed JOINED PACKED OUT: writes a C file with the
+ * bytes of PACKED, which is JOINED compressed, and both sizes (src/cuda/sources.h). embed --text
+ * NAME FILE OUT: writes a C file with the text of FILE as `const char NAME[]`. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static void fail(const char *path)
+{
+    fprintf(stderr, "embed: cannot read %s\n", path);
+    exit(1);
+}
 
 static char *read_text(const char *path)
 {
@@ -19,10 +26,7 @@ static char *read_text(const char *path)
         c = getc(in);
         text[size++] = (char)(c == EOF ? 0 : c);
     }
-    if (!in || !text || ferror(in)) {
-        fprintf(stderr, "embed: cannot read %s\n", path);
-        exit(1);
-    }
+    if (!in || !text || ferror(in)) fail(path);
     fclose(in);
     return text;
 }
@@ -73,48 +77,62 @@ static void shorten_indents(char *text)
     *to = 0;
 }
 
-static void embed_text(FILE *out, const char *text, const char *storage, const char *name)
+static void embed_text(FILE *out, const char *text, const char *name)
 {
     int column = 0;
-    fprintf(out, "%sconst char %s[] = {", storage, name);
+    fprintf(out, "extern const char %s[];\nconst char %s[] = {", name, name);
     /* as a char: 200 for a byte of UTF-8 would be an overflow where char is signed */
     for (; *text; text++) fprintf(out, "%s%d,", column++ % 24 ? "" : "\n", *text);
     fprintf(out, "0};\n");
 }
 
-static void embed_table(FILE *out, const char *root, char **files, int count)
+static void join(FILE *out, const char *root, char **files, int count)
 {
-    char path[4096], name[32];
-    fprintf(out, "#include \"cuda/sources.h\"\n");
+    char path[4096];
     for (int i = 0; i < count; i++) {
         snprintf(path, sizeof path, "%s/%s", root, files[i]);
-        snprintf(name, sizeof name, "file_%d", i);
         char *text = read_text(path);
         drop_comments(text);
         shorten_indents(text);
-        embed_text(out, text, "static ", name);
+        fprintf(out, "%s%c%s%c", files[i], 0, text, 0);
         free(text);
     }
-    fprintf(out, "const mica_source mica_sources[] = {\n");
-    for (int i = 0; i < count; i++) fprintf(out, "    {\"%s\", file_%d},\n", files[i], i);
-    fprintf(out, "    {0, 0}};\n");
+}
+
+static void embed_packed(FILE *out, const char *joined, const char *packed)
+{
+    FILE *in = fopen(joined, "rb");
+    if (!in || fseek(in, 0, SEEK_END) != 0) fail(joined);
+    long size = ftell(in), packed_size = 0;
+    fclose(in);
+    in = fopen(packed, "rb");
+    if (!in) fail(packed);
+    fprintf(out, "#include \"cuda/sources.h\"\nconst unsigned char mica_packed_sources[] = {");
+    for (int c; (c = getc(in)) != EOF; packed_size++)
+        fprintf(out, "%s%d,", packed_size % 24 ? "" : "\n", c);
+    fprintf(out, "};\nconst size_t mica_packed_sources_size = %ld, mica_sources_size = %ld;\n",
+            packed_size, size);
+    fclose(in);
 }
 
 int main(int argc, char **argv)
 {
     bool text = argc == 5 && !strcmp(argv[1], "--text");
-    FILE *out = argc >= 3 ? fopen(argv[text ? 4 : 2], "w") : NULL;
+    bool packed = argc == 5 && !strcmp(argv[1], "--packed");
+    FILE *out = argc >= 3 ? fopen(argv[text || packed ? 4 : 2], "wb") : NULL;
     if (!out) {
-        fprintf(stderr, "usage: embed ROOT OUT FILE...\n       embed --text NAME FILE OUT\n");
+        fprintf(stderr, "usage: embed ROOT OUT FILE...\n       embed --packed JOINED PACKED OUT\n"
+                        "       embed --text NAME FILE OUT\n");
         return 2;
     }
     if (text) {
-        fprintf(out, "extern const char %s[];\n", argv[2]);
         char *content = read_text(argv[3]);
-        embed_text(out, content, "", argv[2]);
+        embed_text(out, content, argv[2]);
         free(content);
+    } else if (packed) {
+        embed_packed(out, argv[2], argv[3]);
     } else {
-        embed_table(out, argv[1], argv + 3, argc - 3);
+        join(out, argv[1], argv + 3, argc - 3);
     }
     return fclose(out) != 0;
 }

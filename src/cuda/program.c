@@ -67,11 +67,7 @@ static mica_status find_source(const char *name, const char **text, char **owned
 {
     const char *directory = mica_env(MICA_ENV_KERNEL_DIR);
     *text = *owned = NULL;
-    if (!directory) {
-        for (const mica_source *s = mica_sources; s->name && !*text; s++)
-            if (!strcmp(s->name, name)) *text = s->text;
-        return MICA_OK;
-    }
+    if (!directory) return mica_source_text(name, text);
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", directory, name);
     int fd = mica_open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
