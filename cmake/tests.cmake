@@ -68,7 +68,7 @@ foreach(source ${fuzz_targets})
   mica_test(fuzz/${name} fuzz ${PROJECT_SOURCE_DIR}/tests/fuzz/run.sh ${mode} $<TARGET_FILE:${name}>
     ${PROJECT_BINARY_DIR}/fuzz/${name})
   target_include_directories(${name} PRIVATE src)
-  target_link_libraries(${name} PRIVATE mica_flags mica_static)
+  target_link_libraries(${name} PRIVATE mica_flags mica_inside)
 endforeach()
 
 # A driver and a compiler that stand in for NVIDIA's.
@@ -77,8 +77,8 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
   add_subdirectory(tests/emu)
 endif()
 
-# unit and self look inside and link the static library; api and the examples see what users see.
-foreach(row "unit;unit;mica_static" "self;unit;mica_static" "api;api;mica_shared")
+# unit and self look inside; api and the examples see what users see.
+foreach(row "unit;unit;mica_inside" "self;unit;mica_inside" "api;api;mica_shared")
   list(POP_FRONT row folder label library)
   file(GLOB programs CONFIGURE_DEPENDS tests/${folder}/*.c)
   foreach(source ${programs})
@@ -346,7 +346,11 @@ endif()
 if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
   mica_test(abi/symbols abi ${PROJECT_SOURCE_DIR}/tests/abi/symbols.sh $<TARGET_FILE:mica_shared>)
   mica_test(abi/imports abi ${PROJECT_SOURCE_DIR}/tests/abi/imports.sh $<TARGET_FILE:mica_shared>
-    $<TARGET_FILE:mica_static>)
+    $<TARGET_FILE:mica_inside>)
+  if(MICA_CLOSED_ARCHIVE)
+    mica_test(abi/archive abi ${PROJECT_SOURCE_DIR}/tests/abi/archive.sh $<TARGET_FILE:mica_static>
+      $<TARGET_FILE:mica_inside> ${PROJECT_BINARY_DIR}/mica.pc)
+  endif()
   mica_test(abi/size abi ${PROJECT_SOURCE_DIR}/tests/abi/size.sh ${PROJECT_BINARY_DIR})
   file(GLOB pages CONFIGURE_DEPENDS tests/docs/*.sh)
   foreach(page ${pages})

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# imports.sh SHARED STATIC: what the library calls. It opens no sockets, does not print to stdout, does
+# imports.sh SHARED OBJECTS: what the library calls; OBJECTS is an archive of its parts. It opens no sockets, does not print to stdout, does
 # not end the process, and reads the environment in env.c only; the compiled truth of what
 # tools/layering reads in the text. Nothing of NVIDIA's or oneDNN's is linked.
 set -eu
-shared=$1 static=$2
+shared=$1 objects=$2
 status=0
 
 refuse() {
@@ -26,8 +26,9 @@ for name in $imported; do
     esac
 done
 
-readers=$(nm -A --undefined-only "$static" 2>/dev/null |
+readers=$(nm -A --undefined-only "$objects" 2>/dev/null |
     awk -F: '$NF ~ / U (secure_)?getenv$/ { print $2 }' | sort -u)
+[ -n "$readers" ] || refuse "no member of $objects reads the environment: env.c does"
 for member in $readers; do
     [ "$member" = env.c.o ] || refuse "reads the environment: $member"
 done
