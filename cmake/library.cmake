@@ -22,14 +22,17 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     COMPILE_OPTIONS -mprefer-vector-width=512)
 endif()
 # -O3 is for what computes on a CPU: the folders named cpu. What plans and checks would only grow by
-# it, by a twentieth of the library, and so would what few want: loops of f64 (*_f64.c).
+# it, by a twentieth of the library. So would what few want, loops of f64 (*_f64.c), conversions and
+# rotations, which only need vectors. Of gemm's packing it would make copies for strides of 1.
 set(planning ${sources})
 list(FILTER planning EXCLUDE REGEX "/src/(.*/)?cpu/")
-set(double_loops ${sources})
-list(FILTER double_loops INCLUDE REGEX "/cpu/.*_f64\\.c$")
+set(lean_loops ${sources})
+list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/shared/cpu/convert\\.c$")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
-set_source_files_properties(${double_loops} PROPERTIES
+set_source_files_properties(${lean_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
+set_source_files_properties(src/ops/gemm/cpu/gemm_cpu.c PROPERTIES
+  COMPILE_OPTIONS $<$<C_COMPILER_ID:GNU>:-fno-version-loops-for-strides>)
 add_library(mica_objects OBJECT ${sources} kernels.c records.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)

@@ -6,6 +6,7 @@
 #include "cpu/cpu.h"
 
 typedef float real;
+#define CLONES MICA_CLONES
 static const mica_dtype real_type = MICA_F32;
 enum { NARROW = true }; /* rows of bf16 are read as they are */
 

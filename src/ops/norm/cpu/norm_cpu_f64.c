@@ -5,6 +5,7 @@
 #include "cpu/cpu.h"
 
 typedef double real;
+#define CLONES MICA_MEMORY_CLONES /* few want f64 */
 static const mica_dtype real_type = MICA_F64;
 enum { NARROW = false };
 

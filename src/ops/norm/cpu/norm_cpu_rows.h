@@ -81,7 +81,7 @@ INLINE double lanes_sum(const vector *v, const real *more, int64_t n)
     return (double)sum;
 }
 
-MICA_CLONES
+CLONES
 static double row_sum(const real *x, int64_t n)
 {
     double total = 0;
@@ -146,7 +146,7 @@ INLINE void row_deviations_as(const bool narrow, const void *x, real mean, int64
     }
 }
 
-MICA_CLONES
+CLONES
 static void row_deviations(const void *x, bool narrow, real mean, int64_t n, double *plain,
                            double *squared)
 {
@@ -183,7 +183,7 @@ INLINE void row_gradients_as(const bool stats, const bool affine, const real *g,
     }
 }
 
-MICA_CLONES
+CLONES
 static void row_gradients(const real *g, const real *x, operand mean, operand rstd, operand scale,
                           int64_t n, double *s, double *q)
 {
@@ -199,14 +199,14 @@ static void row_gradients(const real *g, const real *x, operand mean, operand rs
 
 /* ---- sums across runs: one per column ---- */
 
-MICA_CLONES
+CLONES
 static void columns_sum(const real *x, int64_t n, real *sum)
 {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-MICA_CLONES
+CLONES
 static void columns_deviations(const real *x, const real *mean, int64_t n, real *plain,
                                real *squared)
 {
@@ -231,7 +231,7 @@ INLINE void columns_gradients_as(const bool stats, const bool affine, const real
     }
 }
 
-MICA_CLONES
+CLONES
 static void columns_gradients(const real *g, const real *x, operand mean, operand rstd,
                               operand scale, int64_t n, real *s, real *q)
 {
@@ -247,21 +247,21 @@ static void columns_gradients(const real *g, const real *x, operand mean, operan
 
 /* ---- element by element ---- */
 
-MICA_CLONES
+CLONES
 static void multiply(const real *a, const real *b, int64_t n, real *out)
 {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) out[i] = a[i] * b[i];
 }
 
-MICA_CLONES
+CLONES
 static void add(const real *a, const real *b, int64_t n, real *out)
 {
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-MICA_CLONES
+CLONES
 static void add_multiple(const real *a, const real *b, real factor, int64_t n, real *out)
 {
     INDEPENDENT
@@ -282,7 +282,7 @@ INLINE void normalise_as(const bool stats, const bool affine, const bool narrow,
 
 /* scale and bias vary alike, or the caller spreads one of them; narrow: where mean does not vary.
  */
-MICA_CLONES
+CLONES
 static void normalise(const void *x, bool narrow, operand mean, operand rstd, operand scale,
                       operand bias, int64_t n, real *out)
 {
@@ -315,7 +315,7 @@ INLINE void relu_gradient_as(const bool vary, const real *x, const real *mean, c
 
 /* dy behind a ReLU of what normalise gives (and added, or NULL), in one pass, for statistics and
  * affine parameters that vary alike, as those of batch do. */
-MICA_CLONES
+CLONES
 static void relu_gradient(const real *x, operand mean, operand rstd, operand scale, operand bias,
                           const real *added, const real *dy, int64_t n, real *out)
 {
@@ -343,7 +343,7 @@ INLINE void input_gradient_as(const bool stats, const bool affine, const real *g
 }
 
 /* plain and with_xhat: means over the set; they vary as mean does. */
-MICA_CLONES
+CLONES
 static void input_gradient(const real *g, const real *x, operand mean, operand rstd, operand scale,
                            const real *plain, const real *with_xhat, int64_t n, real *out)
 {

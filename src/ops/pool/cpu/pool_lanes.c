@@ -55,7 +55,7 @@ INLINE void max_row_f64(double *restrict best, int64_t *restrict index,
     }
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void max_f32(const mica_pool_lanes *l, float *best, int32_t *index, const float *source,
                     int64_t first)
 {
@@ -73,7 +73,7 @@ static void max_f32(const mica_pool_lanes *l, float *best, int32_t *index, const
     }
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void max_f64(const mica_pool_lanes *l, double *best, int64_t *index, const double *source,
                     int64_t first)
 {
@@ -100,7 +100,7 @@ INLINE void sum_row_f64(double *restrict sum, const double *restrict source, int
     for (int64_t i = 0; i < n; i++) sum[i] += source[i * stride];
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void sum_f32(const mica_pool_lanes *l, float *sum, const float *source)
 {
     for (int64_t i = 0; i < l->outer; i++) {
@@ -114,7 +114,7 @@ static void sum_f32(const mica_pool_lanes *l, float *sum, const float *source)
     }
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void sum_f64(const mica_pool_lanes *l, double *sum, const double *source)
 {
     for (int64_t i = 0; i < l->outer; i++) {
@@ -144,7 +144,7 @@ void mica_pool_take_sum(bool wide, const mica_pool_lanes *l, void *sum, const vo
 }
 
 /* By a power of two, whose reciprocal is exact, a product: the same in a tenth of the time. */
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void divide_f32(float *values, int64_t n, float by)
 {
     int exponent;
@@ -164,7 +164,7 @@ void mica_pool_divide(bool wide, void *values, int64_t n, double by)
         for (int64_t i = 0; i < n; i++) v[i] /= by;
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void divide_row_f32(float *values, int64_t n, const double *by, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -173,7 +173,7 @@ static void divide_row_f32(float *values, int64_t n, const double *by, double fa
     }
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void divide_row_f64(double *values, int64_t n, const double *by, double factor)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -275,7 +275,7 @@ INLINE double run_sum_f64(const double *source, int64_t stride, int64_t n)
     return parts[0];
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void run_sums_f32(const mica_pool_lanes *l, float *sums, const float *source)
 {
     bool usual = l->from_inner == 1 && l->inner >= MICA_POOL_PARTS;
@@ -289,7 +289,7 @@ static void run_sums_f32(const mica_pool_lanes *l, float *sums, const float *sou
             usual ? long_sum_f32(s, l->inner, fresh) : run_sum_f32(s, l->from_inner, l->inner);
     }
 }
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void run_sums_f64(const mica_pool_lanes *l, double *sums, const double *source)
 {
     for (int64_t c = 0; c < l->outer; c++) {
@@ -330,7 +330,7 @@ INLINE void add_f64(double *restrict dx, const double *restrict dy, const int32_
         for (int64_t c = 0; c < n; c++) dx[c] += hits[c] == at ? dy[c] : 0;
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void channels_f32(const mica_pool_spread *s, float *dx, const float *dy)
 {
     for (int64_t o = 0; o < s->windows; o++) {
@@ -339,7 +339,7 @@ static void channels_f32(const mica_pool_spread *s, float *dx, const float *dy)
             add_f32(dx + w * s->dx_stride, dy + o * s->dy_stride, hits, (int32_t)w, s->channels);
     }
 }
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void channels_f64(const mica_pool_spread *s, double *dx, const double *dy)
 {
     for (int64_t o = 0; o < s->windows; o++) {
@@ -375,7 +375,7 @@ INLINE void windows_row_f64(const mica_pool_spread *s, const int32_t *hits, doub
     }
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void windows_f32(const mica_pool_spread *s, float *dx, const float *dy)
 {
     for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
@@ -387,7 +387,7 @@ static void windows_f32(const mica_pool_spread *s, float *dx, const float *dy)
             for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
     }
 }
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void windows_f64(const mica_pool_spread *s, double *dx, const double *dy)
 {
     for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
@@ -402,7 +402,7 @@ static void windows_f64(const mica_pool_spread *s, double *dx, const double *dy)
 
 /* ---- indices ---- */
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 void mica_pool_find_hits_s64(const int64_t *indices, int64_t stride, int64_t n, int64_t first,
                              int32_t columns, int32_t *hits)
 {
@@ -411,7 +411,7 @@ void mica_pool_find_hits_s64(const int64_t *indices, int64_t stride, int64_t n, 
         hits[i] = column < (uint64_t)columns ? (int32_t)column : -1;
     }
 }
-MICA_CLONES
+MICA_MEMORY_CLONES
 void mica_pool_find_hits_s32(const int32_t *indices, int64_t stride, int64_t n, int64_t first,
                              int32_t columns, int32_t *hits)
 {
@@ -426,7 +426,7 @@ INLINE void widen(const int32_t *restrict found, int64_t n, int64_t *restrict to
     for (int64_t i = 0; i < n; i++) to[i * to_step] = found[i];
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 void mica_pool_put_indices_s64(bool wide, const void *found, int64_t n, int64_t *to,
                                int64_t to_step)
 {

@@ -11,6 +11,7 @@
 #include "ops/rope/rope_angle_args.h"
 
 typedef float real;
+#define CLONES      MICA_CLONES
 #define REAL_TYPE   MICA_F32
 #define NARROW      true
 #define ANGLES      f32

@@ -11,6 +11,7 @@
 #include "ops/rope/rope_angle_args.h"
 
 typedef double real;
+#define CLONES      MICA_MEMORY_CLONES /* few want f64 */
 #define REAL_TYPE   MICA_F64
 #define NARROW      false
 #define ANGLES      f64

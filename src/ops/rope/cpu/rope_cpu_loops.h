@@ -4,7 +4,7 @@
  * where it lies), ANGLES (member of rope_piece), and the names of the three functions. */
 
 /* Angles in double whatever the arithmetic: two steps, so that each is one vector loop. */
-MICA_CLONES
+CLONES
 static void cosines_of(double position, const double *frequencies, real factor, real sign,
                        int64_t n, real *c, real *s)
 {
@@ -23,7 +23,7 @@ static void cosines_of(double position, const double *frequencies, real factor, 
     }
 }
 
-MICA_CLONES
+CLONES
 static void scale_all(real *c, real *s, real factor, real sign, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) c[i] *= factor;
@@ -87,7 +87,7 @@ MICA_INLINE void rotate_as(const bool narrow, const void *x, void *y, const int6
     }
 }
 
-MICA_CLONES
+CLONES
 static void rotate(bool interleaved, bool narrow, const void *x, void *y, int64_t half,
                    const real *c, const real *s, int64_t n)
 {
@@ -102,7 +102,7 @@ static void rotate(bool interleaved, bool narrow, const void *x, void *y, int64_
 }
 
 /* e5m2 would overflow to infinity where the other 8-bit types saturate; NaN passes. */
-MICA_CLONES
+CLONES
 static void finish(const rope_line *line, real *x, int64_t n)
 {
     if (line->scale != 1) {

@@ -429,7 +429,7 @@ void mica_stream_f32(mica_dtype dtype, void *data, int64_t offset, const float *
 }
 
 /* n neighbours, here and below. */
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void load_integers(mica_dtype dtype, const void *data, int64_t n, double *out)
 {
     const int8_t *b = data;
@@ -451,7 +451,7 @@ static void load_integers(mica_dtype dtype, const void *data, int64_t n, double 
         for (int64_t i = 0; i < n; i++) out[i] = (double)q[i];
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void store_integers(mica_dtype dtype, void *data, int64_t n, const double *in)
 {
     int8_t *b = data;

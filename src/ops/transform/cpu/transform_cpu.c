@@ -47,20 +47,20 @@ typedef struct cpu_call {
 
 /* ---- blocks of at most BLOCK elements ---- */
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void scale(double *v, double alpha, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) v[i] *= alpha;
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void scale_and_add(double *v, double alpha, const double *old, double beta, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) v[i] = fma(alpha, v[i], beta * old[i]);
 }
 
 /* Images on their way to a network: the same in one pass. */
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void scale_bytes(const uint8_t *x, double alpha, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) y[i] = (float)(alpha * x[i]);

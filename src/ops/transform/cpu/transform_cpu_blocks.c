@@ -84,7 +84,7 @@ INLINE void transpose_tile(const char *x, int64_t x_step, char *y, int64_t y_ste
             memcpy(y + j * y_step + i * bytes, x + i * x_step + j * bytes, (size_t)bytes);
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 void transform_cpu_transpose(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t rows,
                              int64_t cols, int bytes)
 {
@@ -137,7 +137,7 @@ INLINE void regroup_either(bool parts, const char *from, char *to, int64_t n, in
         regroup_sized(parts, from, to, n, k, 8);
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 void transform_cpu_regroup(bool parts, const char *from, char *to, int64_t n, int64_t k,
                            int64_t bytes)
 {
