@@ -22,12 +22,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     COMPILE_OPTIONS -mprefer-vector-width=512)
 endif()
 # -O3 is for what computes on a CPU: the folders named cpu. What plans and checks would only grow by
-# it, by a twentieth of the library. So would what few want, loops of f64 (*_f64.c), conversions and
-# rotations, which only need vectors. Of gemm's packing it would make copies for strides of 1.
+# it, by a twentieth of the library. So would loops of f64 (*_f64.c), which few want, conversions,
+# rotations and what surrounds oneDNN: vectors are all that these need. And of gemm's packing it would
+# make copies for strides of 1.
 set(planning ${sources})
 list(FILTER planning EXCLUDE REGEX "/src/(.*/)?cpu/")
 set(lean_loops ${sources})
-list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/shared/cpu/convert\\.c$")
+list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/shared/cpu/convert\\.c$|_onednn\\.c$")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
 set_source_files_properties(${lean_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")

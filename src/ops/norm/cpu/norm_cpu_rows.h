@@ -146,7 +146,7 @@ INLINE void row_deviations_as(const bool narrow, const void *x, real mean, int64
     }
 }
 
-CLONES
+MICA_NARROW_CLONES
 static void row_deviations(const void *x, bool narrow, real mean, int64_t n, double *plain,
                            double *squared)
 {
@@ -183,7 +183,7 @@ INLINE void row_gradients_as(const bool stats, const bool affine, const real *g,
     }
 }
 
-CLONES
+MICA_NARROW_CLONES
 static void row_gradients(const real *g, const real *x, operand mean, operand rstd, operand scale,
                           int64_t n, double *s, double *q)
 {
