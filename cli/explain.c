@@ -314,8 +314,9 @@ int cmd_explain(int argc, char **argv)
     e.code = cli_context(&e.options, &e.context, &e.device);
     if (e.code == CLI_OK) {
         if (e.measure && e.device.offline)
-            cli_say("--measure and --device %s exclude each other: it is only imagined",
-                    e.device.name);
+            cli_say(
+                "--measure and --device %s exclude each other: nothing runs on an offline device",
+                e.device.name);
         if ((e.measure && e.device.offline) ||
             (e.options.json && !(e.json = cli_json_open(e.options.json))))
             e.code = CLI_USAGE;

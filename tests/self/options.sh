@@ -81,7 +81,7 @@ expect 2 "unrecognized option '--commit=x'" list --commit=x
 expect 2 "unrecognized option '--json=-'" demo --json=-
 expect 2 '"nonsense": options are all that it takes' demo nonsense
 expect 2 '"nonsense": options are all that it takes' info nonsense
-expect 2 '--measure and --device sm_90a exclude each other' explain --measure -d sm_90a "$gemm"
+expect 2 '--measure and --device sm_90a exclude each other: nothing runs on an offline device' explain --measure -d sm_90a "$gemm"
 # The same by short and shortened names.
 expect 2 '--quiet and --verbose exclude each other' check -d cpu -qv "$gemm"
 expect 2 '--compile-only and --self-test exclude each other' check --compile --self "$gemm"
@@ -104,7 +104,7 @@ for row in 'MICA_LOG=loud|known are: error warn info debug' 'MICA_RECORDS=/nowhe
     'MICA_THREADS=many|a whole number of at least 1 is needed' 'MICA_VECTORS=wide|known are: narrow' \
     'MICA_CACHE_BYTES=1GB|a whole number of at least 0 is needed' 'MICA_CACHE_DIR=here|an absolute path is needed' \
     'MICA_KERNEL_DIR=/nowhere|there is no such directory' 'MICA_NVRTC=/nowhere.so|there is no such file' \
-    'MICA_ONEDNN=/nowhere.so|there is no such file' 'MICA_SYNC=yes|known are: 0 1' 'MICA_LOG_FILE=/nowhere/log|no file can be written there'; do
+    'MICA_ONEDNN=/nowhere.so|there is no such file' 'MICA_WAIT=never|known are: spin sleep' 'MICA_SYNC=yes|known are: 0 1' 'MICA_LOG_FILE=/nowhere/log|no file can be written there'; do
     for command in "explain -d cpu" "check -q -d cpu --fill exact"; do
         # shellcheck disable=SC2086
         env "${row%%|*}" "$mica" $command "$small" >"$folder/out" 2>"$folder/err" ||
