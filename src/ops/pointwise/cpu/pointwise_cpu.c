@@ -43,8 +43,9 @@ typedef struct state {
     mica_dtype real;
     mica_pointwise_block block, raw;
     int tiled; /* this dimension, with the last, makes tiles; -1: pieces are of one row */
-    int64_t step[MICA_LAYOUT_RANK];   /* elements of a piece along each dimension */
-    int64_t counts[MICA_LAYOUT_RANK]; /* pieces along each dimension */
+    int64_t step[MICA_LAYOUT_RANK];           /* elements of a piece along each dimension */
+    int64_t counts[MICA_LAYOUT_RANK];         /* pieces along each dimension */
+    int64_t advance[MICA_POINTWISE_OPERANDS]; /* from a piece to the next of its row, by slot */
     int64_t pieces;
     bool past_cache;
     double bytes;
@@ -143,10 +144,13 @@ static mica_status build(mica_plan *plan)
         if (slots[k] >= 0) add_lane(s, k, slots[k], blocks);
     choose_steps(s, mica_dtype_bits(blocks) / 8);
     s->pieces = s->layout.count > 0;
-    for (int d = 0; d < s->layout.rank; d++) {
+    const int last = s->layout.rank - 1;
+    for (int d = 0; d <= last; d++) {
         s->counts[d] = (s->layout.dims[d] - 1) / s->step[d] + 1;
         s->pieces *= s->counts[d];
     }
+    for (int t = 0; t < s->slots && last >= 0; t++)
+        s->advance[t] = s->step[last] * s->layout.strides[t][last];
     return MICA_OK;
 }
 
@@ -181,18 +185,32 @@ static void begin(walk *w, const state *s, int64_t piece)
     w->rows = extent(w, s->tiled);
 }
 
-static void next(walk *w)
+/* On along dimension d and, where its end is reached, along those before it. */
+static void advance(walk *w, int d)
 {
     const state *s = w->s;
-    for (int d = s->layout.rank - 1; d >= 0; d--) {
-        bool over = ++w->index[d] == s->counts[d];
-        int64_t steps = over ? s->counts[d] - 1 : -1;
+    for (; d >= 0; d--) {
+        const bool over = ++w->index[d] == s->counts[d];
+        const int64_t steps = over ? s->counts[d] - 1 : -1;
         for (int t = 0; t < s->slots; t++) w->at[t] -= steps * s->step[d] * s->layout.strides[t][d];
         if (!over) break;
         w->index[d] = 0;
     }
     w->n = extent(w, s->layout.rank - 1);
     w->rows = extent(w, s->tiled);
+}
+
+/* Most steps are those to a whole piece of the same row. */
+static inline void next(walk *w)
+{
+    const state *s = w->s;
+    const int last = s->layout.rank - 1;
+    if (s->tiled >= 0 || w->index[last] + 2 >= s->counts[last]) {
+        advance(w, last);
+        return;
+    }
+    w->index[last]++;
+    for (int t = 0; t < s->slots; t++) w->at[t] += s->advance[t];
 }
 
 /* ---- one piece ---- */
