@@ -52,7 +52,7 @@ function(mica_test_program folder label library source)
   mica_test(${folder}/${name} ${label} ${target} ${arguments_${name}})
 endfunction()
 
-# Fuzz targets. With clang's libFuzzer (the preset asan) they search for a while; in every other build they
+# Fuzz targets. With clang's libFuzzer (the preset fuzz) they search for a while; in every other build they
 # replay the seeds and the problem lines.
 file(GLOB fuzz_targets CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzz_targets})
@@ -70,6 +70,10 @@ foreach(source ${fuzz_targets})
   target_include_directories(${name} PRIVATE src)
   target_link_libraries(${name} PRIVATE mica_flags mica_inside)
 endforeach()
+
+if(MICA_FUZZ)
+  return()
+endif()
 
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
