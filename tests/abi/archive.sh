@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# archive.sh ARCHIVE INSIDE PC: libmica.a shows the functions of symbols.txt and nothing else, so that no
+# archive.sh ARCHIVE INSIDE PC COMPILER: libmica.a shows the functions of symbols.txt and nothing else, so that no
 # name in a program that links it can meet one of the library's own. INSIDE is an archive of the same
 # objects as they were compiled, PC is mica.pc: a program that defines all of INSIDE's other names is linked and run.
 set -eu
-archive=$1 inside=$2 pc=$3
+archive=$1 inside=$2 pc=$3 compiler=$4
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -44,6 +44,6 @@ int main(void)
     return y[0] != 0 || y[999] != 499;
 }
 END
-cc -I"$here/../../include" "$work/program.c" "$work/own.s" "$archive" $libraries -o "$work/program"
+"$compiler" -fopenmp -I"$here/../../include" "$work/program.c" "$work/own.s" "$archive" $libraries -o "$work/program"
 "$work/program"
 echo "archive: $(wc -l <"$work/shown") names shown; $(wc -l <"$work/own") of its own meet no other of that name"
