@@ -115,7 +115,7 @@ const char *cli_duration(double seconds)
                  {"s", 0, 1}};
     char *text = short_text();
     size_t i = 0;
-    while (seconds < units[i].from) i++;
+    while (i + 1 < sizeof units / sizeof *units && seconds < units[i].from) i++;
     snprintf(text, SHORT_TEXT, "%.3g %s", seconds / units[i].seconds, units[i].unit);
     return text;
 }

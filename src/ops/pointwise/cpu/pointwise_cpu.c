@@ -305,7 +305,7 @@ static void scale(const work *w, const lane *l, void *v, int64_t at, const char 
 /* What an operand of that type holds once `values` are stored in it. */
 static const void *as_stored(const work *w, mica_dtype type, const void *values)
 {
-    char *held = w->buffers[MICA_POINTWISE_OPERANDS], *to = held + LONG_PIECE / 2;
+    char *held = w->buffers[MICA_POINTWISE_OPERANDS], *to = w->buffers[MICA_POINTWISE_OPERANDS + 1];
     const int64_t n = w->w.n;
     if (type == w->r->real) return values;
     if (w->r->real == MICA_F64) {
@@ -437,7 +437,7 @@ static mica_status begin_run(const mica_plan *plan, const mica_run *run, run_of 
 
 static void do_pieces(const run_of *r, int64_t first, int64_t count)
 {
-    _Alignas(64) char buffers[MICA_POINTWISE_OPERANDS + 1][LONG_PIECE], tiles[TILES];
+    _Alignas(64) char buffers[MICA_POINTWISE_OPERANDS + 2][LONG_PIECE], tiles[TILES];
     work w = {.r = r, .buffers = buffers, .tiles = tiles};
     if (count == 0) return;
     for (int i = 0; i < r->count; i++) w.v[r->lanes[i].k] = buffers[r->lanes[i].k];
