@@ -11,7 +11,7 @@ set(test_environment MICA_CACHE_DIR=${PROJECT_BINARY_DIR}/test-cache OMP_WAIT_PO
 set(sanitizer_environment)
 if(MICA_SANITIZE MATCHES address)
   set(sanitizer_environment MICA_ONEDNN=none
-    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1"
     "UBSAN_OPTIONS=print_stacktrace=1")
 endif()
 if(MICA_SANITIZE MATCHES thread)
@@ -20,7 +20,7 @@ if(MICA_SANITIZE MATCHES thread)
   # stays closed.
   find_file(ARCHER libarcher.so HINTS ${OpenMP_omp_LIBRARY}/.. PATHS /usr/lib/llvm-14/lib REQUIRED)
   set(sanitizer_environment MICA_ONEDNN=none "OMP_TOOL_LIBRARIES=${ARCHER}" OMP_NUM_THREADS=4
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1")
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1:allocator_may_return_null=1")
 endif()
 list(APPEND test_environment ${sanitizer_environment})
 
