@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Field tables. */
 #include "base/fields.h"
+#include "base/format.h"
 #include "base/tensor.h"
 
 #include <errno.h>
@@ -126,7 +127,7 @@ mica_status mica_field_parse(const mica_field *f, const char *value, void *desc,
         memcpy(at, &number, sizeof number);
         return MICA_OK;
     case MICA_FIELD_F64: {
-        double v = strtod(value, &end);
+        double v = mica_read_double(value, &end);
         if (end == value || *end || !isfinite(v)) return bad(f, value, "not a finite number", why);
         memcpy(at, &v, sizeof v);
         return MICA_OK;
@@ -156,7 +157,7 @@ static void add_double(mica_text *text, double v)
     for (int precision = 6; precision <= 17; precision++) {
         mica_text t = {digits, sizeof digits, 0};
         mica_text_add(&t, "%.*g", precision, v);
-        if (strtod(digits, NULL) == v) break;
+        if (mica_read_double(digits, NULL) == v) break;
     }
     mica_text_add(text, "%s", digits);
 }

@@ -3,6 +3,7 @@
  * programs between two moments, and the spread of the times themselves. */
 #define _GNU_SOURCE
 #include "mica/plan.h"
+#include "base/format.h"
 #include "base/log.h"
 
 #include <dirent.h>
@@ -119,23 +120,24 @@ static bool cpus_disturbed(const mica_load *from, const mica_load *to, char *why
     bool counts = from->waited >= 0 && to->waited >= 0, known = from->busy >= 0 && to->busy >= 0;
     if (ran + (counts && waited > 0 ? waited : 0) < LEAST_SECONDS) return false;
     if (counts && waited > MOST_WAITING * (ran + waited)) {
-        snprintf(why, size, "its threads waited for a CPU in %.0f %% of their time, more than %.0f",
-                 100 * waited / (ran + waited), 100 * MOST_WAITING);
+        mica_format(why, size,
+                    "its threads waited for a CPU in %.0f %% of their time, more than %.0f",
+                    100 * waited / (ran + waited), 100 * MOST_WAITING);
         return true;
     }
     if (!counts && to->switches - from->switches > MOST_SWITCHES * ran) {
-        snprintf(why, size, "its threads lost their CPU %.0f times a second, more than %.0f",
-                 (to->switches - from->switches) / ran, MOST_SWITCHES);
+        mica_format(why, size, "its threads lost their CPU %.0f times a second, more than %.0f",
+                    (to->switches - from->switches) / ran, MOST_SWITCHES);
         return true;
     }
     if (known && room >= LEAST_OTHERS && stolen > MOST_STOLEN * (ran + stolen)) {
-        snprintf(why, size, "the hypervisor took %.0f %% of the CPU time, more than %.0f",
-                 100 * stolen / (ran + stolen), 100 * MOST_STOLEN);
+        mica_format(why, size, "the hypervisor took %.0f %% of the CPU time, more than %.0f",
+                    100 * stolen / (ran + stolen), 100 * MOST_STOLEN);
         return true;
     }
     if (known && room >= LEAST_OTHERS && others > MOST_OTHERS * room) {
-        snprintf(why, size, "other programs had %.0f %% of the CPUs, more than %.0f",
-                 100 * others / room, 100 * MOST_OTHERS);
+        mica_format(why, size, "other programs had %.0f %% of the CPUs, more than %.0f",
+                    100 * others / room, 100 * MOST_OTHERS);
         return true;
     }
     return false;
@@ -151,6 +153,7 @@ bool mica_load_disturbed(const mica_load *from, const mica_load *to, bool cuda, 
     if (!cuda && cpus_disturbed(from, to, why, size)) return true;
     double times = spread(ms, count);
     if (times <= limit) return false;
-    snprintf(why, size, "the 90th percentile is %.3g times the 10th, more than %g", times, limit);
+    mica_format(why, size, "the 90th percentile is %.3g times the 10th, more than %g", times,
+                limit);
     return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lines of the log: "mica,v1,<seconds>,<level>,<text>". */
 #include "base/log.h"
+#include "base/format.h"
 #include "base/env.h"
 
 #include <pthread.h>
@@ -75,10 +76,10 @@ void mica_log(mica_log_level level, const char *format, ...)
 {
     if (!mica_log_wants(level)) return;
     char line[4096];
-    int n = snprintf(line, sizeof line, "mica,v1,%.6f,%s,", mica_seconds(), level_names[level]);
+    int n = mica_format(line, sizeof line, "mica,v1,%.6f,%s,", mica_seconds(), level_names[level]);
     va_list list;
     va_start(list, format);
-    vsnprintf(line + n, sizeof line - (size_t)n, format, list);
+    mica_format_list(line + n, sizeof line - (size_t)n, format, list);
     va_end(list);
     pthread_mutex_lock(&mutex);
     if (callback)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Statuses, reasons and the per-thread error text. */
 #include "base/why.h"
+#include "base/format.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ const char *mica_status_name(mica_status status)
 
 static void write_reason(mica_why *why, const char *format, va_list list)
 {
-    vsnprintf(why->text, sizeof why->text, format, list);
+    mica_format_list(why->text, sizeof why->text, format, list);
 }
 
 mica_status mica_refuse(mica_why *why, const char *format, ...)
@@ -59,7 +60,7 @@ mica_status mica_fail(mica_status status, const char *format, ...)
     char text[sizeof error_text];
     va_list list;
     va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
+    mica_format_list(text, sizeof text, format, list);
     va_end(list);
     snprintf(error_text, sizeof error_text, "%s", text);
     return status;

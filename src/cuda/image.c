@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where a cubin comes from: this process, the disk, or the compiler. */
 #include "cuda/image.h"
+#include "base/format.h"
 #include "cuda/nvrtc.h"
 #include "cuda/program.h"
 #include "base/log.h"
@@ -194,8 +195,8 @@ static void write_disk(const recipe *r, const mica_image *image, const char *log
 {
     char head[160];
     int length =
-        snprintf(head, sizeof head, "%d %d %d %lld %.3f\n", image->registers, image->spill_bytes,
-                 image->local_bytes, (long long)image->shared_bytes, image->compile_ms);
+        mica_format(head, sizeof head, "%d %d %d %lld %.3f\n", image->registers, image->spill_bytes,
+                    image->local_bytes, (long long)image->shared_bytes, image->compile_ms);
     size_t log_bytes = strlen(log) + 1, head_bytes = (size_t)length;
     char *blob = mica_alloc(head_bytes + log_bytes + image->bytes);
     if (!blob) return;
@@ -214,10 +215,14 @@ static bool read_disk(const recipe *r, mica_image *image)
     if (!mica_cache_read(&r->key, &data, &bytes)) return false;
     char *blob = data;
     long long shared;
-    char *text_end = memchr(blob, 0, bytes);
-    bool sound =
-        text_end && sscanf(blob, "%d %d %d %lld %lf", &image->registers, &image->spill_bytes,
-                           &image->local_bytes, &shared, &image->compile_ms) == 5;
+    char *text_end = memchr(blob, 0, bytes), *ms_end = blob;
+    int at = 0;
+    if (text_end &&
+        sscanf(blob, "%d %d %d %lld %n", &image->registers, &image->spill_bytes,
+               &image->local_bytes, &shared, &at) == 4 &&
+        at > 0)
+        image->compile_ms = mica_read_double(blob + at, &ms_end);
+    bool sound = at > 0 && ms_end > blob + at && *ms_end == '\n';
     if (sound) {
         warn(image, r->request->target, blob);
         image->shared_bytes = shared;

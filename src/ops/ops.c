@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The registry, and what follows from an operation's tables. */
 #include "ops/op.h"
+#include "base/format.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -149,7 +150,7 @@ static mica_status parse_pair(const mica_op *op, char *pair, void *desc, double 
     for (int i = 0; i < op->scalar_count; i++) {
         if (strcmp(op->scalars[i].name, pair) != 0) continue;
         char *end;
-        scalars[i] = strtod(equals + 1, &end);
+        scalars[i] = mica_read_double(equals + 1, &end);
         if (end == equals + 1 || *end || !isfinite(scalars[i]))
             return mica_invalid(why, "%s=%.60s: not a finite number", pair, equals + 1);
         return MICA_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Constants of the cost model: measured on request, kept as a record, taken over from one. */
 #include "plan/context.h"
+#include "base/format.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -32,7 +33,7 @@ mica_status mica_fit_parse(const char *text, mica_device_info *d)
         if (strncmp(text, constants[i].name, length) != 0 || text[length] != '=')
             return MICA_INVALID;
         char *end;
-        double v = strtod(text + length + 1, &end);
+        double v = mica_read_double(text + length + 1, &end);
         if (end == text + length + 1 || (*end && *end != ' ') || !(v > 0) || !isfinite(v))
             return MICA_INVALID;
         *constant(d, i) = v;
@@ -108,8 +109,8 @@ mica_status mica_context_fit(mica_context *c)
     MICA_TRY(measure_product(c, "f32", &d.f32_tflops));
     d.bf16_tflops = d.f32_tflops; /* the CPU has no matrix units here */
     if (d.cuda) MICA_TRY(measure_product(c, "bf16", &d.bf16_tflops));
-    snprintf(text, sizeof text, "copy_gbps=%.6g f32_tflops=%.6g bf16_tflops=%.6g", d.copy_gbps,
-             d.f32_tflops, d.bf16_tflops);
+    mica_format(text, sizeof text, "copy_gbps=%.6g f32_tflops=%.6g bf16_tflops=%.6g", d.copy_gbps,
+                d.f32_tflops, d.bf16_tflops);
     MICA_TRY(mica_records_add(&c->records, MICA_FIT_PROBLEM, c->device.model, MICA_FIT_ENGINE, text,
                               0, true));
     mica_fit_apply(c);
