@@ -84,12 +84,14 @@ typedef struct mica_record {
     double ms;
     bool fresh;   /* measured here, not yet saved */
     bool shipped; /* part of the library */
+    int before;   /* the last one before it whose key falls into the same slot; -1: none */
 } mica_record;
 
 typedef struct mica_records {
     pthread_mutex_t mutex;
     mica_record *list;
-    int count, capacity;
+    int count, capacity; /* a power of 2 */
+    int *slots;          /* as many as the capacity: the last record of each; -1: none */
 } mica_records;
 
 mica_status mica_records_load(mica_records *records, const char *path);

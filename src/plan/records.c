@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tuning records: problem | device | engine | config | milliseconds | versions, one line each. They
  * store a choice, never a plan: what they name is rebuilt and rechecked. */
+#define _GNU_SOURCE
 #include "plan/context.h"
+#include "base/format.h"
 #include "base/memory.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 extern const char mica_shipped_records[];
 
@@ -20,28 +28,52 @@ static void free_record(mica_record *r)
     mica_release(r->config);
 }
 
+/* ---- look-up: by a hash of problem and device ---- */
+
+static int slot_of(const mica_records *rs, const char *problem, const char *device)
+{
+    uint64_t hash =
+        XXH3_64bits_withSeed(device, strlen(device), XXH3_64bits(problem, strlen(problem)));
+    return (int)(hash & (uint64_t)(rs->capacity - 1));
+}
+
+static void link_record(mica_records *rs, int i)
+{
+    int *slot = &rs->slots[slot_of(rs, rs->list[i].problem, rs->list[i].device)];
+    rs->list[i].before = *slot;
+    *slot = i;
+}
+
+static mica_status grow(mica_records *rs)
+{
+    int capacity = rs->capacity ? 2 * rs->capacity : 64;
+    mica_record *list = mica_grow(rs->list, (size_t)capacity * sizeof *list);
+    if (!list) return mica_fail_memory((size_t)capacity * sizeof *list);
+    rs->list = list;
+    int *slots = mica_grow(rs->slots, (size_t)capacity * sizeof *slots);
+    if (!slots) return mica_fail_memory((size_t)capacity * sizeof *slots);
+    rs->slots = slots;
+    rs->capacity = capacity;
+    for (int i = 0; i < capacity; i++) slots[i] = -1;
+    for (int i = 0; i < rs->count; i++) link_record(rs, i);
+    return MICA_OK;
+}
+
 static mica_status add(mica_records *rs, const char *problem, const char *device,
                        const char *engine, const char *config, double ms)
 {
-    if (rs->count == rs->capacity) {
-        int capacity = rs->capacity ? 2 * rs->capacity : 64;
-        mica_record *list = mica_grow(rs->list, (size_t)capacity * sizeof *list);
-        if (!list) return mica_fail_memory((size_t)capacity * sizeof *list);
-        rs->list = list;
-        rs->capacity = capacity;
-    }
-    mica_record r = {mica_copy_text(problem),
-                     mica_copy_text(device),
-                     mica_copy_text(engine),
-                     mica_copy_text(config),
-                     ms,
-                     false,
-                     false};
+    if (rs->count == rs->capacity) MICA_TRY(grow(rs));
+    mica_record r = {.problem = mica_copy_text(problem),
+                     .device = mica_copy_text(device),
+                     .engine = mica_copy_text(engine),
+                     .config = mica_copy_text(config),
+                     .ms = ms};
     if (!r.problem || !r.device || !r.engine || !r.config) {
         free_record(&r);
         return mica_fail_memory(strlen(problem));
     }
-    rs->list[rs->count++] = r;
+    rs->list[rs->count] = r;
+    link_record(rs, rs->count++);
     return MICA_OK;
 }
 
@@ -60,7 +92,8 @@ bool mica_records_find(mica_records *rs, const char *problem, const char *device
 {
     bool found = false;
     pthread_mutex_lock(&rs->mutex);
-    for (int i = rs->count - 1; i >= 0 && !found; i--) {
+    int i = rs->count ? rs->slots[slot_of(rs, problem, device)] : -1;
+    for (; i >= 0 && !found; i = rs->list[i].before) {
         const mica_record *r = &rs->list[i];
         if (r->shipped && !shipped) continue;
         if (strcmp(r->problem, problem) != 0 || strcmp(r->device, device) != 0) continue;
@@ -77,7 +110,9 @@ void mica_records_free(mica_records *rs)
 {
     for (int i = 0; i < rs->count; i++) free_record(&rs->list[i]);
     mica_release(rs->list);
+    mica_release(rs->slots);
     rs->list = NULL;
+    rs->slots = NULL;
     rs->count = rs->capacity = 0;
 }
 
@@ -95,21 +130,17 @@ static mica_status read_line(mica_records *rs, char *line, const char *path, int
 {
     char *columns[6];
     int n = 0;
-    for (char *s = line; n < 6; n++) {
-        columns[n] = s;
+    for (char *s = line; s; n++) {
+        if (n < 6) columns[n] = s;
         s = strchr(s, '|');
-        if (!s) {
-            n++;
-            break;
-        }
-        *s++ = 0;
+        if (s) *s++ = 0;
     }
     if (n != 6)
         return mica_fail(MICA_INVALID, "%s:%d: a record has 6 columns divided by |, this has %d",
                          path, number, n);
     for (int i = 0; i < 6; i++) columns[i] = trim(columns[i]);
     char *end;
-    double ms = strtod(columns[4], &end);
+    double ms = mica_read_double(columns[4], &end);
     if (end == columns[4] || *end || !(ms >= 0) || !isfinite(ms))
         return mica_fail(MICA_INVALID, "%s:%d: \"%s\" is no time in milliseconds", path, number,
                          columns[4]);
@@ -145,25 +176,65 @@ mica_status mica_records_load(mica_records *rs, const char *path)
     return status;
 }
 
-static bool write_fresh(const mica_records *rs, FILE *f)
+/* Several processes append to one file: each line is one write, and a lock keeps them apart where
+ * the file system's appending does not (NFS). */
+static bool write_all(int fd, const char *text, size_t n)
 {
-    for (int i = 0; i < rs->count; i++) {
-        const mica_record *r = &rs->list[i];
-        if (!r->fresh) continue;
-        if (fprintf(f, "%s | %s | %s | %s | %.6g | mica %s\n", r->problem, r->device, r->engine,
-                    r->config, r->ms, mica_version()) < 0)
-            return false;
+    while (n) {
+        ssize_t written = write(fd, text, n);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        text += written;
+        n -= (size_t)written;
     }
-    return fflush(f) == 0 && !mica_fault_due(MICA_FAULT_FILE);
+    return true;
+}
+
+/* Whoever was interrupted left a line without an end: ours do not become part of it. */
+static bool end_last_line(int fd)
+{
+    char last = '\n';
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end > 0 && pread(fd, &last, 1, end - 1) != 1) return false;
+    return last == '\n' || write_all(fd, "\n", 1);
+}
+
+static size_t record_line(const mica_record *r, char *line, size_t size)
+{
+    return (size_t)mica_format(line, size, "%s | %s | %s | %s | %.6g | mica %s\n", r->problem,
+                               r->device, r->engine, r->config, r->ms, mica_version());
+}
+
+static bool write_record(int fd, const mica_record *r)
+{
+    size_t length = record_line(r, NULL, 0);
+    char *line = mica_alloc(length + 1);
+    if (!line) return false;
+    record_line(r, line, length + 1);
+    bool written = write_all(fd, line, length);
+    mica_release(line);
+    return written;
+}
+
+static bool write_fresh(const mica_records *rs, int fd)
+{
+    bool locked = flock(fd, LOCK_EX) == 0; /* what has no locks is appended to all the same */
+    bool written = end_last_line(fd);
+    for (int i = 0; written && i < rs->count; i++)
+        if (rs->list[i].fresh) written = write_record(fd, &rs->list[i]);
+    if (locked) flock(fd, LOCK_UN);
+    return written && !mica_fault_due(MICA_FAULT_FILE);
 }
 
 mica_status mica_records_save(mica_records *rs, const char *path)
 {
-    FILE *f = mica_fault_due(MICA_FAULT_FILE) ? NULL : fopen(path, "ae");
-    if (!f) return mica_fail(MICA_IO, "records: cannot write %s: %s", path, strerror(errno));
+    int fd = mica_fault_due(MICA_FAULT_FILE)
+                 ? -1
+                 : open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return mica_fail(MICA_IO, "records: cannot write %s: %s", path, strerror(errno));
     pthread_mutex_lock(&rs->mutex);
-    bool written = write_fresh(rs, f);
-    if (fclose(f) != 0) written = false;
+    bool written = write_fresh(rs, fd);
+    if (close(fd) != 0) written = false;
     for (int i = 0; written && i < rs->count; i++) rs->list[i].fresh = false;
     pthread_mutex_unlock(&rs->mutex);
     if (!written) return mica_fail(MICA_IO, "records: writing %s failed", path);
