@@ -5,7 +5,9 @@
 #include "mica/plan.h"
 #include "base/why.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,14 +41,14 @@ static const struct {
     rule_kind kind;
     const char
         *words; /* of WORD, divided by spaces; of FILE_THERE: what may stand instead; or NULL */
-    long long least; /* of NUMBER */
+    long long least, most; /* of NUMBER */
 } rules[MICA_ENV_COUNT] = {
     [MICA_ENV_LOG] = {.kind = WORD, .words = "error warn info debug"},
     [MICA_ENV_LOG_FILE] = {.kind = FOLDER_OF_FILE},
-    [MICA_ENV_THREADS] = {.kind = NUMBER, .least = 1},
+    [MICA_ENV_THREADS] = {.kind = NUMBER, .least = 1, .most = 4096},
     [MICA_ENV_VECTORS] = {.kind = WORD, .words = "narrow"},
     [MICA_ENV_CACHE_DIR] = {.kind = ABSOLUTE},
-    [MICA_ENV_CACHE_BYTES] = {.kind = NUMBER, .least = 0},
+    [MICA_ENV_CACHE_BYTES] = {.kind = NUMBER, .most = INT64_MAX},
     [MICA_ENV_RECORDS] = {.kind = FILE_THERE},
     [MICA_ENV_KERNEL_DIR] = {.kind = FOLDER_THERE},
     [MICA_ENV_ONEDNN] = {.kind = FILE_THERE, .words = "none"},
@@ -76,11 +78,20 @@ static bool has_word(const char *words, const char *value)
     return false;
 }
 
-static bool is_number(const char *value, long long least)
+/* The whole text is a number, of thousands of 1024 with K, M or G behind it. */
+static bool read_number(const char *value, int i, long long *number)
 {
     char *end;
-    long long number = strtoll(value, &end, 10);
-    return end != value && !*end && number >= least;
+    errno = 0;
+    *number = strtoll(value, &end, 10);
+    if (errno || end == value || *number < 0) return false;
+    static const char units[] = "KMG";
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (unit) end++;
+    if (*end || *number < rules[i].least || *number > rules[i].most >> shift) return false;
+    *number <<= shift;
+    return true;
 }
 
 static bool is_there(const char *path, bool folder)
@@ -102,6 +113,7 @@ static bool has_folder(const char *path)
 /* The rule that the value breaks, or NULL. */
 static const char *broken_rule(int i, const char *value, char *text, size_t size)
 {
+    long long number;
     switch (rules[i].kind) {
     case ANY:
         return NULL;
@@ -109,8 +121,13 @@ static const char *broken_rule(int i, const char *value, char *text, size_t size
         snprintf(text, size, "known are: %s", rules[i].words);
         return has_word(rules[i].words, value) ? NULL : text;
     case NUMBER:
-        snprintf(text, size, "a whole number of at least %lld is needed", rules[i].least);
-        return is_number(value, rules[i].least) ? NULL : text;
+        if (rules[i].most == INT64_MAX)
+            snprintf(text, size, "a whole number of at least %lld is needed, K, M or G may follow",
+                     rules[i].least);
+        else
+            snprintf(text, size, "a whole number from %lld to %lld is needed", rules[i].least,
+                     rules[i].most);
+        return read_number(value, i, &number) ? NULL : text;
     case FILE_THERE:
         if (rules[i].words && has_word(rules[i].words, value)) return NULL;
         return is_there(value, false) ? NULL : "there is no such file";
@@ -148,6 +165,13 @@ const char *mica_env(mica_env_name name)
 {
     pthread_once(&once, read_all);
     return values[name];
+}
+
+int64_t mica_env_number(mica_env_name name, int64_t otherwise)
+{
+    long long number;
+    const char *value = mica_env(name);
+    return value && read_number(value, (int)name, &number) ? number : otherwise;
 }
 
 const char *mica_env_place(mica_env_place_name name)

@@ -5,17 +5,18 @@
 #define MICA_BASE_ENV_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* X(NAME, what it does); the variable is MICA_<NAME>. */
 #define MICA_ENVIRONMENT(X)                                                                        \
     X(LOG, "error, warn, info or debug: lines up to that level go to MICA_LOG_FILE")               \
     X(LOG_FILE, "path of the log; %p is the process id; default stderr")                           \
     X(DEVICE, "what \"auto\" means: cpu, cuda:0, sm_90a, ...")                                     \
-    X(THREADS, "threads of the CPU backend; default: OpenMP's choice")                             \
+    X(THREADS, "threads of the CPU backend; default: OpenMP's, but no more than CPUs it may use")  \
     X(WAIT, "spin or sleep: how threads wait; default: sleep while others want their CPUs")        \
     X(VECTORS, "narrow: no vectors of 64 bytes in loops that are there for two widths; for tests") \
     X(CACHE_DIR, "directory of the kernel cache; default $XDG_CACHE_HOME/mica or ~/.cache/mica")   \
-    X(CACHE_BYTES, "bound of the kernel cache in bytes; default 1073741824; 0: no disk cache")     \
+    X(CACHE_BYTES, "bound of the kernel cache in bytes, or 100M; default 1G; 0: no disk cache")    \
     X(RECORDS, "file of tuning records to load, and the place of mica tune's results")             \
     X(KERNEL_DIR, "read kernel sources from this src directory instead of the built-in copies")    \
     X(ONEDNN, "absolute path of libdnnl.so.3 or libdnnl.so.2; none: do without oneDNN")            \
@@ -51,6 +52,9 @@ typedef enum mica_env_name {
 
 /* The value, or NULL. The text lives as long as the process. */
 const char *mica_env(mica_env_name name);
+/* The number that it says, or the other one if it is unset or breaks its rule (which is reported:
+ * mica_env_problem). */
+int64_t mica_env_number(mica_env_name name, int64_t otherwise);
 /* The same for variables of others. */
 const char *mica_env_place(mica_env_place_name name);
 /* Variables of others that decide what is loaded into a CUDA process, for mica info; value NULL:

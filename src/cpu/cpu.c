@@ -3,6 +3,7 @@
 #include "cpu/cpu.h"
 #include "base/env.h"
 #include "cpu/contention.h"
+#include "cpu/quota.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_bool forked;
 static int thread_limit; /* 0: OpenMP's number */
+static int usable;       /* CPUs */
 static bool wide;
 
 static void mark_forked(void)
@@ -37,8 +39,8 @@ static void start(void)
 {
     const char *vectors = mica_env(MICA_ENV_VECTORS);
     wide = has_wide_vectors() && !(vectors && !strcmp(vectors, "narrow"));
-    const char *threads = mica_env(MICA_ENV_THREADS);
-    thread_limit = threads ? atoi(threads) : 0;
+    thread_limit = (int)mica_env_number(MICA_ENV_THREADS, 0);
+    usable = mica_cpu_usable("");
     const char *wait = mica_env(MICA_ENV_WAIT);
     bool sleep = wait && !strcmp(wait, "sleep");
     if (sleep || (wait && !strcmp(wait, "spin"))) mica_contention_fix(sleep);
@@ -48,11 +50,18 @@ static void start(void)
     pthread_atfork(NULL, NULL, mark_forked);
 }
 
+/* OpenMP's number, unless nobody chose it: it counts CPUs that a quota takes away. */
+static int default_threads(void)
+{
+    int threads = omp_get_max_threads();
+    return threads == omp_get_num_procs() && usable < threads ? usable : threads;
+}
+
 int mica_cpu_threads(void)
 {
     pthread_once(&once, start);
     if (atomic_load_explicit(&forked, memory_order_relaxed)) return 1;
-    int threads = thread_limit > 0 ? thread_limit : omp_get_max_threads();
+    int threads = thread_limit > 0 ? thread_limit : default_threads();
     (void)mica_contention_watch(threads);
     return threads;
 }

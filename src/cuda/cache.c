@@ -47,12 +47,7 @@ int64_t mica_cache_limit(void)
 {
     int64_t own = atomic_load(&own_limit);
     if (own >= 0) return own;
-    const char *text = mica_env(MICA_ENV_CACHE_BYTES);
-    if (!text) return (int64_t)1 << 30;
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    return errno || end == text || *end || value < 0 ? (int64_t)1 << 30 : value;
+    return mica_env_number(MICA_ENV_CACHE_BYTES, (int64_t)1 << 30);
 }
 
 /* The directory's path, or the reason why there is none. */
@@ -91,6 +86,32 @@ static void make_directories(const char *path)
     mica_mkdir(path);
 }
 
+/* Who may write a directory above the cache may put another one in its place, unless it is sticky
+ * as /tmp. */
+static bool is_safe(const char *folder, char reason[160])
+{
+    struct stat st;
+    if (stat(folder, &st) < 0) return true; /* opening it will say so */
+    bool all = (st.st_mode & S_IWOTH) != 0;
+    bool group = (st.st_mode & S_IWGRP) != 0 && st.st_gid != getegid() && st.st_gid != 0;
+    if ((st.st_mode & S_ISVTX) || !(all || group)) return true;
+    snprintf(reason, 160, "its directory %.80s can be written by %s (mode %04o)", folder,
+             all ? "everybody" : "another group", st.st_mode & 07777u);
+    return false;
+}
+
+static bool is_safe_path(const char *path, char reason[160])
+{
+    char whole[PATH_MAX];
+    if (!realpath(path, whole)) return true;
+    for (char *slash = strrchr(whole, '/'); slash; slash = strrchr(whole, '/')) {
+        if (slash == whole) return is_safe("/", reason);
+        *slash = 0;
+        if (!is_safe(whole, reason)) return false;
+    }
+    return true;
+}
+
 int mica_cache_open(bool create, char path[512], char reason[160])
 {
     if (!find_path(path, reason)) return -1;
@@ -104,7 +125,7 @@ int mica_cache_open(bool create, char path[512], char reason[160])
     else if (st.st_mode & 022)
         snprintf(reason, 160, "the cache directory can be written by others (mode %03o)",
                  st.st_mode & 0777u);
-    else
+    else if (is_safe_path(path, reason))
         return fd;
     if (fd >= 0) close(fd);
     return -1;

@@ -101,8 +101,10 @@ grep -q 'limit of' "$folder/out" && { echo "a limit that holds all refuses"; fai
 # The environment: each variable whose value means nothing, once, by name; the command runs all the same.
 small='softmax x=f32:2x3 axis=1'
 for row in 'MICA_LOG=loud|known are: error warn info debug' 'MICA_RECORDS=/nowhere/records|there is no such file' \
-    'MICA_THREADS=many|a whole number of at least 1 is needed' 'MICA_VECTORS=wide|known are: narrow' \
-    'MICA_CACHE_BYTES=1GB|a whole number of at least 0 is needed' 'MICA_CACHE_DIR=here|an absolute path is needed' \
+    'MICA_THREADS=many|a whole number from 1 to 4096 is needed' 'MICA_THREADS=1e3|a whole number from 1 to 4096 is needed' \
+    'MICA_THREADS=99999999999|a whole number from 1 to 4096 is needed' 'MICA_THREADS=0|a whole number from 1 to 4096 is needed' \
+    'MICA_VECTORS=wide|known are: narrow' \
+    'MICA_CACHE_BYTES=1GB|a whole number of at least 0 is needed, K, M or G may follow' 'MICA_CACHE_BYTES=9999999999G|a whole number of at least 0 is needed, K, M or G may follow' 'MICA_CACHE_DIR=here|an absolute path is needed' \
     'MICA_KERNEL_DIR=/nowhere|there is no such directory' 'MICA_NVRTC=/nowhere.so|there is no such file' \
     'MICA_ONEDNN=/nowhere.so|there is no such file' 'MICA_WAIT=never|known are: spin sleep' 'MICA_SYNC=yes|known are: 0 1' 'MICA_LOG_FILE=/nowhere/log|no file can be written there'; do
     for command in "explain -d cpu" "check -q -d cpu --fill exact"; do
@@ -114,7 +116,7 @@ for row in 'MICA_LOG=loud|known are: error warn info debug' 'MICA_RECORDS=/nowhe
     env "${row%%|*}" "$mica" info --env >/dev/null 2>"$folder/err"
     once "mica: ${row%%|*}: ${row#*|}"
 done
-MICA_LOG=info MICA_LOG_FILE=stderr MICA_ONEDNN=none MICA_THREADS=1 MICA_CACHE_BYTES=0 MICA_SYNC=0 MICA_VECTORS=narrow \
+MICA_LOG=info MICA_LOG_FILE=stderr MICA_ONEDNN=none MICA_THREADS=1 MICA_CACHE_BYTES=100M MICA_SYNC=0 MICA_VECTORS=narrow \
     "$mica" explain -d cpu "$small" 2>&1 >/dev/null | grep -v '^mica,v1,' && failed=1
 # The log has them too, for programs that are not this tool.
 MICA_LOG=warn MICA_SYNC=yes "$mica" explain -d cpu "$small" 2>&1 >/dev/null |

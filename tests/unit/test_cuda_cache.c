@@ -266,6 +266,39 @@ static void things_in_the_place_of_an_entry(void **state)
     assert_rewritten();
 }
 
+/* Whoever may write a directory above it can put another cache in its place. */
+static void a_directory_above_that_others_can_write(void **state)
+{
+    (void)state;
+    static const mode_t bad[] = {0777, 0707}, good[] = {01777, 0770, 0755, 0700};
+    char path[512];
+    mica_disk_cache_info info;
+    cache_directory(path, sizeof path);
+    *strrchr(path, '/') = 0;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(chmod(path, bad[i]), 0);
+        assert_false(zero_reads_back());
+        assert_int_equal(mica_cuda_cache_info(&info), MICA_OK);
+        assert_string_equal(info.path, "");
+        assert_non_null(strstr(info.reason, path));
+        assert_non_null(strstr(info.reason, "written by everybody"));
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(chmod(path, good[i]), 0);
+        assert_true(zero_reads_back());
+    }
+    if (geteuid() != 0) {
+        printf("SKIPPED: another group, which only root can give it\n");
+        return;
+    }
+    assert_int_equal(chown(path, (uid_t)-1, 12345) | chmod(path, 0770), 0);
+    assert_false(zero_reads_back());
+    assert_int_equal(mica_cuda_cache_info(&info), MICA_OK);
+    assert_non_null(strstr(info.reason, "written by another group"));
+    assert_int_equal(chmod(path, 0700), 0);
+    assert_true(zero_reads_back());
+}
+
 static void a_directory_that_others_can_write(void **state)
 {
     (void)state;
@@ -658,6 +691,7 @@ static int run_all(void)
         FRESH(swapped_files),
         FRESH(wrong_modes_and_owners),
         FRESH(things_in_the_place_of_an_entry),
+        FRESH(a_directory_above_that_others_can_write),
         FRESH(a_directory_that_others_can_write),
         FRESH(a_directory_that_cannot_be_written),
         FRESH(a_directory_that_vanishes),
