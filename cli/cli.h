@@ -53,6 +53,9 @@ int cli_context(const cli_options *options, mica_context **context, mica_device_
 const char *cli_nearest(const char *name, const char *const *names, int n);
 /* Whether a file can be written there; says why not. */
 bool cli_can_write(const char *path);
+/* Says that a file could not be written to its end; the tool then ends with CLI_USAGE. */
+void cli_output_lost(const char *path, int error);
+bool cli_output_failed(void);
 /* "mica: ..." on stderr. */
 void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The exit code that belongs to a status. */

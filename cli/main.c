@@ -72,6 +72,7 @@ static int run(int command, int argc, char **argv)
     cli_catch_interrupts();
     report_environment(commands[command].makes);
     int code = commands[command].run(argc, argv);
+    if (cli_output_failed()) code = cli_worse(code, CLI_USAGE);
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     cli_say("standard output could not be written");
     return cli_worse(code, CLI_USAGE);

@@ -173,6 +173,19 @@ bool cli_can_write(const char *path)
     return error == 0;
 }
 
+static bool output_failed;
+
+void cli_output_lost(const char *path, int error)
+{
+    output_failed = true;
+    cli_say("%s: writing failed, what follows is missing: %s", path, strerror(error));
+}
+
+bool cli_output_failed(void)
+{
+    return output_failed;
+}
+
 /* ---- interruption ---- */
 
 static volatile sig_atomic_t stopped;
@@ -194,4 +207,5 @@ void cli_catch_interrupts(void)
     action.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C kills */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error as a full disk is */
 }

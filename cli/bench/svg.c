@@ -208,6 +208,6 @@ bool bench_plot(const char *path, const bench_results *results, const mica_devic
     plot p = {.f = fopen(path, "w"), .results = results, .device = device};
     bool ok = p.f && write_plot(&p);
     if (p.f && fclose(p.f) != 0) ok = false;
-    if (!ok) cli_say("%s: %s", path, strerror(errno));
+    if (!ok) cli_say("%s: writing failed: %s", path, strerror(errno));
     return ok;
 }

@@ -193,9 +193,10 @@ static bool write_table(const char *path, const char *device, kernel_table *t)
     for (size_t i = 0; i < t->rows.count; i++)
         if (t->rows.items[i].spill_bytes)
             fprintf(f, "%d | %s\n", t->rows.items[i].spill_bytes, t->rows.items[i].key);
-    if (fclose(f) == 0) return true;
-    cli_say("%s: %s", path, strerror(errno));
-    return false;
+    bool bad = ferror(f) != 0;
+    bad |= fclose(f) != 0;
+    if (bad) cli_say("%s: writing failed: %s", path, strerror(errno));
+    return !bad;
 }
 
 /* ---- planning ---- */

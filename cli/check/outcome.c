@@ -4,6 +4,7 @@
 #include "json.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -69,8 +70,10 @@ void check_write_digest(check *c, const check_outcome *o, const cli_digest *dige
     char text[CLI_DIGESTS * 17 + 1];
     if (!c->digests || !digest->count) return;
     cli_digest_text(digest, text, sizeof text);
-    fprintf(c->digests, "%s\t%s\t%s\t%s\t%s\n", text, o->engine,
-            o->config && *o->config ? o->config : "-", o->fill, o->line);
+    char *line = cli_format("%s\t%s\t%s\t%s\t%s\n", text, o->engine,
+                            o->config && *o->config ? o->config : "-", o->fill, o->line);
+    cli_json_text(c->digests, line);
+    free(line);
 }
 
 void check_print_wrong(const char *name, const mica_tensor *t, const cli_comparison *wrong)
