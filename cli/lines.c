@@ -106,7 +106,7 @@ typedef struct shared {
     const char *where;
     bool weak;
     const char *one; /* of "# repeats: one", up to the end of the line; or NULL */
-    uint32_t packed;
+    uint64_t packed;
     char *engine;
 } shared;
 
@@ -178,7 +178,7 @@ static bool listed(const char *list, const char *name, size_t length)
     return false;
 }
 
-static bool read_packed(const char *op, const char *list, uint32_t *packed, char *error,
+static bool read_packed(const char *op, const char *list, uint64_t *packed, char *error,
                         size_t size)
 {
     mica_arg_info info;
@@ -190,7 +190,7 @@ static bool read_packed(const char *op, const char *list, uint32_t *packed, char
             snprintf(error, size, "packed=%.60s: %.20s has no argument %.*s", list, op, (int)n, s);
             return false;
         }
-        *packed |= 1u << i;
+        *packed |= UINT64_C(1) << i;
         s += n + (s[n] == ',');
     }
     return true;
@@ -412,18 +412,18 @@ mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line)
     return NULL;
 }
 
-uint32_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also)
+uint64_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also)
 {
-    uint32_t packed = line->packed;
+    uint64_t packed = line->packed;
     mica_arg_info info;
     for (int i = 0; also && mica_problem_arg(problem, i, &info) == MICA_OK; i++)
         if (info.dir == MICA_IN &&
             (!strcmp(also, "all") || listed(also, info.name, strlen(info.name))))
-            packed |= 1u << i;
+            packed |= UINT64_C(1) << i;
     return packed;
 }
 
-char *cli_line_text(const mica_problem *problem, uint32_t packed)
+char *cli_line_text(const mica_problem *problem, uint64_t packed)
 {
     char *text = cli_problem_text(problem);
     mica_arg_info info;

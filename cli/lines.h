@@ -21,7 +21,7 @@ typedef struct cli_line {
     char *where;     /* "tests/cases/conv.txt:12", or "" for the command line */
     bool weak;       /* its comment reads "# mistrusted: why": the comparison may say little */
     char *one;       /* its comment reads "# repeats: one"; or NULL */
-    uint32_t packed; /* as in mica_options */
+    uint64_t packed; /* as in mica_options */
     char *engine;    /* of "; engine=NAME"; or NULL */
 } cli_line;
 
@@ -46,9 +46,9 @@ char *cli_line_set(const cli_line *line);
 mica_problem *cli_line_problem(cli_lines *lines, const cli_line *line);
 /* What a line packs, and of `also`, names divided by commas or "all", what the problem has as
  * inputs; NULL: nothing more. */
-uint32_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also);
+uint64_t cli_line_packed(const cli_line *line, const mica_problem *problem, const char *also);
 /* The canonical line, with its options. */
-char *cli_line_text(const mica_problem *problem, uint32_t packed);
+char *cli_line_text(const mica_problem *problem, uint64_t packed);
 /* ---- names of engines (engines.c) ---- */
 
 /* Whether each name of a list divided by commas, or "all" or NULL, is that of some operation's

@@ -131,7 +131,7 @@ static void add_row(tune *t, const mica_problem *problem, const cli_line *line, 
 }
 
 /* Measured, if need be again; the last plan is the model's choice if that never came to rest. */
-static mica_status measure(tune *t, const mica_problem *problem, uint32_t packed, mica_plan **plan)
+static mica_status measure(tune *t, const mica_problem *problem, uint64_t packed, mica_plan **plan)
 {
     const mica_options o = {
         .mode = MICA_MODE_MEASURE, .measure_ms = t->budget_ms, .packed = packed};

@@ -24,7 +24,7 @@ typedef struct layout {
 
 struct direct {
     direct_formats formats;
-    uint32_t packed;
+    uint64_t packed;
     tensor tensors[TENSORS];
     layout layouts[TENSORS];
     dnnl_engine_t engine;
@@ -354,7 +354,7 @@ static bool make(direct *d, const mica_problem *p, char *why, size_t size)
     return ok;
 }
 
-direct *direct_make(const mica_problem *problem, direct_formats formats, uint32_t packed, char *why,
+direct *direct_make(const mica_problem *problem, direct_formats formats, uint64_t packed, char *why,
                     size_t size)
 {
     direct *d = calloc(1, sizeof *d);

@@ -19,7 +19,7 @@ typedef enum direct_formats {
 } direct_formats;
 
 /* packed: as in mica_options. NULL with a text in why if it cannot be said to oneDNN. */
-direct *direct_make(const mica_problem *problem, direct_formats formats, uint32_t packed, char *why,
+direct *direct_make(const mica_problem *problem, direct_formats formats, uint64_t packed, char *why,
                     size_t size);
 /* Adds a set of buffers (pointers to element 0), and packs what is packed. Returns its number, or
  * -1. */

@@ -50,7 +50,7 @@ typedef struct peer {
     int code;
 
     mica_problem *problem;
-    uint32_t packed; /* as in mica_options */
+    uint64_t packed; /* as in mica_options */
     mica_arg_info info[MICA_MAX_ARGS];
     void *memory[MAX_SETS][MICA_MAX_ARGS]; /* what was allocated */
     void *data[MAX_SETS][MICA_MAX_ARGS];   /* element 0 */

@@ -169,7 +169,7 @@ static void plan_entry(bench *b, const mica_problem *problem, mica_options o, be
                  mica_error());
 }
 
-static int plan_entries(bench *b, const mica_problem *problem, uint32_t packed,
+static int plan_entries(bench *b, const mica_problem *problem, uint64_t packed,
                         bench_entry *entries)
 {
     int count = 0;
@@ -256,7 +256,7 @@ static void write_result(const bench *b, const bench_result *r, const char *run)
 
 /* Takes the entry's samples over. */
 static bench_result summarise(const bench *b, const mica_problem *problem, const cli_line *line,
-                              uint32_t packed, bench_entry *e)
+                              uint64_t packed, bench_entry *e)
 {
     bench_result r = {.set = b->set ? cli_format("%s", b->set) : cli_line_set(line),
                       .line = cli_line_text(problem, packed),
@@ -303,7 +303,7 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
     bench_entry entries[MAX_ENTRIES];
     mica_problem *problem = cli_line_problem(&b->lines, line);
     if (!problem) return;
-    uint32_t packed = cli_line_packed(line, problem, b->packed);
+    uint64_t packed = cli_line_packed(line, problem, b->packed);
     int count = plan_entries(b, problem, packed, entries);
     if (!count) report_untaken(b, line, problem);
     mica_status status = MICA_OK;

@@ -17,7 +17,7 @@ typedef struct cli_case {
     mica_arg_info info[MICA_MAX_ARGS];
     cli_buffer buffers[MICA_MAX_ARGS];
     cli_buffer workspace;
-    uint32_t packed; /* set after cli_case_init: the plans' mica_options.packed */
+    uint64_t packed; /* set after cli_case_init: the plans' mica_options.packed */
     cli_buffer packs[MICA_MAX_ARGS];
     double *results[MICA_MAX_ARGS], *magnitudes[MICA_MAX_ARGS]; /* of outputs */
     unsigned char *kept[MICA_MAX_ARGS];                         /* outputs of an earlier run */

@@ -55,7 +55,7 @@ typedef struct check {
     check_total totals[CHECK_MAX_ENGINES];
     int engines;
     long checks;
-    uint32_t line_packed;    /* what the current line packs */
+    uint64_t line_packed;    /* what the current line packs */
     const char *line_engine; /* the engine that it names; or NULL */
     bool weak;               /* the current line excuses comparisons that could hardly fail */
     bool refused, failed;    /* refused: or out of memory */

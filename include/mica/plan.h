@@ -120,7 +120,7 @@ MICA_API bool mica_load_disturbed(const mica_load *from, const mica_load *to, bo
 
 /* ---- plans --------------------------------------------------------------------------------- */
 
-#define MICA_MAX_ARGS    32
+#define MICA_MAX_ARGS    64 /* of this version's mica_run; more later, at its end */
 #define MICA_MAX_SCALARS 4
 
 /* A record of the problem, if there is one, comes first but for MICA_MODE_MODEL. */
@@ -143,7 +143,7 @@ typedef struct mica_options {
     const char *config;      /* only this config of it, in its text form; 0 means any */
     bool nondeterministic;   /* engines whose bits vary between runs are allowed too; 0 means no */
     int measure_ms;          /* budget of MICA_MODE_MEASURE; 0 means 2000 */
-    uint32_t packed; /* bit i: runs get argument i packed, see mica_plan_pack; 0 means none */
+    uint64_t packed; /* bit i: runs get argument i packed, see mica_plan_pack; 0 means none */
 } mica_options;
 
 /* Makes a plan, or finds it in the context's cache. The families' functions (mica_conv_plan and
@@ -193,12 +193,15 @@ MICA_API mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_in
  * run with other pointers is MICA_INVALID. More is never asked for, but is faster on GPUs: 16 bytes
  * allow vectors and the copy engine, which each run looks for in its pointers. */
 typedef struct mica_run {
-    /* Pointers to element 0, by the family's enumerators; 0 means absent. */
-    void *args[MICA_MAX_ARGS];
+    /* sizeof(mica_run), or less: nothing is read from there on, the arguments there are absent.
+     * 0 means the struct of version 0.1, with 64 arguments. */
+    size_t size;
     /* By the family's enumerators (MICA_CONV_ALPHA); 0 means all as their defaults. */
     const double *scalars;
     void *workspace; /* mica_plan_workspace() bytes; 0 means none, where those are none */
     void *stream;    /* CUstream; 0 means the default stream */
+    /* Pointers to element 0, by the family's enumerators; 0 means absent. */
+    void *args[MICA_MAX_ARGS];
 } mica_run;
 
 /* Enqueues the work: no allocation, lock, text, compilation or synchronisation. Inputs and
@@ -212,7 +215,7 @@ MICA_API mica_status mica_plan_run(const mica_plan *plan, const mica_run *run);
  * Operands that stay the same from run to run (weights) need not be rearranged in each of them.
  * Name them in mica_options.packed, pack each once, and give runs the packed memory instead:
  *
- *     mica_options o = {.packed = 1u << MICA_GEMM_B};
+ *     mica_options o = {.packed = UINT64_C(1) << MICA_GEMM_B};
  *     mica_gemm_plan(ctx, &d, &o, &plan);
  *     packed = aligned_alloc(256, (mica_plan_packed_bytes(plan, MICA_GEMM_B) + 255) / 256 * 256);
  *     mica_plan_pack(plan, MICA_GEMM_B, b, packed, NULL);

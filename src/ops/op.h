@@ -62,7 +62,7 @@ typedef struct mica_packing {
     mica_status (*pack)(const mica_plan *plan, int arg, const void *from, void *to, void *stream);
     /* Instead of the engine's predict where arguments are packed; NULL: the same time. */
     double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config,
-                      uint32_t packed);
+                      uint64_t packed);
 } mica_packing;
 
 typedef struct mica_engine {
@@ -220,7 +220,7 @@ struct mica_plan {
     int child_count;
     mica_context *context;
     double predicted_ms;
-    uint32_t packed; /* bit i: runs get argument i packed */
+    uint64_t packed; /* bit i: runs get argument i packed */
 };
 
 /* Zeroed memory that lives as long as the plan; sets plan->state. Call once, first. */

@@ -15,7 +15,7 @@ void mica_config_text(const mica_engine *engine, const mica_config *config, char
 }
 
 static double predict(const mica_engine *engine, const mica_op *op, const void *desc,
-                      const mica_device_info *device, const mica_config *config, uint32_t packed)
+                      const mica_device_info *device, const mica_config *config, uint64_t packed)
 {
     if (packed && engine->packing && engine->packing->predict)
         return engine->packing->predict(desc, device, config, packed);

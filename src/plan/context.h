@@ -48,7 +48,7 @@ typedef struct mica_plan_key {
     const mica_op *op;
     int64_t workspace_limit;
     int32_t mode, nondeterministic;
-    uint64_t packed; /* of 64 bits, so that no padding is hashed */
+    uint64_t packed;
     char engine[MICA_KEY_NAME], config[2 * MICA_KEY_NAME];
     _Alignas(16) char desc[MICA_MAX_DESC]; /* op->desc_size bytes count */
 } mica_plan_key;
@@ -134,9 +134,9 @@ void mica_context_release(mica_context *context);
 /* ---- packed arguments ---- */
 
 /* INVALID unless each argument of the mask is an input that is there. */
-mica_status mica_packed_check(const mica_op *op, const void *desc, uint32_t packed);
+mica_status mica_packed_check(const mica_op *op, const void *desc, uint64_t packed);
 /* Their names, "a,b". */
-void mica_packed_names(const mica_op *op, uint32_t packed, mica_text *text);
+void mica_packed_names(const mica_op *op, uint64_t packed, mica_text *text);
 /* Makes the rule of a plain argument that of a packed one. */
 void mica_packed_rule(const mica_plan *plan, mica_rule *rule);
 

@@ -4,9 +4,9 @@
 
 enum { ALIGNMENT = 256 };
 
-mica_status mica_packed_check(const mica_op *op, const void *desc, uint32_t packed)
+mica_status mica_packed_check(const mica_op *op, const void *desc, uint64_t packed)
 {
-    for (int i = 0; packed >> i; i++) {
+    for (int i = 0; i < 64; i++) {
         if (!(packed >> i & 1)) continue;
         if (i >= op->arg_count)
             return mica_fail(MICA_INVALID, "options: packed has bit %d, %s has %d arguments", i,
@@ -20,7 +20,7 @@ mica_status mica_packed_check(const mica_op *op, const void *desc, uint32_t pack
     return MICA_OK;
 }
 
-void mica_packed_names(const mica_op *op, uint32_t packed, mica_text *text)
+void mica_packed_names(const mica_op *op, uint64_t packed, mica_text *text)
 {
     const char *comma = "";
     for (int i = 0; i < op->arg_count; i++) {

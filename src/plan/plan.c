@@ -301,14 +301,32 @@ static mica_status run_inside(const mica_full_plan *full, const mica_run *given)
     return full->plan.engine->run(&full->plan, &run);
 }
 
-mica_status mica_plan_run(const mica_plan *plan, const mica_run *run)
+static mica_status run_whole(const mica_plan *plan, const mica_run *run)
 {
-    if (!plan || !run) return mica_fail(MICA_INVALID, "plan or run is NULL");
     const mica_full_plan *full = mica_plan_full(plan);
     MICA_TRY(check_pointers(full, run));
     MICA_TRY(check_overlaps(full, run));
     if (full->empty) return MICA_OK;
     return full->inside ? run_inside(full, run) : plan->engine->run(plan, run);
+}
+
+/* Engines look at any argument, given or not. */
+static mica_status run_shorter(const mica_plan *plan, const mica_run *given, size_t size)
+{
+    mica_run run = {0};
+    if (size < offsetof(mica_run, args))
+        return mica_fail(MICA_INVALID, "the run's size is %zu bytes, it has at least %zu", size,
+                         offsetof(mica_run, args));
+    memcpy(&run, given, size - size % sizeof *run.args);
+    return run_whole(plan, &run);
+}
+
+mica_status mica_plan_run(const mica_plan *plan, const mica_run *run)
+{
+    static const size_t of_0_1 = offsetof(mica_run, args) + 64 * sizeof(void *);
+    if (!plan || !run) return mica_fail(MICA_INVALID, "plan or run is NULL");
+    size_t size = run->size ? run->size : of_0_1;
+    return size < sizeof *run ? run_shorter(plan, run, size) : run_whole(plan, run);
 }
 
 /* ---- describing ---- */

@@ -78,12 +78,13 @@ static void options_are_checked(void **state)
     (void)state;
     const struct {
         const char *line;
-        uint32_t packed;
+        uint64_t packed;
         const char *says;
     } rows[] = {{product, 1u << MICA_GEMM_C, "packed has c of gemm, which is no input"},
                 {product, 1u << MICA_GEMM_BIAS, "packed has bias of gemm, which is not there"},
                 {product, 1u << 15, "packed has bit 15, gemm has 12 arguments"},
                 {product, 1u << 31, "packed has bit 31"},
+                {product, UINT64_C(1) << 63, "packed has bit 63"},
                 {product, pack_b | 1u << MICA_GEMM_C, "which is no input"},
                 {"conv pass=dgrad x=f32:1x2x3x3 w=f32:2x2x3x3 pad=1x1", 1u << MICA_CONV_X,
                  "packed has x of conv, which is no input"}};

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,6 +149,53 @@ static void run_checks_pointers(void **state)
         mica_run run = {.args = {rows[i].x, rows[i].y}};
         assert_int_equal(mica_plan_run(plan, &run), rows[i].status);
         if (rows[i].says) assert_non_null(strstr(mica_error(), rows[i].says));
+    }
+    mica_plan_destroy(plan);
+}
+
+/* Memory after which the next page may not be touched. */
+static void *at_the_end_of_a_page(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(pages, MAP_FAILED);
+    assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+    return pages + page - bytes;
+}
+
+/* A caller that knows fewer arguments, or more, than this library. Engines look at a, b, c, bias.
+ */
+static void runs_of_any_size(void **state)
+{
+    (void)state;
+    mica_plan *plan = plan_of("gemm a=f32:2x2 b=f32:2x2 epilogue=bias");
+    float a[] = {1, 2, 3, 4}, b[] = {1, 0, 0, 1}, c[4], bias[] = {10, 20};
+    float *args[MICA_GEMM_BIAS + 1] = {
+        [MICA_GEMM_A] = a, [MICA_GEMM_B] = b, [MICA_GEMM_C] = c, [MICA_GEMM_BIAS] = bias};
+    const size_t given = sizeof args / sizeof *args;
+    const size_t head = offsetof(mica_run, args), each = sizeof(void *);
+    const struct {
+        size_t size;
+        const char *says;
+    } rows[] = {{head + given * each, NULL},
+                {head + (given + 1) * each - 1, NULL},
+                {sizeof(mica_run), NULL},
+                {sizeof(mica_run) + 9 * each, NULL},
+                {head + (given - 1) * each, "pointer of bias is NULL"},
+                {head, "pointer of a is NULL"},
+                {head - 1, "the run's size is 31 bytes, it has at least 32"},
+                {1, "the run's size is 1 bytes"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        /* Only the size may be read of one that is too short. */
+        size_t bytes = rows[i].size < head ? sizeof(size_t) : rows[i].size;
+        mica_run *run = at_the_end_of_a_page((bytes + each - 1) / each * each);
+        run->size = rows[i].size;
+        for (size_t k = 0; k < given && head + (k + 1) * each <= bytes; k++) run->args[k] = args[k];
+        memset(c, 0, sizeof c);
+        mica_status status = mica_plan_run(plan, run);
+        assert_int_equal(status, rows[i].says ? MICA_INVALID : MICA_OK);
+        if (rows[i].says) assert_non_null(strstr(mica_error(), rows[i].says));
+        if (!rows[i].says) assert_memory_equal(c, ((float[]){11, 22, 13, 24}), sizeof c);
     }
     mica_plan_destroy(plan);
 }
@@ -694,6 +742,7 @@ int main(void)
         cmocka_unit_test(null_pointers_are_statuses),
         cmocka_unit_test(unknown_devices_are_refused),
         cmocka_unit_test(run_checks_pointers),
+        cmocka_unit_test(runs_of_any_size),
         cmocka_unit_test(in_place_needs_equal_tensors),
         cmocka_unit_test(zero_size_runs_do_nothing),
         cmocka_unit_test(offline_devices_plan_but_do_not_run),

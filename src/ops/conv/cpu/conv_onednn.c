@@ -144,7 +144,7 @@ static mica_status check_row(const mica_conv_roles *roles, const mica_conv_geome
     return MICA_OK;
 }
 
-static mica_status make_spec(const mica_conv_desc *d, int formats, uint32_t packed,
+static mica_status make_spec(const mica_conv_desc *d, int formats, uint64_t packed,
                              mica_onednn_spec *spec, state *s, mica_why *why)
 {
     static const mica_onednn_kind kinds[] = {MICA_ONEDNN_CONV_FWD, MICA_ONEDNN_CONV_DGRAD,
@@ -235,14 +235,14 @@ static bool skipping_wgrad(const mica_conv_desc *d)
 }
 
 /* And where single taps or groups are all there is, if runs get blocked images anyway. */
-static bool blocked_wgrad(const mica_conv_desc *d, uint32_t packed)
+static bool blocked_wgrad(const mica_conv_desc *d, uint64_t packed)
 {
     const uint32_t images = 1u << MICA_CONV_X | 1u << MICA_CONV_Y;
     return d->pass == MICA_CONV_WGRAD && (packed & images) == images &&
            (taps_of(d) == 1 || d->groups > 1);
 }
 
-static double bytes_copied(const mica_conv_desc *d, int formats, bool last, uint32_t packed)
+static double bytes_copied(const mica_conv_desc *d, int formats, bool last, uint64_t packed)
 {
     static const int args[] = {MICA_CONV_W, MICA_CONV_X, MICA_CONV_Y};
     bool all = formats == FORMATS_ALL && (!last || skipping_wgrad(d));
@@ -254,7 +254,7 @@ static double bytes_copied(const mica_conv_desc *d, int formats, bool last, uint
 }
 
 static double predict_packed(const void *desc, const mica_device_info *device,
-                             const mica_config *config, uint32_t packed)
+                             const mica_config *config, uint64_t packed)
 {
     const mica_conv_desc *d = desc;
     bool last = mica_tensor_is_channels_last(&d->x) && mica_tensor_is_channels_last(&d->y);

@@ -172,7 +172,7 @@ static mica_status pack(const mica_plan *plan, int arg, const void *from, void *
 }
 
 static double predict_packed(const void *desc, const mica_device_info *device,
-                             const mica_config *config, uint32_t packed)
+                             const mica_config *config, uint64_t packed)
 {
     return predict_some(desc, device, config, packed >> MICA_CONV_W & 1);
 }

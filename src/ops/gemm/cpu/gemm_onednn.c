@@ -260,7 +260,7 @@ static mica_status add_step(const mica_gemm_desc *d, int step, mica_onednn_spec 
     }
 }
 
-static mica_status make_matmul(const mica_gemm_desc *d, uint32_t packed, state *st, mica_why *why)
+static mica_status make_matmul(const mica_gemm_desc *d, uint64_t packed, state *st, mica_why *why)
 {
     const gemm_shape *s = &st->loops.shape;
     if (s->k == 0 || s->batches == 0) return mica_refuse(why, "the product is empty");
@@ -340,7 +340,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 }
 
 static double predict_packed(const void *desc, const mica_device_info *device,
-                             const mica_config *config, uint32_t packed)
+                             const mica_config *config, uint64_t packed)
 {
     const double call_ms = 5e-4, item_ms = 3e-4;
     const mica_gemm_desc *d = desc;
