@@ -83,7 +83,7 @@ static void show_devices(const mica_device_info *devices, int count)
         cli_cell(&t, "%.4g", d->copy_gbps);
         cli_cell(&t, "%.4g", d->f32_tflops);
         cli_cell(&t, "%.4g", d->bf16_tflops);
-        cli_cell(&t, "%s", d->offline ? "imagined: plans only" : "");
+        cli_cell(&t, "%s", d->offline ? "offline: plans only" : "");
     }
     cli_table_print(&t, stdout);
     cli_table_end(&t);

@@ -243,7 +243,7 @@ static int run_all(tune *t)
     if (!t->output) t->output = records_variable();
     if (!t->output) cli_say("--output FILE is needed");
     if (t->device.offline)
-        cli_say("%s is only imagined: nothing can be timed there", t->device.name);
+        cli_say("%s is an offline device: nothing can be timed there", t->device.name);
     if (!t->lines.count && !t->lines.errors && !t->fit) cli_say("no problem line was given");
     if (!t->output || t->device.offline || (!t->lines.count && !t->fit)) return CLI_USAGE;
     if (!cli_can_write(t->output)) return CLI_USAGE;

@@ -355,7 +355,7 @@ static void summarise_disturbed(const bench *b)
 static int run_all(bench *b)
 {
     if (b->device.offline) {
-        cli_say("%s is only imagined: nothing can be timed there", b->device.name);
+        cli_say("%s is an offline device: nothing can be timed there", b->device.name);
         return CLI_USAGE;
     }
     find_driver(b);
@@ -389,7 +389,7 @@ static int run_host(bench *b)
         return CLI_USAGE;
     }
     if (b->device.offline) {
-        cli_say("%s is only imagined: nothing can be timed there", b->device.name);
+        cli_say("%s is an offline device: nothing can be timed there", b->device.name);
         return CLI_USAGE;
     }
     char **lines = cli_alloc((b->lines.count + 1) * sizeof *lines);

@@ -535,7 +535,7 @@ static int finish(check *c)
 static int run_all(check *c)
 {
     if (c->device.offline) {
-        cli_say("%s is only imagined: nothing runs there; --compile-only compiles for it",
+        cli_say("%s is an offline device: nothing runs there; --compile-only compiles for it",
                 c->device.name);
         return CLI_USAGE;
     }

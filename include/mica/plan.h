@@ -22,9 +22,9 @@ typedef struct mica_plan mica_plan;
 
 /* ---- contexts ------------------------------------------------------------------------------
  * device: "cpu"; "cuda:0"; "auto" or NULL, what MICA_DEVICE names, else the first GPU if there is
- * one that works, else the CPU; or "sm_80", "sm_89", "sm_90a", a GPU that is only imagined: plans
- * are made, kernels compiled, nothing runs. A CUDA context retains the device's primary context, so
- * pointers and streams of the CUDA runtime, PyTorch or CuPy work as they are. */
+ * one that works, else the CPU; or "sm_80", "sm_89", "sm_90a", an offline device: plans are made,
+ * kernels compiled, nothing runs. A CUDA context retains the device's primary context, so pointers
+ * and streams of the CUDA runtime, PyTorch or CuPy work as they are. */
 MICA_API mica_status mica_context_create(const char *device, mica_context **context);
 /* Plans made from the context must have been destroyed. NULL is allowed. */
 MICA_API void mica_context_destroy(mica_context *context);

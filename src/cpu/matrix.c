@@ -127,12 +127,12 @@ void mica_matrix_pack(mica_matrix_unit unit, const uint16_t *from, int64_t ld, i
     pack_plain(from, ld, 1, depth, cols, to, to_ld);
 }
 
-void mica_matrix_pack_turned(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
-                             int64_t cols, uint16_t *to, int64_t to_ld)
+void mica_matrix_pack_transposed(mica_matrix_unit unit, const uint16_t *from, int64_t ld,
+                                 int64_t depth, int64_t cols, uint16_t *to, int64_t to_ld)
 {
 #if MICA_MATRIX_X86
     if (unit != MICA_MATRIX_PLAIN) {
-        mica_pairs_pack_turned(from, ld, depth, cols, to, to_ld);
+        mica_pairs_pack_transposed(from, ld, depth, cols, to, to_ld);
         return;
     }
 #endif
@@ -155,12 +155,12 @@ void mica_matrix_turn(mica_matrix_unit unit, const uint16_t *from, int64_t ld, i
             to[i * to_ld + k] = i < rows && k < depth ? from[k * ld + i] : 0;
 }
 
-void mica_matrix_turn_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t rows,
-                          int64_t cols, float *to, int64_t to_ld)
+void mica_matrix_transpose_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t rows,
+                               int64_t cols, float *to, int64_t to_ld)
 {
 #if MICA_MATRIX_X86
     if (unit != MICA_MATRIX_PLAIN) {
-        mica_pairs_turn_f32(from, ld, rows, cols, to, to_ld);
+        mica_pairs_transpose_f32(from, ld, rows, cols, to, to_ld);
         return;
     }
 #endif

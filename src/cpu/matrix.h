@@ -52,8 +52,8 @@ void mica_matrix_multiply(mica_matrix_unit unit, const mica_matrix_product *p);
 void mica_matrix_pack(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
                       int64_t cols, uint16_t *to, int64_t to_ld);
 /* The same from its columns, which are `ld` apart. */
-void mica_matrix_pack_turned(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t depth,
-                             int64_t cols, uint16_t *to, int64_t to_ld);
+void mica_matrix_pack_transposed(mica_matrix_unit unit, const uint16_t *from, int64_t ld,
+                                 int64_t depth, int64_t cols, uint16_t *to, int64_t to_ld);
 /* The same from rows of floats, rounded to nearest even as the unit's instructions do. */
 void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t depth,
                           int64_t cols, uint16_t *to, int64_t to_ld);
@@ -61,7 +61,7 @@ void mica_matrix_pack_f32(mica_matrix_unit unit, const float *from, int64_t ld, 
 void mica_matrix_turn(mica_matrix_unit unit, const uint16_t *from, int64_t ld, int64_t rows,
                       int64_t depth, uint16_t *to, int64_t to_ld);
 /* Floats: rows x cols, both whole tiles, become cols x rows. */
-void mica_matrix_turn_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t rows,
-                          int64_t cols, float *to, int64_t to_ld);
+void mica_matrix_transpose_f32(mica_matrix_unit unit, const float *from, int64_t ld, int64_t rows,
+                               int64_t cols, float *to, int64_t to_ld);
 
 #endif

@@ -283,8 +283,8 @@ WITH_PAIRS void mica_pairs_pack(const uint16_t *from, int64_t ld, int64_t depth,
     move_all(&m, MAKE_PAIRS);
 }
 
-WITH_PAIRS void mica_pairs_pack_turned(const uint16_t *from, int64_t ld, int64_t depth,
-                                       int64_t cols, uint16_t *to, int64_t to_ld)
+WITH_PAIRS void mica_pairs_pack_transposed(const uint16_t *from, int64_t ld, int64_t depth,
+                                           int64_t cols, uint16_t *to, int64_t to_ld)
 {
     const move m = {from, to, ld, 2 * to_ld, cols, depth, 2 * WIDTH, DEPTH * to_ld};
     move_all(&m, TURN_PAIRS);
@@ -297,8 +297,8 @@ WITH_PAIRS void mica_pairs_turn(const uint16_t *from, int64_t ld, int64_t rows, 
     move_all(&m, TURN_NUMBERS);
 }
 
-WITH_PAIRS void mica_pairs_turn_f32(const float *from, int64_t ld, int64_t rows, int64_t cols,
-                                    float *to, int64_t to_ld)
+WITH_PAIRS void mica_pairs_transpose_f32(const float *from, int64_t ld, int64_t rows, int64_t cols,
+                                         float *to, int64_t to_ld)
 {
     for (int64_t i = 0; i < rows; i += WIDTH)
         for (int64_t j = 0; j < cols; j += WIDTH) {

@@ -22,12 +22,12 @@ void mica_pairs_round(const float *from, int64_t ld, int64_t depth, int64_t cols
                       int64_t to_ld);
 void mica_pairs_pack(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols, uint16_t *to,
                      int64_t to_ld);
-void mica_pairs_pack_turned(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
-                            uint16_t *to, int64_t to_ld);
+void mica_pairs_pack_transposed(const uint16_t *from, int64_t ld, int64_t depth, int64_t cols,
+                                uint16_t *to, int64_t to_ld);
 void mica_pairs_turn(const uint16_t *from, int64_t ld, int64_t rows, int64_t depth, uint16_t *to,
                      int64_t to_ld);
-void mica_pairs_turn_f32(const float *from, int64_t ld, int64_t rows, int64_t cols, float *to,
-                         int64_t to_ld);
+void mica_pairs_transpose_f32(const float *from, int64_t ld, int64_t rows, int64_t cols, float *to,
+                              int64_t to_ld);
 
 void mica_tiles_begin(void);
 void mica_tiles_end(void);

@@ -79,7 +79,7 @@ static void order_of(mica_matrix_unit unit, int64_t depth, int64_t cols)
 
     uint16_t *columns = matrix(cols, depth, depth + 5, true);
     to = poisoned(count);
-    mica_matrix_pack_turned(unit, columns, depth + 5, depth, cols, to, ld);
+    mica_matrix_pack_transposed(unit, columns, depth + 5, depth, cols, to, ld);
     check_pairs(to, ld, depth, cols);
     free(to);
 
@@ -114,7 +114,7 @@ static void turned(void **state)
     for (int i = 0; i < 48 * 40; i++) from[i] = (float)i;
     for (int unit = 0; unit <= (int)mica_matrix_best(); unit++) {
         memset(to, 0, sizeof to);
-        mica_matrix_turn_f32((mica_matrix_unit)unit, from, 40, 48, 32, to, 50);
+        mica_matrix_transpose_f32((mica_matrix_unit)unit, from, 40, 48, 32, to, 50);
         for (int j = 0; j < 32; j++)
             for (int i = 0; i < 50; i++)
                 assert_true(to[j * 50 + i] == (i < 48 ? from[i * 40 + j] : 0));

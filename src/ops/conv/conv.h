@@ -23,7 +23,7 @@ bool conv_needs_quantised_epilogue(const mica_conv_desc *d);
 bool conv_has_batch_stats(const mica_conv_desc *d);
 /* The refusal of engines that leave the former, or both, to the engines of passes. */
 mica_status conv_refuse_quantised_epilogue(const mica_conv_desc *d, mica_why *why);
-mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why);
+mica_status conv_refuse_full_epilogue(const mica_conv_desc *d, mica_why *why);
 /* And of those that leave x, w or y without elements to others. */
 mica_status conv_refuse_empty(const mica_conv_desc *d, mica_why *why);
 

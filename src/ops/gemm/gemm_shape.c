@@ -64,13 +64,13 @@ void gemm_args_bind(const mica_plan *plan, const mica_run *r, gemm_args *a)
     a->beta = mica_run_scalar(plan, r, MICA_GEMM_BETA);
 }
 
-void gemm_extra_fill(const mica_gemm_desc *d, gemm_extra_args *a)
+void gemm_full_fill(const mica_gemm_desc *d, gemm_full_args *a)
 {
-    gemm_shape_make_extra(d, &a->gemm.shape, &a->extra);
+    gemm_shape_make_full_epilogue(d, &a->gemm.shape, &a->extra);
     gemm_args_fill(d, &a->gemm);
 }
 
-void gemm_extra_bind(const mica_plan *plan, const mica_run *r, gemm_extra_args *a)
+void gemm_full_bind(const mica_plan *plan, const mica_run *r, gemm_full_args *a)
 {
     gemm_args_bind(plan, r, &a->gemm);
     a->aux = r->args[MICA_GEMM_AUX];
@@ -78,7 +78,7 @@ void gemm_extra_bind(const mica_plan *plan, const mica_run *r, gemm_extra_args *
     a->scale_c = r->args[MICA_GEMM_SCALE_C];
 }
 
-mica_status gemm_extra_begin(const mica_plan *plan, const mica_run *r)
+mica_status gemm_full_begin(const mica_plan *plan, const mica_run *r)
 {
     const mica_tensor *amax = &((const mica_gemm_desc *)plan->desc)->amax;
     if (!mica_tensor_given(amax)) return MICA_OK;
@@ -86,13 +86,13 @@ mica_status gemm_extra_begin(const mica_plan *plan, const mica_run *r)
                             mica_dtype_bits(amax->dtype) / 8, r->stream);
 }
 
-mica_dtype gemm_finish_type(const mica_gemm_desc *d)
+mica_dtype gemm_epilogue_type(const mica_gemm_desc *d)
 {
     bool whole = mica_dtype_is_integer(d->a.dtype) && mica_dtype_is_integer(d->c.dtype);
     return whole ? MICA_F64 : MICA_F32;
 }
 
-void gemm_extra_prologue(const mica_gemm_desc *d, mica_text *p)
+void gemm_full_prologue(const mica_gemm_desc *d, mica_text *p)
 {
     bool aux = mica_tensor_given(&d->aux), amax = mica_tensor_given(&d->amax);
     mica_prologue_int(p, "GATE", d->gate != MICA_GEMM_GATE_NONE);
@@ -126,14 +126,14 @@ bool gemm_is_short(const mica_gemm_desc *d)
     return true;
 }
 
-bool gemm_has_extra(const mica_gemm_desc *d)
+bool gemm_has_full_epilogue(const mica_gemm_desc *d)
 {
     bool integers = mica_dtype_is_integer(d->a.dtype);
     return d->gate || mica_tensor_given(&d->aux) || mica_tensor_given(&d->amax) ||
            mica_tensor_given(&d->scale_c) || (!integers && mica_dtype_bits(d->c.dtype) == 8);
 }
 
-mica_status gemm_refuse_extra(const mica_gemm_desc *d, mica_why *why)
+mica_status gemm_refuse_full_epilogue(const mica_gemm_desc *d, mica_why *why)
 {
     if (d->gate)
         return mica_refuse(why, "gate=%s is not taken by this engine",
@@ -142,14 +142,15 @@ mica_status gemm_refuse_extra(const mica_gemm_desc *d, mica_why *why)
     if (mica_tensor_given(&d->amax)) return mica_refuse(why, "amax is not taken by this engine");
     if (mica_tensor_given(&d->scale_c))
         return mica_refuse(why, "scale_c is not taken by this engine");
-    if (gemm_has_extra(d))
+    if (gemm_has_full_epilogue(d))
         return mica_refuse(why, "c is %s; of floating sums this engine takes no 8-bit c",
                            mica_dtype_name(d->c.dtype));
     return MICA_OK;
 }
 
 /* Appends a batch dimension inside the others, or joins it to the last one. */
-static void add_batch(gemm_shape *s, gemm_extra *e, long long dim, const long long stride[5])
+static void add_batch(gemm_shape *s, gemm_full_epilogue *e, long long dim,
+                      const long long stride[5])
 {
     int last = s->batch_rank - 1;
     bool joins = last >= 0 && continues(s->a_batch[last], stride[0], dim) &&
@@ -166,7 +167,7 @@ static void add_batch(gemm_shape *s, gemm_extra *e, long long dim, const long lo
     e->x_batch[to] = stride[4];
 }
 
-static bool rows_continue(const gemm_shape *s, const gemm_extra *e, int i)
+static bool rows_continue(const gemm_shape *s, const gemm_full_epilogue *e, int i)
 {
     return s->b_batch[i] == 0 &&
            (s->m == 1 ||
@@ -175,7 +176,7 @@ static bool rows_continue(const gemm_shape *s, const gemm_extra *e, int i)
 }
 
 /* Items that share b and follow each other in memory are rows of one larger matrix. */
-static void fold_into_rows(gemm_shape *s, gemm_extra *e)
+static void fold_into_rows(gemm_shape *s, gemm_full_epilogue *e)
 {
     for (int i = s->batch_rank - 1; i >= 0; i--) {
         if (!rows_continue(s, e, i)) continue;
@@ -195,7 +196,7 @@ static void fold_into_rows(gemm_shape *s, gemm_extra *e)
 }
 
 /* Where the columns of gates and their partners lie. */
-static void place_gates(const mica_gemm_desc *d, gemm_shape *s, gemm_extra *e)
+static void place_gates(const mica_gemm_desc *d, gemm_shape *s, gemm_full_epilogue *e)
 {
     e->channel_step = 1;
     if (d->gate == MICA_GEMM_GATE_NONE) return;
@@ -206,7 +207,7 @@ static void place_gates(const mica_gemm_desc *d, gemm_shape *s, gemm_extra *e)
     s->b_n *= e->channel_step;
 }
 
-void gemm_shape_make_extra(const mica_gemm_desc *d, gemm_shape *s, gemm_extra *e)
+void gemm_shape_make_full_epilogue(const mica_gemm_desc *d, gemm_shape *s, gemm_full_epilogue *e)
 {
     const mica_tensor *a = &d->a, *b = &d->b, *c = &d->c, *r = &d->residual, *x = &d->aux;
     bool residual = mica_tensor_given(r), aux = mica_tensor_given(x);
@@ -237,8 +238,8 @@ void gemm_shape_make_extra(const mica_gemm_desc *d, gemm_shape *s, gemm_extra *e
 
 void gemm_shape_make(const mica_gemm_desc *d, gemm_shape *s)
 {
-    gemm_extra unused;
-    gemm_shape_make_extra(d, s, &unused);
+    gemm_full_epilogue unused;
+    gemm_shape_make_full_epilogue(d, s, &unused);
 }
 
 int64_t gemm_map_stride(long long dim, long long stride, long long inner, int bytes)
@@ -272,7 +273,7 @@ gemm_offsets gemm_shape_offsets(const gemm_shape *s, int64_t item)
     return o;
 }
 
-gemm_offsets gemm_extra_offsets(const gemm_shape *s, const gemm_extra *e, int64_t item)
+gemm_offsets gemm_full_offsets(const gemm_shape *s, const gemm_full_epilogue *e, int64_t item)
 {
     gemm_offsets o = gemm_shape_offsets(s, item);
     for (int i = s->batch_rank - 1; i >= 0; i--) {

@@ -300,7 +300,7 @@ static mica_status check(const void *desc, mica_why *why)
     mica_gemm_desc item;
     make_item(d, form, &item, group);
     MICA_TRY(mica_op_gemm.check(&item, why));
-    if (!gemm_has_extra(&item)) return MICA_OK;
+    if (!gemm_has_full_epilogue(&item)) return MICA_OK;
     return mica_invalid(why, "c is %s; with %s inputs it is f32, f16 or bf16",
                         mica_dtype_name(d->c.dtype), mica_dtype_name(d->a.dtype));
 }

@@ -129,11 +129,11 @@ template <int N> __device__ __forceinline__ unit find_copied(long long first, lo
 
 __device__ __forceinline__ void turn(double rest, unsigned quarters, float &c, float &s)
 {
-    rope_turn_f32((float)rest, quarters, &c, &s);
+    rope_quadrant_f32((float)rest, quarters, &c, &s);
 }
 __device__ __forceinline__ void turn(double rest, unsigned quarters, double &c, double &s)
 {
-    rope_turn_f64(rest, quarters, &c, &s);
+    rope_quadrant_f64(rest, quarters, &c, &s);
 }
 
 /* N pairs from `pair` of the launch on. */

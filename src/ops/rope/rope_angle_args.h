@@ -36,7 +36,7 @@ ROPE_INLINE void rope_place_f32(unsigned quarters, float c, float s, float *cosi
 }
 
 /* Within two units in the last place for |x| <= pi / 4. */
-ROPE_INLINE void rope_turn_f32(float x, unsigned quarters, float *cosine, float *sine)
+ROPE_INLINE void rope_quadrant_f32(float x, unsigned quarters, float *cosine, float *sine)
 {
     float z = x * x;
     float s = z * (1 / 362880.0f) - 1 / 5040.0f;
@@ -56,7 +56,7 @@ ROPE_INLINE void rope_place_f64(unsigned quarters, double c, double s, double *c
     *sine = quarters & 2 ? -second : second;
 }
 
-ROPE_INLINE void rope_turn_f64(double x, unsigned quarters, double *cosine, double *sine)
+ROPE_INLINE void rope_quadrant_f64(double x, unsigned quarters, double *cosine, double *sine)
 {
     double z = x * x;
     double s = z * (1 / 355687428096000.0) - 1 / 1307674368000.0;

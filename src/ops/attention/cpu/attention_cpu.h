@@ -159,8 +159,8 @@ bool attention_lies_in_tiles(const mica_tensor *t, int64_t n);
 void attention_copy_row16(const mica_tensor *t, const void *data, int64_t at, uint16_t *to);
 attention_tile attention_finish_tile16(const mica_tensor *t, int64_t n, uint16_t *buffer);
 /* Sets tile->turned, the transposed copy, which buffer becomes. */
-void attention_turn_tile(const attention_job *job, attention_tile *tile, int64_t n, int64_t columns,
-                         uint16_t *buffer);
+void attention_transpose_tile(const attention_job *job, attention_tile *tile, int64_t n,
+                              int64_t columns, uint16_t *buffer);
 /* The tile as a panel, up to LANES rows. */
 void attention_pack_panel16(const attention_job *job, const attention_tile *tile, int64_t n,
                             int64_t columns, uint16_t *to);

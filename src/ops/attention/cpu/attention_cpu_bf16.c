@@ -28,8 +28,8 @@ attention_tile attention_finish_tile16(const mica_tensor *t, int64_t n, uint16_t
     return (attention_tile){.rows16 = buffer, .ld = ld};
 }
 
-void attention_turn_tile(const attention_job *job, attention_tile *tile, int64_t n, int64_t columns,
-                         uint16_t *buffer)
+void attention_transpose_tile(const attention_job *job, attention_tile *tile, int64_t n,
+                              int64_t columns, uint16_t *buffer)
 {
     mica_matrix_turn(job->p->unit, tile->rows16, tile->ld, columns, n, buffer, TILE);
     tile->turned = buffer;
@@ -39,7 +39,7 @@ void attention_pack_panel16(const attention_job *job, const attention_tile *tile
                             int64_t columns, uint16_t *to)
 {
     if (n <= LANES / 2) memset(to, 0, (size_t)attention_panel_numbers(columns) * sizeof *to);
-    mica_matrix_pack_turned(job->p->unit, tile->rows16, tile->ld, columns, n, to, LANES);
+    mica_matrix_pack_transposed(job->p->unit, tile->rows16, tile->ld, columns, n, to, LANES);
 }
 
 void attention_multiply_rows16(const attention_job *job, const attention_tile *tile, int64_t n,

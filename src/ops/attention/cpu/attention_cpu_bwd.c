@@ -273,7 +273,7 @@ static void query_block(const attention_job *job, int64_t n, int64_t kv_head, in
         int64_t count = smaller(r.keys.count - j, tile);
         attention_tile k = load_tile(&r, MICA_ATTENTION_K, j, count, w.tile_x);
         attention_tile v = load_tile(&r, MICA_ATTENTION_V, j, count, w.tile_y);
-        if (job->p->bf16) attention_turn_tile(job, &k, count, d, w.turned_x);
+        if (job->p->bf16) attention_transpose_tile(job, &k, count, d, w.turned_x);
         for (int64_t row = 0; row < r.count; row += LANES) {
             const attention_panel *p = &w.panels[row / LANES];
             if (!attention_panel_sees(p, j, j + count)) continue;
@@ -437,8 +437,8 @@ static void key_block_with(const attention_job *job, int64_t n, int64_t kv_head,
         attention_tile q = load_queries(&r, &job->d->q, MICA_ATTENTION_Q, w.tile_x);
         attention_tile dout = load_queries(&r, &job->d->dout, MICA_ATTENTION_DOUT, w.tile_y);
         if (job->p->bf16) {
-            attention_turn_tile(job, &q, r.count, s->d, w.turned_x);
-            attention_turn_tile(job, &dout, r.count, s->dv, w.turned_y);
+            attention_transpose_tile(job, &q, r.count, s->d, w.turned_x);
+            attention_transpose_tile(job, &dout, r.count, s->dv, w.turned_y);
         }
         for (int64_t l = 0; l < count; l += LANES)
             if (r.from < j + l + LANES && r.to > j + l)

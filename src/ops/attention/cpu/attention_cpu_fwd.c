@@ -217,7 +217,7 @@ static void walk(const attention_rows *r, scratch *w, int64_t from, int64_t to)
                                                r->kv_head, j, n, w->k);
         attention_tile v = attention_load_tile(job, &job->d->v, MICA_ATTENTION_V, r->n, &r->keys,
                                                r->kv_head, j, n, w->v);
-        if (job->p->bf16) attention_turn_tile(job, &v, n, job->p->s.dv, w->turned);
+        if (job->p->bf16) attention_transpose_tile(job, &v, n, job->p->s.dv, w->turned);
         add_tile(r, w, j, n, &k, &v);
     }
     if (job->p->bf16) mica_matrix_end(job->p->unit);
@@ -256,7 +256,8 @@ static const float *row_sums(const attention_rows *r, const scratch *w, int64_t 
     *step = w->acc_column;
     if (!r->job->p->bf16) return panel + l * w->acc_row;
     *step = 1;
-    if (l == 0) mica_matrix_turn_f32(r->job->p->unit, panel, LANES, columns, LANES, w->v, columns);
+    if (l == 0)
+        mica_matrix_transpose_f32(r->job->p->unit, panel, LANES, columns, LANES, w->v, columns);
     return (const float *)w->v + l * columns;
 }
 

@@ -11,7 +11,7 @@
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     (void)device;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     return MICA_OK;
 }
 
@@ -112,7 +112,7 @@ void mica_conv_epilogue_pass(const mica_conv_desc *d, const mica_run *run, int f
         }
         MICA_ALIGNED float v[MICA_CONV_LINE];
         mica_to_f32(MICA_F32, run->args[MICA_CONV_Y], l.offset, l.step, v, l.n);
-        mica_conv_finish_f32(&job, &l, v);
+        mica_conv_cpu_epilogue_f32(&job, &l, v);
     }
 }
 

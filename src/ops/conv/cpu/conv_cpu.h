@@ -31,8 +31,8 @@ typedef struct mica_conv_line {
 enum { MICA_CONV_LINE = 64 }; /* most elements of a line */
 
 /* alpha, beta, epilogue, rounding. The values are destroyed. */
-void mica_conv_finish_f32(const mica_conv_job *job, const mica_conv_line *line, float *v);
-void mica_conv_finish_f64(const mica_conv_job *job, const mica_conv_line *line, double *v);
+void mica_conv_cpu_epilogue_f32(const mica_conv_job *job, const mica_conv_line *line, float *v);
+void mica_conv_cpu_epilogue_f64(const mica_conv_job *job, const mica_conv_line *line, double *v);
 
 /* One axis: the source position of a pixel and tap is (pixel * mul + add - tap * per_tap) / div,
  * where that divides and lies inside. */

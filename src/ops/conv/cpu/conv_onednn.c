@@ -188,7 +188,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     (void)device;
     mica_status status = MICA_UNSUPPORTED;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     for (int formats = FORMATS - 1; formats >= 0 && status != MICA_OK; formats--) {
         mica_onednn_spec spec;
         state s;

@@ -84,7 +84,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     const mica_conv_desc *d = desc;
     (void)device;
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     if (d->pass != MICA_CONV_FWD || d->transposed)
         return mica_refuse(why, "this engine is for plain forward passes");
     cut c = cut_of(d);

@@ -127,7 +127,7 @@ static void finish_pixel(const depthwise *d, int64_t image, int64_t channel, con
         line.residual = image * g->residual.n + (channel + i) * g->residual.g +
                         at[0] * g->residual.s[0] + at[1] * g->residual.s[1] +
                         at[2] * g->residual.s[2];
-        mica_conv_finish_f32(d->job, &line, sum + i);
+        mica_conv_cpu_epilogue_f32(d->job, &line, sum + i);
     }
 }
 
@@ -287,7 +287,7 @@ static void pixel_plane(const depthwise *d, int64_t image, int64_t channel)
             line.residual = image * g->residual.n + channel * g->residual.g +
                             at[0] * g->residual.s[0] + at[1] * g->residual.s[1] +
                             w0 * g->residual.s[2];
-            mica_conv_finish_f32(d->job, &line, sum);
+            mica_conv_cpu_epilogue_f32(d->job, &line, sum);
         }
 }
 
@@ -327,7 +327,7 @@ static void wgrad_channels(const depthwise *d, int64_t tap, int64_t channel, int
                          floats(d->job->types[1], d->job->data[1], b + i * g->b.s[2], 1, pb, n), n);
     }
     mica_conv_line line = {.n = n, .offset = mica_conv_filter_at(g, channel, tap), .step = g->f.g};
-    mica_conv_finish_f32(d->job, &line, sum);
+    mica_conv_cpu_epilogue_f32(d->job, &line, sum);
 }
 
 /* One element: lanes hold partial sums of neighbouring pixels and are added at the end. */
@@ -355,7 +355,7 @@ static void wgrad_pixels(const depthwise *d, int64_t tap, int64_t channel)
     for (int half = PART / 2; half; half /= 2)
         for (int i = 0; i < half; i++) sum[i] += sum[i + half];
     mica_conv_line line = {.n = 1, .offset = mica_conv_filter_at(g, channel, tap)};
-    mica_conv_finish_f32(d->job, &line, sum);
+    mica_conv_cpu_epilogue_f32(d->job, &line, sum);
 }
 
 static void wgrad(const depthwise *d, bool channels_last, int threads)

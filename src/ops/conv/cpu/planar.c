@@ -227,7 +227,7 @@ static void finish_row(const band *b, int64_t image, int64_t channel, const int6
                       at[1] * b->out.s[1] + (at[2] + w) * b->out.s[2];
         line.residual = image * g->residual.n + channel * g->residual.g + at[0] * g->residual.s[0] +
                         at[1] * g->residual.s[1] + (at[2] + w) * g->residual.s[2];
-        mica_conv_finish_f32(b->job, &line, sum + w);
+        mica_conv_cpu_epilogue_f32(b->job, &line, sum + w);
     }
 }
 

@@ -271,9 +271,9 @@ static void store_tile(const tiling *t, int64_t group, int64_t u0, const place *
                                        .channel = channel + (t->lanes_first ? row : p->start),
                                        .channel_step = !t->lanes_first};
                 if (job->wide)
-                    mica_conv_finish_f64(job, &line, (double *)c + at);
+                    mica_conv_cpu_epilogue_f64(job, &line, (double *)c + at);
                 else
-                    mica_conv_finish_f32(job, &line, (float *)c + at);
+                    mica_conv_cpu_epilogue_f32(job, &line, (float *)c + at);
             }
 }
 

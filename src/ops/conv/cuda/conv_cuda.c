@@ -36,7 +36,7 @@ typedef struct state {
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     (void)device;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     return MICA_OK;
 }
 

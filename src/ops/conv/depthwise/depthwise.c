@@ -40,7 +40,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     conv_depthwise_shape s;
     conv_depthwise_tile t;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, this engine is for sm_80 and later",
                            device->arch);

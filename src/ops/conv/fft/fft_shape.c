@@ -81,7 +81,7 @@ static double extent(int64_t count, int64_t spacing)
 mica_status conv_fft_accepts(const mica_conv_desc *d, mica_why *why)
 {
     conv_fft_problem p;
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     if (d->x.rank > 4)
         return mica_refuse(why, "x has %d spatial axes, this engine takes 1 and 2", d->x.rank - 2);
     conv_fft_make(d, &p);

@@ -216,7 +216,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     shape s;
     layout best[CHOICES];
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);

@@ -8,7 +8,7 @@
 #include "kernels/tma.cuh"
 #include "kernels/wgmma.cuh"
 #include "ops/conv/im2col/im2col_args.h"
-#include "ops/conv/slab/turn.cuh"
+#include "ops/conv/slab/ping_pong.cuh"
 
 constexpr int THREADS = 384;
 constexpr int ROW = 128;        /* bytes of a row in shared memory: 64 elements */

@@ -56,7 +56,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     const mica_conv_desc *d = desc;
     (void)device;
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     if (d->groups < 2 || d->groups > MAX_GROUPS)
         return mica_refuse(why, "groups is %lld, this engine takes 2 to %d", (long long)d->groups,
                            MAX_GROUPS);

@@ -229,7 +229,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     product p;
     char resolved[MICA_MAX_DESC] = {0};
     (void)device;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     MICA_TRY(make_product(desc, &plain, &p, why));
     mica_why reason = {0};
     if (mica_op_resolve(mica_op_find("gemm"), &p.gemm, sizeof p.gemm, resolved, &reason) != MICA_OK)

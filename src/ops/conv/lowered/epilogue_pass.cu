@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From the sums of a convolution to y, element by element: alpha, beta, epilogue, the values before the
  * activation, the largest magnitude, quantising. Constants: BLOCK; AUX AMAX SCALE_Y (0 or 1); types sum_t,
- * y_t, aux_t, fin_t (what is computed in) and, but for more_t, those of epilogue_more.cuh. */
+ * y_t, aux_t, fin_t (what is computed in) and, but for step_t, those of epilogue_quantise.cuh. */
 #include "kernels/epilogue.cuh"
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
 #include "ops/conv/lowered/passes_args.h"
 
-typedef fin_t more_t;
-#include "kernels/epilogue_more.cuh"
+typedef fin_t step_t;
+#include "kernels/epilogue_quantise.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK) conv_finish(const __grid_constant__ conv_finish_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK) conv_epilogue_pass(const __grid_constant__ conv_epilogue_pass_args a)
 {
     overlap_wait();
     maximum amax = {0};

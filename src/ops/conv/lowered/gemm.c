@@ -297,7 +297,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     product p;
     char resolved[MICA_MAX_DESC] = {0};
     (void)device;
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     MICA_TRY(make_product(d, &p, why));
     MICA_TRY(add_epilogue(d, &p, why));
     mica_why reason = {0};

@@ -36,7 +36,7 @@ mica_status conv_refuse_quantised_epilogue(const mica_conv_desc *d, mica_why *wh
     return refuse_given(d, MICA_CONV_AMAX, why);
 }
 
-mica_status conv_refuse_extra(const mica_conv_desc *d, mica_why *why)
+mica_status conv_refuse_full_epilogue(const mica_conv_desc *d, mica_why *why)
 {
     return refuse_given(d, MICA_CONV_STAT_SQUARE, why);
 }

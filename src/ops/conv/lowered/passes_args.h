@@ -9,14 +9,14 @@
 /* The tensors of the layout. The last has the channel for its offset. */
 enum { CONV_PASS_SUMS, CONV_PASS_Y, CONV_PASS_RESIDUAL, CONV_PASS_AUX, CONV_PASS_CHANNEL };
 
-typedef struct conv_finish_args {
+typedef struct conv_epilogue_pass_args {
     mica_layout layout;
     const void *sums;
     void *y, *aux, *amax;
     const float *scale_y;
     double alpha, beta;
     mica_epilogue_args epilogue;
-} conv_finish_args;
+} conv_epilogue_pass_args;
 
 typedef struct conv_stats_args {
     mica_layout layout; /* of one channel of y */

@@ -6,7 +6,7 @@
 #include "cpu/cpu.h"
 #include "ops/conv/lowered/passes.h"
 #include "ops/shared/cpu/convert.h"
-#include "ops/shared/cpu/finish.h"
+#include "ops/shared/cpu/epilogue.h"
 
 /* The order is that of records: append only. */
 static const mica_engine *const engines[] = {&mica_conv_cpu, &mica_conv_onednn, NULL};
@@ -62,31 +62,31 @@ static void apply_step(const job *j, const line *l, int step, double *v)
     int64_t channel = l->at[CONV_PASS_CHANNEL], next = l->step[CONV_PASS_CHANNEL];
     switch (step) {
     case MICA_STEP_BIAS:
-        mica_finish_add(&d->bias, args[MICA_CONV_BIAS], channel * d->bias.strides[0],
-                        next * d->bias.strides[0], l->count, v);
+        mica_epilogue_add(&d->bias, args[MICA_CONV_BIAS], channel * d->bias.strides[0],
+                          next * d->bias.strides[0], l->count, v);
         break;
     case MICA_STEP_SCALE:
-        mica_finish_scale(&d->scale, args[MICA_CONV_SCALE], channel * d->scale.strides[0],
-                          next * d->scale.strides[0], l->count, v);
+        mica_epilogue_scale(&d->scale, args[MICA_CONV_SCALE], channel * d->scale.strides[0],
+                            next * d->scale.strides[0], l->count, v);
         break;
     case MICA_STEP_SHIFT:
-        mica_finish_add(&d->shift, args[MICA_CONV_SHIFT], channel * d->shift.strides[0],
-                        next * d->shift.strides[0], l->count, v);
+        mica_epilogue_add(&d->shift, args[MICA_CONV_SHIFT], channel * d->shift.strides[0],
+                          next * d->shift.strides[0], l->count, v);
         break;
     case MICA_STEP_RESIDUAL:
-        mica_finish_add(&d->residual, args[MICA_CONV_RESIDUAL], l->at[CONV_PASS_RESIDUAL],
-                        l->step[CONV_PASS_RESIDUAL], l->count, v);
+        mica_epilogue_add(&d->residual, args[MICA_CONV_RESIDUAL], l->at[CONV_PASS_RESIDUAL],
+                          l->step[CONV_PASS_RESIDUAL], l->count, v);
         break;
     default:
-        mica_finish_act((mica_act)(step - MICA_STEP_ACT), d->act_a, d->act_b,
-                        j->p->sums == MICA_F32, l->count, v);
+        mica_epilogue_activate((mica_act)(step - MICA_STEP_ACT), d->act_a, d->act_b,
+                               j->p->sums == MICA_F32, l->count, v);
     }
 }
 
 static void finish_line(const job *j, const line *l)
 {
     const mica_conv_desc *d = j->d;
-    MICA_ALIGNED double v[MICA_FINISH_MAX], old[MICA_FINISH_MAX];
+    MICA_ALIGNED double v[MICA_EPILOGUE_RUN], old[MICA_EPILOGUE_RUN];
     int64_t y = l->at[CONV_PASS_Y], y_step = l->step[CONV_PASS_Y];
     int act = mica_epilogue_act(d->epilogue), steps = mica_epilogue_count(d->epilogue);
     mica_to_f64(j->p->sums, j->sums, l->at[CONV_PASS_SUMS], l->step[CONV_PASS_SUMS], v, l->count);
@@ -102,7 +102,7 @@ static void finish_line(const job *j, const line *l)
                       l->step[CONV_PASS_AUX], v, l->count);
     for (int i = act; i < steps; i++) apply_step(j, l, d->epilogue[i], v);
     if (j->amax) mica_amax_keep(j->amax, l->count, v);
-    mica_finish_quantise(d->y.dtype, j->run->args[MICA_CONV_SCALE_Y], l->count, v);
+    mica_epilogue_quantise(d->y.dtype, j->run->args[MICA_CONV_SCALE_Y], l->count, v);
     mica_from_f64(d->y.dtype, j->run->args[MICA_CONV_Y], y, y_step, v, l->count);
 }
 
@@ -112,9 +112,9 @@ static line line_of(const mica_layout *l, int tensors, int64_t index)
     line r = {.count = 1};
     if (l->rank == 0) return r;
     int last = l->rank - 1;
-    int64_t pieces = (l->dims[last] + MICA_FINISH_MAX - 1) / MICA_FINISH_MAX;
-    int64_t start = index % pieces * MICA_FINISH_MAX, left = l->dims[last] - start;
-    r.count = left < MICA_FINISH_MAX ? (int)left : MICA_FINISH_MAX;
+    int64_t pieces = (l->dims[last] + MICA_EPILOGUE_RUN - 1) / MICA_EPILOGUE_RUN;
+    int64_t start = index % pieces * MICA_EPILOGUE_RUN, left = l->dims[last] - start;
+    r.count = left < MICA_EPILOGUE_RUN ? (int)left : MICA_EPILOGUE_RUN;
     for (int t = 0; t < tensors; t++) {
         r.step[t] = l->strides[t][last];
         r.at[t] = start * r.step[t];
@@ -131,7 +131,7 @@ static int64_t lines_of(const mica_layout *l)
 {
     if (l->rank == 0 || l->count == 0) return l->count;
     int64_t len = l->dims[l->rank - 1];
-    return l->count / len * ((len + MICA_FINISH_MAX - 1) / MICA_FINISH_MAX);
+    return l->count / len * ((len + MICA_EPILOGUE_RUN - 1) / MICA_EPILOGUE_RUN);
 }
 
 static void finish_all(const job *j)
@@ -181,7 +181,7 @@ static stats add_channels(const mica_tensor *y, const void *data, const mica_lay
                           int64_t first, int width)
 {
     stats s = {{0}, {0}};
-    MICA_ALIGNED double v[MICA_FINISH_MAX];
+    MICA_ALIGNED double v[MICA_EPILOGUE_RUN];
     int64_t lines = lines_of(l);
     for (int64_t i = 0; i < lines; i++) {
         line at = line_of(l, 1, i);

@@ -20,7 +20,7 @@ typedef struct state {
     conv_passes passes;
     mica_kernel *finish;
     mica_grid finish_grid;
-    conv_finish_args finish_args;
+    conv_epilogue_pass_args finish_args;
     conv_stats stats;
 } state;
 
@@ -49,7 +49,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 static mica_status build_finish(mica_plan *plan, state *s)
 {
     const mica_conv_desc *d = plan->desc;
-    conv_finish_args *a = &s->finish_args;
+    conv_epilogue_pass_args *a = &s->finish_args;
     bool aux = mica_tensor_given(&d->aux), amax = mica_tensor_given(&d->amax);
     if (!s->passes.child) return MICA_OK;
     a->layout = s->passes.layout;
@@ -76,7 +76,7 @@ static mica_status build_finish(mica_plan *plan, state *s)
     mica_prologue_type(&p, "amax_t", amax ? d->amax.dtype : MICA_F32);
     /* integer sums are exact in f64 */
     mica_prologue_type(&p, "fin_t", s->passes.sums == MICA_F32 ? MICA_F32 : MICA_F64);
-    mica_kernel_spec spec = {"ops/conv/lowered/epilogue_pass.cu", "conv_finish", text, 0};
+    mica_kernel_spec spec = {"ops/conv/lowered/epilogue_pass.cu", "conv_epilogue_pass", text, 0};
     return mica_plan_add_kernel(plan, &spec, &s->finish);
 }
 
@@ -98,7 +98,7 @@ static mica_status run_finish(const mica_plan *plan, const state *s, const mica_
         MICA_TRY(mica_cuda_memset(plan->cuda, r->args[MICA_CONV_AMAX], 0,
                                   mica_dtype_bits(amax->dtype) / 8, r->stream));
     if (!s->finish) return MICA_OK;
-    conv_finish_args a = s->finish_args;
+    conv_epilogue_pass_args a = s->finish_args;
     a.sums = mica_at(r, s->passes.sums_at);
     a.y = r->args[MICA_CONV_Y];
     a.aux = r->args[MICA_CONV_AUX];

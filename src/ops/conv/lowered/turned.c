@@ -38,7 +38,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     const mica_conv_desc *d = desc;
     mica_conv_geometry g;
     (void)device;
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     mica_conv_geometry_make(d, &g);
     if (mica_dtype_bits(d->x.dtype) == 8)
         return mica_refuse(why, "x is %s, this engine takes 16 bits and more",

@@ -274,7 +274,7 @@ static mica_status make_graph(const mica_conv_desc *d, graph_spec *spec, state *
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     graph_spec spec;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     if (device->offline) return mica_refuse(why, "cuDNN needs a device, this one is offline");
     MICA_TRY(make_spec(desc, &spec, why));
     if (mica_cudnn_load() != MICA_OK) return mica_refuse(why, "%s", mica_error());

@@ -82,7 +82,7 @@ static mica_status make_shape(const mica_conv_desc *d, const mica_device_info *d
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     mica_conv_sm90_shape s;
-    MICA_TRY(conv_refuse_extra(desc, why));
+    MICA_TRY(conv_refuse_full_epilogue(desc, why));
     return make_shape(desc, device, &s, why);
 }
 

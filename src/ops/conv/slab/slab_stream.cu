@@ -9,7 +9,7 @@
  * terms); mma(). */
 #include "kernels/overlap.cuh"
 #include "ops/conv/slab/slab_store.cuh"
-#include "ops/conv/slab/turn.cuh"
+#include "ops/conv/slab/ping_pong.cuh"
 
 constexpr int THREADS = 384;
 static_assert(STRIDE_DOWN == 1 && STRIDE_ACROSS == 1 && WIDTH == 64, "one lattice, one group");

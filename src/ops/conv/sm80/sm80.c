@@ -88,7 +88,7 @@ static mica_status accepts_counts(const mica_conv_geometry *g, bool dgrad, mica_
 static mica_status accepts_rest(const mica_conv_desc *d, const mica_device_info *device,
                                 mica_why *why)
 {
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);

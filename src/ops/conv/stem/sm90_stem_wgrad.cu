@@ -10,7 +10,7 @@
  * out_t; mma() with its left operand in registers, its right one's rows along N. */
 #include "kernels/vector.cuh"
 #include "ops/conv/stem/sm90_stem.cuh"
-#include "ops/conv/slab/turn.cuh"
+#include "ops/conv/slab/ping_pong.cuh"
 
 constexpr int COLUMNS = PAIR * FILTERS, BLOCK = THREADS + 32; /* and the warp that loads */
 constexpr int STEPS_W = LINE_W / (16 * BATCH), STEPS = TILE_H * STEPS_W;

@@ -64,7 +64,7 @@ static mica_status accepts_shape(const mica_conv_desc *d, mica_why *why)
 mica_status conv_winograd_accepts(const mica_conv_desc *d, mica_why *why)
 {
     conv_winograd_problem p;
-    MICA_TRY(conv_refuse_extra(d, why));
+    MICA_TRY(conv_refuse_full_epilogue(d, why));
     MICA_TRY(accepts_shape(d, why));
     conv_winograd_make(d, &p);
     mica_dtype type = mica_conv_tensor(d, p.read)->dtype;

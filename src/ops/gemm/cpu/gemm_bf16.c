@@ -19,7 +19,7 @@ enum {
     COLS = 64,  /* of a task */
     CHUNK = 256 /* of K */
 };
-_Static_assert(COLS <= GEMM_FINISH_MAX, "a row is finished at once");
+_Static_assert(COLS <= GEMM_EPILOGUE_RUN, "a row is finished at once");
 
 /* ---- chunks ---- */
 
@@ -59,20 +59,21 @@ static void pack_right(mica_matrix_unit unit, const block *b, uint16_t *to)
     if (b->step == 1) {
         mica_matrix_pack(unit, b->data, b->step_k, b->depth, b->lines, to, COLS);
     } else if (b->step_k == 1) {
-        mica_matrix_pack_turned(unit, b->data, b->step, b->depth, b->lines, to, COLS);
+        mica_matrix_pack_transposed(unit, b->data, b->step, b->depth, b->lines, to, COLS);
     } else {
         uint16_t lines[COLS * CHUNK];
         int64_t ld = mica_matrix_depth(b->depth);
         copy_lines(b, lines);
-        mica_matrix_pack_turned(unit, lines, ld, b->depth, b->lines, to, COLS);
+        mica_matrix_pack_transposed(unit, lines, ld, b->depth, b->lines, to, COLS);
     }
 }
 
 /* ---- tasks ---- */
 
 /* sums[row][column] of a task. */
-static void sum_task(const gemm_bf16_loops *loops, const gemm_finish *f, const gemm_offsets *at,
-                     int64_t row, int64_t col, int64_t rows, int64_t cols, float *sums)
+static void sum_task(const gemm_bf16_loops *loops, const gemm_cpu_epilogue *f,
+                     const gemm_offsets *at, int64_t row, int64_t col, int64_t rows, int64_t cols,
+                     float *sums)
 {
     MICA_ALIGNED uint16_t right[COLS * CHUNK], buffer[PART * CHUNK];
     const gemm_shape *s = &loops->shape;
@@ -102,14 +103,14 @@ static void sum_task(const gemm_bf16_loops *loops, const gemm_finish *f, const g
 }
 
 /* Sums that are rounded to c and nothing else. */
-static bool is_plain(const gemm_finish *f)
+static bool is_plain(const gemm_cpu_epilogue *f)
 {
     const mica_gemm_desc *d = f->desc;
     return f->alpha == 1 && f->beta == 0 && !d->epilogue[0] && !mica_tensor_given(&d->scale_a) &&
            !mica_tensor_given(&d->scale_b) && mica_fits_f32(d->c.dtype);
 }
 
-static void finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row, int64_t col,
+static void finish_row(const gemm_cpu_epilogue *f, const gemm_offsets *at, int64_t row, int64_t col,
                        int count, const float *sums)
 {
     const gemm_shape *s = f->shape;
@@ -120,7 +121,7 @@ static void finish_row(const gemm_finish *f, const gemm_offsets *at, int64_t row
         return;
     }
     for (int j = 0; j < count; j++) v[j] = (double)sums[j];
-    gemm_finish_row(f, at, row, col, count, v, NULL);
+    gemm_cpu_epilogue_row(f, at, row, col, count, v, NULL);
 }
 
 int64_t gemm_bf16_tasks(const gemm_shape *s)
@@ -128,7 +129,7 @@ int64_t gemm_bf16_tasks(const gemm_shape *s)
     return s->batches * ceiling(s->m, ROWS) * ceiling(s->n, COLS);
 }
 
-void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_finish *f, int64_t task)
+void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_cpu_epilogue *f, int64_t task)
 {
     MICA_ALIGNED float sums[ROWS * COLS];
     const gemm_shape *s = &loops->shape;
@@ -150,7 +151,7 @@ mica_status gemm_bf16_takes(const mica_gemm_desc *d, mica_why *why)
     if (d->a.dtype != MICA_BF16 || d->b.dtype != MICA_BF16)
         return mica_refuse(why, "a is %s, b %s; this engine multiplies bf16",
                            mica_dtype_name(d->a.dtype), mica_dtype_name(d->b.dtype));
-    return gemm_refuse_extra(d, why);
+    return gemm_refuse_full_epilogue(d, why);
 }
 
 int gemm_bf16_units(mica_config *list)
@@ -231,7 +232,7 @@ static mica_status build(mica_plan *plan)
     return MICA_OK;
 }
 
-static void run_tasks(const gemm_bf16_loops *s, const gemm_finish *finish)
+static void run_tasks(const gemm_bf16_loops *s, const gemm_cpu_epilogue *finish)
 {
     int64_t tasks = gemm_bf16_tasks(&s->shape);
     int threads = mica_cpu_threads(); /* fewer than at build time in a forked child */
@@ -248,11 +249,11 @@ static void run_tasks(const gemm_bf16_loops *s, const gemm_finish *finish)
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const gemm_bf16_loops *s = plan->state;
-    gemm_finish finish = {.desc = plan->desc,
-                          .shape = &s->shape,
-                          .args = r->args,
-                          .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
-                          .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
+    gemm_cpu_epilogue finish = {.desc = plan->desc,
+                                .shape = &s->shape,
+                                .args = r->args,
+                                .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
+                                .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
     run_tasks(s, &finish);
     return MICA_OK;
 }

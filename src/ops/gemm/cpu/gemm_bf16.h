@@ -3,7 +3,7 @@
 #ifndef MICA_OPS_GEMM_CPU_GEMM_BF16_H
 #define MICA_OPS_GEMM_CPU_GEMM_BF16_H
 
-#include "ops/gemm/cpu/gemm_finish.h"
+#include "ops/gemm/cpu/gemm_epilogue.h"
 #include "cpu/matrix.h"
 
 typedef struct gemm_bf16_loops {
@@ -25,6 +25,7 @@ double gemm_bf16_ms(const mica_config *config, const mica_device_info *device, d
 void gemm_bf16_make(const mica_gemm_desc *desc, const mica_config *config, gemm_bf16_loops *loops);
 /* A product is made of tasks, in any order and on any threads. */
 int64_t gemm_bf16_tasks(const gemm_shape *shape);
-void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_finish *finish, int64_t task);
+void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_cpu_epilogue *finish,
+                        int64_t task);
 
 #endif

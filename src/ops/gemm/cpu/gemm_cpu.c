@@ -24,7 +24,7 @@ enum {
     PANEL_N = 16, /* its columns in float: one 512-bit, two 256-bit vectors */
     PANEL_D = 8   /* its columns in double */
 };
-_Static_assert(ROWS % PANEL_M == 0 && COLS % PANEL_N == 0 && COLS <= GEMM_FINISH_MAX, "tile");
+_Static_assert(ROWS % PANEL_M == 0 && COLS % PANEL_N == 0 && COLS <= GEMM_EPILOGUE_RUN, "tile");
 
 typedef uint32_t words __attribute__((vector_size(32), aligned(4), may_alias));
 
@@ -259,7 +259,7 @@ _Static_assert(CHUNK == GEMM_BLOCK && GEMM_BLOCK % COLS == 0, "a chunk has one s
 
 typedef struct job {
     const gemm_loops *s;
-    gemm_finish finish;
+    gemm_cpu_epilogue finish;
     int64_t down, across; /* tiles of a batch item */
 } job;
 
@@ -293,7 +293,7 @@ static void multiply_f64(const block *a, const block *b, double *sums)
 }
 
 /* sums += scale_a scale_b part, and part becomes 0. */
-static void add_scaled(const gemm_finish *f, int64_t row, int64_t col, int64_t k, int rows,
+static void add_scaled(const gemm_cpu_epilogue *f, int64_t row, int64_t col, int64_t k, int rows,
                        double *part, double *sums)
 {
     const mica_tensor *a = &f->desc->scale_a, *b = &f->desc->scale_b;
@@ -341,16 +341,16 @@ static void sum_tile(const job *w, const gemm_offsets *at, int64_t b_at, int64_t
 static void compute_tile(const job *w, int64_t item, int64_t row, int64_t col)
 {
     const gemm_shape *s = &w->s->shape;
-    const gemm_extra *e = &w->s->extra;
-    gemm_offsets at = gemm_extra_offsets(s, e, item);
+    const gemm_full_epilogue *e = &w->s->extra;
+    gemm_offsets at = gemm_full_offsets(s, e, item);
     int rows = at_most(s->m - row, ROWS), cols = at_most(s->n - col, COLS);
     MICA_ALIGNED double sums[ROWS * COLS], partners[ROWS * COLS];
     sum_tile(w, &at, at.b, row, col, sums);
     bool gate = w->finish.desc->gate != MICA_GEMM_GATE_NONE;
     if (gate) sum_tile(w, &at, at.b + e->partner, row, col, partners);
     for (int i = 0; i < rows; i++)
-        gemm_finish_row(&w->finish, &at, row + i, col, cols, sums + i * COLS,
-                        gate ? partners + i * COLS : NULL);
+        gemm_cpu_epilogue_row(&w->finish, &at, row + i, col, cols, sums + i * COLS,
+                              gate ? partners + i * COLS : NULL);
 }
 
 /* Neighbouring tasks share rows of a, which then stay in the cache. */
@@ -370,14 +370,14 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 void gemm_loops_make(const mica_gemm_desc *d, gemm_loops *s)
 {
-    gemm_shape_make_extra(d, &s->shape, &s->extra);
+    gemm_shape_make_full_epilogue(d, &s->shape, &s->extra);
     /* Four operations take about as long as a byte of traffic. */
     double bytes = mica_op_bytes(&mica_op_gemm, d);
     double flops = gemm_flops(&s->shape) * (d->gate ? 2 : 1);
     s->threads = mica_cpu_threads_planned(bytes + flops / 4);
 }
 
-static void run_tasks(const gemm_loops *s, const gemm_finish *finish)
+static void run_tasks(const gemm_loops *s, const gemm_cpu_epilogue *finish)
 {
     job w = {.s = s,
              .finish = *finish,
@@ -395,14 +395,14 @@ static void run_tasks(const gemm_loops *s, const gemm_finish *finish)
     for (int64_t i = 0; i < tasks; i++) compute_task(&w, i);
 }
 
-void gemm_loops_run(const gemm_loops *s, const gemm_finish *finish)
+void gemm_loops_run(const gemm_loops *s, const gemm_cpu_epilogue *finish)
 {
     mica_amax amax = 0;
-    gemm_finish f = *finish;
+    gemm_cpu_epilogue f = *finish;
     f.extra = &s->extra;
     if (mica_tensor_given(&f.desc->amax)) f.amax = &amax;
     run_tasks(s, &f);
-    gemm_finish_end(&f);
+    gemm_cpu_epilogue_end(&f);
 }
 
 static mica_status build(mica_plan *plan)
@@ -416,11 +416,11 @@ static mica_status build(mica_plan *plan)
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const gemm_loops *s = plan->state;
-    gemm_finish finish = {.desc = plan->desc,
-                          .shape = &s->shape,
-                          .args = r->args,
-                          .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
-                          .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
+    gemm_cpu_epilogue finish = {.desc = plan->desc,
+                                .shape = &s->shape,
+                                .args = r->args,
+                                .alpha = mica_run_scalar(plan, r, MICA_GEMM_ALPHA),
+                                .beta = mica_run_scalar(plan, r, MICA_GEMM_BETA)};
     gemm_loops_run(s, &finish);
     return MICA_OK;
 }

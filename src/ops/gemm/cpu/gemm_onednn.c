@@ -132,36 +132,37 @@ static mica_status blas_item(const call *x, int64_t item)
 }
 
 /* One piece of a row of sums through the rest of the formula. */
-static void finish_piece(const call *x, const gemm_finish *f, int64_t piece, int64_t pieces_per_row)
+static void finish_piece(const call *x, const gemm_cpu_epilogue *f, int64_t piece,
+                         int64_t pieces_per_row)
 {
     const gemm_shape *s = f->shape;
-    double v[GEMM_FINISH_MAX];
-    int64_t line = piece / pieces_per_row, col = piece % pieces_per_row * GEMM_FINISH_MAX;
+    double v[GEMM_EPILOGUE_RUN];
+    int64_t line = piece / pieces_per_row, col = piece % pieces_per_row * GEMM_EPILOGUE_RUN;
     int64_t item = line / s->m, row = line % s->m;
     gemm_offsets at = gemm_shape_offsets(s, item);
     bool apart = x->s->blas.apart;
     int64_t from = apart ? line * s->n + col : at.c + row * s->c_m + col * s->c_n;
     int64_t step = apart ? 1 : s->c_n;
-    int count = s->n - col < GEMM_FINISH_MAX ? (int)(s->n - col) : GEMM_FINISH_MAX;
+    int count = s->n - col < GEMM_EPILOGUE_RUN ? (int)(s->n - col) : GEMM_EPILOGUE_RUN;
     if (x->d->a.dtype == MICA_F32)
         for (int j = 0; j < count; j++) v[j] = (double)((const float *)x->sums)[from + j * step];
     else
         for (int j = 0; j < count; j++) v[j] = ((const int32_t *)x->sums)[from + j * step];
-    gemm_finish_row(f, &at, row, col, count, v, NULL);
+    gemm_cpu_epilogue_row(f, &at, row, col, count, v, NULL);
 }
 
 static void finish_all(const call *x)
 {
     const gemm_shape *s = &x->s->loops.shape;
     bool f32 = x->d->a.dtype == MICA_F32; /* sgemm took alpha and beta */
-    gemm_finish f = {.desc = x->d,
-                     .shape = s,
-                     .args = x->r->args,
-                     .alpha = f32 ? 1 : x->alpha,
-                     .beta = f32 ? 0 : x->beta};
-    int64_t per_row = (s->n + GEMM_FINISH_MAX - 1) / GEMM_FINISH_MAX;
+    gemm_cpu_epilogue f = {.desc = x->d,
+                           .shape = s,
+                           .args = x->r->args,
+                           .alpha = f32 ? 1 : x->alpha,
+                           .beta = f32 ? 0 : x->beta};
+    int64_t per_row = (s->n + GEMM_EPILOGUE_RUN - 1) / GEMM_EPILOGUE_RUN;
     int64_t pieces = s->batches * s->m * per_row;
-    int threads = mica_cpu_threads_for(8.0 * (double)pieces * GEMM_FINISH_MAX);
+    int threads = mica_cpu_threads_for(8.0 * (double)pieces * GEMM_EPILOGUE_RUN);
     if (threads == 1) {
         for (int64_t i = 0; i < pieces; i++) finish_piece(x, &f, i, per_row);
         return;
@@ -324,7 +325,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 {
     (void)device;
     mica_why ignored;
-    MICA_TRY(gemm_refuse_extra(desc, why));
+    MICA_TRY(gemm_refuse_full_epilogue(desc, why));
     if (via_blas(desc, why) == MICA_OK) return MICA_OK;
     return via_matmul(desc, &ignored);
 }
@@ -405,7 +406,7 @@ static mica_status run_rest(const mica_plan *plan, const mica_run *r, double alp
     bool c_is_read = reads_c(x.d, r);
     bool c_is_kept = x.d->a.dtype != MICA_F32 && x.beta != 0;
     if (s->blas.fits && (s->blas.apart || (!c_is_read && !c_is_kept))) return run_blas(&x);
-    gemm_finish finish = {
+    gemm_cpu_epilogue finish = {
         .desc = x.d, .shape = &s->loops.shape, .args = r->args, .alpha = x.alpha, .beta = x.beta};
     gemm_loops_run(&s->loops, &finish);
     return MICA_OK;

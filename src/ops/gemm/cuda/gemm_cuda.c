@@ -21,7 +21,7 @@ static const struct {
 enum { CHOICES = sizeof choices / sizeof *choices };
 
 typedef struct state {
-    gemm_extra_args args; /* all but pointers and scalars; a plain kernel gets its first member */
+    gemm_full_args args; /* all but pointers and scalars; a plain kernel gets its first member */
     bool extra;
     mica_kernel *kernel;
     mica_grid grid;
@@ -162,8 +162,8 @@ static mica_status build(mica_plan *plan)
 {
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    gemm_extra_fill(plan->desc, &s->args);
-    s->extra = gemm_has_extra(plan->desc);
+    gemm_full_fill(plan->desc, &s->args);
+    s->extra = gemm_has_full_epilogue(plan->desc);
     const gemm_shape *shape = &s->args.gemm.shape;
     int64_t tiles = tiles_of(shape, &plan->config);
     if (tiles == 0) return MICA_OK;
@@ -174,9 +174,9 @@ static mica_status build(mica_plan *plan)
     mica_kernel_spec spec = {
         .file = "ops/gemm/cuda/gemm_cuda.cu", .entry = "gemm_cuda", .prologue = text};
     if (s->extra) {
-        gemm_extra_prologue(plan->desc, &prologue);
-        spec.file = "ops/gemm/cuda/gemm_cuda_extra.cu";
-        spec.entry = "gemm_cuda_extra";
+        gemm_full_prologue(plan->desc, &prologue);
+        spec.file = "ops/gemm/cuda/gemm_cuda_full.cu";
+        spec.entry = "gemm_cuda_full";
     }
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
@@ -184,10 +184,10 @@ static mica_status build(mica_plan *plan)
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    gemm_extra_args a = s->args;
-    if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
+    gemm_full_args a = s->args;
+    if (s->extra) MICA_TRY(gemm_full_begin(plan, r));
     if (!s->kernel) return MICA_OK;
-    gemm_extra_bind(plan, r, &a);
+    gemm_full_bind(plan, r, &a);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, s->extra ? (void *)&a : &a.gemm);
 }
 

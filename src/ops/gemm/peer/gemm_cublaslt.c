@@ -115,7 +115,7 @@ static mica_status make_spec(const mica_gemm_desc *d, mica_cublaslt_spec *spec, 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     mica_cublaslt_spec spec;
-    MICA_TRY(gemm_refuse_extra(desc, why));
+    MICA_TRY(gemm_refuse_full_epilogue(desc, why));
     if (device->offline) return mica_refuse(why, "cuBLASLt needs a device, this one is offline");
     MICA_TRY(make_spec(desc, &spec, why));
     if (mica_cublaslt_load() != MICA_OK) return mica_refuse(why, "%s", mica_error());

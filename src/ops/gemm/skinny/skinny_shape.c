@@ -119,7 +119,7 @@ void skinny_prologue(const mica_gemm_desc *d, const skinny_geometry *g, mica_tex
     mica_prologue_type(p, "few_t", g->few.dtype);
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
-    mica_prologue_type(p, "out_t", gemm_finish_type(d));
+    mica_prologue_type(p, "out_t", gemm_epilogue_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
 }

@@ -74,7 +74,7 @@ static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     skinny_geometry g;
-    MICA_TRY(gemm_refuse_extra(desc, why));
+    MICA_TRY(gemm_refuse_full_epilogue(desc, why));
     return plan_geometry(desc, device, &g, why);
 }
 

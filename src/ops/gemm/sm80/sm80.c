@@ -11,7 +11,7 @@
  * sm_90; not sm_89. */
 #include "ops/gemm/sm80/sm80.h"
 #include "ops/gemm/sm80/sm80_args.h"
-#include "ops/gemm/sm80/sm80_extra_args.h"
+#include "ops/gemm/sm80/sm80_full_args.h"
 
 #include <stdlib.h>
 
@@ -24,8 +24,8 @@ enum {
 };
 
 typedef struct state {
-    gemm_sm80_extra_args args; /* all but pointers and scalars */
-    bool extra;                /* else the plain kernel gets what it knows of them */
+    gemm_sm80_full_args args; /* all but pointers and scalars */
+    bool extra;               /* else the plain kernel gets what it knows of them */
     mica_mma_tile tile;
     int residual_vector; /* elements of one access; 0: there are none */
     mica_kernel *kernel;
@@ -97,14 +97,14 @@ mica_mma_operand gemm_sm80_operand(mica_dtype dtype, const gemm_shape *s, long l
 }
 
 /* The product's own: with a gate all its columns. Neighbours need no partner. */
-static void make_shape(const mica_gemm_desc *d, gemm_shape *s, gemm_extra *e)
+static void make_shape(const mica_gemm_desc *d, gemm_shape *s, gemm_full_epilogue *e)
 {
-    gemm_shape_make_extra(d, s, e);
+    gemm_shape_make_full_epilogue(d, s, e);
     if (d->gate) s->n *= 2;
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
 }
 
-static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_extra *e,
+static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_full_epilogue *e,
                       const mica_config *c, mica_mma_tile *t)
 {
     t->tile_m = c->knob[KNOB_TILE_M];
@@ -141,7 +141,7 @@ static mica_status accepts_f32(const void *desc, const mica_device_info *device,
         return mica_refuse(why, "a is %s and b is %s, these kernels take f32",
                            mica_dtype_name(d->a.dtype), mica_dtype_name(d->b.dtype));
     if (!is_precise(d)) return mica_refuse(why, "compute=tf32, this engine is for full precision");
-    MICA_TRY(gemm_refuse_extra(d, why));
+    MICA_TRY(gemm_refuse_full_epilogue(d, why));
     gemm_shape_make(d, &s);
     if (s.m > LEAST_LINES && s.n > LEAST_LINES) return MICA_OK;
     return mica_refuse(why, "c is %lld x %lld: tiles of 64 would be empty but for %d lines or less",
@@ -157,7 +157,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 {
     (void)device;
     gemm_shape s;
-    gemm_extra e;
+    gemm_full_epilogue e;
     mica_mma_tile t;
     make_shape(desc, &s, &e);
     fill_tile(desc, &s, &e, &(mica_config){0}, &t);
@@ -168,7 +168,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 {
     const double launch_ms = 3e-3;
     gemm_shape s;
-    gemm_extra e;
+    gemm_full_epilogue e;
     mica_mma_tile t;
     make_shape(desc, &s, &e);
     if (s.batches == 0) return 0;
@@ -195,7 +195,7 @@ static void write_prologue(const mica_gemm_desc *d, const mica_mma_tile *t, mica
     mica_mma_prologue(p, t);
     mica_prologue_int(p, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
     mica_prologue_int(p, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
-    mica_prologue_type(p, "out_t", gemm_finish_type(d));
+    mica_prologue_type(p, "out_t", gemm_epilogue_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
 }
@@ -205,10 +205,10 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     const mica_gemm_desc *d = plan->desc;
-    gemm_extra_args *a = &s->args.x;
-    gemm_extra_fill(d, a);
+    gemm_full_args *a = &s->args.x;
+    gemm_full_fill(d, a);
     make_shape(d, &a->gemm.shape, &a->extra);
-    s->extra = gemm_has_extra(d);
+    s->extra = gemm_has_full_epilogue(d);
     fill_tile(d, &a->gemm.shape, &a->extra, &plan->config, &s->tile);
     s->residual_vector = residual_vector(d, &a->gemm.shape, &s->tile);
     int64_t tiles = tiles_of(&a->gemm.shape, &s->tile);
@@ -225,10 +225,10 @@ static mica_status build(mica_plan *plan)
                              .prologue = text,
                              .dynamic_shared = shared};
     if (s->extra) {
-        gemm_extra_prologue(d, &prologue);
+        gemm_full_prologue(d, &prologue);
         mica_prologue_int(&prologue, "HALVES", d->gate == MICA_GEMM_GATE_HALVES);
-        spec.file = "ops/gemm/sm80/sm80_extra.cu";
-        spec.entry = "gemm_sm80_extra";
+        spec.file = "ops/gemm/sm80/sm80_full.cu";
+        spec.entry = "gemm_sm80_full";
     }
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
@@ -242,10 +242,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const mica_gemm_desc *d = plan->desc;
     const state *s = plan->state;
-    if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
+    if (s->extra) MICA_TRY(gemm_full_begin(plan, r));
     if (!s->kernel) return MICA_OK;
-    gemm_sm80_extra_args a = s->args;
-    gemm_extra_bind(plan, r, &a.x);
+    gemm_sm80_full_args a = s->args;
+    gemm_full_bind(plan, r, &a.x);
     const gemm_args *g = &a.x.gemm;
     a.a_aligned = gemm_sm80_is_aligned(g->a, s->tile.a.dtype, s->tile.a.vector);
     a.b_aligned = gemm_sm80_is_aligned(g->b, s->tile.b.dtype, s->tile.b.vector);

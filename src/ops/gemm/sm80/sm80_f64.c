@@ -44,7 +44,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            device->arch);
     if (d->a.dtype != MICA_F64)
         return mica_refuse(why, "a is %s, this engine takes f64", mica_dtype_name(d->a.dtype));
-    return gemm_refuse_extra(d, why);
+    return gemm_refuse_full_epilogue(d, why);
 }
 
 /* ---- configs and model ---- */

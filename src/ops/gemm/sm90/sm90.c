@@ -7,13 +7,13 @@
  * multiprocessors; few rows run at the speed of memory. Gates, aux, amax and 8-bit results have a
  * kernel of their own. */
 #include "ops/gemm/sm90/sm90_tiles.h"
-#include "ops/gemm/sm90/sm90_extra_args.h"
+#include "ops/gemm/sm90/sm90_full_args.h"
 
 static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth",
                                     "split",  "lines",  "turns",  NULL};
 
 typedef struct state {
-    gemm_sm90_extra_args args; /* all but maps, pointers and scalars */
+    gemm_sm90_full_args args; /* all but maps, pointers and scalars */
     mica_tensor_map_spec a, b, c, residual;
     bool swapped, light, boxed_residual;
     bool extra;   /* else the plain kernel gets the product's arguments only */
@@ -44,7 +44,7 @@ static void write_prologue(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
 {
     bool whole = mica_dtype_is_integer(d->a.dtype);
     mica_prologue_int(p, "TILE_M", c->knob[KNOB_TILE_M]);
-    mica_prologue_int(p, "LINES", gemm_sm90_lines(c));
+    mica_prologue_int(p, "LINES", gemm_sm90_tile_rows(c));
     mica_prologue_int(p, "TILE_N", c->knob[KNOB_TILE_N]);
     mica_prologue_int(p, "STAGES", c->knob[KNOB_STAGES]);
     mica_prologue_int(p, "GROUPS", gemm_sm90_groups(c));
@@ -55,7 +55,7 @@ static void write_prologue(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     mica_prologue_int(p, "A_MN_MAJOR", g->a.mn_major);
     mica_prologue_int(p, "B_MN_MAJOR", g->b.mn_major);
     mica_prologue_int(p, "SWAPPED", g->swapped);
-    mica_prologue_int(p, "ALONG_LINES", gemm_sm90_along_lines(g));
+    mica_prologue_int(p, "ALONG_LINES", gemm_sm90_c_along_m(g));
     mica_prologue_int(p, "PROMOTE", gemm_sm90_promotes(d->a.dtype));
     mica_prologue_int(p, "LIGHT", gemm_sm90_is_light(d, g, c));
     mica_prologue_int(p, "RESIDUAL", gemm_sm90_brings_residual(d, g, c));
@@ -66,13 +66,13 @@ static void write_prologue(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     mica_prologue_type(p, "b_t", g->b.dtype);
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
-    mica_prologue_type(p, "out_t", gemm_finish_type(d));
+    mica_prologue_type(p, "out_t", gemm_epilogue_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_int(p, "PACKED_VECTORS", mica_epilogue_is_packed(&e));
     mica_prologue_epilogue(p, &e);
-    if (gemm_has_extra(d)) {
+    if (gemm_has_full_epilogue(d)) {
         mica_prologue_int(p, "HALVES", g->halves);
-        gemm_extra_prologue(d, p);
+        gemm_full_prologue(d, p);
     }
     mica_prologue_wgmma(p, "mma",
                         &(mica_wgmma){.n = c->knob[KNOB_TILE_N],
@@ -98,24 +98,22 @@ static void fill_box_map(const mica_gemm_desc *d, const gemm_sm90_geometry *g, c
                          mica_tensor_map_spec *m)
 {
     int bytes = gemm_sm90_bytes(o->dtype);
-    int box = gemm_sm90_along_lines(g) ? LINE_BYTES / bytes : gemm_sm90_box(d, c);
+    int box = gemm_sm90_c_along_m(g) ? LINE_BYTES / bytes : gemm_sm90_box(d, c);
     fill_map(o, &g->shape, batch, ROWS_OF_GROUP, m);
     m->tf32 = false;
     m->box[0] = (uint32_t)box;
-    m->box[1] =
-        (uint32_t)(gemm_sm90_along_lines(g) ? gemm_sm90_across_of_buffer(d) : ROWS_OF_GROUP);
+    m->box[1] = (uint32_t)(gemm_sm90_c_along_m(g) ? gemm_sm90_n_of_buffer(d) : ROWS_OF_GROUP);
     m->swizzle_bytes = box * bytes;
 }
 
 static void fill_box_maps(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                           const mica_config *c, state *s)
 {
-    gemm_sm90_operand out = {"c", d->c.dtype, g->a.lines, g->c_line, g->b.lines, 1, false, false};
-    if (gemm_sm90_along_lines(g))
-        out = (gemm_sm90_operand){"c",        d->c.dtype, g->b.lines, g->c_across,
-                                  g->a.lines, 1,          false,      false};
-    gemm_sm90_operand in = {
-        "residual", d->residual.dtype, g->a.lines, g->r_line, g->b.lines, 1, false, false};
+    gemm_sm90_operand out = {"c", d->c.dtype, g->a.lines, g->c_m, g->b.lines, 1, false, false};
+    if (gemm_sm90_c_along_m(g))
+        out = (gemm_sm90_operand){"c", d->c.dtype, g->b.lines, g->c_n, g->a.lines, 1, false, false};
+    gemm_sm90_operand in = {"residual", d->residual.dtype, g->a.lines, g->r_m, g->b.lines, 1, false,
+                            false};
     s->light = gemm_sm90_is_light(d, g, c);
     s->boxed_residual = gemm_sm90_brings_residual(d, g, c);
     if (s->light) fill_box_map(d, g, c, &out, g->shape.c_batch, &s->c);
@@ -125,7 +123,7 @@ static void fill_box_maps(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
 static int vector_bytes(const mica_gemm_desc *d, const gemm_sm90_geometry *g)
 {
-    bool whole = g->c_across == 1 && (g->a.lines == 1 || g->c_line % 4 == 0);
+    bool whole = g->c_n == 1 && (g->a.lines == 1 || g->c_m % 4 == 0);
     for (int i = 0; i < g->shape.batch_rank; i++) whole = whole && g->shape.c_batch[i] % 4 == 0;
     return whole ? 4 * gemm_sm90_bytes(d->c.dtype) : 0;
 }
@@ -134,15 +132,15 @@ static void fill_args(const mica_gemm_desc *d, const gemm_sm90_geometry *g, cons
                       int units, state *s)
 {
     gemm_sm90_args *a = &s->args.product;
-    int m = gemm_sm90_lines(c), n = c->knob[KNOB_TILE_N], parts = g->halves ? 2 : 1;
+    int m = gemm_sm90_tile_rows(c), n = c->knob[KNOB_TILE_N], parts = g->halves ? 2 : 1;
     a->gemm.shape = g->shape;
     gemm_args_fill(d, &a->gemm);
-    gemm_extra_fill(d, &s->args.x);
-    s->extra = gemm_has_extra(d);
+    gemm_full_fill(d, &s->args.x);
+    s->extra = gemm_has_full_epilogue(d);
     a->lines = g->a.lines;
     a->across = g->b.lines;
-    a->c_line = g->c_line;
-    a->c_across = g->c_across;
+    a->c_m = g->c_m;
+    a->c_n = g->c_n;
     a->tiles_lines = (int)ceiling(a->lines, m);
     int tiles_across = (int)ceiling(a->across, n);
     a->tiles = (int)(a->tiles_lines * (long long)tiles_across * g->shape.batches);
@@ -203,14 +201,14 @@ static mica_status build(mica_plan *plan)
     char text[8192];
     mica_text prologue = {text, sizeof text, 0};
     write_prologue(d, &g, &plan->config, &plan->device, &prologue);
-    MICA_TRY(mica_plan_add_kernel(
-        plan,
-        &(mica_kernel_spec){.file =
-                                s->extra ? "ops/gemm/sm90/sm90_extra.cu" : "ops/gemm/sm90/sm90.cu",
-                            .entry = s->extra ? "gemm_sm90_extra" : "gemm_sm90",
-                            .prologue = text,
-                            .dynamic_shared = shared},
-        &s->kernel));
+    MICA_TRY(
+        mica_plan_add_kernel(plan,
+                             &(mica_kernel_spec){.file = s->extra ? "ops/gemm/sm90/sm90_full.cu"
+                                                                  : "ops/gemm/sm90/sm90.cu",
+                                                 .entry = s->extra ? "gemm_sm90_full" : "gemm_sm90",
+                                                 .prologue = text,
+                                                 .dynamic_shared = shared},
+                             &s->kernel));
     return add_fallback(plan, s);
 }
 
@@ -224,13 +222,13 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     const state *s = plan->state;
     void *a = r->args[MICA_GEMM_A], *b = r->args[MICA_GEMM_B];
     if (!is_aligned(a, 16) || !is_aligned(b, 16)) return mica_plan_child_run(s->fallback, r);
-    if (s->extra) MICA_TRY(gemm_extra_begin(plan, r));
-    gemm_sm90_extra_args args = s->args;
+    if (s->extra) MICA_TRY(gemm_full_begin(plan, r));
+    gemm_sm90_full_args args = s->args;
     gemm_sm90_args *p = &args.product;
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, s->swapped ? b : a, &p->a));
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, s->swapped ? a : b, &p->b));
     gemm_args_bind(plan, r, &p->gemm);
-    gemm_extra_bind(plan, r, &args.x);
+    gemm_full_bind(plan, r, &args.x);
     p->plain = p->gemm.alpha == 1;
     p->whole = s->c_vector && is_aligned(p->gemm.c, s->c_vector);
     void *residual = r->args[MICA_GEMM_RESIDUAL];

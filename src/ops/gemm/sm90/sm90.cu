@@ -24,7 +24,7 @@ __device__ __forceinline__ c_t finish_one(const gemm_sm90_args &args, const plac
 __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const place &p, s64 line, s64 across,
                                               const sum_t *sum)
 {
-    c_t *c = (c_t *)args.gemm.c + p.c + line * args.c_line + across * args.c_across;
+    c_t *c = (c_t *)args.gemm.c + p.c + line * args.c_m + across * args.c_n;
     if (args.whole && across + VECTOR <= args.across) {
         c_t v[VECTOR];
         if (args.gemm.beta != 0) load_vector<VECTOR>(c, v);
@@ -35,7 +35,7 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_args &args, const 
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
             if (across + i < args.across)
-                c[i * args.c_across] = finish_one(args, p, line, across + i, sum[i], c + i * args.c_across);
+                c[i * args.c_n] = finish_one(args, p, line, across + i, sum[i], c + i * args.c_n);
     }
 }
 
@@ -74,7 +74,7 @@ __device__ __forceinline__ void finish_along(const gemm_sm90_args &args, const p
     if (own >= last) return;
 #pragma unroll 1
     for (int i = thread / 64; i < PIECE && across + i < args.across; i += 2) {
-        c_t *c = (c_t *)args.gemm.c + p.c + own * args.c_line + (across + i) * args.c_across;
+        c_t *c = (c_t *)args.gemm.c + p.c + own * args.c_m + (across + i) * args.c_n;
         *c = finish_one(args, p, own, across + i, staging[thread % 64 * PITCH + i], c);
     }
 }

@@ -14,7 +14,7 @@ typedef struct gemm_sm90_args {
     mica_tensor_map residual; /* where it comes as c goes */
     gemm_args gemm;
     long long lines, across;
-    long long c_line, c_across; /* strides of c in elements */
+    long long c_m, c_n; /* strides of c in elements */
     int tiles_lines, tiles;
     /* What a tile's place is found by: tiles of a batch item, of a band (the lines of tiles that
      * are computed side by side), along the lines in a band, and in the last band. */

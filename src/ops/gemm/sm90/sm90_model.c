@@ -59,7 +59,7 @@ static double compute_ms(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     double rate = peak * device->bf16_tflops * 2e9 / bytes / units;
     if (gemm_sm90_promotes(d->a.dtype)) rate *= m > 128 ? promoting_two : promoting;
     double arithmetic = 2 * m * n * (LINE_BYTES / bytes) / rate;
-    double fill = (gemm_sm90_lines(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
+    double fill = (gemm_sm90_tile_rows(c) + n) * LINE_BYTES / (fill_gbps * 1e6 / units);
     double slice = fmax(arithmetic, fill);
     double shown = !turns ? overlap : n == 112 ? overlap_112 : overlap_turns;
     slice += shown * fmin(arithmetic, fill);
@@ -84,7 +84,7 @@ static double memory_rate(const gemm_sm90_geometry *g, const mica_device_info *d
 {
     bool few = g->few || (gemm_sm90_by_registers(g) && g->b.lines <= FEW);
     const double reading = few ? 1.03 : 0.822, fewer = 0.06, latency_ms = 1.6e-3;
-    double lines = fmin((double)g->a.lines, gemm_sm90_lines(c));
+    double lines = fmin((double)g->a.lines, gemm_sm90_tile_rows(c));
     double ring =
         (lines + c->knob[KNOB_TILE_N]) * LINE_BYTES * c->knob[KNOB_STAGES] * c->knob[KNOB_DEPTH];
     return fmin(reading * device->copy_gbps * 1e6 * pow(active / device->units, fewer),
@@ -131,7 +131,7 @@ static double model(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
                     const mica_device_info *device, const mica_config *c)
 {
     const double start_ms = 2.8e-3, both = g->few ? 0.09 : 0.043;
-    double blocks = (double)(ceiling(g->a.lines, gemm_sm90_lines(c)) *
+    double blocks = (double)(ceiling(g->a.lines, gemm_sm90_tile_rows(c)) *
                              ceiling(g->b.lines, c->knob[KNOB_TILE_N]) * g->shape.batches *
                              c->knob[KNOB_SPLIT]);
     double compute = compute_ms(d, g, device, c, blocks),
@@ -161,7 +161,7 @@ static bool suits(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
     if (gemm_sm90_by_registers(g) &&
         (knob[KNOB_TILE_M] > 128 || knob[KNOB_DEPTH] > 1 || knob[KNOB_PINGPONG]))
         return false;
-    if (gemm_has_extra(d) && knob[KNOB_SPLIT] > 1) return false;
+    if (gemm_has_full_epilogue(d) && knob[KNOB_SPLIT] > 1) return false;
     if (knob[KNOB_PINGPONG] && !gemm_sm90_is_light(d, g, c)) return false;
     if (gemm_sm90_spoils_residual(d, g, c)) return false;
     return knob[KNOB_SPLIT] == 1 ||
@@ -220,7 +220,7 @@ int gemm_sm90_configs(const void *desc, const mica_device_info *device, mica_con
     for (int i = 0; i < all; i++) {
         if (!suits(d, &g, device, &list[i])) continue;
         mica_config c = list[i];
-        c.knob[KNOB_LINES] = gemm_sm90_lines(&c);
+        c.knob[KNOB_LINES] = gemm_sm90_tile_rows(&c);
         make_room(d, &g, device, &c);
         count = mica_config_keep(out, ms, count, KEPT, &c, model(d, &g, device, &c));
     }

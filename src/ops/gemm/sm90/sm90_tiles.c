@@ -25,17 +25,17 @@ static mica_status check_operand(gemm_sm90_operand *o, const gemm_shape *s, cons
 static void make_geometry(const mica_gemm_desc *d, gemm_sm90_geometry *g)
 {
     *g = (gemm_sm90_geometry){.halves = d->gate == MICA_GEMM_GATE_HALVES};
-    gemm_shape_make_extra(d, &g->shape, &g->extra);
+    gemm_shape_make_full_epilogue(d, &g->shape, &g->extra);
     gemm_shape *s = &g->shape;
     if (d->gate) s->n *= 2;
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
     gemm_sm90_operand a = {"a", d->a.dtype, s->m, s->a_m, s->k, s->a_k, false, false};
     gemm_sm90_operand b = {"b", d->b.dtype, s->n, s->b_n, s->k, s->b_k, false, false};
     bool deep = s->k * gemm_sm90_bytes(d->a.dtype) > DEEP_BYTES;
-    g->few = deep && !gemm_has_extra(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
+    g->few = deep && !gemm_has_full_epilogue(d) && (s->m <= FEW ? s->m < s->n : s->n <= FEW);
     g->swapped = g->few ? s->m < s->n : s->c_n != 1 && s->n != 1 && (s->c_m == 1 || s->m == 1);
     bool across_k = !gemm_sm90_along_k(&a) || !gemm_sm90_along_k(&b);
-    if (gemm_sm90_bytes(d->a.dtype) == 4 && across_k && !gemm_has_extra(d)) {
+    if (gemm_sm90_bytes(d->a.dtype) == 4 && across_k && !gemm_has_full_epilogue(d)) {
         g->few = false;
         g->swapped = gemm_sm90_along_k(&a);
         *(g->swapped ? &b.words : &a.words) = true;
@@ -44,10 +44,10 @@ static void make_geometry(const mica_gemm_desc *d, gemm_sm90_geometry *g)
     g->b = g->swapped ? a : b;
     g->a_batch = g->swapped ? s->b_batch : s->a_batch;
     g->b_batch = g->swapped ? s->a_batch : s->b_batch;
-    g->c_line = g->swapped ? s->c_n : s->c_m;
-    g->c_across = g->swapped ? s->c_m : s->c_n;
-    g->r_line = g->swapped ? s->r_n : s->r_m;
-    g->r_across = g->swapped ? s->r_m : s->r_n;
+    g->c_m = g->swapped ? s->c_n : s->c_m;
+    g->c_n = g->swapped ? s->c_m : s->c_n;
+    g->r_m = g->swapped ? s->r_n : s->r_m;
+    g->r_n = g->swapped ? s->r_m : s->r_n;
 }
 
 static mica_status check_types(const mica_gemm_desc *d, mica_why *why)
@@ -92,7 +92,7 @@ mica_status gemm_sm90_plan_geometry(const mica_gemm_desc *d, gemm_sm90_geometry 
 
 /* ---- tiles ---- */
 
-int gemm_sm90_lines(const mica_config *c)
+int gemm_sm90_tile_rows(const mica_config *c)
 {
     return c->knob[KNOB_LINES] ? c->knob[KNOB_LINES] : c->knob[KNOB_TILE_M];
 }
@@ -108,9 +108,9 @@ bool gemm_sm90_by_registers(const gemm_sm90_geometry *g)
     return g->a.mn_major && gemm_sm90_bytes(g->a.dtype) == 4;
 }
 
-bool gemm_sm90_along_lines(const gemm_sm90_geometry *g)
+bool gemm_sm90_c_along_m(const gemm_sm90_geometry *g)
 {
-    return gemm_sm90_by_registers(g) && g->c_line == 1 && g->c_across != 1;
+    return gemm_sm90_by_registers(g) && g->c_m == 1 && g->c_n != 1;
 }
 
 /* Whether TMA can load the residual as it stores c. */
@@ -119,10 +119,10 @@ static bool is_boxed(const mica_gemm_desc *d, const gemm_sm90_geometry *g)
     const gemm_shape *s = &g->shape;
     int bytes = gemm_sm90_bytes(d->c.dtype);
     if (!mica_tensor_given(&d->residual) || gemm_sm90_bytes(d->residual.dtype) != bytes ||
-        gemm_finish_type(d) != MICA_F32 || gemm_sm90_along_lines(g))
+        gemm_epilogue_type(d) != MICA_F32 || gemm_sm90_c_along_m(g))
         return false;
-    bool boxed = g->r_across == 1 &&
-                 (g->a.lines == 1 || (g->r_line >= g->b.lines && g->r_line * bytes % 16 == 0));
+    bool boxed =
+        g->r_n == 1 && (g->a.lines == 1 || (g->r_m >= g->b.lines && g->r_m * bytes % 16 == 0));
     for (int i = 0; i < s->batch_rank; i++)
         boxed = boxed && s->r_batch[i] >= 0 && s->r_batch[i] * bytes % 16 == 0;
     return boxed;
@@ -140,7 +140,7 @@ static bool has_short_end(const mica_gemm_desc *d, const gemm_sm90_geometry *g)
     return gemm_is_short(&rest);
 }
 
-int gemm_sm90_across_of_buffer(const mica_gemm_desc *d)
+int gemm_sm90_n_of_buffer(const mica_gemm_desc *d)
 {
     return BUFFER_BYTES / ROWS_OF_GROUP / gemm_sm90_bytes(d->c.dtype);
 }
@@ -150,16 +150,16 @@ static bool is_tiled(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const
 {
     int bytes = gemm_sm90_bytes(d->c.dtype);
     const gemm_shape *s = &g->shape;
-    bool along = gemm_sm90_along_lines(g);
+    bool along = gemm_sm90_c_along_m(g);
     long long rows = along ? g->b.lines : g->a.lines, columns = along ? g->a.lines : g->b.lines;
-    long long row = along ? g->c_across : g->c_line;
-    bool tiled = (along ? g->swapped : g->c_across == 1) && !gemm_has_extra(d) &&
+    long long row = along ? g->c_n : g->c_m;
+    bool tiled = (along ? g->swapped : g->c_n == 1) && !gemm_has_full_epilogue(d) &&
                  (rows == 1 || (row >= columns && row * bytes % 16 == 0));
     /* TMA writes whole 16 bytes: a row of 10 would spoil what lies behind it. */
     tiled = tiled && columns * bytes % 16 == 0 && c->knob[KNOB_SPLIT] == 1 && !g->few;
     int box = gemm_sm90_box(d, c) * bytes;
-    tiled = tiled && (along ? c->knob[KNOB_TILE_N] % gemm_sm90_across_of_buffer(d) == 0
-                            : (box & (box - 1)) == 0);
+    tiled = tiled &&
+            (along ? c->knob[KNOB_TILE_N] % gemm_sm90_n_of_buffer(d) == 0 : (box & (box - 1)) == 0);
     for (int i = 0; i < s->batch_rank; i++)
         tiled = tiled && s->c_batch[i] > 0 && s->c_batch[i] * bytes % 16 == 0;
     return tiled;
@@ -203,7 +203,7 @@ int gemm_sm90_ring_bytes(const mica_config *c)
 {
     const int32_t *knob = c->knob;
     int slices = knob[KNOB_STAGES] * knob[KNOB_DEPTH];
-    return (gemm_sm90_lines(c) + knob[KNOB_TILE_N]) * LINE_BYTES * slices + 1024;
+    return (gemm_sm90_tile_rows(c) + knob[KNOB_TILE_N]) * LINE_BYTES * slices + 1024;
 }
 
 int gemm_sm90_buffers(const mica_config *c, const mica_device_info *device)

@@ -14,34 +14,34 @@ enum {
     BUFFER_BYTES = 8192,
     BARRIERS = 320, /* bytes */
     MOST_BUFFERS = 4,
-    FEW = 32 /* lines that are memory's business */
+    FEW = 32 /* rows or columns of c up to which a product is memory's business */
 };
 
-/* A tile is M x N of c, or of c transposed if `swapped`; `a` is the M operand, of "lines", and `b`
- * the N operand, "across". c is contiguous along N. Where c has few rows or columns they are N; an
- * f32 operand that is not contiguous along K is the M operand. */
+/* A tile is M x N of c, or of c transposed if `swapped`: m and n below are the tile's, not the
+ * product's. `a` is the M operand, `b` the N operand. c is contiguous along N. Where c has few rows
+ * or columns they are N; an f32 operand that is not contiguous along K is the M operand. */
 typedef struct gemm_sm90_geometry {
     gemm_shape shape; /* with a gate n counts all columns of b */
-    gemm_extra extra;
+    gemm_full_epilogue extra;
     bool swapped, halves;
-    bool few;               /* across: the others are read at the speed of memory */
-    gemm_sm90_operand a, b; /* of the lines, across */
+    bool few;               /* N is: M is read at the speed of memory */
+    gemm_sm90_operand a, b; /* along M, along N */
     const long long *a_batch, *b_batch;
-    long long c_line, c_across, r_line, r_across;
+    long long c_m, c_n, r_m, r_n;
 } gemm_sm90_geometry;
 
 /* Or why the engine does not take the product. */
 mica_status gemm_sm90_plan_geometry(const mica_gemm_desc *d, gemm_sm90_geometry *g, mica_why *why);
 /* Of a tile, out of the TILE_M that are multiplied; 0 stands for all in older records. */
-int gemm_sm90_lines(const mica_config *c);
+int gemm_sm90_tile_rows(const mica_config *c);
 /* Columns of a box of c: 128 bytes, or the whole tile. */
 int gemm_sm90_box(const mica_gemm_desc *d, const mica_config *c);
 /* The M operand is f32 and not contiguous along K. */
 bool gemm_sm90_by_registers(const gemm_sm90_geometry *g);
-/* Neighbours in c are of different lines. */
-bool gemm_sm90_along_lines(const gemm_sm90_geometry *g);
-/* Results across of a warpgroup's 64 lines that fill a buffer. */
-int gemm_sm90_across_of_buffer(const mica_gemm_desc *d);
+/* Neighbours in c are of different rows of the tile. */
+bool gemm_sm90_c_along_m(const gemm_sm90_geometry *g);
+/* Results along N of a warpgroup's 64 rows that fill a buffer. */
+int gemm_sm90_n_of_buffer(const mica_gemm_desc *d);
 /* Stages of K. */
 long long gemm_sm90_fills(const gemm_sm90_geometry *g, const mica_config *c);
 /* Whether TMA stores c, and the epilogue is short enough to be unrolled for

@@ -69,11 +69,11 @@ static void run_share(const mica_plan *plan, const mica_run *r, int64_t first, i
             loops.shape.k = span.count;
         else
             loops.shape.m = span.count;
-        gemm_finish finish = {.desc = &s->g.item,
-                              .shape = &loops.shape,
-                              .args = args,
-                              .alpha = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_ALPHA),
-                              .beta = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_BETA)};
+        gemm_cpu_epilogue finish = {.desc = &s->g.item,
+                                    .shape = &loops.shape,
+                                    .args = args,
+                                    .alpha = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_ALPHA),
+                                    .beta = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_BETA)};
         int64_t tasks = gemm_bf16_tasks(&loops.shape);
         for (; next < tasks; next += step) gemm_bf16_run_task(&loops, &finish, next);
         next -= tasks;

@@ -38,11 +38,11 @@ static void run_group(const mica_plan *plan, const mica_run *r, int64_t index, g
     else
         loops.shape.m = span.count;
     loops.threads = threads;
-    gemm_finish finish = {.desc = &s->g.item,
-                          .shape = &loops.shape,
-                          .args = args,
-                          .alpha = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_ALPHA),
-                          .beta = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_BETA)};
+    gemm_cpu_epilogue finish = {.desc = &s->g.item,
+                                .shape = &loops.shape,
+                                .args = args,
+                                .alpha = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_ALPHA),
+                                .beta = mica_run_scalar(plan, r, MICA_GROUPED_GEMM_BETA)};
     gemm_loops_run(&loops, &finish);
 }
 

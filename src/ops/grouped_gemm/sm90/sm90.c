@@ -316,7 +316,7 @@ static void write_prologue(const grouped *g, const geometry *x, const mica_confi
     mica_prologue_type(p, "b_t", d->b.dtype);
     mica_prologue_type(p, "c_t", d->c.dtype);
     mica_prologue_type(p, "sum_t", whole ? MICA_S32 : MICA_F32);
-    mica_prologue_type(p, "out_t", gemm_finish_type(d));
+    mica_prologue_type(p, "out_t", gemm_epilogue_type(d));
     mica_epilogue e = gemm_epilogue(d);
     mica_prologue_epilogue(p, &e);
     mica_prologue_wgmma(p, "mma",

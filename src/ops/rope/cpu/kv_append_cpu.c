@@ -90,7 +90,7 @@ static void move_rows(const state *st, const mica_run *r, int side, const rope_t
         if (row->place.outer < 0) continue;
         rope_line line = line_of(st, r, side, row->b, at.h, row->s, row->place);
         if (p)
-            rope_cpu_turn(&st->w, &p[at.i], &line);
+            rope_cpu_rotate(&st->w, &p[at.i], &line);
         else
             rope_cpu_copy(&st->w, &line, first, st->shape.from[side]->dims[3]);
     }

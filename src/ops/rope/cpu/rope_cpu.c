@@ -27,12 +27,12 @@ void rope_cpu_angles(const rope_cpu *w, const rope_data *data, double position, 
         rope_cpu_angles_f32(w, data, position, p);
 }
 
-void rope_cpu_turn(const rope_cpu *w, const rope_piece *p, const rope_line *line)
+void rope_cpu_rotate(const rope_cpu *w, const rope_piece *p, const rope_line *line)
 {
     if (w->f64)
-        rope_cpu_turn_f64(w, p, line);
+        rope_cpu_rotate_f64(w, p, line);
     else
-        rope_cpu_turn_f32(w, p, line);
+        rope_cpu_rotate_f32(w, p, line);
 }
 
 void rope_cpu_copy(const rope_cpu *w, const rope_line *line, int64_t first, int64_t columns)
@@ -153,7 +153,7 @@ static void turn_rows(const state *st, const mica_rope_desc *d, const mica_run *
          rope_walk_on(&at, task)) {
         rope_line line = line_of(d, r, rows->b[at.i], at.h, rows->s[at.i]);
         if (p)
-            rope_cpu_turn(&st->w, &p[at.i], &line);
+            rope_cpu_rotate(&st->w, &p[at.i], &line);
         else if (line.from != line.to)
             rope_cpu_copy(&st->w, &line, 2 * a->pairs, a->columns);
     }

@@ -46,7 +46,7 @@ void rope_cpu_init(rope_cpu *w, const rope_angles *a, mica_dtype accumulator, do
 /* Cosines and sines of `p`'s pairs at a position. */
 void rope_cpu_angles(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);
 /* Rotates those pairs of a row. */
-void rope_cpu_turn(const rope_cpu *w, const rope_piece *p, const rope_line *line);
+void rope_cpu_rotate(const rope_cpu *w, const rope_piece *p, const rope_line *line);
 /* Copies columns from `first` on. */
 void rope_cpu_copy(const rope_cpu *w, const rope_line *line, int64_t first, int64_t columns);
 
@@ -87,8 +87,8 @@ static inline void rope_walk_on(rope_walk *at, const rope_task *task)
 /* ---- rope_cpu_f32.c, rope_cpu_f64.c ---- */
 void rope_cpu_angles_f32(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);
 void rope_cpu_angles_f64(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);
-void rope_cpu_turn_f32(const rope_cpu *w, const rope_piece *p, const rope_line *line);
-void rope_cpu_turn_f64(const rope_cpu *w, const rope_piece *p, const rope_line *line);
+void rope_cpu_rotate_f32(const rope_cpu *w, const rope_piece *p, const rope_line *line);
+void rope_cpu_rotate_f64(const rope_cpu *w, const rope_piece *p, const rope_line *line);
 void rope_cpu_copy_f32(const rope_line *line, int64_t first, int64_t columns);
 void rope_cpu_copy_f64(const rope_line *line, int64_t first, int64_t columns);
 

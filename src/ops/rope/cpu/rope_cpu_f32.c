@@ -15,10 +15,10 @@ typedef float real;
 #define REAL_TYPE   MICA_F32
 #define NARROW      true
 #define ANGLES      f32
-#define SINE_COSINE rope_turn_f32
+#define SINE_COSINE rope_quadrant_f32
 #define READ        mica_to_f32
 #define WRITE       mica_from_f32
 #define ANGLES_OF   rope_cpu_angles_f32
-#define TURN_ROW    rope_cpu_turn_f32
+#define TURN_ROW    rope_cpu_rotate_f32
 #define COPY_ROW    rope_cpu_copy_f32
 #include "ops/rope/cpu/rope_cpu_loops.h"

@@ -15,10 +15,10 @@ typedef double real;
 #define REAL_TYPE   MICA_F64
 #define NARROW      false
 #define ANGLES      f64
-#define SINE_COSINE rope_turn_f64
+#define SINE_COSINE rope_quadrant_f64
 #define READ        mica_to_f64
 #define WRITE       mica_from_f64
 #define ANGLES_OF   rope_cpu_angles_f64
-#define TURN_ROW    rope_cpu_turn_f64
+#define TURN_ROW    rope_cpu_rotate_f64
 #define COPY_ROW    rope_cpu_copy_f64
 #include "ops/rope/cpu/rope_cpu_loops.h"

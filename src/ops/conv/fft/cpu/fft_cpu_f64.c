@@ -13,7 +13,7 @@ static inline void to_real(mica_dtype type, const void *data, int64_t offset, in
 
 static inline void finish(const mica_conv_job *job, const mica_conv_line *line, double *v)
 {
-    mica_conv_finish_f64(job, line, v);
+    mica_conv_cpu_epilogue_f64(job, line, v);
 }
 
 #include "ops/conv/fft/cpu/fft_cpu_loops.h"

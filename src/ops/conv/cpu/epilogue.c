@@ -50,7 +50,7 @@ static void step_f32(const mica_conv_job *job, const mica_conv_line *l, int step
         for (int64_t i = 0; i < l->n; i++) v[i] = (float)mica_act_value(act, v[i], a, b);
 }
 
-void mica_conv_finish_f32(const mica_conv_job *job, const mica_conv_line *l, float *v)
+void mica_conv_cpu_epilogue_f32(const mica_conv_job *job, const mica_conv_line *l, float *v)
 {
     float alpha = (float)job->alpha, beta = (float)job->beta, old[MICA_CONV_LINE];
     mica_dtype type = job->types[job->out];
@@ -79,7 +79,7 @@ static double step_f64(const mica_conv_job *job, const mica_conv_line *l, int st
     return step == MICA_STEP_SCALE ? v * other : v + other;
 }
 
-void mica_conv_finish_f64(const mica_conv_job *job, const mica_conv_line *l, double *v)
+void mica_conv_cpu_epilogue_f64(const mica_conv_job *job, const mica_conv_line *l, double *v)
 {
     mica_dtype type = job->types[job->out];
     mica_load_fn load = mica_dtype_load(type);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm_cuda with what gemm_extra.cuh adds. With a gate a block sums two tiles, first that of the gates.
- * Prologue: that of gemm_cuda.cuh and of gemm_extra.cuh. */
+ * gemm_cuda with what gemm_full_epilogue.cuh adds. With a gate a block sums two tiles, first that of the gates.
+ * Prologue: that of gemm_cuda.cuh and of gemm_full_epilogue.cuh. */
 #include "kernels/overlap.cuh"
 #include "ops/gemm/cuda/gemm_cuda.cuh"
-#include "ops/gemm/cuda/gemm_extra.cuh"
+#include "ops/gemm/cuda/gemm_full.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    gemm_cuda_extra(const __grid_constant__ gemm_extra_args args)
+    gemm_cuda_full(const __grid_constant__ gemm_full_args args)
 {
     overlap_wait();
     const gemm_shape &s = args.gemm.shape;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sums of sm90.cuh with what gemm_extra.cuh adds, through shared memory to c. With a gate a piece of them
+ * The sums of sm90.cuh with what gemm_full_epilogue.cuh adds, through shared memory to c. With a gate a piece of them
  * has both columns of each pair: neighbours, or HALVES, where the first columns of a piece are gates and the
- * others what these are for. Prologue: that of sm90.cuh and of gemm_extra.cuh, and HALVES. */
+ * others what these are for. Prologue: that of sm90.cuh and of gemm_full_epilogue.cuh, and HALVES. */
 #include "ops/gemm/sm90/sm90.cuh"
-#include "ops/gemm/cuda/gemm_extra.cuh"
-#include "ops/gemm/sm90/sm90_extra_args.h"
+#include "ops/gemm/cuda/gemm_full.cuh"
+#include "ops/gemm/sm90/sm90_full_args.h"
 
 static_assert(SPLIT == 1 && !LIGHT, "whole sums, through shared memory");
 static_assert(!(GATE && SWAPPED), "pairs lie across");
@@ -34,7 +34,7 @@ struct item {
     s64 c, r, x;
 };
 
-__device__ __forceinline__ item find_item(const gemm_extra_args &x, const tile &t)
+__device__ __forceinline__ item find_item(const gemm_full_args &x, const tile &t)
 {
     item at = {};
 #pragma unroll
@@ -47,13 +47,13 @@ __device__ __forceinline__ item find_item(const gemm_extra_args &x, const tile &
 }
 
 /* Four neighbours across; columns: those of c. */
-__device__ __forceinline__ void finish_vector(const gemm_sm90_extra_args &args, const item &at, s64 line, s64 across,
+__device__ __forceinline__ void finish_vector(const gemm_sm90_full_args &args, const item &at, s64 line, s64 across,
                                               s64 columns, const sum_t (&sums)[VECTOR],
                                               const sum_t (&partners)[VECTOR], maximum &amax)
 {
-    const gemm_extra_args &x = args.x;
-    const s64 step = args.product.c_across;
-    c_t *c = (c_t *)x.gemm.c + at.c + line * args.product.c_line + across * step, v[VECTOR];
+    const gemm_full_args &x = args.x;
+    const s64 step = args.product.c_n;
+    c_t *c = (c_t *)x.gemm.c + at.c + line * args.product.c_m + across * step, v[VECTOR];
     const bool whole = args.product.whole && across + VECTOR <= columns;
     if (whole && x.gemm.beta != 0) load_vector<VECTOR>(c, v);
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ __forceinline__ void finish_vector(const gemm_sm90_extra_args &args, 
     if (whole) store_vector<VECTOR>(c, v);
 }
 
-__device__ __forceinline__ void finish_tile(const gemm_sm90_extra_args &args, const tile &t,
+__device__ __forceinline__ void finish_tile(const gemm_sm90_full_args &args, const tile &t,
                                             const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group, maximum &amax)
 {
     constexpr int ACROSS = OUT_PIECE / VECTOR, ROWS = 128 / ACROSS; /* vectors of a line, lines at a time */
@@ -93,7 +93,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_extra_args &args, co
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    gemm_sm90_extra(const __grid_constant__ gemm_sm90_extra_args args)
+    gemm_sm90_full(const __grid_constant__ gemm_sm90_full_args args)
 {
     load_and_consume(args.product, [&](const ring &r, unsigned char *, unsigned char *staging, int group, const buffer_barriers &) {
         maximum amax = {0};

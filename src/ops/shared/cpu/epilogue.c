@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The epilogue on the CPU. */
-#include "ops/shared/cpu/finish.h"
+#include "ops/shared/cpu/epilogue.h"
 #include "ops/shared/activation.h"
 #include "ops/shared/cpu/activation_f32.h"
 #include "ops/shared/cpu/convert.h"
@@ -10,23 +10,23 @@
 #include <math.h>
 #include <string.h>
 
-void mica_finish_scale(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
-                       int count, double *v)
+void mica_epilogue_scale(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
+                         int count, double *v)
 {
-    MICA_ALIGNED double line[MICA_FINISH_MAX];
+    MICA_ALIGNED double line[MICA_EPILOGUE_RUN];
     mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] *= line[j];
 }
 
-void mica_finish_add(const mica_tensor *t, const void *data, int64_t at, int64_t stride, int count,
-                     double *v)
+void mica_epilogue_add(const mica_tensor *t, const void *data, int64_t at, int64_t stride,
+                       int count, double *v)
 {
-    MICA_ALIGNED double line[MICA_FINISH_MAX];
+    MICA_ALIGNED double line[MICA_EPILOGUE_RUN];
     mica_to_f64(t->dtype, data, at, stride, line, count);
     for (int j = 0; j < count; j++) v[j] += line[j];
 }
 
-void mica_finish_act(mica_act act, double a, double b, bool narrow, int count, double *v)
+void mica_epilogue_activate(mica_act act, double a, double b, bool narrow, int count, double *v)
 {
     if (act == MICA_ACT_RELU) {
         for (int j = 0; j < count; j++) v[j] = v[j] < 0 ? 0 : v[j];
@@ -36,7 +36,7 @@ void mica_finish_act(mica_act act, double a, double b, bool narrow, int count, d
         for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], a, b);
         return;
     }
-    MICA_ALIGNED float line[MICA_FINISH_MAX] = {0};
+    MICA_ALIGNED float line[MICA_EPILOGUE_RUN] = {0};
     for (int j = 0; j < count; j++) line[j] = (float)v[j];
     mica_act_values_f32(act, line, line, count, (float)a, (float)b);
     for (int j = 0; j < count; j++) v[j] = (double)line[j];
@@ -63,7 +63,7 @@ void mica_amax_store(const mica_amax *amax, mica_dtype dtype, void *data)
     mica_from_f64(dtype, data, 0, 1, &most, 1);
 }
 
-void mica_finish_quantise(mica_dtype y, const float *scale, int count, double *v)
+void mica_epilogue_quantise(mica_dtype y, const float *scale, int count, double *v)
 {
     if (scale)
         for (int j = 0; j < count; j++) v[j] *= (double)*scale;

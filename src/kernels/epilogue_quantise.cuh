@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The quantised epilogue: its steps in parts (for an aux output), the largest magnitude of all results (amax),
  * saturation to a quantised type. Constants: those of epilogue.cuh; ACT_STEP (which step the activation is,
- * EPILOGUE_STEPS without one); types amax_t (float or double), more_t (what the steps are computed in). */
+ * EPILOGUE_STEPS without one); types amax_t (float or double), step_t (what the steps are computed in). */
 #pragma once
 #include "kernels/epilogue.cuh"
 
@@ -18,7 +18,7 @@ struct maximum {
     {
         return (u64)__double_as_longlong(v) & 0x7fffffffffffffffull;
     }
-    __device__ __forceinline__ void keep(more_t v)
+    __device__ __forceinline__ void keep(step_t v)
     {
         const bits b = bits_of((amax_t)v);
         most = b > most ? b : most;
@@ -37,7 +37,7 @@ struct maximum {
 
 /* Steps I to before TO. */
 template <int I, int TO>
-__device__ __forceinline__ more_t some_steps(const mica_epilogue_args &e, more_t v, s64 channel, s64 residual)
+__device__ __forceinline__ step_t some_steps(const mica_epilogue_args &e, step_t v, s64 channel, s64 residual)
 {
     if constexpr (I < TO)
         return some_steps<I + 1, TO>(e, epilogue_step<I>(e, v, channel, residual_at{e, residual}), channel, residual);
@@ -54,9 +54,9 @@ __device__ __forceinline__ double plus(double a, double b) { return __dadd_rn(a,
 
 /* e5m2 would become infinite where the other types saturate. */
 template <typename T> struct ends {
-    static __device__ __forceinline__ more_t of(more_t v) { return v; }
+    static __device__ __forceinline__ step_t of(step_t v) { return v; }
 };
 template <> struct ends<e5m2> {
-    static __device__ __forceinline__ more_t of(more_t v) { return v > 57344 ? 57344 : v < -57344 ? -57344 : v; }
+    static __device__ __forceinline__ step_t of(step_t v) { return v > 57344 ? 57344 : v < -57344 ? -57344 : v; }
 };
-template <typename T> __device__ __forceinline__ T quantise(more_t v) { return narrow<T>(ends<T>::of(v)); }
+template <typename T> __device__ __forceinline__ T quantise(step_t v) { return narrow<T>(ends<T>::of(v)); }

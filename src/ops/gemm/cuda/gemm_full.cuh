@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The epilogue with a gate, with the values before the activation stored as well, quantised, or with its
  * largest magnitude kept. Constants: GATE AUX AMAX SCALE_C (0 or 1); type aux_t; those of gemm_device.cuh
- * and, but for more_t, of epilogue_more.cuh. */
+ * and, but for step_t, of epilogue_quantise.cuh. */
 #pragma once
 #include "ops/gemm/cuda/gemm_device.cuh"
-#include "ops/gemm/cuda/gemm_extra_args.h"
+#include "ops/gemm/cuda/gemm_full_args.h"
 
-typedef out_t more_t;
-#include "kernels/epilogue_more.cuh"
+typedef out_t step_t;
+#include "kernels/epilogue_quantise.cuh"
 
 /* Offset of aux in batch item `item`. */
-__device__ __forceinline__ s64 aux_item(const gemm_extra_args &x, s64 item)
+__device__ __forceinline__ s64 aux_item(const gemm_full_args &x, s64 item)
 {
     const gemm_shape &s = x.gemm.shape;
     s64 at = 0;
@@ -27,13 +27,13 @@ struct element {
     s64 r, x;     /* where the batch item of the residual and of aux begins */
 };
 
-__device__ __forceinline__ out_t with_old(const gemm_extra_args &x, out_t v, const c_t *c)
+__device__ __forceinline__ out_t with_old(const gemm_full_args &x, out_t v, const c_t *c)
 {
     return x.gemm.beta != 0 ? total(v, product((out_t)x.gemm.beta, widen<out_t>(*c))) : v;
 }
 
 /* channel: column of the product. */
-__device__ __forceinline__ out_t before_activation(const gemm_extra_args &x, const element &at, s64 channel,
+__device__ __forceinline__ out_t before_activation(const gemm_full_args &x, const element &at, s64 channel,
                                                    sum_t sum, const c_t *c)
 {
     const gemm_args &args = x.gemm;
@@ -49,7 +49,7 @@ __device__ __forceinline__ out_t before_activation(const gemm_extra_args &x, con
 }
 
 /* The element that replaces *c. partner: with a gate, what it is for. */
-__device__ __forceinline__ c_t finish_extra(const gemm_extra_args &x, const element &at, sum_t sum, sum_t partner,
+__device__ __forceinline__ c_t finish_extra(const gemm_full_args &x, const element &at, sum_t sum, sum_t partner,
                                             const c_t *c, maximum &amax)
 {
     const gemm_args &args = x.gemm;

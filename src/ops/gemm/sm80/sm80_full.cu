@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm_sm80 with what gemm_extra.cuh adds. With a gate a tile holds both columns of each pair: neighbours,
+ * gemm_sm80 with what gemm_full_epilogue.cuh adds. With a gate a tile holds both columns of each pair: neighbours,
  * where they are so in b, else eight gates and the eight columns that they are for alternately, so that reads
  * of up to eight columns stay whole.
  *
- * Prologue: that of kernels/mma_tile.cuh and of gemm_extra.cuh, and HALVES (the pairs are halves of b). */
+ * Prologue: that of kernels/mma_tile.cuh and of gemm_full_epilogue.cuh, and HALVES (the pairs are halves of b). */
 #include "kernels/mma_tile.cuh"
 #include "kernels/overlap.cuh"
-#include "ops/gemm/cuda/gemm_extra.cuh"
-#include "ops/gemm/sm80/sm80_extra_args.h"
+#include "ops/gemm/cuda/gemm_full.cuh"
+#include "ops/gemm/sm80/sm80_full_args.h"
 
 constexpr int TURNS = 8; /* columns of one kind that follow each other */
 static_assert(!HALVES || B_K_FAST || B_VECTOR <= TURNS, "a piece of b is of one kind");
@@ -36,7 +36,7 @@ template <typename O, typename T, bool TURNED> struct matrix {
 
 struct product_tile {
     static constexpr bool TABLES = false;
-    const gemm_sm80_extra_args &args;
+    const gemm_sm80_full_args &args;
     const a_t *first_a;
     const b_t *first_b;
     int rows, cols;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void read_sums(const sum_t *turned, int slow, int fas
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    gemm_sm80_extra(const __grid_constant__ gemm_sm80_extra_args args)
+    gemm_sm80_full(const __grid_constant__ gemm_sm80_full_args args)
 {
     overlap_wait();
     extern __shared__ __align__(128) char shared[];
