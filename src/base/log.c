@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,11 +76,21 @@ bool mica_log_wants(mica_log_level level)
 void mica_log(mica_log_level level, const char *format, ...)
 {
     if (!mica_log_wants(level)) return;
-    char line[4096];
-    int n = mica_format(line, sizeof line, "mica,v1,%.6f,%s,", mica_seconds(), level_names[level]);
-    va_list list;
+    char buffer[4096], *line = buffer;
+    size_t room = sizeof buffer;
+    int n = mica_format(line, room, "mica,v1,%.6f,%s,", mica_seconds(), level_names[level]);
+    va_list list, again;
     va_start(list, format);
-    mica_format_list(line + n, sizeof line - (size_t)n, format, list);
+    va_copy(again, list);
+    int length = mica_format_list(line + n, room - (size_t)n, format, list);
+    /* Without memory a long line is cut. */
+    char *whole = length >= (int)room - n ? malloc((size_t)(n + length) + 1) : NULL;
+    if (whole) {
+        memcpy(whole, line, (size_t)n);
+        mica_format_list(whole + n, (size_t)length + 1, format, again);
+        line = whole;
+    }
+    va_end(again);
     va_end(list);
     pthread_mutex_lock(&mutex);
     if (callback)
@@ -87,4 +98,5 @@ void mica_log(mica_log_level level, const char *format, ...)
     else if (file)
         fprintf(file, "%s\n", line);
     pthread_mutex_unlock(&mutex);
+    free(whole);
 }

@@ -196,9 +196,10 @@ void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill f
 extern const mica_engine mica_engine_ref;
 
 /* ---- plans, as engines see them ---- */
-#define MICA_MAX_KERNELS  8
-#define MICA_MAX_BOOKINGS 16
-#define MICA_MAX_CHILDREN 20
+typedef struct mica_booking {
+    const char *name;
+    size_t offset, bytes;
+} mica_booking;
 
 struct mica_plan {
     const mica_op *op;
@@ -209,14 +210,11 @@ struct mica_plan {
     void *desc;      /* checked and inferred; cast to the family's struct */
     void *state;     /* of mica_plan_state */
     size_t workspace;
-    mica_kernel *kernels[MICA_MAX_KERNELS];
+    mica_kernel **kernels;
     int kernel_count;
-    struct {
-        const char *name;
-        size_t offset, bytes;
-    } bookings[MICA_MAX_BOOKINGS];
+    mica_booking *bookings;
     int booking_count;
-    mica_plan *children[MICA_MAX_CHILDREN];
+    mica_plan **children;
     int child_count;
     mica_context *context;
     double predicted_ms;

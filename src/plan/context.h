@@ -25,13 +25,14 @@ typedef struct mica_wanted mica_wanted;
 typedef struct mica_full_plan {
     mica_plan plan; /* first: a mica_plan * is a mica_full_plan * */
     atomic_int references;
-    bool empty;  /* no output has an element: a run does nothing */
-    bool inside; /* a packed copy does not begin with element 0 */
-    mica_rule rules[MICA_MAX_ARGS];
+    bool empty;       /* no output has an element: a run does nothing */
+    bool inside;      /* a packed copy does not begin with element 0 */
+    mica_rule *rules; /* behind the plan, as its descriptor */
     int rule_count;
     size_t bytes; /* host memory, for the cache's bound */
     char config_text[128];
     mica_wanted *wanted; /* kernels, while the plan is built */
+    int wanted_count;
     double measured_ms;  /* of the record or measurement that chose it, or 0 */
     char disturbed[128]; /* why no measurement did, though one was made */
 } mica_full_plan;

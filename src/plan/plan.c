@@ -18,20 +18,32 @@ mica_status mica_plan_state(mica_plan *plan, size_t bytes, void *state_out)
     return MICA_OK;
 }
 
+/* Room, zeroed, for one more behind the `count` elements of a list, which doubles when it is full.
+ */
+static mica_status make_room(void *list, int count, size_t element)
+{
+    enum { FIRST = 4 };
+    if (count % FIRST || count & (count - 1)) return MICA_OK;
+    size_t more = count ? (size_t)count : FIRST, old = (size_t)count * element;
+    char *memory;
+    memcpy(&memory, list, sizeof memory);
+    memory = mica_grow(memory, old + more * element);
+    if (!memory) return mica_fail_memory(old + more * element);
+    memset(memory + old, 0, more * element);
+    memcpy(list, &memory, sizeof memory);
+    return MICA_OK;
+}
+
 mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *offset)
 {
-    if (plan->booking_count == MICA_MAX_BOOKINGS)
-        return mica_fail(MICA_INTERNAL, "%s books more than %d pieces of workspace",
-                         plan->engine->name, MICA_MAX_BOOKINGS);
+    MICA_TRY(make_room(&plan->bookings, plan->booking_count, sizeof *plan->bookings));
     size_t rounded, total;
     if (__builtin_add_overflow(bytes, (size_t)255, &rounded) ||
         __builtin_add_overflow(plan->workspace, rounded / 256 * 256, &total))
         return mica_fail(MICA_UNSUPPORTED, "%s: a workspace of %zu + %zu bytes overflows", name,
                          plan->workspace, bytes);
     *offset = plan->workspace;
-    plan->bookings[plan->booking_count].name = name;
-    plan->bookings[plan->booking_count].offset = plan->workspace;
-    plan->bookings[plan->booking_count++].bytes = bytes;
+    plan->bookings[plan->booking_count++] = (mica_booking){name, plan->workspace, bytes};
     plan->workspace = total;
     return MICA_OK;
 }
@@ -47,10 +59,9 @@ mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
                                  mica_kernel **kernel)
 {
     static char noted; /* what stands in for a kernel until it is there */
-    if (plan->kernel_count == MICA_MAX_KERNELS)
-        return mica_fail(MICA_INTERNAL, "%s uses more than %d kernels", plan->engine->name,
-                         MICA_MAX_KERNELS);
-    mica_wanted *w = &mica_plan_full(plan)->wanted[plan->kernel_count++];
+    mica_full_plan *full = mica_plan_full(plan);
+    MICA_TRY(make_room(&full->wanted, full->wanted_count, sizeof *full->wanted));
+    mica_wanted *w = &full->wanted[full->wanted_count++];
     *w = (mica_wanted){.file = mica_copy_text(spec->file),
                        .entry = mica_copy_text(spec->entry),
                        .prologue = mica_copy_text(spec->prologue ? spec->prologue : ""),
@@ -61,25 +72,42 @@ mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
     return MICA_OK;
 }
 
-static mica_status get_kernels(mica_plan *plan, const mica_wanted *wanted)
+static mica_status get_kernels(mica_plan *plan)
 {
-    mica_kernel_spec specs[MICA_MAX_KERNELS];
-    if (!plan->kernel_count) return MICA_OK;
-    for (int i = 0; i < plan->kernel_count; i++)
+    const mica_wanted *wanted = mica_plan_full(plan)->wanted;
+    int count = mica_plan_full(plan)->wanted_count;
+    if (count == 0) return MICA_OK;
+    size_t bytes = (size_t)count * sizeof(mica_kernel_spec);
+    mica_kernel_spec *specs = mica_alloc(bytes);
+    plan->kernels = mica_alloc((size_t)count * sizeof *plan->kernels);
+    mica_status status = specs && plan->kernels ? MICA_OK : mica_fail_memory(bytes);
+    for (int i = 0; status == MICA_OK && i < count; i++)
         specs[i] = (mica_kernel_spec){wanted[i].file, wanted[i].entry, wanted[i].prologue,
                                       wanted[i].dynamic_shared};
-    MICA_TRY(mica_kernel_get_all(plan->cuda, specs, plan->kernel_count, plan->kernels));
-    for (int i = 0; i < plan->kernel_count; i++) *wanted[i].place = plan->kernels[i];
+    if (status == MICA_OK) status = mica_kernel_get_all(plan->cuda, specs, count, plan->kernels);
+    mica_release(specs);
+    MICA_TRY(status);
+    plan->kernel_count = count;
+    for (int i = 0; i < count; i++) *wanted[i].place = plan->kernels[i];
     return MICA_OK;
+}
+
+static void forget_wanted(mica_full_plan *full)
+{
+    for (int i = 0; i < full->wanted_count; i++) {
+        mica_release(full->wanted[i].file);
+        mica_release(full->wanted[i].entry);
+        mica_release(full->wanted[i].prologue);
+    }
+    mica_release(full->wanted);
+    full->wanted = NULL;
 }
 
 mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,
                                    size_t desc_size, const char *engine, mica_plan **child,
                                    size_t *workspace_offset)
 {
-    if (plan->child_count == MICA_MAX_CHILDREN)
-        return mica_fail(MICA_INTERNAL, "%s uses more than %d child plans", plan->engine->name,
-                         MICA_MAX_CHILDREN);
+    MICA_TRY(make_room(&plan->children, plan->child_count, sizeof(mica_plan *)));
     mica_options options = {.engine = engine};
     MICA_TRY(mica_plan_create(plan->context, op, desc, desc_size, &options, child));
     plan->children[plan->child_count++] = *child;
@@ -114,21 +142,13 @@ static void make_rules(mica_full_plan *full)
 
 static mica_status build_engine(mica_plan *plan, int64_t workspace_limit, bool compile)
 {
-    mica_wanted wanted[MICA_MAX_KERNELS] = {0};
-    mica_plan_full(plan)->wanted = wanted;
     mica_status status = plan->engine->build(plan);
     int64_t limit = workspace_limit == MICA_NO_WORKSPACE ? 0 : workspace_limit;
     if (status == MICA_OK && workspace_limit != 0 && plan->workspace > (size_t)limit)
         status = mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
                            plan->workspace, (long long)limit);
-    if (status == MICA_OK && compile) status = get_kernels(plan, wanted);
-    if (!compile) plan->kernel_count = 0;
-    for (int i = 0; i < MICA_MAX_KERNELS; i++) {
-        mica_release(wanted[i].file);
-        mica_release(wanted[i].entry);
-        mica_release(wanted[i].prologue);
-    }
-    mica_plan_full(plan)->wanted = NULL;
+    if (status == MICA_OK && compile) status = get_kernels(plan);
+    forget_wanted(mica_plan_full(plan));
     return status;
 }
 
@@ -136,8 +156,9 @@ static mica_status build(mica_context *context, const mica_op *op, const void *d
                          const mica_candidate *candidate, const mica_options *options, bool compile,
                          mica_plan **plan)
 {
-    /* The descriptor lies behind the plan, aligned as malloc aligns. */
-    size_t head = (sizeof(mica_full_plan) + 15) / 16 * 16, bytes = head + op->desc_size;
+    /* The descriptor lies behind the plan, aligned as malloc aligns, and the rules behind that. */
+    size_t head = (sizeof(mica_full_plan) + 15) / 16 * 16, tail = (op->desc_size + 15) / 16 * 16;
+    size_t bytes = head + tail + (size_t)op->arg_count * sizeof(mica_rule);
     mica_full_plan *full = mica_alloc(bytes);
     if (!full) return mica_fail_memory(bytes);
     mica_plan *p = &full->plan;
@@ -152,6 +173,7 @@ static mica_status build(mica_context *context, const mica_op *op, const void *d
     p->cuda = context->cuda;
     p->context = context;
     p->desc = (char *)full + head;
+    full->rules = (mica_rule *)(void *)((char *)full + head + tail);
     memcpy(p->desc, desc, op->desc_size);
     mica_config_text(p->engine, &p->config, full->config_text, sizeof full->config_text);
     atomic_fetch_add(&context->references, 1);
@@ -161,6 +183,9 @@ static mica_status build(mica_context *context, const mica_op *op, const void *d
         return status;
     }
     make_rules(full);
+    full->bytes += (size_t)p->kernel_count * sizeof *p->kernels +
+                   (size_t)p->booking_count * sizeof *p->bookings +
+                   (size_t)p->child_count * sizeof(mica_plan *);
     *plan = p;
     return MICA_OK;
 }
@@ -188,6 +213,9 @@ void mica_plan_destroy(mica_plan *plan)
     if (plan->engine->destroy) plan->engine->destroy(plan);
     for (int i = 0; i < plan->kernel_count; i++) mica_kernel_put(plan->kernels[i]);
     for (int i = 0; i < plan->child_count; i++) mica_plan_destroy(plan->children[i]);
+    mica_release(plan->kernels);
+    mica_release(plan->bookings);
+    mica_release(plan->children);
     mica_release(plan->state);
     mica_release(plan);
     mica_context_release(context);

@@ -49,8 +49,8 @@ static mica_status make_key(const mica_op *op, const mica_options *o, mica_plan_
 /* ---- records ---- */
 
 /* The problem column: the line, and what of the options the choice depends on. */
-static void record_problem(const mica_op *op, const void *desc, const mica_options *o,
-                           mica_text *text)
+static void write_problem(const mica_op *op, const void *desc, const mica_options *o,
+                          mica_text *text)
 {
     mica_op_text(op, desc, text);
     if (o->workspace_limit)
@@ -59,6 +59,20 @@ static void record_problem(const mica_op *op, const void *desc, const mica_optio
     if (!o->packed) return;
     mica_text_add(text, " ; packed=");
     mica_packed_names(op, o->packed, text);
+}
+
+/* The same, whole however long it is, for mica_release; NULL: no memory. */
+static char *record_problem(const mica_op *op, const void *desc, const mica_options *o)
+{
+    for (size_t size = 512;;) { /* of most problems */
+        char *line = mica_alloc(size);
+        if (!line) return NULL;
+        mica_text text = {line, size, 0};
+        write_problem(op, desc, o, &text);
+        if (text.length < size) return line;
+        mica_release(line);
+        size = text.length + 1;
+    }
 }
 
 /* ---- choice ---- */
@@ -76,16 +90,14 @@ static mica_status build_first(mica_context *c, const mica_op *op, const void *d
                      c->device.name, refusals->data);
 }
 
-static mica_status choose(mica_context *c, const mica_op *op, const void *desc,
+static mica_status choose(mica_context *c, const mica_op *op, const void *desc, const char *problem,
                           const mica_options *options, mica_plan **plan)
 {
-    char refusal_text[3072] = "", problem[1024] = "";
+    char refusal_text[3072] = "";
     mica_choice r;
-    mica_text refusals = {refusal_text, sizeof refusal_text, 0},
-              line = {problem, sizeof problem, 0};
+    mica_text refusals = {refusal_text, sizeof refusal_text, 0};
     mica_options o = *options;
     mica_candidate list[MICA_MAX_CANDIDATES];
-    record_problem(op, desc, &o, &line);
     /* Who asks for a measurement gets one, or what they had from one before. */
     bool shipped = o.mode != MICA_MODE_MEASURE;
     bool looks = !o.engine && o.mode != MICA_MODE_MODEL;
@@ -142,16 +154,17 @@ mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
     if (mica_op_resolve(key->op, key->desc, key->op->desc_size, desc, &why) != MICA_OK)
         return mica_fail(MICA_INVALID, "%s: %s", key->op->name, why.text);
     MICA_TRY(mica_packed_check(key->op, desc, options->packed));
-    MICA_TRY(choose(c, key->op, desc, options, plan));
-    /* A measurement that failed is made again when somebody asks again. */
-    if (!*mica_plan_full(*plan)->disturbed) mica_plan_cache_add(&c->cache, key, hash, *plan);
-    if (mica_log_wants(MICA_LOG_INFO)) {
-        char line[1024] = "";
-        record_problem(key->op, desc, options, &(mica_text){line, sizeof line, 0});
+    char *problem = record_problem(key->op, desc, options);
+    if (!problem) return mica_fail_memory(sizeof key->desc);
+    mica_status status = choose(c, key->op, desc, problem, options, plan);
+    if (status == MICA_OK) {
+        /* A measurement that failed is made again when somebody asks again. */
+        if (!*mica_plan_full(*plan)->disturbed) mica_plan_cache_add(&c->cache, key, hash, *plan);
         mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
-                 1e3 * (mica_seconds() - start), line);
+                 1e3 * (mica_seconds() - start), problem);
     }
-    return MICA_OK;
+    mica_release(problem);
+    return status;
 }
 
 /* ---- entry points ---- */

@@ -247,9 +247,9 @@ mica_status mica_records_ship(mica_records *rs, const char *device)
 {
     mica_status status = MICA_OK;
     int number = 0;
-    for (const char *at = mica_shipped_records; *at; at += strcspn(at, "\n"), at += *at == '\n') {
-        char line[1024];
-        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+    char *text = mica_copy_text(mica_shipped_records), *rest = text;
+    if (!text) return mica_fail_memory(strlen(mica_shipped_records));
+    for (char *line; (line = strsep(&rest, "\n"));) {
         number++;
         if (!*line || *line == '#' || !strstr(line, device)) continue;
         mica_status one = read_line(rs, line, "data/records.txt", number);
@@ -258,5 +258,6 @@ mica_status mica_records_ship(mica_records *rs, const char *device)
         else
             rs->list[rs->count - 1].shipped = true;
     }
+    mica_release(text);
     return status;
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/fields.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/tensor.h"
@@ -391,6 +392,28 @@ static void faults_come_when_asked(void **state)
     mica_release(c);
 }
 
+static void hear(void *user, mica_log_level level, const char *line)
+{
+    if (level == MICA_LOG_WARN) snprintf(user, 10000, "%s", line);
+}
+
+static void lines_of_the_log_are_whole(void **state)
+{
+    (void)state;
+    static char heard[10000], said[6000];
+    const size_t lengths[] = {10, 4060, 4075, 4076, 4077, 4078, 4079, 4080, 4095, 4096, 5999};
+    mica_log_set(hear, heard, MICA_LOG_WARN);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        memset(said, 'x', lengths[i]);
+        said[lengths[i] - 1] = 'y';
+        said[lengths[i]] = 0;
+        mica_log(MICA_LOG_WARN, "%s", said);
+        const char *tail = strchr(heard, 'x');
+        assert_string_equal(tail, said);
+    }
+    mica_log_set(NULL, NULL, MICA_LOG_ERROR);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +432,7 @@ int main(void)
         cmocka_unit_test(copies_ignore_padding_and_short_descriptors),
         cmocka_unit_test(random_numbers_have_their_moments),
         cmocka_unit_test(faults_come_when_asked),
+        cmocka_unit_test(lines_of_the_log_are_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * by side, a run launches each, and where one does not compile nothing is left. */
 #define _GNU_SOURCE
 #include "mica/mica.h"
+#include "plan/context.h"
 #include "../fake/help.h"
 
 #include <setjmp.h>
@@ -85,6 +86,51 @@ static void one_that_fails_leaves_nothing(void **state)
 
 /* Winograd's errors are larger than other engines': it would be the quickest here. */
 static const char filtered[] = "conv x=f32:16x256x14x14:nhwc w=f32:256x256x3x3:nhwc pad=1x1";
+
+/* ---- an engine of many kernels ---- */
+
+enum { KERNELS = 30 };
+
+static mica_status build_many(mica_plan *plan)
+{
+    mica_kernel **kernels;
+    MICA_TRY(mica_plan_state(plan, KERNELS * sizeof *kernels, &kernels));
+    for (int i = 0; i < KERNELS; i++) {
+        char prologue[64];
+        snprintf(prologue, sizeof prologue, "constexpr int NUMBER = %d;\n", i);
+        mica_kernel_spec spec = {"ops/pool/pool_bwd_cuda.cu", "pool_bwd", prologue, 0};
+        MICA_TRY(mica_plan_add_kernel(plan, &spec, &kernels[i]));
+    }
+    return MICA_OK;
+}
+
+static void plans_have_any_number_of_kernels(void **state)
+{
+    (void)state;
+    static const mica_engine engine = {.name = "many", .cuda = true, .build = build_many};
+    const mica_op *op = mica_op_find("transform");
+    const mica_candidate candidate = {.engine = &engine};
+    mica_transform_desc d = {.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){8})}, full;
+    mica_context *context;
+    mica_plan *plan;
+    mica_why why;
+    assert_int_equal(mica_context_create("cuda:0", &context), MICA_OK);
+    assert_int_equal(mica_op_resolve(op, &d, sizeof d, &full, &why), MICA_OK);
+    if (mica_plan_build(context, op, &full, &candidate, &(mica_options){0}, &plan) != MICA_OK)
+        fail_msg("%s", mica_error());
+    assert_int_equal(kernels_of(plan), KERNELS);
+    mica_kernel *const *kernels = plan->state;
+    for (int i = 0; i < KERNELS; i++) {
+        mica_kernel_info info;
+        char number[32];
+        snprintf(number, sizeof number, "NUMBER = %d;", i);
+        mica_kernel_describe(kernels[i], &info);
+        assert_non_null(strstr(info.prologue, number));
+    }
+    mica_plan_destroy(plan);
+    mica_context_destroy(context);
+    assert_int_equal(help_books().modules, 0);
+}
 
 static void some_engines_are_only_taken_by_name(void **state)
 {
@@ -181,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_compile_side_by_side),
         cmocka_unit_test(one_that_fails_leaves_nothing),
+        cmocka_unit_test(plans_have_any_number_of_kernels),
         cmocka_unit_test(some_engines_are_only_taken_by_name),
         cmocka_unit_test(chunks_keep_to_a_limit),
         cmocka_unit_test(shipped_records_choose),

@@ -9,7 +9,7 @@
 
 #include "mica/mica.h"
 #include "base/memory.h"
-#include "ops/op.h"
+#include "plan/context.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -365,7 +365,7 @@ static void write_records(const char *path, const char *text)
  * plan. */
 static const char *engine_by(const char *path, const char *line, mica_mode mode, mica_status loaded)
 {
-    static const char *const known[] = {"cpu", "ref", "onednn"};
+    static const char *const known[] = {"cpu", "ref", "onednn", "compose"};
     mica_context *c;
     mica_plan *plan;
     mica_options o = {.mode = mode};
@@ -436,6 +436,63 @@ static void records_of_any_length(void **state)
     write_records(path, text);
     assert_string_equal(
         engine_by(path, "activation act=tanh x=f32:33", MICA_MODE_RECORDED, MICA_OK), "");
+    unlink(path);
+}
+
+static void add_tensor(mica_text *line, const char *name, int rank, const char *last)
+{
+    mica_text_add(line, " %s=f32:1", name);
+    for (int i = 1; i < rank; i++) mica_text_add(line, "x1");
+    for (int i = 1; i < rank; i++) mica_text_add(line, "%c222222222222222222", i > 1 ? 'x' : ':');
+    mica_text_add(line, "%c%s", rank > 1 ? 'x' : ':', last);
+}
+
+/* A problem whose line is longer than most, and ends with `last`. */
+static void long_line(char *buffer, size_t size, const char *last)
+{
+    static const struct {
+        const char *name;
+        int rank;
+    } tensors[] = {{"q", 3},  {"k", 3},  {"v", 3},  {"wq", 2}, {"wk", 2},  {"wv", 2},
+                   {"wo", 2}, {"bq", 1}, {"bk", 1}, {"bv", 1}, {"bo", 1},  {"out", 3},
+                   {"qh", 4}, {"kh", 4}, {"vh", 4}, {"oh", 4}, {"lse", 3}, {"bias", 4}};
+    const size_t count = sizeof tensors / sizeof *tensors;
+    mica_text line = {buffer, size, 0};
+    mica_text_add(&line, "mha");
+    for (size_t i = 0; i < count; i++)
+        add_tensor(&line, tensors[i].name, tensors[i].rank,
+                   i + 1 < count ? "222222222222222222" : last);
+    assert_true(line.length > 1024 && line.length < size);
+}
+
+/* The keys of records are whole lines, however long. */
+static void records_of_long_problems(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mica-records-XXXXXX", line[2048], other[2048], text[2200], written[4096];
+    close(mkstemp(path));
+    long_line(line, sizeof line, "222222222222222222");
+    long_line(other, sizeof other, "222222222222222223");
+    snprintf(text, sizeof text, "%s | @ | ref | | 0.5 | mica\n", line);
+    write_records(path, text);
+    assert_string_equal(engine_by(path, line, MICA_MODE_RECORDED, MICA_OK), "ref");
+    assert_string_equal(engine_by(path, other, MICA_MODE_RECORDED, MICA_OK), "");
+    /* And so they are written. */
+    mica_context *c;
+    mica_plan *plan;
+    mica_options measure = {.mode = MICA_MODE_MEASURE, .measure_ms = 1};
+    assert_int_equal(mica_context_create("cpu", &c), MICA_OK);
+    assert_int_equal(mica_context_keep_disturbed(c, true), MICA_OK);
+    assert_int_equal(mica_plan_from_text(c, other, &measure, &plan), MICA_OK);
+    mica_plan_destroy(plan);
+    unlink(path);
+    assert_int_equal(mica_context_save_records(c, path), MICA_OK);
+    mica_context_destroy(c);
+    FILE *f = fopen(path, "r");
+    assert_non_null(fgets(written, sizeof written, f));
+    fclose(f);
+    assert_memory_equal(written, other, strlen(other));
+    assert_memory_equal(written + strlen(other), " | ", 3);
     unlink(path);
 }
 
@@ -734,6 +791,96 @@ static void engines_that_say_little(void **state)
                 50 * mica_engine_predict(&silent, op, &full, &device));
 }
 
+/* ---- plans of many parts ---- */
+
+enum { PARTS = 100 };
+
+static mica_status build_parts(mica_plan *plan)
+{
+    mica_activation_desc d = {.act = MICA_ACT_RELU};
+    mica_plan **children;
+    MICA_TRY(mica_plan_state(plan, PARTS * sizeof *children, &children));
+    for (int64_t i = 0; i < PARTS; i++) {
+        size_t offset;
+        d.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){i + 1});
+        MICA_TRY(mica_book(plan, "part", (size_t)i + 1, &offset));
+        MICA_TRY(
+            mica_plan_child_create(plan, "activation", &d, sizeof d, NULL, &children[i], NULL));
+    }
+    return MICA_OK;
+}
+
+static mica_status run_parts(const mica_plan *plan, const mica_run *run)
+{
+    mica_plan *const *children = plan->state;
+    for (int i = 0; i < PARTS; i++) {
+        float *x = run->args[0], *y = run->args[1];
+        size_t at = (size_t)i * PARTS;
+        MICA_TRY(mica_plan_child_run(children[i], &(mica_run){.args = {x + at, y + at}}));
+    }
+    return MICA_OK;
+}
+
+static mica_status plan_parts(mica_plan **plan)
+{
+    static const mica_engine engine = {.name = "parts", .build = build_parts, .run = run_parts};
+    const mica_op *op = mica_op_find("transform");
+    const mica_candidate candidate = {.engine = &engine};
+    mica_transform_desc d = {.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){PARTS * PARTS})};
+    mica_transform_desc full;
+    mica_why why;
+    assert_int_equal(mica_op_resolve(op, &d, sizeof d, &full, &why), MICA_OK);
+    return mica_plan_build(ctx, op, &full, &candidate, &(mica_options){0}, plan);
+}
+
+static void plans_have_any_number_of_parts(void **state)
+{
+    (void)state;
+    static float x[PARTS * PARTS], y[PARTS * PARTS];
+    mica_plan *plan;
+    const char *name;
+    size_t offset, bytes;
+    assert_int_equal(plan_parts(&plan), MICA_OK);
+    assert_int_equal(mica_plan_workspace(plan), PARTS * 256);
+    for (int i = 0; i < PARTS; i++) {
+        assert_int_equal(mica_plan_booking(plan, i, &name, &offset, &bytes), MICA_OK);
+        assert_int_equal(offset, i * 256);
+        assert_int_equal(bytes, i + 1);
+    }
+    assert_int_equal(mica_plan_booking(plan, PARTS, &name, &offset, &bytes), MICA_INVALID);
+    for (int i = 0; i < PARTS * PARTS; i++) x[i] = (float)(i % 3);
+    void *workspace = aligned_alloc(256, PARTS * 256);
+    assert_int_equal(mica_plan_run(plan, &(mica_run){.args = {x, y}, .workspace = workspace}),
+                     MICA_OK);
+    for (int i = 0; i < PARTS; i++)
+        for (int k = 0; k < PARTS; k++)
+            assert_true(y[i * PARTS + k] == (k <= i ? x[i * PARTS + k] : 0));
+    free(workspace);
+    mica_plan_destroy(plan);
+    /* Each allocation of that fails once. */
+    for (long n = 1;; n++) {
+        mica_fault_set(MICA_FAULT_ALLOC, n, false);
+        mica_status status = plan_parts(&plan);
+        bool passed = mica_fault_count(MICA_FAULT_ALLOC) >= n;
+        mica_fault_set(MICA_FAULT_ALLOC, 0, false);
+        if (status == MICA_OK) mica_plan_destroy(plan);
+        if (!passed) break;
+        if (status != MICA_OK) assert_int_equal(status, MICA_OUT_OF_MEMORY);
+    }
+}
+
+/* What operations may have at most. */
+static void operations_fit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < mica_op_count; i++) {
+        assert_in_range(mica_ops[i]->arg_count, 1, MICA_MAX_ARGS);
+        assert_in_range(mica_ops[i]->desc_size, 1, MICA_MAX_DESC);
+        assert_in_range(mica_ops[i]->scalar_count, 0, MICA_MAX_SCALARS);
+        assert_in_range(mica_ops[i]->field_count, 1, 64);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -749,9 +896,12 @@ int main(void)
         cmocka_unit_test(engines_can_be_named),
         cmocka_unit_test(verdicts_take_options),
         cmocka_unit_test(engines_that_say_little),
+        cmocka_unit_test(plans_have_any_number_of_parts),
+        cmocka_unit_test(operations_fit),
         cmocka_unit_test(records_choose),
         cmocka_unit_test(records_of_others),
         cmocka_unit_test(records_of_any_length),
+        cmocka_unit_test(records_of_long_problems),
         cmocka_unit_test(constants_on_record),
         cmocka_unit_test(constants_are_measured),
         cmocka_unit_test(cache_is_shared_and_bounded),
