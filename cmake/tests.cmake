@@ -367,9 +367,12 @@ if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
     mica_test(abi/archive abi ${PROJECT_SOURCE_DIR}/tests/abi/archive.sh $<TARGET_FILE:mica_static>
       $<TARGET_FILE:mica_inside> ${PROJECT_BINARY_DIR}/mica.pc ${CMAKE_C_COMPILER})
   endif()
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/objects.txt
+    CONTENT "$<JOIN:$<TARGET_OBJECTS:mica_objects>,\n>\n")
+  if(MICA_CLOSED_ARCHIVE) # objects with code
+    mica_test(lint/links lint ${PROJECT_SOURCE_DIR}/tools/layering --links ${PROJECT_BINARY_DIR}/objects.txt)
+  endif()
   if(CMAKE_C_COMPILER_ID STREQUAL GNU) # whose objects the table is about
-    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/objects.txt
-      CONTENT "$<JOIN:$<TARGET_OBJECTS:mica_objects>,\n>\n")
     mica_test(abi/sizes abi ${PROJECT_SOURCE_DIR}/tests/abi/sizes.sh ${PROJECT_BINARY_DIR}
       ${PROJECT_BINARY_DIR}/objects.txt)
   endif()

@@ -8,6 +8,7 @@
 #include "base/fields.h"
 #include "base/tensor.h"
 #include "cuda/cuda.h"
+#include "ops/services.h"
 
 /* ---- configs ---- */
 #define MICA_MAX_KNOBS   8
@@ -146,7 +147,7 @@ typedef struct mica_op {
     const mica_engine *const *engines; /* best first, NULL-terminated; both backends */
 } mica_op;
 
-/* ---- what follows from the tables (ops.c, fill.c, ref.c) ---- */
+/* ---- what follows from the tables (ops.c, predict.c, fill.c, ref.c) ---- */
 
 /* The operations, in the order of ops.def. */
 extern const mica_op *const mica_ops[];
@@ -181,6 +182,21 @@ void mica_op_default_scalars(const mica_op *op, double *scalars);
 /* The numeric contract before an engine changes it, and phi of a contract. */
 void mica_op_contract(const mica_op *op, const void *desc, mica_contract *contract);
 double mica_contract_phi(const mica_contract *contract);
+/* Milliseconds that a problem is expected to take on the engine that the model prefers; 0 if none
+ * takes it. desc: resolved. */
+double mica_op_predict(const mica_op *op, const void *desc, const mica_device_info *device,
+                       bool cuda);
+/* The same of one engine that takes it, by the best of its configs. */
+double mica_engine_predict(const mica_engine *engine, const mica_op *op, const void *desc,
+                           const mica_device_info *device);
+/* The same of one config, of runs that get these arguments packed. */
+double mica_config_predict(const mica_engine *engine, const mica_op *op, const void *desc,
+                           const mica_device_info *device, const mica_config *config,
+                           uint64_t packed);
+/* For an engine's configs: keeps the `most` that cost least of those offered one by one, best
+ * first, of equals the earlier. ms: their costs. Returns how many there are. */
+int mica_config_keep(mica_config *list, double *ms, int count, int most, const mica_config *config,
+                     double cost);
 /* Fills of arguments that the operation does not fill itself. */
 void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
                        double *values);
@@ -221,34 +237,11 @@ struct mica_plan {
     uint64_t packed; /* bit i: runs get argument i packed */
 };
 
-/* Zeroed memory that lives as long as the plan; sets plan->state. Call once, first. */
-mica_status mica_plan_state(mica_plan *plan, size_t bytes, void *state_out);
-/* Books workspace; *offset goes to mica_at. name: for explain. */
-mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *offset);
+/* Where a booking begins. */
 static inline void *mica_at(const mica_run *run, size_t offset)
 {
     return (char *)run->workspace + offset;
 }
-/* Asks for a kernel, owned by the plan: *kernel, which must lie in the plan's state, stands for it
- * at once and is it after build(), when all of the plan's are found or compiled in parallel. */
-mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
-                                 mica_kernel **kernel);
-/* A plan of another operation on the same device, its workspace booked inside this one's; without
- * workspace_offset the caller books it. */
-mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,
-                                   size_t desc_size, const char *engine, mica_plan **child,
-                                   size_t *workspace_offset);
-/* Milliseconds that such a child is expected to take on the engine that the model prefers; 0 if
- * none takes it. desc: resolved. */
-double mica_op_predict(const mica_op *op, const void *desc, const mica_device_info *device,
-                       bool cuda);
-/* The same of one engine that takes it, by the best of its configs. */
-double mica_engine_predict(const mica_engine *engine, const mica_op *op, const void *desc,
-                           const mica_device_info *device);
-/* For an engine's configs: keeps the `most` that cost least of those offered one by one, best
- * first, of equals the earlier. ms: their costs. Returns how many there are. */
-int mica_config_keep(mica_config *list, double *ms, int count, int most, const mica_config *config,
-                     double cost);
 /* Runs it without the checks of the public call. */
 static inline mica_status mica_plan_child_run(const mica_plan *child, const mica_run *run)
 {

@@ -79,5 +79,78 @@ expect src/plan/x.c:1 src/plan/x.c 'void f(void) { if (1) abort(); }\n'
 expect src/plan/x.c:1 src/plan/x.c 'void f(void) { /* why */ exit(1); }\n'
 expect src/plan/x.c:1 src/plan/x.c 'void f(int n) { assert(n > 0); }\n'
 
+# ---- links: objects of a sound tree, and one that wants what it may not ----
+compiler=${CC:-cc}
+objects=$tree/mica_objects.dir list=$tree/objects.txt
+
+# object SOURCE TEXT
+object() {
+    mkdir -p "$objects/$(dirname "$1")"
+    printf "$2" | "$compiler" -x c -c -o "$objects/$1.o" -
+    echo "$objects/./$1.o" >>"$list"
+}
+
+sound_objects() {
+    object src/base/why.c 'int mica_why(void) { return 1; }\n'
+    object src/cpu/cpu.c 'int mica_why(void); int mica_cpu(void) { return mica_why(); }\n'
+    object src/cuda/cuda.c 'extern int mica_embedded; int mica_cuda(void) { return mica_embedded; }\n'
+    object kernels.c 'int mica_embedded;\n'
+    object src/peers/peers.c 'int mica_peers_rows(void) { return 1; } int mica_blas(void) { return 2; }\n'
+    object src/ops/ops.c 'extern int mica_op_a, mica_op_b; int mica_ops(void) { return mica_op_a + mica_op_b; }\n'
+    object src/ops/shared/fill.c 'int mica_why(void); int mica_fill(void) { return mica_why(); }\n'
+    object src/ops/pointwise/walk.c 'int mica_fill(void); int mica_walk(void) { return mica_fill(); }\n'
+    object src/ops/a/a.c 'int mica_op_a; int mica_book(int), mica_walk(void); int a_x(void) { return mica_book(1) + mica_walk(); }\n'
+    object src/ops/b/b.c 'int mica_op_b, mica_cuda(void); int b_x(void) { return mica_cuda(); }\n'
+    object src/ops/b/peer/b.c 'int mica_blas(void); int b_peer(void) { return mica_blas(); }\n'
+    object src/ops/gemm/gemm.c 'extern int gemm_sm90_blocks; int gemm_tile(void) { return gemm_sm90_blocks; }\n'
+    object src/ops/grouped_gemm/g.c 'int gemm_sm90_blocks, gemm_tile(void); int g_x(void) { return gemm_tile(); }\n'
+    object src/plan/plan.c 'int mica_ops(void), mica_peers_rows(void); int mica_plan(void) { return mica_ops() + mica_peers_rows(); }\nint mica_book(int b) { return b; }\n'
+}
+
+check_links() { "$layering" --links "$1" "$tree"; }
+
+# links PLACE SOURCE TEXT: with that object, exactly that place is reported.
+links() {
+    cp "$tree/sound.txt" "$list"
+    object "$2" "$3"
+    checks=$((checks + 1))
+    found=$(check_links "$list" | cut -d: -f1,2 | sed 's/\.o: / /') || true
+    if [ "$found" != "$1" ]; then
+        echo "layering: planted link $1, reported: ${found:-nothing}"
+        failures=$((failures + 1))
+    fi
+}
+
+sound_tree
+put src/ops/services.h 'int mica_book(int bytes);\n'
+put src/ops/ops.def 'X(a)\nX(b)\n'
+put src/peers/peers.h 'int mica_peers_rows(void);\n'
+sound_objects
+cp "$list" "$tree/sound.txt"
+check_links "$list" || { echo "layering: sound links were refused"; exit 1; }
+links "src/base/x.c wants mica_cpu of src/cpu" src/base/x.c 'int mica_cpu(void); int x(void) { return mica_cpu(); }\n'
+links "src/cuda/x.c wants mica_fill of src/ops/shared" src/cuda/x.c 'int mica_fill(void); int x(void) { return mica_fill(); }\n'
+links "src/cuda/x.c wants mica_book of src/plan" src/cuda/x.c 'int mica_book(int); int x(void) { return mica_book(1); }\n'
+links "src/ops/a/x.c wants mica_plan of src/plan" src/ops/a/x.c 'int mica_plan(void); int x(void) { return mica_plan(); }\n'
+links "src/ops/a/x.c wants b_x of src/ops/b" src/ops/a/x.c 'int b_x(void); int x(void) { return b_x(); }\n'
+links "src/ops/shared/x.c wants a_x of src/ops/a" src/ops/shared/x.c 'int a_x(void); int x(void) { return a_x(); }\n'
+links "src/ops/x.c wants a_x of src/ops/a" src/ops/x.c 'int a_x(void); int x(void) { return a_x(); }\n'
+links "src/ops/gemm/x.c wants g_x of src/ops/grouped_gemm" src/ops/gemm/x.c 'int g_x(void); int x(void) { return g_x(); }\n'
+links "src/ops/a/x.c wants mica_blas of src/peers" src/ops/a/x.c 'int mica_blas(void); int x(void) { return mica_blas(); }\n'
+links "src/plan/x.c wants mica_blas of src/peers" src/plan/x.c 'int mica_blas(void); int x(void) { return mica_blas(); }\n'
+# A row that nothing needs any more, and objects that are none.
+checks=$((checks + 1))
+grep -v grouped_gemm "$tree/sound.txt" >"$list"
+check_links "$list" | grep -q "nothing is tied by the row src/ops/gemm to" || {
+    echo "layering: a row that is not needed was kept"
+    failures=$((failures + 1))
+}
+checks=$((checks + 1))
+: >"$tree/none.txt"
+if check_links "$tree/none.txt" >/dev/null 2>&1; then
+    echo "layering: no objects at all passed"
+    failures=$((failures + 1))
+fi
+
 echo "layering: $checks planted violations, $failures missed or misplaced"
 [ "$failures" = 0 ]
