@@ -5,6 +5,7 @@
  * the axis that a thread loads at once), RAGGED (slices start anywhere in a vector, alike in all
  * tensors). Reductions have a fixed order, and every thread of the group receives the same bits. */
 #pragma once
+#include "kernels/deviation.cuh"
 #include "kernels/types.cuh"
 #include "kernels/math.cuh"
 #include "kernels/vector.cuh"
@@ -61,8 +62,6 @@ template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v
     }
     return v;
 }
-
-template <typename A> __device__ __forceinline__ A negative_infinity() { return (A)-INFINITY_F; }
 
 /* Maximum and sum of exp(x - max) of what has been seen. */
 template <typename A> struct running {
@@ -169,11 +168,18 @@ __device__ __forceinline__ void write_vector(T *to, const extent &e, long long i
     }
 }
 
-/* Maximum and sum over a slice's elements, `along` apart, of which the thread takes its share. total,
- * if not NULL, receives the sum of the elements. Batches keep several loads in flight. */
+/* Of all threads of a slice. */
+template <typename A> __device__ __forceinline__ A deviation_reduce(deviation<A> d, A mine, A max, A *scratch)
+{
+    deviation_lower(d, mine, max);
+    return slice_reduce(d.sum, scratch, add_op());
+}
+
+/* Maximum and sum over a slice's elements, `along` apart, of which the thread takes its share. below,
+ * if not NULL, receives their deviations. Batches keep several loads in flight. */
 template <typename T, typename A>
 __device__ __forceinline__ running<A> running_read(const T *from, const extent &e, long long along,
-                                                   bool whole, A *total)
+                                                   bool whole, deviation<A> *below)
 {
     constexpr int VALUES = sizeof(A) == 8 ? 8 : 32, BATCH = VECTOR < VALUES ? VALUES / VECTOR < 8 ? VALUES / VECTOR : 8 : 1;
     running<A> r = {negative_infinity<A>(), (A)0};
@@ -183,13 +189,25 @@ __device__ __forceinline__ running<A> running_read(const T *from, const extent &
 #pragma unroll
         for (int b = 0; b < BATCH; b++) i[b] = position(j + b);
         read_batch<BATCH>(from, e, i, along, whole, negative_infinity<A>(), v);
-        if (total)
-#pragma unroll
-            for (int b = 0; b < BATCH; b++)
-#pragma unroll
-                for (int k = 0; k < VECTOR; k++)
-                    if (i[b] + k >= e.lo && i[b] + k < e.hi) *total += v[b][k];
+        const A before = r.max;
         running_add<BATCH * VECTOR>(r, &v[0][0]);
+        if (!below) continue;
+        deviation_lower(*below, before, r.max);
+        const A shift = deviation_shift(r.max);
+        A sum = 0;
+        /* Elements of the batch, counted from its own first. */
+        const int first = (int)(e.lo - i[0] < 0 ? 0 : e.lo - i[0]), most = BATCH * THREADS * VECTOR;
+        const int end = (int)(e.hi - i[0] < most ? e.hi - i[0] : most);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+#pragma unroll
+            for (int k = 0; k < VECTOR; k++) {
+                const int at = b * (THREADS * VECTOR) + k;
+                const bool inside = at < end && (!RAGGED || at >= first);
+                sum += inside ? v[b][k] * (A)DEVIATION - shift : (A)0;
+                if (inside) below->seen += 1;
+            }
+        below->sum += sum;
     }
     return r;
 }

@@ -37,6 +37,52 @@ static void known_values(void **state)
     }
 }
 
+/* What smoothing adds is a mean of differences: where logits are large, one of logits would lose
+ * what they differ by, or overflow. */
+static void far_from_zero(void **state)
+{
+    (void)state;
+    const double base[] = {0, 1e38, -1e38, 0x1p20, -0x1p20, 0x1p23};
+    enum { N = 6, C = 4 };
+    double x[N * C], labels[N] = {0, 0, 0, 0, 0, 0}, loss[N], want[N];
+    for (int r = 0; r < N; r++) {
+        for (int c = 0; c < C; c++) x[r * C + c] = base[r] + (c == 0);
+        want[r] = fabs(base[r]) > 1e30 ? log(4) : log(1 + 3 * exp(-1)) + 0.1 * 0.75;
+    }
+    /* Rows one by one, long ones in chunks and side by side. */
+    for (int e = 0; e < 2; e++) {
+        run_ok(engines[e], "cross_entropy reduction=none x=f32:6x4 smoothing=0.1",
+               VALUES(x, labels, loss));
+        assert_int_equal(differences(loss, want, N, 0, 3e-7), 0);
+        run_ok(engines[e], "cross_entropy reduction=none x=f64:6x4 smoothing=0.1",
+               VALUES(x, labels, loss));
+        assert_int_equal(differences(loss + 3, want + 3, N - 3, 0, 1e-9), 0);
+    }
+    enum { LONG = 9000 };
+    const char *const lines[] = {"cross_entropy reduction=none x=f32:2x9000 smoothing=0.1",
+                                 "cross_entropy reduction=none x=f32:9x9000:t smoothing=0.1",
+                                 "cross_entropy reduction=none x=f64:2x9000 smoothing=0.1"};
+    const int rows[] = {2, 9, 2};
+    double *wide = malloc(9 * LONG * sizeof *wide), zero[9] = {0}, got[9], far[9];
+    /* The maximum rises from chunk to chunk; the label's logit is the first. */
+    double sum = 0, mean = 0, most = 2 + (LONG - 1) / 1000;
+    for (int c = 0; c < LONG; c++) {
+        double below = most - (2 + c / 1000);
+        sum += exp(-below), mean += below / LONG;
+    }
+    for (int r = 0; r < 9; r++) {
+        far[r] = log(sum) + 0.9 * (most - 2) + 0.1 * mean;
+        for (int c = 0; c < LONG; c++)
+            wide[r * LONG + c] = 0x1p22 * (r % 2 ? -1 : 1) + 2 + c / 1000;
+    }
+    for (int l = 0; l < 3; l++)
+        for (int e = 0; e < 2; e++) {
+            run_ok(engines[e], lines[l], VALUES(wide, zero, got));
+            assert_int_equal(differences(got, far, rows[l], 0, 1e-6), 0);
+        }
+    free(wide);
+}
+
 static void ignored_rows(void **state)
 {
     (void)state;
@@ -208,10 +254,10 @@ static void threads_do_not_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_values),        cmocka_unit_test(ignored_rows),
-        cmocka_unit_test(labels_out_of_range), cmocka_unit_test(refusals),
-        cmocka_unit_test(finite_differences),  cmocka_unit_test(in_place),
-        cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(known_values), cmocka_unit_test(far_from_zero),
+        cmocka_unit_test(ignored_rows), cmocka_unit_test(labels_out_of_range),
+        cmocka_unit_test(refusals),     cmocka_unit_test(finite_differences),
+        cmocka_unit_test(in_place),     cmocka_unit_test(threads_do_not_show),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

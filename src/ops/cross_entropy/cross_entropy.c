@@ -178,13 +178,37 @@ static int64_t terms(const void *desc)
     return d->x.dims[1] > 0 ? d->x.dims[1] : 1;
 }
 
-/* ---- labels ---- */
+/* ---- fills ---- */
 
-static bool fill_labels(const void *desc, const double *scalars, int arg, mica_fill fill,
-                        uint64_t seed, double *values)
+/* Every second row far from zero, where logits differ little or not at all. */
+static void fill_logits(const mica_cross_entropy_desc *d, uint64_t seed, double *values)
+{
+    mica_fill_general(&mica_op_cross_entropy, d, MICA_CROSS_ENTROPY_X, MICA_FILL_RANGE, seed,
+                      values);
+    const int64_t count = mica_tensor_count(&d->x), classes = d->x.dims[1];
+    const int64_t pixels = count > 0 ? count / d->x.dims[0] / classes : 1;
+    const int most = d->x.dtype == MICA_F16 ? 15 : d->x.dtype == MICA_F64 ? 1023 : 127;
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t row = (uint64_t)(i / pixels / classes * pixels + i % pixels);
+        if (row % 2) continue;
+        const double u = mica_random_uniform(seed ^ 0xfa2, row);
+        const double far =
+            exp2(row % 4 ? u * (most < 30 ? most : 30) : most - 1) * (row % 8 < 4 ? 1 : -1);
+        char element[16];
+        mica_dtype_store(d->x.dtype)(element, 0, far + mica_random_normal(seed, (uint64_t)i));
+        values[i] = mica_dtype_load(d->x.dtype)(element, 0);
+    }
+}
+
+static bool fill_input(const void *desc, const double *scalars, int arg, mica_fill fill,
+                       uint64_t seed, double *values)
 {
     (void)scalars;
     const mica_cross_entropy_desc *d = desc;
+    if (arg == MICA_CROSS_ENTROPY_X && fill == MICA_FILL_RANGE) {
+        fill_logits(d, seed, values);
+        return true;
+    }
     if (arg != MICA_CROSS_ENTROPY_LABELS) return false;
     int64_t count = mica_tensor_count(&d->labels), classes = d->x.dims[1];
     double last = (double)(classes > 0 ? classes - 1 : 0);
@@ -216,7 +240,7 @@ const mica_op mica_op_cross_entropy = {
     .cost = cost,
     .terms = terms,
     .ulps = 6, /* of exp, log, a division and products */
-    .fill = fill_labels,
+    .fill = fill_input,
     .reference = mica_cross_entropy_reference,
     .engines = engines,
 };

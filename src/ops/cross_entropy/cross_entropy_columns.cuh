@@ -2,6 +2,7 @@
  * Rows that lie side by side in memory, classes far apart, as images have them: a thread has VECTOR
  * neighbouring rows. Constants: VECTOR, THREADS of a block. Types x_t, acc_t. */
 #pragma once
+#include "kernels/deviation.cuh"
 #include "kernels/types.cuh"
 #include "kernels/math.cuh"
 #include "kernels/vector.cuh"
@@ -26,12 +27,12 @@ struct batch {
     }
 };
 
-/* see(class, values) is called with all classes in order. */
+/* see(class, values, maxima so far, those before them) is called with all classes in order. */
 template <typename See>
 __device__ __forceinline__ statistics read_statistics(const mica_cross_entropy_args &args, const x_t *x, See see)
 {
     statistics s;
-    acc_t top[VECTOR];
+    acc_t top[VECTOR], before[VECTOR];
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) s.max[k] = s.sum[k] = 0, top[k] = (acc_t)-INFINITY_F;
     for (long long first = 0; first < args.classes; first += BATCH) {
@@ -42,7 +43,6 @@ __device__ __forceinline__ statistics read_statistics(const mica_cross_entropy_a
         for (int b = 0; b < BATCH; b++) {
             if (first + b >= args.classes) break;
             unpack(x_batch.raw[b], v);
-            see(first + b, v);
 #pragma unroll
             for (int k = 0; k < VECTOR; k++) top[k] = max_of(top[k], v[k]);
         }
@@ -50,6 +50,7 @@ __device__ __forceinline__ statistics read_statistics(const mica_cross_entropy_a
         for (int k = 0; k < VECTOR; k++) {
             const acc_t max = top[k] == (acc_t)-INFINITY_F ? (acc_t)0 : top[k];
             if (s.sum[k] != 0) s.sum[k] *= exp_of(s.max[k] - max);
+            before[k] = first > 0 ? s.max[k] : max;
             s.max[k] = max;
         }
 #pragma unroll
@@ -58,6 +59,7 @@ __device__ __forceinline__ statistics read_statistics(const mica_cross_entropy_a
             unpack(x_batch.raw[b], v);
 #pragma unroll
             for (int k = 0; k < VECTOR; k++) s.sum[k] += exp_of(v[k] - s.max[k]);
+            see(first + b, v, s.max, before);
         }
     }
     return s;

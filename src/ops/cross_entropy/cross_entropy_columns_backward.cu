@@ -13,7 +13,7 @@ __device__ __forceinline__ void do_rows(const mica_cross_entropy_args &args, lon
     layout_offsets<4>(args.rows, index, at);
     const x_t *x = (const x_t *)args.x + at[0];
     dx_t *dx = (dx_t *)args.dx + at[3];
-    const statistics s = read_statistics(args, x, [](long long, const acc_t *) {});
+    const statistics s = read_statistics(args, x, [](long long, const acc_t *, const acc_t *, const acc_t *) {});
     shares row[VECTOR];
     acc_t scale[VECTOR];
 #pragma unroll

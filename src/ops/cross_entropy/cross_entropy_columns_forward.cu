@@ -7,10 +7,10 @@
 #include "ops/cross_entropy/cross_entropy_columns.cuh"
 
 __device__ __forceinline__ acc_t loss_of(const mica_cross_entropy_args &args, acc_t max, acc_t log_sum, acc_t logit,
-                                         acc_t total)
+                                         acc_t below)
 {
     acc_t loss = log_sum - (acc_t)(1 - args.smoothing) * (logit - max);
-    if constexpr (SMOOTH) loss += (acc_t)args.smoothing * (max - total / (acc_t)args.classes);
+    if constexpr (SMOOTH) loss -= (acc_t)args.smoothing * (below / (acc_t)args.classes / (acc_t)DEVIATION);
     return loss;
 }
 
@@ -22,21 +22,27 @@ __device__ __forceinline__ void do_rows(const mica_cross_entropy_args &args, lon
     layout_offsets<4>(args.rows, index, at);
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) label[k] = label_at(args, beside(args, at, 1, k));
-    acc_t logit[VECTOR], total[VECTOR];
+    acc_t logit[VECTOR];
+    deviation<acc_t> below[VECTOR];
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) logit[k] = total[k] = 0;
-    const statistics s = read_statistics(args, (const x_t *)args.x + at[0], [&](long long c, const acc_t *v) {
+    for (int k = 0; k < VECTOR; k++) logit[k] = below[k].sum = below[k].seen = 0;
+    const statistics s = read_statistics(args, (const x_t *)args.x + at[0],
+                                         [&](long long c, const acc_t *v, const acc_t *max, const acc_t *before) {
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             logit[k] = c == label[k] ? v[k] : logit[k];
-            if constexpr (SMOOTH) total[k] += v[k];
+            if constexpr (SMOOTH) {
+                if (c % BATCH == 0) deviation_lower(below[k], before[k], max[k]);
+                below[k].sum += v[k] * (acc_t)DEVIATION - deviation_shift(max[k]);
+                below[k].seen += 1;
+            }
         }
     });
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
         const bool ignored = is_ignored(args, label[k]), there = label[k] >= 0 && label[k] < args.classes;
         const acc_t log_sum = log_of(s.sum[k]);
-        const acc_t loss = ignored ? (acc_t)0 : !there ? (acc_t)NAN_F : loss_of(args, s.max[k], log_sum, logit[k], total[k]);
+        const acc_t loss = ignored ? (acc_t)0 : !there ? (acc_t)NAN_F : loss_of(args, s.max[k], log_sum, logit[k], below[k].sum);
         mine.sum += (double)loss;
         mine.counted += !ignored;
         if constexpr (REDUCTION == NONE) ((loss_t *)args.loss)[beside(args, at, 2, k)] = narrow<loss_t>(loss);

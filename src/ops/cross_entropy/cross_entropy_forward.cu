@@ -8,7 +8,7 @@
 
 /* What the first thread of a slice makes of its row. */
 __device__ __forceinline__ acc_t row_loss(const mica_cross_entropy_args &args, const long long *at,
-                                          const running<acc_t> &r, acc_t log_sum, acc_t total,
+                                          const running<acc_t> &r, acc_t log_sum, acc_t below,
                                           bool &ignored)
 {
     long long label = label_at(args, at[1]);
@@ -18,7 +18,7 @@ __device__ __forceinline__ acc_t row_loss(const mica_cross_entropy_args &args, c
     acc_t smoothing = (acc_t)args.smoothing;
     acc_t logit = widen<acc_t>(((const x_t *)args.x)[at[0] + label * args.x_along]);
     acc_t loss = log_sum - (acc_t)(1 - args.smoothing) * (logit - r.max);
-    if constexpr (SMOOTH) loss += smoothing * (r.max - total / (acc_t)args.classes);
+    if constexpr (SMOOTH) loss -= smoothing * (below / (acc_t)args.classes / (acc_t)DEVIATION);
     return loss;
 }
 
@@ -35,15 +35,17 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
         bool inside = index < args.rows.count;
         if (inside) layout_offsets<4>(args.rows, index, at);
         const x_t *x = (const x_t *)args.x + at[0];
-        acc_t total = 0;
+        deviation<acc_t> seen = {(acc_t)0, (acc_t)0};
         extent e = find_extent(x, inside ? args.classes : 0, args.whole);
         running<acc_t> r = running_read<x_t, acc_t>(x - e.lo, e, args.x_along, args.whole,
-                                                    SMOOTH ? &total : nullptr);
+                                                    SMOOTH ? &seen : nullptr);
+        const acc_t mine_max = r.max;
+        acc_t below = 0;
         r = running_reduce(r, scratch);
-        if constexpr (SMOOTH) total = slice_reduce(total, scratch, add_op());
+        if constexpr (SMOOTH) below = deviation_reduce(seen, mine_max, r.max, scratch);
         if (!inside || thread_in_slice() != 0) continue;
         bool ignored;
-        acc_t log_sum = log_of(r.sum), loss = row_loss(args, at, r, log_sum, total, ignored);
+        acc_t log_sum = log_of(r.sum), loss = row_loss(args, at, r, log_sum, below, ignored);
         mine.sum += (double)loss;
         mine.counted += !ignored;
         if constexpr (REDUCTION == NONE) ((loss_t *)args.loss)[at[2]] = narrow<loss_t>(loss);

@@ -84,16 +84,16 @@ static value row_loss(const row *r)
 {
     if (r->ignored) return (value){0, 0};
     if (!r->in_range) return (value){NAN, 0};
-    double s = r->d->smoothing, mean = 0, mean_magnitude = 0;
-    for (int64_t c = 0; s > 0 && c < r->classes; c++) {
-        mean += logit(r, c) / (double)r->classes;
-        mean_magnitude += fabs(logit(r, c)) / (double)r->classes;
-    }
+    double s = r->d->smoothing;
+    long double deviation = 0; /* the truth of f64 losses needs more than f64 */
+    for (int64_t c = 0; s > 0 && c < r->classes; c++)
+        deviation += (long double)r->max - (long double)logit(r, c);
+    double below = (double)(deviation / (long double)r->classes);
     double v = logit(r, r->label) - r->max;
     double loss = r->log_sum - (1 - s) * v;
-    if (s > 0) loss += s * (r->max - mean);
-    double inner = r->log_sum + fabs(v) + r->spread + (s > 0 ? s * fabs(r->max) : 0);
-    return (value){loss, 1 + inner * r->by + s * mean_magnitude};
+    if (s > 0) loss += s * below;
+    double inner = r->log_sum + fabs(v) + r->spread;
+    return (value){loss, 1 + inner * r->by + (s > 0 ? s * below : 0)};
 }
 
 /* ---- forward ---- */

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PARTS = 64 };
+enum { PARTS = 64, WIDE_PIECE = 64 };
 /* Operands of the tiling; THIRD is loss or dloss, FOURTH lse or dx. */
 enum { X, LABELS, THIRD, FOURTH };
 
@@ -99,7 +99,7 @@ static bool is_ignored(const state *s, int64_t label)
 
 /* What the first pass over a row leaves. */
 typedef struct row {
-    double max, log_sum, total; /* total: sum of the logits, with smoothing */
+    double max, log_sum, below; /* below: sum of x - max times MICA_DEVIATION, with smoothing */
     double picked;              /* the label's logit */
 } row;
 
@@ -109,7 +109,7 @@ static double loss_of(const state *s, int64_t label, const row *r)
     if (is_ignored(s, label)) return 0;
     if (label < 0 || label >= n) return NAN;
     double loss = r->log_sum - (1 - s->smoothing) * (r->picked - r->max);
-    if (s->smoothing > 0) loss += s->smoothing * (r->max - r->total / (double)n);
+    if (s->smoothing > 0) loss -= s->smoothing * (r->below / (double)n / (double)MICA_DEVIATION);
     return loss;
 }
 
@@ -137,7 +137,10 @@ static void forward_row(const state *s, const mica_tile *t, int64_t c, int64_t l
 typedef struct gathered {
     int64_t label[MICA_TILE_WIDTH];
     float picked[MICA_TILE_WIDTH];
-    double total[MICA_TILE_WIDTH];
+    /* Sums of x - about, times MICA_DEVIATION: about the maximum so far. Sums of x itself would
+     * lose what logits differ by, or overflow. */
+    float about[MICA_TILE_WIDTH];
+    double below[MICA_TILE_WIDTH];
 } gathered;
 
 static void find_labels(const mica_tile *t, int64_t *label)
@@ -145,22 +148,34 @@ static void find_labels(const mica_tile *t, int64_t *label)
     for (int64_t c = 0; c < t->width; c++) label[c] = label_of(t, c);
 }
 
+/* Sums of `seen` positions, from now on about the maxima. Of -inf alone they are -inf. */
+static void lower(const mica_tile *t, const mica_stats_of_slices *st, int64_t seen, gathered *g)
+{
+    for (int64_t c = 0; c < t->width; c++) {
+        const float max = st->max[c] == -INFINITY ? 0 : st->max[c];
+        const double by = (double)g->about[c] - (double)max;
+        if (seen > 0 && by != 0) g->below[c] += (double)seen * by * (double)MICA_DEVIATION;
+        g->about[c] = max;
+    }
+}
+
 /* step: from position to position. */
 static void gather(const state *s, const mica_tile *t, const float *x, int64_t step, int64_t from,
-                   int64_t n, gathered *g)
+                   int64_t n, const mica_stats_of_slices *st, gathered *g)
 {
     for (int64_t c = 0; c < t->width; c++) {
         int64_t at = g->label[c] - from;
         if (at >= 0 && at < n) g->picked[c] = x[at * step + c];
     }
     if (!(s->smoothing > 0)) return;
+    lower(t, st, from, g);
     if (t->s->width == 1) {
-        g->total[0] += (double)mica_row_sum(x, n);
+        g->below[0] += (double)mica_row_deviation(x, g->about[0], n);
         return;
     }
     MICA_ALIGNED float sum[MICA_TILE_WIDTH] = {0};
-    for (int64_t i = 0; i < n; i++) mica_cols_sum(x + i * step, t->width, sum);
-    for (int64_t c = 0; c < t->width; c++) g->total[c] += (double)sum[c];
+    for (int64_t i = 0; i < n; i++) mica_cols_deviation(x + i * step, g->about, t->width, sum);
+    for (int64_t c = 0; c < t->width; c++) g->below[c] += (double)sum[c];
 }
 
 static void forward_tile(const state *s, const mica_tile *t, partial *p)
@@ -169,7 +184,7 @@ static void forward_tile(const state *s, const mica_tile *t, partial *p)
     mica_stats_of_slices st;
     gathered g;
     int64_t ld;
-    for (int64_t c = 0; c < t->width; c++) g.picked[c] = 0, g.total[c] = 0;
+    for (int64_t c = 0; c < t->width; c++) g.picked[c] = 0, g.below[c] = 0;
     find_labels(t, g.label);
     mica_slices_clear(&st, t->width);
     for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
@@ -177,11 +192,11 @@ static void forward_tile(const state *s, const mica_tile *t, partial *p)
         const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
         mica_slices_max(t, in, ld, n, &st);
         mica_slices_exp(t, in, ld, a, n, &st, e, t->width);
-        gather(s, t, in, t->s->width == 1 ? 1 : ld, a, n, &g);
+        gather(s, t, in, t->s->width == 1 ? 1 : ld, a, n, &st, &g);
     }
     mica_logs(st.sum, t->width, log_sum);
     for (int64_t c = 0; c < t->width; c++) {
-        row r = {(double)st.max[c], (double)log_sum[c], g.total[c], (double)g.picked[c]};
+        row r = {(double)st.max[c], (double)log_sum[c], g.below[c], (double)g.picked[c]};
         forward_row(s, t, c, g.label[c], &r, p);
     }
 }
@@ -305,10 +320,15 @@ static row wide_row(const state *s, const mica_tile *t)
     double sum = 0;
     for (int64_t c = 0; c < n; c++) r.max = fmax(r.max, s->load_x(t->data[X], at + c * step));
     double about = r.max == -INFINITY ? 0 : r.max;
-    for (int64_t c = 0; c < n; c++) {
-        double v = s->load_x(t->data[X], at + c * step);
-        sum += exp(v - about);
-        r.total += v;
+    /* In pieces: terms that are equal are all rounded in one direction. */
+    for (int64_t a = 0; a < n; a += WIDE_PIECE) {
+        double piece = 0;
+        for (int64_t c = a; c < n && c < a + WIDE_PIECE; c++) {
+            double v = s->load_x(t->data[X], at + c * step);
+            sum += exp(v - about);
+            piece += v * (double)MICA_DEVIATION - about * (double)MICA_DEVIATION;
+        }
+        r.below += piece;
     }
     r.log_sum = log(sum);
     int64_t label = label_of(t, 0);

@@ -124,6 +124,25 @@ MICA_CLONES float mica_row_sum(const float *x, int64_t n)
     return chains_sum(sum, x + i, n - i);
 }
 
+MICA_CLONES float mica_row_deviation(const float *x, float about, int64_t n)
+{
+    chains sum = {0};
+    MICA_ALIGNED float rest[LANES];
+    const float scale = MICA_DEVIATION, shift = about * MICA_DEVIATION;
+    int64_t i = 0;
+    for (; i + CHAINS * LANES <= n; i += CHAINS * LANES)
+#pragma GCC unroll 4
+        for (int c = 0; c < CHAINS; c++)
+#pragma GCC unroll 4
+            for (int v = 0; v < PARTS; v++)
+                sum[c][v] += parts_at(x + i + c * LANES)[v] * scale - shift;
+    for (; i + LANES <= n; i += LANES)
+#pragma GCC unroll 4
+        for (int v = 0; v < PARTS; v++) sum[0][v] += parts_at(x + i)[v] * scale - shift;
+    for (int64_t l = 0; i + l < n; l++) rest[l] = x[i + l] * scale - shift;
+    return chains_sum(sum, rest, n - i);
+}
+
 MICA_CLONES float mica_row_dot(const float *x, const float *y, int64_t n)
 {
     chains sum = {0};
@@ -285,6 +304,12 @@ MICA_CLONES void mica_cols_sum(const float *x, int64_t width, float *sum)
 {
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) sum[c] += x[c];
+}
+
+MICA_CLONES void mica_cols_deviation(const float *x, const float *about, int64_t width, float *sum)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) sum[c] += x[c] * MICA_DEVIATION - about[c] * MICA_DEVIATION;
 }
 
 MICA_CLONES void mica_cols_dot(const float *a, const float *b, int64_t width, float *sum)

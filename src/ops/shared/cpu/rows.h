@@ -21,6 +21,9 @@ float mica_row_exp_sum(const float *x, float shift, int64_t n, float *e, const v
  */
 void mica_row_softmax(const float *x, int64_t n, float *y, const void *next, int64_t size);
 float mica_row_sum(const float *x, int64_t n);
+/* Sum of x - about of at most 4096 values, times MICA_DEVIATION so that it cannot overflow. */
+#define MICA_DEVIATION 0x1p-14F
+float mica_row_deviation(const float *x, float about, int64_t n);
 float mica_row_dot(const float *a, const float *b, int64_t n);
 /* y = x scale */
 void mica_row_scale(const float *x, float scale, int64_t n, float *y);
@@ -51,6 +54,7 @@ void mica_cols_scale(const float *x, int64_t ld, int64_t n, const float *scale, 
                      float *y, int64_t yld);
 /* And for one position. */
 void mica_cols_sum(const float *x, int64_t width, float *sum);
+void mica_cols_deviation(const float *x, const float *about, int64_t width, float *sum);
 void mica_cols_dot(const float *a, const float *b, int64_t width, float *sum);
 void mica_cols_scale_add(const float *x, const float *scale, const float *bias, int64_t width,
                          float *y);
