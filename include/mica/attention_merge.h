@@ -11,7 +11,9 @@
  * lie wherever the distance from one to the next is the same, in rows of one buffer too.
  *
  * A part with lse -inf saw no key: its out is not used, it may be NaN. Where all are so, out is 0
- * and lse -inf. Sinks and dropout belong to parts: a sink may take part in one of them only.
+ * and lse -inf. Every other part takes part, however little it weighs: NaN or infinity in its out
+ * makes out NaN or infinite, and lses of NaN or +inf make lse and the whole row of out NaN. Sinks
+ * and dropout belong to parts: a sink may take part in one of them only.
  *
  * Types: outs f64, f32, f16 or bf16; out likewise, inferred as outs, f64 for f64 only; lses and lse
  * f32 (f64 for f64). Zero sizes: no parts, out 0 and lse -inf; else nothing to do. */

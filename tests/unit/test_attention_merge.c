@@ -60,6 +60,26 @@ static void parts_that_saw_nothing(void **state)
     }
 }
 
+/* Rows with lse (NaN, 0), (+inf, 0), (NaN, -inf) and (0, -2000): weights exp(lse - max) / sum, so
+ * NaN and inf - inf make whole rows NaN, and a weight of exp(-2000) = 0 times NaN is NaN. The last
+ * row's logarithm is 0. */
+static void poison_is_not_hidden(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 4; e++) {
+        double outs[] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 1, 1, 1, 1, NAN, 1}, out[8], lse[4];
+        double lses[] = {NAN, INFINITY, NAN, 0, 0, 0, -INFINITY, -2000};
+        double *values[MICA_MAX_ARGS] = {outs, lses, out, lse};
+        run_ok(engines[e / 2],
+               e & 1 ? "attention_merge outs=f32:2x4x2 lse=f32"
+                     : "attention_merge outs=f64:2x4x2 lse=f64",
+               values);
+        const double want[] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, 8}, sums[] = {NAN, NAN, NAN, 0};
+        assert_int_equal(differences(out, want, 8, 0, 0), 0);
+        assert_int_equal(differences(lse, sums, 4, 0, 0), 0);
+    }
+}
+
 static void descriptions_are_refused(void **state)
 {
     (void)state;
@@ -79,9 +99,8 @@ static void descriptions_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_parts_by_hand),
-        cmocka_unit_test(parts_are_the_whole),
-        cmocka_unit_test(parts_that_saw_nothing),
+        cmocka_unit_test(two_parts_by_hand),        cmocka_unit_test(parts_are_the_whole),
+        cmocka_unit_test(parts_that_saw_nothing),   cmocka_unit_test(poison_is_not_hidden),
         cmocka_unit_test(descriptions_are_refused),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

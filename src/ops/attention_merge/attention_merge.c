@@ -129,13 +129,15 @@ static bool exact(const void *desc)
 }
 
 /* The sum i of `parts` by `rows`. EXACT: one part of each row takes all the weight. EXTREME: parts
- * that saw nothing, and rows of which none saw anything. */
+ * that saw nothing, rows of which none saw anything, and a part of NaN or +inf in some rows. */
 static double sum_value(int64_t parts, int64_t rows, mica_fill kind, uint64_t seed, int64_t i)
 {
     uint64_t row = mica_random_bits(seed, (uint64_t)(i % rows));
     uint64_t bits = mica_random_bits(seed ^ 0x15f, (uint64_t)i);
     bool winner = (int64_t)(row % (uint64_t)parts) == i / rows;
     if (kind == MICA_FILL_EXACT) return winner ? (double)(row >> 40 & 7) - 4 : -2000;
+    if (kind == MICA_FILL_EXTREME && winner && (row >> 40) % 16 == 1) return NAN;
+    if (kind == MICA_FILL_EXTREME && winner && (row >> 40) % 16 == 2) return INFINITY;
     if (kind == MICA_FILL_EXTREME && ((row >> 40) % 5 == 0 || bits % 3 == 0)) return -INFINITY;
     if (kind == MICA_FILL_EXTREME) return bits % 3 == 1 ? 120 : -120;
     return (kind == MICA_FILL_RANGE ? 60 : 3) * mica_random_normal(seed ^ 0x15e, (uint64_t)i);
@@ -157,6 +159,11 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     for (int64_t i = 0; i < count; i++)
         for (int64_t c = 0; c < columns && sum_value(parts, rows, kind, seed, i) == -INFINITY; c++)
             values[i * columns + c] = NAN;
+    /* A part of weight exp(-240) has NaN in one column: it shows. */
+    for (int64_t i = 0; i < count; i++)
+        if (columns && sum_value(parts, rows, kind, seed, i) == -120 &&
+            mica_random_bits(seed ^ 0x160, (uint64_t)i) % 8 == 0)
+            values[i * columns] = NAN;
     return true;
 }
 
@@ -188,21 +195,24 @@ static void reference(const void *desc, const mica_view *v, const double *scalar
         double max = -INFINITY, sum = 0;
         for (int64_t p = 0; p < parts; p++)
             max = fmax(max, mica_get(lses, stat + p * lses->t.strides[0]));
-        for (int64_t p = 0; p < parts && max > -INFINITY; p++)
-            sum += exp(mica_get(lses, stat + p * lses->t.strides[0]) - max);
-        double whole = sum > 0 ? max + log(sum) : -INFINITY;
+        for (int64_t p = 0; p < parts; p++) {
+            double l = mica_get(lses, stat + p * lses->t.strides[0]);
+            if (l != -INFINITY) sum += exp(l - max); /* NaN stays; of +inf it becomes NaN */
+        }
+        bool seen = sum != 0;
+        double whole = seen ? max + log(sum) : -INFINITY;
         if (lse->data)
             mica_put(lse, row_offset(&lse->t, 0, row, &rows), whole,
-                     sum > 0 ? 1 + fabs(whole) + fabs(max) : 0);
+                     seen ? 1 + fabs(whole) + fabs(max) : 0);
         for (int64_t c = 0; c < columns; c++) {
             double value = 0, magnitude = 0;
-            for (int64_t p = 0; p < parts && sum > 0; p++) {
+            for (int64_t p = 0; p < parts && seen; p++) {
                 double l = mica_get(lses, stat + p * lses->t.strides[0]), w = exp(l - max) / sum;
-                if (w == 0) continue;
+                if (l == -INFINITY) continue;
                 double x =
                     mica_get(outs, from + p * outs->t.strides[0] + c * outs->t.strides[last]);
                 value += w * x;
-                magnitude += w * fabs(x) * (1 + fabs(l - max));
+                if (w != 0) magnitude += w * fabs(x) * (1 + fabs(l - max));
             }
             int64_t to = row_offset(&out->t, 0, row, &rows) + c * out->t.strides[out->t.rank - 1];
             mica_put(out, to, value, magnitude);

@@ -27,7 +27,7 @@ __device__ __forceinline__ void merge(const attention_merge_args &a, long long r
         stat_t l = lses[p * a.lses_part];
         sum += l == nothing ? (stat_t)0 : exp_of(l - max);
     }
-    if (unit == 0 && a.lse) ((stat_t *)a.lse)[at[LSE]] = sum > 0 ? max + log_of(sum) : nothing;
+    if (unit == 0 && a.lse) ((stat_t *)a.lse)[at[LSE]] = sum != 0 ? max + log_of(sum) : nothing;
     long long c = unit * VEC;
     if (c >= a.columns) return; /* no columns at all */
     const x_t *from = (const x_t *)a.outs + at[OUTS] + c * a.outs_column;
@@ -36,13 +36,13 @@ __device__ __forceinline__ void merge(const attention_merge_args &a, long long r
 #pragma unroll 4
     for (long long p = 0; p < a.parts; p++) {
         const lanes<x_t, VEC> raw = fetch<VEC>(from + p * a.outs_part, a.aligned);
-        const stat_t l = lses[p * a.lses_part], w = l == nothing ? (stat_t)0 : exp_of(l - max);
+        const stat_t l = lses[p * a.lses_part], w = exp_of(l - max);
         stat_t x[VEC];
         unpack(raw, x);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) out[i] = w == 0 ? out[i] : out[i] + w * x[i];
+        for (int i = 0; i < VEC; i++) out[i] = l == nothing ? out[i] : out[i] + w * x[i];
     }
-    stat_t scale = sum > 0 ? (stat_t)1 / sum : (stat_t)0;
+    stat_t scale = sum != 0 ? (stat_t)1 / sum : (stat_t)0;
 #pragma unroll
     for (int i = 0; i < VEC; i++) out[i] *= scale;
     store_elements<y_t, VEC>((y_t *)a.out + at[OUT] + c * a.out_column, a.aligned, out);

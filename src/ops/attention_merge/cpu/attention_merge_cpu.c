@@ -59,14 +59,19 @@ static void find_row(const mica_attention_merge_desc *d, const mica_layout *l, c
     r->max = -INFINITY, r->sum = 0;
     for (int64_t p = 0; p < parts; p++)
         r->max = fmax(r->max, stat(d, lses, r->at[MERGE_LSES] + p * step));
-    for (int64_t p = 0; p < parts && r->max > -INFINITY; p++)
-        r->sum += exp(stat(d, lses, r->at[MERGE_LSES] + p * step) - r->max);
+    for (int64_t p = 0; p < parts; p++) {
+        double l = stat(d, lses, r->at[MERGE_LSES] + p * step);
+        if (l != -INFINITY) r->sum += exp(l - r->max); /* NaN and +inf make it NaN */
+    }
 }
 
-static double weight(const mica_attention_merge_desc *d, const void *lses, const row *r, int64_t p)
+/* Whether part p saw keys, and what its columns count: 0 does not make them vanish. */
+static bool find_weight(const mica_attention_merge_desc *d, const void *lses, const row *r,
+                        int64_t p, double *w)
 {
-    if (!(r->sum > 0)) return 0;
-    return exp(stat(d, lses, r->at[MERGE_LSES] + p * d->lses.strides[0]) - r->max) / r->sum;
+    double l = stat(d, lses, r->at[MERGE_LSES] + p * d->lses.strides[0]);
+    *w = exp(l - r->max) / r->sum;
+    return l != -INFINITY;
 }
 
 static void merge_f32(const mica_attention_merge_desc *d, const mica_run *run, const row *r,
@@ -77,8 +82,9 @@ static void merge_f32(const mica_attention_merge_desc *d, const mica_run *run, c
     const void *lses = run->args[MICA_ATTENTION_MERGE_LSES];
     MICA_ALIGNED float sums[PIECE] = {0}, buffer[PIECE];
     for (int64_t p = 0; p < d->outs.dims[0]; p++) {
-        float w = (float)weight(d, lses, r, p);
-        if (w == 0) continue;
+        double weight;
+        if (!find_weight(d, lses, r, p, &weight)) continue;
+        float w = (float)weight;
         int64_t from = r->at[MERGE_OUTS] + p * d->outs.strides[0] + first * step;
         const float *x = mica_run_f32(d->outs.dtype, run->args[MICA_ATTENTION_MERGE_OUTS], from,
                                       step, buffer, n);
@@ -96,8 +102,8 @@ static void merge_f64(const mica_attention_merge_desc *d, const mica_run *run, c
     const void *lses = run->args[MICA_ATTENTION_MERGE_LSES];
     MICA_ALIGNED double sums[PIECE] = {0};
     for (int64_t p = 0; p < d->outs.dims[0]; p++) {
-        double w = weight(d, lses, r, p);
-        if (w == 0) continue;
+        double w;
+        if (!find_weight(d, lses, r, p, &w)) continue;
         const double *x = (const double *)run->args[MICA_ATTENTION_MERGE_OUTS] + r->at[MERGE_OUTS] +
                           p * d->outs.strides[0] + first * step;
         for (int64_t c = 0; c < n; c++) sums[c] += w * x[c * step];
@@ -108,7 +114,7 @@ static void merge_f64(const mica_attention_merge_desc *d, const mica_run *run, c
 
 static void put_lse(const mica_attention_merge_desc *d, void *lse, const row *r)
 {
-    double v = r->sum > 0 ? r->max + log(r->sum) : -INFINITY;
+    double v = r->sum != 0 ? r->max + log(r->sum) : -INFINITY;
     if (d->lse.dtype == MICA_F64)
         ((double *)lse)[r->at[MERGE_LSE]] = v;
     else
