@@ -26,6 +26,7 @@ typedef struct mica_field {
     double def;                   /* what zero means, if not zero: AXES, I64, F64 */
     const char *zero;             /* what zero means, in words, where no other member tells */
     const char *doc;
+    bool infinite;    /* of F64: the value may be infinite */
     bool permutation; /* of AXES: all zeros mean that it is left out, and are not written */
 } mica_field;
 

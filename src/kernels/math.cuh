@@ -13,8 +13,6 @@ __device__ __forceinline__ float log_of(float v) { return logf(v); }
 __device__ __forceinline__ double log_of(double v) { return log(v); }
 __device__ __forceinline__ float tanh_of(float v) { return tanhf(v); }
 __device__ __forceinline__ double tanh_of(double v) { return tanh(v); }
-__device__ __forceinline__ float erf_of(float v) { return erff(v); }
-__device__ __forceinline__ double erf_of(double v) { return erf(v); }
 __device__ __forceinline__ float sqrt_of(float v) { return __fsqrt_rn(v); }
 __device__ __forceinline__ double sqrt_of(double v) { return sqrt(v); }
 __device__ __forceinline__ float abs_of(float v) { return fabsf(v); }

@@ -3,6 +3,7 @@
 #include "ops/op.h"
 #include "base/random.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Exponents of two that fill RANGE spreads over, so that products and sums stay finite. */
@@ -106,6 +107,52 @@ static double extreme_value(mica_dtype d, uint64_t seed, uint64_t i)
     }
 }
 
+static double largest_of(mica_dtype d)
+{
+    static const double largest[MICA_DTYPE_COUNT] = {
+        [MICA_F64] = DBL_MAX, [MICA_F32] = FLT_MAX,   [MICA_F16] = 65504, [MICA_BF16] = 0x1.fep127,
+        [MICA_E4M3] = 448,    [MICA_E5M2] = 0x1.cp15, [MICA_E2M1] = 6};
+    return largest[d];
+}
+
+double mica_fill_rounded(mica_dtype d, double v)
+{
+    char element[16];
+    mica_dtype_store(d)(element, 0, v);
+    return mica_dtype_load(d)(element, 0);
+}
+
+double mica_fill_edge(mica_dtype d, uint64_t seed, uint64_t i)
+{
+    static const double tails[] = {-3, -5.5, -6, -8, -9, -13, -20, -38, -88, -700, 20, 38, 88, 700};
+    enum { TAILS = sizeof tails / sizeof *tails };
+    const double largest = largest_of(d);
+    uint64_t bits = mica_random_bits(seed, i), which = bits % 24;
+    double sign = bits >> 40 & 1 ? -1 : 1;
+    switch (which) {
+    case 0:
+        return NAN;
+    case 1:
+        return sign * INFINITY;
+    case 2:
+        return sign * largest;
+    case 3:
+        return sign * 0.75 * largest;
+    case 4:
+        return sign * 0.5 * largest;
+    case 5: /* whose square is near the end */
+        return sign * sqrt(largest) * 0.999;
+    case 6:
+        return sign * sqrt(largest) * 1.001;
+    case 7:
+        return sign * sqrt(largest) * 64;
+    case 8:
+        return sign * 1e4;
+    default:
+        return which < 16 ? tails[(bits >> 8) % TAILS] : mica_random_normal(seed, i);
+    }
+}
+
 static double float_value(mica_dtype d, mica_fill fill, uint64_t seed, uint64_t i)
 {
     switch (fill) {
@@ -129,8 +176,6 @@ void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill f
                        double *values)
 {
     const mica_tensor *t = mica_op_tensor(op, desc, arg);
-    mica_load_fn load = mica_dtype_load(t->dtype);
-    mica_store_fn store = mica_dtype_store(t->dtype);
     int64_t count = mica_tensor_count(t);
     int bound = exact_bound(t->dtype);
     double density = exact_density(op, desc, bound);
@@ -143,8 +188,6 @@ void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill f
             v = integer_value(t->dtype, fill, seed, (uint64_t)i);
         else
             v = float_value(t->dtype, fill, seed, (uint64_t)i);
-        char element[16];
-        store(element, 0, v);
-        values[i] = load(element, 0);
+        values[i] = mica_fill_rounded(t->dtype, v);
     }
 }

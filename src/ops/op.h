@@ -200,6 +200,11 @@ int mica_config_keep(mica_config *list, double *ms, int count, int most, const m
 /* Fills of arguments that the operation does not fill itself. */
 void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
                        double *values);
+/* The edges of a floating-point type: NaN and infinities, its end and half of it, numbers whose
+ * squares overflow, arguments of deep tails; a third are ordinary. */
+double mica_fill_edge(mica_dtype d, uint64_t seed, uint64_t i);
+/* As the type holds it. */
+double mica_fill_rounded(mica_dtype d, double v);
 /* An f32 with more digits than tf32 has, so small that its last ones lie below the smallest normal
  * number; and the largest f32, which no shorter format can round up. For EXTREME, each in problems
  * of its own: what a subnormal may be off grows with the largest element. */

@@ -55,7 +55,7 @@ static float sigmoid(float x)
 }
 static float softplus(float x)
 {
-    return mica_softplus_f32(x);
+    return mica_softplus_f32(x, 1);
 }
 
 static double want_normal(double x)
@@ -133,7 +133,7 @@ static void edges(void **state)
     assert_true(mica_tanh_f32(INFINITY) == 1 && mica_tanh_f32(-INFINITY) == -1);
     assert_true(signbit(mica_tanh_f32(-0.0f)) && mica_tanh_f32(-0.0f) == 0);
     assert_true(mica_sigmoid_f32(INFINITY) == 1 && mica_sigmoid_f32(-INFINITY) == 0);
-    assert_true(mica_softplus_f32(INFINITY) == INFINITY && mica_softplus_f32(-INFINITY) == 0);
+    assert_true(softplus(INFINITY) == INFINITY && softplus(-INFINITY) == 0);
     assert_true(normal(INFINITY) == 1 && normal(-INFINITY) == 0 && normal(FLT_MAX) == 1);
     assert_true(mica_log1p_f32(0) == 0);
 }

@@ -51,9 +51,9 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_norm_desc, momentum, F64, .def = 0.1, .doc = "weight of this batch"),
     MICA_FIELD(mica_norm_desc, act, ENUM, .spellings = mica_act_spellings,
                .doc = "activation behind the affine step"),
-    MICA_FIELD(mica_norm_desc, act_a, F64, .zero = "the function's own",
+    MICA_FIELD(mica_norm_desc, act_a, F64, .infinite = true, .zero = "the function's own",
                .doc = "parameter a of the activation"),
-    MICA_FIELD(mica_norm_desc, act_b, F64, .zero = "the function's own",
+    MICA_FIELD(mica_norm_desc, act_b, F64, .infinite = true, .zero = "the function's own",
                .doc = "parameter b of the activation"),
 };
 

@@ -44,7 +44,7 @@ static bool act_algorithm(mica_act act, float a, float b, dnnl_alg_kind_t *alg, 
         *alg = ONEDNN(eltwise_relu);
         return true;
     case MICA_ACT_CLIP:
-        return true;
+        return a <= b; /* oneDNN has no clip with its bounds crossed */
     case MICA_ACT_HARD_TANH:
         ab[0] = -1, ab[1] = 1;
         return true;
@@ -92,7 +92,10 @@ static mica_status append_step(dnnl_post_ops_t ops, const mica_onednn_step *step
         dnnl_alg_kind_t alg;
         float ab[2];
         if (!act_algorithm(step->act, step->a, step->b, &alg, ab))
-            return mica_refuse(why, "activation %d: oneDNN only approximates it", (int)step->act);
+            return mica_refuse(why,
+                               "activation %d (%g, %g): oneDNN only approximates it, or takes "
+                               "bounds in order alone",
+                               (int)step->act, (double)step->a, (double)step->b);
         s = append_act(ops, alg, ab[0], ab[1]);
     } else {
         md m = {0};

@@ -309,7 +309,7 @@ INLINE void relu_gradient_as(const bool vary, const real *x, const real *mean, c
     for (int64_t i = 0; i < n; i++) {
         real xhat = (x[i] - (vary ? mean[i] : m)) * (vary ? rstd[i] : r);
         real z = xhat * (vary ? scale[i] : w) + (vary ? bias[i] : b) + (added ? added[i] : 0);
-        out[i] = dy[i] * (z > 0 ? 1 : 0); /* not dy or 0: NaN passes */
+        out[i] = dy[i] * (z > 0 ? 1 : z <= 0 ? 0 : z); /* NaN passes, of both */
     }
 }
 

@@ -6,9 +6,11 @@
 
 #include <math.h>
 
+/* As the header's formula: where low is above high, high. NaN passes. */
 MICA_INLINE float clip_f32(float v, float low, float high)
 {
-    return v < low ? low : v > high ? high : v;
+    v = v < low ? low : v;
+    return v > high ? high : v;
 }
 
 MICA_INLINE float gelu_inner_f32(float v)
@@ -60,15 +62,15 @@ MICA_INLINE float value_f32(mica_act act, float v, float a, float b)
     case MICA_ACT_QUICK_GELU:
         return v * mica_sigmoid_f32(1.702f * v);
     case MICA_ACT_SOFTPLUS:
-        return mica_softplus_f32(a * v) / a;
+        return mica_softplus_f32(v, a);
     case MICA_ACT_SOFTSIGN:
         return v / (1 + fabsf(v));
     case MICA_ACT_MISH:
         return mish_f32(v);
     case MICA_ACT_HARD_SIGMOID:
-        return clip_f32(v / 6 + 0.5f, 0, 1);
+        return clip_f32(v + 3, 0, 6) / 6;
     case MICA_ACT_HARD_SWISH:
-        return v * clip_f32(v / 6 + 0.5f, 0, 1);
+        return v * (clip_f32(v + 3, 0, 6) / 6);
     case MICA_ACT_HARD_TANH:
         return clip_f32(v, -1, 1);
     case MICA_ACT_RELU6:
@@ -82,7 +84,7 @@ MICA_INLINE float value_f32(mica_act act, float v, float a, float b)
 
 MICA_INLINE float inside_f32(float v, float low, float high)
 {
-    return v > low && v < high ? 1 : 0;
+    return v > low && v < high ? 1 : v != v ? v : 0; /* NaN passes */
 }
 
 /* s (1 - s), no digits lost where s is near 1 */
@@ -92,16 +94,18 @@ MICA_INLINE float sigmoid_slope_f32(float v)
     return e * r * r;
 }
 
+/* Terms of v end where e is 0: v, or its product, may be infinite. */
 MICA_INLINE float swish_slope_f32(float v, float c)
 {
-    float e = mica_exp_negative_f32(-fabsf(c * v)), r = 1 / (1 + e);
-    return (v < 0 ? e : 1) * r + c * v * (e * r * r);
+    float a = c * fabsf(v), n = a > 104 ? 104 : a;
+    float e = mica_exp_unclamped_f32(-n), r = 1 / (1 + e), rest = n * (e * r * r);
+    return v < 0 ? e * r - rest : r + rest;
 }
 
 MICA_INLINE float gelu_slope_f32(float v)
 {
     float density, part = mica_normal_f32(v, &density);
-    return part + v * 0.39894228f * density;
+    return part + copysignf(mica_normal_reach_f32(v), v) * 0.39894228f * density;
 }
 
 MICA_INLINE float gelu_tanh_slope_f32(float v)
@@ -116,18 +120,18 @@ MICA_INLINE float mish_slope_f32(float v)
 {
     float n, d, e = mish_fraction_f32(v, &n, &d), r = 1 / d;
     float rest = (v < 0 ? 2 : 2 * e * e) * (d + n) * (r * r);
-    return n * r + v * rest * ((v < 0 ? e : 1) / (1 + e));
+    return n * r + clip_f32(v, -128, 128) * rest * ((v < 0 ? e : 1) / (1 + e));
 }
 
 MICA_INLINE float slope_f32(mica_act act, float v, float a, float b)
 {
     switch (act) {
     case MICA_ACT_RELU:
-        return v > 0 ? 1 : 0;
+        return v > 0 ? 1 : v <= 0 ? 0 : v;
     case MICA_ACT_CLIP:
         return inside_f32(v, a, b);
     case MICA_ACT_LEAKY_RELU:
-        return v > 0 ? 1 : a;
+        return v > 0 ? 1 : v <= 0 ? a : v;
     case MICA_ACT_ELU:
         return v > 0 ? 1 : a * mica_exp_negative_f32(v);
     case MICA_ACT_SELU:
@@ -147,19 +151,19 @@ MICA_INLINE float slope_f32(mica_act act, float v, float a, float b)
     case MICA_ACT_SOFTPLUS:
         return mica_sigmoid_f32(a * v);
     case MICA_ACT_SOFTSIGN:
-        return 1 / ((1 + fabsf(v)) * (1 + fabsf(v)));
+        return 1 / (1 + fabsf(v)) * (1 / (1 + fabsf(v))); /* the square may be infinite */
     case MICA_ACT_MISH:
         return mish_slope_f32(v);
     case MICA_ACT_HARD_SIGMOID:
         return inside_f32(v, -3, 3) / 6;
     case MICA_ACT_HARD_SWISH:
-        return v <= -3 ? 0 : v >= 3 ? 1 : v / 3 + 0.5f;
+        return v <= -3 ? 0 : v >= 3 ? 1 : (v + 1.5f) / 3;
     case MICA_ACT_HARD_TANH:
         return inside_f32(v, -1, 1);
     case MICA_ACT_RELU6:
         return inside_f32(v, 0, 6);
     case MICA_ACT_SQUARED_RELU:
-        return v > 0 ? 2 * v : 0;
+        return v <= 0 ? 0 : 2 * v;
     default:
         return 1;
     }

@@ -62,12 +62,16 @@ MICA_INLINE float mica_exp_f32(float x)
 
 /* The same for x <= 0 (40 and less are right, too), in fewer steps: 2^n, too small for float bits,
  * is 2^(n + 64) times a constant. */
-MICA_INLINE float mica_exp_negative_f32(float x)
+MICA_INLINE float mica_exp_unclamped_f32(float x) /* from -130 */
 {
     float r;
-    x = x < -104 ? -104 : x;
     uint32_t n = mica_bits_of(mica_exp_split(x, &r)); /* the shift drops all but n */
     return (mica_exp_rest(r) + 1) * mica_float_of((n + 127 + 64) << 23) * 0x1p-64f;
+}
+
+MICA_INLINE float mica_exp_negative_f32(float x)
+{
+    return mica_exp_unclamped_f32(x < -104 ? -104 : x);
 }
 
 /* exp(x) - 1 for x <= 0 */
@@ -112,11 +116,18 @@ MICA_INLINE float mica_sigmoid_f32(float x)
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-/* log(1 + exp(x)) */
-MICA_INLINE float mica_softplus_f32(float x)
+/* log(1 + exp(a x)) / a; a x may be infinite where the result is not. */
+MICA_INLINE float mica_softplus_f32(float x, float a)
 {
-    float log = mica_log1p_f32(mica_exp_negative_f32(-fabsf(x)));
-    return (x < 0 ? 0 : x) + log;
+    float log = mica_log1p_f32(mica_exp_negative_f32(-fabsf(a * x)));
+    return (a * x <= 0 ? 0 : x) + log / a;
+}
+
+/* Past it the normal distribution's density is 0; NaN passes. */
+MICA_INLINE float mica_normal_reach_f32(float x)
+{
+    x = fabsf(x);
+    return x > 14.5f ? 14.5f : x;
 }
 
 /* The normal distribution's integral up to x; density receives exp(-x^2 / 2). With t = 1 / (1 +
@@ -124,7 +135,8 @@ MICA_INLINE float mica_softplus_f32(float x)
  * tail the rounding of x^2 counts: x^2 / 2 units. */
 MICA_INLINE float mica_normal_f32(float x, float *density)
 {
-    float e = mica_exp_negative_f32(-0.5f * x * x), t = 1 / (1 + 0.35f * fabsf(x));
+    float a = mica_normal_reach_f32(x);
+    float e = mica_exp_unclamped_f32(-0.5f * a * a), t = 1 / (1 + 0.35f * a);
     float q = -0x1.ddb8eep-6f;
     q = q * t + 0x1.26f9a0p-3f;
     q = q * t - 0x1.05fa9ap-2f;
