@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is outside: OpenMP, xxHash's header and xz are needed; jansson and scdoc each switch on the part that
-# uses them; cmocka and python3 are the tests'. Nothing of oneDNN's or NVIDIA's is needed to build:
-# they are opened at run time.
+# What is outside: OpenMP, xxHash's header and xz are needed; jansson, scdoc and python3 each switch on
+# the part that uses them; cmocka and NumPy are the tests'. Nothing of oneDNN's or NVIDIA's is needed to
+# build: they are opened at run time.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)

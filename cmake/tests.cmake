@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, found by their place. Labels: unit, api, examples, cases, emu, kernels, fuzz, lint, abi,
-# docs, install.
+# docs, install, python.
 
 # Tests leave the user's kernel cache alone, threads that wait do not spin against each other, and small
 # runs have as many as large ones, whatever else the machine does.
@@ -259,6 +259,18 @@ if(TARGET mica)
     mica_test(self/kernels unit ${PROJECT_SOURCE_DIR}/tests/self/kernels.sh $<TARGET_FILE:mica>
       ${PROJECT_BINARY_DIR}/fake)
   endif()
+endif()
+
+# The Python package. An instrumented library cannot be loaded into a Python that is not.
+if(NOT MICA_SANITIZE AND TARGET mica)
+  file(GLOB python_tests CONFIGURE_DEPENDS python/tests/test_*.py)
+  foreach(source ${python_tests})
+    cmake_path(GET source STEM name)
+    string(REGEX REPLACE "^test_" "" name ${name})
+    mica_test(python/${name} python ${PYTHON3_NUMPY} -B ${source})
+    set_tests_properties(python/${name} PROPERTIES TIMEOUT 120 ENVIRONMENT
+      "${test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python;MICA_LIBRARY=$<TARGET_FILE:mica_shared>;MICA_BUILD=${PROJECT_BINARY_DIR}")
+  endforeach()
 endif()
 
 # Tests of the played GPU that are not a file's lines are shared out whole, unless their families changed.

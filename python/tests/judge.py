@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: inputs and the truth of a problem, both the library's own (mica_problem_fill,
+mica_problem_reference), as NumPy arrays."""
+
+import ctypes
+import pathlib
+
+import numpy as np
+
+from mica._errors import check
+from mica._library import abi, byref, lib
+from mica._tensor import Tensor
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "s8": np.int8, "u8": np.uint8, "s32": np.int32,
+         "s64": np.int64, "u32": np.uint32, "bool": np.bool_, "bf16": np.uint16, "e4m3": np.uint8, "e5m2": np.uint8}
+
+
+def array(tensor):
+    """Zeros with the strides of a tensor, in NumPy (bits, where it has no such type)."""
+    dtype = np.dtype(NUMPY[tensor.dtype])
+    span, first = tensor._span()
+    strides = tuple(step * dtype.itemsize for step in tensor.strides)
+    return np.ndarray(tensor.shape, dtype, np.zeros(max(span, 1), np.uint8), -first, strides)
+
+
+class Problem:
+    def __init__(self, line):
+        self.handle = ctypes.c_void_p()
+        check(lib.mica_problem_from_text(line.encode(), byref(self.handle)))
+        self.args, info = [], abi.mica_arg_info()
+        while lib.mica_problem_arg(self.handle, len(self.args), byref(info)) == 0:
+            self.args.append((info.name.decode(), info.dir, Tensor.of(info.tensor)))
+
+    def __del__(self):
+        lib.mica_problem_destroy(self.handle)
+
+    def exact(self):
+        return lib.mica_problem_exact(self.handle)
+
+    def scalars(self, count):
+        given = ctypes.cast(lib.mica_problem_scalars(self.handle), ctypes.POINTER(ctypes.c_double))
+        return given[:count]
+
+    def inputs(self, fill=0, seed=1):
+        """By name: arrays of what the problem reads."""
+        found = {}
+        for index, (name, direction, tensor) in enumerate(self.args):
+            if direction in (abi.MICA_IN, abi.MICA_INOUT):
+                values = (ctypes.c_double * max(tensor.count, 1))()
+                check(lib.mica_problem_fill(self.handle, index, fill, seed, values))
+                found[name] = array(tensor)
+                check(lib.mica_tensor_store(byref(tensor._struct()), values, found[name].ctypes.data))
+        return found
+
+    def truth(self, inputs):
+        """By name: what the reference makes of it, and the sum of magnitudes of each element."""
+        count = len(self.args)
+        pointers, results, magnitudes, found = (ctypes.c_void_p * 64)(), (ctypes.c_void_p * 64)(), (ctypes.c_void_p * 64)(), {}
+        for index, (name, direction, tensor) in enumerate(self.args):
+            if name in inputs:
+                pointers[index] = inputs[name].ctypes.data
+            if direction in (abi.MICA_OUT, abi.MICA_INOUT):
+                found[name] = np.zeros(tensor.shape), np.zeros(tensor.shape)
+                results[index], magnitudes[index] = (a.ctypes.data for a in found[name])
+        check(lib.mica_problem_reference(self.handle, pointers, results, magnitudes))
+        assert count == len(self.args)
+        return found
+
+
+def values(tensor, a):
+    """An array's values as doubles, whatever its type."""
+    found = np.zeros(tensor.shape)
+    check(lib.mica_tensor_load(byref(tensor._struct()), a.ctypes.data, found.ctypes.data))
+    return found
+
+
+def case_lines(op, most):
+    """Plain lines of the operation's case files."""
+    found = []
+    for file in sorted((ROOT / "tests" / "cases").glob("*.txt")):
+        for line in file.read_text().splitlines():
+            line = line.strip()
+            if line.split(" ")[0] == op and not set(line) & set("{}#*,") and len(line) < 300:
+                found.append(line)
+    step = max(1, len(found) // most)
+    return found[::step][:most]
+
+
+def stored(tensor, expected):
+    """Doubles as the tensor's type holds them: saturated, rounded."""
+    a = array(tensor)
+    expected = np.ascontiguousarray(expected)
+    check(lib.mica_tensor_store(byref(tensor._struct()), expected.ctypes.data, a.ctypes.data))
+    return values(tensor, a)

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators: each operation of the library is one, with a signature and help; results are the
+reference's; passes, outputs, scalars and options."""
+
+import inspect
+import pydoc
+import unittest
+
+import numpy as np
+
+import judge
+import mica
+from mica._library import lib, names
+
+OPERATIONS = names(lib.mica_op_name)
+
+
+def normal(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+class EveryOperation(unittest.TestCase):
+    def test_is_a_function_of_the_package(self):
+        self.assertGreater(len(OPERATIONS), 10)
+        self.assertEqual(list(mica.operations), OPERATIONS)
+        for op in OPERATIONS:
+            self.assertTrue(callable(getattr(mica, op)))
+            self.assertIn(op, dir(mica))
+            self.assertIn(op, mica.__all__)
+
+    def test_has_a_signature_and_help_of_all_its_fields(self):
+        for op in OPERATIONS:
+            function = getattr(mica, op)
+            table = function._mica_table
+            parameters = inspect.signature(function).parameters
+            shown = pydoc.render_doc(function, renderer=pydoc.plaintext)
+            self.assertTrue(table.fields)
+            for field in table.fields:
+                self.assertIn(field.python, parameters, op)
+                self.assertIn(f"{field.python} ", shown)
+                self.assertIn(field.doc, shown.replace("\n", " "))
+            for name in table.scalars + ["out", "context", "stream", "options"]:
+                self.assertIn(name, parameters, op)
+            first = next(iter(parameters.values()))
+            self.assertEqual(first.kind, inspect.Parameter.POSITIONAL_OR_KEYWORD, op)
+
+    def test_computes_what_the_reference_does(self):
+        """Lines of the case files, by plan.run: whatever family there is, and will be."""
+        for op in OPERATIONS:
+            lines = judge.case_lines(op, 8)
+            self.assertTrue(lines, f"no plain line of {op} in tests/cases")
+            tried = sum(self.compare(line) for line in lines)
+            self.assertGreater(tried, 0, op)
+
+    def compare(self, line):
+        try:
+            plan = mica.plan(line, context="cpu")
+        except mica.Unsupported:
+            return 0
+        problem = judge.Problem(line)
+        if sum(t.count for _, d, t in problem.args if d) > 200000:
+            return 0
+        inputs = problem.inputs(fill=0 if problem.exact() else 1)
+        scalars = dict(zip(plan._table.scalars, problem.scalars(len(plan._table.scalars))))
+        if scalars.get("beta"):
+            return 0
+        truth = problem.truth(inputs)
+        given = {name: mica.view(a, t.dtype) for name, _, t in problem.args for a in [inputs.get(name)] if a is not None}
+        outs = {name: judge.array(t) for name, d, t in problem.args if name in truth and name not in given}
+        plan.run(**given, **{n: mica.view(a, plan.args[n].tensor.dtype) for n, a in outs.items()}, **scalars)
+        phi = plan.contract["phi"]
+        for name, (expected, magnitude) in truth.items():
+            tensor = plan.args[name].tensor
+            expected = judge.stored(tensor, expected)
+            got = judge.values(tensor, outs[name] if name in outs else inputs[name])
+            unit = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "e4m3": 2.0**-4,
+                    "e5m2": 2.0**-3}.get(tensor.dtype, 0)
+            allowed = 4 * phi * magnitude + 4 * unit * np.abs(expected) + 1e-37 + (0 if unit else 1)
+            with np.errstate(invalid="ignore"):
+                far = ~(np.abs(got - expected) <= allowed) & ~(got == expected) & ~(np.isnan(got) & np.isnan(expected))
+            self.assertFalse(far.any(), f"{line}: {name} by {plan.engine}: {got[far][:3]}, expected {expected[far][:3]}")
+        return 1
+
+
+class Convolution(unittest.TestCase):
+    def setUp(self):
+        self.x, self.w, self.b = normal(2, 3, 6, 5), normal(4, 3, 3, 3, seed=1), normal(4, seed=2)
+
+    def expected(self, pad=1):
+        x = np.pad(self.x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+        return np.einsum("nchwij,kcij->nkhw", windows, self.w)
+
+    def test_as_the_issue_has_it(self):
+        y = mica.conv(self.x, self.w, pad=(1, 1), epilogue=["bias", "relu"], bias=self.b)
+        self.assertIs(type(y), np.ndarray)
+        np.testing.assert_allclose(y, np.maximum(self.expected() + self.b[:, None, None], 0), atol=1e-4)
+
+    def test_gradients_are_adjoint(self):
+        y = mica.conv(self.x, self.w, pad=(1, 1))
+        g = normal(*y.shape, seed=3)
+        dx = mica.conv(w=self.w, y=g, x="f32:2x3x6x5", pass_="dgrad", pad=(1, 1))
+        dw = mica.conv(x=self.x, y=g, w="f32:4x3x3x3", pass_="wgrad", pad=(1, 1))
+        self.assertEqual((dx.shape, dw.shape), (self.x.shape, self.w.shape))
+        self.assertAlmostEqual(float((dx * self.x).sum()), float((g * y).sum()), delta=1e-2)
+        self.assertAlmostEqual(float((dw * self.w).sum()), float((g * y).sum()), delta=1e-2)
+
+    def test_result_in_the_memory_order_of_x(self):
+        x = np.ascontiguousarray(self.x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        y = mica.conv(x, self.w, pad=(1, 1))
+        self.assertEqual(y.strides[1], 4)
+        np.testing.assert_allclose(y, self.expected(), atol=1e-4)
+
+    def test_several_results_are_a_named_tuple(self):
+        found = mica.conv(self.x, self.w, epilogue=["relu"], aux="f32", stat_sum="f32", stat_square="f32")
+        self.assertEqual(found._fields, ("y", "aux", "stat_sum", "stat_square"))
+        np.testing.assert_array_equal(found.y, np.maximum(found.aux, 0))
+        np.testing.assert_allclose(found.stat_sum, found.y.sum((0, 2, 3)), rtol=1e-4)
+
+    def test_out_by_place_by_name_and_in_order(self):
+        y = np.full((2, 4, 6, 5), 7, np.float32)
+        for how in ({"out": y}, {"y": y}, {"out": [y]}, {"out": {"y": y}}):
+            y[:] = 7
+            self.assertIs(mica.conv(self.x, self.w, pad=(1, 1), **how), y)
+            np.testing.assert_allclose(y, self.expected(), atol=1e-4)
+        aux = np.empty_like(y)
+        found = mica.conv(self.x, self.w, pad=(1, 1), epilogue=["relu"], out=(None, None), aux=aux)
+        self.assertIs(found.aux, aux)
+        np.testing.assert_allclose(aux, self.expected(), atol=1e-4)
+
+    def test_out_may_have_strides(self):
+        whole = np.full((2, 8, 6, 10), 7, np.float32)
+        y = whole[:, ::2, :, 1::2]
+        mica.conv(self.x, self.w, pad=(1, 1), out=y)
+        np.testing.assert_allclose(y, self.expected(), atol=1e-4)
+        self.assertTrue((whole[:, 1::2] == 7).all() and (whole[..., ::2] == 7).all())
+
+    def test_scalars_belong_to_the_run(self):
+        y = mica.conv(self.x, self.w)
+        old = y.copy()
+        mica.conv(self.x, self.w, alpha=2, beta=-1, out=y)
+        np.testing.assert_allclose(y, old, atol=1e-5)
+        np.testing.assert_array_equal(mica.conv(self.x, self.w), old)  # and to no later one
+        with self.assertRaisesRegex(mica.Invalid, "beta is not 0.*y"):
+            mica.conv(self.x, self.w, beta=1)
+
+    def test_options(self):
+        ref = mica.conv(self.x, self.w, options={"engine": "ref"})
+        np.testing.assert_allclose(ref, mica.conv(self.x, self.w), atol=1e-4)
+        with self.assertRaisesRegex(mica.Unsupported, "another engine was asked for"):
+            mica.conv(self.x, self.w, options={"engine": "nosuch"})
+        with self.assertRaisesRegex(TypeError, "enginee.*engine"):
+            mica.conv(self.x, self.w, options={"enginee": "ref"})
+
+
+class Others(unittest.TestCase):
+    def test_in_place_operations_return_what_they_changed(self):
+        p, g = normal(7), normal(7, seed=1)
+        expected = p - 0.5 * g
+        found = mica.optim(p, g, lr=0.5)
+        self.assertIs(found, p)
+        np.testing.assert_allclose(p, expected, rtol=1e-6)
+        m, v = np.zeros(7, np.float32), np.zeros(7, np.float32)
+        found = mica.optim(p, g, m=m, v=v, rule="adam", lr=0.1, step=1)
+        self.assertEqual(found._fields, ("p", "m", "v"))
+        self.assertIs(found.m, m)
+        with self.assertRaisesRegex(mica.Invalid, "m is needed.*read and written"):
+            mica.optim(p, g, rule="adam")
+
+    def test_results_that_are_asked_for_by_type(self):
+        q = normal(1, 2, 5, 8)
+        self.assertIs(type(mica.attention(q, q, q)), np.ndarray)
+        out, lse = mica.attention(q, q, q, lse="f32")
+        self.assertEqual(lse.shape, (1, 2, 5))
+        scores = np.einsum("bhid,bhjd->bhij", q, q) / np.sqrt(8)
+        np.testing.assert_allclose(lse, np.log(np.exp(scores).sum(-1)), rtol=1e-4)
+        mine = np.empty_like(out)
+        self.assertIs(mica.attention(q, q, q, out=mine), mine)
+        again = mica.attention(q, q, q, out=(mine, lse))
+        self.assertIs(again.lse, lse)
+
+    def test_numbers_and_empty_arrays(self):
+        loss = mica.cross_entropy(normal(3, 4), np.array([0, 1, 2]))
+        self.assertEqual(loss.shape, (1,))
+        self.assertEqual(mica.softmax(np.zeros((0, 3), np.float32), axis=1).shape, (0, 3))
+        one = mica.transform(np.float32(3).reshape(()), alpha=2)
+        self.assertEqual(float(one[0]), 6)
+
+    def test_zero_where_the_library_takes_it_for_the_default(self):
+        with self.assertRaisesRegex(mica.Invalid, "eps=0.*1e-05"):
+            mica.norm(normal(2, 3), eps=0)
+        with self.assertRaisesRegex(mica.Invalid, "stride=0.*1"):
+            mica.conv(normal(1, 1, 4, 4), normal(1, 1, 1, 1), stride=(0, 1))
+        mica.softmax(normal(2, 3), axis=0)
+
+    def test_values_that_are_none(self):
+        x, w = normal(1, 1, 4, 4), normal(1, 1, 1, 1)
+        for wrong, words in [
+            ({"pad": 1}, "one number for each axis"), ({"pad": (1.5, 1)}, "integer"), ({"pass_": "backwards"}, "dgrad"),
+            ({"epilogue": "relu"}, "list"), ({"epilogue": ["relu", "nosuch"]}, "nosuch.*known"),
+            ({"groups": "1 x=f32:2"}, "int"), ({"transposed": 2}, "True or False"), ({"act_a": "x"}, "float"),
+            ({"y": "f33:1"}, "f33"), ({"y": 3.5}, "description"), ({"groups": 2**70}, "groups"),
+            ({"act_a": float("nan"), "epilogue": ["clip"]}, "act_a"),
+        ]:
+            with self.assertRaisesRegex(mica.Invalid, words, msg=str(wrong)):
+                mica.conv(x, w, **wrong)
+        with self.assertRaisesRegex(TypeError, "did you mean pad"):
+            mica.conv(x, w, pda=(1, 1))
+        with self.assertRaisesRegex(TypeError, "did you mean pass_"):
+            mica.conv(x, w, **{"pass": "fwd"})
+        with self.assertRaisesRegex(TypeError, "by place"):
+            mica.conv(x, w, x, x)
+        with self.assertRaisesRegex(TypeError, "by place and by name"):
+            mica.conv(x, w, x=x)
+        with self.assertRaisesRegex(mica.Invalid, "only descriptions"):
+            mica.conv("f32:1x1x4x4", "f32:1x1x1x1")
+        with self.assertRaisesRegex(mica.Invalid, "w is needed"):
+            mica.conv(x, "f32:1x1x1x1")
+        with self.assertRaisesRegex(AttributeError, "nosuch"):
+            mica.nosuch
+
+
+class Plans(unittest.TestCase):
+    LINE = "conv x=f32:1x3x8x8 w=f32:4x3x3x3 pad=1x1"
+
+    def test_tell_what_they_are(self):
+        plan = mica.plan(self.LINE, context="cpu")
+        self.assertEqual(plan.line, self.LINE)
+        self.assertIn(plan.engine, [e["engine"] for e in plan.explain().engines])
+        self.assertEqual(plan.workspace, sum((s + 255) // 256 * 256 for _, s in plan.explain().workspace))
+        self.assertEqual(plan.args["y"].tensor, mica.Tensor("f32", (1, 4, 8, 8)))
+        self.assertEqual((plan.args["x"].dir, plan.args["y"].dir, plan.args["aux"].dir), ("in", "out", "-"))
+        self.assertGreater(plan.contract["phi"], 0)
+        self.assertIn(self.LINE, repr(plan))
+
+    def test_run_on_arrays_of_their_sizes_alone(self):
+        plan = mica.plan("conv", "f32:1x3x8x8", "f32:4x3x3x3", pad=(1, 1), context="cpu")
+        x, w = normal(1, 3, 8, 8), normal(4, 3, 3, 3)
+        y = plan.run(x, w)
+        np.testing.assert_array_equal(plan.run(x=x, w=w, out=np.empty_like(y)), y)
+        np.testing.assert_array_equal(y, mica.conv(x, w, pad=(1, 1)))
+        for wrong in (normal(1, 3, 8, 7), normal(1, 3, 8, 8, dtype=np.float64), np.asfortranarray(x)):
+            with self.assertRaisesRegex(mica.Invalid, "x .*the plan is for"):
+                plan.run(wrong, w)
+        with self.assertRaisesRegex(mica.Invalid, "w is needed"):
+            plan.run(x)
+        with self.assertRaisesRegex(TypeError, "did you mean"):
+            plan.run(x, w, alhpa=1)
+
+    def test_prepared_runs_read_and_write_the_same_arrays(self):
+        x, w = normal(1, 3, 8, 8), normal(4, 3, 3, 3)
+        plan = mica.plan("conv", x, w, pad=(1, 1))
+        run = plan.prepare(x, w)
+        y = run()
+        self.assertIs(y, run.results)
+        np.testing.assert_array_equal(y, plan.run(x, w))
+        x *= 2
+        self.assertIs(plan.run(run), y)
+        np.testing.assert_array_equal(y, plan.run(x, w))
+        run.set(alpha=0)
+        self.assertFalse(run().any())
+
+    def test_with_workspace(self):
+        x, w = normal(2, 8, 16, 16), normal(8, 8, 3, 3)
+        for e in mica.plan("conv", x, w, pad=(1, 1)).explain().engines:
+            if e["status"] != "MICA_OK":
+                continue
+            plan = mica.plan("conv", x, w, pad=(1, 1), options={"engine": e["engine"]})
+            np.testing.assert_allclose(plan.run(x, w), mica.conv(x, w, pad=(1, 1), options={"engine": "ref"}), atol=1e-3)
+            if plan.workspace:
+                with self.assertRaisesRegex(mica.Unsupported, "workspace"):
+                    mica.plan("conv", x, w, pad=(1, 1), options={"engine": e["engine"], "workspace_limit": -1})
+
+    def test_packed_arguments(self):
+        a, b = normal(5, 64), normal(64, 48)
+        plan = mica.plan("gemm", a, b, options={"packed": ["b"]})
+        packed = plan.pack("b", b)
+        np.testing.assert_allclose(plan.run(a, packed), a @ b, atol=1e-4)
+        with self.assertRaisesRegex(mica.Invalid, "packed"):
+            plan.pack("a", a)
+
+    def test_explain_says_why_not(self):
+        told = mica.explain(self.LINE, context="cpu")
+        refused = [e for e in told.engines if e["status"] != "MICA_OK"]
+        self.assertTrue(refused and all(e["reason"] for e in refused))
+        for text in (repr(told), told._repr_html_()):
+            for e in told.engines:
+                self.assertIn(e["engine"], text)
+        self.assertIn("<table>", told._repr_html_())
+        self.assertNotIn("<script>", mica.explain(self.LINE, context="cpu")._repr_html_())
+
+    def test_bad_lines(self):
+        for line, words in [("", "empty"), ("nosuch x=1", "no operation"), ("convv", "did you mean conv"),
+                            ("conv x=f32:1x2", "w"), ("conv x=f32:1x3x8x8 w=f32:4x3x3x3 pad=a", "pad")]:
+            with self.assertRaisesRegex(mica.Invalid, words):
+                mica.plan(line)
+        with self.assertRaises(TypeError):
+            mica.plan(3)
+        with self.assertRaises(ValueError):
+            mica.plan("conv x=f32:1x3x8x8\0 w=f32:4x3x3x3")
+
+
+if __name__ == "__main__":
+    unittest.main()
