@@ -5,6 +5,7 @@
 #   make            build the library and the tool into build/
 #   make demo       ... and run the demonstration
 #   make test       ... with the tests, and run them all (no GPU and no network needed)
+#   make wheel      the Python package, into dist/: pip install dist/mica-*.whl
 #   make install    into PREFIX (default /usr/local; DESTDIR is honoured), stripped
 #   make lint       formatting and layering
 #   make format     reformat the C files
@@ -19,7 +20,7 @@ CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
 # Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
 FORMATTED = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all demo test install lint format clean
+.PHONY: all demo test wheel install lint format clean
 all:
 	@tools/setup build
 	$(CONFIGURE)
@@ -39,6 +40,13 @@ test:
 	ctest --test-dir build --output-on-failure --no-tests=error -j $(JOBS) \
 		--output-junit junit.xml
 
+# One wheel for all Pythons; nothing is compiled where it is installed.
+wheel:
+	@tools/setup build wheel
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS) --target wheel
+	rm -rf dist && cp -r build/dist dist
+
 install: all
 	cmake --install build --strip --prefix $(PREFIX)
 
@@ -56,4 +64,4 @@ format:
 	clang-format-14 -i $(FORMATTED)
 
 clean:
-	rm -rf build build-*
+	rm -rf build build-* dist

@@ -25,3 +25,42 @@ if(MICA_TESTS AND NOT PYTHON3_NUMPY)
     endif()
   endforeach()
 endif()
+
+# The library and the tool as a wheel has them: linked anew, of the same objects. They find each other from
+# where they lie (mica/lib, mica/bin), and their relocations are those that any loader knows.
+if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
+  add_library(mica_wheel SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:mica_objects>)
+  set_target_properties(mica_wheel PROPERTIES OUTPUT_NAME mica SOVERSION ${PROJECT_VERSION_MAJOR}
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/wheel LINK_DEPENDS ${version_script}
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+  target_include_directories(mica_wheel INTERFACE include)
+  target_link_libraries(mica_wheel PRIVATE mica_flags ${link_libraries})
+  target_link_options(mica_wheel PRIVATE -Wl,--version-script=${version_script} -Wl,-Bsymbolic -Wl,-z,relro
+    -Wl,-z,now -Wl,-z,nodelete -Wl,--no-undefined)
+  if(TARGET mica)
+    find_library(JANSSON_ARCHIVE libjansson.a)
+    add_executable(mica_wheel_tool EXCLUDE_FROM_ALL cli/main.c)
+    set_target_properties(mica_wheel_tool PROPERTIES OUTPUT_NAME mica
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/wheel BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../lib")
+    target_include_directories(mica_wheel_tool PRIVATE include cli)
+    # The archive first: mica_cli brings the shared library, which a wheel would have to bring too.
+    target_link_libraries(mica_wheel_tool PRIVATE mica_flags $<TARGET_FILE:mica_cli>)
+    if(JANSSON_ARCHIVE)
+      target_link_libraries(mica_wheel_tool PRIVATE ${JANSSON_ARCHIVE})
+    else()
+      target_link_libraries(mica_wheel_tool PRIVATE ${JANSSON_LIBRARY})
+    endif()
+    target_link_libraries(mica_wheel_tool PRIVATE mica_wheel m Threads::Threads)
+    add_dependencies(mica_wheel_tool mica_cli)
+  endif()
+  add_custom_target(wheel
+    COMMAND ${PROJECT_SOURCE_DIR}/tools/python/wheel ${PROJECT_BINARY_DIR} ${PROJECT_BINARY_DIR}/dist
+    DEPENDS mica_wheel python_package VERBATIM COMMENT "Packing the wheel")
+  if(TARGET mica_wheel_tool)
+    add_dependencies(wheel mica_wheel_tool)
+  endif()
+  # The tests look into a wheel.
+  if(MICA_TESTS AND TARGET mica_wheel_tool)
+    add_custom_target(tests_wheel ALL DEPENDS mica_wheel mica_wheel_tool)
+  endif()
+endif()

@@ -10,6 +10,8 @@ is imported that the caller has not imported already.
     __cuda_array_interface__, __array_interface__, the buffer protocol (bytearray, array.array)
     mica.view(array, "bf16")       elements of another type of the same size"""
 
+from __future__ import annotations
+
 import ctypes
 import sys
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_uint8, c_uint16, c_uint32
@@ -90,7 +92,7 @@ class _Viewed:
     def readonly(self, view):
         return view.readonly
 
-    def stream(self, view, device):
+    def stream(self, view):
         return view.stream
 
     def allocator(self, tensor, view):
@@ -104,7 +106,8 @@ _viewed = _Viewed()
 
 
 def _look_at_view(view):
-    return (view.tensor, view.device, type(view.like)), view.pointer, _viewed, view
+    like = view.like
+    return (view.tensor, view.device, type(getattr(like, "kind", like))), view.pointer, _viewed, view
 
 
 # ---- NumPy, and CuPy, which looks the same ----
@@ -146,7 +149,7 @@ class _NumPy:
     def readonly(self, a):
         return "" if a.flags.writeable else "a read-only array"
 
-    def stream(self, a, device):
+    def stream(self, a):
         return None
 
     def dtype(self, name):
@@ -196,7 +199,7 @@ class _CuPy(_NumPy):
     def readonly(self, a):
         return ""
 
-    def stream(self, a, device):
+    def stream(self, a):
         return self.np.cuda.get_current_stream().ptr
 
     def allocator(self, tensor, like):
@@ -241,7 +244,7 @@ class _Torch:
     def readonly(self, t):
         return ""
 
-    def stream(self, t, device):
+    def stream(self, t):
         return self.torch.cuda.current_stream(t.device).cuda_stream if t.is_cuda else None
 
     def allocator(self, tensor, t):
@@ -305,7 +308,7 @@ class _Jax:
     def readonly(self, a):
         return "a JAX array, and these are immutable"
 
-    def stream(self, a, device):
+    def stream(self, a):
         return None
 
     def allocator(self, tensor, a):
@@ -425,6 +428,8 @@ def _from_interface(a, interface, device, result):
     if not isinstance(data, tuple):
         raise Invalid(f"an array interface whose data is {type(data).__name__}, not (address, read-only)")
     stream = interface.get("stream")
+    if stream == 1:  # the legacy default stream, for which a run has 0
+        stream = None
     return View(data[0] or 0, _at_least_1d(dtype, shape, strides), device, "a read-only array" if data[1] else "",
                 a, _own, stream=stream, result=result)
 
@@ -480,7 +485,7 @@ class Array:
     """An array of memory that mica allocated; NumPy, PyTorch and CuPy take it as it is
     (numpy.asarray(a)). Types they lack show as unsigned integers."""
 
-    def __init__(self, tensor, context):
+    def __init__(self, tensor: Tensor | str, context: Context) -> None:
         self.tensor = tensor if isinstance(tensor, Tensor) else Tensor(tensor)
         self.context = context
         self.device = context.name
@@ -492,9 +497,17 @@ class Array:
         self.pointer = self._memory - first
         context._keep()
 
-    dtype = property(lambda self: self.tensor.dtype)
-    shape = property(lambda self: self.tensor.shape)
-    strides = property(lambda self: self.tensor.strides)
+    @property
+    def dtype(self) -> str:
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.tensor.strides
 
     def _interface(self):
         bits = dtype_bits[self.dtype]
@@ -512,7 +525,7 @@ class Array:
             return dict(self._interface(), stream=None)
         raise AttributeError(f"a mica.Array on {self.__dict__.get('device')} has no {name}")
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """Its values as nested lists of numbers."""
         span, first = self.tensor._span()
         raw = ctypes.create_string_buffer(max(span, 1))
@@ -554,7 +567,7 @@ class _Own:
     def readonly(self, a):
         return ""
 
-    def stream(self, a, device):
+    def stream(self, a):
         return None
 
     def allocator(self, tensor, like):
@@ -571,12 +584,12 @@ def _look_at_own(a):
     return (a.tensor, a.device, Array), a.pointer, _own, a
 
 
-def view(array, dtype):
+def view(array: Any, dtype: str) -> Any:
     """The array with its elements taken as those of another type of the same size: 16-bit integers as
     "bf16", bytes as "e4m3". No copy; an operator whose output it is returns the array itself."""
     _, pointer, kind, a = look(array)
     tensor, device = kind.tensor(a, str(dtype)), kind.device(a)
-    return View(pointer, tensor, device, kind.readonly(a), a, _Like(kind, a), kind.stream(a, device), array)
+    return View(pointer, tensor, device, kind.readonly(a), a, _Like(kind, a), kind.stream(a), array)
 
 
 class _Like:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts: a device, its memory and streams."""
 
+from __future__ import annotations
+
 import threading
 from ctypes import c_void_p
 
@@ -33,9 +35,13 @@ class Context:
 
     device: "cpu"; "cuda:0"; "auto", a GPU if there is one, else the CPU; "sm_90a" and the like, a GPU
     that is only imagined: plans are made, nothing runs. Operators that are given none use one of the
-    device on which their arrays lie."""
+    device on which their arrays lie.
 
-    def __init__(self, device="auto"):
+    name: the device's, "cpu" or "cuda:0"."""
+
+    name: str
+
+    def __init__(self, device: str = "auto") -> None:
         self._handle = None
         self._lock = threading.RLock()
         self._kept = 0
@@ -46,7 +52,6 @@ class Context:
         self._handle = handle.value
         info = abi.mica_device_info()
         check(lib.mica_context_info(self._handle, byref(info)))
-        #: the device's name, "cpu" or "cuda:0"
         self.name = info.name.decode()
 
     def _info(self, struct, function):
@@ -56,12 +61,12 @@ class Context:
         return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
 
     @property
-    def info(self):
+    def info(self) -> dict[str, Any]:
         """What is known of the device: model, arch, units, memory_bytes, ..."""
         return self._info(abi.mica_device_info, lib.mica_context_info)
 
     @property
-    def stats(self):
+    def stats(self) -> dict[str, int]:
         """Counters since the context was made: plan_hits, plan_misses, kernel_compiles, ..."""
         return self._info(abi.mica_stats, lib.mica_context_stats)
 
@@ -88,7 +93,7 @@ class Context:
         if handle:
             lib.mica_context_destroy(handle)
 
-    def close(self):
+    def close(self) -> None:
         """No more plans from it. What was made of it, plans and arrays, stays valid."""
         with self._lock:
             if self._closed:
@@ -102,16 +107,16 @@ class Context:
         if getattr(self, "_handle", None) and not self._closed:
             self.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Context:
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         self.close()
 
     def __repr__(self):
         return f"mica.Context({self.name!r})"
 
-    def workspace(self, size, stream=None):
+    def workspace(self, size: int, stream: int | None = None) -> int:
         """Address of at least `size` bytes, aligned to 256, that this thread's runs on this stream share:
         one after the other they may."""
         local = self._local.__dict__
@@ -120,26 +125,26 @@ class Context:
             memory = local[stream] = _Memory(self, size)
         return memory.pointer
 
-    def empty(self, tensor):
+    def empty(self, tensor: Tensor | str) -> Array:
         """A mica.Array on this device: context.empty("bf16:2x3")."""
         from ._arrays import Array
 
         self._open()
         return Array(tensor, self)
 
-    def synchronize(self, stream=None):
+    def synchronize(self, stream: int | None = None) -> None:
         """Waits for what was enqueued on the stream."""
         check(lib.mica_synchronize(self._open(), stream))
 
-    def load_records(self, path):
+    def load_records(self, path: Any) -> None:
         """Adds the tuning records of a file."""
         check(lib.mica_context_load_records(self._open(), str(path).encode()))
 
-    def save_records(self, path):
+    def save_records(self, path: Any) -> None:
         """Appends to the file what this context measured since the last call."""
         check(lib.mica_context_save_records(self._open(), str(path).encode()))
 
-    def health(self):
+    def health(self) -> None:
         """Raises DeviceLost or ForkedProcess where the device cannot be used any more."""
         check(lib.mica_health(self._open()))
 

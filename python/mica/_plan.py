@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans: an operation of given types and sizes, with an engine chosen and ready to run."""
 
+from __future__ import annotations
+
 import threading
 from collections import namedtuple
 from ctypes import addressof, c_double, c_size_t, c_void_p, sizeof
@@ -99,10 +101,11 @@ class _Handle:
 class Plan:
     """An operation of given types and sizes with an engine chosen. Immutable; threads may share it.
 
-    line          the problem in one line, as the tool takes it
-    engine        its name; config: its choice in text
     workspace     bytes that a run needs; run() brings them
     args          what it reads and writes, by name, with tensors as inferred"""
+
+    workspace: int
+    args: dict[str, Any]
 
     def __init__(self, table, line, context, options):
         self._table = table
@@ -126,23 +129,54 @@ class Plan:
             self._outputs = [a for a in self.args.values() if a.dir == "inout"]
         self._bound = {}
 
-    op = property(lambda self: self._table.name)
-    context = property(lambda self: self._context)
-    line = property(lambda self: text_of(lib.mica_plan_describe, self._handle))
-    engine = property(lambda self: lib.mica_plan_engine(self._handle).decode())
-    config = property(lambda self: lib.mica_plan_config(self._handle).decode())
-    predicted_ms = property(lambda self: lib.mica_plan_predicted(self._handle))
-    measured_ms = property(lambda self: lib.mica_plan_measured(self._handle))
-    disturbed = property(lambda self: lib.mica_plan_disturbed(self._handle).decode())
+    @property
+    def op(self) -> str:
+        """The operation's name."""
+        return self._table.name
 
     @property
-    def contract(self):
+    def context(self) -> Context:
+        """The context that it was made of."""
+        return self._context
+
+    @property
+    def line(self) -> str:
+        """The problem in one line, defaults left out."""
+        return text_of(lib.mica_plan_describe, self._handle)
+
+    @property
+    def engine(self) -> str:
+        """The engine that was chosen."""
+        return lib.mica_plan_engine(self._handle).decode()
+
+    @property
+    def config(self) -> str:
+        """The engine's choice in text; "" where it has none."""
+        return lib.mica_plan_config(self._handle).decode()
+
+    @property
+    def predicted_ms(self) -> float:
+        """What the cost model expects."""
+        return lib.mica_plan_predicted(self._handle)
+
+    @property
+    def measured_ms(self) -> float:
+        """What its record or the measurement that chose it says; 0: none did."""
+        return lib.mica_plan_measured(self._handle)
+
+    @property
+    def disturbed(self) -> str:
+        """Why a measurement that was asked for did not choose it; else ""."""
+        return lib.mica_plan_disturbed(self._handle).decode()
+
+    @property
+    def contract(self) -> dict[str, Any]:
         """How its engine rounds: the numeric contract, and phi."""
         struct, phi = abi.mica_contract(), c_double()
         check(lib.mica_plan_contract(self._handle, byref(struct), byref(phi)))
         return {**{name: getattr(struct, name) for name, *_ in struct._fields_}, "phi": phi.value}
 
-    def explain(self):
+    def explain(self) -> Explanation:
         """Every engine with what keeps it out, and what was chosen; a notebook shows it as tables."""
         from ._explain import Explanation
 
@@ -154,7 +188,7 @@ class Plan:
 
     # ---- running ----
 
-    def run(self, *arrays, stream=None, out=None, **named):
+    def run(self, *arrays: Any, stream: int | None = None, out: Any = None, **named: Any) -> Any:
         """Runs it once, on arrays by place or name, and returns its results as the operator would; those
         that are not given are allocated. plan.run(prepared) runs what prepare() gave."""
         if len(arrays) == 1 and type(arrays[0]) is Prepared:
@@ -192,11 +226,14 @@ class Plan:
             if name not in self.args and name not in table.scalars:
                 raise table.unknown(name)
             given[name] = value
-        if out is not None:
-            given.update(outputs_by_name(table, self._outputs, out, given))
+        if out is None:
+            return given
+        if "out" in self.args and not isinstance(out, (list, tuple, dict)):
+            return {**given, "out": out}  # an argument of that name
+        given.update(outputs_by_name(table, self._outputs, out, given))
         return given
 
-    def prepare(self, *arrays, stream=None, out=None, **named):
+    def prepare(self, *arrays: Any, stream: int | None = None, out: Any = None, **named: Any) -> Prepared:
         """A run with all its arrays bound: calling it costs least. The arrays are held; their memory is
         read and written at each call. It owns its workspace: no two threads may run it at once."""
         scalars = {n: v for n, v in named.items() if n in self._table.scalars}
@@ -207,7 +244,7 @@ class Plan:
 
     # ---- arguments that stay the same ----
 
-    def pack(self, arg, array, stream=None):
+    def pack(self, arg: str, array: Any, stream: int | None = None) -> Array:
         """The argument (one that options={"packed": [arg]} named) in the layout of this plan's engine: a
         mica.Array of bytes, to be given to run() in its place."""
         if arg not in self.packed:
@@ -246,7 +283,7 @@ def _fits(plan, arg, tensor, device):
         raise Invalid(f"{arg.name} is on {device}, the plan runs on {plan._context.name}")
     if arg.name in plan.packed:
         return
-    if tensor.dtype != wanted.dtype or tensor.shape != wanted.shape:
+    if tensor.dtype != wanted.dtype or tensor.shape != (wanted.shape or (1,)):  # one element, of whatever rank
         raise Invalid(f"{arg.name} is {tensor!r}, the plan is for {wanted!r}")
     for size, step, other in zip(tensor.shape, tensor.strides, wanted.strides):
         if size > 1 and step != other and wanted.count:
@@ -279,7 +316,9 @@ class Bound:
                 if array is not value and kind is not _arrays._viewed:
                     raise Invalid(f"{name} is written, and what was given is a negated or conjugated view of another")
                 self.outs.append((i, kind, name))
-        self.first = next(iter(values.values()))[1:] if values else None
+        # The array itself is not kept: this object lives as long as calls like it may come.
+        first = next(iter(values.values()))[1:] if values else None
+        self.first = first[0] if first else None
         self.news, self.results = [], []
         for arg in plan.args.values():
             if arg.dir == "-" or arg.name in place:
@@ -291,29 +330,25 @@ class Bound:
                 continue
             if beta:
                 raise Invalid(f"{table.python}: beta is not 0, so that the old {arg.name} is read: give it")
-            self.news.append(self._new(arg))
+            self.news.append(self._new(arg, first))
         for arg in plan._outputs:
             if arg.name in place:
                 self.results.append((True, place[arg.name], None))
             elif arg.dir == "out":
                 at = [name for *_, name in self.news].index(arg.name)
-                self.results.append((False, at, self.first[0].finisher(self.first[1]) if self.first else None))
+                self.results.append((False, at, first[0].finisher(first[1]) if first else None))
         names = [a.name for a in plan._outputs if a.name in place or a.dir == "out"]
         self.single = len(names) == 1
         self.make = namedtuple(f"{table.python}_results", names)._make if len(names) > 1 else None
         self.workspace = None
         self.needs_stream = plan._context.name != "cpu"
         if plan.workspace:
-            kind, array = self.first or (None, None)
-            if self.needs_stream and hasattr(kind, "workspace"):
-                self.workspace = kind.workspace(plan.workspace + 256, array)
+            if self.needs_stream and hasattr(self.first, "workspace"):
+                self.workspace = self.first.workspace(plan.workspace + 256, first[1])
 
-    def _new(self, arg):
-        if self.first is None:
-            context = self.plan._context
-            allocate, pointer = _arrays._own.allocator(arg.tensor, context.empty("u8:1"))
-        else:
-            allocate, pointer = self.first[0].allocator(arg.tensor, self.first[1])
+    def _new(self, arg, first):
+        kind, array = first or (_arrays._own, self.plan._context.empty("u8:1"))
+        allocate, pointer = kind.allocator(arg.tensor, array)
         return _ARGS + arg.index, allocate, pointer, arg.name
 
     def __call__(self, pointers, held, values, scalars, stream):
@@ -339,8 +374,8 @@ class Bound:
             for name, value in scalars.items():
                 run.scalars[self.scalars[name]] = value
         if self.needs_stream:
-            if stream is None and self.first:
-                stream = self.first[0].stream(self.first[1], None)
+            if stream is None and held:
+                stream = self.first.stream(held[0])
             words[_STREAM] = stream or 0
         space = None
         if plan.workspace:
@@ -400,8 +435,8 @@ class Prepared:
             run.words[slot] = pointer(made[-1])
         for name, value in scalars.items():
             run.scalars[bound.scalars[name]] = value
-        if stream is None and bound.first and bound.needs_stream:
-            stream = bound.first[0].stream(bound.first[1], None)
+        if stream is None and values and bound.needs_stream:
+            stream = bound.first.stream(next(iter(values.values()))[2])
         run.words[_STREAM] = stream or 0
         space = None
         if plan.workspace:
@@ -423,7 +458,7 @@ class Prepared:
 
     run = __call__
 
-    def set(self, **scalars):
+    def set(self, **scalars: float) -> None:
         """New run-time scalars, as alpha=2, from the next call on."""
         table = self._plan._table
         for name, value in scalars.items():
@@ -432,7 +467,8 @@ class Prepared:
             self._run.scalars[table.scalars.index(name)] = value
 
 
-def plan(problem, *arrays, context=None, options=None, **fields):
+def plan(problem: str, *arrays: Any, context: Context | str | None = None, options: Mapping[str, Any] | None = None,
+         **fields: Any) -> Plan:
     """A plan of a problem line, or of an operation's name with its fields:
 
         mica.plan("conv x=f32:1x3x8x8 w=f32:4x3x3x3 pad=1x1")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptions of tensors: a type, sizes, and strides in elements."""
 
+from __future__ import annotations
+
 from ._errors import Invalid, check
 from ._library import abi, byref, lib, text_of
 
@@ -17,7 +19,7 @@ class Tensor:
 
     __slots__ = ("dtype", "shape", "strides")
 
-    def __init__(self, dtype, shape=None, strides=None):
+    def __init__(self, dtype: str, shape: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> None:
         if shape is None:
             read = abi.mica_tensor()
             check(lib.mica_tensor_from_text(str(dtype).encode(), byref(read)))
@@ -42,20 +44,20 @@ class Tensor:
         self.strides = tuple(read.strides[: read.rank])
 
     @classmethod
-    def of(cls, struct):
+    def of(cls, struct: Any) -> Tensor:
         self = cls.__new__(cls)
         self._take(struct)
         return self
 
     @property
-    def count(self):
+    def count(self) -> int:
         count = 1
         for size in self.shape:
             count *= size
         return count
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes from the lowest element to past the highest, as the library counts them."""
         return self._span()[0]
 
@@ -77,7 +79,7 @@ class Tensor:
             raise Invalid(f"{self.text('tensor')}: its span overflows")
         return span, first.value
 
-    def text(self, name):
+    def text(self, name: str) -> str:
         """Its form in a problem line; name: of the field, for refusals."""
         if len(self.shape) > abi.MICA_MAX_RANK:
             raise Invalid(f"{name} has {len(self.shape)} dimensions, at most {abi.MICA_MAX_RANK} are legal")

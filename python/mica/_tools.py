@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explaining, tuning, and what the library found on this machine."""
 
+from __future__ import annotations
+
 import sys
 from ctypes import c_char_p
 
@@ -10,7 +12,7 @@ from ._library import byref, lib, path, version
 from ._plan import plan
 
 
-def explain(problem, context="auto", **fields):
+def explain(problem: str, context: Context | str = "auto", **fields: Any) -> Explanation:
     """Every engine's answer to a problem line, whether or not one takes it."""
     from ._explain import Explanation
 
@@ -24,7 +26,8 @@ def explain(problem, context="auto", **fields):
     return Explanation(made.line if made else problem, context, made)
 
 
-def tune(problems, context="auto", measure_ms=2000, records=None, progress=None):
+def tune(problems: str | Sequence[str], context: Context | str = "auto", measure_ms: int = 2000,
+         records: Any = None, progress: bool | None = None) -> list[Plan]:
     """Measures the best engines of each problem line and remembers the fastest, in the context and, if
     named, in a file of records. Ctrl-C ends it; what was measured until then is kept and saved.
 
@@ -60,7 +63,7 @@ def _told(problems):
         yield problem
 
 
-def info():
+def info() -> dict[str, str]:
     """What was looked for on this machine and found, by name."""
     found = {"python.library": path, "python.version": version}
     key, value = c_char_p(), c_char_p()
