@@ -128,8 +128,8 @@ mica_status mica_field_parse(const mica_field *f, const char *value, void *desc,
         return MICA_OK;
     case MICA_FIELD_F64: {
         double v = mica_read_double(value, &end);
-        if (end == value || *end || isnan(v)) return bad(f, value, "not a number", why);
-        if (isinf(v) && !f->infinite) return bad(f, value, "not a finite number", why);
+        if (end == value || *end || isnan(v) || (isinf(v) && !f->infinite))
+            return bad(f, value, f->infinite ? "not a number" : "not a finite number", why);
         memcpy(at, &v, sizeof v);
         return MICA_OK;
     }
@@ -275,8 +275,8 @@ static mica_status check_value(const mica_field *f, const void *at, mica_why *wh
     }
     if (f->kind == MICA_FIELD_F64) {
         double v = *(const double *)at;
-        if (isnan(v)) return mica_invalid(why, "%s: not a number", f->name);
-        if (isinf(v) && !f->infinite) return mica_invalid(why, "%s: not a finite number", f->name);
+        if (isnan(v) || (isinf(v) && !f->infinite))
+            return mica_invalid(why, "%s: not a %snumber", f->name, f->infinite ? "" : "finite ");
     }
     if (f->kind != MICA_FIELD_TENSOR) return MICA_OK;
     const mica_tensor *t = at;
