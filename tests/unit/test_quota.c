@@ -128,14 +128,33 @@ static void affinity(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
-int main(void)
+/* libgomp binds the thread that loads it to one CPU; the places that it has stay all. */
+static void bound_by_openmp(void **state)
 {
+    (void)state;
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    FILE *f = popen("OMP_PROC_BIND=true /proc/$PPID/exe usable", "r");
+    assert_non_null(f);
+    int usable = 0;
+    assert_int_equal(fscanf(f, "%d", &usable), 1);
+    assert_int_equal(pclose(f), 0);
+    assert_true(usable >= CPU_COUNT(&all));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "usable")) {
+        printf("%d\n", mica_cpu_usable("/nowhere"));
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(version_2, set_up, tear_down),
         cmocka_unit_test_setup_teardown(version_2_in_a_container, set_up, tear_down),
         cmocka_unit_test_setup_teardown(version_1, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_to_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(affinity, set_up, tear_down),
+        cmocka_unit_test(bound_by_openmp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
