@@ -248,7 +248,8 @@ typedef struct mica_field_info {
 } mica_field_info;
 MICA_API mica_status mica_op_field(const char *op, int index, mica_field_info *info);
 /* What field `index` is if it is left zero: a value ("1", "fwd"), "none", or words ("inferred as
- * x", "needed"). Returns its length as snprintf does, 0 for no such field. */
+ * x", "needed"). A 0 that is given where this is not 0 is MICA_ZERO or MICA_ZERO_INT, "field=0" in
+ * a line. Returns its length as snprintf does, 0 for no such field. */
 MICA_API int mica_op_default(const char *op, int index, char *buffer, size_t size);
 MICA_API size_t mica_op_desc_size(const char *op);
 /* Run-time scalars: name and default. */

@@ -93,10 +93,19 @@ MICA_API const char *mica_dtype_name(mica_dtype dtype);
 /* Storage of one element in bits (sub-byte types pack two per byte, low half first). */
 MICA_API int mica_dtype_bits(mica_dtype dtype);
 
+/* ---- zeros -----------------------------------------------------------------------------------
+ * A field of a descriptor that is zero is left out: it has its default. Where that is not the
+ * number 0 (beta1 is 0.9, groups is 1), these are the number 0, as "beta1=0" is in a line. What is
+ * then not legal is refused like any other value. MICA_ZERO is the smallest normal double, which
+ * passes unharmed through fast arithmetic, JSON and text; nothing else means it. */
+#define MICA_ZERO     2.2250738585072014e-308
+#define MICA_ZERO_INT INT64_MIN
+
 /* ---- tensors -------------------------------------------------------------------------------
  * Dimensions are in the logical order N C W, N C H W or N C D H W whatever the memory order;
  * strides are in elements and may be anything, negative and zero included, as long as no two
- * elements of an output share memory. All strides zero means packed, last dimension fastest.
+ * elements of an output share memory. All strides zero means packed, last dimension fastest, unless
+ * `strided` says that they are meant: one element that stands for all.
  * A tensor has at most 2^48 elements. Any dimension may be 0: such a tensor is legal and operations
  * on it do nothing. */
 #define MICA_MAX_RANK 8
@@ -106,6 +115,7 @@ typedef struct mica_tensor {
     int32_t rank;
     int64_t dims[MICA_MAX_RANK];
     int64_t strides[MICA_MAX_RANK];
+    int64_t strided; /* not 0: strides that are all zero are strides of 0, and not left out */
 } mica_tensor;
 
 /* A packed tensor, last dimension fastest (NCHW). */
@@ -115,7 +125,7 @@ MICA_API mica_tensor mica_tensor_channels_last(mica_dtype dtype, int rank, const
 
 /* Reads "bf16:256x64x56x56:nhwc". After the second colon stands a layout (packed: nothing or
  * nchw; channels last: nhwc; bshd: dimensions 1 and 2 of four swapped in memory; t: the last two)
- * or the strides, "f32:2x3:8x1". */
+ * or the strides, "f32:2x3:8x1"; "f32:2x3:0x0" is one element. */
 MICA_API mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor);
 /* Writes that form. Returns its length as snprintf does. */
 MICA_API int mica_tensor_text(const mica_tensor *tensor, char *buffer, size_t size);

@@ -5,7 +5,6 @@
 #include "base/tensor.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +31,24 @@ static mica_status bad(const mica_field *f, const char *value, const char *rule,
     return mica_invalid(why, "%s=%.60s: %s", f->name, value, rule);
 }
 
+/* MICA_ZERO_INT stands for 0, and is no number. */
 static bool read_i64(const char *s, char **end, int64_t *value)
 {
     errno = 0;
     *value = strtoll(s, end, 10);
-    return *end != s && errno == 0;
+    return *end != s && errno == 0 && *value != MICA_ZERO_INT;
+}
+
+/* Whether a 0 that is given is not what a field left out has. */
+static bool zero_is_apart(const mica_field *f)
+{
+    return f->def != 0 || f->apart || f->positive;
+}
+
+/* The number as a caller's descriptor has it. */
+static int64_t given_i64(const mica_field *f, int64_t number)
+{
+    return number == 0 && zero_is_apart(f) ? MICA_ZERO_INT : number;
 }
 
 static int spelled(const char *const *spellings, const char *value, size_t length)
@@ -70,8 +82,13 @@ static mica_status parse_axes(const mica_field *f, const char *value, int64_t *o
     do {
         char *end;
         if (n == f->count) return bad(f, value, "too many numbers", why);
-        if (!read_i64(s, &end, &numbers[n++]))
-            return bad(f, value, "numbers are written 1x2x3", why);
+        if (*s == 'x' && zero_is_apart(f)) {
+            n++; /* left out */
+            continue;
+        }
+        if (!read_i64(s, &end, &numbers[n])) return bad(f, value, "numbers are written 1x2x3", why);
+        numbers[n] = given_i64(f, numbers[n]);
+        n++;
         s = end;
     } while (*s++ == 'x');
     if (s[-1]) return bad(f, value, "numbers are written 1x2x3", why);
@@ -124,12 +141,14 @@ mica_status mica_field_parse(const mica_field *f, const char *value, void *desc,
     case MICA_FIELD_I64:
         if (!read_i64(value, &end, &number) || *end)
             return bad(f, value, "not a whole number", why);
+        number = given_i64(f, number);
         memcpy(at, &number, sizeof number);
         return MICA_OK;
     case MICA_FIELD_F64: {
         double v = mica_read_double(value, &end);
         if (end == value || *end || isnan(v) || (isinf(v) && !f->infinite))
             return bad(f, value, f->infinite ? "not a number" : "not a finite number", why);
+        if (v == 0) v = zero_is_apart(f) ? MICA_ZERO : 0;
         memcpy(at, &v, sizeof v);
         return MICA_OK;
     }
@@ -175,7 +194,11 @@ static void axes_text(const mica_field *f, const int64_t *v, mica_text *text)
     /* Defaults at the end of the axes are left out; the reader puts them back. */
     while (used > 1 && f->def != 0 && (double)v[used - 1] == f->def) used--;
     mica_text_add(text, " %s=", f->name);
-    for (int i = 0; i < used; i++) mica_text_add(text, "%s%lld", i ? "x" : "", (long long)v[i]);
+    for (int i = 0; i < used; i++) {
+        if (i) mica_text_add(text, "x");
+        if (v[i] || !(f->def != 0 || f->positive))
+            mica_text_add(text, "%lld", (long long)(v[i] == MICA_ZERO_INT ? 0 : v[i]));
+    }
 }
 
 static void list_text(const mica_field *f, const int32_t *v, mica_text *text)
@@ -209,14 +232,15 @@ void mica_field_text(const mica_field *f, const void *desc, mica_text *text)
         return;
     case MICA_FIELD_I64: {
         int64_t v = *(const int64_t *)at;
-        if (v && (double)v != f->def) mica_text_add(text, " %s=%lld", f->name, (long long)v);
+        if (v && (double)v != f->def)
+            mica_text_add(text, " %s=%lld", f->name, (long long)(v == MICA_ZERO_INT ? 0 : v));
         return;
     }
     case MICA_FIELD_F64: {
         double v = *(const double *)at;
-        if (v == 0 || v == f->def) return;
+        if (mica_left_out(v) || (v != 0 && v == f->def)) return;
         mica_text_add(text, " %s=", f->name);
-        add_double(text, v);
+        add_double(text, v == MICA_ZERO ? 0 : v + 0); /* not -0 */
         return;
     }
     case MICA_FIELD_AXES:
@@ -242,15 +266,43 @@ void mica_field_zero(const mica_field *f, mica_text *text)
         add_double(text, f->def);
 }
 
-void mica_field_default(const mica_field *f, void *desc)
+static double default_f64(const mica_field *f, double v)
+{
+    if (v != 0 && v != MICA_ZERO) return v;
+    if (!zero_is_apart(f)) return 0;
+    return mica_left_out(v) ? f->def : -0.0;
+}
+
+static mica_status default_i64(const mica_field *f, int64_t *v, mica_why *why)
+{
+    if (*v == 0) {
+        *v = (int64_t)f->def;
+    } else if (*v == MICA_ZERO_INT && f->positive) {
+        char left_out[80];
+        mica_text words = {left_out, sizeof left_out, 0};
+        mica_field_zero(f, &words);
+        return mica_invalid(why, "%s is 0, it must be 1 or more; left out it means: %s", f->name,
+                            left_out);
+    } else if (*v == MICA_ZERO_INT && !f->apart) {
+        *v = 0;
+    }
+    return MICA_OK;
+}
+
+mica_status mica_field_default(const mica_field *f, void *desc, mica_why *why)
 {
     char *at = (char *)desc + f->offset;
-    if (f->def == 0) return;
-    if (f->kind == MICA_FIELD_F64 && *(double *)at == 0) *(double *)at = f->def;
-    if (f->kind == MICA_FIELD_I64 && *(int64_t *)at == 0) *(int64_t *)at = (int64_t)f->def;
-    if (f->kind == MICA_FIELD_AXES)
-        for (int i = 0; i < f->count; i++)
-            if (((int64_t *)at)[i] == 0) ((int64_t *)at)[i] = (int64_t)f->def;
+    if (f->kind == MICA_FIELD_F64) *(double *)at = default_f64(f, *(double *)at);
+    if (f->kind == MICA_FIELD_I64 || f->kind == MICA_FIELD_AXES)
+        for (int i = 0; i < field_count(f); i++) MICA_TRY(default_i64(f, (int64_t *)at + i, why));
+    return MICA_OK;
+}
+
+void mica_field_settle(const mica_field *f, void *desc)
+{
+    int64_t *at = (int64_t *)(void *)((char *)desc + f->offset);
+    for (int i = 0; f->apart && f->kind != MICA_FIELD_F64 && i < field_count(f); i++)
+        if (at[i] == MICA_ZERO_INT) at[i] = 0;
 }
 
 /* ---- copying ---- */
@@ -295,6 +347,7 @@ static void copy_tensor(const mica_tensor *from, mica_tensor *to)
     to->rank = from->rank;
     memcpy(to->dims, from->dims, (size_t)from->rank * sizeof *to->dims);
     memcpy(to->strides, from->strides, (size_t)from->rank * sizeof *to->strides);
+    to->strided = from->strided;
     mica_tensor_default_strides(to);
 }
 

@@ -7,6 +7,8 @@
 #include "base/why.h"
 #include "base/text.h"
 
+#include <math.h>
+
 typedef enum mica_field_kind {
     MICA_FIELD_TENSOR, /* mica_tensor       x=f32:1x3x8x8 */
     MICA_FIELD_ENUM,   /* C enum            pass=dgrad */
@@ -28,6 +30,10 @@ typedef struct mica_field {
     const char *doc;
     bool infinite;    /* of F64: the value may be infinite */
     bool permutation; /* of AXES: all zeros mean that it is left out, and are not written */
+    /* I64, F64, AXES: `infer` fills what was left out, and leaves a 0 that was given: a F64 for
+     * which mica_left_out() is false, a I64 that is MICA_ZERO_INT and is then replaced by 0. */
+    bool apart;
+    bool positive; /* I64, AXES: zero means something else, and a 0 that is given is refused */
 } mica_field;
 
 /* A row of a field table: MICA_FIELD(mica_conv_desc, groups, I64, .def = 1, .doc = "...") */
@@ -46,8 +52,16 @@ void mica_field_text(const mica_field *field, const void *desc, mica_text *text)
 /* What zero means: a field's words, its default, its first spelling; "none" of a list, "no" of a
  * flag. */
 void mica_field_zero(const mica_field *field, mica_text *text);
-/* Replaces zero by the default. */
-void mica_field_default(const mica_field *field, void *desc);
+/* Replaces zero by the default, and what stands for 0 by a 0. Among descriptors with defaults, a
+ * F64 of 0 that was given is -0.0 where it differs from one left out: it counts as 0, survives a
+ * copy into the descriptor of a child, and is not taken for left out there. */
+mica_status mica_field_default(const mica_field *field, void *desc, mica_why *why);
+/* Behind `infer`: MICA_ZERO_INT in fields that infer tells apart. */
+void mica_field_settle(const mica_field *field, void *desc);
+static inline bool mica_left_out(double value)
+{
+    return value == 0 && !signbit(value);
+}
 /* Copies the fields of a caller's descriptor of desc_size bytes into a zeroed one: padding and
  * members past its end stay zero, so that equal descriptors have equal bytes. Spellings' range and
  * tensors' ranks are checked. */

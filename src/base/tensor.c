@@ -10,6 +10,7 @@
 static void pack(mica_tensor *t)
 {
     int64_t stride = 1;
+    t->strided = 0;
     for (int i = t->rank - 1; i >= 0; i--) {
         t->strides[i] = stride;
         /* A size of 0 still gives the strides a sane value; overflow is found by the span. */
@@ -22,6 +23,7 @@ static void pack_channels_last(mica_tensor *t)
 {
     int64_t stride = t->dims[1] > 1 ? t->dims[1] : 1;
     t->strides[1] = 1;
+    t->strided = 0;
     for (int i = t->rank - 1; i >= 0; i--) {
         if (i == 1) continue;
         t->strides[i] = stride;
@@ -37,6 +39,7 @@ static void pack_bshd(mica_tensor *t)
     mica_tensor swapped = {.rank = 4, .dims = {d[0], d[2], d[1], d[3]}};
     pack(&swapped);
     memcpy(s, swapped.strides, 4 * sizeof *s);
+    t->strided = 0;
     s[1] = swapped.strides[2];
     s[2] = swapped.strides[1];
 }
@@ -65,9 +68,11 @@ mica_tensor mica_tensor_channels_last(mica_dtype dtype, int rank, const int64_t 
 
 void mica_tensor_default_strides(mica_tensor *t)
 {
-    for (int i = 0; i < t->rank; i++)
-        if (t->strides[i]) return;
-    pack(t);
+    bool zero = true;
+    for (int i = 0; i < t->rank; i++) zero &= t->strides[i] == 0;
+    int64_t count = mica_tensor_count(t);
+    t->strided = t->strided && zero && count != 0 && count != 1;
+    if (zero && !t->strided) pack(t);
 }
 
 /* Whether dimension i lies inside j. At equal strides one of length 1 does: what lies around a
@@ -96,6 +101,7 @@ void mica_tensor_strides_like(mica_tensor *t, const mica_tensor *like)
         order[j] = dim;
     }
     int64_t stride = 1;
+    t->strided = 0;
     for (int i = 0; i < t->rank; i++) {
         t->strides[order[i]] = stride;
         int64_t dim = t->dims[order[i]];
@@ -355,6 +361,7 @@ mica_status mica_tensor_from_text(const char *text, mica_tensor *tensor)
         if (n != t.rank || *s != '\0' || n == 0)
             return bad_text(
                 text, "the last part is a layout (nchw, nhwc, bshd, t) or one stride per size");
+        t.strided = 1;
         mica_tensor_default_strides(&t);
     }
     *tensor = t;

@@ -8,7 +8,8 @@
 
 #define MICA_MOST_ELEMENTS ((int64_t)1 << 48)
 
-/* Fills strides left zero with the packed order. */
+/* Fills strides that were left out with the packed order. Behind it `strided` is set where all
+ * strides are 0 and there is more than one element, and nowhere else. */
 void mica_tensor_default_strides(mica_tensor *t);
 /* Strides of `t` ordered in memory as those of `like` (same rank): what inference gives outputs. */
 void mica_tensor_strides_like(mica_tensor *t, const mica_tensor *like);

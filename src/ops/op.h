@@ -172,6 +172,10 @@ double mica_roofline_ms(const mica_op *op, const void *desc, const mica_device_i
  * zeroed). */
 mica_status mica_op_resolve(const mica_op *op, const void *desc, size_t desc_size, void *out,
                             mica_why *why);
+/* Of a child, whose tensors an engine made: strides are as they stand, also where all are 0. The
+ * second resolves a whole descriptor of the operation so, into as many bytes. */
+void mica_op_strided(const mica_op *op, void *desc);
+mica_status mica_op_resolve_child(const char *op, const void *desc, void *out, mica_why *why);
 /* The shortest line that resolves to this resolved descriptor: what inference finds is left out. */
 void mica_op_text(const mica_op *op, const void *desc, mica_text *text);
 /* Reads "op name=value ..." into a zeroed descriptor; scalars of the line go to scalars (which the

@@ -99,9 +99,11 @@ static mica_status check_given(const mica_op *op, const void *desc, mica_why *wh
 
 static mica_status infer_and_check(const mica_op *op, void *desc, mica_why *why)
 {
-    for (int i = 0; i < op->field_count; i++) mica_field_default(&op->fields[i], desc);
+    for (int i = 0; i < op->field_count; i++)
+        MICA_TRY(mica_field_default(&op->fields[i], desc, why));
     MICA_TRY(check_given(op, desc, why));
     MICA_TRY(op->infer(desc, why));
+    for (int i = 0; i < op->field_count; i++) mica_field_settle(&op->fields[i], desc);
     MICA_TRY(check_tensors(op, desc, why));
     return op->check(desc, why);
 }
@@ -111,6 +113,24 @@ mica_status mica_op_resolve(const mica_op *op, const void *desc, size_t desc_siz
 {
     MICA_TRY(mica_fields_copy(op->fields, op->field_count, desc, desc_size, out, why));
     return infer_and_check(op, out, why);
+}
+
+void mica_op_strided(const mica_op *op, void *desc)
+{
+    for (int i = 0; i < op->field_count; i++) {
+        mica_tensor *t = (mica_tensor *)(void *)((char *)desc + op->fields[i].offset);
+        if (op->fields[i].kind == MICA_FIELD_TENSOR) t->strided = t->rank > 0;
+    }
+}
+
+mica_status mica_op_resolve_child(const char *name, const void *desc, void *out, mica_why *why)
+{
+    const mica_op *op = mica_op_find(name);
+    _Alignas(16) char given[MICA_MAX_DESC];
+    memcpy(given, desc, op->desc_size);
+    mica_op_strided(op, given);
+    memset(out, 0, op->desc_size);
+    return mica_op_resolve(op, given, op->desc_size, out, why);
 }
 
 /* ---- text ---- */

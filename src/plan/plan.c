@@ -109,7 +109,10 @@ mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *
 {
     MICA_TRY(make_room(&plan->children, plan->child_count, sizeof(mica_plan *)));
     mica_options options = {.engine = engine};
-    MICA_TRY(mica_plan_create(plan->context, op, desc, desc_size, &options, child));
+    _Alignas(16) char given[MICA_MAX_DESC] = {0};
+    memcpy(given, desc, desc_size);
+    mica_op_strided(mica_op_find(op), given);
+    MICA_TRY(mica_plan_create(plan->context, op, given, desc_size, &options, child));
     plan->children[plan->child_count++] = *child;
     if (!workspace_offset) return MICA_OK;
     return mica_book(plan, op, (*child)->workspace, workspace_offset);

@@ -342,7 +342,7 @@ static void copies_ignore_padding_and_short_descriptors(void **state)
     mica_why why = {""};
     memset(&a, 0xa5, sizeof a);
     memset(&b, 0x5a, sizeof b);
-    const sample value = {.mode = 1, .x = {MICA_F32, 1, {5}, {0}}, .n = 3};
+    const sample value = {.mode = 1, .x = {.dtype = MICA_F32, .rank = 1, .dims = {5}}, .n = 3};
     for (int i = 0; i < FIELDS; i++) {
         memcpy((char *)&a + table[i].offset, (const char *)&value + table[i].offset,
                mica_field_size(&table[i]));

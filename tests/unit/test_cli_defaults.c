@@ -18,7 +18,7 @@ typedef struct row {
     int pass;
 } row;
 
-static int failures, tensors, values, likes;
+static int failures, tensors, values, likes, refused, zeros, still;
 
 static void bad(const row *r, const char *rule)
 {
@@ -86,6 +86,120 @@ static void check_like(const row *r)
     }
 }
 
+/* The bits of the field are those of the number 0, or of -0. */
+static bool is_zero(const row *r, const void *desc)
+{
+    const char *at = (const char *)desc + r->field.offset;
+    if (!strcmp(r->field.type, "float")) return *(const double *)(const void *)at == 0;
+    return *(const int64_t *)(const void *)at == 0;
+}
+
+/* A 0 that was given: it is refused, by name, or it is the number 0, which the canonical line says
+ * again. problem NULL: it was refused. */
+static void check_zero(const row *r, mica_problem *problem)
+{
+    mica_problem *again;
+    if (!problem) {
+        /* sizes of heads and padding of outputs may contradict a tensor instead */
+        bool by_name = strstr(mica_error(), r->field.name) || strstr(mica_error(), "dimension") ||
+                       strstr(mica_error(), "axis");
+        if (!by_name) bad(r, mica_error());
+        refused++;
+        return;
+    }
+    zeros++;
+    char *text = cli_problem_text(problem);
+    size_t size = mica_op_desc_size(r->op);
+    if (!is_zero(r, mica_problem_desc(problem))) bad(r, "0 was given, and is not what it has");
+    if (mica_problem_from_text(text, &again) != MICA_OK) {
+        bad(r, mica_error());
+    } else {
+        if (memcmp(mica_problem_desc(problem), mica_problem_desc(again), size) != 0)
+            bad(r, "the canonical line is another problem");
+        mica_problem_destroy(again);
+    }
+    /* A resolved descriptor is a caller's too. */
+    if (mica_problem_create(r->op, mica_problem_desc(problem), size, &again) != MICA_OK) {
+        bad(r, mica_error());
+    } else {
+        if (memcmp(mica_problem_desc(problem), mica_problem_desc(again), size) != 0)
+            bad(r, "resolved twice it is another problem");
+        mica_problem_destroy(again);
+    }
+    free(text);
+    mica_problem_destroy(problem);
+}
+
+static void check_zero_of_line(const row *r)
+{
+    mica_problem *problem = NULL;
+    char *longer = cli_format("%s %s=0", r->line, r->field.name);
+    (void)mica_problem_from_text(longer, &problem);
+    check_zero(r, problem);
+    free(longer);
+}
+
+/* The descriptor of the line, with one field that is given as 0. */
+static void check_zero_of_struct(const row *r)
+{
+    mica_problem *problem = NULL;
+    size_t size = mica_op_desc_size(r->op);
+    char *desc = malloc(size);
+    const double zero = MICA_ZERO;
+    const int64_t zero_int = MICA_ZERO_INT;
+    bool real = !strcmp(r->field.type, "float");
+    memcpy(desc, r->desc, size);
+    memcpy(desc + r->field.offset, real ? (const void *)&zero : (const void *)&zero_int, 8);
+    (void)mica_problem_create(r->op, desc, size, &problem);
+    check_zero(r, problem);
+    free(desc);
+}
+
+/* Strides of 0 that are given, and none given, of each input that has more than one element. */
+static void check_strides(const row *r, int arg)
+{
+    mica_problem *problem;
+    size_t size = mica_op_desc_size(r->op);
+    mica_arg_info a;
+    char *desc = malloc(size);
+    mica_tensor t = *(const mica_tensor *)(const void *)((const char *)r->desc + r->field.offset);
+    memset(t.strides, 0, sizeof t.strides);
+    for (int strided = 0; strided < 2; strided++) {
+        t.strided = strided;
+        memcpy(desc, r->desc, size);
+        memcpy(desc + r->field.offset, &t, sizeof t);
+        /* some inputs may not overlap, as a cache */
+        if (mica_problem_create(r->op, desc, size, &problem) != MICA_OK) continue;
+        char *text = cli_problem_text(problem);
+        int64_t one = mica_dtype_bits(t.dtype) / 8, span;
+        assert_int_equal(mica_problem_arg(problem, arg, &a), MICA_OK);
+        span = mica_tensor_span(&a.tensor, NULL);
+        if ((span == one) != strided) bad(r, text);
+        mica_problem_destroy(problem);
+        if (mica_problem_from_text(text, &problem) != MICA_OK) {
+            bad(r, mica_error());
+        } else {
+            assert_int_equal(mica_problem_arg(problem, arg, &a), MICA_OK);
+            if (mica_tensor_span(&a.tensor, NULL) != span) bad(r, text);
+            still += strided;
+            mica_problem_destroy(problem);
+        }
+        free(text);
+    }
+    free(desc);
+}
+
+static void check_all_strides(const row *r)
+{
+    mica_arg_info a;
+    for (int i = 0; mica_op_arg(r->op, i, r->pass, &a) == MICA_OK; i++) {
+        const mica_tensor *t;
+        if (strcmp(a.name, r->field.name) != 0 || a.dir != MICA_IN) continue;
+        t = (const mica_tensor *)(const void *)((const char *)r->desc + r->field.offset);
+        if (t->dtype != MICA_NONE && mica_tensor_count(t) > 1) check_strides(r, i);
+    }
+}
+
 static void check_field(const row *r)
 {
     char *end;
@@ -101,8 +215,10 @@ static void check_field(const row *r)
         check_value(r, "0");
     else if (!strcmp(type, "enum") || !*end)
         check_value(r, r->zero);
-    else if (!strcmp(type, "int") || !strcmp(type, "float"))
-        check_value(r, "0"); /* words: 0 itself is legal, and as if it were not there */
+    if (!strcmp(type, "int") || !strcmp(type, "float") || !strcmp(type, "axes")) {
+        check_zero_of_line(r);
+        check_zero_of_struct(r);
+    }
     check_like(r);
 }
 
@@ -119,6 +235,7 @@ static void check_line(const char *line)
         if (i == 0 && !strcmp(r.field.name, "pass")) memcpy(&r.pass, r.desc, sizeof r.pass);
         mica_op_default(r.op, i, r.zero, sizeof r.zero);
         check_field(&r);
+        if (!strcmp(r.field.type, "tensor")) check_all_strides(&r);
     }
     free(text);
     mica_problem_destroy(problem);
@@ -142,6 +259,7 @@ static void what_zero_means(void **state)
     assert_int_equal(failures, 0);
     /* Each kind was met. */
     assert_true(tensors > 1000 && values > 1000 && likes > 20);
+    assert_true(refused > 1000 && zeros > 1000 && still > 1000);
 }
 
 /* The text is cut as snprintf cuts it; of what is not there nothing is said. */

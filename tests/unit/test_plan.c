@@ -588,7 +588,8 @@ static void cache_is_shared_and_bounded(void **state)
     assert_true(stats.plans > 2 && stats.plans < 1000);
     int64_t hits = stats.plan_hits;
     mica_plan *a, *b;
-    mica_activation_desc d = {.act = MICA_ACT_RELU, .x = {MICA_F32, 1, {999999}, {0}}};
+    mica_activation_desc d = {.act = MICA_ACT_RELU,
+                              .x = {.dtype = MICA_F32, .rank = 1, .dims = {999999}}};
     assert_int_equal(mica_activation_plan(c, &d, NULL, &a), MICA_OK);
     assert_int_equal(mica_activation_plan(c, &d, NULL, &b), MICA_OK);
     assert_ptr_equal(a, b);

@@ -16,7 +16,7 @@ static const mica_field fields[] = {
     FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
     FIELD(gated, FLAG, .doc = "y = act(first half of x) * second half, along axis"),
     FIELD(axis, I64, .zero = "axis 0", .doc = "of the split; negative counts from the end"),
-    FIELD(act_a, F64, .infinite = true, .zero = "the function's own",
+    FIELD(act_a, F64, .apart = true, .infinite = true, .zero = "the function's own",
           .doc = "first parameter of the function"),
     FIELD(act_b, F64, .infinite = true, .zero = "the function's own",
           .doc = "second parameter of the function"),

@@ -29,11 +29,13 @@ static const mica_field fields[] = {
     FIELD(scale_q, TENSOR, .zero = "none", .doc = "of 8-bit q: f32, 1 element or one per key head"),
     FIELD(scale_k, TENSOR, .zero = "none", .doc = "of 8-bit k: f32, 1 element or one per key head"),
     FIELD(scale_v, TENSOR, .zero = "none", .doc = "of 8-bit v: f32, 1 element or one per key head"),
-    FIELD(scale, F64, .zero = "1 / sqrt(D), or 1 if D is 0", .doc = "of scores"),
+    FIELD(scale, F64, .apart = true, .zero = "1 / sqrt(D), or 1 if D is 0", .doc = "of scores"),
     FIELD(soft_cap, F64, .zero = "none", .doc = "scores become soft_cap tanh(score / soft_cap)"),
     FIELD(causal, ENUM, .spellings = causal_spellings, .doc = "no key right of the diagonal"),
-    FIELD(window_left, I64, .zero = "all", .doc = "keys up to the diagonal, itself counted"),
-    FIELD(window_right, I64, .zero = "all", .doc = "keys from the diagonal on, itself counted"),
+    FIELD(window_left, I64, .positive = true, .zero = "all",
+          .doc = "keys up to the diagonal, itself counted"),
+    FIELD(window_right, I64, .positive = true, .zero = "all",
+          .doc = "keys from the diagonal on, itself counted"),
     FIELD(align, ENUM, .spellings = align_spellings,
           .doc = "corner in which the diagonal lies; of causal, if that is set"),
     FIELD(slopes, TENSOR, .zero = "none",
@@ -49,9 +51,10 @@ static const mica_field fields[] = {
     FIELD(seq_q, TENSOR, .zero = "none", .doc = "padded q: s32, N lengths"),
     FIELD(seq_k, TENSOR, .zero = "none", .doc = "padded or paged k and v: s32, N lengths"),
     FIELD(pages, TENSOR, .zero = "none", .doc = "paged k and v: s32, N x pages of a sequence"),
-    FIELD(max_q, I64, .zero = "unknown",
+    FIELD(max_q, I64, .positive = true, .zero = "unknown",
           .doc = "longest expected sequence of queries, to choose by"),
-    FIELD(max_k, I64, .zero = "unknown", .doc = "longest expected sequence of keys, to choose by"),
+    FIELD(max_k, I64, .positive = true, .zero = "unknown",
+          .doc = "longest expected sequence of keys, to choose by"),
     FIELD(compute, ENUM, .spellings = compute_spellings,
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
 };
@@ -139,7 +142,7 @@ static mica_status infer(void *desc, mica_why *why)
     const int64_t out_dims[] = {q[0], q[1], q[2], d->v.dims[3]};
     mica_dtype out = is_eight_bit(d->q.dtype) ? MICA_F32 : d->q.dtype;
     infer_tensor(&d->out, out, 4, out_dims, &d->q);
-    if (d->scale == 0) d->scale = q[3] ? 1 / sqrt((double)q[3]) : 1;
+    if (mica_left_out(d->scale)) d->scale = q[3] ? 1 / sqrt((double)q[3]) : 1;
     if (d->causal == MICA_ATTENTION_BOTTOM_RIGHT) d->align = MICA_ATTENTION_ALIGN_BOTTOM_RIGHT;
     if (d->dropout != 0)
         infer_tensor(&d->rng, MICA_S64, 1, (const int64_t[]){2}, NULL);

@@ -24,8 +24,8 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_conv_desc, stride, AXES, .count = 3, .def = 1, .doc = "of the filter's steps"),
     MICA_FIELD(mica_conv_desc, dilation, AXES, .count = 3, .def = 1,
                .doc = "distance of the filter's taps"),
-    MICA_FIELD(mica_conv_desc, output_pad, AXES, .count = 3, .zero = "as y has it, else none",
-               .doc = "transposed: added to the end of y"),
+    MICA_FIELD(mica_conv_desc, output_pad, AXES, .count = 3, .apart = true,
+               .zero = "as y has it, else none", .doc = "transposed: added to the end of y"),
     MICA_FIELD(mica_conv_desc, groups, I64, .def = 1,
                .doc = "channels are convolved in that many separate groups"),
     MICA_FIELD(mica_conv_desc, transposed, FLAG, .doc = "x and y exchange their roles"),
@@ -34,8 +34,8 @@ static const mica_field fields[] = {
                .doc = "tf32: f32 inputs may be rounded to 11 bits"),
     MICA_FIELD(mica_conv_desc, epilogue, LIST, .count = MICA_MAX_STEPS,
                .spellings = mica_step_spellings, .doc = "fwd: steps applied to the result"),
-    MICA_FIELD(mica_conv_desc, act_a, F64, .infinite = true, .zero = "the function's own",
-               .doc = "parameter a of the activation"),
+    MICA_FIELD(mica_conv_desc, act_a, F64, .apart = true, .infinite = true,
+               .zero = "the function's own", .doc = "parameter a of the activation"),
     MICA_FIELD(mica_conv_desc, act_b, F64, .infinite = true, .zero = "the function's own",
                .doc = "parameter b of the activation"),
     MICA_FIELD(mica_conv_desc, bias, TENSOR, .zero = "inferred with its step",
@@ -173,11 +173,11 @@ static mica_status infer_image(mica_conv_desc *d, bool y, mica_why *why)
 }
 
 /* A transposed convolution's y may be given instead of output_pad. */
-static void infer_output_pad(mica_conv_desc *d)
+static void infer_output_pad(mica_conv_desc *d, const bool *none)
 {
     for (int i = 0; i < d->x.rank - 2; i++) {
         int64_t least;
-        if (d->output_pad[i] == 0 &&
+        if (d->output_pad[i] == 0 && !none[i] &&
             mica_conv_in_size(d, i, d->x.dims[i + 2], d->w.dims[i + 2], &least) &&
             d->y.dims[i + 2] > least)
             d->output_pad[i] = d->y.dims[i + 2] - least;
@@ -205,13 +205,18 @@ static void infer_extra(mica_conv_desc *d)
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_conv_desc *d = desc;
+    bool none[3]; /* axes with an output_pad of 0, and not one left out */
+    for (int i = 0; i < 3; i++) {
+        none[i] = d->output_pad[i] == MICA_ZERO_INT;
+        if (none[i]) d->output_pad[i] = 0;
+    }
     MICA_TRY(frame_ok(d, why));
     bool x_given = mica_tensor_given(&d->x), y_given = d->y.rank > 0 || !x_given;
     mica_dtype y_type = d->y.dtype;
     if (!y_given) MICA_TRY(infer_image(d, true, why));
     if (!y_given && y_type) d->y.dtype = y_type;
     if (!x_given) MICA_TRY(infer_image(d, false, why));
-    if (d->transposed && y_given && d->y.rank == d->x.rank) infer_output_pad(d);
+    if (d->transposed && y_given && d->y.rank == d->x.rank) infer_output_pad(d, none);
     mica_epilogue e = mica_conv_epilogue(d);
     mica_epilogue_infer(&e, &d->y, d->y.dims[1]);
     infer_extra(d);

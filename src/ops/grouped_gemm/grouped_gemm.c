@@ -27,7 +27,7 @@ static const mica_field fields[] = {
           .doc = "f32: 1, G, G x N, or G x ceil(K/128) x ceil(N/128)"),
     FIELD(epilogue, LIST, .count = MICA_MAX_STEPS, .spellings = mica_step_spellings,
           .doc = "steps applied to the result, in order"),
-    FIELD(act_a, F64, .infinite = true, .zero = "the function's own",
+    FIELD(act_a, F64, .apart = true, .infinite = true, .zero = "the function's own",
           .doc = "first parameter of the activation"),
     FIELD(act_b, F64, .infinite = true, .zero = "the function's own",
           .doc = "second parameter of the activation"),
@@ -35,7 +35,7 @@ static const mica_field fields[] = {
     FIELD(scale, TENSOR, .zero = "inferred with its step", .doc = "G x N, or N for all groups"),
     FIELD(shift, TENSOR, .zero = "inferred with its step", .doc = "G x N, or N for all groups"),
     FIELD(residual, TENSOR, .zero = "inferred with its step", .doc = "as c"),
-    FIELD(expected, I64, .zero = "equal shares",
+    FIELD(expected, I64, .positive = true, .zero = "equal shares",
           .doc = "rows (wgrad: terms) of a usual group, to choose a kernel by"),
 };
 

@@ -17,9 +17,9 @@ static const mica_field fields[] = {
     FIELD(k, TENSOR, .zero = "inferred", .doc = "B x Sk x Ek; likewise, as q"),
     FIELD(v, TENSOR, .zero = "inferred", .doc = "B x Sk x Ev; likewise, as k"),
     FIELD(heads, I64, .def = 1, .doc = "H"),
-    FIELD(kv_heads, I64, .zero = "heads", .doc = "Hk"),
-    FIELD(head_dim, I64, .zero = "by wq, else Eq / heads", .doc = "D"),
-    FIELD(value_dim, I64, .zero = "by wv, else head_dim", .doc = "Dv"),
+    FIELD(kv_heads, I64, .positive = true, .zero = "heads", .doc = "Hk"),
+    FIELD(head_dim, I64, .apart = true, .zero = "by wq, else Eq / heads", .doc = "D"),
+    FIELD(value_dim, I64, .apart = true, .zero = "by wv, else head_dim", .doc = "Dv"),
     FIELD(wq, TENSOR, .zero = "inferred", .doc = "H D x Eq; bwd_weights: its gradient"),
     FIELD(wk, TENSOR, .zero = "inferred", .doc = "Hk D x Ek; likewise"),
     FIELD(wv, TENSOR, .zero = "inferred", .doc = "Hk Dv x Ev; likewise"),
@@ -38,15 +38,17 @@ static const mica_field fields[] = {
     FIELD(dqh, TENSOR, .zero = "inferred", .doc = "gradient of qh"),
     FIELD(dkh, TENSOR, .zero = "inferred", .doc = "gradient of kh"),
     FIELD(dvh, TENSOR, .zero = "inferred", .doc = "gradient of vh"),
-    FIELD(scale, F64, .zero = "1 / sqrt(D), or 1 if D is 0", .doc = "of scores"),
+    FIELD(scale, F64, .apart = true, .zero = "1 / sqrt(D), or 1 if D is 0", .doc = "of scores"),
     FIELD(causal, ENUM, .spellings = causal_spellings, .doc = "no key right of the diagonal"),
     FIELD(mask, TENSOR, .zero = "none",
           .doc = "B x H x Sq x Sk or 1s, bool or u8: 0 where a query does not attend"),
     FIELD(compute, ENUM, .spellings = compute_spellings,
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
     FIELD(soft_cap, F64, .zero = "none", .doc = "scores become soft_cap tanh(score / soft_cap)"),
-    FIELD(window_left, I64, .zero = "all", .doc = "keys up to the diagonal, itself counted"),
-    FIELD(window_right, I64, .zero = "all", .doc = "keys from the diagonal on, itself counted"),
+    FIELD(window_left, I64, .positive = true, .zero = "all",
+          .doc = "keys up to the diagonal, itself counted"),
+    FIELD(window_right, I64, .positive = true, .zero = "all",
+          .doc = "keys from the diagonal on, itself counted"),
     FIELD(align, ENUM, .spellings = align_spellings,
           .doc = "corner in which the diagonal lies; of causal, if that is set"),
     FIELD(slopes, TENSOR, .zero = "none",
@@ -61,9 +63,10 @@ static const mica_field fields[] = {
     FIELD(seq_k, TENSOR, .zero = "none", .doc = "padded k and v: s32, N lengths"),
     FIELD(dbias, TENSOR, .zero = "none", .doc = "bwd_data: gradient of bias"),
     FIELD(dsinks, TENSOR, .zero = "none", .doc = "bwd_data: gradient of sinks"),
-    FIELD(max_q, I64, .zero = "unknown",
+    FIELD(max_q, I64, .positive = true, .zero = "unknown",
           .doc = "longest expected sequence of queries, to choose by"),
-    FIELD(max_k, I64, .zero = "unknown", .doc = "longest expected sequence of keys, to choose by"),
+    FIELD(max_k, I64, .positive = true, .zero = "unknown",
+          .doc = "longest expected sequence of keys, to choose by"),
 };
 
 #define ARG(member, ...)                                                                           \
@@ -192,12 +195,16 @@ static mica_status infer_numbers(mica_mha_desc *d, mica_why *why)
     if (d->heads < 1 || d->heads > most || d->kv_heads < 1 || d->heads % d->kv_heads)
         return mica_invalid(why, "%lld heads, %lld of keys: there is one, and it is a multiple",
                             (long long)d->heads, (long long)d->kv_heads);
-    if (!d->head_dim) {
+    if (d->head_dim == MICA_ZERO_INT) {
+        d->head_dim = 0;
+    } else if (!d->head_dim) {
         int64_t width = d->wq.rank == 2 ? d->wq.dims[0] : d->q.dims[2];
         MICA_TRY(divide(width, d->heads, d->wq.rank == 2 ? "rows of wq" : "columns of q",
                         &d->head_dim, why));
     }
-    if (!d->value_dim && d->wv.rank == 2)
+    if (d->value_dim == MICA_ZERO_INT)
+        d->value_dim = 0;
+    else if (!d->value_dim && d->wv.rank == 2)
         MICA_TRY(divide(d->wv.dims[0], d->kv_heads, "rows of wv", &d->value_dim, why));
     else if (!d->value_dim)
         d->value_dim = d->head_dim;
@@ -206,7 +213,7 @@ static mica_status infer_numbers(mica_mha_desc *d, mica_why *why)
         if (dims[i] < 0 || dims[i] > MHA_MAX_DIM)
             return mica_invalid(why, "%s is %lld; heads of 0 to %d are legal",
                                 i ? "value_dim" : "head_dim", (long long)dims[i], MHA_MAX_DIM);
-    if (d->scale == 0) d->scale = d->head_dim ? 1 / sqrt((double)d->head_dim) : 1;
+    if (mica_left_out(d->scale)) d->scale = d->head_dim ? 1 / sqrt((double)d->head_dim) : 1;
     return MICA_OK;
 }
 
@@ -367,7 +374,7 @@ static mica_status check_attention(const mica_mha_desc *d, mica_why *why)
 {
     mica_attention_desc child = mha_attention(d), resolved = {0};
     if (d->pass == MICA_MHA_BWD_WEIGHTS) return MICA_OK;
-    return mica_op_resolve(mica_op_find("attention"), &child, sizeof child, &resolved, why);
+    return mica_op_resolve_child("attention", &child, &resolved, why);
 }
 
 static mica_status check(const void *desc, mica_why *why)

@@ -108,7 +108,10 @@ static bool as_matrix(const mica_tensor *t, mica_tensor *m)
     else if (!merges(t, 1, 3, &columns))
         return false;
     int64_t width = t->rank == 3 ? t->dims[2] : t->dims[1] * t->dims[3];
-    *m = (mica_tensor){t->dtype, 2, {t->dims[0] * t->dims[r], width}, {rows, columns}};
+    *m = (mica_tensor){.dtype = t->dtype,
+                       .rank = 2,
+                       .dims = {t->dims[0] * t->dims[r], width},
+                       .strides = {rows, columns}};
     return true;
 }
 
@@ -154,7 +157,10 @@ static matrix read_matrix(steps *p, int arg)
 
 static mica_tensor transposed(const mica_tensor *t)
 {
-    return (mica_tensor){t->dtype, 2, {t->dims[1], t->dims[0]}, {t->strides[1], t->strides[0]}};
+    return (mica_tensor){.dtype = t->dtype,
+                         .rank = 2,
+                         .dims = {t->dims[1], t->dims[0]},
+                         .strides = {t->strides[1], t->strides[0]}};
 }
 
 static step *product(steps *p, const mica_tensor *a, place a_from, const mica_tensor *b,
@@ -205,7 +211,10 @@ static void project_weights(steps *p, int dy, int x, int w, int bias, const matr
         product(p, &a, from.from, &inputs.t, inputs.from, dw, (place){w, 0})->last = true;
     }
     if (!biases) return;
-    mica_tensor a = ones->t, c = {db->dtype, 2, {1, db->dims[0]}, {db->dims[0], db->strides[0]}};
+    mica_tensor a = ones->t, c = {.dtype = db->dtype,
+                                  .rank = 2,
+                                  .dims = {1, db->dims[0]},
+                                  .strides = {db->dims[0], db->strides[0]}};
     a.dims[1] = from.t.dims[0];
     product(p, &a, ones->from, &from.t, from.from, &c, (place){bias, 0})->last = true;
 }
@@ -305,7 +314,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
         _Alignas(16) char resolved[MICA_MAX_DESC] = {0};
         const mica_op *op = mica_op_find(p->list[i].op);
         mica_why why = {""};
-        if (mica_op_resolve(op, &p->list[i].d, p->list[i].size, resolved, &why) == MICA_OK)
+        if (mica_op_resolve_child(op->name, &p->list[i].d, resolved, &why) == MICA_OK)
             ms += mica_op_predict(op, resolved, device, device->cuda);
     }
     mica_release(p);

@@ -51,8 +51,8 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_norm_desc, momentum, F64, .def = 0.1, .doc = "weight of this batch"),
     MICA_FIELD(mica_norm_desc, act, ENUM, .spellings = mica_act_spellings,
                .doc = "activation behind the affine step"),
-    MICA_FIELD(mica_norm_desc, act_a, F64, .infinite = true, .zero = "the function's own",
-               .doc = "parameter a of the activation"),
+    MICA_FIELD(mica_norm_desc, act_a, F64, .apart = true, .infinite = true,
+               .zero = "the function's own", .doc = "parameter a of the activation"),
     MICA_FIELD(mica_norm_desc, act_b, F64, .infinite = true, .zero = "the function's own",
                .doc = "parameter b of the activation"),
 };
@@ -265,9 +265,9 @@ static mica_status check_strangers(const mica_norm_desc *d, mica_why *why)
 static mica_status check_numbers(const mica_norm_desc *d, mica_why *why)
 {
     if (!(d->eps > 0) || isinf(d->eps))
-        return mica_invalid(why, "eps is %g, it must be positive and finite", d->eps);
+        return mica_invalid(why, "eps is %g, it must be positive and finite", d->eps + 0);
     if (!(d->momentum > 0 && d->momentum <= 1))
-        return mica_invalid(why, "momentum is %g, it must be in (0, 1]", d->momentum);
+        return mica_invalid(why, "momentum is %g, it must be in (0, 1]", d->momentum + 0);
     return MICA_OK;
 }
 

@@ -117,7 +117,7 @@ static mica_status check_adam(const mica_optim_desc *d, mica_why *why)
     MICA_TRY(check_share(d->beta2, "beta2", why));
     /* Below the normal floats eps loses its digits, and 0 / (0 + eps) in the end its meaning. */
     if (!(d->eps >= 0x1p-126) || !isfinite(d->eps))
-        return mica_invalid(why, "eps is %g, it must be finite and at least 2^-126", d->eps);
+        return mica_invalid(why, "eps is %g, it must be finite and at least 2^-126", d->eps + 0);
     return MICA_OK;
 }
 

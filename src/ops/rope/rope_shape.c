@@ -72,7 +72,7 @@ mica_status rope_check_angles(const rope_angles *a, int64_t rotary_dim, mica_dty
         return mica_invalid(why, "rotary_dim is %lld, it must be even and at most D, %lld",
                             (long long)rotary_dim, (long long)a->columns);
     if (!(a->theta > 0) || !isfinite(a->theta))
-        return mica_invalid(why, "theta is %g, it must be positive and finite", a->theta);
+        return mica_invalid(why, "theta is %g, it must be positive and finite", a->theta + 0);
     if (!isfinite(a->factor))
         return mica_invalid(why, "factor is %g, it must be finite", a->factor);
     bool given = mica_tensor_given(a->inv_freq) || mica_tensor_given(a->cos);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Activations in double precision. */
 #include "ops/shared/activation.h"
+#include "base/fields.h"
 
 #include <math.h>
 
@@ -13,9 +14,10 @@ const char *const mica_act_spellings[] = {
 void mica_act_defaults(mica_act act, double *a, double *b)
 {
     (void)b;
-    if (*a != 0) return;
-    if (act == MICA_ACT_LEAKY_RELU) *a = 0.01;
-    if (act == MICA_ACT_ELU || act == MICA_ACT_SOFTPLUS) *a = 1;
+    bool slope = act == MICA_ACT_LEAKY_RELU,
+         scale = act == MICA_ACT_ELU || act == MICA_ACT_SOFTPLUS;
+    if (*a == 0 && !slope && !scale) *a = 0; /* given or not, it is the same */
+    if (mica_left_out(*a)) *a = slope ? 0.01 : scale ? 1 : 0;
 }
 
 static const double selu_scale = 1.0507009873554805, selu_alpha = 1.6732632423543772;

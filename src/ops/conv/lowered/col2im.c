@@ -82,7 +82,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     MICA_TRY(conv_refuse_full_epilogue(desc, why));
     MICA_TRY(make_product(desc, &p, why));
     mica_why reason = {0};
-    if (mica_op_resolve(mica_op_find("gemm"), &p.gemm, sizeof p.gemm, resolved, &reason) != MICA_OK)
+    if (mica_op_resolve_child("gemm", &p.gemm, resolved, &reason) != MICA_OK)
         return mica_refuse(why, "the matrix product is none: %s", reason.text);
     return MICA_OK;
 }
@@ -98,7 +98,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     char resolved[MICA_MAX_DESC] = {0};
     const mica_op *gemm = mica_op_find("gemm");
     if (make_product(d, &p, &why) != MICA_OK ||
-        mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
+        mica_op_resolve_child("gemm", &p.gemm, resolved, &why) != MICA_OK)
         return 0;
     const mica_tensor *image = mica_conv_tensor(d, p.roles.out);
     double bytes =

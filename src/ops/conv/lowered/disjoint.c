@@ -232,7 +232,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     MICA_TRY(conv_refuse_full_epilogue(desc, why));
     MICA_TRY(make_product(desc, &plain, &p, why));
     mica_why reason = {0};
-    if (mica_op_resolve(mica_op_find("gemm"), &p.gemm, sizeof p.gemm, resolved, &reason) != MICA_OK)
+    if (mica_op_resolve_child("gemm", &p.gemm, resolved, &reason) != MICA_OK)
         return mica_refuse(why, "the matrix product is none: %s", reason.text);
     return MICA_OK;
 }
@@ -298,7 +298,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     char resolved[MICA_MAX_DESC] = {0};
     const mica_op *gemm = mica_op_find("gemm");
     if (make_product(desc, config, &p, &why) != MICA_OK || mica_tensor_count(&p.gemm.c) == 0 ||
-        mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
+        mica_op_resolve_child("gemm", &p.gemm, resolved, &why) != MICA_OK)
         return 0;
     double ms = mica_op_predict(gemm, resolved, device, true);
     if (is_few(&p)) ms *= few;

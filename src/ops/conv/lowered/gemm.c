@@ -301,7 +301,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     MICA_TRY(make_product(d, &p, why));
     MICA_TRY(add_epilogue(d, &p, why));
     mica_why reason = {0};
-    if (mica_op_resolve(mica_op_find("gemm"), &p.gemm, sizeof p.gemm, resolved, &reason) != MICA_OK)
+    if (mica_op_resolve_child("gemm", &p.gemm, resolved, &reason) != MICA_OK)
         return mica_refuse(why, "the matrix product is none: %s", reason.text);
     return MICA_OK;
 }
@@ -404,7 +404,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     char resolved[MICA_MAX_DESC] = {0};
     const mica_op *gemm = mica_op_find("gemm");
     if (make_product(d, &p, &why) != MICA_OK || add_epilogue(d, &p, &why) != MICA_OK ||
-        mica_op_resolve(gemm, &p.gemm, sizeof p.gemm, resolved, &why) != MICA_OK)
+        mica_op_resolve_child("gemm", &p.gemm, resolved, &why) != MICA_OK)
         return 0;
     double product_ms = mica_op_predict(gemm, resolved, device, true);
     if (p.direct) return product_ms;

@@ -64,7 +64,7 @@ static double predict_some(const void *desc, const mica_device_info *device,
     mica_why why;
     conv_winograd_make(desc, &p);
     conv_winograd_divide(&p, config->knob[KNOB_TILE], config->knob[KNOB_CHUNKS], &d);
-    if (mica_op_resolve(gemm, &d.gemm, sizeof d.gemm, resolved, &why) != MICA_OK) return 0;
+    if (mica_op_resolve_child("gemm", &d.gemm, resolved, &why) != MICA_OK) return 0;
     double chunks = (double)d.chunks, points = (double)d.read_bytes + (double)d.other_bytes;
     double bytes = mica_op_bytes(&mica_op_conv, desc) + chunks * points;
     if (stays_in_cache(&d, device)) bytes -= chunks * points / 2;
