@@ -39,6 +39,19 @@ set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_include_directories(mica_objects PRIVATE include src)
 target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
+# Callers' threads, and OpenMP's, may have small stacks: runs take what is large from src/cpu/scratch.h.
+# Plans are built where there is room (src/base/thread.h). Other compilers and sanitizers, which spread
+# variables out, keep other frames.
+if(CMAKE_C_COMPILER_ID STREQUAL GNU AND NOT MICA_SANITIZE AND NOT MICA_FUZZ)
+  set(runs ${sources})
+  list(FILTER runs INCLUDE REGEX "/cpu/|_ref\\.c$")
+  list(FILTER runs EXCLUDE REGEX "/ops/(softmax|cross_entropy)/cpu/") # being rewritten on ops/reduce
+  target_compile_options(mica_objects PRIVATE $<$<CONFIG:Release>:-Wframe-larger-than=28672>)
+  set_property(SOURCE ${runs} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-Wframe-larger-than=16384>)
+  set(rewritten ${sources})
+  list(FILTER rewritten INCLUDE REGEX "/ops/(softmax|cross_entropy)/cpu/")
+  set_property(SOURCE ${rewritten} APPEND PROPERTY COMPILE_OPTIONS -Wno-frame-larger-than)
+endif()
 # C throws nothing: tables to unwind the stack would be a twentieth of the library.
 target_compile_options(mica_objects PRIVATE $<$<CONFIG:Release>:-fno-asynchronous-unwind-tables>)
 

@@ -4,9 +4,9 @@
 #include "cuda/device.h"
 #include "cuda/image.h"
 #include "cuda/kernel.h"
+#include "base/thread.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 
 /* Kernels that no plan holds any more stay loaded up to this many bytes of code. */
@@ -168,22 +168,13 @@ static int thread_bound(int jobs)
     return bound < jobs ? bound : jobs;
 }
 
-/* Signals are the caller's business: our threads take none. A thread that cannot be started is
- * one fewer. */
+/* A thread that cannot be started is one fewer. */
 static int start_threads(crew *c, pthread_t *threads, int count)
 {
-    sigset_t all, old;
-    pthread_attr_t attr;
     int started = 0;
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 16 << 20); /* compilers recurse */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     while (started < count && !mica_fault_due(MICA_FAULT_ALLOC) &&
-           pthread_create(&threads[started], &attr, work, c) == 0)
+           mica_thread_start(&threads[started], 16 << 20, work, c)) /* compilers recurse */
         started++;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
     return started;
 }
 
@@ -191,8 +182,8 @@ static mica_status get_images(job **jobs, int count)
 {
     crew c = {.jobs = jobs, .count = count};
     pthread_t threads[MAX_THREADS];
-    int started = start_threads(&c, threads, thread_bound(count) - 1);
-    work(&c);
+    int started = start_threads(&c, threads, thread_bound(count));
+    if (!started) work(&c); /* on this one, then */
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < count; i++)
         if (jobs[i]->status != MICA_OK)

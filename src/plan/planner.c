@@ -3,6 +3,9 @@
 #include "plan/context.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/thread.h"
+#include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -141,30 +144,50 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc, 
     return status;
 }
 
-mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
-                                    const mica_options *options, mica_plan **plan)
+typedef struct miss {
+    mica_context *context;
+    mica_plan_key *key;
+    uint64_t hash;
+    const mica_options *options;
+    mica_plan **plan;
+} miss;
+
+static mica_status build_missing(void *user)
 {
-    uint64_t hash = mica_plan_key_hash(key);
-    *plan = mica_plan_cache_find(&c->cache, key, hash);
-    if (*plan) return MICA_OK;
+    const miss *m = user;
+    mica_context *c = m->context;
+    mica_plan_key *key = m->key;
+    mica_plan **plan = m->plan;
     double start = mica_seconds();
     _Alignas(16) char desc[MICA_MAX_DESC];
     mica_why why = {""};
     memset(desc, 0, key->op->desc_size);
     if (mica_op_resolve(key->op, key->desc, key->op->desc_size, desc, &why) != MICA_OK)
         return mica_fail(MICA_INVALID, "%s: %s", key->op->name, why.text);
-    MICA_TRY(mica_packed_check(key->op, desc, options->packed));
-    char *problem = record_problem(key->op, desc, options);
+    MICA_TRY(mica_packed_check(key->op, desc, m->options->packed));
+    char *problem = record_problem(key->op, desc, m->options);
     if (!problem) return mica_fail_memory(sizeof key->desc);
-    mica_status status = choose(c, key->op, desc, problem, options, plan);
+    mica_status status = choose(c, key->op, desc, problem, m->options, plan);
     if (status == MICA_OK) {
         /* A measurement that failed is made again when somebody asks again. */
-        if (!*mica_plan_full(*plan)->disturbed) mica_plan_cache_add(&c->cache, key, hash, *plan);
+        if (!*mica_plan_full(*plan)->disturbed)
+            mica_plan_cache_add(&c->cache, key, m->hash, *plan);
         mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
                  1e3 * (mica_seconds() - start), problem);
     }
     mica_release(problem);
     return status;
+}
+
+/* Building is deep: children, texts, other people's libraries. */
+mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
+                                    const mica_options *options, mica_plan **plan)
+{
+    miss m = {c, key, mica_plan_key_hash(key), options, plan};
+    *plan = mica_plan_cache_find(&c->cache, key, m.hash);
+    if (*plan) return MICA_OK;
+    if (!c->cuda) MICA_TRY(mica_scratch_prepare(mica_cpu_threads()));
+    return mica_deep_call(build_missing, &m);
 }
 
 /* ---- entry points ---- */

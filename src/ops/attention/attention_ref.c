@@ -9,6 +9,7 @@
 #include "ops/attention/attention.h"
 #include "ops/shared/cpu/convert.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -205,9 +206,12 @@ static double rounding_of(const rounding *r)
 
 static void forward_row(const truth *t, const row *r)
 {
-    double k[ATTENTION_MAX_DIM], v[ATTENTION_MAX_DIM];
-    double sum[ATTENTION_MAX_DIM] = {0}, magnitude[ATTENTION_MAX_DIM] = {0};
-    rounding rounded[ATTENTION_MAX_DIM] = {0};
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *k = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *k);
+    double *v = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *v);
+    double *sum = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *sum);
+    double *magnitude = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *magnitude);
+    rounding *rounded = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *rounded);
     statistics st = {.max = -INFINITY};
     for (int64_t j = r->range.from; j < r->range.to; j++) {
         if (!key_open(t, r, j, k)) continue;
@@ -259,9 +263,10 @@ static void forward(const truth *t)
     int64_t rows = t->s.rows, lines = t->s.sequences * t->s.heads;
 #pragma omp parallel for num_threads(mica_cpu_threads()) schedule(dynamic)
     for (int64_t a = 0; a < lines * rows; a++) {
-        row r;
-        if (row_open(t, a / rows / t->s.heads, a / rows % t->s.heads, a % rows, &r))
-            forward_row(t, &r);
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        row *r = mica_scratch_take(sizeof *r);
+        if (row_open(t, a / rows / t->s.heads, a / rows % t->s.heads, a % rows, r))
+            forward_row(t, r);
     }
 }
 
@@ -319,7 +324,10 @@ static bool pair_open(const truth *t, const row *r, int64_t j, double *k, pair *
 
 static void backward_query(const truth *t, const row *r)
 {
-    double k[ATTENTION_MAX_DIM], sum[ATTENTION_MAX_DIM] = {0}, magnitude[ATTENTION_MAX_DIM] = {0};
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *k = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *k);
+    double *sum = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *sum);
+    double *magnitude = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *magnitude);
     for (int64_t j = r->range.from; j < r->range.to; j++) {
         pair e;
         if (!pair_open(t, r, j, k, &e)) continue;
@@ -336,21 +344,24 @@ static void backward_query(const truth *t, const row *r)
 /* Key j of sequence n in key head h: its gradients from all queries of the group. */
 static void backward_key(const truth *t, int64_t n, int64_t h, int64_t j)
 {
-    double k[ATTENTION_MAX_DIM];
-    double dk[ATTENTION_MAX_DIM] = {0}, dk_magnitude[ATTENTION_MAX_DIM] = {0};
-    double dv[ATTENTION_MAX_DIM] = {0}, dv_magnitude[ATTENTION_MAX_DIM] = {0};
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *k = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *k);
+    double *dk = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *dk);
+    double *dk_magnitude = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *dk_magnitude);
+    double *dv = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *dv);
+    double *dv_magnitude = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *dv_magnitude);
+    row *r = mica_scratch_take(sizeof *r);
     for (int64_t a = 0; a < t->s.group * t->s.rows; a++) {
-        row r;
         pair e;
-        if (!row_open_backward(t, n, h * t->s.group + a / t->s.rows, a % t->s.rows, &r)) continue;
-        if (!pair_open(t, &r, j, k, &e)) continue;
+        if (!row_open_backward(t, n, h * t->s.group + a / t->s.rows, a % t->s.rows, r)) continue;
+        if (!pair_open(t, r, j, k, &e)) continue;
         for (int64_t c = 0; c < t->s.d; c++) {
-            dk[c] += e.dq * r.q[c];
-            dk_magnitude[c] += e.dq_magnitude * fabs(r.q[c]);
+            dk[c] += e.dq * r->q[c];
+            dk_magnitude[c] += e.dq_magnitude * fabs(r->q[c]);
         }
         for (int64_t c = 0; c < t->s.dv; c++) {
-            dv[c] += e.p * r.dout[c];
-            dv_magnitude[c] += e.p_magnitude * fabs(r.dout[c]);
+            dv[c] += e.p * r->dout[c];
+            dv_magnitude[c] += e.p_magnitude * fabs(r->dout[c]);
         }
     }
     attention_span keys = attention_keys(t->d, t->args, n);
@@ -375,15 +386,17 @@ static void backward_bias(const truth *t, int64_t a)
         to[d] = one ? full[d] : from[d] + 1;
         left /= v->t.dims[d];
     }
-    double k[ATTENTION_MAX_DIM], sum = 0, magnitude = 0;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *k = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *k);
+    row *r = mica_scratch_take(sizeof *r);
+    double sum = 0, magnitude = 0;
     for (int64_t n = from[0]; n < to[0]; n++)
         for (int64_t h = from[1]; h < to[1]; h++)
             for (int64_t i = from[2]; i < to[2]; i++) {
-                row r;
-                if (!row_open_backward(t, n, h, i, &r)) continue;
+                if (!row_open_backward(t, n, h, i, r)) continue;
                 for (int64_t j = from[3]; j < to[3]; j++) {
                     pair e;
-                    if (!pair_open(t, &r, j, k, &e)) continue;
+                    if (!pair_open(t, r, j, k, &e)) continue;
                     sum += e.ds;
                     magnitude += e.ds_magnitude;
                 }
@@ -393,14 +406,15 @@ static void backward_bias(const truth *t, int64_t a)
 
 static void backward_sink(const truth *t, int64_t h)
 {
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    row *r = mica_scratch_take(sizeof *r);
     double sum = 0, magnitude = 0, sink = sink_of(t, h);
     for (int64_t a = 0; a < t->s.sequences * t->s.rows; a++) {
-        row r;
-        if (!row_open_backward(t, a / t->s.rows, h, a % t->s.rows, &r)) continue;
-        double p = exp(sink - r.lse);
-        sum -= p * r.delta;
-        magnitude += p * (r.delta_magnitude * (1 + t->growth_dv / t->growth) +
-                          (fabs(sink) + fabs(r.lse)) / t->growth * fabs(r.delta));
+        if (!row_open_backward(t, a / t->s.rows, h, a % t->s.rows, r)) continue;
+        double p = exp(sink - r->lse);
+        sum -= p * r->delta;
+        magnitude += p * (r->delta_magnitude * (1 + t->growth_dv / t->growth) +
+                          (fabs(sink) + fabs(r->lse)) / t->growth * fabs(r->delta));
     }
     const mica_view *v = &t->v[MICA_ATTENTION_DSINKS];
     mica_put(v, h * v->t.strides[0], sum, magnitude);
@@ -417,10 +431,11 @@ static void backward(const truth *t)
     int64_t keys = any_key ? s->sequences * s->kv_heads * s->keys : 0;
 #pragma omp parallel for num_threads(mica_cpu_threads()) schedule(dynamic)
     for (int64_t a = 0; a < queries; a++) {
-        row r;
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        row *r = mica_scratch_take(sizeof *r);
         int64_t line = a / s->rows;
-        if (row_open_backward(t, line / s->heads, line % s->heads, a % s->rows, &r))
-            backward_query(t, &r);
+        if (row_open_backward(t, line / s->heads, line % s->heads, a % s->rows, r))
+            backward_query(t, r);
     }
 #pragma omp parallel for num_threads(mica_cpu_threads()) schedule(dynamic)
     for (int64_t a = 0; a < keys; a++) {

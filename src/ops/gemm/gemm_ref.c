@@ -4,6 +4,7 @@
 #include "ops/gemm/gemm_shape.h"
 #include "ops/shared/integer.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -73,9 +74,9 @@ static void multiply(const matrices *x, tile *t, int64_t a_at, int64_t b_at)
     const mica_view *a = &x->args[MICA_GEMM_A], *b = &x->args[MICA_GEMM_B];
     int64_t a_m = a->t.strides[a->t.rank - 2], a_k = a->t.strides[a->t.rank - 1];
     int64_t b_k = b->t.strides[b->t.rank - 2], b_n = b->t.strides[b->t.rank - 1];
-    double ax[TILE][CHUNK];
-    lanes bx[VECTORS][CHUNK];
-    memset(bx, 0, sizeof bx);
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double(*ax)[CHUNK] = mica_scratch_take(TILE * sizeof *ax);
+    lanes(*bx)[CHUNK] = mica_scratch_zeroed(VECTORS * sizeof *bx);
     for (int64_t k = 0; k < x->k; k += CHUNK) {
         int depth = at_most(x->k - k, CHUNK); /* within a block of scales */
         for (int i = 0; i < t->rows; i++) {

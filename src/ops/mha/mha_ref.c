@@ -10,6 +10,7 @@
 #include "ops/mha/mha.h"
 #include "base/random.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 
@@ -305,7 +306,8 @@ static void forward_row(const truth *t, const query *q)
     double lse = total != 0 ? max + log(total) : -INFINITY;
     const mica_tensor *l = &t->v[MICA_MHA_LSE].t, *o = &t->v[MICA_MHA_OH].t;
     const mica_tensor *values = &t->v[MICA_MHA_VH].t;
-    sum sums[MHA_MAX_DIM] = {0};
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    sum *sums = mica_scratch_zeroed(MHA_MAX_DIM * sizeof *sums);
     for (int64_t j = 0; j < q->keys.count && total != 0; j++) {
         if (!sees(t, q, j)) continue;
         number p = weight(score(t, q, j, &slope), lse, error / total);
@@ -399,7 +401,8 @@ static void put_head(const truth *t, int arg, int64_t from, int64_t columns, con
 static void backward_query(const truth *t, const query *q)
 {
     const mica_tensor *k = &t->v[MICA_MHA_KH].t;
-    sum sums[MHA_MAX_DIM] = {0};
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    sum *sums = mica_scratch_zeroed(MHA_MAX_DIM * sizeof *sums);
     pair e;
     for (int64_t j = 0; j < q->keys.count; j++) {
         if (!pair_open(t, q, j, &e)) continue;
@@ -414,7 +417,9 @@ static void backward_key(const truth *t, int64_t n, int64_t g, int64_t j)
 {
     const mica_tensor *q = &t->v[MICA_MHA_QH].t, *dout = &t->v[MICA_MHA_DOH].t;
     int64_t group = t->s.heads / t->s.kv_heads;
-    sum dk[MHA_MAX_DIM] = {0}, dv[MHA_MAX_DIM] = {0};
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    sum *dk = mica_scratch_zeroed(MHA_MAX_DIM * sizeof *dk);
+    sum *dv = mica_scratch_zeroed(MHA_MAX_DIM * sizeof *dv);
     span keys = keys_of(t, n);
     if (j >= keys.count) return;
     for (int64_t a = 0; a < group * t->s.rows; a++) {

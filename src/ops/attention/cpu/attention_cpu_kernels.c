@@ -5,6 +5,7 @@
 #include "ops/shared/cpu/functions_f32.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 
@@ -148,7 +149,8 @@ MICA_INLINE void dots16_of(const attention_product *p, const float *b, int lanes
 
 MICA_WIDE static void multiply_dots16(const attention_product *p)
 {
-    MICA_ALIGNED float b[FEW * ATTENTION_MAX_DIM];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *b = mica_scratch_take(FEW * ATTENTION_MAX_DIM * sizeof *b);
     for (int l = 0; l < p->lanes; l++) {
         const float *from = p->b + l * p->depth;
         float *to = b + l * p->depth;

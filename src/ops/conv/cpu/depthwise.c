@@ -5,6 +5,7 @@
 #include "ops/conv/cpu/conv_cpu.h"
 
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "ops/shared/cpu/convert.h"
 
 #include <string.h>
@@ -189,15 +190,16 @@ static void float_row(const depthwise *d, const float *filter, int64_t image, in
 {
     const mica_conv_geometry *g = &d->job->g;
     int64_t at[3] = {r / d->grid[1], r % d->grid[1], 0};
-    MICA_ALIGNED float sum[PACKED];
-    cursor cursors[TAPS];
-    products p;
-    p.rows = 0;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *sum = mica_scratch_take(PACKED * sizeof *sum);
+    cursor *cursors = mica_scratch_take(TAPS * sizeof *cursors);
+    products *p = mica_scratch_take(sizeof *p);
+    p->rows = 0;
     for (int64_t t = 0; t < g->tap[0] * g->tap[1]; t++) {
         int64_t offset;
         if (!row_source(d, at[0], at[1], t / g->tap[1], t % g->tap[1], &offset)) continue;
-        p.data[p.rows] = (const float *)d->data + image * d->in.n + channel + offset;
-        p.filter[p.rows++] = filter + t * g->tap[2] * d->block;
+        p->data[p->rows] = (const float *)d->data + image * d->in.n + channel + offset;
+        p->filter[p->rows++] = filter + t * g->tap[2] * d->block;
     }
     for (int64_t t = 0; t < g->tap[2]; t++) {
         mica_conv_window w = mica_conv_window_of(&d->axes[2], 0, d->grid[2], t);
@@ -208,8 +210,8 @@ static void float_row(const depthwise *d, const float *filter, int64_t image, in
     void (*add)(const products *, int64_t, float *) =
         d->wide ? add_products_wide : add_products_narrow;
     for (; at[2] < d->grid[2]; at[2]++) {
-        move_cursors(d, cursors, at[2], &p);
-        add(&p, n, d->plain ? out + at[2] * d->out.s[2] : sum);
+        move_cursors(d, cursors, at[2], p);
+        add(p, n, d->plain ? out + at[2] * d->out.s[2] : sum);
         if (!d->plain) finish_pixel(d, image, channel, at, n, sum);
     }
 }
@@ -218,7 +220,8 @@ static void channel_rows(const depthwise *d, int64_t image, int64_t channel, int
                          int64_t rows)
 {
     const mica_conv_geometry *g = &d->job->g;
-    MICA_ALIGNED float filter[PACKED];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *filter = mica_scratch_take(PACKED * sizeof *filter);
     int64_t taps = g->tap[0] * g->tap[1] * g->tap[2];
     for (int64_t t = 0; t < taps; t++)
         mica_to_f32(d->job->types[2], d->job->data[2], mica_conv_filter_at(g, channel, t), g->f.g,

@@ -7,6 +7,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
+#include "cpu/scratch.h"
 #include "ops/shared/cpu/convert.h"
 
 #include <string.h>
@@ -170,7 +171,8 @@ static void clear(float *row, int64_t from, int64_t to)
 static void make_line(const band *b, int64_t base, const span *s, float *to)
 {
     const int64_t every = b->axes[2].mul, n = s->end - s->from;
-    float buffer[WIDTH * MOST_EVERY + TAPS];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *buffer = mica_scratch_take((WIDTH * MOST_EVERY + TAPS) * sizeof *buffer);
     const float *row = read_row(b, base + (s->first + s->from) * b->in.s[2], n, buffer);
     if (every == 1)
         memcpy(to + s->from, row, (size_t)n * sizeof *to);
@@ -237,15 +239,18 @@ static void do_band(const band *b, int64_t image, int64_t channel, const float *
 {
     const mica_conv_geometry *g = &b->job->g;
     const int64_t every = b->axes[2].mul, taps1 = g->tap[1], taps2 = g->tap[2];
-    MICA_ALIGNED float memory[BAND], sum[WIDTH + SLACK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *memory = mica_scratch_take(BAND * sizeof *memory);
+    float *sum = mica_scratch_take((WIDTH + SLACK) * sizeof *sum);
     bool there[ROWS] = {false};
-    const float *runs[TAPS];
-    MICA_ALIGNED float weights[TAPS];
+    const float **runs = mica_scratch_take(TAPS * sizeof *runs);
+    float *weights = mica_scratch_take(TAPS * sizeof *weights);
     int64_t base = image * b->in.n + channel * b->in.g;
     int64_t low1 = at[1] * b->axes[1].mul + b->axes[1].add + nearest(&b->axes[1], taps1);
     int64_t low2 = at[2] * every + b->axes[2].add + nearest(&b->axes[2], taps2);
     const span s = make_span(b, low2);
-    int64_t places[TAPS]; /* of a tap's run in a row of sources */
+    /* of a tap's run in a row of sources */
+    int64_t *places = mica_scratch_take(TAPS * sizeof *places);
     for (int64_t t2 = 0; t2 < taps2; t2++) {
         int64_t o = b->axes[2].add + at[2] * every - t2 * b->axes[2].per_tap - low2;
         places[t2] = o % every * b->run + o / every;

@@ -8,6 +8,7 @@
 #include "ops/conv/cpu/conv_cpu.h"
 
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "ops/shared/cpu/convert.h"
 
 #include <stddef.h>
@@ -329,16 +330,18 @@ static void do_tile(const tiling *t, int64_t index)
     int64_t nu = t->seconds - u0 < SIDE ? t->seconds - u0 : SIDE;
     bool wgrad = t->job->kind == MICA_CONV_KIND_WGRAD;
     /* Rows and lanes past the tile's edge are multiplied too, so they must be numbers. */
-    scratch s;
-    memset(&s, 0, t->integers ? sizeof s : offsetof(scratch, total));
-    run pixels[SIDE];
-    place firsts[SIDE], seconds[1];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    scratch *s = mica_scratch_take(sizeof *s);
+    memset(s, 0, t->integers ? sizeof *s : offsetof(scratch, total));
+    run *pixels = mica_scratch_take(SIDE * sizeof *pixels);
+    place *firsts = mica_scratch_take(SIDE * sizeof *firsts);
+    place seconds[1];
     int n_pixels = wgrad ? 0 : make_runs(t->grid, i0, ni, pixels);
-    sum_tile(t, &s, group, i0, ni, u0, nu, pixels, n_pixels);
+    sum_tile(t, s, group, i0, ni, u0, nu, pixels, n_pixels);
     int n_firsts = wgrad ? pair_places(t->job, i0, ni, firsts)
                          : pixel_places(t->job, pixels, n_pixels, firsts);
     channel_places(t->job, u0, nu, seconds);
-    void *sums = t->integers ? s.total : s.c;
+    void *sums = t->integers ? s->total : s->c;
     if (t->lanes_first)
         store_tile(t, group, u0, seconds, 1, firsts, n_firsts, sums);
     else

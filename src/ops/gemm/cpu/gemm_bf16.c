@@ -9,6 +9,7 @@
 #include "ops/gemm/cpu/gemm_bf16.h"
 #include "ops/shared/cpu/convert.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -61,7 +62,8 @@ static void pack_right(mica_matrix_unit unit, const block *b, uint16_t *to)
     } else if (b->step_k == 1) {
         mica_matrix_pack_transposed(unit, b->data, b->step, b->depth, b->lines, to, COLS);
     } else {
-        uint16_t lines[COLS * CHUNK];
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        uint16_t *lines = mica_scratch_take(COLS * CHUNK * sizeof *lines);
         int64_t ld = mica_matrix_depth(b->depth);
         copy_lines(b, lines);
         mica_matrix_pack_transposed(unit, lines, ld, b->depth, b->lines, to, COLS);
@@ -75,7 +77,9 @@ static void sum_task(const gemm_bf16_loops *loops, const gemm_cpu_epilogue *f,
                      const gemm_offsets *at, int64_t row, int64_t col, int64_t rows, int64_t cols,
                      float *sums)
 {
-    MICA_ALIGNED uint16_t right[COLS * CHUNK], buffer[PART * CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    uint16_t *right = mica_scratch_take(COLS * CHUNK * sizeof *right);
+    uint16_t *buffer = mica_scratch_take(PART * CHUNK * sizeof *buffer);
     const gemm_shape *s = &loops->shape;
     const uint16_t *a_data = f->args[MICA_GEMM_A], *b_data = f->args[MICA_GEMM_B];
     block a = {.step = s->a_m, .step_k = s->a_k}, b = {.step = s->b_n, .step_k = s->b_k};
@@ -131,7 +135,8 @@ int64_t gemm_bf16_tasks(const gemm_shape *s)
 
 void gemm_bf16_run_task(const gemm_bf16_loops *loops, const gemm_cpu_epilogue *f, int64_t task)
 {
-    MICA_ALIGNED float sums[ROWS * COLS];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *sums = mica_scratch_take(ROWS * COLS * sizeof *sums);
     const gemm_shape *s = &loops->shape;
     int64_t down = ceiling(s->m, ROWS), across = ceiling(s->n, COLS);
     int64_t row = task / across % down * ROWS, col = task % across * COLS;

@@ -165,12 +165,13 @@ static void run_plain_rows(const work *like)
     int threads = mica_cpu_threads_for(like->s->bytes);
 #pragma omp parallel num_threads(threads)
     {
-        work w;
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        work *w = mica_scratch_take(sizeof *w);
         plain_rows p;
-        begin(&w, like);
-        plain_begin(&p, &w);
+        begin(w, like);
+        plain_begin(&p, w);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < (w.plane->rows.count + p.most - 1) / p.most; i++)
+        for (int64_t i = 0; i < (w->plane->rows.count + p.most - 1) / p.most; i++)
             plain_group(&p, i);
         mica_stream_end();
     }
@@ -304,19 +305,20 @@ static void running_moments(work *w, int64_t block, int64_t columns)
 
 static void forward_block(work *w, int64_t block, int threads)
 {
-    known k;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    known *k = mica_scratch_take(sizeof *k);
+    sums *s = mica_scratch_take(sizeof *s);
     int64_t width;
-    sums s;
     block_start(w->plane, block, &width);
-    w->known = &k;
+    w->known = k;
     if (w->s->d->mode == MICA_NORM_INFER) {
         running_moments(w, block, columns_of(w->plane, width));
     } else {
-        moments(w, block, width, &s, threads);
-        reciprocal_root(w, s.squared, columns_of(w->plane, width), k.rstd);
-        store_block(w, block, MICA_NORM_MEAN, k.mean);
-        store_block(w, block, MICA_NORM_RSTD, k.rstd);
-        update_running(w, block, width, &s);
+        moments(w, block, width, s, threads);
+        reciprocal_root(w, s->squared, columns_of(w->plane, width), k->rstd);
+        store_block(w, block, MICA_NORM_MEAN, k->mean);
+        store_block(w, block, MICA_NORM_RSTD, k->rstd);
+        update_running(w, block, width, s);
     }
     walk(w, block, step_forward, NULL, threads);
 }
@@ -349,25 +351,26 @@ static void backward_block(work *w, int64_t block, int threads)
 {
     const mica_norm_desc *d = w->s->d;
     bool infer = d->mode == MICA_NORM_INFER, batch = d->kind == MICA_NORM_BATCH;
-    known k;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    known *k = mica_scratch_take(sizeof *k);
+    sums *s = mica_scratch_take(sizeof *s);
     int64_t width;
-    sums s;
     block_start(w->plane, block, &width);
     int64_t columns = columns_of(w->plane, width);
-    spread(0, columns, k.mean), spread(0, columns, k.plain), spread(0, columns, k.with_xhat);
-    w->known = &k;
+    spread(0, columns, k->mean), spread(0, columns, k->plain), spread(0, columns, k->with_xhat);
+    w->known = k;
     w->scaled = !batch;
     if (infer)
         running_moments(w, block, columns);
     else
-        load_block(w, block, MICA_NORM_RSTD, k.rstd);
-    if (!infer && d->kind != MICA_NORM_RMS) load_block(w, block, MICA_NORM_MEAN, k.mean);
+        load_block(w, block, MICA_NORM_RSTD, k->rstd);
+    if (!infer && d->kind != MICA_NORM_RMS) load_block(w, block, MICA_NORM_MEAN, k->mean);
     bool affine = given(w, MICA_NORM_DSCALE) || given(w, MICA_NORM_DBIAS);
-    if (!infer || (batch && affine)) walk(w, block, step_gradients, &s, threads);
-    if (batch && (!infer || affine)) batch_sums(w, block, width, &s);
+    if (!infer || (batch && affine)) walk(w, block, step_gradients, s, threads);
+    if (batch && (!infer || affine)) batch_sums(w, block, width, s);
     for (int64_t i = 0; !infer && i < columns; i++) {
-        k.plain[i] = d->kind == MICA_NORM_RMS ? 0 : (real)(s.plain[i] / w->s->set_size);
-        k.with_xhat[i] = (real)(s.squared[i] / w->s->set_size);
+        k->plain[i] = d->kind == MICA_NORM_RMS ? 0 : (real)(s->plain[i] / w->s->set_size);
+        k->with_xhat[i] = (real)(s->squared[i] / w->s->set_size);
     }
     w->from_dresidual = w->s->dresidual_first;
     if (given(w, MICA_NORM_DX) || (given(w, MICA_NORM_DRESIDUAL) && !w->from_dresidual))
@@ -429,10 +432,11 @@ static void run_once(const work *like, char *memory)
 {
 #pragma omp parallel num_threads(mica_cpu_threads_for(like->s->bytes))
     {
-        work w;
-        begin(&w, like);
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        work *w = mica_scratch_take(sizeof *w);
+        begin(w, like);
 #pragma omp for schedule(static)
-        for (int part = 0; part < like->s->once_parts; part++) once_part(&w, part, memory);
+        for (int part = 0; part < like->s->once_parts; part++) once_part(w, part, memory);
         mica_stream_end();
     }
     store_columns(like, (const double *)memory);
@@ -442,13 +446,14 @@ static void run_once(const work *like, char *memory)
 
 static void channels_block(work *w, int64_t block, int threads)
 {
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    sums *s = mica_scratch_take(sizeof *s);
     int64_t width;
-    sums s;
     block_start(w->plane, block, &width);
     w->known = NULL;
     w->scaled = false;
-    walk(w, block, step_gradients, &s, threads);
-    store_sums(w, block, width, &s);
+    walk(w, block, step_gradients, s, threads);
+    store_sums(w, block, width, s);
 }
 
 typedef void (*block_fn)(work *w, int64_t block, int threads);
@@ -459,35 +464,38 @@ static void run_plane(const work *like, block_fn block)
     int threads = mica_cpu_threads_for(like->s->bytes);
     const norm_plane *p = like->plane;
     if (p->parts > 1 && p->blocks < 4 * threads) {
-        work w;
-        begin(&w, like);
-        for (int64_t i = 0; i < p->blocks; i++) block(&w, i, threads);
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        work *w = mica_scratch_take(sizeof *w);
+        begin(w, like);
+        for (int64_t i = 0; i < p->blocks; i++) block(w, i, threads);
         return;
     }
 #pragma omp parallel num_threads(threads)
     {
-        work w;
-        begin(&w, like);
+        mica_scratch scope MICA_SCOPED = mica_scratch_open();
+        work *w = mica_scratch_take(sizeof *w);
+        begin(w, like);
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < p->blocks; i++) block(&w, i, 1);
+        for (int64_t i = 0; i < p->blocks; i++) block(w, i, 1);
         mica_stream_end();
     }
 }
 
 static void run_all(const norm_cpu_state *s, void *const *args, void *workspace, double beta)
 {
-    work w;
-    memset(&w, 0, offsetof(work, running));
-    w.s = s, w.args = args, w.beta = (real)beta;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    work *w = mica_scratch_take(sizeof *w); /* of which only what `begin` copies is used */
+    memset(w, 0, offsetof(work, running));
+    w->s = s, w->args = args, w->beta = (real)beta;
     if (s->channels_first && (args[MICA_NORM_DSCALE] || args[MICA_NORM_DBIAS])) {
-        w.plane = &s->channels;
-        run_plane(&w, channels_block);
+        w->plane = &s->channels;
+        run_plane(w, channels_block);
     }
-    w.plane = &s->sets;
+    w->plane = &s->sets;
     if (s->once_parts > 0)
-        run_once(&w, workspace);
+        run_once(w, workspace);
     else if (s->plain_rows)
-        run_plain_rows(&w);
+        run_plain_rows(w);
     else
-        run_plane(&w, s->d->pass == MICA_NORM_FWD ? forward_block : backward_block);
+        run_plane(w, s->d->pass == MICA_NORM_FWD ? forward_block : backward_block);
 }

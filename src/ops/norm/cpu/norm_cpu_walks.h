@@ -94,15 +94,17 @@ static void walk_parts_parallel(const work *w, int64_t block, step_fn step, sums
     int64_t width;
     block_start(p, block, &width);
     int64_t columns = columns_of(p, width);
-    sums partial[NORM_PARTS];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    sums *partial = mica_scratch_take(NORM_PARTS * sizeof *partial);
 #pragma omp parallel num_threads(threads)
     {
-        work mine;
-        begin(&mine, w);
+        mica_scratch own MICA_SCOPED = mica_scratch_open();
+        work *mine = mica_scratch_take(sizeof *mine);
+        begin(mine, w);
 #pragma omp for schedule(static)
         for (int part = 0; part < p->parts; part++) {
             if (to) clear_sums(&partial[part], columns);
-            walk_part(&mine, block, part, step, to ? &partial[part] : NULL);
+            walk_part(mine, block, part, step, to ? &partial[part] : NULL);
         }
         mica_stream_end();
     }
@@ -117,11 +119,12 @@ static void walk(work *w, int64_t block, step_fn step, sums *to, int threads)
     int64_t columns = columns_of(w->plane, width);
     if (to) clear_sums(to, columns);
     if (threads > 1 && w->plane->parts > 1) walk_parts_parallel(w, block, step, to, threads);
-    sums partial;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    sums *partial = mica_scratch_take(sizeof *partial);
     for (int part = 0; part < w->plane->parts && !(threads > 1 && w->plane->parts > 1); part++) {
-        if (to) clear_sums(&partial, columns);
-        walk_part(w, block, part, step, to ? &partial : NULL);
-        if (to) add_sums(to, &partial, columns);
+        if (to) clear_sums(partial, columns);
+        walk_part(w, block, part, step, to ? partial : NULL);
+        if (to) add_sums(to, partial, columns);
     }
     if (to) combine_folded_columns(w->plane, to, width);
 }

@@ -6,6 +6,7 @@
 #include "ops/norm/cpu/norm_cpu_rows.h"
 
 #include "cpu/stream.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -119,7 +120,8 @@ static real *target(const work *w, int arg, real *buffer)
 static void stream_run(const work *w, mica_dtype type, int arg, int64_t offset, const real *values,
                        int64_t n)
 {
-    _Alignas(64) real narrow[TILE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    real *narrow = mica_scratch_take(TILE * sizeof *narrow);
     int bytes = mica_dtype_bits(type) / 8;
     char *to = (char *)w->args[arg] + offset * bytes;
     if (type != real_type) store_run(type, narrow, 0, 1, values, n);

@@ -9,6 +9,7 @@
 #include "ops/shared/cpu/convert.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
+#include "cpu/scratch.h"
 
 #include <omp.h>
 #include <string.h>
@@ -437,7 +438,10 @@ static mica_status begin_run(const mica_plan *plan, const mica_run *run, run_of 
 
 static void do_pieces(const run_of *r, int64_t first, int64_t count)
 {
-    _Alignas(64) char buffers[MICA_POINTWISE_OPERANDS + 2][LONG_PIECE], tiles[TILES];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    char(*buffers)[LONG_PIECE] =
+        mica_scratch_take((MICA_POINTWISE_OPERANDS + 2) * sizeof *buffers);
+    char *tiles = mica_scratch_take(TILES);
     work w = {.r = r, .buffers = buffers, .tiles = tiles};
     if (count == 0) return;
     for (int i = 0; i < r->count; i++) w.v[r->lanes[i].k] = buffers[r->lanes[i].k];

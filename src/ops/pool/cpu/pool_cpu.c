@@ -6,6 +6,7 @@
 #include "ops/pool/cpu/pool_cpu.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
+#include "cpu/scratch.h"
 #include "ops/shared/cpu/convert.h"
 
 #include <math.h>
@@ -53,7 +54,9 @@ static void scale_piece(const mica_pool_call *k, int64_t offset, int64_t stride,
                         const void *results, int64_t n)
 {
     const mica_pool_state *s = k->state;
-    MICA_ALIGNED double scaled[MICA_POOL_TILE], old[MICA_POOL_TILE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *scaled = mica_scratch_take(MICA_POOL_TILE * sizeof *scaled);
+    double *old = mica_scratch_take(MICA_POOL_TILE * sizeof *old);
     for (int64_t i = 0; i < n; i++)
         scaled[i] = s->wide ? ((const double *)results)[i] : (double)((const float *)results)[i];
     if (k->beta != 0) mica_to_f64(s->type, k->out, offset, stride, old, n);
@@ -103,7 +106,8 @@ static int64_t pieces(int64_t n, int64_t size)
 static void do_task(const mica_pool_call *k, int64_t task)
 {
     const mica_pool_state *s = k->state;
-    mica_pool_buffers buffers;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_pool_buffers *buffers = mica_scratch_take(sizeof *buffers);
     mica_pool_tile t;
     t.w = task % s->tiles_w * s->tile_w, task /= s->tiles_w;
     t.h = task % s->tiles_h * s->tile_h, task /= s->tiles_h;
@@ -114,14 +118,14 @@ static void do_task(const mica_pool_call *k, int64_t task)
     t.wn = least(s->tile_w, s->columns - t.w);
     int64_t rows = least(s->tile_h, s->rows_h - t.h), end = t.h + rows;
     if (!s->backward) {
-        if (s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, &buffers);
-        mica_pool_forward_tile(k, &t, rows, &buffers);
+        if (s->mode != MICA_POOL_MAX) mica_pool_find_divisors(s, &t, buffers);
+        mica_pool_forward_tile(k, &t, rows, buffers);
     } else if (s->planes) {
-        mica_pool_planes_backward(k, &t, &buffers);
+        mica_pool_planes_backward(k, &t, buffers);
     } else if (s->band) {
-        mica_pool_band_tile(k, &t, rows, &buffers);
+        mica_pool_band_tile(k, &t, rows, buffers);
     } else {
-        for (; t.h < end; t.h++) mica_pool_backward_tile(k, &t, &buffers);
+        for (; t.h < end; t.h++) mica_pool_backward_tile(k, &t, buffers);
     }
 }
 

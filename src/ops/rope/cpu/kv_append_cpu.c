@@ -4,6 +4,7 @@
  * cache where they are converted. Any strides and types, no workspace. */
 #include "ops/rope/cpu/rope_cpu.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 typedef struct state {
     rope_cpu w;
@@ -100,7 +101,8 @@ static void run_task(const state *st, const mica_kv_append_desc *d, const mica_r
                      const rope_data *data, rope_task task)
 {
     const rope_angles *a = &st->w.a;
-    rope_piece pieces[ROPE_ROWS];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    rope_piece *pieces = mica_scratch_take(ROPE_ROWS * sizeof *pieces);
     moved rows[ROPE_ROWS];
     for (int64_t i = 0; i < task.rows; i++) rows[i] = find_row(st, d, r, data, task.row + i);
     for (int64_t first = 0; first < a->pairs; first += ROPE_PIECE) {

@@ -5,6 +5,7 @@
  * heads. */
 #include "ops/rope/cpu/rope_cpu.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -163,7 +164,8 @@ static void run_task(const state *st, const mica_rope_desc *d, const mica_run *r
                      const rope_data *data, rope_task task)
 {
     const rope_angles *a = &st->w.a;
-    rope_piece pieces[ROPE_ROWS];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    rope_piece *pieces = mica_scratch_take(ROPE_ROWS * sizeof *pieces);
     rows_of_task rows;
     for (int64_t i = 0; i < task.rows; i++)
         rows.b[i] = (task.row + i) / a->rows, rows.s[i] = (task.row + i) % a->rows;

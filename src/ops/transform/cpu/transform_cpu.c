@@ -13,6 +13,7 @@
 #include "ops/transform/transform.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
+#include "cpu/scratch.h"
 #include "ops/shared/layout.h"
 #include "ops/shared/cpu/convert.h"
 
@@ -175,7 +176,8 @@ static steps tile_steps(const cpu_state *s)
 static void convert_lines(const cpu_call *c, const void *from, void *to, int64_t lines, int64_t n)
 {
     const cpu_state *s = c->state;
-    MICA_ALIGNED float block[TILE * TILE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *block = mica_scratch_take(TILE * TILE * sizeof *block);
     if (n == TILE) n *= lines, lines = 1;
     for (int64_t i = 0; i < lines; i++) {
         if (s->y_type == MICA_F32 && c->alpha == 1) {
@@ -221,7 +223,8 @@ static void move_tile(const cpu_call *c, const tile *t, const tile *next)
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
-    MICA_ALIGNED double blocks[3][TILE * TILE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double(*blocks)[TILE * TILE] = mica_scratch_take(3 * sizeof *blocks);
     int x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
     int64_t rows = t->rows, cols = t->cols;
     const char *x = (const char *)c->x + t->x_at * x_bytes;
@@ -253,7 +256,9 @@ static void convert_tile(const cpu_call *c, const tile *t, const tile *next)
 {
     const cpu_state *s = c->state;
     steps at = tile_steps(s);
-    MICA_ALIGNED double loaded[TILE * TILE], transposed[TILE * TILE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *loaded = mica_scratch_take(TILE * TILE * sizeof *loaded);
+    double *transposed = mica_scratch_take(TILE * TILE * sizeof *transposed);
     const int bytes = sizeof(double);
     asked ahead = asked_of(c, next);
     for (int64_t i = 0; i < t->rows; i++) {
@@ -299,7 +304,9 @@ static void part_thin(const cpu_call *c, const char *x, char *y, int64_t y_step,
 {
     const cpu_state *s = c->state;
     int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    MICA_ALIGNED double first[THIN * TRANSFORM_CPU_LINE], second[THIN * TRANSFORM_CPU_LINE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *first = mica_scratch_take(THIN * TRANSFORM_CPU_LINE * sizeof *first);
+    double *second = mica_scratch_take(THIN * TRANSFORM_CPU_LINE * sizeof *second);
     bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
     for (int64_t i = 0; i < n; i += TRANSFORM_CPU_LINE) {
         int64_t m = n - i < TRANSFORM_CPU_LINE ? n - i : TRANSFORM_CPU_LINE,
@@ -324,7 +331,9 @@ static void join_thin(const cpu_call *c, const char *x, int64_t x_step, char *y,
 {
     const cpu_state *s = c->state;
     int64_t x_bytes = mica_dtype_bits(s->x_type) / 8, y_bytes = mica_dtype_bits(s->y_type) / 8;
-    MICA_ALIGNED double first[THIN * TRANSFORM_CPU_LINE], second[THIN * TRANSFORM_CPU_LINE];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *first = mica_scratch_take(THIN * TRANSFORM_CPU_LINE * sizeof *first);
+    double *second = mica_scratch_take(THIN * TRANSFORM_CPU_LINE * sizeof *second);
     bool early = !c->copy && y_bytes < x_bytes, late = !c->copy && !early;
     for (int64_t i = 0; i < n; i += TRANSFORM_CPU_LINE) {
         int64_t m = n - i < TRANSFORM_CPU_LINE ? n - i : TRANSFORM_CPU_LINE,
