@@ -229,8 +229,6 @@ class _Torch:
         self.torch = module
 
     def tensor(self, t, seen_as=None):
-        if t.layout is not self.torch.strided:
-            raise Invalid(f"a tensor of layout {t.layout}; mica takes strided ones")
         name = str(t.dtype)[6:]
         ours = _seen_as(seen_as, name, t.element_size()) if seen_as else _our_dtype(name)
         return _at_least_1d(ours, tuple(t.shape), tuple(t.stride()))
@@ -267,10 +265,12 @@ class _Torch:
 
     def look(self):
         kind, torch = self, self.torch
-        grad_enabled = torch.is_grad_enabled
+        grad_enabled, strided = torch.is_grad_enabled, torch.strided
         plain = (torch.Tensor, torch.nn.Parameter)
 
         def look(t):
+            if t.layout is not strided:
+                raise Invalid(f"a tensor of layout {t.layout}; mica takes strided ones")
             if t.requires_grad and grad_enabled():
                 raise Invalid("a tensor that requires grad: use mica.torch, whose operators have one, or t.detach()")
             if t.is_neg() or t.is_conj():

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mica for PyTorch: operators with gradients that torch.compile and autocast understand.
+
+    import mica.torch as M
+    y = M.conv(x, w, b, padding=1)
+    y = M.scaled_dot_product_attention(q, k, v, is_causal=True)
+    report = M.replace(model)             # modules that the library has, swapped; what was left, and why
+    optimiser = M.AdamW(model.parameters())
+
+Beneath are torch.ops.mica.NAME, one for each operation of the library (mica.torch.operators)."""
+
+from . import _formulas  # noqa: F401 (registers)
+from ._functional import (
+    activation,
+    adaptive_avg_pool,
+    avg_pool,
+    batch_norm,
+    conv,
+    conv_transpose,
+    cross_entropy,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    linear,
+    log_softmax,
+    matmul,
+    max_pool,
+    rms_norm,
+    rope,
+    scaled_dot_product_attention,
+    softmax,
+)
+from ._library import operators
+from ._modules import Report, replace
+from ._optim import SGD, Adam, AdamW
+
+__all__ = [
+    "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "conv", "conv_transpose",
+    "cross_entropy", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
+    "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
+]

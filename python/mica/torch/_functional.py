@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions with the signatures of torch.nn.functional, on the library's operators. Under autocast products
+take the type that it asks for; norms, softmax and losses take f32, as PyTorch's own do."""
+
+import torch
+
+from ._formulas import _call
+
+_WIDE = {torch.float64: "f64"}
+
+
+def _stat(x):
+    return _WIDE.get(x.dtype, "f32")
+
+
+def _autocast(*tensors):
+    """Tensors in autocast's type, where it is on."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(t.to(dtype) if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
+
+
+def _autocast_wide(t):
+    return t.float() if torch.is_autocast_enabled(t.device.type) and t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def _axes(value, rank):
+    return [int(value)] * rank if isinstance(value, int) else [int(v) for v in value] * (rank if len(value) == 1 else 1)
+
+
+def _given(values, nothing):
+    """A list, or None where it says what leaving it out says."""
+    return None if all(v == nothing for v in values) else values
+
+
+# ---- convolution and linear ----
+
+
+def _conv(x, w, bias, stride, padding, dilation, groups, transposed=False, output_padding=0):
+    x, w, bias = _autocast(x, w, bias)
+    rank = w.dim() - 2
+    batched = x.dim() == rank + 2
+    if not batched:
+        x = x.unsqueeze(0)
+    stride, dilation = _axes(stride, rank), _axes(dilation, rank)
+    extra = None
+    if padding == "valid":
+        pad = [0] * rank
+    elif padding == "same":
+        total = [d * (n - 1) for d, n in zip(dilation, w.shape[2:])]
+        pad, extra = [t // 2 for t in total], _given([t % 2 for t in total], 0)
+    else:
+        pad = _axes(padding, rank)
+    y, = _call("conv", x=x, w=w, bias=bias, epilogue=None if bias is None else ["bias"], stride=_given(stride, 1),
+               pad=_given(pad, 0), pad_extra=extra, dilation=_given(dilation, 1), groups=None if groups == 1 else groups,
+               transposed=transposed or None, output_pad=_given(_axes(output_padding, rank), 0))
+    return y if batched else y.squeeze(0)
+
+
+def conv(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    """F.conv1d, conv2d and conv3d, by the rank of the weight."""
+    return _conv(input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """F.conv_transpose1d, 2d and 3d."""
+    return _conv(input, weight, bias, stride, padding, dilation, groups, True, output_padding)
+
+
+def linear(input, weight, bias=None):
+    """F.linear."""
+    input, weight, bias = _autocast(input, weight, bias)
+    a = input.reshape(-1, input.shape[-1])
+    c, = _call("gemm", a=a, b=weight.t(), bias=bias, epilogue=None if bias is None else ["bias"])
+    return c.reshape(*input.shape[:-1], weight.shape[0])
+
+
+def matmul(a, b):
+    """torch.matmul of matrices, batched and broadcast."""
+    a, b = _autocast(a, b)
+    return _call("gemm", a=a, b=b)[0]
+
+
+# ---- norms ----
+
+
+def _statistics(x, kind, fields):
+    """mean or rstd: one element for each set of elements that is normalised together."""
+    n, c = (int(x.shape[0]), int(x.shape[1])) if x.dim() > 1 else (1, 1)
+    sets = {"batch": (c,), "instance": (n, c), "group": (n, fields.get("groups"))}.get(
+        kind, tuple(map(int, x.shape[: x.dim() - (fields.get("axes") or 1)])))
+    return ":".join([_stat(x)] + ["x".join(map(str, sets))] * (len(sets) > 0))
+
+
+def _norm(x, kind, scale, bias, eps, **fields):
+    stat = _statistics(x, kind, fields)
+    described = {"rstd": stat} if kind == "rms" else {"mean": stat, "rstd": stat}
+    return _call("norm", x=x, kind=kind, scale=scale, bias=bias, eps=eps, described=described, **fields)
+
+
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """F.layer_norm."""
+    input = _autocast_wide(input)
+    axes = len(normalized_shape)
+    return _norm(input, "layer", weight, bias, eps, axes=None if axes == 1 else axes)[0]
+
+
+def rms_norm(input, normalized_shape, weight=None, eps=None):
+    """F.rms_norm."""
+    axes = len(normalized_shape)
+    eps = torch.finfo(input.dtype).eps if eps is None else eps
+    return _norm(input, "rms", weight, None, eps, axes=None if axes == 1 else axes)[0]
+
+
+def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
+    """F.group_norm."""
+    return _norm(_autocast_wide(input), "group", weight, bias, eps, groups=num_groups)[0]
+
+
+def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    """F.batch_norm. Running statistics are updated as there."""
+    if not training:
+        return _call("norm", x=input, kind="batch", mode="infer", scale=weight, bias=bias, eps=eps,
+                     running_mean=running_mean, running_var=running_var)[0]
+    y, mean, rstd = _norm(input, "batch", weight, bias, eps)
+    if running_mean is not None:
+        with torch.no_grad():
+            n = input.numel() // input.shape[1]
+            variance = (rstd.double().pow(-2) - eps).clamp(min=0) * (n / max(n - 1, 1))
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_(variance.to(running_var.dtype), momentum)
+    return y
+
+
+def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1,
+                  eps=1e-5):
+    """F.instance_norm of the input's own statistics."""
+    if not use_input_stats or running_mean is not None:
+        raise NotImplementedError("instance_norm with running statistics")
+    return _norm(_autocast_wide(input), "instance", weight, bias, eps)[0]
+
+
+# ---- softmax, activations, pooling, losses ----
+
+
+def softmax(input, dim, dtype=None):
+    """F.softmax."""
+    x = input.to(dtype) if dtype is not None else _autocast_wide(input)
+    return _call("softmax", x=x, axis=dim)[0]
+
+
+def log_softmax(input, dim, dtype=None):
+    """F.log_softmax."""
+    x = input.to(dtype) if dtype is not None else _autocast_wide(input)
+    return _call("softmax", x=x, axis=dim, log=True)[0]
+
+
+def activation(input, act, a=None, b=None):
+    """One of the library's functions: "relu", "gelu", "silu", ... (help(mica.activation) lists them)."""
+    return _call("activation", x=input, act=act, act_a=a, act_b=b)[0]
+
+
+def _pool_fields(x, kernel_size, stride, padding, dilation, ceil_mode):
+    rank = x.dim() - 2
+    window = _axes(kernel_size, rank)
+    stride = window if stride is None or stride == [] else _axes(stride, rank)
+    return {"window": window, "stride": stride, "pad": _given(_axes(padding, rank), 0),
+            "dilation": _given(_axes(dilation, rank), 1), "ceil": ceil_mode or None}
+
+
+def max_pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    """F.max_pool1d, 2d and 3d of batches."""
+    y, indices = _call("pool", x=input, described={"indices": "s64"},
+                       **_pool_fields(input, kernel_size, stride, padding, dilation, ceil_mode))
+    return (y, indices) if return_indices else y
+
+
+def avg_pool(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
+    """F.avg_pool1d, 2d and 3d of batches."""
+    return _call("pool", x=input, mode="avg" if count_include_pad else "avg_valid",
+                 **_pool_fields(input, kernel_size, stride, padding, 1, ceil_mode))[0]
+
+
+def adaptive_avg_pool(input, output_size):
+    """F.adaptive_avg_pool1d, 2d and 3d of batches."""
+    rank = input.dim() - 2
+    sizes = [output_size] * rank if not isinstance(output_size, (list, tuple)) else list(output_size)
+    sizes = [input.shape[2 + i] if n is None else n for i, n in enumerate(sizes)]
+    if sizes == [1] * rank:
+        return _call("pool", x=input, mode="avg")[0]
+    from ._library import _OURS
+
+    shape = "x".join(str(int(n)) for n in (*input.shape[:2], *sizes))
+    return _call("pool", x=input, mode="avg", adaptive=True, described={"y": f"{_OURS[input.dtype]}:{shape}"})[0]
+
+
+def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """F.cross_entropy of class numbers, without class weights."""
+    if weight is not None or target.is_floating_point():
+        raise NotImplementedError("cross_entropy with class weights or probabilities")
+    loss, = _call("cross_entropy", x=_autocast_wide(input), labels=target, reduction=reduction, ignore=True,
+                  ignore_index=ignore_index or None, smoothing=label_smoothing or None)
+    return loss if reduction == "none" else loss.reshape(())
+
+
+# ---- attention ----
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+                                 enable_gqa=False):
+    """F.scaled_dot_product_attention. Any leading dimensions; a mask of bool or numbers, broadcast. Dropout draws
+    from PyTorch's generator, by the library's own random numbers: not the same elements as PyTorch drops."""
+    if attn_mask is not None and is_causal:
+        raise ValueError("scaled_dot_product_attention: attn_mask and is_causal exclude each other")
+    if not enable_gqa and query.dim() > 2 and query.shape[-3] != key.shape[-3]:
+        raise ValueError(f"{query.shape[-3]} heads of the query and {key.shape[-3]} of the key without enable_gqa")
+    query, key, value = _autocast(query, key, value)
+    lead = query.shape[:-3]
+
+    def four(t):
+        if t.dim() == 4:
+            return t
+        return t.reshape(-1, *t.shape[-3:]) if t.dim() > 4 else t.reshape((1,) * (4 - t.dim()) + tuple(t.shape))
+
+    q, k, v = four(query), four(key), four(value)
+    mask = bias = rng = None
+    if attn_mask is not None:
+        m = four(attn_mask.expand(*lead, *attn_mask.shape[-3:]) if attn_mask.dim() > 4 else attn_mask)
+        mask, bias = (m, None) if m.dtype == torch.bool else (None, m)
+    if dropout_p:
+        rng = torch.stack([torch.randint(2**62, (), device=q.device), torch.zeros((), dtype=torch.int64, device=q.device)])
+    out, _ = _call("attention", q=q, k=k, v=v, mask=mask, bias=bias, rng=rng, scale=scale, dropout=dropout_p or None,
+                   causal="top_left" if is_causal else None, described={"lse": _stat(q)})
+    return out.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def rope(q, k=None, positions=None, pairing="half", theta=10000.0, rotary_dim=None, cos=None, sin=None):
+    """Rotary position embedding of q and k, B x H x S x D each."""
+    found = _call("rope", q=q, k=k, positions=positions, pairing=pairing, theta=theta, rotary_dim=rotary_dim, cos=cos, sin=sin)
+    return found[0] if k is None else tuple(found)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operation of the library as an operator of PyTorch, torch.ops.mica.NAME, made of its table: the
+schema, the kernel for CPU and CUDA, and the kernel for tensors that are only described, which asks the
+library what it would infer. So torch.compile, torch.export and fake tensors know shapes, types and strides
+of all results without a line for any operation here.
+
+    torch.ops.mica.conv(x, w, pad=[1, 1])                    -> [y]
+    torch.ops.mica.attention(q, k, v, described=["lse=f32"]) -> [out, lse]
+
+described: tensors of which only the description is given, as NAME=TENSOR of a problem line. Operators change
+nothing in place: operations that only do so (optimiser steps, appending to a cache) are not here."""
+
+from ctypes import c_void_p
+
+import torch
+
+import mica
+from mica._arrays import _NAMES
+from mica._errors import Invalid, check
+from mica._library import abi, byref, lib
+from mica._tables import operations, table_of
+from mica._tensor import Tensor
+
+_library = torch.library.Library("mica", "DEF")
+_OURS = {getattr(torch, theirs): ours for theirs, ours in _NAMES.items() if hasattr(torch, theirs)}
+THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
+_SCHEMA = {"tensor": "Tensor?", "enum": "str?", "flag": "bool?", "int": "int?", "float": "float?", "axes": "int[]?",
+           "list": "str[]?"}
+
+
+def _schema_name(name):
+    return "out_" if name == "out" else name  # which a schema has its own meaning for
+
+
+def text(t, name="a tensor"):
+    """A tensor, real or not, as a problem line describes it. Its sizes become constants of a trace."""
+    if t.dtype not in _OURS:
+        raise Invalid(f"{name} has elements of type {t.dtype}; mica takes {', '.join(map(str, _OURS))}")
+    shape, strides = tuple(int(n) for n in t.shape), tuple(int(n) for n in t.stride())
+    return Tensor(_OURS[t.dtype], shape or (1,), strides or (1,)).text(name)
+
+
+def _readable(t):
+    """Strides of nothing but zero (the gradient of a sum) have no description."""
+    return t.contiguous() if t.numel() > 1 and not any(t.stride()) else t
+
+
+class Operator:
+    """One operation: its schema and kernels."""
+
+    def __init__(self, table):
+        self.table = table
+        # As the function has them: what may be given by place comes first.
+        self.fields = [*table.positional, *(f.python for f in table.fields if f.python not in table.positional)]
+        self.function = getattr(mica, table.python)
+        parts = [f"{_SCHEMA[f.type]} {_schema_name(f.python)}=None" for f in map(table.field.get, self.fields)]
+        parts += [f"float {s}={d!r}" for s, d in zip(table.scalars, table.scalar_defaults)]
+        _library.define(f"{table.python}({', '.join(parts)}, str[]? described=None) -> Tensor[]")
+        _library.impl(table.python, self.run, "CPU")
+        _library.impl(table.python, self.run, "CUDA")
+        torch.library.register_fake(f"mica::{table.python}", self.infer, lib=_library)
+        self.call = getattr(torch.ops.mica, table.python)
+
+    def split(self, arguments, keywords):
+        """What the kernel got, as (fields by name, scalars, descriptions)."""
+        names = self.fields + self.table.scalars + ["described"]
+        given = dict(zip(names, arguments))
+        given.update({("out" if n == "out_" else n): v for n, v in keywords.items()})
+        described = dict(d.split("=", 1) for d in given.pop("described", None) or ())
+        scalars = {n: given.pop(n) for n in self.table.scalars if n in given}
+        return {n: v for n, v in given.items() if v is not None}, scalars, described
+
+    def run(self, *arguments, **keywords):
+        given, scalars, described = self.split(arguments, keywords)
+        given = {n: _readable(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        with torch.no_grad():
+            found = self.function(**given, **described, **scalars)
+        return list(found) if isinstance(found, tuple) else [found]
+
+    def infer(self, *arguments, **keywords):
+        given, _, described = self.split(arguments, keywords)
+        like = next(v for v in given.values() if isinstance(v, torch.Tensor))
+        lines = {n: Tensor(text(_readable(v), n)) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        line = self.table.line({**lines, **described})
+        problem, info, found = c_void_p(), abi.mica_arg_info(), []
+        check(lib.mica_problem_from_text(line.encode(), byref(problem)))
+        try:
+            for index in range(len(self.table.args[0])):
+                check(lib.mica_problem_arg(problem, index, byref(info)))
+                if info.dir == abi.MICA_OUT:
+                    t = Tensor.of(info.tensor)
+                    found.append(torch.empty_strided(t.shape, t.strides, dtype=THEIRS[t.dtype], device=like.device))
+        finally:
+            lib.mica_problem_destroy(problem)
+        return found
+
+
+def _writes_only_results(table):
+    return any(a.dir == abi.MICA_OUT for a in table.args[0])
+
+
+operators = {name: Operator(table_of(name)) for name in operations if _writes_only_results(table_of(name))}
+
+
+def autograd(name, saved, backward):
+    """Registers a formula. saved(operator, given, scalars, described, results) -> tensors to keep, others;
+    backward(tensors, others, gradients, needed) -> gradients by name of input."""
+    operator = operators[name]
+    order = operator.fields + operator.table.scalars + ["described"]
+
+    def setup(ctx, inputs, output):
+        given, scalars, described = operator.split(inputs, {})
+        if given.get("pass_") not in (None, operator.table.passes[0]):
+            ctx.mica = None
+            return
+        needed = {n for n, v in given.items() if isinstance(v, torch.Tensor) and v.requires_grad}
+        keep, others = saved(given, scalars, described, output)
+        ctx.save_for_backward(*keep)
+        ctx.mica = (others, needed)
+
+    def run(ctx, gradients):
+        if ctx.mica is None:
+            raise NotImplementedError(f"mica::{name}: the gradient of a gradient")
+        others, needed = ctx.mica
+        found = backward(ctx.saved_tensors, others, gradients, needed)
+        return tuple(found.get(n) for n in order)
+
+    torch.library.register_autograd(f"mica::{name}", run, setup_context=setup, lib=_library)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""replace(model): modules whose operation the library has get a forward of its own. The module stays: its
+parameters, buffers, name, hooks and state dict do not change."""
+
+import types
+
+from torch import nn
+
+from . import _functional as F
+
+
+def _conv(self, input):
+    return F._conv(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+def _conv_transpose(self, input, output_size=None):
+    padding = self.output_padding
+    if output_size is not None:
+        rank = self.weight.dim() - 2
+        padding = self._output_padding(input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation)
+    return F._conv(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups, True, padding)
+
+
+def _linear(self, input):
+    return F.linear(input, self.weight, self.bias)
+
+
+def _layer_norm(self, input):
+    return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def _rms_norm(self, input):
+    return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+
+def _group_norm(self, input):
+    return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+def _batch_norm(self, input):
+    self._check_input_dim(input)
+    training = self.training or self.running_mean is None
+    if self.training and self.num_batches_tracked is not None:
+        self.num_batches_tracked.add_(1)
+    momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None and self.training else self.momentum
+    return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, training, momentum, self.eps)
+
+
+def _max_pool(self, input):
+    return F.max_pool(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices)
+
+
+def _avg_pool(self, input):
+    return F.avg_pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+
+
+def _adaptive_avg_pool(self, input):
+    return F.adaptive_avg_pool(input, self.output_size)
+
+
+def _softmax(self, input):
+    return F.softmax(input, self.dim)
+
+
+def _log_softmax(self, input):
+    return F.log_softmax(input, self.dim)
+
+
+def _cross_entropy(self, input, target):
+    return F.cross_entropy(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing)
+
+
+def _act(name, a=None):
+    def forward(self, input):
+        return F.activation(input, name if isinstance(name, str) else name(self), None if a is None else a(self))
+
+    return forward
+
+
+# By class: the forward, and what keeps a module of the class from having it ("" or why).
+_FORWARDS = {
+    nn.Conv1d: _conv, nn.Conv2d: _conv, nn.Conv3d: _conv, nn.ConvTranspose1d: _conv_transpose,
+    nn.ConvTranspose2d: _conv_transpose, nn.ConvTranspose3d: _conv_transpose, nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm,
+    nn.BatchNorm3d: _batch_norm, nn.MaxPool1d: _max_pool, nn.MaxPool2d: _max_pool, nn.MaxPool3d: _max_pool,
+    nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
+    nn.AdaptiveAvgPool1d: _adaptive_avg_pool, nn.AdaptiveAvgPool2d: _adaptive_avg_pool,
+    nn.AdaptiveAvgPool3d: _adaptive_avg_pool, nn.Softmax: _softmax, nn.LogSoftmax: _log_softmax,
+    nn.CrossEntropyLoss: _cross_entropy, nn.ReLU: _act("relu"), nn.SiLU: _act("silu"), nn.Sigmoid: _act("sigmoid"),
+    nn.Tanh: _act("tanh"), nn.ELU: _act("elu", lambda m: m.alpha), nn.SELU: _act("selu"), nn.Mish: _act("mish"),
+    nn.LeakyReLU: _act("leaky_relu", lambda m: m.negative_slope), nn.Hardswish: _act("hard_swish"),
+    nn.Hardsigmoid: _act("hard_sigmoid"), nn.ReLU6: _act("relu6"), nn.Softsign: _act("softsign"),
+    nn.GELU: _act(lambda m: "gelu_tanh" if m.approximate == "tanh" else "gelu"),
+}
+if hasattr(nn, "RMSNorm"):
+    _FORWARDS[nn.RMSNorm] = _rms_norm
+_NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
+
+
+def _why_not(module):
+    if getattr(module, "padding_mode", "zeros") != "zeros":
+        return f"padding_mode={module.padding_mode!r}; mica pads with zeros"
+    if getattr(module, "divisor_override", None):
+        return "divisor_override"
+    if isinstance(module, nn.CrossEntropyLoss) and module.weight is not None:
+        return "class weights"
+    if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
+        return "dim=None"
+    if isinstance(module, (nn.ELU, nn.LeakyReLU)) and getattr(module, "alpha", getattr(module, "negative_slope", 1)) == 0:
+        return "a slope of 0"
+    return ""
+
+
+class Report:
+    """What replace() did: replaced (name -> class), left (name -> why)."""
+
+    def __init__(self):
+        self.replaced, self.left = {}, {}
+
+    def __repr__(self):
+        lines = [f"replaced {len(self.replaced)} modules, left {len(self.left)}"]
+        lines += [f"  {name}: {why}" for name, why in self.left.items()]
+        return "\n".join(lines)
+
+
+def replace(model):
+    """Gives each supported module of the model the library's forward, in place; returns a Report. The inputs of a
+    module may still be refused when it runs: its types and devices are not known before."""
+    report = Report()
+    for name, module in model.named_modules():
+        forward = _FORWARDS.get(type(module))
+        if forward is None:
+            known = next((c.__name__ for c in _FORWARDS if isinstance(module, c)), None)
+            if known:
+                report.left[name] = f"{type(module).__name__}, a class derived from {known}, may do something else"
+            elif not any(module.children()) and not isinstance(module, _NOTHING_TO_DO):
+                report.left[name] = f"mica has no {type(module).__name__}"
+            continue
+        why = _why_not(module)
+        if why:
+            report.left[name] = f"{type(module).__name__}: {why}"
+            continue
+        module.forward = types.MethodType(forward, module)
+        report.replaced[name] = type(module).__name__
+    return report

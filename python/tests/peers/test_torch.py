@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mica.torch beside PyTorch itself: operators pass opcheck, gradients gradcheck, functions agree with
+torch.nn.functional, compile, autocast, modules, optimisers."""
+
+import copy
+import unittest
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import gradcheck
+from torch.library import opcheck
+
+import mica
+import mica.torch as M
+from mica.torch._formulas import _call
+
+GRADIENTS = {}  # by operator: functions of doubles and their inputs
+
+
+def doubles(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def gradient(name):
+    def add(make):
+        GRADIENTS.setdefault(name, []).append(make)
+        return make
+
+    return add
+
+
+@gradient("conv")
+def _():
+    return lambda x, w, b: M.conv(x, w, b, stride=2, padding=1, groups=2), (doubles(2, 4, 6, 5), doubles(6, 2, 3, 3), doubles(6))
+
+
+@gradient("conv")
+def _():
+    return (lambda x, w: M.conv_transpose(x, w, None, stride=2, padding=1, output_padding=1),
+            (doubles(2, 4, 5, 4), doubles(4, 3, 3, 3)))
+
+
+@gradient("conv")
+def _():
+    return lambda x, w: M.conv(x, w, padding="same", dilation=2), (doubles(2, 3, 9), doubles(2, 3, 4))
+
+
+@gradient("gemm")
+def _():
+    return M.linear, (doubles(3, 2, 5), doubles(4, 5), doubles(4))
+
+
+@gradient("gemm")
+def _():
+    return M.matmul, (doubles(3, 1, 2, 5), doubles(2, 5, 4))
+
+
+@gradient("norm")
+def _():
+    return lambda x, w, b: M.layer_norm(x, (2, 5), w, b), (doubles(3, 2, 5), doubles(2, 5), doubles(2, 5))
+
+
+@gradient("norm")
+def _():
+    return lambda x, w: M.rms_norm(x, (5,), w), (doubles(3, 5), doubles(5))
+
+
+@gradient("norm")
+def _():
+    return lambda x, w, b: M.group_norm(x, 2, w, b), (doubles(3, 4, 5), doubles(4), doubles(4))
+
+
+@gradient("norm")
+def _():
+    return lambda x, w, b: M.batch_norm(x, None, None, w, b, True), (doubles(3, 4, 5), doubles(4), doubles(4))
+
+
+@gradient("norm")
+def _():
+    mean, var = torch.randn(4, dtype=torch.float64), torch.rand(4, dtype=torch.float64) + 0.5
+    return lambda x, w, b: M.batch_norm(x, mean, var, w, b, False), (doubles(3, 4, 5), doubles(4), doubles(4))
+
+
+@gradient("norm")
+def _():
+    return lambda x: M.instance_norm(x), (doubles(3, 4, 5),)
+
+
+@gradient("softmax")
+def _():
+    return lambda x: M.softmax(x, -1), (doubles(3, 5),)
+
+
+@gradient("softmax")
+def _():
+    return lambda x: M.log_softmax(x, 0), (doubles(3, 5),)
+
+
+@gradient("activation")
+def _():
+    return lambda x: M.activation(x, "gelu"), (doubles(3, 5),)
+
+
+@gradient("activation")
+def _():
+    return lambda x: _call("activation", x=x, act="silu", gated=True, axis=-1)[0], (doubles(3, 6),)
+
+
+@gradient("pool")
+def _():
+    return lambda x: M.max_pool(x, 3, 2, 1), (doubles(2, 3, 7, 6),)
+
+
+@gradient("pool")
+def _():
+    return lambda x: M.avg_pool(x, 3, 2, 1), (doubles(2, 3, 7, 6),)
+
+
+@gradient("pool")
+def _():
+    return lambda x: M.adaptive_avg_pool(x, (3, 4)), (doubles(2, 3, 7, 6),)
+
+
+@gradient("cross_entropy")
+def _():
+    labels = torch.tensor([0, 3, -100])
+    return lambda x: M.cross_entropy(x, labels, label_smoothing=0.1), (doubles(3, 5),)
+
+
+@gradient("attention")
+def _():
+    return (lambda q, k, v: M.scaled_dot_product_attention(q, k, v, is_causal=True),
+            (doubles(1, 2, 4, 3), doubles(1, 2, 5, 3), doubles(1, 2, 5, 2)))
+
+
+@gradient("attention")
+def _():
+    return (lambda q, k, v, m: M.scaled_dot_product_attention(q, k, v, m, enable_gqa=True),
+            (doubles(1, 4, 4, 3), doubles(1, 2, 5, 3), doubles(1, 2, 5, 2), doubles(4, 5)))
+
+
+@gradient("rope")
+def _():
+    return M.rope, (doubles(1, 2, 4, 6), doubles(1, 1, 4, 6))
+
+
+def f32(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+# Inputs of each operator for opcheck. A family that is not here is tried with a line of its case files.
+CALLS = {
+    "conv": [((f32(2, 3, 6, 5), f32(4, 3, 3, 3)), {"pad": [1, 1], "bias": f32(4), "epilogue": ["bias"]})],
+    "gemm": [((f32(5, 6), f32(6, 4)), {})],
+    "norm": [((f32(3, 5),), {"scale": f32(5), "bias": f32(5), "described": ["mean=f32:3", "rstd=f32:3"]})],
+    "softmax": [((f32(3, 5),), {"axis": -1})],
+    "activation": [((f32(3, 5),), {"act": "silu"})],
+    "pool": [((f32(2, 3, 8, 8),), {"window": [2, 2], "described": ["indices=s64"]})],
+    "cross_entropy": [((f32(3, 5), torch.tensor([1, 2, 0])), {})],
+    "attention": [((f32(1, 2, 4, 8), f32(1, 2, 5, 8), f32(1, 2, 5, 8)), {"described": ["lse=f32"]})],
+    "rope": [((f32(1, 2, 4, 6), f32(1, 1, 4, 6)), {})],
+    "transform": [((torch.randn(3, 4),), {"alpha": 2.0})],
+    "attention_merge": [((torch.randn(2, 3, 4),), {"lses": torch.randn(2, 3)})],
+    "grouped_gemm": [((torch.randn(6, 4), torch.randn(2, 4, 3)), {"groups": torch.tensor([2, 6], dtype=torch.int32)})],
+    "mha": [((torch.randn(2, 5, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)), {"wq": torch.randn(8, 8), "wk": torch.randn(8, 8), "wv": torch.randn(8, 8),
+                                                                                       "wo": torch.randn(8, 8), "heads": 2})],
+}
+
+
+def by_place(name, arguments, keywords):
+    """The call with its arguments by name as the schema has them."""
+    table = M.operators[name].table
+    given = dict(zip(table.positional, arguments))
+    return {**given, **keywords}
+
+
+class Operators(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+
+    def test_opcheck(self):
+        for name in M.operators:
+            self.assertIn(name, CALLS, f"no call to check the operator {name} with")
+            for arguments, keywords in CALLS[name]:
+                with self.subTest(name):
+                    opcheck(getattr(torch.ops.mica, name).default, (), by_place(name, arguments, keywords))
+
+    def test_gradcheck(self):
+        for name, makers in GRADIENTS.items():
+            for make in makers:
+                function, inputs = make()
+                with self.subTest(name):
+                    self.assertTrue(gradcheck(function, inputs))
+
+    def test_every_formula_is_checked(self):
+        with_formula = {n for n in M.operators
+                        if torch._C._dispatch_has_kernel_for_dispatch_key(f"mica::{n}", "AutogradCPU")
+                        or torch._C._dispatch_has_kernel_for_dispatch_key(f"mica::{n}", "Autograd")}
+        self.assertEqual(with_formula, set(GRADIENTS))
+
+    def test_what_has_no_gradient_says_so(self):
+        x, w = f32(1, 2, 4, 4), f32(2, 2, 1, 1)
+        with self.assertRaisesRegex(NotImplementedError, "epilogue"):
+            torch.ops.mica.conv(x, w, epilogue=["relu"])
+        with self.assertRaisesRegex(NotImplementedError, "lse"):
+            torch.ops.mica.attention(*(f32(1, 1, 2, 8) for _ in range(3)))
+        with self.assertRaisesRegex(NotImplementedError, "gradient of a gradient"):
+            g, = torch.autograd.grad(M.conv(x, w).sum(), x, create_graph=True)
+            g.sum().backward()
+
+    def test_errors_are_micas(self):
+        with self.assertRaisesRegex(mica.Invalid, "w is"):
+            M.conv(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 1, 1, dtype=torch.float64))
+        with self.assertRaisesRegex(mica.Invalid, "requires grad.*mica.torch"):
+            mica.softmax(f32(2, 3))
+        with self.assertRaisesRegex(mica.Invalid, "meta"):
+            mica.softmax(torch.zeros(2, 3, device="meta"))
+        with self.assertRaisesRegex(mica.Invalid, "layout"):
+            mica.softmax(torch.zeros(2, 3).to_sparse_csr())
+
+
+class Eager(unittest.TestCase):
+    """mica's own operators on tensors."""
+
+    def test_types_and_strides(self):
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32,
+                      torch.int64):
+            x = torch.arange(12).reshape(3, 4).to(dtype)
+            for t in (x, x.t(), x[::2, 1:]):
+                found = mica.transform(t, alpha=2)
+                self.assertEqual((found.dtype, found.shape), (dtype, t.shape))
+                self.assertTrue(torch.equal(found, t * 2))
+        self.assertEqual(mica.transform(torch.ones(2), y="e4m3").dtype, torch.float8_e4m3fn)
+        self.assertTrue(torch.equal(mica.transform(torch.ones(2), y="e5m2").float(), torch.ones(2)))
+
+    def test_views_that_are_lazy(self):
+        z = torch.tensor([1 + 2j, 3 - 4j])
+        negative = torch._neg_view(torch.tensor([1.0, 2.0]))
+        self.assertTrue(torch.equal(mica.transform(negative, y="f32"), torch.tensor([-1.0, -2.0])))
+        self.assertTrue(torch.equal(mica.transform(z.conj().imag, y="f32"), torch.tensor([-2.0, 4.0])))
+        with self.assertRaisesRegex(mica.Invalid, "negated"):
+            mica.transform(torch.ones(2), out=negative)
+
+    def test_out_and_mixed_libraries(self):
+        x, out = torch.arange(4.0), torch.zeros(4)
+        self.assertIs(mica.transform(x, alpha=2, out=out), out)
+        self.assertTrue(torch.equal(out, 2 * x))
+        try:
+            import numpy
+        except ImportError:
+            return
+        mine = numpy.zeros(4, numpy.float32)
+        mica.transform(x, alpha=3, out=mine)
+        self.assertEqual(mine.tolist(), [0, 3, 6, 9])
+
+
+class Functions(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+
+    def same(self, mine, theirs, *inputs, tolerance=1e-5):
+        """Results and gradients."""
+        inputs = [t.detach().requires_grad_() if t.is_floating_point() else t for t in inputs]
+        found, expected = mine(*inputs), theirs(*inputs)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        leaves = [t for t in inputs if t.requires_grad]
+        g = torch.randn_like(expected)
+        torch.testing.assert_close(torch.autograd.grad(found, leaves, g), torch.autograd.grad(expected, leaves, g),
+                                   rtol=tolerance, atol=10 * tolerance)
+
+    def test_batch_norm_moves_its_statistics(self):
+        x, mine, theirs = torch.randn(4, 3, 5), [torch.zeros(3), torch.ones(3)], [torch.zeros(3), torch.ones(3)]
+        for _ in range(3):
+            M.batch_norm(x, *mine, training=True)
+            F.batch_norm(x, *theirs, training=True)
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+    def test_attention(self):
+        q, k, v = torch.randn(2, 4, 7, 16), torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9, 8)
+        for options in ({}, {"is_causal": True}, {"scale": 0.3}):
+            self.same(lambda *a: M.scaled_dot_product_attention(*a, **options),
+                      lambda *a: F.scaled_dot_product_attention(*a, **options), q, k, v)
+        mask = torch.rand(7, 9) > 0.3
+        mask[2] = False  # a query that attends to nothing
+        found = M.scaled_dot_product_attention(q, k, v, mask)
+        expected = F.scaled_dot_product_attention(q, k, v, mask)
+        torch.testing.assert_close(found, expected.nan_to_num(0), rtol=1e-5, atol=1e-5)
+        self.same(lambda q, k, v, m: M.scaled_dot_product_attention(q, k, v, m),
+                  lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, torch.randn(2, 1, 7, 9))
+        for shape in ((7, 16), (4, 7, 16), (3, 2, 4, 7, 16)):
+            t = torch.randn(*shape)
+            self.same(M.scaled_dot_product_attention, F.scaled_dot_product_attention, t, t + 1, t * 2)
+        with self.assertRaisesRegex(ValueError, "enable_gqa"):
+            M.scaled_dot_product_attention(q, k[:, :2], v[:, :2])
+
+    def test_dropout_keeps_the_mean_and_the_seed(self):
+        q = torch.randn(1, 2, 64, 16)
+        torch.manual_seed(3)
+        one = M.scaled_dot_product_attention(q, q, torch.ones_like(q), dropout_p=0.25)
+        torch.manual_seed(3)
+        two = M.scaled_dot_product_attention(q, q, torch.ones_like(q), dropout_p=0.25)
+        self.assertTrue(torch.equal(one, two))
+        self.assertAlmostEqual(one.mean().item(), 1, delta=0.1)
+        self.assertGreater(one.std().item(), 0)
+
+    def test_autocast(self):
+        x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assertEqual(M.conv(x, w).dtype, torch.bfloat16)
+            self.assertEqual(M.linear(x, torch.randn(5, 8)).dtype, torch.bfloat16)
+            self.assertEqual(M.softmax(x.bfloat16(), 1).dtype, torch.float32)
+            self.assertEqual(M.conv(x.double(), w.double()).dtype, torch.float64)
+        self.assertEqual(M.conv(x, w).dtype, torch.float32)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+                                  nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False), nn.GroupNorm(2, 8), nn.GELU(),
+                                  nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(8), nn.Dropout(0.0), nn.Linear(8, 5))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+class Modules(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.theirs = Net()
+        self.mine = copy.deepcopy(self.theirs)
+        self.x, self.y = torch.randn(6, 3, 16, 16), torch.randint(5, (6,))
+
+    def test_training_lies_on_the_originals_curve(self):
+        report = M.replace(self.mine)
+        self.assertEqual((len(report.replaced), report.left), (10, {}))
+        optimisers = [M.AdamW(self.mine.parameters(), lr=1e-2), torch.optim.AdamW(self.theirs.parameters(), lr=1e-2)]
+        curves = [[], []]
+        for _ in range(20):
+            for model, optimiser, loss, curve in zip((self.mine, self.theirs), optimisers, (M.cross_entropy, F.cross_entropy), curves):
+                optimiser.zero_grad()
+                value = loss(model(self.x), self.y)
+                value.backward()
+                optimiser.step()
+                curve.append(value.item())
+        torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=1e-3, atol=1e-3)
+        self.assertLess(curves[0][-1], 0.7 * curves[0][0])
+        self.assertEqual(self.mine.state_dict().keys(), self.theirs.state_dict().keys())
+        self.mine.eval(), self.theirs.eval()
+        torch.testing.assert_close(self.mine(self.x), self.theirs(self.x), rtol=1e-2, atol=1e-2)
+
+    def test_what_is_left_says_why(self):
+        class Mine(nn.Linear):
+            pass
+
+        model = nn.Sequential(nn.Conv2d(3, 3, 3, padding_mode="reflect"), Mine(3, 3), nn.LSTM(3, 3), nn.Identity())
+        report = M.replace(model)
+        self.assertEqual(report.replaced, {})
+        for name, words in (("0", "padding_mode='reflect'"), ("1", "derived from Linear"), ("2", "no LSTM")):
+            self.assertIn(words, report.left[name])
+            self.assertIn(words, repr(report))
+
+    def test_compiled_as_one_graph(self):
+        M.replace(self.mine)
+        compiled = torch.compile(self.mine, fullgraph=True, backend="aot_eager")
+        results = []
+        for model in (compiled, self.theirs):
+            loss = F.cross_entropy(model(self.x), self.y)
+            loss.backward()
+            results.append(loss)
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+        for mine, theirs in zip(self.mine.parameters(), self.theirs.parameters()):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+
+    def test_exported(self):
+        M.replace(self.mine.eval())
+        exported = torch.export.export(self.mine, (self.x,))
+        torch.testing.assert_close(exported.module()(self.x), self.mine(self.x))
+        self.assertIn("mica.conv", str(exported.graph))
+
+    def test_checkpointed(self):
+        from torch.utils.checkpoint import checkpoint
+
+        M.replace(self.mine)
+        x = self.x.requires_grad_()
+        checkpoint(self.mine.body[2:9], torch.randn(2, 8, 8, 8, requires_grad=True), use_reentrant=False).sum().backward()
+        self.assertIsNotNone(self.mine.body[4].weight.grad)
+        self.assertIsNone(x.grad)
+
+
+class Optimisers(unittest.TestCase):
+    def test_step_as_pytorchs_and_exchange_state(self):
+        for mine, theirs, options in [
+            (M.SGD, torch.optim.SGD, {"lr": 0.1}), (M.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+            (M.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1, "maximize": True}),
+            (M.Adam, torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.1}), (M.AdamW, torch.optim.AdamW, {"lr": 0.1}),
+        ]:
+            torch.manual_seed(0)
+            a = nn.Parameter(torch.randn(4, 3))
+            b = nn.Parameter(a.detach().clone())
+            first, second = mine([a], **options), theirs([b], **options)
+            for step in range(6):
+                g = torch.randn(4, 3)
+                a.grad, b.grad = g.clone(), g.clone()
+                first.step(), second.step()
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+                if step == 2:  # go on with the other's state
+                    states = copy.deepcopy(first.state_dict()), copy.deepcopy(second.state_dict())
+                    for optimiser, state in ((first, states[1]), (second, states[0])):
+                        for group, old in zip(state["param_groups"], optimiser.state_dict()["param_groups"]):
+                            group.update({k: v for k, v in old.items() if k not in group})
+                        optimiser.load_state_dict(state)
+
+
+if __name__ == "__main__":
+    unittest.main()
