@@ -12,9 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Groups with longer names are passed over: this runs on stacks of any size. */
+enum { LONGEST = 1024 };
+
 static FILE *open_at(const char *root, const char *folder, const char *name)
 {
-    char path[2 * PATH_MAX];
+    char path[3 * LONGEST];
     snprintf(path, sizeof path, "%s%s%s", root, folder, name);
     return fopen(path, "re");
 }
@@ -38,7 +41,7 @@ static double quota_of(const char *root, const char *folder, bool v1)
  * own.
  */
 typedef struct mount {
-    char at[PATH_MAX], group[PATH_MAX];
+    char at[LONGEST], group[LONGEST];
 } mount;
 
 static bool has_option(const char *options, const char *option)
@@ -58,7 +61,7 @@ static bool find_mount(const char *root, bool v1, mount *m)
     while (f && !found && getline(&line, &size, f) > 0) {
         char type[64] = "", options[1024] = "";
         const char *rest = strstr(line, " - ");
-        if (!rest || sscanf(line, "%*s %*s %*s %4095s %4095s", m->group, m->at) != 2) continue;
+        if (!rest || sscanf(line, "%*s %*s %*s %1023s %1023s", m->group, m->at) != 2) continue;
         if (sscanf(rest, " - %63s %*s %1023s", type, options) < 1) continue;
         found =
             v1 ? !strcmp(type, "cgroup") && has_option(options, "cpu") : !strcmp(type, "cgroup2");
@@ -71,7 +74,7 @@ static bool find_mount(const char *root, bool v1, mount *m)
 /* The least quota of a group and of those above it. */
 static double quota_up(const char *root, const mount *m, const char *group, bool v1)
 {
-    char folder[2 * PATH_MAX];
+    char folder[2 * LONGEST];
     size_t skip = strlen(m->group), least = strlen(m->at);
     if (!strcmp(m->group, "/") || strncmp(group, m->group, skip) != 0) skip = 0;
     bool elsewhere = !strncmp(group, "/..", 3); /* outside of what this process sees */

@@ -170,8 +170,7 @@ static mica_status build_missing(void *user)
     mica_status status = choose(c, key->op, desc, problem, m->options, plan);
     if (status == MICA_OK) {
         /* A measurement that failed is made again when somebody asks again. */
-        if (!*mica_plan_full(*plan)->disturbed)
-            mica_plan_cache_add(&c->cache, key, m->hash, *plan);
+        if (!*mica_plan_full(*plan)->disturbed) mica_plan_cache_add(&c->cache, key, m->hash, *plan);
         mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
                  1e3 * (mica_seconds() - start), problem);
     }
