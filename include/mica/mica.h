@@ -53,5 +53,6 @@
 #include "mica/optim.h"           /* optim */
 #include "mica/rope.h"            /* rope, kv_append */
 #include "mica/transform.h"       /* transform */
+#include "mica/pad.h"             /* pad */
 
 #endif

@@ -144,6 +144,8 @@ typedef struct mica_op {
     void (*reference)(const void *desc, const mica_view *args, const double *scalars);
     /* What is done to an element, of operations on the mechanism of ops/pointwise; else NULL. */
     const struct mica_pointwise *pointwise;
+    /* Where elements go, of operations on the mechanism of ops/index; else NULL. */
+    const struct mica_index *index;
     const mica_engine *const *engines; /* best first, NULL-terminated; both backends */
 } mica_op;
 
