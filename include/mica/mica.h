@@ -54,5 +54,7 @@
 #include "mica/rope.h"            /* rope, kv_append */
 #include "mica/transform.h"       /* transform */
 #include "mica/pad.h"             /* pad */
+#include "mica/gather.h"          /* gather */
+#include "mica/scatter.h"         /* scatter */
 
 #endif
