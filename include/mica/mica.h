@@ -56,5 +56,8 @@
 #include "mica/pad.h"             /* pad */
 #include "mica/gather.h"          /* gather */
 #include "mica/scatter.h"         /* scatter */
+#include "mica/concat.h"          /* concat */
+#include "mica/slice.h"           /* slice */
+#include "mica/tile.h"            /* tile */
 
 #endif
