@@ -165,6 +165,8 @@ static inline const mica_tensor *mica_op_tensor(const mica_op *op, const void *d
 }
 /* Index of the argument of that name, -1 for none or NULL. */
 int mica_op_arg_index(const mica_op *op, const char *name);
+/* The same of a run-time scalar. */
+int mica_op_scalar_index(const mica_op *op, const char *name);
 /* Least bytes moved. */
 double mica_op_bytes(const mica_op *op, const void *desc);
 /* Time at full bandwidth or full arithmetic rate, whichever is longer, in milliseconds. */

@@ -52,6 +52,13 @@ int mica_op_arg_index(const mica_op *op, const char *name)
     return -1;
 }
 
+int mica_op_scalar_index(const mica_op *op, const char *name)
+{
+    for (int i = 0; i < op->scalar_count; i++)
+        if (!strcmp(op->scalars[i].name, name)) return i;
+    return -1;
+}
+
 int64_t mica_offset(const mica_tensor *t, int64_t i)
 {
     int64_t offset = 0;

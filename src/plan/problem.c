@@ -208,9 +208,8 @@ static void free_truth(truth *t)
 static bool reads_old(const mica_problem *p, mica_dir dir)
 {
     if (dir == MICA_INOUT) return true;
-    for (int i = 0; i < p->op->scalar_count; i++)
-        if (!strcmp(p->op->scalars[i].name, "beta") && p->scalars[i] != 0) return true;
-    return false;
+    int beta = mica_op_scalar_index(p->op, "beta");
+    return beta >= 0 && p->scalars[beta] != 0;
 }
 
 static mica_status output_view(const mica_problem *p, int i, mica_dir dir, void *old,

@@ -4,8 +4,9 @@
  * read. Each tensor that needs it is copied into workspace, the convolution is a child plan on the
  * copies, and what it wrote is copied back: child plans as well, no kernel of its own. Cost: each
  * of those tensors written and read once more. All passes, types, epilogues and further results. */
-#include "ops/conv/lowered/gemm.h"
 #include "mica/transform.h"
+#include "ops/compose/compose.h"
+#include "ops/conv/lowered/gemm.h"
 
 enum { IMAGE_X, IMAGE_W, IMAGE_Y, IMAGE_RESIDUAL, IMAGE_AUX, IMAGES };
 static const int args[IMAGES] = {MICA_CONV_X, MICA_CONV_W, MICA_CONV_Y, MICA_CONV_RESIDUAL,
@@ -16,15 +17,7 @@ enum { FEW_CHANNELS = 8, ALIGNMENT = 16 };
 
 typedef struct copy {
     bool made, read, written; /* by the convolution; the result is read where beta is not 0 */
-    size_t at, in_at, out_at;
-    mica_plan *in, *out;
 } copy;
-
-typedef struct state {
-    copy copies[IMAGES];
-    size_t child_at;
-    mica_plan *child;
-} state;
 
 static mica_tensor *image_of(mica_conv_desc *d, int i)
 {
@@ -121,58 +114,39 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- plans ---- */
 
-static mica_status add_copy(mica_plan *plan, copy *c, const mica_tensor *from,
-                            const mica_tensor *to)
+static void add_copy(mica_compose *c, const mica_tensor *from, mica_memory at,
+                     const mica_tensor *to, mica_memory there)
 {
-    size_t bytes = (size_t)(to->dims[0] * to->strides[0] * element_bytes(to));
-    mica_transform_desc in = between(from, to), out = between(to, from);
-    MICA_TRY(mica_book(plan, "copy with channels side by side", bytes, &c->at));
-    if (c->read)
-        MICA_TRY(
-            mica_plan_child_create(plan, "transform", &in, sizeof in, NULL, &c->in, &c->in_at));
-    if (!c->written) return MICA_OK;
-    return mica_plan_child_create(plan, "transform", &out, sizeof out, NULL, &c->out, &c->out_at);
+    mica_transform_desc t = between(from, to);
+    mica_compose_step(c, "transform", &t, sizeof t, NULL);
+    mica_compose_bind(c, MICA_TRANSFORM_X, at);
+    mica_compose_bind(c, MICA_TRANSFORM_Y, there);
 }
 
 static mica_status build(mica_plan *plan)
 {
-    state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_conv_desc from = *(const mica_conv_desc *)plan->desc, to = moved(&from, s->copies);
+    mica_compose c = {0};
+    copy copies[IMAGES] = {0};
+    mica_memory there[IMAGES] = {0};
+    mica_conv_desc from = *(const mica_conv_desc *)plan->desc, to = moved(&from, copies);
+    for (int i = 0; i < IMAGES; i++) {
+        const mica_tensor *t = image_of(&to, i);
+        if (!copies[i].made) continue;
+        there[i] =
+            mica_compose_temporary(&c, (size_t)(t->dims[0] * t->strides[0] * element_bytes(t)));
+        if (!copies[i].read) continue;
+        add_copy(&c, image_of(&from, i), mica_compose_arg(args[i]), t, there[i]);
+        if (copies[i].written) mica_compose_if_beta(&c);
+    }
+    mica_compose_step(&c, "conv", &to, sizeof to, NULL);
+    mica_compose_pass(&c, mica_op_conv.arg_count);
+    mica_compose_scale(&c);
     for (int i = 0; i < IMAGES; i++)
-        if (s->copies[i].made)
-            MICA_TRY(add_copy(plan, &s->copies[i], image_of(&from, i), image_of(&to, i)));
-    return mica_plan_child_create(plan, "conv", &to, sizeof to, NULL, &s->child, &s->child_at);
-}
-
-static mica_status run_copy(const mica_run *r, const mica_plan *plan, size_t workspace, void *from,
-                            void *to)
-{
-    mica_run child = {.workspace = mica_at(r, workspace), .stream = r->stream};
-    child.args[MICA_TRANSFORM_X] = from;
-    child.args[MICA_TRANSFORM_Y] = to;
-    return mica_plan_child_run(plan, &child);
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    mica_run child = *r;
-    bool adds = mica_run_scalar(plan, r, MICA_CONV_BETA) != 0;
-    child.workspace = mica_at(r, s->child_at);
-    for (int i = 0; i < IMAGES; i++) {
-        const copy *c = &s->copies[i];
-        if (!c->made) continue;
-        child.args[args[i]] = mica_at(r, c->at);
-        if (c->in && (!c->written || adds))
-            MICA_TRY(run_copy(r, c->in, c->in_at, r->args[args[i]], child.args[args[i]]));
-    }
-    MICA_TRY(mica_plan_child_run(s->child, &child));
-    for (int i = 0; i < IMAGES; i++) {
-        const copy *c = &s->copies[i];
-        if (c->out) MICA_TRY(run_copy(r, c->out, c->out_at, child.args[args[i]], r->args[args[i]]));
-    }
-    return MICA_OK;
+        if (copies[i].made) mica_compose_bind(&c, args[i], there[i]);
+    for (int i = 0; i < IMAGES; i++)
+        if (copies[i].written)
+            add_copy(&c, image_of(&to, i), there[i], image_of(&from, i), mica_compose_arg(args[i]));
+    return mica_compose_build(plan, &c);
 }
 
 const mica_engine mica_conv_channels_last = {.name = "channels_last",
@@ -181,4 +155,4 @@ const mica_engine mica_conv_channels_last = {.name = "channels_last",
                                              .predict = predict,
                                              .contract = contract,
                                              .build = build,
-                                             .run = run};
+                                             .run = mica_compose_run};

@@ -4,6 +4,7 @@
  * no multiples of 16 bytes apart. These are copied into the workspace along K, by a child plan of
  * transform; the product is a child plan of sm90. Cost: that of both. */
 #include "mica/transform.h"
+#include "ops/compose/compose.h"
 #include "ops/gemm/gemm_shape.h"
 
 enum { A, B, OPERANDS, ALIGNMENT = 16 };
@@ -13,11 +14,6 @@ typedef struct turned {
     mica_transform_desc copy[OPERANDS];
     bool copied[OPERANDS];
 } turned;
-
-typedef struct state {
-    mica_plan *copy[OPERANDS], *product;
-    size_t copy_at[OPERANDS], copy_space_at[OPERANDS], product_space_at;
-} state;
 
 static double bytes_of(const mica_tensor *t)
 {
@@ -86,45 +82,28 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 /* ---- plans ---- */
 
-static mica_status add_copy(mica_plan *plan, state *s, const turned *t, int which)
-{
-    static const char *const names[] = {"a along K", "b along K"};
-    const mica_tensor *y = &t->copy[which].y;
-    int64_t first, bytes = mica_tensor_span(y, &first);
-    MICA_TRY(mica_book(plan, names[which], (size_t)bytes, &s->copy_at[which]));
-    return mica_plan_child_create(plan, "transform", &t->copy[which], sizeof t->copy[which], NULL,
-                                  &s->copy[which], &s->copy_space_at[which]);
-}
-
 static mica_status build(mica_plan *plan)
 {
-    state *s;
+    static const int args[] = {MICA_GEMM_A, MICA_GEMM_B};
+    mica_compose c = {0};
+    mica_memory copies[OPERANDS];
     turned t;
     mica_why why;
     MICA_TRY(make_turned(plan->desc, &plan->device, &t, &why));
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    for (int i = 0; i < OPERANDS; i++)
-        if (t.copied[i]) MICA_TRY(add_copy(plan, s, &t, i));
-    return mica_plan_child_create(plan, "gemm", &t.gemm, sizeof t.gemm, gemm_sm90.name, &s->product,
-                                  &s->product_space_at);
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    static const int args[] = {MICA_GEMM_A, MICA_GEMM_B};
-    const state *s = plan->state;
-    mica_run product = *r;
     for (int i = 0; i < OPERANDS; i++) {
-        if (!s->copy[i]) continue;
-        void *to = mica_at(r, s->copy_at[i]);
-        mica_run copy = {.args = {r->args[args[i]], to},
-                         .workspace = mica_at(r, s->copy_space_at[i]),
-                         .stream = r->stream};
-        MICA_TRY(mica_plan_child_run(s->copy[i], &copy));
-        product.args[args[i]] = to;
+        int64_t first;
+        if (!t.copied[i]) continue;
+        copies[i] = mica_compose_temporary(&c, (size_t)mica_tensor_span(&t.copy[i].y, &first));
+        mica_compose_step(&c, "transform", &t.copy[i], sizeof t.copy[i], NULL);
+        mica_compose_bind(&c, MICA_TRANSFORM_X, mica_compose_arg(args[i]));
+        mica_compose_bind(&c, MICA_TRANSFORM_Y, copies[i]);
     }
-    product.workspace = mica_at(r, s->product_space_at);
-    return mica_plan_child_run(s->product, &product);
+    mica_compose_step(&c, "gemm", &t.gemm, sizeof t.gemm, gemm_sm90.name);
+    mica_compose_pass(&c, mica_op_gemm.arg_count);
+    mica_compose_scale(&c);
+    for (int i = 0; i < OPERANDS; i++)
+        if (t.copied[i]) mica_compose_bind(&c, args[i], copies[i]);
+    return mica_compose_build(plan, &c);
 }
 
 static void contract(const void *desc, const mica_config *config, mica_contract *c)
@@ -138,4 +117,4 @@ const mica_engine gemm_sm90_turned = {.name = "sm90_turned",
                                       .predict = predict,
                                       .contract = contract,
                                       .build = build,
-                                      .run = run};
+                                      .run = mica_compose_run};
