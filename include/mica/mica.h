@@ -50,6 +50,7 @@
 #include "mica/mha.h"             /* mha */
 #include "mica/activation.h"      /* activation */
 #include "mica/cross_entropy.h"   /* cross_entropy */
+#include "mica/reduce.h"          /* reduce */
 #include "mica/optim.h"           /* optim */
 #include "mica/rope.h"            /* rope, kv_append */
 #include "mica/transform.h"       /* transform */

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reductions over any set of dimensions.
+ *
+ *   sum mean prod max min      of the elements; NaN wins
+ *   amax norm1 norm2           largest magnitude, sum of magnitudes, root of the sum of squares
+ *   any all count              of elements that are not 0; NaN is not 0
+ *   logsumexp                  log(sum(exp(x)))
+ *   var std                    sum((x - mean)^2) / (elements - correction), and its root
+ *   argmax argmin              position of the first among equals; of NaN the first, if there is
+ * one
+ *
+ * A position counts the elements of a slice in the order of x's reduced dimensions, the last one
+ * fastest. Over no elements a sum is 0, a product 1, max and logsumexp -inf, min inf, amax 0, all
+ * true, a mean and what follows NaN; a position is refused. Types: x f64 f32 f16 bf16 e4m3 e5m2,
+ * with y f64 f32 f16 bf16; where that is no mean, root, logarithm or variance also s8 u8 s32 u32
+ * s64 bool, with y of integers: sums of those are in s64 and wrap around, and are stored saturated.
+ * any, all, count and positions are integers whatever x is. Sums of floats are in f32, or in f64 if
+ * x or y is f64; norm2 forms squares in f64. Results do not depend on the number of threads. */
+#ifndef MICA_REDUCE_H
+#define MICA_REDUCE_H
+
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_reduce_kind {
+    MICA_REDUCE_KIND_SUM,
+    MICA_REDUCE_KIND_MEAN,
+    MICA_REDUCE_KIND_PROD,
+    MICA_REDUCE_KIND_MAX,
+    MICA_REDUCE_KIND_MIN,
+    MICA_REDUCE_KIND_AMAX,
+    MICA_REDUCE_KIND_NORM1,
+    MICA_REDUCE_KIND_NORM2,
+    MICA_REDUCE_KIND_ANY,
+    MICA_REDUCE_KIND_ALL,
+    MICA_REDUCE_KIND_COUNT,
+    MICA_REDUCE_KIND_LOGSUMEXP,
+    MICA_REDUCE_KIND_VAR,
+    MICA_REDUCE_KIND_STD,
+    MICA_REDUCE_KIND_ARGMAX,
+    MICA_REDUCE_KIND_ARGMIN
+} mica_reduce_kind;
+
+/* Length of `axes`, of which the last is 0. */
+#define MICA_REDUCE_MAX_AXES (MICA_MAX_RANK + 1)
+/* Dimension i in `axes`; negative ones count from the end. */
+#define MICA_REDUCE_AXIS(i) ((i) >= 0 ? (i) + 1 : MICA_MAX_RANK - (i))
+
+enum { MICA_REDUCE_X, MICA_REDUCE_Y };
+
+typedef struct mica_reduce_desc {
+    mica_reduce_kind kind; /* 0 means sum */
+    mica_tensor x;         /* needed */
+    mica_tensor y; /* 0 means inferred: packed, of x's type or f32, of s64 for sums of integers,
+                      counts and positions, bool for any and all */
+    int32_t axes[MICA_REDUCE_MAX_AXES]; /* MICA_REDUCE_AXIS of each, ended by 0; 0 means all */
+    bool keepdims;                      /* reduced dimensions stay, of size 1; 0 means no */
+    double correction;                  /* var, std; 1 is Bessel's; 0 means none */
+} mica_reduce_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_reduce_plan(mica_context *context, const mica_reduce_desc *desc,
+                                           const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "reduce", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda" of the family `reduce`: each element is read once. Threads along a contiguous row
+ * take vectors, those of slices that lie side by side have some for themselves. Slices that are too
+ * few to fill the device are cut into parts, whose states pass through the workspace to a second
+ * kernel. Memory-bound where one or the other is contiguous; correct for any strides and types. */
+#include "ops/reduce/reduce_op.h"
+#include "ops/shared/access.h"
+#include "ops/shared/slices.h"
+
+/* Values a thread reads ahead, blocks that fill a multiprocessor, accesses of a thread that make a
+ * part worth its merging, and most parts of a slice. */
+enum { KEEP = 32, RESIDENT = 8, LEAST = 16, MOST_PARTS = 1024, BESIDE_SLICES = 32, MERGED = 4 };
+enum { STATE_BYTES = 24 };
+
+typedef struct state {
+    mica_kernel *kernel, *merge;
+    mica_slices slices;
+    int beside; /* slices of a thread */
+    int bytes;  /* of an element */
+    mica_reduce_args args;
+    mica_grid grid, merge_grid;
+    size_t parts;
+} state;
+
+/* Rows must start at whole accesses, too. */
+static int fit_rows(const mica_layout *rows, int vector)
+{
+    for (int d = 0; d < rows->rank; d++)
+        while (rows->strides[0][d] % vector) vector /= 2;
+    return vector;
+}
+
+/* Enough threads for each slice that few slices keep the device busy. */
+static void choose(state *s, const mica_reduce_split *split)
+{
+    mica_slices *g = &s->slices;
+    const int64_t along = split->along[0], n = split->n;
+    s->beside = 1;
+    mica_slices_choose(g, &split->kept, n > 0 ? n : 1, &along, &s->bytes, 1, KEEP);
+    if (g->ragged) g->vector = 1;
+    g->ragged = false, g->items = 0;
+    g->vector = fit_rows(&split->rows, g->vector);
+    if (g->along && split->rows.count > 1 && g->threads < 32 && split->length / g->vector >= 128)
+        g->threads = 32, g->slices = 4;
+    mica_slices beside;
+    if (along == 1 || !mica_slices_beside(&beside, &split->kept, &along, &s->bytes, 1)) return;
+    s->beside = fit_rows(&split->rows, beside.vector);
+    int threads = 1;
+    while (threads < 8 && threads * 64 < split->length) threads *= 2;
+    *g = (mica_slices){
+        .threads = threads, .slices = 256 / threads > 128 ? 128 : 256 / threads, .vector = 1};
+    /* No more than half of what shared memory is always there. */
+    while (g->slices > BESIDE_SLICES && g->slices * threads * s->beside * STATE_BYTES > 24576)
+        g->slices /= 2;
+    while (g->slices * threads * s->beside * STATE_BYTES > 24576) s->beside /= 2;
+}
+
+static void choose_parts(state *s, int units)
+{
+    mica_reduce_args *a = &s->args;
+    const int64_t each = (int64_t)s->slices.slices * s->beside;
+    const int64_t blocks = (a->kept.count + each - 1) / each;
+    int64_t parts = blocks > 0 ? (int64_t)units * RESIDENT / blocks : 1;
+    const int64_t most = a->vectors / ((int64_t)s->slices.threads * LEAST);
+    if (parts > most) parts = most;
+    if (parts > MOST_PARTS) parts = MOST_PARTS;
+    if (parts < 1) parts = 1;
+    a->per_part = (a->vectors + parts - 1) / parts;
+    if (a->per_part < 1) a->per_part = 1;
+    a->part_count = (int)(a->vectors > 0 ? (a->vectors + a->per_part - 1) / a->per_part : 1);
+    s->grid = (mica_grid){
+        .grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), (unsigned)a->part_count},
+        .block = {(unsigned)(s->slices.threads * s->slices.slices)}};
+}
+
+/* Squares of f32 have exponents that f32 lacks; counts are integers. */
+static mica_dtype acc_of(const mica_reduce_desc *d)
+{
+    const mica_reduce_row *row = mica_reduce_row_of(d);
+    if (row->result == REDUCE_COUNTS && row->by == REDUCE_SUM) return MICA_S64;
+    return row->by == REDUCE_SQUARES ? MICA_F64 : mica_reduce_real(d);
+}
+
+static mica_status add_kernel(mica_plan *plan, const state *s, const mica_slices *slices,
+                              int beside, const char *file, const char *entry, mica_kernel **kernel)
+{
+    const mica_reduce_desc *d = plan->desc;
+    const mica_reduce_row *row = mica_reduce_row_of(d);
+    char buffer[1024] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    mica_slices_prologue(&p, slices);
+    mica_prologue_int(&p, "BESIDE", beside);
+    mica_prologue_int(&p, "ROWS", s->args.rows.count > 1);
+    mica_prologue_int(&p, "INDEXED", row->by == REDUCE_ARG);
+    mica_prologue_int(&p, "BY", row->by);
+    mica_prologue_int(&p, "FRONT", row->front);
+    mica_prologue_int(&p, "BEHIND", row->behind);
+    mica_prologue_int(&p, "FROM_ZERO", row->front == REDUCE_ABS || row->result == REDUCE_TRUTHS);
+    mica_prologue_type(&p, "x_t", d->x.dtype);
+    mica_prologue_type(&p, "y_t", d->y.dtype);
+    mica_prologue_type(&p, "acc_t", acc_of(d));
+    mica_kernel_spec spec = {file, entry, buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, kernel);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_reduce_desc *d = plan->desc;
+    mica_reduce_set set = {.out = -1};
+    mica_reduce_split split;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_reduce_operands(d, &set);
+    mica_reduce_split_make(&split, &set);
+    s->bytes = mica_dtype_bits(d->x.dtype) / 8;
+    choose(s, &split);
+    mica_reduce_args *a = &s->args;
+    a->kept = split.kept, a->rows = split.rows;
+    /* Of rows the second place is the index. */
+    for (int i = 0; i < MICA_LAYOUT_RANK; i++) a->rows.strides[1][i] = split.rows.strides[2][i];
+    a->n = split.n, a->along = split.along[0], a->index_along = split.along[2];
+    a->length = split.length, a->correction = d->correction;
+    a->vectors = split.length / s->slices.vector;
+    choose_parts(s, plan->device.units);
+    MICA_TRY(add_kernel(plan, s, &s->slices, s->beside, "ops/reduce/reduce_op.cu", "reduce",
+                        &s->kernel));
+    if (a->part_count == 1) return MICA_OK;
+    const mica_slices warps = {.threads = 32, .slices = MERGED, .along = true, .vector = 1};
+    MICA_TRY(
+        add_kernel(plan, s, &warps, 1, "ops/reduce/reduce_merge.cu", "reduce_merge", &s->merge));
+    s->merge_grid = mica_slices_grid(&warps, a->kept.count);
+    return mica_book(plan, "parts of slices",
+                     (size_t)a->part_count * (size_t)a->kept.count * STATE_BYTES, &s->parts);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    mica_reduce_args args = s->args;
+    if (args.kept.count == 0) return MICA_OK;
+    args.x = r->args[MICA_REDUCE_X], args.y = r->args[MICA_REDUCE_Y];
+    args.whole = (uintptr_t)args.x % (uintptr_t)(s->bytes * s->slices.vector * s->beside) == 0;
+    if (s->merge) args.parts = mica_at(r, s->parts);
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &args));
+    return s->merge ? mica_kernel_launch(s->merge, &s->merge_grid, r->stream, &args) : MICA_OK;
+}
+
+const mica_engine mica_reduce_cuda = {
+    .name = "cuda", .cuda = true, .reached = 0.8, .start_ms = 4e-3, .build = build, .run = run};

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reductions: tables, inference, checks, fills. */
+#include "ops/reduce/reduce_op.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+#define X(KIND, text, by, front, behind, result) [MICA_REDUCE_KIND_##KIND] = text,
+static const char *const kinds[] = {REDUCE_KINDS(X) NULL};
+#undef X
+#define X(KIND, text, by, front, behind, result)                                                   \
+    [MICA_REDUCE_KIND_##KIND] = {REDUCE_##by, REDUCE_##front, REDUCE_##behind, REDUCE_##result},
+const mica_reduce_row mica_reduce_rows[] = {REDUCE_KINDS(X)};
+#undef X
+
+/* By value: MICA_REDUCE_AXIS. */
+static const char *const axis_numbers[] = {"",   "0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",
+                                           "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_reduce_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(kind, ENUM, .spellings = kinds, .doc = "what is formed of the elements of a slice"),
+    FIELD(x, TENSOR, .zero = "needed", .doc = "input"),
+    FIELD(y, TENSOR, .zero = "inferred", .doc = "result; without the reduced dimensions"),
+    FIELD(axes, LIST, .count = MICA_REDUCE_MAX_AXES, .spellings = axis_numbers, .zero = "all",
+          .doc = "reduced dimensions; negative: from the end"),
+    FIELD(keepdims, FLAG, .doc = "reduced dimensions stay in y, of size 1"),
+    FIELD(correction, F64, .zero = "none",
+          .doc = "var, std: what the number of elements is lessened by; 1 is Bessel's"),
+};
+
+static const mica_arg args[] = {
+    [MICA_REDUCE_X] = {"x", offsetof(mica_reduce_desc, x), {MICA_IN}},
+    [MICA_REDUCE_Y] = {"y", offsetof(mica_reduce_desc, y), {MICA_OUT}},
+};
+
+/* ---- shapes ---- */
+
+static int axis_of(int32_t value, int rank)
+{
+    return value <= MICA_MAX_RANK ? value - 1 : rank - (value - MICA_MAX_RANK);
+}
+
+unsigned mica_reduce_axes(const mica_reduce_desc *d)
+{
+    unsigned axes = 0;
+    for (int i = 0; i < MICA_MAX_RANK && d->axes[i]; i++)
+        axes |= 1u << axis_of(d->axes[i], d->x.rank);
+    return d->axes[0] ? axes : (1u << d->x.rank) - 1;
+}
+
+static int64_t slice_length(const mica_reduce_desc *d)
+{
+    const unsigned axes = mica_reduce_axes(d);
+    int64_t n = 1;
+    for (int i = 0; i < d->x.rank; i++)
+        if (axes >> i & 1) n *= d->x.dims[i];
+    return n;
+}
+
+void mica_reduce_operands(const void *desc, mica_reduce_set *set)
+{
+    const mica_reduce_desc *d = desc;
+    set->axes = mica_reduce_axes(d);
+    set->count = 2;
+    set->first = 1;
+    set->at[0] = (mica_reduce_operand){d->x, MICA_REDUCE_X};
+    set->at[1] =
+        (mica_reduce_operand){mica_reduce_of_slices(&d->y, &d->x, set->axes), MICA_REDUCE_Y};
+    if (mica_reduce_row_of(d)->by != REDUCE_ARG) return;
+    mica_tensor *index = &set->at[set->count].tensor;
+    set->at[set->count++].arg = -1;
+    *index = d->x;
+    int64_t step = 1;
+    for (int i = d->x.rank - 1; i >= 0; i--) {
+        const bool reduced = set->axes >> i & 1;
+        index->strides[i] = reduced ? step : 0;
+        if (reduced) step *= d->x.dims[i];
+    }
+}
+
+mica_dtype mica_reduce_real(const void *desc)
+{
+    const mica_reduce_desc *d = desc;
+    if (mica_dtype_is_integer(d->x.dtype)) return MICA_S64;
+    return d->x.dtype == MICA_F64 || d->y.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
+}
+
+/* ---- inference and checks ---- */
+
+/* Dimensions once each, in order, counted from the front; all of them: none is named. */
+static mica_status infer_axes(mica_reduce_desc *d, mica_why *why)
+{
+    unsigned axes = 0;
+    for (int i = 0; d->axes[i]; i++) {
+        const int axis = axis_of(d->axes[i], d->x.rank);
+        if (axis < 0 || axis >= d->x.rank)
+            return mica_invalid(why, "axes has %s, x has rank %d", axis_numbers[d->axes[i]],
+                                d->x.rank);
+        if (axes >> axis & 1) return mica_invalid(why, "axes names dimension %d twice", axis);
+        axes |= 1u << axis;
+    }
+    memset(d->axes, 0, sizeof d->axes);
+    if (axes == (1u << d->x.rank) - 1) return MICA_OK;
+    for (int i = 0, to = 0; i < d->x.rank; i++)
+        if (axes >> i & 1) d->axes[to++] = MICA_REDUCE_AXIS(i);
+    return MICA_OK;
+}
+
+static mica_dtype infer_type(const mica_reduce_desc *d)
+{
+    const int result = mica_reduce_row_of(d)->result;
+    const bool integers = mica_dtype_is_integer(d->x.dtype);
+    if (result == REDUCE_TRUTHS) return MICA_BOOL;
+    if (result == REDUCE_COUNTS || (result == REDUCE_SUMS && integers)) return MICA_S64;
+    return integers || mica_dtype_is_common(d->x.dtype) ? d->x.dtype : MICA_F32;
+}
+
+static void kept_dims(const mica_reduce_desc *d, mica_tensor *t)
+{
+    const unsigned axes = mica_reduce_axes(d);
+    t->rank = 0;
+    for (int i = 0; i < d->x.rank; i++) {
+        const bool reduced = axes >> i & 1;
+        if (!reduced || d->keepdims) t->dims[t->rank++] = reduced ? 1 : d->x.dims[i];
+    }
+}
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    mica_reduce_desc *d = desc;
+    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
+    MICA_TRY(infer_axes(d, why));
+    if (mica_reduce_row_of(d)->by != REDUCE_MOMENTS) d->correction = 0;
+    if (mica_tensor_given(&d->y)) return MICA_OK;
+    kept_dims(d, &d->y);
+    d->y = mica_tensor_packed(infer_type(d), d->y.rank, d->y.dims);
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_reduce_desc *d = desc;
+    const mica_reduce_row *row = mica_reduce_row_of(d);
+    const bool integers = mica_dtype_is_integer(d->x.dtype);
+    if (mica_dtype_bits(d->x.dtype) < 8 || !(integers || mica_dtype_is_float(d->x.dtype)))
+        return mica_invalid(why, "x is %s, it must be a real type of a byte or more",
+                            mica_dtype_name(d->x.dtype));
+    if (integers && row->result == REDUCE_FLOATS)
+        return mica_invalid(why, "x is %s, %s needs a floating-point type",
+                            mica_dtype_name(d->x.dtype), kinds[d->kind]);
+    const bool whole = integers || row->result >= REDUCE_TRUTHS;
+    if (whole ? !mica_dtype_is_integer(d->y.dtype) || mica_dtype_bits(d->y.dtype) < 8
+              : !mica_dtype_is_common(d->y.dtype))
+        return mica_invalid(why, "y is %s, %s of %s must be %s", mica_dtype_name(d->y.dtype),
+                            kinds[d->kind], mica_dtype_name(d->x.dtype),
+                            whole ? "integers of a byte or more" : "f64, f32, f16 or bf16");
+    if (row->by == REDUCE_ARG && mica_tensor_count(&d->y) > 0 && slice_length(d) == 0)
+        return mica_invalid(why, "%s over no elements has no result", kinds[d->kind]);
+    mica_tensor want = d->y;
+    kept_dims(d, &want);
+    return mica_tensor_same_dims(&d->y, "y", &want, "x without the reduced dimensions", why);
+}
+
+/* ---- contract and fills ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_reduce_desc *d = desc;
+    (void)bytes;
+    *flops = 2 * (double)mica_tensor_count(&d->x);
+}
+
+static int64_t terms(const void *desc)
+{
+    const int64_t n = slice_length(desc);
+    return n > 0 ? n : 1;
+}
+
+/* Sums, products, elements and counts of small integers. */
+static bool exact(const void *desc)
+{
+    const mica_reduce_row *row = mica_reduce_row_of(desc);
+    return row->result != REDUCE_FLOATS;
+}
+
+/* Factors whose products, in any order, neither overflow nor vanish; a few zeros. */
+static double factor(mica_fill fill, mica_dtype type, uint64_t seed, uint64_t i)
+{
+    const uint64_t bits = mica_random_bits(seed, i);
+    if (type == MICA_U8 || type == MICA_U32 || type == MICA_BOOL) return bits % 64 ? 1 : 0;
+    if (mica_dtype_is_integer(type) || fill == MICA_FILL_EXACT) return bits & 1 ? 1 : -1;
+    if (fill == MICA_FILL_EXTREME) return bits % 256 == 0 ? 0 : bits & 1 ? 1 : -1;
+    return (bits & 1 ? 1 : -1) * (1 + 0.01 * mica_random_normal(seed ^ 1, i));
+}
+
+/* Slices of zeros, of ones, of both, and of one that differs from all others. */
+static double truth(uint64_t seed, int64_t slice, int64_t i, int64_t n)
+{
+    const bool one = i == (int64_t)(mica_random_bits(seed, (uint64_t)slice) % (uint64_t)n);
+    switch ((slice + (int64_t)(seed % 5)) % 5) {
+    case 0:
+        return 1;
+    case 1:
+        return 0;
+    case 2:
+        return one ? 1 : 0;
+    case 3:
+        return one ? 0 : 1;
+    default:
+        return (double)(mica_random_bits(seed ^ 1, (uint64_t)(slice * n + i)) & 1);
+    }
+}
+
+/* Extremes at two places of a slice, of which the first counts. */
+static double planted(const mica_reduce_desc *d, uint64_t seed, int64_t slice, int64_t i, int64_t n,
+                      double v)
+{
+    const uint64_t bits = mica_random_bits(seed ^ 2, (uint64_t)slice);
+    const int64_t first = (int64_t)(bits % (uint64_t)n);
+    const int64_t later = first + (int64_t)(bits >> 32) % (n - first);
+    if (i != first && i != later) return v;
+    return d->kind == MICA_REDUCE_KIND_ARGMIN ? -7 : 7;
+}
+
+static bool fill_input(const void *desc, const double *scalars, int arg, mica_fill fill,
+                       uint64_t seed, double *values)
+{
+    const mica_reduce_desc *d = desc;
+    const mica_reduce_row *row = mica_reduce_row_of(d);
+    (void)scalars;
+    const bool places = row->by == REDUCE_ARG && fill == MICA_FILL_EXACT;
+    if (row->by != REDUCE_PRODUCT && row->result != REDUCE_TRUTHS && !places) return false;
+    if (places) mica_fill_general(&mica_op_reduce, d, arg, fill, seed, values);
+    /* Which slice, and which of its elements. */
+    const unsigned axes = mica_reduce_axes(d);
+    mica_tensor slice = d->x, element = d->x;
+    int64_t slices = 1, elements = 1;
+    for (int i = d->x.rank - 1; i >= 0; i--) {
+        const bool reduced = axes >> i & 1;
+        slice.strides[i] = reduced ? 0 : slices;
+        element.strides[i] = reduced ? elements : 0;
+        *(reduced ? &elements : &slices) *= d->x.dims[i];
+    }
+    for (int64_t i = 0; i < slices * elements; i++) {
+        char kept[16];
+        const int64_t at = mica_offset(&slice, i), place = mica_offset(&element, i);
+        double v;
+        if (places)
+            v = planted(d, seed, at, place, elements, values[i]);
+        else if (row->by == REDUCE_PRODUCT)
+            v = factor(fill, d->x.dtype, seed, (uint64_t)i);
+        else
+            v = truth(seed, at, place, elements);
+        mica_dtype_store(d->x.dtype)(kept, 0, v);
+        values[i] = mica_dtype_load(d->x.dtype)(kept, 0);
+    }
+    return true;
+}
+
+static const mica_engine *const engines[] = {&mica_reduce_cpu, &mica_engine_ref, &mica_reduce_cuda,
+                                             NULL};
+
+const mica_op mica_op_reduce = {
+    .name = "reduce",
+    .doc = "sums, extrema, norms, moments, positions and more over any set of dimensions",
+    .desc_size = sizeof(mica_reduce_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .infer = infer,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .exact = exact,
+    .ulps = 6,
+    .fill = fill_input,
+    .reference = mica_reduce_reference,
+    .engines = engines,
+};

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The family `reduce`: one table, of which everything follows. */
+#ifndef MICA_OPS_REDUCE_REDUCE_OP_H
+#define MICA_OPS_REDUCE_REDUCE_OP_H
+
+#include "mica/reduce.h"
+#include "ops/reduce/reduce.h"
+
+/* Of what type results are: elements as x's own, sums of integers in s64; truths; or numbers that
+ * are integers whatever x is. FLOATS: there is no such thing of integers. */
+enum { REDUCE_ELEMENTS, REDUCE_SUMS, REDUCE_FLOATS, REDUCE_TRUTHS, REDUCE_COUNTS };
+
+/* X(KIND, spelling, how values are put together, in front, behind, result) */
+#define REDUCE_KINDS(X)                                                                            \
+    X(SUM, "sum", SUM, AS_IT_IS, PLAIN, SUMS)                                                      \
+    X(MEAN, "mean", SUM, AS_IT_IS, MEAN, FLOATS)                                                   \
+    X(PROD, "prod", PRODUCT, AS_IT_IS, PLAIN, SUMS)                                                \
+    X(MAX, "max", MAX, AS_IT_IS, PLAIN, ELEMENTS)                                                  \
+    X(MIN, "min", MAX, OPPOSITE, BACK, ELEMENTS)                                                   \
+    X(AMAX, "amax", MAX, ABS, PLAIN, ELEMENTS)                                                     \
+    X(NORM1, "norm1", SUM, ABS, PLAIN, SUMS)                                                       \
+    X(NORM2, "norm2", SQUARES, AS_IT_IS, ROOT, FLOATS)                                             \
+    X(ANY, "any", MAX, NONZERO, PLAIN, TRUTHS)                                                     \
+    X(ALL, "all", MAX, IS_ZERO, NOT, TRUTHS)                                                       \
+    X(COUNT, "count", SUM, NONZERO, PLAIN, COUNTS)                                                 \
+    X(LOGSUMEXP, "logsumexp", EXP, AS_IT_IS, LOG, FLOATS)                                          \
+    X(VAR, "var", MOMENTS, AS_IT_IS, VARIANCE, FLOATS)                                             \
+    X(STD, "std", MOMENTS, AS_IT_IS, DEVIATION, FLOATS)                                            \
+    X(ARGMAX, "argmax", ARG, AS_IT_IS, PLAIN, COUNTS)                                              \
+    X(ARGMIN, "argmin", ARG, OPPOSITE, PLAIN, COUNTS)
+
+typedef struct mica_reduce_row {
+    int by, front, behind, result;
+} mica_reduce_row;
+extern const mica_reduce_row mica_reduce_rows[];
+static inline const mica_reduce_row *mica_reduce_row_of(const mica_reduce_desc *d)
+{
+    return &mica_reduce_rows[d->kind];
+}
+
+unsigned mica_reduce_axes(const mica_reduce_desc *d);
+/* x, y, and for positions the strides of a logical index. */
+void mica_reduce_operands(const void *desc, mica_reduce_set *set);
+/* What a run computes in: f64 or f32, or s64 for integers. */
+mica_dtype mica_reduce_real(const void *desc);
+void mica_reduce_reference(const void *desc, const mica_view *args, const double *scalars);
+
+extern const mica_op mica_op_reduce;
+extern const mica_reduce mica_reduce_family;
+extern const mica_engine mica_reduce_cpu, mica_reduce_cuda;
+
+#endif
