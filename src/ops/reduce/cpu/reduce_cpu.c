@@ -43,8 +43,8 @@ void mica_reduce_walk_make(mica_reduce_walk *p, const mica_reduce *op, const voi
     mica_tiling_make(t, contiguous, single);
     p->kept = op->keep && !single && p->rows.count == 1 && mica_tiling_is_kept(t, p->set.out);
     p->parts = 1;
-    if (t->tiles < 16 && p->length >= 4 * MICA_TILE_CHUNK &&
-        (!single || op->add)) /* in one go if that is all there is */
+    /* What goes its own way does so in one go. */
+    if (t->tiles < 16 && p->length >= 4 * MICA_TILE_CHUNK && !(single && op->whole))
         p->parts = least(p->length / MICA_TILE_CHUNK, MICA_REDUCE_PARTS);
 }
 
@@ -180,6 +180,24 @@ static void do_kept(const mica_reduce_tile *t, void *state)
     }
 }
 
+/* A tile of one chunk is read once. */
+static void do_resident(const mica_reduce_tile *t, void *state)
+{
+    const mica_reduce *op = t->walk->op;
+    const mica_reduce_set *set = &t->walk->set;
+    const int64_t n = t->walk->length;
+    mica_reduce_chunk c = {0};
+    buffers b;
+    int64_t ld;
+    fetch(t, set->first | set->again, 0, n, &b, &c);
+    op->add(t, &c, state);
+    op->finish(t, state);
+    float *buffer = (float *)(void *)b.of[0];
+    float *out = mica_tile_place(&t->tile, set->out, 0, buffer, &ld);
+    op->write(t, &c, state, out, ld);
+    if (out == buffer) mica_tile_put(&t->tile, set->out, 0, n, buffer);
+}
+
 /* ---- tiles ---- */
 
 typedef struct whole_state {
@@ -194,6 +212,10 @@ void mica_reduce_do_tile(const mica_reduce_tile *t)
     op->init(t, &s);
     if (t->walk->kept) {
         do_kept(t, &s);
+        return;
+    }
+    if (op->write && t->walk->length <= t->walk->tiling.chunk && t->walk->rows.count == 1) {
+        do_resident(t, &s);
         return;
     }
     walk(t, 0, t->walk->length, &s, NULL);
