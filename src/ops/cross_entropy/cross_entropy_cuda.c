@@ -31,12 +31,6 @@ typedef struct state {
     bool forward, columns;
 } state;
 
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    (void)desc, (void)device, (void)why;
-    return MICA_OK;
-}
-
 /* Whether something is summed over rows at all. */
 static bool shares_rows(const mica_cross_entropy_desc *d)
 {
@@ -269,7 +263,6 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
 const mica_engine mica_cross_entropy_cuda = {.name = "cuda",
                                              .cuda = true,
                                              .knobs = knobs,
-                                             .accepts = accepts,
                                              .configs = configs,
                                              .predict = predict,
                                              .build = build,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Cross-entropy on the CPU: tiles of rows (ops/shared/cpu/tile.h) in f32, rows one by one in double
- * if an f64 tensor takes part. The forward pass reads the logits once. So does the backward pass
- * where the exponentials of a tile stay in the second-level cache; of a longer row they are formed
- * twice. Sums over rows are formed in double, in PARTS pieces that do not depend on the number of
- * threads. No workspace. Cost: memory's, or some 14 cycles per vector for exp, in short types the
- * more. */
+ * Cross-entropy on the CPU: rows of logits are slices of ops/reduce, in f32, or one by one in
+ * double if an f64 tensor takes part. The forward pass reads the logits once. So does the backward
+ * pass where the exponentials of a tile stay in the second-level cache; of a longer row they are
+ * formed twice. Sums over rows are formed in double, in PARTS pieces that do not depend on the
+ * number of threads. No workspace. Cost: memory's, or some 14 cycles per vector for exp, in short
+ * types the more. */
 #include "ops/cross_entropy/cross_entropy.h"
+#include "ops/reduce/reduce.h"
 #include "ops/shared/cpu/rows.h"
-#include "ops/shared/cpu/tile.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 
@@ -15,71 +15,34 @@
 #include <string.h>
 
 enum { PARTS = 64, WIDE_PIECE = 64 };
-/* Operands of the tiling; THIRD is loss or dloss, FOURTH lse or dx. */
+/* Operands; THIRD is loss or dloss, FOURTH lse or dx. */
 enum { X, LABELS, THIRD, FOURTH };
 
+typedef struct partial {
+    double sum;
+    int64_t counted;
+} partial;
+
 typedef struct state {
-    mica_tiling tiling;
-    int arg[4];
+    mica_reduce_walk walk;
     mica_load_fn load_x, load_third;
     mica_store_fn store_third, store_fourth;
-    double bytes, smoothing;
+    double smoothing;
     mica_reduction reduction;
     int64_t ignore_index;
-    bool forward, ignore, wide, has_lse, kept;
+    bool forward, ignore, has_lse;
 } state;
 
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    (void)desc, (void)device, (void)why;
-    return MICA_OK;
-}
+/* Of a run, or forward of one of its PARTS. */
+typedef struct of_run {
+    const state *s;
+    double by; /* what gradients of losses are multiplied with */
+    partial *sum;
+} of_run;
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+static const of_run *run_of(const mica_reduce_tile *t)
 {
-    (void)config;
-    return 1.5 * mica_roofline_ms(&mica_op_cross_entropy, desc, device) + 3e-4;
-}
-
-static mica_status build(mica_plan *plan)
-{
-    const mica_cross_entropy_desc *d = plan->desc;
-    mica_cross_entropy_rows rows;
-    state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_cross_entropy_rows_make(&rows, d);
-    s->forward = d->pass == MICA_CROSS_ENTROPY_FWD;
-    s->has_lse = mica_tensor_given(&d->lse);
-    const mica_tensor *third = s->forward ? &d->loss : &d->dloss;
-    const mica_tensor *fourth = !s->forward ? &d->dx : s->has_lse ? &d->lse : &d->loss;
-    s->arg[X] = MICA_CROSS_ENTROPY_X;
-    s->arg[LABELS] = MICA_CROSS_ENTROPY_LABELS;
-    s->arg[THIRD] = s->forward ? MICA_CROSS_ENTROPY_LOSS : MICA_CROSS_ENTROPY_DLOSS;
-    s->arg[FOURTH] = s->forward ? MICA_CROSS_ENTROPY_LSE : MICA_CROSS_ENTROPY_DX;
-    mica_tiling *t = &s->tiling;
-    t->outer = rows.layout;
-    t->n = rows.classes;
-    t->type[X] = d->x.dtype;
-    t->type[LABELS] = d->labels.dtype;
-    t->type[THIRD] = third->dtype;
-    t->type[FOURTH] = fourth->dtype;
-    t->along[X] = rows.x_stride;
-    t->along[FOURTH] = rows.dx_stride;
-    s->load_x = mica_dtype_load(d->x.dtype);
-    s->load_third = mica_dtype_load(third->dtype);
-    s->store_third = mica_dtype_store(third->dtype);
-    s->store_fourth = mica_dtype_store(fourth->dtype);
-    s->bytes = mica_op_bytes(plan->op, d);
-    s->smoothing = d->smoothing;
-    s->reduction = d->reduction;
-    s->ignore = d->ignore;
-    s->ignore_index = d->ignore_index;
-    s->wide = mica_cross_entropy_is_wide(d);
-    bool contiguous = rows.x_stride == 1 && (s->forward || rows.dx_stride == 1);
-    t->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
-    mica_tiling_make(t, contiguous, s->wide);
-    s->kept = mica_tiling_is_kept(t, s->forward ? X : FOURTH);
-    return MICA_OK;
+    return t->run;
 }
 
 /* ---- rows ---- */
@@ -105,7 +68,7 @@ typedef struct row {
 
 static double loss_of(const state *s, int64_t label, const row *r)
 {
-    int64_t n = s->tiling.n;
+    int64_t n = s->walk.tiling.n;
     if (is_ignored(s, label)) return 0;
     if (label < 0 || label >= n) return NAN;
     double loss = r->log_sum - (1 - s->smoothing) * (r->picked - r->max);
@@ -114,11 +77,6 @@ static double loss_of(const state *s, int64_t label, const row *r)
 }
 
 /* ---- forward ---- */
-
-typedef struct partial {
-    double sum;
-    int64_t counted;
-} partial;
 
 static void forward_row(const state *s, const mica_tile *t, int64_t c, int64_t label, const row *r,
                         partial *p)
@@ -133,8 +91,9 @@ static void forward_row(const state *s, const mica_tile *t, int64_t c, int64_t l
                         r->max + r->log_sum);
 }
 
-/* Of a tile's rows, what is gathered chunk by chunk. */
+/* What is gathered of rows chunk by chunk. */
 typedef struct gathered {
+    mica_stats_of_slices st;
     int64_t label[MICA_TILE_WIDTH];
     float picked[MICA_TILE_WIDTH];
     /* Sums of x - about, times MICA_DEVIATION: about the maximum so far. Sums of x itself would
@@ -149,10 +108,10 @@ static void find_labels(const mica_tile *t, int64_t *label)
 }
 
 /* Sums of `seen` positions, from now on about the maxima. Of -inf alone they are -inf. */
-static void lower(const mica_tile *t, const mica_stats_of_slices *st, int64_t seen, gathered *g)
+static void lower(const mica_tile *t, int64_t seen, gathered *g)
 {
     for (int64_t c = 0; c < t->width; c++) {
-        const float max = st->max[c] == -INFINITY ? 0 : st->max[c];
+        const float max = g->st.max[c] == -INFINITY ? 0 : g->st.max[c];
         const double by = (double)g->about[c] - (double)max;
         if (seen > 0 && by != 0) g->below[c] += (double)seen * by * (double)MICA_DEVIATION;
         g->about[c] = max;
@@ -161,14 +120,14 @@ static void lower(const mica_tile *t, const mica_stats_of_slices *st, int64_t se
 
 /* step: from position to position. */
 static void gather(const state *s, const mica_tile *t, const float *x, int64_t step, int64_t from,
-                   int64_t n, const mica_stats_of_slices *st, gathered *g)
+                   int64_t n, gathered *g)
 {
     for (int64_t c = 0; c < t->width; c++) {
         int64_t at = g->label[c] - from;
         if (at >= 0 && at < n) g->picked[c] = x[at * step + c];
     }
     if (!(s->smoothing > 0)) return;
-    lower(t, st, from, g);
+    lower(t, from, g);
     if (t->s->width == 1) {
         g->below[0] += (double)mica_row_deviation(x, g->about[0], n);
         return;
@@ -178,26 +137,32 @@ static void gather(const state *s, const mica_tile *t, const float *x, int64_t s
     for (int64_t c = 0; c < t->width; c++) g->below[c] += (double)sum[c];
 }
 
-static void forward_tile(const state *s, const mica_tile *t, partial *p)
+static void forward_init(const mica_reduce_tile *t, void *state)
 {
-    MICA_ALIGNED float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], log_sum[MICA_TILE_WIDTH];
-    mica_stats_of_slices st;
-    gathered g;
-    int64_t ld;
-    for (int64_t c = 0; c < t->width; c++) g.picked[c] = 0, g.below[c] = 0;
-    find_labels(t, g.label);
-    mica_slices_clear(&st, t->width);
-    for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
-        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
-        mica_slices_max(t, in, ld, n, &st);
-        mica_slices_exp(t, in, ld, a, n, &st, e, t->width);
-        gather(s, t, in, t->s->width == 1 ? 1 : ld, a, n, &st, &g);
-    }
-    mica_logs(st.sum, t->width, log_sum);
-    for (int64_t c = 0; c < t->width; c++) {
-        row r = {(double)st.max[c], (double)log_sum[c], g.below[c], (double)g.picked[c]};
-        forward_row(s, t, c, g.label[c], &r, p);
+    gathered *g = state;
+    for (int64_t c = 0; c < t->tile.width; c++) g->picked[c] = 0, g->below[c] = 0;
+    find_labels(&t->tile, g->label);
+    mica_slices_clear(&g->st, t->tile.width);
+}
+
+static void forward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state)
+{
+    MICA_ALIGNED float e[MICA_TILE_CHUNK];
+    gathered *g = state;
+    const int64_t step = t->walk->tiling.width == 1 ? 1 : c->ld[X];
+    mica_slices_max(&t->tile, c->in[X], c->ld[X], c->n, &g->st);
+    mica_slices_exp(&t->tile, c->in[X], c->ld[X], c->from, c->n, &g->st, e, t->tile.width);
+    gather(run_of(t)->s, &t->tile, c->in[X], step, c->from, c->n, g);
+}
+
+static void forward_finish(const mica_reduce_tile *t, void *state)
+{
+    MICA_ALIGNED float log_sum[MICA_TILE_WIDTH];
+    const gathered *g = state;
+    mica_logs(g->st.sum, t->tile.width, log_sum);
+    for (int64_t c = 0; c < t->tile.width; c++) {
+        row r = {(double)g->st.max[c], (double)log_sum[c], g->below[c], (double)g->picked[c]};
+        forward_row(run_of(t)->s, &t->tile, c, g->label[c], &r, run_of(t)->sum);
     }
 }
 
@@ -206,6 +171,8 @@ static void forward_tile(const state *s, const mica_tile *t, partial *p)
 /* The gradient's parts by column: it is scale * exp(x - max) / sum + bias, and for the label's
  * class shift on top. */
 typedef struct factors {
+    mica_stats_of_slices st;
+    float by_sum[MICA_TILE_WIDTH]; /* scale / sum */
     double scale[MICA_TILE_WIDTH];
     float bias[MICA_TILE_WIDTH], shift[MICA_TILE_WIDTH];
     int64_t label[MICA_TILE_WIDTH];
@@ -247,68 +214,60 @@ static void add_labels(const mica_tile *t, const factors *f, int64_t from, int64
         for (int64_t i = 0; f->ignored[c] && i < n; i++) dx[i * step + c] = 0;
 }
 
-/* Tiles that are kept: each exponential is formed once, about the maximum at the time, and waits
- * where the gradient will be, if that is memory of floats. */
-static void backward_kept(const mica_tile *t, const factors *f)
+static void backward_init(const mica_reduce_tile *t, void *state)
 {
-    MICA_ALIGNED float x[MICA_TILE_CHUNK], buffer[MICA_TILE_KEPT];
-    MICA_ALIGNED float shift[MICA_TILE_SHIFTS], factor[MICA_TILE_WIDTH];
-    mica_stats_of_slices st;
-    int64_t width = t->width, ld, eld;
-    mica_slices_clear(&st, width);
-    for (int64_t i = 0, a = 0; a < t->s->n; i++, a += t->s->chunk) {
-        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
-        float *e = mica_tile_place(t, FOURTH, a, buffer, &eld);
-        if (e == buffer) e += a * width;
-        mica_slices_max(t, in, ld, n, &st);
-        memcpy(shift + i * width, st.max, (size_t)width * sizeof *st.max);
-        mica_slices_exp(t, in, ld, a, n, &st, e, eld);
-    }
-    for (int64_t i = 0, a = 0; a < t->s->n; i++, a += t->s->chunk) {
-        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        float *e = mica_tile_place(t, FOURTH, a, buffer, &eld);
-        bool buffered = e == buffer;
-        if (buffered) e += a * width;
-        mica_cols_factors(st.sum, st.max, shift + i * width, f->scale, width, factor);
-        if (t->s->width == 1) mica_row_scale_add(e, factor[0], f->bias[0], n, e);
-        for (int64_t k = 0; t->s->width > 1 && k < n; k++)
-            mica_cols_scale_add(e + k * eld, factor, f->bias, width, e + k * eld);
-        add_labels(t, f, a, n, e, t->s->width == 1 ? 1 : eld);
-        if (buffered) mica_tile_put(t, FOURTH, a, n, e);
-    }
+    factors *f = state;
+    make_factors(run_of(t)->s, &t->tile, run_of(t)->by, f);
+    mica_slices_clear(&f->st, t->tile.width);
 }
 
-static void backward_twice(const mica_tile *t, const factors *f)
+/* Each exponential is formed once, about the maximum at the time. */
+static void backward_keep(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state,
+                          float *e, int64_t ld, float *about)
 {
-    MICA_ALIGNED float x[MICA_TILE_CHUNK], e[MICA_TILE_CHUNK], factor[MICA_TILE_WIDTH];
-    mica_stats_of_slices st;
-    int64_t ld, dxld;
-    mica_slices_clear(&st, t->width);
-    for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
-        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
-        mica_slices_max(t, in, ld, n, &st);
-        mica_slices_exp(t, in, ld, a, n, &st, e, t->width);
-    }
-    mica_cols_factors(st.sum, st.max, st.max, f->scale, t->width, factor);
-    for (int64_t a = 0; a < t->s->n; a += t->s->chunk) {
-        int64_t n = t->s->n - a < t->s->chunk ? t->s->n - a : t->s->chunk;
-        const float *in = mica_tile_fetch(t, X, a, n, x, &ld);
-        float *dx = mica_tile_place(t, FOURTH, a, e, &dxld);
-        if (t->s->width == 1) mica_row_exp(in, st.max[0], factor[0], f->bias[0], n, dx);
-        for (int64_t i = 0; t->s->width > 1 && i < n; i++)
-            mica_cols_exp(in + i * ld, st.max, factor, f->bias, t->width, dx + i * dxld);
-        add_labels(t, f, a, n, dx, t->s->width == 1 ? 1 : dxld);
-        if (dx == e) mica_tile_put(t, FOURTH, a, n, e);
-    }
+    factors *f = state;
+    mica_slices_max(&t->tile, c->in[X], c->ld[X], c->n, &f->st);
+    memcpy(about, f->st.max, (size_t)t->tile.width * sizeof *about);
+    mica_slices_exp(&t->tile, c->in[X], c->ld[X], c->from, c->n, &f->st, e, ld);
 }
 
-static void backward_tile(const state *s, const mica_tile *t, double by)
+static void backward_rescale(const mica_reduce_tile *t, const mica_reduce_chunk *c,
+                             const void *state, const float *about, float *e, int64_t ld)
 {
-    factors f;
-    make_factors(s, t, by, &f);
-    s->kept ? backward_kept(t, &f) : backward_twice(t, &f);
+    MICA_ALIGNED float factor[MICA_TILE_WIDTH];
+    const factors *f = state;
+    const int64_t width = t->tile.width;
+    const bool one = t->walk->tiling.width == 1;
+    mica_cols_factors(f->st.sum, f->st.max, about, f->scale, width, factor);
+    if (one) mica_row_scale_add(e, factor[0], f->bias[0], c->n, e);
+    for (int64_t k = 0; !one && k < c->n; k++)
+        mica_cols_scale_add(e + k * ld, factor, f->bias, width, e + k * ld);
+    add_labels(&t->tile, f, c->from, c->n, e, one ? 1 : ld);
+}
+
+static void backward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state)
+{
+    MICA_ALIGNED float e[MICA_TILE_CHUNK];
+    float about[MICA_TILE_WIDTH];
+    backward_keep(t, c, state, e, t->tile.width, about);
+}
+
+static void backward_finish(const mica_reduce_tile *t, void *state)
+{
+    factors *f = state;
+    mica_cols_factors(f->st.sum, f->st.max, f->st.max, f->scale, t->tile.width, f->by_sum);
+}
+
+static void backward_write(const mica_reduce_tile *t, const mica_reduce_chunk *c, const void *state,
+                           float *dx, int64_t ld)
+{
+    const factors *f = state;
+    const float *x = c->in[X], *max = f->st.max;
+    const bool one = t->walk->tiling.width == 1;
+    if (one) mica_row_exp(x, max[0], f->by_sum[0], f->bias[0], c->n, dx);
+    for (int64_t i = 0; !one && i < c->n; i++)
+        mica_cols_exp(x + i * c->ld[X], max, f->by_sum, f->bias, t->tile.width, dx + i * ld);
+    add_labels(&t->tile, f, c->from, c->n, dx, one ? 1 : ld);
 }
 
 /* ---- f64 ---- */
@@ -336,7 +295,7 @@ static row wide_row(const state *s, const mica_tile *t)
     return r;
 }
 
-static void wide_backward(const state *s, const mica_tile *t, double by)
+static void backward_of_row(const state *s, const mica_tile *t, double by)
 {
     row r = wide_row(s, t);
     int64_t n = t->s->n, label = label_of(t, 0);
@@ -351,29 +310,114 @@ static void wide_backward(const state *s, const mica_tile *t, double by)
     }
 }
 
-/* ---- running ---- */
-
-static void forward_part(const state *s, void *const *data, int64_t part, partial *p)
+static bool wide_forward(const mica_reduce_tile *t)
 {
-    int64_t tiles = s->tiling.tiles, each = tiles / PARTS, rest = tiles % PARTS;
-    int64_t from = part * each + (part < rest ? part : rest), to = from + each + (part < rest);
-    *p = (partial){0, 0};
-    for (int64_t i = from; i < to; i++) {
-        mica_tile t = mica_tile_at(&s->tiling, data, i);
-        if (s->wide) {
-            row r = wide_row(s, &t);
-            forward_row(s, &t, 0, label_of(&t, 0), &r, p);
-        } else {
-            forward_tile(s, &t, p);
-        }
-    }
+    const of_run *run = run_of(t);
+    if (t->walk->real != MICA_F64) return false;
+    const row r = wide_row(run->s, &t->tile);
+    forward_row(run->s, &t->tile, 0, label_of(&t->tile, 0), &r, run->sum);
+    return true;
 }
 
-static void run_forward(const state *s, void *const *data, int threads)
+static bool wide_backward(const mica_reduce_tile *t)
+{
+    if (t->walk->real != MICA_F64) return false;
+    backward_of_row(run_of(t)->s, &t->tile, run_of(t)->by);
+    return true;
+}
+
+/* ---- planning ---- */
+
+static void operands(const void *desc, mica_reduce_set *set)
+{
+    const mica_cross_entropy_desc *d = desc;
+    const unsigned classes = 2;
+    const bool fwd = d->pass == MICA_CROSS_ENTROPY_FWD, each = d->reduction == MICA_REDUCE_NONE;
+    const bool has_lse = mica_tensor_given(&d->lse);
+    const mica_tensor *loss = fwd ? &d->loss : &d->dloss;
+    /* One element for all rows, or none. */
+    mica_tensor shared = d->x;
+    memset(shared.strides, 0, sizeof shared.strides);
+    shared.dtype = loss->dtype;
+    set->at[X] = (mica_reduce_operand){d->x, MICA_CROSS_ENTROPY_X};
+    set->at[LABELS] = (mica_reduce_operand){mica_reduce_of_slices(&d->labels, &d->x, classes),
+                                            MICA_CROSS_ENTROPY_LABELS};
+    set->at[THIRD] =
+        (mica_reduce_operand){each ? mica_reduce_of_slices(loss, &d->x, classes) : shared,
+                              fwd ? MICA_CROSS_ENTROPY_LOSS : MICA_CROSS_ENTROPY_DLOSS};
+    set->at[FOURTH] =
+        (mica_reduce_operand){shared, fwd ? MICA_CROSS_ENTROPY_LSE : MICA_CROSS_ENTROPY_DX};
+    if (fwd && has_lse) set->at[FOURTH].tensor = mica_reduce_of_slices(&d->lse, &d->x, classes);
+    if (!fwd) set->at[FOURTH].tensor = d->dx;
+    set->count = 4;
+    set->axes = classes;
+    set->first = set->again = 1u << X;
+    set->out = fwd ? -1 : FOURTH;
+}
+
+static mica_dtype real(const void *desc)
+{
+    return mica_cross_entropy_is_wide(desc) ? MICA_F64 : MICA_F32;
+}
+
+static const mica_reduce forward = {.operands = operands,
+                                    .real = real,
+                                    .init = forward_init,
+                                    .add = forward_add,
+                                    .finish = forward_finish,
+                                    .whole = wide_forward};
+static const mica_reduce backward = {.operands = operands,
+                                     .real = real,
+                                     .init = backward_init,
+                                     .add = backward_add,
+                                     .finish = backward_finish,
+                                     .write = backward_write,
+                                     .whole = wide_backward,
+                                     .keep = backward_keep,
+                                     .rescale = backward_rescale};
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_cross_entropy_desc *d = plan->desc;
+    state *s;
+    _Static_assert(sizeof(factors) <= MICA_REDUCE_STATE && sizeof(gathered) <= MICA_REDUCE_STATE,
+                   "states have room");
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    s->forward = d->pass == MICA_CROSS_ENTROPY_FWD;
+    mica_reduce_walk_make(&s->walk, s->forward ? &forward : &backward, d,
+                          mica_op_bytes(plan->op, d), &plan->device);
+    const mica_dtype *type = s->walk.tiling.type;
+    s->load_x = mica_dtype_load(type[X]);
+    s->load_third = mica_dtype_load(type[THIRD]);
+    s->store_third = mica_dtype_store(type[THIRD]);
+    s->store_fourth = mica_dtype_store(type[FOURTH]);
+    s->has_lse = mica_tensor_given(&d->lse);
+    s->smoothing = d->smoothing;
+    s->reduction = d->reduction;
+    s->ignore = d->ignore;
+    s->ignore_index = d->ignore_index;
+    return MICA_OK;
+}
+
+/* ---- running ---- */
+
+static void forward_part(const state *s, const void *desc, void *const *data, int64_t part,
+                         partial *p)
+{
+    int64_t tiles = s->walk.tiling.tiles, each = tiles / PARTS, rest = tiles % PARTS;
+    int64_t from = part * each + (part < rest ? part : rest), to = from + each + (part < rest);
+    const of_run run = {.s = s, .sum = p};
+    *p = (partial){0, 0};
+    for (int64_t i = from; i < to; i++)
+        mica_reduce_do_tile(
+            &(mica_reduce_tile){&s->walk, desc, &run, mica_tile_at(&s->walk.tiling, data, i)});
+}
+
+static void run_forward(const state *s, const void *desc, void *const *data, int threads)
 {
     partial part[PARTS], all = {0, 0};
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t p = 0; p < PARTS; p++) forward_part(s, data, p, &part[p]);
+    for (int64_t p = 0; p < PARTS; p++) forward_part(s, desc, data, p, &part[p]);
     if (s->reduction == MICA_REDUCE_NONE) return;
     for (int p = 0; p < PARTS; p++) {
         all.sum += part[p].sum;
@@ -385,42 +429,32 @@ static void run_forward(const state *s, void *const *data, int threads)
 
 static int64_t count_rows(const state *s, void *const *data, int threads)
 {
-    if (!s->ignore) return s->tiling.outer.count;
+    const mica_tiling *m = &s->walk.tiling;
+    if (!s->ignore) return m->outer.count;
     int64_t count = 0;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : count) if (threads > 1)
-    for (int64_t i = 0; i < s->tiling.tiles; i++) {
-        mica_tile t = mica_tile_at(&s->tiling, data, i);
+    for (int64_t i = 0; i < m->tiles; i++) {
+        mica_tile t = mica_tile_at(m, data, i);
         for (int64_t c = 0; c < t.width; c++) count += label_of(&t, c) != s->ignore_index;
     }
     return count;
 }
 
-static void run_backward(const state *s, void *const *data, int threads)
-{
-    double by = s->reduction == MICA_REDUCE_MEAN ? 1 / (double)count_rows(s, data, threads) : 1;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < s->tiling.tiles; i++) {
-            mica_tile t = mica_tile_at(&s->tiling, data, i);
-            s->wide ? wide_backward(s, &t, by) : backward_tile(s, &t, by);
-        }
-        mica_stream_end();
-    }
-}
-
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    int threads = mica_cpu_threads_for(s->bytes);
-    void *data[4];
-    for (int k = 0; k < 4; k++) data[k] = r->args[s->arg[k]];
-    if (s->forward)
-        run_forward(s, data, threads);
-    else
-        run_backward(s, data, threads);
+    int threads = mica_cpu_threads_for(s->walk.bytes);
+    void *data[MICA_REDUCE_OPERANDS];
+    mica_reduce_bind(&s->walk, r, data);
+    if (s->forward) {
+        run_forward(s, plan->desc, data, threads);
+        return MICA_OK;
+    }
+    of_run run = {.s = s, .by = 1};
+    if (s->reduction == MICA_REDUCE_MEAN) run.by = 1 / (double)count_rows(s, data, threads);
+    mica_reduce_run(&s->walk, plan->desc, &run, data);
     return MICA_OK;
 }
 
 const mica_engine mica_cross_entropy_cpu = {
-    .name = "cpu", .accepts = accepts, .predict = predict, .build = build, .run = run};
+    .name = "cpu", .reached = 1 / 1.5, .start_ms = 3e-4, .build = build, .run = run};

@@ -43,8 +43,8 @@ void mica_reduce_walk_make(mica_reduce_walk *p, const mica_reduce *op, const voi
     mica_tiling_make(t, contiguous, single);
     p->kept = op->keep && !single && p->rows.count == 1 && mica_tiling_is_kept(t, p->set.out);
     p->parts = 1;
-    /* What goes its own way does so in one go. */
-    if (t->tiles < 16 && p->length >= 4 * MICA_TILE_CHUNK && !(single && op->whole))
+    /* What goes its own way does so in one go, and states that do not merge are whole. */
+    if (op->merge && t->tiles < 16 && p->length >= 4 * MICA_TILE_CHUNK && !(single && op->whole))
         p->parts = least(p->length / MICA_TILE_CHUNK, MICA_REDUCE_PARTS);
 }
 
