@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, found by their place. Labels: unit, api, examples, cases, emu, kernels, fuzz, lint, abi,
-# docs, install, python.
+# docs, install, python, peers.
 
 # Tests leave the user's kernel cache alone, threads that wait do not spin against each other, and small
 # runs have as many as large ones, whatever else the machine does.
@@ -271,6 +271,27 @@ if(NOT MICA_SANITIZE AND TARGET mica)
     set_tests_properties(python/${name} PROPERTIES TIMEOUT 120 ENVIRONMENT
       "${test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python;MICA_LIBRARY=$<TARGET_FILE:mica_shared>;MICA_BUILD=${PROJECT_BINARY_DIR}")
   endforeach()
+endif()
+
+# Beside PyTorch and JAX, where `tools/setup python-peers` has put them; of PyTorch's own samples a share.
+find_program(MICA_PEERS_PYTHON python PATHS $ENV{MICA_PEERS}/bin $ENV{HOME}/.cache/mica/python-peers/bin NO_DEFAULT_PATH)
+if(NOT MICA_SANITIZE AND TARGET mica AND MICA_PEERS_PYTHON)
+  set(share 0)
+  if(NOT MICA_TEST_PART STREQUAL "")
+    math(EXPR share "${MICA_TEST_PART} % 20")
+  endif()
+  file(GLOB peer_tests CONFIGURE_DEPENDS python/tests/peers/test_*.py)
+  foreach(source ${peer_tests})
+    cmake_path(GET source STEM name)
+    string(REGEX REPLACE "^test_" "" name ${name})
+    mica_test(peers/${name} peers ${MICA_PEERS_PYTHON} -B ${source})
+  endforeach()
+  mica_test(peers/opinfo peers ${MICA_PEERS_PYTHON} -B python/tests/peers/opinfo.py --share ${share}/20)
+  list(TRANSFORM peer_tests REPLACE ".*/test_(.*)\\.py" "peers/\\1")
+  set_tests_properties(${peer_tests} peers/opinfo PROPERTIES ENVIRONMENT
+    "${test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python;MICA_LIBRARY=$<TARGET_FILE:mica_shared>;MICA_BUILD=${PROJECT_BINARY_DIR}")
+elseif(NOT MICA_SANITIZE)
+  message(STATUS "No PyTorch in MICA_PEERS: the tests beside it (label peers) are left out; tools/setup python-peers")
 endif()
 
 # Tests of the played GPU that are not a file's lines are shared out whole, unless their families changed.

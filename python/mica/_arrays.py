@@ -59,11 +59,6 @@ def _elements(strides, itemsize):
     return tuple(step // itemsize for step in strides)
 
 
-def _at_least_1d(dtype, shape, strides):
-    # In a description no sizes mean a type alone: a number is a vector of one element.
-    return Tensor(dtype, shape, strides) if shape else Tensor(dtype, (1,), (1,))
-
-
 class View:
     """Memory of somebody else, described; keep: what has to live as long."""
 
@@ -141,7 +136,7 @@ class _NumPy:
         if not dtype.isnative:
             raise Invalid(f"elements of type {dtype.str}, in the other byte order: astype(dtype.newbyteorder('='))")
         ours = _seen_as(seen_as, dtype.name, dtype.itemsize) if seen_as else _our_dtype(dtype.name)
-        return _at_least_1d(ours, a.shape, _elements(a.strides, dtype.itemsize))
+        return Tensor(ours, a.shape, _elements(a.strides, dtype.itemsize))
 
     def device(self, a):
         return "cpu"
@@ -231,7 +226,7 @@ class _Torch:
     def tensor(self, t, seen_as=None):
         name = str(t.dtype)[6:]
         ours = _seen_as(seen_as, name, t.element_size()) if seen_as else _our_dtype(name)
-        return _at_least_1d(ours, tuple(t.shape), tuple(t.stride()))
+        return Tensor(ours, tuple(t.shape), tuple(t.stride()))
 
     def device(self, t):
         device = t.device
@@ -297,7 +292,7 @@ class _Jax:
 
     def tensor(self, a, seen_as=None):
         ours = _seen_as(seen_as, a.dtype.name, a.dtype.itemsize) if seen_as else _our_dtype(a.dtype.name)
-        return _at_least_1d(ours, tuple(a.shape), Tensor("f32", a.shape).strides)
+        return Tensor(ours, tuple(a.shape), Tensor("f32", a.shape).strides)
 
     def device(self, a):
         device = next(iter(a.devices()))
@@ -397,7 +392,7 @@ def _from_dlpack(a):
     shape = tuple(t.shape[: t.ndim]) if t.ndim else ()
     strides = tuple(t.strides[: t.ndim]) if t.ndim and t.strides else Tensor("f32", shape).strides
     # The capsule is not consumed: while it lives, so does the memory; it gives it back itself.
-    return View((t.data or 0) + t.byte_offset, _at_least_1d(dtype, shape, strides), device, readonly, capsule,
+    return View((t.data or 0) + t.byte_offset, Tensor(dtype, shape, strides), device, readonly, capsule,
                 _own, result=a)
 
 
@@ -430,7 +425,7 @@ def _from_interface(a, interface, device, result):
     stream = interface.get("stream")
     if stream == 1:  # the legacy default stream, for which a run has 0
         stream = None
-    return View(data[0] or 0, _at_least_1d(dtype, shape, strides), device, "a read-only array" if data[1] else "",
+    return View(data[0] or 0, Tensor(dtype, shape, strides), device, "a read-only array" if data[1] else "",
                 a, _own, stream=stream, result=result)
 
 
@@ -474,7 +469,7 @@ def _from_buffer(a):
     if dtype is None or b.itemsize * 8 != dtype_bits[dtype]:
         raise Invalid(f"a buffer of format {code!r}; mica takes {', '.join(_FORMATS)}")
     shape = tuple(b.shape[: b.ndim])
-    return View(b.buf or 0, _at_least_1d(dtype, shape, _elements(b.strides[: b.ndim], b.itemsize)), "cpu",
+    return View(b.buf or 0, Tensor(dtype, shape, _elements(b.strides[: b.ndim], b.itemsize)), "cpu",
                 "a read-only buffer" if b.readonly else "", held, _own, result=a)
 
 

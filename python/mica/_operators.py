@@ -56,7 +56,14 @@ def make(table):
             elif name == "stream":
                 stream = value
             elif name == "out":
-                return operator(*args, **spread(args, kwargs))
+                look = lookers.get(type(value)) or looker(value)
+                if look is None:
+                    return operator(*args, **spread(args, kwargs))
+                k, pointer, _, array = look(value)
+                key += ("out", k)
+                pointers.append(pointer)
+                held.append(array)
+                values.append(value)
             else:
                 key.append(name)
                 kind = type(value)
@@ -94,8 +101,16 @@ def make(table):
     def bind(args, kwargs, beta):
         given = dict(zip(positional, args))
         context = options = None
+        first = None
+        if "out" in kwargs and "out" not in table.field:
+            first = outputs({**given, **kwargs})[0].python
         for name, value in kwargs.items():
             if value is None or name in scalar_names:
+                continue
+            if name == "out" and first:
+                if kwargs.get(first) is not None or given.get(first) is not None:
+                    raise TypeError(f"{first} is given twice, in out too")
+                given[first] = value
                 continue
             if name in given:
                 raise TypeError(f"{table.python}() got {name} by place and by name")

@@ -283,7 +283,7 @@ def _fits(plan, arg, tensor, device):
         raise Invalid(f"{arg.name} is on {device}, the plan runs on {plan._context.name}")
     if arg.name in plan.packed:
         return
-    if tensor.dtype != wanted.dtype or tensor.shape != (wanted.shape or (1,)):  # one element, of whatever rank
+    if tensor.dtype != wanted.dtype or (tensor.shape or (1,)) != (wanted.shape or (1,)):
         raise Invalid(f"{arg.name} is {tensor!r}, the plan is for {wanted!r}")
     for size, step, other in zip(tensor.shape, tensor.strides, wanted.strides):
         if size > 1 and step != other and wanted.count:

@@ -2,6 +2,8 @@
 """Functions with the signatures of torch.nn.functional, on the library's operators. Under autocast products
 take the type that it asks for; norms, softmax and losses take f32, as PyTorch's own do."""
 
+import math
+
 import torch
 
 from ._formulas import _call
@@ -72,7 +74,7 @@ def conv_transpose(input, weight, bias=None, stride=1, padding=0, output_padding
 def linear(input, weight, bias=None):
     """F.linear."""
     input, weight, bias = _autocast(input, weight, bias)
-    a = input.reshape(-1, input.shape[-1])
+    a = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
     c, = _call("gemm", a=a, b=weight.t(), bias=bias, epilogue=None if bias is None else ["bias"])
     return c.reshape(*input.shape[:-1], weight.shape[0])
 
@@ -145,16 +147,22 @@ def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=
 # ---- softmax, activations, pooling, losses ----
 
 
+def _softmax(x, dim, **fields):
+    if x.dim() == 0:  # a number has no axis
+        return _call("softmax", x=x.reshape(1), axis=0, **fields)[0].reshape(())
+    return _call("softmax", x=x, axis=dim, **fields)[0]
+
+
 def softmax(input, dim, dtype=None):
     """F.softmax."""
     x = input.to(dtype) if dtype is not None else _autocast_wide(input)
-    return _call("softmax", x=x, axis=dim)[0]
+    return _softmax(x, dim)
 
 
 def log_softmax(input, dim, dtype=None):
     """F.log_softmax."""
     x = input.to(dtype) if dtype is not None else _autocast_wide(input)
-    return _call("softmax", x=x, axis=dim, log=True)[0]
+    return _softmax(x, dim, log=True)
 
 
 def activation(input, act, a=None, b=None):
@@ -177,8 +185,10 @@ def max_pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=F
     return (y, indices) if return_indices else y
 
 
-def avg_pool(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
+def avg_pool(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
     """F.avg_pool1d, 2d and 3d of batches."""
+    if divisor_override is not None:
+        raise NotImplementedError("divisor_override")
     return _call("pool", x=input, mode="avg" if count_include_pad else "avg_valid",
                  **_pool_fields(input, kernel_size, stride, padding, 1, ceil_mode))[0]
 
@@ -202,6 +212,7 @@ def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean
         raise NotImplementedError("cross_entropy with class weights or probabilities")
     loss, = _call("cross_entropy", x=_autocast_wide(input), labels=target, reduction=reduction, ignore=True,
                   ignore_index=ignore_index or None, smoothing=label_smoothing or None)
+    loss = loss if torch.is_autocast_enabled(input.device.type) else loss.to(input.dtype)
     return loss if reduction == "none" else loss.reshape(())
 
 

@@ -37,7 +37,7 @@ def text(t, name="a tensor"):
     if t.dtype not in _OURS:
         raise Invalid(f"{name} has elements of type {t.dtype}; mica takes {', '.join(map(str, _OURS))}")
     shape, strides = tuple(int(n) for n in t.shape), tuple(int(n) for n in t.stride())
-    return Tensor(_OURS[t.dtype], shape or (1,), strides or (1,)).text(name)
+    return Tensor(_OURS[t.dtype], shape, strides).text(name)
 
 
 def _readable(t):

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""opinfo [--device D] [--share I/N] [--json FILE]: PyTorch's own operator tests as judge. Every sample that PyTorch's
+OpInfo generates for an operator that mica has an equivalent of, in every type of ours that the operator takes, forward
+and gradients, beside PyTorch in float64. What agrees, what was refused and by which rule, what deviates; a deviation
+that DEVIATIONS does not state fails. --share 3/10: every tenth sample, from the third."""
+
+import argparse
+import collections
+import json
+import sys
+import warnings
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+import mica
+import mica.torch as M
+
+TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def conv(x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    return M.conv(x, w, bias, stride, padding, dilation, groups)
+
+
+def act(name, **parameters):
+    """An activation; parameters: of ours by theirs."""
+    def call(x, *arguments, inplace=False, **keywords):
+        if arguments or set(keywords) - set(parameters):
+            raise NotImplementedError(f"{name} with {sorted(keywords) or arguments}")
+        values = {parameters[k]: v for k, v in keywords.items()}
+        if any(v == 0 for v in values.values()):
+            raise NotImplementedError("0 means the function's own parameter")
+        return M.activation(x, name, **values)
+
+    return call
+
+
+def gelu(x, approximate="none"):
+    return M.activation(x, "gelu_tanh" if approximate == "tanh" else "gelu")
+
+
+def pool_of(function):
+    def call(x, *arguments, **keywords):
+        rank = call.rank
+        batched = x.dim() == rank + 2
+        found = function(x if batched else x.unsqueeze(0), *arguments, **keywords)
+        squeeze = (lambda t: t) if batched else (lambda t: t.squeeze(0))
+        return tuple(map(squeeze, found)) if isinstance(found, tuple) else squeeze(found)
+
+    return call
+
+
+def pooled(function, rank):
+    call = pool_of(function)
+    call.rank = rank
+    return call
+
+
+def batch_norm(x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    copy = [None if t is None else t.clone() for t in (mean, var)]
+    return M.batch_norm(x, *copy, weight, bias, training, momentum, eps)
+
+
+def cross_entropy(x, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    return M.cross_entropy(x, target, weight, ignore_index, reduction, label_smoothing)
+
+
+def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    if dropout_p:
+        raise NotImplementedError("dropout: other random numbers")
+    return M.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, scale, enable_gqa)
+
+
+EQUIVALENTS = {
+    "nn.functional.conv1d": conv, "nn.functional.conv2d": conv, "nn.functional.conv3d": conv,
+    "nn.functional.conv_transpose1d": M.conv_transpose, "nn.functional.conv_transpose2d": M.conv_transpose,
+    "nn.functional.conv_transpose3d": M.conv_transpose, "nn.functional.linear": M.linear, "bmm": M.matmul, "mm": M.matmul,
+    "nn.functional.layer_norm": M.layer_norm, "nn.functional.rms_norm": M.rms_norm, "nn.functional.group_norm": M.group_norm,
+    "nn.functional.batch_norm": batch_norm, "nn.functional.instance_norm": M.instance_norm, "softmax": M.softmax,
+    "log_softmax": M.log_softmax, "nn.functional.relu": act("relu"), "nn.functional.gelu": gelu, "nn.functional.silu": act("silu"),
+    "nn.functional.mish": act("mish"), "nn.functional.elu": act("elu", alpha="a"), "nn.functional.selu": act("selu"),
+    "nn.functional.relu6": act("relu6"), "nn.functional.leaky_relu": act("leaky_relu", negative_slope="a"),
+    "nn.functional.hardswish": act("hard_swish"), "nn.functional.hardsigmoid": act("hard_sigmoid"),
+    "nn.functional.softsign": act("softsign"), "sigmoid": act("sigmoid"), "tanh": act("tanh"),
+    "nn.functional.max_pool1d": pooled(M.max_pool, 1), "nn.functional.max_pool2d": pooled(M.max_pool, 2),
+    "nn.functional.max_pool3d": pooled(M.max_pool, 3), "nn.functional.avg_pool1d": pooled(M.avg_pool, 1),
+    "nn.functional.avg_pool2d": pooled(M.avg_pool, 2), "nn.functional.avg_pool3d": pooled(M.avg_pool, 3),
+    "nn.functional.adaptive_avg_pool1d": pooled(M.adaptive_avg_pool, 1),
+    "nn.functional.adaptive_avg_pool2d": pooled(M.adaptive_avg_pool, 2),
+    "nn.functional.adaptive_avg_pool3d": pooled(M.adaptive_avg_pool, 3), "nn.functional.cross_entropy": cross_entropy,
+    "nn.functional.scaled_dot_product_attention": attention,
+}
+# What is meant to differ: (operator, a word of the sample or result) -> why.
+DEVIATIONS = {
+    ("nn.functional.scaled_dot_product_attention", "nan"): "a query that attends to nothing: 0 here, NaN there",
+}
+REFUSALS = (NotImplementedError, mica.Invalid, mica.Unsupported)
+
+
+def close(found, expected, native, dtype):
+    """Within rounding of the type, or no farther off than a few times what PyTorch's own result in that type is."""
+    if found.dtype != native.dtype:
+        raise AssertionError(f"a result of {found.dtype}, PyTorch's is {native.dtype}")
+    unit = torch.finfo(dtype).eps
+    finite = expected.isfinite() & native.isfinite()
+    scale = expected[finite].abs().max().item() if finite.any() else 0
+    theirs = (native.to(torch.float64) - expected)[finite].abs().max().item() if finite.any() else 0
+    width = 16 if dtype in (torch.float32, torch.float64) else 4
+    torch.testing.assert_close(found.to(torch.float64), expected, rtol=width * unit,
+                               atol=max(width * unit * max(scale, 1e-6), 4 * theirs), equal_nan=True)
+
+
+def wide(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().double().requires_grad_(value.requires_grad) if value.is_floating_point() else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(wide, value))
+    if isinstance(value, dict):
+        return {k: wide(v) for k, v in value.items()}
+    return torch.float64 if value in (torch.float16, torch.bfloat16, torch.float32) and isinstance(value, torch.dtype) else value
+
+
+def tensors(*values):
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors(*value)
+        elif isinstance(value, dict):
+            yield from tensors(*value.values())
+
+
+def compare(op, mine, sample, dtype):
+    arguments = (sample.input, *sample.args)
+    doubled = wide(arguments), wide(sample.kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = op(*doubled[0], **doubled[1])
+        native = op(*arguments, **sample.kwargs)
+        found = mine(*arguments, **sample.kwargs)
+    first = [t[0] if isinstance(t, (tuple, list)) else t for t in (theirs, native, found)]
+    if first[2].shape != first[0].shape:
+        raise AssertionError(f"shape {tuple(first[2].shape)}, PyTorch's is {tuple(first[0].shape)}")
+    close(first[2].detach(), first[0].detach(), first[1].detach(), dtype)
+    leaves = [t for t in tensors(arguments, sample.kwargs) if t.requires_grad and t.is_leaf]
+    wide_leaves = [t for t in tensors(*doubled) if t.requires_grad]
+    if len(leaves) != len(wide_leaves) or not leaves or not first[0].requires_grad:
+        return
+    g = torch.linspace(-1, 1, first[0].numel(), dtype=torch.float64).reshape(first[0].shape)
+    g = g.to(dtype).to(first[0].device)
+    mine_g, native_g = (torch.autograd.grad(r, leaves, g.to(r.dtype), allow_unused=True) for r in first[:0:-1])
+    their_g = torch.autograd.grad(first[0], wide_leaves, g.double(), allow_unused=True)
+    for a, b, c in zip(mine_g, their_g, native_g):
+        if b is not None:
+            if a is None:
+                raise AssertionError("no gradient, where PyTorch has one")
+            close(a, b, c, dtype)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--share", default="0/1")
+    parser.add_argument("--json")
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    part, parts = map(int, options.share.split("/"))
+    counts, refused, unexplained, seen, number = collections.Counter(), collections.Counter(), [], set(), 0
+    for op in op_db:
+        mine = EQUIVALENTS.get(op.name)
+        if mine is None or (options.only and options.only not in op.name):
+            continue
+        seen.add(op.name)
+        for dtype in TYPES:
+            if dtype not in op.supported_dtypes(torch.device(options.device).type):
+                continue
+            torch.manual_seed(0)
+            grad = dtype in op.supported_backward_dtypes(torch.device(options.device).type)
+            for sample in op.sample_inputs(options.device, dtype, requires_grad=grad):
+                number += 1
+                if number % parts != part % parts:
+                    continue
+                try:
+                    compare(op, mine, sample, dtype)
+                    counts["agreed"] += 1
+                except REFUSALS as error:
+                    counts["refused"] += 1
+                    refused[f"{op.name}: {str(error).splitlines()[0][:100]}"] += 1
+                except (AssertionError, TypeError, RuntimeError) as error:
+                    text = f"{op.name} {dtype}: {sample.summary()[:300]}: {str(error)[:300]}"
+                    stated = [why for (name, word), why in DEVIATIONS.items() if name == op.name and word in text.lower()]
+                    counts["stated" if stated else "unexplained"] += 1
+                    if not stated:
+                        unexplained.append(text)
+    for rule, count in refused.most_common():
+        print(f"refused {count:4}  {rule}")
+    for text in unexplained:
+        print("UNEXPLAINED", text)
+    missing = set() if options.only else set(EQUIVALENTS) - seen
+    print(f"opinfo: {len(seen)} operators, share {options.share}: " + ", ".join(
+        f"{counts[k]} {k}" for k in ("agreed", "stated", "refused", "unexplained")) + "".join(f"; not in OpInfo: {m}" for m in missing))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"torch": torch.__version__, "device": options.device, **counts, "rules": refused}, file, indent=1)
+    sys.exit(bool(unexplained) or not counts["agreed"])
+
+
+if __name__ == "__main__":
+    main()
