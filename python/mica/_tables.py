@@ -4,7 +4,6 @@ package names an operation."""
 
 import keyword
 import operator
-import re
 from ctypes import c_char_p, c_double, sizeof
 
 from ._errors import Invalid
@@ -38,6 +37,8 @@ class Field:
         self.values = []
         while info.spellings and info.spellings[len(self.values)] is not None:
             self.values.append(info.spellings[len(self.values)].decode())
+        import re
+
         # "0 means 1e-05": somebody who writes 0 does not mean that.
         words = default if self.type in ("int", "float") or re.match(r"[\d.]+$", default) else "none"
         self.zero_is_default = not (words in ("none", "no", "unknown") or re.search(r"(?<![\w.])0(?![\w.])", words))

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients: which pass of the library gives which. An operation without a formula here has none."""
 
-from ._library import autograd, operators, text
+from ._library import autograd, call, text
 
 
-def _call(name, **fields):
-    described = [f"{n}={v}" for n, v in fields.pop("described", {}).items() if v is not None]
-    fields = {("out_" if n == "out" else n): v for n, v in fields.items() if v is not None}
-    return operators[name].call(**fields, described=described or None)
+def _call(name, described=(), **fields):
+    return call(name, {n: v for n, v in fields.items() if v is not None},
+                {n: v for n, v in dict(described).items() if v is not None})
 
 
 def _refuse(name, given, *fields):

@@ -72,6 +72,9 @@ class Operator:
 
     def run(self, *arguments, **keywords):
         given, scalars, described = self.split(arguments, keywords)
+        return self.kernel(given, described, scalars)
+
+    def kernel(self, given, described, scalars):
         given = {n: _readable(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
         with torch.no_grad():
             found = self.function(**given, **described, **scalars)
@@ -95,6 +98,60 @@ class Operator:
         return found
 
 
+# ---- the short way ----
+# The dispatcher asks some twenty questions whose answers are known where nobody listens: plain tensors, no
+# tracing, no modes. Then a call costs a quarter.
+
+
+def plain(values):
+    """Whether these tensors, here and now, are nothing but memory."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
+        return False
+    return all(type(v) in _PLAIN for v in values)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Direct(torch.autograd.Function):
+    """The operator's kernel and formula, without the dispatcher between them."""
+
+    @staticmethod
+    def forward(ctx, operator, formula, names, fields, described, *tensors):
+        given = dict(zip(names, tensors), **fields)
+        results = operator.kernel(given, described, {})
+        keep, others = formula[0](given, {}, described, results)
+        ctx.save_for_backward(*keep)
+        ctx.mica = (formula[1], others, names, {n for n, t in zip(names, tensors) if t.requires_grad})
+        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        if torch.is_grad_enabled():  # create_graph: this one's gradient would be wanted
+            raise NotImplementedError("mica.torch: the gradient of a gradient")
+        backward, others, names, needed = ctx.mica
+        found = backward(ctx.saved_tensors, others, gradients, needed)
+        return (None,) * 5 + tuple(found.get(n) for n in names)
+
+
+def call(name, given, described):
+    """An operator on fields by name; descriptions by name. Returns the list of its results."""
+    operator = operators[name]
+    tensors = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
+    if not plain(tensors.values()):
+        described = [f"{n}={v}" for n, v in described.items()]
+        return operator.call(**{_schema_name(n): v for n, v in given.items()}, described=described or None)
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors.values()):
+        return operator.kernel(given, described, {})
+    if name not in formulas:
+        raise NotImplementedError(f"mica::{name} has no gradient")
+    fields = {n: v for n, v in given.items() if n not in tensors}
+    return list(Direct.apply(operator, formulas[name], tuple(tensors), fields, described, *tensors.values()))
+
+
 def _writes_only_results(table):
     return any(a.dir == abi.MICA_OUT for a in table.args[0])
 
@@ -102,10 +159,14 @@ def _writes_only_results(table):
 operators = {name: Operator(table_of(name)) for name in operations if _writes_only_results(table_of(name))}
 
 
+formulas = {}
+
+
 def autograd(name, saved, backward):
     """Registers a formula. saved(operator, given, scalars, described, results) -> tensors to keep, others;
     backward(tensors, others, gradients, needed) -> gradients by name of input."""
     operator = operators[name]
+    formulas[name] = saved, backward
     order = operator.fields + operator.table.scalars + ["described"]
 
     def setup(ctx, inputs, output):

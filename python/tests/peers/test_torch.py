@@ -199,6 +199,34 @@ class Operators(unittest.TestCase):
                         or torch._C._dispatch_has_kernel_for_dispatch_key(f"mica::{n}", "Autograd")}
         self.assertEqual(with_formula, set(GRADIENTS))
 
+    def test_the_short_way_and_the_dispatcher_agree(self):
+        """Functions go past the dispatcher where nobody listens; modes and transforms are listened to."""
+        from unittest import mock
+
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Count(TorchDispatchMode):
+            seen = 0
+
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                Count.seen += "mica" in str(function)
+                return function(*args, **(kwargs or {}))
+
+        with Count():
+            M.softmax(torch.ones(2, 3), 1)
+        self.assertEqual(Count.seen, 1)
+        for makers in GRADIENTS.values():
+            for make in makers:
+                function, inputs = make()
+                direct = function(*inputs)
+                with mock.patch("mica.torch._library.plain", lambda values: False):
+                    dispatched = function(*inputs)
+                for one, two in zip(*(r if isinstance(r, tuple) else (r,) for r in (direct, dispatched))):
+                    self.assertTrue(torch.equal(one, two))
+                    for a, b in zip(torch.autograd.grad(one.sum(), inputs, retain_graph=True, allow_unused=True),
+                                    torch.autograd.grad(two.sum(), inputs, retain_graph=True, allow_unused=True)):
+                        self.assertTrue(a is b or torch.equal(a, b))
+
     def test_what_has_no_gradient_says_so(self):
         x, w = f32(1, 2, 4, 4), f32(2, 2, 1, 1)
         with self.assertRaisesRegex(NotImplementedError, "epilogue"):
