@@ -46,8 +46,15 @@ static void open_file(void)
     if (!file) file = stderr;
 }
 
+/* Not taken before a fork, as other locks are (base/fork.h): a callback may fork. */
+static void in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+}
+
 static void start(void)
 {
+    pthread_atfork(NULL, NULL, in_child);
     const char *wanted = mica_env(MICA_ENV_LOG);
     if (!wanted) return;
     for (int i = 0; i < 4; i++) {

@@ -17,6 +17,9 @@ void mica_cuda_close(mica_cuda *cuda);
 /* Real devices present; 0 without a driver (quietly). */
 int mica_cuda_count(void);
 void mica_cuda_device_info(const mica_cuda *cuda, mica_device_info *info);
+/* FORKED_PROCESS in a child forked after the backend was used: its locks and the driver's state
+ * are not to be touched. */
+mica_status mica_fork_check(void);
 /* MICA_OK, MICA_DEVICE_LOST, MICA_FORKED_PROCESS. */
 mica_status mica_cuda_health(const mica_cuda *cuda);
 /* Rows for mica info, from 0 on: driver, NVRTC, their paths and versions, or where was looked. */

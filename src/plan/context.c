@@ -78,6 +78,8 @@ mica_status mica_context_create(const char *device, mica_context **context)
     atomic_init(&c->references, 1);
     pthread_mutex_init(&c->cache.mutex, NULL);
     pthread_mutex_init(&c->records.mutex, NULL);
+    mica_fork_guard(&c->guarded[0], &c->cache.mutex);
+    mica_fork_guard(&c->guarded[1], &c->records.mutex);
     c->cache.limit = 64 << 20;
     mica_log(MICA_LOG_INFO, "context,%s,%s,mica %s", c->device.name, c->device.model,
              mica_version());
@@ -99,6 +101,7 @@ void mica_context_release(mica_context *c)
     if (atomic_fetch_sub(&c->references, 1) != 1) return;
     mica_cuda_close(c->cuda);
     mica_records_free(&c->records);
+    for (int i = 0; i < 2; i++) mica_fork_unguard(&c->guarded[i]);
     pthread_mutex_destroy(&c->cache.mutex);
     pthread_mutex_destroy(&c->records.mutex);
     mica_release(c);
@@ -133,7 +136,7 @@ mica_status mica_context_stats(const mica_context *context, mica_stats *stats)
     mica_context *c = (mica_context *)(uintptr_t)context;
     if (!c || !stats) return null_pointer("context or stats");
     memset(stats, 0, sizeof *stats);
-    if (c->cuda) mica_cuda_kernel_stats(c->cuda, stats);
+    if (c->cuda && mica_fork_check() == MICA_OK) mica_cuda_kernel_stats(c->cuda, stats);
     pthread_mutex_lock(&c->cache.mutex);
     stats->plan_hits = c->cache.hits;
     stats->plan_misses = c->cache.misses;

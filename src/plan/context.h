@@ -3,6 +3,7 @@
 #ifndef MICA_PLAN_CONTEXT_H
 #define MICA_PLAN_CONTEXT_H
 
+#include "base/fork.h"
 #include "ops/op.h"
 
 #include <pthread.h>
@@ -129,6 +130,7 @@ struct mica_context {
     bool keep_disturbed;
     mica_plan_cache cache;
     mica_records records;
+    mica_fork_guarded guarded[2]; /* the locks of both */
 };
 void mica_context_release(mica_context *context);
 

@@ -89,6 +89,13 @@ static mica_status build_first(mica_context *c, const mica_op *op, const void *d
         if (status != MICA_UNSUPPORTED) return status;
         mica_text_add(refusals, "\n  %s: %s", list[i].engine->name, mica_error());
     }
+    for (int i = 0; o->engine && op->engines[i]; i++) {
+        mica_why why = {""};
+        if (strcmp(op->engines[i]->name, o->engine) != 0 ||
+            mica_engine_accepts(op->engines[i], desc, &c->device, &why) != MICA_FORKED_PROCESS)
+            continue;
+        return mica_fail(MICA_FORKED_PROCESS, "%s: %s", o->engine, why.text);
+    }
     return mica_fail(MICA_UNSUPPORTED, "%s: no engine takes this on %s:%s", op->name,
                      c->device.name, refusals->data);
 }
@@ -183,6 +190,7 @@ mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
                                     const mica_options *options, mica_plan **plan)
 {
     miss m = {c, key, mica_plan_key_hash(key), options, plan};
+    if (c->cuda) MICA_TRY(mica_fork_check());
     *plan = mica_plan_cache_find(&c->cache, key, m.hash);
     if (*plan) return MICA_OK;
     if (!c->cuda) MICA_TRY(mica_scratch_prepare(mica_cpu_threads()));

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Threads with small stacks: planning and running keep within 64 KiB of the caller's. */
+#define _GNU_SOURCE
+#include "fake/help.h"
 #include "guest.h"
-
-#include <limits.h>
-#include <unistd.h>
 
 /* Of the caller's 64 KiB the system takes its thread's book-keeping and static thread-local memory. */
 enum { STACK = 64 << 10 };
@@ -89,9 +88,14 @@ static void every_engine_of_a_gpu(void **state)
 
 int main(void)
 {
+    help_begin(__FILE__);
+    help_fakes();
+    unsetenv("MICA_KERNEL_DIR"); /* the kernels are mica's own */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_and_engine),
         cmocka_unit_test(every_engine_of_a_gpu),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    help_end();
+    return failed;
 }

@@ -242,7 +242,7 @@ static dnnl_status_t make_tensors(const mica_onednn *p, const maker *m, context 
 
 static dnnl_status_t make_context(const mica_onednn *p, const maker *m, context *c)
 {
-    atomic_flag_clear(&c->busy);
+    atomic_init(&c->busy, 0);
     dnnl_status_t s = mica_dnnl.stream_create(&c->stream, p->engine, ONEDNN_STREAM_DEFAULT);
     if (!s) s = make_tensors(p, m, c);
     if (!s && m->spec->bias.dtype) {
@@ -352,6 +352,10 @@ mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primi
 void mica_onednn_destroy(mica_onednn *p)
 {
     if (!p) return;
+    if (mica_onednn_forked()) {
+        mica_release(p); /* and not what is oneDNN's */
+        return;
+    }
     for (int i = 0; i < CONTEXTS; i++) {
         context *c = &p->contexts[i];
         for (int t = 0; t < MICA_ONEDNN_TENSORS; t++) {

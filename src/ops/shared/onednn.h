@@ -56,6 +56,10 @@ typedef struct mica_onednn_args {
     void *steps[MICA_MAX_STEPS]; /* of the ADD and MUL steps */
 } mica_onednn_args;
 
+/* Whether this process is a fork of one that had opened oneDNN, whose locks may be held here for
+ * ever: nothing is made or freed, and plans compute without it. */
+bool mica_onednn_forked(void);
+
 /* Opens it once; UNSUPPORTED with every place that was looked in, and why what was found there
  * cannot be used. What the engines that stand on it are asked first. */
 mica_status mica_onednn_load(mica_why *why);

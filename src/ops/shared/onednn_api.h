@@ -196,7 +196,7 @@ static inline dnnl_status_t make_pd(const maker *m, dnnl_primitive_desc_t *pd)
 /* ---- what a primitive consists of ---- */
 
 typedef struct context {
-    atomic_flag busy;
+    atomic_int busy; /* 0, or one more than the forks before the process that has it */
     dnnl_stream_t stream;
     dnnl_memory_t user[MICA_ONEDNN_TENSORS], inner[MICA_ONEDNN_TENSORS];
     dnnl_memory_t bias, steps[MICA_MAX_STEPS], scratch;

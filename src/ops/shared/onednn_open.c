@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "ops/shared/onednn_api.h"
 #include "base/env.h"
+#include "base/fork.h"
 #include "base/library.h"
 #include "base/log.h"
 
@@ -16,6 +17,7 @@ mica_onednn_table mica_dnnl;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool usable;
+static int opened_after; /* so many forks */
 static char path[512], version[48], absence[448]; /* a refusal with it fits a mica_why */
 
 /* ---- the functions ---- */
@@ -149,6 +151,7 @@ static void open_once(void)
 {
     static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"};
     const char *value = mica_env(MICA_ENV_ONEDNN);
+    opened_after = mica_forks();
     char text[336] = "";
     mica_text looked = {text, sizeof text, 0};
     if (value && !strcmp(value, "none")) {
@@ -169,7 +172,16 @@ static void open_once(void)
 mica_status mica_onednn_load(mica_why *why)
 {
     pthread_once(&once, open_once);
-    return usable ? MICA_OK : mica_refuse(why, "%s", absence);
+    if (!usable) return mica_refuse(why, "%s", absence);
+    if (!mica_onednn_forked()) return MICA_OK;
+    (void)mica_refuse(why, "this process was forked after oneDNN had been opened, whose locks may be "
+                           "held by threads that are not here: mica's own engines compute");
+    return MICA_FORKED_PROCESS;
+}
+
+bool mica_onednn_forked(void)
+{
+    return usable && opened_after != mica_forks();
 }
 
 const char *mica_onednn_version(void)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * oneDNN behind one door: running primitives, packing their inputs, plain products. */
 #include "ops/shared/onednn_api.h"
+#include "base/fork.h"
 #include "cpu/cpu.h"
 
 #include <omp.h>
@@ -16,17 +17,29 @@ static bool in_parallel(void)
 
 bool mica_onednn_ready(const mica_onednn *p)
 {
+    if (mica_onednn_forked()) return false;
     return p->threads == 1 || (!in_parallel() && mica_cpu_threads() >= p->threads);
 }
 
-/* Runs are synchronous, so a busy context comes free by itself. */
+/* Runs are synchronous, so a busy context comes free by itself; in a forked child those that were
+ * busy in the parent are free. */
 static context *claim(const mica_onednn *p)
 {
     context *all = (context *)(uintptr_t)p->contexts;
+    int own = 1 + mica_forks();
     for (;; sched_yield())
-        for (int i = 0; i < CONTEXTS; i++)
-            if (!atomic_flag_test_and_set_explicit(&all[i].busy, memory_order_acquire))
+        for (int i = 0; i < CONTEXTS; i++) {
+            int busy = atomic_load_explicit(&all[i].busy, memory_order_relaxed);
+            if (busy != own && atomic_compare_exchange_strong_explicit(
+                                   &all[i].busy, &busy, own, memory_order_acquire,
+                                   memory_order_relaxed))
                 return &all[i];
+        }
+}
+
+static void release(context *c)
+{
+    atomic_store_explicit(&c->busy, 0, memory_order_release);
 }
 
 static dnnl_status_t set_handles(const mica_onednn *p, context *c, const mica_onednn_args *args,
@@ -64,7 +77,7 @@ mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, 
     if (!s) s = mica_dnnl.primitive_execute(p->primitive, c->stream, c->arg_count, c->args);
     if (!s && p->reorder[p->output]) s = reorder(p, c, p->output);
     if (!s) s = mica_dnnl.stream_wait(c->stream);
-    atomic_flag_clear_explicit(&c->busy, memory_order_release);
+    release(c);
     swap_threads(before);
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN failed with its status %d", (int)s);
     return MICA_OK;
@@ -101,6 +114,9 @@ mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void
     onednn_md_ref user;
     dnnl_primitive_t pack = NULL;
     dnnl_memory_t inner = NULL;
+    if (mica_onednn_forked())
+        return mica_fail(MICA_FORKED_PROCESS, "this process was forked after oneDNN had been opened: "
+                                              "pack before, or make a new plan");
     int before = swap_threads(in_parallel() ? 1 : mica_cpu_threads());
     context *c = claim(p);
     dnnl_status_t s = mica_dnnl.memory_md(c->user[i], &user);
@@ -109,7 +125,7 @@ mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void
     if (!s) s = move(p, c, i, pack, (void *)(uintptr_t)from, inner, to);
     drop_memory(inner);
     if (pack) mica_dnnl.primitive_destroy(pack);
-    atomic_flag_clear_explicit(&c->busy, memory_order_release);
+    release(c);
     swap_threads(before);
     return packing_failed(s);
 }
@@ -124,7 +140,7 @@ mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, voi
         s = move(p, c, i, p->unpack[i], plain, c->inner[i], args->tensor[i]);
         args->tensor[i] = plain;
     }
-    atomic_flag_clear_explicit(&c->busy, memory_order_release);
+    release(c);
     return packing_failed(s);
 }
 

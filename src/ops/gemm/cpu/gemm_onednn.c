@@ -405,7 +405,8 @@ static mica_status run_rest(const mica_plan *plan, const mica_run *r, double alp
     x.sums = s->blas.apart ? mica_at(r, s->workspace) : r->args[MICA_GEMM_C];
     bool c_is_read = reads_c(x.d, r);
     bool c_is_kept = x.d->a.dtype != MICA_F32 && x.beta != 0;
-    if (s->blas.fits && (s->blas.apart || (!c_is_read && !c_is_kept))) return run_blas(&x);
+    bool blas = s->blas.fits && !mica_onednn_forked();
+    if (blas && (s->blas.apart || (!c_is_read && !c_is_kept))) return run_blas(&x);
     gemm_cpu_epilogue finish = {
         .desc = x.d, .shape = &s->loops.shape, .args = r->args, .alpha = x.alpha, .beta = x.beta};
     gemm_loops_run(&s->loops, &finish);
