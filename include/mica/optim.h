@@ -7,7 +7,7 @@
  *          p -= lr (nesterov ? g + momentum m : m)  without momentum: p -= lr g, there is no m
  *   adam   g += weight_decay p
  *          m = beta1 m + (1 - beta1) g
- *          v = beta2 v + (1 - beta2) g^2
+ *          v = beta2 v + ((1 - beta2) g) g     finite up to g = 5e20 with the default beta2
  *          p -= lr m^ / (sqrt(v^) + eps)            m^ = m / (1 - beta1^step), v^ alike with beta2
  *   adamw  as adam, but weight_decay stays out of g: p -= lr weight_decay p
  *

@@ -2,6 +2,8 @@
  * Attention: known values, limits, refusals, gradients by finite differences, properties (V = 1,
  * prefixes, packed and paged keys, batches), Philox, equal bits for any number of threads. */
 #include "line.h"
+
+#include <float.h>
 #include "ops/attention/attention.h"
 
 #define VALUES(...)                                                                                \
@@ -140,6 +142,55 @@ static void not_a_number(void **state)
             run_ok(engines[e], line,
                    VALUES(Q = q, K = k, V = v, OUT = out, LSE = lse, SINKS = none));
             assert_true(out[0] == 0 && out[1] == 0 && lse[0] == -INFINITY);
+        }
+}
+
+/* A bias of -1e12 and less on both keys, values 1 and 3: of doubles 1 + -1e12 is the same for both
+ * keys, so the weights exp(s - max) / sum are 1/2 and the result is 2. exp(s - lse) is not: lse = s
+ * + log 2 is rounded to a multiple of 2^-13 at 1e12, of 2 at 1e16. In f32 that comes at -1e9
+ * already, and the lowest number of the type, which masks are often written with, is no exception.
+ */
+static void large_scores_weigh_alike(void **state)
+{
+    (void)state;
+    const double biases[] = {-1e12, -1e15, -1e16, -DBL_MAX, -1e9, -0x1.fffffep127, 0x1.fffffep127};
+    for (int e = 0; e < 2; e++)
+        for (size_t i = 0; i < 2 * sizeof biases / sizeof *biases; i++) {
+            double b = biases[i / 2], bias[] = {b, b}, q[] = {1}, k[] = {1, 1}, v[] = {1, 3},
+                   out[1];
+            bool wide = i & 1;
+            /* the CPU's loops compute in f32 */
+            if (wide ? e == 0 : b == -DBL_MAX) continue;
+            run_ok(engines[e],
+                   wide ? "attention q=f64:1x1x1x1 k=f64:1x1x2x1 v=f64:1x1x2x1 bias=f64:1x1x1x2"
+                        : "attention q=f32:1x1x1x1 k=f32:1x1x2x1 v=f32:1x1x2x1 bias=f32:1x1x1x2",
+                   VALUES(Q = q, K = k, V = v, OUT = out, BIAS = bias));
+            if (out[0] != 2) fail_msg("%s, bias %g: %.17g", engines[e], b, out[0]);
+        }
+}
+
+/* A sink of +inf has all the weight: out 0, lse +inf, with keys and without; backward p of it is 1
+ * and delta = sum dout out is 0, so nothing moves. No NaN. */
+static void infinite_sinks(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++)
+        for (int keys = 0; keys < 2; keys++) {
+            double q[] = {1}, k[] = {1, 2}, v[] = {3, 4}, sink[] = {INFINITY}, out[1], lse[1];
+            double one[] = {1}, dq[1], dk[2], dv[2], dsink[1];
+            run_ok(engines[e],
+                   keys ? "attention q=f32:1x1x1x1 k=f32:1x1x2x1 v=f32:1x1x2x1 lse=f32 sinks=f32:1"
+                        : "attention q=f32:1x1x1x1 k=f32:1x1x0x1 v=f32:1x1x0x1 lse=f32 sinks=f32:1",
+                   VALUES(Q = q, K = k, V = v, OUT = out, LSE = lse, SINKS = sink));
+            assert_true(out[0] == 0 && lse[0] == INFINITY);
+            if (!keys) continue;
+            run_ok(engines[e],
+                   "attention pass=bwd q=f32:1x1x1x1 k=f32:1x1x2x1 v=f32:1x1x2x1 sinks=f32:1 "
+                   "dsinks=f32",
+                   VALUES(Q = q, K = k, V = v, OUT = out, LSE = lse, SINKS = sink, DOUT = one,
+                          DQ = dq, DK = dk, DV = dv, DSINKS = dsink));
+            assert_true(dq[0] == 0 && dk[0] == 0 && dk[1] == 0 && dv[0] == 0 && dv[1] == 0);
+            assert_true(dsink[0] == 0);
         }
 }
 
@@ -453,6 +504,8 @@ int main(void)
         cmocka_unit_test(philox),
         cmocka_unit_test(rows_without_keys),
         cmocka_unit_test(not_a_number),
+        cmocka_unit_test(large_scores_weigh_alike),
+        cmocka_unit_test(infinite_sinks),
         cmocka_unit_test(refusals),
         cmocka_unit_test(heads_inside),
         cmocka_unit_test(finite_differences),

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -233,6 +234,19 @@ static void fill_sinks(const mica_attention_desc *d, mica_fill fill, uint64_t se
     }
 }
 
+/* A third of the rows is the lowest number of the type throughout, as masks are often written: all
+ * keys weigh the same there. */
+static void lowest_rows(const mica_tensor *t, uint64_t seed, double *values)
+{
+    int64_t count = mica_tensor_count(t), n = t->dims[3];
+    double lowest = t->dtype == MICA_F16 ? -65504 : t->dtype == MICA_BF16 ? -0x1.fep127 : -FLT_MAX;
+    if (t->dtype == MICA_F64) lowest = -DBL_MAX;
+    for (int64_t i = 0; i < count; i++) {
+        bool all = mica_random_bits(seed ^ 0x10e, (uint64_t)(i / n)) % 3 == 0;
+        values[i] = all ? lowest : 8 * mica_random_normal(seed, (uint64_t)i);
+    }
+}
+
 /* Of four dimensions: some rows see nothing, the others three keys of four. */
 static void fill_mask(const mica_tensor *t, uint64_t seed, double *values)
 {
@@ -401,7 +415,9 @@ static bool fill_argument(const mica_attention_desc *d, int arg, mica_fill fill,
         return true;
     case MICA_ATTENTION_BIAS:
         if (fill == MICA_FILL_RANGE) ranged(count, 8, own, values);
-        return fill == MICA_FILL_RANGE;
+        if (fill == MICA_FILL_EXTREME && d->pass == MICA_ATTENTION_FWD) lowest_rows(t, own, values);
+        return fill == MICA_FILL_RANGE ||
+               (fill == MICA_FILL_EXTREME && d->pass == MICA_ATTENTION_FWD);
     case MICA_ATTENTION_MASK:
         fill_mask(t, own, values);
         return true;

@@ -20,6 +20,7 @@ typedef struct truth {
     void *args[MICA_MAX_ARGS];
     attention_shape s;
     attention_dropout drop;
+    double unit;                        /* roundoff of the arithmetic */
     double growth, growth_d, growth_dv; /* of the sums over keys or rows, D, Dv */
     double least; /* f32 weights lose digits below 2^-126: as a part of a unit */
     /* If q has 16 bits, engines may round what tensor cores multiply to its type, once each:
@@ -178,6 +179,15 @@ static void statistics_add(statistics *st, double s, double error)
     if (e > 0) st->error += e * (error + fabs(s) + fabs(st->max));
 }
 
+/* A sink of +inf takes all: exp(inf - inf) is meant to be 1 there. */
+static void add_sink(statistics *st, double sink)
+{
+    if (sink == INFINITY && st->max < INFINITY && !isnan(st->sum))
+        *st = (statistics){.max = INFINITY, .sum = 1};
+    else
+        statistics_add(st, sink, 0);
+}
+
 /* What rounding weights to e4m3 changes of a column. */
 typedef struct rounding {
     double sum, squares;
@@ -211,33 +221,53 @@ static void forward_row(const truth *t, const row *r)
     double *v = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *v);
     double *sum = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *sum);
     double *magnitude = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *magnitude);
+    /* the part of the magnitude that errors of scores make */
+    double *shifted = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *shifted);
+    /* of values; 0 among them with a sink */
+    double *low = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *low);
+    double *high = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *high);
     rounding *rounded = mica_scratch_zeroed(ATTENTION_MAX_DIM * sizeof *rounded);
+    for (int64_t c = 0; c < t->s.dv; c++) {
+        low[c] = has(t, MICA_ATTENTION_SINKS) ? 0 : INFINITY;
+        high[c] = has(t, MICA_ATTENTION_SINKS) ? 0 : -INFINITY;
+    }
     statistics st = {.max = -INFINITY};
     for (int64_t j = r->range.from; j < r->range.to; j++) {
         if (!key_open(t, r, j, k)) continue;
         score s = score_of(t, r, j, k);
         statistics_add(&st, s.s, s.error);
     }
-    if (has(t, MICA_ATTENTION_SINKS)) statistics_add(&st, sink_of(t, r->h), 0);
+    if (has(t, MICA_ATTENTION_SINKS)) add_sink(&st, sink_of(t, r->h));
     double lse = st.sum != 0 ? st.max + log(st.sum) : -INFINITY;
     double mean_error = st.sum != 0 ? st.error / st.sum : 0;
     double least = st.sum != 0 ? t->operand_least * r->value_scale / st.sum / t->growth : 0;
     for (int64_t j = r->range.from; j < r->range.to && st.sum != 0; j++) {
         if (!key_open(t, r, j, k)) continue;
         score s = score_of(t, r, j, k);
-        double p = exp(s.s - lse) * kept(t, r, j) * r->value_scale;
-        double error = s.error + fabs(s.s) + fabs(st.max) + mean_error + t->operand_units;
+        /* Not exp(s - lse): where |max| is large, lse has lost the logarithm of the sum. */
+        double p = exp(s.s - st.max) / st.sum * kept(t, r, j) * r->value_scale;
+        double error = s.error + fabs(s.s) + fabs(st.max) + mean_error;
         if (p == 0) continue;
         value_load(t, r, j, v);
         for (int64_t c = 0; c < t->s.dv; c++) {
             sum[c] += p * v[c];
-            magnitude[c] += fabs(p * v[c]) * (1 + error / t->growth) + fabs(v[c]) * least;
+            magnitude[c] +=
+                fabs(p * v[c]) * (1 + t->operand_units / t->growth) + fabs(v[c]) * least;
+            shifted[c] += fabs(p * v[c]) * error / t->growth;
+            low[c] = fmin(low[c], r->value_scale * v[c]);
+            high[c] = fmax(high[c], r->value_scale * v[c]);
         }
         if (t->float8_units > 0)
             round_weight(p, 0x1p-18 / st.sum * fabs(r->value_scale), t->s.dv, v, rounded);
     }
-    for (int64_t c = 0; c < t->s.dv; c++)
+    for (int64_t c = 0; c < t->s.dv; c++) {
+        /* Weights stay positive and add up to 1, or less beside a sink, however wrong scores are.
+         */
+        double hull =
+            t->d->dropout > 0 ? INFINITY : fmax(fmax(high[c] - sum[c], sum[c] - low[c]), 0);
+        magnitude[c] += fmin(shifted[c], hull / (t->unit * t->growth));
         magnitude[c] += rounding_of(&rounded[c]) * t->float8_units / t->growth;
+    }
     const mica_view *out = &t->v[MICA_ATTENTION_OUT], *l = &t->v[MICA_ATTENTION_LSE];
     for (int64_t c = 0; c < t->s.dv; c++)
         mica_put(out, row_offset(&out->t, r) + c * out->t.strides[3], sum[c], magnitude[c]);
@@ -411,7 +441,7 @@ static void backward_sink(const truth *t, int64_t h)
     double sum = 0, magnitude = 0, sink = sink_of(t, h);
     for (int64_t a = 0; a < t->s.sequences * t->s.rows; a++) {
         if (!row_open_backward(t, a / t->s.rows, h, a % t->s.rows, r)) continue;
-        double p = exp(sink - r->lse);
+        double p = sink == r->lse ? 1 : exp(sink - r->lse); /* of +inf, too */
         sum -= p * r->delta;
         magnitude += p * (r->delta_magnitude * (1 + t->growth_dv / t->growth) +
                           (fabs(sink) + fabs(r->lse)) / t->growth * fabs(r->delta));
@@ -456,6 +486,7 @@ void attention_reference(const void *desc, const mica_view *args, const double *
     for (int i = 0; i < MICA_MAX_ARGS && i < mica_op_attention.arg_count; i++)
         t.args[i] = args[i].data;
     attention_shape_make(t.d, &t.s);
+    t.unit = t.d->q.dtype == MICA_F64 ? 0x1p-53 : 0x1p-24;
     t.growth = attention_growth(attention_terms(desc));
     t.growth_d = attention_growth(t.s.d);
     t.growth_dv = attention_growth(t.s.dv);

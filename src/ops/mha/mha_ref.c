@@ -274,10 +274,11 @@ static double sink_of(const truth *t, int64_t h)
     return v->data ? mica_get(v, h * v->t.strides[0]) : -INFINITY;
 }
 
-static number weight(number s, double lse, double lse_error)
+/* about: the logarithm of the sum, or the maximum */
+static number weight(number s, double about, double error)
 {
-    double p = exp(s.v - lse);
-    return (number){p, p * (s.error + lse_error + fabs(lse))};
+    double p = exp(s.v - about);
+    return (number){p, p * (s.error + error + fabs(about))};
 }
 
 /* A weight as a tensor core gets it: dropped or not, and rounded. */
@@ -300,8 +301,9 @@ static void forward_row(const truth *t, const query *q)
         error += exp(s.v - max) * (s.error + fabs(max));
     }
     if (sink != -INFINITY) {
-        total += exp(sink - max);
-        error += exp(sink - max) * (fabs(sink) + fabs(max));
+        double e = sink == max ? 1 : exp(sink - max); /* +inf takes all */
+        total += e;
+        error += e * (fabs(sink) + fabs(max));
     }
     double lse = total != 0 ? max + log(total) : -INFINITY;
     const mica_tensor *l = &t->v[MICA_MHA_LSE].t, *o = &t->v[MICA_MHA_OH].t;
@@ -310,7 +312,9 @@ static void forward_row(const truth *t, const query *q)
     sum *sums = mica_scratch_zeroed(MHA_MAX_DIM * sizeof *sums);
     for (int64_t j = 0; j < q->keys.count && total != 0; j++) {
         if (!sees(t, q, j)) continue;
-        number p = weight(score(t, q, j, &slope), lse, error / total);
+        /* Not exp(s - lse): where |max| is large, lse has lost the logarithm of the sum. */
+        number s = score(t, q, j, &slope), p = weight(s, max, error / total + fabs(lse));
+        p.v /= total, p.error /= total;
         p = operand(t, p, kept(t, q, j));
         int64_t from = key_row(t, values, q, j);
         for (int64_t c = 0; c < t->s.dv; c++)

@@ -619,7 +619,8 @@ static void sink_gradient(const attention_job *job, int64_t h)
             float l =
                 lse[q.batch * d->lse.strides[0] + h * d->lse.strides[1] + i * d->lse.strides[2]];
             if (l == -INFINITY) continue;
-            sum -= (double)(expf(sink - l) * job->delta[(q.batch * s->heads + h) * s->rows + i]);
+            float p = sink == l ? 1 : expf(sink - l);
+            sum -= (double)(p * job->delta[(q.batch * s->heads + h) * s->rows + i]);
         }
     }
     result = (float)sum;

@@ -242,7 +242,7 @@ static float add_sink(const attention_rows *r, int64_t head, float *max, float *
     mica_to_f32(t->dtype, r->job->args[MICA_ATTENTION_SINKS], head * t->strides[0], 1, &sink, 1);
     float most = fmaxf(*max, sink), shift = most == -INFINITY ? 0 : most;
     float factor = expf(*max - shift);
-    *sum = *sum * factor + expf(sink - shift);
+    *sum = *sum * factor + (sink == shift ? 1 : expf(sink - shift)); /* +inf takes all */
     *max = most;
     return factor;
 }

@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_dsinks(const att
         for (s64 i = threadIdx.x; i < rows.count; i += THREADS) {
             const acc_t lse = load_any(args.lse, line_of(args.lse, rows, head, i));
             if (lse == nothing()) continue;
-            sum -= exp_of(sink - lse) * find_delta(args, rows, head, i);
+            sum -= (sink == lse ? (acc_t)1 : exp_of(sink - lse)) * find_delta(args, rows, head, i);
         }
     }
     sum = row_sum(sum);

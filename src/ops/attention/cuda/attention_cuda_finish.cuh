@@ -13,7 +13,7 @@ __device__ __forceinline__ finished finish_row(const attention_cuda_args &args, 
     if (args.sinks.data) {
         const acc_t sink = load_any(args.sinks, head * args.sinks.stride[0]), top = max_of(max, sink);
         factor = max == nothing() ? (acc_t)0 : exp_of(max - top);
-        sum = sum * factor + (sink == nothing() ? (acc_t)0 : exp_of(sink - top));
+        sum = sum * factor + (sink == nothing() ? (acc_t)0 : sink == top ? (acc_t)1 : exp_of(sink - top)); /* +inf takes all */
         max = top;
     }
     if (sum == 0) return {0, nothing()};

@@ -22,6 +22,14 @@ __device__ __forceinline__ float exp2_of(float v)
  * 2^-126. */
 __device__ __forceinline__ float share_of(float max, float top) { return max == NOTHING ? 0 : exp2f(max - top); }
 
+/* A finite number in units of log 2 is finite: LOG2E times a number near the end of f32 would not be. */
+__device__ __forceinline__ float in_log2(float v)
+{
+    constexpr float MOST = 2.2e38f;
+    v = v > MOST && v < INFINITY_F ? MOST : v;
+    return LOG2E * (v < -MOST && v > -INFINITY_F ? -MOST : v);
+}
+
 struct finished {
     float factor, lse; /* of the sums of weights times values */
 };
@@ -44,9 +52,9 @@ __device__ __forceinline__ finished finish_row(const attention_decode_args &a, i
     if (sum == FOREIGN) return {0, NOTHING};
     float share = 1;
     if (a.sinks.data) {
-        const float sink = LOG2E * load_sink(a, head), top = fmaxf(max, sink);
+        const float sink = in_log2(load_sink(a, head)), top = fmaxf(max, sink);
         share = share_of(max, top);
-        sum = sum * share + share_of(sink, top);
+        sum = sum * share + (sink == top && sink != NOTHING ? 1 : share_of(sink, top)); /* +inf takes all */
         max = top;
     }
     if (!(sum != 0)) return {0, NOTHING};

@@ -267,7 +267,7 @@ __device__ __forceinline__ void attend(const attention_sm90_args &a, const memor
 __device__ __forceinline__ void consume(const attention_sm90_args &a, const memory &m, int group)
 {
     const int line = group * 64 + (int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4;
-    const float unit = PLAIN ? a.scale : 1;
+    const float unit = PLAIN ? a.scale : NATURAL ? LOG2E : 1;
     ring k = {0, 0}, v = {0, 0};
     turn t(m.bar, group);
     cycle q = {0};

@@ -174,9 +174,12 @@ static void fill_args(const mica_attention_desc *d, const attention_sm90_tile *t
     a->left = attention_sm90_far(d->window_left);
     a->right = d->causal != MICA_ATTENTION_NOT_CAUSAL ? 1 : attention_sm90_far(d->window_right);
     a->dv = (int)s.dv;
-    a->scale = (float)(d->scale * LOG2E);
-    a->cap = (float)(d->soft_cap * LOG2E);
-    a->cap_inverse = d->soft_cap > 0 ? (float)(2 / d->soft_cap) : 0;
+    /* Biases may be numbers that LOG2E times them leaves f32 with: their scores stay as they are.
+     */
+    const double unit = mica_tensor_given(&d->bias) ? 1 : LOG2E;
+    a->scale = (float)(d->scale * unit);
+    a->cap = (float)(d->soft_cap * unit);
+    a->cap_inverse = d->soft_cap > 0 ? (float)(2 * LOG2E / unit / d->soft_cap) : 0;
     attention_sm90_fill_source(&d->q, &a->q_source);
     attention_sm90_fill_source(&d->k, &a->k_source);
     attention_sm90_fill_source(&d->v, &a->v_source);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The part of Hopper's attention kernel between the products: scores in accumulators become weights,
  * row by row over tiles of keys. A thread has two rows, a row is spread over four threads. Scores are in
- * units of log 2 once they are multiplied by `unit`. */
+ * units of log 2 once they are multiplied by `unit`; of NATURAL ones, which biases may have brought to the
+ * ends of f32, only differences are. */
 #pragma once
 #include "ops/attention/sm90/sm90.cuh"
 #include "ops/attention/sm90/sm90_store.cuh"
 
 constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;
+constexpr bool NATURAL = BIAS;
 constexpr int SCORES = KEYS / 2; /* of a thread */
 constexpr float SLACK = 8;
 
@@ -22,6 +24,14 @@ __device__ __forceinline__ float log2_of(float v)
     float r;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
     return r;
+}
+
+/* A finite number in units of log 2 is finite: LOG2E times a number near the end of f32 would not be. */
+__device__ __forceinline__ float in_log2(float v)
+{
+    constexpr float MOST = 2.2e38f;
+    v = v > MOST && v < INFINITY_F ? MOST : v;
+    return LOG2E * (v < -MOST && v > -INFINITY_F ? -MOST : v);
 }
 
 struct state {
@@ -49,7 +59,7 @@ __device__ __forceinline__ float score_of(const attention_sm90_args &a, const li
     /* tanh x = 1 - 2 / (exp 2x + 1): the error is small beside the cap */
     if constexpr (CAP) v = a.cap * (1 - __fdividef(2.0f, exp2_of(v * a.cap_inverse) + 1));
     if constexpr (ALIBI) v -= slope * (float)abs(key - row - l.j.shift);
-    if constexpr (BIAS) v += LOG2E * widen<float>(((const bias_t *)a.bias.data)[place_of(a, l, a.bias.stride, row, key)]);
+    if constexpr (BIAS) v += widen<float>(((const bias_t *)a.bias.data)[place_of(a, l, a.bias.stride, row, key)]);
     return v;
 }
 
@@ -75,7 +85,7 @@ __device__ __forceinline__ void make_scores(const attention_sm90_args &a, const 
 {
     key += (int)threadIdx.x % 4 * 2;
     if constexpr (!PLAIN) {
-        const float slope = ALIBI ? LOG2E * a.slopes[l.j.head * a.slopes_stride] : 0;
+        const float slope = ALIBI ? (NATURAL ? 1 : LOG2E) * a.slopes[l.j.head * a.slopes_stride] : 0;
 #pragma unroll
         for (int i = 0; i < SCORES; i++) {
             s[i] = score_of(a, l, s[i], l.row + i / 2 % 2 * 8, key + i / 4 * 8 + i % 2, slope);
@@ -162,12 +172,12 @@ __device__ __forceinline__ weighing find_centers(state &st, const float (&s)[SCO
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float old = st.max[half];
-        moves[half] = tops[half] * unit - SLACK > old * unit;
+        moves[half] = NATURAL ? (tops[half] - old) * unit > SLACK : tops[half] * unit - SLACK > old * unit;
         if (moves[half]) st.max[half] = tops[half];
         /* A row that has seen no key yet has no maximum. */
-        const float center = st.max[half] == -INFINITY_F ? 0 : st.max[half] * unit;
+        const float center = st.max[half] == -INFINITY_F ? 0 : NATURAL ? st.max[half] : st.max[half] * unit;
         w.minus[half] = -center;
-        w.scale[half] = moves[half] ? exp2_of(old * unit - center) : 1;
+        w.scale[half] = moves[half] ? exp2_of(NATURAL ? (old - center) * unit : old * unit - center) : 1;
         w.sums[2 * half] = st.sum[half] * w.scale[half];
         w.sums[2 * half + 1] = 0;
     }
@@ -180,7 +190,7 @@ __device__ __forceinline__ void make_weights(state &st, weighing &w, float (&s)[
 {
 #pragma unroll
     for (int i = 0; i < SCORES; i++) {
-        s[i] = exp2_of(s[i] * unit + w.minus[i / 2 % 2]);
+        s[i] = exp2_of(NATURAL ? (s[i] + w.minus[i / 2 % 2]) * unit : s[i] * unit + w.minus[i / 2 % 2]);
         w.sums[i % 4] += s[i];
     }
     st.sum[0] = w.sums[0] + w.sums[1];
@@ -211,17 +221,18 @@ __device__ __forceinline__ finish finish_rows(const attention_sm90_args &a, cons
         float sum = st.sum[half];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        float top = st.max[half] == -INFINITY_F ? -INFINITY_F : st.max[half] * unit, share = 1;
+        float top = st.max[half] == -INFINITY_F ? -INFINITY_F : NATURAL ? st.max[half] : st.max[half] * unit, share = 1;
         if constexpr (SINKS) {
-            const float sink = LOG2E * widen<float>(((const sink_t *)a.sinks)[head * a.sinks_stride]);
+            const float given = widen<float>(((const sink_t *)a.sinks)[head * a.sinks_stride]);
+            const float sink = NATURAL ? given : in_log2(given), back = NATURAL ? LOG2E : 1;
             const float both = fmaxf(top, sink), center = both == -INFINITY_F ? 0 : both;
-            share = exp2f(top - center); /* not flushed to 0: bf16 has what is below 2^-126 */
-            sum = sum * share + exp2f(sink - center);
+            share = exp2f((top - center) * back); /* not flushed to 0: bf16 has what is below 2^-126 */
+            sum = sum * share + (sink == center ? 1 : exp2f((sink - center) * back)); /* +inf takes all */
             top = both;
         }
         const bool some = real[half] && sum != 0; /* NaN goes on */
         f.factor[half] = some ? __fdividef(share, sum) : 0; /* sums are no subnormal numbers: no branch */
-        f.lse[half] = some ? (top + log2_of(sum)) * LN2 : -INFINITY_F;
+        f.lse[half] = !some ? -INFINITY_F : NATURAL ? top + log2_of(sum) * LN2 : (top + log2_of(sum)) * LN2;
     }
     return f;
 }
