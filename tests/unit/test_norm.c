@@ -90,6 +90,33 @@ static void batch(void **state)
     }
 }
 
+/* x is 1 3: mean 2, variance ((1 - 2)^2 + (3 - 2)^2) / 2 = 1, unbiased 2. With momentum 1
+ * running_var is all new: 2 as PyTorch has it, 1 as ONNX. One value has variance 0, and no unbiased
+ * one. Types of statistics alone are enough. */
+static void running_variance(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++)
+        for (int biased = 0; biased < 2; biased++) {
+            double x[] = {1, 3}, y[2], mean[1], rstd[1], rm[] = {9}, rv[] = {9};
+            char line[160];
+            snprintf(line, sizeof line,
+                     "norm kind=batch momentum=1 x=f32:2x1 running_mean=f32 running_var=f32 "
+                     "mean=f32 rstd=f32 running_biased=%d",
+                     biased);
+            run_ok(engines[e], line,
+                   VALUES([MICA_NORM_X] = x, [MICA_NORM_Y] = y, [MICA_NORM_MEAN] = mean,
+                          [MICA_NORM_RSTD] = rstd, [MICA_NORM_RUNNING_MEAN] = rm,
+                          [MICA_NORM_RUNNING_VAR] = rv));
+            assert_true(rm[0] == 2 && rv[0] == 2 - biased && mean[0] == 2);
+        }
+    double x[] = {5}, y[1], rv[] = {9};
+    run_ok("cpu", "norm kind=batch momentum=1 x=f32:1x1 running_var=f32 running_biased=1",
+           VALUES([MICA_NORM_X] = x, [MICA_NORM_Y] = y, [MICA_NORM_RUNNING_VAR] = rv));
+    assert_true(rv[0] == 0);
+    refuses("norm kind=layer x=f32:2x6 running_biased=1", "only batch has");
+}
+
 /* Pairs 1 3 and 10 14: means 2 and 12, variances 1 and 4. */
 static void group_and_instance(void **state)
 {
@@ -557,6 +584,7 @@ int main(void)
         cmocka_unit_test(results_left_out),
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(running_variance),
         cmocka_unit_test(inference),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

@@ -300,6 +300,20 @@ static void first_step_of_adam(void **state)
     }
 }
 
+/* A gradient of 2e19: g^2 is 4e38, past f32, but v = (1 - beta2) g g is 4e35. At step 1 m^ = g and
+ * v^ = g^2, so p moves by lr; with v infinite it would stay for ever. */
+static void large_gradients_move(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        mica_plan *plan = make_plan("optim rule=adam p=f32:1", engines[e]);
+        float p[] = {1}, grad[] = {2e19F}, m[1] = {0}, v[1] = {0};
+        step(plan, p, grad, m, v, NULL, (double[]){0.125, 1, 1});
+        assert_true(fabsf(v[0] / 4e35F - 1) < 1e-6F && fabsf(p[0] - 0.875F) < 1e-6F);
+        mica_plan_destroy(plan);
+    }
+}
+
 /* ---- master copies ---- */
 
 /* Steps far below the spacing of bf16 add up in the master, and p is its rounding all along. */
@@ -442,6 +456,7 @@ int main(void)
         cmocka_unit_test(every_mistake_is_noticed),
         cmocka_unit_test(sgd_by_hand),
         cmocka_unit_test(first_step_of_adam),
+        cmocka_unit_test(large_gradients_move),
         cmocka_unit_test(master_holds_what_p_cannot),
         cmocka_unit_test(p_is_the_rounding_of_the_stored_master),
         cmocka_unit_test(maximize_and_strides_keep_bits),

@@ -147,8 +147,7 @@ static mica_status spatial(mica_conv_desc *d, bool to_y, mica_tensor *t, mica_wh
         if (!to_y && d->stride[i] > 1)
             return mica_invalid(why, "x is missing: with stride %lld several sizes of x give y",
                                 (long long)d->stride[i]);
-        if (!mica_conv_in_size(d, i, in, tap, size) ||
-            __builtin_add_overflow(*size, d->output_pad[i], size))
+        if (!mica_conv_in_size(d, i, in, tap, d->output_pad[i], size))
             return mica_invalid(why, "axis %d: padding %lld leaves nothing of %s", i + 1,
                                 (long long)d->pad[i], to_y ? "y" : "x");
     }
@@ -172,15 +171,22 @@ static mica_status infer_image(mica_conv_desc *d, bool y, mica_why *why)
     return MICA_OK;
 }
 
+/* With more, y would end in pixels that no size of x explains. */
+static int64_t longest_output_pad(const mica_conv_desc *d, int axis)
+{
+    return (d->stride[axis] > d->dilation[axis] ? d->stride[axis] : d->dilation[axis]) - 1;
+}
+
 /* A transposed convolution's y may be given instead of output_pad. */
 static void infer_output_pad(mica_conv_desc *d, const bool *none)
 {
     for (int i = 0; i < d->x.rank - 2; i++) {
-        int64_t least;
+        int64_t most = longest_output_pad(d, i), size, left;
         if (d->output_pad[i] == 0 && !none[i] &&
-            mica_conv_in_size(d, i, d->x.dims[i + 2], d->w.dims[i + 2], &least) &&
-            d->y.dims[i + 2] > least)
-            d->output_pad[i] = d->y.dims[i + 2] - least;
+            mica_conv_in_size(d, i, d->x.dims[i + 2], d->w.dims[i + 2], most, &size) &&
+            !__builtin_sub_overflow(most, size, &left) &&
+            !__builtin_add_overflow(left, d->y.dims[i + 2], &left) && left > 0)
+            d->output_pad[i] = left;
     }
 }
 
@@ -242,16 +248,15 @@ static mica_status check_shapes(const mica_conv_desc *d, mica_why *why)
                             (long long)d->w.dims[1], a_name, (long long)a->dims[1],
                             (long long)d->groups);
     for (int i = 0; i < d->x.rank - 2; i++) {
-        int64_t size, tap = d->w.dims[i + 2],
-                      most = d->stride[i] > d->dilation[i] ? d->stride[i] : d->dilation[i];
+        int64_t size, tap = d->w.dims[i + 2], most = longest_output_pad(d, i) + 1;
         if (d->output_pad[i] && (!d->transposed || d->output_pad[i] >= most))
             return mica_invalid(why,
                                 "output_pad is %lld on axis %d: it needs transposed=1 and less "
                                 "than the larger of stride and dilation, %lld",
                                 (long long)d->output_pad[i], i + 1, (long long)most);
-        bool fits = d->transposed ? mica_conv_in_size(d, i, d->x.dims[i + 2], tap, &size) &&
-                                        !__builtin_add_overflow(size, d->output_pad[i], &size)
-                                  : mica_conv_out_size(d, i, d->x.dims[i + 2], tap, &size);
+        bool fits = d->transposed
+                        ? mica_conv_in_size(d, i, d->x.dims[i + 2], tap, d->output_pad[i], &size)
+                        : mica_conv_out_size(d, i, d->x.dims[i + 2], tap, &size);
         if (!fits)
             return mica_invalid(why, "axis %d: %lld taps at dilation %lld do not fit x's %lld",
                                 i + 1, (long long)tap, (long long)d->dilation[i],

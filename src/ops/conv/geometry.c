@@ -117,17 +117,18 @@ bool mica_conv_out_size(const mica_conv_desc *d, int axis, int64_t in, int64_t t
     return true;
 }
 
-bool mica_conv_in_size(const mica_conv_desc *d, int axis, int64_t out, int64_t tap, int64_t *in)
+bool mica_conv_in_size(const mica_conv_desc *d, int axis, int64_t out, int64_t tap, int64_t extra,
+                       int64_t *in)
 {
     int64_t room;
     if (!slack(d, axis, tap, &room)) return false;
     if (out == 0) {
-        *in = 0;
+        *in = extra;
         return true;
     }
     if (__builtin_mul_overflow(out - 1, d->stride[axis], in)) return false;
     return !__builtin_add_overflow(*in, 1, in) && !__builtin_sub_overflow(*in, room, in) &&
-           *in >= 0;
+           !__builtin_add_overflow(*in, extra, in) && *in >= 0;
 }
 
 mica_epilogue mica_conv_epilogue(const mica_conv_desc *d)

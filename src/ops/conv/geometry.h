@@ -38,7 +38,8 @@ int64_t mica_conv_terms(const mica_conv_desc *d);
  * is larger than the padded image. */
 bool mica_conv_out_size(const mica_conv_desc *d, int axis, int64_t in, int64_t tap, int64_t *out);
 /* Size of the image whose last position is the last that `out` positions touch. */
-bool mica_conv_in_size(const mica_conv_desc *d, int axis, int64_t out, int64_t tap, int64_t *in);
+bool mica_conv_in_size(const mica_conv_desc *d, int axis, int64_t out, int64_t tap, int64_t extra,
+                       int64_t *in);
 mica_epilogue mica_conv_epilogue(const mica_conv_desc *d);
 /* What kernels need of it beside the pointers. */
 void mica_conv_epilogue_args(const mica_conv_desc *d, mica_epilogue_args *a);

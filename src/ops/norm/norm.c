@@ -55,6 +55,8 @@ static const mica_field fields[] = {
                .zero = "the function's own", .doc = "parameter a of the activation"),
     MICA_FIELD(mica_norm_desc, act_b, F64, .infinite = true, .zero = "the function's own",
                .doc = "parameter b of the activation"),
+    MICA_FIELD(mica_norm_desc, running_biased, FLAG,
+               .doc = "running_var takes the variance itself, not n / (n - 1) of it (batch)"),
 };
 
 /* Running statistics are updated only by fwd in mode train; in mode infer they are left alone. */
@@ -158,6 +160,13 @@ static void infer_shape(mica_tensor *t, mica_tensor shape)
 {
     if (!mica_tensor_given(t)) *t = shape;
 }
+/* A type alone is enough for what has one shape. */
+static void complete(mica_tensor *t, mica_tensor shape)
+{
+    if (!mica_tensor_given(t) || t->rank > 0) return;
+    shape.dtype = t->dtype;
+    *t = shape;
+}
 
 static void infer_forward(mica_norm_desc *d)
 {
@@ -190,6 +199,10 @@ static mica_status infer(void *desc, mica_why *why)
     mica_norm_desc *d = desc;
     MICA_TRY(check_shape(d, why));
     mica_act_defaults(d->act, &d->act_a, &d->act_b);
+    complete(&d->mean, set_shape(d));
+    complete(&d->rstd, set_shape(d));
+    complete(&d->running_mean, channel_shape(d, stat_type(d)));
+    complete(&d->running_var, channel_shape(d, stat_type(d)));
     if (d->pass == MICA_NORM_FWD)
         infer_forward(d);
     else
@@ -255,8 +268,11 @@ static mica_status check_strangers(const mica_norm_desc *d, mica_why *why)
     if (d->kind != MICA_NORM_BATCH &&
         (mica_tensor_given(&d->running_mean) || mica_tensor_given(&d->running_var)))
         return mica_invalid(why, "running statistics with kind=%s; only batch has them", kind);
+    if (d->running_biased && d->kind != MICA_NORM_BATCH)
+        return mica_invalid(why, "running_biased with kind=%s; only batch has running statistics",
+                            kind);
     if (d->kind == MICA_NORM_BATCH && d->mode == MICA_NORM_TRAIN &&
-        mica_tensor_given(&d->running_var) && mica_norm_set_size(d) == 1)
+        mica_tensor_given(&d->running_var) && !d->running_biased && mica_norm_set_size(d) == 1)
         return mica_invalid(why, "running_var with 1 value per channel: the unbiased variance "
                                  "divides by n - 1, training needs n > 1");
     return MICA_OK;

@@ -51,14 +51,13 @@ template <typename A> __device__ __forceinline__ A reciprocal_root(A var, double
 /* Saves the statistics of a set of n elements and updates the running ones; returns rstd. */
 template <typename A> __device__ __forceinline__ A save_statistics(const norm_args &a, const place &p, A mean, A var)
 {
-    A rstd = reciprocal_root(var, a.eps), n = (A)a.split.reduced.count, m = (A)a.momentum;
+    A rstd = reciprocal_root(var, a.eps), m = (A)a.momentum;
     put<stat_t>(a, ARG_mean, p, mean);
     put<stat_t>(a, ARG_rstd, p, rstd);
     if (a.split.reduced.count == 0) return rstd;
-    A unbiased = a.split.reduced.count > 1 ? n / (A)(a.split.reduced.count - 1) : (A)1;
     A old_mean = get<stat_t>(a, ARG_running_mean, p, (A)0), old_var = get<stat_t>(a, ARG_running_var, p, (A)0);
     put<stat_t>(a, ARG_running_mean, p, ((A)1 - m) * old_mean + m * mean);
-    put<stat_t>(a, ARG_running_var, p, ((A)1 - m) * old_var + m * unbiased * var);
+    put<stat_t>(a, ARG_running_var, p, ((A)1 - m) * old_var + m * (A)a.unbiased * var);
     return rstd;
 }
 

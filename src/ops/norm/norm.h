@@ -41,6 +41,8 @@ static inline bool mica_norm_dresidual_is_first(const mica_norm_desc *d)
 }
 /* Elements of one set. */
 int64_t mica_norm_set_size(const mica_norm_desc *d);
+/* What of a batch's variance goes into running_var: n / (n - 1), or all. */
+double mica_norm_unbiased(const mica_norm_desc *d);
 /* Sets without elements are nothing to do, unless their statistics or sums are asked for. */
 bool mica_norm_has_set_results(const mica_norm_desc *d);
 /* mean and rstd: one number for each set. */

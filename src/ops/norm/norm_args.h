@@ -28,6 +28,7 @@ typedef struct norm_args {
     long long parts, piece; /* the reduced space in pieces of so many elements */
     int whole;              /* all pointers are aligned for vectors */
     double eps, momentum, act_a, act_b, beta;
+    double unbiased; /* running_var takes so much of the variance */
 } norm_args;
 
 #endif

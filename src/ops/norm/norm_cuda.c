@@ -193,6 +193,7 @@ static mica_status add_launch(mica_plan *plan, state *st, const norm_stage *s)
                           .piece = s->piece,
                           .eps = d->eps,
                           .momentum = d->momentum,
+                          .unbiased = mica_norm_unbiased(d),
                           .act_a = d->act_a,
                           .act_b = d->act_b};
     int64_t blocks = norm_stage_blocks(s);

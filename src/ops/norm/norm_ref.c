@@ -163,11 +163,12 @@ static moments moments_of(const truth *t, int64_t set)
     return m;
 }
 
-/* (1 - momentum) * running + momentum * statistic, the variance unbiased. */
+/* (1 - momentum) * running + momentum * statistic, the variance unbiased unless asked for as it is.
+ */
 static void update_running(const truth *t, const place *p, const moments *m)
 {
     double n = (double)t->sets.reduced.count, w = t->d->momentum;
-    double unbiased = n > 1 ? n / (n - 1) : 1;
+    double unbiased = mica_norm_unbiased(t->d);
     double old_mean = get(t, MICA_NORM_RUNNING_MEAN, p, 0);
     double old_var = get(t, MICA_NORM_RUNNING_VAR, p, 0);
     number mean = {(1 - w) * old_mean + w * m->mean.value,

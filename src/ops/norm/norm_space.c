@@ -185,6 +185,12 @@ int64_t mica_norm_set_size(const mica_norm_desc *d)
     return split.reduced.count;
 }
 
+double mica_norm_unbiased(const mica_norm_desc *d)
+{
+    double n = (double)mica_norm_set_size(d);
+    return n > 1 && !d->running_biased ? n / (n - 1) : 1;
+}
+
 bool mica_norm_has_set_results(const mica_norm_desc *d)
 {
     return mica_tensor_count(&d->x) > 0 ||

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Optimiser steps: tables, inference, checks, the numbers of a step. */
 #include "ops/optim/optim.h"
+#include "base/random.h"
 
 #include <math.h>
 
@@ -215,10 +216,18 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     bool anything = arg == MICA_OPTIM_M && d->rule == MICA_OPTIM_SGD &&
                     scalars[MICA_OPTIM_STEP] == 1 && kind == MICA_FILL_EXTREME &&
                     mica_dtype_is_float(d->m.dtype);
-    if (arg != MICA_OPTIM_V && !anything) return false;
+    /* Gradients whose squares overflow f32, and shares of 2^-8 of them do not. */
+    bool large = arg == MICA_OPTIM_GRAD && d->rule != MICA_OPTIM_SGD && d->beta2 > 0.997 &&
+                 kind == MICA_FILL_EXTREME && d->grad.dtype != MICA_F16;
+    if (arg != MICA_OPTIM_V && !anything && !large) return false;
     int64_t count = mica_tensor_count(mica_op_tensor(&mica_op_optim, desc, arg));
     mica_fill_general(&mica_op_optim, desc, arg, kind, seed, values);
-    for (int64_t i = 0; i < count; i++) values[i] = anything ? NAN : fabs(values[i]);
+    for (int64_t i = 0; i < count; i++) {
+        if (!large)
+            values[i] = anything ? NAN : fabs(values[i]);
+        else if (mica_random_bits(seed ^ 0x19, (uint64_t)i) % 5 == 0)
+            values[i] = i & 1 ? 0x1.2p64 : -0x1.2p64;
+    }
     return true;
 }
 

@@ -226,9 +226,9 @@ static void reciprocal_root(const work *w, const double *var, int64_t width, rea
 /* running = (1 - momentum) * running + momentum * statistic */
 static void update_running(work *w, int64_t block, int64_t width, const sums *mean_var)
 {
-    double n = w->s->set_size, m = w->s->d->momentum, unbiased = n > 1 ? n / (n - 1) : 1;
+    double m = w->s->d->momentum, unbiased = mica_norm_unbiased(w->s->d);
     real *value = w->out;
-    if (n == 0) return;
+    if (w->s->set_size == 0) return;
     if (given(w, MICA_NORM_RUNNING_MEAN)) {
         load_block(w, block, MICA_NORM_RUNNING_MEAN, value);
         for (int64_t i = 0; i < width; i++)
