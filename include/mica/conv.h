@@ -31,7 +31,14 @@
  *                 over it. For y of f64, f32, f16 and bf16
  *
  * The run sets them; nothing needs to be zeroed, and each run gives the same bits. Of an empty y
- * all are 0. */
+ * all are 0.
+ *
+ * Padding. Pixels beside the image are zeros. The reference leaves them out; an engine may multiply
+ * them: a tap of w that is NaN or infinite and falls beside the image then makes NaN of it, as in
+ * PyTorch, and which of the two is not promised. Every result whose window holds such a tap's pixel
+ * inside the image is NaN or infinite in each engine. The other way round, an infinity or NaN in
+ * the image reaches nothing that does not depend on it, except in engines whose contract says
+ * `spreads`. */
 #ifndef MICA_CONV_H
 #define MICA_CONV_H
 

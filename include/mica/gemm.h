@@ -39,7 +39,12 @@
  * infinities too, s8 at -128 and 127; a NaN stays one (in s8: 0). beta takes the old content of c
  * as it is stored. amax, over all of c and before scale_c and rounding, goes with any type of c:
  * rounded to nearest, a NaN if there is one among the v, the same bits in each run. The run sets
- * it, nothing needs to be zeroed. */
+ * it, nothing needs to be zeroed.
+ *
+ * Edges: with alpha 0, a and b are to be finite; NaN and infinities of theirs, times 0, may come
+ * through, or, where a library of BLAS's kind does not read them then, may not. With beta 0 the old
+ * c is never read. Sums whose terms pass the end of the accumulator's type on the way are infinite
+ * or NaN, by the order of the terms. */
 #ifndef MICA_GEMM_H
 #define MICA_GEMM_H
 

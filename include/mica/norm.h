@@ -15,7 +15,8 @@
  * Variances are biased (divided by n) and never formed as E[x^2] - mean^2. fwd normalises u before
  * it is rounded to sum's type. The running variance of batch training is unbiased as in PyTorch,
  *   running = (1 - momentum) * running + momentum * batch statistic,
- * so training with running_var and one value per channel is MICA_INVALID (n - 1 is 0). Either of
+ * so training with running_var and one value per channel is MICA_INVALID (n - 1 is 0); with
+ * running_biased=1 it is the variance itself, as in ONNX. Either of
  * running_mean and running_var may be absent there; mode=infer reads both and changes neither.
  *
  * bwd reads x (layer and rms with a residual: the sum u, and dx is the gradient of x and of the
@@ -27,6 +28,10 @@
  * dbias and sum may be NULL at run time. All sums have a fixed order. dx = gradient + beta * dx so
  * that the gradient of a way past the norm, lying in dx, needs no addition of its own; no other
  * result knows beta.
+ * Edges: squares are formed in f32 (f64 if x is). A set whose squared deviations (rms: values) add
+ * up to more than that holds, with deviations of 1.8e19 / sqrt(n) and more, gives NaN in all of it,
+ * never a 0 that looks like a result; so does an infinite running variance. NaN and infinities of x
+ * make their set NaN.
  * In place: y on x, sum on residual, dx on dy if beta is 0, with equal tensors.
  * x, residual, y, sum, dy, dx, dresidual may each be f64, f32, f16 or bf16. */
 #ifndef MICA_NORM_H

@@ -117,6 +117,20 @@ static void running_variance(void **state)
     refuses("norm kind=layer x=f32:2x6 running_biased=1", "only batch has");
 }
 
+/* Deviations of 3e19: their squares, 9e38, leave f32. No result may be 0, as 1 / sqrt(inf) makes
+ * it. */
+static void overflowing_squares_show(void **state)
+{
+    (void)state;
+    const char *const lines[] = {"norm kind=layer x=f32:1x4", "norm kind=rms x=f32:1x4",
+                                 "norm kind=batch x=f32:4x1", "norm kind=instance x=f32:1x1x4"};
+    for (int i = 0; i < 4; i++) {
+        double x[] = {3e19, -3e19, 1e19, 2e19}, y[4];
+        run_ok("cpu", lines[i], VALUES([MICA_NORM_X] = x, [MICA_NORM_Y] = y));
+        for (int k = 0; k < 4; k++) assert_true(isnan(y[k]));
+    }
+}
+
 /* Pairs 1 3 and 10 14: means 2 and 12, variances 1 and 4. */
 static void group_and_instance(void **state)
 {
@@ -585,6 +599,7 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(refusals),
         cmocka_unit_test(running_variance),
+        cmocka_unit_test(overflowing_squares_show),
         cmocka_unit_test(inference),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

@@ -45,7 +45,7 @@ template <typename T, typename A> __device__ __forceinline__ void put(const norm
 
 template <typename A> __device__ __forceinline__ A reciprocal_root(A var, double eps)
 {
-    return (A)1 / sqrt_of(var + (A)eps);
+    return (A)1 / sqrt_of(var + (A)eps) + (var - var); /* squares that overflowed: NaN, not results of 0 */
 }
 
 /* Saves the statistics of a set of n elements and updates the running ones; returns rstd. */

@@ -107,7 +107,7 @@ static number input(const truth *t, const place *p)
 
 static number reciprocal_root(const truth *t, number var)
 {
-    double sum = var.value + t->d->eps, rstd = 1 / sqrt(sum);
+    double sum = var.value + t->d->eps, rstd = 1 / sqrt(sum) + (sum - sum);
     return (number){rstd, rstd * (4 + 0.5 * var.mag / sum)};
 }
 
@@ -245,7 +245,10 @@ static gradient gradient_of(const truth *t, const place *p)
     double mean = get(t, MICA_NORM_MEAN, p, 0), rstd = get(t, MICA_NORM_RSTD, p, 0);
     if (is_infer(t)) {
         mean = get(t, MICA_NORM_RUNNING_MEAN, p, 0);
-        rstd = 1 / sqrt(get(t, MICA_NORM_RUNNING_VAR, p, 0) + t->d->eps);
+        {
+            double var = get(t, MICA_NORM_RUNNING_VAR, p, 0);
+            rstd = 1 / sqrt(var + t->d->eps) + (var - var);
+        }
     }
     double x = get(t, MICA_NORM_X, p, 0), dy = get(t, MICA_NORM_DY, p, 0);
     gradient g = {.scale = get(t, MICA_NORM_SCALE, p, 1), .rstd = rstd};

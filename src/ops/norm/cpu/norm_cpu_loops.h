@@ -56,6 +56,12 @@ static double plain_moments(plain_rows *p, int64_t i, bool *lost)
     return var > 0 || var != var ? var : 0;
 }
 
+/* Squares that overflowed give NaN, not results of 0. */
+INLINE real root_of(double var, double eps)
+{
+    return (real)(1 / sqrt(var + eps) + (var - var));
+}
+
 static void plain_statistics(plain_rows *p)
 {
     double eps = p->w->s->d->eps;
@@ -70,7 +76,7 @@ static void plain_statistics(plain_rows *p)
             plain_sums(p, i);
             var = plain_moments(p, i, &lost);
         }
-        p->rstd[i] = (real)(1 / sqrt(var + eps));
+        p->rstd[i] = root_of(var, eps);
     }
 }
 
@@ -220,7 +226,7 @@ static void store_block(work *w, int64_t block, int arg, const real *values)
 
 static void reciprocal_root(const work *w, const double *var, int64_t width, real *rstd)
 {
-    for (int64_t i = 0; i < width; i++) rstd[i] = (real)(1 / sqrt(var[i] + w->s->d->eps));
+    for (int64_t i = 0; i < width; i++) rstd[i] = root_of(var[i], w->s->d->eps);
 }
 
 /* running = (1 - momentum) * running + momentum * statistic */
