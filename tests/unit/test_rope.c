@@ -72,6 +72,37 @@ static void angles_are_reduced_exactly(void **state)
     }
 }
 
+/* Position 2^40 of 96 columns: cos and sin of 2^40 10000^(-i/48), i = 1, 5, 17, 47, by mpmath with
+ * 400 bits. With 10000^(-1/48) rounded to a double the angle is off by 2^40 times 2^-55, 3e-5; with
+ * the exponent rounded before it, by 1e-4. */
+static void frequencies_have_no_end(void **state)
+{
+    (void)state;
+    static const struct {
+        int pair;
+        double c, s;
+    } turns[] = {{1, -0x1.3d143536e899bp-1, 0x1.92004d402e2b3p-1},
+                 {5, 0x1.c08814eb20db0p-2, -0x1.cc453a205df99p-1},
+                 {17, 0x1.a70e3279e69b0p-2, 0x1.d2430213b9a1dp-1},
+                 {47, 0x1.87c660aae080fp-1, -0x1.49a1777f278e0p-1}};
+    for (int e = 0; e < 4; e++) {
+        double q[96] = {0}, out[96], p[] = {0x1p40};
+        for (int i = 0; i < 48; i++) q[i] = 1;
+        double *values[MICA_MAX_ARGS] = {
+            [MICA_ROPE_Q] = q, [MICA_ROPE_Q_OUT] = out, [MICA_ROPE_POSITIONS] = p};
+        bool wide = e & 1;
+        run_ok(engines[e / 2],
+               wide ? "rope q=f64:1x1x1x96 positions=s64:1" : "rope q=f32:1x1x1x96 positions=s64:1",
+               values);
+        for (int i = 0; i < 4; i++) {
+            double got[] = {out[turns[i].pair], out[turns[i].pair + 48]};
+            assert_int_equal(differences(got, (double[]){turns[i].c, turns[i].s}, 2,
+                                         wide ? 2e-15 : 0, wide ? 0 : 0x1.8p-23),
+                             0);
+        }
+    }
+}
+
 /* ---- laws ---- */
 
 static double dot(const double *a, const double *b, int n)
@@ -352,6 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_quarter_by_hand),
         cmocka_unit_test(angles_are_reduced_exactly),
+        cmocka_unit_test(frequencies_have_no_end),
         cmocka_unit_test(products_see_distances),
         cmocka_unit_test(backward_is_the_transpose),
         cmocka_unit_test(in_place_keeps_bits),

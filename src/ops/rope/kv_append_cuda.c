@@ -97,11 +97,12 @@ static mica_status build(mica_plan *plan)
     bool has_k = mica_tensor_count(&d->k) > 0;
     bool has_v = shape.has_v && mica_tensor_count(&d->v) > 0;
     int64_t kept = has_k || has_v ? rope_kept(a) : 0;
-    MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)kept * sizeof(double), &s));
+    MICA_TRY(mica_plan_state(plan, sizeof *s + 2 * (size_t)kept * sizeof(double), &s));
     if (!has_k && !has_v) return MICA_OK;
     s->shape = shape;
     s->has[0] = has_k, s->has[1] = has_v;
-    for (int64_t i = 0; i < kept; i++) s->frequencies[i] = rope_frequency(a, i);
+    for (int64_t i = 0; i < kept; i++)
+        s->frequencies[i] = rope_frequency(a, i, &s->frequencies[kept + i]);
     const mica_tensor *tensors[] = {&d->k, &d->k_cache, &d->v, &d->v_cache};
     memcpy(s->tensors, tensors, sizeof tensors);
     s->vector = has_k ? rope_vector(tensors, 2, a->pairs, a->columns - 2 * a->pairs) : 1;
@@ -159,7 +160,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         args.range.turned = args.range.count / s->vector;
         args.range.copied = left <= step ? rope_copied(rest / s->vector) : 0;
         args.v_units = left <= step ? s->args.v_units : 0;
-        rope_frequencies(a, s->frequencies, first, args.range.count, args.frequencies);
+        rope_frequencies(a, s->frequencies, first, args.range.count, args.frequencies,
+                         args.frequencies_below);
         MICA_TRY(launch(s, r, &args));
     }
     return MICA_OK;

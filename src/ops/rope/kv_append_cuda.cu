@@ -53,7 +53,7 @@ __device__ __forceinline__ void append(const kv_append_args &a, const rope_side 
     if (place.outer < 0) return;
     T *to = (T *)side.to + place.outer * side.to_b + place.row * side.to_s + head * side.to_h;
     acc_t c[VEC] = {}, s[VEC] = {};
-    if (turned) find_unit_turns(a.at, a.range, a.frequencies, position_of(a.at, row), n, c, s);
+    if (turned) find_unit_turns(a.at, a.range, a.frequencies, a.frequencies_below, position_of(a.at, row), n, c, s);
     for (;;) {
 #pragma unroll
         for (int i = 0; i < HEADS; i++) {

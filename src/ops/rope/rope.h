@@ -43,8 +43,8 @@ mica_status rope_check_offsets(const mica_tensor *cu, const char *cu_name, const
                                const char *rows_name, mica_why *why);
 /* Whether frequencies follow from theta. */
 bool rope_by_theta(const rope_angles *a);
-/* Frequency of pair i by theta. */
-double rope_frequency(const rope_angles *a, int64_t i);
+/* Frequency of pair i by theta; *below: what it is more than that double. */
+double rope_frequency(const rope_angles *a, int64_t i, double *below);
 /* How many of them a plan keeps: all, or of very long rows none. */
 int64_t rope_kept(const rope_angles *a);
 rope_row rope_row_of(const rope_angles *a, const rope_data *data, int64_t b, int64_t s);

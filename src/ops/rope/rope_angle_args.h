@@ -9,12 +9,14 @@
 #define ROPE_INLINE __attribute__((always_inline)) static inline
 
 /* The rest in radians, at most pi / 4 and a little; returns the quarters that were taken off, of
- * which the last two bits count. */
-ROPE_INLINE unsigned rope_reduce(double position, double frequency, double *rest)
+ * which the last two bits count. The frequency is `frequency` + `below`: what rounding it to a
+ * double takes away is 2^-14 of a radian at position 2^40. */
+ROPE_INLINE unsigned rope_reduce(double position, double frequency, double below, double *rest)
 {
     /* 1 / (2 pi) */
     const double high = 0x1.45f306dc9c883p-3, low = -0x1.6b01ec5417056p-57;
-    double per = frequency * high, per_low = fma(frequency, high, -per) + frequency * low;
+    double per = frequency * high,
+           per_low = fma(frequency, high, -per) + (frequency * low + below * high);
     double turns = position * per, turns_low = fma(position, per, -turns) + position * per_low;
     turns -= rint(turns);
     /* The sum has the nearest whole number in its last bits. */

@@ -45,6 +45,7 @@ typedef struct rope_args {
     unsigned q_groups, groups;         /* groups of heads: of q, of both */
     int by_row; /* groups of the same rows, not rows of a group, follow each other */
     double frequencies[ROPE_FREQUENCIES];
+    float frequencies_below[ROPE_FREQUENCIES]; /* what they are more than that */
 } rope_args;
 
 /* What values are divided by; data NULL: by 1. */
@@ -66,6 +67,7 @@ typedef struct kv_append_args {
     long long rows, heads, group; /* S; heads of all; of a thread */
     long long most, page, pool;   /* keys of a sequence, rows of a page (0: none), pages */
     double frequencies[ROPE_FREQUENCIES];
+    float frequencies_below[ROPE_FREQUENCIES]; /* what they are more than that */
 } kv_append_args;
 
 #endif

@@ -82,11 +82,12 @@ static mica_status build(mica_plan *plan)
     bool has_k = mica_tensor_given(&d->k) && mica_tensor_count(&d->k) > 0;
     bool has_q = mica_tensor_count(&d->q) > 0;
     int64_t kept = has_q || has_k ? rope_kept(&a) : 0;
-    MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)kept * sizeof(double), &s));
+    MICA_TRY(mica_plan_state(plan, sizeof *s + 2 * (size_t)kept * sizeof(double), &s));
     if (!has_q && !has_k) return MICA_OK;
     s->angles = a;
     s->has_k = has_k;
-    for (int64_t i = 0; i < kept; i++) s->frequencies[i] = rope_frequency(&a, i);
+    for (int64_t i = 0; i < kept; i++)
+        s->frequencies[i] = rope_frequency(&a, i, &s->frequencies[kept + i]);
     const mica_tensor *tensors[] = {&d->q, &d->q_out, &d->k, &d->k_out};
     memcpy(s->tensors, tensors, sizeof tensors);
     s->vector = vector_of(d);
@@ -137,7 +138,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         args.range.count = left < step ? left : step;
         args.range.turned = args.range.count / s->vector;
         args.range.copied = left <= step ? copied : 0;
-        rope_frequencies(a, s->frequencies, first, args.range.count, args.frequencies);
+        rope_frequencies(a, s->frequencies, first, args.range.count, args.frequencies,
+                         args.frequencies_below);
         MICA_TRY(launch(s, r, &args));
     }
     return MICA_OK;

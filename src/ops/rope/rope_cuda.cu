@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 2) rope(const rope_args a)
     acc_t c[VEC] = {}, s[VEC] = {};
     if (turned) {
         find_sequence(a.at, row);
-        find_unit_turns(a.at, a.range, a.frequencies, position_of(a.at, row), n, c, s);
+        find_unit_turns(a.at, a.range, a.frequencies, a.frequencies_below, position_of(a.at, row), n, c, s);
     }
     for (;;) {
 #pragma unroll

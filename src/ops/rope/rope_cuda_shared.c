@@ -144,12 +144,15 @@ int64_t rope_slice(const rope_angles *a)
 }
 
 void rope_frequencies(const rope_angles *a, const double *kept, int64_t first, int64_t count,
-                      double *to)
+                      double *to, float *below)
 {
     if (!rope_by_theta(a)) return;
     bool have = rope_kept(a) > 0;
-    for (int64_t i = 0; i < count; i++)
-        to[i] = have ? kept[first + i] : rope_frequency(a, first + i);
+    for (int64_t i = 0; i < count; i++) {
+        double rest = have ? kept[a->pairs + first + i] : 0;
+        to[i] = have ? kept[first + i] : rope_frequency(a, first + i, &rest);
+        below[i] = (float)rest;
+    }
 }
 
 static int64_t most_heads(const int64_t heads[2])

@@ -26,10 +26,10 @@ static turn turn_of(const truth *t, double position, int64_t i)
         r.c = mica_get(t->cos, row * a->cos->strides[0] + i * a->cos->strides[1]);
         r.s = mica_get(t->sin, row * a->sin->strides[0] + i * a->sin->strides[1]);
     } else {
-        double f = mica_tensor_given(a->inv_freq)
-                       ? ((const float *)t->data.inv_freq)[i * a->inv_freq->strides[0]]
-                       : rope_frequency(a, i);
-        double high = position * f, low = fma(position, f, -high);
+        double below = 0, f = mica_tensor_given(a->inv_freq)
+                                  ? ((const float *)t->data.inv_freq)[i * a->inv_freq->strides[0]]
+                                  : rope_frequency(a, i, &below);
+        double high = position * f, low = fma(position, f, -high) + position * below;
         r.c = cos(high) * cos(low) - sin(high) * sin(low);
         r.s = sin(high) * cos(low) + cos(high) * sin(low);
     }

@@ -115,9 +115,45 @@ bool rope_by_theta(const rope_angles *a)
     return a->rotates && !mica_tensor_given(a->inv_freq) && !mica_tensor_given(a->cos);
 }
 
-double rope_frequency(const rope_angles *a, int64_t i)
+/* Two numbers whose sum has twice the digits. */
+typedef struct twice {
+    long double high, low;
+} twice;
+
+static twice multiply(twice a, twice b)
 {
-    return pow(a->theta, -(double)i / (double)a->pairs);
+    long double high = a.high * b.high;
+    long double low = fmal(a.high, b.high, -high) + (a.high * b.low + a.low * b.high);
+    return (twice){high + low, low - ((high + low) - high)};
+}
+
+static twice power(long double base, int64_t n)
+{
+    twice r = {1, 0}, b = {base, 0};
+    for (; n > 0; n /= 2) {
+        if (n % 2) r = multiply(r, b);
+        b = multiply(b, b);
+    }
+    return r;
+}
+
+/* theta^(-i/n): the exponent is no number of any type, and what rounding it changes grows with the
+ * position. So a step of Newton's brings f^n theta^i to 1. */
+double rope_frequency(const rope_angles *a, int64_t i, double *below)
+{
+    int64_t n = a->pairs, rest = i;
+    *below = 0;
+    if (i == 0) return 1;
+    for (int64_t r; rest; rest = r) r = n % rest, n = rest; /* the common divisor */
+    int64_t divisor = n;
+    n = a->pairs / divisor, i /= divisor;
+    long double f = powl((long double)a->theta, -(long double)i / (long double)n);
+    twice one = multiply(power(f, n), power((long double)a->theta, i));
+    long double off = -f * ((one.high - 1) + one.low) / (long double)n;
+    if (!(fabsl(off) < f * 1e-12L)) off = 0; /* powers that leave the type */
+    double high = (double)(f + off);
+    *below = (double)((f - (long double)high) + off);
+    return high;
 }
 
 int64_t rope_kept(const rope_angles *a)

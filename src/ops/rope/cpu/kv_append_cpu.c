@@ -35,7 +35,7 @@ static mica_status build(mica_plan *plan)
     kv_shape_of(d, &shape);
     bool any = mica_tensor_count(&d->k) > 0 || (shape.has_v && mica_tensor_count(&d->v) > 0);
     int64_t kept = any ? rope_kept(&shape.angles) : 0;
-    MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)kept * sizeof(double), &s));
+    MICA_TRY(mica_plan_state(plan, sizeof *s + 2 * (size_t)kept * sizeof(double), &s));
     if (!any) return MICA_OK;
     s->shape = shape;
     rope_cpu_init(&s->w, &shape.angles, rope_accumulator(d->k.dtype, d->k_cache.dtype),

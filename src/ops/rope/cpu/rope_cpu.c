@@ -16,7 +16,8 @@ void rope_cpu_init(rope_cpu *w, const rope_angles *a, mica_dtype accumulator, do
 {
     *w = (rope_cpu){.a = *a, .f64 = accumulator == MICA_F64};
     if (rope_kept(a) == 0) return;
-    for (int64_t i = 0; i < a->pairs; i++) frequencies[i] = rope_frequency(a, i);
+    for (int64_t i = 0; i < a->pairs; i++)
+        frequencies[i] = rope_frequency(a, i, &frequencies[a->pairs + i]);
     w->frequencies = frequencies;
 }
 
@@ -110,7 +111,7 @@ static mica_status build(mica_plan *plan)
     rope_angles_of(d, &a);
     bool any = elements_of(&d->q) > 0 || elements_of(&d->k) > 0;
     int64_t kept = any ? rope_kept(&a) : 0;
-    MICA_TRY(mica_plan_state(plan, sizeof *s + (size_t)kept * sizeof(double), &s));
+    MICA_TRY(mica_plan_state(plan, sizeof *s + 2 * (size_t)kept * sizeof(double), &s));
     if (!any) return MICA_OK;
     rope_cpu_init(&s->w, &a, rope_accumulator(d->q.dtype, d->q_out.dtype), s->frequencies);
     s->bytes = mica_op_bytes(plan->op, d);

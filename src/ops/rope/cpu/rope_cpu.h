@@ -15,8 +15,9 @@ enum {
 /* A plan's angles: of theta the frequencies are kept. */
 typedef struct rope_cpu {
     rope_angles a;
-    const double *frequencies; /* of pairs; NULL where none are kept */
-    bool f64;                  /* the arithmetic */
+    const double
+        *frequencies; /* of pairs, then what they are more than that; NULL: none are kept */
+    bool f64;         /* the arithmetic */
 } rope_cpu;
 
 /* One head's row in flight. */
@@ -41,7 +42,7 @@ typedef struct rope_piece {
     } of;
 } rope_piece;
 
-/* frequencies: room for rope_kept of them. */
+/* frequencies: room for twice rope_kept of them. */
 void rope_cpu_init(rope_cpu *w, const rope_angles *a, mica_dtype accumulator, double *frequencies);
 /* Cosines and sines of `p`'s pairs at a position. */
 void rope_cpu_angles(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);

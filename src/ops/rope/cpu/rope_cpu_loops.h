@@ -5,14 +5,14 @@
 
 /* Angles in double whatever the arithmetic: two steps, so that each is one vector loop. */
 CLONES
-static void cosines_of(double position, const double *frequencies, real factor, real sign,
-                       int64_t n, real *c, real *s)
+static void cosines_of(double position, const double *frequencies, const double *below, real factor,
+                       real sign, int64_t n, real *c, real *s)
 {
     MICA_ALIGNED real rest[ROPE_PIECE];
     uint32_t quarters[ROPE_PIECE];
     for (int64_t i = 0; i < n; i++) {
         double r;
-        quarters[i] = rope_reduce(position, frequencies[i], &r);
+        quarters[i] = rope_reduce(position, frequencies[i], below[i], &r);
         rest[i] = (real)r;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -46,17 +46,18 @@ void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_p
         scale_all(c, s, factor, sign, p->n);
         return;
     }
-    MICA_ALIGNED double given[ROPE_PIECE];
+    MICA_ALIGNED double given[ROPE_PIECE], below[ROPE_PIECE] = {0};
     if (w->frequencies) {
-        cosines_of(position, w->frequencies + p->first, factor, sign, p->n, c, s);
+        const double *first = w->frequencies + p->first;
+        cosines_of(position, first, first + a->pairs, factor, sign, p->n, c, s);
         return;
     }
     int64_t step = a->inv_freq->strides[0];
     if (mica_tensor_given(a->inv_freq))
         mica_to_f64(MICA_F32, data->inv_freq, p->first * step, step, given, p->n);
     else
-        for (int64_t i = 0; i < p->n; i++) given[i] = rope_frequency(a, p->first + i);
-    cosines_of(position, given, factor, sign, p->n, c, s);
+        for (int64_t i = 0; i < p->n; i++) given[i] = rope_frequency(a, p->first + i, &below[i]);
+    cosines_of(position, given, below, factor, sign, p->n, c, s);
 }
 
 /* Element i of a run of `real`, or of a narrow one, which is bf16. */
