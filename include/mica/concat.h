@@ -36,7 +36,7 @@ typedef struct mica_concat_desc {
     mica_tensor x6;        /* 0 means none */
     mica_tensor x7;        /* 0 means none */
     mica_tensor y;         /* 0 means inferred: packed, of x0's type */
-    int64_t axis;          /* below 0 counts from the end; 0 means 0 */
+    int64_t axis;          /* below 0 counts from the end; 0 means axis 0 */
 } mica_concat_desc;
 
 /* Makes a plan; see mica_plan_create. */

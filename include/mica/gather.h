@@ -36,11 +36,11 @@ typedef struct mica_gather_desc {
     mica_tensor y;         /* 0 means inferred: fwd: packed */
     mica_tensor dy;        /* 0 means inferred: bwd: as y would be */
     mica_tensor dx;        /* bwd: needed */
-    int64_t axis;          /* of take and elements; below 0 counts from the end; 0 means 0 */
-    int64_t batch_dims;    /* of nd; 0 means 0 */
+    int64_t axis;          /* of take and elements; below 0 counts from the end; 0 means axis 0 */
+    int64_t batch_dims;    /* of nd; 0 means none */
     bool negative;         /* indices below 0 count from the end; 0 means no: they are outside */
     bool padding;          /* bwd: what has the index padding_idx is left out; 0 means no */
-    int64_t padding_idx;   /* 0 means 0 */
+    int64_t padding_idx;   /* 0 means row 0 */
 } mica_gather_desc;
 
 /* Makes a plan; see mica_plan_create. */

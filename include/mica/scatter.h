@@ -38,7 +38,7 @@ typedef struct mica_scatter_desc {
     mica_tensor index;                /* s32, s64 or u32; needed */
     mica_tensor u;                    /* 0 means inferred: packed, of x's type */
     mica_tensor y;                    /* 0 means inferred: as x */
-    int64_t axis;                     /* of elements; below 0 counts from the end; 0 means 0 */
+    int64_t axis;                     /* of elements; below 0 counts from the end; 0 means axis 0 */
     bool negative; /* indices below 0 count from the end; 0 means no: they are outside */
 } mica_scatter_desc;
 

@@ -21,7 +21,7 @@ typedef struct mica_slice_desc {
     mica_tensor y;                /* 0 means inferred: fwd, write: packed, all from start on */
     mica_tensor dy;               /* 0 means inferred: bwd: as y would be */
     mica_tensor dx;               /* bwd: needed */
-    int64_t start[MICA_MAX_RANK]; /* below 0 counts from the end; 0 means 0 */
+    int64_t start[MICA_MAX_RANK]; /* below 0 counts from the end; 0 means the first */
     int64_t step[MICA_MAX_RANK];  /* 0 means 1 */
 } mica_slice_desc;
 

@@ -23,7 +23,7 @@ typedef struct mica_tile_desc {
     mica_tensor dy;                 /* 0 means inferred: bwd: as y would be */
     mica_tensor dx;                 /* bwd: needed */
     int64_t repeats[MICA_MAX_RANK]; /* 0 means 1 */
-    int64_t shift[MICA_MAX_RANK];   /* to higher indices; 0 means 0 */
+    int64_t shift[MICA_MAX_RANK];   /* to higher indices; 0 means none */
 } mica_tile_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -20,7 +20,7 @@ static const mica_field fields[] = {
     FIELD(x6, TENSOR, .zero = "none", .doc = "..."),
     FIELD(x7, TENSOR, .zero = "none", .doc = "the last part"),
     FIELD(y, TENSOR, .zero = "inferred", .doc = "all of them, packed"),
-    FIELD(axis, I64, .zero = "0", .doc = "below 0: from the end"),
+    FIELD(axis, I64, .zero = "axis 0", .doc = "below 0: from the end"),
 };
 
 enum { PARTS = MICA_CONCAT_Y };

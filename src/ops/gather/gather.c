@@ -20,11 +20,11 @@ static const mica_field fields[] = {
     FIELD(y, TENSOR, .zero = "inferred", .doc = "fwd: output, packed"),
     FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
     FIELD(dx, TENSOR, .zero = "needed", .doc = "bwd: gradient of x"),
-    FIELD(axis, I64, .zero = "0", .doc = "of take and elements; below 0: from the end"),
-    FIELD(batch_dims, I64, .zero = "0", .doc = "of nd: dimensions that x and index share"),
+    FIELD(axis, I64, .zero = "axis 0", .doc = "of take and elements; below 0: from the end"),
+    FIELD(batch_dims, I64, .zero = "none", .doc = "of nd: dimensions that x and index share"),
     FIELD(negative, FLAG, .doc = "indices below 0 count from the end"),
     FIELD(padding, FLAG, .doc = "bwd: what has the index padding_idx is left out"),
-    FIELD(padding_idx, I64, .zero = "0", .doc = "such as a vocabulary's row for padding"),
+    FIELD(padding_idx, I64, .zero = "row 0", .doc = "such as a vocabulary's row for padding"),
 };
 
 #define ARG(member) #member, offsetof(mica_gather_desc, member)

@@ -4,6 +4,7 @@
 #include "ops/index/index.h"
 #include "base/memory.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "ops/shared/integer.h"
 
 #include <math.h>
@@ -19,7 +20,8 @@ typedef struct job {
 static void maps_of(const mica_op *op, const void *desc, const mica_view *args, int packed,
                     mica_index_set *set)
 {
-    _Alignas(16) char viewed[MICA_MAX_DESC];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    char *viewed = mica_scratch_take(MICA_MAX_DESC);
     memcpy(viewed, desc, op->desc_size);
     for (int i = 0; i < op->arg_count; i++) {
         mica_tensor *t = (mica_tensor *)(viewed + op->args[i].tensor);
@@ -170,10 +172,12 @@ static void combine(const job *j, const job *numbered, mica_dtype stored)
 void mica_index_reference(const mica_op *op, const void *desc, const mica_view *args,
                           const double *scalars)
 {
-    mica_index_set set, numbered;
-    maps_of(op, desc, args, -1, &set);
-    for (int i = 0; i < set.count; i++) {
-        const mica_index_map *m = &set.map[i];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_index_set *set = mica_scratch_take(sizeof *set);
+    mica_index_set *numbered = mica_scratch_take(sizeof *numbered);
+    maps_of(op, desc, args, -1, set);
+    for (int i = 0; i < set->count; i++) {
+        const mica_index_map *m = &set->map[i];
         const mica_dtype stored =
             mica_op_tensor(op, desc, m->work == MICA_INDEX_COPY ? m->here : m->there)->dtype;
         double value = op->scalar_count ? scalars[0] : 0;
@@ -184,7 +188,7 @@ void mica_index_reference(const mica_op *op, const void *desc, const mica_view *
             copy(&j, stored);
             continue;
         }
-        maps_of(op, desc, args, m->there, &numbered);
-        combine(&j, &(job){&numbered.map[i], args, 0}, stored);
+        maps_of(op, desc, args, m->there, numbered);
+        combine(&j, &(job){&numbered->map[i], args, 0}, stored);
     }
 }

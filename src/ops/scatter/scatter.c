@@ -17,7 +17,7 @@ static const mica_field fields[] = {
     FIELD(index, TENSOR, .zero = "needed", .doc = "s32, s64 or u32"),
     FIELD(u, TENSOR, .zero = "inferred", .doc = "updates, of x's type"),
     FIELD(y, TENSOR, .zero = "inferred", .doc = "output, as x; may lie on it"),
-    FIELD(axis, I64, .zero = "0", .doc = "of elements; below 0: from the end"),
+    FIELD(axis, I64, .zero = "axis 0", .doc = "of elements; below 0: from the end"),
     FIELD(negative, FLAG, .doc = "indices below 0 count from the end"),
 };
 

@@ -15,8 +15,8 @@ static const mica_field fields[] = {
     FIELD(y, TENSOR, .zero = "inferred", .doc = "fwd, write: the part, packed"),
     FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
     FIELD(dx, TENSOR, .zero = "needed", .doc = "bwd: gradient of x"),
-    FIELD(start, AXES, .count = MICA_MAX_RANK, .zero = "0", .doc = "below 0: from the end"),
-    FIELD(step, AXES, .count = MICA_MAX_RANK, .zero = "1", .doc = "below 0: backwards"),
+    FIELD(start, AXES, .count = MICA_MAX_RANK, .zero = "the first", .doc = "below 0: from the end"),
+    FIELD(step, AXES, .count = MICA_MAX_RANK, .def = 1, .doc = "below 0: backwards"),
 };
 
 static const mica_arg args[] = {
@@ -50,14 +50,13 @@ static mica_status infer(void *desc, mica_why *why)
     mica_tensor *y = bwd ? &d->dy : &d->y;
     if (!mica_tensor_given(x)) return mica_invalid(why, "%s is needed", bwd ? "dx" : "x");
     for (int i = 0; i < MICA_MAX_RANK; i++) {
-        if (i >= x->rank && (d->start[i] || d->step[i]))
+        if (i >= x->rank && (d->start[i] || d->step[i] != 1))
             return mica_invalid(why, "start[%d] is %lld and step[%d] %lld, there are %d dimensions",
                                 i, (long long)d->start[i], i, (long long)d->step[i], x->rank);
         if (i >= x->rank) continue;
         if (d->start[i] < 0) d->start[i] += x->dims[i];
-        if (d->step[i] == 0) d->step[i] = 1;
-        if (d->start[i] < 0 || d->start[i] > x->dims[i] || d->step[i] > MICA_MOST_ELEMENTS ||
-            d->step[i] < -MICA_MOST_ELEMENTS)
+        if (d->start[i] < 0 || d->start[i] > x->dims[i] || d->step[i] == 0 ||
+            d->step[i] > MICA_MOST_ELEMENTS || d->step[i] < -MICA_MOST_ELEMENTS)
             return mica_invalid(why, "start[%d] is %lld and step[%d] %lld, the dimension has %lld",
                                 i, (long long)d->start[i], i, (long long)d->step[i],
                                 (long long)x->dims[i]);

@@ -15,8 +15,8 @@ static const mica_field fields[] = {
     FIELD(y, TENSOR, .zero = "inferred", .doc = "fwd: output, packed"),
     FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
     FIELD(dx, TENSOR, .zero = "needed", .doc = "bwd: gradient of x"),
-    FIELD(repeats, AXES, .count = MICA_MAX_RANK, .zero = "1", .doc = "how often x stands there"),
-    FIELD(shift, AXES, .count = MICA_MAX_RANK, .zero = "0", .doc = "to higher indices"),
+    FIELD(repeats, AXES, .count = MICA_MAX_RANK, .def = 1, .doc = "how often x stands there"),
+    FIELD(shift, AXES, .count = MICA_MAX_RANK, .zero = "none", .doc = "to higher indices"),
 };
 
 static const mica_arg args[] = {
@@ -35,11 +35,6 @@ static const mica_tensor *part_of(const mica_tile_desc *d)
     return d->pass == MICA_TILE_BWD ? &d->dy : &d->y;
 }
 
-static int64_t repeats_of(const mica_tile_desc *d, int i)
-{
-    return d->repeats[i] ? d->repeats[i] : 1;
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_tile_desc *d = desc;
@@ -49,12 +44,11 @@ static mica_status infer(void *desc, mica_why *why)
     if (!mica_tensor_given(x)) return mica_invalid(why, "%s is needed", fwd ? "x" : "dx");
     for (int i = 0; i < MICA_MAX_RANK; i++) {
         const int64_t n = i < x->rank ? x->dims[i] : 0;
-        if (d->repeats[i] < 0 || (i >= x->rank && (d->repeats[i] || d->shift[i])) ||
+        if (d->repeats[i] < 0 || (i >= x->rank && (d->repeats[i] != 1 || d->shift[i])) ||
             (n && d->repeats[i] > MICA_MOST_ELEMENTS / n))
             return mica_invalid(why, "repeats[%d] is %lld and shift[%d] %lld, dimensions are %d", i,
                                 (long long)d->repeats[i], i, (long long)d->shift[i], x->rank);
         d->shift[i] = n ? mica_index_modulo(d->shift[i], n) : 0;
-        if (d->repeats[i] == 1) d->repeats[i] = 0;
     }
     if (fwd)
         d->dx = d->dy = (mica_tensor){0};
@@ -62,7 +56,7 @@ static mica_status infer(void *desc, mica_why *why)
         d->x = d->y = (mica_tensor){0};
     if (mica_tensor_given(y)) return MICA_OK;
     y->dtype = x->dtype, y->rank = x->rank;
-    for (int i = 0; i < x->rank; i++) y->dims[i] = x->dims[i] * repeats_of(d, i);
+    for (int i = 0; i < x->rank; i++) y->dims[i] = x->dims[i] * d->repeats[i];
     mica_tensor_default_strides(y);
     return MICA_OK;
 }
@@ -75,9 +69,9 @@ static mica_status check(const void *desc, mica_why *why)
         return mica_invalid(why, "%s of %d dimensions from %s of %d", mica_dtype_name(y->dtype),
                             y->rank, mica_dtype_name(x->dtype), x->rank);
     for (int i = 0; i < x->rank; i++)
-        if (y->dims[i] != x->dims[i] * repeats_of(d, i))
+        if (y->dims[i] != x->dims[i] * d->repeats[i])
             return mica_invalid(why, "dimension %d is %lld repeated, it must be %lld times %lld", i,
-                                (long long)y->dims[i], (long long)repeats_of(d, i),
+                                (long long)y->dims[i], (long long)d->repeats[i],
                                 (long long)x->dims[i]);
     return MICA_OK;
 }
@@ -92,7 +86,7 @@ static void maps(const void *desc, mica_index_set *set)
                             fwd ? MICA_TILE_X : MICA_TILE_DX, whole_of(d));
     for (int i = 0; i < m->rank; i++) {
         mica_index_dim *a = &m->at[i];
-        if (repeats_of(d, i) == 1 && d->shift[i] == 0) continue;
+        if (d->repeats[i] == 1 && d->shift[i] == 0) continue;
         a->border = MICA_INDEX_WRAP;
         a->start = -d->shift[i];
         a->across = whole_of(d)->dims[i];
@@ -103,8 +97,8 @@ static int64_t terms(const void *desc)
 {
     const mica_tile_desc *d = desc;
     int64_t n = 1;
-    for (int i = 0; i < whole_of(d)->rank; i++) n *= repeats_of(d, i);
-    return n;
+    for (int i = 0; i < whole_of(d)->rank; i++) n *= d->repeats[i];
+    return n > 1 ? n : 1;
 }
 
 static void reference(const void *desc, const mica_view *views, const double *scalars)

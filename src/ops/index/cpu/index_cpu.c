@@ -4,6 +4,7 @@
  * go past them. Types of less than a byte go the reference's way. */
 #include "ops/index/cpu/index_cpu.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "cpu/stream.h"
 #include "ops/shared/cpu/convert.h"
 
@@ -34,8 +35,9 @@ static void choose_rows(index_cpu_piece *p)
 
 static mica_status book_sums(mica_plan *plan, index_cpu_piece *p, int index)
 {
-    _Alignas(16) char packed[MICA_MAX_DESC];
-    mica_index_set set;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    char *packed = mica_scratch_take(MICA_MAX_DESC);
+    mica_index_set *set = mica_scratch_take(sizeof *set);
     p->real = mica_runs_f32(p->to) ? MICA_F32 : MICA_F64;
     p->in_place = p->real == p->to || p->map.reduce == MICA_INDEX_LAST;
     p->result = *mica_op_tensor(plan->op, plan->desc, p->map.there);
@@ -44,24 +46,25 @@ static mica_status book_sums(mica_plan *plan, index_cpu_piece *p, int index)
     mica_tensor *t = (mica_tensor *)(packed + plan->op->args[p->map.there].tensor);
     memset(t->strides, 0, sizeof t->strides);
     mica_tensor_default_strides(t);
-    mica_index_maps(plan->op, packed, &set);
-    p->map = set.map[index];
+    mica_index_maps(plan->op, packed, set);
+    p->map = set->map[index];
     const size_t each = (size_t)mica_dtype_bits(p->real) / 8;
     return mica_book(plan, "sums", (size_t)mica_tensor_count(t) * each, &p->sums);
 }
 
 static mica_status build(mica_plan *plan)
 {
-    mica_index_set set;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_index_set *set = mica_scratch_take(sizeof *set);
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_index_maps(plan->op, plan->desc, &set);
+    mica_index_maps(plan->op, plan->desc, set);
     s->nibbles = mica_index_has_nibbles(plan->op, plan->desc);
-    s->count = set.count;
+    s->count = set->count;
     const double bytes = mica_op_bytes(plan->op, plan->desc);
-    for (int i = 0; i < set.count && !s->nibbles; i++) {
+    for (int i = 0; i < set->count && !s->nibbles; i++) {
         index_cpu_piece *p = &s->piece[i];
-        p->map = set.map[i];
+        p->map = set->map[i];
         p->from = mica_op_tensor(plan->op, plan->desc, p->map.here)->dtype;
         p->to = mica_op_tensor(plan->op, plan->desc, p->map.there < 0 ? p->map.here : p->map.there)
                     ->dtype;
