@@ -45,12 +45,8 @@ target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::
 if(CMAKE_C_COMPILER_ID STREQUAL GNU AND NOT MICA_SANITIZE AND NOT MICA_FUZZ)
   set(runs ${sources})
   list(FILTER runs INCLUDE REGEX "/cpu/|_ref\\.c$")
-  list(FILTER runs EXCLUDE REGEX "/ops/(softmax|cross_entropy)/cpu/") # being rewritten on ops/reduce
   target_compile_options(mica_objects PRIVATE $<$<CONFIG:Release>:-Wframe-larger-than=28672>)
   set_property(SOURCE ${runs} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-Wframe-larger-than=16384>)
-  set(rewritten ${sources})
-  list(FILTER rewritten INCLUDE REGEX "/ops/(softmax|cross_entropy)/cpu/")
-  set_property(SOURCE ${rewritten} APPEND PROPERTY COMPILE_OPTIONS -Wno-frame-larger-than)
 endif()
 # C throws nothing: tables to unwind the stack would be a twentieth of the library.
 target_compile_options(mica_objects PRIVATE $<$<CONFIG:Release>:-fno-asynchronous-unwind-tables>)

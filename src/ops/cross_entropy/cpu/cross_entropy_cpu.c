@@ -9,6 +9,7 @@
 #include "ops/reduce/reduce.h"
 #include "ops/shared/cpu/rows.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "cpu/stream.h"
 
 #include <math.h>
@@ -147,7 +148,8 @@ static void forward_init(const mica_reduce_tile *t, void *state)
 
 static void forward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state)
 {
-    MICA_ALIGNED float e[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *e = mica_scratch_take(MICA_TILE_CHUNK * sizeof *e);
     gathered *g = state;
     const int64_t step = t->walk->tiling.width == 1 ? 1 : c->ld[X];
     mica_slices_max(&t->tile, c->in[X], c->ld[X], c->n, &g->st);
@@ -247,7 +249,8 @@ static void backward_rescale(const mica_reduce_tile *t, const mica_reduce_chunk 
 
 static void backward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state)
 {
-    MICA_ALIGNED float e[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *e = mica_scratch_take(MICA_TILE_CHUNK * sizeof *e);
     float about[MICA_TILE_WIDTH];
     backward_keep(t, c, state, e, t->tile.width, about);
 }

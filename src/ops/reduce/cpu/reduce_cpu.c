@@ -3,6 +3,7 @@
 #include "ops/reduce/reduce.h"
 #include "ops/shared/cpu/convert.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "cpu/stream.h"
 
 #include <string.h>
@@ -58,7 +59,9 @@ void mica_reduce_bind(const mica_reduce_walk *p, const mica_run *run, void **dat
 
 /* ---- chunks ---- */
 
-enum { BUFFER = MICA_TILE_CHUNK * sizeof(double) };
+/* A few lines more than a chunk: of equal places 4096 bytes apart, loads wait for stores that are
+ * not theirs. */
+enum { BUFFER = MICA_TILE_CHUNK * sizeof(double) + 17 * 64 };
 
 /* Where a thread's chunks wait. */
 typedef struct buffers {
@@ -126,14 +129,15 @@ static void walk(const mica_reduce_tile *t, int64_t from, int64_t to, void *add,
     const mica_reduce *op = t->walk->op;
     const mica_reduce_set *set = &t->walk->set;
     const int64_t n = t->walk->tiling.n, chunk = t->walk->tiling.chunk;
-    buffers b;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    buffers *b = mica_scratch_take(sizeof *b);
     int64_t ld;
     for (int64_t at = from, m; at < to; at += m) {
         const int64_t row = n == t->walk->length ? 0 : at / n, a = at - row * n;
         const mica_reduce_tile r = n == t->walk->length ? *t : at_row(t, row);
         mica_reduce_chunk c = {.seen = at};
         m = least(least(chunk, n - a), to - at);
-        fetch(&r, add ? set->first : set->again, a, m, &b, &c);
+        fetch(&r, add ? set->first : set->again, a, m, b, &c);
         if (add) {
             if (op->asks && !t->walk->rows.rank && t->walk->real == MICA_F32)
                 mica_tile_ask(&r.tile, 0, a, m);
@@ -141,7 +145,7 @@ static void walk(const mica_reduce_tile *t, int64_t from, int64_t to, void *add,
             continue;
         }
         /* Elements may be written over the first operand's. */
-        float *buffer = (float *)(void *)b.of[0];
+        float *buffer = (float *)(void *)b->of[0];
         float *out = mica_tile_place(&r.tile, set->out, a, buffer, &ld);
         op->write(&r, &c, finished, out, ld);
         if (out == buffer) mica_tile_put(&r.tile, set->out, a, m, buffer);
@@ -152,18 +156,19 @@ static void walk(const mica_reduce_tile *t, int64_t from, int64_t to, void *add,
  * memory of floats; its lines come while the work goes on. */
 static void do_kept(const mica_reduce_tile *t, void *state)
 {
-    MICA_ALIGNED float kept[MICA_TILE_KEPT];
-    MICA_ALIGNED float about[MICA_TILE_SHIFTS];
     const mica_reduce *op = t->walk->op;
     const mica_tiling *s = &t->walk->tiling;
     const int out = t->walk->set.out;
     const int64_t width = t->tile.width;
-    buffers b;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *kept = mica_scratch_take(MICA_TILE_KEPT * sizeof *kept);
+    float *about = mica_scratch_take(MICA_TILE_SHIFTS * sizeof *about);
+    buffers *b = mica_scratch_take(sizeof *b);
     int64_t ld;
     for (int64_t i = 0, a = 0; a < s->n; i++, a += s->chunk) {
         const int64_t n = least(s->chunk, s->n - a);
         mica_reduce_chunk c = {.seen = a};
-        fetch(t, t->walk->set.first, a, n, &b, &c);
+        fetch(t, t->walk->set.first, a, n, b, &c);
         float *e = mica_tile_place(&t->tile, out, a, kept, &ld);
         if (e == kept) e += a * width, mica_tile_ask_place(&t->tile, out, a, n);
         op->keep(t, &c, state, e, ld, about + i * width);
@@ -187,12 +192,13 @@ static void do_resident(const mica_reduce_tile *t, void *state)
     const mica_reduce_set *set = &t->walk->set;
     const int64_t n = t->walk->length;
     mica_reduce_chunk c = {0};
-    buffers b;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    buffers *b = mica_scratch_take(sizeof *b);
     int64_t ld;
-    fetch(t, set->first | set->again, 0, n, &b, &c);
+    fetch(t, set->first | set->again, 0, n, b, &c);
     op->add(t, &c, state);
     op->finish(t, state);
-    float *buffer = (float *)(void *)b.of[0];
+    float *buffer = (float *)(void *)b->of[0];
     float *out = mica_tile_place(&t->tile, set->out, 0, buffer, &ld);
     op->write(t, &c, state, out, ld);
     if (out == buffer) mica_tile_put(&t->tile, set->out, 0, n, buffer);
@@ -207,27 +213,29 @@ typedef struct whole_state {
 void mica_reduce_do_tile(const mica_reduce_tile *t)
 {
     const mica_reduce *op = t->walk->op;
-    whole_state s;
     if (op->whole && op->whole(t)) return;
-    op->init(t, &s);
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    whole_state *s = mica_scratch_take(sizeof *s);
+    op->init(t, s);
     if (t->walk->kept) {
-        do_kept(t, &s);
+        do_kept(t, s);
         return;
     }
     if (op->write && t->walk->length <= t->walk->tiling.chunk && t->walk->rows.count == 1) {
-        do_resident(t, &s);
+        do_resident(t, s);
         return;
     }
-    walk(t, 0, t->walk->length, &s, NULL);
-    op->finish(t, &s);
-    if (op->write) walk(t, 0, t->walk->length, NULL, &s);
+    walk(t, 0, t->walk->length, s, NULL);
+    op->finish(t, s);
+    if (op->write) walk(t, 0, t->walk->length, NULL, s);
 }
 
 static void run_in_parts(const mica_reduce_tile *t, int threads)
 {
     const mica_reduce *op = t->walk->op;
     const int64_t length = t->walk->length, parts = t->walk->parts;
-    whole_state part[MICA_REDUCE_PARTS];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    whole_state *part = mica_scratch_take((size_t)parts * sizeof *part);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t p = 0; p < parts; p++) {
         op->init(t, &part[p]);

@@ -6,6 +6,7 @@
 #include "ops/shared/cpu/convert.h"
 #include "ops/shared/cpu/rows.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -59,7 +60,8 @@ static void settle(const mica_reduce_tile *t, const float *x, int64_t ld, int64_
 static void add_exponentials(const mica_reduce_tile *t, const mica_reduce_chunk *c,
                              mica_stats_of_slices *st)
 {
-    MICA_ALIGNED float e[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *e = mica_scratch_take(MICA_TILE_CHUNK * sizeof *e);
     double before[MICA_TILE_WIDTH];
     const int64_t width = t->tile.width;
     memcpy(before, st->sum, (size_t)width * sizeof *before);
@@ -71,7 +73,8 @@ static void add_exponentials(const mica_reduce_tile *t, const mica_reduce_chunk 
 /* max: in b, with the sum in a. */
 static void add_wide_exponentials(const mica_reduce_chunk *c, mica_reduce_states *s)
 {
-    MICA_ALIGNED double e[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *e = mica_scratch_take(MICA_TILE_CHUNK * sizeof *e);
     const double *x = c->wide, max = mica_row_max_f64(x, c->n);
     double *sum = s->a.f64, *top = s->b.f64;
     if (s->count == 0) *sum = 0, *top = -(double)INFINITY;

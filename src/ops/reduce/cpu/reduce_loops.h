@@ -4,6 +4,7 @@
  * of `width` neighbours, ld apart, with a value for each. Lanes are written out: the compiler would
  * add them one after the other. */
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <string.h>
 
@@ -223,7 +224,8 @@ void add_values(const mica_reduce_row *row, const mica_reduce_values *v, int64_t
                 mica_reduce_states *s)
 {
     mica_reduce_values mapped = *v;
-    real buffer[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    real *buffer = mica_scratch_take(MICA_TILE_CHUNK * sizeof *buffer);
     if (row->front != REDUCE_AS_IT_IS) {
         for (int64_t i = 0; !one && i < v->n; i++)
             front(row->front, (const real *)v->x + i * v->ld, width, buffer + i * width);

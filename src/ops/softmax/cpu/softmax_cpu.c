@@ -9,6 +9,7 @@
 #include "ops/shared/cpu/convert.h"
 #include "ops/shared/cpu/rows.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "cpu/stream.h"
 
 #include <math.h>
@@ -63,7 +64,8 @@ static void merge(const mica_reduce_tile *t, void *to, const void *from)
 
 static void forward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state)
 {
-    MICA_ALIGNED float e[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *e = mica_scratch_take(MICA_TILE_CHUNK * sizeof *e);
     slices *s = state;
     mica_slices_max(&t->tile, c->in[0], c->ld[0], c->n, &s->st);
     mica_slices_exp(&t->tile, c->in[0], c->ld[0], c->from, c->n, &s->st, e, t->tile.width);
@@ -128,7 +130,9 @@ static void forward_rescale(const mica_reduce_tile *t, const mica_reduce_chunk *
 /* A row of one chunk: nothing but three loops, for short rows are many. */
 static void forward_row(const mica_tile *t)
 {
-    MICA_ALIGNED float x[MICA_TILE_CHUNK], y[MICA_TILE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float *x = mica_scratch_take((MICA_TILE_CHUNK + 272) * sizeof *x); /* apart from y in a page */
+    float *y = mica_scratch_take(MICA_TILE_CHUNK * sizeof *y);
     int64_t n = t->s->n, ld;
     const float *in = mica_tile_fetch(t, 0, 0, n, x, &ld);
     float *out = mica_tile_place(t, 1, 0, y, &ld);
@@ -216,7 +220,9 @@ static void wide_forward(const mica_reduce_tile *j)
 {
     const mica_tile *t = &j->tile;
     int64_t n = t->s->n;
-    MICA_ALIGNED double in[WIDE_CHUNK], out[WIDE_CHUNK], e[WIDE_KEPT];
+    MICA_ALIGNED double in[WIDE_CHUNK], out[WIDE_CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *e = mica_scratch_take(WIDE_KEPT * sizeof *e);
     double max = -INFINITY, sum = 0;
     bool kept = n <= WIDE_KEPT && !is_log(j);
     for (int64_t a = 0; a < n; a += WIDE_CHUNK) {
