@@ -16,6 +16,18 @@ add_custom_command(OUTPUT records.c
   DEPENDS mica_embed data/records.txt VERBATIM COMMENT "Embedding the records")
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS src/*.c)
+# Sources called *_real.c are compiled twice, for float and for double, by way of two that include them.
+file(GLOB_RECURSE reals RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS src/*_real.c)
+foreach(real ${reals})
+  list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/${real})
+  string(REGEX REPLACE "^src/" "" included ${real})
+  foreach(is_f64 0 1)
+    math(EXPR bits "32 + 32 * ${is_f64}")
+    string(REGEX REPLACE "_real\\.c$" "_f${bits}.c" twin ${PROJECT_BINARY_DIR}/${real})
+    file(CONFIGURE OUTPUT ${twin} CONTENT "#define REAL_F64 ${is_f64}\n#include \"${included}\"\n")
+    list(APPEND sources ${twin})
+  endforeach()
+endforeach()
 # Where vectors of 512 bits are, gcc's loops would use half of one; these compute all the time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/ops/attention/cpu/attention_cpu_kernels.c PROPERTIES

@@ -104,7 +104,7 @@ __device__ __forceinline__ void find_piece(const shape &s, const lines &l, int l
     start = line_start(s, l, line);
 }
 
-/* Four points in runs of 4 << log_quarter, as fft/cpu/fft_cpu_loops.h has it. */
+/* Four points in runs of 4 << log_quarter, as fft/cpu/fft_cpu_real.c has it. */
 template <bool INVERSE>
 __device__ __forceinline__ void step4(point *x, const shape &s, const lines &l, int log_quarter)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loops over one run of elements in the arithmetic type `real`. Included by norm_cpu_loops.h, once
+ * Loops over one run of elements in the arithmetic type `real`. Included by norm_cpu_real.c, once
  * for float and once for double. Outputs may lie on inputs, element by element.
  * Operands come as `per` pairs: an array where they vary along the run, one value where not; the
  * flags are constants in each inlined copy, so the loops vectorise. */

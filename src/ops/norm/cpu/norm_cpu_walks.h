@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Walks over a plane: a step for each run of a block, sums part by part in an order that follows
- * from the problem alone. Included by norm_cpu_loops.h, once for float and once for double. */
+ * from the problem alone. Included by norm_cpu_real.c, once for float and once for double. */
 #include "ops/norm/cpu/norm_cpu_work.h"
 
 /* First kept index of a block, and its width. */

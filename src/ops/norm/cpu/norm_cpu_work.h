@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One thread's view of the run it is working on: how it gets at elements and operands, and the
- * steps that a walk applies to each run. Included by norm_cpu_loops.h, once for float and once for
+ * steps that a walk applies to each run. Included by norm_cpu_real.c, once for float and once for
  * double.
  */
 #include "ops/norm/cpu/norm_cpu_rows.h"

@@ -85,7 +85,7 @@ static inline void rope_walk_on(rope_walk *at, const rope_task *task)
     }
 }
 
-/* ---- rope_cpu_f32.c, rope_cpu_f64.c ---- */
+/* ---- rope_cpu_real.c ---- */
 void rope_cpu_angles_f32(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);
 void rope_cpu_angles_f64(const rope_cpu *w, const rope_data *data, double position, rope_piece *p);
 void rope_cpu_rotate_f32(const rope_cpu *w, const rope_piece *p, const rope_line *line);

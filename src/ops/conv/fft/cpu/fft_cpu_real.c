@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Transforms of tiles in the arithmetic type `real`, a vector of signals at once, and tiles to and
- * from tensors. Included once for float and once for double, which also define to_real and finish:
- * conversions of runs and the end of a line of results. */
+ * The loops of the CPU engine "fft": transforms of tiles, a vector of signals at once, and tiles to
+ * and from tensors. */
 #include <math.h>
 #include <string.h>
 
-#include "cpu/cpu.h"
+#include "ops/conv/cpu/conv_cpu.h"
 #include "ops/conv/fft/cpu/fft_cpu.h"
+#include "ops/shared/cpu/real.h"
+
+/* The end of a line of results. */
+static inline void finish(const mica_conv_job *job, const mica_conv_line *line, real *v)
+{
+#if REAL_F64
+    mica_conv_cpu_epilogue_f64(job, line, v);
+#else
+    mica_conv_cpu_epilogue_f32(job, line, v);
+#endif
+}
 
 #define INLINE __attribute__((always_inline)) static inline
 
@@ -403,10 +413,10 @@ static void load_run(const conv_fft_tensor *t, mica_dtype type, const void *data
     if (after <= first) return;
     real *at = to + (first * spacing - x);
     if (spacing == 1) {
-        to_real(type, data, offset + first * s, s, at, after - first);
+        real_load(type, data, offset + first * s, s, at, after - first);
         return;
     }
-    to_real(type, data, offset + first * s, s, run, after - first);
+    real_load(type, data, offset + first * s, s, run, after - first);
     for (int64_t i = 0; i < after - first; i++) at[i * spacing] = run[i];
 }
 
@@ -418,8 +428,8 @@ static void load_neighbours(const conv_fft_tensor *t, mica_dtype type, const voi
     for (int i = 0; i < n; i++) {
         int64_t x = lanes->start[0][1] + i, e = x < end ? element_at(t, 1, x) : -1;
         if (e >= 0)
-            to_real(type, data, lanes->offset[0] + row * t->s[0] + e * t->s[1], 1,
-                    at + (int64_t)i * LANES, lanes->count);
+            real_load(type, data, lanes->offset[0] + row * t->s[0] + e * t->s[1], 1,
+                      at + (int64_t)i * LANES, lanes->count);
     }
 }
 
@@ -529,9 +539,19 @@ static void store(const conv_fft_division *d, const conv_fft_problem *p, const m
     }
 }
 
-#define CONV_FFT_LOOPS                                                                             \
-    {                                                                                              \
-        .lanes = LANES, .roots = make_roots, .load = load, .forward = forward, .inverse = inverse, \
-        .multiply = multiply, .add = add_points, .fold = fold, .store = store,                     \
-        .to_plane = to_plane, .from_plane = from_plane                                             \
-    }
+#if REAL_F64
+#define LOOPS conv_fft_loops_f64
+#else
+#define LOOPS conv_fft_loops_f32
+#endif
+const conv_fft_loops LOOPS = {.lanes = LANES,
+                              .roots = make_roots,
+                              .load = load,
+                              .forward = forward,
+                              .inverse = inverse,
+                              .multiply = multiply,
+                              .add = add_points,
+                              .fold = fold,
+                              .store = store,
+                              .to_plane = to_plane,
+                              .from_plane = from_plane};

@@ -1,7 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The loops of rope and kv_append on the CPU, in the arithmetic `real`. Before it stand: real,
- * SINE_COSINE (rope_turn_*), READ and WRITE (runs of elements), NARROW (whether bf16 is rotated
- * where it lies), ANGLES (member of rope_piece), and the names of the three functions. */
+ * The loops of rope and kv_append on the CPU. */
+#include "ops/rope/cpu/rope_cpu.h"
+#include "ops/shared/cpu/bf16.h"
+#include "ops/shared/cpu/real.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/rope/rope_angle_args.h"
+
+/* bf16 is rotated where it lies, by floats. */
+#define NARROW !REAL_F64
+/* A member of rope_piece, and the names of the functions. */
+#if REAL_F64
+#define ANGLES      f64
+#define SINE_COSINE rope_quadrant_f64
+#define ANGLES_OF   rope_cpu_angles_f64
+#define TURN_ROW    rope_cpu_rotate_f64
+#define COPY_ROW    rope_cpu_copy_f64
+#else
+#define ANGLES      f32
+#define SINE_COSINE rope_quadrant_f32
+#define ANGLES_OF   rope_cpu_angles_f32
+#define TURN_ROW    rope_cpu_rotate_f32
+#define COPY_ROW    rope_cpu_copy_f32
+#endif
 
 /* Angles in double whatever the arithmetic: two steps, so that each is one vector loop. */
 CLONES
@@ -40,9 +63,9 @@ void ANGLES_OF(const rope_cpu *w, const rope_data *data, double position, rope_p
         const mica_tensor *tables[] = {a->cos, a->sin};
         const void *from[] = {data->cos, data->sin};
         for (int i = 0; i < 2; i++)
-            READ(tables[i]->dtype, from[i],
-                 row * tables[i]->strides[0] + p->first * tables[i]->strides[1],
-                 tables[i]->strides[1], i ? s : c, p->n);
+            real_load(tables[i]->dtype, from[i],
+                      row * tables[i]->strides[0] + p->first * tables[i]->strides[1],
+                      tables[i]->strides[1], i ? s : c, p->n);
         scale_all(c, s, factor, sign, p->n);
         return;
     }
@@ -120,13 +143,13 @@ static void finish(const rope_line *line, real *x, int64_t n)
 
 static void read_run(const rope_line *line, int64_t column, real *x, int64_t n)
 {
-    READ(line->from_type, line->from, line->from_at + column * line->from_step, line->from_step, x,
-         n);
+    real_load(line->from_type, line->from, line->from_at + column * line->from_step,
+              line->from_step, x, n);
 }
 
 static void write_run(const rope_line *line, int64_t column, const real *x, int64_t n)
 {
-    WRITE(line->to_type, line->to, line->to_at + column * line->to_step, line->to_step, x, n);
+    real_store(line->to_type, line->to, line->to_at + column * line->to_step, line->to_step, x, n);
 }
 
 /* Both are runs of one type that rotate() takes: pairs are rotated where they lie. */

@@ -1,7 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU engines in the arithmetic type `real`. norm_cpu_f32.c and norm_cpu_f64.c include it with
- *     real, real_type (its dtype), NARROW, load_run, store_run, activate, slopes
- * defined. Sums of a tile are formed in `real` and added up in double, part by part in order. */
+ * The CPU engines: in float for x of f32, f16 and bf16, in double for f64. Sums of a tile are
+ * formed in `real` and added up in double, part by part in order. */
+#include "ops/norm/cpu/norm_cpu.h"
+#include "ops/shared/cpu/activation_f32.h"
+#include "ops/shared/cpu/real.h"
+
+static const mica_dtype real_type = REAL_TYPE;
+enum { NARROW = !REAL_F64 }; /* rows of bf16 are read as they are */
+
+static void load_run(mica_dtype type, const void *data, int64_t offset, int64_t stride, real *out,
+                     int64_t n)
+{
+#if !REAL_F64
+    if (type == MICA_F64) {
+        const double *p = (const double *)data + offset;
+        for (int64_t i = 0; i < n; i++) out[i] = (float)p[i * stride];
+        return;
+    }
+#endif
+    real_load(type, data, offset, stride, out, n);
+}
+
+static void store_run(mica_dtype type, void *data, int64_t offset, int64_t stride, const real *in,
+                      int64_t n)
+{
+#if !REAL_F64
+    if (type == MICA_F64) {
+        double *p = (double *)data + offset;
+        for (int64_t i = 0; i < n; i++) p[i * stride] = (double)in[i];
+        return;
+    }
+#endif
+    real_store(type, data, offset, stride, in, n);
+}
+
+static void activate(const mica_norm_desc *d, const real *v, real *out, int64_t n)
+{
+#if REAL_F64
+    for (int64_t i = 0; i < n; i++) out[i] = mica_act_value(d->act, v[i], d->act_a, d->act_b);
+#else
+    mica_act_values_f32(d->act, v, out, n, (float)d->act_a, (float)d->act_b);
+#endif
+}
+
+static void slopes(const mica_norm_desc *d, const real *v, real *out, int64_t n)
+{
+#if REAL_F64
+    for (int64_t i = 0; i < n; i++) out[i] = mica_act_slope(d->act, v[i], d->act_a, d->act_b);
+#else
+    mica_act_slopes_f32(d->act, v, out, n, (float)d->act_a, (float)d->act_b);
+#endif
+}
+
 #include "ops/norm/cpu/norm_cpu_walks.h"
 
 /* ---- rows ---- */
@@ -504,4 +554,14 @@ static void run_all(const norm_cpu_state *s, void *const *args, void *workspace,
         run_plain_rows(w);
     else
         run_plane(w, s->d->pass == MICA_NORM_FWD ? forward_block : backward_block);
+}
+
+#if REAL_F64
+#define RUN_ALL norm_cpu_run_f64
+#else
+#define RUN_ALL norm_cpu_run_f32
+#endif
+void RUN_ALL(const norm_cpu_state *s, void *const *args, void *workspace, double beta)
+{
+    run_all(s, args, workspace, beta);
 }
