@@ -138,7 +138,7 @@ __device__ __forceinline__ void turn(double rest, unsigned quarters, double &c, 
 
 /* N pairs from `pair` of the launch on. */
 template <int N>
-__device__ __forceinline__ void find_turns(const rope_source &at, const rope_range &r, const double *frequencies, const float *below,
+__device__ __forceinline__ void find_turns(const rope_source &at, const rope_range &r, const double *frequencies, const double *below,
                                            double position, int pair, acc_t *c, acc_t *s)
 {
     if constexpr (SOURCE == TABLE) {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void find_turns(const rope_source &at, const rope_ran
             double f = SOURCE == INVERSE ? (double)__ldg(at.inv_freq + (r.first + pair + i) * at.inv_i)
                                          : frequencies[pair + i];
             double rest;
-            unsigned quarters = rope_reduce(position, f, SOURCE == THETA ? (double)below[pair + i] : 0, &rest);
+            unsigned quarters = rope_reduce(position, f, SOURCE == THETA ? below[pair + i] : 0, &rest);
             turn(rest, quarters, c[i], s[i]);
         }
     }
@@ -173,7 +173,7 @@ __device__ __forceinline__ void find_turns(const rope_source &at, const rope_ran
     }
 }
 
-__device__ __forceinline__ void find_unit_turns(const rope_source &at, const rope_range &r, const double *frequencies, const float *below,
+__device__ __forceinline__ void find_unit_turns(const rope_source &at, const rope_range &r, const double *frequencies, const double *below,
                                                 double position, const unit &u, acc_t *c, acc_t *s)
 {
     if constexpr (WITHIN) {

@@ -4,7 +4,7 @@
 #define MICA_OPS_ROPE_ROPE_ARGS_H
 
 /* Frequencies of one launch: more pairs are rotated by several. */
-#define ROPE_FREQUENCIES 256
+#define ROPE_FREQUENCIES 192
 
 /* Where rows lie in their sequences and what their angles are. */
 typedef struct rope_source {
@@ -45,7 +45,7 @@ typedef struct rope_args {
     unsigned q_groups, groups;         /* groups of heads: of q, of both */
     int by_row; /* groups of the same rows, not rows of a group, follow each other */
     double frequencies[ROPE_FREQUENCIES];
-    float frequencies_below[ROPE_FREQUENCIES]; /* what they are more than that */
+    double frequencies_below[ROPE_FREQUENCIES]; /* what they are more than that */
 } rope_args;
 
 /* What values are divided by; data NULL: by 1. */
@@ -67,7 +67,7 @@ typedef struct kv_append_args {
     long long rows, heads, group; /* S; heads of all; of a thread */
     long long most, page, pool;   /* keys of a sequence, rows of a page (0: none), pages */
     double frequencies[ROPE_FREQUENCIES];
-    float frequencies_below[ROPE_FREQUENCIES]; /* what they are more than that */
+    double frequencies_below[ROPE_FREQUENCIES]; /* what they are more than that */
 } kv_append_args;
 
 #endif

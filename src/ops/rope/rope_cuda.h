@@ -30,7 +30,7 @@ int64_t rope_copied(int64_t runs);
 int64_t rope_slice(const rope_angles *a);
 /* The frequencies by theta of pairs first to first + count; kept: those that the plan has. */
 void rope_frequencies(const rope_angles *a, const double *kept, int64_t first, int64_t count,
-                      double *to, float *below);
+                      double *to, double *below);
 /* Knob "heads" of both engines, heads of a thread: few where there are few rows. items: units of
  * all rows; heads: of q and of k (kv_append: of both, whose items count together, and 0). */
 int64_t rope_group(int64_t items, const int64_t heads[2], const mica_device_info *device);

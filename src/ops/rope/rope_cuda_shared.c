@@ -144,14 +144,14 @@ int64_t rope_slice(const rope_angles *a)
 }
 
 void rope_frequencies(const rope_angles *a, const double *kept, int64_t first, int64_t count,
-                      double *to, float *below)
+                      double *to, double *below)
 {
     if (!rope_by_theta(a)) return;
     bool have = rope_kept(a) > 0;
     for (int64_t i = 0; i < count; i++) {
         double rest = have ? kept[a->pairs + first + i] : 0;
         to[i] = have ? kept[first + i] : rope_frequency(a, first + i, &rest);
-        below[i] = (float)rest;
+        below[i] = rest;
     }
 }
 
