@@ -252,6 +252,7 @@ if(TARGET mica)
   mica_test(self/list unit ${PROJECT_SOURCE_DIR}/tests/self/list.sh $<TARGET_FILE:mica>)
   mica_test(self/messages unit ${PROJECT_SOURCE_DIR}/tests/self/messages.sh $<TARGET_FILE:mica>)
   mica_test(self/full-disk unit ${PROJECT_SOURCE_DIR}/tests/self/full_disk.sh $<TARGET_FILE:mica>)
+  mica_test(self/edges cases ${PROJECT_SOURCE_DIR}/tests/self/edges.sh $<TARGET_FILE:mica>)
   mica_test(self/demo unit ${PROJECT_SOURCE_DIR}/tests/self/demo.sh $<TARGET_FILE:mica>)
   if(TARGET fake_cuda)
     mica_test(self/clocks unit ${PROJECT_SOURCE_DIR}/tests/self/clocks.sh $<TARGET_FILE:mica>

@@ -2,14 +2,18 @@
  * A problem with its data and its truth. */
 #include "check/case.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cli_fill_names[] = {
-    [MICA_FILL_EXACT] = "exact",         [MICA_FILL_RANDOM] = "random",
-    [MICA_FILL_SAME_SIGN] = "same_sign", [MICA_FILL_RANGE] = "range",
-    [MICA_FILL_EXTREME] = "extreme",     NULL};
+const char *const cli_fill_names[] = {[MICA_FILL_EXACT] = "exact",
+                                      [MICA_FILL_RANDOM] = "random",
+                                      [MICA_FILL_SAME_SIGN] = "same_sign",
+                                      [MICA_FILL_RANGE] = "range",
+                                      [MICA_FILL_EXTREME] = "extreme",
+                                      [MICA_FILL_EDGES] = "edges",
+                                      NULL};
 
 bool cli_is_output(const mica_arg_info *info)
 {
@@ -165,6 +169,9 @@ cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
     return (cli_tolerance){.phi = phi * grown,
                            .floor = tiny * (double)(k.n_seq + k.n_outer) * c->largest * grown,
                            .exact = exact,
+                           .most = c->fill != MICA_FILL_EDGES ? 0
+                                   : k.unit < 0x1p-40         ? DBL_MAX
+                                                              : (double)FLT_MAX,
                            .least = k.spreads && !c->finite ? INFINITY
                                     : k.amplify > 0         ? largest_magnitude(c)
                                                             : 0};

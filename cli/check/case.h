@@ -33,7 +33,7 @@ typedef struct cli_judgement {
     cli_comparison wrong;
 } cli_judgement;
 
-enum { CLI_FILLS = 5 };
+enum { CLI_FILLS = 6 };
 extern const char *const cli_fill_names[]; /* by mica_fill, NULL-terminated */
 
 /* Allocates; the problem must outlive the case. bare: optional arguments are left NULL. */

@@ -35,7 +35,8 @@ static const struct argp_option options[] = {
      0},
     {"config", KEY_CONFIG, "TEXT", 0, "only this config; default: all configs of each engine", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's config of each engine", 0},
-    {"fill", KEY_FILL, "LIST", 0, "exact, random, same_sign, range, extreme; default: all", 0},
+    {"fill", KEY_FILL, "LIST", 0,
+     "exact, random, same_sign, range, extreme, edges; default: all but edges", 0},
     {"against", KEY_AGAINST, "NAME", 0,
      "this engine's results on exact data are the truth, for problems too large for the reference",
      0},
@@ -84,7 +85,8 @@ static void parse_fills(check *c, const char *list, struct argp_state *state)
                (strlen(cli_fill_names[i]) != length || strncmp(cli_fill_names[i], s, length) != 0))
             i++;
         if (!cli_fill_names[i])
-            argp_error(state, "--fill=%s: known are exact, random, same_sign, range, extreme",
+            argp_error(state,
+                       "--fill=%s: known are exact, random, same_sign, range, extreme, edges",
                        list);
         c->fills[i] = true;
         s += length + (s[length] == ',');
@@ -261,7 +263,7 @@ static void run_plan(check *c, cli_case *k, const mica_plan *plan, const mica_ve
             !cli_case_repeats(k, text, sizeof text))
             o.status = CHECK_MISMATCH;
     }
-    bool adversarial = k->fill == MICA_FILL_RANGE || k->fill == MICA_FILL_EXTREME;
+    bool adversarial = k->fill >= MICA_FILL_RANGE;
     if (o.status == CHECK_PASSED && !adversarial) {
         cli_case_trust(k, tolerance);
         if (*k->weak) {
@@ -562,7 +564,7 @@ int cmd_check(int argc, char **argv)
     bool any = false;
     for (int i = 0; cli_fill_names[i]; i++) any |= c->fills[i];
     for (int i = 0; cli_fill_names[i] && !any; i++)
-        c->fills[i] = !c->against || i == MICA_FILL_EXACT;
+        c->fills[i] = c->against ? i == MICA_FILL_EXACT : i != MICA_FILL_EDGES;
     while (!c->fills[c->first_fill]) c->first_fill++;
     int code = cli_context(&c->options, &c->context, &c->device);
     if (code == CLI_OK) {

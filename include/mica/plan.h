@@ -366,7 +366,9 @@ typedef enum mica_fill {
     MICA_FILL_RANDOM,    /* zero-mean, about unit size */
     MICA_FILL_SAME_SIGN, /* positive: biases of truncation show */
     MICA_FILL_RANGE,     /* magnitudes over a wide range, cancelling pairs */
-    MICA_FILL_EXTREME    /* -120 / +120, zeros of both signs, subnormals, equal runs */
+    MICA_FILL_EXTREME,   /* -120 / +120, zeros of both signs, subnormals, equal runs */
+    MICA_FILL_EDGES      /* one floating-point input at the edges of its type; the seed says which,
+                            and how: a NaN or an infinity, the type's ends, equal large numbers */
 } mica_fill;
 /* Fills an input argument with values that are representable in its type and legal for the
  * operation (labels in range, variances positive). values: packed, logical order. */

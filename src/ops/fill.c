@@ -172,6 +172,41 @@ static double float_value(mica_dtype d, mica_fill fill, uint64_t seed, uint64_t 
     }
 }
 
+/* ---- edges ---- */
+
+/* The floating-point input that the seed picks; -1: there is none. */
+static int picked_input(const mica_op *op, const void *desc, uint64_t seed)
+{
+    int inputs[MICA_MAX_ARGS], count = 0;
+    for (int i = 0; i < op->arg_count; i++) {
+        mica_dir dir = mica_op_dir(op, desc, i);
+        if ((dir == MICA_IN || dir == MICA_INOUT) &&
+            mica_dtype_is_float(mica_op_tensor(op, desc, i)->dtype))
+            inputs[count++] = i;
+    }
+    return count ? inputs[mica_random_bits(seed, 0xed6e) % (uint64_t)count] : -1;
+}
+
+/* Ordinary numbers, but for the input that is picked: one NaN or infinity in it; or a third of its
+ * rows the lowest number; or all of them large and equal; or an eighth of them edges. */
+static double edge_value(const mica_tensor *t, uint64_t seed, uint64_t own, uint64_t i)
+{
+    static const double singles[] = {NAN, INFINITY, -INFINITY};
+    uint64_t kind = mica_random_bits(seed, 0xed6f) % 6, count = (uint64_t)mica_tensor_count(t);
+    uint64_t row = i / (uint64_t)(t->rank && t->dims[t->rank - 1] ? t->dims[t->rank - 1] : 1);
+    double ordinary = mica_random_normal(own, i);
+    switch (kind) {
+    case 3:
+        return mica_random_bits(own, row) % 3 ? ordinary : -largest_of(t->dtype);
+    case 4:
+        return t->dtype == MICA_F16 || t->dtype == MICA_E5M2 ? 30000 : 0x1p26;
+    case 5:
+        return mica_random_bits(own ^ 8, i) % 8 ? ordinary : mica_fill_edge(t->dtype, own, i);
+    default:
+        return i == mica_random_bits(own, 0xed70) % count ? singles[kind] : ordinary;
+    }
+}
+
 void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
                        double *values)
 {
@@ -179,10 +214,14 @@ void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill f
     int64_t count = mica_tensor_count(t);
     int bound = exact_bound(t->dtype);
     double density = exact_density(op, desc, bound);
+    const uint64_t given = seed;
+    const bool picked = fill == MICA_FILL_EDGES && arg == picked_input(op, desc, seed);
     seed = mica_random_bits(seed, (uint64_t)arg + 1);
     for (int64_t i = 0; i < count; i++) {
         double v;
-        if (fill == MICA_FILL_EXACT)
+        if (picked)
+            v = edge_value(t, given, seed, (uint64_t)i);
+        else if (fill == MICA_FILL_EXACT)
             v = exact_value(bound, density, is_unsigned(t->dtype), seed, (uint64_t)i);
         else if (mica_dtype_is_integer(t->dtype))
             v = integer_value(t->dtype, fill, seed, (uint64_t)i);

@@ -11,6 +11,7 @@
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -50,6 +51,7 @@ typedef struct row {
 typedef struct score {
     double s, error;
     double slope; /* of the soft cap */
+    bool beyond;  /* its terms may pass the end of f32 on the way */
 } score;
 
 static bool has(const truth *t, int arg)
@@ -122,6 +124,8 @@ static score score_of(const truth *t, const row *r, int64_t j, const double *k)
         magnitude += fabs(r->q[c] * k[c]);
     }
     score s = {.s = r->scale * dot, .slope = 1};
+    const double most = t->unit > 0x1p-40 ? FLT_MAX / 4 : DBL_MAX;
+    s.beyond = magnitude > most || 2 * fabs(r->scale) * magnitude > most;
     s.error = fabs(r->scale) * magnitude * t->growth_d + 2 * fabs(s.s);
     if (t->d->soft_cap > 0) {
         double tangent = tanh(s.s / t->d->soft_cap);
@@ -232,10 +236,12 @@ static void forward_row(const truth *t, const row *r)
         high[c] = has(t, MICA_ATTENTION_SINKS) ? 0 : -INFINITY;
     }
     statistics st = {.max = -INFINITY};
+    bool beyond = false;
     for (int64_t j = r->range.from; j < r->range.to; j++) {
         if (!key_open(t, r, j, k)) continue;
         score s = score_of(t, r, j, k);
         statistics_add(&st, s.s, s.error);
+        beyond |= s.beyond;
     }
     if (has(t, MICA_ATTENTION_SINKS)) add_sink(&st, sink_of(t, r->h));
     double lse = st.sum != 0 ? st.max + log(st.sum) : -INFINITY;
@@ -266,6 +272,7 @@ static void forward_row(const truth *t, const row *r)
         double hull =
             t->d->dropout > 0 ? INFINITY : fmax(fmax(high[c] - sum[c], sum[c] - low[c]), 0);
         magnitude[c] += fmin(shifted[c], hull / (t->unit * t->growth));
+        if (beyond) magnitude[c] = INFINITY;
         magnitude[c] += rounding_of(&rounded[c]) * t->float8_units / t->growth;
     }
     const mica_view *out = &t->v[MICA_ATTENTION_OUT], *l = &t->v[MICA_ATTENTION_LSE];
@@ -273,7 +280,9 @@ static void forward_row(const truth *t, const row *r)
         mica_put(out, row_offset(&out->t, r) + c * out->t.strides[3], sum[c], magnitude[c]);
     if (l->data)
         mica_put(l, row_offset(&l->t, r), lse,
-                 st.sum != 0 ? 1 + (fabs(lse) + fabs(st.max) + mean_error) / t->growth : 0);
+                 beyond        ? INFINITY
+                 : st.sum != 0 ? 1 + (fabs(lse) + fabs(st.max) + mean_error) / t->growth
+                               : 0);
 }
 
 static void put_all(const mica_view *v, double value)

@@ -5,6 +5,7 @@
  * covers honest engines and no more. u is the accumulator's unit. */
 #include "ops/norm/norm.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -135,15 +136,20 @@ static number mean_of(const truth *t, place p, int64_t n)
 static number variance_of(const truth *t, place p, int64_t n, number mean)
 {
     long_sum sum = {0, 0};
-    double moved = 0;
+    double moved = 0, largest = 0;
     for (; p.reduced < n; next(&p)) {
         number u = input(t, &p);
         double deviation = u.value - mean.value;
         add(&sum, deviation * deviation);
         moved += 2 * fabs(deviation) * u.mag;
+        largest = fmax(largest, deviation * deviation);
     }
     if (n == 0) return (number){0, 0};
     double var = total(sum) / (double)n, mag = 3 * var + t->phi * mean.mag * mean.mag;
+    /* f32's squares overflow one by one, or in their sum, by its order and what they are about. */
+    const double most = t->unit > 0x1p-40 ? FLT_MAX : DBL_MAX;
+    if (largest > most / 4 || total(sum) > most / 16) mag = INFINITY;
+    if (largest > 4 * most) var = INFINITY;
     return (number){var, mag + (mica_norm_adds_in_front(t->d) ? moved / (double)n : 0)};
 }
 
@@ -245,10 +251,8 @@ static gradient gradient_of(const truth *t, const place *p)
     double mean = get(t, MICA_NORM_MEAN, p, 0), rstd = get(t, MICA_NORM_RSTD, p, 0);
     if (is_infer(t)) {
         mean = get(t, MICA_NORM_RUNNING_MEAN, p, 0);
-        {
-            double var = get(t, MICA_NORM_RUNNING_VAR, p, 0);
-            rstd = 1 / sqrt(var + t->d->eps) + (var - var);
-        }
+        double var = get(t, MICA_NORM_RUNNING_VAR, p, 0);
+        rstd = 1 / sqrt(var + t->d->eps) + (var - var);
     }
     double x = get(t, MICA_NORM_X, p, 0), dy = get(t, MICA_NORM_DY, p, 0);
     gradient g = {.scale = get(t, MICA_NORM_SCALE, p, 1), .rstd = rstd};
