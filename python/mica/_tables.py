@@ -26,7 +26,7 @@ def python_name(name):
 class Field:
     """A field of a descriptor."""
 
-    __slots__ = ("name", "python", "type", "values", "default", "doc", "zero_is_default")
+    __slots__ = ("name", "python", "type", "values", "default", "doc")
 
     def __init__(self, info, default):
         self.name = info.name.decode()
@@ -37,26 +37,15 @@ class Field:
         self.values = []
         while info.spellings and info.spellings[len(self.values)] is not None:
             self.values.append(info.spellings[len(self.values)].decode())
-        import re
-
-        # "0 means 1e-05": somebody who writes 0 does not mean that.
-        words = default if self.type in ("int", "float") or re.match(r"[\d.]+$", default) else "none"
-        self.zero_is_default = not (words in ("none", "no", "unknown") or re.search(r"(?<![\w.])0(?![\w.])", words))
 
     def _refuse(self, value, rule):
         raise Invalid(f"{self.name}={value!r}: {rule}")
 
     def _number(self, value):
         try:
-            if self.type == "float":
-                number = repr(float(value))
-            else:
-                number = str(operator.index(value))
+            return repr(float(value)) if self.type == "float" else str(operator.index(value))
         except (TypeError, ValueError, OverflowError):
             self._refuse(value, f"it is a{'n' * (self.type == 'int')} {self.type}")
-        if self.zero_is_default and float(number) == 0:
-            self._refuse(value, f"0 means {self.default} here; leave it out, or give another number")
-        return number
 
     def _spelling(self, value):
         if isinstance(value, str) and value in self.values and value:
@@ -95,12 +84,9 @@ class Field:
 
     def _axis(self, value):
         try:
-            number = operator.index(value)
+            return str(operator.index(value))
         except TypeError:
             self._refuse(value, "it is an integer")
-        if number == 0 and self.zero_is_default:
-            self._refuse(value, f"0 means {self.default} here")
-        return str(number)
 
     def python_default(self):
         """What a signature shows: the value where it is one, else None."""

@@ -67,6 +67,7 @@ class Tensor:
             raise Invalid(f"{len(self.shape)} dimensions, at most {abi.MICA_MAX_RANK} are legal")
         struct.dims[: len(self.shape)] = self.shape
         struct.strides[: len(self.shape)] = self.strides
+        struct.strided = 1  # those of nothing but zero are meant, too
         return struct
 
     def _span(self):
@@ -85,17 +86,7 @@ class Tensor:
             raise Invalid(f"{name} has {len(self.shape)} dimensions, at most {abi.MICA_MAX_RANK} are legal")
         if not self.shape:
             return self.dtype
-        strides = self.strides
-        if not any(strides) and self.count > 1:
-            # In a description strides of zero alone mean packed.
-            if 1 not in self.shape:
-                raise Invalid(
-                    f"{name}: all of its strides are 0; copy it, or leave out the broadcast, or give it a "
-                    "dimension of size 1"
-                )
-            at = self.shape.index(1)
-            strides = strides[:at] + (1,) + strides[at + 1:]
-        return f"{self.dtype}:{'x'.join(map(str, self.shape))}:{'x'.join(map(str, strides))}"
+        return f"{self.dtype}:{'x'.join(map(str, self.shape))}:{'x'.join(map(str, self.strides))}"
 
     def __repr__(self):
         if not self.shape:

@@ -186,12 +186,15 @@ class Others(unittest.TestCase):
         one = mica.transform(np.float32(3).reshape(()), alpha=2)
         self.assertEqual((one.shape, float(one)), ((), 6))
 
-    def test_zero_where_the_library_takes_it_for_the_default(self):
-        with self.assertRaisesRegex(mica.Invalid, "eps=0.*1e-05"):
-            mica.norm(normal(2, 3), eps=0)
-        with self.assertRaisesRegex(mica.Invalid, "stride=0.*1"):
+    def test_zero_is_zero_and_not_left_out(self):
+        x = np.array([[1, 3]], np.float32)
+        np.testing.assert_array_equal(mica.activation(-x, act="leaky_relu", act_a=0), [[0, 0]])
+        np.testing.assert_allclose(mica.activation(-x, act="leaky_relu"), -0.01 * x, rtol=1e-6)
+        p, m, v = (np.ones(1, np.float32) for _ in range(3))
+        mica.optim(p, np.full(1, 5, np.float32), m=m, v=v, rule="adam", beta1=0)
+        self.assertEqual(m[0], 5)
+        with self.assertRaisesRegex(mica.Invalid, "stride"):
             mica.conv(normal(1, 1, 4, 4), normal(1, 1, 1, 1), stride=(0, 1))
-        mica.softmax(normal(2, 3), axis=0)
 
     def test_values_that_are_none(self):
         x, w = normal(1, 1, 4, 4), normal(1, 1, 1, 1)

@@ -211,7 +211,7 @@ def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean
     if weight is not None or target.is_floating_point():
         raise NotImplementedError("cross_entropy with class weights or probabilities")
     loss, = _call("cross_entropy", x=_autocast_wide(input), labels=target, reduction=reduction, ignore=True,
-                  ignore_index=ignore_index or None, smoothing=label_smoothing or None)
+                  ignore_index=ignore_index, smoothing=label_smoothing or None)
     loss = loss if torch.is_autocast_enabled(input.device.type) else loss.to(input.dtype)
     return loss if reduction == "none" else loss.reshape(())
 

@@ -41,7 +41,7 @@ def text(t, name="a tensor"):
 
 
 def _readable(t):
-    """Strides of nothing but zero (the gradient of a sum) have no description."""
+    """One element that stands for all (the gradient of a sum) is what no fast engine takes: written out."""
     return t.contiguous() if t.numel() > 1 and not any(t.stride()) else t
 
 

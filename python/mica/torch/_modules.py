@@ -106,8 +106,6 @@ def _why_not(module):
         return "class weights"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
-    if isinstance(module, (nn.ELU, nn.LeakyReLU)) and getattr(module, "alpha", getattr(module, "negative_slope", 1)) == 0:
-        return "a slope of 0"
     return ""
 
 

@@ -29,10 +29,7 @@ def act(name, **parameters):
     def call(x, *arguments, inplace=False, **keywords):
         if arguments or set(keywords) - set(parameters):
             raise NotImplementedError(f"{name} with {sorted(keywords) or arguments}")
-        values = {parameters[k]: v for k, v in keywords.items()}
-        if any(v == 0 for v in values.values()):
-            raise NotImplementedError("0 means the function's own parameter")
-        return M.activation(x, name, **values)
+        return M.activation(x, name, **{parameters[k]: v for k, v in keywords.items()})
 
     return call
 
