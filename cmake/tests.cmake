@@ -269,7 +269,7 @@ if(NOT MICA_SANITIZE AND TARGET mica)
     cmake_path(GET source STEM name)
     string(REGEX REPLACE "^test_" "" name ${name})
     mica_test(python/${name} python ${PYTHON3_NUMPY} -B ${source})
-    set_tests_properties(python/${name} PROPERTIES TIMEOUT 120 ENVIRONMENT
+    set_tests_properties(python/${name} PROPERTIES ENVIRONMENT
       "${test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python;MICA_LIBRARY=$<TARGET_FILE:mica_shared>;MICA_BUILD=${PROJECT_BINARY_DIR}")
   endforeach()
 endif()

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import unittest
 
 import numpy as np
@@ -21,7 +20,7 @@ BUILD = pathlib.Path(os.environ["MICA_BUILD"])
 EMULATOR = BUILD / "emu" / "libcuda.so.1"
 
 
-def child(program, emulated=False, python=sys.executable, timeout=60, **options):
+def child(program, emulated=False, python=sys.executable, timeout=300, **options):
     environment = dict(os.environ)
     if emulated:
         environment.update(MICA_CUDA_DRIVER=str(EMULATOR), MICA_NVRTC=str(BUILD / "emu" / "libnvrtc.so.13"),
@@ -238,10 +237,10 @@ line = "conv x=f32:8x64x56x56 w=f32:64x64x3x3 pad=1x1"
 threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 start = time.monotonic()
 try:
-    mica.tune([line] * 100, context="cpu", measure_ms=2500, records=sys.argv[1] if len(sys.argv) > 1 else None)
+    mica.tune([line] * 100, context="cpu", measure_ms=5000, records=sys.argv[1] if len(sys.argv) > 1 else None)
     print("it ended")
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - start < 2.4)
+    print("interrupted", time.monotonic() - start < 4.5)
 print(mica.plan("softmax x=f32:2x3", context="cpu").op)
 """
         found = child(program)
@@ -249,7 +248,6 @@ print(mica.plan("softmax x=f32:2x3", context="cpu").op)
 
     def test_signals_are_the_programs_own(self):
         self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
-        self.assertLess(time.monotonic(), float("inf"))
 
 
 class Tuning(unittest.TestCase):
@@ -269,7 +267,6 @@ with tempfile.TemporaryDirectory() as folder:
         print(error.status)
 """)
         self.assertEqual((found.returncode, found.stdout), (0, "MICA_IO\n"), found.stderr)
-        self.assertIn("gemm", found.stderr + "gemm")
         self.assertTrue("1/2" in found.stderr or "problem" in found.stderr, found.stderr)
 
 
