@@ -2,8 +2,8 @@
  * Scratch memory of threads: one mapping each, taken from like a stack. */
 #include "cpu/scratch.h"
 #include "base/why.h"
+#include "cpu/floating.h"
 
-#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -28,9 +28,9 @@ enum { GAP = 0 };
 #define ALLOW(at, bytes)  (void)0
 #endif
 
-/* More than any nest of functions takes: tests/unit/test_stack.c. Pages that nobody touches cost
- * nothing. */
-enum { SIZE = 1 << 20, LINE = 64 };
+/* More than any nest of functions takes, and nobody reaches what lies behind. Pages that nobody
+ * touches cost nothing. */
+enum { SIZE = 1 << 20, GUARD = 1 << 16, LINE = 64 };
 
 static _Thread_local struct {
     char *memory, *top;
@@ -44,7 +44,7 @@ static bool keyed;
 static void unmap(void *memory)
 {
     ALLOW(memory, SIZE);
-    munmap(memory, SIZE);
+    munmap(memory, SIZE + GUARD);
     mine.memory = mine.top = NULL;
 }
 
@@ -58,10 +58,11 @@ static bool map(void)
     if (mine.memory) return true;
     pthread_once(&once, make_key);
     void *memory =
-        mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        mmap(NULL, SIZE + GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
-    if (!keyed || pthread_setspecific(key, memory) != 0) {
-        munmap(memory, SIZE);
+    if (mprotect(memory, SIZE, PROT_READ | PROT_WRITE) != 0 || !keyed ||
+        pthread_setspecific(key, memory) != 0) {
+        munmap(memory, SIZE + GUARD);
         return false;
     }
     FORBID(memory, SIZE);
@@ -71,8 +72,8 @@ static bool map(void)
 
 mica_scratch mica_scratch_open(void)
 {
-    /* Plans were refused where there was no room. A thread that OpenMP started since waits for some,
-     * as it would for a page of its stack. */
+    /* Plans were refused where there was no room. A thread that OpenMP started since waits for
+     * some, as it would for a page of its stack. */
     while (!mine.memory && !map()) sched_yield();
     return (mica_scratch){mine.top};
 }
@@ -87,7 +88,6 @@ void *mica_scratch_take(size_t bytes)
 {
     char *taken = mine.top;
     mine.top += (bytes + LINE - 1) / LINE * LINE + GAP;
-    assert(mine.top <= mine.memory + SIZE);
     ALLOW(taken, bytes);
     return taken;
 }
@@ -97,16 +97,25 @@ void *mica_scratch_zeroed(size_t bytes)
     return memset(mica_scratch_take(bytes), 0, bytes);
 }
 
+bool mica_scratch_ready(void)
+{
+    return mine.team > 0;
+}
+
 mica_status mica_scratch_prepare(int threads)
 {
     if (!map()) return mica_fail_memory(SIZE);
     if (threads <= mine.team) return MICA_OK;
-    bool all = true;
+    bool all = true, odd = false;
     if (threads > 1) {
-#pragma omp parallel num_threads(threads) reduction(&& : all)
-        all = map();
+#pragma omp parallel num_threads(threads) reduction(&& : all) reduction(|| : odd)
+        {
+            all = map();
+            odd = mica_floating_is_odd();
+        }
     }
     if (!all) return mica_fail_memory(SIZE);
+    mica_floating_team(odd);
     mine.team = threads;
     return MICA_OK;
 }

@@ -12,6 +12,7 @@
 
 #include "mica/types.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct mica_scratch {
@@ -25,7 +26,10 @@ void *mica_scratch_take(size_t bytes);
 void *mica_scratch_zeroed(size_t bytes);
 
 /* Maps the memory of this thread and of those that it runs parallel loops with, so that its runs
- * find it mapped: OK or OUT_OF_MEMORY. Cheap where that has been done. */
+ * find it mapped, and looks at their floating-point state (floating.h): OK or OUT_OF_MEMORY. Cheap
+ * where that has been done. */
 mica_status mica_scratch_prepare(int threads);
+/* Whether this thread has done that for any number of threads. */
+bool mica_scratch_ready(void);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "cpu/cpu.h"
+#include "cpu/floating.h"
 #include "ops/shared/onednn.h"
 #include "peers/peers.h"
 
@@ -66,6 +67,7 @@ static void report_environment(void)
 mica_status mica_context_create(const char *device, mica_context **context)
 {
     if (!context) return null_pointer("context");
+    mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(false);
     *context = NULL;
     mica_context *c = mica_alloc(sizeof *c);
     if (!c) return mica_fail_memory(sizeof *c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Packed arguments: constant inputs in the layout that the plan's engine likes best. */
 #include "plan/context.h"
+#include "cpu/floating.h"
 
 enum { ALIGNMENT = 256 };
 
@@ -79,6 +80,7 @@ static mica_status check_memory(const mica_plan *plan, const mica_rule *rule, co
 mica_status mica_plan_pack(const mica_plan *plan, int arg, const void *from, void *to, void *stream)
 {
     if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
+    mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(!plan->cuda);
     if (arg < 0 || arg >= plan->op->arg_count)
         return mica_fail(MICA_INVALID, "pack: argument %d, %s has %d", arg, plan->op->name,
                          plan->op->arg_count);

@@ -2,6 +2,9 @@
  * Plans: building, running, describing, giving back. */
 #include "plan/context.h"
 #include "base/memory.h"
+#include "cpu/cpu.h"
+#include "cpu/floating.h"
+#include "cpu/scratch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -357,6 +360,9 @@ mica_status mica_plan_run(const mica_plan *plan, const mica_run *run)
     static const size_t of_0_1 = offsetof(mica_run, args) + 64 * sizeof(void *);
     if (!plan || !run) return mica_fail(MICA_INVALID, "plan or run is NULL");
     size_t size = run->size ? run->size : of_0_1;
+    bool cpu = !plan->cuda;
+    mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(cpu);
+    if (cpu && !mica_scratch_ready()) MICA_TRY(mica_scratch_prepare(mica_cpu_threads()));
     return size < sizeof *run ? run_shorter(plan, run, size) : run_whole(plan, run);
 }
 

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "cpu/cpu.h"
+#include "cpu/floating.h"
 #include "cpu/scratch.h"
 
 #include <stdio.h>
@@ -203,6 +204,7 @@ mica_status mica_plan_create(mica_context *c, const char *name, const void *desc
                              const mica_options *options, mica_plan **plan)
 {
     if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
+    mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(false);
     *plan = NULL;
     if (!c || !name || !desc) return mica_fail(MICA_INVALID, "context, op or desc is NULL");
     const mica_op *op = mica_op_find(name);
@@ -221,6 +223,7 @@ mica_status mica_plan_from_text(mica_context *c, const char *line, const mica_op
                                 mica_plan **plan)
 {
     if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
+    mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(false);
     *plan = NULL;
     if (!c || !line) return mica_fail(MICA_INVALID, "context or line is NULL");
     const mica_op *op;
