@@ -45,9 +45,17 @@ static void link_newest(mica_plan_cache *c, mica_cache_entry *e)
     c->newest = e;
 }
 
+/* With its children, which it keeps although the cache may have let go of them. */
+static size_t held(const mica_plan *plan)
+{
+    size_t bytes = mica_plan_full(plan)->bytes;
+    for (int i = 0; i < plan->child_count; i++) bytes += held(plan->children[i]);
+    return bytes;
+}
+
 static int64_t entry_bytes(const mica_cache_entry *e)
 {
-    return (int64_t)(sizeof *e + e->key_bytes + mica_plan_full(e->plan)->bytes);
+    return (int64_t)(sizeof *e + e->key_bytes + held(e->plan));
 }
 
 static void evict(mica_plan_cache *c, mica_cache_entry *e)

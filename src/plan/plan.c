@@ -5,6 +5,7 @@
 #include "cpu/cpu.h"
 #include "cpu/floating.h"
 #include "cpu/scratch.h"
+#include "ops/holds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,11 @@ static mica_status make_room(void *list, int count, size_t element)
     memset(memory + old, 0, more * element);
     memcpy(list, &memory, sizeof memory);
     return MICA_OK;
+}
+
+void mica_plan_holds(mica_plan *plan, size_t bytes)
+{
+    mica_plan_full(plan)->bytes += bytes;
 }
 
 mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *offset)

@@ -250,8 +250,8 @@ static void measuring_packs(void **state)
     mica_plan_destroy(plan);
 }
 
-/* A forked child has none of the parent's threads: it packs and runs alone; what oneDNN would pack it
- * is told to have packed before. */
+/* A forked child has none of the parent's threads: it packs and runs alone; what oneDNN would pack
+ * it is told to have packed before. */
 static void forked_children_pack_and_run(void **state)
 {
     (void)state;

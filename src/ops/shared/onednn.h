@@ -59,6 +59,8 @@ typedef struct mica_onednn_args {
 /* Whether this process is a fork of one that had opened oneDNN, whose locks may be held here for
  * ever: nothing is made or freed, and plans compute without it. */
 bool mica_onednn_forked(void);
+/* Whether it can be called: not there, and not while the process ends. */
+bool mica_onednn_usable(void);
 
 /* Opens it once; UNSUPPORTED with every place that was looked in, and why what was found there
  * cannot be used. What the engines that stand on it are asked first. */
@@ -83,6 +85,8 @@ mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primi
                                mica_why *why);
 void mica_onednn_destroy(mica_onednn *primitive); /* NULL is allowed */
 /* Bytes a run needs, 256-byte aligned: reorders and scratchpad. */
+/* What it holds, for the bound of the plan cache; an estimate, since oneDNN does not say. */
+size_t mica_onednn_bytes(const mica_onednn *primitive);
 size_t mica_onednn_workspace(const mica_onednn *primitive);
 /* oneDNN's name of the implementation, "brgconv:avx512_core". */
 const char *mica_onednn_name(const mica_onednn *primitive);

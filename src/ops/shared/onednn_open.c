@@ -9,7 +9,9 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define VARIABLE "MICA_ONEDNN"
 
@@ -17,7 +19,7 @@ mica_onednn_table mica_dnnl;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool usable;
-static int opened_after; /* so many forks */
+static int opened_after;                          /* so many forks */
 static char path[512], version[48], absence[448]; /* a refusal with it fits a mica_why */
 
 /* ---- the functions ---- */
@@ -131,12 +133,31 @@ static bool check(void *library, const char *name, mica_text *looked)
     return !missing;
 }
 
+/* Plans hold their primitives, and the plan cache's bound counts them: up to 1,024 more, of plans
+ * that are gone, are memory that nobody asked for. Where the host has the library, too, its cache
+ * stays as it is. */
+static void keep_no_primitives(void *library)
+{
+    int (*set_capacity)(int);
+    *(void **)&set_capacity = dlsym(library, "dnnl_set_primitive_cache_capacity");
+    if (set_capacity) (void)set_capacity(0);
+}
+
+static bool is_loaded(const char *name)
+{
+    void *library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library) dlclose(library);
+    return library != NULL;
+}
+
 static bool try_name(const char *value, const char *name, mica_text *looked)
 {
     const char *const names[] = {name, NULL};
+    bool shared = is_loaded(value ? value : name);
     void *library = mica_library_open(VARIABLE, value, names, looked);
     if (!library) return false;
     if (check(library, value ? value : name, looked)) {
+        if (!shared) keep_no_primitives(library);
         mica_library_path(*(void **)&mica_dnnl.version, path, sizeof path);
         return true;
     }
@@ -173,15 +194,63 @@ mica_status mica_onednn_load(mica_why *why)
 {
     pthread_once(&once, open_once);
     if (!usable) return mica_refuse(why, "%s", absence);
-    if (!mica_onednn_forked()) return MICA_OK;
-    (void)mica_refuse(why, "this process was forked after oneDNN had been opened, whose locks may be "
-                           "held by threads that are not here: mica's own engines compute");
+    if (mica_onednn_usable()) return MICA_OK;
+    if (!mica_onednn_forked()) return mica_refuse(why, "oneDNN is closed: the process ends");
+    (void)mica_refuse(why,
+                      "this process was forked after oneDNN had been opened, whose locks may be "
+                      "held by threads that are not here: mica's own engines compute");
     return MICA_FORKED_PROCESS;
 }
 
 bool mica_onednn_forked(void)
 {
     return usable && opened_after != mica_forks();
+}
+
+/* ---- the end of the process ---- */
+
+static atomic_int inside;
+static atomic_bool ended;
+static _Thread_local int own; /* of `inside`: exit may be called by a signal's handler */
+
+bool mica_onednn_usable(void)
+{
+    return !mica_onednn_forked() && !atomic_load_explicit(&ended, memory_order_relaxed);
+}
+
+bool mica_onednn_enter(void)
+{
+    atomic_fetch_add(&inside, 1);
+    own++;
+    if (!atomic_load(&ended)) return true;
+    mica_onednn_leave();
+    return false;
+}
+
+void mica_onednn_leave(void)
+{
+    own--;
+    atomic_fetch_sub(&inside, 1);
+}
+
+/* Calls end by themselves, so the bound is for what nobody foresees. */
+static void wait_until_outside(void)
+{
+    const double most_seconds = 10;
+    double start = mica_seconds();
+    atomic_store(&ended, true);
+    if (mica_onednn_forked()) return;
+    while (atomic_load(&inside) > own && mica_seconds() - start < most_seconds) sched_yield();
+}
+
+void mica_onednn_made(int kind, const char *implementation)
+{
+    static atomic_bool known[256]; /* by a hash, so that there is an end to it */
+    unsigned hash = (unsigned)kind;
+    for (; *implementation; implementation++) hash = hash * 31 + (unsigned char)*implementation;
+    atomic_bool *seen = &known[hash % 256];
+    if (!atomic_load_explicit(seen, memory_order_relaxed) && !atomic_exchange(seen, true))
+        (void)atexit(wait_until_outside);
 }
 
 const char *mica_onednn_version(void)

@@ -17,7 +17,7 @@ static bool in_parallel(void)
 
 bool mica_onednn_ready(const mica_onednn *p)
 {
-    if (mica_onednn_forked()) return false;
+    if (!mica_onednn_usable()) return false;
     return p->threads == 1 || (!in_parallel() && mica_cpu_threads() >= p->threads);
 }
 
@@ -30,9 +30,9 @@ static context *claim(const mica_onednn *p)
     for (;; sched_yield())
         for (int i = 0; i < CONTEXTS; i++) {
             int busy = atomic_load_explicit(&all[i].busy, memory_order_relaxed);
-            if (busy != own && atomic_compare_exchange_strong_explicit(
-                                   &all[i].busy, &busy, own, memory_order_acquire,
-                                   memory_order_relaxed))
+            if (busy != own &&
+                atomic_compare_exchange_strong_explicit(&all[i].busy, &busy, own,
+                                                        memory_order_acquire, memory_order_relaxed))
                 return &all[i];
         }
 }
@@ -67,8 +67,14 @@ static dnnl_status_t reorder(const mica_onednn *p, const context *c, int i)
     return mica_dnnl.primitive_execute(p->reorder[i], c->stream, 2, args);
 }
 
+static mica_status closed(void)
+{
+    return mica_fail(MICA_INTERNAL, "oneDNN is closed: the process ends");
+}
+
 mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, void *workspace)
 {
+    if (!mica_onednn_enter()) return closed();
     int before = swap_threads(p->threads);
     context *c = claim(p);
     dnnl_status_t s = set_handles(p, c, args, workspace);
@@ -79,6 +85,7 @@ mica_status mica_onednn_run(const mica_onednn *p, const mica_onednn_args *args, 
     if (!s) s = mica_dnnl.stream_wait(c->stream);
     release(c);
     swap_threads(before);
+    mica_onednn_leave();
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN failed with its status %d", (int)s);
     return MICA_OK;
 }
@@ -115,8 +122,10 @@ mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void
     dnnl_primitive_t pack = NULL;
     dnnl_memory_t inner = NULL;
     if (mica_onednn_forked())
-        return mica_fail(MICA_FORKED_PROCESS, "this process was forked after oneDNN had been opened: "
-                                              "pack before, or make a new plan");
+        return mica_fail(MICA_FORKED_PROCESS,
+                         "this process was forked after oneDNN had been opened: "
+                         "pack before, or make a new plan");
+    if (!mica_onednn_enter()) return closed();
     int before = swap_threads(in_parallel() ? 1 : mica_cpu_threads());
     context *c = claim(p);
     dnnl_status_t s = mica_dnnl.memory_md(c->user[i], &user);
@@ -127,12 +136,14 @@ mica_status mica_onednn_pack(const mica_onednn *p, int i, const void *from, void
     if (pack) mica_dnnl.primitive_destroy(pack);
     release(c);
     swap_threads(before);
+    mica_onednn_leave();
     return packing_failed(s);
 }
 
 mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, void *workspace)
 {
     dnnl_status_t s = ONEDNN_SUCCESS;
+    if (!mica_onednn_enter()) return closed();
     context *c = claim(p);
     for (int i = 0; i < MICA_ONEDNN_TENSORS && !s; i++) {
         if (!p->unpack[i]) continue;
@@ -141,6 +152,7 @@ mica_status mica_onednn_unpack(const mica_onednn *p, mica_onednn_args *args, voi
         args->tensor[i] = plain;
     }
     release(c);
+    mica_onednn_leave();
     return packing_failed(s);
 }
 
@@ -160,9 +172,12 @@ static dnnl_status_t gemm(const mica_onednn_gemm_args *g)
 
 mica_status mica_onednn_gemm(const mica_onednn_gemm_args *g)
 {
+    if (!mica_onednn_enter()) return closed();
     int before = swap_threads(in_parallel() ? 1 : mica_cpu_threads());
     dnnl_status_t s = gemm(g);
     swap_threads(before);
+    mica_onednn_made(-1, mica_dtype_name(g->type));
+    mica_onednn_leave();
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN's gemm failed with its status %d", (int)s);
     return MICA_OK;
 }

@@ -9,6 +9,7 @@
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"
+#include "ops/holds.h"
 #include "ops/shared/onednn.h"
 
 enum { FORMATS_USER, FORMATS_FILTER, FORMATS_ALL, FORMATS };
@@ -305,6 +306,7 @@ static mica_status build(mica_plan *plan)
     if (status == MICA_OK) status = mica_onednn_create(&spec, &s->primitive, &why);
     if (status == MICA_UNSUPPORTED) return mica_fail(status, "%s", why.text);
     MICA_TRY(status);
+    mica_plan_holds(plan, mica_onednn_bytes(s->primitive));
     size_t bytes = mica_onednn_workspace(s->primitive);
     return bytes ? mica_book(plan, "onednn", bytes, &s->workspace) : MICA_OK;
 }

@@ -17,6 +17,7 @@
  * engine "cpu", several times slower. */
 #include "ops/gemm/cpu/gemm_cpu.h"
 #include "ops/shared/cpu/convert.h"
+#include "ops/holds.h"
 #include "ops/shared/onednn.h"
 #include "cpu/cpu.h"
 
@@ -384,6 +385,7 @@ static mica_status build(mica_plan *plan)
         mica_status status = make_matmul(d, plan->packed, s, &why);
         if (status == MICA_UNSUPPORTED) return mica_fail(status, "%s", why.text);
         MICA_TRY(status);
+        mica_plan_holds(plan, mica_onednn_bytes(s->matmul));
         return mica_book(plan, "onednn", mica_onednn_workspace(s->matmul), &s->workspace);
     }
     if (fits != MICA_OK) return mica_fail(fits, "%s", why.text);
@@ -405,7 +407,7 @@ static mica_status run_rest(const mica_plan *plan, const mica_run *r, double alp
     x.sums = s->blas.apart ? mica_at(r, s->workspace) : r->args[MICA_GEMM_C];
     bool c_is_read = reads_c(x.d, r);
     bool c_is_kept = x.d->a.dtype != MICA_F32 && x.beta != 0;
-    bool blas = s->blas.fits && !mica_onednn_forked();
+    bool blas = s->blas.fits && mica_onednn_usable();
     if (blas && (s->blas.apart || (!c_is_read && !c_is_kept))) return run_blas(&x);
     gemm_cpu_epilogue finish = {
         .desc = x.d, .shape = &s->loops.shape, .args = r->args, .alpha = x.alpha, .beta = x.beta};

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The plan cache's bound is what is held: resident memory stays within half as much again, by every
+ * family and engine of the CPU, and is given back. */
+#define _GNU_SOURCE
+#include "guest.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+enum { LIMIT = 8 << 20, TIMES = 120 };
+
+static long long plans;
+
+static int64_t resident(void)
+{
+    long long all = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lld %lld", &all, &pages), 2);
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Other limits of the workspace are other plans. */
+static void plan_many(mica_context *context, const guest_case *c, int times)
+{
+    for (int i = 0; i < times; i++) {
+        mica_plan *plan;
+        mica_options options = {.engine = c->engine, .workspace_limit = (int64_t)1 << 40 | i};
+        if (mica_plan_problem(context, c->problem, &options, &plan) != MICA_OK)
+            fail_msg("%s ; engine=%s: %s", c->line, c->engine, mica_error());
+        mica_plan_destroy(plan);
+        plans++;
+    }
+}
+
+static void warm(mica_context *context, guest_case *c)
+{
+    plan_many(context, c, 1);
+}
+
+static int64_t base;
+
+static void fill_the_cache(mica_context *context, guest_case *c)
+{
+    mica_stats stats;
+    plan_many(context, c, TIMES);
+    assert_int_equal(mica_context_stats(context, &stats), MICA_OK);
+    assert_true(stats.plan_bytes <= LIMIT);
+    int64_t more = resident() - base;
+    if (more > LIMIT * 3 / 2)
+        fail_msg("%s ; engine=%s: the cache says %lld KB, resident are %lld more", c->line,
+                 c->engine, (long long)stats.plan_bytes >> 10, (long long)more >> 10);
+}
+
+static void the_bound_is_what_is_held(void **state)
+{
+    (void)state;
+    mica_context *context = guest_context("cpu");
+    guest_each(context, 3, 1e9, NULL, warm);
+    malloc_trim(0);
+    base = resident();
+    assert_int_equal(mica_context_cache_limit(context, LIMIT), MICA_OK);
+    guest_each(context, 3, 1e9, NULL, fill_the_cache);
+    mica_stats stats;
+    assert_int_equal(mica_context_stats(context, &stats), MICA_OK);
+    print_message("%lld plans; the cache has %lld KB, resident are %lld more\n", plans,
+                  (long long)stats.plan_bytes >> 10, (long long)(resident() - base) >> 10);
+    assert_true(stats.plan_bytes > LIMIT / 2);
+    mica_context_destroy(context);
+    malloc_trim(0);
+    int64_t left = resident() - base;
+    if (left > LIMIT / 8) fail_msg("%lld KB are not given back", (long long)left >> 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_bound_is_what_is_held)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
