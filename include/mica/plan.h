@@ -175,6 +175,12 @@ MICA_API int mica_plan_describe(const mica_plan *plan, char *buffer, size_t size
 
 typedef enum mica_dir { MICA_UNUSED, MICA_IN, MICA_OUT, MICA_INOUT } mica_dir;
 
+typedef enum mica_need {
+    MICA_IF_GIVEN, /* there if it is given, or as its field's words say */
+    MICA_NEEDED,   /* refused without it */
+    MICA_INFERRED  /* made where it is left out */
+} mica_need;
+
 /* An argument of a plan or problem. */
 typedef struct mica_arg_info {
     const char *name;   /* "x" */
@@ -182,6 +188,11 @@ typedef struct mica_arg_info {
     bool optional;      /* may be NULL at run time */
     mica_tensor tensor; /* as inferred; the pointer is that of element 0 */
     int alias;          /* argument whose memory it may share, if the tensors are equal; or -1 */
+    uint32_t types;     /* bit d: may be of mica_dtype d; 0: other arguments decide */
+    mica_need need;     /* of its tensor */
+    const char *like;   /* argument whose dimensions it has, or words for them; or NULL */
+    const char *with;   /* argument without which there is none; or NULL */
+    bool refused;       /* given where dir is MICA_UNUSED it is refused; else left out */
 } mica_arg_info;
 /* index counts as the family's enumerators do (MICA_CONV_X); MICA_INVALID past the last. */
 MICA_API mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info);

@@ -24,7 +24,32 @@ typedef struct mica_arg {
     mica_dir dir[3]; /* by the value of the first field if that is called "pass"; else dir[0] */
     bool optional;   /* the pointer may be NULL */
     const char *alias; /* argument it may coincide with, if the tensors are equal; or NULL */
+    /* What follows is refused, inferred and left out by mica_op_resolve (args.c), and shown by
+     * `mica list`; what a row does not say, the operation's infer and check do. */
+    uint32_t types;    /* MICA_TYPE() or MICA_FLOATS and so on; 0: the operation judges */
+    mica_need need[3]; /* as dir by the pass */
+    /* The argument that it is as, if it is inferred or has a type only, and whose dimensions it
+     * must have: an argument before it in the table, or words for what `shape` makes. */
+    const char *like;
+    mica_tensor (*shape)(const void *desc); /* NULL: the argument called `like` */
+    const char *words; /* for what `shape` makes where it is not that argument; NULL: `like` */
+    bool state;        /* inferred of the type of sums over its model's: f64 for f64, else f32 */
+    const char *with;  /* argument without which there is none: given alone it is refused */
+    /* Field whose value it takes: bits of enum values or of steps of a list; of a flag, 1. Else it
+     * is left out. */
+    const char *when;
+    uint64_t values;
+    bool refused; /* given in a pass that does not use it, it is refused; else left out */
 } mica_arg;
+
+#define MICA_TYPE(NAME) (UINT32_C(1) << MICA_##NAME)
+#define MICA_FLOATS     (MICA_TYPE(F64) | MICA_TYPE(F32) | MICA_TYPE(F16) | MICA_TYPE(BF16))
+#define MICA_REALS      /* of a byte or more */                                                    \
+    (MICA_FLOATS | MICA_INDICES | MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8) |              \
+     MICA_TYPE(U8) | MICA_TYPE(U32) | MICA_TYPE(BOOL))
+#define MICA_INDICES (MICA_TYPE(S32) | MICA_TYPE(S64))
+/* "f64, f32, f16 or bf16" */
+void mica_types_text(uint32_t types, mica_text *text);
 
 typedef struct mica_scalar {
     const char *name;
@@ -123,11 +148,12 @@ typedef struct mica_op {
     const mica_scalar
         *scalars; /* those named alpha and beta scale the result and its old content */
     int scalar_count;
-    /* Fills what the caller left zero (defaults of the table are already in). May fail only where
-     * nothing can be inferred. Tensors that the pass does not use are zeroed. */
+    /* Fills what the caller left zero (defaults of the table are already in) and rows of `args` do
+     * not: those come behind it. May fail only where nothing can be inferred. NULL: nothing. */
     mica_status (*infer)(void *desc, mica_why *why);
     /* INVALID with the value and the rule if the inferred descriptor contradicts itself. Types,
-     * ranks, spans and overlap of each tensor are checked already. */
+     * ranks, spans and overlap of each tensor are checked already, and what rows of `args` say.
+     * NULL: nothing. */
     mica_status (*check)(const void *desc, mica_why *why);
     /* Arithmetic. Bytes are the sum over the arguments unless set here (NULL: no arithmetic). */
     void (*cost)(const void *desc, double *flops, double *bytes);
@@ -163,6 +189,8 @@ static inline const mica_tensor *mica_op_tensor(const mica_op *op, const void *d
 {
     return (const mica_tensor *)((const char *)desc + op->args[i].tensor);
 }
+/* What the table says of argument `index` in a pass; direction and tensor are left out. */
+void mica_arg_describe(const mica_op *op, int index, int pass, mica_arg_info *info);
 /* Index of the argument of that name, -1 for none or NULL. */
 int mica_op_arg_index(const mica_op *op, const char *name);
 /* The same of a run-time scalar. */
@@ -171,6 +199,12 @@ int mica_op_scalar_index(const mica_op *op, const char *name);
 double mica_op_bytes(const mica_op *op, const void *desc);
 /* Time at full bandwidth or full arithmetic rate, whichever is longer, in milliseconds. */
 double mica_roofline_ms(const mica_op *op, const void *desc, const mica_device_info *device);
+
+/* Steps of mica_op_resolve: what is needed, goes together, or is refused where it is given; what
+ * is inferred or left out; types and dimensions. */
+mica_status mica_args_given(const mica_op *op, const void *desc, mica_why *why);
+void mica_args_infer(const mica_op *op, void *desc);
+mica_status mica_args_check(const mica_op *op, const void *desc, mica_why *why);
 
 /* Copies, defaults, infers and checks a caller's descriptor into `out` (op->desc_size bytes,
  * zeroed). */

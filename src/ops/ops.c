@@ -109,10 +109,13 @@ static mica_status infer_and_check(const mica_op *op, void *desc, mica_why *why)
     for (int i = 0; i < op->field_count; i++)
         MICA_TRY(mica_field_default(&op->fields[i], desc, why));
     MICA_TRY(check_given(op, desc, why));
-    MICA_TRY(op->infer(desc, why));
+    MICA_TRY(mica_args_given(op, desc, why));
+    if (op->infer) MICA_TRY(op->infer(desc, why));
+    mica_args_infer(op, desc);
     for (int i = 0; i < op->field_count; i++) mica_field_settle(&op->fields[i], desc);
     MICA_TRY(check_tensors(op, desc, why));
-    return op->check(desc, why);
+    MICA_TRY(mica_args_check(op, desc, why));
+    return op->check ? op->check(desc, why) : MICA_OK;
 }
 
 mica_status mica_op_resolve(const mica_op *op, const void *desc, size_t desc_size, void *out,
@@ -278,6 +281,19 @@ double mica_contract_phi(const mica_contract *c)
 
 /* ---- tables for tools ---- */
 
+void mica_arg_describe(const mica_op *op, int index, int pass, mica_arg_info *info)
+{
+    const mica_arg *a = &op->args[index];
+    *info = (mica_arg_info){.name = a->name,
+                            .optional = a->optional,
+                            .alias = mica_op_arg_index(op, a->alias),
+                            .types = a->types,
+                            .need = a->need[pass],
+                            .like = a->like,
+                            .with = a->with,
+                            .refused = a->refused};
+}
+
 const char *mica_op_name(int index)
 {
     return index >= 0 && index < mica_op_count ? mica_ops[index]->name : NULL;
@@ -337,10 +353,9 @@ mica_status mica_op_arg(const char *name, int index, int pass, mica_arg_info *in
     if (index < 0 || index >= op->arg_count || pass < 0 || pass > 2)
         return mica_fail(MICA_INVALID, "argument %d of pass %d: %s has %d arguments", index, pass,
                          name, op->arg_count);
-    const mica_arg *a = &op->args[index];
-    *info = (mica_arg_info){
-        .name = a->name, .optional = a->optional, .alias = mica_op_arg_index(op, a->alias)};
-    info->dir = a->dir[strcmp(op->fields[0].name, "pass") == 0 ? pass : 0];
+    int column = strcmp(op->fields[0].name, "pass") == 0 ? pass : 0;
+    mica_arg_describe(op, index, column, info);
+    info->dir = op->args[index].dir[column];
     return MICA_OK;
 }
 

@@ -83,9 +83,9 @@ mica_status mica_problem_arg(const mica_problem *p, int index, mica_arg_info *in
     if (index < 0 || index >= p->op->arg_count)
         return mica_fail(MICA_INVALID, "argument %d: %s has %d", index, p->op->name,
                          p->op->arg_count);
-    *info = (mica_arg_info){p->op->args[index].name, mica_op_dir(p->op, p->desc, index),
-                            p->op->args[index].optional, *mica_op_tensor(p->op, p->desc, index),
-                            mica_op_arg_index(p->op, p->op->args[index].alias)};
+    mica_arg_describe(p->op, index, mica_op_pass(p->op, p->desc), info);
+    info->dir = mica_op_dir(p->op, p->desc, index);
+    info->tensor = *mica_op_tensor(p->op, p->desc, index);
     return MICA_OK;
 }
 

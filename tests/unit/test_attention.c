@@ -197,7 +197,7 @@ static void infinite_sinks(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    refuses("attention k=f32:1x1x1x1", "q has rank 0");
+    refuses("attention k=f32:1x1x1x1", "q is needed");
     refuses("attention q=f32:2x3x4", "q has rank 3");
     refuses("attention q=s32:1x1x1x1", "q is s32, it must be f64, f32");
     refuses("attention pass=bwd q=e4m3:1x1x1x1", "q is e4m3, it must be f64, f32, f16 or bf16");
@@ -220,7 +220,7 @@ static void refusals(void **state)
     refuses("attention q=f32:1x1x4x8 causal=top_left align=bottom_right", "contradict");
     refuses("attention q=f32:1x2x4x8 slopes=f32:3", "dimension 0 of slopes is 3, it must be 2");
     refuses("attention q=f32:1x2x4x8 bias=f32:1x2x3x4", "dimension 2 of bias is 3, it must be 1");
-    refuses("attention q=f32:1x2x4x8 mask=f32:1x2x4x4", "mask is f32, it must be bool or u8");
+    refuses("attention q=f32:1x2x4x8 mask=f32:1x2x4x4", "mask is f32, it must be u8 or bool");
     refuses("attention pass=bwd q=f32:1x2x4x8 dbias=f32:1x2x4x4", "dbias without bias");
     refuses("attention pass=bwd q=f32:1x2x4x8 dsinks=f32:2", "dsinks without sinks");
     refuses("attention q=f32:1x2x4x8 scale_k=f32:1", "scale_k is for 8-bit types, k is f32");

@@ -528,7 +528,7 @@ static void bits_do_not_depend_on_threads(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    refuses("norm kind=layer", "x is missing");
+    refuses("norm kind=layer", "x is needed");
     refuses("norm x=f32:2x3 axes=3", "axes is 3, x has rank 2");
     refuses("norm kind=batch x=f32:2x3 axes=2", "axes is 2 with kind=batch");
     refuses("norm kind=batch x=f32:7", "x has rank 1, kind=batch needs channels");

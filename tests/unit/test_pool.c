@@ -453,7 +453,7 @@ static void refusals(void **state)
         {"pool mode=avg x=s32:1x1x4", "x is s32; an average takes"},
         {"pool pass=bwd x=s8:1x1x4", "x is s8; the gradient takes f64, f32, f16, bf16"},
         {"pool mode=avg x=f32:1x1x4 indices=s64", "only mode=max has them"},
-        {"pool x=f32:1x1x4 indices=u8", "indices are u8, they must be s32 or s64"},
+        {"pool x=f32:1x1x4 indices=u8", "indices is u8, it must be s32 or s64"},
         {"pool x=f32:1x1x4 window=2 indices=s32:1x1x3", "dimension 2 of indices is 3, of y 2"},
         {"pool x=f32:1x1x3000000000:0x0x1 window=2 indices=s32", "use s64"},
         {"pool adaptive=1 x=f32:1x1x4", "adaptive: y is needed, with the rank of x, 3"},

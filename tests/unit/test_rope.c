@@ -332,7 +332,7 @@ static void inference(void **state)
 static void refusals_name_value_and_rule(void **state)
 {
     (void)state;
-    refuses("rope", "q has rank 0");
+    refuses("rope", "q is needed");
     refuses("rope q=f32:3x4", "q has rank 2");
     refuses("rope q=e4m3:1x1x1x4", "q is e4m3, it must be f64, f32, f16 or bf16");
     refuses("rope q=f32:1x1x1x5", "rotary_dim is 5, it must be even and at most D, 5");
@@ -358,7 +358,7 @@ static void refusals_name_value_and_rule(void **state)
     refuses("rope q=f32:1x1x3x4 k=f32:1x1x3x6", "dimension 3 of k is 6, it must be 4");
     refuses("rope q=f32:1x1x3x4 k_out=f32:1x1x3x4", "k_out without k");
     refuses("rope q=f32:1x1x3x4 q_out=f32:1x1x3x4:0x0x0x1", "q_out");
-    refuses("kv_append k=f32:1x1x3x4", "k_cache has rank 0");
+    refuses("kv_append k=f32:1x1x3x4", "k_cache is needed");
     refuses("kv_append k=f32:1x1x3x4 k_cache=f64:1x1x3x4", "k_cache is f64");
     refuses("kv_append k=f64:1x1x3x4 k_cache=f32:1x1x3x4", "k_cache is f32, it must be f64");
     refuses("kv_append k=f32:2x1x3x4 k_cache=f32:3x1x3x4", "dimension 0 of k_cache is 3");

@@ -399,9 +399,9 @@ static void refusals(void **state)
          "perm=0x0: 0 stands twice, a permutation names each dimension once"},
         {"transform x=f32:2x3 perm=0x2", "perm[1] is 2, x has dimensions 0 to 1"},
         {"transform x=f32:2x3 perm=1x0x5", "perm[2] is 5, x has only 2 dimensions"},
-        {"transform x=f32:2x3 y=f32:2x4", "dimension 1 of x is 3, of y 4"},
-        {"transform x=f32:2x3 perm=1x0 y=f32:2x3", "dimension 0 of x (permuted) is 3, of y 2"},
-        {"transform x=f32:2x3 y=s4:2x3", "y is s4; a transform takes real types of a byte or more"},
+        {"transform x=f32:2x3 y=f32:2x4", "dimension 1 of y is 4, of x 3"},
+        {"transform x=f32:2x3 perm=1x0 y=f32:2x3", "dimension 0 of y is 2, of x (permuted) 3"},
+        {"transform x=f32:2x3 y=s4:2x3", "y is s4, it must be f64"},
         {"transform x=f32:2x3 y=f32:2x3:0x1", "share memory"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

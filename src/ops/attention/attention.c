@@ -59,38 +59,39 @@ static const mica_field fields[] = {
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
 };
 
-#define ARG(member, ...)                                                                           \
+#define ARG(member, fwd, bwd, ...)                                                                 \
     {                                                                                              \
-        .name = #member, offsetof(mica_attention_desc, member),                                    \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
+        .name = #member, .tensor = offsetof(mica_attention_desc, member), .dir = {fwd, bwd},       \
+        __VA_ARGS__                                                                                \
     }
 static const mica_arg args[] = {
-    [MICA_ATTENTION_Q] = ARG(q, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_K] = ARG(k, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_V] = ARG(v, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_OUT] = ARG(out, MICA_OUT, MICA_IN),
-    [MICA_ATTENTION_LSE] = ARG(lse, MICA_OUT, MICA_IN),
-    [MICA_ATTENTION_DOUT] = ARG(dout, MICA_UNUSED, MICA_IN),
-    [MICA_ATTENTION_DQ] = ARG(dq, MICA_UNUSED, MICA_OUT),
-    [MICA_ATTENTION_DK] = ARG(dk, MICA_UNUSED, MICA_OUT),
-    [MICA_ATTENTION_DV] = ARG(dv, MICA_UNUSED, MICA_OUT),
-    [MICA_ATTENTION_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT),
-    [MICA_ATTENTION_DSINKS] = ARG(dsinks, MICA_UNUSED, MICA_OUT),
-    [MICA_ATTENTION_SCALE_Q] = ARG(scale_q, MICA_IN, MICA_UNUSED),
-    [MICA_ATTENTION_SCALE_K] = ARG(scale_k, MICA_IN, MICA_UNUSED),
-    [MICA_ATTENTION_SCALE_V] = ARG(scale_v, MICA_IN, MICA_UNUSED),
-    [MICA_ATTENTION_SLOPES] = ARG(slopes, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_BIAS] = ARG(bias, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_MASK] = ARG(mask, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_SINKS] = ARG(sinks, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_RNG] = ARG(rng, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_CU_K] = ARG(cu_k, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN),
-    [MICA_ATTENTION_PAGES] = ARG(pages, MICA_IN, MICA_IN),
+    [MICA_ATTENTION_Q] = ARG(q, MICA_IN, MICA_IN, .need = {MICA_NEEDED, MICA_NEEDED}),
+    [MICA_ATTENTION_K] = ARG(k, MICA_IN, MICA_IN, .optional = false),
+    [MICA_ATTENTION_V] = ARG(v, MICA_IN, MICA_IN, .optional = false),
+    [MICA_ATTENTION_OUT] = ARG(out, MICA_OUT, MICA_IN, .optional = false),
+    [MICA_ATTENTION_LSE] = ARG(lse, MICA_OUT, MICA_IN, .optional = false),
+    [MICA_ATTENTION_DOUT] = ARG(dout, MICA_UNUSED, MICA_IN, .optional = false),
+    [MICA_ATTENTION_DQ] = ARG(dq, MICA_UNUSED, MICA_OUT, .optional = false),
+    [MICA_ATTENTION_DK] = ARG(dk, MICA_UNUSED, MICA_OUT, .optional = false),
+    [MICA_ATTENTION_DV] = ARG(dv, MICA_UNUSED, MICA_OUT, .optional = false),
+    [MICA_ATTENTION_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, .with = "bias"),
+    [MICA_ATTENTION_DSINKS] = ARG(dsinks, MICA_UNUSED, MICA_OUT, .with = "sinks"),
+    [MICA_ATTENTION_SCALE_Q] =
+        ARG(scale_q, MICA_IN, MICA_UNUSED, .types = MICA_TYPE(F32), .refused = true),
+    [MICA_ATTENTION_SCALE_K] =
+        ARG(scale_k, MICA_IN, MICA_UNUSED, .types = MICA_TYPE(F32), .refused = true),
+    [MICA_ATTENTION_SCALE_V] =
+        ARG(scale_v, MICA_IN, MICA_UNUSED, .types = MICA_TYPE(F32), .refused = true),
+    [MICA_ATTENTION_SLOPES] = ARG(slopes, MICA_IN, MICA_IN, .optional = false),
+    [MICA_ATTENTION_BIAS] = ARG(bias, MICA_IN, MICA_IN, .optional = false),
+    [MICA_ATTENTION_MASK] = ARG(mask, MICA_IN, MICA_IN, .types = MICA_TYPE(U8) | MICA_TYPE(BOOL)),
+    [MICA_ATTENTION_SINKS] = ARG(sinks, MICA_IN, MICA_IN, .optional = false),
+    [MICA_ATTENTION_RNG] = ARG(rng, MICA_IN, MICA_IN, .types = MICA_TYPE(S64)),
+    [MICA_ATTENTION_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_ATTENTION_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_ATTENTION_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_ATTENTION_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_ATTENTION_PAGES] = ARG(pages, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
 };
 
 /* ---- inference ---- */
@@ -153,8 +154,6 @@ static mica_status infer(void *desc, mica_why *why)
         return MICA_OK;
     }
     infer_if_given(&d->lse, 3, q);
-    mica_tensor *unused[] = {&d->dout, &d->dq, &d->dk, &d->dv, &d->dbias, &d->dsinks};
-    for (int i = 0; i < 6; i++) memset(unused[i], 0, sizeof *unused[i]);
     return MICA_OK;
 }
 
@@ -279,11 +278,6 @@ static mica_status check_offsets(const mica_tensor *cu, const char *name, const 
 
 static mica_status check_lengths(const mica_attention_desc *d, mica_why *why)
 {
-    const mica_tensor *numbers[] = {&d->cu_q, &d->cu_k, &d->seq_q, &d->seq_k, &d->pages};
-    const char *const names[] = {"cu_q", "cu_k", "seq_q", "seq_k", "pages"};
-    for (int i = 0; i < 5; i++)
-        if (mica_tensor_given(numbers[i]) && numbers[i]->dtype != MICA_S32)
-            return bad_type(numbers[i], names[i], "s32", why);
     MICA_TRY(check_offsets(&d->cu_q, "cu_q", &d->seq_q, &d->q, "q", why));
     MICA_TRY(check_offsets(&d->cu_k, "cu_k", &d->seq_k, &d->k, "k", why));
     bool paged = mica_tensor_given(&d->pages);
@@ -335,7 +329,6 @@ static mica_status check_scale_tensor(const mica_attention_desc *d, const mica_t
     if (!is_eight_bit(of->dtype))
         return mica_invalid(why, "%s is for 8-bit types, %s is %s", name, name + 6,
                             mica_dtype_name(of->dtype));
-    if (t->dtype != MICA_F32) return bad_type(t, name, "f32", why);
     if (t->rank != 1 || (t->dims[0] != 1 && t->dims[0] != d->k.dims[1]))
         return mica_invalid(why, "%s has %lld elements in %d dimensions, it is a list of 1 or %lld",
                             name, (long long)mica_tensor_count(t), t->rank,
@@ -350,18 +343,10 @@ static mica_status check_extras(const mica_attention_desc *d, mica_why *why)
     MICA_TRY(check_dims(&d->sinks, "sinks", 1, &heads, why));
     MICA_TRY(check_broadcast(d, &d->bias, "bias", why));
     MICA_TRY(check_broadcast(d, &d->mask, "mask", why));
-    if (mica_tensor_given(&d->mask) && d->mask.dtype != MICA_BOOL && d->mask.dtype != MICA_U8)
-        return bad_type(&d->mask, "mask", "bool or u8", why);
-    if (mica_tensor_given(&d->dbias) && !mica_tensor_given(&d->bias))
-        return mica_invalid(why, "dbias without bias");
-    if (mica_tensor_given(&d->dsinks) && !mica_tensor_given(&d->sinks))
-        return mica_invalid(why, "dsinks without sinks");
     MICA_TRY(check_dims(&d->dbias, "dbias", 4, d->bias.dims, why));
     MICA_TRY(check_dims(&d->dsinks, "dsinks", 1, d->sinks.dims, why));
     if (mica_tensor_given(&d->rng) && d->dropout == 0)
         return mica_invalid(why, "rng without dropout");
-    if (mica_tensor_given(&d->rng) && d->rng.dtype != MICA_S64)
-        return bad_type(&d->rng, "rng", "s64", why);
     MICA_TRY(check_dims(&d->rng, "rng", 1, &two, why));
     MICA_TRY(check_scale_tensor(d, &d->scale_q, "scale_q", &d->q, why));
     MICA_TRY(check_scale_tensor(d, &d->scale_k, "scale_k", &d->k, why));

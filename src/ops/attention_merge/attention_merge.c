@@ -15,14 +15,6 @@ static const mica_field fields[] = {
     FIELD(lse, TENSOR, .zero = "none", .doc = "rows: logarithm of the whole sum"),
 };
 
-#define TENSOR(member) offsetof(mica_attention_merge_desc, member)
-static const mica_arg args[] = {
-    [MICA_ATTENTION_MERGE_OUTS] = {"outs", TENSOR(outs), {MICA_IN}},
-    [MICA_ATTENTION_MERGE_LSES] = {"lses", TENSOR(lses), {MICA_IN}},
-    [MICA_ATTENTION_MERGE_OUT] = {"out", TENSOR(out), {MICA_OUT}},
-    [MICA_ATTENTION_MERGE_LSE] = {"lse", TENSOR(lse), {MICA_OUT}},
-};
-
 /* t without its first dimension (and the last: columns); of rank 1 at least. */
 static mica_tensor inner(const mica_tensor *t, int first, int last)
 {
@@ -32,6 +24,46 @@ static mica_tensor inner(const mica_tensor *t, int first, int last)
     if (r.rank == 0) r.rank = 1, r.dims[0] = 1, r.strides[0] = 1;
     return r;
 }
+
+static mica_tensor part_of_outs(const void *desc)
+{
+    const mica_attention_merge_desc *d = desc;
+    return inner(&d->outs, 1, d->outs.rank);
+}
+
+static mica_tensor sums_of_outs(const void *desc)
+{
+    const mica_attention_merge_desc *d = desc;
+    return mica_tensor_packed(d->outs.dtype, d->outs.rank - 1, d->outs.dims);
+}
+
+static mica_tensor rows_of_outs(const void *desc)
+{
+    const mica_attention_merge_desc *d = desc;
+    mica_tensor rows = inner(&d->outs, 1, d->outs.rank - 1);
+    return mica_tensor_packed(rows.dtype, rows.rank, rows.dims);
+}
+
+#define TENSOR(member) #member, offsetof(mica_attention_merge_desc, member)
+static const mica_arg args[] = {
+    [MICA_ATTENTION_MERGE_OUTS] = {TENSOR(outs), {MICA_IN}, .types = MICA_FLOATS},
+    [MICA_ATTENTION_MERGE_LSES] = {TENSOR(lses),
+                                   {MICA_IN},
+                                   .like = "outs without its columns",
+                                   .shape = sums_of_outs,
+                                   .need = {MICA_INFERRED},
+                                   .state = true},
+    [MICA_ATTENTION_MERGE_OUT] = {TENSOR(out),
+                                  {MICA_OUT},
+                                  .types = MICA_FLOATS,
+                                  .like = "a part of outs",
+                                  .shape = part_of_outs,
+                                  .need = {MICA_INFERRED}},
+    [MICA_ATTENTION_MERGE_LSE] = {TENSOR(lse),
+                                  {MICA_OUT},
+                                  .like = "the rows of outs",
+                                  .shape = rows_of_outs},
+};
 
 void attention_merge_rows(const mica_attention_merge_desc *d, mica_layout *layout)
 {
@@ -49,33 +81,11 @@ void attention_merge_rows(const mica_attention_merge_desc *d, mica_layout *layou
 
 /* ---- inference and checks ---- */
 
-/* As `like`, of which dimensions from first to before last are taken, if t is absent or has a type
- * only. A single row has one dimension of size 1. */
-static void infer_tensor(mica_tensor *t, mica_dtype type, const mica_tensor *like, int first,
-                         int last)
-{
-    if (t->rank) return;
-    if (mica_tensor_given(t)) type = t->dtype;
-    mica_tensor order = inner(like, first, last);
-    *t = mica_tensor_packed(type, order.rank, order.dims);
-    mica_tensor_strides_like(t, &order);
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_attention_merge_desc *d = desc;
     if (!mica_tensor_given(&d->outs) || d->outs.rank < 2)
         return mica_invalid(why, "outs has rank %d, it is P x rows x D", d->outs.rank);
-    mica_dtype stat = d->outs.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
-    int rank = d->outs.rank;
-    infer_tensor(&d->out, d->outs.dtype, &d->outs, 1, rank);
-    if (!d->lses.rank)
-        d->lses = mica_tensor_packed(mica_tensor_given(&d->lses) ? d->lses.dtype : stat, rank - 1,
-                                     d->outs.dims);
-    if (mica_tensor_given(&d->lse) && !d->lse.rank) {
-        mica_tensor rows = inner(&d->outs, 1, rank - 1);
-        d->lse = mica_tensor_packed(d->lse.dtype, rows.rank, rows.dims);
-    }
     return MICA_OK;
 }
 
@@ -91,21 +101,11 @@ static mica_status check(const void *desc, mica_why *why)
 {
     const mica_attention_merge_desc *d = desc;
     mica_dtype type = d->outs.dtype, stat = type == MICA_F64 ? MICA_F64 : MICA_F32;
-    if (!mica_dtype_is_common(type))
-        return mica_invalid(why, "outs is %s, it must be f64, f32, f16 or bf16",
-                            mica_dtype_name(type));
-    if (!mica_dtype_is_common(d->out.dtype) || (type == MICA_F64) != (d->out.dtype == MICA_F64))
+    if ((type == MICA_F64) != (d->out.dtype == MICA_F64))
         return mica_invalid(why, "out is %s, it must be %s", mica_dtype_name(d->out.dtype),
                             type == MICA_F64 ? "f64 with f64 outs" : "f32, f16 or bf16");
     MICA_TRY(check_type(&d->lses, "lses", stat, why));
-    MICA_TRY(check_type(&d->lse, "lse", stat, why));
-    int rank = d->outs.rank;
-    mica_tensor out = inner(&d->outs, 1, rank), rows = inner(&d->outs, 1, rank - 1);
-    mica_tensor parts = inner(&d->outs, 0, rank - 1);
-    MICA_TRY(mica_tensor_same_dims(&d->out, "out", &out, "a part of outs", why));
-    MICA_TRY(mica_tensor_same_dims(&d->lses, "lses", &parts, "outs without its columns", why));
-    if (!mica_tensor_given(&d->lse)) return MICA_OK;
-    return mica_tensor_same_dims(&d->lse, "lse", &rows, "the rows of outs", why);
+    return check_type(&d->lse, "lse", stat, why);
 }
 
 /* ---- numbers ---- */

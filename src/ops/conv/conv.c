@@ -62,15 +62,34 @@ static const mica_arg args[] = {
     {.name = "x", .tensor = offsetof(mica_conv_desc, x), .dir = {MICA_IN, MICA_OUT, MICA_IN}},
     {.name = "w", .tensor = offsetof(mica_conv_desc, w), .dir = {MICA_IN, MICA_IN, MICA_OUT}},
     {.name = "y", .tensor = offsetof(mica_conv_desc, y), .dir = {MICA_OUT, MICA_IN, MICA_IN}},
-    {.name = "bias", .tensor = offsetof(mica_conv_desc, bias), .dir = {MICA_IN}},
-    {.name = "scale", .tensor = offsetof(mica_conv_desc, scale), .dir = {MICA_IN}},
-    {.name = "shift", .tensor = offsetof(mica_conv_desc, shift), .dir = {MICA_IN}},
+    {.name = "bias",
+     .tensor = offsetof(mica_conv_desc, bias),
+     .dir = {MICA_IN},
+     .types = MICA_FLOATS},
+    {.name = "scale",
+     .tensor = offsetof(mica_conv_desc, scale),
+     .dir = {MICA_IN},
+     .types = MICA_FLOATS},
+    {.name = "shift",
+     .tensor = offsetof(mica_conv_desc, shift),
+     .dir = {MICA_IN},
+     .types = MICA_FLOATS},
     {.name = "residual", .tensor = offsetof(mica_conv_desc, residual), .dir = {MICA_IN}},
-    {.name = "scale_y", .tensor = offsetof(mica_conv_desc, scale_y), .dir = {MICA_IN}},
-    {.name = "aux", .tensor = offsetof(mica_conv_desc, aux), .dir = {MICA_OUT}},
-    {.name = "amax", .tensor = offsetof(mica_conv_desc, amax), .dir = {MICA_OUT}},
-    {.name = "stat_sum", .tensor = offsetof(mica_conv_desc, stat_sum), .dir = {MICA_OUT}},
-    {.name = "stat_square", .tensor = offsetof(mica_conv_desc, stat_square), .dir = {MICA_OUT}},
+    {.name = "scale_y",
+     .tensor = offsetof(mica_conv_desc, scale_y),
+     .dir = {MICA_IN},
+     .refused = true,
+     .types = MICA_TYPE(F32)},
+    {.name = "aux", .tensor = offsetof(mica_conv_desc, aux), .dir = {MICA_OUT}, .refused = true},
+    {.name = "amax", .tensor = offsetof(mica_conv_desc, amax), .dir = {MICA_OUT}, .refused = true},
+    {.name = "stat_sum",
+     .tensor = offsetof(mica_conv_desc, stat_sum),
+     .dir = {MICA_OUT},
+     .refused = true},
+    {.name = "stat_square",
+     .tensor = offsetof(mica_conv_desc, stat_square),
+     .dir = {MICA_OUT},
+     .refused = true},
 };
 
 static const mica_scalar scalars[] = {{"alpha", 1}, {"beta", 0}};
@@ -352,10 +371,6 @@ static mica_status check_vector(const mica_conv_desc *d, int arg, mica_dtype dty
 static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
 {
     mica_dtype real = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
-    for (int i = MICA_CONV_SCALE_Y; i <= MICA_CONV_STAT_SQUARE; i++)
-        if (d->pass != MICA_CONV_FWD && mica_tensor_given(mica_op_tensor(&mica_op_conv, d, i)))
-            return mica_invalid(why, "%s is for pass fwd, this is %s", args[i].name,
-                                pass_names[d->pass]);
     if (mica_tensor_given(&d->scale_y) && mica_dtype_bits(d->y.dtype) != 8)
         return mica_invalid(why, "scale_y is for an 8-bit y, y is %s", mica_dtype_name(d->y.dtype));
     if (conv_has_batch_stats(d) && !mica_dtype_is_common(d->y.dtype))

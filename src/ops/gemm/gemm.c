@@ -43,18 +43,27 @@ static const mica_field fields[] = {
 };
 
 static const mica_arg args[] = {
-    [MICA_GEMM_A] = {"a", offsetof(mica_gemm_desc, a), {MICA_IN}, false, NULL},
-    [MICA_GEMM_B] = {"b", offsetof(mica_gemm_desc, b), {MICA_IN}, false, NULL},
-    [MICA_GEMM_C] = {"c", offsetof(mica_gemm_desc, c), {MICA_OUT}, false, NULL},
-    [MICA_GEMM_SCALE_A] = {"scale_a", offsetof(mica_gemm_desc, scale_a), {MICA_IN}, false, NULL},
-    [MICA_GEMM_SCALE_B] = {"scale_b", offsetof(mica_gemm_desc, scale_b), {MICA_IN}, false, NULL},
-    [MICA_GEMM_BIAS] = {"bias", offsetof(mica_gemm_desc, bias), {MICA_IN}, false, NULL},
-    [MICA_GEMM_SCALE] = {"scale", offsetof(mica_gemm_desc, scale), {MICA_IN}, false, NULL},
-    [MICA_GEMM_SHIFT] = {"shift", offsetof(mica_gemm_desc, shift), {MICA_IN}, false, NULL},
+    [MICA_GEMM_A] = {"a", offsetof(mica_gemm_desc, a), {MICA_IN}},
+    [MICA_GEMM_B] = {"b", offsetof(mica_gemm_desc, b), {MICA_IN}},
+    [MICA_GEMM_C] = {"c", offsetof(mica_gemm_desc, c), {MICA_OUT}},
+    [MICA_GEMM_SCALE_A] = {"scale_a",
+                           offsetof(mica_gemm_desc, scale_a),
+                           {MICA_IN},
+                           .types = MICA_TYPE(F32)},
+    [MICA_GEMM_SCALE_B] = {"scale_b",
+                           offsetof(mica_gemm_desc, scale_b),
+                           {MICA_IN},
+                           .types = MICA_TYPE(F32)},
+    [MICA_GEMM_BIAS] = {"bias", offsetof(mica_gemm_desc, bias), {MICA_IN}, .types = MICA_FLOATS},
+    [MICA_GEMM_SCALE] = {"scale", offsetof(mica_gemm_desc, scale), {MICA_IN}, .types = MICA_FLOATS},
+    [MICA_GEMM_SHIFT] = {"shift", offsetof(mica_gemm_desc, shift), {MICA_IN}, .types = MICA_FLOATS},
     [MICA_GEMM_RESIDUAL] = {"residual", offsetof(mica_gemm_desc, residual), {MICA_IN}, false, "c"},
-    [MICA_GEMM_SCALE_C] = {"scale_c", offsetof(mica_gemm_desc, scale_c), {MICA_IN}, false, NULL},
-    [MICA_GEMM_AUX] = {"aux", offsetof(mica_gemm_desc, aux), {MICA_OUT}, false, NULL},
-    [MICA_GEMM_AMAX] = {"amax", offsetof(mica_gemm_desc, amax), {MICA_OUT}, false, NULL},
+    [MICA_GEMM_SCALE_C] = {"scale_c",
+                           offsetof(mica_gemm_desc, scale_c),
+                           {MICA_IN},
+                           .types = MICA_TYPE(F32)},
+    [MICA_GEMM_AUX] = {"aux", offsetof(mica_gemm_desc, aux), {MICA_OUT}},
+    [MICA_GEMM_AMAX] = {"amax", offsetof(mica_gemm_desc, amax), {MICA_OUT}},
 };
 
 static const mica_scalar scalars[] = {

@@ -52,13 +52,13 @@ static const mica_arg args[] = {
     [MICA_GROUPED_GEMM_A] = ARG(a, INPUT, false, NULL),
     [MICA_GROUPED_GEMM_B] = ARG(b, INPUT, false, NULL),
     [MICA_GROUPED_GEMM_C] = ARG(c, {MICA_INOUT, MICA_OUT}, false, NULL),
-    [MICA_GROUPED_GEMM_SCALE_A] = ARG(scale_a, INPUT, false, NULL),
-    [MICA_GROUPED_GEMM_SCALE_B] = ARG(scale_b, INPUT, false, NULL),
-    [MICA_GROUPED_GEMM_BIAS] = ARG(bias, INPUT, false, NULL),
-    [MICA_GROUPED_GEMM_SCALE] = ARG(scale, INPUT, false, NULL),
-    [MICA_GROUPED_GEMM_SHIFT] = ARG(shift, INPUT, false, NULL),
+    [MICA_GROUPED_GEMM_SCALE_A] = ARG(scale_a, INPUT, .types = MICA_TYPE(F32)),
+    [MICA_GROUPED_GEMM_SCALE_B] = ARG(scale_b, INPUT, .types = MICA_TYPE(F32)),
+    [MICA_GROUPED_GEMM_BIAS] = ARG(bias, INPUT, .types = MICA_FLOATS),
+    [MICA_GROUPED_GEMM_SCALE] = ARG(scale, INPUT, .types = MICA_FLOATS),
+    [MICA_GROUPED_GEMM_SHIFT] = ARG(shift, INPUT, .types = MICA_FLOATS),
     [MICA_GROUPED_GEMM_RESIDUAL] = ARG(residual, INPUT, false, "c"),
-    [MICA_GROUPED_GEMM_GROUPS] = ARG(groups, INPUT, false, NULL),
+    [MICA_GROUPED_GEMM_GROUPS] = ARG(groups, INPUT, .types = MICA_INDICES),
 };
 
 static const mica_scalar scalars[] = {
@@ -242,8 +242,6 @@ static mica_status check_groups(const mica_grouped_gemm_desc *d, int64_t count, 
 {
     const mica_tensor *t = &d->groups;
     if (!mica_tensor_given(t)) return MICA_OK;
-    if (t->dtype != MICA_S32 && t->dtype != MICA_S64)
-        return mica_invalid(why, "groups is %s, it must be s32 or s64", mica_dtype_name(t->dtype));
     if (t->rank == 1 && t->dims[0] == count) return MICA_OK;
     return mica_invalid(why, "groups has %lld elements in %d dimensions, there are %lld groups",
                         (long long)mica_tensor_count(t), t->rank, (long long)count);

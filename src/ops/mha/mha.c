@@ -280,9 +280,6 @@ static mica_status infer(void *desc, mica_why *why)
         if (mica_tensor_given(biases[i])) infer_tensor(biases[i], t, 1, of[i]->dims);
     infer_between(d);
     infer_scores(d);
-    for (int i = 0; i < ARGS; i++)
-        if (args[i].dir[d->pass] == MICA_UNUSED)
-            memset((char *)desc + args[i].tensor, 0, sizeof(mica_tensor));
     return MICA_OK;
 }
 

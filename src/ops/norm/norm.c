@@ -60,31 +60,54 @@ static const mica_field fields[] = {
 };
 
 /* Running statistics are updated only by fwd in mode train; in mode infer they are left alone. */
+#define AS_X .types = MICA_FLOATS, .like = "x"
 static const mica_arg args[] = {
-    [MICA_NORM_X] = {"x", offsetof(mica_norm_desc, x), {MICA_IN, MICA_IN}, false, NULL},
-    [MICA_NORM_RESIDUAL] =
-        {"residual", offsetof(mica_norm_desc, residual), {MICA_IN, MICA_IN}, false, NULL},
-    [MICA_NORM_SCALE] = {"scale", offsetof(mica_norm_desc, scale), {MICA_IN, MICA_IN}, false, NULL},
-    [MICA_NORM_BIAS] = {"bias", offsetof(mica_norm_desc, bias), {MICA_IN, MICA_IN}, false, NULL},
-    [MICA_NORM_Y] = {"y", offsetof(mica_norm_desc, y), {MICA_OUT}, false, "x"},
-    [MICA_NORM_SUM] = {"sum", offsetof(mica_norm_desc, sum), {MICA_OUT}, true, "residual"},
-    [MICA_NORM_MEAN] = {"mean", offsetof(mica_norm_desc, mean), {MICA_OUT, MICA_IN}, false, NULL},
-    [MICA_NORM_RSTD] = {"rstd", offsetof(mica_norm_desc, rstd), {MICA_OUT, MICA_IN}, false, NULL},
+    [MICA_NORM_X] = {"x",
+                     offsetof(mica_norm_desc, x),
+                     {MICA_IN, MICA_IN},
+                     .types = MICA_FLOATS,
+                     .need = {MICA_NEEDED, MICA_NEEDED}},
+    [MICA_NORM_RESIDUAL] = {"residual",
+                            offsetof(mica_norm_desc, residual),
+                            {MICA_IN, MICA_IN},
+                            AS_X},
+    [MICA_NORM_SCALE] = {"scale", offsetof(mica_norm_desc, scale), {MICA_IN, MICA_IN}},
+    [MICA_NORM_BIAS] = {"bias", offsetof(mica_norm_desc, bias), {MICA_IN, MICA_IN}},
+    [MICA_NORM_Y] =
+        {"y", offsetof(mica_norm_desc, y), {MICA_OUT}, .alias = "x", AS_X, .need = {MICA_INFERRED}},
+    [MICA_NORM_SUM] = {"sum", offsetof(mica_norm_desc, sum), {MICA_OUT}, true, "residual", AS_X},
+    [MICA_NORM_MEAN] = {"mean", offsetof(mica_norm_desc, mean), {MICA_OUT, MICA_IN}},
+    [MICA_NORM_RSTD] = {"rstd", offsetof(mica_norm_desc, rstd), {MICA_OUT, MICA_IN}},
     [MICA_NORM_RUNNING_MEAN] = {"running_mean",
                                 offsetof(mica_norm_desc, running_mean),
-                                {MICA_INOUT, MICA_IN},
-                                false,
-                                NULL},
-    [MICA_NORM_RUNNING_VAR] =
-        {"running_var", offsetof(mica_norm_desc, running_var), {MICA_INOUT, MICA_IN}, false, NULL},
-    [MICA_NORM_DY] = {"dy", offsetof(mica_norm_desc, dy), {MICA_UNUSED, MICA_IN}, false, NULL},
-    [MICA_NORM_DX] = {"dx", offsetof(mica_norm_desc, dx), {MICA_UNUSED, MICA_OUT}, true, "dy"},
-    [MICA_NORM_DSCALE] =
-        {"dscale", offsetof(mica_norm_desc, dscale), {MICA_UNUSED, MICA_OUT}, true, NULL},
-    [MICA_NORM_DBIAS] =
-        {"dbias", offsetof(mica_norm_desc, dbias), {MICA_UNUSED, MICA_OUT}, true, NULL},
-    [MICA_NORM_DRESIDUAL] =
-        {"dresidual", offsetof(mica_norm_desc, dresidual), {MICA_UNUSED, MICA_OUT}, false, NULL},
+                                {MICA_INOUT, MICA_IN}},
+    [MICA_NORM_RUNNING_VAR] = {"running_var",
+                               offsetof(mica_norm_desc, running_var),
+                               {MICA_INOUT, MICA_IN}},
+    [MICA_NORM_DY] = {"dy",
+                      offsetof(mica_norm_desc, dy),
+                      {MICA_UNUSED, MICA_IN},
+                      AS_X,
+                      .need = {0, MICA_INFERRED}},
+    [MICA_NORM_DX] = {"dx",
+                      offsetof(mica_norm_desc, dx),
+                      {MICA_UNUSED, MICA_OUT},
+                      true,
+                      "dy",
+                      AS_X,
+                      .need = {0, MICA_INFERRED}},
+    [MICA_NORM_DSCALE] = {"dscale",
+                          offsetof(mica_norm_desc, dscale),
+                          {MICA_UNUSED, MICA_OUT},
+                          .optional = true},
+    [MICA_NORM_DBIAS] = {"dbias",
+                         offsetof(mica_norm_desc, dbias),
+                         {MICA_UNUSED, MICA_OUT},
+                         .optional = true},
+    [MICA_NORM_DRESIDUAL] = {"dresidual",
+                             offsetof(mica_norm_desc, dresidual),
+                             {MICA_UNUSED, MICA_OUT},
+                             AS_X},
 };
 _Static_assert(sizeof args / sizeof *args == NORM_ARG_COUNT, "norm_args.h counts the arguments");
 
@@ -96,7 +119,6 @@ static const mica_scalar scalars[] = {[MICA_NORM_BETA] = {"beta", 0}};
 static mica_status check_shape(const mica_norm_desc *d, mica_why *why)
 {
     const char *kind = kinds[d->kind];
-    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is missing");
     if (d->mode == MICA_NORM_INFER && d->kind != MICA_NORM_BATCH)
         return mica_invalid(why, "mode=infer with kind=%s: only batch has running statistics",
                             kind);
@@ -170,17 +192,12 @@ static void complete(mica_tensor *t, mica_tensor shape)
 
 static void infer_forward(mica_norm_desc *d)
 {
-    clear(&d->dy), clear(&d->dx), clear(&d->dscale), clear(&d->dbias), clear(&d->dresidual);
-    infer_as(&d->y, &d->x);
     if (mica_norm_adds_in_front(d)) infer_as(&d->sum, &d->x);
     if (d->mode == MICA_NORM_INFER) clear(&d->mean), clear(&d->rstd);
 }
 
 static void infer_backward(mica_norm_desc *d)
 {
-    clear(&d->y), clear(&d->sum);
-    infer_as(&d->dy, &d->x);
-    infer_as(&d->dx, &d->x);
     if (mica_tensor_given(&d->scale)) infer_as(&d->dscale, &d->scale);
     if (mica_tensor_given(&d->bias)) infer_as(&d->dbias, &d->bias);
     if (d->act == MICA_ACT_IDENTITY) clear(&d->bias); /* its value enters only act'(z) */
@@ -215,16 +232,6 @@ static mica_status infer(void *desc, mica_why *why)
 }
 
 /* ---- checks ---- */
-
-static mica_status check_values(const mica_norm_desc *d, int arg, mica_why *why)
-{
-    const mica_tensor *t = mica_norm_tensor(d, arg);
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (!mica_dtype_is_common(t->dtype))
-        return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", args[arg].name,
-                            mica_dtype_name(t->dtype));
-    return mica_tensor_same_dims(t, args[arg].name, &d->x, "x", why);
-}
 
 static mica_status check_vector(const mica_norm_desc *d, int arg, mica_why *why)
 {
@@ -290,13 +297,8 @@ static mica_status check_numbers(const mica_norm_desc *d, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_norm_desc *d = desc;
-    static const int values[] = {MICA_NORM_X,        MICA_NORM_RESIDUAL, MICA_NORM_Y,
-                                 MICA_NORM_SUM,      MICA_NORM_DY,       MICA_NORM_DX,
-                                 MICA_NORM_DRESIDUAL};
     static const int vectors[] = {MICA_NORM_SCALE, MICA_NORM_BIAS, MICA_NORM_DSCALE,
                                   MICA_NORM_DBIAS};
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        MICA_TRY(check_values(d, values[i], why));
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         MICA_TRY(check_vector(d, vectors[i], why));
     MICA_TRY(check_statistic(d, MICA_NORM_MEAN, set_shape(d), why));

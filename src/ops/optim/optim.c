@@ -28,14 +28,19 @@ static const mica_field fields[] = {
     FIELD(maximize, FLAG, .doc = "ascend instead of descend"),
 };
 
-#define ARG(member, direction)                                                                     \
+#define ARG(member, direction, ...)                                                                \
     {                                                                                              \
         .name = #member, .tensor = offsetof(mica_optim_desc, member), .dir = {direction},          \
+        __VA_ARGS__                                                                                \
     }
+#define AS_P .types = MICA_FLOATS, .like = "p"
 static const mica_arg args[] = {
-    [MICA_OPTIM_P] = ARG(p, MICA_INOUT),           [MICA_OPTIM_GRAD] = ARG(grad, MICA_IN),
-    [MICA_OPTIM_M] = ARG(m, MICA_INOUT),           [MICA_OPTIM_V] = ARG(v, MICA_INOUT),
-    [MICA_OPTIM_MASTER] = ARG(master, MICA_INOUT),
+    [MICA_OPTIM_P] = ARG(p, MICA_INOUT, .types = MICA_FLOATS, .need = {MICA_NEEDED}),
+    [MICA_OPTIM_GRAD] = ARG(grad, MICA_IN, AS_P, .need = {MICA_INFERRED}),
+    [MICA_OPTIM_M] = ARG(m, MICA_INOUT, AS_P),
+    [MICA_OPTIM_V] = ARG(v, MICA_INOUT, AS_P, .need = {MICA_INFERRED}, .state = true,
+                         .when = "rule", .values = 1 << MICA_OPTIM_ADAM | 1 << MICA_OPTIM_ADAMW),
+    [MICA_OPTIM_MASTER] = ARG(master, MICA_INOUT, .types = MICA_TYPE(F32), .like = "p"),
 };
 
 static const mica_scalar scalars[] = {[MICA_OPTIM_LR] = {"lr", 1e-3},
@@ -44,42 +49,17 @@ static const mica_scalar scalars[] = {[MICA_OPTIM_LR] = {"lr", 1e-3},
 
 /* ---- inference and checks ---- */
 
-static void infer_like(mica_tensor *t, const mica_tensor *p, mica_dtype dtype)
-{
-    if (mica_tensor_given(t)) return;
-    *t = *p;
-    t->dtype = dtype;
-    mica_tensor_strides_like(t, p);
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_optim_desc *d = desc;
-    if (!mica_tensor_given(&d->p)) return mica_invalid(why, "p is needed");
-    mica_dtype state = d->p.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
     bool sgd = d->rule == MICA_OPTIM_SGD;
-    infer_like(&d->grad, &d->p, d->p.dtype);
-    if (sgd) {
-        d->v = (mica_tensor){0};
-        d->beta1 = d->beta2 = d->eps = 0;
-    } else {
-        infer_like(&d->v, &d->p, state);
-    }
+    (void)why;
+    if (sgd) d->beta1 = d->beta2 = d->eps = 0;
     if (sgd && d->momentum == 0)
         d->m = (mica_tensor){0};
-    else
-        infer_like(&d->m, &d->p, state);
+    else if (!mica_tensor_given(&d->m))
+        d->m.dtype = mica_dtype_accumulator(d->p.dtype);
     return MICA_OK;
-}
-
-static mica_status check_tensor(const mica_optim_desc *d, int arg, mica_why *why)
-{
-    const mica_tensor *t = mica_op_tensor(&mica_op_optim, d, arg);
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (!mica_dtype_is_common(t->dtype))
-        return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", args[arg].name,
-                            mica_dtype_name(t->dtype));
-    return mica_tensor_same_dims(t, args[arg].name, &d->p, "p", why);
 }
 
 static mica_status check_share(double value, const char *name, mica_why *why)
@@ -125,14 +105,8 @@ static mica_status check_adam(const mica_optim_desc *d, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_optim_desc *d = desc;
-    for (int i = 0; i < mica_op_optim.arg_count; i++) MICA_TRY(check_tensor(d, i, why));
-    if (mica_tensor_given(&d->master)) {
-        if (d->master.dtype != MICA_F32)
-            return mica_invalid(why, "master is %s, it must be f32",
-                                mica_dtype_name(d->master.dtype));
-        if (d->p.dtype == MICA_F64)
-            return mica_invalid(why, "p is f64, a master of f32 would hold less of it");
-    }
+    if (mica_tensor_given(&d->master) && d->p.dtype == MICA_F64)
+        return mica_invalid(why, "p is f64, a master of f32 would hold less of it");
     MICA_TRY(check_finite(d->weight_decay, "weight_decay", why));
     return d->rule == MICA_OPTIM_SGD ? check_sgd(d, why) : check_adam(d, why);
 }

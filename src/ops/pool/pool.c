@@ -30,9 +30,15 @@ static const mica_field fields[] = {
 };
 
 static const mica_arg args[] = {
-    [MICA_POOL_X] = {"x", offsetof(mica_pool_desc, x), {MICA_IN, MICA_OUT}},
+    [MICA_POOL_X] = {"x",
+                     offsetof(mica_pool_desc, x),
+                     {MICA_IN, MICA_OUT},
+                     .need = {MICA_NEEDED, MICA_NEEDED}},
     [MICA_POOL_Y] = {"y", offsetof(mica_pool_desc, y), {MICA_OUT, MICA_IN}},
-    [MICA_POOL_INDICES] = {"indices", offsetof(mica_pool_desc, indices), {MICA_OUT, MICA_IN}},
+    [MICA_POOL_INDICES] = {"indices",
+                           offsetof(mica_pool_desc, indices),
+                           {MICA_OUT, MICA_IN},
+                           .types = MICA_INDICES},
 };
 
 static const mica_scalar scalars[] = {
@@ -168,7 +174,6 @@ static mica_status infer(void *desc, mica_why *why)
 {
     mica_pool_desc *d = desc;
     int64_t dims[MICA_MAX_RANK] = {0};
-    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
     if (d->x.rank < 3 || d->x.rank > 5)
         return mica_invalid(why, "x has rank %d; pooling takes N x C and one to three axes",
                             d->x.rank);
@@ -220,8 +225,6 @@ static mica_status check_indices(const mica_pool_desc *d, mica_why *why)
     if (d->mode != MICA_POOL_MAX)
         return mica_invalid(why, "indices are given, only mode=max has them");
     mica_dtype t = d->indices.dtype;
-    if (t != MICA_S32 && t != MICA_S64)
-        return mica_invalid(why, "indices are %s, they must be s32 or s64", mica_dtype_name(t));
     MICA_TRY(mica_tensor_same_dims(&d->indices, "indices", &d->y, "y", why));
     int64_t plane = 1;
     bool overflow = false;

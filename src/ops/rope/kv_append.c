@@ -37,25 +37,27 @@ static const mica_field fields[] = {
     FIELD(sin, TENSOR, .zero = "none", .doc = "as cos"),
 };
 
-#define ARG(member, direction)                                                                     \
+#define ARG(member, direction, ...)                                                                \
     {                                                                                              \
-        .name = #member, .tensor = offsetof(mica_kv_append_desc, member), .dir = { direction }     \
+        .name = #member, .tensor = offsetof(mica_kv_append_desc, member), .dir = {direction},      \
+        __VA_ARGS__                                                                                \
     }
+#define CACHES (MICA_FLOATS | MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
 static const mica_arg args[] = {
-    [MICA_KV_APPEND_K] = ARG(k, MICA_IN),
-    [MICA_KV_APPEND_V] = ARG(v, MICA_IN),
-    [MICA_KV_APPEND_K_CACHE] = ARG(k_cache, MICA_INOUT),
-    [MICA_KV_APPEND_V_CACHE] = ARG(v_cache, MICA_INOUT),
-    [MICA_KV_APPEND_SEQ_K] = ARG(seq_k, MICA_IN),
-    [MICA_KV_APPEND_SEQ_Q] = ARG(seq_q, MICA_IN),
-    [MICA_KV_APPEND_CU_Q] = ARG(cu_q, MICA_IN),
-    [MICA_KV_APPEND_PAGES] = ARG(pages, MICA_IN),
-    [MICA_KV_APPEND_SCALE_K] = ARG(scale_k, MICA_IN),
-    [MICA_KV_APPEND_SCALE_V] = ARG(scale_v, MICA_IN),
-    [MICA_KV_APPEND_POSITIONS] = ARG(positions, MICA_IN),
-    [MICA_KV_APPEND_INV_FREQ] = ARG(inv_freq, MICA_IN),
-    [MICA_KV_APPEND_COS] = ARG(cos, MICA_IN),
-    [MICA_KV_APPEND_SIN] = ARG(sin, MICA_IN),
+    [MICA_KV_APPEND_K] = ARG(k, MICA_IN, .types = MICA_FLOATS, .need = {MICA_NEEDED}),
+    [MICA_KV_APPEND_V] = ARG(v, MICA_IN, .types = MICA_FLOATS),
+    [MICA_KV_APPEND_K_CACHE] = ARG(k_cache, MICA_INOUT, .types = CACHES, .need = {MICA_NEEDED}),
+    [MICA_KV_APPEND_V_CACHE] = ARG(v_cache, MICA_INOUT, .types = CACHES, .with = "v"),
+    [MICA_KV_APPEND_SEQ_K] = ARG(seq_k, MICA_IN, .types = MICA_TYPE(S32), .need = {MICA_INFERRED}),
+    [MICA_KV_APPEND_SEQ_Q] = ARG(seq_q, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_KV_APPEND_CU_Q] = ARG(cu_q, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_KV_APPEND_PAGES] = ARG(pages, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_KV_APPEND_SCALE_K] = ARG(scale_k, MICA_IN, .types = MICA_TYPE(F32)),
+    [MICA_KV_APPEND_SCALE_V] = ARG(scale_v, MICA_IN, .types = MICA_TYPE(F32), .with = "v"),
+    [MICA_KV_APPEND_POSITIONS] = ARG(positions, MICA_IN, .types = MICA_INDICES),
+    [MICA_KV_APPEND_INV_FREQ] = ARG(inv_freq, MICA_IN, .types = MICA_TYPE(F32)),
+    [MICA_KV_APPEND_COS] = ARG(cos, MICA_IN, .optional = false),
+    [MICA_KV_APPEND_SIN] = ARG(sin, MICA_IN, .optional = false),
 };
 
 /* ---- shape ---- */
@@ -163,8 +165,6 @@ static bool is_eight_bit(mica_dtype t)
 
 static mica_status check_types(const mica_kv_append_desc *d, mica_why *why)
 {
-    static const char *const rule = "f64, f32, f16 or bf16";
-    MICA_TRY(rope_check_type(&d->k, "k", mica_dtype_is_common(d->k.dtype), rule, why));
     MICA_TRY(rope_check_type(&d->v, "v", d->v.dtype == d->k.dtype, "of k's type", why));
     const mica_tensor *caches[] = {&d->k_cache, &d->v_cache};
     bool wide = d->k.dtype == MICA_F64;
@@ -175,10 +175,6 @@ static mica_status check_types(const mica_kv_append_desc *d, mica_why *why)
         MICA_TRY(rope_check_type(caches[i], i ? "v_cache" : "k_cache", legal,
                                  wide ? "f64 as k is" : "f32, f16, bf16, e4m3, e5m2 or s8", why));
     }
-    const mica_tensor *numbers[] = {&d->seq_k, &d->seq_q, &d->pages};
-    const char *const names[] = {"seq_k", "seq_q", "pages"};
-    for (int i = 0; i < 3; i++)
-        MICA_TRY(rope_check_type(numbers[i], names[i], numbers[i]->dtype == MICA_S32, "s32", why));
     return MICA_OK;
 }
 
@@ -191,7 +187,6 @@ static mica_status check_scale(const mica_kv_append_desc *d, int side, mica_why 
     if (!is_eight_bit(type))
         return mica_invalid(why, "%s is for 8-bit caches, %s is %s", name, of,
                             mica_dtype_name(type));
-    MICA_TRY(rope_check_type(t, name, t->dtype == MICA_F32, "f32", why));
     if (t->rank != 1 || (t->dims[0] != 1 && t->dims[0] != d->k.dims[1]))
         return mica_invalid(why, "%s has %lld elements in %d dimensions, it is a list of 1 or %lld",
                             name, (long long)mica_tensor_count(t), t->rank,
@@ -222,11 +217,7 @@ static mica_status check_dims(const mica_kv_append_desc *d, const kv_shape *s, m
     MICA_TRY(rope_check_dims(&d->k_cache, "k_cache", 4, cache, why));
     MICA_TRY(rope_check_dims(&d->seq_k, "seq_k", 1, &n, why));
     MICA_TRY(rope_check_dims(&d->seq_q, "seq_q", 1, &n, why));
-    if (!s->has_v) {
-        if (mica_tensor_given(&d->v_cache)) return mica_invalid(why, "v_cache without v");
-        if (mica_tensor_given(&d->scale_v)) return mica_invalid(why, "scale_v without v");
-        return MICA_OK;
-    }
+    if (!s->has_v) return MICA_OK;
     if (d->v.rank != 4) return mica_invalid(why, "v has rank %d, it must have 4", d->v.rank);
     const int64_t v[] = {k[0], k[1], k[2], d->v.dims[3]};
     const int64_t v_cache[] = {c[0], c[1], c[2], d->v.dims[3]};

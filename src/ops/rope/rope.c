@@ -38,16 +38,18 @@ static const mica_field fields[] = {
         .dir = {direction, direction}, __VA_ARGS__                                                 \
     }
 static const mica_arg args[] = {
-    [MICA_ROPE_Q] = ARG(q, MICA_IN),
-    [MICA_ROPE_K] = ARG(k, MICA_IN),
-    [MICA_ROPE_Q_OUT] = ARG(q_out, MICA_OUT, .alias = "q"),
-    [MICA_ROPE_K_OUT] = ARG(k_out, MICA_OUT, .alias = "k"),
-    [MICA_ROPE_POSITIONS] = ARG(positions, MICA_IN),
-    [MICA_ROPE_START] = ARG(start, MICA_IN),
-    [MICA_ROPE_CU] = ARG(cu, MICA_IN),
-    [MICA_ROPE_INV_FREQ] = ARG(inv_freq, MICA_IN),
-    [MICA_ROPE_COS] = ARG(cos, MICA_IN),
-    [MICA_ROPE_SIN] = ARG(sin, MICA_IN),
+    [MICA_ROPE_Q] = ARG(q, MICA_IN, .types = MICA_FLOATS, .need = {MICA_NEEDED, MICA_NEEDED}),
+    [MICA_ROPE_K] = ARG(k, MICA_IN, .types = MICA_FLOATS),
+    [MICA_ROPE_Q_OUT] = ARG(q_out, MICA_OUT, .alias = "q", .types = MICA_FLOATS, .like = "q",
+                            .need = {MICA_INFERRED, MICA_INFERRED}),
+    [MICA_ROPE_K_OUT] =
+        ARG(k_out, MICA_OUT, .alias = "k", .types = MICA_FLOATS, .like = "k", .with = "k"),
+    [MICA_ROPE_POSITIONS] = ARG(positions, MICA_IN, .types = MICA_INDICES),
+    [MICA_ROPE_START] = ARG(start, MICA_IN, .types = MICA_INDICES),
+    [MICA_ROPE_CU] = ARG(cu, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_ROPE_INV_FREQ] = ARG(inv_freq, MICA_IN, .types = MICA_TYPE(F32)),
+    [MICA_ROPE_COS] = ARG(cos, MICA_IN, .optional = false),
+    [MICA_ROPE_SIN] = ARG(sin, MICA_IN, .optional = false),
 };
 
 void rope_angles_of(const mica_rope_desc *d, rope_angles *a)
@@ -83,11 +85,11 @@ static mica_status infer(void *desc, mica_why *why)
     mica_rope_desc *d = desc;
     if (!mica_tensor_given(&d->q) || d->q.rank != 4)
         return mica_invalid(why, "q has rank %d, it is needed and has 4 dimensions", d->q.rank);
-    rope_infer_tensor(&d->q_out, d->q.dtype, 4, d->q.dims, &d->q);
     if (mica_tensor_given(&d->k)) {
         rope_infer_tensor(&d->k, d->k.dtype, 4, d->q.dims, &d->q);
-        rope_infer_tensor(&d->k_out, d->k.dtype == d->q.dtype ? d->q_out.dtype : d->k.dtype, 4,
-                          d->k.dims, &d->k);
+        mica_dtype out = mica_tensor_given(&d->q_out) ? d->q_out.dtype : d->q.dtype;
+        if (!mica_tensor_given(&d->k_out))
+            d->k_out.dtype = d->k.dtype == d->q.dtype ? out : d->k.dtype;
     }
     if (d->rotary_dim == 0) d->rotary_dim = d->q.dims[3];
     return MICA_OK;
@@ -95,20 +97,10 @@ static mica_status infer(void *desc, mica_why *why)
 
 static mica_status check_tensors(const mica_rope_desc *d, mica_why *why)
 {
-    static const char *const rule = "f64, f32, f16 or bf16";
-    const mica_tensor *all[] = {&d->q, &d->k, &d->q_out, &d->k_out};
-    for (int i = 0; i < 4; i++)
-        MICA_TRY(
-            rope_check_type(all[i], args[i].name, mica_dtype_is_common(all[i]->dtype), rule, why));
-    MICA_TRY(rope_check_dims(&d->q_out, "q_out", 4, d->q.dims, why));
-    if (!mica_tensor_given(&d->k)) {
-        if (mica_tensor_given(&d->k_out)) return mica_invalid(why, "k_out without k");
-        return MICA_OK;
-    }
+    if (!mica_tensor_given(&d->k)) return MICA_OK;
     if (d->k.rank != 4) return mica_invalid(why, "k has rank %d, it must have 4", d->k.rank);
     const int64_t dims[] = {d->q.dims[0], d->k.dims[1], d->q.dims[2], d->q.dims[3]};
     MICA_TRY(rope_check_dims(&d->k, "k", 4, dims, why));
-    MICA_TRY(rope_check_dims(&d->k_out, "k_out", 4, dims, why));
     if (d->k.dtype != d->q.dtype || d->k_out.dtype != d->q_out.dtype)
         return mica_invalid(why, "k is %s and becomes %s, q is %s and becomes %s; they must agree",
                             mica_dtype_name(d->k.dtype), mica_dtype_name(d->k_out.dtype),
@@ -123,9 +115,6 @@ static mica_status check(const void *desc, mica_why *why)
     MICA_TRY(check_tensors(d, why));
     MICA_TRY(rope_check_offsets(&d->cu, "cu", &d->q, "q", why));
     rope_angles_of(d, &a);
-    MICA_TRY(rope_check_type(&d->start, "start",
-                             d->start.dtype == MICA_S32 || d->start.dtype == MICA_S64, "s32 or s64",
-                             why));
     MICA_TRY(rope_check_dims(&d->start, "start", 1, &a.sequences, why));
     if (mica_tensor_given(&d->positions) &&
         (mica_tensor_given(&d->start) || mica_tensor_given(&d->cu)))

@@ -35,11 +35,6 @@ mica_status rope_check_dims(const mica_tensor *t, const char *name, int rank, co
     return MICA_OK;
 }
 
-static bool is_index(mica_dtype t)
-{
-    return t == MICA_S32 || t == MICA_S64;
-}
-
 static mica_status check_tables(const rope_angles *a, mica_dtype type, mica_why *why)
 {
     if (mica_tensor_given(a->cos) != mica_tensor_given(a->sin))
@@ -79,12 +74,10 @@ mica_status rope_check_angles(const rope_angles *a, int64_t rotary_dim, mica_dty
     if (given && a->theta != 10000)
         return mica_invalid(why, "theta is %g, but inv_freq or cos say what the angles are",
                             a->theta);
-    MICA_TRY(rope_check_type(a->inv_freq, "inv_freq", a->inv_freq->dtype == MICA_F32, "f32", why));
     MICA_TRY(rope_check_dims(a->inv_freq, "inv_freq", 1, &a->pairs, why));
     MICA_TRY(check_tables(a, type, why));
     const mica_tensor *p = a->positions;
     const int64_t dims[] = {a->batches, a->rows};
-    MICA_TRY(rope_check_type(p, "positions", is_index(p->dtype), "s32 or s64", why));
     return rope_check_dims(p, "positions", p->rank == 1 ? 1 : 2, p->rank == 1 ? dims + 1 : dims,
                            why);
 }
@@ -93,7 +86,6 @@ mica_status rope_check_offsets(const mica_tensor *cu, const char *cu_name, const
                                const char *rows_name, mica_why *why)
 {
     if (!mica_tensor_given(cu)) return MICA_OK;
-    MICA_TRY(rope_check_type(cu, cu_name, cu->dtype == MICA_S32, "s32", why));
     if (cu->rank != 1 || cu->dims[0] < 1)
         return mica_invalid(why, "%s has rank %d and %lld elements, it is a list of N + 1", cu_name,
                             cu->rank, (long long)mica_tensor_count(cu));

@@ -51,9 +51,6 @@ static mica_status check_vector(const mica_tensor *t, const char *name, int64_t 
         return mica_invalid(why,
                             "%s has %lld elements in %d dimensions, the output has %lld channels",
                             name, (long long)mica_tensor_count(t), t->rank, (long long)channels);
-    if (!mica_dtype_is_common(t->dtype))
-        return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", name,
-                            mica_dtype_name(t->dtype));
     return MICA_OK;
 }
 

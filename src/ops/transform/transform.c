@@ -12,11 +12,6 @@ static const mica_field fields[] = {
                .zero = "no permutation", .doc = "y's dimension i is x's dimension perm[i]"),
 };
 
-static const mica_arg args[] = {
-    {.name = "x", .tensor = offsetof(mica_transform_desc, x), .dir = {MICA_IN}},
-    {.name = "y", .tensor = offsetof(mica_transform_desc, y), .dir = {MICA_OUT}},
-};
-
 static const mica_scalar scalars[] = {{"alpha", 1}, {"beta", 0}};
 
 static bool permutes(const mica_transform_desc *d)
@@ -66,39 +61,31 @@ mica_tensor mica_transform_source(const mica_transform_desc *d, const mica_tenso
     return t;
 }
 
+/* x as y has it: its order in memory is x's where nothing is permuted. */
+static mica_tensor permuted_x(const void *desc)
+{
+    const mica_transform_desc *d = desc;
+    mica_tensor source = mica_transform_source(d, &d->x);
+    return permutes(d) ? mica_tensor_packed(source.dtype, source.rank, source.dims) : d->x;
+}
+
+#define ARG(member, direction, ...)                                                                \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_transform_desc, member), .dir = {direction},      \
+        .types = MICA_REALS, __VA_ARGS__                                                           \
+    }
+static const mica_arg args[] = {
+    [MICA_TRANSFORM_X] = ARG(x, MICA_IN, .need = {MICA_NEEDED}),
+    [MICA_TRANSFORM_Y] = ARG(y, MICA_OUT, .need = {MICA_INFERRED}, .like = "x",
+                             .words = "x (permuted)", .shape = permuted_x),
+};
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_transform_desc *d = desc;
-    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
     MICA_TRY(check_perm(d, why));
     drop_identity(d);
-    if (!mica_tensor_given(&d->y)) d->y.dtype = d->x.dtype;
-    if (d->y.rank || !d->x.rank) return MICA_OK;
-    mica_tensor source = mica_transform_source(d, &d->x);
-    d->y.rank = source.rank;
-    memcpy(d->y.dims, source.dims, sizeof d->y.dims);
-    if (permutes(d))
-        mica_tensor_default_strides(&d->y);
-    else
-        mica_tensor_strides_like(&d->y, &d->x);
     return MICA_OK;
-}
-
-static mica_status check_type(const mica_tensor *t, const char *name, mica_why *why)
-{
-    if (mica_dtype_load(t->dtype) && mica_dtype_bits(t->dtype) >= 8) return MICA_OK;
-    return mica_invalid(why, "%s is %s; a transform takes real types of a byte or more", name,
-                        mica_dtype_name(t->dtype));
-}
-
-static mica_status check(const void *desc, mica_why *why)
-{
-    const mica_transform_desc *d = desc;
-    MICA_TRY(check_type(&d->x, "x", why));
-    MICA_TRY(check_type(&d->y, "y", why));
-    MICA_TRY(check_perm(d, why));
-    mica_tensor source = mica_transform_source(d, &d->x);
-    return mica_tensor_same_dims(&source, permutes(d) ? "x (permuted)" : "x", &d->y, "y", why);
 }
 
 static int64_t terms(const void *desc)
@@ -134,7 +121,6 @@ const mica_op mica_op_transform = {
     .scalars = scalars,
     .scalar_count = sizeof scalars / sizeof *scalars,
     .infer = infer,
-    .check = check,
     .terms = terms,
     .exact = exact,
     .reference = mica_transform_reference,
