@@ -68,16 +68,17 @@ static void expand_braces(const char *s, strings *out)
     }
 }
 
-static bool is_list_field(const char *op, const char *name, size_t length)
+static bool is_field_of(const char *op, const char *name, size_t length, const char *type)
 {
     mica_field_info f;
     for (int i = 0; mica_op_field(op, i, &f) == MICA_OK; i++)
         if (strlen(f.name) == length && !strncmp(f.name, name, length))
-            return !strcmp(f.type, "list");
+            return !strcmp(f.type, type);
     return false;
 }
 
-/* All spellings of one token of a line: "pad=0x0,1x1" gives two. */
+/* All spellings of one token of a line: "pad=0x0,1x1" gives two. A text may have commas of its own:
+ * braces alone give alternatives there. */
 static bool alternatives(const char *op, const char *token, strings *out)
 {
     const char *equals = strchr(token, '='), *end = token + strlen(token);
@@ -85,7 +86,12 @@ static bool alternatives(const char *op, const char *token, strings *out)
         push(out, cli_format("%s", token));
         return true;
     }
-    bool list = is_list_field(op, token, (size_t)(equals - token));
+    bool list = is_field_of(op, token, (size_t)(equals - token), "list");
+    if (is_field_of(op, token, (size_t)(equals - token), "text")) {
+        if (part_length(token, end, 0) < 0) return false;
+        expand_braces(token, out);
+        return true;
+    }
     for (const char *p = equals + 1;; p++) {
         ptrdiff_t n = part_length(p, end, list ? '|' : ',');
         if (n < 0) return false;

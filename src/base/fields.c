@@ -12,7 +12,7 @@ static const size_t kind_sizes[] = {
     [MICA_FIELD_TENSOR] = sizeof(mica_tensor), [MICA_FIELD_ENUM] = sizeof(int32_t),
     [MICA_FIELD_FLAG] = sizeof(bool),          [MICA_FIELD_I64] = sizeof(int64_t),
     [MICA_FIELD_F64] = sizeof(double),         [MICA_FIELD_AXES] = sizeof(int64_t),
-    [MICA_FIELD_LIST] = sizeof(int32_t)};
+    [MICA_FIELD_LIST] = sizeof(int32_t),   [MICA_FIELD_TEXT] = sizeof(char)};
 
 static int field_count(const mica_field *f)
 {
@@ -115,6 +115,20 @@ static mica_status parse_list(const mica_field *f, const char *value, int32_t *o
     return MICA_OK;
 }
 
+/* What a line can say: it is divided by spaces. */
+static mica_status check_text(const mica_field *f, const char *value, mica_why *why)
+{
+    const size_t length = strnlen(value, (size_t)f->count);
+    if (length == (size_t)f->count)
+        return mica_invalid(why, "%s=%.40s...: at most %d characters fit", f->name, value,
+                            f->count - 1);
+    for (size_t i = 0; i < length; i++)
+        if (value[i] <= ' ' || value[i] > '~')
+            return mica_invalid(why, "%s=%.40s: character %d (code %d) is not one that is seen",
+                                f->name, value, (int)i + 1, (unsigned char)value[i]);
+    return MICA_OK;
+}
+
 mica_status mica_field_parse(const mica_field *f, const char *value, void *desc, mica_why *why)
 {
     char *at = (char *)desc + f->offset, *end;
@@ -164,6 +178,11 @@ mica_status mica_field_parse(const mica_field *f, const char *value, void *desc,
         memcpy(at, list, mica_field_size(f));
         return MICA_OK;
     }
+    case MICA_FIELD_TEXT:
+        MICA_TRY(check_text(f, value, why));
+        memset(at, 0, mica_field_size(f));
+        memcpy(at, value, strlen(value));
+        return MICA_OK;
     }
     return bad(f, value, "a field of unknown kind", why);
 }
@@ -249,6 +268,9 @@ void mica_field_text(const mica_field *f, const void *desc, mica_text *text)
     case MICA_FIELD_LIST:
         list_text(f, (const int32_t *)at, text);
         return;
+    case MICA_FIELD_TEXT:
+        if (*at) mica_text_add(text, " %s=%s", f->name, at);
+        return;
     }
 }
 
@@ -260,7 +282,8 @@ void mica_field_zero(const mica_field *f, mica_text *text)
         mica_text_add(text, "%s", f->spellings[0]);
     else if (f->kind == MICA_FIELD_FLAG)
         mica_text_add(text, "no");
-    else if (f->kind == MICA_FIELD_LIST || f->kind == MICA_FIELD_TENSOR)
+    else if (f->kind == MICA_FIELD_LIST || f->kind == MICA_FIELD_TENSOR ||
+             f->kind == MICA_FIELD_TEXT)
         mica_text_add(text, "none");
     else
         add_double(text, f->def);
@@ -310,6 +333,7 @@ void mica_field_settle(const mica_field *f, void *desc)
 static mica_status check_value(const mica_field *f, const void *at, mica_why *why)
 {
     int values = 0;
+    if (f->kind == MICA_FIELD_TEXT) return check_text(f, at, why);
     if (f->kind == MICA_FIELD_ENUM || f->kind == MICA_FIELD_LIST)
         while (f->spellings[values]) values++;
     for (int i = 0; values && i < field_count(f); i++) {
@@ -365,7 +389,9 @@ mica_status mica_fields_copy(const mica_field *fields, int count, const void *de
             continue;
         }
         MICA_TRY(check_value(f, from, why));
-        if (f->kind == MICA_FIELD_TENSOR)
+        if (f->kind == MICA_FIELD_TEXT)
+            memcpy(to, from, strlen(from)); /* what stands behind the end means nothing */
+        else if (f->kind == MICA_FIELD_TENSOR)
             copy_tensor((const mica_tensor *)from, (mica_tensor *)to);
         else
             memcpy(to, from, mica_field_size(f));

@@ -16,13 +16,14 @@ typedef enum mica_field_kind {
     MICA_FIELD_I64,    /* int64_t           groups=4 */
     MICA_FIELD_F64,    /* double            eps=1e-6 */
     MICA_FIELD_AXES,   /* int64_t[count]    pad=1x1   trailing zeros may be left out */
-    MICA_FIELD_LIST    /* int32_t[count], ended by 0: epilogue=bias,relu */
+    MICA_FIELD_LIST,   /* int32_t[count], ended by 0: epilogue=bias,relu */
+    MICA_FIELD_TEXT    /* char[count], ended by 0, without spaces: expr=exp(x0) */
 } mica_field_kind;
 
 typedef struct mica_field {
     const char *name;
     mica_field_kind kind;
-    int count; /* of AXES and LIST */
+    int count; /* of AXES, LIST and TEXT */
     size_t offset;
     const char *const *spellings; /* ENUM and LIST: by value, NULL-terminated */
     double def;                   /* what zero means, if not zero: AXES, I64, F64 */

@@ -153,7 +153,7 @@ void mica_op_text(const mica_op *op, const void *desc, mica_text *text)
     memcpy(shorter, desc, op->desc_size);
     for (int i = op->field_count - 1; i >= 0; i--) {
         const mica_field *f = &op->fields[i];
-        char saved[sizeof(mica_tensor) + 64];
+        char saved[512]; /* holds any field */
         size_t bytes = mica_field_size(f);
         memcpy(saved, shorter + f->offset, bytes);
         memset(shorter + f->offset, 0, bytes);
@@ -308,7 +308,7 @@ static mica_status named(const char *name, const mica_op **op)
 
 mica_status mica_op_field(const char *name, int index, mica_field_info *info)
 {
-    static const char *const types[] = {"tensor", "enum", "flag", "int", "float", "axes", "list"};
+    static const char *const types[] = {"tensor", "enum", "flag", "int", "float", "axes", "list", "text"};
     const mica_op *op;
     MICA_TRY(named(name, &op));
     if (index < 0 || index >= op->field_count)

@@ -278,6 +278,7 @@ typedef struct sample {
     double eps;
     bool flag;
     int32_t steps[4];
+    char words[8];
 } sample;
 
 static const char *const modes[] = {"slow", "fast", NULL};
@@ -290,6 +291,7 @@ static const mica_field table[] = {
     MICA_FIELD(sample, eps, F64, .def = 1e-5),
     MICA_FIELD(sample, flag, FLAG),
     MICA_FIELD(sample, steps, LIST, .count = 4, .spellings = steps),
+    MICA_FIELD(sample, words, TEXT, .count = 8),
 };
 enum { FIELDS = sizeof table / sizeof *table };
 
@@ -298,14 +300,14 @@ static void fields_parse_and_print(void **state)
     (void)state;
     sample s = {0};
     mica_why why;
-    const char *const values[] = {"fast", "f32:2x3", "0x2", "5", "1e-06", "1", "bias,relu"};
+    const char *const values[] = {"fast", "f32:2x3", "0x2", "5", "1e-06", "1", "bias,relu", "a=b,c;d"};
     for (int i = 0; i < FIELDS; i++)
         assert_int_equal(mica_field_parse(&table[i], values[i], &s, &why), MICA_OK);
     char buffer[256];
     mica_text text = {buffer, sizeof buffer, 0};
     for (int i = 0; i < FIELDS; i++) mica_field_text(&table[i], &s, &text);
     assert_string_equal(buffer,
-                        " mode=fast x=f32:2x3 pad=0x2 n=5 eps=1e-06 flag=1 steps=bias,relu");
+                        " mode=fast x=f32:2x3 pad=0x2 n=5 eps=1e-06 flag=1 steps=bias,relu words=a=b,c;d");
 }
 
 static void bad_fields_leave_the_descriptor(void **state)
@@ -324,7 +326,9 @@ static void bad_fields_leave_the_descriptor(void **state)
                 {4, "1e999", "finite"},
                 {5, "2", "0 or 1"},
                 {6, "bias,gelu", "bias, relu"},
-                {6, "bias,bias,bias,bias", "too many"}};
+                {6, "bias,bias,bias,bias", "too many"},
+                {7, "12345678", "at most 7"},
+                {7, "a b", "character 2"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         sample s = {.n = 7}, before = s;
         mica_why why = {""};
@@ -350,6 +354,8 @@ static void copies_ignore_padding_and_short_descriptors(void **state)
                mica_field_size(&table[i]));
     }
     b.x.dims[3] = 77; /* past the rank: means nothing */
+    memcpy(a.words, "one\0xyz", sizeof a.words); /* as what stands behind a text's end */
+    memcpy(b.words, "one\0\0\0z", sizeof b.words);
     assert_int_equal(mica_fields_copy(table, FIELDS, &a, sizeof a, &copy_a, &why), MICA_OK);
     assert_int_equal(mica_fields_copy(table, FIELDS, &b, sizeof b, &copy_b, &why), MICA_OK);
     assert_memory_equal(&copy_a, &copy_b, sizeof copy_a);
@@ -358,6 +364,10 @@ static void copies_ignore_padding_and_short_descriptors(void **state)
     assert_int_equal(mica_fields_copy(table, FIELDS, &value, offsetof(sample, n), &shorter, &why),
                      MICA_OK);
     assert_int_equal(shorter.n, 0);
+    memset(shorter.words, 'a', sizeof shorter.words);
+    assert_int_equal(mica_fields_copy(table, FIELDS, &shorter, sizeof a, &copy_a, &why),
+                     MICA_INVALID);
+    assert_non_null(strstr(why.text, "at most 7"));
     a.mode = 9;
     assert_int_equal(mica_fields_copy(table, FIELDS, &a, sizeof a, &copy_a, &why), MICA_INVALID);
     assert_non_null(strstr(why.text, "mode: 9"));
