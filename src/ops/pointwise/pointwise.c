@@ -55,10 +55,32 @@ int mica_pointwise_layout(const mica_pointwise_set *set, mica_layout *layout, in
 
 mica_dtype mica_pointwise_real(const mica_pointwise_set *set)
 {
+    if (set->f64) return MICA_F64;
     for (int k = 0; k < set->count; k++)
         if (mica_tensor_given(&set->at[k].tensor) && !mica_runs_f32(set->at[k].tensor.dtype))
             return MICA_F64;
     return MICA_F32;
+}
+
+/* ---- what is prepared ---- */
+
+static size_t after(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+mica_status mica_pointwise_state(mica_plan *plan, size_t bytes, void *state_out)
+{
+    const mica_pointwise *p = plan->op->pointwise;
+    MICA_TRY(mica_plan_state(plan, after(bytes) + p->prepared_size, state_out));
+    if (p->prepare) p->prepare(plan->desc, (char *)plan->state + after(bytes));
+    return MICA_OK;
+}
+
+const void *mica_pointwise_what(const mica_plan *plan, size_t state_bytes)
+{
+    return plan->op->pointwise->prepare ? (const char *)plan->state + after(state_bytes)
+                                        : plan->desc;
 }
 
 /* ---- numbers ---- */
@@ -102,7 +124,7 @@ mica_status mica_pointwise_begin(const mica_plan *plan, const mica_run *run, mic
 
 typedef struct job {
     const mica_op *op;
-    const void *desc;
+    const void *what;
     const mica_view *args;
     mica_pointwise_set set;
     double numbers[MICA_POINTWISE_NUMBERS], alpha, beta;
@@ -126,7 +148,7 @@ static void element(const job *j, int64_t i)
         at[k] = o->shift + mica_offset(&o->tensor, i);
         if (o->read) v[k] = mica_get(&j->args[o->arg], at[k]);
     }
-    j->op->pointwise->truth(j->desc, j->numbers, v, mag);
+    j->op->pointwise->truth(j->what, j->numbers, v, mag);
     for (int k = 0; k < j->set.count; k++) {
         const mica_view *to = &j->args[j->set.at[k].arg];
         if (!j->set.at[k].written || !mica_tensor_given(&j->set.at[k].tensor)) continue;
@@ -147,7 +169,13 @@ void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_vi
         if (args[i].data)
             memcpy(as_viewed + op->args[i].tensor + offsetof(mica_tensor, strides),
                    args[i].t.strides, sizeof args[i].t.strides);
-    job j = {.op = op, .desc = desc, .args = args};
+    _Alignas(16) char prepared[MICA_POINTWISE_PREPARED];
+    job j = {.op = op, .what = desc, .args = args};
+    if (op->pointwise->prepare) {
+        memset(prepared, 0, op->pointwise->prepared_size);
+        op->pointwise->prepare(desc, prepared);
+        j.what = prepared;
+    }
     find_scale(op, scalars, &j.alpha, &j.beta);
     mica_pointwise_operands(op, as_viewed, &j.set);
     if (find_numbers(op, desc, scalars, j.numbers) != MICA_OK) return;

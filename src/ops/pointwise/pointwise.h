@@ -29,13 +29,17 @@ typedef struct mica_pointwise_set {
     mica_pointwise_operand at[MICA_POINTWISE_OPERANDS]; /* as the body counts them */
     int count;
     int variant; /* handed to the body */
+    bool f64;    /* the arithmetic has to be, whatever the operands are */
 } mica_pointwise_set;
 
-/* v: an array for each operand, those of absent ones NULL; numbers: as many as
+/* what: what `prepare` made, or the descriptor of an operation without it.
+ * v: an array for each operand, those of absent ones NULL; numbers: as many as
  * MICA_POINTWISE_NUMBERS, both in the block's type. A result's array may be that of an operand
  * where it is one. */
-typedef void (*mica_pointwise_block)(const void *desc, int variant, void *const *v,
+typedef void (*mica_pointwise_block)(const void *what, int variant, void *const *v,
                                      const void *numbers, int64_t n);
+
+#define MICA_POINTWISE_PREPARED 24576
 
 typedef struct mica_pointwise {
     const char *kernel, *entry; /* file and name */
@@ -46,8 +50,12 @@ typedef struct mica_pointwise {
      * themselves. NULL: the first scalars. */
     mica_status (*numbers)(const void *desc, const double *scalars, double *numbers);
     int number_count;
+    /* What blocks, truth and prologue get in place of the descriptor: made of it once for each
+     * plan, in prepared_size bytes, zeroed. NULL: the descriptor itself. */
+    void (*prepare)(const void *desc, void *prepared);
+    size_t prepared_size; /* at most MICA_POINTWISE_PREPARED */
     /* Constants of the kernel beside those of pointwise.cuh; NULL: none. */
-    void (*prologue)(const void *desc, mica_text *prologue);
+    void (*prologue)(const void *what, mica_text *prologue);
     /* Arithmetic in f32 unless a type needs f64. */
     mica_pointwise_block f32, f64;
     /* NULL, or a block that works on the bits where all operands are of one type: then nothing is
@@ -55,7 +63,7 @@ typedef struct mica_pointwise {
     mica_pointwise_block (*raw)(const void *desc);
     /* The truth of one element: replaces the results in v, and says in mag what their rounding
      * scales with. */
-    void (*truth)(const void *desc, const double *numbers, double *v, double *mag);
+    void (*truth)(const void *what, const double *numbers, double *v, double *mag);
 } mica_pointwise;
 
 /* { cpu, ref, cuda } */
@@ -69,6 +77,10 @@ void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_vi
                               const double *scalars);
 
 /* ---- what the engines share ---- */
+
+/* Memory for `prepare` follows an engine's state of that many bytes: what callbacks get. */
+mica_status mica_pointwise_state(mica_plan *plan, size_t bytes, void *state_out);
+const void *mica_pointwise_what(const mica_plan *plan, size_t state_bytes);
 
 /* The layout of the operands: those of equal strides share a place in it. slots: by operand, -1 for
  * absent ones. Returns how many places there are. */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { BLOCK = 256 };
+enum { BLOCK = 256, PROLOGUE = 32768 };
 
 typedef struct state {
     mica_kernel *kernel;
@@ -65,7 +65,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
                               int vector)
 {
     const mica_pointwise *w = plan->op->pointwise;
-    char buffer[2048] = "";
+    char buffer[PROLOGUE] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     masks m = {0};
     mica_dtype types[MICA_POINTWISE_OPERANDS];
@@ -78,7 +78,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
         m.follows |= (unsigned)(there && o->follows) << k;
         m.spread |= (unsigned)(there && spreads(&s->args.layout, slots[k])) << k;
     }
-    if (w->prologue) w->prologue(plan->desc, &p);
+    if (w->prologue) w->prologue(mica_pointwise_what(plan, sizeof *s), &p);
     mica_prologue_types(&p, "operand_t", types, s->set.count);
     mica_prologue_type(&p, "real", s->real);
     mica_prologue_int(&p, "OPERANDS", s->set.count);
@@ -109,7 +109,7 @@ static mica_status build(mica_plan *plan)
 {
     int slots[MICA_POINTWISE_OPERANDS];
     state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    MICA_TRY(mica_pointwise_state(plan, sizeof *s, &s));
     mica_pointwise_operands(plan->op, plan->desc, &s->set);
     s->real = mica_pointwise_real(&s->set);
     mica_layout *l = &s->args.layout;

@@ -130,7 +130,7 @@ static mica_status build(mica_plan *plan)
     const mica_pointwise *p = plan->op->pointwise;
     int slots[MICA_POINTWISE_OPERANDS];
     state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    MICA_TRY(mica_pointwise_state(plan, sizeof *s, &s));
     mica_pointwise_operands(plan->op, plan->desc, &s->set);
     s->slots = mica_pointwise_layout(&s->set, &s->layout, slots);
     s->real = mica_pointwise_real(&s->set);
@@ -218,7 +218,7 @@ static inline void next(walk *w)
 
 typedef struct run_of {
     const state *s;
-    const void *desc;
+    const void *what;
     lane lanes[MICA_POINTWISE_OPERANDS];
     int count;
     mica_dtype real; /* or the type of all operands, for a raw block */
@@ -354,7 +354,7 @@ static void do_row(work *w, int64_t row)
             memcpy(*v, w->tiles + l->tile + row * n * r->size, (size_t)(n * r->size));
         }
     }
-    r->block(r->desc, r->s->set.variant, w->v, &r->numbers, n);
+    r->block(r->what, r->s->set.variant, w->v, &r->numbers, n);
     for (const lane *l = r->lanes; l < r->lanes + r->count; l++)
         if (l->written && (!l->direct || r->scaled)) put(w, l, row);
 }
@@ -417,7 +417,7 @@ static mica_status begin_run(const mica_plan *plan, const mica_run *run, run_of 
 {
     const state *s = plan->state;
     r->s = s;
-    r->desc = plan->desc;
+    r->what = mica_pointwise_what(plan, sizeof *s);
     MICA_TRY(mica_pointwise_begin(plan, run, s->real, &r->numbers, &r->alpha, &r->beta));
     r->scaled = r->alpha != 1 || r->beta != 0;
     const bool raw = s->raw && !r->scaled;
