@@ -43,6 +43,7 @@
 #include "mica/gemm.h"            /* gemm */
 #include "mica/grouped_gemm.h"    /* grouped_gemm */
 #include "mica/pool.h"            /* pool */
+#include "mica/pointwise.h"       /* pointwise */
 #include "mica/norm.h"            /* norm */
 #include "mica/softmax.h"         /* softmax */
 #include "mica/attention.h"       /* attention */

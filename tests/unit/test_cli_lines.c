@@ -45,6 +45,9 @@ static void commas_and_braces(void **state)
     EXPECT("activation x=f{16,3{2,3}}:1,s8:2", "activation x=f16:1", "activation x=f32:1",
            "activation x=f33:1", "activation x=s8:2");
     EXPECT("activation x=f32:3{,:1}", "activation x=f32:3", "activation x=f32:3:1");
+    /* A text's commas are its own. */
+    EXPECT("pointwise expr=max(x0,{1,2}) x0=f32:3", "pointwise expr=max(x0,1) x0=f32:3",
+           "pointwise expr=max(x0,2) x0=f32:3");
 }
 
 static void repetitions(void **state)

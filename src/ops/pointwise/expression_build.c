@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Nodes of expressions and their types. */
+#include "ops/pointwise/expression_build.h"
+#include "base/format.h"
+#include "base/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+mica_status mica_expr_fail(mica_expr_reader *r, const char *format, ...)
+{
+    char text[400];
+    va_list list;
+    va_start(list, format);
+    mica_format_list(text, sizeof text, format, list);
+    va_end(list);
+    r->status = MICA_INVALID;
+    return mica_invalid(r->why, "%s, column %d: %s", r->field, (int)(r->at - r->text) + 1, text);
+}
+
+const char *mica_expr_type_name(mica_dtype type)
+{
+    return type == MICA_F64 ? "real" : type == MICA_S64 ? "a whole number" : mica_dtype_name(type);
+}
+
+/* ---- nodes ---- */
+
+static bool same(const mica_expr_node *a, const mica_expr_node *b)
+{
+    return a->kind == b->kind && a->type == b->type && a->index == b->index &&
+           !memcmp(a->arg, b->arg, sizeof a->arg) && !memcmp(&a->value, &b->value, sizeof a->value);
+}
+
+static int add_node(mica_expr_reader *r, const mica_expr_node *node)
+{
+    mica_expr *e = r->e;
+    for (int i = 0; i < e->count; i++)
+        if (same(&e->nodes[i], node)) return i;
+    if (e->count == MICA_EXPR_NODES) {
+        mica_expr_fail(r, "more than %d terms", MICA_EXPR_NODES);
+        return -1;
+    }
+    e->nodes[e->count] = *node;
+    return e->count++;
+}
+
+static mica_dtype carried(mica_dtype type)
+{
+    return mica_dtype_is_float(type) ? MICA_F64 : type;
+}
+
+int mica_expr_input(mica_expr_reader *r, int k)
+{
+    return add_node(r, &(mica_expr_node){.kind = MICA_EXPR_INPUT,
+                                         .type = carried(r->e->inputs[k]),
+                                         .index = k,
+                                         .arg = {-1, -1, -1}});
+}
+
+int mica_expr_scalar(mica_expr_reader *r, int k)
+{
+    return add_node(
+        r, &(mica_expr_node){
+               .kind = MICA_EXPR_SCALAR, .type = MICA_F64, .index = k, .arg = {-1, -1, -1}});
+}
+
+int mica_expr_number(mica_expr_reader *r, double value, mica_dtype type)
+{
+    return add_node(
+        r, &(mica_expr_node){
+               .kind = MICA_EXPR_NUMBER, .type = type, .arg = {-1, -1, -1}, .value = value});
+}
+
+/* ---- types ---- */
+
+static bool is_narrow(mica_dtype t)
+{
+    return t == MICA_U8 || t == MICA_S8;
+}
+
+/* Of two types the one that holds both; MICA_NONE if there is none. */
+static mica_dtype common_type(mica_dtype a, mica_dtype b)
+{
+    if (a == b) return a;
+    if (a == MICA_F64 || b == MICA_F64) return MICA_F64;
+    if (a == MICA_S64) return b == MICA_BOOL ? MICA_S32 : b;
+    if (b == MICA_S64) return a == MICA_BOOL ? MICA_S32 : a;
+    if (a == MICA_BOOL) return b;
+    if (b == MICA_BOOL) return a;
+    if (is_narrow(a) && is_narrow(b)) return MICA_S32;
+    if (is_narrow(b)) return common_type(b, a);
+    if (a == MICA_U8) return b;
+    if (a == MICA_S8 && b == MICA_S32) return b;
+    return MICA_NONE;
+}
+
+static bool holds(mica_dtype type, double value)
+{
+    switch (type) {
+    case MICA_U8:
+        return value >= 0 && value <= 255;
+    case MICA_S8:
+        return value >= -128 && value <= 127;
+    case MICA_U32:
+        return value >= 0 && value <= 4294967295.0;
+    case MICA_S32:
+        return value >= -2147483648.0 && value <= 2147483647.0;
+    default:
+        return true;
+    }
+}
+
+/* Of arguments from..arity-1. */
+static bool find_common(mica_expr_reader *r, const mica_function *f, const int *args, int from,
+                        mica_dtype *type)
+{
+    const mica_expr_node *nodes = r->e->nodes;
+    *type = nodes[args[from]].type;
+    for (int i = from + 1; i < f->arity; i++) {
+        const mica_dtype next = nodes[args[i]].type;
+        const mica_dtype both = common_type(*type, next);
+        if (both == MICA_NONE) {
+            mica_expr_fail(r, "%s of %s and %s, which no type holds: cast one", f->name,
+                           mica_expr_type_name(*type), mica_expr_type_name(next));
+            return false;
+        }
+        *type = both;
+    }
+    for (int i = from; i < f->arity && f->kind != MICA_FUNCTION_TEST; i++) {
+        const mica_expr_node *n = &nodes[args[i]];
+        if (n->type != MICA_S64 || holds(*type, n->value)) continue;
+        mica_expr_fail(r, "%s: %.15g is no %s", f->name, n->value, mica_expr_type_name(*type));
+        return false;
+    }
+    return true;
+}
+
+static bool find_bits_type(mica_expr_reader *r, const mica_function *f, const int *args,
+                           mica_dtype *type)
+{
+    for (int i = 0; i < f->arity; i++) {
+        if (r->e->nodes[args[i]].type != MICA_F64) continue;
+        mica_expr_fail(r, "%s needs integers, argument %d is real", f->name, i + 1);
+        return false;
+    }
+    return find_common(r, f, args, 0, type);
+}
+
+static const struct {
+    mica_dtype type;
+    mica_function_id cast, wrap;
+} casts[] = {{MICA_F64, MICA_FN_f32, MICA_FN_f32},       {MICA_F64, MICA_FN_f16, MICA_FN_f16},
+             {MICA_F64, MICA_FN_bf16, MICA_FN_bf16},     {MICA_S8, MICA_FN_s8, MICA_FN__wrap_s8},
+             {MICA_U8, MICA_FN_u8, MICA_FN__wrap_u8},    {MICA_S32, MICA_FN_s32, MICA_FN__wrap_s32},
+             {MICA_U32, MICA_FN_u32, MICA_FN__wrap_u32}, {MICA_BOOL, MICA_FN_bool, MICA_FN_bool}};
+enum { CASTS = sizeof casts / sizeof *casts };
+
+/* The type of a call's value; MICA_NONE: refused. */
+static mica_dtype value_type(mica_expr_reader *r, int function, const int *args)
+{
+    const mica_function *f = &mica_functions[function];
+    mica_dtype type = MICA_F64;
+    switch (f->kind) {
+    case MICA_FUNCTION_REAL:
+    case MICA_FUNCTION_FORMULA:
+    case MICA_FUNCTION_HIDDEN:
+        return MICA_F64;
+    case MICA_FUNCTION_TEST:
+        return find_common(r, f, args, 0, &type) ? MICA_BOOL : MICA_NONE;
+    case MICA_FUNCTION_LOGIC:
+        return MICA_BOOL;
+    case MICA_FUNCTION_PICK:
+        return find_common(r, f, args, 1, &type) ? type : MICA_NONE;
+    case MICA_FUNCTION_BITS:
+        if (!find_bits_type(r, f, args, &type)) return MICA_NONE;
+        break;
+    case MICA_FUNCTION_CAST:
+        for (int i = 0; i < CASTS; i++)
+            if ((int)casts[i].cast == function) return casts[i].type;
+        return MICA_NONE;
+    case MICA_FUNCTION_SAME:
+    case MICA_FUNCTION_QUOTIENT:
+    case MICA_FUNCTION_KEEP:
+        if (!find_common(r, f, args, 0, &type)) return MICA_NONE;
+        break;
+    }
+    /* & | ^ of bools are bools; else those count as integers. */
+    const bool logic =
+        function == MICA_FN_band || function == MICA_FN_bor || function == MICA_FN_bxor;
+    return type == MICA_BOOL && !logic ? MICA_S32 : type;
+}
+
+/* ---- calls ---- */
+
+/* A call as it is, but for numbers, which are folded. */
+static int plain_call(mica_expr_reader *r, int function, const int *args, mica_dtype type)
+{
+    const mica_expr_node *nodes = r->e->nodes;
+    const int arity = mica_functions[function].arity;
+    mica_expr_node n = {
+        .kind = MICA_EXPR_CALL, .type = type, .index = function, .arg = {-1, -1, -1}};
+    double v[MICA_FUNCTION_ARGS] = {0};
+    bool numbers = true;
+    for (int i = 0; i < arity; i++) {
+        n.arg[i] = args[i];
+        v[i] = nodes[args[i]].value;
+        numbers &= nodes[args[i]].kind == MICA_EXPR_NUMBER;
+    }
+    if (!numbers) return add_node(r, &n);
+    const double value = mica_function_value(function, v[0], v[1], v[2]);
+    const bool whole = type == MICA_S64 && fabs(value) <= 4294967295.0;
+    return mica_expr_number(r, value, type != MICA_S64 ? type : whole ? MICA_S64 : MICA_F64);
+}
+
+/* The low bits of an integer's value. */
+static int wrapped(mica_expr_reader *r, int node, mica_dtype type)
+{
+    if (node < 0 || type == MICA_F64 || type == MICA_S64 || type == MICA_BOOL) return node;
+    for (int i = 0; i < CASTS; i++)
+        if (casts[i].type == type) return plain_call(r, (int)casts[i].wrap, &node, type);
+    return node;
+}
+
+static int call_same(mica_expr_reader *r, int function, const int *args, mica_dtype type)
+{
+    const bool wide = type == MICA_S32 || type == MICA_U32;
+    int node;
+    if (wide && mica_functions[function].exact == MICA_EXACT_PRODUCT) {
+        int factors[MICA_FUNCTION_ARGS] = {args[0], args[1], -1};
+        if (function == MICA_FN_square) factors[1] = args[0];
+        if (function == MICA_FN_sqdiff) {
+            factors[0] = factors[1] = plain_call(r, MICA_FN_sub, args, type);
+            if (factors[0] < 0) return -1;
+        }
+        node = plain_call(r, MICA_FN__mul32, factors, type);
+    } else {
+        node = plain_call(r, function, args, type);
+    }
+    return wrapped(r, node, type);
+}
+
+/* 0 where an integer divisor is 0. */
+static int call_quotient(mica_expr_reader *r, int function, const int *args, mica_dtype type)
+{
+    if (type == MICA_F64) return plain_call(r, function, args, type);
+    const int zero = mica_expr_number(r, 0, MICA_S64), one = mica_expr_number(r, 1, MICA_S64);
+    if (zero < 0 || one < 0) return -1;
+    const int compared[] = {args[1], zero};
+    const int is_zero = plain_call(r, MICA_FN_eq, compared, MICA_BOOL);
+    const int safe[] = {is_zero, one, args[1]};
+    const int divisor = is_zero < 0 ? -1 : plain_call(r, MICA_FN_where, safe, type);
+    const int divided[] = {args[0], divisor};
+    const int node = divisor < 0 ? -1 : plain_call(r, function, divided, type);
+    const int picked[] = {is_zero, zero, wrapped(r, node, type)};
+    return picked[2] < 0 ? -1 : plain_call(r, MICA_FN_where, picked, type);
+}
+
+static int call_cast(mica_expr_reader *r, int function, const int *args, mica_dtype type)
+{
+    const mica_dtype from = r->e->nodes[args[0]].type;
+    if (from == type && type != MICA_F64) return args[0];
+    const bool integers = from != MICA_F64 && type != MICA_F64 && type != MICA_BOOL;
+    return integers ? wrapped(r, args[0], type) : plain_call(r, function, args, type);
+}
+
+static bool is_number(const mica_expr_reader *r, int node, double value)
+{
+    const mica_expr_node *n = &r->e->nodes[node];
+    return n->kind == MICA_EXPR_NUMBER && n->value == value;
+}
+
+/* What a product with 1 is: the other factor, if that has the type already. */
+static int without_one(const mica_expr_reader *r, const int *args, mica_dtype type)
+{
+    for (int i = 0; i < 2; i++)
+        if (is_number(r, args[i], 1) && r->e->nodes[args[1 - i]].type == type) return args[1 - i];
+    return -1;
+}
+
+/* What its text gives, with the arguments for a, b, c. */
+static int call_formula(mica_expr_reader *r, const mica_function *f, const int *args)
+{
+    mica_expr_name names[] = {
+        {"a", args[0], false}, {"b", args[1], false}, {"c", args[2], false}, {NULL, 0, false}};
+    const mica_expr_reader outer = *r;
+    int node = -1;
+    r->field = f->name;
+    r->text = r->at = f->value;
+    r->names = names;
+    r->status = mica_expr_read(r, &node);
+    if (r->status != MICA_OK) return -1;
+    *r = outer;
+    return node;
+}
+
+int mica_expr_call(mica_expr_reader *r, int function, const int *args)
+{
+    const mica_function *f = &mica_functions[function];
+    if (f->kind == MICA_FUNCTION_FORMULA) return call_formula(r, f, args);
+    const mica_dtype type = value_type(r, function, args);
+    if (type == MICA_NONE) return -1;
+    if (function == MICA_FN_mul && without_one(r, args, type) >= 0)
+        return without_one(r, args, type);
+    if (f->kind == MICA_FUNCTION_SAME) return call_same(r, function, args, type);
+    if (f->kind == MICA_FUNCTION_QUOTIENT) return call_quotient(r, function, args, type);
+    if (f->kind == MICA_FUNCTION_CAST) return call_cast(r, function, args, type);
+    const int node = plain_call(r, function, args, type);
+    return f->kind == MICA_FUNCTION_BITS ? wrapped(r, node, type) : node;
+}
+
+/* ---- what a whole expression is ---- */
+
+/* bit k of `reached`: the results depend on node k */
+static void mark(const mica_expr *e, bool *reached)
+{
+    memset(reached, 0, MICA_EXPR_NODES * sizeof *reached);
+    for (int i = 0; i < e->result_count; i++) reached[e->results[i]] = true;
+    for (int i = e->count - 1; i >= 0; i--)
+        for (int a = 0; a < MICA_FUNCTION_ARGS && reached[i]; a++)
+            if (e->nodes[i].arg[a] >= 0) reached[e->nodes[i].arg[a]] = true;
+}
+
+unsigned mica_expr_inputs(const mica_expr *e)
+{
+    bool reached[MICA_EXPR_NODES];
+    unsigned inputs = 0;
+    mark(e, reached);
+    for (int i = 0; i < e->count; i++)
+        if (reached[i] && e->nodes[i].kind == MICA_EXPR_INPUT) inputs |= 1u << e->nodes[i].index;
+    return inputs;
+}
+
+bool mica_expr_is_wide(const mica_expr *e)
+{
+    bool reached[MICA_EXPR_NODES], wide = false;
+    mark(e, reached);
+    for (int i = 0; i < e->count; i++) {
+        const mica_expr_node *n = &e->nodes[i];
+        if (!reached[i]) continue;
+        wide |= n->type == MICA_S32 || n->type == MICA_U32;
+        wide |= n->kind == MICA_EXPR_CALL && mica_functions[n->index].kind == MICA_FUNCTION_BITS;
+    }
+    return wide;
+}
+
+static double bound_of(const mica_expr *e, int i, const double *bounds)
+{
+    const mica_expr_node *n = &e->nodes[i];
+    double v[MICA_FUNCTION_ARGS] = {0}, most = 0;
+    if (n->kind == MICA_EXPR_INPUT) return 8;
+    if (n->kind == MICA_EXPR_SCALAR) return (double)INFINITY;
+    if (n->kind == MICA_EXPR_NUMBER)
+        return n->value == floor(n->value) ? fabs(n->value) : (double)INFINITY;
+    for (int a = 0; a < mica_functions[n->index].arity; a++) {
+        v[a] = bounds[n->arg[a]];
+        most = fmax(most, v[a]);
+    }
+    if (!isfinite(most)) return most;
+    const bool square = mica_functions[n->index].arity == 1 || n->index == MICA_FN_sqdiff;
+    switch (mica_functions[n->index].exact) {
+    case MICA_EXACT_KEEP:
+        return most;
+    case MICA_EXACT_SUM:
+        return v[0] + v[1];
+    case MICA_EXACT_PRODUCT:
+        return square ? 4 * most * most : v[0] * v[1];
+    case MICA_EXACT_ONE:
+        return 1;
+    case MICA_EXACT_NO:
+        break;
+    }
+    return (double)INFINITY;
+}
+
+bool mica_expr_is_exact(const mica_expr *e)
+{
+    bool reached[MICA_EXPR_NODES];
+    double bounds[MICA_EXPR_NODES];
+    mark(e, reached);
+    for (int i = 0; i < e->count; i++) {
+        bounds[i] = bound_of(e, i, bounds);
+        if (reached[i] && !(bounds[i] <= 0x1p24)) return false;
+    }
+    return true;
+}
