@@ -11,27 +11,23 @@ enum { NARROW = !REAL_F64 }; /* rows of bf16 are read as they are */
 static void load_run(mica_dtype type, const void *data, int64_t offset, int64_t stride, real *out,
                      int64_t n)
 {
-#if !REAL_F64
-    if (type == MICA_F64) {
-        const double *p = (const double *)data + offset;
-        for (int64_t i = 0; i < n; i++) out[i] = (float)p[i * stride];
+    if (REAL_F64 || type != MICA_F64) {
+        real_load(type, data, offset, stride, out, n);
         return;
     }
-#endif
-    real_load(type, data, offset, stride, out, n);
+    const double *p = (const double *)data + offset;
+    for (int64_t i = 0; i < n; i++) out[i] = (real)p[i * stride];
 }
 
 static void store_run(mica_dtype type, void *data, int64_t offset, int64_t stride, const real *in,
                       int64_t n)
 {
-#if !REAL_F64
-    if (type == MICA_F64) {
-        double *p = (double *)data + offset;
-        for (int64_t i = 0; i < n; i++) p[i * stride] = (double)in[i];
+    if (REAL_F64 || type != MICA_F64) {
+        real_store(type, data, offset, stride, in, n);
         return;
     }
-#endif
-    real_store(type, data, offset, stride, in, n);
+    double *p = (double *)data + offset;
+    for (int64_t i = 0; i < n; i++) p[i * stride] = (double)in[i];
 }
 
 static void activate(const mica_norm_desc *d, const real *v, real *out, int64_t n)
