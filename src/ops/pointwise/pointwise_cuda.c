@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { BLOCK = 256, PROLOGUE = 32768 };
+enum { BLOCK = 256, PROLOGUE = 1 << 16 };
 
 typedef struct state {
     mica_kernel *kernel;
