@@ -43,9 +43,9 @@ typedef struct mica_pointwise_desc {
     mica_pointwise_pass pass;                   /* 0 means fwd */
     char expr[MICA_POINTWISE_EXPR];             /* needed */
     mica_tensor x0, x1, x2, x3, x4, x5, x6, x7; /* 0 means not given */
-    mica_tensor y0, y1, y2, y3;                 /* fwd; 0 means inferred */
-    mica_tensor dy0, dy1, dy2, dy3;             /* bwd; 0 means inferred */
-    /* bwd; 0 means not wanted; without any: as the x of floating-point types */
+    mica_tensor y0, y1, y2, y3;                 /* fwd; 0 means inferred, one for each expression */
+    mica_tensor dy0, dy1, dy2, dy3;             /* bwd; 0 means inferred, one for each expression */
+    /* bwd; 0 means not wanted, or where none is given inferred as x */
     mica_tensor dx0, dx1, dx2, dx3, dx4, dx5, dx6, dx7;
 } mica_pointwise_desc;
 

@@ -162,7 +162,7 @@ static mica_status read_operand(mica_expr_reader *r, int *node)
         MICA_TRY(read_expression(r, o->level, &args[0]));
         const char *after = r->at;
         r->at = start;
-        *node = mica_expr_call(r, o->function, args);
+        *node = mica_expr_call(r, (int)o->function, args);
         r->at = after;
         return *node < 0 ? r->status : MICA_OK;
     }
@@ -194,7 +194,7 @@ static mica_status read_expression(mica_expr_reader *r, int level, int *node)
         MICA_TRY(read_expression(r, o->level + 1, &args[1]));
         const char *after = r->at;
         r->at = start;
-        *node = mica_expr_call(r, o->function, args);
+        *node = mica_expr_call(r, (int)o->function, args);
         if (*node < 0) return r->status;
         r->at = after;
     }

@@ -12,10 +12,13 @@ static const char *const passes[] = {"fwd", "bwd", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_pointwise_desc, member, kind, __VA_ARGS__)
 #define X(member)                FIELD(member, TENSOR, .zero = "not given", .doc = "input")
-#define Y(member)                FIELD(member, TENSOR, .zero = "inferred", .doc = "fwd: result")
-#define DY(member)               FIELD(member, TENSOR, .zero = "inferred", .doc = "bwd: gradient of a result")
+#define Y(member)                                                                                  \
+    FIELD(member, TENSOR, .zero = "inferred, one for each expression", .doc = "fwd: result")
+#define DY(member)                                                                                 \
+    FIELD(member, TENSOR, .zero = "inferred, one for each expression",                             \
+          .doc = "bwd: gradient of a result")
 #define DX(member)                                                                                 \
-    FIELD(member, TENSOR, .zero = "not wanted; without any: as the x of floating-point types",     \
+    FIELD(member, TENSOR, .zero = "not wanted, or where none is given inferred as x",              \
           .doc = "bwd: gradient of an input")
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradients of the inputs"),

@@ -96,7 +96,7 @@ MICA_INLINE float sigmoid_of(float v)
 
 MICA_INLINE float softplus_of(float v)
 {
-    return mica_softplus_f32(v);
+    return mica_softplus_f32(v, 1);
 }
 
 MICA_INLINE float normal_of(float v)
