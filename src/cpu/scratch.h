@@ -18,7 +18,7 @@
 typedef struct mica_scratch {
     char *top; /* of the thread's memory, as it was found */
 } mica_scratch;
-#define MICA_SCOPED __attribute__((cleanup(mica_scratch_close)))
+#define MICA_SCOPED __attribute__((unused, cleanup(mica_scratch_close)))
 
 mica_scratch mica_scratch_open(void);
 void mica_scratch_close(mica_scratch *scope);

@@ -2,6 +2,7 @@
  * Programs on blocks: step by step, each a loop over as many elements as a buffer in the
  * first-level cache holds. */
 #include "ops/pointwise/expression.h"
+#include "cpu/scratch.h"
 
 #include <string.h>
 
@@ -18,7 +19,8 @@ void mica_expr_block_f32(const void *program, int variant, void *const *v, const
 {
     enum { CHUNK = MICA_EXPR_BYTES / sizeof(float) };
     const mica_expr_program *p = program;
-    _Alignas(64) float buffers[MICA_EXPR_NODES][CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    float(*buffers)[CHUNK] = mica_scratch_take(MICA_EXPR_NODES * sizeof *buffers);
     const int64_t widest = n < CHUNK ? n : CHUNK;
     (void)variant;
     for (int i = 0; i < p->fixed_count; i++) {
@@ -47,7 +49,8 @@ void mica_expr_block_f64(const void *program, int variant, void *const *v, const
 {
     enum { CHUNK = MICA_EXPR_BYTES / sizeof(double) };
     const mica_expr_program *p = program;
-    _Alignas(64) double buffers[MICA_EXPR_NODES][CHUNK];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double(*buffers)[CHUNK] = mica_scratch_take(MICA_EXPR_NODES * sizeof *buffers);
     const int64_t widest = n < CHUNK ? n : CHUNK;
     (void)variant;
     for (int i = 0; i < p->fixed_count; i++) {
