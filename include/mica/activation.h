@@ -6,16 +6,16 @@
  * In place is allowed without gating: y on x, dx on dy, with equal tensors.
  * At a kink the derivative is that of the left branch (relu'(0) = 0), as in PyTorch.
  *
- * Accuracy: f64 and f32 within 8 units in the last place, relative to the result wherever that lies,
- * deep tails included (gelu at -9 is -1.0e-18, the slope of tanh at 20 is 1.7e-17); of gelu,
- * gelu_tanh and quick_gelu, and of softplus with an act_a, within 8 (1 + |ln s|) units, s being what
- * v is multiplied by, for the exponent of a tail is rounded. Slopes that are a sum of two terms:
- * relative to the terms' absolute values. 16-bit results are the f32 ones, rounded.
- * Edges: a value is what the formula gives in IEEE arithmetic, so v s(v) at -inf is NaN (-inf times
- * 0), softsign at +-inf, too. Slopes at +-inf are their limits: nothing overflows on the way. NaN
- * gives NaN, as a value and as a slope, of relu and the clips too (PyTorch's relu lets dy pass).
- * dx is a product: infinite dy where the slope is 0 gives NaN. Clip's bounds may be infinite, and
- * where act_a is above act_b the value is act_b. */
+ * Accuracy: f64 and f32 within 8 units in the last place, relative to the result wherever that
+ * lies, deep tails included (gelu at -9 is -1.0e-18, the slope of tanh at 20 is 1.7e-17); of gelu,
+ * gelu_tanh and quick_gelu, and of softplus with an act_a, within 8 (1 + |ln s|) units, s being
+ * what v is multiplied by, for the exponent of a tail is rounded. Slopes that are a sum of two
+ * terms: relative to the terms' absolute values. 16-bit results are the f32 ones, rounded. Edges: a
+ * value is what the formula gives in IEEE arithmetic, so v s(v) at -inf is NaN (-inf times 0),
+ * softsign at +-inf, too. Slopes at +-inf are their limits: nothing overflows on the way. NaN gives
+ * NaN, as a value and as a slope, of relu and the clips too (PyTorch's relu lets dy pass). dx is a
+ * product: infinite dy where the slope is 0 gives NaN. Clip's bounds may be infinite, and where
+ * act_a is above act_b the value is act_b. */
 #ifndef MICA_ACTIVATION_H
 #define MICA_ACTIVATION_H
 

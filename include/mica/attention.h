@@ -39,19 +39,19 @@
  * do not count either: lse is -inf. Rows of k that belong to none have dk = dv = 0. What lies in
  * such rows is not used, it may be NaN.
  *
- * Edges. Weights are exp(s - max) / sum, so keys whose scores are equal weigh the same however large
- * those are: a row of the lowest number of its type on all keys, as masks are often written, gives
- * the mean of v. A score of -inf has no weight, of +inf or NaN it makes its row NaN. A sink of +inf
- * takes all: out 0, lse +inf. Sinks beyond +-2.2e38 may count as that. Keys of weight 0 that lie
- * inside a sequence (masked, outside a causal or other window) may be multiplied with 0, so NaN and
- * infinity in their v may reach rows that do not attend to them; behind the end of a sequence and
- * in absent pages they do not.
- * Backward p is exp(s - lse), and lse is one number of 24 bits (f64: 53): p is wrong by a factor of
- * up to 1 + |lse| 2^-23 while |lse| is below 2^20; from 2^24 on, where *all* keys of a row have such
- * scores (a row of -1e9, not one key of it), lse has lost the logarithm of the sum and p is up to
- * as many times too large as there are keys. Mask such rows with `mask` or -inf instead, which gives
- * no gradient. (A second statistic would be read by every gradient kernel, written by every forward
- * one and merged, for rows that no weight should come from; FlashAttention and cuDNN keep one too.)
+ * Edges. Weights are exp(s - max) / sum, so keys whose scores are equal weigh the same however
+ * large those are: a row of the lowest number of its type on all keys, as masks are often written,
+ * gives the mean of v. A score of -inf has no weight, of +inf or NaN it makes its row NaN. A sink
+ * of +inf takes all: out 0, lse +inf. Sinks beyond +-2.2e38 may count as that. Keys of weight 0
+ * that lie inside a sequence (masked, outside a causal or other window) may be multiplied with 0,
+ * so NaN and infinity in their v may reach rows that do not attend to them; behind the end of a
+ * sequence and in absent pages they do not. Backward p is exp(s - lse), and lse is one number of 24
+ * bits (f64: 53): p is wrong by a factor of up to 1 + |lse| 2^-23 while |lse| is below 2^20; from
+ * 2^24 on, where *all* keys of a row have such scores (a row of -1e9, not one key of it), lse has
+ * lost the logarithm of the sum and p is up to as many times too large as there are keys. Mask such
+ * rows with `mask` or -inf instead, which gives no gradient. (A second statistic would be read by
+ * every gradient kernel, written by every forward one and merged, for rows that no weight should
+ * come from; FlashAttention and cuDNN keep one too.)
  *
  * Sequences of different lengths:
  *

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Change of memory order and type: y = alpha * x + beta * y, element by element in logical order.
  * perm permutes dimensions first: y's dimension i is x's dimension perm[i]. Conversions round once,
- * to nearest even; integers saturate, NaN becomes 0; e5m2 and f16 overflow to infinity as IEEE has it,
- * where quantised results of conv and gemm saturate, e4m3 stops at 448; bool is whether a value is not zero. Without
- * alpha and beta, equal types are copied bit by bit; with them the result is formed in f64 as
- * fma(alpha, x, beta * y), bit for bit the same on every device. Types: all but the sub-byte and
- * complex ones. */
+ * to nearest even; integers saturate, NaN becomes 0; e5m2 and f16 overflow to infinity as IEEE has
+ * it, where quantised results of conv and gemm saturate, e4m3 stops at 448; bool is whether a value
+ * is not zero. Without alpha and beta, equal types are copied bit by bit; with them the result is
+ * formed in f64 as fma(alpha, x, beta * y), bit for bit the same on every device. Types: all but
+ * the sub-byte and complex ones. */
 #ifndef MICA_TRANSFORM_H
 #define MICA_TRANSFORM_H
 

@@ -23,7 +23,8 @@ POINTWISE void pointwise_body(int variant, real *v, const real *n)
         direction = n[OPTIM_AHEAD_G] * g + n[OPTIM_AHEAD_M] * v[OPTIM_M];
     }
     if (variant == OPTIM_ADAM) {
-        v[OPTIM_V] = n[OPTIM_KEEP_V] * v[OPTIM_V] + n[OPTIM_TAKE_G2] * g * g; /* g * g may be infinite */
+        v[OPTIM_V] =
+            n[OPTIM_KEEP_V] * v[OPTIM_V] + n[OPTIM_TAKE_G2] * g * g; /* g * g may be infinite */
         direction = v[OPTIM_M] / (sqrt_of(v[OPTIM_V]) * n[OPTIM_ROOT_SCALE] + n[OPTIM_EPS]);
     }
     v[OPTIM_STEPPED] = n[OPTIM_KEEP_P] * p - n[OPTIM_RATE] * direction;
