@@ -150,8 +150,10 @@ static void backward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, 
     double *total = ((slices *)state)->st.sum;
     const float *y = c->in[0], *dy = c->in[1];
     const bool log = is_log(t);
-    mica_tile_ask(&t->tile, 1, c->from, c->n);
-    if (!log) mica_tile_ask(&t->tile, 0, c->from, c->n);
+    /* Of a tile that is read once, half now and half before it is written. */
+    const bool once = t->walk->length <= t->walk->tiling.chunk;
+    if (!once) mica_tile_ask(&t->tile, 1, c->from, c->n);
+    if (once || !log) mica_tile_ask(&t->tile, 0, c->from, c->n);
     if (t->walk->tiling.width == 1) {
         total[0] += (double)(log ? mica_row_sum(dy, c->n) : mica_row_dot(y, dy, c->n));
         return;
@@ -178,7 +180,9 @@ static void backward_write(const mica_reduce_tile *t, const mica_reduce_chunk *c
     const float *y = c->in[0], *dy = c->in[1];
     const bool log = is_log(t);
     /* read here for the first time, in one go if converted */
-    if (log && t->tile.s->type[0] != MICA_F32) mica_tile_ask(&t->tile, 0, c->from, c->n);
+    const bool once = t->walk->length <= t->walk->tiling.chunk;
+    if (once) mica_tile_ask(&t->tile, 1, c->from, c->n);
+    if (!once && log && t->tile.s->type[0] != MICA_F32) mica_tile_ask(&t->tile, 0, c->from, c->n);
     if (t->walk->tiling.width == 1) {
         if (log)
             mica_row_log_softmax_bwd(y, dy, s->by[0], c->n, dx);
