@@ -9,7 +9,8 @@
 #include <signal.h>
 #include <stdint.h>
 
-/* The calling thread's stack, once asked for: of a process's first thread that is reading a file. */
+/* The calling thread's stack, once asked for: of a process's first thread that is reading a file.
+ */
 static _Thread_local struct {
     uintptr_t low, high;
 } stack;
@@ -21,7 +22,8 @@ static void find_stack(void)
     size_t bytes = 0, guard = 0;
     if (pthread_getattr_np(pthread_self(), &attr) != 0) return;
     if (pthread_attr_getstack(&attr, &low, &bytes) == 0 && low) {
-        (void)pthread_attr_getguardsize(&attr, &guard); /* part of it, or not: glibc's versions differ */
+        (void)pthread_attr_getguardsize(&attr,
+                                        &guard); /* part of it, or not: glibc's versions differ */
         stack.low = (uintptr_t)low + guard;
         stack.high = (uintptr_t)low + bytes;
     }
@@ -72,8 +74,9 @@ mica_status mica_deep_call(mica_deep_fn work, void *user)
     deep d = {.work = work, .user = user, .threads = omp_get_max_threads()};
     pthread_t thread;
     if (!mica_thread_start(&thread, MICA_DEEP, call, &d))
-        return mica_fail(MICA_OUT_OF_MEMORY, "this thread's stack has less than %zu bytes left, and "
-                                             "one with more could not be started",
+        return mica_fail(MICA_OUT_OF_MEMORY,
+                         "this thread's stack has less than %zu bytes left, and "
+                         "one with more could not be started",
                          MICA_DEEP / 2);
     pthread_join(thread, NULL);
     if (d.status != MICA_OK && d.error) (void)mica_fail(d.status, "%s", d.error);

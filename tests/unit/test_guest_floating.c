@@ -69,7 +69,7 @@ static void every_operation_and_engine(void **state)
 {
     (void)state;
     mica_context *context = guest_context("cpu");
-    guest_each(context, 8, 2e5, NULL, in_every_state);
+    guest_each(context, 5, 2e5, NULL, in_every_state);
     mica_context_destroy(context);
     print_message("%lld plans\n", count);
     assert_true(count > 200);

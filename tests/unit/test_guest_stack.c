@@ -4,7 +4,8 @@
 #include "fake/help.h"
 #include "guest.h"
 
-/* Of the caller's 64 KiB the system takes its thread's book-keeping and static thread-local memory. */
+/* Of the caller's 64 KiB the system takes its thread's book-keeping and static thread-local memory.
+ */
 enum { STACK = 64 << 10 };
 
 typedef struct call {
@@ -48,7 +49,8 @@ static long long count;
 static void compare(mica_context *context, guest_case *c)
 {
     call k = {.context = context, .c = c};
-    if (guest_run(context, c) != MICA_OK) fail_msg("%s ; engine=%s: %s", c->line, c->engine, mica_error());
+    if (guest_run(context, c) != MICA_OK)
+        fail_msg("%s ; engine=%s: %s", c->line, c->engine, mica_error());
     guest_keep(c);
     guest_fill(c, MICA_FILL_RANDOM);
     on_small_stack(plan_and_run, &k);
