@@ -3,6 +3,7 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/shared/cpu/convert.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -163,13 +164,14 @@ void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_vi
                               const double *scalars)
 {
     /* The views may be packed copies: their own strides hold, not the descriptor's. */
-    _Alignas(16) char as_viewed[MICA_MAX_DESC];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    char *as_viewed = mica_scratch_take(MICA_MAX_DESC);
     memcpy(as_viewed, desc, op->desc_size);
     for (int i = 0; i < op->arg_count; i++)
         if (args[i].data)
             memcpy(as_viewed + op->args[i].tensor + offsetof(mica_tensor, strides),
                    args[i].t.strides, sizeof args[i].t.strides);
-    _Alignas(16) char prepared[MICA_POINTWISE_PREPARED];
+    char *prepared = mica_scratch_take(MICA_POINTWISE_PREPARED);
     job j = {.op = op, .what = desc, .args = args};
     if (op->pointwise->prepare) {
         memset(prepared, 0, op->pointwise->prepared_size);

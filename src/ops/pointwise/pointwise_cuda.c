@@ -3,6 +3,7 @@
  * and strides; memory-bound when the operands are packed alike, and bound by index arithmetic when
  * they are not. */
 #include "ops/pointwise/pointwise.h"
+#include "base/memory.h"
 #include "ops/shared/access.h"
 
 #include <string.h>
@@ -65,8 +66,9 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
                               int vector)
 {
     const mica_pointwise *w = plan->op->pointwise;
-    char buffer[PROLOGUE] = "";
-    mica_text p = {buffer, sizeof buffer, 0};
+    char *buffer = mica_alloc(PROLOGUE);
+    if (!buffer) return mica_fail_memory(PROLOGUE);
+    mica_text p = {buffer, PROLOGUE, 0};
     masks m = {0};
     mica_dtype types[MICA_POINTWISE_OPERANDS];
     for (int k = 0; k < s->set.count; k++) {
@@ -102,7 +104,9 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
     s->grid = (mica_grid){.grid = {(unsigned)((s->args.layout.count + tile - 1) / tile)},
                           .block = {BLOCK}};
     mica_kernel_spec spec = {w->kernel, w->entry, buffer, 0};
-    return mica_plan_add_kernel(plan, &spec, &s->kernel);
+    mica_status status = mica_plan_add_kernel(plan, &spec, &s->kernel);
+    mica_release(buffer);
+    return status;
 }
 
 static mica_status build(mica_plan *plan)
