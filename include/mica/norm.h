@@ -104,8 +104,8 @@ typedef struct mica_norm_desc {
     double momentum;       /* 0 means 0.1 */
     mica_act act;          /* behind the affine step; 0 means identity */
     double act_a, act_b;   /* 0 means the function's own */
-    bool running_biased; /* batch: running_var takes the variance itself, as ONNX's; 0 means n / (n
-                            - 1) of it, as PyTorch's */
+    bool running_biased;   /* batch: running_var takes the variance itself, as ONNX's, instead of
+                              n / (n - 1) of it, as PyTorch's; 0 means no */
 } mica_norm_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -103,7 +103,7 @@ class Field:
 
     def annotation(self):
         return {"tensor": "Array | Tensor | str", "enum": "str", "flag": "bool", "int": "int", "float": "float",
-                "axes": "Sequence[int]", "list": "Sequence[str]"}[self.type]
+                "axes": "Sequence[int]", "list": "Sequence[str]", "text": "str"}[self.type]
 
 
 class Argument:

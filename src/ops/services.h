@@ -16,6 +16,9 @@ mica_status mica_book(mica_plan *plan, const char *name, size_t bytes, size_t *o
  * at once and is it after build(), when all of the plan's are found or compiled in parallel. */
 mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
                                  mica_kernel **kernel);
+/* Memory beside the state that the plan holds until its engine's destroy: the bound of the plan
+ * cache counts it. */
+void mica_plan_holds(mica_plan *plan, size_t bytes);
 /* A plan of another operation on the same device, its workspace booked inside this one's; without
  * workspace_offset the caller books it. */
 mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,

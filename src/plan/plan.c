@@ -5,7 +5,6 @@
 #include "cpu/cpu.h"
 #include "cpu/floating.h"
 #include "cpu/scratch.h"
-#include "ops/holds.h"
 
 #include <stdio.h>
 #include <string.h>

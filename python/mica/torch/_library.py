@@ -25,7 +25,7 @@ _library = torch.library.Library("mica", "DEF")
 _OURS = {getattr(torch, theirs): ours for theirs, ours in _NAMES.items() if hasattr(torch, theirs)}
 THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _SCHEMA = {"tensor": "Tensor?", "enum": "str?", "flag": "bool?", "int": "int?", "float": "float?", "axes": "int[]?",
-           "list": "str[]?"}
+           "list": "str[]?", "text": "str?"}
 
 
 def _schema_name(name):

@@ -9,7 +9,6 @@
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"
-#include "ops/holds.h"
 #include "ops/shared/onednn.h"
 
 enum { FORMATS_USER, FORMATS_FILTER, FORMATS_ALL, FORMATS };

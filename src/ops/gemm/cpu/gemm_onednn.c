@@ -17,7 +17,6 @@
  * engine "cpu", several times slower. */
 #include "ops/gemm/cpu/gemm_cpu.h"
 #include "ops/shared/cpu/convert.h"
-#include "ops/holds.h"
 #include "ops/shared/onednn.h"
 #include "cpu/cpu.h"
 
