@@ -75,6 +75,10 @@ class Field:
             return str(int(value))
         if self.type in ("int", "float"):
             return self._number(value)
+        if self.type == "text":
+            if not isinstance(value, str) or not value or value.split() != [value]:
+                self._refuse(value, "it is a text without spaces")
+            return value
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             example = "('bias', 'relu')" if self.type == "list" else "(1, 1), one number for each axis"
             self._refuse(value, f"it is a list: {example}")

@@ -196,6 +196,13 @@ class Others(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "stride"):
             mica.conv(normal(1, 1, 4, 4), normal(1, 1, 1, 1), stride=(0, 1))
 
+    def test_texts(self):
+        x = normal(3, 4)
+        np.testing.assert_array_equal(mica.pointwise(x, expr="x0+x0"), x + x)
+        for wrong in ("x0 + x0", "", 3):
+            with self.assertRaisesRegex(mica.Invalid, "without spaces"):
+                mica.pointwise(x, expr=wrong)
+
     def test_values_that_are_none(self):
         x, w = normal(1, 1, 4, 4), normal(1, 1, 1, 1)
         for wrong, words in [
