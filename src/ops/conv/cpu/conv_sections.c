@@ -138,9 +138,9 @@ static mica_status build(mica_plan *plan)
 /* Moves a run argument to an image's column. */
 static void move(mica_run *r, int arg, const mica_tensor *t, int64_t image, int64_t column)
 {
+    if (!r->args[arg]) return; /* a tensor that is not given has no dimensions either */
     int64_t elements = image * t->strides[0] + column * t->strides[t->rank - 1];
-    if (r->args[arg])
-        r->args[arg] = (char *)r->args[arg] + elements * mica_dtype_bits(t->dtype) / 8;
+    r->args[arg] = (char *)r->args[arg] + elements * mica_dtype_bits(t->dtype) / 8;
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
