@@ -20,7 +20,7 @@ typedef struct slice {
 
 typedef struct result {
     double value, magnitude;
-    int64_t whole; /* of integers */
+    int64_t whole; /* of integers, truths and counts */
 } result;
 
 static int64_t whole_at(const slice *s, int64_t i)
@@ -171,7 +171,8 @@ static result of_sum(const slice *s)
     if (product) magnitude = fabsl(sum);
     if (s->row->behind == REDUCE_MEAN) sum /= (long double)s->n, magnitude /= (long double)s->n;
     if (s->row->behind == REDUCE_ROOT) sum = sqrtl(sum), magnitude = sum;
-    return (result){(double)sum, (double)magnitude, (int64_t)sum};
+    if (s->row->result == REDUCE_COUNTS) return (result){.whole = (int64_t)sum};
+    return (result){.value = (double)sum, .magnitude = (double)magnitude};
 }
 
 static result reduce(const slice *s)
