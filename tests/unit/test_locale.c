@@ -193,10 +193,13 @@ static void test_records(void **state)
     mica_context_destroy(ctx);
 }
 
-/* A thread may have a locale that the program has not. */
+/* A thread may have a locale that the program has not. It is copied from the program's, which has it
+ * for a moment: with LOCPATH, glibc's newlocale loses memory. */
 static void *own_locale(void *made_here)
 {
-    locale_t l = newlocale(LC_NUMERIC_MASK, "comma_XX", (locale_t)0);
+    if (!setlocale(LC_NUMERIC, "comma_XX")) return NULL;
+    locale_t l = duplocale(LC_GLOBAL_LOCALE);
+    setlocale(LC_NUMERIC, "C");
     if (!l) return NULL;
     uselocale(l);
     char text[32];
