@@ -21,7 +21,7 @@ typedef struct mica_floating {
     mica_floating_state before;
     bool team; /* those that this thread runs parallel loops with were set, too */
 } mica_floating;
-#define MICA_FLOATING_SCOPE __attribute__((cleanup(mica_floating_end)))
+#define MICA_FLOATING_SCOPE __attribute__((unused, cleanup(mica_floating_end)))
 
 /* For the calling thread; team: and for those of its parallel loops, as a run needs it. Some
  * nanoseconds where the state is the default; where it is not, two parallel regions. */
