@@ -96,12 +96,13 @@ static void test_formats_as_snprintf(void **state)
 #pragma GCC diagnostic pop
             assert_string_equal(got, want);
         }
-    int n = mica_format(
-        got, sizeof got, "%s|%-6s|%.*s|%*d|%-*d|%c|%5.3d|%x|%#X|%o|%zu|%lld|%hhu|%p", "text", "ab",
-        2, "xyz", 4, 7, 4, 7, 'c', 5, 255u, 255u, 8u, (size_t)-1, -5000000000LL, 200, (void *)0);
+    int n =
+        mica_format(got, sizeof got, "%s|%-6s|%.*s|%*d|%-*d|%c|%5.3d|%x|%#X|%o|%zu|%lld|%hhu|%p",
+                    "text", "ab", 2, "xyz", 4, 7, 4, 7, 'c', 5, 255u, 255u, 8u, (size_t)-1,
+                    -5000000000LL, (unsigned char)200, (void *)0);
     int m = snprintf(want, sizeof want, "%s|%-6s|%.*s|%*d|%-*d|%c|%5.3d|%x|%#X|%o|%zu|%lld|%hhu|%p",
                      "text", "ab", 2, "xyz", 4, 7, 4, 7, 'c', 5, 255u, 255u, 8u, (size_t)-1,
-                     -5000000000LL, 200, (void *)0);
+                     -5000000000LL, (unsigned char)200, (void *)0);
     assert_int_equal(n, m);
     assert_string_equal(got, want);
     assert_int_equal(mica_format(got, sizeof got, "%*d|%.*f|%Lg", -5, 3, -1, 0.5, 2.5L),
