@@ -21,9 +21,12 @@ static void set(unsigned state)
     __builtin_ia32_ldmxcsr(state);
 }
 
+/* GCC's runtime leaves threads what a region set; LLVM's gives its caller back what it had, and the
+ * others what that one has. */
 static void set_all(unsigned state)
 {
 #pragma omp parallel
+    set(state);
     set(state);
 }
 
