@@ -194,8 +194,8 @@ static void test_records(void **state)
     mica_context_destroy(ctx);
 }
 
-/* A thread may have a locale that the program has not. It is copied from the program's, which has it
- * for a moment: with LOCPATH, glibc's newlocale loses memory. */
+/* A thread may have a locale that the program has not. It is copied from the program's, which has
+ * it for a moment: with LOCPATH, glibc's newlocale loses memory. */
 static void *own_locale(void *made_here)
 {
     if (!setlocale(LC_NUMERIC, "comma_XX")) return NULL;
@@ -203,9 +203,11 @@ static void *own_locale(void *made_here)
     setlocale(LC_NUMERIC, "C");
     if (!l) return NULL;
     uselocale(l);
-    char text[32];
+    char text[32], theirs[32];
+    snprintf(theirs, sizeof theirs, "%g", 0.5);
     mica_format(text, sizeof text, "%g", 0.5);
-    *(bool *)made_here = !strcmp(text, "0.5") && mica_read_double("0.25", NULL) == 0.25;
+    *(bool *)made_here =
+        !strcmp(theirs, "0,5") && !strcmp(text, "0.5") && mica_read_double("0.25", NULL) == 0.25;
     uselocale(LC_GLOBAL_LOCALE);
     freelocale(l);
     return NULL;
