@@ -43,7 +43,8 @@ print(y.tolist())
     def test_takes_little_time(self):
         """CPU time, once in some tries: other programs do not count. docs/python.md has the figure."""
         program = "import time; t = time.process_time(); import mica; print(time.process_time() - t)"
-        self.assertTrue(any(float(python(program).stdout) < 0.06 for _ in range(15)))
+        # twice what docs/python.md measured at most: other machines are slower
+        self.assertTrue(any(float(python(program).stdout) < 0.12 for _ in range(15)))
 
     def test_says_where_it_looked(self):
         found = python("import mica", MICA_LIBRARY="/nonexistent/libmica.so")
