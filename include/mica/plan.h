@@ -252,8 +252,8 @@ MICA_API const char *mica_op_name(int index);
 /* A field of an operation's descriptor, for tools and bindings. */
 typedef struct mica_field_info {
     const char *name;
-    const char *type;             /* "tensor", "enum", "int", "float", "axes", "flag", "list", "text" */
-    size_t offset;                /* in the descriptor struct */
+    const char *type; /* "tensor", "enum", "int", "float", "axes", "flag", "list", "text" */
+    size_t offset;    /* in the descriptor struct */
     const char *const *spellings; /* of an enum or list, NULL-terminated; else NULL */
     const char *doc;
 } mica_field_info;

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import sys
 import unittest
 
 import judge
@@ -48,7 +49,11 @@ class Pages(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(code, "tour.ipynb", "exec"), names)
                 if last:
-                    value = eval(compile(ast.Expression(last.value), "tour.ipynb", "eval"), names)
+                    try:
+                        value = eval(compile(ast.Expression(last.value), "tour.ipynb", "eval"), names)
+                    except mica.NoCompiler as error:  # a GPU's plan, where no NVRTC is
+                        print("SKIPPED a cell:", str(error).split(":")[0], file=sys.stderr)
+                        continue
                     shown += "<table>" in getattr(value, "_repr_html_", lambda: "")()
         self.assertGreater(shown, 0)
 

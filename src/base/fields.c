@@ -12,7 +12,7 @@ static const size_t kind_sizes[] = {
     [MICA_FIELD_TENSOR] = sizeof(mica_tensor), [MICA_FIELD_ENUM] = sizeof(int32_t),
     [MICA_FIELD_FLAG] = sizeof(bool),          [MICA_FIELD_I64] = sizeof(int64_t),
     [MICA_FIELD_F64] = sizeof(double),         [MICA_FIELD_AXES] = sizeof(int64_t),
-    [MICA_FIELD_LIST] = sizeof(int32_t),   [MICA_FIELD_TEXT] = sizeof(char)};
+    [MICA_FIELD_LIST] = sizeof(int32_t),       [MICA_FIELD_TEXT] = sizeof(char)};
 
 static int field_count(const mica_field *f)
 {

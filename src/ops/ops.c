@@ -308,7 +308,8 @@ static mica_status named(const char *name, const mica_op **op)
 
 mica_status mica_op_field(const char *name, int index, mica_field_info *info)
 {
-    static const char *const types[] = {"tensor", "enum", "flag", "int", "float", "axes", "list", "text"};
+    static const char *const types[] = {"tensor", "enum", "flag", "int",
+                                        "float",  "axes", "list", "text"};
     const mica_op *op;
     MICA_TRY(named(name, &op));
     if (index < 0 || index >= op->field_count)

@@ -25,6 +25,6 @@ fail() {
 
 configure || fail "the library asks for cmocka"
 configure -DMICA_TESTS=ON && fail "the tests do not need cmocka"
-grep -q 'The tests need cmocka and python3' "$work/log" || fail "the refusal does not say what is missing"
+grep -q 'The tests need cmocka, python3 and NumPy' "$work/log" || fail "the refusal does not say what is missing"
 configure || fail "tests that were refused once are in the way for ever"
 echo "without_cmocka: ok"

@@ -300,14 +300,15 @@ static void fields_parse_and_print(void **state)
     (void)state;
     sample s = {0};
     mica_why why;
-    const char *const values[] = {"fast", "f32:2x3", "0x2", "5", "1e-06", "1", "bias,relu", "a=b,c;d"};
+    const char *const values[] = {"fast",  "f32:2x3", "0x2",       "5",
+                                  "1e-06", "1",       "bias,relu", "a=b,c;d"};
     for (int i = 0; i < FIELDS; i++)
         assert_int_equal(mica_field_parse(&table[i], values[i], &s, &why), MICA_OK);
     char buffer[256];
     mica_text text = {buffer, sizeof buffer, 0};
     for (int i = 0; i < FIELDS; i++) mica_field_text(&table[i], &s, &text);
-    assert_string_equal(buffer,
-                        " mode=fast x=f32:2x3 pad=0x2 n=5 eps=1e-06 flag=1 steps=bias,relu words=a=b,c;d");
+    assert_string_equal(
+        buffer, " mode=fast x=f32:2x3 pad=0x2 n=5 eps=1e-06 flag=1 steps=bias,relu words=a=b,c;d");
 }
 
 static void bad_fields_leave_the_descriptor(void **state)
@@ -353,7 +354,7 @@ static void copies_ignore_padding_and_short_descriptors(void **state)
         memcpy((char *)&b + table[i].offset, (const char *)&value + table[i].offset,
                mica_field_size(&table[i]));
     }
-    b.x.dims[3] = 77; /* past the rank: means nothing */
+    b.x.dims[3] = 77;                            /* past the rank: means nothing */
     memcpy(a.words, "one\0xyz", sizeof a.words); /* as what stands behind a text's end */
     memcpy(b.words, "one\0\0\0z", sizeof b.words);
     assert_int_equal(mica_fields_copy(table, FIELDS, &a, sizeof a, &copy_a, &why), MICA_OK);

@@ -15,7 +15,8 @@ static const mica_field fields[] = {
     FIELD(y, TENSOR, .zero = "inferred", .doc = "fwd: output, packed"),
     FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
     FIELD(dx, TENSOR, .zero = "needed", .doc = "bwd: gradient of x"),
-    FIELD(repeats, AXES, .count = MICA_MAX_RANK, .def = 1, .positive = true, .doc = "how often x stands there"),
+    FIELD(repeats, AXES, .count = MICA_MAX_RANK, .def = 1, .positive = true,
+          .doc = "how often x stands there"),
     FIELD(shift, AXES, .count = MICA_MAX_RANK, .zero = "none", .doc = "to higher indices"),
 };
 

@@ -439,8 +439,7 @@ static mica_status begin_run(const mica_plan *plan, const mica_run *run, run_of 
 static void do_pieces(const run_of *r, int64_t first, int64_t count)
 {
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
-    char(*buffers)[LONG_PIECE] =
-        mica_scratch_take((MICA_POINTWISE_OPERANDS + 2) * sizeof *buffers);
+    char(*buffers)[LONG_PIECE] = mica_scratch_take((MICA_POINTWISE_OPERANDS + 2) * sizeof *buffers);
     char *tiles = mica_scratch_take(TILES);
     work w = {.r = r, .buffers = buffers, .tiles = tiles};
     if (count == 0) return;
