@@ -10,6 +10,7 @@ import sys
 import unittest
 
 import judge
+import mica
 
 
 def programs(page):
