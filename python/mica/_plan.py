@@ -64,17 +64,20 @@ def _made_interruptible(make):
     """Runs it in a thread and waits: Ctrl-C is answered at once, not after the seconds that a measurement
     takes. What the thread makes then is given back when it is ready; the process waits for it at its end."""
     outcome = []
+    ended = threading.Event()
 
     def work():
         try:
             outcome.append((make(), None))
         except BaseException as error:  # handed over, whatever it is
             outcome.append((None, error))
+        ended.set()
 
-    thread = threading.Thread(target=work, name="mica measures")
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
+    # Thread.join is not for this: interrupted, CPython 3.11 takes the thread for ended (bpo-45274), and the
+    # process ends under it.
+    threading.Thread(target=work, name="mica measures").start()
+    while not ended.wait(0.1):
+        pass
     made, error = outcome[0]
     if error is not None:
         raise error
