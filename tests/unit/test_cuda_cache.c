@@ -443,6 +443,12 @@ static time_t age(const mica_cache_key *key)
     return time(NULL) - st.st_mtime;
 }
 
+/* Marked just now. Files are stamped by another clock than time()'s, which may be a second ahead. */
+static void assert_new(const mica_cache_key *key)
+{
+    assert_in_range(age(key) + 1, 0, 61);
+}
+
 static void the_least_recently_used_go_first(void **state)
 {
     (void)state;
@@ -515,10 +521,10 @@ static void use_is_marked_daily_whatever_the_clock(void **state)
     assert_in_range(age(&key_0), 3590, 3700);
     set_age(&key_0, 2 * 86400);
     assert_true(zero_reads_back());
-    assert_in_range(age(&key_0), 0, 60);
+    assert_new(&key_0);
     set_age(&key_0, -30 * 86400); /* the clock went back */
     assert_true(zero_reads_back());
-    assert_in_range(age(&key_0), 0, 60);
+    assert_new(&key_0);
 }
 
 static void old_temporary_files_are_removed(void **state)
