@@ -17,6 +17,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_bool forked;
 static int thread_limit; /* 0: OpenMP's number */
 static int usable;       /* CPUs */
+static int proposed;     /* threads by OpenMP, if nobody says how many */
 static bool wide;
 
 static void mark_forked(void)
@@ -41,6 +42,7 @@ static void start(void)
     wide = has_wide_vectors() && !(vectors && !strcmp(vectors, "narrow"));
     thread_limit = (int)mica_env_number(MICA_ENV_THREADS, 0);
     usable = mica_cpu_usable("");
+    proposed = omp_get_num_procs(); /* asks the system each time */
     const char *wait = mica_env(MICA_ENV_WAIT);
     bool sleep = wait && !strcmp(wait, "sleep");
     if (sleep || (wait && !strcmp(wait, "spin"))) mica_contention_fix(sleep);
@@ -54,7 +56,7 @@ static void start(void)
 static int default_threads(void)
 {
     int threads = omp_get_max_threads();
-    return threads == omp_get_num_procs() && usable < threads ? usable : threads;
+    return threads == proposed && usable < threads ? usable : threads;
 }
 
 int mica_cpu_threads(void)
