@@ -47,8 +47,9 @@ static const struct argp_option options[] = {
     {"expect", KEY_EXPECT, "N", 0, "fail unless exactly N checks ran", 0},
     {"self-test", KEY_SELF, NULL, 0, "break results on purpose; fail unless each is noticed", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
-    {"digest", KEY_DIGEST, "FILE", 0,
-     "write a line for each check: a digest of its results' bits, engine, config, fill, problem",
+    {"digest", KEY_DIGEST, "FILE", OPTION_ARG_OPTIONAL,
+     "write a line for each check: a digest of its results' bits, engine, config, fill, problem; "
+     "to standard output, or with `=' to FILE",
      0},
     {"verbose", 'v', NULL, 0, "a line for each check", 0},
     {"compile-only", KEY_COMPILE, NULL, 0,
@@ -74,6 +75,7 @@ static const char doc[] =
     "  mica check gemm a=f32,bf16:64x32 b=f32:32x48\n"
     "  mica check --device cuda:0 --json check-conv.jsonl tests/cases/conv.txt\n"
     "  mica check --engine ref --fill exact --seed 7 \"softmax x=f32:4x1000 axis=1\"\n"
+    "  mica check --digest=before.txt tests/cases/softmax.txt\n"
     "  mica check --compile-only --device sm_90a --table kernels-sm_90a.txt tests/cases/*.txt\n";
 
 static void parse_fills(check *c, const char *list, struct argp_state *state)
@@ -134,7 +136,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         c->self_test = true;
         return 0;
     case KEY_DIGEST:
-        c->digest_path = arg;
+        c->digest_path = arg ? arg : "-";
+        c->options.quiet |= !arg;
         return 0;
     case 'v':
         c->verbose = true;

@@ -81,7 +81,7 @@ expect 3 check -d cpu --config no_such_config --engine ref "$line"
 digests=$(mktemp)
 trap 'rm -f "$digests"' EXIT
 digest() {
-    "$mica" check -q -d cpu --digest "$digests" "$@" >/dev/null 2>&1
+    "$mica" check -q -d cpu --digest="$digests" "$@" >/dev/null 2>&1
     cut -f 1 "$digests"
 }
 line='activation act=tanh x=f32:5x7'
@@ -97,5 +97,13 @@ awk -F '\t' 'NF != 5 || $4 !~ /^(exact|random)$/ || $5 !~ /^gemm a=/ { exit 1 }'
 for engine in cpu:4 ref:2; do # the reference, beside others, on the first fill only
     [ "$(grep -c "	${engine%:*}	" "$digests")" = "${engine#*:}" ] || { echo "digests of $engine" && failed=1; }
 done
-expect 2 check -d cpu --digest "$digests/none" "$line"
+expect 2 check -d cpu --digest="$digests/none" "$line"
+# Without `=' they go to standard output, and the case file that follows is one.
+cases=$(mktemp)
+trap 'rm -f "$digests" "$cases"' EXIT
+echo "$line" >"$cases"
+printed=$("$mica" check -d cpu --engine cpu --fill exact --digest "$cases" 2>/dev/null | grep "	")
+digest --engine cpu --fill exact "$line" >/dev/null
+[ "$(cat "$cases")" = "$line" ] || { echo '--digest wrote over a case file' && failed=1; }
+[ -n "$printed" ] && [ "$printed" = "$(cat "$digests")" ] || { echo 'other digests on standard output' && failed=1; }
 exit $failed

@@ -37,7 +37,7 @@ python3 - "$work/check.json" <<'END' || { echo "check: lines are not JSON"; fail
 import json, sys
 assert [json.loads(line) for line in open(sys.argv[1])]
 END
-fails digest "$work/digest.txt" check -q -d cpu --fill exact --digest "$work/digest.txt" "$lines"
+fails digest "$work/digest.txt" check -q -d cpu --fill exact --digest="$work/digest.txt" "$lines"
 whole "$work/digest.txt"
 fails bench "$work/bench.json" bench -q -d cpu --engine cpu --hot --seconds 0.001 --runs 1 --json "$work/bench.json" "$lines"
 whole "$work/bench.json"
