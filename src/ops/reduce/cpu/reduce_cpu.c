@@ -133,22 +133,25 @@ static void walk(const mica_reduce_tile *t, int64_t from, int64_t to, void *add,
     buffers *b = mica_scratch_take(sizeof *b);
     int64_t ld;
     for (int64_t at = from, m; at < to; at += m) {
-        const int64_t row = n == t->walk->length ? 0 : at / n, a = at - row * n;
-        const mica_reduce_tile r = n == t->walk->length ? *t : at_row(t, row);
+        const bool one_row = n == t->walk->length;
+        const int64_t row = one_row ? 0 : at / n, a = at - row * n;
+        mica_reduce_tile of_row;
+        const mica_reduce_tile *r = t;
         mica_reduce_chunk c = {.seen = at};
+        if (!one_row) of_row = at_row(t, row), r = &of_row;
         m = least(least(chunk, n - a), to - at);
-        fetch(&r, add ? set->first : set->again, a, m, b, &c);
+        fetch(r, add ? set->first : set->again, a, m, b, &c);
         if (add) {
             if (op->asks && !t->walk->rows.rank && t->walk->real == MICA_F32)
-                mica_tile_ask(&r.tile, 0, a, m);
-            op->add(&r, &c, add);
+                mica_tile_ask(&r->tile, 0, a, m);
+            op->add(r, &c, add);
             continue;
         }
         /* Elements may be written over the first operand's. */
         float *buffer = (float *)(void *)b->of[0];
-        float *out = mica_tile_place(&r.tile, set->out, a, buffer, &ld);
-        op->write(&r, &c, finished, out, ld);
-        if (out == buffer) mica_tile_put(&r.tile, set->out, a, m, buffer);
+        float *out = mica_tile_place(&r->tile, set->out, a, buffer, &ld);
+        op->write(r, &c, finished, out, ld);
+        if (out == buffer) mica_tile_put(&r->tile, set->out, a, m, buffer);
     }
 }
 

@@ -146,7 +146,6 @@ static void forward_row(const mica_tile *t)
 
 static void backward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, void *state)
 {
-    MICA_ALIGNED float sum[MICA_TILE_WIDTH] = {0};
     double *total = ((slices *)state)->st.sum;
     const float *y = c->in[0], *dy = c->in[1];
     const bool log = is_log(t);
@@ -158,6 +157,7 @@ static void backward_add(const mica_reduce_tile *t, const mica_reduce_chunk *c, 
         total[0] += (double)(log ? mica_row_sum(dy, c->n) : mica_row_dot(y, dy, c->n));
         return;
     }
+    MICA_ALIGNED float sum[MICA_TILE_WIDTH] = {0};
     for (int64_t i = 0; i < c->n; i++) {
         if (log)
             mica_cols_sum(dy + i * c->ld[1], t->tile.width, sum);
