@@ -4,9 +4,9 @@ package names an operation."""
 
 import keyword
 import operator
-from ctypes import c_char_p, c_double, sizeof
+from ctypes import c_char_p, c_double, c_void_p, sizeof
 
-from ._errors import Invalid
+from ._errors import Invalid, check
 from ._library import abi, byref, lib, names, text_of
 from ._tensor import Tensor
 
@@ -247,6 +247,20 @@ def table_of(op):
             raise Invalid(f"{op!r} is no operation; "
                           + (f"did you mean {near}?" if near else f"known are {', '.join(operations)}"))
         found = _tables[op] = Table(op)
+    return found
+
+
+def inferred(table, given, directions=(abi.MICA_OUT,)):
+    """What the library infers of a description: (argument's name, tensor) for those that the pass writes."""
+    problem, info, found = c_void_p(), abi.mica_arg_info(), []
+    check(lib.mica_problem_from_text(table.line(given).encode(), byref(problem)))
+    try:
+        for arg in table.args[0]:
+            check(lib.mica_problem_arg(problem, arg.index, byref(info)))
+            if info.dir in directions:
+                found.append((arg.python, Tensor.of(info.tensor)))
+    finally:
+        lib.mica_problem_destroy(problem)
     return found
 
 

@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from ._formulas import _call
+from .._formulas import statistics
+from ._formulas import Arrays, _call
 
 _WIDE = {torch.float64: "f64"}
 
@@ -88,16 +89,8 @@ def matmul(a, b):
 # ---- norms ----
 
 
-def _statistics(x, kind, fields):
-    """mean or rstd: one element for each set of elements that is normalised together."""
-    n, c = (int(x.shape[0]), int(x.shape[1])) if x.dim() > 1 else (1, 1)
-    sets = {"batch": (c,), "instance": (n, c), "group": (n, fields.get("groups"))}.get(
-        kind, tuple(map(int, x.shape[: x.dim() - (fields.get("axes") or 1)])))
-    return ":".join([_stat(x)] + ["x".join(map(str, sets))] * (len(sets) > 0))
-
-
 def _norm(x, kind, scale, bias, eps, **fields):
-    stat = _statistics(x, kind, fields)
+    stat = statistics(Arrays, x, {"kind": kind, **fields})
     described = {"rstd": stat} if kind == "rms" else {"mean": stat, "rstd": stat}
     return _call("norm", x=x, kind=kind, scale=scale, bias=bias, eps=eps, described=described, **fields)
 

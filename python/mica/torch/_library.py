@@ -10,15 +10,13 @@ of all results without a line for any operation here.
 described: tensors of which only the description is given, as NAME=TENSOR of a problem line. Operators change
 nothing in place: operations that only do so (optimiser steps, appending to a cache) are not here."""
 
-from ctypes import c_void_p
-
 import torch
 
 import mica
 from mica._arrays import _NAMES
-from mica._errors import Invalid, check
-from mica._library import abi, byref, lib
-from mica._tables import operations, table_of
+from mica._errors import Invalid
+from mica._library import abi
+from mica._tables import inferred, operations, table_of
 from mica._tensor import Tensor
 
 _library = torch.library.Library("mica", "DEF")
@@ -84,18 +82,8 @@ class Operator:
         given, _, described = self.split(arguments, keywords)
         like = next(v for v in given.values() if isinstance(v, torch.Tensor))
         lines = {n: Tensor(text(_readable(v), n)) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
-        line = self.table.line({**lines, **described})
-        problem, info, found = c_void_p(), abi.mica_arg_info(), []
-        check(lib.mica_problem_from_text(line.encode(), byref(problem)))
-        try:
-            for index in range(len(self.table.args[0])):
-                check(lib.mica_problem_arg(problem, index, byref(info)))
-                if info.dir == abi.MICA_OUT:
-                    t = Tensor.of(info.tensor)
-                    found.append(torch.empty_strided(t.shape, t.strides, dtype=THEIRS[t.dtype], device=like.device))
-        finally:
-            lib.mica_problem_destroy(problem)
-        return found
+        return [torch.empty_strided(t.shape, t.strides, dtype=THEIRS[t.dtype], device=like.device)
+                for _, t in inferred(self.table, {**lines, **described})]
 
 
 # ---- the short way ----
@@ -119,10 +107,10 @@ class Direct(torch.autograd.Function):
     """The operator's kernel and formula, without the dispatcher between them."""
 
     @staticmethod
-    def forward(ctx, operator, formula, names, fields, described, *tensors):
+    def forward(ctx, operator, formula, names, fields, described, scalars, *tensors):
         given = dict(zip(names, tensors), **fields)
-        results = operator.kernel(given, described, {})
-        keep, others = formula[0](given, {}, described, results)
+        results = operator.kernel(given, described, scalars)
+        keep, others = formula[0](given, scalars, described, results)
         ctx.save_for_backward(*keep)
         ctx.mica = (formula[1], others, names, {n for n, t in zip(names, tensors) if t.requires_grad})
         ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
@@ -134,22 +122,23 @@ class Direct(torch.autograd.Function):
             raise NotImplementedError("mica.torch: the gradient of a gradient")
         backward, others, names, needed = ctx.mica
         found = backward(ctx.saved_tensors, others, gradients, needed)
-        return (None,) * 5 + tuple(found.get(n) for n in names)
+        return (None,) * 6 + tuple(found.get(n) for n in names)
 
 
-def call(name, given, described):
-    """An operator on fields by name; descriptions by name. Returns the list of its results."""
+def call(name, given, described, scalars=()):
+    """An operator on fields by name; descriptions and scalars by name. Returns the list of its results."""
     operator = operators[name]
     tensors = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
     if not plain(tensors.values()):
         described = [f"{n}={v}" for n, v in described.items()]
-        return operator.call(**{_schema_name(n): v for n, v in given.items()}, described=described or None)
+        return operator.call(**{_schema_name(n): v for n, v in given.items()}, **dict(scalars),
+                             described=described or None)
     if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors.values()):
-        return operator.kernel(given, described, {})
+        return operator.kernel(given, described, dict(scalars))
     if name not in formulas:
         raise NotImplementedError(f"mica::{name} has no gradient")
     fields = {n: v for n, v in given.items() if n not in tensors}
-    return list(Direct.apply(operator, formulas[name], tuple(tensors), fields, described, *tensors.values()))
+    return list(Direct.apply(operator, formulas[name], tuple(tensors), fields, described, dict(scalars), *tensors.values()))
 
 
 def _writes_only_results(table):

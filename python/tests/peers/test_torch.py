@@ -150,6 +150,46 @@ def _():
     return M.rope, (doubles(1, 2, 4, 6), doubles(1, 1, 4, 6))
 
 
+# Those of the formulas that stand in no list: their tables say what is whose gradient.
+
+
+@gradient("pointwise")
+def _():
+    return (lambda x, y: _call("pointwise", x0=x, x1=y, expr="sin(x0)*x1+s0*x0", scalars={"s0": 2.0})[0],
+            (doubles(3, 5), doubles(3, 5)))
+
+
+@gradient("pointwise")
+def _():
+    return lambda x: tuple(_call("pointwise", x0=x, expr="exp(x0);x0*x0")), (doubles(3, 5),)
+
+
+@gradient("gather")
+def _():
+    index = torch.tensor([2, 0, 2])
+    return lambda x: _call("gather", x=x, index=index, axis=1)[0], (doubles(2, 4, 3),)
+
+
+@gradient("concat")
+def _():
+    return lambda x, y: _call("concat", x0=x, x1=y, axis=1)[0], (doubles(2, 4, 3), doubles(2, 2, 3))
+
+
+@gradient("slice")
+def _():
+    return lambda x: _call("slice", x=x, start=[1, 0], step=[1, 2], described={"y": "f64:2x3"})[0], (doubles(3, 5),)
+
+
+@gradient("tile")
+def _():
+    return lambda x: _call("tile", x=x, repeats=[2, 3])[0], (doubles(2, 3),)
+
+
+@gradient("pad")
+def _():
+    return lambda x: _call("pad", x=x, before=[1, 2], after=[0, 1], mode="reflect")[0], (doubles(4, 5),)
+
+
 def f32(*shape):
     return torch.randn(*shape, requires_grad=True)
 
@@ -205,7 +245,7 @@ def from_cases(name):
             elif field.type in ("axes", "list"):
                 call[field.python] = [int(v) for v in value.split("x")] if field.type == "axes" else value.split(",")
             else:
-                call[field.python] = {"int": int, "float": float, "enum": str}[field.type](value)
+                call[field.python] = {"int": int, "float": float, "enum": str, "text": str}[field.type](value)
         if described:
             call["described"] = described
         return call

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients: which pass of the library gives which, for array libraries that differentiate. An operation without a
+formula here has none.
+
+FORMULAS has (saved, backward, wants) by operation:
+    saved(arrays, given, scalars, described, results)   -> arrays to keep, others
+    backward(arrays, kept, others, gradients, needed)   -> gradients by name of input
+    wants(given)                                        -> descriptions of results that the gradient needs
+arrays stands for the library of arrays: its call(name, described, scalars, **fields) -> results, text(array),
+cast(array, type) and dtype(array), ours. Its arrays have what those of NumPy and of PyTorch have in common."""
+
+from ._library import abi
+from ._tables import operations, table_of
+
+
+def _refuse(name, given, *fields):
+    for field in fields:
+        if given.get(field) is not None:
+            raise NotImplementedError(f"mica::{name}: no gradient with {field}")
+
+
+def _only_bias(name, given, scalars):
+    if list(given.get("epilogue") or []) not in ([], ["bias"]):
+        raise NotImplementedError(f"mica::{name}: no gradient through epilogue={given['epilogue']}; 'bias' alone has one")
+    if scalars.get("alpha", 1) != 1:
+        raise NotImplementedError(f"mica::{name}: no gradient with alpha={scalars['alpha']}")
+
+
+def _summed_to(arrays, t, shape, dtype):
+    """The gradient of something that was broadcast."""
+    while t.ndim > len(shape):
+        t = t.sum(0)
+    for d, size in enumerate(shape):
+        if size == 1 and t.shape[d] != 1:
+            t = t.sum(d, keepdims=True)
+    return arrays.cast(t, dtype)
+
+
+# ---- convolution ----
+
+_CONV = ("pad", "pad_extra", "stride", "dilation", "output_pad", "groups", "transposed", "flip", "compute")
+
+
+def _conv_saved(arrays, given, scalars, described, results):
+    _only_bias("conv", given, scalars)
+    bias = given.get("bias")
+    return (given["x"], given["w"]), ({n: given.get(n) for n in _CONV}, None if bias is None else bias.dtype)
+
+
+def _conv_backward(arrays, saved, others, gradients, needed):
+    (x, w), (fields, bias), g, found = saved, others, gradients[0], {}
+    if "x" in needed:
+        found["x"], = arrays.call("conv", pass_="dgrad", w=w, y=g, described={"x": arrays.text(x)}, **fields)
+    if "w" in needed:
+        found["w"], = arrays.call("conv", pass_="wgrad", x=x, y=g, described={"w": arrays.text(w)}, **fields)
+    if "bias" in needed:
+        found["bias"] = arrays.cast(g.sum(tuple(d for d in range(g.ndim) if d != 1)), bias)
+    return found
+
+
+# ---- products ----
+
+
+def _gemm_saved(arrays, given, scalars, described, results):
+    _only_bias("gemm", given, scalars)
+    _refuse("gemm", given, "gate", "scale_a", "scale_b", "scale_c")
+    bias = given.get("bias")
+    return (given["a"], given["b"]), (None if bias is None else bias.dtype)
+
+
+def _gemm_backward(arrays, saved, bias, gradients, needed):
+    (a, b), g, found = saved, gradients[0], {}
+    if "a" in needed:
+        found["a"] = _summed_to(arrays, arrays.call("gemm", a=g, b=b.swapaxes(-1, -2))[0], a.shape, a.dtype)
+    if "b" in needed:
+        found["b"] = _summed_to(arrays, arrays.call("gemm", a=a.swapaxes(-1, -2), b=g)[0], b.shape, b.dtype)
+    if "bias" in needed:
+        found["bias"] = arrays.cast(g.reshape(-1, g.shape[-1]).sum(0), bias)
+    return found
+
+
+# ---- norms ----
+
+_NORM = ("kind", "mode", "axes", "groups", "eps", "act", "act_a", "act_b")
+
+
+def _saved_statistics(fields):
+    if fields.get("mode") == "infer":
+        return "running_mean", "running_var"
+    return ("rstd",) if fields.get("kind") == "rms" else ("mean", "rstd")
+
+
+def _norm_saved(arrays, given, scalars, described, results):
+    _refuse("norm", given, "residual", "running_var" if given.get("mode") != "infer" else "sum")
+    fields = {n: given.get(n) for n in _NORM}
+    if given.get("mode") == "infer":
+        stats = (given["running_mean"], given["running_var"])
+    elif len(results) == len(_saved_statistics(given)) + 1:
+        stats = results[1:]
+    else:
+        raise NotImplementedError("mica::norm: the gradient needs mean and rstd: described=['mean=f32', 'rstd=f32']")
+    return (given["x"], given.get("scale"), given.get("bias"), *stats), fields
+
+
+def _norm_backward(arrays, saved, fields, gradients, needed):
+    x, scale, bias, *stats = saved
+    names = _saved_statistics(fields)
+    results = arrays.call("norm", pass_="bwd", x=x, scale=scale, bias=bias, dy=gradients[0], **dict(zip(names, stats)), **fields)
+    order = ["x"] + ["scale"] * (scale is not None) + ["bias"] * (bias is not None)
+    found = dict(zip(order, results))
+    like = {"x": x, "scale": scale, "bias": bias}
+    return {n: arrays.cast(v, like[n].dtype) for n, v in found.items() if n in needed}
+
+
+# ---- the others ----
+
+
+def _softmax_saved(arrays, given, scalars, described, results):
+    return (results[0],), (given.get("axis"), given.get("log"), given["x"].dtype)
+
+
+def _softmax_backward(arrays, saved, others, gradients, needed):
+    axis, log, dtype = others
+    found, = arrays.call("softmax", pass_="bwd", y=saved[0], dy=gradients[0], axis=axis, log=log)
+    return {"x": arrays.cast(found, dtype)}
+
+
+_ATTENTION = ("scale", "soft_cap", "causal", "window_left", "window_right", "align", "dropout", "compute")
+_ATTENTION_INPUTS = ("bias", "mask", "slopes", "rng", "cu_q", "cu_k", "seq_q", "seq_k")
+
+
+def _attention_saved(arrays, given, scalars, described, results):
+    if len(results) < 2:
+        raise NotImplementedError("mica::attention: the gradient needs lse: described=['lse=f32']")
+    _refuse("attention", given, "sinks", "pages", "scale_q")
+    keep = [given["q"], given["k"], given["v"], *results[:2], *(given.get(n) for n in _ATTENTION_INPUTS)]
+    return keep, {n: given.get(n) for n in _ATTENTION}
+
+
+def _attention_backward(arrays, saved, fields, gradients, needed):
+    q, k, v, out, lse, *others = saved
+    others = dict(zip(_ATTENTION_INPUTS, others))
+    described = {"dbias": arrays.text(others["bias"])} if "bias" in needed else {}
+    results = arrays.call("attention", pass_="bwd", q=q, k=k, v=v, out=out, lse=lse, dout=gradients[0], **others, **fields,
+                    described=described)
+    return {n: r for n, r in zip(("q", "k", "v", "bias"), results) if n in needed}
+
+
+_POOL = ("mode", "window", "stride", "pad", "pad_extra", "dilation", "ceil", "adaptive")
+
+
+def _pool_saved(arrays, given, scalars, described, results):
+    fields = {n: given.get(n) for n in _POOL}
+    if given.get("mode") in (None, "max") and len(results) < 2:
+        raise NotImplementedError("mica::pool: the gradient of a maximum needs its places: described=['indices=s64']")
+    return results[1:], (fields, arrays.text(given["x"]))
+
+
+def _pool_backward(arrays, saved, others, gradients, needed):
+    fields, x = others
+    indices = saved[0] if saved else None
+    return {"x": arrays.call("pool", pass_="bwd", y=gradients[0], indices=indices, described={"x": x}, **fields)[0]}
+
+
+_ACTIVATION = ("act", "gated", "axis", "act_a", "act_b")
+
+
+def _activation_saved(arrays, given, scalars, described, results):
+    return (given["x"],), {n: given.get(n) for n in _ACTIVATION}
+
+
+def _activation_backward(arrays, saved, fields, gradients, needed):
+    found, = arrays.call("activation", pass_="bwd", x=saved[0], dy=gradients[0], **fields)
+    return {"x": arrays.cast(found, saved[0].dtype)}
+
+
+_LOSS = ("reduction", "smoothing", "ignore", "ignore_index")
+
+
+def _loss_saved(arrays, given, scalars, described, results):
+    return (given["x"], given["labels"]), {n: given.get(n) for n in _LOSS}
+
+
+def _loss_backward(arrays, saved, fields, gradients, needed):
+    x, labels = saved
+    found, = arrays.call("cross_entropy", pass_="bwd", x=x, labels=labels, dloss=gradients[0], **fields)
+    return {"x": arrays.cast(found, x.dtype)}
+
+
+_ROPE = ("pairing", "rotary_dim", "theta", "factor")
+_ROPE_INPUTS = ("positions", "start", "cu", "inv_freq", "cos", "sin")
+
+
+def _rope_saved(arrays, given, scalars, described, results):
+    return [given.get(n) for n in _ROPE_INPUTS], ({n: given.get(n) for n in _ROPE}, "k" in given)
+
+
+def _rope_backward(arrays, saved, others, gradients, needed):
+    fields, pair = others
+    k = gradients[1] if pair else None
+    results = arrays.call("rope", pass_="bwd", q=gradients[0], k=k, **dict(zip(_ROPE_INPUTS, saved)), **fields)
+    return dict(zip(("q", "k"), results))
+
+
+# ---- results that are only made for the gradient ----
+
+
+def _statistic(dtype):
+    return "f64" if dtype == "f64" else "f32"
+
+
+def statistics(arrays, x, given):
+    """mean or rstd of norm: one element for each set of elements that is normalised together."""
+    n, c = (int(x.shape[0]), int(x.shape[1])) if x.ndim > 1 else (1, 1)
+    sets = {"batch": (c,), "instance": (n, c), "group": (n, given.get("groups"))}.get(
+        given.get("kind"), tuple(map(int, x.shape[: x.ndim - (given.get("axes") or 1)])))
+    return ":".join([_statistic(arrays.dtype(x))] + ["x".join(map(str, sets))] * (len(sets) > 0))
+
+
+def _norm_wants(arrays, given):
+    if given.get("mode") == "infer":
+        return {}
+    return dict.fromkeys(_saved_statistics(given), statistics(arrays, given["x"], given))
+
+
+def _attention_wants(arrays, given):
+    return {"lse": _statistic(arrays.dtype(given["q"]))}
+
+
+def _pool_wants(arrays, given):
+    return {"indices": "s32"} if given.get("mode") in (None, "max") else {}
+
+
+def _nothing(arrays, given):
+    return {}
+
+
+# ---- by names ----
+
+
+def _by_names(table):
+    """The formula of an operation whose table says it all: its second pass reads dY of each result Y and writes dX of
+    each input X; or, as gradients are of the same kind, it reads Y and writes X. None where the table does not."""
+    if table.passes[:2] != ["fwd", "bwd"]:
+        return None
+    fwd, bwd = table.args[0], table.args[1]
+    inputs, outputs = ([a.python for a in fwd if a.dir == kind] for kind in (abi.MICA_IN, abi.MICA_OUT))
+    written = {a.python for a in bwd if a.dir == abi.MICA_OUT}
+    read = {a.python for a in bwd if a.dir == abi.MICA_IN}
+    d = {n: "d" + n if "d" + n in written else n for n in inputs if "d" + n in written or n in written}
+    dy = {n: "d" + n if "d" + n in read else n for n in outputs if "d" + n in read or n in read}
+    if not d or not dy:
+        return None
+    kept = [n for n in inputs if n in read]
+    name = table.python
+
+    def saved(arrays, given, scalars, described, results):
+        if scalars.get("alpha", 1) != 1 or scalars.get("beta", 0) != 0:
+            raise NotImplementedError(f"mica::{name}: no gradient with alpha or beta")
+        fields = {f.python: given[f.python] for f in table.fields
+                  if f.type != "tensor" and f.python != "pass_" and given.get(f.python) is not None}
+        return [given.get(n) for n in kept], (fields, scalars, {n: arrays.text(given[n]) for n in d if n in given},
+                                              [n for n in outputs if n in dy][: len(results)])
+
+    def backward(arrays, saved, others, gradients, needed):
+        fields, scalars, shapes, made = others
+        told = {**dict(zip(kept, saved)), **{dy[n]: g for n, g in zip(made, gradients)}}
+        # Which gradients are made is said by their descriptions; where these are the inputs, all are.
+        asked = {d[n]: t for n, t in shapes.items() if n in needed or d[n] == n}
+        results = arrays.call(name, pass_="bwd", described=asked, scalars=scalars, **told, **fields)
+        order = [a.python for a in bwd if a.dir == abi.MICA_OUT and a.python in asked]
+        found = dict(zip(order, results))
+        return {n: found[d[n]] for n in shapes if n in needed and d[n] in found}
+
+    return saved, backward, _nothing
+
+
+FORMULAS = {
+    "conv": (_conv_saved, _conv_backward, _nothing), "gemm": (_gemm_saved, _gemm_backward, _nothing),
+    "norm": (_norm_saved, _norm_backward, _norm_wants), "softmax": (_softmax_saved, _softmax_backward, _nothing),
+    "attention": (_attention_saved, _attention_backward, _attention_wants),
+    "pool": (_pool_saved, _pool_backward, _pool_wants), "activation": (_activation_saved, _activation_backward, _nothing),
+    "cross_entropy": (_loss_saved, _loss_backward, _nothing), "rope": (_rope_saved, _rope_backward, _nothing),
+}
+for _name in operations:
+    if _name not in FORMULAS:
+        _found = _by_names(table_of(_name))
+        if _found:
+            FORMULAS[_name] = _found
