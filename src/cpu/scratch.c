@@ -33,11 +33,17 @@ enum { GAP = 9 * 64 }; /* else large arrays would lie pages apart, and loads wai
 enum { SIZE = 1 << 20, GUARD = 1 << 16, LINE = 64 };
 
 /* At a fixed distance from the thread pointer, as libgomp's are: a call to find it would cost as
- * much as some rows of ten elements. */
+ * much as some rows of ten elements. glibc keeps room for that in what is opened at run time; musl
+ * does not. */
+#ifdef __GLIBC__
+#define AT_FIXED_DISTANCE __attribute__((tls_model("initial-exec")))
+#else
+#define AT_FIXED_DISTANCE
+#endif
 static _Thread_local struct {
     char *memory, *top;
     int team; /* threads that had theirs mapped when this one opened a region with them */
-} mine __attribute__((tls_model("initial-exec")));
+} mine AT_FIXED_DISTANCE;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key; /* its destructor ends a thread's mapping */
