@@ -264,7 +264,12 @@ mica_status mica_compose_run(const mica_plan *plan, const mica_run *r)
     for (const stage *s = st->stages; s < st->stages + st->count; s++) {
         const bound *end = st->bounds + s->bound_end;
         double scalars[MICA_MAX_SCALARS];
-        mica_run child = {.workspace = mica_at(r, s->workspace_at), .stream = r->stream};
+        mica_run child; /* of arguments as many as its operation has: the rest is not read */
+        child.size = offsetof(mica_run, args) + (size_t)s->plan->op->arg_count * sizeof *child.args;
+        child.scalars = NULL;
+        child.workspace = mica_at(r, s->workspace_at);
+        child.stream = r->stream;
+        for (int i = 0; i < s->plan->op->arg_count; i++) child.args[i] = NULL;
         for (; b < end; b++) {
             char *from = b->from < 0 ? r->workspace : r->args[b->from];
             child.args[b->arg] = from ? from + b->offset : NULL;
