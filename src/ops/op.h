@@ -166,7 +166,8 @@ typedef struct mica_op {
     /* Fills an input in its own way; returns false to leave it to the general fill. NULL: never. */
     bool (*fill)(const void *desc, const double *scalars, int arg, mica_fill fill, uint64_t seed,
                  double *values);
-    /* The truth: plain loops, double accumulators, any strides, any types. */
+    /* The truth: plain loops, double accumulators, any strides, any types. NULL: the mechanism's.
+     * Ask mica_op_reference. */
     void (*reference)(const void *desc, const mica_view *args, const double *scalars);
     /* What is done to an element, of operations on the mechanism of ops/pointwise; else NULL. */
     const struct mica_pointwise *pointwise;
@@ -221,6 +222,9 @@ void mica_op_text(const mica_op *op, const void *desc, mica_text *text);
 mica_status mica_op_parse(const char *line, const mica_op **op, void *desc, size_t desc_size,
                           double *scalars, mica_why *why);
 void mica_op_default_scalars(const mica_op *op, double *scalars);
+/* Runs the truth: the operation's own, or that of the mechanism that it stands on. */
+void mica_op_reference(const mica_op *op, const void *desc, const mica_view *args,
+                       const double *scalars);
 /* The numeric contract before an engine changes it, and phi of a contract. */
 void mica_op_contract(const mica_op *op, const void *desc, mica_contract *contract);
 double mica_contract_phi(const mica_contract *contract);
@@ -255,7 +259,7 @@ double mica_fill_rounded(mica_dtype d, double v);
 /* Largest descriptor of any operation, for buffers on the stack. */
 #define MICA_MAX_DESC 6144
 
-/* The engine "ref", last of the CPU engines of every operation: runs op->reference. */
+/* The engine "ref", last of the CPU engines of every operation: runs mica_op_reference. */
 extern const mica_engine mica_engine_ref;
 
 /* ---- plans, as engines see them ---- */

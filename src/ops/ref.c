@@ -1,7 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The engine "ref": every operation's plain loops, as a plan. It takes everything, needs no
  * workspace and is slow: what defines the truth, and the last resort of the CPU. */
-#include "ops/op.h"
+#include "ops/index/index.h"
+#include "ops/pointwise/pointwise.h"
+
+void mica_op_reference(const mica_op *op, const void *desc, const mica_view *args,
+                       const double *scalars)
+{
+    if (op->reference)
+        op->reference(desc, args, scalars);
+    else if (op->index)
+        mica_index_reference(op, desc, args, scalars);
+    else
+        mica_pointwise_reference(op, desc, args, scalars);
+}
 
 static mica_status build(mica_plan *plan)
 {
@@ -21,7 +33,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     }
     double scalars[MICA_MAX_SCALARS];
     for (int i = 0; i < op->scalar_count; i++) scalars[i] = mica_run_scalar(plan, r, i);
-    op->reference(plan->desc, views, scalars);
+    mica_op_reference(op, plan->desc, views, scalars);
     return MICA_OK;
 }
 

@@ -256,7 +256,7 @@ mica_status mica_problem_reference(const mica_problem *p, void *const *args, dou
     if (!p || !args) return mica_fail(MICA_INVALID, "problem or args is NULL");
     truth t = {0};
     mica_status status = make_views(p, args, results, magnitudes, &t);
-    if (status == MICA_OK) p->op->reference(p->desc, t.views, p->scalars);
+    if (status == MICA_OK) mica_op_reference(p->op, p->desc, t.views, p->scalars);
     free_truth(&t);
     return status;
 }

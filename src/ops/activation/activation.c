@@ -175,11 +175,6 @@ void mica_activation_truth(const void *desc, const double *numbers, double *v, d
     mag[ACTIVATION_OUT_GATE] = fabs(g) * size;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars_of_run)
-{
-    mica_pointwise_reference(&mica_op_activation, desc, views, scalars_of_run);
-}
-
 const mica_op mica_op_activation = {
     .name = "activation",
     .doc = "Activation functions and their gated forms (GLU, SwiGLU, GEGLU, ...)",
@@ -195,7 +190,6 @@ const mica_op mica_op_activation = {
     .exact = exact,
     .ulps = 8, /* mica/activation.h */
     .fill = fill,
-    .reference = reference,
     .pointwise = &mica_activation_pointwise,
     .engines = mica_pointwise_engines,
 };

@@ -97,13 +97,6 @@ static void maps(const void *desc, mica_index_set *set)
     }
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    mica_index_reference(&mica_op_concat, desc, views, scalars);
-}
-
-static const mica_index index_maps = {.maps = maps};
-
 const mica_op mica_op_concat = {
     .name = "concat",
     .doc = "tensors side by side along an axis, and the split of one",
@@ -115,7 +108,6 @@ const mica_op mica_op_concat = {
     .infer = infer,
     .check = check,
     .exact = mica_index_exact,
-    .reference = reference,
-    .index = &index_maps,
+    .index = &(const mica_index){.maps = maps},
     .engines = mica_index_engines,
 };

@@ -142,13 +142,6 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill fil
     return true;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    mica_index_reference(&mica_op_gather, desc, views, scalars);
-}
-
-static const mica_index index_maps = {.maps = maps};
-
 const mica_op mica_op_gather = {
     .name = "gather",
     .doc = "slices or elements that an index tensor names, and the gradient",
@@ -163,7 +156,6 @@ const mica_op mica_op_gather = {
     .terms = terms,
     .exact = mica_index_exact,
     .fill = fill,
-    .reference = reference,
-    .index = &index_maps,
+    .index = &(const mica_index){.maps = maps},
     .engines = mica_index_engines,
 };

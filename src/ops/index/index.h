@@ -56,7 +56,7 @@ mica_index_map mica_index_between(mica_index_work work, int here, const mica_ten
                                   const mica_tensor *other);
 /* here = the value. */
 mica_index_map mica_index_filled(int here, const mica_tensor *t);
-/* For operations: the reference, and for `exact` and `terms`. */
+/* The reference of operations without one of their own; and for `exact`. */
 void mica_index_reference(const mica_op *op, const void *desc, const mica_view *args,
                           const double *scalars);
 bool mica_index_exact(const void *desc);

@@ -118,13 +118,6 @@ static int64_t terms(const void *desc)
     return n;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *values)
-{
-    mica_index_reference(&mica_op_pad, desc, views, values);
-}
-
-static const mica_index index_maps = {.maps = maps};
-
 const mica_op mica_op_pad = {
     .name = "pad",
     .doc = "elements added around a tensor, or taken away, and its gradient",
@@ -139,7 +132,6 @@ const mica_op mica_op_pad = {
     .check = check,
     .terms = terms,
     .exact = mica_index_exact,
-    .reference = reference,
-    .index = &index_maps,
+    .index = &(const mica_index){.maps = maps},
     .engines = mica_index_engines,
 };

@@ -436,11 +436,6 @@ static void prepare(const void *desc, void *prepared)
 }
 _Static_assert(sizeof(mica_expr_program) <= MICA_POINTWISE_PREPARED, "fits");
 
-static void reference(const void *desc, const mica_view *views, const double *values)
-{
-    mica_pointwise_reference(&mica_op_pointwise, desc, views, values);
-}
-
 static const mica_pointwise pointwise = {.kernel = "ops/pointwise/expression.cu",
                                          .entry = "expression",
                                          .operands = operands,
@@ -466,7 +461,6 @@ const mica_op mica_op_pointwise = {
     .check = check,
     .cost = cost,
     .exact = exact,
-    .reference = reference,
     .pointwise = &pointwise,
     .engines = mica_pointwise_engines,
 };

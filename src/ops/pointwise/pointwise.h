@@ -72,7 +72,8 @@ extern const mica_engine *const mica_pointwise_engines[];
 mica_pointwise_operand mica_pointwise_argument(const mica_op *op, const void *desc, int arg);
 /* The operands of a descriptor. */
 void mica_pointwise_operands(const mica_op *op, const void *desc, mica_pointwise_set *set);
-/* For the operation's `reference`: its truth, element by element, scaled by alpha and beta. */
+/* The reference of operations without one of their own: the truth, element by element, scaled by
+ * alpha and beta. */
 void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_view *args,
                               const double *scalars);
 

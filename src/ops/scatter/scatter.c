@@ -115,13 +115,6 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill fil
     return true;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    mica_index_reference(&mica_op_scatter, desc, views, scalars);
-}
-
-static const mica_index index_maps = {.maps = maps};
-
 const mica_op mica_op_scatter = {
     .name = "scatter",
     .doc = "updates where an index tensor says, with or without a reduction",
@@ -136,7 +129,6 @@ const mica_op mica_op_scatter = {
     .terms = terms,
     .exact = mica_index_exact,
     .fill = fill,
-    .reference = reference,
-    .index = &index_maps,
+    .index = &(const mica_index){.maps = maps},
     .engines = mica_index_engines,
 };

@@ -122,13 +122,6 @@ static void cost(const void *desc, double *flops, double *bytes)
     *bytes = (part + other) * mica_dtype_bits(part_of(d)->dtype) / 8;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    mica_index_reference(&mica_op_slice, desc, views, scalars);
-}
-
-static const mica_index index_maps = {.maps = maps};
-
 const mica_op mica_op_slice = {
     .name = "slice",
     .doc = "parts of a tensor by start and step, their gradient, and writes to them",
@@ -141,7 +134,6 @@ const mica_op mica_op_slice = {
     .check = check,
     .cost = cost,
     .exact = mica_index_exact,
-    .reference = reference,
-    .index = &index_maps,
+    .index = &(const mica_index){.maps = maps},
     .engines = mica_index_engines,
 };

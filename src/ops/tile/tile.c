@@ -102,13 +102,6 @@ static int64_t terms(const void *desc)
     return n > 1 ? n : 1;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    mica_index_reference(&mica_op_tile, desc, views, scalars);
-}
-
-static const mica_index index_maps = {.maps = maps};
-
 const mica_op mica_op_tile = {
     .name = "tile",
     .doc = "a tensor repeated and rolled, and its gradient",
@@ -121,7 +114,6 @@ const mica_op mica_op_tile = {
     .check = check,
     .terms = terms,
     .exact = mica_index_exact,
-    .reference = reference,
-    .index = &index_maps,
+    .index = &(const mica_index){.maps = maps},
     .engines = mica_index_engines,
 };
