@@ -61,6 +61,12 @@ mica_status mica_args_given(const mica_op *op, const void *desc, mica_why *why)
     return MICA_OK;
 }
 
+/* In passes where the other one is not used nothing is as that. */
+static bool has_model(const mica_op *op, const void *desc, const mica_arg *a)
+{
+    return a->shape || mica_op_dir(op, desc, mica_op_arg_index(op, a->like)) != MICA_UNUSED;
+}
+
 /* What argument i is as. */
 static mica_tensor model_of(const mica_op *op, const void *desc, int i)
 {
@@ -81,6 +87,7 @@ void mica_args_infer(const mica_op *op, void *desc)
         }
         bool inferred = a->need[pass] == MICA_INFERRED && other_given(op, a, desc);
         if (!a->like || t->rank || !(inferred || mica_tensor_given(t))) continue;
+        if (!has_model(op, desc, a)) continue;
         mica_tensor model = model_of(op, desc, i);
         mica_dtype type = a->state ? mica_dtype_accumulator(model.dtype) : model.dtype;
         if (mica_tensor_given(t)) type = t->dtype;
@@ -128,7 +135,7 @@ mica_status mica_args_check(const mica_op *op, const void *desc, mica_why *why)
             return mica_invalid(why, "%s is %s, it must be %s", a->name, mica_dtype_name(t->dtype),
                                 list);
         }
-        if (!a->like) continue;
+        if (!a->like || !has_model(op, desc, a)) continue;
         mica_tensor model = model_of(op, desc, i);
         MICA_TRY(mica_tensor_same_dims(t, a->name, &model, model_name(op, desc, a, &model), why));
     }

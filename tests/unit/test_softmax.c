@@ -58,8 +58,8 @@ static void limits(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    refuses("softmax axis=0", "x is missing");
-    refuses("softmax pass=bwd x=f32:2x3 axis=1", "y is missing");
+    refuses("softmax axis=0", "x is needed");
+    refuses("softmax pass=bwd x=f32:2x3 axis=1", "y is needed");
     refuses("softmax x=f32:2x3 axis=2", "axis is 2, x has rank 2: -2 to 1 are legal");
     refuses("softmax x=f32:2x3 axis=-3", "axis is -3");
     refuses("softmax x=f32: axis=0", "axis is 0, x has rank 0");

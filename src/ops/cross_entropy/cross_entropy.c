@@ -26,16 +26,6 @@ static const mica_field fields[] = {
     FIELD(ignore_index, I64, .zero = "class 0", .doc = "such as -100"),
 };
 
-#define ARG(member) #member, offsetof(mica_cross_entropy_desc, member)
-static const mica_arg args[] = {
-    [MICA_CROSS_ENTROPY_X] = {ARG(x), {MICA_IN, MICA_IN}, .alias = "dx"},
-    [MICA_CROSS_ENTROPY_LABELS] = {ARG(labels), {MICA_IN, MICA_IN}},
-    [MICA_CROSS_ENTROPY_LOSS] = {ARG(loss), {MICA_OUT, MICA_UNUSED}},
-    [MICA_CROSS_ENTROPY_LSE] = {ARG(lse), {MICA_OUT, MICA_UNUSED}},
-    [MICA_CROSS_ENTROPY_DLOSS] = {ARG(dloss), {MICA_UNUSED, MICA_IN}},
-    [MICA_CROSS_ENTROPY_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}},
-};
-
 /* ---- shapes ---- */
 
 /* t without its class axis. */
@@ -50,6 +40,54 @@ static mica_tensor without_classes(const mica_tensor *t)
     r.dims[r.rank] = r.strides[r.rank] = 0;
     return r;
 }
+
+/* ---- arguments ---- */
+
+static mica_tensor labels_shape(const void *desc)
+{
+    const mica_cross_entropy_desc *d = desc;
+    const mica_tensor rows = without_classes(&d->x);
+    return mica_tensor_packed(MICA_S64, rows.rank, rows.dims);
+}
+
+static mica_tensor rows_shape(const void *desc)
+{
+    mica_tensor rows = labels_shape(desc);
+    rows.dtype = ((const mica_cross_entropy_desc *)desc)->x.dtype;
+    return rows;
+}
+
+/* A loss of each row, or one element, in any number of dimensions. */
+static mica_tensor loss_shape(const void *desc)
+{
+    const mica_cross_entropy_desc *d = desc;
+    const mica_tensor *loss = d->pass == MICA_CROSS_ENTROPY_FWD ? &d->loss : &d->dloss;
+    if (d->reduction == MICA_REDUCE_NONE) return rows_shape(desc);
+    return loss->rank ? *loss : mica_tensor_packed(d->x.dtype, 1, (int64_t[]){1});
+}
+
+#define ARG(member, FWD, BWD, FWD_NEED, BWD_NEED, ...)                                             \
+    {                                                                                              \
+#member, offsetof(mica_cross_entropy_desc, member),                                        \
+            {FWD, BWD }, .need = {FWD_NEED, BWD_NEED }, __VA_ARGS__                                \
+    }
+#define OF_ROWS .like = "x", .words = "x without its classes"
+static const mica_arg args[] = {
+    [MICA_CROSS_ENTROPY_X] =
+        ARG(x, MICA_IN, MICA_IN, MICA_NEEDED, MICA_NEEDED, .types = MICA_FLOATS, .alias = "dx"),
+    [MICA_CROSS_ENTROPY_LABELS] = ARG(labels, MICA_IN, MICA_IN, MICA_INFERRED, MICA_INFERRED,
+                                      .types = MICA_INDICES, .shape = labels_shape, OF_ROWS),
+    [MICA_CROSS_ENTROPY_LOSS] =
+        ARG(loss, MICA_OUT, MICA_UNUSED, MICA_INFERRED, 0, .types = MICA_FLOATS,
+            .shape = loss_shape, .state = true, OF_ROWS),
+    [MICA_CROSS_ENTROPY_LSE] = ARG(lse, MICA_OUT, MICA_UNUSED, 0, 0, .types = MICA_FLOATS,
+                                   .shape = rows_shape, .state = true, OF_ROWS),
+    [MICA_CROSS_ENTROPY_DLOSS] =
+        ARG(dloss, MICA_UNUSED, MICA_IN, 0, MICA_INFERRED, .types = MICA_FLOATS,
+            .shape = loss_shape, .state = true, OF_ROWS),
+    [MICA_CROSS_ENTROPY_DX] =
+        ARG(dx, MICA_UNUSED, MICA_OUT, 0, MICA_INFERRED, .types = MICA_FLOATS, .like = "x"),
+};
 
 /* What stands for a tensor that is absent or has one element for all rows. */
 static mica_tensor shared_by_all(const mica_tensor *labels)
@@ -83,81 +121,23 @@ bool mica_cross_entropy_is_wide(const mica_cross_entropy_desc *d)
 
 /* ---- inference and checks ---- */
 
-static void infer_loss(const mica_cross_entropy_desc *d, mica_tensor *t)
-{
-    const int64_t one = 1;
-    if (mica_tensor_given(t)) return;
-    mica_dtype dtype = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
-    *t = d->reduction == MICA_REDUCE_NONE
-             ? mica_tensor_packed(dtype, d->labels.rank, d->labels.dims)
-             : mica_tensor_packed(dtype, 1, &one);
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_cross_entropy_desc *d = desc;
-    if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
     if (d->x.rank < 2)
         return mica_invalid(why, "x has rank %d, it must be N x C or N x C x spatial", d->x.rank);
-    if (!mica_tensor_given(&d->labels)) {
-        mica_tensor rows = without_classes(&d->x);
-        d->labels = mica_tensor_packed(MICA_S64, rows.rank, rows.dims);
-    }
     if (!d->ignore) d->ignore_index = 0;
-    if (d->pass == MICA_CROSS_ENTROPY_FWD) {
-        infer_loss(d, &d->loss);
-        d->dloss = d->dx = (mica_tensor){0};
-    } else {
-        infer_loss(d, &d->dloss);
-        d->loss = d->lse = (mica_tensor){0};
-        if (!mica_tensor_given(&d->dx)) {
-            d->dx = d->x;
-            mica_tensor_strides_like(&d->dx, &d->x);
-        }
-    }
-    return MICA_OK;
-}
-
-static mica_status check_rows(const mica_tensor *t, const char *name, const mica_tensor *rows,
-                              mica_why *why)
-{
-    return mica_tensor_same_dims(t, name, rows, "x without its classes", why);
-}
-
-static mica_status check_types(const mica_cross_entropy_desc *d, mica_why *why)
-{
-    static const int floats[] = {MICA_CROSS_ENTROPY_X, MICA_CROSS_ENTROPY_LOSS,
-                                 MICA_CROSS_ENTROPY_LSE, MICA_CROSS_ENTROPY_DLOSS,
-                                 MICA_CROSS_ENTROPY_DX};
-    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
-        const mica_arg *a = &args[floats[i]];
-        const mica_tensor *t = (const mica_tensor *)((const char *)d + a->tensor);
-        if (mica_tensor_given(t) && !mica_dtype_is_common(t->dtype))
-            return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", a->name,
-                                mica_dtype_name(t->dtype));
-    }
-    if (d->labels.dtype != MICA_S32 && d->labels.dtype != MICA_S64)
-        return mica_invalid(why, "labels is %s, it must be s32 or s64",
-                            mica_dtype_name(d->labels.dtype));
     return MICA_OK;
 }
 
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_cross_entropy_desc *d = desc;
-    mica_tensor rows = without_classes(&d->x);
-    MICA_TRY(check_types(d, why));
-    MICA_TRY(check_rows(&d->labels, "labels", &rows, why));
     bool fwd = d->pass == MICA_CROSS_ENTROPY_FWD;
-    const mica_tensor *loss = fwd ? &d->loss : &d->dloss;
-    const char *name = fwd ? "loss" : "dloss";
-    if (d->reduction == MICA_REDUCE_NONE)
-        MICA_TRY(check_rows(loss, name, &rows, why));
-    else if (mica_tensor_count(loss) != 1)
-        return mica_invalid(why, "%s has %lld elements, reduction=%s needs one", name,
-                            (long long)mica_tensor_count(loss), reductions[d->reduction]);
-    if (mica_tensor_given(&d->lse)) MICA_TRY(check_rows(&d->lse, "lse", &rows, why));
-    if (!fwd) MICA_TRY(mica_tensor_same_dims(&d->dx, "dx", &d->x, "x", why));
+    const int64_t losses = mica_tensor_count(fwd ? &d->loss : &d->dloss);
+    if (d->reduction != MICA_REDUCE_NONE && losses != 1)
+        return mica_invalid(why, "%s has %lld elements, reduction=%s needs one",
+                            fwd ? "loss" : "dloss", (long long)losses, reductions[d->reduction]);
     if (!(d->smoothing >= 0 && d->smoothing <= 1))
         return mica_invalid(why, "smoothing is %g, 0 to 1 are legal", d->smoothing);
     return MICA_OK;

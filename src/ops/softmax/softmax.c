@@ -4,7 +4,6 @@
 #include "base/random.h"
 
 #include <math.h>
-#include <string.h>
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
 static const mica_field fields[] = {
@@ -19,21 +18,19 @@ static const mica_field fields[] = {
     MICA_FIELD(mica_softmax_desc, log, FLAG, .doc = "logarithm of softmax"),
 };
 
+#define ARG(member, ...)                                                                           \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_softmax_desc, member), .types = MICA_FLOATS,      \
+        __VA_ARGS__                                                                                \
+    }
 static const mica_arg args[] = {
-    [MICA_SOFTMAX_X] = {.name = "x",
-                        .tensor = offsetof(mica_softmax_desc, x),
-                        .dir = {MICA_IN, MICA_UNUSED}},
-    [MICA_SOFTMAX_Y] = {.name = "y",
-                        .tensor = offsetof(mica_softmax_desc, y),
-                        .dir = {MICA_OUT, MICA_IN},
-                        .alias = "x"},
-    [MICA_SOFTMAX_DY] = {.name = "dy",
-                         .tensor = offsetof(mica_softmax_desc, dy),
-                         .dir = {MICA_UNUSED, MICA_IN}},
-    [MICA_SOFTMAX_DX] = {.name = "dx",
-                         .tensor = offsetof(mica_softmax_desc, dx),
-                         .dir = {MICA_UNUSED, MICA_OUT},
-                         .alias = "dy"},
+    [MICA_SOFTMAX_X] = ARG(x, .dir = {MICA_IN, MICA_UNUSED}, .need = {MICA_NEEDED}),
+    [MICA_SOFTMAX_Y] = ARG(y, .dir = {MICA_OUT, MICA_IN}, .need = {MICA_INFERRED, MICA_NEEDED},
+                           .like = "x", .alias = "x"),
+    [MICA_SOFTMAX_DY] =
+        ARG(dy, .dir = {MICA_UNUSED, MICA_IN}, .need = {0, MICA_INFERRED}, .like = "y"),
+    [MICA_SOFTMAX_DX] = ARG(dx, .dir = {MICA_UNUSED, MICA_OUT}, .need = {0, MICA_INFERRED},
+                            .like = "y", .alias = "dy"),
 };
 
 mica_softmax_operands mica_softmax_operands_of(const mica_softmax_desc *d)
@@ -74,48 +71,23 @@ bool mica_softmax_is_wide(const mica_softmax_operands *o)
 
 /* ---- inference and checks ---- */
 
-static void infer_like(mica_tensor *t, const mica_tensor *like)
-{
-    if (mica_tensor_given(t)) return;
-    *t = *like;
-    mica_tensor_strides_like(t, like);
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_softmax_desc *d = desc;
-    bool fwd = d->pass == MICA_SOFTMAX_FWD;
-    const mica_tensor *given = fwd ? &d->x : &d->y;
-    if (!mica_tensor_given(given))
-        return mica_invalid(why, "%s is missing: it cannot be inferred", fwd ? "x" : "y");
-    if (d->axis < 0 && d->axis >= -given->rank) d->axis += given->rank;
-    if (fwd) {
-        infer_like(&d->y, &d->x);
-        memset(&d->dy, 0, sizeof d->dy);
-        memset(&d->dx, 0, sizeof d->dx);
-    } else {
-        infer_like(&d->dy, &d->y);
-        infer_like(&d->dx, &d->y);
-        memset(&d->x, 0, sizeof d->x);
-    }
+    (void)why;
+    const int rank = d->pass == MICA_SOFTMAX_FWD ? d->x.rank : d->y.rank;
+    if (d->axis < 0 && d->axis >= -rank) d->axis += rank;
     return MICA_OK;
 }
 
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_softmax_desc *d = desc;
-    mica_softmax_operands o = mica_softmax_operands_of(d);
-    for (int t = 0; t < o.count; t++) {
-        const char *name = args[o.arg[t]].name;
-        if (!mica_dtype_is_common(o.tensor[t]->dtype))
-            return mica_invalid(why, "%s is %s, it must be f64, f32, f16 or bf16", name,
-                                mica_dtype_name(o.tensor[t]->dtype));
-        MICA_TRY(mica_tensor_same_dims(o.tensor[t], name, o.tensor[0], args[o.arg[0]].name, why));
-    }
-    int rank = o.tensor[0]->rank;
+    int rank = d->y.rank;
     if (d->axis < 0 || d->axis >= rank)
         return mica_invalid(why, "axis is %lld, %s has rank %d: -%d to %d are legal",
-                            (long long)d->axis, args[o.arg[0]].name, rank, rank, rank - 1);
+                            (long long)d->axis, d->pass == MICA_SOFTMAX_FWD ? "x" : "y", rank, rank,
+                            rank - 1);
     return MICA_OK;
 }
 
