@@ -4,7 +4,8 @@
  *     magic[8]  key bytes u64  blob bytes u64  digest[32]  key  blob
  *
  * the digest being over everything else in the file. Files appear complete under their final name
- * or not at all, so readers and writers of any number of processes need no lock. */
+ * or not at all, so readers and writers of any number of processes need no lock; that they do not
+ * all compile the same is claim.h's. */
 #define _GNU_SOURCE
 #include "cuda/cache.h"
 #include "cuda/cuda.h"
@@ -229,7 +230,7 @@ unsigned char *mica_cache_read_file(int directory, const char *name, size_t *siz
     return file;
 }
 
-bool mica_cache_read(const mica_cache_key *key, void **blob, size_t *bytes)
+static bool read_entry(const mica_cache_key *key, bool again, void **blob, size_t *bytes)
 {
     char path[512], reason[160], name[MICA_CACHE_NAME];
     int directory = mica_cache_open(false, path, reason);
@@ -244,11 +245,22 @@ bool mica_cache_read(const mica_cache_key *key, void **blob, size_t *bytes)
         *bytes = size - MICA_CACHE_HEADER - key->bytes;
         memmove(file, file + MICA_CACHE_HEADER + key->bytes, *bytes);
         *blob = file;
-    } else {
-        mica_log(MICA_LOG_WARN, "cache entry %s is damaged; the kernel is compiled again", name);
-        mica_release(file);
+        return true;
     }
-    return sound;
+    if (!again)
+        mica_log(MICA_LOG_WARN, "cache entry %s is damaged; the kernel is compiled again", name);
+    mica_release(file);
+    return false;
+}
+
+bool mica_cache_read(const mica_cache_key *key, void **blob, size_t *bytes)
+{
+    return read_entry(key, false, blob, bytes);
+}
+
+bool mica_cache_read_again(const mica_cache_key *key, void **blob, size_t *bytes)
+{
+    return read_entry(key, true, blob, bytes);
 }
 
 static bool write_entry(int fd, const mica_cache_key *key, const void *blob, size_t bytes)

@@ -16,6 +16,8 @@ typedef struct mica_cache_key {
 
 /* True: *blob (to be mica_release'd) is what was stored under the key. */
 bool mica_cache_read(const mica_cache_key *key, void **blob, size_t *bytes);
+/* The same for who has read in vain before: damage is in the log already. */
+bool mica_cache_read_again(const mica_cache_key *key, void **blob, size_t *bytes);
 /* Stores it if that is possible; a failure is one line of the log and nothing else. */
 void mica_cache_write(const mica_cache_key *key, const void *blob, size_t bytes);
 

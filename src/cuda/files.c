@@ -82,3 +82,13 @@ int mica_unlink_at(int directory, const char *name)
 {
     return fails(EIO) ? -1 : unlinkat(directory, name, 0);
 }
+
+bool mica_lock_byte(int fd, int64_t at, bool hold, bool *busy)
+{
+    struct flock byte = {.l_type = hold ? F_WRLCK : F_UNLCK, .l_start = (off_t)at, .l_len = 1};
+    *busy = false;
+    if (hold && fails(ENOLCK)) return false;
+    if (fcntl(fd, F_OFD_SETLK, &byte) == 0) return true;
+    *busy = errno == EAGAIN || errno == EACCES || errno == EINTR;
+    return false;
+}

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 
 int mica_mkdir(const char *path); /* mode 0700 */
@@ -17,5 +18,7 @@ int mica_sync_fd(int fd);
 int mica_link_fd(int fd, int directory, const char *name);
 int mica_rename_at(int directory, const char *from, const char *to);
 int mica_unlink_at(int directory, const char *name);
+/* Locks one byte for this open file, or gives it back. *busy: another open file has it. */
+bool mica_lock_byte(int fd, int64_t at, bool hold, bool *busy);
 
 #endif

@@ -2,6 +2,7 @@
  * Where a cubin comes from: this process, the disk, or the compiler. */
 #include "cuda/image.h"
 #include "base/format.h"
+#include "cuda/claim.h"
 #include "cuda/nvrtc.h"
 #include "cuda/program.h"
 #include "base/log.h"
@@ -207,12 +208,12 @@ static void write_disk(const recipe *r, const mica_image *image, const char *log
     mica_release(blob);
 }
 
-static bool read_disk(const recipe *r, mica_image *image)
+static bool read_disk(const recipe *r, mica_image *image, bool again)
 {
     void *data;
     size_t bytes;
     double start = mica_seconds();
-    if (!mica_cache_read(&r->key, &data, &bytes)) return false;
+    if (!(again ? mica_cache_read_again : mica_cache_read)(&r->key, &data, &bytes)) return false;
     char *blob = data;
     long long shared;
     char *text_end = memchr(blob, 0, bytes), *ms_end = blob;
@@ -265,12 +266,26 @@ static mica_status compile(const recipe *r, mica_image *image)
     return status;
 }
 
+/* By one process, where several want it: the others find it on disk. */
+static mica_status compile_once(const recipe *r, mica_image *image)
+{
+    mica_claim claim;
+    char what[160];
+    snprintf(what, sizeof what, "kernel %.80s %.40s %.20s", image->file, image->entry,
+             r->request->target);
+    bool claimed = mica_claim_take(&r->key, what, &claim);
+    mica_status status = MICA_OK;
+    if (!claimed || !read_disk(r, image, true)) status = compile(r, image);
+    mica_claim_end(&claim);
+    return status;
+}
+
 static mica_status make(const mica_image_request *request, mica_image *image)
 {
     recipe r;
     mica_status status = write_recipe(request, &r);
     image->waits = status == MICA_OK && strstr(r.program, "overlap_wait();");
-    if (status == MICA_OK && !read_disk(&r, image)) status = compile(&r, image);
+    if (status == MICA_OK && !read_disk(&r, image, false)) status = compile_once(&r, image);
     forget_recipe(&r);
     return status;
 }

@@ -175,7 +175,8 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
     program *p = handle;
     size_t log_bytes, cubin_bytes;
     const char *target = target_of(count, options);
-    struct timespec pause = {0, 1000000L * atomic_load(&sleep_ms)};
+    int ms = atomic_load(&sleep_ms);
+    struct timespec pause = {ms / 1000, 1000000L * (ms % 1000)};
     long now = atomic_fetch_add(&running, 1) + 1, most = atomic_load(&most_running);
     while (most < now && !atomic_compare_exchange_weak(&most_running, &most, now)) continue;
     count_compile();

@@ -2,6 +2,7 @@
  * The disk cache shared by processes: some are killed while they write, many start at once. */
 #define _GNU_SOURCE
 #include "cuda_cache.h"
+#include "cuda/claim.h"
 
 #include <signal.h>
 #include <spawn.h>
@@ -69,20 +70,39 @@ static void a_writer_killed_at_any_point(void **state)
     assert_true(present > 0);
 }
 
-/* A child of the cold start: gets one kernel on an offline device and prints nothing. */
-static int get_one_kernel(void)
+enum { KERNELS = 12 };
+
+static bool is_whole(const mica_kernel *kernel)
+{
+    mica_kernel_info info;
+    mica_kernel_describe(kernel, &info);
+    return info.registers == 24 && info.spill_bytes == 48 && info.shared_bytes == 1024;
+}
+
+/* A child of the cold start: gets kernels on an offline device and prints nothing. A compilation
+ * takes it some milliseconds. */
+static int get_kernels(int count, int compile_ms)
 {
     mica_cuda *cuda;
-    mica_kernel *kernel;
-    mica_kernel_info info;
-    const mica_kernel_spec spec = {"test/one.cu", "one", "", 0};
-    if (mica_cuda_open("sm_90a", &cuda) || mica_kernel_get(cuda, &spec, &kernel)) {
+    mica_kernel *kernels[KERNELS];
+    mica_kernel_spec specs[KERNELS];
+    char prologues[KERNELS][32];
+    bool sound = true;
+    fake_compile_ms_fn *pause;
+    help_find(help_nvrtc, "fake_compile_ms", &pause);
+    pause(compile_ms);
+    for (int i = 0; i < count; i++) {
+        snprintf(prologues[i], sizeof prologues[i], "constexpr int N = %d;\n", i);
+        specs[i] = (mica_kernel_spec){"test/one.cu", "one", prologues[i], 0};
+    }
+    if (mica_cuda_open("sm_90a", &cuda) || mica_kernel_get_all(cuda, specs, count, kernels)) {
         fprintf(stderr, "%s\n", mica_error());
         return 1;
     }
-    mica_kernel_describe(kernel, &info);
-    bool sound = info.registers == 24 && info.spill_bytes == 48 && info.shared_bytes == 1024;
-    mica_kernel_put(kernel);
+    for (int i = 0; i < count; i++) {
+        sound &= is_whole(kernels[i]);
+        mica_kernel_put(kernels[i]);
+    }
     mica_cuda_close(cuda);
     return sound ? 0 : 2;
 }
@@ -114,25 +134,36 @@ static void largest_entry(char *path, size_t size)
     assert_true(most > 0);
 }
 
+/* The cache of the next children is empty, and nothing has been compiled. */
+static void start_cold(void)
+{
+    setenv("MICA_CACHE_BYTES", "1000000", 1); /* of the children */
+    assert_int_equal(mica_cuda_cache_prune(0), MICA_OK);
+    unlink(getenv("FAKE_NVRTC_COUNT"));
+}
+
+static void assert_ends(pid_t pid)
+{
+    int code;
+    assert_int_equal(waitpid(pid, &code, 0), pid);
+    assert_int_equal(code, 0);
+}
+
 static void many_processes_start_cold_at_once(void **state)
 {
     (void)state;
     enum { N = 32 };
     pid_t pid[N];
     int code;
-    setenv("MICA_CACHE_BYTES", "1000000", 1); /* of the children */
-    assert_int_equal(mica_cuda_cache_prune(0), MICA_OK);
-    for (int i = 0; i < N; i++) pid[i] = spawn_self("kernel", -1);
-    for (int i = 0; i < N; i++) {
-        assert_int_equal(waitpid(pid[i], &code, 0), pid[i]);
-        assert_int_equal(code, 0);
-    }
-    assert_in_range(compiles_of_all_processes(), 1, N);
+    start_cold();
+    for (int i = 0; i < N; i++) pid[i] = spawn_self("kernel", 0);
+    for (int i = 0; i < N; i++) assert_ends(pid[i]);
+    assert_int_equal(compiles_of_all_processes(), 1);
     assert_int_equal(count_files(".tmp-"), 2); /* the kernel and the compiler's identity, no more */
 
     /* the next process compiles nothing */
     off_t before = compiles_of_all_processes();
-    assert_int_equal(waitpid(spawn_self("kernel", -1), &code, 0) > 0 && code == 0, 1);
+    assert_int_equal(waitpid(spawn_self("kernel", 0), &code, 0) > 0 && code == 0, 1);
     assert_int_equal(compiles_of_all_processes(), before);
 
     /* and a damaged entry costs one compilation */
@@ -143,16 +174,100 @@ static void many_processes_start_cold_at_once(void **state)
     file[bytes - 1] ^= 1;
     overwrite(path, file, bytes);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(waitpid(spawn_self("kernel", -1), &code, 0) > 0 && code == 0, 1);
+        assert_int_equal(waitpid(spawn_self("kernel", 0), &code, 0) > 0 && code == 0, 1);
         assert_int_equal(compiles_of_all_processes(), before + 1);
     }
+}
+
+/* Each kernel is compiled by one process; the others wait for it. */
+static void processes_share_their_compiling(void **state)
+{
+    (void)state;
+    enum { N = 8 };
+    pid_t pid[N];
+    start_cold();
+    for (int i = 0; i < N; i++) pid[i] = spawn_self("kernels", 20);
+    for (int i = 0; i < N; i++) assert_ends(pid[i]);
+    assert_int_equal(compiles_of_all_processes(), KERNELS);
+    assert_int_equal(count_files(".tmp-"), KERNELS + 1);
+}
+
+static pid_t start_endless_compile(void)
+{
+    start_cold();
+    pid_t pid = spawn_self("kernel", 1000000);
+    while (compiles_of_all_processes() == 0) usleep(1000);
+    return pid;
+}
+
+/* Those who wait go on without the process that was killed, and one of them compiles. */
+static void a_compiler_is_killed(void **state)
+{
+    (void)state;
+    pid_t first = start_endless_compile(), others[4];
+    for (int i = 0; i < 4; i++) others[i] = spawn_self("kernel", 1);
+    usleep(50000);
+    assert_int_equal(compiles_of_all_processes(), 1); /* they wait */
+    kill(first, SIGKILL);
+    assert_int_equal(waitpid(first, NULL, 0), first);
+    for (int i = 0; i < 4; i++) assert_ends(others[i]);
+    assert_int_equal(compiles_of_all_processes(), 2);
+}
+
+/* Nobody waits for ever for one that was stopped. */
+static void a_compiler_is_stopped(void **state)
+{
+    (void)state;
+    pid_t first = start_endless_compile();
+    kill(first, SIGSTOP);
+    assert_ends(spawn_self("impatient", 1));
+    assert_int_equal(compiles_of_all_processes(), 2);
+    assert_ends(spawn_self("impatient", 1)); /* what that one stored is taken at once */
+    assert_int_equal(compiles_of_all_processes(), 2);
+    kill(first, SIGKILL);
+    assert_int_equal(waitpid(first, NULL, 0), first);
+}
+
+/* Whatever lies in the place of the file of locks, or fails, kernels are compiled. */
+static void claims_that_cannot_be_made(void **state)
+{
+    (void)state;
+    char path[512];
+    cache_directory(path, sizeof path);
+    strcat(path, "/.lock");
+    mica_claim claim;
+    assert_true(mica_claim_take(&key_0, "kernel", &claim));
+    mica_claim_end(&claim);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_int_equal(st.st_size, 0);
+    assert_int_equal(unlink(path), 0);
+    alarm(20);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_false(mica_claim_take(&key_0, "kernel", &claim));
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    assert_false(mica_claim_take(&key_0, "kernel", &claim));
+    assert_int_equal(unlink(path), 0);
+    for (long n = 1, seen = 1; seen >= n; n++) {
+        mica_fault_set(MICA_FAULT_FILE, n, false);
+        bool taken = mica_claim_take(&key_0, "kernel", &claim);
+        seen = mica_fault_count(MICA_FAULT_FILE);
+        mica_fault_set(MICA_FAULT_FILE, 0, false);
+        if (taken) mica_claim_end(&claim);
+    }
+    assert_true(mica_claim_take(&key_0, "kernel", &claim)); /* nothing kept it */
+    mica_claim_end(&claim);
+    alarm(0);
 }
 
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
-        FRESH(a_writer_killed_at_any_point),
-        FRESH(many_processes_start_cold_at_once),
+        FRESH(a_writer_killed_at_any_point),    FRESH(many_processes_start_cold_at_once),
+        FRESH(processes_share_their_compiling), FRESH(a_compiler_is_killed),
+        FRESH(a_compiler_is_stopped),           FRESH(claims_that_cannot_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
@@ -162,7 +277,11 @@ int main(int argc, char **argv)
     char path[512];
     if (argc > 1) prepare();
     if (argc > 1 && !strcmp(argv[1], "write")) write_for_ever(atoi(argv[2]));
-    if (argc > 1) return get_one_kernel();
+    if (argc > 1) {
+        help_fakes();
+        if (!strcmp(argv[1], "impatient")) mica_claim_patience(100);
+        return get_kernels(!strcmp(argv[1], "kernels") ? KERNELS : 1, atoi(argv[2]));
+    }
     begin(__FILE__);
     snprintf(path, sizeof path, "%s/compiles", help_directory);
     setenv("FAKE_NVRTC_COUNT", path, 1);
