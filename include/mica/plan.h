@@ -215,11 +215,17 @@ typedef struct mica_run {
     void *args[MICA_MAX_ARGS];
 } mica_run;
 
-/* Enqueues the work: no allocation, lock, text, compilation or synchronisation. Inputs and
- * outputs must not overlap unless the family's header says so. From sm_90 and CUDA 12.3 on kernels
- * are launched with programmatic stream serialisation (captured graphs have such edges): one is
- * there as the one before it in the stream ends, and waits for it before it reads or writes memory.
- * Errors: MICA_INVALID (a pointer is missing, misaligned or overlaps), MICA_DEVICE_LOST, ... */
+/* Enqueues the work: no allocation, lock, text, compilation or synchronisation; on a CPU, does it.
+ * What does not keep to that: the reference ("ref") and oneDNN allocate, and oneDNN locks,
+ * whichever engine runs it; a thread that has neither planned nor run on the CPU before maps a
+ * megabyte of addresses for itself and for each of its OpenMP threads, or the run is
+ * MICA_OUT_OF_MEMORY.
+ *
+ * Inputs and outputs must not overlap unless the family's header says so. From sm_90 and CUDA 12.3
+ * on kernels are launched with programmatic stream serialisation (captured graphs have such edges):
+ * one is there as the one before it in the stream ends, and waits for it before it reads or writes
+ * memory. Errors: MICA_INVALID (a pointer is missing, misaligned or overlaps), MICA_DEVICE_LOST,
+ * ... */
 MICA_API mica_status mica_plan_run(const mica_plan *plan, const mica_run *run);
 
 /* ---- packed arguments -----------------------------------------------------------------------
