@@ -9,6 +9,12 @@ find_program(XZ xz REQUIRED) # packs the kernel sources
 
 find_library(JANSSON_LIBRARY jansson)
 find_path(JANSSON_INCLUDE jansson.h)
+find_path(ARGP_INCLUDE argp.h)   # of glibc, or of argp-standalone
+find_library(ARGP_LIBRARY argp)  # of the latter
+set(argp)
+if(ARGP_LIBRARY)
+  set(argp ${ARGP_LIBRARY})
+endif()
 find_library(CMOCKA_LIBRARY cmocka)
 find_path(CMOCKA_INCLUDE cmocka.h)
 find_program(SCDOC scdoc)

@@ -129,12 +129,26 @@ static double vector_flops_per_cycle(void)
     return 8;
 }
 
+/* Bytes of the third level; 0: not known. musl's sysconf does not say. */
+static long third_level(void)
+{
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    return sysconf(_SC_LEVEL3_CACHE_SIZE);
+#else
+    long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    if (f && fscanf(f, "%ldK", &kib) != 1) kib = 0;
+    if (f) fclose(f);
+    return kib << 10;
+#endif
+}
+
 void mica_cpu_device_info(mica_device_info *info)
 {
     *info = (mica_device_info){.name = "cpu", .units = mica_cpu_threads()};
     read_model(info->model, sizeof info->model);
     info->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    long cache = third_level();
     info->cache_bytes = cache > 0 ? cache : 1 << 21;
     /* Models, good enough to order engines: 3 GHz, and what two to eight cores share of memory. */
     int cores = info->units < 8 ? info->units : 8;

@@ -15,9 +15,10 @@ int mica_cpu_threads(void);
 int mica_cpu_threads_for(double bytes);
 int mica_cpu_threads_planned(double bytes);
 
-/* Put before a hot loop: the compiler emits it for each level and picks at load time.
+/* Put before a hot loop: the compiler emits it for each level and picks at load time. Not with
+ * musl, whose loader knows no such choice: there -march says what the machine has.
  * MICA_MEMORY_CLONES: one that memory limits, which vectors of 32 bytes keep as busy. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MICA_CLONES        __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #define MICA_NARROW_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))

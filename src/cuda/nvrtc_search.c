@@ -55,12 +55,36 @@ static int newer_first(const void *a, const void *b)
     return strverscmp(*(char *const *)b, *(char *const *)a);
 }
 
+static const char *first_brace(const char *pattern)
+{
+    while (*pattern && *pattern != '{') pattern += *pattern == '\\' && pattern[1] ? 2 : 1;
+    return *pattern ? pattern : NULL;
+}
+
+/* Adds what fits a pattern in which braces hold alternatives, which not every C library's glob()
+ * knows. They do not nest. */
+static void find_folders(const char *pattern, glob_t *found)
+{
+    char whole[PATH_MAX];
+    const char *brace = first_brace(pattern), *end = brace ? strchr(brace, '}') : NULL;
+    if (!end) {
+        (void)glob(pattern, GLOB_NOSORT | (found->gl_pathc ? GLOB_APPEND : 0), NULL, found);
+        return;
+    }
+    for (const char *at = brace + 1; at < end; at += strcspn(at, ",}") + 1) {
+        snprintf(whole, sizeof whole, "%.*s%.*s%s", (int)(brace - pattern), pattern,
+                 (int)strcspn(at, ",}"), at, end + 1);
+        find_folders(whole, found);
+    }
+}
+
 /* The folders of one pattern, the highest version first. */
 static void *open_pattern(const char *pattern, mica_text *looked)
 {
-    glob_t found;
+    glob_t found = {0};
     void *library = NULL;
-    if (glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found) != 0) return NULL;
+    find_folders(pattern, &found);
+    if (!found.gl_pathc) return NULL;
     qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, newer_first);
     for (size_t i = 0; i < found.gl_pathc && !library; i++)
         library = open_in(found.gl_pathv[i], looked);

@@ -59,11 +59,22 @@ typedef struct openmp {
 static const openmp run_times[] = {{"__kmpc_fork_call", "VERSION", "VERSION"},
                                    {"GOMP_parallel", "GOMP_4.0", "OMP_1.0"}};
 
+/* Symbols have no versions in musl. */
+static void *find_version(void *library, const char *name, const char *its_version)
+{
+#ifdef __GLIBC__
+    return dlvsym(library, name, its_version);
+#else
+    (void)its_version;
+    return dlsym(library, name);
+#endif
+}
+
 /* As oneDNN's own calls are bound: by version, and what the whole process sees comes first. */
 static void *find(const scope *s, const char *name, const char *its_version)
 {
-    void *symbol = s->process ? dlvsym(s->process, name, its_version) : NULL;
-    if (!symbol) symbol = dlvsym(s->library, name, its_version);
+    void *symbol = s->process ? find_version(s->process, name, its_version) : NULL;
+    if (!symbol) symbol = find_version(s->library, name, its_version);
     if (!symbol && s->process) symbol = dlsym(s->process, name);
     return symbol ? symbol : dlsym(s->library, name);
 }
