@@ -108,6 +108,12 @@ set_property(TEST unit/test_guest_exit unit/test_guest_fork APPEND PROPERTY ENVI
 if(MICA_SANITIZE) # resident memory and malloc are the sanitizer's; oneDNN stays closed; libomp ends under its threads
   set_tests_properties(unit/test_guest_cache unit/test_guest_exit unit/test_guest_run PROPERTIES DISABLED TRUE)
 endif()
+# Everything at once for some seconds; tests/soak/run does so for ten minutes.
+add_executable(soak tests/soak/soak.c)
+target_include_directories(soak PRIVATE src)
+target_link_libraries(soak PRIVATE mica_flags mica_cli mica_inside)
+mica_test(soak/short unit ${PROJECT_SOURCE_DIR}/tests/soak/run $<TARGET_FILE:soak> 5 1)
+set_property(TEST soak/short APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=2)
 if(MICA_SANITIZE) # a smaller batch and fewer steps: minutes otherwise
   set(arguments_03_resnet50 cpu f32 2 32 2)
 endif()
