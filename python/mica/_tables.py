@@ -53,11 +53,22 @@ class Field:
         if not isinstance(value, (str, bool)):
             try:
                 at = operator.index(value)
+                if self.of_numbers:
+                    return str(at) if str(at) in self.values else self._refuse(value, f"known are {self.spellings}")
                 if 0 <= at < len(self.values) and self.values[at]:
                     return self.values[at]
             except TypeError:
                 pass
-        self._refuse(value, f"known are {', '.join(v for v in self.values if v)}")
+        self._refuse(value, f"known are {self.spellings}")
+
+    @property
+    def spellings(self):
+        return ", ".join(v for v in self.values if v)
+
+    @property
+    def of_numbers(self):
+        """Its values are spelled as numbers, reduce's axes: a number means its spelling, not its place."""
+        return self.type == "list" and all(v.lstrip("-").isdigit() for v in self.values if v)
 
     def text(self, value):
         """A value as a problem line has it."""
@@ -107,7 +118,8 @@ class Field:
 
     def annotation(self):
         return {"tensor": "Array | Tensor | str", "enum": "str", "flag": "bool", "int": "int", "float": "float",
-                "axes": "Sequence[int]", "list": "Sequence[str]", "text": "str"}[self.type]
+                "axes": "Sequence[int]", "list": "Sequence[int]" if self.of_numbers else "Sequence[str]",
+                "text": "str"}[self.type]
 
 
 class Argument:

@@ -196,6 +196,14 @@ class Others(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "stride"):
             mica.conv(normal(1, 1, 4, 4), normal(1, 1, 1, 1), stride=(0, 1))
 
+    def test_a_number_in_a_list_of_numbers_is_itself(self):
+        x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        for axes in ([0], [1], [2], [-1], [0, 2], (np.int64(1), -1), ["1"]):
+            wanted = x.sum(tuple(int(a) for a in axes))
+            np.testing.assert_array_equal(mica.reduce(x, axes=axes), wanted, err_msg=str(axes))
+        with self.assertRaisesRegex(mica.Invalid, "axes=8: known are 0, 1"):
+            mica.reduce(x, axes=[8])
+
     def test_texts(self):
         x = normal(3, 4)
         np.testing.assert_array_equal(mica.pointwise(x, expr="x0+x0"), x + x)
