@@ -10,12 +10,13 @@
  * one
  *
  * A position counts the elements of a slice in the order of x's reduced dimensions, the last one
- * fastest. Over no elements a sum is 0, a product 1, max and logsumexp -inf, min inf, amax 0, all
- * true, a mean and what follows NaN; a position is refused. Types: x f64 f32 f16 bf16 e4m3 e5m2,
- * with y f64 f32 f16 bf16; where that is no mean, root, logarithm or variance also s8 u8 s32 u32
- * s64 bool, with y of integers: sums of those are in s64 and wrap around, and are stored saturated.
- * any, all, count and positions are integers whatever x is. Sums of floats are in f32, or in f64 if
- * x or y is f64; norm2 forms squares in f64. Results do not depend on the number of threads. */
+ * fastest. Over no elements a sum is 0, a product 1, max and logsumexp -inf, min inf (of integers
+ * the least and the greatest, of bool false and true), amax 0, all true, a mean and what follows
+ * NaN; a position is refused. Types: x f64 f32 f16 bf16 e4m3 e5m2, with y f64 f32 f16 bf16; where
+ * that is no mean, root, logarithm or variance also s8 u8 s32 u32 s64 bool, with y of integers:
+ * sums of those are in s64 and wrap around, and are stored saturated. any, all, count and positions
+ * are integers whatever x is. Sums of floats are in f32, or in f64 if x or y is f64; norm2 forms
+ * squares in f64. Results do not depend on the number of threads. */
 #ifndef MICA_REDUCE_H
 #define MICA_REDUCE_H
 

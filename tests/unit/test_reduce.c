@@ -165,6 +165,13 @@ static void nothing(void **state)
             for (int k = 0; k < 3; k++)
                 assert_true(isnan(rows[i].want) ? isnan(y[k]) : y[k] == rows[i].want);
         }
+    /* Of no truths the largest is false, the smallest true: the least and the greatest there are.
+     */
+    for (int e = 0; e < 2; e++) {
+        double x = 0;
+        assert_true(one(engines[e], "reduce kind=max x=bool:0", &x) == 0);
+        assert_true(one(engines[e], "reduce kind=min x=bool:0", &x) == 1);
+    }
     refuses("reduce kind=argmax x=f32:3x0 axes=1", "argmax over no elements has no result");
 }
 

@@ -35,7 +35,11 @@ typedef struct mica_reduce_row {
 extern const mica_reduce_row mica_reduce_rows[];
 static inline const mica_reduce_row *mica_reduce_row_of(const mica_reduce_desc *d)
 {
-    return &mica_reduce_rows[d->kind];
+    /* The largest of truths is whether any is true, of none too: -infinity is not the least of
+     * them. */
+    const bool truths = d->x.dtype == MICA_BOOL && d->y.dtype == MICA_BOOL;
+    return &mica_reduce_rows[truths && d->kind == MICA_REDUCE_KIND_MAX ? MICA_REDUCE_KIND_ANY
+                                                                       : d->kind];
 }
 
 unsigned mica_reduce_axes(const mica_reduce_desc *d);
