@@ -5,6 +5,7 @@
 #   make            build the library and the tool into build/
 #   make demo       ... and run the demonstration
 #   make test       ... with the tests, and run them all (no GPU and no network needed)
+#   make test-onnx  ONNX's own node tests through every engine of the CPU (the package comes from PyPI)
 #   make wheel      the Python package, into dist/: pip install dist/mica-*.whl
 #   make install    into PREFIX (default /usr/local; DESTDIR is honoured), stripped
 #   make lint       formatting and layering
@@ -20,7 +21,7 @@ CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
 # Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
 FORMATTED = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all demo test wheel install lint format clean
+.PHONY: all demo test test-onnx wheel install lint format clean
 all:
 	@tools/setup build
 	$(CONFIGURE)
@@ -39,6 +40,14 @@ test:
 	cmake --build build -j $(JOBS)
 	ctest --test-dir build --output-on-failure --no-tests=error -j $(JOBS) \
 		--output-junit junit.xml
+
+# MICA_ONNX, by default ~/.cache/mica/onnx, is where the package is put.
+test-onnx:
+	@tools/setup build test onnx
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS) --target product python_package
+	PYTHONPATH=build/python MICA_LIBRARY=$(CURDIR)/build/libmica.so $(or $(MICA_ONNX),$(HOME)/.cache/mica/onnx)/bin/python -B \
+		tests/onnx/judge.py --compare docs/onnx.md
 
 # One wheel for all Pythons; nothing is compiled where it is installed.
 wheel:

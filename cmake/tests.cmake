@@ -313,6 +313,27 @@ elseif(NOT MICA_SANITIZE)
   message(STATUS "No PyTorch in MICA_PEERS: the tests beside it (label peers) are left out; tools/setup python-peers")
 endif()
 
+# ONNX's own node tests, where `tools/setup onnx` has put the package: by the planner's choice all of them, by every
+# engine and on the played GPU a share; make test-onnx runs everything.
+find_program(MICA_ONNX_PYTHON python PATHS $ENV{MICA_ONNX}/bin $ENV{HOME}/.cache/mica/onnx/bin NO_DEFAULT_PATH)
+if(NOT MICA_SANITIZE AND TARGET mica AND MICA_ONNX_PYTHON)
+  set(part 0)
+  if(NOT MICA_TEST_PART STREQUAL "")
+    set(part ${MICA_TEST_PART})
+  endif()
+  math(EXPR turn "${part} % 10")
+  math(EXPR share "${part} % 97")
+  set(onnx_environment "${test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python;MICA_LIBRARY=$<TARGET_FILE:mica_shared>")
+  mica_test(peers/onnx peers ${MICA_ONNX_PYTHON} -B tests/onnx/judge.py --engines ${turn}/10 --compare docs/onnx.md)
+  set_tests_properties(peers/onnx PROPERTIES ENVIRONMENT "${onnx_environment}")
+  if(TARGET emu_cuda)
+    mica_test(peers/onnx-emu peers ${MICA_ONNX_PYTHON} -B tests/onnx/judge.py --device cuda:0 --share ${share}/97 --engines 0/0)
+    set_tests_properties(peers/onnx-emu PROPERTIES ENVIRONMENT "${onnx_environment};${played_environment}")
+  endif()
+elseif(NOT MICA_SANITIZE)
+  message(STATUS "No onnx in MICA_ONNX: its node tests are left out; tools/setup onnx")
+endif()
+
 # Tests of the played GPU that are not a file's lines are shared out whole, unless their families changed.
 if(NOT MICA_TEST_PART STREQUAL "")
   execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/shares changed OUTPUT_VARIABLE changed)
