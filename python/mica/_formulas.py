@@ -2,15 +2,19 @@
 """Gradients: which pass of the library gives which, for array libraries that differentiate. An operation without a
 formula here has none.
 
-FORMULAS has (saved, backward, wants) by operation:
-    saved(arrays, given, scalars, described, results)   -> arrays to keep, others
-    backward(arrays, kept, others, gradients, needed)   -> gradients by name of input
-    wants(given)                                        -> descriptions of results that the gradient needs
-arrays stands for the library of arrays: its call(name, described, scalars, **fields) -> results, text(array),
+FORMULAS has them by operation; in them arrays stands for the library of arrays: its call(name, described, scalars, **fields) -> results, text(array),
 cast(array, type) and dtype(array), ours. Its arrays have what those of NumPy and of PyTorch have in common."""
+
+from collections import namedtuple
 
 from ._library import abi
 from ._tables import operations, table_of
+
+# saved(arrays, given, scalars, described, results)   -> arrays to keep, others
+# backward(arrays, kept, others, gradients, needed)   -> gradients by name of input
+# wants(arrays, given)                                -> descriptions of results that the gradient needs
+# results: how many of the results, from the first, have gradients
+Formula = namedtuple("Formula", "saved backward wants results")
 
 
 def _refuse(name, given, *fields):
@@ -272,15 +276,18 @@ def _by_names(table):
         found = dict(zip(order, results))
         return {n: found[d[n]] for n in shapes if n in needed and d[n] in found}
 
-    return saved, backward, _nothing
+    return Formula(saved, backward, _nothing, len(dy))
 
 
 FORMULAS = {
-    "conv": (_conv_saved, _conv_backward, _nothing), "gemm": (_gemm_saved, _gemm_backward, _nothing),
-    "norm": (_norm_saved, _norm_backward, _norm_wants), "softmax": (_softmax_saved, _softmax_backward, _nothing),
-    "attention": (_attention_saved, _attention_backward, _attention_wants),
-    "pool": (_pool_saved, _pool_backward, _pool_wants), "activation": (_activation_saved, _activation_backward, _nothing),
-    "cross_entropy": (_loss_saved, _loss_backward, _nothing), "rope": (_rope_saved, _rope_backward, _nothing),
+    "conv": Formula(_conv_saved, _conv_backward, _nothing, 1), "gemm": Formula(_gemm_saved, _gemm_backward, _nothing, 1),
+    "norm": Formula(_norm_saved, _norm_backward, _norm_wants, 1),
+    "softmax": Formula(_softmax_saved, _softmax_backward, _nothing, 1),
+    "attention": Formula(_attention_saved, _attention_backward, _attention_wants, 1),
+    "pool": Formula(_pool_saved, _pool_backward, _pool_wants, 1),
+    "activation": Formula(_activation_saved, _activation_backward, _nothing, 1),
+    "cross_entropy": Formula(_loss_saved, _loss_backward, _nothing, 1),
+    "rope": Formula(_rope_saved, _rope_backward, _nothing, 2),
 }
 for _name in operations:
     if _name not in FORMULAS:

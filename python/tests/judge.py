@@ -4,11 +4,13 @@ mica_problem_reference), as NumPy arrays."""
 
 import ctypes
 import pathlib
+import re
 
 import numpy as np
 
 from mica._errors import check
 from mica._library import abi, byref, lib
+from mica._tables import python_name
 from mica._tensor import Tensor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -85,6 +87,27 @@ def case_lines(op, most):
                 found.append(line)
     step = max(1, len(found) // most)
     return found[::step][:most]
+
+
+def fields_of(table, line, inputs):
+    """The fields of a line as arguments of the operation's function, and descriptions of tensors that are no inputs."""
+    given, described = {}, {}
+    for pair in line.split()[1:]:
+        name, value = pair.split("=", 1)
+        field = table.field.get(python_name(name))
+        if field is None or field.python in inputs:
+            continue
+        if field.type == "tensor":
+            described[field.python] = value
+        elif field.type == "flag":
+            given[field.python] = value == "1"
+        elif field.type == "axes":
+            given[field.python] = [int(v) for v in re.findall(r"-?\d+", value)]
+        elif field.type == "list":
+            given[field.python] = value.split(",")
+        else:
+            given[field.python] = {"int": int, "float": float, "enum": str, "text": str}[field.type](value)
+    return given, described
 
 
 def stored(tensor, expected):

@@ -28,6 +28,6 @@ class Arrays:
 
 _call = Arrays.call
 
-for _name, (_saved, _backward, _) in FORMULAS.items():
+for _name, _formula in FORMULAS.items():
     if _name in operators:
-        autograd(_name, partial(_saved, Arrays), partial(_backward, Arrays))
+        autograd(_name, partial(_formula.saved, Arrays), partial(_formula.backward, Arrays))

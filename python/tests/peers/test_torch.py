@@ -232,22 +232,10 @@ def from_cases(name):
             continue
         if sum(t.count for _, d, t in problem.args if d) > 10000:
             continue
-        call, described = {n: torch.from_numpy(a) for n, a in inputs.items()}, []
-        for pair in line.split()[1:]:
-            field, value = pair.split("=", 1)
-            field = table.field.get(mica._tables.python_name(field))
-            if field is None or field.python in inputs:
-                continue
-            if field.type == "tensor":
-                described.append(f"{field.python}={value}")
-            elif field.type == "flag":
-                call[field.python] = value == "1"
-            elif field.type in ("axes", "list"):
-                call[field.python] = [int(v) for v in value.split("x")] if field.type == "axes" else value.split(",")
-            else:
-                call[field.python] = {"int": int, "float": float, "enum": str, "text": str}[field.type](value)
+        fields, described = judge.fields_of(table, line, inputs)
+        call = {**{n: torch.from_numpy(a) for n, a in inputs.items()}, **fields}
         if described:
-            call["described"] = described
+            call["described"] = [f"{n}={t}" for n, t in described.items()]
         return call
     raise AssertionError(f"no line of the case files will do for {name}")
 
