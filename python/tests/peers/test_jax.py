@@ -4,6 +4,7 @@ jit, grad, vmap and donation, beside JAX's own functions."""
 
 import os
 import pathlib
+import re
 import sys
 import threading
 import unittest
@@ -327,6 +328,17 @@ class Refusals(unittest.TestCase):
                 jnp.zeros(3, jnp.float32), line="softmax x=f32:3", places=np.array([0], np.int32)).block_until_ready()
         np.testing.assert_allclose(call("softmax x=f32:3"), 1 / 3, rtol=1e-6)
         self.assertEqual(_ffi._TARGET, "mica")
+
+
+class Documentation(unittest.TestCase):
+    def test_program(self):
+        block, = (b for b in re.findall(r"^```python\n(.*?)^```", (judge.ROOT / "docs/python.md").read_text(), re.M | re.S)
+                  if "mica.jax" in b)
+        p = normal(0, 8)
+        names = {"x": normal(0, 2, 3, 6, 5), "w": normal(1, 4, 3, 3, 3), "b": normal(2, 4), "labels": jnp.array([1, 0]),
+                 "p": p, "g": p, "m": p, "v": p * p, "lr": 0.1, "step": 3}
+        exec(compile(block, "docs/python.md", "exec"), names)
+        self.assertEqual(names["p"].shape, (8,))
 
 
 class Threads(unittest.TestCase):
