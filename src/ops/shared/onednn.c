@@ -335,7 +335,6 @@ static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn 
     int before = swap_threads(p->threads);
     mica_status status = make(p, spec, probe, why);
     swap_threads(before);
-    mica_onednn_made((int)spec->kind + 8 * probe, p->pd ? mica_onednn_name(p) : "");
     if (status == MICA_OK && !probe)
         *primitive = p;
     else
@@ -344,50 +343,11 @@ static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn 
     return status;
 }
 
-/* ---- the first use ----
- * What oneDNN keeps for all primitives of a kind it makes when it first looks for one, and destroys
- * at exit before anything that was there earlier: before a wait of ours for that first call, too.
- * So the first ones are these small ones, which are not made but only looked for, and the time in
- * which an exit finds one is short. */
-
-static mica_tensor plain(int rank, const int64_t *dims)
-{
-    mica_tensor t = {.dtype = MICA_F32, .rank = rank};
-    for (int64_t i = rank - 1, stride = 1; i >= 0; stride *= dims[i--])
-        t.dims[i] = dims[i], t.strides[i] = stride;
-    return t;
-}
-
-static void make_first_ones(void)
-{
-    static const int64_t matrix[] = {16, 16}, image[] = {1, 16, 8, 8}, filter[] = {16, 16, 3, 3};
-    for (int kind = MICA_ONEDNN_MATMUL; kind <= MICA_ONEDNN_CONV_WGRAD; kind++) {
-        bool product = kind == MICA_ONEDNN_MATMUL;
-        mica_why ignored = {""};
-        mica_onednn_spec spec = {.kind = (mica_onednn_kind)kind,
-                                 .any = {!product, true, !product},
-                                 .stride = {1, 1, 1},
-                                 .dilation = {1, 1, 1},
-                                 .pad_low = {1, 1},
-                                 .pad_high = {1, 1}};
-        for (int i = 0; i < MICA_ONEDNN_TENSORS; i++)
-            spec.tensor[i] = product ? plain(2, matrix) : plain(4, i == 1 ? filter : image);
-        (void)create(&spec, true, NULL, &ignored);
-    }
-}
-
-static void warm(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_first_ones);
-}
-
 static mica_status check_and_create(const mica_onednn_spec *spec, bool probe,
                                     mica_onednn **primitive, mica_why *why)
 {
     MICA_TRY(mica_onednn_load(why));
     MICA_TRY(check_sizes(spec, why));
-    warm();
     return create(spec, probe, primitive, why);
 }
 

@@ -38,13 +38,11 @@ typedef struct mica_onednn_table {
     int (*in_parallel)(void);
 } mica_onednn_table;
 extern mica_onednn_table mica_dnnl;
-/* Around each use of the library. exit() destroys its static objects while other threads compute:
- * so it first waits until none is inside, and from then on nobody comes in: false. */
+/* Around each use of the library. exit() destroys the static objects that it was loaded with while
+ * other threads compute: so it first waits until none is inside, and from then on nobody comes in:
+ * false. */
 bool mica_onednn_enter(void);
 void mica_onednn_leave(void);
-/* After something has been made of an implementation: what the library keeps for it is destroyed at
- * exit in the reverse order, and so after that wait. */
-void mica_onednn_made(int kind, const char *implementation);
 #define ONEDNN(name) (mica_dnnl.numbers.name)
 
 /* Has oneDNN use that many threads on the calling one; returns what to give back afterwards. */

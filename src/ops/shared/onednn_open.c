@@ -154,70 +154,6 @@ static void keep_no_primitives(void *library)
     if (set_capacity) (void)set_capacity(0);
 }
 
-static bool is_loaded(const char *name)
-{
-    void *library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
-    if (library) dlclose(library);
-    return library != NULL;
-}
-
-static bool try_name(const char *value, const char *name, mica_text *looked)
-{
-    const char *const names[] = {name, NULL};
-    bool shared = is_loaded(value ? value : name);
-    void *library = mica_library_open(VARIABLE, value, names, looked);
-    if (!library) return false;
-    if (check(library, value ? value : name, looked)) {
-        if (!shared) keep_no_primitives(library);
-        mica_library_path(*(void **)&mica_dnnl.version, path, sizeof path);
-        return true;
-    }
-    mica_dnnl = (mica_onednn_table){0};
-    dlclose(library);
-    return false;
-}
-
-/* The newer one where a system has both. Debian and Ubuntu call version 3 by a name of their own.
- */
-static void open_once(void)
-{
-    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"};
-    const char *value = mica_env(MICA_ENV_ONEDNN);
-    opened_after = mica_forks();
-    char text[336] = "";
-    mica_text looked = {text, sizeof text, 0};
-    if (value && !strcmp(value, "none")) {
-        snprintf(absence, sizeof absence, "oneDNN is not used: " VARIABLE "=none");
-        return;
-    }
-    for (size_t i = 0; i < (value ? 1 : sizeof names / sizeof *names) && !usable; i++)
-        usable = try_name(value, names[i], &looked);
-    if (usable)
-        mica_log(MICA_LOG_INFO, "oneDNN %s from %s", version, path);
-    else
-        snprintf(absence, sizeof absence,
-                 "oneDNN is not here: %s. Install it (Debian 12: libdnnl2, 13: libdnnl3.6) or "
-                 "name its path in " VARIABLE,
-                 text);
-}
-
-mica_status mica_onednn_load(mica_why *why)
-{
-    pthread_once(&once, open_once);
-    if (!usable) return mica_refuse(why, "%s", absence);
-    if (mica_onednn_usable()) return MICA_OK;
-    if (!mica_onednn_forked()) return mica_refuse(why, "oneDNN is closed: the process ends");
-    (void)mica_refuse(why,
-                      "this process was forked after oneDNN had been opened, whose locks may be "
-                      "held by threads that are not here: mica's own engines compute");
-    return MICA_FORKED_PROCESS;
-}
-
-bool mica_onednn_forked(void)
-{
-    return usable && opened_after != mica_forks();
-}
-
 /* ---- the end of the process ---- */
 
 static atomic_int inside;
@@ -244,24 +180,91 @@ void mica_onednn_leave(void)
     atomic_fetch_sub(&inside, 1);
 }
 
-/* Calls end by themselves, so the bound is for what nobody foresees. */
-static void wait_until_outside(void)
+/* Calls end by themselves, so the bound is for what nobody foresees. The last time is when this
+ * library is ended, before those that it needs: to open another one then would begin them anew. */
+__attribute__((destructor)) static void wait_until_outside(void)
 {
     const double most_seconds = 10;
     double start = mica_seconds();
     atomic_store(&ended, true);
-    if (mica_onednn_forked()) return;
+    if (atomic_load(&inside) <= own) return;
+    if (opened_after != mica_forks()) return; /* who is inside is not here */
     while (atomic_load(&inside) > own && mica_seconds() - start < most_seconds) sched_yield();
 }
 
-void mica_onednn_made(int kind, const char *implementation)
+/* ---- opening ---- */
+
+static bool is_loaded(const char *name)
 {
-    static atomic_bool known[256]; /* by a hash, so that there is an end to it */
-    unsigned hash = (unsigned)kind;
-    for (; *implementation; implementation++) hash = hash * 31 + (unsigned char)*implementation;
-    atomic_bool *seen = &known[hash % 256];
-    if (!atomic_load_explicit(seen, memory_order_relaxed) && !atomic_exchange(seen, true))
+    void *library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library) dlclose(library);
+    return library != NULL;
+}
+
+static bool try_name(const char *value, const char *name, mica_text *looked)
+{
+    const char *const names[] = {name, NULL};
+    bool shared = is_loaded(value ? value : name);
+    void *library = mica_library_open(VARIABLE, value, names, looked);
+    if (!library) return false;
+    if (check(library, value ? value : name, looked)) {
+        if (!shared) keep_no_primitives(library);
+        /* What is made in calls stays; what there is already is destroyed at exit, after a wait. */
+        if (!mica_library_keep_statics(library))
+            mica_log(MICA_LOG_INFO, "oneDNN's static objects are destroyed at exit");
         (void)atexit(wait_until_outside);
+        mica_library_path(*(void **)&mica_dnnl.version, path, sizeof path);
+        return true;
+    }
+    mica_dnnl = (mica_onednn_table){0};
+    dlclose(library);
+    return false;
+}
+
+/* The newer one where a system has both. Debian and Ubuntu call version 3 by a name of their own.
+ */
+static void open_once(void)
+{
+    static const char *const names[] = {"libdnnl.so.3", "libdnnl.so.3.6", "libdnnl.so.2"};
+    const char *value = mica_env(MICA_ENV_ONEDNN);
+    opened_after = mica_forks();
+    char text[336] = "";
+    mica_text looked = {text, sizeof text, 0};
+    if (value && !strcmp(value, "none")) {
+        snprintf(absence, sizeof absence, "oneDNN is not used: " VARIABLE "=none");
+        return;
+    }
+    if (!mica_onednn_enter()) {
+        snprintf(absence, sizeof absence, "oneDNN is not opened: the process ends");
+        return;
+    }
+    for (size_t i = 0; i < (value ? 1 : sizeof names / sizeof *names) && !usable; i++)
+        usable = try_name(value, names[i], &looked);
+    mica_onednn_leave();
+    if (usable)
+        mica_log(MICA_LOG_INFO, "oneDNN %s from %s", version, path);
+    else
+        snprintf(absence, sizeof absence,
+                 "oneDNN is not here: %s. Install it (Debian 12: libdnnl2, 13: libdnnl3.6) or "
+                 "name its path in " VARIABLE,
+                 text);
+}
+
+mica_status mica_onednn_load(mica_why *why)
+{
+    pthread_once(&once, open_once);
+    if (!usable) return mica_refuse(why, "%s", absence);
+    if (mica_onednn_usable()) return MICA_OK;
+    if (!mica_onednn_forked()) return mica_refuse(why, "oneDNN is closed: the process ends");
+    (void)mica_refuse(why,
+                      "this process was forked after oneDNN had been opened, whose locks may be "
+                      "held by threads that are not here: mica's own engines compute");
+    return MICA_FORKED_PROCESS;
+}
+
+bool mica_onednn_forked(void)
+{
+    return usable && opened_after != mica_forks();
 }
 
 const char *mica_onednn_version(void)

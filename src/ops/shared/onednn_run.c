@@ -176,7 +176,6 @@ mica_status mica_onednn_gemm(const mica_onednn_gemm_args *g)
     int before = swap_threads(in_parallel() ? 1 : mica_cpu_threads());
     dnnl_status_t s = gemm(g);
     swap_threads(before);
-    mica_onednn_made(-1, mica_dtype_name(g->type));
     mica_onednn_leave();
     if (s) return mica_fail(MICA_INTERNAL, "oneDNN's gemm failed with its status %d", (int)s);
     return MICA_OK;
