@@ -12,7 +12,10 @@ import sys
 import warnings
 
 import torch
+from torch._decomp import core_aten_decompositions
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mica
 import mica.torch as M
@@ -92,21 +95,84 @@ EQUIVALENTS = {
 # What is meant to differ: (operator, a word of the sample or result) -> why.
 DEVIATIONS = {
     ("nn.functional.scaled_dot_product_attention", "nan"): "a query that attends to nothing: 0 here, NaN there",
+    # 1/6 is a float in its kernel for doubles: off by one part in 2^25, by mpmath too. A digit more or less is another story.
+    ("nn.functional.hardsigmoid", "relative difference: 2.98023"): "PyTorch's gradient in float64 has 1/6 as a float32",
 }
 REFUSALS = (NotImplementedError, mica.Invalid, mica.Unsupported)
 
 
-def close(found, expected, native, dtype, inputs):
-    """Within rounding of the type, or no farther off than a few times what PyTorch's own result in that type is. Of float64
-    PyTorch's result is no truth: there rounding of products of the inputs counts too, which results may cancel to."""
+class Rounded(TorchDispatchMode):
+    """Monte Carlo arithmetic: each step that PyTorch's operators consist of is off by a random unit in the last place of
+    what it reads and writes. How far results move is how far PyTorch's own in float64 are from the truth, where no wider
+    type is at hand to tell (D. S. Parker, 1997)."""
+
+    table = {**core_aten_decompositions()}
+
+    def __init__(self, seed):
+        """No seed: nothing is off, only taken to steps."""
+        super().__init__()
+        self.exact = seed is None
+        self.generator = torch.Generator().manual_seed(seed or 0)
+
+    def moved(self, value):
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.numel() and not self.exact:
+            units = torch.randint(-1, 2, value.shape, generator=self.generator).to(value)
+            return value * (1 + units * torch.finfo(torch.float64).eps)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.moved, value))
+        return value
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in self.table:
+            with self:
+                return self.table[function](*args, **kwargs)
+        schema = function._schema
+        if any(a.alias_info for a in (*schema.arguments, *schema.returns)):  # views, and what is changed in place
+            return function(*args, **kwargs)
+        return self.moved(function(*self.moved(args), **kwargs))
+
+
+def results_of(op, arguments, keywords, gradient):
+    """The first result and the gradients of the inputs that have one; gradient makes the result's from it."""
+    leaves = [t for t in tensors(arguments, keywords) if t.requires_grad and t.is_leaf]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = op(*arguments, **keywords)
+    first = found[0] if isinstance(found, (tuple, list)) else found
+    if not leaves or not first.requires_grad:
+        return [first.detach()]
+    return [first.detach(), *torch.autograd.grad(first, leaves, gradient(first), allow_unused=True)]
+
+
+def weights(result):
+    """A gradient for the result."""
+    g = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).reshape(result.shape)
+    return g.to(result.dtype).to(result.device)
+
+
+def distances(op, arguments, keywords):
+    """How far PyTorch's results in float64 move when each step is rounded otherwise, the largest of eight times."""
+    def results(seed):
+        with sdpa_kernel(SDPBackend.MATH), Rounded(seed):
+            return results_of(op, arguments, keywords, weights)
+
+    still, found = results(None), []
+    for seed in range(8):
+        found.append([0.0 if one is None or not one.numel() else (one - two).nan_to_num(0, 0, 0).abs().max().item()
+                      for one, two in zip(results(seed), still)])
+    return list(map(max, *found))
+
+
+def close(found, expected, native, dtype, theirs=None):
+    """Within rounding of the type, or no farther off than a few times what PyTorch's own result in that type is."""
     if found.dtype != native.dtype:
         raise AssertionError(f"a result of {found.dtype}, PyTorch's is {native.dtype}")
     unit = torch.finfo(dtype).eps
     finite = expected.isfinite() & native.isfinite()
     scale = expected[finite].abs().max().item() if finite.any() else 0
-    theirs = (native.to(torch.float64) - expected)[finite].abs().max().item() if finite.any() else 0
-    if dtype == torch.float64:
-        scale = max([scale, 1] + [t.abs().nan_to_num(0, 0, 0).max().item() ** 2 for t in inputs if t.numel()])
+    if theirs is None:
+        theirs = (native.to(torch.float64) - expected)[finite].abs().max().item() if finite.any() else 0
     width = 16 if dtype in (torch.float32, torch.float64) else 4
     torch.testing.assert_close(found.to(torch.float64), expected, rtol=width * unit,
                                atol=max(width * unit * max(scale, 1e-6), 4 * theirs), equal_nan=True)
@@ -135,29 +201,31 @@ def tensors(*values):
 def compare(op, mine, sample, dtype):
     arguments = (sample.input, *sample.args)
     doubled = wide(arguments), wide(sample.kwargs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs = op(*doubled[0], **doubled[1])
-        native = op(*arguments, **sample.kwargs)
-        found = mine(*arguments, **sample.kwargs)
-    first = [t[0] if isinstance(t, (tuple, list)) else t for t in (theirs, native, found)]
-    if first[2].shape != first[0].shape:
-        raise AssertionError(f"shape {tuple(first[2].shape)}, PyTorch's is {tuple(first[0].shape)}")
-    inputs = [t.detach() for t in tensors(arguments, sample.kwargs) if t.is_floating_point()]
-    close(first[2].detach(), first[0].detach(), first[1].detach(), dtype, inputs)
-    leaves = [t for t in tensors(arguments, sample.kwargs) if t.requires_grad and t.is_leaf]
-    wide_leaves = [t for t in tensors(*doubled) if t.requires_grad]
-    if len(leaves) != len(wide_leaves) or not leaves or not first[0].requires_grad:
-        return
-    g = torch.linspace(-1, 1, first[0].numel(), dtype=torch.float64).reshape(first[0].shape)
-    g = g.to(dtype).to(first[0].device)
-    mine_g, native_g = (torch.autograd.grad(r, leaves, g.to(r.dtype), allow_unused=True) for r in first[:0:-1])
-    their_g = torch.autograd.grad(first[0], wide_leaves, g.double(), allow_unused=True)
-    for a, b, c in zip(mine_g, their_g, native_g):
-        if b is not None:
-            if a is None:
-                raise AssertionError("no gradient, where PyTorch has one")
-            close(a, b, c, dtype, inputs)
+    g = []
+
+    def same(result):  # for all three, as rounded to the type
+        if not g:
+            g.append(weights(result).to(dtype))
+        return g[0].to(result.dtype)
+
+    found = results_of(mine, arguments, sample.kwargs, same)
+    native = results_of(op, arguments, sample.kwargs, same)
+    expected = results_of(op, *doubled, same)
+    if found[0].shape != expected[0].shape:
+        raise AssertionError(f"shape {tuple(found[0].shape)}, PyTorch's is {tuple(expected[0].shape)}")
+    if len(native) > 1 and len(native) == len(expected) != len(found):
+        raise AssertionError("no gradient, where PyTorch has one")
+    for i, (a, b, c) in enumerate(zip(found, expected, native)):
+        if b is None:
+            continue
+        if a is None:
+            raise AssertionError("no gradient, where PyTorch has one")
+        try:
+            close(a, b, c, dtype)
+        except AssertionError:
+            if dtype != torch.float64 or a.dtype != c.dtype:
+                raise
+            close(a, b, c, dtype, distances(op, *doubled)[i])
 
 
 def main():
@@ -166,15 +234,17 @@ def main():
     parser.add_argument("--share", default="0/1")
     parser.add_argument("--json")
     parser.add_argument("--only")
+    parser.add_argument("--type", choices=[str(t)[6:] for t in TYPES])
     options = parser.parse_args()
     part, parts = map(int, options.share.split("/"))
-    counts, refused, unexplained, seen, number = collections.Counter(), collections.Counter(), [], set(), 0
+    counts, refused, deviations = collections.Counter(), collections.Counter(), collections.Counter()
+    unexplained, seen, number = [], set(), 0
     for op in op_db:
         mine = EQUIVALENTS.get(op.name)
         if mine is None or (options.only and options.only not in op.name):
             continue
         seen.add(op.name)
-        for dtype in TYPES:
+        for dtype in TYPES if not options.type else [getattr(torch, options.type)]:
             if dtype not in op.supported_dtypes(torch.device(options.device).type):
                 continue
             torch.manual_seed(0)
@@ -193,6 +263,7 @@ def main():
                     text = f"{op.name} {dtype}: {sample.summary()[:300]}: {str(error)[:300]}"
                     stated = [why for (name, word), why in DEVIATIONS.items() if name == op.name and word in text.lower()]
                     counts["stated" if stated else "unexplained"] += 1
+                    deviations.update(f"{op.name}: {why}" for why in stated)
                     if not stated:
                         unexplained.append(text)
     for rule, count in refused.most_common():
@@ -204,7 +275,10 @@ def main():
         f"{counts[k]} {k}" for k in ("agreed", "stated", "refused", "unexplained")) + "".join(f"; not in OpInfo: {m}" for m in missing))
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"torch": torch.__version__, "device": options.device, **counts, "rules": refused}, file, indent=1)
+            json.dump({"torch": torch.__version__, "device": options.device, "operators": len(seen), "samples": counts.total(),
+                       **{k: counts[k] for k in ("agreed", "stated", "refused", "unexplained")}, "deviations": deviations,
+                       "refusals": refused}, file, indent=1)
+            file.write("\n")
     sys.exit(bool(unexplained) or not counts["agreed"])
 
 
