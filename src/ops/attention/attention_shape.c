@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sizes of attention, where sequences lie, which keys a query sees, which it drops. */
 #include "ops/attention/attention.h"
-#include "base/random.h"
+#include "kernels/philox.h"
 
 #include <math.h>
 

@@ -8,9 +8,9 @@
  * is left, n at most (as mica_contract_phi has it for sums). The tolerance multiplies magnitudes by
  * the growth of the longest sum: they are errors divided by it. */
 #include "ops/mha/mha.h"
-#include "base/random.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
+#include "kernels/philox.h"
 
 #include <math.h>
 
