@@ -61,5 +61,6 @@
 #include "mica/concat.h"          /* concat */
 #include "mica/slice.h"           /* slice */
 #include "mica/tile.h"            /* tile */
+#include "mica/random.h"          /* random, dropout */
 
 #endif
