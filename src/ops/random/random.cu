@@ -24,15 +24,15 @@ struct stream {
 
 RANDOM float number_of(const mica_random_args &a, const stream &, u64, int lane, const u32 *w, float)
 {
-    return random_f32(DRAW, DIGITS, &a.numbers, lane, w);
+    return random_f32((mica_random_draw)DRAW, DIGITS, &a.numbers, lane, w);
 }
 RANDOM double number_of(const mica_random_args &a, const stream &, u64, int lane, const u32 *w, double)
 {
-    return random_f64(DRAW, same_type<out_t, double>, &a.numbers, lane, w);
+    return random_f64((mica_random_draw)DRAW, same_type<out_t, double>, &a.numbers, lane, w);
 }
 RANDOM s64 number_of(const mica_random_args &a, const stream &s, u64 block, int lane, const u32 *w, s64)
 {
-    return random_s64(DRAW, (int)sizeof(out_t), &a.numbers, s.key, s.offset, block, lane, w);
+    return random_s64((mica_random_draw)DRAW, (int)sizeof(out_t), &a.numbers, s.key, s.offset, block, lane, w);
 }
 
 /* Numbers of VECTOR elements by make(block, lane, words), `step` indices apart. */

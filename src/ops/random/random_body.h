@@ -334,7 +334,7 @@ RANDOM long long random_bits(int bytes, int lane, const unsigned *w)
 /* ---- an element of a block ---- */
 
 /* How many elements get their numbers from one counter. */
-RANDOM int random_per_block(int draw, int bytes, int is_f64)
+RANDOM int random_per_block(mica_random_draw draw, int bytes, int is_f64)
 {
     if (draw == MICA_RANDOM_DRAW_BITS) return 16 / bytes;
     if (draw == MICA_RANDOM_DRAW_BERNOULLI || draw == MICA_RANDOM_DRAW_NONE) return 4;
@@ -342,7 +342,7 @@ RANDOM int random_per_block(int draw, int bytes, int is_f64)
                                                                                                : 4;
 }
 
-RANDOM float random_f32(int draw, int digits, const mica_random_numbers *n, int lane,
+RANDOM float random_f32(mica_random_draw draw, int digits, const mica_random_numbers *n, int lane,
                         const unsigned *w)
 {
     float pair[2];
@@ -359,7 +359,7 @@ RANDOM float random_f32(int draw, int digits, const mica_random_numbers *n, int 
     }
 }
 
-RANDOM double random_f64(int draw, int is_f64, const mica_random_numbers *n, int lane,
+RANDOM double random_f64(mica_random_draw draw, int is_f64, const mica_random_numbers *n, int lane,
                          const unsigned *w)
 {
     double pair[2];
@@ -379,8 +379,9 @@ RANDOM double random_f64(int draw, int is_f64, const mica_random_numbers *n, int
     }
 }
 
-RANDOM long long random_s64(int draw, int bytes, const mica_random_numbers *n, const unsigned *key,
-                            unsigned offset, unsigned long long block, int lane, const unsigned *w)
+RANDOM long long random_s64(mica_random_draw draw, int bytes, const mica_random_numbers *n,
+                            const unsigned *key, unsigned offset, unsigned long long block,
+                            int lane, const unsigned *w)
 {
     if (draw == MICA_RANDOM_DRAW_BITS) return random_bits(bytes, lane, w);
     if (draw == MICA_RANDOM_DRAW_INTEGERS) return random_integer(n, key, offset, block, lane, w);

@@ -85,6 +85,20 @@ static void uniform_f64(double low, double high, double span, const uint32_t *w,
         v[i] = random_uniform64(low, high, span, random_wide(w + 2 * i));
 }
 
+/* What would have to be drawn again is left as it is; returns how much that is. */
+MICA_MEMORY_CLONES
+static int64_t integers(const mica_random_numbers *m, const uint32_t *w, int64_t *v, int64_t n)
+{
+    const uint64_t range = m->range, rejected = m->rejected, from = (uint64_t)m->from;
+    int64_t again = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t x = random_wide(w + 2 * i);
+        v[i] = (int64_t)(from + random_high(x, range));
+        again += x * range < rejected;
+    }
+    return again;
+}
+
 MICA_CLONES
 static void drop_f32(uint32_t threshold, float scale, const uint32_t *w, const float *x,
                      const float *add, float *y, int64_t n)
@@ -186,6 +200,9 @@ static const char *draw_run(const work *k, int64_t i, int64_t n)
         return k->values + skip * (int64_t)sizeof(double);
     }
     int64_t *v = (int64_t *)k->values;
+    if (s->draw == MICA_RANDOM_DRAW_INTEGERS &&
+        integers(&s->numbers, k->words + 2 * skip, v, n) == 0)
+        return k->values;
     for (int64_t j = 0; j < n; j++) {
         const int64_t at = skip + j, own = at / per;
         v[j] = random_s64(s->draw, s->bytes, &s->numbers, k->stream.key, k->stream.offset,
