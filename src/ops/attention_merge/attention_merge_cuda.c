@@ -5,6 +5,7 @@
  * no workspace. */
 #include "ops/attention_merge/attention_merge.h"
 #include "ops/attention_merge/attention_merge_args.h"
+#include "ops/shared/access.h"
 
 enum { BLOCK = 256, BLOCKS_PER_UNIT = 64 };
 
@@ -12,7 +13,7 @@ typedef struct state {
     mica_kernel *kernel;
     attention_merge_args args;
     mica_grid grid;
-    uintptr_t x_align, y_align; /* bytes of a run less one */
+    int x_align, y_align; /* bytes that a run asks for */
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -30,15 +31,14 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 /* Columns that are one access in outs and in out, for each row and part. */
 static int run_length(const mica_attention_merge_desc *d, const mica_layout *rows)
 {
-    int last = d->outs.rank - 1, bits = mica_dtype_bits(d->outs.dtype);
-    if (mica_dtype_bits(d->out.dtype) > bits) bits = mica_dtype_bits(d->out.dtype);
+    const mica_dtype types[] = {d->outs.dtype, d->out.dtype};
+    const int last = d->outs.rank - 1;
     if (d->outs.strides[last] != 1 || d->out.strides[d->out.rank - 1] != 1) return 1;
-    int n = 128 / bits;
-    while (n > 1 && (d->outs.dims[last] % n || d->outs.strides[0] % n)) n /= 2;
-    for (int a = 0; a < rows->rank; a++)
-        while (n > 1 && (rows->strides[MERGE_OUTS][a] % n || rows->strides[MERGE_OUT][a] % n))
-            n /= 2;
-    return n;
+    return mica_access_fit(mica_access_most(types, 2),
+                           d->outs.dims[last] |
+                               mica_access_step(d->outs.strides[0], d->outs.dims[0]) |
+                               mica_access_steps(rows, MERGE_OUTS, rows->rank) |
+                               mica_access_steps(rows, MERGE_OUT, rows->rank));
 }
 
 static mica_status build(mica_plan *plan)
@@ -59,8 +59,8 @@ static mica_status build(mica_plan *plan)
     a->outs_column = d->outs.strides[last];
     a->out_column = d->out.strides[d->out.rank - 1];
     a->units = a->columns ? a->columns / run : 1;
-    s->x_align = (uintptr_t)(run * mica_dtype_bits(d->outs.dtype) / 8 - 1);
-    s->y_align = (uintptr_t)(run * mica_dtype_bits(d->out.dtype) / 8 - 1);
+    s->x_align = mica_access_bytes(d->outs.dtype, run);
+    s->y_align = mica_access_bytes(d->out.dtype, run);
     int64_t blocks = (a->rows.count * a->units + BLOCK - 1) / BLOCK;
     int64_t most = (int64_t)plan->device.units * BLOCKS_PER_UNIT;
     s->grid = (mica_grid){.grid = {(unsigned)(blocks < most ? blocks : most)}, .block = {BLOCK}};
@@ -84,7 +84,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     args.out = r->args[MICA_ATTENTION_MERGE_OUT];
     args.lse = mica_tensor_given(&d->lse) ? r->args[MICA_ATTENTION_MERGE_LSE] : NULL;
     args.aligned =
-        ((uintptr_t)args.outs & s->x_align) == 0 && ((uintptr_t)args.out & s->y_align) == 0;
+        mica_access_starts(args.outs, s->x_align) && mica_access_starts(args.out, s->y_align);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

@@ -5,12 +5,22 @@
 
 #include "mica/conv.h"
 #include "ops/conv/conv_args.h"
+#include "ops/shared/access.h"
 #include "ops/shared/epilogue.h"
 
 /* Parts of `each` that n make, the last perhaps smaller. */
 static inline int64_t conv_ceil_div(int64_t n, int64_t each)
 {
     return (n + each - 1) / each;
+}
+
+/* The steps from pixel to pixel of so many images of a size. */
+static inline int64_t conv_pixel_steps(int64_t image_step, int64_t images, const long long steps[3],
+                                       const long long size[3])
+{
+    int64_t all = mica_access_step(image_step, images);
+    for (int i = 0; i < 3; i++) all |= mica_access_step(steps[i], size[i]);
+    return all;
 }
 
 /* Which of the three sums; and which argument is a, b, f; which is written; which are read: the

@@ -35,24 +35,17 @@ static void add_index(mica_text *p, const mica_plan *plan, const mica_index_map 
 /* Elements of an access: neighbours in both tensors, at multiples of it in each row. */
 static int vector_of(const mica_index_map *m, const mica_index_form *f, int size)
 {
-    int64_t steps[4 * MICA_INDEX_RANK + 3];
     const int last = f->rank - 1;
     const bool filled = m->there < 0;
-    int count = 0;
     if (f->rank == 0) return 1;
     const mica_index_dim *run = &f->at[last];
     if (run->border != MICA_INDEX_INSIDE || run->index || run->here != 1 ||
         (run->there != 1 && !filled))
         return 1;
-    steps[count++] = run->size;
-    steps[count++] = m->here_shift;
-    steps[count++] = m->there_shift;
-    for (int d = 0; d < last; d++) {
-        steps[count++] = f->at[d].here;
-        steps[count++] = f->at[d].there;
-    }
-    for (int i = 0; i < m->parts; i++) steps[count++] = m->part[i].stride;
-    return mica_access_divide(MICA_ACCESS_BYTES / size, steps, count);
+    int64_t steps = run->size | m->here_shift | m->there_shift;
+    for (int d = 0; d < last; d++) steps |= f->at[d].here | f->at[d].there;
+    for (int i = 0; i < m->parts; i++) steps |= m->part[i].stride;
+    return mica_access_fit(MICA_ACCESS_BYTES / size, steps);
 }
 
 static void fill_piece(mica_index_piece *p, const mica_index_form *f, int vector, int64_t *blocks)

@@ -8,6 +8,7 @@
  * tensors are contiguous one way or the other; parts whose channels lie side by side (batch;
  * gradients of scale and bias of rows) have a kernel of their own. */
 #include "ops/norm/norm_cuda.h"
+#include "ops/shared/access.h"
 
 #include <string.h>
 
@@ -19,7 +20,7 @@ typedef struct launch {
     mica_grid grid;
     bool affine, dx; /* only useful if these results are wanted */
     bool from_dresidual;
-    uintptr_t align[NORM_ARG_COUNT];
+    int align[NORM_ARG_COUNT];
 } launch;
 
 typedef struct state {
@@ -172,13 +173,12 @@ static mica_status add_kernel(mica_plan *plan, const mica_norm_desc *d, const no
 /* ---- build and run ---- */
 
 /* Alignment that vectors need: those of the tensors and of what lies beside their elements. */
-static void set_alignment(const mica_norm_desc *d, const norm_stage *s, uintptr_t *align)
+static void set_alignment(const mica_norm_desc *d, const norm_stage *s, int *align)
 {
     for (int i = 0; i < NORM_ARG_COUNT; i++) {
         const mica_tensor *t = mica_norm_tensor(d, i);
         bool vector = mica_tensor_given(t) && norm_lies_along(&s->split, i);
-        int bytes = vector ? mica_dtype_bits(t->dtype) / 8 * s->groups.vector : 1;
-        align[i] = bytes < 16 ? (uintptr_t)bytes : 16;
+        align[i] = vector ? mica_access_bytes(t->dtype, s->groups.vector) : 1;
     }
 }
 
@@ -261,7 +261,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
         args.whole = 1;
         args.beta = mica_run_scalar(plan, r, MICA_NORM_BETA);
         for (int a = 0; a < NORM_ARG_COUNT; a++)
-            args.whole &= (uintptr_t)args.args[a] % l->align[a] == 0;
+            args.whole &= mica_access_starts(args.args[a], l->align[a]);
         if (st->uses_workspace) {
             args.partial = mica_at(r, st->partial);
             args.known = mica_at(r, st->known);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which launches a problem takes, and how groups of threads share it. */
 #include "ops/norm/norm_cuda.h"
+#include "ops/shared/access.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,24 +56,14 @@ static bool is_broadcast(int arg)
            arg == MICA_NORM_RSTD;
 }
 
-/* Whether every vector of `vector` neighbours of the argument starts at a multiple of it. */
-static bool steps_by(const norm_split *split, int arg, int vector)
+/* From vector to vector of the argument, along its rows and from row to row. */
+static int64_t steps_of(const norm_split *split, int arg)
 {
     const norm_space *r = &split->reduced, *k = &split->kept;
-    for (int i = 0; i + 1 < r->rank; i++)
-        if (r->strides[arg][i] % vector) return false;
-    for (int i = 0; i < k->rank; i++)
-        if (k->strides[arg][i] % vector) return false;
-    return true;
-}
-
-static bool takes_vector(const mica_norm_desc *d, const norm_split *split, int arg, int vector)
-{
-    int64_t stride = inner_stride(&split->reduced, arg);
-    if (is_broadcast(arg) && stride == 0) return true; /* one for the whole vector */
-    if (mica_norm_is_per_set(arg) || stride != 1) return false;
-    bool wide = arg == MICA_NORM_X && mica_dtype_bits(d->x.dtype) / 8 * vector > 16;
-    return steps_by(split, arg, vector) && !wide;
+    int64_t steps = 0;
+    for (int i = 0; i + 1 < r->rank; i++) steps |= r->strides[arg][i];
+    for (int i = 0; i < k->rank; i++) steps |= k->strides[arg][i];
+    return steps;
 }
 
 static bool is_read_or_written(int arg)
@@ -81,18 +72,26 @@ static bool is_read_or_written(int arg)
            arg == MICA_NORM_DRESIDUAL;
 }
 
+/* Elements of x of one access, of which a thread takes no more than 8. */
+static int widest(const mica_norm_desc *d)
+{
+    const int most = mica_access_of(d->x.dtype);
+    return most < 8 ? most : 8;
+}
+
 static int choose_vector(const mica_norm_desc *d, const norm_split *split)
 {
-    if (split->reduced.rank == 0) return 1;
-    int64_t inner = split->reduced.dims[split->reduced.rank - 1];
-    for (int vector = 8; vector > 1; vector /= 2) {
-        bool fits = inner % vector == 0;
-        for (int arg = 0; arg < NORM_ARG_COUNT && fits; arg++)
-            if (mica_tensor_given(mica_norm_tensor(d, arg)) && is_read_or_written(arg))
-                fits = takes_vector(d, split, arg, vector);
-        if (fits) return vector;
+    const norm_space *r = &split->reduced;
+    if (r->rank == 0) return 1;
+    int64_t steps = r->dims[r->rank - 1];
+    for (int arg = 0; arg < NORM_ARG_COUNT; arg++) {
+        if (!mica_tensor_given(mica_norm_tensor(d, arg)) || !is_read_or_written(arg)) continue;
+        const int64_t stride = inner_stride(r, arg);
+        if (is_broadcast(arg) && stride == 0) continue; /* one for the whole vector */
+        if (mica_norm_is_per_set(arg) || stride != 1) return 1;
+        steps |= steps_of(split, arg);
     }
-    return 1;
+    return mica_access_fit(widest(d), steps);
 }
 
 /* Groups of threads for n elements each. keep: values a thread may keep. */
@@ -118,18 +117,18 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
     if (!g->along && g->slices < 32) g->slices = 32;
 }
 
-/* Whether x and what has its shape can be read in vectors of neighbouring channels. */
-static bool takes_channels(const mica_norm_desc *d, const norm_split *split, int vector)
+/* Neighbouring channels of x and of what has its shape that are one vector. */
+static int channels_of(const mica_norm_desc *d, const norm_split *split)
 {
     static const int like_x[] = {MICA_NORM_X,  MICA_NORM_RESIDUAL, MICA_NORM_Y,
                                  MICA_NORM_DY, MICA_NORM_DX,       MICA_NORM_DRESIDUAL};
-    if (split->kept.count % vector) return false;
+    int64_t steps = split->kept.count;
     for (size_t i = 0; i < sizeof like_x / sizeof *like_x; i++) {
         if (!mica_tensor_given(mica_norm_tensor(d, like_x[i]))) continue;
-        if (split->kept.strides[like_x[i]][0] != 1) return false;
-        if (split->reduced.strides[like_x[i]][0] % vector) return false;
+        if (split->kept.strides[like_x[i]][0] != 1) return 1;
+        steps |= split->reduced.strides[like_x[i]][0];
     }
-    return true;
+    return mica_access_fit(widest(d), steps);
 }
 
 /* Sets are rows, all of whose elements have the same statistics. */
@@ -146,9 +145,7 @@ static bool choose_channels(const mica_norm_desc *d, norm_stage *s)
     const norm_split *split = &s->split;
     if (split->kept.rank != 1 || split->reduced.rank != 1 || is_along(split)) return false;
     if (s->sets ? d->kind != MICA_NORM_BATCH : !has_sets_of_rows(d, &split->kept)) return false;
-    int vector = 16 / (mica_dtype_bits(d->x.dtype) / 8);
-    if (vector > 8) vector = 8;
-    while (vector > 1 && !takes_channels(d, split, vector)) vector /= 2;
+    const int vector = channels_of(d, split);
     if (vector == 1) return false;
     int lanes = power_of_two_from(split->kept.count / vector, CHANNEL_LANES);
     s->groups = (mica_slices){

@@ -34,18 +34,18 @@ static int choose_vector(const state *s, const int *slots)
 {
     const mica_layout *l = &s->args.layout;
     mica_dtype types[MICA_POINTWISE_OPERANDS];
-    int64_t shifts[MICA_POINTWISE_OPERANDS];
+    int64_t shifts = 0;
     unsigned which = 0;
     int count = 0;
     for (int k = 0; k < s->set.count; k++) {
         const mica_pointwise_operand *o = &s->set.at[k];
         if (slots[k] < 0 || spreads(l, slots[k])) continue;
         which |= 1u << slots[k];
-        types[count] = o->tensor.dtype;
-        shifts[count++] = o->shift;
+        types[count++] = o->tensor.dtype;
+        shifts |= o->shift;
     }
-    return mica_access_divide(mica_access_fit(l, which, mica_access_most(types, count)), shifts,
-                              count);
+    const int width = mica_access_fit(mica_access_most(types, count), shifts);
+    return mica_access_layout(width, l, which);
 }
 
 /* Accesses that a thread has on their way at once: several vectors, where each means few. */

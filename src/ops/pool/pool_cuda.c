@@ -10,10 +10,11 @@
  *   spread    backward where each window is all of x's plane: what the elements receive is known
  * Bound by memory where the cache answers the overlap and the windows are constants. */
 #include "ops/pool/pool.h"
+#include "ops/shared/access.h"
 
 #include <stdlib.h>
 
-enum { BLOCK = 256, WARP = 32, VECTOR_BYTES = 16 };
+enum { BLOCK = 256, WARP = 32 };
 enum { LARGE_WINDOW = 32, HUGE_WINDOW = 512, FEW_THREADS = 1 << 16 };
 enum { BAKED_SIDE = 8, BAKED_TAPS = 27, STRIP_COLUMNS = 40 };
 enum { FILLING_BLOCKS = 256, TAPS_PER_THREAD = 8 };
@@ -24,7 +25,7 @@ typedef struct state {
     mica_pool_args args;
     mica_grid grid;
     bool backward, indices;
-    uintptr_t x_align, y_align, index_align; /* bytes less one that allow vectors */
+    int x_align, y_align, index_align; /* bytes that vectors ask for */
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -125,28 +126,14 @@ static void add_constants(mica_text *p, const mica_pool_desc *d, const mica_pool
     mica_prologue_type(p, "index_t", d->indices.dtype ? d->indices.dtype : MICA_S64);
 }
 
-static int bytes_of(const mica_tensor *t)
-{
-    return mica_dtype_bits(t->dtype) / 8;
-}
-
-/* Bytes less one of the widest access to `vector` elements. */
-static uintptr_t alignment(int vector, int bytes)
-{
-    int all = vector * bytes;
-    return (uintptr_t)(all < VECTOR_BYTES ? all : VECTOR_BYTES) - 1;
-}
-
 /* Channels of one access: they are adjacent in x and y, and all other strides keep them aligned. */
 static int vector_length(const mica_pool_desc *d, const mica_pool_args *a)
 {
-    int n = VECTOR_BYTES / bytes_of(&d->x);
-    bool indices = mica_tensor_given(&d->indices);
-    if (a->x[1] != 1 || a->y[1] != 1 || (indices && a->i[1] != 1)) return 1;
+    int64_t steps = a->c;
+    if (a->y[1] != 1 || (mica_tensor_given(&d->indices) && a->i[1] != 1)) return 1;
     for (int i = 0; i < 5; i++)
-        while (i != 1 && (a->x[i] % n || a->y[i] % n || a->i[i] % n)) n /= 2;
-    while (a->c % n) n /= 2;
-    return n;
+        if (i != 1) steps |= a->x[i] | a->y[i] | a->i[i];
+    return mica_access_along(d->x.dtype, a->x[1], steps);
 }
 
 /* From now on channels are counted in vectors. */
@@ -155,8 +142,8 @@ static void take_vectors(const mica_pool_desc *d, state *s, int vec)
     mica_pool_args *a = &s->args;
     a->c /= vec;
     a->x[1] *= vec, a->y[1] *= vec, a->i[1] *= vec;
-    s->x_align = s->y_align = alignment(vec, bytes_of(&d->x));
-    if (s->indices) s->index_align = alignment(vec, bytes_of(&d->indices));
+    s->x_align = s->y_align = mica_access_bytes(d->x.dtype, vec);
+    if (s->indices) s->index_align = mica_access_bytes(d->indices.dtype, vec);
 }
 
 /* Work items stand for channels (or vectors or groups of them) of x's elements, or of windows. */
@@ -210,7 +197,7 @@ static mica_status build_plain(mica_plan *plan, const mica_pool_desc *d, state *
 /* Columns that a thread has: those of one access of the result. */
 static int strip_length(const mica_pool_desc *d, const mica_pool_axis *w)
 {
-    int n = VECTOR_BYTES / bytes_of(&d->x);
+    int n = mica_access_of(d->x.dtype);
     if (n > 8) n = 8;
     if (d->pass == MICA_POOL_BWD) return n > w->stride ? n : (int)w->stride;
     while (n > 1 && (n - 1) * w->stride + w->window > STRIP_COLUMNS) n /= 2;
@@ -221,11 +208,9 @@ static int strip_length(const mica_pool_desc *d, const mica_pool_axis *w)
 static int row_vector(const mica_tensor *t, const long long strides[5], int64_t columns,
                       int64_t own)
 {
-    int n = VECTOR_BYTES / bytes_of(t);
-    while (columns % n || own % n) n /= 2;
-    for (int i = 0; i < 4; i++)
-        while (strides[i] % n) n /= 2;
-    return n;
+    int64_t steps = columns | own;
+    for (int i = 0; i < 4; i++) steps |= strides[i];
+    return mica_access_fit(mica_access_of(t->dtype), steps);
 }
 
 /* Small windows along rows of neighbouring columns. */
@@ -259,8 +244,8 @@ static mica_status build_rows(mica_plan *plan, const mica_pool_desc *d, state *s
     const mica_tensor *out = s->backward ? &d->x : &d->y;
     int64_t columns = s->backward ? w->x : w->y;
     a->count = mica_tensor_count(out) / columns * ceil_div(columns, outs);
-    s->x_align = alignment(x, bytes_of(&d->x)), s->y_align = alignment(y, bytes_of(&d->y));
-    if (s->indices) s->index_align = alignment(i, bytes_of(&d->indices));
+    s->x_align = mica_access_bytes(d->x.dtype, x), s->y_align = mica_access_bytes(d->y.dtype, y);
+    if (s->indices) s->index_align = mica_access_bytes(d->indices.dtype, i);
     mica_prologue_int(p, "OUTS", outs);
     mica_prologue_int(p, "X_VECTOR", x);
     mica_prologue_int(p, "Y_VECTOR", y);
@@ -290,14 +275,6 @@ static int64_t flat_step(const mica_pool_args *a)
         inside *= x->x;
     }
     return step;
-}
-
-/* Taps of one access. */
-static int tap_vector(const mica_pool_desc *d, const mica_pool_args *a, int64_t plane)
-{
-    int n = VECTOR_BYTES / bytes_of(&d->x);
-    while (plane % n || a->x[0] % n || a->x[1] % n) n /= 2;
-    return n;
 }
 
 static int group_of(int64_t taps)
@@ -338,8 +315,10 @@ static mica_status build_reduce(mica_plan *plan, const mica_pool_desc *d, state 
     mica_pool_args *a = &s->args;
     int64_t windows = mica_tensor_count(&d->y), step = flat_step(a),
             plane = mica_pool_plane(a->axes);
-    int vec = channels ? vector_length(d, a) : step == 1 ? tap_vector(d, a, plane) : 1;
-    int group = WARP, warps = channels && plane >= HUGE_WINDOW ? 16 : 8, bytes = bytes_of(&d->x);
+    int vec = channels ? vector_length(d, a)
+                       : mica_access_along(d->x.dtype, step, plane | a->x[0] | a->x[1]);
+    int group = WARP, warps = channels && plane >= HUGE_WINDOW ? 16 : 8;
+    const int bytes = mica_dtype_bits(d->x.dtype) / 8;
     int64_t staged = 0; /* bytes */
     if (vec > 8) vec = 8;
     if (step != 0) a->x[4] = step;
@@ -353,12 +332,12 @@ static mica_status build_reduce(mica_plan *plan, const mica_pool_desc *d, state 
         vec = 1;
         group = staged_group(a, windows, bytes, WARP * warps);
         staged = WARP * warps / group * plane * bytes;
-        s->x_align = VECTOR_BYTES - 1;
+        s->x_align = MICA_ACCESS_BYTES;
         a->plane = plane;
         a->count = windows;
     } else {
         if (step != 0 && windows >= FEW_THREADS) group = group_of(plane / vec);
-        s->x_align = alignment(vec, bytes_of(&d->x));
+        s->x_align = mica_access_bytes(d->x.dtype, vec);
         a->count = windows;
     }
     set_sizes(a, false, channels ? ceil_div(a->c, WARP) : a->c);
@@ -401,7 +380,7 @@ static mica_status build_spread(mica_plan *plan, const mica_pool_desc *d, state 
                                 bool channels)
 {
     mica_pool_args *a = &s->args;
-    int vec = channels ? vector_length(d, a) : VECTOR_BYTES / bytes_of(&d->x);
+    int vec = channels ? vector_length(d, a) : mica_access_of(d->x.dtype);
     a->plane = mica_pool_plane(a->axes);
     a->elements = mica_tensor_count(&d->x);
     a->divisor = 1;
@@ -416,7 +395,7 @@ static mica_status build_spread(mica_plan *plan, const mica_pool_desc *d, state 
         if (a->plane <= INT32_MAX) a->by_plane = mica_fastdiv_make((unsigned)a->plane);
         a->y[1] = channel_step(a, a->y);
         a->i[1] = channel_step(a, a->i);
-        s->x_align = alignment(vec, bytes_of(&d->x));
+        s->x_align = mica_access_bytes(d->x.dtype, vec);
         a->count = ceil_div(a->elements, vec);
     }
     mica_prologue_int(p, "ROWS", SPREAD_ROWS);
@@ -438,6 +417,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     s->backward = d->pass == MICA_POOL_BWD;
     s->indices = mica_tensor_given(&d->indices);
+    s->x_align = s->y_align = s->index_align = 1;
     if (mica_tensor_count(s->backward ? &d->x : &d->y) == 0) return MICA_OK;
     mica_pool_args *a = &s->args;
     mica_pool_axes(d, a->axes);
@@ -470,9 +450,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.alpha = mica_run_scalar(plan, r, MICA_POOL_ALPHA);
     a.beta = mica_run_scalar(plan, r, MICA_POOL_BETA);
     a.scaled = a.alpha != 1 || a.beta != 0;
-    uintptr_t x = (uintptr_t)r->args[MICA_POOL_X], y = (uintptr_t)r->args[MICA_POOL_Y];
-    a.aligned =
-        ((x & s->x_align) | (y & s->y_align) | ((uintptr_t)a.indices & s->index_align)) == 0;
+    a.aligned = mica_access_starts(r->args[MICA_POOL_X], s->x_align) &&
+                mica_access_starts(r->args[MICA_POOL_Y], s->y_align) &&
+                mica_access_starts(a.indices, s->index_align);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
 }
 

@@ -25,9 +25,7 @@ typedef struct state {
 /* Rows must start at whole accesses, too. */
 static int fit_rows(const mica_layout *rows, int vector)
 {
-    for (int d = 0; d < rows->rank; d++)
-        while (rows->strides[0][d] % vector) vector /= 2;
-    return vector;
+    return mica_access_fit(vector, mica_access_steps(rows, 0, rows->rank));
 }
 
 /* Enough threads for each slice that few slices keep the device busy. */

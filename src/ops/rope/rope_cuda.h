@@ -11,8 +11,6 @@ enum { ROPE_BLOCK = 256, ROPE_HEADS = 4, ROPE_GROUP = 8 };
 /* Columns of a run for which all of these tensors can be read or written in one access: of rows of
  * `pairs` pairs and `rest` other columns. */
 int rope_vector(const mica_tensor *const *tensors, int count, int64_t pairs, int64_t rest);
-/* Bytes of such an access, to which a pointer must be aligned. */
-uintptr_t rope_access(int vector, mica_dtype type);
 /* What a kernel is told of the angles. */
 void rope_prologue(mica_text *p, const rope_angles *a, mica_dtype from, mica_dtype accumulator,
                    int vector);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Vectors, prologues and arguments of the kernels of rope and kv_append. */
 #include "ops/rope/rope_cuda.h"
+#include "ops/shared/access.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ACCESS = 16 };
 enum { SOURCE_THETA, SOURCE_INVERSE, SOURCE_TABLE }; /* as in rope.cuh */
 
 int64_t rope_ceil(int64_t a, int64_t b)
@@ -16,31 +16,17 @@ int64_t rope_ceil(int64_t a, int64_t b)
 
 int rope_vector(const mica_tensor *const *tensors, int count, int64_t pairs, int64_t rest)
 {
-    int bytes = 1;
+    int n = MICA_ACCESS_BYTES;
     for (int i = 0; i < count; i++) {
-        int own = mica_dtype_bits(tensors[i]->dtype) / 8;
-        if (own > bytes) bytes = own;
+        const int own = mica_access_rows(mica_access_of(tensors[i]->dtype), tensors[i]);
+        if (own < n) n = own;
     }
-    int n = ACCESS / bytes;
-    while (pairs % n || rest % n) n /= 2;
-    for (int i = 0; i < count; i++) {
-        const mica_tensor *t = tensors[i];
-        if (t->strides[3] != 1) return 1;
-        for (int d = 0; d < 3; d++)
-            while (t->dims[d] > 1 && t->strides[d] % n) n /= 2;
-    }
-    return n;
-}
-
-uintptr_t rope_access(int vector, mica_dtype type)
-{
-    int bytes = vector * mica_dtype_bits(type) / 8;
-    return (uintptr_t)(bytes < ACCESS ? bytes : ACCESS);
+    return mica_access_fit(n, pairs | rest);
 }
 
 static bool is_aligned(const void *p, int vector, mica_dtype type)
 {
-    return (uintptr_t)p % rope_access(vector, type) == 0;
+    return mica_access_starts(p, mica_access_bytes(type, vector));
 }
 
 void rope_prologue(mica_text *p, const rope_angles *a, mica_dtype from, mica_dtype accumulator,
@@ -94,8 +80,8 @@ void rope_source_point(const rope_angles *a, const rope_data *data, int vector, 
     if (!mica_tensor_given(a->cos)) return;
     int n = a->interleaved && vector > 1 ? vector / 2 : vector;
     at->cos = data->cos, at->sin = data->sin;
-    bool rows = at->table_rows == 1 || (at->cos_p % n == 0 && at->sin_p % n == 0);
-    at->tables_aligned = rows && at->cos_i == 1 && at->sin_i == 1 &&
+    const int64_t steps = mica_access_step(at->cos_p | at->sin_p, at->table_rows);
+    at->tables_aligned = mica_access_fit(n, steps) == n && at->cos_i == 1 && at->sin_i == 1 &&
                          is_aligned(at->cos, n, a->cos->dtype) &&
                          is_aligned(at->sin, n, a->sin->dtype);
 }

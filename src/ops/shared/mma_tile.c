@@ -10,15 +10,6 @@ const mica_mma_choice mica_mma_choices[] = {
 };
 const int mica_mma_choice_count = sizeof mica_mma_choices / sizeof *mica_mma_choices;
 
-int mica_mma_vector(mica_dtype dtype, int64_t fast_stride, const int64_t *strides, int count)
-{
-    if (fast_stride != 1) return 1;
-    int vector = 16 * 8 / mica_dtype_bits(dtype);
-    for (int i = 0; i < count; i++)
-        while (strides[i] % vector) vector /= 2;
-    return vector;
-}
-
 static int bytes_of(mica_dtype d)
 {
     return mica_dtype_bits(d) / 8;

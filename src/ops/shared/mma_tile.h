@@ -36,9 +36,6 @@ extern const int mica_mma_choice_count;
  * are left out, but for the smallest; of precise ones, those that are never full. */
 int mica_mma_configs(const mica_mma_tile *tile, int64_t m, int64_t n, mica_config *configs);
 
-/* Elements that may be read at once: a power of two of at most 16 bytes that divides `count`
- * strides and needs fast_stride 1. */
-int mica_mma_vector(mica_dtype dtype, int64_t fast_stride, const int64_t *strides, int count);
 /* Whether bytes must go through registers to shared memory, which costs some speed. */
 bool mica_mma_is_staged(const mica_mma_operand *o);
 

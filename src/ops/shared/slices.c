@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Choice of thread groups. */
 #include "ops/shared/slices.h"
+#include "ops/shared/access.h"
 
 #include <stdlib.h>
 
-enum { BLOCK = 128, MOST_THREADS = 512, MOST_STRIDED_THREADS = 16, VECTOR_BYTES = 16 };
+enum { BLOCK = 128, MOST_THREADS = 512, MOST_STRIDED_THREADS = 16 };
 enum { SECTOR = 32, LONE_BYTES = 64, RAGGED_VECTORS = 32, LEAST_NEIGHBOURS = 32 };
 
 static int power_of_two_from(int64_t least, int most)
@@ -14,20 +15,25 @@ static int power_of_two_from(int64_t least, int most)
     return p;
 }
 
+/* Elements of the widest tensor that are one access. */
+static int widest(const int *bytes, int count)
+{
+    int most = MICA_ACCESS_BYTES;
+    for (int t = 0; t < count; t++)
+        if (MICA_ACCESS_BYTES / bytes[t] < most) most = MICA_ACCESS_BYTES / bytes[t];
+    return most;
+}
+
 /* Widest vector whose size divides the slices and every step from slice to slice. */
 static int choose_vector(const mica_layout *outer, int64_t n, const int64_t *along,
                          const int *bytes, int count)
 {
-    int vector = VECTOR_BYTES;
+    int64_t steps = n;
     for (int t = 0; t < count; t++) {
         if (along[t] != 1) return 1;
-        while (vector * bytes[t] > VECTOR_BYTES) vector /= 2;
+        steps |= mica_access_steps(outer, t, outer->rank);
     }
-    while (n % vector) vector /= 2;
-    for (int t = 0; t < count; t++)
-        for (int d = 0; d < outer->rank; d++)
-            while (outer->strides[t][d] % vector) vector /= 2;
-    return vector;
+    return mica_access_fit(widest(bytes, count), steps);
 }
 
 /* Slices of an odd length: whole vectors inside of them, single elements at their ends. All
@@ -35,7 +41,7 @@ static int choose_vector(const mica_layout *outer, int64_t n, const int64_t *alo
 static int choose_ragged(const mica_layout *outer, int64_t n, const int64_t *along,
                          const int *bytes, int count)
 {
-    int vector = VECTOR_BYTES / bytes[0];
+    int vector = MICA_ACCESS_BYTES / bytes[0];
     if (n < (int64_t)RAGGED_VECTORS * vector) return 1;
     for (int t = 0; t < count; t++) {
         if (along[t] != 1 || bytes[t] != bytes[0]) return 1;
@@ -87,27 +93,26 @@ void mica_slices_choose(mica_slices *s, const mica_layout *outer, int64_t n, con
 bool mica_slices_beside(mica_slices *s, const mica_layout *outer, const int64_t *along,
                         const int *bytes, int count)
 {
-    int last = outer->rank - 1, vector = VECTOR_BYTES;
+    const int last = outer->rank - 1;
     if (last < 0 || outer->dims[last] < LEAST_NEIGHBOURS) return false;
+    int64_t steps = outer->dims[last];
     for (int t = 0; t < count; t++) {
         if (outer->strides[t][last] != 1) return false;
-        while (vector * bytes[t] > VECTOR_BYTES || along[t] % vector) vector /= 2;
-        for (int d = 0; d < last; d++)
-            while (outer->strides[t][d] % vector) vector /= 2;
+        steps |= along[t] | mica_access_steps(outer, t, last);
     }
-    while (outer->dims[last] % vector) vector /= 2;
-    *s = (mica_slices){.threads = 1, .slices = BLOCK, .vector = vector};
+    *s = (mica_slices){
+        .threads = 1, .slices = BLOCK, .vector = mica_access_fit(widest(bytes, count), steps)};
     return true;
 }
 
 bool mica_slices_whole(const mica_slices *s, const void *const *pointers, const int *bytes,
                        int count)
 {
-    uintptr_t phase = (uintptr_t)pointers[0] % VECTOR_BYTES;
+    const uintptr_t first = (uintptr_t)pointers[0] % MICA_ACCESS_BYTES;
     for (int t = 0; t < count; t++) {
-        uintptr_t at = (uintptr_t)pointers[t];
-        if (s->ragged ? at % VECTOR_BYTES != phase || at % (uintptr_t)bytes[t] != 0
-                      : at % (uintptr_t)(s->vector * bytes[t]) != 0)
+        const bool beside = !s->ragged || (uintptr_t)pointers[t] % MICA_ACCESS_BYTES == first;
+        if (!beside ||
+            !mica_access_starts(pointers[t], s->ragged ? bytes[t] : s->vector * bytes[t]))
             return false;
     }
     return true;

@@ -6,11 +6,12 @@
  * strides and types. */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_args.h"
+#include "ops/shared/access.h"
 #include "ops/shared/slices.h"
 
 /* Values a thread keeps in registers without spills (a backward pass keeps two tensors). */
 enum { KEEP_FORWARD = 32, KEEP_BACKWARD = 16, SCRATCH_BYTES = 2048 };
-enum { ACCESS_BYTES = 16, STAGED_BLOCK = 256, STAGED_SLICE = 512 };
+enum { STAGED_BLOCK = 256, STAGED_SLICE = 512 };
 
 typedef struct state {
     mica_kernel *kernel;
@@ -43,7 +44,7 @@ static bool wants_staging(const mica_softmax_shape *s, const mica_slices *slices
         packed = s->axis_stride[t] == 1 && s->outer.strides[t][0] == s->n;
         widest = bytes[t] > widest ? bytes[t] : widest;
     }
-    return packed && slices->vector * widest < ACCESS_BYTES && s->n * widest <= STAGED_SLICE;
+    return packed && slices->vector * widest < MICA_ACCESS_BYTES && s->n * widest <= STAGED_SLICE;
 }
 
 /* Threads have their elements one by one. */
@@ -131,7 +132,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     for (int t = 0; t < s->count; t++) pointers[t] = r->args[s->arg[t]];
     args.whole = mica_slices_whole(&s->slices, pointers, s->bytes, s->count);
     for (int t = 0; t < s->count && s->staged; t++)
-        args.whole &= (uintptr_t)pointers[t] % ACCESS_BYTES == 0;
+        args.whole &= mica_access_starts(pointers[t], MICA_ACCESS_BYTES);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

@@ -7,17 +7,18 @@
 #include "ops/transform/transform.h"
 #include "ops/transform/transform_args.h"
 #include "ops/shared/layout.h"
+#include "ops/shared/access.h"
 
 #include <stdlib.h>
 
-enum { BLOCK = 256, VECTOR_BYTES = 16, TILE_ELEMENTS = 4096 };
+enum { BLOCK = 256, TILE_ELEMENTS = 4096 };
 enum { SHORT = 64 }; /* dimensions that a tile takes whole */
 
 typedef struct state {
     mica_kernel *kernel;
     mica_transform_args args;
     mica_grid grid;
-    uintptr_t x_align, y_align; /* bytes less one that allow vectors */
+    int x_align, y_align; /* bytes that vectors ask for */
 } state;
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -57,33 +58,24 @@ static void add_types(mica_text *p, const mica_transform_desc *d)
     mica_prologue_int(p, "BLOCK", BLOCK);
 }
 
-/* ---- strided ---- */
-
-static int vector_length(const mica_layout *l, int bytes)
+static void set_alignment(state *s, const mica_transform_desc *d, int x_vector, int y_vector)
 {
-    int last = l->rank - 1, n = VECTOR_BYTES / bytes;
-    if (l->rank == 0 || l->strides[0][last] != 1 || l->strides[1][last] != 1) return 1;
-    if (l->rank == 1) return n;
-    for (int d = 0; d < last; d++)
-        while (l->strides[0][d] % n || l->strides[1][d] % n) n /= 2;
-    while (l->dims[last] % n) n /= 2;
-    return n;
+    s->x_align = mica_access_bytes(d->x.dtype, x_vector);
+    s->y_align = mica_access_bytes(d->y.dtype, y_vector);
 }
+
+/* ---- strided ---- */
 
 static mica_status build_strided(mica_plan *plan, const mica_transform_desc *d, state *s)
 {
     char buffer[512] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     mica_layout *l = &s->args.layout;
-    int x_bytes = mica_dtype_bits(d->x.dtype) / 8, y_bytes = mica_dtype_bits(d->y.dtype) / 8;
-    int vec = vector_length(l, x_bytes > y_bytes ? x_bytes : y_bytes), last = l->rank - 1;
+    const mica_dtype types[] = {d->x.dtype, d->y.dtype};
+    const int vec = mica_access_layout(mica_access_most(types, 2), l, 3);
     bool linear = mica_layout_is_linear(l, 2);
-    s->x_align = (uintptr_t)(vec * x_bytes - 1), s->y_align = (uintptr_t)(vec * y_bytes - 1);
-    if (vec > 1) {
-        l->count = ceil_div(l->count, vec);
-        l->dims[last] = ceil_div(l->dims[last], vec);
-        l->strides[0][last] = l->strides[1][last] = vec;
-    }
+    set_alignment(s, d, vec, vec);
+    mica_access_count(l, vec, 2);
     s->grid = (mica_grid){.grid = {(unsigned)ceil_div(l->count, BLOCK)}, .block = {BLOCK}};
     add_types(&p, d);
     mica_prologue_int(&p, "LINEAR", linear);
@@ -143,24 +135,17 @@ static tile_shape choose_tile(const mica_transform_args *a, int x_bytes, int y_b
 
 /* Widest access that starts at a multiple of itself everywhere in the tensor: in a run at steps of
  * the tile, else at steps of rows. */
-static int tile_vector(const mica_layout *outer, int tensor, int bytes, int64_t inner, int64_t step,
-                       int side)
+static void choose_vectors(tile_shape *t, const mica_transform_args *a,
+                           const mica_transform_desc *d)
 {
-    int n = VECTOR_BYTES / bytes;
-    if (inner != 1) return 1;
-    while (step % n || side % n) n /= 2;
-    for (int d = 0; d < outer->rank; d++)
-        while (outer->strides[tensor][d] % n) n /= 2;
-    return n;
-}
-
-static void choose_vectors(tile_shape *t, const mica_transform_args *a, int x_bytes, int y_bytes)
-{
-    int all = t->rows * t->cols;
-    t->x_vector = tile_vector(&a->layout, 1, x_bytes, a->x_col, t->x_run ? all : a->x_row,
-                              t->x_run ? all : t->cols);
-    t->y_vector = tile_vector(&a->layout, 0, y_bytes, a->y_row, t->y_run ? all : a->y_col,
-                              t->y_run ? all : t->rows);
+    const mica_layout *outer = &a->layout;
+    const int64_t all = t->rows * t->cols;
+    t->x_vector = mica_access_along(d->x.dtype, a->x_col,
+                                    (t->x_run ? all : a->x_row | t->cols) |
+                                        mica_access_steps(outer, 1, outer->rank));
+    t->y_vector = mica_access_along(d->y.dtype, a->y_row,
+                                    (t->y_run ? all : a->y_col | t->rows) |
+                                        mica_access_steps(outer, 0, outer->rank));
 }
 
 /* Takes dimension d out of the layout. */
@@ -189,9 +174,8 @@ static mica_status build_tile(mica_plan *plan, const mica_transform_desc *d, sta
     remove_dim(l, x_fast);
     int x_bytes = mica_dtype_bits(d->x.dtype) / 8, y_bytes = mica_dtype_bits(d->y.dtype) / 8;
     tile_shape t = choose_tile(a, x_bytes, y_bytes);
-    choose_vectors(&t, a, x_bytes, y_bytes);
-    s->x_align = (uintptr_t)(t.x_vector * x_bytes - 1);
-    s->y_align = (uintptr_t)(t.y_vector * y_bytes - 1);
+    choose_vectors(&t, a, d);
+    set_alignment(s, d, t.x_vector, t.y_vector);
     a->row_tiles = ceil_div(a->rows, t.rows), a->col_tiles = ceil_div(a->cols, t.cols);
     int64_t blocks = a->row_tiles * a->col_tiles * l->count;
     s->grid = (mica_grid){.grid = {(unsigned)blocks}, .block = {BLOCK}};
@@ -234,7 +218,7 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
     a.alpha = mica_run_scalar(plan, run, MICA_TRANSFORM_ALPHA);
     a.beta = mica_run_scalar(plan, run, MICA_TRANSFORM_BETA);
     a.scaled = a.alpha != 1 || a.beta != 0;
-    a.aligned = ((uintptr_t)a.x & s->x_align) == 0 && ((uintptr_t)a.y & s->y_align) == 0;
+    a.aligned = mica_access_starts(a.x, s->x_align) && mica_access_starts(a.y, s->y_align);
     return mica_kernel_launch(s->kernel, &s->grid, run->stream, &a);
 }
 

@@ -2,6 +2,7 @@
  * Plans and runs of attention's engine sm90_bwd: lse and sums of dout out, then the kernels of the
  * config, then dq out of its sums where scores are formed once. */
 #include "ops/attention/backward_sm90/backward.h"
+#include "ops/shared/access.h"
 
 #include <math.h>
 
@@ -312,11 +313,6 @@ static mica_status bind_side(const mica_plan *plan, const mica_tensor_map_spec *
     return mica_tensor_map_encode(plan->cuda, b, b_data, &to->map_b);
 }
 
-static bool is_aligned(const void *p, int bytes)
-{
-    return bytes && (uintptr_t)p % (uintptr_t)bytes == 0;
-}
-
 /* Sums of dq and what counts them; NULL where there are none. */
 static int *turns_of(const mica_plan *plan, const mica_run *r)
 {
@@ -346,8 +342,8 @@ static mica_status run_part(const mica_plan *plan, const launch *l, float *stats
     a.slopes = r->args[MICA_ATTENTION_SLOPES];
     a.da.data = r->args[keys ? MICA_ATTENTION_DK : MICA_ATTENTION_DQ];
     a.db.data = r->args[MICA_ATTENTION_DV];
-    a.da.whole = is_aligned(a.da.data, l->da_bytes);
-    a.db.whole = is_aligned(a.db.data, l->db_bytes);
+    a.da.whole = mica_access_starts(a.da.data, l->da_bytes);
+    a.db.whole = mica_access_starts(a.db.data, l->db_bytes);
     return mica_kernel_launch(l->kernel, &l->grid, r->stream, &a);
 }
 
@@ -360,7 +356,8 @@ mica_status attention_bwd_run(const mica_plan *plan, const mica_run *r)
     a.lse = r->args[MICA_ATTENTION_LSE];
     a.to = mica_at(r, s->stats_at);
     a.cleared = turns_of(plan, r);
-    a.whole = is_aligned(a.out, s->stats_bytes) && is_aligned(a.dout, s->stats_bytes);
+    a.whole =
+        mica_access_starts(a.out, s->stats_bytes) && mica_access_starts(a.dout, s->stats_bytes);
     MICA_TRY(mica_kernel_launch(s->stats_kernel, &s->stats_grid, r->stream, &a));
     for (int i = 0; i < s->count; i++) MICA_TRY(run_part(plan, &s->launches[i], a.to, r));
     return s->dq.kernel ? run_part(plan, &s->dq, a.to, r) : MICA_OK;

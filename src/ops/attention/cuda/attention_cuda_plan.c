@@ -2,6 +2,7 @@
  * What the engines cuda and sm80 of attention share on the host: arguments, lists of kernels, the
  * kernels around those that multiply. */
 #include "ops/attention/cuda/attention_cuda_plan.h"
+#include "ops/shared/access.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,11 +43,8 @@ static int type_of(mica_dtype t)
  */
 static int is_whole(const mica_tensor *t)
 {
-    int64_t vector = 16 * 8 / mica_dtype_bits(t->dtype);
-    if (t->rank != 4 || (t->dims[3] != 1 && t->strides[3] != 1)) return 0;
-    for (int i = 0; i < 3; i++)
-        if (t->dims[i] != 1 && t->strides[i] % vector) return 0;
-    return 1;
+    const int vector = mica_access_of(t->dtype);
+    return t->rank == 4 && mica_access_rows(vector, t) == vector;
 }
 
 static attention_operand operand_of(const mica_tensor *t, bool broadcast)
@@ -349,7 +347,7 @@ mica_status attention_run_kernels(const mica_plan *plan, const mica_run *r)
     for (int i = 0; i < BINDINGS; i++) {
         attention_operand *o = bound(&a, i);
         o->data = r->args[bindings[i].arg];
-        o->whole = o->whole && (uintptr_t)o->data % 16 == 0;
+        o->whole = o->whole && mica_access_starts(o->data, 16);
     }
     if (r->workspace) {
         a.partial = mica_at(r, s->partial);

@@ -2,6 +2,7 @@
  * What attention's engines for few queries share: what they refuse, their kernels' arguments, the
  * kernel that adds up splits, a run. */
 #include "ops/attention/decode/decode.h"
+#include "ops/shared/access.h"
 
 #include <limits.h>
 
@@ -128,10 +129,7 @@ static int far(int64_t window)
 /* Bytes to which a tensor must be aligned to be accessed by so many elements of a row. */
 static int vector_bytes(const mica_tensor *t, int elements)
 {
-    if (t->strides[3] != 1 && t->dims[3] > 1) return 0;
-    for (int i = 0; i < 3; i++)
-        if (t->dims[i] > 1 && t->strides[i] % elements) return 0;
-    return elements * (t->dtype == MICA_F32 ? 4 : 2);
+    return mica_access_rows(elements, t) == elements ? mica_access_bytes(t->dtype, elements) : 0;
 }
 
 /* The tensors that kernels only read. */
@@ -236,11 +234,6 @@ mica_status attention_decode_add_merge(mica_plan *plan, const attention_shape *s
     return mica_plan_add_kernel(plan, &spec, &st->merge);
 }
 
-static bool aligned(const void *p, int bytes)
-{
-    return bytes && (uintptr_t)p % (uintptr_t)bytes == 0;
-}
-
 mica_status attention_decode_run(const mica_plan *plan, const mica_run *r)
 {
     const attention_decode_state *st = plan->state;
@@ -248,9 +241,9 @@ mica_status attention_decode_run(const mica_plan *plan, const mica_run *r)
     for (int i = 0; i < INPUTS; i++) input(&a, i)->data = r->args[inputs[i].arg];
     a.out = r->args[MICA_ATTENTION_OUT];
     a.lse = r->args[MICA_ATTENTION_LSE];
-    a.copies = aligned(a.k.data, 16) && aligned(a.v.data, 16);
-    a.q_whole = aligned(a.q.data, st->q_bytes);
-    a.out_whole = aligned(a.out, st->out_bytes);
+    a.copies = mica_access_starts(a.k.data, 16) && mica_access_starts(a.v.data, 16);
+    a.q_whole = mica_access_starts(a.q.data, st->q_bytes);
+    a.out_whole = mica_access_starts(a.out, st->out_bytes);
     a.values_in_keys = st->equal_rows && a.k.data == a.v.data;
     if (st->merge) {
         a.partial = mica_at(r, st->partial);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What both passes on Hopper ask of tensors, and how TMA is told of them. */
 #include "ops/attention/sm90/sm90_shape.h"
+#include "ops/shared/access.h"
 
 /* Of an element, in bytes. */
 static int size_of(const mica_tensor *t)
@@ -64,9 +65,7 @@ void attention_sm90_fill_source(const mica_tensor *t, attention_sm90_source *s)
 
 int attention_sm90_vector_bytes(const mica_tensor *t)
 {
-    bool whole = t->strides[3] == 1 && t->dims[3] % 8 == 0;
-    for (int i = 0; i < 3; i++) whole = whole && (t->dims[i] == 1 || t->strides[i] % 8 == 0);
-    return whole ? 16 : 0;
+    return mica_access_rows(mica_access_fit(8, t->dims[3]), t) == 8 ? 16 : 0;
 }
 
 int attention_sm90_far(int64_t window)

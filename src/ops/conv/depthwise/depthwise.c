@@ -325,8 +325,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.image = o.image, a.filter = o.other, a.out = o.out;
     a.alpha = o.alpha, a.beta = o.beta;
     const void *to = h->roles.wgrad ? a.filter : a.out;
-    a.from_aligned = s->from_vector && (uintptr_t)a.image % (unsigned)s->from_align == 0;
-    a.to_aligned = s->to_vector && (uintptr_t)to % (unsigned)s->to_align == 0;
+    a.from_aligned = s->from_vector && mica_access_starts(a.image, s->from_align);
+    a.to_aligned = s->to_vector && mica_access_starts(to, s->to_align);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

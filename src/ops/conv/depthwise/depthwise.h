@@ -41,9 +41,8 @@ typedef struct conv_depthwise_columns {
     int read_sure[2], read_ever[2], write_sure[2];
 } conv_depthwise_columns;
 
-/* Whether all pixels of n images of a size lie at multiples of so many elements. */
-bool conv_depthwise_multiples(const conv_depthwise_strides *s, long long n, const long long size[3],
-                              int of);
+/* The steps from pixel to pixel of what is read, or of what is written (wgrad: of b). */
+int64_t conv_depthwise_steps(const conv_depthwise_shape *s, bool to);
 mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_shape *s,
                                       mica_why *why);
 /* Along an axis, where tiles start (dgrad: so many pixels before 0), and their halo. */

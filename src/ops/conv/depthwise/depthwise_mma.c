@@ -412,7 +412,7 @@ static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
         (unsigned)parts_of(a->size_to[1], is_whole(h) ? (double)WINDOW : t->tile_w));
     a->channel_blocks = mica_fastdiv_make((unsigned)t->channel_blocks);
     mica_conv_epilogue_args(d, &a->epilogue);
-    s->to_vector = conv_depthwise_multiples(&h->to, g->n, h->size_to, CHUNK);
+    s->to_vector = mica_access_fit(CHUNK, conv_depthwise_steps(h, true)) == CHUNK;
 }
 
 static mica_status build(mica_plan *plan)
@@ -462,8 +462,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.image = o.image, a.other = o.other, a.out = o.out;
     a.alpha = o.alpha, a.beta = o.beta;
     const void *to = h->roles.wgrad ? a.other : a.out;
-    a.from_aligned = (uintptr_t)a.image % 16 == 0;
-    a.to_aligned = s->to_vector && (uintptr_t)to % 16 == 0;
+    a.from_aligned = mica_access_starts(a.image, 16);
+    a.to_aligned = s->to_vector && mica_access_starts(to, 16);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

@@ -48,22 +48,18 @@ static conv_depthwise_strides strides_of(const mica_conv_strides *s)
     return (conv_depthwise_strides){s->n, s->g, s->c, {s->s[0], s->s[1], s->s[2]}};
 }
 
-bool conv_depthwise_multiples(const conv_depthwise_strides *s, long long n, const long long size[3],
-                              int of)
+int64_t conv_depthwise_steps(const conv_depthwise_shape *s, bool to)
 {
-    bool all = n <= 1 || s->n % of == 0;
-    for (int i = 0; i < 3; i++) all &= size[i] <= 1 || s->s[i] % of == 0;
-    return all;
+    const conv_depthwise_strides *t = to ? &s->to : &s->from;
+    return conv_pixel_steps(t->n, s->g.n, t->s, to ? s->size_to : s->size_from);
 }
 
 static int vector_of(const conv_depthwise_shape *s)
 {
-    int v = 16 / s->bytes;
-    if (s->from.c != 1 || (s->roles.wgrad && s->to.c != 1)) return 1;
-    while (v > 1 &&
-           (s->g.groups % v || !conv_depthwise_multiples(&s->from, s->g.n, s->size_from, v) ||
-            (s->roles.wgrad && !conv_depthwise_multiples(&s->to, s->g.n, s->size_to, v))))
-        v /= 2;
+    int64_t steps = s->g.groups | conv_depthwise_steps(s, false);
+    if (s->roles.wgrad) steps |= conv_depthwise_steps(s, true);
+    if (s->roles.wgrad && s->to.c != 1) return 1;
+    const int v = mica_access_along(s->in, s->from.c, steps);
     return v * s->bytes >= 4 ? v : 1;
 }
 
@@ -87,7 +83,7 @@ mica_status conv_depthwise_shape_make(const mica_conv_desc *d, conv_depthwise_sh
     s->vector = vector_of(s);
     s->pixels_first = s->vector == 1 && llabs(s->from.s[2]) < llabs(s->from.c);
     s->staged = !s->roles.wgrad && s->to.c != 1 && llabs(s->to.s[2]) < llabs(s->to.c);
-    s->paired = s->to.c == 1 && conv_depthwise_multiples(&s->to, s->g.n, s->size_to, 2);
+    s->paired = s->to.c == 1 && mica_access_fit(2, conv_depthwise_steps(s, true)) == 2;
     s->one_plane = g->tap[0] == 1 && (!s->roles.dgrad || g->k == 1);
     return MICA_OK;
 }

@@ -194,7 +194,7 @@ static mica_status build(mica_plan *plan)
         return mica_fail(MICA_UNSUPPORTED, "more than %d tiles or blocks", MOST_GRID);
     MICA_TRY(conv_parts_build(plan, splits, MICA_F32, &s->parts));
     fill_args(d, splits, s);
-    s->to_align = wgrad || t.staged ? 16 : t.to_access * mica_dtype_bits(h->out) / 8;
+    s->to_align = wgrad || t.staged ? 16 : mica_access_bytes(h->out, t.to_access);
     s->grid = (mica_grid){.grid = {(unsigned)blocks},
                           .block = {(unsigned)(t.planes * t.strip_threads)},
                           .dynamic_shared = (unsigned)t.shared};
@@ -220,8 +220,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.image = o.image, a.other = o.other, a.out = o.out;
     a.alpha = o.alpha, a.beta = o.beta;
     const void *to = h->roles.wgrad ? a.other : a.out;
-    a.from_aligned = (uintptr_t)a.image % 16 == 0;
-    a.to_aligned = (uintptr_t)to % (unsigned)s->to_align == 0;
+    a.from_aligned = mica_access_starts(a.image, 16);
+    a.to_aligned = mica_access_starts(to, s->to_align);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

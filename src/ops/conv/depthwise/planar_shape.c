@@ -102,12 +102,6 @@ static int strip_step(const conv_depthwise_shape *s, int n, int axis)
     return s->roles.dgrad ? n / (int)s->g.stride[axis] : n * (int)s->g.stride[axis];
 }
 
-static int access_of(int most, long long width, long long step)
-{
-    while (width % most || step % most) most /= 2;
-    return most;
-}
-
 /* Elements of a run of rows of each plane, with what is copied before it. */
 static double run_bytes(const conv_planar_tile *t, double rows, double cols, int bytes)
 {
@@ -150,12 +144,13 @@ static double shared_bytes(const conv_depthwise_shape *s, const conv_planar_tile
 static int access_to(const conv_depthwise_shape *s, const conv_planar_tile *t)
 {
     const conv_depthwise_strides *to = &s->to;
-    int bits = mica_dtype_bits(s->roles.wgrad ? s->in : s->out);
-    int n = access_of(16 * 8 / bits, s->size_to[2], t->thread_w);
+    const mica_dtype type = s->roles.wgrad ? s->in : s->out;
+    const int n = mica_access_fit(mica_access_of(type), s->size_to[2] | t->thread_w);
     if (t->staged || s->roles.wgrad) return n;
     if (s->size_to[2] > 1 && to->s[2] != 1) return 1;
-    while (n > 1 && (to->s[1] % n || to->c % n || to->n % n)) n /= 2;
-    return n;
+    return mica_access_fit(n, mica_access_step(to->s[1], s->size_to[1]) |
+                                  mica_access_step(to->c, s->g.groups * s->g.k) |
+                                  mica_access_step(to->n, s->g.n));
 }
 
 /* Within some ten of what 280 kernels for sm_90a take. */
@@ -212,7 +207,7 @@ static line_loads loads_of(const conv_depthwise_shape *s, const conv_planar_tile
     int step = strip_step(s, t->thread_w, 2), window = halo(s, t->thread_w, 2);
     long long origin = conv_depthwise_origin(s, 2),
               last = (long long)(t->tile_w / t->thread_w - 1) * step;
-    line_loads l = {access_of(16 / s->bytes, s->size_from[2], step), 0, 0, 0};
+    line_loads l = {mica_access_fit(mica_access_of(s->in), s->size_from[2] | step), 0, 0, 0};
     for (int i = 0; i < window; i++) {
         int start = i - (int)(((origin + i) % l.access + l.access) % l.access);
         bool whole = l.access > 1 && start >= 0 && start + l.access <= window &&

@@ -308,8 +308,8 @@ static conv_grouped_strides strides_of(const mica_conv_strides *s)
 /* Whether `of` channels of every pixel lie side by side at multiples of that many. */
 static bool multiples(const shape *s, const mica_conv_strides *t, const long long *size, int of)
 {
-    return t->c == 1 && s->g.groups * s->width % of == 0 && (size[1] <= 1 || t->s[1] % of == 0) &&
-           (size[2] <= 1 || t->s[2] % of == 0) && (s->g.n <= 1 || t->n % of == 0);
+    const int64_t steps = conv_pixel_steps(t->n, s->g.n, t->s, size);
+    return t->c == 1 && mica_access_fit(of, steps | s->g.groups * s->width) == of;
 }
 
 static void fill_args(const mica_conv_desc *d, const layout *t, state *s)
@@ -387,10 +387,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
     a.image = o.image, a.other = o.other, a.out = o.out;
     a.alpha = o.alpha, a.beta = o.beta;
-    int to_bytes = h->roles.wgrad ? 16 : mica_dtype_bits(h->out) / 4;
+    const int to_bytes = h->roles.wgrad ? 16 : mica_access_bytes(h->out, 2);
     const void *to = h->roles.wgrad ? a.other : a.out;
-    a.from_aligned = s->from_vector && (uintptr_t)a.image % 16 == 0;
-    a.to_aligned = s->to_vector && (uintptr_t)to % (unsigned)to_bytes == 0;
+    a.from_aligned = s->from_vector && mica_access_starts(a.image, 16);
+    a.to_aligned = s->to_vector && mica_access_starts(to, to_bytes);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));
     return conv_parts_run(plan, &s->parts, r);

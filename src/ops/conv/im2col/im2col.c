@@ -40,10 +40,9 @@ static int store_width(const mica_conv_sm90_shape *s)
 {
     int width = s->out == MICA_F32 ? 2 : 8;
     mica_conv_strides to = result_strides(s);
-    bool whole = to.c == 1 && mica_conv_sm90_columns(s) % width == 0 && to.n % width == 0;
-    for (int i = 0; i < 3; i++) whole = whole && to.s[i] % width == 0;
-    for (int i = 0; i < s->class_count; i++) whole = whole && s->classes[i].out % width == 0;
-    return whole ? width : 1;
+    int64_t steps = mica_conv_sm90_columns(s) | to.n | to.s[0] | to.s[1] | to.s[2];
+    for (int i = 0; i < s->class_count; i++) steps |= s->classes[i].out;
+    return to.c == 1 && mica_access_fit(width, steps) == width ? width : 1;
 }
 
 /* Whether the residual may be read as results are stored. */
@@ -346,7 +345,7 @@ static mica_status run_direct(const mica_plan *plan, const state *s, const mica_
     a.alpha = (float)mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = (float)mica_run_scalar(plan, r, MICA_CONV_BETA);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
-    a.wide = reads_wide(&p->shape) && a.beta == 0 && (uintptr_t)a.epilogue.residual % 16 == 0;
+    a.wide = reads_wide(&p->shape) && a.beta == 0 && mica_access_starts(a.epilogue.residual, 16);
     if (p->shape.stats) a.partial = conv_stats_partial(&p->stats, r);
     return conv_sm90_launch(plan, p, r, &a);
 }

@@ -2,13 +2,12 @@
  * What the runs of the Hopper engines share. */
 #include "ops/conv/im2col/im2col_run.h"
 
-enum { ALIGNMENT = 16 };
-
 bool conv_sm90_aligned(const conv_sm90_plan *p, const mica_run *r)
 {
     const mica_conv_roles *roles = &p->shape.roles;
-    uintptr_t inputs = (uintptr_t)r->args[roles->image] | (uintptr_t)r->args[roles->other];
-    return ((inputs | (uintptr_t)r->args[roles->out]) & (ALIGNMENT - 1)) == 0;
+    return mica_access_starts(r->args[roles->image], 16) &&
+           mica_access_starts(r->args[roles->other], 16) &&
+           mica_access_starts(r->args[roles->out], 16);
 }
 
 mica_status conv_sm90_encode(const mica_plan *plan, const conv_sm90_plan *p, const mica_run *r,
@@ -31,7 +30,7 @@ mica_status conv_sm90_encode_residual(const mica_plan *plan, const conv_sm90_pla
                                       const mica_run *r, mica_tensor_map *map, int *wide)
 {
     void *at = r->args[MICA_CONV_RESIDUAL];
-    *wide = p->residual.rank > 0 && (uintptr_t)at % ALIGNMENT == 0 &&
+    *wide = p->residual.rank > 0 && mica_access_starts(at, 16) &&
             mica_run_scalar(plan, r, MICA_CONV_BETA) == 0;
     return *wide ? mica_tensor_map_encode(plan->cuda, &p->residual, at, map) : MICA_OK;
 }

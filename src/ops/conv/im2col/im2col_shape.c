@@ -252,10 +252,8 @@ static void merge_pixels(mica_conv_sm90_shape *s)
 static bool is_wide(const mica_tensor *t, const mica_conv_geometry *g, int64_t channels)
 {
     const mica_conv_strides *at = &g->residual;
-    bool wide =
-        mica_dtype_bits(t->dtype) == 16 && at->c == 1 && channels % 8 == 0 && at->n % 8 == 0;
-    for (int i = 0; i < 3; i++) wide = wide && at->s[i] % 8 == 0;
-    return wide;
+    const int64_t steps = channels | at->n | at->s[0] | at->s[1] | at->s[2];
+    return mica_dtype_bits(t->dtype) == 16 && mica_access_along(t->dtype, at->c, steps) == 8;
 }
 
 /* ---- planes ---- */

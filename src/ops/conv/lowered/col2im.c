@@ -119,18 +119,20 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- plans ---- */
 
-/* Whether rows of the image are vectors of so many neighbours: channels of a pixel, or pixels and
- * channels together. */
-static bool fits_vector(const product *p, int vector, bool *one_pixel)
+/* Neighbours of a row of the image that are one access: channels of a pixel, or pixels and channels
+ * together. */
+static int vector_of(const product *p, mica_dtype type, bool *one_pixel)
 {
     const mica_conv_geometry *g = &p->g;
     const mica_conv_strides *s = &g->a;
-    *one_pixel = vector == 1 || (g->c % vector == 0 && s->s[2] % vector == 0 && !p->tap_fast);
-    if (vector == 1) return true;
-    if (s->c != 1 || s->n % vector || s->s[0] % vector || s->s[1] % vector) return false;
-    if (g->groups > 1 && s->g % vector) return false;
-    bool walks = g->groups == 1 && s->s[2] == g->c && g->c * g->in[2] % vector == 0;
-    return *one_pixel || (walks && vector <= WALKED);
+    const int64_t rows = mica_access_step(s->n, g->n) | mica_access_step(s->g, g->groups) |
+                         mica_access_step(s->s[0], g->in[0]) | mica_access_step(s->s[1], g->in[1]);
+    const int most = mica_access_along(type, s->c, rows);
+    const int pixel = p->tap_fast ? 1 : mica_access_fit(most, g->c | s->s[2]);
+    const bool walks = g->groups == 1 && s->s[2] == g->c;
+    const int walk = walks ? mica_access_fit(most < WALKED ? most : WALKED, g->c * g->in[2]) : 1;
+    *one_pixel = pixel >= walk;
+    return *one_pixel ? pixel : walk;
 }
 
 static bool counts_are_wide(const product *p)
@@ -170,8 +172,7 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     mica_dtype to = mica_conv_tensor(d, p->roles.out)->dtype;
     mica_epilogue e = mica_conv_epilogue(d);
     bool one_pixel;
-    int vector = 128 / mica_dtype_bits(to);
-    while (!fits_vector(p, vector, &one_pixel)) vector /= 2;
+    const int vector = vector_of(p, to, &one_pixel);
     fill_args(s, d, vector);
     mica_prologue_epilogue(&prologue, &e);
     mica_prologue_int(&prologue, "KIND", MICA_CONV_KIND_DGRAD);
@@ -233,7 +234,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.image = r->args[s->p.roles.out];
     a.alpha = mica_run_scalar(plan, r, MICA_CONV_ALPHA);
     a.beta = mica_run_scalar(plan, r, MICA_CONV_BETA);
-    a.whole = (uintptr_t)a.image % 16 == 0;
+    a.whole = mica_access_starts(a.image, 16);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
 }

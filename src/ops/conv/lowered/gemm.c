@@ -350,15 +350,6 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- plans ---- */
 
-static bool fits_vector(const mica_conv_geometry *g, const mica_conv_strides *s, long long channels,
-                        int vector)
-{
-    bool fits = s->c == 1 && channels % vector == 0 && s->n % vector == 0 &&
-                (g->groups == 1 || s->g % vector == 0);
-    for (int i = 0; i < 3 && fits; i++) fits = s->s[i] % vector == 0;
-    return fits;
-}
-
 /* The image as its matrix is written from: where taps across and their channels lie side by side,
  * and no window reaches out of its row, they are channels of one tap, which vectors may be made of.
  */
@@ -378,18 +369,17 @@ static mica_conv_geometry written_from(const product *p)
 
 static int vector_of(const mica_conv_desc *d, const product *p)
 {
-    mica_conv_geometry g = written_from(p);
-    int vector = 128 / mica_dtype_bits(mica_conv_tensor(d, p->roles.image)->dtype);
+    const mica_conv_geometry g = written_from(p);
+    const mica_conv_strides *s = p->roles.dgrad ? &g.b : &g.a;
+    const int64_t steps = (p->roles.dgrad ? g.k : g.c) | mica_access_step(s->g, g.groups) |
+                          conv_pixel_steps(s->n, g.n, s->s, p->roles.dgrad ? g.out : g.in);
     if (p->tap_fast) return 1;
-    while (vector > 1 &&
-           !fits_vector(&g, p->roles.dgrad ? &g.b : &g.a, p->roles.dgrad ? g.k : g.c, vector))
-        vector /= 2;
-    return vector;
+    return mica_access_along(mica_conv_tensor(d, p->roles.image)->dtype, s->c, steps);
 }
 
 static int vector_bytes(const mica_conv_desc *d, const product *p)
 {
-    return vector_of(d, p) * mica_dtype_bits(mica_conv_tensor(d, p->roles.image)->dtype) / 8;
+    return mica_access_bytes(mica_conv_tensor(d, p->roles.image)->dtype, vector_of(d, p));
 }
 
 /* The matrix written at copy speed, or as threads find its vectors, and what its product takes. */
@@ -464,17 +454,12 @@ static mica_status build(mica_plan *plan)
                                   &s->child_at);
 }
 
-static bool is_aligned(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
 static mica_status write_matrix(const state *s, const mica_run *r, void *to)
 {
     conv_gemm_args args = s->args;
     args.image = r->args[s->p.roles.image];
     args.matrix = to;
-    args.whole = s->vector > 1 && is_aligned(args.image) && is_aligned(to);
+    args.whole = s->vector > 1 && mica_access_starts(args.image, 16) && mica_access_starts(to, 16);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

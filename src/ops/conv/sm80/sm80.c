@@ -249,13 +249,12 @@ static void fill_launches(const mica_conv_desc *d, state *s, int splits)
 static int residual_vector(const mica_conv_desc *d, const conv_sm80_shape *s)
 {
     const mica_conv_strides *at = &s->g.residual;
-    const int64_t strides[] = {at->n, at->g, at->s[0], at->s[1], at->s[2]};
     mica_dtype type = d->residual.dtype;
     if (!mica_tensor_given(&d->residual)) return 0;
-    int most = 16 * 8 / mica_dtype_bits(type);
-    int wanted = s->tile.c_vector < most ? s->tile.c_vector : most;
-    int count = sizeof strides / sizeof *strides;
-    return mica_mma_vector(type, at->c, strides, count) >= wanted ? wanted : 0;
+    const int64_t steps = at->n | at->g | at->s[0] | at->s[1] | at->s[2];
+    const int most = mica_access_of(type);
+    const int wanted = s->tile.c_vector < most ? s->tile.c_vector : most;
+    return mica_access_along(type, at->c, steps) >= wanted ? wanted : 0;
 }
 
 static mica_status build(mica_plan *plan)
@@ -297,7 +296,7 @@ static mica_status build(mica_plan *plan)
 
 static bool is_aligned(const void *pointer, mica_dtype dtype, int vector)
 {
-    return (uintptr_t)pointer % (uintptr_t)(vector * mica_dtype_bits(dtype) / 8) == 0;
+    return mica_access_starts(pointer, mica_access_bytes(dtype, vector));
 }
 
 static void set_pointers(const mica_plan *plan, const state *s, const mica_run *r,

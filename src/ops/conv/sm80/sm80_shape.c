@@ -124,46 +124,38 @@ int64_t conv_sm80_terms(const conv_sm80_shape *s)
 
 /* ---- widths of accesses ---- */
 
-typedef struct strides {
-    int64_t v[16];
-    int count;
-} strides;
-
-static void add(strides *l, int64_t stride, int64_t size)
+/* From pixel to pixel of all groups; `pixels`: along the innermost axis. */
+static int64_t image_steps(const conv_sm80_shape *s, const mica_conv_strides *t,
+                           const long long *size, bool pixels)
 {
-    if (size > 1) l->v[l->count++] = stride;
-}
-
-static void add_image(strides *l, const conv_sm80_shape *s, const mica_conv_strides *t,
-                      const long long *size, bool pixels)
-{
-    add(l, t->n, s->g.n);
-    add(l, t->g, s->g.groups);
-    for (int d = 0; d < 2; d++) add(l, t->s[d], size[d]);
-    if (pixels)
-        l->v[l->count++] = size[2];
-    else
-        add(l, t->s[2], size[2]);
+    int64_t steps = mica_access_step(t->n, s->g.n) | mica_access_step(t->g, s->g.groups);
+    for (int d = 0; d < 2; d++) steps |= mica_access_step(t->s[d], size[d]);
+    return steps | (pixels ? size[2] : mica_access_step(t->s[2], size[2]));
 }
 
 /* Along the channels of an image; `channels`: all of them stand behind one tap. */
 static int channel_vector(const conv_sm80_shape *s, mica_dtype dtype, const mica_conv_strides *t,
                           const long long *size, int64_t channels)
 {
-    strides l = {{0}, 0};
-    add_image(&l, s, t, size, false);
-    l.v[l.count++] = channels;
-    return mica_mma_vector(dtype, t->c, l.v, l.count);
+    return mica_access_along(dtype, t->c, image_steps(s, t, size, false) | channels);
 }
 
 /* Along the pixels of an image's innermost axis. */
 static int pixel_vector(const conv_sm80_shape *s, mica_dtype dtype, const mica_conv_strides *t,
                         const long long *size, int64_t channels)
 {
-    strides l = {{0}, 0};
-    add_image(&l, s, t, size, true);
-    add(&l, t->c, channels);
-    return mica_mma_vector(dtype, t->s[2], l.v, l.count);
+    return mica_access_along(dtype, t->s[2],
+                             image_steps(s, t, size, true) | mica_access_step(t->c, channels));
+}
+
+/* From filter to filter and, where `taps` are apart, from tap to tap. */
+static int64_t filter_steps(const conv_sm80_shape *s, int64_t filters, bool taps)
+{
+    const mica_conv_geometry *g = &s->g;
+    int64_t steps =
+        mica_access_step(g->f.n, filters) | mica_access_step(g->f.g, g->groups) | g->f_base;
+    for (int d = 0; d < 3 && taps; d++) steps |= mica_access_step(g->f.s[d], g->tap[d]);
+    return steps;
 }
 
 /* Whether pairs follow each other in the filter in the order in which they are counted. */
@@ -185,28 +177,15 @@ static bool is_linear(const conv_sm80_shape *s)
 /* Along the pairs of a filter whose channel is that of the image (forward, wgrad). */
 static int pair_vector(const conv_sm80_shape *s, mica_dtype dtype)
 {
-    const mica_conv_geometry *g = &s->g;
-    strides l = {{0}, 0};
-    add(&l, g->f.n, s->cols);
-    add(&l, g->f.g, g->groups);
-    l.v[l.count++] = g->f_base;
-    if (is_linear(s)) return mica_mma_vector(dtype, 1, l.v, l.count);
+    if (is_linear(s)) return mica_access_along(dtype, 1, filter_steps(s, s->cols, false));
     if (s->tap_fast) return 1;
-    for (int d = 0; d < 3; d++) add(&l, g->f.s[d], g->tap[d]);
-    l.v[l.count++] = s->channels;
-    return mica_mma_vector(dtype, g->f.c, l.v, l.count);
+    return mica_access_along(dtype, s->g.f.c, filter_steps(s, s->cols, true) | s->channels);
 }
 
 /* Along the columns of a filter (dgrad). */
 static int column_vector(const conv_sm80_shape *s, mica_dtype dtype)
 {
-    const mica_conv_geometry *g = &s->g;
-    strides l = {{0}, 0};
-    add(&l, g->f.n, s->channels);
-    add(&l, g->f.g, g->groups);
-    l.v[l.count++] = g->f_base;
-    for (int d = 0; d < 3; d++) add(&l, g->f.s[d], g->tap[d]);
-    return mica_mma_vector(dtype, g->f.c, l.v, l.count);
+    return mica_access_along(dtype, s->g.f.c, filter_steps(s, s->channels, true));
 }
 
 static void choose_image(conv_sm80_shape *s, mica_mma_operand *o)

@@ -244,13 +244,13 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     const state *s = plan->state;
     const mica_conv_roles *roles = &s->shape.stem.roles;
     void *image = r->args[roles->image], *other = r->args[roles->other];
-    if (((uintptr_t)image | (s->other.rank ? (uintptr_t)other : 0)) % 16)
+    if (!mica_access_starts(image, 16) || (s->other.rank && !mica_access_starts(other, 16)))
         return conv_generic_run(&s->generic, r);
     conv_sm90_stem_args a = s->args;
     conv_operands o = conv_parts_operands(plan, &s->parts, roles, s->shape.stem.g.f_base, r);
     a.stem.other = o.other, a.stem.out = o.out;
     a.stem.alpha = (float)o.alpha, a.stem.beta = (float)o.beta;
-    a.stem.to_aligned = a.stem.to_aligned && (uintptr_t)r->args[roles->b] % 16 == 0;
+    a.stem.to_aligned = a.stem.to_aligned && mica_access_starts(r->args[roles->b], 16);
     mica_epilogue_bind(&a.stem.epilogue, r->args, MICA_CONV_BIAS);
     if (s->shape.stem.stats) a.stem.sums = conv_stats_partial(&s->stats, r);
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->image, image, &a.image));

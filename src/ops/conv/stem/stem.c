@@ -160,9 +160,8 @@ static conv_stem_strides strides_of(const mica_conv_strides *s)
 /* Whether lines of elements side by side start at multiples of 16 bytes. */
 static bool is_vector(const mica_conv_strides *s, long long step, long long images, mica_dtype type)
 {
-    int bytes = mica_dtype_bits(type) / 8;
-    return s->s[1] * bytes % 16 == 0 && step * bytes % 16 == 0 &&
-           (images == 1 || s->n * bytes % 16 == 0);
+    const int all = mica_access_of(type);
+    return mica_access_fit(all, s->s[1] | step | mica_access_step(s->n, images)) == all;
 }
 
 void conv_stem_args_fill(const mica_conv_desc *d, const conv_stem_shape *s,
@@ -241,8 +240,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     conv_operands o = conv_parts_operands(plan, &s->parts, &h->roles, h->g.f_base, r);
     a.image = o.image, a.other = o.other, a.out = o.out;
     a.alpha = (float)o.alpha, a.beta = (float)o.beta;
-    a.to_aligned = a.to_aligned && (uintptr_t)r->args[h->roles.b] % 16 == 0;
-    a.from_aligned = a.from_aligned && (uintptr_t)r->args[h->roles.a] % 16 == 0;
+    a.to_aligned = a.to_aligned && mica_access_starts(r->args[h->roles.b], 16);
+    a.from_aligned = a.from_aligned && mica_access_starts(r->args[h->roles.a], 16);
     mica_epilogue_bind(&a.epilogue, r->args, MICA_CONV_BIAS);
     if (h->stats) a.sums = conv_stats_partial(&s->stats, r);
     MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &a));

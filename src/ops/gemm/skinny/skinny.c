@@ -5,6 +5,7 @@
  * are blocks for all multiprocessors: few lines of it are divided along K over clusters (sm_90).
  */
 #include "ops/gemm/skinny/skinny.h"
+#include "ops/shared/access.h"
 
 #include <math.h>
 
@@ -61,7 +62,7 @@ static int reads_of(const skinny_geometry *g)
 /* What a lane reads at once. */
 static int held_bytes(const skinny_geometry *g, const mica_config *c)
 {
-    return c->knob[KNOB_CHUNKS] * c->knob[KNOB_GROUPS] * reads_of(g) * SKINNY_VECTOR_BYTES;
+    return c->knob[KNOB_CHUNKS] * c->knob[KNOB_GROUPS] * reads_of(g) * MICA_ACCESS_BYTES;
 }
 
 static double tiles_of(const skinny_geometry *g, const mica_config *c)

@@ -6,8 +6,6 @@
 #include "ops/gemm/gemm_shape.h"
 #include "ops/gemm/skinny/skinny_args.h"
 
-enum { SKINNY_VECTOR_BYTES = 16 }; /* that a lane reads at once */
-
 typedef struct skinny_operand {
     const char *name;
     mica_dtype dtype;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the engines for few rows or columns of c can read. */
 #include "ops/gemm/skinny/skinny.h"
+#include "ops/shared/access.h"
 
 static bool is_float8(mica_dtype t)
 {
@@ -9,7 +10,7 @@ static bool is_float8(mica_dtype t)
 
 int skinny_vector(const skinny_geometry *g)
 {
-    return SKINNY_VECTOR_BYTES * 8 / mica_dtype_bits(g->wide.dtype);
+    return mica_access_of(g->wide.dtype);
 }
 
 static mica_status check_types(const mica_gemm_desc *d, const mica_device_info *device,
@@ -33,9 +34,9 @@ static mica_status check_stride(const skinny_operand *o, const char *what, long 
                                 long long stride, mica_why *why)
 {
     long long bytes = stride * (mica_dtype_bits(o->dtype) / 8);
-    if (dim == 1 || bytes % SKINNY_VECTOR_BYTES == 0) return MICA_OK;
+    if (dim == 1 || bytes % MICA_ACCESS_BYTES == 0) return MICA_OK;
     return mica_refuse(why, "%s of %s are %lld bytes apart, the rule is a multiple of %d", what,
-                       o->name, bytes, SKINNY_VECTOR_BYTES);
+                       o->name, bytes, MICA_ACCESS_BYTES);
 }
 
 static mica_status check_strides(const skinny_geometry *g, mica_why *why)
@@ -95,17 +96,13 @@ void skinny_args_fill(const mica_gemm_desc *d, const skinny_geometry *g, gemm_sk
     args->few_k = g->few.k_stride;
 }
 
-static bool is_aligned(const void *p)
-{
-    return (uintptr_t)p % SKINNY_VECTOR_BYTES == 0;
-}
-
 mica_status skinny_run(const mica_plan *plan, const mica_run *r)
 {
     const skinny_state *s = plan->state;
     gemm_skinny_args args = s->args;
     gemm_args_bind(plan, r, &args.gemm);
-    args.whole = is_aligned(args.gemm.a) && is_aligned(args.gemm.b);
+    args.whole = mica_access_starts(args.gemm.a, MICA_ACCESS_BYTES) &&
+                 mica_access_starts(args.gemm.b, MICA_ACCESS_BYTES);
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

@@ -5,6 +5,7 @@
  * multiply-adds. Pointers that TMA cannot take go to the engine for any device. */
 #include "ops/gemm/skinny/sm90_skinny_args.h"
 #include "ops/gemm/skinny/skinny.h"
+#include "ops/shared/access.h"
 
 #include <math.h>
 
@@ -244,7 +245,7 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     void *wide = r->args[s->swapped ? MICA_GEMM_A : MICA_GEMM_B];
-    if ((uintptr_t)wide % 16) return mica_plan_child_run(s->fallback, r);
+    if (!mica_access_starts(wide, 16)) return mica_plan_child_run(s->fallback, r);
     gemm_sm90_skinny_args args = s->args;
     gemm_args_bind(plan, r, &args.skinny.gemm);
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->wide, wide, &args.wide));

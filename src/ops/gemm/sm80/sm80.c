@@ -12,6 +12,7 @@
 #include "ops/gemm/sm80/sm80.h"
 #include "ops/gemm/sm80/sm80_args.h"
 #include "ops/gemm/sm80/sm80_full_args.h"
+#include "ops/shared/access.h"
 
 #include <stdlib.h>
 
@@ -75,11 +76,9 @@ bool gemm_sm80_is_faster(long long x_stride, long long x, long long y_stride, lo
 int gemm_sm80_vector(mica_dtype dtype, const gemm_shape *s, long long fast, long long slow,
                      bool slow_counts, const long long *batch)
 {
-    int64_t strides[GEMM_BATCH_RANK + 1];
-    int count = 0;
-    if (slow_counts) strides[count++] = slow;
-    for (int i = 0; i < s->batch_rank; i++) strides[count++] = batch[i];
-    return mica_mma_vector(dtype, fast, strides, count);
+    int64_t steps = slow_counts ? slow : 0;
+    for (int i = 0; i < s->batch_rank; i++) steps |= batch[i];
+    return mica_access_along(dtype, fast, steps);
 }
 
 mica_mma_operand gemm_sm80_operand(mica_dtype dtype, const gemm_shape *s, long long line_stride,
@@ -111,8 +110,7 @@ static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_f
     t->tile_n = c->knob[KNOB_TILE_N];
     t->a = gemm_sm80_operand(d->a.dtype, s, s->a_m, s->m, s->a_k, s->a_batch);
     t->b = gemm_sm80_operand(d->b.dtype, s, s->b_n, s->n, s->b_k, s->b_batch);
-    if (d->gate == MICA_GEMM_GATE_HALVES)
-        while (e->partner % t->b.vector) t->b.vector /= 2;
+    if (d->gate == MICA_GEMM_GATE_HALVES) t->b.vector = mica_access_fit(t->b.vector, e->partner);
     t->c = d->c.dtype;
     t->precise = is_precise(d);
     t->c_n_fast = gemm_sm80_is_faster(s->c_n, s->n, s->c_m, s->m);
@@ -126,7 +124,7 @@ static int residual_vector(const mica_gemm_desc *d, const gemm_shape *s, const m
 {
     mica_dtype type = d->residual.dtype;
     if (!mica_tensor_given(&d->residual)) return 0;
-    int most = 16 * 8 / mica_dtype_bits(type), wanted = t->c_vector < most ? t->c_vector : most;
+    int most = mica_access_of(type), wanted = t->c_vector < most ? t->c_vector : most;
     int vector = t->c_n_fast ? gemm_sm80_vector(type, s, s->r_n, s->r_m, s->m > 1, s->r_batch)
                              : gemm_sm80_vector(type, s, s->r_m, s->r_n, s->n > 1, s->r_batch);
     return vector >= wanted ? wanted : 0;
@@ -235,7 +233,7 @@ static mica_status build(mica_plan *plan)
 
 bool gemm_sm80_is_aligned(const void *pointer, mica_dtype dtype, int vector)
 {
-    return (uintptr_t)pointer % (uintptr_t)(vector * mica_dtype_bits(dtype) / 8) == 0;
+    return mica_access_starts(pointer, mica_access_bytes(dtype, vector));
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *r)

@@ -8,6 +8,7 @@
  * kernel of their own. */
 #include "ops/gemm/sm90/sm90_tiles.h"
 #include "ops/gemm/sm90/sm90_full_args.h"
+#include "ops/shared/access.h"
 
 static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth",
                                     "split",  "lines",  "turns",  NULL};
@@ -123,9 +124,9 @@ static void fill_box_maps(const mica_gemm_desc *d, const gemm_sm90_geometry *g,
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
 static int vector_bytes(const mica_gemm_desc *d, const gemm_sm90_geometry *g)
 {
-    bool whole = g->c_n == 1 && (g->a.lines == 1 || g->c_m % 4 == 0);
-    for (int i = 0; i < g->shape.batch_rank; i++) whole = whole && g->shape.c_batch[i] % 4 == 0;
-    return whole ? 4 * gemm_sm90_bytes(d->c.dtype) : 0;
+    int64_t steps = mica_access_step(g->c_m, g->a.lines);
+    for (int i = 0; i < g->shape.batch_rank; i++) steps |= g->shape.c_batch[i];
+    return g->c_n == 1 && mica_access_fit(4, steps) == 4 ? mica_access_bytes(d->c.dtype, 4) : 0;
 }
 
 static void fill_args(const mica_gemm_desc *d, const gemm_sm90_geometry *g, const mica_config *c,
@@ -212,16 +213,12 @@ static mica_status build(mica_plan *plan)
     return add_fallback(plan, s);
 }
 
-static bool is_aligned(const void *p, int bytes)
-{
-    return (uintptr_t)p % (uintptr_t)bytes == 0;
-}
-
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     void *a = r->args[MICA_GEMM_A], *b = r->args[MICA_GEMM_B];
-    if (!is_aligned(a, 16) || !is_aligned(b, 16)) return mica_plan_child_run(s->fallback, r);
+    if (!mica_access_starts(a, 16) || !mica_access_starts(b, 16))
+        return mica_plan_child_run(s->fallback, r);
     if (s->extra) MICA_TRY(gemm_full_begin(plan, r));
     gemm_sm90_full_args args = s->args;
     gemm_sm90_args *p = &args.product;
@@ -230,10 +227,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     gemm_args_bind(plan, r, &p->gemm);
     gemm_full_bind(plan, r, &args.x);
     p->plain = p->gemm.alpha == 1;
-    p->whole = s->c_vector && is_aligned(p->gemm.c, s->c_vector);
+    p->whole = mica_access_starts(p->gemm.c, s->c_vector);
     void *residual = r->args[MICA_GEMM_RESIDUAL];
-    p->light = s->light && p->gemm.beta == 0 && is_aligned(p->gemm.c, 16) &&
-               (!s->boxed_residual || is_aligned(residual, 16));
+    p->light = s->light && p->gemm.beta == 0 && mica_access_starts(p->gemm.c, 16) &&
+               (!s->boxed_residual || mica_access_starts(residual, 16));
     if (p->light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, p->gemm.c, &p->c));
     if (p->light && s->boxed_residual)
         MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->residual, residual, &p->residual));

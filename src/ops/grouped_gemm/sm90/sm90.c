@@ -6,6 +6,7 @@
  * each group; groups of few rows run at the speed of memory. */
 #include "ops/grouped_gemm/sm90/sm90.h"
 #include "ops/gemm/sm90/sm90_operand.h"
+#include "ops/shared/access.h"
 
 #include <limits.h>
 #include <math.h>
@@ -359,9 +360,9 @@ static void fill_c_map(const grouped *g, const gemm_shape *s, const mica_config 
 /* Bytes to which every vector of four elements of c is aligned if c itself is; 0: not all are. */
 static int vector_bytes(const grouped *g, const gemm_shape *s)
 {
-    bool several = s->m > 1 || g->form == GROUPED_ROWS;
-    bool whole = (!several || s->c_m % 4 == 0) && g->group[MICA_GEMM_C] % 4 == 0;
-    return whole ? 4 * gemm_sm90_bytes(g->item.c.dtype) : 0;
+    const bool several = s->m > 1 || g->form == GROUPED_ROWS;
+    const int64_t steps = (several ? s->c_m : 0) | g->group[MICA_GEMM_C];
+    return mica_access_fit(4, steps) == 4 ? mica_access_bytes(g->item.c.dtype, 4) : 0;
 }
 
 static void fill_args(const grouped *g, const geometry *x, const mica_config *c, int units,
@@ -407,24 +408,20 @@ mica_status grouped_sm90_build(mica_plan *plan, const grouped *g)
                                 &s->kernel);
 }
 
-static bool is_aligned(const void *p, int bytes)
-{
-    return (uintptr_t)p % (uintptr_t)bytes == 0;
-}
-
 mica_status grouped_sm90_run(const mica_plan *plan, const mica_run *r, const void *groups)
 {
     const grouped_sm90_state *s = plan->state;
     void *a = r->args[MICA_GEMM_A], *b = r->args[MICA_GEMM_B], *c = r->args[MICA_GEMM_C];
-    if (!is_aligned(a, 16) || !is_aligned(b, 16)) return mica_plan_child_run(s->fallback, r);
+    if (!mica_access_starts(a, 16) || !mica_access_starts(b, 16))
+        return mica_plan_child_run(s->fallback, r);
     grouped_sm90_args args = s->args;
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->a, a, &args.a));
     MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->b, b, &args.b));
     gemm_args_bind(plan, r, &args.grouped.gemm);
     args.grouped.groups = groups;
     args.plain = args.grouped.gemm.alpha == 1;
-    args.whole = s->c_vector && is_aligned(c, s->c_vector);
-    args.light = s->light && args.grouped.gemm.beta == 0 && is_aligned(c, 16);
+    args.whole = mica_access_starts(c, s->c_vector);
+    args.light = s->light && args.grouped.gemm.beta == 0 && mica_access_starts(c, 16);
     if (args.light) MICA_TRY(mica_tensor_map_encode(plan->cuda, &s->c, c, &args.c));
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
