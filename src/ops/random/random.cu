@@ -10,6 +10,7 @@
 
 #define RANDOM_ROUNDED
 #define RANDOM __device__ __forceinline__
+#define RANDOM_CALL RANDOM
 RANDOM float mul32(float a, float b) { return __fmul_rn(a, b); }
 RANDOM float add32(float a, float b) { return __fadd_rn(a, b); }
 RANDOM float root32(float a) { return __fsqrt_rn(a); }

@@ -12,7 +12,8 @@
 #ifndef RANDOM_ROUNDED
 #include <math.h>
 #include <string.h>
-#define RANDOM static inline __attribute__((always_inline))
+#define RANDOM      static inline __attribute__((always_inline))
+#define RANDOM_CALL static __attribute__((unused, noinline)) /* not in vector loops */
 RANDOM float mul32(float a, float b)
 {
     return a * b;
@@ -150,7 +151,7 @@ RANDOM double random_quotient(const double *over, const double *under, double x)
 
 /* The normal distribution's quantile of 0 < p <= 1/2 (M. J. Wichura, "The percentage points of the
  * normal distribution", 1988), within 1e-15 of itself. */
-RANDOM double random_quantile(double p)
+RANDOM_CALL double random_quantile(double p)
 {
     const double middle_over[] = {
         2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
@@ -240,7 +241,7 @@ RANDOM double random_exponential64(double scale, unsigned long long w)
 }
 
 /* By the quantile, in the tail where it is accurate. u: in (0, 1) */
-RANDOM double random_truncated(const mica_random_numbers *n, double u)
+RANDOM_CALL double random_truncated(const mica_random_numbers *n, double u)
 {
     const double p = add64(mul64(u, n->mass), n->tail);
     const double z = p <= 0.5 ? random_quantile(p) : -random_quantile(add64(1, -p));
@@ -271,8 +272,9 @@ RANDOM unsigned long long random_high(unsigned long long a, unsigned long long b
 /* The product's high half, unless its low half is one of the 2^64 mod range that would make some
  * numbers more likely (D. Lemire, "Fast random integer generation in an interval", 2019). w: words
  * of the element's block; lane: 0 or 1, the element in it */
-RANDOM long long random_integer(const mica_random_numbers *n, const unsigned *key, unsigned offset,
-                                unsigned long long block, int lane, const unsigned *w)
+RANDOM_CALL long long random_integer(const mica_random_numbers *n, const unsigned *key,
+                                     unsigned offset, unsigned long long block, int lane,
+                                     const unsigned *w)
 {
     unsigned long long x = random_wide(w + 2 * lane);
     for (unsigned again = 1; x * n->range < n->rejected; again++) {
@@ -302,7 +304,8 @@ RANDOM long long random_rank(long long count, const unsigned *key, unsigned offs
     return rank;
 }
 
-RANDOM long long random_permuted(long long count, const unsigned *key, unsigned offset, long long i)
+RANDOM_CALL long long random_permuted(long long count, const unsigned *key, unsigned offset,
+                                      long long i)
 {
     if (count <= RANDOM_RANKED) return random_rank(count, key, offset, i);
     int bits = 0;
@@ -342,8 +345,8 @@ RANDOM int random_per_block(mica_random_draw draw, int bytes, int is_f64)
                                                                                                : 4;
 }
 
-RANDOM float random_f32(mica_random_draw draw, int digits, const mica_random_numbers *n, int lane,
-                        const unsigned *w)
+RANDOM_CALL float random_f32(mica_random_draw draw, int digits, const mica_random_numbers *n,
+                             int lane, const unsigned *w)
 {
     float pair[2];
     switch (draw) {
@@ -359,8 +362,8 @@ RANDOM float random_f32(mica_random_draw draw, int digits, const mica_random_num
     }
 }
 
-RANDOM double random_f64(mica_random_draw draw, int is_f64, const mica_random_numbers *n, int lane,
-                         const unsigned *w)
+RANDOM_CALL double random_f64(mica_random_draw draw, int is_f64, const mica_random_numbers *n,
+                              int lane, const unsigned *w)
 {
     double pair[2];
     if (draw == MICA_RANDOM_DRAW_BERNOULLI) return w[lane] < n->threshold;
@@ -379,9 +382,9 @@ RANDOM double random_f64(mica_random_draw draw, int is_f64, const mica_random_nu
     }
 }
 
-RANDOM long long random_s64(mica_random_draw draw, int bytes, const mica_random_numbers *n,
-                            const unsigned *key, unsigned offset, unsigned long long block,
-                            int lane, const unsigned *w)
+RANDOM_CALL long long random_s64(mica_random_draw draw, int bytes, const mica_random_numbers *n,
+                                 const unsigned *key, unsigned offset, unsigned long long block,
+                                 int lane, const unsigned *w)
 {
     if (draw == MICA_RANDOM_DRAW_BITS) return random_bits(bytes, lane, w);
     if (draw == MICA_RANDOM_DRAW_INTEGERS) return random_integer(n, key, offset, block, lane, w);

@@ -123,7 +123,7 @@ static void drop_f64(uint32_t threshold, double scale, const uint32_t *w, const 
     }
 }
 
-MICA_CLONES
+MICA_MEMORY_CLONES
 static void keep_bytes(uint32_t threshold, const uint32_t *w, uint8_t *keep, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) keep[i] = w[i] >= threshold;
@@ -183,7 +183,7 @@ typedef struct work {
 } work;
 
 /* Numbers, in the set's type, or of dropout words, of n elements from index i on. */
-static const char *draw_run(const work *k, int64_t i, int64_t n)
+__attribute__((noinline)) static const char *draw_run(const work *k, int64_t i, int64_t n)
 {
     const mica_random_set *s = &k->s->set;
     const int64_t per = s->per_block, block = i / per, skip = i % per;
