@@ -32,18 +32,13 @@ enum { GAP = 9 * 64 }; /* else large arrays would lie pages apart, and loads wai
  * touches cost nothing. */
 enum { SIZE = 1 << 20, GUARD = 1 << 16, LINE = 64 };
 
-/* At a fixed distance from the thread pointer, as libgomp's are: a call to find it would cost as
- * much as some rows of ten elements. glibc keeps room for that in what is opened at run time; musl
- * does not. */
-#ifdef __GLIBC__
-#define AT_FIXED_DISTANCE __attribute__((tls_model("initial-exec")))
-#else
-#define AT_FIXED_DISTANCE
-#endif
+/* Not of the model initial-exec, which would save a call: it would put all that the library has of
+ * threads (9 KiB, texts of errors above all) into the 1.6 KiB that glibc keeps for what is opened
+ * at run time, and Python could not open it. */
 static _Thread_local struct {
     char *memory, *top;
     int team; /* threads that had theirs mapped when this one opened a region with them */
-} mine AT_FIXED_DISTANCE;
+} mine;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key; /* its destructor ends a thread's mapping */
