@@ -159,12 +159,14 @@ class Table:
             self.scalars.append(scalar.value.decode())
             self.scalar_defaults.append(value.value)
         self.tensors = {f.python for f in self.fields if f.type == "tensor"}
-        # By place: what the first pass reads, as far as nothing else comes between.
+        # By place: what the first pass reads, as far as nothing else comes between; of an operation that begins
+        # with its result (random), what comes behind that.
         self.positional = []
         for a in self.args[0]:
-            if a.dir not in (abi.MICA_IN, abi.MICA_INOUT):
+            if a.dir in (abi.MICA_IN, abi.MICA_INOUT):
+                self.positional.append(a.python)
+            elif self.positional:
                 break
-            self.positional.append(a.python)
 
     @staticmethod
     def _arguments(name, number):
