@@ -32,8 +32,12 @@ typedef struct mica_arg {
      * must have: an argument before it in the table, or words for what `shape` makes. */
     const char *like;
     mica_tensor (*shape)(const void *desc); /* NULL: the argument called `like` */
+    /* Or its dimensions, each a product of numbers that the operation's `dim` has under a letter:
+     * "BxSxHD". Its type, and where ranks agree the order in memory, is that of `like`. */
+    const char *dims;
     const char *words; /* for what `shape` makes where it is not that argument; NULL: `like` */
     bool state;        /* inferred of the type of sums over its model's: f64 for f64, else f32 */
+    bool sums;         /* the same, and it must be that */
     const char *with;  /* argument without which there is none: given alone it is refused */
     /* Field whose value it takes: bits of enum values or of steps of a list; of a flag, 1. Else it
      * is left out. */
@@ -151,6 +155,8 @@ typedef struct mica_op {
     /* Fills what the caller left zero (defaults of the table are already in) and rows of `args` do
      * not: those come behind it. May fail only where nothing can be inferred. NULL: nothing. */
     mica_status (*infer)(void *desc, mica_why *why);
+    /* Numbers by the letters of mica_arg.dims; NULL where there are none. */
+    int64_t (*dim)(const void *desc, char letter);
     /* INVALID with the value and the rule if the inferred descriptor contradicts itself. Types,
      * ranks, spans and overlap of each tensor are checked already, and what rows of `args` say.
      * NULL: nothing. */

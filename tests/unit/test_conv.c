@@ -282,7 +282,7 @@ static void test_refusals(void **state)
     static const struct {
         const char *line, *reason;
     } cases[] = {
-        {"conv x=f32:1x3x8x8", "w is missing"},
+        {"conv x=f32:1x3x8x8", "w is needed"},
         {"conv w=f32:4x3x3x3", "x and y are both missing"},
         {"conv x=f32:1x3 w=f32:4x3", "both must have the same 3, 4 or 5"},
         {"conv x=f32:1x3x8 w=f32:4x3x3x3", "x has 3 dimensions and w has 4"},
@@ -302,7 +302,8 @@ static void test_refusals(void **state)
         {"conv x=f32:1x3x8x8 w=f32:4x3x3x3 y=bf16:1x4x6x6", "y is bf16: it must be f32"},
         {"conv x=bf16:1x3x8 w=bf16:4x3x3 y=f16:1x4x6", "y is f16: it must be bf16 or f32"},
         {"conv x=bf16:1x3x8 w=bf16:4x3x3 compute=tf32", "compute is tf32"},
-        {"conv x=u8:1x3x8x8 w=u8:4x3x3x3", "w is u8, with x of u8 it must be s8"},
+        {"conv x=u8:1x3x8x8 w=u8:4x3x3x3",
+         "w is u8, it must be f64, f32, f16, bf16, e4m3, e5m2 or s8"},
         {"conv x=s8:1x3x8 w=s8:4x3x3 y=bf16:1x4x6", "it must be s32, f32 or s8"},
         {"conv pass=wgrad x=s8:1x3x8x8 w=s8:4x3x3x3", "pass is wgrad: integers"},
         {"conv pass=dgrad x=e4m3:1x3x8x8 w=e4m3:4x3x3x3", "e4m3 is for forward passes"},
@@ -321,12 +322,15 @@ static void test_refusals(void **state)
         {"conv pass=dgrad x=e4m3:1x3x8 w=f32:4x3x3 y=f32:1x4x6", "x is e4m3: it must be f32"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 scale_y=f32", "scale_y is for an 8-bit y, y is f32"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 y=s8 scale_y=f16", "scale_y is f16, it must be f32"},
-        {"conv x=f32:1x3x8 w=f32:4x3x3 y=s8 scale_y=f32:4", "scale_y has 4 elements"},
-        {"conv x=f32:1x3x8 w=f32:4x3x3 y=u8", "y is u8: it must be f32, e4m3, e5m2 or s8"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 y=s8 scale_y=f32:4",
+         "dimension 0 of scale_y is 4, it must be 1"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 y=u8",
+         "y is u8, it must be f64, f32, f16, bf16, e4m3, e5m2, s8 or s32"},
         {"conv x=f64:1x3x8 w=f64:4x3x3 y=e4m3", "y is e4m3: it must be f64"},
         {"conv x=f64:1x3x8 w=f64:4x3x3 amax=f32", "amax is f32, it must be f64"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 y=e4m3 stat_sum=f32", "y is e4m3; stat_sum and"},
-        {"conv x=f32:1x3x8 w=f32:4x3x3 stat_sum=f32:3", "stat_sum has 3 elements in 1 dimensions"},
+        {"conv x=f32:1x3x8 w=f32:4x3x3 stat_sum=f32:3",
+         "dimension 0 of stat_sum is 3, it must be 4"},
         {"conv x=f32:1x3x8 w=f32:4x3x3 stat_square=bf16", "stat_square is bf16, it must be f32"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -315,7 +315,7 @@ static void dimensions_are_inferred(void **state)
 static void descriptions_are_refused(void **state)
 {
     (void)state;
-    refuses("mha", "q has rank 0");
+    refuses("mha", "q is needed");
     refuses("mha q=f32:5x16", "rank 2");
     refuses("mha q=s8:2x5x16", "q is s8");
     refuses("mha q=f32:2x5x16 k=bf16:2x5x16", "k is bf16, it must be f32");

@@ -59,39 +59,72 @@ static const mica_field fields[] = {
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
 };
 
-#define ARG(member, fwd, bwd, ...)                                                                 \
+/* N sequences, H heads of D, G of keys, S and T rows of q and k; M is what lies behind N in k. */
+static int64_t dim(const void *desc, char letter)
+{
+    const mica_attention_desc *d = desc;
+    switch (letter) {
+    case 'N':
+        return mica_tensor_given(&d->cu_q) ? d->cu_q.dims[0] - 1 : d->q.dims[0];
+    case 'B':
+        return d->q.dims[0];
+    case 'H':
+        return d->q.dims[1];
+    case 'S':
+        return d->q.dims[2];
+    case 'D':
+        return d->q.dims[3];
+    case 'M':
+        return d->k.dims[0];
+    case 'G':
+        return d->k.dims[1];
+    case 'T':
+        return d->k.dims[2];
+    default: /* E */
+        return d->v.dims[3];
+    }
+}
+
+#define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2))
+#define SUMS       (MICA_TYPE(F64) | MICA_TYPE(F32))
+#define ARG(member, fwd, bwd, TYPES, ...)                                                          \
     {                                                                                              \
         .name = #member, .tensor = offsetof(mica_attention_desc, member), .dir = {fwd, bwd},       \
-        __VA_ARGS__                                                                                \
+        .types = TYPES, __VA_ARGS__                                                                \
     }
+#define ALWAYS(N) .need = {N, N}
+#define BACKWARD  .need = {0, MICA_INFERRED}
 static const mica_arg args[] = {
-    [MICA_ATTENTION_Q] = ARG(q, MICA_IN, MICA_IN, .need = {MICA_NEEDED, MICA_NEEDED}),
-    [MICA_ATTENTION_K] = ARG(k, MICA_IN, MICA_IN, .optional = false),
-    [MICA_ATTENTION_V] = ARG(v, MICA_IN, MICA_IN, .optional = false),
-    [MICA_ATTENTION_OUT] = ARG(out, MICA_OUT, MICA_IN, .optional = false),
-    [MICA_ATTENTION_LSE] = ARG(lse, MICA_OUT, MICA_IN, .optional = false),
-    [MICA_ATTENTION_DOUT] = ARG(dout, MICA_UNUSED, MICA_IN, .optional = false),
-    [MICA_ATTENTION_DQ] = ARG(dq, MICA_UNUSED, MICA_OUT, .optional = false),
-    [MICA_ATTENTION_DK] = ARG(dk, MICA_UNUSED, MICA_OUT, .optional = false),
-    [MICA_ATTENTION_DV] = ARG(dv, MICA_UNUSED, MICA_OUT, .optional = false),
-    [MICA_ATTENTION_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, .with = "bias"),
-    [MICA_ATTENTION_DSINKS] = ARG(dsinks, MICA_UNUSED, MICA_OUT, .with = "sinks"),
-    [MICA_ATTENTION_SCALE_Q] =
-        ARG(scale_q, MICA_IN, MICA_UNUSED, .types = MICA_TYPE(F32), .refused = true),
-    [MICA_ATTENTION_SCALE_K] =
-        ARG(scale_k, MICA_IN, MICA_UNUSED, .types = MICA_TYPE(F32), .refused = true),
-    [MICA_ATTENTION_SCALE_V] =
-        ARG(scale_v, MICA_IN, MICA_UNUSED, .types = MICA_TYPE(F32), .refused = true),
-    [MICA_ATTENTION_SLOPES] = ARG(slopes, MICA_IN, MICA_IN, .optional = false),
-    [MICA_ATTENTION_BIAS] = ARG(bias, MICA_IN, MICA_IN, .optional = false),
-    [MICA_ATTENTION_MASK] = ARG(mask, MICA_IN, MICA_IN, .types = MICA_TYPE(U8) | MICA_TYPE(BOOL)),
-    [MICA_ATTENTION_SINKS] = ARG(sinks, MICA_IN, MICA_IN, .optional = false),
-    [MICA_ATTENTION_RNG] = ARG(rng, MICA_IN, MICA_IN, .types = MICA_TYPE(S64)),
-    [MICA_ATTENTION_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
-    [MICA_ATTENTION_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
-    [MICA_ATTENTION_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
-    [MICA_ATTENTION_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
-    [MICA_ATTENTION_PAGES] = ARG(pages, MICA_IN, MICA_IN, .types = MICA_TYPE(S32)),
+    [MICA_ATTENTION_Q] = ARG(q, MICA_IN, MICA_IN, MICA_FLOATS | EIGHT_BITS, ALWAYS(MICA_NEEDED)),
+    [MICA_ATTENTION_K] = ARG(k, MICA_IN, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S8),
+                             ALWAYS(MICA_INFERRED), .like = "q", .dims = "MxGxTxD"),
+    [MICA_ATTENTION_V] = ARG(v, MICA_IN, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S8),
+                             ALWAYS(MICA_INFERRED), .like = "k", .dims = "MxGxTxE"),
+    [MICA_ATTENTION_OUT] = ARG(out, MICA_OUT, MICA_IN, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                               .like = "q", .dims = "BxHxSxE"),
+    [MICA_ATTENTION_LSE] =
+        ARG(lse, MICA_OUT, MICA_IN, SUMS, BACKWARD, .like = "q", .dims = "BxHxS", .sums = true),
+    [MICA_ATTENTION_DOUT] = ARG(dout, MICA_UNUSED, MICA_IN, MICA_FLOATS, BACKWARD, .like = "out"),
+    [MICA_ATTENTION_DQ] = ARG(dq, MICA_UNUSED, MICA_OUT, MICA_FLOATS, BACKWARD, .like = "q"),
+    [MICA_ATTENTION_DK] = ARG(dk, MICA_UNUSED, MICA_OUT, MICA_FLOATS, BACKWARD, .like = "k"),
+    [MICA_ATTENTION_DV] = ARG(dv, MICA_UNUSED, MICA_OUT, MICA_FLOATS, BACKWARD, .like = "v"),
+    [MICA_ATTENTION_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, MICA_FLOATS, .with = "bias"),
+    [MICA_ATTENTION_DSINKS] =
+        ARG(dsinks, MICA_UNUSED, MICA_OUT, MICA_FLOATS, .like = "sinks", .with = "sinks"),
+    [MICA_ATTENTION_SCALE_Q] = ARG(scale_q, MICA_IN, MICA_UNUSED, MICA_TYPE(F32), .refused = true),
+    [MICA_ATTENTION_SCALE_K] = ARG(scale_k, MICA_IN, MICA_UNUSED, MICA_TYPE(F32), .refused = true),
+    [MICA_ATTENTION_SCALE_V] = ARG(scale_v, MICA_IN, MICA_UNUSED, MICA_TYPE(F32), .refused = true),
+    [MICA_ATTENTION_SLOPES] =
+        ARG(slopes, MICA_IN, MICA_IN, SUMS, .like = "q", .dims = "H", .sums = true),
+    [MICA_ATTENTION_BIAS] = ARG(bias, MICA_IN, MICA_IN, MICA_FLOATS, ALWAYS(0)),
+    [MICA_ATTENTION_MASK] = ARG(mask, MICA_IN, MICA_IN, MICA_TYPE(U8) | MICA_TYPE(BOOL), ALWAYS(0)),
+    [MICA_ATTENTION_SINKS] = ARG(sinks, MICA_IN, MICA_IN, MICA_FLOATS, .like = "q", .dims = "H"),
+    [MICA_ATTENTION_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_TYPE(S64), .dims = "2"),
+    [MICA_ATTENTION_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, MICA_TYPE(S32), ALWAYS(0)),
+    [MICA_ATTENTION_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, MICA_TYPE(S32), ALWAYS(0)),
+    [MICA_ATTENTION_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_TYPE(S32), .dims = "N"),
+    [MICA_ATTENTION_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_TYPE(S32), .dims = "N"),
+    [MICA_ATTENTION_PAGES] = ARG(pages, MICA_IN, MICA_IN, MICA_TYPE(S32), ALWAYS(0)),
 };
 
 /* ---- inference ---- */
@@ -106,25 +139,9 @@ static void infer_tensor(mica_tensor *t, mica_dtype type, int rank, const int64_
     if (order) mica_tensor_strides_like(t, order);
 }
 
-static void infer_if_given(mica_tensor *t, int rank, const int64_t *dims)
-{
-    if (mica_tensor_given(t)) infer_tensor(t, t->dtype, rank, dims, NULL);
-}
-
 static bool is_eight_bit(mica_dtype t)
 {
     return t == MICA_E4M3 || t == MICA_E5M2 || t == MICA_S8;
-}
-
-static void infer_backward(mica_attention_desc *d, const int64_t *lse_dims)
-{
-    infer_tensor(&d->lse, d->q.dtype == MICA_F64 ? MICA_F64 : MICA_F32, 3, lse_dims, NULL);
-    infer_tensor(&d->dout, d->out.dtype, 4, d->out.dims, &d->out);
-    infer_tensor(&d->dq, d->q.dtype, 4, d->q.dims, &d->q);
-    infer_tensor(&d->dk, d->k.dtype, 4, d->k.dims, &d->k);
-    infer_tensor(&d->dv, d->v.dtype, 4, d->v.dims, &d->v);
-    if (mica_tensor_given(&d->bias)) infer_if_given(&d->dbias, 4, d->bias.dims);
-    if (mica_tensor_given(&d->sinks)) infer_if_given(&d->dsinks, 1, d->sinks.dims);
 }
 
 static mica_status infer(void *desc, mica_why *why)
@@ -134,8 +151,8 @@ static mica_status infer(void *desc, mica_why *why)
     for (int i = 0; i < 3; i++) {
         if (i && !given[i]->rank) continue;
         if (!mica_tensor_given(given[i]) || given[i]->rank != 4)
-            return mica_invalid(why, "%s has rank %d, q is needed, and q, k, v have 4 dimensions",
-                                args[i].name, given[i]->rank);
+            return mica_invalid(why, "%s has rank %d; q, k and v have 4 dimensions", args[i].name,
+                                given[i]->rank);
     }
     infer_tensor(&d->k, d->q.dtype, 4, d->q.dims, &d->q);
     infer_tensor(&d->v, d->k.dtype, 4, d->k.dims, &d->k);
@@ -149,11 +166,8 @@ static mica_status infer(void *desc, mica_why *why)
         infer_tensor(&d->rng, MICA_S64, 1, (const int64_t[]){2}, NULL);
     else if (!d->rng.rank)
         memset(&d->rng, 0, sizeof d->rng);
-    if (d->pass == MICA_ATTENTION_BWD) {
-        infer_backward(d, q);
-        return MICA_OK;
-    }
-    infer_if_given(&d->lse, 3, q);
+    if (mica_tensor_given(&d->dbias) && mica_tensor_given(&d->bias))
+        infer_tensor(&d->dbias, d->dbias.dtype, 4, d->bias.dims, NULL);
     return MICA_OK;
 }
 
@@ -195,7 +209,7 @@ static mica_status check_input_types(const mica_attention_desc *d, mica_why *why
 
 static mica_status check_output_types(const mica_attention_desc *d, mica_why *why)
 {
-    mica_dtype q = d->q.dtype, stat = q == MICA_F64 ? MICA_F64 : MICA_F32;
+    mica_dtype q = d->q.dtype;
     bool eight = is_eight_bit(q);
     const mica_tensor *likes[] = {&d->out, &d->dout, &d->dq, &d->dk, &d->dv};
     const char *const names[] = {"out", "dout", "dq", "dk", "dv"};
@@ -209,10 +223,6 @@ static mica_status check_output_types(const mica_attention_desc *d, mica_why *wh
                                             : "of q's type or f32",
                             why);
     }
-    const mica_tensor *stats[] = {&d->lse, &d->slopes};
-    for (int i = 0; i < 2; i++)
-        if (mica_tensor_given(stats[i]) && stats[i]->dtype != stat)
-            return bad_type(stats[i], i ? "slopes" : "lse", mica_dtype_name(stat), why);
     const mica_tensor *floats[] = {&d->bias, &d->sinks, &d->dbias, &d->dsinks};
     const char *const float_names[] = {"bias", "sinks", "dbias", "dsinks"};
     for (int i = 0; i < 4; i++) {
@@ -238,25 +248,16 @@ static mica_status check_dims(const mica_tensor *t, const char *name, int rank, 
     return MICA_OK;
 }
 
-static mica_status check_main_dims(const mica_attention_desc *d, mica_why *why)
+static mica_status check_heads(const mica_attention_desc *d, mica_why *why)
 {
     const int64_t *q = d->q.dims, *k = d->k.dims, *v = d->v.dims;
-    const int64_t k_dims[] = {k[0], k[1], k[2], q[3]}, v_dims[] = {k[0], k[1], k[2], v[3]};
-    const int64_t out[] = {q[0], q[1], q[2], v[3]};
-    MICA_TRY(check_dims(&d->k, "k", 4, k_dims, why));
-    MICA_TRY(check_dims(&d->v, "v", 4, v_dims, why));
     if (q[3] > ATTENTION_MAX_DIM || v[3] > ATTENTION_MAX_DIM)
         return mica_invalid(why, "D is %lld, Dv %lld; heads of at most %d are legal",
                             (long long)q[3], (long long)v[3], ATTENTION_MAX_DIM);
     if (k[1] ? q[1] % k[1] != 0 : q[1] != 0)
         return mica_invalid(why, "q has %lld heads, k %lld: it must be a multiple", (long long)q[1],
                             (long long)k[1]);
-    MICA_TRY(check_dims(&d->out, "out", 4, out, why));
-    MICA_TRY(check_dims(&d->dout, "dout", 4, out, why));
-    MICA_TRY(check_dims(&d->lse, "lse", 3, out, why));
-    MICA_TRY(check_dims(&d->dq, "dq", 4, q, why));
-    MICA_TRY(check_dims(&d->dk, "dk", 4, k, why));
-    return check_dims(&d->dv, "dv", 4, v, why);
+    return MICA_OK;
 }
 
 /* ---- lengths ---- */
@@ -299,8 +300,7 @@ static mica_status check_lengths(const mica_attention_desc *d, mica_why *why)
     if (n != m)
         return mica_invalid(why, "q has %lld sequences, k %lld; they must agree", (long long)n,
                             (long long)m);
-    MICA_TRY(check_dims(&d->seq_q, "seq_q", 1, &n, why));
-    return check_dims(&d->seq_k, "seq_k", 1, &n, why);
+    return MICA_OK;
 }
 
 /* ---- what enters scores ---- */
@@ -338,16 +338,11 @@ static mica_status check_scale_tensor(const mica_attention_desc *d, const mica_t
 
 static mica_status check_extras(const mica_attention_desc *d, mica_why *why)
 {
-    int64_t heads = d->q.dims[1], two = 2;
-    MICA_TRY(check_dims(&d->slopes, "slopes", 1, &heads, why));
-    MICA_TRY(check_dims(&d->sinks, "sinks", 1, &heads, why));
     MICA_TRY(check_broadcast(d, &d->bias, "bias", why));
     MICA_TRY(check_broadcast(d, &d->mask, "mask", why));
     MICA_TRY(check_dims(&d->dbias, "dbias", 4, d->bias.dims, why));
-    MICA_TRY(check_dims(&d->dsinks, "dsinks", 1, d->sinks.dims, why));
     if (mica_tensor_given(&d->rng) && d->dropout == 0)
         return mica_invalid(why, "rng without dropout");
-    MICA_TRY(check_dims(&d->rng, "rng", 1, &two, why));
     MICA_TRY(check_scale_tensor(d, &d->scale_q, "scale_q", &d->q, why));
     MICA_TRY(check_scale_tensor(d, &d->scale_k, "scale_k", &d->k, why));
     return check_scale_tensor(d, &d->scale_v, "scale_v", &d->v, why);
@@ -379,7 +374,7 @@ static mica_status check(const void *desc, mica_why *why)
     const mica_attention_desc *d = desc;
     MICA_TRY(check_input_types(d, why));
     MICA_TRY(check_output_types(d, why));
-    MICA_TRY(check_main_dims(d, why));
+    MICA_TRY(check_heads(d, why));
     MICA_TRY(check_lengths(d, why));
     MICA_TRY(check_extras(d, why));
     return check_numbers(d, why);
@@ -439,6 +434,7 @@ const mica_op mica_op_attention = {
     .args = args,
     .arg_count = sizeof args / sizeof *args,
     .infer = infer,
+    .dim = dim,
     .check = check,
     .cost = cost,
     .terms = attention_terms,

@@ -58,38 +58,38 @@ static const mica_field fields[] = {
                .doc = "fwd: K, sums of squares of the stored y; a type is enough"),
 };
 
+static int64_t dim(const void *desc, char letter)
+{
+    (void)letter; /* K */
+    return ((const mica_conv_desc *)desc)->y.dims[1];
+}
+
+#define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
+#define SUMS       (MICA_TYPE(F64) | MICA_TYPE(F32))
+#define ARG(member, FWD, DGRAD, WGRAD, TYPES, ...)                                                 \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_conv_desc, member), .dir = {FWD, DGRAD, WGRAD},   \
+        .types = TYPES, __VA_ARGS__                                                                \
+    }
+#define FORWARD(member, direction, TYPES, ...)                                                     \
+    ARG(member, direction, MICA_UNUSED, MICA_UNUSED, TYPES, __VA_ARGS__)
+#define ALWAYS(N)  .need = {N, N, N}
+#define STEP(name) .need = {MICA_INFERRED}, .when = "epilogue", .values = 1 << MICA_STEP_##name
 static const mica_arg args[] = {
-    {.name = "x", .tensor = offsetof(mica_conv_desc, x), .dir = {MICA_IN, MICA_OUT, MICA_IN}},
-    {.name = "w", .tensor = offsetof(mica_conv_desc, w), .dir = {MICA_IN, MICA_IN, MICA_OUT}},
-    {.name = "y", .tensor = offsetof(mica_conv_desc, y), .dir = {MICA_OUT, MICA_IN, MICA_IN}},
-    {.name = "bias",
-     .tensor = offsetof(mica_conv_desc, bias),
-     .dir = {MICA_IN},
-     .types = MICA_FLOATS},
-    {.name = "scale",
-     .tensor = offsetof(mica_conv_desc, scale),
-     .dir = {MICA_IN},
-     .types = MICA_FLOATS},
-    {.name = "shift",
-     .tensor = offsetof(mica_conv_desc, shift),
-     .dir = {MICA_IN},
-     .types = MICA_FLOATS},
-    {.name = "residual", .tensor = offsetof(mica_conv_desc, residual), .dir = {MICA_IN}},
-    {.name = "scale_y",
-     .tensor = offsetof(mica_conv_desc, scale_y),
-     .dir = {MICA_IN},
-     .refused = true,
-     .types = MICA_TYPE(F32)},
-    {.name = "aux", .tensor = offsetof(mica_conv_desc, aux), .dir = {MICA_OUT}, .refused = true},
-    {.name = "amax", .tensor = offsetof(mica_conv_desc, amax), .dir = {MICA_OUT}, .refused = true},
-    {.name = "stat_sum",
-     .tensor = offsetof(mica_conv_desc, stat_sum),
-     .dir = {MICA_OUT},
-     .refused = true},
-    {.name = "stat_square",
-     .tensor = offsetof(mica_conv_desc, stat_square),
-     .dir = {MICA_OUT},
-     .refused = true},
+    ARG(x, MICA_IN, MICA_OUT, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8),
+        ALWAYS(MICA_INFERRED)),
+    ARG(w, MICA_IN, MICA_IN, MICA_OUT, MICA_FLOATS | EIGHT_BITS, ALWAYS(MICA_NEEDED)),
+    ARG(y, MICA_OUT, MICA_IN, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S32),
+        ALWAYS(MICA_INFERRED)),
+    FORWARD(bias, MICA_IN, MICA_FLOATS, STEP(BIAS)),
+    FORWARD(scale, MICA_IN, MICA_FLOATS, STEP(SCALE)),
+    FORWARD(shift, MICA_IN, MICA_FLOATS, STEP(SHIFT)),
+    FORWARD(residual, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S32), STEP(RESIDUAL)),
+    FORWARD(scale_y, MICA_IN, MICA_TYPE(F32), .refused = true, .dims = "1"),
+    FORWARD(aux, MICA_OUT, MICA_FLOATS, .refused = true, .like = "y"),
+    FORWARD(amax, MICA_OUT, SUMS, .refused = true, .like = "x", .dims = "1", .sums = true),
+    FORWARD(stat_sum, MICA_OUT, SUMS, .refused = true, .like = "x", .dims = "K", .sums = true),
+    FORWARD(stat_square, MICA_OUT, SUMS, .refused = true, .like = "x", .dims = "K", .sums = true),
 };
 
 static const mica_scalar scalars[] = {{"alpha", 1}, {"beta", 0}};
@@ -128,8 +128,6 @@ static mica_status axes_ok(const mica_conv_desc *d, int axes, mica_why *why)
 static mica_status frame_ok(const mica_conv_desc *d, mica_why *why)
 {
     const mica_tensor *known = mica_tensor_given(&d->x) ? &d->x : &d->y;
-    if (!mica_tensor_given(&d->w))
-        return mica_invalid(why, "w is missing: the filter's size cannot be inferred");
     if (!mica_tensor_given(known))
         return mica_invalid(why, "x and y are both missing: one of them is needed");
     if (d->w.rank < 3 || d->w.rank > 5 || known->rank != d->w.rank)
@@ -209,24 +207,6 @@ static void infer_output_pad(mica_conv_desc *d, const bool *none)
     }
 }
 
-/* What the caller gave no more of than a type. */
-static void infer_extra(mica_conv_desc *d)
-{
-    mica_tensor *single[] = {&d->scale_y, &d->amax}, *vector[] = {&d->stat_sum, &d->stat_square};
-    for (int i = 0; i < 2; i++) {
-        mica_tensor *s = single[i], *v = vector[i];
-        if (mica_tensor_given(s) && s->rank == 0)
-            *s = mica_tensor_packed(s->dtype, 1, (int64_t[]){1});
-        if (mica_tensor_given(v) && v->rank == 0)
-            *v = mica_tensor_packed(v->dtype, 1, &d->y.dims[1]);
-    }
-    if (!mica_tensor_given(&d->aux) || d->aux.rank) return;
-    mica_dtype dtype = d->aux.dtype;
-    d->aux = d->y;
-    d->aux.dtype = dtype;
-    mica_tensor_strides_like(&d->aux, &d->y);
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_conv_desc *d = desc;
@@ -244,7 +224,6 @@ static mica_status infer(void *desc, mica_why *why)
     if (d->transposed && y_given && d->y.rank == d->x.rank) infer_output_pad(d, none);
     mica_epilogue e = mica_conv_epilogue(d);
     mica_epilogue_infer(&e, &d->y, d->y.dims[1]);
-    infer_extra(d);
     return MICA_OK;
 }
 
@@ -355,32 +334,14 @@ static mica_status check_types(const mica_conv_desc *d, mica_why *why)
     return MICA_OK;
 }
 
-static mica_status check_vector(const mica_conv_desc *d, int arg, mica_dtype dtype, int64_t count,
-                                mica_why *why)
-{
-    const mica_tensor *t = mica_op_tensor(&mica_op_conv, d, arg);
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (t->dtype != dtype)
-        return mica_invalid(why, "%s is %s, it must be %s", args[arg].name,
-                            mica_dtype_name(t->dtype), mica_dtype_name(dtype));
-    if (t->rank == 1 && t->dims[0] == count) return MICA_OK;
-    return mica_invalid(why, "%s has %lld elements in %d dimensions, it must have %lld in 1",
-                        args[arg].name, (long long)mica_tensor_count(t), t->rank, (long long)count);
-}
-
 static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
 {
-    mica_dtype real = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
     if (mica_tensor_given(&d->scale_y) && mica_dtype_bits(d->y.dtype) != 8)
         return mica_invalid(why, "scale_y is for an 8-bit y, y is %s", mica_dtype_name(d->y.dtype));
     if (conv_has_batch_stats(d) && !mica_dtype_is_common(d->y.dtype))
         return mica_invalid(why, "y is %s; stat_sum and stat_square are for f64, f32, f16 and bf16",
                             mica_dtype_name(d->y.dtype));
-    MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->x.dtype, &d->y, "y", why));
-    MICA_TRY(check_vector(d, MICA_CONV_SCALE_Y, MICA_F32, 1, why));
-    MICA_TRY(check_vector(d, MICA_CONV_AMAX, real, 1, why));
-    MICA_TRY(check_vector(d, MICA_CONV_STAT_SUM, real, d->y.dims[1], why));
-    return check_vector(d, MICA_CONV_STAT_SQUARE, real, d->y.dims[1], why);
+    return mica_epilogue_check_aux(d->epilogue, &d->aux, d->x.dtype, &d->y, "y", why);
 }
 
 static mica_status check(const void *desc, mica_why *why)
@@ -524,6 +485,7 @@ const mica_op mica_op_conv = {
     .scalars = scalars,
     .scalar_count = sizeof scalars / sizeof *scalars,
     .infer = infer,
+    .dim = dim,
     .check = check,
     .cost = cost,
     .terms = terms,

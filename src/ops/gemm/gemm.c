@@ -42,28 +42,29 @@ static const mica_field fields[] = {
                .doc = "1 element: largest |value| before scale_c; a type is enough"),
 };
 
+#define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
+#define INTEGERS   (MICA_TYPE(S32) | MICA_TYPE(S8) | MICA_TYPE(U8))
+#define ARG(member, direction, TYPES, ...)                                                         \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_gemm_desc, member), .dir = {direction},           \
+        .types = TYPES, __VA_ARGS__                                                                \
+    }
+#define STEP(name) .need = {MICA_INFERRED}, .when = "epilogue", .values = 1 << MICA_STEP_##name
 static const mica_arg args[] = {
-    [MICA_GEMM_A] = {"a", offsetof(mica_gemm_desc, a), {MICA_IN}},
-    [MICA_GEMM_B] = {"b", offsetof(mica_gemm_desc, b), {MICA_IN}},
-    [MICA_GEMM_C] = {"c", offsetof(mica_gemm_desc, c), {MICA_OUT}},
-    [MICA_GEMM_SCALE_A] = {"scale_a",
-                           offsetof(mica_gemm_desc, scale_a),
-                           {MICA_IN},
-                           .types = MICA_TYPE(F32)},
-    [MICA_GEMM_SCALE_B] = {"scale_b",
-                           offsetof(mica_gemm_desc, scale_b),
-                           {MICA_IN},
-                           .types = MICA_TYPE(F32)},
-    [MICA_GEMM_BIAS] = {"bias", offsetof(mica_gemm_desc, bias), {MICA_IN}, .types = MICA_FLOATS},
-    [MICA_GEMM_SCALE] = {"scale", offsetof(mica_gemm_desc, scale), {MICA_IN}, .types = MICA_FLOATS},
-    [MICA_GEMM_SHIFT] = {"shift", offsetof(mica_gemm_desc, shift), {MICA_IN}, .types = MICA_FLOATS},
-    [MICA_GEMM_RESIDUAL] = {"residual", offsetof(mica_gemm_desc, residual), {MICA_IN}, false, "c"},
-    [MICA_GEMM_SCALE_C] = {"scale_c",
-                           offsetof(mica_gemm_desc, scale_c),
-                           {MICA_IN},
-                           .types = MICA_TYPE(F32)},
-    [MICA_GEMM_AUX] = {"aux", offsetof(mica_gemm_desc, aux), {MICA_OUT}},
-    [MICA_GEMM_AMAX] = {"amax", offsetof(mica_gemm_desc, amax), {MICA_OUT}},
+    [MICA_GEMM_A] =
+        ARG(a, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8), .need = {MICA_NEEDED}),
+    [MICA_GEMM_B] = ARG(b, MICA_IN, MICA_FLOATS | EIGHT_BITS, .need = {MICA_NEEDED}),
+    [MICA_GEMM_C] = ARG(c, MICA_OUT, MICA_FLOATS | EIGHT_BITS | INTEGERS, .need = {MICA_INFERRED}),
+    [MICA_GEMM_SCALE_A] = ARG(scale_a, MICA_IN, MICA_TYPE(F32), .need = {0}),
+    [MICA_GEMM_SCALE_B] = ARG(scale_b, MICA_IN, MICA_TYPE(F32), .need = {0}),
+    [MICA_GEMM_BIAS] = ARG(bias, MICA_IN, MICA_FLOATS, STEP(BIAS)),
+    [MICA_GEMM_SCALE] = ARG(scale, MICA_IN, MICA_FLOATS, STEP(SCALE)),
+    [MICA_GEMM_SHIFT] = ARG(shift, MICA_IN, MICA_FLOATS, STEP(SHIFT)),
+    [MICA_GEMM_RESIDUAL] =
+        ARG(residual, MICA_IN, MICA_FLOATS | INTEGERS, STEP(RESIDUAL), .alias = "c"),
+    [MICA_GEMM_SCALE_C] = ARG(scale_c, MICA_IN, MICA_TYPE(F32), .need = {0}),
+    [MICA_GEMM_AUX] = ARG(aux, MICA_OUT, MICA_FLOATS, .need = {0}),
+    [MICA_GEMM_AMAX] = ARG(amax, MICA_OUT, MICA_TYPE(F64) | MICA_TYPE(F32), .need = {0}),
 };
 
 static const mica_scalar scalars[] = {
@@ -71,26 +72,20 @@ static const mica_scalar scalars[] = {
 
 /* ---- types ---- */
 
-typedef enum kind { KIND_NONE, KIND_F64, KIND_FLOAT, KIND_FP8, KIND_INT } kind;
+typedef enum kind { KIND_F64, KIND_FLOAT, KIND_FP8, KIND_INT } kind;
 
 static kind kind_of(mica_dtype d)
 {
     if (d == MICA_F64) return KIND_F64;
     if (mica_dtype_is_common(d)) return KIND_FLOAT;
     if (d == MICA_E4M3 || d == MICA_E5M2) return KIND_FP8;
-    return d == MICA_S8 || d == MICA_U8 ? KIND_INT : KIND_NONE;
+    return KIND_INT;
 }
 
 static mica_status check_inputs(const mica_gemm_desc *d, mica_why *why)
 {
     kind ka = kind_of(d->a.dtype), kb = kind_of(d->b.dtype);
-    if (!mica_tensor_given(&d->a) || !mica_tensor_given(&d->b))
-        return mica_invalid(why, "%s is missing: both operands are needed",
-                            mica_tensor_given(&d->a) ? "b" : "a");
-    if (ka == KIND_NONE)
-        return mica_invalid(why, "a is %s; known are f64 f32 f16 bf16 e4m3 e5m2 s8 u8",
-                            mica_dtype_name(d->a.dtype));
-    if (ka != kb || d->b.dtype == MICA_U8)
+    if (ka != kb)
         return mica_invalid(why,
                             "a is %s, b is %s; f64 goes with f64, f32 f16 bf16 with each other, "
                             "e4m3 e5m2 with each other, s8 and u8 with an s8 b",
@@ -202,8 +197,6 @@ static mica_status check_scale(const mica_gemm_desc *d, const mica_tensor *s, co
     if (mica_dtype_bits(d->a.dtype) != 8)
         return mica_invalid(why, "%s is for 8-bit inputs, a is %s", name,
                             mica_dtype_name(d->a.dtype));
-    if (s->dtype != MICA_F32)
-        return mica_invalid(why, "%s is %s, it must be f32", name, mica_dtype_name(s->dtype));
     if (mica_tensor_count(s) != 1 && (s->rank != 1 || s->dims[0] != lines))
         return mica_invalid(why, "%s has %lld elements, it must have 1 or the %lld %s", name,
                             (long long)mica_tensor_count(s), (long long)lines, what);
@@ -213,8 +206,8 @@ static mica_status check_scale(const mica_gemm_desc *d, const mica_tensor *s, co
 static mica_status check_blocks_of(const mica_tensor *s, const char *name, int64_t lines,
                                    int64_t blocks, mica_why *why)
 {
-    if (s->dtype != MICA_F32)
-        return mica_invalid(why, "%s is %s, it must be f32", name, mica_dtype_name(s->dtype));
+    if (!mica_tensor_given(s))
+        return mica_invalid(why, "%s is none: scales of blocks go together", name);
     if (s->rank == 2 && s->dims[0] == lines && s->dims[1] == blocks) return MICA_OK;
     return mica_invalid(why,
                         "%s has %lld x %lld elements in %d dimensions; for blocks of %d it has "
@@ -248,14 +241,6 @@ static mica_status check_scales(const mica_gemm_desc *d, int64_t m, int64_t n, m
     if (gemm_has_blocks(d)) return check_blocks(d, m, n, why);
     MICA_TRY(check_scale(d, &d->scale_a, "scale_a", m, "rows of a", why));
     return check_scale(d, &d->scale_b, "scale_b", n, "columns of b", why);
-}
-
-static mica_status check_residual(const mica_tensor *r, mica_why *why)
-{
-    bool small = r->dtype == MICA_S32 || r->dtype == MICA_S8 || r->dtype == MICA_U8;
-    if (!mica_tensor_given(r) || mica_dtype_is_common(r->dtype) || small) return MICA_OK;
-    return mica_invalid(why, "residual is %s; known are f64 f32 f16 bf16 s32 s8 u8",
-                        mica_dtype_name(r->dtype));
 }
 
 static mica_status check_gate(const mica_gemm_desc *d, mica_why *why)
@@ -312,7 +297,6 @@ static mica_status check(const void *desc, mica_why *why)
                                    d->gate ? "the gated product" : "the product of a and b", why));
     int64_t m = product.dims[c.rank - 2], n = product.dims[c.rank - 1];
     MICA_TRY(check_scales(d, m, n, why));
-    MICA_TRY(check_residual(&d->residual, why));
     MICA_TRY(check_gate(d, why));
     MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->a.dtype, &product,
                                      "the product of a and b", why));

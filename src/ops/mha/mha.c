@@ -69,49 +69,6 @@ static const mica_field fields[] = {
           .doc = "longest expected sequence of keys, to choose by"),
 };
 
-#define ARG(member, ...)                                                                           \
-    {                                                                                              \
-        .name = #member, offsetof(mica_mha_desc, member),                                          \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
-static const mica_arg args[] = {
-    [MICA_MHA_Q] = ARG(q, MICA_IN, MICA_OUT, MICA_IN),
-    [MICA_MHA_K] = ARG(k, MICA_IN, MICA_OUT, MICA_IN),
-    [MICA_MHA_V] = ARG(v, MICA_IN, MICA_OUT, MICA_IN),
-    [MICA_MHA_WQ] = ARG(wq, MICA_IN, MICA_IN, MICA_OUT),
-    [MICA_MHA_WK] = ARG(wk, MICA_IN, MICA_IN, MICA_OUT),
-    [MICA_MHA_WV] = ARG(wv, MICA_IN, MICA_IN, MICA_OUT),
-    [MICA_MHA_WO] = ARG(wo, MICA_IN, MICA_IN, MICA_OUT),
-    [MICA_MHA_BQ] = ARG(bq, MICA_IN, MICA_UNUSED, MICA_OUT),
-    [MICA_MHA_BK] = ARG(bk, MICA_IN, MICA_UNUSED, MICA_OUT),
-    [MICA_MHA_BV] = ARG(bv, MICA_IN, MICA_UNUSED, MICA_OUT),
-    [MICA_MHA_BO] = ARG(bo, MICA_IN, MICA_UNUSED, MICA_OUT),
-    [MICA_MHA_OUT] = ARG(out, MICA_OUT, MICA_IN, MICA_IN),
-    [MICA_MHA_QH] = ARG(qh, MICA_OUT, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_KH] = ARG(kh, MICA_OUT, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_VH] = ARG(vh, MICA_OUT, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_OH] = ARG(oh, MICA_OUT, MICA_IN, MICA_IN),
-    [MICA_MHA_LSE] = ARG(lse, MICA_OUT, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_DOH] = ARG(doh, MICA_UNUSED, MICA_OUT, MICA_UNUSED),
-    [MICA_MHA_DQH] = ARG(dqh, MICA_UNUSED, MICA_OUT, MICA_IN),
-    [MICA_MHA_DKH] = ARG(dkh, MICA_UNUSED, MICA_OUT, MICA_IN),
-    [MICA_MHA_DVH] = ARG(dvh, MICA_UNUSED, MICA_OUT, MICA_IN),
-    [MICA_MHA_MASK] = ARG(mask, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_SLOPES] = ARG(slopes, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_BIAS] = ARG(bias, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_SINKS] = ARG(sinks, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_UNUSED),
-    [MICA_MHA_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, MICA_UNUSED),
-    [MICA_MHA_DSINKS] = ARG(dsinks, MICA_UNUSED, MICA_OUT, MICA_UNUSED),
-};
-enum { ARGS = sizeof args / sizeof *args };
-
 static const mica_scalar scalars[] = {[MICA_MHA_BETA] = {"beta", 0}};
 
 mha_sizes mha_sizes_of(const mica_mha_desc *d)
@@ -120,6 +77,83 @@ mha_sizes mha_sizes_of(const mica_mha_desc *d)
                        d->heads,     d->kv_heads,  d->head_dim,  d->value_dim,
                        d->q.dims[2], d->k.dims[2], d->v.dims[2], d->out.dims[2]};
 }
+
+static int64_t dim(const void *desc, char letter)
+{
+    const mha_sizes s = mha_sizes_of(desc);
+    const struct {
+        char letter;
+        int64_t size;
+    } sizes[] = {{'B', s.batch}, {'S', s.rows},     {'C', s.key_batch}, {'T', s.keys},
+                 {'H', s.heads}, {'G', s.kv_heads}, {'D', s.d},         {'E', s.dv},
+                 {'Q', s.eq},    {'K', s.ek},       {'V', s.ev},        {'O', s.eo}};
+    int i = 0;
+    while (sizes[i].letter != letter) i++;
+    return sizes[i].size;
+}
+
+#define SUMS (MICA_TYPE(F64) | MICA_TYPE(F32))
+#define ARG(member, FWD, DATA, WEIGHTS, TYPES, ...)                                                \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_mha_desc, member), .dir = {FWD, DATA, WEIGHTS},   \
+        .types = TYPES, __VA_ARGS__                                                                \
+    }
+#define ALWAYS(N) .need = {N, N, N}
+#define BETWEEN(FWD, DATA, WEIGHTS)                                                                \
+    .need = {(FWD)*MICA_INFERRED, (DATA)*MICA_INFERRED, (WEIGHTS)*MICA_INFERRED}
+static const mica_arg args[] = {
+    [MICA_MHA_Q] = ARG(q, MICA_IN, MICA_OUT, MICA_IN, MICA_FLOATS, ALWAYS(MICA_NEEDED)),
+    [MICA_MHA_K] = ARG(k, MICA_IN, MICA_OUT, MICA_IN, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                       .like = "q", .dims = "CxTxK"),
+    [MICA_MHA_V] = ARG(v, MICA_IN, MICA_OUT, MICA_IN, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                       .like = "k", .dims = "CxTxV"),
+    [MICA_MHA_WQ] = ARG(wq, MICA_IN, MICA_IN, MICA_OUT, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                        .like = "q", .dims = "HDxQ"),
+    [MICA_MHA_WK] = ARG(wk, MICA_IN, MICA_IN, MICA_OUT, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                        .like = "q", .dims = "GDxK"),
+    [MICA_MHA_WV] = ARG(wv, MICA_IN, MICA_IN, MICA_OUT, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                        .like = "q", .dims = "GExV"),
+    [MICA_MHA_WO] = ARG(wo, MICA_IN, MICA_IN, MICA_OUT, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                        .like = "q", .dims = "OxHE"),
+    [MICA_MHA_BQ] = ARG(bq, MICA_IN, MICA_UNUSED, MICA_OUT, MICA_FLOATS, .dims = "HD"),
+    [MICA_MHA_BK] = ARG(bk, MICA_IN, MICA_UNUSED, MICA_OUT, MICA_FLOATS, .dims = "GD"),
+    [MICA_MHA_BV] = ARG(bv, MICA_IN, MICA_UNUSED, MICA_OUT, MICA_FLOATS, .dims = "GE"),
+    [MICA_MHA_BO] = ARG(bo, MICA_IN, MICA_UNUSED, MICA_OUT, MICA_FLOATS, .dims = "O"),
+    [MICA_MHA_OUT] = ARG(out, MICA_OUT, MICA_IN, MICA_IN, MICA_FLOATS, ALWAYS(MICA_INFERRED),
+                         .like = "q", .dims = "BxSxO"),
+    [MICA_MHA_QH] = ARG(qh, MICA_OUT, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(1, 1, 0),
+                        .like = "q", .dims = "BxHxSxD"),
+    [MICA_MHA_KH] = ARG(kh, MICA_OUT, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(1, 1, 0),
+                        .like = "q", .dims = "CxGxTxD"),
+    [MICA_MHA_VH] = ARG(vh, MICA_OUT, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(1, 1, 0),
+                        .like = "q", .dims = "CxGxTxE"),
+    [MICA_MHA_OH] = ARG(oh, MICA_OUT, MICA_IN, MICA_IN, MICA_FLOATS, BETWEEN(1, 1, 1), .like = "q",
+                        .dims = "BxHxSxE"),
+    [MICA_MHA_LSE] = ARG(lse, MICA_OUT, MICA_IN, MICA_UNUSED, SUMS, BETWEEN(1, 1, 0), .like = "q",
+                         .dims = "BxHxS", .sums = true),
+    [MICA_MHA_DOH] = ARG(doh, MICA_UNUSED, MICA_OUT, MICA_UNUSED, MICA_FLOATS, BETWEEN(0, 1, 0),
+                         .like = "q", .dims = "BxHxSxE"),
+    [MICA_MHA_DQH] = ARG(dqh, MICA_UNUSED, MICA_OUT, MICA_IN, MICA_FLOATS, BETWEEN(0, 1, 1),
+                         .like = "q", .dims = "BxHxSxD"),
+    [MICA_MHA_DKH] = ARG(dkh, MICA_UNUSED, MICA_OUT, MICA_IN, MICA_FLOATS, BETWEEN(0, 1, 1),
+                         .like = "q", .dims = "CxGxTxD"),
+    [MICA_MHA_DVH] = ARG(dvh, MICA_UNUSED, MICA_OUT, MICA_IN, MICA_FLOATS, BETWEEN(0, 1, 1),
+                         .like = "q", .dims = "CxGxTxE"),
+    [MICA_MHA_MASK] =
+        ARG(mask, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(U8) | MICA_TYPE(BOOL), BETWEEN(0, 0, 0)),
+    [MICA_MHA_SLOPES] = ARG(slopes, MICA_IN, MICA_IN, MICA_UNUSED, SUMS, BETWEEN(0, 0, 0)),
+    [MICA_MHA_BIAS] = ARG(bias, MICA_IN, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(0, 0, 0)),
+    [MICA_MHA_SINKS] = ARG(sinks, MICA_IN, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(0, 0, 0)),
+    [MICA_MHA_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S64), BETWEEN(0, 0, 0)),
+    [MICA_MHA_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
+    [MICA_MHA_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
+    [MICA_MHA_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
+    [MICA_MHA_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
+    [MICA_MHA_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, MICA_UNUSED, MICA_FLOATS, .with = "bias"),
+    [MICA_MHA_DSINKS] =
+        ARG(dsinks, MICA_UNUSED, MICA_OUT, MICA_UNUSED, MICA_FLOATS, .with = "sinks"),
+};
+enum { ARGS = sizeof args / sizeof *args };
 
 mica_attention_desc mha_attention(const mica_mha_desc *d)
 {
@@ -257,8 +291,8 @@ static mica_status infer(void *desc, mica_why *why)
     for (int i = 0; i < 3; i++) {
         if (i && !inputs[i]->rank) continue;
         if (!mica_tensor_given(inputs[i]) || inputs[i]->rank != 3)
-            return mica_invalid(why, "%s has rank %d, q is needed, and q, k, v have 3 dimensions",
-                                args[i].name, inputs[i]->rank);
+            return mica_invalid(why, "%s has rank %d; q, k and v have 3 dimensions", args[i].name,
+                                inputs[i]->rank);
     }
     infer_tensor(&d->k, d->q.dtype, 3, d->q.dims);
     infer_tensor(&d->v, d->k.dtype, 3, d->k.dims);
@@ -269,36 +303,12 @@ static mica_status infer(void *desc, mica_why *why)
         infer_tensor(&d->out, t, 3, (const int64_t[]){d->q.dims[0], d->q.dims[1], width});
     }
     if (d->out.rank != 3) return mica_invalid(why, "out has rank %d, it must have 3", d->out.rank);
-    mha_sizes s = mha_sizes_of(d);
-    infer_tensor(&d->wq, t, 2, (const int64_t[]){s.heads * s.d, s.eq});
-    infer_tensor(&d->wk, t, 2, (const int64_t[]){s.kv_heads * s.d, s.ek});
-    infer_tensor(&d->wv, t, 2, (const int64_t[]){s.kv_heads * s.dv, s.ev});
-    infer_tensor(&d->wo, t, 2, (const int64_t[]){s.eo, s.heads * s.dv});
-    mica_tensor *biases[] = {&d->bq, &d->bk, &d->bv, &d->bo};
-    const mica_tensor *of[] = {&d->wq, &d->wk, &d->wv, &d->wo};
-    for (int i = 0; i < 4; i++)
-        if (mica_tensor_given(biases[i])) infer_tensor(biases[i], t, 1, of[i]->dims);
     infer_between(d);
     infer_scores(d);
     return MICA_OK;
 }
 
 /* ---- checks ---- */
-
-/* t, if given, has exactly these dimensions. */
-static mica_status check_dims(const mica_mha_desc *d, int arg, int rank, const int64_t *dims,
-                              mica_why *why)
-{
-    const mica_tensor *t = mica_op_tensor(&mica_op_mha, d, arg);
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (t->rank != rank)
-        return mica_invalid(why, "%s has rank %d, it must have %d", args[arg].name, t->rank, rank);
-    for (int i = 0; i < rank; i++)
-        if (t->dims[i] != dims[i])
-            return mica_invalid(why, "dimension %d of %s is %lld, it must be %lld", i,
-                                args[arg].name, (long long)t->dims[i], (long long)dims[i]);
-    return MICA_OK;
-}
 
 /* Rows, and columns of all heads, are counted together, also beside a 0. */
 static mica_status check_sizes(const mha_sizes *s, mica_why *why)
@@ -314,43 +324,9 @@ static mica_status check_sizes(const mha_sizes *s, mica_why *why)
     return MICA_OK;
 }
 
-static mica_status check_all_dims(const mica_mha_desc *d, const mha_sizes *s, mica_why *why)
-{
-    const int64_t b = s->batch, c = s->key_batch, h = s->heads, g = s->kv_heads;
-    const struct {
-        int arg, rank;
-        int64_t dims[4];
-    } rules[] = {{MICA_MHA_K, 3, {c, s->keys, s->ek}},
-                 {MICA_MHA_V, 3, {c, s->keys, s->ev}},
-                 {MICA_MHA_OUT, 3, {b, s->rows, s->eo}},
-                 {MICA_MHA_WQ, 2, {h * s->d, s->eq}},
-                 {MICA_MHA_WK, 2, {g * s->d, s->ek}},
-                 {MICA_MHA_WV, 2, {g * s->dv, s->ev}},
-                 {MICA_MHA_WO, 2, {s->eo, h * s->dv}},
-                 {MICA_MHA_BQ, 1, {h * s->d}},
-                 {MICA_MHA_BK, 1, {g * s->d}},
-                 {MICA_MHA_BV, 1, {g * s->dv}},
-                 {MICA_MHA_BO, 1, {s->eo}},
-                 {MICA_MHA_QH, 4, {b, h, s->rows, s->d}},
-                 {MICA_MHA_KH, 4, {c, g, s->keys, s->d}},
-                 {MICA_MHA_VH, 4, {c, g, s->keys, s->dv}},
-                 {MICA_MHA_OH, 4, {b, h, s->rows, s->dv}},
-                 {MICA_MHA_LSE, 3, {b, h, s->rows}},
-                 {MICA_MHA_DOH, 4, {b, h, s->rows, s->dv}},
-                 {MICA_MHA_DQH, 4, {b, h, s->rows, s->d}},
-                 {MICA_MHA_DKH, 4, {c, g, s->keys, s->d}},
-                 {MICA_MHA_DVH, 4, {c, g, s->keys, s->dv}}};
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        MICA_TRY(check_dims(d, rules[i].arg, rules[i].rank, rules[i].dims, why));
-    return MICA_OK;
-}
-
 static mica_status check_types(const mica_mha_desc *d, mica_why *why)
 {
     mica_dtype type = d->q.dtype, stat = type == MICA_F64 ? MICA_F64 : MICA_F32;
-    if (!mica_dtype_is_common(type))
-        return mica_invalid(why, "q is %s, it must be f64, f32, f16 or bf16",
-                            mica_dtype_name(type));
     for (int i = 0; i < MICA_MHA_MASK; i++) {
         const mica_tensor *t = mica_op_tensor(&mica_op_mha, d, i);
         bool bias = i >= MICA_MHA_BQ && i <= MICA_MHA_BO;
@@ -381,7 +357,6 @@ static mica_status check(const void *desc, mica_why *why)
     if (!isfinite(d->scale)) return mica_invalid(why, "scale is %g, it must be finite", d->scale);
     MICA_TRY(check_types(d, why));
     MICA_TRY(check_sizes(&s, why));
-    MICA_TRY(check_all_dims(d, &s, why));
     return check_attention(d, why);
 }
 
@@ -445,6 +420,7 @@ const mica_op mica_op_mha = {
     .scalars = scalars,
     .scalar_count = sizeof scalars / sizeof *scalars,
     .infer = infer,
+    .dim = dim,
     .check = check,
     .cost = cost,
     .terms = terms,
