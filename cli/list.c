@@ -56,6 +56,20 @@ static const char *direction(mica_dir dir)
     return names[dir];
 }
 
+/* "f64, f32, f16, bf16", or "by others" where other arguments decide; the caller frees. */
+static char *types_of(const mica_arg_info *a)
+{
+    char *text = cli_format("%s", a->types ? "" : "by others");
+    for (int d = 1; d < 32; d++) {
+        if (!(a->types >> d & 1)) continue;
+        char *longer =
+            cli_format("%s%s%s", text, *text ? ", " : "", mica_dtype_name((mica_dtype)d));
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 /* Passes of an operation: the spellings of its first field if that is called "pass", else one. */
 static int passes(const char *op, const char *const **names)
 {
@@ -136,6 +150,9 @@ static void show_arguments(const char *op)
         free(header);
         header = longer;
     }
+    char *longer = cli_format("%s|~types", header);
+    free(header);
+    header = longer;
     cli_table_begin(&t, header);
     for (int i = 0; mica_op_arg(op, i, 0, &a) == MICA_OK; i++) {
         cli_cell(&t, "%s%s", a.name, a.optional ? " (optional)" : "");
@@ -143,6 +160,9 @@ static void show_arguments(const char *op)
             mica_op_arg(op, i, pass, &a);
             cli_cell(&t, "%s", direction(a.dir));
         }
+        char *types = types_of(&a);
+        cli_cell(&t, "%s", types);
+        free(types);
     }
     printf("\n");
     cli_table_print(&t, stdout);
@@ -196,7 +216,7 @@ static void markdown_arguments(const char *op)
     int n = passes(op, &names);
     printf("\n| argument |");
     for (int i = 0; i < n; i++) printf(" %s |", names[i]);
-    printf("\n|--|");
+    printf(" types |\n|--|--|");
     for (int i = 0; i < n; i++) printf("--|");
     for (int i = 0; mica_op_arg(op, i, 0, &a) == MICA_OK; i++) {
         printf("\n| `%s`%s |", a.name, a.optional ? " (optional)" : "");
@@ -204,6 +224,9 @@ static void markdown_arguments(const char *op)
             mica_op_arg(op, i, pass, &a);
             printf(" %s |", direction(a.dir));
         }
+        char *types = types_of(&a);
+        printf(" %s |", types);
+        free(types);
     }
     printf("\n");
 }
@@ -274,13 +297,21 @@ static json_t *json_arguments(const char *op)
     json_t *arguments = json_array();
     int n = passes(op, &names);
     for (int i = 0; mica_op_arg(op, i, 0, &a) == MICA_OK; i++) {
-        json_t *directions = json_object();
-        json_t *o = json_pack("{ss sb}", "name", a.name, "optional", a.optional ? 1 : 0);
+        static const char *const needs[] = {"", "needed", "inferred"};
+        json_t *directions = json_object(), *need = json_object(), *types = json_array();
+        json_t *o = json_pack("{ss sb ss* ss*}", "name", a.name, "optional", a.optional ? 1 : 0,
+                              "like", a.like, "with", a.with);
         for (int pass = 0; pass < n; pass++) {
             mica_op_arg(op, i, pass, &a);
             json_object_set_new(directions, names[pass], json_string(direction(a.dir)));
+            json_object_set_new(need, names[pass], json_string(needs[a.need]));
         }
+        for (int d = 1; d < 32; d++)
+            if (a.types >> d & 1)
+                json_array_append_new(types, json_string(mica_dtype_name((mica_dtype)d)));
         json_object_set_new(o, "directions", directions);
+        json_object_set_new(o, "need", need);
+        json_object_set_new(o, "types", types);
         json_array_append_new(arguments, o);
     }
     return arguments;
