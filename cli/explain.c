@@ -226,6 +226,7 @@ static void show_contract(const mica_plan *plan)
            cli_count(c.n_outer, "merging addition"), cli_count(c.k_inst, "product"), c.ulps,
            c.flushes ? "; subnormals count as zero" : "");
     if (c.spreads) puts("  an infinity or NaN may reach results that do not depend on it");
+    if (c.hides_nan) puts("  relu gives 0 for NaN");
     if (c.amplify > 0)
         printf("  results share their errors, and infinities and NaN: %g times phi times the "
                "largest magnitude sum of such inputs\n",

@@ -92,11 +92,12 @@ static json_t *contract(const mica_plan *plan)
     mica_contract c;
     double phi;
     if (mica_plan_contract(plan, &c, &phi) != MICA_OK) return json_null();
-    return json_pack("{so sb sb sI sI sI so so so sb sb}", "unit", cli_json_number(c.unit),
+    return json_pack("{so sb sb sI sI sI so so so sb sb sb}", "unit", cli_json_number(c.unit),
                      "truncates", c.truncates, "flushes", c.flushes, "k_inst", (json_int_t)c.k_inst,
                      "n_seq", (json_int_t)c.n_seq, "n_outer", (json_int_t)c.n_outer, "ulps",
                      cli_json_number(c.ulps), "phi", cli_json_number(phi), "amplify",
-                     cli_json_number(c.amplify), "fractions", c.fractions, "spreads", c.spreads);
+                     cli_json_number(c.amplify), "fractions", c.fractions, "spreads", c.spreads,
+                     "hides_nan", c.hides_nan);
 }
 
 json_t *explain_object(const explain *e, const mica_problem *problem, const mica_plan *plan)

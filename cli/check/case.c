@@ -169,6 +169,7 @@ cli_tolerance cli_case_tolerance(const cli_case *c, const mica_plan *plan)
     return (cli_tolerance){.phi = phi * grown,
                            .floor = tiny * (double)(k.n_seq + k.n_outer) * c->largest * grown,
                            .exact = exact,
+                           .hides = k.hides_nan,
                            .most = c->fill != MICA_FILL_EDGES ? 0
                                    : k.unit < 0x1p-40         ? DBL_MAX
                                                               : (double)FLT_MAX,

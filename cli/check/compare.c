@@ -96,7 +96,9 @@ bool cli_element_passes(mica_dtype d, cli_tolerance t, double got, double want, 
     bool integer = cli_unit(d) == 0;
     *margin = 0;
     /* Terms that pass the accumulator's end on the way: infinite or NaN, by their order. */
-    if (t.most > 0 && !integer && !isfinite(got) && !(magnitude < t.most / 4)) return true;
+    const bool past = t.most > 0 && !integer && !(magnitude < t.most / 4);
+    if (past && (t.hides || !isfinite(got))) return true;
+    if (t.hides && isnan(want)) return true;
     if (!integer && (isnan(want) || isinf(want) || isnan(got))) {
         bool ok = isnan(want) ? isnan(got) : got == cli_quantize(d, want);
         *margin = ok ? 0 : INFINITY;

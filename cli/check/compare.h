@@ -20,6 +20,7 @@ typedef struct cli_tolerance {
     double floor; /* error of intermediates that underflow in the accumulator's type */
     bool exact;
     double least; /* S of every element at least: results have errors of each other's terms */
+    bool hides;   /* anything may stand for NaN */
     double most;  /* not 0: past a quarter of it, which S says, results may be infinite or NaN */
 } cli_tolerance;
 

@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 /* ---- activations ---------------------------------------------------------------------------
- * X(NAME, spelling, formula). a and b are the descriptor's act_a and act_b. */
+ * X(NAME, spelling, formula). a and b are the descriptor's act_a and act_b. NaN gives NaN, with
+ * maxima and minima, too; but for relu by an engine whose contract has hides_nan. */
 #define MICA_ACTIVATIONS(X)                                                                        \
     X(IDENTITY, "identity", "v")                                                                   \
     X(RELU, "relu", "max(v, 0)")                                                                   \

@@ -353,6 +353,7 @@ typedef struct mica_contract {
     /* One infinity or NaN may also reach results that do not depend on it: of other channels, or
      * beside their taps, where matrix units multiply it by zero. */
     bool spreads;
+    bool hides_nan; /* relu makes 0 of NaN, as the maximum of another library does */
 } mica_contract;
 MICA_API mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract,
                                         double *phi);

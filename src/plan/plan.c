@@ -424,6 +424,7 @@ mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, d
         MICA_TRY(mica_plan_contract(plan->children[i], &child, NULL));
         contract->flushes |= child.flushes; /* whichever engine a child got */
         contract->spreads |= child.spreads;
+        contract->hides_nan |= child.hides_nan;
     }
     if (phi) *phi = mica_contract_phi(contract);
     return MICA_OK;

@@ -185,6 +185,61 @@ static void test_clip(void **state)
     refuses("activation act=clip act_a=nan x=f32:5", "act_a=nan: not a number");
 }
 
+/* The plan of a line by an engine and a config; NULL: the engine does not take it. */
+static mica_plan *planned(const char *line, const char *engine, const char *config)
+{
+    mica_problem *p;
+    mica_plan *plan = NULL;
+    assert_int_equal(mica_problem_from_text(line, &p), MICA_OK);
+    mica_options o = {.engine = engine, .config = config};
+    if (mica_plan_problem(context, p, &o, &plan) != MICA_OK) plan = NULL;
+    mica_problem_destroy(p);
+    return plan;
+}
+
+/* In an epilogue, too, NaN stays, by each engine and config: oneDNN's clips would make a bound of
+ * it, and its relu is the only one that may, which the contract says. */
+static void test_nan_in_epilogues(void **state)
+{
+    (void)state;
+    enum { MOST = 2 * 8 * 7 * 7 };
+    static const char *const acts[] = {
+        "relu", "leaky_relu act_a=0", "clip act_a=-1 act_b=3", "hard_tanh", "relu6", "elu"};
+    static const struct {
+        const char *engine, *config, *line;
+    } rows[] = {{"ref", NULL, "gemm a=f32:4x12 b=f32:12x24 epilogue="},
+                {"cpu", NULL, "gemm a=f32:4x12 b=f32:12x24 epilogue="},
+                {"onednn", "via=0", "gemm a=f32:4x12 b=f32:12x24 epilogue="},
+                {"onednn", "via=1", "gemm a=f32:4x12 b=f32:12x24 epilogue="},
+                {"ref", NULL, "conv x=f32:2x8x7x7 w=f32:8x8x1x1 epilogue="},
+                {"cpu", NULL, "conv x=f32:2x8x7x7 w=f32:8x8x1x1 epilogue="},
+                {"onednn", "formats=0", "conv x=f32:2x8x7x7 w=f32:8x8x1x1 epilogue="},
+                {"onednn", "formats=1", "conv x=f32:2x8x7x7 w=f32:8x8x1x1 epilogue="},
+                {"onednn", "formats=2", "conv x=f32:2x8x7x7 w=f32:8x8x1x1 epilogue="}};
+    static float a[MOST], b[MOST], y[MOST];
+    for (int i = 0; i < MOST; i++) a[i] = (float)(i % 7 - 3), b[i] = (float)(i % 5 - 2);
+    a[5] = NAN;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t k = 0; k < sizeof acts / sizeof *acts; k++) {
+            char line[160];
+            mica_contract contract;
+            snprintf(line, sizeof line, "%s%s", rows[r].line, acts[k]);
+            mica_plan *plan = planned(line, rows[r].engine, rows[r].config);
+            if (!plan) continue;
+            void *space = aligned_alloc(256, (mica_plan_workspace(plan) / 256 + 1) * 256);
+            mica_run run = {.args = {a, b, y}, .workspace = space};
+            assert_int_equal(mica_plan_run(plan, &run), MICA_OK);
+            assert_int_equal(mica_plan_contract(plan, &contract, NULL), MICA_OK);
+            assert_true(!contract.hides_nan || (!strcmp(rows[r].engine, "onednn") && k < 2));
+            /* Row 0 of a, or pixel 5 of channel 0, is in y[0] or y[5]. */
+            const float got = rows[r].line[0] == 'g' ? y[0] : y[5];
+            if (!isnan(got) && !contract.hides_nan)
+                fail_msg("%s: %s: %g", line, rows[r].engine, (double)got);
+            free(space);
+            mica_plan_destroy(plan);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_tails),
         cmocka_unit_test(test_infinities),
         cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_nan_in_epilogues),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -32,37 +32,30 @@ static mica_status describe(md *m, const mica_tensor *t, bool any, const char *n
     return MICA_OK;
 }
 
-/* relu, leaky_relu and the clips are comparisons and one product. */
-static bool act_algorithm(mica_act act, float a, float b, dnnl_alg_kind_t *alg, float ab[2])
+/* relu and leaky_relu are a comparison and one product. Its clips are that, too, but give a bound
+ * for NaN. */
+static bool act_algorithm(mica_act act, float a, dnnl_alg_kind_t *alg, float *slope)
 {
-    ab[0] = a, ab[1] = b;
-    *alg = ONEDNN(eltwise_clip);
-    switch (act) {
-    case MICA_ACT_RELU:
-        ab[0] = 0;
-        *alg = ONEDNN(eltwise_relu);
-        return true;
-    case MICA_ACT_LEAKY_RELU:
-        *alg = ONEDNN(eltwise_relu);
-        return true;
-    case MICA_ACT_CLIP:
-        return a <= b; /* oneDNN has no clip with its bounds crossed */
-    case MICA_ACT_HARD_TANH:
-        ab[0] = -1, ab[1] = 1;
-        return true;
-    case MICA_ACT_RELU6:
-        ab[0] = 0, ab[1] = 6;
-        return true;
-    default:
-        return false;
-    }
+    *slope = act == MICA_ACT_RELU ? 0 : a;
+    *alg = ONEDNN(eltwise_relu);
+    return act == MICA_ACT_RELU || act == MICA_ACT_LEAKY_RELU;
+}
+
+/* Without a slope some of its kernels take the maximum of 0 and NaN, which is 0 there. */
+bool mica_onednn_hides_nan(const int32_t *epilogue, double act_a)
+{
+    for (int i = 0; i < MICA_MAX_STEPS && epilogue[i]; i++)
+        if (epilogue[i] == MICA_STEP_ACT + MICA_ACT_RELU ||
+            (epilogue[i] == MICA_STEP_ACT + MICA_ACT_LEAKY_RELU && act_a == 0))
+            return true;
+    return false;
 }
 
 bool mica_onednn_has_act(mica_act act)
 {
     dnnl_alg_kind_t alg;
-    float ab[2];
-    return act_algorithm(act, 0, 0, &alg, ab);
+    float slope;
+    return act_algorithm(act, 0, &alg, &slope);
 }
 
 bool mica_onednn_exact_int8(void)
@@ -92,13 +85,10 @@ static mica_status append_step(dnnl_post_ops_t ops, const mica_onednn_step *step
         s = append_sum(ops, step->scale);
     } else if (step->kind == MICA_ONEDNN_ACT) {
         dnnl_alg_kind_t alg;
-        float ab[2];
-        if (!act_algorithm(step->act, step->a, step->b, &alg, ab))
-            return mica_refuse(why,
-                               "activation %d (%g, %g): oneDNN only approximates it, or takes "
-                               "bounds in order alone",
-                               (int)step->act, (double)step->a, (double)step->b);
-        s = append_act(ops, alg, ab[0], ab[1]);
+        float slope;
+        if (!act_algorithm(step->act, step->a, &alg, &slope))
+            return mica_refuse(why, "activation %d: oneDNN approximates it", (int)step->act);
+        s = append_act(ops, alg, slope, 0);
     } else {
         md m = {0};
         MICA_TRY(describe(&m, &step->t, false, "an epilogue's tensor", why));

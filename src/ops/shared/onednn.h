@@ -30,7 +30,7 @@ typedef struct mica_onednn_step {
     mica_tensor t;
     float scale;
     mica_act act;
-    float a, b;
+    float a;
 } mica_onednn_step;
 
 enum { MICA_ONEDNN_SRC, MICA_ONEDNN_WEI, MICA_ONEDNN_DST, MICA_ONEDNN_TENSORS };
@@ -70,6 +70,8 @@ const char *mica_onednn_version(void);
 const char *mica_onednn_path(void);
 /* Activations that oneDNN computes exactly (comparisons and products, no approximations). */
 bool mica_onednn_has_act(mica_act act);
+/* Whether this epilogue may make a number of NaN there: mica_contract's hides_nan. */
+bool mica_onednn_hides_nan(const int32_t *epilogue, double act_a);
 /* Sums of 8-bit products are exact only with the VNNI instructions: older kernels saturate pairs
  * at 16 bits. */
 bool mica_onednn_exact_int8(void);

@@ -61,8 +61,7 @@ static bool add_step(const mica_conv_desc *d, int i, mica_onednn_spec *spec, sta
     if (kind >= MICA_STEP_ACT) {
         mica_act act = (mica_act)(kind - MICA_STEP_ACT);
         if (!mica_onednn_has_act(act)) return false;
-        *step = (mica_onednn_step){
-            .kind = MICA_ONEDNN_ACT, .act = act, .a = (float)d->act_a, .b = (float)d->act_b};
+        *step = (mica_onednn_step){.kind = MICA_ONEDNN_ACT, .act = act, .a = (float)d->act_a};
         s->step_args[spec->step_count++] = -1;
         return true;
     }
@@ -289,6 +288,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 {
     (void)config;
     const mica_conv_desc *d = desc;
+    c->hides_nan = mica_onednn_hides_nan(d->epilogue, d->act_a);
     if (d->x.dtype != MICA_BF16 && d->y.dtype != MICA_BF16) return;
     c->k_inst = 2;
     c->flushes = true;

@@ -253,10 +253,11 @@ static mica_status add_step(const mica_gemm_desc *d, int step, mica_onednn_spec 
     default:
         if (act == MICA_ACT_IDENTITY) return MICA_OK;
         if (!mica_onednn_has_act(act))
-            return mica_refuse(why, "activation %s: oneDNN only approximates it",
+            return mica_refuse(why,
+                               "activation %s: oneDNN approximates it, or gives a number for NaN",
                                mica_act_spellings[act]);
-        spec->steps[spec->step_count++] = (mica_onednn_step){
-            .kind = MICA_ONEDNN_ACT, .act = act, .a = (float)d->act_a, .b = (float)d->act_b};
+        spec->steps[spec->step_count++] =
+            (mica_onednn_step){.kind = MICA_ONEDNN_ACT, .act = act, .a = (float)d->act_a};
         return MICA_OK;
     }
 }
@@ -460,12 +461,20 @@ static void destroy(mica_plan *plan)
     if (s) mica_onednn_destroy(s->matmul);
 }
 
+static void contract(const void *desc, const mica_config *config, mica_contract *c)
+{
+    (void)config;
+    const mica_gemm_desc *d = desc;
+    c->hides_nan = mica_onednn_hides_nan(d->epilogue, d->act_a);
+}
+
 const mica_engine gemm_onednn = {.name = "onednn",
                                  .knobs = knobs,
                                  .packing = &packing,
                                  .available = mica_onednn_load,
                                  .accepts = accepts,
                                  .configs = configs,
+                                 .contract = contract,
                                  .predict = predict,
                                  .build = build,
                                  .run = run,
