@@ -253,6 +253,16 @@ if(TARGET mica)
     mica_test(emu/values_in_keys emu test_values_in_keys)
     set_tests_properties(emu/values_in_keys PROPERTIES ENVIRONMENT
       "${played_environment}")
+    # Fill edges by the planner's choice, with another seed for each commit.
+    set(edges_part 1)
+    if(NOT MICA_TEST_PART STREQUAL "")
+      set(edges_part ${MICA_TEST_PART})
+    endif()
+    mica_test(emu/edges emu mica check --quiet --device cuda:0 --pick --fill edges --seed ${edges_part} --part ${edges_part}
+      --seconds 8 ${PROJECT_SOURCE_DIR}/tests/edges.txt)
+    set_tests_properties(emu/edges PROPERTIES ENVIRONMENT "${played_environment}")
+    mica_test(self/edges-planted emu ${PROJECT_SOURCE_DIR}/tests/self/edges_planted.sh $<TARGET_FILE:mica> ${played}
+      ${PROJECT_SOURCE_DIR}/src)
     mica_test(self/emu unit ${PROJECT_SOURCE_DIR}/tests/self/emu.sh $<TARGET_FILE:mica> ${played}
       ${PROJECT_SOURCE_DIR}/src)
   endif()

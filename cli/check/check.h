@@ -57,6 +57,7 @@ typedef struct check {
     long checks;
     uint64_t line_packed;    /* what the current line packs */
     const char *line_engine; /* the engine that it names; or NULL */
+    bool zeroed;             /* the current problem has a 0 that its line does not say */
     bool weak;               /* the current line excuses comparisons that could hardly fail */
     bool refused, failed;    /* refused: or out of memory */
     bool lost;               /* lost: the device is gone, nothing more can run */
@@ -90,6 +91,10 @@ typedef struct check_plan {
 const char *check_only(const check *c, const mica_problem *problem, const char *named);
 /* Plans with each config of each engine that takes the problem; returns how many. */
 int check_plan_engines(check *c, const mica_problem *problem, const char *line, check_plan *plans);
+/* Plans on every engine and runs with one fill. */
+void check_problem(check *c, const mica_problem *problem, const char *line, mica_fill fill);
+/* Fill edges: the line with a 0 in each number that it leaves out. */
+void check_zeroed(check *c, const cli_line *line, const mica_problem *problem);
 /* The line's problem, whose result repeats that of a smaller problem along dimension 0. */
 void check_repeats(check *c, const cli_line *line);
 /* Breaks results on purpose; returns how many breakages went unnoticed. */
