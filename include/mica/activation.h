@@ -15,7 +15,8 @@
  * softsign at +-inf, too. Slopes at +-inf are their limits: nothing overflows on the way. NaN gives
  * NaN, as a value and as a slope, of relu and the clips too (PyTorch's relu lets dy pass). dx is a
  * product: infinite dy where the slope is 0 gives NaN. Clip's bounds may be infinite, and where
- * act_a is above act_b the value is act_b. */
+ * act_a is above act_b the value is act_b. Integers are clipped by pointwise: min(max(x0,x1),x2).
+ */
 #ifndef MICA_ACTIVATION_H
 #define MICA_ACTIVATION_H
 
