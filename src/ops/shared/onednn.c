@@ -310,55 +310,10 @@ static mica_status check_sizes(const mica_onednn_spec *spec, mica_why *why)
     return MICA_OK;
 }
 
-static mica_status create(const mica_onednn_spec *spec, bool probe, mica_onednn **primitive,
-                          mica_why *why)
+/* Gives back what is oneDNN's, where that can still be. */
+static void close_up(mica_onednn *p)
 {
-    mica_onednn *p = mica_alloc(sizeof *p);
-    if (!p) return mica_fail_memory(sizeof *p);
-    p->kind = spec->kind;
-    p->output = outputs[spec->kind];
-    p->threads = mica_dnnl.set_threads ? mica_cpu_threads() : 1;
-    if (!mica_onednn_enter()) {
-        mica_release(p);
-        return mica_refuse(why, "oneDNN is closed: the process ends");
-    }
-    int before = swap_threads(p->threads);
-    mica_status status = make(p, spec, probe, why);
-    swap_threads(before);
-    if (status == MICA_OK && !probe)
-        *primitive = p;
-    else
-        mica_onednn_destroy(p);
-    mica_onednn_leave();
-    return status;
-}
-
-static mica_status check_and_create(const mica_onednn_spec *spec, bool probe,
-                                    mica_onednn **primitive, mica_why *why)
-{
-    MICA_TRY(mica_onednn_load(why));
-    MICA_TRY(check_sizes(spec, why));
-    return create(spec, probe, primitive, why);
-}
-
-mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why)
-{
-    return check_and_create(spec, true, NULL, why);
-}
-
-mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
-{
-    *primitive = NULL;
-    return check_and_create(spec, false, primitive, why);
-}
-
-void mica_onednn_destroy(mica_onednn *p)
-{
-    if (!p) return;
-    if (mica_onednn_forked() || !mica_onednn_enter()) {
-        mica_release(p); /* and not what is oneDNN's */
-        return;
-    }
+    if (mica_onednn_forked() || !mica_onednn_enter()) return;
     for (int i = 0; i < CONTEXTS; i++) {
         context *c = &p->contexts[i];
         for (int t = 0; t < MICA_ONEDNN_TENSORS; t++) {
@@ -378,6 +333,55 @@ void mica_onednn_destroy(mica_onednn *p)
     if (p->pd) mica_dnnl.pd_destroy(p->pd);
     if (p->engine) mica_dnnl.engine_destroy(p->engine);
     mica_onednn_leave();
+}
+
+static mica_status create(mica_onednn *p, const mica_onednn_spec *spec, bool probe, mica_why *why)
+{
+    p->kind = spec->kind;
+    p->output = outputs[spec->kind];
+    p->threads = mica_dnnl.set_threads ? mica_cpu_threads() : 1;
+    if (!mica_onednn_enter()) return mica_refuse(why, "oneDNN is closed: the process ends");
+    int before = swap_threads(p->threads);
+    mica_status status = make(p, spec, probe, why);
+    swap_threads(before);
+    mica_onednn_leave();
+    return status;
+}
+
+static mica_status check(const mica_onednn_spec *spec, mica_why *why)
+{
+    MICA_TRY(mica_onednn_load(why));
+    return check_sizes(spec, why);
+}
+
+/* Nothing of ours is allocated, so that lack of memory is never taken for a refusal. */
+mica_status mica_onednn_probe(const mica_onednn_spec *spec, mica_why *why)
+{
+    mica_onednn p = {0};
+    MICA_TRY(check(spec, why));
+    mica_status status = create(&p, spec, true, why);
+    close_up(&p);
+    return status;
+}
+
+mica_status mica_onednn_create(const mica_onednn_spec *spec, mica_onednn **primitive, mica_why *why)
+{
+    *primitive = NULL;
+    MICA_TRY(check(spec, why));
+    mica_onednn *p = mica_alloc(sizeof *p);
+    if (!p) return mica_fail_memory(sizeof *p);
+    mica_status status = create(p, spec, false, why);
+    if (status == MICA_OK)
+        *primitive = p;
+    else
+        mica_onednn_destroy(p);
+    return status;
+}
+
+void mica_onednn_destroy(mica_onednn *p)
+{
+    if (!p) return;
+    close_up(p);
     mica_release(p);
 }
 
