@@ -269,14 +269,25 @@ static void ask_for_what_is_refused(const item *t)
     atomic_fetch_add(&soak.refused, 1);
 }
 
+/* Without an element to compute, a run needs no arguments. */
+static bool is_empty(const item *t)
+{
+    int64_t most = 0;
+    for (int i = 0; i < t->data.args; i++) {
+        if (!cli_is_output(&t->data.info[i])) continue;
+        int64_t count = mica_tensor_count(&t->data.info[i].tensor);
+        if (count > most) most = count;
+    }
+    return most == 0;
+}
+
 /* A run without its arguments, NULL, and files that are no records. */
 static void misuse(const item *t)
 {
     mica_plan *plan;
     if (mica_plan_problem(soak.context, t->problem, &t->options, &plan) == MICA_OK) {
         mica_status status = mica_plan_run(plan, &(mica_run){0});
-        if (status == MICA_OK && mica_tensor_count(&t->data.info[0].tensor) > 0)
-            wrong_item(t, "ran without arguments");
+        if (status == MICA_OK && !is_empty(t)) wrong_item(t, "ran without arguments");
         if (mica_plan_run(plan, NULL) == MICA_OK) wrong_item(t, "ran without a run");
         mica_plan_destroy(plan);
     }
@@ -407,7 +418,8 @@ static void meanwhile(double until)
 }
 
 typedef struct leftovers {
-    int64_t bytes;
+    int64_t bytes; /* resident */
+    int64_t heap;  /* in use, of malloc */
     int files, threads;
 } leftovers;
 
@@ -421,13 +433,18 @@ static leftovers one_round(double seconds)
     for (int i = 0; i < ITEMS; i++) forget(&soak.items[i]);
     mica_context_destroy(soak.context);
     malloc_trim(0);
-    return (leftovers){resident(), entries("/proc/self/fd"), entries("/proc/self/task")};
+    struct mallinfo2 heap = mallinfo2();
+    return (leftovers){resident(), (int64_t)(heap.uordblks + heap.hblkhd), entries("/proc/self/fd"),
+                       entries("/proc/self/task")};
 }
 
 /* The first round opens and keeps what the process has once. */
 static void compare(const leftovers *first, const leftovers *later)
 {
-    enum { SLACK = 32 << 20, PEAK = 512 << 20 };
+    enum { SLACK = 32 << 20, HEAP = 1 << 20, PEAK = 512 << 20 };
+    if (!WATCHED && later->heap > first->heap + HEAP)
+        wrong("%lld KB are in use after a round, %lld after the first",
+              (long long)later->heap >> 10, (long long)first->heap >> 10);
     if (!WATCHED && later->bytes > first->bytes + SLACK)
         wrong("%lld KB are resident after a round, %lld after the first",
               (long long)later->bytes >> 10, (long long)first->bytes >> 10);
@@ -456,6 +473,7 @@ static void report(double seconds)
 int main(int argc, char **argv)
 {
     double seconds = argc > 3 ? strtod(argv[1], NULL) : 0, begin = now();
+    mallopt(M_ARENA_MAX, 1); /* malloc_trim leaves the ends of the others resident */
     if (!(seconds >= 1)) return fprintf(stderr, "usage: soak SECONDS SEED FILE...\n"), 2;
     state = strtoull(argv[2], NULL, 10);
     cli_lines_read(&soak.lines, argv + 3, argc - 3);
@@ -467,9 +485,10 @@ int main(int argc, char **argv)
     leftovers first = {0};
     for (int i = 0; i < rounds; i++) {
         leftovers later = one_round(seconds / rounds);
-        printf("round %d: at most %lld MB resident; left %lld MB, %d descriptors, %d threads\n",
-               i + 1, (long long)round_peak >> 20, (long long)later.bytes >> 20, later.files - 3,
-               later.threads - 2);
+        printf("round %d: at most %lld MB resident; left %lld MB, of them %lld KB of malloc, %d "
+               "descriptors, %d threads\n",
+               i + 1, (long long)round_peak >> 20, (long long)later.bytes >> 20,
+               (long long)later.heap >> 10, later.files - 3, later.threads - 2);
         fflush(stdout);
         if (i == 0) first = later;
         compare(&first, &later);
