@@ -143,4 +143,5 @@ def make(table):
     operator.__doc__ = table.docstring()
     operator.__signature__ = table.signature()
     operator._mica_table = table
+    operator._mica_bind = bind
     return operator

@@ -2,12 +2,14 @@
 """Functions with the signatures of torch.nn.functional, on the library's operators. Under autocast products
 take the type that it asks for; norms, softmax and losses take f32, as PyTorch's own do."""
 
+import functools
 import math
 
 import torch
 
 from .._formulas import statistics
 from ._formulas import Arrays, _call
+from ._library import site
 
 _WIDE = {torch.float64: "f64"}
 
@@ -41,24 +43,47 @@ def _given(values, nothing):
 # ---- convolution and linear ----
 
 
-def _conv(x, w, bias, stride, padding, dilation, groups, transposed=False, output_padding=0):
-    x, w, bias = _autocast(x, w, bias)
-    rank = w.dim() - 2
-    batched = x.dim() == rank + 2
-    if not batched:
-        x = x.unsqueeze(0)
+def _hashable(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _conv_fields(window, stride, padding, dilation, groups, transposed, output_padding, bias):
+    rank = len(window)
     stride, dilation = _axes(stride, rank), _axes(dilation, rank)
     extra = None
     if padding == "valid":
         pad = [0] * rank
     elif padding == "same":
-        total = [d * (n - 1) for d, n in zip(dilation, w.shape[2:])]
+        total = [d * (n - 1) for d, n in zip(dilation, window)]
         pad, extra = [t // 2 for t in total], _given([t % 2 for t in total], 0)
     else:
         pad = _axes(padding, rank)
-    y, = _call("conv", x=x, w=w, bias=bias, epilogue=None if bias is None else ["bias"], stride=_given(stride, 1),
-               pad=_given(pad, 0), pad_extra=extra, dilation=_given(dilation, 1), groups=None if groups == 1 else groups,
-               transposed=transposed or None, output_pad=_given(_axes(output_padding, rank), 0))
+    fields = {"epilogue": ["bias"] if bias else None, "stride": _given(stride, 1), "pad": _given(pad, 0), "pad_extra": extra,
+              "dilation": _given(dilation, 1), "groups": None if groups == 1 else groups, "transposed": transposed or None,
+              "output_pad": _given(_axes(output_padding, rank), 0)}
+    return tuple((n, _hashable(v)) for n, v in fields.items() if v is not None)
+
+
+@functools.lru_cache(4096)
+def _conv_site(*key):
+    return site("conv", ("x", "w", "bias") if key[-1] else ("x", "w"), _conv_fields(*key))
+
+
+def _conv(x, w, bias, stride, padding, dilation, groups, transposed=False, output_padding=0):
+    if torch._C._is_any_autocast_enabled():
+        x, w, bias = _autocast(x, w, bias)
+    batched = x.dim() == w.dim()
+    if not batched:
+        x = x.unsqueeze(0)
+    key = w.shape[2:], stride, padding, dilation, groups, transposed, output_padding, bias is not None
+    if torch.compiler.is_compiling():  # which sees through the memory of sites, and warns of it
+        y, = _call("conv", x=x, w=w, bias=bias, **dict(_conv_fields(*key)))
+    else:
+        try:
+            run = _conv_site(*key)
+        except TypeError:  # lists, or sizes that a trace has not made numbers
+            run = _conv_site(tuple(map(int, key[0])), *map(_hashable, key[1:]))
+        y, = run(x, w) if bias is None else run(x, w, bias)
     return y if batched else y.squeeze(0)
 
 

@@ -10,6 +10,8 @@ of all results without a line for any operation here.
 described: tensors of which only the description is given, as NAME=TENSOR of a problem line. Operators change
 nothing in place: operations that only do so (optimiser steps, appending to a cache) are not here."""
 
+import functools
+
 import torch
 
 import mica
@@ -91,16 +93,20 @@ class Operator:
 # tracing, no modes. Then a call costs a quarter.
 
 
+def quiet(_is_compiling=torch.compiler.is_compiling, _modes=torch._C._len_torch_dispatch_stack,
+          _functions=torch._C._len_torch_function_stack, _transforms=torch._C._functorch.peek_interpreter_stack,
+          _trace=torch._C._get_tracing_state):
+    """Whether nobody listens, here and now."""
+    return not (_is_compiling() or _modes() or _functions() or _transforms() is not None or _trace() is not None)
+
+
 def plain(values):
     """Whether these tensors, here and now, are nothing but memory."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
-        return False
-    return all(type(v) in _PLAIN for v in values)
+    return quiet() and all(type(v) in _PLAIN for v in values)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 
 
 class Direct(torch.autograd.Function):
@@ -123,6 +129,53 @@ class Direct(torch.autograd.Function):
         backward, others, names, needed = ctx.mica
         found = backward(ctx.saved_tensors, others, gradients, needed)
         return (None,) * 6 + tuple(found.get(n) for n in names)
+
+
+class Site:
+    """Calls of an operator that differ in their tensors alone. Where nobody listens, no gradient is wanted and tensors
+    like these were seen before, what is left of a call is pointers."""
+
+    def __init__(self, name, names, fields, described):
+        self.operator, self.name, self.names = operators[name], name, names
+        self.fields, self.described = dict(fields), dict(described)
+        self.bound = {}
+
+    def __call__(self, *tensors):
+        if quiet():
+            key, pointers, gradients = [], [], torch.is_grad_enabled()
+            for t in tensors:
+                if (type(t) not in _PLAIN or t.layout is not _STRIDED or (gradients and t.requires_grad) or t.is_neg()
+                        or t.is_conj()):
+                    break
+                key += t.dtype, t.shape, t.stride(), t.device
+                pointers.append(t.data_ptr())
+            else:
+                key = tuple(key)
+                bound = self.bound.get(key)
+                if bound is None:
+                    bound = self.bind(key, tensors)
+                if bound:
+                    found = bound(pointers, tensors, tensors, None, None)
+                    return [found] if bound.single else list(found)
+        return call(self.name, {**dict(zip(self.names, tensors)), **self.fields}, self.described)
+
+    def bind(self, key, tensors):
+        """Plans, once for tensors of a kind; False for those that go the long way."""
+        if any(_readable(t) is not t for t in tensors):
+            found = False
+        else:
+            given = {n: t.detach() for n, t in zip(self.names, tensors)}
+            found = self.operator.function._mica_bind((), {**given, **self.fields, **self.described}, False)
+        if len(self.bound) >= 1024:
+            self.bound.clear()
+        self.bound[key] = found
+        return found
+
+
+@functools.lru_cache(4096)
+def site(name, names, fields, described=()):
+    """fields, described: pairs."""
+    return Site(name, names, fields, described)
 
 
 def call(name, given, described, scalars=()):

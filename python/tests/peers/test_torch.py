@@ -264,6 +264,27 @@ class Operators(unittest.TestCase):
                         or torch._C._dispatch_has_kernel_for_dispatch_key(f"mica::{n}", "Autograd")}
         self.assertEqual(with_formula, set(GRADIENTS))
 
+    def test_a_site_knows_its_tensors(self):
+        """Calls that differ in their tensors alone find plans by these: other types, sizes, strides, views, gradients."""
+        F = torch.nn.functional
+        w, b = torch.randn(4, 3, 3, 3), torch.randn(4)
+        x = torch.randn(2, 3, 6, 5)
+        negated = torch.complex(x, x).conj().imag  # with the sign in a flag
+        self.assertTrue(negated.is_neg())
+        for _ in range(2):  # the second time by what the first one found
+            for one in (x, x.to(memory_format=torch.channels_last), torch.randn(1, 3, 9, 9), x[:, :, ::2], x[0], negated,
+                        torch.ones(1, 1, 1, 1).expand(2, 3, 6, 5), x.double()):
+                weight, bias = w.to(one.dtype), b.to(one.dtype)
+                torch.testing.assert_close(M.conv(one, weight, bias, padding=[1, 1]), F.conv2d(one, weight, bias, padding=1),
+                                           rtol=1e-4, atol=1e-4)
+            self.assertFalse(M.conv(x, w).requires_grad)
+            self.assertTrue(M.conv(x, w.requires_grad_()).requires_grad)
+            with torch.no_grad():
+                self.assertFalse(M.conv(x, w).requires_grad)
+            w.requires_grad_(False)
+        with self.assertRaises(mica.Invalid):
+            M.conv(x, w.to_sparse())
+
     def test_the_short_way_and_the_dispatcher_agree(self):
         """Functions go past the dispatcher where nobody listens; modes and transforms are listened to."""
         from unittest import mock
