@@ -40,7 +40,7 @@ endif()
 set(planning ${sources})
 list(FILTER planning EXCLUDE REGEX "/src/(.*/)?cpu/")
 set(lean_loops ${sources})
-list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/shared/cpu/convert\\.c$|/pointwise/cpu/functions_f32\\.c$|_onednn\\.c$")
+list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/ops/convert/cpu/convert\\.c$|/pointwise/cpu/functions_f32\\.c$|_onednn\\.c$")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
 set_source_files_properties(${lean_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")

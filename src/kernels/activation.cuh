@@ -36,7 +36,7 @@ template <typename A> __device__ __forceinline__ A gelu_inner(A v)
  * erf(v / sqrt 2) would have none. reach: v up to where the density is 0; NaN passes. */
 __device__ __forceinline__ float normal_reach(float v) { return clip_of(v, -14.5f, 14.5f); }
 __device__ __forceinline__ double normal_reach(double v) { return clip_of(v, -40.0, 40.0); }
-/* As src/ops/shared/cpu/functions_f32.h: a polynomial in 1 / (1 + 0.35 |v|) is the tail over the density, which is
+/* As src/ops/convert/cpu/functions_f32.h: a polynomial in 1 / (1 + 0.35 |v|) is the tail over the density, which is
  * wrong by v^2 / 2 units. */
 __device__ __forceinline__ float normal_cdf(float v, float *density)
 {

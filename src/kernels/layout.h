@@ -7,7 +7,7 @@
 #define MICA_LAYOUT_TENSORS 12
 
 /* Dimensions in logical order and the strides of the tensors that share them. A host function
- * (ops/shared/layout.h) merges dimensions that are contiguous in all of them. */
+ * (ops/access/layout.h) merges dimensions that are contiguous in all of them. */
 typedef struct mica_layout {
     long long count; /* elements */
     int rank;

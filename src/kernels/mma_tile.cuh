@@ -11,7 +11,7 @@
  * (K_MAJOR) or rows of lines for each k; 16-byte chunks are permuted so that eight chunks of
  * neighbouring rows lie in different banks.
  *
- * Prologue (ops/shared/mma_tile.h): TILE_M TILE_N WARP_M WARP_N STAGES RESIDENT SHARED; A_VECTOR
+ * Prologue (ops/mma/mma_tile.h): TILE_M TILE_N WARP_M WARP_N STAGES RESIDENT SHARED; A_VECTOR
  * A_K_FAST B_VECTOR B_K_FAST; C_VECTOR C_N_FAST: elements stored at once, along the columns or rows;
  * PRECISE; types a_t b_t c_t sum_t. */
 #pragma once

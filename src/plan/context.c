@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "cpu/cpu.h"
 #include "cpu/floating.h"
-#include "ops/shared/onednn.h"
+#include "ops/onednn/onednn.h"
 #include "peers/peers.h"
 
 #include <stdio.h>

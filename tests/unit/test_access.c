@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "ops/shared/access.h"
-#include "ops/shared/layout.h"
+#include "ops/access/access.h"
+#include "ops/access/layout.h"
 
 static mica_layout layout_of(const char *a, const char *b)
 {

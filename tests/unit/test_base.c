@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/tensor.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * Runs of elements against one element at a time: every code of the short types, and floats of
  * every upper half with lower halves around ties; whole vectors and what is left over, neighbours
  * and not. */
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <math.h>
 #include <setjmp.h>

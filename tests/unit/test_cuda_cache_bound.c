@@ -24,7 +24,8 @@ static time_t age(const mica_cache_key *key)
     return time(NULL) - st.st_mtime;
 }
 
-/* Marked just now. Files are stamped by another clock than time()'s, which may be a second ahead. */
+/* Marked just now. Files are stamped by another clock than time()'s, which may be a second ahead.
+ */
 static void assert_new(const mica_cache_key *key)
 {
     assert_in_range(age(key) + 1, 0, 61);

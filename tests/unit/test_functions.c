@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * exp and its relatives in f32 against libm in double, on floats of every exponent. */
-#include "ops/shared/cpu/functions_f32.h"
+#include "ops/convert/cpu/functions_f32.h"
 
 #include <float.h>
 #include <setjmp.h>

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "mica/mica.h"
-#include "ops/shared/onednn.h"
+#include "ops/onednn/onednn.h"
 
 #include <math.h>
 #include <stdio.h>

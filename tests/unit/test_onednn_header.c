@@ -18,7 +18,7 @@ typedef dnnl_memory_desc_t *onednn_md;
 #define CALLS_OF_VERSION       ONEDNN_CALLS_2
 #endif
 #define MICA_ONEDNN_TYPES_GIVEN
-#include "ops/shared/onednn_calls.h"
+#include "ops/onednn/onednn_calls.h"
 
 #define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #theirs)
 

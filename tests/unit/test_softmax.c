@@ -2,7 +2,7 @@
  * Softmax: known values, limits, refusals, gradients by finite differences, in place, the vector
  * exponential, equal bits for any number of threads. */
 #include "line.h"
-#include "ops/shared/cpu/rows.h"
+#include "ops/reduce/cpu/rows.h"
 
 /* exp(1..3) over their sum, to 8 digits, as every textbook has it. */
 static void known_values(void **state)

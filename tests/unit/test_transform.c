@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "mica/mica.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "mica/activation.h"
 #include "ops/activation/activation_args.h"
 #include "ops/pointwise/pointwise.h"
-#include "ops/shared/activation.h"
+#include "ops/epilogue/activation.h"
 
 void mica_activation_operands(const void *desc, mica_pointwise_set *set);
 mica_status mica_activation_numbers(const void *desc, const double *scalars, double *numbers);

@@ -7,7 +7,7 @@
  * multiplies magnitudes by the growth of the outer sum, in which that error takes no part: so it
  * enters divided by it. In fields called `error` below it is counted in units. */
 #include "ops/attention/attention.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 

@@ -2,7 +2,7 @@
  * Attention in parts, merged: fields, arguments, inference, checks, test data, the truth. */
 #include "ops/attention_merge/attention_merge.h"
 #include "base/random.h"
-#include "ops/shared/layout.h"
+#include "ops/access/layout.h"
 
 #include <math.h>
 #include <string.h>

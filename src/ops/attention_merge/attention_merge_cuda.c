@@ -5,7 +5,7 @@
  * no workspace. */
 #include "ops/attention_merge/attention_merge.h"
 #include "ops/attention_merge/attention_merge_args.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 enum { BLOCK = 256, BLOCKS_PER_UNIT = 64 };
 

@@ -4,7 +4,7 @@
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"
-#include "ops/shared/integer.h"
+#include "ops/convert/integer.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 
 #include "mica/conv.h"
 #include "ops/conv/conv_args.h"
-#include "ops/shared/access.h"
-#include "ops/shared/epilogue.h"
+#include "ops/access/access.h"
+#include "ops/epilogue/epilogue.h"
 
 /* Parts of `each` that n make, the last perhaps smaller. */
 static inline int64_t conv_ceil_div(int64_t n, int64_t each)

@@ -5,7 +5,7 @@
 
 #include "mica/cross_entropy.h"
 #include "ops/op.h"
-#include "ops/shared/layout.h"
+#include "ops/access/layout.h"
 
 /* Rows as a merged loop nest over the logits without their class axis, the labels, and up to two
  * tensors of a value per row or of the logits' shape: fwd loss (reduction none) and lse; bwd dloss

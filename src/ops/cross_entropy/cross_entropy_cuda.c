@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "cuda": a group of 1 to 512 threads per row (ops/shared/slices.h). The forward pass reads
+ * Engine "cuda": a group of 1 to 512 threads per row (ops/access/slices.h). The forward pass reads
  * the logits once; sums over rows are partial sums by block in a fixed grid, finished by one block.
  * The backward pass keeps a row in registers if it fits, else reads it twice. Any strides and
  * types. Configs: `blocks` that share a sum over rows; with 1 no workspace is needed, and a mean's
@@ -7,7 +7,7 @@
  * thread has some neighbours for itself, as many as a vector. */
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/cross_entropy_args.h"
-#include "ops/shared/slices.h"
+#include "ops/access/slices.h"
 
 #include <string.h>
 

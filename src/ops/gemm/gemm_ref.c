@@ -2,7 +2,7 @@
  * gemm: the truth. Each element is one sum over k in order, in double precision; tiles only spare
  * conversions. */
 #include "ops/gemm/gemm_shape.h"
-#include "ops/shared/integer.h"
+#include "ops/convert/integer.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 

@@ -5,7 +5,7 @@
 
 #include "mica/gemm.h"
 #include "ops/gemm/cuda/gemm_full_args.h"
-#include "ops/shared/epilogue.h"
+#include "ops/epilogue/epilogue.h"
 
 static inline long long ceiling(long long a, long long b)
 {

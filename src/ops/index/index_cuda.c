@@ -3,8 +3,8 @@
  * to 16 bytes where dimensions allow; sums by their owners, in a second one (index_fold.cu,
  * index_combine.cu). */
 #include "ops/index/index.h"
-#include "ops/shared/access.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/access/access.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
-#include "ops/shared/integer.h"
+#include "ops/convert/integer.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "mica/norm.h"
 #include "ops/op.h"
 #include "ops/norm/norm_args.h"
-#include "ops/shared/activation.h"
+#include "ops/epilogue/activation.h"
 
 /* Kept: the sets, which have statistics of their own; reduced: the elements of one set. */
 void mica_norm_split_sets(const mica_norm_desc *d, norm_split *split);

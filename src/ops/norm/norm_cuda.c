@@ -8,7 +8,7 @@
  * tensors are contiguous one way or the other; parts whose channels lie side by side (batch;
  * gradients of scale and bias of rows) have a kernel of their own. */
 #include "ops/norm/norm_cuda.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <string.h>
 

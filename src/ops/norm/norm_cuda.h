@@ -6,7 +6,7 @@
 #define MICA_OPS_NORM_NORM_CUDA_H
 
 #include "ops/norm/norm.h"
-#include "ops/shared/slices.h"
+#include "ops/access/slices.h"
 
 typedef enum norm_stage_kind {
     NORM_FUSED,   /* a set from its sums to its elements */

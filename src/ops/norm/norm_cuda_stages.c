@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which launches a problem takes, and how groups of threads share it. */
 #include "ops/norm/norm_cuda.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <stdlib.h>
 #include <string.h>

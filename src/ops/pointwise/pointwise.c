@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What both engines and the reference make of an operation's operands. */
 #include "ops/pointwise/pointwise.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 

@@ -14,7 +14,7 @@
 
 #include "ops/op.h"
 #include "ops/pointwise/pointwise_args.h"
-#include "ops/shared/layout.h"
+#include "ops/access/layout.h"
 
 typedef struct mica_pointwise_operand {
     mica_tensor tensor; /* all have the same dimensions; no dtype: absent */

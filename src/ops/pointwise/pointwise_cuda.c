@@ -4,7 +4,7 @@
  * they are not. */
 #include "ops/pointwise/pointwise.h"
 #include "base/memory.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
  *   spread    backward where each window is all of x's plane: what the elements receive is known
  * Bound by memory where the cache answers the overlap and the windows are constants. */
 #include "ops/pool/pool.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * Pooling in plain loops over windows and taps. */
 #include "ops/pool/pool.h"
 #include "cpu/cpu.h"
-#include "ops/shared/integer.h"
+#include "ops/convert/integer.h"
 
 #include <math.h>
 

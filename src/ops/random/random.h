@@ -6,7 +6,7 @@
 #include "mica/random.h"
 #include "ops/op.h"
 #include "ops/random/random_args.h"
-#include "ops/shared/layout.h"
+#include "ops/access/layout.h"
 
 typedef struct mica_random_set {
     mica_random_draw draw;

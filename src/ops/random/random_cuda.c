@@ -3,7 +3,7 @@
  * thread, whose counters it computes itself. Bound by memory where indices are neighbours and rows
  * begin where a counter does; about 100 instructions per counter else. */
 #include "ops/random/random.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 enum { BLOCK = 256, NEIGHBOURS = 8 };
 

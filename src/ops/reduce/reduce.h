@@ -5,7 +5,7 @@
  * added to it, how two of them merge and what is done with a whole one; and, if it has results of
  * the operands' shape, how those are written in a second walk over the elements.
  *
- * On the CPU tiles of slices pass in chunks that stay in the first-level cache (shared/cpu/tile.h).
+ * On the CPU tiles of slices pass in chunks that stay in the first-level cache (cpu/tile.h).
  * Long slices that are too few for the threads are cut into parts, by shape alone, so that the
  * threads' number does not show in the bits; the parts' states merge in their order. On a GPU
  * groups of threads share a slice, or a thread has neighbouring ones for itself, and slices that
@@ -15,7 +15,7 @@
 
 #include "ops/op.h"
 #include "ops/reduce/reduce_args.h"
-#include "ops/shared/cpu/tile.h"
+#include "ops/reduce/cpu/tile.h"
 
 /* ---- the split ---- */
 

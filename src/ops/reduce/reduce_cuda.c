@@ -4,8 +4,8 @@
  * few to fill the device are cut into parts, whose states pass through the workspace to a second
  * kernel. Memory-bound where one or the other is contiguous; correct for any strides and types. */
 #include "ops/reduce/reduce_op.h"
-#include "ops/shared/access.h"
-#include "ops/shared/slices.h"
+#include "ops/access/access.h"
+#include "ops/access/slices.h"
 
 /* Values a thread reads ahead, blocks that fill a multiprocessor, accesses of a thread that make a
  * part worth its merging, and most parts of a slice. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Vectors, prologues and arguments of the kernels of rope and kv_append. */
 #include "ops/rope/rope_cuda.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <stdio.h>
 #include <stdlib.h>

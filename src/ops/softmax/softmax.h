@@ -5,7 +5,7 @@
 
 #include "mica/softmax.h"
 #include "ops/op.h"
-#include "ops/shared/layout.h"
+#include "ops/access/layout.h"
 
 /* What an engine may add to exp, a division and a product, in units in the last place. */
 #define MICA_SOFTMAX_ULPS 6

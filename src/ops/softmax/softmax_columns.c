@@ -5,7 +5,7 @@
  * cycle and multiprocessor, take less. */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_args.h"
-#include "ops/shared/slices.h"
+#include "ops/access/slices.h"
 
 enum { KEPT_WORDS = 56 };
 

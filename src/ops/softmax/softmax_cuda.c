@@ -6,8 +6,8 @@
  * strides and types. */
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_args.h"
-#include "ops/shared/access.h"
-#include "ops/shared/slices.h"
+#include "ops/access/access.h"
+#include "ops/access/slices.h"
 
 /* Values a thread keeps in registers without spills (a backward pass keeps two tensors). */
 enum { KEEP_FORWARD = 32, KEEP_BACKWARD = 16, SCRATCH_BYTES = 2048 };

@@ -4,7 +4,7 @@
  * tolerance multiplies magnitudes by the growth of a sum of n terms, which that error does not
  * take part in: so it enters divided by it. */
 #include "ops/softmax/softmax.h"
-#include "ops/shared/cpu/rows.h"
+#include "ops/reduce/cpu/rows.h"
 #include "cpu/cpu.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
  *            one of the dimensions is short (images of three channels, which are then one run) */
 #include "ops/transform/transform.h"
 #include "ops/transform/transform_args.h"
-#include "ops/shared/layout.h"
-#include "ops/shared/access.h"
+#include "ops/access/layout.h"
+#include "ops/access/access.h"
 
 #include <stdlib.h>
 

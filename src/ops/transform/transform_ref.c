@@ -2,7 +2,7 @@
  * The transform family's truth. */
 #include "ops/transform/transform.h"
 #include "cpu/cpu.h"
-#include "ops/shared/integer.h"
+#include "ops/convert/integer.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * Activations of blocks: a vector loop per function; relu of 16-bit floats, whose results need no
  * rounding, on the bits. */
 #include "ops/activation/activation.h"
-#include "ops/shared/cpu/activation_f32.h"
+#include "ops/epilogue/cpu/activation_f32.h"
 #include "cpu/cpu.h"
 
 MICA_CLONES

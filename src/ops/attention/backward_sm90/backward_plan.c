@@ -2,7 +2,7 @@
  * Plans and runs of attention's engine sm90_bwd: lse and sums of dout out, then the kernels of the
  * config, then dq out of its sums where scores are formed once. */
 #include "ops/attention/backward_sm90/backward.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <math.h>
 

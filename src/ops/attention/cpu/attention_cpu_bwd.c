@@ -6,7 +6,7 @@
  * queries are tiles: the same products with the roles exchanged. dbias takes a pass of its own,
  * each thread summing what is its own in order. */
 #include "ops/attention/cpu/attention_cpu.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 
 #include <math.h>

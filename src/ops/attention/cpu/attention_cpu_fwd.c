@@ -3,7 +3,7 @@
  * maximum, the sum and the result of what they have seen. Few rows with many keys take these in
  * parts, which are merged in order: results depend on sizes, never on threads. */
 #include "ops/attention/cpu/attention_cpu.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The vector loops of attention on the CPU. */
 #include "ops/attention/cpu/attention_cpu.h"
-#include "ops/shared/cpu/bf16.h"
-#include "ops/shared/cpu/functions_f32.h"
+#include "ops/convert/cpu/bf16.h"
+#include "ops/convert/cpu/functions_f32.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 #include "cpu/scratch.h"

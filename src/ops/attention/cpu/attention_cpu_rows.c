@@ -2,7 +2,7 @@
  * Rows, panels and tiles of attention on the CPU: what they are, and how scores are completed. */
 #include "cpu/cpu.h"
 #include "ops/attention/cpu/attention_cpu.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * What the engines cuda and sm80 of attention share on the host: arguments, lists of kernels, the
  * kernels around those that multiply. */
 #include "ops/attention/cuda/attention_cuda_plan.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * What attention's engines for few queries share: what they refuse, their kernels' arguments, the
  * kernel that adds up splits, a run. */
 #include "ops/attention/decode/decode.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <limits.h>
 

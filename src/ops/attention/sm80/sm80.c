@@ -9,7 +9,7 @@
  * of 16 heads, all pairs, 4.4 and 15 ms; on an A100 (312) 7.0 and 25 ms. That is the floor:
  * exponentials come on top where too few warps are there to hide them. */
 #include "ops/attention/cuda/attention_cuda_plan.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What both passes on Hopper ask of tensors, and how TMA is told of them. */
 #include "ops/attention/sm90/sm90_shape.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 /* Of an element, in bytes. */
 static int size_of(const mica_tensor *t)

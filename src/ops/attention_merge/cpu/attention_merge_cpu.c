@@ -2,7 +2,7 @@
  * Engine "cpu": a thread per row, one look at the sums of its parts and one at their rows, in
  * pieces that stay in the first cache. f64 in f64, all else in f32. Any strides; no workspace. */
 #include "ops/attention_merge/attention_merge.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 
 #include "cpu/cpu.h"
 #include "ops/conv/cpu/conv_cpu.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {

@@ -9,7 +9,7 @@
 #include "ops/conv/conv.h"
 
 #include "cpu/cpu.h"
-#include "ops/shared/onednn.h"
+#include "ops/onednn/onednn.h"
 
 enum { FORMATS_USER, FORMATS_FILTER, FORMATS_ALL, FORMATS };
 

@@ -3,7 +3,7 @@
 #include "ops/conv/cpu/conv_cpu.h"
 
 #include "cpu/cpu.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 /* ---- the epilogue ---- */
 

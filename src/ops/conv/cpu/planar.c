@@ -8,7 +8,7 @@
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 #include "cpu/scratch.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <string.h>
 

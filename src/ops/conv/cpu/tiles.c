@@ -9,7 +9,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 const char *const conv_fft_knobs[] = {"rows", "cols", "chunks", NULL};
 

@@ -9,7 +9,7 @@
  * wgrad images may lie apart, as in NCHW, and are batches then. */
 #include "ops/conv/lowered/gemm.h"
 #include "ops/conv/lowered/gemm_args.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include "ops/conv/conv.h"
 #include "ops/conv/lowered/passes_args.h"
-#include "ops/shared/layout.h"
+#include "ops/access/layout.h"
 
 /* The config's number is the index of an engine in the backend's NULL-terminated list. */
 extern const char *const conv_passes_knobs[];

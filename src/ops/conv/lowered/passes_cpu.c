@@ -5,8 +5,8 @@
  * for f64) unless only statistics are asked for. */
 #include "cpu/cpu.h"
 #include "ops/conv/lowered/passes.h"
-#include "ops/shared/cpu/convert.h"
-#include "ops/shared/cpu/epilogue.h"
+#include "ops/convert/cpu/convert.h"
+#include "ops/epilogue/cpu/epilogue.h"
 
 /* The order is that of records: append only. */
 static const mica_engine *const engines[] = {&mica_conv_cpu, &mica_conv_onednn, NULL};

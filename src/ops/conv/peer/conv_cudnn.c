@@ -4,7 +4,7 @@
  * first or last, and the epilogue in the same graph; alpha is 1 and beta 0, because both are fixed
  * when the library plans. Configs are its own candidates, best first by its heuristic. */
 #include "ops/conv/conv.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 #include "peers/cudnn.h"
 

@@ -6,7 +6,7 @@
 
 #include "ops/conv/conv.h"
 #include "ops/conv/sm80/sm80_args.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 enum { CONV_SM80_MOST_CLASSES = 256 };
 

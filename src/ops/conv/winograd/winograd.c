@@ -13,7 +13,7 @@
  * large as results. For 16-bit types it saves memory beside f32, and no time beside tensor cores.
  */
 #include "ops/conv/winograd/winograd.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 #include "ops/conv/winograd/winograd_args.h"
 
 enum { BLOCK = 128, TAPS = CONV_WINOGRAD_TAPS };

@@ -7,7 +7,7 @@
  * types the more. */
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/reduce/reduce.h"
-#include "ops/shared/cpu/rows.h"
+#include "ops/reduce/cpu/rows.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 #include "cpu/stream.h"

@@ -7,7 +7,7 @@
  * at the unit's rate, and to pack b, once for 256 rows: as much time as the products of 100 rows
  * (AMX) or 20. */
 #include "ops/gemm/cpu/gemm_bf16.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 

@@ -10,9 +10,9 @@
 #include "ops/gemm/cpu/gemm_cpu.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
-#include "ops/shared/cpu/bf16.h"
-#include "ops/shared/cpu/convert.h"
-#include "ops/shared/cpu/functions_f32.h"
+#include "ops/convert/cpu/bf16.h"
+#include "ops/convert/cpu/convert.h"
+#include "ops/convert/cpu/functions_f32.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * The end of a gemm on the CPU, a piece of a row at a time, in double precision: the steps are the
  * reference's own, in its order, so integer outputs are rounded from the same numbers. */
 #include "ops/gemm/cpu/gemm_epilogue.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 /* Columns of the product: `count` from `first`, `step` apart. */
 typedef struct columns {

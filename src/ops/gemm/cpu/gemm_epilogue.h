@@ -5,7 +5,7 @@
 #define MICA_OPS_GEMM_CPU_GEMM_EPILOGUE_H
 
 #include "ops/gemm/gemm_shape.h"
-#include "ops/shared/cpu/epilogue.h"
+#include "ops/epilogue/cpu/epilogue.h"
 
 /* Made once per run. */
 typedef struct gemm_cpu_epilogue {

@@ -16,8 +16,8 @@
  * the primitive takes with AVX-512 only, beta with an s32 c, odd strides) runs through the loops of
  * engine "cpu", several times slower. */
 #include "ops/gemm/cpu/gemm_cpu.h"
-#include "ops/shared/cpu/convert.h"
-#include "ops/shared/onednn.h"
+#include "ops/convert/cpu/convert.h"
+#include "ops/onednn/onednn.h"
 #include "cpu/cpu.h"
 
 enum { VIA_MATMUL, VIA_BLAS };

@@ -4,7 +4,7 @@
  * of the whole problem: c' = b' a'. Configs are its own candidates, best first by its heuristic;
  * another product stands by for pointers that are not aligned. */
 #include "ops/gemm/gemm_shape.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 #include "peers/cublaslt.h"
 

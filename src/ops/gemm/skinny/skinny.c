@@ -5,7 +5,7 @@
  * are blocks for all multiprocessors: few lines of it are divided along K over clusters (sm_90).
  */
 #include "ops/gemm/skinny/skinny.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the engines for few rows or columns of c can read. */
 #include "ops/gemm/skinny/skinny.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 static bool is_float8(mica_dtype t)
 {

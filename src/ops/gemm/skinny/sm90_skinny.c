@@ -5,7 +5,7 @@
  * multiply-adds. Pointers that TMA cannot take go to the engine for any device. */
 #include "ops/gemm/skinny/sm90_skinny_args.h"
 #include "ops/gemm/skinny/skinny.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <math.h>
 

@@ -6,13 +6,13 @@
  * and quantised results come from a kernel of their own.
  *
  * Engine "sm80_f32" is the same for f32 in full precision: three products of tf32 numbers for one,
- * and their errors near those of plain multiply-adds (ops/shared/mma_tile.c has the account). Good
+ * and their errors near those of plain multiply-adds (ops/mma/mma_tile.c has the account). Good
  * where the tensor cores are more than some four times as fast in tf32 as plain f32 is: sm_80,
  * sm_90; not sm_89. */
 #include "ops/gemm/sm80/sm80.h"
 #include "ops/gemm/sm80/sm80_args.h"
 #include "ops/gemm/sm80/sm80_full_args.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 #define MICA_OPS_GEMM_SM80_SM80_H
 
 #include "ops/gemm/gemm_shape.h"
-#include "ops/shared/mma_tile.h"
+#include "ops/mma/mma_tile.h"
 
 /* Whether neighbouring elements lie closer along x than along y. */
 bool gemm_sm80_is_faster(long long x_stride, long long x, long long y_stride, long long y);

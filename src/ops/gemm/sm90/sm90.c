@@ -8,7 +8,7 @@
  * kernel of their own. */
 #include "ops/gemm/sm90/sm90_tiles.h"
 #include "ops/gemm/sm90/sm90_full_args.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 static const char *const knobs[] = {"tile_m", "tile_n", "stages", "depth",
                                     "split",  "lines",  "turns",  NULL};

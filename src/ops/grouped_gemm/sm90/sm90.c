@@ -6,7 +6,7 @@
  * each group; groups of few rows run at the speed of memory. */
 #include "ops/grouped_gemm/sm90/sm90.h"
 #include "ops/gemm/sm90/sm90_operand.h"
-#include "ops/shared/access.h"
+#include "ops/access/access.h"
 
 #include <limits.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 #include "cpu/stream.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <omp.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * through all indices and each takes those in its own range. */
 #include "ops/index/cpu/index_cpu.h"
 #include "cpu/cpu.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <omp.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * The CPU engines: in float for x of f32, f16 and bf16, in double for f64. Sums of a tile are
  * formed in `real` and added up in double, part by part in order. */
 #include "ops/norm/cpu/norm_cpu.h"
-#include "ops/shared/cpu/activation_f32.h"
-#include "ops/shared/cpu/real.h"
+#include "ops/epilogue/cpu/activation_f32.h"
+#include "ops/convert/cpu/real.h"
 
 static const mica_dtype real_type = REAL_TYPE;
 enum { NARROW = !REAL_F64 }; /* rows of bf16 are read as they are */

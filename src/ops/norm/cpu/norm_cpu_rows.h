@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "ops/shared/cpu/bf16.h"
+#include "ops/convert/cpu/bf16.h"
 
 #define INLINE __attribute__((always_inline)) static inline
 /* Equal addresses in and out are the only overlap there is. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The element functions in f32 and in f64, in blocks; and one value in f64. In f32 vector loops
  * where exp and its relatives suffice, libm's functions elsewhere. */
-#include "ops/shared/cpu/functions_f32.h"
-#include "ops/shared/cpu/real.h"
+#include "ops/convert/cpu/functions_f32.h"
+#include "ops/convert/cpu/real.h"
 
 #include <float.h>
 #include <stdbool.h>

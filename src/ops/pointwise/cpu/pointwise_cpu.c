@@ -6,7 +6,7 @@
  * workspace. Memory-bound: pieces are so short that the memory works on the next ones while this
  * one is computed. */
 #include "ops/pointwise/pointwise.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 #include "cpu/scratch.h"

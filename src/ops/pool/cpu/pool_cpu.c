@@ -7,7 +7,7 @@
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 #include "cpu/scratch.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "cpu/cpu.h"
 #include "ops/pool/pool.h"
 #include "ops/pool/cpu/pool_lanes.h"
-#include "ops/shared/cpu/bf16.h"
+#include "ops/convert/cpu/bf16.h"
 
 enum { MICA_POOL_TILE = 2048, MICA_POOL_SOURCE = 4096, MICA_POOL_MORE = 16 };
 /* Shorter stores past the cache leave too many parts of lines. */

@@ -3,7 +3,7 @@
  * channels: three taps at a time, of averages ten. Adjacent columns: down the window's rows first,
  * as many at a time, then along the row that results. */
 #include "ops/pool/cpu/pool_cpu.h"
-#include "ops/shared/cpu/bf16.h"
+#include "ops/convert/cpu/bf16.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 

@@ -3,7 +3,7 @@
 #include "ops/pool/cpu/pool_lanes.h"
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
-#include "ops/shared/cpu/functions_f32.h"
+#include "ops/convert/cpu/functions_f32.h"
 
 #include <math.h>
 #include <string.h>

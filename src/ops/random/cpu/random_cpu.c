@@ -8,7 +8,7 @@
 #include "cpu/scratch.h"
 #include "cpu/stream.h"
 #include "ops/random/random_body.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <omp.h>
 

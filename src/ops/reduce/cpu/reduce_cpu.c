@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The walks over slices on the CPU. */
 #include "ops/reduce/reduce.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/convert/cpu/convert.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 #include "cpu/stream.h"

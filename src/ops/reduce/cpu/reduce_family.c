@@ -3,8 +3,8 @@
  * types are formed in f64. Memory-bound but for logsumexp. Engine "cpu": any types and strides, no
  * workspace. */
 #include "ops/reduce/cpu/reduce_states.h"
-#include "ops/shared/cpu/convert.h"
-#include "ops/shared/cpu/rows.h"
+#include "ops/convert/cpu/convert.h"
+#include "ops/reduce/cpu/rows.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The loops of rope and kv_append on the CPU. */
 #include "ops/rope/cpu/rope_cpu.h"
-#include "ops/shared/cpu/bf16.h"
-#include "ops/shared/cpu/real.h"
+#include "ops/convert/cpu/bf16.h"
+#include "ops/convert/cpu/real.h"
 
 #include <math.h>
 #include <string.h>

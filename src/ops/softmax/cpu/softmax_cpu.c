@@ -6,8 +6,8 @@
  * vector for exp, in short types the more. */
 #include "ops/softmax/softmax.h"
 #include "ops/reduce/reduce.h"
-#include "ops/shared/cpu/convert.h"
-#include "ops/shared/cpu/rows.h"
+#include "ops/convert/cpu/convert.h"
+#include "ops/reduce/cpu/rows.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 #include "cpu/stream.h"

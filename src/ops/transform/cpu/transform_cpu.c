@@ -14,8 +14,8 @@
 #include "cpu/cpu.h"
 #include "cpu/stream.h"
 #include "cpu/scratch.h"
-#include "ops/shared/layout.h"
-#include "ops/shared/cpu/convert.h"
+#include "ops/access/layout.h"
+#include "ops/convert/cpu/convert.h"
 
 #include <math.h>
 #include <string.h>

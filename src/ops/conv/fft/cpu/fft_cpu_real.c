@@ -6,7 +6,7 @@
 
 #include "ops/conv/cpu/conv_cpu.h"
 #include "ops/conv/fft/cpu/fft_cpu.h"
-#include "ops/shared/cpu/real.h"
+#include "ops/convert/cpu/real.h"
 
 /* The end of a line of results. */
 static inline void finish(const mica_conv_job *job, const mica_conv_line *line, real *v)
