@@ -422,6 +422,7 @@ mica_test(lint/format-self lint ${PROJECT_SOURCE_DIR}/tests/self/lint.sh)
 mica_test(lint/layering lint ${PROJECT_SOURCE_DIR}/tools/layering)
 mica_test(lint/layering-self lint ${PROJECT_SOURCE_DIR}/tests/self/layering.sh)
 mica_test(lint/locale lint ${PROJECT_SOURCE_DIR}/tests/self/locale.py)
+mica_test(lint/shares-self lint ${PROJECT_SOURCE_DIR}/tests/self/shares.py ${PROJECT_SOURCE_DIR})
 mica_test(lint/bare-root-self lint ${PROJECT_SOURCE_DIR}/tests/self/bare_root.sh)
 mica_test(abi/headers abi ${PROJECT_SOURCE_DIR}/tests/abi/headers.sh)
 
