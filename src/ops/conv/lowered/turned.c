@@ -5,14 +5,10 @@
  * moved: the filter's first two strides change places too. The last layer of decoders, heads of a
  * few channels. All passes and epilogues, types of 16 bits and more; the child plan takes the same
  * arguments. */
+#include "ops/compose/compose.h"
 #include "ops/conv/lowered/gemm.h"
 
 enum { MOST_CHANNELS = 16 };
-
-typedef struct state {
-    size_t child_at;
-    mica_plan *child;
-} state;
 
 /* Image position p of tap t is q - pad + t dilation; seen from p, and with taps counted from the
  * other end, q is p - (reach - pad) + t dilation, where reach is dilation (taps - 1). */
@@ -76,18 +72,12 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 static mica_status build(mica_plan *plan)
 {
-    state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_conv_desc c = as_transposed(plan->desc);
-    return mica_plan_child_create(plan, "conv", &c, sizeof c, NULL, &s->child, &s->child_at);
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    mica_run child = *r;
-    child.workspace = mica_at(r, s->child_at);
-    return mica_plan_child_run(s->child, &child);
+    mica_compose c = {0};
+    const mica_conv_desc step = as_transposed(plan->desc);
+    mica_compose_step(&c, "conv", &step, sizeof step, NULL);
+    mica_compose_pass(&c, mica_op_conv.arg_count);
+    mica_compose_scale(&c);
+    return mica_compose_build(plan, &c);
 }
 
 const mica_engine mica_conv_turned = {.name = "turned",
@@ -96,4 +86,4 @@ const mica_engine mica_conv_turned = {.name = "turned",
                                       .predict = predict,
                                       .contract = contract,
                                       .build = build,
-                                      .run = run};
+                                      .run = mica_compose_run};
