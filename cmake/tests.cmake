@@ -330,6 +330,24 @@ elseif(NOT MICA_SANITIZE)
   message(STATUS "No PyTorch in MICA_PEERS: the tests beside it (label peers) are left out; tools/setup python-peers")
 endif()
 
+# Cases with their right values: infinities, NaN, extremes, and what was reported elsewhere; with the pages made of them.
+if(NOT MICA_SANITIZE AND TARGET mica)
+  set(judge_share 0)
+  if(NOT MICA_TEST_PART STREQUAL "")
+    math(EXPR judge_share "${MICA_TEST_PART} % 12")
+  endif()
+  set(judge_environment "${test_environment};PYTHONPATH=${PROJECT_BINARY_DIR}/python;MICA_LIBRARY=$<TARGET_FILE:mica_shared>")
+  foreach(name extremes reports)
+    mica_test(docs/${name} docs ${PYTHON3_NUMPY} -B tests/judges/extremes.py tests/${name}.txt --compare docs/${name}.md)
+    set_tests_properties(docs/${name} PROPERTIES ENVIRONMENT "${judge_environment}")
+    if(TARGET emu_cuda)
+      mica_test(emu/${name} emu ${PYTHON3_NUMPY} -B tests/judges/extremes.py tests/${name}.txt --device cuda:0
+        --engines 0/0 --share ${judge_share}/12)
+      set_tests_properties(emu/${name} PROPERTIES ENVIRONMENT "${judge_environment};${played_environment}")
+    endif()
+  endforeach()
+endif()
+
 # ONNX's own node tests, where `tools/setup onnx` has put the package: by the planner's choice all of them, by every
 # engine and on the played GPU a share; make test-onnx runs everything.
 find_program(MICA_ONNX_PYTHON python PATHS $ENV{MICA_ONNX}/bin $ENV{HOME}/.cache/mica/onnx/bin NO_DEFAULT_PATH)
