@@ -127,7 +127,7 @@ static mica_tensor model_of(const mica_op *op, const void *desc, int i)
     return t;
 }
 
-void mica_args_infer(const mica_op *op, void *desc)
+static void infer_once(const mica_op *op, void *desc)
 {
     int pass = mica_op_pass(op, desc);
     for (int i = 0; i < op->arg_count; i++) {
@@ -146,6 +146,12 @@ void mica_args_infer(const mica_op *op, void *desc)
         t->dtype = type;
         mica_tensor_strides_like(t, &model);
     }
+}
+
+void mica_args_infer(const mica_op *op, void *desc)
+{
+    infer_once(op, desc);
+    infer_once(op, desc); /* what is as one behind it in the table */
 }
 
 /* The argument's name, if it has the model's dimensions. */

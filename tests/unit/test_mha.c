@@ -312,6 +312,32 @@ static void dimensions_are_inferred(void **state)
     mica_problem_destroy(p);
 }
 
+/* Of what is read behind the projections the operation knows the dimensions, not its child alone.
+ */
+static void types_are_enough(void **state)
+{
+    (void)state;
+    mica_problem *p;
+    mica_arg_info info;
+    char text[64];
+    assert_int_equal(mica_problem_from_text("mha pass=bwd_data q=f16:3x5x12 heads=4 slopes=f32: "
+                                            "sinks=f16: dsinks=f32: seq_q=s32: seq_k=s32: rng=s64: "
+                                            "dropout=0.5",
+                                            &p),
+                     MICA_OK);
+    const struct {
+        int arg;
+        const char *text;
+    } want[] = {{MICA_MHA_SLOPES, "f32:4"}, {MICA_MHA_SINKS, "f16:4"}, {MICA_MHA_DSINKS, "f32:4"},
+                {MICA_MHA_SEQ_Q, "s32:3"},  {MICA_MHA_SEQ_K, "s32:3"}, {MICA_MHA_RNG, "s64:2"}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        assert_int_equal(mica_problem_arg(p, want[i].arg, &info), MICA_OK);
+        mica_tensor_text(&info.tensor, text, sizeof text);
+        assert_string_equal(text, want[i].text);
+    }
+    mica_problem_destroy(p);
+}
+
 static void descriptions_are_refused(void **state)
 {
     (void)state;
@@ -360,7 +386,7 @@ int main(void)
         cmocka_unit_test(rows_that_see_nothing),    cmocka_unit_test(sums_of_nothing),
         cmocka_unit_test(rows_of_no_sequence),      cmocka_unit_test(dropout_is_attentions),
         cmocka_unit_test(copies_only_where_needed), cmocka_unit_test(dimensions_are_inferred),
-        cmocka_unit_test(descriptions_are_refused),
+        cmocka_unit_test(types_are_enough),         cmocka_unit_test(descriptions_are_refused),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

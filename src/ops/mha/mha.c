@@ -88,6 +88,10 @@ static int64_t dim(const void *desc, char letter)
                  {'H', s.heads}, {'G', s.kv_heads}, {'D', s.d},         {'E', s.dv},
                  {'Q', s.eq},    {'K', s.ek},       {'V', s.ev},        {'O', s.eo}};
     int i = 0;
+    if (letter == 'N') { /* sequences */
+        const mica_mha_desc *d = desc;
+        return mica_tensor_given(&d->cu_q) ? d->cu_q.dims[0] - 1 : s.batch;
+    }
     while (sizes[i].letter != letter) i++;
     return sizes[i].size;
 }
@@ -141,17 +145,19 @@ static const mica_arg args[] = {
                          .like = "q", .dims = "CxGxTxE"),
     [MICA_MHA_MASK] =
         ARG(mask, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(U8) | MICA_TYPE(BOOL), BETWEEN(0, 0, 0)),
-    [MICA_MHA_SLOPES] = ARG(slopes, MICA_IN, MICA_IN, MICA_UNUSED, SUMS, BETWEEN(0, 0, 0)),
+    [MICA_MHA_SLOPES] =
+        ARG(slopes, MICA_IN, MICA_IN, MICA_UNUSED, SUMS, .like = "q", .dims = "H", .sums = true),
     [MICA_MHA_BIAS] = ARG(bias, MICA_IN, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(0, 0, 0)),
-    [MICA_MHA_SINKS] = ARG(sinks, MICA_IN, MICA_IN, MICA_UNUSED, MICA_FLOATS, BETWEEN(0, 0, 0)),
-    [MICA_MHA_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S64), BETWEEN(0, 0, 0)),
+    [MICA_MHA_SINKS] =
+        ARG(sinks, MICA_IN, MICA_IN, MICA_UNUSED, MICA_FLOATS, .like = "q", .dims = "H"),
+    [MICA_MHA_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S64), .dims = "2"),
     [MICA_MHA_CU_Q] = ARG(cu_q, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
     [MICA_MHA_CU_K] = ARG(cu_k, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
-    [MICA_MHA_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
-    [MICA_MHA_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), BETWEEN(0, 0, 0)),
+    [MICA_MHA_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), .dims = "N"),
+    [MICA_MHA_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_UNUSED, MICA_TYPE(S32), .dims = "N"),
     [MICA_MHA_DBIAS] = ARG(dbias, MICA_UNUSED, MICA_OUT, MICA_UNUSED, MICA_FLOATS, .with = "bias"),
-    [MICA_MHA_DSINKS] =
-        ARG(dsinks, MICA_UNUSED, MICA_OUT, MICA_UNUSED, MICA_FLOATS, .with = "sinks"),
+    [MICA_MHA_DSINKS] = ARG(dsinks, MICA_UNUSED, MICA_OUT, MICA_UNUSED, MICA_FLOATS,
+                            .like = "sinks", .with = "sinks"),
 };
 enum { ARGS = sizeof args / sizeof *args };
 
@@ -280,8 +286,6 @@ static void infer_scores(mica_mha_desc *d)
         memset(&d->rng, 0, sizeof d->rng);
     if (mica_tensor_given(&d->dbias) && mica_tensor_given(&d->bias))
         infer_tensor(&d->dbias, d->bias.dtype, 4, d->bias.dims);
-    if (mica_tensor_given(&d->dsinks) && mica_tensor_given(&d->sinks))
-        infer_tensor(&d->dsinks, d->sinks.dtype, 1, d->sinks.dims);
 }
 
 static mica_status infer(void *desc, mica_why *why)
