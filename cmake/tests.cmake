@@ -186,10 +186,7 @@ if(TARGET mica)
   set_tests_properties(cases/without-onednn PROPERTIES ENVIRONMENT "${test_environment};MICA_ONEDNN=none")
   # The same random lines each time; other seeds are for those who look for mistakes.
   if(NOT MICA_SANITIZE)
-    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/random_problems 1 30
-      OUTPUT_FILE ${PROJECT_BINARY_DIR}/random.txt COMMAND_ERROR_IS_FATAL ANY)
-    mica_test(cases/random cases mica check --device cpu --allow-refusals --allow-mistrusted
-      --fill=exact,random ${PROJECT_BINARY_DIR}/random.txt)
+    mica_test(cases/random cases ${PROJECT_SOURCE_DIR}/tests/random_problems --check $<TARGET_FILE:mica> 1 30)
   endif()
   # Kernels, on a GPU played by the CPU, as the planner would run them on a small one.
   if(TARGET emu_cuda AND NOT MICA_SANITIZE)
@@ -274,6 +271,7 @@ if(TARGET mica)
   mica_test(self/busy unit ${PROJECT_SOURCE_DIR}/tests/self/busy.sh $<TARGET_FILE:mica>)
   mica_test(self/sanitize unit ${PROJECT_SOURCE_DIR}/tests/self/sanitize.sh $<TARGET_FILE:mica>)
   mica_test(self/cache unit ${PROJECT_SOURCE_DIR}/tests/self/cache.sh $<TARGET_FILE:mica>)
+  mica_test(self/random unit ${PROJECT_SOURCE_DIR}/tests/self/random.sh $<TARGET_FILE:mica>)
   mica_test(self/list unit ${PROJECT_SOURCE_DIR}/tests/self/list.sh $<TARGET_FILE:mica>)
   mica_test(self/messages unit ${PROJECT_SOURCE_DIR}/tests/self/messages.sh $<TARGET_FILE:mica>)
   mica_test(self/full-disk unit ${PROJECT_SOURCE_DIR}/tests/self/full_disk.sh $<TARGET_FILE:mica>)
