@@ -36,7 +36,8 @@
  *                       of words A, B: r = sqrt(-2 log((A / 2 + 1/2) 2^-31)), t = B 2^-32 turns.
  *                       Up to 6.7 std. f64: (A / 4096 + 1/2) 2^-52, B 2^-64 turns, up to 8.6
  *     truncated_normal  the same distribution within [low, high], by its quantile (Wichura 1988) in
- *                       f64, which is then rounded to the type
+ *                       f64, which is then rounded to the type; u = (W + 1/2) 2^-32, of f64
+ *                       (V / 4096 + 1/2) 2^-52, counted from high where low is above the mean
  *     exponential       -log((W / 2 + 1/2) 2^-31) / rate, from 0 up to 22.2 / rate; f64 36.7 / rate
  *     bernoulli         1 if W < p 2^32 rounded down, else 0; any type
  *     integers          from + V (to - from) / 2^64, and where that would favour some (Lemire
