@@ -121,6 +121,15 @@ void mica_random_layout(const mica_random_set *set, mica_layout *layout)
     }
     mica_layout_make(layout, list, MICA_RANDOM_PLACES);
     if (layout->rank == 0) layout->rank = 1, layout->dims[0] = layout->count;
+    /* Bits are those of neighbours: in rows of one element, which the layout leaves out, each has a
+     * byte of its own. */
+    const bool bits = mica_tensor_given(&set->at[MICA_RANDOM_PLACE_BITS]);
+    if (!bits || layout->strides[MICA_RANDOM_PLACE_BITS][layout->rank - 1] == 1 ||
+        layout->dims[layout->rank - 1] == 1 || layout->count == 0)
+        return;
+    const int last = layout->rank++;
+    layout->dims[last] = 1;
+    for (int k = 0; k < MICA_RANDOM_PLACES; k++) layout->strides[k][last] = 0;
 }
 
 /* ---- the truth ---- */
