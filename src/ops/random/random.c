@@ -50,24 +50,14 @@ static const uint32_t types[] = {
     [MICA_RANDOM_INTEGERS] = BITS_TYPES,  [MICA_RANDOM_PERMUTATION] = MICA_INDICES | MICA_TYPE(U32),
 };
 
-/* What the kind does not use is as though it were left out. */
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_random_desc *d = desc;
     const bool truncated = d->kind == MICA_RANDOM_TRUNCATED_NORMAL;
-    const bool bounded = truncated || d->kind == MICA_RANDOM_UNIFORM;
-    const bool normal = truncated || d->kind == MICA_RANDOM_NORMAL;
     (void)why;
-    if (!bounded || mica_left_out(d->low)) d->low = truncated ? -2 : 0;
-    if (!bounded || mica_left_out(d->high)) d->high = truncated ? 2 : 1;
-    if (!normal) d->mean = 0, d->std = 1;
-    if (d->kind != MICA_RANDOM_BERNOULLI) d->p = 0.5;
-    if (d->kind != MICA_RANDOM_EXPONENTIAL) d->rate = 1;
-    if (d->kind != MICA_RANDOM_INTEGERS) d->from = d->to = 0;
-    if (d->kind != MICA_RANDOM_PERMUTATION)
-        d->n = 0;
-    else if (d->n == 0)
-        d->n = mica_tensor_count(&d->y);
+    if (mica_left_out(d->low)) d->low = truncated ? -2 : 0;
+    if (mica_left_out(d->high)) d->high = truncated ? 2 : 1;
+    if (d->kind == MICA_RANDOM_PERMUTATION && d->n == 0) d->n = mica_tensor_count(&d->y);
     mica_random_infer_rng(&d->rng);
     return MICA_OK;
 }
