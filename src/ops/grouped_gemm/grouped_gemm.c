@@ -48,16 +48,20 @@ static const mica_field fields[] = {
     {                                                                                              \
         MICA_IN, MICA_IN                                                                           \
     }
+#define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
+#define INTEGERS   (MICA_TYPE(S32) | MICA_TYPE(S8) | MICA_TYPE(U8))
 static const mica_arg args[] = {
-    [MICA_GROUPED_GEMM_A] = ARG(a, INPUT, false, NULL),
-    [MICA_GROUPED_GEMM_B] = ARG(b, INPUT, false, NULL),
-    [MICA_GROUPED_GEMM_C] = ARG(c, {MICA_INOUT, MICA_OUT}, false, NULL),
+    [MICA_GROUPED_GEMM_A] = ARG(a, INPUT, .types = MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8)),
+    [MICA_GROUPED_GEMM_B] = ARG(b, INPUT, .types = MICA_FLOATS | EIGHT_BITS),
+    [MICA_GROUPED_GEMM_C] =
+        ARG(c, {MICA_INOUT, MICA_OUT}, .types = MICA_FLOATS | EIGHT_BITS | INTEGERS),
     [MICA_GROUPED_GEMM_SCALE_A] = ARG(scale_a, INPUT, .types = MICA_TYPE(F32)),
     [MICA_GROUPED_GEMM_SCALE_B] = ARG(scale_b, INPUT, .types = MICA_TYPE(F32)),
     [MICA_GROUPED_GEMM_BIAS] = ARG(bias, INPUT, .types = MICA_FLOATS),
     [MICA_GROUPED_GEMM_SCALE] = ARG(scale, INPUT, .types = MICA_FLOATS),
     [MICA_GROUPED_GEMM_SHIFT] = ARG(shift, INPUT, .types = MICA_FLOATS),
-    [MICA_GROUPED_GEMM_RESIDUAL] = ARG(residual, INPUT, false, "c"),
+    [MICA_GROUPED_GEMM_RESIDUAL] =
+        ARG(residual, INPUT, .types = MICA_FLOATS | INTEGERS, .alias = "c"),
     [MICA_GROUPED_GEMM_GROUPS] = ARG(groups, INPUT, .types = MICA_INDICES),
 };
 
