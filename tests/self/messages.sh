@@ -28,7 +28,7 @@ readable() {
 
 types='f64 f32 f16 bf16 e4m3 e5m2 e2m1 s8 u8 s4 u4 s32 s64 u32 bool c32 c64'
 says "\"f33:3\": .*known are $types" explain -d cpu 'activation x=f33:3'
-says 'x is c32, .*they do with f64 f32 f16 bf16 .* s64 u32 bool$' explain -d cpu 'transform x=c32:3'
+says 'x is c32, it must be f64, f32, f16, bf16, .* s64, u32 or bool$' explain -d cpu 'transform x=c32:3'
 # Every operation that refuses a type says which it takes.
 for line in 'activation x=s8:3' 'gemm a=s32:3x3 b=s32:3x3' 'conv x=s64:1x1x3x3 w=f32:1x1x1x1' 'pool x=bool:1x1x3' \
     'attention q=u8:1x1x2x2' 'norm x=s8:3x4' 'softmax x=s8:3' 'cross_entropy x=s8:3x4' 'rope q=s8:1x1x2x2' \
