@@ -139,13 +139,13 @@ static void forget(item *t)
     t->ready = false;
 }
 
-/* One of the engines that take the problem; false: none. */
+/* One of the engines that take the problem without being named; false: none. */
 static bool choose_engine(item *t)
 {
     mica_verdict v;
     uint64_t seen = 0;
     for (int i = 0; mica_problem_verdict(soak.context, t->problem, i, &v) == MICA_OK; i++) {
-        if (v.status != MICA_OK || chance(++seen) != 0) continue;
+        if (v.status != MICA_OK || mica_verdict_needs_name(&v) || chance(++seen) != 0) continue;
         snprintf(t->engine, sizeof t->engine, "%s", v.engine);
         t->repeats = v.deterministic;
     }
@@ -237,10 +237,10 @@ static void use(item *t)
         atomic_fetch_add(&soak.lacking, 1);
     else if (status != MICA_OK)
         wrong_item(t, mica_error());
-    else if (t->repeats && !cli_case_repeats(&t->data, text, sizeof text))
+    else if (!t->repeats || may_lack(failing) || chance(8) == 0)
+        judge(t); /* where memory lacks, a child may be another engine's */
+    else if (!cli_case_repeats(&t->data, text, sizeof text))
         wrong_item(t, text);
-    else if (!t->repeats || chance(8) == 0)
-        judge(t);
 }
 
 /* A line with some characters changed is a problem or refused. */
