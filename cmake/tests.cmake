@@ -491,6 +491,10 @@ if(NOT MICA_SANITIZE AND NOT MICA_FUZZ)
   endforeach()
   mica_test(install/without-cmocka install ${PROJECT_SOURCE_DIR}/tests/install/without_cmocka.sh
     ${PROJECT_BINARY_DIR})
+  if(MICA_CLOSED_ARCHIVE)
+    mica_test(install/copies install ${PROJECT_SOURCE_DIR}/tests/install/copies.sh ${PROJECT_BINARY_DIR}
+      $<TARGET_FILE:mica_inside>)
+  endif()
   mica_test(install/consumers install ${PROJECT_SOURCE_DIR}/tests/install/run.sh
     ${PROJECT_BINARY_DIR})
 endif()
