@@ -42,7 +42,7 @@ def text(t, name="a tensor"):
 
 def _readable(t):
     """One element that stands for all (the gradient of a sum) is what no fast engine takes: written out."""
-    return t.contiguous() if t.numel() > 1 and not any(t.stride()) else t
+    return t.contiguous() if t.layout is torch.strided and t.numel() > 1 and not any(t.stride()) else t
 
 
 class Operator:
