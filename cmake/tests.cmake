@@ -397,6 +397,13 @@ if(TARGET mica AND TARGET fake_nvrtc)
     "${test_environment};MICA_NVRTC=$<TARGET_FILE:fake_nvrtc>")
 endif()
 
+# clangd's index of kernels, where there is a clang to judge it.
+find_program(MICA_CLANG NAMES clang clang-14)
+if(TARGET mica AND TARGET fake_nvrtc AND MICA_CLANG AND NOT MICA_SANITIZE)
+  mica_test(lint/kernels-index lint ${PROJECT_SOURCE_DIR}/tests/self/kernels_index.sh
+    ${PROJECT_SOURCE_DIR}/tools/kernels $<TARGET_FILE:mica> $<TARGET_FILE:fake_nvrtc> ${MICA_CLANG} ${MICA_TEST_PART})
+endif()
+
 # Kernels that are wrong on purpose: their list holds (everywhere), they compile (with NVRTC); that
 # `mica check` catches them is shown on a GPU, by hand (tests/mutants/run check).
 mica_test(lint/mutants lint ${PROJECT_SOURCE_DIR}/tests/mutants/run text)
