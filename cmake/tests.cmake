@@ -186,7 +186,7 @@ if(TARGET mica)
   set_tests_properties(cases/without-onednn PROPERTIES ENVIRONMENT "${test_environment};MICA_ONEDNN=none")
   # The same random lines each time; other seeds are for those who look for mistakes.
   if(NOT MICA_SANITIZE)
-    mica_test(cases/random cases ${PROJECT_SOURCE_DIR}/tests/random_problems --check $<TARGET_FILE:mica> 1 30)
+    mica_test(cases/random_problems cases ${PROJECT_SOURCE_DIR}/tests/random_problems --check $<TARGET_FILE:mica> 1 30)
   endif()
   # Kernels, on a GPU played by the CPU, as the planner would run them on a small one.
   if(TARGET emu_cuda AND NOT MICA_SANITIZE)
