@@ -95,7 +95,7 @@ EQUIVALENTS = {
 # What is meant to differ: (operator, a word of the sample or result) -> why.
 DEVIATIONS = {
     ("nn.functional.scaled_dot_product_attention", "nan"): "a query that attends to nothing: 0 here, NaN there",
-    # 1/6 is a float in its kernel for doubles: off by one part in 2^25, by mpmath too. A digit more or less is another story.
+    # 1/6 is a float in its kernel for doubles: off by one part in 2^25. A digit more or less is another story.
     ("nn.functional.hardsigmoid", "relative difference: 2.98023"): "PyTorch's gradient in float64 has 1/6 as a float32",
 }
 REFUSALS = (NotImplementedError, mica.Invalid, mica.Unsupported)
