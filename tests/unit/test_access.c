@@ -161,7 +161,7 @@ static void judged_steps(void **state)
     (void)state;
     for (seed = 1; seed < 20000; seed++) {
         const uint64_t here = seed;
-        const int64_t a = (below(9) - 4) << below(6), b = (below(9) - 4) << below(6),
+        const int64_t a = (below(9) - 4) * (1 << below(6)), b = (below(9) - 4) * (1 << below(6)),
                       c = below(99) * 4;
         const int width = mica_access_fit(16, a | b | c);
         assert_true(a % width == 0 && b % width == 0 && c % width == 0);
