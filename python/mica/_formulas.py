@@ -279,6 +279,27 @@ def _by_names(table):
     return Formula(saved, backward, _nothing, len(dy))
 
 
+# ---- dropout ----
+
+
+def _dropout(of_x):
+    """By names for x; what is added behind the dropout has the result's gradient."""
+
+    def saved(arrays, given, scalars, described, results):
+        kept, others = of_x.saved(arrays, given, scalars, described, results)
+        residual = given.get("residual")
+        return kept, (others, None if residual is None else residual.dtype)
+
+    def backward(arrays, saved, others, gradients, needed):
+        others, dtype = others
+        found = of_x.backward(arrays, saved, others, gradients, needed) if "x" in needed else {}
+        if "residual" in needed:
+            found["residual"] = arrays.cast(gradients[0], dtype)
+        return found
+
+    return Formula(saved, backward, _nothing, 1)
+
+
 FORMULAS = {
     "conv": Formula(_conv_saved, _conv_backward, _nothing, 1), "gemm": Formula(_gemm_saved, _gemm_backward, _nothing, 1),
     "norm": Formula(_norm_saved, _norm_backward, _norm_wants, 1),
@@ -288,6 +309,7 @@ FORMULAS = {
     "activation": Formula(_activation_saved, _activation_backward, _nothing, 1),
     "cross_entropy": Formula(_loss_saved, _loss_backward, _nothing, 1),
     "rope": Formula(_rope_saved, _rope_backward, _nothing, 2),
+    "dropout": _dropout(_by_names(table_of("dropout"))),
 }
 for _name in operations:
     if _name not in FORMULAS:
