@@ -96,12 +96,13 @@ __device__ void *memset(void *to, int byte, size_t bytes);
     extern "C" __device__ float name##f(float v);                                                  \
     __device__ float name(float v);
 FUNCTION(fabs)
-FUNCTION(sqrt) FUNCTION(rsqrt) FUNCTION(cbrt) FUNCTION(exp) FUNCTION(exp2) FUNCTION(expm1)
-    FUNCTION(log) FUNCTION(log2) FUNCTION(log10) FUNCTION(log1p) FUNCTION(erf) FUNCTION(erfc)
-        FUNCTION(sin) FUNCTION(cos) FUNCTION(tan) FUNCTION(asin) FUNCTION(acos) FUNCTION(atan)
-            FUNCTION(sinh) FUNCTION(cosh) FUNCTION(tanh) FUNCTION(asinh) FUNCTION(acosh)
-                FUNCTION(atanh) FUNCTION(lgamma) FUNCTION(tgamma) FUNCTION(j0) FUNCTION(j1)
-                    FUNCTION(rint) FUNCTION(round) FUNCTION(floor) FUNCTION(ceil) FUNCTION(trunc)
+FUNCTION(sqrt)
+FUNCTION(rsqrt) FUNCTION(cbrt) FUNCTION(exp) FUNCTION(exp2) FUNCTION(expm1) FUNCTION(log)
+    FUNCTION(log2) FUNCTION(log10) FUNCTION(log1p) FUNCTION(erf) FUNCTION(erfc) FUNCTION(sin)
+        FUNCTION(cos) FUNCTION(tan) FUNCTION(asin) FUNCTION(acos) FUNCTION(atan) FUNCTION(sinh)
+            FUNCTION(cosh) FUNCTION(tanh) FUNCTION(asinh) FUNCTION(acosh) FUNCTION(atanh)
+                FUNCTION(lgamma) FUNCTION(tgamma) FUNCTION(j0) FUNCTION(j1) FUNCTION(rint)
+                    FUNCTION(round) FUNCTION(floor) FUNCTION(ceil) FUNCTION(trunc)
 #undef FUNCTION
 #define FUNCTION(name)                                                                             \
     extern "C" __device__ double name(double a, double b);                                         \
