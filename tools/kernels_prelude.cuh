@@ -95,23 +95,21 @@ __device__ void *memset(void *to, int byte, size_t bytes);
     extern "C" __device__ double name(double v);                                                   \
     extern "C" __device__ float name##f(float v);                                                  \
     __device__ float name(float v);
-FUNCTION(fabs)
-FUNCTION(sqrt)
-FUNCTION(rsqrt) FUNCTION(cbrt) FUNCTION(exp) FUNCTION(exp2) FUNCTION(expm1) FUNCTION(log)
-    FUNCTION(log2) FUNCTION(log10) FUNCTION(log1p) FUNCTION(erf) FUNCTION(erfc) FUNCTION(sin)
-        FUNCTION(cos) FUNCTION(tan) FUNCTION(asin) FUNCTION(acos) FUNCTION(atan) FUNCTION(sinh)
-            FUNCTION(cosh) FUNCTION(tanh) FUNCTION(asinh) FUNCTION(acosh) FUNCTION(atanh)
-                FUNCTION(lgamma) FUNCTION(tgamma) FUNCTION(j0) FUNCTION(j1) FUNCTION(rint)
-                    FUNCTION(round) FUNCTION(floor) FUNCTION(ceil) FUNCTION(trunc)
+FUNCTION(fabs) FUNCTION(sqrt) FUNCTION(rsqrt) FUNCTION(cbrt) FUNCTION(exp) FUNCTION(exp2)
+FUNCTION(expm1) FUNCTION(log) FUNCTION(log2) FUNCTION(log10) FUNCTION(log1p) FUNCTION(erf)
+FUNCTION(erfc) FUNCTION(sin) FUNCTION(cos) FUNCTION(tan) FUNCTION(asin) FUNCTION(acos)
+FUNCTION(atan) FUNCTION(sinh) FUNCTION(cosh) FUNCTION(tanh) FUNCTION(asinh) FUNCTION(acosh)
+FUNCTION(atanh) FUNCTION(lgamma) FUNCTION(tgamma) FUNCTION(j0) FUNCTION(j1) FUNCTION(rint)
+FUNCTION(round) FUNCTION(floor) FUNCTION(ceil) FUNCTION(trunc)
 #undef FUNCTION
 #define FUNCTION(name)                                                                             \
     extern "C" __device__ double name(double a, double b);                                         \
     extern "C" __device__ float name##f(float a, float b);                                         \
     __device__ float name(float a, float b);
-                        FUNCTION(fmin) FUNCTION(fmax) FUNCTION(fmod) FUNCTION(pow) FUNCTION(hypot)
-                            FUNCTION(atan2) FUNCTION(copysign)
+FUNCTION(fmin) FUNCTION(fmax) FUNCTION(fmod) FUNCTION(pow) FUNCTION(hypot) FUNCTION(atan2)
+FUNCTION(copysign)
 #undef FUNCTION
-                                extern "C"
+extern "C"
 {
     __device__ double fma(double a, double b, double c);
     __device__ float fmaf(float a, float b, float c);
