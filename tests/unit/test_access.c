@@ -78,7 +78,7 @@ static mica_tensor some_tensor(void)
     mica_tensor t = {.dtype = MICA_U8, .rank = (int32_t)(1 + below(4))};
     for (int d = 0; d < t.rank; d++) {
         t.dims[d] = 1 + below(d == t.rank - 1 ? 16 : 3);
-        t.strides[d] = (below(9) - 4) << below(5);
+        t.strides[d] = (below(9) - 4) * (1 << below(5));
     }
     if (below(4)) t.strides[t.rank - 1] = 1;
     return t;
