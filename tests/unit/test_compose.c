@@ -34,7 +34,8 @@ static int close_context(void **state)
 }
 
 /* A recipe is a word of letters for each step: from, to, and flags. x and y are the run's, other
- * letters temporaries (capitals thrice as large); + takes the scalars, ? only with a beta. */
+ * letters temporaries (capitals thrice as large); + takes the scalars, ? only with a beta, 2 is
+ * made twice in the same place. */
 static mica_memory memory_of(mica_compose *c, mica_memory *known, char letter)
 {
     if (letter == 'x') return mica_compose_arg(MICA_TRANSFORM_X);
@@ -54,6 +55,8 @@ static void list_steps(mica_compose *c)
         mica_compose_bind(c, MICA_TRANSFORM_Y, memory_of(c, known, s[1]));
         if (s[2] == '+') mica_compose_scale(c);
         if (s[2] == '?') mica_compose_if_beta(c);
+        if (s[2] == '2') mica_compose_repeat(c, 2);
+        if (s[2] == '2') mica_compose_advance(c, MICA_TRANSFORM_X, 0);
     }
 }
 
@@ -198,6 +201,71 @@ static void offsets_and_bindings(void **state)
     mica_plan_destroy(plan);
 }
 
+/* A step of one row of three numbers, run for each of 4 x 5 rows that lie apart: from x to a
+ * temporary with the loops changed, then as it is to y. The innermost loop is said first. */
+enum { ROW = 3, INNER = 5, OUTER = 4 };
+
+static void add_rows(mica_compose *c, mica_memory from, mica_memory to, bool transposed)
+{
+    const int64_t row = ROW * sizeof(float);
+    mica_transform_desc d = {.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){ROW})};
+    mica_compose_step(c, "transform", &d, sizeof d, NULL);
+    mica_compose_bind(c, MICA_TRANSFORM_X, from);
+    mica_compose_bind(c, MICA_TRANSFORM_Y, to);
+    mica_compose_repeat(c, INNER);
+    mica_compose_advance(c, MICA_TRANSFORM_X, row);
+    mica_compose_advance(c, MICA_TRANSFORM_Y, transposed ? OUTER * row : row);
+    mica_compose_repeat(c, OUTER);
+    mica_compose_advance(c, MICA_TRANSFORM_X, INNER * row);
+    mica_compose_advance(c, MICA_TRANSFORM_Y, transposed ? row : INNER * row);
+}
+
+static mica_status build_rows(mica_plan *plan)
+{
+    mica_compose c = {0};
+    mica_memory t = mica_compose_temporary(&c, ROW * INNER * OUTER * sizeof(float));
+    mica_memory x = mica_compose_arg(MICA_TRANSFORM_X), y = mica_compose_arg(MICA_TRANSFORM_Y);
+    mica_transform_desc d = {.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){ROW})};
+    x.at = y.at = 2 * ROW * sizeof(float);
+    add_rows(&c, x, t, true);
+    add_rows(&c, t, y, false);
+    mica_compose_step(&c, "transform", &d, sizeof d, NULL); /* nothing is left to move it */
+    mica_compose_pass(&c, 2);
+    mica_compose_step(&c, "transform", &d, sizeof d, NULL); /* never run */
+    mica_compose_pass(&c, 2);
+    mica_compose_bind(&c, MICA_TRANSFORM_Y, y);
+    mica_compose_repeat(&c, 0);
+    mica_compose_advance(&c, MICA_TRANSFORM_Y, sizeof(float));
+    return mica_compose_build(plan, &c);
+}
+
+static void steps_are_repeated(void **state)
+{
+    (void)state;
+    static const mica_engine engine = {
+        .name = "rows", .build = build_rows, .run = mica_compose_run};
+    static float x[N], y[N];
+    static _Alignas(256) char workspace[256];
+    mica_plan *plan;
+    assert_int_equal(plan_by(&engine, &plan), MICA_OK);
+    assert_int_equal(mica_plan_workspace(plan), sizeof workspace);
+    assert_int_equal(plan->child_count, 4);
+    for (int i = 0; i < N; i++) x[i] = (float)i + 1;
+    /* Twice: a run leaves nothing behind. */
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < N; i++) y[i] = -1;
+        assert_int_equal(mica_plan_run(plan, &(mica_run){.args = {x, y}, .workspace = workspace}),
+                         MICA_OK);
+        for (int i = 0; i < N; i++) {
+            const int row = i / ROW - 2, from = row % OUTER * INNER + row / OUTER + 2;
+            const bool inside = row >= 0 && row < INNER * OUTER;
+            const float expected = i < ROW ? x[i] : inside ? x[from * ROW + i % ROW] : -1;
+            if (y[i] != expected) fail_msg("y[%d] is %g, not %g", i, y[i], expected);
+        }
+    }
+    mica_plan_destroy(plan);
+}
+
 /* The sum of the steps' times, that of a named engine where one is named. */
 static void times_add_up(void **state)
 {
@@ -205,14 +273,18 @@ static void times_add_up(void **state)
     mica_device_info device;
     assert_int_equal(mica_context_info(ctx, &device), MICA_OK);
     mica_transform_desc d = {.x = mica_tensor_packed(MICA_F32, 1, (int64_t[]){N})};
-    mica_compose one = {0}, two = {0}, named = {0};
+    mica_compose one = {0}, two = {0}, named = {0}, repeated = {0};
     mica_compose_step(&one, "transform", &d, sizeof d, NULL);
     mica_compose_step(&two, "transform", &d, sizeof d, NULL);
     mica_compose_step(&two, "transform", &d, sizeof d, NULL);
     mica_compose_step(&named, "transform", &d, sizeof d, "ref");
+    mica_compose_step(&repeated, "transform", &d, sizeof d, NULL);
+    mica_compose_repeat(&repeated, 4);
+    mica_compose_repeat(&repeated, 2);
     double ms = mica_compose_predict(&one, &device);
     assert_true(ms > 0);
     assert_true(mica_compose_predict(&two, &device) == 2 * ms);
+    assert_true(mica_compose_predict(&repeated, &device) == 8 * ms);
     assert_true(mica_compose_predict(&named, &device) > ms);
 }
 
@@ -224,7 +296,7 @@ static void every_allocation_may_fail(void **state)
     for (long n = 1;; n++) {
         mica_plan *plan;
         mica_fault_set(MICA_FAULT_ALLOC, n, false);
-        mica_status status = plan_of("xa ab bc cd de ef fg gy", &plan);
+        mica_status status = plan_of("xa ab bc2 cd de ef fg gy", &plan);
         long seen = mica_fault_count(MICA_FAULT_ALLOC);
         mica_fault_set(MICA_FAULT_ALLOC, 0, false);
         if (status == MICA_OK) mica_plan_destroy(plan);
@@ -261,6 +333,7 @@ int main(void)
         cmocka_unit_test(plans_have_their_workspace),
         cmocka_unit_test(scalars_go_where_they_are_wanted),
         cmocka_unit_test(offsets_and_bindings),
+        cmocka_unit_test(steps_are_repeated),
         cmocka_unit_test(times_add_up),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(sizes_that_overflow_are_refused),

@@ -9,6 +9,7 @@ typedef struct mica_compose_step {
     const char *op, *engine;
     void *desc; /* a copy */
     size_t size;
+    int64_t runs, every, count; /* the last of its loops: runs in a round, rounds */
     bool scaled, if_beta;
 } step;
 
@@ -16,6 +17,13 @@ typedef struct mica_compose_binding {
     int step, arg; /* of the child */
     mica_memory memory;
 } binding;
+
+/* An argument moves before each run of its step whose number is a multiple of `every`, but for the
+ * first. */
+typedef struct mica_compose_move {
+    int step, arg; /* of the child */
+    int64_t every, bytes;
+} move;
 
 /* What is kept of a list, behind each other in plan->state. */
 typedef struct bound {
@@ -27,14 +35,16 @@ typedef struct stage {
     const mica_plan *plan;
     size_t workspace_at;
     int bound_end; /* its bindings are those from the stage before on */
+    int64_t runs;
     bool scaled, if_beta;
     int scalars[MICA_MAX_SCALARS]; /* which of the run each of the child's is, or -1 */
 } stage;
 
 typedef struct composed {
     stage *stages;
+    move *moves;
     bound *bounds;
-    int count, beta; /* which of the run's scalars */
+    int count, move_count, beta; /* which of the run's scalars */
 } composed;
 
 /* ---- the list ---- */
@@ -65,7 +75,7 @@ void mica_compose_step(mica_compose *c, const char *op, const void *desc, size_t
 {
     step *s = append(c, &c->steps, &c->step_count, sizeof *s);
     if (!s) return;
-    *s = (step){.op = op, .engine = engine, .desc = mica_alloc(size), .size = size};
+    *s = (step){.op = op, .engine = engine, .desc = mica_alloc(size), .size = size, .runs = 1};
     if (s->desc)
         memcpy(s->desc, desc, size);
     else
@@ -93,11 +103,35 @@ void mica_compose_if_beta(mica_compose *c)
     if (c->status == MICA_OK) c->steps[c->step_count - 1].if_beta = true;
 }
 
+void mica_compose_repeat(mica_compose *c, int64_t count)
+{
+    if (c->status != MICA_OK) return;
+    step *s = &c->steps[c->step_count - 1];
+    s->every = s->runs;
+    s->count = count;
+    s->runs *= count;
+}
+
+static void add_move(mica_compose *c, int arg, int64_t every, int64_t bytes)
+{
+    move *m = append(c, &c->moves, &c->move_count, sizeof *m);
+    if (m) *m = (move){c->step_count - 1, arg, every, bytes};
+}
+
+void mica_compose_advance(mica_compose *c, int arg, int64_t bytes)
+{
+    if (c->status != MICA_OK) return;
+    const step s = c->steps[c->step_count - 1];
+    add_move(c, arg, s.every, bytes);
+    add_move(c, arg, s.runs, -s.count * bytes); /* back to where the loop begins */
+}
+
 static void forget(mica_compose *c)
 {
     for (int i = 0; i < c->step_count; i++) mica_release(c->steps[i].desc);
     mica_release(c->steps);
     mica_release(c->bindings);
+    mica_release(c->moves);
     mica_release(c->temporaries);
     *c = (mica_compose){.status = c->status};
 }
@@ -118,7 +152,7 @@ double mica_compose_predict(mica_compose *c, const mica_device_info *device)
 {
     double ms = 0;
     for (int i = 0; c->status == MICA_OK && i < c->step_count; i++)
-        ms += predict_step(&c->steps[i], device);
+        ms += (double)c->steps[i].runs * predict_step(&c->steps[i], device);
     forget(c);
     return ms;
 }
@@ -188,6 +222,7 @@ static mica_status add_child(mica_plan *plan, const step *from, stage *to, piece
     MICA_TRY(
         mica_plan_child_create(plan, from->op, from->desc, from->size, from->engine, &child, NULL));
     to->plan = child;
+    to->runs = from->runs;
     to->scaled = from->scaled;
     to->if_beta = from->if_beta;
     for (int i = 0; i < child->op->scalar_count; i++)
@@ -224,11 +259,15 @@ static mica_status build(mica_plan *plan, const mica_compose *c, piece *pieces)
     composed *st;
     int temporaries = c->temporary_count, end = 0;
     size_t stages = (size_t)c->step_count * sizeof(stage), total = 0, base;
+    size_t moves = (size_t)c->move_count * sizeof(move);
     size_t bounds = (size_t)c->binding_count * sizeof(bound);
-    MICA_TRY(mica_plan_state(plan, sizeof *st + stages + bounds, &st));
+    MICA_TRY(mica_plan_state(plan, sizeof *st + stages + moves + bounds, &st));
     st->stages = (stage *)(st + 1);
-    st->bounds = (bound *)(void *)((char *)(st + 1) + stages);
+    st->moves = (move *)(st->stages + c->step_count);
+    st->bounds = (bound *)(st->moves + c->move_count);
     st->count = c->step_count;
+    st->move_count = c->move_count;
+    for (int i = 0; i < c->move_count; i++) st->moves[i] = c->moves[i];
     st->beta = mica_op_scalar_index(plan->op, "beta");
     for (int i = 0; i < temporaries; i++)
         pieces[i] = (piece){.bytes = c->temporaries[i], .last = -1};
@@ -256,13 +295,28 @@ mica_status mica_compose_build(mica_plan *plan, mica_compose *c)
     return status;
 }
 
+/* All runs of a step; the first finds its arguments where `child` has them. */
+static mica_status run_stage(const stage *s, const move *moves, const move *end, mica_run *child)
+{
+    for (int64_t i = 0; i < s->runs; i++) {
+        for (const move *m = moves; i > 0 && m < end; m++)
+            if (i % m->every == 0 && child->args[m->arg])
+                child->args[m->arg] = (char *)child->args[m->arg] + m->bytes;
+        MICA_TRY(mica_plan_child_run(s->plan, child));
+    }
+    return MICA_OK;
+}
+
 mica_status mica_compose_run(const mica_plan *plan, const mica_run *r)
 {
     const composed *st = plan->state;
     const double beta = st->beta >= 0 ? mica_run_scalar(plan, r, st->beta) : 0;
     const bound *b = st->bounds;
+    const move *moves = st->moves, *last = moves + st->move_count;
     for (const stage *s = st->stages; s < st->stages + st->count; s++) {
         const bound *end = st->bounds + s->bound_end;
+        const move *own = moves;
+        while (moves < last && moves->step == s - st->stages) moves++;
         double scalars[MICA_MAX_SCALARS];
         mica_run child; /* of arguments as many as its operation has: the rest is not read */
         child.size = offsetof(mica_run, args) + (size_t)s->plan->op->arg_count * sizeof *child.args;
@@ -279,7 +333,7 @@ mica_status mica_compose_run(const mica_plan *plan, const mica_run *r)
             scalars[i] = s->scalars[i] >= 0 ? mica_run_scalar(plan, r, s->scalars[i])
                                             : s->plan->op->scalars[i].def;
         if (s->scaled) child.scalars = scalars;
-        MICA_TRY(mica_plan_child_run(s->plan, &child));
+        MICA_TRY(run_stage(s, own, moves, &child));
     }
     return MICA_OK;
 }

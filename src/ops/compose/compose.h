@@ -17,6 +17,11 @@
  *              return mica_compose_build(plan, &c);
  *     run:     mica_compose_run
  *
+ * A step may be run many times, on other parts of its tensors each time:
+ *
+ *         mica_compose_repeat(c, images);
+ *         mica_compose_advance(c, MICA_TRANSFORM_X, bytes_of_an_image);
+ *
  * Temporaries and the workspaces of child plans that no step needs at once share memory. What runs
  * out of memory while steps are listed is said by the build. plan->state is taken. */
 #ifndef MICA_OPS_COMPOSE_COMPOSE_H
@@ -35,8 +40,9 @@ typedef struct mica_memory {
 typedef struct mica_compose {
     struct mica_compose_step *steps;
     struct mica_compose_binding *bindings;
+    struct mica_compose_move *moves;
     size_t *temporaries; /* bytes */
-    int step_count, binding_count, temporary_count;
+    int step_count, binding_count, move_count, temporary_count;
     mica_status status;
 } mica_compose;
 
@@ -59,6 +65,12 @@ void mica_compose_pass(mica_compose *c, int count);
 /* It takes the run's scalars that have the names of its own; without this they are their defaults.
  */
 void mica_compose_scale(mica_compose *c);
+/* All of its runs so far are made `count` times, before the next step begins: loops are said from
+ * the innermost out. */
+void mica_compose_repeat(mica_compose *c, int64_t count);
+/* From one round of the loop that was said last to the next, the argument lies so many bytes
+ * further on; where the loop begins again, it does so too. */
+void mica_compose_advance(mica_compose *c, int arg, int64_t bytes);
 /* Left out of runs whose beta is 0: what reads the old content of a result. */
 void mica_compose_if_beta(mica_compose *c);
 
