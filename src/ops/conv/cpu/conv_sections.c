@@ -4,9 +4,9 @@
  * for the first section, the last and those between, run with other pointers; each reads the halo
  * of its windows from the neighbour's columns. For `onednn`, whose forward kernels want memory and
  * preparation in proportion to a row. All types and epilogues. */
+#include "ops/compose/compose.h"
 #include "ops/conv/conv.h"
 
-enum { FIRST, BETWEEN, LAST, KINDS };
 enum { SECTION = MICA_CONV_LONG_ROW / 2 }; /* of a long row there are at least three */
 
 /* A convolution of one image's columns: what it writes, what it reads, and the zeros around. */
@@ -21,12 +21,6 @@ typedef struct cut {
     int64_t in, stride, pad, span;
     int64_t columns, sections, each;
 } cut;
-
-typedef struct state {
-    cut cut;
-    mica_plan *children[KINDS];
-    size_t at[KINDS];
-} state;
 
 static cut cut_of(const mica_conv_desc *d)
 {
@@ -58,11 +52,6 @@ static section section_of(const cut *c, int64_t i)
     s.before = s.from - begin;
     s.after = end - s.from - s.read;
     return s;
-}
-
-static int kind_of(const cut *c, int64_t i)
-{
-    return i == 0 ? FIRST : i == c->sections - 1 ? LAST : BETWEEN;
 }
 
 static mica_conv_desc part_of(const mica_conv_desc *d, const cut *c, const section *s)
@@ -119,46 +108,50 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     mica_conv_onednn.contract(desc, config, c);
 }
 
+/* Bytes that a number of columns, or an image, take in a tensor; 0 of one that is not given. */
+static int64_t columns_of(const mica_tensor *t, int64_t columns)
+{
+    return t->rank ? columns * t->strides[t->rank - 1] * mica_dtype_bits(t->dtype) / 8 : 0;
+}
+
+static int64_t image_of(const mica_tensor *t)
+{
+    return t->strides[0] * mica_dtype_bits(t->dtype) / 8;
+}
+
+/* `count` sections alike, of which `i` is the first, of all images. */
+static void add_sections(mica_compose *list, const mica_conv_desc *d, const cut *c, int64_t i,
+                         int64_t count)
+{
+    static const int args[] = {MICA_CONV_X, MICA_CONV_Y, MICA_CONV_RESIDUAL};
+    const mica_tensor *tensors[] = {&d->x, &d->y, &d->residual};
+    const section s = section_of(c, i);
+    const int64_t at[] = {s.from, s.to, s.to}, apart[] = {c->each * c->stride, c->each, c->each};
+    const mica_conv_desc part = part_of(d, c, &s);
+    mica_compose_step(list, "conv", &part, sizeof part, NULL);
+    mica_compose_pass(list, mica_op_conv.arg_count);
+    mica_compose_scale(list);
+    for (int k = 0; k < 3; k++) {
+        mica_memory first = mica_compose_arg(args[k]);
+        first.at = columns_of(tensors[k], at[k]);
+        mica_compose_bind(list, args[k], first);
+    }
+    mica_compose_repeat(list, count);
+    for (int k = 0; k < 3; k++)
+        mica_compose_advance(list, args[k], columns_of(tensors[k], apart[k]));
+    mica_compose_repeat(list, d->x.dims[0]);
+    for (int k = 0; k < 3; k++) mica_compose_advance(list, args[k], image_of(tensors[k]));
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
-    state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    s->cut = cut_of(d);
-    const int64_t of_kind[KINDS] = {0, 1, s->cut.sections - 1};
-    for (int i = 0; i < KINDS; i++) {
-        section part = section_of(&s->cut, of_kind[i]);
-        mica_conv_desc c = part_of(d, &s->cut, &part);
-        MICA_TRY(
-            mica_plan_child_create(plan, "conv", &c, sizeof c, NULL, &s->children[i], &s->at[i]));
-    }
-    return MICA_OK;
-}
-
-/* Moves a run argument to an image's column. */
-static void move(mica_run *r, int arg, const mica_tensor *t, int64_t image, int64_t column)
-{
-    if (!r->args[arg]) return; /* a tensor that is not given has no dimensions either */
-    int64_t elements = image * t->strides[0] + column * t->strides[t->rank - 1];
-    r->args[arg] = (char *)r->args[arg] + elements * mica_dtype_bits(t->dtype) / 8;
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const mica_conv_desc *d = plan->desc;
-    const state *s = plan->state;
-    for (int64_t i = 0; i < d->x.dims[0] * s->cut.sections; i++) {
-        int64_t image = i / s->cut.sections, at = i % s->cut.sections;
-        section part = section_of(&s->cut, at);
-        int kind = kind_of(&s->cut, at);
-        mica_run child = *r;
-        child.workspace = mica_at(r, s->at[kind]);
-        move(&child, MICA_CONV_X, &d->x, image, part.from);
-        move(&child, MICA_CONV_Y, &d->y, image, part.to);
-        move(&child, MICA_CONV_RESIDUAL, &d->residual, image, part.to);
-        MICA_TRY(mica_plan_child_run(s->children[kind], &child));
-    }
-    return MICA_OK;
+    const cut c = cut_of(d);
+    mica_compose list = {0};
+    add_sections(&list, d, &c, 0, 1);
+    add_sections(&list, d, &c, 1, c.sections - 2);
+    add_sections(&list, d, &c, c.sections - 1, 1);
+    return mica_compose_build(plan, &list);
 }
 
 const mica_engine mica_conv_sections = {.name = "sections",
@@ -166,4 +159,4 @@ const mica_engine mica_conv_sections = {.name = "sections",
                                         .predict = predict,
                                         .contract = contract,
                                         .build = build,
-                                        .run = run};
+                                        .run = mica_compose_run};

@@ -3,19 +3,17 @@
  * the same tensors. The child plan is made once, by whatever engine is best for one group, and run
  * with other pointers. For few groups of many channels, which engines of one group do at the speed
  * of tensor cores; cost: a launch or two for each group. All passes and epilogues. */
+#include "ops/compose/compose.h"
 #include "ops/conv/lowered/gemm.h"
 
 #include <math.h>
 
 enum { MAX_GROUPS = 32, ALIGNMENT = 16 };
 
-typedef struct state {
+typedef struct groups {
     mica_conv_geometry g;
-    mica_conv_roles roles;
     int64_t step[MICA_MAX_ARGS]; /* bytes of a run argument from group to group */
-    size_t child_at;
-    mica_plan *child;
-} state;
+} groups;
 
 static int64_t bytes_of(const mica_tensor *t)
 {
@@ -37,14 +35,14 @@ static mica_conv_desc group_of(const mica_conv_desc *d)
     return c;
 }
 
-static void find_steps(const mica_conv_desc *d, state *s)
+static void find_steps(const mica_conv_desc *d, groups *s)
 {
     const mica_conv_geometry *g = &s->g;
+    const mica_conv_roles roles = mica_conv_roles_of(d);
     mica_conv_geometry_make(d, &s->g);
-    s->roles = mica_conv_roles_of(d);
-    long long channels = s->roles.out == s->roles.a ? g->c : g->k;
-    s->step[s->roles.a] = g->a.g * bytes_of(mica_conv_tensor(d, s->roles.a));
-    s->step[s->roles.b] = g->b.g * bytes_of(mica_conv_tensor(d, s->roles.b));
+    long long channels = roles.out == roles.a ? g->c : g->k;
+    s->step[roles.a] = g->a.g * bytes_of(mica_conv_tensor(d, roles.a));
+    s->step[roles.b] = g->b.g * bytes_of(mica_conv_tensor(d, roles.b));
     s->step[MICA_CONV_W] = g->f.g * bytes_of(&d->w);
     s->step[MICA_CONV_RESIDUAL] = g->residual.g * bytes_of(&d->residual);
     s->step[MICA_CONV_BIAS] = channels * d->bias.strides[0] * bytes_of(&d->bias);
@@ -60,7 +58,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (d->groups < 2 || d->groups > MAX_GROUPS)
         return mica_refuse(why, "groups is %lld, this engine takes 2 to %d", (long long)d->groups,
                            MAX_GROUPS);
-    state s = {0};
+    groups s = {0};
     find_steps(d, &s);
     if (s.g.c == 1) return mica_refuse(why, "groups have one channel, this engine is for more");
     const int images[] = {MICA_CONV_X, MICA_CONV_W, MICA_CONV_Y};
@@ -95,25 +93,16 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
-    state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    find_steps(d, s);
-    mica_conv_desc c = group_of(d);
-    return mica_plan_child_create(plan, "conv", &c, sizeof c, NULL, &s->child, &s->child_at);
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const mica_conv_desc *d = plan->desc;
-    const state *s = plan->state;
-    mica_run child = *r;
-    child.workspace = mica_at(r, s->child_at);
-    for (int64_t group = 0; group < d->groups; group++) {
-        for (int i = 0; i < MICA_MAX_ARGS; i++)
-            if (r->args[i]) child.args[i] = (char *)r->args[i] + group * s->step[i];
-        MICA_TRY(mica_plan_child_run(s->child, &child));
-    }
-    return MICA_OK;
+    const mica_conv_desc first = group_of(d);
+    groups s = {0};
+    mica_compose c = {0};
+    find_steps(d, &s);
+    mica_compose_step(&c, "conv", &first, sizeof first, NULL);
+    mica_compose_pass(&c, mica_op_conv.arg_count);
+    mica_compose_scale(&c);
+    mica_compose_repeat(&c, d->groups);
+    for (int i = 0; i < mica_op_conv.arg_count; i++) mica_compose_advance(&c, i, s.step[i]);
+    return mica_compose_build(plan, &c);
 }
 
 const mica_engine mica_conv_by_group = {.name = "by_group",
@@ -122,4 +111,4 @@ const mica_engine mica_conv_by_group = {.name = "by_group",
                                         .predict = predict,
                                         .contract = contract,
                                         .build = build,
-                                        .run = run};
+                                        .run = mica_compose_run};

@@ -11,8 +11,9 @@
  * columns to the channels, or are repeated for each tap first. 1 to 3 axes, epilogues, all types.
  * What it asks for: columns that lie side by side, as in NHWC. Cost: the child's, which reads b for
  * each tap down and is slow where an axis has few pixels. */
-#include "ops/conv/lowered/gemm.h"
 #include "mica/transform.h"
+#include "ops/compose/compose.h"
+#include "ops/conv/lowered/gemm.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,18 +42,6 @@ typedef struct product {
     int64_t runs, times; /* that vectors are repeated */
     mica_gemm_desc gemm;
 } product;
-
-typedef struct repetition {
-    mica_plan *child;
-    size_t child_at, at;
-} repetition;
-
-typedef struct state {
-    product p;
-    repetition repeated[VECTORS];
-    size_t child_at;
-    mica_plan *child;
-} state;
 
 /* ---- loops ---- */
 
@@ -319,84 +308,61 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     conv_product_contract(d, c);
 }
 
-/* ---- plans ---- */
+/* ---- plan ---- */
 
-static mica_status add_repetitions(mica_plan *plan, state *s)
+/* What the product reads as vector i: the caller's, or what that is repeated to first. */
+static mica_memory vector_in(mica_compose *c, const product *p, const mica_conv_desc *d, int i)
 {
-    const product *p = &s->p;
-    for (int i = 0; i < VECTORS && p->times > 1; i++) {
-        const mica_tensor *v = vector_of(plan->desc, i);
-        if (!mica_tensor_given(v)) continue;
-        repetition *to = &s->repeated[i];
-        mica_transform_desc t = repetition_of(p, v);
-        size_t bytes = (size_t)(p->columns.size * mica_dtype_bits(v->dtype) / 8);
-        MICA_TRY(mica_book(plan, "repeated vector", bytes, &to->at));
-        MICA_TRY(mica_plan_child_create(plan, "transform", &t, sizeof t, NULL, &to->child,
-                                        &to->child_at));
-    }
-    return MICA_OK;
+    const mica_tensor *v = vector_of(d, i);
+    const mica_memory given = mica_compose_arg(MICA_CONV_BIAS + i);
+    if (p->times == 1 || !mica_tensor_given(v)) return given;
+    const mica_transform_desc t = repetition_of(p, v);
+    const mica_memory repeated =
+        mica_compose_temporary(c, (size_t)(p->columns.size * mica_dtype_bits(v->dtype) / 8));
+    mica_compose_step(c, "transform", &t, sizeof t, NULL);
+    mica_compose_bind(c, MICA_TRANSFORM_X, given);
+    mica_compose_bind(c, MICA_TRANSFORM_Y, repeated);
+    return repeated;
+}
+
+/* From one of the taps that are runs to the next. */
+static void advance(mica_compose *c, const product *p, const loop *tap)
+{
+    static const int args[] = {
+        [FILTER] = MICA_GEMM_B, [RESULT] = MICA_GEMM_C, [RESIDUAL] = MICA_GEMM_RESIDUAL};
+    const mica_gemm_desc *m = &p->gemm;
+    const mica_tensor *tensors[] = {[FILTER] = &m->b, [RESULT] = &m->c, [RESIDUAL] = &m->residual};
+    mica_compose_repeat(c, tap->size);
+    for (int i = FILTER; i < OPERANDS; i++)
+        mica_compose_advance(c, args[i], tap->stride[i] * mica_dtype_bits(tensors[i]->dtype) / 8);
+}
+
+static void add_product(mica_compose *c, const product *p, const mica_memory vectors[VECTORS])
+{
+    mica_memory filter = mica_compose_arg(MICA_CONV_W);
+    filter.at = p->g.f_base * (mica_dtype_bits(p->gemm.b.dtype) / 8);
+    mica_compose_step(c, "gemm", &p->gemm, sizeof p->gemm, NULL);
+    mica_compose_scale(c);
+    mica_compose_bind(c, MICA_GEMM_A, mica_compose_arg(p->roles.b));
+    mica_compose_bind(c, MICA_GEMM_B, filter);
+    mica_compose_bind(c, MICA_GEMM_C, mica_compose_arg(p->roles.a));
+    mica_compose_bind(c, MICA_GEMM_RESIDUAL, mica_compose_arg(MICA_CONV_RESIDUAL));
+    for (int i = 0; i < VECTORS; i++) mica_compose_bind(c, MICA_GEMM_BIAS + i, vectors[i]);
+    for (int i = p->run_taps - 1; i >= 0; i--) advance(c, p, &p->taps[i]);
 }
 
 static mica_status build(mica_plan *plan)
 {
     const mica_conv_desc *d = plan->desc;
-    state *s;
+    mica_memory vectors[VECTORS];
+    mica_compose c = {0};
+    product p;
     mica_why why = {0};
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    MICA_TRY(make_product(d, &plan->config, &s->p, &why));
-    if (mica_tensor_count(&s->p.gemm.c) == 0) return MICA_OK;
-    MICA_TRY(add_repetitions(plan, s));
-    return mica_plan_child_create(plan, "gemm", &s->p.gemm, sizeof s->p.gemm, NULL, &s->child,
-                                  &s->child_at);
-}
-
-/* Vectors of the product: the caller's, or what they are repeated to. */
-static mica_status bind_vectors(const state *s, const mica_run *r, mica_run *child)
-{
-    for (int i = 0; i < VECTORS; i++) {
-        const repetition *to = &s->repeated[i];
-        void **vector = &child->args[MICA_GEMM_BIAS + i];
-        *vector = r->args[MICA_CONV_BIAS + i];
-        if (!to->child) continue;
-        mica_run repeat = {.workspace = mica_at(r, to->child_at), .stream = r->stream};
-        repeat.args[MICA_TRANSFORM_X] = *vector;
-        repeat.args[MICA_TRANSFORM_Y] = *vector = mica_at(r, to->at);
-        MICA_TRY(mica_plan_child_run(to->child, &repeat));
-    }
-    return MICA_OK;
-}
-
-/* Where an operand of this run begins. */
-static void *start_of(const product *p, int64_t run, int which, void *tensor, mica_dtype dtype)
-{
-    int64_t at = which == FILTER ? p->g.f_base : 0;
-    for (int i = p->run_taps - 1; i >= 0; i--) {
-        at += run % p->taps[i].size * p->taps[i].stride[which];
-        run /= p->taps[i].size;
-    }
-    return tensor ? (char *)tensor + at * (mica_dtype_bits(dtype) / 8) : NULL;
-}
-
-static mica_status run(const mica_plan *plan, const mica_run *r)
-{
-    const state *s = plan->state;
-    const product *p = &s->p;
-    const mica_gemm_desc *m = &p->gemm;
-    if (!s->child) return MICA_OK;
-    double scalars[] = {[MICA_GEMM_ALPHA] = mica_run_scalar(plan, r, MICA_CONV_ALPHA),
-                        [MICA_GEMM_BETA] = mica_run_scalar(plan, r, MICA_CONV_BETA)};
-    mica_run child = {
-        .workspace = mica_at(r, s->child_at), .stream = r->stream, .scalars = scalars};
-    child.args[MICA_GEMM_A] = r->args[p->roles.b];
-    MICA_TRY(bind_vectors(s, r, &child));
-    for (int64_t i = 0; i < p->runs; i++) {
-        child.args[MICA_GEMM_B] = start_of(p, i, FILTER, r->args[MICA_CONV_W], m->b.dtype);
-        child.args[MICA_GEMM_C] = start_of(p, i, RESULT, r->args[p->roles.a], m->c.dtype);
-        child.args[MICA_GEMM_RESIDUAL] =
-            start_of(p, i, RESIDUAL, r->args[MICA_CONV_RESIDUAL], m->residual.dtype);
-        MICA_TRY(mica_plan_child_run(s->child, &child));
-    }
-    return MICA_OK;
+    MICA_TRY(make_product(d, &plan->config, &p, &why));
+    if (mica_tensor_count(&p.gemm.c) == 0) return mica_compose_build(plan, &c);
+    for (int i = 0; i < VECTORS; i++) vectors[i] = vector_in(&c, &p, d, i);
+    add_product(&c, &p, vectors);
+    return mica_compose_build(plan, &c);
 }
 
 const mica_engine mica_conv_disjoint = {.name = "disjoint",
@@ -407,4 +373,4 @@ const mica_engine mica_conv_disjoint = {.name = "disjoint",
                                         .predict = predict,
                                         .contract = contract,
                                         .build = build,
-                                        .run = run};
+                                        .run = mica_compose_run};
