@@ -53,8 +53,8 @@
  * dropout: element i is dropped if W < p 2^32 rounded down, and what is kept is multiplied by
  * 1 / (1 - p):
  *
- *     fwd   y = residual + (dropped ? 0 : x / (1 - p))         bwd   dx = dropped ? 0 : dy / (1 -
- * p)
+ *     fwd   y = residual + (dropped ? 0 : x / (1 - p))
+ *     bwd   dx = dropped ? 0 : dy / (1 - p)
  *
  * 1 / (1 - p) is rounded to f32 (f64 if a tensor is), then the product, then the sum. p = 1 drops
  * everything. What is dropped is 0 whatever it was, NaN and infinity included, where PyTorch's
