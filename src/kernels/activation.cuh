@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/types.cuh"
 #include "kernels/math.cuh"
+#include "kernels/normal_tail.h"
 
 /* a / b for b from 1 to 2, where two units in the last place do: a division would look at both for the rare
  * cases that need more, which takes longer than all else here. */
@@ -36,22 +37,12 @@ template <typename A> __device__ __forceinline__ A gelu_inner(A v)
  * erf(v / sqrt 2) would have none. reach: v up to where the density is 0; NaN passes. */
 __device__ __forceinline__ float normal_reach(float v) { return clip_of(v, -14.5f, 14.5f); }
 __device__ __forceinline__ double normal_reach(double v) { return clip_of(v, -40.0, 40.0); }
-/* As src/ops/convert/cpu/functions_f32.h: a polynomial in 1 / (1 + 0.35 |v|) is the tail over the density, which is
- * wrong by v^2 / 2 units. */
+/* The density is wrong by v^2 / 2 units, and with it the tail. */
 __device__ __forceinline__ float normal_cdf(float v, float *density)
 {
     const float a = abs_of(normal_reach(v)), t = ratio_of(1.f, 1.f + 0.35f * a);
     *density = exp_of(-0.5f * a * a);
-    float q = -0x1.ddb8eep-6f;
-    q = q * t + 0x1.26f9a0p-3f;
-    q = q * t - 0x1.05fa9ap-2f;
-    q = q * t + 0x1.464948p-3f;
-    q = q * t - 0x1.7c4f12p-6f;
-    q = q * t + 0x1.b057c4p-4f;
-    q = q * t + 0x1.eac9bep-4f;
-    q = q * t + 0x1.1e70c4p-3f;
-    q = q * t + 0x1.1df1c6p-3f;
-    const float tail = q * t * *density;
+    const float tail = mica_normal_tail(t) * *density;
     return v < 0.f ? tail : 1.f - tail;
 }
 __device__ __forceinline__ double normal_cdf(double v, double *density)

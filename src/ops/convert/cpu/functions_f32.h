@@ -5,6 +5,8 @@
 #ifndef MICA_OPS_CONVERT_CPU_FUNCTIONS_F32_H
 #define MICA_OPS_CONVERT_CPU_FUNCTIONS_F32_H
 
+#include "kernels/normal_tail.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -130,23 +132,13 @@ MICA_INLINE float mica_normal_reach_f32(float x)
     return x > 14.5f ? 14.5f : x;
 }
 
-/* The normal distribution's integral up to x; density receives exp(-x^2 / 2). With t = 1 / (1 +
- * 0.35 |x|), the tail over the density is a polynomial of degree 9 in t, good to 5e-8. In the far
- * tail the rounding of x^2 counts: x^2 / 2 units. */
+/* The normal distribution's integral up to x; density receives exp(-x^2 / 2). In the far tail
+ * the rounding of x^2 counts: x^2 / 2 units. */
 MICA_INLINE float mica_normal_f32(float x, float *density)
 {
     float a = mica_normal_reach_f32(x);
     float e = mica_exp_unclamped_f32(-0.5f * a * a), t = 1 / (1 + 0.35f * a);
-    float q = -0x1.ddb8eep-6f;
-    q = q * t + 0x1.26f9a0p-3f;
-    q = q * t - 0x1.05fa9ap-2f;
-    q = q * t + 0x1.464948p-3f;
-    q = q * t - 0x1.7c4f12p-6f;
-    q = q * t + 0x1.b057c4p-4f;
-    q = q * t + 0x1.eac9bep-4f;
-    q = q * t + 0x1.1e70c4p-3f;
-    q = q * t + 0x1.1df1c6p-3f;
-    float tail = q * t * e;
+    float tail = mica_normal_tail(t) * e;
     *density = e;
     return x < 0 ? tail : 1 - tail;
 }
