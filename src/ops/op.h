@@ -142,6 +142,7 @@ static inline bool mica_engine_needs_name(const mica_engine *engine)
 }
 
 /* ---- operations ---- */
+struct mica_random_set;
 typedef struct mica_op {
     const char *name, *doc;
     size_t desc_size;
@@ -179,6 +180,9 @@ typedef struct mica_op {
     const struct mica_pointwise *pointwise;
     /* Where elements go, of operations on the mechanism of ops/index; else NULL. */
     const struct mica_index *index;
+    /* Fills (zeroed) what is drawn for which element, of operations on the mechanism of ops/random;
+     * else NULL. */
+    void (*random)(const void *desc, struct mica_random_set *set);
     const mica_engine *const *engines; /* best first, NULL-terminated; both backends */
 } mica_op;
 

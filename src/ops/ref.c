@@ -3,6 +3,7 @@
  * workspace and is slow: what defines the truth, and the last resort of the CPU. */
 #include "ops/index/index.h"
 #include "ops/pointwise/pointwise.h"
+#include "ops/random/random.h"
 
 void mica_op_reference(const mica_op *op, const void *desc, const mica_view *args,
                        const double *scalars)
@@ -11,6 +12,8 @@ void mica_op_reference(const mica_op *op, const void *desc, const mica_view *arg
         op->reference(desc, args, scalars);
     else if (op->index)
         mica_index_reference(op, desc, args, scalars);
+    else if (op->random)
+        mica_random_reference(op, desc, args);
     else
         mica_pointwise_reference(op, desc, args, scalars);
 }

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+extern const mica_op mica_op_random;
+
 static const char *const kinds[] = {"bits",      "uniform",     "normal",   "truncated_normal",
                                     "bernoulli", "exponential", "integers", "permutation",
                                     NULL};
@@ -39,9 +41,8 @@ static const mica_arg args[] = {
                          .types = MICA_TYPE(S64)},
 };
 
-#define BITS_TYPES                                                                                 \
-    (MICA_INDICES | MICA_TYPE(S8) | MICA_TYPE(U8) | MICA_TYPE(U32)) /* whole bytes                 \
-                                                                     */
+/* whole bytes */
+#define BITS_TYPES (MICA_INDICES | MICA_TYPE(S8) | MICA_TYPE(U8) | MICA_TYPE(U32))
 #define REAL_TYPES (MICA_FLOATS | MICA_TYPE(E4M3) | MICA_TYPE(E5M2))
 static const uint32_t types[] = {
     [MICA_RANDOM_BITS] = BITS_TYPES,      [MICA_RANDOM_UNIFORM] = REAL_TYPES,
@@ -160,7 +161,7 @@ static double below(double x)
     return 0.5 * erfc(-x * 0.7071067811865476);
 }
 
-void mica_random_describe(const void *desc, mica_random_set *set)
+static void describe(const void *desc, mica_random_set *set)
 {
     const mica_random_desc *d = desc;
     const bool whole = d->kind == MICA_RANDOM_BITS || d->kind == MICA_RANDOM_INTEGERS ||
@@ -211,12 +212,6 @@ static bool exact(const void *desc)
     return true;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    (void)scalars;
-    mica_random_reference(&mica_op_random, desc, views);
-}
-
 const mica_op mica_op_random = {
     .name = "random",
     .doc = "Random numbers that depend on seed, offset and index alone",
@@ -229,6 +224,6 @@ const mica_op mica_op_random = {
     .check = check,
     .exact = exact,
     .fill = fill,
-    .reference = reference,
+    .random = describe,
     .engines = mica_random_engines,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * random and dropout: what their tables tell the engines "cpu" and "cuda", which both have. */
+ * Operations that draw numbers: what their tables tell the reference and the engines "cpu" and
+ * "cuda", which all have. */
 #ifndef MICA_OPS_RANDOM_H
 #define MICA_OPS_RANDOM_H
 
@@ -23,14 +24,12 @@ typedef struct mica_random_set {
     mica_random_numbers numbers;
 } mica_random_set;
 
-extern const mica_op mica_op_random, mica_op_dropout;
-void mica_random_describe(const void *desc, mica_random_set *set);
-void mica_dropout_describe(const void *desc, mica_random_set *set);
-/* Of either; views: NULL, or those whose strides hold in place of the descriptor's. */
+/* By the operation's `random`. views: NULL, or those whose strides hold in place of the
+ * descriptor's. */
 void mica_random_set_make(const mica_op *op, const void *desc, const mica_view *views,
                           mica_random_set *set);
 
-/* What both families' tables share. `tensor`: whose elements are counted. */
+/* What the tables share. `tensor`: whose elements are counted. */
 void mica_random_infer_rng(mica_tensor *rng);
 mica_status mica_random_check_rng(const mica_tensor *rng, mica_why *why);
 mica_status mica_random_check_index(const mica_tensor *tensor, int64_t first, const int64_t *steps,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random numbers and dropout: what both share, and the truth, element by element. */
+ * Random numbers: what operations that draw them share, and the truth, element by element. */
 #include "ops/random/random.h"
 #include "base/random.h"
 #include "cpu/cpu.h"
@@ -85,10 +85,7 @@ void mica_random_set_make(const mica_op *op, const void *desc, const mica_view *
             memcpy(viewed + op->args[i].tensor + offsetof(mica_tensor, strides), views[i].t.strides,
                    sizeof views[i].t.strides);
     memset(set, 0, sizeof *set);
-    if (op == &mica_op_dropout)
-        mica_dropout_describe(viewed, set);
-    else
-        mica_random_describe(viewed, set);
+    op->random(viewed, set);
     const mica_tensor *out = &set->at[MICA_RANDOM_PLACE_OUT];
     set->bytes = mica_dtype_bits(out->dtype) / 8;
     const double unit = mica_dtype_unit(out->dtype);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+extern const mica_op mica_op_dropout;
+
 static const char *const passes[] = {"fwd", "bwd", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_dropout_desc, member, kind, __VA_ARGS__)
@@ -111,7 +113,7 @@ static void place(mica_random_set *set, int at, const mica_tensor *tensor, int a
     set->arg[at] = arg;
 }
 
-void mica_dropout_describe(const void *desc, mica_random_set *set)
+static void describe(const void *desc, mica_random_set *set)
 {
     const mica_dropout_desc *d = desc;
     const bool bwd = d->pass == MICA_DROPOUT_BWD;
@@ -156,12 +158,6 @@ static bool exact(const void *desc)
     return d->p == 1 || frexp(1 / (1 - d->p), &e) == 0.5;
 }
 
-static void reference(const void *desc, const mica_view *views, const double *scalars)
-{
-    (void)scalars;
-    mica_random_reference(&mica_op_dropout, desc, views);
-}
-
 const mica_op mica_op_dropout = {
     .name = "dropout",
     .doc = "Dropout, also with a residual, and its gradient",
@@ -174,6 +170,6 @@ const mica_op mica_op_dropout = {
     .check = check,
     .exact = exact,
     .fill = fill,
-    .reference = reference,
+    .random = describe,
     .engines = mica_random_engines,
 };
