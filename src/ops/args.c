@@ -73,6 +73,17 @@ static mica_status check_type(const mica_op *op, const mica_arg *a, const void *
     return mica_invalid(why, "%s is %s, it must be %s", a->name, mica_dtype_name(t->dtype), list);
 }
 
+static mica_status check_same(const mica_op *op, const mica_arg *a, const void *desc,
+                              const mica_tensor *t, mica_why *why)
+{
+    const int same = mica_op_arg_index(op, a->same);
+    if (same < 0 || mica_op_dir(op, desc, same) == MICA_UNUSED) return MICA_OK;
+    const mica_dtype type = mica_op_tensor(op, desc, same)->dtype;
+    if (t->dtype == type) return MICA_OK;
+    return mica_invalid(why, "%s is %s, %s is %s; they must agree", a->name,
+                        mica_dtype_name(t->dtype), a->same, mica_dtype_name(type));
+}
+
 mica_status mica_args_given(const mica_op *op, const void *desc, mica_why *why)
 {
     int pass = mica_op_pass(op, desc);
@@ -185,6 +196,7 @@ mica_status mica_args_check(const mica_op *op, const void *desc, mica_why *why)
         const mica_tensor *t = mica_op_tensor(op, desc, i);
         if (mica_op_dir(op, desc, i) == MICA_UNUSED) continue;
         MICA_TRY(check_type(op, a, desc, t, why));
+        MICA_TRY(check_same(op, a, desc, t, why));
         if (!has_model(op, desc, a)) continue;
         mica_tensor model = model_of(op, desc, i);
         if (a->dims) {

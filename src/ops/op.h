@@ -38,6 +38,7 @@ typedef struct mica_arg {
     const char *words; /* for what `shape` makes where it is not that argument; NULL: `like` */
     bool state;        /* inferred of the type of sums over its model's: f64 for f64, else f32 */
     bool sums;         /* the same, and it must be that */
+    const char *same;  /* argument whose type it must have */
     const char *with;  /* argument without which there is none: given alone it is refused */
     /* Field whose value it takes: bits of enum values or of steps of a list; of a flag, 1. Else it
      * is left out. */

@@ -151,7 +151,7 @@ static void refused(const char *line, const char *reason)
 static void rules(void **state)
 {
     (void)state;
-    refused("grouped_gemm a=f32:4x2", "a and b are needed");
+    refused("grouped_gemm a=f32:4x2", "b is needed");
     refused("grouped_gemm a=f32:4x2 b=f32:2x3", "a has rank 2, b 2");
     refused("grouped_gemm a=f32:4x2 b=f32:3x5x3", "a has 2 columns, b has 5 rows");
     refused("grouped_gemm a=f32:4x4x2 b=f32:3x2x3", "a begins with 4, there are 3 groups");

@@ -129,21 +129,31 @@ static void threads(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    refuses("pad x=f32:3x5 before=1x1 y=f32:4x7", "dimension 1 is 7 padded");
+    refuses("pad x=f32:3x5 before=1x1 y=f32:4x7", "dimension 1 of y is 7, of the padded x 6");
+    refuses("pad pass=bwd dx=f32:3x5 before=1x1 dy=f32:4", "dy has rank 1, the padded dx has 2");
+    refuses("pad x=f32:3x5 before=1x1 y=f16:4x6", "y is f16, x is f32; they must agree");
     refuses("pad x=f32:3 before=-2 after=-2", "dimension 0 is -1");
     refuses("pad mode=edge x=f32:0 before=1", "mode=edge needs an element");
     refuses("pad x=f32:3 before=1x1", "before[1] is 1");
-    refuses("gather x=f32:3x5", "x and index are needed");
-    refuses("gather x=f32:3x5 index=f32:3", "index is f32");
+    refuses("gather x=f32:3x5", "index is needed");
+    refuses("gather pass=bwd index=s32:3", "dx is needed");
+    refuses("gather x=f32:3x5 index=f32:3", "index is f32, it must be s32, s64 or u32");
+    refuses("gather x=f32:3x5 index=s32:3 y=f16:3x5", "y is f16, x is f32; they must agree");
     refuses("gather x=f32:3x5 index=s64:3 axis=2", "axis is 2");
     refuses("gather mode=elements x=f32:3x5 index=s64:4x5 axis=1", "dimension 0 of index is 4");
     refuses("gather mode=nd x=f32:3x5 index=s64:4x3", "index has 3 coordinates");
     refuses("scatter x=f32:3x5 index=s64:3x5 u=f32:3x4", "dimension 1 of u is 4");
+    refuses("scatter x=f32:3x5 index=s64:3x5 u=f16:3x5", "u is f16, x is f32; they must agree");
+    refuses("scatter x=f32:3x5 index=s64:3x5 y=f32:3x4", "dimension 1 of y is 4, of x 5");
     refuses("concat x0=f32:3x5 x1=f32:4x5 axis=1", "dimension 0 of x1 is 4");
     refuses("concat x0=f32:3x5 y=f32:3x6 axis=1", "y has 6 along axis 1");
+    refuses("concat x0=f32:3 x1=f16:3", "x1 is f16, x0 is f32; they must agree");
+    refuses("concat x1=f32:3", "x0 is needed");
     refuses("slice x=f32:5 y=f32:3 start=3", "3 from 3 on");
+    refuses("slice pass=bwd dx=f32:5 dy=f16:3", "dy is f16, dx is f32; they must agree");
     refuses("slice x=f32:5 step=0", "step[0] 0");
-    refuses("tile x=f32:5 y=f32:11 repeats=2", "dimension 0 is 11 repeated");
+    refuses("tile x=f32:5 y=f32:11 repeats=2", "dimension 0 of y is 11, of the repeated x 10");
+    refuses("tile x=f32:5 y=f32:5x2 repeats=2", "y has rank 2, the repeated x has 1");
 }
 
 int main(void)

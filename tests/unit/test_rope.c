@@ -354,7 +354,7 @@ static void refusals_name_value_and_rule(void **state)
     refuses("rope q=f32:2x1x3x4 start=s32:2 positions=s32:3", "positions and start");
     refuses("rope q=f32:2x1x3x4 cu=s32:3", "with cu q is 1 x H x rows x D, it begins with 2");
     refuses("rope q=f32:1x1x3x4 cu=s64:3", "cu is s64, it must be s32");
-    refuses("rope q=f32:1x1x3x4 k=bf16:1x1x3x4", "they must agree");
+    refuses("rope q=f32:1x1x3x4 k=bf16:1x1x3x4", "k is bf16, q is f32; they must agree");
     refuses("rope q=f32:1x1x3x4 k=f32:1x1x3x6", "dimension 3 of k is 6, it must be 4");
     refuses("rope q=f32:1x1x3x4 k_out=f32:1x1x3x4", "k_out without k");
     refuses("rope q=f32:1x1x3x4 q_out=f32:1x1x3x4:0x0x0x1", "q_out");
@@ -363,7 +363,8 @@ static void refusals_name_value_and_rule(void **state)
     refuses("kv_append k=f64:1x1x3x4 k_cache=f32:1x1x3x4", "k_cache is f32, it must be f64");
     refuses("kv_append k=f32:2x1x3x4 k_cache=f32:3x1x3x4", "dimension 0 of k_cache is 3");
     refuses("kv_append k=f32:2x1x3x4 k_cache=f32:2x1x3x4 v_cache=f32", "v_cache");
-    refuses("kv_append k=f32:2x1x3x4 v=bf16 k_cache=f32:2x1x3x4", "v is bf16, it must be of k's");
+    refuses("kv_append k=f32:2x1x3x4 v=bf16 k_cache=f32:2x1x3x4",
+            "v is bf16, k is f32; they must agree");
     refuses("kv_append k=f32:2x1x3x4 k_cache=f32:2x1x3x4 scale_k=f32:1", "scale_k is for 8-bit");
     refuses("kv_append k=f32:2x2x3x4 k_cache=s8:2x2x3x4 scale_k=f32:3", "list of 1 or 2");
     refuses("kv_append k=f32:2x1x3x4 k_cache=f32:2x1x3x4 theta=5", "theta 5");

@@ -26,15 +26,18 @@ static const mica_field fields[] = {
 enum { PARTS = MICA_CONCAT_Y };
 
 static const mica_arg args[] = {
-    [MICA_CONCAT_X0] = {ARG(x0), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X1] = {ARG(x1), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X2] = {ARG(x2), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X3] = {ARG(x3), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X4] = {ARG(x4), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X5] = {ARG(x5), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X6] = {ARG(x6), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_X7] = {ARG(x7), {MICA_IN, MICA_OUT}},
-    [MICA_CONCAT_Y] = {ARG(y), {MICA_OUT, MICA_IN}},
+    [MICA_CONCAT_X0] = {ARG(x0), {MICA_IN, MICA_OUT}, .need = {MICA_NEEDED, MICA_NEEDED}},
+    [MICA_CONCAT_X1] = {ARG(x1), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_X2] = {ARG(x2), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_X3] = {ARG(x3), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_X4] = {ARG(x4), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_X5] = {ARG(x5), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_X6] = {ARG(x6), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_X7] = {ARG(x7), {MICA_IN, MICA_OUT}, .same = "x0"},
+    [MICA_CONCAT_Y] = {ARG(y),
+                       {MICA_OUT, MICA_IN},
+                       .same = "x0",
+                       .need = {MICA_INFERRED, MICA_INFERRED}},
 };
 
 static const mica_tensor *part(const mica_concat_desc *d, int i)
@@ -45,7 +48,6 @@ static const mica_tensor *part(const mica_concat_desc *d, int i)
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_concat_desc *d = desc;
-    if (!mica_tensor_given(&d->x0)) return mica_invalid(why, "x0 is needed");
     if (d->axis < -d->x0.rank || d->axis >= d->x0.rank)
         return mica_invalid(why, "axis is %lld, x0 has %d dimensions", (long long)d->axis,
                             d->x0.rank);
@@ -66,9 +68,6 @@ static mica_status check(const void *desc, mica_why *why)
         const mica_tensor *x = part(d, i);
         mica_tensor want = d->y;
         if (!mica_tensor_given(x)) continue;
-        if (x->dtype != d->y.dtype)
-            return mica_invalid(why, "%s is %s, it must be %s as y is", args[i].name,
-                                mica_dtype_name(x->dtype), mica_dtype_name(d->y.dtype));
         if (x->rank == want.rank) want.dims[d->axis] = x->dims[d->axis];
         MICA_TRY(mica_tensor_same_dims(x, args[i].name, &want, "y beside the axis", why));
         all += x->dims[d->axis];

@@ -29,11 +29,14 @@ static const mica_field fields[] = {
 
 #define ARG(member) #member, offsetof(mica_gather_desc, member)
 static const mica_arg args[] = {
-    [MICA_GATHER_X] = {ARG(x), {MICA_IN, MICA_UNUSED}},
-    [MICA_GATHER_INDEX] = {ARG(index), {MICA_IN, MICA_IN}},
-    [MICA_GATHER_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}},
-    [MICA_GATHER_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}},
-    [MICA_GATHER_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}},
+    [MICA_GATHER_X] = {ARG(x), {MICA_IN, MICA_UNUSED}, .need = {MICA_NEEDED}},
+    [MICA_GATHER_INDEX] = {ARG(index),
+                           {MICA_IN, MICA_IN},
+                           .types = MICA_INDICES | MICA_TYPE(U32),
+                           .need = {MICA_NEEDED, MICA_NEEDED}},
+    [MICA_GATHER_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}, .same = "x", .need = {MICA_INFERRED}},
+    [MICA_GATHER_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}, .same = "dx", .need = {0, MICA_INFERRED}},
+    [MICA_GATHER_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}, .need = {0, MICA_NEEDED}},
 };
 
 static bool is_forward(const mica_gather_desc *d)
@@ -57,8 +60,6 @@ static mica_status infer(void *desc, mica_why *why)
     const bool fwd = is_forward(d);
     const mica_tensor *x = fwd ? &d->x : &d->dx;
     mica_tensor *y = fwd ? &d->y : &d->dy;
-    if (!mica_tensor_given(x) || !mica_tensor_given(&d->index))
-        return mica_invalid(why, "%s and index are needed", fwd ? "x" : "dx");
     if (d->axis < -x->rank || d->axis >= MICA_MAX_RANK || d->batch_dims < 0 ||
         d->batch_dims > MICA_MAX_RANK)
         return mica_invalid(why, "axis is %lld and batch_dims %lld, x has %d dimensions",
@@ -68,10 +69,6 @@ static mica_status infer(void *desc, mica_why *why)
     if (d->mode != MICA_GATHER_ND) d->batch_dims = 0;
     if (fwd) d->padding = false;
     if (!d->padding) d->padding_idx = 0;
-    if (fwd)
-        d->dy = d->dx = (mica_tensor){0};
-    else
-        d->x = d->y = (mica_tensor){0};
     if (mica_tensor_given(y)) return MICA_OK;
     const mica_index_by by = by_of(d);
     MICA_TRY(mica_index_by_dims(&by, y, why));
@@ -87,9 +84,6 @@ static mica_status check(const void *desc, mica_why *why)
     const mica_tensor *y = is_forward(d) ? &d->y : &d->dy;
     mica_tensor want = {0};
     MICA_TRY(mica_index_by_dims(&by, &want, why));
-    if (y->dtype != by.x->dtype)
-        return mica_invalid(why, "%s is %s, it must be %s as x is", is_forward(d) ? "y" : "dy",
-                            mica_dtype_name(y->dtype), mica_dtype_name(by.x->dtype));
     return mica_tensor_same_dims(y, is_forward(d) ? "y" : "dy", &want, "what is gathered", why);
 }
 

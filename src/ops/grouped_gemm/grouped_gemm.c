@@ -48,11 +48,16 @@ static const mica_field fields[] = {
     {                                                                                              \
         MICA_IN, MICA_IN                                                                           \
     }
+#define NEEDED                                                                                     \
+    {                                                                                              \
+        MICA_NEEDED, MICA_NEEDED                                                                   \
+    }
 #define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
 #define INTEGERS   (MICA_TYPE(S32) | MICA_TYPE(S8) | MICA_TYPE(U8))
 static const mica_arg args[] = {
-    [MICA_GROUPED_GEMM_A] = ARG(a, INPUT, .types = MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8)),
-    [MICA_GROUPED_GEMM_B] = ARG(b, INPUT, .types = MICA_FLOATS | EIGHT_BITS),
+    [MICA_GROUPED_GEMM_A] =
+        ARG(a, INPUT, .need = NEEDED, .types = MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8)),
+    [MICA_GROUPED_GEMM_B] = ARG(b, INPUT, .need = NEEDED, .types = MICA_FLOATS | EIGHT_BITS),
     [MICA_GROUPED_GEMM_C] =
         ARG(c, {MICA_INOUT, MICA_OUT}, .types = MICA_FLOATS | EIGHT_BITS | INTEGERS),
     [MICA_GROUPED_GEMM_SCALE_A] = ARG(scale_a, INPUT, .types = MICA_TYPE(F32)),
@@ -181,8 +186,6 @@ void grouped_bind(const grouped *g, void *const *args, int64_t index, int64_t fr
 static mica_status check_ranks(const mica_grouped_gemm_desc *d, mica_why *why)
 {
     bool wgrad = d->pass == MICA_GROUPED_GEMM_WGRAD;
-    if (!mica_tensor_given(&d->a) || !mica_tensor_given(&d->b))
-        return mica_invalid(why, "a and b are needed");
     if (wgrad && (d->a.rank != 2 || d->b.rank != 2))
         return mica_invalid(why, "a has rank %d, b %d; wgrad takes a as M x K, b as K x N",
                             d->a.rank, d->b.rank);

@@ -73,10 +73,6 @@ static mica_status elements_dims(const mica_index_by *by, mica_tensor *other, mi
 mica_status mica_index_by_dims(const mica_index_by *by, mica_tensor *other, mica_why *why)
 {
     memset(other->dims, 0, sizeof other->dims);
-    if (by->index->dtype != MICA_S32 && by->index->dtype != MICA_S64 &&
-        by->index->dtype != MICA_U32)
-        return mica_invalid(why, "index is %s, it must be s32, s64 or u32",
-                            mica_dtype_name(by->index->dtype));
     if (by->mode == MICA_INDEX_ND) return nd_dims(by, other, why);
     if (by->axis < 0 || by->axis >= by->x->rank)
         return mica_invalid(why, "axis is %d, x has %d dimensions", by->axis, by->x->rank);

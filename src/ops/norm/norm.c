@@ -59,8 +59,43 @@ static const mica_field fields[] = {
                .doc = "running_var takes the variance itself, not n / (n - 1) of it (batch)"),
 };
 
+/* Type of the statistics. */
+static mica_dtype stat_type(const mica_norm_desc *d)
+{
+    return mica_dtype_accumulator(d->x.dtype);
+}
+
+static mica_tensor of_sets(const void *desc)
+{
+    const mica_norm_desc *d = desc;
+    int64_t group_dims[] = {d->x.dims[0], d->groups};
+    switch (d->kind) {
+    case MICA_NORM_BATCH:
+        return mica_tensor_packed(stat_type(d), 1, &d->x.dims[1]);
+    case MICA_NORM_GROUP:
+        return mica_tensor_packed(stat_type(d), 2, group_dims);
+    case MICA_NORM_INSTANCE:
+        return mica_tensor_packed(stat_type(d), 2, d->x.dims);
+    default:
+        return mica_tensor_packed(stat_type(d), (int)(d->x.rank - d->axes), d->x.dims);
+    }
+}
+
+static mica_tensor channel_shape(const mica_norm_desc *d, mica_dtype dtype)
+{
+    if (mica_norm_is_trailing(d))
+        return mica_tensor_packed(dtype, (int)d->axes, d->x.dims + (d->x.rank - d->axes));
+    return mica_tensor_packed(dtype, 1, &d->x.dims[1]);
+}
+
+static mica_tensor of_channels(const void *desc)
+{
+    return channel_shape(desc, stat_type(desc));
+}
+
 /* Running statistics are updated only by fwd in mode train; in mode infer they are left alone. */
-#define AS_X .types = MICA_FLOATS, .like = "x"
+#define AS_X          .types = MICA_FLOATS, .like = "x"
+#define STATISTIC(of) .like = "the statistics", .shape = of
 static const mica_arg args[] = {
     [MICA_NORM_X] = {"x",
                      offsetof(mica_norm_desc, x),
@@ -76,14 +111,22 @@ static const mica_arg args[] = {
     [MICA_NORM_Y] =
         {"y", offsetof(mica_norm_desc, y), {MICA_OUT}, .alias = "x", AS_X, .need = {MICA_INFERRED}},
     [MICA_NORM_SUM] = {"sum", offsetof(mica_norm_desc, sum), {MICA_OUT}, true, "residual", AS_X},
-    [MICA_NORM_MEAN] = {"mean", offsetof(mica_norm_desc, mean), {MICA_OUT, MICA_IN}},
-    [MICA_NORM_RSTD] = {"rstd", offsetof(mica_norm_desc, rstd), {MICA_OUT, MICA_IN}},
+    [MICA_NORM_MEAN] = {"mean",
+                        offsetof(mica_norm_desc, mean),
+                        {MICA_OUT, MICA_IN},
+                        STATISTIC(of_sets)},
+    [MICA_NORM_RSTD] = {"rstd",
+                        offsetof(mica_norm_desc, rstd),
+                        {MICA_OUT, MICA_IN},
+                        STATISTIC(of_sets)},
     [MICA_NORM_RUNNING_MEAN] = {"running_mean",
                                 offsetof(mica_norm_desc, running_mean),
-                                {MICA_INOUT, MICA_IN}},
+                                {MICA_INOUT, MICA_IN},
+                                STATISTIC(of_channels)},
     [MICA_NORM_RUNNING_VAR] = {"running_var",
                                offsetof(mica_norm_desc, running_var),
-                               {MICA_INOUT, MICA_IN}},
+                               {MICA_INOUT, MICA_IN},
+                               STATISTIC(of_channels)},
     [MICA_NORM_DY] = {"dy",
                       offsetof(mica_norm_desc, dy),
                       {MICA_UNUSED, MICA_IN},
@@ -140,34 +183,6 @@ static mica_status check_shape(const mica_norm_desc *d, mica_why *why)
     return MICA_OK;
 }
 
-/* Type of the statistics. */
-static mica_dtype stat_type(const mica_norm_desc *d)
-{
-    return mica_dtype_accumulator(d->x.dtype);
-}
-
-static mica_tensor set_shape(const mica_norm_desc *d)
-{
-    int64_t group_dims[] = {d->x.dims[0], d->groups};
-    switch (d->kind) {
-    case MICA_NORM_BATCH:
-        return mica_tensor_packed(stat_type(d), 1, &d->x.dims[1]);
-    case MICA_NORM_GROUP:
-        return mica_tensor_packed(stat_type(d), 2, group_dims);
-    case MICA_NORM_INSTANCE:
-        return mica_tensor_packed(stat_type(d), 2, d->x.dims);
-    default:
-        return mica_tensor_packed(stat_type(d), (int)(d->x.rank - d->axes), d->x.dims);
-    }
-}
-
-static mica_tensor channel_shape(const mica_norm_desc *d, mica_dtype dtype)
-{
-    if (mica_norm_is_trailing(d))
-        return mica_tensor_packed(dtype, (int)d->axes, d->x.dims + (d->x.rank - d->axes));
-    return mica_tensor_packed(dtype, 1, &d->x.dims[1]);
-}
-
 static void clear(mica_tensor *t)
 {
     memset(t, 0, sizeof *t);
@@ -178,16 +193,10 @@ static void infer_as(mica_tensor *t, const mica_tensor *like)
     *t = *like;
     mica_tensor_strides_like(t, like);
 }
-static void infer_shape(mica_tensor *t, mica_tensor shape)
+/* Its dimensions follow from its row. */
+static void infer_statistic(const mica_norm_desc *d, mica_tensor *t)
 {
-    if (!mica_tensor_given(t)) *t = shape;
-}
-/* A type alone is enough for what has one shape. */
-static void complete(mica_tensor *t, mica_tensor shape)
-{
-    if (!mica_tensor_given(t) || t->rank > 0) return;
-    shape.dtype = t->dtype;
-    *t = shape;
+    if (!mica_tensor_given(t)) t->dtype = stat_type(d);
 }
 
 static void infer_forward(mica_norm_desc *d)
@@ -205,8 +214,8 @@ static void infer_backward(mica_norm_desc *d)
     if (d->mode == MICA_NORM_INFER) {
         clear(&d->mean), clear(&d->rstd);
     } else {
-        if (d->kind != MICA_NORM_RMS) infer_shape(&d->mean, set_shape(d));
-        infer_shape(&d->rstd, set_shape(d));
+        if (d->kind != MICA_NORM_RMS) infer_statistic(d, &d->mean);
+        infer_statistic(d, &d->rstd);
         clear(&d->running_mean), clear(&d->running_var);
     }
 }
@@ -216,17 +225,13 @@ static mica_status infer(void *desc, mica_why *why)
     mica_norm_desc *d = desc;
     MICA_TRY(check_shape(d, why));
     mica_act_defaults(d->act, &d->act_a, &d->act_b);
-    complete(&d->mean, set_shape(d));
-    complete(&d->rstd, set_shape(d));
-    complete(&d->running_mean, channel_shape(d, stat_type(d)));
-    complete(&d->running_var, channel_shape(d, stat_type(d)));
     if (d->pass == MICA_NORM_FWD)
         infer_forward(d);
     else
         infer_backward(d);
     if (d->mode == MICA_NORM_INFER) {
-        infer_shape(&d->running_mean, channel_shape(d, stat_type(d)));
-        infer_shape(&d->running_var, channel_shape(d, stat_type(d)));
+        infer_statistic(d, &d->running_mean);
+        infer_statistic(d, &d->running_var);
     }
     return MICA_OK;
 }
@@ -246,16 +251,13 @@ static mica_status check_vector(const mica_norm_desc *d, int arg, mica_why *why)
                                  why);
 }
 
-static mica_status check_statistic(const mica_norm_desc *d, int arg, mica_tensor shape,
-                                   mica_why *why)
+static mica_status check_statistic(const mica_norm_desc *d, int arg, mica_why *why)
 {
     const mica_tensor *t = mica_norm_tensor(d, arg);
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (t->dtype != shape.dtype)
-        return mica_invalid(why, "%s is %s, statistics of %s are %s", args[arg].name,
-                            mica_dtype_name(t->dtype), mica_dtype_name(d->x.dtype),
-                            mica_dtype_name(shape.dtype));
-    return mica_tensor_same_dims(t, args[arg].name, &shape, "the statistics", why);
+    if (!mica_tensor_given(t) || t->dtype == stat_type(d)) return MICA_OK;
+    return mica_invalid(why, "%s is %s, statistics of %s are %s", args[arg].name,
+                        mica_dtype_name(t->dtype), mica_dtype_name(d->x.dtype),
+                        mica_dtype_name(stat_type(d)));
 }
 
 /* Tensors that this kind of normalisation does not have. */
@@ -301,12 +303,11 @@ static mica_status check(const void *desc, mica_why *why)
                                   MICA_NORM_DBIAS};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         MICA_TRY(check_vector(d, vectors[i], why));
-    MICA_TRY(check_statistic(d, MICA_NORM_MEAN, set_shape(d), why));
-    MICA_TRY(check_statistic(d, MICA_NORM_RSTD, set_shape(d), why));
+    MICA_TRY(check_statistic(d, MICA_NORM_MEAN, why));
+    MICA_TRY(check_statistic(d, MICA_NORM_RSTD, why));
     MICA_TRY(check_strangers(d, why));
-    mica_tensor channels = channel_shape(d, stat_type(d));
-    MICA_TRY(check_statistic(d, MICA_NORM_RUNNING_MEAN, channels, why));
-    MICA_TRY(check_statistic(d, MICA_NORM_RUNNING_VAR, channels, why));
+    MICA_TRY(check_statistic(d, MICA_NORM_RUNNING_MEAN, why));
+    MICA_TRY(check_statistic(d, MICA_NORM_RUNNING_VAR, why));
     return check_numbers(d, why);
 }
 

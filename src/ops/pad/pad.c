@@ -23,12 +23,29 @@ static const mica_field fields[] = {
     FIELD(after, AXES, .count = MICA_MAX_RANK, .zero = "none", .doc = "the same behind it"),
 };
 
-#define ARG(member) #member, offsetof(mica_pad_desc, member)
+static const mica_tensor *inner_of(const mica_pad_desc *d)
+{
+    return d->pass == MICA_PAD_FWD ? &d->x : &d->dx;
+}
+
+static mica_tensor padded(const void *desc)
+{
+    const mica_pad_desc *d = desc;
+    const mica_tensor *inner = inner_of(d);
+    mica_tensor outer = {.dtype = inner->dtype, .rank = inner->rank};
+    for (int i = 0; i < inner->rank; i++)
+        outer.dims[i] = inner->dims[i] + d->before[i] + d->after[i];
+    mica_tensor_default_strides(&outer);
+    return outer;
+}
+
+#define ARG(member)   #member, offsetof(mica_pad_desc, member)
+#define PADDED(inner) .same = inner, .like = "the padded " inner, .shape = padded
 static const mica_arg args[] = {
-    [MICA_PAD_X] = {ARG(x), {MICA_IN, MICA_UNUSED}},
-    [MICA_PAD_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}},
-    [MICA_PAD_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}},
-    [MICA_PAD_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}},
+    [MICA_PAD_X] = {ARG(x), {MICA_IN, MICA_UNUSED}, .need = {MICA_NEEDED}},
+    [MICA_PAD_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}, .need = {MICA_INFERRED}, PADDED("x")},
+    [MICA_PAD_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}, .need = {0, MICA_INFERRED}, PADDED("dx")},
+    [MICA_PAD_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}, .need = {0, MICA_NEEDED}},
 };
 
 static const mica_scalar scalars[] = {{"value", 0}};
@@ -37,9 +54,7 @@ static mica_status infer(void *desc, mica_why *why)
 {
     mica_pad_desc *d = desc;
     const bool fwd = d->pass == MICA_PAD_FWD;
-    const mica_tensor *inner = fwd ? &d->x : &d->dx;
-    mica_tensor *outer = fwd ? &d->y : &d->dy;
-    if (!mica_tensor_given(inner)) return mica_invalid(why, "%s is needed", fwd ? "x" : "dx");
+    const mica_tensor *inner = inner_of(d);
     for (int i = 0; i < MICA_MAX_RANK; i++) {
         const int64_t both[] = {d->before[i], d->after[i]};
         for (int k = 0; k < 2; k++)
@@ -49,45 +64,17 @@ static mica_status infer(void *desc, mica_why *why)
                                     k ? "after" : "before", i, (long long)both[k], fwd ? "x" : "dx",
                                     inner->rank);
     }
-    if (fwd)
-        d->dy = d->dx = (mica_tensor){0};
-    else
-        d->x = d->y = (mica_tensor){0};
-    if (mica_tensor_given(outer)) return MICA_OK;
-    outer->dtype = inner->dtype;
-    outer->rank = inner->rank;
-    for (int i = 0; i < inner->rank; i++)
-        outer->dims[i] = inner->dims[i] + d->before[i] + d->after[i];
-    mica_tensor_default_strides(outer);
-    return MICA_OK;
-}
-
-static mica_status check_dim(const mica_pad_desc *d, int i, int64_t inner, int64_t outer,
-                             mica_why *why)
-{
-    const int64_t want = inner + d->before[i] + d->after[i];
-    if (want < 0 || outer != want)
-        return mica_invalid(why,
-                            "dimension %d is %lld padded, it must be the sum of %lld, before %lld "
-                            "and after %lld, and not below 0",
-                            i, (long long)outer, (long long)inner, (long long)d->before[i],
-                            (long long)d->after[i]);
-    if (inner == 0 && outer > 0 && d->mode != MICA_PAD_CONSTANT)
-        return mica_invalid(why, "dimension %d is 0, mode=%s needs an element", i, modes[d->mode]);
     return MICA_OK;
 }
 
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_pad_desc *d = desc;
-    const bool fwd = d->pass == MICA_PAD_FWD;
-    const mica_tensor *inner = fwd ? &d->x : &d->dx, *outer = fwd ? &d->y : &d->dy;
-    if (outer->dtype != inner->dtype || outer->rank != inner->rank)
-        return mica_invalid(why, "%s is %s of %d dimensions, it must be %s of %d", fwd ? "y" : "dy",
-                            mica_dtype_name(outer->dtype), outer->rank,
-                            mica_dtype_name(inner->dtype), inner->rank);
+    const mica_tensor *inner = inner_of(d);
     for (int i = 0; i < inner->rank; i++)
-        MICA_TRY(check_dim(d, i, inner->dims[i], outer->dims[i], why));
+        if (inner->dims[i] == 0 && d->before[i] + d->after[i] > 0 && d->mode != MICA_PAD_CONSTANT)
+            return mica_invalid(why, "dimension %d is 0, mode=%s needs an element", i,
+                                modes[d->mode]);
     return MICA_OK;
 }
 
@@ -95,7 +82,7 @@ static void maps(const void *desc, mica_index_set *set)
 {
     const mica_pad_desc *d = desc;
     const bool fwd = d->pass == MICA_PAD_FWD;
-    const mica_tensor *inner = fwd ? &d->x : &d->dx;
+    const mica_tensor *inner = inner_of(d);
     mica_index_map *m = &set->map[set->count++];
     *m = mica_index_between(fwd ? MICA_INDEX_COPY : MICA_INDEX_FOLD, fwd ? MICA_PAD_Y : MICA_PAD_DY,
                             fwd ? &d->y : &d->dy, fwd ? MICA_PAD_X : MICA_PAD_DX, inner);

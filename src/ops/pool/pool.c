@@ -34,11 +34,12 @@ static const mica_arg args[] = {
                      offsetof(mica_pool_desc, x),
                      {MICA_IN, MICA_OUT},
                      .need = {MICA_NEEDED, MICA_NEEDED}},
-    [MICA_POOL_Y] = {"y", offsetof(mica_pool_desc, y), {MICA_OUT, MICA_IN}},
+    [MICA_POOL_Y] = {"y", offsetof(mica_pool_desc, y), {MICA_OUT, MICA_IN}, .same = "x"},
     [MICA_POOL_INDICES] = {"indices",
                            offsetof(mica_pool_desc, indices),
                            {MICA_OUT, MICA_IN},
-                           .types = MICA_INDICES},
+                           .types = MICA_INDICES,
+                           .like = "y"},
 };
 
 static const mica_scalar scalars[] = {
@@ -161,15 +162,6 @@ static void infer_windows(mica_pool_desc *d)
     }
 }
 
-/* Fills a tensor's dims and strides if it has a type but no dims. */
-static void infer_shape(mica_tensor *t, const mica_tensor *like, const int64_t *dims)
-{
-    if (t->rank) return;
-    t->rank = like->rank;
-    memcpy(t->dims, dims, (size_t)t->rank * sizeof *dims);
-    mica_tensor_strides_like(t, like);
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_pool_desc *d = desc;
@@ -190,10 +182,13 @@ static mica_status infer(void *desc, mica_why *why)
     }
     MICA_TRY(expected_dims(d, dims, why));
     if (!mica_tensor_given(&d->y)) d->y.dtype = d->x.dtype;
-    infer_shape(&d->y, &d->x, dims);
+    if (d->y.rank == 0) {
+        d->y.rank = d->x.rank;
+        memcpy(d->y.dims, dims, sizeof d->y.dims);
+        mica_tensor_strides_like(&d->y, &d->x);
+    }
     bool reads_indices = d->pass == MICA_POOL_BWD && d->mode == MICA_POOL_MAX;
     if (reads_indices && !mica_tensor_given(&d->indices)) d->indices.dtype = MICA_S64;
-    if (mica_tensor_given(&d->indices)) infer_shape(&d->indices, &d->y, d->y.dims);
     return MICA_OK;
 }
 
@@ -213,9 +208,6 @@ static mica_status check_types(const mica_pool_desc *d, mica_why *why)
                             bwd   ? ""
                             : max ? ", s8, u8, s32"
                                   : ", s8, u8");
-    if (d->y.dtype != t)
-        return mica_invalid(why, "y is %s, x is %s; they must agree", mica_dtype_name(d->y.dtype),
-                            mica_dtype_name(t));
     return MICA_OK;
 }
 
@@ -225,7 +217,6 @@ static mica_status check_indices(const mica_pool_desc *d, mica_why *why)
     if (d->mode != MICA_POOL_MAX)
         return mica_invalid(why, "indices are given, only mode=max has them");
     mica_dtype t = d->indices.dtype;
-    MICA_TRY(mica_tensor_same_dims(&d->indices, "indices", &d->y, "y", why));
     int64_t plane = 1;
     bool overflow = false;
     for (int i = 2; i < d->x.rank; i++)

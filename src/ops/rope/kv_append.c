@@ -45,7 +45,7 @@ static const mica_field fields[] = {
 #define CACHES (MICA_FLOATS | MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
 static const mica_arg args[] = {
     [MICA_KV_APPEND_K] = ARG(k, MICA_IN, .types = MICA_FLOATS, .need = {MICA_NEEDED}),
-    [MICA_KV_APPEND_V] = ARG(v, MICA_IN, .types = MICA_FLOATS),
+    [MICA_KV_APPEND_V] = ARG(v, MICA_IN, .types = MICA_FLOATS, .same = "k"),
     [MICA_KV_APPEND_K_CACHE] = ARG(k_cache, MICA_INOUT, .types = CACHES, .need = {MICA_NEEDED}),
     [MICA_KV_APPEND_V_CACHE] = ARG(v_cache, MICA_INOUT, .types = CACHES, .with = "v"),
     [MICA_KV_APPEND_SEQ_K] = ARG(seq_k, MICA_IN, .types = MICA_TYPE(S32), .need = {MICA_INFERRED}),
@@ -165,7 +165,6 @@ static bool is_eight_bit(mica_dtype t)
 
 static mica_status check_types(const mica_kv_append_desc *d, mica_why *why)
 {
-    MICA_TRY(rope_check_type(&d->v, "v", d->v.dtype == d->k.dtype, "of k's type", why));
     const mica_tensor *caches[] = {&d->k_cache, &d->v_cache};
     bool wide = d->k.dtype == MICA_F64;
     for (int i = 0; i < 2; i++) {

@@ -39,11 +39,11 @@ static const mica_field fields[] = {
     }
 static const mica_arg args[] = {
     [MICA_ROPE_Q] = ARG(q, MICA_IN, .types = MICA_FLOATS, .need = {MICA_NEEDED, MICA_NEEDED}),
-    [MICA_ROPE_K] = ARG(k, MICA_IN, .types = MICA_FLOATS),
+    [MICA_ROPE_K] = ARG(k, MICA_IN, .types = MICA_FLOATS, .same = "q"),
     [MICA_ROPE_Q_OUT] = ARG(q_out, MICA_OUT, .alias = "q", .types = MICA_FLOATS, .like = "q",
                             .need = {MICA_INFERRED, MICA_INFERRED}),
-    [MICA_ROPE_K_OUT] =
-        ARG(k_out, MICA_OUT, .alias = "k", .types = MICA_FLOATS, .like = "k", .with = "k"),
+    [MICA_ROPE_K_OUT] = ARG(k_out, MICA_OUT, .alias = "k", .types = MICA_FLOATS, .same = "q_out",
+                            .like = "k", .with = "k"),
     [MICA_ROPE_POSITIONS] = ARG(positions, MICA_IN, .types = MICA_INDICES),
     [MICA_ROPE_START] = ARG(start, MICA_IN, .types = MICA_INDICES),
     [MICA_ROPE_CU] = ARG(cu, MICA_IN, .types = MICA_TYPE(S32)),
@@ -100,12 +100,7 @@ static mica_status check_tensors(const mica_rope_desc *d, mica_why *why)
     if (!mica_tensor_given(&d->k)) return MICA_OK;
     if (d->k.rank != 4) return mica_invalid(why, "k has rank %d, it must have 4", d->k.rank);
     const int64_t dims[] = {d->q.dims[0], d->k.dims[1], d->q.dims[2], d->q.dims[3]};
-    MICA_TRY(rope_check_dims(&d->k, "k", 4, dims, why));
-    if (d->k.dtype != d->q.dtype || d->k_out.dtype != d->q_out.dtype)
-        return mica_invalid(why, "k is %s and becomes %s, q is %s and becomes %s; they must agree",
-                            mica_dtype_name(d->k.dtype), mica_dtype_name(d->k_out.dtype),
-                            mica_dtype_name(d->q.dtype), mica_dtype_name(d->q_out.dtype));
-    return MICA_OK;
+    return rope_check_dims(&d->k, "k", 4, dims, why);
 }
 
 static mica_status check(const void *desc, mica_why *why)

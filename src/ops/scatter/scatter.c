@@ -23,10 +23,14 @@ static const mica_field fields[] = {
 
 #define ARG(member) #member, offsetof(mica_scatter_desc, member)
 static const mica_arg args[] = {
-    [MICA_SCATTER_X] = {ARG(x), {MICA_IN}},
-    [MICA_SCATTER_INDEX] = {ARG(index), {MICA_IN}},
-    [MICA_SCATTER_U] = {ARG(u), {MICA_IN}},
-    [MICA_SCATTER_Y] = {ARG(y), {MICA_OUT}, .alias = "x"},
+    [MICA_SCATTER_X] = {ARG(x), {MICA_IN}, .need = {MICA_NEEDED}},
+    [MICA_SCATTER_INDEX] = {ARG(index),
+                            {MICA_IN},
+                            .types = MICA_INDICES | MICA_TYPE(U32),
+                            .need = {MICA_NEEDED}},
+    [MICA_SCATTER_U] = {ARG(u), {MICA_IN}, .same = "x", .need = {MICA_INFERRED}},
+    [MICA_SCATTER_Y] =
+        {ARG(y), {MICA_OUT}, .alias = "x", .same = "x", .like = "x", .need = {MICA_INFERRED}},
 };
 
 static mica_index_by by_of(const mica_scatter_desc *d, const mica_tensor *x)
@@ -40,17 +44,11 @@ static mica_index_by by_of(const mica_scatter_desc *d, const mica_tensor *x)
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_scatter_desc *d = desc;
-    if (!mica_tensor_given(&d->x) || !mica_tensor_given(&d->index))
-        return mica_invalid(why, "x and index are needed");
     if (d->axis < -d->x.rank || d->axis >= MICA_MAX_RANK)
         return mica_invalid(why, "axis is %lld, x has %d dimensions", (long long)d->axis,
                             d->x.rank);
     if (d->axis < 0) d->axis += d->x.rank;
     if (d->mode == MICA_SCATTER_ND) d->axis = 0;
-    if (!mica_tensor_given(&d->y)) {
-        d->y = d->x;
-        mica_tensor_strides_like(&d->y, &d->x);
-    }
     if (mica_tensor_given(&d->u)) return MICA_OK;
     const mica_index_by by = by_of(d, &d->x);
     MICA_TRY(mica_index_by_dims(&by, &d->u, why));
@@ -65,12 +63,7 @@ static mica_status check(const void *desc, mica_why *why)
     const mica_index_by by = by_of(d, &d->x);
     mica_tensor want = {0};
     MICA_TRY(mica_index_by_dims(&by, &want, why));
-    if (d->u.dtype != d->x.dtype || d->y.dtype != d->x.dtype)
-        return mica_invalid(why, "x is %s, u %s and y %s; they are of one type",
-                            mica_dtype_name(d->x.dtype), mica_dtype_name(d->u.dtype),
-                            mica_dtype_name(d->y.dtype));
-    MICA_TRY(mica_tensor_same_dims(&d->u, "u", &want, "what is updated", why));
-    return mica_tensor_same_dims(&d->y, "y", &d->x, "x", why);
+    return mica_tensor_same_dims(&d->u, "u", &want, "what is updated", why);
 }
 
 static void maps(const void *desc, mica_index_set *set)

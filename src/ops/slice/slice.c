@@ -20,10 +20,18 @@ static const mica_field fields[] = {
 };
 
 static const mica_arg args[] = {
-    [MICA_SLICE_X] = {ARG(x), {MICA_IN, MICA_UNUSED, MICA_INOUT}},
-    [MICA_SLICE_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED, MICA_IN}},
-    [MICA_SLICE_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN, MICA_UNUSED}},
-    [MICA_SLICE_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT, MICA_UNUSED}},
+    [MICA_SLICE_X] = {ARG(x),
+                      {MICA_IN, MICA_UNUSED, MICA_INOUT},
+                      .need = {MICA_NEEDED, 0, MICA_NEEDED}},
+    [MICA_SLICE_Y] = {ARG(y),
+                      {MICA_OUT, MICA_UNUSED, MICA_IN},
+                      .same = "x",
+                      .need = {MICA_INFERRED, 0, MICA_INFERRED}},
+    [MICA_SLICE_DY] = {ARG(dy),
+                       {MICA_UNUSED, MICA_IN, MICA_UNUSED},
+                       .same = "dx",
+                       .need = {0, MICA_INFERRED}},
+    [MICA_SLICE_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT, MICA_UNUSED}, .need = {0, MICA_NEEDED}},
 };
 
 static const mica_tensor *whole_of(const mica_slice_desc *d)
@@ -45,10 +53,8 @@ static int64_t most(int64_t n, int64_t start, int64_t step)
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_slice_desc *d = desc;
-    const bool bwd = d->pass == MICA_SLICE_BWD;
     const mica_tensor *x = whole_of(d);
-    mica_tensor *y = bwd ? &d->dy : &d->y;
-    if (!mica_tensor_given(x)) return mica_invalid(why, "%s is needed", bwd ? "dx" : "x");
+    mica_tensor *y = d->pass == MICA_SLICE_BWD ? &d->dy : &d->y;
     for (int i = 0; i < MICA_MAX_RANK; i++) {
         if (i >= x->rank && (d->start[i] || d->step[i] != 1))
             return mica_invalid(why, "start[%d] is %lld and step[%d] %lld, there are %d dimensions",
@@ -61,10 +67,6 @@ static mica_status infer(void *desc, mica_why *why)
                                 i, (long long)d->start[i], i, (long long)d->step[i],
                                 (long long)x->dims[i]);
     }
-    if (bwd)
-        d->x = d->y = (mica_tensor){0};
-    else
-        d->dx = d->dy = (mica_tensor){0};
     if (mica_tensor_given(y)) return MICA_OK;
     y->dtype = x->dtype, y->rank = x->rank;
     for (int i = 0; i < x->rank; i++) y->dims[i] = most(x->dims[i], d->start[i], d->step[i]);
@@ -76,9 +78,8 @@ static mica_status check(const void *desc, mica_why *why)
 {
     const mica_slice_desc *d = desc;
     const mica_tensor *x = whole_of(d), *y = part_of(d);
-    if (x->dtype != y->dtype || x->rank != y->rank)
-        return mica_invalid(why, "a part that is %s of %d dimensions, the whole is %s of %d",
-                            mica_dtype_name(y->dtype), y->rank, mica_dtype_name(x->dtype), x->rank);
+    if (x->rank != y->rank)
+        return mica_invalid(why, "a part of %d dimensions, the whole has %d", y->rank, x->rank);
     for (int i = 0; i < x->rank; i++)
         if (y->dims[i] > most(x->dims[i], d->start[i], d->step[i]))
             return mica_invalid(why, "%lld from %lld on with step %lld, dimension %d has %lld",

@@ -7,6 +7,8 @@ extern const mica_op mica_op_tile;
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_tile_desc, member, kind, __VA_ARGS__)
 #define ARG(member)              #member, offsetof(mica_tile_desc, member)
+#define REPEATED(whole)          .same = whole, .like = "the repeated " whole, .shape = repeated /* packed \
+                                                                                                  */
 static const char *const passes[] = {"fwd", "bwd", NULL};
 
 static const mica_field fields[] = {
@@ -20,13 +22,6 @@ static const mica_field fields[] = {
     FIELD(shift, AXES, .count = MICA_MAX_RANK, .zero = "none", .doc = "to higher indices"),
 };
 
-static const mica_arg args[] = {
-    [MICA_TILE_X] = {ARG(x), {MICA_IN, MICA_UNUSED}},
-    [MICA_TILE_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}},
-    [MICA_TILE_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}},
-    [MICA_TILE_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}},
-};
-
 static const mica_tensor *whole_of(const mica_tile_desc *d)
 {
     return d->pass == MICA_TILE_BWD ? &d->dx : &d->x;
@@ -36,13 +31,26 @@ static const mica_tensor *part_of(const mica_tile_desc *d)
     return d->pass == MICA_TILE_BWD ? &d->dy : &d->y;
 }
 
+static mica_tensor repeated(const void *desc)
+{
+    const mica_tile_desc *d = desc;
+    mica_tensor y = {.dtype = whole_of(d)->dtype, .rank = whole_of(d)->rank};
+    for (int i = 0; i < y.rank; i++) y.dims[i] = whole_of(d)->dims[i] * d->repeats[i];
+    mica_tensor_default_strides(&y);
+    return y;
+}
+
+static const mica_arg args[] = {
+    [MICA_TILE_X] = {ARG(x), {MICA_IN, MICA_UNUSED}, .need = {MICA_NEEDED}},
+    [MICA_TILE_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}, .need = {MICA_INFERRED}, REPEATED("x")},
+    [MICA_TILE_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}, .need = {0, MICA_INFERRED}, REPEATED("dx")},
+    [MICA_TILE_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}, .need = {0, MICA_NEEDED}},
+};
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_tile_desc *d = desc;
-    const bool fwd = d->pass == MICA_TILE_FWD;
     const mica_tensor *x = whole_of(d);
-    mica_tensor *y = fwd ? &d->y : &d->dy;
-    if (!mica_tensor_given(x)) return mica_invalid(why, "%s is needed", fwd ? "x" : "dx");
     for (int i = 0; i < MICA_MAX_RANK; i++) {
         const int64_t n = i < x->rank ? x->dims[i] : 0;
         if (d->repeats[i] < 0 || (i >= x->rank && (d->repeats[i] != 1 || d->shift[i])) ||
@@ -51,29 +59,6 @@ static mica_status infer(void *desc, mica_why *why)
                                 (long long)d->repeats[i], i, (long long)d->shift[i], x->rank);
         d->shift[i] = n ? mica_index_modulo(d->shift[i], n) : 0;
     }
-    if (fwd)
-        d->dx = d->dy = (mica_tensor){0};
-    else
-        d->x = d->y = (mica_tensor){0};
-    if (mica_tensor_given(y)) return MICA_OK;
-    y->dtype = x->dtype, y->rank = x->rank;
-    for (int i = 0; i < x->rank; i++) y->dims[i] = x->dims[i] * d->repeats[i];
-    mica_tensor_default_strides(y);
-    return MICA_OK;
-}
-
-static mica_status check(const void *desc, mica_why *why)
-{
-    const mica_tile_desc *d = desc;
-    const mica_tensor *x = whole_of(d), *y = part_of(d);
-    if (x->dtype != y->dtype || x->rank != y->rank)
-        return mica_invalid(why, "%s of %d dimensions from %s of %d", mica_dtype_name(y->dtype),
-                            y->rank, mica_dtype_name(x->dtype), x->rank);
-    for (int i = 0; i < x->rank; i++)
-        if (y->dims[i] != x->dims[i] * d->repeats[i])
-            return mica_invalid(why, "dimension %d is %lld repeated, it must be %lld times %lld", i,
-                                (long long)y->dims[i], (long long)d->repeats[i],
-                                (long long)x->dims[i]);
     return MICA_OK;
 }
 
@@ -111,7 +96,6 @@ const mica_op mica_op_tile = {
     .args = args,
     .arg_count = sizeof args / sizeof *args,
     .infer = infer,
-    .check = check,
     .terms = terms,
     .exact = mica_index_exact,
     .index = &(const mica_index){.maps = maps},
