@@ -81,6 +81,62 @@ static void strides_and_dilation_are_spread_out(void **state)
     assert_false(p.depthwise);
 }
 
+/* Terms along an axis, counted one by one. */
+static int64_t count_met(const mica_conv_geometry *g, int kind, int axis)
+{
+    int64_t sums[] = {g->out[axis], g->in[axis], g->tap[axis]}, most = 0;
+    for (int64_t at = 0; at < sums[kind]; at++) {
+        int64_t met = 0;
+        for (int64_t q = 0; q < g->out[axis]; q++)
+            for (int64_t t = 0; t < g->tap[axis]; t++) {
+                int64_t p = q * g->stride[axis] - g->pad[axis] + t * g->dilation[axis];
+                const int64_t sum[] = {q, p, t};
+                met += p >= 0 && p < g->in[axis] && sum[kind] == at;
+            }
+        if (met > most) most = met;
+    }
+    return most;
+}
+
+static void terms_are_counted(void **state)
+{
+    (void)state;
+    _Static_assert(MICA_CONV_KIND_FWD == 0 && MICA_CONV_KIND_DGRAD == 1, "count_met's order");
+    unsigned seed = 1;
+    int missed = 0;
+    for (int i = 0; i < 3000; i++) {
+        int r[6];
+        for (int k = 0; k < 6; k++) r[k] = (int)((seed = seed * 1664525 + 1013904223) >> 16);
+        mica_conv_geometry g = {.in = {1, 1 + r[0] % 9, 1},
+                                .out = {1, 1 + r[1] % 9, 1},
+                                .tap = {1, 1 + r[2] % 5, 1},
+                                .stride = {1, 1 + r[3] % 6, 1},
+                                .dilation = {1, 1 + r[4] % 6, 1},
+                                .pad = {0, r[5] % 24 - 9, 0}};
+        for (int kind = 0; kind < 3; kind++)
+            assert_int_equal(mica_conv_most_met(&g, kind, 1), count_met(&g, kind, 1));
+        assert_int_equal(mica_conv_misses(&g), count_met(&g, MICA_CONV_KIND_FWD, 1) == 0);
+        missed += mica_conv_misses(&g);
+        g.tap[0] = 0;
+        assert_false(mica_conv_misses(&g)); /* no taps: nothing that could miss */
+    }
+    assert_in_range(missed, 100, 1500);
+}
+
+static void winograd_leaves_what_misses_to_others(void **state)
+{
+    (void)state;
+    mica_why why;
+    mica_device_info gpu = {.cuda = true};
+    mica_conv_desc d = read_line("conv x=f32:1x18x4x4 w=f32:18x18x3x3 pad=3x3 pad_extra=-7x-7");
+    assert_int_equal(mica_conv_winograd.accepts(&d, &gpu, &why), MICA_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "no tap meets a pixel"));
+    d = read_line("conv x=f32:1x18x4x4 w=f32:18x18x3x3 pad=2x2 pad_extra=-5x-5");
+    assert_int_equal(mica_conv_winograd.accepts(&d, &gpu, &why), MICA_OK);
+    d = read_line("conv x=f32:0x18x4x4 w=f32:18x18x3x3");
+    assert_int_equal(mica_conv_winograd.accepts(&d, &gpu, &why), MICA_OK);
+}
+
 /* With a limit on the workspace it has finer chunks, and longer filters longer transforms. */
 static void configs_follow_the_filter(void **state)
 {
@@ -154,6 +210,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_cover_what_there_is),
         cmocka_unit_test(strides_and_dilation_are_spread_out),
+        cmocka_unit_test(terms_are_counted),
+        cmocka_unit_test(winograd_leaves_what_misses_to_others),
         cmocka_unit_test(configs_follow_the_filter),
         cmocka_unit_test(others_are_preferred_unless_it_is_named),
         cmocka_unit_test(refusals_say_why),

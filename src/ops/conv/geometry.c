@@ -94,6 +94,69 @@ int64_t mica_conv_terms(const mica_conv_desc *d)
     }
 }
 
+/* How many i of 0, 1, ... n - 1 have 0 <= base + i * step < size. */
+static int64_t count_inside(int64_t base, int64_t step, int64_t n, int64_t size)
+{
+    int64_t first = base < 0 ? conv_ceil_div(-base, step) : 0;
+    int64_t end = base < size ? conv_ceil_div(size - base, step) : 0;
+    if (end > n) end = n;
+    return end > first ? end - first : 0;
+}
+
+/* Taps of one pixel's gradient that meet a pixel q of b, where q * stride = at + pad - t *
+ * dilation: of every `period`th tap, from the first for which that can be. */
+static int64_t met_by_pixel(const mica_conv_geometry *g, int axis, int64_t at, int64_t period)
+{
+    int64_t stride = g->stride[axis], dilation = g->dilation[axis], tap = g->tap[axis];
+    for (int64_t t = 0; t < period && t < tap; t++) {
+        int64_t position = at + g->pad[axis] - t * dilation;
+        if (position % stride != 0) continue;
+        int64_t last = (g->out[axis] - 1) * stride;
+        return count_inside(last - position, period * dilation, conv_ceil_div(tap - t, period),
+                            last + 1);
+    }
+    return 0;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+
+int64_t mica_conv_most_met(const mica_conv_geometry *g, int kind, int axis)
+{
+    int64_t in = g->in[axis], out = g->out[axis], tap = g->tap[axis], met = 0, most = 0;
+    int64_t stride = g->stride[axis], dilation = g->dilation[axis], pad = g->pad[axis];
+    bool dgrad = kind == MICA_CONV_KIND_DGRAD, wgrad = kind == MICA_CONV_KIND_WGRAD;
+    int64_t period = stride / common_divisor(stride, dilation);
+    int64_t sums = dgrad ? in : wgrad ? tap : out;
+    int64_t bound = dgrad ? conv_ceil_div(tap, period) : wgrad ? out : tap;
+    for (int64_t at = 0; at < sums && most < bound; at++) {
+        if (dgrad)
+            met = met_by_pixel(g, axis, at, period);
+        else if (wgrad)
+            met = count_inside(at * dilation - pad, stride, out, in);
+        else
+            met = count_inside(at * stride - pad, dilation, tap, in);
+        if (met > most) most = met;
+    }
+    return most;
+}
+
+bool mica_conv_misses(const mica_conv_geometry *g)
+{
+    bool misses = false;
+    for (int i = 0; i < 3; i++) {
+        if (g->in[i] == 0 || g->out[i] == 0 || g->tap[i] == 0) return false;
+        misses |= mica_conv_most_met(g, MICA_CONV_KIND_WGRAD, i) == 0;
+    }
+    return misses;
+}
+
 /* 2 pad + pad_extra - dilation (tap - 1): what padding adds and the filter takes. */
 static bool slack(const mica_conv_desc *d, int axis, int64_t tap, int64_t *result)
 {

@@ -44,6 +44,12 @@ bool mica_conv_positions_fit_s32(const mica_conv_geometry *g);
 bool mica_conv_is_pointwise(const mica_conv_geometry *g);
 /* Products in the sum behind one result. */
 int64_t mica_conv_terms(const mica_conv_desc *d);
+/* Terms along an axis of the sum that has the most of them there: taps that meet a pixel, or, of a
+ * tap's gradient, pairs of pixels. The reach of taps and pixels fits 62 bits. */
+int64_t mica_conv_most_met(const mica_conv_geometry *g, int kind, int axis);
+/* Whether no tap meets a pixel although there are both: all sums are empty, results structural
+ * zeros. */
+bool mica_conv_misses(const mica_conv_geometry *g);
 /* Size of a plain convolution's output along one axis; false on overflow or where the filter
  * is larger than the padded image. */
 bool mica_conv_out_size(const mica_conv_desc *d, int axis, int64_t in, int64_t tap, int64_t *out);

@@ -49,6 +49,10 @@ typedef struct conv_fft_division {
 
 mica_status conv_fft_accepts(const mica_conv_desc *d, mica_why *why);
 void conv_fft_make(const mica_conv_desc *d, conv_fft_problem *p);
+/* The same to be run: where no tap meets a pixel, what is read of tensors is nothing at all. Their
+ * spectra would have products whose terms cancel but for roundings, and sums without terms are
+ * zeros. */
+void conv_fft_make_run(const mica_conv_desc *d, conv_fft_problem *p);
 void conv_fft_divide(const conv_fft_problem *p, const mica_config *config, conv_fft_division *d);
 /* The number of values of all spectra of the image in one chunk, of the filter, of the results (of
  * the gradient). */

@@ -411,7 +411,7 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     if (mica_conv_is_empty(d)) return MICA_OK;
-    conv_fft_make(d, &s->p);
+    conv_fft_make_run(d, &s->p);
     conv_fft_divide(&s->p, &plan->config, &s->d);
     fill_image(s);
     fill_shorter(s);

@@ -72,6 +72,13 @@ void conv_fft_make(const mica_conv_desc *d, conv_fft_problem *p)
     for (int i = 0; i < 2; i++) p->residual_s[i] = g->residual.s[i + 1];
 }
 
+void conv_fft_make_run(const mica_conv_desc *d, conv_fft_problem *p)
+{
+    conv_fft_make(d, p);
+    if (!mica_conv_misses(&p->g)) return;
+    for (int i = 0; i < 2; i++) p->image.size[i] = p->shorter.size[i] = 0;
+}
+
 /* dense() of numbers that may be too large for it */
 static double extent(int64_t count, int64_t spacing)
 {
@@ -224,32 +231,6 @@ int conv_fft_configs(const mica_conv_desc *desc, const mica_device_info *device,
 
 /* ---- contract ---- */
 
-/* How many pixels of an image the taps of one result meet at most; in wgrad, how many pairs of
- * pixels a tap does. */
-static int64_t met_along(const conv_fft_problem *p, const conv_fft_axis *x, int i)
-{
-    const mica_conv_geometry *g = &p->g;
-    int64_t in = g->in[i + 1], out = g->out[i + 1], tap = g->tap[i + 1], most = 1;
-    int64_t stride = g->stride[i + 1], dilation = g->dilation[i + 1], pad = g->pad[i + 1];
-    if (p->wgrad) {
-        for (int64_t t = 0; t < tap; t++) { /* 0 <= q * stride - pad + t * dilation < in */
-            int64_t shift = pad - t * dilation, low = shift > 0 ? conv_ceil_div(shift, stride) : 0;
-            int64_t end = in + shift > 0 ? conv_ceil_div(in + shift, stride) : 0;
-            if (end > out) end = out;
-            if (end - low > most) most = end - low;
-        }
-        return most;
-    }
-    /* one that has no border at either side, if there is such: else the shorter of the two */
-    int64_t phases = p->dgrad ? stride : 1, length = p->dgrad ? dense(out, stride) : in;
-    most = conv_ceil_div(tap, phases);
-    if (length < x->taps) {
-        int64_t inside = conv_ceil_div(length, dilation * phases);
-        if (inside < most) most = inside;
-    }
-    return most > 1 ? most : 1;
-}
-
 /* Roundings of a transform are of relative size u, err on either side and add up to some u of its
  * 2-norm, spread evenly or with the values (Higham 2002, chapter 24); so with spectra X and F of n
  * points a result is off by
@@ -275,7 +256,8 @@ void conv_fft_contract(const mica_conv_desc *desc, const mica_config *config, bo
     for (int i = 0; i < 2; i++) {
         const conv_fft_axis *x = &d.axis[i];
         int64_t terms = p.wgrad ? p.g.out[i + 1] : p.g.tap[i + 1];
-        grown *= (double)terms / (double)met_along(&p, x, i);
+        int64_t met = mica_conv_most_met(&p.g, p.roles.kind, i + 1);
+        grown *= (double)terms / (double)(met > 1 ? met : 1);
         for (int n = 1; n < x->points; n *= 2) rounds++;
     }
     c->n_seq += 2 * sums - mica_conv_terms(desc);

@@ -79,23 +79,6 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return predict_some(desc, device, config, false);
 }
 
-/* How many pixels of an image the taps of one result meet at most; in wgrad, how many pairs of
- * pixels a tap does. */
-static int64_t pairs_along(const conv_winograd_problem *p, int axis)
-{
-    int64_t in = p->read_size[axis], out = p->other_size[axis], pad = p->g.pad[axis], most = 1;
-    if (p->dgrad) pad = TAPS - 1 - pad;
-    for (int64_t t = 0; t < TAPS && p->wgrad; t++) {
-        int64_t low = pad > t ? pad - t : 0, high = in + pad - t < out ? in + pad - t : out;
-        if (high - low > most) most = high - low;
-    }
-    if (p->wgrad) return most;
-    int64_t first = pad < 0 ? 0 : pad < out ? pad : out - 1; /* a result that meets the most */
-    int64_t low = first - pad > 0 ? first - pad : 0;
-    int64_t high = first - pad + TAPS < in ? first - pad + TAPS : in;
-    return high - low > most ? high - low : most;
-}
-
 /* Roundings err on either side, so that what they add up to grows by the 2-norms of what a term
  * passes, B' or A, G and A', on its way to result i (Higham and Mary's model, as in phi):
  *
@@ -120,7 +103,10 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
     bool small = d.tile == 2;
     double grown = small ? (p.wgrad ? 4 : 5) : (p.wgrad ? 96.8 : 94.4);
     if (p.wgrad) grown *= (double)d.across * (double)d.down;
-    grown /= (double)pairs_along(&p, 1) * (double)pairs_along(&p, 2);
+    for (int axis = 1; axis <= 2; axis++) {
+        int64_t met = mica_conv_most_met(&p.g, p.roles.kind, axis);
+        grown /= (double)(met > 1 ? met : 1);
+    }
     c->n_seq += (p.wgrad ? d.tiles : p.from) - mica_conv_terms(desc);
     c->n_outer = small ? 10 : 20;
     mica_contract tiles = *c; /* the child may take three products of tf32 for one */

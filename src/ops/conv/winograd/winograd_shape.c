@@ -77,6 +77,10 @@ mica_status conv_winograd_accepts(const mica_conv_desc *d, mica_why *why)
         return mica_refuse(why,
                            "%lld x %lld channels, this engine numbers 2^24 each and 2^31 pairs",
                            (long long)p.from, (long long)p.to);
+    if (mica_conv_misses(&p.g))
+        return mica_refuse(why,
+                           "no tap meets a pixel, this engine's zeros would be sums of what it "
+                           "rounded");
     double tiles = (double)p.g.n * (double)tiles_along(&p, 1, 2) * (double)tiles_along(&p, 2, 2);
     if (tiles > (double)MOST_TILES)
         return mica_refuse(why, "the images have %.10g tiles of 2 x 2, this engine numbers %lld",

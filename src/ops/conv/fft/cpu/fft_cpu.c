@@ -64,7 +64,7 @@ static mica_status build(mica_plan *plan)
     int rows = plan->config.knob[KNOB_ROWS], cols = plan->config.knob[KNOB_COLS];
     size_t roots = 2 * sizeof(double) * (size_t)(rows > cols ? rows : cols);
     MICA_TRY(mica_plan_state(plan, sizeof *s + roots, &s));
-    conv_fft_make(d, &s->p);
+    conv_fft_make_run(d, &s->p);
     conv_fft_divide(&s->p, &plan->config, &s->d);
     s->loops = s->p.sums == MICA_F64 ? &conv_fft_loops_f64 : &conv_fft_loops_f32;
     s->loops->roots(rows > cols ? rows : cols, s + 1);
