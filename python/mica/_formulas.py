@@ -5,16 +5,50 @@ formula here has none.
 FORMULAS has them by operation; in them arrays stands for the library of arrays: its call(name, described, scalars, **fields) -> results, text(array),
 cast(array, type) and dtype(array), ours. Its arrays have what those of NumPy and of PyTorch have in common."""
 
-from collections import namedtuple
+import copy
+from functools import partial
 
 from ._library import abi
 from ._tables import operations, table_of
 
-# saved(arrays, given, scalars, described, results)   -> arrays to keep, others
-# backward(arrays, kept, others, gradients, needed)   -> gradients by name of input
-# wants(arrays, given)                                -> descriptions of results that the gradient needs
-# results: how many of the results, from the first, have gradients
-Formula = namedtuple("Formula", "saved backward wants results")
+
+def _nothing(arrays, given):
+    return {}
+
+
+class Formula:
+    """saved(arrays, given, scalars, described, results)   -> arrays to keep, others
+    backward(arrays, kept, others, gradients, needed)   -> gradients by name of input
+    wants(arrays, given)                                -> descriptions of results that the gradient needs
+
+    Results and their gradients are mappings by name. inputs: the names of inputs that have a gradient; results: those of
+    results that one comes through, the others (statistics, places, masks) carry none. What is asked beyond is
+    refused, here for all formulas: no gradient is left out in silence."""
+
+    def __init__(self, name, saved, backward, inputs, results, wants=_nothing):
+        self.name, self.saved, self._backward, self.wants = name, saved, backward, wants
+        self.inputs, self.results = frozenset(inputs), frozenset(results)
+
+    def of(self, arrays):
+        """The formula for one library of arrays."""
+        found = copy.copy(self)
+        found.saved, found.backward = partial(self.saved, arrays), partial(self.backward, arrays)
+        found.wants = partial(self.wants, arrays)
+        return found
+
+    def known(self, needed):
+        """Refuses inputs whose gradient is asked for and that have none."""
+        for name in needed:
+            if name not in self.inputs:
+                raise NotImplementedError(f"mica::{self.name}: no gradient for {name}; of its inputs {', '.join(sorted(self.inputs))} "
+                                          f"have one: detach {name}, which is a constant then")
+
+    def backward(self, arrays, kept, others, gradients, needed):
+        found = self._backward(arrays, kept, others, gradients, needed)
+        for name in needed:
+            if found.get(name) is None:
+                raise NotImplementedError(f"mica::{self.name}: no gradient for {name} in this call")
+        return found
 
 
 def _refuse(name, given, *fields):
@@ -52,7 +86,7 @@ def _conv_saved(arrays, given, scalars, described, results):
 
 
 def _conv_backward(arrays, saved, others, gradients, needed):
-    (x, w), (fields, bias), g, found = saved, others, gradients[0], {}
+    (x, w), (fields, bias), g, found = saved, others, gradients["y"], {}
     if "x" in needed:
         found["x"], = arrays.call("conv", pass_="dgrad", w=w, y=g, described={"x": arrays.text(x)}, **fields)
     if "w" in needed:
@@ -73,7 +107,7 @@ def _gemm_saved(arrays, given, scalars, described, results):
 
 
 def _gemm_backward(arrays, saved, bias, gradients, needed):
-    (a, b), g, found = saved, gradients[0], {}
+    (a, b), g, found = saved, gradients["c"], {}
     if "a" in needed:
         found["a"] = _summed_to(arrays, arrays.call("gemm", a=g, b=b.swapaxes(-1, -2))[0], a.shape, a.dtype)
     if "b" in needed:
@@ -99,8 +133,8 @@ def _norm_saved(arrays, given, scalars, described, results):
     fields = {n: given.get(n) for n in _NORM}
     if given.get("mode") == "infer":
         stats = (given["running_mean"], given["running_var"])
-    elif len(results) == len(_saved_statistics(given)) + 1:
-        stats = results[1:]
+    elif all(n in results for n in _saved_statistics(given)):
+        stats = [results[n] for n in _saved_statistics(given)]
     else:
         raise NotImplementedError("mica::norm: the gradient needs mean and rstd: described=['mean=f32', 'rstd=f32']")
     return (given["x"], given.get("scale"), given.get("bias"), *stats), fields
@@ -109,7 +143,7 @@ def _norm_saved(arrays, given, scalars, described, results):
 def _norm_backward(arrays, saved, fields, gradients, needed):
     x, scale, bias, *stats = saved
     names = _saved_statistics(fields)
-    results = arrays.call("norm", pass_="bwd", x=x, scale=scale, bias=bias, dy=gradients[0], **dict(zip(names, stats)), **fields)
+    results = arrays.call("norm", pass_="bwd", x=x, scale=scale, bias=bias, dy=gradients["y"], **dict(zip(names, stats)), **fields)
     order = ["x"] + ["scale"] * (scale is not None) + ["bias"] * (bias is not None)
     found = dict(zip(order, results))
     like = {"x": x, "scale": scale, "bias": bias}
@@ -120,12 +154,12 @@ def _norm_backward(arrays, saved, fields, gradients, needed):
 
 
 def _softmax_saved(arrays, given, scalars, described, results):
-    return (results[0],), (given.get("axis"), given.get("log"), given["x"].dtype)
+    return (results["y"],), (given.get("axis"), given.get("log"), given["x"].dtype)
 
 
 def _softmax_backward(arrays, saved, others, gradients, needed):
     axis, log, dtype = others
-    found, = arrays.call("softmax", pass_="bwd", y=saved[0], dy=gradients[0], axis=axis, log=log)
+    found, = arrays.call("softmax", pass_="bwd", y=saved[0], dy=gradients["y"], axis=axis, log=log)
     return {"x": arrays.cast(found, dtype)}
 
 
@@ -134,10 +168,10 @@ _ATTENTION_INPUTS = ("bias", "mask", "slopes", "rng", "cu_q", "cu_k", "seq_q", "
 
 
 def _attention_saved(arrays, given, scalars, described, results):
-    if len(results) < 2:
+    if "lse" not in results:
         raise NotImplementedError("mica::attention: the gradient needs lse: described=['lse=f32']")
     _refuse("attention", given, "sinks", "pages", "scale_q")
-    keep = [given["q"], given["k"], given["v"], *results[:2], *(given.get(n) for n in _ATTENTION_INPUTS)]
+    keep = [given["q"], given["k"], given["v"], results["out"], results["lse"], *(given.get(n) for n in _ATTENTION_INPUTS)]
     return keep, {n: given.get(n) for n in _ATTENTION}
 
 
@@ -145,7 +179,7 @@ def _attention_backward(arrays, saved, fields, gradients, needed):
     q, k, v, out, lse, *others = saved
     others = dict(zip(_ATTENTION_INPUTS, others))
     described = {"dbias": arrays.text(others["bias"])} if "bias" in needed else {}
-    results = arrays.call("attention", pass_="bwd", q=q, k=k, v=v, out=out, lse=lse, dout=gradients[0], **others, **fields,
+    results = arrays.call("attention", pass_="bwd", q=q, k=k, v=v, out=out, lse=lse, dout=gradients["out"], **others, **fields,
                     described=described)
     return {n: r for n, r in zip(("q", "k", "v", "bias"), results) if n in needed}
 
@@ -155,15 +189,15 @@ _POOL = ("mode", "window", "stride", "pad", "pad_extra", "dilation", "ceil", "ad
 
 def _pool_saved(arrays, given, scalars, described, results):
     fields = {n: given.get(n) for n in _POOL}
-    if given.get("mode") in (None, "max") and len(results) < 2:
+    if given.get("mode") in (None, "max") and "indices" not in results:
         raise NotImplementedError("mica::pool: the gradient of a maximum needs its places: described=['indices=s64']")
-    return results[1:], (fields, arrays.text(given["x"]))
+    return [results[n] for n in ("indices",) if n in results], (fields, arrays.text(given["x"]))
 
 
 def _pool_backward(arrays, saved, others, gradients, needed):
     fields, x = others
     indices = saved[0] if saved else None
-    return {"x": arrays.call("pool", pass_="bwd", y=gradients[0], indices=indices, described={"x": x}, **fields)[0]}
+    return {"x": arrays.call("pool", pass_="bwd", y=gradients["y"], indices=indices, described={"x": x}, **fields)[0]}
 
 
 _ACTIVATION = ("act", "gated", "axis", "act_a", "act_b")
@@ -174,7 +208,7 @@ def _activation_saved(arrays, given, scalars, described, results):
 
 
 def _activation_backward(arrays, saved, fields, gradients, needed):
-    found, = arrays.call("activation", pass_="bwd", x=saved[0], dy=gradients[0], **fields)
+    found, = arrays.call("activation", pass_="bwd", x=saved[0], dy=gradients["y"], **fields)
     return {"x": arrays.cast(found, saved[0].dtype)}
 
 
@@ -187,7 +221,7 @@ def _loss_saved(arrays, given, scalars, described, results):
 
 def _loss_backward(arrays, saved, fields, gradients, needed):
     x, labels = saved
-    found, = arrays.call("cross_entropy", pass_="bwd", x=x, labels=labels, dloss=gradients[0], **fields)
+    found, = arrays.call("cross_entropy", pass_="bwd", x=x, labels=labels, dloss=gradients["loss"], **fields)
     return {"x": arrays.cast(found, x.dtype)}
 
 
@@ -201,8 +235,8 @@ def _rope_saved(arrays, given, scalars, described, results):
 
 def _rope_backward(arrays, saved, others, gradients, needed):
     fields, pair = others
-    k = gradients[1] if pair else None
-    results = arrays.call("rope", pass_="bwd", q=gradients[0], k=k, **dict(zip(_ROPE_INPUTS, saved)), **fields)
+    k = gradients["k_out"] if pair else None
+    results = arrays.call("rope", pass_="bwd", q=gradients["q_out"], k=k, **dict(zip(_ROPE_INPUTS, saved)), **fields)
     return dict(zip(("q", "k"), results))
 
 
@@ -235,27 +269,27 @@ def _pool_wants(arrays, given):
     return {"indices": "s32"} if given.get("mode") in (None, "max") else {}
 
 
-def _nothing(arrays, given):
-    return {}
-
-
 # ---- by names ----
 
 
 def _by_names(table):
     """The formula of an operation whose table says it all: its second pass reads dY of each result Y and writes dX of
-    each input X; or, as gradients are of the same kind, it reads Y and writes X. None where the table does not."""
+    each input X, and reads what else it needs by its own name, results too; or, as gradients are of the same kind, it
+    reads Y and writes X. None where the table does not."""
     if table.passes[:2] != ["fwd", "bwd"]:
         return None
     fwd, bwd = table.args[0], table.args[1]
     inputs, outputs = ([a.python for a in fwd if a.dir == kind] for kind in (abi.MICA_IN, abi.MICA_OUT))
-    written = {a.python for a in bwd if a.dir == abi.MICA_OUT}
+    written = [a.python for a in bwd if a.dir == abi.MICA_OUT]
     read = {a.python for a in bwd if a.dir == abi.MICA_IN}
-    d = {n: "d" + n if "d" + n in written else n for n in inputs if "d" + n in written or n in written}
-    dy = {n: "d" + n if "d" + n in read else n for n in outputs if "d" + n in read or n in read}
-    if not d or not dy:
+    dx = {n: "d" + n for n in inputs if "d" + n in written}
+    dy = {n: "d" + n for n in outputs if "d" + n in read}
+    if not dx and not dy:
+        dx = {n: n for n in inputs if n in written}
+        dy = {n: n for n in outputs[:1] if n in read}
+    if not dx or not dy:
         return None
-    kept = [n for n in inputs if n in read]
+    kept = [n for n in (*inputs, *outputs) if n in read and n not in dy.values()]
     name = table.python
 
     def saved(arrays, given, scalars, described, results):
@@ -263,20 +297,19 @@ def _by_names(table):
             raise NotImplementedError(f"mica::{name}: no gradient with alpha or beta")
         fields = {f.python: given[f.python] for f in table.fields
                   if f.type != "tensor" and f.python != "pass_" and given.get(f.python) is not None}
-        return [given.get(n) for n in kept], (fields, scalars, {n: arrays.text(given[n]) for n in d if n in given},
-                                              [n for n in outputs if n in dy][: len(results)])
+        return ([results.get(n, given.get(n)) for n in kept],
+                (fields, scalars, {n: arrays.text(given[n]) for n in dx if given.get(n) is not None}))
 
     def backward(arrays, saved, others, gradients, needed):
-        fields, scalars, shapes, made = others
-        told = {**dict(zip(kept, saved)), **{dy[n]: g for n, g in zip(made, gradients)}}
+        fields, scalars, shapes = others
+        told = {**dict(zip(kept, saved)), **{dy[n]: g for n, g in gradients.items()}}
         # Which gradients are made is said by their descriptions; where these are the inputs, all are.
-        asked = {d[n]: t for n, t in shapes.items() if n in needed or d[n] == n}
+        asked = {dx[n]: t for n, t in shapes.items() if n in needed or dx[n] == n}
         results = arrays.call(name, pass_="bwd", described=asked, scalars=scalars, **told, **fields)
-        order = [a.python for a in bwd if a.dir == abi.MICA_OUT and a.python in asked]
-        found = dict(zip(order, results))
-        return {n: found[d[n]] for n in shapes if n in needed and d[n] in found}
+        found = dict(zip((n for n in written if n in asked), results))
+        return {n: found[dx[n]] for n in needed if dx.get(n) in found}
 
-    return Formula(saved, backward, _nothing, len(dy))
+    return Formula(name, saved, backward, dx, dy)
 
 
 # ---- dropout ----
@@ -286,31 +319,31 @@ def _dropout(of_x):
     """By names for x; what is added behind the dropout has the result's gradient."""
 
     def saved(arrays, given, scalars, described, results):
-        kept, others = of_x.saved(arrays, given, scalars, described, results)
+        kept, others = of_x.saved(arrays, given, scalars, described, {})  # a mask is made of rng again
         residual = given.get("residual")
         return kept, (others, None if residual is None else residual.dtype)
 
     def backward(arrays, saved, others, gradients, needed):
         others, dtype = others
-        found = of_x.backward(arrays, saved, others, gradients, needed) if "x" in needed else {}
+        found = of_x.backward(arrays, saved, others, gradients, {"x"}) if "x" in needed else {}
         if "residual" in needed:
-            found["residual"] = arrays.cast(gradients[0], dtype)
+            found["residual"] = arrays.cast(gradients["y"], dtype)
         return found
 
-    return Formula(saved, backward, _nothing, 1)
+    return Formula(of_x.name, saved, backward, [*of_x.inputs, "residual"], of_x.results)
 
 
-FORMULAS = {
-    "conv": Formula(_conv_saved, _conv_backward, _nothing, 1), "gemm": Formula(_gemm_saved, _gemm_backward, _nothing, 1),
-    "norm": Formula(_norm_saved, _norm_backward, _norm_wants, 1),
-    "softmax": Formula(_softmax_saved, _softmax_backward, _nothing, 1),
-    "attention": Formula(_attention_saved, _attention_backward, _attention_wants, 1),
-    "pool": Formula(_pool_saved, _pool_backward, _pool_wants, 1),
-    "activation": Formula(_activation_saved, _activation_backward, _nothing, 1),
-    "cross_entropy": Formula(_loss_saved, _loss_backward, _nothing, 1),
-    "rope": Formula(_rope_saved, _rope_backward, _nothing, 2),
-    "dropout": _dropout(_by_names(table_of("dropout"))),
-}
+FORMULAS = {f.name: f for f in (
+    Formula("conv", _conv_saved, _conv_backward, ("x", "w", "bias"), ("y",)),
+    Formula("gemm", _gemm_saved, _gemm_backward, ("a", "b", "bias"), ("c",)),
+    Formula("norm", _norm_saved, _norm_backward, ("x", "scale", "bias"), ("y",), _norm_wants),
+    Formula("softmax", _softmax_saved, _softmax_backward, ("x",), ("y",)),
+    Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
+    Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
+    Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
+    Formula("cross_entropy", _loss_saved, _loss_backward, ("x",), ("loss",)),
+    Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),
+    _dropout(_by_names(table_of("dropout"))))}
 for _name in operations:
     if _name not in FORMULAS:
         _found = _by_names(table_of(_name))

@@ -5,12 +5,13 @@ mica_problem_reference), as NumPy arrays."""
 import ctypes
 import pathlib
 import re
+from collections import defaultdict, namedtuple
 
 import numpy as np
 
-from mica._errors import check
+from mica._errors import Error, check
 from mica._library import abi, byref, lib
-from mica._tables import python_name
+from mica._tables import python_name, table_of
 from mica._tensor import Tensor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -87,6 +88,57 @@ def case_lines(op, most):
                 found.append(line)
     step = max(1, len(found) // most)
     return found[::step][:most]
+
+
+def case_problems(op, rounds=4):
+    """Problem lines of the operation's case files: of a line that stands for several, one in each round."""
+    found = {}
+    for turn in range(rounds):
+        for file in sorted((ROOT / "tests" / "cases").glob("*.txt")):
+            for line in file.read_text().splitlines():
+                line = line.split("#")[0].strip()
+                if line.split(" ")[0] != op:
+                    continue
+                line = re.sub(r"\{([^{}]*)\}", lambda m: _pick(m[1], turn), line)
+                line = " ".join(_pick(word, turn) if "=" not in word else word.split("=")[0] + "=" + _pick(word.split("=", 1)[1], turn)
+                                for word in line.split())
+                found[line.replace("|", ",")] = None
+    return list(found)
+
+
+def _pick(values, turn):
+    values = values.split(",")
+    return values[turn % len(values)]
+
+
+Smooth = namedtuple("Smooth", "op line input inputs fields described")
+
+
+def smooth_problems(op, most, elements=20000):
+    """Problems of the first pass to differentiate: by each of their floating-point inputs, all of which are f64 and away
+    from 0, where functions have their kinks; of one sign, and of both. Of each input so many, from all of the case
+    files."""
+    table, found, random = table_of(op), defaultdict(list), np.random.default_rng(0)
+    for line in case_problems(op):
+        line = re.sub(r"=(f32|f16|bf16|e4m3|e5m2)\b", "=f64", line)
+        if re.search(r"\b(pass=(?!fwd)|alpha=|beta=)", line):
+            continue
+        try:
+            problem = Problem(line)
+            tensors = [t for *_, t in problem.args]
+            if sum(t.count for t in tensors) > elements or max(t._span()[0] for t in tensors) > 2 * elements:
+                continue
+            inputs = {python_name(n): a for n, a in problem.inputs().items()}
+            fields, described = fields_of(table, line, inputs)
+        except (Error, KeyError):  # of types of which some are not f64's
+            continue
+        smooth = [python_name(n) for n, d, t in problem.args if d == abi.MICA_IN and t.dtype == "f64" and t.count]
+        for signs in ([1.0], [-1.0, 1.0]):
+            drawn = {n: np.asarray(random.uniform(0.1, 0.9, a.shape) * random.choice(signs, a.shape)) if n in smooth else a
+                     for n, a in inputs.items()}
+            for n in smooth:
+                found[n].append(Smooth(op, line, n, drawn, fields, described))
+    return [problem for rows in found.values() for problem in rows[:: max(1, len(rows) // most)][: most + 1]]
 
 
 def fields_of(table, line, inputs):

@@ -239,21 +239,25 @@ def _differentiable(call):
         found = _once(full)(*values)
         if call.traced:
             raise NotImplementedError(f"mica.jax.{table.python}: no gradient with scalars that are traced")
-        kept, others = formula.saved(Arrays, given, dict(call.scalars), described, list(found))
-        needed = [n for n, o in zip(call.names, operands) if o.perturbed]
+        needed = [n for n, o in zip(call.names, operands) if o.perturbed and jnp.issubdtype(o.value.dtype, jnp.inexact)]
+        formula.known(needed)
+        kept, others = formula.saved(Arrays, given, dict(call.scalars), described, dict(zip(names, found, strict=True)))
         results = tuple(r for n, r in zip(names, found) if n in asked)
-        return results, (list(kept), _Static((others, needed)), values)
+        return results, (list(kept), _Static((others, needed, asked)), values)
 
     def backward(residuals, gradients):
         kept, static, values = residuals
-        others, needed = static.value
+        others, needed, asked = static.value
         formula = FORMULAS[call.name]
-        zero = [isinstance(g, jax.custom_derivatives.SymbolicZero) for g in gradients]
-        if not all(zero[formula.results:]):
-            raise NotImplementedError(f"mica.jax.{table.python}: only the first {formula.results} of its results have gradients")
-        gradients = [jnp.zeros(g.shape, g.dtype) if z and jnp.issubdtype(g.dtype, jnp.floating) else g
-                     for g, z in zip(gradients, zero)]
-        found = formula.backward(Arrays, kept, others, gradients, set(needed))
+        arrived = {}
+        for name, g in zip(asked, gradients):
+            zero = isinstance(g, jax.custom_derivatives.SymbolicZero)
+            if name in formula.results:
+                arrived[name] = jnp.zeros(g.shape, g.dtype) if zero else g
+            elif not zero and g.dtype != jax.dtypes.float0:
+                raise NotImplementedError(f"mica.jax.{table.python}: no gradient comes through {name}; it does through "
+                                          f"{', '.join(sorted(formula.results))}: jax.lax.stop_gradient({name})")
+        found = formula.backward(Arrays, kept, others, arrived, set(needed))
         gradients = [found.get(n) for n in call.names] + [None] * len(call.traced)
         return tuple(None if g is None else g.astype(v.dtype) for g, v in zip(gradients, values))
 

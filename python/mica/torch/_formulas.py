@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library's formulas (mica._formulas) as PyTorch's gradients."""
 
-from functools import partial
-
 from .._formulas import FORMULAS
 from ._library import _OURS, autograd, call, operators, text
 
@@ -28,6 +26,5 @@ class Arrays:
 
 _call = Arrays.call
 
-for _name, _formula in FORMULAS.items():
-    if _name in operators:
-        autograd(_name, partial(_formula.saved, Arrays), partial(_formula.backward, Arrays))
+for _name in operators:
+    autograd(_name, FORMULAS[_name].of(Arrays) if _name in FORMULAS else None)

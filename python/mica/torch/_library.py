@@ -52,6 +52,7 @@ class Operator:
         self.table = table
         # As the function has them: what may be given by place comes first.
         self.fields = [*table.positional, *(f.python for f in table.fields if f.python not in table.positional)]
+        self.first = next(a.python for a in table.args[0] if a.dir == abi.MICA_OUT)
         self.function = getattr(mica, table.python)
         parts = [f"{_SCHEMA[f.type]} {_schema_name(f.python)}=None" for f in map(table.field.get, self.fields)]
         parts += [f"float {s}={d!r}" for s, d in zip(table.scalars, table.scalar_defaults)]
@@ -74,18 +75,29 @@ class Operator:
         given, scalars, described = self.split(arguments, keywords)
         return self.kernel(given, described, scalars)
 
-    def kernel(self, given, described, scalars):
+    def found(self, given, described, scalars):
         given = {n: _readable(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
         with torch.no_grad():
-            found = self.function(**given, **described, **scalars)
+            return self.function(**given, **described, **scalars)
+
+    def kernel(self, given, described, scalars):
+        found = self.found(given, described, scalars)
         return list(found) if isinstance(found, tuple) else [found]
+
+    def named(self, given, described, scalars):
+        """The results by name."""
+        found = self.found(given, described, scalars)
+        return dict(zip(found._fields, found)) if isinstance(found, tuple) else {self.first: found}
+
+    def results(self, given, described):
+        lines = {n: Tensor(text(_readable(v), n)) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        return inferred(self.table, {**lines, **described})
 
     def infer(self, *arguments, **keywords):
         given, _, described = self.split(arguments, keywords)
         like = next(v for v in given.values() if isinstance(v, torch.Tensor))
-        lines = {n: Tensor(text(_readable(v), n)) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
         return [torch.empty_strided(t.shape, t.strides, dtype=THEIRS[t.dtype], device=like.device)
-                for _, t in inferred(self.table, {**lines, **described})]
+                for _, t in self.results(given, described)]
 
 
 # ---- the short way ----
@@ -115,20 +127,42 @@ class Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, operator, formula, names, fields, described, scalars, *tensors):
         given = dict(zip(names, tensors), **fields)
-        results = operator.kernel(given, described, scalars)
-        keep, others = formula[0](given, scalars, described, results)
-        ctx.save_for_backward(*keep)
-        ctx.mica = (formula[1], others, names, {n for n, t in zip(names, tensors) if t.requires_grad})
-        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
-        return tuple(results)
+        results = operator.named(given, described, scalars)
+        differentiate(ctx, operator, formula, given, scalars, described, results)
+        ctx.names = names
+        return tuple(results.values())
 
     @staticmethod
     def backward(ctx, *gradients):
         if torch.is_grad_enabled():  # create_graph: this one's gradient would be wanted
             raise NotImplementedError("mica.torch: the gradient of a gradient")
-        backward, others, names, needed = ctx.mica
-        found = backward(ctx.saved_tensors, others, gradients, needed)
-        return (None,) * 6 + tuple(found.get(n) for n in names)
+        found = gradients_of(ctx, gradients)
+        return (None,) * 6 + tuple(found.get(n) for n in ctx.names)
+
+
+def differentiate(ctx, operator, formula, given, scalars, described, results):
+    """What the forward pass leaves behind for gradients_of, in both ways. results: by name."""
+    needed = {n for n, v in given.items() if isinstance(v, torch.Tensor) and v.requires_grad}
+    table = operator.table
+    ctx.mica = formula, None, list(results), needed
+    if formula is None:
+        raise NotImplementedError(f"mica::{table.python} has no gradient")
+    if given.get("pass_") not in (None, table.passes[0]):
+        return
+    formula.known(needed)
+    keep, others = formula.saved(given, scalars, described, results)
+    ctx.save_for_backward(*keep)
+    ctx.mica = formula, (others,), list(results), needed
+    ctx.mark_non_differentiable(*(r for n, r in results.items() if n not in formula.results or not r.is_floating_point()))
+
+
+def gradients_of(ctx, gradients):
+    """By name of input."""
+    formula, others, names, needed = ctx.mica
+    if others is None:
+        raise NotImplementedError(f"mica::{formula.name}: the gradient of a gradient")
+    gradients = {n: g for n, g in zip(names, gradients) if n in formula.results}
+    return formula.backward(ctx.saved_tensors, *others, gradients, needed)
 
 
 class Site:
@@ -188,8 +222,6 @@ def call(name, given, described, scalars=()):
                              described=described or None)
     if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors.values()):
         return operator.kernel(given, described, dict(scalars))
-    if name not in formulas:
-        raise NotImplementedError(f"mica::{name} has no gradient")
     fields = {n: v for n, v in given.items() if n not in tensors}
     return list(Direct.apply(operator, formulas[name], tuple(tensors), fields, described, dict(scalars), *tensors.values()))
 
@@ -201,31 +233,22 @@ def _writes_only_results(table):
 operators = {name: Operator(table_of(name)) for name in operations if _writes_only_results(table_of(name))}
 
 
-formulas = {}
+formulas = dict.fromkeys(operators)  # or None: it has no gradient, and says so
 
 
-def autograd(name, saved, backward):
-    """Registers a formula. saved(operator, given, scalars, described, results) -> tensors to keep, others;
-    backward(tensors, others, gradients, needed) -> gradients by name of input."""
+def autograd(name, formula):
+    """Registers a formula, which has what mica._formulas.Formula has, but for the arrays' library."""
     operator = operators[name]
-    formulas[name] = saved, backward
+    formulas[name] = formula
     order = operator.fields + operator.table.scalars + ["described"]
 
     def setup(ctx, inputs, output):
         given, scalars, described = operator.split(inputs, {})
-        if given.get("pass_") not in (None, operator.table.passes[0]):
-            ctx.mica = None
-            return
-        needed = {n for n, v in given.items() if isinstance(v, torch.Tensor) and v.requires_grad}
-        keep, others = saved(given, scalars, described, output)
-        ctx.save_for_backward(*keep)
-        ctx.mica = (others, needed)
+        names = [n for n, _ in operator.results(given, described)]
+        differentiate(ctx, operator, formula, given, scalars, described, dict(zip(names, output, strict=True)))
 
     def run(ctx, gradients):
-        if ctx.mica is None:
-            raise NotImplementedError(f"mica::{name}: the gradient of a gradient")
-        others, needed = ctx.mica
-        found = backward(ctx.saved_tensors, others, gradients, needed)
+        found = gradients_of(ctx, gradients)
         return tuple(found.get(n) for n in order)
 
     torch.library.register_autograd(f"mica::{name}", run, setup_context=setup, lib=_library)

@@ -17,6 +17,7 @@ import numpy as np
 
 import mica
 import mica.jax as J
+from mica._formulas import FORMULAS
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import judge  # noqa: E402
@@ -246,6 +247,46 @@ class BesideJax(unittest.TestCase):
         self.check([(deep(mine), deep(theirs))], arrays)
 
 
+class EveryGradient(unittest.TestCase):
+    """Of every operation there is, and will be, by each of its inputs: right, or refused."""
+
+    def test_agrees_or_is_refused(self):
+        for name in FORMULAS:
+            agreed, formula = set(), FORMULAS[name]
+            for problem in judge.smooth_problems(name, 8):
+                if problem.input in agreed:
+                    continue
+                arrays = {n: jnp.asarray(a) for n, a in problem.inputs.items()}
+                described = {n: ":".join(t.split(":")[:2]) for n, t in problem.described.items()}
+
+                def call(x, problem=problem, arrays=arrays, described=described):
+                    found = getattr(J, name)(**{**arrays, **problem.fields, **described, problem.input: x})
+                    found = found._asdict() if isinstance(found, tuple) else {None: found}
+                    return [y for n, y in found.items() if n is None or n in formula.results]
+
+                with self.subTest(problem.line, input=problem.input):
+                    x = arrays[problem.input]
+                    if problem.input not in formula.inputs:
+                        with self.assertRaisesRegex(NotImplementedError, f"mica::{name}: no gradient"):
+                            jax.vjp(call, x)
+                        continue
+                    try:
+                        found, back = jax.vjp(call, x)
+                        if not all(np.isfinite(y).all() for y in found):
+                            continue
+                        toward = [np.cos(np.arange(y.size)).reshape(y.shape) for y in found]
+                        gradient, = back([jnp.asarray(t) for t in toward])
+                    except (NotImplementedError, mica.Error):
+                        continue  # said, not left out
+                    step = np.sin(1 + np.arange(x.size)).reshape(x.shape)
+                    plus, minus = (call(jnp.asarray(np.asarray(x) + e * step)) for e in (1e-6, -1e-6))
+                    slope = sum((t * (np.asarray(p) - np.asarray(m))).sum() for t, p, m in zip(toward, plus, minus)) / 2e-6
+                    np.testing.assert_allclose((np.asarray(gradient) * step).sum(), slope, rtol=1e-4, atol=1e-5)
+                    agreed.add(problem.input)
+            with self.subTest(name):
+                self.assertEqual(set(formula.inputs) - agreed, set(), "no problem of the case files has shown their gradient")
+
+
 class InPlace(unittest.TestCase):
     def test_donated_memory_is_written(self):
         p, g = normal(0, 64), normal(1, 64)
@@ -308,8 +349,15 @@ class Refusals(unittest.TestCase):
             jax.grad(lambda x: J.reduce(x, kind="sum", axes=["1"]).sum())(x)
         with self.assertRaisesRegex(NotImplementedError, "epilogue"):
             jax.grad(lambda x: J.gemm(x, x.T, epilogue=["relu"]).sum())(x)
-        with self.assertRaisesRegex(NotImplementedError, "only the first 1"):
+        with self.assertRaisesRegex(NotImplementedError, "no gradient comes through mean; it does through y"):
             jax.grad(lambda x: J.norm(x, mean="f64:4").mean.sum())(x)
+        with self.assertRaisesRegex(NotImplementedError, "no gradient comes through mean"):
+            jax.grad(lambda x: sum(r.sum() for r in J.norm(x, mean="f64:4")))(x)
+        y, gradient = jax.value_and_grad(lambda x: sum(map(jnp.sum, (J.norm(x).T @ x, jax.lax.stop_gradient(
+            J.norm(x, mean="f64:4").mean)))))(x)
+        self.assertTrue(jnp.isfinite(gradient).all())
+        with self.assertRaisesRegex(NotImplementedError, "no gradient for running_mean; of its inputs bias, scale, x have one"):
+            jax.grad(lambda m: J.norm(x, kind="batch", mode="infer", running_mean=m, running_var=m * 0 + 1).sum())(x[0])
 
     def test_at_run_time_are_exceptions_of_jax(self):
         """What only the run can see: the program goes on after it."""
