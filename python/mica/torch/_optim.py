@@ -6,6 +6,11 @@ import torch
 import mica
 
 
+def _local(t):
+    """A rank's own part of a tensor that several hold; others are their own."""
+    return t.to_local() if hasattr(t, "to_local") else t
+
+
 class _Optimizer(torch.optim.Optimizer):
     def _options(self, group):
         raise NotImplementedError
@@ -22,7 +27,7 @@ class _Optimizer(torch.optim.Optimizer):
                     continue
                 if p.grad.is_sparse:
                     raise RuntimeError("mica's optimisers take no sparse gradients")
-                self._step(p.detach(), p.grad.detach(), self.state[p], group)
+                self._step(p.detach(), p.grad.detach(), self.state[p], group)  # of FSDP's parameters: the rank's part
         return loss
 
 
@@ -41,8 +46,8 @@ class SGD(_Optimizer):
         if group["momentum"]:
             if state.get("momentum_buffer") is None:
                 state["momentum_buffer"], step = torch.zeros_like(p), 1
-            options["m"] = state["momentum_buffer"]
-        mica.optim(p, grad, rule="sgd", lr=float(group["lr"]), step=step, **options)
+            options["m"] = _local(state["momentum_buffer"])
+        mica.optim(_local(p), _local(grad), rule="sgd", lr=float(group["lr"]), step=step, **options)
 
 
 class Adam(_Optimizer):
@@ -61,8 +66,8 @@ class Adam(_Optimizer):
         options = {"maximize": True} if group["maximize"] else {}
         if group["weight_decay"]:
             options["weight_decay"] = group["weight_decay"]
-        mica.optim(p, grad, m=state["exp_avg"], v=state["exp_avg_sq"], rule=self.rule, lr=float(group["lr"]),
-                   step=float(state["step"]), beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"], **options)
+        mica.optim(_local(p), _local(grad), m=_local(state["exp_avg"]), v=_local(state["exp_avg_sq"]), rule=self.rule,
+                   lr=float(group["lr"]), step=float(state["step"]), beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"], **options)
 
 
 class AdamW(Adam):
