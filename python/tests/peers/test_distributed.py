@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of mica's modules under torchrun: two processes on the CPU (gloo), DistributedDataParallel and FSDP2. Each rank
-has half of a batch; the loss is that of one process with PyTorch's own modules and all of it."""
+has half of a batch; the loss is that of one process with PyTorch's own modules and all of it. And a process that dies: the
+others are started anew with it, and go on from the checkpoint as if nothing had been."""
 
+import json
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
+
+EXAMPLE = pathlib.Path(__file__).resolve().parents[3] / "examples" / "torchrun_transformer.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 def model():
@@ -48,7 +55,6 @@ def worker(kind):
     assert len(report.replaced) == 4 and not report.left, report
     if kind == "ddp":
         net = torch.nn.parallel.DistributedDataParallel(net)
-        optimiser = M.AdamW(net.parameters(), lr=0.05)
     else:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -56,7 +62,7 @@ def worker(kind):
         mesh = init_device_mesh("cpu", (world,))
         fully_shard(net[0], mesh=mesh)
         fully_shard(net, mesh=mesh)
-        optimiser = torch.optim.AdamW(net.parameters(), lr=0.05)
+    optimiser = M.AdamW(net.parameters(), lr=0.05)
 
     def average(value):
         dist.all_reduce(value)
@@ -75,8 +81,7 @@ def worker(kind):
 
 class Distributed(unittest.TestCase):
     def run_ranks(self, kind):
-        found = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                                __file__, kind], capture_output=True, text=True, timeout=300)
+        found = subprocess.run([*TORCHRUN, __file__, kind], capture_output=True, text=True, timeout=300)
         self.assertEqual(found.returncode, 0, found.stderr[-3000:])
         self.assertIn("curves agree", found.stdout)
 
@@ -85,6 +90,25 @@ class Distributed(unittest.TestCase):
 
     def test_fsdp2(self):
         self.run_ranks("fsdp2")
+
+
+class Elastic(unittest.TestCase):
+    """SIGKILL of one rank between two checkpoints, by examples/torchrun_transformer.py itself."""
+
+    def losses(self, folder, name, *options):
+        found = subprocess.run([*TORCHRUN, "--max-restarts", "1", str(EXAMPLE), "--steps", "8", "--losses", f"{folder}/{name}",
+                                *options], capture_output=True, text=True, timeout=300)
+        self.assertEqual(found.returncode, 0, found.stderr[-3000:])
+        return json.loads(pathlib.Path(folder, name).read_text()), found
+
+    def test_goes_on_from_the_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unbroken, _ = self.losses(folder, "unbroken")
+            broken, found = self.losses(folder, "broken", "--checkpoints", f"{folder}/state", "--every", "3", "--kill", "5")
+            self.assertIn("exitcode: -9", found.stderr)
+            self.assertIn("start 1: goes on at step 3", found.stdout)
+            self.assertEqual(list(unbroken), [str(n) for n in range(8)])
+            self.assertEqual(broken, unbroken)  # every bit: JSON has doubles as they are
 
 
 if __name__ == "__main__":
