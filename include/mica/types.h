@@ -78,7 +78,8 @@ MICA_API const char *mica_error(void);
     X(U32, "u32", 32, 0)                                                                           \
     X(BOOL, "bool", 8, 0)                                                                          \
     X(C32, "c32", 64, -24)                                                                         \
-    X(C64, "c64", 128, -53)
+    X(C64, "c64", 128, -53)                                                                        \
+    X(E8M0, "e8m0", 8, -1)
 
 typedef enum mica_dtype {
     MICA_NONE, /* no tensor */
@@ -139,7 +140,9 @@ MICA_API int64_t mica_tensor_span(const mica_tensor *tensor, int64_t *first);
 
 /* Converts between doubles in logical order (last dimension fastest, packed) and a tensor's
  * memory on the host. Storing rounds to nearest even; integers saturate; e4m3 saturates to
- * 448, e5m2 overflows to infinity. s64 beyond 2^53 loses digits. */
+ * 448, e5m2 overflows to infinity; e8m0, the powers of two of block scales, takes the nearest one, of
+ * two the larger, 2^-127 for 0 and NaN for what is negative or infinite. s64 beyond 2^53 loses
+ * digits. */
 MICA_API mica_status mica_tensor_store(const mica_tensor *tensor, const double *values, void *data);
 MICA_API mica_status mica_tensor_load(const mica_tensor *tensor, const void *data, double *values);
 

@@ -24,7 +24,7 @@ from ._tensor import Tensor, dtype_bits
 # What NumPy, ml_dtypes, PyTorch, CuPy and JAX call the types that the library has.
 _NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8", "int32": "s32", "int64": "s64", "uint32": "u32",
+    "float8_e5m2": "e5m2", "float8_e8m0fnu": "e8m0", "int8": "s8", "uint8": "u8", "int32": "s32", "int64": "s64", "uint32": "u32",
     "bool": "bool", "complex64": "c32", "complex128": "c64",
 }
 _FOREIGN = {ours: theirs for theirs, ours in _NAMES.items()}
@@ -342,11 +342,11 @@ class _DLManagedVersioned(ctypes.Structure):
     ]
 
 
-# (type code, bits) of DLPack: signed 0, unsigned 1, float 2, bfloat 4, complex 5, bool 6, 8-bit floats 10 and 12.
+# (type code, bits) of DLPack: signed 0, unsigned 1, float 2, bfloat 4, complex 5, bool 6, 8-bit floats 10, 12 and 14.
 _DLPACK = {
     (0, 8): "s8", (0, 32): "s32", (0, 64): "s64", (1, 8): "u8", (1, 32): "u32", (2, 16): "f16", (2, 32): "f32",
     (2, 64): "f64", (4, 16): "bf16", (5, 64): "c32", (5, 128): "c64", (6, 8): "bool", (10, 8): "e4m3",
-    (12, 8): "e5m2",
+    (12, 8): "e5m2", (14, 8): "e8m0",
 }
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1

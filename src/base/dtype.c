@@ -2,6 +2,7 @@
  * Data types: names, sizes, and one element at a time to and from double. */
 #include "base/tensor.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -196,6 +197,23 @@ static uint8_t double_to_e2m1(double v)
     return 7;
 }
 
+/* Powers of two, 2^-127 to 2^127, and NaN. Nearest, ties up: halfway is 1.5 times the lower one. What
+ * lies beyond the ends becomes them, 0 too. */
+static uint8_t double_to_e8m0(double v)
+{
+    int e;
+    if (!(v >= 0) || v > DBL_MAX) return 255;
+    if (v < 0x1p-127) return 0;
+    const double fraction = frexp(v, &e); /* 0.5 to 1 */
+    const int code = e - 1 + 127 + (fraction >= 0.75);
+    return (uint8_t)(code > 254 ? 254 : code);
+}
+
+static double e8m0_to_double(uint8_t b)
+{
+    return b == 255 ? NAN : power(b - 127);
+}
+
 /* ---- elements ---- */
 
 static double load_f64(const void *p, int64_t i)
@@ -222,6 +240,10 @@ static double load_e4m3(const void *p, int64_t i)
 static double load_e5m2(const void *p, int64_t i)
 {
     return (double)mica_f16_to_f32((uint16_t)(((const uint8_t *)p)[i] << 8));
+}
+static double load_e8m0(const void *p, int64_t i)
+{
+    return e8m0_to_double(((const uint8_t *)p)[i]);
 }
 static double load_s8(const void *p, int64_t i)
 {
@@ -280,7 +302,7 @@ mica_load_fn mica_dtype_load(mica_dtype d)
         [MICA_BF16] = load_bf16, [MICA_E4M3] = load_e4m3, [MICA_E5M2] = load_e5m2,
         [MICA_E2M1] = load_e2m1, [MICA_S8] = load_s8,     [MICA_U8] = load_u8,
         [MICA_S4] = load_s4,     [MICA_U4] = load_u4,     [MICA_S32] = load_s32,
-        [MICA_S64] = load_s64,   [MICA_U32] = load_u32,   [MICA_BOOL] = load_bool};
+        [MICA_S64] = load_s64,   [MICA_U32] = load_u32,   [MICA_BOOL] = load_bool, [MICA_E8M0] = load_e8m0};
     return known(d) ? table[d] : NULL;
 }
 
@@ -315,6 +337,10 @@ static void store_e4m3(void *p, int64_t i, double v)
 static void store_e5m2(void *p, int64_t i, double v)
 {
     ((uint8_t *)p)[i] = double_to_e5m2(v);
+}
+static void store_e8m0(void *p, int64_t i, double v)
+{
+    ((uint8_t *)p)[i] = double_to_e8m0(v);
 }
 static void store_s8(void *p, int64_t i, double v)
 {
@@ -369,6 +395,6 @@ mica_store_fn mica_dtype_store(mica_dtype d)
         [MICA_BF16] = store_bf16, [MICA_E4M3] = store_e4m3, [MICA_E5M2] = store_e5m2,
         [MICA_E2M1] = store_e2m1, [MICA_S8] = store_s8,     [MICA_U8] = store_u8,
         [MICA_S4] = store_s4,     [MICA_U4] = store_u4,     [MICA_S32] = store_s32,
-        [MICA_S64] = store_s64,   [MICA_U32] = store_u32,   [MICA_BOOL] = store_bool};
+        [MICA_S64] = store_s64,   [MICA_U32] = store_u32,   [MICA_BOOL] = store_bool, [MICA_E8M0] = store_e8m0};
     return known(d) ? table[d] : NULL;
 }

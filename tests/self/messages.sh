@@ -26,7 +26,7 @@ readable() {
     failed=1
 }
 
-types='f64 f32 f16 bf16 e4m3 e5m2 e2m1 s8 u8 s4 u4 s32 s64 u32 bool c32 c64'
+types='f64 f32 f16 bf16 e4m3 e5m2 e2m1 s8 u8 s4 u4 s32 s64 u32 bool c32 c64 e8m0'
 says "\"f33:3\": .*known are $types" explain -d cpu 'activation x=f33:3'
 says 'x is c32, it must be f64, f32, f16, bf16, .* s64, u32 or bool$' explain -d cpu 'transform x=c32:3'
 # Every operation that refuses a type says which it takes.

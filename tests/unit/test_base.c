@@ -163,6 +163,31 @@ static void sub_byte_types_pack_low_half_first(void **state)
     assert_true(mica_dtype_load(MICA_E2M1)(bytes, 2) == -2);
 }
 
+/* Ties up and codes as ml_dtypes 0.6.0 has them (float8_e8m0fnu), but for 0, which it makes NaN. */
+static void scales_are_powers_of_two(void **state)
+{
+    static const struct {
+        double value;
+        int code;
+    } rows[] = {{1, 127},        {1.25, 127},       {1.4999999, 127}, {1.5, 128},
+                {3, 129},        {2.9999, 128},     {0.75, 127},      {0.7499, 126},
+                {0x1p-127, 0},   {0x1.8p-127, 1},   {0x1p-140, 0},    {0, 0},
+                {0x1p127, 254},  {0x1.fp127, 254},  {-1, 255},        {INFINITY, 255},
+                {NAN, 255}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint8_t byte = 77;
+        mica_dtype_store(MICA_E8M0)(&byte, 0, rows[i].value);
+        assert_int_equal(byte, rows[i].code);
+    }
+    for (int code = 0; code < 255; code++) {
+        const uint8_t byte = (uint8_t)code;
+        assert_true(mica_dtype_load(MICA_E8M0)(&byte, 0) == ldexp(1, code - 127));
+    }
+    const uint8_t nan = 255;
+    assert_true(isnan(mica_dtype_load(MICA_E8M0)(&nan, 0)));
+}
+
 /* ---- tensors ---- */
 
 static void text_round_trips(void **state)
@@ -433,6 +458,7 @@ int main(void)
         cmocka_unit_test(overflow_and_nan),
         cmocka_unit_test(fast_conversions_agree),
         cmocka_unit_test(sub_byte_types_pack_low_half_first),
+        cmocka_unit_test(scales_are_powers_of_two),
         cmocka_unit_test(text_round_trips),
         cmocka_unit_test(bad_text_is_refused_with_the_rule),
         cmocka_unit_test(spans),
