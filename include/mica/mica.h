@@ -61,6 +61,7 @@
 #include "mica/concat.h"          /* concat */
 #include "mica/slice.h"           /* slice */
 #include "mica/tile.h"            /* tile */
+#include "mica/quantize.h"        /* quantize, dequantize */
 #include "mica/random.h"          /* random, dropout */
 
 #endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Types of quantised elements and scales in kernels, and arithmetic that rounds once. */
+#pragma once
+#include "kernels/types.cuh"
+#include "ops/quantize/quantize_args.h"
+
+#define QUANTIZE __device__ __forceinline__
+QUANTIZE float mul_of(float a, float b) { return __fmul_rn(a, b); }
+QUANTIZE float add_of(float a, float b) { return __fadd_rn(a, b); }
+QUANTIZE float sub_of(float a, float b) { return __fsub_rn(a, b); }
+QUANTIZE float div_of(float a, float b) { return __fdiv_rn(a, b); }
+QUANTIZE float rint_of(float a) { return rintf(a); }
+QUANTIZE double mul_of(double a, double b) { return __dmul_rn(a, b); }
+QUANTIZE double add_of(double a, double b) { return __dadd_rn(a, b); }
+QUANTIZE double sub_of(double a, double b) { return __dsub_rn(a, b); }
+QUANTIZE double div_of(double a, double b) { return a / b; }
+QUANTIZE double rint_of(double a) { return rint(a); }
+#define CODE_NAME(n) n
+#include "ops/quantize/quantize_body.h"
+
+/* ---- powers of two ---- */
+
+struct e8m0 { u8 bits; };
+template <typename A> QUANTIZE A widen(e8m0 v)
+{
+    if (v.bits == 255) return (A)NAN_F;
+    /* 2^-127 is no normal f32 */
+    return (A)(v.bits ? __uint_as_float((u32)v.bits << 23) : __uint_as_float(0x00400000u));
+}
+/* Of what is made of largest magnitudes: 2^(floor(log2 v) - exponent) within the type's ends. */
+QUANTIZE e8m0 power_of(double v, int exponent)
+{
+    const s64 bits = __double_as_longlong(v);
+    if (!(v >= 0) || isinf(v)) return e8m0{255};
+    const int e = (int)(bits >> 52) - 1023 - exponent;
+    return e8m0{(u8)(e < -127 ? 0 : e > 127 ? 254 : e + 127)};
+}
+
+/* The nearest, of two the larger, of a number that is not negative. */
+QUANTIZE e8m0 power_near(double v)
+{
+    const s64 bits = __double_as_longlong(v);
+    if (!(v >= 0) || isinf(v)) return e8m0{255};
+    const int e = (int)(bits >> 52) - 1023 + (int)(bits >> 51 & 1);
+    return e8m0{(u8)(v < 0x1p-127 ? 0 : e > 127 ? 254 : e + 127)};
+}
+
+/* A scale of what a block holds, as it is stored. */
+template <typename T> QUANTIZE void put_scale(T *to, double v, int, bool) { *to = narrow<T>(v); }
+QUANTIZE void put_scale(e8m0 *to, double v, int exponent, bool ends) { *to = ends ? power_near(v) : power_of(v, exponent); }
+
+/* ---- elements of four bits ---- */
+
+QUANTIZE float value_of(int code, u32 nibble)
+{
+    if (code == CODE_U4) return (float)nibble;
+    if (code == CODE_S4) return (float)((int)(nibble ^ 8) - 8);
+    const u32 e = nibble >> 1 & 3, m = nibble & 1;
+    const float a = e ? __uint_as_float((e + 126) << 23 | m << 22) : m * 0.5f;
+    return nibble & 8 ? -a : a;
+}
+
+/* Of a number that is within the type's ends. */
+QUANTIZE u32 nibble_of(int code, float v)
+{
+    if (code != CODE_E2M1) return (u32)(int)v & 15;
+    const u32 sign = __float_as_uint(v) >> 28 & 8;
+    const float a = fabsf(v);
+    const float r = round_magnitude(a, 2, 0);
+    const u32 bits = __float_as_uint(r);
+    return sign | (r < 1 ? (u32)(r * 2) : (bits >> 22) - (126u << 1));
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engine "cuda" of quantize and dequantize: a vector of 8 elements of a row per thread, which reads
+ * its scale, or 8. Bound by memory. Scales that are made take two more launches: child plans of
+ * reduce for what blocks hold, and a kernel for scales and zero points. */
+#include "ops/quantize/quantize.h"
+#include "ops/access/access.h"
+#include "cpu/scratch.h"
+
+enum { BLOCK = 256, VECTOR = 8 };
+
+typedef struct part {
+    mica_kernel *kernel;
+    mica_quantize_args args;
+    bool fits; /* rows of both tensors begin at whole vectors */
+    mica_grid grid;
+} part;
+
+typedef struct state {
+    mica_quantize_set set;
+    int count;
+    part parts[MICA_QUANTIZE_BOXES];
+    mica_quantize_extremes extremes;
+    mica_kernel *scales;
+    mica_quantize_scales_args scales_args;
+    mica_grid scales_grid;
+} state;
+
+static bool is_nibble(mica_dtype d)
+{
+    return mica_dtype_bits(d) < 8;
+}
+
+static bool rows_fit(const mica_quantize_box *b, int place, int64_t unit)
+{
+    const mica_layout *l = &b->layout;
+    if (l->strides[place][l->rank - 1] != 1 || b->first[place] % unit) return false;
+    for (int d = 0; d < l->rank - 1; d++)
+        if (l->strides[place][d] % unit) return false;
+    return true;
+}
+
+/* ---- kernels ---- */
+
+static mica_dtype stored(mica_dtype d)
+{
+    return is_nibble(d) ? MICA_U8 : d;
+}
+
+/* e8m0 is the family's own type in kernels. */
+static void scale_type(mica_text *p, const mica_quantize_set *s)
+{
+    const mica_dtype d = s->at[MICA_QUANTIZE_PLACE_SCALE].dtype;
+    mica_prologue_int(p, "POWER", d == MICA_E8M0);
+    if (d == MICA_E8M0)
+        mica_text_add(p, "struct e8m0;\ntypedef e8m0 scale_t;\n");
+    else
+        mica_prologue_type(p, "scale_t", d);
+}
+
+static mica_status add_part(mica_plan *plan, const mica_quantize_set *s,
+                            const mica_quantize_box *b, part *to)
+{
+    char buffer[1024] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    mica_quantize_args *a = &to->args;
+    mica_layout *l = &a->layout;
+    const int last = b->layout.rank - 1;
+    *l = b->layout;
+    for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) a->first[k] = b->first[k];
+    a->group = b->group, a->scale_step = b->scale_step, a->zero_step = b->zero_step;
+    a->columns = l->dims[last];
+    to->fits = rows_fit(b, MICA_QUANTIZE_PLACE_CODE, VECTOR) &&
+               rows_fit(b, MICA_QUANTIZE_PLACE_VALUE, VECTOR);
+    mica_access_count(l, VECTOR, MICA_QUANTIZE_PLACES);
+    to->grid = (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
+    mica_prologue_int(&p, "QUANTIZES", s->quantizes);
+    mica_prologue_int(&p, "CODE", s->code);
+    mica_prologue_int(&p, "VECTOR", VECTOR);
+    mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_int(&p, "ONE_SCALE", b->group % VECTOR == 0 || b->group == a->columns);
+    mica_prologue_int(&p, "HAS_ZERO", s->arg[MICA_QUANTIZE_PLACE_ZERO] >= 0);
+    mica_prologue_int(&p, "HAS_GLOBAL", s->global_arg >= 0);
+    mica_prologue_type(&p, "code_t", stored(s->at[MICA_QUANTIZE_PLACE_CODE].dtype));
+    mica_prologue_type(&p, "value_t", s->at[MICA_QUANTIZE_PLACE_VALUE].dtype);
+    mica_prologue_type(&p, "real", s->real);
+    scale_type(&p, s);
+    mica_kernel_spec spec = {"ops/quantize/quantize.cu", "quantize", buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, &to->kernel);
+}
+
+static mica_status add_scales(mica_plan *plan, state *s)
+{
+    char buffer[1024] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    const mica_quantize_set *set = &s->set;
+    mica_quantize_scales_args *a = &s->scales_args;
+    mica_layout *l = &a->layout;
+    const bool ends = set->pass == MICA_QUANTIZE_MINMAX;
+    const int pairs = ends && is_nibble(set->at[MICA_QUANTIZE_PLACE_CODE].dtype) ? 2 : 1;
+    mica_quantize_block_layout(set, l);
+    const int last = l->rank - 1;
+    a->columns = l->dims[last];
+    a->step[0] = l->strides[0][last], a->step[1] = l->strides[1][last];
+    mica_access_count(l, pairs, 3);
+    s->scales_grid = (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
+    mica_prologue_int(&p, "CODE", set->code);
+    mica_prologue_int(&p, "ENDS", ends);
+    mica_prologue_int(&p, "PAIRS", pairs);
+    mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_int(&p, "HAS_GLOBAL", set->global_arg >= 0);
+    mica_prologue_type(&p, "zero_t", stored(set->at[MICA_QUANTIZE_PLACE_CODE].dtype));
+    mica_prologue_type(&p, "real", set->real);
+    scale_type(&p, set);
+    mica_kernel_spec spec = {"ops/quantize/quantize_scales.cu", "quantize_scales", buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->scales);
+}
+
+/* ---- the engine ---- */
+
+/* Rows of 4 bits that one thread writes to whole bytes. */
+static mica_status whole_bytes(const mica_layout *l, int place, const char *name, mica_why *why)
+{
+    const int last = l->rank - 1;
+    if (l->dims[last] > 1 && l->strides[place][last] != 1)
+        return mica_refuse(why, "neighbours of %s lie %lld elements apart, those of 4 bits must lie "
+                                "side by side", name, (long long)l->strides[place][last]);
+    for (int d = 0; d < last; d++)
+        if (l->strides[place][d] & 1)
+            return mica_refuse(why, "rows of %s are %lld elements of 4 bits apart, they must begin at "
+                                    "whole bytes", name, (long long)l->strides[place][d]);
+    return MICA_OK;
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_quantize_box *boxes = mica_scratch_take(MICA_QUANTIZE_BOXES * sizeof *boxes);
+    mica_quantize_set set;
+    int count;
+    (void)device;
+    mica_quantize_set_make(&mica_op_quantize, desc, NULL, &set);
+    MICA_TRY(mica_quantize_cut(&set, boxes, &count, why));
+    if (!is_nibble(set.at[MICA_QUANTIZE_PLACE_CODE].dtype)) return MICA_OK;
+    for (int b = 0; b < count; b++) {
+        if (boxes[b].first[MICA_QUANTIZE_PLACE_CODE] & 1)
+            return mica_refuse(why, "a part of y begins within a byte: block lengths of 4 bits must be "
+                                    "even where they end in shorter ones");
+        MICA_TRY(whole_bytes(&boxes[b].layout, MICA_QUANTIZE_PLACE_CODE, "y", why));
+    }
+    if (set.pass != MICA_QUANTIZE_MINMAX || count == 0) return MICA_OK;
+    mica_layout blocks;
+    mica_quantize_block_layout(&set, &blocks);
+    return whole_bytes(&blocks, 2, "zero", why);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    state *s;
+    mica_why why;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_quantize_box *boxes = mica_scratch_take(MICA_QUANTIZE_BOXES * sizeof *boxes);
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_quantize_set_make(plan->op, plan->desc, NULL, &s->set);
+    MICA_TRY(mica_quantize_cut(&s->set, boxes, &s->count, &why));
+    for (int b = 0; b < s->count; b++) MICA_TRY(add_part(plan, &s->set, &boxes[b], &s->parts[b]));
+    if (s->count == 0 || s->set.pass == MICA_QUANTIZE_GIVEN) return MICA_OK;
+    MICA_TRY(add_scales(plan, s));
+    return mica_quantize_extremes_build(plan, &s->set, boxes, s->count, &s->extremes);
+}
+
+static bool is_aligned(const state *s, int place, const void *at)
+{
+    const int bits = VECTOR * mica_dtype_bits(s->set.at[place].dtype), bytes = bits / 8;
+    return mica_access_starts(at, bytes < MICA_ACCESS_BYTES ? bytes : MICA_ACCESS_BYTES);
+}
+
+static mica_status run_scales(const state *s, const mica_run *run, const float *global_scale)
+{
+    mica_quantize_scales_args a = s->scales_args;
+    MICA_TRY(mica_quantize_extremes_run(&s->extremes, run));
+    a.amax = mica_at(run, s->extremes.buffer[0]);
+    if (s->extremes.kinds > 1) a.low = mica_at(run, s->extremes.buffer[1]);
+    a.scale = run->args[MICA_QUANTIZE_SCALE];
+    a.zero = run->args[MICA_QUANTIZE_ZERO];
+    a.global_scale = global_scale;
+    return mica_kernel_launch(s->scales, &s->scales_grid, run->stream, &a);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *run)
+{
+    const state *s = plan->state;
+    if (s->count == 0) return MICA_OK;
+    const float *global_scale = s->set.global_arg >= 0 ? run->args[s->set.global_arg] : NULL;
+    if (s->set.pass != MICA_QUANTIZE_GIVEN) MICA_TRY(run_scales(s, run, global_scale));
+    for (int b = 0; b < s->count; b++) {
+        const part *p = &s->parts[b];
+        mica_quantize_args a = p->args;
+        for (int k = 0; k < MICA_QUANTIZE_PLACES; k++)
+            if (s->set.arg[k] >= 0) a.at[k] = run->args[s->set.arg[k]];
+        a.global_scale = global_scale;
+        a.whole = p->fits && is_aligned(s, MICA_QUANTIZE_PLACE_CODE, a.at[MICA_QUANTIZE_PLACE_CODE]) &&
+                  is_aligned(s, MICA_QUANTIZE_PLACE_VALUE, a.at[MICA_QUANTIZE_PLACE_VALUE]);
+        MICA_TRY(mica_kernel_launch(p->kernel, &p->grid, run->stream, &a));
+    }
+    return MICA_OK;
+}
+
+const mica_engine mica_quantize_cuda = {.name = "cuda",
+                                        .cuda = true,
+                                        .reached = 0.8,
+                                        .start_ms = 3e-3,
+                                        .accepts = accepts,
+                                        .contract = mica_quantize_contract,
+                                        .build = build,
+                                        .run = run};
+const mica_engine mica_dequantize_cuda = {.name = "cuda",
+                                          .cuda = true,
+                                          .reached = 0.8,
+                                          .start_ms = 3e-3,
+                                          .accepts = mica_dequantize_accepts,
+                                          .contract = mica_quantize_contract,
+                                          .build = build,
+                                          .run = run};
