@@ -52,6 +52,24 @@ def _retyped(tensor, dtype):
     return Tensor(_seen_as(dtype, tensor.dtype, dtype_bits[tensor.dtype] / 8), tensor.shape, tensor.strides)
 
 
+def _in_nibbles(tensor, dtype):
+    """Bytes as elements of four bits, two to a byte along the last dimension."""
+    if dtype_bits[tensor.dtype] != 8 or not tensor.shape or (tensor.strides[-1] != 1 and tensor.shape[-1] > 1):
+        raise Invalid(f"{tensor.text('the array')} as {dtype}: it takes bytes that are neighbours along the last dimension")
+    return Tensor(dtype, tensor.shape[:-1] + (2 * tensor.shape[-1],), tuple(2 * s for s in tensor.strides[:-1]) + (1,))
+
+
+def _in_bytes(tensor):
+    """What holds a result: that of four bits is bytes, half as many along the last dimension."""
+    if dtype_bits[tensor.dtype] >= 8:
+        return tensor
+    shape, strides = tensor.shape, tensor.strides
+    if not shape or shape[-1] % 2 or (strides[-1] != 1 and shape[-1] > 1) or any(s % 2 for s in strides[:-1]):
+        raise Invalid(f"{tensor.text('the result')}: elements of four bits are returned as bytes, two in each along the last "
+                      f'dimension, which must be even; or give memory yourself, out=mica.view(bytes, "{tensor.dtype}")')
+    return Tensor("u8", shape[:-1] + (shape[-1] // 2,), tuple(s // 2 for s in strides[:-1]) + (1,))
+
+
 def _elements(strides, itemsize):
     for step in strides:
         if step % itemsize:
@@ -170,6 +188,7 @@ class _NumPy:
         return made
 
     def allocator(self, tensor, like):
+        tensor = _in_bytes(tensor)
         dtype = self.dtype(tensor.dtype)
         np, shape = self.np, tensor.shape
         if tensor == Tensor(tensor.dtype, shape):
@@ -198,6 +217,7 @@ class _CuPy(_NumPy):
         return self.np.cuda.get_current_stream().ptr
 
     def allocator(self, tensor, like):
+        tensor = _in_bytes(tensor)
         dtype, np, shape = self.dtype(tensor.dtype), self.np, tensor.shape
         span, first = tensor._span()
         strides = tuple(step * dtype.itemsize for step in tensor.strides)
@@ -241,6 +261,7 @@ class _Torch:
         return self.torch.cuda.current_stream(t.device).cuda_stream if t.is_cuda else None
 
     def allocator(self, tensor, t):
+        tensor = _in_bytes(tensor)
         dtype = getattr(self.torch, _FOREIGN[tensor.dtype], None) if tensor.dtype in _FOREIGN else None
         if dtype is None:
             raise Invalid(f"this PyTorch has no type for {tensor.dtype}")
@@ -581,9 +602,14 @@ def _look_at_own(a):
 
 def view(array: Any, dtype: str) -> Any:
     """The array with its elements taken as those of another type of the same size: 16-bit integers as
-    "bf16", bytes as "e4m3". No copy; an operator whose output it is returns the array itself."""
+    "bf16", bytes as "e4m3"; and bytes as "s4", "u4" or "e2m1", two elements each along the last dimension, the
+    first in the low half. No copy; an operator whose output it is returns the array itself."""
     _, pointer, kind, a = look(array)
-    tensor, device = kind.tensor(a, str(dtype)), kind.device(a)
+    device = kind.device(a)
+    if dtype_bits.get(str(dtype), 8) < 8:
+        tensor = _in_nibbles(kind.tensor(a), str(dtype))
+    else:
+        tensor = kind.tensor(a, str(dtype))
     return View(pointer, tensor, device, kind.readonly(a), a, _Like(kind, a), kind.stream(a), array)
 
 
