@@ -22,6 +22,7 @@ import warnings
 import numpy as np
 
 import mica
+from mica._arrays import View, _own
 from mica._explain import Explanation
 from mica._library import abi, byref, lib
 from mica._errors import check
@@ -33,7 +34,7 @@ import rules
 from rules import Missing
 
 ONNX = "1.23.2"
-FOREIGN = {ours: theirs for theirs, ours in rules.TYPES.items()}
+FOREIGN = {ours: theirs for theirs, ours in (rules.TYPES | rules.HALF_BYTES).items()}
 
 
 def dtype_of(kind):
@@ -45,11 +46,27 @@ def dtype_of(kind):
         return np.dtype(getattr(ml_dtypes, FOREIGN[kind]))
 
 
+def packed(array):
+    """Elements of four bits as bytes, the first of two in the low half."""
+    codes = np.ravel(array).view(np.uint8) & 15
+    codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+    return codes[0::2] | codes[1::2] << 4
+
+
+def unpacked(memory, tensor):
+    codes = np.stack([memory & 15, memory >> 4], -1).reshape(-1)[: tensor.count]
+    if tensor.dtype == "s4":
+        codes = (codes ^ 8) - np.uint8(8)
+    return codes.view(dtype_of(tensor.dtype)).reshape(tensor.shape)
+
+
 def tensor_of(array):
     array = np.asarray(array)
-    kind = rules.type_of(array)
+    kind = rules.type_of(array, rules.HALF_BYTES)
     if array.ndim == 0:
         array = array.reshape(1)
+    if kind in rules.HALF_BYTES.values():
+        return Tensor(kind, array.shape), packed(array)
     return Tensor(kind, array.shape, tuple(step // array.itemsize for step in array.strides)), array
 
 
@@ -57,6 +74,8 @@ def empty(tensor):
     dtype = dtype_of(tensor.dtype)
     span, first = tensor._span()
     memory = np.full(max(span, 1), 255, np.uint8)
+    if tensor.dtype in rules.HALF_BYTES.values():
+        return memory
     return np.ndarray(tensor.shape, dtype, memory, -first, tuple(step * dtype.itemsize for step in tensor.strides))
 
 
@@ -118,6 +137,8 @@ class Engines:
         plan.run(**bound, **scalars)
         for name, array in written.items():
             self.fetch(back[name], array, plan.args[name].tensor)
+            if plan.args[name].tensor.dtype in rules.HALF_BYTES.values():
+                written[name] = unpacked(array, plan.args[name].tensor)
         if results:
             return [written[name] for name in results]
         first, = [written[a.name] for a in plan._outputs]
@@ -125,6 +146,8 @@ class Engines:
 
     def device_array(self, array, tensor):
         if self.context.name == "cpu":
+            if tensor.dtype in rules.HALF_BYTES.values():
+                return View(array.ctypes.data, tensor, "cpu", "", array, _own), None
             return array, None
         there = self.context.empty(tensor)
         address, size = span_of(array, tensor)

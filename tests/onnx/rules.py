@@ -56,10 +56,15 @@ SMALL = {"int4": "4 bits", "uint4": "4 bits", "int2": "2 bits", "uint2": "2 bits
          "complex64": "complex numbers", "complex128": "complex numbers"}
 
 
-def type_of(x):
+HALF_BYTES = {"int4": "s4", "uint4": "u4", "float4_e2m1fn": "e2m1"}  # of quantize and dequantize alone
+
+
+def type_of(x, more={}):
     name = np.asarray(x).dtype.name
     if name.startswith("str"):
         name = "object"
+    if name in more:
+        return more[name]
     need(name in TYPES, "no " + SMALL.get(name, name))
     return TYPES[name]
 
@@ -262,10 +267,56 @@ def quantize(node):
 def dequantize(node):
     x, scale, zero = (list(node.inputs) + [None])[:3]
     axis, size, to = node("axis", 1), node("block_size", 0), type_of(node.expected[0])
+    type_of(x)
     xs = [x, blocks(scale, x, axis, size)]
     if zero is None:
         return [expression(node, "f32(x0)*x1", *xs, kind=to)]
     return [expression(node, "(f32(x0)-f32(x2))*x1", *xs, blocks(zero, x, axis, size), kind=to)]
+
+
+def in_blocks(node, x, scale, zero):
+    """Fields of quantize and dequantize: the scale with the rank of x."""
+    axis, size = node("axis", 1), node("block_size", 0)
+    fields = {}
+    for name, value in (("scale", scale), ("zero", zero)):
+        if value is None:
+            continue
+        if value.size > 1 and value.ndim == 1 and x.ndim > 1:
+            value = value.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+        fields[name] = value
+    if size:
+        fields["block"] = [size if i == axis % x.ndim else 1 for i in range(x.ndim)]
+    return fields
+
+
+def codes_zero(zero):
+    """A zero point of a floating-point type is 0, and not given."""
+    if zero is None or type_of(zero, HALF_BYTES) not in ("e4m3", "e5m2", "e2m1"):
+        return zero
+    need(not np.asarray(zero).astype(np.float32).any(), "a zero point of floating-point codes")
+    return None
+
+
+@rule("QuantizeLinear")
+def quantize_family(node):
+    x, scale, zero = (list(node.inputs) + [None])[:3]
+    to = type_of(node.expected[0], HALF_BYTES)
+    need(node("saturate", 1) or to not in ("e4m3", "e5m2"), "saturate=0: a type of 8 bits saturates")
+    return [node.run("quantize", x=x, y=described(to, x.shape), **in_blocks(node, x, scale, codes_zero(zero)))]
+
+
+@rule("DequantizeLinear")
+def dequantize_family(node):
+    x, scale, zero = (list(node.inputs) + [None])[:3]
+    to = type_of(node.expected[0])
+    return [node.run("dequantize", x=x, y=described(to, x.shape), **in_blocks(node, x, scale, codes_zero(zero)))]
+
+
+@rule("DynamicQuantizeLinear")
+def dynamic_quantize_family(node):
+    x, = node.inputs
+    y, scale, zero = node.run("quantize", ["y", "scale", "zero"], x=x, y=described("u8", x.shape), pass_="minmax")
+    return [y, scale.reshape(()), zero.reshape(())]
 
 
 @rule("DynamicQuantizeLinear")
