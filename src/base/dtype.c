@@ -197,8 +197,8 @@ static uint8_t double_to_e2m1(double v)
     return 7;
 }
 
-/* Powers of two, 2^-127 to 2^127, and NaN. Nearest, ties up: halfway is 1.5 times the lower one. What
- * lies beyond the ends becomes them, 0 too. */
+/* Powers of two, 2^-127 to 2^127, and NaN. Nearest, ties up: halfway is 1.5 times the lower one.
+ * What lies beyond the ends becomes them, 0 too. */
 static uint8_t double_to_e8m0(double v)
 {
     int e;
@@ -302,7 +302,8 @@ mica_load_fn mica_dtype_load(mica_dtype d)
         [MICA_BF16] = load_bf16, [MICA_E4M3] = load_e4m3, [MICA_E5M2] = load_e5m2,
         [MICA_E2M1] = load_e2m1, [MICA_S8] = load_s8,     [MICA_U8] = load_u8,
         [MICA_S4] = load_s4,     [MICA_U4] = load_u4,     [MICA_S32] = load_s32,
-        [MICA_S64] = load_s64,   [MICA_U32] = load_u32,   [MICA_BOOL] = load_bool, [MICA_E8M0] = load_e8m0};
+        [MICA_S64] = load_s64,   [MICA_U32] = load_u32,   [MICA_BOOL] = load_bool,
+        [MICA_E8M0] = load_e8m0};
     return known(d) ? table[d] : NULL;
 }
 
@@ -395,6 +396,7 @@ mica_store_fn mica_dtype_store(mica_dtype d)
         [MICA_BF16] = store_bf16, [MICA_E4M3] = store_e4m3, [MICA_E5M2] = store_e5m2,
         [MICA_E2M1] = store_e2m1, [MICA_S8] = store_s8,     [MICA_U8] = store_u8,
         [MICA_S4] = store_s4,     [MICA_U4] = store_u4,     [MICA_S32] = store_s32,
-        [MICA_S64] = store_s64,   [MICA_U32] = store_u32,   [MICA_BOOL] = store_bool, [MICA_E8M0] = store_e8m0};
+        [MICA_S64] = store_s64,   [MICA_U32] = store_u32,   [MICA_BOOL] = store_bool,
+        [MICA_E8M0] = store_e8m0};
     return known(d) ? table[d] : NULL;
 }
