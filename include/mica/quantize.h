@@ -5,8 +5,9 @@
  *   dequantize   y = (x - zero) * scale
  *
  * scale and zero have one element for each block of elements: block[d] elements along dimension d
- * share one, the last ones fewer if there are fewer left. So scale has, along d, dimension / block[d]
- * elements, rounded up, or is one element of any rank that stands for all. For x of 64 x 4096
+ * share one, the last ones fewer if there are fewer left. So scale has, along d, dimension /
+ * block[d] elements, rounded up, or is one element of any rank that stands for all. For x of 64 x
+ * 4096
  *
  *   block 0x0    scale 1x1      of the tensor
  *   block 1x0    scale 64x1     of each row (token)
@@ -17,26 +18,25 @@
  * A block that is left out follows from scale. Where there is a global_scale (NVFP4), the scale is
  * scale * global_scale, rounded to f32.
  *
- * Quantised types: e4m3 e5m2 e2m1 s8 u8 s4 u4, packed two to a byte where they are 4 bits, the first
- * in the low half. Integers: to nearest even, then zero is added, then it is saturated; NaN becomes
- * zero's code. e4m3, e5m2 and e2m1 round once to nearest even and saturate at 448, 57344 and 6,
- * infinities too; NaN stays NaN (e2m1, which has none: 6). They have no zero point. s32 is taken by
- * dequantize (what a product of bytes has).
+ * Quantised types: e4m3 e5m2 e2m1 s8 u8 s4 u4, packed two to a byte where they are 4 bits, the
+ * first in the low half. Integers: to nearest even, then zero is added, then it is saturated; NaN
+ * becomes zero's code. e4m3, e5m2 and e2m1 round once to nearest even and saturate at 448, 57344
+ * and 6, infinities too; NaN stays NaN (e2m1, which has none: 6). They have no zero point. s32 is
+ * taken by dequantize (what a product of bytes has).
  *
- * Arithmetic is in f32, in f64 if x or y is f64 or x s32: each of the operations above, and no other,
- * is rounded to it, so results are the same bits on every device. Division is division.
+ * Arithmetic is in f32, in f64 if x or y is f64 or x s32: each of the operations above, and no
+ * other, is rounded to it, so results are the same bits on every device. Division is division, but
+ * for 0 / 0, which is 0.
  *
- * pass of quantize says where scales (and zero points) come from; made ones are written to scale (and
- * zero):
- *   given    arguments
- *   amax     scale = a / top / global_scale, a being the largest magnitude of the block and top the
- *            type's largest number (448, 57344, 6, 127, 255, 7, 15), rounded to scale's type; in e8m0
- *            (MX) it is 2^(floor(log2 a) - floor(log2 top))
- *   minmax   integers: with low and high the least and the greatest element of the block, or 0 where
- *            that is beyond them, and the type's range from bottom to top, scale = (high - low) / (top
+ * pass of quantize says where scales (and zero points) come from; made ones are written to scale
+ * (and zero): given    arguments amax     scale = a / top / global_scale, a being the largest
+ * magnitude of the block and top the type's largest number (448, 57344, 6, 127, 255, 7, 15),
+ * rounded to scale's type; in e8m0 (MX) it is 2^(floor(log2 a) - floor(log2 top)) minmax integers:
+ * with low and high the least and the greatest element of the block, or 0 where that is beyond
+ * them, and the type's range from bottom to top, scale = (high - low) / (top
  *            - bottom), zero = saturate(bottom + round(-low / scale))
- * A block of zeros has the scale 0 (e8m0: 2^-127) and codes 0, one with a NaN NaN codes; an infinity
- * makes the scale infinite (e4m3: 448, e8m0: NaN). */
+ * A block of zeros has the scale 0 (e8m0: 2^-127) and codes 0, one with a NaN NaN codes; an
+ * infinity makes the scale infinite (e4m3: 448, e8m0: NaN). */
 #ifndef MICA_QUANTIZE_H
 #define MICA_QUANTIZE_H
 
@@ -52,16 +52,22 @@ typedef enum mica_quantize_pass {
     MICA_QUANTIZE_MINMAX
 } mica_quantize_pass;
 
-enum { MICA_QUANTIZE_X, MICA_QUANTIZE_Y, MICA_QUANTIZE_SCALE, MICA_QUANTIZE_ZERO, MICA_QUANTIZE_GLOBAL_SCALE };
+enum {
+    MICA_QUANTIZE_X,
+    MICA_QUANTIZE_Y,
+    MICA_QUANTIZE_SCALE,
+    MICA_QUANTIZE_ZERO,
+    MICA_QUANTIZE_GLOBAL_SCALE
+};
 
 typedef struct mica_quantize_desc {
     mica_quantize_pass pass; /* 0 means given */
-    mica_tensor x;     /* f64, f32, f16, bf16; needed */
-    mica_tensor y;     /* quantised, any strides; needed, where a type alone suffices */
-    mica_tensor scale; /* f32, f16, bf16, e4m3, e8m0, and f64 for x of f64. 0 means inferred: f32, of the
-                          blocks; a type alone is kept */
+    mica_tensor x;           /* f64, f32, f16, bf16; needed */
+    mica_tensor y;           /* quantised, any strides; needed, where a type alone suffices */
+    mica_tensor scale; /* f32, f16, bf16, e4m3, e8m0, and f64 for x of f64. 0 means inferred: f32,
+                          of the blocks; a type alone is kept */
     mica_tensor zero;  /* of y's type, integers only; 0 means none; minmax: inferred, as scale */
-    mica_tensor global_scale; /* f32, one element; 0 means none */
+    mica_tensor global_scale;     /* f32, one element; 0 means none */
     int64_t block[MICA_MAX_RANK]; /* 0 means the whole dimension; all 0: inferred from scale */
 } mica_quantize_desc;
 
@@ -74,13 +80,13 @@ enum {
 };
 
 typedef struct mica_dequantize_desc {
-    mica_tensor x;     /* quantised, or s32; any strides; needed */
-    mica_tensor y;     /* f64, f32, f16, bf16; 0 means inferred: f32, in x's memory order; a type alone is
-                          kept */
-    mica_tensor scale; /* f32, f16, bf16, e4m3, e8m0, and f64 for y of f64; 0 means inferred: f32, of the
-                          blocks */
+    mica_tensor x; /* quantised, or s32; any strides; needed */
+    mica_tensor y; /* f64, f32, f16, bf16; 0 means inferred: f32, in x's memory order; a type alone
+                      is kept */
+    mica_tensor scale; /* f32, f16, bf16, e4m3, e8m0, and f64 for y of f64; 0 means inferred: f32,
+                          of the blocks */
     mica_tensor zero;  /* of x's type, integers only; 0 means none */
-    mica_tensor global_scale; /* f32, one element; 0 means none */
+    mica_tensor global_scale;     /* f32, one element; 0 means none */
     int64_t block[MICA_MAX_RANK]; /* 0 means the whole dimension; all 0: inferred from scale */
 } mica_dequantize_desc;
 
@@ -91,7 +97,8 @@ static inline mica_status mica_quantize_plan(mica_context *context, const mica_q
     return mica_plan_create(context, "quantize", desc, sizeof *desc, options, plan);
 }
 
-static inline mica_status mica_dequantize_plan(mica_context *context, const mica_dequantize_desc *desc,
+static inline mica_status mica_dequantize_plan(mica_context *context,
+                                               const mica_dequantize_desc *desc,
                                                const mica_options *options, mica_plan **plan)
 {
     return mica_plan_create(context, "dequantize", desc, sizeof *desc, options, plan);

@@ -12,15 +12,21 @@ import numpy as np
 from mica._errors import Error, check
 from mica._library import abi, byref, lib
 from mica._tables import python_name, table_of
-from mica._tensor import Tensor
+from mica._tensor import Tensor, dtype_bits
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "s8": np.int8, "u8": np.uint8, "s32": np.int32,
-         "s64": np.int64, "u32": np.uint32, "bool": np.bool_, "bf16": np.uint16, "e4m3": np.uint8, "e5m2": np.uint8}
+         "s64": np.int64, "u32": np.uint32, "bool": np.bool_, "bf16": np.uint16, "e4m3": np.uint8, "e5m2": np.uint8,
+         "e8m0": np.uint8}
 
 
 def array(tensor):
-    """Zeros with the strides of a tensor, in NumPy (bits, where it has no such type)."""
+    """Zeros with the strides of a tensor, in NumPy (bits, where it has no such type; of four bits bytes, with which
+    mica.view begins)."""
+    if dtype_bits[tensor.dtype] < 8:
+        halves = lambda sizes: tuple(n // 2 for n in sizes)
+        assert tensor.shape[-1] % 2 == 0 and tensor.strides[-1] == 1, tensor
+        tensor = Tensor("u8", tensor.shape[:-1] + halves(tensor.shape[-1:]), halves(tensor.strides[:-1]) + (1,))
     dtype = np.dtype(NUMPY[tensor.dtype])
     span, first = tensor._span()
     strides = tuple(step * dtype.itemsize for step in tensor.strides)

@@ -107,7 +107,8 @@ def run(case, context, engine):
     if context.name == "cpu":
         import mica
 
-        bound = {name: mica.view(a, plan.args[name].tensor.dtype) if plan.args[name].tensor.dtype in ("bf16", "e4m3", "e5m2") else a
+        seen = ("bf16", "e4m3", "e5m2", "e8m0", "e2m1", "s4", "u4")
+        bound = {name: mica.view(a, plan.args[name].tensor.dtype) if plan.args[name].tensor.dtype in seen else a
                  for name, a in bound.items()}
     plan.run(**bound, **case.scalars)
     found = {}

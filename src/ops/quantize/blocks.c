@@ -4,7 +4,6 @@
 #include "mica/reduce.h"
 #include "cpu/scratch.h"
 
-
 #include <string.h>
 
 double mica_quantize_top(int code)

@@ -21,8 +21,8 @@ static const mica_field quantize_fields[] = {
     QUANTIZE(scale, TENSOR, .zero = "inferred", .doc = "one element for each block"),
     QUANTIZE(zero, TENSOR, .zero = "none; minmax: inferred", .doc = "code of 0 in each block"),
     QUANTIZE(global_scale, TENSOR, .zero = "none", .doc = "f32, a factor of all scales"),
-    QUANTIZE(block, AXES, .count = MICA_MAX_RANK, .permutation = true,
-             .zero = "the whole dimension; all 0: as scale has it",
+    QUANTIZE(block, AXES, .count = MICA_MAX_RANK,
+             .zero = "the whole dimension; all 0: inferred from scale",
              .doc = "elements along each dimension that share a scale"),
 };
 
@@ -33,8 +33,8 @@ static const mica_field dequantize_fields[] = {
     DEQUANTIZE(scale, TENSOR, .zero = "inferred", .doc = "one element for each block"),
     DEQUANTIZE(zero, TENSOR, .zero = "none", .doc = "code of 0 in each block"),
     DEQUANTIZE(global_scale, TENSOR, .zero = "none", .doc = "f32, a factor of all scales"),
-    DEQUANTIZE(block, AXES, .count = MICA_MAX_RANK, .permutation = true,
-               .zero = "the whole dimension; all 0: as scale has it",
+    DEQUANTIZE(block, AXES, .count = MICA_MAX_RANK,
+               .zero = "the whole dimension; all 0: inferred from scale",
                .doc = "elements along each dimension that share a scale"),
 };
 
@@ -126,18 +126,35 @@ static const mica_arg quantize_args[] = {
 };
 
 static const mica_arg dequantize_args[] = {
-    [MICA_DEQUANTIZE_X] = {"x", offsetof(mica_dequantize_desc, x), {MICA_IN},
-                           .types = CODES | MICA_TYPE(S32), .need = {MICA_NEEDED}},
-    [MICA_DEQUANTIZE_Y] = {"y", offsetof(mica_dequantize_desc, y), {MICA_OUT}, .types = MICA_FLOATS,
-                           .need = {MICA_INFERRED}, .like = "x", .shape = dequantize_y},
-    [MICA_DEQUANTIZE_SCALE] = {"scale", offsetof(mica_dequantize_desc, scale), {MICA_IN},
-                               .types = SCALES, .need = {MICA_INFERRED}, .shape = dequantize_scale,
+    [MICA_DEQUANTIZE_X] = {"x",
+                           offsetof(mica_dequantize_desc, x),
+                           {MICA_IN},
+                           .types = CODES | MICA_TYPE(S32),
+                           .need = {MICA_NEEDED}},
+    [MICA_DEQUANTIZE_Y] = {"y",
+                           offsetof(mica_dequantize_desc, y),
+                           {MICA_OUT},
+                           .types = MICA_FLOATS,
+                           .need = {MICA_INFERRED},
+                           .like = "x",
+                           .shape = dequantize_y},
+    [MICA_DEQUANTIZE_SCALE] = {"scale",
+                               offsetof(mica_dequantize_desc, scale),
+                               {MICA_IN},
+                               .types = SCALES,
+                               .need = {MICA_INFERRED},
+                               .shape = dequantize_scale,
                                .words = "blocks of x"},
-    [MICA_DEQUANTIZE_ZERO] = {"zero", offsetof(mica_dequantize_desc, zero), {MICA_IN},
-                              .types = INTEGERS | MICA_TYPE(S32), .shape = dequantize_zero,
+    [MICA_DEQUANTIZE_ZERO] = {"zero",
+                              offsetof(mica_dequantize_desc, zero),
+                              {MICA_IN},
+                              .types = INTEGERS | MICA_TYPE(S32),
+                              .shape = dequantize_zero,
                               .words = "blocks of x"},
-    [MICA_DEQUANTIZE_GLOBAL_SCALE] = {"global_scale", offsetof(mica_dequantize_desc, global_scale),
-                                      {MICA_IN}, .types = MICA_TYPE(F32)},
+    [MICA_DEQUANTIZE_GLOBAL_SCALE] = {"global_scale",
+                                      offsetof(mica_dequantize_desc, global_scale),
+                                      {MICA_IN},
+                                      .types = MICA_TYPE(F32)},
 };
 
 /* ---- inference and checks ---- */
@@ -161,10 +178,11 @@ static mica_status infer_block(const mica_tensor *x, const mica_tensor *scale, i
         const int64_t n = x->dims[d], s = scale->dims[d];
         if (n == 0 || s == 1) continue;
         if (s < 1 || s > n || (n - 1) / ((n - 1) / s + 1) + 1 != s)
-            return mica_invalid(why,
-                                "dimension %d of scale is %lld, no length of blocks makes that many "
-                                "of %lld",
-                                d, (long long)s, (long long)n);
+            return mica_invalid(
+                why,
+                "dimension %d of scale is %lld, no length of blocks makes that many "
+                "of %lld",
+                d, (long long)s, (long long)n);
         block[d] = (n - 1) / s + 1;
     }
     return MICA_OK;
@@ -173,6 +191,9 @@ static mica_status infer_block(const mica_tensor *x, const mica_tensor *scale, i
 static mica_status quantize_infer(void *desc, mica_why *why)
 {
     mica_quantize_desc *d = desc;
+    if (d->pass == MICA_QUANTIZE_MINMAX && d->y.dtype && !mica_dtype_is_integer(d->y.dtype))
+        return mica_invalid(why, "y is %s, pass minmax makes s8, u8, s4 or u4",
+                            mica_dtype_name(d->y.dtype));
     return infer_block(&d->x, &d->scale, d->block, why);
 }
 
@@ -194,9 +215,6 @@ static mica_status check_set(const mica_op *op, const void *desc, mica_why *why)
     if (mica_tensor_given(zero) && zero->dtype != code->dtype)
         return mica_invalid(why, "zero is %s, %s is %s: they must be the same integer type",
                             mica_dtype_name(zero->dtype), of, mica_dtype_name(code->dtype));
-    if (s.pass == MICA_QUANTIZE_MINMAX && !mica_dtype_is_integer(code->dtype))
-        return mica_invalid(why, "y is %s, pass minmax makes s8, u8, s4 or u4",
-                            mica_dtype_name(code->dtype));
     if (scale->dtype == MICA_F64 && s.real != MICA_F64)
         return mica_invalid(why, "scale is f64, %s is not", s.quantizes ? "x" : "y");
     if (mica_tensor_given(all) && mica_tensor_count(all) != 1)
@@ -246,14 +264,17 @@ static bool fill_of(const mica_op *op, const void *desc, int arg, mica_fill fill
     return fill_scale(t, s.quantizes ? 2.5 / mica_quantize_top(s.code) : 1, fill, seed, values);
 }
 
-/* Blocks whose zero point is not 0. */
+/* Blocks whose zero point is not 0; with one sign rows of the one and of the other. */
 static bool fill_ends(const mica_tensor *t, mica_fill fill, uint64_t seed, double *values)
 {
     const int64_t count = mica_tensor_count(t);
+    const int64_t row = t->rank && t->dims[t->rank - 1] ? t->dims[t->rank - 1] : 1;
     if (fill != MICA_FILL_SAME_SIGN && fill != MICA_FILL_EXACT) return false;
     for (int64_t i = 0; i < count; i++) {
         const double u = mica_random_uniform(seed, (uint64_t)i);
-        values[i] = mica_fill_rounded(t->dtype, fill == MICA_FILL_EXACT ? floor(u * 7) - 2 : -0.5 - u);
+        const double sign = i / row & 1 ? 1 : -1;
+        const double v = fill == MICA_FILL_EXACT ? floor(u * 7) - 2 : sign * (0.5 + u);
+        values[i] = mica_fill_rounded(t->dtype, v);
     }
     return true;
 }

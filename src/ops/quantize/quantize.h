@@ -8,7 +8,8 @@
 #include "ops/access/layout.h"
 #include "ops/quantize/quantize_args.h"
 
-/* Tensors of equal rank, those that are absent of strides 0; block: elements along each dimension. */
+/* Tensors of equal rank, those that are absent of strides 0; block: elements along each dimension.
+ */
 typedef struct mica_quantize_set {
     bool quantizes;
     mica_tensor at[MICA_QUANTIZE_PLACES];
@@ -65,7 +66,8 @@ void mica_dequantize_reference(const void *desc, const mica_view *views, const d
 
 /* Whether it can be cut into boxes. */
 mica_status mica_quantize_accepts(const void *desc, const mica_device_info *device, mica_why *why);
-mica_status mica_dequantize_accepts(const void *desc, const mica_device_info *device, mica_why *why);
+mica_status mica_dequantize_accepts(const void *desc, const mica_device_info *device,
+                                    mica_why *why);
 /* Every rounding is part of the definition: results are the reference's own. */
 void mica_quantize_contract(const void *desc, const mica_config *config, mica_contract *contract);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Quantised types as numbers, and what the kernels of quantize and dequantize receive; host and device
- * share this file. */
+ * Quantised types as numbers, and what the kernels of quantize and dequantize receive; host and
+ * device share this file. */
 #ifndef MICA_OPS_QUANTIZE_ARGS_H
 #define MICA_OPS_QUANTIZE_ARGS_H
 
@@ -16,8 +16,7 @@ enum { CODE_E4M3, CODE_E5M2, CODE_E2M1, CODE_S8, CODE_U8, CODE_S4, CODE_U4, CODE
      : (code) == CODE_U8   ? 255                                                                   \
      : (code) == CODE_S4   ? 7                                                                     \
                            : 15)
-#define CODE_LOW(code)                                                                             \
-    ((code) == CODE_U8 || (code) == CODE_U4 ? 0 : (code) == CODE_S8 ? -128 : -8)
+#define CODE_LOW(code) ((code) == CODE_U8 || (code) == CODE_U4 ? 0 : (code) == CODE_S8 ? -128 : -8)
 /* floor(log2 top) */
 #define CODE_EXPONENT(code)                                                                        \
     ((code) == CODE_E4M3   ? 8                                                                     \

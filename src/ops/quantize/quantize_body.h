@@ -6,7 +6,7 @@
 /* A number of the code's type, or of one that rounds to it as it is stored. */
 QUANTIZE real CODE_NAME(coded)(int code, real x, real scale, real zero)
 {
-    real q = div_of(x, scale);
+    real q = x == 0 && scale == 0 ? (real)0 : div_of(x, scale);
     const real top = (real)CODE_TOP(code);
     if (CODE_IS_FLOAT(code)) {
         if (code == CODE_E2M1 && q != q) return top;

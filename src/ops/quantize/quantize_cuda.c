@@ -57,8 +57,8 @@ static void scale_type(mica_text *p, const mica_quantize_set *s)
         mica_prologue_type(p, "scale_t", d);
 }
 
-static mica_status add_part(mica_plan *plan, const mica_quantize_set *s,
-                            const mica_quantize_box *b, part *to)
+static mica_status add_part(mica_plan *plan, const mica_quantize_set *s, const mica_quantize_box *b,
+                            part *to)
 {
     char buffer[1024] = "";
     mica_text p = {buffer, sizeof buffer, 0};
@@ -102,7 +102,8 @@ static mica_status add_scales(mica_plan *plan, state *s)
     a->columns = l->dims[last];
     a->step[0] = l->strides[0][last], a->step[1] = l->strides[1][last];
     mica_access_count(l, pairs, 3);
-    s->scales_grid = (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
+    s->scales_grid =
+        (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
     mica_prologue_int(&p, "CODE", set->code);
     mica_prologue_int(&p, "ENDS", ends);
     mica_prologue_int(&p, "PAIRS", pairs);
@@ -122,12 +123,16 @@ static mica_status whole_bytes(const mica_layout *l, int place, const char *name
 {
     const int last = l->rank - 1;
     if (l->dims[last] > 1 && l->strides[place][last] != 1)
-        return mica_refuse(why, "neighbours of %s lie %lld elements apart, those of 4 bits must lie "
-                                "side by side", name, (long long)l->strides[place][last]);
+        return mica_refuse(why,
+                           "neighbours of %s lie %lld elements apart, those of 4 bits must lie "
+                           "side by side",
+                           name, (long long)l->strides[place][last]);
     for (int d = 0; d < last; d++)
         if (l->strides[place][d] & 1)
-            return mica_refuse(why, "rows of %s are %lld elements of 4 bits apart, they must begin at "
-                                    "whole bytes", name, (long long)l->strides[place][d]);
+            return mica_refuse(why,
+                               "rows of %s are %lld elements of 4 bits apart, they must begin at "
+                               "whole bytes",
+                               name, (long long)l->strides[place][d]);
     return MICA_OK;
 }
 
@@ -143,8 +148,9 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (!is_nibble(set.at[MICA_QUANTIZE_PLACE_CODE].dtype)) return MICA_OK;
     for (int b = 0; b < count; b++) {
         if (boxes[b].first[MICA_QUANTIZE_PLACE_CODE] & 1)
-            return mica_refuse(why, "a part of y begins within a byte: block lengths of 4 bits must be "
-                                    "even where they end in shorter ones");
+            return mica_refuse(why,
+                               "a part of y begins within a byte: block lengths of 4 bits must be "
+                               "even where they end in shorter ones");
         MICA_TRY(whole_bytes(&boxes[b].layout, MICA_QUANTIZE_PLACE_CODE, "y", why));
     }
     if (set.pass != MICA_QUANTIZE_MINMAX || count == 0) return MICA_OK;
@@ -198,7 +204,8 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
         for (int k = 0; k < MICA_QUANTIZE_PLACES; k++)
             if (s->set.arg[k] >= 0) a.at[k] = run->args[s->set.arg[k]];
         a.global_scale = global_scale;
-        a.whole = p->fits && is_aligned(s, MICA_QUANTIZE_PLACE_CODE, a.at[MICA_QUANTIZE_PLACE_CODE]) &&
+        a.whole = p->fits &&
+                  is_aligned(s, MICA_QUANTIZE_PLACE_CODE, a.at[MICA_QUANTIZE_PLACE_CODE]) &&
                   is_aligned(s, MICA_QUANTIZE_PLACE_VALUE, a.at[MICA_QUANTIZE_PLACE_VALUE]);
         MICA_TRY(mica_kernel_launch(p->kernel, &p->grid, run->stream, &a));
     }

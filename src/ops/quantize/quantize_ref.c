@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The truth of quantize and dequantize, element by element and block by block, from the words of the
- * header; arithmetic is rounded where it says so. */
+ * The truth of quantize and dequantize, element by element and block by block, from the words of
+ * the header; arithmetic is rounded where it says so. */
 #include "ops/quantize/quantize.h"
 #include "cpu/cpu.h"
 
@@ -39,7 +39,7 @@ static double range_low(int code)
 static double code_of(const truth *t, double x, double scale, double zero)
 {
     const double top = CODE_TOP(t->set.code), low = range_low(t->set.code);
-    double q = rounded(t, x / scale);
+    double q = x == 0 && scale == 0 ? 0 : rounded(t, x / scale);
     const mica_dtype type = t->set.at[MICA_QUANTIZE_PLACE_CODE].dtype;
     if (!CODE_IS_FLOAT(t->set.code)) {
         q = isnan(q) ? zero : nearbyint(q) + zero;
@@ -98,8 +98,7 @@ static void make_scale(const truth *t, const int64_t *block)
     if (s->pass == MICA_QUANTIZE_MINMAX)
         v = e.nan ? NAN : rounded(t, rounded(t, e.high - e.low) / (top - low));
     else if (type == MICA_E8M0)
-        v = e.nan ? NAN
-                  : power_scale(rounded(t, e.amax / t->global_scale), CODE_EXPONENT(s->code));
+        v = e.nan ? NAN : power_scale(rounded(t, e.amax / t->global_scale), CODE_EXPONENT(s->code));
     else
         v = e.nan ? NAN : rounded(t, rounded(t, e.amax / top) / t->global_scale);
     v = mica_fill_rounded(type, v);

@@ -56,7 +56,8 @@ static mica_status build(mica_plan *plan)
 
 /* ---- vector loops ---- */
 
-/* Adding and subtracting MAGIC rounds to nearest even; what is larger than 2^20 saturates anyway. */
+/* Adding and subtracting MAGIC rounds to nearest even; what is larger than 2^20 saturates anyway.
+ */
 #define CODED(T, suffix, MAGIC)                                                                    \
     MICA_CLONES                                                                                    \
     static void coded_integers_##suffix(T low, T top, const T *x, const T *scale, const T *zero,   \
@@ -73,7 +74,7 @@ static mica_status build(mica_plan *plan)
     static void coded_floats_##suffix(T top, T nan, const T *x, const T *scale, T *q, int64_t n)   \
     {                                                                                              \
         for (int64_t i = 0; i < n; i++) {                                                          \
-            const T v = x[i] / scale[i];                                                           \
+            const T r = x[i] / scale[i], v = x[i] == 0 && scale[i] == 0 ? 0 : r;                   \
             q[i] = v > top ? top : v < -top ? -top : v != v ? nan : v;                             \
         }                                                                                          \
     }                                                                                              \
@@ -345,9 +346,9 @@ static double scale_of(const work *k, double high, double low)
     if (s->pass == MICA_QUANTIZE_MINMAX)
         return wide ? scale_of_ends_f64(s->code, low, high)
                     : (double)scale_of_ends_f32(s->code, (float)low, (float)high);
-    const double v = wide ? scale_of_amax_f64(s->code, power, high, k->global_scale)
-                          : (double)scale_of_amax_f32(s->code, power, (float)high,
-                                                      (float)k->global_scale);
+    const double v =
+        wide ? scale_of_amax_f64(s->code, power, high, k->global_scale)
+             : (double)scale_of_amax_f32(s->code, power, (float)high, (float)k->global_scale);
     return power ? power_of(v, CODE_EXPONENT(s->code)) : v;
 }
 
