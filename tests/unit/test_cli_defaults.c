@@ -171,7 +171,7 @@ static void check_strides(const row *r, int arg)
         /* some inputs may not overlap, as a cache */
         if (mica_problem_create(r->op, desc, size, &problem) != MICA_OK) continue;
         char *text = cli_problem_text(problem);
-        int64_t one = mica_dtype_bits(t.dtype) / 8, span;
+        int64_t one = (mica_dtype_bits(t.dtype) + 7) / 8, span;
         assert_int_equal(mica_problem_arg(problem, arg, &a), MICA_OK);
         span = mica_tensor_span(&a.tensor, NULL);
         if ((span == one) != strided) bad(r, text);

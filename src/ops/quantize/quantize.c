@@ -21,7 +21,7 @@ static const mica_field quantize_fields[] = {
     QUANTIZE(scale, TENSOR, .zero = "inferred", .doc = "one element for each block"),
     QUANTIZE(zero, TENSOR, .zero = "none; minmax: inferred", .doc = "code of 0 in each block"),
     QUANTIZE(global_scale, TENSOR, .zero = "none", .doc = "f32, a factor of all scales"),
-    QUANTIZE(block, AXES, .count = MICA_MAX_RANK,
+    QUANTIZE(block, AXES, .count = MICA_MAX_RANK, .apart = true,
              .zero = "the whole dimension; all 0: inferred from scale",
              .doc = "elements along each dimension that share a scale"),
 };
@@ -33,7 +33,7 @@ static const mica_field dequantize_fields[] = {
     DEQUANTIZE(scale, TENSOR, .zero = "inferred", .doc = "one element for each block"),
     DEQUANTIZE(zero, TENSOR, .zero = "none", .doc = "code of 0 in each block"),
     DEQUANTIZE(global_scale, TENSOR, .zero = "none", .doc = "f32, a factor of all scales"),
-    DEQUANTIZE(block, AXES, .count = MICA_MAX_RANK,
+    DEQUANTIZE(block, AXES, .count = MICA_MAX_RANK, .apart = true,
                .zero = "the whole dimension; all 0: inferred from scale",
                .doc = "elements along each dimension that share a scale"),
 };
@@ -163,14 +163,16 @@ static const mica_arg dequantize_args[] = {
 static mica_status infer_block(const mica_tensor *x, const mica_tensor *scale, int64_t *block,
                                mica_why *why)
 {
+    bool given = false;
     for (int d = 0; d < MICA_MAX_RANK; d++) {
+        if (block[d] == MICA_ZERO_INT) given = true, block[d] = 0;
         if (block[d] < 0 || (d >= x->rank && block[d]))
             return mica_invalid(why, "block[%d] is %lld, %s", d, (long long)block[d],
                                 d < x->rank ? "it must be at least 1; 0 is the whole dimension"
                                             : "x has no such dimension");
         if (d < x->rank && block[d] >= x->dims[d]) block[d] = 0;
     }
-    if (!is_whole(block) || !scale->rank || is_single(scale)) return MICA_OK;
+    if (given || !is_whole(block) || !scale->rank || is_single(scale)) return MICA_OK;
     if (scale->rank != x->rank)
         return mica_invalid(why, "scale has rank %d and %lld elements, it must have one or rank %d",
                             scale->rank, (long long)mica_tensor_count(scale), x->rank);
