@@ -16,7 +16,16 @@
  * that is no mean, root, logarithm or variance also s8 u8 s32 u32 s64 bool, with y of integers:
  * sums of those are in s64 and wrap around, and are stored saturated. any, all, count and positions
  * are integers whatever x is. Sums of floats are in f32, or in f64 if x or y is f64; norm2 forms
- * squares in f64. Results do not depend on the number of threads. */
+ * squares in f64. Results do not depend on the number of threads.
+ *
+ * With `map` what is reduced are the values of an expression of x and up to seven further tensors,
+ * in the language of pointwise.h; x is x0 there, and gives the shape, to which the others are
+ * broadcast. The values are reals, in f32, or in f64 if a tensor is f64 or 32-bit integers are
+ * there, and pass from the expression to the sum without memory: a loss is one pass. Positions of
+ * such values are not found.
+ *
+ *     mica_reduce_desc d = { .kind = MICA_REDUCE_KIND_MEAN, .map = "square(x0-x1)",
+ *                            .x = ..., .x1 = ... }; */
 #ifndef MICA_REDUCE_H
 #define MICA_REDUCE_H
 
@@ -50,16 +59,31 @@ typedef enum mica_reduce_kind {
 /* Dimension i in `axes`; negative ones count from the end. */
 #define MICA_REDUCE_AXIS(i) ((i) >= 0 ? (i) + 1 : MICA_MAX_RANK - (i))
 
-enum { MICA_REDUCE_X, MICA_REDUCE_Y };
+/* Characters of a map, its end included. */
+#define MICA_REDUCE_MAP 480
+
+enum {
+    MICA_REDUCE_X,
+    MICA_REDUCE_Y,
+    MICA_REDUCE_X1,
+    MICA_REDUCE_X2,
+    MICA_REDUCE_X3,
+    MICA_REDUCE_X4,
+    MICA_REDUCE_X5,
+    MICA_REDUCE_X6,
+    MICA_REDUCE_X7
+};
 
 typedef struct mica_reduce_desc {
     mica_reduce_kind kind; /* 0 means sum */
     mica_tensor x;         /* needed */
     mica_tensor y; /* 0 means inferred: packed, of x's type or f32, of s64 for sums of integers,
                       counts and positions, bool for any and all */
-    int32_t axes[MICA_REDUCE_MAX_AXES]; /* MICA_REDUCE_AXIS of each, ended by 0; 0 means all */
-    bool keepdims;                      /* reduced dimensions stay, of size 1; 0 means no */
-    double correction;                  /* var, std; 1 is Bessel's; 0 means none */
+    int32_t axes[MICA_REDUCE_MAX_AXES];     /* MICA_REDUCE_AXIS of each, ended by 0; 0 means all */
+    bool keepdims;                          /* reduced dimensions stay, of size 1; 0 means no */
+    double correction;                      /* var, std; 1 is Bessel's; 0 means none */
+    char map[MICA_REDUCE_MAP];              /* 0 means x itself */
+    mica_tensor x1, x2, x3, x4, x5, x6, x7; /* of map; 0 means not given */
 } mica_reduce_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reductions: known values of every kind, NaN and infinity, ties, integers past 2^53, results over
- * no elements, values far from zero, refusals, equal bits for any number of threads. */
+ * no elements, values far from zero, expressions in front, refusals, equal bits for any number of
+ * threads. */
 #include "line.h"
 
 #define VALUES(...) ((double *[MICA_MAX_ARGS]){__VA_ARGS__})
@@ -195,6 +196,57 @@ static void far_from_zero(void **state)
     free(x);
 }
 
+/* NumPy: ((x0 - x1) ** 2).sum(1), of the same by columns, and what is broadcast. */
+static void mapped(void **state)
+{
+    (void)state;
+    double x[] = {1, -2, 3, 0.5, 4, -1}, x1[] = {0, 1, 2, -3, 0.5, 5}, x2[] = {2, -1}, y[3];
+    const double rows[] = {11, 60.5}, columns[] = {13.25, 21.25, 37};
+    const double counts[] = {2, 1, 1};
+    const double least[] = {-3, -6};
+    const char *const types[] = {"f32:2x3", "f64:2x3"};
+    char line[160];
+    for (int e = 0; e < 2; e++)
+        for (int t = 0; t < 2; t++) {
+            snprintf(line, sizeof line, "reduce x=%s x1=f32:2x3 map=square(x0-x1) axes=1",
+                     types[t]);
+            run_ok(engines[e], line, VALUES(x, y, x1));
+            assert_int_equal(differences(y, rows, 2, 0, 1e-7), 0);
+            snprintf(line, sizeof line, "reduce x=%s x1=f32:2x3 map=sqdiff(x0,x1) axes=0",
+                     types[t]);
+            run_ok(engines[e], line, VALUES(x, y, x1));
+            assert_int_equal(differences(y, columns, 3, 0, 1e-7), 0);
+            snprintf(line, sizeof line,
+                     "reduce x=%s x1=f32:2x3 x2=f32:2x1 map=x2*x1-x0*x0/2+x2*x0 axes=0", types[t]);
+            run_ok(engines[e], line, VALUES(x, y, x1, x2));
+            for (int c = 0; c < 3; c++) {
+                double sum = 0;
+                for (int i = 0; i < 2; i++) {
+                    const double a = x[3 * i + c], b = x1[3 * i + c];
+                    sum += x2[i] * b - a * a / 2 + x2[i] * a;
+                }
+                assert_true(fabs(y[c] - sum) < 1e-6);
+            }
+            snprintf(line, sizeof line, "reduce kind=count x=%s x1=f32:2x3 map=x0>x1 axes=0",
+                     types[t]);
+            run_ok(engines[e], line, VALUES(x, y, x1));
+            assert_int_equal(differences(y, counts, 3, 0, 0), 0);
+            snprintf(line, sizeof line, "reduce kind=min x=%s x1=f32:2x3 map=x0-x1 axes=1",
+                     types[t]);
+            run_ok(engines[e], line, VALUES(x, y, x1));
+            assert_int_equal(differences(y, least, 2, 0, 0), 0);
+        }
+    refuses("reduce x=f32:3x4 x1=f32:4", "x1 is given, map, which it is for, is not");
+    refuses("reduce x=f32:3x4 x1=f32:4 map=x0*2", "x1 is given, map does not depend on x1");
+    refuses("reduce x=f32:3x4 map=x0*x1", "map, column 4: x1 is not given");
+    refuses("reduce x=f32:3x4 map=x0;x0", "map has 2 results, it must have one");
+    refuses("reduce x=f32:3x4 map=x0*s1", "map: s1 is not there: reduce has no scalars");
+    refuses("reduce x=f32:3x4 x1=f32:3 map=x0*x1", "dimension 1 from the last is 3, that of x 4");
+    refuses("reduce x=f32:4 x1=f32:3x4 map=x0*x1", "x1 has rank 2, more than x with 1");
+    refuses("reduce kind=argmax x=f32:4 map=x0*2", "argmax of a map");
+    refuses("reduce x=s64:4 map=x0*2", "x is s64; map takes f64");
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -218,7 +270,8 @@ static void threads_do_not_show(void **state)
                                  "reduce kind=var x=bf16:2x150000 axes=1",
                                  "reduce kind=norm2 x=f64:300000",
                                  "reduce x=f32:30000x10 axes=0",
-                                 "reduce x=f32:3x1000x100 axes=1"};
+                                 "reduce x=f32:3x1000x100 axes=1",
+                                 "reduce x=f32:300000 map=sin(x0)*x0"};
     double *x = malloc(N * sizeof *x), few[300], many[300];
     wave(x, N, 3);
     int before = omp_get_max_threads();
@@ -238,10 +291,15 @@ static void threads_do_not_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_values), cmocka_unit_test(not_a_number),
-        cmocka_unit_test(positions),    cmocka_unit_test(large_integers),
-        cmocka_unit_test(nothing),      cmocka_unit_test(far_from_zero),
-        cmocka_unit_test(refusals),     cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(known_values),
+        cmocka_unit_test(not_a_number),
+        cmocka_unit_test(positions),
+        cmocka_unit_test(large_integers),
+        cmocka_unit_test(nothing),
+        cmocka_unit_test(far_from_zero),
+        cmocka_unit_test(mapped),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(threads_do_not_show),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

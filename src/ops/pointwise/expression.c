@@ -209,7 +209,12 @@ mica_status mica_expr_read(mica_expr_reader *r, int *node)
 
 mica_status mica_expr_parse(mica_expr *e, const char *text, mica_why *why)
 {
-    mica_expr_reader r = {.e = e, .text = text, .at = text, .why = why, .field = "expr"};
+    return mica_expr_parse_field(e, "expr", text, why);
+}
+
+mica_status mica_expr_parse_field(mica_expr *e, const char *field, const char *text, mica_why *why)
+{
+    mica_expr_reader r = {.e = e, .text = text, .at = text, .why = why, .field = field};
     e->count = e->result_count = 0;
     for (;; r.at++) {
         if (e->result_count == MICA_EXPR_Y)

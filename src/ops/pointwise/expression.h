@@ -51,6 +51,8 @@ typedef struct mica_expr {
 
 /* Reads `text`; e->inputs are set. INVALID with the column and what was expected. */
 mica_status mica_expr_parse(mica_expr *e, const char *text, mica_why *why);
+/* The same of a field of another name than expr. */
+mica_status mica_expr_parse_field(mica_expr *e, const char *field, const char *text, mica_why *why);
 /* Replaces the results by the gradients of the inputs of `wanted` (bit k: input k), in their order.
  */
 mica_status mica_expr_derive(mica_expr *e, unsigned wanted, mica_why *why);
@@ -58,6 +60,8 @@ mica_status mica_expr_derive(mica_expr *e, unsigned wanted, mica_why *why);
 unsigned mica_expr_inputs(const mica_expr *e);
 /* 32-bit integers and bits need the arithmetic to be f64. */
 bool mica_expr_is_wide(const mica_expr *e);
+/* The largest magnitude of any term for small integers; infinite if some are no integers. */
+double mica_expr_bound(const mica_expr *e);
 /* Small integers give exact results in f32. */
 bool mica_expr_is_exact(const mica_expr *e);
 /* Name of a node's type for people. */

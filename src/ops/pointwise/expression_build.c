@@ -372,14 +372,19 @@ static double bound_of(const mica_expr *e, int i, const double *bounds)
     return (double)INFINITY;
 }
 
-bool mica_expr_is_exact(const mica_expr *e)
+double mica_expr_bound(const mica_expr *e)
 {
     bool reached[MICA_EXPR_NODES];
-    double bounds[MICA_EXPR_NODES];
+    double bounds[MICA_EXPR_NODES], most = 0;
     mark(e, reached);
     for (int i = 0; i < e->count; i++) {
         bounds[i] = bound_of(e, i, bounds);
-        if (reached[i] && !(bounds[i] <= 0x1p24)) return false;
+        if (reached[i]) most = fmax(most, bounds[i]);
     }
-    return true;
+    return most;
+}
+
+bool mica_expr_is_exact(const mica_expr *e)
+{
+    return mica_expr_bound(e) <= 0x1p24;
 }

@@ -26,7 +26,11 @@ typedef struct mica_reduce_operand {
     int arg; /* the run argument that it lies in; -1: none, only its strides are wanted */
 } mica_reduce_operand;
 
-enum { MICA_REDUCE_OPERANDS = 4, MICA_REDUCE_PARTS = 32, MICA_REDUCE_STATE = 6144 };
+enum {
+    MICA_REDUCE_OPERANDS = MICA_TILE_OPERANDS,
+    MICA_REDUCE_PARTS = 32,
+    MICA_REDUCE_STATE = 6144
+};
 
 typedef struct mica_reduce_set {
     mica_reduce_operand at[MICA_REDUCE_OPERANDS]; /* the first decides about the order of loops */
@@ -91,6 +95,9 @@ typedef struct mica_reduce {
                     const float *about, float *e, int64_t ld);
     /* Chunks that are asked for before they are added: else `add` does it. */
     bool asks;
+    /* NULL, or: n values, rows of the tile's width, that are added in place of the first operand's;
+     * false: those are. */
+    bool (*map)(const mica_reduce_tile *t, int64_t from, int64_t n, void *values);
 } mica_reduce;
 
 struct mica_reduce_walk {
@@ -102,6 +109,7 @@ struct mica_reduce_walk {
     double bytes;
     mica_dtype real;
     bool kept;
+    const void *program; /* of map; NULL: there is none */
 };
 
 /* ---- what engines are made of ---- */

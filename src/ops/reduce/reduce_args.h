@@ -23,6 +23,14 @@ typedef struct mica_reduce_args {
     int whole; /* the pointer is aligned for vectors */
 } mica_reduce_args;
 
+/* Of the values of an expression: `reduce` with a layout for x, for y, and for each further input.
+ */
+typedef struct mica_reduce_map_args {
+    mica_reduce_args reduce;
+    const void *inputs[MICA_LAYOUT_TENSORS];
+    long long along[MICA_LAYOUT_TENSORS]; /* their strides in a row */
+} mica_reduce_map_args;
+
 /* How values are put together. */
 enum {
     REDUCE_SUM,

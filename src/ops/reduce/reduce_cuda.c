@@ -4,6 +4,8 @@
  * few to fill the device are cut into parts, whose states pass through the workspace to a second
  * kernel. Memory-bound where one or the other is contiguous; correct for any strides and types. */
 #include "ops/reduce/reduce_op.h"
+#include "ops/reduce/map.h"
+#include "base/memory.h"
 #include "ops/access/access.h"
 #include "ops/access/slices.h"
 
@@ -17,7 +19,9 @@ typedef struct state {
     mica_slices slices;
     int beside; /* slices of a thread */
     int bytes;  /* of an element */
-    mica_reduce_args args;
+    int inputs; /* of a map; 0: there is none */
+    int input_arg[MICA_EXPR_X];
+    mica_reduce_map_args map; /* its `reduce` holds for all */
     mica_grid grid, merge_grid;
     size_t parts;
 } state;
@@ -53,9 +57,25 @@ static void choose(state *s, const mica_reduce_split *split)
     while (g->slices * threads * s->beside * STATE_BYTES > 24576) s->beside /= 2;
 }
 
+/* A map is worked element by element: its inputs may lie in different ways. */
+static void take_inputs(state *s, const mica_reduce_set *set, const mica_reduce_split *split)
+{
+    mica_slices *g = &s->slices;
+    if (s->beside > 1) {
+        while (g->slices * 2 <= 32 && g->slices * g->threads < 128) g->slices *= 2;
+        s->beside = 1;
+    }
+    g->vector = 1;
+    for (int at = 0; at < set->count; at++) {
+        if (set->at[at].arg == MICA_REDUCE_Y) continue;
+        s->input_arg[s->inputs] = set->at[at].arg;
+        s->map.along[s->inputs++] = split->along[at];
+    }
+}
+
 static void choose_parts(state *s, int units)
 {
-    mica_reduce_args *a = &s->args;
+    mica_reduce_args *a = &s->map.reduce;
     const int64_t each = (int64_t)s->slices.slices * s->beside;
     const int64_t blocks = (a->kept.count + each - 1) / each;
     int64_t parts = blocks > 0 ? (int64_t)units * RESIDENT / blocks : 1;
@@ -79,26 +99,51 @@ static mica_dtype acc_of(const mica_reduce_desc *d)
     return row->by == REDUCE_SQUARES ? MICA_F64 : mica_reduce_real(d);
 }
 
-static mica_status add_kernel(mica_plan *plan, const state *s, const mica_slices *slices,
-                              int beside, const char *file, const char *entry, mica_kernel **kernel)
+/* Inputs of a map: as many as the expression has, in its order; the program's operands are they. */
+static void map_prologue(const mica_reduce_desc *d, mica_expr_program *program, mica_text *p)
+{
+    mica_dtype types[MICA_EXPR_X];
+    int count = 0;
+    mica_reduce_map_program(d, program);
+    for (int k = 0; k < MICA_EXPR_X; k++) {
+        if (!mica_reduce_map_input(d, k)) continue;
+        types[count] = mica_reduce_map_input(d, k)->dtype;
+        program->operand[k] = count++;
+    }
+    program->result_operand[0] = count;
+    mica_expr_prologue(program, p);
+    mica_prologue_types(p, "operand_t", types, count);
+    mica_prologue_int(p, "INPUTS", count);
+    mica_prologue_type(p, "real", program->f64 ? MICA_F64 : MICA_F32);
+}
+
+static mica_status add_kernel(mica_plan *plan, state *s, const mica_slices *slices, int beside,
+                              const char *file, const char *entry, mica_kernel **kernel)
 {
     const mica_reduce_desc *d = plan->desc;
     const mica_reduce_row *row = mica_reduce_row_of(d);
-    char buffer[1024] = "";
-    mica_text p = {buffer, sizeof buffer, 0};
+    enum { PROLOGUE = 1 << 16 };
+    mica_expr_program *program = mica_alloc(sizeof *program + PROLOGUE);
+    if (!program) return mica_fail_memory(sizeof *program + PROLOGUE);
+    char *buffer = (char *)(program + 1);
+    mica_text p = {buffer, PROLOGUE, 0};
+    *buffer = 0;
     mica_slices_prologue(&p, slices);
     mica_prologue_int(&p, "BESIDE", beside);
-    mica_prologue_int(&p, "ROWS", s->args.rows.count > 1);
+    mica_prologue_int(&p, "ROWS", s->map.reduce.rows.count > 1);
     mica_prologue_int(&p, "INDEXED", row->by == REDUCE_ARG);
     mica_prologue_int(&p, "BY", row->by);
     mica_prologue_int(&p, "FRONT", row->front);
     mica_prologue_int(&p, "BEHIND", row->behind);
     mica_prologue_int(&p, "FROM_ZERO", row->front == REDUCE_ABS || row->result == REDUCE_TRUTHS);
-    mica_prologue_type(&p, "x_t", d->x.dtype);
+    if (s->inputs && kernel == &s->kernel) map_prologue(d, program, &p);
+    mica_prologue_type(&p, "x_t", s->inputs ? mica_reduce_map_real(d) : d->x.dtype);
     mica_prologue_type(&p, "y_t", d->y.dtype);
     mica_prologue_type(&p, "acc_t", acc_of(d));
     mica_kernel_spec spec = {file, entry, buffer, 0};
-    return mica_plan_add_kernel(plan, &spec, kernel);
+    const mica_status status = mica_plan_add_kernel(plan, &spec, kernel);
+    mica_release(program);
+    return status;
 }
 
 static mica_status build(mica_plan *plan)
@@ -112,15 +157,18 @@ static mica_status build(mica_plan *plan)
     mica_reduce_split_make(&split, &set);
     s->bytes = mica_dtype_bits(d->x.dtype) / 8;
     choose(s, &split);
-    mica_reduce_args *a = &s->args;
+    if (mica_reduce_is_mapped(d)) take_inputs(s, &set, &split);
+    mica_reduce_args *a = &s->map.reduce;
     a->kept = split.kept, a->rows = split.rows;
     /* Of rows the second place is the index. */
-    for (int i = 0; i < MICA_LAYOUT_RANK; i++) a->rows.strides[1][i] = split.rows.strides[2][i];
+    for (int i = 0; i < MICA_LAYOUT_RANK && !s->inputs; i++)
+        a->rows.strides[1][i] = split.rows.strides[2][i];
     a->n = split.n, a->along = split.along[0], a->index_along = split.along[2];
     a->length = split.length, a->correction = d->correction;
     a->vectors = split.length / s->slices.vector;
     choose_parts(s, plan->device.units);
-    MICA_TRY(add_kernel(plan, s, &s->slices, s->beside, "ops/reduce/reduce_op.cu", "reduce",
+    const char *file = s->inputs ? "ops/reduce/reduce_map.cu" : "ops/reduce/reduce_op.cu";
+    MICA_TRY(add_kernel(plan, s, &s->slices, s->beside, file, s->inputs ? "reduce_map" : "reduce",
                         &s->kernel));
     if (a->part_count == 1) return MICA_OK;
     const mica_slices warps = {.threads = 32, .slices = MERGED, .along = true, .vector = 1};
@@ -134,12 +182,15 @@ static mica_status build(mica_plan *plan)
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
-    mica_reduce_args args = s->args;
+    mica_reduce_map_args map = s->map;
+    mica_reduce_args args = map.reduce;
     if (args.kept.count == 0) return MICA_OK;
     args.x = r->args[MICA_REDUCE_X], args.y = r->args[MICA_REDUCE_Y];
     args.whole = (uintptr_t)args.x % (uintptr_t)(s->bytes * s->slices.vector * s->beside) == 0;
     if (s->merge) args.parts = mica_at(r, s->parts);
-    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, &args));
+    map.reduce = args;
+    for (int k = 0; k < s->inputs; k++) map.inputs[k] = r->args[s->input_arg[k]];
+    MICA_TRY(mica_kernel_launch(s->kernel, &s->grid, r->stream, s->inputs ? (void *)&map : &args));
     return s->merge ? mica_kernel_launch(s->merge, &s->merge_grid, r->stream, &args) : MICA_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reductions: tables, inference, checks, fills. */
 #include "ops/reduce/reduce_op.h"
+#include "ops/reduce/map.h"
 #include "base/random.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ static const char *const axis_numbers[] = {"",   "0",  "1",  "2",  "3",  "4",  "
                                            "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_reduce_desc, member, kind, __VA_ARGS__)
+#define FURTHER(member)          FIELD(member, TENSOR, .zero = "not given", .doc = "further input of map")
 static const mica_field fields[] = {
     FIELD(kind, ENUM, .spellings = kinds, .doc = "what is formed of the elements of a slice"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "input"),
@@ -28,11 +30,27 @@ static const mica_field fields[] = {
     FIELD(keepdims, FLAG, .doc = "reduced dimensions stay in y, of size 1"),
     FIELD(correction, F64, .zero = "none",
           .doc = "var, std: what the number of elements is lessened by; 1 is Bessel's"),
+    FIELD(map, TEXT, .count = MICA_REDUCE_MAP, .zero = "x itself",
+          .doc = "expression of x0, which is x, and x1 .. x7 whose values are reduced"),
+    FURTHER(x1),
+    FURTHER(x2),
+    FURTHER(x3),
+    FURTHER(x4),
+    FURTHER(x5),
+    FURTHER(x6),
+    FURTHER(x7),
 };
 
 static const mica_arg args[] = {
     [MICA_REDUCE_X] = {"x", offsetof(mica_reduce_desc, x), {MICA_IN}},
     [MICA_REDUCE_Y] = {"y", offsetof(mica_reduce_desc, y), {MICA_OUT}},
+    [MICA_REDUCE_X1] = {"x1", offsetof(mica_reduce_desc, x1), {MICA_IN}},
+    [MICA_REDUCE_X2] = {"x2", offsetof(mica_reduce_desc, x2), {MICA_IN}},
+    [MICA_REDUCE_X3] = {"x3", offsetof(mica_reduce_desc, x3), {MICA_IN}},
+    [MICA_REDUCE_X4] = {"x4", offsetof(mica_reduce_desc, x4), {MICA_IN}},
+    [MICA_REDUCE_X5] = {"x5", offsetof(mica_reduce_desc, x5), {MICA_IN}},
+    [MICA_REDUCE_X6] = {"x6", offsetof(mica_reduce_desc, x6), {MICA_IN}},
+    [MICA_REDUCE_X7] = {"x7", offsetof(mica_reduce_desc, x7), {MICA_IN}},
 };
 
 /* ---- shapes ---- */
@@ -68,6 +86,10 @@ void mica_reduce_operands(const void *desc, mica_reduce_set *set)
     set->at[0] = (mica_reduce_operand){d->x, MICA_REDUCE_X};
     set->at[1] =
         (mica_reduce_operand){mica_reduce_of_slices(&d->y, &d->x, set->axes), MICA_REDUCE_Y};
+    for (int k = 1; k < MICA_EXPR_X && mica_reduce_is_mapped(d); k++)
+        if (mica_reduce_map_input(d, k))
+            set->at[set->count++] =
+                (mica_reduce_operand){mica_reduce_map_expanded(d, k), mica_reduce_map_arg(k)};
     if (mica_reduce_row_of(d)->by != REDUCE_ARG) return;
     mica_tensor *index = &set->at[set->count].tensor;
     set->at[set->count++].arg = -1;
@@ -83,6 +105,7 @@ void mica_reduce_operands(const void *desc, mica_reduce_set *set)
 mica_dtype mica_reduce_real(const void *desc)
 {
     const mica_reduce_desc *d = desc;
+    if (mica_reduce_is_mapped(d)) return mica_reduce_map_real(d);
     if (mica_dtype_is_integer(d->x.dtype)) return MICA_S64;
     return d->x.dtype == MICA_F64 || d->y.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
 }
@@ -111,9 +134,10 @@ static mica_status infer_axes(mica_reduce_desc *d, mica_why *why)
 static mica_dtype infer_type(const mica_reduce_desc *d)
 {
     const int result = mica_reduce_row_of(d)->result;
-    const bool integers = mica_dtype_is_integer(d->x.dtype);
+    const bool integers = mica_reduce_of_integers(d);
     if (result == REDUCE_TRUTHS) return MICA_BOOL;
     if (result == REDUCE_COUNTS || (result == REDUCE_SUMS && integers)) return MICA_S64;
+    if (mica_reduce_is_mapped(d)) return mica_reduce_map_type(d);
     return integers || mica_dtype_is_common(d->x.dtype) ? d->x.dtype : MICA_F32;
 }
 
@@ -139,12 +163,26 @@ static mica_status infer(void *desc, mica_why *why)
     return MICA_OK;
 }
 
+static mica_status check_map(const mica_reduce_desc *d, mica_why *why)
+{
+    for (int k = 1; k < MICA_EXPR_X && !mica_reduce_is_mapped(d); k++)
+        if (mica_reduce_map_input(d, k))
+            return mica_invalid(why, "x%d is given, map, which it is for, is not", k);
+    if (!mica_reduce_is_mapped(d)) return MICA_OK;
+    if (mica_reduce_row_of(d)->by == REDUCE_ARG)
+        return mica_invalid(why, "%s of a map: positions are those of elements of x",
+                            kinds[d->kind]);
+    return mica_reduce_map_check(d, why);
+}
+
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_reduce_desc *d = desc;
     const mica_reduce_row *row = mica_reduce_row_of(d);
-    const bool integers = mica_dtype_is_integer(d->x.dtype);
-    if (mica_dtype_bits(d->x.dtype) < 8 || !(integers || mica_dtype_is_float(d->x.dtype)))
+    const bool integers = mica_reduce_of_integers(d);
+    MICA_TRY(check_map(d, why));
+    if (!mica_reduce_is_mapped(d) &&
+        (mica_dtype_bits(d->x.dtype) < 8 || !(integers || mica_dtype_is_float(d->x.dtype))))
         return mica_invalid(why, "x is %s, it must be a real type of a byte or more",
                             mica_dtype_name(d->x.dtype));
     if (integers && row->result == REDUCE_FLOATS)
@@ -170,6 +208,8 @@ static void cost(const void *desc, double *flops, double *bytes)
     const mica_reduce_desc *d = desc;
     (void)bytes;
     *flops = 2 * (double)mica_tensor_count(&d->x);
+    if (mica_reduce_is_mapped(d))
+        *flops += (double)mica_tensor_count(&d->x) * mica_reduce_map_terms(d);
 }
 
 static int64_t terms(const void *desc)
@@ -181,8 +221,12 @@ static int64_t terms(const void *desc)
 /* Sums, products, elements and counts of small integers. */
 static bool exact(const void *desc)
 {
-    const mica_reduce_row *row = mica_reduce_row_of(desc);
-    return row->result != REDUCE_FLOATS;
+    const mica_reduce_desc *d = desc;
+    const mica_reduce_row *row = mica_reduce_row_of(d);
+    if (row->result == REDUCE_FLOATS) return false;
+    if (!mica_reduce_is_mapped(d)) return true;
+    return row->by != REDUCE_PRODUCT &&
+           mica_reduce_map_bound(d) * (double)slice_length(d) <= 0x1p24;
 }
 
 /* Factors whose products, in any order, neither overflow nor vanish; a few zeros. */
@@ -230,6 +274,7 @@ static bool fill_input(const void *desc, const double *scalars, int arg, mica_fi
     const mica_reduce_desc *d = desc;
     const mica_reduce_row *row = mica_reduce_row_of(d);
     (void)scalars;
+    if (mica_reduce_is_mapped(d)) return false;
     const bool places = row->by == REDUCE_ARG && fill == MICA_FILL_EXACT;
     if (row->by != REDUCE_PRODUCT && row->result != REDUCE_TRUTHS && !places) return false;
     if (places) mica_fill_general(&mica_op_reduce, d, arg, fill, seed, values);

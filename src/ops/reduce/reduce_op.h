@@ -37,13 +37,18 @@ static inline const mica_reduce_row *mica_reduce_row_of(const mica_reduce_desc *
 {
     /* The largest of truths is whether any is true, of none too: -infinity is not the least of
      * them. */
-    const bool truths = d->x.dtype == MICA_BOOL && d->y.dtype == MICA_BOOL;
+    const bool truths = !*d->map && d->x.dtype == MICA_BOOL && d->y.dtype == MICA_BOOL;
     return &mica_reduce_rows[truths && d->kind == MICA_REDUCE_KIND_MAX ? MICA_REDUCE_KIND_ANY
                                                                        : d->kind];
 }
 
 unsigned mica_reduce_axes(const mica_reduce_desc *d);
-/* x, y, and for positions the strides of a logical index. */
+/* Whether elements are integers; those of a map are reals. */
+static inline bool mica_reduce_of_integers(const mica_reduce_desc *d)
+{
+    return !*d->map && mica_dtype_is_integer(d->x.dtype);
+}
+/* x, y, and for positions the strides of a logical index, or further inputs of a map. */
 void mica_reduce_operands(const void *desc, mica_reduce_set *set);
 /* What a run computes in: f64 or f32, or s64 for integers. */
 mica_dtype mica_reduce_real(const void *desc);

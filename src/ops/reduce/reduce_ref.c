@@ -4,10 +4,25 @@
  * nothing but the result; a logarithm's is as in softmax_ref.c; deviations are off by a unit of
  * what they are differences of. */
 #include "ops/reduce/reduce_op.h"
+#include "ops/reduce/map.h"
+#include "ops/pointwise/pointwise.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Inputs of a map: those that are not given have no type. */
+typedef struct mapped {
+    const mica_expr_program *program;
+    const mica_view *args;
+    mica_tensor kept[MICA_EXPR_X], elements[MICA_EXPR_X];
+} mapped;
+
+/* What values of a map are off by, in units of roundoff. */
+typedef struct errors {
+    double sum, most, relative;
+} errors;
 
 typedef struct slice {
     const mica_reduce_row *row;
@@ -16,6 +31,9 @@ typedef struct slice {
     int64_t at, n;
     double correction;
     bool integers;
+    const mapped *map; /* NULL: elements are x's own */
+    int64_t index;     /* among slices */
+    errors *errors;
 } slice;
 
 typedef struct result {
@@ -48,9 +66,26 @@ static int64_t whole_front(const slice *s, int64_t i)
     }
 }
 
+static double mapped_value(const slice *s, int64_t i)
+{
+    double v[MICA_POINTWISE_OPERANDS] = {0}, mag[MICA_POINTWISE_OPERANDS] = {0};
+    for (int k = 0; k < MICA_EXPR_X; k++)
+        if (mica_tensor_given(&s->map->kept[k]))
+            v[k] = mica_get(&s->map->args[mica_reduce_map_arg(k)],
+                            mica_offset(&s->map->kept[k], s->index) +
+                                mica_offset(&s->map->elements[k], i));
+    mica_expr_truth(s->map->program, NULL, v, mag);
+    const double value = v[REDUCE_MAP_RESULT], error = mag[REDUCE_MAP_RESULT];
+    s->errors->sum += error;
+    s->errors->most = fmax(s->errors->most, error);
+    if (error > 0) s->errors->relative += error / fabs(value);
+    return value;
+}
+
 static double front(const slice *s, int64_t i)
 {
-    const double v = mica_get(s->x, s->at + mica_offset(&s->elements, i));
+    const double v =
+        s->map ? mapped_value(s, i) : mica_get(s->x, s->at + mica_offset(&s->elements, i));
     switch (s->row->front) {
     case REDUCE_ABS:
         return fabs(v);
@@ -175,6 +210,26 @@ static result of_sum(const slice *s)
     return (result){.value = (double)sum, .magnitude = (double)magnitude};
 }
 
+/* What errors of the values do to the result; those of terms meet like those of additions. */
+static double carried(const slice *s, const result *r)
+{
+    const errors *e = s->errors;
+    const double n = (double)s->n, several = growth(s->n);
+    switch (s->row->by) {
+    case REDUCE_SUM:
+        return e->sum / (s->row->result == REDUCE_COUNTS ? 1 : several) /
+               (s->row->behind == REDUCE_MEAN ? n : 1);
+    case REDUCE_SQUARES:
+        return e->most * sqrt(n) / several;
+    case REDUCE_PRODUCT:
+        return e->relative > 0 ? fabs(r->value) * e->relative / several : 0;
+    case REDUCE_MOMENTS:
+        return 4 * e->most * (s->row->behind == REDUCE_VARIANCE ? sqrt(r->value) : 1);
+    default:
+        return e->most;
+    }
+}
+
 static result reduce(const slice *s)
 {
     if (s->integers) return of_integers(s);
@@ -191,27 +246,55 @@ static result reduce(const slice *s)
     }
 }
 
+/* The views may be packed copies: their own strides hold. */
+static void make_inputs(const mica_reduce_desc *d, mapped *map, unsigned axes)
+{
+    mica_reduce_desc viewed = *d;
+    for (int k = 0; k < MICA_EXPR_X; k++) {
+        const int arg = mica_reduce_map_arg(k);
+        if (!mica_reduce_map_input(d, k)) continue;
+        memcpy((char *)&viewed + mica_op_reduce.args[arg].tensor, &map->args[arg].t,
+               sizeof(mica_tensor));
+        map->kept[k] = map->elements[k] = mica_reduce_map_expanded(&viewed, k);
+        for (int i = 0; i < d->x.rank; i++)
+            *(axes >> i & 1 ? &map->kept[k].dims[i] : &map->elements[k].dims[i]) = 1;
+    }
+}
+
 void mica_reduce_reference(const void *desc, const mica_view *args, const double *scalars)
 {
     const mica_reduce_desc *d = desc;
     const mica_view *x = &args[MICA_REDUCE_X], *y = &args[MICA_REDUCE_Y];
     const unsigned axes = mica_reduce_axes(d);
     const mica_reduce_row *row = mica_reduce_row_of(d);
-    const bool integers = mica_dtype_is_integer(d->x.dtype);
+    const bool integers = mica_reduce_of_integers(d);
     const bool whole = integers || row->result >= REDUCE_TRUTHS;
     mica_tensor kept = x->t, elements = x->t;
     (void)scalars;
     for (int i = 0; i < kept.rank; i++) *(axes >> i & 1 ? &kept.dims[i] : &elements.dims[i]) = 1;
     const int64_t count = mica_tensor_count(&kept), n = mica_tensor_count(&elements);
     const mica_tensor to = mica_reduce_of_slices(&y->t, &kept, axes);
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_expr_program *program = mica_scratch_take(sizeof *program);
+    mapped map = {.program = program, .args = args};
+    if (mica_reduce_is_mapped(d)) {
+        mica_reduce_map_program(d, program);
+        make_inputs(d, &map, axes);
+    }
 #pragma omp parallel for num_threads(mica_cpu_threads_for((double)count *(double)(n + 1) * 8))
     for (int64_t i = 0; i < count; i++) {
-        const slice s = {row, x, elements, mica_offset(&kept, i), n, d->correction, integers};
-        const result r = reduce(&s);
+        errors e = {0};
+        const slice s = {row,      x,
+                         elements, mica_offset(&kept, i),
+                         n,        d->correction,
+                         integers, mica_reduce_is_mapped(d) ? &map : NULL,
+                         i,        &e};
+        result r = reduce(&s);
+        if (s.map) r.magnitude += carried(&s, &r);
         const int64_t at = mica_offset(&to, i);
         if (whole && y->t.dtype == MICA_S64 && !y->mag)
             ((int64_t *)y->data)[at] = r.whole;
         else
-            mica_put(y, at, whole ? (double)r.whole : r.value, whole ? 0 : r.magnitude);
+            mica_put(y, at, whole ? (double)r.whole : r.value, whole && !s.map ? 0 : r.magnitude);
     }
 }

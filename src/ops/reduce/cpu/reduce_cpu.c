@@ -33,6 +33,7 @@ void mica_reduce_walk_make(mica_reduce_walk *p, const mica_reduce *op, const voi
         if (walked >> k & 1 || k == p->set.out) contiguous &= t->along[k] == 1;
     }
     t->outer = split.kept;
+    t->operands = p->set.count;
     t->n = split.n;
     t->past_cache = mica_stream_pays(bytes, device->cache_bytes);
     t->light = p->set.light;
@@ -100,6 +101,11 @@ static void fetch(const mica_reduce_tile *t, unsigned which, int64_t from, int64
                   mica_reduce_chunk *c)
 {
     c->from = from, c->n = n;
+    if (t->walk->op->map && t->walk->op->map(t, from, n, b->of[0])) {
+        c->wide = b->of[0], c->in[0] = (const float *)(const void *)b->of[0];
+        c->ld[0] = t->tile.width;
+        return;
+    }
     if (t->walk->real != MICA_F32) {
         c->wide = fetch_wide(t, from, n, b->of[0]);
         return;

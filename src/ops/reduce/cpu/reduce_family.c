@@ -3,6 +3,7 @@
  * types are formed in f64. Memory-bound but for logsumexp. Engine "cpu": any types and strides, no
  * workspace. */
 #include "ops/reduce/cpu/reduce_states.h"
+#include "ops/reduce/map.h"
 #include "ops/convert/cpu/convert.h"
 #include "ops/reduce/cpu/rows.h"
 #include "cpu/cpu.h"
@@ -262,16 +263,23 @@ const mica_reduce mica_reduce_family = {.operands = mica_reduce_operands,
                                         .add = add,
                                         .merge = merge,
                                         .finish = finish,
-                                        .asks = true};
+                                        .asks = true,
+                                        .map = mica_reduce_map_chunk};
 
 /* ---- the engine ---- */
 
 static mica_status build(mica_plan *plan)
 {
+    const bool mapped = mica_reduce_is_mapped(plan->desc);
     mica_reduce_walk *w;
-    MICA_TRY(mica_plan_state(plan, sizeof *w, &w));
+    mica_expr_program *program;
+    MICA_TRY(mica_plan_state(plan, sizeof *w + (mapped ? sizeof *program : 0), &w));
+    program = (mica_expr_program *)(void *)(w + 1);
     mica_reduce_walk_make(w, &mica_reduce_family, plan->desc, mica_op_bytes(plan->op, plan->desc),
                           &plan->device);
+    if (!mapped) return MICA_OK;
+    mica_reduce_map_program(plan->desc, program);
+    w->program = program;
     return MICA_OK;
 }
 

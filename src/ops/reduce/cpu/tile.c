@@ -54,13 +54,14 @@ mica_tile mica_tile_at(const mica_tiling *s, void *const *data, int64_t index)
     mica_tile t = {.s = s, .width = 1};
     int64_t first = index % s->blocks * s->width, rest = index / s->blocks;
     if (last >= 0) t.width = least(s->width, l->dims[last] - first);
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < s->operands; k++) {
         t.data[k] = data[k];
         t.across[k] = last >= 0 ? l->strides[k][last] : 0;
         t.offset[k] = first * t.across[k];
     }
     for (int dim = last - 1; dim >= 0; dim--) {
-        for (int k = 0; k < 4; k++) t.offset[k] += rest % l->dims[dim] * l->strides[k][dim];
+        for (int k = 0; k < s->operands; k++)
+            t.offset[k] += rest % l->dims[dim] * l->strides[k][dim];
         rest /= l->dims[dim];
     }
     return t;

@@ -8,29 +8,32 @@
 
 #include "ops/access/layout.h"
 
-#define MICA_TILE_CHUNK 4096 /* elements of a chunk: 16 KiB */
-#define MICA_TILE_WIDTH 128
+#define MICA_TILE_CHUNK    4096 /* elements of a chunk: 16 KiB */
+#define MICA_TILE_WIDTH    128
+#define MICA_TILE_OPERANDS 10
 #define MICA_TILE_KEPT                                                                             \
     65536 /* elements of a tile that is kept in the second-level cache: 256 KiB */
 
 typedef struct mica_tiling {
-    mica_layout outer; /* slices; up to 4 operands */
-    mica_dtype type[4];
-    int64_t along[4]; /* strides on the axis */
-    int64_t n;        /* positions on it */
-    int64_t width;    /* slices of a tile; 1: vectors run along the axis */
-    int64_t blocks;   /* tiles that cover the last outer dimension */
-    int64_t tiles;    /* 0 if there are no slices */
-    int64_t chunk;    /* positions of a chunk */
-    int64_t chunks;   /* that cover n */
+    mica_layout outer; /* slices */
+    int operands;
+    mica_dtype type[MICA_TILE_OPERANDS];
+    int64_t along[MICA_TILE_OPERANDS]; /* strides on the axis */
+    int64_t n;                         /* positions on it */
+    int64_t width;                     /* slices of a tile; 1: vectors run along the axis */
+    int64_t blocks;                    /* tiles that cover the last outer dimension */
+    int64_t tiles;                     /* 0 if there are no slices */
+    int64_t chunk;                     /* positions of a chunk */
+    int64_t chunks;                    /* that cover n */
     /* Results do not fit the caches: of several slices they are stored past them. Of one only where
      * the work on an element is light: else computing goes on while the caches write back, and
      * would wait for stores past them. */
     bool past_cache, light;
 } mica_tiling;
 
-/* Completes a tiling whose outer, type, along, n, past_cache and light are set. contiguous: the
- * axis has stride 1 in all operands that have it. single: tiles of one slice whatever the strides.
+/* Completes a tiling whose outer, operands, type, along, n, past_cache and light are set.
+ * contiguous: the axis has stride 1 in all operands that have it. single: tiles of one slice
+ * whatever the strides.
  */
 void mica_tiling_make(mica_tiling *s, bool contiguous, bool single);
 /* Whether the elements that vectors run along are neighbouring floats. */
@@ -43,9 +46,10 @@ bool mica_tiling_is_kept(const mica_tiling *s, int k);
 
 typedef struct mica_tile {
     const mica_tiling *s;
-    void *data[4];
-    int64_t offset[4], across[4]; /* of its first element; from slice to slice */
-    int64_t width;                /* slices in this one */
+    void *data[MICA_TILE_OPERANDS];
+    /* of its first element; from slice to slice */
+    int64_t offset[MICA_TILE_OPERANDS], across[MICA_TILE_OPERANDS];
+    int64_t width; /* slices in this one */
 } mica_tile;
 mica_tile mica_tile_at(const mica_tiling *s, void *const *data, int64_t index);
 
