@@ -9,8 +9,8 @@
 
 static_assert(VECTOR == 1 && BESIDE == 1 && !INDEXED, "elements one by one");
 
-/* Elements whose inputs a thread reads before it works on them. */
-constexpr int BATCH = INPUTS <= 2 ? 8 : 4;
+/* Elements whose inputs a thread reads before it works on them: of rows few, whose places take registers. */
+constexpr int BATCH = ROWS ? 2 : INPUTS <= 2 ? 8 : 4;
 
 template <int K> using input_type = typename type_of<K, operand_t>::type;
 
