@@ -8,16 +8,7 @@
 #include "kernels/types.cuh"
 #include "kernels/vector.cuh"
 
-#define RANDOM_ROUNDED
-#define RANDOM __device__ __forceinline__
-#define RANDOM_CALL RANDOM
-RANDOM float mul32(float a, float b) { return __fmul_rn(a, b); }
-RANDOM float add32(float a, float b) { return __fadd_rn(a, b); }
-RANDOM float root32(float a) { return __fsqrt_rn(a); }
-RANDOM double mul64(double a, double b) { return __dmul_rn(a, b); }
-RANDOM double add64(double a, double b) { return __dadd_rn(a, b); }
-RANDOM double root64(double a) { return __dsqrt_rn(a); }
-#include "ops/random/random_body.h"
+#include "ops/random/random_rounded.cuh"
 
 struct stream {
     u32 key[2], offset;
