@@ -153,14 +153,25 @@ def _norm_backward(arrays, saved, fields, gradients, needed):
 # ---- the others ----
 
 
+_SOFTMAX = ("axis", "log", "kind", "scale", "tau")
+
+
 def _softmax_saved(arrays, given, scalars, described, results):
-    return (results["y"],), (given.get("axis"), given.get("log"), given["x"].dtype)
+    fields, hard = {n: given.get(n) for n in _SOFTMAX}, bool(given.get("hard"))
+    kept = (given["x"], given.get("rng")) if hard else (results["y"], None)
+    return (*kept, given.get("mask")), (fields, hard, given["x"].dtype)
 
 
 def _softmax_backward(arrays, saved, others, gradients, needed):
-    axis, log, dtype = others
-    found, = arrays.call("softmax", pass_="bwd", y=saved[0], dy=gradients["y"], axis=axis, log=log)
-    return {"x": arrays.cast(found, dtype)}
+    (y, rng, mask), (fields, hard, dtype) = saved, others
+    if hard:  # straight-through: the gradient of the soft choice, which is made again
+        y, = arrays.call("softmax", x=y, mask=mask, rng=rng, **fields)
+    scale = fields["scale"] if fields["scale"] is not None else 1
+    if "mask" not in needed:
+        found, = arrays.call("softmax", pass_="bwd", y=y, mask=mask, dy=gradients["y"], **fields)
+        return {"x": arrays.cast(found, dtype)}
+    found, = arrays.call("softmax", pass_="bwd", y=y, mask=mask, dy=gradients["y"], **{**fields, "scale": 1})
+    return {"x": arrays.cast(found * scale, dtype), "mask": arrays.cast(found, mask.dtype)}
 
 
 _ATTENTION = ("scale", "soft_cap", "causal", "window_left", "window_right", "align", "dropout", "compute")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax: known values, limits, refusals, gradients by finite differences, in place, the vector
- * exponential, equal bits for any number of threads. */
+ * exponential, equal bits for any number of threads. Variants: values of others
+ * (tests/judges/softmax.py), slices of nothing, noise. */
 #include "line.h"
 #include "ops/reduce/cpu/rows.h"
 
@@ -68,6 +69,17 @@ static void refusals(void **state)
     refuses("softmax x=f32:2x3 y=f32:2x4 axis=1", "dimension 1 of y is 4, of x 3");
     refuses("softmax pass=bwd y=f32:2x3 dy=f32:3x2 axis=1", "dimension 0 of dy is 3, of y 2");
     refuses("softmax x=f32:2x3 y=f32:2x3:0x1 axis=1", "share memory");
+    refuses("softmax x=f32:2x3 axis=1 kind=sparsemax log=1", "log of a sparsemax");
+    refuses("softmax x=f32:2x3 axis=1 hard=1", "hard is for kind gumbel, this is softmax");
+    refuses("softmax x=f32:2x3 axis=1 kind=gumbel hard=1 log=1", "log of a hard choice");
+    refuses("softmax pass=bwd y=f32:2x3 axis=1 kind=gumbel hard=1", "hard in bwd");
+    refuses("softmax x=f32:2x3 axis=1 tau=2", "tau is 2 for kind gumbel, this is softmax");
+    refuses("softmax x=f32:2x3 axis=1 kind=gumbel tau=0", "must lie between 1e-30 and 1e30");
+    refuses("softmax x=f32:2x3 axis=1 kind=gumbel tau=-1", "tau is -1, it must lie");
+    refuses("softmax x=f32:2x3 axis=1 mask=u8:2x1", "dimension 1 of mask is 1, of x or y 3");
+    refuses("softmax x=f32:2x3 axis=1 mask=s32", "mask is s32, it must be");
+    refuses("softmax x=f32:2x3 axis=1 kind=gumbel rng=s64:3",
+            "rng has 1 dimensions and 3 elements");
 }
 
 /* sum of w y */
@@ -187,6 +199,161 @@ static void exponential_is_accurate(void **state)
     free(x), free(y);
 }
 
+/* ---- variants ---- */
+
+static const char *const variant_engines[] = {"cpu_variants", "ref"};
+
+static void variants_are_those_of_others(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static const struct {
+        const char *fields;
+        double x[N], mask[N], y[N], dy[N], dx[N];
+    } rows[] = {
+#include "../judges/softmax.h"
+    };
+    const struct {
+        const char *type;
+        double tolerance;
+    } types[] = {{"f64", 1e-14}, {"f32", 1e-6}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int form = 0; form < 4; form++) {
+            const char *engine = variant_engines[form % 2], *type = types[form / 2].type;
+            const double tolerance = types[form / 2].tolerance;
+            double x[N], mask[N], y[N], dy[N], dx[N];
+            char line[160];
+            memcpy(x, rows[i].x, sizeof x), memcpy(mask, rows[i].mask, sizeof mask);
+            memcpy(dy, rows[i].dy, sizeof dy);
+            snprintf(line, sizeof line, "softmax x=%s:6 axis=0 %s", type, rows[i].fields);
+            double *values[MICA_MAX_ARGS] = {[MICA_SOFTMAX_X] = x,
+                                             [MICA_SOFTMAX_Y] = y,
+                                             [MICA_SOFTMAX_DY] = dy,
+                                             [MICA_SOFTMAX_DX] = dx,
+                                             [MICA_SOFTMAX_MASK] = mask};
+            run_ok(engine, line, values);
+            assert_int_equal(differences(y, rows[i].y, N, tolerance, tolerance), 0);
+            snprintf(line, sizeof line, "softmax pass=bwd y=%s:6 axis=0 %s", type, rows[i].fields);
+            run_ok(engine, line, values);
+            assert_int_equal(differences(dx, rows[i].dx, N, tolerance, tolerance), 0);
+        }
+}
+
+/* Nothing that is left out shows, be it NaN; what is left decides, -inf and NaN too. */
+static void masks_leave_out(void **state)
+{
+    (void)state;
+    const double inf = INFINITY;
+    enum { ROWS = 6, N = 3 * ROWS };
+    double x[N] = {NAN, inf, -inf, NAN, 1, 1, -inf, -inf, 5, NAN, 1, 2, inf, 1, 2, inf, 1, 3};
+    double bytes[N] = {0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 1, 1}, added[N];
+    const double low = 1 / (1 + exp(2)), high = 1 / (1 + exp(-2));
+    const double want[N] = {0,   0,   0, 0,   0.5, 0.5, NAN, NAN, 0,
+                            NAN, NAN, 0, NAN, NAN, 0,   0,   low, high};
+    const double sparse[N] = {0, 0, 0, 0, 0.5, 0.5, NAN, NAN, 0, NAN, NAN, 0, NAN, NAN, 0, 0, 0, 1};
+    for (int i = 0; i < N; i++) added[i] = bytes[i] != 0 ? 0 : -inf;
+    for (int form = 0; form < 8; form++) {
+        const char *type = form / 2 % 2 ? "f64" : "f32";
+        double y[N], dx[N], dy[N], want_log[N];
+        double *values[MICA_MAX_ARGS] = {[MICA_SOFTMAX_X] = x,
+                                         [MICA_SOFTMAX_Y] = y,
+                                         [MICA_SOFTMAX_DY] = dy,
+                                         [MICA_SOFTMAX_DX] = dx,
+                                         [MICA_SOFTMAX_MASK] = form / 4 ? added : bytes};
+        char line[120];
+        const char *const lines[] = {"softmax x=%s:6x3 axis=1 mask=%s",
+                                     "softmax x=%s:6x3 axis=1 log=1 mask=%s",
+                                     "softmax x=%s:6x3 axis=1 kind=sparsemax mask=%s",
+                                     "softmax pass=bwd y=%s:6x3 axis=1 mask=%s",
+                                     "softmax pass=bwd y=%s:6x3 axis=1 kind=sparsemax mask=%s",
+                                     "softmax pass=bwd y=%s:6x3 axis=1 log=1 mask=%s"};
+        for (int l = 0; l < 6; l++) {
+            snprintf(line, sizeof line, lines[l], type, form / 4 ? "f32" : "u8");
+            for (int i = 0; i < N; i++) want_log[i] = log(want[i]);
+            for (int i = 0; i < N && l >= 3; i++)
+                dy[i] = bytes[i] != 0 ? (double)i : NAN, y[i] = NAN;
+            for (int i = 15; i < N && l >= 3; i++) y[i] = l == 5 ? want_log[i] : want[i];
+            run_ok(variant_engines[form % 2], line, values);
+            if (l < 3) {
+                const double *const wants[] = {want, want_log, sparse};
+                assert_int_equal(differences(y, wants[l], N, 0, 1e-6), 0);
+                continue;
+            }
+            /* Of slices with something: dy of what is left out does not count. */
+            for (int i = 0; i < N; i++)
+                if (bytes[i] == 0) assert_true(dx[i] == 0);
+            const double p = l == 4 ? -0.5 : -low * high;
+            if (l != 5) assert_true(fabs(dx[16] - p) < 1e-6 && fabs(dx[17] + p) < 1e-6);
+            if (l == 5) assert_true(fabs(dx[16] - (16 - low * 33)) < 1e-5);
+        }
+    }
+}
+
+/* By the words that random draws: F.gumbel_softmax's formula with the noise -log(-log(1 - u)), and
+ * its choice. */
+static void gumbel_is_that_of_random(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, COLUMNS = 25, N = ROWS * COLUMNS };
+    static double x[N], words[2 * N], y[N], want[N], hard[N], rng[] = {20261128, 3};
+    wave(x, N, 0.5);
+    for (int form = 0; form < 4; form++) {
+        const bool wide = form / 2;
+        char line[120];
+        snprintf(line, sizeof line, "random kind=bits y=%s:%d", "u32", wide ? 2 * N : N);
+        run_ok("cpu", line, (double *[MICA_MAX_ARGS]){words, rng});
+        memset(hard, 0, sizeof hard);
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0;
+            int place = r * COLUMNS;
+            for (int i = r * COLUMNS; i < (r + 1) * COLUMNS; i++) {
+                const double high = wide ? words[2 * i + 1] : 0;
+                const double u = wide ? (floor((words[2 * i] + 0x1p32 * fmod(high, 4096)) / 4096) +
+                                         floor(high / 4096) * 0x1p32 + 0.5) *
+                                            0x1p-52
+                                      : (floor(words[i] / 2) + 0.5) * 0x1p-31;
+                const double shown = wide ? x[i] : (double)(float)x[i];
+                const double z = (1.5 * shown - log(-log1p(-u))) / 0.7;
+                want[i] = exp(z);
+                sum += want[i];
+                if (want[i] > want[place]) place = i;
+            }
+            for (int i = r * COLUMNS; i < (r + 1) * COLUMNS; i++) want[i] /= sum;
+            hard[place] = 1;
+        }
+        double *values[MICA_MAX_ARGS] = {
+            [MICA_SOFTMAX_X] = x, [MICA_SOFTMAX_Y] = y, [MICA_SOFTMAX_RNG] = rng};
+        const char *type = wide ? "f64" : "f32", *engine = variant_engines[form % 2];
+        snprintf(line, sizeof line, "softmax kind=gumbel x=%s:40x25 axis=1 scale=1.5 tau=0.7",
+                 type);
+        run_ok(engine, line, values);
+        assert_int_equal(differences(y, want, N, 0, wide ? 1e-9 : 1e-5), 0);
+        strcat(line, " hard=1");
+        run_ok(engine, line, values);
+        assert_int_equal(differences(y, hard, N, 0, 0), 0);
+    }
+}
+
+/* The last noise of the largest word, and of the least: no infinity. Means of Gumbel's distribution
+ * are Euler's constant. */
+static void noise_is_finite_and_has_its_mean(void **state)
+{
+    (void)state;
+    enum { N = 1 << 18 };
+    static double x[N], y[N];
+    double rng[] = {7, 0}, sum = 0;
+    double *values[MICA_MAX_ARGS] = {
+        [MICA_SOFTMAX_X] = x, [MICA_SOFTMAX_Y] = y, [MICA_SOFTMAX_RNG] = rng};
+    /* log y = g - log(sum(exp(g))), and exp(-g) is exponential, of mean 1. */
+    run_ok("cpu_variants", "softmax kind=gumbel log=1 x=f32:262144 axis=0", values);
+    double least = 0, log_sum = 0;
+    for (int i = 0; i < N; i++) sum += y[i] / N, least = fmin(least, y[i]);
+    for (int i = 0; i < N; i++) log_sum += exp(-(y[i] - sum)) / N;
+    /* The mean of exp(-g) is 1, so log_sum is exp(mean of g). */
+    assert_true(fabs(log(log_sum) - 0.57721566) < 0.01);
+    assert_true(isfinite(least) && least - sum > -4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +364,10 @@ int main(void)
         cmocka_unit_test(in_place),
         cmocka_unit_test(threads_do_not_show),
         cmocka_unit_test(exponential_is_accurate),
+        cmocka_unit_test(variants_are_those_of_others),
+        cmocka_unit_test(masks_leave_out),
+        cmocka_unit_test(gumbel_is_that_of_random),
+        cmocka_unit_test(noise_is_finite_and_has_its_mean),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

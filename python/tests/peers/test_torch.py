@@ -6,6 +6,7 @@ import copy
 import pathlib
 import sys
 import unittest
+import unittest.mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # judge
 
@@ -100,6 +101,28 @@ def _():
 @gradient("softmax")
 def _():
     return lambda x: M.log_softmax(x, 0), (doubles(3, 5),)
+
+
+@gradient("softmax")
+def _():
+    mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    return lambda x: _call("softmax", x=x, axis=1, scale=0.7, mask=mask)[0], (doubles(3, 5),)
+
+
+@gradient("softmax")
+def _():
+    return lambda x, m: _call("softmax", x=x, axis=1, log=True, scale=2.0, mask=m.expand(3, 5))[0], (doubles(3, 5), doubles(1, 5))
+
+
+@gradient("softmax")
+def _():
+    return lambda x: _call("softmax", x=x, axis=0, kind="sparsemax", scale=0.3)[0], (doubles(3, 5),)
+
+
+@gradient("softmax")
+def _():
+    rng = torch.tensor([7, 1])
+    return lambda x: _call("softmax", x=x, axis=1, kind="gumbel", tau=0.5, scale=1.5, rng=rng)[0], (doubles(3, 5),)
 
 
 @gradient("activation")
@@ -417,6 +440,20 @@ class Functions(unittest.TestCase):
         self.assertTrue(torch.equal(one, two))
         self.assertAlmostEqual(one.mean().item(), 1, delta=0.1)
         self.assertGreater(one.std().item(), 0)
+
+    def test_gumbel_softmax_of_given_noise(self):
+        """F.gumbel_softmax, whose exponential_ is given what mica draws: results and gradients, soft and hard."""
+        rng, shape = torch.tensor([11, 2]), (6, 9)
+        noise = _call("softmax", x=torch.zeros(shape, dtype=torch.float64), axis=1, kind="gumbel", log=True, rng=rng)[0]
+        weights = torch.randn(shape, dtype=torch.float64)
+        for hard in False, True:
+            x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+            with unittest.mock.patch.object(torch.Tensor, "exponential_", lambda t: t.copy_(torch.exp(-noise))):
+                want = F.gumbel_softmax(x, tau=0.8, hard=hard, dim=1)
+            got = _call("softmax", x=x, axis=1, kind="gumbel", tau=0.8, hard=hard, rng=rng)[0]
+            torch.testing.assert_close(got, want)
+            for a, b in zip(*(torch.autograd.grad((y * weights).sum(), x) for y in (got, want))):
+                torch.testing.assert_close(a, b)
 
     def test_autocast(self):
         x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)

@@ -30,11 +30,17 @@ typedef struct mica_softmax_shape {
 } mica_softmax_shape;
 void mica_softmax_shape_make(mica_softmax_shape *s, const mica_softmax_desc *d);
 
+/* Whether it is more than softmax or its logarithm: what the room `variants` is for. */
+bool mica_softmax_is_variant(const mica_softmax_desc *d);
+/* The refusal of the engines that know none. */
+mica_status mica_softmax_refuse_variant(const mica_softmax_desc *d, mica_why *why);
+
 /* An f64 operand means f64 arithmetic. */
 bool mica_softmax_is_wide(const mica_softmax_operands *o);
 
 void mica_softmax_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_op mica_op_softmax;
 extern const mica_engine mica_softmax_cpu, mica_softmax_columns, mica_softmax_cuda;
+extern const mica_engine mica_softmax_variants_cpu, mica_softmax_variants_cuda;
 
 #endif

@@ -54,6 +54,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     mica_softmax_shape_make(&s, d);
     mica_slices slices;
     int bytes[3];
+    MICA_TRY(mica_softmax_refuse_variant(d, why));
     if (mica_softmax_is_wide(&o))
         return mica_refuse(why, "a tensor is f64, this engine's sums are f32");
     if (s.outer.count == 0) return mica_refuse(why, "there are no slices");

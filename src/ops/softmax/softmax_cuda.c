@@ -92,6 +92,12 @@ static mica_status add_kernel(mica_plan *plan, const mica_softmax_desc *d, const
     return mica_plan_add_kernel(plan, &spec, kernel);
 }
 
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)device;
+    return mica_softmax_refuse_variant(desc, why);
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_softmax_desc *d = plan->desc;
@@ -136,5 +142,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 
-const mica_engine mica_softmax_cuda = {
-    .name = "cuda", .cuda = true, .reached = 1 / 1.5, .start_ms = 3e-3, .build = build, .run = run};
+const mica_engine mica_softmax_cuda = {.name = "cuda",
+                                       .cuda = true,
+                                       .reached = 1 / 1.5,
+                                       .start_ms = 3e-3,
+                                       .accepts = accepts,
+                                       .build = build,
+                                       .run = run};

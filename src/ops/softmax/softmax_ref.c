@@ -4,6 +4,7 @@
  * tolerance multiplies magnitudes by the growth of a sum of n terms, which that error does not
  * take part in: so it enters divided by it. */
 #include "ops/softmax/softmax.h"
+#include "ops/softmax/variants/variants.h"
 #include "ops/reduce/cpu/rows.h"
 #include "cpu/cpu.h"
 
@@ -71,6 +72,10 @@ void mica_softmax_reference(const void *desc, const mica_view *args, const doubl
 {
     const mica_softmax_desc *d = desc;
     (void)scalars;
+    if (mica_softmax_is_variant(d)) {
+        mica_softmax_variants_reference(d, args);
+        return;
+    }
     mica_softmax_operands o = mica_softmax_operands_of(d);
     const mica_view *v[3];
     mica_tensor slices[3];

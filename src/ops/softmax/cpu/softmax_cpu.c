@@ -324,6 +324,12 @@ typedef struct state {
     bool packed; /* short rows of floats at one distance, forward */
 } state;
 
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)device;
+    return mica_softmax_refuse_variant(desc, why);
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_softmax_desc *d = plan->desc;
@@ -361,5 +367,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return MICA_OK;
 }
 
-const mica_engine mica_softmax_cpu = {
-    .name = "cpu", .reached = 1 / 1.5, .start_ms = 3e-4, .build = build, .run = run};
+const mica_engine mica_softmax_cpu = {.name = "cpu",
+                                      .reached = 1 / 1.5,
+                                      .start_ms = 3e-4,
+                                      .accepts = accepts,
+                                      .build = build,
+                                      .run = run};
