@@ -11,8 +11,9 @@
  * edges. No spaces.
  *
  * Shapes broadcast as in NumPy: they are aligned at the last dimension, and a dimension of 1 is
- * repeated. bwd does not sum over what was repeated yet, and says so; a stride of 0 repeats as
- * well, and has a gradient for each element. Types: x may be f64, f32, f16, bf16, e4m3, e5m2, s32,
+ * repeated: bwd sums the gradient of x over it, in f32 or in f64 as below, in an order that does not
+ * depend on threads; that needs workspace for all elements of the results. A stride of 0 repeats as
+ * well; dx has a gradient for each element there, or, where its dimension is 1, the sum. Types: x may be f64, f32, f16, bf16, e4m3, e5m2, s32,
  * u32, s8, u8 or bool. Reals are computed in f32, or in f64 if a tensor is f64, or if 32-bit
  * integers or no floating-point tensors are there. Integers wrap. A real becomes an integer by a
  * cast alone: s8(x0*2). In place is allowed: y_k on x_k, dx_k on dy_k, with equal tensors. */

@@ -43,7 +43,9 @@ static void types_are_checked(void **state)
     refuses("pointwise pass=bwd expr=x0>0 x0=f32:3", "result 0 of expr is bool, it must be real");
     refuses("pointwise pass=bwd expr=digamma(x0) x0=f32:3", "digamma has no derivative");
     refuses("pointwise pass=bwd expr=x0*1.5 x0=s8:3", "no input is of a floating-point type");
-    refuses("pointwise pass=bwd expr=x0+x1 x0=f32:4x3 x1=f32:3", "x1 is repeated");
+    refuses("pointwise pass=bwd expr=x0+x1 x0=f32:4x3 x1=f32:3 dx1=f32:4x3", "dx1 has rank 2");
+    refuses("pointwise pass=bwd expr=x0+x1 x0=f32:4x3 x1=f32:4x1 dx1=f32:1x1",
+            "dimension 0 of dx1 is 1, of x1 4");
     refuses("pointwise expr=x0+x1 x0=f32:4x3 x1=f32:2x3", "dimension 2 from the last is 2");
 }
 

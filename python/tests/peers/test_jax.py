@@ -158,6 +158,8 @@ PAIRS = {
                       lambda x: -jax.nn.log_softmax(x)[jnp.arange(4), LABELS].mean(), (normal(0, 4, 6),), 0),
     "pointwise": (lambda x, y: J.pointwise(x, x1=y, expr="sin(x0)*x1"), lambda x, y: jnp.sin(x) * y,
                   (normal(0, 4, 6), normal(1, 4, 6)), 0),
+    "pointwise_broadcast": (lambda x, y, z: J.pointwise(x, x1=y, x2=z, expr="sin(x0)*x1+x2*x2"),
+                            lambda x, y, z: jnp.sin(x) * y + z * z, (normal(0, 3, 4, 6), normal(1, 4, 1), normal(2, 1)), 0),
     "concat": (lambda x, y: J.concat(x, x1=y, axis=1), lambda x, y: jnp.concatenate([x, y], 1), (normal(0, 4, 6), normal(1, 4, 2)), 0),
     "gather": (lambda x: J.gather(x, index=LABELS[:2], axis=1), lambda x: jnp.take(x, LABELS[:2], 1), (normal(0, 4, 6),), 0),
     "pad": (lambda x: J.pad(x, before=(1, 2), after=(0, 1)), lambda x: jnp.pad(x, ((1, 0), (2, 1))), (normal(0, 4, 6),), 0),

@@ -187,6 +187,12 @@ def _():
     return lambda x: tuple(_call("pointwise", x0=x, expr="exp(x0);x0*x0")), (doubles(3, 5),)
 
 
+@gradient("pointwise")
+def _():
+    return (lambda x, y, z: _call("pointwise", x0=x, x1=y, x2=z, expr="sin(x0)*x1+x2*x2")[0],
+            (doubles(3, 4, 5), doubles(4, 1), doubles(1)))
+
+
 @gradient("gather")
 def _():
     index = torch.tensor([2, 0, 2])

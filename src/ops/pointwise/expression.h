@@ -62,8 +62,8 @@ unsigned mica_expr_inputs(const mica_expr *e);
 bool mica_expr_is_wide(const mica_expr *e);
 /* The largest magnitude of any term for small integers; infinite if some are no integers. */
 double mica_expr_bound(const mica_expr *e);
-/* Small integers give exact results in f32. */
-bool mica_expr_is_exact(const mica_expr *e);
+/* Small integers give results that are exact in f32, and so are sums of so many. */
+bool mica_expr_is_exact(const mica_expr *e, double terms);
 /* Name of a node's type for people. */
 const char *mica_expr_type_name(mica_dtype type);
 

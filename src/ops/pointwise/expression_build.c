@@ -384,7 +384,7 @@ double mica_expr_bound(const mica_expr *e)
     return most;
 }
 
-bool mica_expr_is_exact(const mica_expr *e)
+bool mica_expr_is_exact(const mica_expr *e, double terms)
 {
-    return mica_expr_bound(e) <= 0x1p24;
+    return mica_expr_bound(e) * terms <= 0x1p24;
 }

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The family "pointwise": an expression in a line. Tables, shapes, types, and its program. */
-#include "mica/pointwise.h"
-#include "ops/pointwise/expression.h"
-#include "ops/pointwise/pointwise.h"
+#include "ops/pointwise/expression_op.h"
 
 #include <string.h>
-
-extern const mica_op mica_op_pointwise;
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
 
@@ -80,7 +76,7 @@ static mica_tensor *tensor(void *desc, int arg)
     return (mica_tensor *)((char *)desc + args[arg].tensor);
 }
 
-static const mica_tensor *given(const mica_pointwise_desc *d, int arg)
+const mica_tensor *mica_expr_given(const mica_pointwise_desc *d, int arg)
 {
     const mica_tensor *t = mica_op_tensor(&mica_op_pointwise, d, arg);
     return mica_tensor_given(t) ? t : NULL;
@@ -93,7 +89,7 @@ static unsigned wanted(const mica_pointwise_desc *d)
 {
     unsigned bits = 0;
     for (int k = 0; k < MICA_EXPR_X; k++)
-        if (given(d, MICA_POINTWISE_DX0 + k)) bits |= 1u << k;
+        if (mica_expr_given(d, MICA_POINTWISE_DX0 + k)) bits |= 1u << k;
     return bits;
 }
 
@@ -101,7 +97,7 @@ static mica_status read_forward(const mica_pointwise_desc *d, mica_expr *e, mica
 {
     if (!*d->expr) return mica_invalid(why, "expr is needed");
     for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
-        const mica_tensor *x = k < MICA_EXPR_X ? given(d, MICA_POINTWISE_X0 + k) : NULL;
+        const mica_tensor *x = k < MICA_EXPR_X ? mica_expr_given(d, MICA_POINTWISE_X0 + k) : NULL;
         e->inputs[k] = x ? x->dtype : k < MICA_EXPR_X ? MICA_NONE : MICA_F64;
     }
     return mica_expr_parse(e, d->expr, why);
@@ -139,19 +135,19 @@ static mica_status broadcast(mica_tensor *dims, const mica_tensor *t, const char
     return MICA_OK;
 }
 
-static mica_status find_dims(const mica_pointwise_desc *d, mica_tensor *dims, mica_why *why)
+mica_status mica_expr_dims(const mica_pointwise_desc *d, mica_tensor *dims, mica_why *why)
 {
     const int result = d->pass == MICA_POINTWISE_BWD ? MICA_POINTWISE_DY0 : MICA_POINTWISE_Y0;
     bool any = false;
     *dims = (mica_tensor){0};
     for (int k = 0; k < MICA_EXPR_X; k++) {
-        const mica_tensor *x = given(d, MICA_POINTWISE_X0 + k);
+        const mica_tensor *x = mica_expr_given(d, MICA_POINTWISE_X0 + k);
         if (x) MICA_TRY(broadcast(dims, x, args[MICA_POINTWISE_X0 + k].name, why));
         any |= x != NULL;
     }
-    if (!any && !given(d, result))
+    if (!any && !mica_expr_given(d, result))
         return mica_invalid(why, "without an input, %s is needed", args[result].name);
-    if (!any) *dims = *given(d, result);
+    if (!any) *dims = *mica_expr_given(d, result);
     return MICA_OK;
 }
 
@@ -176,7 +172,7 @@ static mica_dtype result_type(const mica_expr *e, int result)
 static const mica_tensor *find_model(const mica_pointwise_desc *d, const mica_tensor *dims)
 {
     for (int k = 0; k < MICA_EXPR_X; k++) {
-        const mica_tensor *x = given(d, MICA_POINTWISE_X0 + k);
+        const mica_tensor *x = mica_expr_given(d, MICA_POINTWISE_X0 + k);
         if (x && x->rank == dims->rank &&
             !memcmp(x->dims, dims->dims, (size_t)x->rank * sizeof *x->dims))
             return x;
@@ -202,7 +198,7 @@ static void infer_gradients(mica_pointwise_desc *d)
 {
     if (wanted(d)) return;
     for (int k = 0; k < MICA_EXPR_X; k++) {
-        const mica_tensor *x = given(d, MICA_POINTWISE_X0 + k);
+        const mica_tensor *x = mica_expr_given(d, MICA_POINTWISE_X0 + k);
         if (!x || !mica_dtype_is_float(x->dtype)) continue;
         mica_tensor *dx = tensor(d, MICA_POINTWISE_DX0 + k);
         *dx = *x;
@@ -218,9 +214,9 @@ static mica_status infer(void *desc, mica_why *why)
     mica_expr e;
     mica_tensor dims;
     MICA_TRY(read_forward(d, &e, why));
-    MICA_TRY(find_dims(d, &dims, why));
+    MICA_TRY(mica_expr_dims(d, &dims, why));
     for (int i = e.result_count; i < MICA_EXPR_Y; i++)
-        if (given(d, first + i))
+        if (mica_expr_given(d, first + i))
             return mica_invalid(why, "%s is given, expr has %d result%s", args[first + i].name,
                                 e.result_count, e.result_count == 1 ? "" : "s");
     for (int i = 0; i < e.result_count; i++)
@@ -242,8 +238,7 @@ static bool is_taken(mica_dtype t)
            t == MICA_U32 || t == MICA_BOOL;
 }
 
-/* t with the rank of dims; what repeats has stride 0. */
-static mica_tensor expanded(const mica_tensor *t, const mica_tensor *dims)
+mica_tensor mica_expr_expanded(const mica_tensor *t, const mica_tensor *dims)
 {
     mica_tensor wide = *dims;
     const int apart = dims->rank - t->rank;
@@ -255,12 +250,13 @@ static mica_tensor expanded(const mica_tensor *t, const mica_tensor *dims)
     return wide;
 }
 
-static bool is_repeated(const mica_tensor *t, const mica_tensor *dims)
+unsigned mica_expr_repeated(const mica_tensor *t, const mica_tensor *dims)
 {
-    if (t->rank != dims->rank) return true;
-    for (int i = 0; i < t->rank; i++)
-        if (t->dims[i] != dims->dims[i]) return true;
-    return false;
+    const int apart = dims->rank - t->rank;
+    unsigned repeated = 0;
+    for (int i = 0; i < dims->rank; i++)
+        if (dims->dims[i] != 1 && (i < apart || t->dims[i - apart] == 1)) repeated |= 1u << i;
+    return repeated;
 }
 
 static mica_status check_inputs(const mica_pointwise_desc *d, const mica_expr *forward,
@@ -268,7 +264,7 @@ static mica_status check_inputs(const mica_pointwise_desc *d, const mica_expr *f
 {
     const unsigned used = mica_expr_inputs(forward);
     for (int k = 0; k < MICA_EXPR_X; k++) {
-        const mica_tensor *x = given(d, MICA_POINTWISE_X0 + k);
+        const mica_tensor *x = mica_expr_given(d, MICA_POINTWISE_X0 + k);
         if (!x) continue;
         if (!is_taken(x->dtype))
             return mica_invalid(why,
@@ -303,7 +299,7 @@ static mica_status check_results(const mica_pointwise_desc *d, const mica_expr *
     const bool backward = d->pass == MICA_POINTWISE_BWD;
     for (int i = 0; i < e->result_count; i++) {
         const int arg = (backward ? MICA_POINTWISE_DY0 : MICA_POINTWISE_Y0) + i;
-        const mica_tensor *t = given(d, arg);
+        const mica_tensor *t = mica_expr_given(d, arg);
         const mica_dtype type = e->nodes[e->results[i]].type;
         if (backward && type != MICA_F64)
             return mica_invalid(why, "pass=bwd: result %d of expr is %s, it must be real", i,
@@ -318,25 +314,22 @@ static mica_status check_results(const mica_pointwise_desc *d, const mica_expr *
     return MICA_OK;
 }
 
-static mica_status check_gradients(const mica_pointwise_desc *d, const mica_tensor *dims,
-                                   mica_why *why)
+/* dx is as x, or 1 where x has a stride of 0. */
+static mica_status check_gradients(const mica_pointwise_desc *d, mica_why *why)
 {
     if (!wanted(d)) return mica_invalid(why, "pass=bwd: no input is of a floating-point type");
     for (int k = 0; k < MICA_EXPR_X; k++) {
-        const mica_tensor *x = given(d, MICA_POINTWISE_X0 + k);
-        const mica_tensor *dx = given(d, MICA_POINTWISE_DX0 + k);
+        const mica_tensor *x = mica_expr_given(d, MICA_POINTWISE_X0 + k);
+        const mica_tensor *dx = mica_expr_given(d, MICA_POINTWISE_DX0 + k);
         if (!dx) continue;
         if (!x) return mica_invalid(why, "dx%d is given, x%d is not", k, k);
         if (!mica_dtype_is_float(x->dtype) || !mica_dtype_is_float(dx->dtype))
             return mica_invalid(why, "x%d is %s and dx%d %s: gradients are of floating-point types",
                                 k, mica_dtype_name(x->dtype), k, mica_dtype_name(dx->dtype));
-        if (is_repeated(x, dims))
-            return mica_invalid(why,
-                                "x%d is repeated along dimensions of the results: pass=bwd does "
-                                "not sum its gradient yet; give it their dimensions (strides of 0 "
-                                "repeat) and reduce, or leave dx%d out",
-                                k, k);
-        MICA_TRY(mica_tensor_same_dims(dx, args[MICA_POINTWISE_DX0 + k].name, x,
+        mica_tensor want = *x;
+        for (int i = 0; i < x->rank && dx->rank == x->rank; i++)
+            if (x->strides[i] == 0 && dx->dims[i] == 1) want.dims[i] = 1;
+        MICA_TRY(mica_tensor_same_dims(dx, args[MICA_POINTWISE_DX0 + k].name, &want,
                                        args[MICA_POINTWISE_X0 + k].name, why));
     }
     return MICA_OK;
@@ -353,11 +346,11 @@ static mica_status check(const void *desc, mica_why *why)
     mica_expr e;
     mica_tensor dims;
     MICA_TRY(read_forward(d, &e, why));
-    MICA_TRY(find_dims(d, &dims, why));
+    MICA_TRY(mica_expr_dims(d, &dims, why));
     MICA_TRY(check_inputs(d, &e, why));
     MICA_TRY(check_results(d, &e, &dims, why));
     if (d->pass == MICA_POINTWISE_BWD) {
-        MICA_TRY(check_gradients(d, &dims, why));
+        MICA_TRY(check_gradients(d, why));
         MICA_TRY(mica_expr_derive(&e, wanted(d), why));
     }
     if (count_operands(&e) > MICA_POINTWISE_OPERANDS)
@@ -366,11 +359,29 @@ static mica_status check(const void *desc, mica_why *why)
     return MICA_OK;
 }
 
+/* Terms of the longest sum. */
+static double longest_sum(const mica_pointwise_desc *d)
+{
+    mica_tensor dims;
+    mica_why why;
+    double longest = 1;
+    if (d->pass != MICA_POINTWISE_BWD || mica_expr_dims(d, &dims, &why) != MICA_OK) return 1;
+    for (int k = 0; k < MICA_EXPR_X; k++) {
+        const mica_tensor *dx = mica_expr_given(d, MICA_POINTWISE_DX0 + k);
+        const unsigned summed = dx ? mica_expr_repeated(dx, &dims) : 0;
+        double terms = 1;
+        for (int i = 0; i < dims.rank; i++)
+            if (summed >> i & 1) terms *= (double)dims.dims[i];
+        longest = terms > longest ? terms : longest;
+    }
+    return longest;
+}
+
 static bool exact(const void *desc)
 {
     mica_expr e;
     mica_why why;
-    return read_all(desc, &e, &why) == MICA_OK && mica_expr_is_exact(&e);
+    return read_all(desc, &e, &why) == MICA_OK && mica_expr_is_exact(&e, longest_sum(desc));
 }
 
 static void cost(const void *desc, double *flops, double *bytes)
@@ -379,7 +390,7 @@ static void cost(const void *desc, double *flops, double *bytes)
     mica_why why;
     mica_tensor dims;
     (void)bytes;
-    if (read_all(desc, &e, &why) != MICA_OK || find_dims(desc, &dims, &why) != MICA_OK) return;
+    if (read_all(desc, &e, &why) != MICA_OK || mica_expr_dims(desc, &dims, &why) != MICA_OK) return;
     dims.dtype = MICA_F32;
     *flops = (double)mica_tensor_count(&dims) * e.count;
 }
@@ -395,7 +406,7 @@ static void find_operands(const mica_pointwise_desc *d, const mica_expr *e, mica
     mica_tensor dims;
     mica_why why;
     bool floats = false;
-    if (find_dims(d, &dims, &why) != MICA_OK) return;
+    if (mica_expr_dims(d, &dims, &why) != MICA_OK) return;
     for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
         operand[k] = -1;
         if (!(used >> k & 1)) continue;
@@ -403,13 +414,17 @@ static void find_operands(const mica_pointwise_desc *d, const mica_expr *e, mica
             k < MICA_EXPR_X ? MICA_POINTWISE_X0 + k : MICA_POINTWISE_DY0 + k - MICA_EXPR_X;
         operand[k] = set->count;
         set->at[set->count] = mica_pointwise_argument(&mica_op_pointwise, d, arg);
-        set->at[set->count++].tensor = expanded(given(d, arg), &dims);
+        set->at[set->count++].tensor = mica_expr_expanded(mica_expr_given(d, arg), &dims);
     }
     for (int i = 0, k = 0; i < e->result_count; i++, k++) {
-        while (backward && !given(d, MICA_POINTWISE_DX0 + k)) k++;
+        while (backward && !mica_expr_given(d, MICA_POINTWISE_DX0 + k)) k++;
         const int arg = (backward ? MICA_POINTWISE_DX0 : MICA_POINTWISE_Y0) + k;
         result_operand[i] = set->count;
-        set->at[set->count++] = mica_pointwise_argument(&mica_op_pointwise, d, arg);
+        mica_pointwise_operand *o = &set->at[set->count++];
+        *o = mica_pointwise_argument(&mica_op_pointwise, d, arg);
+        if (!backward) continue;
+        o->summed = mica_expr_repeated(&o->tensor, &dims);
+        o->tensor = mica_expr_expanded(&o->tensor, &dims);
     }
     for (int k = 0; k < set->count; k++) floats |= mica_dtype_is_float(set->at[k].tensor.dtype);
     set->f64 = !floats || mica_expr_is_wide(e);
@@ -462,5 +477,5 @@ const mica_op mica_op_pointwise = {
     .cost = cost,
     .exact = exact,
     .pointwise = &pointwise,
-    .engines = mica_pointwise_engines,
+    .engines = mica_expr_engines,
 };

@@ -139,10 +139,11 @@ static void put(const job *j, const mica_view *out, int64_t at, double v, double
              fabs(j->alpha) * magnitude + fabs(j->beta * old));
 }
 
-static void element(const job *j, int64_t i)
+/* at: where the element lies in each operand. */
+static void evaluate(const job *j, int64_t i, double *v, double *mag, int64_t *at)
 {
-    double v[MICA_POINTWISE_OPERANDS] = {0}, mag[MICA_POINTWISE_OPERANDS] = {0};
-    int64_t at[MICA_POINTWISE_OPERANDS];
+    memset(v, 0, MICA_POINTWISE_OPERANDS * sizeof *v);
+    memset(mag, 0, MICA_POINTWISE_OPERANDS * sizeof *mag);
     for (int k = 0; k < j->set.count; k++) {
         const mica_pointwise_operand *o = &j->set.at[k];
         if (!mica_tensor_given(&o->tensor)) continue;
@@ -150,14 +151,63 @@ static void element(const job *j, int64_t i)
         if (o->read) v[k] = mica_get(&j->args[o->arg], at[k]);
     }
     j->op->pointwise->truth(j->what, j->numbers, v, mag);
+}
+
+static void element(const job *j, int64_t i)
+{
+    double v[MICA_POINTWISE_OPERANDS], mag[MICA_POINTWISE_OPERANDS];
+    int64_t at[MICA_POINTWISE_OPERANDS];
+    evaluate(j, i, v, mag, at);
     for (int k = 0; k < j->set.count; k++) {
-        const mica_view *to = &j->args[j->set.at[k].arg];
-        if (!j->set.at[k].written || !mica_tensor_given(&j->set.at[k].tensor)) continue;
-        if (j->set.at[k].follows)
+        const mica_pointwise_operand *o = &j->set.at[k];
+        if (!o->written || o->summed || !mica_tensor_given(&o->tensor)) continue;
+        const mica_view *to = &j->args[o->arg];
+        if (o->follows)
             mica_put(to, at[k], mica_get(&j->args[j->set.at[k - 1].arg], at[k - 1]), mag[k - 1]);
         else
             put(j, to, at[k], v[k], mag[k]);
     }
+}
+
+/* Element `kept` of a sum, term by term in the order of the dimensions that it is over. */
+static void sum_up(const job *j, int k, int64_t kept, int64_t terms)
+{
+    const mica_pointwise_operand *o = &j->set.at[k];
+    double sum = 0, magnitudes = 0, errors = 0;
+    int64_t to = o->shift, left = kept, pitch = 1, first = 0;
+    for (int d = o->tensor.rank - 1; d >= 0; pitch *= o->tensor.dims[d--]) {
+        if (o->summed >> d & 1) continue;
+        to += left % o->tensor.dims[d] * o->tensor.strides[d];
+        first += left % o->tensor.dims[d] * pitch;
+        left /= o->tensor.dims[d];
+    }
+    for (int64_t term = 0; term < terms; term++) {
+        double v[MICA_POINTWISE_OPERANDS], mag[MICA_POINTWISE_OPERANDS];
+        int64_t at[MICA_POINTWISE_OPERANDS], i = first;
+        left = term, pitch = 1;
+        for (int d = o->tensor.rank - 1; d >= 0; pitch *= o->tensor.dims[d--]) {
+            if (!(o->summed >> d & 1)) continue;
+            i += left % o->tensor.dims[d] * pitch;
+            left /= o->tensor.dims[d];
+        }
+        evaluate(j, i, v, mag, at);
+        sum += v[k];
+        magnitudes += fabs(v[k]);
+        errors += mag[k];
+    }
+    /* Of random roundings about the root adds up. */
+    const double additions = fmin((double)terms, 4 * sqrt((double)terms));
+    put(j, &j->args[o->arg], to, sum, (terms > 1 ? additions * magnitudes : 0) + errors);
+}
+
+static void sum_all(const job *j, int k, int64_t count)
+{
+    const mica_pointwise_operand *o = &j->set.at[k];
+    int64_t terms = 1, kept = 1;
+    for (int d = 0; d < o->tensor.rank; d++)
+        *(o->summed >> d & 1 ? &terms : &kept) *= o->tensor.dims[d];
+#pragma omp parallel for num_threads(mica_cpu_threads_for((double)count * 64))
+    for (int64_t i = 0; i < kept; i++) sum_up(j, k, i, terms);
 }
 
 void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_view *args,
@@ -186,6 +236,8 @@ void mica_pointwise_reference(const mica_op *op, const void *desc, const mica_vi
         if (mica_tensor_given(&j.set.at[k].tensor)) count = mica_tensor_count(&j.set.at[k].tensor);
 #pragma omp parallel for num_threads(mica_cpu_threads_for((double)count * 64))
     for (int64_t i = 0; i < count; i++) element(&j, i);
+    for (int k = 0; k < j.set.count; k++)
+        if (j.set.at[k].summed) sum_all(&j, k, count);
 }
 
 const mica_engine *const mica_pointwise_engines[] = {&mica_pointwise_cpu, &mica_engine_ref,

@@ -23,6 +23,8 @@ typedef struct mica_pointwise_operand {
     bool read, written;
     /* A result that receives what the operand before it holds once that is stored. */
     bool follows;
+    unsigned summed; /* bit d: a result that is the sum along dimension d, where its stride is 0;
+                        for the reference alone: engines refuse it */
 } mica_pointwise_operand;
 
 typedef struct mica_pointwise_set {
@@ -93,5 +95,17 @@ mica_status mica_pointwise_begin(const mica_plan *plan, const mica_run *run, mic
                                  mica_pointwise_numbers *numbers, double *alpha, double *beta);
 
 extern const mica_engine mica_pointwise_cpu, mica_pointwise_cuda;
+/* What those are made of, for an operation that lets them refuse. */
+mica_status mica_pointwise_cpu_build(mica_plan *plan);
+mica_status mica_pointwise_cpu_run(const mica_plan *plan, const mica_run *run);
+mica_status mica_pointwise_cuda_build(mica_plan *plan);
+mica_status mica_pointwise_cuda_run(const mica_plan *plan, const mica_run *run);
+#define MICA_POINTWISE_CPU                                                                         \
+    .name = "cpu", .reached = 0.7, .start_ms = 2e-4, .build = mica_pointwise_cpu_build,            \
+    .run = mica_pointwise_cpu_run
+/* reached: the median of the lines of activation and optim in bench/results/h200. */
+#define MICA_POINTWISE_CUDA                                                                        \
+    .name = "cuda", .cuda = true, .reached = 0.95, .start_ms = 3e-3,                               \
+    .build = mica_pointwise_cuda_build, .run = mica_pointwise_cuda_run
 
 #endif

@@ -109,7 +109,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
     return status;
 }
 
-static mica_status build(mica_plan *plan)
+mica_status mica_pointwise_cuda_build(mica_plan *plan)
 {
     int slots[MICA_POINTWISE_OPERANDS];
     state *s;
@@ -129,7 +129,7 @@ static mica_status build(mica_plan *plan)
     return add_kernel(plan, s, slots, places, linear, vector);
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *r)
+mica_status mica_pointwise_cuda_run(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     mica_pointwise_args args = s->args;
@@ -147,6 +147,4 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 
-/* reached: the median of the lines of activation and optim in bench/results/h200. */
-const mica_engine mica_pointwise_cuda = {
-    .name = "cuda", .cuda = true, .reached = 0.95, .start_ms = 3e-3, .build = build, .run = run};
+const mica_engine mica_pointwise_cuda = {MICA_POINTWISE_CUDA};

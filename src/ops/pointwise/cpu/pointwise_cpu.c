@@ -125,7 +125,7 @@ static bool all_of(const mica_pointwise_set *set, mica_dtype type)
     return true;
 }
 
-static mica_status build(mica_plan *plan)
+mica_status mica_pointwise_cpu_build(mica_plan *plan)
 {
     const mica_pointwise *p = plan->op->pointwise;
     int slots[MICA_POINTWISE_OPERANDS];
@@ -455,7 +455,7 @@ static void do_pieces(const run_of *r, int64_t first, int64_t count)
     mica_stream_end();
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *mica)
+mica_status mica_pointwise_cpu_run(const mica_plan *plan, const mica_run *mica)
 {
     const state *s = plan->state;
     run_of r;
@@ -469,5 +469,4 @@ static mica_status run(const mica_plan *plan, const mica_run *mica)
     return MICA_OK;
 }
 
-const mica_engine mica_pointwise_cpu = {
-    .name = "cpu", .reached = 0.7, .start_ms = 2e-4, .build = build, .run = run};
+const mica_engine mica_pointwise_cpu = {MICA_POINTWISE_CPU};
