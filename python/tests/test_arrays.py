@@ -133,6 +133,23 @@ class Views(unittest.TestCase):
         f8 = np.array([0x38], np.uint8)
         np.testing.assert_array_equal(mica.transform(mica.view(f8, "e4m3"), y="f32"), [1])
 
+    def test_elements_of_four_bits_are_halves_of_bytes(self):
+        x = np.array([[1, 2, 3, -4, 5, 6.4, -7, 0.3], [0, 0, 0, 0, 0, 0, 0, 14]], np.float32)
+        y, scale = mica.quantize(x, y="s4", pass_="amax", block=(1, 8))
+        self.assertEqual((y.dtype, y.tolist()), (np.uint8, [[0x21, 0xC3, 0x65, 0x09], [0, 0, 0, 0x70]]))
+        self.assertEqual(scale.tolist(), [[1], [2]])
+        back = mica.dequantize(mica.view(y, "s4"), scale=scale)
+        self.assertEqual(back.tolist(), [[1, 2, 3, -4, 5, 6, -7, 0], [0] * 7 + [14]])
+        out = np.full((2, 4), 255, np.uint8)
+        self.assertIs(mica.quantize(x, scale=scale, out=mica.view(out, "s4")), out)
+        self.assertEqual(out.tolist(), y.tolist())
+        with self.assertRaisesRegex(mica.Invalid, "neighbours along the last dimension"):
+            mica.view(y[:, ::2], "s4")
+        with self.assertRaisesRegex(mica.Invalid, "neighbours along the last dimension"):
+            mica.view(x, "u4")
+        with self.assertRaisesRegex(mica.Invalid, "must be even"):
+            mica.quantize(x[:, :7], y="s4", scale=scale[:1])
+
     def test_results_that_numpy_has_no_type_for(self):
         try:
             import ml_dtypes
