@@ -56,7 +56,7 @@ target_include_directories(mica_objects PRIVATE include src)
 target_include_directories(mica_objects SYSTEM PRIVATE ${XXHASH_INCLUDE})
 target_link_libraries(mica_objects PRIVATE mica_flags OpenMP::OpenMP_C Threads::Threads)
 # Callers' threads, and OpenMP's, may have small stacks: runs take what is large from src/cpu/scratch.h.
-# Plans are built where there is room (src/base/thread.h). Other compilers and sanitizers, which spread
+# Plans are built where there is room (src/base/system/thread.h). Other compilers and sanitizers, which spread
 # variables out, keep other frames.
 if(CMAKE_C_COMPILER_ID STREQUAL GNU AND NOT MICA_SANITIZE AND NOT MICA_FUZZ)
   set(runs ${sources})

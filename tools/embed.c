@@ -2,8 +2,8 @@
  * embed ROOT OUT FILE...: joins the FILEs (relative to ROOT), C or C++ whose comments are left out
  * and whose lines are indented by one space for four: the name of each and its text, a zero after
  * either. Lines keep their numbers. embed --packed JOINED PACKED OUT: writes a C file with the
- * bytes of PACKED, which is JOINED compressed, and both sizes (src/cuda/sources.h). embed --text
- * NAME FILE OUT: writes a C file with the text of FILE as `const char NAME[]`. */
+ * bytes of PACKED, which is JOINED compressed, and both sizes (src/cuda/compile/sources.h). embed
+ * --text NAME FILE OUT: writes a C file with the text of FILE as `const char NAME[]`. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +107,8 @@ static void embed_packed(FILE *out, const char *joined, const char *packed)
     fclose(in);
     in = fopen(packed, "rb");
     if (!in) fail(packed);
-    fprintf(out, "#include \"cuda/sources.h\"\nconst unsigned char mica_packed_sources[] = {");
+    fprintf(out,
+            "#include \"cuda/compile/sources.h\"\nconst unsigned char mica_packed_sources[] = {");
     for (int c; (c = getc(in)) != EOF; packed_size++)
         fprintf(out, "%s%d,", packed_size % 24 ? "" : "\n", c);
     fprintf(out, "};\nconst size_t mica_packed_sources_size = %ld, mica_sources_size = %ld;\n",

@@ -46,7 +46,7 @@ static void open_file(void)
     if (!file) file = stderr;
 }
 
-/* Not taken before a fork, as other locks are (base/fork.h): a callback may fork. */
+/* Not taken before a fork, as other locks are (base/system/fork.h): a callback may fork. */
 static void in_child(void)
 {
     pthread_mutex_init(&mutex, NULL);

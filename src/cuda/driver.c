@@ -4,7 +4,7 @@
 #include "cuda/driver.h"
 #include "cuda/device.h"
 #include "base/env.h"
-#include "base/library.h"
+#include "base/system/library.h"
 #include "base/log.h"
 #include "base/text.h"
 

@@ -2,7 +2,7 @@
  * Rows for `mica info`: what was looked for, found and loaded. */
 #include "cuda/driver.h"
 #include "cuda/cuda.h"
-#include "cuda/nvrtc.h"
+#include "cuda/compile/nvrtc.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * Kernels of a device: looked up, compiled in parallel, loaded, counted, unloaded. */
 #define _GNU_SOURCE
 #include "cuda/device.h"
-#include "cuda/image.h"
+#include "cuda/compile/image.h"
 #include "cuda/kernel.h"
-#include "base/thread.h"
+#include "base/system/thread.h"
 
 #include <sched.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define MICA_CUDA_KERNEL_H
 
 #include "cuda/device.h"
-#include "cuda/image.h"
+#include "cuda/compile/image.h"
 
 struct mica_kernel {
     mica_kernel *next;

@@ -5,7 +5,7 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "base/env.h"
-#include "base/library.h"
+#include "base/system/library.h"
 #include "base/log.h"
 #include "base/memory.h"
 

@@ -3,7 +3,7 @@
 #include "peers/cudnn_calls.h"
 #include "cuda/driver.h"
 #include "base/env.h"
-#include "base/library.h"
+#include "base/system/library.h"
 #include "base/log.h"
 #include "base/memory.h"
 

@@ -3,7 +3,7 @@
 #ifndef MICA_PLAN_CONTEXT_H
 #define MICA_PLAN_CONTEXT_H
 
-#include "base/fork.h"
+#include "base/system/fork.h"
 #include "ops/op.h"
 
 #include <pthread.h>

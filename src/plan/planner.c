@@ -3,7 +3,7 @@
 #include "plan/context.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/thread.h"
+#include "base/system/thread.h"
 #include "cpu/cpu.h"
 #include "cpu/floating.h"
 #include "cpu/scratch.h"

@@ -3,7 +3,7 @@
 #ifndef MICA_TESTS_CUDA_CACHE_H
 #define MICA_TESTS_CUDA_CACHE_H
 
-#include "cuda/cache.h"
+#include "cuda/compile/cache.h"
 #include "cuda/cuda.h"
 #include "base/memory.h"
 #include "../fake/help.h"

@@ -2,7 +2,7 @@
  * Archives of the kernel cache: they bring back every entry exactly, and whatever happens to one,
  * all of it is taken over or nothing. */
 #define _GNU_SOURCE
-#include "cuda/cache.h"
+#include "cuda/compile/cache.h"
 #include "cuda/cuda.h"
 #include "base/memory.h"
 #include "../fake/help.h"

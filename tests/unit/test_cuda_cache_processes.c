@@ -2,7 +2,7 @@
  * The disk cache shared by processes: some are killed while they write, many start at once. */
 #define _GNU_SOURCE
 #include "cuda_cache.h"
-#include "cuda/claim.h"
+#include "cuda/compile/claim.h"
 
 #include <signal.h>
 #include <spawn.h>

@@ -2,7 +2,7 @@
  * The compiler, where NVRTC is installed: kernels for devices that are not there. */
 #define _GNU_SOURCE
 #include "cuda/cuda.h"
-#include "cuda/nvrtc.h"
+#include "cuda/compile/nvrtc.h"
 #include "base/why.h"
 #include "../fake/help.h"
 

@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-#include "cuda/nvrtc_search.h"
+#include "cuda/compile/nvrtc_search.h"
 #include "fake/help.h"
 
 #include <cmocka.h>

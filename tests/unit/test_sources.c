@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The embedded kernel sources: unpacked once, and not where there is no memory. The first test has
  * to be the first. */
-#include "cuda/sources.h"
+#include "cuda/compile/sources.h"
 #include "base/memory.h"
 
 #include <setjmp.h>

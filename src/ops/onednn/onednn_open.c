@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 #include "ops/onednn/onednn_api.h"
 #include "base/env.h"
-#include "base/fork.h"
-#include "base/library.h"
+#include "base/system/fork.h"
+#include "base/system/library.h"
 #include "base/log.h"
 
 #include <dlfcn.h>

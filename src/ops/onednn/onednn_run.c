@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * oneDNN behind one door: running primitives, packing their inputs, plain products. */
 #include "ops/onednn/onednn_api.h"
-#include "base/fork.h"
+#include "base/system/fork.h"
 #include "cpu/cpu.h"
 
 #include <omp.h>

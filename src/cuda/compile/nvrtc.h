@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * NVIDIA's run-time compiler, opened at run time. */
-#ifndef MICA_CUDA_NVRTC_H
-#define MICA_CUDA_NVRTC_H
+#ifndef MICA_CUDA_COMPILE_NVRTC_H
+#define MICA_CUDA_COMPILE_NVRTC_H
 
 #include "base/text.h"
 #include "base/why.h"

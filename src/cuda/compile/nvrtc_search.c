@@ -2,7 +2,7 @@
  * The search for libnvrtc, by patterns of folders. Python's packages are found from where its
  * program lies: none is run. */
 #define _GNU_SOURCE
-#include "cuda/nvrtc_search.h"
+#include "cuda/compile/nvrtc_search.h"
 #include "base/env.h"
 
 #include <dlfcn.h>

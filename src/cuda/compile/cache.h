@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The disk cache: blobs by key. An entry is code that will run on the GPU, so nothing is trusted
  * that another user could have written, and any doubt is a miss. */
-#ifndef MICA_CUDA_CACHE_H
-#define MICA_CUDA_CACHE_H
+#ifndef MICA_CUDA_COMPILE_CACHE_H
+#define MICA_CUDA_COMPILE_CACHE_H
 
 #include "base/blake2b.h"
 

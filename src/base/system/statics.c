@@ -4,7 +4,7 @@
  * library for that through one entry of its table of functions, which is set to one that does
  * nothing: an object that is not registered is not destroyed. */
 #define _GNU_SOURCE
-#include "base/library.h"
+#include "base/system/library.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Opening libnvrtc and compiling with one fixed list of options. */
 #define _GNU_SOURCE
-#include "cuda/nvrtc.h"
+#include "cuda/compile/nvrtc.h"
 #include "cuda/driver.h"
-#include "cuda/nvrtc_search.h"
+#include "cuda/compile/nvrtc_search.h"
 #include "base/env.h"
-#include "base/library.h"
+#include "base/system/library.h"
 #include "base/log.h"
 
 #include <dlfcn.h>

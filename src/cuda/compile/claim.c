@@ -4,9 +4,9 @@
  * however that ends. It belongs to the open file, not to the process (F_OFD_SETLK), so threads
  * claim as processes do. Who holds one claims no other, so nobody waits in a circle. */
 #define _GNU_SOURCE
-#include "cuda/claim.h"
-#include "cuda/entries.h"
-#include "cuda/files.h"
+#include "cuda/compile/claim.h"
+#include "cuda/compile/entries.h"
+#include "cuda/compile/files.h"
 #include "base/log.h"
 
 #include <fcntl.h>

@@ -2,8 +2,8 @@
  * Processes that fork while other threads are inside the library. Locks with data behind them are
  * taken before a fork and given back on both sides, so that a child finds them free and the data
  * whole. Threads, and other libraries' locks, do not survive: see mica_forks. */
-#ifndef MICA_BASE_FORK_H
-#define MICA_BASE_FORK_H
+#ifndef MICA_BASE_SYSTEM_FORK_H
+#define MICA_BASE_SYSTEM_FORK_H
 
 #include <pthread.h>
 

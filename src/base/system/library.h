@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Libraries of others, opened while the program runs: none of them is linked. */
-#ifndef MICA_BASE_LIBRARY_H
-#define MICA_BASE_LIBRARY_H
+#ifndef MICA_BASE_SYSTEM_LIBRARY_H
+#define MICA_BASE_SYSTEM_LIBRARY_H
 
 #include "base/text.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The system calls of the disk cache: retried when interrupted, and failing on demand in tests
  * (MICA_FAULT_FILE). They set errno as the calls do. */
-#ifndef MICA_CUDA_FILES_H
-#define MICA_CUDA_FILES_H
+#ifndef MICA_CUDA_COMPILE_FILES_H
+#define MICA_CUDA_COMPILE_FILES_H
 
 #include <stdbool.h>
 #include <stddef.h>

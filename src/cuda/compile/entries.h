@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The files of the disk cache, as its archives see them. */
-#ifndef MICA_CUDA_ENTRIES_H
-#define MICA_CUDA_ENTRIES_H
+#ifndef MICA_CUDA_COMPILE_ENTRIES_H
+#define MICA_CUDA_COMPILE_ENTRIES_H
 
-#include "cuda/cache.h"
+#include "cuda/compile/cache.h"
 
 #include <time.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who compiles a kernel when several processes want it at once: one, while the others wait for its
  * entry of the disk cache. Only saves work: whoever cannot claim compiles all the same. */
-#ifndef MICA_CUDA_CLAIM_H
-#define MICA_CUDA_CLAIM_H
+#ifndef MICA_CUDA_COMPILE_CLAIM_H
+#define MICA_CUDA_COMPILE_CLAIM_H
 
-#include "cuda/cache.h"
+#include "cuda/compile/cache.h"
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where people have NVRTC beside the places that the loader knows: CUDA toolkits, the packages of
  * pip and conda. docs/man/mica-env.7.scd tells users the same. */
-#ifndef MICA_CUDA_NVRTC_SEARCH_H
-#define MICA_CUDA_NVRTC_SEARCH_H
+#ifndef MICA_CUDA_COMPILE_NVRTC_SEARCH_H
+#define MICA_CUDA_COMPILE_NVRTC_SEARCH_H
 
 #include "base/text.h"
 

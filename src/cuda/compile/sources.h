@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernel sources that were embedded at build time, without their comments: packed all together
  * (tools/embed.c and xz), since they resemble each other. */
-#ifndef MICA_CUDA_SOURCES_H
-#define MICA_CUDA_SOURCES_H
+#ifndef MICA_CUDA_COMPILE_SOURCES_H
+#define MICA_CUDA_COMPILE_SOURCES_H
 
 #include "mica/types.h"
 

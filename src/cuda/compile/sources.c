@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Embedded kernel sources, unpacked when the first of them is asked for. */
-#include "cuda/sources.h"
+#include "cuda/compile/sources.h"
 #include "base/lzma.h"
 #include "base/memory.h"
 #include "base/why.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Threads of the library's own, and the room on the stack of the caller's. */
-#ifndef MICA_BASE_THREAD_H
-#define MICA_BASE_THREAD_H
+#ifndef MICA_BASE_SYSTEM_THREAD_H
+#define MICA_BASE_SYSTEM_THREAD_H
 
 #include "mica/types.h"
 

@@ -7,10 +7,10 @@
  * or not at all, so readers and writers of any number of processes need no lock; that they do not
  * all compile the same is claim.h's. */
 #define _GNU_SOURCE
-#include "cuda/cache.h"
+#include "cuda/compile/cache.h"
 #include "cuda/cuda.h"
-#include "cuda/entries.h"
-#include "cuda/files.h"
+#include "cuda/compile/entries.h"
+#include "cuda/compile/files.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/memory.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inlining of includes: what NVRTC sees must be what the cache key is made of. */
 #define _GNU_SOURCE
-#include "cuda/program.h"
-#include "cuda/files.h"
-#include "cuda/sources.h"
+#include "cuda/compile/program.h"
+#include "cuda/compile/files.h"
+#include "cuda/compile/sources.h"
 #include "base/env.h"
 #include "base/memory.h"
 

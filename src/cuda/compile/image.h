@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Compiled kernels before they are loaded into a device: shared by the whole process, so that no
  * two threads compile the same thing. */
-#ifndef MICA_CUDA_IMAGE_H
-#define MICA_CUDA_IMAGE_H
+#ifndef MICA_CUDA_COMPILE_IMAGE_H
+#define MICA_CUDA_COMPILE_IMAGE_H
 
-#include "cuda/cache.h"
+#include "cuda/compile/cache.h"
 #include "cuda/cuda.h"
 
 typedef enum mica_image_state {

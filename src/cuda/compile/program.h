@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From the name of a kernel's file to the one text that is compiled and hashed. */
-#ifndef MICA_CUDA_PROGRAM_H
-#define MICA_CUDA_PROGRAM_H
+#ifndef MICA_CUDA_COMPILE_PROGRAM_H
+#define MICA_CUDA_COMPILE_PROGRAM_H
 
 #include "base/why.h"
 #include "base/blake2b.h"

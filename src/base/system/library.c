@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Libraries of others, opened while the program runs. */
 #define _GNU_SOURCE
-#include "base/library.h"
+#include "base/system/library.h"
 #include "base/memory.h"
 
 #include <dlfcn.h>

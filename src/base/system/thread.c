@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Threads of the library's own, and the room on the stack of the caller's. */
 #define _GNU_SOURCE
-#include "base/thread.h"
+#include "base/system/thread.h"
 #include "base/memory.h"
 #include "base/why.h"
 

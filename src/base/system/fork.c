@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Processes that fork while other threads are inside the library. */
-#include "base/fork.h"
+#include "base/system/fork.h"
 
 #include <stdatomic.h>
 #include <stddef.h>

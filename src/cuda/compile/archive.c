@@ -8,8 +8,8 @@
  * Digests show damage, not malice: an archive is code, and only worth the trust its source has. */
 #define _GNU_SOURCE
 #include "cuda/cuda.h"
-#include "cuda/entries.h"
-#include "cuda/files.h"
+#include "cuda/compile/entries.h"
+#include "cuda/compile/files.h"
 #include "base/memory.h"
 #include "base/why.h"
 

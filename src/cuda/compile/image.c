@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where a cubin comes from: this process, the disk, or the compiler. */
-#include "cuda/image.h"
+#include "cuda/compile/image.h"
 #include "base/format.h"
-#include "cuda/claim.h"
-#include "cuda/nvrtc.h"
-#include "cuda/program.h"
+#include "cuda/compile/claim.h"
+#include "cuda/compile/nvrtc.h"
+#include "cuda/compile/program.h"
 #include "base/log.h"
 #include "base/memory.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * System calls that can be made to fail. */
 #define _GNU_SOURCE
-#include "cuda/files.h"
+#include "cuda/compile/files.h"
 #include "base/memory.h"
 
 #include <errno.h>
