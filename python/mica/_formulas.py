@@ -195,6 +195,41 @@ def _attention_backward(arrays, saved, fields, gradients, needed):
     return {n: r for n, r in zip(("q", "k", "v", "bias"), results) if n in needed}
 
 
+# mha has two backward passes: the second one goes on from what the first one made.
+
+_MHA_SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "compute")
+_MHA = (*_MHA_SIZES, "scale", "causal", "soft_cap", "window_left", "window_right", "align", "dropout", "max_q", "max_k")
+_MHA_DATA, _MHA_WEIGHTS, _MHA_BIASES = ("q", "k", "v"), ("wq", "wk", "wv", "wo"), ("bq", "bk", "bv", "bo")
+_MHA_SEEN = ("mask", "slopes", "bias", "sinks", "rng", "cu_q", "cu_k", "seq_q", "seq_k")
+_MHA_MADE = ("qh", "kh", "vh", "oh", "lse")
+
+
+def _mha_saved(arrays, given, scalars, described, results):
+    if scalars.get("beta", 0) != 0:
+        raise NotImplementedError("mica::mha: no gradient with beta")
+    keep = {**given, **results}
+    biases = {n: arrays.text(given[n]) for n in _MHA_BIASES if n in given}
+    return [keep.get(n) for n in _MHA_DATA + _MHA_WEIGHTS + _MHA_SEEN + _MHA_MADE], ({n: given.get(n) for n in _MHA}, biases)
+
+
+def _mha_backward(arrays, saved, others, gradients, needed):
+    fields, biases = others
+    kept = dict(zip(_MHA_DATA + _MHA_WEIGHTS + _MHA_SEEN + _MHA_MADE, saved))
+    asked = {n: arrays.text(kept[n]) for n in _MHA_DATA}
+    asked.update({"d" + n: arrays.text(kept[n]) for n in ("bias", "sinks") if n in needed})
+    results = arrays.call("mha", pass_="bwd_data", out=gradients["out"], described=asked, **fields,
+                          **{n: kept[n] for n in _MHA_WEIGHTS + _MHA_SEEN + _MHA_MADE})
+    made = dict(zip((*_MHA_DATA, "doh", "dqh", "dkh", "dvh", *(n for n in ("dbias", "dsinks") if n in asked)), results))
+    found = {n: made["d" + n if n in ("bias", "sinks") else n] for n in needed if n in (*_MHA_DATA, "bias", "sinks")}
+    if len(found) < len(needed):
+        asked = {**{n: arrays.text(kept[n]) for n in _MHA_WEIGHTS}, **biases}
+        results = arrays.call("mha", pass_="bwd_weights", out=gradients["out"], oh=kept["oh"], described=asked,
+                              **{n: kept[n] for n in _MHA_DATA}, **{n: made[n] for n in ("dqh", "dkh", "dvh")},
+                              **{n: fields[n] for n in _MHA_SIZES})
+        found.update({n: r for n, r in zip(asked, results) if n in needed})
+    return found
+
+
 _POOL = ("mode", "window", "stride", "pad", "pad_extra", "dilation", "ceil", "adaptive")
 
 
@@ -350,6 +385,7 @@ FORMULAS = {f.name: f for f in (
     Formula("norm", _norm_saved, _norm_backward, ("x", "scale", "bias"), ("y",), _norm_wants),
     Formula("softmax", _softmax_saved, _softmax_backward, ("x",), ("y",)),
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
+    Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
     Formula("cross_entropy", _loss_saved, _loss_backward, ("x",), ("loss",)),

@@ -140,6 +140,12 @@ def max_pool(x):
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), ((0, 0), (0, 0), (1, 1), (1, 1)))
 
 
+def mha(q, k, v, wq, wk, wv, wo, bq, bo):
+    """Four heads, the weights as outputs x inputs."""
+    heads = [(x @ w.T + b).reshape(2, -1, 4, 2).swapaxes(1, 2) for x, w, b in ((q, wq, bq), (k, wk, 0), (v, wv, 0))]
+    return attention(*heads).swapaxes(1, 2).reshape(2, -1, 8) @ wo.T + bo
+
+
 LABELS = jnp.array([1, 0, 4, 2])
 # By name: mica's, JAX's, arrays (all are differentiated by), and the calls that vmap over the first makes.
 PAIRS = {
@@ -153,6 +159,10 @@ PAIRS = {
     "activation": (lambda x: J.activation(x, act="gelu"), lambda x: jax.nn.gelu(x, approximate=False), (normal(0, 4, 6),), 1),
     "attention": (lambda q, k, v: J.attention(q, k, v, causal="top_left"), attention,
                   (normal(0, 2, 2, 5, 4), normal(1, 2, 2, 5, 4), normal(2, 2, 2, 5, 4)), 1),
+    "mha": (lambda q, k, v, wq, wk, wv, wo, bq, bo: J.mha(q, k, v, wq=wq, wk=wk, wv=wv, wo=wo, bq=bq, bo=bo, heads=4,
+                                                          causal="top_left").out, mha,
+            tuple(normal(i, *shape) / 8 for i, shape in enumerate([(2, 5, 6), (2, 5, 7), (2, 5, 9), (8, 6), (8, 7), (8, 9),
+                                                                   (10, 8), (8,), (10,)])), 0),
     "pool": (lambda x: J.pool(x, window=(3, 3), stride=(2, 2), pad=(1, 1)), max_pool, (normal(0, 2, 3, 7, 6),), 1),
     "cross_entropy": (lambda x: J.cross_entropy(x, LABELS)[0],
                       lambda x: -jax.nn.log_softmax(x)[jnp.arange(4), LABELS].mean(), (normal(0, 4, 6),), 0),

@@ -168,6 +168,14 @@ def _():
             (doubles(1, 4, 4, 3), doubles(1, 2, 5, 3), doubles(1, 2, 5, 2), doubles(4, 5)))
 
 
+@gradient("mha")
+def _():
+    weights = doubles(8, 6), doubles(4, 7), doubles(4, 9), doubles(10, 8)
+    return (lambda q, k, v, wq, wk, wv, wo, bk: _call("mha", q=q, k=k, v=v, wq=wq, wk=wk, wv=wv, wo=wo, bk=bk, heads=4, kv_heads=2,
+                                                      causal="bottom_right")[0],
+            (doubles(2, 4, 6), doubles(2, 5, 7), doubles(2, 5, 9), *weights, doubles(4)))
+
+
 @gradient("rope")
 def _():
     return M.rope, (doubles(1, 2, 4, 6), doubles(1, 1, 4, 6))
