@@ -2,11 +2,16 @@
  * Activations of blocks: a vector loop per function; relu of 16-bit floats, whose results need no
  * rounding, on the bits. */
 #include "ops/activation/activation.h"
-#include "ops/epilogue/cpu/activation_f32.h"
+#include "ops/epilogue/cpu/activation_runs.h"
 #include "cpu/cpu.h"
 
 MICA_CLONES
 static void multiply(float *v, const float *by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) v[i] *= by[i];
+}
+
+static void multiply_f64(double *v, const double *by, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) v[i] *= by[i];
 }
@@ -35,14 +40,19 @@ static void block_f64(const void *desc, int variant, void *const *v, const void 
     const double *k = numbers, a = k[ACTIVATION_A], b = k[ACTIVATION_B];
     const double *x = v[ACTIVATION_X], *gate = v[ACTIVATION_GATE], *dy = v[ACTIVATION_DY];
     double *out = v[ACTIVATION_OUT], *out_gate = v[ACTIVATION_OUT_GATE];
-    for (int64_t i = 0; i < n; i++) {
-        double by = gate ? gate[i] : 1;
-        if (variant & ACTIVATION_BACKWARD)
-            out[i] = dy[i] * by * mica_act_slope(act, x[i], a, b);
-        else
-            out[i] = by * mica_act_value(act, x[i], a, b);
-        if (out_gate) out_gate[i] = dy[i] * mica_act_value(act, x[i], a, b);
+    if (!(variant & ACTIVATION_BACKWARD)) {
+        mica_act_values_f64(act, x, out, n, a, b);
+        if (gate) multiply_f64(out, gate, n);
+        return;
     }
+    mica_act_slopes_f64(act, x, out, n, a, b);
+    if (!gate) {
+        multiply_f64(out, dy, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) out[i] = dy[i] * gate[i] * out[i];
+    mica_act_values_f64(act, x, out_gate, n, a, b);
+    multiply_f64(out_gate, dy, n);
 }
 
 /* Negative numbers become zero; numbers, for NaN has a sign, too: up to infinity's bits. */

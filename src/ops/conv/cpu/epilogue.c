@@ -4,6 +4,7 @@
 
 #include "cpu/cpu.h"
 #include "ops/convert/cpu/convert.h"
+#include "ops/epilogue/cpu/activation_runs.h"
 
 /* ---- the epilogue ---- */
 
@@ -47,7 +48,7 @@ static void step_f32(const mica_conv_job *job, const mica_conv_line *l, int step
     if (act == MICA_ACT_RELU)
         for (int64_t i = 0; i < l->n; i++) v[i] = v[i] < 0 ? 0 : v[i];
     else
-        for (int64_t i = 0; i < l->n; i++) v[i] = (float)mica_act_value(act, v[i], a, b);
+        mica_act_values_f32(act, v, v, l->n, (float)a, (float)b);
 }
 
 void mica_conv_cpu_epilogue_f32(const mica_conv_job *job, const mica_conv_line *l, float *v)

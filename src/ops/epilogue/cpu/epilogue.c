@@ -2,7 +2,7 @@
  * The epilogue on the CPU. */
 #include "ops/epilogue/cpu/epilogue.h"
 #include "ops/epilogue/activation.h"
-#include "ops/epilogue/cpu/activation_f32.h"
+#include "ops/epilogue/cpu/activation_runs.h"
 #include "ops/convert/cpu/convert.h"
 #include "ops/convert/integer.h"
 #include "cpu/cpu.h"
@@ -33,7 +33,7 @@ void mica_epilogue_activate(mica_act act, double a, double b, bool narrow, int c
         return;
     }
     if (!narrow) {
-        for (int j = 0; j < count; j++) v[j] = mica_act_value(act, v[j], a, b);
+        mica_act_values_f64(act, v, v, count, a, b);
         return;
     }
     MICA_ALIGNED float line[MICA_EPILOGUE_RUN] = {0};

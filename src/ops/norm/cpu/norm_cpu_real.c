@@ -2,7 +2,7 @@
  * The CPU engines: in float for x of f32, f16 and bf16, in double for f64. Sums of a tile are
  * formed in `real` and added up in double, part by part in order. */
 #include "ops/norm/cpu/norm_cpu.h"
-#include "ops/epilogue/cpu/activation_f32.h"
+#include "ops/epilogue/cpu/activation_runs.h"
 #include "ops/convert/cpu/real.h"
 
 static const mica_dtype real_type = REAL_TYPE;
@@ -33,7 +33,7 @@ static void store_run(mica_dtype type, void *data, int64_t offset, int64_t strid
 static void activate(const mica_norm_desc *d, const real *v, real *out, int64_t n)
 {
 #if REAL_F64
-    for (int64_t i = 0; i < n; i++) out[i] = mica_act_value(d->act, v[i], d->act_a, d->act_b);
+    mica_act_values_f64(d->act, v, out, n, d->act_a, d->act_b);
 #else
     mica_act_values_f32(d->act, v, out, n, (float)d->act_a, (float)d->act_b);
 #endif
@@ -42,7 +42,7 @@ static void activate(const mica_norm_desc *d, const real *v, real *out, int64_t 
 static void slopes(const mica_norm_desc *d, const real *v, real *out, int64_t n)
 {
 #if REAL_F64
-    for (int64_t i = 0; i < n; i++) out[i] = mica_act_slope(d->act, v[i], d->act_a, d->act_b);
+    mica_act_slopes_f64(d->act, v, out, n, d->act_a, d->act_b);
 #else
     mica_act_slopes_f32(d->act, v, out, n, (float)d->act_a, (float)d->act_b);
 #endif
