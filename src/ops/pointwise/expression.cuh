@@ -59,6 +59,7 @@ POINTWISE real sigmoid_of(real v)
     const real e = exp_of(-abs_of(v));
     return (v < 0 ? e : 1) / (1 + e);
 }
+POINTWISE real log1p_unit_of(real v) { return log1p_of(v); }
 POINTWISE real softplus_of(real v) { return (v < 0 ? 0 : v) + log1p_of(exp_of(-abs_of(v))); }
 POINTWISE real normal_of(real v) { return (real)0.5 * erfc_of(v * (real)-0.70710678118654752); }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the values of functions.def are made of, in the arithmetic type `real`: C for float and for
  * double (functions_loops.h), and CUDA (expression.cu). Each has POINTWISE, sqrt_of(v), exp_of(v),
- * ... for real v, and infinity_of(). */
+ * ... for real v, log1p_unit_of(v) for v from 0 to 1, and infinity_of(). */
 
 typedef long long whole_t;
 typedef unsigned long long bits_t;
@@ -83,14 +83,14 @@ POINTWISE real logaddexp_of(real a, real b)
 {
     const real larger = a != a || a > b ? a : b, apart = abs_of(a - b);
     if (a == b) return a + (real)0.69314718055994531; /* infinities, too */
-    return larger + log1p_of(exp_of(-apart));
+    return larger + log1p_unit_of(exp_of(-apart));
 }
 
 POINTWISE real logaddexp2_of(real a, real b)
 {
     const real larger = a != a || a > b ? a : b, apart = abs_of(a - b);
     if (a == b) return a + 1;
-    return larger + log1p_of(exp2_of(-apart)) * (real)1.4426950408889634;
+    return larger + log1p_unit_of(exp2_of(-apart)) * (real)1.4426950408889634;
 }
 
 /* tanh(log(1 + e^v)) is n / (n + 2) with n = e^v (e^v + 2). */
