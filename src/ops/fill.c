@@ -172,6 +172,24 @@ static double float_value(mica_dtype d, mica_fill fill, uint64_t seed, uint64_t 
     }
 }
 
+/* ---- factors ---- */
+
+static double factor(mica_dtype type, mica_fill fill, uint64_t seed, uint64_t i)
+{
+    const uint64_t bits = mica_random_bits(seed, i);
+    if (is_unsigned(type)) return bits % 64 ? 1 : 0;
+    if (mica_dtype_is_integer(type) || fill == MICA_FILL_EXACT) return bits & 1 ? 1 : -1;
+    if (fill == MICA_FILL_EXTREME) return bits % 256 == 0 ? 0 : bits & 1 ? 1 : -1;
+    return (bits & 1 ? 1 : -1) * (1 + 0.01 * mica_random_normal(seed ^ 1, i));
+}
+
+void mica_fill_factors(mica_dtype type, mica_fill fill, uint64_t seed, int64_t count,
+                       double *values)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] = mica_fill_rounded(type, factor(type, fill, seed, (uint64_t)i));
+}
+
 /* ---- edges ---- */
 
 /* The floating-point input that the seed picks; -1: there is none. */

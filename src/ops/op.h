@@ -257,6 +257,9 @@ int mica_config_keep(mica_config *list, double *ms, int count, int most, const m
 /* Fills of arguments that the operation does not fill itself. */
 void mica_fill_general(const mica_op *op, const void *desc, int arg, mica_fill fill, uint64_t seed,
                        double *values);
+/* Numbers whose products, in any order, neither overflow nor vanish; a few zeros. */
+void mica_fill_factors(mica_dtype type, mica_fill fill, uint64_t seed, int64_t count,
+                       double *values);
 /* The edges of a floating-point type: NaN and infinities, its end and half of it, numbers whose
  * squares overflow, arguments of deep tails; a third are ordinary. */
 double mica_fill_edge(mica_dtype d, uint64_t seed, uint64_t i);

@@ -229,16 +229,6 @@ static bool exact(const void *desc)
            mica_reduce_map_bound(d) * (double)slice_length(d) <= 0x1p24;
 }
 
-/* Factors whose products, in any order, neither overflow nor vanish; a few zeros. */
-static double factor(mica_fill fill, mica_dtype type, uint64_t seed, uint64_t i)
-{
-    const uint64_t bits = mica_random_bits(seed, i);
-    if (type == MICA_U8 || type == MICA_U32 || type == MICA_BOOL) return bits % 64 ? 1 : 0;
-    if (mica_dtype_is_integer(type) || fill == MICA_FILL_EXACT) return bits & 1 ? 1 : -1;
-    if (fill == MICA_FILL_EXTREME) return bits % 256 == 0 ? 0 : bits & 1 ? 1 : -1;
-    return (bits & 1 ? 1 : -1) * (1 + 0.01 * mica_random_normal(seed ^ 1, i));
-}
-
 /* Slices of zeros, of ones, of both, and of one that differs from all others. */
 static double truth(uint64_t seed, int64_t slice, int64_t i, int64_t n)
 {
@@ -288,18 +278,15 @@ static bool fill_input(const void *desc, const double *scalars, int arg, mica_fi
         element.strides[i] = reduced ? elements : 0;
         *(reduced ? &elements : &slices) *= d->x.dims[i];
     }
+    if (row->by == REDUCE_PRODUCT) {
+        mica_fill_factors(d->x.dtype, fill, seed, slices * elements, values);
+        return true;
+    }
     for (int64_t i = 0; i < slices * elements; i++) {
-        char kept[16];
         const int64_t at = mica_offset(&slice, i), place = mica_offset(&element, i);
-        double v;
-        if (places)
-            v = planted(d, seed, at, place, elements, values[i]);
-        else if (row->by == REDUCE_PRODUCT)
-            v = factor(fill, d->x.dtype, seed, (uint64_t)i);
-        else
-            v = truth(seed, at, place, elements);
-        mica_dtype_store(d->x.dtype)(kept, 0, v);
-        values[i] = mica_dtype_load(d->x.dtype)(kept, 0);
+        const double v = places ? planted(d, seed, at, place, elements, values[i])
+                                : truth(seed, at, place, elements);
+        values[i] = mica_fill_rounded(d->x.dtype, v);
     }
     return true;
 }

@@ -589,3 +589,50 @@ void mica_s64_to_f64_odd(const void *data, int64_t offset, int64_t stride, doubl
         out[i] = v < 0 ? -r : r;
     }
 }
+
+/* ---- 64-bit integers ---- */
+
+void mica_to_s64(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, int64_t *out,
+                 int64_t n)
+{
+    if (dtype == MICA_S64) {
+        mica_move((const char *)data + offset * 8, stride, (char *)out, 1, 8, n);
+        return;
+    }
+    MICA_ALIGNED double block[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        mica_to_f64(dtype, data, offset + i * stride, stride, block, m);
+        for (int64_t j = 0; j < m; j++) out[i + j] = (int64_t)block[j];
+    }
+}
+
+/* What a double cannot hold is saturated by any type that is shorter. */
+void mica_from_s64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const int64_t *in,
+                   int64_t n)
+{
+    if (dtype == MICA_S64) {
+        mica_move((const char *)in, 1, (char *)data + offset * 8, stride, 8, n);
+        return;
+    }
+    MICA_ALIGNED double block[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        for (int64_t j = 0; j < m; j++) block[j] = (double)in[i + j];
+        mica_from_f64(dtype, data, offset + i * stride, stride, block, m);
+    }
+}
+
+void mica_wrap_s64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const int64_t *in,
+                   int64_t n)
+{
+    if (mica_dtype_bits(dtype) == 64) {
+        mica_from_s64(dtype, data, offset, stride, in, n);
+    } else if (mica_dtype_bits(dtype) == 32) {
+        uint32_t *to = (uint32_t *)data + offset;
+        for (int64_t i = 0; i < n; i++) to[i * stride] = (uint32_t)(uint64_t)in[i];
+    } else {
+        uint8_t *to = (uint8_t *)data + offset;
+        for (int64_t i = 0; i < n; i++) to[i * stride] = (uint8_t)(uint64_t)in[i];
+    }
+}

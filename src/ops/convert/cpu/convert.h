@@ -34,6 +34,14 @@ void mica_from_f64(mica_dtype dtype, void *data, int64_t offset, int64_t stride,
                    int64_t n);
 /* mica_from_f64 of neighbours, past the caches. */
 void mica_stream_f64(mica_dtype dtype, void *data, int64_t offset, const double *in, int64_t n);
+/* To and from 64-bit integers, of any integer type of a byte or more: saturated, or what fits of
+ * the bits. */
+void mica_to_s64(mica_dtype dtype, const void *data, int64_t offset, int64_t stride, int64_t *out,
+                 int64_t n);
+void mica_from_s64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const int64_t *in,
+                   int64_t n);
+void mica_wrap_s64(mica_dtype dtype, void *data, int64_t offset, int64_t stride, const int64_t *in,
+                   int64_t n);
 /* s64 to f64 with an odd last bit where digits are lost, so that rounding the double to a shorter
  * type is the only rounding (Boldo and Melquiond 2008). */
 void mica_s64_to_f64_odd(const void *data, int64_t offset, int64_t stride, double *out, int64_t n);

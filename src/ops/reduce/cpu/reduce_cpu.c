@@ -69,28 +69,13 @@ typedef struct buffers {
     MICA_ALIGNED char of[2][BUFFER];
 } buffers;
 
-static void to_s64(mica_dtype type, const char *data, int64_t offset, int64_t stride, int64_t *out,
-                   int64_t n)
-{
-    double part[512];
-    if (type == MICA_S64) {
-        mica_move(data + offset * 8, stride, (char *)out, 1, 8, n);
-        return;
-    }
-    for (int64_t a = 0; a < n; a += 512) {
-        const int64_t m = least(n - a, 512);
-        mica_to_f64(type, data, offset + a * stride, stride, part, m);
-        for (int64_t i = 0; i < m; i++) out[a + i] = (int64_t)part[i];
-    }
-}
-
 static const void *fetch_wide(const mica_reduce_tile *t, int64_t from, int64_t n, void *buffer)
 {
     const mica_tile *m = &t->tile;
     const int64_t step = m->s->along[0], at = m->offset[0] + from * step;
     if (t->walk->real == m->s->type[0] && step == 1) return (const char *)m->data[0] + at * 8;
     if (t->walk->real == MICA_S64)
-        to_s64(m->s->type[0], m->data[0], at, step, buffer, n);
+        mica_to_s64(m->s->type[0], m->data[0], at, step, buffer, n);
     else
         mica_to_f64(m->s->type[0], m->data[0], at, step, buffer, n);
     return buffer;
