@@ -53,6 +53,7 @@
 #include "mica/cross_entropy.h"   /* cross_entropy */
 #include "mica/reduce.h"          /* reduce */
 #include "mica/loss.h"            /* loss */
+#include "mica/scan.h"            /* scan */
 #include "mica/optim.h"           /* optim */
 #include "mica/rope.h"            /* rope, kv_append */
 #include "mica/transform.h"       /* transform */

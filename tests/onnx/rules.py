@@ -701,6 +701,13 @@ def hardmax(node):
     return [expression(node, f"where(x0==x1,1.0,0.0)", np.broadcast_to(place, x.shape), counted, kind=type_of(x))]
 
 
+@rule("CumSum", "CumProd")
+def scan(node):
+    x, axis = node.inputs
+    return [node.run("scan", kind="sum" if node.op == "CumSum" else "prod", x=x, y=described(type_of(x), x.shape),
+                     axis=scalar(axis), exclusive=bool(node("exclusive", 0)), reverse=bool(node("reverse", 0)))]
+
+
 # ---- losses ----
 
 def classes(node, labels):
@@ -1178,7 +1185,6 @@ for reason, names in {
     "files of images, for the caller": "ImageDecoder",
     "the result's size depends on values": "Compress NonZero Unique NonMaxSuppression",
     "random numbers are each library's own": "Bernoulli RandomUniformLike",
-    "no scans yet": "CumSum CumProd",
     "no sort or top-k yet": "TopK",
     "no recurrent nets yet": "GRU LSTM RNN",
     "no linear attention yet": "LinearAttention",

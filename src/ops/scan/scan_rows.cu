@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Scans of rows: THREADS (a power of two) share a slice, SLICES are in a block. A block of a row is
+ * CHUNKS accesses of VECTOR elements of each thread, those of a warp beside each other, and is put
+ * together in a fixed order: elements of an access, lanes, accesses of a warp, warps. CHAINED: each
+ * block of a row is a thread block, which takes the next number, so that those before it have begun; it
+ * says what it is the sum of, adds up those before it in its group of SCAN_GROUP, in a fixed order, and
+ * what the group begins with, and the last block of a group says what the next begins with. Blocks never
+ * wait for others of their group to have waited. Else the threads pass the row's blocks one by one. */
+#include "ops/scan/scan.cuh"
+#include "kernels/bulk.cuh"
+
+constexpr int BLOCK = THREADS * SLICES, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;
+constexpr int TILE = THREADS * CHUNKS * VECTOR;
+static_assert((THREADS & (THREADS - 1)) == 0 && BLOCK % 32 == 0 && BLOCK <= 1024, "whole warps of one block");
+static_assert(!CHAINED || (SLICES == 1 && THREADS == SCAN_GROUP), "a thread for each block of a group");
+
+SCAN int lane_of() { return (int)threadIdx.x % LANES; }
+SCAN int warp_of() { return (int)threadIdx.x % THREADS / LANES; }
+
+/* ---- elements of a row ---- */
+
+SCAN long long position(const mica_scan_args &a, long long i) { return REVERSE ? a.n - 1 - i : i; }
+
+/* VECTOR elements from step i on; `shift` positions beside it. */
+template <typename T>
+SCAN void load(const mica_scan_args &a, const T *from, int operand, long long i, long long shift, T *v)
+{
+    const long long along = a.along[operand];
+    if (VECTOR > 1 && i + VECTOR <= a.n && along == 1 && shift == 0) {
+        T e[VECTOR];
+        const lanes<T, VECTOR> raw = fetch<VECTOR>(from + (REVERSE ? a.n - i - VECTOR : i), a.whole >> operand & 1);
+        memcpy(e, raw.words, sizeof e);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) v[k] = e[REVERSE ? VECTOR - 1 - k : k];
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) {
+        const long long p = position(a, i + k) + shift;
+        if (i + k < a.n && p < a.n) v[k] = from[p * along];
+    }
+}
+
+template <typename T>
+SCAN void store(const mica_scan_args &a, T *to, int operand, long long i, const T *v)
+{
+    const long long along = a.along[operand];
+    if (VECTOR > 1 && i + VECTOR <= a.n && along == 1 && (a.whole >> operand & 1)) {
+        T e[VECTOR];
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) e[k] = v[REVERSE ? VECTOR - 1 - k : k];
+        store_vector<VECTOR>(to + (REVERSE ? a.n - i - VECTOR : i), e);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++)
+        if (i + k < a.n) to[position(a, i + k) * along] = v[k];
+}
+
+struct row {
+    const a_t *a;
+    const b_t *b;
+    const c_t *c;
+    const flag_t *flags;
+    out_t *out;
+    index_t *index;
+};
+
+SCAN row row_at(const mica_scan_args &a, long long slice)
+{
+    long long at[SCAN_OPERANDS];
+    layout_offsets<SCAN_OPERANDS>(a.outer, slice, at);
+    return row{(const a_t *)a.in[SCAN_A] + at[SCAN_A],          (const b_t *)a.in[SCAN_B] + at[SCAN_B],
+               (const c_t *)a.in[SCAN_C] + at[SCAN_C],          (const flag_t *)a.in[SCAN_FLAGS] + at[SCAN_FLAGS],
+               (out_t *)a.out + at[SCAN_OUT], (index_t *)a.index + at[SCAN_INDEX]};
+}
+
+SCAN void read(const mica_scan_args &a, const row &r, long long i, element *e)
+{
+    a_t va[VECTOR];
+    load(a, r.a, SCAN_A, i, 0, va);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++) e[k].a = va[k];
+    if constexpr (READS_B) {
+        b_t vb[VECTOR];
+        load(a, r.b, SCAN_B, i, 0, vb);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) e[k].b = vb[k];
+    }
+    if constexpr (READS_C) {
+        c_t vc[VECTOR];
+        load(a, r.c, SCAN_C, i, 0, vc);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) e[k].c = vc[k];
+    }
+    if constexpr (SEGMENTED) {
+        flag_t f[VECTOR];
+        memset(f, 0, sizeof f);
+        load(a, r.flags, SCAN_FLAGS, i, REVERSE ? 1 : 0, f);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) e[k].head = widen<s64>(f[k]) != 0;
+    }
+    if constexpr (BY == SCAN_RUNS) {
+        long long earlier = 0;
+        if (i > 0 && i <= a.n) earlier = (long long)r.b[position(a, i - 1) * a.along[SCAN_B]];
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            find_run(e[k], earlier, i + k == 0, position(a, i + k));
+            earlier = (long long)e[k].b;
+        }
+    }
+}
+
+/* ---- a block of a row ---- */
+
+/* What comes before the thread's accesses, from the block's begin on; returns the sum of its warp. */
+template <typename S>
+SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long first, S *before)
+{
+    S all = nothing<S>();
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+        S s = nothing<S>();
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            const long long i = first + j * (LANES * VECTOR) + k;
+            if (i < a.n) s = join(s, state_of<S>(e[j][k], position(a, i)));
+        }
+#pragma unroll
+        for (int by = 1; by < LANES; by *= 2) {
+            const S o = state_by_words(s, [&](u32 w) { return __shfl_up_sync(0xffffffffu, w, by, LANES); });
+            if (lane_of() >= by) s = join(o, s);
+        }
+        before[j] = state_by_words(s, [&](u32 w) { return __shfl_up_sync(0xffffffffu, w, 1, LANES); });
+        before[j] = lane_of() == 0 ? all : join(all, before[j]);
+        all = join(all, state_by_words(s, [&](u32 w) { return __shfl_sync(0xffffffffu, w, LANES - 1, LANES); }));
+    }
+    return all;
+}
+
+/* What comes before a warp; `all` becomes the sum of the block. */
+template <typename S> SCAN S scan_warps(S *scratch, S &all)
+{
+    if constexpr (WARPS == 1) return nothing<S>();
+    S *mine = scratch + (int)threadIdx.x / THREADS * WARPS;
+    if (lane_of() == 0) mine[warp_of()] = all;
+    __syncthreads();
+    S before = nothing<S>();
+    all = nothing<S>();
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w == warp_of()) before = all;
+        all = join(all, mine[w]);
+    }
+    __syncthreads(); /* the scratch is used again */
+    return before;
+}
+
+template <typename S>
+SCAN void write(const mica_scan_args &a, const row &r, const element (*e)[VECTOR], long long first, const S &head,
+                const S *before)
+{
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+        const long long i = first + j * (LANES * VECTOR);
+        S run = join(head, before[j]);
+        out_t v[VECTOR];
+        index_t index[VECTOR];
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) {
+            long long at = 0;
+            if (i + k >= a.n) continue;
+            v[k] = stored<out_t>(step(run, e[j][k], position(a, i + k), &at));
+            if constexpr (INDEXED) index[k] = (index_t)at;
+        }
+        if (i >= a.n) continue;
+        store(a, r.out, SCAN_OUT, i, v);
+        if constexpr (INDEXED) store(a, r.index, SCAN_INDEX, i, index);
+    }
+}
+
+/* ---- blocks of a row, each a thread block ---- */
+
+SCAN void wait_for(const int *number)
+{
+    while (acquire_number(number) == 0) {}
+}
+
+/* What comes before block `at` of a row whose sum is `all`. By all threads. */
+template <typename S> SCAN S look_back(const mica_scan_args &a, long long slice, long long at, const S &all, S *scratch)
+{
+    const long long groups = (a.parts + SCAN_GROUP - 1) / SCAN_GROUP, group = at / SCAN_GROUP;
+    S *states = (S *)a.states + slice * a.parts, *prefixes = (S *)a.prefixes + slice * groups;
+    int *there = a.numbers + 1 + slice * a.parts, *begun = a.numbers + 1 + a.outer.count * a.parts + slice * groups;
+    if (threadIdx.x == 0) {
+        states[at] = all;
+        release_number(there + at, 1);
+    }
+    const long long other = group * SCAN_GROUP + threadIdx.x;
+    S s = nothing<S>();
+    if (other < at) {
+        wait_for(there + other);
+        s = states[other];
+    }
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2)
+        s = join(s, state_by_words(s, [&](u32 w) { return __shfl_down_sync(0xffffffffu, w, by); }));
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = s;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < THREADS / 32; w++) s = join(s, scratch[w]);
+        if (group > 0) {
+            wait_for(begun + group);
+            s = join(prefixes[group], s);
+        }
+        if (at % SCAN_GROUP == SCAN_GROUP - 1 && group + 1 < groups) {
+            prefixes[group + 1] = join(s, all);
+            release_number(begun + group + 1, 1);
+        }
+        scratch[0] = s;
+    }
+    __syncthreads();
+    return scratch[0];
+}
+
+SCAN long long next_number(int *numbers)
+{
+    __shared__ long long number;
+    if (threadIdx.x == 0) number = atomicAdd(numbers, 1);
+    __syncthreads();
+    return number;
+}
+
+/* Elements of a block of a row, what comes before each access in it, and where the thread's first is. */
+struct block {
+    element e[CHUNKS][VECTOR];
+    state before[CHUNKS];
+    long long first;
+};
+
+/* Reads a block and scans it by warps; returns what comes before the thread's warp. */
+SCAN state take(const mica_scan_args &a, const row &r, long long first, block &b, state *scratch, state &all)
+{
+    b.first = first;
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) read(a, r, first + j * (LANES * VECTOR), b.e[j]);
+    all = scan_warp(a, b.e, first, b.before);
+    return scan_warps(scratch, all);
+}
+
+/* One block of a row, the next of all. */
+SCAN void pass_one(const mica_scan_args &a, long long own, state *scratch)
+{
+    const long long number = next_number(a.numbers);
+    const long long slice = number % a.outer.count, at = number / a.outer.count;
+    const row r = row_at(a, slice);
+    block b;
+    state all;
+    const state warps = take(a, r, at * TILE + own, b, scratch, all);
+    write(a, r, b.e, b.first, join(look_back(a, slice, at, all, scratch), warps), b.before);
+}
+
+/* Whole rows, block by block. */
+SCAN void pass_rows(const mica_scan_args &a, long long own, state *scratch)
+{
+    for (long long slices = (long long)blockIdx.x * SLICES; slices < a.outer.count;
+         slices += (long long)gridDim.x * SLICES) {
+        const long long slice = slices + threadIdx.x / THREADS;
+        const bool inside = slice < a.outer.count;
+        const row r = row_at(a, inside ? slice : 0);
+        state carry = nothing<state>();
+        for (long long at = 0; at < a.n; at += TILE) {
+            block b;
+            state all;
+            const state warps = take(a, r, inside ? at + own : a.n, b, scratch, all);
+            write(a, r, b.e, b.first, join(carry, warps), b.before);
+            carry = join(carry, all);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) scan_rows(const mica_scan_args a)
+{
+    __shared__ __align__(16) unsigned char memory[(BLOCK / 32 + 1) * sizeof(state)];
+    const long long own = warp_of() * (long long)(LANES * CHUNKS * VECTOR) + lane_of() * VECTOR;
+    overlap_wait();
+    if constexpr (CHAINED) pass_one(a, own, (state *)memory);
+    else pass_rows(a, own, (state *)memory);
+}
