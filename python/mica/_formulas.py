@@ -2,7 +2,8 @@
 """Gradients: which pass of the library gives which, for array libraries that differentiate. An operation without a
 formula here has none.
 
-FORMULAS has them by operation; in them arrays stands for the library of arrays: its call(name, described, scalars, **fields) -> results, text(array),
+FORMULAS has them by operation; in them arrays stands for the library of arrays: its call(name, described, scalars, **fields)
+-> results and names(name, described, **fields) of such a call, text(array),
 cast(array, type) and dtype(array), ours. Its arrays have what those of NumPy and of PyTorch have in common."""
 
 import copy
@@ -352,7 +353,10 @@ def _by_names(table):
         # Which gradients are made is said by their descriptions; where these are the inputs, all are.
         asked = {dx[n]: t for n, t in shapes.items() if n in needed or dx[n] == n}
         results = arrays.call(name, pass_="bwd", described=asked, scalars=scalars, **told, **fields)
-        found = dict(zip((n for n in written if n in asked), results))
+        order = [n for n in written if n in asked]
+        if len(results) != len(order):  # some are made whether asked for or not
+            order = arrays.names(name, pass_="bwd", described=asked, **told, **fields)
+        found = dict(zip(order, results))
         return {n: found[dx[n]] for n in needed if dx.get(n) in found}
 
     return Formula(name, saved, backward, dx, dy)

@@ -60,6 +60,12 @@ class Arrays:
         return list(found) if isinstance(found, tuple) else [found]
 
     @staticmethod
+    def names(name, described=(), **fields):
+        table = table_of(name)
+        given = {n: _tensor(v, n) if n in table.tensors else v for n, v in fields.items() if v is not None}
+        return [n for n, _ in inferred(table, {**given, **dict(described)})]
+
+    @staticmethod
     def text(x):
         tensor = _tensor(x)
         return ":".join([tensor.dtype] + ["x".join(map(str, tensor.shape))] * bool(tensor.shape))

@@ -16,6 +16,11 @@ class Arrays:
                     {n: v for n, v in dict(described).items() if v is not None}, dict(scalars))
 
     @staticmethod
+    def names(name, described=(), **fields):
+        given = {n: v for n, v in fields.items() if v is not None}
+        return [n for n, _ in operators[name].results(given, dict(described))]
+
+    @staticmethod
     def cast(t, dtype):
         return t.to(dtype)
 
