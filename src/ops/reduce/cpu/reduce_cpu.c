@@ -128,8 +128,9 @@ static void walk(const mica_reduce_tile *t, int64_t from, int64_t to, void *add,
         const int64_t row = one_row ? 0 : at / n, a = at - row * n;
         mica_reduce_tile of_row;
         const mica_reduce_tile *r = t;
-        mica_reduce_chunk c = {.seen = at};
+        mica_reduce_chunk c; /* not zeroed, as tiles are not */
         if (!one_row) of_row = at_row(t, row), r = &of_row;
+        c.seen = at;
         m = least(least(chunk, n - a), to - at);
         fetch(r, add ? set->first : set->again, a, m, b, &c);
         if (add) {

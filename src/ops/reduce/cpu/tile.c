@@ -47,21 +47,30 @@ bool mica_tiling_is_kept(const mica_tiling *s, int k)
     return s->n <= (in_place ? 4 * MICA_TILE_KEPT : MICA_TILE_KEPT / s->width);
 }
 
+enum { FEW = 4 }; /* operands whose loop is unrolled: most have no more */
+
+static void place_first(mica_tile *t, void *const *data, int k, int last, int64_t first)
+{
+    const mica_layout *l = &t->s->outer;
+    t->data[k] = data[k];
+    t->across[k] = last >= 0 ? l->strides[k][last] : 0;
+    t->offset[k] = first * t->across[k];
+}
+
 mica_tile mica_tile_at(const mica_tiling *s, void *const *data, int64_t index)
 {
     const mica_layout *l = &s->outer;
     int last = l->rank - 1;
-    mica_tile t = {.s = s, .width = 1};
+    mica_tile t; /* not zeroed: that costs what a short slice does */
     int64_t first = index % s->blocks * s->width, rest = index / s->blocks;
+    t.s = s, t.width = 1;
     if (last >= 0) t.width = least(s->width, l->dims[last] - first);
-    for (int k = 0; k < s->operands; k++) {
-        t.data[k] = data[k];
-        t.across[k] = last >= 0 ? l->strides[k][last] : 0;
-        t.offset[k] = first * t.across[k];
-    }
+    for (int k = 0; k < FEW; k++) place_first(&t, data, k, last, first);
+    for (int k = FEW; k < s->operands; k++) place_first(&t, data, k, last, first);
     for (int dim = last - 1; dim >= 0; dim--) {
-        for (int k = 0; k < s->operands; k++)
-            t.offset[k] += rest % l->dims[dim] * l->strides[k][dim];
+        const int64_t i = rest % l->dims[dim];
+        for (int k = 0; k < FEW; k++) t.offset[k] += i * l->strides[k][dim];
+        for (int k = FEW; k < s->operands; k++) t.offset[k] += i * l->strides[k][dim];
         rest /= l->dims[dim];
     }
     return t;
