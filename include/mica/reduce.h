@@ -25,7 +25,20 @@
  * such values are not found.
  *
  *     mica_reduce_desc d = { .kind = MICA_REDUCE_KIND_MEAN, .map = "square(x0-x1)",
- *                            .x = ..., .x1 = ... }; */
+ *                            .x = ..., .x1 = ... };
+ *
+ * pass=bwd is the gradient of what has no map, is no truth, count or position, and whose x is f64
+ * f32 f16 bf16. It reads x and dy and finds y and what else it needs again:
+ *
+ *   sum mean         dx = dy, dy / elements
+ *   prod             dy times the product of the others, zeros included: where a slice has one
+ *                    zero, that alone has a gradient, where it has more, none
+ *   max min          dy, in equal parts to all that are equal to y, as torch.amax (NaN equals NaN)
+ *   amax             the same of magnitudes, times sign(x); of zeros 0
+ *   norm1 norm2      sign(x) dy, x dy / y; of norm2 0 where y is 0
+ *   logsumexp        dy softmax(x), of a slice with +inf or of -inf alone NaN
+ *   var std          2 dy (x - mean) / (elements - correction), dy (x - mean) / (elements -
+ *                    correction) / y; of std 0 where y is 0 */
 #ifndef MICA_REDUCE_H
 #define MICA_REDUCE_H
 
@@ -71,8 +84,12 @@ enum {
     MICA_REDUCE_X4,
     MICA_REDUCE_X5,
     MICA_REDUCE_X6,
-    MICA_REDUCE_X7
+    MICA_REDUCE_X7,
+    MICA_REDUCE_DY,
+    MICA_REDUCE_DX
 };
+
+typedef enum mica_reduce_pass { MICA_REDUCE_FWD, MICA_REDUCE_BWD } mica_reduce_pass;
 
 typedef struct mica_reduce_desc {
     mica_reduce_kind kind; /* 0 means sum */
@@ -84,6 +101,9 @@ typedef struct mica_reduce_desc {
     double correction;                      /* var, std; 1 is Bessel's; 0 means none */
     char map[MICA_REDUCE_MAP];              /* 0 means x itself */
     mica_tensor x1, x2, x3, x4, x5, x6, x7; /* of map; 0 means not given */
+    mica_reduce_pass pass;                  /* 0 means fwd */
+    mica_tensor dy;                         /* bwd; 0 means inferred: as y would be */
+    mica_tensor dx;                         /* bwd; 0 means inferred: as x */
 } mica_reduce_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -259,6 +259,12 @@ static void refusals(void **state)
     refuses("reduce x=f32:3x4 kind=any y=f32:", "y is f32, any of f32 must be integers");
     refuses("reduce x=f32:3x4 axes=1 y=f32:4", "dimension 0 of y is 4");
     refuses("reduce x=f32:3x4 axes=1 keepdims=1 y=f32:3", "y has rank 1");
+    refuses("reduce pass=bwd kind=argmax x=f32:4", "pass is bwd, argmax has no gradient");
+    refuses("reduce pass=bwd kind=count x=f32:4", "count has no gradient");
+    refuses("reduce pass=bwd x=s32:4", "x is s32, in bwd it must be f64, f32, f16 or bf16");
+    refuses("reduce pass=bwd map=square(x0) x=f32:4", "a map has its gradient in pointwise");
+    refuses("reduce pass=bwd x=f32:4x3 axes=1 dy=f32:3", "dimension 0 of dy is 3");
+    refuses("reduce pass=bwd x=f32:4x3 axes=1 dx=f32:3x4", "dimension 0 of dx is 3, of x 4");
 }
 
 static void threads_do_not_show(void **state)
@@ -288,6 +294,56 @@ static void threads_do_not_show(void **state)
     free(x);
 }
 
+/* Ties, zeros, infinities: as PyTorch's autograd. */
+static void gradients_are_those_of_others(void **state)
+{
+    (void)state;
+    enum { ROWS = 4, N = 3 * ROWS };
+    static const struct {
+        const char *kind;
+        double x[N], dx[N];
+    } rows[] = {
+#include "../judges/reduce_gradients.h"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int form = 0; form < 8; form++) {
+            const bool wide = form & 1, across = form & 2;
+            double x[N], dx[N], want[N], dy[] = {1.5, -2, 0.25, 3};
+            char line[160];
+            for (int k = 0; k < N; k++) {
+                const int from = across ? k % ROWS * 3 + k / ROWS : k;
+                x[k] = rows[i].x[from], want[k] = rows[i].dx[from];
+            }
+            snprintf(line, sizeof line, "reduce pass=bwd kind=%s x=%s:%s axes=%d", rows[i].kind,
+                     wide ? "f64" : "f32", across ? "3x4" : "4x3", !across);
+            double *values[MICA_MAX_ARGS] = {
+                [MICA_REDUCE_X] = x, [MICA_REDUCE_DY] = dy, [MICA_REDUCE_DX] = dx};
+            run_ok(form & 4 ? "ref" : "compose", line, values);
+            assert_int_equal(differences(dx, want, N, wide ? 1e-14 : 1e-6, wide ? 1e-13 : 3e-6), 0);
+        }
+}
+
+/* NaN: the largest, shared among NaN; a magnitude; no other kind hides it. */
+static void gradients_of_nan(void **state)
+{
+    (void)state;
+    double x[] = {1, NAN, NAN, 4}, dy[] = {3}, dx[4];
+    const double shared[] = {0, 1.5, 1.5, 0}, magnitude[] = {0, NAN, NAN, 0};
+    double *values[MICA_MAX_ARGS] = {
+        [MICA_REDUCE_X] = x, [MICA_REDUCE_DY] = dy, [MICA_REDUCE_DX] = dx};
+    const char *const both[] = {"compose", "ref"};
+    for (int e = 0; e < 2; e++) {
+        run_ok(both[e], "reduce pass=bwd kind=max x=f32:4", values);
+        assert_int_equal(differences(dx, shared, 4, 0, 0), 0);
+        run_ok(both[e], "reduce pass=bwd kind=min x=f32:4", values);
+        assert_int_equal(differences(dx, shared, 4, 0, 0), 0);
+        run_ok(both[e], "reduce pass=bwd kind=amax x=f32:4", values);
+        assert_int_equal(differences(dx, magnitude, 4, 0, 0), 0);
+        run_ok(both[e], "reduce pass=bwd kind=logsumexp x=f32:4", values);
+        for (int i = 0; i < 4; i++) assert_true(isnan(dx[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +356,8 @@ int main(void)
         cmocka_unit_test(mapped),
         cmocka_unit_test(refusals),
         cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(gradients_are_those_of_others),
+        cmocka_unit_test(gradients_of_nan),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -222,6 +222,17 @@ def _():
     return lambda x: _call("tile", x=x, repeats=[2, 3])[0], (doubles(2, 3),)
 
 
+def _reduced(kind, **fields):
+    """On values that lie apart: an extremum has a gradient there."""
+    return lambda: (lambda x: _call("reduce", x=x, kind=kind, axes=["1"], **fields)[0],
+                    (torch.randperm(15).reshape(3, 5).double().sub(6.5).div(4).requires_grad_(),))
+
+
+for _kind in "sum", "mean", "prod", "max", "min", "amax", "norm1", "norm2", "logsumexp", "var":
+    gradient("reduce")(_reduced(_kind))
+gradient("reduce")(_reduced("std", correction=1.0, keepdims=True))
+
+
 @gradient("dropout")
 def _():
     rng = torch.tensor([7, 1])
@@ -454,6 +465,16 @@ class Functions(unittest.TestCase):
         self.assertTrue(torch.equal(one, two))
         self.assertAlmostEqual(one.mean().item(), 1, delta=0.1)
         self.assertGreater(one.std().item(), 0)
+
+    def test_reductions_beside_their_gradient(self):
+        """Equal elements share, as of torch.amax; positions have none."""
+        x = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], requires_grad=True)
+        weights = torch.tensor([2.0, -3.0])
+        for got, want in ((_call("reduce", x=x, kind="max", axes=["1"])[0], torch.amax(x, 1)),
+                          (_call("reduce", x=x, kind="prod", axes=["1"])[0], torch.prod(x, 1))):
+            a, b = (torch.autograd.grad((y * weights).sum(), x)[0] for y in (got, want))
+            torch.testing.assert_close(a, b)
+        self.assertFalse(_call("reduce", x=x, kind="argmax", axes=["1"])[0].requires_grad)
 
     def test_gumbel_softmax_of_given_noise(self):
         """F.gumbel_softmax, whose exponential_ is given what mica draws: results and gradients, soft and hard."""

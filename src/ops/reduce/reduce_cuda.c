@@ -194,5 +194,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return s->merge ? mica_kernel_launch(s->merge, &s->merge_grid, r->stream, &args) : MICA_OK;
 }
 
-const mica_engine mica_reduce_cuda = {
-    .name = "cuda", .cuda = true, .reached = 0.8, .start_ms = 4e-3, .build = build, .run = run};
+const mica_engine mica_reduce_cuda = {.name = "cuda",
+                                      .cuda = true,
+                                      .reached = 0.8,
+                                      .start_ms = 4e-3,
+                                      .accepts = mica_reduce_accepts,
+                                      .build = build,
+                                      .run = run};

@@ -19,9 +19,12 @@ const mica_reduce_row mica_reduce_rows[] = {REDUCE_KINDS(X)};
 static const char *const axis_numbers[] = {"",   "0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",
                                            "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", NULL};
 
+static const char *const passes[] = {"fwd", "bwd", NULL};
+
 #define FIELD(member, kind, ...) MICA_FIELD(mica_reduce_desc, member, kind, __VA_ARGS__)
 #define FURTHER(member)          FIELD(member, TENSOR, .zero = "not given", .doc = "further input of map")
 static const mica_field fields[] = {
+    FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
     FIELD(kind, ENUM, .spellings = kinds, .doc = "what is formed of the elements of a slice"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "input"),
     FIELD(y, TENSOR, .zero = "inferred", .doc = "result; without the reduced dimensions"),
@@ -39,10 +42,12 @@ static const mica_field fields[] = {
     FURTHER(x5),
     FURTHER(x6),
     FURTHER(x7),
+    FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
+    FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
 };
 
 static const mica_arg args[] = {
-    [MICA_REDUCE_X] = {"x", offsetof(mica_reduce_desc, x), {MICA_IN}},
+    [MICA_REDUCE_X] = {"x", offsetof(mica_reduce_desc, x), {MICA_IN, MICA_IN}},
     [MICA_REDUCE_Y] = {"y", offsetof(mica_reduce_desc, y), {MICA_OUT}},
     [MICA_REDUCE_X1] = {"x1", offsetof(mica_reduce_desc, x1), {MICA_IN}},
     [MICA_REDUCE_X2] = {"x2", offsetof(mica_reduce_desc, x2), {MICA_IN}},
@@ -51,6 +56,17 @@ static const mica_arg args[] = {
     [MICA_REDUCE_X5] = {"x5", offsetof(mica_reduce_desc, x5), {MICA_IN}},
     [MICA_REDUCE_X6] = {"x6", offsetof(mica_reduce_desc, x6), {MICA_IN}},
     [MICA_REDUCE_X7] = {"x7", offsetof(mica_reduce_desc, x7), {MICA_IN}},
+    [MICA_REDUCE_DY] = {"dy",
+                        offsetof(mica_reduce_desc, dy),
+                        {MICA_UNUSED, MICA_IN},
+                        .types = MICA_FLOATS,
+                        .need = {0, MICA_INFERRED}},
+    [MICA_REDUCE_DX] = {"dx",
+                        offsetof(mica_reduce_desc, dx),
+                        {MICA_UNUSED, MICA_OUT},
+                        .types = MICA_FLOATS,
+                        .need = {0, MICA_INFERRED},
+                        .like = "x"},
 };
 
 /* ---- shapes ---- */
@@ -68,7 +84,7 @@ unsigned mica_reduce_axes(const mica_reduce_desc *d)
     return d->axes[0] ? axes : (1u << d->x.rank) - 1;
 }
 
-static int64_t slice_length(const mica_reduce_desc *d)
+int64_t mica_reduce_length(const mica_reduce_desc *d)
 {
     const unsigned axes = mica_reduce_axes(d);
     int64_t n = 1;
@@ -151,16 +167,36 @@ static void kept_dims(const mica_reduce_desc *d, mica_tensor *t)
     }
 }
 
+/* Before dy and dx get types from what has none. */
+static mica_status refuse_backward(const mica_reduce_desc *d, mica_why *why)
+{
+    if (mica_reduce_row_of(d)->result >= REDUCE_TRUTHS)
+        return mica_invalid(why, "pass is bwd, %s has no gradient", kinds[d->kind]);
+    if (*d->map) return mica_invalid(why, "pass is bwd, a map has its gradient in pointwise");
+    if (MICA_FLOATS >> d->x.dtype & 1) return MICA_OK;
+    return mica_invalid(why, "x is %s, in bwd it must be f64, f32, f16 or bf16",
+                        mica_dtype_name(d->x.dtype));
+}
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_reduce_desc *d = desc;
     if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
     MICA_TRY(infer_axes(d, why));
     if (mica_reduce_row_of(d)->by != REDUCE_MOMENTS) d->correction = 0;
-    if (mica_tensor_given(&d->y)) return MICA_OK;
-    kept_dims(d, &d->y);
-    d->y = mica_tensor_packed(infer_type(d), d->y.rank, d->y.dims);
+    if (d->pass == MICA_REDUCE_BWD) MICA_TRY(refuse_backward(d, why));
+    mica_tensor *result = d->pass == MICA_REDUCE_BWD ? &d->dy : &d->y;
+    if (mica_tensor_given(result)) return MICA_OK;
+    kept_dims(d, result);
+    *result = mica_tensor_packed(infer_type(d), result->rank, result->dims);
     return MICA_OK;
+}
+
+static mica_status check_backward(const mica_reduce_desc *d, mica_why *why)
+{
+    mica_tensor want = d->dy;
+    kept_dims(d, &want);
+    return mica_tensor_same_dims(&d->dy, "dy", &want, "x without the reduced dimensions", why);
 }
 
 static mica_status check_map(const mica_reduce_desc *d, mica_why *why)
@@ -180,6 +216,7 @@ static mica_status check(const void *desc, mica_why *why)
     const mica_reduce_desc *d = desc;
     const mica_reduce_row *row = mica_reduce_row_of(d);
     const bool integers = mica_reduce_of_integers(d);
+    if (d->pass == MICA_REDUCE_BWD) return check_backward(d, why);
     MICA_TRY(check_map(d, why));
     if (!mica_reduce_is_mapped(d) &&
         (mica_dtype_bits(d->x.dtype) < 8 || !(integers || mica_dtype_is_float(d->x.dtype))))
@@ -194,7 +231,7 @@ static mica_status check(const void *desc, mica_why *why)
         return mica_invalid(why, "y is %s, %s of %s must be %s", mica_dtype_name(d->y.dtype),
                             kinds[d->kind], mica_dtype_name(d->x.dtype),
                             whole ? "integers of a byte or more" : "f64, f32, f16 or bf16");
-    if (row->by == REDUCE_ARG && mica_tensor_count(&d->y) > 0 && slice_length(d) == 0)
+    if (row->by == REDUCE_ARG && mica_tensor_count(&d->y) > 0 && mica_reduce_length(d) == 0)
         return mica_invalid(why, "%s over no elements has no result", kinds[d->kind]);
     mica_tensor want = d->y;
     kept_dims(d, &want);
@@ -214,7 +251,7 @@ static void cost(const void *desc, double *flops, double *bytes)
 
 static int64_t terms(const void *desc)
 {
-    const int64_t n = slice_length(desc);
+    const int64_t n = mica_reduce_length(desc);
     return n > 0 ? n : 1;
 }
 
@@ -223,10 +260,12 @@ static bool exact(const void *desc)
 {
     const mica_reduce_desc *d = desc;
     const mica_reduce_row *row = mica_reduce_row_of(d);
+    if (d->pass == MICA_REDUCE_BWD)
+        return d->kind == MICA_REDUCE_KIND_SUM || d->kind == MICA_REDUCE_KIND_NORM1;
     if (row->result == REDUCE_FLOATS) return false;
     if (!mica_reduce_is_mapped(d)) return true;
     return row->by != REDUCE_PRODUCT &&
-           mica_reduce_map_bound(d) * (double)slice_length(d) <= 0x1p24;
+           mica_reduce_map_bound(d) * (double)mica_reduce_length(d) <= 0x1p24;
 }
 
 /* Slices of zeros, of ones, of both, and of one that differs from all others. */
@@ -264,7 +303,7 @@ static bool fill_input(const void *desc, const double *scalars, int arg, mica_fi
     const mica_reduce_desc *d = desc;
     const mica_reduce_row *row = mica_reduce_row_of(d);
     (void)scalars;
-    if (mica_reduce_is_mapped(d)) return false;
+    if (mica_reduce_is_mapped(d) || arg != MICA_REDUCE_X) return false;
     const bool places = row->by == REDUCE_ARG && fill == MICA_FILL_EXACT;
     if (row->by != REDUCE_PRODUCT && row->result != REDUCE_TRUTHS && !places) return false;
     if (places) mica_fill_general(&mica_op_reduce, d, arg, fill, seed, values);
@@ -291,8 +330,17 @@ static bool fill_input(const void *desc, const double *scalars, int arg, mica_fi
     return true;
 }
 
-static const mica_engine *const engines[] = {&mica_reduce_cpu, &mica_engine_ref, &mica_reduce_cuda,
-                                             NULL};
+mica_status mica_reduce_accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)device;
+    const mica_reduce_desc *d = desc;
+    if (d->pass == MICA_REDUCE_FWD) return MICA_OK;
+    return mica_refuse(why, "pass is bwd, this engine has fwd");
+}
+
+static const mica_engine *const engines[] = {&mica_reduce_cpu,          &mica_reduce_compose,
+                                             &mica_engine_ref,          &mica_reduce_cuda,
+                                             &mica_reduce_compose_cuda, NULL};
 
 const mica_op mica_op_reduce = {
     .name = "reduce",

@@ -54,8 +54,15 @@ void mica_reduce_operands(const void *desc, mica_reduce_set *set);
 mica_dtype mica_reduce_real(const void *desc);
 void mica_reduce_reference(const void *desc, const mica_view *args, const double *scalars);
 
+/* Elements of a slice. */
+int64_t mica_reduce_length(const mica_reduce_desc *d);
+void mica_reduce_bwd_reference(const mica_reduce_desc *d, const mica_view *args);
+
 extern const mica_op mica_op_reduce;
 extern const mica_reduce mica_reduce_family;
 extern const mica_engine mica_reduce_cpu, mica_reduce_cuda;
+extern const mica_engine mica_reduce_compose, mica_reduce_compose_cuda;
+/* Of the engines that have the forward pass alone. */
+mica_status mica_reduce_accepts(const void *desc, const mica_device_info *device, mica_why *why);
 
 #endif

@@ -271,6 +271,10 @@ void mica_reduce_reference(const void *desc, const mica_view *args, const double
     const bool whole = integers || row->result >= REDUCE_TRUTHS;
     mica_tensor kept = x->t, elements = x->t;
     (void)scalars;
+    if (d->pass == MICA_REDUCE_BWD) {
+        mica_reduce_bwd_reference(d, args);
+        return;
+    }
     for (int i = 0; i < kept.rank; i++) *(axes >> i & 1 ? &kept.dims[i] : &elements.dims[i]) = 1;
     const int64_t count = mica_tensor_count(&kept), n = mica_tensor_count(&elements);
     const mica_tensor to = mica_reduce_of_slices(&y->t, &kept, axes);

@@ -291,5 +291,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return MICA_OK;
 }
 
-const mica_engine mica_reduce_cpu = {
-    .name = "cpu", .reached = 0.7, .start_ms = 3e-4, .build = build, .run = run};
+const mica_engine mica_reduce_cpu = {.name = "cpu",
+                                     .reached = 0.7,
+                                     .start_ms = 3e-4,
+                                     .accepts = mica_reduce_accepts,
+                                     .build = build,
+                                     .run = run};
