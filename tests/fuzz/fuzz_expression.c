@@ -25,7 +25,8 @@ static void run(mica_expr_program *p, const char *text)
     _Alignas(64) double memory[MICA_POINTWISE_OPERANDS][N] = {{0}};
     double values[MICA_POINTWISE_OPERANDS] = {1, 2, 3, 4}, mag[MICA_POINTWISE_OPERANDS] = {0};
     void *v[MICA_POINTWISE_OPERANDS];
-    const int inputs[] = {0, 1, 2, 3, -1, -1, -1, -1, 4, 5, 6, 7};
+    const int inputs[MICA_EXPR_INPUTS] = {0, 1, 2,  3,  10, -1, -1, -1, 4,  5,
+                                          6, 7, 11, 11, 11, 11, -1, -1, -1, -1};
     for (int i = 0; i < MICA_EXPR_INPUTS; i++) p->operand[i] = inputs[i];
     for (int i = 0; i < MICA_EXPR_Y; i++) p->result_operand[i] = 8 + i;
     for (int i = 0; i < MICA_POINTWISE_OPERANDS; i++) v[i] = memory[i];
@@ -51,14 +52,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     memset(&p, 0, sizeof p);
-    const mica_dtype types[] = {MICA_F32, MICA_S32, MICA_U8, MICA_BOOL};
-    for (int i = 0; i < 4; i++) p.expr.inputs[i] = types[i];
-    for (int i = MICA_EXPR_X; i < MICA_EXPR_INPUTS; i++) p.expr.inputs[i] = MICA_F32;
+    const mica_dtype types[] = {MICA_F32, MICA_S32, MICA_U8, MICA_BOOL, MICA_S64};
+    for (int i = 0; i < 5; i++) p.expr.inputs[i] = types[i];
+    for (int i = MICA_EXPR_DY; i < MICA_EXPR_INDEX; i++) p.expr.inputs[i] = MICA_F32;
+    for (int i = MICA_EXPR_INDEX; i < MICA_EXPR_INPUTS; i++) p.expr.inputs[i] = MICA_S64;
+    p.expr.rank = 4;
+    p.expr.extent = N;
     if (mica_expr_parse(&p.expr, text, &why) != MICA_OK) {
         require(*why.text != 0, "a refusal has a reason", text);
         return 0;
     }
     run(&p, text);
+    /* Results in tensors of s64 and of reals. */
+    const mica_dtype stored[] = {MICA_S64, MICA_F64, MICA_BF16, MICA_S64};
+    mica_expr forward = p.expr;
+    for (int i = 0; i < p.expr.result_count; i++)
+        if (p.expr.nodes[p.expr.results[i]].type != MICA_F64 || stored[i] != MICA_S64)
+            require(mica_expr_store(&p.expr, i, stored[i], &why) == MICA_OK || *why.text != 0,
+                    "a refusal has a reason", text);
+    run(&p, text);
+    p.expr = forward;
     if (mica_expr_derive(&p.expr, 1, &why) == MICA_OK)
         run(&p, text);
     else

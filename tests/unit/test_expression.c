@@ -26,7 +26,9 @@ static void says_where_and_what(void **state)
     refuses("pointwise expr=x0;x0;x0;x0;x0 x0=f32:3", "more than 4 results");
     refuses("pointwise expr=x0 x0=f32:3 x1=f32:3", "x1 is given, no result depends on it");
     refuses("pointwise expr=x0 x0=f32:3 y1=f32:3", "y1 is given, expr has 1 result");
-    refuses("pointwise expr=x0 x0=s64:3", "x0 is s64; taken are");
+    refuses("pointwise expr=x0 x0=s4:4", "x0 is s4; taken are");
+    refuses("pointwise expr=x0+i2 x0=f32:3x4", "column 4: i2 is along dimension 2, the results");
+    refuses("pointwise expr=x0+i9 x0=f32:3x4", "column 4: i9 is along dimension 9, the results");
     refuses("pointwise x0=f32:3", "expr is needed");
     refuses("pointwise expr=1.5", "without an input, y0 is needed");
 }
@@ -35,11 +37,13 @@ static void types_are_checked(void **state)
 {
     (void)state;
     refuses("pointwise expr=x0&1 x0=f32:3", "column 3: band needs integers, argument 1 is real");
-    refuses("pointwise expr=x0+x1 x0=s32:3 x1=u32:3", "add of s32 and u32, which no type holds");
     refuses("pointwise expr=x0+300 x0=u8:3", "add: 300 is no u8");
     refuses("pointwise expr=x0*0.5 x0=s8:3 y0=s8:3",
             "result 0 of expr is real, y0 is s8: write s8(...)");
     refuses("pointwise expr=x0 x0=s32:3 y0=s8:3", "result 0 of expr is s32, y0 is s8");
+    refuses("pointwise expr=x0 x0=s64:3 y0=s32:3", "result 0 of expr is s64, y0 is s32");
+    refuses("pointwise expr=x0+x1 x0=s32:3 x1=u32:3 y0=s32:3", "result 0 of expr is s64");
+    refuses("pointwise expr=i0 x0=f32:3", "x0 is given, no result depends on it");
     refuses("pointwise pass=bwd expr=x0>0 x0=f32:3", "result 0 of expr is bool, it must be real");
     refuses("pointwise pass=bwd expr=digamma(x0) x0=f32:3", "digamma has no derivative");
     refuses("pointwise pass=bwd expr=x0*1.5 x0=s8:3", "no input is of a floating-point type");
@@ -162,6 +166,23 @@ static const value values[] = {
     {"popcount(x0)+0*x1", "u32", 4294967295.0, 0, 32},
     {"x0/x1", "s32", 1, 4, 0.25},
     {"s8(x0)+s8(x1)", "s32", 300, 1, 45},
+    /* s64; that all 64 bits are right is test_expression_judges' */
+    {"s64(x0*x1)", "f64", 1e30, 1, 9223372036854775808.0},
+    {"s64(x0*x1)", "f64", -1e30, 1, -9223372036854775808.0},
+    {"s64(x0*x1)", "f64", NAN, 1, 0},
+    {"s64(x0*x1)", "f64", -2.9, 1, -2},
+    {"s64(x0*x1)", "f32", -INFINITY, 1, -9223372036854775808.0},
+    {"s64(x0)*x1", "s32", 2147483647, 2147483647, 4611686014132420609.0},
+    {"x0*4294967296+x1", "s32", 3, 1, 12884901889.0},
+    {"(x0+0*i0)-x1", "u32", 1, 3, -2},
+    {"floordiv(x0,x1)", "s64", 7, 0, 0},
+    {"rem(x0,x1)", "s64", -7, 2, 1},
+    {"x0>>x1", "s64", -8, 64, -1},
+    {"x0<<x1", "s64", 1, 63, -9223372036854775808.0},
+    {"100000*100000+x0*x1", "s8", 0, 0, 10000000000.0},
+    {"isinf(x0)+2*signbit(x0)+0*x1", "s64", -5, 0, 2},
+    {"where(x0,x1,0)", "s64", 4294967296.0, 5, 5},
+    {"!x0+2*(x0&&x1)+4*bool(x0)", "s64", 4294967296.0, 1, 6},
 };
 
 static void values_are_as_documented(void **state)
@@ -248,7 +269,7 @@ static double plain_value(int function, const double *x)
              : f->arity == 2 ? "x0,x1"
                              : "x0,x1,x2");
     assert_int_equal(mica_expr_parse(&p.expr, text, &why), MICA_OK);
-    for (int i = 0; i < MICA_EXPR_INPUTS; i++) p.operand[i] = i;
+    for (int i = 0; i < MICA_POINTWISE_OPERANDS; i++) p.operand[i] = i;
     p.result_operand[0] = 3;
     mica_expr_truth(&p, NULL, v, mag);
     return v[3];
@@ -257,7 +278,8 @@ static double plain_value(int function, const double *x)
 static bool has_gradient(const mica_function *f)
 {
     static const mica_function_kind none[] = {MICA_FUNCTION_HIDDEN, MICA_FUNCTION_BITS,
-                                              MICA_FUNCTION_TEST, MICA_FUNCTION_LOGIC};
+                                              MICA_FUNCTION_TEST,   MICA_FUNCTION_LOGIC,
+                                              MICA_FUNCTION_CLASS,  MICA_FUNCTION_WHOLE};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (f->kind == none[i]) return false;
     if (f->kind == MICA_FUNCTION_CAST) return false; /* rounding has no slope of its own */

@@ -59,9 +59,11 @@ static mica_status read_number(mica_expr_reader *r, int *node)
     const double value = mica_read_double(r->at, &end);
     if (end == r->at) return expected(r, "a number");
     bool integer = true;
-    for (const char *c = r->at; c < end; c++) integer &= is_digit(*c);
-    const bool fits = fabs(value) <= 4294967295.0;
-    *node = mica_expr_number(r, value, integer && fits ? MICA_S64 : MICA_F64);
+    int64_t whole = 0;
+    for (const char *c = r->at; c < end; c++)
+        integer = integer && is_digit(*c) && !__builtin_mul_overflow(whole, 10, &whole) &&
+                  !__builtin_add_overflow(whole, *c - '0', &whole);
+    *node = integer ? mica_expr_whole(r, whole) : mica_expr_number(r, value, MICA_F64);
     r->at = end;
     return *node < 0 ? r->status : MICA_OK;
 }
@@ -115,6 +117,18 @@ static mica_status read_input(mica_expr_reader *r, const char *name, int *node)
     return *node < 0 ? r->status : MICA_OK;
 }
 
+static mica_status read_index(mica_expr_reader *r, const char *name, int *node)
+{
+    const int k = name[1] - '0';
+    if (k >= r->e->rank) {
+        r->at = name;
+        return mica_expr_fail(r, "i%d is along dimension %d, the results have %d", k, k,
+                              r->e->rank);
+    }
+    *node = mica_expr_input(r, MICA_EXPR_INDEX + k);
+    return *node < 0 ? r->status : MICA_OK;
+}
+
 static mica_status read_name(mica_expr_reader *r, int *node)
 {
     static const struct {
@@ -135,6 +149,7 @@ static mica_status read_name(mica_expr_reader *r, int *node)
             return MICA_OK;
         }
     if (length == 2 && name[0] == 'x' && is_digit(name[1])) return read_input(r, name, node);
+    if (length == 2 && name[0] == 'i' && is_digit(name[1])) return read_index(r, name, node);
     if (length == 2 && name[0] == 's' && name[1] >= '0' && name[1] < '0' + MICA_EXPR_SCALARS)
         *node = mica_expr_scalar(r, name[1] - '0');
     else
@@ -148,9 +163,10 @@ static mica_status read_name(mica_expr_reader *r, int *node)
     if (mica_function_find(name, length) >= 0)
         return mica_expr_fail(r, "%.*s is a function, '(' must follow", length, name);
     return mica_expr_fail(r,
-                          "\"%.*s\" is no operand; those are x0 to x%d, s0 to s%d, numbers, pi, "
-                          "e, inf, nan and function(...)",
-                          length < 24 ? length : 24, name, MICA_EXPR_X - 1, MICA_EXPR_SCALARS - 1);
+                          "\"%.*s\" is no operand; those are x0 to x%d, s0 to s%d, i0 to i%d, "
+                          "numbers, pi, e, inf, nan and function(...)",
+                          length < 24 ? length : 24, name, MICA_EXPR_X - 1, MICA_EXPR_SCALARS - 1,
+                          MICA_EXPR_INDICES - 1);
 }
 
 static mica_status read_operand(mica_expr_reader *r, int *node)

@@ -4,10 +4,12 @@
  *
  *   expressions   A;B                                    several results
  *   operators     || && | ^ & == != < <= > >= << >> + - * / %   as in C, and unary - ! ~
- *   operands      x0 .. x7, s0 .. s3, numbers, pi, e, inf, nan, function(argument,...)
+ *   operands      x0 .. x7, s0 .. s3, i0 .. i7, numbers, pi, e, inf, nan, function(argument,...)
  *
- * Types: bool, u8, s8, u32, s32 of tensors and casts, and reals, which are computed in f32 or f64.
- * A whole number without point or exponent takes the type of what it meets. */
+ * Types: bool, u8, s8, u32, s32, s64 of tensors and casts, and reals, which are computed in f32 or
+ * f64. A whole number without point or exponent takes the type of what it meets; past 32 bits it is
+ * an s64. In programs reals hold bool to u32; an s64 has 64 bits, which in the memory of operands
+ * and buffers stand in place of those of a double. */
 #ifndef MICA_OPS_POINTWISE_EXPRESSION_H
 #define MICA_OPS_POINTWISE_EXPRESSION_H
 
@@ -18,7 +20,10 @@
 enum {
     MICA_EXPR_X = 8,
     MICA_EXPR_Y = 4,
-    MICA_EXPR_INPUTS = MICA_EXPR_X + MICA_EXPR_Y, /* the gradients of results come last */
+    MICA_EXPR_DY = MICA_EXPR_X,                   /* inputs: the gradients of results */
+    MICA_EXPR_INDEX = MICA_EXPR_DY + MICA_EXPR_Y, /* and the places of an element */
+    MICA_EXPR_INDICES = MICA_MAX_RANK,
+    MICA_EXPR_INPUTS = MICA_EXPR_INDEX + MICA_EXPR_INDICES,
     MICA_EXPR_SCALARS = 4,
     MICA_EXPR_NODES = 192,
     MICA_EXPR_DEPTH = 40,
@@ -34,31 +39,40 @@ typedef enum mica_expr_kind {
 
 typedef struct mica_expr_node {
     mica_expr_kind kind;
-    /* Of the value: MICA_F64 is a real, MICA_S64 a whole number that takes any type. */
-    mica_dtype type;
-    int index; /* the function, input or scalar */
+    mica_dtype type; /* of the value: MICA_F64 is a real */
+    int index;       /* the function, input or scalar */
     int arg[MICA_FUNCTION_ARGS];
-    double value;
+    bool of_s64;   /* a function's row of s64 (mica_function_s64) */
+    double value;  /* of a number */
+    int64_t whole; /* the same, of an s64 */
 } mica_expr_node;
+
+/* The type of a whole number that takes any. */
+#define MICA_EXPR_WHOLE ((mica_dtype)MICA_DTYPE_COUNT)
 
 typedef struct mica_expr {
     mica_expr_node nodes[MICA_EXPR_NODES]; /* arguments come before what they are arguments of */
     int count;
     mica_dtype inputs[MICA_EXPR_INPUTS]; /* types of tensors; MICA_NONE: not given */
+    int rank;                            /* index functions: of so many dimensions, */
+    int64_t extent;                      /* of so many elements at most */
     int results[MICA_EXPR_X];            /* nodes */
     int result_count;
 } mica_expr;
 
-/* Reads `text`; e->inputs are set. INVALID with the column and what was expected. */
+/* Reads `text`; e->inputs, rank and extent are set. INVALID with the column and what was expected.
+ */
 mica_status mica_expr_parse(mica_expr *e, const char *text, mica_why *why);
 /* The same of a field of another name than expr. */
 mica_status mica_expr_parse_field(mica_expr *e, const char *field, const char *text, mica_why *why);
+/* A result becomes what a tensor of that type holds, where it or the tensor is of s64. */
+mica_status mica_expr_store(mica_expr *e, int result, mica_dtype type, mica_why *why);
 /* Replaces the results by the gradients of the inputs of `wanted` (bit k: input k), in their order.
  */
 mica_status mica_expr_derive(mica_expr *e, unsigned wanted, mica_why *why);
 /* Inputs and scalars that the results depend on: bit k. */
 unsigned mica_expr_inputs(const mica_expr *e);
-/* 32-bit integers and bits need the arithmetic to be f64. */
+/* Integers of 32 bits and more, and bits, need the arithmetic to be f64. */
 bool mica_expr_is_wide(const mica_expr *e);
 /* The largest magnitude of any term for small integers; infinite if some are no integers. */
 double mica_expr_bound(const mica_expr *e);
@@ -67,12 +81,26 @@ bool mica_expr_is_exact(const mica_expr *e, double terms);
 /* Name of a node's type for people. */
 const char *mica_expr_type_name(mica_dtype type);
 
+/* ---- values ---- */
+
+typedef union mica_expr_cell {
+    double real;
+    int64_t whole; /* of s64 */
+} mica_expr_cell;
+
+/* Whether a call takes argument i as an s64. */
+bool mica_expr_takes_s64(const mica_expr_node *call, int i);
+/* Of a call, in double. */
+mica_expr_cell mica_expr_value(const mica_expr_node *call,
+                               const mica_expr_cell v[MICA_FUNCTION_ARGS]);
+
 /* ---- programs ---- */
 
 /* Slots: operands of the block first, then buffers. */
 typedef struct mica_expr_step {
     int16_t function; /* -1: a copy */
     int16_t out, in[MICA_FUNCTION_ARGS];
+    bool of_s64;
 } mica_expr_step;
 
 typedef struct mica_expr_program {

@@ -31,6 +31,8 @@ mica_status mica_expr_read(mica_expr_reader *r, int *node);
 int mica_expr_input(mica_expr_reader *r, int k);
 int mica_expr_scalar(mica_expr_reader *r, int k);
 int mica_expr_number(mica_expr_reader *r, double value, mica_dtype type);
+/* Of any type within 32 bits, else of s64. */
+int mica_expr_whole(mica_expr_reader *r, int64_t value);
 int mica_expr_call(mica_expr_reader *r, int function, const int *args);
 
 #endif

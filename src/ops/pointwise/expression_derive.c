@@ -103,7 +103,7 @@ mica_status mica_expr_derive(mica_expr *e, unsigned wanted, mica_why *why)
     const int count = e->count;
     find_needed(&b, wanted);
     for (int i = 0; i < e->result_count; i++) {
-        const int dy = mica_expr_input(&b.reader, MICA_EXPR_X + i), at = e->results[i];
+        const int dy = mica_expr_input(&b.reader, MICA_EXPR_DY + i), at = e->results[i];
         if (dy < 0) return b.reader.status;
         b.gradient[at] = add(&b, b.gradient[at], dy);
         if (b.gradient[at] < 0) return b.reader.status;

@@ -19,7 +19,7 @@ static const char *const passes[] = {"fwd", "bwd", NULL};
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradients of the inputs"),
     FIELD(expr, TEXT, .count = MICA_POINTWISE_EXPR, .zero = "needed",
-          .doc = "expressions of x0 .. x7 and s0 .. s3, divided by ';'"),
+          .doc = "expressions of x0 .. x7, s0 .. s3 and i0 .. i7, divided by ';'"),
     X(x0),
     X(x1),
     X(x2),
@@ -82,34 +82,7 @@ const mica_tensor *mica_expr_given(const mica_pointwise_desc *d, int arg)
     return mica_tensor_given(t) ? t : NULL;
 }
 
-/* ---- the expression ---- */
-
-/* Inputs whose gradients are wanted. */
-static unsigned wanted(const mica_pointwise_desc *d)
-{
-    unsigned bits = 0;
-    for (int k = 0; k < MICA_EXPR_X; k++)
-        if (mica_expr_given(d, MICA_POINTWISE_DX0 + k)) bits |= 1u << k;
-    return bits;
-}
-
-static mica_status read_forward(const mica_pointwise_desc *d, mica_expr *e, mica_why *why)
-{
-    if (!*d->expr) return mica_invalid(why, "expr is needed");
-    for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
-        const mica_tensor *x = k < MICA_EXPR_X ? mica_expr_given(d, MICA_POINTWISE_X0 + k) : NULL;
-        e->inputs[k] = x ? x->dtype : k < MICA_EXPR_X ? MICA_NONE : MICA_F64;
-    }
-    return mica_expr_parse(e, d->expr, why);
-}
-
-static mica_status read_all(const mica_pointwise_desc *d, mica_expr *e, mica_why *why)
-{
-    MICA_TRY(read_forward(d, e, why));
-    return d->pass == MICA_POINTWISE_BWD ? mica_expr_derive(e, wanted(d), why) : MICA_OK;
-}
-
-/* ---- inference ---- */
+/* ---- dimensions ---- */
 
 /* dims grow by those of t, as NumPy has it. */
 static mica_status broadcast(mica_tensor *dims, const mica_tensor *t, const char *name,
@@ -151,6 +124,51 @@ mica_status mica_expr_dims(const mica_pointwise_desc *d, mica_tensor *dims, mica
     return MICA_OK;
 }
 
+/* ---- the expression ---- */
+
+/* Inputs whose gradients are wanted. */
+static unsigned wanted(const mica_pointwise_desc *d)
+{
+    unsigned bits = 0;
+    for (int k = 0; k < MICA_EXPR_X; k++)
+        if (mica_expr_given(d, MICA_POINTWISE_DX0 + k)) bits |= 1u << k;
+    return bits;
+}
+
+static mica_status read_forward(const mica_pointwise_desc *d, mica_expr *e, mica_why *why)
+{
+    mica_tensor dims;
+    mica_why ignored;
+    if (!*d->expr) return mica_invalid(why, "expr is needed");
+    for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
+        const mica_tensor *x = k < MICA_EXPR_X ? mica_expr_given(d, MICA_POINTWISE_X0 + k) : NULL;
+        e->inputs[k] = x                     ? x->dtype
+                       : k < MICA_EXPR_X     ? MICA_NONE
+                       : k < MICA_EXPR_INDEX ? MICA_F64
+                                             : MICA_S64;
+    }
+    /* Dimensions that contradict themselves are refused later. */
+    const bool known = mica_expr_dims(d, &dims, &ignored) == MICA_OK;
+    e->rank = known ? dims.rank : MICA_EXPR_INDICES;
+    e->extent = 1;
+    for (int i = 0; known && i < dims.rank; i++)
+        if (dims.dims[i] > e->extent) e->extent = dims.dims[i];
+    return mica_expr_parse(e, d->expr, why);
+}
+
+static mica_status read_all(const mica_pointwise_desc *d, mica_expr *e, mica_why *why)
+{
+    MICA_TRY(read_forward(d, e, why));
+    if (d->pass == MICA_POINTWISE_BWD) return mica_expr_derive(e, wanted(d), why);
+    for (int i = 0; i < e->result_count; i++) {
+        const mica_tensor *y = mica_expr_given(d, MICA_POINTWISE_Y0 + i);
+        if (y) MICA_TRY(mica_expr_store(e, i, y->dtype, why));
+    }
+    return MICA_OK;
+}
+
+/* ---- inference ---- */
+
 static mica_dtype larger_float(mica_dtype a, mica_dtype b)
 {
     if (a == MICA_NONE || a == b) return b;
@@ -161,7 +179,7 @@ static mica_dtype result_type(const mica_expr *e, int result)
 {
     const mica_dtype type = e->nodes[e->results[result]].type;
     mica_dtype real = MICA_NONE;
-    if (type == MICA_S64) return MICA_S32;
+    if (type == MICA_EXPR_WHOLE) return MICA_S32;
     if (type != MICA_F64) return type;
     for (int k = 0; k < MICA_EXPR_X; k++)
         if (mica_dtype_is_float(e->inputs[k])) real = larger_float(real, e->inputs[k]);
@@ -235,7 +253,7 @@ static mica_status infer(void *desc, mica_why *why)
 static bool is_taken(mica_dtype t)
 {
     return mica_dtype_is_float(t) || t == MICA_S8 || t == MICA_U8 || t == MICA_S32 ||
-           t == MICA_U32 || t == MICA_BOOL;
+           t == MICA_U32 || t == MICA_S64 || t == MICA_BOOL;
 }
 
 mica_tensor mica_expr_expanded(const mica_tensor *t, const mica_tensor *dims)
@@ -268,8 +286,8 @@ static mica_status check_inputs(const mica_pointwise_desc *d, const mica_expr *f
         if (!x) continue;
         if (!is_taken(x->dtype))
             return mica_invalid(why,
-                                "x%d is %s; taken are f64, f32, f16, bf16, e4m3, e5m2, s32, u32, "
-                                "s8, u8, bool",
+                                "x%d is %s; taken are f64, f32, f16, bf16, e4m3, e5m2, s64, s32, "
+                                "u32, s8, u8, bool",
                                 k, mica_dtype_name(x->dtype));
         if (!(used >> k & 1)) return mica_invalid(why, "x%d is given, no result depends on it", k);
     }
@@ -280,17 +298,11 @@ static mica_status check_inputs(const mica_pointwise_desc *d, const mica_expr *f
 static bool may_store(mica_dtype result, mica_dtype to)
 {
     if (mica_dtype_is_float(to)) return true;
-    if (!is_taken(to)) return false;
-    switch (result) {
-    case MICA_F64:
-        return false;
-    case MICA_S64:
-    case MICA_BOOL:
-        return true;
-    default:
-        return to == result || (to == MICA_S32 && (result == MICA_S8 || result == MICA_U8)) ||
-               (to == MICA_U32 && result == MICA_U8);
-    }
+    if (!is_taken(to) || result == MICA_F64) return false;
+    if (result == MICA_EXPR_WHOLE || result == MICA_BOOL) return true;
+    return to == result || to == MICA_S64 ||
+           (to == MICA_S32 && (result == MICA_S8 || result == MICA_U8)) ||
+           (to == MICA_U32 && result == MICA_U8);
 }
 
 static mica_status check_results(const mica_pointwise_desc *d, const mica_expr *e,
@@ -354,7 +366,9 @@ static mica_status check(const void *desc, mica_why *why)
         MICA_TRY(mica_expr_derive(&e, wanted(d), why));
     }
     if (count_operands(&e) > MICA_POINTWISE_OPERANDS)
-        return mica_invalid(why, "%d tensors take part, %d may: ask for fewer gradients at a time",
+        return mica_invalid(why,
+                            "%d tensors and index functions take part, %d may: ask for fewer "
+                            "gradients at a time",
                             count_operands(&e), MICA_POINTWISE_OPERANDS);
     return MICA_OK;
 }
@@ -397,7 +411,16 @@ static void cost(const void *desc, double *flops, double *bytes)
 
 /* ---- the program ---- */
 
-/* Inputs that are read and results, in this order. */
+/* The place along dimension k: where an element would lie in a tensor of that stride alone. */
+static void add_index(const mica_tensor *dims, int k, mica_pointwise_operand *o)
+{
+    *o = (mica_pointwise_operand){
+        .tensor = *dims, .arg = -1, .read = true, .whole = true, .index = true};
+    o->tensor.dtype = MICA_F64;
+    for (int i = 0; i < dims->rank; i++) o->tensor.strides[i] = i == k;
+}
+
+/* Inputs that are read, results, and places, in this order. */
 static void find_operands(const mica_pointwise_desc *d, const mica_expr *e, mica_pointwise_set *set,
                           int *operand, int *result_operand)
 {
@@ -409,9 +432,9 @@ static void find_operands(const mica_pointwise_desc *d, const mica_expr *e, mica
     if (mica_expr_dims(d, &dims, &why) != MICA_OK) return;
     for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
         operand[k] = -1;
-        if (!(used >> k & 1)) continue;
+        if (!(used >> k & 1) || k >= MICA_EXPR_INDEX) continue;
         const int arg =
-            k < MICA_EXPR_X ? MICA_POINTWISE_X0 + k : MICA_POINTWISE_DY0 + k - MICA_EXPR_X;
+            k < MICA_EXPR_DY ? MICA_POINTWISE_X0 + k : MICA_POINTWISE_DY0 + k - MICA_EXPR_DY;
         operand[k] = set->count;
         set->at[set->count] = mica_pointwise_argument(&mica_op_pointwise, d, arg);
         set->at[set->count++].tensor = mica_expr_expanded(mica_expr_given(d, arg), &dims);
@@ -426,7 +449,17 @@ static void find_operands(const mica_pointwise_desc *d, const mica_expr *e, mica
         o->summed = mica_expr_repeated(&o->tensor, &dims);
         o->tensor = mica_expr_expanded(&o->tensor, &dims);
     }
-    for (int k = 0; k < set->count; k++) floats |= mica_dtype_is_float(set->at[k].tensor.dtype);
+    for (int k = 0; k < set->count; k++) {
+        mica_dtype *type = &set->at[k].tensor.dtype;
+        floats |= mica_dtype_is_float(*type);
+        set->at[k].whole = *type == MICA_S64;
+        if (*type == MICA_S64) *type = MICA_F64;
+    }
+    for (int k = 0; k < MICA_EXPR_INDICES; k++)
+        if (used >> (MICA_EXPR_INDEX + k) & 1) {
+            operand[MICA_EXPR_INDEX + k] = set->count;
+            add_index(&dims, k, &set->at[set->count++]);
+        }
     set->f64 = !floats || mica_expr_is_wide(e);
 }
 

@@ -15,11 +15,13 @@ typedef enum mica_function_kind {
     MICA_FUNCTION_KEEP,     /* the same, and the value is in the range of the arguments */
     MICA_FUNCTION_BITS,     /* integers of one type; the same */
     MICA_FUNCTION_TEST,     /* of one type; a bool */
+    MICA_FUNCTION_CLASS,    /* reals (integers become them); a bool */
     MICA_FUNCTION_LOGIC,    /* any; a bool */
     MICA_FUNCTION_PICK,     /* any, then two of one type; that */
     MICA_FUNCTION_CAST,     /* any; the type of that name */
+    MICA_FUNCTION_WHOLE,    /* any; s64 */
     MICA_FUNCTION_FORMULA,  /* what its text gives */
-    MICA_FUNCTION_HIDDEN    /* reals that hold integers; integers */
+    MICA_FUNCTION_HIDDEN    /* integers, which reals hold, or s64; reals that hold integers */
 } mica_function_kind;
 
 /* How large and how exact the value is for small integers. */
@@ -64,6 +66,10 @@ double mica_function_value(int function, double a, double b, double c);
 void mica_function_f32(int function, float *out, const float *const in[MICA_FUNCTION_ARGS],
                        int64_t n);
 void mica_function_f64(int function, double *out, const double *const in[MICA_FUNCTION_ARGS],
+                       int64_t n);
+/* The same of s64. What is no s64 is a double: what TEST and HIDDEN give, the first argument of
+ * PICK, what WHOLE takes. Of other kinds only SAME, QUOTIENT, KEEP and BITS have values of s64. */
+void mica_function_s64(int function, void *out, const void *const in[MICA_FUNCTION_ARGS],
                        int64_t n);
 
 #endif

@@ -17,6 +17,37 @@ POINTWISE real saturate(real v, double low, double high)
     return v != v ? 0 : v <= (real)low ? (real)low : v >= (real)high ? (real)high : trunc_of(v);
 }
 
+/* s64's are other functions, whose bits beyond 64 are lost (functions_whole_body.h). */
+POINTWISE real sum_of(real a, real b)
+{
+    return a + b;
+}
+
+POINTWISE real difference_of(real a, real b)
+{
+    return a - b;
+}
+
+POINTWISE real product_of(real a, real b)
+{
+    return a * b;
+}
+
+POINTWISE real negative_of(real v)
+{
+    return -v;
+}
+
+POINTWISE real whole_of(real v)
+{
+    return saturate(v, -9223372036854775808.0, 9223372036854775808.0);
+}
+
+POINTWISE real near_of(real v)
+{
+    return v;
+}
+
 /* ---- quotients ---- */
 
 POINTWISE real rem_of(real a, real b)

@@ -139,6 +139,27 @@ static void put(const job *j, const mica_view *out, int64_t at, double v, double
              fabs(j->alpha) * magnitude + fabs(j->beta * old));
 }
 
+/* An s64 as the bits of a double. Views of checks may hold its value as a double. */
+static double get_whole(const mica_pointwise_operand *o, const mica_view *from, int64_t at)
+{
+    double bits;
+    int64_t v = at;
+    if (!o->index && from->t.dtype == MICA_S64)
+        v = ((const int64_t *)from->data)[at];
+    else if (!o->index)
+        v = (int64_t)mica_get(from, at);
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static void put_whole(const mica_view *to, int64_t at, double bits, double magnitude)
+{
+    int64_t v;
+    memcpy(&v, &bits, sizeof v);
+    mica_put(to, at, (double)v, magnitude);
+    if (to->t.dtype == MICA_S64) ((int64_t *)to->data)[at] = v;
+}
+
 /* at: where the element lies in each operand. */
 static void evaluate(const job *j, int64_t i, double *v, double *mag, int64_t *at)
 {
@@ -148,7 +169,10 @@ static void evaluate(const job *j, int64_t i, double *v, double *mag, int64_t *a
         const mica_pointwise_operand *o = &j->set.at[k];
         if (!mica_tensor_given(&o->tensor)) continue;
         at[k] = o->shift + mica_offset(&o->tensor, i);
-        if (o->read) v[k] = mica_get(&j->args[o->arg], at[k]);
+        if (o->whole && o->read)
+            v[k] = get_whole(o, o->index ? NULL : &j->args[o->arg], at[k]);
+        else if (o->read)
+            v[k] = mica_get(&j->args[o->arg], at[k]);
     }
     j->op->pointwise->truth(j->what, j->numbers, v, mag);
 }
@@ -164,6 +188,8 @@ static void element(const job *j, int64_t i)
         const mica_view *to = &j->args[o->arg];
         if (o->follows)
             mica_put(to, at[k], mica_get(&j->args[j->set.at[k - 1].arg], at[k - 1]), mag[k - 1]);
+        else if (o->whole)
+            put_whole(to, at[k], v[k], mag[k]);
         else
             put(j, to, at[k], v[k], mag[k]);
     }

@@ -2,7 +2,8 @@
  * The kernel of pointwise operations, any strides: one vector per thread and step, neighbours in a
  * warp are neighbours in memory. An operation's .cu includes this, then defines the body. Constants:
  * OPERANDS, PLACES (different strides among them), PLACE (of each operand in the layout), READ,
- * WRITTEN, FOLLOWS (bit k: operand k; see pointwise.h), SPREAD (bit k: its row is one element),
+ * WRITTEN, FOLLOWS (bit k: operand k; see pointwise.h), SPREAD (bit k: its row is one element), INDEX (bit k: it
+ * is no memory but an s64, its own offset, as the bits of a real that is double),
  * VARIANT, SCALES (results may be scaled), LINEAR (all operands packed alike), RAGGED (the last
  * vector is not whole), VECTOR, BLOCK, PER_THREAD; types operand_t (by operand), real. */
 #pragma once
@@ -59,7 +60,12 @@ POINTWISE void load_operands(const mica_pointwise_args &a, const long long *at, 
         typedef operand_type<K> T;
         if constexpr (READ >> K & 1) {
             const T *from = (const T *)a.at[K] + at[PLACE[K]];
-            if constexpr (SPREAD >> K & 1) {
+            if constexpr (INDEX >> K & 1) {
+                const long long first = at[PLACE[K]];
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++)
+                    v[K][i] = (real)__longlong_as_double(SPREAD >> K & 1 ? first : first + i);
+            } else if constexpr (SPREAD >> K & 1) {
                 const real one = widen<real>(*from);
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) v[K][i] = one;

@@ -23,6 +23,9 @@ typedef struct mica_pointwise_operand {
     bool read, written;
     /* A result that receives what the operand before it holds once that is stored. */
     bool follows;
+    bool whole; /* in memory it is an s64, and travels as one: as the bits of an f64 */
+    bool
+        index; /* not in memory: an s64 that is the offset of the element by the strides; arg: -1 */
     unsigned summed; /* bit d: a result that is the sum along dimension d, where its stride is 0;
                         for the reference alone: engines refuse it */
 } mica_pointwise_operand;

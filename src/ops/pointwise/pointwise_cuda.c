@@ -21,7 +21,7 @@ typedef struct state {
 } state;
 
 typedef struct masks {
-    unsigned read, written, follows, spread;
+    unsigned read, written, follows, spread, index;
 } masks;
 
 static bool spreads(const mica_layout *l, int slot)
@@ -39,7 +39,7 @@ static int choose_vector(const state *s, const int *slots)
     int count = 0;
     for (int k = 0; k < s->set.count; k++) {
         const mica_pointwise_operand *o = &s->set.at[k];
-        if (slots[k] < 0 || spreads(l, slots[k])) continue;
+        if (slots[k] < 0 || spreads(l, slots[k]) || o->index) continue;
         which |= 1u << slots[k];
         types[count++] = o->tensor.dtype;
         shifts |= o->shift;
@@ -78,6 +78,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
         m.read |= (unsigned)(there && o->read) << k;
         m.written |= (unsigned)(there && o->written) << k;
         m.follows |= (unsigned)(there && o->follows) << k;
+        m.index |= (unsigned)(there && o->index) << k;
         m.spread |= (unsigned)(there && spreads(&s->args.layout, slots[k])) << k;
     }
     if (w->prologue) w->prologue(mica_pointwise_what(plan, sizeof *s), &p);
@@ -93,6 +94,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, const int *slots, int p
     mica_prologue_int(&p, "WRITTEN", m.written);
     mica_prologue_int(&p, "FOLLOWS", m.follows);
     mica_prologue_int(&p, "SPREAD", m.spread);
+    mica_prologue_int(&p, "INDEX", m.index);
     mica_prologue_int(&p, "VARIANT", s->set.variant);
     mica_prologue_int(&p, "SCALES", has_scale(plan->op));
     mica_prologue_int(&p, "LINEAR", linear);
@@ -122,7 +124,7 @@ mica_status mica_pointwise_cuda_build(mica_plan *plan)
     const int vector = choose_vector(s, slots);
     s->args.elements = l->rank == 1 ? l->count : 0;
     for (int k = 0; k < s->set.count; k++)
-        if (slots[k] >= 0 && !spreads(l, slots[k]))
+        if (slots[k] >= 0 && !spreads(l, slots[k]) && !s->set.at[k].index)
             s->align_mask[k] =
                 (uintptr_t)(vector * mica_dtype_bits(s->set.at[k].tensor.dtype) / 8) - 1;
     mica_access_count(l, vector, places);
@@ -138,7 +140,7 @@ mica_status mica_pointwise_cuda_run(const mica_plan *plan, const mica_run *r)
     if (s->args.layout.count == 0) return MICA_OK;
     for (int k = 0; k < s->set.count; k++) {
         const mica_pointwise_operand *o = &s->set.at[k];
-        if (!mica_tensor_given(&o->tensor)) continue;
+        if (!mica_tensor_given(&o->tensor) || o->index) continue;
         args.at[k] = (char *)r->args[o->arg] + o->shift * (mica_dtype_bits(o->tensor.dtype) / 8);
         off |= (uintptr_t)args.at[k] & s->align_mask[k];
     }

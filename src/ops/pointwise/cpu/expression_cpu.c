@@ -6,11 +6,13 @@
 
 #include <string.h>
 
-/* What numbers and scalars are, in each of their buffers. */
+/* What numbers and scalars are, in each of their buffers; an s64 by its bits. */
 static double fixed_value(const mica_expr_program *p, int i, const float *f32, const double *f64)
 {
     const mica_expr_node *n = &p->expr.nodes[p->fixed[i]];
-    if (n->kind == MICA_EXPR_NUMBER) return n->value;
+    double bits;
+    memcpy(&bits, &n->whole, sizeof bits);
+    if (n->kind == MICA_EXPR_NUMBER) return n->type == MICA_S64 ? bits : n->value;
     return f32 ? (double)f32[n->index] : f64[n->index];
 }
 
@@ -68,6 +70,9 @@ void mica_expr_block_f64(const void *program, int variant, void *const *v, const
                             : buffers[slots[k] - MICA_POINTWISE_OPERANDS];
             if (s->function < 0)
                 memmove(at[3], at[0], (size_t)count * sizeof(double));
+            else if (s->of_s64)
+                mica_function_s64(s->function, at[3], (const void *const[]){at[0], at[1], at[2]},
+                                  count);
             else
                 mica_function_f64(s->function, at[3], (const double *const *)at, count);
         }

@@ -28,6 +28,7 @@ typedef struct lane {
     int64_t shift; /* bytes from the argument's first element to its own */
     int arg;
     bool read, written, follows;
+    bool index;   /* not in memory */
     bool upright; /* its neighbours lie in a column of the tile */
     bool direct;  /* worked on where it lies */
     bool ahead;   /* asked for ahead of its use */
@@ -61,12 +62,12 @@ static int64_t stride_of(const state *s, int slot, int d)
 }
 
 /* The dimension along which an operand has its neighbours, if that is not the last; else -1. */
-static int find_tiled(const state *s)
+static int find_tiled(const state *s, const int *slots)
 {
     const int last = s->layout.rank - 1;
-    for (int t = 0; t < s->slots; t++)
-        for (int d = 0; d < last; d++)
-            if (stride_of(s, t, d) == 1 && stride_of(s, t, last) != 1) return d;
+    for (int k = 0; k < s->set.count; k++)
+        for (int d = 0; d < last && slots[k] >= 0 && !s->set.at[k].index; d++)
+            if (stride_of(s, slots[k], d) == 1 && stride_of(s, slots[k], last) != 1) return d;
     return -1;
 }
 
@@ -85,11 +86,12 @@ static void add_lane(state *s, int k, int slot, mica_dtype real)
                 .row_step = tiles ? stride_of(s, slot, s->tiled) : 0,
                 .read = o->read,
                 .written = o->written,
-                .follows = o->follows};
+                .follows = o->follows,
+                .index = o->index};
     l->shift = o->shift * l->bytes;
-    l->upright = tiles && l->row_step == 1 && l->stride != 1;
-    l->direct = !l->upright && l->read && l->stride == 1 && l->type == real;
-    l->ahead = !tiles && l->read && l->stride == 1;
+    l->upright = tiles && l->row_step == 1 && l->stride != 1 && !l->index;
+    l->direct = !l->upright && l->read && l->stride == 1 && l->type == real && !l->index;
+    l->ahead = !tiles && l->read && l->stride == 1 && !l->index;
     /* What was read is in the cache; other results go past it if they do not fit. */
     l->past = s->past_cache && l->stride == 1 && !l->read;
 }
@@ -137,7 +139,7 @@ mica_status mica_pointwise_cpu_build(mica_plan *plan)
     s->block = s->real == MICA_F64 ? p->f64 : p->f32;
     s->bytes = mica_op_bytes(plan->op, plan->desc);
     s->past_cache = mica_stream_pays(s->bytes, plan->device.cache_bytes);
-    s->tiled = find_tiled(s);
+    s->tiled = find_tiled(s, slots);
     const mica_dtype first = s->set.at[0].tensor.dtype;
     if (p->raw && s->tiled < 0 && all_of(&s->set, first)) s->raw = p->raw(plan->desc);
     const mica_dtype blocks = s->raw ? first : s->real;
@@ -238,9 +240,17 @@ typedef struct work {
     walk w;
 } work;
 
+/* Places: as s64. */
+static void count_up(int64_t first, int64_t stride, int64_t *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = first + i * stride;
+}
+
 static void load(const run_of *r, const lane *l, int64_t at, int64_t stride, void *to, int64_t n)
 {
-    if (l->type == r->real && stride == 1)
+    if (l->index)
+        count_up(at, stride, to, n);
+    else if (l->type == r->real && stride == 1)
         memcpy(to, l->memory + at * l->bytes, (size_t)(n * l->bytes));
     else if (l->type == r->real)
         mica_move(l->memory + at * l->bytes, stride, to, 1, l->bytes, n);
@@ -427,7 +437,7 @@ static mica_status begin_run(const mica_plan *plan, const mica_run *run, run_of 
     r->count = s->count;
     memcpy(r->lanes, s->lanes, (size_t)s->count * sizeof *s->lanes);
     for (lane *l = r->lanes; l < r->lanes + r->count; l++)
-        l->memory = (char *)run->args[l->arg] + l->shift;
+        l->memory = l->index ? NULL : (char *)run->args[l->arg] + l->shift;
     for (lane *l = r->lanes; l < r->lanes + r->count; l++) {
         l->direct &= l->type == r->real;
         if (!l->read && !l->past && !l->follows && !l->upright && l->type == r->real)
