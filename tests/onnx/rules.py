@@ -75,11 +75,6 @@ def described(kind, shape):
 
 # ---- element by element ----
 
-def through_f64(node, compute, *xs):
-    """s64, which expressions do not take, by way of f64: exact below 2^53."""
-    return node.convert(compute(*(node.convert(x, "f64") for x in xs)), "s64")
-
-
 def expression(node, text, *xs, kind=None):
     """Of these types, or kind: the result's."""
     shape = np.broadcast_shapes(*(np.shape(x) for x in xs))
@@ -89,18 +84,7 @@ def expression(node, text, *xs, kind=None):
 
 def elementwise(text):
     def compute(node):
-        xs = [x for x in node.inputs]
-        kinds = {type_of(x) for x in xs}
-        expr = text(node) if callable(text) else text
-        if "s64" in kinds:
-            need(not set(expr) & set("&|^~<>") or node.expected[0].dtype == bool, "bits of s64: none in expressions")
-            boolean = node.expected[0].dtype == bool
-            if boolean:
-                return [expression(node, expr, *(node.convert(x, "f64") if type_of(x) == "s64" else x for x in xs))]
-            need(kinds <= {"s64", "bool"}, "s64 beside other types")
-            wide = [node.convert(x, "f64") if type_of(x) == "s64" else x for x in xs]
-            return [node.convert(expression(node, expr, *wide), "s64")]
-        return [expression(node, expr, *xs)]
+        return [expression(node, text(node) if callable(text) else text, *node.inputs)]
 
     return compute
 
@@ -153,9 +137,10 @@ def isinf(node):
 @rule("Div")
 def div(node):
     kind = type_of(node.inputs[0])
-    need(kind != "s64", "no s64 in expressions: a quotient of two is not exact in f64")
     if kind in REALS:
         return [expression(node, "x0/x1", *node.inputs)]
+    if kind == "s64":  # towards 0: what is left then divides
+        return [expression(node, "floordiv(x0-fmod(x0,x1),x1)", *node.inputs)]
     return [expression(node, f"{kind}(x0/x1)", *node.inputs)]  # a cast is towards 0, as the quotient
 
 
@@ -163,12 +148,11 @@ def div(node):
 def power(node):
     base, exponent = node.inputs
     kinds = type_of(base), type_of(exponent)
-    real = [node.convert(x, "f64") if k == "s64" else x for x, k in zip(node.inputs, kinds)]
     if kinds[0] in REALS:
-        return [expression(node, "pow(x0,x1)", *real, kind=kinds[0])]
+        return [expression(node, "pow(x0,x1)", base, exponent, kind=kinds[0])]
     if kinds[0] == "s64":
-        return [node.convert(expression(node, "pow(x0,x1)", *real), "s64")]
-    return [expression(node, f"{kinds[0]}(pow(x0,x1))", *real)]
+        return [expression(node, "s64(round(pow(x0,x1)))", base, exponent)]
+    return [expression(node, f"{kinds[0]}(pow(x0,x1))", base, exponent)]
 
 
 @rule("Clip")
@@ -179,8 +163,6 @@ def clip(node):
         if bound is not None:
             text = form.format(text, len(xs))
             xs.append(bound)
-    if type_of(x) == "s64":
-        return [through_f64(node, lambda *wide: expression(node, text, *wide), *xs)]
     return [expression(node, text, *xs)]
 
 
@@ -219,8 +201,7 @@ def cast(node):
     to = type_of(node.expected[0])
     need(node("saturate", 1) or to not in ("e4m3", "e5m2"), "saturate=0: a type of 8 bits saturates")
     kind = type_of(x)
-    if to == "bool" or kind in ("s64", "bool") or to in REALS or to == "s64":
-        need(to not in ("s8", "u8", "s32", "u32", "s64") or kind not in REALS, "a conversion rounds, ONNX's cast truncates")
+    if to == "bool" or kind == "bool" or to in REALS:
         return [node.convert(x, to)]
     if to in ("e4m3", "e5m2"):  # the largest finite value takes what is above it, infinities as well; NaN stays
         most = 448.0 if to == "e4m3" else 57344.0
@@ -574,7 +555,7 @@ def max_pool(node):
     y, places = node.run("pool", indices="s32", results=("y", "indices"), **fields)
     plane = math.prod(x.shape[2:])  # ONNX counts through all planes
     first = (np.arange(x.shape[0] * x.shape[1], dtype=np.int32) * plane).reshape(x.shape[:2] + (1,) * n)
-    return [y, node.convert(expression(node, "x0+x1", places, first), "s64")]
+    return [y, expression(node, "x0+x1", places, first, kind="s64")]
 
 
 @rule("MaxUnpool")
@@ -697,8 +678,7 @@ def hardmax(node):
     x, = node.inputs
     axis = node("axis", -1) % x.ndim
     place = node.run("reduce", kind="argmax", x=x, y=described("s32", result_shape(x, [axis], True)), axes=[axis], keepdims=True)
-    counted = np.arange(x.shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-    return [expression(node, f"where(x0==x1,1.0,0.0)", np.broadcast_to(place, x.shape), counted, kind=type_of(x))]
+    return [expression(node, f"where(x0==i{axis},1.0,0.0)", np.broadcast_to(place, x.shape), kind=type_of(x))]
 
 
 @rule("CumSum", "CumProd")
@@ -776,7 +756,7 @@ def axes_of(node, x):
 def reduce_of(node, kind, x, front=None, behind=None):
     axes, keep = axes_of(node, node.inputs[0]), bool(node("keepdims", 1))
     if front:
-        x = node.convert(through(node, front, x), type_of(x))
+        x = node.convert(expression(node, front, x), type_of(x))
     if axes:
         fields = {} if type_of(x) in REALS else {"y": described(type_of(x), result_shape(x, axes, keep))}
         y = node.run("reduce", kind=kind, x=x, axes=axes, keepdims=keep, **fields)
@@ -784,18 +764,12 @@ def reduce_of(node, kind, x, front=None, behind=None):
             y = y.reshape(())
     else:
         y = node.convert(x, type_of(x))
-    return [through(node, behind, y) if behind else y]
+    return [expression(node, behind, y) if behind else y]
 
 
 def result_shape(x, axes, keep):
     axes = {a % x.ndim for a in axes}
     return [1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes]
-
-
-def through(node, text, x):
-    if type_of(x) == "s64":
-        return through_f64(node, lambda wide: expression(node, text, wide), x)
-    return expression(node, text, x)
 
 
 for name, kind, front, behind in (
@@ -814,7 +788,7 @@ def arg(node):
         return [node.run("reduce", kind=kind, x=x, axes=[axis], keepdims=keep)]
     place = node.run("reduce", kind=kind, x=np.flip(x, axis), y=described("s32", result_shape(x, [axis], keep)),
                      axes=[axis], keepdims=keep)
-    return [node.convert(expression(node, f"{x.shape[axis] - 1}-x0", place), "s64")]
+    return [expression(node, f"{x.shape[axis] - 1}-x0", place, kind="s64")]
 
 
 # ---- elements that move ----
@@ -976,10 +950,8 @@ def center_crop_pad(node):
 def trilu(node):
     x, k = (list(node.inputs) + [None])[:2]
     k = 0 if k is None else int(scalar(k))
-    rows, cols = (np.arange(n, dtype=np.int32) for n in x.shape[-2:])
-    text = f"where(x2-x1{'>=' if node('upper', 1) else '<='}{k},x0,0)"
-    compute = lambda wide: expression(node, text, wide, rows[:, None], cols[None])
-    return [through_f64(node, compute, x) if type_of(x) == "s64" else compute(x)]
+    text = f"where(i{x.ndim - 1}-i{x.ndim - 2}{'>=' if node('upper', 1) else '<='}{k},x0,0)"
+    return [expression(node, text, x)]
 
 
 @rule("OneHot")
