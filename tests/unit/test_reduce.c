@@ -243,6 +243,8 @@ static void mapped(void **state)
             "map, column 4: i0 is along dimension 0, the results have 0");
     refuses("reduce x=f32:3x4 map=x0;x0", "map has 2 results, it must have one");
     refuses("reduce x=f32:3x4 map=x0*s1", "map: s1 is not there: reduce has no scalars");
+    refuses("reduce x=f32:3x4 map=x0*i0",
+            "map, column 4: i0 is along dimension 0, the results have 0");
     refuses("reduce x=f32:3x4 x1=f32:3 map=x0*x1", "dimension 1 from the last is 3, that of x 4");
     refuses("reduce x=f32:4 x1=f32:3x4 map=x0*x1", "x1 has rank 2, more than x with 1");
     refuses("reduce kind=argmax x=f32:4 map=x0*2", "argmax of a map");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The element functions in kernels. The prologue defines FUNCTIONS, those of functions.def that are
- * used; the type is real. */
+ * used; the type is real. And FUNCTIONS_S64, those that are used of s64, if there are any. */
 #pragma once
 #include "kernels/math.cuh"
 #include "kernels/vector.cuh"
@@ -66,3 +66,12 @@ POINTWISE real normal_of(real v) { return (real)0.5 * erfc_of(v * (real)-0.70710
 #include "ops/pointwise/functions_body.h"
 
 FUNCTIONS
+
+/* s64 are carried as the bits of doubles. */
+#ifdef FUNCTIONS_S64
+namespace of_s64 {
+typedef long long real;
+#include "ops/pointwise/functions_whole_body.h"
+FUNCTIONS_S64
+} // namespace of_s64
+#endif

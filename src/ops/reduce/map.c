@@ -21,7 +21,9 @@ static mica_status read(const mica_reduce_desc *d, mica_expr *e, mica_why *why)
         const mica_tensor *x = k < MICA_EXPR_X ? mica_reduce_map_input(d, k) : NULL;
         e->inputs[k] = x ? x->dtype : MICA_NONE;
     }
-    return mica_expr_parse_field(e, "map", d->map, why);
+    e->rank = 0, e->extent = 1; /* no places */
+    MICA_TRY(mica_expr_parse_field(e, "map", d->map, why));
+    return mica_expr_store(e, 0, MICA_F64, why); /* an s64 is summed as a real */
 }
 
 /* Aligned at the last dimension, as NumPy has it; what repeats has stride 0. */
