@@ -247,6 +247,28 @@ def _pool_backward(arrays, saved, others, gradients, needed):
     return {"x": arrays.call("pool", pass_="bwd", y=gradients["y"], indices=indices, described={"x": x}, **fields)[0]}
 
 
+_SCAN = ("kind", "axis", "exclusive", "reverse")
+
+
+def _scan_kind(given):
+    return given.get("kind") or "sum"
+
+
+def _scan_saved(arrays, given, scalars, described, results):
+    kind = _scan_kind(given)
+    if kind in ("max", "min") and "index" not in results:
+        raise NotImplementedError(f"mica::scan: the gradient of a {kind} needs its places: described=['index=s64']")
+    keep = {"x": given["x"] if kind in ("prod", "logsumexp") else None,
+            "y": results["y"] if kind == "logsumexp" else None, "index": results.get("index"), "flags": given.get("flags")}
+    return list(keep.values()), ({n: given.get(n) for n in _SCAN}, list(keep), arrays.text(given["x"]))
+
+
+def _scan_backward(arrays, saved, others, gradients, needed):
+    fields, names, x = others
+    kept = dict(zip(names, saved))
+    return {"x": arrays.call("scan", pass_="bwd", dy=gradients["y"], described={"dx": x}, **kept, **fields)[0]}
+
+
 _ACTIVATION = ("act", "gated", "axis", "act_a", "act_b")
 
 
@@ -314,6 +336,12 @@ def _attention_wants(arrays, given):
 
 def _pool_wants(arrays, given):
     return {"indices": "s32"} if given.get("mode") in (None, "max") else {}
+
+
+def _scan_wants(arrays, given):
+    if _scan_kind(given) not in ("max", "min"):
+        return {}
+    return {"index": "s32" if max(given["x"].shape, default=0) < 2**31 else "s64"}
 
 
 # ---- by names ----
@@ -391,6 +419,7 @@ FORMULAS = {f.name: f for f in (
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
     Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
+    Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
     Formula("cross_entropy", _loss_saved, _loss_backward, ("x",), ("loss",)),
     Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),

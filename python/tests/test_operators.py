@@ -204,6 +204,21 @@ class Others(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "axes=8: known are 0, 1"):
             mica.reduce(x, axes=[8])
 
+    def test_scans(self):
+        x = normal(3, 4, 5)
+        np.testing.assert_allclose(mica.scan(x, axis=1), x.cumsum(1), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(mica.scan(x, kind="prod", axis=-1), x.cumprod(-1), rtol=1e-5)
+        np.testing.assert_array_equal(mica.scan(x, kind="min", axis=0), np.minimum.accumulate(x, 0))
+        behind = np.concatenate([np.cumsum(x[:, ::-1], 1)[:, -2::-1], 0 * x[:, :1]], 1)
+        np.testing.assert_allclose(mica.scan(x, axis=1, exclusive=True, reverse=True), behind, rtol=1e-5, atol=1e-6)
+        bytes_ = np.array([100, 100, -3], np.int8)
+        np.testing.assert_array_equal(mica.scan(bytes_, y="s8:3"), bytes_.cumsum(dtype=np.int8))
+        self.assertEqual(mica.scan(bytes_).dtype, np.int64)
+        flags = np.array([0, 1, 0], bool)
+        np.testing.assert_array_equal(mica.scan(bytes_, flags=flags), [100, 100, 97])
+        y, index = mica.scan(np.array([1, 3, 3], np.float32), kind="max", index="s64:3")
+        np.testing.assert_array_equal(index, [0, 1, 2])
+
     def test_texts(self):
         x = normal(3, 4)
         np.testing.assert_array_equal(mica.pointwise(x, expr="x0+x0"), x + x)

@@ -173,6 +173,10 @@ PAIRS = {
     "concat": (lambda x, y: J.concat(x, x1=y, axis=1), lambda x, y: jnp.concatenate([x, y], 1), (normal(0, 4, 6), normal(1, 4, 2)), 0),
     "gather": (lambda x: J.gather(x, index=LABELS[:2], axis=1), lambda x: jnp.take(x, LABELS[:2], 1), (normal(0, 4, 6),), 0),
     "pad": (lambda x: J.pad(x, before=(1, 2), after=(0, 1)), lambda x: jnp.pad(x, ((1, 0), (2, 1))), (normal(0, 4, 6),), 0),
+    "scan": (lambda x: J.scan(x, axis=1), lambda x: jnp.cumsum(x, 1), (normal(0, 4, 6),), 0),
+    "scan, product": (lambda x: J.scan(x, kind="prod", axis=0), lambda x: jnp.cumprod(x, 0), (normal(0, 4, 6),), 0),
+    "scan, logsumexp, reverse": (lambda x: J.scan(x, kind="logsumexp", axis=1, reverse=True),
+                                 lambda x: jax.lax.cumlogsumexp(x, 1, reverse=True), (normal(0, 4, 6),), 0),
     "tile": (lambda x: J.tile(x, repeats=(2, 3)), lambda x: jnp.tile(x, (2, 3)), (normal(0, 4, 6),), 0),
 }
 

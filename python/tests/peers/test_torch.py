@@ -239,6 +239,20 @@ def _():
     return lambda x, r: _call("dropout", x=x, residual=r, rng=rng, p=0.3)[0], (doubles(4, 5), doubles(4, 5))
 
 
+@gradient("scan")
+def _():
+    flags = torch.rand(4, 6) < 0.3
+    return lambda x: tuple(_call("scan", x=x, kind=kind, flags=flags, axis=-1, exclusive=exclusive, reverse=not exclusive)[0]
+                           for kind in ("sum", "prod") for exclusive in (False, True)), (doubles(4, 6),)
+
+
+@gradient("scan")
+def _():
+    index = {"max": {"index": "s64"}, "min": {"index": "s32"}, "logsumexp": {}}
+    return lambda x: tuple(_call("scan", x=x, kind=kind, axis=0, reverse=reverse, described=index[kind])[0]
+                           for kind in index for reverse in (False, True)), (doubles(5, 3),)
+
+
 @gradient("pad")
 def _():
     return lambda x: _call("pad", x=x, before=[1, 2], after=[0, 1], mode="reflect")[0], (doubles(4, 5),)
