@@ -9,9 +9,17 @@
 
 #include <stdlib.h>
 
-/* Rows that fill a device; bytes of a row that a thread keeps; threads across that fill one, most
- * parts, and elements that make one worth it. */
-enum { MANY_ROWS = 512, KEPT_BYTES = 64, MOST_KEPT = 32, FILL = 131072, MOST_PARTS = 1024 };
+/* Rows that fill a device; blocks of a row that pass sooner than a second kernel starts; bytes of a
+ * row that a thread keeps; threads across that fill one, most parts, and elements that make one
+ * worth it. */
+enum {
+    MANY_ROWS = 512,
+    FEW_BLOCKS = 4,
+    KEPT_BYTES = 64,
+    MOST_KEPT = 32,
+    FILL = 131072,
+    MOST_PARTS = 1024
+};
 enum { LEAST_PART = 16, FEW_SLICES = 8, BLOCK = 128, STATE_BYTES = 32 };
 
 /* One walk. */
@@ -100,7 +108,7 @@ static void choose_rows(walk *w)
     if (w->threads == 32) w->threads *= power_for(ceil_div(a->n, 32 * each), SCAN_GROUP / 32);
     w->slices = w->threads < BLOCK ? BLOCK / w->threads : 1;
     a->parts = ceil_div(a->n, w->threads * each);
-    w->chained = a->parts > 1 && a->outer.count < MANY_ROWS;
+    w->chained = a->parts > FEW_BLOCKS && a->outer.count < MANY_ROWS;
     const int64_t blocks =
         w->chained ? a->outer.count * a->parts : ceil_div(a->outer.count, w->slices);
     w->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
