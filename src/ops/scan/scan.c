@@ -280,20 +280,23 @@ static int64_t position(const mica_scan_desc *d, int64_t i, int64_t *apart)
     return i / *apart % t->dims[d->axis];
 }
 
-/* As forward makes them: a third of the elements are larger than what came before. */
+/* As forward makes them, in segments: a third of the elements are larger than what came before. */
 static void fill_index(const mica_scan_desc *d, uint64_t seed, double *values)
 {
     const int64_t count = mica_tensor_count(&d->dy), n = d->dy.dims[d->axis];
+    const int64_t step = d->reverse ? -1 : 1;
     for (int64_t k = 0; k < count; k++) {
         int64_t apart;
-        const int64_t i = d->reverse ? count - 1 - k : k;
-        const int64_t step = d->reverse ? -1 : 1, at = position(d, i, &apart);
-        const int64_t since = d->reverse ? n - 1 - at : at, first = d->exclusive ? 1 : 0;
-        const bool larger = since == first || mica_random_bits(seed, (uint64_t)i) % 3 == 0;
-        if (since < first)
+        const int64_t i = d->reverse ? count - 1 - k : k, at = position(d, i, &apart);
+        const uint64_t bits = mica_random_bits(seed, (uint64_t)i);
+        const bool first = at == (d->reverse ? n - 1 : 0) || bits % 11 == 0;
+        const double before = first ? -1 : values[i - step * apart];
+        if (first && d->exclusive)
             values[i] = -1;
+        else if (before < 0 || bits % 3 == 0)
+            values[i] = (double)(d->exclusive ? at - step : at);
         else
-            values[i] = larger ? (double)(at - step * first) : values[i - step * apart];
+            values[i] = before;
     }
 }
 
