@@ -13,10 +13,8 @@ const mica_tensor *mica_reduce_map_input(const mica_reduce_desc *d, int k)
     return mica_tensor_given(t) ? t : NULL;
 }
 
-/* Elements have no place of their own here: of i0 and so on there is none. */
 static mica_status read(const mica_reduce_desc *d, mica_expr *e, mica_why *why)
 {
-    e->rank = 0, e->extent = 0;
     for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
         const mica_tensor *x = k < MICA_EXPR_X ? mica_reduce_map_input(d, k) : NULL;
         e->inputs[k] = x ? x->dtype : MICA_NONE;
