@@ -22,24 +22,25 @@ import uuid
 import torch
 import torch.nn.functional as F
 
-MAX_RANK, MAX_ARGS = 8, 32
+MAX_RANK, MAX_ARGS = 8, 64
 DTYPES = {1: torch.float64, 2: torch.float32, 3: torch.float16, 4: torch.bfloat16, 5: torch.float8_e4m3fn,
           8: torch.int8, 9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool}
 
 
 class Tensor(c.Structure):
     _fields_ = [("dtype", c.c_int), ("rank", c.c_int32), ("dims", c.c_int64 * MAX_RANK),
-                ("strides", c.c_int64 * MAX_RANK)]
+                ("strides", c.c_int64 * MAX_RANK), ("strided", c.c_int64)]
 
 
 class ArgInfo(c.Structure):
     _fields_ = [("name", c.c_char_p), ("dir", c.c_int), ("optional", c.c_bool), ("tensor", Tensor),
-                ("alias", c.c_int)]
+                ("alias", c.c_int), ("types", c.c_uint32), ("need", c.c_int), ("like", c.c_char_p),
+                ("with_", c.c_char_p), ("refused", c.c_bool)]
 
 
 class Run(c.Structure):
-    _fields_ = [("args", c.c_void_p * MAX_ARGS), ("scalars", c.POINTER(c.c_double)),
-                ("workspace", c.c_void_p), ("stream", c.c_void_p)]
+    _fields_ = [("size", c.c_size_t), ("scalars", c.POINTER(c.c_double)), ("workspace", c.c_void_p),
+                ("stream", c.c_void_p), ("args", c.c_void_p * MAX_ARGS)]
 
 
 class Mica:
