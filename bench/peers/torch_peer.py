@@ -447,10 +447,31 @@ def transform(fields, t):
     return lambda: t["y"].copy_(x)
 
 
+def scan(fields, t):
+    """Reverse scans, and gradients as autograd makes them, by flips."""
+    kind, axis, reverse = fields.get("kind", "sum"), int(fields.get("axis", 0)), fields.get("reverse") == "1"
+    if fields.get("exclusive") == "1" or "flags" in fields:
+        raise NotImplementedError("exclusive or segmented scans")
+    if fields.get("pass") == "bwd":
+        if kind == "sum" and not reverse:
+            return lambda: t["dy"].flip(axis).cumsum(axis).flip(axis)
+        if kind == "prod" and not reverse:
+            y = torch.cumprod(t["x"], axis)
+            return lambda: torch.ops.aten.cumprod_backward(t["dy"], t["x"], axis, y)
+        raise NotImplementedError(kind + " backward")
+    if kind in ("max", "min"):
+        call = torch.cummax if kind == "max" else torch.cummin
+    elif kind == "logsumexp":
+        call = torch.logcumsumexp
+    else:
+        call = lambda x, axis: (torch.cumsum if kind == "sum" else torch.cumprod)(x, axis, dtype=t["y"].dtype)
+    return lambda: call(t["x"].flip(axis), axis).flip(axis) if reverse else call(t["x"], axis)
+
+
 BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, softmax=softmax, attention=attention,
                 activation=activation,
                 cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
-                transform=transform)
+                transform=transform, scan=scan)
 
 
 # ---- timing ----
