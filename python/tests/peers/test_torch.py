@@ -490,6 +490,29 @@ class Functions(unittest.TestCase):
             torch.testing.assert_close(a, b)
         self.assertFalse(_call("reduce", x=x, kind="argmax", axes=["1"])[0].requires_grad)
 
+    def test_losses_beside_pytorchs(self):
+        """Values and gradients of input, target and what else there is; all reductions."""
+        x, t, o = (torch.randn(4, 6, requires_grad=True) for _ in range(3))
+        labels, signs = (torch.rand(4, 6) < 0.5).float(), torch.tensor([1.0, -1.0, -1.0, 1.0])
+        losses = {
+            "mse": (F.mse_loss, (x, t)), "l1": (F.l1_loss, (x, t)), "huber": (F.huber_loss, (x, t)),
+            "bce": (F.binary_cross_entropy, (torch.sigmoid(x), labels)), "bce_logits": (F.binary_cross_entropy_with_logits, (x, labels)),
+            "kl_div": (F.kl_div, (x, torch.sigmoid(t))), "soft_margin": (F.soft_margin_loss, (x, 2 * labels - 1)),
+            "multilabel_soft_margin": (F.multilabel_soft_margin_loss, (x, labels)),
+            "gaussian_nll": (F.gaussian_nll_loss, (x, t, o * o + 0.1)), "triplet_margin": (F.triplet_margin_loss, (x, t, o)),
+            "cosine_embedding": (lambda x, s, o, reduction: F.cosine_embedding_loss(x, o, s, reduction=reduction), (x, signs, o)),
+        }
+        for kind, (theirs, inputs) in losses.items():
+            for reduction in "mean", "sum", "none":
+                with self.subTest(kind, reduction=reduction):
+                    wanted = theirs(*inputs, reduction=reduction)
+                    got = _call("loss", kind=kind, reduction=reduction, **dict(zip(("x", "target", "other"), inputs)))[0]
+                    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+                    leaves = [v for v in (x, t, o) if torch.autograd.grad(wanted.sum(), v, retain_graph=True, allow_unused=True)[0] is not None]
+                    dy = torch.randn(wanted.shape)
+                    for ours, its in zip(*(torch.autograd.grad(y, leaves, dy, retain_graph=True) for y in (got, wanted))):
+                        torch.testing.assert_close(ours, its, rtol=1e-5, atol=1e-5)
+
     def test_gumbel_softmax_of_given_noise(self):
         """F.gumbel_softmax, whose exponential_ is given what mica draws: results and gradients, soft and hard."""
         rng, shape = torch.tensor([11, 2]), (6, 9)
