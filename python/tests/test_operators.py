@@ -226,6 +226,14 @@ class Others(unittest.TestCase):
             with self.assertRaisesRegex(mica.Invalid, "without spaces"):
                 mica.pointwise(x, expr=wrong)
 
+    def test_integers_of_64_bits_and_places(self):
+        x = np.array([2**63 - 1, -2**63, 2**53 + 1, -5])
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(mica.pointwise(x, expr="x0*3+1"), x * 3 + 1)
+        np.testing.assert_array_equal(mica.pointwise(x, expr="floordiv(x0,7)"), x // 7)
+        y = normal(3, 5)
+        np.testing.assert_array_equal(mica.pointwise(y, expr="where(i1<=i0,x0,0)"), np.tril(y))
+
     def test_values_that_are_none(self):
         x, w = normal(1, 1, 4, 4), normal(1, 1, 1, 1)
         for wrong, words in [
