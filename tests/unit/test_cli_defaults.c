@@ -232,7 +232,8 @@ static void check_line(const char *line)
     r.line = text;
     r.desc = mica_problem_desc(problem);
     for (int i = 0; mica_op_field(r.op, i, &r.field) == MICA_OK; i++) {
-        if (i == 0 && !strcmp(r.field.name, "pass")) memcpy(&r.pass, r.desc, sizeof r.pass);
+        if (i == 0 && !strcmp(r.field.name, "pass"))
+            memcpy(&r.pass, (const char *)r.desc + r.field.offset, sizeof r.pass);
         mica_op_default(r.op, i, r.zero, sizeof r.zero);
         check_field(&r);
         if (!strcmp(r.field.type, "tensor")) check_all_strides(&r);
