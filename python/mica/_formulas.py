@@ -172,7 +172,7 @@ def _softmax_backward(arrays, saved, others, gradients, needed):
         found, = arrays.call("softmax", pass_="bwd", y=y, mask=mask, dy=gradients["y"], **fields)
         return {"x": arrays.cast(found, dtype)}
     found, = arrays.call("softmax", pass_="bwd", y=y, mask=mask, dy=gradients["y"], **{**fields, "scale": 1})
-    return {"x": arrays.cast(found * scale, dtype), "mask": arrays.cast(found, mask.dtype)}
+    return {"x": arrays.cast(found * scale, dtype), "mask": _summed_to(arrays, found, mask.shape, mask.dtype)}
 
 
 _ATTENTION = ("scale", "soft_cap", "causal", "window_left", "window_right", "align", "dropout", "compute")
@@ -415,7 +415,7 @@ FORMULAS = {f.name: f for f in (
     Formula("conv", _conv_saved, _conv_backward, ("x", "w", "bias"), ("y",)),
     Formula("gemm", _gemm_saved, _gemm_backward, ("a", "b", "bias"), ("c",)),
     Formula("norm", _norm_saved, _norm_backward, ("x", "scale", "bias"), ("y",), _norm_wants),
-    Formula("softmax", _softmax_saved, _softmax_backward, ("x",), ("y",)),
+    Formula("softmax", _softmax_saved, _softmax_backward, ("x", "mask"), ("y",)),
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
     Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
