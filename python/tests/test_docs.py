@@ -58,6 +58,18 @@ class Pages(unittest.TestCase):
                     shown += "<table>" in getattr(value, "_repr_html_", lambda: "")()
         self.assertGreater(shown, 0)
 
+    def test_training_is_what_was_measured(self):
+        """The table of docs/python.md says what bench/training.py left in its result file."""
+        rows = [json.loads(line) for line in (judge.ROOT / "bench/results/epyc-2core/training.jsonl").read_text().splitlines()]
+        page, models = (judge.ROOT / "docs/python.md").read_text(), 0
+        for exact, theirs, ours in zip(*(rows[i::3] for i in range(3))):
+            apart = [max(abs(a - b) / b for a, b in zip(one["loss"], exact["loss"])) for one in (theirs, ours)]
+            self.assertEqual([r["engine"] for r in (exact, theirs, ours)], ["peer/torch", "peer/torch", "mica.torch"])
+            self.assertIn(f"| {ours['line'].split()[0]} | {ours['replaced']}, {ours['left']} | {ours['loss'][0]:.3f}, "
+                          f"{ours['loss'][-1]:.3f} | {apart[0]:.1e} | {apart[1]:.1e} |", page)
+            models += 1
+        self.assertEqual(models, 4)
+
     def test_commands_are_the_makefiles(self):
         commands = re.findall(r"^make (\w+)", (judge.ROOT / "docs/python.md").read_text(), re.M)
         makefile = (judge.ROOT / "Makefile").read_text()

@@ -105,11 +105,15 @@ class Operator:
 # tracing, no modes. Then a call costs a quarter.
 
 
-def quiet(_is_compiling=torch.compiler.is_compiling, _modes=torch._C._len_torch_dispatch_stack,
-          _functions=torch._C._len_torch_function_stack, _transforms=torch._C._functorch.peek_interpreter_stack,
-          _trace=torch._C._get_tracing_state):
+def running(_modes=torch._C._len_torch_dispatch_stack, _functions=torch._C._len_torch_function_stack,
+            _transforms=torch._C._functorch.peek_interpreter_stack, _trace=torch._C._get_tracing_state):
+    """Whether nobody listens, here and now, in code that is not being compiled."""
+    return not (_modes() or _functions() or _transforms() is not None or _trace() is not None)
+
+
+def quiet():
     """Whether nobody listens, here and now."""
-    return not (_is_compiling() or _modes() or _functions() or _transforms() is not None or _trace() is not None)
+    return not torch.compiler.is_compiling() and running()
 
 
 def plain(values):
@@ -166,7 +170,7 @@ def gradients_of(ctx, gradients):
 
 
 class Site:
-    """Calls of an operator that differ in their tensors alone. Where nobody listens, no gradient is wanted and tensors
+    """Calls of an operator that differ in their tensors alone, from code that is not being compiled. Where nobody listens, no gradient is wanted and tensors
     like these were seen before, what is left of a call is pointers."""
 
     def __init__(self, name, names, fields, described):
@@ -175,7 +179,7 @@ class Site:
         self.bound = {}
 
     def __call__(self, *tensors):
-        if quiet():
+        if running():
             key, pointers, gradients = [], [], torch.is_grad_enabled()
             for t in tensors:
                 if (type(t) not in _PLAIN or t.layout is not _STRIDED or (gradients and t.requires_grad) or t.is_neg()
