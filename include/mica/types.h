@@ -140,8 +140,8 @@ MICA_API int64_t mica_tensor_span(const mica_tensor *tensor, int64_t *first);
 
 /* Converts between doubles in logical order (last dimension fastest, packed) and a tensor's
  * memory on the host. Storing rounds to nearest even; integers saturate; e4m3 saturates to
- * 448, e5m2 overflows to infinity; e8m0, the powers of two of block scales, takes the nearest one, of
- * two the larger, 2^-127 for 0 and NaN for what is negative or infinite. s64 beyond 2^53 loses
+ * 448, e5m2 overflows to infinity; e8m0, the powers of two of block scales, takes the nearest one,
+ * of two the larger, 2^-127 for 0 and NaN for what is negative or infinite. s64 beyond 2^53 loses
  * digits. */
 MICA_API mica_status mica_tensor_store(const mica_tensor *tensor, const double *values, void *data);
 MICA_API mica_status mica_tensor_load(const mica_tensor *tensor, const void *data, double *values);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Written by tests/judges/scan.py with PyTorch 2.15.0: kind, segmented, exclusive,
  * reverse, whether there is a gradient; x, flags, dy, y, index, dx of a row. */
+/* clang-format off */
 {"sum", 0, 0, 0, 1,
     {2, 1.5, 0.5, -0.25, 2, 1, 1, 2, -2.5, 0.5, -2.5, 3},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},

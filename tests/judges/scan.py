@@ -81,7 +81,8 @@ def fine(x):
 
 
 print("/* SPDX-License-Identifier: Apache-2.0\n * Written by tests/judges/scan.py with PyTorch 2.15.0: kind, segmented, exclusive,"
-      "\n * reverse, whether there is a gradient; x, flags, dy, y, index, dx of a row. */")
+      "\n * reverse, whether there is a gradient; x, flags, dy, y, index, dx of a row. */"
+      "\n/* clang-format off */")
 for kind, inputs in INPUTS.items():
     for values in inputs:
         for bits in range(8):

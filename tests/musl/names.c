@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two functions that Debian's archive of libgomp asks for, which musl has not or calls otherwise. */
+ * Two functions that Debian's archive of libgomp asks for, which musl has not or calls otherwise.
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

@@ -7,8 +7,9 @@ extern const mica_op mica_op_tile;
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_tile_desc, member, kind, __VA_ARGS__)
 #define ARG(member)              #member, offsetof(mica_tile_desc, member)
-#define REPEATED(whole)          .same = whole, .like = "the repeated " whole, .shape = repeated /* packed \
-                                                                                                  */
+/* `whole` repeated, packed. */
+#define REPEATED(whole) .same = whole, .like = "the repeated " whole, .shape = repeated
+
 static const char *const passes[] = {"fwd", "bwd", NULL};
 
 static const mica_field fields[] = {
