@@ -15,8 +15,9 @@
  *   block 1x128  scale 64x32    of groups of a row
  *   block 128x128 scale 1x32    of squares
  *
- * A block that is left out follows from scale. Where there is a global_scale (NVFP4), the scale is
- * scale * global_scale, rounded to f32.
+ * At most 4 dimensions may end in shorter blocks, and dimensions and those within a block, which
+ * are longer than 1, may be 8 together. A block that is left out follows from scale. Where there is
+ * a global_scale (NVFP4), the scale is scale * global_scale, rounded to f32.
  *
  * Quantised types: e4m3 e5m2 e2m1 s8 u8 s4 u4, packed two to a byte where they are 4 bits, the
  * first in the low half. Integers: to nearest even, then zero is added, then it is saturated; NaN

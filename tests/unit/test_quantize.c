@@ -105,6 +105,8 @@ static void refusals(void **state)
     refuses("quantize x=f32:4x4 y=s8 scale=f32:2x1 block=1x1", "scale");
     refuses("quantize x=f32:4x4 y=s8 block=-1", "block[0] is -1");
     refuses("quantize x=f32:4x4 y=s8 block=1x1x2", "x has no such dimension");
+    refuses("quantize x=f32:3x3x3x3x3 y=s8 block=2x2x2x2x2", "5 dimensions end in shorter blocks");
+    refuses("quantize x=f32:4x4x4x4x4 y=s8 block=2x2x2x2x2", "blocks of more than 8 dimensions");
     refuses("quantize x=f32:4x4 y=s8 zero=u8", "zero is u8, y is s8");
     refuses("quantize x=f32:4x4 y=e4m3 zero=s8", "zero is s8, y is e4m3");
     refuses("quantize x=f32:4x4 y=s8 zero=s8:4x1", "zero");

@@ -81,8 +81,8 @@ static mica_status push(mica_quantize_box *b, int64_t n, const int64_t *strides,
     if (n == 1) return MICA_OK;
     const int r = b->at[0].rank;
     if (r == MICA_MAX_RANK)
-        return mica_refuse(why, "blocks of more than %d dimensions, those within a block included",
-                           MICA_MAX_RANK);
+        return mica_invalid(why, "blocks of more than %d dimensions, those within a block included",
+                            MICA_MAX_RANK);
     for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) {
         b->at[k].dims[r] = n;
         b->at[k].strides[r] = strides[k];
@@ -129,8 +129,8 @@ mica_status mica_quantize_cut(const mica_quantize_set *set, mica_quantize_box *b
     for (int d = 0; d < rank; d++)
         if (set->at[0].dims[d] % set->block[d]) ragged[n++] = d;
     if (n > MICA_QUANTIZE_RAGGED)
-        return mica_refuse(why, "%d dimensions end in shorter blocks, at most %d may", n,
-                           MICA_QUANTIZE_RAGGED);
+        return mica_invalid(why, "%d dimensions end in shorter blocks, at most %d may", n,
+                            MICA_QUANTIZE_RAGGED);
     for (unsigned mask = 0; mask < 1u << n; mask++) {
         mica_quantize_box *b = &boxes[(*count)++];
         unsigned tails = 0;
@@ -159,27 +159,6 @@ mica_status mica_quantize_cut(const mica_quantize_set *set, mica_quantize_box *b
         merge(b);
     }
     return MICA_OK;
-}
-
-static mica_status accepts(const mica_op *op, const void *desc, mica_why *why)
-{
-    mica_scratch scope MICA_SCOPED = mica_scratch_open();
-    mica_quantize_set *set = mica_scratch_take(sizeof *set);
-    mica_quantize_box *boxes = mica_scratch_take(MICA_QUANTIZE_BOXES * sizeof *boxes);
-    int count;
-    mica_quantize_set_make(op, desc, NULL, set);
-    return mica_quantize_cut(set, boxes, &count, why);
-}
-
-mica_status mica_quantize_accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    (void)device;
-    return accepts(&mica_op_quantize, desc, why);
-}
-mica_status mica_dequantize_accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    (void)device;
-    return accepts(&mica_op_dequantize, desc, why);
 }
 
 void mica_quantize_contract(const void *desc, const mica_config *config, mica_contract *contract)

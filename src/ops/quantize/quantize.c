@@ -2,6 +2,7 @@
  * quantize and dequantize: tables, inference, checks, fills. */
 #include "ops/quantize/quantize.h"
 #include "base/random.h"
+#include "cpu/scratch.h"
 
 #include <math.h>
 #include <string.h>
@@ -224,7 +225,10 @@ static mica_status check_set(const mica_op *op, const void *desc, mica_why *why)
                             (long long)mica_tensor_count(all));
     if (mica_tensor_given(all) && s.pass == MICA_QUANTIZE_MINMAX)
         return mica_invalid(why, "global_scale is not for pass minmax");
-    return MICA_OK;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    mica_quantize_box *boxes = mica_scratch_take(MICA_QUANTIZE_BOXES * sizeof *boxes);
+    int count;
+    return mica_quantize_cut(&s, boxes, &count, why);
 }
 
 static mica_status quantize_check(const void *desc, mica_why *why)

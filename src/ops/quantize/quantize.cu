@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * quantize and dequantize, any strides: VECTOR neighbours of a row per thread. Constants: QUANTIZES,
- * CODE (of codes.h), VECTOR, ONE_SCALE (all of a vector have the same), HAS_ZERO, HAS_GLOBAL, BLOCK;
+ * CODE (of quantize_args.h), VECTOR, WHOLE_BYTES (rows of four bits begin at
+ * whole bytes), ONE_SCALE (all of a vector have the same), HAS_ZERO, HAS_GLOBAL, BLOCK;
  * types code_t (u8 for four bits), value_t, scale_t, real (f32 or f64). */
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
@@ -68,9 +69,15 @@ QUANTIZE void load_nibbles(const mica_quantize_args &a, s64 at, int n, real *v)
     }
 }
 
-/* Rows begin at whole bytes. */
 QUANTIZE void store_nibbles(const mica_quantize_args &a, s64 at, int n, const real *v)
 {
+    if constexpr (!WHOLE_BYTES) {
+        const s64 step = step_of(a, MICA_QUANTIZE_PLACE_CODE);
+#pragma unroll
+        for (int e = 0; e < VECTOR; e++)
+            if (e < n) put_nibble(a.at[MICA_QUANTIZE_PLACE_CODE], at + e * step, nibble_of(CODE, narrow_float(v[e])));
+        return;
+    }
     u8 *to = (u8 *)a.at[MICA_QUANTIZE_PLACE_CODE] + (at >> 1);
     u8 bytes[VECTOR / 2];
 #pragma unroll

@@ -60,6 +60,19 @@ QUANTIZE float value_of(int code, u32 nibble)
     return nibble & 8 ? -a : a;
 }
 
+/* Into the word around it, where other threads may put their elements at the same time. */
+QUANTIZE void put_nibble(void *base, s64 i, u32 nibble)
+{
+    u8 *byte = (u8 *)base + (i >> 1);
+    const u64 off = (u64)byte & 3;
+    u32 *word = (u32 *)(byte - off), old = *word, seen;
+    const int shift = (int)off * 8 + (i & 1 ? 4 : 0);
+    do {
+        seen = old;
+        old = atomicCAS(word, seen, (seen & ~(15u << shift)) | nibble << shift);
+    } while (old != seen);
+}
+
 /* Of a number that is within the type's ends. */
 QUANTIZE u32 nibble_of(int code, float v)
 {

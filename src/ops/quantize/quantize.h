@@ -38,7 +38,7 @@ typedef struct mica_quantize_box {
 } mica_quantize_box;
 /* Blocks of that many dimensions may be shorter at the end; more boxes there are none. */
 enum { MICA_QUANTIZE_RAGGED = 4, MICA_QUANTIZE_BOXES = 1 << MICA_QUANTIZE_RAGGED };
-/* How many there are; 0: no elements. UNSUPPORTED where there are too many, or dimensions. */
+/* How many there are; 0: no elements. INVALID where there are too many, or dimensions. */
 mica_status mica_quantize_cut(const mica_quantize_set *set, mica_quantize_box *boxes, int *count,
                               mica_why *why);
 
@@ -64,10 +64,6 @@ double mica_quantize_top(int code);
 void mica_quantize_reference(const void *desc, const mica_view *views, const double *scalars);
 void mica_dequantize_reference(const void *desc, const mica_view *views, const double *scalars);
 
-/* Whether it can be cut into boxes. */
-mica_status mica_quantize_accepts(const void *desc, const mica_device_info *device, mica_why *why);
-mica_status mica_dequantize_accepts(const void *desc, const mica_device_info *device,
-                                    mica_why *why);
 /* Every rounding is part of the definition: results are the reference's own. */
 void mica_quantize_contract(const void *desc, const mica_config *config, mica_contract *contract);
 

@@ -39,6 +39,17 @@ static bool rows_fit(const mica_quantize_box *b, int place, int64_t unit)
     return true;
 }
 
+/* Whether rows begin at whole bytes and neighbours lie side by side: else elements of 4 bits are
+ * put by atomic operations on the word around them. */
+static bool in_whole_bytes(const mica_layout *l, int place, int64_t first)
+{
+    const int last = l->rank - 1;
+    if (first & 1 || (l->dims[last] > 1 && l->strides[place][last] != 1)) return false;
+    for (int d = 0; d < last; d++)
+        if (l->strides[place][d] & 1) return false;
+    return true;
+}
+
 /* ---- kernels ---- */
 
 static mica_dtype stored(mica_dtype d)
@@ -71,9 +82,12 @@ static mica_status add_part(mica_plan *plan, const mica_quantize_set *s, const m
     a->columns = l->dims[last];
     to->fits = rows_fit(b, MICA_QUANTIZE_PLACE_CODE, VECTOR) &&
                rows_fit(b, MICA_QUANTIZE_PLACE_VALUE, VECTOR);
+    const bool whole_bytes =
+        in_whole_bytes(&b->layout, MICA_QUANTIZE_PLACE_CODE, b->first[MICA_QUANTIZE_PLACE_CODE]);
     mica_access_count(l, VECTOR, MICA_QUANTIZE_PLACES);
     to->grid = (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
     mica_prologue_int(&p, "QUANTIZES", s->quantizes);
+    mica_prologue_int(&p, "WHOLE_BYTES", whole_bytes);
     mica_prologue_int(&p, "CODE", s->code);
     mica_prologue_int(&p, "VECTOR", VECTOR);
     mica_prologue_int(&p, "BLOCK", BLOCK);
@@ -96,8 +110,9 @@ static mica_status add_scales(mica_plan *plan, state *s)
     mica_quantize_scales_args *a = &s->scales_args;
     mica_layout *l = &a->layout;
     const bool ends = set->pass == MICA_QUANTIZE_MINMAX;
-    const int pairs = ends && is_nibble(set->at[MICA_QUANTIZE_PLACE_CODE].dtype) ? 2 : 1;
+    const bool nibbles = ends && is_nibble(set->at[MICA_QUANTIZE_PLACE_CODE].dtype);
     mica_quantize_block_layout(set, l);
+    const int pairs = nibbles && in_whole_bytes(l, 2, 0) ? 2 : 1;
     const int last = l->rank - 1;
     a->columns = l->dims[last];
     a->step[0] = l->strides[0][last], a->step[1] = l->strides[1][last];
@@ -107,6 +122,7 @@ static mica_status add_scales(mica_plan *plan, state *s)
     mica_prologue_int(&p, "CODE", set->code);
     mica_prologue_int(&p, "ENDS", ends);
     mica_prologue_int(&p, "PAIRS", pairs);
+    mica_prologue_int(&p, "NIBBLES", nibbles);
     mica_prologue_int(&p, "BLOCK", BLOCK);
     mica_prologue_int(&p, "HAS_GLOBAL", set->global_arg >= 0);
     mica_prologue_type(&p, "zero_t", stored(set->at[MICA_QUANTIZE_PLACE_CODE].dtype));
@@ -117,47 +133,6 @@ static mica_status add_scales(mica_plan *plan, state *s)
 }
 
 /* ---- the engine ---- */
-
-/* Rows of 4 bits that one thread writes to whole bytes. */
-static mica_status whole_bytes(const mica_layout *l, int place, const char *name, mica_why *why)
-{
-    const int last = l->rank - 1;
-    if (l->dims[last] > 1 && l->strides[place][last] != 1)
-        return mica_refuse(why,
-                           "neighbours of %s lie %lld elements apart, those of 4 bits must lie "
-                           "side by side",
-                           name, (long long)l->strides[place][last]);
-    for (int d = 0; d < last; d++)
-        if (l->strides[place][d] & 1)
-            return mica_refuse(why,
-                               "rows of %s are %lld elements of 4 bits apart, they must begin at "
-                               "whole bytes",
-                               name, (long long)l->strides[place][d]);
-    return MICA_OK;
-}
-
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    mica_scratch scope MICA_SCOPED = mica_scratch_open();
-    mica_quantize_box *boxes = mica_scratch_take(MICA_QUANTIZE_BOXES * sizeof *boxes);
-    mica_quantize_set set;
-    int count;
-    (void)device;
-    mica_quantize_set_make(&mica_op_quantize, desc, NULL, &set);
-    MICA_TRY(mica_quantize_cut(&set, boxes, &count, why));
-    if (!is_nibble(set.at[MICA_QUANTIZE_PLACE_CODE].dtype)) return MICA_OK;
-    for (int b = 0; b < count; b++) {
-        if (boxes[b].first[MICA_QUANTIZE_PLACE_CODE] & 1)
-            return mica_refuse(why,
-                               "a part of y begins within a byte: block lengths of 4 bits must be "
-                               "even where they end in shorter ones");
-        MICA_TRY(whole_bytes(&boxes[b].layout, MICA_QUANTIZE_PLACE_CODE, "y", why));
-    }
-    if (set.pass != MICA_QUANTIZE_MINMAX || count == 0) return MICA_OK;
-    mica_layout blocks;
-    mica_quantize_block_layout(&set, &blocks);
-    return whole_bytes(&blocks, 2, "zero", why);
-}
 
 static mica_status build(mica_plan *plan)
 {
@@ -216,7 +191,6 @@ const mica_engine mica_quantize_cuda = {.name = "cuda",
                                         .cuda = true,
                                         .reached = 0.8,
                                         .start_ms = 3e-3,
-                                        .accepts = accepts,
                                         .contract = mica_quantize_contract,
                                         .build = build,
                                         .run = run};
@@ -224,7 +198,6 @@ const mica_engine mica_dequantize_cuda = {.name = "cuda",
                                           .cuda = true,
                                           .reached = 0.8,
                                           .start_ms = 3e-3,
-                                          .accepts = mica_dequantize_accepts,
                                           .contract = mica_quantize_contract,
                                           .build = build,
                                           .run = run};

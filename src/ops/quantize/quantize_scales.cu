@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Scales, and zero points, of what blocks hold: a thread each, or one for the two blocks whose zero
  * points share a byte. Constants: CODE, ENDS (of the greatest and the least, else of the largest
- * magnitude), POWER (scales are e8m0), PAIRS (zero points of four bits: 2, else 1), HAS_GLOBAL, BLOCK;
+ * magnitude), POWER (scales are e8m0), NIBBLES (zero points are of four bits), PAIRS (and 2 in a byte are
+ * one thread's, else 1), HAS_GLOBAL, BLOCK;
  * types scale_t, zero_t, real. */
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
@@ -36,7 +37,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) quantize_scales(const __grid
 #pragma unroll
     for (int e = 0; e < PAIRS; e++) zero[e] = e < n ? make(a, at[0] + e * a.step[0], at[1] + e * a.step[1]) : (real)0;
     if constexpr (!ENDS) return;
-    if constexpr (PAIRS == 1) {
+    if constexpr (NIBBLES && PAIRS == 1) {
+        put_nibble(a.zero, at[2], nibble_of(CODE, (float)zero[0]));
+    } else if constexpr (PAIRS == 1) {
         ((zero_t *)a.zero)[at[2]] = narrow<zero_t>(zero[0]);
     } else {
         u8 *byte = (u8 *)a.zero + (at[2] >> 1);

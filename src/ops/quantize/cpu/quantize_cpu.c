@@ -427,14 +427,12 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
 const mica_engine mica_quantize_cpu = {.name = "cpu",
                                        .reached = 0.3,
                                        .start_ms = 3e-4,
-                                       .accepts = mica_quantize_accepts,
                                        .contract = mica_quantize_contract,
                                        .build = build,
                                        .run = run};
 const mica_engine mica_dequantize_cpu = {.name = "cpu",
                                          .reached = 0.3,
                                          .start_ms = 3e-4,
-                                         .accepts = mica_dequantize_accepts,
                                          .contract = mica_quantize_contract,
                                          .build = build,
                                          .run = run};
