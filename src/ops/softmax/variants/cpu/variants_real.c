@@ -12,13 +12,11 @@
 
 #if REAL_F64
 #define SLICE_OF  mica_softmax_variant_f64
-#define ROW_MAX   mica_row_max_f64
 #define LOGIT     logit64
 #define NOISE_AT  gumbel_at64
 #define PER_BLOCK 2
 #else
 #define SLICE_OF  mica_softmax_variant_f32
-#define ROW_MAX   mica_row_max
 #define LOGIT     logit32
 #define NOISE_AT  gumbel_at32
 #define PER_BLOCK 4
@@ -162,6 +160,20 @@ MICA_MEMORY_CLONES static int64_t count_nan(const real *v, int64_t n)
     return count;
 }
 
+/* -inf of nothing else. By lanes: of OpenMP's reductions clang 14 begins those of maxima at the
+ * least finite number, which a slice that is masked throughout would then have. */
+MICA_MEMORY_CLONES static real greatest(const real *v, int64_t n)
+{
+    real lane[LANES], max = -(real)INFINITY;
+    for (int k = 0; k < LANES; k++) lane[k] = max;
+    const int64_t whole = n - n % LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int k = 0; k < LANES; k++) lane[k] = v[i + k] > lane[k] ? v[i + k] : lane[k];
+    for (int64_t i = whole; i < n; i++) max = v[i] > max ? v[i] : max;
+    for (int k = 0; k < LANES; k++) max = lane[k] > max ? lane[k] : max;
+    return max;
+}
+
 /* The maximum; false where the slice has none that is finite, or a NaN. */
 static bool find_max(slice *s)
 {
@@ -172,7 +184,7 @@ static bool find_max(slice *s)
         real *z = s->kept ? s->kept + from : s->values;
         form(s, from, n, z);
         bad += count_nan(z, n);
-        const real max = ROW_MAX(z, n);
+        const real max = greatest(z, n);
         if (max > s->max) s->max = max;
     }
     return !bad && isfinite(s->max);
