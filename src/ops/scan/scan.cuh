@@ -109,7 +109,7 @@ template <typename S> SCAN S state_of(const element &e, long long position)
         s.a = v != v ? v : (acc_t)(v > lowest(acc_t()));
         s.b = v != v ? lowest(acc_t()) : v;
     }
-    if constexpr (BY == SCAN_RUNS && EXCLUSIVE) s.a = e.b < 0 ? (acc_t)0 : v;
+    if constexpr (BY == SCAN_RUNS && EXCLUSIVE) s.a = widen<long long>(e.b) < 0 ? (acc_t)0 : v;
     if constexpr (BY == SCAN_MAPS) {
         s.b = widen<acc_t>(e.b);
         if constexpr (!EXCLUSIVE) s.a = v * s.b;
@@ -164,7 +164,7 @@ SCAN void find_run(element &e, long long earlier, bool first, long long p)
     const long long before = REVERSE ? p + 1 : p - 1;
     if constexpr (EXCLUSIVE) e.shown = e.head = !first && earlier == p;
     else {
-        e.shown = (long long)e.b == p;
+        e.shown = widen<long long>(e.b) == p;
         e.head = first || earlier == before;
     }
 }

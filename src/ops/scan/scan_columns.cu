@@ -68,7 +68,7 @@ SCAN void read(const mica_scan_args &a, const columns &c, long long i, element *
         memset(earlier, 0, sizeof earlier);
         if (i > 0) load(a, SCAN_B, b + (REVERSE ? p + 1 : p - 1) * a.along[SCAN_B], c.across[SCAN_B], earlier);
 #pragma unroll
-        for (int k = 0; k < BESIDE; k++) find_run(e[k], (long long)earlier[k], i == 0, p);
+        for (int k = 0; k < BESIDE; k++) find_run(e[k], widen<long long>(earlier[k]), i == 0, p);
     }
 }
 

@@ -102,11 +102,11 @@ SCAN void read(const mica_scan_args &a, const row &r, long long i, element *e)
     }
     if constexpr (BY == SCAN_RUNS) {
         long long earlier = 0;
-        if (i > 0 && i <= a.n) earlier = (long long)r.b[position(a, i - 1) * a.along[SCAN_B]];
+        if (i > 0 && i <= a.n) earlier = widen<long long>(r.b[position(a, i - 1) * a.along[SCAN_B]]);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             find_run(e[k], earlier, i + k == 0, position(a, i + k));
-            earlier = (long long)e[k].b;
+            earlier = widen<long long>(e[k].b);
         }
     }
 }
