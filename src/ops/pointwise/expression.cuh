@@ -4,6 +4,7 @@
 #pragma once
 #include "kernels/math.cuh"
 #include "kernels/vector.cuh"
+#include "ops/pointwise/bessel.cuh"
 
 #ifndef POINTWISE
 #define POINTWISE __device__ __forceinline__
@@ -44,8 +45,6 @@ FORWARD(erf)
 FORWARD(erfc)
 FORWARD(lgamma)
 FORWARD(tgamma)
-FORWARD(j0)
-FORWARD(j1)
 FORWARD_TWO(pow)
 FORWARD_TWO(atan2)
 FORWARD_TWO(fmod)
