@@ -30,8 +30,8 @@ INLINE real element(const void *x, int64_t i, const bool narrow)
 /* ---- sums along the run ---- */
 
 /* Elements of one chain of additions in `real` (four lanes of f32 or two of f64, or more) before it
- * moves to double; four chains hide the latency of an addition. */
-enum { CHAIN = 16 / sizeof(real) * NORM_FLUSH, CHUNK = 4 * CHAIN };
+ * moves to double. */
+enum { CHAIN = 16 / sizeof(real) * NORM_FLUSH };
 
 /* Sums of short rows in lanes, which are added in pairs: what a reduction clause adds one after the
  * other costs more than the row itself. The lanes lie in vectors that every machine keeps in
@@ -81,30 +81,16 @@ INLINE double lanes_sum(const vector *v, const real *more, int64_t n)
     return (double)sum;
 }
 
+/* Of so few that one chain suffices. */
 CLONES
 static double row_sum(const real *x, int64_t n)
 {
-    double total = 0;
-    for (; n >= CHUNK; n -= CHUNK, x += CHUNK) {
-        real a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
-        for (int64_t i = 0; i < CHAIN; i++) {
-            a += x[i];
-            b += x[i + CHAIN];
-            c += x[i + 2 * CHAIN];
-            d += x[i + 3 * CHAIN];
-        }
-        total += (double)a + (double)b + ((double)c + (double)d);
-    }
-    for (int64_t from = 0; from < n; from += CHAIN) {
-        int64_t end = n - from < CHAIN ? n : from + CHAIN, i = from;
-        lanes sum = {0};
-        for (; i + LANES <= end; i += LANES)
+    lanes sum = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
 #pragma GCC unroll 4
-            for (int v = 0; v < PARTS; v++) sum[v] += *vector_at(x + i + v * STEP);
-        total += lanes_sum(sum, x + i, end - i);
-    }
-    return total;
+        for (int v = 0; v < PARTS; v++) sum[v] += *vector_at(x + i + v * STEP);
+    return lanes_sum(sum, x + i, n - i);
 }
 
 /* A lane of two pairs of sums takes half of NORM_FLUSH additions; with those of the pairs, of lanes
