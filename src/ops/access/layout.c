@@ -5,42 +5,62 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef long long strides_of[MICA_LAYOUT_RANK];
+
 /* Whether dimension a should be outside of b: larger strides of the first tensor that tells them
  * apart. */
-static bool is_outer(const mica_tensor *const *tensors, int n, int a, int b)
+static bool is_outer(strides_of *strides, int n, int a, int b)
 {
     for (int t = 0; t < n; t++) {
-        int64_t sa = llabs(tensors[t]->strides[a]), sb = llabs(tensors[t]->strides[b]);
+        long long sa = llabs(strides[t][a]), sb = llabs(strides[t][b]);
         if (sa != sb) return sa > sb;
     }
-    return a < b;
+    return false;
 }
 
-static bool mergeable(const mica_layout *l, int n, int outer, int inner)
+static void swap(long long *a, long long *b)
+{
+    long long was = *a;
+    *a = *b, *b = was;
+}
+
+/* Outer ones first; those that nothing tells apart stay in their order. */
+static void sort(long long *dims, strides_of *strides, int rank, int n)
+{
+    for (int d = 1; d < rank; d++)
+        for (int j = d; j > 0 && is_outer(strides, n, j, j - 1); j--) {
+            swap(&dims[j], &dims[j - 1]);
+            for (int t = 0; t < n; t++) swap(&strides[t][j], &strides[t][j - 1]);
+        }
+}
+
+static bool mergeable(const long long *dims, strides_of *strides, int n, int outer, int inner)
 {
     for (int t = 0; t < n; t++)
-        if (l->strides[t][outer] != l->strides[t][inner] * l->dims[inner]) return false;
+        if (strides[t][outer] != strides[t][inner] * dims[inner]) return false;
     return true;
 }
 
-static void merge(mica_layout *l, int n)
+int mica_layout_merge(long long *dims, strides_of *strides, int rank, int n)
 {
     int kept = 0;
-    for (int d = 0; d < l->rank; d++) {
-        bool joins = kept > 0 && mergeable(l, n, kept - 1, d);
+    sort(dims, strides, rank, n);
+    for (int d = 0; d < rank; d++) {
+        bool joins = kept > 0 && mergeable(dims, strides, n, kept - 1, d);
         int to = joins ? kept - 1 : kept++;
-        l->dims[to] = joins ? l->dims[to] * l->dims[d] : l->dims[d];
-        for (int t = 0; t < n; t++) l->strides[t][to] = l->strides[t][d];
+        dims[to] = joins ? dims[to] * dims[d] : dims[d];
+        for (int t = 0; t < n; t++) strides[t][to] = strides[t][d];
     }
-    l->rank = kept;
+    return kept;
 }
 
-static bool fits_int(const mica_layout *l, int n)
+bool mica_layout_fits_int(long long count, const long long *dims, strides_of *strides, int rank,
+                          int n)
 {
-    if (l->count > INT32_MAX) return false;
+    if (count > INT32_MAX) return false;
     for (int t = 0; t < n; t++) {
-        int64_t reach = 0;
-        for (int d = 0; d < l->rank; d++) reach += llabs(l->strides[t][d]) * (l->dims[d] - 1);
+        long long reach = 0;
+        for (int d = 0; d < rank; d++) reach += llabs(strides[t][d]) * (dims[d] - 1);
         if (reach > INT32_MAX) return false;
     }
     return true;
@@ -48,23 +68,18 @@ static bool fits_int(const mica_layout *l, int n)
 
 void mica_layout_make(mica_layout *l, const mica_tensor *const *tensors, int n)
 {
+    int rank = 0;
     memset(l, 0, sizeof *l);
     l->count = mica_tensor_count(tensors[0]);
     if (l->count == 0) return;
-    int order[MICA_MAX_RANK], rank = 0;
     for (int d = 0; d < tensors[0]->rank; d++) {
         if (tensors[0]->dims[d] == 1) continue;
-        int j = rank++;
-        for (; j > 0 && is_outer(tensors, n, d, order[j - 1]); j--) order[j] = order[j - 1];
-        order[j] = d;
+        l->dims[rank] = tensors[0]->dims[d];
+        for (int t = 0; t < n; t++) l->strides[t][rank] = tensors[t]->strides[d];
+        rank++;
     }
-    l->rank = rank;
-    for (int i = 0; i < rank; i++) {
-        l->dims[i] = tensors[0]->dims[order[i]];
-        for (int t = 0; t < n; t++) l->strides[t][i] = tensors[t]->strides[order[i]];
-    }
-    merge(l, n);
-    l->fits_int = fits_int(l, n);
+    l->rank = mica_layout_merge(l->dims, l->strides, rank, n);
+    l->fits_int = mica_layout_fits_int(l->count, l->dims, l->strides, l->rank, n);
 }
 
 bool mica_layout_is_linear(const mica_layout *l, int n)

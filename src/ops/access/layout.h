@@ -12,6 +12,12 @@
  * order of elements is then no longer the logical one: only for work in which each element stands
  * alone. */
 void mica_layout_make(mica_layout *layout, const mica_tensor *const *tensors, int n);
+/* Its steps for other loop nests, whose dims of n tensors have strides[tensor][dim]: dims, none of
+ * size 1, are sorted and merged in place; returns how many are left. And whether count and all
+ * offsets are below 2^31. */
+int mica_layout_merge(long long *dims, long long (*strides)[MICA_LAYOUT_RANK], int rank, int n);
+bool mica_layout_fits_int(long long count, const long long *dims,
+                          long long (*strides)[MICA_LAYOUT_RANK], int rank, int n);
 /* One dimension with stride 1 in all n tensors (or nothing at all). */
 bool mica_layout_is_linear(const mica_layout *layout, int n);
 

@@ -3,7 +3,8 @@
 #ifndef MICA_OPS_NORM_NORM_ARGS_H
 #define MICA_OPS_NORM_NORM_ARGS_H
 
-#define NORM_RANK      8
+#include "kernels/layout.h"
+
 #define NORM_ARG_COUNT 15 /* by the enumerators of include/mica/norm.h */
 
 /* A loop nest that all arguments share: a stride of 0 repeats the argument's element. */
@@ -11,8 +12,8 @@ typedef struct norm_space {
     long long count;
     int rank;
     int fits_int; /* count and all offsets are below 2^31 */
-    long long dims[NORM_RANK];
-    long long strides[NORM_ARG_COUNT][NORM_RANK];
+    long long dims[MICA_LAYOUT_RANK];
+    long long strides[NORM_ARG_COUNT][MICA_LAYOUT_RANK];
 } norm_space;
 
 /* The tensor as [kept] x [reduced]: one result per index of kept, a sum over reduced. */

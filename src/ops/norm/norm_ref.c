@@ -48,7 +48,7 @@ typedef struct truth {
 typedef struct place {
     const norm_split *split;
     int64_t reduced;
-    int64_t base[NORM_ARG_COUNT], at[NORM_RANK];
+    int64_t base[NORM_ARG_COUNT], at[MICA_LAYOUT_RANK];
 } place;
 
 static place first_of(const norm_split *split, int64_t kept)

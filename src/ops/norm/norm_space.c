@@ -3,8 +3,8 @@
  * it does not vary), channels being split into group and channel of the group; then the dimensions
  * are divided in kept and reduced ones and merged where all arguments allow. */
 #include "ops/norm/norm.h"
+#include "ops/access/layout.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define FULL_RANK (MICA_MAX_RANK + 1) /* group splits the channels in two */
@@ -100,56 +100,23 @@ static void make_full(const mica_norm_desc *d, full *f)
     }
 }
 
-/* Larger strides are outer: of x, then of the arguments in order. */
-static bool is_outer(const full *f, int a, int b)
-{
-    for (int t = 0; t < NORM_ARG_COUNT; t++) {
-        int64_t sa = llabs(f->strides[t][a]), sb = llabs(f->strides[t][b]);
-        if (sa != sb) return sa > sb;
-    }
-    return a < b;
-}
-
-static bool mergeable(const norm_space *s, int outer, const full *f, int inner)
-{
-    for (int t = 0; t < NORM_ARG_COUNT; t++)
-        if (s->strides[t][outer] != f->strides[t][inner] * f->dims[inner]) return false;
-    return true;
-}
-
-static bool fits_int(const norm_space *s)
-{
-    if (s->count > INT32_MAX) return false;
-    for (int t = 0; t < NORM_ARG_COUNT; t++) {
-        int64_t reach = 0;
-        for (int i = 0; i < s->rank; i++) reach += llabs(s->strides[t][i]) * (s->dims[i] - 1);
-        if (reach > INT32_MAX) return false;
-    }
-    return true;
-}
-
 /* The loop nest over the dimensions whose mark equals `wanted`. */
 static void make_space(const full *f, const bool *marks, bool wanted, norm_space *s)
 {
+    int rank = 0;
     memset(s, 0, sizeof *s);
     s->count = 1;
-    int order[FULL_RANK], n = 0;
-    for (int i = 0; i < f->rank; i++) {
-        if (marks[i] != wanted) continue;
-        s->count *= f->dims[i];
-        if (f->dims[i] == 1) continue;
-        int j = n++;
-        for (; j > 0 && is_outer(f, i, order[j - 1]); j--) order[j] = order[j - 1];
-        order[j] = i;
-    }
+    for (int i = 0; i < f->rank; i++)
+        if (marks[i] == wanted) s->count *= f->dims[i];
     if (s->count == 0) return;
-    for (int i = 0; i < n; i++) {
-        bool joins = s->rank > 0 && mergeable(s, s->rank - 1, f, order[i]);
-        int to = joins ? s->rank - 1 : s->rank++;
-        s->dims[to] = joins ? s->dims[to] * f->dims[order[i]] : f->dims[order[i]];
-        for (int t = 0; t < NORM_ARG_COUNT; t++) s->strides[t][to] = f->strides[t][order[i]];
+    for (int i = 0; i < f->rank; i++) {
+        if (marks[i] != wanted || f->dims[i] == 1) continue;
+        s->dims[rank] = f->dims[i];
+        for (int t = 0; t < NORM_ARG_COUNT; t++) s->strides[t][rank] = f->strides[t][i];
+        rank++;
     }
-    s->fits_int = fits_int(s);
+    s->rank = mica_layout_merge(s->dims, s->strides, rank, NORM_ARG_COUNT);
+    s->fits_int = mica_layout_fits_int(s->count, s->dims, s->strides, s->rank, NORM_ARG_COUNT);
 }
 
 void mica_norm_split_sets(const mica_norm_desc *d, norm_split *split)
