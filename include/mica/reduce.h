@@ -15,8 +15,8 @@
  * NaN; a position is refused. Types: x f64 f32 f16 bf16 e4m3 e5m2, with y f64 f32 f16 bf16; where
  * that is no mean, root, logarithm or variance also s8 u8 s32 u32 s64 bool, with y of integers:
  * sums of those are in s64 and wrap around, and are stored saturated. any, all, count and positions
- * are integers whatever x is. Sums of floats are in f32, or in f64 if x or y is f64; norm2 forms
- * squares in f64. Results do not depend on the number of threads.
+ * are integers whatever x is. Sums of floats are in f32, or in f64 if x or y is f64; norm2, var
+ * and std form squares in f64. Results do not depend on the number of threads.
  *
  * With `map` what is reduced are the values of an expression of x and up to seven further tensors,
  * in the language of pointwise.h; x is x0 there, and gives the shape, to which the others are

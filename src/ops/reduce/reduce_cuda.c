@@ -91,12 +91,13 @@ static void choose_parts(state *s, int units)
         .block = {(unsigned)(s->slices.threads * s->slices.slices)}};
 }
 
-/* Squares of f32 have exponents that f32 lacks; counts are integers. */
+/* Squares of f32 have exponents that f32 lacks, of deviations, too; counts are integers. */
 static mica_dtype acc_of(const mica_reduce_desc *d)
 {
     const mica_reduce_row *row = mica_reduce_row_of(d);
     if (row->result == REDUCE_COUNTS && row->by == REDUCE_SUM) return MICA_S64;
-    return row->by == REDUCE_SQUARES ? MICA_F64 : mica_reduce_real(d);
+    const bool squares = row->by == REDUCE_SQUARES || row->by == REDUCE_MOMENTS;
+    return squares ? MICA_F64 : mica_reduce_real(d);
 }
 
 /* Inputs of a map: as many as the expression has, in its order; the program's operands are they. */
