@@ -1,15 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Measures what docs/performance.md says of a GPU: every set beside its peers, at one commit.
-#   [MICA=build/mica] [EXAMPLES=build/tests/examples] [COMMIT=ID] [DEVICE=cuda:0] bench/all.sh FOLDER [STEP...]
-# Without steps all are taken, in the order below: about 25 minutes on an H100 with 16 CPU cores. It needs
+#   [MICA=build/mica] [EXAMPLES=build/tests/examples] [COMMIT=ID] [DEVICE=cuda:0] [PEER_SECONDS=0.4] \
+#       bench/all.sh FOLDER [STEP...]
+# Step `compile` makes the kernels of those that follow, ahead and in parallel. Without steps all are taken,
+# in the order below: about 30 minutes on an H100 with 16 CPU cores. It needs
 # cuDNN and cuBLASLt (MICA_CUDNN, MICA_CUBLASLT, or where the linker looks) and a Python with PyTorch
 # (PYTHON). FOLDER gets peers.jsonl, torch.jsonl and first.jsonl; `bench/merge FOLDER bench/results/h100`
 # puts them in the place of older rows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || {
-    sed -n '3,9s/^# \{0,1\}//p' "$0"
+    sed -n '3,12s/^# \{0,1\}//p' "$0"
     exit 2
 }
 mkdir -p "$1"
@@ -20,17 +22,29 @@ examples=${EXAMPLES:-build/tests/examples}
 commit=${COMMIT:-$(git describe --always --dirty)}
 device=${DEVICE:-cuda:0}
 python=${PYTHON:-python3}
-rows=$(mktemp)
-trap 'rm -f "$rows"' EXIT
+seconds=${PEER_SECONDS:-0.4}
+work=$(mktemp -d) rows=$work/rows
+trap 'rm -rf "$work"' EXIT
 
 beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_depthwise conv_nchw resnet50)
-beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope)
+beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope
+    functions pointwise pointwise_chains reduce loss quantize random softmax)
 
-# Kernels of all sets, so that no measurement waits for a compiler. Of lines that fail it says why.
+# The problem lines of a set; `functions` has every element function, of 64 M elements.
+lines() {
+    if [ "$1" = functions ]; then
+        bench/functions.sh bf16 67108864
+        bench/functions.sh f32 67108864
+    else
+        sed 's/#.*//; /^ *$/d' "bench/cases/$1.txt"
+    fi
+}
+
+# Kernels of the steps' sets, so that no measurement waits for a compiler. Of lines that fail it says why.
 compile() {
     local set
-    for set in "${beside_nvidia[@]}" "${beside_torch[@]}"; do
-        sed 's/#.*//; /^ *$/d' "bench/cases/$set.txt"
+    for set in "${steps[@]}"; do
+        case " ${beside_nvidia[*]} ${beside_torch[*]} " in *" $set "*) lines "$set" ;; esac
     done | sort -u | xargs -d '\n' -n 1 -P "$(nproc)" bash -c '
         said=$("$0" check --quiet --pick --compile-only --allow-refusals --device "$1" "$2" 2>&1) || {
             printf "%s\n%s\n" "$2" "$said"
@@ -53,9 +67,16 @@ nvidia() {
         --set "$1" --commit "$commit" --json "$rows" "bench/cases/$1.txt"
 }
 
+# Sets that memory bounds stand beside a copy, too, and chains beside torch.compile.
 torch() {
+    local more=()
+    case $1 in
+    functions | pointwise | reduce | quantize | random) more=(--copy) ;;
+    pointwise_chains) more=(--copy --compile) ;;
+    esac
+    lines "$1" >"$work/$1.txt"
     keep torch.jsonl "$python" bench/peers/torch_peer.py --device "$device" --library "$(dirname "$tool")/libmica.so.0" \
-        --commit "$commit" --json "$rows" "bench/cases/$1.txt"
+        --seconds "$seconds" "${more[@]}" --commit "$commit" --json "$rows" "$work/$1.txt"
 }
 
 first() {

@@ -6,9 +6,15 @@
 
 Prints a table and writes the JSON lines of docs/tour.md; the peer's engine is "peer/torch". Times are
 medians of interleaved runs: CUDA events on a GPU with buffers rotated past twice the L2, the clock on a
-CPU. mica's plan is the planner's own choice. Lines that PyTorch has no equivalent for are named."""
+CPU. mica's plan is the planner's own choice. Lines that PyTorch has no equivalent for are named. Results are
+compared first, where the peer says which they are: those that differ are no peers, and the exit status is 1.
+
+    --compile    expressions also by torch.compile, "peer/torch-compile"
+    --copy       beside a copy that moves as many bytes as the line at least, "peer/copy"; of GPUs
+    --no-torch   without PyTorch's functions, for sets that have other peers"""
 
 import argparse
+import copy
 import ctypes as c
 import json
 import math
@@ -22,9 +28,14 @@ import uuid
 import torch
 import torch.nn.functional as F
 
+import torch_families
+from peer_results import differences
+
 MAX_RANK, MAX_ARGS = 8, 64
 DTYPES = {1: torch.float64, 2: torch.float32, 3: torch.float16, 4: torch.bfloat16, 5: torch.float8_e4m3fn,
-          8: torch.int8, 9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool}
+          6: torch.float8_e5m2, 8: torch.int8, 9: torch.uint8, 12: torch.int32, 13: torch.int64, 15: torch.bool,
+          18: getattr(torch, "float8_e8m0fnu", None)}
+HALF_BYTES = (7, 10, 11)  # e2m1, s4, u4: two to a byte
 
 
 class Tensor(c.Structure):
@@ -58,6 +69,16 @@ class Mica:
     def check(self, status):
         if status:
             raise RuntimeError(self.lib.mica_error().decode())
+
+    def kinds(self, op):
+        """Types of an operation's fields by name, as problem lines know them."""
+        class Field(c.Structure):
+            _fields_ = [("name", c.c_char_p), ("type", c.c_char_p), ("rest", c.c_char * 256)]
+        field, found, index = Field(), {}, 0
+        while self.lib.mica_op_field(op.encode(), index, c.byref(field)) == 0:
+            found[field.name.decode()] = field.type.decode()
+            index += 1
+        return found
 
     def model(self):
         info = (c.c_char * 512)()  # mica_device_info: name[64], model[96] and more
@@ -122,6 +143,11 @@ def routing(fields, tensor, device, even):
 
 def data_for(name, tensor, device, fields, even=False):
     dims, strides = tensor.dims[:tensor.rank], tensor.strides[:tensor.rank]
+    if tensor.dtype in HALF_BYTES:
+        packed = [math.prod(dims[i + 1:]) for i in range(len(dims))]
+        if not dims or dims[-1] % 2 or strides != packed:
+            raise NotImplementedError("half bytes but in order")
+        return torch.randint(0, 256, [*dims[:-1], dims[-1] // 2], dtype=torch.uint8, device=device)
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise NotImplementedError("a type that PyTorch has not")
@@ -139,6 +165,10 @@ def data_for(name, tensor, device, fields, even=False):
         base = torch.randperm(span, dtype=dtype, device=device)
     elif dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
         base = torch.randint(0, 100, (span,), dtype=dtype, device=device)
+    elif dtype == torch.bool and not {"q", "mask"} <= set(fields):
+        base = torch.randint(0, 2, (span,), device=device).to(dtype)
+    elif tensor.dtype == 18:
+        base = torch.randint(120, 134, (span,), dtype=torch.uint8, device=device).view(dtype)
     else:
         base = torch.randn(span, dtype=torch.float32, device=device)
         if name in ("rstd", "running_var", "v"):
@@ -273,15 +303,6 @@ def norm(fields, t):
         groups = int(fields["groups"]) if kind == "group" else t["x"].shape[1]
         return lambda: F.group_norm(t["x"], groups, scale, bias, eps)
     raise NotImplementedError(kind + " backward")
-
-
-def softmax(fields, t):
-    log = fields.get("log") == "1"
-    axis = int(fields.get("axis", 0))
-    if fields.get("pass") == "bwd":
-        call = torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
-        return lambda: call(t["dy"], t["y"], axis, t["y"].dtype)
-    return lambda: (torch.log_softmax if log else torch.softmax)(t["x"], axis)
 
 
 def attention(fields, t):
@@ -468,55 +489,95 @@ def scan(fields, t):
     return lambda: call(t["x"].flip(axis), axis).flip(axis) if reverse else call(t["x"], axis)
 
 
-BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, softmax=softmax, attention=attention,
-                activation=activation,
-                cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
-                transform=transform, scan=scan)
+BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, attention=attention,
+                activation=activation, cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
+                transform=transform, scan=scan) | torch_families.FAMILIES
+# Of those that do not say which results they give: the first one's name, forward and backward.
+RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
+           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx")}
+
+
+def results_of(op, fields, value):
+    if isinstance(value, dict):
+        return value
+    name = RESULTS.get(op, (None, None))[fields.get("pass", "fwd") != "fwd"]
+    first = value[0] if isinstance(value, tuple) else value
+    return {name: first} if name and torch.is_tensor(first) else {}
+
+
+def copies(size, sets, device):
+    """As many bytes as a line moves, half of them read, half written."""
+    pairs = [torch.empty(2, size // 2, dtype=torch.uint8, device=device) for _ in range(sets)]
+    return [lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs]
 
 
 # ---- timing ----
 
 class Case:
-    """One line: mica's plan and PyTorch's call over the same sets of buffers; alone: mica's plan, with groups as even as
+    """One line: mica's plan and the peers' calls over the same sets of buffers; alone: mica's plan, with groups as even as
     those of the figures that it is compared with."""
 
-    def __init__(self, mica, line, device, cache_bytes, alone=False):
-        self.mica, self.line, self.peers = mica, line, (False,) if alone else (False, True)
+    def __init__(self, mica, line, device, cache_bytes, alone=False, wanted=("torch",)):
+        self.mica, self.line, self.why = mica, line, []
         self.plan = mica.plan(line)
         op, fields = fields_of(line)
         self.flops, self.bytes = mica.cost(line)
         sets = 1 + int(min(7, 2 * cache_bytes / max(self.bytes, 1)))
-        self.runs, self.calls, self.keep = [], [], []
+        self.runs, self.calls, self.keep = [], {}, []
         workspace = mica.lib.mica_plan_workspace(self.plan)
         space = torch.empty(workspace + 256, dtype=torch.uint8, device=device)
         base = (space.data_ptr() + 255) // 256 * 256
+        stream = torch.cuda.current_stream().cuda_stream if device != "cpu" else None
         for _ in range(sets):
-            tensors = {}
-            run = Run(workspace=base if workspace else None)
+            run, tensors = Run(workspace=base if workspace else None, stream=stream), {}
             for name, (index, _, tensor) in mica.arguments(self.plan).items():
                 tensors[name] = data_for(name, tensor, device, fields, even=alone)
                 run.args[index] = tensors[name].data_ptr()
-            if not alone:
-                self.calls.append(BUILDERS[op](fields, tensors))
             self.runs.append(run)
             self.keep.append((tensors, space))
-        if not alone:
-            with torch.no_grad():
-                self.calls[0]()  # what PyTorch does not take fails here
-        if device != "cpu":
-            stream = torch.cuda.current_stream().cuda_stream
-            for run in self.runs:
-                run.stream = stream
+        for peer in () if alone else wanted:
+            try:
+                self.add(peer, op, fields, device)
+            except (NotImplementedError, KeyError, RuntimeError, TypeError, ValueError) as why:
+                if tuple(wanted) == ("torch",):
+                    raise
+                self.why.append(f"{peer}: {type(why).__name__}: {str(why).splitlines()[0][:200] if str(why) else ''}")
+        self.peers = ("mica", *self.calls)
+
+    def add(self, peer, op, fields, device):
+        """A peer's calls; what it does not take fails here."""
+        if peer == "copy":
+            self.calls[peer] = copies(int(self.bytes), len(self.runs), device)
+            return
+        if peer == "torch":
+            calls = [BUILDERS[op](fields, tensors) for tensors, _ in self.keep]
+        elif op == "pointwise":
+            calls = [torch_families.pointwise(fields, tensors, compile_it=True) for tensors, _ in self.keep]
+        else:
+            return
+        with torch.no_grad():
+            given = results_of(op, fields, calls[0]())
+        if given:  # apart: it may have been written where mica writes
+            given = {name: copy.deepcopy(value) for name, value in given.items()}
+            self.call("mica", 0)
+            wrong = differences(self.keep[0][0], given)
+            if wrong:
+                raise Differs(wrong)
+        self.calls[peer] = calls
 
     def engine(self):
         return self.mica.lib.mica_plan_engine(self.plan).decode()
 
     def call(self, peer, i):
-        if peer:
-            with torch.no_grad():
-                self.calls[i % len(self.calls)]()
-        else:
+        if peer == "mica":
             self.mica.check(self.mica.lib.mica_plan_run(self.plan, c.byref(self.runs[i % len(self.runs)])))
+        else:
+            with torch.no_grad():
+                self.calls[peer][i % len(self.calls[peer])]()
+
+
+class Differs(Exception):
+    """The peer's results are others."""
 
 
 def time_cuda(case, peer, i, inner):
@@ -554,11 +615,11 @@ class Copy:
     LINE = "transform x=f32:33554432"
 
     def __init__(self, mica):
-        self.case = Case(mica, self.LINE, "cpu", 0)
+        self.case = Case(mica, self.LINE, "cpu", 0, alone=True)
         self.described_ms = mica.roofline_ms(self.LINE)
 
     def time(self):
-        return time_cpu(self.case, False, 0, 1)
+        return time_cpu(self.case, "mica", 0, 1)
 
     def roofline_ms(self, mica, case, copies):
         """The described one, with the measured bandwidth where memory is what bounds."""
@@ -568,19 +629,20 @@ class Copy:
         return memory if described <= 1.001 * share * self.described_ms else max(described, memory)
 
 
-def measure(case, device, seconds, copy):
-    """Times of mica, of PyTorch and, on a CPU, of copies."""
+def measure(case, device, seconds, bandwidth):
+    """Times of mica, of its peers and, on a CPU, of copies; by name."""
     once = time_cpu if device == "cpu" else time_cuda
     for peer in case.peers:
         once(case, peer, 0, 1)
     first = max([once(case, peer, 1, 1) for peer in case.peers] + [1e-3])
     inner = max(1, min(50, int(2 / first)))
-    times, end = ([], [], []), time.perf_counter() + seconds
-    while len(times[0]) < 7 or (time.perf_counter() < end and len(times[0]) < 200):
+    times = {name: [] for name in (*case.peers, *(["bandwidth"] if bandwidth else []))}
+    mine, end = times["mica"], time.perf_counter() + seconds
+    while len(mine) < 7 or (time.perf_counter() < end and len(mine) < 200):
         for peer in case.peers:
-            times[peer].append(once(case, peer, len(times[0]), inner))
-        if copy and len(times[2]) < 15:
-            times[2].append(copy.time())
+            times[peer].append(once(case, peer, len(mine), inner))
+        if bandwidth and len(times["bandwidth"]) < 15:
+            times["bandwidth"].append(bandwidth.time())
     return times
 
 
@@ -598,7 +660,7 @@ def time_like_figures(case, few):
             flush.zero_()
         start.record()
         for _ in range(inner):
-            case.call(False, 0)
+            case.call("mica", 0)
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / inner
@@ -615,19 +677,42 @@ def quantile(values, q):
     return sorted(values)[min(len(values) - 1, int(q * len(values)))]
 
 
-def expand(line):
-    """{a,b} and a,b in a value mean each of them; lists (epilogue) keep their commas and use |."""
-    brace = re.search(r"\{([^{}]*)\}", line)
-    if brace:
-        return [one for part in brace.group(1).split(",")
-                for one in expand(line[:brace.start()] + part + line[brace.end():])]
+def expand(line, kinds):
+    """{a,b} and a,b in a value mean each of them; lists (epilogue) keep their commas and use |, texts have braces alone.
+    kinds: of an operation's fields."""
     head, *pairs = line.split()
-    lines = [head]
+    types, lines = kinds(head), [head]
     for pair in pairs:
-        name, value = pair.split("=", 1)
-        parts = value.split("|" if name == "epilogue" else ",")
-        lines = [f"{line} {name}={part}" for line in lines for part in parts]
+        types_of = types.get(pair.split("=", 1)[0])
+        parts = braces(pair) if types_of == "text" else [
+            one for part in split(pair.split("=", 1)[1], "|" if types_of == "list" else ",")
+            for one in braces(pair.split("=", 1)[0] + "=" + part)]
+        lines = [f"{line} {part}" for line in lines for part in parts]
     return lines
+
+
+def split(text, at):
+    """Parts between commas, but for those within braces."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "{") - (sign == "}")
+        if sign == at and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def braces(text):
+    """The first pair of braces, whose parts may have commas within parentheses, then the others."""
+    if "{" not in text:
+        return [text]
+    start = text.index("{")
+    depth, end = 1, start + 1
+    while depth:
+        depth += (text[end] == "{") - (text[end] == "}")
+        end += 1
+    return [one for part in split(text[start + 1:end - 1], ",") for one in braces(text[:start] + part + text[end:])]
 
 
 def figures():
@@ -637,14 +722,14 @@ def figures():
         return {figure["line"]: figure.get("flushed", False) for figure in map(json.loads, file)}
 
 
-def lines_of(path):
+def lines_of(path, kinds):
     for text in open(path):
         text = text.split("#")[0].strip()
         if text:
-            yield from expand(text)
+            yield from expand(text, kinds)
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="+")
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
@@ -653,8 +738,59 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--first", type=int, default=0, help="only so many lines of each file")
+    parser.add_argument("--every", type=int, default=1, help="only each so many-th line of each file")
     parser.add_argument("--threads", type=int, default=0)
-    o = parser.parse_args()
+    parser.add_argument("--compile", action="store_true", help="expressions by torch.compile, too")
+    parser.add_argument("--copy", action="store_true", help="a copy of as many bytes, too")
+    parser.add_argument("--no-torch", action="store_true", help="without PyTorch's functions")
+    return parser.parse_args()
+
+
+def case_of(mica, line, o, cache, wanted, known):
+    """The line beside its peers, or mica alone where others' figures are known."""
+    try:
+        return Case(mica, line, o.device, cache, wanted=wanted)
+    except NotImplementedError:
+        if line not in known or o.device == "cpu":
+            raise
+        return Case(mica, line, o.device, cache, alone=True)
+
+
+class Report:
+    """The table, and the JSON lines."""
+
+    def __init__(self, mica, o, peers):
+        self.mica, self.o, self.peers, self.run = mica, o, peers, uuid.uuid4().hex[:8]
+        self.model, self.out = mica.model(), open(o.json, "a") if o.json else None
+        print(f"{'mica us':>10} " + " ".join(f"{peer[-10:] + ' us':>13} {'ratio':>6}" for peer in peers) +
+              f" {'roof':>5}  engine    line")
+
+    def missing(self, line, why):
+        print(f"{'-':>10} " + " ".join(f"{'-':>13} {'-':>6}" for _ in self.peers) + f" {'-':>5}  {why}: {line}", flush=True)
+
+    def add(self, name, case, times, roofline, sustained):
+        """What a line gave; the ratios by peer."""
+        medians = {peer: statistics.median(times[peer]) for peer in case.peers}
+        ratios = {peer: medians[peer] / medians["mica"] for peer in case.calls}
+        beside = " ".join(f"{1e3 * medians[p]:13.1f} {ratios[p]:6.2f}" if p in ratios else f"{'-':>13} {'-':>6}"
+                          for p in self.peers)
+        print(f"{1e3 * medians['mica']:10.1f} {beside} {100 * roofline / medians['mica']:5.0f}  {case.engine():8}  {case.line}",
+              flush=True)
+        for why in case.why:
+            print(f"{'':10} no peer: {why}", flush=True)
+        for peer, ms in medians.items() if self.out else ():
+            self.out.write(json.dumps({
+                "set": name, "line": case.line, "engine": case.engine() if peer == "mica" else "peer/" + peer,
+                "ms": ms, "p10": quantile(times[peer], 0.1), "p90": quantile(times[peer], 0.9),
+                "n": len(times[peer]), "tflops": case.flops / ms / 1e9, "gbps": case.bytes / ms / 1e6,
+                "roofline": roofline / ms, "commit": self.o.commit, "device": self.model,
+                "driver": torch.__version__, "run": self.run} | sustained) + "\n")
+            self.out.flush()
+        return ratios
+
+
+def main():
+    o = arguments()
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if o.threads:
@@ -664,51 +800,37 @@ def main():
         cache = 32 << 20
     else:
         cache = torch.cuda.get_device_properties(0).L2_cache_size
-    mica, run_id, known = Mica(o.library, o.device), uuid.uuid4().hex[:8], figures()
-    model = mica.model()
-    copy = Copy(mica) if o.device == "cpu" else None
-    out = open(o.json, "a") if o.json else None
-    print(f"{'mica us':>10} {'torch us':>10} {'ratio':>6} {'roof':>5}  engine    line")
+    mica, known, status = Mica(o.library, o.device), figures(), 0
+    wanted = tuple(peer for peer, on in (("torch", not o.no_torch), ("torch-compile", o.compile), ("copy", o.copy)) if on)
+    bandwidth = Copy(mica) if o.device == "cpu" else None
+    report = Report(mica, o, wanted)
     for path in o.files:
-        ratios, name = [], os.path.splitext(os.path.basename(path))[0]
-        for line in list(lines_of(path))[:o.first or None]:
+        ratios, name = {peer: [] for peer in wanted}, os.path.splitext(os.path.basename(path))[0]
+        for line in list(lines_of(path, mica.kinds))[:o.first or None:o.every]:
             try:
-                try:
-                    case = Case(mica, line, o.device, cache)
-                except NotImplementedError:
-                    if line not in known or o.device == "cpu":
-                        raise
-                    case = Case(mica, line, o.device, cache, alone=True)
-            except (NotImplementedError, KeyError, RuntimeError) as why:
-                print(f"{'-':>10} {'-':>10} {'-':>6} {'-':>5}  no equivalent in PyTorch ({why}): {line}")
+                case = case_of(mica, line, o, cache, wanted, known)
+                times = measure(case, o.device, o.seconds, bandwidth)
+            except Differs as why:
+                report.missing(line, f"PyTorch computes something else ({why})")
+                status = 1
                 continue
-            times = measure(case, o.device, o.seconds, copy)
+            except (NotImplementedError, KeyError, RuntimeError, TypeError, ValueError) as why:
+                report.missing(line, f"no equivalent in PyTorch ({why})")
+                continue
             sustained = {}
-            if case.peers == (False,):
-                sustained = {"sustained_ms": statistics.median(times[False])}
-                times = (time_like_figures(case, known[line]),)
-            medians = [statistics.median(times[peer]) for peer in case.peers]
-            roofline = copy.roofline_ms(mica, case, times[2]) if copy else mica.roofline_ms(line)
-            beside = f"{'-':>10} {'-':>6}"
-            if True in case.peers:
-                ratios.append(medians[1] / medians[0])
-                beside = f"{1e3 * medians[1]:10.1f} {ratios[-1]:6.2f}"
-            print(f"{1e3 * medians[0]:10.1f} {beside} {100 * roofline / medians[0]:5.0f}  {case.engine():8}  {line}",
-                  flush=True)
-            for peer in case.peers:
-                ms = medians[peer]
-                if out:
-                    out.write(json.dumps({
-                        "set": name, "line": line, "engine": "peer/torch" if peer else case.engine(),
-                        "ms": ms, "p10": quantile(times[peer], 0.1), "p90": quantile(times[peer], 0.9),
-                        "n": len(times[peer]), "tflops": case.flops / ms / 1e9, "gbps": case.bytes / ms / 1e6,
-                        "roofline": roofline / ms, "commit": o.commit, "device": model,
-                        "driver": torch.__version__, "run": run_id} | sustained) + "\n")
+            if not case.calls:
+                sustained = {"sustained_ms": statistics.median(times["mica"])}
+                if line in known and o.device != "cpu":
+                    times["mica"] = time_like_figures(case, known[line])
+            roofline = bandwidth.roofline_ms(mica, case, times["bandwidth"]) if bandwidth else mica.roofline_ms(line)
+            for peer, ratio in report.add(name, case, times, roofline, sustained).items():
+                ratios[peer].append(ratio)
             del case
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            print(f"{name}: geometric mean of PyTorch's time over mica's {mean:.3f} on {len(ratios)} lines")
-    return 0
+        for peer, values in ratios.items():
+            if values:
+                mean = math.exp(sum(map(math.log, values)) / len(values))
+                print(f"{name}: geometric mean of {peer}'s time over mica's {mean:.3f} on {len(values)} lines")
+    return status
 
 
 if __name__ == "__main__":

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's equivalents of reductions, expressions, losses, softmax's variants, random numbers and numbers in few bits.
+Each takes a line's fields and its tensors by name, puts into the inputs what the operation is defined for, and gives a
+callable. That gives its results by the names of mica's, so that both can be compared; Drawn are those that are random."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from torch_expressions import translate
+
+E8M0 = getattr(torch, "float8_e8m0fnu", None)
+SMALL = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+class Drawn:
+    """Random numbers: another generator's agree in their distribution."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def numbers(fields, name, separator):
+    return [int(v) for v in fields[name].split(separator)] if name in fields else []
+
+
+def positive(tensor):
+    """Inputs become positive, in place."""
+    tensor.copy_(tensor.float().abs() + 0.1)
+
+
+def typed(value, like):
+    return value if value.dtype == like.dtype else value.to(like.dtype)
+
+
+def refuse(fields, *names):
+    foreign = sorted(set(names) & set(fields))
+    if foreign:
+        raise NotImplementedError(", ".join(foreign))
+
+
+# ---- expressions ----
+
+FILLS = [lambda v: v, lambda v: v.abs() + 0.1, torch.sigmoid, lambda v: v.abs() + 1.1, lambda v: -v.abs() - 0.1]
+
+
+def choose_fill(evaluate, inputs):
+    """The first fill by which the fewest of some thousand values are no numbers; it is put into the inputs in place."""
+    def misses(fill):
+        sample = {name: typed(fill(torch.randn(4096, device=t.device)), t) if t.is_floating_point()
+                  else torch.randint(0, 2, (4096,), device=t.device).to(t.dtype) for name, t in inputs.items()}
+        return sum(int((~torch.isfinite(v.double())).sum()) for v in evaluate(sample))
+    best = min(range(len(FILLS)), key=lambda i: (misses(FILLS[i]), i))
+    for t in inputs.values():
+        if t.is_floating_point() and best:
+            t.copy_(FILLS[best](t.float()))
+
+
+def operands(fields, t, evaluate_names, result):
+    """Values by name: tensors, scalars, places along the dimensions of the results."""
+    values = {}
+    for name in evaluate_names:
+        if name[0] == "s":
+            values[name] = 1.0
+        elif name[0] == "i":
+            d = int(name[1:])
+            places = torch.arange(result.shape[d], device=result.device)
+            values[name] = places.view([-1] + [1] * (result.dim() - 1 - d))
+        else:
+            values[name] = t[name]
+    return values
+
+
+def compiled(call):
+    return torch.compile(call, dynamic=False)
+
+
+def pointwise(fields, t, compile_it=False):
+    names, evaluate = translate(fields["expr"])
+    results = sorted(n for n in t if n[0] == ("d" if fields.get("pass") == "bwd" else "y") and n[:2] != "dx")
+    inputs = {n: t[n] for n in names if n in t}
+    plain = {n: 1.0 for n in names if n[0] == "s"}
+    if not any(n[0] == "i" for n in names):
+        choose_fill(lambda sample: evaluate(plain | sample), inputs)
+    values = operands(fields, t, names, t[results[0]])
+    if compile_it:
+        evaluate = compiled(evaluate)
+    if fields.get("pass") != "bwd":
+        targets = [t[n] for n in results]
+        return lambda: dict(zip(results, map(typed, evaluate(values), targets)))
+    wanted = sorted(n for n in t if n[:2] == "dx")
+    leaves = {n: t[n[1:]].detach().requires_grad_() for n in wanted}
+    if compile_it:
+        import torch._functorch.config as functorch
+        functorch.donated_buffer = False
+    with torch.enable_grad():
+        made = evaluate(values | {n[1:]: v for n, v in leaves.items()})
+    upstream = [typed(t[n], y).expand_as(y) for n, y in zip(results, made)]
+
+    def gradients():
+        found = torch.autograd.grad(made, list(leaves.values()), upstream, retain_graph=True, allow_unused=True)
+        return {n: v for n, v in zip(wanted, found) if v is not None}
+    return gradients
+
+
+# ---- reductions ----
+
+def one_axis(axes, rank):
+    if len(axes) > 1 and len(axes) != rank:
+        raise NotImplementedError("positions and products over some of the dimensions")
+    return axes[0] if len(axes) == 1 else None
+
+
+def reduction(kind, x, axes, keep, correction):
+    every = axes or list(range(x.dim()))
+    if kind in ("sum", "mean"):
+        return lambda x: getattr(torch, kind)(x, every, keep)
+    if kind in ("max", "min"):
+        return lambda x: (torch.amax if kind == "max" else torch.amin)(x, every, keep)
+    if kind in ("amax", "norm1", "norm2"):
+        order = {"amax": math.inf, "norm1": 1, "norm2": 2}[kind]
+        return lambda x: torch.linalg.vector_norm(x, order, every, keep)
+    if kind in ("any", "all"):
+        return lambda x: getattr(torch, kind)(x, every, keep)
+    if kind == "count":
+        return lambda x: torch.count_nonzero(x, every)
+    if kind == "logsumexp":
+        return lambda x: torch.logsumexp(x, every, keep)
+    if kind in ("var", "std"):
+        return lambda x: getattr(torch, kind)(x, every, correction=correction, keepdim=keep)
+    axis = one_axis(axes, x.dim())
+    if kind == "prod":
+        return lambda x: torch.prod(x) if axis is None else torch.prod(x, axis, keep)
+    return lambda x: getattr(torch, kind)(x, axis, keep)
+
+
+def reduce(fields, t):
+    kind, x, backward = fields.get("kind", "sum"), t["x"], fields.get("pass") == "bwd"
+    call = reduction(kind, x, numbers(fields, "axes", ","), fields.get("keepdims") == "1",
+                     float(fields.get("correction", 0)))
+    if kind == "prod" and x.is_floating_point():
+        x.copy_(1 + x.float() / 4096)  # neither 0 nor infinity at the end
+    if "map" in fields:
+        names, evaluate = translate(fields["map"])
+        values = {n: x if n == "x0" else t[n] for n in names}
+        return lambda: {"y": typed(call(evaluate(values)[0]), t["y"])}
+    if backward:
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            y = call(leaf)
+        dy = typed(t["dy"], y).view_as(y)
+        return lambda: {"dx": torch.autograd.grad(y, leaf, dy, retain_graph=True)[0]}
+    if x.dtype in SMALL:
+        return lambda: {"y": typed(call(x.float()), t["y"])}
+    return lambda: {"y": typed(call(x), t["y"])}
+
+
+# ---- losses ----
+
+def probabilities(tensor):
+    tensor.copy_(torch.sigmoid(tensor.float()))
+
+
+def signs(tensor):
+    tensor.copy_(torch.randint(0, 2, tensor.shape, device=tensor.device) * 2 - 1)
+
+
+def log_probabilities(tensor):
+    tensor.copy_(torch.log_softmax(tensor.float(), -1))
+
+
+# Which inputs hold what.
+DOMAINS = {"bce": {"x": probabilities, "target": probabilities}, "bce_logits": {"target": probabilities},
+           "kl_div": {"x": log_probabilities, "target": probabilities}, "hinge_embedding": {"target": signs},
+           "margin_ranking": {"target": signs}, "soft_margin": {"target": signs}, "poisson_nll": {"target": positive},
+           "gaussian_nll": {"other": positive}, "multilabel_soft_margin": {"target": probabilities},
+           "cosine_embedding": {"target": signs}}
+
+
+def loss_call(kind, fields, t):
+    options = {"reduction": fields.get("reduction", "mean")}
+    margin, weight, target, other = float(fields.get("margin", 0)), t.get("weight"), t["target"], t.get("other")
+    eps, full = float(fields.get("eps", 1e-8 if kind == "poisson_nll" else 1e-6)), fields.get("full") == "1"
+    beta = float(fields.get("beta", 1))
+    if kind in ("mse", "l1", "smooth_l1", "hinge_embedding", "margin_ranking", "soft_margin", "cosine_embedding"):
+        refuse(fields, "weight")
+    weights = {} if weight is None else {"weight": weight}
+    table = {
+        "mse": lambda x: F.mse_loss(x, target, **options), "l1": lambda x: F.l1_loss(x, target, **options),
+        "smooth_l1": lambda x: F.smooth_l1_loss(x, target, beta=beta, **options),
+        "huber": lambda x: F.huber_loss(x, target, delta=beta, **weights, **options),
+        "bce": lambda x: F.binary_cross_entropy(x, target, **weights, **options),
+        "bce_logits": lambda x: F.binary_cross_entropy_with_logits(x, target, pos_weight=t.get("pos_weight"), **weights,
+                                                                   **options),
+        "kl_div": lambda x: F.kl_div(x, target, log_target=fields.get("log_target") == "1", **options),
+        "hinge_embedding": lambda x: F.hinge_embedding_loss(x, target, margin=margin or 1.0, **options),
+        "margin_ranking": lambda x: F.margin_ranking_loss(x, other, target, margin=margin, **options),
+        "soft_margin": lambda x: F.soft_margin_loss(x, target, **options),
+        "poisson_nll": lambda x: F.poisson_nll_loss(x, target, log_input=fields.get("rates") != "1", full=full, eps=eps,
+                                                    **options),
+        "gaussian_nll": lambda x: F.gaussian_nll_loss(x, target, other, full=full, eps=eps, **options),
+        "multilabel_soft_margin": lambda x: F.multilabel_soft_margin_loss(x, target, **weights, **options),
+        "cosine_embedding": lambda x: F.cosine_embedding_loss(x, other, target, margin=margin, **options),
+        "triplet_margin": lambda x: F.triplet_margin_loss(x, target, other, margin=margin or 1.0,
+                                                          p=float(fields.get("p", 2)), eps=eps,
+                                                          swap=fields.get("swap") == "1", **options)}
+    return table[kind]
+
+
+def loss(fields, t):
+    kind = fields.get("kind", "mse")
+    refuse(fields, "dtarget", "dother")
+    for name, fill in DOMAINS.get(kind, {}).items():
+        fill(t[name])
+    if fields.get("rates") == "1":
+        positive(t["x"])
+    if fields.get("log_target") == "1":
+        log_probabilities(t["target"])
+    call = loss_call(kind, fields, t)
+    if fields.get("pass") != "bwd":
+        return lambda: {"y": call(t["x"])}
+    x = t["x"].detach().requires_grad_()
+    with torch.enable_grad():
+        y = call(x)
+    dy = typed(t["dy"], y).view_as(y)
+    return lambda: {"dx": torch.autograd.grad(y, x, dy, retain_graph=True)[0]}
+
+
+# ---- softmax ----
+
+def sparsemax(z, axis):
+    """As its authors' code has it: by sorting."""
+    ordered = z.sort(axis, descending=True).values
+    places = torch.arange(1, z.shape[axis] + 1, device=z.device, dtype=z.dtype)
+    places = places.view([-1] + [1] * (z.dim() - 1 - axis % z.dim()))
+    sums = ordered.cumsum(axis) - 1
+    count = (ordered * places > sums).sum(axis, keepdim=True)
+    return torch.clamp(z - sums.gather(axis, count - 1) / count, min=0)
+
+
+def softmax_of(fields, t):
+    kind, log, axis = fields.get("kind", "softmax"), fields.get("log") == "1", int(fields.get("axis", 0))
+    scale, tau, mask = float(fields.get("scale", 1)), float(fields.get("tau", 1)), t.get("mask")
+
+    def logits(x):
+        z = x * scale if scale != 1 else x
+        if mask is None:
+            return z
+        return z + mask if mask.is_floating_point() else z.masked_fill(mask == 0, -math.inf)
+    if kind == "gumbel":
+        return lambda x: F.gumbel_softmax(logits(x), tau, fields.get("hard") == "1", dim=axis)
+    if kind == "sparsemax":
+        return lambda x: sparsemax(logits(x).float(), axis).to(x.dtype)
+    return lambda x: (torch.log_softmax if log else torch.softmax)(logits(x), axis)
+
+
+def softmax(fields, t):
+    kind, log, axis = fields.get("kind", "softmax"), fields.get("log") == "1", int(fields.get("axis", 0))
+    if fields.get("pass") != "bwd":
+        call = softmax_of(fields, t)
+        if kind == "gumbel":
+            return lambda: {"y": Drawn(call(t["x"]))}
+        return lambda: {"y": typed(call(t["x"]), t["y"])}
+    refuse(fields, "mask", "scale", "tau", "hard")
+    if kind == "sparsemax":
+        def gradient():
+            dy = t["dy"].float()
+            there = t["y"] > 0
+            mean = (dy * there).sum(axis, keepdim=True) / there.sum(axis, keepdim=True)
+            return {"dx": torch.where(there, dy - mean, 0).to(t["dy"].dtype)}
+        t["y"].copy_(sparsemax(t["y"].float() * 4, axis))
+        return gradient
+    y = torch.log_softmax(t["y"].float(), axis) if log else torch.softmax(t["y"].float(), axis)
+    t["y"].copy_(y)
+    call = torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
+    return lambda: {"dx": call(t["dy"], t["y"], axis, t["y"].dtype)}
+
+
+# ---- random numbers, dropout ----
+
+def random(fields, t):
+    kind, y = fields.get("kind", "bits"), t["y"]
+    number = lambda name, default: float(fields.get(name, default))
+    low, high = number("low", 0), number("high", 1)
+    refuse(fields, "n", "steps")
+    calls = {"uniform": lambda: y.uniform_(low, high), "normal": lambda: y.normal_(number("mean", 0), number("std", 1)),
+             "exponential": lambda: y.exponential_(number("rate", 1)), "bernoulli": lambda: y.bernoulli_(number("p", 0.5)),
+             "integers": lambda: y.random_(int(fields.get("from", 0)), int(fields.get("to", 0))),
+             "permutation": lambda: torch.randperm(y.numel(), device=y.device, dtype=y.dtype),
+             "truncated_normal": lambda: torch.nn.init.trunc_normal_(y, number("mean", 0), number("std", 1),
+                                                                     number("low", -2), number("high", 2))}
+    if kind == "bits":
+        if y.dtype != torch.uint8:
+            raise NotImplementedError("random bits of other types than u8")
+        return lambda: {"y": Drawn(y.random_(0, 256))}
+    return lambda: {"y": Drawn(calls[kind]())}
+
+
+def dropout(fields, t):
+    p = float(fields.get("p", 0.5))
+    if fields.get("pass") == "bwd":
+        refuse(fields, "bits", "steps")
+        drawn = "mask" not in t
+        mask = torch.rand(t["dy"].shape, device=t["dy"].device) >= p
+        if not drawn:
+            t["mask"].copy_(mask)
+
+        def gradient():
+            dx = torch.ops.aten.native_dropout_backward(t["dy"], mask, 1 / (1 - p))
+            return {"dx": Drawn(dx) if drawn else dx}
+        return gradient
+    x = t["x"]
+    if "steps" in fields:
+        if numbers(fields, "steps", "x")[2:] != [0] * (x.dim() - 2):
+            raise NotImplementedError("steps that PyTorch has not")
+        return lambda: {"y": Drawn(F.dropout2d(x, p))}
+    if "mask" in t:
+        return lambda: dict(zip(("y", "mask"), map(Drawn, torch.native_dropout(x, p, True))))
+    if "residual" in t:
+        return lambda: {"y": Drawn(t["residual"] + F.dropout(x, p))}
+    return lambda: {"y": Drawn(F.dropout(x, p))}
+
+
+# ---- numbers in few bits ----
+
+TOPS = {"e4m3": 448, "e5m2": 57344, "e2m1": 6, "s8": 127, "u8": 255, "s4": 7, "u4": 15}
+RANGES = {"s8": (-128, 127), "u8": (0, 255), "s4": (-8, 7), "u4": (0, 15)}
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+
+
+def blocks(dims, scales):
+    """The shape in which each dimension is two: blocks, and what is in one."""
+    if len(scales) != len(dims):
+        if math.prod(scales) != 1:
+            raise NotImplementedError("scales of another rank")
+        scales = [1] * len(dims)
+    if any(n % b for n, b in zip(dims, scales)):
+        raise NotImplementedError("blocks that do not divide a dimension")
+    return [v for n, b in zip(dims, scales) for v in (b, n // b)], [v for b in scales for v in (b, 1)]
+
+
+def power_of_two(codes):
+    """What a scale of e8m0 is, from its byte."""
+    return (codes.view(torch.uint8).int() << 23).view(torch.float32)
+
+
+def scale_values(t):
+    scale = t["scale"]
+    value = power_of_two(scale) if scale.dtype == E8M0 else scale.float()
+    return value * t["global_scale"] if "global_scale" in t else value
+
+
+def pack(codes):
+    """Two to a byte, the first in the low half."""
+    return codes[..., ::2] | (codes[..., 1::2] << 4)
+
+
+def unpack(data):
+    return torch.stack((data & 15, data >> 4), -1).flatten(-2)
+
+
+def encode(v, kind, zero):
+    """Rounded, saturated, as stored."""
+    if kind in ("e4m3", "e5m2"):
+        return v.clamp(-TOPS[kind], TOPS[kind]).to(SMALL[kind == "e5m2"])
+    if kind == "e2m1":
+        middles = torch.tensor([(a + b) / 2 for a, b in zip(E2M1, E2M1[1:])], device=v.device)
+        middles[1::2] = torch.nextafter(middles[1::2], torch.zeros_like(middles[1::2]))  # those go up, to even codes
+        return pack(torch.bucketize(v.abs(), middles).to(torch.uint8) | (torch.signbit(v).to(torch.uint8) << 3))
+    low, high = RANGES[kind]
+    v = torch.round(v)
+    v = (v if zero is None else v + zero).clamp(low, high)
+    if kind in ("s8", "u8"):
+        return v.to(torch.int8 if kind == "s8" else torch.uint8)
+    return pack(v.to(torch.int8).view(torch.uint8) & 15)
+
+
+def quantize(fields, t):
+    x, kind, mode = t["x"], fields["y"].split(":")[0], fields.get("pass", "given")
+    dims = list(x.shape)
+    shape, narrow = blocks(dims, list(t["scale"].shape))
+    inside = list(range(1, len(shape), 2))
+    scale_type = t["scale"].dtype
+    if "global_scale" in t:
+        t["global_scale"].fill_(0.01)
+    if mode == "given" and scale_type != E8M0:
+        positive(t["scale"])
+    if mode == "minmax" and kind not in RANGES:
+        raise NotImplementedError("minmax of floats")
+
+    def given():
+        zero = t["zero"].float().view(narrow).expand(shape).reshape(dims) if "zero" in t else None
+        return {"y": encode((x.float().view(shape) / scale_values(t).view(narrow)).view(dims), kind, zero)}
+
+    def amax():
+        most = x.view(shape).abs().amax(inside, True).float()
+        if scale_type == E8M0:
+            power = torch.floor(torch.log2(most)) - math.floor(math.log2(TOPS[kind]))
+            codes = (power + 127).clamp(0, 254).to(torch.uint8)
+            scale = codes.view(E8M0)
+            value = torch.exp2(codes.float() - 127)
+        else:
+            scale = most / TOPS[kind]
+            if "global_scale" in t:
+                scale = scale / t["global_scale"]
+            scale = scale.clamp(max=448).to(scale_type) if scale_type in SMALL else scale.to(scale_type)
+            value = scale.float() * t["global_scale"] if "global_scale" in t else scale.float()
+        y = encode((x.float().view(shape) / value).view(dims), kind, None)
+        return {"y": y, "scale": scale.view(t["scale"].shape)}
+
+    def minmax():
+        low, high = x.view(shape).amin(inside, True).float(), x.view(shape).amax(inside, True).float()
+        low, high = low.clamp(max=0), high.clamp(min=0)
+        bottom, top = RANGES[kind]
+        scale = ((high - low) / (top - bottom)).to(scale_type)
+        zero = (bottom + torch.round(-low / scale.float())).clamp(bottom, top)
+        y = encode((x.float().view(shape) / scale.float()).view(dims), kind, zero.expand(shape).reshape(dims))
+        return {"y": y, "scale": scale.view(t["scale"].shape),
+                "zero": zero.view(t["zero"].shape).to(t["zero"].dtype)}
+    return {"given": given, "amax": amax, "minmax": minmax}[mode]
+
+
+def dequantize(fields, t):
+    x, kind, y = t["x"], fields["x"].split(":")[0], t["y"]
+    shape, narrow = blocks(list(y.shape), list(t["scale"].shape))
+    if "global_scale" in t:
+        t["global_scale"].fill_(0.01)
+    if t["scale"].dtype == E8M0:
+        t["scale"].view(torch.uint8).copy_(torch.randint(120, 134, t["scale"].shape, device=y.device))
+    else:
+        positive(t["scale"])
+    table = torch.tensor(E2M1 + [-v for v in E2M1], device=y.device)
+
+    def values():
+        if kind == "e2m1":
+            return table[unpack(x).int()]
+        if kind in ("s4", "u4"):
+            codes = unpack(x).to(torch.int8)
+            return (codes - ((codes & 8) << 1) if kind == "s4" else codes).float()
+        return x.float()
+
+    def read():
+        v = values().view(shape)
+        if "zero" in t:
+            v = v - t["zero"].float().view(narrow)
+        return {"y": (v * scale_values(t).view(narrow)).view(y.shape).to(y.dtype)}
+    return read
+
+
+FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, softmax=softmax, random=random, dropout=dropout,
+                quantize=quantize, dequantize=dequantize)
