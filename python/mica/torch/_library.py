@@ -253,6 +253,7 @@ def autograd(name, formula):
 
     def run(ctx, gradients):
         found = gradients_of(ctx, gradients)
-        return tuple(found.get(n) for n in order)
+        # Arguments at the end that were left out are none of the inputs before PyTorch 2.15.
+        return tuple(found.get(n) for n in order[:len(ctx.needs_input_grad)])
 
     torch.library.register_autograd(f"mica::{name}", run, setup_context=setup, lib=_library)

@@ -121,12 +121,22 @@ class Report:
         return "\n".join(lines)
 
 
-def replace(model):
+def replace(model, forwards=None):
     """Gives each supported module of the model the library's forward, in place; returns a Report. The inputs of a
-    module may still be refused when it runs: its types and devices are not known before."""
-    report = Report()
+    module may still be refused when it runs: its types and devices are not known before.
+
+    forwards: for classes that are not PyTorch's own, by class: a function of the module and its inputs, or the class of
+    torch.nn that it does the same as.
+
+        M.replace(model, {LlamaRMSNorm: lambda self, x: M.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon),
+                          timm.layers.LayerNorm: torch.nn.LayerNorm})"""
+    report, own = Report(), {}
+    for kind, forward in (forwards or {}).items():
+        own[kind] = _FORWARDS.get(forward, forward)
+        if isinstance(own[kind], type):
+            raise ValueError(f"forwards: {kind.__name__} as {forward.__name__}, which mica has not")
     for name, module in model.named_modules():
-        forward = _FORWARDS.get(type(module))
+        forward = own.get(type(module)) or _FORWARDS.get(type(module))
         if forward is None:
             known = next((c.__name__ for c in _FORWARDS if isinstance(module, c)), None)
             if known:

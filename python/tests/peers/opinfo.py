@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""opinfo [--device D] [--share I/N] [--json FILE]: PyTorch's own operator tests as judge. Every sample that PyTorch's
+"""opinfo [--device D] [--share I/N] [--processes P] [--seconds S] [--json FILE]: PyTorch's own operator tests as judge. Every sample that PyTorch's
 OpInfo generates for an operator that mica has an equivalent of, in every type of ours that the operator takes, forward
 and gradients, beside PyTorch in float64. What agrees, what was refused and by which rule, what deviates; a deviation
-that DEVIATIONS does not state fails. --share 3/10: every tenth sample, from the third."""
+that DEVIATIONS does not state fails. --share 3/10: every tenth sample, from the third. --seconds: after which no more are
+taken, and the rest is counted as not tried; operators are taken in another order then."""
 
 import argparse
 import collections
 import json
+import random
+import subprocess
 import sys
+import tempfile
+import time
 import warnings
 
 import torch
@@ -229,33 +234,54 @@ def compare(op, mine, sample, dtype):
             close(a, b, c, dtype, units * distances(op, *doubled)[i])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--share", default="0/1")
-    parser.add_argument("--json")
-    parser.add_argument("--only")
-    parser.add_argument("--type", choices=[str(t)[6:] for t in TYPES])
-    options = parser.parse_args()
-    part, parts = map(int, options.share.split("/"))
+OUTCOMES = "agreed", "stated", "refused", "unexplained"
+
+
+def by_processes(options, part, parts):
+    """Each has a part of the share."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/{i}.json" for i in range(options.processes)]
+        given = [word for n in ("device", "only", "type", "seconds") if getattr(options, n)
+                 for word in (f"--{n}", str(getattr(options, n)))]
+        running = [subprocess.Popen([sys.executable, "-B", __file__, *given, "--json", file, "--share",
+                                     f"{part + i * parts}/{parts * options.processes}"], stdout=subprocess.DEVNULL)
+                   for i, file in enumerate(files)]
+        ended = [process.wait() for process in running]
+        found = []
+        for i, (file, code) in enumerate(zip(files, ended)):
+            try:
+                with open(file) as text:
+                    found.append(json.load(text))
+            except (OSError, ValueError):
+                found.append({"unexplained": 1, "unexplained samples": [f"process {i} ended with {code}"], "operators": []})
+        return found
+
+
+def by_this_one(options, part, parts):
     counts, refused, deviations = collections.Counter(), collections.Counter(), collections.Counter()
-    unexplained, seen, number = [], set(), 0
-    for op in op_db:
-        mine = EQUIVALENTS.get(op.name)
-        if mine is None or (options.only and options.only not in op.name):
-            continue
-        seen.add(op.name)
+    unexplained, seen, number, start = [], set(), 0, time.monotonic()
+    ops = [op for op in op_db if op.name in EQUIVALENTS and (not options.only or options.only in op.name)]
+    if options.seconds:
+        random.Random(part).shuffle(ops)
+    for op in ops:
+        mine = EQUIVALENTS[op.name]
         for dtype in TYPES if not options.type else [getattr(torch, options.type)]:
             if dtype not in op.supported_dtypes(torch.device(options.device).type):
                 continue
             torch.manual_seed(0)
             grad = dtype in op.supported_backward_dtypes(torch.device(options.device).type)
-            for sample in op.sample_inputs(options.device, dtype, requires_grad=grad):
-                number += 1
+            for i, sample in enumerate(op.sample_inputs(options.device, dtype, requires_grad=grad)):
+                # The same part of the samples in whatever order: places count from each operator's own.
+                number = i + sum(map(ord, op.name + str(dtype))) if options.seconds else number + 1
                 if number % parts != part % parts:
                     continue
+                if options.seconds and time.monotonic() - start > options.seconds:
+                    counts["not tried"] += 1
+                    continue
+                seen.add(op.name)
                 try:
-                    compare(op, mine, sample, dtype)
+                    with torch.backends.cudnn.flags(allow_tf32=False):
+                        compare(op, mine, sample, dtype)
                     counts["agreed"] += 1
                 except REFUSALS as error:
                     counts["refused"] += 1
@@ -267,18 +293,45 @@ def main():
                     deviations.update(f"{op.name}: {why}" for why in stated)
                     if not stated:
                         unexplained.append(text)
+    return {**counts, "deviations": deviations, "refusals": refused, "unexplained samples": unexplained, "operators": sorted(seen)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--share", default="0/1")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--json")
+    parser.add_argument("--only")
+    parser.add_argument("--type", choices=[str(t)[6:] for t in TYPES])
+    options = parser.parse_args()
+    part, parts = map(int, options.share.split("/"))
+    found = by_processes(options, part, parts) if options.processes > 1 else [by_this_one(options, part, parts)]
+    counts, refused, deviations = collections.Counter(), collections.Counter(), collections.Counter()
+    unexplained, seen = [], set()
+    for one in found:
+        counts.update({k: one.get(k, 0) for k in (*OUTCOMES, "not tried")})
+        refused.update(one.get("refusals", {}))
+        deviations.update(one.get("deviations", {}))
+        unexplained += one["unexplained samples"]
+        seen |= set(one["operators"])
+    not_tried = counts.pop("not tried")
     for rule, count in refused.most_common():
         print(f"refused {count:4}  {rule}")
     for text in unexplained:
         print("UNEXPLAINED", text)
-    missing = set() if options.only else set(EQUIVALENTS) - seen
-    print(f"opinfo: {len(seen)} operators, share {options.share}: " + ", ".join(
-        f"{counts[k]} {k}" for k in ("agreed", "stated", "refused", "unexplained")) + "".join(f"; not in OpInfo: {m}" for m in missing))
+    missing = {op.name for op in op_db} & set(EQUIVALENTS) if options.only else set(EQUIVALENTS)
+    missing -= {op.name for op in op_db}
+    print(f"opinfo: {len(seen)} operators, share {options.share}: " + ", ".join(f"{counts[k]} {k}" for k in OUTCOMES)
+          + (f", {not_tried} not tried" if not_tried else "") + "".join(f"; not in OpInfo: {m}" for m in missing))
     if options.json:
+        device = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device
         with open(options.json, "w") as file:
-            json.dump({"torch": torch.__version__, "device": options.device, "operators": len(seen), "samples": counts.total(),
-                       **{k: counts[k] for k in ("agreed", "stated", "refused", "unexplained")}, "deviations": deviations,
-                       "refusals": refused}, file, indent=1)
+            json.dump({"torch": torch.__version__, "device": device, "share": options.share,
+                       "operators": sorted(seen), "samples": counts.total(),
+                       **({"not tried": not_tried} if not_tried else {}), **{k: counts[k] for k in OUTCOMES},
+                       "deviations": deviations, "refusals": refused, "unexplained samples": unexplained}, file, indent=1)
             file.write("\n")
     sys.exit(bool(unexplained) or not counts["agreed"])
 
