@@ -3,6 +3,7 @@
 of their inputs alone. Either gradcheck agrees or the call is refused: no gradient is None, zero or left out in silence."""
 
 import collections
+import os
 import pathlib
 import sys
 import unittest
@@ -21,11 +22,14 @@ from mica.torch._formulas import Arrays
 from mica.torch._library import call
 
 
+DEVICE = os.environ.get("MICA_TEST_DEVICE", "cpu")
+
+
 class Call:
     """A problem as a function of one of its inputs. What the gradient needs beside is asked for."""
 
     def __init__(self, problem):
-        self.problem, self.given = problem, {n: torch.from_numpy(a) for n, a in problem.inputs.items()}
+        self.problem, self.given = problem, {n: torch.from_numpy(a).to(DEVICE) for n, a in problem.inputs.items()}
         wanted = {}
         if problem.op in FORMULAS:
             wanted = FORMULAS[problem.op].wants(Arrays, {**self.given, **problem.fields})

@@ -3,6 +3,7 @@
 torch.nn.functional, compile, autocast, modules, optimisers."""
 
 import copy
+import os
 import pathlib
 import sys
 import unittest
@@ -21,6 +22,10 @@ import mica._tables
 import mica.torch as M
 from mica.torch._formulas import _call
 
+DEVICE = os.environ.get("MICA_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":  # without a mode, which would keep functions from the short way
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 GRADIENTS = {}  # by operator: functions of doubles and their inputs
 
 
@@ -301,7 +306,7 @@ def from_cases(name):
         if sum(t.count for _, d, t in problem.args if d) > 10000:
             continue
         fields, described = judge.fields_of(table, line, inputs)
-        call = {**{n: torch.from_numpy(a) for n, a in inputs.items()}, **fields}
+        call = {**{n: torch.from_numpy(a).to(DEVICE) for n, a in inputs.items()}, **fields}
         if described:
             call["described"] = [f"{n}={t}" for n, t in described.items()]
         return call
@@ -529,7 +534,7 @@ class Functions(unittest.TestCase):
 
     def test_autocast(self):
         x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             self.assertEqual(M.conv(x, w).dtype, torch.bfloat16)
             self.assertEqual(M.linear(x, torch.randn(5, 8)).dtype, torch.bfloat16)
             self.assertEqual(M.softmax(x.bfloat16(), 1).dtype, torch.float32)
@@ -585,6 +590,35 @@ class Modules(unittest.TestCase):
         for name, words in (("0", "padding_mode='reflect'"), ("1", "derived from Linear"), ("2", "no LSTM")):
             self.assertIn(words, report.left[name])
             self.assertIn(words, repr(report))
+
+    def test_classes_of_ones_own(self):
+        class Norm(nn.LayerNorm):
+            pass
+
+        class Rms(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.rand(8))
+
+            def forward(self, x):
+                return self.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+        model, x = nn.Sequential(Norm(8), Rms()), torch.randn(3, 8)
+        expected = model(x)
+        self.assertEqual(len(M.replace(copy.deepcopy(model)).left), 2)
+        calls = []
+
+        def rms(self, x):
+            calls.append(x)
+            return M.rms_norm(x, self.weight.shape, self.weight, 1e-6)
+
+        report = M.replace(model, {Norm: nn.LayerNorm, Rms: rms})
+        self.assertEqual((report.replaced, report.left), ({"0": "Norm", "1": "Rms"}, {}))
+        torch.testing.assert_close(model(x), expected)
+        self.assertEqual(len(calls), 1)
+        self.assertEqual(type(model[0].forward.__func__), type(rms))
+        with self.assertRaisesRegex(ValueError, "Rms as LSTM, which mica has not"):
+            M.replace(model, {Rms: nn.LSTM})
 
     def test_compiled_as_one_graph(self):
         M.replace(self.mine)
