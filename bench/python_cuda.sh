@@ -51,7 +51,7 @@ export -f torchrun
 export python out
 
 export MICA_TEST_DEVICE=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false OMP_NUM_THREADS=1
-step cuda "$python" -B $peers/cuda.py -v &
+step cuda "$python" -B $peers/on_a_gpu.py -v &
 step torch "$python" -B $peers/test_torch.py -v &
 step gradients "$python" -B $peers/test_gradients.py -v &
 step jax "$python" -B $peers/test_jax.py -v BesideJax EveryGradient InPlace Refusals Documentation Threads &
