@@ -29,6 +29,28 @@ struct max_op {
     template <typename A> __device__ __forceinline__ A operator()(A a, A b) const { return max_of(a, b); }
 };
 
+/* N values of each slice at once, where slices lie side by side; scratch: N times SLICE_SCRATCH. All threads
+ * of the block must call it. */
+template <int N, typename A, typename Op> __device__ __forceinline__ void slice_reduce_beside(A *v, A *all, Op op)
+{
+    const int slice = slice_in_block(), thread = N * thread_in_slice(); /* in rows of `all` */
+    __syncthreads(); /* the scratch may still be read */
+#pragma unroll
+    for (int k = 0; k < N; k++) all[(thread + k) * SLICES + slice] = v[k];
+    for (int half = N * THREADS / 2; half >= N; half /= 2) {
+        __syncthreads();
+        if (thread >= half) continue;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            A *scratch = all + k * SLICES, &sum = scratch[thread * SLICES + slice];
+            sum = op(sum, scratch[(thread + half) * SLICES + slice]);
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = all[k * SLICES + slice];
+}
+
 /* All threads of the block must call it. */
 template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v, A *scratch, Op op)
 {
@@ -46,21 +68,11 @@ template <typename A, typename Op> __device__ __forceinline__ A slice_reduce(A v
             v = mine[0];
             for (int i = 1; i < SLICE_WARPS; i++) v = op(v, mine[i]);
         }
+        return v;
     } else {
-        int slice = slice_in_block(), thread = thread_in_slice();
-        __syncthreads();
-        scratch[thread * SLICES + slice] = v;
-        for (int half = THREADS / 2; half > 0; half /= 2) {
-            __syncthreads();
-            if (thread < half) {
-                A &sum = scratch[thread * SLICES + slice];
-                sum = op(sum, scratch[(thread + half) * SLICES + slice]);
-            }
-        }
-        __syncthreads();
-        v = scratch[slice];
+        slice_reduce_beside<1>(&v, scratch, op);
+        return v;
     }
-    return v;
 }
 
 /* Maximum and sum of exp(x - max) of what has been seen. */

@@ -48,6 +48,16 @@ template <typename A> __device__ __forceinline__ A reciprocal_root(A var, double
     return (A)1 / sqrt_of(var + (A)eps) + (var - var); /* squares that overflowed: NaN, not results of 0 */
 }
 
+/* Mean and sum of squares about the rounded mean of n elements: `plain`, the sum of the deviations from it,
+ * repairs both. */
+template <typename A> __device__ __forceinline__ void repair_moments(A n, A plain, A &mean, A &squares)
+{
+    A shift = plain / n;
+    mean += shift;
+    squares -= plain * shift;
+    squares = squares < (A)0 ? (A)0 : squares;
+}
+
 /* Saves the statistics of a set of n elements and updates the running ones; returns rstd. */
 template <typename A> __device__ __forceinline__ A save_statistics(const norm_args &a, const place &p, A mean, A var)
 {

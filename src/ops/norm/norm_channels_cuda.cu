@@ -3,7 +3,7 @@
  * threads of a block share SLICES vectors. Stages: PARTIAL forms the sums of one part of the rows, APPLY
  * computes elements from known statistics. Channels are batch's sets, or, PER_ELEMENT, the elements of
  * scale and bias of sets that are rows. Constants: those of norm_cuda.cu. */
-#include "kernels/vector.cuh"
+#include "kernels/slices.cuh"
 #include "kernels/activation.cuh"
 #include "kernels/overlap.cuh"
 #include "ops/norm/norm.cuh"
@@ -11,7 +11,6 @@
 static_assert(!ALONG && PARTIAL + APPLY == 1, "channels side by side");
 static_assert(CHANNEL_SETS != PER_ELEMENT && (CHANNEL_SETS || (BACKWARD && PARTIAL)), "sets, or gradients of scale and bias");
 static_assert(!RESIDUAL && !SUM, "only forward passes of layer and rms have them");
-static_assert((THREADS & (THREADS - 1)) == 0, "halves");
 
 constexpr bool ADDED = BEHIND && (BACKWARD ? ACT != ACT_IDENTITY : APPLY); /* the residual is read */
 constexpr int ROWS = BACKWARD && APPLY && ADDED ? 1 : BACKWARD || APPLY ? 2 : 4; /* in flight, as registers allow */
@@ -26,7 +25,7 @@ struct walk {
 __device__ __forceinline__ walk find_walk(const norm_args &a, long long block, long long part)
 {
     walk w = {};
-    w.lane = threadIdx.x % SLICES, w.row = threadIdx.x / SLICES;
+    w.lane = slice_in_block(), w.row = thread_in_slice();
     w.channel = (block * SLICES + w.lane) * VECTOR;
     if (w.channel >= a.split.kept.count) return w;
     w.base = kept_place(a, w.channel);
@@ -105,27 +104,10 @@ template <typename F> __device__ __forceinline__ void each_row(const norm_args &
     }
 }
 
-/* Sums over the block's rows, the same in all threads of a channel. */
-__device__ __forceinline__ void add_rows(acc_t *v, const walk &w, acc_t (*scratch)[WIDTH])
-{
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) scratch[w.row][k * SLICES + w.lane] = v[k];
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (w.row >= half) continue;
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) scratch[w.row][k * SLICES + w.lane] += scratch[w.row + half][k * SLICES + w.lane];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < VECTOR; k++) v[k] = scratch[0][k * SLICES + w.lane];
-}
-
 /* ---- forward ---- */
 
 /* Two passes, corrected: see norm_cuda.cu. */
-__device__ __forceinline__ void moments(const norm_args &a, const walk &w, long long rows, acc_t (*scratch)[WIDTH], acc_t *mean, acc_t *squares)
+__device__ __forceinline__ void moments(const norm_args &a, const walk &w, long long rows, acc_t *scratch, acc_t *mean, acc_t *squares)
 {
     acc_t plain[VECTOR], n = (acc_t)rows;
 #pragma unroll
@@ -134,7 +116,7 @@ __device__ __forceinline__ void moments(const norm_args &a, const walk &w, long 
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) mean[k] += e.x[k];
     });
-    add_rows(mean, w, scratch);
+    slice_reduce_beside<VECTOR>(mean, scratch, add_op());
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) mean[k] /= n;
     each_row(a, w, [&](long long, const elements &e, const statistics &) {
@@ -145,15 +127,10 @@ __device__ __forceinline__ void moments(const norm_args &a, const walk &w, long 
             squares[k] += d * d;
         }
     });
-    add_rows(plain, w, scratch);
-    add_rows(squares, w, scratch);
+    slice_reduce_beside<VECTOR>(plain, scratch, add_op());
+    slice_reduce_beside<VECTOR>(squares, scratch, add_op());
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) {
-        acc_t shift = plain[k] / n;
-        mean[k] += shift;
-        squares[k] -= plain[k] * shift;
-        squares[k] = squares[k] < (acc_t)0 ? (acc_t)0 : squares[k];
-    }
+    for (int k = 0; k < VECTOR; k++) repair_moments(n, plain[k], mean[k], squares[k]);
 }
 
 /* What a thread knows of its channels. */
@@ -226,7 +203,7 @@ __device__ __forceinline__ void find_gradient(const norm_args &a, const channels
     }
 }
 
-__device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w, acc_t (*scratch)[WIDTH], acc_t *plain, acc_t *with_xhat)
+__device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w, acc_t *scratch, acc_t *plain, acc_t *with_xhat)
 {
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) plain[k] = 0, with_xhat[k] = 0;
@@ -245,8 +222,8 @@ __device__ __forceinline__ void gradient_sums(const norm_args &a, const walk &w,
             with_xhat[k] += g[k] * xhat[k];
         }
     });
-    add_rows(plain, w, scratch);
-    add_rows(with_xhat, w, scratch);
+    slice_reduce_beside<VECTOR>(plain, scratch, add_op());
+    slice_reduce_beside<VECTOR>(with_xhat, scratch, add_op());
 }
 
 __device__ __forceinline__ void apply_backward(const norm_args &a, const walk &w)
@@ -291,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES, BLOCKS) norm_chann
             if constexpr (BACKWARD) apply_backward(a, w);
             else apply_forward(a, w);
         } else {
-            __shared__ acc_t scratch[THREADS][WIDTH];
+            __shared__ acc_t scratch[VECTOR * SLICE_SCRATCH];
             long long left = a.split.reduced.count - part * a.piece;
             acc_t first[VECTOR], second[VECTOR];
             if constexpr (BACKWARD) gradient_sums(a, w, scratch, first, second);

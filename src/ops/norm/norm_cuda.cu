@@ -149,8 +149,8 @@ __device__ __forceinline__ void add_behind(const norm_args &a, const place &p, a
 
 /* ---- forward ---- */
 
-/* Mean of g's elements, and the sum of their squared deviations. Two passes, corrected: the
- * deviations from the rounded mean repair both. `kept` keeps the elements if ITEMS > 0. */
+/* Mean of g's elements, and the sum of their squared deviations. Two passes, corrected. `kept` keeps the
+ * elements if ITEMS > 0. */
 __device__ __forceinline__ void moments(const norm_args &a, const group &g, input *kept, acc_t *scratch, acc_t &mean, acc_t &squares)
 {
     acc_t n = g.end > g.from ? (acc_t)(g.end - g.from) : (acc_t)1, sum = 0, plain = 0;
@@ -178,13 +178,7 @@ __device__ __forceinline__ void moments(const norm_args &a, const group &g, inpu
         }
     });
     squares = slice_reduce(squares, scratch, add_op());
-    if constexpr (CENTRED) {
-        plain = slice_reduce(plain, scratch, add_op());
-        acc_t shift = plain / n;
-        mean += shift;
-        squares -= plain * shift;
-        squares = squares < (acc_t)0 ? (acc_t)0 : squares;
-    }
+    if constexpr (CENTRED) repair_moments(n, slice_reduce(plain, scratch, add_op()), mean, squares);
 }
 
 __device__ __forceinline__ void write_forward(const norm_args &a, const place &p, const acc_t *u, acc_t mean, acc_t rstd)
