@@ -101,10 +101,33 @@ template <typename A> __device__ __forceinline__ running<A> running_reduce(runni
     return running<A>{max, slice_reduce(sum, scratch, add_op())};
 }
 
-/* First element of the thread's vector `item`. */
+/* First element of the thread's vector `item`, and of those from it on. */
 __device__ __forceinline__ long long position(long long item)
 {
     return (item * THREADS + thread_in_slice()) * VECTOR;
+}
+template <int COUNT> __device__ __forceinline__ void find_positions(long long item, long long *i)
+{
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) i[j] = position(item + j);
+}
+
+/* Vectors of a slice in flight where a thread keeps none, in the type of sums. */
+template <typename A> constexpr int vectors_in_flight()
+{
+    constexpr int VALUES = sizeof(A) == 8 ? 4 : 16;
+    return VECTOR >= VALUES ? 1 : VALUES / VECTOR < 8 ? VALUES / VECTOR : 8;
+}
+
+/* Of the vectors that the threads of a slice keep. */
+template <int COUNT, typename A> __device__ __forceinline__ A kept_max(const A (*v)[VECTOR], A *scratch)
+{
+    A max = negative_infinity<A>();
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) max = max_of(max, v[j][k]);
+    return slice_reduce(max, scratch, max_op());
 }
 
 /* ---- what a slice's threads read and write ---- */
@@ -198,8 +221,7 @@ __device__ __forceinline__ running<A> running_read(const T *from, const extent &
     for (long long j = 0; position(j) < e.hi; j += BATCH) {
         A v[BATCH][VECTOR];
         long long i[BATCH];
-#pragma unroll
-        for (int b = 0; b < BATCH; b++) i[b] = position(j + b);
+        find_positions<BATCH>(j, i);
         read_batch<BATCH>(from, e, i, along, whole, negative_infinity<A>(), v);
         const A before = r.max;
         running_add<BATCH * VECTOR>(r, &v[0][0]);

@@ -7,8 +7,7 @@
 #include "ops/cross_entropy/cross_entropy_backward.cuh"
 
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
-/* Vectors of a long slice in flight. */
-constexpr int VALUES = sizeof(acc_t) == 8 ? 4 : 16, BATCH = VECTOR >= VALUES ? 1 : VALUES / VECTOR < 8 ? VALUES / VECTOR : 8;
+constexpr int BATCH = vectors_in_flight<acc_t>();
 
 struct row {
     const x_t *x;
@@ -45,16 +44,11 @@ __device__ __forceinline__ void write(const mica_cross_entropy_args &args, const
 
 __device__ __forceinline__ void backward_kept(const mica_cross_entropy_args &args, const row &r, acc_t *scratch)
 {
-    acc_t v[KEPT][VECTOR], max = negative_infinity<acc_t>(), sum = 0;
+    acc_t v[KEPT][VECTOR], sum = 0;
     long long i[KEPT];
-#pragma unroll
-    for (int j = 0; j < KEPT; j++) i[j] = position(j);
+    find_positions<KEPT>(0, i);
     read_batch<KEPT>(r.x, r.e, i, args.x_along, args.whole, negative_infinity<acc_t>(), v);
-#pragma unroll
-    for (int j = 0; j < KEPT; j++)
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) max = max_of(max, v[j][k]);
-    max = slice_reduce(max, scratch, max_op());
+    const acc_t max = kept_max<KEPT>(v, scratch);
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
 #pragma unroll
@@ -75,8 +69,7 @@ __device__ __forceinline__ void backward_long(const mica_cross_entropy_args &arg
     for (long long first = 0; position(first) < r.e.hi; first += BATCH) {
         acc_t v[BATCH][VECTOR];
         long long i[BATCH];
-#pragma unroll
-        for (int j = 0; j < BATCH; j++) i[j] = position(first + j);
+        find_positions<BATCH>(first, i);
         read_batch<BATCH>(r.x, r.e, i, args.x_along, args.whole, (acc_t)0, v);
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {

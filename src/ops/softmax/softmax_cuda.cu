@@ -14,8 +14,7 @@ static_assert(!HELD || (ALONG && ITEMS == 0 && !BACKWARD && SLICES == 1), "long 
 
 constexpr int TENSORS = BACKWARD ? 3 : 2, OUT = TENSORS - 1;
 constexpr int KEPT = ITEMS > 0 ? ITEMS : 1;
-/* Vectors of a long slice in flight. */
-constexpr int VALUES = sizeof(acc_t) == 8 ? 4 : 16, BATCH = VECTOR >= VALUES ? 1 : VALUES / VECTOR < 8 ? VALUES / VECTOR : 8;
+constexpr int BATCH = vectors_in_flight<acc_t>();
 
 struct slice {
     const a_t *a;
@@ -63,26 +62,15 @@ __device__ __forceinline__ void write(const slice &s, long long i, const acc_t *
     write_vector(s.out, s.e, i, s.along[OUT], s.whole, v);
 }
 
-/* Positions of the thread's vectors from `item` on. */
-template <int BATCH> __device__ __forceinline__ void find_positions(long long item, long long *i)
-{
-#pragma unroll
-    for (int j = 0; j < BATCH; j++) i[j] = position(item + j);
-}
-
 /* ---- forward ---- */
 
 __device__ __forceinline__ void forward_kept(const slice &s, acc_t *scratch)
 {
-    acc_t v[KEPT][VECTOR], max = negative_infinity<acc_t>(), sum = 0;
+    acc_t v[KEPT][VECTOR], sum = 0;
     long long i[KEPT];
     find_positions<KEPT>(0, i);
     read_a<KEPT>(s, i, negative_infinity<acc_t>(), v);
-#pragma unroll
-    for (int j = 0; j < KEPT; j++)
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) max = max_of(max, v[j][k]);
-    max = slice_reduce(max, scratch, max_op());
+    const acc_t max = kept_max<KEPT>(v, scratch);
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
 #pragma unroll
