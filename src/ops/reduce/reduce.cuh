@@ -7,6 +7,7 @@
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/slices.cuh"
+#include "kernels/states.cuh"
 #include "ops/reduce/reduce_args.h"
 
 #define REDUCE __device__ __forceinline__
@@ -26,22 +27,11 @@ template <typename S> REDUCE void state_merge(S &s, const S &other);
 
 /* ---- merging ---- */
 
-template <typename S> REDUCE S state_shuffle(const S &s, int lane)
-{
-    constexpr int WORDS = (int)sizeof(S) / 4;
-    u32 words[WORDS];
-    memcpy(words, &s, sizeof s);
-#pragma unroll
-    for (int i = 0; i < WORDS; i++) words[i] = __shfl_down_sync(0xffffffffu, words[i], lane);
-    S r;
-    memcpy(&r, words, sizeof r);
-    return r;
-}
-
 /* Of `lanes` neighbouring lanes, a power of two: in the first of them. */
 template <typename S> REDUCE void state_merge_lanes(S &s, int lanes)
 {
-    for (int lane = lanes / 2; lane > 0; lane /= 2) state_merge(s, state_shuffle(s, lane));
+    for (int lane = lanes / 2; lane > 0; lane /= 2)
+        state_merge(s, state_by_words(s, [&](u32 word) { return __shfl_down_sync(0xffffffffu, word, lane); }));
 }
 
 constexpr int BLOCK = THREADS * SLICES, GROUP_WARPS = ALONG ? (THREADS + 31) / 32 : THREADS;

@@ -32,12 +32,6 @@ template <> struct state_of<REDUCE_ARG> {
 };
 typedef state_of<BY> state;
 
-REDUCE float lowest(float) { return -INFINITY_F; }
-REDUCE double lowest(double) { return (double)-INFINITY_F; }
-REDUCE s64 lowest(s64) { return (s64)1 << 63; }
-REDUCE float opposite(float v) { return -v; }
-REDUCE double opposite(double v) { return -v; }
-REDUCE s64 opposite(s64 v) { return ~v; } /* always exists */
 REDUCE s64 abs_of(s64 v) { return v < 0 ? (s64)(0 - (u64)v) : v; }
 
 REDUCE acc_t front(x_t x)

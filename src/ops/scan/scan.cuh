@@ -6,6 +6,7 @@
 #include "kernels/layout.cuh"
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
+#include "kernels/states.cuh"
 #include "kernels/types.cuh"
 #include "kernels/vector.cuh"
 #include "ops/scan/scan_args.h"
@@ -30,10 +31,6 @@ template <> struct beginning<true> { int cut; };
 /* a: sum, product, maximum; of SCAN_MAPS what 0 becomes. b: the maximum that exponentials are about; of
  * SCAN_MAPS the factor. at: position of the maximum, -1 of nothing. cut: a segment begins in it. */
 struct state : second_number<TWO>, place_of<INDEXED>, beginning<CUTS> { acc_t a; };
-
-SCAN float lowest(float) { return -INFINITY_F; }
-SCAN double lowest(double) { return (double)-INFINITY_F; }
-SCAN s64 lowest(s64) { return (s64)1 << 63; }
 
 template <typename S> SCAN S nothing()
 {
@@ -94,10 +91,6 @@ struct element {
     c_t c;
     bool head, shown;
 };
-
-SCAN float opposite(float v) { return -v; }
-SCAN double opposite(double v) { return -v; }
-SCAN s64 opposite(s64 v) { return ~v; } /* always exists */
 
 template <typename S> SCAN S state_of(const element &e, long long position)
 {
@@ -167,18 +160,4 @@ SCAN void find_run(element &e, long long earlier, bool first, long long p)
         e.shown = widen<long long>(e.b) == p;
         e.head = first || earlier == before;
     }
-}
-
-/* ---- a state from another lane ---- */
-
-template <typename S, typename Get> SCAN S state_by_words(const S &s, Get get)
-{
-    constexpr int WORDS = (int)sizeof(S) / 4;
-    u32 words[WORDS];
-    memcpy(words, &s, sizeof s);
-#pragma unroll
-    for (int i = 0; i < WORDS; i++) words[i] = get(words[i]);
-    S r;
-    memcpy(&r, words, sizeof r);
-    return r;
 }
