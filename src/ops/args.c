@@ -200,7 +200,9 @@ mica_status mica_args_check(const mica_op *op, const void *desc, mica_why *why)
         if (!has_model(op, desc, a)) continue;
         mica_tensor model = model_of(op, desc, i);
         if (a->dims) {
-            MICA_TRY(check_spelled(t, a->name, &model, why));
+            /* one element may have any rank */
+            const bool single = !strcmp(a->dims, "1") && mica_tensor_count(t) == 1;
+            if (!single) MICA_TRY(check_spelled(t, a->name, &model, why));
             continue;
         }
         MICA_TRY(mica_tensor_same_dims(t, a->name, &model, model_name(op, desc, a, &model), why));

@@ -33,7 +33,7 @@ typedef struct mica_arg {
     const char *like;
     mica_tensor (*shape)(const void *desc); /* NULL: the argument called `like` */
     /* Or its dimensions, each a product of numbers that the operation's `dim` has under a letter:
-     * "BxSxHD". Its type, and where ranks agree the order in memory, is that of `like`. */
+     * "BxSxHD"; or "1", of any rank. Type and, where ranks agree, order in memory are as `like`. */
     const char *dims;
     const char *words; /* for what `shape` makes where it is not that argument; NULL: `like` */
     bool state;        /* inferred of the type of sums over its model's: f64 for f64, else f32 */

@@ -301,7 +301,8 @@ static void contradictions_are_named(void **state)
     refuses("gemm a=f32:2x3 b=f32:3x2 scale_a=f32:1", "scale_a is for 8-bit inputs, a is f32");
     refuses("gemm a=e4m3:2x3 b=e4m3:3x2 scale_a=f32:3", "it must have 1 or the 2 rows of a");
     refuses("gemm a=e4m3:2x3 b=e4m3:3x2 scale_b=f16:2", "scale_b is f16, it must be f32");
-    refuses("gemm a=f32:2x3 b=f32:3x2 bias=f32:3 epilogue=bias", "the output has 2 channels");
+    refuses("gemm a=f32:2x3 b=f32:3x2 bias=f32:3 epilogue=bias",
+            "of bias is 3, of the output's channels 2");
     refuses("gemm a=f32:2x3 b=f32:3x2 residual=e4m3:2x2 epilogue=residual", "residual is e4m3");
     refuses("gemm a=f32:2x3 b=f32:3x2 c=f32:2x2:0x1", "share memory");
 }
@@ -317,7 +318,8 @@ static void contradictions_of_gates_and_scales(void **state)
     refuses(AB "gate=pairs epilogue=relu,bias",
             "bias is step 2 of epilogue, the activation step 1");
     refuses(AB "gate=pairs epilogue=relu c=f32:2x4", "of the gated product 2");
-    refuses(AB "gate=pairs epilogue=bias,relu bias=f32:2", "the output has 4 channels");
+    refuses(AB "gate=pairs epilogue=bias,relu bias=f32:2",
+            "of bias is 2, of the output's channels 4");
     refuses("gemm a=e4m3:2x3 b=e4m3:3x4 scale_a=f32:2x1 scale_b=f32:1x1 gate=pairs epilogue=relu",
             "not with scales of blocks");
     refuses(AB "aux=f32", "aux holds what goes into an activation, epilogue has none");
@@ -326,15 +328,24 @@ static void contradictions_of_gates_and_scales(void **state)
     refuses(AB "aux=f32:2x2 gate=pairs epilogue=relu", "aux");
     refuses(AB "scale_c=f32", "scale_c is for an 8-bit c, c is f32");
     refuses(AB "c=e4m3 scale_c=f64", "scale_c is f64, it must be f32");
-    refuses(AB "c=e4m3 scale_c=f32:4", "scale_c has 4 elements, it must have 1");
+    refuses(AB "c=e4m3 scale_c=f32:4", "dimension 0 of scale_c is 4, it must be 1");
     refuses(AB "amax=f64", "amax is f64, it must be f32");
-    refuses(AB "amax=f32:0", "amax has 0 elements, it must have 1");
+    refuses(AB "amax=f32:0", "dimension 0 of amax is 0, it must be 1");
     refuses("gemm a=f64:2x3 b=f64:3x4 amax=f32", "amax is f32, it must be f64");
     refuses("gemm a=f64:2x3 b=f64:3x4 c=e4m3", "c is e4m3; with f64 inputs it is f64 or f32");
     refuses(AB "c=u8", "c is u8; with f32 inputs it is f32, f16, bf16, e4m3, e5m2 or s8");
     refuses("grouped_gemm a=f32:4x3 b=f32:2x3x4 c=e4m3:4x4",
             "c is e4m3; with f32 inputs it is f32, f16 or bf16");
 #undef AB
+}
+
+static void argument_is(const char *line, int arg, const char *tensor)
+{
+    bench b = set_up(line, MICA_FILL_EXACT, 1);
+    char text[128];
+    mica_tensor_text(&b.info[arg].tensor, text, sizeof text);
+    assert_string_equal(text, tensor);
+    tear_down(&b);
 }
 
 static void output_is_inferred(void **state)
@@ -350,13 +361,27 @@ static void output_is_inferred(void **state)
                 {"gemm a=f64:2x3:t b=f64:5x3x4", "f64:5x2x4"},
                 {"gemm a=bf16:2x3 b=bf16:3x4 gate=pairs epilogue=silu", "bf16:2x2"},
                 {"gemm a=bf16:5x2x3 b=bf16:3x4 c=e4m3 gate=halves epilogue=silu", "e4m3:5x2x2"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        bench b = set_up(rows[i].line, MICA_FILL_EXACT, 1);
-        char text[128];
-        mica_tensor_text(&b.info[MICA_GEMM_C].tensor, text, sizeof text);
-        assert_string_equal(text, rows[i].c);
-        tear_down(&b);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        argument_is(rows[i].line, MICA_GEMM_C, rows[i].c);
+}
+
+/* What goes with the epilogue, of which a type is enough. */
+static void others_are_inferred(void **state)
+{
+    (void)state;
+#define AB "gemm a=f32:5x2x3 b=f32:3x4 "
+    argument_is(AB "epilogue=bias", MICA_GEMM_BIAS, "f32:4");
+    argument_is(AB "epilogue=bias bias=bf16", MICA_GEMM_BIAS, "bf16:4");
+    argument_is(AB "epilogue=shift,relu gate=halves", MICA_GEMM_SHIFT, "f32:4");
+    argument_is("gemm a=f64:2x3 b=f64:3x4 c=f32 epilogue=scale", MICA_GEMM_SCALE, "f32:4");
+    argument_is("gemm a=f64:2x3 b=f64:3x4 epilogue=scale", MICA_GEMM_SCALE, "f64:4");
+    argument_is("gemm a=s8:2x3 b=s8:3x4 c=s8 epilogue=bias", MICA_GEMM_BIAS, "f32:4");
+    argument_is(AB "epilogue=residual residual=bf16", MICA_GEMM_RESIDUAL, "bf16:5x2x4");
+    argument_is(AB "epilogue=relu aux=bf16 gate=pairs", MICA_GEMM_AUX, "bf16:5x2x4");
+    argument_is(AB "c=s8 scale_c=f32", MICA_GEMM_SCALE_C, "f32:1");
+    argument_is(AB "c=s8 scale_c=f32:1x1", MICA_GEMM_SCALE_C, "f32:1x1");
+    argument_is(AB "amax=f32", MICA_GEMM_AMAX, "f32:1");
+#undef AB
 }
 
 /* ---- every config on exact integers ---- */
@@ -517,6 +542,7 @@ int main(void)
         cmocka_unit_test(empty_amax_is_zero),
         cmocka_unit_test(contradictions_of_gates_and_scales),
         cmocka_unit_test(output_is_inferred),
+        cmocka_unit_test(others_are_inferred),
         cmocka_unit_test(configs_are_exact),
         cmocka_unit_test(residual_in_place),
         cmocka_unit_test(adjoint_identity),

@@ -160,6 +160,9 @@ static void rules(void **state)
     refused("grouped_gemm a=f32:4x2 b=f32:3x2x3 c=f32:3x4x3", "c has rank 3");
     refused("grouped_gemm a=f32:4x2 b=f32:3x2x3 expected=-1", "must not be negative");
     refused("grouped_gemm a=f32:4x2 b=f32:3x2x3 epilogue=bias bias=f32:2x3", "there are 3 groups");
+    refused("grouped_gemm a=f32:4x2 b=f32:3x2x3 epilogue=bias bias=f32:3x4",
+            "of bias is 4, of the");
+    refused("grouped_gemm a=f32:4x2 b=f32:3x2x3 epilogue=residual residual=f32:4x2", "of c 3");
     refused("grouped_gemm a=f32:4x2 b=f32:3x2x3 scale_b=f32:3", "for 8-bit inputs");
     refused("grouped_gemm a=e4m3:4x200 b=e4m3:3x200x5 scale_a=f32:4x2", "scale_b is none");
     refused("grouped_gemm a=e4m3:4x200 b=e4m3:3x200x5 scale_a=f32:4x2 scale_b=f32:3x2x2", "2 x 1");

@@ -64,6 +64,12 @@ static int64_t dim(const void *desc, char letter)
     return ((const mica_conv_desc *)desc)->y.dims[1];
 }
 
+static mica_tensor of_channels(const void *desc)
+{
+    const mica_conv_desc *d = desc;
+    return mica_epilogue_vector(&d->y, d->y.dims[1]);
+}
+
 #define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
 #define SUMS       (MICA_TYPE(F64) | MICA_TYPE(F32))
 #define ARG(member, FWD, DGRAD, WGRAD, TYPES, ...)                                                 \
@@ -74,17 +80,19 @@ static int64_t dim(const void *desc, char letter)
 #define FORWARD(member, direction, TYPES, ...)                                                     \
     ARG(member, direction, MICA_UNUSED, MICA_UNUSED, TYPES, __VA_ARGS__)
 #define ALWAYS(N)  .need = {N, N, N}
-#define STEP(name) .need = {MICA_INFERRED}, .when = "epilogue", .values = 1 << MICA_STEP_##name
+#define STEP(name) .need = {MICA_INFERRED}, MICA_EPILOGUE_STEP(name)
+#define VECTOR     MICA_EPILOGUE_CHANNELS(of_channels)
 static const mica_arg args[] = {
     ARG(x, MICA_IN, MICA_OUT, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8),
         ALWAYS(MICA_INFERRED)),
     ARG(w, MICA_IN, MICA_IN, MICA_OUT, MICA_FLOATS | EIGHT_BITS, ALWAYS(MICA_NEEDED)),
     ARG(y, MICA_OUT, MICA_IN, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S32),
         ALWAYS(MICA_INFERRED)),
-    FORWARD(bias, MICA_IN, MICA_FLOATS, STEP(BIAS)),
-    FORWARD(scale, MICA_IN, MICA_FLOATS, STEP(SCALE)),
-    FORWARD(shift, MICA_IN, MICA_FLOATS, STEP(SHIFT)),
-    FORWARD(residual, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S32), STEP(RESIDUAL)),
+    FORWARD(bias, MICA_IN, MICA_FLOATS, STEP(BIAS), VECTOR),
+    FORWARD(scale, MICA_IN, MICA_FLOATS, STEP(SCALE), VECTOR),
+    FORWARD(shift, MICA_IN, MICA_FLOATS, STEP(SHIFT), VECTOR),
+    FORWARD(residual, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(S32), STEP(RESIDUAL),
+            .like = "y"),
     FORWARD(scale_y, MICA_IN, MICA_TYPE(F32), .refused = true, .dims = "1"),
     FORWARD(aux, MICA_OUT, MICA_FLOATS, .refused = true, .like = "y"),
     FORWARD(amax, MICA_OUT, SUMS, .refused = true, .like = "x", .dims = "1", .sums = true),
@@ -223,7 +231,7 @@ static mica_status infer(void *desc, mica_why *why)
     if (!x_given) MICA_TRY(infer_image(d, false, why));
     if (d->transposed && y_given && d->y.rank == d->x.rank) infer_output_pad(d, none);
     mica_epilogue e = mica_conv_epilogue(d);
-    mica_epilogue_infer(&e, &d->y, d->y.dims[1]);
+    mica_epilogue_infer(&e, &d->y);
     return MICA_OK;
 }
 
@@ -341,7 +349,7 @@ static mica_status check_extra(const mica_conv_desc *d, mica_why *why)
     if (conv_has_batch_stats(d) && !mica_dtype_is_common(d->y.dtype))
         return mica_invalid(why, "y is %s; stat_sum and stat_square are for f64, f32, f16 and bf16",
                             mica_dtype_name(d->y.dtype));
-    return mica_epilogue_check_aux(d->epilogue, &d->aux, d->x.dtype, &d->y, "y", why);
+    return mica_epilogue_check_aux(d->epilogue, &d->aux, d->x.dtype, why);
 }
 
 static mica_status check(const void *desc, mica_why *why)
@@ -359,7 +367,7 @@ static mica_status check(const void *desc, mica_why *why)
         return mica_invalid(why, "residual is %s: it must be f64, f32, f16, bf16 or as y, %s",
                             mica_dtype_name(d->residual.dtype), mica_dtype_name(d->y.dtype));
     mica_epilogue e = mica_conv_epilogue(d);
-    return mica_epilogue_check(&e, &d->y, d->y.dims[1], why);
+    return mica_epilogue_check(&e, why);
 }
 
 /* ---- numbers ---- */

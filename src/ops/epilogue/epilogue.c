@@ -22,40 +22,21 @@ bool mica_epilogue_has(const int32_t *steps, mica_step step)
     return false;
 }
 
-static void infer_vector(mica_tensor *t, bool used, mica_dtype out, int64_t channels)
+mica_tensor mica_epilogue_vector(const mica_tensor *out, int64_t channels)
 {
-    if (!used) memset(t, 0, sizeof *t);
-    if (used && !mica_tensor_given(t))
-        *t = mica_tensor_packed(out == MICA_F64 ? MICA_F64 : MICA_F32, 1, &channels);
+    return mica_tensor_packed(out->dtype == MICA_F64 ? MICA_F64 : MICA_F32, 1, &channels);
 }
 
-void mica_epilogue_infer(const mica_epilogue *e, const mica_tensor *out, int64_t channels)
+void mica_epilogue_infer(const mica_epilogue *e, const mica_tensor *out)
 {
-    infer_vector(e->bias, mica_epilogue_has(e->steps, MICA_STEP_BIAS), out->dtype, channels);
-    infer_vector(e->scale, mica_epilogue_has(e->steps, MICA_STEP_SCALE), out->dtype, channels);
-    infer_vector(e->shift, mica_epilogue_has(e->steps, MICA_STEP_SHIFT), out->dtype, channels);
-    if (!mica_epilogue_has(e->steps, MICA_STEP_RESIDUAL))
-        memset(e->residual, 0, sizeof *e->residual);
-    else if (!mica_tensor_given(e->residual))
+    if (mica_epilogue_has(e->steps, MICA_STEP_RESIDUAL) && !mica_tensor_given(e->residual))
         *e->residual = *out;
     for (int i = 0; i < MICA_MAX_STEPS && e->steps[i]; i++)
         if (e->steps[i] >= MICA_STEP_ACT)
             mica_act_defaults((mica_act)(e->steps[i] - MICA_STEP_ACT), e->act_a, e->act_b);
 }
 
-static mica_status check_vector(const mica_tensor *t, const char *name, int64_t channels,
-                                mica_why *why)
-{
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (t->rank != 1 || t->dims[0] != channels)
-        return mica_invalid(why,
-                            "%s has %lld elements in %d dimensions, the output has %lld channels",
-                            name, (long long)mica_tensor_count(t), t->rank, (long long)channels);
-    return MICA_OK;
-}
-
-mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, int64_t channels,
-                                mica_why *why)
+mica_status mica_epilogue_check(const mica_epilogue *e, mica_why *why)
 {
     int seen[MICA_STEP_ACT + 1] = {0};
     for (int i = 0; i < MICA_MAX_STEPS && e->steps[i]; i++) {
@@ -65,11 +46,6 @@ mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, 
                                 i + 1,
                                 kind == MICA_STEP_ACT ? "activation" : mica_step_spellings[kind]);
     }
-    MICA_TRY(check_vector(e->bias, "bias", channels, why));
-    MICA_TRY(check_vector(e->scale, "scale", channels, why));
-    MICA_TRY(check_vector(e->shift, "shift", channels, why));
-    if (mica_tensor_given(e->residual))
-        MICA_TRY(mica_tensor_same_dims(e->residual, "residual", out, "the output", why));
     return MICA_OK;
 }
 
@@ -96,7 +72,7 @@ int mica_epilogue_act(const int32_t *steps)
 }
 
 mica_status mica_epilogue_check_aux(const int32_t *steps, const mica_tensor *aux, mica_dtype input,
-                                    const mica_tensor *like, const char *like_name, mica_why *why)
+                                    mica_why *why)
 {
     bool f64 = input == MICA_F64;
     if (!mica_tensor_given(aux)) return MICA_OK;
@@ -104,10 +80,9 @@ mica_status mica_epilogue_check_aux(const int32_t *steps, const mica_tensor *aux
         return mica_invalid(why, "aux holds what goes into an activation, epilogue has none");
     bool fits = aux->dtype == MICA_F32 || aux->dtype == MICA_F16 || aux->dtype == MICA_BF16;
     if (f64) fits = aux->dtype == MICA_F64 || aux->dtype == MICA_F32;
-    if (!fits)
-        return mica_invalid(why, "aux is %s; with %s inputs it is %s", mica_dtype_name(aux->dtype),
-                            mica_dtype_name(input), f64 ? "f64 or f32" : "f32, f16 or bf16");
-    return mica_tensor_same_dims(aux, "aux", like, like_name, why);
+    if (fits) return MICA_OK;
+    return mica_invalid(why, "aux is %s; with %s inputs it is %s", mica_dtype_name(aux->dtype),
+                        mica_dtype_name(input), f64 ? "f64 or f32" : "f32, f16 or bf16");
 }
 
 void mica_epilogue_apply_some(const mica_epilogue *e, int from, int to, const mica_view *bias,

@@ -18,12 +18,16 @@ typedef struct mica_epilogue {
 } mica_epilogue;
 
 bool mica_epilogue_has(const int32_t *steps, mica_step step);
-/* Vectors of `channels` (f32; f64 if the output is f64) and the residual as the output, where the
- * steps use them and the caller left them zero; tensors of unused steps are zeroed. */
-void mica_epilogue_infer(const mica_epilogue *e, const mica_tensor *out, int64_t channels);
-/* At most one step of each vector, one residual and one activation; shapes agree. */
-mica_status mica_epilogue_check(const mica_epilogue *e, const mica_tensor *out, int64_t channels,
-                                mica_why *why);
+/* Rows of the argument table: what the tensor of a step is as, and when there is one. */
+#define MICA_EPILOGUE_STEP(NAME)   .when = "epilogue", .values = 1 << MICA_STEP_##NAME
+#define MICA_EPILOGUE_CHANNELS(of) .like = "the output's channels", .shape = of
+/* A vector of the output's channels: f32; f64 if the output is f64. */
+mica_tensor mica_epilogue_vector(const mica_tensor *out, int64_t channels);
+/* The residual lies as the output does where the steps use it and the caller left it zero; the
+ * activation's parameters. */
+void mica_epilogue_infer(const mica_epilogue *e, const mica_tensor *out);
+/* At most one step of each vector, one residual and one activation. */
+mica_status mica_epilogue_check(const mica_epilogue *e, mica_why *why);
 /* Applies the steps to *value in double precision and carries *magnitude along. Views may be absent
  * (data NULL). channel: index of the vectors; offset: of the residual's element. */
 void mica_epilogue_apply(const mica_epilogue *e, const mica_view *bias, const mica_view *scale,
@@ -35,10 +39,9 @@ void mica_epilogue_apply_some(const mica_epilogue *e, int from, int to, const mi
                               const mica_view *residual, int64_t channel, int64_t residual_offset,
                               double *value, double *magnitude);
 /* Of the tensor that receives the values before the activation, if it is given: INVALID unless
- * there is an activation, the type goes with inputs of that type, and the dims are those of `like`.
- */
+ * there is an activation and the type goes with inputs of that type. */
 mica_status mica_epilogue_check_aux(const int32_t *steps, const mica_tensor *aux, mica_dtype input,
-                                    const mica_tensor *like, const char *like_name, mica_why *why);
+                                    mica_why *why);
 /* Number of steps, and which of them is the activation (their number if none is). */
 int mica_epilogue_count(const int32_t *steps);
 int mica_epilogue_act(const int32_t *steps);

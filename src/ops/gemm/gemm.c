@@ -42,6 +42,50 @@ static const mica_field fields[] = {
                .doc = "1 element: largest |value| before scale_c; a type is enough"),
 };
 
+/* ---- arguments ---- */
+
+/* Size of batch dimension i from the last; 1 where t has none. */
+static int64_t batch_dim(const mica_tensor *t, int i)
+{
+    int d = t->rank - 3 - i;
+    return d < 0 ? 1 : t->dims[d];
+}
+
+/* Of the product, before columns are gated. */
+static mica_status product_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
+{
+    const mica_tensor *a = &d->a, *b = &d->b;
+    c->rank = a->rank > b->rank ? a->rank : b->rank;
+    for (int i = 0; i < c->rank - 2; i++) {
+        int64_t x = batch_dim(a, i), y = batch_dim(b, i);
+        if (x != y && x != 1 && y != 1)
+            return mica_invalid(why,
+                                "batch dimension %d from the last is %lld in a, %lld in b; they "
+                                "must agree, or one be 1",
+                                i + 1, (long long)x, (long long)y);
+        c->dims[c->rank - 3 - i] = x == 1 ? y : x;
+    }
+    c->dims[c->rank - 2] = a->dims[a->rank - 2];
+    c->dims[c->rank - 1] = b->dims[b->rank - 1];
+    return MICA_OK;
+}
+
+/* Of the product, before columns are gated; its dimensions are sound. */
+static mica_tensor product_of(const void *desc)
+{
+    mica_tensor t = {.dtype = ((const mica_gemm_desc *)desc)->a.dtype};
+    mica_why why;
+    (void)product_dims(desc, &t, &why);
+    mica_tensor_default_strides(&t);
+    return t;
+}
+
+static mica_tensor of_channels(const void *desc)
+{
+    const mica_gemm_desc *d = desc;
+    return mica_epilogue_vector(&d->c, d->b.dims[d->b.rank - 1]);
+}
+
 #define EIGHT_BITS (MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(S8))
 #define INTEGERS   (MICA_TYPE(S32) | MICA_TYPE(S8) | MICA_TYPE(U8))
 #define ARG(member, direction, TYPES, ...)                                                         \
@@ -49,7 +93,8 @@ static const mica_field fields[] = {
         .name = #member, .tensor = offsetof(mica_gemm_desc, member), .dir = {direction},           \
         .types = TYPES, __VA_ARGS__                                                                \
     }
-#define STEP(name) .need = {MICA_INFERRED}, .when = "epilogue", .values = 1 << MICA_STEP_##name
+#define STEP(name) .need = {MICA_INFERRED}, MICA_EPILOGUE_STEP(name)
+#define VECTOR     MICA_EPILOGUE_CHANNELS(of_channels)
 static const mica_arg args[] = {
     [MICA_GEMM_A] =
         ARG(a, MICA_IN, MICA_FLOATS | EIGHT_BITS | MICA_TYPE(U8), .need = {MICA_NEEDED}),
@@ -57,14 +102,16 @@ static const mica_arg args[] = {
     [MICA_GEMM_C] = ARG(c, MICA_OUT, MICA_FLOATS | EIGHT_BITS | INTEGERS, .need = {MICA_INFERRED}),
     [MICA_GEMM_SCALE_A] = ARG(scale_a, MICA_IN, MICA_TYPE(F32), .need = {0}),
     [MICA_GEMM_SCALE_B] = ARG(scale_b, MICA_IN, MICA_TYPE(F32), .need = {0}),
-    [MICA_GEMM_BIAS] = ARG(bias, MICA_IN, MICA_FLOATS, STEP(BIAS)),
-    [MICA_GEMM_SCALE] = ARG(scale, MICA_IN, MICA_FLOATS, STEP(SCALE)),
-    [MICA_GEMM_SHIFT] = ARG(shift, MICA_IN, MICA_FLOATS, STEP(SHIFT)),
+    [MICA_GEMM_BIAS] = ARG(bias, MICA_IN, MICA_FLOATS, STEP(BIAS), VECTOR),
+    [MICA_GEMM_SCALE] = ARG(scale, MICA_IN, MICA_FLOATS, STEP(SCALE), VECTOR),
+    [MICA_GEMM_SHIFT] = ARG(shift, MICA_IN, MICA_FLOATS, STEP(SHIFT), VECTOR),
     [MICA_GEMM_RESIDUAL] =
-        ARG(residual, MICA_IN, MICA_FLOATS | INTEGERS, STEP(RESIDUAL), .alias = "c"),
-    [MICA_GEMM_SCALE_C] = ARG(scale_c, MICA_IN, MICA_TYPE(F32), .need = {0}),
-    [MICA_GEMM_AUX] = ARG(aux, MICA_OUT, MICA_FLOATS, .need = {0}),
-    [MICA_GEMM_AMAX] = ARG(amax, MICA_OUT, MICA_TYPE(F64) | MICA_TYPE(F32), .need = {0}),
+        ARG(residual, MICA_IN, MICA_FLOATS | INTEGERS, STEP(RESIDUAL), .like = "c", .alias = "c"),
+    [MICA_GEMM_SCALE_C] = ARG(scale_c, MICA_IN, MICA_TYPE(F32), .dims = "1"),
+    [MICA_GEMM_AUX] =
+        ARG(aux, MICA_OUT, MICA_FLOATS, .like = "the product of a and b", .shape = product_of),
+    [MICA_GEMM_AMAX] = ARG(amax, MICA_OUT, MICA_TYPE(F64) | MICA_TYPE(F32), .like = "a",
+                           .dims = "1", .sums = true),
 };
 
 static const mica_scalar scalars[] = {
@@ -128,32 +175,6 @@ static mica_dtype output_type(const mica_gemm_desc *d)
 
 /* ---- shapes ---- */
 
-/* Size of batch dimension i from the last; 1 where t has none. */
-static int64_t batch_dim(const mica_tensor *t, int i)
-{
-    int d = t->rank - 3 - i;
-    return d < 0 ? 1 : t->dims[d];
-}
-
-/* Of the product, before columns are gated. */
-static mica_status product_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
-{
-    const mica_tensor *a = &d->a, *b = &d->b;
-    c->rank = a->rank > b->rank ? a->rank : b->rank;
-    for (int i = 0; i < c->rank - 2; i++) {
-        int64_t x = batch_dim(a, i), y = batch_dim(b, i);
-        if (x != y && x != 1 && y != 1)
-            return mica_invalid(why,
-                                "batch dimension %d from the last is %lld in a, %lld in b; they "
-                                "must agree, or one be 1",
-                                i + 1, (long long)x, (long long)y);
-        c->dims[c->rank - 3 - i] = x == 1 ? y : x;
-    }
-    c->dims[c->rank - 2] = a->dims[a->rank - 2];
-    c->dims[c->rank - 1] = b->dims[b->rank - 1];
-    return MICA_OK;
-}
-
 static mica_status gate_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *why)
 {
     int64_t *n = &c->dims[c->rank - 1];
@@ -163,12 +184,6 @@ static mica_status gate_dims(const mica_gemm_desc *d, mica_tensor *c, mica_why *
                             (long long)*n, gates[d->gate]);
     *n /= 2;
     return MICA_OK;
-}
-
-/* Of a tensor whose type the caller gave. */
-static void infer_dims(mica_tensor *t, int rank, const int64_t *dims)
-{
-    if (mica_tensor_given(t) && t->rank == 0) *t = mica_tensor_packed(t->dtype, rank, dims);
 }
 
 static mica_status infer(void *desc, mica_why *why)
@@ -183,10 +198,7 @@ static mica_status infer(void *desc, mica_why *why)
         d->c = mica_tensor_packed(mica_tensor_given(&d->c) ? d->c.dtype : output_type(d), c.rank,
                                   c.dims);
     mica_epilogue e = gemm_epilogue(d);
-    mica_epilogue_infer(&e, &d->c, product.dims[product.rank - 1]);
-    infer_dims(&d->aux, product.rank, product.dims);
-    infer_dims(&d->scale_c, 1, (int64_t[]){1});
-    infer_dims(&d->amax, 1, (int64_t[]){1});
+    mica_epilogue_infer(&e, &d->c);
     return MICA_OK;
 }
 
@@ -264,26 +276,6 @@ static mica_status check_gate(const mica_gemm_desc *d, mica_why *why)
     return MICA_OK;
 }
 
-static mica_status check_single(const mica_tensor *t, const char *name, mica_dtype dtype,
-                                mica_why *why)
-{
-    if (!mica_tensor_given(t)) return MICA_OK;
-    if (t->dtype != dtype)
-        return mica_invalid(why, "%s is %s, it must be %s", name, mica_dtype_name(t->dtype),
-                            mica_dtype_name(dtype));
-    if (mica_tensor_count(t) == 1) return MICA_OK;
-    return mica_invalid(why, "%s has %lld elements, it must have 1", name,
-                        (long long)mica_tensor_count(t));
-}
-
-static mica_status check_quantise(const mica_gemm_desc *d, mica_why *why)
-{
-    if (mica_tensor_given(&d->scale_c) && mica_dtype_bits(d->c.dtype) != 8)
-        return mica_invalid(why, "scale_c is for an 8-bit c, c is %s", mica_dtype_name(d->c.dtype));
-    MICA_TRY(check_single(&d->scale_c, "scale_c", MICA_F32, why));
-    return check_single(&d->amax, "amax", d->a.dtype == MICA_F64 ? MICA_F64 : MICA_F32, why);
-}
-
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_gemm_desc *d = desc;
@@ -298,11 +290,11 @@ static mica_status check(const void *desc, mica_why *why)
     int64_t m = product.dims[c.rank - 2], n = product.dims[c.rank - 1];
     MICA_TRY(check_scales(d, m, n, why));
     MICA_TRY(check_gate(d, why));
-    MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->a.dtype, &product,
-                                     "the product of a and b", why));
-    MICA_TRY(check_quantise(d, why));
+    MICA_TRY(mica_epilogue_check_aux(d->epilogue, &d->aux, d->a.dtype, why));
+    if (mica_tensor_given(&d->scale_c) && mica_dtype_bits(d->c.dtype) != 8)
+        return mica_invalid(why, "scale_c is for an 8-bit c, c is %s", mica_dtype_name(d->c.dtype));
     mica_epilogue e = gemm_epilogue(d);
-    return mica_epilogue_check(&e, &d->c, n, why);
+    return mica_epilogue_check(&e, why);
 }
 
 /* ---- numbers ---- */

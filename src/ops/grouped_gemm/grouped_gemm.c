@@ -62,11 +62,11 @@ static const mica_arg args[] = {
         ARG(c, {MICA_INOUT, MICA_OUT}, .types = MICA_FLOATS | EIGHT_BITS | INTEGERS),
     [MICA_GROUPED_GEMM_SCALE_A] = ARG(scale_a, INPUT, .types = MICA_TYPE(F32)),
     [MICA_GROUPED_GEMM_SCALE_B] = ARG(scale_b, INPUT, .types = MICA_TYPE(F32)),
-    [MICA_GROUPED_GEMM_BIAS] = ARG(bias, INPUT, .types = MICA_FLOATS),
-    [MICA_GROUPED_GEMM_SCALE] = ARG(scale, INPUT, .types = MICA_FLOATS),
-    [MICA_GROUPED_GEMM_SHIFT] = ARG(shift, INPUT, .types = MICA_FLOATS),
-    [MICA_GROUPED_GEMM_RESIDUAL] =
-        ARG(residual, INPUT, .types = MICA_FLOATS | INTEGERS, .alias = "c"),
+    [MICA_GROUPED_GEMM_BIAS] = ARG(bias, INPUT, .types = MICA_FLOATS, MICA_EPILOGUE_STEP(BIAS)),
+    [MICA_GROUPED_GEMM_SCALE] = ARG(scale, INPUT, .types = MICA_FLOATS, MICA_EPILOGUE_STEP(SCALE)),
+    [MICA_GROUPED_GEMM_SHIFT] = ARG(shift, INPUT, .types = MICA_FLOATS, MICA_EPILOGUE_STEP(SHIFT)),
+    [MICA_GROUPED_GEMM_RESIDUAL] = ARG(residual, INPUT, .types = MICA_FLOATS | INTEGERS,
+                                       MICA_EPILOGUE_STEP(RESIDUAL), .alias = "c"),
     [MICA_GROUPED_GEMM_GROUPS] = ARG(groups, INPUT, .types = MICA_INDICES),
 };
 
@@ -218,7 +218,7 @@ static void infer_vectors(mica_grouped_gemm_desc *d, int64_t count, int64_t n)
                        .residual = &d->residual,
                        .act_a = &d->act_a,
                        .act_b = &d->act_b};
-    mica_epilogue_infer(&e, &d->c, n);
+    mica_epilogue_infer(&e, &d->c);
 }
 
 static mica_status infer(void *desc, mica_why *why)
@@ -307,6 +307,7 @@ static mica_status check(const void *desc, mica_why *why)
     mica_gemm_desc item;
     make_item(d, form, &item, group);
     MICA_TRY(mica_op_gemm.check(&item, why));
+    MICA_TRY(mica_args_check(&mica_op_gemm, &item, why));
     if (!gemm_has_full_epilogue(&item)) return MICA_OK;
     return mica_invalid(why, "c is %s; with %s inputs it is f32, f16 or bf16",
                         mica_dtype_name(d->c.dtype), mica_dtype_name(d->a.dtype));
