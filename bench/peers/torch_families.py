@@ -389,6 +389,9 @@ def quantize(fields, t):
     if mode == "minmax" and kind not in RANGES:
         raise NotImplementedError("minmax of floats")
 
+    if "zero" in t and kind in ("s4", "u4"):
+        refuse(fields, "zero")  # of half a byte each
+
     def given():
         zero = t["zero"].float().view(narrow).expand(shape).reshape(dims) if "zero" in t else None
         return {"y": encode((x.float().view(shape) / scale_values(t).view(narrow)).view(dims), kind, zero)}
@@ -414,10 +417,11 @@ def quantize(fields, t):
         low, high = low.clamp(max=0), high.clamp(min=0)
         bottom, top = RANGES[kind]
         scale = ((high - low) / (top - bottom)).to(scale_type)
-        zero = (bottom + torch.round(-low / scale.float())).clamp(bottom, top)
-        y = encode((x.float().view(shape) / scale.float()).view(dims), kind, zero.expand(shape).reshape(dims))
+        zero = (bottom + torch.round(-low / scale.float())).clamp(bottom, top).view(t["scale"].shape)
+        y = encode((x.float().view(shape) / scale.float()).view(dims), kind,
+                   zero.view(narrow).expand(shape).reshape(dims))
         return {"y": y, "scale": scale.view(t["scale"].shape),
-                "zero": zero.view(t["zero"].shape).to(t["zero"].dtype)}
+                "zero": encode(zero, kind, None).view(t["zero"].shape)}
     return {"given": given, "amax": amax, "minmax": minmax}[mode]
 
 
@@ -432,7 +436,7 @@ def dequantize(fields, t):
         positive(t["scale"])
     table = torch.tensor(E2M1 + [-v for v in E2M1], device=y.device)
 
-    def values():
+    def values(x):
         if kind == "e2m1":
             return table[unpack(x).int()]
         if kind in ("s4", "u4"):
@@ -441,9 +445,9 @@ def dequantize(fields, t):
         return x.float()
 
     def read():
-        v = values().view(shape)
+        v = values(x).view(shape)
         if "zero" in t:
-            v = v - t["zero"].float().view(narrow)
+            v = v - values(t["zero"]).view(narrow)
         return {"y": (v * scale_values(t).view(narrow)).view(y.shape).to(y.dtype)}
     return read
 
