@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """models [--models NAMES] [--modes curves,eager,compile] [--results FILE] [--limit S]: ResNet-50 and ConvNeXt-T of
 torchvision, ViT-B/16 of timm and a Llama of transformers at their own sizes on a GPU, with random weights, as they are and
-after mica.torch.replace, bf16.
+after mica.torch.replace (ResNet-50: and fuse), bf16.
 
 curves: the losses of some steps on pictures and words that have something to learn, from the same parameters on the same
 batches, beside the model as it is in f32. eager, compile: a training step's time, without and with torch.compile on both
@@ -36,7 +36,7 @@ class Case:
     """sizes: of the batch when time is taken, of curves and of both for a CPU."""
 
     weights = None  # a type for the parameters, where autocast does not choose
-    channels_last = False
+    channels_last = fused = False
     batch, curve, tiny = 128, 64, 2
     lr, rule = 3e-4, "AdamW"
 
@@ -68,6 +68,7 @@ class Case:
 
 
 class ResNet50(Case):
+    fused = True  # mica.torch.fuse: batch norms with the addition and the ReLU behind them
     channels_last, batch, lr, rule = True, 256, 0.01, "SGD"
 
     def make(self):
@@ -215,6 +216,8 @@ class Training:
         torch.manual_seed(0)
         model = described_model(case, device, weights) if described else made(case, device, weights)
         self.report = M.replace(model, case.forwards()) if swap else None
+        if swap and case.fused:
+            M.fuse(model)
         self.case, self.device, self.model, self.run = case, device, model, model
         self.loss = M.cross_entropy if swap else torch.nn.functional.cross_entropy
         self.cast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=autocast and not weights)

@@ -130,7 +130,9 @@ def _saved_statistics(fields):
 
 
 def _norm_saved(arrays, given, scalars, described, results):
-    _refuse("norm", given, "residual", "running_var" if given.get("mode") != "infer" else "sum")
+    _refuse("norm", given, "sum")
+    if given.get("kind") in (None, "layer", "rms"):
+        _refuse("norm", given, "residual")
     fields = {n: given.get(n) for n in _NORM}
     if given.get("mode") == "infer":
         stats = (given["running_mean"], given["running_var"])
@@ -138,17 +140,25 @@ def _norm_saved(arrays, given, scalars, described, results):
         stats = [results[n] for n in _saved_statistics(given)]
     else:
         raise NotImplementedError("mica::norm: the gradient needs mean and rstd: described=['mean=f32', 'rstd=f32']")
-    return (given["x"], given.get("scale"), given.get("bias"), *stats), fields
+    residual, act = given.get("residual"), given.get("act")
+    dresidual = None if residual is None else (arrays.text(residual), residual.dtype)
+    # Behind an activation the sum is made again, for which alone the residual is read.
+    keep = (given["x"], given.get("scale"), given.get("bias"), residual if act not in (None, "identity") else None, *stats)
+    return keep, (fields, dresidual)
 
 
-def _norm_backward(arrays, saved, fields, gradients, needed):
-    x, scale, bias, *stats = saved
+def _norm_backward(arrays, saved, others, gradients, needed):
+    (x, scale, bias, residual, *stats), (fields, dresidual) = saved, others
     names = _saved_statistics(fields)
-    results = arrays.call("norm", pass_="bwd", x=x, scale=scale, bias=bias, dy=gradients["y"], **dict(zip(names, stats)), **fields)
-    order = ["x"] + ["scale"] * (scale is not None) + ["bias"] * (bias is not None)
+    described = {"dresidual": dresidual[0]} if residual is not None and "residual" in needed else {}
+    results = arrays.call("norm", pass_="bwd", x=x, scale=scale, bias=bias, residual=residual, dy=gradients["y"],
+                          described=described, **dict(zip(names, stats)), **fields)
+    order = ["x"] + ["scale"] * (scale is not None) + ["bias"] * (bias is not None) + ["residual"] * len(described)
     found = dict(zip(order, results))
+    if "residual" in needed and residual is None:  # nothing between them
+        found["residual"] = arrays.cast(gradients["y"], dresidual[1])
     like = {"x": x, "scale": scale, "bias": bias}
-    return {n: arrays.cast(v, like[n].dtype) for n, v in found.items() if n in needed}
+    return {n: arrays.cast(v, like[n].dtype) if n in like else v for n, v in found.items() if n in needed}
 
 
 # ---- the others ----
@@ -414,7 +424,7 @@ def _dropout(of_x):
 FORMULAS = {f.name: f for f in (
     Formula("conv", _conv_saved, _conv_backward, ("x", "w", "bias"), ("y",)),
     Formula("gemm", _gemm_saved, _gemm_backward, ("a", "b", "bias"), ("c",)),
-    Formula("norm", _norm_saved, _norm_backward, ("x", "scale", "bias"), ("y",), _norm_wants),
+    Formula("norm", _norm_saved, _norm_backward, ("x", "scale", "bias", "residual"), ("y",), _norm_wants),
     Formula("softmax", _softmax_saved, _softmax_backward, ("x", "mask"), ("y",)),
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
     Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),

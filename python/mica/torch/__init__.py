@@ -31,11 +31,11 @@ from ._functional import (
     softmax,
 )
 from ._library import operators
-from ._modules import Report, replace
+from ._modules import Report, fuse, replace
 from ._optim import SGD, Adam, AdamW
 
 __all__ = [
     "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "conv", "conv_transpose",
-    "cross_entropy", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
+    "cross_entropy", "fuse", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
     "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
 ]

@@ -9,7 +9,7 @@ import torch
 
 from .._formulas import statistics
 from ._formulas import Arrays, _call
-from ._library import site
+from ._library import THEIRS, plain, site
 
 _WIDE = {torch.float64: "f64"}
 
@@ -139,16 +139,24 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
     return _norm(_autocast_wide(input), "group", weight, bias, eps, groups=num_groups)[0]
 
 
-def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
-    """F.batch_norm. Running statistics are updated as there."""
+def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5, *, act=None,
+               residual=None):
+    """F.batch_norm. Running statistics are updated as there. residual is added behind it, act follows: one pass instead
+    of three."""
+    more = {"act": act, "residual": residual}
     if not training:
         return _call("norm", x=input, kind="batch", mode="infer", scale=weight, bias=bias, eps=eps,
-                     running_mean=running_mean, running_var=running_var)[0]
-    y, mean, rstd = _norm(input, "batch", weight, bias, eps)
+                     running_mean=running_mean, running_var=running_var, **more)[0]
+    count = input.numel() // max(input.shape[1], 1)
+    # Operators change nothing in place; where nobody listens this one may.
+    if (running_mean is not None and momentum and count > 1 and plain((input, running_mean, running_var))
+            and running_mean.dtype == running_var.dtype == THEIRS[_stat(input)]):
+        return _norm(input, "batch", weight, bias, eps, running_mean=running_mean, running_var=running_var, momentum=momentum,
+                     **more)[0]
+    y, mean, rstd = _norm(input, "batch", weight, bias, eps, **more)
     if running_mean is not None:
         with torch.no_grad():
-            n = input.numel() // input.shape[1]
-            variance = (rstd.double().pow(-2) - eps).clamp(min=0) * (n / max(n - 1, 1))
+            variance = (rstd.double().pow(-2) - eps).clamp(min=0) * (count / max(count - 1, 1))
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_(variance.to(running_var.dtype), momentum)
     return y

@@ -2,8 +2,10 @@
 """replace(model): modules whose operation the library has get a forward of its own. The module stays: its
 parameters, buffers, name, hooks and state dict do not change."""
 
+import operator
 import types
 
+import torch
 from torch import nn
 
 from . import _functional as F
@@ -37,13 +39,20 @@ def _group_norm(self, input):
     return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
-def _batch_norm(self, input):
+def _batch_norm(self, input, residual=None, act=None):
     self._check_input_dim(input)
     training = self.training or self.running_mean is None
     if self.training and self.num_batches_tracked is not None:
         self.num_batches_tracked.add_(1)
     momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None and self.training else self.momentum
-    return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, training, momentum, self.eps)
+    return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, training, momentum, self.eps,
+                        act=act, residual=residual)
+
+
+def _batch_norm_relu(self, input, residual=None):
+    if residual is not None and (residual.shape, residual.dtype) != (input.shape, input.dtype):
+        return F.activation(_batch_norm(self, input) + residual, "relu")
+    return _batch_norm(self, input, residual, "relu")
 
 
 def _max_pool(self, input):
@@ -92,6 +101,9 @@ _FORWARDS = {
     nn.Hardsigmoid: _act("hard_sigmoid"), nn.ReLU6: _act("relu6"), nn.Softsign: _act("softsign"),
     nn.GELU: _act(lambda m: "gelu_tanh" if m.approximate == "tanh" else "gelu"),
 }
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_RELU = (torch.relu, torch.relu_, torch.nn.functional.relu, "relu", "relu_")
+_ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
 if hasattr(nn, "RMSNorm"):
     _FORWARDS[nn.RMSNorm] = _rms_norm
 _NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
@@ -110,7 +122,7 @@ def _why_not(module):
 
 
 class Report:
-    """What replace() did: replaced (name -> class), left (name -> why)."""
+    """What replace() or fuse() did: replaced (name -> what it was), left (name -> why)."""
 
     def __init__(self):
         self.replaced, self.left = {}, {}
@@ -150,4 +162,56 @@ def replace(model, forwards=None):
             continue
         module.forward = types.MethodType(forward, module)
         report.replaced[name] = type(module).__name__
+    return report
+
+
+def _only_user(node):
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_relu(node, modules):
+    if node.op == "call_module":
+        return type(modules[node.target]) is nn.ReLU
+    return node.op in ("call_function", "call_method") and node.target in _RELU
+
+
+def _summands(node):
+    """Of an addition of two tensors; else none."""
+    from torch.fx import Node
+
+    if node.op not in ("call_function", "call_method") or node.target not in _ADD or node.kwargs or len(node.args) != 2:
+        return ()
+    return node.args if all(isinstance(a, Node) for a in node.args) else ()
+
+
+def fuse(model):
+    """Each batch norm of the model takes the ReLU that follows it into its own pass, and an addition between them: what
+    residual networks are made of. The model stays, with its modules, parameters and state dict; its forward becomes what
+    torch.fx traces of it, which control flow that depends on data forbids. After replace(); returns a Report."""
+    from torch import fx
+
+    traced, report = fx.symbolic_trace(model), Report()
+    modules, graph = dict(model.named_modules()), traced.graph
+    calls = [n.target for n in graph.nodes if n.op == "call_module"]
+    for norm in list(graph.nodes):
+        if norm.op != "call_module" or type(modules[norm.target]) not in _NORMS:
+            continue
+        user, residual = _only_user(norm), None
+        end = user
+        if user is not None and _summands(user):
+            residual = next((a for a in _summands(user) if a is not norm), None)
+            end = _only_user(user) if residual is not None else None
+        if calls.count(norm.target) > 1 or end is None or not _is_relu(end, modules):
+            report.left[norm.target] = "no ReLU follows, alone" if calls.count(norm.target) == 1 else "is called several times"
+            continue
+        with graph.inserting_before(end):
+            fused = graph.call_module(norm.target, (*norm.args, residual), norm.kwargs)
+        end.replace_all_uses_with(fused)
+        for node in dict.fromkeys((end, user, norm)):  # from the last one
+            graph.erase_node(node)
+        module = modules[norm.target]
+        module.forward = types.MethodType(_batch_norm_relu, module)
+        report.replaced[norm.target] = "norm, ReLU" if residual is None else "norm, addition, ReLU"
+    traced.recompile()
+    model.forward = types.MethodType(type(traced).forward, model)
     return report

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 import unittest
-import unittest.mock
+from unittest import mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # judge
 
@@ -85,6 +85,18 @@ def _():
 @gradient("norm")
 def _():
     return lambda x, w, b: M.batch_norm(x, None, None, w, b, True), (doubles(3, 4, 5), doubles(4), doubles(4))
+
+
+@gradient("norm")
+def _():
+    return (lambda x, w, b, r: M.batch_norm(x, None, None, w, b, True, act="silu", residual=r),
+            (doubles(3, 4, 5), doubles(4), doubles(4), doubles(3, 4, 5)))
+
+
+@gradient("norm")
+def _():
+    return lambda x, r: _call("norm", x=x, residual=r, kind="group", groups=2, described={"mean": "f64:3x2", "rstd": "f64:3x2"})[0], (
+        doubles(3, 4, 5), doubles(3, 4, 5))
 
 
 @gradient("norm")
@@ -354,8 +366,6 @@ class Operators(unittest.TestCase):
 
     def test_the_short_way_and_the_dispatcher_agree(self):
         """Functions go past the dispatcher where nobody listens; modes and transforms are listened to."""
-        from unittest import mock
-
         from torch.utils._python_dispatch import TorchDispatchMode
 
         class Count(TorchDispatchMode):
@@ -525,7 +535,7 @@ class Functions(unittest.TestCase):
         weights = torch.randn(shape, dtype=torch.float64)
         for hard in False, True:
             x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-            with unittest.mock.patch.object(torch.Tensor, "exponential_", lambda t: t.copy_(torch.exp(-noise))):
+            with mock.patch.object(torch.Tensor, "exponential_", lambda t: t.copy_(torch.exp(-noise))):
                 want = F.gumbel_softmax(x, tau=0.8, hard=hard, dim=1)
             got = _call("softmax", x=x, axis=1, kind="gumbel", tau=0.8, hard=hard, rng=rng)[0]
             torch.testing.assert_close(got, want)
@@ -619,6 +629,45 @@ class Modules(unittest.TestCase):
         self.assertEqual(type(model[0].forward.__func__), type(rms))
         with self.assertRaisesRegex(ValueError, "Rms as LSTM, which mica has not"):
             M.replace(model, {Rms: nn.LSTM})
+
+    def test_norms_take_what_follows(self):
+        """A residual network, traced: ReLUs and additions in the norms' passes; results, gradients, statistics stay."""
+        class Block(nn.Module):
+            def __init__(self, a, b):
+                super().__init__()
+                self.conv1, self.norm1, self.norm2 = nn.Conv2d(a, b, 3, 1, 1), nn.BatchNorm2d(b), nn.BatchNorm2d(b)
+                self.conv2, self.relu = nn.Conv2d(b, b, 3, 1, 1), nn.ReLU(inplace=True)
+                self.short = nn.Sequential(nn.Conv2d(a, b, 1), nn.BatchNorm2d(b)) if a != b else nn.Identity()
+
+            def forward(self, x):
+                y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
+                y += self.short(x)
+                return self.relu(y)
+
+        theirs = nn.Sequential(Block(3, 8), Block(8, 8), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1)).double()
+        mine = copy.deepcopy(theirs)
+        M.replace(mine)
+        report = M.fuse(mine)
+        self.assertEqual(list(mine.state_dict()), list(theirs.state_dict()))
+        self.assertEqual(report.replaced, {"0.norm1": "norm, ReLU", "0.norm2": "norm, addition, ReLU", "1.norm1": "norm, ReLU",
+                                           "1.norm2": "norm, addition, ReLU"})
+        self.assertEqual(report.left, dict.fromkeys(("0.short.1", "2"), "no ReLU follows, alone"))
+        with self.assertRaisesRegex(ValueError, "expected 4D input"):
+            mine(torch.randn(3, 6, 5).double())
+        state = copy.deepcopy(theirs.state_dict())
+        for model in (mine, torch.compile(mine, fullgraph=True, backend="aot_eager")):
+            theirs.load_state_dict(state), mine.load_state_dict(state)
+            for training in (True, False):
+                theirs.train(training), mine.train(training)
+                x = [torch.randn(4, 3, 6, 5, generator=torch.Generator(DEVICE).manual_seed(5), dtype=torch.float64).requires_grad_()
+                     for _ in range(2)]
+                with mock.patch("mica.torch._functional.activation", None):  # not beside the norms
+                    results = [net(t) for net, t in zip((model, theirs), x)]
+                torch.testing.assert_close(*results)
+                g = torch.randn_like(results[0])
+                found = [torch.autograd.grad(r, [t, *net.parameters()], g) for r, t, net in zip(results, x, (mine, theirs))]
+                torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(mine.state_dict(), theirs.state_dict())
 
     def test_compiled_as_one_graph(self):
         M.replace(self.mine)
