@@ -21,14 +21,24 @@ SCAN int warp_of() { return (int)threadIdx.x % THREADS / LANES; }
 
 SCAN long long position(const mica_scan_args &a, long long i) { return REVERSE ? a.n - 1 - i : i; }
 
+/* Blocks of a row that are FULL have all their elements, at addresses that are aligned for vectors, and
+ * are read without a question: loads beside questions would wait for one another. Not where neighbours
+ * are asked for, too. */
+constexpr bool MAY_BE_FULL = !SEGMENTED && BY != SCAN_RUNS;
+constexpr int VECTORS_OF =
+    1 << SCAN_A | 1 << SCAN_OUT | READS_B << SCAN_B | READS_C << SCAN_C | INDEXED << SCAN_INDEX;
+
 /* VECTOR elements from step i on; `shift` positions beside it. */
-template <typename T>
+template <bool FULL, typename T>
 SCAN void load(const mica_scan_args &a, const T *from, int operand, long long i, long long shift, T *v)
 {
     const long long along = a.along[operand];
-    if (VECTOR > 1 && i + VECTOR <= a.n && along == 1 && shift == 0) {
+    bool vector = VECTOR > 1 && i + VECTOR <= a.n && along == 1 && shift == 0;
+    if constexpr (FULL) vector = VECTOR > 1;
+    if (vector) {
         T e[VECTOR];
-        const lanes<T, VECTOR> raw = fetch<VECTOR>(from + (REVERSE ? a.n - i - VECTOR : i), a.whole >> operand & 1);
+        const lanes<T, VECTOR> raw =
+            fetch<VECTOR>(from + (REVERSE ? a.n - i - VECTOR : i), FULL || a.whole >> operand & 1);
         memcpy(e, raw.words, sizeof e);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) v[k] = e[REVERSE ? VECTOR - 1 - k : k];
@@ -37,15 +47,17 @@ SCAN void load(const mica_scan_args &a, const T *from, int operand, long long i,
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) {
         const long long p = position(a, i + k) + shift;
-        if (i + k < a.n && p < a.n) v[k] = from[p * along];
+        if (FULL || (i + k < a.n && p < a.n)) v[k] = from[p * along];
     }
 }
 
-template <typename T>
+template <bool FULL, typename T>
 SCAN void store(const mica_scan_args &a, T *to, int operand, long long i, const T *v)
 {
     const long long along = a.along[operand];
-    if (VECTOR > 1 && i + VECTOR <= a.n && along == 1 && (a.whole >> operand & 1)) {
+    bool vector = VECTOR > 1 && i + VECTOR <= a.n && along == 1 && (a.whole >> operand & 1);
+    if constexpr (FULL) vector = VECTOR > 1;
+    if (vector) {
         T e[VECTOR];
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) e[k] = v[REVERSE ? VECTOR - 1 - k : k];
@@ -75,28 +87,28 @@ SCAN row row_at(const mica_scan_args &a, long long slice)
                (out_t *)a.out + at[SCAN_OUT], (index_t *)a.index + at[SCAN_INDEX]};
 }
 
-SCAN void read(const mica_scan_args &a, const row &r, long long i, element *e)
+template <bool FULL> SCAN void read(const mica_scan_args &a, const row &r, long long i, element *e)
 {
     a_t va[VECTOR];
-    load(a, r.a, SCAN_A, i, 0, va);
+    load<FULL>(a, r.a, SCAN_A, i, 0, va);
 #pragma unroll
     for (int k = 0; k < VECTOR; k++) e[k].a = va[k];
     if constexpr (READS_B) {
         b_t vb[VECTOR];
-        load(a, r.b, SCAN_B, i, 0, vb);
+        load<FULL>(a, r.b, SCAN_B, i, 0, vb);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) e[k].b = vb[k];
     }
     if constexpr (READS_C) {
         c_t vc[VECTOR];
-        load(a, r.c, SCAN_C, i, 0, vc);
+        load<FULL>(a, r.c, SCAN_C, i, 0, vc);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) e[k].c = vc[k];
     }
     if constexpr (SEGMENTED) {
         flag_t f[VECTOR];
         memset(f, 0, sizeof f);
-        load(a, r.flags, SCAN_FLAGS, i, REVERSE ? 1 : 0, f);
+        load<FULL>(a, r.flags, SCAN_FLAGS, i, REVERSE ? 1 : 0, f);
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) e[k].head = widen<s64>(f[k]) != 0;
     }
@@ -114,7 +126,7 @@ SCAN void read(const mica_scan_args &a, const row &r, long long i, element *e)
 /* ---- a block of a row ---- */
 
 /* What comes before the thread's accesses, from the block's begin on; returns the sum of its warp. */
-template <typename S>
+template <bool FULL, typename S>
 SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long first, S *before)
 {
     S all = nothing<S>();
@@ -124,7 +136,7 @@ SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long 
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             const long long i = first + j * (LANES * VECTOR) + k;
-            if (i < a.n) s = join(s, state_of<S>(e[j][k], position(a, i)));
+            if (FULL || i < a.n) s = join(s, state_of<S>(e[j][k], position(a, i)));
         }
 #pragma unroll
         for (int by = 1; by < LANES; by *= 2) {
@@ -156,8 +168,8 @@ template <typename S> SCAN S scan_warps(S *scratch, S &all)
     return before;
 }
 
-template <typename S>
-SCAN void write(const mica_scan_args &a, const row &r, const element (*e)[VECTOR], long long first, const S &head,
+template <bool FULL, typename S>
+SCAN void write_as(const mica_scan_args &a, const row &r, const element (*e)[VECTOR], long long first, const S &head,
                 const S *before)
 {
 #pragma unroll
@@ -169,14 +181,22 @@ SCAN void write(const mica_scan_args &a, const row &r, const element (*e)[VECTOR
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             long long at = 0;
-            if (i + k >= a.n) continue;
+            if (!FULL && i + k >= a.n) continue;
             v[k] = stored<out_t>(step(run, e[j][k], position(a, i + k), &at));
             if constexpr (INDEXED) index[k] = (index_t)at;
         }
-        if (i >= a.n) continue;
-        store(a, r.out, SCAN_OUT, i, v);
-        if constexpr (INDEXED) store(a, r.index, SCAN_INDEX, i, index);
+        if (!FULL && i >= a.n) continue;
+        store<FULL>(a, r.out, SCAN_OUT, i, v);
+        if constexpr (INDEXED) store<FULL>(a, r.index, SCAN_INDEX, i, index);
     }
+}
+
+template <typename S>
+SCAN void write(const mica_scan_args &a, const row &r, const element (*e)[VECTOR], long long first, const S &head,
+                const S *before, bool full)
+{
+    if (MAY_BE_FULL && full) write_as<MAY_BE_FULL>(a, r, e, first, head, before);
+    else write_as<false>(a, r, e, first, head, before);
 }
 
 /* ---- blocks of a row, each a thread block ---- */
@@ -238,14 +258,25 @@ struct block {
     long long first;
 };
 
+template <bool FULL> SCAN state take_as(const mica_scan_args &a, const row &r, block &b)
+{
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) read<FULL>(a, r, b.first + j * (LANES * VECTOR), b.e[j]);
+    return scan_warp<FULL>(a, b.e, b.first, b.before);
+}
+
 /* Reads a block and scans it by warps; returns what comes before the thread's warp. */
-SCAN state take(const mica_scan_args &a, const row &r, long long first, block &b, state *scratch, state &all)
+SCAN state take(const mica_scan_args &a, const row &r, long long first, bool full, block &b, state *scratch, state &all)
 {
     b.first = first;
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) read(a, r, first + j * (LANES * VECTOR), b.e[j]);
-    all = scan_warp(a, b.e, first, b.before);
+    if (MAY_BE_FULL && full) all = take_as<MAY_BE_FULL>(a, r, b);
+    else all = take_as<false>(a, r, b);
     return scan_warps(scratch, all);
+}
+
+SCAN bool has_all(const mica_scan_args &a, long long at)
+{
+    return at + TILE <= a.n && (a.whole & VECTORS_OF) == VECTORS_OF;
 }
 
 /* One block of a row, the next of all. */
@@ -256,8 +287,9 @@ SCAN void pass_one(const mica_scan_args &a, long long own, state *scratch)
     const row r = row_at(a, slice);
     block b;
     state all;
-    const state warps = take(a, r, at * TILE + own, b, scratch, all);
-    write(a, r, b.e, b.first, join(look_back(a, slice, at, all, scratch), warps), b.before);
+    const bool full = has_all(a, at * TILE);
+    const state warps = take(a, r, at * TILE + own, full, b, scratch, all);
+    write(a, r, b.e, b.first, join(look_back(a, slice, at, all, scratch), warps), b.before, full);
 }
 
 /* Whole rows, block by block. */
@@ -272,8 +304,9 @@ SCAN void pass_rows(const mica_scan_args &a, long long own, state *scratch)
         for (long long at = 0; at < a.n; at += TILE) {
             block b;
             state all;
-            const state warps = take(a, r, inside ? at + own : a.n, b, scratch, all);
-            write(a, r, b.e, b.first, join(carry, warps), b.before);
+            const bool full = has_all(a, at) && slices + SLICES <= a.outer.count;
+            const state warps = take(a, r, inside ? at + own : a.n, full, b, scratch, all);
+            write(a, r, b.e, b.first, join(carry, warps), b.before, full);
             carry = join(carry, all);
         }
     }
