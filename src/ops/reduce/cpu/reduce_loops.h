@@ -183,7 +183,9 @@ static void add_moments(bool one, const mica_reduce_values *v, int64_t width, mi
     const real *x = v->x;
     mica_reduce_states chunk;
     acc *mean = chunk.a.SUMS, *squares = chunk.b.SUMS;
-    memset(&chunk, 0, sizeof chunk);
+    /* not all of it: that costs what a short row does */
+    memset(mean, 0, (size_t)width * sizeof *mean);
+    memset(squares, 0, (size_t)width * sizeof *squares);
     if (one)
         mean[0] = row_sum(x, v->n);
     else
