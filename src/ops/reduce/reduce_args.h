@@ -4,6 +4,7 @@
 #ifndef MICA_OPS_REDUCE_REDUCE_ARGS_H
 #define MICA_OPS_REDUCE_REDUCE_ARGS_H
 
+#include "kernels/fastdiv.h"
 #include "kernels/layout.h"
 
 typedef struct mica_reduce_args {
@@ -19,6 +20,7 @@ typedef struct mica_reduce_args {
     long long per_part;    /* and of a part of one */
     long long length;      /* elements of a slice */
     double correction;
+    mica_fastdiv per_row; /* accesses of a row, unless FAR */
     int part_count;
     int whole; /* the pointer is aligned for vectors */
 } mica_reduce_args;

@@ -12,14 +12,18 @@
 /* Values a thread reads ahead, blocks that fill a multiprocessor, accesses of a thread that make a
  * part worth its merging, and most parts of a slice. */
 enum { KEEP = 32, RESIDENT = 8, LEAST = 16, MOST_PARTS = 1024, BESIDE_SLICES = 32, MERGED = 4 };
-enum { STATE_BYTES = 24 };
+/* Threads of a block, elements of one of them that make up for a costly merging. */
+enum { BLOCK = 128, MOST_THREADS = 256, WORTH_MERGING = 128 };
+/* The largest state, and half of what shared memory is always there. */
+enum { STATE_BYTES = 24, MOST_SHARED = 24576 };
 
 typedef struct state {
     mica_kernel *kernel, *merge;
     mica_slices slices;
-    int beside; /* slices of a thread */
-    int bytes;  /* of an element */
-    int inputs; /* of a map; 0: there is none */
+    int beside;   /* slices of a thread */
+    int bytes;    /* of an element */
+    bool ordered; /* positions: see is_ordered */
+    int inputs;   /* of a map; 0: there is none */
     int input_arg[MICA_EXPR_X];
     mica_reduce_map_args map; /* its `reduce` holds for all */
     mica_grid grid, merge_grid;
@@ -32,29 +36,49 @@ static int fit_rows(const mica_layout *rows, int vector)
     return mica_access_fit(vector, mica_access_steps(rows, 0, rows->rank));
 }
 
+/* A warp or more for a long slice; a few accesses at least for each thread. */
+static void choose_along(state *s, const mica_reduce_split *split, int by)
+{
+    mica_slices *g = &s->slices;
+    const bool costly = by == REDUCE_EXP || by == REDUCE_MOMENTS || by == REDUCE_ARG;
+    int threads = g->threads;
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    while (costly && threads > 32 && split->length / threads < WORTH_MERGING) threads /= 2;
+    if (threads < 32 && (g->ragged || (split->rows.count > 1 && split->length / g->vector >= 128)))
+        threads = 32;
+    if (threads != g->threads)
+        g->threads = threads, g->slices = threads < BLOCK ? BLOCK / threads : 1;
+}
+
+/* Blocks of 256 threads for long slices, as narrow as the slices are few. */
+static void choose_beside(state *s, const mica_reduce_split *split, const mica_slices *beside,
+                          int state_bytes)
+{
+    s->beside = fit_rows(&split->rows, beside->vector);
+    const int64_t groups = split->kept.count / s->beside;
+    int threads = 1, slices = BESIDE_SLICES;
+    while (slices > 1 && slices / 2 >= groups) slices /= 2;
+    while (threads * slices < MOST_THREADS && threads * 64 < split->length) threads *= 2;
+    while (threads * slices < BLOCK) slices *= 2;
+    while (threads > 4 && slices * threads * s->beside * state_bytes > MOST_SHARED) threads /= 2;
+    while (slices * threads * s->beside * state_bytes > MOST_SHARED) s->beside /= 2;
+    s->slices = (mica_slices){.threads = threads, .slices = slices, .vector = 1};
+}
+
 /* Enough threads for each slice that few slices keep the device busy. */
-static void choose(state *s, const mica_reduce_split *split)
+static void choose(state *s, const mica_reduce_split *split, int by, int state_bytes)
 {
     mica_slices *g = &s->slices;
     const int64_t along = split->along[0], n = split->n;
     s->beside = 1;
     mica_slices_choose(g, &split->kept, n > 0 ? n : 1, &along, &s->bytes, 1, KEEP);
-    if (g->ragged) g->vector = 1;
-    g->ragged = false, g->items = 0;
-    g->vector = fit_rows(&split->rows, g->vector);
-    if (g->along && split->rows.count > 1 && g->threads < 32 && split->length / g->vector >= 128)
-        g->threads = 32, g->slices = 4;
+    if (g->ragged && split->rows.count != 1) g->vector = 1, g->ragged = false;
+    g->items = 0;
+    if (!g->ragged) g->vector = fit_rows(&split->rows, g->vector);
+    if (g->along) choose_along(s, split, by);
     mica_slices beside;
-    if (along == 1 || !mica_slices_beside(&beside, &split->kept, &along, &s->bytes, 1)) return;
-    s->beside = fit_rows(&split->rows, beside.vector);
-    int threads = 1;
-    while (threads < 8 && threads * 64 < split->length) threads *= 2;
-    *g = (mica_slices){
-        .threads = threads, .slices = 256 / threads > 128 ? 128 : 256 / threads, .vector = 1};
-    /* No more than half of what shared memory is always there. */
-    while (g->slices > BESIDE_SLICES && g->slices * threads * s->beside * STATE_BYTES > 24576)
-        g->slices /= 2;
-    while (g->slices * threads * s->beside * STATE_BYTES > 24576) s->beside /= 2;
+    if (along != 1 && mica_slices_beside(&beside, &split->kept, &along, &s->bytes, 1))
+        choose_beside(s, split, &beside, state_bytes);
 }
 
 /* A map is worked element by element: its inputs may lie in different ways. */
@@ -65,7 +89,7 @@ static void take_inputs(state *s, const mica_reduce_set *set, const mica_reduce_
         while (g->slices * 2 <= 32 && g->slices * g->threads < 128) g->slices *= 2;
         s->beside = 1;
     }
-    g->vector = 1;
+    g->vector = 1, g->ragged = false;
     for (int at = 0; at < set->count; at++) {
         if (set->at[at].arg == MICA_REDUCE_Y) continue;
         s->input_arg[s->inputs] = set->at[at].arg;
@@ -100,6 +124,34 @@ static mica_dtype acc_of(const mica_reduce_desc *d)
     return squares ? MICA_F64 : mica_reduce_real(d);
 }
 
+static int state_bytes(const mica_reduce_desc *d)
+{
+    const int by = mica_reduce_row_of(d)->by, bytes = mica_dtype_bits(acc_of(d)) / 8;
+    return by == REDUCE_MOMENTS ? STATE_BYTES
+           : by == REDUCE_ARG   ? 16
+           : by == REDUCE_EXP   ? 2 * bytes
+                                : bytes;
+}
+
+/* Whether numbers of accesses take 64 bits. */
+static bool is_far(const mica_reduce_args *a)
+{
+    return a->length > INT32_MAX;
+}
+
+/* Whether positions of a slice's elements are their numbers in the walk. */
+static bool is_ordered(const mica_reduce_split *split, int count)
+{
+    const mica_layout *rows = &split->rows;
+    int64_t number = split->n;
+    bool ordered = count > 2 && (split->along[2] == 1 || split->n <= 1);
+    for (int d = rows->rank - 1; d >= 0; d--) {
+        ordered &= rows->strides[2][d] == number;
+        number *= rows->dims[d];
+    }
+    return ordered;
+}
+
 /* Inputs of a map: as many as the expression has, in its order; the program's operands are they. */
 static void map_prologue(const mica_reduce_desc *d, mica_expr_program *program, mica_text *p)
 {
@@ -131,8 +183,11 @@ static mica_status add_kernel(mica_plan *plan, state *s, const mica_slices *slic
     *buffer = 0;
     mica_slices_prologue(&p, slices);
     mica_prologue_int(&p, "BESIDE", beside);
-    mica_prologue_int(&p, "ROWS", s->map.reduce.rows.count > 1);
+    const mica_layout *rows = &s->map.reduce.rows;
+    mica_prologue_int(&p, "ROWS", rows->count <= 1 ? 0 : rows->rank == 1 ? 1 : 2);
+    mica_prologue_int(&p, "FAR", is_far(&s->map.reduce));
     mica_prologue_int(&p, "INDEXED", row->by == REDUCE_ARG);
+    mica_prologue_int(&p, "ORDERED", s->ordered);
     mica_prologue_int(&p, "BY", row->by);
     mica_prologue_int(&p, "FRONT", row->front);
     mica_prologue_int(&p, "BEHIND", row->behind);
@@ -150,6 +205,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, const mica_slices *slic
 static mica_status build(mica_plan *plan)
 {
     const mica_reduce_desc *d = plan->desc;
+    const mica_reduce_row *row = mica_reduce_row_of(d);
     mica_reduce_set set = {.out = -1};
     mica_reduce_split split;
     state *s;
@@ -157,7 +213,8 @@ static mica_status build(mica_plan *plan)
     mica_reduce_operands(d, &set);
     mica_reduce_split_make(&split, &set);
     s->bytes = mica_dtype_bits(d->x.dtype) / 8;
-    choose(s, &split);
+    s->ordered = row->by == REDUCE_ARG && is_ordered(&split, set.count);
+    choose(s, &split, row->by, state_bytes(d));
     if (mica_reduce_is_mapped(d)) take_inputs(s, &set, &split);
     mica_reduce_args *a = &s->map.reduce;
     a->kept = split.kept, a->rows = split.rows;
@@ -166,7 +223,10 @@ static mica_status build(mica_plan *plan)
         a->rows.strides[1][i] = split.rows.strides[2][i];
     a->n = split.n, a->along = split.along[0], a->index_along = split.along[2];
     a->length = split.length, a->correction = d->correction;
-    a->vectors = split.length / s->slices.vector;
+    /* Of a ragged slice as many as there may be. */
+    a->vectors = split.length / s->slices.vector + (s->slices.ragged ? 2 : 0);
+    if (split.n > 0 && !is_far(a))
+        a->per_row = mica_fastdiv_make((unsigned)(split.n / s->slices.vector));
     choose_parts(s, plan->device.units);
     const char *file = s->inputs ? "ops/reduce/reduce_map.cu" : "ops/reduce/reduce_op.cu";
     MICA_TRY(add_kernel(plan, s, &s->slices, s->beside, file, s->inputs ? "reduce_map" : "reduce",
@@ -187,7 +247,8 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     mica_reduce_args args = map.reduce;
     if (args.kept.count == 0) return MICA_OK;
     args.x = r->args[MICA_REDUCE_X], args.y = r->args[MICA_REDUCE_Y];
-    args.whole = (uintptr_t)args.x % (uintptr_t)(s->bytes * s->slices.vector * s->beside) == 0;
+    const int start = s->slices.ragged ? s->bytes : s->bytes * s->slices.vector * s->beside;
+    args.whole = (uintptr_t)args.x % (uintptr_t)start == 0;
     if (s->merge) args.parts = mica_at(r, s->parts);
     map.reduce = args;
     for (int k = 0; k < s->inputs; k++) map.inputs[k] = r->args[s->input_arg[k]];

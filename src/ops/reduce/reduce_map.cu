@@ -53,7 +53,11 @@ REDUCE real map_element(real *v)
 /* Elements [from, to) of a slice, every THREADS-th. */
 REDUCE void walk_mapped(const mica_reduce_map_args &m, const long long *first, long long from, long long to, state &s)
 {
-    const auto none = [](int) { return 0ll; };
+    state::running r;
+    long long seen = 0;
+    running_begin(r);
+    const auto nowhere = [](int) { return 0ll; };
+    const auto all = [](int) { return true; };
 #pragma unroll 1
     for (long long q = from + thread_in_slice(); q < to; q += BATCH * THREADS) {
         real v[BATCH][INPUTS + 1], mapped[BATCH];
@@ -63,16 +67,19 @@ REDUCE void walk_mapped(const mica_reduce_map_args &m, const long long *first, l
         if (q + (BATCH - 1) * THREADS < to) {
 #pragma unroll
             for (int b = 0; b < BATCH; b++) mapped[b] = map_element(v[b]);
-            state_add<BATCH>(s, mapped, none);
+            running_add<BATCH>(r, mapped, all, nowhere, seen == 0);
+            seen += BATCH;
             continue;
         }
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             if (q + b * THREADS >= to) continue;
             mapped[b] = map_element(v[b]);
-            state_add<1>(s, mapped + b, none);
+            running_add<1>(r, mapped + b, all, nowhere, seen == 0);
+            seen++;
         }
     }
+    s = running_end(r, seen);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) reduce_map(const mica_reduce_map_args m)
