@@ -32,7 +32,8 @@ typedef struct mica_scan_args {
     long long per_part;
     void *states;   /* of parts, by part, then by slice; of blocks, by row, then in order */
     void *prefixes; /* of groups of blocks, by row, then in order */
-    int *numbers;   /* the next block; then of blocks and of groups, as above: 1 if it is there */
+    int *numbers;   /* the next block; then of blocks and of groups, as above: 1 if it is there;
+                       or words of 8 bytes, the state in the lower half */
     long long number_count;
     int whole; /* bit k: operand k is aligned for vectors */
 } mica_scan_args;

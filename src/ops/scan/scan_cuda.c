@@ -30,6 +30,7 @@ typedef struct walk {
     mica_grid grid, reset_grid;
     int vector, threads, slices, chunks;
     bool columns, chained;
+    bool together;            /* states travel with the numbers that say that they are there */
     bool fits[SCAN_OPERANDS]; /* accesses of `vector` elements */
     size_t states, prefixes, numbers;
 } walk;
@@ -98,6 +99,14 @@ static int kept_elements(const walk *w)
     return kept > MOST_KEPT || heavy ? (heavy ? 8 : MOST_KEPT) : kept;
 }
 
+/* What has been put together is one f32. */
+static bool is_a_number(const walk *w)
+{
+    const mica_scan_step *s = &w->step;
+    return s->acc == MICA_F32 && !has(w, SCAN_FLAGS) && !has(w, SCAN_INDEX) &&
+           (s->by == SCAN_SUM || s->by == SCAN_PRODUCT || s->by == SCAN_MAX);
+}
+
 static void choose_rows(walk *w)
 {
     mica_scan_args *a = &w->args;
@@ -109,6 +118,7 @@ static void choose_rows(walk *w)
     w->slices = w->threads < BLOCK ? BLOCK / w->threads : 1;
     a->parts = ceil_div(a->n, w->threads * each);
     w->chained = a->parts > FEW_BLOCKS && a->outer.count < MANY_ROWS;
+    w->together = w->chained && is_a_number(w);
     const int64_t blocks =
         w->chained ? a->outer.count * a->parts : ceil_div(a->outer.count, w->slices);
     w->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
@@ -165,6 +175,7 @@ static mica_status add_kernel(mica_plan *plan, const walk *w, const char *file, 
         mica_prologue_int(&p, "CHUNKS", w->chunks);
         mica_prologue_int(&p, "VECTOR", w->vector);
         mica_prologue_int(&p, "CHAINED", w->chained);
+        mica_prologue_int(&p, "TOGETHER", w->together);
     }
     const char *const names[] = {"a_t", "b_t", "c_t", "flag_t", "out_t", "index_t"};
     for (int k = 0; k < SCAN_OPERANDS; k++)
@@ -194,14 +205,16 @@ static mica_status build_rows(mica_plan *plan, walk *w)
     if (!w->chained) return MICA_OK;
     const int64_t blocks = a->outer.count * a->parts;
     const int64_t groups = a->outer.count * ceil_div(a->parts, SCAN_GROUP);
-    a->number_count = 1 + blocks + groups;
+    a->number_count = (1 + blocks + groups) * (w->together ? 2 : 1);
     const int64_t resets = ceil_div(a->number_count, 256);
     w->reset_grid =
         (mica_grid){.grid = {(unsigned)(resets < 1024 ? resets : 1024)}, .block = {256}};
     MICA_TRY(mica_plan_add_kernel(
         plan, &(mica_kernel_spec){"ops/scan/scan_reset.cu", "scan_reset", "", 0}, &w->reset));
-    MICA_TRY(mica_book(plan, "sums of blocks", (size_t)blocks * STATE_BYTES, &w->states));
-    MICA_TRY(mica_book(plan, "sums of groups", (size_t)groups * STATE_BYTES, &w->prefixes));
+    if (!w->together) {
+        MICA_TRY(mica_book(plan, "sums of blocks", (size_t)blocks * STATE_BYTES, &w->states));
+        MICA_TRY(mica_book(plan, "sums of groups", (size_t)groups * STATE_BYTES, &w->prefixes));
+    }
     return mica_book(plan, "blocks that are there", (size_t)a->number_count * sizeof(int),
                      &w->numbers);
 }

@@ -5,7 +5,8 @@
  * block of a row is a thread block, which takes the next number, so that those before it have begun; it
  * says what it is the sum of, adds up those before it in its group of SCAN_GROUP, in a fixed order, and
  * what the group begins with, and the last block of a group says what the next begins with. Blocks never
- * wait for others of their group to have waited. Else the threads pass the row's blocks one by one. */
+ * wait for others of their group to have waited. TOGETHER: a state has 4 bytes, and travels in one word
+ * with the number that says that it is there, so that nobody waits for what was written to be seen. Else the threads pass the row's blocks one by one. */
 #include "ops/scan/scan.cuh"
 #include "kernels/bulk.cuh"
 
@@ -201,46 +202,93 @@ SCAN void write(const mica_scan_args &a, const row &r, const element (*e)[VECTOR
 
 /* ---- blocks of a row, each a thread block ---- */
 
+static_assert(!TOGETHER || sizeof(state) == 4, "one word");
+
+SCAN u64 word_of(const state &s)
+{
+    u32 bits;
+    memcpy(&bits, &s, 4);
+    return (u64)1 << 32 | bits;
+}
+
+SCAN state wait_for_word(const u64 *from)
+{
+    u64 word = 0;
+    do word = *(const volatile u64 *)from;
+    while (word == 0);
+    const u32 bits = (u32)word;
+    state s;
+    memcpy(&s, &bits, 4);
+    return s;
+}
+
 SCAN void wait_for(const int *number)
 {
     while (acquire_number(number) == 0) {}
 }
 
-/* What comes before block `at` of a row whose sum is `all`. By all threads. */
-template <typename S> SCAN S look_back(const mica_scan_args &a, long long slice, long long at, const S &all, S *scratch)
+/* Sums of blocks and of groups, as blocks tell them one another. */
+struct board {
+    state *states, *prefixes;
+    int *there, *begun;
+    u64 *words, *group_words;
+};
+
+SCAN board board_of(const mica_scan_args &a, long long slice, long long groups)
 {
-    const long long groups = (a.parts + SCAN_GROUP - 1) / SCAN_GROUP, group = at / SCAN_GROUP;
-    S *states = (S *)a.states + slice * a.parts, *prefixes = (S *)a.prefixes + slice * groups;
-    int *there = a.numbers + 1 + slice * a.parts, *begun = a.numbers + 1 + a.outer.count * a.parts + slice * groups;
-    if (threadIdx.x == 0) {
-        states[at] = all;
+    board b = {};
+    if (TOGETHER) {
+        u64 *words = (u64 *)a.numbers + 1;
+        b.words = words + slice * a.parts, b.group_words = words + a.outer.count * a.parts + slice * groups;
+    } else {
+        b.states = (state *)a.states + slice * a.parts, b.prefixes = (state *)a.prefixes + slice * groups;
+        b.there = a.numbers + 1 + slice * a.parts;
+        b.begun = a.numbers + 1 + a.outer.count * a.parts + slice * groups;
+    }
+    return b;
+}
+
+SCAN void tell(state *states, int *there, u64 *words, long long at, const state &s)
+{
+    if constexpr (TOGETHER) {
+        *(volatile u64 *)(words + at) = word_of(s);
+    } else {
+        states[at] = s;
         release_number(there + at, 1);
     }
+}
+
+SCAN state ask(const state *states, const int *there, const u64 *words, long long at)
+{
+    if constexpr (TOGETHER) return wait_for_word(words + at);
+    wait_for(there + at);
+    return states[at];
+}
+
+/* What comes before block `at` of a row whose sum is `all`. By all threads; the last is of no block
+ * before, and asks for what the group begins with. */
+SCAN state look_back(const mica_scan_args &a, long long slice, long long at, const state &all, state *scratch)
+{
+    const long long groups = (a.parts + SCAN_GROUP - 1) / SCAN_GROUP, group = at / SCAN_GROUP;
+    const board b = board_of(a, slice, groups);
+    if (threadIdx.x == 0) tell(b.states, b.there, b.words, at, all);
     const long long other = group * SCAN_GROUP + threadIdx.x;
-    S s = nothing<S>();
-    if (other < at) {
-        wait_for(there + other);
-        s = states[other];
-    }
+    state s = nothing<state>();
+    if (other < at) s = ask(b.states, b.there, b.words, other);
+    const bool last = threadIdx.x == THREADS - 1;
+    if (last && group > 0) scratch[THREADS / 32] = ask(b.prefixes, b.begun, b.group_words, group);
 #pragma unroll
     for (int by = 1; by < 32; by *= 2)
         s = join(s, state_by_words(s, [&](u32 w) { return __shfl_down_sync(0xffffffffu, w, by); }));
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = s;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int w = 1; w < THREADS / 32; w++) s = join(s, scratch[w]);
-        if (group > 0) {
-            wait_for(begun + group);
-            s = join(prefixes[group], s);
-        }
-        if (at % SCAN_GROUP == SCAN_GROUP - 1 && group + 1 < groups) {
-            prefixes[group + 1] = join(s, all);
-            release_number(begun + group + 1, 1);
-        }
-        scratch[0] = s;
-    }
-    __syncthreads();
-    return scratch[0];
+    s = scratch[0];
+#pragma unroll
+    for (int w = 1; w < THREADS / 32; w++) s = join(s, scratch[w]);
+    if (group > 0) s = join(scratch[THREADS / 32], s);
+    if (threadIdx.x == 0 && at % SCAN_GROUP == SCAN_GROUP - 1 && group + 1 < groups)
+        tell(b.prefixes, b.begun, b.group_words, group + 1, join(s, all));
+    return s;
 }
 
 SCAN long long next_number(int *numbers)
