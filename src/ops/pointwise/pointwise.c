@@ -37,10 +37,22 @@ static bool same_strides(const mica_tensor *a, const mica_tensor *b)
     return true;
 }
 
+static bool is_broadcast(const mica_tensor *t)
+{
+    for (int d = 0; d < t->rank; d++)
+        if (t->dims[d] > 1 && t->strides[d] == 0) return true;
+    return false;
+}
+
+/* The first place says which dimension is the fastest: that of an operand with all of them. */
 int mica_pointwise_layout(const mica_pointwise_set *set, mica_layout *layout, int *slots)
 {
     const mica_tensor *tensors[MICA_POINTWISE_OPERANDS];
     int count = 0;
+    for (int k = 0; k < set->count && count == 0; k++) {
+        const mica_tensor *t = &set->at[k].tensor;
+        if (mica_tensor_given(t) && !set->at[k].index && !is_broadcast(t)) tensors[count++] = t;
+    }
     for (int k = 0; k < set->count; k++) {
         const mica_tensor *t = &set->at[k].tensor;
         slots[k] = -1;

@@ -5,7 +5,8 @@
  * WRITTEN, FOLLOWS (bit k: operand k; see pointwise.h), SPREAD (bit k: its row is one element), INDEX (bit k: it
  * is no memory but an s64, its own offset, as the bits of a real that is double),
  * VARIANT, SCALES (results may be scaled), LINEAR (all operands packed alike), RAGGED (the last
- * vector is not whole), VECTOR, BLOCK, PER_THREAD; types operand_t (by operand), real. */
+ * vector is not whole), VECTOR, BLOCK, PER_THREAD; types operand_t (by operand), real. Where TILED
+ * is defined, blocks have tiles: see pointwise_tile.cuh, and for its constants. */
 #pragma once
 #include "kernels/layout.cuh"
 #include "kernels/math.cuh"
@@ -15,6 +16,10 @@
 
 #define POINTWISE __device__ __forceinline__
 
+#ifndef TILED
+constexpr int ACROSS = 0;
+#endif
+
 static_assert(BLOCK % 32 == 0, "whole warps");
 
 /* One element: replaces the results in v; n: the run's numbers. */
@@ -22,6 +27,14 @@ POINTWISE void pointwise_body(int variant, real *v, const real *n);
 
 template <int K> using operand_type = typename type_of<K, operand_t>::type;
 typedef real operand_values[OPERANDS][VECTOR];
+
+/* Where a vector's first element is in the tiles of a block. */
+struct tile_spot {
+    unsigned char *memory;
+    int row, col;
+};
+template <int K> POINTWISE void load_column(const tile_spot &spot, real *v);
+template <int K> POINTWISE void store_column(const tile_spot &spot, const real *v);
 
 POINTWISE const float *numbers_of(const mica_pointwise_args &a, float) { return a.numbers.f32; }
 POINTWISE const double *numbers_of(const mica_pointwise_args &a, double) { return a.numbers.f64; }
@@ -54,13 +67,16 @@ template <typename T> POINTWISE void store_part(T *to, bool whole, int n, const 
 }
 
 template <int K, bool WHOLE>
-POINTWISE void load_operands(const mica_pointwise_args &a, const long long *at, int n, operand_values &v)
+POINTWISE void load_operands(const mica_pointwise_args &a, const long long *at, int n, const tile_spot &spot,
+                             operand_values &v)
 {
     if constexpr (K < OPERANDS) {
         typedef operand_type<K> T;
         if constexpr (READ >> K & 1) {
             const T *from = (const T *)a.at[K] + at[PLACE[K]];
-            if constexpr (INDEX >> K & 1) {
+            if constexpr (ACROSS >> K & 1) {
+                load_column<K>(spot, v[K]);
+            } else if constexpr (INDEX >> K & 1) {
                 const long long first = at[PLACE[K]];
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++)
@@ -73,15 +89,12 @@ POINTWISE void load_operands(const mica_pointwise_args &a, const long long *at, 
                 load_part(from, WHOLE, n, v[K]);
             }
         }
-        load_operands<K + 1, WHOLE>(a, at, n, v);
+        load_operands<K + 1, WHOLE>(a, at, n, spot, v);
     }
 }
 
-template <typename T>
-POINTWISE void scale(const mica_pointwise_args &a, const T *out, bool whole, int n, real *v)
+POINTWISE void scale(const mica_pointwise_args &a, const real *old, real *v)
 {
-    real old[VECTOR] = {};
-    if (a.beta != 0) load_part(out, whole, n, old);
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         v[i] *= (real)a.alpha;
@@ -90,7 +103,8 @@ POINTWISE void scale(const mica_pointwise_args &a, const T *out, bool whole, int
 }
 
 template <int K, bool WHOLE>
-POINTWISE void store_operands(const mica_pointwise_args &a, const long long *at, int n, operand_values &v)
+POINTWISE void store_operands(const mica_pointwise_args &a, const long long *at, int n, const tile_spot &spot,
+                              operand_values &v)
 {
     if constexpr (K < OPERANDS) {
         typedef operand_type<K> T;
@@ -101,18 +115,26 @@ POINTWISE void store_operands(const mica_pointwise_args &a, const long long *at,
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) v[K][i] = widen<real>(narrow<operand_type<K - 1>>(v[K - 1][i]));
             }
-            if (SCALES && a.scaled) scale(a, to, WHOLE, n, v[K]);
-            store_part(to, WHOLE, n, v[K]);
+            real old[VECTOR] = {};
+            if constexpr (ACROSS >> K & 1) {
+                if (SCALES && a.beta != 0) load_column<K>(spot, old);
+            } else {
+                if (SCALES && a.beta != 0) load_part(to, WHOLE, n, old);
+            }
+            if (SCALES && a.scaled) scale(a, old, v[K]);
+            if constexpr (ACROSS >> K & 1) store_column<K>(spot, v[K]);
+            else store_part(to, WHOLE, n, v[K]);
         }
-        store_operands<K + 1, WHOLE>(a, at, n, v);
+        store_operands<K + 1, WHOLE>(a, at, n, spot, v);
     }
 }
 
 /* Results may lie on operands: everything is read before anything is written. */
-template <bool WHOLE> POINTWISE void take_vector(const mica_pointwise_args &a, const long long *at, int n)
+template <bool WHOLE>
+POINTWISE void take_vector(const mica_pointwise_args &a, const long long *at, int n, const tile_spot &spot = {})
 {
     operand_values v = {};
-    load_operands<0, WHOLE>(a, at, n, v);
+    load_operands<0, WHOLE>(a, at, n, spot, v);
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         real e[OPERANDS];
@@ -122,9 +144,12 @@ template <bool WHOLE> POINTWISE void take_vector(const mica_pointwise_args &a, c
 #pragma unroll
         for (int k = 0; k < OPERANDS; k++) v[k][i] = e[k];
     }
-    store_operands<0, WHOLE>(a, at, n, v);
+    store_operands<0, WHOLE>(a, at, n, spot, v);
 }
 
+#ifdef TILED
+#include "ops/pointwise/pointwise_tile.cuh"
+#else
 /* WHOLE: instructions of the other case would be issued beside those of 16-bit types, which hardly have time. */
 template <bool WHOLE> POINTWISE void take_vectors(const mica_pointwise_args &a)
 {
@@ -144,6 +169,7 @@ template <bool WHOLE> POINTWISE void take_vectors(const mica_pointwise_args &a)
             take_vector<WHOLE>(a, at, left < VECTOR ? (int)left : VECTOR);
     }
 }
+#endif
 
 POINTWISE void pointwise(const mica_pointwise_args &a)
 {
