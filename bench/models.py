@@ -6,7 +6,8 @@ after mica.torch.replace (ResNet-50: and fuse), bf16.
 
 curves: the losses of some steps on pictures and words that have something to learn, from the same parameters on the same
 batches, beside the model as it is in f32. eager, compile: a training step's time, without and with torch.compile on both
-sides, in turn, medians of rounds; the most memory that a step takes.
+sides, in turn, medians of rounds; the most memory that a step takes. profile: which kernels take a step's time, on stderr;
+only when asked for.
 
 Each model has a process of its own. They compile side by side; times are taken of one after the other, when all are
 ready or --limit has passed. What fails is said, and the others go on. --results: JSON lines. --tiny: sizes for a CPU,
@@ -25,7 +26,7 @@ import time
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MODES = "curves", "eager", "compile"
+MODES = "curves", "eager", "compile", "profile"
 START = time.monotonic()
 
 
@@ -409,12 +410,34 @@ class Child:
         self.tell(mode=mode, batch=self.case.batch, theirs_ms=theirs, ours_ms=ours, ratio=theirs / ours, least=ratios[0],
                   most=ratios[-1], rounds=rounds, steps=count)
 
+    def profile(self):
+        from torch.profiler import ProfilerActivity, profile
+
+        for engine, training in zip(("peer/torch", "mica.torch"), self.pair):
+            training.step(*self.x)
+            self.torch.cuda.synchronize()
+            start = time.perf_counter()
+            training.step(*self.x)
+            host = time.perf_counter() - start
+            self.torch.cuda.synchronize()
+            whole = time.perf_counter() - start
+            with profile(activities=[ProfilerActivity.CUDA]) as found:
+                training.step(*self.x)
+                self.torch.cuda.synchronize()
+            events = sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)
+            busy = sum(e.self_device_time_total for e in events) / 1e3
+            text = [f"{self.name} {engine}: {busy:.2f} ms of kernels, {host * 1e3:.2f} ms until all were started, {whole * 1e3:.2f} ms"]
+            text += [f"{e.self_device_time_total / 1e3:9.3f} ms {e.count:5} {e.key[:110]}" for e in events[:28]]
+            print("\n".join(text), file=sys.stderr, flush=True)
+            self.tell(mode="profile", engine=engine, busy_ms=busy, host_ms=host * 1e3, step_ms=whole * 1e3,
+                      kernels={e.key[:110]: [e.self_device_time_total / 1e3, e.count] for e in events[:28]})
+
     def main(self):
         modes = self.options.modes
         self.attempt("kernels", self.kernels)
         if "curves" in modes:
             self.attempt("curves", self.curves)
-        timed = {"eager", "compile"} & set(modes)
+        timed = {"eager", "compile", "profile"} & set(modes)
         if timed:
             self.pairs = {}
             self.attempt("steps", self.prepare)
@@ -422,6 +445,8 @@ class Child:
                 self.attempt("compile", self.compiled)
             self.tell(ready=True)
             sys.stdin.readline()
+            if "profile" in modes and hasattr(self, "pair"):
+                self.attempt("profile", self.profile)
             for mode, steps in self.pairs.items():
                 self.attempt(mode, lambda mode=mode, steps=steps: self.measure(mode, steps))
         self.tell(ended=True)
@@ -496,7 +521,7 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(CASES))
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default="curves,eager,compile")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=5, help="of each timing")

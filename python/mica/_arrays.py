@@ -267,11 +267,8 @@ class _Torch:
             raise Invalid(f"this PyTorch has no type for {tensor.dtype}")
         if any(step < 0 for step in tensor.strides):
             raise Invalid("PyTorch has no tensors of negative strides")
-        shape, device = tensor.shape, t.device
-        if tensor == Tensor(tensor.dtype, shape):
-            empty = self.torch.empty
-            return (lambda: empty(shape, dtype=dtype, device=device)), self.torch.Tensor.data_ptr
-        empty_strided, strides = self.torch.empty_strided, tensor.strides
+        shape, strides, device = tensor.shape, tensor.strides, t.device
+        empty_strided = self.torch.empty_strided  # which PyTorch finds its arguments of sooner than empty's
         return (lambda: empty_strided(shape, strides, dtype=dtype, device=device)), self.torch.Tensor.data_ptr
 
     def workspace(self, size, t):

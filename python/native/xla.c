@@ -112,6 +112,14 @@ typedef struct xla_allocation {
     void *data;
 } xla_allocation;
 
+typedef struct xla_memory {
+    size_t size;
+    xla_extension *extension;
+    xla_execution *execution;
+    size_t bytes;
+    void *data;
+} xla_memory;
+
 typedef struct xla_ordinal_arguments {
     size_t size;
     xla_extension *extension;
@@ -134,7 +142,7 @@ typedef struct xla_api {
     xla_error *(*state_set)(void *);
     xla_error *(*state_get)(void *);
     xla_error *(*memory_allocate)(xla_allocation *);
-    xla_error *(*memory_free)(void *);
+    xla_error *(*memory_free)(xla_memory *);
     xla_error *(*pool_schedule)(void *);
     xla_error *(*pool_threads)(void *);
     xla_error *(*future_create)(void *);
@@ -186,6 +194,7 @@ static xla_error *failed(const xla_frame *frame, mica_status status)
  * is found by its line and made where there is none yet. */
 
 enum { MOST_PLANS = 1024, MOST_DEVICES = 64 };
+enum { SPACE_ALIGNMENT = 256, XLA_ALIGNMENT = 16 }; /* of workspace; the most that XLA gives */
 
 typedef struct planned {
     const char *line; /* not ended by 0 while it is only looked for */
@@ -349,7 +358,10 @@ static void *space_of_thread(size_t bytes)
     return space;
 }
 
-static xla_error *workspace(const xla_frame *frame, size_t bytes, int device, void **space)
+/* On a GPU XLA's scratch memory, which it aligns to no more than 16 bytes and never takes back by
+ * itself. held: what to give back; it is used again in the order of the stream. */
+static xla_error *workspace(const xla_frame *frame, size_t bytes, int device, void **space,
+                            xla_memory *held)
 {
     *space = NULL;
     if (bytes == 0) return NULL;
@@ -358,11 +370,14 @@ static xla_error *workspace(const xla_frame *frame, size_t bytes, int device, vo
         return *space ? NULL
                       : refuse(frame, CODE_RESOURCE_EXHAUSTED, "mica: no memory for the workspace");
     }
-    /* XLA's scratch memory, given back by XLA when the call has ended, in the stream's order. */
-    xla_allocation wanted = {sizeof wanted, NULL, frame->execution, bytes, 256, NULL};
+    size_t whole = bytes + SPACE_ALIGNMENT - XLA_ALIGNMENT;
+    xla_allocation wanted = {sizeof wanted, NULL, frame->execution, whole, XLA_ALIGNMENT, NULL};
     xla_error *error = frame->api->memory_allocate(&wanted);
-    *space = wanted.data;
-    return error;
+    if (error != NULL) return error;
+    *held = (xla_memory){sizeof *held, NULL, frame->execution, whole, wanted.data};
+    uintptr_t at = (uintptr_t)wanted.data;
+    *space = (char *)wanted.data + (SPACE_ALIGNMENT - at % SPACE_ALIGNMENT) % SPACE_ALIGNMENT;
+    return NULL;
 }
 
 /* Run-time scalars that are operands: numbers that the program computes. On a GPU they are waited
@@ -414,15 +429,20 @@ static xla_error *execute(xla_frame *frame, int device, void *stream)
     planned *e;
     double scalars[MICA_MAX_SCALARS] = {0};
     mica_run run = {.size = sizeof run, .stream = stream};
+    xla_memory held = {0};
     xla_error *error = read_call(frame, &c);
     if (error != NULL) return error;
     mica_status status = plan_of(c.line, device, &e);
     if (status) return failed(frame, status);
     error = bind(frame, &c, device, &run, scalars);
     if (error == NULL)
-        error = workspace(frame, mica_plan_workspace(e->plan), device, &run.workspace);
+        error = workspace(frame, mica_plan_workspace(e->plan), device, &run.workspace, &held);
     if (error == NULL && (status = mica_plan_run(e->plan, &run)) != MICA_OK)
         error = failed(frame, status);
+    if (held.data != NULL) {
+        xla_error *other = frame->api->memory_free(&held);
+        if (error == NULL) error = other;
+    }
     atomic_fetch_sub(&e->users, 1);
     return error;
 }

@@ -4,12 +4,16 @@ that is wrong, more plans than are kept, many threads, and a device that is not 
 
 import ctypes
 import os
+import pathlib
+import subprocess
+import sys
 import threading
 import unittest
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p, sizeof
 
 import mica  # noqa: F401 (loads the library that the handlers need)
-from mica._library import HERE
+from mica._errors import check
+from mica._library import HERE, lib
 
 EXECUTE, F32, F64, S32, ARRAY, STRING = 3, 11, 12, 4, 1, 4
 native = ctypes.CDLL(os.path.join(HERE, "lib", "libmica_xla.so"))
@@ -33,6 +37,8 @@ Version = struct("Version", ("major", c_int), ("minor", c_int))
 Failure = struct("Failure", ("message", c_char_p), ("code", c_int))
 Ordinal = struct("Ordinal", ("execution", c_void_p), ("ordinal", c_int32))
 Stream = struct("Stream", ("execution", c_void_p), ("stream", c_void_p))
+Memory = struct("Memory", ("execution", c_void_p), ("bytes", c_size_t), ("alignment", c_size_t), ("data", c_void_p))
+Freed = struct("Freed", ("execution", c_void_p), ("bytes", c_size_t), ("data", c_void_p))
 FUNCTIONS = ["error_create", "error_message", "error_destroy", "handler_register", "stream_get", "type_register", "context_get",
              "state_set", "state_get", "memory_allocate", "memory_free", "pool_schedule", "pool_threads", "future_create",
              "future_set", "future_fail", "run_id", "device_ordinal"]
@@ -204,5 +210,73 @@ class Handlers(unittest.TestCase):
         self.assertEqual((code, message), (12, "mica: this jaxlib does not say on which device a call runs"))
 
 
+class OnAGPU(unittest.TestCase):
+    """Played by the emulator, in a process of its own."""
+
+    BUILD = pathlib.Path(os.environ["MICA_BUILD"])
+
+    @unittest.skipUnless((BUILD / "emu" / "libcuda.so.1").exists(), "no emulator was built")
+    def test_workspace_is_aligned_and_given_back(self):
+        environment = dict(os.environ, MICA_CUDA_DRIVER=str(self.BUILD / "emu" / "libcuda.so.1"),
+                           MICA_NVRTC=str(self.BUILD / "emu" / "libnvrtc.so.13"), MICA_CACHE_DIR=str(self.BUILD / "emu" / "cache"),
+                           FAKE_SMS="4")
+        found = subprocess.run([sys.executable, "-B", __file__, "emulated"], env=environment, capture_output=True, text=True)
+        self.assertEqual((found.returncode, found.stdout), (0, "ok\n"), found.stderr)
+
+
+def emulated():
+    import mica
+
+    context, line = mica.Context("cuda:0"), "scan x=f32:2x70000 axis=1"
+    plan = mica.plan(line, context=context)
+    assert plan.workspace, plan
+    given, returned = {}, []
+
+    @CFUNCTYPE(c_void_p, POINTER(Memory))
+    def allocate(asked):
+        """As XLA does: no more than 16 bytes of alignment, and nothing that anybody takes back."""
+        asked = asked.contents
+        if asked.alignment > 16:
+            return 1
+        block = context.empty(f"u8:{asked.bytes + 16}")
+        asked.data = block.pointer + 16
+        given[asked.data] = block, asked.bytes
+        return None
+
+    @CFUNCTYPE(c_void_p, POINTER(Freed))
+    def free(what):
+        assert given[what.contents.data][1] == what.contents.bytes
+        returned.append(what.contents.data)
+        return None
+
+    @CFUNCTYPE(c_void_p, POINTER(Stream))
+    def default_stream(given):
+        given.contents.stream = None
+        return None
+
+    interface = api()
+    for name, function in (("memory_allocate", allocate), ("memory_free", free), ("stream_get", default_stream)):
+        setattr(interface, name, ctypes.cast(function, c_void_p))
+    failures.ordinal, failures.last = 0, None
+    x, y = context.empty("f32:2x70000"), context.empty("f32:2x70000")
+    ones = (ctypes.c_float * 140000)(*[1.0] * 140000)
+    check(lib.mica_upload(context._handle, x.pointer, ones, sizeof(ones), None))
+
+    def at(array):
+        return (ctypes.c_float * 140000).from_address(array.pointer)
+
+    for _ in range(3):
+        found = call(native.mica_xla_cuda, [at(x)], [at(y)], interface=interface, line=line,
+                     places=places(plan.args["x"].index, plan.args["y"].index))
+        assert found is None, found
+    context.synchronize()
+    assert len(given) == 3 and sorted(given) == sorted(returned), (given, returned)
+    assert y.tolist() == [list(range(1, 70001))] * 2
+    print("ok")
+
+
 if __name__ == "__main__":
-    unittest.main()
+    if sys.argv[1:] == ["emulated"]:
+        emulated()
+    else:
+        unittest.main()

@@ -48,7 +48,8 @@ def _hashable(value):
 
 
 def _conv_fields(window, stride, padding, dilation, groups, transposed, output_padding, bias):
-    rank = len(window)
+    """window: its sizes, or how many there are, where the fields do not depend on them."""
+    rank = window if isinstance(window, int) else len(window)
     stride, dilation = _axes(stride, rank), _axes(dilation, rank)
     extra = None
     if padding == "valid":
@@ -75,14 +76,16 @@ def _conv(x, w, bias, stride, padding, dilation, groups, transposed=False, outpu
     batched = x.dim() == w.dim()
     if not batched:
         x = x.unsqueeze(0)
-    key = w.shape[2:], stride, padding, dilation, groups, transposed, output_padding, bias is not None
+    window = w.shape[2:] if padding == "same" else w.dim() - 2
+    key = window, stride, padding, dilation, groups, transposed, output_padding, bias is not None
     if torch.compiler.is_compiling():  # which sees through the memory of sites, and warns of it
         y, = _call("conv", x=x, w=w, bias=bias, **dict(_conv_fields(*key)))
     else:
         try:
             run = _conv_site(*key)
         except TypeError:  # lists, or sizes that a trace has not made numbers
-            run = _conv_site(tuple(map(int, key[0])), *map(_hashable, key[1:]))
+            window = window if isinstance(window, int) else tuple(map(int, window))
+            run = _conv_site(window, *map(_hashable, key[1:]))
         y, = run(x, w) if bias is None else run(x, w, bias)
     return y if batched else y.squeeze(0)
 

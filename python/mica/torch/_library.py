@@ -182,8 +182,7 @@ class Site:
         if running():
             key, pointers, gradients = [], [], torch.is_grad_enabled()
             for t in tensors:
-                if (type(t) not in _PLAIN or t.layout is not _STRIDED or (gradients and t.requires_grad) or t.is_neg()
-                        or t.is_conj()):
+                if type(t) not in _PLAIN or t.layout is not _STRIDED or (gradients and t.requires_grad) or t.is_neg():
                     break
                 key += t.dtype, t.shape, t.stride(), t.device
                 pointers.append(t.data_ptr())
@@ -199,7 +198,7 @@ class Site:
 
     def bind(self, key, tensors):
         """Plans, once for tensors of a kind; False for those that go the long way."""
-        if any(_readable(t) is not t for t in tensors):
+        if any(_readable(t) is not t or t.is_complex() for t in tensors):  # complex ones may be conjugates, unwritten
             found = False
         else:
             given = {n: t.detach() for n, t in zip(self.names, tensors)}

@@ -232,7 +232,13 @@ class Foreign(unittest.TestCase):
     def test_dlpack_and_the_cuda_array_interface(self):
         class ByDLPack:
             def __init__(self, t):
-                self.__dlpack__, self.__dlpack_device__ = t.__dlpack__, t.__dlpack_device__
+                self.keep = t
+
+            def __dlpack__(self, **options):
+                return self.keep.__dlpack__(**options)
+
+            def __dlpack_device__(self):
+                return self.keep.__dlpack_device__()
 
         class ByInterface:
             def __init__(self, t):

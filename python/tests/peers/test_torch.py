@@ -442,7 +442,7 @@ class Eager(unittest.TestCase):
         except ImportError:
             return
         mine = numpy.zeros(4, numpy.float32)
-        mica.transform(x, alpha=3, out=mine)
+        mica.transform(x.cpu(), alpha=3, out=mine)
         self.assertEqual(mine.tolist(), [0, 3, 6, 9])
 
 
