@@ -38,7 +38,7 @@ class Case:
 
     weights = None  # a type for the parameters, where autocast does not choose
     channels_last = fused = False
-    batch, curve, tiny = 128, 64, 2
+    batch, curve, tiny = 256, 64, 2
     lr, rule = 3e-4, "AdamW"
 
     def __init__(self, tiny):
