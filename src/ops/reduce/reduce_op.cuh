@@ -46,13 +46,16 @@ REDUCE s32 opposite(s32 v) { return ~v; }
 REDUCE s64 abs_of(s64 v) { return v < 0 ? (s64)(0 - (u64)v) : v; }
 REDUCE s32 abs_of(s32 v) { return v < 0 ? -v : v; }
 
+template <typename T> REDUCE bool is_zero(T x)
+{
+    if constexpr (FLOATING) return x == 0;
+    else return widen<s64>(x) == 0;
+}
+
 REDUCE part_t front(value_t x)
 {
     if constexpr (TRUTHS) {
-        bool zero;
-        if constexpr (FLOATING) zero = x == 0;
-        else zero = widen<s64>(x) == 0;
-        return (part_t)(FRONT == REDUCE_NONZERO ? !zero : zero);
+        return (part_t)(is_zero(x) == (FRONT != REDUCE_NONZERO));
     } else {
         const part_t v = widen<part_t>(x);
         return FRONT == REDUCE_ABS ? abs_of(v) : FRONT == REDUCE_OPPOSITE ? opposite(v) : v;
