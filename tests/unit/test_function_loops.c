@@ -179,12 +179,59 @@ static void far_arguments(void **state)
             assert_true(fabsf(mixed[i] - -0x1.95135ep-1f) < 1e-6f);
 }
 
+/* Of a product the digits count, even where a factor alone would be subnormal. By mpmath 1.3.0,
+ * with 400 digits:
+ *     sigmoid = lambda v: 1 / (1 + exp(-v))
+ *     silu       x * sigmoid(x)
+ *     quick_gelu x * sigmoid(mpf('1.702') * x)
+ *     gelu       x * erfc(-x / sqrt(2)) / 2
+ *     gelu_tanh  x * sigmoid(2 * sqrt(2 / pi) * (x + mpf('0.044715') * x**3))
+ *     mish       x * tanh(log1p(exp(x))) */
+static void small_products_have_digits(void **state)
+{
+    static const struct {
+        int function;
+        double x, want;
+        bool wide;
+    } rows[] = {{MICA_FN_silu, -97.5, -4.4186808033451116e-41, false},
+                {MICA_FN_silu, -107.25, -2.8334406272155337e-45, false},
+                {MICA_FN_silu, -740.5, -1.8813136800609236e-319, true},
+                {MICA_FN_quick_gelu, -57.5, -1.8089991934503295e-41, false},
+                {MICA_FN_quick_gelu, -62.5, -3.9609969216491736e-45, false},
+                {MICA_FN_quick_gelu, -435.5, -5.3801946530698139e-320, true},
+                {MICA_FN_gelu, -13.75, -3.5014049344641909e-42, false},
+                {MICA_FN_gelu, -14.125, -1.8814489986313061e-44, false},
+                {MICA_FN_gelu, -38.25, -7.9547863022184755e-319, true},
+                {MICA_FN_gelu_tanh, -10.125, -6.6489241902361355e-39, false},
+                {MICA_FN_mish, -97.5, -4.4186808033451116e-41, false},
+                {MICA_FN_mish, -107.25, -2.8334406272155337e-45, false},
+                {MICA_FN_mish, -740.5, -1.8813136800609236e-319, true}};
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        const bool wide = rows[r].wide;
+        const int function = rows[r].function;
+        const double step = wide ? 0x1p-1074 : 0x1p-149, want = rows[r].want;
+        const double epsilon = wide ? DBL_EPSILON : (double)FLT_EPSILON;
+        static double a[COUNT], out[COUNT];
+        for (int i = 0; i < COUNT; i++) a[i] = rows[r].x;
+        evaluate(function, wide, a, a, out);
+        out[0] = mica_function_value(function, rows[r].x, 0, 0);
+        const double allowed = step + mica_functions[function].ulps * epsilon * fabs(want) +
+                               inner_error(function, rows[r].x, 0, want, epsilon / 2);
+        for (int i = 0; i < COUNT; i++)
+            if (!(fabs(out[i] - want) <= allowed))
+                fail_msg("%s(%g) in f%d is %g, which should be %g", mica_functions[function].name,
+                         rows[r].x, wide ? 64 : 32, out[i], want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_is_within_units),
         cmocka_unit_test(f64_is_within_units),
         cmocka_unit_test(far_arguments),
+        cmocka_unit_test(small_products_have_digits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

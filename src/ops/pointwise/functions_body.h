@@ -124,11 +124,59 @@ POINTWISE real logaddexp2_of(real a, real b)
     return larger + log1p_unit_of(exp2_of(-apart)) * (real)1.4426950408889634;
 }
 
+/* ---- products with what is small ---- */
+
+/* e^-64 */
+#define RAISED ((real)1.6038108905486379e-28)
+
+/* e^v is the result times `by`, v being 20 or less. Where e^v may be subnormal, a product with it
+ * has all its digits if `by` comes last. */
+POINTWISE real exp_raised_of(real v, real *by)
+{
+#ifdef EXP_RAISED
+    *by = EXP_LOWERED;
+    return EXP_RAISED(v);
+#else
+    *by = v < -64 ? RAISED : 1;
+    return exp_of(v < -64 ? v + 64 : v); /* a sum that is exact */
+#endif
+}
+
+/* a / (1 + e^-v); |a| is no more than |v|. */
+POINTWISE real times_sigmoid_of(real a, real v)
+{
+    real by;
+    const real e = exp_raised_of(-abs_of(v), &by);
+    return (v < 0 ? a * e * by : a) / (1 + e * by);
+}
+
+/* v times the normal distribution's integral up to v; where that is small by the series of what is
+ * left of it beside the density. */
+POINTWISE real times_normal_of(real v)
+{
+#ifdef TIMES_NORMAL
+    return TIMES_NORMAL(v);
+#else
+    if (!(v < (sizeof(real) == 4 ? -12 : -36) && v > -50)) return v * normal_of(v);
+    const real square = v * v, less = fma_of(v, v, -square), w = 1 / square;
+    real series = 945 - w * 10395;
+    series = 105 - w * series;
+    series = 15 - w * series;
+    series = 3 - w * series;
+    series = 1 - w * series;
+    series = 1 - w * series;
+    const real e = exp_of(64 - square / 2) * (1 - less / 2);
+    return series * e * ((real)-0.3989422804014327 * RAISED);
+#endif
+}
+
 /* tanh(log(1 + e^v)) is n / (n + 2) with n = e^v (e^v + 2). */
 POINTWISE real mish_of(real v)
 {
-    const real e = exp_of(v > 20 ? 20 : v), n = e * (e + 2);
-    return v > 20 ? v : v * (n / (n + 2));
+    real by;
+    const real e = exp_raised_of(v > 20 ? 20 : v, &by);
+    const real n = e * (e * by + 2);
+    return v > 20 ? v : v * (n / (n * by + 2)) * by;
 }
 
 /* ---- circles ---- */

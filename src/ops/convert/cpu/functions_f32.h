@@ -64,11 +64,16 @@ MICA_INLINE float mica_exp_f32(float x)
 
 /* The same for x <= 0 (40 and less are right, too), in fewer steps: 2^n, too small for float bits,
  * is 2^(n + 64) times a constant. */
-MICA_INLINE float mica_exp_unclamped_f32(float x) /* from -130 */
+MICA_INLINE float mica_exp_raised_f32(float x) /* from -130; times 2^64 */
 {
     float r;
     uint32_t n = mica_bits_of(mica_exp_split(x, &r)); /* the shift drops all but n */
-    return (mica_exp_rest(r) + 1) * mica_float_of((n + 127 + 64) << 23) * 0x1p-64f;
+    return (mica_exp_rest(r) + 1) * mica_float_of((n + 127 + 64) << 23);
+}
+
+MICA_INLINE float mica_exp_unclamped_f32(float x) /* from -130 */
+{
+    return mica_exp_raised_f32(x) * 0x1p-64f;
 }
 
 MICA_INLINE float mica_exp_negative_f32(float x)
@@ -141,6 +146,15 @@ MICA_INLINE float mica_normal_f32(float x, float *density)
     float tail = mica_normal_tail(t) * e;
     *density = e;
     return x < 0 ? tail : 1 - tail;
+}
+
+/* x times it, with all digits where the integral alone would be subnormal. */
+MICA_INLINE float mica_times_normal_f32(float x)
+{
+    float a = fabsf(x), t = 1 / (1 + 0.35f * a);
+    float raised = mica_normal_tail(t) * mica_exp_raised_f32(-0.5f * a * a);
+    raised = a < 14.5f ? raised : 0;
+    return x < 0 ? x * raised * 0x1p-64f : x * (1 - raised * 0x1p-64f);
 }
 
 #endif

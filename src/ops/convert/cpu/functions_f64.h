@@ -60,11 +60,16 @@ MICA_INLINE double mica_exp_f64(double x)
     return (mica_exp_rest_f64(r) + 1) * power * (x > 0 ? 2 : 0x1p-128);
 }
 
-/* exp(x + rest) for x from -850 to 40 and a small rest */
-MICA_INLINE double mica_exp_sum_f64(double x, double rest)
+/* exp(x + rest) 2^256 for x from -850 to 40 and a small rest */
+MICA_INLINE double mica_exp_raised_f64(double x, double rest)
 {
     double r, shifted = mica_exp_split_f64(x, &r);
-    return (mica_exp_rest_f64(r + rest) + 1) * mica_power_f64(shifted, 1023 + 256) * 0x1p-256;
+    return (mica_exp_rest_f64(r + rest) + 1) * mica_power_f64(shifted, 1023 + 256);
+}
+
+MICA_INLINE double mica_exp_sum_f64(double x, double rest)
+{
+    return mica_exp_raised_f64(x, rest) * 0x1p-256;
 }
 
 /* exp(x) for x <= 0 (40 and less are right, too) */
@@ -163,11 +168,16 @@ MICA_INLINE double mica_normal_reach_f64(double x)
     return x > 40 ? 40 : x;
 }
 
-/* exp(-scale x^2), the square in two parts, of which the first is exact. */
-MICA_INLINE double mica_exp_square_f64(double x, double scale)
+/* exp(-scale x^2) 2^256, the square in two parts, of which the first is exact. */
+MICA_INLINE double mica_exp_square_raised_f64(double x, double scale)
 {
     double high = mica_double_of(mica_bits_of_f64(x) & 0xfffffffff8000000);
-    return mica_exp_sum_f64(-scale * high * high, -scale * (x - high) * (x + high));
+    return mica_exp_raised_f64(-scale * high * high, -scale * (x - high) * (x + high));
+}
+
+MICA_INLINE double mica_exp_square_f64(double x, double scale)
+{
+    return mica_exp_square_raised_f64(x, scale) * 0x1p-256;
 }
 
 /* exp(x^2) erfc(x) for x from 0 to 30 */
@@ -183,6 +193,15 @@ MICA_INLINE double mica_normal_f64(double x, double *density)
     double tail = 0.5 * e * mica_tail_f64(0.7071067811865476 * a);
     *density = e;
     return x < 0 ? tail : 1 - tail;
+}
+
+/* x times it, with all digits where the integral alone would be subnormal. */
+MICA_INLINE double mica_times_normal_f64(double x)
+{
+    double a = fabs(x), tail = 0.5 * mica_tail_f64(0.7071067811865476 * a);
+    double raised = tail * mica_exp_square_raised_f64(a, 0.5);
+    raised = a < 40 ? raised : 0;
+    return x < 0 ? x * raised * 0x1p-256 : x * (1 - raised * 0x1p-256);
 }
 
 MICA_INLINE double mica_erfc_f64(double x)

@@ -54,6 +54,10 @@
 #define softplus_of(v)   mica_softplus_f64(v, 1)
 #define normal_of(v)     mica_normal_f64(v, &(double){0})
 
+#define EXP_RAISED(v)   (v < -800 ? 0 : mica_exp_raised_f64(v, 0))
+#define EXP_LOWERED     0x1p-256
+#define TIMES_NORMAL(v) mica_times_normal_f64(v)
+
 #else
 
 #define cbrt_of(v)       mica_cbrt_f32(v)
@@ -90,6 +94,10 @@
 #define lgamma_of(v)     lgammaf_r(v, &(int){0}) /* without the global sign */
 #define j0_of(v)         j0f(v)
 #define j1_of(v)         j1f(v)
+
+#define EXP_RAISED(v)   (v < -130 ? 0 : mica_exp_raised_f32(v))
+#define EXP_LOWERED     0x1p-64f
+#define TIMES_NORMAL(v) mica_times_normal_f32(v)
 
 #endif
 
