@@ -1,14 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sets of tensors and their cut into boxes; what blocks hold. */
 #include "ops/quantize/quantize.h"
+#include "ops/quantize/quantize_power.h"
 #include "mica/reduce.h"
 #include "cpu/scratch.h"
 
+#include <math.h>
 #include <string.h>
 
 double mica_quantize_top(int code)
 {
     return CODE_TOP(code);
+}
+
+double mica_quantize_power(double v, int exponent)
+{
+    int64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    const int e = mica_quantize_exponent(bits, exponent);
+    return e > 127 ? NAN : ldexp(1, e);
 }
 
 static int code_of(mica_dtype d)

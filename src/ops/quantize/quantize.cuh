@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/types.cuh"
 #include "ops/quantize/quantize_args.h"
+#include "ops/quantize/quantize_power.h"
 
 #define QUANTIZE __device__ __forceinline__
 QUANTIZE float mul_of(float a, float b) { return __fmul_rn(a, b); }
@@ -15,6 +16,7 @@ QUANTIZE double add_of(double a, double b) { return __dadd_rn(a, b); }
 QUANTIZE double sub_of(double a, double b) { return __dsub_rn(a, b); }
 QUANTIZE double div_of(double a, double b) { return a / b; }
 QUANTIZE double rint_of(double a) { return rint(a); }
+QUANTIZE real nan_of() { return (real)NAN_F; }
 #define CODE_NAME(n) n
 #include "ops/quantize/quantize_body.h"
 
@@ -30,10 +32,7 @@ template <typename A> QUANTIZE A widen(e8m0 v)
 /* Of what is made of largest magnitudes: 2^(floor(log2 v) - exponent) within the type's ends. */
 QUANTIZE e8m0 power_of(double v, int exponent)
 {
-    const s64 bits = __double_as_longlong(v);
-    if (!(v >= 0) || isinf(v)) return e8m0{255};
-    const int e = (int)(bits >> 52) - 1023 - exponent;
-    return e8m0{(u8)(e < -127 ? 0 : e > 127 ? 254 : e + 127)};
+    return e8m0{(u8)(mica_quantize_exponent(__double_as_longlong(v), exponent) + 127)};
 }
 
 /* The nearest, of two the larger, of a number that is not negative. */

@@ -60,6 +60,9 @@ mica_status mica_quantize_extremes_run(const mica_quantize_extremes *extremes, c
 void mica_quantize_block_layout(const mica_quantize_set *set, mica_layout *layout);
 
 double mica_quantize_top(int code);
+/* The power of two that an e8m0 scale is of what is made of largest magnitudes; NaN of what is no
+ * finite number. */
+double mica_quantize_power(double v, int exponent);
 
 void mica_quantize_reference(const void *desc, const mica_view *views, const double *scalars);
 void mica_dequantize_reference(const void *desc, const mica_view *views, const double *scalars);

@@ -80,13 +80,6 @@ static ends look(const truth *t, const int64_t *block)
     return e;
 }
 
-static double power_scale(double amax, int exponent)
-{
-    if (!isfinite(amax)) return NAN;
-    const int e = amax == 0 ? -127 : ilogb(amax) - exponent;
-    return ldexp(1, e < -127 ? -127 : e > 127 ? 127 : e);
-}
-
 static void make_scale(const truth *t, const int64_t *block)
 {
     const mica_quantize_set *s = &t->set;
@@ -98,7 +91,9 @@ static void make_scale(const truth *t, const int64_t *block)
     if (s->pass == MICA_QUANTIZE_MINMAX)
         v = e.nan ? NAN : rounded(t, rounded(t, e.high - e.low) / (top - low));
     else if (type == MICA_E8M0)
-        v = e.nan ? NAN : power_scale(rounded(t, e.amax / t->global_scale), CODE_EXPONENT(s->code));
+        v = e.nan
+                ? NAN
+                : mica_quantize_power(rounded(t, e.amax / t->global_scale), CODE_EXPONENT(s->code));
     else
         v = e.nan ? NAN : rounded(t, rounded(t, e.amax / top) / t->global_scale);
     v = mica_fill_rounded(type, v);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu" of quantize and dequantize: pieces of rows through buffers of the first-level cache,
  * scales spread to one for each element, one vector loop each way. Scales that are made follow from
- * child plans (what a block holds) in a pass of its own. Four bits are packed and unpacked one by
- * one; results of four bits that begin within bytes are written by one thread. */
+ * child plans (what a block holds) in a pass of its own. Of four bits, whole bytes of neighbours
+ * are packed and unpacked by vector loops, in f32, and others one by one; results of four bits that
+ * begin within bytes are written by one thread. */
 #include "ops/quantize/quantize.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
@@ -17,17 +18,31 @@
 #define mul_of(a, b) ((a) * (b))
 #define add_of(a, b) ((a) + (b))
 #define sub_of(a, b) ((a) - (b))
+
+/* Adding and subtracting rounds to nearest even; what is past 2^20 saturates anyway. */
+QUANTIZE float near_f32(float v)
+{
+    v = v > 0x1p20f ? 0x1p20f : v < -0x1p20f ? -0x1p20f : v;
+    return (v + 0x1.8p23f) - 0x1.8p23f;
+}
+QUANTIZE double near_f64(double v)
+{
+    v = v > 0x1p20 ? 0x1p20 : v < -0x1p20 ? -0x1p20 : v;
+    return (v + 0x1.8p52) - 0x1.8p52;
+}
+
+#define nan_of()     ((real)NAN)
 #define real         float
-#define rint_of      nearbyintf
+#define rint_of      near_f32
 #define CODE_NAME(n) n##_f32
-#include "ops/quantize/quantize_body.h"
+#include "ops/quantize/cpu/quantize_loops.h"
 #undef real
 #undef rint_of
 #undef CODE_NAME
 #define real         double
-#define rint_of      nearbyint
+#define rint_of      near_f64
 #define CODE_NAME(n) n##_f64
-#include "ops/quantize/quantize_body.h"
+#include "ops/quantize/cpu/quantize_loops.h"
 #undef real
 
 enum { PIECE = 512 };
@@ -53,52 +68,6 @@ static mica_status build(mica_plan *plan)
     mica_quantize_block_layout(&s->set, &s->blocks);
     return mica_quantize_extremes_build(plan, &s->set, s->boxes, s->count, &s->extremes);
 }
-
-/* ---- vector loops ---- */
-
-/* Adding and subtracting MAGIC rounds to nearest even; what is larger than 2^20 saturates anyway.
- */
-#define CODED(T, suffix, MAGIC)                                                                    \
-    MICA_CLONES                                                                                    \
-    static void coded_integers_##suffix(T low, T top, const T *x, const T *scale, const T *zero,   \
-                                        T *q, int64_t n)                                           \
-    {                                                                                              \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            T v = x[i] / scale[i];                                                                 \
-            v = v != v ? 0 : v > 0x1p20f ? 0x1p20f : v < -0x1p20f ? -0x1p20f : v;                  \
-            v = (v + MAGIC) - MAGIC + zero[i];                                                     \
-            q[i] = v > top ? top : v < low ? low : v;                                              \
-        }                                                                                          \
-    }                                                                                              \
-    MICA_CLONES                                                                                    \
-    static void coded_floats_##suffix(T top, T nan, const T *x, const T *scale, T *q, int64_t n)   \
-    {                                                                                              \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            const T r = x[i] / scale[i], v = x[i] == 0 && scale[i] == 0 ? 0 : r;                   \
-            q[i] = v > top ? top : v < -top ? -top : v != v ? nan : v;                             \
-        }                                                                                          \
-    }                                                                                              \
-    static void coded_run_##suffix(int code, const T *x, const T *scale, const T *zero, T *q,      \
-                                   int64_t n)                                                      \
-    {                                                                                              \
-        const T top = CODE_TOP(code), low = CODE_LOW(code);                                        \
-        if (CODE_IS_FLOAT(code))                                                                   \
-            coded_floats_##suffix(top, code == CODE_E2M1 ? top : (T)NAN, x, scale, q, n);          \
-        else                                                                                       \
-            coded_integers_##suffix(low, top, x, scale, zero, q, n);                               \
-    }
-CODED(float, f32, 0x1.8p23f)
-CODED(double, f64, 0x1.8p52)
-
-#define DECODED(T, suffix)                                                                         \
-    MICA_CLONES                                                                                    \
-    static void decoded_run_##suffix(const T *code, const T *scale, const T *zero, T *v,           \
-                                     int64_t n)                                                    \
-    {                                                                                              \
-        for (int64_t i = 0; i < n; i++) v[i] = decoded_##suffix(code[i], scale[i], zero[i]);       \
-    }
-DECODED(float, f32)
-DECODED(double, f64)
 
 /* ---- four bits ---- */
 
@@ -325,13 +294,6 @@ static void prepare(work *k, const mica_run *run)
 
 /* ---- scales that are made ---- */
 
-static double power_of(double a, int exponent)
-{
-    if (!isfinite(a)) return NAN;
-    const int e = a == 0 ? -127 : ilogb(a) - exponent;
-    return ldexp(1, e < -127 ? -127 : e > 127 ? 127 : e);
-}
-
 static double extreme(const work *k, const mica_run *run, int kind, int64_t at)
 {
     const void *p = mica_at(run, k->s->extremes.buffer[kind]);
@@ -349,7 +311,7 @@ static double scale_of(const work *k, double high, double low)
     const double v =
         wide ? scale_of_amax_f64(s->code, power, high, k->global_scale)
              : (double)scale_of_amax_f32(s->code, power, (float)high, (float)k->global_scale);
-    return power ? power_of(v, CODE_EXPONENT(s->code)) : v;
+    return power ? mica_quantize_power(v, CODE_EXPONENT(s->code)) : v;
 }
 
 static void make_scales(const work *k, const mica_run *run, int64_t first, int64_t last)
