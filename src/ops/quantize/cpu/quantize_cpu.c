@@ -53,21 +53,12 @@ typedef struct state {
     int count;
     mica_quantize_extremes extremes;
     mica_layout blocks;
+    int64_t pieces[MICA_QUANTIZE_BOXES];
+    bool shares_bytes; /* two threads might write halves of one byte */
+    mica_load_fn load_scale, load_zero, load_code;
+    mica_store_fn store_scale, store_zero, store_code;
     double bytes;
 } state;
-
-static mica_status build(mica_plan *plan)
-{
-    state *s;
-    mica_why why;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_quantize_set_make(plan->op, plan->desc, NULL, &s->set);
-    MICA_TRY(mica_quantize_cut(&s->set, s->boxes, &s->count, &why));
-    s->bytes = mica_op_bytes(plan->op, plan->desc) * 2;
-    if (s->count == 0 || s->set.pass == MICA_QUANTIZE_GIVEN) return MICA_OK;
-    mica_quantize_block_layout(&s->set, &s->blocks);
-    return mica_quantize_extremes_build(plan, &s->set, s->boxes, s->count, &s->extremes);
-}
 
 /* ---- four bits ---- */
 
@@ -125,8 +116,6 @@ typedef struct work {
     const state *s;
     void *memory[MICA_QUANTIZE_PLACES];
     double global_scale;
-    mica_load_fn load_scale, load_zero, load_code;
-    mica_store_fn store_code;
     void *in, *out, *scale, *zero; /* PIECE elements of `real` */
 } work;
 
@@ -181,7 +170,7 @@ static void load_run(const work *k, int place, int64_t at, int64_t step, int64_t
         else if (pairs)
             unpack_integers(from, type == MICA_S4 ? 8 : 0, k->in, pairs);
         for (int64_t i = 2 * pairs; i < n; i++)
-            put(k, k->in, i, k->load_code(k->memory[place], at + i * step));
+            put(k, k->in, i, k->s->load_code(k->memory[place], at + i * step));
     } else if (k->s->set.real == MICA_F64) {
         mica_to_f64(type, k->memory[place], at, step, k->in, n);
     } else {
@@ -201,8 +190,8 @@ static void store_run(const work *k, int place, int64_t at, int64_t step, int64_
         else if (pairs)
             pack_integers(k->out, to, pairs);
         for (int64_t i = 2 * pairs; i < n; i++)
-            k->store_code(k->memory[place], at + i * step,
-                          wide ? ((double *)k->out)[i] : (double)((float *)k->out)[i]);
+            k->s->store_code(k->memory[place], at + i * step,
+                             wide ? ((double *)k->out)[i] : (double)((float *)k->out)[i]);
     } else if (wide) {
         mica_from_f64(type, k->memory[place], at, step, k->out, n);
     } else {
@@ -218,9 +207,9 @@ static void do_piece(const work *k, const mica_quantize_box *b, const int64_t *r
     const int in = s->quantizes ? MICA_QUANTIZE_PLACE_VALUE : MICA_QUANTIZE_PLACE_CODE,
               out = s->quantizes ? MICA_QUANTIZE_PLACE_CODE : MICA_QUANTIZE_PLACE_VALUE;
     const int64_t in_step = l->strides[in][l->rank - 1], out_step = l->strides[out][l->rank - 1];
-    spread(k, b, k->load_scale, MICA_QUANTIZE_PLACE_SCALE, row[MICA_QUANTIZE_PLACE_SCALE],
+    spread(k, b, k->s->load_scale, MICA_QUANTIZE_PLACE_SCALE, row[MICA_QUANTIZE_PLACE_SCALE],
            b->scale_step, from, n, k->global_scale, k->scale);
-    spread(k, b, k->load_zero, MICA_QUANTIZE_PLACE_ZERO, row[MICA_QUANTIZE_PLACE_ZERO],
+    spread(k, b, k->s->load_zero, MICA_QUANTIZE_PLACE_ZERO, row[MICA_QUANTIZE_PLACE_ZERO],
            b->zero_step, from, n, 1, k->zero);
     load_run(k, in, row[in] + from * in_step, in_step, n);
     if (s->quantizes && s->real == MICA_F64)
@@ -252,7 +241,9 @@ static void do_box(const work *k, const mica_quantize_box *b, int64_t first, int
     }
 }
 
-static int64_t pieces(const mica_quantize_box *b)
+/* ---- the plan ---- */
+
+static int64_t count_pieces(const mica_quantize_box *b)
 {
     const mica_layout *l = &b->layout;
     int64_t n = (l->dims[l->rank - 1] - 1) / PIECE + 1;
@@ -260,7 +251,6 @@ static int64_t pieces(const mica_quantize_box *b)
     return n;
 }
 
-/* Whether two threads may write halves of one byte. */
 static bool shares_bytes(const state *s)
 {
     const int place = MICA_QUANTIZE_PLACE_CODE;
@@ -275,21 +265,41 @@ static bool shares_bytes(const state *s)
     return false;
 }
 
+static void find_conversions(state *s)
+{
+    const mica_dtype scale = s->set.at[MICA_QUANTIZE_PLACE_SCALE].dtype,
+                     zero = s->set.at[MICA_QUANTIZE_PLACE_ZERO].dtype,
+                     code = s->set.at[MICA_QUANTIZE_PLACE_CODE].dtype;
+    s->load_scale = mica_dtype_load(scale), s->store_scale = mica_dtype_store(scale);
+    s->load_zero = mica_dtype_load(zero), s->store_zero = mica_dtype_store(zero);
+    s->load_code = mica_dtype_load(code), s->store_code = mica_dtype_store(code);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    state *s;
+    mica_why why;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    mica_quantize_set_make(plan->op, plan->desc, NULL, &s->set);
+    MICA_TRY(mica_quantize_cut(&s->set, s->boxes, &s->count, &why));
+    for (int b = 0; b < s->count; b++) s->pieces[b] = count_pieces(&s->boxes[b]);
+    s->shares_bytes = shares_bytes(s);
+    find_conversions(s);
+    s->bytes = mica_op_bytes(plan->op, plan->desc) * 2;
+    if (s->count == 0 || s->set.pass == MICA_QUANTIZE_GIVEN) return MICA_OK;
+    mica_quantize_block_layout(&s->set, &s->blocks);
+    return mica_quantize_extremes_build(plan, &s->set, s->boxes, s->count, &s->extremes);
+}
+
+/* ---- runs ---- */
+
 static void prepare(work *k, const mica_run *run)
 {
     const mica_quantize_set *s = &k->s->set;
     for (int p = 0; p < MICA_QUANTIZE_PLACES; p++)
         if (s->arg[p] >= 0) k->memory[p] = run->args[s->arg[p]];
-    k->load_scale = mica_dtype_load(s->at[MICA_QUANTIZE_PLACE_SCALE].dtype);
-    k->load_zero = mica_dtype_load(s->at[MICA_QUANTIZE_PLACE_ZERO].dtype);
-    k->load_code = mica_dtype_load(s->at[MICA_QUANTIZE_PLACE_CODE].dtype);
-    k->store_code = mica_dtype_store(s->at[MICA_QUANTIZE_PLACE_CODE].dtype);
     k->global_scale = 1;
     if (s->global_arg >= 0) k->global_scale = (double)*(const float *)run->args[s->global_arg];
-    k->in = mica_scratch_take(PIECE * sizeof(double));
-    k->out = mica_scratch_take(PIECE * sizeof(double));
-    k->scale = mica_scratch_take(PIECE * sizeof(double));
-    k->zero = mica_scratch_take(PIECE * sizeof(double));
 }
 
 /* ---- scales that are made ---- */
@@ -318,8 +328,6 @@ static void make_scales(const work *k, const mica_run *run, int64_t first, int64
 {
     const mica_quantize_set *s = &k->s->set;
     const mica_layout *l = &k->s->blocks;
-    const mica_store_fn store_scale = mica_dtype_store(s->at[MICA_QUANTIZE_PLACE_SCALE].dtype),
-                        store_zero = mica_dtype_store(s->at[MICA_QUANTIZE_PLACE_ZERO].dtype);
     const bool ends = s->pass == MICA_QUANTIZE_MINMAX;
     for (int64_t i = first; i < last; i++) {
         int64_t at[3] = {0}, rest = i;
@@ -329,13 +337,13 @@ static void make_scales(const work *k, const mica_run *run, int64_t first, int64
             for (int t = 0; t < 3; t++) at[t] += c * l->strides[t][d];
         }
         const double high = extreme(k, run, 0, at[0]), low = ends ? extreme(k, run, 1, at[0]) : 0;
-        store_scale(k->memory[MICA_QUANTIZE_PLACE_SCALE], at[1], scale_of(k, high, low));
+        k->s->store_scale(k->memory[MICA_QUANTIZE_PLACE_SCALE], at[1], scale_of(k, high, low));
         if (!ends) continue;
-        const double scale = k->load_scale(k->memory[MICA_QUANTIZE_PLACE_SCALE], at[1]);
-        store_zero(k->memory[MICA_QUANTIZE_PLACE_ZERO], at[2],
-                   s->real == MICA_F64
-                       ? zero_of_ends_f64(s->code, low, scale)
-                       : (double)zero_of_ends_f32(s->code, (float)low, (float)scale));
+        const double scale = k->s->load_scale(k->memory[MICA_QUANTIZE_PLACE_SCALE], at[1]);
+        k->s->store_zero(k->memory[MICA_QUANTIZE_PLACE_ZERO], at[2],
+                         s->real == MICA_F64
+                             ? zero_of_ends_f64(s->code, low, scale)
+                             : (double)zero_of_ends_f32(s->code, (float)low, (float)scale));
     }
 }
 
@@ -356,7 +364,6 @@ static mica_status run_scales(const state *s, const mica_run *run)
     MICA_TRY(mica_quantize_extremes_run(&s->extremes, run));
 #pragma omp parallel num_threads(one ? 1 : mica_cpu_threads_for((double)s->blocks.count * 256))
     {
-        mica_scratch scope MICA_SCOPED = mica_scratch_open();
         work k = {.s = s};
         int64_t end;
         prepare(&k, run);
@@ -371,15 +378,20 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
     const state *s = plan->state;
     if (s->count == 0) return MICA_OK;
     if (s->set.pass != MICA_QUANTIZE_GIVEN) MICA_TRY(run_scales(s, run));
-    const int threads = shares_bytes(s) ? 1 : mica_cpu_threads_for(s->bytes);
+    const int threads = s->shares_bytes ? 1 : mica_cpu_threads_for(s->bytes);
 #pragma omp parallel num_threads(threads)
     {
         mica_scratch scope MICA_SCOPED = mica_scratch_open();
-        work k = {.s = s};
+        double *const line = mica_scratch_take(4 * PIECE * sizeof *line);
+        work k = {.s = s,
+                  .in = line,
+                  .out = line + PIECE,
+                  .scale = line + 2 * PIECE,
+                  .zero = line + 3 * PIECE};
         prepare(&k, run);
         for (int b = 0; b < s->count; b++) {
             int64_t end;
-            const int64_t first = part_of(pieces(&s->boxes[b]), &end);
+            const int64_t first = part_of(s->pieces[b], &end);
             do_box(&k, &s->boxes[b], first, end);
         }
     }
