@@ -2,7 +2,8 @@
  * Engine "cpu": statistics in one corrected pass about a guess of the mean (rarely two), then one
  * pass that writes; sums in f32 (f64 for f64) of pieces that move to double. Any strides and types,
  * no workspace. A set that fits the cache comes from memory once: layer, rms, group and instance.
- * Batch reads x twice and is bound by that; so is dscale of layer and rms, a walk of its own.
+ * Batch reads x twice and is bound by that; so is dscale of layer and rms, a walk of its own. Not
+ * on ops/reduce, whose tiles cost more than short rows: docs/experiments/norm.md.
  *
  * Engine "cpu_once": that dscale and dbias along with dx, row by row, so that x and dy come from
  * memory once. Its workspace holds the sums by column of each part of the rows: 32 n bytes, times
