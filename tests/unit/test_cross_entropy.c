@@ -146,9 +146,79 @@ static void labels_out_of_range(void **state)
     }
 }
 
+/* ---- against PyTorch (tests/judges/cross_entropy.py) ---- */
+
+enum { ELEMENTS = 24, ARGUMENTS = MICA_CROSS_ENTROPY_DTARGET + 1 };
+typedef struct judgement {
+    const char *line;
+    double values[ARGUMENTS][ELEMENTS]; /* by argument */
+    int counts[ARGUMENTS];              /* 0: there is none */
+} judgement;
+
+static const judgement judgements[] = {
+#include "../judges/cross_entropy.h"
+};
+enum { JUDGEMENTS = sizeof judgements / sizeof *judgements };
+
+/* The judgement's line with that type for '@'. */
+static void spell(char *line, const char *begin, const judgement *j, const char *type)
+{
+    line += sprintf(line, "%s ", begin);
+    for (const char *c = j->line; *c; c++)
+        line += *c == '@' ? sprintf(line, "%s", type) : sprintf(line, "%c", *c);
+}
+
+static void compare(const judgement *j, const char *line, int arg, const double *got, double units)
+{
+    for (int i = 0; i < j->counts[arg]; i++) {
+        const double want = j->values[arg][i];
+        if (isnan(want) ? isnan(got[i]) : fabs(got[i] - want) <= units * (1 + fabs(want))) continue;
+        fail_msg("%s: argument %d, element %d is %.17g, PyTorch's %.17g", line, arg, i, got[i],
+                 want);
+    }
+}
+
+static void judge(const judgement *j, const char *engine, const char *type, double units)
+{
+    char line[400];
+    double loss[ELEMENTS], dx[ELEMENTS], dtarget[ELEMENTS], *values[MICA_MAX_ARGS] = {0};
+    for (int i = 0; i < ARGUMENTS; i++) values[i] = (double *)j->values[i];
+    values[MICA_CROSS_ENTROPY_LOSS] = loss;
+    values[MICA_CROSS_ENTROPY_DX] = dx;
+    values[MICA_CROSS_ENTROPY_DTARGET] = dtarget;
+    spell(line, "cross_entropy", j, type);
+    run_ok(engine, line, values);
+    compare(j, line, MICA_CROSS_ENTROPY_LOSS, loss, units);
+    spell(line, "cross_entropy pass=bwd", j, type);
+    if (j->counts[MICA_CROSS_ENTROPY_DTARGET]) sprintf(line + strlen(line), " dtarget=%s", type);
+    run_ok(engine, line, values);
+    compare(j, line, MICA_CROSS_ENTROPY_DX, dx, units);
+    compare(j, line, MICA_CROSS_ENTROPY_DTARGET, dtarget, units);
+}
+
+static void judged(void **state)
+{
+    (void)state;
+    for (const judgement *j = judgements; j < judgements + JUDGEMENTS; j++) {
+        judge(j, "ref", "f64", 1e-13);
+        judge(j, "targets", "f64", 1e-13);
+        judge(j, "targets", "f32", 2e-6);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
+    refuses("cross_entropy x=f32:4x7 weight=f32:4", "dimension 0 of weight is 4");
+    refuses("cross_entropy x=f32:4x7 weight=s32:7", "weight is s32, it must be");
+    refuses("cross_entropy x=f32:4x7 target=f32:4x7", "target is for targets=probabilities");
+    refuses("cross_entropy pass=bwd x=f32:4x7 dtarget=f32", "dtarget is for targets=probabilities");
+    refuses("cross_entropy targets=probabilities x=f32:4x7 target=f32:4", "target has rank 1");
+    refuses("cross_entropy targets=probabilities x=f32:4x7 labels=s64:4",
+            "labels is for targets=classes");
+    refuses("cross_entropy targets=probabilities x=f32:4x7 ignore=1",
+            "ignore is for targets=classes");
+    refuses("cross_entropy input=log_probs x=f32:4x7 lse=f32", "lse is for input=logits");
     refuses("cross_entropy", "x is needed");
     refuses("cross_entropy x=f32:7", "x has rank 1");
     refuses("cross_entropy x=s8:4x7", "x is s8, it must be");
@@ -235,16 +305,18 @@ static void threads_do_not_show(void **state)
     (void)state;
     const char *const lines[] = {"cross_entropy x=f32:15000x10", "cross_entropy x=f32:3x50000",
                                  "cross_entropy x=bf16:2x15x5000 reduction=sum",
-                                 "cross_entropy x=f64:1500x100 smoothing=0.1"};
+                                 "cross_entropy x=f64:1500x100 smoothing=0.1",
+                                 "cross_entropy input=log_probs x=f32:15000x10"};
     enum { N = 150000 };
     double *x = malloc(N * sizeof *x), *labels = calloc(15000, sizeof *labels), one, many;
     wave(x, N, 3);
     int before = omp_get_max_threads();
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         omp_set_num_threads(1);
-        run_ok("cpu", lines[i], VALUES(x, labels, &one));
+        const char *engine = strstr(lines[i], "log_probs") ? "targets" : "cpu";
+        run_ok(engine, lines[i], VALUES(x, labels, &one));
         omp_set_num_threads(5);
-        run_ok("cpu", lines[i], VALUES(x, labels, &many));
+        run_ok(engine, lines[i], VALUES(x, labels, &many));
         assert_true(one == many && isfinite(one));
     }
     omp_set_num_threads(before);
@@ -258,6 +330,7 @@ int main(void)
         cmocka_unit_test(ignored_rows), cmocka_unit_test(labels_out_of_range),
         cmocka_unit_test(refusals),     cmocka_unit_test(finite_differences),
         cmocka_unit_test(in_place),     cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(judged),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

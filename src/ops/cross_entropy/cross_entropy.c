@@ -8,11 +8,14 @@
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
 static const char *const reductions[] = {"mean", "sum", "none", NULL};
+static const char *const inputs[] = {"logits", "log_probs", NULL};
+static const char *const targets[] = {"classes", "probabilities", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_cross_entropy_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
-    FIELD(x, TENSOR, .zero = "needed", .doc = "logits, N x C or N x C x spatial"),
+    FIELD(x, TENSOR, .zero = "needed",
+          .doc = "logits or log-probabilities, N x C or N x C x spatial"),
     FIELD(labels, TENSOR, .zero = "inferred", .doc = "classes, N or N x spatial, s32 or s64"),
     FIELD(loss, TENSOR, .zero = "inferred",
           .doc = "fwd: one element, or as labels with reduction=none"),
@@ -24,12 +27,17 @@ static const mica_field fields[] = {
           .doc = "weight of the uniform distribution in the target, 0 to 1"),
     FIELD(ignore, FLAG, .doc = "rows labelled ignore_index do not count"),
     FIELD(ignore_index, I64, .zero = "class 0", .doc = "such as -100"),
+    FIELD(input, ENUM, .spellings = inputs, .doc = "what x is"),
+    FIELD(targets, ENUM, .spellings = targets, .doc = "labels, or target"),
+    FIELD(target, TENSOR, .zero = "inferred", .doc = "targets=probabilities: those, as x"),
+    FIELD(weight, TENSOR, .zero = "none", .doc = "of classes"),
+    FIELD(dtarget, TENSOR, .zero = "not wanted",
+          .doc = "bwd, targets=probabilities: gradient of target"),
 };
 
 /* ---- shapes ---- */
 
-/* t without its class axis. */
-static mica_tensor without_classes(const mica_tensor *t)
+mica_tensor mica_cross_entropy_without_classes(const mica_tensor *t)
 {
     mica_tensor r = *t;
     r.rank = t->rank - 1;
@@ -46,7 +54,7 @@ static mica_tensor without_classes(const mica_tensor *t)
 static mica_tensor labels_shape(const void *desc)
 {
     const mica_cross_entropy_desc *d = desc;
-    const mica_tensor rows = without_classes(&d->x);
+    const mica_tensor rows = mica_cross_entropy_without_classes(&d->x);
     return mica_tensor_packed(MICA_S64, rows.rank, rows.dims);
 }
 
@@ -55,6 +63,12 @@ static mica_tensor rows_shape(const void *desc)
     mica_tensor rows = labels_shape(desc);
     rows.dtype = ((const mica_cross_entropy_desc *)desc)->x.dtype;
     return rows;
+}
+
+static mica_tensor weight_shape(const void *desc)
+{
+    const mica_cross_entropy_desc *d = desc;
+    return mica_tensor_packed(d->x.dtype, 1, &d->x.dims[1]);
 }
 
 /* A loss of each row, or one element, in any number of dimensions. */
@@ -71,12 +85,14 @@ static mica_tensor loss_shape(const void *desc)
 #member, offsetof(mica_cross_entropy_desc, member),                                        \
             {FWD, BWD }, .need = {FWD_NEED, BWD_NEED }, __VA_ARGS__                                \
     }
-#define OF_ROWS .like = "x", .words = "x without its classes"
+#define OF_ROWS            .like = "x", .words = "x without its classes"
+#define OF_TARGETS(TARGET) .when = "targets", .values = 1u << MICA_CROSS_ENTROPY_##TARGET
 static const mica_arg args[] = {
     [MICA_CROSS_ENTROPY_X] =
         ARG(x, MICA_IN, MICA_IN, MICA_NEEDED, MICA_NEEDED, .types = MICA_FLOATS, .alias = "dx"),
-    [MICA_CROSS_ENTROPY_LABELS] = ARG(labels, MICA_IN, MICA_IN, MICA_INFERRED, MICA_INFERRED,
-                                      .types = MICA_INDICES, .shape = labels_shape, OF_ROWS),
+    [MICA_CROSS_ENTROPY_LABELS] =
+        ARG(labels, MICA_IN, MICA_IN, MICA_INFERRED, MICA_INFERRED, .types = MICA_INDICES,
+            .shape = labels_shape, OF_ROWS, OF_TARGETS(CLASSES)),
     [MICA_CROSS_ENTROPY_LOSS] =
         ARG(loss, MICA_OUT, MICA_UNUSED, MICA_INFERRED, 0, .types = MICA_FLOATS,
             .shape = loss_shape, .state = true, OF_ROWS),
@@ -87,12 +103,19 @@ static const mica_arg args[] = {
             .shape = loss_shape, .state = true, OF_ROWS),
     [MICA_CROSS_ENTROPY_DX] =
         ARG(dx, MICA_UNUSED, MICA_OUT, 0, MICA_INFERRED, .types = MICA_FLOATS, .like = "x"),
+    [MICA_CROSS_ENTROPY_TARGET] = ARG(target, MICA_IN, MICA_IN, MICA_INFERRED, MICA_INFERRED,
+                                      .types = MICA_FLOATS, .like = "x", OF_TARGETS(PROBABILITIES)),
+    [MICA_CROSS_ENTROPY_WEIGHT] =
+        ARG(weight, MICA_IN, MICA_IN, 0, 0, .types = MICA_FLOATS, .shape = weight_shape,
+            .like = "x", .words = "the classes of x"),
+    [MICA_CROSS_ENTROPY_DTARGET] = ARG(dtarget, MICA_UNUSED, MICA_OUT, 0, 0, .types = MICA_FLOATS,
+                                       .like = "target", OF_TARGETS(PROBABILITIES)),
 };
 
 /* What stands for a tensor that is absent or has one element for all rows. */
-static mica_tensor shared_by_all(const mica_tensor *labels)
+static mica_tensor shared_by_all(const mica_tensor *rows)
 {
-    mica_tensor t = *labels;
+    mica_tensor t = *rows;
     memset(t.strides, 0, sizeof t.strides);
     return t;
 }
@@ -101,22 +124,36 @@ void mica_cross_entropy_rows_make(mica_cross_entropy_rows *rows, const mica_cros
 {
     bool fwd = d->pass == MICA_CROSS_ENTROPY_FWD, each = d->reduction == MICA_REDUCE_NONE;
     const mica_tensor *loss = fwd ? &d->loss : &d->dloss;
-    mica_tensor x = without_classes(&d->x), third = each ? *loss : shared_by_all(&d->labels);
-    mica_tensor fourth = shared_by_all(&d->labels);
+    const bool given = d->targets == MICA_CROSS_ENTROPY_PROBABILITIES;
+    mica_tensor x = mica_cross_entropy_without_classes(&d->x), shared = shared_by_all(&x);
+    mica_tensor labels = given ? shared : d->labels, third = each ? *loss : shared;
+    mica_tensor fourth = shared, target = shared, dtarget = shared;
     if (fwd && mica_tensor_given(&d->lse)) fourth = d->lse;
-    if (!fwd) fourth = without_classes(&d->dx);
-    mica_layout_make(&rows->layout, (const mica_tensor *[]){&x, &d->labels, &third, &fourth}, 4);
+    if (!fwd) fourth = mica_cross_entropy_without_classes(&d->dx);
+    if (given) target = mica_cross_entropy_without_classes(&d->target);
+    if (mica_tensor_given(&d->dtarget)) dtarget = mica_cross_entropy_without_classes(&d->dtarget);
+    mica_layout_make(&rows->layout,
+                     (const mica_tensor *[]){&x, &labels, &third, &fourth, &target, &dtarget}, 6);
     rows->classes = d->x.dims[1];
     rows->x_stride = d->x.strides[1];
     rows->dx_stride = fwd ? 0 : d->dx.strides[1];
+    rows->target_stride = d->target.strides[1];
+    rows->dtarget_stride = d->dtarget.strides[1];
 }
 
 bool mica_cross_entropy_is_wide(const mica_cross_entropy_desc *d)
 {
-    const mica_tensor *t[] = {&d->x, &d->loss, &d->lse, &d->dloss, &d->dx};
+    const mica_tensor *t[] = {&d->x,  &d->loss,   &d->lse,    &d->dloss,
+                              &d->dx, &d->target, &d->weight, &d->dtarget};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++)
         if (t[i]->dtype == MICA_F64) return true;
     return false;
+}
+
+bool mica_cross_entropy_is_plain(const mica_cross_entropy_desc *d)
+{
+    return d->input == MICA_CROSS_ENTROPY_LOGITS && d->targets == MICA_CROSS_ENTROPY_CLASSES &&
+           !mica_tensor_given(&d->weight);
 }
 
 /* ---- inference and checks ---- */
@@ -127,6 +164,14 @@ static mica_status infer(void *desc, mica_why *why)
     if (d->x.rank < 2)
         return mica_invalid(why, "x has rank %d, it must be N x C or N x C x spatial", d->x.rank);
     if (!d->ignore) d->ignore_index = 0;
+    const bool classes = d->targets == MICA_CROSS_ENTROPY_CLASSES;
+    if (classes && (mica_tensor_given(&d->target) || mica_tensor_given(&d->dtarget)))
+        return mica_invalid(why, "%s is for targets=probabilities, this is classes",
+                            mica_tensor_given(&d->target) ? "target" : "dtarget");
+    if (!classes && mica_tensor_given(&d->labels))
+        return mica_invalid(why, "labels is for targets=classes, this is probabilities");
+    if (!classes && d->ignore)
+        return mica_invalid(why, "ignore is for targets=classes, this is probabilities");
     return MICA_OK;
 }
 
@@ -140,6 +185,8 @@ static mica_status check(const void *desc, mica_why *why)
                             fwd ? "loss" : "dloss", (long long)losses, reductions[d->reduction]);
     if (!(d->smoothing >= 0 && d->smoothing <= 1))
         return mica_invalid(why, "smoothing is %g, 0 to 1 are legal", d->smoothing);
+    if (fwd && d->input == MICA_CROSS_ENTROPY_LOG_PROBS && mica_tensor_given(&d->lse))
+        return mica_invalid(why, "lse is for input=logits, this is log_probs");
     return MICA_OK;
 }
 
@@ -180,13 +227,32 @@ static void fill_logits(const mica_cross_entropy_desc *d, uint64_t seed, double 
     }
 }
 
+/* Probabilities and weights: above 0, so that their sums are. */
+static void fill_shares(const mica_tensor *t, mica_fill fill, uint64_t seed, double *values)
+{
+    const int64_t count = mica_tensor_count(t);
+    seed = mica_random_bits(seed, 0x5ca1e);
+    for (int64_t i = 0; i < count; i++) {
+        char element[16];
+        const double u = mica_random_uniform(seed, (uint64_t)i);
+        const double v = fill == MICA_FILL_EXTREME ? exp2(-6 * u) : 0.03 + 0.97 * u;
+        mica_dtype_store(t->dtype)(element, 0, v);
+        values[i] = mica_dtype_load(t->dtype)(element, 0);
+    }
+}
+
 static bool fill_input(const void *desc, const double *scalars, int arg, mica_fill fill,
                        uint64_t seed, double *values)
 {
     (void)scalars;
     const mica_cross_entropy_desc *d = desc;
-    if (arg == MICA_CROSS_ENTROPY_X && fill == MICA_FILL_RANGE) {
+    if (arg == MICA_CROSS_ENTROPY_X && fill == MICA_FILL_RANGE &&
+        d->input == MICA_CROSS_ENTROPY_LOGITS) {
         fill_logits(d, seed, values);
+        return true;
+    }
+    if (arg == MICA_CROSS_ENTROPY_TARGET || arg == MICA_CROSS_ENTROPY_WEIGHT) {
+        fill_shares(mica_op_tensor(&mica_op_cross_entropy, d, arg), fill, seed, values);
         return true;
     }
     if (arg != MICA_CROSS_ENTROPY_LABELS) return false;
@@ -204,12 +270,13 @@ static bool fill_input(const void *desc, const double *scalars, int arg, mica_fi
     return true;
 }
 
-static const mica_engine *const engines[] = {&mica_cross_entropy_cpu, &mica_engine_ref,
+static const mica_engine *const engines[] = {&mica_cross_entropy_cpu,
+                                             &mica_cross_entropy_targets_cpu, &mica_engine_ref,
                                              &mica_cross_entropy_cuda, NULL};
 
 const mica_op mica_op_cross_entropy = {
     .name = "cross_entropy",
-    .doc = "cross-entropy of logits and labels, and its gradient",
+    .doc = "cross-entropy of logits or log-probabilities, and its gradient",
     .desc_size = sizeof(mica_cross_entropy_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
 {
     overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
-    __shared__ long long counts[32];
+    __shared__ counted_t counts[32];
     double counted = (double)counted_rows(args, counts);
     for (long long first = (long long)blockIdx.x * SLICES; first < args.rows.count;
          first += (long long)gridDim.x * SLICES) {

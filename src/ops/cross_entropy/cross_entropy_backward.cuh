@@ -6,13 +6,13 @@
 #include "kernels/types.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
-__device__ __forceinline__ long long counted_rows(const mica_cross_entropy_args &args, long long *scratch)
+__device__ __forceinline__ counted_t counted_rows(const mica_cross_entropy_args &args, counted_t *scratch)
 {
-    if constexpr (REDUCTION != MEAN || COUNT == ALL_ROWS) return args.rows.count;
-    long long counted = 0;
+    if constexpr (REDUCTION != MEAN || COUNT == ALL_ROWS) return (counted_t)args.rows.count;
+    counted_t counted = 0;
     if constexpr (COUNT == OWN) counted = count_rows(args, threadIdx.x, blockDim.x);
     if constexpr (COUNT == PARTIALS)
-        for (int i = threadIdx.x; i < args.partials; i += blockDim.x) counted += args.partial[i].counted;
+        for (int i = threadIdx.x; i < args.partials; i += blockDim.x) counted += partial_of(args)[i].counted;
     return block_sum(counted, scratch);
 }
 

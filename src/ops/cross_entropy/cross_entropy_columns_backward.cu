@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 cross_entropy_columns_backward(const mica_cross_entropy_args args)
 {
     overlap_wait();
-    __shared__ long long counts[32];
+    __shared__ counted_t counts[32];
     const double counted = (double)counted_rows(args, counts);
     for (long long i = ((long long)blockIdx.x * THREADS + threadIdx.x) * VECTOR; i < args.rows.count;
          i += (long long)gridDim.x * THREADS * VECTOR)

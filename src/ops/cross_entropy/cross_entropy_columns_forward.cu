@@ -16,7 +16,7 @@ __device__ __forceinline__ acc_t loss_of(const mica_cross_entropy_args &args, ac
 
 /* VECTOR rows from `index` on; their losses are added up. */
 __device__ __forceinline__ void do_rows(const mica_cross_entropy_args &args, long long index,
-                                        mica_cross_entropy_partial &mine)
+                                        partial_sum &mine)
 {
     long long at[4], label[VECTOR];
     layout_offsets<4>(args.rows, index, at);
@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 cross_entropy_columns_forward(const mica_cross_entropy_args args)
 {
     overlap_wait();
-    __shared__ mica_cross_entropy_partial shares[THREADS];
-    mica_cross_entropy_partial mine = {0, 0};
+    __shared__ partial_sum shares[THREADS];
+    partial_sum mine = {0, 0};
     for (long long i = ((long long)blockIdx.x * THREADS + threadIdx.x) * VECTOR; i < args.rows.count;
          i += (long long)gridDim.x * THREADS * VECTOR)
         do_rows(args, i, mine);
@@ -72,5 +72,5 @@ cross_entropy_columns_forward(const mica_cross_entropy_args args)
     if constexpr (DIRECT)
         *(loss_t *)args.loss = narrow<loss_t>(REDUCTION == MEAN ? mine.sum / (double)mine.counted : mine.sum);
     else
-        args.partial[blockIdx.x] = mine;
+        partial_of(args)[blockIdx.x] = mine;
 }

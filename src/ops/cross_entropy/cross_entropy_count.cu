@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How many rows count, by block: for the gradient of a mean with ignored rows. Constants: BLOCK,
- * IGNORE; type label_t. */
+ * IGNORE, WEIGHTED; types label_t, weight_t, counted_t. */
 #include "kernels/overlap.cuh"
 #include "ops/cross_entropy/cross_entropy.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy_count(const mica_cross_entropy_args args)
 {
     overlap_wait();
-    __shared__ long long scratch[32];
+    __shared__ counted_t scratch[32];
     long long first = (long long)blockIdx.x * BLOCK + threadIdx.x;
-    long long counted = block_sum(count_rows(args, first, (long long)gridDim.x * BLOCK), scratch);
-    if (threadIdx.x == 0) args.partial[blockIdx.x].counted = counted;
+    counted_t counted = block_sum(count_rows(args, first, (long long)gridDim.x * BLOCK), scratch);
+    if (threadIdx.x == 0) partial_of(args)[blockIdx.x].counted = counted;
 }

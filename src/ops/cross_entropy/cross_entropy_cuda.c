@@ -2,9 +2,10 @@
  * Engine "cuda": a group of 1 to 512 threads per row (ops/access/slices.h). The forward pass reads
  * the logits once; sums over rows are partial sums by block in a fixed grid, finished by one block.
  * The backward pass keeps a row in registers if it fits, else reads it twice. Any strides and
- * types. Configs: `blocks` that share a sum over rows; with 1 no workspace is needed, and a mean's
- * gradient counts the rows in every block; `columns`: where rows lie side by side in memory, a
- * thread has some neighbours for itself, as many as a vector. */
+ * types. Class weights, log-probabilities and probabilities have kernels of their own
+ * (cross_entropy_targets.cuh). Configs: `blocks` that share a sum over rows; with 1 no workspace is
+ * needed, and a mean's gradient counts the rows in every block; `columns`: where rows lie side by
+ * side in memory, a thread has some neighbours for itself, as many as a vector. */
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/cross_entropy_args.h"
 #include "ops/access/slices.h"
@@ -27,7 +28,7 @@ typedef struct state {
     mica_cross_entropy_args args;
     size_t partial; /* of the workspace, if there are partials */
     mica_slices slices;
-    int bytes[2]; /* of an element of x, dx */
+    int bytes[4]; /* of an element of x and, where they are there, dx, target, dtarget */
     bool forward, columns;
 } state;
 
@@ -35,25 +36,43 @@ typedef struct state {
 static bool shares_rows(const mica_cross_entropy_desc *d)
 {
     if (d->pass == MICA_CROSS_ENTROPY_FWD) return d->reduction != MICA_REDUCE_NONE;
-    return d->reduction == MICA_REDUCE_MEAN && d->ignore;
+    if (d->targets == MICA_CROSS_ENTROPY_PROBABILITIES) return false;
+    return d->reduction == MICA_REDUCE_MEAN && (d->ignore || mica_tensor_given(&d->weight));
 }
 
-/* Groups are chosen for the logits and, backward, their gradient. */
+/* Whether the classes are read of the target, or written of its gradient. */
+static bool has_target(const mica_cross_entropy_desc *d)
+{
+    return d->targets == MICA_CROSS_ENTROPY_PROBABILITIES;
+}
+
+static bool has_dtarget(const mica_cross_entropy_desc *d)
+{
+    return mica_tensor_given(&d->dtarget);
+}
+
+/* Groups are chosen for the logits and, backward, their gradient; and for probabilities. */
 typedef struct sliced {
     mica_layout outer;
-    int64_t along[2];
-    int bytes[2], count;
+    int64_t along[4];
+    int bytes[4], count;
 } sliced;
+
+static void add_sliced(sliced *s, const mica_cross_entropy_rows *rows, int which, int64_t along,
+                       const mica_tensor *t)
+{
+    memcpy(s->outer.strides[s->count], rows->layout.strides[which], sizeof s->outer.strides[0]);
+    s->along[s->count] = along;
+    s->bytes[s->count++] = mica_dtype_bits(t->dtype) / 8;
+}
 
 static sliced find_sliced(const mica_cross_entropy_desc *d, const mica_cross_entropy_rows *rows)
 {
-    bool forward = d->pass == MICA_CROSS_ENTROPY_FWD;
-    sliced s = {
-        .outer = rows->layout,
-        .along = {rows->x_stride, rows->dx_stride},
-        .bytes = {mica_dtype_bits(d->x.dtype) / 8, forward ? 0 : mica_dtype_bits(d->dx.dtype) / 8},
-        .count = forward ? 1 : 2};
-    memcpy(s.outer.strides[1], rows->layout.strides[3], sizeof s.outer.strides[1]);
+    sliced s = {.outer = rows->layout};
+    add_sliced(&s, rows, 0, rows->x_stride, &d->x);
+    if (d->pass == MICA_CROSS_ENTROPY_BWD) add_sliced(&s, rows, 3, rows->dx_stride, &d->dx);
+    if (has_target(d)) add_sliced(&s, rows, 4, rows->target_stride, &d->target);
+    if (has_dtarget(d)) add_sliced(&s, rows, 5, rows->dtarget_stride, &d->dtarget);
     return s;
 }
 
@@ -69,7 +88,8 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     mica_slices slices;
     mica_cross_entropy_rows_make(&rows, desc);
     sliced s = find_sliced(desc, &rows);
-    for (int columns = find_columns(&s, &slices); columns >= 0; columns--) {
+    const bool beside = mica_cross_entropy_is_plain(desc) && find_columns(&s, &slices);
+    for (int columns = beside; columns >= 0; columns--) {
         if (shares_rows(desc))
             list[count++] = (mica_config){{device->units * BLOCKS_PER_UNIT, columns}};
         list[count++] = (mica_config){{1, columns}};
@@ -88,6 +108,15 @@ static double predict(const void *desc, const mica_device_info *device, const mi
 
 /* ---- kernels ---- */
 
+static void add_counting(mica_text *p, const mica_cross_entropy_desc *d)
+{
+    const bool weighted = mica_tensor_given(&d->weight);
+    mica_prologue_int(p, "WEIGHTED", weighted);
+    mica_prologue_type(p, "label_t", has_target(d) ? MICA_S64 : d->labels.dtype);
+    mica_prologue_type(p, "weight_t", weighted ? d->weight.dtype : MICA_F32);
+    mica_prologue_type(p, "counted_t", weighted ? MICA_F64 : MICA_S64);
+}
+
 static void add_common(mica_text *p, const mica_cross_entropy_desc *d)
 {
     mica_prologue_int(p, "MEAN", MICA_REDUCE_MEAN);
@@ -96,8 +125,17 @@ static void add_common(mica_text *p, const mica_cross_entropy_desc *d)
     mica_prologue_int(p, "REDUCTION", d->reduction);
     mica_prologue_int(p, "IGNORE", d->ignore);
     mica_prologue_type(p, "x_t", d->x.dtype);
-    mica_prologue_type(p, "label_t", d->labels.dtype);
     mica_prologue_type(p, "acc_t", mica_cross_entropy_is_wide(d) ? MICA_F64 : MICA_F32);
+    add_counting(p, d);
+}
+
+static void add_targets(mica_text *p, const mica_cross_entropy_desc *d)
+{
+    mica_prologue_int(p, "LOGITS", d->input == MICA_CROSS_ENTROPY_LOGITS);
+    mica_prologue_int(p, "PROBABILITIES", has_target(d));
+    mica_prologue_int(p, "DTARGET", has_dtarget(d));
+    mica_prologue_type(p, "target_t", has_target(d) ? d->target.dtype : MICA_F32);
+    mica_prologue_type(p, "dtarget_t", has_dtarget(d) ? d->dtarget.dtype : MICA_F32);
 }
 
 static void add_shape(mica_text *p, const state *s)
@@ -113,7 +151,7 @@ static void add_shape(mica_text *p, const state *s)
 static mica_status add_forward(mica_plan *plan, state *s)
 {
     const mica_cross_entropy_desc *d = plan->desc;
-    char buffer[1024] = "";
+    char buffer[1536] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     add_common(&p, d);
     add_shape(&p, s);
@@ -127,6 +165,11 @@ static mica_status add_forward(mica_plan *plan, state *s)
         spec.file = "ops/cross_entropy/cross_entropy_columns_forward.cu";
         spec.entry = "cross_entropy_columns_forward";
     }
+    if (!mica_cross_entropy_is_plain(d)) {
+        add_targets(&p, d);
+        spec.file = "ops/cross_entropy/cross_entropy_targets_forward.cu";
+        spec.entry = "cross_entropy_targets_forward";
+    }
     MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->main));
     if (s->args.partials == 0) return MICA_OK;
     char reduce[512] = "";
@@ -134,7 +177,9 @@ static mica_status add_forward(mica_plan *plan, state *s)
     mica_prologue_int(&p, "BLOCK", REDUCE_BLOCK);
     mica_prologue_int(&p, "MEAN", MICA_REDUCE_MEAN);
     mica_prologue_int(&p, "REDUCTION", d->reduction);
+    mica_prologue_int(&p, "IGNORE", d->ignore);
     mica_prologue_type(&p, "loss_t", d->loss.dtype);
+    add_counting(&p, d);
     s->second_grid = (mica_grid){.grid = {1}, .block = {REDUCE_BLOCK}};
     spec = (mica_kernel_spec){"ops/cross_entropy/cross_entropy_reduce.cu", "cross_entropy_reduce",
                               reduce, 0};
@@ -145,7 +190,7 @@ static mica_status add_backward(mica_plan *plan, state *s)
 {
     enum { ALL_ROWS, PARTIALS, OWN };
     const mica_cross_entropy_desc *d = plan->desc;
-    char buffer[1024] = "";
+    char buffer[1536] = "";
     mica_text p = {buffer, sizeof buffer, 0};
     add_common(&p, d);
     add_shape(&p, s);
@@ -161,13 +206,19 @@ static mica_status add_backward(mica_plan *plan, state *s)
         spec.file = "ops/cross_entropy/cross_entropy_columns_backward.cu";
         spec.entry = "cross_entropy_columns_backward";
     }
+    if (!mica_cross_entropy_is_plain(d)) {
+        add_targets(&p, d);
+        mica_prologue_int(&p, "SMOOTH", d->smoothing > 0);
+        spec.file = "ops/cross_entropy/cross_entropy_targets_backward.cu";
+        spec.entry = "cross_entropy_targets_backward";
+    }
     MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->main));
     if (s->args.partials == 0) return MICA_OK;
-    char count[256] = "";
+    char count[512] = "";
     p = (mica_text){count, sizeof count, 0};
     mica_prologue_int(&p, "BLOCK", COUNT_BLOCK);
     mica_prologue_int(&p, "IGNORE", d->ignore);
-    mica_prologue_type(&p, "label_t", d->labels.dtype);
+    add_counting(&p, d);
     s->second_grid = (mica_grid){.grid = {(unsigned)s->args.partials}, .block = {COUNT_BLOCK}};
     spec = (mica_kernel_spec){"ops/cross_entropy/cross_entropy_count.cu", "cross_entropy_count",
                               count, 0};
@@ -207,6 +258,9 @@ static void fill_args(const mica_cross_entropy_desc *d, const mica_cross_entropy
     args->dx_along = rows->dx_stride;
     args->ignore_index = d->ignore_index;
     args->smoothing = d->smoothing;
+    args->target_along = rows->target_stride;
+    args->dtarget_along = rows->dtarget_stride;
+    args->weight_along = d->weight.strides[0];
 }
 
 static mica_status build(mica_plan *plan)
@@ -221,12 +275,16 @@ static mica_status build(mica_plan *plan)
     bool wide = mica_cross_entropy_is_wide(d);
     sliced in = find_sliced(d, &rows);
     memcpy(s->bytes, in.bytes, sizeof s->bytes);
+    /* Of labels' log-probabilities only the label's is read. */
+    const bool spread = has_target(d) || d->smoothing > 0;
+    const bool lone = s->forward && !spread && d->input == MICA_CROSS_ENTROPY_LOG_PROBS;
+    const int keep = (wide ? KEEP / 2 : KEEP) / (has_target(d) ? 2 : 1);
     s->columns = plan->config.knob[KNOB_COLUMNS];
     if (s->columns)
         find_columns(&in, &s->slices);
     else
-        mica_slices_choose(&s->slices, &in.outer, rows.classes, in.along, in.bytes, in.count,
-                           wide ? KEEP / 2 : KEEP);
+        mica_slices_choose(&s->slices, &in.outer, lone ? 1 : rows.classes, in.along, in.bytes,
+                           in.count, keep);
     if (s->forward) s->slices.items = 0;
     choose_grid(s, d, plan->config.knob[KNOB_BLOCKS], plan->device.units);
     MICA_TRY(s->forward ? add_forward(plan, s) : add_backward(plan, s));
@@ -239,18 +297,24 @@ static mica_status build(mica_plan *plan)
 
 static mica_status run(const mica_plan *plan, const mica_run *r)
 {
+    const mica_cross_entropy_desc *d = plan->desc;
     const state *s = plan->state;
     mica_cross_entropy_args args = s->args;
     args.x = r->args[MICA_CROSS_ENTROPY_X];
     args.labels = r->args[MICA_CROSS_ENTROPY_LABELS];
     args.loss = r->args[MICA_CROSS_ENTROPY_LOSS];
-    args.lse = mica_tensor_given(&((const mica_cross_entropy_desc *)plan->desc)->lse)
-                   ? r->args[MICA_CROSS_ENTROPY_LSE]
-                   : NULL;
+    args.lse = mica_tensor_given(&d->lse) ? r->args[MICA_CROSS_ENTROPY_LSE] : NULL;
     args.dloss = r->args[MICA_CROSS_ENTROPY_DLOSS];
     args.dx = r->args[MICA_CROSS_ENTROPY_DX];
-    const void *const pointers[] = {args.x, args.dx};
-    args.whole = mica_slices_whole(&s->slices, pointers, s->bytes, s->forward ? 1 : 2);
+    args.target = r->args[MICA_CROSS_ENTROPY_TARGET];
+    args.weight = r->args[MICA_CROSS_ENTROPY_WEIGHT];
+    args.dtarget = r->args[MICA_CROSS_ENTROPY_DTARGET];
+    const void *pointers[4] = {args.x};
+    int pointer_count = 1;
+    if (!s->forward) pointers[pointer_count++] = args.dx;
+    if (has_target(d)) pointers[pointer_count++] = args.target;
+    if (has_dtarget(d)) pointers[pointer_count++] = args.dtarget;
+    args.whole = mica_slices_whole(&s->slices, pointers, s->bytes, pointer_count);
     if (s->second) args.partial = mica_at(r, s->partial);
     if (s->second && !s->forward)
         MICA_TRY(mica_kernel_launch(s->second, &s->second_grid, r->stream, &args));

@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
 {
     overlap_wait();
     __shared__ acc_t scratch[SLICE_SCRATCH];
-    __shared__ mica_cross_entropy_partial shares[SLICES];
-    mica_cross_entropy_partial mine = {0, 0};
+    __shared__ partial_sum shares[SLICES];
+    partial_sum mine = {0, 0};
     for (long long first = (long long)blockIdx.x * SLICES; first < args.rows.count;
          first += (long long)gridDim.x * SLICES) {
         long long index = first + slice_in_block(), at[4] = {0, 0, 0, 0};
@@ -63,5 +63,5 @@ extern "C" __global__ void __launch_bounds__(THREADS *SLICES, 1)
     if constexpr (DIRECT)
         *(loss_t *)args.loss = narrow<loss_t>(REDUCTION == MEAN ? mine.sum / (double)mine.counted : mine.sum);
     else
-        args.partial[blockIdx.x] = mine;
+        partial_of(args)[blockIdx.x] = mine;
 }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The mean or sum of the forward blocks' shares, by one block in a fixed order. Constants: BLOCK (a
- * power of two), REDUCTION, MEAN; type loss_t. */
+ * power of two), REDUCTION, MEAN, IGNORE, WEIGHTED; types loss_t, label_t, weight_t, counted_t. */
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
-#include "ops/cross_entropy/cross_entropy_args.h"
+#include "ops/cross_entropy/cross_entropy.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy_reduce(const mica_cross_entropy_args args)
 {
     overlap_wait();
-    __shared__ mica_cross_entropy_partial shares[BLOCK];
-    mica_cross_entropy_partial mine = {0, 0};
+    __shared__ partial_sum shares[BLOCK];
+    partial_sum mine = {0, 0};
     for (int i = threadIdx.x; i < args.partials; i += BLOCK) {
-        mine.sum += args.partial[i].sum;
-        mine.counted += args.partial[i].counted;
+        mine.sum += partial_of(args)[i].sum;
+        mine.counted += partial_of(args)[i].counted;
     }
     shares[threadIdx.x] = mine;
     for (int half = BLOCK / 2; half > 0; half /= 2) {

@@ -379,6 +379,13 @@ static const mica_reduce backward = {.operands = operands,
                                      .keep = backward_keep,
                                      .rescale = backward_rescale};
 
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    (void)device;
+    if (mica_cross_entropy_is_plain(desc)) return MICA_OK;
+    return mica_refuse(why, "weights, log-probabilities and probabilities are what targets is for");
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_cross_entropy_desc *d = plan->desc;
@@ -459,5 +466,9 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     return MICA_OK;
 }
 
-const mica_engine mica_cross_entropy_cpu = {
-    .name = "cpu", .reached = 1 / 1.5, .start_ms = 3e-4, .build = build, .run = run};
+const mica_engine mica_cross_entropy_cpu = {.name = "cpu",
+                                            .reached = 1 / 1.5,
+                                            .start_ms = 3e-4,
+                                            .accepts = accepts,
+                                            .build = build,
+                                            .run = run};
