@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Random numbers and dropout, any strides: VECTOR neighbours of a row per thread. Constants: DRAW
  * (mica_random_draw), PER_BLOCK (elements of a counter), DIGITS, ALIGNED (vectors begin where a
- * counter does, and indices are neighbours), DROPOUT, SAVES (what was kept is a result), HAS_ADD,
+ * counter does, and indices are neighbours), PATCH (not 1: indices are neighbours along the dimension
+ * before the last, which is counted in so many; a thread has all elements of VECTOR counters), DROPOUT, SAVES (what was kept is a result), HAS_ADD,
  * VECTOR, BLOCK; types out_t, in_t, add_t, real (f32, f64 or s64). */
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
@@ -128,12 +129,11 @@ template <typename T, typename R> RANDOM void put(const mica_random_args &a, con
     store<T>(a, MICA_RANDOM_PLACE_OUT, at, n, v);
 }
 
-RANDOM void drop(const mica_random_args &a, const stream &s, const s64 *at, int n)
+RANDOM void drop(const mica_random_args &a, const s64 *at, int n, u32 keep)
 {
     real x[VECTOR], more[VECTOR];
     load<in_t>(a, MICA_RANDOM_PLACE_IN, at, n, x);
     if (HAS_ADD) load<add_t>(a, MICA_RANDOM_PLACE_ADD, at, n, more);
-    const u32 keep = kept(a, s, at, n);
     const real scale = (real)a.numbers.scale;
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
@@ -157,6 +157,34 @@ RANDOM void drop(const mica_random_args &a, const stream &s, const s64 *at, int 
         ((u8 *)a.at[MICA_RANDOM_PLACE_BITS])[at[MICA_RANDOM_PLACE_BITS] >> 3] = (u8)(keep & ((1u << n) - 1));
 }
 
+/* PATCH rows of the vector, each a lane of the counters. */
+RANDOM void take_patch(const mica_random_args &a, const stream &s, s64 *at, int n)
+{
+    const int dim = a.layout.rank - 2;
+    const u64 index = (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]);
+    const u64 step = (u64)step_of(a, MICA_RANDOM_PLACE_INDEX);
+    u32 w[VECTOR][4];
+#pragma unroll
+    for (int e = 0; e < VECTOR; e++) random_words(s.key, s.offset, (index + (u64)e * step) / PER_BLOCK, 0, w[e]);
+#pragma unroll
+    for (int lane = 0; lane < PATCH; lane++) {
+        if constexpr (DROPOUT) {
+            u32 keep = 0;
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++) keep |= (u32)(w[e][lane & 3] >= a.numbers.threshold) << e;
+            drop(a, at, n, keep);
+        } else {
+            real v[VECTOR];
+#pragma unroll
+            for (int e = 0; e < VECTOR; e++)
+                v[e] = number_of(a, s, (index + (u64)e * step) / PER_BLOCK, lane, w[e], real());
+            put<out_t>(a, at, n, v);
+        }
+#pragma unroll
+        for (int p = 0; p < MICA_RANDOM_PLACES; p++) at[p] += a.layout.strides[p][dim] / PATCH;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK) random_numbers(const __grid_constant__ mica_random_args a)
 {
     overlap_wait();
@@ -172,8 +200,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK) random_numbers(const __grid_
         const u64 *numbers = (const u64 *)a.rng;
         s = {{(u32)numbers[0], (u32)(numbers[0] >> 32)}, (u32)numbers[a.rng_stride]};
     }
-    if constexpr (DROPOUT) {
-        drop(a, s, at, n);
+    if constexpr (PATCH > 1) {
+        take_patch(a, s, at, n);
+    } else if constexpr (DROPOUT) {
+        drop(a, at, n, kept(a, s, at, n));
     } else {
         real v[VECTOR];
         draw(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]), step_of(a, MICA_RANDOM_PLACE_INDEX), v,
