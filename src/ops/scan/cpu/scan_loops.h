@@ -45,6 +45,26 @@ INLINE void scan_row(int by, bool exclusive, int step, real *x, int64_t n, bool 
     *state = run;
 }
 
+/* One slice's maxima: that a later one wins is rare in a row, which a branch foresees. */
+INLINE void max_of_row(bool exclusive, int step, const mica_scan_chunk *c, mica_scan_state *state)
+{
+    real *x = c->a, run = state->a.NUMBERS[0];
+    int64_t at = state->index[0];
+    const int64_t first = step > 0 ? 0 : c->m - 1;
+    for (int64_t k = 0, i = first; k < c->m; k++, i += step) {
+        const real v = x[i];
+        if (exclusive) {
+            x[i] = run;
+            if (c->index) c->index[i] = at;
+        }
+        if (__builtin_expect(v >= run || IS_NAN(v), 0)) run = v, at = c->from + i;
+        if (exclusive) continue;
+        x[i] = run;
+        if (c->index) c->index[i] = at;
+    }
+    state->a.NUMBERS[0] = run, state->index[0] = at;
+}
+
 INLINE void row_of(int by, const mica_scan_step *s, const mica_scan_chunk *c, real *state)
 {
     real *x = c->a;
@@ -70,10 +90,13 @@ static MICA_MEMORY_CLONES void product_row(const mica_scan_step *s, const mica_s
     row_of(SCAN_PRODUCT, s, c, state);
 }
 
-static MICA_MEMORY_CLONES void max_row(const mica_scan_step *s, const mica_scan_chunk *c,
-                                       real *state)
+static void max_row(const mica_scan_step *s, const mica_scan_chunk *c, mica_scan_state *state)
 {
-    row_of(SCAN_MAX, s, c, state);
+    const int step = s->reverse ? -1 : 1;
+    if (s->exclusive)
+        max_of_row(true, step, c, state);
+    else
+        max_of_row(false, step, c, state);
 }
 
 /* Where segments begin. */
@@ -156,10 +179,10 @@ static void clear(const mica_scan_step *s, mica_scan_state *state, int64_t width
 static void simple_chunk(const mica_scan_step *s, const mica_scan_chunk *c, mica_scan_state *state)
 {
     const bool row = c->width == 1 && !c->heads;
-    if (c->index)
+    if (s->by == SCAN_MAX && row)
+        max_row(s, c, state);
+    else if (c->index)
         max_with_index(s, c, state);
-    else if (s->by == SCAN_MAX && row)
-        max_row(s, c, state->a.NUMBERS);
     else if (s->by == SCAN_MAX)
         max_columns(s, c, state);
     else if (s->by == SCAN_PRODUCT && row)
