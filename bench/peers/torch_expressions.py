@@ -74,10 +74,10 @@ NAMES = {
     # None: there is none, or one for something else by that name.
     "gamma": None, "cbrt": None, "round_away": None, "popcount": None, "glu": lambda a, b: a * torch.sigmoid(b), "kl_div": None, "huber": None,
 }
+ARITHMETIC = ("+", "-", "*", "/")
 BINARY = [{"||": "lor"}, {"&&": "land"}, {"|": "bor"}, {"^": "bxor"}, {"&": "band"}, {"==": "eq", "!=": "ne"},
           {"<": "lt", "<=": "le", ">": "gt", ">=": "ge"}, {"<<": "shl", ">>": "shr"}, {"+": "+", "-": "-"},
           {"*": "*", "/": "/", "%": "rem"}]
-ARITHMETIC = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}
 
 
 def formulas():
@@ -202,30 +202,34 @@ def steps(trees):
     return order, [add(tree) for tree in trees]
 
 
+def source(order, results):
+    """A function's text, as a user would write it, a line for each step, and what it refers to."""
+    names = sorted({inputs[0] for kind, *inputs in order if kind == "name"})
+    text, scope, operand, argument = [f"def chain({', '.join(names)}):"], {}, [], []
+    for at, (kind, *inputs) in enumerate(order):
+        if kind == "number":
+            scope[f"c{at}"] = torch.tensor(inputs[0], dtype=torch.int64 if isinstance(inputs[0], int) else torch.float64)
+            operand.append(f"float('{inputs[0]}')" if not math.isfinite(inputs[0]) else f"({inputs[0]!r})")
+            argument.append(f"c{at}")
+            continue
+        if kind == "name":
+            operand.append(inputs[0])
+        elif kind in ARITHMETIC:
+            text.append(f"    v{at} = {operand[inputs[0]]} {kind} {operand[inputs[1]]}")
+            operand.append(f"v{at}")
+        else:
+            scope[f"f{at}"] = function(kind)
+            text.append(f"    v{at} = f{at}({', '.join(argument[i] for i in inputs)})")
+            operand.append(f"v{at}")
+        argument.append(operand[at])
+    text.append(f"    return [{', '.join(argument[i] for i in results)}]")
+    return "\n".join(text), scope
+
+
 def translate(text):
-    """The names in the expressions, and a callable of them by name that gives the expressions' values."""
+    """The names in the expressions, and a function of them that gives the expressions' values."""
     known = formulas()
     trees = [spelt_out(tree, known) for tree in Parser(text).all()]
-    order, results = steps(trees)
-    calls = []
-    for kind, *inputs in order:
-        if kind == "number":
-            calls.append(("number", inputs[0], torch.tensor(inputs[0], dtype=torch.int64 if isinstance(inputs[0], int) else torch.float64)))
-        elif kind == "name":
-            calls.append(("name", inputs[0], None))
-        elif kind in ARITHMETIC:
-            calls.append((ARITHMETIC[kind], inputs, False))
-        else:
-            calls.append((function(kind), inputs, True))
-
-    def evaluate(values):
-        done = []  # pairs: as an operand, as a function's argument
-        for call, inputs, extra in calls:
-            if call == "number":
-                done.append((inputs, extra))
-            elif call == "name":
-                done.append((values[inputs],) * 2)
-            else:
-                done.append((call(*(done[i][extra] for i in inputs)),) * 2)
-        return [done[i][1] for i in results]
-    return set().union(*map(leaves, trees)), evaluate
+    text, scope = source(*steps(trees))
+    exec(text, scope)
+    return set().union(*map(leaves, trees)), scope["chain"]

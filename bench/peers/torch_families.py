@@ -34,6 +34,13 @@ def typed(value, like):
     return value if value.dtype == like.dtype else value.to(like.dtype)
 
 
+def placed(value, target):
+    """With the type and the strides that are asked for: no view of an input, no other order in memory."""
+    if value.dtype != target.dtype or value.stride() != target.stride():
+        return target.copy_(value)
+    return value
+
+
 def refuse(fields, *names):
     foreign = sorted(set(names) & set(fields))
     if foreign:
@@ -73,6 +80,8 @@ def operands(fields, t, evaluate_names, result):
 
 
 def compiled(call):
+    """Anew for each line: PyTorch gives up compiling one that it has seen in too many forms."""
+    torch._dynamo.reset()
     return torch.compile(call, dynamic=False)
 
 
@@ -82,20 +91,20 @@ def pointwise(fields, t, compile_it=False):
     inputs = {n: t[n] for n in names if n in t}
     plain = {n: 1.0 for n in names if n[0] == "s"}
     if not any(n[0] == "i" for n in names):
-        choose_fill(lambda sample: evaluate(plain | sample), inputs)
+        choose_fill(lambda sample: evaluate(**(plain | sample)), inputs)
     values = operands(fields, t, names, t[results[0]])
     if compile_it:
         evaluate = compiled(evaluate)
     if fields.get("pass") != "bwd":
         targets = [t[n] for n in results]
-        return lambda: dict(zip(results, map(typed, evaluate(values), targets)))
+        return lambda: dict(zip(results, map(placed, evaluate(**values), targets)))
     wanted = sorted(n for n in t if n[:2] == "dx")
     leaves = {n: t[n[1:]].detach().requires_grad_() for n in wanted}
     if compile_it:
         import torch._functorch.config as functorch
         functorch.donated_buffer = False
     with torch.enable_grad():
-        made = evaluate(values | {n[1:]: v for n, v in leaves.items()})
+        made = evaluate(**(values | {n[1:]: v for n, v in leaves.items()}))
     upstream = [typed(t[n], y).expand_as(y) for n, y in zip(results, made)]
 
     def gradients():
@@ -144,7 +153,7 @@ def reduce(fields, t):
     if "map" in fields:
         names, evaluate = translate(fields["map"])
         values = {n: x if n == "x0" else t[n] for n in names}
-        return lambda: {"y": typed(call(evaluate(values)[0]), t["y"])}
+        return lambda: {"y": typed(call(evaluate(**values)[0]), t["y"])}
     if backward:
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
@@ -386,8 +395,11 @@ def quantize(fields, t):
         t["global_scale"].fill_(0.01)
     if mode == "given" and scale_type != E8M0:
         positive(t["scale"])
+    # Tensors: PyTorch multiplies by the reciprocal of a number.
+    top = torch.tensor(float(TOPS[kind]), device=x.device)
     if mode == "minmax" and kind not in RANGES:
         raise NotImplementedError("minmax of floats")
+    width = torch.tensor(float(RANGES[kind][1] - RANGES[kind][0]) if kind in RANGES else 0, device=x.device)
 
     if "zero" in t and kind in ("s4", "u4"):
         refuse(fields, "zero")  # of half a byte each
@@ -404,7 +416,7 @@ def quantize(fields, t):
             scale = codes.view(E8M0)
             value = torch.exp2(codes.float() - 127)
         else:
-            scale = most / TOPS[kind]
+            scale = most / top
             if "global_scale" in t:
                 scale = scale / t["global_scale"]
             scale = scale.clamp(max=448).to(scale_type) if scale_type in SMALL else scale.to(scale_type)
@@ -415,9 +427,8 @@ def quantize(fields, t):
     def minmax():
         low, high = x.view(shape).amin(inside, True).float(), x.view(shape).amax(inside, True).float()
         low, high = low.clamp(max=0), high.clamp(min=0)
-        bottom, top = RANGES[kind]
-        scale = ((high - low) / (top - bottom)).to(scale_type)
-        zero = (bottom + torch.round(-low / scale.float())).clamp(bottom, top).view(t["scale"].shape)
+        scale = ((high - low) / width).to(scale_type)
+        zero = (RANGES[kind][0] + torch.round(-low / scale.float())).clamp(*RANGES[kind]).view(t["scale"].shape)
         y = encode((x.float().view(shape) / scale.float()).view(dims), kind,
                    zero.view(narrow).expand(shape).reshape(dims))
         return {"y": y, "scale": scale.view(t["scale"].shape),
