@@ -28,16 +28,14 @@ trap 'rm -rf "$work"' EXIT
 
 beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_depthwise conv_nchw resnet50)
 beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope
-    functions pointwise pointwise_chains reduce loss quantize random softmax)
+    functions-bf16 functions-f32 pointwise pointwise_chains reduce scan loss quantize random softmax)
 
-# The problem lines of a set; `functions` has every element function, of 64 M elements.
+# The problem lines of a set; functions-TYPE has every element function, of 64 M elements.
 lines() {
-    if [ "$1" = functions ]; then
-        bench/functions.sh bf16 67108864
-        bench/functions.sh f32 67108864
-    else
-        sed 's/#.*//; /^ *$/d' "bench/cases/$1.txt"
-    fi
+    case $1 in
+    functions-*) bench/functions.sh "${1#*-}" 67108864 ;;
+    *) sed 's/#.*//; /^ *$/d' "bench/cases/$1.txt" ;;
+    esac
 }
 
 # Kernels of the steps' sets, so that no measurement waits for a compiler. Of lines that fail it says why.
@@ -46,7 +44,7 @@ compile() {
     for set in "${steps[@]}"; do
         case " ${beside_nvidia[*]} ${beside_torch[*]} " in *" $set "*) lines "$set" ;; esac
     done | sort -u | xargs -d '\n' -n 1 -P "$(nproc)" bash -c '
-        said=$("$0" check --quiet --pick --compile-only --allow-refusals --device "$1" "$2" 2>&1) || {
+        said=$("$0" check --quiet --pick --compile-only --device "$1" "$2" 2>&1) || {
             printf "%s\n%s\n" "$2" "$said"
             exit 1
         }' "$tool" "$device"
@@ -71,7 +69,7 @@ nvidia() {
 torch() {
     local more=()
     case $1 in
-    functions | pointwise | reduce | quantize | random) more=(--copy) ;;
+    functions-* | pointwise | reduce | quantize | random) more=(--copy) ;;
     pointwise_chains) more=(--copy --compile) ;;
     esac
     lines "$1" >"$work/$1.txt"
@@ -86,13 +84,19 @@ first() {
             "gemm a=bf16:4096x4096 b=bf16:4096x4096" pick peer/cublaslt
 }
 
+# Of an expression that no process has planned before.
+first_pointwise() {
+    COMMIT=$commit bench/first.sh "$tool" "$out/first.jsonl" \
+        "pointwise expr=gelu(x0+x1)*x2 x0=bf16:16384x4096 x1=bf16:4096 x2=bf16:16384x4096" pick
+}
+
 images() {
     keep torch.jsonl "$python" bench/peers/resnet50_torch.py --example "$examples/03_resnet50" \
         --commit "$commit" --json "$rows"
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(compile "${beside_nvidia[@]}" "${beside_torch[@]}" first images)
+[ $# -gt 0 ] || steps=(compile "${beside_nvidia[@]}" "${beside_torch[@]}" first first_pointwise images)
 status=0
 for step in "${steps[@]}"; do
     start=$SECONDS how=ok
@@ -103,9 +107,9 @@ for step in "${steps[@]}"; do
         *" $step "*) torch "$step" || how=FAILED ;;
         *)
             case $step in
-            compile | first | images) "$step" || how=FAILED ;;
+            compile | first | first_pointwise | images) "$step" || how=FAILED ;;
             *)
-                echo "all.sh: no step $step; there are compile ${beside_nvidia[*]} ${beside_torch[*]} first images" >&2
+                echo "all.sh: no step $step; there are compile ${beside_nvidia[*]} ${beside_torch[*]} first first_pointwise images" >&2
                 exit 2
                 ;;
             esac
