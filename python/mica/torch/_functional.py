@@ -20,6 +20,8 @@ def _stat(x):
 
 def _autocast(*tensors):
     """Tensors in autocast's type, where it is on."""
+    if not torch._C._is_any_autocast_enabled():
+        return tensors
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -71,8 +73,7 @@ def _conv_site(*key):
 
 
 def _conv(x, w, bias, stride, padding, dilation, groups, transposed=False, output_padding=0):
-    if torch._C._is_any_autocast_enabled():
-        x, w, bias = _autocast(x, w, bias)
+    x, w, bias = _autocast(x, w, bias)
     batched = x.dim() == w.dim()
     if not batched:
         x = x.unsqueeze(0)
@@ -103,9 +104,10 @@ def conv_transpose(input, weight, bias=None, stride=1, padding=0, output_padding
 def linear(input, weight, bias=None):
     """F.linear."""
     input, weight, bias = _autocast(input, weight, bias)
-    a = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
+    flat = input.dim() == 2
+    a = input if flat else input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
     c, = _call("gemm", a=a, b=weight.t(), bias=bias, epilogue=None if bias is None else ["bias"])
-    return c.reshape(*input.shape[:-1], weight.shape[0])
+    return c if flat else c.reshape(*input.shape[:-1], weight.shape[0])
 
 
 def matmul(a, b):

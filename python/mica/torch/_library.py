@@ -42,7 +42,12 @@ def text(t, name="a tensor"):
 
 def _readable(t):
     """One element that stands for all (the gradient of a sum) is what no fast engine takes: written out."""
-    return t.contiguous() if t.layout is torch.strided and t.numel() > 1 and not any(t.stride()) else t
+    if t.layout is not _STRIDED or any(t.stride()) or t.numel() <= 1:
+        return t
+    return t.contiguous()
+
+
+_STRIDED = torch.strided
 
 
 class Operator:
@@ -77,6 +82,8 @@ class Operator:
 
     def found(self, given, described, scalars):
         given = {n: _readable(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        if not torch.is_grad_enabled():
+            return self.function(**given, **described, **scalars)
         with torch.no_grad():
             return self.function(**given, **described, **scalars)
 
@@ -122,7 +129,6 @@ def plain(values):
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_STRIDED = torch.strided
 
 
 class Direct(torch.autograd.Function):
