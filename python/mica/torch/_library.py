@@ -59,6 +59,7 @@ class Operator:
         self.fields = [*table.positional, *(f.python for f in table.fields if f.python not in table.positional)]
         self.first = next(a.python for a in table.args[0] if a.dir == abi.MICA_OUT)
         self.function = getattr(mica, table.python)
+        self.bound = {}
         parts = [f"{_SCHEMA[f.type]} {_schema_name(f.python)}=None" for f in map(table.field.get, self.fields)]
         parts += [f"float {s}={d!r}" for s, d in zip(table.scalars, table.scalar_defaults)]
         _library.define(f"{table.python}({', '.join(parts)}, str[]? described=None) -> Tensor[]")
@@ -80,7 +81,43 @@ class Operator:
         given, scalars, described = self.split(arguments, keywords)
         return self.kernel(given, described, scalars)
 
+    def quick(self, given, described):
+        """What the function returns, where plain tensors like these were seen before; None: it takes the long way."""
+        key, pointers, held = [], [], []
+        for name, value in given.items():
+            if type(value) in _PLAIN:
+                if value.layout is not _STRIDED or value.is_neg():
+                    return None
+                key += name, value.dtype, value.shape, value.stride(), value.device
+                pointers.append(value.data_ptr())
+                held.append(value)
+            elif value is not None:
+                key += name, tuple(value) if type(value) is list else value
+        if described:
+            key += described.items()
+        key = tuple(key)
+        try:
+            bound = self.bound.get(key)
+        except TypeError:  # tensors of other kinds, sizes that a trace has not made numbers
+            return None
+        if bound is None:
+            bound = self.bound[key] = self.bind(given, described, held)
+        return bound(pointers, held, held, None, None) if bound else None
+
+    def bind(self, given, described, tensors):
+        """Plans, once for tensors of a kind; False for those that go the long way."""
+        if any(_readable(t) is not t or t.is_complex() for t in tensors):  # complex ones may be conjugates, unwritten
+            return False
+        if len(self.bound) >= 4096:
+            self.bound.clear()
+        given = {n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        return self.function._mica_bind((), {**given, **described}, False)
+
     def found(self, given, described, scalars):
+        if not scalars and running():
+            found = self.quick(given, described)
+            if found is not None:
+                return found
         given = {n: _readable(v) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
         if not torch.is_grad_enabled():
             return self.function(**given, **described, **scalars)
@@ -203,15 +240,10 @@ class Site:
         return call(self.name, {**dict(zip(self.names, tensors)), **self.fields}, self.described)
 
     def bind(self, key, tensors):
-        """Plans, once for tensors of a kind; False for those that go the long way."""
-        if any(_readable(t) is not t or t.is_complex() for t in tensors):  # complex ones may be conjugates, unwritten
-            found = False
-        else:
-            given = {n: t.detach() for n, t in zip(self.names, tensors)}
-            found = self.operator.function._mica_bind((), {**given, **self.fields, **self.described}, False)
         if len(self.bound) >= 1024:
             self.bound.clear()
-        self.bound[key] = found
+        given = {**dict(zip(self.names, tensors)), **self.fields}
+        found = self.bound[key] = self.operator.bind(given, self.described, tensors)
         return found
 
 
