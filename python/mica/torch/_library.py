@@ -59,6 +59,8 @@ class Operator:
         self.fields = [*table.positional, *(f.python for f in table.fields if f.python not in table.positional)]
         self.first = next(a.python for a in table.args[0] if a.dir == abi.MICA_OUT)
         self.function = getattr(mica, table.python)
+        self.names = self.fields + table.scalars + ["described"]
+        self.scalars = list(zip(table.scalars, table.scalar_defaults))
         self.bound = {}
         parts = [f"{_SCHEMA[f.type]} {_schema_name(f.python)}=None" for f in map(table.field.get, self.fields)]
         parts += [f"float {s}={d!r}" for s, d in zip(table.scalars, table.scalar_defaults)]
@@ -70,12 +72,17 @@ class Operator:
 
     def split(self, arguments, keywords):
         """What the kernel got, as (fields by name, scalars, descriptions)."""
-        names = self.fields + self.table.scalars + ["described"]
-        given = dict(zip(names, arguments))
-        given.update({("out" if n == "out_" else n): v for n, v in keywords.items()})
-        described = dict(d.split("=", 1) for d in given.pop("described", None) or ())
-        scalars = {n: given.pop(n) for n in self.table.scalars if n in given}
-        return {n: v for n, v in given.items() if v is not None}, scalars, described
+        given = {n: v for n, v in zip(self.names, arguments) if v is not None}
+        for name, value in keywords.items():
+            if value is not None:
+                given["out" if name == "out_" else name] = value
+        described = dict(d.split("=", 1) for d in given.pop("described", ()))
+        scalars = {}
+        for name, default in self.scalars:
+            value = given.pop(name, default)
+            if value != default:
+                scalars[name] = value
+        return given, scalars, described
 
     def run(self, *arguments, **keywords):
         given, scalars, described = self.split(arguments, keywords)
