@@ -62,6 +62,24 @@ static void plans_outlive_their_context(void **state)
     mica_plan_destroy(plan);
 }
 
+/* What a reference does not write of an argument keeps its old value, and has no error. */
+static void a_reference_sets_all_magnitudes(void **state)
+{
+    (void)state;
+    mica_problem *problem;
+    float x[6] = {1, 2, 3, 4, 5, 6}, y[2] = {-7, 8};
+    double values[6], magnitudes[6] = {9, 9, 9, 9, 9, 9};
+    const double want[6] = {1, -7, 3, 8, 5, 6}, bounds[6] = {0, 7, 0, 8, 0, 0};
+    const char *line = "slice pass=write x=f32:6 y=f32:2 start=1 step=2";
+    assert_int_equal(mica_problem_from_text(line, &problem), MICA_OK);
+    void *args[MICA_MAX_ARGS] = {x, y};
+    double *results[MICA_MAX_ARGS] = {values}, *errors[MICA_MAX_ARGS] = {magnitudes};
+    assert_int_equal(mica_problem_reference(problem, args, results, errors), MICA_OK);
+    assert_memory_equal(values, want, sizeof want);
+    assert_memory_equal(magnitudes, bounds, sizeof bounds);
+    mica_problem_destroy(problem);
+}
+
 /* ---- faults: the n-th allocation fails, once and for ever ---- */
 
 static mica_status whole_life(void)
@@ -175,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cache_is_shared_and_bounded),
         cmocka_unit_test(plans_outlive_their_context),
+        cmocka_unit_test(a_reference_sets_all_magnitudes),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(threads_share_a_context),
         cmocka_unit_test(forked_children_compute_on_the_cpu),
