@@ -14,14 +14,15 @@
  *   triplet_margin                       rows: x the anchor, target the positive, other the
  * negative
  *
- * Values, gradients and divisors are PyTorch's: weights do not count in the divisor of a mean;
- * the logarithms of bce are -100 or more, and its gradient has a divisor of 1e-12, as f32 has that,
- * or more; gaussian_nll's variance is eps or more, and its gradient passes as if it were not; of a
- * mean over nothing y is NaN. soft_margin and the logarithms of bce_logits do not overflow. Types:
- * x, other and weights f64, f32, f16, bf16, target also s8, u8, s32, u32, bool; computed in f32, or
- * in f64 if a tensor is f64, s32 or u32. weight and pos_weight broadcast to x as in NumPy, the
- * others have its dimensions. The elements' losses pass from the expression to the sum without
- * memory; sums do not depend on the number of threads. */
+ * Values, gradients and divisors are PyTorch's: weights do not count in the divisor of a mean,
+ * but those of mse and l1: it is their sum; the logarithms of bce are -100 or more, and its
+ * gradient has a divisor of 1e-12, as f32 has that, or more; gaussian_nll's variance is eps or
+ * more, and its gradient passes as if it were not; of a mean over nothing y is NaN. soft_margin and
+ * the logarithms of bce_logits do not overflow. Types: x, other and weights f64, f32, f16, bf16,
+ * target also s8, u8, s32, u32, bool; computed in f32, or in f64 if a tensor is f64, s32 or u32.
+ * weight and pos_weight broadcast to x as in NumPy, the others have its dimensions. The elements'
+ * losses pass from the expression to the sum without memory; sums do not depend on the number of
+ * threads. */
 #ifndef MICA_LOSS_H
 #define MICA_LOSS_H
 
@@ -78,9 +79,9 @@ typedef struct mica_loss_desc {
     mica_loss_kind kind;           /* 0 means mse */
     mica_loss_reduction reduction; /* 0 means mean */
     mica_tensor x;                 /* needed */
-    mica_tensor target;     /* as x, of cosine_embedding without the last dimension; needed */
-    mica_tensor other;      /* as x; 0 means none; needed by the kinds that have it */
-    mica_tensor weight;     /* huber, bce, bce_logits, multilabel_soft_margin; 0 means none */
+    mica_tensor target; /* as x, of cosine_embedding without the last dimension; needed */
+    mica_tensor other;  /* as x; 0 means none; needed by the kinds that have it */
+    mica_tensor weight; /* mse, l1, huber, bce, bce_logits, multilabel_soft_margin; 0 means none */
     mica_tensor pos_weight; /* bce_logits: of target; 0 means none */
     mica_tensor y;          /* fwd; 0 means inferred: x's type */
     mica_tensor dy;         /* bwd; 0 means inferred: as y would be */

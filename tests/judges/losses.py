@@ -106,3 +106,5 @@ for p in 1, 2, 3:
     for swap in 0, 1:
         row(f"triplet_margin p={p} swap={swap}", lambda x, t, o, r, p=p, s=swap: F.triplet_margin_loss(x, t, o, p=p, swap=bool(s), reduction=r), normal(*SHAPE), normal(*SHAPE), normal(*SHAPE))
 row("triplet_margin margin=0.25 eps=0.001", lambda x, t, o, r: F.triplet_margin_loss(x, t, o, margin=0.25, eps=0.001, reduction=r), normal(*SHAPE), normal(*SHAPE), normal(*SHAPE))
+row("mse", lambda x, t, w, r: F.mse_loss(x, t, reduction=r, weight=w), normal(*SHAPE), normal(*SHAPE), weight=positive())
+row("l1", lambda x, t, w, r: F.l1_loss(x, t, reduction=r, weight=w), edges(0.5, 0.25), edges(0.5, 0.25), weight=positive())

@@ -96,7 +96,8 @@ static void refusals(void **state)
     refuses("loss x=f32:3x4 target=f32:4", "target has rank 1, x has 2");
     refuses("loss x=f32:3x4 target=f32:3x4 other=f32:3x4", "other is given, mse has none");
     refuses("loss kind=gaussian_nll x=f32:3x4 target=f32:3x4", "gaussian_nll needs other");
-    refuses("loss x=f32:3x4 target=f32:3x4 weight=f32:4", "weight is given, mse has none");
+    refuses("loss kind=smooth_l1 x=f32:3x4 target=f32:3x4 weight=f32:4",
+            "weight is given, smooth_l1 has none");
     refuses("loss kind=bce x=f32:3x4 target=f32:3x4 weight=f32:3",
             "weight does not broadcast to x: dimension 1 from the last is 3, that of x 4");
     refuses("loss kind=bce x=f32:3x4 target=f32:3x4 pos_weight=f32:4",

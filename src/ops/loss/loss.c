@@ -17,13 +17,19 @@
                                full,                                                               \
                                {dx, dtarget, dother},                                              \
                                {LOSS_##x, LOSS_##target, LOSS_##other},                            \
-                               weighted,                                                           \
+                               LOSS_##weighted,                                                    \
                                doc},
 #define ROWS(KIND, text, flag, sums, value, flagged, x, target, other, weighted, doc)              \
-    [MICA_LOSS_KIND_##                                                                             \
-        KIND] = {text,     LOSS_##flag, sums,         value,                                       \
-                 flagged,  "",          {"", "", ""}, {LOSS_##x, LOSS_##target, LOSS_##other},     \
-                 weighted, doc},
+    [MICA_LOSS_KIND_##KIND] = {text,                                                               \
+                               LOSS_##flag,                                                        \
+                               sums,                                                               \
+                               value,                                                              \
+                               flagged,                                                            \
+                               "",                                                                 \
+                               {"", "", ""},                                                       \
+                               {LOSS_##x, LOSS_##target, LOSS_##other},                            \
+                               LOSS_##weighted,                                                    \
+                               doc},
 const mica_loss_row mica_loss_rows[] = {
 #include "ops/loss/losses.def"
 };
@@ -219,8 +225,15 @@ int64_t mica_loss_count(const mica_loss_desc *d)
     return mica_tensor_count(mica_loss_row_of(d)->sums ? &rows : &d->x);
 }
 
+bool mica_loss_is_over_weights(const mica_loss_desc *d)
+{
+    return mica_loss_row_of(d)->weighted == LOSS_DIVISOR && d->reduction == MICA_LOSS_MEAN &&
+           mica_tensor_given(&d->weight);
+}
+
 double mica_loss_scale(const mica_loss_desc *d)
 {
+    if (mica_loss_is_over_weights(d)) return 1;
     if (d->reduction == MICA_LOSS_MEAN) return 1 / (double)mica_loss_count(d);
     return d->reduction == MICA_LOSS_BATCHMEAN ? 1 / (double)d->x.dims[0] : 1;
 }
@@ -381,8 +394,9 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     const mica_loss_desc *d = desc;
     const mica_tensor *t = mica_op_tensor(&mica_op_loss, d, arg);
     (void)scalars, (void)kind;
-    if (arg > MICA_LOSS_OTHER) return false;
-    int domain = mica_loss_row_of(d)->domain[arg];
+    const bool divides = arg == MICA_LOSS_WEIGHT && mica_loss_is_over_weights(d);
+    if (arg > MICA_LOSS_OTHER && !divides) return false;
+    int domain = divides ? LOSS_POSITIVE : mica_loss_row_of(d)->domain[arg];
     if (arg == MICA_LOSS_X && d->rates) domain = LOSS_POSITIVE;
     if (arg == MICA_LOSS_TARGET && d->log_target) domain = LOSS_REAL;
     if (domain == LOSS_REAL) return false;

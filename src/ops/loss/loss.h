@@ -9,6 +9,8 @@
 
 /* What chooses a row's second text. */
 enum { LOSS_NEVER, LOSS_LOG_TARGET, LOSS_RATES, LOSS_POS_WEIGHT, LOSS_NO_BETA, LOSS_SWAP };
+/* Whether elements have weights, and a mean is over the sum of them. */
+enum { LOSS_NO, LOSS_YES, LOSS_DIVISOR };
 /* Where test data lies. */
 enum { LOSS_REAL, LOSS_UNIT, LOSS_POSITIVE, LOSS_SIGN };
 
@@ -18,7 +20,7 @@ typedef struct mica_loss_row {
     const char *sums;                                 /* NULL: it has no rows */
     const char *value, *flagged, *full, *gradient[3]; /* of x, target, other; "": derived */
     int domain[3];                                    /* of x, target, other */
-    bool weighted;
+    int weighted;
     const char *doc;
 } mica_loss_row;
 extern const mica_loss_row mica_loss_rows[];
@@ -42,7 +44,9 @@ void mica_loss_make_texts(const mica_loss_desc *d, double scale, mica_loss_texts
 /* Whether a text has input k. */
 bool mica_loss_has(const char *text, int k);
 
-/* What a mean is over: elements or rows; and 1 over it, or 1. */
+/* Whether a mean is over the sum of the weights. */
+bool mica_loss_is_over_weights(const mica_loss_desc *d);
+/* What a mean is over otherwise: elements or rows; and 1 over it, or 1. */
 int64_t mica_loss_count(const mica_loss_desc *d);
 double mica_loss_scale(const mica_loss_desc *d);
 /* With the dimensions of `dims`: aligned at the last one, what repeats has stride 0. */

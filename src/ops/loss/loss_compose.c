@@ -16,7 +16,8 @@ typedef struct steps {
     mica_loss_texts text;
     mica_dtype real;
     mica_memory sums[LOSS_SUMS], gradients[LOSS_SUMS];
-    mica_tensor rows; /* of them */
+    mica_tensor rows;                   /* of them */
+    mica_memory weights, mean_gradient; /* of a mean over weights: their sum, and dy over it */
 } steps;
 
 static const mica_tensor *input(const steps *p, int k)
@@ -98,11 +99,51 @@ static void place_inputs(const steps *p, const char *text, mica_pointwise_desc *
                   mica_compose_arg(k));
 }
 
+/* ---- a mean over weights ---- */
+
+static mica_tensor one(mica_dtype type)
+{
+    return mica_tensor_packed(type, 0, NULL);
+}
+
+static void sum_weights(steps *p)
+{
+    mica_reduce_desc r = {.x = mica_loss_expanded(&p->d->weight, &p->d->x), .y = one(p->real)};
+    p->weights = mica_compose_temporary(&p->list, sizeof(double));
+    mica_compose_step(&p->list, "reduce", &r, sizeof r, NULL);
+    mica_compose_bind(&p->list, MICA_REDUCE_X, mica_compose_arg(MICA_LOSS_WEIGHT));
+    mica_compose_bind(&p->list, MICA_REDUCE_Y, p->weights);
+}
+
+static void divide_by_weights(steps *p, mica_tensor x, mica_memory at, mica_tensor y,
+                              mica_memory to)
+{
+    mica_pointwise_desc e = {.expr = "x0/x1"};
+    mica_memory memory[MICA_POINTWISE_ARGS];
+    place(&e, memory, MICA_POINTWISE_X0, x, at);
+    place(&e, memory, MICA_POINTWISE_X0 + 1, one(p->real), p->weights);
+    place(&e, memory, MICA_POINTWISE_Y0, y, to);
+    add_expression(p, &e, memory);
+}
+
+static void forward_over_weights(steps *p)
+{
+    mica_reduce_desc r = {.kind = MICA_REDUCE_KIND_SUM, .y = one(p->real)};
+    const mica_memory sum = mica_compose_temporary(&p->list, sizeof(double));
+    sum_weights(p);
+    reduce_text(p, &r, p->text.value, sum);
+    divide_by_weights(p, one(p->real), sum, p->d->y, mica_compose_arg(MICA_LOSS_Y));
+}
+
 /* ---- elements ---- */
 
 static void forward_elements(steps *p)
 {
     const mica_loss_desc *d = p->d;
+    if (mica_loss_is_over_weights(d)) {
+        forward_over_weights(p);
+        return;
+    }
     if (d->reduction != MICA_LOSS_NONE) {
         mica_reduce_desc r = {.kind = reduction_of(d), .y = d->y};
         reduce_text(p, &r, p->text.value, mica_compose_arg(MICA_LOSS_Y));
@@ -133,6 +174,15 @@ static void backward_elements(steps *p)
     mica_pointwise_desc derived = {.pass = MICA_POINTWISE_BWD};
     mica_memory memory[MICA_POINTWISE_ARGS];
     bool any = false;
+    mica_tensor dy = spread_gradient(d);
+    mica_memory dy_at = mica_compose_arg(MICA_LOSS_DY);
+    if (mica_loss_is_over_weights(d)) {
+        const mica_tensor mean = one(p->real);
+        p->mean_gradient = mica_compose_temporary(&p->list, sizeof(double));
+        sum_weights(p);
+        divide_by_weights(p, d->dy, dy_at, mean, p->mean_gradient);
+        dy = mica_loss_expanded(&mean, &d->x), dy_at = p->mean_gradient;
+    }
     for (int k = 0; k < 3; k++) {
         const char *text = p->text.gradient[k];
         if (!is_wanted(p, k)) continue;
@@ -146,15 +196,14 @@ static void backward_elements(steps *p)
         mica_memory own[MICA_POINTWISE_ARGS];
         copy_text(e.expr, text);
         place_inputs(p, text, &e, own);
-        place(&e, own, MICA_POINTWISE_X0 + LOSS_DY, spread_gradient(d),
-              mica_compose_arg(MICA_LOSS_DY));
+        place(&e, own, MICA_POINTWISE_X0 + LOSS_DY, dy, dy_at);
         place(&e, own, MICA_POINTWISE_Y0, dx, mica_compose_arg(MICA_LOSS_DX + k));
         add_expression(p, &e, own);
     }
     if (!any) return;
     copy_text(derived.expr, p->text.value);
     place_inputs(p, p->text.value, &derived, memory);
-    place(&derived, memory, MICA_POINTWISE_DY0, spread_gradient(d), mica_compose_arg(MICA_LOSS_DY));
+    place(&derived, memory, MICA_POINTWISE_DY0, dy, dy_at);
     add_expression(p, &derived, memory);
 }
 

@@ -160,6 +160,16 @@ static void row_gradients(const truth *t, int64_t row)
 
 /* ---- all ---- */
 
+static long double sum_of_weights(const truth *t)
+{
+    const mica_view *weight = &t->args[MICA_LOSS_WEIGHT];
+    const int64_t count = mica_tensor_count(&t->d->x);
+    long double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (long double)mica_get(weight, mica_offset(&t->in[MICA_LOSS_WEIGHT], i));
+    return sum;
+}
+
 static void forward(const truth *t, int64_t count)
 {
     const mica_loss_desc *d = t->d;
@@ -180,6 +190,7 @@ static void forward(const truth *t, int64_t count)
     }
     if (d->reduction == MICA_LOSS_NONE) return;
     long double divisor = d->reduction == MICA_LOSS_MEAN ? (long double)count : 1;
+    if (mica_loss_is_over_weights(d)) divisor = sum_of_weights(t);
     if (d->reduction == MICA_LOSS_BATCHMEAN) divisor = (long double)d->x.dims[0];
     mica_put(y, 0, (double)(sum / divisor),
              (double)((size + off / (long double)growth(count)) / divisor));
@@ -233,6 +244,8 @@ void mica_loss_reference(const void *desc, const mica_view *args, const double *
         else
             t.in[k] = mica_loss_expanded(&args[arg].t, &d->x);
     }
+    if (bwd && mica_loss_is_over_weights(d))
+        mica_loss_make_texts(d, (double)(1 / sum_of_weights(&t)), &t.text);
     make_programs(&t);
     if (!bwd) {
         forward(&t, count);
