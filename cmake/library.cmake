@@ -40,7 +40,7 @@ endif()
 set(planning ${sources})
 list(FILTER planning EXCLUDE REGEX "/src/(.*/)?cpu/")
 set(lean_loops ${sources})
-list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/ops/softmax/variants/cpu/|/ops/convert/cpu/convert\\.c$|/pointwise/cpu/functions_f32\\.c$|_onednn\\.c$")
+list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/ops/softmax/variants/cpu/|/ops/quantize_blocks/cpu/|/ops/convert/cpu/convert\\.c$|/pointwise/cpu/functions_f32\\.c$|_onednn\\.c$")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
 set_source_files_properties(${lean_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
@@ -48,7 +48,7 @@ set_source_files_properties(src/ops/gemm/cpu/gemm_cpu.c PROPERTIES
   COMPILE_OPTIONS $<$<C_COMPILER_ID:GNU>:-fno-version-loops-for-strides>)
 # Bits that are those of the kernel: each product and sum is rounded by itself.
 set(rounded ${sources})
-list(FILTER rounded INCLUDE REGEX "/ops/random/|/ops/softmax/variants/")
+list(FILTER rounded INCLUDE REGEX "/ops/random/|/ops/softmax/variants/|/ops/quantize_blocks/")
 set_property(SOURCE ${rounded} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
 add_library(mica_objects OBJECT ${sources} kernels.c records.c)
 set_target_properties(mica_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -64,6 +64,7 @@
 #include "mica/slice.h"           /* slice */
 #include "mica/tile.h"            /* tile */
 #include "mica/quantize.h"        /* quantize, dequantize */
+#include "mica/quantize_blocks.h" /* quantize_blocks, dequantize_blocks */
 #include "mica/random.h"          /* random, dropout */
 
 #endif
