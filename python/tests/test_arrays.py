@@ -150,6 +150,19 @@ class Views(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "must be even"):
             mica.quantize(x[:, :7], y="s4", scale=scale[:1])
 
+    def test_blocks_of_bytes(self):
+        x = np.arange(-127, 129, 8).astype(np.float32)
+        y = mica.quantize_blocks(np.stack([x, 2 * x]), format="q8_0")
+        self.assertEqual((y.dtype, y.shape), (np.uint8, (2, 34)))
+        self.assertEqual(y[:, :2].tolist(), [[0, 0x3C], [0, 0x40]])
+        self.assertEqual(y[1, 2:].view(np.int8).tolist(), x.tolist())
+        np.testing.assert_array_equal(mica.dequantize_blocks(y, format="q8_0"), [x, 2 * x])
+        codes, scale = np.full(64, 0xF7, np.uint8), np.array([2, 3], np.float32)
+        back = mica.dequantize_blocks(codes, format="nf4", scale=scale)
+        self.assertEqual(back.tolist(), [2, 0] * 32 + [3, 0] * 32)
+        with self.assertRaisesRegex(mica.Invalid, "rows of x are 64 bytes, a block of q4_k is 144"):
+            mica.dequantize_blocks(codes, format="q4_k")
+
     def test_results_that_numpy_has_no_type_for(self):
         try:
             import ml_dtypes
