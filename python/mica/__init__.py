@@ -36,7 +36,13 @@ del _class, _name
 def __getattr__(name):
     # An operator is made when it is first asked for.
     if name not in operations:
-        raise AttributeError(f"module 'mica' has no attribute {name!r}")
+        hint = ""
+        if not name.startswith("_"):
+            from ._tables import nearest, uses_of
+
+            near = next(uses_of(name), None) or nearest(name, __all__)
+            hint = f"; did you mean {near}?" if near else ""
+        raise AttributeError(f"module 'mica' has no attribute {name!r}{hint}")
     from ._operators import make
     from ._tables import table_of
 

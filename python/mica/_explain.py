@@ -65,7 +65,7 @@ class Explanation:
 
     def __repr__(self):
         lines = [self.line, "", "arguments"]
-        lines += [f"  {name:10} {direction:8} {tensor!r}" for name, direction, tensor in self.arguments]
+        lines += [f"  {name:10} {direction:8} {tensor}" for name, direction, tensor in self.arguments]
         lines += ["", f"cost: {self.flop:.6g} flop, {self.bytes:.6g} bytes, at least {self.roofline_ms:.4g} ms on "
                   f"{self.device}", "", "engines (* is the choice; predicted ms; config, or why not)"]
         lines += [f"{mark:1} {name:16} {ms:>10}  {why}" for mark, name, ms, why in self._rows()]

@@ -76,7 +76,8 @@ class Field:
             if isinstance(value, str):
                 value = Tensor(value)
             if not isinstance(value, Tensor):
-                self._refuse(type(value).__name__, "it is an array, or a description such as \"f32:2x3\"")
+                raise Invalid(f"{self.name} is of type {type(value).__name__}; it is an array (of NumPy, PyTorch, ...), or a "
+                              "description such as \"f32:2x3\"")
             return value.text(self.name)
         if self.type == "enum":
             return self._spelling(value)
@@ -262,6 +263,14 @@ def table_of(op):
                           + (f"did you mean {near}?" if near else f"known are {', '.join(operations)}"))
         found = _tables[op] = Table(op)
     return found
+
+
+def uses_of(word):
+    """Where a word that is no operation is one that a field takes: what to write for gelu, or argmax."""
+    for op in operations:
+        for field in table_of(op).fields:
+            if field.type == "enum" and word in field.values and word != field.default:
+                yield f'mica.{python_name(op)}(..., {field.python}="{word}")'
 
 
 def inferred(table, given, directions=(abi.MICA_OUT,)):

@@ -88,10 +88,11 @@ class Tensor:
             return self.dtype
         return f"{self.dtype}:{'x'.join(map(str, self.shape))}:{'x'.join(map(str, self.strides))}"
 
+    def __str__(self):
+        return text_of(lib.mica_tensor_text, byref(self._struct())) if self.shape else self.dtype
+
     def __repr__(self):
-        if not self.shape:
-            return f"mica.Tensor({self.dtype!r})"
-        return f"mica.Tensor({text_of(lib.mica_tensor_text, byref(self._struct()))!r})"
+        return f"mica.Tensor({str(self)!r})"
 
     def __eq__(self, other):
         return isinstance(other, Tensor) and self._key() == other._key()

@@ -40,6 +40,18 @@ print(y.tolist())
 """)
         self.assertEqual(found.stdout, "[[[[0.0, 2.0, 4.0], [6.0, 8.0, 10.0], [12.0, 14.0, 16.0]]]]\n", found.stderr)
 
+    def test_names_that_are_none(self):
+        """What is asked for is often there by another name."""
+        for name, words in (("convv", "did you mean conv?"), ("gelu", 'did you mean mica.activation(..., act="gelu")?'),
+                            ("argmax", 'mica.reduce(..., kind="argmax")'), ("Plann", "did you mean Plan?")):
+            with self.assertRaisesRegex(AttributeError, re.escape(words)):
+                getattr(mica, name)
+        with self.assertRaisesRegex(AttributeError, "has no attribute '__wrapped__'$"):
+            mica.__wrapped__
+        with self.assertRaisesRegex(mica.Invalid, "x is of type list; it is an array"):
+            mica.softmax([1.0, 2.0])
+        self.assertIn("x          in       f32:2x3", repr(mica.explain("softmax x=f32:2x3", context="cpu")))
+
     def test_takes_little_time(self):
         """CPU time, once in some tries: other programs do not count. docs/python.md has the figure."""
         program = "import time; t = time.process_time(); import mica; print(time.process_time() - t)"
