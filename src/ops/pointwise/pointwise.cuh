@@ -17,7 +17,7 @@
 #define POINTWISE __device__ __forceinline__
 
 #ifndef TILED
-constexpr int ACROSS = 0;
+constexpr int ACROSS = 0, ACROSS_VECTOR = 1;
 #endif
 
 static_assert(BLOCK % 32 == 0, "whole warps");
@@ -174,6 +174,6 @@ template <bool WHOLE> POINTWISE void take_vectors(const mica_pointwise_args &a)
 POINTWISE void pointwise(const mica_pointwise_args &a)
 {
     overlap_wait();
-    if (VECTOR == 1 || a.whole) take_vectors<true>(a);
+    if ((VECTOR == 1 && ACROSS_VECTOR == 1) || a.whole) take_vectors<true>(a);
     else take_vectors<false>(a);
 }
