@@ -135,7 +135,7 @@ REDUCE float exp2_near(float v)
     return r;
 }
 
-/* The same in f32: a product and a sum in one where the maximum's multiple is finite. */
+/* The same in f32: a product and a sum in one while what the maximum's multiple is off by is as nothing. */
 template <int N, typename S> REDUCE void add_exponentials_near(S &s, const float *v)
 {
     constexpr float LOG2_E = 1.4426950408889634f;
@@ -148,7 +148,7 @@ template <int N, typename S> REDUCE void add_exponentials_near(S &s, const float
         s.max = max;
     }
     const bool none = max == lowest(max);
-    if (fabsf(max) < 1e38f || none) {
+    if (fabsf(max) < 1024.0f || none) {
         const float about = none ? 0 : max * LOG2_E;
 #pragma unroll
         for (int i = 0; i < N; i++) sum += exp2_near(v[i] * LOG2_E - about);
