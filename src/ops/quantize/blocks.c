@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sets of tensors and their cut into boxes; what blocks hold. */
 #include "ops/quantize/quantize.h"
-#include "ops/quantize/quantize_power.h"
 #include "mica/reduce.h"
 #include "cpu/scratch.h"
 
@@ -17,7 +16,7 @@ double mica_quantize_power(double v, int exponent)
 {
     int64_t bits;
     memcpy(&bits, &v, sizeof bits);
-    const int e = mica_quantize_exponent(bits, exponent);
+    const int e = code_power(bits, exponent);
     return e > 127 ? NAN : ldexp(1, e);
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 #include "kernels/types.cuh"
 #include "ops/quantize/quantize_args.h"
-#include "ops/quantize/quantize_power.h"
 
 #define QUANTIZE __device__ __forceinline__
 QUANTIZE float mul_of(float a, float b) { return __fmul_rn(a, b); }
@@ -32,7 +31,7 @@ template <typename A> QUANTIZE A widen(e8m0 v)
 /* Of what is made of largest magnitudes: 2^(floor(log2 v) - exponent) within the type's ends. */
 QUANTIZE e8m0 power_of(double v, int exponent)
 {
-    return e8m0{(u8)(mica_quantize_exponent(__double_as_longlong(v), exponent) + 127)};
+    return e8m0{(u8)(code_power(__double_as_longlong(v), exponent) + 127)};
 }
 
 /* The nearest, of two the larger, of a number that is not negative. */

@@ -27,6 +27,14 @@ enum { CODE_E4M3, CODE_E5M2, CODE_E2M1, CODE_S8, CODE_U8, CODE_S4, CODE_U4, CODE
      : (code) == CODE_S4   ? 2                                                                     \
                            : 3)
 
+/* Of a scale that is a power of two: floor(log2 |v|) - exponent within the ends of e8m0, -127 and
+ * 127; 128 where v is no finite number. bits: v as f64. */
+__attribute__((always_inline)) static inline int code_power(long long bits, int exponent)
+{
+    const int field = (int)(bits >> 52 & 0x7ff), e = field - 1023 - exponent;
+    return field == 0x7ff ? 128 : e < -127 ? -127 : e > 127 ? 127 : e;
+}
+
 /* Tensors of an element. SCALE and ZERO have the strides of its block, 0 within one. */
 enum {
     MICA_QUANTIZE_PLACE_CODE, /* quantised */
