@@ -5,6 +5,8 @@
 #include "line.h"
 #include "ops/reduce/cpu/rows.h"
 
+#include <float.h>
+
 /* exp(1..3) over their sum, to 8 digits, as every textbook has it. */
 static void known_values(void **state)
 {
@@ -354,6 +356,25 @@ static void noise_is_finite_and_has_its_mean(void **state)
     assert_true(isfinite(least) && least - sum > -4);
 }
 
+/* Nothing is larger than -inf, whatever the length; a NaN is passed over. Compilers begin
+ * reductions of their own at other numbers. */
+static void maxima_begin_at_infinity(void **state)
+{
+    enum { N = 100 };
+    float x[N];
+    double wide[N];
+    (void)state;
+    for (int n = 0; n <= N; n++) {
+        for (int i = 0; i < n; i++) x[i] = -INFINITY, wide[i] = -(double)INFINITY;
+        assert_true(mica_row_max(x, n) == -INFINITY);
+        assert_true(mica_row_max_f64(wide, n) == -(double)INFINITY);
+        if (n < 2) continue;
+        x[n - 1] = -FLT_MAX, x[0] = NAN, wide[n - 1] = -DBL_MAX, wide[0] = (double)NAN;
+        assert_true(mica_row_max(x, n) == -FLT_MAX);
+        assert_true(mica_row_max_f64(wide, n) == -DBL_MAX);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,6 +385,7 @@ int main(void)
         cmocka_unit_test(in_place),
         cmocka_unit_test(threads_do_not_show),
         cmocka_unit_test(exponential_is_accurate),
+        cmocka_unit_test(maxima_begin_at_infinity),
         cmocka_unit_test(variants_are_those_of_others),
         cmocka_unit_test(masks_leave_out),
         cmocka_unit_test(gumbel_is_that_of_random),

@@ -232,12 +232,20 @@ MICA_INLINE double exp_negative(double x)
     return q * power * 0x1p-128;
 }
 
+/* By lanes as well: clang 14 begins a reduction clause's maxima at the least finite number. */
 MICA_CLONES double mica_row_max_f64(const double *x, int64_t n)
 {
-    double m = -INFINITY;
-#pragma omp simd reduction(max : m)
-    for (int64_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
-    return m;
+    MICA_ALIGNED double lane[LANES];
+    double max = -INFINITY;
+    int64_t i = 0;
+    for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+    }
+    for (int l = 0; i + l < n; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+    for (int l = 0; l < LANES; l++) max = lane[l] > max ? lane[l] : max;
+    return max;
 }
 
 MICA_CLONES double mica_row_exp_sum_f64(const double *x, double shift, int64_t n, double *e)

@@ -160,18 +160,13 @@ MICA_MEMORY_CLONES static int64_t count_nan(const real *v, int64_t n)
     return count;
 }
 
-/* -inf of nothing else. By lanes: of OpenMP's reductions clang 14 begins those of maxima at the
- * least finite number, which a slice that is masked throughout would then have. */
-MICA_MEMORY_CLONES static real greatest(const real *v, int64_t n)
+static real row_max(const real *z, int64_t n)
 {
-    real lane[LANES], max = -(real)INFINITY;
-    for (int k = 0; k < LANES; k++) lane[k] = max;
-    const int64_t whole = n - n % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int k = 0; k < LANES; k++) lane[k] = v[i + k] > lane[k] ? v[i + k] : lane[k];
-    for (int64_t i = whole; i < n; i++) max = v[i] > max ? v[i] : max;
-    for (int k = 0; k < LANES; k++) max = lane[k] > max ? lane[k] : max;
-    return max;
+#if REAL_F64
+    return mica_row_max_f64(z, n);
+#else
+    return mica_row_max(z, n);
+#endif
 }
 
 /* The maximum; false where the slice has none that is finite, or a NaN. */
@@ -184,7 +179,7 @@ static bool find_max(slice *s)
         real *z = s->kept ? s->kept + from : s->values;
         form(s, from, n, z);
         bad += count_nan(z, n);
-        const real max = greatest(z, n);
+        const real max = row_max(z, n);
         if (max > s->max) s->max = max;
     }
     return !bad && isfinite(s->max);
