@@ -32,25 +32,25 @@ FORMATS int signed_at(block_t b, int at)
     return (int)(BYTE(b, at) ^ 128u) - 128;
 }
 
-/* ---- 32 elements: the first half in low bits ---- */
+/* ---- 32 elements: the first half in low bits. Of element e of the piece at i ---- */
 
-FORMATS unsigned nibble_at(block_t b, int first, int i)
+FORMATS unsigned nibble_at(block_t b, int first, int i, int e)
 {
-    return (unsigned)BYTE(b, first + (i & 15)) >> (i & 16 ? 4 : 0) & 15;
+    return (unsigned)BYTE(b, first + (i & 15) + e) >> (i & 16 ? 4 : 0) & 15;
 }
 
 FORMATS void decode_q4_0(block_t b, int i, float scale, float *v)
 {
     const float d = half_at(b, 0);
     (void)scale;
-    EACH v[e] = mul_of(d, (float)((int)nibble_at(b, 2, i + e) - 8));
+    EACH v[e] = mul_of(d, (float)((int)nibble_at(b, 2, i, e) - 8));
 }
 
 FORMATS void decode_q4_1(block_t b, int i, float scale, float *v)
 {
     const float d = half_at(b, 0), m = half_at(b, 2);
     (void)scale;
-    EACH v[e] = add_of(mul_of(d, (float)nibble_at(b, 4, i + e)), m);
+    EACH v[e] = add_of(mul_of(d, (float)nibble_at(b, 4, i, e)), m);
 }
 
 FORMATS unsigned fifth_bit(block_t b, int first, int i)
@@ -64,7 +64,7 @@ FORMATS void decode_q5_0(block_t b, int i, float scale, float *v)
     (void)scale;
     EACH
     {
-        const unsigned q = nibble_at(b, 6, i + e) | fifth_bit(b, 2, i + e) << 4;
+        const unsigned q = nibble_at(b, 6, i, e) | fifth_bit(b, 2, i + e) << 4;
         v[e] = mul_of(d, (float)((int)q - 16));
     }
 }
@@ -75,7 +75,7 @@ FORMATS void decode_q5_1(block_t b, int i, float scale, float *v)
     (void)scale;
     EACH
     {
-        const unsigned q = nibble_at(b, 8, i + e) | fifth_bit(b, 4, i + e) << 4;
+        const unsigned q = nibble_at(b, 8, i, e) | fifth_bit(b, 4, i + e) << 4;
         v[e] = add_of(mul_of(d, (float)q), m);
     }
 }
@@ -90,9 +90,9 @@ FORMATS void decode_q8_0(block_t b, int i, float scale, float *v)
 /* ---- 256 elements: scales in scales ---- */
 
 /* 2 bits: those of 128 elements in 32 bytes. */
-FORMATS unsigned pair_at(block_t b, int first, int i)
+FORMATS unsigned pair_at(block_t b, int first, int i, int e)
 {
-    return (unsigned)BYTE(b, first + (i >> 7) * 32 + (i & 31)) >> (i >> 4 & 6) & 3;
+    return (unsigned)BYTE(b, first + (i >> 7) * 32 + (i & 31) + e) >> (i >> 4 & 6) & 3;
 }
 
 FORMATS void decode_q2_k(block_t b, int i, float scale, float *v)
@@ -101,7 +101,7 @@ FORMATS void decode_q2_k(block_t b, int i, float scale, float *v)
     const float d = mul_of(half_at(b, 80), (float)(s & 15));
     const float m = mul_of(half_at(b, 82), (float)(s >> 4));
     (void)scale;
-    EACH v[e] = sub_of(mul_of(d, (float)pair_at(b, 16, i + e)), m);
+    EACH v[e] = sub_of(mul_of(d, (float)pair_at(b, 16, i, e)), m);
 }
 
 FORMATS void decode_q3_k(block_t b, int i, float scale, float *v)
@@ -114,7 +114,7 @@ FORMATS void decode_q3_k(block_t b, int i, float scale, float *v)
     EACH
     {
         const unsigned set = (unsigned)BYTE(b, (i & 31) + e) >> (i >> 5) & 1;
-        v[e] = mul_of(d, (float)((int)pair_at(b, 32, i + e) - (set ? 0 : 4)));
+        v[e] = mul_of(d, (float)((int)pair_at(b, 32, i, e) - (set ? 0 : 4)));
     }
 }
 
@@ -132,9 +132,9 @@ FORMATS unsigned offset_of_32(block_t b, int k)
 }
 
 /* 4 bits: those of 64 elements in 32 bytes. */
-FORMATS unsigned nibble_of_64(block_t b, int first, int i)
+FORMATS unsigned nibble_of_64(block_t b, int first, int i, int e)
 {
-    return (unsigned)BYTE(b, first + (i >> 6) * 32 + (i & 31)) >> (i & 32 ? 4 : 0) & 15;
+    return (unsigned)BYTE(b, first + (i >> 6) * 32 + (i & 31) + e) >> (i & 32 ? 4 : 0) & 15;
 }
 
 FORMATS void decode_q4_k(block_t b, int i, float scale, float *v)
@@ -142,7 +142,7 @@ FORMATS void decode_q4_k(block_t b, int i, float scale, float *v)
     const float d = mul_of(half_at(b, 0), (float)scale_of_32(b, i >> 5));
     const float m = mul_of(half_at(b, 2), (float)offset_of_32(b, i >> 5));
     (void)scale;
-    EACH v[e] = sub_of(mul_of(d, (float)nibble_of_64(b, 16, i + e)), m);
+    EACH v[e] = sub_of(mul_of(d, (float)nibble_of_64(b, 16, i, e)), m);
 }
 
 FORMATS void decode_q5_k(block_t b, int i, float scale, float *v)
@@ -153,7 +153,7 @@ FORMATS void decode_q5_k(block_t b, int i, float scale, float *v)
     EACH
     {
         const unsigned high = (unsigned)BYTE(b, 16 + (i & 31) + e) >> (i >> 5) & 1;
-        v[e] = sub_of(mul_of(d, (float)(nibble_of_64(b, 48, i + e) | high << 4)), m);
+        v[e] = sub_of(mul_of(d, (float)(nibble_of_64(b, 48, i, e) | high << 4)), m);
     }
 }
 
@@ -166,7 +166,7 @@ FORMATS void decode_q6_k(block_t b, int i, float scale, float *v)
     {
         const unsigned byte = BYTE(b, half * 64 + (i & 63) + e);
         const unsigned low = byte >> (i & 64 ? 4 : 0) & 15;
-        const unsigned high = pair_at(b, 128, i + e);
+        const unsigned high = pair_at(b, 128, i, e);
         v[e] = mul_of(d, (float)((int)(low | high << 4) - 32));
     }
 }
@@ -182,7 +182,7 @@ FORMATS void decode_iq4_nl(block_t b, int i, float scale, float *v)
 {
     const float d = half_at(b, 0);
     (void)scale;
-    EACH v[e] = mul_of(d, (float)iq4_table[nibble_at(b, 2, i + e)]);
+    EACH v[e] = mul_of(d, (float)iq4_table[nibble_at(b, 2, i, e)]);
 }
 
 FORMATS void decode_iq4_xs(block_t b, int i, float scale, float *v)
@@ -192,7 +192,7 @@ FORMATS void decode_iq4_xs(block_t b, int i, float scale, float *v)
     const unsigned high = word_at(b, 2) >> 2 * k & 3;
     const float d = mul_of(half_at(b, 0), (float)((int)(low | high << 4) - 32));
     (void)scale;
-    EACH v[e] = mul_of(d, (float)iq4_table[nibble_at(b, 8 + k * 16, i + e)]);
+    EACH v[e] = mul_of(d, (float)iq4_table[nibble_at(b, 8 + k * 16, i, e)]);
 }
 
 FORMATS void decode_mxfp4(block_t b, int i, float scale, float *v)
@@ -200,7 +200,7 @@ FORMATS void decode_mxfp4(block_t b, int i, float scale, float *v)
     const unsigned e8 = BYTE(b, 0);
     const float d = bits_float(e8 < 2 ? 0x00200000u << e8 : (e8 - 1) << 23);
     (void)scale;
-    EACH v[e] = mul_of(d, (float)e2m1_table[nibble_at(b, 1, i + e)]);
+    EACH v[e] = mul_of(d, (float)e2m1_table[nibble_at(b, 1, i, e)]);
 }
 
 FORMATS void decode_nvfp4(block_t b, int i, float scale, float *v)
@@ -280,7 +280,7 @@ FORMATS void decode_tq2_0(block_t b, int i, float scale, float *v)
 {
     const float d = half_at(b, 64);
     (void)scale;
-    EACH v[e] = mul_of(d, (float)((int)pair_at(b, 0, i + e) - 1));
+    EACH v[e] = mul_of(d, (float)((int)pair_at(b, 0, i, e) - 1));
 }
 
 /* ---- blocks that are made ---- */
