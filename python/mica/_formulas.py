@@ -291,17 +291,20 @@ def _activation_backward(arrays, saved, fields, gradients, needed):
     return {"x": arrays.cast(found, saved[0].dtype)}
 
 
-_LOSS = ("reduction", "smoothing", "ignore", "ignore_index")
+_LOSS = ("reduction", "smoothing", "ignore", "ignore_index", "input", "targets")
+_LOSS_INPUTS = ("labels", "target", "weight")
 
 
 def _loss_saved(arrays, given, scalars, described, results):
-    return (given["x"], given["labels"]), {n: given.get(n) for n in _LOSS}
+    return (given["x"], *(given.get(n) for n in _LOSS_INPUTS)), {n: given.get(n) for n in _LOSS}
 
 
 def _loss_backward(arrays, saved, fields, gradients, needed):
-    x, labels = saved
-    found, = arrays.call("cross_entropy", pass_="bwd", x=x, labels=labels, dloss=gradients["loss"], **fields)
-    return {"x": arrays.cast(found, x.dtype)}
+    x, *others = saved
+    others = dict(zip(_LOSS_INPUTS, others))
+    described = {"dtarget": arrays.text(others["target"])} if "target" in needed else {}
+    results = arrays.call("cross_entropy", pass_="bwd", x=x, dloss=gradients["loss"], described=described, **others, **fields)
+    return {n: arrays.cast(r, t.dtype) for n, r, t in zip(("x", "target"), results, (x, others["target"])) if n in needed}
 
 
 _ROPE = ("pairing", "rotary_dim", "theta", "factor")
@@ -431,7 +434,7 @@ FORMULAS = {f.name: f for f in (
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
     Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
-    Formula("cross_entropy", _loss_saved, _loss_backward, ("x",), ("loss",)),
+    Formula("cross_entropy", _loss_saved, _loss_backward, ("x", "target"), ("loss",)),
     Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),
     _dropout(_by_names(table_of("dropout"))))}
 for _name in operations:

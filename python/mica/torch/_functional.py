@@ -238,13 +238,17 @@ def adaptive_avg_pool(input, output_size):
 
 
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
-    """F.cross_entropy of class numbers, without class weights."""
-    if weight is not None or target.is_floating_point():
-        raise NotImplementedError("cross_entropy with class weights or probabilities")
-    loss, = _call("cross_entropy", x=_autocast_wide(input), labels=target, reduction=reduction, ignore=True,
-                  ignore_index=ignore_index, smoothing=label_smoothing or None)
+    """F.cross_entropy, of class numbers or probabilities, with class weights."""
+    x = _autocast_wide(input)
+    if input.dim() == 1:  # one row
+        x, target = x.unsqueeze(0), target.unsqueeze(0)
+    if target.is_floating_point():
+        how = {"target": target, "targets": "probabilities"}
+    else:
+        how = {"labels": target, "ignore": True, "ignore_index": ignore_index}
+    loss, = _call("cross_entropy", x=x, weight=weight, reduction=reduction, smoothing=label_smoothing or None, **how)
     loss = loss if torch.is_autocast_enabled(input.device.type) else loss.to(input.dtype)
-    return loss if reduction == "none" else loss.reshape(())
+    return loss.squeeze(0) if reduction == "none" and input.dim() == 1 else loss if reduction == "none" else loss.reshape(())
 
 
 # ---- attention ----

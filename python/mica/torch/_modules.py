@@ -114,8 +114,6 @@ def _why_not(module):
         return f"padding_mode={module.padding_mode!r}; mica pads with zeros"
     if getattr(module, "divisor_override", None):
         return "divisor_override"
-    if isinstance(module, nn.CrossEntropyLoss) and module.weight is not None:
-        return "class weights"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
     return ""

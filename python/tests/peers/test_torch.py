@@ -528,6 +528,22 @@ class Functions(unittest.TestCase):
                     for ours, its in zip(*(torch.autograd.grad(y, leaves, dy, retain_graph=True) for y in (got, wanted))):
                         torch.testing.assert_close(ours, its, rtol=1e-5, atol=1e-5)
 
+    def test_cross_entropy_with_all_that_pytorch_has(self):
+        x, w = torch.randn(5, 4, 3), torch.rand(4) + 0.1
+        labels, p = torch.randint(4, (5, 3)), torch.rand(5, 4, 3)
+        labels[1, 2] = 1
+        for reduction in "mean", "sum", "none":
+            for weight in None, w:
+                for smoothing in 0.0, 0.2:
+                    options = {"weight": weight, "reduction": reduction, "label_smoothing": smoothing}
+                    with self.subTest(**options):
+                        self.same(lambda x: M.cross_entropy(x, labels, ignore_index=1, **options),
+                                  lambda x: F.cross_entropy(x, labels, ignore_index=1, **options), x)
+                        self.same(lambda x, p: M.cross_entropy(x, p, **options), lambda x, p: F.cross_entropy(x, p, **options), x, p)
+        self.same(lambda x: M.cross_entropy(x, labels[0, 0]), lambda x: F.cross_entropy(x, labels[0, 0]), x[0, :, 0])
+        with self.assertRaisesRegex(NotImplementedError, "no gradient for weight"):
+            M.cross_entropy(x, labels, w.clone().requires_grad_())
+
     def test_gumbel_softmax_of_given_noise(self):
         """F.gumbel_softmax, whose exponential_ is given what mica draws: results and gradients, soft and hard."""
         rng, shape = torch.tensor([11, 2]), (6, 9)
