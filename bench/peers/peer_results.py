@@ -7,7 +7,7 @@ from torch_families import Drawn
 
 SAMPLE = 1 << 20
 # Relative to the value, or to a usual one where it is small; of 16 bits a few roundings after another.
-WITHIN = {torch.float32: 1e-3, torch.bfloat16: 2**-5, torch.float16: 2**-8}
+WITHIN = {torch.float32: 1e-4, torch.bfloat16: 2**-5, torch.float16: 2**-8}
 STRAY = 1e-3  # the share of values that may be further away: roundings to few bits, near poles
 
 
@@ -16,8 +16,7 @@ def sample(tensor):
     return flat[::max(1, flat.numel() // SAMPLE)]
 
 
-def by_value(ours, theirs):
-    within = max(WITHIN.get(ours.dtype, 1e-6), WITHIN.get(theirs.dtype, 1e-6))
+def by_value(ours, theirs, within):
     a, b = ours.double(), theirs.double()
     magnitude = b.abs()[torch.isfinite(b) & (b != 0)]
     usual = magnitude.median() if magnitude.numel() else 0
@@ -32,7 +31,7 @@ def moments(ours, theirs):
     return bool((a.mean() - b.mean()).abs() <= 0.05 * spread + 1e-9 and (a.std() - spread).abs() <= 0.05 * spread + 1e-9)
 
 
-def difference(ours, theirs):
+def difference(ours, theirs, within):
     drawn = isinstance(theirs, Drawn)
     theirs = theirs.tensor if drawn else theirs
     if ours.numel() != theirs.numel():
@@ -45,12 +44,13 @@ def difference(ours, theirs):
     if ours.element_size() == 1:  # codes: to the bit
         same = ours.view(torch.uint8) == theirs.to(ours.dtype).view(torch.uint8)
     else:
-        same = by_value(ours, theirs)
+        same = by_value(ours, theirs, within)
     wrong = 1 - same.double().mean().item()
     return f"{100 * wrong:.3g} % of the values differ" if wrong > STRAY else ""
 
 
 def differences(ours, given):
     """ours: mica's tensors by name; given: the peer's results by those names. "" if they agree."""
-    found = [(name, difference(ours[name], value)) for name, value in given.items()]
+    within = max([WITHIN.get(tensor.dtype, 1e-6) for tensor in ours.values()])  # PyTorch rounds terms to the type of theirs
+    found = [(name, difference(ours[name], value, within)) for name, value in given.items()]
     return "; ".join(f"{name}: {why}" for name, why in found if why)
