@@ -291,22 +291,6 @@ def _activation_backward(arrays, saved, fields, gradients, needed):
     return {"x": arrays.cast(found, saved[0].dtype)}
 
 
-_LOSS = ("reduction", "smoothing", "ignore", "ignore_index", "input", "targets")
-_LOSS_INPUTS = ("labels", "target", "weight")
-
-
-def _loss_saved(arrays, given, scalars, described, results):
-    return (given["x"], *(given.get(n) for n in _LOSS_INPUTS)), {n: given.get(n) for n in _LOSS}
-
-
-def _loss_backward(arrays, saved, fields, gradients, needed):
-    x, *others = saved
-    others = dict(zip(_LOSS_INPUTS, others))
-    described = {"dtarget": arrays.text(others["target"])} if "target" in needed else {}
-    results = arrays.call("cross_entropy", pass_="bwd", x=x, dloss=gradients["loss"], described=described, **others, **fields)
-    return {n: arrays.cast(r, t.dtype) for n, r, t in zip(("x", "target"), results, (x, others["target"])) if n in needed}
-
-
 _ROPE = ("pairing", "rotary_dim", "theta", "factor")
 _ROPE_INPUTS = ("positions", "start", "cu", "inv_freq", "cos", "sin")
 
@@ -434,7 +418,6 @@ FORMULAS = {f.name: f for f in (
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
     Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
-    Formula("cross_entropy", _loss_saved, _loss_backward, ("x", "target"), ("loss",)),
     Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),
     _dropout(_by_names(table_of("dropout"))))}
 for _name in operations:

@@ -25,6 +25,7 @@ from ._functional import (
     log_softmax,
     matmul,
     max_pool,
+    nll_loss,
     rms_norm,
     rope,
     scaled_dot_product_attention,
@@ -37,5 +38,5 @@ from ._optim import SGD, Adam, AdamW
 __all__ = [
     "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "conv", "conv_transpose",
     "cross_entropy", "fuse", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
-    "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
+    "nll_loss", "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
 ]

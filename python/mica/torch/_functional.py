@@ -237,18 +237,30 @@ def adaptive_avg_pool(input, output_size):
     return _call("pool", x=input, mode="avg", adaptive=True, described={"y": f"{_OURS[input.dtype]}:{shape}"})[0]
 
 
+def _entropy(x, target, weight, reduction, **fields):
+    """Of x without a batch too, whose only row is one of a batch."""
+    dtype, device, lone = x.dtype, x.device.type, x.dim() == 1
+    x, goal = (t.unsqueeze(0) if lone else t for t in (_autocast_wide(x), target))
+    goal = {"target": goal, "targets": "probabilities"} if target.is_floating_point() else {"labels": goal}
+    loss, = _call("cross_entropy", x=x, weight=weight, reduction=reduction, **goal, **fields)
+    loss = loss if torch.is_autocast_enabled(device) else loss.to(dtype)
+    return loss.reshape(()) if lone or reduction != "none" else loss
+
+
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
-    """F.cross_entropy, of class numbers or probabilities, with class weights."""
-    x = _autocast_wide(input)
-    if input.dim() == 1:  # one row
-        x, target = x.unsqueeze(0), target.unsqueeze(0)
-    if target.is_floating_point():
-        how = {"target": target, "targets": "probabilities"}
+    """F.cross_entropy, of class numbers or of probabilities."""
+    if not target.is_floating_point():
+        ignored = {"ignore": True, "ignore_index": ignore_index}
+    elif ignore_index >= 0:
+        raise ValueError(f"cross_entropy: ignore_index={ignore_index} is for class numbers, the target has probabilities")
     else:
-        how = {"labels": target, "ignore": True, "ignore_index": ignore_index}
-    loss, = _call("cross_entropy", x=x, weight=weight, reduction=reduction, smoothing=label_smoothing or None, **how)
-    loss = loss if torch.is_autocast_enabled(input.device.type) else loss.to(input.dtype)
-    return loss.squeeze(0) if reduction == "none" and input.dim() == 1 else loss if reduction == "none" else loss.reshape(())
+        ignored = {}
+    return _entropy(input, target, weight, reduction, smoothing=label_smoothing or None, **ignored)
+
+
+def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
+    """F.nll_loss."""
+    return _entropy(input, target, weight, reduction, input="log_probs", ignore=True, ignore_index=ignore_index)
 
 
 # ---- attention ----

@@ -101,6 +101,7 @@ EQUIVALENTS = {
     "nn.functional.adaptive_avg_pool1d": pooled(M.adaptive_avg_pool, 1),
     "nn.functional.adaptive_avg_pool2d": pooled(M.adaptive_avg_pool, 2),
     "nn.functional.adaptive_avg_pool3d": pooled(M.adaptive_avg_pool, 3), "nn.functional.cross_entropy": cross_entropy,
+    "nn.functional.nll_loss": M.nll_loss,
     "nn.functional.scaled_dot_product_attention": attention,
 }
 # What is meant to differ: (operator, a word of the sample or result) -> why.

@@ -169,6 +169,18 @@ def _():
 
 @gradient("cross_entropy")
 def _():
+    weight = doubles(5).detach().abs() + 0.5
+    return lambda x, t: M.cross_entropy(x, t, weight, label_smoothing=0.1), (doubles(3, 5), doubles(3, 5))
+
+
+@gradient("cross_entropy")
+def _():
+    weight, labels = doubles(5).detach().abs() + 0.5, torch.tensor([1, 4, 0])
+    return lambda x: M.nll_loss(x, labels, weight), (doubles(3, 5),)
+
+
+@gradient("cross_entropy")
+def _():
     labels = torch.tensor([0, 3, -100])
     return lambda x: M.cross_entropy(x, labels, label_smoothing=0.1), (doubles(3, 5),)
 
@@ -504,6 +516,39 @@ class Functions(unittest.TestCase):
             a, b = (torch.autograd.grad((y * weights).sum(), x)[0] for y in (got, want))
             torch.testing.assert_close(a, b)
         self.assertFalse(_call("reduce", x=x, kind="argmax", axes=["1"])[0].requires_grad)
+
+    def test_cross_entropies_beside_pytorchs(self):
+        """Class weights, ignored rows, log-probabilities, probabilities; gradients of input and target."""
+        x, weight = torch.randn(5, 4, 3, requires_grad=True), torch.rand(4) + 0.25
+        labels, shares = torch.randint(4, (5, 3)), torch.rand(5, 4, 3, requires_grad=True)
+        labels[1, 2] = -100
+        entropies, likelihoods = (M.cross_entropy, F.cross_entropy), (M.nll_loss, F.nll_loss)
+        calls = [(entropies, (x, labels, w), {"label_smoothing": s}) for w in (None, weight) for s in (0.0, 0.2)]
+        calls += [(entropies, (x, shares, w), {"label_smoothing": s}) for w in (None, weight) for s in (0.0, 0.2)]
+        calls += [(likelihoods, (x, labels, w), {}) for w in (None, weight)]
+        calls += [(likelihoods, (x, labels, weight), {"ignore_index": 2}), (entropies, (x[0, :, 0], labels[0, 0], weight), {}),
+                  (entropies, (x[0, :, 0], shares[0, :, 0], weight), {}), (likelihoods, (x[0, :, 0], labels[0, 0]), {})]
+        for (ours, theirs), inputs, fields in calls:
+            if "ignore_index" in fields:
+                inputs = inputs[0], labels.clamp(min=0), *inputs[2:]
+            for reduction in "mean", "sum", "none":
+                with self.subTest(theirs.__name__, reduction=reduction, inputs=len(inputs), **fields):
+                    got, wanted = (f(*inputs, reduction=reduction, **fields) for f in (ours, theirs))
+                    torch.testing.assert_close(got, wanted)
+                    leaves, dy = [x, shares] if inputs[1].requires_grad else [x], torch.randn(wanted.shape)
+                    for mine, its in zip(*(torch.autograd.grad(y, leaves, dy) for y in (got, wanted))):
+                        torch.testing.assert_close(mine, its)
+        with self.assertRaisesRegex(ValueError, "ignore_index=1 is for class numbers"):
+            M.cross_entropy(x, shares, ignore_index=1)
+
+    def test_replaced_losses_have_weights(self):
+        x, labels, weight = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, -7, 1]), torch.rand(4) + 0.25
+        for loss in (nn.CrossEntropyLoss(weight, ignore_index=-7, label_smoothing=0.1), nn.NLLLoss(weight, ignore_index=-7),
+                     nn.CrossEntropyLoss(weight, reduction="sum", ignore_index=-7)):
+            expected = loss(x, labels)
+            report = M.replace(loss)
+            self.assertEqual((list(report.replaced.values()), report.left), ([type(loss).__name__], {}))
+            torch.testing.assert_close(loss(x, labels), expected)
 
     def test_losses_beside_pytorchs(self):
         """Values and gradients of input, target and what else there is; all reductions."""
