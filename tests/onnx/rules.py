@@ -690,56 +690,28 @@ def scan(node):
 
 # ---- losses ----
 
-def classes(node, labels):
-    return node.convert(labels, "s32") if type_of(labels) == "s64" else labels
-
-
-def weighted(node, losses, labels, weight):
-    """Losses of each element, its class's weight, none for what is ignored: reduced as asked."""
-    how, ignored = node("reduction", b"mean"), node("ignore_index", None)
-    if weight is None and ignored is None:
-        weights = None
-    else:
-        kind = type_of(losses)
-        weights = np.ones(labels.shape, losses.dtype)
-        if weight is not None:  # a label outside is one that is ignored, and gives 0
-            weights = node.run("gather", x=weight, index=labels)
-        if ignored is not None:
-            weights = expression(node, f"where(x1=={ignored},0.0,x0)", weights, classes(node, labels), kind=kind)
-            losses = expression(node, f"where(x1=={ignored},0.0,x0)", losses, classes(node, labels), kind=kind)
-        losses = expression(node, "x0*x1", losses, weights)
-    if how == b"none":
-        return losses
-    total = node.run("reduce", kind="sum", x=losses)
-    if how == b"mean":
-        if weights is None:
-            total = expression(node, f"x0/{float(labels.size)}", total)
-        else:
-            total = expression(node, "x0/x1", total, node.run("reduce", kind="sum", x=weights))
-    return total.reshape(())
+def entropy(node, **fields):
+    x, labels, weight = (list(node.inputs) + [None])[:3]
+    how, ignored = node("reduction", b"mean").decode(), node("ignore_index", None)
+    if ignored is not None:
+        fields |= {"ignore": True, "ignore_index": ignored}
+    if weight is not None:
+        fields["weight"] = weight
+    loss = node.run("cross_entropy", x=x, labels=labels, loss=described(type_of(x), labels.shape if how == "none" else [1]),
+                    reduction=how, **fields)
+    return loss if how == "none" else loss.reshape(())
 
 
 @rule("NegativeLogLikelihoodLoss")
 def nll_loss(node):
-    x, labels, weight = (list(node.inputs) + [None])[:3]
-    picked = node.run("gather", mode="elements", x=x, index=labels[:, None], axis=1)
-    return [weighted(node, expression(node, "-x0", picked).reshape(labels.shape), labels, weight)]
+    return [entropy(node, input="log_probs")]
 
 
 @rule("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(node):
-    x, labels, weight = (list(node.inputs) + [None])[:3]
-    how, ignored = node("reduction", b"mean"), node("ignore_index", None)
-    fields = {} if ignored is None else {"ignore": True, "ignore_index": ignored}
-    if weight is None:
-        loss = node.run("cross_entropy", x=x, labels=labels, reduction=how.decode(), **fields)
-        loss = loss if how == b"none" else loss.reshape(())
-    else:
-        losses = node.run("cross_entropy", x=x, labels=labels, reduction="none", **fields)
-        loss = weighted(node, losses, labels, weight)
     if len(node.outputs) == 1:
-        return [loss]
-    return [loss, node.run("softmax", x=x, axis=1, log=True)]
+        return [entropy(node)]
+    return [entropy(node), node.run("softmax", x=node.inputs[0], axis=1, log=True)]
 
 
 # ---- reductions ----
