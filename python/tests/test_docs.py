@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import subprocess
 import sys
 import unittest
 
@@ -69,6 +70,10 @@ class Pages(unittest.TestCase):
                           f"{ours['loss'][-1]:.3f} | {apart[0]:.1e} | {apart[1]:.1e} |", page)
             models += 1
         self.assertEqual(models, 4)
+
+    def test_tables_are_what_was_measured(self):
+        found = subprocess.run([sys.executable, judge.ROOT / "bench/python_page.py", "--check"], capture_output=True, text=True)
+        self.assertEqual(found.returncode, 0, found.stderr)
 
     def test_commands_are_the_makefiles(self):
         commands = re.findall(r"^make (\w+)", (judge.ROOT / "docs/python.md").read_text(), re.M)
