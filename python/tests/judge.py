@@ -134,6 +134,8 @@ def smooth_problems(op, most, elements=20000):
             tensors = [t for *_, t in problem.args]
             if sum(t.count for t in tensors) > elements or max(t._span()[0] for t in tensors) > 2 * elements:
                 continue
+            if any(step < 0 for t in tensors for step in t.strides):  # which neither PyTorch nor JAX has
+                continue
             if any(0 < dtype_bits.get(t.dtype, 0) < 8 for t in tensors):  # nothing smooth, and no array of all of these
                 continue
             inputs = {python_name(n): a for n, a in problem.inputs().items()}
