@@ -99,6 +99,8 @@ class ConvNeXt(Case):
 
 
 class ViT(Case):
+    lr = 1e-4  # at three times that the loss has a spike where any two curves part
+
     def make(self):
         import timm
 

@@ -372,7 +372,7 @@ class Refusals(unittest.TestCase):
         y, gradient = jax.value_and_grad(lambda x: sum(map(jnp.sum, (J.norm(x).T @ x, jax.lax.stop_gradient(
             J.norm(x, mean="f64:4").mean)))))(x)
         self.assertTrue(jnp.isfinite(gradient).all())
-        with self.assertRaisesRegex(NotImplementedError, "no gradient for running_mean; of its inputs bias, scale, x have one"):
+        with self.assertRaisesRegex(NotImplementedError, "no gradient for running_mean; of its inputs bias, residual, scale, x have one"):
             jax.grad(lambda m: J.norm(x, kind="batch", mode="infer", running_mean=m, running_var=m * 0 + 1).sum())(x[0])
 
     def test_at_run_time_are_exceptions_of_jax(self):
