@@ -79,7 +79,9 @@ static double inner_error(int function, double a, double b, double want, double 
  * least normal numbers, where a factor may have been below them, no digits. */
 static double units_off(int function, bool wide, double a, double b, double got)
 {
-    const double want = mica_function_value(function, a, b, 0);
+    /* of musl 1.2.3 some are finite */
+    const bool none = function == MICA_FN_acosh && a < 1 && !wide;
+    const double want = none ? NAN : mica_function_value(function, a, b, 0);
     const double epsilon = wide ? DBL_EPSILON : (double)FLT_EPSILON;
     const double least = wide ? DBL_MIN : (double)FLT_MIN, most = wide ? DBL_MAX : (double)FLT_MAX;
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
