@@ -152,7 +152,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     if not training:
         return _call("norm", x=input, kind="batch", mode="infer", scale=weight, bias=bias, eps=eps,
                      running_mean=running_mean, running_var=running_var, **more)[0]
-    count = input.numel() // max(input.shape[1], 1)
+    count = input.numel() // max(input.shape[1] if input.dim() > 1 else 1, 1)
     # Operators change nothing in place; where nobody listens this one may.
     if (running_mean is not None and momentum and count > 1 and plain((input, running_mean, running_var))
             and running_mean.dtype == running_var.dtype == THEIRS[_stat(input)]):

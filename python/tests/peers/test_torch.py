@@ -480,6 +480,8 @@ class Functions(unittest.TestCase):
             M.batch_norm(x, *mine, training=True)
             F.batch_norm(x, *theirs, training=True)
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+        with self.assertRaises(mica.Invalid):
+            M.batch_norm(torch.randn(3), *mine, training=True)
 
     def test_attention(self):
         q, k, v = torch.randn(2, 4, 7, 16), torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9, 8)
