@@ -154,7 +154,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
                      running_mean=running_mean, running_var=running_var, **more)[0]
     count = input.numel() // max(input.shape[1] if input.dim() > 1 else 1, 1)
     # Operators change nothing in place; where nobody listens this one may.
-    if (running_mean is not None and momentum and count > 1 and plain((input, running_mean, running_var))
+    if (running_mean is not None and 0 < momentum <= 1 and count > 1 and plain((input, running_mean, running_var))
             and running_mean.dtype == running_var.dtype == THEIRS[_stat(input)]):
         return _norm(input, "batch", weight, bias, eps, running_mean=running_mean, running_var=running_var, momentum=momentum,
                      **more)[0]
