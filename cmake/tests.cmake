@@ -281,6 +281,9 @@ if(TARGET mica)
   if(MICA_SANITIZE MATCHES thread) # writes a file of its own at start, which meets the bound
     set_tests_properties(self/full-disk PROPERTIES DISABLED TRUE)
   endif()
+  if(TARGET fake_comma AND NOT MICA_SANITIZE) # whose libraries must come first
+    mica_test(self/locale unit ${PROJECT_SOURCE_DIR}/tests/self/locale.sh $<TARGET_FILE:mica> $<TARGET_FILE:fake_comma>)
+  endif()
   mica_test(self/edges cases ${PROJECT_SOURCE_DIR}/tests/self/edges.sh $<TARGET_FILE:mica>)
   mica_test(self/demo unit ${PROJECT_SOURCE_DIR}/tests/self/demo.sh $<TARGET_FILE:mica>)
   if(TARGET fake_cuda)
