@@ -58,20 +58,22 @@ enum {
 };
 
 typedef struct mica_cross_entropy_desc {
-    mica_cross_entropy_pass pass;   /* 0 means fwd */
-    mica_tensor x;                  /* N x C, or N x C x spatial; needed */
-    mica_tensor labels;             /* N, or N x spatial; s32 or s64; 0 means inferred: as s64 */
-    mica_tensor loss;               /* fwd; 0 means inferred: f32 (f64 for f64) */
-    mica_tensor lse;                /* fwd; as labels; 0 means none */
-    mica_tensor dloss;              /* bwd; 0 means inferred: as loss */
-    mica_tensor dx;                 /* bwd; 0 means inferred: as x */
-    mica_reduction reduction;       /* 0 means mean */
-    double smoothing;               /* 0 to 1; 0 means none */
-    bool ignore;                    /* ignore_index holds; 0 means no */
-    int64_t ignore_index;           /* such as -100; 0 means class 0 */
-    mica_cross_entropy_input input; /* what x is; 0 means logits */
+    mica_cross_entropy_pass pass; /* 0 means fwd */
+    mica_tensor x;                /* N x C, or N x C x spatial; needed */
+    /* N, or N x spatial; s32 or s64; 0 means inferred with targets=classes: as s64 */
+    mica_tensor labels;
+    mica_tensor loss;                   /* fwd; 0 means inferred: f32 (f64 for f64) */
+    mica_tensor lse;                    /* fwd; as labels; 0 means none */
+    mica_tensor dloss;                  /* bwd; 0 means inferred: as loss */
+    mica_tensor dx;                     /* bwd; 0 means inferred: as x */
+    mica_reduction reduction;           /* 0 means mean */
+    double smoothing;                   /* 0 to 1; 0 means none */
+    bool ignore;                        /* ignore_index holds; 0 means no */
+    int64_t ignore_index;               /* such as -100; 0 means class 0 */
+    mica_cross_entropy_input input;     /* what x is; 0 means logits */
     mica_cross_entropy_targets targets; /* 0 means classes */
-    mica_tensor target;  /* targets=probabilities: in place of labels; 0 means inferred: as x */
+    /* In place of labels; 0 means inferred with targets=probabilities: as x */
+    mica_tensor target;
     mica_tensor weight;  /* of classes, C; 0 means none */
     mica_tensor dtarget; /* bwd, targets=probabilities; 0 means not wanted */
 } mica_cross_entropy_desc;
