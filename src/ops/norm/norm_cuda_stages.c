@@ -112,7 +112,8 @@ static void choose_groups(const mica_norm_desc *d, const norm_split *split, int6
     if (g->along && g->threads < beside) g->threads = power_of_two_from(vectors, beside);
     int64_t items = (vectors + g->threads - 1) / g->threads;
     int64_t most_items = split->reduced.rank > 1 ? MOST_ITEMS / 4 : MOST_ITEMS;
-    if (items <= most_items && items * g->vector <= keep) g->items = power_of_two_from(items, keep);
+    if (items > 0 && items <= most_items && items * g->vector <= keep)
+        g->items = power_of_two_from(items, keep);
     g->slices = g->threads < BLOCK ? BLOCK / g->threads : 1;
     if (!g->along && g->slices < 32) g->slices = 32;
 }
