@@ -77,6 +77,7 @@ __device__ float __fdiv_rn(float a, float b);
 __device__ float __fsqrt_rn(float v);
 __device__ double __dsqrt_rn(double v);
 __device__ float __fdividef(float a, float b);
+__device__ float __saturatef(float v);
 __device__ double __dadd_rn(double a, double b);
 __device__ double __dmul_rn(double a, double b);
 __device__ double __dsub_rn(double a, double b);

@@ -101,6 +101,7 @@ static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __frcp_rn(float a) { return 1 / a; }
+static inline float __saturatef(float v) { return v > 0 ? v < 1 ? v : 1 : 0; }
 static inline float __fsqrt_rn(float v) { return sqrtf(v); }
 static inline double __dsqrt_rn(double v) { return sqrt(v); }
 static inline float rsqrtf(float v) { return 1 / sqrtf(v); }

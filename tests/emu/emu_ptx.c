@@ -57,6 +57,14 @@ static void exp2_approx(const emu_ptx *what, emu_block *block, const emu_ref *co
     put_float(&refs[0][0], fabsf(v) < 0x1p-126f ? 0.0f : v);
 }
 
+static void recip_approx(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)what, (void)block;
+    float v = float_of(&refs[0][1]);
+    v = 1 / (fabsf(v) < 0x1p-126f ? copysignf(0, v) : v);
+    put_float(&refs[0][0], fabsf(v) < 0x1p-126f ? copysignf(0, v) : v);
+}
+
 static void log2_approx(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)what, (void)block;
@@ -336,6 +344,7 @@ static const emu_ptx codes[] = {
     {"dp4a.u32.u32 ", dot_bytes, EMU_LANE, {0, 0}},
     {"ex2.approx.ftz.f32 ", exp2_approx, EMU_LANE, {0}},
     {"lg2.approx.ftz.f32 ", log2_approx, EMU_LANE, {0}},
+    {"rcp.approx.ftz.f32 ", recip_approx, EMU_LANE, {0}},
     {"max.NaN.f32 ", max_nan, EMU_LANE, {0}},
     {"ld.global.nc.L1::no_allocate.v4.u32 ", load_global, EMU_LANE, {4}},
     {"ld.acquire.gpu.global.s32 ", load_global, EMU_LANE, {1}},

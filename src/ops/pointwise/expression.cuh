@@ -53,10 +53,42 @@ POINTWISE real exp10_of(real v) { return pow_of((real)10, v); }
 POINTWISE float fma_of(float a, float b, float c) { return fmaf(a, b, c); }
 POINTWISE double fma_of(double a, double b, double c) { return fma(a, b, c); }
 
+/* e^v times 2^64 for v up to 20, whose power of two comes last: nothing is subnormal on the way, and
+ * e^v down to e^-131 has all its digits. Below, the rest takes what the power no longer does. */
+POINTWISE float exp_raised(float v)
+{
+    constexpr float LOG2E = 1.44269502f, LOG2E_LOW = 1.92596303e-8f;
+    constexpr float LEAST = -190, RANGE = 220, WHOLE = 12582912; /* whose last bit is 1 */
+    constexpr float BIASED = WHOLE + 127 + 64;
+    const float part = __saturatef(fmaf(v, LOG2E / RANGE, -LEAST / RANGE));
+    const float shifted = fmaf(part, RANGE, BIASED + LEAST), power = shifted - BIASED;
+    const float rest = fmaf(v, LOG2E_LOW, fmaf(v, LOG2E, -power));
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(rest));
+    return e * __uint_as_float(__float_as_uint(shifted) << 23);
+}
+POINTWISE double exp_raised(double v)
+{
+    const bool low = v < -64;
+    return exp(low ? v + 64 : v) * (low ? 0x1p64 * 1.6038108905486379e-28 : 0x1p64); /* an exact sum */
+}
+#define EXP_RAISED(v) exp_raised(v)
+#define EXP_LOWERED   ((real)0x1p-64)
+
+/* 1 / v for v from 1 to 2: without the paths of quotients that may overflow. */
+POINTWISE float recip_unit_of(float v)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return fmaf(r, fmaf(-v, r, 1), r);
+}
+POINTWISE double recip_unit_of(double v) { return 1 / v; }
+#define OVER_UNIT(a, v) ((a) * recip_unit_of(v))
+
 POINTWISE real sigmoid_of(real v)
 {
-    const real e = exp_of(-abs_of(v));
-    return (v < 0 ? e : 1) / (1 + e);
+    const real e = exp_raised(-abs_of(v));
+    return OVER_UNIT(v < 0 ? e * EXP_LOWERED : 1, fma_of(e, EXP_LOWERED, 1)); /* times_sigmoid_of's, too */
 }
 POINTWISE real log1p_unit_of(real v) { return log1p_of(v); }
 POINTWISE real softplus_of(real v) { return (v < 0 ? 0 : v) + log1p_of(exp_of(-abs_of(v))); }

@@ -126,6 +126,11 @@ POINTWISE real logaddexp2_of(real a, real b)
 
 /* ---- products with what is small ---- */
 
+/* v from 1 to 2 */
+#ifndef OVER_UNIT
+#define OVER_UNIT(a, v) ((a) / (v))
+#endif
+
 /* e^-64 */
 #define RAISED ((real)1.6038108905486379e-28)
 
@@ -147,7 +152,7 @@ POINTWISE real times_sigmoid_of(real a, real v)
 {
     real by;
     const real e = exp_raised_of(-abs_of(v), &by);
-    return (v < 0 ? a * e * by : a) / (1 + e * by);
+    return OVER_UNIT(v < 0 ? a * e * by : a, 1 + e * by);
 }
 
 /* v times the normal distribution's integral up to v; where that is small by the series of what is
