@@ -209,6 +209,8 @@ int mica_op_arg_index(const mica_op *op, const char *name);
 int mica_op_scalar_index(const mica_op *op, const char *name);
 /* Least bytes moved. */
 double mica_op_bytes(const mica_op *op, const void *desc);
+/* Those of one argument. */
+double mica_op_arg_bytes(const mica_op *op, const void *desc, int arg);
 /* Time at full bandwidth or full arithmetic rate, whichever is longer, in milliseconds. */
 double mica_roofline_ms(const mica_op *op, const void *desc, const mica_device_info *device);
 

@@ -222,21 +222,24 @@ void mica_op_default_scalars(const mica_op *op, double *scalars)
 
 /* ---- cost and contract ---- */
 
+double mica_op_arg_bytes(const mica_op *op, const void *desc, int arg)
+{
+    const mica_dir dir = mica_op_dir(op, desc, arg);
+    if (dir == MICA_UNUSED) return 0;
+    const mica_tensor *t = mica_op_tensor(op, desc, arg);
+    /* A broadcast dimension is read once. */
+    double elements = 1;
+    for (int d = 0; d < t->rank; d++)
+        elements *= t->strides[d] || t->dims[d] == 0 ? (double)t->dims[d] : 1;
+    return elements * mica_dtype_bits(t->dtype) / 8 * (dir == MICA_INOUT ? 2 : 1);
+}
+
 double mica_op_bytes(const mica_op *op, const void *desc)
 {
     double flops = 0, bytes = 0;
     if (op->cost) op->cost(desc, &flops, &bytes);
     if (bytes > 0) return bytes;
-    for (int i = 0; i < op->arg_count; i++) {
-        mica_dir dir = mica_op_dir(op, desc, i);
-        if (dir == MICA_UNUSED) continue;
-        const mica_tensor *t = mica_op_tensor(op, desc, i);
-        /* A broadcast dimension is read once. */
-        double elements = 1;
-        for (int d = 0; d < t->rank; d++)
-            elements *= t->strides[d] || t->dims[d] == 0 ? (double)t->dims[d] : 1;
-        bytes += elements * mica_dtype_bits(t->dtype) / 8 * (dir == MICA_INOUT ? 2 : 1);
-    }
+    for (int i = 0; i < op->arg_count; i++) bytes += mica_op_arg_bytes(op, desc, i);
     return bytes;
 }
 

@@ -132,13 +132,37 @@ static void threads_do_not_show(void **state)
     free(x), free(target);
 }
 
+/* What a gradient does not depend on is not counted: the share of the roofline is at most 1. */
+static void costs(void **state)
+{
+    (void)state;
+    const struct {
+        const char *line;
+        double bytes;
+    } rows[] = {
+        {"loss kind=kl_div x=f32:100 target=f32:100 reduction=none", 1200},
+        {"loss pass=bwd kind=kl_div x=f32:100 target=f32:100 reduction=none", 1200},
+        {"loss pass=bwd kind=kl_div x=f32:100 target=f32:100 dtarget=f32:100 reduction=none", 2000},
+        {"loss pass=bwd kind=mse x=f32:100 target=bf16:100 weight=f32:100 reduction=none", 1800},
+        {"loss pass=bwd kind=bce x=f32:100 target=f32:100 reduction=sum", 1204},
+        {"loss pass=bwd kind=margin_ranking x=f32:100 target=f32:100 other=f32:100 reduction=none",
+         2000}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mica_problem *p;
+        double flops, bytes;
+        assert_int_equal(mica_problem_from_text(rows[i].line, &p), MICA_OK);
+        mica_problem_cost(p, &flops, &bytes);
+        if (bytes != rows[i].bytes) fail_msg("%s: %g bytes", rows[i].line, bytes);
+        mica_problem_destroy(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(judged),
-        cmocka_unit_test(nothing),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(judged),   cmocka_unit_test(nothing),
+        cmocka_unit_test(refusals), cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(costs),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

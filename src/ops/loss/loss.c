@@ -358,11 +358,44 @@ static mica_status check(const void *desc, mica_why *why)
 
 /* ---- contract and fills ---- */
 
+/* Inputs that a text has, or its gradients with respect to those of `wanted`; all if it is none. */
+static unsigned inputs_of(const char *text, unsigned wanted)
+{
+    mica_expr e = {0};
+    mica_why why;
+    for (int k = 0; k < MICA_EXPR_INPUTS; k++)
+        e.inputs[k] = k <= LOSS_DY || k >= MICA_EXPR_X ? MICA_F32 : MICA_NONE;
+    if (mica_expr_parse(&e, text, &why) != MICA_OK ||
+        (wanted && mica_expr_derive(&e, wanted, &why) != MICA_OK))
+        return ~0u;
+    return mica_expr_inputs(&e);
+}
+
+/* A gradient may be that of an input which it does not depend on. */
+static unsigned read_inputs(const mica_loss_desc *d)
+{
+    mica_loss_texts t;
+    unsigned inputs = 0, derived = 0;
+    if (d->pass == MICA_LOSS_FWD || mica_loss_row_of(d)->sums) return ~0u;
+    mica_loss_make_texts(d, 1, &t);
+    for (int k = 0; k < 3; k++) {
+        if (!mica_tensor_given(mica_op_tensor(&mica_op_loss, d, MICA_LOSS_DX + k))) continue;
+        if (*t.gradient[k])
+            inputs |= inputs_of(t.gradient[k], 0);
+        else
+            derived |= 1u << k;
+    }
+    return derived ? inputs | inputs_of(t.value, derived) : inputs;
+}
+
 static void cost(const void *desc, double *flops, double *bytes)
 {
     const mica_loss_desc *d = desc;
-    (void)bytes;
+    const unsigned inputs = read_inputs(d);
     *flops = 8 * (double)mica_tensor_count(&d->x);
+    for (int i = 0; i <= MICA_LOSS_DOTHER; i++)
+        if (i > MICA_LOSS_POS_WEIGHT || inputs >> i & 1)
+            *bytes += mica_op_arg_bytes(&mica_op_loss, d, i);
 }
 
 static int64_t terms(const void *desc)
