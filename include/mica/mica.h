@@ -49,6 +49,7 @@
 #include "mica/attention.h"       /* attention */
 #include "mica/attention_merge.h" /* attention_merge */
 #include "mica/mha.h"             /* mha */
+#include "mica/rnn.h"             /* rnn */
 #include "mica/activation.h"      /* activation */
 #include "mica/cross_entropy.h"   /* cross_entropy */
 #include "mica/reduce.h"          /* reduce */

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Recurrent nets: layers of RNN, LSTM or GRU cells over sequences, in one or both directions.
+ *
+ * x is T x B x I (steps, sequences, inputs; batch first is a matter of strides), y is T x B x D H,
+ * D directions side by side, forward first. hx, cx, hy, cy are L D x B x H: of layer l and
+ * direction d at l D + d. Layer l takes the y of the layer before it. In the order of a direction
+ *
+ *   tanh relu   h' = f(W x + b + R h + r)
+ *   lstm        i, f, o = sigmoid, g = tanh of (W x + b + R h + r)
+ *               c' = f c + i g        h' = o tanh(c')
+ *   gru         r, z = sigmoid(W x + b + R h + r)
+ *               n = tanh(W x + b + r (R h + r))      reset behind the product, PyTorch's and
+ * cuDNN's n = tanh(W x + b + R (r h) + r)      with reset_before, ONNX's default h' = (1 - z) n + z
+ * h
+ *
+ * Weights are one buffer, cuDNN's: of every layer and direction (l D + d) W, G H x inputs, and
+ * R, G H x H; behind all of them, again of every layer and direction, b and r, G H each. G gates of
+ * H rows each lie in the order i f g o of an lstm and r z n of a gru. mica_rnn_weight() says where
+ * each lies. bias=one leaves out r, bias=none b as well.
+ *
+ * lengths: sequence b has that many steps; in both directions these are its first ones, a reverse
+ * direction begins at the last of them. y behind them is 0; hy and cy are the state after the last
+ * step, of no step at all the initial one. Lengths are read on the device: one below 0 counts as 0,
+ * one above T as T. Without hx and cx states begin at 0; where T is 0, hy and cy are those.
+ *
+ * Types: f64, f32, f16 or bf16, all alike. Sums, gates and c are f32 (f64 for f64); h is rounded to
+ * the type where it is multiplied by R, as y holds it. cuDNN and PyTorch do the same. Any strides,
+ * but those of w. */
+#ifndef MICA_RNN_H
+#define MICA_RNN_H
+
+#include "mica/epilogue.h"
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mica_rnn_pass { MICA_RNN_FWD } mica_rnn_pass;
+
+typedef enum mica_rnn_cell {
+    MICA_RNN_CELL_TANH,
+    MICA_RNN_CELL_RELU,
+    MICA_RNN_CELL_LSTM,
+    MICA_RNN_CELL_GRU
+} mica_rnn_cell;
+
+typedef enum mica_rnn_bias {
+    MICA_RNN_BIAS_TWO, /* b and r */
+    MICA_RNN_BIAS_ONE, /* b */
+    MICA_RNN_BIAS_NONE
+} mica_rnn_bias;
+
+enum {
+    MICA_RNN_X,
+    MICA_RNN_W,
+    MICA_RNN_HX,
+    MICA_RNN_CX,
+    MICA_RNN_LENGTHS,
+    MICA_RNN_Y,
+    MICA_RNN_HY,
+    MICA_RNN_CY
+};
+
+typedef struct mica_rnn_desc {
+    mica_rnn_pass pass;   /* 0 means fwd */
+    mica_rnn_cell cell;   /* 0 means tanh */
+    mica_tensor x;        /* T x B x I; needed */
+    int64_t hidden;       /* H; needed */
+    int64_t layers;       /* L; 0 means 1 */
+    bool bidirectional;   /* D is 2; 0 means no */
+    mica_rnn_bias bias;   /* 0 means two */
+    bool reset_before;    /* gru: 0 means no */
+    mica_tensor w;        /* all weights and biases; 0 means inferred */
+    mica_tensor hx;       /* L D x B x H; 0 means none, of a type only, the rest is inferred */
+    mica_tensor cx;       /* lstm: likewise; 0 means none */
+    mica_tensor lengths;  /* B, s32 or s64; 0 means none */
+    mica_tensor y;        /* T x B x D H; 0 means inferred */
+    mica_tensor hy;       /* L D x B x H, as hx; 0 means none */
+    mica_tensor cy;       /* lstm: likewise; 0 means none */
+    mica_compute compute; /* tf32 allows f32 inputs to be rounded to 11 bits; 0 means default */
+} mica_rnn_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_rnn_plan(mica_context *context, const mica_rnn_desc *desc,
+                                        const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "rnn", desc, sizeof *desc, options, plan);
+}
+
+/* ---- where weights lie ---- */
+typedef enum mica_rnn_part {
+    MICA_RNN_PART_W, /* G H x inputs of the layer */
+    MICA_RNN_PART_R, /* G H x H */
+    MICA_RNN_PART_B, /* G H: added to W x */
+    MICA_RNN_PART_BR /* G H: r, added to R h */
+} mica_rnn_part;
+
+typedef struct mica_rnn_matrix {
+    int64_t offset;     /* elements from the beginning of w */
+    int64_t rows, cols; /* packed, row after row; gate g has the rows from g H on; 0: not there */
+} mica_rnn_matrix;
+
+/* The gates: rows of a part are so many times H. */
+static inline int64_t mica_rnn_gates(mica_rnn_cell cell)
+{
+    return cell == MICA_RNN_CELL_LSTM ? 4 : cell == MICA_RNN_CELL_GRU ? 3 : 1;
+}
+
+/* A part of layer and direction, of which 0 is forward; layer = layers, direction 0 and PART_W
+ * give the end of all matrices in `offset`. Reads x.dims[2] and numbers, constant time. */
+static inline mica_rnn_matrix mica_rnn_weight(const mica_rnn_desc *desc, int64_t layer,
+                                              int64_t direction, mica_rnn_part part)
+{
+    const int64_t sides = desc->bidirectional ? 2 : 1, h = desc->hidden;
+    const int64_t layers = desc->layers ? desc->layers : 1;
+    const int64_t rows = mica_rnn_gates(desc->cell) * h;
+    const int64_t first = desc->x.dims[2], later = sides * h; /* inputs */
+    const int64_t biases = desc->bias == MICA_RNN_BIAS_TWO ? 2 : desc->bias == MICA_RNN_BIAS_ONE;
+    mica_rnn_matrix m = {0, rows, layer ? later : first};
+    if (part == MICA_RNN_PART_W || part == MICA_RNN_PART_R) {
+        m.offset =
+            layer ? sides * rows * (first + h) + (layer - 1) * sides * rows * (later + h) : 0;
+        m.offset += direction * rows * (m.cols + h);
+        if (part == MICA_RNN_PART_R) m.offset += rows * m.cols, m.cols = h;
+        return m;
+    }
+    const int64_t second = part == MICA_RNN_PART_BR;
+    m.offset = mica_rnn_weight(desc, layers, 0, MICA_RNN_PART_W).offset;
+    m.offset += ((layer * sides + direction) * biases + second) * rows;
+    m.cols = 1;
+    if (second >= biases) m.rows = m.cols = 0;
+    return m;
+}
+
+/* Elements of w. */
+static inline int64_t mica_rnn_weight_count(const mica_rnn_desc *desc)
+{
+    const int64_t layers = desc->layers ? desc->layers : 1;
+    const int64_t biases = desc->bias == MICA_RNN_BIAS_TWO ? 2 : desc->bias == MICA_RNN_BIAS_ONE;
+    return mica_rnn_weight(desc, layers, 0, MICA_RNN_PART_W).offset +
+           layers * (desc->bidirectional ? 2 : 1) * biases * mica_rnn_gates(desc->cell) *
+               desc->hidden;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

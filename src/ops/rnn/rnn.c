@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Recurrent nets: tables, inference, checks, fills. */
+#include "ops/rnn/rnn.h"
+#include "base/random.h"
+
+#include <math.h>
+
+static const char *const passes[] = {"fwd", NULL};
+static const char *const cells[] = {"tanh", "relu", "lstm", "gru", NULL};
+static const char *const biases[] = {"two", "one", "none", NULL};
+static const char *const computes[] = {"default", "tf32", NULL};
+
+#define FIELD(member, kind, ...) MICA_FIELD(mica_rnn_desc, member, kind, __VA_ARGS__)
+static const mica_field fields[] = {
+    FIELD(pass, ENUM, .spellings = passes, .doc = "forward"),
+    FIELD(cell, ENUM, .spellings = cells, .doc = "what a step does"),
+    FIELD(x, TENSOR, .zero = "needed", .doc = "T x B x I: steps, sequences, inputs"),
+    FIELD(hidden, I64, .zero = "needed", .positive = true, .doc = "H, units of a layer"),
+    FIELD(layers, I64, .def = 1, .doc = "L"),
+    FIELD(bidirectional, FLAG, .doc = "D is 2: a reverse direction beside the forward one"),
+    FIELD(bias, ENUM, .spellings = biases, .doc = "of W x and of R h, of W x, or of neither"),
+    FIELD(reset_before, FLAG, .doc = "gru: the state is reset before its product with R"),
+    FIELD(w, TENSOR, .zero = "inferred",
+          .doc = "all matrices, then all biases, as mica_rnn_weight() says"),
+    FIELD(hx, TENSOR, .zero = "none", .doc = "L D x B x H: states to begin with"),
+    FIELD(cx, TENSOR, .zero = "none", .doc = "lstm: likewise, of c"),
+    FIELD(lengths, TENSOR, .zero = "none", .doc = "B: steps of each sequence, s32 or s64"),
+    FIELD(y, TENSOR, .zero = "inferred", .doc = "T x B x D H: states of the last layer"),
+    FIELD(hy, TENSOR, .zero = "none", .doc = "as hx: states at the end"),
+    FIELD(cy, TENSOR, .zero = "none", .doc = "lstm: likewise, of c"),
+    FIELD(compute, ENUM, .spellings = computes,
+          .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
+};
+
+rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
+{
+    return (rnn_sizes){.steps = d->x.dims[0],
+                       .batch = d->x.dims[1],
+                       .inputs = d->x.dims[2],
+                       .hidden = d->hidden,
+                       .layers = d->layers,
+                       .sides = d->bidirectional ? 2 : 1,
+                       .gates = mica_rnn_gates(d->cell),
+                       .type = d->x.dtype,
+                       .acc = mica_dtype_accumulator(d->x.dtype)};
+}
+
+static int64_t dim(const void *desc, char letter)
+{
+    const rnn_sizes s = rnn_sizes_of(desc);
+    switch (letter) {
+    case 'T':
+        return s.steps;
+    case 'B':
+        return s.batch;
+    case 'D':
+        return s.sides;
+    case 'H':
+        return s.hidden;
+    case 'L':
+        return s.layers;
+    default:
+        return mica_rnn_weight_count(desc);
+    }
+}
+
+#define LSTM (UINT64_C(1) << MICA_RNN_CELL_LSTM)
+#define ARG(member, DIR, ...)                                                                      \
+    {                                                                                              \
+        .name = #member, .tensor = offsetof(mica_rnn_desc, member), .dir = {DIR}, __VA_ARGS__      \
+    }
+static const mica_arg args[] = {
+    [MICA_RNN_X] = ARG(x, MICA_IN, .types = MICA_FLOATS, .need = {MICA_NEEDED}),
+    [MICA_RNN_W] = ARG(w, MICA_IN, .types = MICA_FLOATS, .need = {MICA_INFERRED}, .like = "x",
+                       .dims = "W", .same = "x"),
+    [MICA_RNN_HX] =
+        ARG(hx, MICA_IN, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH", .same = "x"),
+    [MICA_RNN_CX] = ARG(cx, MICA_IN, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH",
+                        .same = "x", .when = "cell", .values = LSTM),
+    [MICA_RNN_LENGTHS] = ARG(lengths, MICA_IN, .types = MICA_INDICES, .dims = "B"),
+    [MICA_RNN_Y] = ARG(y, MICA_OUT, .types = MICA_FLOATS, .need = {MICA_INFERRED}, .like = "x",
+                       .dims = "TxBxDH", .same = "x"),
+    [MICA_RNN_HY] =
+        ARG(hy, MICA_OUT, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH", .same = "x"),
+    [MICA_RNN_CY] = ARG(cy, MICA_OUT, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH",
+                        .same = "x", .when = "cell", .values = LSTM),
+};
+
+/* ---- checks ---- */
+
+static mica_status infer(void *desc, mica_why *why)
+{
+    const mica_rnn_desc *d = desc;
+    if (d->x.rank != 3)
+        return mica_invalid(why, "x has rank %d, it must have 3: steps, sequences, inputs",
+                            d->x.rank);
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"hidden", d->hidden}, {"layers", d->layers}};
+    for (int i = 0; i < 2; i++)
+        if (numbers[i].value < 1 || numbers[i].value > 1 << 24)
+            return mica_invalid(why, "%s is %lld, it must be from 1 to 2^24", numbers[i].name,
+                                (long long)numbers[i].value);
+    const rnn_sizes s = rnn_sizes_of(d);
+    const double rows = (double)s.sides * (double)s.gates * (double)s.hidden;
+    const double inputs =
+        (double)s.inputs + (double)s.layers * (double)(s.sides + 1) * (double)s.hidden;
+    const double sequences = fmax((double)s.steps, 1) * fmax((double)s.batch, 1);
+    if (rows * inputs > (double)MICA_MOST_ELEMENTS ||
+        rows * (double)s.layers * sequences > (double)MICA_MOST_ELEMENTS)
+        return mica_invalid(why,
+                            "%lld layers of %lld x %lld rows, %lld inputs, %lld x %lld steps: at "
+                            "most 2^48 weights and gates are legal",
+                            (long long)s.layers, (long long)s.sides,
+                            (long long)(s.gates * s.hidden), (long long)s.inputs,
+                            (long long)s.steps, (long long)s.batch);
+    return MICA_OK;
+}
+
+static mica_status check(const void *desc, mica_why *why)
+{
+    const mica_rnn_desc *d = desc;
+    if (d->reset_before && d->cell != MICA_RNN_CELL_GRU)
+        return mica_invalid(why, "reset_before is of gru, cell is %s", cells[d->cell]);
+    if (d->w.dims[0] > 1 && d->w.strides[0] != 1)
+        return mica_invalid(why, "the stride of w is %lld, it must be 1",
+                            (long long)d->w.strides[0]);
+    return MICA_OK;
+}
+
+/* ---- contract and fills ---- */
+
+static void cost(const void *desc, double *flops, double *bytes)
+{
+    const mica_rnn_desc *d = desc;
+    const rnn_sizes s = rnn_sizes_of(d);
+    const double rows = (double)s.sides * (double)s.gates * (double)s.hidden;
+    const double h = (double)s.hidden, later = (double)s.sides * h;
+    (void)bytes;
+    *flops = 2 * (double)s.steps * (double)s.batch * rows *
+             ((double)s.inputs + h + (double)(s.layers - 1) * (later + h));
+}
+
+/* The longest sum, a bias, and the sums around it. */
+static int64_t terms(const void *desc)
+{
+    const rnn_sizes s = rnn_sizes_of(desc);
+    const int64_t later = s.sides * s.hidden, inputs = s.inputs;
+    return (s.layers > 1 && later > inputs ? later : inputs > s.hidden ? inputs : s.hidden) + 4;
+}
+
+/* Weights keep the size of what they multiply; those of relu, which grow without bound, the sum of
+ * sizes. */
+static void fill_weights(const mica_rnn_desc *d, mica_fill kind, uint64_t seed, double *values)
+{
+    const int64_t count = d->w.dims[0], n = terms(d);
+    const bool relu = d->cell == MICA_RNN_CELL_RELU;
+    const double size = relu ? 0.5 / (double)n : 1 / sqrt((double)n);
+    mica_fill_general(&mica_op_rnn, d, MICA_RNN_W,
+                      relu || kind == MICA_FILL_RANGE ? MICA_FILL_RANDOM : kind, seed, values);
+    if (kind == MICA_FILL_EDGES) return;
+    for (int64_t i = 0; i < count; i++) values[i] = mica_fill_rounded(d->w.dtype, values[i] * size);
+}
+
+/* Whole sequences, none of a sequence, and what is out of range. */
+static void fill_lengths(const mica_rnn_desc *d, uint64_t seed, double *values)
+{
+    const int64_t steps = d->x.dims[0];
+    for (int64_t b = 0; b < d->x.dims[1]; b++) {
+        const uint64_t bits = mica_random_bits(seed ^ 0x1e4, (uint64_t)b);
+        const int64_t within = (int64_t)(bits / 8 % (uint64_t)(steps + 1));
+        values[b] = (double)(bits % 8 == 0 ? steps + 3 : bits % 8 == 1 ? -2 : within);
+    }
+}
+
+static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
+                 double *values)
+{
+    const mica_rnn_desc *d = desc;
+    (void)scalars;
+    if (arg == MICA_RNN_LENGTHS)
+        fill_lengths(d, seed, values);
+    else if (arg == MICA_RNN_W)
+        fill_weights(d, kind, seed, values);
+    return arg == MICA_RNN_LENGTHS || arg == MICA_RNN_W;
+}
+
+static const mica_engine *const engines[] = {&mica_rnn_cpu, &mica_engine_ref, &mica_rnn_cuda, NULL};
+
+const mica_op mica_op_rnn = {
+    .name = "rnn",
+    .doc = "recurrent nets: RNN, LSTM and GRU, of several layers, in both directions",
+    .desc_size = sizeof(mica_rnn_desc),
+    .fields = fields,
+    .field_count = sizeof fields / sizeof *fields,
+    .args = args,
+    .arg_count = sizeof args / sizeof *args,
+    .infer = infer,
+    .dim = dim,
+    .check = check,
+    .cost = cost,
+    .terms = terms,
+    .ulps = 8,
+    .fill = fill,
+    .reference = rnn_reference,
+    .engines = engines,
+};

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of recurrent nets share. */
+#ifndef MICA_OPS_RNN_RNN_H
+#define MICA_OPS_RNN_RNN_H
+
+#include "mica/rnn.h"
+#include "ops/op.h"
+#include "ops/rnn/rnn_args.h"
+
+extern const mica_op mica_op_rnn;
+extern const mica_engine mica_rnn_cpu, mica_rnn_cuda;
+
+typedef struct rnn_sizes {
+    int64_t steps, batch, inputs, hidden, layers, sides, gates;
+    mica_dtype type, acc;
+} rnn_sizes;
+rnn_sizes rnn_sizes_of(const mica_rnn_desc *d);
+
+void rnn_reference(const void *desc, const mica_view *v, const double *scalars);
+
+/* A step on the CPU, in the types of the descriptor: rows of a direction and a sequence are shared
+ * out to threads. phase: RNN_WHOLE, ... */
+void rnn_cell_f32(const mica_rnn_desc *d, int phase, const mica_rnn_args *a);
+void rnn_cell_f64(const mica_rnn_desc *d, int phase, const mica_rnn_args *a);
+
+#endif

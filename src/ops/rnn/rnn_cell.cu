@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A step of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE (RNN_WHOLE,
+ * ...), BIASED, BLOCK; types x_t, acc_t, length_t. */
+#include "kernels/math.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/types.cuh"
+
+#include "ops/rnn/rnn_args.h"
+
+#define RNN __device__ __forceinline__
+typedef acc_t real;
+RNN real sigmoid_of(real v)
+{
+    const real e = exp_of(-abs_of(v)); /* of a large |v| exp(|v|) has no place in f32 */
+    return (v < 0 ? e : 1) / (1 + e);
+}
+#include "ops/rnn/rnn_body.h"
+
+enum { TANH, RELU, LSTM, GRU };
+constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
+constexpr int FIRST = PHASE == RNN_NEW ? 2 : 0, LAST = PHASE == RNN_GATES ? 2 : GATES; /* gates */
+constexpr int MULTIPLIED = PHASE == RNN_WHOLE ? GATES : 2; /* gates in a.rec */
+
+/* Pre-activations from the input and from the state. */
+RNN void read_gates(const mica_rnn_args &a, long long side, long long b, long long time, long long unit, real *x,
+                    real *r)
+{
+    const real *z = (const real *)a.z + side * a.z_side + time * a.z_time + b * a.z_batch + unit;
+    const long long row = side * a.batch + b;
+#pragma unroll
+    for (int g = FIRST; g < LAST; g++) {
+        x[g] = z[g * a.units];
+        r[g] = PHASE == RNN_NEW ? ((const real *)a.rec_new)[row * a.units + unit]
+                                : ((const real *)a.rec)[(row * MULTIPLIED + g) * a.units + unit];
+        if (BIASED) r[g] += widen<real>(((const x_t *)a.bias)[side * a.bias_side + g * a.units + unit]);
+    }
+}
+
+RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const real *x, const real *r)
+{
+    real *state = (real *)a.state + row * a.units + unit;
+    real *kept = (real *)a.rec + (row * MULTIPLIED + 1) * a.units + unit;
+    if constexpr (CELL == LSTM) {
+        real c = *state;
+        const real h = rnn_lstm(x, r, &c);
+        *state = c;
+        return h;
+    } else if constexpr (PHASE == RNN_GATES) {
+        *kept = sigmoid_of(x[1] + r[1]);
+        return sigmoid_of(x[0] + r[0]) * *state;
+    } else if constexpr (PHASE == RNN_NEW) {
+        const real n = tanh_of(x[2] + r[2]);
+        return *state = n + *kept * (*state - n);
+    } else if constexpr (CELL == GRU) {
+        return *state = rnn_gru(x, r, *state);
+    } else {
+        return rnn_plain(CELL == RELU, x[0] + r[0]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) rnn_cell(const __grid_constant__ mica_rnn_args a)
+{
+    overlap_wait();
+    const long long count = a.sides * a.batch * a.units;
+    for (long long i = blockIdx.x * (long long)BLOCK + threadIdx.x; i < count; i += gridDim.x * (long long)BLOCK) {
+        const long long row = i / a.units, unit = i - row * a.units, side = row / a.batch, b = row - side * a.batch;
+        const long long time = side ? a.steps - 1 - a.step : a.step;
+        const bool live = !a.lengths || time < (long long)((const length_t *)a.lengths)[b * a.length_stride];
+        real made = 0;
+        if (live) {
+            real x[4], r[4];
+            read_gates(a, side, b, time, unit, x, r);
+            made = step_of(a, row, unit, x, r);
+        }
+        if constexpr (PHASE == RNN_GATES) {
+            ((x_t *)a.low_made)[i] = narrow<x_t>(made);
+            continue;
+        }
+        if (live) ((x_t *)a.low)[i] = narrow<x_t>(made);
+        ((x_t *)a.y)[side * a.y_side + time * a.y_time + b * a.y_batch + unit * a.y_unit] = narrow<x_t>(made);
+    }
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Recurrent nets, the truth: plain loops in double precision, a sequence after the other.
+ *
+ * Errors are counted in units of the accumulator (2^-24, of f64 2^-53) and go from step to step:
+ * what a product takes was rounded to the type of x, a function passes on the error of its argument
+ * by its largest slope nearby. Those of a sum's terms are independent, so that of n of them
+ * 4 sqrt(n) times their size is left, n at most. The tolerance multiplies magnitudes by the growth
+ * of the longest sum: they are errors divided by it. */
+#include "ops/rnn/rnn.h"
+#include "base/memory.h"
+#include "cpu/cpu.h"
+
+#include <float.h>
+#include <math.h>
+
+/* A number that an engine has with an error. */
+typedef struct number {
+    double v, error;
+} number;
+
+typedef struct truth {
+    const mica_rnn_desc *d;
+    const mica_view *v;
+    rnn_sizes s;
+    double unit, growth;
+    double sums;      /* error of a sum by its size, where tensor cores truncate more than growth */
+    double rounding;  /* of a number of the problem's type, in units */
+    double operand;   /* what tf32 loses of a number when it is multiplied */
+    double least;     /* f16: what rounding subnormal numbers costs, in units of 1 */
+    double most;      /* the end of the accumulator\'s type */
+    double largest;   /* of the type of x */
+    number *in, *out; /* of a layer: steps x batch x sides x hidden */
+} truth;
+
+typedef struct sum {
+    long double v; /* terms may pass the end of double on the way */
+    double size, linear, squares;
+} sum;
+
+/* Nothing is known of the sum of which a term passes the end of the accumulator's type, nor of what
+ * follows from it. */
+static double known(double error)
+{
+    return isnan(error) ? (double)INFINITY : error;
+}
+
+static number exactly(double v)
+{
+    return (number){v, 0};
+}
+
+static number add(number a, number b)
+{
+    const double v = a.v + b.v;
+    return (number){v, a.error + b.error + fabs(v)};
+}
+
+static number multiply(const truth *t, number a, number b)
+{
+    const double v = a.v * b.v, both = a.error * b.error * t->unit;
+    return (number){v, known(fabs(a.v) * b.error + a.error * fabs(b.v) + both + fabs(v))};
+}
+
+/* As it is stored for a product. */
+static number rounded(const truth *t, number n)
+{
+    n.error += t->rounding * fabs(n.v) + t->least;
+    if (!(fabs(n.v) + n.error * t->unit < t->largest)) n.error = (double)INFINITY;
+    return n;
+}
+
+static void add_product(const truth *t, sum *s, number a, number b)
+{
+    const double ea = a.error + t->operand * fabs(a.v), eb = b.error + t->operand * fabs(b.v);
+    const double e = known(fabs(a.v) * eb + ea * fabs(b.v) + ea * eb * t->unit);
+    s->v += (long double)a.v * (long double)b.v;
+    s->size += fabs(a.v * b.v);
+    s->linear += e;
+    s->squares += e * e;
+}
+
+static number total(const truth *t, const sum *s)
+{
+    const double error = t->sums * s->size + fmin(s->linear, 4 * sqrt(s->squares));
+    double v = (double)s->v;
+    if (isinf(v) && !isinf(s->v)) v = copysign(DBL_MAX, v);
+    return (number){v, s->size < t->most / 4 ? error : (double)INFINITY};
+}
+
+/* ---- functions ---- */
+
+/* The error of f(z), of a slope that falls with |z|; `range` bounds the values. */
+static double passed(const truth *t, number z, double (*slope)(double), double v, double range)
+{
+    if (isinf(z.error)) return z.error;
+    const double near = fabs(z.v) - z.error * t->unit;
+    const double most = slope(near > 0 ? near : 0);
+    const double e = most > 0 ? most * z.error : 0;
+    return fmin(e, range / t->unit) + 4 * fabs(v);
+}
+
+static double slope_of_sigmoid(double z)
+{
+    const double e = exp(-z);
+    return e / ((1 + e) * (1 + e));
+}
+
+static double slope_of_tanh(double z)
+{
+    const double e = exp(-2 * z);
+    return 4 * e / ((1 + e) * (1 + e));
+}
+
+static number sigmoid(const truth *t, number z)
+{
+    const double v = 1 / (1 + exp(-z.v));
+    return (number){v, passed(t, z, slope_of_sigmoid, v, 1)};
+}
+
+static number hyperbolic(const truth *t, number z)
+{
+    const double v = tanh(z.v);
+    return (number){v, passed(t, z, slope_of_tanh, v, 2)};
+}
+
+static number relu(number z)
+{
+    return z.v < 0 ? (number){0, z.error} : z;
+}
+
+/* ---- a sequence of a direction ---- */
+
+typedef struct sequence {
+    const truth *t;
+    int64_t layer, side, b;
+    mica_rnn_matrix w, r, bias, bias_r;
+    number *h, *c;   /* states; of a gru c is h before it is rounded */
+    number *made;    /* the next h, or r h */
+    number *x, *rec; /* gates */
+} sequence;
+
+static number weight(const sequence *q, int64_t i)
+{
+    return exactly(mica_get(&q->t->v[MICA_RNN_W], i));
+}
+
+static number input(const sequence *q, int64_t step, int64_t i)
+{
+    const truth *t = q->t;
+    if (q->layer) return t->in[(step * t->s.batch + q->b) * t->s.sides * t->s.hidden + i];
+    const int64_t *s = t->v[MICA_RNN_X].t.strides;
+    return exactly(mica_get(&t->v[MICA_RNN_X], step * s[0] + q->b * s[1] + i * s[2]));
+}
+
+/* W x + b; step -1: R h + r, of rows from `first` on. */
+static void products(sequence *q, int64_t step, const number *h, int64_t first, int64_t rows)
+{
+    const truth *t = q->t;
+    const mica_rnn_matrix *m = step < 0 ? &q->r : &q->w, *bias = step < 0 ? &q->bias_r : &q->bias;
+    for (int64_t row = first; row < first + rows; row++) {
+        sum s = {0};
+        for (int64_t i = 0; i < m->cols; i++)
+            add_product(t, &s, weight(q, m->offset + row * m->cols + i),
+                        step < 0 ? h[i] : input(q, step, i));
+        number n = total(t, &s);
+        if (bias->rows) n = add(n, weight(q, bias->offset + row));
+        (step < 0 ? q->rec : q->x)[row] = n;
+    }
+}
+
+static number gate(const sequence *q, int64_t row)
+{
+    return add(q->x[row], q->rec[row]);
+}
+
+static void plain_step(sequence *q)
+{
+    const truth *t = q->t;
+    for (int64_t j = 0; j < t->s.hidden; j++)
+        q->made[j] =
+            t->d->cell == MICA_RNN_CELL_RELU ? relu(gate(q, j)) : hyperbolic(t, gate(q, j));
+}
+
+static void lstm_step(sequence *q)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden;
+    for (int64_t j = 0; j < n; j++) {
+        const number i = sigmoid(t, gate(q, j)), f = sigmoid(t, gate(q, n + j));
+        const number g = hyperbolic(t, gate(q, 2 * n + j)), o = sigmoid(t, gate(q, 3 * n + j));
+        q->c[j] = add(multiply(t, f, q->c[j]), multiply(t, i, g));
+        q->made[j] = multiply(t, o, hyperbolic(t, q->c[j]));
+    }
+}
+
+static void gru_step(sequence *q)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden;
+    if (t->d->reset_before) {
+        for (int64_t j = 0; j < n; j++)
+            q->made[j] = rounded(t, multiply(t, sigmoid(t, gate(q, j)), q->c[j]));
+        products(q, -1, q->made, 2 * n, n);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        const number r = sigmoid(t, gate(q, j)), z = sigmoid(t, gate(q, n + j));
+        const number rec = q->rec[2 * n + j];
+        const number inner = t->d->reset_before ? rec : multiply(t, r, rec);
+        const number now = hyperbolic(t, add(q->x[2 * n + j], inner));
+        const number less = {q->c[j].v - now.v, q->c[j].error + now.error};
+        q->c[j] = add(now, multiply(t, z, less));
+        q->made[j] = q->c[j];
+    }
+}
+
+static void show(const truth *t, int arg, int64_t offset, number n)
+{
+    mica_put(&t->v[arg], offset, n.v, n.error / t->growth);
+}
+
+static void put_output(const sequence *q, int64_t step, const number *h)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden, *s = t->v[MICA_RNN_Y].t.strides;
+    for (int64_t j = 0; j < n; j++) {
+        const number v = h ? h[j] : exactly(0);
+        const int64_t at = q->side * n + j;
+        t->out[(step * t->s.batch + q->b) * t->s.sides * n + at] = h ? rounded(t, v) : v;
+        if (q->layer == t->s.layers - 1)
+            show(t, MICA_RNN_Y, step * s[0] + q->b * s[1] + at * s[2], v);
+    }
+}
+
+static int64_t place_of(const sequence *q, const mica_view *v, int64_t unit)
+{
+    const int64_t *s = v->t.strides;
+    return (q->layer * q->t->s.sides + q->side) * s[0] + q->b * s[1] + unit * s[2];
+}
+
+static void begin(const sequence *q, int arg, number *state)
+{
+    const mica_view *v = &q->t->v[arg];
+    for (int64_t j = 0; j < q->t->s.hidden; j++)
+        state[j] = exactly(v->data ? mica_get(v, place_of(q, v, j)) : 0);
+}
+
+static void end(const sequence *q, int arg, const number *state)
+{
+    const mica_view *v = &q->t->v[arg];
+    for (int64_t j = 0; v->data && j < q->t->s.hidden; j++)
+        show(q->t, arg, place_of(q, v, j), state[j]);
+}
+
+static void do_sequence(sequence *q)
+{
+    const truth *t = q->t;
+    const mica_view *lengths = &t->v[MICA_RNN_LENGTHS];
+    const bool lstm = t->d->cell == MICA_RNN_CELL_LSTM, gru = t->d->cell == MICA_RNN_CELL_GRU;
+    const int64_t rows = t->s.gates * t->s.hidden;
+    double length = (double)t->s.steps;
+    if (lengths->data)
+        length = fmin(fmax(mica_get(lengths, q->b * lengths->t.strides[0]), 0), length);
+    begin(q, MICA_RNN_HX, q->h);
+    begin(q, lstm ? MICA_RNN_CX : MICA_RNN_HX, q->c);
+    for (int64_t step = (int64_t)length; step < t->s.steps; step++) put_output(q, step, NULL);
+    for (int64_t k = 0; k < (int64_t)length; k++) {
+        const int64_t step = q->side ? (int64_t)length - 1 - k : k;
+        products(q, step, NULL, 0, rows);
+        products(q, -1, q->h, 0, rows);
+        if (lstm)
+            lstm_step(q);
+        else if (gru)
+            gru_step(q);
+        else
+            plain_step(q);
+        put_output(q, step, q->made);
+        for (int64_t j = 0; j < t->s.hidden; j++) q->h[j] = rounded(t, q->made[j]);
+    }
+    end(q, MICA_RNN_HY, gru ? q->c : q->h);
+    if (lstm) end(q, MICA_RNN_CY, q->c);
+}
+
+/* ---- all ---- */
+
+static void do_layer(truth *t, int64_t layer, number *memory)
+{
+    const rnn_sizes *s = &t->s;
+    const int64_t count = s->sides * s->batch, each = (3 + 2 * s->gates) * s->hidden;
+#pragma omp parallel for num_threads(mica_cpu_threads())
+    for (int64_t i = 0; i < count; i++) {
+        number *m = memory + i * each;
+        sequence q = {.t = t, .layer = layer, .side = i / s->batch, .b = i % s->batch};
+        q.w = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_W);
+        q.r = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_R);
+        q.bias = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_B);
+        q.bias_r = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_BR);
+        q.h = m, q.c = m + s->hidden, q.made = m + 2 * s->hidden;
+        q.x = m + 3 * s->hidden, q.rec = q.x + s->gates * s->hidden;
+        do_sequence(&q);
+    }
+}
+
+void rnn_reference(const void *desc, const mica_view *v, const double *scalars)
+{
+    const mica_rnn_desc *d = desc;
+    mica_contract c;
+    (void)scalars;
+    mica_op_contract(&mica_op_rnn, d, &c);
+    truth t = {.d = d, .v = v, .s = rnn_sizes_of(d), .unit = c.unit};
+    const bool tf32 = d->x.dtype == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
+    t.growth = mica_contract_phi(&c) / c.unit;
+    t.rounding = mica_dtype_unit(d->x.dtype) / c.unit;
+    t.operand = tf32 ? mica_dtype_unit(MICA_F16) / c.unit : 0;
+    /* Steps of 8 terms and more are cut off, parts of the sum are then added up. */
+    t.sums = t.rounding > 1 || tf32 ? fmax(t.growth, (double)c.n_seq / 4 + 46) : t.growth;
+    t.least = d->x.dtype == MICA_F16 ? 1 : 0;
+    t.most = t.s.acc == MICA_F64 ? DBL_MAX : (double)FLT_MAX;
+    t.largest = d->x.dtype == MICA_F16 ? 65504 : t.most / 4;
+    const int64_t between = t.s.steps * t.s.batch * t.s.sides * t.s.hidden;
+    const int64_t own = t.s.sides * t.s.batch * (3 + 2 * t.s.gates) * t.s.hidden;
+    number *memory = mica_alloc(((size_t)(2 * between + own) + 1) * sizeof *memory);
+    if (!memory) return;
+    t.in = memory, t.out = memory + between;
+    for (int64_t layer = 0; layer < d->layers; layer++) {
+        do_layer(&t, layer, memory + 2 * between);
+        number *in = t.in;
+        t.in = t.out, t.out = in;
+    }
+    mica_release(memory);
+}

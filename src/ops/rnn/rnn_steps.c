@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engines "cpu" and "cuda": step by step. W x + b of all steps of a layer are one product; then
+ * each step is the product R h, of both directions at once, and what the cell makes of it: loops on
+ * the CPU, a kernel on GPUs, where a step thus costs two launches. Products and copies of states
+ * are child plans. Not on ops/compose: that repeats a step of its list, and here a product and a
+ * kernel take turns. Floor: R is read once a step, from the cache where it fits there. */
+#include "mica/gemm.h"
+#include "mica/transform.h"
+#include "ops/rnn/rnn.h"
+
+#include <string.h>
+
+enum { BLOCK = 128, PHASES = 3, KINDS = 2 };
+
+/* W x + b of a layer: rows of z by time and sequence. */
+typedef struct inputs {
+    mica_plan *product;
+    int64_t z_time, z_batch;
+} inputs;
+
+typedef struct state {
+    rnn_sizes s;
+    bool before;  /* gru: reset before the product */
+    int64_t made; /* gates that R h is of at first */
+    /* By kind of layer: the first one has other inputs. */
+    inputs inputs[KINDS];
+    mica_plan *rec[KINDS], *rec_new[KINDS];
+    mica_plan *load_h, *load_state, *store_h, *store_state;
+    mica_kernel *kernels[PHASES];
+    mica_grid grid;
+    size_t child_at, child_bytes;
+    size_t z, rec_at, rec_new_at, low, low_made, state, between;
+} state;
+
+static size_t bytes_of(mica_dtype type, int64_t count)
+{
+    return (size_t)count * (size_t)mica_dtype_bits(type) / 8;
+}
+
+static char *element(void *data, mica_dtype type, int64_t at)
+{
+    return (char *)data + at * (mica_dtype_bits(type) / 8);
+}
+
+static int kind_of(int64_t layer)
+{
+    return layer > 0;
+}
+
+static bool has_state(const mica_rnn_desc *d)
+{
+    return d->cell == MICA_RNN_CELL_LSTM || d->cell == MICA_RNN_CELL_GRU;
+}
+
+/* ---- children ---- */
+
+static mica_status add_child(mica_plan *plan, const char *op, const void *desc, size_t size,
+                             mica_plan **child)
+{
+    state *s = plan->state;
+    MICA_TRY(mica_plan_child_create(plan, op, desc, size, NULL, child, NULL));
+    if ((*child)->workspace > s->child_bytes) s->child_bytes = (*child)->workspace;
+    return MICA_OK;
+}
+
+static mica_tensor matrix(mica_dtype type, int64_t rows, int64_t cols, int64_t row, int64_t col)
+{
+    return (mica_tensor){
+        .dtype = type, .rank = 2, .dims = {rows, cols}, .strides = {row, col}, .strided = 1};
+}
+
+/* The same once for each side, `apart` elements apart. */
+static mica_tensor beside(mica_tensor t, int64_t sides, int64_t apart)
+{
+    if (sides == 1) return t;
+    return (mica_tensor){.dtype = t.dtype,
+                         .rank = 3,
+                         .dims = {sides, t.dims[0], t.dims[1]},
+                         .strides = {apart, t.strides[0], t.strides[1]},
+                         .strided = 1};
+}
+
+/* Steps and sequences are rows of one matrix where they lie at one distance, steps or sequences
+ * counted slower; else there is a product for each step. */
+static void choose_rows(const mica_tensor *x, const rnn_sizes *s, mica_gemm_desc *g, inputs *in)
+{
+    const int64_t rows = s->steps * s->batch, width = s->gates * s->hidden, *by = x->strides;
+    const bool times = s->batch == 1 || s->steps == 1 || by[0] == s->batch * by[1];
+    in->z_time = s->batch * width, in->z_batch = width;
+    if (!times && by[1] == s->steps * by[0]) {
+        in->z_time = width, in->z_batch = s->steps * width;
+        g->a = matrix(s->type, rows, x->dims[2], by[0], by[2]);
+    } else if (times) {
+        g->a = matrix(s->type, rows, x->dims[2], s->batch == 1 ? by[0] : by[1], by[2]);
+    } else {
+        g->a = *x;
+        g->c = mica_tensor_packed(s->acc, 3, (int64_t[]){s->steps, s->batch, width});
+        return;
+    }
+    g->c = mica_tensor_packed(s->acc, 2, (int64_t[]){rows, width});
+}
+
+static mica_status add_inputs(mica_plan *plan, const mica_tensor *x, inputs *in)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    const int64_t width = s->s.gates * s->s.hidden;
+    mica_gemm_desc g = {.b = matrix(s->s.type, x->dims[2], width, 1, x->dims[2]),
+                        .compute = d->compute};
+    choose_rows(x, &s->s, &g, in);
+    if (d->bias != MICA_RNN_BIAS_NONE) {
+        g.epilogue[0] = MICA_STEP_BIAS;
+        g.bias = mica_tensor_packed(s->s.type, 1, &width);
+    }
+    return add_child(plan, "gemm", &g, sizeof g, &in->product);
+}
+
+/* R h, of `gates` of them. */
+static mica_status add_product(mica_plan *plan, int kind, int64_t gates, mica_plan **child)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const rnn_sizes *s = &((const state *)plan->state)->s;
+    const int64_t h = s->hidden, width = gates * h;
+    const int64_t apart = mica_rnn_weight(d, kind, 1, MICA_RNN_PART_R).offset -
+                          mica_rnn_weight(d, kind, 0, MICA_RNN_PART_R).offset;
+    const mica_gemm_desc g = {
+        .a = beside(matrix(s->type, s->batch, h, h, 1), s->sides, s->batch * h),
+        .b = beside(matrix(s->type, h, width, 1, h), s->sides, apart),
+        .c = beside(matrix(s->acc, s->batch, width, width, 1), s->sides, s->batch * width),
+        .compute = d->compute};
+    return add_child(plan, "gemm", &g, sizeof g, child);
+}
+
+/* States of a layer, between the caller's tensor and a packed one. */
+static mica_status add_copy(mica_plan *plan, const mica_tensor *outside, mica_dtype inside,
+                            bool load, mica_plan **child)
+{
+    if (!mica_tensor_given(outside)) return MICA_OK;
+    const rnn_sizes *s = &((const state *)plan->state)->s;
+    mica_tensor out = *outside;
+    out.dims[0] = s->sides, out.strided = 1;
+    const mica_tensor in = mica_tensor_packed(inside, 3, out.dims);
+    const mica_transform_desc t = {.x = load ? out : in, .y = load ? in : out};
+    return add_child(plan, "transform", &t, sizeof t, child);
+}
+
+static mica_status add_children(mica_plan *plan)
+{
+    const mica_rnn_desc *d = plan->desc;
+    state *s = plan->state;
+    const rnn_sizes *z = &s->s;
+    const bool lstm = d->cell == MICA_RNN_CELL_LSTM, gru = d->cell == MICA_RNN_CELL_GRU;
+    for (int kind = 0; kind < KINDS && kind < d->layers && z->steps > 0; kind++) {
+        const mica_tensor between =
+            mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->hidden});
+        MICA_TRY(add_inputs(plan, kind ? &between : &d->x, &s->inputs[kind]));
+        MICA_TRY(add_product(plan, kind, s->made, &s->rec[kind]));
+        if (s->before) MICA_TRY(add_product(plan, kind, 1, &s->rec_new[kind]));
+    }
+    MICA_TRY(add_copy(plan, &d->hx, z->type, true, &s->load_h));
+    if (gru) {
+        MICA_TRY(add_copy(plan, &d->hx, z->acc, true, &s->load_state));
+        MICA_TRY(add_copy(plan, &d->hy, z->acc, false, &s->store_h));
+    } else {
+        MICA_TRY(add_copy(plan, &d->hy, z->type, false, &s->store_h));
+    }
+    if (!lstm) return MICA_OK;
+    MICA_TRY(add_copy(plan, &d->cx, z->acc, true, &s->load_state));
+    return add_copy(plan, &d->cy, z->acc, false, &s->store_state);
+}
+
+/* ---- building ---- */
+
+static mica_status book(mica_plan *plan)
+{
+    const mica_rnn_desc *d = plan->desc;
+    state *s = plan->state;
+    const rnn_sizes *z = &s->s;
+    const int64_t units = z->sides * z->batch * z->hidden, all = units * z->steps;
+    const struct {
+        const char *name;
+        mica_dtype type;
+        int64_t count;
+        size_t *at;
+    } rows[] = {{"products of inputs", z->acc, all * z->gates, &s->z},
+                {"products of states", z->acc, units * s->made, &s->rec_at},
+                {"products of reset states", z->acc, s->before ? units : 0, &s->rec_new_at},
+                {"states, rounded", z->type, units, &s->low},
+                {"reset states", z->type, s->before ? units : 0, &s->low_made},
+                {"states", z->acc, has_state(d) ? units : 0, &s->state},
+                {"between layers", z->type, d->layers > 1 ? all : 0, &s->between}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        MICA_TRY(mica_book(plan, rows[i].name, bytes_of(rows[i].type, rows[i].count), rows[i].at));
+    return mica_book(plan, "child plans", s->child_bytes, &s->child_at);
+}
+
+static mica_status add_kernel(mica_plan *plan, int phase)
+{
+    const mica_rnn_desc *d = plan->desc;
+    state *s = plan->state;
+    char buffer[512] = "";
+    mica_text p = {buffer, sizeof buffer, 0};
+    mica_prologue_int(&p, "CELL", d->cell);
+    mica_prologue_int(&p, "PHASE", phase);
+    mica_prologue_int(&p, "BIASED", d->bias == MICA_RNN_BIAS_TWO);
+    mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_type(&p, "x_t", s->s.type);
+    mica_prologue_type(&p, "acc_t", s->s.acc);
+    mica_prologue_type(&p, "length_t",
+                       mica_tensor_given(&d->lengths) ? d->lengths.dtype : MICA_S32);
+    const mica_kernel_spec spec = {"ops/rnn/rnn_cell.cu", "rnn_cell", buffer, 0};
+    return mica_plan_add_kernel(plan, &spec, &s->kernels[phase]);
+}
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_rnn_desc *d = plan->desc;
+    state *s;
+    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    s->s = rnn_sizes_of(d);
+    s->before = d->reset_before;
+    s->made = s->before ? 2 : s->s.gates;
+    if (s->s.batch == 0) return MICA_OK;
+    MICA_TRY(add_children(plan));
+    MICA_TRY(book(plan));
+    if (!plan->cuda || s->s.steps == 0) return MICA_OK;
+    const int64_t blocks = (s->s.sides * s->s.batch * s->s.hidden + BLOCK - 1) / BLOCK;
+    s->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
+                          .block = {BLOCK}};
+    if (!s->before) return add_kernel(plan, RNN_WHOLE);
+    MICA_TRY(add_kernel(plan, RNN_GATES));
+    return add_kernel(plan, RNN_NEW);
+}
+
+/* ---- running ---- */
+
+static mica_status run_product(const mica_plan *plan, const mica_run *r, const mica_plan *child,
+                               void *a, void *b, void *c, void *bias)
+{
+    const state *s = plan->state;
+    mica_run run = {.size = sizeof run, .workspace = mica_at(r, s->child_at), .stream = r->stream};
+    run.args[MICA_GEMM_A] = a, run.args[MICA_GEMM_B] = b, run.args[MICA_GEMM_C] = c;
+    run.args[MICA_GEMM_BIAS] = bias;
+    return mica_plan_child_run(child, &run);
+}
+
+static mica_status run_copy(const mica_plan *plan, const mica_run *r, const mica_plan *child,
+                            void *from, void *to)
+{
+    const state *s = plan->state;
+    if (!child) return MICA_OK;
+    mica_run run = {.size = sizeof run, .workspace = mica_at(r, s->child_at), .stream = r->stream};
+    run.args[MICA_TRANSFORM_X] = from, run.args[MICA_TRANSFORM_Y] = to;
+    return mica_plan_child_run(child, &run);
+}
+
+static mica_status clear(const mica_plan *plan, const mica_run *r, void *data, size_t bytes)
+{
+    if (plan->cuda) return mica_cuda_memset(plan->cuda, data, 0, (int64_t)bytes, r->stream);
+    memset(data, 0, bytes);
+    return MICA_OK;
+}
+
+static char *states_of(const mica_plan *plan, const mica_run *r, int arg, int64_t layer)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const mica_tensor *t = mica_op_tensor(plan->op, d, arg);
+    if (!r->args[arg]) return NULL;
+    return element(r->args[arg], t->dtype, layer * (d->bidirectional ? 2 : 1) * t->strides[0]);
+}
+
+static char *weights_of(const mica_plan *plan, const mica_run *r, int64_t layer, int64_t side,
+                        mica_rnn_part part)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const mica_rnn_matrix m = mica_rnn_weight(d, layer, side, part);
+    return m.rows ? element(r->args[MICA_RNN_W], d->w.dtype, m.offset) : NULL;
+}
+
+static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    const int64_t units = s->s.sides * s->s.batch * s->s.hidden;
+    const int first = d->cell == MICA_RNN_CELL_LSTM ? MICA_RNN_CX : MICA_RNN_HX;
+    void *low = mica_at(r, s->low), *kept = mica_at(r, s->state);
+    if (s->load_h)
+        MICA_TRY(run_copy(plan, r, s->load_h, states_of(plan, r, MICA_RNN_HX, layer), low));
+    else
+        MICA_TRY(clear(plan, r, low, bytes_of(s->s.type, units)));
+    if (s->load_state)
+        return run_copy(plan, r, s->load_state, states_of(plan, r, first, layer), kept);
+    return has_state(d) ? clear(plan, r, kept, bytes_of(s->s.acc, units)) : MICA_OK;
+}
+
+static mica_status finish(const mica_plan *plan, const mica_run *r, int64_t layer)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    const size_t h = d->cell == MICA_RNN_CELL_GRU ? s->state : s->low;
+    MICA_TRY(run_copy(plan, r, s->store_h, mica_at(r, h), states_of(plan, r, MICA_RNN_HY, layer)));
+    return run_copy(plan, r, s->store_state, mica_at(r, s->state),
+                    states_of(plan, r, MICA_RNN_CY, layer));
+}
+
+static mica_status run_inputs(const mica_plan *plan, const mica_run *r, int64_t layer)
+{
+    const state *s = plan->state;
+    const rnn_sizes *z = &s->s;
+    void *x = layer ? mica_at(r, s->between) : r->args[MICA_RNN_X];
+    for (int64_t side = 0; side < z->sides; side++)
+        MICA_TRY(run_product(
+            plan, r, s->inputs[kind_of(layer)].product, x,
+            weights_of(plan, r, layer, side, MICA_RNN_PART_W),
+            element(mica_at(r, s->z), z->acc, side * z->steps * z->batch * z->gates * z->hidden),
+            weights_of(plan, r, layer, side, MICA_RNN_PART_B)));
+    return MICA_OK;
+}
+
+static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t layer)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    const rnn_sizes *z = &s->s;
+    const inputs *in = &s->inputs[kind_of(layer)];
+    mica_rnn_args a = {.sides = z->sides, .batch = z->batch, .units = z->hidden, .steps = z->steps};
+    a.z = mica_at(r, s->z);
+    a.z_side = z->steps * z->batch * z->gates * z->hidden;
+    a.z_time = in->z_time, a.z_batch = in->z_batch;
+    a.rec = mica_at(r, s->rec_at), a.rec_new = mica_at(r, s->rec_new_at);
+    a.bias = weights_of(plan, r, layer, 0, MICA_RNN_PART_BR);
+    a.bias_side = 2 * z->gates * z->hidden;
+    a.lengths = r->args[MICA_RNN_LENGTHS], a.length_stride = d->lengths.strides[0];
+    a.low = mica_at(r, s->low), a.low_made = mica_at(r, s->low_made);
+    a.state = mica_at(r, s->state);
+    const bool last = layer == z->layers - 1;
+    a.y = last ? r->args[MICA_RNN_Y] : mica_at(r, s->between);
+    a.y_unit = last ? d->y.strides[2] : 1;
+    a.y_batch = last ? d->y.strides[1] : z->sides * z->hidden;
+    a.y_time = last ? d->y.strides[0] : z->batch * a.y_batch;
+    a.y_side = z->hidden * a.y_unit;
+    return a;
+}
+
+static mica_status run_cell(const mica_plan *plan, const mica_run *r, int phase,
+                            const mica_rnn_args *a)
+{
+    const state *s = plan->state;
+    if (plan->cuda) return mica_kernel_launch(s->kernels[phase], &s->grid, r->stream, a);
+    if (s->s.acc == MICA_F64)
+        rnn_cell_f64(plan->desc, phase, a);
+    else
+        rnn_cell_f32(plan->desc, phase, a);
+    return MICA_OK;
+}
+
+static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t layer)
+{
+    const state *s = plan->state;
+    const int kind = kind_of(layer);
+    mica_rnn_args a = args_of(plan, r, layer);
+    char *matrix = weights_of(plan, r, layer, 0, MICA_RNN_PART_R);
+    char *of_new = element(matrix, s->s.type, 2 * s->s.hidden * s->s.hidden);
+    MICA_TRY(begin(plan, r, layer));
+    if (a.steps > 0) MICA_TRY(run_inputs(plan, r, layer));
+    for (; a.step < a.steps; a.step++) {
+        MICA_TRY(run_product(plan, r, s->rec[kind], a.low, matrix, a.rec, NULL));
+        if (!s->before) {
+            MICA_TRY(run_cell(plan, r, RNN_WHOLE, &a));
+            continue;
+        }
+        MICA_TRY(run_cell(plan, r, RNN_GATES, &a));
+        MICA_TRY(run_product(plan, r, s->rec_new[kind], a.low_made, of_new,
+                             mica_at(r, s->rec_new_at), NULL));
+        MICA_TRY(run_cell(plan, r, RNN_NEW, &a));
+    }
+    return finish(plan, r, layer);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const state *s = plan->state;
+    if (s->s.batch == 0) return MICA_OK;
+    for (int64_t layer = 0; layer < s->s.layers; layer++) MICA_TRY(run_layer(plan, r, layer));
+    return MICA_OK;
+}
+
+const mica_engine mica_rnn_cpu = {
+    .name = "cpu", .reached = 0.2, .start_ms = 2e-3, .build = build, .run = run};
+
+const mica_engine mica_rnn_cuda = {
+    .name = "cuda", .cuda = true, .reached = 0.05, .start_ms = 2e-2, .build = build, .run = run};

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Recurrent nets before PyTorch and ONNX Runtime (tests/judges/rnn.py): values of every cell, of
+ * layers, directions, biases and packed sequences; what lies behind a sequence, sequences of no
+ * step; where weights lie; refusals; equal bits for any number of threads. */
+#include "line.h"
+
+#define VALUES(...) ((double *[MICA_MAX_ARGS]){__VA_ARGS__})
+
+enum { STEPS = 4, BATCH = 3, INPUTS = 3, MOST = 36 * 4, WEIGHTS = 240 };
+static const struct judged {
+    const char *fields;
+    int begins, cut, weights; /* states to begin with, lengths; elements of w */
+    double y[48], hy[24], cy[24], dx[36], dhx[24], dcx[24], dw[WEIGHTS];
+} judged[] = {
+#include "../judges/rnn.h"
+};
+enum { SALT_X = 1, SALT_W, SALT_HX, SALT_CX };
+static double lengths[BATCH] = {2, 4, 1};
+
+/* As made() of the script: multiples of 1/512 from -1 on. */
+static double *made(int salt, double *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (double)((i + 3) * 7919 * (2 * salt + 1) / 5 % 1024) / 512 - 1;
+    return to;
+}
+
+static int64_t count_of(const char *line, int arg)
+{
+    mica_problem *p;
+    mica_arg_info info;
+    if (mica_problem_from_text(line, &p) != MICA_OK) fail_msg("%s: %s", line, mica_error());
+    assert_int_equal(mica_problem_arg(p, arg, &info), MICA_OK);
+    const int64_t count = info.dir == MICA_UNUSED ? 0 : mica_tensor_count(&info.tensor);
+    mica_problem_destroy(p);
+    return count;
+}
+
+static void before_judges(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof judged / sizeof *judged; i++)
+        for (int e = 0; e < 2; e++) {
+            const struct judged *j = &judged[i];
+            const bool lstm = strstr(j->fields, "lstm") != NULL;
+            char line[320];
+            double x[MOST], w[WEIGHTS], hx[24], cx[24], y[48], hy[24], cy[24];
+            snprintf(line, sizeof line, "rnn %s x=f64:4x3x3 hy=f64 %s %s %s %s", j->fields,
+                     lstm ? "cy=f64" : "", j->begins ? "hx=f64" : "",
+                     lstm && j->begins ? "cx=f64" : "", j->cut ? "lengths=s64" : "");
+            assert_int_equal(count_of(line, MICA_RNN_W), j->weights);
+            run_ok(engines[e], line,
+                   VALUES(made(SALT_X, x, 36), made(SALT_W, w, j->weights), made(SALT_HX, hx, 24),
+                          made(SALT_CX, cx, 24), lengths, y, hy, cy));
+            if (differences(y, j->y, count_of(line, MICA_RNN_Y), 1e-14, 1e-13))
+                fail_msg("%s: y", line);
+            if (differences(hy, j->hy, count_of(line, MICA_RNN_HY), 1e-14, 1e-13))
+                fail_msg("%s: hy", line);
+            if (lstm && differences(cy, j->cy, count_of(line, MICA_RNN_CY), 1e-14, 1e-13))
+                fail_msg("%s: cy", line);
+        }
+}
+
+/* A sequence of no step, of fewer than none and of more than there are; y behind a sequence is 0,
+ * states at its end are those of its last step, or the initial ones. */
+static void ends_of_sequences(void **state)
+{
+    (void)state;
+    const char *line = "rnn cell=lstm x=f64:4x3x3 hidden=2 bidirectional=1 hx=f64 cx=f64 hy=f64 "
+                       "cy=f64 lengths=s32";
+    double x[36], w[WEIGHTS], hx[12], cx[12], given[] = {0, -5, 99};
+    made(SALT_X, x, 36), made(SALT_W, w, WEIGHTS), made(SALT_HX, hx, 12), made(SALT_CX, cx, 12);
+    for (int e = 0; e < 2; e++) {
+        double y[48], hy[12], cy[12], whole[48], all[] = {4, 4, 4};
+        run_ok(engines[e], line, VALUES(x, w, hx, cx, given, y, hy, cy));
+        run_ok(engines[e], line, VALUES(x, w, hx, cx, all, whole));
+        for (int step = 0; step < STEPS; step++)
+            for (int b = 0; b < BATCH; b++)
+                for (int j = 0; j < 4; j++) {
+                    const int at = (step * BATCH + b) * 4 + j;
+                    assert_true(y[at] == (b < 2 ? 0 : whole[at]));
+                }
+        for (int side = 0; side < 2; side++)
+            for (int i = side * 6; i < side * 6 + 4; i++)
+                assert_true(hy[i] == hx[i] && cy[i] == cx[i]);
+    }
+}
+
+/* A reverse direction over a sequence of 2 steps among 4 is what it is over these 2 alone. */
+static void reverse_begins_at_the_last_step(void **state)
+{
+    (void)state;
+    double x[36], w[WEIGHTS], cut[48], alone[24], two[] = {2, 2, 2};
+    made(SALT_X, x, 36), made(SALT_W, w, WEIGHTS);
+    for (int e = 0; e < 2; e++) {
+        run_ok(engines[e], "rnn cell=gru x=f64:4x3x3 hidden=2 bidirectional=1 lengths=s32",
+               VALUES(x, w, NULL, NULL, two, cut));
+        run_ok(engines[e], "rnn cell=gru x=f64:2x3x3 hidden=2 bidirectional=1",
+               VALUES(x, w, NULL, NULL, NULL, alone));
+        assert_int_equal(differences(cut, alone, 24, 0, 0), 0);
+    }
+}
+
+/* Batch first is a matter of strides: by one product of all rows, as if they lay by steps. */
+static void batch_first(void **state)
+{
+    (void)state;
+    double x[36], w[WEIGHTS], by_step[24], by_sequence[24];
+    made(SALT_X, x, 36), made(SALT_W, w, WEIGHTS);
+    for (int e = 0; e < 2; e++) {
+        run_ok(engines[e], "rnn cell=lstm x=f64:4x3x3 hidden=2", VALUES(x, w, [5] = by_step));
+        run_ok(engines[e], "rnn cell=lstm x=f64:4x3x3:3x12x1 hidden=2 y=f64:4x3x2:2x8x1",
+               VALUES(x, w, [5] = by_sequence));
+        assert_int_equal(differences(by_step, by_sequence, 24, 1e-15, 1e-14), 0);
+    }
+}
+
+/* Parts follow each other without gaps: all matrices, then all biases. */
+static void places_of_weights(void **state)
+{
+    (void)state;
+    for (int bias = 0; bias < 3; bias++) {
+        mica_rnn_desc d = {.cell = MICA_RNN_CELL_LSTM,
+                           .x = mica_tensor_packed(MICA_F32, 3, (int64_t[]){5, 2, 7}),
+                           .hidden = 3,
+                           .layers = 3,
+                           .bidirectional = true,
+                           .bias = (mica_rnn_bias)bias};
+        int64_t next = 0;
+        for (int part = MICA_RNN_PART_W; part <= MICA_RNN_PART_BR; part++) {
+            if (part == MICA_RNN_PART_R || part == MICA_RNN_PART_BR) continue;
+            for (int i = 0; i < 6; i++)
+                for (int k = 0; k < 2; k++) {
+                    const mica_rnn_matrix m =
+                        mica_rnn_weight(&d, i / 2, i % 2, (mica_rnn_part)(part + k));
+                    const bool there = part == MICA_RNN_PART_W || k < 2 - bias;
+                    assert_int_equal(m.rows, there ? 12 : 0);
+                    if (!there) continue;
+                    assert_int_equal(m.offset, next);
+                    assert_int_equal(m.cols, part ? 1 : k ? 3 : i < 2 ? 7 : 6);
+                    next += m.rows * m.cols;
+                }
+        }
+        assert_int_equal(next, mica_rnn_weight_count(&d));
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    refuses("rnn hidden=3", "x is needed");
+    refuses("rnn x=f32:4x3 hidden=3", "x has rank 2, it must have 3: steps, sequences, inputs");
+    refuses("rnn x=f32:4x3x2", "hidden is 0, it must be from 1 to 2^24");
+    refuses("rnn x=f32:4x3x2 hidden=-2", "hidden is -2");
+    refuses("rnn x=f32:4x3x2 hidden=3 layers=-1", "layers is -1, it must be from 1 to 2^24");
+    refuses("rnn x=f32:4x3x2 hidden=16777216 layers=16777216", "at most 2^48 weights");
+    refuses("rnn cell=gru x=f32:4x3x2 hidden=5 w=f32:134",
+            "dimension 0 of w is 134, it must be 135");
+    refuses("rnn x=f32:4x3x2 hidden=2 w=f32:12:2", "the stride of w is 2, it must be 1");
+    refuses("rnn x=f32:4x3x2 hidden=2 w=f16:12", "w is f16, x is f32; they must agree");
+    refuses("rnn x=f32:4x3x2 hidden=2 hx=f32:1x3x3", "dimension 2 of hx is 3, it must be 2");
+    refuses("rnn x=f32:4x3x2 hidden=2 lengths=s32:4", "dimension 0 of lengths is 4, it must be 3");
+    refuses("rnn x=f32:4x3x2 hidden=2 lengths=f32:3", "lengths is f32, it must be s32 or s64");
+    refuses("rnn x=f32:4x3x2 hidden=2 y=f32:4x3x4", "dimension 2 of y is 4, it must be 2");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 reset_before=1",
+            "reset_before is of gru, cell is lstm");
+    refuses("rnn x=s8:4x3x2 hidden=2", "x is s8, it must be f64, f32, f16 or bf16");
+}
+
+static void threads_do_not_show(void **state)
+{
+    (void)state;
+    const char *const lines[] = {"rnn cell=lstm x=f32:3x9x33 hidden=200 bidirectional=1",
+                                 "rnn cell=gru x=bf16:3x9x33 hidden=200 reset_before=1"};
+    const int before = omp_get_max_threads();
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const int64_t weights = count_of(lines[i], MICA_RNN_W),
+                      all = count_of(lines[i], MICA_RNN_Y);
+        double *x = malloc(3 * 9 * 33 * sizeof *x), *w = malloc((size_t)weights * sizeof *w);
+        double *few = malloc((size_t)all * sizeof *few), *many = malloc((size_t)all * sizeof *many);
+        wave(x, 3 * 9 * 33, 1), wave(w, weights, 2);
+        for (int64_t k = 0; k < weights; k++) w[k] /= 15;
+        omp_set_num_threads(1);
+        run_ok("cpu", lines[i], VALUES(x, w, [5] = few));
+        omp_set_num_threads(5);
+        run_ok("cpu", lines[i], VALUES(x, w, [5] = many));
+        assert_memory_equal(few, many, (size_t)all * sizeof *few);
+        assert_true(few[1] != 0 && fabs(few[all - 1]) < 1);
+        free(x), free(w), free(few), free(many);
+    }
+    omp_set_num_threads(before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(before_judges),
+        cmocka_unit_test(ends_of_sequences),
+        cmocka_unit_test(reverse_begins_at_the_last_step),
+        cmocka_unit_test(batch_first),
+        cmocka_unit_test(places_of_weights),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(threads_do_not_show),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
