@@ -11,6 +11,7 @@ described: tensors of which only the description is given, as NAME=TENSOR of a p
 nothing in place: operations that only do so (optimiser steps, appending to a cache) are not here."""
 
 import functools
+import sys
 
 import torch
 
@@ -48,6 +49,23 @@ def _readable(t):
 
 
 _STRIDED = torch.strided
+
+
+def _stays_a_call(name, told=set()):
+    """Tells inductor that the operator stays a call, before it decides so: in order to log that, PyTorch (2.11 to 2.15) writes out all
+    that the arguments were made of, what branches twice: behind sixteen residual blocks it does not come back. Elsewhere
+    this changes nothing."""
+    graph = sys.modules.get("torch._inductor.graph")
+    if graph is None or name in told:
+        return
+    told.add(name)
+    operator = getattr(torch.ops.mica, name).default
+    try:
+        if operator not in graph.lowerings:
+            tag = graph.get_layout_constraint_tag(operator, with_default=True)
+            graph.make_fallback(operator, layout_constraint=graph.tag_to_layout_constraint(tag))
+    except (AttributeError, TypeError):  # a PyTorch that has other names
+        pass
 
 
 class Operator:
@@ -145,6 +163,7 @@ class Operator:
         return inferred(self.table, {**lines, **described})
 
     def infer(self, *arguments, **keywords):
+        _stays_a_call(self.table.python)
         given, _, described = self.split(arguments, keywords)
         like = next(v for v in given.values() if isinstance(v, torch.Tensor))
         return [torch.empty_strided(t.shape, t.strides, dtype=THEIRS[t.dtype], device=like.device)
