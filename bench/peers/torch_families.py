@@ -187,6 +187,13 @@ DOMAINS = {"bce": {"x": probabilities, "target": probabilities}, "bce_logits": {
            "cosine_embedding": {"target": signs}}
 
 
+def classes(target, x, whole):
+    """Labels of rows; of lists a third of their length, which -1 ends."""
+    target.copy_(torch.randint(0, x.shape[-1], target.shape, device=target.device))
+    if not whole:
+        target[..., (x.shape[-1] + 2) // 3:] = -1
+
+
 def loss_call(kind, fields, t):
     options = {"reduction": fields.get("reduction", "mean")}
     margin, weight, target, other = float(fields.get("margin", 0)), t.get("weight"), t["target"], t.get("other")
@@ -213,7 +220,10 @@ def loss_call(kind, fields, t):
         "cosine_embedding": lambda x: F.cosine_embedding_loss(x, other, target, margin=margin, **options),
         "triplet_margin": lambda x: F.triplet_margin_loss(x, target, other, margin=margin or 1.0,
                                                           p=float(fields.get("p", 2)), eps=eps,
-                                                          swap=fields.get("swap") == "1", **options)}
+                                                          swap=fields.get("swap") == "1", **options),
+        "multi_margin": lambda x: F.multi_margin_loss(x, target, p=int(fields.get("p", 1)), margin=margin or 1.0, **weights,
+                                                      **options),
+        "multilabel_margin": lambda x: F.multilabel_margin_loss(x, target, **options)}
     return table[kind]
 
 
@@ -222,6 +232,10 @@ def loss(fields, t):
     refuse(fields, "dtarget", "dother")
     for name, fill in DOMAINS.get(kind, {}).items():
         fill(t[name])
+    if kind in ("multi_margin", "multilabel_margin"):
+        classes(t["target"], t["x"], kind == "multi_margin")
+    if kind == "multilabel_margin":
+        refuse(fields, "p", "margin")
     if fields.get("rates") == "1":
         positive(t["x"])
     if fields.get("log_target") == "1":

@@ -25,6 +25,8 @@ pointwise pass=bwd expr=silu(x0+x1)*x0 x0=f32:40x57 x1=f32:57
 loss pass={fwd,bwd} kind={mse,l1,smooth_l1,huber,bce,bce_logits,kl_div,hinge_embedding,soft_margin,poisson_nll,multilabel_soft_margin} x=f32:40x57 target=f32:40x57
 loss pass={fwd,bwd} kind={margin_ranking,gaussian_nll,triplet_margin} x=f32:40x57 target=f32:40x57 other=f32:40x57 reduction=sum
 loss pass={fwd,bwd} kind=cosine_embedding x=f32:40x57 target=f32:40 other=f32:40x57 reduction=none
+loss pass={fwd,bwd} kind=multi_margin x=f32:40x57 target=s64:40 weight=f32:57 p=2
+loss pass={fwd,bwd} kind=multilabel_margin x=f32:40x57 target=s64:40x57 reduction=none
 softmax log={0,1} x={f32,bf16}:40x57 axis=1 scale=0.5
 softmax log={0,1} pass=bwd y=f32:40x57 axis=0
 softmax x=f32:40x57 mask={bool,f32}:40x57 axis=1

@@ -59,7 +59,8 @@ def listed(t):
 def row(fields, function, x, target, other=None, weight=None, pos_weight=None, wanted=("x", "target", "other")):
     """A row for each reduction; `function` takes them and the name of the reduction."""
     given = {"x": x, "target": target, "other": other, "weight": weight, "pos_weight": pos_weight}
-    line = "".join(f" {name}=@:{spelled(t)}" for name, t in given.items() if t is not None)
+    types = {torch.float64: "@", torch.int64: "s64", torch.int32: "s32"}
+    line = "".join(f" {name}={types[t.dtype]}:{spelled(t)}" for name, t in given.items() if t is not None)
     for reduction in ["mean", "sum", "none"] + ["batchmean"] * fields.startswith("kl_div"):
         leaves = {n: t.clone().requires_grad_(n in wanted) for n, t in given.items() if t is not None}
         y = function(*leaves.values(), reduction)
@@ -67,7 +68,7 @@ def row(fields, function, x, target, other=None, weight=None, pos_weight=None, w
         asked = [n for n in wanted if n in leaves]
         gradients = dict(zip(asked, torch.autograd.grad(y, [leaves[n] for n in asked], dy, allow_unused=True)))
         arrays = [given[n] for n in given] + [y.detach(), dy] + [gradients.get(n) for n in ("x", "target", "other")]
-        if target.shape != x.shape:  # labels of rows
+        if target.shape != x.shape or "target" not in wanted:  # labels of rows, classes
             arrays[8] = None
         print(f'{{"kind={fields} reduction={reduction}{line}",\n {{' + ",\n  ".join("{0}" if a is None else listed(a) for a in arrays)
               + f'}},\n {{{", ".join("0" if a is None else str(a.numel()) for a in arrays)}}}}},')
@@ -108,3 +109,10 @@ for p in 1, 2, 3:
 row("triplet_margin margin=0.25 eps=0.001", lambda x, t, o, r: F.triplet_margin_loss(x, t, o, margin=0.25, eps=0.001, reduction=r), normal(*SHAPE), normal(*SHAPE), normal(*SHAPE))
 row("mse", lambda x, t, w, r: F.mse_loss(x, t, reduction=r, weight=w), normal(*SHAPE), normal(*SHAPE), weight=positive())
 row("l1", lambda x, t, w, r: F.l1_loss(x, t, reduction=r, weight=w), edges(0.5, 0.25), edges(0.5, 0.25), weight=positive())
+for p in 1, 2:
+    for margin in 1, 0.3:
+        row(f"multi_margin p={p} margin={margin}", lambda x, t, r, p=p, m=margin: F.multi_margin_loss(x, t, p=p, margin=m, reduction=r), normal(*SHAPE), torch.tensor([2, 0, 3]), wanted=("x",))
+    row(f"multi_margin p={p}", lambda x, t, w, r, p=p: F.multi_margin_loss(x, t, p=p, weight=w, reduction=r), normal(*SHAPE), torch.tensor([1, 1, 0]), weight=positive()[0], wanted=("x",))
+row("multi_margin", lambda x, t, r: F.multi_margin_loss(x, t, reduction=r), torch.tensor([[1.0, 0, 2, 1], [0, 0, 0, 0], [3, 2, 1, 2]]).double(), torch.tensor([2, 0, 3]), wanted=("x",))
+row("multilabel_margin", lambda x, t, r: F.multilabel_margin_loss(x, t, reduction=r), normal(*SHAPE), torch.tensor([[3, 0, -1, 1], [-1, 2, 0, 0], [1, 1, 2, -1]]), wanted=("x",))
+row("multilabel_margin", lambda x, t, r: F.multilabel_margin_loss(x, t, reduction=r), 3 * normal(*SHAPE), torch.tensor([[2, 2, 2, 2], [0, 1, 2, 3], [1, -1, -1, -1]]), wanted=("x",))

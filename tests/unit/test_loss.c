@@ -111,6 +111,18 @@ static void refusals(void **state)
     refuses("loss pass=bwd x=f32:3x4 target=s8:3x4 dtarget=f32:3x4",
             "dtarget is given, target is no floating-point type");
     refuses("loss x=f32:3x4 target=f32:3x4 y=f32:3x4", "y has rank 2");
+    refuses("loss x=f32:3x4 target=s64:3x4", "target is s64, only classes are");
+    refuses("loss kind=multi_margin x=f32:3x4 target=f32:3", "takes classes in s32 or s64");
+    refuses("loss kind=multi_margin x=f32:3x4 target=s64:3x4", "target has rank 2, rows of x has");
+    refuses("loss kind=multilabel_margin x=f32:3x4 target=s64:3", "target has rank 1, x has 2");
+    refuses("loss kind=multi_margin x=f32:3x4 target=s64:3 p=3", "p is 3, multi_margin takes 1");
+    refuses("loss kind=multi_margin x=f32:3x0 target=s64:3", "x has no classes");
+    refuses("loss kind=multi_margin x=f32:3x4 target=s64:3 weight=f32:3x4",
+            "weight of multi_margin is that of classes, of which there are 4");
+    refuses("loss kind=multilabel_margin x=f32:3x4 target=s64:3x4 weight=f32:4",
+            "weight is given, multilabel_margin has none");
+    refuses("loss kind=multi_margin x=f32:1x1x1x1x1x1x1x4 target=s64:1x1x1x1x1x1x1",
+            "x has rank 8, multi_margin takes 7");
 }
 
 static void threads_do_not_show(void **state)

@@ -18,7 +18,8 @@
                                {dx, dtarget, dother},                                              \
                                {LOSS_##x, LOSS_##target, LOSS_##other},                            \
                                LOSS_##weighted,                                                    \
-                               doc},
+                               doc,                                                                \
+                               LOSS_NO_LABELS},
 #define ROWS(KIND, text, flag, sums, value, flagged, x, target, other, weighted, doc)              \
     [MICA_LOSS_KIND_##KIND] = {text,                                                               \
                                LOSS_##flag,                                                        \
@@ -29,13 +30,27 @@
                                {"", "", ""},                                                       \
                                {LOSS_##x, LOSS_##target, LOSS_##other},                            \
                                LOSS_##weighted,                                                    \
-                               doc},
+                               doc,                                                                \
+                               LOSS_NO_LABELS},
+#define LABELS(KIND, text, labels, value, squared, slope, slope_of_squared, weighted, doc)         \
+    [MICA_LOSS_KIND_##KIND] = {text,                                                               \
+                               LOSS_NEVER,                                                         \
+                               NULL,                                                               \
+                               value,                                                              \
+                               squared,                                                            \
+                               "",                                                                 \
+                               {slope, slope_of_squared, ""},                                      \
+                               {LOSS_REAL, LOSS_CLASSES, LOSS_REAL},                               \
+                               LOSS_##weighted,                                                    \
+                               doc,                                                                \
+                               LOSS_##labels},
 const mica_loss_row mica_loss_rows[] = {
 #include "ops/loss/losses.def"
 };
 
-#define LOSS(KIND, text, ...) [MICA_LOSS_KIND_##KIND] = text,
-#define ROWS(KIND, text, ...) [MICA_LOSS_KIND_##KIND] = text,
+#define LOSS(KIND, text, ...)   [MICA_LOSS_KIND_##KIND] = text,
+#define ROWS(KIND, text, ...)   [MICA_LOSS_KIND_##KIND] = text,
+#define LABELS(KIND, text, ...) [MICA_LOSS_KIND_##KIND] = text,
 static const char *const kinds[] = {
 #include "ops/loss/losses.def"
     NULL};
@@ -51,7 +66,7 @@ static const mica_field fields[] = {
           .doc =
               "of the losses of elements or rows; batchmean: their sum over x's first dimension"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "input"),
-    FIELD(target, TENSOR, .zero = "needed", .doc = "target, or label of 1 and -1"),
+    FIELD(target, TENSOR, .zero = "needed", .doc = "target, label of 1 and -1, or classes"),
     FIELD(other, TENSOR, .zero = "none", .doc = "second input, negative, or variance"),
     FIELD(weight, TENSOR, .zero = "none", .doc = "of elements, broadcast to x"),
     FIELD(pos_weight, TENSOR, .zero = "none", .doc = "bce_logits: of target, broadcast to x"),
@@ -60,12 +75,13 @@ static const mica_field fields[] = {
     FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
     FIELD(dtarget, TENSOR, .zero = "not wanted", .doc = "bwd: gradient of target"),
     FIELD(dother, TENSOR, .zero = "not wanted", .doc = "bwd: gradient of other"),
-    FIELD(margin, F64, .apart = true, .zero = "1 of hinge_embedding and triplet_margin, else 0",
+    FIELD(margin, F64, .apart = true, .zero = "0 of margin_ranking and cosine_embedding, else 1",
           .doc = "of what has one"),
     FIELD(beta, F64, .def = 1, .doc = "smooth_l1's beta, huber's delta"),
     FIELD(eps, F64, .apart = true, .zero = "1e-8 of poisson_nll, else 1e-6",
           .doc = "poisson_nll, gaussian_nll, triplet_margin"),
-    FIELD(p, F64, .def = 2, .doc = "triplet_margin: of the distance"),
+    FIELD(p, F64, .apart = true, .zero = "2 of triplet_margin, else 1",
+          .doc = "triplet_margin: of the distance; multi_margin, multilabel_margin: 1 or 2"),
     FIELD(log_target, FLAG, .doc = "kl_div: target is a log-probability"),
     FIELD(rates, FLAG, .doc = "poisson_nll: x is a rate, not its logarithm"),
     FIELD(full, FLAG, .doc = "poisson_nll, gaussian_nll: with the constant term"),
@@ -74,7 +90,7 @@ static const mica_field fields[] = {
 
 #define TARGETS                                                                                    \
     (MICA_FLOATS | MICA_TYPE(S8) | MICA_TYPE(U8) | MICA_TYPE(S32) | MICA_TYPE(U32) |               \
-     MICA_TYPE(BOOL))
+     MICA_TYPE(S64) | MICA_TYPE(BOOL))
 #define ARG(member, fwd, bwd, ...)                                                                 \
     {                                                                                              \
         .name = #member, .tensor = offsetof(mica_loss_desc, member), .dir = {fwd, bwd},            \
@@ -187,6 +203,14 @@ void mica_loss_make_texts(const mica_loss_desc *d, double scale, mica_loss_texts
     }
 }
 
+void mica_loss_make_pair(const mica_loss_desc *d, char value[LOSS_TEXT], char slope[LOSS_TEXT])
+{
+    const mica_loss_row *row = mica_loss_row_of(d);
+    mica_text of_value = {value, LOSS_TEXT, 0}, of_slope = {slope, LOSS_TEXT, 0};
+    put_numbers(d, d->p == 2 ? row->flagged : row->value, &of_value);
+    put_numbers(d, row->gradient[d->p == 2], &of_slope);
+}
+
 bool mica_loss_has(const char *text, int k)
 {
     const char name[] = {'x', (char)('0' + k), 0};
@@ -209,7 +233,7 @@ static bool takes(const mica_loss_desc *d, int k)
 static bool has_row_target(const mica_loss_desc *d)
 {
     const mica_loss_row *row = mica_loss_row_of(d);
-    return row->sums && mica_loss_has(row->value, 3);
+    return row->labels == LOSS_ONE_LABEL || (row->sums && mica_loss_has(row->value, 3));
 }
 
 /* ---- shapes ---- */
@@ -222,7 +246,7 @@ mica_tensor mica_loss_rows_of(const mica_loss_desc *d)
 int64_t mica_loss_count(const mica_loss_desc *d)
 {
     const mica_tensor rows = mica_loss_rows_of(d);
-    return mica_tensor_count(mica_loss_row_of(d)->sums ? &rows : &d->x);
+    return mica_tensor_count(mica_loss_of_a_row(d) ? &rows : &d->x);
 }
 
 bool mica_loss_is_over_weights(const mica_loss_desc *d)
@@ -262,7 +286,8 @@ mica_dtype mica_loss_real(const mica_loss_desc *d)
 {
     for (int i = MICA_LOSS_X; i <= MICA_LOSS_DOTHER; i++) {
         const mica_tensor *t = mica_op_tensor(&mica_op_loss, d, i);
-        if (mica_op_dir(&mica_op_loss, d, i) == MICA_UNUSED) continue;
+        const bool classes = i == MICA_LOSS_TARGET && mica_loss_row_of(d)->labels;
+        if (mica_op_dir(&mica_op_loss, d, i) == MICA_UNUSED || classes) continue;
         if (t->dtype == MICA_F64 || t->dtype == MICA_S32 || t->dtype == MICA_U32) return MICA_F64;
     }
     return MICA_F32;
@@ -271,7 +296,7 @@ mica_dtype mica_loss_real(const mica_loss_desc *d)
 static mica_tensor result_dims(const mica_loss_desc *d)
 {
     if (d->reduction != MICA_LOSS_NONE) return mica_tensor_packed(d->x.dtype, 0, NULL);
-    if (mica_loss_row_of(d)->sums) return mica_loss_rows_of(d);
+    if (mica_loss_of_a_row(d)) return mica_loss_rows_of(d);
     mica_tensor y = d->x;
     mica_tensor_strides_like(&y, &d->x);
     return y;
@@ -284,7 +309,8 @@ static mica_status infer(void *desc, mica_why *why)
     (void)why;
     if (mica_left_out(d->margin))
         d->margin =
-            d->kind == MICA_LOSS_KIND_HINGE_EMBEDDING || d->kind == MICA_LOSS_KIND_TRIPLET_MARGIN;
+            d->kind != MICA_LOSS_KIND_MARGIN_RANKING && d->kind != MICA_LOSS_KIND_COSINE_EMBEDDING;
+    if (mica_left_out(d->p)) d->p = d->kind == MICA_LOSS_KIND_TRIPLET_MARGIN ? 2 : 1;
     if (mica_left_out(d->eps)) d->eps = d->kind == MICA_LOSS_KIND_POISSON_NLL ? 1e-8 : 1e-6;
     if (!mica_tensor_given(&d->x)) return MICA_OK;
     mica_tensor *result = bwd ? &d->dy : &d->y;
@@ -309,11 +335,31 @@ static mica_status broadcasts(const mica_tensor *t, const char *name, const mica
     return MICA_OK;
 }
 
+/* Steps have a dimension more, that of labels. */
+static mica_status check_labels(const mica_loss_desc *d, mica_why *why)
+{
+    const mica_loss_row *row = mica_loss_row_of(d);
+    const mica_tensor *weight = &d->weight;
+    const int64_t classes = d->x.dims[d->x.rank - 1];
+    if (d->target.dtype != MICA_S32 && d->target.dtype != MICA_S64)
+        return mica_invalid(why, "target is %s, %s takes classes in s32 or s64",
+                            mica_dtype_name(d->target.dtype), row->name);
+    if (d->x.rank == MICA_MAX_RANK)
+        return mica_invalid(why, "x has rank %d, %s takes %d", d->x.rank, row->name,
+                            MICA_MAX_RANK - 1);
+    if (classes == 0) return mica_invalid(why, "x has no classes, its last dimension is 0");
+    if (mica_tensor_given(weight) && (weight->rank != 1 || weight->dims[0] != classes))
+        return mica_invalid(why, "weight of %s is that of classes, of which there are %lld",
+                            row->name, (long long)classes);
+    if (d->p == 1 || d->p == 2) return MICA_OK;
+    return mica_invalid(why, "p is %g, %s takes 1 or 2", d->p, row->name);
+}
+
 static mica_status check_inputs(const mica_loss_desc *d, mica_why *why)
 {
     const mica_loss_row *row = mica_loss_row_of(d);
     const bool other = mica_tensor_given(&d->other);
-    if (row->sums && d->x.rank == 0)
+    if (mica_loss_of_a_row(d) && d->x.rank == 0)
         return mica_invalid(why, "x has rank 0, %s needs rows", row->name);
     if (other != takes(d, MICA_LOSS_OTHER))
         return mica_invalid(why, other ? "other is given, %s has none" : "%s needs other",
@@ -325,6 +371,9 @@ static mica_status check_inputs(const mica_loss_desc *d, mica_why *why)
     if (mica_tensor_given(&d->weight)) MICA_TRY(broadcasts(&d->weight, "weight", &d->x, why));
     if (mica_tensor_given(&d->pos_weight))
         MICA_TRY(broadcasts(&d->pos_weight, "pos_weight", &d->x, why));
+    if (row->labels) MICA_TRY(check_labels(d, why));
+    if (!row->labels && d->target.dtype == MICA_S64)
+        return mica_invalid(why, "target is s64, only classes are");
     const mica_tensor rows = mica_loss_rows_of(d);
     return has_row_target(d) ? mica_tensor_same_dims(&d->target, "target", &rows, "rows of x", why)
                              : mica_tensor_same_dims(&d->target, "target", &d->x, "x", why);
@@ -333,7 +382,6 @@ static mica_status check_inputs(const mica_loss_desc *d, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_loss_desc *d = desc;
-    const mica_loss_row *row = mica_loss_row_of(d);
     const mica_tensor want = result_dims(d);
     const bool bwd = d->pass == MICA_LOSS_BWD;
     MICA_TRY(check_inputs(d, why));
@@ -351,7 +399,7 @@ static mica_status check(const void *desc, mica_why *why)
                                               : "target is no floating-point type");
     return mica_tensor_same_dims(bwd ? &d->dy : &d->y, bwd ? "dy" : "y", &want,
                                  d->reduction != MICA_LOSS_NONE ? "a number"
-                                 : row->sums                    ? "rows of x"
+                                 : mica_loss_of_a_row(d)        ? "rows of x"
                                                                 : "x",
                                  why);
 }
@@ -376,7 +424,7 @@ static unsigned read_inputs(const mica_loss_desc *d)
 {
     mica_loss_texts t;
     unsigned inputs = 0, derived = 0;
-    if (d->pass == MICA_LOSS_FWD || mica_loss_row_of(d)->sums) return ~0u;
+    if (d->pass == MICA_LOSS_FWD || mica_loss_of_a_row(d)) return ~0u;
     mica_loss_make_texts(d, 1, &t);
     for (int k = 0; k < 3; k++) {
         if (!mica_tensor_given(mica_op_tensor(&mica_op_loss, d, MICA_LOSS_DX + k))) continue;
@@ -393,6 +441,7 @@ static void cost(const void *desc, double *flops, double *bytes)
     const mica_loss_desc *d = desc;
     const unsigned inputs = read_inputs(d);
     *flops = 8 * (double)mica_tensor_count(&d->x);
+    if (mica_loss_row_of(d)->labels == LOSS_LABEL_LIST) *flops *= (double)d->x.dims[d->x.rank - 1];
     for (int i = 0; i <= MICA_LOSS_DOTHER; i++)
         if (i > MICA_LOSS_POS_WEIGHT || inputs >> i & 1)
             *bytes += mica_op_arg_bytes(&mica_op_loss, d, i);
@@ -401,9 +450,10 @@ static void cost(const void *desc, double *flops, double *bytes)
 static int64_t terms(const void *desc)
 {
     const mica_loss_desc *d = desc;
-    const bool rows = mica_loss_row_of(d)->sums;
+    const bool list = mica_loss_row_of(d)->labels == LOSS_LABEL_LIST;
     const bool all = d->pass == MICA_LOSS_FWD && d->reduction != MICA_LOSS_NONE;
-    const int64_t row = rows ? d->x.dims[d->x.rank - 1] : 1;
+    const int64_t length = mica_loss_of_a_row(d) ? d->x.dims[d->x.rank - 1] : 1;
+    const int64_t row = list ? length * length : length;
     const int64_t n = all ? mica_loss_count(d) : 1;
     return n * row > 0 ? n * row : 1;
 }
@@ -421,6 +471,20 @@ static double placed(int domain, uint64_t seed, uint64_t i)
     }
 }
 
+/* Classes; of a list a third of its length, of which one is there twice, then -1 and what is not
+ * read any more. */
+static void fill_classes(const mica_loss_desc *d, uint64_t seed, double *values)
+{
+    const bool list = mica_loss_row_of(d)->labels == LOSS_LABEL_LIST;
+    const int64_t classes = d->x.dims[d->x.rank - 1], count = mica_tensor_count(&d->target);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t k = list ? i % classes : 0, row = list ? i / classes : i;
+        const int64_t length = row % 3 ? (classes + 2) / 3 : row % 2 * classes;
+        const uint64_t bits = mica_random_bits(seed, (uint64_t)(k == 1 ? i - 1 : i));
+        values[i] = list && k == length ? -1 : (double)(bits % (uint64_t)classes);
+    }
+}
+
 static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
@@ -433,6 +497,10 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     if (arg == MICA_LOSS_X && d->rates) domain = LOSS_POSITIVE;
     if (arg == MICA_LOSS_TARGET && d->log_target) domain = LOSS_REAL;
     if (domain == LOSS_REAL) return false;
+    if (domain == LOSS_CLASSES) {
+        fill_classes(d, seed, values);
+        return true;
+    }
     const int64_t count = mica_tensor_count(t);
     for (int64_t i = 0; i < count; i++) {
         char kept[16];
@@ -453,7 +521,7 @@ static bool exact(const void *desc)
     mica_loss_texts t;
     mica_expr e = {0};
     mica_why why;
-    if (d->pass == MICA_LOSS_BWD || mica_loss_row_of(d)->sums ||
+    if (d->pass == MICA_LOSS_BWD || mica_loss_of_a_row(d) ||
         (d->reduction != MICA_LOSS_NONE && d->reduction != MICA_LOSS_SUM))
         return false;
     mica_loss_make_texts(d, 1, &t);

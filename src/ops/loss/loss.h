@@ -11,8 +11,10 @@
 enum { LOSS_NEVER, LOSS_LOG_TARGET, LOSS_RATES, LOSS_POS_WEIGHT, LOSS_NO_BETA, LOSS_SWAP };
 /* Whether elements have weights, and a mean is over the sum of them. */
 enum { LOSS_NO, LOSS_YES, LOSS_DIVISOR };
+/* Whether the target is classes. */
+enum { LOSS_NO_LABELS, LOSS_ONE_LABEL, LOSS_LABEL_LIST };
 /* Where test data lies. */
-enum { LOSS_REAL, LOSS_UNIT, LOSS_POSITIVE, LOSS_SIGN };
+enum { LOSS_REAL, LOSS_UNIT, LOSS_POSITIVE, LOSS_SIGN, LOSS_CLASSES };
 
 typedef struct mica_loss_row {
     const char *name;
@@ -22,12 +24,19 @@ typedef struct mica_loss_row {
     int domain[3];                                    /* of x, target, other */
     int weighted;
     const char *doc;
+    int labels;
 } mica_loss_row;
 extern const mica_loss_row mica_loss_rows[];
 
 static inline const mica_loss_row *mica_loss_row_of(const mica_loss_desc *d)
 {
     return &mica_loss_rows[d->kind];
+}
+
+/* Whether losses are those of rows. */
+static inline bool mica_loss_of_a_row(const mica_loss_desc *d)
+{
+    return mica_loss_row_of(d)->sums || mica_loss_row_of(d)->labels;
 }
 
 enum { LOSS_TEXT = MICA_POINTWISE_EXPR, LOSS_SUMS = 3, LOSS_DY = 5 };
@@ -41,6 +50,8 @@ typedef struct mica_loss_texts {
     int sums;
 } mica_loss_texts;
 void mica_loss_make_texts(const mica_loss_desc *d, double scale, mica_loss_texts *t);
+/* Of labels: what a pair contributes to the loss, and its slope. */
+void mica_loss_make_pair(const mica_loss_desc *d, char value[LOSS_TEXT], char slope[LOSS_TEXT]);
 /* Whether a text has input k. */
 bool mica_loss_has(const char *text, int k);
 

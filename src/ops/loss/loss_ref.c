@@ -158,6 +158,109 @@ static void row_gradients(const truth *t, int64_t row)
     }
 }
 
+/* ---- labels ---- */
+
+/* The labels of a row, in x's offsets; how many there are. */
+static int64_t labels_of(const truth *t, int64_t row, int64_t *labels, bool *marked)
+{
+    const mica_view *target = &t->args[MICA_LOSS_TARGET];
+    const int64_t classes = t->d->x.dims[t->d->x.rank - 1];
+    const bool list = mica_loss_row_of(t->d)->labels == LOSS_LABEL_LIST;
+    const int64_t most = list ? classes : 1;
+    int64_t n = 0;
+    memset(marked, 0, (size_t)classes * sizeof *marked);
+    for (; n < most; n++) {
+        labels[n] = (int64_t)mica_get(target, mica_offset(&target->t, row * most + n));
+        if (list && labels[n] < 0) break;
+        if (labels[n] >= 0 && labels[n] < classes) marked[labels[n]] = true;
+    }
+    return n;
+}
+
+static double x_of(const truth *t, int64_t row, int64_t class)
+{
+    const int64_t classes = t->d->x.dims[t->d->x.rank - 1];
+    if (class < 0 || class >= classes) return 0;
+    return mica_get(&t->args[MICA_LOSS_X], mica_offset(&t->d->x, row * classes + class));
+}
+
+static double weight_of(const truth *t, int64_t label)
+{
+    const mica_tensor *weight = &t->d->weight;
+    if (!mica_tensor_given(weight)) return 1;
+    if (label < 0 || label >= weight->dims[0]) return 0;
+    return mica_get(&t->args[MICA_LOSS_WEIGHT], mica_offset(weight, label));
+}
+
+typedef struct pair {
+    double value, value_error, slope, slope_error;
+} pair;
+
+static bool is_held(const truth *t, long double v)
+{
+    return t->unit < 0x1p-30 ? (long double)(double)v == v : (long double)(float)v == v;
+}
+
+/* Where the difference may be on the other side of 0, the slope may be anything up to the whole. */
+static pair pair_of(const truth *t, double own, double other)
+{
+    const mica_loss_desc *d = t->d;
+    const long double less = (long double)d->margin - (long double)own;
+    const bool exact = is_held(t, less) && is_held(t, less + (long double)other);
+    const double z = (double)(less + (long double)other), size = fabs(z), above = z > 0 ? z : 0;
+    const double error = exact ? 0 : fabs(d->margin) + fabs(own) + fabs(other);
+    if (d->p == 1)
+        return (pair){above, error, z > 0, !exact && size <= error * t->unit ? 1 / t->unit : 0};
+    return (pair){above * above, (2 * size + error * t->unit) * error + size * size, 2 * above,
+                  2 * error + 2 * size};
+}
+
+/* The loss in n->v[RESULTS]; or gradients in dx, if there is one. */
+static void label_row(const truth *t, int64_t row, numbers *n, double *dx, double *dx_error)
+{
+    const int64_t classes = t->d->x.dims[t->d->x.rank - 1];
+    int64_t *labels = mica_scratch_zeroed((size_t)classes * sizeof *labels);
+    bool *marked = mica_scratch_zeroed((size_t)classes * sizeof *marked);
+    const int64_t count = labels_of(t, row, labels, marked);
+    long double sum = 0, size = 0;
+    for (int64_t k = 0; k < count; k++) {
+        const double own = x_of(t, row, labels[k]);
+        const bool there = labels[k] >= 0 && labels[k] < classes;
+        long double less = 0, less_error = 0;
+        for (int64_t j = 0; j < classes; j++) {
+            if (marked[j]) continue;
+            const pair of = pair_of(t, own, x_of(t, row, j));
+            sum += (long double)of.value;
+            size += (long double)(of.value * t->growth + of.value_error);
+            less += (long double)of.slope;
+            less_error += (long double)(of.slope * t->growth + of.slope_error);
+            if (dx) dx[j] += of.slope, dx_error[j] += of.slope * t->growth + of.slope_error;
+        }
+        if (dx && there) dx[labels[k]] -= (double)less, dx_error[labels[k]] += (double)less_error;
+    }
+    const double share = weight_of(t, labels[0]) / (double)classes;
+    memset(n, 0, sizeof *n);
+    n->v[RESULTS] = (double)sum * share;
+    n->error[RESULTS] = (double)size * fabs(share) + 3 * fabs(n->v[RESULTS]);
+    n->v[0] = share;
+}
+
+static void label_gradients(const truth *t, int64_t row)
+{
+    const int64_t classes = t->d->x.dims[t->d->x.rank - 1];
+    const mica_view *to = &t->args[MICA_LOSS_DX];
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *dx = mica_scratch_zeroed((size_t)classes * sizeof *dx);
+    double *error = mica_scratch_zeroed((size_t)classes * sizeof *error);
+    numbers n;
+    label_row(t, row, &n, dx, error);
+    const double by = mica_get(&t->args[MICA_LOSS_DY], mica_offset(&t->row_dy, row)) * n.v[0] *
+                      mica_loss_scale(t->d);
+    for (int64_t j = 0; j < classes; j++)
+        mica_put(to, mica_offset(&to->t, row * classes + j), dx[j] * by,
+                 (error[j] + 4 * fabs(dx[j])) * fabs(by));
+}
+
 /* ---- all ---- */
 
 static long double sum_of_weights(const truth *t)
@@ -176,12 +279,14 @@ static void forward(const truth *t, int64_t count)
     const mica_view *y = &t->args[MICA_LOSS_Y];
     long double sum = 0, size = 0, off = 0;
     for (int64_t i = 0; i < count; i++) {
+        mica_scratch row MICA_SCOPED = mica_scratch_open();
         numbers n;
-        if (t->sums)
-            load_row(t, i, &n);
-        else
-            load(t, i, &n);
-        evaluate(t, t->value, &n);
+        if (mica_loss_row_of(d)->labels) {
+            label_row(t, i, &n, NULL, NULL);
+        } else {
+            (t->sums ? load_row : load)(t, i, &n);
+            evaluate(t, t->value, &n);
+        }
         if (d->reduction == MICA_LOSS_NONE)
             mica_put(y, mica_offset(&y->t, i), n.v[RESULTS], n.error[RESULTS]);
         sum += (long double)n.v[RESULTS];
@@ -225,7 +330,8 @@ static void make_programs(truth *t)
 void mica_loss_reference(const void *desc, const mica_view *args, const double *scalars)
 {
     const mica_loss_desc *d = desc;
-    const bool bwd = d->pass == MICA_LOSS_BWD, rows = mica_loss_row_of(d)->sums;
+    const bool bwd = d->pass == MICA_LOSS_BWD, rows = mica_loss_of_a_row(d);
+    const bool labels = mica_loss_row_of(d)->labels;
     const int64_t count = mica_loss_count(d);
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     truth t = {.d = d, .args = args, .rows = mica_loss_rows_of(d)};
@@ -233,10 +339,11 @@ void mica_loss_reference(const void *desc, const mica_view *args, const double *
     t.unit = mica_loss_real(d) == MICA_F64 ? 0x1p-53 : 0x1p-24;
     t.growth = rows ? growth(d->x.dims[d->x.rank - 1]) : 1;
     mica_loss_make_texts(d, bwd ? mica_loss_scale(d) : 1, &t.text);
-    const bool row_target = rows && mica_loss_has(t.text.value, LOSS_SUMS);
+    const bool row_target = labels || (rows && mica_loss_has(t.text.value, LOSS_SUMS));
     for (int k = 0; k <= LOSS_DY; k++) {
         const int arg = k == LOSS_DY ? MICA_LOSS_DY : k;
         if (mica_op_dir(&mica_op_loss, d, arg) == MICA_UNUSED) continue;
+        if (labels && arg == MICA_LOSS_WEIGHT) continue;
         if (row_target && arg == MICA_LOSS_TARGET)
             t.row_target = args[arg].t;
         else if (rows && arg == MICA_LOSS_DY)
@@ -246,14 +353,16 @@ void mica_loss_reference(const void *desc, const mica_view *args, const double *
     }
     if (bwd && mica_loss_is_over_weights(d))
         mica_loss_make_texts(d, (double)(1 / sum_of_weights(&t)), &t.text);
-    make_programs(&t);
+    if (!labels) make_programs(&t);
     if (!bwd) {
         forward(&t, count);
         return;
     }
 #pragma omp parallel for num_threads(mica_cpu_threads_for((double)mica_tensor_count(&d->x) * 64))
     for (int64_t i = 0; i < count; i++)
-        if (rows)
+        if (labels)
+            label_gradients(&t, i);
+        else if (rows)
             row_gradients(&t, i);
         else
             element_gradients(&t, i);
