@@ -52,6 +52,7 @@ __device__ T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32);
 __device__ unsigned __ballot_sync(unsigned mask, int v);
 __device__ int __any_sync(unsigned mask, int v);
 __device__ int __all_sync(unsigned mask, int v);
+__device__ unsigned __reduce_max_sync(unsigned mask, unsigned v);
 template <typename T> __device__ T __ldg(const T *at);
 template <typename T> __device__ T atomicAdd(T *at, T v);
 template <typename T> __device__ T atomicMax(T *at, T v);

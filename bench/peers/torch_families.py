@@ -477,5 +477,58 @@ def dequantize(fields, t):
     return read
 
 
+# ---- mixtures of experts ----
+
+def moe_route(fields, t):
+    """As models write it: scores, topk of them or of the best groups, gather."""
+    refuse(fields, "daux", "dz")
+    x, k, scale = t["logits"], int(fields.get("k", 1)), float(fields.get("scale", 1))
+    groups, sigmoid = int(fields.get("groups", 1)), fields.get("score") == "sigmoid"
+    kept = int(fields.get("topk_groups", groups))
+    renormalise = fields.get("renormalise", "0") == "1"
+
+    def chosen(compared):
+        if kept < groups:
+            grouped = compared.view(len(x), groups, -1)
+            two = fields.get("group_score", "sum2") == "sum2"
+            worth = grouped.topk(2, -1).values.sum(-1) if two else grouped.amax(-1)
+            mask = torch.zeros_like(worth).scatter(1, worth.topk(kept, -1, sorted=False).indices, 1).bool()
+            compared = grouped.masked_fill(~mask[..., None], -math.inf).view(x.shape)
+        return compared.topk(k, -1).indices
+
+    def weighted(x, scores, indices):
+        if renormalise and not sigmoid:
+            return x.gather(1, indices).float().softmax(-1) * scale
+        w = scores.gather(1, indices)
+        return (w / (w.sum(-1, keepdim=True) + 1e-20) if renormalise else w) * scale
+
+    def scored(x):
+        return x.float().sigmoid() if sigmoid else x.float().softmax(-1)
+
+    if fields.get("pass") == "bwd":
+        indices = t["indices"].copy_(torch.rand(x.shape, device=x.device).topk(k, -1).indices).long()
+
+        def backward():
+            with torch.enable_grad():
+                leaf = x.detach().requires_grad_()
+                weights = weighted(leaf, scored(leaf), indices)
+                return {"dlogits": torch.autograd.grad(weights, leaf, t["dweights"].float())[0]}
+        return backward
+
+    def forward():
+        scores = scored(x)
+        indices = chosen(scores + t["bias"] if "bias" in t else scores)
+        results = {"indices": indices.int(), "weights": weighted(x, scores, indices)}
+        if "counts" in t or "aux" in t:
+            counts = torch.bincount(indices.flatten(), minlength=x.shape[1])
+            results["counts"] = counts.int()
+        if "aux" in t:
+            results["aux"] = (counts / len(x) * scores.mean(0)).sum().view(1) * x.shape[1]
+        if "z" in t:
+            results["z"] = x.float().logsumexp(-1).square().mean().view(1)
+        return results
+    return forward
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, softmax=softmax, random=random, dropout=dropout,
-                quantize=quantize, dequantize=dequantize)
+                quantize=quantize, dequantize=dequantize, moe_route=moe_route)

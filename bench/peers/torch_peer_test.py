@@ -56,6 +56,10 @@ cross_entropy pass={fwd,bwd} x=f32:40x57 smoothing=0.1
 optim rule={sgd,adam,adamw} p=f32:40x57 weight_decay=0.01
 optim rule=adamw p=bf16:40x57 master=f32:40x57
 transform x=f32:40x57 y=bf16:40x57
+moe_route logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
+moe_route logits=f32:40x24 bias=f32 k=3 groups=4 topk_groups=2 group_score={sum2,max} score=sigmoid scale=2.5
+moe_route logits=f32:40x24 k=3 counts=s32 aux=f32 z=f32
+moe_route pass=bwd logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
 scan kind={sum,max,logsumexp} x=f32:40x57 axis=1 reverse={0,1}
 """
 OTHERS = {"zero=s8": "y=u8", "zero=u8": "y=s8"}  # a zero point is of y's type

@@ -42,6 +42,7 @@
 #include "mica/conv.h"            /* conv */
 #include "mica/gemm.h"            /* gemm */
 #include "mica/grouped_gemm.h"    /* grouped_gemm */
+#include "mica/moe_route.h"       /* moe_route */
 #include "mica/pool.h"            /* pool */
 #include "mica/pointwise.h"       /* pointwise */
 #include "mica/norm.h"            /* norm */

@@ -167,6 +167,19 @@ class Others(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "m is needed.*read and written"):
             mica.optim(p, g, rule="adam")
 
+    def test_routes(self):
+        x, bias = normal(7, 16), normal(16)
+        route = mica.moe_route(x, bias, k=3, score="sigmoid", renormalise=True, scale=2.5, counts="s32")
+        scores = 1 / (1 + np.exp(-x))
+        chosen = np.argsort(-(scores + bias), axis=1)[:, :3]
+        np.testing.assert_array_equal(route.indices, chosen)
+        weights = np.take_along_axis(scores, chosen, 1)
+        np.testing.assert_allclose(route.weights, 2.5 * weights / weights.sum(1, keepdims=True), rtol=1e-5)
+        np.testing.assert_array_equal(route.counts, np.bincount(chosen.ravel(), minlength=16))
+        dx = mica.moe_route(x, indices=chosen.astype(np.int32), dweights=np.ones((7, 3), np.float32), k=3, pass_="bwd",
+                            renormalise=True)
+        np.testing.assert_allclose(dx, 0, atol=1e-6)
+
     def test_results_that_are_asked_for_by_type(self):
         q = normal(1, 2, 5, 8)
         self.assertIs(type(mica.attention(q, q, q)), np.ndarray)

@@ -241,6 +241,14 @@ static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32
     int from = emu_lane() + (int)by, first = emu_lane() & ~(width - 1);
     return emu_shuffle(mask, v, from >= first + width ? emu_lane() : from);
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned v)
+{
+    for (int by = 1; by < 32; by *= 2) {
+        const unsigned other = __shfl_xor_sync(mask, v, by);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 
 /* ---- assembly ---- */
 template <typename T> static inline emu_ref emu_out(T &v)
