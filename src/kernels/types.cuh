@@ -55,8 +55,16 @@ __device__ __forceinline__ bf16 to_bf16(float v)
     return r;
 }
 
-/* ---- e4m3, e5m2: in software, so that sm_80 has them too ---- */
+/* ---- e4m3, e5m2: in software where the chip has no instruction ---- */
 
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ float to_float(e4m3 v)
+{
+    u32 halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)v.bits));
+    return to_float(f16{(u16)halves});
+}
+#else
 __device__ __forceinline__ float to_float(e4m3 v)
 {
     u32 sign = (u32)(v.bits & 0x80) << 24, e = v.bits >> 3 & 15, m = v.bits & 7;
@@ -64,6 +72,7 @@ __device__ __forceinline__ float to_float(e4m3 v)
     float a = e ? __uint_as_float((e + 120) << 23 | m << 20) : (float)m * 0.001953125f;
     return __uint_as_float(__float_as_uint(a) | sign);
 }
+#endif
 
 __device__ __forceinline__ float to_float(e5m2 v)
 {
@@ -81,6 +90,14 @@ __device__ __forceinline__ float round_magnitude(float a, int digits, int low)
     return (__fadd_rn(__fmul_rn(a, scale), 8388608.0f) - 8388608.0f) * back;
 }
 
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ e4m3 to_e4m3(float v)
+{
+    u16 both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(0.0f), "f"(v));
+    return e4m3{(u8)both};
+}
+#else
 __device__ __forceinline__ e4m3 to_e4m3(float v)
 {
     u8 sign = (u8)(__float_as_uint(v) >> 24 & 0x80);
@@ -92,6 +109,7 @@ __device__ __forceinline__ e4m3 to_e4m3(float v)
     u8 code = a < 0.015625f ? (u8)(a * 512.0f) : (u8)((b >> 20) - (120 << 3));
     return e4m3{(u8)(sign | code)};
 }
+#endif
 
 __device__ __forceinline__ e5m2 to_e5m2(float v)
 {

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-static const mica_engine *const quantize_engines[] = {&mica_quantize_cpu, &mica_engine_ref,
-                                                      &mica_quantize_cuda, NULL};
+static const mica_engine *const quantize_engines[] = {
+    &mica_quantize_cpu, &mica_engine_ref, &mica_quantize_once, &mica_quantize_cuda, NULL};
 static const mica_engine *const dequantize_engines[] = {&mica_dequantize_cpu, &mica_engine_ref,
                                                         &mica_dequantize_cuda, NULL};
 

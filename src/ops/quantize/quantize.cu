@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * quantize and dequantize, any strides: VECTOR neighbours of a row per thread. Constants: QUANTIZES,
  * CODE (of quantize_args.h), VECTOR, WHOLE_BYTES (rows of four bits begin at
- * whole bytes), ONE_SCALE (all of a vector have the same), HAS_ZERO, HAS_GLOBAL, BLOCK;
+ * whole bytes), ONE_SCALE (all of a vector have the same), HAS_ZERO, BLOCK, and those of quantize_codes.cuh;
  * types code_t (u8 for four bits), value_t, scale_t, real (f32 or f64). */
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
-#include "kernels/vector.cuh"
-#include "ops/quantize/quantize.cuh"
-
-constexpr bool NIBBLES = CODE == CODE_E2M1 || CODE == CODE_S4 || CODE == CODE_U4;
+#include "ops/quantize/quantize_codes.cuh"
 
 QUANTIZE s64 step_of(const mica_quantize_args &a, int place)
 {
@@ -27,71 +24,17 @@ template <typename T> QUANTIZE void load(const mica_quantize_args &a, int place,
     for (int e = 0; e < VECTOR; e++) v[e] = e < n ? widen<real>(from[e * step]) : (real)0;
 }
 
-/* Integers are within their type's ends by now. */
-template <typename T> QUANTIZE T stored(real v)
-{
-    if constexpr (QUANTIZES && !CODE_IS_FLOAT(CODE)) return (T)(int)v;
-    else return narrow<T>(v);
-}
-
 template <typename T> QUANTIZE void store(const mica_quantize_args &a, int place, s64 at, int n, const real *v)
 {
     T *to = (T *)a.at[place] + at;
     if (a.whole && n == VECTOR) {
-        T all[VECTOR];
-#pragma unroll
-        for (int e = 0; e < VECTOR; e++) all[e] = stored<T>(v[e]);
-        store_vector<VECTOR>(to, all);
+        store_elements<T, VECTOR>(to, true, v);
         return;
     }
     const s64 step = step_of(a, place);
 #pragma unroll
     for (int e = 0; e < VECTOR; e++)
-        if (e < n) to[e * step] = stored<T>(v[e]);
-}
-
-QUANTIZE u32 nibble_at(const mica_quantize_args &a, s64 at)
-{
-    return ((const u8 *)a.at[MICA_QUANTIZE_PLACE_CODE])[at >> 1] >> (at & 1 ? 4 : 0) & 15;
-}
-
-QUANTIZE void load_nibbles(const mica_quantize_args &a, s64 at, int n, real *v)
-{
-    const s64 step = step_of(a, MICA_QUANTIZE_PLACE_CODE);
-    u8 bytes[VECTOR / 2];
-    if (a.whole && n == VECTOR) load_vector<VECTOR / 2>((const u8 *)a.at[MICA_QUANTIZE_PLACE_CODE] + (at >> 1), bytes);
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-        u32 nibble = 0;
-        if (a.whole && n == VECTOR) nibble = bytes[e / 2] >> (e & 1 ? 4 : 0) & 15;
-        else if (e < n) nibble = nibble_at(a, at + e * step);
-        v[e] = (real)value_of(CODE, nibble);
-    }
-}
-
-QUANTIZE void store_nibbles(const mica_quantize_args &a, s64 at, int n, const real *v)
-{
-    if constexpr (!WHOLE_BYTES) {
-        const s64 step = step_of(a, MICA_QUANTIZE_PLACE_CODE);
-#pragma unroll
-        for (int e = 0; e < VECTOR; e++)
-            if (e < n) put_nibble(a.at[MICA_QUANTIZE_PLACE_CODE], at + e * step, nibble_of(CODE, narrow_float(v[e])));
-        return;
-    }
-    u8 *to = (u8 *)a.at[MICA_QUANTIZE_PLACE_CODE] + (at >> 1);
-    u8 bytes[VECTOR / 2];
-#pragma unroll
-    for (int e = 0; e < VECTOR; e += 2)
-        bytes[e / 2] = (u8)(nibble_of(CODE, narrow_float(v[e])) | nibble_of(CODE, narrow_float(v[e + 1])) << 4);
-    if (a.whole && n == VECTOR) {
-        store_vector<VECTOR / 2>(to, bytes);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < VECTOR; e += 2) {
-        if (e + 1 < n) to[e / 2] = bytes[e / 2];
-        else if (e < n) to[e / 2] = (u8)((to[e / 2] & 0xf0) | (bytes[e / 2] & 15));
-    }
+        if (e < n) to[e * step] = narrow<T>(v[e]);
 }
 
 QUANTIZE s64 group_of(const mica_quantize_args &a, s64 column)
@@ -124,31 +67,36 @@ extern "C" __global__ void __launch_bounds__(BLOCK) quantize(const __grid_consta
     layout_offsets<MICA_QUANTIZE_PLACES>(a.layout, i, at);
 #pragma unroll
     for (int p = 0; p < MICA_QUANTIZE_PLACES; p++) at[p] += a.first[p];
-    const s64 from = (a.layout.rank == 1 ? i : i % a.layout.dims[a.layout.rank - 1]) * VECTOR, left = a.columns - from;
+    const s64 across = a.layout.dims[a.layout.rank - 1];
+    const s64 from = (a.layout.rank == 1 ? i : a.layout.fits_int ? (s64)((u32)i % (u32)across) : i % across) * VECTOR, left = a.columns - from;
     const int n = left < VECTOR ? (int)left : VECTOR;
-    real v[VECTOR], scale[VECTOR], zero[VECTOR];
+    const s64 code_step = step_of(a, MICA_QUANTIZE_PLACE_CODE);
+    void *const base = a.at[MICA_QUANTIZE_PLACE_CODE];
+    const s64 code_at = at[MICA_QUANTIZE_PLACE_CODE];
+    real v[VECTOR];
+    codes<VECTOR> c;
+    if constexpr (QUANTIZES) load<value_t>(a, MICA_QUANTIZE_PLACE_VALUE, at[MICA_QUANTIZE_PLACE_VALUE], n, v);
+    else get_codes<VECTOR>(base, code_at, code_step, n, a.whole, c);
     s64 group = group_of(a, from);
+    if constexpr (ONE_SCALE) {
+        const real scale = scale_at(a, at[MICA_QUANTIZE_PLACE_SCALE], group), zero = zero_at(a, at[MICA_QUANTIZE_PLACE_ZERO], group);
+        if constexpr (QUANTIZES) {
+            encode<VECTOR>(v, divisor_of(scale), zero, c);
+        } else {
+            decode<VECTOR>(c, v);
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-        if (ONE_SCALE && e) {
-            scale[e] = scale[0], zero[e] = zero[0];
-            continue;
+            for (int e = 0; e < VECTOR; e++) v[e] = decoded(v[e], scale, zero);
         }
-        if (e && e < n) group = group_of(a, from + e);
-        scale[e] = scale_at(a, at[MICA_QUANTIZE_PLACE_SCALE], group);
-        zero[e] = zero_at(a, at[MICA_QUANTIZE_PLACE_ZERO], group);
-    }
-    if constexpr (QUANTIZES) {
-        load<value_t>(a, MICA_QUANTIZE_PLACE_VALUE, at[MICA_QUANTIZE_PLACE_VALUE], n, v);
-#pragma unroll
-        for (int e = 0; e < VECTOR; e++) v[e] = coded(CODE, v[e], scale[e], zero[e]);
-        if constexpr (NIBBLES) store_nibbles(a, at[MICA_QUANTIZE_PLACE_CODE], n, v);
-        else store<code_t>(a, MICA_QUANTIZE_PLACE_CODE, at[MICA_QUANTIZE_PLACE_CODE], n, v);
     } else {
-        if constexpr (NIBBLES) load_nibbles(a, at[MICA_QUANTIZE_PLACE_CODE], n, v);
-        else load<code_t>(a, MICA_QUANTIZE_PLACE_CODE, at[MICA_QUANTIZE_PLACE_CODE], n, v);
+        if constexpr (!QUANTIZES) decode<VECTOR>(c, v);
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++) v[e] = decoded(v[e], scale[e], zero[e]);
-        store<value_t>(a, MICA_QUANTIZE_PLACE_VALUE, at[MICA_QUANTIZE_PLACE_VALUE], n, v);
+        for (int e = 0; e < VECTOR; e++) {
+            if (e && e < n) group = group_of(a, from + e);
+            const real scale = scale_at(a, at[MICA_QUANTIZE_PLACE_SCALE], group), zero = zero_at(a, at[MICA_QUANTIZE_PLACE_ZERO], group);
+            v[e] = QUANTIZES ? coded(CODE, v[e], scale, zero) : decoded(v[e], scale, zero);
+        }
+        if constexpr (QUANTIZES) pack<VECTOR>(v, c);
     }
+    if constexpr (QUANTIZES) put_codes<VECTOR>(base, code_at, code_step, n, a.whole, WHOLE_BYTES, c);
+    else store<value_t>(a, MICA_QUANTIZE_PLACE_VALUE, at[MICA_QUANTIZE_PLACE_VALUE], n, v);
 }

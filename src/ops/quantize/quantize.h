@@ -59,6 +59,9 @@ mica_status mica_quantize_extremes_run(const mica_quantize_extremes *extremes, c
 /* Of blocks: the packed buffer, scale, zero. */
 void mica_quantize_block_layout(const mica_quantize_set *set, mica_layout *layout);
 
+/* CODE, HAS_ZERO, HAS_GLOBAL, POWER; code_t, value_t, scale_t, real. */
+void mica_quantize_prologue(mica_text *prologue, const mica_quantize_set *set);
+
 double mica_quantize_top(int code);
 /* The power of two that an e8m0 scale is of what is made of largest magnitudes; NaN of what is no
  * finite number. */
@@ -71,7 +74,7 @@ void mica_dequantize_reference(const void *desc, const mica_view *views, const d
 void mica_quantize_contract(const void *desc, const mica_config *config, mica_contract *contract);
 
 extern const mica_op mica_op_quantize, mica_op_dequantize;
-extern const mica_engine mica_quantize_cpu, mica_quantize_cuda;
+extern const mica_engine mica_quantize_cpu, mica_quantize_once, mica_quantize_cuda;
 extern const mica_engine mica_dequantize_cpu, mica_dequantize_cuda;
 
 #endif

@@ -65,4 +65,15 @@ typedef struct mica_quantize_scales_args {
     long long step[2];  /* to the next one: amax, scale */
 } mica_quantize_scales_args;
 
+/* Blocks whose elements stay in registers: neighbours of a row, or of several rows. */
+typedef struct mica_quantize_once_args {
+    void *at[MICA_QUANTIZE_PLACES];
+    const float *global_scale;
+    long long first[MICA_QUANTIZE_PLACES];
+    mica_layout blocks;
+    long long rows, columns, row_step[2]; /* of a block; from row to row: code, value */
+    int vectors;                          /* of a row */
+    int whole;                            /* rows and pointers are aligned for vectors */
+} mica_quantize_once_args;
+
 #endif

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "cuda" of quantize and dequantize: a vector of 8 elements of a row per thread, which reads
- * its scale, or 8. Bound by memory. Scales that are made take two more launches: child plans of
- * reduce for what blocks hold, and a kernel for scales and zero points. */
+ * Engine "cuda" of quantize and dequantize: a vector of 8 or 16 elements of a row per thread, which
+ * reads its scale, or all of theirs. Bound by memory. Scales that are made take two more launches:
+ * child plans of reduce for what blocks hold, and a kernel for scales and zero points. */
 #include "ops/quantize/quantize.h"
 #include "ops/access/access.h"
 #include "cpu/scratch.h"
 
-enum { BLOCK = 256, VECTOR = 8 };
+/* Threads take twice as many elements where enough threads remain. */
+enum { BLOCK = 256, VECTOR = 8, WIDE = 16, MANY = 1 << 22 };
 
 typedef struct part {
     mica_kernel *kernel;
     mica_quantize_args args;
+    int vector;
     bool fits; /* rows of both tensors begin at whole vectors */
     mica_grid grid;
 } part;
@@ -37,6 +39,12 @@ static bool rows_fit(const mica_quantize_box *b, int place, int64_t unit)
     for (int d = 0; d < l->rank - 1; d++)
         if (l->strides[place][d] % unit) return false;
     return true;
+}
+
+static bool fit(const mica_quantize_box *b, int unit)
+{
+    return rows_fit(b, MICA_QUANTIZE_PLACE_CODE, unit) &&
+           rows_fit(b, MICA_QUANTIZE_PLACE_VALUE, unit);
 }
 
 /* Whether rows begin at whole bytes and neighbours lie side by side: else elements of 4 bits are
@@ -68,6 +76,17 @@ static void scale_type(mica_text *p, const mica_quantize_set *s)
         mica_prologue_type(p, "scale_t", d);
 }
 
+void mica_quantize_prologue(mica_text *p, const mica_quantize_set *s)
+{
+    mica_prologue_int(p, "CODE", s->code);
+    mica_prologue_int(p, "HAS_ZERO", s->arg[MICA_QUANTIZE_PLACE_ZERO] >= 0);
+    mica_prologue_int(p, "HAS_GLOBAL", s->global_arg >= 0);
+    mica_prologue_type(p, "code_t", stored(s->at[MICA_QUANTIZE_PLACE_CODE].dtype));
+    mica_prologue_type(p, "value_t", s->at[MICA_QUANTIZE_PLACE_VALUE].dtype);
+    mica_prologue_type(p, "real", s->real);
+    scale_type(p, s);
+}
+
 static mica_status add_part(mica_plan *plan, const mica_quantize_set *s, const mica_quantize_box *b,
                             part *to)
 {
@@ -80,24 +99,20 @@ static mica_status add_part(mica_plan *plan, const mica_quantize_set *s, const m
     for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) a->first[k] = b->first[k];
     a->group = b->group, a->scale_step = b->scale_step, a->zero_step = b->zero_step;
     a->columns = l->dims[last];
-    to->fits = rows_fit(b, MICA_QUANTIZE_PLACE_CODE, VECTOR) &&
-               rows_fit(b, MICA_QUANTIZE_PLACE_VALUE, VECTOR);
+    const bool one_scale = b->group % WIDE == 0 || b->group == a->columns;
+    const bool wide = one_scale && fit(b, WIDE) && l->count >= MANY;
+    const int vector = to->vector = wide ? WIDE : VECTOR;
+    to->fits = fit(b, vector);
     const bool whole_bytes =
         in_whole_bytes(&b->layout, MICA_QUANTIZE_PLACE_CODE, b->first[MICA_QUANTIZE_PLACE_CODE]);
-    mica_access_count(l, VECTOR, MICA_QUANTIZE_PLACES);
+    mica_access_count(l, vector, MICA_QUANTIZE_PLACES);
     to->grid = (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
     mica_prologue_int(&p, "QUANTIZES", s->quantizes);
     mica_prologue_int(&p, "WHOLE_BYTES", whole_bytes);
-    mica_prologue_int(&p, "CODE", s->code);
-    mica_prologue_int(&p, "VECTOR", VECTOR);
+    mica_prologue_int(&p, "VECTOR", vector);
     mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_int(&p, "ONE_SCALE", b->group % VECTOR == 0 || b->group == a->columns);
-    mica_prologue_int(&p, "HAS_ZERO", s->arg[MICA_QUANTIZE_PLACE_ZERO] >= 0);
-    mica_prologue_int(&p, "HAS_GLOBAL", s->global_arg >= 0);
-    mica_prologue_type(&p, "code_t", stored(s->at[MICA_QUANTIZE_PLACE_CODE].dtype));
-    mica_prologue_type(&p, "value_t", s->at[MICA_QUANTIZE_PLACE_VALUE].dtype);
-    mica_prologue_type(&p, "real", s->real);
-    scale_type(&p, s);
+    mica_prologue_int(&p, "ONE_SCALE", b->group % vector == 0 || b->group == a->columns);
+    mica_quantize_prologue(&p, s);
     mica_kernel_spec spec = {"ops/quantize/quantize.cu", "quantize", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &to->kernel);
 }
@@ -149,9 +164,9 @@ static mica_status build(mica_plan *plan)
     return mica_quantize_extremes_build(plan, &s->set, boxes, s->count, &s->extremes);
 }
 
-static bool is_aligned(const state *s, int place, const void *at)
+static bool is_aligned(const state *s, int place, const void *at, int vector)
 {
-    const int bits = VECTOR * mica_dtype_bits(s->set.at[place].dtype), bytes = bits / 8;
+    const int bits = vector * mica_dtype_bits(s->set.at[place].dtype), bytes = bits / 8;
     return mica_access_starts(at, bytes < MICA_ACCESS_BYTES ? bytes : MICA_ACCESS_BYTES);
 }
 
@@ -179,9 +194,10 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
         for (int k = 0; k < MICA_QUANTIZE_PLACES; k++)
             if (s->set.arg[k] >= 0) a.at[k] = run->args[s->set.arg[k]];
         a.global_scale = global_scale;
-        a.whole = p->fits &&
-                  is_aligned(s, MICA_QUANTIZE_PLACE_CODE, a.at[MICA_QUANTIZE_PLACE_CODE]) &&
-                  is_aligned(s, MICA_QUANTIZE_PLACE_VALUE, a.at[MICA_QUANTIZE_PLACE_VALUE]);
+        a.whole =
+            p->fits &&
+            is_aligned(s, MICA_QUANTIZE_PLACE_CODE, a.at[MICA_QUANTIZE_PLACE_CODE], p->vector) &&
+            is_aligned(s, MICA_QUANTIZE_PLACE_VALUE, a.at[MICA_QUANTIZE_PLACE_VALUE], p->vector);
         MICA_TRY(mica_kernel_launch(p->kernel, &p->grid, run->stream, &a));
     }
     return MICA_OK;

@@ -8,6 +8,7 @@
 #pragma once
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
+#include "kernels/pairs.cuh"
 #include "kernels/slices.cuh"
 #include "kernels/states.cuh"
 #include "ops/reduce/reduce_args.h"
@@ -24,29 +25,6 @@ constexpr int STEP = BESIDE > 1 ? 1 : THREADS, NEXT = BESIDE > 1 ? AHEAD : 1;
 constexpr int UNIT = BESIDE > 1 ? AHEAD : WIDTH;
 
 /* ---- elements ---- */
-
-/* Two bytes at once, where the chip can. */
-#if __CUDA_ARCH__ >= 890
-REDUCE void widen_halves(u32 halves, float *v)
-{
-    v[0] = to_float(f16{(u16)halves}), v[1] = to_float(f16{(u16)(halves >> 16)});
-}
-REDUCE void widen_bytes(e4m3, u16 both, float *v)
-{
-    u32 halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(both));
-    widen_halves(halves, v);
-}
-#else
-REDUCE void widen_bytes(e4m3, u16 both, float *v)
-{
-    v[0] = to_float(e4m3{(u8)both}), v[1] = to_float(e4m3{(u8)(both >> 8)});
-}
-#endif
-REDUCE void widen_bytes(e5m2, u16 both, float *v)
-{
-    v[0] = to_float(e5m2{(u8)both}), v[1] = to_float(e5m2{(u8)(both >> 8)});
-}
 
 constexpr bool BYTES_OF_8 = same_type<x_t, e4m3> || same_type<x_t, e5m2>;
 constexpr bool FLOATING = BYTES_OF_8 || same_type<x_t, float> || same_type<x_t, double> || same_type<x_t, f16> || same_type<x_t, bf16>;
@@ -68,7 +46,7 @@ template <int N, typename T> REDUCE void widen_access(const lanes<T, N> &raw, va
         unpack_pairs(raw, v);
     } else if constexpr (FLOATING) {
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) widen_bytes(T(), (u16)(raw.words[i / 2] >> (i % 2 * 16)), v + 2 * i);
+        for (int i = 0; i < N / 2; i++) widen_pair(T(), (u16)(raw.words[i / 2] >> (i % 2 * 16)), v + 2 * i);
     } else {
         memcpy(v, raw.words, N * sizeof *v);
     }

@@ -2,6 +2,7 @@
  * Values on their way into a cache: to nearest even, saturated, NaN kept (of s8: 0). Pairs of 8-bit
  * floats have an instruction from sm_89 on. Type acc_t, which is float for the 8-bit types. */
 #pragma once
+#include "kernels/pairs.cuh"
 #include "kernels/vector.cuh"
 
 template <typename T> __device__ __forceinline__ T encode(acc_t v) { return narrow<T>(v); }
@@ -29,30 +30,6 @@ template <int MANTISSA, int LOW> __device__ __forceinline__ u8 encode_bits(float
 template <> __device__ __forceinline__ e4m3 encode<e4m3>(acc_t v) { return {encode_bits<3, -6>((float)v, 448.0f)}; }
 template <> __device__ __forceinline__ e5m2 encode<e5m2>(acc_t v) { return {encode_bits<2, -14>((float)v, 57344.0f)}; }
 
-template <typename T> struct has_pairs {
-    static constexpr bool value = false;
-};
-#if __CUDA_ARCH__ >= 890
-template <> struct has_pairs<e4m3> {
-    static constexpr bool value = true;
-};
-template <> struct has_pairs<e5m2> {
-    static constexpr bool value = true;
-};
-__device__ __forceinline__ void encode_pair(float low, float high, e4m3 *to)
-{
-    u16 r;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
-    memcpy(to, &r, sizeof r);
-}
-__device__ __forceinline__ void encode_pair(float low, float high, e5m2 *to)
-{
-    u16 r;
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
-    memcpy(to, &r, sizeof r);
-}
-#endif
-
 /* N neighbours, multiplied by scale. */
 template <typename T, int N>
 __device__ __forceinline__ void quantise(T *to, bool aligned, const acc_t *v, acc_t scale)
@@ -60,7 +37,10 @@ __device__ __forceinline__ void quantise(T *to, bool aligned, const acc_t *v, ac
     T e[N];
     if constexpr (has_pairs<T>::value && N % 2 == 0) {
 #pragma unroll
-        for (int i = 0; i < N; i += 2) encode_pair(v[i] * scale, v[i + 1] * scale, e + i);
+        for (int i = 0; i < N; i += 2) {
+            const u16 both = narrow_pair(v[i] * scale, v[i + 1] * scale, T());
+            memcpy(e + i, &both, sizeof both);
+        }
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) e[i] = encode<T>(v[i] * scale);
