@@ -157,11 +157,8 @@ POINTWISE real times_sigmoid_of(real a, real v)
 
 /* v times the normal distribution's integral up to v; where that is small by the series of what is
  * left of it beside the density. */
-POINTWISE real times_normal_of(real v)
+POINTWISE real times_normal_far(real v)
 {
-#ifdef TIMES_NORMAL
-    return TIMES_NORMAL(v);
-#else
     if (!(v < (sizeof(real) == 4 ? -12 : -36) && v > -50)) return v * normal_of(v);
     const real square = v * v, less = fma_of(v, v, -square), w = 1 / square;
     real series = 945 - w * 10395;
@@ -172,7 +169,13 @@ POINTWISE real times_normal_of(real v)
     series = 1 - w * series;
     const real e = exp_of(64 - square / 2) * (1 - less / 2);
     return series * e * ((real)-0.3989422804014327 * RAISED);
+}
+#ifndef TIMES_NORMAL
+#define TIMES_NORMAL(v) times_normal_far(v)
 #endif
+POINTWISE real times_normal_of(real v)
+{
+    return TIMES_NORMAL(v);
 }
 
 /* tanh(log(1 + e^v)) is n / (n + 2) with n = e^v (e^v + 2). */
