@@ -23,6 +23,21 @@
  * step, of no step at all the initial one. Lengths are read on the device: one below 0 counts as 0,
  * one above T as T. Without hx and cx states begin at 0; where T is 0, hy and cy are those.
  *
+ * Passes hand their results to each other in tensors of the caller, all packed:
+ *
+ *   fwd           with `states` also what the gradients need, in those of `gates`, `cells` and
+ *                 `states` that the cell has; without, inference
+ *   bwd_data      the gradients of y, hy and cy in `y`, `hy` and `cy` (those not given are 0); w,
+ *                 gates, cells, states -> gradients of x, hx and cx in `x`, `hx` and `cx`, and dz
+ *   bwd_weights   x, states, dz -> the gradient of w in `w`
+ *
+ * gates are i f g o of an lstm, r z n and R h + r of n of a gru, behind their functions, in the
+ * type of sums; a cell without gates has none. cells and states are c and h before and after each
+ * step: those of step t lie at t and t + 1, of a reverse direction at t + 1 and t. dz is the
+ * gradient of W x + b; E is G, of a gru 4: behind r z n that of R h + r of n. Behind the end of a
+ * sequence gates and dz are 0, and states those at its end. Gradients with reset_before are not
+ * there.
+ *
  * Types: f64, f32, f16 or bf16, all alike. Sums, gates and c are f32 (f64 for f64); h is rounded to
  * the type where it is multiplied by R, as y holds it. cuDNN and PyTorch do the same. Any strides,
  * but those of w. */
@@ -36,7 +51,7 @@
 extern "C" {
 #endif
 
-typedef enum mica_rnn_pass { MICA_RNN_FWD } mica_rnn_pass;
+typedef enum mica_rnn_pass { MICA_RNN_FWD, MICA_RNN_BWD_DATA, MICA_RNN_BWD_WEIGHTS } mica_rnn_pass;
 
 typedef enum mica_rnn_cell {
     MICA_RNN_CELL_TANH,
@@ -59,7 +74,11 @@ enum {
     MICA_RNN_LENGTHS,
     MICA_RNN_Y,
     MICA_RNN_HY,
-    MICA_RNN_CY
+    MICA_RNN_CY,
+    MICA_RNN_GATES,
+    MICA_RNN_CELLS,
+    MICA_RNN_STATES,
+    MICA_RNN_DZ
 };
 
 typedef struct mica_rnn_desc {
@@ -79,6 +98,10 @@ typedef struct mica_rnn_desc {
     mica_tensor hy;       /* L D x B x H, as hx; 0 means none */
     mica_tensor cy;       /* lstm: likewise; 0 means none */
     mica_compute compute; /* tf32 allows f32 inputs to be rounded to 11 bits; 0 means default */
+    mica_tensor gates;    /* lstm, gru: L D x T x B x 4 H, packed; 0 means inferred with states */
+    mica_tensor cells;    /* lstm: L D x T+1 x B x H, packed; 0 means inferred with states */
+    mica_tensor states;   /* L D x T+1 x B x H, packed; 0 means none in fwd, else inferred */
+    mica_tensor dz;       /* backward: L D x T x B x E H, packed; 0 means inferred */
 } mica_rnn_desc;
 
 /* Makes a plan; see mica_plan_create. */

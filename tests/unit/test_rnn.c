@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Recurrent nets before PyTorch and ONNX Runtime (tests/judges/rnn.py): values of every cell, of
- * layers, directions, biases and packed sequences; what lies behind a sequence, sequences of no
- * step; where weights lie; refusals; equal bits for any number of threads. */
+ * layers, directions, biases and packed sequences, and gradients; what lies behind a sequence,
+ * sequences of no step; where weights lie; refusals; equal bits for any number of threads. */
 #include "line.h"
 
 #define VALUES(...) ((double *[MICA_MAX_ARGS]){__VA_ARGS__})
@@ -14,7 +14,8 @@ static const struct judged {
 } judged[] = {
 #include "../judges/rnn.h"
 };
-enum { SALT_X = 1, SALT_W, SALT_HX, SALT_CX };
+enum { SALT_X = 1, SALT_W, SALT_HX, SALT_CX, SALT_DY, SALT_DHY, SALT_DCY };
+enum { ALL = 3000 };
 static double lengths[BATCH] = {2, 4, 1};
 
 /* As made() of the script: multiples of 1/512 from -1 on. */
@@ -59,6 +60,73 @@ static void before_judges(void **state)
             if (lstm && differences(cy, j->cy, count_of(line, MICA_RNN_CY), 1e-14, 1e-13))
                 fail_msg("%s: cy", line);
         }
+}
+
+/* The line of a row in a pass; what there is beside x. */
+static void line_of(const struct judged *j, const char *pass, const char *more, char *line,
+                    size_t size)
+{
+    const int made = snprintf(line, size, "rnn pass=%s %s x=f64:4x3x3 %s %s", pass, j->fields, more,
+                              j->cut && strcmp(pass, "bwd_weights") ? "lengths=s64" : "");
+    assert_true(made < (int)size);
+}
+
+/* Through all three passes, each of which reads what the ones before it left. */
+static void gradients_before_judges(void **state)
+{
+    (void)state;
+    static double gates[ALL], cells[ALL], states[ALL], dz[ALL];
+    for (size_t i = 0; i < sizeof judged / sizeof *judged; i++)
+        for (int e = 0; e < 2; e++) {
+            const struct judged *j = &judged[i];
+            const bool lstm = strstr(j->fields, "lstm") != NULL;
+            char line[320];
+            double x[36], w[WEIGHTS], hx[24] = {0}, cx[24] = {0}, y[48], dx[36], dw[WEIGHTS];
+            if (strstr(j->fields, "reset_before=1")) continue;
+            if (j->begins) made(SALT_HX, hx, 24), made(SALT_CX, cx, 24);
+            made(SALT_X, x, 36), made(SALT_W, w, j->weights);
+            line_of(j, "fwd", lstm ? "hx=f64 cx=f64 states=f64" : "hx=f64 states=f64", line,
+                    sizeof line);
+            run_ok(engines[e], line,
+                   VALUES(x, w, hx, cx, lengths, y, [MICA_RNN_GATES] = gates,
+                          [MICA_RNN_CELLS] = cells, [MICA_RNN_STATES] = states));
+            double dhx[24], dcx[24], dy[48], dhy[24], dcy[24];
+            made(SALT_DY, dy, 48), made(SALT_DHY, dhy, 24), made(SALT_DCY, dcy, 24);
+            line_of(j, "bwd_data", lstm ? "hx=f64 cx=f64 hy=f64 cy=f64" : "hx=f64 hy=f64", line,
+                    sizeof line);
+            run_ok(engines[e], line,
+                   VALUES(dx, w, dhx, dcx, lengths, dy, dhy, dcy, gates, cells, states, dz));
+            if (differences(dx, j->dx, 36, 1e-13, 1e-12)) fail_msg("%s: dx", line);
+            const int64_t all = count_of(line, MICA_RNN_HX);
+            if (differences(dhx, j->dhx, all, 1e-13, 1e-12)) fail_msg("%s: dhx", line);
+            if (lstm && differences(dcx, j->dcx, all, 1e-13, 1e-12)) fail_msg("%s: dcx", line);
+            line_of(j, "bwd_weights", "", line, sizeof line);
+            run_ok(engines[e], line, VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+            if (differences(dw, j->dw, j->weights, 1e-13, 1e-12)) fail_msg("%s: dw", line);
+        }
+}
+
+/* Of no step and of no sequence the gradient of w is 0; x that lies by sequences is copied. */
+static void gradients_of_weights(void **state)
+{
+    (void)state;
+    double x[36], dw[WEIGHTS], apart[WEIGHTS], states[ALL], dz[ALL];
+    for (int e = 0; e < 2; e++) {
+        const char *const empty[] = {"rnn pass=bwd_weights cell=lstm x=f32:0x3x4 hidden=2",
+                                     "rnn pass=bwd_weights cell=gru x=f32:3x0x4 hidden=2"};
+        for (int l = 0; l < 2; l++) {
+            made(SALT_X, states, ALL);
+            run_ok(engines[e], empty[l],
+                   VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+            for (int64_t i = 0; i < count_of(empty[l], MICA_RNN_W); i++) assert_true(dw[i] == 0);
+        }
+        made(SALT_X, x, 36), made(SALT_HX, states, ALL), made(SALT_DY, dz, ALL);
+        run_ok(engines[e], "rnn pass=bwd_weights cell=lstm x=f64:4x3x3 hidden=2",
+               VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+        run_ok(engines[e], "rnn pass=bwd_weights cell=lstm x=f64:4x3x3:3x12x1 hidden=2",
+               VALUES(x, apart, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+        assert_int_equal(differences(dw, apart, 56, 1e-14, 1e-13), 0);
+    }
 }
 
 /* A sequence of no step, of fewer than none and of more than there are; y behind a sequence is 0,
@@ -164,6 +232,15 @@ static void refusals(void **state)
     refuses("rnn x=f32:4x3x2 hidden=2 y=f32:4x3x4", "dimension 2 of y is 4, it must be 2");
     refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 reset_before=1",
             "reset_before is of gru, cell is lstm");
+    refuses("rnn pass=bwd_data cell=gru x=f32:4x3x2 hidden=2 reset_before=1",
+            "pass is bwd_data, with reset_before there is fwd alone");
+    refuses("rnn cell=gru x=f32:4x3x2 hidden=2 reset_before=1 states=f32",
+            "states are for gradients, with reset_before there are none");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 gates=f32", "gates without states");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 states=f32:1x5x3x2:30x6x1x3",
+            "states has strides, it must be packed");
+    refuses("rnn pass=bwd_weights x=f32:4x3x2 hidden=2 dz=f32:1x4x3x4",
+            "dimension 3 of dz is 4, it must be 2");
     refuses("rnn x=s8:4x3x2 hidden=2", "x is s8, it must be f64, f32, f16 or bf16");
 }
 
@@ -195,6 +272,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_judges),
+        cmocka_unit_test(gradients_before_judges),
+        cmocka_unit_test(gradients_of_weights),
         cmocka_unit_test(ends_of_sequences),
         cmocka_unit_test(reverse_begins_at_the_last_step),
         cmocka_unit_test(batch_first),

@@ -5,14 +5,14 @@
 
 #include <math.h>
 
-static const char *const passes[] = {"fwd", NULL};
+static const char *const passes[] = {"fwd", "bwd_data", "bwd_weights", NULL};
 static const char *const cells[] = {"tanh", "relu", "lstm", "gru", NULL};
 static const char *const biases[] = {"two", "one", "none", NULL};
 static const char *const computes[] = {"default", "tf32", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_rnn_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
-    FIELD(pass, ENUM, .spellings = passes, .doc = "forward"),
+    FIELD(pass, ENUM, .spellings = passes, .doc = "forward, gradients of x and states, or of w"),
     FIELD(cell, ENUM, .spellings = cells, .doc = "what a step does"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "T x B x I: steps, sequences, inputs"),
     FIELD(hidden, I64, .zero = "needed", .positive = true, .doc = "H, units of a layer"),
@@ -30,6 +30,15 @@ static const mica_field fields[] = {
     FIELD(cy, TENSOR, .zero = "none", .doc = "lstm: likewise, of c"),
     FIELD(compute, ENUM, .spellings = computes,
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
+    FIELD(gates, TENSOR, .zero = "inferred with states",
+          .doc = "lstm, gru: L D x T x B x 4 H, packed: what gates were"),
+    FIELD(cells, TENSOR, .zero = "inferred with states",
+          .doc = "lstm: L D x T+1 x B x H, packed: c around each step"),
+    FIELD(states, TENSOR, .zero = "none in fwd, else inferred",
+          .doc = "L D x T+1 x B x H, packed: h around each step"),
+    FIELD(dz, TENSOR, .zero = "inferred",
+          .doc =
+              "backward: L D x T x B x E H, packed: gradient of W x + b, of a gru also of R h + r"),
 };
 
 rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
@@ -43,6 +52,11 @@ rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
                        .gates = mica_rnn_gates(d->cell),
                        .type = d->x.dtype,
                        .acc = mica_dtype_accumulator(d->x.dtype)};
+}
+
+int64_t rnn_slopes(const mica_rnn_desc *d)
+{
+    return d->cell == MICA_RNN_CELL_GRU ? 4 : mica_rnn_gates(d->cell);
 }
 
 static int64_t dim(const void *desc, char letter)
@@ -59,38 +73,59 @@ static int64_t dim(const void *desc, char letter)
         return s.hidden;
     case 'L':
         return s.layers;
+    case 'S':
+        return s.steps + 1;
+    case 'E':
+        return rnn_slopes(desc);
     default:
         return mica_rnn_weight_count(desc);
     }
 }
 
-#define LSTM (UINT64_C(1) << MICA_RNN_CELL_LSTM)
-#define ARG(member, DIR, ...)                                                                      \
+#define LSTM  (UINT64_C(1) << MICA_RNN_CELL_LSTM)
+#define GATED (LSTM | UINT64_C(1) << MICA_RNN_CELL_GRU)
+#define SUMS  (MICA_TYPE(F64) | MICA_TYPE(F32))
+#define ARG(member, FWD, DATA, WEIGHTS, ...)                                                       \
     {                                                                                              \
-        .name = #member, .tensor = offsetof(mica_rnn_desc, member), .dir = {DIR}, __VA_ARGS__      \
+        .name = #member, .tensor = offsetof(mica_rnn_desc, member), .dir = {FWD, DATA, WEIGHTS},   \
+        __VA_ARGS__                                                                                \
     }
+#define STATE   .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH", .same = "x"
+#define OF_LSTM .when = "cell", .values = LSTM
 static const mica_arg args[] = {
-    [MICA_RNN_X] = ARG(x, MICA_IN, .types = MICA_FLOATS, .need = {MICA_NEEDED}),
-    [MICA_RNN_W] = ARG(w, MICA_IN, .types = MICA_FLOATS, .need = {MICA_INFERRED}, .like = "x",
+    [MICA_RNN_X] = ARG(x, MICA_IN, MICA_OUT, MICA_IN, .types = MICA_FLOATS,
+                       .need = {MICA_NEEDED, MICA_NEEDED, MICA_NEEDED}),
+    [MICA_RNN_W] = ARG(w, MICA_IN, MICA_IN, MICA_OUT, .types = MICA_FLOATS,
+                       .need = {MICA_INFERRED, MICA_INFERRED, MICA_INFERRED}, .like = "x",
                        .dims = "W", .same = "x"),
-    [MICA_RNN_HX] =
-        ARG(hx, MICA_IN, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH", .same = "x"),
-    [MICA_RNN_CX] = ARG(cx, MICA_IN, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH",
-                        .same = "x", .when = "cell", .values = LSTM),
-    [MICA_RNN_LENGTHS] = ARG(lengths, MICA_IN, .types = MICA_INDICES, .dims = "B"),
-    [MICA_RNN_Y] = ARG(y, MICA_OUT, .types = MICA_FLOATS, .need = {MICA_INFERRED}, .like = "x",
-                       .dims = "TxBxDH", .same = "x"),
-    [MICA_RNN_HY] =
-        ARG(hy, MICA_OUT, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH", .same = "x"),
-    [MICA_RNN_CY] = ARG(cy, MICA_OUT, .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH",
-                        .same = "x", .when = "cell", .values = LSTM),
+    [MICA_RNN_HX] = ARG(hx, MICA_IN, MICA_OUT, MICA_UNUSED, STATE),
+    [MICA_RNN_CX] = ARG(cx, MICA_IN, MICA_OUT, MICA_UNUSED, STATE, OF_LSTM),
+    [MICA_RNN_LENGTHS] =
+        ARG(lengths, MICA_IN, MICA_IN, MICA_UNUSED, .types = MICA_INDICES, .dims = "B"),
+    [MICA_RNN_Y] =
+        ARG(y, MICA_OUT, MICA_IN, MICA_UNUSED, .types = MICA_FLOATS,
+            .need = {MICA_INFERRED, MICA_INFERRED}, .like = "x", .dims = "TxBxDH", .same = "x"),
+    [MICA_RNN_HY] = ARG(hy, MICA_OUT, MICA_IN, MICA_UNUSED, STATE),
+    [MICA_RNN_CY] = ARG(cy, MICA_OUT, MICA_IN, MICA_UNUSED, STATE, OF_LSTM),
+    [MICA_RNN_GATES] = ARG(gates, MICA_OUT, MICA_IN, MICA_UNUSED, .types = SUMS,
+                           .need = {MICA_IF_GIVEN, MICA_INFERRED}, .like = "x", .dims = "LDxTxBx4H",
+                           .sums = true, .with = "states", .when = "cell", .values = GATED),
+    [MICA_RNN_CELLS] = ARG(cells, MICA_OUT, MICA_IN, MICA_UNUSED, .types = SUMS,
+                           .need = {MICA_IF_GIVEN, MICA_INFERRED}, .like = "x", .dims = "LDxSxBxH",
+                           .sums = true, .with = "states", OF_LSTM),
+    [MICA_RNN_STATES] = ARG(states, MICA_OUT, MICA_IN, MICA_IN, .types = MICA_FLOATS,
+                            .need = {MICA_IF_GIVEN, MICA_INFERRED, MICA_INFERRED}, .like = "x",
+                            .dims = "LDxSxBxH", .same = "x"),
+    [MICA_RNN_DZ] = ARG(dz, MICA_UNUSED, MICA_OUT, MICA_IN, .types = MICA_FLOATS,
+                        .need = {MICA_IF_GIVEN, MICA_INFERRED, MICA_INFERRED}, .like = "x",
+                        .dims = "LDxTxBxEH", .same = "x"),
 };
 
 /* ---- checks ---- */
 
 static mica_status infer(void *desc, mica_why *why)
 {
-    const mica_rnn_desc *d = desc;
+    mica_rnn_desc *d = desc;
     if (d->x.rank != 3)
         return mica_invalid(why, "x has rank %d, it must have 3: steps, sequences, inputs",
                             d->x.rank);
@@ -115,6 +150,9 @@ static mica_status infer(void *desc, mica_why *why)
                             (long long)s.layers, (long long)s.sides,
                             (long long)(s.gates * s.hidden), (long long)s.inputs,
                             (long long)s.steps, (long long)s.batch);
+    if (d->pass != MICA_RNN_FWD || !mica_tensor_given(&d->states)) return MICA_OK;
+    if (s.gates > 1 && !mica_tensor_given(&d->gates)) d->gates.dtype = s.acc;
+    if (d->cell == MICA_RNN_CELL_LSTM && !mica_tensor_given(&d->cells)) d->cells.dtype = s.acc;
     return MICA_OK;
 }
 
@@ -123,6 +161,17 @@ static mica_status check(const void *desc, mica_why *why)
     const mica_rnn_desc *d = desc;
     if (d->reset_before && d->cell != MICA_RNN_CELL_GRU)
         return mica_invalid(why, "reset_before is of gru, cell is %s", cells[d->cell]);
+    if (d->reset_before && d->pass != MICA_RNN_FWD)
+        return mica_invalid(why, "pass is %s, with reset_before there is fwd alone",
+                            passes[d->pass]);
+    if (d->reset_before && mica_tensor_given(&d->states))
+        return mica_invalid(why, "states are for gradients, with reset_before there are none");
+    const int packed[] = {MICA_RNN_GATES, MICA_RNN_CELLS, MICA_RNN_STATES, MICA_RNN_DZ};
+    for (int i = 0; i < 4; i++) {
+        const mica_tensor *t = mica_op_tensor(&mica_op_rnn, d, packed[i]);
+        if (mica_tensor_given(t) && !mica_tensor_is_packed(t))
+            return mica_invalid(why, "%s has strides, it must be packed", args[packed[i]].name);
+    }
     if (d->w.dims[0] > 1 && d->w.strides[0] != 1)
         return mica_invalid(why, "the stride of w is %lld, it must be 1",
                             (long long)d->w.strides[0]);
@@ -145,8 +194,11 @@ static void cost(const void *desc, double *flops, double *bytes)
 /* The longest sum, a bias, and the sums around it. */
 static int64_t terms(const void *desc)
 {
-    const rnn_sizes s = rnn_sizes_of(desc);
+    const mica_rnn_desc *d = desc;
+    const rnn_sizes s = rnn_sizes_of(d);
     const int64_t later = s.sides * s.hidden, inputs = s.inputs;
+    if (d->pass == MICA_RNN_BWD_DATA) return s.sides * s.gates * s.hidden + 4;
+    if (d->pass == MICA_RNN_BWD_WEIGHTS) return s.steps * s.batch > 1 ? s.steps * s.batch : 1;
     return (s.layers > 1 && later > inputs ? later : inputs > s.hidden ? inputs : s.hidden) + 4;
 }
 
@@ -174,6 +226,20 @@ static void fill_lengths(const mica_rnn_desc *d, uint64_t seed, double *values)
     }
 }
 
+/* What forward leaves: gates are behind their functions, states within them. */
+static void fill_reserve(const mica_rnn_desc *d, int arg, uint64_t seed, double *values)
+{
+    const mica_tensor *t = mica_op_tensor(&mica_op_rnn, d, arg);
+    const bool gates = arg == MICA_RNN_GATES, relu = d->cell == MICA_RNN_CELL_RELU;
+    for (int64_t i = 0; i < mica_tensor_count(t); i++) {
+        const double u = mica_random_uniform(seed ^ (uint64_t)arg << 32, (uint64_t)i);
+        const bool positive = gates && i / d->hidden % 4 < 2;
+        const bool last = gates && i / d->hidden % 4 == 3; /* o; of a gru not behind a function */
+        const bool unit = positive || (last && d->cell == MICA_RNN_CELL_LSTM);
+        values[i] = mica_fill_rounded(t->dtype, unit ? u : relu && u < 0.5 ? 0 : 2 * u - 1);
+    }
+}
+
 static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
@@ -183,7 +249,17 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
         fill_lengths(d, seed, values);
     else if (arg == MICA_RNN_W)
         fill_weights(d, kind, seed, values);
-    return arg == MICA_RNN_LENGTHS || arg == MICA_RNN_W;
+    else if (d->pass == MICA_RNN_BWD_DATA && arg >= MICA_RNN_GATES)
+        fill_reserve(d, arg, seed, values);
+    else
+        return false;
+    return true;
+}
+
+/* Sums of products only. */
+static bool exact(const void *desc)
+{
+    return ((const mica_rnn_desc *)desc)->pass == MICA_RNN_BWD_WEIGHTS;
 }
 
 static const mica_engine *const engines[] = {&mica_rnn_cpu, &mica_engine_ref, &mica_rnn_cuda, NULL};
@@ -201,6 +277,7 @@ const mica_op mica_op_rnn = {
     .check = check,
     .cost = cost,
     .terms = terms,
+    .exact = exact,
     .ulps = 8,
     .fill = fill,
     .reference = rnn_reference,

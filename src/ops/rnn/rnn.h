@@ -15,12 +15,21 @@ typedef struct rnn_sizes {
     mica_dtype type, acc;
 } rnn_sizes;
 rnn_sizes rnn_sizes_of(const mica_rnn_desc *d);
+/* E: rows of dz are so many times H. */
+int64_t rnn_slopes(const mica_rnn_desc *d);
 
 void rnn_reference(const void *desc, const mica_view *v, const double *scalars);
+
+/* Of the passes backward: gradients of x and of states; of w, whose runs are mica_compose_run. */
+mica_status rnn_build_slopes(mica_plan *plan);
+mica_status rnn_run_slopes(const mica_plan *plan, const mica_run *r);
+mica_status rnn_build_weights(mica_plan *plan);
 
 /* A step on the CPU, in the types of the descriptor: rows of a direction and a sequence are shared
  * out to threads. phase: RNN_WHOLE, ... */
 void rnn_cell_f32(const mica_rnn_desc *d, int phase, const mica_rnn_args *a);
 void rnn_cell_f64(const mica_rnn_desc *d, int phase, const mica_rnn_args *a);
+void rnn_slopes_f32(const mica_rnn_desc *d, int phase, const mica_rnn_slope_args *a);
+void rnn_slopes_f64(const mica_rnn_desc *d, int phase, const mica_rnn_slope_args *a);
 
 #endif

@@ -8,6 +8,9 @@
  * what comes before that, and after it. */
 enum { RNN_WHOLE, RNN_GATES, RNN_NEW };
 
+/* And backward: a step, or the last sum of what reaches the initial h. */
+enum { RNN_SLOPES, RNN_INITIAL };
+
 /* Directions of a layer, sequences and units: of directions `sides` are computed at once, each at
  * its own time. Arrays without strides are packed, directions x sequences x units (G gates: G of
  * them one behind the other). acc: the type of sums. */
@@ -27,6 +30,24 @@ typedef struct mica_rnn_args {
     void *state;    /* acc: c, of a gru h */
     void *y;
     long long y_side, y_time, y_batch, y_unit;
+    /* What gradients need of the layer; NULL: not asked for. */
+    void *gates, *cells, *states;
 } mica_rnn_args;
+
+/* A step of the gradients. Fields of the same names mean the same; y holds the gradient of it. */
+typedef struct mica_rnn_slope_args {
+    long long sides, batch, units, steps;
+    long long step;  /* from the last one down */
+    long long first; /* not 0: nothing came of a product yet */
+    const void *gates, *cells, *states, *lengths;
+    long long length_stride;
+    const void *y;
+    long long y_side, y_time, y_batch, y_unit;
+    const void *rec; /* acc: what came through the product with R */
+    void *direct;    /* acc: what of the gradient of h passes by it */
+    void *dc;        /* acc */
+    void *low;       /* the type of x, G x units a row: what the next product takes */
+    void *dz;
+} mica_rnn_slope_args;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A step of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE (RNN_WHOLE,
- * ...), BIASED, BLOCK; types x_t, acc_t, length_t. */
+ * ...), BIASED, SAVES (what gradients need is kept), BLOCK; types x_t, acc_t, length_t. */
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
@@ -36,13 +36,13 @@ RNN void read_gates(const mica_rnn_args &a, long long side, long long b, long lo
     }
 }
 
-RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const real *x, const real *r)
+RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const real *x, const real *r, real *gates)
 {
     real *state = (real *)a.state + row * a.units + unit;
     real *kept = (real *)a.rec + (row * MULTIPLIED + 1) * a.units + unit;
     if constexpr (CELL == LSTM) {
         real c = *state;
-        const real h = rnn_lstm(x, r, &c);
+        const real h = rnn_lstm(x, r, &c, gates);
         *state = c;
         return h;
     } else if constexpr (PHASE == RNN_GATES) {
@@ -52,9 +52,30 @@ RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const re
         const real n = tanh_of(x[2] + r[2]);
         return *state = n + *kept * (*state - n);
     } else if constexpr (CELL == GRU) {
-        return *state = rnn_gru(x, r, *state);
+        return *state = rnn_gru(x, r, *state, gates);
     } else {
         return rnn_plain(CELL == RELU, x[0] + r[0]);
+    }
+}
+
+/* h and c around the step, and gates, which are 0 behind the end of a sequence. */
+RNN void save(const mica_rnn_args &a, long long side, long long b, long long time, long long unit, x_t before, x_t after,
+              real c_before, const real *gates)
+{
+    const long long each = a.batch * a.units, place = b * a.units + unit;
+    const long long from = side * (a.steps + 1) + time + side, to = side * (a.steps + 1) + time + 1 - side;
+    x_t *states = (x_t *)a.states + place;
+    if (a.step == 0) states[from * each] = before;
+    states[to * each] = after;
+    if constexpr (CELL == LSTM) {
+        real *cells = (real *)a.cells + place;
+        if (a.step == 0) cells[from * each] = c_before;
+        cells[to * each] = ((const real *)a.state)[side * each + place];
+    }
+    if constexpr (GATES > 1) {
+        real *to_gates = (real *)a.gates + ((side * a.steps + time) * a.batch + b) * 4 * a.units + unit;
+#pragma unroll
+        for (int g = 0; g < 4; g++) to_gates[g * a.units] = gates[g];
     }
 }
 
@@ -66,17 +87,24 @@ extern "C" __global__ void __launch_bounds__(BLOCK) rnn_cell(const __grid_consta
         const long long row = i / a.units, unit = i - row * a.units, side = row / a.batch, b = row - side * a.batch;
         const long long time = side ? a.steps - 1 - a.step : a.step;
         const bool live = !a.lengths || time < (long long)((const length_t *)a.lengths)[b * a.length_stride];
-        real made = 0;
+        real made = 0, gates[4] = {}, c_before = 0;
+        x_t before = {};
+        if constexpr (SAVES) {
+            before = ((const x_t *)a.low)[i];
+            if (CELL == LSTM) c_before = ((const real *)a.state)[i];
+        }
         if (live) {
             real x[4], r[4];
             read_gates(a, side, b, time, unit, x, r);
-            made = step_of(a, row, unit, x, r);
+            made = step_of(a, row, unit, x, r, gates);
         }
         if constexpr (PHASE == RNN_GATES) {
             ((x_t *)a.low_made)[i] = narrow<x_t>(made);
             continue;
         }
         if (live) ((x_t *)a.low)[i] = narrow<x_t>(made);
+        if constexpr (SAVES)
+            save(a, side, b, time, unit, before, live ? narrow<x_t>(made) : before, c_before, gates);
         ((x_t *)a.y)[side * a.y_side + time * a.y_time + b * a.y_batch + unit * a.y_unit] = narrow<x_t>(made);
     }
 }

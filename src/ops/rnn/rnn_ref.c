@@ -1,91 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Recurrent nets, the truth: plain loops in double precision, a sequence after the other.
- *
- * Errors are counted in units of the accumulator (2^-24, of f64 2^-53) and go from step to step:
- * what a product takes was rounded to the type of x, a function passes on the error of its argument
- * by its largest slope nearby. Those of a sum's terms are independent, so that of n of them
- * 4 sqrt(n) times their size is left, n at most. The tolerance multiplies magnitudes by the growth
- * of the longest sum: they are errors divided by it. */
-#include "ops/rnn/rnn.h"
+ * Recurrent nets, the truth: plain loops in double precision, a sequence after the other. */
 #include "base/memory.h"
 #include "cpu/cpu.h"
-
-#include <float.h>
-#include <math.h>
-
-/* A number that an engine has with an error. */
-typedef struct number {
-    double v, error;
-} number;
-
-typedef struct truth {
-    const mica_rnn_desc *d;
-    const mica_view *v;
-    rnn_sizes s;
-    double unit, growth;
-    double sums;      /* error of a sum by its size, where tensor cores truncate more than growth */
-    double rounding;  /* of a number of the problem's type, in units */
-    double operand;   /* what tf32 loses of a number when it is multiplied */
-    double least;     /* f16: what rounding subnormal numbers costs, in units of 1 */
-    double most;      /* the end of the accumulator\'s type */
-    double largest;   /* of the type of x */
-    number *in, *out; /* of a layer: steps x batch x sides x hidden */
-} truth;
-
-typedef struct sum {
-    long double v; /* terms may pass the end of double on the way */
-    double size, linear, squares;
-} sum;
-
-/* Nothing is known of the sum of which a term passes the end of the accumulator's type, nor of what
- * follows from it. */
-static double known(double error)
-{
-    return isnan(error) ? (double)INFINITY : error;
-}
-
-static number exactly(double v)
-{
-    return (number){v, 0};
-}
-
-static number add(number a, number b)
-{
-    const double v = a.v + b.v;
-    return (number){v, a.error + b.error + fabs(v)};
-}
-
-static number multiply(const truth *t, number a, number b)
-{
-    const double v = a.v * b.v, both = a.error * b.error * t->unit;
-    return (number){v, known(fabs(a.v) * b.error + a.error * fabs(b.v) + both + fabs(v))};
-}
-
-/* As it is stored for a product. */
-static number rounded(const truth *t, number n)
-{
-    n.error += t->rounding * fabs(n.v) + t->least;
-    if (!(fabs(n.v) + n.error * t->unit < t->largest)) n.error = (double)INFINITY;
-    return n;
-}
-
-static void add_product(const truth *t, sum *s, number a, number b)
-{
-    const double ea = a.error + t->operand * fabs(a.v), eb = b.error + t->operand * fabs(b.v);
-    const double e = known(fabs(a.v) * eb + ea * fabs(b.v) + ea * eb * t->unit);
-    s->v += (long double)a.v * (long double)b.v;
-    s->size += fabs(a.v * b.v);
-    s->linear += e;
-    s->squares += e * e;
-}
-
-static number total(const truth *t, const sum *s)
-{
-    const double error = t->sums * s->size + fmin(s->linear, 4 * sqrt(s->squares));
-    double v = (double)s->v;
-    if (isinf(v) && !isinf(s->v)) v = copysign(DBL_MAX, v);
-    return (number){v, s->size < t->most / 4 ? error : (double)INFINITY};
-}
+#include "ops/rnn/rnn_truth.h"
 
 /* ---- functions ---- */
 
@@ -163,14 +80,33 @@ static void products(sequence *q, int64_t step, const number *h, int64_t first, 
             add_product(t, &s, weight(q, m->offset + row * m->cols + i),
                         step < 0 ? h[i] : input(q, step, i));
         number n = total(t, &s);
-        if (bias->rows) n = add(n, weight(q, bias->offset + row));
+        if (bias->rows) n = add(t, n, weight(q, bias->offset + row));
         (step < 0 ? q->rec : q->x)[row] = n;
     }
 }
 
 static number gate(const sequence *q, int64_t row)
 {
-    return add(q->x[row], q->rec[row]);
+    return add(q->t, q->x[row], q->rec[row]);
+}
+
+/* What gradients need. Place k of arrays of steps and one more. */
+static void keep(const sequence *q, int64_t k)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden, steps = t->s.steps + 1;
+    const int64_t at = (((q->layer * t->s.sides + q->side) * steps + k) * t->s.batch + q->b) * n;
+    for (int64_t j = 0; t->v[MICA_RNN_STATES].data && j < n; j++)
+        show(t, MICA_RNN_STATES, at + j, q->h[j]);
+    for (int64_t j = 0; t->v[MICA_RNN_CELLS].data && j < n; j++)
+        show(t, MICA_RNN_CELLS, at + j, q->c[j]);
+}
+
+static void keep_gate(const sequence *q, int64_t step, int64_t g, int64_t j, number n)
+{
+    const truth *t = q->t;
+    const int64_t row = ((q->layer * t->s.sides + q->side) * t->s.steps + step) * t->s.batch + q->b;
+    if (t->v[MICA_RNN_GATES].data) show(t, MICA_RNN_GATES, (row * 4 + g) * t->s.hidden + j, n);
 }
 
 static void plain_step(sequence *q)
@@ -181,19 +117,21 @@ static void plain_step(sequence *q)
             t->d->cell == MICA_RNN_CELL_RELU ? relu(gate(q, j)) : hyperbolic(t, gate(q, j));
 }
 
-static void lstm_step(sequence *q)
+static void lstm_step(sequence *q, int64_t step)
 {
     const truth *t = q->t;
     const int64_t n = t->s.hidden;
     for (int64_t j = 0; j < n; j++) {
         const number i = sigmoid(t, gate(q, j)), f = sigmoid(t, gate(q, n + j));
         const number g = hyperbolic(t, gate(q, 2 * n + j)), o = sigmoid(t, gate(q, 3 * n + j));
-        q->c[j] = add(multiply(t, f, q->c[j]), multiply(t, i, g));
+        const number gates[] = {i, f, g, o};
+        for (int k = 0; k < 4; k++) keep_gate(q, step, k, j, gates[k]);
+        q->c[j] = add(t, multiply(t, f, q->c[j]), multiply(t, i, g));
         q->made[j] = multiply(t, o, hyperbolic(t, q->c[j]));
     }
 }
 
-static void gru_step(sequence *q)
+static void gru_step(sequence *q, int64_t step)
 {
     const truth *t = q->t;
     const int64_t n = t->s.hidden;
@@ -206,16 +144,13 @@ static void gru_step(sequence *q)
         const number r = sigmoid(t, gate(q, j)), z = sigmoid(t, gate(q, n + j));
         const number rec = q->rec[2 * n + j];
         const number inner = t->d->reset_before ? rec : multiply(t, r, rec);
-        const number now = hyperbolic(t, add(q->x[2 * n + j], inner));
+        const number now = hyperbolic(t, add(t, q->x[2 * n + j], inner));
+        const number gates[] = {r, z, now, rec};
+        for (int k = 0; k < 4; k++) keep_gate(q, step, k, j, gates[k]);
         const number less = {q->c[j].v - now.v, q->c[j].error + now.error};
-        q->c[j] = add(now, multiply(t, z, less));
+        q->c[j] = add(t, now, multiply(t, z, less));
         q->made[j] = q->c[j];
     }
-}
-
-static void show(const truth *t, int arg, int64_t offset, number n)
-{
-    mica_put(&t->v[arg], offset, n.v, n.error / t->growth);
 }
 
 static void put_output(const sequence *q, int64_t step, const number *h)
@@ -262,20 +197,28 @@ static void do_sequence(sequence *q)
         length = fmin(fmax(mica_get(lengths, q->b * lengths->t.strides[0]), 0), length);
     begin(q, MICA_RNN_HX, q->h);
     begin(q, lstm ? MICA_RNN_CX : MICA_RNN_HX, q->c);
-    for (int64_t step = (int64_t)length; step < t->s.steps; step++) put_output(q, step, NULL);
+    keep(q, q->side ? t->s.steps : 0);
+    for (int64_t step = (int64_t)length; step < t->s.steps; step++) {
+        put_output(q, step, NULL);
+        if (q->side) keep(q, step);
+        for (int64_t i = 0; i < 4 * t->s.hidden; i++)
+            keep_gate(q, step, i / t->s.hidden, i % t->s.hidden, exactly(0));
+    }
     for (int64_t k = 0; k < (int64_t)length; k++) {
         const int64_t step = q->side ? (int64_t)length - 1 - k : k;
         products(q, step, NULL, 0, rows);
         products(q, -1, q->h, 0, rows);
         if (lstm)
-            lstm_step(q);
+            lstm_step(q, step);
         else if (gru)
-            gru_step(q);
+            gru_step(q, step);
         else
             plain_step(q);
         put_output(q, step, q->made);
         for (int64_t j = 0; j < t->s.hidden; j++) q->h[j] = rounded(t, q->made[j]);
+        keep(q, q->side ? step : step + 1);
     }
+    for (int64_t k = (int64_t)length + 1; !q->side && k <= t->s.steps; k++) keep(q, k);
     end(q, MICA_RNN_HY, gru ? q->c : q->h);
     if (lstm) end(q, MICA_RNN_CY, q->c);
 }
@@ -300,11 +243,9 @@ static void do_layer(truth *t, int64_t layer, number *memory)
     }
 }
 
-void rnn_reference(const void *desc, const mica_view *v, const double *scalars)
+truth rnn_truth_of(const mica_rnn_desc *d, const mica_view *v)
 {
-    const mica_rnn_desc *d = desc;
     mica_contract c;
-    (void)scalars;
     mica_op_contract(&mica_op_rnn, d, &c);
     truth t = {.d = d, .v = v, .s = rnn_sizes_of(d), .unit = c.unit};
     const bool tf32 = d->x.dtype == MICA_F32 && d->compute == MICA_COMPUTE_TF32;
@@ -316,15 +257,33 @@ void rnn_reference(const void *desc, const mica_view *v, const double *scalars)
     t.least = d->x.dtype == MICA_F16 ? 1 : 0;
     t.most = t.s.acc == MICA_F64 ? DBL_MAX : (double)FLT_MAX;
     t.largest = d->x.dtype == MICA_F16 ? 65504 : t.most / 4;
-    const int64_t between = t.s.steps * t.s.batch * t.s.sides * t.s.hidden;
-    const int64_t own = t.s.sides * t.s.batch * (3 + 2 * t.s.gates) * t.s.hidden;
+    return t;
+}
+
+static void forward(truth *t)
+{
+    const int64_t between = t->s.steps * t->s.batch * t->s.sides * t->s.hidden;
+    const int64_t own = t->s.sides * t->s.batch * (3 + 2 * t->s.gates) * t->s.hidden;
     number *memory = mica_alloc(((size_t)(2 * between + own) + 1) * sizeof *memory);
     if (!memory) return;
-    t.in = memory, t.out = memory + between;
-    for (int64_t layer = 0; layer < d->layers; layer++) {
-        do_layer(&t, layer, memory + 2 * between);
-        number *in = t.in;
-        t.in = t.out, t.out = in;
+    t->in = memory, t->out = memory + between;
+    for (int64_t layer = 0; layer < t->s.layers; layer++) {
+        do_layer(t, layer, memory + 2 * between);
+        number *in = t->in;
+        t->in = t->out, t->out = in;
     }
     mica_release(memory);
+}
+
+void rnn_reference(const void *desc, const mica_view *v, const double *scalars)
+{
+    const mica_rnn_desc *d = desc;
+    truth t = rnn_truth_of(d, v);
+    (void)scalars;
+    if (d->pass == MICA_RNN_BWD_DATA)
+        rnn_reference_slopes(&t);
+    else if (d->pass == MICA_RNN_BWD_WEIGHTS)
+        rnn_reference_weights(&t);
+    else
+        forward(&t);
 }

@@ -4,11 +4,8 @@
  * the CPU, a kernel on GPUs, where a step thus costs two launches. Products and copies of states
  * are child plans. Not on ops/compose: that repeats a step of its list, and here a product and a
  * kernel take turns. Floor: R is read once a step, from the cache where it fits there. */
-#include "mica/gemm.h"
-#include "mica/transform.h"
-#include "ops/rnn/rnn.h"
-
-#include <string.h>
+#include "ops/compose/compose.h"
+#include "ops/rnn/rnn_parts.h"
 
 enum { BLOCK = 128, PHASES = 3, KINDS = 2 };
 
@@ -32,16 +29,6 @@ typedef struct state {
     size_t z, rec_at, rec_new_at, low, low_made, state, between;
 } state;
 
-static size_t bytes_of(mica_dtype type, int64_t count)
-{
-    return (size_t)count * (size_t)mica_dtype_bits(type) / 8;
-}
-
-static char *element(void *data, mica_dtype type, int64_t at)
-{
-    return (char *)data + at * (mica_dtype_bits(type) / 8);
-}
-
 static int kind_of(int64_t layer)
 {
     return layer > 0;
@@ -61,23 +48,6 @@ static mica_status add_child(mica_plan *plan, const char *op, const void *desc, 
     MICA_TRY(mica_plan_child_create(plan, op, desc, size, NULL, child, NULL));
     if ((*child)->workspace > s->child_bytes) s->child_bytes = (*child)->workspace;
     return MICA_OK;
-}
-
-static mica_tensor matrix(mica_dtype type, int64_t rows, int64_t cols, int64_t row, int64_t col)
-{
-    return (mica_tensor){
-        .dtype = type, .rank = 2, .dims = {rows, cols}, .strides = {row, col}, .strided = 1};
-}
-
-/* The same once for each side, `apart` elements apart. */
-static mica_tensor beside(mica_tensor t, int64_t sides, int64_t apart)
-{
-    if (sides == 1) return t;
-    return (mica_tensor){.dtype = t.dtype,
-                         .rank = 3,
-                         .dims = {sides, t.dims[0], t.dims[1]},
-                         .strides = {apart, t.strides[0], t.strides[1]},
-                         .strided = 1};
 }
 
 /* Steps and sequences are rows of one matrix where they lie at one distance, steps or sequences
@@ -136,11 +106,7 @@ static mica_status add_copy(mica_plan *plan, const mica_tensor *outside, mica_dt
                             bool load, mica_plan **child)
 {
     if (!mica_tensor_given(outside)) return MICA_OK;
-    const rnn_sizes *s = &((const state *)plan->state)->s;
-    mica_tensor out = *outside;
-    out.dims[0] = s->sides, out.strided = 1;
-    const mica_tensor in = mica_tensor_packed(inside, 3, out.dims);
-    const mica_transform_desc t = {.x = load ? out : in, .y = load ? in : out};
+    const mica_transform_desc t = copy_of(&((const state *)plan->state)->s, outside, inside, load);
     return add_child(plan, "transform", &t, sizeof t, child);
 }
 
@@ -203,6 +169,7 @@ static mica_status add_kernel(mica_plan *plan, int phase)
     mica_prologue_int(&p, "CELL", d->cell);
     mica_prologue_int(&p, "PHASE", phase);
     mica_prologue_int(&p, "BIASED", d->bias == MICA_RNN_BIAS_TWO);
+    mica_prologue_int(&p, "SAVES", mica_tensor_given(&d->states));
     mica_prologue_int(&p, "BLOCK", BLOCK);
     mica_prologue_type(&p, "x_t", s->s.type);
     mica_prologue_type(&p, "acc_t", s->s.acc);
@@ -212,7 +179,7 @@ static mica_status add_kernel(mica_plan *plan, int phase)
     return mica_plan_add_kernel(plan, &spec, &s->kernels[phase]);
 }
 
-static mica_status build(mica_plan *plan)
+static mica_status build_forward(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     state *s;
@@ -234,49 +201,6 @@ static mica_status build(mica_plan *plan)
 
 /* ---- running ---- */
 
-static mica_status run_product(const mica_plan *plan, const mica_run *r, const mica_plan *child,
-                               void *a, void *b, void *c, void *bias)
-{
-    const state *s = plan->state;
-    mica_run run = {.size = sizeof run, .workspace = mica_at(r, s->child_at), .stream = r->stream};
-    run.args[MICA_GEMM_A] = a, run.args[MICA_GEMM_B] = b, run.args[MICA_GEMM_C] = c;
-    run.args[MICA_GEMM_BIAS] = bias;
-    return mica_plan_child_run(child, &run);
-}
-
-static mica_status run_copy(const mica_plan *plan, const mica_run *r, const mica_plan *child,
-                            void *from, void *to)
-{
-    const state *s = plan->state;
-    if (!child) return MICA_OK;
-    mica_run run = {.size = sizeof run, .workspace = mica_at(r, s->child_at), .stream = r->stream};
-    run.args[MICA_TRANSFORM_X] = from, run.args[MICA_TRANSFORM_Y] = to;
-    return mica_plan_child_run(child, &run);
-}
-
-static mica_status clear(const mica_plan *plan, const mica_run *r, void *data, size_t bytes)
-{
-    if (plan->cuda) return mica_cuda_memset(plan->cuda, data, 0, (int64_t)bytes, r->stream);
-    memset(data, 0, bytes);
-    return MICA_OK;
-}
-
-static char *states_of(const mica_plan *plan, const mica_run *r, int arg, int64_t layer)
-{
-    const mica_rnn_desc *d = plan->desc;
-    const mica_tensor *t = mica_op_tensor(plan->op, d, arg);
-    if (!r->args[arg]) return NULL;
-    return element(r->args[arg], t->dtype, layer * (d->bidirectional ? 2 : 1) * t->strides[0]);
-}
-
-static char *weights_of(const mica_plan *plan, const mica_run *r, int64_t layer, int64_t side,
-                        mica_rnn_part part)
-{
-    const mica_rnn_desc *d = plan->desc;
-    const mica_rnn_matrix m = mica_rnn_weight(d, layer, side, part);
-    return m.rows ? element(r->args[MICA_RNN_W], d->w.dtype, m.offset) : NULL;
-}
-
 static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
     const mica_rnn_desc *d = plan->desc;
@@ -285,11 +209,11 @@ static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer
     const int first = d->cell == MICA_RNN_CELL_LSTM ? MICA_RNN_CX : MICA_RNN_HX;
     void *low = mica_at(r, s->low), *kept = mica_at(r, s->state);
     if (s->load_h)
-        MICA_TRY(run_copy(plan, r, s->load_h, states_of(plan, r, MICA_RNN_HX, layer), low));
+        MICA_TRY(run_copy(r, s->child_at, s->load_h, states_of(plan, r, MICA_RNN_HX, layer), low));
     else
         MICA_TRY(clear(plan, r, low, bytes_of(s->s.type, units)));
     if (s->load_state)
-        return run_copy(plan, r, s->load_state, states_of(plan, r, first, layer), kept);
+        return run_copy(r, s->child_at, s->load_state, states_of(plan, r, first, layer), kept);
     return has_state(d) ? clear(plan, r, kept, bytes_of(s->s.acc, units)) : MICA_OK;
 }
 
@@ -298,8 +222,9 @@ static mica_status finish(const mica_plan *plan, const mica_run *r, int64_t laye
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
     const size_t h = d->cell == MICA_RNN_CELL_GRU ? s->state : s->low;
-    MICA_TRY(run_copy(plan, r, s->store_h, mica_at(r, h), states_of(plan, r, MICA_RNN_HY, layer)));
-    return run_copy(plan, r, s->store_state, mica_at(r, s->state),
+    MICA_TRY(run_copy(r, s->child_at, s->store_h, mica_at(r, h),
+                      states_of(plan, r, MICA_RNN_HY, layer)));
+    return run_copy(r, s->child_at, s->store_state, mica_at(r, s->state),
                     states_of(plan, r, MICA_RNN_CY, layer));
 }
 
@@ -310,10 +235,10 @@ static mica_status run_inputs(const mica_plan *plan, const mica_run *r, int64_t 
     void *x = layer ? mica_at(r, s->between) : r->args[MICA_RNN_X];
     for (int64_t side = 0; side < z->sides; side++)
         MICA_TRY(run_product(
-            plan, r, s->inputs[kind_of(layer)].product, x,
+            r, s->child_at, s->inputs[kind_of(layer)].product, x,
             weights_of(plan, r, layer, side, MICA_RNN_PART_W),
             element(mica_at(r, s->z), z->acc, side * z->steps * z->batch * z->gates * z->hidden),
-            weights_of(plan, r, layer, side, MICA_RNN_PART_B)));
+            MICA_GEMM_BIAS, weights_of(plan, r, layer, side, MICA_RNN_PART_B)));
     return MICA_OK;
 }
 
@@ -339,6 +264,10 @@ static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t l
     a.y_batch = last ? d->y.strides[1] : z->sides * z->hidden;
     a.y_time = last ? d->y.strides[0] : z->batch * a.y_batch;
     a.y_side = z->hidden * a.y_unit;
+    if (!mica_tensor_given(&d->states)) return a;
+    a.states = states_of(plan, r, MICA_RNN_STATES, layer);
+    a.cells = states_of(plan, r, MICA_RNN_CELLS, layer);
+    a.gates = states_of(plan, r, MICA_RNN_GATES, layer);
     return a;
 }
 
@@ -359,30 +288,47 @@ static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t l
     const state *s = plan->state;
     const int kind = kind_of(layer);
     mica_rnn_args a = args_of(plan, r, layer);
-    char *matrix = weights_of(plan, r, layer, 0, MICA_RNN_PART_R);
-    char *of_new = element(matrix, s->s.type, 2 * s->s.hidden * s->s.hidden);
+    char *of_state = weights_of(plan, r, layer, 0, MICA_RNN_PART_R);
+    char *of_new = element(of_state, s->s.type, 2 * s->s.hidden * s->s.hidden);
     MICA_TRY(begin(plan, r, layer));
     if (a.steps > 0) MICA_TRY(run_inputs(plan, r, layer));
     for (; a.step < a.steps; a.step++) {
-        MICA_TRY(run_product(plan, r, s->rec[kind], a.low, matrix, a.rec, NULL));
+        MICA_TRY(run_product(r, s->child_at, s->rec[kind], a.low, of_state, a.rec, MICA_GEMM_BIAS,
+                             NULL));
         if (!s->before) {
             MICA_TRY(run_cell(plan, r, RNN_WHOLE, &a));
             continue;
         }
         MICA_TRY(run_cell(plan, r, RNN_GATES, &a));
-        MICA_TRY(run_product(plan, r, s->rec_new[kind], a.low_made, of_new,
-                             mica_at(r, s->rec_new_at), NULL));
+        MICA_TRY(run_product(r, s->child_at, s->rec_new[kind], a.low_made, of_new,
+                             mica_at(r, s->rec_new_at), MICA_GEMM_BIAS, NULL));
         MICA_TRY(run_cell(plan, r, RNN_NEW, &a));
     }
     return finish(plan, r, layer);
 }
 
-static mica_status run(const mica_plan *plan, const mica_run *r)
+static mica_status run_forward(const mica_plan *plan, const mica_run *r)
 {
     const state *s = plan->state;
     if (s->s.batch == 0) return MICA_OK;
     for (int64_t layer = 0; layer < s->s.layers; layer++) MICA_TRY(run_layer(plan, r, layer));
     return MICA_OK;
+}
+
+/* ---- engines ---- */
+
+static mica_status build(mica_plan *plan)
+{
+    const mica_rnn_pass pass = ((const mica_rnn_desc *)plan->desc)->pass;
+    if (pass == MICA_RNN_BWD_DATA) return rnn_build_slopes(plan);
+    return pass == MICA_RNN_BWD_WEIGHTS ? rnn_build_weights(plan) : build_forward(plan);
+}
+
+static mica_status run(const mica_plan *plan, const mica_run *r)
+{
+    const mica_rnn_pass pass = ((const mica_rnn_desc *)plan->desc)->pass;
+    if (pass == MICA_RNN_BWD_DATA) return rnn_run_slopes(plan, r);
+    return pass == MICA_RNN_BWD_WEIGHTS ? mica_compose_run(plan, r) : run_forward(plan, r);
 }
 
 const mica_engine mica_rnn_cpu = {

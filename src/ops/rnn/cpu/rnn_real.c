@@ -14,10 +14,12 @@ enum { BLOCK = 128, MOST_GATES = 4 };
 #define sigmoid_of mica_sigmoid_f64
 #define tanh_of    mica_tanh_f64
 #define CELL_STEP  rnn_cell_f64
+#define SLOPE_STEP rnn_slopes_f64
 #else
 #define sigmoid_of mica_sigmoid_f32
 #define tanh_of    mica_tanh_f32
 #define CELL_STEP  rnn_cell_f32
+#define SLOPE_STEP rnn_slopes_f32
 #endif
 #include "ops/rnn/rnn_body.h"
 
@@ -27,6 +29,7 @@ typedef struct block {
     int64_t n;
     real x[MOST_GATES][BLOCK], r[MOST_GATES][BLOCK];
     real state[BLOCK], made[BLOCK];
+    real gates[MOST_GATES][BLOCK]; /* for gradients */
 } block;
 
 CLONES static void plain_units(block *k, int relu)
@@ -39,7 +42,9 @@ CLONES static void lstm_units(block *k)
     for (int64_t j = 0; j < BLOCK; j++) {
         const real x[] = {k->x[0][j], k->x[1][j], k->x[2][j], k->x[3][j]};
         const real r[] = {k->r[0][j], k->r[1][j], k->r[2][j], k->r[3][j]};
-        k->made[j] = rnn_lstm(x, r, &k->state[j]);
+        real gates[MOST_GATES];
+        k->made[j] = rnn_lstm(x, r, &k->state[j], gates);
+        for (int g = 0; g < MOST_GATES; g++) k->gates[g][j] = gates[g];
     }
 }
 
@@ -48,7 +53,9 @@ CLONES static void gru_units(block *k)
     for (int64_t j = 0; j < BLOCK; j++) {
         const real x[] = {k->x[0][j], k->x[1][j], k->x[2][j]};
         const real r[] = {k->r[0][j], k->r[1][j], k->r[2][j]};
-        k->made[j] = k->state[j] = rnn_gru(x, r, k->state[j]);
+        real gates[MOST_GATES];
+        k->made[j] = k->state[j] = rnn_gru(x, r, k->state[j], gates);
+        for (int g = 0; g < MOST_GATES; g++) k->gates[g][j] = gates[g];
     }
 }
 
@@ -128,14 +135,30 @@ static void compute(const row *q, int phase, int64_t unit, block *k)
     if (lstm || gru) memcpy(q->state + unit, k->state, (size_t)k->n * sizeof(real));
 }
 
-/* Whether the sequence has the step. */
-static bool is_live(const row *q)
+/* Whether sequence b has the step. */
+static bool is_live(const mica_rnn_desc *d, const void *lengths, int64_t at, int64_t time)
+{
+    return !lengths || time < (d->lengths.dtype == MICA_S64 ? ((const int64_t *)lengths)[at]
+                                                            : ((const int32_t *)lengths)[at]);
+}
+
+/* What is kept of n units for gradients; `before`: it is what stood before the first step. */
+static void save(const row *q, int64_t unit, const block *k, bool before)
 {
     const mica_rnn_args *a = q->a;
-    if (!a->lengths) return true;
-    const int64_t at = q->b * a->length_stride;
-    return q->time < (q->d->lengths.dtype == MICA_S64 ? ((const int64_t *)a->lengths)[at]
-                                                      : ((const int32_t *)a->lengths)[at]);
+    const int64_t each = a->batch * a->units, place = q->b * a->units + unit;
+    const int64_t step = q->side ? q->time + before : q->time + !before;
+    const int64_t at = (q->side * (a->steps + 1) + step) * each + place;
+    if (before && a->step > 0) return;
+    mica_move((const char *)a->low +
+                  (q->side * each + place) * (mica_dtype_bits(q->d->x.dtype) / 8),
+              1, (char *)a->states + at * (mica_dtype_bits(q->d->x.dtype) / 8), 1,
+              mica_dtype_bits(q->d->x.dtype) / 8, k->n);
+    if (a->cells) memcpy((real *)a->cells + at, q->state + unit, (size_t)k->n * sizeof(real));
+    if (!a->gates || before) return;
+    real *to = (real *)a->gates + ((q->side * a->steps + q->time) * a->batch + q->b) * 4 * a->units;
+    for (int g = 0; g < MOST_GATES; g++)
+        memcpy(to + g * a->units + unit, k->gates[g], (size_t)k->n * sizeof(real));
 }
 
 static void do_row(const row *q, int phase)
@@ -144,10 +167,12 @@ static void do_row(const row *q, int phase)
     const mica_dtype type = q->d->x.dtype;
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     block *k = mica_scratch_zeroed(sizeof *k);
-    const bool live = is_live(q);
+    const bool live = is_live(q->d, a->lengths, q->b * a->length_stride, q->time);
     for (int64_t unit = 0; unit < a->units; unit += BLOCK) {
         k->n = a->units - unit < BLOCK ? a->units - unit : BLOCK;
         const int64_t at = (q->side * a->batch + q->b) * a->units + unit;
+        if (a->states) save(q, unit, k, true);
+        memset(k->gates, 0, sizeof k->gates);
         if (live)
             compute(q, phase, unit, k);
         else
@@ -157,6 +182,7 @@ static void do_row(const row *q, int phase)
             continue;
         }
         if (live) real_store(type, a->low, at, 1, k->made, k->n);
+        if (a->states) save(q, unit, k, false);
         real_store(type, a->y,
                    q->side * a->y_side + q->time * a->y_time + q->b * a->y_batch + unit * a->y_unit,
                    a->y_unit, k->made, k->n);
@@ -178,4 +204,110 @@ void CELL_STEP(const mica_rnn_desc *d, int phase, const mica_rnn_args *a)
         q.state = (real *)a->state + i * a->units;
         do_row(&q, phase);
     }
+}
+
+/* ---- gradients ---- */
+
+/* n units: what forward left, gradients of h and c, and what of that of h passes by the product. */
+typedef struct slope_block {
+    real gates[MOST_GATES][BLOCK], dz[MOST_GATES][BLOCK];
+    real before[BLOCK], after[BLOCK], dh[BLOCK], dc[BLOCK], direct[BLOCK];
+} slope_block;
+
+CLONES static void lstm_slopes(slope_block *k)
+{
+    for (int64_t j = 0; j < BLOCK; j++) {
+        const real gates[] = {k->gates[0][j], k->gates[1][j], k->gates[2][j], k->gates[3][j]};
+        real dz[MOST_GATES];
+        rnn_lstm_slopes(gates, k->after[j], k->before[j], k->dh[j], &k->dc[j], dz);
+        for (int g = 0; g < MOST_GATES; g++) k->dz[g][j] = dz[g];
+    }
+}
+
+CLONES static void gru_slopes(slope_block *k)
+{
+    for (int64_t j = 0; j < BLOCK; j++) {
+        const real gates[] = {k->gates[0][j], k->gates[1][j], k->gates[2][j], k->gates[3][j]};
+        real dz[MOST_GATES];
+        k->direct[j] = rnn_gru_slopes(gates, k->before[j], k->dh[j], dz);
+        for (int g = 0; g < MOST_GATES; g++) k->dz[g][j] = dz[g];
+    }
+}
+
+CLONES static void plain_slopes(slope_block *k, int relu)
+{
+    for (int64_t j = 0; j < BLOCK; j++) k->dz[0][j] = rnn_plain_slope(relu, k->after[j], k->dh[j]);
+}
+
+/* A block of a row that has the step. */
+static void slopes_of(const mica_rnn_desc *d, const mica_rnn_slope_args *a, int64_t i, int64_t time,
+                      int64_t unit, int64_t n, slope_block *k)
+{
+    const bool lstm = d->cell == MICA_RNN_CELL_LSTM, gru = d->cell == MICA_RNN_CELL_GRU;
+    const int64_t side = i / a->batch, b = i % a->batch, each = a->batch * a->units;
+    const int64_t first = side * (a->steps + 1) + time, place = b * a->units + unit;
+    const int64_t before = (first + side) * each + place, after = (first + 1 - side) * each + place;
+    const void *around = lstm ? a->cells : a->states;
+    const real *gates =
+        (const real *)a->gates + ((side * a->steps + time) * a->batch + b) * 4 * a->units + unit;
+    for (int g = 0; g < MOST_GATES && (lstm || gru); g++)
+        memcpy(k->gates[g], gates + g * a->units, (size_t)n * sizeof(real));
+    real_load(lstm ? REAL_TYPE : d->x.dtype, around, before, 1, k->before, n);
+    real_load(lstm ? REAL_TYPE : d->x.dtype, around, after, 1, k->after, n);
+    real_load(d->x.dtype, a->y,
+              side * a->y_side + time * a->y_time + b * a->y_batch + unit * a->y_unit, a->y_unit,
+              k->direct, n);
+    add_run(k->dh, k->direct, n);
+    memset(k->direct, 0, sizeof k->direct);
+    if (lstm) {
+        real *dc = (real *)a->dc + i * a->units + unit;
+        memcpy(k->dc, dc, (size_t)n * sizeof(real));
+        lstm_slopes(k);
+        memcpy(dc, k->dc, (size_t)n * sizeof(real));
+    } else if (gru) {
+        gru_slopes(k);
+    } else {
+        plain_slopes(k, d->cell == MICA_RNN_CELL_RELU);
+    }
+}
+
+static void do_slopes(const mica_rnn_desc *d, int phase, const mica_rnn_slope_args *a, int64_t i)
+{
+    const int64_t side = i / a->batch, b = i % a->batch,
+                  time = side ? a->steps - 1 - a->step : a->step;
+    const int gates = (int)mica_rnn_gates(d->cell), all = (int)rnn_slopes(d);
+    const bool live = is_live(d, a->lengths, b * a->length_stride, time);
+    /* Of a step behind the end nothing comes: 0, but for weights that are no numbers. */
+    const bool came =
+        !a->first && is_live(d, a->lengths, b * a->length_stride, side ? time - 1 : time + 1);
+    const mica_dtype type = d->x.dtype;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    slope_block *k = mica_scratch_take(sizeof *k);
+    for (int64_t unit = 0; unit < a->units; unit += BLOCK) {
+        const int64_t n = a->units - unit < BLOCK ? a->units - unit : BLOCK;
+        real *direct = (real *)a->direct + i * a->units + unit;
+        memset(k, 0, sizeof *k);
+        memcpy(k->dh, direct, (size_t)n * sizeof(real));
+        if (came) add_run(k->dh, (const real *)a->rec + i * a->units + unit, n);
+        if (phase == RNN_SLOPES && live)
+            slopes_of(d, a, i, time, unit, n, k);
+        else
+            memcpy(k->direct, k->dh, sizeof k->direct);
+        memcpy(direct, k->direct, (size_t)n * sizeof(real));
+        if (phase == RNN_INITIAL) continue;
+        const int64_t at = ((side * a->steps + time) * a->batch + b) * all * a->units + unit;
+        for (int g = 0; g < all; g++) real_store(type, a->dz, at + g * a->units, 1, k->dz[g], n);
+        for (int g = 0; g < gates; g++)
+            real_store(type, a->low, (i * gates + g) * a->units + unit, 1,
+                       k->dz[all > gates && g == 2 ? 3 : g], n);
+    }
+}
+
+void SLOPE_STEP(const mica_rnn_desc *d, int phase, const mica_rnn_slope_args *a)
+{
+    const int64_t count = a->sides * a->batch;
+    const double bytes =
+        (double)count * (double)a->units * (double)rnn_slopes(d) * 4 * sizeof(real);
+#pragma omp parallel for num_threads(mica_cpu_threads_for(bytes * 2))
+    for (int64_t i = 0; i < count; i++) do_slopes(d, phase, a, i);
 }

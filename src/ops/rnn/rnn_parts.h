@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the steps of forward and of the gradients share: tensors of children, and their runs. */
+#ifndef MICA_OPS_RNN_RNN_PARTS_H
+#define MICA_OPS_RNN_RNN_PARTS_H
+
+#include "mica/gemm.h"
+#include "mica/transform.h"
+#include "ops/rnn/rnn.h"
+
+#include <string.h>
+
+static inline size_t bytes_of(mica_dtype type, int64_t count)
+{
+    return (size_t)count * (size_t)mica_dtype_bits(type) / 8;
+}
+
+static inline char *element(void *data, mica_dtype type, int64_t at)
+{
+    return (char *)data + at * (mica_dtype_bits(type) / 8);
+}
+
+static inline mica_tensor matrix(mica_dtype type, int64_t rows, int64_t cols, int64_t row,
+                                 int64_t col)
+{
+    return (mica_tensor){
+        .dtype = type, .rank = 2, .dims = {rows, cols}, .strides = {row, col}, .strided = 1};
+}
+
+/* The same once for each side, `apart` elements apart. */
+static inline mica_tensor beside(mica_tensor t, int64_t sides, int64_t apart)
+{
+    if (sides == 1) return t;
+    return (mica_tensor){.dtype = t.dtype,
+                         .rank = 3,
+                         .dims = {sides, t.dims[0], t.dims[1]},
+                         .strides = {apart, t.strides[0], t.strides[1]},
+                         .strided = 1};
+}
+
+/* `more`: for argument `which`. at: the child's workspace. */
+static inline mica_status run_product(const mica_run *r, size_t at, const mica_plan *child, void *a,
+                                      void *b, void *c, int which, void *more)
+{
+    mica_run run = {.size = sizeof run, .workspace = mica_at(r, at), .stream = r->stream};
+    run.args[MICA_GEMM_A] = a, run.args[MICA_GEMM_B] = b, run.args[MICA_GEMM_C] = c;
+    run.args[which] = more;
+    return mica_plan_child_run(child, &run);
+}
+
+static inline mica_status run_copy(const mica_run *r, size_t at, const mica_plan *child, void *from,
+                                   void *to)
+{
+    if (!child) return MICA_OK;
+    mica_run run = {.size = sizeof run, .workspace = mica_at(r, at), .stream = r->stream};
+    run.args[MICA_TRANSFORM_X] = from, run.args[MICA_TRANSFORM_Y] = to;
+    return mica_plan_child_run(child, &run);
+}
+
+static inline mica_status clear(const mica_plan *plan, const mica_run *r, void *data, size_t bytes)
+{
+    if (plan->cuda) return mica_cuda_memset(plan->cuda, data, 0, (int64_t)bytes, r->stream);
+    memset(data, 0, bytes);
+    return MICA_OK;
+}
+
+static inline char *weights_of(const mica_plan *plan, const mica_run *r, int64_t layer,
+                               int64_t side, mica_rnn_part part)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const mica_rnn_matrix m = mica_rnn_weight(d, layer, side, part);
+    return m.rows ? element(r->args[MICA_RNN_W], d->w.dtype, m.offset) : NULL;
+}
+
+static inline char *states_of(const mica_plan *plan, const mica_run *r, int arg, int64_t layer)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const mica_tensor *t = mica_op_tensor(plan->op, d, arg);
+    if (!r->args[arg]) return NULL;
+    return element(r->args[arg], t->dtype, layer * (d->bidirectional ? 2 : 1) * t->strides[0]);
+}
+
+/* A problem that copies states of a layer between the caller's tensor and a packed one. */
+static inline mica_transform_desc copy_of(const rnn_sizes *s, const mica_tensor *outside,
+                                          mica_dtype inside, bool load)
+{
+    mica_tensor out = *outside;
+    out.dims[0] = s->sides, out.strided = 1;
+    const mica_tensor in = mica_tensor_packed(inside, 3, out.dims);
+    return (mica_transform_desc){.x = load ? out : in, .y = load ? in : out};
+}
+
+#endif

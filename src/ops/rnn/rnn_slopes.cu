@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A step of the gradients of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE
+ * (RNN_SLOPES, ...), BLOCK; types x_t, acc_t, length_t. */
+#include "kernels/math.cuh"
+#include "kernels/overlap.cuh"
+#include "kernels/types.cuh"
+
+#include "ops/rnn/rnn_args.h"
+
+#define RNN __device__ __forceinline__
+typedef acc_t real;
+RNN real sigmoid_of(real v) { return v; } /* not used */
+#include "ops/rnn/rnn_body.h"
+
+enum { TANH, RELU, LSTM, GRU };
+constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1, SLOPES = CELL == GRU ? 4 : GATES;
+
+/* dz of a unit, by the gradient of h. */
+RNN void slopes(const mica_rnn_slope_args &a, long long side, long long b, long long time, long long unit, real dh,
+                real *dz)
+{
+    const long long each = a.batch * a.units, place = b * a.units + unit, i = side * each + place;
+    const long long before = (side * (a.steps + 1) + time + side) * each + place;
+    const long long after = (side * (a.steps + 1) + time + 1 - side) * each + place;
+    const real *from = (const real *)a.gates + ((side * a.steps + time) * a.batch + b) * 4 * a.units + unit;
+    real gates[4], *direct = (real *)a.direct + i;
+    if constexpr (GATES > 1)
+#pragma unroll
+        for (int g = 0; g < 4; g++) gates[g] = from[g * a.units];
+    *direct = 0;
+    if constexpr (CELL == LSTM) {
+        real dc = ((const real *)a.dc)[i];
+        rnn_lstm_slopes(gates, ((const real *)a.cells)[after], ((const real *)a.cells)[before], dh, &dc, dz);
+        ((real *)a.dc)[i] = dc;
+    } else if constexpr (CELL == GRU) {
+        *direct = rnn_gru_slopes(gates, widen<real>(((const x_t *)a.states)[before]), dh, dz);
+    } else {
+        dz[0] = rnn_plain_slope(CELL == RELU, widen<real>(((const x_t *)a.states)[after]), dh);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK) rnn_slopes(const __grid_constant__ mica_rnn_slope_args a)
+{
+    overlap_wait();
+    const long long count = a.sides * a.batch * a.units;
+    for (long long i = blockIdx.x * (long long)BLOCK + threadIdx.x; i < count; i += gridDim.x * (long long)BLOCK) {
+        const long long row = i / a.units, unit = i - row * a.units, side = row / a.batch, b = row - side * a.batch;
+        const long long time = side ? a.steps - 1 - a.step : a.step, later = side ? time - 1 : time + 1;
+        const long long length = a.lengths ? (long long)((const length_t *)a.lengths)[b * a.length_stride] : a.steps;
+        real *direct = (real *)a.direct + i, dh = *direct;
+        if (!a.first && later < length) dh += ((const real *)a.rec)[i];
+        if constexpr (PHASE == RNN_INITIAL) {
+            *direct = dh;
+            continue;
+        }
+        const bool live = time < length;
+        real dz[4] = {};
+        if (live) {
+            const x_t *y = (const x_t *)a.y + side * a.y_side + time * a.y_time + b * a.y_batch + unit * a.y_unit;
+            slopes(a, side, b, time, unit, dh + widen<real>(*y), dz);
+        } else {
+            *direct = dh;
+        }
+        x_t *to = (x_t *)a.dz + ((side * a.steps + time) * a.batch + b) * SLOPES * a.units + unit;
+        x_t *low = (x_t *)a.low + row * GATES * a.units + unit;
+#pragma unroll
+        for (int g = 0; g < SLOPES; g++) to[g * a.units] = narrow<x_t>(dz[g]);
+#pragma unroll
+        for (int g = 0; g < GATES; g++)
+            low[g * a.units] = narrow<x_t>(dz[CELL == GRU && g == 2 ? 3 : g]);
+    }
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Gradients of recurrent nets, the truth: plain loops in double precision, by what forward left. */
+#include "base/memory.h"
+#include "cpu/cpu.h"
+#include "ops/rnn/rnn_truth.h"
+
+typedef struct sequence {
+    const truth *t;
+    int64_t layer, side, b;
+    mica_rnn_matrix r;
+    number *dh, *dc,
+        *direct; /* of h behind the step, of c, of the h before by what is no product */
+    number *dz;  /* of all directions, steps and sequences of the layer */
+} sequence;
+
+static number subtract(const truth *t, number a, number b)
+{
+    b.v = -b.v;
+    return add(t, a, b);
+}
+
+static number got(const truth *t, int arg, int64_t at)
+{
+    return t->v[arg].data ? exactly(mica_get(&t->v[arg], at)) : exactly(0);
+}
+
+static int64_t state_at(const sequence *q, int64_t step, int after, int64_t j)
+{
+    const rnn_sizes *s = &q->t->s;
+    const int64_t k = q->side ? step + 1 - after : step + after;
+    return (((q->layer * s->sides + q->side) * (s->steps + 1) + k) * s->batch + q->b) * s->hidden +
+           j;
+}
+
+static int64_t row_at(const truth *t, int64_t layer, int64_t side, int64_t step, int64_t b)
+{
+    return ((layer * t->s.sides + side) * t->s.steps + step) * t->s.batch + b;
+}
+
+static number *dz_at(const truth *t, number *dz, int64_t side, int64_t step, int64_t b)
+{
+    return dz + row_at(t, 0, side, step, b) * rnn_slopes(t->d) * t->s.hidden;
+}
+
+static number product(const truth *t, int count, const number *factors)
+{
+    number n = factors[0];
+    for (int i = 1; i < count; i++) n = multiply(t, n, factors[i]);
+    return n;
+}
+#define PRODUCT(...)                                                                               \
+    product(t, (int)(sizeof(number[]){__VA_ARGS__} / sizeof(number)), (const number[]){__VA_ARGS__})
+
+/* 1 - v, 1 - v^2 */
+static number rest(const truth *t, number v)
+{
+    return subtract(t, exactly(1), v);
+}
+
+static number rest_of_square(const truth *t, number v)
+{
+    return subtract(t, exactly(1), multiply(t, v, v));
+}
+
+static number cosine(const truth *t, number c) /* 1 - tanh(c)^2, and tanh(c) known to 4 units */
+{
+    const number h = {tanh(c.v), 4 * fabs(tanh(c.v))};
+    return rest_of_square(t, h);
+}
+
+static void lstm_unit(sequence *q, int64_t step, int64_t j, number *dz)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden, row = row_at(t, q->layer, q->side, step, q->b) * 4;
+    number g[4];
+    for (int k = 0; k < 4; k++) g[k] = got(t, MICA_RNN_GATES, (row + k) * n + j);
+    const number c = got(t, MICA_RNN_CELLS, state_at(q, step, 1, j));
+    const number before = got(t, MICA_RNN_CELLS, state_at(q, step, 0, j));
+    const number tanh_c = {tanh(c.v), 4 * fabs(tanh(c.v))}, dh = q->dh[j];
+    const number all = add(t, q->dc[j], PRODUCT(dh, g[3], cosine(t, c)));
+    dz[j] = PRODUCT(all, g[2], g[0], rest(t, g[0]));
+    dz[n + j] = PRODUCT(all, before, g[1], rest(t, g[1]));
+    dz[2 * n + j] = PRODUCT(all, g[0], rest_of_square(t, g[2]));
+    dz[3 * n + j] = PRODUCT(dh, tanh_c, g[3], rest(t, g[3]));
+    q->dc[j] = multiply(t, all, g[1]);
+}
+
+static void gru_unit(sequence *q, int64_t step, int64_t j, number *dz)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden, row = row_at(t, q->layer, q->side, step, q->b) * 4;
+    number g[4];
+    for (int k = 0; k < 4; k++) g[k] = got(t, MICA_RNN_GATES, (row + k) * n + j);
+    const number h = got(t, MICA_RNN_STATES, state_at(q, step, 0, j)), dh = q->dh[j];
+    const number dn = PRODUCT(dh, rest(t, g[1]), rest_of_square(t, g[2]));
+    dz[j] = PRODUCT(dn, g[3], g[0], rest(t, g[0]));
+    dz[n + j] = PRODUCT(dh, subtract(t, h, g[2]), g[1], rest(t, g[1]));
+    dz[2 * n + j] = dn;
+    dz[3 * n + j] = multiply(t, dn, g[0]);
+    q->direct[j] = multiply(t, dh, g[1]);
+}
+
+static void plain_unit(sequence *q, int64_t step, int64_t j, number *dz)
+{
+    const truth *t = q->t;
+    const number h = got(t, MICA_RNN_STATES, state_at(q, step, 1, j));
+    if (t->d->cell == MICA_RNN_CELL_RELU)
+        dz[j] = h.v > 0 ? q->dh[j] : exactly(0);
+    else
+        dz[j] = multiply(t, q->dh[j], rest_of_square(t, h));
+}
+
+/* The gradient of the h before the step: dz R, and what passes by. */
+static void go_back(sequence *q, const number *dz)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden;
+    const bool gru = t->d->cell == MICA_RNN_CELL_GRU;
+    for (int64_t j = 0; j < n; j++) {
+        sum s = {0};
+        for (int64_t row = 0; row < t->s.gates * n; row++)
+            add_product(t, &s, dz[gru && row >= 2 * n ? row + n : row],
+                        got(t, MICA_RNN_W, q->r.offset + row * n + j));
+        q->dh[j] = add(t, total(t, &s), gru ? q->direct[j] : exactly(0));
+    }
+}
+
+static void do_step(sequence *q, int64_t step, const number *dy)
+{
+    const truth *t = q->t;
+    const int64_t n = t->s.hidden, slopes = rnn_slopes(t->d) * n;
+    number *dz = dz_at(t, q->dz, q->side, step, q->b);
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t at = q->side * n + j, *s = t->v[MICA_RNN_Y].t.strides;
+        const number more = dy ? dy[(step * t->s.batch + q->b) * t->s.sides * n + at]
+                               : got(t, MICA_RNN_Y, step * s[0] + q->b * s[1] + at * s[2]);
+        q->dh[j] = add(t, q->dh[j], more);
+        if (t->d->cell == MICA_RNN_CELL_LSTM)
+            lstm_unit(q, step, j, dz);
+        else if (t->d->cell == MICA_RNN_CELL_GRU)
+            gru_unit(q, step, j, dz);
+        else
+            plain_unit(q, step, j, dz);
+    }
+    for (int64_t i = 0; i < slopes; i++) {
+        const int64_t row = row_at(t, q->layer, q->side, step, q->b);
+        show(t, MICA_RNN_DZ, row * slopes + i, dz[i]);
+        dz[i] = rounded(t, dz[i]);
+    }
+    go_back(q, dz);
+}
+
+static int64_t outer_at(const sequence *q, int arg, int64_t j)
+{
+    const int64_t *s = q->t->v[arg].t.strides;
+    return (q->layer * q->t->s.sides + q->side) * s[0] + q->b * s[1] + j * s[2];
+}
+
+static void do_sequence(sequence *q, const number *dy)
+{
+    const truth *t = q->t;
+    const mica_view *lengths = &t->v[MICA_RNN_LENGTHS];
+    const int64_t n = t->s.hidden, slopes = rnn_slopes(t->d) * n;
+    double length = (double)t->s.steps;
+    if (lengths->data)
+        length = fmin(fmax(mica_get(lengths, q->b * lengths->t.strides[0]), 0), length);
+    for (int64_t j = 0; j < n; j++) {
+        q->dh[j] = got(t, MICA_RNN_HY, outer_at(q, MICA_RNN_HY, j));
+        q->dc[j] = got(t, MICA_RNN_CY, outer_at(q, MICA_RNN_CY, j));
+    }
+    for (int64_t step = (int64_t)length; step < t->s.steps; step++)
+        for (int64_t i = 0; i < slopes; i++) {
+            dz_at(t, q->dz, q->side, step, q->b)[i] = exactly(0);
+            show(t, MICA_RNN_DZ, row_at(t, q->layer, q->side, step, q->b) * slopes + i, exactly(0));
+        }
+    for (int64_t k = 0; k < (int64_t)length; k++)
+        do_step(q, q->side ? k : (int64_t)length - 1 - k, dy);
+    for (int64_t j = 0; j < n; j++) {
+        if (t->v[MICA_RNN_HX].data) show(t, MICA_RNN_HX, outer_at(q, MICA_RNN_HX, j), q->dh[j]);
+        if (t->v[MICA_RNN_CX].data) show(t, MICA_RNN_CX, outer_at(q, MICA_RNN_CX, j), q->dc[j]);
+    }
+}
+
+/* The gradient of an input of a step: dz W of all directions. */
+static number input(const truth *t, int64_t layer, int64_t step, int64_t b, int64_t i, number *dz)
+{
+    number all = exactly(0);
+    for (int64_t side = 0; side < t->s.sides; side++) {
+        const mica_rnn_matrix w = mica_rnn_weight(t->d, layer, side, MICA_RNN_PART_W);
+        const number *row = dz_at(t, dz, side, step, b);
+        sum s = {0};
+        for (int64_t k = 0; k < w.rows; k++)
+            add_product(t, &s, row[k], got(t, MICA_RNN_W, w.offset + k * w.cols + i));
+        all = side ? add(t, all, total(t, &s)) : total(t, &s);
+    }
+    return all;
+}
+
+static void do_inputs(const truth *t, int64_t layer, number *dz, number *dx)
+{
+    const int64_t rows = t->s.steps * t->s.batch, *by = t->v[MICA_RNN_X].t.strides;
+    const int64_t cols = layer ? t->s.sides * t->s.hidden : t->s.inputs;
+#pragma omp parallel for num_threads(mica_cpu_threads())
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < cols; i++) {
+            const int64_t step = row / t->s.batch, b = row % t->s.batch;
+            const number n = input(t, layer, step, b, i, dz);
+            if (layer)
+                dx[row * cols + i] = rounded(t, n);
+            else
+                show(t, MICA_RNN_X, step * by[0] + b * by[1] + i * by[2], n);
+        }
+}
+
+void rnn_reference_slopes(truth *t)
+{
+    const int64_t n = t->s.hidden, rows = t->s.sides * t->s.batch, all = rows * t->s.steps * n;
+    const int64_t slopes = rnn_slopes(t->d);
+    number *memory = mica_alloc(((size_t)(all * (slopes + 1) + 3 * rows * n) + 1) * sizeof *memory);
+    if (!memory) return;
+    number *dz = memory, *dx = dz + all * slopes, *own = dx + all;
+    for (int64_t layer = t->s.layers - 1; layer >= 0; layer--) {
+        const number *dy = layer == t->s.layers - 1 ? NULL : dx;
+#pragma omp parallel for num_threads(mica_cpu_threads())
+        for (int64_t i = 0; i < rows; i++) {
+            number *m = own + 3 * n * i;
+            sequence q = {.t = t, .layer = layer, .side = i / t->s.batch, .b = i % t->s.batch};
+            q.r = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_R);
+            q.dh = m, q.dc = m + n, q.direct = m + 2 * n, q.dz = dz;
+            do_sequence(&q, dy);
+        }
+        do_inputs(t, layer, dz, dx);
+    }
+    mica_release(memory);
+}
+
+/* ---- weights ---- */
+
+/* What a column of W or of R is multiplied by in a step. */
+static double factor(const truth *t, int64_t layer, int64_t side, mica_rnn_part part, int64_t step,
+                     int64_t b, int64_t i)
+{
+    const int64_t *by = t->v[MICA_RNN_X].t.strides, n = t->s.hidden;
+    if (part == MICA_RNN_PART_B || part == MICA_RNN_PART_BR) return 1;
+    if (part == MICA_RNN_PART_W && layer == 0)
+        return mica_get(&t->v[MICA_RNN_X], step * by[0] + b * by[1] + i * by[2]);
+    sequence q = {.t = t, .layer = layer, .side = side, .b = b};
+    if (part == MICA_RNN_PART_R) return mica_get(&t->v[MICA_RNN_STATES], state_at(&q, step, 0, i));
+    q.layer--, q.side = i / n;
+    return mica_get(&t->v[MICA_RNN_STATES], state_at(&q, step, 1, i % n));
+}
+
+static void do_part(const truth *t, int64_t layer, int64_t side, mica_rnn_part part)
+{
+    const mica_rnn_matrix m = mica_rnn_weight(t->d, layer, side, part);
+    const int64_t n = t->s.hidden, slopes = rnn_slopes(t->d) * n;
+    const bool state = part == MICA_RNN_PART_R || part == MICA_RNN_PART_BR;
+    const bool apart = state && t->d->cell == MICA_RNN_CELL_GRU;
+#pragma omp parallel for num_threads(mica_cpu_threads())
+    for (int64_t row = 0; row < m.rows; row++)
+        for (int64_t i = 0; i < m.cols; i++) {
+            sum s = {0};
+            for (int64_t k = 0; k < t->s.steps * t->s.batch; k++) {
+                const int64_t step = k / t->s.batch, b = k % t->s.batch;
+                const int64_t at = row_at(t, layer, side, step, b) * slopes;
+                add_product(t, &s,
+                            got(t, MICA_RNN_DZ, at + (apart && row >= 2 * n ? row + n : row)),
+                            exactly(factor(t, layer, side, part, step, b, i)));
+            }
+            show(t, MICA_RNN_W, m.offset + row * m.cols + i, total(t, &s));
+        }
+}
+
+void rnn_reference_weights(truth *t)
+{
+    for (int64_t layer = 0; layer < t->s.layers; layer++)
+        for (int64_t side = 0; side < t->s.sides; side++)
+            for (int part = MICA_RNN_PART_W; part <= MICA_RNN_PART_BR; part++)
+                do_part(t, layer, side, (mica_rnn_part)part);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Gradients of weights: products of dz with what W and R were multiplied by, over all steps and
+ * sequences at once, and sums of dz for the biases, which are products with a row of ones. */
+#include "ops/compose/compose.h"
+#include "ops/rnn/rnn_parts.h"
+
+typedef struct weights {
+    const mica_rnn_desc *d;
+    rnn_sizes s;
+    int64_t rows, row; /* of dz: how many, and their distance */
+    mica_memory x, ones;
+    mica_tensor x_rows; /* as a matrix */
+    mica_compose list;
+} weights;
+
+static int64_t bytes_at(const weights *w, int64_t elements)
+{
+    return elements * (mica_dtype_bits(w->s.type) / 8);
+}
+
+static mica_memory inside(const weights *w, int arg, int64_t elements)
+{
+    mica_memory m = mica_compose_arg(arg);
+    m.at = bytes_at(w, elements);
+    return m;
+}
+
+static void product(weights *w, const mica_gemm_desc *g, mica_memory a, mica_memory b,
+                    mica_memory c)
+{
+    mica_compose_step(&w->list, "gemm", g, sizeof *g, NULL);
+    mica_compose_bind(&w->list, MICA_GEMM_A, a);
+    mica_compose_bind(&w->list, MICA_GEMM_B, b);
+    mica_compose_bind(&w->list, MICA_GEMM_C, c);
+}
+
+/* Columns of dz of a direction of a layer, counted from `column` on. */
+static mica_memory dz_of(const weights *w, int64_t index, int64_t column)
+{
+    return inside(w, MICA_RNN_DZ, index * w->rows * w->row + column);
+}
+
+/* To rows of a matrix of the gradient, `columns` of its `cols` from `to` on: dz^T b. */
+static void add_matrix(weights *w, mica_memory dz, int64_t count, const mica_tensor *b,
+                       mica_memory from, int64_t to, int64_t cols)
+{
+    const mica_gemm_desc g = {.a = matrix(w->s.type, count, w->rows, 1, w->row),
+                              .b = *b,
+                              .c = matrix(w->s.type, count, b->dims[1], cols, 1),
+                              .compute = w->d->compute};
+    if (count > 0 && b->dims[1] > 0) product(w, &g, dz, from, inside(w, MICA_RNN_W, to));
+}
+
+static void add_bias(weights *w, mica_memory dz, int64_t count, int64_t to)
+{
+    const mica_gemm_desc g = {.a = matrix(w->s.type, 1, w->rows, w->rows, 1),
+                              .b = matrix(w->s.type, w->rows, count, w->row, 1),
+                              .c = matrix(w->s.type, 1, count, count, 1)};
+    product(w, &g, w->ones, dz, inside(w, MICA_RNN_W, to));
+}
+
+/* States of layer and direction, before (0) or after (1) each step. */
+static mica_memory states_at(const weights *w, int64_t index, int64_t side, int after)
+{
+    const int64_t each = w->s.batch * w->s.hidden, first = side ? 1 - after : after;
+    return inside(w, MICA_RNN_STATES, (index * (w->s.steps + 1) + first) * each);
+}
+
+/* Of R, columns [0, R's) of dz, but of a gru the last third lies behind n. */
+static void add_states(weights *w, int64_t layer, int64_t side)
+{
+    const int64_t h = w->s.hidden, index = layer * w->s.sides + side;
+    const bool gru = w->d->cell == MICA_RNN_CELL_GRU;
+    const int64_t first = (gru ? 2 : w->s.gates) * h;
+    const mica_rnn_matrix r = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_R);
+    const mica_rnn_matrix bias = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_BR);
+    const mica_tensor b = matrix(w->s.type, w->rows, h, h, 1);
+    const mica_memory before = states_at(w, index, side, 0);
+    add_matrix(w, dz_of(w, index, 0), first, &b, before, r.offset, h);
+    if (bias.rows) add_bias(w, dz_of(w, index, 0), first, bias.offset);
+    if (!gru) return;
+    add_matrix(w, dz_of(w, index, 3 * h), h, &b, before, r.offset + first * h, h);
+    if (bias.rows) add_bias(w, dz_of(w, index, 3 * h), h, bias.offset + first);
+}
+
+static void add_inputs(weights *w, int64_t layer, int64_t side)
+{
+    const int64_t h = w->s.hidden, sides = w->s.sides, index = layer * sides + side;
+    const mica_rnn_matrix m = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_W);
+    const mica_rnn_matrix bias = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_B);
+    const mica_tensor b = matrix(w->s.type, w->rows, h, h, 1);
+    if (bias.rows) add_bias(w, dz_of(w, index, 0), m.rows, bias.offset);
+    if (layer == 0) add_matrix(w, dz_of(w, index, 0), m.rows, &w->x_rows, w->x, m.offset, m.cols);
+    for (int64_t below = 0; layer > 0 && below < sides; below++)
+        add_matrix(w, dz_of(w, index, 0), m.rows, &b,
+                   states_at(w, (layer - 1) * sides + below, below, 1), m.offset + below * h,
+                   m.cols);
+}
+
+/* A row of ones: nothing summed up, and clipped to from 1 to 1. */
+static void make_ones(weights *w)
+{
+    w->ones = mica_compose_temporary(&w->list, bytes_of(w->s.type, w->rows));
+    if (w->rows == 0) return;
+    const mica_gemm_desc g = {.a = matrix(w->s.type, 1, 0, 1, 1),
+                              .b = matrix(w->s.type, 0, w->rows, w->rows, 1),
+                              .c = matrix(w->s.type, 1, w->rows, w->rows, 1),
+                              .epilogue = {MICA_STEP_ACT + MICA_ACT_CLIP},
+                              .act_a = 1,
+                              .act_b = 1};
+    product(w, &g, w->ones, w->ones, w->ones);
+}
+
+/* x as the rows of a matrix in the order of dz; a copy where it lies otherwise. */
+static void find_rows(weights *w)
+{
+    const mica_tensor *x = &w->d->x;
+    const int64_t *by = x->strides;
+    const bool fit = w->s.batch == 1 || w->s.steps == 1 || by[0] == w->s.batch * by[1];
+    w->x = mica_compose_arg(MICA_RNN_X);
+    w->x_rows = matrix(w->s.type, w->rows, w->s.inputs, w->s.batch == 1 ? by[0] : by[1], by[2]);
+    if (fit || mica_tensor_count(x) == 0) return;
+    const mica_transform_desc t = {.x = *x, .y = mica_tensor_packed(x->dtype, 3, x->dims)};
+    w->x = mica_compose_temporary(&w->list, bytes_of(x->dtype, mica_tensor_count(x)));
+    w->x_rows = matrix(w->s.type, w->rows, w->s.inputs, w->s.inputs, 1);
+    mica_compose_step(&w->list, "transform", &t, sizeof t, NULL);
+    mica_compose_bind(&w->list, MICA_TRANSFORM_X, mica_compose_arg(MICA_RNN_X));
+    mica_compose_bind(&w->list, MICA_TRANSFORM_Y, w->x);
+}
+
+mica_status rnn_build_weights(mica_plan *plan)
+{
+    const mica_rnn_desc *d = plan->desc;
+    weights w = {.d = d, .s = rnn_sizes_of(d)};
+    w.rows = w.s.steps * w.s.batch, w.row = rnn_slopes(d) * w.s.hidden;
+    find_rows(&w);
+    if (d->bias != MICA_RNN_BIAS_NONE) make_ones(&w);
+    for (int64_t layer = 0; layer < w.s.layers; layer++)
+        for (int64_t side = 0; side < w.s.sides; side++) {
+            add_inputs(&w, layer, side);
+            add_states(&w, layer, side);
+        }
+    return mica_compose_build(plan, &w.list);
+}
