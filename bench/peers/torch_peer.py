@@ -500,12 +500,35 @@ def scan(fields, t):
     return lambda: call(t["x"].flip(axis), axis).flip(axis) if reverse else call(t["x"], axis)
 
 
+def grid_sample(fields, t):
+    """The gradients together, as autograd asks for them."""
+    mode, padding = fields.get("mode", "bilinear"), fields.get("padding", "zeros")
+    align = fields.get("align_corners") == "1"
+    t["grid"].copy_(smooth(t["grid"]))
+    if fields.get("pass") != "bwd":
+        grid = t["grid"].to(t["x"].dtype)
+        return lambda: F.grid_sample(t["x"], grid, mode, padding, align)
+    numbers = ["bilinear", "nearest", "bicubic"].index(mode), ["zeros", "border", "reflection"].index(padding)
+    backward = torch.ops.aten.grid_sampler_2d_backward if t["grid"].dim() == 4 else torch.ops.aten.grid_sampler_3d_backward
+    x = t.get("x", t.get("dx"))
+    grid, mask = t["grid"].to(x.dtype), ["dx" in t, True]
+    return lambda: dict(zip(("dx", "dgrid"), backward(t["dy"], x, grid, *numbers, align, mask)))
+
+
+def smooth(grid):
+    """A slight rotation of the whole, as spatial transformers and warped images have it."""
+    places = torch.meshgrid(*[torch.linspace(-1, 1, n) for n in grid.shape[1:-1]], indexing="ij")
+    flat = torch.stack(places[::-1], -1)
+    flat[..., 0], flat[..., 1] = 0.98 * flat[..., 0] - 0.1 * flat[..., 1], 0.1 * flat[..., 0] + 0.98 * flat[..., 1]
+    return flat.expand(grid.shape).to(grid.device, grid.dtype)
+
+
 BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, attention=attention,
                 activation=activation, cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
-                transform=transform, scan=scan) | torch_families.FAMILIES
+                transform=transform, scan=scan, grid_sample=grid_sample) | torch_families.FAMILIES
 # Of those that do not say which results they give: the first one's name, forward and backward.
 RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
-           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx")}
+           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None)}
 
 
 def results_of(op, fields, value):

@@ -65,6 +65,7 @@
 #include "mica/concat.h"          /* concat */
 #include "mica/slice.h"           /* slice */
 #include "mica/tile.h"            /* tile */
+#include "mica/grid_sample.h"     /* grid_sample */
 #include "mica/quantize.h"        /* quantize, dequantize */
 #include "mica/quantize_blocks.h" /* quantize_blocks, dequantize_blocks */
 #include "mica/random.h"          /* random, dropout */

@@ -217,6 +217,18 @@ class Others(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "axes=8: known are 0, 1"):
             mica.reduce(x, axes=[8])
 
+    def test_samples_by_grids(self):
+        x = normal(1, 2, 4, 3)
+        rows, columns = np.meshgrid(np.linspace(-1, 1, 4), np.linspace(-1, 1, 3), indexing="ij")
+        grid = np.stack([columns, rows], -1)[None].astype(np.float32)
+        np.testing.assert_allclose(mica.grid_sample(x, grid, align_corners=True), x, rtol=1e-5, atol=1e-6)
+        beside = mica.grid_sample(x, grid + 8, mode="nearest", padding="border")
+        np.testing.assert_array_equal(beside, np.broadcast_to(x[:, :, -1:, -1:], x.shape))
+        dy = np.ones_like(x)
+        dx, dgrid = mica.grid_sample(x=x, grid=grid, dy=dy, dx="f32:1x2x4x3", dgrid="f32:1x4x3x2", align_corners=True, pass_="bwd")
+        self.assertEqual((dx.shape, dgrid.shape), (x.shape, grid.shape))
+        np.testing.assert_allclose(dx, dy, rtol=1e-5, atol=1e-6)
+
     def test_scans(self):
         x = normal(3, 4, 5)
         np.testing.assert_allclose(mica.scan(x, axis=1), x.cumsum(1), rtol=1e-5, atol=1e-6)

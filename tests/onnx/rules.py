@@ -668,6 +668,17 @@ def lp_norm(node):
     return [expression(node, "where(x1==0.0,0.0,x0/x1)", x, length)]
 
 
+@rule("GridSample")
+def grid_sample(node):
+    x, grid = node.inputs
+    mode = node("mode", b"linear").decode()
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    need(mode != "bicubic" or x.ndim == 4, "cubic sampling of more than two axes")
+    need(x.ndim in (4, 5), "sampling of one axis or more than three")
+    return [node.run("grid_sample", x=x, grid=grid, mode=mode, padding=node("padding_mode", b"zeros").decode(),
+                     align_corners=bool(node("align_corners", 0)))]
+
+
 @rule("Softmax", "LogSoftmax")
 def softmax(node):
     return [node.run("softmax", x=node.inputs[0], axis=node("axis", -1), log=node.op == "LogSoftmax")]
@@ -1132,7 +1143,7 @@ for reason, names in {
     "no sort or top-k yet": "TopK",
     "no recurrent nets yet": "GRU LSTM RNN",
     "no linear attention yet": "LinearAttention",
-    "no resampling yet": "Resize GridSample AffineGrid RoiAlign",
+    "no resampling yet": "Resize AffineGrid RoiAlign",
     "no Fourier transforms yet": "DFT STFT",
     "no matrix decompositions yet": "Det",
     "no taps at computed places yet": "DeformConv",
