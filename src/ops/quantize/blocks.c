@@ -20,7 +20,7 @@ double mica_quantize_power(double v, int exponent)
     return e > 127 ? NAN : ldexp(1, e);
 }
 
-static int code_of(mica_dtype d)
+int mica_quantize_code(mica_dtype d)
 {
     static const int codes[MICA_DTYPE_COUNT] = {
         [MICA_E4M3] = CODE_E4M3, [MICA_E5M2] = CODE_E5M2, [MICA_E2M1] = CODE_E2M1,
@@ -79,7 +79,7 @@ void mica_quantize_set_make(const mica_op *op, const void *desc, const mica_view
     const mica_dtype value = set->at[MICA_QUANTIZE_PLACE_VALUE].dtype,
                      code = set->at[MICA_QUANTIZE_PLACE_CODE].dtype;
     set->real = value == MICA_F64 || code == MICA_S32 ? MICA_F64 : MICA_F32;
-    set->code = code_of(code);
+    set->code = mica_quantize_code(code);
 }
 
 /* ---- boxes ---- */

@@ -62,6 +62,13 @@ void mica_quantize_block_layout(const mica_quantize_set *set, mica_layout *layou
 /* CODE, HAS_ZERO, HAS_GLOBAL, POWER; code_t, value_t, scale_t, real. */
 void mica_quantize_prologue(mica_text *prologue, const mica_quantize_set *set);
 
+/* CODE_... of a quantised type. */
+int mica_quantize_code(mica_dtype type);
+/* "typedef type scale_t;": e8m0 is the family's own type in kernels. */
+void mica_quantize_scale_prologue(mica_text *prologue, mica_dtype type);
+/* n codes, `step` apart, from the one at `at` on. */
+void mica_quantize_codes_f32(mica_dtype type, const void *data, int64_t at, int64_t step, float *v,
+                             int64_t n);
 double mica_quantize_top(int code);
 /* The power of two that an e8m0 scale is of what is made of largest magnitudes; NaN of what is no
  * finite number. */

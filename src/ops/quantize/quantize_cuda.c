@@ -65,15 +65,19 @@ static mica_dtype stored(mica_dtype d)
     return is_nibble(d) ? MICA_U8 : d;
 }
 
-/* e8m0 is the family's own type in kernels. */
-static void scale_type(mica_text *p, const mica_quantize_set *s)
+void mica_quantize_scale_prologue(mica_text *p, mica_dtype d)
 {
-    const mica_dtype d = s->at[MICA_QUANTIZE_PLACE_SCALE].dtype;
-    mica_prologue_int(p, "POWER", d == MICA_E8M0);
     if (d == MICA_E8M0)
         mica_text_add(p, "struct e8m0;\ntypedef e8m0 scale_t;\n");
     else
         mica_prologue_type(p, "scale_t", d);
+}
+
+static void scale_type(mica_text *p, const mica_quantize_set *s)
+{
+    const mica_dtype d = s->at[MICA_QUANTIZE_PLACE_SCALE].dtype;
+    mica_prologue_int(p, "POWER", d == MICA_E8M0);
+    mica_quantize_scale_prologue(p, d);
 }
 
 void mica_quantize_prologue(mica_text *p, const mica_quantize_set *s)

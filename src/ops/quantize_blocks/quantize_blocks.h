@@ -41,6 +41,16 @@ void mica_blocks_make(const mica_op *op, const void *desc, const mica_view *view
 /* Of blocks; not merged where there are none. */
 void mica_blocks_layout(const mica_blocks *blocks, mica_layout *layout);
 
+/* Element i of a block of a mica_block_format. */
+float mica_blocks_element(int format, const uint8_t *block, int i, float scale);
+/* n neighbouring blocks as f32; scale, NULL where blocks hold theirs, steps from block to block. */
+typedef struct mica_blocks_run {
+    int elements, bytes; /* of a block */
+    int64_t n, scale_step;
+    const float *scale;
+} mica_blocks_run;
+void mica_blocks_decode(int format, const mica_blocks_run *run, const uint8_t *x, float *v);
+
 void mica_blocks_contract(const void *desc, const mica_config *config, mica_contract *contract);
 void mica_quantize_blocks_reference(const void *desc, const mica_view *views,
                                     const double *scalars);

@@ -24,6 +24,13 @@ static const encode_fn encoders[] = {
 #include "ops/quantize_blocks/formats.def"
 };
 
+float mica_blocks_element(int format, const uint8_t *block, int i, float scale)
+{
+    float v;
+    decoders[format](block, i, scale, &v);
+    return v;
+}
+
 typedef struct truth {
     mica_blocks b;
     const mica_view *views;
@@ -50,14 +57,14 @@ static void encode(const truth *t, const int64_t *at)
 
 static void decode(const truth *t, const int64_t *at, uint8_t *bytes)
 {
-    float scale = 1, v;
+    float scale = 1;
     for (int i = 0; i < t->b.bytes; i++)
         bytes[i] = (uint8_t)mica_get(view_of(t, MICA_BLOCKS_PLACE_CODE),
                                      at[MICA_BLOCKS_PLACE_CODE] + i * t->b.step[0]);
     if (t->b.arg[MICA_BLOCKS_PLACE_SCALE] >= 0)
         scale = (float)mica_get(view_of(t, MICA_BLOCKS_PLACE_SCALE), at[MICA_BLOCKS_PLACE_SCALE]);
     for (int i = 0; i < t->b.elements; i++) {
-        decoders[t->kind](bytes, i, scale, &v);
+        const float v = mica_blocks_element(t->kind, bytes, i, scale);
         mica_put(view_of(t, MICA_BLOCKS_PLACE_VALUE),
                  at[MICA_BLOCKS_PLACE_VALUE] + i * t->b.step[1], v, fabsf(v));
     }

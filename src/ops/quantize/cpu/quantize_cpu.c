@@ -110,6 +110,31 @@ static void pack_e2m1(const float *from, uint8_t *to, int64_t pairs)
         to[i] = (uint8_t)(e2m1_nibble(from[2 * i]) | e2m1_nibble(from[2 * i + 1]) << 4);
 }
 
+/* Whole bytes of neighbours, from the first half of one on; how many elements these were. */
+static int64_t unpack_pairs(mica_dtype type, const void *data, int64_t at, int64_t step, float *v,
+                            int64_t n)
+{
+    const uint8_t *from = (const uint8_t *)data + (at >> 1);
+    const int64_t pairs = mica_dtype_bits(type) < 8 && step == 1 && !(at & 1) ? n / 2 : 0;
+    if (type == MICA_E2M1)
+        unpack_e2m1(from, v, pairs);
+    else
+        unpack_integers(from, type == MICA_S4 ? 8 : 0, v, pairs);
+    return 2 * pairs;
+}
+
+void mica_quantize_codes_f32(mica_dtype type, const void *data, int64_t at, int64_t step, float *v,
+                             int64_t n)
+{
+    if (mica_dtype_bits(type) >= 8) {
+        mica_to_f32(type, data, at, step, v, n);
+        return;
+    }
+    const mica_load_fn load = mica_dtype_load(type);
+    for (int64_t i = unpack_pairs(type, data, at, step, v, n); i < n; i++)
+        v[i] = (float)load(data, at + i * step);
+}
+
 /* ---- pieces ---- */
 
 typedef struct work {
@@ -163,14 +188,10 @@ static void load_run(const work *k, int place, int64_t at, int64_t step, int64_t
 {
     const mica_dtype type = k->s->set.at[place].dtype;
     if (mica_dtype_bits(type) < 8 || type == MICA_S32) {
-        const int64_t pairs = whole_pairs(k, type, at, step, n);
-        const uint8_t *from = (const uint8_t *)k->memory[place] + (at >> 1);
-        if (pairs && type == MICA_E2M1)
-            unpack_e2m1(from, k->in, pairs);
-        else if (pairs)
-            unpack_integers(from, type == MICA_S4 ? 8 : 0, k->in, pairs);
-        for (int64_t i = 2 * pairs; i < n; i++)
-            put(k, k->in, i, k->s->load_code(k->memory[place], at + i * step));
+        int64_t i = 0;
+        if (k->s->set.real == MICA_F32)
+            i = unpack_pairs(type, k->memory[place], at, step, k->in, n);
+        for (; i < n; i++) put(k, k->in, i, k->s->load_code(k->memory[place], at + i * step));
     } else if (k->s->set.real == MICA_F64) {
         mica_to_f64(type, k->memory[place], at, step, k->in, n);
     } else {

@@ -14,12 +14,7 @@
 /* Elements of a buffer. */
 enum { MOST = MICA_BLOCKS_MOST };
 
-/* n neighbouring blocks; scale steps by scale_step from block to block. */
-typedef struct run_of {
-    int elements, bytes;
-    int64_t n, scale_step;
-    const float *scale;
-} run_of;
+typedef mica_blocks_run run_of;
 
 FORMATS void decode_run(decode_fn decode, const run_of *r, const uint8_t *x, float *v)
 {
@@ -66,6 +61,11 @@ static const struct coder {
 } coders[] = {
 #include "ops/quantize_blocks/formats.def"
 };
+
+void mica_blocks_decode(int format, const mica_blocks_run *r, const uint8_t *x, float *v)
+{
+    coders[format].decode(r, x, v);
+}
 
 typedef struct state {
     mica_blocks b;
