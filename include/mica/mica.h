@@ -68,6 +68,7 @@
 #include "mica/grid_sample.h"     /* grid_sample */
 #include "mica/quantize.h"        /* quantize, dequantize */
 #include "mica/quantize_blocks.h" /* quantize_blocks, dequantize_blocks */
+#include "mica/quantized_gemm.h"  /* quantized_gemm */
 #include "mica/random.h"          /* random, dropout */
 
 #endif

@@ -163,6 +163,23 @@ class Views(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "rows of x are 64 bytes, a block of q4_k is 144"):
             mica.dequantize_blocks(codes, format="q4_k")
 
+    def test_products_with_quantised_weights(self):
+        x = np.array([[1, 2, -1, 0], [0, 1, 1, 3]], np.float32)
+        codes = np.array([[0x21, 0x43], [0xF0, 0x0F]], np.uint8)  # 1 2 3 4, 0 15 15 0
+        scales, zeros = np.array([[1, 2], [0.5, 1]], np.float32), np.array([[1, 0], [1, 2]], np.float32)
+        w = np.array([[0, 1, 6, 8], [-0.5, 7, 13, -2]], np.float32)
+        y = mica.quantized_gemm(x, mica.view(codes, "u4"), scales=scales, zeros=zeros, group=2)
+        np.testing.assert_array_equal(y, x @ w.T)
+        y = mica.quantized_gemm(x[:, :2], w[:, 2:].astype(np.int8), scales=np.array([[2], [1]], np.float32),
+                                bias=np.array([1, -1], np.float32), alpha=3)
+        np.testing.assert_array_equal(y, 3 * x[:, :2] @ (w[:, 2:] * [[2], [1]]).T + [1, -1])
+        v = np.arange(-127, 129, 8).astype(np.float32)
+        blocks = mica.quantize_blocks(np.stack([v, 2 * v]), format="q8_0")
+        y = mica.quantized_gemm(np.ones((1, 32), np.float32), blocks, format="q8_0")
+        np.testing.assert_array_equal(y, [[v.sum(), 2 * v.sum()]])
+        with self.assertRaisesRegex(mica.Invalid, "K is 31, a block of q8_0 is 32 elements"):
+            mica.quantized_gemm(np.ones((1, 31), np.float32), blocks, format="q8_0")
+
     def test_results_that_numpy_has_no_type_for(self):
         try:
             import ml_dtypes

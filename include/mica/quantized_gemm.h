@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Products with quantised weights, which stay as they are stored:
+ *
+ *     y[m,n] = alpha * sum_k x[m,k] W[n,k] + bias[n]
+ *
+ * x is M x K, y is M x N, any strides. w holds W, a row for each output channel, in one of two
+ * ways:
+ *
+ *   codes    w is N x K of s4 u4 s8 u8 e4m3 e5m2 e2m1 (4 bits: two to a byte, the first in the low
+ *            half), W[n,k] = (w[n,k] - zeros[n,k/group]) * scales[n,k/group]: `group` elements of a
+ *            row share a scale, the last ones fewer if there are fewer left. scales is N x
+ *            ceil(K/group), so N x 1 is one for each row, or one element for all. zeros, of
+ *            integers only, has the dimensions that scales may have, and w's or scales' type.
+ *   blocks   w is N x bytes of u8, rows of whole blocks as quantize_blocks.h describes them: of
+ *            GGUF, or nf4 and fp4, whose scales are N x K/group.
+ *
+ * The numbers W are those of dequantize and dequantize_blocks in f32; they are multiplied as such
+ * and summed in f32. x is not quantised. An engine may sum the codes of a group first and multiply
+ * the sum by its scale, which is no less exact.
+ *
+ * Edges: a scale of 0 makes its weights 0. One that is infinite or NaN makes the results that it
+ * enters infinite or NaN, and which of the two is the engine's. K = 0: y = bias, or 0. M or N of 0:
+ * nothing to do. A K that is no whole number of blocks is refused. */
+#ifndef MICA_QUANTIZED_GEMM_H
+#define MICA_QUANTIZED_GEMM_H
+
+#include "mica/quantize_blocks.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How w holds the weights. Block formats follow BLOCKS in their own order: of Q4_K it is
+ * MICA_WEIGHTS_BLOCKS + MICA_BLOCK_FORMAT_Q4_K. In text: codes, q4_0, q4_k, ... */
+enum { MICA_WEIGHTS_CODES, MICA_WEIGHTS_BLOCKS };
+
+enum {
+    MICA_QUANTIZED_GEMM_X,
+    MICA_QUANTIZED_GEMM_W,
+    MICA_QUANTIZED_GEMM_Y,
+    MICA_QUANTIZED_GEMM_SCALES,
+    MICA_QUANTIZED_GEMM_ZEROS,
+    MICA_QUANTIZED_GEMM_BIAS
+};
+enum { MICA_QUANTIZED_GEMM_ALPHA };
+
+typedef struct mica_quantized_gemm_desc {
+    int32_t format;     /* 0 means codes */
+    mica_tensor x;      /* f32, f16, bf16; needed */
+    mica_tensor w;      /* codes, or u8; needed */
+    mica_tensor y;      /* f32, f16, bf16; 0 means inferred: of x's type; a type alone is kept */
+    mica_tensor scales; /* f32, f16, bf16, e4m3, e8m0; 0 means codes, nf4 and fp4: inferred, in f32.
+                           Other blocks hold theirs */
+    mica_tensor zeros;  /* 0 means none; a type alone is kept */
+    mica_tensor bias;   /* N of f32, f16, bf16; 0 means none */
+    int64_t group;      /* elements of a row with one scale; 0 means inferred: from scales, or the
+                           whole row; of blocks the format's own */
+} mica_quantized_gemm_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_quantized_gemm_plan(mica_context *context,
+                                                   const mica_quantized_gemm_desc *desc,
+                                                   const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "quantized_gemm", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
