@@ -121,14 +121,14 @@ def one_axis(axes, rank):
     return axes[0] if len(axes) == 1 else None
 
 
-def reduction(kind, x, axes, keep, correction):
+def reduction(kind, x, axes, keep, correction, p):
     every = axes or list(range(x.dim()))
     if kind in ("sum", "mean"):
         return lambda x: getattr(torch, kind)(x, every, keep)
     if kind in ("max", "min"):
         return lambda x: (torch.amax if kind == "max" else torch.amin)(x, every, keep)
-    if kind in ("amax", "norm1", "norm2"):
-        order = {"amax": math.inf, "norm1": 1, "norm2": 2}[kind]
+    if kind in ("amax", "norm1", "norm2", "norm"):
+        order = {"amax": math.inf, "norm1": 1, "norm2": 2, "norm": p}[kind]
         return lambda x: torch.linalg.vector_norm(x, order, every, keep)
     if kind in ("any", "all"):
         return lambda x: getattr(torch, kind)(x, every, keep)
@@ -147,7 +147,7 @@ def reduction(kind, x, axes, keep, correction):
 def reduce(fields, t):
     kind, x, backward = fields.get("kind", "sum"), t["x"], fields.get("pass") == "bwd"
     call = reduction(kind, x, numbers(fields, "axes", ","), fields.get("keepdims") == "1",
-                     float(fields.get("correction", 0)))
+                     float(fields.get("correction", 0)), float(fields.get("p", 2)))
     if kind == "prod" and x.is_floating_point():
         x.copy_(1 + x.float() / 4096)  # neither 0 nor infinity at the end
     if "map" in fields:

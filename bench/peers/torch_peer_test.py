@@ -14,6 +14,8 @@ LINES = """
 reduce kind={sum,mean,max,min,amax,norm1,norm2,argmax,argmin,var,std,logsumexp,count,any,all,prod} x={f32,bf16}:40x57 axes=1
 reduce kind={mean,var} x=bf16:4x6x5x4:nhwc axes=0,2,3 correction=1 keepdims=1
 reduce kind={sum,max,logsumexp} pass=bwd x=f32:40x57 axes=-1
+reduce kind=norm p={3,0.5,0,-inf} x=f32:40x57 axes=-1
+reduce kind=norm p=3 pass=bwd x=f32:40x57 axes=-1
 reduce kind=mean map=where(x0>0,square(x0-x1),0) x=f32:40x57 x1=f32:57
 pointwise expr={gelu(x0)*x1,x0-x1-x0*x1/2%3,-x0+x1<=0||!(x0==x1)&&x1>x0,log(x0)+acosh(x1)} x0={f32,bf16}:40x57 x1=f32:57
 pointwise expr={x0|x1&3^x0,x0+x1<<1,~x0-x1>>1} x0=s32:40x57 x1=s32:40x57

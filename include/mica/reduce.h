@@ -3,6 +3,10 @@
  *
  *   sum mean prod max min      of the elements; NaN wins
  *   amax norm1 norm2           largest magnitude, sum of magnitudes, root of the sum of squares
+ *   norm                       (sum |x|^p)^(1/p) for any p, by PyTorch's vector_norm: of p = 0 how
+ *                              many are not 0, of inf the largest, of -inf the smallest magnitude;
+ *                              powers are of shares of the largest (p < 0: smallest) magnitude, so
+ *                              that none overflows or vanishes. No map but for 1, 2 and inf
  *   any all count              of elements that are not 0; NaN is not 0
  *   logsumexp                  log(sum(exp(x)))
  *   var std                    sum((x - mean)^2) / (elements - correction), and its root
@@ -11,12 +15,12 @@
  *
  * A position counts the elements of a slice in the order of x's reduced dimensions, the last one
  * fastest. Over no elements a sum is 0, a product 1, max and logsumexp -inf, min inf (of integers
- * the least and the greatest, of bool false and true), amax 0, all true, a mean and what follows
- * NaN; a position is refused. Types: x f64 f32 f16 bf16 e4m3 e5m2, with y f64 f32 f16 bf16; where
- * that is no mean, root, logarithm or variance also s8 u8 s32 u32 s64 bool, with y of integers:
- * sums of those are in s64 and wrap around, and are stored saturated. any, all, count and positions
- * are integers whatever x is. Sums of floats are in f32, or in f64 if x or y is f64; norm2, var
- * and std form squares in f64. Results do not depend on the number of threads.
+ * the least and the greatest, of bool false and true), amax 0, norm 0 (p < 0: inf), all true, a
+ * mean and what follows NaN; a position is refused. Types: x f64 f32 f16 bf16 e4m3 e5m2, with y f64
+ * f32 f16 bf16; where that is no mean, root, logarithm or variance also s8 u8 s32 u32 s64 bool,
+ * with y of integers: sums of those are in s64 and wrap around, and are stored saturated. any, all,
+ * count and positions are integers whatever x is. Sums of floats are in f32, or in f64 if x or y is
+ * f64; norm2, var and std form squares in f64. Results do not depend on the number of threads.
  *
  * With `map` what is reduced are the values of an expression of x and up to seven further tensors,
  * in the language of pointwise.h; x is x0 there, and gives the shape, to which the others are
@@ -36,6 +40,8 @@
  *   max min          dy, in equal parts to all that are equal to y, as torch.amax (NaN equals NaN)
  *   amax             the same of magnitudes, times sign(x); of zeros 0
  *   norm1 norm2      sign(x) dy, x dy / y; of norm2 0 where y is 0
+ *   norm             sign(x) (|x| / y)^(p-1) dy, 0 where x or y is 0; of p = 0 nothing, of -inf
+ *                    in equal parts to all of that magnitude, times sign(x)
  *   logsumexp        dy softmax(x), of a slice with +inf or of -inf alone NaN
  *   var std          2 dy (x - mean) / (elements - correction), dy (x - mean) / (elements -
  *                    correction) / y; of std 0 where y is 0 */
@@ -64,7 +70,8 @@ typedef enum mica_reduce_kind {
     MICA_REDUCE_KIND_VAR,
     MICA_REDUCE_KIND_STD,
     MICA_REDUCE_KIND_ARGMAX,
-    MICA_REDUCE_KIND_ARGMIN
+    MICA_REDUCE_KIND_ARGMIN,
+    MICA_REDUCE_KIND_NORM
 } mica_reduce_kind;
 
 /* Length of `axes`, of which the last is 0. */
@@ -104,6 +111,7 @@ typedef struct mica_reduce_desc {
     mica_reduce_pass pass;                  /* 0 means fwd */
     mica_tensor dy;                         /* bwd; 0 means inferred: as y would be */
     mica_tensor dx;                         /* bwd; 0 means inferred: as x */
+    double p;                               /* norm; 0 means 2 */
 } mica_reduce_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of reductions as autograd of torch 2.15.0 has them in double, for tests/unit/test_reduce.c:
+"""Gradients of reductions, and these, as autograd of torch 2.15.0 has them in double, for tests/unit/test_reduce.c:
 
     pip install torch==2.15.0
     tests/judges/reduce_gradients.py > tests/judges/reduce_gradients.h
@@ -24,6 +24,8 @@ KINDS = {
     "amax": (lambda x: torch.linalg.vector_norm(x, inf, **over), [PLAIN, ZEROS]),
     "norm1": (lambda x: torch.linalg.vector_norm(x, 1, **over), [PLAIN, ZEROS]),
     "norm2": (lambda x: torch.linalg.vector_norm(x, 2, **over), [PLAIN, ZEROS]),
+    **{f"norm p={p}": (lambda x, p=float(p): torch.linalg.vector_norm(x, p, **over), [PLAIN, ZEROS])
+       for p in ("0.5", "1.5", "3", "7.25", "-1", "-2.5", "-inf", "inf", "1", "2")},
     "logsumexp": (lambda x: x.logsumexp(**over), [PLAIN, ZEROS, LARGE]),
     "var correction=1": (lambda x: x.var(correction=1, **over), [PLAIN, ZEROS]),
     "var": (lambda x: x.var(correction=0, **over), [PLAIN]),
@@ -37,9 +39,10 @@ def text(values):
 
 
 print("/* SPDX-License-Identifier: Apache-2.0")
-print(" * Written by tests/judges/reduce_gradients.py with torch 2.15.0: kind, x, dx. */")
+print(" * Written by tests/judges/reduce_gradients.py with torch 2.15.0: kind, x, dx, y. */")
 for kind, (function, inputs) in KINDS.items():
     for values in inputs:
         x = torch.tensor(values, dtype=torch.float64, requires_grad=True)
-        dx, = torch.autograd.grad(function(x), x, DY)
-        print(f'{{"{kind}", {text(x.detach())}, {text(dx)}}},')
+        y = function(x)
+        dx, = torch.autograd.grad(y, x, DY)
+        print(f'{{"{kind}", {text(x.detach())}, {text(dx)}, {text(y.detach())}}},')

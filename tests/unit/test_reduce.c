@@ -303,7 +303,7 @@ static void gradients_are_those_of_others(void **state)
     enum { ROWS = 4, N = 3 * ROWS };
     static const struct {
         const char *kind;
-        double x[N], dx[N];
+        double x[N], dx[N], y[ROWS];
     } rows[] = {
 #include "../judges/reduce_gradients.h"
     };
@@ -322,6 +322,15 @@ static void gradients_are_those_of_others(void **state)
                 [MICA_REDUCE_X] = x, [MICA_REDUCE_DY] = dy, [MICA_REDUCE_DX] = dx};
             run_ok(form & 4 ? "ref" : "compose", line, values);
             assert_int_equal(differences(dx, want, N, wide ? 1e-14 : 1e-6, wide ? 1e-13 : 3e-6), 0);
+            double y[ROWS];
+            values[MICA_REDUCE_Y] = y;
+            snprintf(line, sizeof line, "reduce kind=%s x=%s:%s axes=%d", rows[i].kind,
+                     wide ? "f64" : "f32", across ? "3x4" : "4x3", !across);
+            const bool of_any_p = strstr(line, "norm p=") && !strstr(line, "p=1 ") &&
+                                  !strstr(line, "p=2 ") && !strstr(line, "p=inf");
+            run_ok(form & 4 ? "ref" : of_any_p ? "compose" : "cpu", line, values);
+            assert_int_equal(
+                differences(y, rows[i].y, ROWS, wide ? 1e-14 : 1e-6, wide ? 1e-13 : 3e-6), 0);
         }
 }
 

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engine "compose", on the CPU and on GPUs: gradients of reductions. What they need of a slice is
- * reduced again, by plans of the operation itself with a map where there is none for it; then one
- * pass of pointwise reads x, dy and those numbers, which repeat along reduced dimensions by strides
- * of 0. Cost: reading x once per number, then x, dx and hardly more. */
+ * Engine "compose", on the CPU and on GPUs: gradients of reductions, and norms of any order: the
+ * extreme magnitude of a slice, the sum of powers of the others' shares of it, its root. What
+ * gradients need of a slice is reduced again, by plans of the operation itself with a map where
+ * there is none for it; then one pass of pointwise reads x, dy and those numbers, which repeat
+ * along reduced dimensions by strides of 0. Cost: reading x once per number, then x, dx and hardly
+ * more. */
 #include "mica/pointwise.h"
 #include "base/format.h"
 #include "ops/compose/compose.h"
 #include "ops/reduce/reduce_op.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +25,7 @@ typedef struct number {
 enum { NUMBERS = 2 };
 
 /* expr: of x0 (x), x1 (dy), x2 and x3 (the numbers); % is `share` over the number of elements, less
- * the correction. */
+ * the correction, or of a norm p - 1. */
 typedef struct gradient {
     const char *expr;
     double share;
@@ -65,9 +68,30 @@ static const gradient gradients[] = {
     [MICA_REDUCE_KIND_STD] = {"where(x3==0,0,x1*((x0-x2)/x3*%))", 1, {OF(MEAN), OF(STD)}},
 };
 
+#define LEAST "abs(x0)"
+/* Powers of between -1 and 1 neither overflow nor vanish, those of shares may vanish. */
+static const gradient of_root = {
+    "where(x0==0||x2==0,0,sign(x0)*(pow(abs(x0),%)/pow(x2,%)*x1))", 0, {OF(NORM)}};
+static const gradient of_norm = {
+    "where(x0==0||x2==0,0,sign(x0)*(pow(abs(x0)/x2,%)*x1))", 0, {OF(NORM)}};
+static const gradient of_least = {
+    "where(" EQUAL("abs(x0)", "x2") ",sign(x0)*x1/x3,0)",
+    0,
+    {{true, MICA_REDUCE_KIND_MIN, LEAST, true}, SUM_OF("where(" EQUAL("abs(x0)", "x1") ",1,0)")}};
+static const gradient of_count = {"where(isnan(x1)&&isinf(x1),1.0,0.0)", 0, {{0}}}; /* never */
+
+static const gradient *gradient_of(const mica_reduce_desc *d)
+{
+    if (d->kind != MICA_REDUCE_KIND_NORM) return &gradients[d->kind];
+    if (d->p == 0) return &of_count;
+    if (isinf(d->p)) return &of_least;
+    return fabs(d->p - 1) <= 1 ? &of_root : &of_norm;
+}
+
 static mica_dtype sums_of(const mica_reduce_desc *d)
 {
-    const bool wide = d->x.dtype == MICA_F64 || d->dy.dtype == MICA_F64 || d->dx.dtype == MICA_F64;
+    const bool wide = d->x.dtype == MICA_F64 || d->y.dtype == MICA_F64 || d->dy.dtype == MICA_F64 ||
+                      d->dx.dtype == MICA_F64;
     return wide ? MICA_F64 : MICA_F32;
 }
 
@@ -82,7 +106,8 @@ static void find_number(const mica_reduce_desc *d, const number *n, const mica_t
                               .x = d->x,
                               .y = *t,
                               .keepdims = d->keepdims,
-                              .correction = n->kind == d->kind ? d->correction : 0};
+                              .correction = n->kind == d->kind ? d->correction : 0,
+                              .p = n->kind == d->kind ? d->p : 2};
     const bool uses = n->map && strstr(n->map, "x1");
     memcpy(child.axes, d->axes, sizeof child.axes);
     if (n->map) snprintf(child.map, sizeof child.map, "%s", n->map);
@@ -93,9 +118,54 @@ static void find_number(const mica_reduce_desc *d, const number *n, const mica_t
     if (uses) mica_compose_bind(c, MICA_REDUCE_X1, last);
 }
 
-static void steps_of(const mica_reduce_desc *d, mica_compose *c)
+static void add_reduction(const mica_reduce_desc *d, mica_reduce_kind kind, const char *map,
+                          mica_tensor y, mica_memory to, const mica_tensor *x1, mica_memory at,
+                          mica_compose *c)
 {
-    const gradient *g = &gradients[d->kind];
+    mica_reduce_desc child = {.kind = kind, .x = d->x, .y = y, .keepdims = d->keepdims};
+    memcpy(child.axes, d->axes, sizeof child.axes);
+    if (map) snprintf(child.map, sizeof child.map, "%s", map);
+    if (x1) child.x1 = mica_reduce_of_slices(x1, &d->x, mica_reduce_axes(d));
+    mica_compose_step(c, "reduce", &child, sizeof child, NULL);
+    mica_compose_bind(c, MICA_REDUCE_X, mica_compose_arg(MICA_REDUCE_X));
+    mica_compose_bind(c, MICA_REDUCE_Y, to);
+    if (x1) mica_compose_bind(c, MICA_REDUCE_X1, at);
+}
+
+/* Where all are 0, or the extreme is an infinity, that is the norm. */
+static void steps_of_norm(const mica_reduce_desc *d, mica_compose *c)
+{
+    const mica_memory y = mica_compose_arg(MICA_REDUCE_Y);
+    mica_pointwise_desc root = {.y0 = d->y};
+    char powers[96];
+    if (d->p == 0 || isinf(d->p)) {
+        add_reduction(d, d->p == 0 ? MICA_REDUCE_KIND_SUM : MICA_REDUCE_KIND_MIN,
+                      d->p == 0 ? "where(x0==0,0.0,1.0)" : LEAST, d->y, y, NULL, y, c);
+        return;
+    }
+    const mica_tensor numbers = mica_tensor_packed(sums_of(d), d->y.rank, d->y.dims);
+    const size_t bytes =
+        (size_t)mica_tensor_count(&numbers) * (size_t)mica_dtype_bits(numbers.dtype) / 8;
+    const mica_memory extreme = mica_compose_temporary(c, bytes);
+    const mica_memory sum = mica_compose_temporary(c, bytes);
+    if (d->p > 0)
+        add_reduction(d, MICA_REDUCE_KIND_AMAX, NULL, numbers, extreme, NULL, y, c);
+    else
+        add_reduction(d, MICA_REDUCE_KIND_MIN, LEAST, numbers, extreme, NULL, y, c);
+    mica_format(powers, sizeof powers, "where(x1==0||isinf(x1),0.0,pow(abs(x0)/x1,%.17g))", d->p);
+    add_reduction(d, MICA_REDUCE_KIND_SUM, powers, numbers, sum, &numbers, extreme, c);
+    mica_format(root.expr, sizeof root.expr, "where(x1==0||isinf(x1),x1,x1*pow(x0,%.17g))",
+                1 / d->p);
+    root.x0 = root.x1 = numbers;
+    mica_compose_step(c, "pointwise", &root, sizeof root, NULL);
+    mica_compose_bind(c, MICA_POINTWISE_X0, sum);
+    mica_compose_bind(c, MICA_POINTWISE_X0 + 1, extreme);
+    mica_compose_bind(c, MICA_POINTWISE_Y0, y);
+}
+
+static void steps_of_gradient(const mica_reduce_desc *d, mica_compose *c)
+{
+    const gradient *g = gradient_of(d);
     const unsigned axes = mica_reduce_axes(d);
     mica_tensor numbers[NUMBERS] = {{0}};
     mica_memory at[NUMBERS] = {{0}};
@@ -105,15 +175,16 @@ static void steps_of(const mica_reduce_desc *d, mica_compose *c)
             find_number(d, &g->numbers[k], &numbers[0], at[0], &numbers[k], &at[k], c);
     const double left = (double)mica_reduce_length(d) - d->correction;
     char share[32];
-    if (left > 0)
+    if (d->kind == MICA_REDUCE_KIND_NORM)
+        mica_format(share, sizeof share, "%.17g", d->p - 1);
+    else if (left > 0)
         mica_format(share, sizeof share, "%.17g", g->share / left);
     else
         mica_format(share, sizeof share, "inf");
     mica_pointwise_desc p = {.y0 = d->dx};
-    const char *const gap = strchr(g->expr, '%');
-    const int before = gap ? (int)(gap - g->expr) : (int)strlen(g->expr);
-    snprintf(p.expr, sizeof p.expr, "%.*s%s%s", before, g->expr, gap ? share : "",
-             gap ? gap + 1 : "");
+    mica_text expr = {p.expr, sizeof p.expr, 0};
+    for (const char *at = g->expr; *at; at++)
+        mica_text_add(&expr, "%.*s", *at == '%' ? 32 : 1, *at == '%' ? share : at);
     if (strstr(p.expr, "x0")) p.x0 = d->x;
     p.x1 = mica_reduce_of_slices(&d->dy, &d->x, axes);
     if (g->numbers[0].given) p.x2 = mica_reduce_of_slices(&numbers[0], &d->x, axes);
@@ -126,14 +197,19 @@ static void steps_of(const mica_reduce_desc *d, mica_compose *c)
     mica_compose_bind(c, MICA_POINTWISE_Y0, mica_compose_arg(MICA_REDUCE_DX));
 }
 
+static void steps_of(const mica_reduce_desc *d, mica_compose *c)
+{
+    (d->pass == MICA_REDUCE_BWD ? steps_of_gradient : steps_of_norm)(d, c);
+}
+
 /* ---- engine ---- */
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
     (void)device;
     const mica_reduce_desc *d = desc;
-    if (d->pass == MICA_REDUCE_BWD) return MICA_OK;
-    return mica_refuse(why, "pass is fwd, this engine has bwd");
+    if (d->pass == MICA_REDUCE_BWD || d->kind == MICA_REDUCE_KIND_NORM) return MICA_OK;
+    return mica_refuse(why, "pass is fwd, this engine has bwd and norms of any p");
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)

@@ -5,6 +5,7 @@
 #include "ops/reduce/reduce_op.h"
 #include "cpu/cpu.h"
 
+#include <float.h>
 #include <math.h>
 
 typedef struct slice {
@@ -17,6 +18,7 @@ typedef struct slice {
     long double sum, squares, product, exponentials;
     double best, magnitude, most, spread; /* best: as the kind has it */
     int64_t equal, zeros;
+    long double norm; /* of order p */
 } slice;
 
 static double element(const slice *s, int64_t i)
@@ -33,6 +35,7 @@ static bool same(double a, double b)
 static double compared(const slice *s, double v)
 {
     if (s->d->kind == MICA_REDUCE_KIND_AMAX) return fabs(v);
+    if (s->d->kind == MICA_REDUCE_KIND_NORM) return s->d->p > 0 ? fabs(v) : -fabs(v);
     return s->d->kind == MICA_REDUCE_KIND_MIN ? -v : v;
 }
 
@@ -57,7 +60,9 @@ static void look(slice *s)
         if (!isnan(s->best) && (isnan(c) || c > s->best)) s->best = c;
     }
     const long double mean = s->sum / (long double)s->n;
-    const bool moments = s->d->kind >= MICA_REDUCE_KIND_VAR;
+    const bool moments = s->d->kind == MICA_REDUCE_KIND_VAR || s->d->kind == MICA_REDUCE_KIND_STD;
+    const double extreme = fabs(s->best), p = s->d->p;
+    long double powers = 0;
     for (int64_t i = 0; i < s->n; i++) {
         const double v = element(s, i);
         const long double off = (long double)v - (moments ? mean : 0);
@@ -66,7 +71,11 @@ static void look(slice *s)
         s->exponentials += e;
         if (e > 0) s->spread += (double)e * fabs(v - s->best);
         s->equal += same(compared(s, v), s->best);
+        powers += powl(fabsl((long double)v) / (long double)extreme, (long double)p);
     }
+    const bool whole = extreme == 0 || isinf(extreme);
+    s->norm =
+        whole ? (long double)extreme : (long double)extreme * powl(powers, 1 / (long double)p);
     s->spread /= (double)s->exponentials;
 }
 
@@ -124,6 +133,28 @@ static void put_moment(const slice *s, int64_t i, double v)
             : error * (double)fabsl(share) + (double)fabsl(g) * (1 + 2 * s->most / deviation));
 }
 
+static void put_norm(const slice *s, int64_t i, double v)
+{
+    const double p = s->d->p, y = as_summed(s, s->norm, s->norm != 0);
+    const double least = s->x->t.dtype == MICA_F64 ? DBL_MIN : (double)FLT_MIN; /* in roundoff */
+    const double error = 11 + (10 + log((double)s->n)) / fabs(p) + least / y;
+    if (p == 0) {
+        put(s, i, 0, 0);
+    } else if (isinf(p)) {
+        const bool takes = same(compared(s, v), s->best);
+        const double g = takes ? sign(v) * s->dy / (double)s->equal : 0;
+        put(s, i, (long double)g, fabs(g));
+    } else if (v == 0 || y == 0) {
+        put(s, i, 0, 0);
+    } else {
+        const long double share =
+            powl(fabsl((long double)v) / (long double)y, (long double)(p - 1));
+        const long double g = (long double)sign(v) * share * (long double)s->dy;
+        put(s, i, g,
+            (double)fabsl(g) * (8 + fabs(p - 1) * error) + (1 + fabs(p)) * least * fabs(s->dy));
+    }
+}
+
 static void put_gradient(const slice *s, int64_t i)
 {
     const double v = element(s, i);
@@ -140,6 +171,9 @@ static void put_gradient(const slice *s, int64_t i)
     case MICA_REDUCE_KIND_VAR:
     case MICA_REDUCE_KIND_STD:
         put_moment(s, i, v);
+        return;
+    case MICA_REDUCE_KIND_NORM:
+        put_norm(s, i, v);
         return;
     case MICA_REDUCE_KIND_MEAN:
         g = dy / n;

@@ -44,6 +44,7 @@ static const mica_field fields[] = {
     FURTHER(x7),
     FIELD(dy, TENSOR, .zero = "inferred", .doc = "bwd: gradient of y"),
     FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
+    FIELD(p, F64, .def = 2, .infinite = true, .doc = "norm: its order; inf and -inf, too"),
 };
 
 static const mica_arg args[] = {
@@ -178,10 +179,21 @@ static mica_status refuse_backward(const mica_reduce_desc *d, mica_why *why)
                         mica_dtype_name(d->x.dtype));
 }
 
+/* Norms that are kinds of their own. */
+static void name_norm(mica_reduce_desc *d)
+{
+    if (d->kind == MICA_REDUCE_KIND_NORM && d->p == 1) d->kind = MICA_REDUCE_KIND_NORM1;
+    if (d->kind == MICA_REDUCE_KIND_NORM && d->p == 2) d->kind = MICA_REDUCE_KIND_NORM2;
+    if (d->kind == MICA_REDUCE_KIND_NORM && d->p == (double)INFINITY)
+        d->kind = MICA_REDUCE_KIND_AMAX;
+    if (d->kind != MICA_REDUCE_KIND_NORM) d->p = 2;
+}
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_reduce_desc *d = desc;
     if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
+    name_norm(d);
     MICA_TRY(infer_axes(d, why));
     if (mica_reduce_row_of(d)->by != REDUCE_MOMENTS) d->correction = 0;
     if (d->pass == MICA_REDUCE_BWD) MICA_TRY(refuse_backward(d, why));
@@ -205,6 +217,8 @@ static mica_status check_map(const mica_reduce_desc *d, mica_why *why)
         if (mica_reduce_map_input(d, k))
             return mica_invalid(why, "x%d is given, map, which it is for, is not", k);
     if (!mica_reduce_is_mapped(d)) return MICA_OK;
+    if (d->kind == MICA_REDUCE_KIND_NORM)
+        return mica_invalid(why, "norm of a map with p=%g: p may be 1, 2 and inf then", d->p);
     if (mica_reduce_row_of(d)->by == REDUCE_ARG)
         return mica_invalid(why, "%s of a map: positions are those of elements of x",
                             kinds[d->kind]);
@@ -334,6 +348,8 @@ mica_status mica_reduce_accepts(const void *desc, const mica_device_info *device
 {
     (void)device;
     const mica_reduce_desc *d = desc;
+    if (d->kind == MICA_REDUCE_KIND_NORM)
+        return mica_refuse(why, "norm's p is %g, this engine has those of 1, 2 and inf", d->p);
     if (d->pass == MICA_REDUCE_FWD) return MICA_OK;
     return mica_refuse(why, "pass is bwd, this engine has fwd");
 }

@@ -27,7 +27,8 @@ enum { REDUCE_ELEMENTS, REDUCE_SUMS, REDUCE_FLOATS, REDUCE_TRUTHS, REDUCE_COUNTS
     X(VAR, "var", MOMENTS, AS_IT_IS, VARIANCE, FLOATS)                                             \
     X(STD, "std", MOMENTS, AS_IT_IS, DEVIATION, FLOATS)                                            \
     X(ARGMAX, "argmax", ARG, AS_IT_IS, PLAIN, COUNTS)                                              \
-    X(ARGMIN, "argmin", ARG, OPPOSITE, PLAIN, COUNTS)
+    X(ARGMIN, "argmin", ARG, OPPOSITE, PLAIN, COUNTS)                                              \
+    X(NORM, "norm", SUM, ABS, PLAIN, FLOATS)
 
 typedef struct mica_reduce_row {
     int by, front, behind, result;

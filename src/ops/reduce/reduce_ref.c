@@ -34,6 +34,8 @@ typedef struct slice {
     const mapped *map; /* NULL: elements are x's own */
     int64_t index;     /* among slices */
     errors *errors;
+    bool norm; /* of order p */
+    double p;
 } slice;
 
 typedef struct result {
@@ -230,9 +232,33 @@ static double carried(const slice *s, const result *r)
     }
 }
 
+/* By shares of the extreme magnitude; what a power is off by, a root multiplies. */
+static result of_norm(const slice *s)
+{
+    double most = 0, least = INFINITY;
+    int64_t count = 0;
+    bool nan = false;
+    for (int64_t i = 0; i < s->n; i++) {
+        const double v = front(s, i);
+        most = fmax(most, v), least = fmin(least, v);
+        nan |= isnan(v) != 0;
+        count += v != 0;
+    }
+    if (s->p == 0) return (result){.value = (double)count, .magnitude = (double)count};
+    if (nan) return (result){.value = NAN};
+    const double extreme = s->p > 0 ? most : least;
+    if (isinf(s->p) || extreme == 0 || isinf(extreme)) return (result){.value = extreme};
+    long double sum = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        sum += powl((long double)front(s, i) / (long double)extreme, (long double)s->p);
+    const double y = (double)((long double)extreme * powl(sum, 1 / (long double)s->p));
+    return (result){.value = y, .magnitude = y * (10 + (10 + log((double)s->n)) / fabs(s->p))};
+}
+
 static result reduce(const slice *s)
 {
     if (s->integers) return of_integers(s);
+    if (s->norm) return of_norm(s);
     switch (s->row->by) {
     case REDUCE_MAX:
     case REDUCE_ARG:
@@ -288,11 +314,18 @@ void mica_reduce_reference(const void *desc, const mica_view *args, const double
 #pragma omp parallel for num_threads(mica_cpu_threads_for((double)count *(double)(n + 1) * 8))
     for (int64_t i = 0; i < count; i++) {
         errors e = {0};
-        const slice s = {row,      x,
-                         elements, mica_offset(&kept, i),
-                         n,        d->correction,
-                         integers, mica_reduce_is_mapped(d) ? &map : NULL,
-                         i,        &e};
+        const slice s = {row,
+                         x,
+                         elements,
+                         mica_offset(&kept, i),
+                         n,
+                         d->correction,
+                         integers,
+                         mica_reduce_is_mapped(d) ? &map : NULL,
+                         i,
+                         &e,
+                         d->kind == MICA_REDUCE_KIND_NORM,
+                         d->p};
         result r = reduce(&s);
         if (s.map) r.magnitude += carried(&s, &r);
         const int64_t at = mica_offset(&to, i);
