@@ -45,13 +45,13 @@ static const mica_arg args[] = {
         {ARG(dgrid), {MICA_UNUSED, MICA_OUT}, .types = MICA_FLOATS, .like = "grid", .with = "x"},
 };
 
-int mica_sample_all_taps(const mica_grid_sample_desc *d)
+int mica_grid_sample_all_taps(const mica_grid_sample_desc *d)
 {
-    const int taps = mica_sample_taps(d);
+    const int taps = mica_grid_sample_taps(d);
     return d->grid.rank == 5 ? taps * taps * taps : taps * taps;
 }
 
-mica_taps_strides mica_sample_grid_strides(const mica_tensor *grid)
+mica_taps_strides mica_grid_sample_grid_strides(const mica_tensor *grid)
 {
     mica_taps_strides s = {.n = grid->dims[0] > 1 ? grid->strides[0] : 0,
                            .c = grid->strides[grid->rank - 1]};
@@ -65,7 +65,7 @@ mica_taps_strides mica_sample_grid_strides(const mica_tensor *grid)
 /* Sizes that y has. */
 static void output_dims(const mica_grid_sample_desc *d, mica_tensor *y)
 {
-    const mica_tensor *x = mica_sample_image(d);
+    const mica_tensor *x = mica_grid_sample_image(d);
     y->rank = x->rank;
     y->dims[0] = d->grid.dims[0], y->dims[1] = x->dims[1];
     for (int i = 2; i < y->rank; i++) y->dims[i] = d->grid.dims[i - 1];
@@ -74,11 +74,11 @@ static void output_dims(const mica_grid_sample_desc *d, mica_tensor *y)
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_grid_sample_desc *d = desc;
-    const bool fwd = mica_sample_is_forward(d);
+    const bool fwd = mica_grid_sample_is_forward(d);
     if (!fwd && !mica_tensor_given(&d->dx) && !mica_tensor_given(&d->dgrid))
         return mica_invalid(why, "neither dx nor dgrid is given, one of them is needed");
     if (!fwd && !mica_tensor_given(&d->dgrid)) d->x = (mica_tensor){0};
-    const mica_tensor *x = mica_sample_image(d);
+    const mica_tensor *x = mica_grid_sample_image(d);
     const int axes = x->rank - 2;
     if (axes != 2 && axes != 3)
         return mica_invalid(why, "x has rank %d; sampling takes N x C and two or three axes",
@@ -99,8 +99,8 @@ static mica_status infer(void *desc, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_grid_sample_desc *d = desc;
-    const mica_tensor *x = mica_sample_image(d), *y = mica_sample_output(d);
-    const bool fwd = mica_sample_is_forward(d);
+    const mica_tensor *x = mica_grid_sample_image(d), *y = mica_grid_sample_output(d);
+    const bool fwd = mica_grid_sample_is_forward(d);
     mica_tensor want = {0};
     if (d->mode == MICA_GRID_SAMPLE_BICUBIC && x->rank != 4)
         return mica_invalid(why, "x has %d axes, bicubic takes two", x->rank - 2);
@@ -129,8 +129,8 @@ static mica_status check(const void *desc, mica_why *why)
 static int64_t terms(const void *desc)
 {
     const mica_grid_sample_desc *d = desc;
-    const int64_t taps = mica_sample_all_taps(d);
-    if (mica_sample_is_forward(d)) return taps;
+    const int64_t taps = mica_grid_sample_all_taps(d);
+    if (mica_grid_sample_is_forward(d)) return taps;
     const mica_tensor *y = &d->dy;
     int64_t most = 1, outputs = 1;
     for (int i = 2; i < y->rank; i++) outputs *= y->dims[i];
@@ -144,7 +144,7 @@ static bool exact(const void *desc)
 {
     const mica_grid_sample_desc *d = desc;
     if (mica_tensor_given(&d->dgrid) || d->mode == MICA_GRID_SAMPLE_BICUBIC) return false;
-    const mica_tensor *x = mica_sample_image(d);
+    const mica_tensor *x = mica_grid_sample_image(d);
     if (d->mode == MICA_GRID_SAMPLE_NEAREST) return true;
     for (int i = 2; i < x->rank; i++) {
         const int64_t n = x->dims[i] - d->align_corners;
@@ -156,8 +156,10 @@ static bool exact(const void *desc)
 static void cost(const void *desc, double *flops, double *bytes)
 {
     const mica_grid_sample_desc *d = desc;
-    *flops = 2.0 * (double)mica_tensor_count(mica_sample_output(d)) * mica_sample_all_taps(d);
-    if (!mica_sample_is_forward(d) && mica_tensor_given(&d->dgrid) && mica_tensor_given(&d->dx))
+    *flops =
+        2.0 * (double)mica_tensor_count(mica_grid_sample_output(d)) * mica_grid_sample_all_taps(d);
+    if (!mica_grid_sample_is_forward(d) && mica_tensor_given(&d->dgrid) &&
+        mica_tensor_given(&d->dx))
         *flops *= 2;
     *bytes = 0;
 }
@@ -169,7 +171,7 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill fil
     const mica_grid_sample_desc *d = desc;
     (void)scalars;
     if (arg != MICA_GRID_SAMPLE_GRID || fill == MICA_FILL_EDGES) return false;
-    const mica_tensor *x = mica_sample_image(d);
+    const mica_tensor *x = mica_grid_sample_image(d);
     const int axes = x->rank - 2;
     const int64_t count = mica_tensor_count(&d->grid);
     for (int64_t i = 0; i < count; i++) {
@@ -185,11 +187,11 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill fil
     return true;
 }
 
-void mica_sample_contract(const void *desc, const mica_config *config, mica_contract *contract)
+void mica_grid_sample_contract(const void *desc, const mica_config *config, mica_contract *contract)
 {
     const mica_grid_sample_desc *d = desc;
     (void)config;
-    if (d->mode != MICA_GRID_SAMPLE_NEAREST || !mica_sample_is_forward(d)) return;
+    if (d->mode != MICA_GRID_SAMPLE_NEAREST || !mica_grid_sample_is_forward(d)) return;
     contract->n_seq = contract->n_outer = 0;
     contract->ulps = 0;
 }
@@ -212,6 +214,6 @@ const mica_op mica_op_grid_sample = {
     .exact = exact,
     .ulps = 8,
     .fill = fill,
-    .reference = mica_sample_reference,
+    .reference = mica_grid_sample_reference,
     .engines = engines,
 };

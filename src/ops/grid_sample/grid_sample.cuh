@@ -31,7 +31,7 @@ constexpr int TAPS = AXES == 3 ? EACH * EACH * EACH : EACH * EACH;
 /* Output i of all samples. */
 struct output_t { s64 n, at[AXES]; };
 
-template <typename U> INLINE output_t output_of(const mica_sample_args &a, U i)
+template <typename U> INLINE output_t output_of(const mica_grid_sample_args &a, U i)
 {
     output_t o;
 #pragma unroll
@@ -44,7 +44,7 @@ template <typename U> INLINE output_t output_of(const mica_sample_args &a, U i)
     return o;
 }
 
-INLINE output_t find_output(const mica_sample_args &a, s64 i)
+INLINE output_t find_output(const mica_grid_sample_args &a, s64 i)
 {
     return i >> 32 ? output_of<u64>(a, (u64)i) : output_of<u32>(a, (u32)i);
 }
@@ -62,7 +62,7 @@ struct axes_t {
     real scale[AXES];
 };
 
-INLINE axes_t axes_of(const mica_sample_args &a, const output_t &o)
+INLINE axes_t axes_of(const mica_grid_sample_args &a, const output_t &o)
 {
     axes_t t;
     const grid_t *grid = (const grid_t *)a.grid + place_of(o, a.grid_step);

@@ -7,7 +7,7 @@
 #include "ops/taps/taps_args.h"
 
 /* Strides: of x, dx, y and dy those of N, C and the axes; of grids C is the last dimension. */
-typedef struct mica_sample_args {
+typedef struct mica_grid_sample_args {
     const void *x, *grid, *dy;
     void *y, *dgrid;
     mica_taps_strides x_step, grid_step, y_step, dgrid_step; /* y_step: of y or dy */
@@ -15,6 +15,6 @@ typedef struct mica_sample_args {
     mica_taps_lists lists; /* that taps of dx go to */
     int padding, align;
     int whole; /* accesses of vectors of channels are aligned */
-} mica_sample_args;
+} mica_grid_sample_args;
 
 #endif

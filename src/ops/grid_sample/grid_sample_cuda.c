@@ -10,7 +10,7 @@
 enum { BLOCK = 256, WARP = 32, PLANE_GROUP = 16, MOST_PLANES = 64, SLOPE_BLOCK = 128 };
 
 typedef struct state {
-    mica_sample_args args;
+    mica_grid_sample_args args;
     mica_kernel *forward, *slopes, *emit;
     mica_grid grid, slopes_grid, emit_grid;
     mica_taps taps;
@@ -36,7 +36,7 @@ static mica_status build_forward(mica_plan *plan, state *s)
     const mica_grid_sample_desc *d = plan->desc;
     char buffer[512] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    const mica_sample_args *a = &s->args;
+    const mica_grid_sample_args *a = &s->args;
     const bool last = s->vector_bytes > 0;
     const int64_t c = a->shape.c, outputs = a->shape.n * a->shape.out_count;
     int group = PLANE_GROUP;
@@ -53,7 +53,7 @@ static mica_status build_forward(mica_plan *plan, state *s)
     mica_prologue_int(&p, "CHANNELS_LAST", last);
     mica_prologue_int(&p, "GROUP", group);
     mica_prologue_type(&p, "x_t", d->x.dtype);
-    mica_prologue_type(&p, "real", mica_sample_real(d));
+    mica_prologue_type(&p, "real", mica_grid_sample_real(d));
     mica_kernel_spec spec = {"ops/grid_sample/grid_sample_forward.cu", "grid_sample_forward",
                              buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &s->forward);
@@ -64,10 +64,10 @@ static mica_status build_slopes(mica_plan *plan, state *s)
     const mica_grid_sample_desc *d = plan->desc;
     char buffer[512] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    const mica_sample_args *a = &s->args;
+    const mica_grid_sample_args *a = &s->args;
     const bool last = s->vector_bytes > 0;
     int group = last ? s->vector_bytes * 8 / mica_dtype_bits(d->x.dtype) : 1, lanes = 1;
-    if (mica_sample_taps(d) == 4 && group > 4) group = 4; /* of 16 taps, or registers spill */
+    if (mica_grid_sample_taps(d) == 4 && group > 4) group = 4; /* of 16 taps, or registers spill */
     while (last && lanes < WARP && lanes * group < a->shape.c) lanes *= 2;
     const int64_t of_block = last ? SLOPE_BLOCK / lanes : WARP;
     const int64_t outputs = a->shape.n * a->shape.out_count;
@@ -79,7 +79,7 @@ static mica_status build_slopes(mica_plan *plan, state *s)
     mica_prologue_int(&p, "LANES", lanes);
     mica_prologue_type(&p, "x_t", d->x.dtype);
     mica_prologue_type(&p, "dgrid_t", d->dgrid.dtype);
-    mica_prologue_type(&p, "real", mica_sample_real(d));
+    mica_prologue_type(&p, "real", mica_grid_sample_real(d));
     mica_kernel_spec spec = {"ops/grid_sample/grid_sample_slopes.cu", "grid_sample_slopes", buffer,
                              0};
     return mica_plan_add_kernel(plan, &spec, &s->slopes);
@@ -90,8 +90,8 @@ static mica_status build_gradient(mica_plan *plan, state *s)
     const mica_grid_sample_desc *d = plan->desc;
     char buffer[512] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    const mica_dtype real = mica_sample_real(d);
-    MICA_TRY(mica_taps_build(plan, &s->taps, &d->dy, &d->dx, mica_sample_all_taps(d), real));
+    const mica_dtype real = mica_grid_sample_real(d);
+    MICA_TRY(mica_taps_build(plan, &s->taps, &d->dy, &d->dx, mica_grid_sample_all_taps(d), real));
     const int64_t outputs = s->args.shape.n * s->args.shape.out_count;
     if (!s->taps.sum || outputs == 0) return MICA_OK;
     s->emit_grid = (mica_grid){.grid = {(unsigned)((outputs - 1) / BLOCK + 1)}, .block = {BLOCK}};
@@ -102,39 +102,40 @@ static mica_status build_gradient(mica_plan *plan, state *s)
 }
 
 /* Whether a sample's channels are neighbours, aligned for vectors everywhere. */
-static int vector_of(const mica_grid_sample_desc *d, const mica_sample_args *a)
+static int vector_of(const mica_grid_sample_desc *d, const mica_grid_sample_args *a)
 {
     if (a->shape.c < 2 || a->x_step.c != 1 || a->y_step.c != 1) return 0;
     int64_t steps = a->x_step.n | a->y_step.n;
     for (int i = 0; i < MICA_TAPS_AXES; i++) steps |= a->x_step.at[i] | a->y_step.at[i];
-    const mica_dtype type = mica_sample_image(d)->dtype;
+    const mica_dtype type = mica_grid_sample_image(d)->dtype;
     return mica_access_bytes(type, mica_access_fit(mica_access_of(type), steps));
 }
 
 static mica_status build(mica_plan *plan)
 {
     const mica_grid_sample_desc *d = plan->desc;
-    const mica_tensor *x = mica_sample_image(d), *y = mica_sample_output(d);
+    const mica_tensor *x = mica_grid_sample_image(d), *y = mica_grid_sample_output(d);
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     s->args.shape = mica_taps_shape_of(x, y);
     s->args.x_step = mica_taps_strides_of(x);
     s->args.y_step = mica_taps_strides_of(y);
-    s->args.grid_step = mica_sample_grid_strides(&d->grid);
+    s->args.grid_step = mica_grid_sample_grid_strides(&d->grid);
     s->args.padding = (int)d->padding, s->args.align = d->align_corners;
     s->vector_bytes = vector_of(d, &s->args);
     s->dx = mica_tensor_given(&d->dx);
     const bool some = s->args.shape.n * s->args.shape.out_count > 0;
-    if (mica_sample_is_forward(d))
+    if (mica_grid_sample_is_forward(d))
         return some && s->args.shape.c ? build_forward(plan, s) : MICA_OK;
     if (mica_tensor_given(&d->dgrid) && some) {
-        s->args.dgrid_step = mica_sample_grid_strides(&d->dgrid);
+        s->args.dgrid_step = mica_grid_sample_grid_strides(&d->dgrid);
         MICA_TRY(build_slopes(plan, s));
     }
     return s->dx ? build_gradient(plan, s) : MICA_OK;
 }
 
-static mica_status run_gradient(const mica_plan *plan, const mica_run *run, mica_sample_args *a)
+static mica_status run_gradient(const mica_plan *plan, const mica_run *run,
+                                mica_grid_sample_args *a)
 {
     const state *s = plan->state;
     MICA_TRY(mica_taps_begin(plan, &s->taps, run, &a->lists));
@@ -145,7 +146,7 @@ static mica_status run_gradient(const mica_plan *plan, const mica_run *run, mica
 static mica_status run(const mica_plan *plan, const mica_run *run)
 {
     const state *s = plan->state;
-    mica_sample_args a = s->args;
+    mica_grid_sample_args a = s->args;
     a.x = run->args[MICA_GRID_SAMPLE_X];
     a.grid = run->args[MICA_GRID_SAMPLE_GRID];
     a.y = run->args[MICA_GRID_SAMPLE_Y];
@@ -162,6 +163,6 @@ const mica_engine mica_grid_sample_cuda = {.name = "cuda",
                                            .cuda = true,
                                            .reached = 0.6,
                                            .start_ms = 3e-3,
-                                           .contract = mica_sample_contract,
+                                           .contract = mica_grid_sample_contract,
                                            .build = build,
                                            .run = run};

@@ -4,7 +4,7 @@
 #include "ops/grid_sample/grid_sample.cuh"
 #include "ops/taps/taps.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK) grid_sample_emit(const mica_sample_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK) grid_sample_emit(const mica_grid_sample_args a)
 {
     overlap_wait();
     const s64 i = (s64)blockIdx.x * BLOCK + threadIdx.x;

@@ -6,7 +6,7 @@
  * grid_sample.cuh: CHANNELS_LAST, GROUP; types x_t, offset_t. */
 #include "ops/grid_sample/grid_sample.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK) grid_sample_forward(const mica_sample_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK) grid_sample_forward(const mica_grid_sample_args a)
 {
     overlap_wait();
     const s64 outputs = a.shape.n * a.shape.out_count;

@@ -252,21 +252,21 @@ static void gradient(const job *j, int64_t count, int taps)
     mica_release(all);
 }
 
-void mica_sample_reference(const void *desc, const mica_view *args, const double *scalars)
+void mica_grid_sample_reference(const void *desc, const mica_view *args, const double *scalars)
 {
     const mica_grid_sample_desc *d = desc;
-    const mica_tensor *y = mica_sample_output(d);
+    const mica_tensor *y = mica_grid_sample_output(d);
     (void)scalars;
     const job j = {.d = d,
                    .args = args,
                    .axes = y->rank - 2,
-                   .taps = mica_sample_taps(d),
-                   .f64 = mica_sample_real(d) == MICA_F64,
-                   .shape = mica_taps_shape_of(mica_sample_image(d), y)};
-    const int taps = mica_sample_all_taps(d);
+                   .taps = mica_grid_sample_taps(d),
+                   .f64 = mica_grid_sample_real(d) == MICA_F64,
+                   .shape = mica_taps_shape_of(mica_grid_sample_image(d), y)};
+    const int taps = mica_grid_sample_all_taps(d);
     const int64_t count = j.shape.n * j.shape.out_count;
     const bool slopes_wanted = args[MICA_GRID_SAMPLE_DGRID].data != NULL;
-    for (int64_t i = 0; i < count && (slopes_wanted || mica_sample_is_forward(d)); i++) {
+    for (int64_t i = 0; i < count && (slopes_wanted || mica_grid_sample_is_forward(d)); i++) {
         outputs o;
         locate(&j, i, &o);
         if (slopes_wanted)

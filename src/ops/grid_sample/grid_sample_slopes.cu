@@ -8,7 +8,7 @@
 
 constexpr int WARP = 32, SHARERS = BLOCK / WARP;
 
-INLINE void store_slopes(const mica_sample_args &a, const output_t &o, const axes_t &t, const offset_t *at,
+INLINE void store_slopes(const mica_grid_sample_args &a, const output_t &o, const axes_t &t, const offset_t *at,
                          const real *dot)
 {
     dgrid_t *to = (dgrid_t *)a.dgrid + place_of(o, a.dgrid_step);
@@ -22,7 +22,7 @@ INLINE void store_slopes(const mica_sample_args &a, const output_t &o, const axe
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) grid_sample_slopes(const mica_sample_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK) grid_sample_slopes(const mica_grid_sample_args a)
 {
     __shared__ real shared[CHANNELS_LAST ? 1 : SHARERS * TAPS * WARP];
     overlap_wait();

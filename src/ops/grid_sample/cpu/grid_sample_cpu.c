@@ -14,8 +14,8 @@
 enum { OUTPUTS = 1024, CHANNELS = 16 };
 
 typedef struct state {
-    mica_sample_job job;
-    const mica_sample_loops *loops;
+    mica_grid_sample_job job;
+    const mica_grid_sample_loops *loops;
     mica_dtype real;
     bool dx, dgrid, direct; /* direct: dx is of sums */
     size_t sums;
@@ -27,7 +27,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t row_of(const mica_sample_job *j)
+static int64_t row_of(const mica_grid_sample_job *j)
 {
     const mica_taps_shape *s = &j->args.shape;
     int64_t row = s->out[j->axes - 1];
@@ -43,25 +43,25 @@ static int64_t row_of(const mica_sample_job *j)
 static mica_status build(mica_plan *plan)
 {
     const mica_grid_sample_desc *d = plan->desc;
-    const mica_tensor *x = mica_sample_image(d), *y = mica_sample_output(d);
+    const mica_tensor *x = mica_grid_sample_image(d), *y = mica_grid_sample_output(d);
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    mica_sample_job *j = &s->job;
+    mica_grid_sample_job *j = &s->job;
     j->args.shape = mica_taps_shape_of(x, y);
     j->args.x_step = mica_taps_strides_of(x);
     j->args.y_step = mica_taps_strides_of(y);
-    j->args.grid_step = mica_sample_grid_strides(&d->grid);
-    j->axes = x->rank - 2, j->taps = mica_sample_taps(d);
+    j->args.grid_step = mica_grid_sample_grid_strides(&d->grid);
+    j->axes = x->rank - 2, j->taps = mica_grid_sample_taps(d);
     j->mode = (int)d->mode, j->padding = (int)d->padding, j->align = d->align_corners;
     j->type = x->dtype, j->grid_type = d->grid.dtype, j->dgrid_type = d->dgrid.dtype;
     j->row = row_of(j);
-    s->real = mica_sample_real(d);
-    s->loops = s->real == MICA_F64 ? &mica_sample_loops_f64 : &mica_sample_loops_f32;
+    s->real = mica_grid_sample_real(d);
+    s->loops = s->real == MICA_F64 ? &mica_grid_sample_loops_f64 : &mica_grid_sample_loops_f32;
     s->bytes = mica_op_bytes(plan->op, d) * 4;
     s->dx = mica_tensor_given(&d->dx), s->dgrid = mica_tensor_given(&d->dgrid);
     const bool many = j->args.shape.c > 3 && j->args.y_step.c == 1;
     j->channels_last = many && j->args.x_step.c == 1;
-    if (s->dgrid) j->args.dgrid_step = mica_sample_grid_strides(&d->dgrid);
+    if (s->dgrid) j->args.dgrid_step = mica_grid_sample_grid_strides(&d->dgrid);
     if (!s->dx) return MICA_OK;
     s->direct = d->dx.dtype == s->real;
     mica_tensor sums = d->dx;
@@ -73,7 +73,7 @@ static mica_status build(mica_plan *plan)
                      &s->sums);
 }
 
-static void forward(const state *s, const mica_sample_job *j)
+static void forward(const state *s, const mica_grid_sample_job *j)
 {
     const mica_taps_shape *p = &j->args.shape;
     const int64_t blocks = (p->n * p->out_count + OUTPUTS - 1) / OUTPUTS;
@@ -82,7 +82,7 @@ static void forward(const state *s, const mica_sample_job *j)
         s->loops->forward(j, b * OUTPUTS, least((b + 1) * OUTPUTS, p->n * p->out_count), 0, p->c);
 }
 
-static void slopes(const state *s, const mica_sample_job *j)
+static void slopes(const state *s, const mica_grid_sample_job *j)
 {
     const mica_taps_shape *p = &j->args.shape;
     const int64_t blocks = (p->n * p->out_count + OUTPUTS - 1) / OUTPUTS;
@@ -92,7 +92,7 @@ static void slopes(const state *s, const mica_sample_job *j)
 }
 
 /* Of channels c to c_end of sample n, element by element along the last axis. */
-static void clear(const state *s, const mica_sample_job *j, char *sums, int64_t n, int64_t c,
+static void clear(const state *s, const mica_grid_sample_job *j, char *sums, int64_t n, int64_t c,
                   int64_t c_end)
 {
     const mica_taps_strides *t = &j->sum_step;
@@ -111,8 +111,8 @@ static void clear(const state *s, const mica_sample_job *j, char *sums, int64_t 
     }
 }
 
-static void round_sums(const mica_sample_job *j, const mica_tensor *dx, const float *sums, void *to,
-                       int64_t n, int64_t c, int64_t c_end)
+static void round_sums(const mica_grid_sample_job *j, const mica_tensor *dx, const float *sums,
+                       void *to, int64_t n, int64_t c, int64_t c_end)
 {
     const mica_taps_strides *t = &j->sum_step, out = mica_taps_strides_of(dx);
     const int last = j->axes - 1;
@@ -134,7 +134,7 @@ static void round_sums(const mica_sample_job *j, const mica_tensor *dx, const fl
     }
 }
 
-static void gradient(const state *s, const mica_sample_job *j, const mica_tensor *dx, void *to,
+static void gradient(const state *s, const mica_grid_sample_job *j, const mica_tensor *dx, void *to,
                      void *sums)
 {
     const mica_taps_shape *p = &j->args.shape;
@@ -152,13 +152,13 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
 {
     const state *s = plan->state;
     const mica_grid_sample_desc *d = plan->desc;
-    mica_sample_job j = s->job;
+    mica_grid_sample_job j = s->job;
     j.args.x = run->args[MICA_GRID_SAMPLE_X];
     j.args.grid = run->args[MICA_GRID_SAMPLE_GRID];
     j.args.y = run->args[MICA_GRID_SAMPLE_Y];
     j.args.dy = run->args[MICA_GRID_SAMPLE_DY];
     j.args.dgrid = run->args[MICA_GRID_SAMPLE_DGRID];
-    if (mica_sample_is_forward(d)) forward(s, &j);
+    if (mica_grid_sample_is_forward(d)) forward(s, &j);
     if (s->dgrid) slopes(s, &j);
     if (!s->dx) return MICA_OK;
     void *dx = run->args[MICA_GRID_SAMPLE_DX];
@@ -170,6 +170,6 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
 const mica_engine mica_grid_sample_cpu = {.name = "cpu",
                                           .reached = 0.1,
                                           .start_ms = 3e-4,
-                                          .contract = mica_sample_contract,
+                                          .contract = mica_grid_sample_contract,
                                           .build = build,
                                           .run = run};

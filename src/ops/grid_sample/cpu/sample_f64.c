@@ -3,7 +3,7 @@
 #include <math.h>
 
 #define F32          0
-#define LOOPS        mica_sample_loops_f64
+#define LOOPS        mica_grid_sample_loops_f64
 #define add_of(a, b) ((a) + (b))
 #define mul_of(a, b) ((a) * (b))
 #define floor_of     floor

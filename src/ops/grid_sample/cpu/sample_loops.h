@@ -47,7 +47,7 @@ typedef struct block {
 } block;
 
 /* Offsets of output i of a sample, by axes. */
-static int64_t place(const mica_sample_job *j, const mica_taps_strides *s, int64_t i)
+static int64_t place(const mica_grid_sample_job *j, const mica_taps_strides *s, int64_t i)
 {
     int64_t at = 0;
     for (int a = j->axes - 1; a >= 0; a--) {
@@ -57,8 +57,8 @@ static int64_t place(const mica_sample_job *j, const mica_taps_strides *s, int64
     return at;
 }
 
-static void combine(const mica_sample_job *j, const mica_taps_strides *x, const sample_axis *axis,
-                    bool slopes, int64_t o, block *b)
+static void combine(const mica_grid_sample_job *j, const mica_taps_strides *x,
+                    const sample_axis *axis, bool slopes, int64_t o, block *b)
 {
     const int taps = j->taps;
     const int all = j->axes == 3 ? taps * taps * taps : taps * taps;
@@ -86,10 +86,10 @@ static void combine(const mica_sample_job *j, const mica_taps_strides *x, const 
 }
 
 /* The block from output i on, of (n, output); x: strides that taps are offsets by. */
-static void locate(const mica_sample_job *j, const mica_taps_strides *x, bool slopes, int64_t i,
-                   int64_t end, block *b)
+static void locate(const mica_grid_sample_job *j, const mica_taps_strides *x, bool slopes,
+                   int64_t i, int64_t end, block *b)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     b->n = i / a->shape.out_count, b->first = i % a->shape.out_count;
     const int64_t left = j->row - b->first % j->row;
     b->count = end - i < left ? end - i : left;
@@ -111,7 +111,8 @@ static void locate(const mica_sample_job *j, const mica_taps_strides *x, bool sl
 }
 
 /* Elements of plane `at`, at the taps; 0 where there is none. */
-static void gather(const mica_sample_job *j, int64_t at, const int64_t *taps, int64_t n, block *b)
+static void gather(const mica_grid_sample_job *j, int64_t at, const int64_t *taps, int64_t n,
+                   block *b)
 {
     const void *x = j->args.x;
     real *v = b->values;
@@ -144,16 +145,16 @@ static void add_scaled(real *sums, real w, const real *v, int64_t n)
     for (int64_t i = 0; i < n; i++) sums[i] += w * v[i];
 }
 
-static int all_taps(const mica_sample_job *j)
+static int all_taps(const mica_grid_sample_job *j)
 {
     return j->axes == 3 ? j->taps * j->taps * j->taps : j->taps * j->taps;
 }
 
 /* ---- forward ---- */
 
-static void forward_planes(const mica_sample_job *j, int64_t c, int64_t c_end, block *b)
+static void forward_planes(const mica_grid_sample_job *j, int64_t c, int64_t c_end, block *b)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     const int taps = all_taps(j);
     for (; c < c_end; c++) {
         real *sums = b->sums[0];
@@ -166,9 +167,9 @@ static void forward_planes(const mica_sample_job *j, int64_t c, int64_t c_end, b
     }
 }
 
-static void forward_columns(const mica_sample_job *j, int64_t c, int64_t c_end, block *b)
+static void forward_columns(const mica_grid_sample_job *j, int64_t c, int64_t c_end, block *b)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     const int taps = all_taps(j);
     for (int64_t o = 0; o < b->count; o++)
         for (int64_t from = c; from < c_end; from += SAMPLE_PIECE) {
@@ -183,7 +184,8 @@ static void forward_columns(const mica_sample_job *j, int64_t c, int64_t c_end, 
         }
 }
 
-static void forward(const mica_sample_job *j, int64_t first, int64_t end, int64_t c, int64_t c_end)
+static void forward(const mica_grid_sample_job *j, int64_t first, int64_t end, int64_t c,
+                    int64_t c_end)
 {
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     block *b = mica_scratch_take(sizeof *b);
@@ -198,10 +200,10 @@ static void forward(const mica_sample_job *j, int64_t first, int64_t end, int64_
 
 /* ---- gradient of x ---- */
 
-static void scatter(const mica_sample_job *j, int64_t first, int64_t end, int64_t c, int64_t c_end,
-                    void *sums)
+static void scatter(const mica_grid_sample_job *j, int64_t first, int64_t end, int64_t c,
+                    int64_t c_end, void *sums)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     const mica_taps_strides *s = &j->sum_step;
     const int taps = all_taps(j);
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
@@ -234,9 +236,9 @@ static void scatter(const mica_sample_job *j, int64_t first, int64_t end, int64_
 /* ---- gradient of the grid ---- */
 
 /* Sums over channels of dy times each tap's element. */
-static void add_planes(const mica_sample_job *j, block *b)
+static void add_planes(const mica_grid_sample_job *j, block *b)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     const int taps = all_taps(j);
     for (int64_t c = 0; c < a->shape.c; c++) {
         load(j->type, a->dy, b->y + c * a->y_step.c, a->y_step.at[j->axes - 1], b->piece, b->count);
@@ -247,9 +249,9 @@ static void add_planes(const mica_sample_job *j, block *b)
     }
 }
 
-static void add_columns(const mica_sample_job *j, block *b)
+static void add_columns(const mica_grid_sample_job *j, block *b)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     const int taps = all_taps(j);
     for (int64_t o = 0; o < b->count; o++)
         for (int64_t from = 0; from < a->shape.c; from += SAMPLE_PIECE) {
@@ -265,9 +267,9 @@ static void add_columns(const mica_sample_job *j, block *b)
         }
 }
 
-static void slopes(const mica_sample_job *j, int64_t first, int64_t end)
+static void slopes(const mica_grid_sample_job *j, int64_t first, int64_t end)
 {
-    const mica_sample_args *a = &j->args;
+    const mica_grid_sample_args *a = &j->args;
     const int taps = all_taps(j);
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     block *b = mica_scratch_take(sizeof *b);
@@ -293,4 +295,4 @@ static void slopes(const mica_sample_job *j, int64_t first, int64_t end)
     }
 }
 
-const mica_sample_loops LOOPS = {forward, scatter, slopes};
+const mica_grid_sample_loops LOOPS = {forward, scatter, slopes};
