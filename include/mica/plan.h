@@ -121,7 +121,7 @@ MICA_API bool mica_load_disturbed(const mica_load *from, const mica_load *to, bo
 /* ---- plans --------------------------------------------------------------------------------- */
 
 #define MICA_MAX_ARGS    64 /* of this version's mica_run; more later, at its end */
-#define MICA_MAX_SCALARS 4
+#define MICA_MAX_SCALARS 12
 
 /* A record of the problem, if there is one, comes first but for MICA_MODE_MODEL. */
 typedef enum mica_mode {
