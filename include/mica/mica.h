@@ -70,5 +70,6 @@
 #include "mica/quantize_blocks.h" /* quantize_blocks, dequantize_blocks */
 #include "mica/quantized_gemm.h"  /* quantized_gemm */
 #include "mica/random.h"          /* random, dropout */
+#include "mica/sample.h"          /* sample */
 
 #endif

@@ -180,6 +180,17 @@ class Views(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "K is 31, a block of q8_0 is 32 elements"):
             mica.quantized_gemm(np.ones((1, 31), np.float32), blocks, format="q8_0")
 
+    def test_tokens_of_logits(self):
+        x = np.array([[1, 3, 2, 3], [0, 9, -9, 0]], np.float32)
+        self.assertEqual(mica.sample(x, temperature=0).tolist(), [1, 1])
+        drawn = [mica.sample(x, top_k=2, seed=seed) for seed in range(20)]
+        self.assertEqual({int(tokens[0]) for tokens in drawn}, {1, 3})
+        self.assertEqual({int(tokens[1]) for tokens in drawn}, {1})
+        mask = np.array([[0b1000], [0b100]], np.uint32)
+        self.assertEqual(mica.sample(x, mask=mask).tolist(), [3, 2])
+        with self.assertRaisesRegex(mica.Invalid, "x has rank 1"):
+            mica.sample(x[0])
+
     def test_results_that_numpy_has_no_type_for(self):
         try:
             import ml_dtypes
