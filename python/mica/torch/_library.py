@@ -52,9 +52,9 @@ _STRIDED = torch.strided
 
 
 def _stays_a_call(name, told=set()):
-    """Tells inductor that the operator stays a call, before it decides so: in order to log that, PyTorch (2.11 to 2.15) writes out all
-    that the arguments were made of, what branches twice: behind sixteen residual blocks it does not come back. Elsewhere
-    this changes nothing."""
+    """Tells inductor that the operator stays a call, before it finds out: PyTorch 2.11 then writes out all that the arguments
+    were made of for a log, what branches twice, and behind sixteen residual blocks does not come back
+    (findings/torch-inductor-writes-out-branches.sh). Elsewhere this changes nothing."""
     graph = sys.modules.get("torch._inductor.graph")
     if graph is None or name in told:
         return
