@@ -12,7 +12,7 @@
 /* Elements are ordered by digits, the largest first: the leading bits of their keys, twice 9 bits more, and the
  * column's number in pieces, and where so few are left that the list holds them they are sorted there. */
 constexpr int SHIFT = 18, BINS = (SAMPLE_BITS << (23 - SHIFT)) + 1, PIECE_BITS = 11, DIGITS = SAMPLE_COLUMNS >> PIECE_BITS;
-constexpr int LIST = 2048, SLOTS = 4, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
+constexpr int LIST = 2048, SLOTS = 4, DEEP = 4 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
 static_assert(1 << PIECE_BITS <= LIST, "what has all digits in common fits the list");
 constexpr float MARGIN = PROBABILITIES ? 0.0f : 0x1p-18f; /* farther apart exponentials are in order */
 
@@ -75,20 +75,23 @@ __device__ __forceinline__ float raw_value(float v)
 
 /* Batches of the row, and how many of them are a chunk of a thread's. */
 __device__ __forceinline__ int batches_of(const row &r) { return (r.columns + BLOCK * BATCH * VECTOR - 1) / (BLOCK * BATCH * VECTOR); }
-__device__ __forceinline__ int batches_of_chunk(const row &r) { return (batches_of(r) + SLOTS - 1) / SLOTS; }
-
-/* f(column, element) of the thread `lane`'s share of a batch. */
-template <typename F> __device__ __forceinline__ void each_of_batch(const row &r, int batch, int lane, F f)
+__device__ __forceinline__ int batches_of_chunk(const row &r)
 {
-    lanes<x_t, VECTOR> raw[BATCH];
+    return (batches_of(r) + SLOTS * DEEP - 1) / (SLOTS * DEEP) * DEEP;
+}
+
+/* f(column, element) of the thread `lane`'s share of so many batches from one on. */
+template <int COUNT = 1, typename F> __device__ __forceinline__ void each_of_batch(const row &r, int batch, int lane, F f)
+{
+    lanes<x_t, VECTOR> raw[COUNT * BATCH];
     const int first = (batch * BATCH * BLOCK + lane) * VECTOR;
 #pragma unroll
-    for (int b = 0; b < BATCH; b++) {
+    for (int b = 0; b < COUNT * BATCH; b++) {
         const int c = first + b * (BLOCK * VECTOR);
         if (c + VECTOR <= r.columns) raw[b] = fetch<VECTOR>(r.x + (VECTOR > 1 ? (s64)c : c * r.a.x.column), r.a.whole);
     }
 #pragma unroll
-    for (int b = 0; b < BATCH; b++) {
+    for (int b = 0; b < COUNT * BATCH; b++) {
         const int c = first + b * (BLOCK * VECTOR);
         if (c + VECTOR <= r.columns) {
             float v[VECTOR];
@@ -435,8 +438,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) sample(const __grid_const
         for (int slot = 0; slot < SLOTS; slot++) {
             const int each_chunk = batches_of_chunk(r), begin = slot * each_chunk;
             float most = SAMPLE_NEVER;
-            for (int batch = begin; batch < begin + each_chunk && batch < batches_of(r); batch++)
-                each_of_batch(r, batch, threadIdx.x, [&](int c, float x) {
+            for (int batch = begin; batch < begin + each_chunk && batch < batches_of(r); batch += DEEP)
+                each_of_batch<DEEP>(r, batch, threadIdx.x, [&](int c, float x) {
                     const float v = r.penalised(c, x);
                     most = v > most ? v : most;
                     if (v > best) best = v, at = c;
