@@ -25,9 +25,10 @@ typedef struct mica_rnn_args {
     long long bias_side;
     const void *lengths; /* NULL: none */
     long long length_stride;
-    void *low;      /* the type of x: h, which the next product takes */
-    void *low_made; /* GATES: r h, likewise */
-    void *state;    /* acc: c, of a gru h */
+    int long_lengths; /* s64, else s32 */
+    void *low;        /* the type of x: h, which the next product takes */
+    void *low_made;   /* GATES: r h, likewise */
+    void *state;      /* acc: c, of a gru h */
     void *y;
     long long y_side, y_time, y_batch, y_unit;
     /* What gradients need of the layer; NULL: not asked for. */
@@ -41,6 +42,7 @@ typedef struct mica_rnn_slope_args {
     long long first; /* not 0: nothing came of a product yet */
     const void *gates, *cells, *states, *lengths;
     long long length_stride;
+    int long_lengths; /* s64, else s32 */
     const void *y;
     long long y_side, y_time, y_batch, y_unit;
     const void *rec; /* acc: what came through the product with R */

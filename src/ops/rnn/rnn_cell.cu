@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A step of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE (RNN_WHOLE,
- * ...), BIASED, SAVES (what gradients need is kept), BLOCK; types x_t, acc_t, length_t. */
+ * ...), SAVES (what gradients need is kept), BLOCK; types x_t, acc_t. */
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
 
 #include "ops/rnn/rnn_args.h"
+#include "ops/rnn/rnn_length.cuh"
 
 #define RNN __device__ __forceinline__
 typedef acc_t real;
@@ -32,7 +33,7 @@ RNN void read_gates(const mica_rnn_args &a, long long side, long long b, long lo
         x[g] = z[g * a.units];
         r[g] = PHASE == RNN_NEW ? ((const real *)a.rec_new)[row * a.units + unit]
                                 : ((const real *)a.rec)[(row * MULTIPLIED + g) * a.units + unit];
-        if (BIASED) r[g] += widen<real>(((const x_t *)a.bias)[side * a.bias_side + g * a.units + unit]);
+        if (a.bias) r[g] += widen<real>(((const x_t *)a.bias)[side * a.bias_side + g * a.units + unit]);
     }
 }
 
@@ -86,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) rnn_cell(const __grid_consta
     for (long long i = blockIdx.x * (long long)BLOCK + threadIdx.x; i < count; i += gridDim.x * (long long)BLOCK) {
         const long long row = i / a.units, unit = i - row * a.units, side = row / a.batch, b = row - side * a.batch;
         const long long time = side ? a.steps - 1 - a.step : a.step;
-        const bool live = !a.lengths || time < (long long)((const length_t *)a.lengths)[b * a.length_stride];
+        const bool live = time < rnn_length(a, b);
         real made = 0, gates[4] = {}, c_before = 0;
         x_t before = {};
         if constexpr (SAVES) {

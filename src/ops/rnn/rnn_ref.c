@@ -254,7 +254,8 @@ truth rnn_truth_of(const mica_rnn_desc *d, const mica_view *v)
     t.operand = tf32 ? mica_dtype_unit(MICA_F16) / c.unit : 0;
     /* Steps of 8 terms and more are cut off, parts of the sum are then added up. */
     t.sums = t.rounding > 1 || tf32 ? fmax(t.growth, (double)c.n_seq / 4 + 46) : t.growth;
-    t.least = d->x.dtype == MICA_F16 ? 1 : 0;
+    t.tiny = t.s.acc == MICA_F64 ? DBL_MIN : (double)FLT_MIN;
+    t.least = d->x.dtype == MICA_F16 ? 1 : d->x.dtype == MICA_BF16 ? 0x1p-109 : t.tiny;
     t.most = t.s.acc == MICA_F64 ? DBL_MAX : (double)FLT_MAX;
     t.largest = d->x.dtype == MICA_F16 ? 65504 : t.most / 4;
     return t;

@@ -120,8 +120,6 @@ static mica_status add_kernel(mica_plan *plan, int phase)
     mica_prologue_int(&p, "BLOCK", BLOCK);
     mica_prologue_type(&p, "x_t", s->s.type);
     mica_prologue_type(&p, "acc_t", s->s.acc);
-    mica_prologue_type(&p, "length_t",
-                       mica_tensor_given(&d->lengths) ? d->lengths.dtype : MICA_S32);
     const mica_kernel_spec spec = {"ops/rnn/rnn_slopes.cu", "rnn_slopes", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &s->kernels[phase]);
 }
@@ -180,6 +178,7 @@ static mica_rnn_slope_args args_of(const mica_plan *plan, const mica_run *r, int
     a.cells = states_of(plan, r, MICA_RNN_CELLS, layer);
     a.states = states_of(plan, r, MICA_RNN_STATES, layer);
     a.lengths = r->args[MICA_RNN_LENGTHS], a.length_stride = d->lengths.strides[0];
+    a.long_lengths = d->lengths.dtype == MICA_S64;
     a.y = last ? r->args[MICA_RNN_Y] : mica_at(r, s->between);
     a.y_unit = last ? d->y.strides[2] : 1;
     a.y_batch = last ? d->y.strides[1] : z->sides * z->hidden;

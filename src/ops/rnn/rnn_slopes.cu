@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A step of the gradients of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE
- * (RNN_SLOPES, ...), BLOCK; types x_t, acc_t, length_t. */
+ * (RNN_SLOPES, ...), BLOCK; types x_t, acc_t. */
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
 
 #include "ops/rnn/rnn_args.h"
+#include "ops/rnn/rnn_length.cuh"
 
 #define RNN __device__ __forceinline__
 typedef acc_t real;
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) rnn_slopes(const __grid_cons
     for (long long i = blockIdx.x * (long long)BLOCK + threadIdx.x; i < count; i += gridDim.x * (long long)BLOCK) {
         const long long row = i / a.units, unit = i - row * a.units, side = row / a.batch, b = row - side * a.batch;
         const long long time = side ? a.steps - 1 - a.step : a.step, later = side ? time - 1 : time + 1;
-        const long long length = a.lengths ? (long long)((const length_t *)a.lengths)[b * a.length_stride] : a.steps;
+        const long long length = rnn_length(a, b);
         real *direct = (real *)a.direct + i, dh = *direct;
         if (!a.first && later < length) dh += ((const real *)a.rec)[i];
         if constexpr (PHASE == RNN_INITIAL) {

@@ -168,13 +168,10 @@ static mica_status add_kernel(mica_plan *plan, int phase)
     mica_text p = {buffer, sizeof buffer, 0};
     mica_prologue_int(&p, "CELL", d->cell);
     mica_prologue_int(&p, "PHASE", phase);
-    mica_prologue_int(&p, "BIASED", d->bias == MICA_RNN_BIAS_TWO);
     mica_prologue_int(&p, "SAVES", mica_tensor_given(&d->states));
     mica_prologue_int(&p, "BLOCK", BLOCK);
     mica_prologue_type(&p, "x_t", s->s.type);
     mica_prologue_type(&p, "acc_t", s->s.acc);
-    mica_prologue_type(&p, "length_t",
-                       mica_tensor_given(&d->lengths) ? d->lengths.dtype : MICA_S32);
     const mica_kernel_spec spec = {"ops/rnn/rnn_cell.cu", "rnn_cell", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &s->kernels[phase]);
 }
@@ -256,6 +253,7 @@ static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t l
     a.bias = weights_of(plan, r, layer, 0, MICA_RNN_PART_BR);
     a.bias_side = 2 * z->gates * z->hidden;
     a.lengths = r->args[MICA_RNN_LENGTHS], a.length_stride = d->lengths.strides[0];
+    a.long_lengths = d->lengths.dtype == MICA_S64;
     a.low = mica_at(r, s->low), a.low_made = mica_at(r, s->low_made);
     a.state = mica_at(r, s->state);
     const bool last = layer == z->layers - 1;

@@ -24,12 +24,13 @@ typedef struct truth {
     const mica_view *v;
     rnn_sizes s;
     double unit, growth;
-    double sums;      /* error of a sum by its size, where tensor cores truncate more than growth */
-    double rounding;  /* of a number of the problem's type, in units */
-    double operand;   /* what tf32 loses of a number when it is multiplied */
-    double least;     /* f16: what rounding subnormal numbers costs, in units of 1 */
-    double most;      /* the end of the accumulator\'s type */
-    double largest;   /* of the type of x */
+    double sums;     /* error of a sum by its size, where tensor cores truncate more than growth */
+    double rounding; /* of a number of the problem's type, in units */
+    double operand;  /* what tf32 loses of a number when it is multiplied */
+    double least;   /* what rounding subnormal numbers of the problem's type costs, in units of 1 */
+    double tiny;    /* and those of the accumulator's */
+    double most;    /* the end of the accumulator\'s type */
+    double largest; /* of the type of x */
     number *in, *out; /* of a layer: steps x batch x sides x hidden */
 } truth;
 
@@ -66,8 +67,8 @@ static inline number add(const truth *t, number a, number b)
 static inline number multiply(const truth *t, number a, number b)
 {
     const double v = a.v * b.v, both = a.error * b.error * t->unit;
-    return within(t,
-                  (number){v, known(fabs(a.v) * b.error + a.error * fabs(b.v) + both + fabs(v))});
+    return within(t, (number){v, known(fabs(a.v) * b.error + a.error * fabs(b.v) + both + fabs(v)) +
+                                     t->tiny});
 }
 
 /* As it is stored for a product. */
