@@ -1130,6 +1130,51 @@ def momentum_sgd(node):
                     weight_decay=node("norm_coefficient"), lr=scalar(rate), step=2, results=("p", "m"))
 
 
+# ---- recurrent nets ----
+
+@rule("RNN", "LSTM", "GRU")
+def recurrent(node):
+    """Gates in the order of mica's rows; a direction backward alone as one forward of flipped steps."""
+    x, w, r, b, lengths, hx, cx, peepholes = (list(node.inputs) + [None] * 8)[:8]
+    cell = {1: "tanh", 4: "lstm", 3: "gru"}[w.shape[1] // r.shape[2]]
+    usual = {"tanh": [b"tanh"], "lstm": [b"sigmoid", b"tanh", b"tanh"], "gru": [b"sigmoid", b"tanh"]}[cell]
+    functions = [f.lower() for f in node("activations", usual * w.shape[0])]
+    if functions == [b"relu"] * w.shape[0] and cell == "tanh":
+        cell, functions = "relu", usual * w.shape[0]
+    need(functions == usual * w.shape[0], "other activations than the usual ones")
+    need(peepholes is None, "peepholes")
+    need(not node("input_forget", 0), "a forget gate coupled to the input gate")
+    need(node("clip") is None, "clipped gates")
+    need(node("direction", b"forward") != b"reverse" or lengths is None, "sequences of lengths backward alone")
+    order = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}.get(cell, (0,))  # of i o f c and z r h
+
+    def rows(m):  # of a direction, in their order
+        parts = np.split(m, len(order))
+        return np.concatenate([parts[k] for k in order])
+
+    hidden, both = r.shape[2], w.shape[0] == 2
+    flat = [rows(m).reshape(-1) for pair in zip(w, r) for m in pair]
+    if b is not None:
+        flat += [rows(half) for side in b for half in np.split(side, 2)]
+    batched = bool(node("layout", 0))
+    if batched:
+        x, hx, cx = (None if a is None else np.swapaxes(a, 0, 1) for a in (x, hx, cx))
+    back = node("direction", b"forward") == b"reverse"
+    fields = dict(cell=cell, x=x[::-1] if back else x, hidden=hidden, w=np.concatenate(flat), bidirectional=both,
+                  bias="two" if b is not None else "none", hy=type_of(x))
+    fields |= {name: a for name, a in (("hx", hx), ("cx", cx), ("lengths", lengths)) if a is not None}
+    if cell == "gru":
+        fields["reset_before"] = not node("linear_before_reset", 0)
+    results = ("y", "hy") + (("cy",) if cell == "lstm" else ())
+    if cell == "lstm":
+        fields["cy"] = type_of(x)
+    y, *states = node.run("rnn", results=results, **fields)
+    y = y.reshape(y.shape[:2] + (-1, hidden))
+    y = (y[::-1] if back else y).transpose((1, 0, 2, 3) if batched else (0, 2, 1, 3))
+    states = [np.swapaxes(s, 0, 1) if batched else s for s in states]
+    return [a for name, a in zip(node.outputs, [y, *states]) if name]
+
+
 for reason, names in {
     "makes a tensor of its attributes or of sizes: nothing is computed":
         "Constant ConstantOfShape EyeLike Range Shape Size BlackmanWindow HammingWindow HannWindow MelWeightMatrix",
@@ -1141,7 +1186,6 @@ for reason, names in {
     "the result's size depends on values": "Compress NonZero Unique NonMaxSuppression",
     "random numbers are each library's own": "Bernoulli RandomUniformLike",
     "no sort or top-k yet": "TopK",
-    "no recurrent nets yet": "GRU LSTM RNN",
     "no linear attention yet": "LinearAttention",
     "no resampling yet": "Resize AffineGrid RoiAlign",
     "no Fourier transforms yet": "DFT STFT",
