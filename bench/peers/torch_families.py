@@ -530,5 +530,37 @@ def moe_route(fields, t):
     return forward
 
 
+# ---- recurrent nets ----
+
+def rnn(fields, t):
+    """A module with the line's weights, so that cuDNN has them in one piece; sequences are packed by nobody here."""
+    refuse(fields, "reset_before", "lengths", "states")
+    if fields.get("pass", "fwd") != "fwd" or fields.get("bias", "two") == "one":
+        raise NotImplementedError("gradients, or one bias")
+    cell = fields.get("cell", "tanh")
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
+    more = {"nonlinearity": cell} if kind is torch.nn.RNN else {}
+    net = kind(t["x"].shape[2], int(fields["hidden"]), int(fields.get("layers", 1)), bias="bias" not in fields,
+               bidirectional=fields.get("bidirectional") == "1", device=t["x"].device, dtype=t["x"].dtype, **more).eval()
+    t["w"].mul_(int(fields["hidden"]) ** -0.5)
+    parameters = list(net.named_parameters())
+    at = 0
+    for biases in (False, True):  # all matrices, then all biases
+        for name, parameter in parameters:
+            if name.startswith("bias") == biases:
+                parameter.data.copy_(t["w"][at:at + parameter.numel()].view_as(parameter))
+                at += parameter.numel()
+    names = ["y", "hy"] + ["cy"] * (cell == "lstm")
+    states = tuple(t[name] for name in ("hx", "cx") if name in t)
+    start = None if not states else states if cell == "lstm" else states[0]
+
+    @torch.no_grad()
+    def call():
+        y, last = net(t["x"], start)
+        return {name: value for name, value in zip(names, (y, *(last if cell == "lstm" else [last]))) if name in t}
+
+    return call
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, softmax=softmax, random=random, dropout=dropout,
-                quantize=quantize, dequantize=dequantize, moe_route=moe_route)
+                quantize=quantize, dequantize=dequantize, moe_route=moe_route, rnn=rnn)

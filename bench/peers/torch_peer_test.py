@@ -63,6 +63,9 @@ moe_route logits=f32:40x24 bias=f32 k=3 groups=4 topk_groups=2 group_score={sum2
 moe_route logits=f32:40x24 k=3 counts=s32 aux=f32 z=f32
 moe_route pass=bwd logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
 scan kind={sum,max,logsumexp} x=f32:40x57 axis=1 reverse={0,1}
+rnn cell={tanh,relu,lstm,gru} x=f32:5x4x7 hidden=6 layers=2 bidirectional=1 hy=f32
+rnn cell=lstm x=f32:5x4x7 hidden=6 bias=none hx=f32 cx=f32 hy=f32 cy=f32
+rnn cell=gru x=f32:5x4x7 hidden=6 hx=f32
 """
 OTHERS = {"zero=s8": "y=u8", "zero=u8": "y=s8"}  # a zero point is of y's type
 
