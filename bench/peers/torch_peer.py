@@ -515,6 +515,15 @@ def grid_sample(fields, t):
     return lambda: dict(zip(("dx", "dgrid"), backward(t["dy"], x, grid, *numbers, align, mask)))
 
 
+def affine_grid(fields, t):
+    align = fields.get("align_corners") == "1"
+    if fields.get("pass") != "bwd":
+        size = [t["grid"].shape[0], 1, *t["grid"].shape[1:-1]]
+        return lambda: F.affine_grid(t["theta"], size, align)
+    size = [t["dgrid"].shape[0], 1, *t["dgrid"].shape[1:-1]]
+    return lambda: torch.ops.aten.affine_grid_generator_backward(t["dgrid"], size, align)
+
+
 def smooth(grid):
     """A slight rotation of the whole, as spatial transformers and warped images have it."""
     places = torch.meshgrid(*[torch.linspace(-1, 1, n) for n in grid.shape[1:-1]], indexing="ij")
@@ -525,10 +534,10 @@ def smooth(grid):
 
 BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, attention=attention,
                 activation=activation, cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
-                transform=transform, scan=scan, grid_sample=grid_sample) | torch_families.FAMILIES
+                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid) | torch_families.FAMILIES
 # Of those that do not say which results they give: the first one's name, forward and backward.
 RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
-           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None)}
+           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta")}
 
 
 def results_of(op, fields, value):

@@ -66,6 +66,7 @@
 #include "mica/slice.h"           /* slice */
 #include "mica/tile.h"            /* tile */
 #include "mica/grid_sample.h"     /* grid_sample */
+#include "mica/affine_grid.h"     /* affine_grid */
 #include "mica/quantize.h"        /* quantize, dequantize */
 #include "mica/quantize_blocks.h" /* quantize_blocks, dequantize_blocks */
 #include "mica/quantized_gemm.h"  /* quantized_gemm */

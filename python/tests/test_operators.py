@@ -222,6 +222,8 @@ class Others(unittest.TestCase):
         rows, columns = np.meshgrid(np.linspace(-1, 1, 4), np.linspace(-1, 1, 3), indexing="ij")
         grid = np.stack([columns, rows], -1)[None].astype(np.float32)
         np.testing.assert_allclose(mica.grid_sample(x, grid, align_corners=True), x, rtol=1e-5, atol=1e-6)
+        same = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
+        np.testing.assert_allclose(mica.affine_grid(same, grid="f32:1x4x3x2", align_corners=True), grid, atol=1e-6)
         beside = mica.grid_sample(x, grid + 8, mode="nearest", padding="border")
         np.testing.assert_array_equal(beside, np.broadcast_to(x[:, :, -1:, -1:], x.shape))
         dy = np.ones_like(x)

@@ -668,6 +668,14 @@ def lp_norm(node):
     return [expression(node, "where(x1==0.0,0.0,x0/x1)", x, length)]
 
 
+@rule("AffineGrid")
+def affine_grid(node):
+    theta, size = node.inputs
+    n, _, *axes = integers(size)
+    return [node.run("affine_grid", theta=theta, grid=described(type_of(theta), [n, *axes, len(axes)]),
+                     align_corners=bool(node("align_corners", 0)))]
+
+
 @rule("GridSample")
 def grid_sample(node):
     x, grid = node.inputs
@@ -1187,7 +1195,7 @@ for reason, names in {
     "random numbers are each library's own": "Bernoulli RandomUniformLike",
     "no sort or top-k yet": "TopK",
     "no linear attention yet": "LinearAttention",
-    "no resampling yet": "Resize AffineGrid RoiAlign",
+    "no resampling yet": "Resize RoiAlign",
     "no Fourier transforms yet": "DFT STFT",
     "no matrix decompositions yet": "Det",
     "no taps at computed places yet": "DeformConv",
