@@ -44,6 +44,7 @@
 #include "mica/grouped_gemm.h"    /* grouped_gemm */
 #include "mica/moe_route.h"       /* moe_route */
 #include "mica/pool.h"            /* pool */
+#include "mica/resize.h"          /* resize */
 #include "mica/pointwise.h"       /* pointwise */
 #include "mica/norm.h"            /* norm */
 #include "mica/softmax.h"         /* softmax */

@@ -912,6 +912,45 @@ def upsample(node):
     return [y.reshape([y.shape[i] * y.shape[i + 1] for i in range(0, y.ndim, 2)])]
 
 
+@rule("Resize")
+def resize(node):
+    """The axes that are named, or change, behind all others."""
+    x, roi, scales, sizes = (list(node.inputs) + [None] * 3)[:4]
+    y = node.expected[0].shape
+    axes = [a % x.ndim for a in node("axes", range(x.ndim))]
+    scales = dict(zip(axes, map(float, scales))) if scales is not None and len(scales) else {}
+    policy = node("keep_aspect_ratio_policy", b"stretch")
+    if policy != b"stretch":
+        ratios = [int(size) / x.shape[a] for a, size in zip(axes, sizes)]
+        scales = dict.fromkeys(axes, min(ratios) if policy == b"not_larger" else max(ratios))
+    crops = node("coordinate_transformation_mode", b"half_pixel") == b"tf_crop_and_resize"
+    ends = np.reshape(roi, (2, -1)).tolist() if crops else []
+    parts = {a: (ends[0][i], ends[1][i]) for i, a in enumerate(axes)} if crops else {}
+    moved = [a for a in range(x.ndim)
+             if x.shape[a] != y[a] or scales.get(a, 1.0) != 1 or parts.get(a, (0, 1)) != (0, 1)] or [x.ndim - 1]
+    need(len(moved) <= 3, "more than three axes at once")
+    others = [a for a in range(x.ndim) if a not in moved]
+    order = np.argsort(others + moved)
+    outer, mode = [x.shape[a] for a in others], node("mode", b"nearest").decode()
+    fields = {"mode": mode, "coordinates": node("coordinate_transformation_mode", b"half_pixel").decode()}
+    if mode == "nearest":
+        fields["nearest"] = node("nearest_mode", b"round_prefer_floor").decode()
+    else:
+        fields.update(border="exclude" if node("exclude_outside", 0) else "edge", antialias=bool(node("antialias", 0)))
+    if mode == "cubic":
+        fields["cubic"] = node("cubic_coeff_a", -0.75)
+    if crops:
+        fields["extrapolation"] = node("extrapolation_value", 0.0)
+    for a, name in zip(reversed(moved), "whd"):
+        if a in scales:
+            fields["scale_" + name] = scales[a]
+        if a in parts:
+            fields["from_" + name], fields["to_" + name] = parts[a]
+    x = x.transpose(others + moved).reshape([math.prod(outer), 1] + [x.shape[a] for a in moved])
+    result = node.run("resize", x=x, y=described(type_of(x), [len(x), 1] + [y[a] for a in moved]), **fields)
+    return [result.reshape(outer + [y[a] for a in moved]).transpose(order)]
+
+
 @rule("Pad")
 def pad(node):
     x, pads, value, axes = (list(node.inputs) + [None, None])[:4]
@@ -1195,7 +1234,7 @@ for reason, names in {
     "random numbers are each library's own": "Bernoulli RandomUniformLike",
     "no sort or top-k yet": "TopK",
     "no linear attention yet": "LinearAttention",
-    "no resampling yet": "Resize RoiAlign",
+    "no resampling yet": "RoiAlign",
     "no Fourier transforms yet": "DFT STFT",
     "no matrix decompositions yet": "Det",
     "no taps at computed places yet": "DeformConv",
