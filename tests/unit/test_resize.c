@@ -81,6 +81,9 @@ static void traps(void **state)
                     fail_msg("%s: y[%d] is %g", line, o, y[o]);
                 }
             }
+    /* 0.1 as f64 is more than 0.1, and 1 / 0.1 is 10. */
+    gives("resize coordinates=asymmetric nearest=floor x=f64:1x1x30 scale_w=0.1", x,
+          WANT(0, 10, 20));
     /* Corners meet; of one element the first. */
     gives("resize mode=linear coordinates=align_corners x=f64:1x1x3 y=f64:1x1x5", x,
           WANT(0, 0.5, 1, 1.5, 2));

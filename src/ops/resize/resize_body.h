@@ -50,7 +50,8 @@ RESIZE double resize_total(const mica_resize_axis *a, const resize_taps *t)
     return total;
 }
 
-/* One quotient is rounded, of which the floor is corrected: numerators below 2^52 are exact. */
+/* One quotient is rounded: of integers below 2^52 its floor is exact, and of a scale of 0.1 element
+ * 1 lies over 10, though the f64 is a little more than 0.1. */
 RESIZE resize_taps resize_find(const mica_resize_axis *a, long long o)
 {
     resize_taps t = {0, 0, 1, 0, -1};
@@ -62,10 +63,7 @@ RESIZE resize_taps resize_find(const mica_resize_axis *a, long long o)
     }
     const double n = fma(a->a, (double)o, a->b);
     double at = floor(n / a->d), rest = fma(-at, a->d, n);
-    if (rest < 0)
-        at -= 1, rest += a->d;
-    else if (rest >= a->d)
-        at += 1, rest -= a->d;
+    if (rest < 0) rest = 0;
     const double end = (double)(a->x - 1), far = a->reach + 2;
     if (a->extrapolates && (at < 0 || at > end || (at == end && rest > 0))) return t;
     /* Beyond the last that touches x all are alike. */
