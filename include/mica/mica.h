@@ -56,6 +56,7 @@
 #include "mica/cross_entropy.h"   /* cross_entropy */
 #include "mica/reduce.h"          /* reduce */
 #include "mica/loss.h"            /* loss */
+#include "mica/ctc_loss.h"        /* ctc_loss */
 #include "mica/scan.h"            /* scan */
 #include "mica/optim.h"           /* optim */
 #include "mica/rope.h"            /* rope, kv_append */

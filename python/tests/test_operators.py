@@ -246,6 +246,19 @@ class Others(unittest.TestCase):
         y, index = mica.scan(np.array([1, 3, 3], np.float32), kind="max", index="s64:3")
         np.testing.assert_array_equal(index, [0, 1, 2])
 
+    def test_ctc(self):
+        """Three equal steps of three classes: of 27 alignments 5 read as 1, 2, and one as 1, 1."""
+        x, labels = np.zeros((3, 2, 3), np.float32), np.array([[1, 2], [1, 1]], np.int32)
+        lengths, alignments = np.array([2, 2]), [5, 1]
+        loss = mica.ctc_loss(x, labels=labels, label_lengths=lengths, reduction="none")
+        np.testing.assert_allclose(loss, -np.log(np.array(alignments) / 27), rtol=1e-6)
+        mean = mica.ctc_loss(x, labels=labels, label_lengths=lengths)
+        np.testing.assert_allclose(mean, [(loss / 2).mean()], rtol=1e-6)
+        dx = mica.ctc_loss(x, labels=labels, label_lengths=lengths, dloss=np.ones(2, np.float32), pass_="bwd",
+                           reduction="none")
+        np.testing.assert_allclose(dx.sum(2), 0, atol=1e-6)
+        np.testing.assert_allclose(dx[1, 1], [1 / 3 - 1, 1 / 3, 1 / 3], atol=1e-6)  # the one alignment has a blank there
+
     def test_texts(self):
         x = normal(3, 4)
         np.testing.assert_array_equal(mica.pointwise(x, expr="x0+x0"), x + x)
