@@ -252,6 +252,33 @@ def loss(fields, t):
 
 # ---- softmax ----
 
+def ctc_loss(fields, t):
+    """Of logits with the log softmax and its gradient; backward keeps what forward has found."""
+    refuse(fields, "gradient")
+    x, labels, reduction = t["x"], t["labels"], fields.get("reduction", "mean")
+    blank, zero = int(fields.get("blank", 0)), fields.get("zero_infinity") == "1"
+    logits = fields.get("input") != "log_probs"
+    steps, batch, classes = x.shape
+    most = labels.shape[1] if labels.dim() == 2 else labels.numel() // batch
+    counts, lengths = [most] * batch, [steps] * batch
+    labels.copy_((blank + 1 + torch.randint(0, classes - 1, labels.shape, device=x.device)) % classes)
+    for name, values in (("label_lengths", counts), ("input_lengths", lengths)):
+        if name in t:
+            t[name].copy_(torch.tensor(values))
+    of_probs = (lambda v: v.log_softmax(2)) if logits else (lambda v: v)
+    if fields.get("pass") != "bwd":
+        return lambda: {"loss": F.ctc_loss(of_probs(x), labels, lengths, counts, blank, reduction, zero)}
+    log_probs = of_probs(x)
+    losses, alphas = torch.ops.aten._ctc_loss(log_probs, labels, lengths, counts, blank, zero)
+    share = {"mean": 1 / (batch * max(most, 1)), "sum": 1, "none": 1}[reduction]
+
+    def backward():
+        dloss = (t["dloss"].to(x.dtype) * share).expand(batch)
+        dx = torch.ops.aten._ctc_loss_backward(dloss, log_probs, labels, lengths, counts, losses, alphas, blank, zero)
+        return {"dx": torch.ops.aten._log_softmax_backward_data(dx, log_probs, 2, x.dtype) if logits else dx}
+    return backward
+
+
 def sparsemax(z, axis):
     """As its authors' code has it: by sorting."""
     ordered = z.sort(axis, descending=True).values
@@ -562,5 +589,5 @@ def rnn(fields, t):
     return call
 
 
-FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, softmax=softmax, random=random, dropout=dropout,
+FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax, random=random, dropout=dropout,
                 quantize=quantize, dequantize=dequantize, moe_route=moe_route, rnn=rnn)

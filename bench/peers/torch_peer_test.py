@@ -31,6 +31,8 @@ loss pass={fwd,bwd} kind=multi_margin x=f32:40x57 target=s64:40 weight=f32:57 p=
 loss pass={fwd,bwd} kind=multilabel_margin x=f32:40x57 target=s64:40x57 reduction=none
 softmax log={0,1} x={f32,bf16}:40x57 axis=1 scale=0.5
 softmax log={0,1} pass=bwd y=f32:40x57 axis=0
+ctc_loss pass={fwd,bwd} x=f32:40x3x7 labels=s32:3x5 reduction={mean,sum,none}
+ctc_loss pass={fwd,bwd} input=log_probs x=f32:40x3x7 labels=s64:3x5 input_lengths=s64:3 blank=2
 softmax x=f32:40x57 mask={bool,f32}:40x57 axis=1
 softmax kind={gumbel,sparsemax} x=f32:4000x57 axis=1
 softmax kind=sparsemax pass=bwd y=f32:40x57 axis=1
