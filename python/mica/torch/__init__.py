@@ -18,6 +18,7 @@ from ._functional import (
     conv,
     conv_transpose,
     cross_entropy,
+    ctc_loss,
     group_norm,
     instance_norm,
     layer_norm,
@@ -37,6 +38,6 @@ from ._optim import SGD, Adam, AdamW
 
 __all__ = [
     "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "conv", "conv_transpose",
-    "cross_entropy", "fuse", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
+    "cross_entropy", "ctc_loss", "fuse", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
     "nll_loss", "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
 ]

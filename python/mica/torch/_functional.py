@@ -263,6 +263,18 @@ def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
     return _entropy(input, target, weight, reduction, input="log_probs", ignore=True, ignore_index=ignore_index)
 
 
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean", zero_infinity=False):
+    """F.ctc_loss. Labels and lengths are not looked at: what is out of range makes its sequence's loss NaN."""
+    dtype, device, lone = log_probs.dtype, log_probs.device, log_probs.dim() == 2
+    x = _autocast_wide(log_probs)
+    x, labels = (x.unsqueeze(1), targets.reshape(1, -1)) if lone else (x, targets)
+    steps, counts = (torch.as_tensor(n, device=device).reshape(-1) for n in (input_lengths, target_lengths))
+    loss, = _call("ctc_loss", x=x, labels=labels, label_lengths=counts, input_lengths=steps, input="log_probs", blank=blank,
+                  reduction=reduction, zero_infinity=zero_infinity)
+    loss = loss if torch.is_autocast_enabled(device.type) else loss.to(dtype)
+    return loss.reshape(()) if lone or reduction != "none" else loss
+
+
 # ---- attention ----
 
 

@@ -83,6 +83,10 @@ def _nll(self, input, target):
     return F.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
 
 
+def _ctc(self, log_probs, targets, input_lengths, target_lengths):
+    return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+
+
 def _act(name, a=None):
     def forward(self, input):
         return F.activation(input, name if isinstance(name, str) else name(self), None if a is None else a(self))
@@ -99,7 +103,7 @@ _FORWARDS = {
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool, nn.AdaptiveAvgPool2d: _adaptive_avg_pool,
     nn.AdaptiveAvgPool3d: _adaptive_avg_pool, nn.Softmax: _softmax, nn.LogSoftmax: _log_softmax,
-    nn.CrossEntropyLoss: _cross_entropy, nn.NLLLoss: _nll, nn.ReLU: _act("relu"), nn.SiLU: _act("silu"),
+    nn.CrossEntropyLoss: _cross_entropy, nn.NLLLoss: _nll, nn.CTCLoss: _ctc, nn.ReLU: _act("relu"), nn.SiLU: _act("silu"),
     nn.Sigmoid: _act("sigmoid"),
     nn.Tanh: _act("tanh"), nn.ELU: _act("elu", lambda m: m.alpha), nn.SELU: _act("selu"), nn.Mish: _act("mish"),
     nn.LeakyReLU: _act("leaky_relu", lambda m: m.negative_slope), nn.Hardswish: _act("hard_swish"),

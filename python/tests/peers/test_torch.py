@@ -554,6 +554,26 @@ class Functions(unittest.TestCase):
             self.assertEqual((list(report.replaced.values()), report.left), ([type(loss).__name__], {}))
             torch.testing.assert_close(loss(x, labels), expected)
 
+    def test_ctc_beside_pytorchs(self):
+        """Labels in rows and in a row, of one sequence alone, lengths as tuples; values and gradients, replaced too."""
+        x = torch.randn(12, 3, 5, requires_grad=True)
+        rows, counts, steps = torch.randint(1, 5, (3, 4)), (4, 0, 3), (12, 9, 10)
+        row = torch.cat([labels[:n] for labels, n in zip(rows, counts)])
+        calls = [(x, rows, steps, counts), (x, row.int(), torch.tensor(steps), torch.tensor(counts)), (x[:, 0], rows[0], (12,), (4,))]
+        for probs, labels, *lengths in calls:
+            for reduction in "mean", "sum", "none":
+                with self.subTest(labels=tuple(labels.shape), reduction=reduction):
+                    got, wanted = (f(probs.log_softmax(-1), labels, *lengths, reduction=reduction)
+                                   for f in (M.ctc_loss, F.ctc_loss))
+                    torch.testing.assert_close(got, wanted)
+                    dy = torch.randn(wanted.shape)
+                    mine, its = (torch.autograd.grad(y, x, dy)[0] for y in (got, wanted))
+                    torch.testing.assert_close(mine, its)
+        loss = nn.CTCLoss(blank=4, zero_infinity=True)
+        expected = loss(x.log_softmax(2), rows - 1, steps, counts)
+        self.assertEqual(list(M.replace(loss).replaced.values()), ["CTCLoss"])
+        torch.testing.assert_close(loss(x.log_softmax(2), rows - 1, steps, counts), expected)
+
     def test_losses_beside_pytorchs(self):
         """Values and gradients of input, target and what else there is; all reductions."""
         x, t, o = (torch.randn(4, 6, requires_grad=True) for _ in range(3))
