@@ -23,11 +23,11 @@ RNN void slopes(const mica_rnn_slope_args &a, long long side, long long b, long 
     const long long each = a.batch * a.units, place = b * a.units + unit, i = side * each + place;
     const long long before = (side * (a.steps + 1) + time + side) * each + place;
     const long long after = (side * (a.steps + 1) + time + 1 - side) * each + place;
-    const real *from = (const real *)a.gates + ((side * a.steps + time) * a.batch + b) * 4 * a.units + unit;
+    const long long from = ((side * a.steps + time) * a.batch + b) * 4 * a.units + unit;
     real gates[4], *direct = (real *)a.direct + i;
     if constexpr (GATES > 1)
 #pragma unroll
-        for (int g = 0; g < 4; g++) gates[g] = from[g * a.units];
+        for (int g = 0; g < 4; g++) gates[g] = ((const real *)a.gates)[from + g * a.units];
     *direct = 0;
     if constexpr (CELL == LSTM) {
         real dc = ((const real *)a.dc)[i];

@@ -248,10 +248,9 @@ static void slopes_of(const mica_rnn_desc *d, const mica_rnn_slope_args *a, int6
     const int64_t first = side * (a->steps + 1) + time, place = b * a->units + unit;
     const int64_t before = (first + side) * each + place, after = (first + 1 - side) * each + place;
     const void *around = lstm ? a->cells : a->states;
-    const real *gates =
-        (const real *)a->gates + ((side * a->steps + time) * a->batch + b) * 4 * a->units + unit;
+    const int64_t row = ((side * a->steps + time) * a->batch + b) * 4 * a->units + unit;
     for (int g = 0; g < MOST_GATES && (lstm || gru); g++)
-        memcpy(k->gates[g], gates + g * a->units, (size_t)n * sizeof(real));
+        memcpy(k->gates[g], (const real *)a->gates + row + g * a->units, (size_t)n * sizeof(real));
     real_load(lstm ? REAL_TYPE : d->x.dtype, around, before, 1, k->before, n);
     real_load(lstm ? REAL_TYPE : d->x.dtype, around, after, 1, k->after, n);
     real_load(d->x.dtype, a->y,
