@@ -238,22 +238,27 @@ __device__ __forceinline__ void list_add(u64 element)
     if (at < LIST) shared().list[at] = element;
 }
 
-/* Largest first, by a bitonic network. */
+/* Largest first, by a bitonic network; up to 64 by one warp. */
 __device__ __forceinline__ void list_sort()
 {
     __syncthreads();
     const int n = (int)shared().list_count;
     int size = 2;
     while (size < n) size *= 2;
+    const bool narrow = size <= 64;
     for (int i = n + threadIdx.x; i < size; i += BLOCK) shared().list[i] = 0;
-    for (int run = 2; run <= size; run *= 2)
+    __syncthreads();
+    for (int run = 2; run <= size && (!narrow || threadIdx.x < 32); run *= 2)
         for (int by = run / 2; by; by /= 2) {
-            __syncthreads();
             for (int k = threadIdx.x; k < size / 2; k += BLOCK) {
                 const int i = k / by * 2 * by + k % by, j = i + by;
                 const u64 a = shared().list[i], b = shared().list[j];
                 if ((a < b) == ((i & run) == 0)) shared().list[i] = b, shared().list[j] = a;
             }
+            if (narrow)
+                __syncwarp();
+            else
+                __syncthreads();
         }
     __syncthreads();
 }
