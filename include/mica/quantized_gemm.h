@@ -19,7 +19,8 @@
  * the sum by its scale, which is no less exact.
  *
  * Edges: a scale of 0 makes its weights 0. One that is infinite or NaN makes the results that it
- * enters infinite or NaN, and which of the two is the engine's. K = 0: y = bias, or 0. M or N of 0:
+ * enters infinite or NaN, and which of the two is the engine's; so do sums of codes that pass the
+ * end of f32 before they are scaled. K = 0: y = bias, or 0. M or N of 0:
  * nothing to do. A K that is no whole number of blocks is refused. */
 #ifndef MICA_QUANTIZED_GEMM_H
 #define MICA_QUANTIZED_GEMM_H

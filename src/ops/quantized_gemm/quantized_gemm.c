@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-static const mica_engine *const engines[] = {&mica_quantized_gemm_cpu, &mica_engine_ref,
-                                             &mica_quantized_gemm_gemv, &mica_quantized_gemm_cuda,
-                                             NULL};
+static const mica_engine *const engines[] = {&mica_quantized_gemm_cpu,  &mica_engine_ref,
+                                             &mica_quantized_gemm_gemv, &mica_quantized_gemm_sm80,
+                                             &mica_quantized_gemm_cuda, NULL};
 
 #define FORMAT(KIND, name, ...) [MICA_WEIGHTS_BLOCKS + MICA_BLOCK_FORMAT_##KIND] = #name,
 static const char *const formats[] = {[MICA_WEIGHTS_CODES] = "codes",

@@ -28,6 +28,6 @@ void mica_quantized_gemm_reference(const void *desc, const mica_view *views, con
 
 extern const mica_op mica_op_quantized_gemm;
 extern const mica_engine mica_quantized_gemm_cpu, mica_quantized_gemm_cuda,
-    mica_quantized_gemm_gemv;
+    mica_quantized_gemm_gemv, mica_quantized_gemm_sm80;
 
 #endif
