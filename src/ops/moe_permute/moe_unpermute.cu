@@ -15,11 +15,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) moe_unpermute(const argument
         for (s64 i = (s64)thread * VECTOR; i < a.columns; i += THREADS * VECTOR) {
             const x_t *from = (const x_t *)a.x + (VECTOR > 1 ? i : i * a.x_column);
             acc_t sum[VECTOR] = {};
-#pragma unroll 4
+#pragma unroll (sizeof(acc_t) > 4 ? 2 : 4)
             for (int j = 0; j < a.k; j++) {
                 const s64 r = (s64)places[j * a.place_slot];
                 const bool there = r >= 0 && r < a.all_rows;
-                acc_t v[VECTOR], w = 1;
+                acc_t v[VECTOR] = {}, w = 1;
                 if constexpr (WEIGHTED) w = widen<acc_t>(weights[j * a.weight_slot]);
                 if (there) load_elements<x_t, VECTOR>(from + r * a.x_row, a.whole, v);
 #pragma unroll
