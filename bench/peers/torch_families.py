@@ -557,6 +557,54 @@ def moe_route(fields, t):
     return forward
 
 
+def moe_permute(fields, t):
+    """A stable sort, a count and index_select; without padding."""
+    refuse(fields, "align", "capacity")
+    experts, k = int(fields["experts"]), t["indices"].shape[1]
+    t["indices"].copy_(torch.randint(0, experts, t["indices"].shape, device=t["indices"].device))
+
+    def sort():
+        flat = t["indices"].flatten()
+        rows = torch.argsort(flat, stable=True)
+        counts = torch.bincount(flat, minlength=experts)
+        results = {"offsets": torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int(), "rows": rows.int()}
+        places = torch.empty_like(rows).scatter_(0, rows, torch.arange(len(rows), device=rows.device))
+        results["places"] = places.view(t["indices"].shape).int()
+        if "x" in t:
+            results["y"] = t["x"].index_select(0, rows // k)
+        return results
+    return sort
+
+
+def moe_unpermute(fields, t):
+    """index_select, a product and a sum over slots; gradients: index_select and row products."""
+    places, x = t["places"], t["x"]
+    tokens, k = places.shape
+    places.copy_(torch.randperm(len(x), device=x.device)[:tokens * k].view(tokens, k))
+    flat = places.flatten().long()
+    weights = t["weights"].float().view(-1, 1) if "weights" in t else None
+    if fields.get("pass") == "bwd":
+        if len(x) != tokens * k:
+            raise NotImplementedError("rows without a choice")
+        t["rows"].copy_(torch.argsort(flat))
+        order = t["rows"].long()
+
+        def backward():
+            rows = t["dy"].index_select(0, order // k)
+            results = {"dx": rows if weights is None else (rows * weights.index_select(0, order)).to(x.dtype)}
+            if "dweights" in t:
+                made = x.index_select(0, flat).view(tokens, k, -1).float()
+                results["dweights"] = (made * t["dy"][:, None].float()).sum(-1)
+            return results
+        return backward
+
+    def forward():
+        made = x.index_select(0, flat)
+        scaled = made if weights is None else made * weights
+        return {"y": scaled.view(tokens, k, -1).sum(1, dtype=torch.float32).to(x.dtype)}
+    return forward
+
+
 # ---- recurrent nets ----
 
 def rnn(fields, t):
@@ -590,4 +638,5 @@ def rnn(fields, t):
 
 
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax, random=random, dropout=dropout,
-                quantize=quantize, dequantize=dequantize, moe_route=moe_route, rnn=rnn)
+                quantize=quantize, dequantize=dequantize, moe_route=moe_route, moe_permute=moe_permute,
+                moe_unpermute=moe_unpermute, rnn=rnn)

@@ -60,6 +60,8 @@ cross_entropy pass={fwd,bwd} x=f32:40x57 smoothing=0.1
 optim rule={sgd,adam,adamw} p=f32:40x57 weight_decay=0.01
 optim rule=adamw p=bf16:40x57 master=f32:40x57
 transform x=f32:40x57 y=bf16:40x57
+moe_permute indices=s32:40x3 experts=5 x={f32,bf16}:40x24
+moe_unpermute pass={fwd,bwd} x={f32,bf16}:120x24 places=s32:40x3 weights=f32 dweights=f32
 moe_route logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
 moe_route logits=f32:40x24 bias=f32 k=3 groups=4 topk_groups=2 group_score={sum2,max} score=sigmoid scale=2.5
 moe_route logits=f32:40x24 k=3 counts=s32 aux=f32 z=f32

@@ -180,6 +180,19 @@ class Others(unittest.TestCase):
                             renormalise=True)
         np.testing.assert_allclose(dx, 0, atol=1e-6)
 
+    def test_permutations_by_experts(self):
+        chosen = np.array([[2, 0], [0, 1], [2, 1]], np.int32)
+        x = normal(3, 4)
+        there = mica.moe_permute(chosen, x, experts=3, align=4)
+        order = np.argsort(chosen.ravel(), kind="stable")
+        np.testing.assert_array_equal(there.offsets, [0, 4, 8, 12])
+        rows = np.full(len(there.rows), -1)
+        rows[[0, 1, 4, 5, 8, 9]] = order
+        np.testing.assert_array_equal(there.rows, rows)
+        np.testing.assert_array_equal(there.y, np.where(rows[:, None] < 0, 0, x[rows // 2]))
+        back = mica.moe_unpermute(there.y, there.places, np.full((3, 2), 0.5, np.float32))
+        np.testing.assert_allclose(back, x, rtol=1e-6)
+
     def test_results_that_are_asked_for_by_type(self):
         q = normal(1, 2, 5, 8)
         self.assertIs(type(mica.attention(q, q, q)), np.ndarray)

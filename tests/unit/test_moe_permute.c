@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Permutations by experts and back: against PyTorch, what is dropped, nothing to permute, maps that point
- * outside, bits that do not depend on threads, what descriptions are refused. */
+ * Permutations by experts and back: against PyTorch, what is dropped, nothing to permute, maps that
+ * point outside, bits that do not depend on threads, what descriptions are refused. */
 #include "line.h"
 
 #define VALUES(...) ((double *[MICA_MAX_ARGS]){__VA_ARGS__})
