@@ -193,6 +193,27 @@ class Others(unittest.TestCase):
         back = mica.moe_unpermute(there.y, there.places, np.full((3, 2), 0.5, np.float32))
         np.testing.assert_allclose(back, x, rtol=1e-6)
 
+    def test_a_mixture_of_experts_of_its_parts(self):
+        tokens, width, inner, experts, k = 9, 6, 10, 4, 2
+        x, router = normal(tokens, width), normal(width, experts, seed=1)
+        gate, up, down = (normal(*shape, seed=i) for i, shape in enumerate(
+            ((experts, width, inner), (experts, width, inner), (experts, inner, width)), 2))
+        route = mica.moe_route(x @ router, k=k, renormalise=True)
+        sent = mica.moe_permute(route.indices, x, experts=experts, align=8)
+
+        def products(a, b):  # rows of no expert keep what is there
+            return mica.grouped_gemm(a, b, c=np.zeros((len(a), b.shape[2]), np.float32), groups=sent.offsets[1:])
+
+        hidden = products(sent.y, gate)
+        hidden = hidden / (1 + np.exp(-hidden)) * products(sent.y, up)
+        y = mica.moe_unpermute(products(hidden, down), sent.places, route.weights)
+
+        every = np.einsum("td,edh->teh", x, gate)
+        every = every / (1 + np.exp(-every)) * np.einsum("td,edh->teh", x, up)
+        shares = np.zeros((tokens, experts))
+        np.put_along_axis(shares, route.indices.astype(np.int64), route.weights, 1)
+        np.testing.assert_allclose(y, np.einsum("teh,ehd,te->td", every, down, shares), rtol=1e-4, atol=1e-4)
+
     def test_results_that_are_asked_for_by_type(self):
         q = normal(1, 2, 5, 8)
         self.assertIs(type(mica.attention(q, q, q)), np.ndarray)
