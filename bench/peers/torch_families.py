@@ -637,6 +637,27 @@ def rnn(fields, t):
     return call
 
 
-FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax, random=random, dropout=dropout,
-                quantize=quantize, dequantize=dequantize, moe_route=moe_route, moe_permute=moe_permute,
-                moe_unpermute=moe_unpermute, rnn=rnn)
+def resize(fields, t):
+    mode, coordinates = fields.get("mode", "nearest"), fields.get("coordinates", "half_pixel")
+    rounding, rank = fields.get("nearest", "round_prefer_floor"), t["x"].dim() - 2
+    names = {("nearest", "asymmetric", "floor"): "nearest", ("nearest", "half_pixel", "round_prefer_ceil"): "nearest-exact",
+             ("linear", coordinates, rounding): ("linear", "bilinear", "trilinear")[rank - 1],
+             ("cubic", coordinates, rounding): "bicubic", ("area", coordinates, rounding): "area"}
+    name = names.get((mode, coordinates, rounding))
+    if name is None or mode in ("linear", "cubic") and coordinates not in ("half_pixel", "align_corners"):
+        raise NotImplementedError("coordinates or rounding that PyTorch has not")
+    if {"border", "cubic"} & set(fields) or mode == "cubic" and rank != 2:
+        raise NotImplementedError("borders and coefficients, cubic but of images")
+    options = {"mode": name, "size": list(t["y"].shape[2:])}
+    if mode in ("linear", "cubic"):
+        options.update(align_corners=coordinates == "align_corners", antialias=fields.get("antialias") == "1")
+    if fields.get("pass") != "bwd":
+        return lambda: {"y": F.interpolate(t["x"], **options)}
+    x = torch.empty_like(t["x"]).requires_grad_()  # keeps the strides
+    y = F.interpolate(x, **options)
+    return lambda: {"x": torch.autograd.grad(y, x, t["y"], retain_graph=True)[0]}
+
+
+FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
+                random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
+                moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize)
