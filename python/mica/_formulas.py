@@ -257,6 +257,19 @@ def _pool_backward(arrays, saved, others, gradients, needed):
     return {"x": arrays.call("pool", pass_="bwd", y=gradients["y"], indices=indices, described={"x": x}, **fields)[0]}
 
 
+_RESIZE = ("mode", "coordinates", "nearest", "border", "antialias", "scale_d", "scale_h", "scale_w", "cubic", "from_d",
+           "from_h", "from_w", "to_d", "to_h", "to_w")
+
+
+def _resize_saved(arrays, given, scalars, described, results):
+    return [], ({n: given.get(n) for n in _RESIZE}, arrays.text(given["x"]))
+
+
+def _resize_backward(arrays, saved, others, gradients, needed):
+    fields, x = others
+    return {"x": arrays.call("resize", pass_="bwd", y=gradients["y"], described={"x": x}, **fields)[0]}
+
+
 _SCAN = ("kind", "axis", "exclusive", "reverse")
 
 
@@ -416,6 +429,7 @@ FORMULAS = {f.name: f for f in (
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
     Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
+    Formula("resize", _resize_saved, _resize_backward, ("x",), ("y",)),
     Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
     Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),

@@ -21,6 +21,7 @@ from ._functional import (
     ctc_loss,
     group_norm,
     instance_norm,
+    interpolate,
     layer_norm,
     linear,
     log_softmax,
@@ -38,6 +39,6 @@ from ._optim import SGD, Adam, AdamW
 
 __all__ = [
     "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "conv", "conv_transpose",
-    "cross_entropy", "ctc_loss", "fuse", "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "matmul", "max_pool",
-    "nll_loss", "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
+    "cross_entropy", "ctc_loss", "fuse", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "log_softmax",
+    "matmul", "max_pool", "nll_loss", "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
 ]

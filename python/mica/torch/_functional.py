@@ -237,6 +237,46 @@ def adaptive_avg_pool(input, output_size):
     return _call("pool", x=input, mode="avg", adaptive=True, described={"y": f"{_OURS[input.dtype]}:{shape}"})[0]
 
 
+_MODES = {"nearest": ("nearest", 0), "nearest-exact": ("nearest", 0), "linear": ("linear", 1), "bilinear": ("linear", 2),
+          "trilinear": ("linear", 3), "bicubic": ("cubic", 2), "area": ("area", 0)}
+
+
+def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
+                antialias=False):
+    """F.interpolate. The weights are f64's, rounded once, and elements whose weight is 0 are not read."""
+    rank = input.dim() - 2
+    ours, axes = _MODES[mode]
+    if axes and axes != rank:
+        raise ValueError(f"mode={mode!r} is of {axes + 2} dimensions, the input has {input.dim()}")
+    if (size is None) == (scale_factor is None):
+        raise ValueError("either size or scale_factor")
+    if align_corners is not None and not axes:
+        raise ValueError(f"align_corners is given, mode={mode!r} has no corners")
+    if antialias and align_corners:
+        raise NotImplementedError("antialias with align_corners: PyTorch's coordinates do not meet the corners")
+    fields = {"mode": ours, "antialias": antialias or None}
+    if align_corners:
+        fields["coordinates"] = "align_corners"
+    if ours == "nearest":
+        exact = mode == "nearest-exact"
+        fields.update({"nearest": "round_prefer_ceil"} if exact else {"nearest": "floor", "coordinates": "asymmetric"})
+    if scale_factor is not None:
+        factors = [float(f) for f in (scale_factor if isinstance(scale_factor, (list, tuple)) else [scale_factor] * rank)]
+        size = [int(math.floor(float(n) * f)) for n, f in zip(input.shape[2:], factors)]
+        if not recompute_scale_factor and ours != "area" and not align_corners:
+            fields.update(zip(("scale_d", "scale_h", "scale_w")[3 - rank:], factors))
+    elif not isinstance(size, (list, tuple)):
+        size = [size] * rank
+    from ._library import _OURS
+
+    shape = "x".join(str(int(n)) for n in (*input.shape[:2], *size))
+    order = ""
+    if rank > 1 and not input.is_contiguous() and input.is_contiguous(
+            memory_format=torch.channels_last if rank == 2 else torch.channels_last_3d):
+        order = ":nhwc" if rank == 2 else ":ndhwc"
+    return _call("resize", x=input, described={"y": f"{_OURS[input.dtype]}:{shape}{order}"}, **fields)[0]
+
+
 def _entropy(x, target, weight, reduction, **fields):
     """Of x without a batch too, whose only row is one of a batch."""
     dtype, device, lone = x.dtype, x.device.type, x.dim() == 1

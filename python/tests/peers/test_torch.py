@@ -167,6 +167,21 @@ def _():
     return lambda x: M.adaptive_avg_pool(x, (3, 4)), (doubles(2, 3, 7, 6),)
 
 
+@gradient("resize")
+def _():
+    return lambda x: M.interpolate(x, (5, 3), mode="bilinear"), (doubles(2, 3, 3, 4),)
+
+
+@gradient("resize")
+def _():
+    return lambda x: M.interpolate(x, scale_factor=(0.6, 1.7), mode="bicubic", antialias=True), (doubles(2, 3, 5, 4),)
+
+
+@gradient("resize")
+def _():
+    return lambda x: M.interpolate(x, 3, mode="nearest-exact"), (doubles(2, 3, 5),)
+
+
 @gradient("cross_entropy")
 def _():
     weight = doubles(5).detach().abs() + 0.5
@@ -626,6 +641,42 @@ class Functions(unittest.TestCase):
             torch.testing.assert_close(got, want)
             for a, b in zip(*(torch.autograd.grad((y * weights).sum(), x) for y in (got, want))):
                 torch.testing.assert_close(a, b)
+
+    def test_interpolate(self):
+        """As F.interpolate, by sizes and by scales, in both orders in memory, and gradients."""
+        ways = [(2, mode, {}) for mode in ("nearest", "nearest-exact", "area", "bilinear", "bicubic")]
+        ways += [(2, mode, {"align_corners": True}) for mode in ("bilinear", "bicubic")]
+        ways += [(2, mode, {"antialias": True}) for mode in ("bilinear", "bicubic")]
+        ways += [(1, "linear", {}), (3, "trilinear", {}), (3, "nearest", {}), (1, "area", {})]
+        for rank, mode, options in ways:
+            for asked in ({"size": (7, 4, 5)[:rank]}, {"scale_factor": 1.6}, {"scale_factor": (0.7, 2.0, 1.3)[:rank]},
+                          {"scale_factor": 0.6, "recompute_scale_factor": True}):
+                for last in (False, True) if rank > 1 else (False,):
+                    with self.subTest(mode=mode, **options, **asked, last=last):
+                        x = torch.randn(2, 5, *(6, 9, 4)[:rank], dtype=torch.float64)
+                        if last:
+                            x = x.to(memory_format=torch.channels_last if rank == 2 else torch.channels_last_3d)
+                        x.requires_grad_()
+                        want, got = (f(x, **asked, mode=mode, **options) for f in (F.interpolate, M.interpolate))
+                        torch.testing.assert_close(got, want)
+                        if last:
+                            self.assertEqual(got.stride(), want.stride())
+                        dy = torch.randn_like(want)
+                        torch.testing.assert_close(*(torch.autograd.grad(y, x, dy)[0] for y in (got, want)))
+        byte = torch.randint(256, (2, 3, 6, 8), dtype=torch.uint8)
+        torch.testing.assert_close(M.interpolate(byte, (9, 5)), F.interpolate(byte, (9, 5)))
+        with self.assertRaisesRegex(NotImplementedError, "do not meet the corners"):
+            M.interpolate(torch.randn(1, 1, 4, 4), 2, mode="bilinear", align_corners=True, antialias=True)
+        with self.assertRaisesRegex(ValueError, "either size or scale_factor"):
+            M.interpolate(torch.randn(1, 1, 4, 4))
+
+    def test_upsample_is_replaced(self):
+        model = nn.Sequential(nn.Upsample(scale_factor=2), nn.Upsample((9, 7), mode="bilinear", align_corners=True),
+                              nn.UpsamplingNearest2d(scale_factor=2), nn.UpsamplingBilinear2d(scale_factor=2))
+        x = torch.randn(2, 3, 4, 5)
+        want = model(x)
+        self.assertEqual(M.replace(model).left, {})
+        torch.testing.assert_close(model(x), want)
 
     def test_autocast(self):
         x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
