@@ -584,6 +584,10 @@ class Functions(unittest.TestCase):
                     dy = torch.randn(wanted.shape)
                     mine, its = (torch.autograd.grad(y, x, dy)[0] for y in (got, wanted))
                     torch.testing.assert_close(mine, its)
+        far, labels = torch.randn(1500, 1, 9).log_softmax(2), torch.randint(1, 9, (1, 300))  # where logarithms lose digits
+        mine, its = (torch.autograd.grad(f(v, labels, (1500,), (300,), reduction="sum"), v)[0] for f, v in
+                     ((M.ctc_loss, far.clone().requires_grad_()), (F.ctc_loss, far.double().requires_grad_())))
+        torch.testing.assert_close(mine.double(), its, rtol=0, atol=1e-6)
         loss = nn.CTCLoss(blank=4, zero_infinity=True)
         expected = loss(x.log_softmax(2), rows - 1, steps, counts)
         self.assertEqual(list(M.replace(loss).replaced.values()), ["CTCLoss"])
