@@ -6,6 +6,7 @@
 #   make demo       ... and run the demonstration
 #   make test       ... with the tests, and run them all (no GPU and no network needed)
 #   make test-onnx  ONNX's own node tests through every engine of the CPU (the package comes from PyPI)
+#   make test-grids sampling beside PyTorch, on 300 problems at random (tools/setup python-peers-cpu gets it)
 #   make wheel      the Python package, into dist/: pip install dist/mica-*.whl
 #   make install    into PREFIX (default /usr/local; DESTDIR is honoured), stripped
 #   make lint       formatting and layering
@@ -21,7 +22,7 @@ CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
 # Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
 FORMATTED = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all demo test test-onnx wheel install lint format clean
+.PHONY: all demo test test-onnx test-grids wheel install lint format clean
 all:
 	@tools/setup build
 	$(CONFIGURE)
@@ -48,6 +49,14 @@ test-onnx:
 	cmake --build build -j $(JOBS) --target product python_package
 	PYTHONPATH=build/python MICA_LIBRARY=$(CURDIR)/build/libmica.so $(or $(MICA_ONNX),$(HOME)/.cache/mica/onnx)/bin/python -B \
 		tests/onnx/judge.py --compare docs/onnx.md
+
+# MICA_PEERS, by default ~/.cache/mica/python-peers, is where PyTorch is.
+test-grids:
+	@tools/setup build test
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS) --target product python_package
+	PYTHONPATH=build/python MICA_LIBRARY=$(CURDIR)/build/libmica.so \
+		$(or $(MICA_PEERS),$(HOME)/.cache/mica/python-peers)/bin/python -B tests/judges/random_grids.py
 
 # One wheel for all Pythons; nothing is compiled where it is installed.
 wheel:
