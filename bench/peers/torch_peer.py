@@ -501,18 +501,25 @@ def scan(fields, t):
 
 
 def grid_sample(fields, t):
-    """The gradients together, as autograd asks for them."""
+    """The gradients together, as autograd asks for them. Of 16 bits with a grid of 32 it is what autocast makes of it."""
     mode, padding = fields.get("mode", "bilinear"), fields.get("padding", "zeros")
     align = fields.get("align_corners") == "1"
-    t["grid"].copy_(smooth(t["grid"]))
+    grid = t["grid"].copy_(smooth(t["grid"]))
     if fields.get("pass") != "bwd":
-        grid = t["grid"].to(t["x"].dtype)
-        return lambda: F.grid_sample(t["x"], grid, mode, padding, align)
+        x, wide = t["x"], t["x"].dtype != grid.dtype
+        return lambda: F.grid_sample(x.to(grid.dtype), grid, mode, padding, align).to(x.dtype) if wide else \
+            F.grid_sample(x, grid, mode, padding, align)
+    wanted = [name for name in ("dx", "dgrid") if name in t]
+    if t["dy"].dtype != grid.dtype or "dgrid" not in wanted:
+        raise NotImplementedError("a gradient without the grid's, or of another type")
     numbers = ["bilinear", "nearest", "bicubic"].index(mode), ["zeros", "border", "reflection"].index(padding)
-    backward = torch.ops.aten.grid_sampler_2d_backward if t["grid"].dim() == 4 else torch.ops.aten.grid_sampler_3d_backward
-    x = t.get("x", t.get("dx"))
-    grid, mask = t["grid"].to(x.dtype), ["dx" in t, True]
-    return lambda: dict(zip(("dx", "dgrid"), backward(t["dy"], x, grid, *numbers, align, mask)))
+    backward = torch.ops.aten.grid_sampler_2d_backward if grid.dim() == 4 else torch.ops.aten.grid_sampler_3d_backward
+    mask = ["dx" in wanted, True]
+
+    def call():
+        found = dict(zip(("dx", "dgrid"), backward(t["dy"], t["x"], grid, *numbers, align, mask)))
+        return {name: found[name] for name in wanted}
+    return call
 
 
 def affine_grid(fields, t):
