@@ -67,6 +67,13 @@ moe_route logits=f32:40x24 bias=f32 k=3 groups=4 topk_groups=2 group_score={sum2
 moe_route logits=f32:40x24 k=3 counts=s32 aux=f32 z=f32
 moe_route pass=bwd logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
 scan kind={sum,max,logsumexp} x=f32:40x57 axis=1 reverse={0,1}
+grid_sample mode={bilinear,nearest,bicubic} padding={zeros,border,reflection} x=f32:2x3x8x9 grid=f32:2x5x7x2 align_corners={0,1}
+grid_sample x=bf16:2x3x8x9:nhwc grid=f32:2x5x7x2
+grid_sample x=f32:2x3x4x8x9 grid=f32:2x3x5x7x3
+grid_sample pass=bwd mode={bilinear,bicubic} x=f32:2x3x8x9 dx=f32:2x3x8x9 grid=f32:2x5x7x2 dgrid=f32:2x5x7x2
+grid_sample pass=bwd x=f32:2x3x8x9 grid=f32:2x5x7x2 dgrid=f32:2x5x7x2
+affine_grid theta=f32:2x2x3 grid=f32:2x5x7x2 align_corners={0,1}
+affine_grid pass=bwd dgrid=f32:2x5x7x2
 rnn cell={tanh,relu,lstm,gru} x=f32:5x4x7 hidden=6 layers=2 bidirectional=1 hy=f32
 rnn cell=lstm x=f32:5x4x7 hidden=6 bias=none hx=f32 cx=f32 hy=f32 cy=f32
 rnn cell=gru x=f32:5x4x7 hidden=6 hx=f32
