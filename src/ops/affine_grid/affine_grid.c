@@ -138,26 +138,28 @@ static void reference(const void *desc, const mica_view *views, const double *sc
     for (int64_t i = 0; i < count; i++) {
         double base[4];
         if (fwd) {
-            double sum = 0, magnitude = 0;
+            long double sum = 0, magnitude = 0;
             bases_of(d, i / axes % outputs, base);
             for (int j = 0; j < columns; j++) {
                 const int64_t map = (i / axes / outputs * axes + i % axes) * columns + j;
-                const double v = base[j] * mica_get(theta, mica_offset(&theta->t, map));
-                sum += v, magnitude += fabs(v);
+                const long double v =
+                    (long double)base[j] * mica_get(theta, mica_offset(&theta->t, map));
+                sum += v, magnitude += fabsl(v);
             }
-            mica_put(grid, mica_offset(&grid->t, i), sum, magnitude);
+            mica_put(grid, mica_offset(&grid->t, i), (double)sum, (double)magnitude);
             continue;
         }
-        double sum[4] = {0}, magnitude[4] = {0};
+        long double sum[4] = {0}, magnitude[4] = {0}; /* past the end of f64 on the way */
         for (int64_t o = 0; o < outputs; o++) {
             const int64_t at = (i / axes * outputs + o) * axes + i % axes;
-            const double g = mica_get(grid, mica_offset(&grid->t, at));
+            const long double g = mica_get(grid, mica_offset(&grid->t, at));
             bases_of(d, o, base);
             for (int j = 0; j < columns; j++)
-                sum[j] += g * base[j], magnitude[j] += fabs(g * base[j]);
+                sum[j] += g * base[j], magnitude[j] += fabsl(g * base[j]);
         }
         for (int j = 0; j < columns; j++)
-            mica_put(theta, mica_offset(&theta->t, i * columns + j), sum[j], magnitude[j]);
+            mica_put(theta, mica_offset(&theta->t, i * columns + j), (double)sum[j],
+                     (double)magnitude[j]);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,7 +21,7 @@ typedef struct job {
 typedef struct along {
     int64_t at[4];
     double weight[4], slope[4], size[4];
-    bool moves; /* with the grid */
+    double scale; /* of slopes; 0: it does not move with the grid */
 } along;
 
 static double r(const job *j, double v)
@@ -70,7 +71,7 @@ static int64_t bordered(const job *j, int64_t i, int64_t size)
     }
 }
 
-static void cubic(const job *j, double u, int64_t size, double scale, along *a)
+static void cubic(const job *j, double u, int64_t size, along *a)
 {
     const double f = floor(u), A = -0.75, most = r(j, 4e18), first = fmin(fmax(f, -most), most);
     const double t = r(j, u - f), s = r(j, 1 - t); /* distances of the inner taps */
@@ -87,7 +88,6 @@ static void cubic(const job *j, double u, int64_t size, double scale, along *a)
             a->slope[k] = sign * A * other * (other - 2 * x);
             a->size[k] = fabs(A * other) * (other + 2 * x);
         }
-        a->slope[k] *= scale, a->size[k] *= fabs(scale);
     }
 }
 
@@ -97,20 +97,20 @@ static void find(const job *j, double g, int64_t size, along *a)
     const double half = (j->d->align_corners ? last : r(j, (double)size)) / 2;
     double slope = half, u = r(j, r(j, g + 1) * half);
     if (!j->d->align_corners) u = r(j, u - 0.5);
-    a->moves = half != 0;
+    a->scale = half;
     if (j->d->mode == MICA_GRID_SAMPLE_BICUBIC) {
-        cubic(j, u, size, half, a);
+        cubic(j, u, size, a);
         return;
     }
     if (j->d->padding == MICA_GRID_SAMPLE_BORDER) u = clipped(u, last, &slope);
     if (j->d->padding == MICA_GRID_SAMPLE_REFLECTION) u = reflected(j, u, last, size, &slope);
     const bool nearest = j->d->mode == MICA_GRID_SAMPLE_NEAREST;
-    a->moves = slope != 0 && !nearest;
+    a->scale = nearest ? 0 : slope;
     const double f = nearest ? rint(u) : floor(u);
     for (int k = 0; k < j->taps; k++) {
         a->at[k] = f + k >= 0 && f + k <= (double)(size - 1) ? (int64_t)(f + k) : -1;
         a->weight[k] = nearest ? 1 : k ? r(j, u - f) : r(j, 1 - r(j, u - f));
-        a->slope[k] = nearest ? 0 : k ? slope : -slope;
+        a->slope[k] = k ? 1 : -1;
         a->size[k] = fabs(a->slope[k]);
     }
 }
@@ -211,22 +211,27 @@ static void slopes(const job *j, const outputs *o, int taps)
 {
     const mica_view *x = &j->args[MICA_GRID_SAMPLE_X], *dy = &j->args[MICA_GRID_SAMPLE_DY];
     const mica_view *dgrid = &j->args[MICA_GRID_SAMPLE_DGRID];
+    const double end = (j->f64 ? DBL_MAX : (double)FLT_MAX) / 4;
     for (int axis = 0; axis < j->axes; axis++) {
-        double sum = 0, magnitude = 0;
+        long double sum = 0, magnitude = 0; /* past the end of f64 only where the result is */
         const along *a = &o->along[axis];
-        for (int k = 0; k < taps && a->moves; k++) {
+        for (int k = 0; k < taps && a->scale != 0; k++) {
             int64_t at[MICA_TAPS_AXES];
             int which[MICA_TAPS_AXES];
             if (!tap(j, o, k, at, which)) continue;
             const double others = weight_of(j, o, which, axis);
             const double w = others * a->slope[which[axis]], m = others * a->size[which[axis]];
             for (int64_t c = 0; c < j->shape.c; c++) {
-                const double v =
-                    mica_get(x, offset(x, o->n, c, at)) * mica_get(dy, offset(dy, o->n, c, o->at));
-                sum += w * v, magnitude += fabs(m * v);
+                const long double v = (long double)mica_get(x, offset(x, o->n, c, at)) *
+                                      mica_get(dy, offset(dy, o->n, c, o->at));
+                sum += w * v;
+                /* Engines sum products of channels before they meet a weight. */
+                magnitude += fabsl(v) > end ? fabsl(v) : fabsl(m * v);
             }
         }
-        mica_put(dgrid, grid_offset(dgrid, o, j->axes - 1 - axis), sum, magnitude);
+        mica_put(dgrid, grid_offset(dgrid, o, j->axes - 1 - axis),
+                 (double)(a->scale != 0 ? sum * a->scale : 0),
+                 (double)(magnitude * fabs(a->scale)));
     }
 }
 
