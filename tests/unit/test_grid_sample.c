@@ -93,6 +93,10 @@ static void taps_not_coordinates(void **state)
         run_ok(engines[e], "grid_sample mode=bicubic padding=border x=f64:1x1x1x4 grid=f64:1x1x1x2",
                VALUES(x, grid, y));
         assert_true(fabs(y[0] - (1 + w)) < 1e-12);
+        /* f64 goes on where f32 ends. */
+        run_ok(engines[e], "grid_sample mode=bicubic padding=border x=f64:1x1x1x4 grid=f64:1x1x1x2",
+               VALUES(x, ((double[]){1e300, 0}), y));
+        assert_true(y[0] == 4);
     }
 }
 
@@ -144,6 +148,7 @@ static void refusals(void **state)
     refuses("grid_sample x=f32:1x2x0x4 grid=f32:1x5x5x2", "axis 0 of x has no element");
     refuses("grid_sample pass=bwd x=f32:1x2x4x4 grid=f32:1x5x5x2", "neither dx nor dgrid");
     refuses("grid_sample pass=bwd dx=f32:1x2x4x4 grid=f32:1x5x5x2 dgrid=f32:1x5x5x2", "x");
+    refuses("grid_sample pass=bwd x=bf16:1x2x4x4 grid=f32:1x5x5x2 dgrid=bf16:1x5x5x2", "dgrid");
     refuses("grid_sample x=f32:1x2x4x4 y=f32:1x2x5x4 grid=f32:1x5x5x2", "y");
 }
 

@@ -41,8 +41,12 @@ static const mica_arg args[] = {
     [MICA_GRID_SAMPLE_Y] = {ARG(y), {MICA_OUT, MICA_UNUSED}, .types = MICA_FLOATS, .same = "x"},
     [MICA_GRID_SAMPLE_DY] = {ARG(dy), {MICA_UNUSED, MICA_IN}, .types = MICA_FLOATS},
     [MICA_GRID_SAMPLE_DX] = {ARG(dx), {MICA_UNUSED, MICA_OUT}, .types = MICA_FLOATS, .same = "dy"},
-    [MICA_GRID_SAMPLE_DGRID] =
-        {ARG(dgrid), {MICA_UNUSED, MICA_OUT}, .types = MICA_FLOATS, .like = "grid", .with = "x"},
+    [MICA_GRID_SAMPLE_DGRID] = {ARG(dgrid),
+                                {MICA_UNUSED, MICA_OUT},
+                                .types = MICA_FLOATS,
+                                .like = "grid",
+                                .same = "grid",
+                                .with = "x"},
 };
 
 int mica_grid_sample_all_taps(const mica_grid_sample_desc *d)

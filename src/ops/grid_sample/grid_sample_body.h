@@ -66,7 +66,7 @@ SAMPLE long long sample_first(int padding, int align, long long i, long long siz
 SAMPLE void sample_cubic(int padding, int align, real u, long long size, sample_axis *a)
 {
     const real A = (real)-0.75, most = (real)4e18, f = floor_of(u), t = u - f, s = 1 - t;
-    const int finite = abs_of(f) <= (real)3e38 && f == f;
+    const int finite = f - f == 0;
     const long long whole = !finite     ? 0
                             : f < -most ? (long long)-most
                             : f > most  ? (long long)most
