@@ -477,6 +477,15 @@ def quantize(fields, t):
     return {"given": given, "amax": amax, "minmax": minmax}[mode]
 
 
+def code_values(kind, x):
+    if kind == "e2m1":
+        return torch.tensor(E2M1 + [-v for v in E2M1], device=x.device)[unpack(x).int()]
+    if kind in ("s4", "u4"):
+        codes = unpack(x).to(torch.int8)
+        return (codes - ((codes & 8) << 1) if kind == "s4" else codes).float()
+    return x.float()
+
+
 def dequantize(fields, t):
     x, kind, y = t["x"], fields["x"].split(":")[0], t["y"]
     shape, narrow = blocks(list(y.shape), list(t["scale"].shape))
@@ -486,20 +495,11 @@ def dequantize(fields, t):
         t["scale"].view(torch.uint8).copy_(torch.randint(120, 134, t["scale"].shape, device=y.device))
     else:
         positive(t["scale"])
-    table = torch.tensor(E2M1 + [-v for v in E2M1], device=y.device)
-
-    def values(x):
-        if kind == "e2m1":
-            return table[unpack(x).int()]
-        if kind in ("s4", "u4"):
-            codes = unpack(x).to(torch.int8)
-            return (codes - ((codes & 8) << 1) if kind == "s4" else codes).float()
-        return x.float()
 
     def read():
-        v = values(x).view(shape)
+        v = code_values(kind, x).view(shape)
         if "zero" in t:
-            v = v - values(t["zero"]).view(narrow)
+            v = v - code_values(kind, t["zero"]).view(narrow)
         return {"y": (v * scale_values(t).view(narrow)).view(y.shape).to(y.dtype)}
     return read
 
@@ -658,6 +658,25 @@ def resize(fields, t):
     return lambda: {"x": torch.autograd.grad(y, x, t["y"], retain_graph=True)[0]}
 
 
+def quantized_gemm(fields, t):
+    """The product of x's type with weights that were read before: what a model costs that does not quantise them."""
+    refuse(fields, "format", "alpha")
+    x, w, y, kind = t["x"], t["w"], t["y"], fields["w"].split(":")[0]
+    scales = t["scales"]
+    if scales.dtype == E8M0:
+        scales.view(torch.uint8).copy_(torch.randint(120, 134, scales.shape, device=x.device))
+    else:
+        positive(scales)
+    shape, narrow = blocks([y.shape[1], x.shape[1]], list(scales.shape))
+    v = code_values(kind, w).view(shape)
+    if "zeros" in t:
+        v = v - (code_values(kind, t["zeros"]) if fields["zeros"].split(":")[0] == kind else t["zeros"].float()).view(narrow)
+    weights = (v * scale_values({"scale": scales}).view(narrow)).view(y.shape[1], x.shape[1]).to(x.dtype)
+    bias = t["bias"].to(x.dtype) if "bias" in t else None
+    return lambda: {"y": typed(F.linear(x, weights, bias), y)}
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
-                moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize)
+                moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize,
+                quantized_gemm=quantized_gemm)

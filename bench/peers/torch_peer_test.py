@@ -50,6 +50,9 @@ quantize x=bf16:64x256 y={s8,u8} scale=f32:64x1 zero={s8,u8}
 dequantize x={e4m3,s8,e2m1,s4,u4}:64x256 y=bf16 block=1x32
 dequantize x=u4:64x256 y=f32 block=1x32 zero=u4
 dequantize x=e2m1:64x256 y=bf16 block=1x16 scale=e4m3 global_scale=f32:1
+quantized_gemm x=bf16:9x128 w={s4,u4,s8,u8,e2m1,e4m3}:33x128 group=64
+quantized_gemm x={f32,f16}:9x128 w=u4:33x128 group=32 scales=f16 zeros={u4,f16} bias=f32
+quantized_gemm x=f32:9x128 w=e2m1:33x128 group=32 scales=e8m0
 conv x=f32:2x8x9x9 w=f32:4x8x3x3 pad=1x1
 gemm a=f32:40x57 b=f32:57x30
 pool x=f32:2x8x10x10 window=2x2
