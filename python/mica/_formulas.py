@@ -241,6 +241,39 @@ def _mha_backward(arrays, saved, others, gradients, needed):
     return found
 
 
+# Recurrent nets: likewise. What the forward pass keeps for it is asked for by the states.
+
+_RNN = ("cell", "hidden", "layers", "bidirectional", "bias", "compute")
+_RNN_KEPT = ("gates", "cells", "states")
+
+
+def _rnn_saved(arrays, given, scalars, described, results):
+    if given.get("reset_before"):
+        raise NotImplementedError("mica::rnn: no gradient with reset_before")
+    missing = [n for n in _rnn_wants(arrays, given) if n not in results]
+    if missing:
+        raise NotImplementedError(f"mica::rnn: the gradient needs what steps leave: described={missing}, with their types")
+    begins = {n: arrays.text(given[n]) for n in ("hx", "cx") if given.get(n) is not None}
+    return ([given["x"], given["w"], given.get("lengths"), *(results.get(n) for n in _RNN_KEPT)],
+            ({n: given.get(n) for n in _RNN}, begins))
+
+
+def _rnn_backward(arrays, saved, others, gradients, needed):
+    fields, begins = others
+    x, w, lengths, *kept = saved
+    kept = {n: a for n, a in zip(_RNN_KEPT, kept) if a is not None}
+    asked = {"x": arrays.text(x), **{n: t for n, t in begins.items() if n in needed}}
+    told = {n: g for n, g in gradients.items() if n in ("y", "hy", "cy") and g is not None}
+    if lengths is not None:
+        told["lengths"] = lengths
+    results = arrays.call("rnn", pass_="bwd_data", w=w, described=asked, **told, **kept, **fields)
+    found = dict(zip((*asked, "dz"), results))
+    if "w" in needed:
+        found["w"] = arrays.call("rnn", pass_="bwd_weights", x=x, states=kept["states"], dz=found["dz"],
+                                 described={"w": arrays.text(w)}, **fields)[0]
+    return {n: found[n] for n in needed if n in found}
+
+
 _POOL = ("mode", "window", "stride", "pad", "pad_extra", "dilation", "ceil", "adaptive")
 
 
@@ -354,6 +387,12 @@ def _scan_wants(arrays, given):
     return {"index": "s32" if max(given["x"].shape, default=0) < 2**31 else "s64"}
 
 
+def _rnn_wants(arrays, given):
+    dtype = arrays.dtype(given["x"])
+    kept = {"lstm": ("gates", "cells"), "gru": ("gates",)}.get(given.get("cell"), ())
+    return {} if given.get("reset_before") else {**dict.fromkeys(kept, _statistic(dtype)), "states": dtype}
+
+
 # ---- by names ----
 
 
@@ -428,6 +467,7 @@ FORMULAS = {f.name: f for f in (
     Formula("softmax", _softmax_saved, _softmax_backward, ("x", "mask"), ("y",)),
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
     Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),
+    Formula("rnn", _rnn_saved, _rnn_backward, ("x", "w", "hx", "cx"), ("y", "hy", "cy"), _rnn_wants),
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
     Formula("resize", _resize_saved, _resize_backward, ("x",), ("y",)),
     Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),

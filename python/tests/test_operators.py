@@ -265,6 +265,31 @@ class Others(unittest.TestCase):
         self.assertEqual((dx.shape, dgrid.shape), (x.shape, grid.shape))
         np.testing.assert_allclose(dx, dy, rtol=1e-5, atol=1e-6)
 
+    def test_recurrent_nets(self):
+        """A gated unit by NumPy, and an LSTM whose second sequence ends earlier, backward too."""
+        def sigmoid(v):
+            return 1 / (1 + np.exp(-v))
+
+        x, w, hx = normal(3, 2, 4), 0.5 * normal(3 * 5 * (4 + 5) + 2 * 15), normal(1, 2, 5)
+        wx, wh = w[:60].reshape(15, 4), w[60:135].reshape(15, 5)
+        h, wanted = hx[0], []
+        for step in x:
+            a, s = np.split(step @ wx.T + w[135:150], 3, 1), np.split(h @ wh.T + w[150:], 3, 1)
+            r, z = sigmoid(a[0] + s[0]), sigmoid(a[1] + s[1])
+            h = (1 - z) * np.tanh(a[2] + r * s[2]) + z * h
+            wanted.append(h)
+        y, hy = mica.rnn(x, w, cell="gru", hidden=5, hx=hx, hy="f32")
+        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(hy[0], h, rtol=1e-4, atol=1e-5)
+        w = 0.5 * normal(2 * 4 * 5 * (4 + 5) + 2 * 40)
+        fields = dict(cell="lstm", hidden=5, bidirectional=True)
+        y, hy = mica.rnn(x, w, lengths=np.array([3, 2], np.int32), hy="f32", **fields)
+        np.testing.assert_allclose(y[:2, 1:], mica.rnn(x[:2, 1:], w, **fields), rtol=1e-5, atol=1e-6)
+        self.assertFalse(y[2, 1].any())
+        np.testing.assert_array_equal(hy[1], y[0, :, 5:])
+        with self.assertRaisesRegex(mica.Invalid, "dimension 0 of w is 7, it must be 440"):
+            mica.rnn(x, w[:7], **fields)
+
     def test_scans(self):
         x = normal(3, 4, 5)
         np.testing.assert_allclose(mica.scan(x, axis=1), x.cumsum(1), rtol=1e-5, atol=1e-6)

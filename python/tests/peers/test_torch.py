@@ -220,6 +220,14 @@ def _():
             (doubles(2, 4, 6), doubles(2, 5, 7), doubles(2, 5, 9), *weights, doubles(4)))
 
 
+@gradient("rnn")
+def _():
+    lengths = torch.tensor([4, 2])
+    return (lambda x, w, hx, cx: _call("rnn", x=x, w=w, hx=hx, cx=cx, lengths=lengths, cell="lstm", hidden=2, layers=2,
+                                       bidirectional=True, described=dict.fromkeys(("hy", "cy", "gates", "cells", "states"), "f64"))[:3],
+            (doubles(4, 2, 3), doubles(240), doubles(4, 2, 2), doubles(4, 2, 2)))
+
+
 @gradient("rope")
 def _():
     return M.rope, (doubles(1, 2, 4, 6), doubles(1, 1, 4, 6))
