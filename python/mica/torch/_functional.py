@@ -315,6 +315,32 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
     return loss.reshape(()) if lone or reduction != "none" else loss
 
 
+# ---- recurrent nets ----
+
+
+def _recurrent(cell, input, weights, hx, cx, lengths, bias, **fields):
+    """y, hy, and cy of an lstm. input: steps x sequences x inputs; weights: of each layer and direction w_ih, w_hh, and
+    with bias b_ih, b_hh, as nn.LSTM has them; each call puts them into one buffer."""
+    from ._library import _OURS
+
+    each = 4 if bias else 2
+    matrices, biases = ([w for i, w in enumerate(weights) if (i % each < 2) == first] for first in (True, False))
+    flat = torch.cat([w.reshape(-1) for w in (*matrices, *biases)])
+    states = {n: t for n, t in (("hx", hx), ("cx", cx)) if t is not None}
+    tensors = (input, flat, *states.values())
+    input, flat, *begins = _autocast(*tensors)
+    wants = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    dtype, kept = _OURS[input.dtype], {"lstm": ("gates", "cells"), "gru": ("gates",)}.get(cell, ())
+    described = dict.fromkeys(("hy", "cy") if cell == "lstm" else ("hy",), dtype)
+    if wants:
+        described |= {**dict.fromkeys(kept, _stat(input)), "states": dtype}
+    if lengths is not None:
+        states["lengths"] = lengths
+    states |= zip(states, begins)
+    return _call("rnn", x=input, w=flat, cell=cell, bias=None if bias else "none", described=described, **states,
+                 **{n: v for n, v in fields.items() if v})[:3 if cell == "lstm" else 2]
+
+
 # ---- attention ----
 
 

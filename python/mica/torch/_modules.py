@@ -7,6 +7,7 @@ import types
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from . import _functional as F
 
@@ -91,6 +92,30 @@ def _ctc(self, log_probs, targets, input_lengths, target_lengths):
     return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
 
 
+def _recurrent(self, input, hx=None):
+    """Batches, single sequences and packed ones, as PyTorch's modules take them."""
+    cell = {"LSTM": "lstm", "GRU": "gru"}.get(self.mode, getattr(self, "nonlinearity", None))
+    packed = isinstance(input, PackedSequence)
+    x, lengths = pad_packed_sequence(input, self.batch_first) if packed else (input, None)
+    lone = x.dim() == 2
+    if lone:
+        x = x.unsqueeze(1)
+    elif self.batch_first:
+        x = x.transpose(0, 1)
+    h, c = hx if cell == "lstm" and hx is not None else (hx, None)
+    if lone and h is not None:
+        h, c = h.unsqueeze(1), None if c is None else c.unsqueeze(1)
+    y, *last = F._recurrent(cell, x, self._flat_weights, h, c, None if lengths is None else lengths.to(x.device), self.bias,
+                           hidden=self.hidden_size, layers=self.num_layers, bidirectional=self.bidirectional)
+    if lone:
+        y, last = y.squeeze(1), [s.squeeze(1) for s in last]
+    elif self.batch_first:
+        y = y.transpose(0, 1)
+    if packed:
+        y = pack_padded_sequence(y, lengths, self.batch_first, enforce_sorted=input.sorted_indices is None)
+    return y, tuple(last) if cell == "lstm" else last[0]
+
+
 def _act(name, a=None):
     def forward(self, input):
         return F.activation(input, name if isinstance(name, str) else name(self), None if a is None else a(self))
@@ -113,6 +138,7 @@ _FORWARDS = {
     nn.Tanh: _act("tanh"), nn.ELU: _act("elu", lambda m: m.alpha), nn.SELU: _act("selu"), nn.Mish: _act("mish"),
     nn.LeakyReLU: _act("leaky_relu", lambda m: m.negative_slope), nn.Hardswish: _act("hard_swish"),
     nn.Hardsigmoid: _act("hard_sigmoid"), nn.ReLU6: _act("relu6"), nn.Softsign: _act("softsign"),
+    nn.RNN: _recurrent, nn.LSTM: _recurrent, nn.GRU: _recurrent,
     nn.GELU: _act(lambda m: "gelu_tanh" if m.approximate == "tanh" else "gelu"),
 }
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -128,6 +154,8 @@ def _why_not(module):
         return f"padding_mode={module.padding_mode!r}; mica pads with zeros"
     if getattr(module, "divisor_override", None):
         return "divisor_override"
+    if isinstance(module, nn.RNNBase) and (module.dropout or getattr(module, "proj_size", 0)):
+        return "dropout between layers" if module.dropout else "proj_size"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
     return ""

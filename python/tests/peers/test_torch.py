@@ -3,6 +3,7 @@
 torch.nn.functional, compile, autocast, modules, optimisers."""
 
 import copy
+import itertools
 import os
 import pathlib
 import sys
@@ -600,6 +601,44 @@ class Functions(unittest.TestCase):
         expected = loss(x.log_softmax(2), rows - 1, steps, counts)
         self.assertEqual(list(M.replace(loss).replaced.values()), ["CTCLoss"])
         torch.testing.assert_close(loss(x.log_softmax(2), rows - 1, steps, counts), expected)
+
+    def test_recurrent_nets_beside_pytorchs(self):
+        """nn.RNN, LSTM and GRU replaced: values and gradients, of batches, of one sequence, of packed ones in any order."""
+        pack = torch.nn.utils.rnn.pack_padded_sequence
+        x, states = torch.randn(5, 3, 4), torch.randn(2, 4, 3, 6)
+        inputs = {"batch": (x, states), "lone": (x[:, 0], states[:, :, 0]), "no state": (x, None),
+                  "packed": (pack(x, [2, 5, 4], enforce_sorted=False), states),
+                  "sorted": (pack(x, [5, 4, 1]), states)}
+        kinds = [(nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"bias": False}),
+                 (nn.GRU, {"batch_first": True})]
+        for (kind, fields), (name, (given, begin)) in itertools.product(kinds, inputs.items()):
+            with self.subTest(kind.__name__, given=name, **fields):
+                if fields.get("batch_first") and name != "lone":
+                    given = pack(x.transpose(0, 1), [2, 5, 4], True, False) if name == "packed" else given
+                    given = given.transpose(0, 1) if torch.is_tensor(given) else given
+                    if name == "sorted":
+                        continue
+                theirs = kind(4, 6, 2, bidirectional=True, **fields)
+                ours = copy.deepcopy(theirs)
+                self.assertEqual(list(M.replace(ours).replaced.values()), [kind.__name__])
+                begin = begin if begin is None or kind is nn.LSTM else begin[0]
+                begin = tuple(begin) if kind is nn.LSTM and begin is not None else begin
+                found = []
+                for net in theirs, ours:
+                    y, last = net(given, begin)
+                    y = y if torch.is_tensor(y) else torch.nn.utils.rnn.pad_packed_sequence(y, net.batch_first)[0]
+                    last = torch.cat(last) if isinstance(last, tuple) else last
+                    (y.square().sum() + last.sum()).backward()
+                    found.append([y, last, *(p.grad for p in net.parameters())])
+                for one, two in zip(*found):
+                    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+                with torch.no_grad():
+                    y = ours(given, begin)[0]
+                    torch.testing.assert_close(y if torch.is_tensor(y) else y.data,
+                                               (lambda t: t if torch.is_tensor(t) else t.data)(theirs(given, begin)[0]),
+                                               rtol=1e-4, atol=1e-5)
+        left = M.replace(nn.Sequential(nn.LSTM(4, 6, 2, dropout=0.5), nn.LSTM(4, 6, proj_size=3))).left
+        self.assertEqual(list(left.values()), ["LSTM: dropout between layers", "LSTM: proj_size"])
 
     def test_losses_beside_pytorchs(self):
         """Values and gradients of input, target and what else there is; all reductions."""
