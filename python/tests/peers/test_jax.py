@@ -140,6 +140,20 @@ def max_pool(x):
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), ((0, 0), (0, 0), (1, 1), (1, 1)))
 
 
+def lstm(x, w):
+    wx, wh, b = w[:60].reshape(20, 3), w[60:160].reshape(20, 5), w[160:180] + w[180:]
+
+    def step(state, x):
+        h, c = state
+        i, f, g, o = jnp.split(x @ wx.T + h @ wh.T + b, 4, 1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zero = jnp.zeros((x.shape[1], 5), x.dtype)
+    return jax.lax.scan(step, (zero, zero), x)[1]
+
+
 def mha(q, k, v, wq, wk, wv, wo, bq, bo):
     """Four heads, the weights as outputs x inputs."""
     heads = [(x @ w.T + b).reshape(2, -1, 4, 2).swapaxes(1, 2) for x, w, b in ((q, wq, bq), (k, wk, 0), (v, wv, 0))]
@@ -173,6 +187,7 @@ PAIRS = {
     "concat": (lambda x, y: J.concat(x, x1=y, axis=1), lambda x, y: jnp.concatenate([x, y], 1), (normal(0, 4, 6), normal(1, 4, 2)), 0),
     "gather": (lambda x: J.gather(x, index=LABELS[:2], axis=1), lambda x: jnp.take(x, LABELS[:2], 1), (normal(0, 4, 6),), 0),
     "pad": (lambda x: J.pad(x, before=(1, 2), after=(0, 1)), lambda x: jnp.pad(x, ((1, 0), (2, 1))), (normal(0, 4, 6),), 0),
+    "rnn": (lambda x, w: J.rnn(x, w, cell="lstm", hidden=5), lstm, (normal(0, 4, 2, 3), normal(1, 200) / 4), 0),
     "scan": (lambda x: J.scan(x, axis=1), lambda x: jnp.cumsum(x, 1), (normal(0, 4, 6),), 0),
     "scan, product": (lambda x: J.scan(x, kind="prod", axis=0), lambda x: jnp.cumprod(x, 0), (normal(0, 4, 6),), 0),
     "scan, logsumexp, reverse": (lambda x: J.scan(x, kind="logsumexp", axis=1, reverse=True),
