@@ -12,7 +12,7 @@
 /* Elements are ordered by digits, the largest first: the leading bits of their keys, twice 9 bits more, and the
  * column's number in pieces, and where so few are left that the list holds them they are sorted there. */
 constexpr int SHIFT = 18, BINS = (SAMPLE_BITS << (23 - SHIFT)) + 1, PIECE_BITS = 11, DIGITS = SAMPLE_COLUMNS >> PIECE_BITS;
-constexpr int LIST = 2048, SLOTS = 4, DEEP = 4 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
+constexpr int LIST = 2048, SLOTS = 4, DEEP = PROCESSED || VECTOR < 4 ? 1 : 4 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
 static_assert(1 << PIECE_BITS <= LIST, "what has all digits in common fits the list");
 constexpr float MARGIN = PROBABILITIES ? 0.0f : 0x1p-18f; /* farther apart exponentials are in order */
 
