@@ -28,7 +28,7 @@ trap 'rm -rf "$work"' EXIT
 
 beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_depthwise conv_nchw resnet50)
 beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope
-    functions-bf16 functions-f32 pointwise pointwise_chains reduce scan loss ctc_loss quantize random softmax)
+    functions-bf16 functions-f32 pointwise pointwise_chains reduce scan loss ctc_loss quantize random softmax sample)
 
 # The problem lines of a set; functions-TYPE has every element function, of 64 M elements.
 lines() {

@@ -676,7 +676,29 @@ def quantized_gemm(fields, t):
     return lambda: {"y": typed(F.linear(x, weights, bias), y)}
 
 
+# ---- tokens ----
+
+def sample(fields, t):
+    """As serving does it: the first k, or all sorted, cut by their cumulated probabilities, and drawn from."""
+    refuse(fields, "input", "mask", "bias", "counts", "prompt", "min_p", "min_ps", "top_ks", "top_ps", "temperatures",
+           "seeds", "offsets", "logprob")
+    x, temperature = t["x"], float(fields.get("temperature", 1))
+    k, p = int(fields.get("top_k", 0)), float(fields.get("top_p", 1))
+
+    def draw():
+        v = x.float() / temperature
+        v, column = v.topk(k) if k else v.sort(-1, descending=True)
+        share = v.softmax(-1)
+        share = share.masked_fill(share.cumsum(-1) - share >= p, 0)
+        return {"token": Drawn(column.gather(-1, share.multinomial(1)))}
+
+    def largest():
+        token = x.argmax(-1)  # of equal ones, which numbers of 16 bits have, any
+        return {"token": token if x.dtype == torch.float32 else Drawn(token)}
+    return draw if temperature else largest
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize,
-                quantized_gemm=quantized_gemm)
+                quantized_gemm=quantized_gemm, sample=sample)

@@ -64,6 +64,7 @@ class Mica:
         self.lib.mica_plan_engine.restype = c.c_char_p
         self.lib.mica_plan_workspace.restype = c.c_size_t
         self.lib.mica_problem_roofline.restype = c.c_double
+        self.lib.mica_problem_scalars.restype = c.POINTER(c.c_double)
         self.context = c.c_void_p()
         self.check(self.lib.mica_context_create(device.encode(), c.byref(self.context)))
 
@@ -107,6 +108,12 @@ class Mica:
         self.lib.mica_problem_cost(problem, c.byref(flops), c.byref(moved))
         self.lib.mica_problem_destroy(problem)
         return flops.value, moved.value
+
+    def scalars(self, line):
+        """Those of a line; they live as long as the library."""
+        problem = c.c_void_p()
+        self.check(self.lib.mica_problem_from_text(line.encode(), c.byref(problem)))
+        return self.lib.mica_problem_scalars(problem)
 
     def roofline_ms(self, line):
         """The least time by the device's description."""
@@ -578,8 +585,9 @@ class Case:
         space = torch.empty(workspace + 256, dtype=torch.uint8, device=device)
         base = (space.data_ptr() + 255) // 256 * 256
         stream = torch.cuda.current_stream().cuda_stream if device != "cpu" else None
+        scalars = mica.scalars(line)
         for _ in range(sets):
-            run, tensors = Run(workspace=base if workspace else None, stream=stream), {}
+            run, tensors = Run(scalars=scalars, workspace=base if workspace else None, stream=stream), {}
             for name, (index, _, tensor) in mica.arguments(self.plan).items():
                 tensors[name] = data_for(name, tensor, device, fields, even=alone)
                 run.args[index] = tensors[name].data_ptr()

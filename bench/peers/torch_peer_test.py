@@ -34,6 +34,8 @@ softmax log={0,1} pass=bwd y=f32:40x57 axis=0
 ctc_loss pass={fwd,bwd} x=f32:40x3x7 labels=s32:3x5 reduction={mean,sum,none}
 ctc_loss pass={fwd,bwd} input=log_probs x=f32:40x3x7 labels=s64:3x5 input_lengths=s64:3 blank=2
 softmax x=f32:40x57 mask={bool,f32}:40x57 axis=1
+sample x=f32:40x57 temperature=0
+sample x={f32,bf16}:120000x8 temperature=0.7 top_k={0,5} top_p={0.5,1}
 softmax kind={gumbel,sparsemax} x=f32:4000x57 axis=1
 softmax kind=sparsemax pass=bwd y=f32:40x57 axis=1
 random kind={uniform,normal,exponential,bernoulli,truncated_normal} y=f32:400x500
