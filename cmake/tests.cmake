@@ -120,6 +120,7 @@ set_property(TEST soak/short APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=2)
 if(MICA_SANITIZE) # a smaller batch and fewer steps: minutes otherwise
   set(arguments_03_resnet50 cpu f32 2 32 2)
 endif()
+set(arguments_05_generate ${PROJECT_SOURCE_DIR}/examples/05_generate.bin)
 file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${examples})
   mica_test_program(examples examples mica_shared ${source})
