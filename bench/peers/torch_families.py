@@ -698,7 +698,31 @@ def sample(fields, t):
     return draw if temperature else largest
 
 
+# ---- a linear layer's cross-entropy ----
+
+def linear_cross_entropy(fields, t):
+    """With the logits in memory, as F.cross_entropy has them."""
+    refuse(fields, "lse")
+    labels = t["labels"].long()
+    options = dict(reduction=fields.get("reduction", "mean"), label_smoothing=float(fields.get("smoothing", 0)))
+    if fields.get("ignore") == "1":
+        options["ignore_index"] = int(fields.get("ignore_index", 0))
+    wanted = [n for n in ("x", "w") if "d" + n in fields]
+    leaves = {n: t[n].detach().requires_grad_(n in wanted) for n in ("x", "w")}
+
+    def call():
+        with torch.set_grad_enabled(bool(wanted)):
+            loss = F.cross_entropy(leaves["x"] @ leaves["w"].T, labels, **options)
+            total = loss.sum()
+        results = {"loss": typed(loss.detach(), t["loss"]).view_as(t["loss"])}
+        if wanted:
+            gradients = torch.autograd.grad(total, [leaves[n] for n in wanted])
+            results.update({"d" + n: g for n, g in zip(wanted, gradients)})
+        return results
+    return call
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize,
-                quantized_gemm=quantized_gemm, sample=sample)
+                quantized_gemm=quantized_gemm, sample=sample, linear_cross_entropy=linear_cross_entropy)

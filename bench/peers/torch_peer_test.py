@@ -29,6 +29,8 @@ loss pass={fwd,bwd} kind={margin_ranking,gaussian_nll,triplet_margin} x=f32:40x5
 loss pass={fwd,bwd} kind=cosine_embedding x=f32:40x57 target=f32:40 other=f32:40x57 reduction=none
 loss pass={fwd,bwd} kind=multi_margin x=f32:40x57 target=s64:40 weight=f32:57 p=2
 loss pass={fwd,bwd} kind=multilabel_margin x=f32:40x57 target=s64:40x57 reduction=none
+linear_cross_entropy x=f32:40x33 w=f32:57x33 chunk=16 reduction={mean,sum,none}
+linear_cross_entropy x=f32:40x33 w=f32:57x33 dx=f32:40x33 dw=f32:57x33 chunk=16 smoothing=0.1
 softmax log={0,1} x={f32,bf16}:40x57 axis=1 scale=0.5
 softmax log={0,1} pass=bwd y=f32:40x57 axis=0
 ctc_loss pass={fwd,bwd} x=f32:40x3x7 labels=s32:3x5 reduction={mean,sum,none}

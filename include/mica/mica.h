@@ -39,41 +39,42 @@
 
 /* The families: which header has which operation. mica_NAME_desc describes it, mica_NAME_plan plans
  * it. */
-#include "mica/conv.h"            /* conv */
-#include "mica/gemm.h"            /* gemm */
-#include "mica/grouped_gemm.h"    /* grouped_gemm */
-#include "mica/moe_route.h"       /* moe_route */
-#include "mica/moe_permute.h"     /* moe_permute, moe_unpermute */
-#include "mica/pool.h"            /* pool */
-#include "mica/resize.h"          /* resize */
-#include "mica/pointwise.h"       /* pointwise */
-#include "mica/norm.h"            /* norm */
-#include "mica/softmax.h"         /* softmax */
-#include "mica/attention.h"       /* attention */
-#include "mica/attention_merge.h" /* attention_merge */
-#include "mica/mha.h"             /* mha */
-#include "mica/rnn.h"             /* rnn */
-#include "mica/activation.h"      /* activation */
-#include "mica/cross_entropy.h"   /* cross_entropy */
-#include "mica/reduce.h"          /* reduce */
-#include "mica/loss.h"            /* loss */
-#include "mica/ctc_loss.h"        /* ctc_loss */
-#include "mica/scan.h"            /* scan */
-#include "mica/optim.h"           /* optim */
-#include "mica/rope.h"            /* rope, kv_append */
-#include "mica/transform.h"       /* transform */
-#include "mica/pad.h"             /* pad */
-#include "mica/gather.h"          /* gather */
-#include "mica/scatter.h"         /* scatter */
-#include "mica/concat.h"          /* concat */
-#include "mica/slice.h"           /* slice */
-#include "mica/tile.h"            /* tile */
-#include "mica/grid_sample.h"     /* grid_sample */
-#include "mica/affine_grid.h"     /* affine_grid */
-#include "mica/quantize.h"        /* quantize, dequantize */
-#include "mica/quantize_blocks.h" /* quantize_blocks, dequantize_blocks */
-#include "mica/quantized_gemm.h"  /* quantized_gemm */
-#include "mica/random.h"          /* random, dropout */
-#include "mica/sample.h"          /* sample */
+#include "mica/conv.h"                 /* conv */
+#include "mica/gemm.h"                 /* gemm */
+#include "mica/grouped_gemm.h"         /* grouped_gemm */
+#include "mica/moe_route.h"            /* moe_route */
+#include "mica/moe_permute.h"          /* moe_permute, moe_unpermute */
+#include "mica/pool.h"                 /* pool */
+#include "mica/resize.h"               /* resize */
+#include "mica/pointwise.h"            /* pointwise */
+#include "mica/norm.h"                 /* norm */
+#include "mica/softmax.h"              /* softmax */
+#include "mica/attention.h"            /* attention */
+#include "mica/attention_merge.h"      /* attention_merge */
+#include "mica/mha.h"                  /* mha */
+#include "mica/rnn.h"                  /* rnn */
+#include "mica/activation.h"           /* activation */
+#include "mica/linear_cross_entropy.h" /* linear_cross_entropy */
+#include "mica/cross_entropy.h"        /* cross_entropy */
+#include "mica/reduce.h"               /* reduce */
+#include "mica/loss.h"                 /* loss */
+#include "mica/ctc_loss.h"             /* ctc_loss */
+#include "mica/scan.h"                 /* scan */
+#include "mica/optim.h"                /* optim */
+#include "mica/rope.h"                 /* rope, kv_append */
+#include "mica/transform.h"            /* transform */
+#include "mica/pad.h"                  /* pad */
+#include "mica/gather.h"               /* gather */
+#include "mica/scatter.h"              /* scatter */
+#include "mica/concat.h"               /* concat */
+#include "mica/slice.h"                /* slice */
+#include "mica/tile.h"                 /* tile */
+#include "mica/grid_sample.h"          /* grid_sample */
+#include "mica/affine_grid.h"          /* affine_grid */
+#include "mica/quantize.h"             /* quantize, dequantize */
+#include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
+#include "mica/quantized_gemm.h"       /* quantized_gemm */
+#include "mica/random.h"               /* random, dropout */
+#include "mica/sample.h"               /* sample */
 
 #endif

@@ -226,6 +226,18 @@ class Others(unittest.TestCase):
         again = mica.attention(q, q, q, out=(mine, lse))
         self.assertIs(again.lse, lse)
 
+    def test_a_last_layer_and_its_loss(self):
+        x, w = normal(5, 3), normal(9, 3)
+        labels = np.array([0, 8, 3, 1, 8])
+        logits = x @ w.T
+        want = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(5), labels])
+        share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        share[np.arange(5), labels] -= 1
+        loss, dx, dw = mica.linear_cross_entropy(x, w, labels, dx="f32", dw="f32", chunk=4)
+        np.testing.assert_allclose(loss[0], want, rtol=1e-5)
+        np.testing.assert_allclose(dx, share @ w / 5, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(dw, share.T @ x / 5, rtol=1e-4, atol=1e-6)
+
     def test_numbers_and_empty_arrays(self):
         loss = mica.cross_entropy(normal(3, 4), np.array([0, 1, 2]))
         self.assertEqual(loss.shape, (1,))
