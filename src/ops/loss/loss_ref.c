@@ -208,6 +208,7 @@ static pair pair_of(const truth *t, double own, double other)
     const long double less = (long double)d->margin - (long double)own;
     const bool exact = is_held(t, less) && is_held(t, less + (long double)other);
     const double z = (double)(less + (long double)other), size = fabs(z), above = z > 0 ? z : 0;
+    if (isnan(z)) return (pair){0}; /* which is not above 0 */
     const double error = exact ? 0 : fabs(d->margin) + fabs(own) + fabs(other);
     if (d->p == 1)
         return (pair){above, error, z > 0, !exact && size <= error * t->unit ? 1 / t->unit : 0};

@@ -5,6 +5,10 @@
  * PLANES, VEC (elements of an access of the result), EXTRAPOLATES, BLOCK. */
 #include "ops/resize/resize.cuh"
 
+/* Magnitudes of a cubic row's weights add up to more than 1: halves of it stay below the type's end where the whole, which
+ * another axis may make small, would not. */
+constexpr acc_t PART = MOST_W > 2 ? (acc_t)0.5 : (acc_t)1;
+
 extern "C" __global__ void __launch_bounds__(BLOCK) resize_rows(const __grid_constant__ mica_resize_args a)
 {
     overlap_wait();
@@ -17,7 +21,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) resize_rows(const __grid_con
     const weights<MOST_H> high = load_weights<MOST_H>(a.table[1], h);
     weights<MOST_W> wide[OUTS];
 #pragma unroll
-    for (int o = 0; o < OUTS; o++) wide[o] = load_weights<MOST_W>(a.table[2], o < left ? w + o : w);
+    for (int o = 0; o < OUTS; o++) {
+        wide[o] = load_weights<MOST_W>(a.table[2], o < left ? w + o : w);
+#pragma unroll
+        for (int j = 0; j < MOST_W; j++) wide[o].w[j] *= PART;
+    }
     const bool none = (deep.first | high.first) < 0;
 #pragma unroll 1
     for (int p = 0; p < PLANES; p++) {
@@ -33,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) resize_rows(const __grid_con
         for (int i = 0; i < MOST_D; i++)
 #pragma unroll
             for (int k = 0; k < MOST_H; k++) {
-                const acc_t by = deep.w[i] * high.w[k];
+                const acc_t by = deep.w[i] * high.w[k] * (1 / PART);
                 if (none || by == 0) continue;
                 const value_t *line = x + (deep.first + i) * (int_t)a.from[2] + (high.first + k) * (int_t)a.from[3];
                 value_t v[OUTS][MOST_W];
