@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Cross-entropy of a linear layer's outputs, without these in memory:
  *
- *   logits = x w^T,   loss[i] = lse[i] - (1 - smoothing) logits[i, label[i]] - smoothing / V sum_c
- * logits[i, c]
+ *   logits = x w^T
+ *   loss[i] = lse[i] - (1 - smoothing) logits[i, label[i]] - smoothing mean over c of logits[i, c]
  *
  * x is N x K, w V x K: a language model's last layer. lse is log(sum(exp(logits))) of a row. dx and
  * dw, if given, receive the gradients of the loss (with reduction=none of the sum of the losses),

@@ -81,7 +81,7 @@ typedef struct mica_resize_desc {
     mica_resize_border border;           /* 0 means auto */
     bool antialias;                      /* linear and cubic; 0 means no */
     mica_tensor x;                       /* N x C x 1 to 3 axes, d h w; needed */
-    mica_tensor y; /* 0 means by the scales: floor(X * scale); without them needed */
+    mica_tensor y; /* 0 means inferred by the scales: floor(X * scale); without them needed */
     /* Of the last three, two or one axes; sizes of y that are given are less than 1 off X * scale.
      */
     double scale_d, scale_h, scale_w; /* 0 means the ratio of the sizes */

@@ -9,9 +9,9 @@
  *   lstm        i, f, o = sigmoid, g = tanh of (W x + b + R h + r)
  *               c' = f c + i g        h' = o tanh(c')
  *   gru         r, z = sigmoid(W x + b + R h + r)
- *               n = tanh(W x + b + r (R h + r))      reset behind the product, PyTorch's and
- * cuDNN's n = tanh(W x + b + R (r h) + r)      with reset_before, ONNX's default h' = (1 - z) n + z
- * h
+ *               n = tanh(W x + b + r (R h + r))   PyTorch's and cuDNN's: reset behind the product
+ *               n = tanh(W x + b + R (r h) + r)   with reset_before: ONNX's default
+ *               h' = (1 - z) n + z h
  *
  * Weights are one buffer, cuDNN's: of every layer and direction (l D + d) W, G H x inputs, and
  * R, G H x H; behind all of them, again of every layer and direction, b and r, G H each. G gates of

@@ -72,9 +72,10 @@ static void check_value(const row *r, const char *value)
     free(longer);
 }
 
-/* A field that is as another one, by that one's name. */
+/* A field that is as another one, by that one's name; a word of an enumeration may be one, too. */
 static void check_like(const row *r)
 {
+    if (!strcmp(r->field.type, "enum")) return;
     mica_field_info other;
     size_t bytes = !strcmp(r->field.type, "axes") ? 3 * sizeof(int64_t) : sizeof(int64_t);
     for (int i = 0; mica_op_field(r->op, i, &other) == MICA_OK; i++) {

@@ -167,7 +167,7 @@ static void refusals(void **state)
     refuses("resize cubic=-0.5 x=f32:1x1x4 y=f32:1x1x4",
             "cubic is given, it belongs to mode=cubic");
     refuses("resize from_w=0.5 x=f32:1x1x4 y=f32:1x1x4",
-            "from is given, it belongs to tf_crop_and_resize");
+            "from_w is given, it belongs to tf_crop_and_resize");
     mica_plan *plan = NULL;
     const mica_resize_desc d = {.x = {.dtype = MICA_F32, .rank = 3, .dims = {1, 1, 4}},
                                 .scale_w = NAN};

@@ -179,21 +179,25 @@ static mica_status refuse_backward(const mica_reduce_desc *d, mica_why *why)
                         mica_dtype_name(d->x.dtype));
 }
 
-/* Norms that are kinds of their own. */
-static void name_norm(mica_reduce_desc *d)
+/* Norms that are kinds of their own; what has no order. */
+static mica_status name_norm(mica_reduce_desc *d, mica_why *why)
 {
-    if (d->kind == MICA_REDUCE_KIND_NORM && d->p == 1) d->kind = MICA_REDUCE_KIND_NORM1;
-    if (d->kind == MICA_REDUCE_KIND_NORM && d->p == 2) d->kind = MICA_REDUCE_KIND_NORM2;
-    if (d->kind == MICA_REDUCE_KIND_NORM && d->p == (double)INFINITY)
-        d->kind = MICA_REDUCE_KIND_AMAX;
+    if (d->kind != MICA_REDUCE_KIND_NORM) {
+        if (d->p == 2) return MICA_OK;
+        return mica_invalid(why, "p is %g with kind=%s; only norm has it", d->p, kinds[d->kind]);
+    }
+    if (d->p == 1) d->kind = MICA_REDUCE_KIND_NORM1;
+    if (d->p == 2) d->kind = MICA_REDUCE_KIND_NORM2;
+    if (d->p == (double)INFINITY) d->kind = MICA_REDUCE_KIND_AMAX;
     if (d->kind != MICA_REDUCE_KIND_NORM) d->p = 2;
+    return MICA_OK;
 }
 
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_reduce_desc *d = desc;
     if (!mica_tensor_given(&d->x)) return mica_invalid(why, "x is needed");
-    name_norm(d);
+    MICA_TRY(name_norm(d, why));
     MICA_TRY(infer_axes(d, why));
     if (mica_reduce_row_of(d)->by != REDUCE_MOMENTS) d->correction = 0;
     if (d->pass == MICA_REDUCE_BWD) MICA_TRY(refuse_backward(d, why));
