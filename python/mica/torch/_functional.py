@@ -243,7 +243,8 @@ _MODES = {"nearest": ("nearest", 0), "nearest-exact": ("nearest", 0), "linear": 
 
 def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
                 antialias=False):
-    """F.interpolate. The weights are f64's, rounded once, and elements whose weight is 0 are not read."""
+    """F.interpolate. The weights are those of f64, rounded once, and elements whose weight is 0 are not read. A scale that leaves
+    a size as it is enters the coordinates, too: PyTorch copies in some modes and numbers of dimensions."""
     rank = input.dim() - 2
     ours, axes = _MODES[mode]
     if axes and axes != rank:
