@@ -5,6 +5,8 @@
  * beside elements without a weight; refusals; equal bits for any number of threads. */
 #include "line.h"
 
+#include <float.h>
+
 #define VALUES(...) ((double *[MICA_MAX_ARGS]){__VA_ARGS__})
 
 enum { MOST = 128 };
@@ -138,6 +140,23 @@ static void infinities(void **state)
     }
 }
 
+/* Rows overshoot the type's end, columns make of that what it holds. */
+static void near_the_end(void **state)
+{
+    (void)state;
+    const char *const lines[] = {"resize mode=cubic x=f32:1x1x4x4 y=f32:1x1x8x8",
+                                 "resize mode=cubic x=f32:1x4x4x4:nhwc y=f32:1x4x8x8:nhwc"};
+    double x[64] = {0}, got[256], want[256];
+    for (int i = 0; i < 64; i++)
+        if (i / 4 % 4 >= 2 && i % 4 == 1) x[i] = FLT_MAX;
+    for (int l = 0; l < 2; l++) {
+        run_ok("cpu", lines[l], VALUES(x, got));
+        run_ok("ref", lines[l], VALUES(x, want));
+        if (differences(got, want, l ? 256 : 64, 1e30, 1e-5)) fail_msg("%s", lines[l]);
+        assert_true(isfinite(want[5 * 8 + 1]) && want[5 * 8 + 1] > 0);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -203,9 +222,13 @@ static void threads_do_not_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(before_judges), cmocka_unit_test(traps),
-        cmocka_unit_test(bytes),         cmocka_unit_test(infinities),
-        cmocka_unit_test(refusals),      cmocka_unit_test(threads_do_not_show),
+        cmocka_unit_test(before_judges),
+        cmocka_unit_test(traps),
+        cmocka_unit_test(bytes),
+        cmocka_unit_test(infinities),
+        cmocka_unit_test(near_the_end),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(threads_do_not_show),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -101,8 +101,8 @@ typedef struct place {
     int64_t rows, most, weight, first, row;
 } place;
 
-static void make_weights(const mica_resize_axis *a, bool backward, bool wide, const place *p,
-                         char *memory, mica_resize_weights *to)
+static void make_weights(const mica_resize_axis *a, bool backward, bool wide, double by,
+                         const place *p, char *memory, mica_resize_weights *to)
 {
     int32_t *first = (int32_t *)(void *)(memory + p->first);
     double *row = (double *)(void *)(memory + p->row);
@@ -111,9 +111,9 @@ static void make_weights(const mica_resize_axis *a, bool backward, bool wide, co
         first[i] = (int32_t)mica_resize_row(a, backward, i, row, p->most);
         for (int64_t k = 0; k < p->most; k++)
             if (wide)
-                ((double *)(void *)(memory + p->weight))[i * p->most + k] = row[k];
+                ((double *)(void *)(memory + p->weight))[i * p->most + k] = by * row[k];
             else
-                ((float *)(void *)(memory + p->weight))[i * p->most + k] = (float)row[k];
+                ((float *)(void *)(memory + p->weight))[i * p->most + k] = (float)(by * row[k]);
     }
 }
 
@@ -144,8 +144,13 @@ static mica_status build(mica_plan *plan)
     mica_resize_walk *w = &s->walk;
     s->loops = wide ? mica_resize_loops_f64 : mica_resize_loops_f32;
     if (empty) return MICA_OK;
+    /* Magnitudes of cubic weights add up to more than 1: an eighth of a line stays below the type's
+     * end. */
+    const double part =
+        d->mode == MICA_RESIZE_CUBIC && !mica_dtype_is_integer(d->x.dtype) ? 0.125 : 1;
+    const double by[] = {1, part, 1 / part};
     for (int a = 0; a < 3; a++)
-        make_weights(&axes[a], backward, wide, &places[a], (char *)s, &w->axis[a]);
+        make_weights(&axes[a], backward, wide, by[a], &places[a], (char *)s, &w->axis[a]);
     mica_resize_strides(source(d), w->from);
     mica_resize_strides(result(d), w->to);
     w->type = d->x.dtype;
