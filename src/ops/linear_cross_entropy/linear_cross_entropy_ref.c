@@ -39,6 +39,7 @@ static double find_logits(const truth *t, int64_t i, double *logits, double *mag
 {
     double max = -INFINITY, worst = 0;
     long double sum = 0;
+    bool poisoned = false;
     for (int64_t c = 0; c < t->classes; c++) {
         long double v = 0, m = 0;
         for (int64_t k = 0; k < t->width; k++) {
@@ -49,9 +50,11 @@ static double find_logits(const truth *t, int64_t i, double *logits, double *mag
         /* Sums that pass the end of f32 on the way may be infinite or NaN. */
         if (t->d->x.dtype != MICA_F64 && m >= (long double)FLT_MAX) mag[c] = INFINITY;
         max = fmax(max, logits[c]), worst = fmax(worst, mag[c]);
+        poisoned |= isnan(logits[c]);
     }
     for (int64_t c = 0; c < t->classes; c++) sum += expl((long double)(logits[c] - max));
     *off = worst + fabs(max) + 4;
+    if (isinf(max)) return poisoned ? (double)NAN : max; /* as logsumexp has it */
     return (double)((long double)max + logl(sum));
 }
 
@@ -127,9 +130,15 @@ void mica_linear_cross_entropy_reference(const void *desc, const mica_view *args
         const int64_t label = label_at(&t, i);
         for (int64_t c = 0; c < t.classes; c++) {
             const double p = exp(logits[c] - lse), v = gradient_of(&t, label, c, logits[c], lse);
-            /* An exponential moves by its argument's error; then the type's own rounding. */
-            const double moved = isinf(lse_off) ? INFINITY : p * (mag[c] + lse_off);
-            error[i * t.classes + c] = v == 0 ? 0 : moved + 4 + fabs(v) * t.step;
+            /* An exponential moves by its argument's error, and anywhere up to 1 where that is no
+             * small number; then the type's own rounding. */
+            const double units = mag[c] + lse_off,
+                         unit = d->x.dtype == MICA_F64 ? 0x1p-53 : 0x1p-24;
+            const double moved = isinf(units)           ? INFINITY
+                                 : units * unit > 0.125 ? 1 / unit
+                                                        : p * units;
+            const bool exact = v == 0 && (o.divisor == 0 || isfinite(moved));
+            error[i * t.classes + c] = exact ? 0 : moved + 4 + fabs(v) * t.step;
             logits[c] = v;
         }
     }
