@@ -192,9 +192,16 @@ static void show_op(const char *op)
            mica_op_doc(op));
     show_fields(op);
     show_arguments(op);
-    int scalars = 0;
-    for (; mica_op_scalar(op, scalars, &name, &value) == MICA_OK; scalars++)
-        printf("%s%s=%g", scalars ? ", " : "\nrun-time scalars: ", name, value);
+    int scalars = 0, at = 0;
+    for (; mica_op_scalar(op, scalars, &name, &value) == MICA_OK; scalars++) {
+        const bool next = scalars && at + (int)strlen(name) > 80;
+        if (next) at = 0;
+        at += printf("%s%s=%g",
+                     !scalars ? "\nrun-time scalars: "
+                     : next   ? ",\n  "
+                              : ", ",
+                     name, value);
+    }
     printf(scalars ? "\n\n" : "\n");
     show_engines(op);
 }

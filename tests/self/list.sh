@@ -26,7 +26,7 @@ for op in '' $ops; do
     trailing=$("$mica" list $op | grep -c ' $')
     [ "$trailing" = 0 ] || bad "$op: $trailing lines end in blanks"
 done
-has "$("$mica" list)" 'CPU engines  *GPU engines' '^softmax  *[0-9]*  *cpu, cpu_variants, ref  *columns, cuda, variants '
+has "$("$mica" list)" 'CPU engines  *GPU engines' '^softmax  *[0-9]*  *cpu, cpu_variants, ref  *columns, cuda'
 has "$("$mica" list conv)" '^pass  *enum  *fwd  *' '^stride  *axes  *1  ' '^pad  *axes  *none  ' \
     '^flip  *flag  *no  ' '^w  *tensor  *needed  ' '^CPU  *onednn, ' '^GPU  *sm90_slab, ' '^run-time scalars: alpha=1, beta=0$'
 has "$("$mica" list cross_entropy)" '^argument  *fwd  *bwd  *types$' '^labels  *in  *in  *s32, s64$' '^lse  *out  *-  *f64, f32, f16, bf16$'

@@ -58,6 +58,10 @@ static void fill_the_cache(mica_context *context, guest_case *c)
     assert_int_equal(mica_context_stats(context, &stats), MICA_OK);
     assert_true(stats.plan_bytes <= LIMIT);
     int64_t more = resident(NULL) - base;
+    if (more > LIMIT * 3 / 2) { /* what malloc keeps of plans that are gone is not held */
+        malloc_trim(0);
+        more = resident(NULL) - base;
+    }
     if (more > most) most = more;
     if (more > LIMIT * 3 / 2)
         fail_msg("%s ; engine=%s: the cache says %lld KB, resident are %lld more", c->line,

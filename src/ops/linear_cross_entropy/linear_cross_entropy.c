@@ -123,7 +123,7 @@ static const mica_engine *const engines[] = {&mica_linear_cross_entropy_compose,
 
 const mica_op mica_op_linear_cross_entropy = {
     .name = "linear_cross_entropy",
-    .doc = "Cross-entropy of a linear layer and its gradients, without the logits in memory",
+    .doc = "Cross-entropy of a linear layer and its gradients, never its logits",
     .desc_size = sizeof(mica_linear_cross_entropy_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

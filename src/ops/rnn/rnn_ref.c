@@ -2,6 +2,7 @@
  * Recurrent nets, the truth: plain loops in double precision, a sequence after the other. */
 #include "base/memory.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "ops/rnn/rnn_truth.h"
 
 /* ---- functions ---- */
@@ -261,11 +262,28 @@ truth rnn_truth_of(const mica_rnn_desc *d, const mica_view *v)
     return t;
 }
 
+number *rnn_take(const truth *t, int64_t count, number **owned)
+{
+    enum { SMALL = 1 << 18 };
+    const size_t bytes = ((size_t)count + 1) * sizeof(number);
+    *owned = NULL;
+    if (bytes <= SMALL) return mica_scratch_zeroed(bytes);
+    *owned = mica_alloc(bytes);
+    for (int arg = 0; !*owned && arg < mica_op_rnn.arg_count; arg++) {
+        const mica_view *v = &t->v[arg];
+        if (mica_op_dir(&mica_op_rnn, t->d, arg) != MICA_OUT || !v->data) continue;
+        for (int64_t i = 0; i < mica_tensor_count(&v->t); i++)
+            mica_put(v, mica_offset(&v->t, i), NAN, 0);
+    }
+    return *owned;
+}
+
 static void forward(truth *t)
 {
     const int64_t between = t->s.steps * t->s.batch * t->s.sides * t->s.hidden;
     const int64_t own = t->s.sides * t->s.batch * (3 + 2 * t->s.gates) * t->s.hidden;
-    number *memory = mica_alloc(((size_t)(2 * between + own) + 1) * sizeof *memory);
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    number *owned, *memory = rnn_take(t, 2 * between + own, &owned);
     if (!memory) return;
     t->in = memory, t->out = memory + between;
     for (int64_t layer = 0; layer < t->s.layers; layer++) {
@@ -273,7 +291,7 @@ static void forward(truth *t)
         number *in = t->in;
         t->in = t->out, t->out = in;
     }
-    mica_release(memory);
+    mica_release(owned);
 }
 
 void rnn_reference(const void *desc, const mica_view *v, const double *scalars)

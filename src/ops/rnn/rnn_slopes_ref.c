@@ -2,6 +2,7 @@
  * Gradients of recurrent nets, the truth: plain loops in double precision, by what forward left. */
 #include "base/memory.h"
 #include "cpu/cpu.h"
+#include "cpu/scratch.h"
 #include "ops/rnn/rnn_truth.h"
 
 typedef struct sequence {
@@ -216,7 +217,8 @@ void rnn_reference_slopes(truth *t)
 {
     const int64_t n = t->s.hidden, rows = t->s.sides * t->s.batch, all = rows * t->s.steps * n;
     const int64_t slopes = rnn_slopes(t->d);
-    number *memory = mica_alloc(((size_t)(all * (slopes + 1) + 3 * rows * n) + 1) * sizeof *memory);
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    number *owned, *memory = rnn_take(t, all * (slopes + 1) + 3 * rows * n, &owned);
     if (!memory) return;
     number *dz = memory, *dx = dz + all * slopes, *own = dx + all;
     for (int64_t layer = t->s.layers - 1; layer >= 0; layer--) {
@@ -231,7 +233,7 @@ void rnn_reference_slopes(truth *t)
         }
         do_inputs(t, layer, dz, dx);
     }
-    mica_release(memory);
+    mica_release(owned);
 }
 
 /* ---- weights ---- */

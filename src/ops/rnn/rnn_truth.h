@@ -106,4 +106,9 @@ truth rnn_truth_of(const mica_rnn_desc *d, const mica_view *v);
 void rnn_reference_slopes(truth *t);
 void rnn_reference_weights(truth *t);
 
+/* Zeroed memory of the caller's scratch, or where that is small of its own, which goes to `owned`.
+ * Without any the results become NaN and NULL is returned: a reference has no other way to say so.
+ */
+number *rnn_take(const truth *t, int64_t count, number **owned);
+
 #endif
