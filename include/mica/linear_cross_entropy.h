@@ -42,8 +42,8 @@ typedef struct mica_linear_cross_entropy_desc {
     mica_tensor labels;       /* N; s32 or s64; 0 means inferred: s64 */
     mica_tensor loss;         /* 0 means inferred: f32 (f64 for f64), one element or N */
     mica_tensor lse;          /* N; 0 means none */
-    mica_tensor dx;           /* as x; 0 means not wanted */
-    mica_tensor dw;           /* as w; 0 means not wanted */
+    mica_tensor dx;           /* as x, or in f32; 0 means not wanted */
+    mica_tensor dw;           /* as w, or in f32; 0 means not wanted */
     mica_reduction reduction; /* 0 means mean */
     double smoothing;         /* 0 to 1; 0 means none */
     bool ignore;              /* ignore_index holds; 0 means no */

@@ -79,6 +79,10 @@ static void workspace(void **state)
 static void refusals(void **state)
 {
     (void)state;
+    refuses("linear_cross_entropy x=f32:4x3 w=f32:5x3 dx=f64:4x3",
+            "dx is f64, it must be f32, as x, or f32");
+    refuses("linear_cross_entropy x=f64:4x3 w=f64:5x3 dw=bf16:5x3",
+            "dw is bf16, it must be f64, as x, or f32");
     refuses("linear_cross_entropy x=f32:4x3", "w is needed");
     refuses("linear_cross_entropy x=f32:4x3 w=f32:5x4", "x has rows of 3 elements, w of 4");
     refuses("linear_cross_entropy x=f32:4x3x1 w=f32:5x3", "x has rank 3, it must be 2");

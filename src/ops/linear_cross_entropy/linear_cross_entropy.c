@@ -66,9 +66,20 @@ static const mica_arg args[] = {
     [MICA_LINEAR_CROSS_ENTROPY_DW] = ARG(dw, MICA_OUT, .types = MICA_FLOATS, .like = "w"),
 };
 
+/* What products of x's type are rounded to. */
+static mica_status check_gradient(const mica_linear_cross_entropy_desc *d, const char *name,
+                                  const mica_tensor *t, mica_why *why)
+{
+    if (!mica_tensor_given(t) || t->dtype == d->x.dtype || t->dtype == MICA_F32) return MICA_OK;
+    return mica_invalid(why, "%s is %s, it must be %s, as x, or f32", name,
+                        mica_dtype_name(t->dtype), mica_dtype_name(d->x.dtype));
+}
+
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_linear_cross_entropy_desc *d = desc;
+    MICA_TRY(check_gradient(d, "dx", &d->dx, why));
+    MICA_TRY(check_gradient(d, "dw", &d->dw, why));
     if (d->x.rank != 2 || d->w.rank != 2)
         return mica_invalid(why, "%s has rank %d, it must be 2", d->x.rank != 2 ? "x" : "w",
                             d->x.rank != 2 ? d->x.rank : d->w.rank);
