@@ -75,6 +75,8 @@ __device__ float __fadd_rn(float a, float b);
 __device__ float __fmul_rn(float a, float b);
 __device__ float __fsub_rn(float a, float b);
 __device__ float __fdiv_rn(float a, float b);
+__device__ float __frcp_rn(float a);
+__device__ float __fmaf_rn(float a, float b, float c);
 __device__ float __fsqrt_rn(float v);
 __device__ double __dsqrt_rn(double v);
 __device__ float __fdividef(float a, float b);

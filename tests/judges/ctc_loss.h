@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Written by tests/judges/ctc_loss.py with PyTorch 2.15.0: blank, zero_infinity; labels, their lengths, steps;
- * log-probabilities; losses; gradients of the losses' sum weighted with 1, 2, 3; mean, its gradient. */
+ * Written by tests/judges/ctc_loss.py with PyTorch 2.15.0: blank, zero_infinity; labels, their
+ * lengths, steps; log-probabilities; losses; gradients of the losses' sum weighted with 1, 2, 3;
+ * mean, its gradient. */
 /* clang-format off */
 {0, 0,
     {1, 2, 3, -1, -1, -1, 2, 2, 4, 4, -1, -1, 3, -1, -1, -1, -1, -1},

@@ -49,8 +49,9 @@ CASES = [  # labels, steps of each, blank
 ]
 
 print("""/* SPDX-License-Identifier: Apache-2.0
- * Written by tests/judges/ctc_loss.py with PyTorch 2.15.0: blank, zero_infinity; labels, their lengths, steps;
- * log-probabilities; losses; gradients of the losses' sum weighted with 1, 2, 3; mean, its gradient. */
+ * Written by tests/judges/ctc_loss.py with PyTorch 2.15.0: blank, zero_infinity; labels, their
+ * lengths, steps; log-probabilities; losses; gradients of the losses' sum weighted with 1, 2, 3;
+ * mean, its gradient. */
 /* clang-format off */""")
 for labels, steps, blank in CASES:
     for zero in (False, True):

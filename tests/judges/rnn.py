@@ -125,8 +125,8 @@ def written(t):
 def main():
     print("/* SPDX-License-Identifier: Apache-2.0")
     print(f" * Written by tests/judges/rnn.py with PyTorch {torch.__version__.split('+')[0]}, ONNX Runtime"
-          f" {onnxruntime.__version__}: fields, whether there are")
-    print(" * lengths; y, hy, cy, dx, dhx, dcx, dw. */\n/* clang-format off */")
+          f" {onnxruntime.__version__}: fields, whether there")
+    print(" * are lengths; y, hy, cy, dx, dhx, dcx, dw. */\n/* clang-format off */")
     for cell, reset, hidden, layers, both, bias, begins, cut in ROWS:
         sides, lstm = 1 + both, cell == "lstm"
         n = count(cell, hidden, layers, sides, bias)
