@@ -413,6 +413,9 @@ def _by_names(table):
         dy = {n: n for n in outputs[:1] if n in read}
     if not dx or not dy:
         return None
+    # What the second pass wants and the first has not (a map that another operation made) cannot be had here.
+    if any(n not in (*inputs, *outputs, *dy.values()) and "inferred" in table.field[n].default for n in read):
+        return None
     kept = [n for n in (*inputs, *outputs) if n in read and n not in dy.values()]
     name = table.python
 
