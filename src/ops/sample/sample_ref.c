@@ -62,7 +62,7 @@ static void sum_digits(const truth *t, int shift, uint64_t prefix, sums *digits)
     for (int64_t c = 0; c < t->a.columns; c++) {
         const float v = value_of(t, c);
         if (v == SAMPLE_NEVER) continue;
-        const uint32_t key = sample_key(sample_share(t->d->input, v, t->max));
+        const uint32_t key = sample_key(sample_share((int)t->d->input, v, t->max));
         const uint64_t place = (uint64_t)key * SAMPLE_COLUMNS + (uint64_t)(SAMPLE_COLUMNS - 1 - c);
         if (key < t->least || place >> shift >> DIGIT_BITS != prefix >> shift >> DIGIT_BITS)
             continue;
@@ -118,7 +118,7 @@ static float logprob_of(truth *t, int64_t token, uint64_t left)
     if (t->raw) find_max(t);
     t->least = SAMPLE_LEAST;
     if (t->raw || t->p.greedy) left = sum_all(t).weight;
-    return sample_logprob(t->d->input, value_of(t, token), t->max, left);
+    return sample_logprob((int)t->d->input, value_of(t, token), t->max, left);
 }
 
 void mica_sample_reference(const void *desc, const mica_view *views, const double *scalars)

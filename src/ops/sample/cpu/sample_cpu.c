@@ -221,7 +221,7 @@ static float logprob_of(work *w, int64_t token, uint64_t left)
     if (raw) take_row(w, true);
     take_piece(w, token, 1, raw, &own);
     if (raw || w->p.greedy) left = sum_up(w, SAMPLE_LEAST).weight;
-    return sample_logprob(w->d->input, own, w->max, left);
+    return sample_logprob((int)w->d->input, own, w->max, left);
 }
 
 static void do_row(work *w)
