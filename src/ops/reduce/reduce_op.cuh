@@ -135,7 +135,8 @@ REDUCE float exp2_near(float v)
     return r;
 }
 
-/* The same in f32: a product and a sum in one while what the maximum's multiple is off by is as nothing. */
+/* The same in f32. Of 4 and more a product and a sum in one for each, about a multiple of the maximum whose
+ * rounding the sum is corrected for; differences where that rounding itself has no bound, and of fewer. */
 template <int N, typename S> REDUCE void add_exponentials_near(S &s, const float *v)
 {
     constexpr float LOG2_E = 1.4426950408889634f;
@@ -148,13 +149,14 @@ template <int N, typename S> REDUCE void add_exponentials_near(S &s, const float
         s.max = max;
     }
     const bool none = max == lowest(max);
-    if (fabsf(max) < 1024.0f || none) {
-        const float about = none ? 0 : max * LOG2_E;
+    if (N >= 4 && (fabsf(max) < 1024.0f || none)) {
+        const float base = none ? 0 : max, about = base * LOG2_E;
 #pragma unroll
-        for (int i = 0; i < N; i++) sum += exp2_near(v[i] * LOG2_E - about);
+        for (int i = 0; i < N; i++) sum += exp2_near(fmaf(v[i], LOG2_E, -about));
+        sum *= exp2_near(fmaf(-base, LOG2_E, about));
     } else {
 #pragma unroll
-        for (int i = 0; i < N; i++) sum += v[i] == max ? 1 : exp2_near((v[i] - max) * LOG2_E);
+        for (int i = 0; i < N; i++) sum += v[i] == max ? (float)!none : exp2_near((v[i] - max) * LOG2_E);
     }
     s.a += sum;
 }
