@@ -325,6 +325,18 @@ def _scan_backward(arrays, saved, others, gradients, needed):
     return {"x": arrays.call("scan", pass_="bwd", dy=gradients["y"], described={"dx": x}, **kept, **fields)[0]}
 
 
+def _linear_cross_entropy_saved(arrays, given, scalars, described, results):
+    if given.get("reduction") == "none":
+        raise NotImplementedError("mica::linear_cross_entropy: no gradient with reduction=none, whose rows have one each")
+    if "dx" not in results or "dw" not in results:
+        raise NotImplementedError("mica::linear_cross_entropy: the gradients are made beside the loss: described=['dx=...', 'dw=...']")
+    return [results["dx"], results["dw"]], None
+
+
+def _linear_cross_entropy_backward(arrays, saved, others, gradients, needed):
+    return {n: saved["xw".index(n)] * arrays.cast(gradients["loss"].reshape(()), saved["xw".index(n)].dtype) for n in needed}
+
+
 _ACTIVATION = ("act", "gated", "axis", "act_a", "act_b")
 
 
@@ -385,6 +397,10 @@ def _scan_wants(arrays, given):
     if _scan_kind(given) not in ("max", "min"):
         return {}
     return {"index": "s32" if max(given["x"].shape, default=0) < 2**31 else "s64"}
+
+
+def _linear_cross_entropy_wants(arrays, given):
+    return {} if given.get("reduction") == "none" else {"dx": arrays.text(given["x"]), "dw": arrays.text(given["w"])}
 
 
 def _rnn_wants(arrays, given):
@@ -474,6 +490,8 @@ FORMULAS = {f.name: f for f in (
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
     Formula("resize", _resize_saved, _resize_backward, ("x",), ("y",)),
     Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),
+    Formula("linear_cross_entropy", _linear_cross_entropy_saved, _linear_cross_entropy_backward, ("x", "w"), ("loss",),
+            _linear_cross_entropy_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
     Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),
     _dropout(_by_names(table_of("dropout"))))}

@@ -19,6 +19,7 @@ from ._functional import (
     conv_transpose,
     cross_entropy,
     ctc_loss,
+    embedding,
     group_norm,
     instance_norm,
     interpolate,
@@ -34,11 +35,35 @@ from ._functional import (
     softmax,
 )
 from ._library import operators
+from ._losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cosine_embedding_loss,
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    linear_cross_entropy,
+    margin_ranking_loss,
+    mse_loss,
+    multi_margin_loss,
+    multilabel_margin_loss,
+    multilabel_soft_margin_loss,
+    poisson_nll_loss,
+    smooth_l1_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
+)
 from ._modules import Report, fuse, replace
 from ._optim import SGD, Adam, AdamW
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "conv", "conv_transpose",
-    "cross_entropy", "ctc_loss", "fuse", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "log_softmax",
-    "matmul", "max_pool", "nll_loss", "operators", "replace", "rms_norm", "rope", "scaled_dot_product_attention", "softmax",
+    "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "conv", "conv_transpose", "cosine_embedding_loss", "cross_entropy", "ctc_loss",
+    "embedding", "fuse", "gaussian_nll_loss", "group_norm", "hinge_embedding_loss", "huber_loss", "instance_norm",
+    "interpolate", "kl_div", "l1_loss", "layer_norm", "linear", "linear_cross_entropy", "log_softmax",
+    "margin_ranking_loss", "matmul", "max_pool", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
+    "multilabel_soft_margin_loss", "nll_loss", "operators", "poisson_nll_loss", "replace", "rms_norm", "rope",
+    "scaled_dot_product_attention", "smooth_l1_loss", "soft_margin_loss", "softmax", "triplet_margin_loss",
 ]

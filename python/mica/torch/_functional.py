@@ -342,6 +342,18 @@ def _recurrent(cell, input, weights, hx, cx, lengths, bias, **fields):
                  **{n: v for n, v in fields.items() if v})[:3 if cell == "lstm" else 2]
 
 
+# ---- embedding ----
+
+
+def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+    """F.embedding. An index outside of the table has a row of zeros, and no part in the gradient; PyTorch raises."""
+    for name, value in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
+        if value:
+            raise NotImplementedError(f"embedding with {name}")
+    padding = {} if padding_idx is None else {"padding": True, "padding_idx": padding_idx % weight.shape[0]}
+    return _call("gather", x=weight, index=input, **padding)[0]
+
+
 # ---- attention ----
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from . import _functional as F
+from . import _losses as L
 
 
 def _conv(self, input):
@@ -54,6 +55,17 @@ def _batch_norm_relu(self, input, residual=None):
     if residual is not None and (residual.shape, residual.dtype) != (input.shape, input.dtype):
         return F.activation(_batch_norm(self, input) + residual, "relu")
     return _batch_norm(self, input, residual, "relu")
+
+
+def _instance_norm(self, input):
+    self._check_input_dim(input)
+    lone = input.dim() == self._get_no_batch_dim()
+    y = F.instance_norm(input.unsqueeze(0) if lone else input, None, None, self.weight, self.bias, eps=self.eps)
+    return y.squeeze(0) if lone else y
+
+
+def _embedding(self, input):
+    return F.embedding(input, self.weight, self.padding_idx)
 
 
 def _max_pool(self, input):
@@ -116,6 +128,20 @@ def _recurrent(self, input, hx=None):
     return y, tuple(last) if cell == "lstm" else last[0]
 
 
+def _loss(function, *fields):
+    """function: takes what the module's forward does, then the module's fields by their names."""
+
+    def forward(self, *inputs):
+        return function(*inputs, **{n: getattr(self, n) for n in (*fields, "reduction")})
+
+    return forward
+
+
+def _linear_cross_entropy(self, input, target):
+    return L.linear_cross_entropy(input, self.linear.weight, target, reduction=self.reduction, ignore_index=self.ignore_index,
+                                  label_smoothing=self.label_smoothing)
+
+
 def _act(name, a=None):
     def forward(self, input):
         return F.activation(input, name if isinstance(name, str) else name(self), None if a is None else a(self))
@@ -138,14 +164,31 @@ _FORWARDS = {
     nn.Tanh: _act("tanh"), nn.ELU: _act("elu", lambda m: m.alpha), nn.SELU: _act("selu"), nn.Mish: _act("mish"),
     nn.LeakyReLU: _act("leaky_relu", lambda m: m.negative_slope), nn.Hardswish: _act("hard_swish"),
     nn.Hardsigmoid: _act("hard_sigmoid"), nn.ReLU6: _act("relu6"), nn.Softsign: _act("softsign"),
-    nn.RNN: _recurrent, nn.LSTM: _recurrent, nn.GRU: _recurrent,
+    nn.MSELoss: _loss(L.mse_loss), nn.L1Loss: _loss(L.l1_loss), nn.SmoothL1Loss: _loss(L.smooth_l1_loss, "beta"),
+    nn.HuberLoss: _loss(L.huber_loss, "delta"), nn.BCELoss: _loss(L.binary_cross_entropy, "weight"),
+    nn.BCEWithLogitsLoss: _loss(L.binary_cross_entropy_with_logits, "weight", "pos_weight"),
+    nn.KLDivLoss: _loss(L.kl_div, "log_target"), nn.HingeEmbeddingLoss: _loss(L.hinge_embedding_loss, "margin"),
+    nn.SoftMarginLoss: _loss(L.soft_margin_loss), nn.MarginRankingLoss: _loss(L.margin_ranking_loss, "margin"),
+    nn.PoissonNLLLoss: _loss(L.poisson_nll_loss, "log_input", "full", "eps"),
+    nn.GaussianNLLLoss: _loss(L.gaussian_nll_loss, "full", "eps"),
+    nn.MultiLabelSoftMarginLoss: _loss(L.multilabel_soft_margin_loss, "weight"),
+    nn.CosineEmbeddingLoss: _loss(L.cosine_embedding_loss, "margin"),
+    nn.TripletMarginLoss: _loss(L.triplet_margin_loss, "margin", "p", "eps", "swap"),
+    nn.MultiMarginLoss: _loss(L.multi_margin_loss, "p", "margin", "weight"), nn.MultiLabelMarginLoss: _loss(L.multilabel_margin_loss),
+    nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm, nn.InstanceNorm3d: _instance_norm,
+    nn.Embedding: _embedding, nn.RNN: _recurrent, nn.LSTM: _recurrent, nn.GRU: _recurrent,
     nn.GELU: _act(lambda m: "gelu_tanh" if m.approximate == "tanh" else "gelu"),
 }
+# Of losses: what mica has above 0 alone.
+_ABOVE_ZERO = {nn.HuberLoss: ("delta",), nn.HingeEmbeddingLoss: ("margin",), nn.PoissonNLLLoss: ("eps",), nn.GaussianNLLLoss: ("eps",),
+               nn.TripletMarginLoss: ("margin", "eps"), nn.MultiMarginLoss: ("margin",)}
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _RELU = (torch.relu, torch.relu_, torch.nn.functional.relu, "relu", "relu_")
 _ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
 if hasattr(nn, "RMSNorm"):
     _FORWARDS[nn.RMSNorm] = _rms_norm
+if hasattr(nn, "LinearCrossEntropyLoss"):
+    _FORWARDS[nn.LinearCrossEntropyLoss] = _linear_cross_entropy
 _NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
 
 
@@ -158,6 +201,18 @@ def _why_not(module):
         return "dropout between layers" if module.dropout else "proj_size"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
+    if isinstance(module, (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)) and module.track_running_stats:
+        return "running statistics"
+    if type(module).__name__ == "LinearCrossEntropyLoss":
+        for name, value in ("bias", module.linear.bias), ("weight", module.weight), ("out_features", module.out_features or None):
+            if value is not None:
+                return name
+    for name in "max_norm", "scale_grad_by_freq", "sparse":
+        if isinstance(module, nn.Embedding) and getattr(module, name):
+            return name
+    for name in _ABOVE_ZERO.get(type(module), ()):
+        if not getattr(module, name) > 0:
+            return f"{name}={getattr(module, name)}"
     return ""
 
 

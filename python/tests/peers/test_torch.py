@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import unittest
+import warnings
 from unittest import mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # judge
@@ -662,6 +663,93 @@ class Functions(unittest.TestCase):
                     dy = torch.randn(wanted.shape)
                     for ours, its in zip(*(torch.autograd.grad(y, leaves, dy, retain_graph=True) for y in (got, wanted))):
                         torch.testing.assert_close(ours, its, rtol=1e-5, atol=1e-5)
+
+    def test_losses_are_replaced(self):
+        """Each module, with what it can be given: values and gradients of all inputs; what mica has not is left."""
+        x, t, o = (torch.randn(4, 6) for _ in range(3))
+        share, labels = torch.sigmoid(t), (torch.rand(4, 6) < 0.5).float()
+        signs, rows, classes = 2 * labels - 1, torch.tensor([1.0, -1.0, -1.0, 1.0]), torch.tensor([0, 5, 2, 2])
+        weight, lists = torch.rand(6) + 0.25, torch.tensor([[1, 3, -1, 0, 0, 0]] * 4)
+        cases = [
+            (nn.MSELoss, {}, (x, t)), (nn.MSELoss, {}, (x, t[:1])), (nn.L1Loss, {}, (x, t)), (nn.SmoothL1Loss, {"beta": 0.5}, (x, t)),
+            (nn.SmoothL1Loss, {"beta": 0.0}, (x, t)), (nn.HuberLoss, {"delta": 0.7}, (x, t)),
+            (nn.BCELoss, {"weight": weight}, (torch.sigmoid(x), share)),
+            (nn.BCEWithLogitsLoss, {"weight": weight, "pos_weight": weight + 1}, (x, labels)),
+            (nn.KLDivLoss, {"log_target": True}, (x, t)), (nn.KLDivLoss, {}, (x, share)),
+            (nn.HingeEmbeddingLoss, {"margin": 0.4}, (x, signs)), (nn.SoftMarginLoss, {}, (x, signs)),
+            (nn.MarginRankingLoss, {"margin": 0.3}, (x, o, signs)), (nn.MarginRankingLoss, {}, (x, o, signs)),
+            (nn.PoissonNLLLoss, {"log_input": False, "full": True}, (x.abs(), 3 * share)), (nn.PoissonNLLLoss, {}, (x, 3 * share)),
+            (nn.GaussianNLLLoss, {"full": True}, (x, t, o.abs() + 0.1)), (nn.GaussianNLLLoss, {}, (x, t, o[:, 0].abs() + 0.1)),
+            (nn.MultiLabelSoftMarginLoss, {"weight": weight}, (x, labels)), (nn.CosineEmbeddingLoss, {"margin": 0.2}, (x, o, rows)),
+            (nn.TripletMarginLoss, {"margin": 0.5, "p": 1.5, "swap": True}, (x, t, o)),
+            (nn.MultiMarginLoss, {"p": 2, "margin": 0.5, "weight": weight}, (x, classes)), (nn.MultiLabelMarginLoss, {}, (x, lists)),
+        ]
+        self.assertEqual({c for c, _, _ in cases}, {c for c in vars(nn.modules.loss).values() if isinstance(c, type)
+                         and issubclass(c, nn.modules.loss._Loss) and not c.__name__.startswith("_")}
+                         - {nn.CrossEntropyLoss, nn.NLLLoss, nn.NLLLoss2d, nn.CTCLoss, nn.TripletMarginWithDistanceLoss,
+                            getattr(nn, "LinearCrossEntropyLoss", None)})
+        for kind, options, inputs in cases:
+            for reduction in ("mean", "sum", "none", "batchmean") if kind is nn.KLDivLoss else ("mean", "sum", "none"):
+                with self.subTest(kind.__name__, reduction=reduction, **options), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of shapes that differ
+                    theirs = kind(reduction=reduction, **options)
+                    mine = copy.deepcopy(theirs)
+                    self.assertEqual(M.replace(mine).left, {})
+                    wants = [v.clone().requires_grad_() if v is x or v is o else v for v in inputs]
+                    with mock.patch("mica.torch._losses._call", wraps=_call) as called:
+                        got = mine(*wants)
+                    self.assertTrue(called.called)
+                    wanted = theirs(*wants)
+                    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+                    leaves = [v for v in wants if v.requires_grad]
+                    if leaves:
+                        dy = torch.randn(wanted.shape)
+                        found = [torch.autograd.grad(y, leaves, dy) for y in (got, wanted)]
+                        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+        left = M.replace(nn.ModuleList([nn.HuberLoss(delta=1), nn.TripletMarginLoss(eps=0), nn.HingeEmbeddingLoss(0)])).left
+        self.assertEqual(left, {"1": "TripletMarginLoss: eps=0", "2": "HingeEmbeddingLoss: margin=0"})
+
+    def test_a_last_layer_with_its_loss(self):
+        """Beside a product and F.cross_entropy, and as PyTorch's own module where it has one."""
+        x, w, labels = torch.randn(7, 5), torch.randn(9, 5), torch.tensor([0, 8, -100, 3, 2, 2, 5])
+        for options in ({}, {"reduction": "sum", "label_smoothing": 0.1}, {"ignore_index": 2}):
+            goal = labels.clamp(min=0) if options.get("ignore_index") == 2 else labels
+            self.same(lambda x, w: 3 * M.linear_cross_entropy(x, w, goal, **options),
+                      lambda x, w: 3 * F.cross_entropy(x @ w.t(), goal, **options), x, w)
+        each = M.linear_cross_entropy(x, w, labels, reduction="none")
+        torch.testing.assert_close(each, F.cross_entropy(x @ w.t(), labels, reduction="none"), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(M.linear_cross_entropy(x[0], w, labels[0]), each[0], rtol=1e-5, atol=1e-5)
+        with self.assertRaisesRegex(NotImplementedError, "reduction=none"):
+            M.linear_cross_entropy(x.requires_grad_(), w, labels, reduction="none")
+        if hasattr(nn, "LinearCrossEntropyLoss"):
+            theirs = nn.LinearCrossEntropyLoss(5, 9, label_smoothing=0.2)
+            mine = copy.deepcopy(theirs)
+            self.assertEqual(M.replace(mine).replaced, {"": "LinearCrossEntropyLoss", "linear": "Linear"})
+            self.same(lambda x: mine(x, labels), lambda x: theirs(x, labels), x)
+            self.assertEqual(M.replace(nn.LinearCrossEntropyLoss(5, 9, bias=True)).left, {"": "LinearCrossEntropyLoss: bias"})
+
+    def test_embeddings_beside_pytorchs(self):
+        index = torch.tensor([[1, 4, 1], [0, 3, 3]])
+        for padding in None, 3, -1:
+            for indices in index, index.int(), index[0, 0]:
+                self.same(lambda w: M.embedding(indices, w, padding), lambda w: F.embedding(indices, w, padding), torch.randn(5, 4))
+        tied = nn.Embedding(5, 4, padding_idx=3)
+        expected = tied(index)
+        self.assertEqual(M.replace(tied).replaced, {"": "Embedding"})
+        torch.testing.assert_close(tied(index), expected, rtol=0, atol=0)
+        left = M.replace(nn.ModuleList([nn.Embedding(5, 4, max_norm=1.0), nn.Embedding(5, 4, sparse=True)])).left
+        self.assertEqual(left, {"0": "Embedding: max_norm", "1": "Embedding: sparse"})
+        with self.assertRaisesRegex(NotImplementedError, "scale_grad_by_freq"):
+            M.embedding(index, tied.weight, scale_grad_by_freq=True)
+
+    def test_instance_norms_are_replaced(self):
+        norms = (nn.InstanceNorm1d(3, affine=True), (2, 3, 5)), (nn.InstanceNorm2d(3), (2, 3, 5, 4)), (nn.InstanceNorm2d(3), (3, 5, 4))
+        for norm, shape in norms:
+            x, mine = torch.randn(shape), copy.deepcopy(norm)
+            self.assertEqual(M.replace(mine).left, {})
+            self.same(mine, norm, x)
+        left = M.replace(nn.InstanceNorm1d(3, track_running_stats=True)).left
+        self.assertEqual(list(left.values()), ["InstanceNorm1d: running statistics"])
 
     def test_cross_entropy_with_all_that_pytorch_has(self):
         x, w = torch.randn(5, 4, 3), torch.rand(4) + 0.1
