@@ -4,6 +4,7 @@ torch.nn.functional, compile, autocast, modules, optimisers."""
 
 import copy
 import itertools
+import math
 import os
 import pathlib
 import sys
@@ -569,6 +570,8 @@ class Functions(unittest.TestCase):
                         torch.testing.assert_close(mine, its)
         with self.assertRaisesRegex(ValueError, "ignore_index=1 is for class numbers"):
             M.cross_entropy(x, shares, ignore_index=1)
+        many = M.cross_entropy(torch.zeros(70_000, 50, dtype=torch.float16), torch.zeros(70_000, dtype=torch.long))
+        self.assertAlmostEqual(many.item(), math.log(50), delta=2e-3)  # whose sum is past f16
 
     def test_replaced_losses_have_weights(self):
         x, labels, weight = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, -7, 1]), torch.rand(4) + 0.25
@@ -716,6 +719,9 @@ class Functions(unittest.TestCase):
             goal = labels.clamp(min=0) if options.get("ignore_index") == 2 else labels
             self.same(lambda x, w: 3 * M.linear_cross_entropy(x, w, goal, **options),
                       lambda x, w: 3 * F.cross_entropy(x @ w.t(), goal, **options), x, w)
+        leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+        nothing = torch.autograd.grad(M.linear_cross_entropy(*leaves, torch.full((7,), -100)), leaves)  # all padding
+        self.assertFalse(any(g.any() or g.isnan().any() for g in nothing))
         each = M.linear_cross_entropy(x, w, labels, reduction="none")
         torch.testing.assert_close(each, F.cross_entropy(x @ w.t(), labels, reduction="none"), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(M.linear_cross_entropy(x[0], w, labels[0]), each[0], rtol=1e-5, atol=1e-5)
