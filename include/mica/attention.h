@@ -6,7 +6,7 @@
  *     p[i,j]   = exp(s[i,j] - lse[i])
  *     out[i,c] = scale_v * sum_j p[i,j] drop[i,j] v[j,c]
  *
- *   fwd   q, k, v -> out, and lse if its tensor is given
+ *   fwd   q, k, v -> out, and lse, scores (s), weights (p) if their tensors are given
  *   bwd   q, k, v, out, lse, dout -> dq, dk, dv, and dbias, dsinks if their tensors are given
  *
  * Dimensions, in logical order: q is B x H x Sq x D, k is B x Hk x Sk x D, v is B x Hk x Sk x Dv,
@@ -27,8 +27,8 @@
  *
  * Which keys. Sequence n has Q queries and K keys. Query i attends to key j if all of these agree:
  *
- *   causal         d = j - i - shift <= 0; shift is 0 (top_left: the diagonal starts at the first
- *                  key) or K - Q (bottom_right: it ends at the last one)
+ *   causal         d = j - i - shift <= 0; shift is diagonal, with top_left (the diagonal starts at
+ *                  the first key) alone, with bottom_right (it ends at the last one) added to K - Q
  *   window_left    d > -window_left; so many keys up to the diagonal, itself counted
  *   window_right   d < window_right; the same on the other side. 0: no window
  *   mask           mask[n,h,i,j] is not 0
@@ -64,6 +64,11 @@
  * One side may be packed and the other padded or paged; both have N sequences. Lengths and offsets
  * outside the tensors count as the nearest inside. Offsets that decrease have no meaning, but
  * nothing outside the tensors is touched.
+ *
+ * Scores and weights, B x H x Sq x Sk, are what the formulas above call s and p: what a query does
+ * not attend to has a score of -inf and a weight of 0, and so has a row of no sequence; dropout and
+ * scale_v are not in them. They are for q, k and v that are neither packed, nor paged, nor of 8
+ * bits, and cost what they are: memory of that size, that is written once and read a few times.
  *
  * Dropout. p is kept with probability 1 - dropout and then divided by it; lse knows nothing of it.
  * rng holds {seed, offset}. Element (n, h, i, j), i and j counted within the sequence, is dropped
@@ -123,7 +128,9 @@ enum {
     MICA_ATTENTION_CU_K,
     MICA_ATTENTION_SEQ_Q,
     MICA_ATTENTION_SEQ_K,
-    MICA_ATTENTION_PAGES
+    MICA_ATTENTION_PAGES,
+    MICA_ATTENTION_SCORES,
+    MICA_ATTENTION_WEIGHTS
 };
 
 typedef struct mica_attention_desc {
@@ -159,6 +166,10 @@ typedef struct mica_attention_desc {
     int64_t max_q,
         max_k; /* longest sequences expected: they only help to choose; 0 means unknown */
     mica_compute compute; /* tf32 allows engines to round f32 inputs; 0 means default */
+    int64_t diagonal;    /* keys that the diagonal lies right of its corner, below 0 left of it, for
+                            causal, windows and ALiBi; 0 means in it */
+    mica_tensor scores;  /* fwd: as q or f32 (f64 for f64); 0 means none */
+    mica_tensor weights; /* fwd: likewise; 0 means none */
 } mica_attention_desc;
 
 /* Makes a plan; see mica_plan_create. */

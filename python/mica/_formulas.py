@@ -185,7 +185,7 @@ def _softmax_backward(arrays, saved, others, gradients, needed):
     return {"x": arrays.cast(found * scale, dtype), "mask": _summed_to(arrays, found, mask.shape, mask.dtype)}
 
 
-_ATTENTION = ("scale", "soft_cap", "causal", "window_left", "window_right", "align", "dropout", "compute")
+_ATTENTION = ("scale", "soft_cap", "causal", "window_left", "window_right", "align", "dropout", "compute", "diagonal")
 _ATTENTION_INPUTS = ("bias", "mask", "slopes", "rng", "cu_q", "cu_k", "seq_q", "seq_k")
 
 

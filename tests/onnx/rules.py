@@ -1025,19 +1025,19 @@ def attention(node):
     # ONNX's diagonal begins behind the past, or so that the last query meets the last key of its sequence.
     past = 0 if past_k is None else past_k.shape[2]
     corner = "bottom_right" if lengths is not None or past and past == sk - sq else "top_left"
-    ahead = past if corner == "top_left" else 0
+    if past and corner == "top_left":
+        fields["diagonal"] = past
     if node("scale", None) is not None:
         fields["scale"] = node("scale")
     if node("softcap", 0.0):
         fields["soft_cap"] = node("softcap")
     left, right = node("left_window_size", -1), 0 if node("is_causal", 0) else node("right_window_size", -1)
-    if right == 0 and not ahead:
+    if right == 0:
         fields["causal"] = corner
     elif right >= 0:  # the key of the query itself is counted here
-        fields.update(window_right=right + ahead + 1, align=corner)
+        fields.update(window_right=right + 1, align=corner)
     if left >= 0:
-        need(left >= ahead, "a window that lies right of the diagonals of both corners")
-        fields["window_left"] = left - ahead + 1
+        fields["window_left"] = left + 1
         if "causal" not in fields:
             fields["align"] = corner
     if lengths is not None:
@@ -1050,41 +1050,28 @@ def attention(node):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         mask = np.broadcast_to(mask, (b, h, sq, sk))
         fields["mask" if mask.dtype == bool else "bias"] = mask
-    out = node.run("attention", q=q, k=k, v=v, **fields)
+    shown = len(node.outputs) > 3 and node.outputs[3]
+    mode = node("qk_matmul_output_mode", 0) if shown else 0
+    if mode >= 2:  # what softmax takes, or makes
+        fields["weights" if mode == 3 else "scores"] = type_of(q)
+        out, seen = node.run("attention", ["out", "weights" if mode == 3 else "scores"], q=q, k=k, v=v, **fields)
+    else:
+        out = node.run("attention", q=q, k=k, v=v, **fields)
     results = {"Y": out.transpose(0, 2, 1, 3).reshape(b, sq, -1) if flat else out, "present_key": k, "present_value": v}
-    if len(node.outputs) > 3 and node.outputs[3]:
-        results["qk_matmul_output"] = scores(node, q, k, mask, past, lengths)
+    if shown:
+        results["qk_matmul_output"] = seen if mode >= 2 else products(node, q, k)
     return [results[name] for name in ("Y", "present_key", "present_value", "qk_matmul_output")[:len(node.outputs)]
             if node.outputs[("Y", "present_key", "present_value", "qk_matmul_output").index(name)]]
 
 
-def scores(node, q, k, mask, past, lengths):
-    """What ONNX shows of the way to the weights."""
-    mode, (b, h, sq, d), sk = node("qk_matmul_output_mode", 0), q.shape, k.shape[2]
+def products(node, q, k):
+    """Scores before mask and window."""
+    (b, h, sq, d), sk = q.shape, k.shape[2]
     keys = np.repeat(k, h // k.shape[1], axis=1).reshape(b * h, sk, d)
     found = node.run("gemm", a=q.reshape(b * h, sq, d), b=keys.transpose(0, 2, 1),
                      alpha=node("scale", None) or 1 / math.sqrt(d)).reshape(b, h, sq, sk)
     cap = node("softcap", 0.0)
-    if cap:
-        found = expression(node, f"{number(cap)}*tanh(x0/{number(cap)})", found)
-    if mode < 2:
-        return found
-    need(lengths is None, "weights of padded keys")
-    if mask is not None:
-        found = expression(node, "where(x1,x0,-inf)" if mask.dtype == bool else "x0+x1", found, mask)
-    distance = np.arange(sk, dtype=np.int32)[None] - np.arange(sq, dtype=np.int32)[:, None]
-    left, right = node("left_window_size", -1), 0 if node("is_causal", 0) else node("right_window_size", -1)
-    if right >= 0:
-        found = expression(node, f"where(x1<={past + right},x0,-inf)", found, distance)
-    if left >= 0:
-        found = expression(node, f"where({past}-x1<={left},x0,-inf)", found, distance)
-    if mode == 2:
-        return found
-    weights = node.run("softmax", x=found, axis=-1)
-    if mask is None:
-        return weights
-    most = node.run("reduce", kind="max", x=found, axes=[-1], keepdims=True)
-    return expression(node, "where(isneginf(x1),0.0,x0)", weights, np.broadcast_to(most, found.shape))
+    return expression(node, f"{number(cap)}*tanh(x0/{number(cap)})", found) if cap else found
 
 
 @rule("RotaryEmbedding")

@@ -11,27 +11,29 @@
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
-#define Q      [MICA_ATTENTION_Q]
-#define K      [MICA_ATTENTION_K]
-#define V      [MICA_ATTENTION_V]
-#define OUT    [MICA_ATTENTION_OUT]
-#define LSE    [MICA_ATTENTION_LSE]
-#define DOUT   [MICA_ATTENTION_DOUT]
-#define DQ     [MICA_ATTENTION_DQ]
-#define DK     [MICA_ATTENTION_DK]
-#define DV     [MICA_ATTENTION_DV]
-#define DBIAS  [MICA_ATTENTION_DBIAS]
-#define DSINKS [MICA_ATTENTION_DSINKS]
-#define SLOPES [MICA_ATTENTION_SLOPES]
-#define BIAS   [MICA_ATTENTION_BIAS]
-#define MASK   [MICA_ATTENTION_MASK]
-#define SINKS  [MICA_ATTENTION_SINKS]
-#define RNG    [MICA_ATTENTION_RNG]
-#define CU_Q   [MICA_ATTENTION_CU_Q]
-#define CU_K   [MICA_ATTENTION_CU_K]
-#define SEQ_Q  [MICA_ATTENTION_SEQ_Q]
-#define SEQ_K  [MICA_ATTENTION_SEQ_K]
-#define PAGES  [MICA_ATTENTION_PAGES]
+#define Q       [MICA_ATTENTION_Q]
+#define K       [MICA_ATTENTION_K]
+#define V       [MICA_ATTENTION_V]
+#define OUT     [MICA_ATTENTION_OUT]
+#define LSE     [MICA_ATTENTION_LSE]
+#define DOUT    [MICA_ATTENTION_DOUT]
+#define DQ      [MICA_ATTENTION_DQ]
+#define DK      [MICA_ATTENTION_DK]
+#define DV      [MICA_ATTENTION_DV]
+#define DBIAS   [MICA_ATTENTION_DBIAS]
+#define DSINKS  [MICA_ATTENTION_DSINKS]
+#define SLOPES  [MICA_ATTENTION_SLOPES]
+#define BIAS    [MICA_ATTENTION_BIAS]
+#define MASK    [MICA_ATTENTION_MASK]
+#define SINKS   [MICA_ATTENTION_SINKS]
+#define RNG     [MICA_ATTENTION_RNG]
+#define CU_Q    [MICA_ATTENTION_CU_Q]
+#define CU_K    [MICA_ATTENTION_CU_K]
+#define SEQ_Q   [MICA_ATTENTION_SEQ_Q]
+#define SEQ_K   [MICA_ATTENTION_SEQ_K]
+#define PAGES   [MICA_ATTENTION_PAGES]
+#define SCORES  [MICA_ATTENTION_SCORES]
+#define WEIGHTS [MICA_ATTENTION_WEIGHTS]
 
 /* ---- values that can be checked by hand ---- */
 
@@ -67,7 +69,11 @@ static void known_values(void **state)
                 {"window_left=1 window_right=1", {1, 10}},
                 {"window_left=1 window_right=1 align=bottom_right", {10, 100}},
                 {"window_right=2 align=bottom_right", {111 / 3.0, 111 / 3.0}},
-                {"causal=bottom_right window_left=2", {11 / 2.0, 110 / 2.0}}};
+                {"causal=bottom_right window_left=2", {11 / 2.0, 110 / 2.0}},
+                {"causal=top_left diagonal=1", {11 / 2.0, 111 / 3.0}},
+                {"causal=bottom_right diagonal=-1", {1, 11 / 2.0}},
+                {"window_left=1 window_right=1 diagonal=1", {10, 100}},
+                {"causal=top_left diagonal=-1", {0, 1}}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int e = 0; e < 2; e++) {
             char line[160];
@@ -78,6 +84,38 @@ static void known_values(void **state)
         }
     /* The comparison notices a diagonal that is one off. */
     assert_int_equal(differences(rows[1].want, rows[0].want, 2, 0, 1e-6), 2);
+}
+
+/* Scores and weights as results: those of known_values(), and of a query that sees two keys. */
+static void known_weights(void **state)
+{
+    (void)state;
+    const char *const by[] = {"compose", "ref"};
+    double q[] = {1, 0}, k[] = {log(1), 9, log(2), 9, log(5), 9}, v[] = {8, 16, 80};
+    double out[1], scores[3], weights[3], sink[] = {log(8)};
+    const double all[] = {1 / 8.0, 2 / 8.0, 5 / 8.0}, half[] = {1 / 16.0, 2 / 16.0, 5 / 16.0};
+    const double two[] = {1 / 3.0, 2 / 3.0, 0}, made[] = {0, log(2), -INFINITY};
+    for (int e = 0; e < 2; e++) {
+        const char *line =
+            "attention q=f32:1x1x1x2 k=f32:1x1x3x2 v=f32:1x1x3x1 scale=1 weights=f32";
+        run_ok(by[e], line, VALUES(Q = q, K = k, V = v, OUT = out, WEIGHTS = weights));
+        assert_int_equal(differences(weights, all, 3, 0, 1e-6), 0);
+        assert_int_equal(differences(weights, half, 3, 0, 1e-6), 3);
+        line = "attention q=f32:1x1x1x2 k=f32:1x1x3x2 v=f32:1x1x3x1 scale=1 weights=f32 "
+               "sinks=f32:1";
+        run_ok(by[e], line,
+               VALUES(Q = q, K = k, V = v, OUT = out, WEIGHTS = weights, SINKS = sink));
+        assert_int_equal(differences(weights, half, 3, 0, 1e-6), 0);
+        line = "attention q=f32:1x1x1x2 k=f32:1x1x3x2 v=f32:1x1x3x1 scale=1 weights=f32 "
+               "scores=f32 causal=top_left diagonal=1 dropout=0.5";
+        double rng[] = {3, 0};
+        run_ok(
+            by[e], line,
+            VALUES(Q = q, K = k, V = v, OUT = out, WEIGHTS = weights, SCORES = scores, RNG = rng));
+        assert_int_equal(differences(weights, two, 3, 0, 1e-6), 0);
+        assert_int_equal(differences(scores, made, 2, 0, 1e-6), 0);
+        assert_true(scores[2] == -INFINITY);
+    }
 }
 
 /* Known answers of the generator's authors (Random123's kat_vectors). */
@@ -236,6 +274,13 @@ static void refusals(void **state)
     refuses("attention pass=bwd q=f32:2x2x4x8 k=f32:9x2x4x8 pages=s32:2x4 seq_k=s32:2",
             "pages are for fwd");
     refuses("attention q=f32:1x2x4x8 max_q=-1", "max_q is -1");
+    refuses("attention q=f32:1x2x4x8 diagonal=281474976710657", "diagonal is 281474976710657");
+    refuses("attention q=f32:1x2x4x8 scores=bf16", "scores is bf16, it must be of q's type or f32");
+    refuses("attention q=f64:1x2x4x8 weights=f32", "weights is f32, it must be f64");
+    refuses("attention q=f32:1x2x4x8 weights=f32:1x2x4x5", "dimension 3 of weights is 5");
+    refuses("attention q=f32:1x2x4x8 weights=f32 cu_q=s32:2 cu_k=s32:2", "weights are for batches");
+    refuses("attention q=f32:1x2x4x8 k=e4m3 scores=f32", "scores are for q and k of 16 bits");
+    refuses("attention pass=bwd q=f32:1x2x4x8 scores=f32", "scores");
 }
 
 /* Layout bshd: read, written, and the memory order of what is inferred. */
@@ -501,6 +546,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_values),
+        cmocka_unit_test(known_weights),
         cmocka_unit_test(philox),
         cmocka_unit_test(rows_without_keys),
         cmocka_unit_test(not_a_number),

@@ -57,6 +57,11 @@ static const mica_field fields[] = {
           .doc = "longest expected sequence of keys, to choose by"),
     FIELD(compute, ENUM, .spellings = compute_spellings,
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
+    FIELD(diagonal, I64, .zero = "in its corner",
+          .doc = "keys that the diagonal lies right of its corner, below 0 left of it"),
+    FIELD(scores, TENSOR, .zero = "none",
+          .doc = "B x H x Sq x Sk: what weights are made of, -inf where a query does not attend"),
+    FIELD(weights, TENSOR, .zero = "none", .doc = "likewise: of values, before dropout"),
 };
 
 /* N sequences, H heads of D, G of keys, S and T rows of q and k; M is what lies behind N in k. */
@@ -125,6 +130,10 @@ static const mica_arg args[] = {
     [MICA_ATTENTION_SEQ_Q] = ARG(seq_q, MICA_IN, MICA_IN, MICA_TYPE(S32), .dims = "N"),
     [MICA_ATTENTION_SEQ_K] = ARG(seq_k, MICA_IN, MICA_IN, MICA_TYPE(S32), .dims = "N"),
     [MICA_ATTENTION_PAGES] = ARG(pages, MICA_IN, MICA_IN, MICA_TYPE(S32), ALWAYS(0)),
+    [MICA_ATTENTION_SCORES] = ARG(scores, MICA_OUT, MICA_UNUSED, MICA_FLOATS, .like = "q",
+                                  .dims = "BxHxSxT", .refused = true),
+    [MICA_ATTENTION_WEIGHTS] = ARG(weights, MICA_OUT, MICA_UNUSED, MICA_FLOATS, .like = "q",
+                                   .dims = "BxHxSxT", .refused = true),
 };
 
 /* ---- inference ---- */
@@ -211,9 +220,10 @@ static mica_status check_output_types(const mica_attention_desc *d, mica_why *wh
 {
     mica_dtype q = d->q.dtype;
     bool eight = is_eight_bit(q);
-    const mica_tensor *likes[] = {&d->out, &d->dout, &d->dq, &d->dk, &d->dv};
-    const char *const names[] = {"out", "dout", "dq", "dk", "dv"};
-    for (int i = 0; i < 5; i++) {
+    const mica_tensor *likes[] = {&d->out, &d->dout,   &d->dq,     &d->dk,
+                                  &d->dv,  &d->scores, &d->weights};
+    const char *const names[] = {"out", "dout", "dq", "dk", "dv", "scores", "weights"};
+    for (int i = 0; i < 7; i++) {
         if (!mica_tensor_given(likes[i])) continue;
         mica_dtype t = likes[i]->dtype;
         if (eight ? !is_narrow(t) : t != q && !(t == MICA_F32 && q != MICA_F64))
@@ -336,6 +346,22 @@ static mica_status check_scale_tensor(const mica_attention_desc *d, const mica_t
     return MICA_OK;
 }
 
+/* scores and weights have common rows and keys, and are made by products of q and k as they are. */
+static mica_status check_results(const mica_attention_desc *d, mica_why *why)
+{
+    const char *name = mica_tensor_given(&d->scores)    ? "scores"
+                       : mica_tensor_given(&d->weights) ? "weights"
+                                                        : NULL;
+    if (!name) return MICA_OK;
+    if (mica_tensor_given(&d->cu_q) || mica_tensor_given(&d->cu_k) || mica_tensor_given(&d->pages))
+        return mica_invalid(
+            why, "%s are for batches: packed and paged sequences have no common rows", name);
+    if (is_eight_bit(d->k.dtype))
+        return mica_invalid(why, "%s are for q and k of 16 bits and more, k is %s", name,
+                            mica_dtype_name(d->k.dtype));
+    return MICA_OK;
+}
+
 static mica_status check_extras(const mica_attention_desc *d, mica_why *why)
 {
     MICA_TRY(check_broadcast(d, &d->bias, "bias", why));
@@ -343,6 +369,7 @@ static mica_status check_extras(const mica_attention_desc *d, mica_why *why)
     MICA_TRY(check_dims(&d->dbias, "dbias", 4, d->bias.dims, why));
     if (mica_tensor_given(&d->rng) && d->dropout == 0)
         return mica_invalid(why, "rng without dropout");
+    MICA_TRY(check_results(d, why));
     MICA_TRY(check_scale_tensor(d, &d->scale_q, "scale_q", &d->q, why));
     MICA_TRY(check_scale_tensor(d, &d->scale_k, "scale_k", &d->k, why));
     return check_scale_tensor(d, &d->scale_v, "scale_v", &d->v, why);
@@ -361,6 +388,9 @@ static mica_status check_numbers(const mica_attention_desc *d, mica_why *why)
         if (numbers[i] < 0 || (i >= 2 && numbers[i] > MICA_MOST_ELEMENTS))
             return mica_invalid(why, "%s is %lld, it must be 0 or more and max_* at most 2^48",
                                 names[i], (long long)numbers[i]);
+    if (d->diagonal < -MICA_MOST_ELEMENTS || d->diagonal > MICA_MOST_ELEMENTS)
+        return mica_invalid(why, "diagonal is %lld, at most 2^48 keys to a side are legal",
+                            (long long)d->diagonal);
     if (d->causal != MICA_ATTENTION_NOT_CAUSAL && d->window_right)
         return mica_invalid(why, "window_right is %lld, but causal leaves nothing on the right",
                             (long long)d->window_right);
@@ -413,8 +443,27 @@ static void cost(const void *desc, double *flops, double *bytes)
     *flops = pairs(d) * (d->pass == MICA_ATTENTION_FWD ? qk + pv : 3 * qk + 2 * pv);
 }
 
+mica_status attention_check_results(const mica_attention_desc *d, mica_why *why)
+{
+    if (mica_tensor_given(&d->scores))
+        return mica_refuse(why, "scores are wanted: compose has them");
+    if (mica_tensor_given(&d->weights))
+        return mica_refuse(why, "weights are wanted: compose has them");
+    return MICA_OK;
+}
+
+mica_status attention_check_corner(const mica_attention_desc *d, mica_why *why)
+{
+    MICA_TRY(attention_check_results(d, why));
+    if (d->diagonal)
+        return mica_refuse(why, "diagonal is %lld, this engine's lies in a corner",
+                           (long long)d->diagonal);
+    return MICA_OK;
+}
+
 static const mica_engine *const engines[] = {&mica_attention_bf16,
                                              &mica_attention_cpu,
+                                             &mica_attention_compose,
                                              &mica_engine_ref,
                                              &mica_attention_decode,
                                              &mica_attention_latent,
@@ -423,6 +472,7 @@ static const mica_engine *const engines[] = {&mica_attention_bf16,
                                              &mica_attention_sm90_bwd,
                                              &mica_attention_sm80,
                                              &mica_attention_cuda,
+                                             &mica_attention_compose_cuda,
                                              NULL};
 
 const mica_op mica_op_attention = {

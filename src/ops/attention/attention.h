@@ -9,7 +9,11 @@
 extern const mica_op mica_op_attention;
 extern const mica_engine mica_attention_bf16, mica_attention_cpu, mica_attention_decode,
     mica_attention_latent, mica_attention_sm90, mica_attention_sm90_f8, mica_attention_sm90_bwd,
-    mica_attention_sm80, mica_attention_cuda;
+    mica_attention_sm80, mica_attention_cuda, mica_attention_compose, mica_attention_compose_cuda;
+
+/* What every engine but "compose" refuses, and those beside whose diagonal lies in a corner. */
+mica_status attention_check_results(const mica_attention_desc *d, mica_why *why);
+mica_status attention_check_corner(const mica_attention_desc *d, mica_why *why);
 
 #define ATTENTION_MAX_DIM 1024
 

@@ -96,7 +96,11 @@ bool attention_exact(const void *desc)
     if (d->pass == MICA_ATTENTION_BWD)
         return is_power_of_two(d->scale) && !mica_tensor_given(&d->slopes);
     /* lse is rounded, and so are 16-bit weights that meet an f32 sum. */
-    if (mica_tensor_given(&d->lse)) return false;
+    if (mica_tensor_given(&d->lse) || mica_tensor_given(&d->weights)) return false;
+    if (mica_tensor_given(&d->scores) &&
+        (!is_power_of_two(d->scale) || mica_tensor_given(&d->slopes) ||
+         mica_tensor_given(&d->bias)))
+        return false;
     return !narrow || (d->out.dtype != MICA_F32 && e.bits <= NARROW_BITS);
 }
 

@@ -218,6 +218,28 @@ static double rounding_of(const rounding *r)
     return fmin(r->sum, 1.75 * sqrt(r->squares) + 0x1p-5 * r->sum);
 }
 
+/* Of a row's scores and weights those that it attends to; the others have theirs already. */
+static void put_scores(const truth *t, const row *r, const statistics *st)
+{
+    const mica_view *scores = &t->v[MICA_ATTENTION_SCORES],
+                    *weights = &t->v[MICA_ATTENTION_WEIGHTS];
+    const double mean_error = st->sum != 0 ? st->error / st->sum : 0;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
+    double *k = mica_scratch_take(ATTENTION_MAX_DIM * sizeof *k);
+    for (int64_t j = r->range.from; j < r->range.to; j++) {
+        if (!key_open(t, r, j, k)) continue;
+        const score s = score_of(t, r, j, k);
+        const double p = st->sum != 0 ? exp(s.s - st->max) / st->sum : 0;
+        const double error = s.error + fabs(s.s) + fabs(st->max) + mean_error;
+        if (scores->data)
+            mica_put(scores, row_offset(&scores->t, r) + j * scores->t.strides[3], s.s,
+                     s.beyond ? INFINITY : fabs(s.s) + s.error / t->growth);
+        if (weights->data)
+            mica_put(weights, row_offset(&weights->t, r) + j * weights->t.strides[3], p,
+                     s.beyond ? INFINITY : p * (1 + error / t->growth) + t->least);
+    }
+}
+
 static void forward_row(const truth *t, const row *r)
 {
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
@@ -275,6 +297,7 @@ static void forward_row(const truth *t, const row *r)
         if (beyond) magnitude[c] = INFINITY;
         magnitude[c] += rounding_of(&rounded[c]) * t->float8_units / t->growth;
     }
+    if (has(t, MICA_ATTENTION_SCORES) || has(t, MICA_ATTENTION_WEIGHTS)) put_scores(t, r, &st);
     const mica_view *out = &t->v[MICA_ATTENTION_OUT], *l = &t->v[MICA_ATTENTION_LSE];
     for (int64_t c = 0; c < t->s.dv; c++)
         mica_put(out, row_offset(&out->t, r) + c * out->t.strides[3], sum[c], magnitude[c]);
@@ -297,8 +320,12 @@ static void forward(const truth *t)
     /* Rows of no sequence keep these. */
     put_all(&t->v[MICA_ATTENTION_OUT], 0);
     put_all(&t->v[MICA_ATTENTION_LSE], -INFINITY);
+    put_all(&t->v[MICA_ATTENTION_SCORES], -INFINITY);
+    put_all(&t->v[MICA_ATTENTION_WEIGHTS], 0);
     /* Beside a dimension of 0 the others may be anything. */
-    if (mica_tensor_count(&t->d->out) == 0 && !has(t, MICA_ATTENTION_LSE)) return;
+    if (mica_tensor_count(&t->d->out) == 0 && !has(t, MICA_ATTENTION_LSE) &&
+        mica_tensor_count(&t->d->scores) == 0 && mica_tensor_count(&t->d->weights) == 0)
+        return;
     int64_t rows = t->s.rows, lines = t->s.sequences * t->s.heads;
 #pragma omp parallel for num_threads(mica_cpu_threads()) schedule(dynamic)
     for (int64_t a = 0; a < lines * rows; a++) {

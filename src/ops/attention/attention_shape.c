@@ -76,7 +76,7 @@ int64_t attention_key_offset(const mica_attention_desc *d, const mica_tensor *t,
 
 int64_t attention_shift(const mica_attention_desc *d, int64_t queries, int64_t keys)
 {
-    return d->align == MICA_ATTENTION_ALIGN_BOTTOM_RIGHT ? keys - queries : 0;
+    return d->diagonal + (d->align == MICA_ATTENTION_ALIGN_BOTTOM_RIGHT ? keys - queries : 0);
 }
 
 attention_range attention_range_of(const mica_attention_desc *d, int64_t shift, int64_t keys,

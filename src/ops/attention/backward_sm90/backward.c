@@ -161,6 +161,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     mica_config c[MICA_MAX_CONFIGS];
     if (device->arch != 90)
         return mica_refuse(why, "the device is sm_%d, the kernels are sm_90's", device->arch);
+    MICA_TRY(attention_check_corner(d, why));
     MICA_TRY(check_features(d, why));
     MICA_TRY(attention_sm90_check(&d->q, "q", why));
     MICA_TRY(attention_sm90_check(&d->k, "k", why));

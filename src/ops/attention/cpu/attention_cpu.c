@@ -16,7 +16,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     const mica_attention_desc *d = desc;
     (void)device;
     if (d->q.dtype == MICA_F64) return mica_refuse(why, "q is f64, this engine computes in f32");
-    return MICA_OK;
+    return attention_check_results(d, why);
 }
 
 static mica_status accepts_bf16(const void *desc, const mica_device_info *device, mica_why *why)
@@ -29,7 +29,7 @@ static mica_status accepts_bf16(const void *desc, const mica_device_info *device
         if (mica_tensor_given(inputs[i]) && inputs[i]->dtype != MICA_BF16)
             return mica_refuse(why, "%s is %s, this engine multiplies bf16", names[i],
                                mica_dtype_name(inputs[i]->dtype));
-    return MICA_OK;
+    return attention_check_results(d, why);
 }
 
 static int configs_bf16(const void *desc, const mica_device_info *device, mica_config *list)

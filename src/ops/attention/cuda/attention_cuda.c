@@ -19,9 +19,9 @@ enum {
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
-    (void)desc;
-    if (device->arch >= 80) return MICA_OK;
-    return mica_refuse(why, "the device is sm_%d, kernels start at sm_80", device->arch);
+    if (device->arch < 80)
+        return mica_refuse(why, "the device is sm_%d, kernels start at sm_80", device->arch);
+    return attention_check_results(desc, why);
 }
 
 /* ---- tiles ---- */

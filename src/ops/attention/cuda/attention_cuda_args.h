@@ -31,6 +31,7 @@ typedef struct attention_cuda_args {
     long long rows, keys; /* of the tensors, at most of a sequence */
     long long d, dv;
     long long left, right; /* query i sees keys j with -left < j - i - shift < right */
+    long long diagonal;    /* shift; what is added to K - Q if bottom_right */
     int bottom_right;
     int k_across, v_across, q_across, dout_across; /* neighbouring lines lie closer than elements */
     double scale, soft_cap;

@@ -67,9 +67,9 @@ struct sequence {
 
 __device__ __forceinline__ sequence find_sequence(const attention_cuda_args &args, s64 n)
 {
-    sequence s = {n, 0, find_span(args.cu_q, args.seq_q, args.rows, n),
+    sequence s = {n, args.diagonal, find_span(args.cu_q, args.seq_q, args.rows, n),
                   find_span(args.cu_k, args.seq_k, args.keys, n)};
-    if (args.bottom_right) s.shift = s.k.count - s.q.count;
+    if (args.bottom_right) s.shift += s.k.count - s.q.count;
     return s;
 }
 

@@ -77,6 +77,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     tile t;
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, kernels start at sm_80", device->arch);
+    MICA_TRY(attention_check_corner(d, why));
     MICA_TRY(attention_decode_check_features(d, why));
     MICA_TRY(attention_decode_check_columns(&d->q, "q", MAX_DIM, why));
     MICA_TRY(attention_decode_check_addressing(&d->k, "k", attention_decode_size(d), MAX_DIM, why));

@@ -58,6 +58,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     tile t;
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, kernels start at sm_80", device->arch);
+    MICA_TRY(attention_check_corner(d, why));
     MICA_TRY(attention_decode_check_features(d, why));
     if (d->k.dtype != d->q.dtype)
         return mica_refuse(why, "k is %s, q %s; taken are equal types", mica_dtype_name(d->k.dtype),

@@ -60,11 +60,14 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (device->arch < 80)
         return mica_refuse(why, "the device is sm_%d, its tensor cores are used from sm_80 on",
                            device->arch);
+    MICA_TRY(attention_check_results(d, why));
     MICA_TRY(check_types(d, why));
     MICA_TRY(check_line(&d->q, "q", why));
     MICA_TRY(check_line(&d->k, "k", why));
     MICA_TRY(check_line(&d->v, "v", why));
     if (d->pass == MICA_ATTENTION_BWD) MICA_TRY(check_line(&d->dout, "dout", why));
+    if (d->diagonal <= -MAX_LENGTH || d->diagonal >= MAX_LENGTH)
+        return mica_refuse(why, "diagonal is %lld, the limit is 2^29", (long long)d->diagonal);
     attention_shape_make(d, &s);
     if (s.rows >= MAX_LENGTH || s.keys >= MAX_LENGTH)
         return mica_refuse(why, "%lld queries and %lld keys, the limit is 2^29", (long long)s.rows,

@@ -49,6 +49,7 @@ static mica_status check_features(const mica_attention_desc *d, mica_why *why)
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
 {
+    MICA_TRY(attention_check_corner(desc, why));
     MICA_TRY(check_features(desc, why));
     return attention_sm90_check_all(desc, device, why);
 }
