@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from . import _functional as F
 from . import _losses as L
+from ._attention import multi_head
 
 
 def _conv(self, input):
@@ -153,6 +154,7 @@ def _act(name, a=None):
 _FORWARDS = {
     nn.Conv1d: _conv, nn.Conv2d: _conv, nn.Conv3d: _conv, nn.ConvTranspose1d: _conv_transpose,
     nn.ConvTranspose2d: _conv_transpose, nn.ConvTranspose3d: _conv_transpose, nn.Linear: _linear,
+    nn.modules.linear.NonDynamicallyQuantizableLinear: _linear,
     nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm,
     nn.BatchNorm3d: _batch_norm, nn.MaxPool1d: _max_pool, nn.MaxPool2d: _max_pool, nn.MaxPool3d: _max_pool,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
@@ -176,7 +178,7 @@ _FORWARDS = {
     nn.TripletMarginLoss: _loss(L.triplet_margin_loss, "margin", "p", "eps", "swap"),
     nn.MultiMarginLoss: _loss(L.multi_margin_loss, "p", "margin", "weight"), nn.MultiLabelMarginLoss: _loss(L.multilabel_margin_loss),
     nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm, nn.InstanceNorm3d: _instance_norm,
-    nn.Embedding: _embedding, nn.RNN: _recurrent, nn.LSTM: _recurrent, nn.GRU: _recurrent,
+    nn.Embedding: _embedding, nn.MultiheadAttention: multi_head, nn.RNN: _recurrent, nn.LSTM: _recurrent, nn.GRU: _recurrent,
     nn.GELU: _act(lambda m: "gelu_tanh" if m.approximate == "tanh" else "gelu"),
 }
 # Of losses: what mica has above 0 alone.
@@ -207,6 +209,8 @@ def _why_not(module):
         for name, value in ("bias", module.linear.bias), ("weight", module.weight), ("out_features", module.out_features or None):
             if value is not None:
                 return name
+    if isinstance(module, nn.MultiheadAttention) and (module.bias_k is not None or module.add_zero_attn):
+        return "add_bias_kv" if module.bias_k is not None else "add_zero_attn"
     for name in "max_norm", "scale_grad_by_freq", "sparse":
         if isinstance(module, nn.Embedding) and getattr(module, name):
             return name

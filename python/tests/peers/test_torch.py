@@ -757,6 +757,64 @@ class Functions(unittest.TestCase):
         left = M.replace(nn.InstanceNorm1d(3, track_running_stats=True)).left
         self.assertEqual(list(left.values()), ["InstanceNorm1d: running statistics"])
 
+    def test_multi_head_attention_is_replaced(self):
+        """Self- and cross-attention, masks of both kinds, weights averaged or not, batch first, last and none."""
+        pad, seen = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]), torch.rand(4, 5) < 0.3
+        seen[:, 0] = False
+        numbers, square = torch.randn(2 * 3, 4, 5), torch.ones(5, 5, dtype=torch.bool).triu(1)
+        x, k, v = torch.randn(2, 4, 6), torch.randn(2, 5, 6), torch.randn(2, 5, 6)
+        selves = [{}, {"attn_mask": square, "is_causal": True}, {"key_padding_mask": pad}]
+        others = [{}, {"attn_mask": seen}, {"attn_mask": numbers}, {"key_padding_mask": pad, "attn_mask": seen},
+                  {"key_padding_mask": pad, "attn_mask": numbers}, {"attn_mask": numbers[0]}]
+        for options in ({}, {"bias": False}, {"kdim": 7, "vdim": 8}):
+            theirs = nn.MultiheadAttention(6, 3, batch_first=True, **options)
+            if not options.get("bias") and theirs.in_proj_bias is not None:
+                nn.init.normal_(theirs.in_proj_bias)
+            mine = copy.deepcopy(theirs)
+            self.assertEqual(M.replace(mine).replaced.get(""), "MultiheadAttention")
+            cross = (x, torch.randn(2, 5, 7), torch.randn(2, 5, 8)) if "kdim" in options else (x, k, v)
+            calls = [(cross, o) for o in others] + [((k, k, k), o) for o in selves if "kdim" not in options]
+            for inputs, given in calls:
+                for weights in {"need_weights": False}, {}, {"average_attn_weights": False}:
+                    for grad in True, False:
+                        with self.subTest(shape=inputs[1].shape, options=options, given=list(given), weights=weights, grad=grad):
+                            with torch.set_grad_enabled(grad):
+                                got, wanted = (m(*inputs, **given, **weights) for m in (mine, theirs))
+                            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+                            if grad:
+                                loss = [y.square().sum() + (0 if w is None else (w * w).sum()) for y, w in (got, wanted)]
+                                found = [torch.autograd.grad(y, list(m.parameters())) for y, m in zip(loss, (mine, theirs))]
+                                torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        theirs = nn.MultiheadAttention(6, 3)
+        mine = copy.deepcopy(theirs)
+        M.replace(mine)
+        none = torch.zeros(4, 2, dtype=torch.bool)
+        for inputs, given in (((x, x, x), {"key_padding_mask": none}), ((x[0], k[0], v[0]), {"attn_mask": seen}),
+                              ((x[0], k[0], v[0]), {"key_padding_mask": pad[1]})):
+            torch.testing.assert_close(mine(*inputs, **given), theirs(*inputs, **given), rtol=1e-5, atol=1e-5)
+        masked = torch.ones(4, 5, dtype=torch.bool)
+        for need in True, False:
+            y, w = mine(x[0], k[0], v[0], attn_mask=masked, need_weights=need)
+            torch.testing.assert_close(y, mine.out_proj.bias.expand(4, 6))  # no NaN
+            self.assertTrue(w is None or not w.any())
+        with self.assertRaisesRegex(RuntimeError, "attn_mask, which is not given"):
+            mine(x, x, x, is_causal=True)
+        noisy = nn.MultiheadAttention(6, 3, dropout=0.5)
+        M.replace(noisy)
+        self.assertTrue((noisy(x, x, x)[1] == 0).any())
+        self.assertFalse((noisy.eval()(x, x, x)[1] == 0).any())
+        left = M.replace(nn.ModuleList([nn.MultiheadAttention(6, 3, **{n: True}) for n in ("add_bias_kv", "add_zero_attn")])).left
+        self.assertEqual(left, {"0": "MultiheadAttention: add_bias_kv", "1": "MultiheadAttention: add_zero_attn"})
+
+    def test_transformer_layers_train_alike(self):
+        theirs = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double()
+        mine, x, memory = copy.deepcopy(theirs), torch.randn(3, 5, 8).double(), torch.randn(3, 6, 8).double()
+        self.assertGreaterEqual(len(M.replace(mine).replaced), 7)
+        mask = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+        y = [m(x, memory, tgt_mask=mask, tgt_is_causal=True) for m in (mine, theirs)]
+        torch.testing.assert_close(*y)
+        torch.testing.assert_close(*(torch.autograd.grad(t.square().sum(), list(m.parameters())) for t, m in zip(y, (mine, theirs))))
+
     def test_cross_entropy_with_all_that_pytorch_has(self):
         x, w = torch.randn(5, 4, 3), torch.rand(4) + 0.1
         labels, p = torch.randint(4, (5, 3)), torch.rand(5, 4, 3)
