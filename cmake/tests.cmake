@@ -295,6 +295,19 @@ if(TARGET mica)
   endif()
 endif()
 
+# Tests that start the tool some hundred times, each start of an instrumented one a quarter of a second: with
+# MICA_TEST_PART=K a third of them, another one for each K. Builds that are not instrumented run all.
+if(MICA_SANITIZE AND NOT MICA_TEST_PART STREQUAL "")
+  set(turn ${MICA_TEST_PART})
+  foreach(name self/options self/messages self/full-disk self/demo unit/test_cli_defaults self/busy self/edges self/sanitize
+      self/random self/tune self/cache self/list)
+    math(EXPR turn "(${turn} + 1) % 3")
+    if(TEST ${name} AND NOT turn EQUAL 0)
+      set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+    endif()
+  endforeach()
+endif()
+
 # The Python package. An instrumented library cannot be loaded into a Python that is not.
 if(NOT MICA_SANITIZE AND TARGET mica)
   file(GLOB python_tests CONFIGURE_DEPENDS python/tests/test_*.py)
