@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Recurrent nets: layers of RNN, LSTM or GRU cells over sequences, in one or both directions.
  *
- * x is T x B x I (steps, sequences, inputs; batch first is a matter of strides), y is T x B x D H,
- * D directions side by side, forward first. hx, cx, hy, cy are L D x B x H: of layer l and
- * direction d at l D + d. Layer l takes the y of the layer before it. In the order of a direction
+ * x is T x B x I (steps, sequences, inputs; batch first is a matter of strides), y is T x B x D P,
+ * D directions side by side, forward first. hx and hy are L D x B x P, cx and cy L D x B x H: of
+ * layer l and direction d at l D + d. P is H but with `projection`. Layer l takes the y of the
+ * layer before it. In the order of a direction
  *
  *   tanh relu   h' = f(W x + b + R h + r)
  *   lstm        i, f, o = sigmoid, g = tanh of (W x + b + R h + r)
@@ -13,10 +14,17 @@
  *               n = tanh(W x + b + R (r h) + r)   with reset_before: ONNX's default
  *               h' = (1 - z) n + z h
  *
- * Weights are one buffer, cuDNN's: of every layer and direction (l D + d) W, G H x inputs, and
- * R, G H x H; behind all of them, again of every layer and direction, b and r, G H each. G gates of
- * H rows each lie in the order i f g o of an lstm and r z n of a gru. mica_rnn_weight() says where
- * each lies. bias=one leaves out r, bias=none b as well.
+ * projection=P: an lstm's h' is S (o tanh(c')), S of P x H: PyTorch's proj_size, cuDNN's projSize.
+ *
+ * clip bounds values by clip_low and clip_high: `cells` c' of an lstm, before h' is made of it, as
+ * cuDNN's RNN_CLIP_MINMAX does; `gates` what is in front of sigmoid, tanh and relu, as ONNX's clip
+ * (-a and a) does, forward and without `states`. NaN stays, or with clip_nan becomes clip_low. c'
+ * at a bound hands no gradient on to what it was made of.
+ *
+ * Weights are one buffer, cuDNN's: of every layer and direction (l D + d) W, G H x inputs, R,
+ * G H x P, and S, if there is a projection; behind all of them, again of every layer and direction,
+ * b and r, G H each. G gates of H rows each lie in the order i f g o of an lstm and r z n of a gru.
+ * mica_rnn_weight() says where each lies. bias=one leaves out r, bias=none b as well.
  *
  * lengths: sequence b has that many steps; in both directions these are its first ones, a reverse
  * direction begins at the last of them. y behind them is 0; hy and cy are the state after the last
@@ -25,18 +33,19 @@
  *
  * Passes hand their results to each other in tensors of the caller, all packed:
  *
- *   fwd           with `states` also what the gradients need, in those of `gates`, `cells` and
- *                 `states` that the cell has; without, inference
+ *   fwd           with `states` also what the gradients need, in those of `gates`, `cells`, `inner`
+ *                 and `states` that the cell has; without, inference
  *   bwd_data      the gradients of y, hy and cy in `y`, `hy` and `cy` (those not given are 0); w,
  *                 gates, cells, states -> gradients of x, hx and cx in `x`, `hx` and `cx`, and dz
- *   bwd_weights   x, states, dz -> the gradient of w in `w`
+ *   bwd_weights   x, states, inner, dz -> the gradient of w in `w`
  *
- * gates are i f g o of an lstm, r z n and R h + r of n of a gru, behind their functions, in the
- * type of sums; a cell without gates has none. cells and states are c and h before and after each
- * step: those of step t lie at t and t + 1, of a reverse direction at t + 1 and t. dz is the
- * gradient of W x + b; E is G, of a gru 4: behind r z n that of R h + r of n. Behind the end of a
- * sequence gates and dz are 0, and states those at its end. Gradients with reset_before are not
- * there.
+ * gates are i f g o of an lstm, r z n and R h + r of n of a gru (R (r h) + r with reset_before),
+ * behind their functions, in the type of sums; a cell without gates has none. cells and states are
+ * c and h before and after each step: those of step t lie at t and t + 1, of a reverse direction at
+ * t + 1 and t. inner is what a step's second product takes: o tanh(c') with projection, r h with
+ * reset_before. dz is the gradient of W x + b, Z = G H of a step; of a gru without reset_before 4
+ * H, behind r z n that of R h + r of n; with projection G H + P, behind the gates that of h'.
+ * Behind the end of a sequence gates, inner and dz are 0, and states those at its end.
  *
  * Types: f64, f32, f16 or bf16, all alike. Sums, gates and c are f32 (f64 for f64); h is rounded to
  * the type where it is multiplied by R, as y holds it. cuDNN and PyTorch do the same. Any strides,
@@ -66,6 +75,12 @@ typedef enum mica_rnn_bias {
     MICA_RNN_BIAS_NONE
 } mica_rnn_bias;
 
+typedef enum mica_rnn_clip {
+    MICA_RNN_CLIP_NONE,
+    MICA_RNN_CLIP_CELLS, /* c of an lstm: cuDNN */
+    MICA_RNN_CLIP_GATES  /* what functions of gates get: ONNX */
+} mica_rnn_clip;
+
 enum {
     MICA_RNN_X,
     MICA_RNN_W,
@@ -78,7 +93,8 @@ enum {
     MICA_RNN_GATES,
     MICA_RNN_CELLS,
     MICA_RNN_STATES,
-    MICA_RNN_DZ
+    MICA_RNN_DZ,
+    MICA_RNN_INNER
 };
 
 typedef struct mica_rnn_desc {
@@ -91,17 +107,23 @@ typedef struct mica_rnn_desc {
     mica_rnn_bias bias;   /* 0 means two */
     bool reset_before;    /* gru: 0 means no */
     mica_tensor w;        /* all weights and biases; 0 means inferred */
-    mica_tensor hx;       /* L D x B x H; 0 means none, of a type only, the rest is inferred */
-    mica_tensor cx;       /* lstm: likewise; 0 means none */
+    mica_tensor hx;       /* L D x B x P; 0 means none, of a type only, the rest is inferred */
+    mica_tensor cx;       /* lstm: L D x B x H, likewise; 0 means none */
     mica_tensor lengths;  /* B, s32 or s64; 0 means none */
-    mica_tensor y;        /* T x B x D H; 0 means inferred */
-    mica_tensor hy;       /* L D x B x H, as hx; 0 means none */
-    mica_tensor cy;       /* lstm: likewise; 0 means none */
+    mica_tensor y;        /* T x B x D P; 0 means inferred */
+    mica_tensor hy;       /* L D x B x P, as hx; 0 means none */
+    mica_tensor cy;       /* lstm: as cx; 0 means none */
     mica_compute compute; /* tf32 allows f32 inputs to be rounded to 11 bits; 0 means default */
     mica_tensor gates;    /* lstm, gru: L D x T x B x 4 H, packed; 0 means inferred with states */
     mica_tensor cells;    /* lstm: L D x T+1 x B x H, packed; 0 means inferred with states */
-    mica_tensor states;   /* L D x T+1 x B x H, packed; 0 means none in fwd, else inferred */
-    mica_tensor dz;       /* backward: L D x T x B x E H, packed; 0 means inferred */
+    mica_tensor states;   /* L D x T+1 x B x P, packed; 0 means none in fwd, else inferred */
+    mica_tensor dz;       /* backward: L D x T x B x Z, packed; 0 means inferred */
+    int64_t projection;   /* lstm: P; 0 means none */
+    mica_tensor inner;  /* L D x T x B x H, packed; 0 means inferred with states where there are */
+    mica_rnn_clip clip; /* 0 means none */
+    double clip_low;    /* 0 means 0 */
+    double clip_high;   /* 0 means 0 */
+    bool clip_nan;      /* NaN is clipped to clip_low; 0 means no */
 } mica_rnn_desc;
 
 /* Makes a plan; see mica_plan_create. */
@@ -113,10 +135,11 @@ static inline mica_status mica_rnn_plan(mica_context *context, const mica_rnn_de
 
 /* ---- where weights lie ---- */
 typedef enum mica_rnn_part {
-    MICA_RNN_PART_W, /* G H x inputs of the layer */
-    MICA_RNN_PART_R, /* G H x H */
-    MICA_RNN_PART_B, /* G H: added to W x */
-    MICA_RNN_PART_BR /* G H: r, added to R h */
+    MICA_RNN_PART_W,  /* G H x inputs of the layer */
+    MICA_RNN_PART_R,  /* G H x P */
+    MICA_RNN_PART_B,  /* G H: added to W x */
+    MICA_RNN_PART_BR, /* G H: r, added to R h */
+    MICA_RNN_PART_S   /* P x H: the projection */
 } mica_rnn_part;
 
 typedef struct mica_rnn_matrix {
@@ -137,15 +160,20 @@ static inline mica_rnn_matrix mica_rnn_weight(const mica_rnn_desc *desc, int64_t
 {
     const int64_t sides = desc->bidirectional ? 2 : 1, h = desc->hidden;
     const int64_t layers = desc->layers ? desc->layers : 1;
-    const int64_t rows = mica_rnn_gates(desc->cell) * h;
-    const int64_t first = desc->x.dims[2], later = sides * h; /* inputs */
+    const int64_t out = desc->projection ? desc->projection : h;
+    const int64_t rows = mica_rnn_gates(desc->cell) * h, last = desc->projection * h;
+    const int64_t first = desc->x.dims[2], later = sides * out; /* inputs */
     const int64_t biases = desc->bias == MICA_RNN_BIAS_TWO ? 2 : desc->bias == MICA_RNN_BIAS_ONE;
     mica_rnn_matrix m = {0, rows, layer ? later : first};
-    if (part == MICA_RNN_PART_W || part == MICA_RNN_PART_R) {
-        m.offset =
-            layer ? sides * rows * (first + h) + (layer - 1) * sides * rows * (later + h) : 0;
-        m.offset += direction * rows * (m.cols + h);
-        if (part == MICA_RNN_PART_R) m.offset += rows * m.cols, m.cols = h;
+    if (part == MICA_RNN_PART_W || part == MICA_RNN_PART_R || part == MICA_RNN_PART_S) {
+        if (layer)
+            m.offset = sides * (rows * (first + out) + last) +
+                       (layer - 1) * sides * (rows * (later + out) + last);
+        m.offset += direction * (rows * (m.cols + out) + last);
+        if (part == MICA_RNN_PART_W) return m;
+        m.offset += rows * m.cols, m.cols = out;
+        if (part == MICA_RNN_PART_R) return m;
+        m.offset += rows * out, m.rows = desc->projection, m.cols = m.rows ? h : 0;
         return m;
     }
     const int64_t second = part == MICA_RNN_PART_BR;

@@ -7,7 +7,8 @@
 
 nn.RNN, nn.LSTM and nn.GRU in f64, on whole and on packed sequences, with their gradients. A GRU that resets before its
 product is ONNX Runtime's with linear_before_reset=0; its gradient is autograd's of the same formula, whose values must
-be ONNX Runtime's. Operands are made by a rule that the test knows, so results alone are written."""
+be ONNX Runtime's. An LSTM whose cell is clipped is autograd's of the formula which without the clip is nn.LSTM's; nets
+whose gates are clipped are the formula, whose values must be ONNX Runtime's, and have no gradients. Operands are made by a rule that the test knows, so results alone are written."""
 import numpy as np
 import onnx
 import onnxruntime
@@ -27,6 +28,13 @@ ROWS = [("tanh", 0, 4, 1, 0, "two", 0, 0), ("relu", 0, 2, 2, 1, "two", 1, 1), ("
         ("lstm", 0, 2, 1, 1, "none", 0, 1), ("gru", 0, 3, 1, 0, "two", 0, 0), ("gru", 0, 2, 2, 1, "two", 1, 1),
         ("gru", 0, 2, 1, 1, "one", 1, 0), ("gru", 1, 3, 1, 0, "two", 1, 0), ("gru", 1, 2, 1, 1, "two", 1, 1),
         ("gru", 1, 2, 1, 1, "one", 0, 0)]
+# The same, a projection, and what is clipped.
+MORE = [("lstm", 0, 3, 1, 0, "two", 1, 0, 2, ""), ("lstm", 0, 2, 2, 1, "two", 1, 1, 1, ""),
+        ("lstm", 0, 3, 1, 1, "none", 0, 1, 2, ""), ("lstm", 0, 3, 2, 0, "one", 1, 0, 0, "cells"),
+        ("lstm", 0, 2, 1, 1, "two", 1, 1, 1, "cells"), ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "gates"),
+        ("gru", 0, 3, 1, 1, "two", 1, 1, 0, "gates"), ("gru", 1, 3, 1, 0, "two", 1, 1, 0, "gates"),
+        ("tanh", 0, 4, 1, 1, "two", 1, 0, 0, "gates"), ("relu", 0, 4, 1, 0, "two", 1, 1, 0, "gates")]
+CLIP = {"cells": (-0.375, 0.25), "gates": (-0.625, 0.625)}
 X, W, HX, CX, DY, DHY, DCY = range(1, 8)  # salts
 
 
@@ -36,17 +44,20 @@ def made(salt, *shape):
     return torch.from_numpy((((i + 3) * 7919 * (2 * salt + 1) // 5) % 1024 / 512.0 - 1).reshape(shape))
 
 
-def parts(cell, hidden, layers, sides, bias, flat):
-    """Of every layer and direction W, R, b, r."""
-    rows, result, at = GATES[cell] * hidden, [], 0
+def parts(cell, hidden, layers, sides, bias, flat, projection=0):
+    """Of every layer and direction W, R, b, r, and the projection."""
+    rows, out, result, at = GATES[cell] * hidden, projection or hidden, [], 0
     for layer in range(layers):
         for _ in range(sides):
-            width = sides * hidden if layer else INPUTS
+            width = sides * out if layer else INPUTS
             w = flat[at:at + rows * width].view(rows, width)
             at += rows * width
-            r = flat[at:at + rows * hidden].view(rows, hidden)
-            at += rows * hidden
-            result.append([w, r, torch.zeros(rows, dtype=flat.dtype), torch.zeros(rows, dtype=flat.dtype)])
+            r = flat[at:at + rows * out].view(rows, out)
+            at += rows * out
+            last = flat[at:at + projection * hidden].view(projection, hidden)
+            at += projection * hidden
+            zeros = torch.zeros(rows, dtype=flat.dtype)
+            result.append([w, r, zeros, zeros] + [last] * bool(projection))
     for own in result:
         for k in range({"two": 2, "one": 1, "none": 0}[bias]):
             own[2 + k] = flat[at:at + rows]
@@ -55,18 +66,21 @@ def parts(cell, hidden, layers, sides, bias, flat):
     return result
 
 
-def count(cell, hidden, layers, sides, bias):
-    rows = GATES[cell] * hidden
-    matrices = sides * rows * (INPUTS + hidden) + (layers - 1) * sides * rows * (sides * hidden + hidden)
-    return matrices + layers * sides * {"two": 2, "one": 1, "none": 0}[bias] * rows
+def count(cell, hidden, layers, sides, bias, projection=0):
+    rows, out = GATES[cell] * hidden, projection or hidden
+    matrices = sides * rows * (INPUTS + out) + (layers - 1) * sides * rows * (sides * out + out)
+    each = {"two": 2, "one": 1, "none": 0}[bias] * rows + projection * hidden
+    return matrices + layers * sides * each
 
 
-def by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths):
+def by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection=0):
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
     more = {"nonlinearity": cell} if cell in ("tanh", "relu") else {}
+    if projection:
+        more["proj_size"] = projection
     net = kind(INPUTS, hidden, layers, bidirectional=sides == 2, dtype=torch.float64, **more)
     names = [name for name, _ in net.named_parameters()]
-    given = [t for own in parts(cell, hidden, layers, sides, bias, flat) for t in own]
+    given = [t for own in parts(cell, hidden, layers, sides, bias, flat, projection) for t in own]
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False) if lengths else x
     state = (hx, cx) if cell == "lstm" else hx
     y, last = torch.func.functional_call(net, dict(zip(names, given)), (packed, state))
@@ -75,26 +89,83 @@ def by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths):
     return (y, *last) if cell == "lstm" else (y, last)
 
 
-def before(hidden, sides, bias, x, flat, hx, lengths):
-    ys, hs = [], []
-    for side, (w, r, b, br) in enumerate(parts("gru", hidden, 1, sides, bias, flat)):
-        columns = []
-        for n in range(BATCH):
-            length = lengths[n] if lengths else STEPS
-            h, rows = hx[side, n], [torch.zeros(hidden, dtype=x.dtype)] * STEPS
-            for t in reversed(range(length)) if side else range(length):
-                a = w @ x[t, n] + b
-                s = a[:2 * hidden] + r[:2 * hidden] @ h + br[:2 * hidden]
-                reset, z = torch.sigmoid(s[:hidden]), torch.sigmoid(s[hidden:])
-                now = torch.tanh(a[2 * hidden:] + r[2 * hidden:] @ (reset * h) + br[2 * hidden:])
-                h = (1 - z) * now + z * h
-                rows[t] = h
-            columns.append(torch.stack(rows))
-            hs.append(h)
-        ys.append(torch.stack(columns, 1))
-    y, hy = torch.cat(ys, 2), torch.stack(hs).view(sides, BATCH, hidden)
-    check_before(hidden, sides, bias, x, flat, hx, lengths, y, hy)
-    return y, hy
+def step(cell, reset, hidden, own, x, h, c, clip):
+    """h and c behind a step, by the formulas of include/mica/rnn.h."""
+    w, r, b, br = own[:4]
+    gate = (lambda v: v.clamp(*CLIP["gates"])) if clip == "gates" else lambda v: v
+    a, s = w @ x + b, r @ h + br
+    if cell in ("tanh", "relu"):
+        return getattr(torch, cell)(gate(a + s)), c
+    if cell == "gru":
+        first, z = (torch.sigmoid(gate(v)) for v in (a + s)[:2 * hidden].split(hidden))
+        late = r[2 * hidden:] @ (first * h) + br[2 * hidden:] if reset else first * s[2 * hidden:]
+        now = torch.tanh(gate(a[2 * hidden:] + late))
+        return (1 - z) * now + z * h, c
+    i, f, g, o = (gate(v) for v in (a + s).split(hidden))
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    if clip == "cells":
+        c = c.clamp(*CLIP["cells"])
+    h = torch.sigmoid(o) * torch.tanh(c)
+    return (own[4] @ h if len(own) > 4 else h), c
+
+
+def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip):
+    hs, cs, out = [], [], projection or hidden
+    nets = parts(cell, hidden, layers, sides, bias, flat, projection)
+    for layer in range(layers):
+        ys = []
+        for side in range(sides):
+            own, columns = nets[layer * sides + side], []
+            for n in range(BATCH):
+                length = lengths[n] if lengths else STEPS
+                h, c = hx[layer * sides + side, n], cx[layer * sides + side, n]
+                rows = [torch.zeros(out, dtype=x.dtype)] * STEPS
+                for t in reversed(range(length)) if side else range(length):
+                    h, c = step(cell, reset, hidden, own, x[t, n], h, c, clip)
+                    rows[t] = h
+                columns.append(torch.stack(rows))
+                hs.append(h)
+                cs.append(c)
+            ys.append(torch.stack(columns, 1))
+        x = torch.cat(ys, 2)
+    hy, cy = (torch.stack(s).view(layers * sides, BATCH, -1) for s in (hs, cs))
+    return (x, hy, cy) if cell == "lstm" else (x, hy)
+
+
+def check_clipped(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results):
+    """Clipped gates by ONNX Runtime, in f32; its orders are i o f c and z r h."""
+    order = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}.get(cell, (0,))
+
+    def sorted_rows(m):
+        split = m.split(hidden)
+        return torch.cat([split[k] for k in order]).detach().numpy().astype(np.float32)
+    own = parts(cell, hidden, 1, sides, bias, flat)
+    feeds = {"X": x.detach().numpy().astype(np.float32), "W": np.stack([sorted_rows(p[0]) for p in own]),
+             "R": np.stack([sorted_rows(p[1]) for p in own]),
+             "B": np.stack([np.concatenate([sorted_rows(p[2]), sorted_rows(p[3])]) for p in own]),
+             "S": np.array(lengths or [STEPS] * BATCH, dtype=np.int32), "H": hx.detach().numpy().astype(np.float32)}
+    if cell == "lstm":
+        feeds["C"] = cx.detach().numpy().astype(np.float32)
+    more = {"linear_before_reset": int(not reset)} if cell == "gru" else {}
+    if cell == "relu":
+        more["activations"] = ["Relu"] * sides
+    kind = {"lstm": "LSTM", "gru": "GRU"}.get(cell, "RNN")
+    names = ["Y", "Y_h", "Y_c"][:len(results)]
+    node = helper.make_node(kind, list(feeds), names, hidden_size=hidden, clip=CLIP["gates"][1],
+                            direction="bidirectional" if sides == 2 else "forward", **more)
+    got = list(run_onnx(node, feeds, names))
+    got[0] = np.moveaxis(got[0], 1, 2).reshape(STEPS, BATCH, sides * hidden)
+    for a, b in zip(got, results):
+        assert np.abs(a - b.detach().numpy()).max() < 1e-6, (cell, reset)
+
+
+def run_onnx(node, feeds, names):
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT32 if name == "S" else TensorProto.FLOAT, v.shape)
+              for name, v in feeds.items()]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+    model = helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 14)],
+                              ir_version=8)
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
 
 
 def check_before(hidden, sides, bias, x, flat, hx, lengths, y, hy):
@@ -108,12 +179,7 @@ def check_before(hidden, sides, bias, x, flat, hx, lengths, y, hy):
              "H": hx.detach().numpy().astype(np.float32), "S": np.array(lengths or [STEPS] * BATCH, dtype=np.int32)}
     node = helper.make_node("GRU", ["X", "W", "R", "B", "S", "H"], ["Y", "Y_h"], hidden_size=hidden,
                             direction="bidirectional" if sides == 2 else "forward", linear_before_reset=0)
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT32 if name == "S" else TensorProto.FLOAT, v.shape)
-              for name, v in feeds.items()]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("Y", "Y_h")]
-    model = helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 14)],
-                              ir_version=8)
-    got, last = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    got, last = run_onnx(node, feeds, ("Y", "Y_h"))
     got = np.moveaxis(got, 1, 2).reshape(STEPS, BATCH, sides * hidden)
     assert np.abs(got - y.detach().numpy()).max() < 1e-6 and np.abs(last - hy.detach().numpy()).max() < 1e-6
 
@@ -127,24 +193,36 @@ def main():
     print(f" * Written by tests/judges/rnn.py with PyTorch {torch.__version__.split('+')[0]}, ONNX Runtime"
           f" {onnxruntime.__version__}: fields, whether there")
     print(" * are lengths; y, hy, cy, dx, dhx, dcx, dw. */\n/* clang-format off */")
-    for cell, reset, hidden, layers, both, bias, begins, cut in ROWS:
-        sides, lstm = 1 + both, cell == "lstm"
-        n = count(cell, hidden, layers, sides, bias)
+    for cell, reset, hidden, layers, both, bias, begins, cut, projection, clip in [row + (0, "") for row in ROWS] + MORE:
+        sides, lstm, out = 1 + both, cell == "lstm", projection or hidden
+        n = count(cell, hidden, layers, sides, bias, projection)
         x, flat = made(X, STEPS, BATCH, INPUTS), made(W, n)
-        hx, cx = (made(salt, layers * sides, BATCH, hidden) if begins else
-                  torch.zeros(layers * sides, BATCH, hidden, dtype=torch.float64) for salt in (HX, CX))
+        hx, cx = (made(salt, layers * sides, BATCH, units) if begins else
+                  torch.zeros(layers * sides, BATCH, units, dtype=torch.float64) for salt, units in ((HX, out), (CX, hidden)))
         operands = [x, flat, hx] + [cx] * lstm
         for t in operands:
             t.requires_grad_()
         lengths = LENGTHS if cut else None
-        if reset:
-            results = before(hidden, sides, bias, x, flat, hx, lengths)
+        results = by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip)
+        if clip == "gates":
+            check_clipped(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results)
+        elif reset:
+            check_before(hidden, sides, bias, x, flat, hx, lengths, *results)
         else:
-            results = by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths)
+            known = by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection)
+            plain = by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, "")
+            assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(plain, known))
+            assert not clip or any((a - b).abs().max() > 0.01 for a, b in zip(plain, results))
+            results = results if clip else known
         sum((r * made(salt, *r.shape)).sum() for r, salt in zip(results, (DY, DHY, DCY))).backward()
         fields = (f"cell={cell} hidden={hidden} layers={layers} bidirectional={both} bias={bias} "
                   f"reset_before={reset}")
-        numbers = list(results) + [None] * (not lstm) + [t.grad for t in (x, hx)] + [cx.grad if lstm else None, flat.grad]
+        if projection:
+            fields += f" projection={projection}"
+        if clip:
+            fields += " clip={} clip_low={} clip_high={}".format(clip, *CLIP[clip])
+        grads = [None] * 4 if clip == "gates" else [x.grad, hx.grad, cx.grad if lstm else None, flat.grad]
+        numbers = list(results) + [None] * (not lstm) + grads
         print(f'{{"{fields}", {begins}, {cut}, {n},')
         print(",\n".join("    " + written(t) for t in numbers) + "},")
 

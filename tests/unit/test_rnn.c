@@ -10,7 +10,7 @@ enum { STEPS = 4, BATCH = 3, INPUTS = 3, MOST = 36 * 4, WEIGHTS = 240 };
 static const struct judged {
     const char *fields;
     int begins, cut, weights; /* states to begin with, lengths; elements of w */
-    double y[48], hy[24], cy[24], dx[36], dhx[24], dcx[24], dw[WEIGHTS];
+    double y[96], hy[24], cy[24], dx[36], dhx[24], dcx[24], dw[WEIGHTS];
 } judged[] = {
 #include "../judges/rnn.h"
 };
@@ -45,7 +45,7 @@ static void before_judges(void **state)
             const struct judged *j = &judged[i];
             const bool lstm = strstr(j->fields, "lstm") != NULL;
             char line[320];
-            double x[MOST], w[WEIGHTS], hx[24], cx[24], y[48], hy[24], cy[24];
+            double x[MOST], w[WEIGHTS], hx[24], cx[24], y[96], hy[24], cy[24];
             snprintf(line, sizeof line, "rnn %s x=f64:4x3x3 hy=f64 %s %s %s %s", j->fields,
                      lstm ? "cy=f64" : "", j->begins ? "hx=f64" : "",
                      lstm && j->begins ? "cx=f64" : "", j->cut ? "lengths=s64" : "");
@@ -75,23 +75,24 @@ static void line_of(const struct judged *j, const char *pass, const char *more, 
 static void gradients_before_judges(void **state)
 {
     (void)state;
-    static double gates[ALL], cells[ALL], states[ALL], dz[ALL];
+    static double gates[ALL], cells[ALL], states[ALL], dz[ALL], inner[ALL];
     for (size_t i = 0; i < sizeof judged / sizeof *judged; i++)
         for (int e = 0; e < 2; e++) {
             const struct judged *j = &judged[i];
             const bool lstm = strstr(j->fields, "lstm") != NULL;
             char line[320];
-            double x[36], w[WEIGHTS], hx[24] = {0}, cx[24] = {0}, y[48], dx[36], dw[WEIGHTS];
-            if (strstr(j->fields, "reset_before=1")) continue;
+            double x[36], w[WEIGHTS], hx[24] = {0}, cx[24] = {0}, y[96], dx[36], dw[WEIGHTS];
+            if (strstr(j->fields, "clip=gates")) continue;
             if (j->begins) made(SALT_HX, hx, 24), made(SALT_CX, cx, 24);
             made(SALT_X, x, 36), made(SALT_W, w, j->weights);
             line_of(j, "fwd", lstm ? "hx=f64 cx=f64 states=f64" : "hx=f64 states=f64", line,
                     sizeof line);
             run_ok(engines[e], line,
-                   VALUES(x, w, hx, cx, lengths, y, [MICA_RNN_GATES] = gates,
-                          [MICA_RNN_CELLS] = cells, [MICA_RNN_STATES] = states));
-            double dhx[24], dcx[24], dy[48], dhy[24], dcy[24];
-            made(SALT_DY, dy, 48), made(SALT_DHY, dhy, 24), made(SALT_DCY, dcy, 24);
+                   VALUES(x, w, hx, cx, lengths,
+                          y, [MICA_RNN_GATES] = gates, [MICA_RNN_CELLS] = cells,
+                          [MICA_RNN_STATES] = states, [MICA_RNN_INNER] = inner));
+            double dhx[24], dcx[24], dy[96], dhy[24], dcy[24];
+            made(SALT_DY, dy, 96), made(SALT_DHY, dhy, 24), made(SALT_DCY, dcy, 24);
             line_of(j, "bwd_data", lstm ? "hx=f64 cx=f64 hy=f64 cy=f64" : "hx=f64 hy=f64", line,
                     sizeof line);
             run_ok(engines[e], line,
@@ -99,9 +100,14 @@ static void gradients_before_judges(void **state)
             if (differences(dx, j->dx, 36, 1e-13, 1e-12)) fail_msg("%s: dx", line);
             const int64_t all = count_of(line, MICA_RNN_HX);
             if (differences(dhx, j->dhx, all, 1e-13, 1e-12)) fail_msg("%s: dhx", line);
-            if (lstm && differences(dcx, j->dcx, all, 1e-13, 1e-12)) fail_msg("%s: dcx", line);
+            const int64_t cells_of = count_of(line, MICA_RNN_CX);
+            if (lstm && differences(dcx, j->dcx, cells_of, 1e-13, 1e-12)) fail_msg("%s: dcx", line);
             line_of(j, "bwd_weights", "", line, sizeof line);
-            run_ok(engines[e], line, VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+            run_ok(
+                engines[e], line,
+                VALUES(
+                    x,
+                    dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz, [MICA_RNN_INNER] = inner));
             if (differences(dw, j->dw, j->weights, 1e-13, 1e-12)) fail_msg("%s: dw", line);
         }
 }
@@ -187,29 +193,56 @@ static void batch_first(void **state)
 static void places_of_weights(void **state)
 {
     (void)state;
-    for (int bias = 0; bias < 3; bias++) {
+    for (int bias = 0; bias < 6; bias++) {
+        const bool projects = bias > 2;
         mica_rnn_desc d = {.cell = MICA_RNN_CELL_LSTM,
                            .x = mica_tensor_packed(MICA_F32, 3, (int64_t[]){5, 2, 7}),
                            .hidden = 3,
                            .layers = 3,
                            .bidirectional = true,
-                           .bias = (mica_rnn_bias)bias};
+                           .bias = (mica_rnn_bias)(bias % 3),
+                           .projection = projects ? 2 : 0};
+        const int64_t out = projects ? 2 : 3;
         int64_t next = 0;
-        for (int part = MICA_RNN_PART_W; part <= MICA_RNN_PART_BR; part++) {
-            if (part == MICA_RNN_PART_R || part == MICA_RNN_PART_BR) continue;
-            for (int i = 0; i < 6; i++)
-                for (int k = 0; k < 2; k++) {
-                    const mica_rnn_matrix m =
-                        mica_rnn_weight(&d, i / 2, i % 2, (mica_rnn_part)(part + k));
-                    const bool there = part == MICA_RNN_PART_W || k < 2 - bias;
-                    assert_int_equal(m.rows, there ? 12 : 0);
-                    if (!there) continue;
-                    assert_int_equal(m.offset, next);
-                    assert_int_equal(m.cols, part ? 1 : k ? 3 : i < 2 ? 7 : 6);
-                    next += m.rows * m.cols;
-                }
+        static const mica_rnn_part matrices[] = {MICA_RNN_PART_W, MICA_RNN_PART_R, MICA_RNN_PART_S};
+        static const mica_rnn_part vectors[] = {MICA_RNN_PART_B, MICA_RNN_PART_BR};
+        for (int i = 0; i < 18; i++) {
+            const mica_rnn_part part = matrices[i % 3];
+            const mica_rnn_matrix m = mica_rnn_weight(&d, i / 6, i / 3 % 2, part);
+            const bool last = part == MICA_RNN_PART_S;
+            const int64_t cols[] = {i < 6 ? 7 : 2 * out, out, 3};
+            assert_int_equal(m.rows, !last ? 12 : projects ? 2 : 0);
+            assert_int_equal(m.offset, next);
+            if (m.rows) assert_int_equal(m.cols, cols[i % 3]);
+            next += m.rows * m.cols;
+        }
+        for (int i = 0; i < 12; i++) {
+            const mica_rnn_matrix m = mica_rnn_weight(&d, i / 4, i / 2 % 2, vectors[i % 2]);
+            const bool there = i % 2 < 2 - bias % 3;
+            assert_int_equal(m.rows, there ? 12 : 0);
+            if (there) assert_int_equal(m.offset, next);
+            next += m.rows * m.cols;
         }
         assert_int_equal(next, mica_rnn_weight_count(&d));
+    }
+}
+
+/* cuDNN's rule for a c that is NaN: it stays, or is clipped too. */
+static void clipped_nan(void **state)
+{
+    (void)state;
+    double w[8] = {0, 0, 0, 0}, x[] = {1}, cx[] = {NAN}, cy[1], y[1];
+    for (int e = 0; e < 2; e++) {
+        run_ok(engines[e],
+               "rnn cell=lstm bias=none x=f64:1x1x1 hidden=1 cx=f64 cy=f64 clip=cells "
+               "clip_low=-0.5 clip_high=3",
+               VALUES(x, w, NULL, cx, [MICA_RNN_Y] = y, [MICA_RNN_CY] = cy));
+        assert_true(isnan(cy[0]) && isnan(y[0]));
+        run_ok(engines[e],
+               "rnn cell=lstm bias=none x=f64:1x1x1 hidden=1 cx=f64 cy=f64 clip=cells "
+               "clip_low=-0.5 clip_high=3 clip_nan=1",
+               VALUES(x, w, NULL, cx, [MICA_RNN_Y] = y, [MICA_RNN_CY] = cy));
+        assert_true(cy[0] == -0.5 && fabs(y[0] - 0.5 * tanh(-0.5)) < 1e-15);
     }
 }
 
@@ -232,10 +265,22 @@ static void refusals(void **state)
     refuses("rnn x=f32:4x3x2 hidden=2 y=f32:4x3x4", "dimension 2 of y is 4, it must be 2");
     refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 reset_before=1",
             "reset_before is of gru, cell is lstm");
-    refuses("rnn pass=bwd_data cell=gru x=f32:4x3x2 hidden=2 reset_before=1",
-            "pass is bwd_data, with reset_before there is fwd alone");
-    refuses("rnn cell=gru x=f32:4x3x2 hidden=2 reset_before=1 states=f32",
-            "states are for gradients, with reset_before there are none");
+    refuses("rnn cell=gru x=f32:4x3x2 hidden=2 projection=1", "projection is of lstm, cell is gru");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 projection=-1",
+            "projection is -1, it must be from 1 to 2^24");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=5 projection=3 hx=f32:1x3x5",
+            "dimension 2 of hx is 5, it must be 3");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=5 projection=3 inner=f32", "inner without states");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 clip_high=1",
+            "clip_low, clip_high or clip_nan without clip");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 clip=cells clip_low=1 clip_high=-1",
+            "clip_low is 1, clip_high is -1: they must be in order");
+    refuses("rnn cell=gru x=f32:4x3x2 hidden=2 clip=cells clip_high=1",
+            "clip=cells is of lstm, cell is gru");
+    refuses("rnn pass=bwd_data cell=lstm x=f32:4x3x2 hidden=2 clip=gates clip_high=1",
+            "pass is bwd_data, with clip=gates there is fwd alone");
+    refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 clip=gates clip_high=1 states=f32",
+            "states are for gradients, with clip=gates there are none");
     refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 gates=f32", "gates without states");
     refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 states=f32:1x5x3x2:30x6x1x3",
             "states has strides, it must be packed");
@@ -278,6 +323,7 @@ int main(void)
         cmocka_unit_test(reverse_begins_at_the_last_step),
         cmocka_unit_test(batch_first),
         cmocka_unit_test(places_of_weights),
+        cmocka_unit_test(clipped_nan),
         cmocka_unit_test(refusals),
         cmocka_unit_test(threads_do_not_show),
     };

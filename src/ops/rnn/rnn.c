@@ -4,10 +4,12 @@
 #include "base/random.h"
 
 #include <math.h>
+#include <string.h>
 
 static const char *const passes[] = {"fwd", "bwd_data", "bwd_weights", NULL};
 static const char *const cells[] = {"tanh", "relu", "lstm", "gru", NULL};
 static const char *const biases[] = {"two", "one", "none", NULL};
+static const char *const clips[] = {"none", "cells", "gates", NULL};
 static const char *const computes[] = {"default", "tf32", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_rnn_desc, member, kind, __VA_ARGS__)
@@ -22,12 +24,12 @@ static const mica_field fields[] = {
     FIELD(reset_before, FLAG, .doc = "gru: the state is reset before its product with R"),
     FIELD(w, TENSOR, .zero = "inferred",
           .doc = "all matrices, then all biases, as mica_rnn_weight() says"),
-    FIELD(hx, TENSOR, .zero = "none", .doc = "L D x B x H: states to begin with"),
-    FIELD(cx, TENSOR, .zero = "none", .doc = "lstm: likewise, of c"),
+    FIELD(hx, TENSOR, .zero = "none", .doc = "L D x B x P: states to begin with"),
+    FIELD(cx, TENSOR, .zero = "none", .doc = "lstm: L D x B x H, likewise, of c"),
     FIELD(lengths, TENSOR, .zero = "none", .doc = "B: steps of each sequence, s32 or s64"),
-    FIELD(y, TENSOR, .zero = "inferred", .doc = "T x B x D H: states of the last layer"),
+    FIELD(y, TENSOR, .zero = "inferred", .doc = "T x B x D P: states of the last layer"),
     FIELD(hy, TENSOR, .zero = "none", .doc = "as hx: states at the end"),
-    FIELD(cy, TENSOR, .zero = "none", .doc = "lstm: likewise, of c"),
+    FIELD(cy, TENSOR, .zero = "none", .doc = "lstm: as cx"),
     FIELD(compute, ENUM, .spellings = computes,
           .doc = "tf32 allows f32 inputs to be rounded to 11 bits"),
     FIELD(gates, TENSOR, .zero = "inferred with states",
@@ -35,10 +37,18 @@ static const mica_field fields[] = {
     FIELD(cells, TENSOR, .zero = "inferred with states",
           .doc = "lstm: L D x T+1 x B x H, packed: c around each step"),
     FIELD(states, TENSOR, .zero = "none in fwd, else inferred",
-          .doc = "L D x T+1 x B x H, packed: h around each step"),
+          .doc = "L D x T+1 x B x P, packed: h around each step"),
     FIELD(dz, TENSOR, .zero = "inferred",
           .doc =
-              "backward: L D x T x B x E H, packed: gradient of W x + b, of a gru also of R h + r"),
+              "backward: L D x T x B x Z, packed: gradient of W x + b; of a gru also of R h + r, "
+              "with projection of h"),
+    FIELD(projection, I64, .zero = "none", .doc = "lstm: P, units of h, which are a product"),
+    FIELD(inner, TENSOR, .zero = "inferred with states where there are",
+          .doc = "L D x T x B x H, packed: what the second product of a step takes"),
+    FIELD(clip, ENUM, .spellings = clips, .doc = "of c, as cuDNN, or in front of gates, as ONNX"),
+    FIELD(clip_low, F64, .infinite = true, .doc = "the lowest that is left"),
+    FIELD(clip_high, F64, .infinite = true, .doc = "the highest"),
+    FIELD(clip_nan, FLAG, .doc = "NaN is clipped to clip_low"),
 };
 
 rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
@@ -47,6 +57,7 @@ rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
                        .batch = d->x.dims[1],
                        .inputs = d->x.dims[2],
                        .hidden = d->hidden,
+                       .out = d->projection ? d->projection : d->hidden,
                        .layers = d->layers,
                        .sides = d->bidirectional ? 2 : 1,
                        .gates = mica_rnn_gates(d->cell),
@@ -56,7 +67,17 @@ rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
 
 int64_t rnn_slopes(const mica_rnn_desc *d)
 {
-    return d->cell == MICA_RNN_CELL_GRU ? 4 : mica_rnn_gates(d->cell);
+    return d->cell == MICA_RNN_CELL_GRU && !d->reset_before ? 4 : mica_rnn_gates(d->cell);
+}
+
+int64_t rnn_slope_row(const mica_rnn_desc *d)
+{
+    return rnn_slopes(d) * d->hidden + d->projection;
+}
+
+bool rnn_has_inner(const mica_rnn_desc *d)
+{
+    return d->reset_before || d->projection;
 }
 
 static int64_t dim(const void *desc, char letter)
@@ -75,8 +96,10 @@ static int64_t dim(const void *desc, char letter)
         return s.layers;
     case 'S':
         return s.steps + 1;
-    case 'E':
-        return rnn_slopes(desc);
+    case 'P':
+        return s.out;
+    case 'Z':
+        return rnn_slope_row(desc);
     default:
         return mica_rnn_weight_count(desc);
     }
@@ -90,23 +113,23 @@ static int64_t dim(const void *desc, char letter)
         .name = #member, .tensor = offsetof(mica_rnn_desc, member), .dir = {FWD, DATA, WEIGHTS},   \
         __VA_ARGS__                                                                                \
     }
-#define STATE   .types = MICA_FLOATS, .like = "x", .dims = "LDxBxH", .same = "x"
-#define OF_LSTM .when = "cell", .values = LSTM
+#define STATE(DIMS) .types = MICA_FLOATS, .like = "x", .dims = DIMS, .same = "x"
+#define OF_LSTM     .when = "cell", .values = LSTM
 static const mica_arg args[] = {
     [MICA_RNN_X] = ARG(x, MICA_IN, MICA_OUT, MICA_IN, .types = MICA_FLOATS,
                        .need = {MICA_NEEDED, MICA_NEEDED, MICA_NEEDED}),
     [MICA_RNN_W] = ARG(w, MICA_IN, MICA_IN, MICA_OUT, .types = MICA_FLOATS,
                        .need = {MICA_INFERRED, MICA_INFERRED, MICA_INFERRED}, .like = "x",
                        .dims = "W", .same = "x"),
-    [MICA_RNN_HX] = ARG(hx, MICA_IN, MICA_OUT, MICA_UNUSED, STATE),
-    [MICA_RNN_CX] = ARG(cx, MICA_IN, MICA_OUT, MICA_UNUSED, STATE, OF_LSTM),
+    [MICA_RNN_HX] = ARG(hx, MICA_IN, MICA_OUT, MICA_UNUSED, STATE("LDxBxP")),
+    [MICA_RNN_CX] = ARG(cx, MICA_IN, MICA_OUT, MICA_UNUSED, STATE("LDxBxH"), OF_LSTM),
     [MICA_RNN_LENGTHS] =
         ARG(lengths, MICA_IN, MICA_IN, MICA_UNUSED, .types = MICA_INDICES, .dims = "B"),
     [MICA_RNN_Y] =
         ARG(y, MICA_OUT, MICA_IN, MICA_UNUSED, .types = MICA_FLOATS,
-            .need = {MICA_INFERRED, MICA_INFERRED}, .like = "x", .dims = "TxBxDH", .same = "x"),
-    [MICA_RNN_HY] = ARG(hy, MICA_OUT, MICA_IN, MICA_UNUSED, STATE),
-    [MICA_RNN_CY] = ARG(cy, MICA_OUT, MICA_IN, MICA_UNUSED, STATE, OF_LSTM),
+            .need = {MICA_INFERRED, MICA_INFERRED}, .like = "x", .dims = "TxBxDP", .same = "x"),
+    [MICA_RNN_HY] = ARG(hy, MICA_OUT, MICA_IN, MICA_UNUSED, STATE("LDxBxP")),
+    [MICA_RNN_CY] = ARG(cy, MICA_OUT, MICA_IN, MICA_UNUSED, STATE("LDxBxH"), OF_LSTM),
     [MICA_RNN_GATES] = ARG(gates, MICA_OUT, MICA_IN, MICA_UNUSED, .types = SUMS,
                            .need = {MICA_IF_GIVEN, MICA_INFERRED}, .like = "x", .dims = "LDxTxBx4H",
                            .sums = true, .with = "states", .when = "cell", .values = GATED),
@@ -115,10 +138,13 @@ static const mica_arg args[] = {
                            .sums = true, .with = "states", OF_LSTM),
     [MICA_RNN_STATES] = ARG(states, MICA_OUT, MICA_IN, MICA_IN, .types = MICA_FLOATS,
                             .need = {MICA_IF_GIVEN, MICA_INFERRED, MICA_INFERRED}, .like = "x",
-                            .dims = "LDxSxBxH", .same = "x"),
+                            .dims = "LDxSxBxP", .same = "x"),
     [MICA_RNN_DZ] = ARG(dz, MICA_UNUSED, MICA_OUT, MICA_IN, .types = MICA_FLOATS,
                         .need = {MICA_IF_GIVEN, MICA_INFERRED, MICA_INFERRED}, .like = "x",
-                        .dims = "LDxTxBxEH", .same = "x"),
+                        .dims = "LDxTxBxZ", .same = "x"),
+    /* infer knows where there is one */
+    [MICA_RNN_INNER] = ARG(inner, MICA_OUT, MICA_UNUSED, MICA_IN, .types = MICA_FLOATS, .like = "x",
+                           .dims = "LDxTxBxH", .same = "x", .with = "states"),
 };
 
 /* ---- checks ---- */
@@ -132,15 +158,18 @@ static mica_status infer(void *desc, mica_why *why)
     const struct {
         const char *name;
         int64_t value;
-    } numbers[] = {{"hidden", d->hidden}, {"layers", d->layers}};
-    for (int i = 0; i < 2; i++)
+    } numbers[] = {{"hidden", d->hidden},
+                   {"layers", d->layers},
+                   {"projection", d->projection ? d->projection : 1}};
+    for (int i = 0; i < 3; i++)
         if (numbers[i].value < 1 || numbers[i].value > 1 << 24)
             return mica_invalid(why, "%s is %lld, it must be from 1 to 2^24", numbers[i].name,
                                 (long long)numbers[i].value);
     const rnn_sizes s = rnn_sizes_of(d);
     const double rows = (double)s.sides * (double)s.gates * (double)s.hidden;
     const double inputs =
-        (double)s.inputs + (double)s.layers * (double)(s.sides + 1) * (double)s.hidden;
+        (double)s.inputs +
+        (double)s.layers * ((double)(s.sides + 1) * (double)s.out + (double)d->projection);
     const double sequences = fmax((double)s.steps, 1) * fmax((double)s.batch, 1);
     if (rows * inputs > (double)MICA_MOST_ELEMENTS ||
         rows * (double)s.layers * sequences > (double)MICA_MOST_ELEMENTS)
@@ -150,9 +179,33 @@ static mica_status infer(void *desc, mica_why *why)
                             (long long)s.layers, (long long)s.sides,
                             (long long)(s.gates * s.hidden), (long long)s.inputs,
                             (long long)s.steps, (long long)s.batch);
-    if (d->pass != MICA_RNN_FWD || !mica_tensor_given(&d->states)) return MICA_OK;
+    const bool trains = d->pass == MICA_RNN_FWD && mica_tensor_given(&d->states);
+    if (!rnn_has_inner(d) || d->pass == MICA_RNN_BWD_DATA)
+        memset(&d->inner, 0, sizeof d->inner);
+    else if ((trains || d->pass == MICA_RNN_BWD_WEIGHTS) && !mica_tensor_given(&d->inner))
+        d->inner.dtype = d->x.dtype;
+    if (!trains) return MICA_OK;
     if (s.gates > 1 && !mica_tensor_given(&d->gates)) d->gates.dtype = s.acc;
     if (d->cell == MICA_RNN_CELL_LSTM && !mica_tensor_given(&d->cells)) d->cells.dtype = s.acc;
+    return MICA_OK;
+}
+
+static mica_status check_clip(const mica_rnn_desc *d, mica_why *why)
+{
+    if (d->clip == MICA_RNN_CLIP_NONE) {
+        if (d->clip_low != 0 || d->clip_high != 0 || d->clip_nan)
+            return mica_invalid(why, "clip_low, clip_high or clip_nan without clip");
+        return MICA_OK;
+    }
+    if (!(d->clip_low <= d->clip_high))
+        return mica_invalid(why, "clip_low is %g, clip_high is %g: they must be in order",
+                            d->clip_low, d->clip_high);
+    if (d->clip == MICA_RNN_CLIP_CELLS && d->cell != MICA_RNN_CELL_LSTM)
+        return mica_invalid(why, "clip=cells is of lstm, cell is %s", cells[d->cell]);
+    if (d->clip == MICA_RNN_CLIP_GATES && d->pass != MICA_RNN_FWD)
+        return mica_invalid(why, "pass is %s, with clip=gates there is fwd alone", passes[d->pass]);
+    if (d->clip == MICA_RNN_CLIP_GATES && mica_tensor_given(&d->states))
+        return mica_invalid(why, "states are for gradients, with clip=gates there are none");
     return MICA_OK;
 }
 
@@ -161,13 +214,12 @@ static mica_status check(const void *desc, mica_why *why)
     const mica_rnn_desc *d = desc;
     if (d->reset_before && d->cell != MICA_RNN_CELL_GRU)
         return mica_invalid(why, "reset_before is of gru, cell is %s", cells[d->cell]);
-    if (d->reset_before && d->pass != MICA_RNN_FWD)
-        return mica_invalid(why, "pass is %s, with reset_before there is fwd alone",
-                            passes[d->pass]);
-    if (d->reset_before && mica_tensor_given(&d->states))
-        return mica_invalid(why, "states are for gradients, with reset_before there are none");
-    const int packed[] = {MICA_RNN_GATES, MICA_RNN_CELLS, MICA_RNN_STATES, MICA_RNN_DZ};
-    for (int i = 0; i < 4; i++) {
+    if (d->projection && d->cell != MICA_RNN_CELL_LSTM)
+        return mica_invalid(why, "projection is of lstm, cell is %s", cells[d->cell]);
+    MICA_TRY(check_clip(d, why));
+    const int packed[] = {MICA_RNN_GATES, MICA_RNN_CELLS, MICA_RNN_STATES, MICA_RNN_DZ,
+                          MICA_RNN_INNER};
+    for (int i = 0; i < 5; i++) {
         const mica_tensor *t = mica_op_tensor(&mica_op_rnn, d, packed[i]);
         if (mica_tensor_given(t) && !mica_tensor_is_packed(t))
             return mica_invalid(why, "%s has strides, it must be packed", args[packed[i]].name);
@@ -185,10 +237,11 @@ static void cost(const void *desc, double *flops, double *bytes)
     const mica_rnn_desc *d = desc;
     const rnn_sizes s = rnn_sizes_of(d);
     const double rows = (double)s.sides * (double)s.gates * (double)s.hidden;
-    const double h = (double)s.hidden, later = (double)s.sides * h;
+    const double h = (double)s.out, later = (double)s.sides * h;
+    const double last = (double)d->projection * (double)(s.sides * s.hidden * s.layers);
     (void)bytes;
-    *flops = 2 * (double)s.steps * (double)s.batch * rows *
-             ((double)s.inputs + h + (double)(s.layers - 1) * (later + h));
+    *flops = 2 * (double)s.steps * (double)s.batch *
+             (rows * ((double)s.inputs + h + (double)(s.layers - 1) * (later + h)) + last);
 }
 
 /* The longest sum, a bias, and the sums around it. */
@@ -196,10 +249,11 @@ static int64_t terms(const void *desc)
 {
     const mica_rnn_desc *d = desc;
     const rnn_sizes s = rnn_sizes_of(d);
-    const int64_t later = s.sides * s.hidden, inputs = s.inputs;
-    if (d->pass == MICA_RNN_BWD_DATA) return s.sides * s.gates * s.hidden + 4;
+    const int64_t later = s.sides * s.out, inputs = s.inputs;
+    const int64_t units = s.out > s.hidden ? s.out : s.hidden;
+    if (d->pass == MICA_RNN_BWD_DATA) return s.sides * s.gates * units + 4;
     if (d->pass == MICA_RNN_BWD_WEIGHTS) return s.steps * s.batch > 1 ? s.steps * s.batch : 1;
-    return (s.layers > 1 && later > inputs ? later : inputs > s.hidden ? inputs : s.hidden) + 4;
+    return (s.layers > 1 && later > inputs ? later : inputs > units ? inputs : units) + 4;
 }
 
 /* Weights keep the size of what they multiply; those of relu, which grow without bound, the sum of
@@ -240,6 +294,18 @@ static void fill_reserve(const mica_rnn_desc *d, int arg, uint64_t seed, double 
     }
 }
 
+/* With a projection the gradient of h is rounded to the type of x, and f16 ends before extreme ones
+ * do. */
+static void fill_gradient(const mica_rnn_desc *d, int arg, mica_fill kind, uint64_t seed,
+                          double *values)
+{
+    const mica_tensor *t = mica_op_tensor(&mica_op_rnn, d, arg);
+    mica_fill_general(&mica_op_rnn, d, arg, kind, seed, values);
+    if (kind != MICA_FILL_EXTREME) return;
+    for (int64_t i = 0; i < mica_tensor_count(t); i++)
+        values[i] = mica_fill_rounded(t->dtype, values[i] / 256);
+}
+
 static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
@@ -251,6 +317,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
         fill_weights(d, kind, seed, values);
     else if (d->pass == MICA_RNN_BWD_DATA && arg >= MICA_RNN_GATES)
         fill_reserve(d, arg, seed, values);
+    else if (d->pass == MICA_RNN_BWD_DATA && d->projection && arg != MICA_RNN_X)
+        fill_gradient(d, arg, kind, seed, values);
     else
         return false;
     return true;

@@ -12,11 +12,15 @@ extern const mica_engine mica_rnn_cpu, mica_rnn_cuda;
 
 typedef struct rnn_sizes {
     int64_t steps, batch, inputs, hidden, layers, sides, gates;
+    int64_t out; /* P: units of h */
     mica_dtype type, acc;
 } rnn_sizes;
 rnn_sizes rnn_sizes_of(const mica_rnn_desc *d);
-/* E: rows of dz are so many times H. */
+/* Gradients of gates that a row of dz has of each unit, and its elements. */
 int64_t rnn_slopes(const mica_rnn_desc *d);
+int64_t rnn_slope_row(const mica_rnn_desc *d);
+/* Whether a step has a second product: of r h, or of what becomes h. */
+bool rnn_has_inner(const mica_rnn_desc *d);
 
 void rnn_reference(const void *desc, const mica_view *v, const double *scalars);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A step of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE (RNN_WHOLE,
- * ...), SAVES (what gradients need is kept), BLOCK; types x_t, acc_t. */
+ * ...), SAVES (what gradients need is kept), CLIP (mica_rnn_clip), BLOCK; types x_t, acc_t. */
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
@@ -19,8 +19,12 @@ RNN real sigmoid_of(real v)
 
 enum { TANH, RELU, LSTM, GRU };
 constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
-constexpr int FIRST = PHASE == RNN_NEW ? 2 : 0, LAST = PHASE == RNN_GATES ? 2 : GATES; /* gates */
-constexpr int MULTIPLIED = PHASE == RNN_WHOLE ? GATES : 2; /* gates in a.rec */
+constexpr bool FIRST = PHASE == RNN_FIRST, SECOND = PHASE == RNN_SECOND;
+constexpr int FROM = SECOND ? 2 : 0, TO = CELL == GRU && FIRST ? 2 : GATES;          /* gates */
+constexpr int MULTIPLIED = CELL == GRU && PHASE != RNN_WHOLE ? 2 : GATES;            /* gates in a.rec */
+constexpr bool PROJECTS = CELL == LSTM && SECOND, KEEPS_C = CELL == LSTM && !SECOND; /* h alone; c */
+
+RNN rnn_clip clip_of(const mica_rnn_args &a) { return {CLIP, a.bounds.nan, (real)a.bounds.low, (real)a.bounds.high}; }
 
 /* Pre-activations from the input and from the state. */
 RNN void read_gates(const mica_rnn_args &a, long long side, long long b, long long time, long long unit, real *x,
@@ -29,9 +33,9 @@ RNN void read_gates(const mica_rnn_args &a, long long side, long long b, long lo
     const real *z = (const real *)a.z + side * a.z_side + time * a.z_time + b * a.z_batch + unit;
     const long long row = side * a.batch + b;
 #pragma unroll
-    for (int g = FIRST; g < LAST; g++) {
+    for (int g = FROM; g < TO; g++) {
         x[g] = z[g * a.units];
-        r[g] = PHASE == RNN_NEW ? ((const real *)a.rec_new)[row * a.units + unit]
+        r[g] = SECOND ? ((const real *)a.rec_new)[row * a.units + unit]
                                 : ((const real *)a.rec)[(row * MULTIPLIED + g) * a.units + unit];
         if (a.bias) r[g] += widen<real>(((const x_t *)a.bias)[side * a.bias_side + g * a.units + unit]);
     }
@@ -41,42 +45,49 @@ RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const re
 {
     real *state = (real *)a.state + row * a.units + unit;
     real *kept = (real *)a.rec + (row * MULTIPLIED + 1) * a.units + unit;
+    const rnn_clip clip = clip_of(a);
     if constexpr (CELL == LSTM) {
         real c = *state;
-        const real h = rnn_lstm(x, r, &c, gates);
+        const real h = rnn_lstm(x, r, clip, &c, gates);
         *state = c;
         return h;
-    } else if constexpr (PHASE == RNN_GATES) {
-        *kept = sigmoid_of(x[1] + r[1]);
-        return sigmoid_of(x[0] + r[0]) * *state;
-    } else if constexpr (PHASE == RNN_NEW) {
-        const real n = tanh_of(x[2] + r[2]);
+    } else if constexpr (FIRST) {
+        *kept = gates[1] = sigmoid_of(rnn_gate(x[1] + r[1], clip));
+        gates[0] = sigmoid_of(rnn_gate(x[0] + r[0], clip));
+        return gates[0] * *state;
+    } else if constexpr (SECOND) {
+        const real n = tanh_of(rnn_gate(x[2] + r[2], clip));
+        gates[2] = n, gates[3] = r[2];
         return *state = n + *kept * (*state - n);
     } else if constexpr (CELL == GRU) {
-        return *state = rnn_gru(x, r, *state, gates);
+        return *state = rnn_gru(x, r, clip, *state, gates);
     } else {
-        return rnn_plain(CELL == RELU, x[0] + r[0]);
+        return rnn_plain(CELL == RELU, clip, x[0] + r[0]);
     }
 }
 
-/* h and c around the step, and gates, which are 0 behind the end of a sequence. */
+/* h and c around the step, gates and what a second product takes: these are 0 behind the end of a sequence. */
 RNN void save(const mica_rnn_args &a, long long side, long long b, long long time, long long unit, x_t before, x_t after,
               real c_before, const real *gates)
 {
     const long long each = a.batch * a.units, place = b * a.units + unit;
     const long long from = side * (a.steps + 1) + time + side, to = side * (a.steps + 1) + time + 1 - side;
-    x_t *states = (x_t *)a.states + place;
-    if (a.step == 0) states[from * each] = before;
-    states[to * each] = after;
-    if constexpr (CELL == LSTM) {
+    if constexpr (!FIRST) {
+        x_t *states = (x_t *)a.states + place;
+        if (a.step == 0) states[from * each] = before;
+        states[to * each] = after;
+    } else {
+        ((x_t *)a.inner)[(side * a.steps + time) * each + place] = after;
+    }
+    if constexpr (KEEPS_C) {
         real *cells = (real *)a.cells + place;
         if (a.step == 0) cells[from * each] = c_before;
         cells[to * each] = ((const real *)a.state)[side * each + place];
     }
-    if constexpr (GATES > 1) {
+    if constexpr (GATES > 1 && !PROJECTS) {
         real *to_gates = (real *)a.gates + ((side * a.steps + time) * a.batch + b) * 4 * a.units + unit;
 #pragma unroll
-        for (int g = 0; g < 4; g++) to_gates[g * a.units] = gates[g];
+        for (int g = FROM; g < (TO == 2 ? 2 : 4); g++) to_gates[g * a.units] = gates[g];
     }
 }
 
@@ -91,21 +102,23 @@ extern "C" __global__ void __launch_bounds__(BLOCK) rnn_cell(const __grid_consta
         real made = 0, gates[4] = {}, c_before = 0;
         x_t before = {};
         if constexpr (SAVES) {
-            before = ((const x_t *)a.low)[i];
-            if (CELL == LSTM) c_before = ((const real *)a.state)[i];
+            if (!FIRST) before = ((const x_t *)a.low)[i];
+            if (KEEPS_C) c_before = ((const real *)a.state)[i];
         }
-        if (live) {
+        if constexpr (PROJECTS) {
+            if (live) made = ((const real *)a.rec_new)[i];
+        } else if (live) {
             real x[4], r[4];
             read_gates(a, side, b, time, unit, x, r);
             made = step_of(a, row, unit, x, r, gates);
         }
-        if constexpr (PHASE == RNN_GATES) {
-            ((x_t *)a.low_made)[i] = narrow<x_t>(made);
-            continue;
-        }
-        if (live) ((x_t *)a.low)[i] = narrow<x_t>(made);
-        if constexpr (SAVES)
-            save(a, side, b, time, unit, before, live ? narrow<x_t>(made) : before, c_before, gates);
-        ((x_t *)a.y)[side * a.y_side + time * a.y_time + b * a.y_batch + unit * a.y_unit] = narrow<x_t>(made);
+        const x_t low = narrow<x_t>(made);
+        if constexpr (FIRST)
+            ((x_t *)a.low_made)[i] = low;
+        else if (live)
+            ((x_t *)a.low)[i] = low;
+        if constexpr (SAVES) save(a, side, b, time, unit, before, live || FIRST ? low : before, c_before, gates);
+        if constexpr (!FIRST)
+            ((x_t *)a.y)[side * a.y_side + time * a.y_time + b * a.y_batch + unit * a.y_unit] = low;
     }
 }

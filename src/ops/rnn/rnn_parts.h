@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the steps of forward and of the gradients share: tensors of children, and their runs. */
+ * What the walks of forward and of the gradients over layers and steps share: tensors of children,
+ * their making and their runs. */
 #ifndef MICA_OPS_RNN_RNN_PARTS_H
 #define MICA_OPS_RNN_RNN_PARTS_H
 
@@ -56,6 +57,33 @@ static inline mica_status run_copy(const mica_run *r, size_t at, const mica_plan
     return mica_plan_child_run(child, &run);
 }
 
+enum { RNN_BLOCK = 128, RNN_PHASES = 4, RNN_KINDS = 2 };
+
+/* What the state of both begins with. Kinds of layers are two: the first one has other inputs. */
+typedef struct rnn_walk {
+    rnn_sizes s;
+    size_t child_at, child_bytes; /* one child at a time */
+    mica_kernel *kernels[RNN_PHASES];
+    mica_grid grid;
+} rnn_walk;
+
+mica_status rnn_add_child(mica_plan *plan, const char *op, const void *desc, size_t size,
+                          mica_plan **child);
+/* Between states of a layer in the caller's tensor, if it is given, and packed ones. */
+mica_status rnn_add_copy(mica_plan *plan, const mica_tensor *outside, mica_dtype inside, bool load,
+                         mica_plan **child);
+/* Of a packed row of each sequence and the first `rows` of a part of the weights, or its transpose
+ * (backward): sums, of all directions at once. */
+mica_status rnn_add_product(mica_plan *plan, int kind, mica_rnn_part part, int64_t rows,
+                            bool backward, mica_plan **child);
+mica_status rnn_add_kernel(mica_plan *plan, const char *file, const char *entry, const char *flag,
+                           bool set, int phase);
+
+static inline int kind_of(int64_t layer)
+{
+    return layer > 0;
+}
+
 static inline mica_status clear(const mica_plan *plan, const mica_run *r, void *data, size_t bytes)
 {
     if (plan->cuda) return mica_cuda_memset(plan->cuda, data, 0, (int64_t)bytes, r->stream);
@@ -79,14 +107,9 @@ static inline char *states_of(const mica_plan *plan, const mica_run *r, int arg,
     return element(r->args[arg], t->dtype, layer * (d->bidirectional ? 2 : 1) * t->strides[0]);
 }
 
-/* A problem that copies states of a layer between the caller's tensor and a packed one. */
-static inline mica_transform_desc copy_of(const rnn_sizes *s, const mica_tensor *outside,
-                                          mica_dtype inside, bool load)
+static inline mica_rnn_bounds bounds_of(const mica_rnn_desc *d)
 {
-    mica_tensor out = *outside;
-    out.dims[0] = s->sides, out.strided = 1;
-    const mica_tensor in = mica_tensor_packed(inside, 3, out.dims);
-    return (mica_transform_desc){.x = load ? out : in, .y = load ? in : out};
+    return (mica_rnn_bounds){.low = d->clip_low, .high = d->clip_high, .nan = d->clip_nan};
 }
 
 #endif

@@ -48,12 +48,19 @@ static number relu(number z)
 
 /* ---- a sequence of a direction ---- */
 
+static number clipped(const truth *t, number n)
+{
+    if (isnan(n.v)) return t->d->clip_nan ? (number){t->low, 0} : n;
+    n.v = fmin(fmax(n.v, t->low), t->high);
+    return n;
+}
+
 typedef struct sequence {
     const truth *t;
     int64_t layer, side, b;
-    mica_rnn_matrix w, r, bias, bias_r;
+    mica_rnn_matrix w, r, bias, bias_r, last;
     number *h, *c;   /* states; of a gru c is h before it is rounded */
-    number *made;    /* the next h, or r h */
+    number *made;    /* the next h, before a projection, or r h */
     number *x, *rec; /* gates */
 } sequence;
 
@@ -65,7 +72,7 @@ static number weight(const sequence *q, int64_t i)
 static number input(const sequence *q, int64_t step, int64_t i)
 {
     const truth *t = q->t;
-    if (q->layer) return t->in[(step * t->s.batch + q->b) * t->s.sides * t->s.hidden + i];
+    if (q->layer) return t->in[(step * t->s.batch + q->b) * t->s.sides * t->s.out + i];
     const int64_t *s = t->v[MICA_RNN_X].t.strides;
     return exactly(mica_get(&t->v[MICA_RNN_X], step * s[0] + q->b * s[1] + i * s[2]));
 }
@@ -86,21 +93,36 @@ static void products(sequence *q, int64_t step, const number *h, int64_t first, 
     }
 }
 
+/* In front of its function. */
+static number gate_of(const truth *t, number n)
+{
+    return t->d->clip == MICA_RNN_CLIP_GATES ? clipped(t, n) : n;
+}
+
 static number gate(const sequence *q, int64_t row)
 {
-    return add(q->t, q->x[row], q->rec[row]);
+    return gate_of(q->t, add(q->t, q->x[row], q->rec[row]));
 }
 
 /* What gradients need. Place k of arrays of steps and one more. */
 static void keep(const sequence *q, int64_t k)
 {
     const truth *t = q->t;
-    const int64_t n = t->s.hidden, steps = t->s.steps + 1;
-    const int64_t at = (((q->layer * t->s.sides + q->side) * steps + k) * t->s.batch + q->b) * n;
-    for (int64_t j = 0; t->v[MICA_RNN_STATES].data && j < n; j++)
-        show(t, MICA_RNN_STATES, at + j, q->h[j]);
+    const int64_t n = t->s.hidden, p = t->s.out, steps = t->s.steps + 1;
+    const int64_t row = ((q->layer * t->s.sides + q->side) * steps + k) * t->s.batch + q->b;
+    for (int64_t j = 0; t->v[MICA_RNN_STATES].data && j < p; j++)
+        show(t, MICA_RNN_STATES, row * p + j, q->h[j]);
     for (int64_t j = 0; t->v[MICA_RNN_CELLS].data && j < n; j++)
-        show(t, MICA_RNN_CELLS, at + j, q->c[j]);
+        show(t, MICA_RNN_CELLS, row * n + j, q->c[j]);
+}
+
+/* NULL: nothing. */
+static void keep_inner(const sequence *q, int64_t step, const number *inner)
+{
+    const truth *t = q->t;
+    const int64_t row = ((q->layer * t->s.sides + q->side) * t->s.steps + step) * t->s.batch + q->b;
+    for (int64_t j = 0; t->v[MICA_RNN_INNER].data && j < t->s.hidden; j++)
+        show(t, MICA_RNN_INNER, row * t->s.hidden + j, inner ? inner[j] : exactly(0));
 }
 
 static void keep_gate(const sequence *q, int64_t step, int64_t g, int64_t j, number n)
@@ -128,8 +150,24 @@ static void lstm_step(sequence *q, int64_t step)
         const number gates[] = {i, f, g, o};
         for (int k = 0; k < 4; k++) keep_gate(q, step, k, j, gates[k]);
         q->c[j] = add(t, multiply(t, f, q->c[j]), multiply(t, i, g));
+        if (t->d->clip == MICA_RNN_CLIP_CELLS) q->c[j] = clipped(t, q->c[j]);
         q->made[j] = multiply(t, o, hyperbolic(t, q->c[j]));
     }
+}
+
+/* h of what the cell made. */
+static void project(sequence *q, int64_t step)
+{
+    const truth *t = q->t;
+    for (int64_t j = 0; j < t->s.hidden; j++) q->made[j] = rounded(t, q->made[j]);
+    keep_inner(q, step, q->made);
+    for (int64_t p = 0; p < t->s.out; p++) {
+        sum s = {0};
+        for (int64_t j = 0; j < t->s.hidden; j++)
+            add_product(t, &s, weight(q, q->last.offset + p * t->s.hidden + j), q->made[j]);
+        q->rec[p] = total(t, &s);
+    }
+    for (int64_t p = 0; p < t->s.out; p++) q->made[p] = q->rec[p];
 }
 
 static void gru_step(sequence *q, int64_t step)
@@ -139,13 +177,14 @@ static void gru_step(sequence *q, int64_t step)
     if (t->d->reset_before) {
         for (int64_t j = 0; j < n; j++)
             q->made[j] = rounded(t, multiply(t, sigmoid(t, gate(q, j)), q->c[j]));
+        keep_inner(q, step, q->made);
         products(q, -1, q->made, 2 * n, n);
     }
     for (int64_t j = 0; j < n; j++) {
         const number r = sigmoid(t, gate(q, j)), z = sigmoid(t, gate(q, n + j));
         const number rec = q->rec[2 * n + j];
         const number inner = t->d->reset_before ? rec : multiply(t, r, rec);
-        const number now = hyperbolic(t, add(t, q->x[2 * n + j], inner));
+        const number now = hyperbolic(t, gate_of(t, add(t, q->x[2 * n + j], inner)));
         const number gates[] = {r, z, now, rec};
         for (int k = 0; k < 4; k++) keep_gate(q, step, k, j, gates[k]);
         const number less = {q->c[j].v - now.v, q->c[j].error + now.error};
@@ -157,7 +196,7 @@ static void gru_step(sequence *q, int64_t step)
 static void put_output(const sequence *q, int64_t step, const number *h)
 {
     const truth *t = q->t;
-    const int64_t n = t->s.hidden, *s = t->v[MICA_RNN_Y].t.strides;
+    const int64_t n = t->s.out, *s = t->v[MICA_RNN_Y].t.strides;
     for (int64_t j = 0; j < n; j++) {
         const number v = h ? h[j] : exactly(0);
         const int64_t at = q->side * n + j;
@@ -173,18 +212,17 @@ static int64_t place_of(const sequence *q, const mica_view *v, int64_t unit)
     return (q->layer * q->t->s.sides + q->side) * s[0] + q->b * s[1] + unit * s[2];
 }
 
-static void begin(const sequence *q, int arg, number *state)
+static void begin(const sequence *q, int arg, int64_t units, number *state)
 {
     const mica_view *v = &q->t->v[arg];
-    for (int64_t j = 0; j < q->t->s.hidden; j++)
+    for (int64_t j = 0; j < units; j++)
         state[j] = exactly(v->data ? mica_get(v, place_of(q, v, j)) : 0);
 }
 
-static void end(const sequence *q, int arg, const number *state)
+static void end(const sequence *q, int arg, int64_t units, const number *state)
 {
     const mica_view *v = &q->t->v[arg];
-    for (int64_t j = 0; v->data && j < q->t->s.hidden; j++)
-        show(q->t, arg, place_of(q, v, j), state[j]);
+    for (int64_t j = 0; v->data && j < units; j++) show(q->t, arg, place_of(q, v, j), state[j]);
 }
 
 static void do_sequence(sequence *q)
@@ -196,11 +234,12 @@ static void do_sequence(sequence *q)
     double length = (double)t->s.steps;
     if (lengths->data)
         length = fmin(fmax(mica_get(lengths, q->b * lengths->t.strides[0]), 0), length);
-    begin(q, MICA_RNN_HX, q->h);
-    begin(q, lstm ? MICA_RNN_CX : MICA_RNN_HX, q->c);
+    begin(q, MICA_RNN_HX, t->s.out, q->h);
+    begin(q, lstm ? MICA_RNN_CX : MICA_RNN_HX, t->s.hidden, q->c);
     keep(q, q->side ? t->s.steps : 0);
     for (int64_t step = (int64_t)length; step < t->s.steps; step++) {
         put_output(q, step, NULL);
+        keep_inner(q, step, NULL);
         if (q->side) keep(q, step);
         for (int64_t i = 0; i < 4 * t->s.hidden; i++)
             keep_gate(q, step, i / t->s.hidden, i % t->s.hidden, exactly(0));
@@ -215,21 +254,33 @@ static void do_sequence(sequence *q)
             gru_step(q, step);
         else
             plain_step(q);
+        if (t->d->projection) project(q, step);
         put_output(q, step, q->made);
-        for (int64_t j = 0; j < t->s.hidden; j++) q->h[j] = rounded(t, q->made[j]);
+        for (int64_t j = 0; j < t->s.out; j++) q->h[j] = rounded(t, q->made[j]);
         keep(q, q->side ? step : step + 1);
     }
     for (int64_t k = (int64_t)length + 1; !q->side && k <= t->s.steps; k++) keep(q, k);
-    end(q, MICA_RNN_HY, gru ? q->c : q->h);
-    if (lstm) end(q, MICA_RNN_CY, q->c);
+    end(q, MICA_RNN_HY, t->s.out, gru ? q->c : q->h);
+    if (lstm) end(q, MICA_RNN_CY, t->s.hidden, q->c);
 }
 
 /* ---- all ---- */
 
+static int64_t widest(const rnn_sizes *s)
+{
+    return s->out > s->hidden ? s->out : s->hidden;
+}
+
+/* Numbers of a sequence. */
+static int64_t own_of(const rnn_sizes *s)
+{
+    return (3 + 2 * s->gates) * widest(s);
+}
+
 static void do_layer(truth *t, int64_t layer, number *memory)
 {
     const rnn_sizes *s = &t->s;
-    const int64_t count = s->sides * s->batch, each = (3 + 2 * s->gates) * s->hidden;
+    const int64_t count = s->sides * s->batch, each = own_of(s), most = widest(s);
 #pragma omp parallel for num_threads(mica_cpu_threads())
     for (int64_t i = 0; i < count; i++) {
         number *m = memory + i * each;
@@ -238,8 +289,9 @@ static void do_layer(truth *t, int64_t layer, number *memory)
         q.r = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_R);
         q.bias = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_B);
         q.bias_r = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_BR);
-        q.h = m, q.c = m + s->hidden, q.made = m + 2 * s->hidden;
-        q.x = m + 3 * s->hidden, q.rec = q.x + s->gates * s->hidden;
+        q.last = mica_rnn_weight(t->d, layer, q.side, MICA_RNN_PART_S);
+        q.h = m, q.c = m + most, q.made = m + 2 * most;
+        q.x = m + 3 * most, q.rec = q.x + s->gates * most;
         do_sequence(&q);
     }
 }
@@ -258,6 +310,8 @@ truth rnn_truth_of(const mica_rnn_desc *d, const mica_view *v)
     t.tiny = t.s.acc == MICA_F64 ? DBL_MIN : (double)FLT_MIN;
     t.least = d->x.dtype == MICA_F16 ? 1 : d->x.dtype == MICA_BF16 ? 0x1p-109 : t.tiny;
     t.most = t.s.acc == MICA_F64 ? DBL_MAX : (double)FLT_MAX;
+    t.low = mica_fill_rounded(t.s.acc, d->clip_low);
+    t.high = mica_fill_rounded(t.s.acc, d->clip_high);
     t.largest = d->x.dtype == MICA_F16 ? 65504 : t.most / 4;
     return t;
 }
@@ -280,8 +334,8 @@ number *rnn_take(const truth *t, int64_t count, number **owned)
 
 static void forward(truth *t)
 {
-    const int64_t between = t->s.steps * t->s.batch * t->s.sides * t->s.hidden;
-    const int64_t own = t->s.sides * t->s.batch * (3 + 2 * t->s.gates) * t->s.hidden;
+    const int64_t between = t->s.steps * t->s.batch * t->s.sides * t->s.out;
+    const int64_t own = t->s.sides * t->s.batch * own_of(&t->s);
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     number *owned, *memory = rnn_take(t, 2 * between + own, &owned);
     if (!memory) return;

@@ -1,55 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gradients of x and of states, from the last step to the first: each is what the cell makes of the
- * gradient of its h, then the product of that with R, of both directions at once. Behind the steps
+ * gradient of its h, then the product of that with R, of both directions at once; where forward has
+ * a second product in a step, so does this. Behind the steps
  * of a layer those of its inputs are one product for each direction. */
 #include "ops/rnn/rnn_parts.h"
 
-enum { BLOCK = 128, PHASES = 2, KINDS = 2 };
-
 typedef struct state {
-    rnn_sizes s;
-    mica_plan *rec[KINDS];       /* by kind of layer: the first one has other inputs */
-    mica_plan *inputs[KINDS][2]; /* of a direction, of the one added to it */
+    rnn_walk walk;
+    mica_plan *rec[RNN_KINDS], *rec_new[RNN_KINDS];
+    mica_plan *inputs[RNN_KINDS][2]; /* of a direction, of the one added to it */
     mica_plan *load_h, *load_c, *store_h, *store_c;
-    mica_kernel *kernels[PHASES];
-    mica_grid grid;
-    size_t child_at, child_bytes;
-    size_t rec_at, direct, dc, low, between, sums;
+    size_t rec_at, rec_new_at, direct, dc, low, low_new, between, sums;
 } state;
 
-static mica_status add_child(mica_plan *plan, const char *op, const void *desc, size_t size,
-                             mica_plan **child)
-{
-    state *s = plan->state;
-    MICA_TRY(mica_plan_child_create(plan, op, desc, size, NULL, child, NULL));
-    if ((*child)->workspace > s->child_bytes) s->child_bytes = (*child)->workspace;
-    return MICA_OK;
-}
-
-static mica_status add_copy(mica_plan *plan, const mica_tensor *outside, bool load,
-                            mica_plan **child)
-{
-    const state *s = plan->state;
-    if (!mica_tensor_given(outside)) return MICA_OK;
-    const mica_transform_desc t = copy_of(&s->s, outside, s->s.acc, load);
-    return add_child(plan, "transform", &t, sizeof t, child);
-}
-
-/* dz R */
-static mica_status add_product(mica_plan *plan, int kind)
+/* dz R; of a second product the other factor is dz of n, or the gradient of h. */
+static mica_status add_products(mica_plan *plan, int kind)
 {
     const mica_rnn_desc *d = plan->desc;
-    state *st = plan->state;
-    const rnn_sizes *s = &st->s;
-    const int64_t h = s->hidden, width = s->gates * h;
-    const int64_t apart = mica_rnn_weight(d, kind, 1, MICA_RNN_PART_R).offset -
-                          mica_rnn_weight(d, kind, 0, MICA_RNN_PART_R).offset;
-    const mica_gemm_desc g = {
-        .a = beside(matrix(s->type, s->batch, width, width, 1), s->sides, s->batch * width),
-        .b = beside(matrix(s->type, width, h, h, 1), s->sides, apart),
-        .c = beside(matrix(s->acc, s->batch, h, h, 1), s->sides, s->batch * h),
-        .compute = d->compute};
-    return add_child(plan, "gemm", &g, sizeof g, &st->rec[kind]);
+    state *s = plan->state;
+    const int64_t h = d->hidden, made = d->reset_before ? 2 : s->walk.s.gates;
+    MICA_TRY(rnn_add_product(plan, kind, MICA_RNN_PART_R, made * h, true, &s->rec[kind]));
+    if (!rnn_has_inner(d)) return MICA_OK;
+    const mica_rnn_part part = d->projection ? MICA_RNN_PART_S : MICA_RNN_PART_R;
+    return rnn_add_product(plan, kind, part, d->projection ? d->projection : h, true,
+                           &s->rec_new[kind]);
 }
 
 /* dz W into x, a matrix where its rows lie at one distance, else a product for each step. */
@@ -57,8 +31,8 @@ static mica_status add_inputs(mica_plan *plan, int kind, const mica_tensor *x)
 {
     const mica_rnn_desc *d = plan->desc;
     state *st = plan->state;
-    const rnn_sizes *s = &st->s;
-    const int64_t width = s->gates * s->hidden, row = rnn_slopes(d) * s->hidden;
+    const rnn_sizes *s = &st->walk.s;
+    const int64_t width = s->gates * s->hidden, row = rnn_slope_row(d);
     const int64_t rows = s->steps * s->batch, inputs = x->dims[2], *by = x->strides;
     const bool rows_fit = s->batch == 1 || s->steps == 1 || by[0] == s->batch * by[1];
     mica_gemm_desc g = {.b = matrix(s->type, width, inputs, inputs, 1), .compute = d->compute};
@@ -78,19 +52,20 @@ static mica_status add_inputs(mica_plan *plan, int kind, const mica_tensor *x)
     }
     const mica_tensor last = g.c;
     if (s->sides == 2) g.c = sums;
-    MICA_TRY(add_child(plan, "gemm", &g, sizeof g, &st->inputs[kind][0]));
+    MICA_TRY(rnn_add_child(plan, "gemm", &g, sizeof g, &st->inputs[kind][0]));
     if (s->sides == 1) return MICA_OK;
     g.c = last, g.residual = sums;
     g.epilogue[0] = MICA_STEP_RESIDUAL;
-    return add_child(plan, "gemm", &g, sizeof g, &st->inputs[kind][1]);
+    return rnn_add_child(plan, "gemm", &g, sizeof g, &st->inputs[kind][1]);
 }
 
 static mica_status book(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     state *s = plan->state;
-    const rnn_sizes *z = &s->s;
-    const int64_t units = z->sides * z->batch * z->hidden, later = z->sides * z->hidden;
+    const rnn_sizes *z = &s->walk.s;
+    const int64_t rows = z->sides * z->batch, units = rows * z->hidden, outs = rows * z->out;
+    const int64_t later = z->sides * z->out, twice = rnn_has_inner(d);
     const int64_t widest = d->layers > 1 && later > z->inputs ? later : z->inputs;
     const int64_t sums = z->sides == 2 ? z->steps * z->batch * widest : 0;
     const struct {
@@ -98,30 +73,31 @@ static mica_status book(mica_plan *plan)
         mica_dtype type;
         int64_t count;
         size_t *at;
-    } rows[] = {{"products with R", z->acc, units, &s->rec_at},
-                {"gradients of states", z->acc, units, &s->direct},
+    } list[] = {{"products with R", z->acc, outs, &s->rec_at},
+                {"second products", z->acc, twice * units, &s->rec_new_at},
+                {"gradients of states", z->acc, outs, &s->direct},
                 {"gradients of c", z->acc, d->cell == MICA_RNN_CELL_LSTM ? units : 0, &s->dc},
                 {"dz of a step", z->type, units * z->gates, &s->low},
-                {"between layers", z->type, d->layers > 1 ? units * z->steps : 0, &s->between},
+                {"of second products", z->type, twice * outs, &s->low_new},
+                {"between layers", z->type, d->layers > 1 ? outs * z->steps : 0, &s->between},
                 {"products of a direction", z->acc, sums, &s->sums}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        MICA_TRY(mica_book(plan, rows[i].name, bytes_of(rows[i].type, rows[i].count), rows[i].at));
-    return mica_book(plan, "child plans", s->child_bytes, &s->child_at);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        MICA_TRY(mica_book(plan, list[i].name, bytes_of(list[i].type, list[i].count), list[i].at));
+    return mica_book(plan, "child plans", s->walk.child_bytes, &s->walk.child_at);
 }
 
-static mica_status add_kernel(mica_plan *plan, int phase)
+static mica_status add_kernels(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
-    state *s = plan->state;
-    char buffer[512] = "";
-    mica_text p = {buffer, sizeof buffer, 0};
-    mica_prologue_int(&p, "CELL", d->cell);
-    mica_prologue_int(&p, "PHASE", phase);
-    mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_type(&p, "x_t", s->s.type);
-    mica_prologue_type(&p, "acc_t", s->s.acc);
-    const mica_kernel_spec spec = {"ops/rnn/rnn_slopes.cu", "rnn_slopes", buffer, 0};
-    return mica_plan_add_kernel(plan, &spec, &s->kernels[phase]);
+    const bool phases[RNN_PHASES] = {[RNN_SLOPES] = true,
+                                     [RNN_INITIAL] = true,
+                                     [RNN_BEFORE] = d->projection > 0,
+                                     [RNN_BEHIND] = d->reset_before};
+    for (int phase = 0; phase < RNN_PHASES; phase++)
+        if (phases[phase])
+            MICA_TRY(rnn_add_kernel(plan, "ops/rnn/rnn_slopes.cu", "rnn_slopes", "TWICE",
+                                    rnn_has_inner(d), phase));
+    return MICA_OK;
 }
 
 mica_status rnn_build_slopes(mica_plan *plan)
@@ -129,26 +105,21 @@ mica_status rnn_build_slopes(mica_plan *plan)
     const mica_rnn_desc *d = plan->desc;
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    s->s = rnn_sizes_of(d);
-    const rnn_sizes *z = &s->s;
+    s->walk.s = rnn_sizes_of(d);
+    const rnn_sizes *z = &s->walk.s;
     if (z->batch == 0) return MICA_OK;
-    for (int kind = 0; kind < KINDS && kind < d->layers && z->steps > 0; kind++) {
+    for (int kind = 0; kind < RNN_KINDS && kind < d->layers && z->steps > 0; kind++) {
         const mica_tensor between =
-            mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->hidden});
-        MICA_TRY(add_product(plan, kind));
+            mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->out});
+        MICA_TRY(add_products(plan, kind));
         MICA_TRY(add_inputs(plan, kind, kind ? &between : &d->x));
     }
-    MICA_TRY(add_copy(plan, &d->hy, true, &s->load_h));
-    MICA_TRY(add_copy(plan, &d->cy, true, &s->load_c));
-    MICA_TRY(add_copy(plan, &d->hx, false, &s->store_h));
-    MICA_TRY(add_copy(plan, &d->cx, false, &s->store_c));
+    MICA_TRY(rnn_add_copy(plan, &d->hy, z->acc, true, &s->load_h));
+    MICA_TRY(rnn_add_copy(plan, &d->cy, z->acc, true, &s->load_c));
+    MICA_TRY(rnn_add_copy(plan, &d->hx, z->acc, false, &s->store_h));
+    MICA_TRY(rnn_add_copy(plan, &d->cx, z->acc, false, &s->store_c));
     MICA_TRY(book(plan));
-    if (!plan->cuda || z->steps == 0) return MICA_OK;
-    const int64_t blocks = (z->sides * z->batch * z->hidden + BLOCK - 1) / BLOCK;
-    s->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
-                          .block = {BLOCK}};
-    MICA_TRY(add_kernel(plan, RNN_SLOPES));
-    return add_kernel(plan, RNN_INITIAL);
+    return plan->cuda && z->steps > 0 ? add_kernels(plan) : MICA_OK;
 }
 
 /* ---- running ---- */
@@ -157,20 +128,22 @@ static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer
 {
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    const size_t bytes = bytes_of(s->s.acc, s->s.sides * s->s.batch * s->s.hidden);
+    const rnn_sizes *z = &s->walk.s;
+    const int64_t rows = z->sides * z->batch;
     void *dh = states_of(plan, r, MICA_RNN_HY, layer), *dc = states_of(plan, r, MICA_RNN_CY, layer);
     void *direct = mica_at(r, s->direct), *kept = mica_at(r, s->dc);
-    MICA_TRY(s->load_h ? run_copy(r, s->child_at, s->load_h, dh, direct)
-                       : clear(plan, r, direct, bytes));
+    MICA_TRY(s->load_h ? run_copy(r, s->walk.child_at, s->load_h, dh, direct)
+                       : clear(plan, r, direct, bytes_of(z->acc, rows * z->out)));
     if (d->cell != MICA_RNN_CELL_LSTM) return MICA_OK;
-    return s->load_c ? run_copy(r, s->child_at, s->load_c, dc, kept) : clear(plan, r, kept, bytes);
+    return s->load_c ? run_copy(r, s->walk.child_at, s->load_c, dc, kept)
+                     : clear(plan, r, kept, bytes_of(z->acc, rows * z->hidden));
 }
 
 static mica_rnn_slope_args args_of(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    const rnn_sizes *z = &s->s;
+    const rnn_sizes *z = &s->walk.s;
     const bool last = layer == z->layers - 1;
     mica_rnn_slope_args a = {
         .sides = z->sides, .batch = z->batch, .units = z->hidden, .steps = z->steps, .first = 1};
@@ -181,21 +154,23 @@ static mica_rnn_slope_args args_of(const mica_plan *plan, const mica_run *r, int
     a.long_lengths = d->lengths.dtype == MICA_S64;
     a.y = last ? r->args[MICA_RNN_Y] : mica_at(r, s->between);
     a.y_unit = last ? d->y.strides[2] : 1;
-    a.y_batch = last ? d->y.strides[1] : z->sides * z->hidden;
+    a.y_batch = last ? d->y.strides[1] : z->sides * z->out;
     a.y_time = last ? d->y.strides[0] : z->batch * a.y_batch;
-    a.y_side = z->hidden * a.y_unit;
+    a.y_side = z->out * a.y_unit;
     a.rec = mica_at(r, s->rec_at), a.direct = mica_at(r, s->direct), a.dc = mica_at(r, s->dc);
-    a.low = mica_at(r, s->low);
-    a.dz = states_of(plan, r, MICA_RNN_DZ, layer);
+    a.rec_new = mica_at(r, s->rec_new_at);
+    a.low = mica_at(r, s->low), a.low_new = mica_at(r, s->low_new);
+    a.dz = states_of(plan, r, MICA_RNN_DZ, layer), a.dz_row = rnn_slope_row(d);
+    a.bounds = bounds_of(d);
     return a;
 }
 
-static mica_status run_step(const mica_plan *plan, const mica_run *r, int phase,
-                            const mica_rnn_slope_args *a)
+static mica_status run_phase(const mica_plan *plan, const mica_run *r, int phase,
+                             const mica_rnn_slope_args *a)
 {
-    const state *s = plan->state;
-    if (plan->cuda) return mica_kernel_launch(s->kernels[phase], &s->grid, r->stream, a);
-    if (s->s.acc == MICA_F64)
+    const rnn_walk *w = plan->state;
+    if (plan->cuda) return mica_kernel_launch(w->kernels[phase], &w->grid, r->stream, a);
+    if (w->s.acc == MICA_F64)
         rnn_slopes_f64(plan->desc, phase, a);
     else
         rnn_slopes_f32(plan->desc, phase, a);
@@ -207,14 +182,56 @@ static mica_status run_inputs(const mica_plan *plan, const mica_run *r, int64_t 
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
     void *to = layer ? mica_at(r, s->between) : r->args[MICA_RNN_X], *sums = mica_at(r, s->sums);
-    const int64_t side_of_dz = s->s.steps * s->s.batch * rnn_slopes(d) * s->s.hidden;
+    const rnn_sizes *z = &s->walk.s;
+    const int64_t side_of_dz = z->steps * z->batch * rnn_slope_row(d);
     char *dz = states_of(plan, r, MICA_RNN_DZ, layer);
-    for (int64_t side = 0; side < s->s.sides; side++)
-        MICA_TRY(run_product(
-            r, s->child_at, s->inputs[layer > 0][side], element(dz, s->s.type, side * side_of_dz),
-            weights_of(plan, r, layer, side, MICA_RNN_PART_W), side + 1 < s->s.sides ? sums : to,
-            MICA_GEMM_RESIDUAL, side ? sums : NULL));
+    for (int64_t side = 0; side < z->sides; side++)
+        MICA_TRY(run_product(r, s->walk.child_at, s->inputs[kind_of(layer)][side],
+                             element(dz, z->type, side * side_of_dz),
+                             weights_of(plan, r, layer, side, MICA_RNN_PART_W),
+                             side + 1 < z->sides ? sums : to, MICA_GEMM_RESIDUAL,
+                             side ? sums : NULL));
     return MICA_OK;
+}
+
+/* Through the projection to the gradient of what it takes. */
+static mica_status run_projection(const mica_plan *plan, const mica_run *r, int64_t layer,
+                                  mica_rnn_slope_args a)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    a.units = d->projection;
+    a.dz = element(a.dz, s->walk.s.type, rnn_slopes(d) * d->hidden);
+    MICA_TRY(run_phase(plan, r, RNN_BEFORE, &a));
+    return run_product(r, s->walk.child_at, s->rec_new[kind_of(layer)], a.low_new,
+                       weights_of(plan, r, layer, 0, MICA_RNN_PART_S), mica_at(r, s->rec_new_at),
+                       MICA_GEMM_BIAS, NULL);
+}
+
+/* Through R's rows of n to the gradients of r h. */
+static mica_status run_reset(const mica_plan *plan, const mica_run *r, int64_t layer,
+                             const mica_rnn_slope_args *a)
+{
+    const state *s = plan->state;
+    const rnn_sizes *z = &s->walk.s;
+    char *of_state = weights_of(plan, r, layer, 0, MICA_RNN_PART_R);
+    MICA_TRY(run_product(r, s->walk.child_at, s->rec_new[kind_of(layer)], a->low_new,
+                         element(of_state, z->type, 2 * z->hidden * z->hidden),
+                         mica_at(r, s->rec_new_at), MICA_GEMM_BIAS, NULL));
+    return run_phase(plan, r, RNN_BEHIND, a);
+}
+
+static mica_status run_step(const mica_plan *plan, const mica_run *r, int64_t layer,
+                            const mica_rnn_slope_args *a)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    if (d->projection) MICA_TRY(run_projection(plan, r, layer, *a));
+    MICA_TRY(run_phase(plan, r, RNN_SLOPES, a));
+    if (d->reset_before) MICA_TRY(run_reset(plan, r, layer, a));
+    return run_product(r, s->walk.child_at, s->rec[kind_of(layer)], a->low,
+                       weights_of(plan, r, layer, 0, MICA_RNN_PART_R), mica_at(r, s->rec_at),
+                       MICA_GEMM_BIAS, NULL);
 }
 
 static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t layer)
@@ -223,26 +240,24 @@ static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t l
     mica_rnn_slope_args a = args_of(plan, r, layer);
     MICA_TRY(begin(plan, r, layer));
     for (a.step = a.steps - 1; a.step >= 0; a.step--) {
-        MICA_TRY(run_step(plan, r, RNN_SLOPES, &a));
-        MICA_TRY(run_product(r, s->child_at, s->rec[layer > 0], a.low,
-                             weights_of(plan, r, layer, 0, MICA_RNN_PART_R), mica_at(r, s->rec_at),
-                             MICA_GEMM_BIAS, NULL));
+        MICA_TRY(run_step(plan, r, layer, &a));
         a.first = 0;
     }
     if (a.steps > 0) {
-        MICA_TRY(run_step(plan, r, RNN_INITIAL, &a));
+        a.units = s->walk.s.out;
+        MICA_TRY(run_phase(plan, r, RNN_INITIAL, &a));
         MICA_TRY(run_inputs(plan, r, layer));
     }
-    MICA_TRY(run_copy(r, s->child_at, s->store_h, mica_at(r, s->direct),
+    MICA_TRY(run_copy(r, s->walk.child_at, s->store_h, mica_at(r, s->direct),
                       states_of(plan, r, MICA_RNN_HX, layer)));
-    return run_copy(r, s->child_at, s->store_c, mica_at(r, s->dc),
+    return run_copy(r, s->walk.child_at, s->store_c, mica_at(r, s->dc),
                     states_of(plan, r, MICA_RNN_CX, layer));
 }
 
 mica_status rnn_run_slopes(const mica_plan *plan, const mica_run *r)
 {
-    const state *s = plan->state;
-    if (s->s.batch == 0) return MICA_OK;
-    for (int64_t layer = s->s.layers - 1; layer >= 0; layer--) MICA_TRY(run_layer(plan, r, layer));
+    const rnn_sizes *z = &((const rnn_walk *)plan->state)->s;
+    if (z->batch == 0) return MICA_OK;
+    for (int64_t layer = z->layers - 1; layer >= 0; layer--) MICA_TRY(run_layer(plan, r, layer));
     return MICA_OK;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engines "cpu" and "cuda": step by step. W x + b of all steps of a layer are one product; then
  * each step is the product R h, of both directions at once, and what the cell makes of it: loops on
- * the CPU, a kernel on GPUs, where a step thus costs two launches. Products and copies of states
- * are child plans. Not on ops/compose: that repeats a step of its list, and here a product and a
- * kernel take turns. Floor: R is read once a step, from the cache where it fits there. */
+ * the CPU, a kernel on GPUs, where a step thus costs two launches; with a projection, or a gru's
+ * reset before the product, a second product and the rest of the step cost two more. Products and
+ * copies of states are child plans. Not on ops/compose: that repeats a step of its list, and here a
+ * product and a kernel take turns. Floor: R is read once a step, from the cache where it fits
+ * there. */
 #include "ops/compose/compose.h"
 #include "ops/rnn/rnn_parts.h"
-
-enum { BLOCK = 128, PHASES = 3, KINDS = 2 };
 
 /* W x + b of a layer: rows of z by time and sequence. */
 typedef struct inputs {
@@ -16,23 +16,14 @@ typedef struct inputs {
 } inputs;
 
 typedef struct state {
-    rnn_sizes s;
-    bool before;  /* gru: reset before the product */
+    rnn_walk walk;
+    bool twice;   /* a second product */
     int64_t made; /* gates that R h is of at first */
-    /* By kind of layer: the first one has other inputs. */
-    inputs inputs[KINDS];
-    mica_plan *rec[KINDS], *rec_new[KINDS];
+    inputs inputs[RNN_KINDS];
+    mica_plan *rec[RNN_KINDS], *rec_new[RNN_KINDS];
     mica_plan *load_h, *load_state, *store_h, *store_state;
-    mica_kernel *kernels[PHASES];
-    mica_grid grid;
-    size_t child_at, child_bytes;
     size_t z, rec_at, rec_new_at, low, low_made, state, between;
 } state;
-
-static int kind_of(int64_t layer)
-{
-    return layer > 0;
-}
 
 static bool has_state(const mica_rnn_desc *d)
 {
@@ -40,15 +31,6 @@ static bool has_state(const mica_rnn_desc *d)
 }
 
 /* ---- children ---- */
-
-static mica_status add_child(mica_plan *plan, const char *op, const void *desc, size_t size,
-                             mica_plan **child)
-{
-    state *s = plan->state;
-    MICA_TRY(mica_plan_child_create(plan, op, desc, size, NULL, child, NULL));
-    if ((*child)->workspace > s->child_bytes) s->child_bytes = (*child)->workspace;
-    return MICA_OK;
-}
 
 /* Steps and sequences are rows of one matrix where they lie at one distance, steps or sequences
  * counted slower; else there is a product for each step. */
@@ -74,65 +56,53 @@ static mica_status add_inputs(mica_plan *plan, const mica_tensor *x, inputs *in)
 {
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    const int64_t width = s->s.gates * s->s.hidden;
-    mica_gemm_desc g = {.b = matrix(s->s.type, x->dims[2], width, 1, x->dims[2]),
+    const rnn_sizes *z = &s->walk.s;
+    const int64_t width = z->gates * z->hidden;
+    mica_gemm_desc g = {.b = matrix(z->type, x->dims[2], width, 1, x->dims[2]),
                         .compute = d->compute};
-    choose_rows(x, &s->s, &g, in);
+    choose_rows(x, z, &g, in);
     if (d->bias != MICA_RNN_BIAS_NONE) {
         g.epilogue[0] = MICA_STEP_BIAS;
-        g.bias = mica_tensor_packed(s->s.type, 1, &width);
+        g.bias = mica_tensor_packed(z->type, 1, &width);
     }
-    return add_child(plan, "gemm", &g, sizeof g, &in->product);
+    return rnn_add_child(plan, "gemm", &g, sizeof g, &in->product);
 }
 
-/* R h, of `gates` of them. */
-static mica_status add_product(mica_plan *plan, int kind, int64_t gates, mica_plan **child)
+/* R h, and what a step takes that twice: R's rows of n, or the projection. */
+static mica_status add_products(mica_plan *plan, int kind)
 {
     const mica_rnn_desc *d = plan->desc;
-    const rnn_sizes *s = &((const state *)plan->state)->s;
-    const int64_t h = s->hidden, width = gates * h;
-    const int64_t apart = mica_rnn_weight(d, kind, 1, MICA_RNN_PART_R).offset -
-                          mica_rnn_weight(d, kind, 0, MICA_RNN_PART_R).offset;
-    const mica_gemm_desc g = {
-        .a = beside(matrix(s->type, s->batch, h, h, 1), s->sides, s->batch * h),
-        .b = beside(matrix(s->type, h, width, 1, h), s->sides, apart),
-        .c = beside(matrix(s->acc, s->batch, width, width, 1), s->sides, s->batch * width),
-        .compute = d->compute};
-    return add_child(plan, "gemm", &g, sizeof g, child);
-}
-
-/* States of a layer, between the caller's tensor and a packed one. */
-static mica_status add_copy(mica_plan *plan, const mica_tensor *outside, mica_dtype inside,
-                            bool load, mica_plan **child)
-{
-    if (!mica_tensor_given(outside)) return MICA_OK;
-    const mica_transform_desc t = copy_of(&((const state *)plan->state)->s, outside, inside, load);
-    return add_child(plan, "transform", &t, sizeof t, child);
+    state *s = plan->state;
+    const int64_t h = d->hidden;
+    MICA_TRY(rnn_add_product(plan, kind, MICA_RNN_PART_R, s->made * h, false, &s->rec[kind]));
+    if (!s->twice) return MICA_OK;
+    const mica_rnn_part part = d->projection ? MICA_RNN_PART_S : MICA_RNN_PART_R;
+    return rnn_add_product(plan, kind, part, d->projection ? d->projection : h, false,
+                           &s->rec_new[kind]);
 }
 
 static mica_status add_children(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     state *s = plan->state;
-    const rnn_sizes *z = &s->s;
+    const rnn_sizes *z = &s->walk.s;
     const bool lstm = d->cell == MICA_RNN_CELL_LSTM, gru = d->cell == MICA_RNN_CELL_GRU;
-    for (int kind = 0; kind < KINDS && kind < d->layers && z->steps > 0; kind++) {
+    for (int kind = 0; kind < RNN_KINDS && kind < d->layers && z->steps > 0; kind++) {
         const mica_tensor between =
-            mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->hidden});
+            mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->out});
         MICA_TRY(add_inputs(plan, kind ? &between : &d->x, &s->inputs[kind]));
-        MICA_TRY(add_product(plan, kind, s->made, &s->rec[kind]));
-        if (s->before) MICA_TRY(add_product(plan, kind, 1, &s->rec_new[kind]));
+        MICA_TRY(add_products(plan, kind));
     }
-    MICA_TRY(add_copy(plan, &d->hx, z->type, true, &s->load_h));
+    MICA_TRY(rnn_add_copy(plan, &d->hx, z->type, true, &s->load_h));
     if (gru) {
-        MICA_TRY(add_copy(plan, &d->hx, z->acc, true, &s->load_state));
-        MICA_TRY(add_copy(plan, &d->hy, z->acc, false, &s->store_h));
+        MICA_TRY(rnn_add_copy(plan, &d->hx, z->acc, true, &s->load_state));
+        MICA_TRY(rnn_add_copy(plan, &d->hy, z->acc, false, &s->store_h));
     } else {
-        MICA_TRY(add_copy(plan, &d->hy, z->type, false, &s->store_h));
+        MICA_TRY(rnn_add_copy(plan, &d->hy, z->type, false, &s->store_h));
     }
     if (!lstm) return MICA_OK;
-    MICA_TRY(add_copy(plan, &d->cx, z->acc, true, &s->load_state));
-    return add_copy(plan, &d->cy, z->acc, false, &s->store_state);
+    MICA_TRY(rnn_add_copy(plan, &d->cx, z->acc, true, &s->load_state));
+    return rnn_add_copy(plan, &d->cy, z->acc, false, &s->store_state);
 }
 
 /* ---- building ---- */
@@ -141,39 +111,30 @@ static mica_status book(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     state *s = plan->state;
-    const rnn_sizes *z = &s->s;
-    const int64_t units = z->sides * z->batch * z->hidden, all = units * z->steps;
+    const rnn_sizes *z = &s->walk.s;
+    const int64_t rows = z->sides * z->batch, units = rows * z->hidden, outs = rows * z->out;
     const struct {
         const char *name;
         mica_dtype type;
         int64_t count;
         size_t *at;
-    } rows[] = {{"products of inputs", z->acc, all * z->gates, &s->z},
+    } list[] = {{"products of inputs", z->acc, units * z->steps * z->gates, &s->z},
                 {"products of states", z->acc, units * s->made, &s->rec_at},
-                {"products of reset states", z->acc, s->before ? units : 0, &s->rec_new_at},
-                {"states, rounded", z->type, units, &s->low},
-                {"reset states", z->type, s->before ? units : 0, &s->low_made},
+                {"second products", z->acc, s->twice ? outs : 0, &s->rec_new_at},
+                {"states, rounded", z->type, outs, &s->low},
+                {"of second products", z->type, s->twice ? units : 0, &s->low_made},
                 {"states", z->acc, has_state(d) ? units : 0, &s->state},
-                {"between layers", z->type, d->layers > 1 ? all : 0, &s->between}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        MICA_TRY(mica_book(plan, rows[i].name, bytes_of(rows[i].type, rows[i].count), rows[i].at));
-    return mica_book(plan, "child plans", s->child_bytes, &s->child_at);
+                {"between layers", z->type, d->layers > 1 ? outs * z->steps : 0, &s->between}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        MICA_TRY(mica_book(plan, list[i].name, bytes_of(list[i].type, list[i].count), list[i].at));
+    return mica_book(plan, "child plans", s->walk.child_bytes, &s->walk.child_at);
 }
 
 static mica_status add_kernel(mica_plan *plan, int phase)
 {
     const mica_rnn_desc *d = plan->desc;
-    state *s = plan->state;
-    char buffer[512] = "";
-    mica_text p = {buffer, sizeof buffer, 0};
-    mica_prologue_int(&p, "CELL", d->cell);
-    mica_prologue_int(&p, "PHASE", phase);
-    mica_prologue_int(&p, "SAVES", mica_tensor_given(&d->states));
-    mica_prologue_int(&p, "BLOCK", BLOCK);
-    mica_prologue_type(&p, "x_t", s->s.type);
-    mica_prologue_type(&p, "acc_t", s->s.acc);
-    const mica_kernel_spec spec = {"ops/rnn/rnn_cell.cu", "rnn_cell", buffer, 0};
-    return mica_plan_add_kernel(plan, &spec, &s->kernels[phase]);
+    return rnn_add_kernel(plan, "ops/rnn/rnn_cell.cu", "rnn_cell", "SAVES",
+                          mica_tensor_given(&d->states), phase);
 }
 
 static mica_status build_forward(mica_plan *plan)
@@ -181,19 +142,16 @@ static mica_status build_forward(mica_plan *plan)
     const mica_rnn_desc *d = plan->desc;
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    s->s = rnn_sizes_of(d);
-    s->before = d->reset_before;
-    s->made = s->before ? 2 : s->s.gates;
-    if (s->s.batch == 0) return MICA_OK;
+    s->walk.s = rnn_sizes_of(d);
+    s->twice = rnn_has_inner(d);
+    s->made = d->reset_before ? 2 : s->walk.s.gates;
+    if (s->walk.s.batch == 0) return MICA_OK;
     MICA_TRY(add_children(plan));
     MICA_TRY(book(plan));
-    if (!plan->cuda || s->s.steps == 0) return MICA_OK;
-    const int64_t blocks = (s->s.sides * s->s.batch * s->s.hidden + BLOCK - 1) / BLOCK;
-    s->grid = (mica_grid){.grid = {(unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX)},
-                          .block = {BLOCK}};
-    if (!s->before) return add_kernel(plan, RNN_WHOLE);
-    MICA_TRY(add_kernel(plan, RNN_GATES));
-    return add_kernel(plan, RNN_NEW);
+    if (!plan->cuda || s->walk.s.steps == 0) return MICA_OK;
+    if (!s->twice) return add_kernel(plan, RNN_WHOLE);
+    MICA_TRY(add_kernel(plan, RNN_FIRST));
+    return add_kernel(plan, RNN_SECOND);
 }
 
 /* ---- running ---- */
@@ -202,16 +160,18 @@ static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer
 {
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    const int64_t units = s->s.sides * s->s.batch * s->s.hidden;
+    const rnn_sizes *z = &s->walk.s;
+    const int64_t rows = z->sides * z->batch;
     const int first = d->cell == MICA_RNN_CELL_LSTM ? MICA_RNN_CX : MICA_RNN_HX;
     void *low = mica_at(r, s->low), *kept = mica_at(r, s->state);
     if (s->load_h)
-        MICA_TRY(run_copy(r, s->child_at, s->load_h, states_of(plan, r, MICA_RNN_HX, layer), low));
+        MICA_TRY(
+            run_copy(r, s->walk.child_at, s->load_h, states_of(plan, r, MICA_RNN_HX, layer), low));
     else
-        MICA_TRY(clear(plan, r, low, bytes_of(s->s.type, units)));
+        MICA_TRY(clear(plan, r, low, bytes_of(z->type, rows * z->out)));
     if (s->load_state)
-        return run_copy(r, s->child_at, s->load_state, states_of(plan, r, first, layer), kept);
-    return has_state(d) ? clear(plan, r, kept, bytes_of(s->s.acc, units)) : MICA_OK;
+        return run_copy(r, s->walk.child_at, s->load_state, states_of(plan, r, first, layer), kept);
+    return has_state(d) ? clear(plan, r, kept, bytes_of(z->acc, rows * z->hidden)) : MICA_OK;
 }
 
 static mica_status finish(const mica_plan *plan, const mica_run *r, int64_t layer)
@@ -219,20 +179,20 @@ static mica_status finish(const mica_plan *plan, const mica_run *r, int64_t laye
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
     const size_t h = d->cell == MICA_RNN_CELL_GRU ? s->state : s->low;
-    MICA_TRY(run_copy(r, s->child_at, s->store_h, mica_at(r, h),
+    MICA_TRY(run_copy(r, s->walk.child_at, s->store_h, mica_at(r, h),
                       states_of(plan, r, MICA_RNN_HY, layer)));
-    return run_copy(r, s->child_at, s->store_state, mica_at(r, s->state),
+    return run_copy(r, s->walk.child_at, s->store_state, mica_at(r, s->state),
                     states_of(plan, r, MICA_RNN_CY, layer));
 }
 
 static mica_status run_inputs(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
     const state *s = plan->state;
-    const rnn_sizes *z = &s->s;
+    const rnn_sizes *z = &s->walk.s;
     void *x = layer ? mica_at(r, s->between) : r->args[MICA_RNN_X];
     for (int64_t side = 0; side < z->sides; side++)
         MICA_TRY(run_product(
-            r, s->child_at, s->inputs[kind_of(layer)].product, x,
+            r, s->walk.child_at, s->inputs[kind_of(layer)].product, x,
             weights_of(plan, r, layer, side, MICA_RNN_PART_W),
             element(mica_at(r, s->z), z->acc, side * z->steps * z->batch * z->gates * z->hidden),
             MICA_GEMM_BIAS, weights_of(plan, r, layer, side, MICA_RNN_PART_B)));
@@ -243,7 +203,7 @@ static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t l
 {
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    const rnn_sizes *z = &s->s;
+    const rnn_sizes *z = &s->walk.s;
     const inputs *in = &s->inputs[kind_of(layer)];
     mica_rnn_args a = {.sides = z->sides, .batch = z->batch, .units = z->hidden, .steps = z->steps};
     a.z = mica_at(r, s->z);
@@ -259,57 +219,67 @@ static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t l
     const bool last = layer == z->layers - 1;
     a.y = last ? r->args[MICA_RNN_Y] : mica_at(r, s->between);
     a.y_unit = last ? d->y.strides[2] : 1;
-    a.y_batch = last ? d->y.strides[1] : z->sides * z->hidden;
+    a.y_batch = last ? d->y.strides[1] : z->sides * z->out;
     a.y_time = last ? d->y.strides[0] : z->batch * a.y_batch;
-    a.y_side = z->hidden * a.y_unit;
+    a.y_side = z->out * a.y_unit;
+    a.bounds = bounds_of(d);
     if (!mica_tensor_given(&d->states)) return a;
     a.states = states_of(plan, r, MICA_RNN_STATES, layer);
     a.cells = states_of(plan, r, MICA_RNN_CELLS, layer);
     a.gates = states_of(plan, r, MICA_RNN_GATES, layer);
+    a.inner = states_of(plan, r, MICA_RNN_INNER, layer);
     return a;
 }
 
 static mica_status run_cell(const mica_plan *plan, const mica_run *r, int phase,
                             const mica_rnn_args *a)
 {
-    const state *s = plan->state;
-    if (plan->cuda) return mica_kernel_launch(s->kernels[phase], &s->grid, r->stream, a);
-    if (s->s.acc == MICA_F64)
+    const rnn_walk *w = plan->state;
+    if (plan->cuda) return mica_kernel_launch(w->kernels[phase], &w->grid, r->stream, a);
+    if (w->s.acc == MICA_F64)
         rnn_cell_f64(plan->desc, phase, a);
     else
         rnn_cell_f32(plan->desc, phase, a);
     return MICA_OK;
 }
 
+/* The second half of a step: the product of what the first one made, and what becomes of that. */
+static mica_status run_second(const mica_plan *plan, const mica_run *r, int64_t layer,
+                              mica_rnn_args a)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const state *s = plan->state;
+    const int64_t skipped = d->projection ? 0 : 2 * d->hidden * d->hidden; /* rows of r and z */
+    char *weights =
+        weights_of(plan, r, layer, 0, d->projection ? MICA_RNN_PART_S : MICA_RNN_PART_R);
+    MICA_TRY(run_product(r, s->walk.child_at, s->rec_new[kind_of(layer)], a.low_made,
+                         element(weights, s->walk.s.type, skipped), mica_at(r, s->rec_new_at),
+                         MICA_GEMM_BIAS, NULL));
+    a.units = s->walk.s.out;
+    return run_cell(plan, r, RNN_SECOND, &a);
+}
+
 static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
     const state *s = plan->state;
-    const int kind = kind_of(layer);
     mica_rnn_args a = args_of(plan, r, layer);
     char *of_state = weights_of(plan, r, layer, 0, MICA_RNN_PART_R);
-    char *of_new = element(of_state, s->s.type, 2 * s->s.hidden * s->s.hidden);
     MICA_TRY(begin(plan, r, layer));
     if (a.steps > 0) MICA_TRY(run_inputs(plan, r, layer));
     for (; a.step < a.steps; a.step++) {
-        MICA_TRY(run_product(r, s->child_at, s->rec[kind], a.low, of_state, a.rec, MICA_GEMM_BIAS,
-                             NULL));
-        if (!s->before) {
-            MICA_TRY(run_cell(plan, r, RNN_WHOLE, &a));
-            continue;
-        }
-        MICA_TRY(run_cell(plan, r, RNN_GATES, &a));
-        MICA_TRY(run_product(r, s->child_at, s->rec_new[kind], a.low_made, of_new,
-                             mica_at(r, s->rec_new_at), MICA_GEMM_BIAS, NULL));
-        MICA_TRY(run_cell(plan, r, RNN_NEW, &a));
+        MICA_TRY(run_product(r, s->walk.child_at, s->rec[kind_of(layer)], a.low, of_state, a.rec,
+                             MICA_GEMM_BIAS, NULL));
+        MICA_TRY(run_cell(plan, r, s->twice ? RNN_FIRST : RNN_WHOLE, &a));
+        if (s->twice) MICA_TRY(run_second(plan, r, layer, a));
     }
     return finish(plan, r, layer);
 }
 
 static mica_status run_forward(const mica_plan *plan, const mica_run *r)
 {
-    const state *s = plan->state;
-    if (s->s.batch == 0) return MICA_OK;
-    for (int64_t layer = 0; layer < s->s.layers; layer++) MICA_TRY(run_layer(plan, r, layer));
+    const rnn_sizes *z = &((const rnn_walk *)plan->state)->s;
+    if (z->batch == 0) return MICA_OK;
+    for (int64_t layer = 0; layer < z->layers; layer++) MICA_TRY(run_layer(plan, r, layer));
     return MICA_OK;
 }
 

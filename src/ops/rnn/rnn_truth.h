@@ -31,6 +31,7 @@ typedef struct truth {
     double tiny;    /* and those of the accumulator's */
     double most;    /* the end of the accumulator\'s type */
     double largest; /* of the type of x */
+    double low, high; /* bounds of what is clipped, as the accumulator holds them */
     number *in, *out; /* of a layer: steps x batch x sides x hidden */
 } truth;
 

@@ -62,38 +62,50 @@ static void add_bias(weights *w, mica_memory dz, int64_t count, int64_t to)
 /* States of layer and direction, before (0) or after (1) each step. */
 static mica_memory states_at(const weights *w, int64_t index, int64_t side, int after)
 {
-    const int64_t each = w->s.batch * w->s.hidden, first = side ? 1 - after : after;
+    const int64_t each = w->s.batch * w->s.out, first = side ? 1 - after : after;
     return inside(w, MICA_RNN_STATES, (index * (w->s.steps + 1) + first) * each);
 }
 
-/* Of R, columns [0, R's) of dz, but of a gru the last third lies behind n. */
+/* Rows of R from `row` on, by columns of dz from `column` on: all but n's of a gru, and those,
+ * which lie behind n where the reset is behind the product. */
+static void add_rows(weights *w, int64_t layer, int64_t side, int64_t row, int64_t rows,
+                     int64_t column, mica_memory factor)
+{
+    const int64_t p = w->s.out, index = layer * w->s.sides + side;
+    const mica_rnn_matrix r = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_R);
+    const mica_rnn_matrix bias = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_BR);
+    const mica_tensor b = matrix(w->s.type, w->rows, p, p, 1);
+    add_matrix(w, dz_of(w, index, column), rows, &b, factor, r.offset + row * p, p);
+    if (bias.rows) add_bias(w, dz_of(w, index, column), rows, bias.offset + row);
+}
+
 static void add_states(weights *w, int64_t layer, int64_t side)
 {
     const int64_t h = w->s.hidden, index = layer * w->s.sides + side;
     const bool gru = w->d->cell == MICA_RNN_CELL_GRU;
-    const int64_t first = (gru ? 2 : w->s.gates) * h;
-    const mica_rnn_matrix r = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_R);
-    const mica_rnn_matrix bias = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_BR);
-    const mica_tensor b = matrix(w->s.type, w->rows, h, h, 1);
     const mica_memory before = states_at(w, index, side, 0);
-    add_matrix(w, dz_of(w, index, 0), first, &b, before, r.offset, h);
-    if (bias.rows) add_bias(w, dz_of(w, index, 0), first, bias.offset);
-    if (!gru) return;
-    add_matrix(w, dz_of(w, index, 3 * h), h, &b, before, r.offset + first * h, h);
-    if (bias.rows) add_bias(w, dz_of(w, index, 3 * h), h, bias.offset + first);
+    const mica_memory inner = inside(w, MICA_RNN_INNER, index * w->rows * h);
+    add_rows(w, layer, side, 0, (gru ? 2 : w->s.gates) * h, 0, before);
+    if (gru)
+        add_rows(w, layer, side, 2 * h, h, (rnn_slopes(w->d) - 1) * h,
+                 w->d->reset_before ? inner : before);
+    if (!w->d->projection) return;
+    const mica_rnn_matrix last = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_S);
+    const mica_tensor b = matrix(w->s.type, w->rows, h, h, 1);
+    add_matrix(w, dz_of(w, index, rnn_slopes(w->d) * h), last.rows, &b, inner, last.offset, h);
 }
 
 static void add_inputs(weights *w, int64_t layer, int64_t side)
 {
-    const int64_t h = w->s.hidden, sides = w->s.sides, index = layer * sides + side;
+    const int64_t p = w->s.out, sides = w->s.sides, index = layer * sides + side;
     const mica_rnn_matrix m = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_W);
     const mica_rnn_matrix bias = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_B);
-    const mica_tensor b = matrix(w->s.type, w->rows, h, h, 1);
+    const mica_tensor b = matrix(w->s.type, w->rows, p, p, 1);
     if (bias.rows) add_bias(w, dz_of(w, index, 0), m.rows, bias.offset);
     if (layer == 0) add_matrix(w, dz_of(w, index, 0), m.rows, &w->x_rows, w->x, m.offset, m.cols);
     for (int64_t below = 0; layer > 0 && below < sides; below++)
         add_matrix(w, dz_of(w, index, 0), m.rows, &b,
-                   states_at(w, (layer - 1) * sides + below, below, 1), m.offset + below * h,
+                   states_at(w, (layer - 1) * sides + below, below, 1), m.offset + below * p,
                    m.cols);
 }
 
@@ -132,7 +144,7 @@ mica_status rnn_build_weights(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     weights w = {.d = d, .s = rnn_sizes_of(d)};
-    w.rows = w.s.steps * w.s.batch, w.row = rnn_slopes(d) * w.s.hidden;
+    w.rows = w.s.steps * w.s.batch, w.row = rnn_slope_row(d);
     find_rows(&w);
     if (d->bias != MICA_RNN_BIAS_NONE) make_ones(&w);
     for (int64_t layer = 0; layer < w.s.layers; layer++)

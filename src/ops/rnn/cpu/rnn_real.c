@@ -32,49 +32,82 @@ typedef struct block {
     real gates[MOST_GATES][BLOCK]; /* for gradients */
 } block;
 
-CLONES static void plain_units(block *k, int relu)
+MICA_INLINE void plain_block(block *k, int relu, rnn_clip clip)
 {
-    for (int64_t j = 0; j < BLOCK; j++) k->made[j] = rnn_plain(relu, k->x[0][j] + k->r[0][j]);
+    for (int64_t j = 0; j < BLOCK; j++) k->made[j] = rnn_plain(relu, clip, k->x[0][j] + k->r[0][j]);
 }
 
-CLONES static void lstm_units(block *k)
+MICA_INLINE void lstm_block(block *k, rnn_clip clip)
 {
     for (int64_t j = 0; j < BLOCK; j++) {
         const real x[] = {k->x[0][j], k->x[1][j], k->x[2][j], k->x[3][j]};
         const real r[] = {k->r[0][j], k->r[1][j], k->r[2][j], k->r[3][j]};
         real gates[MOST_GATES];
-        k->made[j] = rnn_lstm(x, r, &k->state[j], gates);
+        k->made[j] = rnn_lstm(x, r, clip, &k->state[j], gates);
         for (int g = 0; g < MOST_GATES; g++) k->gates[g][j] = gates[g];
     }
 }
 
-CLONES static void gru_units(block *k)
+MICA_INLINE void gru_block(block *k, rnn_clip clip)
 {
     for (int64_t j = 0; j < BLOCK; j++) {
         const real x[] = {k->x[0][j], k->x[1][j], k->x[2][j]};
         const real r[] = {k->r[0][j], k->r[1][j], k->r[2][j]};
         real gates[MOST_GATES];
-        k->made[j] = k->state[j] = rnn_gru(x, r, k->state[j], gates);
+        k->made[j] = k->state[j] = rnn_gru(x, r, clip, k->state[j], gates);
         for (int g = 0; g < MOST_GATES; g++) k->gates[g][j] = gates[g];
     }
 }
 
 /* made = r h; z takes the place of its product. */
-CLONES static void gru_gates(block *k)
+MICA_INLINE void gru_first(block *k, rnn_clip clip)
 {
     for (int64_t j = 0; j < BLOCK; j++) {
-        k->made[j] = sigmoid_of(k->x[0][j] + k->r[0][j]) * k->state[j];
-        k->r[1][j] = sigmoid_of(k->x[1][j] + k->r[1][j]);
+        const real reset = sigmoid_of(rnn_gate(k->x[0][j] + k->r[0][j], clip));
+        k->made[j] = reset * k->state[j];
+        k->gates[0][j] = reset;
+        k->gates[1][j] = k->r[1][j] = sigmoid_of(rnn_gate(k->x[1][j] + k->r[1][j], clip));
     }
 }
 
 /* r[1] is z */
-CLONES static void gru_new(block *k)
+MICA_INLINE void gru_second(block *k, rnn_clip clip)
 {
     for (int64_t j = 0; j < BLOCK; j++) {
-        const real n = tanh_of(k->x[2][j] + k->r[2][j]);
+        const real n = tanh_of(rnn_gate(k->x[2][j] + k->r[2][j], clip));
         k->made[j] = k->state[j] = n + k->r[1][j] * (k->state[j] - n);
+        k->gates[2][j] = n, k->gates[3][j] = k->r[2][j];
     }
+}
+
+enum { PLAIN_TANH, PLAIN_RELU, LSTM_WHOLE, GRU_WHOLE, GRU_FIRST, GRU_SECOND };
+
+/* One text for units that are clipped and for those that are not. */
+MICA_INLINE void units(block *k, int kind, rnn_clip clip)
+{
+    if (kind == LSTM_WHOLE)
+        lstm_block(k, clip);
+    else if (kind == GRU_WHOLE)
+        gru_block(k, clip);
+    else if (kind == GRU_FIRST)
+        gru_first(k, clip);
+    else if (kind == GRU_SECOND)
+        gru_second(k, clip);
+    else
+        plain_block(k, kind == PLAIN_RELU, clip);
+}
+
+CLONES static void units_as_they_are(block *k, int kind)
+{
+    units(k, kind, (rnn_clip){.kind = RNN_CLIP_NONE});
+}
+
+CLONES static void clipped_units(block *k, int kind, rnn_clip clip)
+{
+    if (clip.kind == RNN_CLIP_CELLS)
+        lstm_block(k, clip);
+    else
+        units(k, kind, clip);
 }
 
 /* ---- rows ---- */
@@ -85,7 +118,13 @@ typedef struct row {
     int64_t side, b, time;
     real *state, *rec; /* of the row */
     const real *x, *rec_new;
+    rnn_clip clip;
 } row;
+
+static rnn_clip clip_of(const mica_rnn_desc *d, mica_rnn_bounds b)
+{
+    return (rnn_clip){.kind = (int)d->clip, .nan = b.nan, .low = (real)b.low, .high = (real)b.high};
+}
 
 CLONES static void add_run(real *to, const real *more, int64_t n)
 {
@@ -112,27 +151,28 @@ static void compute(const row *q, int phase, int64_t unit, block *k)
 {
     const bool lstm = q->d->cell == MICA_RNN_CELL_LSTM, gru = q->d->cell == MICA_RNN_CELL_GRU;
     const int gates = (int)mica_rnn_gates(q->d->cell);
+    const bool first = gru && phase == RNN_FIRST, second = gru && phase == RNN_SECOND;
     if (lstm || gru) {
         memset(k->state, 0, sizeof k->state);
         memcpy(k->state, q->state + unit, (size_t)k->n * sizeof(real));
     }
-    gather(q, phase == RNN_NEW ? 2 : 0, phase == RNN_GATES ? 2 : gates, unit, k);
-    if (phase == RNN_GATES) {
-        gru_gates(k);
-        memcpy(q->rec + q->a->units + unit, k->r[1], (size_t)k->n * sizeof(real));
-        return;
-    }
-    if (phase == RNN_NEW) {
-        memcpy(k->r[1], q->rec + q->a->units + unit, (size_t)k->n * sizeof(real));
-        gru_new(k);
-    } else if (lstm) {
-        lstm_units(k);
-    } else if (gru) {
-        gru_units(k);
-    } else {
-        plain_units(k, q->d->cell == MICA_RNN_CELL_RELU);
-    }
-    if (lstm || gru) memcpy(q->state + unit, k->state, (size_t)k->n * sizeof(real));
+    gather(q, second ? 2 : 0, first ? 2 : gates, unit, k);
+    real *z = q->rec + q->a->units + unit; /* where a gru keeps it from FIRST to SECOND */
+    if (second) memcpy(k->r[1], z, (size_t)k->n * sizeof(real));
+    const int plain = q->d->cell == MICA_RNN_CELL_RELU ? PLAIN_RELU : PLAIN_TANH;
+    const int kind = lstm     ? LSTM_WHOLE
+                     : first  ? GRU_FIRST
+                     : second ? GRU_SECOND
+                     : gru    ? GRU_WHOLE
+                              : plain;
+    if (q->clip.kind)
+        clipped_units(k, kind, q->clip);
+    else
+        units_as_they_are(k, kind);
+    if (first)
+        memcpy(z, k->r[1], (size_t)k->n * sizeof(real));
+    else if (lstm || gru)
+        memcpy(q->state + unit, k->state, (size_t)k->n * sizeof(real));
 }
 
 /* Whether sequence b has the step. */
@@ -142,50 +182,75 @@ static bool is_live(const mica_rnn_desc *d, const void *lengths, int64_t at, int
                                                             : ((const int32_t *)lengths)[at]);
 }
 
+/* What a phase makes: h; gates [first, last) of it, and c. */
+typedef struct parts {
+    bool h, c;
+    int first, last;
+} parts;
+
+static parts parts_of(const mica_rnn_desc *d, int phase)
+{
+    const bool lstm = d->cell == MICA_RNN_CELL_LSTM, gru = d->cell == MICA_RNN_CELL_GRU;
+    const bool first = phase == RNN_FIRST, second = phase == RNN_SECOND;
+    return (parts){.h = !first,
+                   .c = lstm && !second,
+                   .first = second ? 2 : 0,
+                   .last = (lstm && second) || !(lstm || gru) ? 0
+                           : gru && first                     ? 2
+                                                              : MOST_GATES};
+}
+
 /* What is kept of n units for gradients; `before`: it is what stood before the first step. */
-static void save(const row *q, int64_t unit, const block *k, bool before)
+static void save(const row *q, parts p, int64_t unit, const block *k, bool before)
 {
     const mica_rnn_args *a = q->a;
     const int64_t each = a->batch * a->units, place = q->b * a->units + unit;
     const int64_t step = q->side ? q->time + before : q->time + !before;
     const int64_t at = (q->side * (a->steps + 1) + step) * each + place;
+    const int bytes = mica_dtype_bits(q->d->x.dtype) / 8;
     if (before && a->step > 0) return;
-    mica_move((const char *)a->low +
-                  (q->side * each + place) * (mica_dtype_bits(q->d->x.dtype) / 8),
-              1, (char *)a->states + at * (mica_dtype_bits(q->d->x.dtype) / 8), 1,
-              mica_dtype_bits(q->d->x.dtype) / 8, k->n);
-    if (a->cells) memcpy((real *)a->cells + at, q->state + unit, (size_t)k->n * sizeof(real));
-    if (!a->gates || before) return;
-    real *to = (real *)a->gates + ((q->side * a->steps + q->time) * a->batch + q->b) * 4 * a->units;
-    for (int g = 0; g < MOST_GATES; g++)
-        memcpy(to + g * a->units + unit, k->gates[g], (size_t)k->n * sizeof(real));
+    if (p.h)
+        mica_move((const char *)a->low + (q->side * each + place) * bytes, 1,
+                  (char *)a->states + at * bytes, 1, bytes, k->n);
+    if (p.c) memcpy((real *)a->cells + at, q->state + unit, (size_t)k->n * sizeof(real));
+    if (before) return;
+    const int64_t now = q->side * a->steps + q->time;
+    if (!p.h) real_store(q->d->x.dtype, a->inner, now * each + place, 1, k->made, k->n);
+    for (int g = p.first; g < p.last; g++)
+        memcpy((real *)a->gates + ((now * a->batch + q->b) * 4 + g) * a->units + unit, k->gates[g],
+               (size_t)k->n * sizeof(real));
 }
 
 static void do_row(const row *q, int phase)
 {
     const mica_rnn_args *a = q->a;
     const mica_dtype type = q->d->x.dtype;
+    const parts p = parts_of(q->d, phase);
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     block *k = mica_scratch_zeroed(sizeof *k);
     const bool live = is_live(q->d, a->lengths, q->b * a->length_stride, q->time);
+    const bool projects = phase == RNN_SECOND && q->d->cell == MICA_RNN_CELL_LSTM;
     for (int64_t unit = 0; unit < a->units; unit += BLOCK) {
         k->n = a->units - unit < BLOCK ? a->units - unit : BLOCK;
         const int64_t at = (q->side * a->batch + q->b) * a->units + unit;
-        if (a->states) save(q, unit, k, true);
+        if (a->states) save(q, p, unit, k, true);
         memset(k->gates, 0, sizeof k->gates);
-        if (live)
+        if (live && projects)
+            memcpy(k->made, q->rec_new + unit, (size_t)k->n * sizeof(real));
+        else if (live)
             compute(q, phase, unit, k);
         else
             memset(k->made, 0, sizeof k->made);
-        if (phase == RNN_GATES) {
+        if (!p.h)
             real_store(type, a->low_made, at, 1, k->made, k->n);
-            continue;
-        }
-        if (live) real_store(type, a->low, at, 1, k->made, k->n);
-        if (a->states) save(q, unit, k, false);
-        real_store(type, a->y,
-                   q->side * a->y_side + q->time * a->y_time + q->b * a->y_batch + unit * a->y_unit,
-                   a->y_unit, k->made, k->n);
+        else if (live)
+            real_store(type, a->low, at, 1, k->made, k->n);
+        if (a->states) save(q, p, unit, k, false);
+        if (p.h)
+            real_store(type, a->y,
+                       q->side * a->y_side + q->time * a->y_time + q->b * a->y_batch +
+                           unit * a->y_unit,
+                       a->y_unit, k->made, k->n);
     }
 }
 
@@ -199,9 +264,10 @@ void CELL_STEP(const mica_rnn_desc *d, int phase, const mica_rnn_args *a)
         row q = {.d = d, .a = a, .side = i / a->batch, .b = i % a->batch};
         q.time = q.side ? a->steps - 1 - a->step : a->step;
         q.x = (const real *)a->z + q.side * a->z_side + q.time * a->z_time + q.b * a->z_batch;
-        q.rec = (real *)a->rec + i * rec * a->units;
-        q.rec_new = phase == RNN_NEW ? (const real *)a->rec_new + i * a->units : NULL;
-        q.state = (real *)a->state + i * a->units;
+        q.rec = (real *)a->rec + i * rec * d->hidden;
+        q.rec_new = phase == RNN_SECOND ? (const real *)a->rec_new + i * a->units : NULL;
+        q.state = (real *)a->state + i * d->hidden;
+        q.clip = clip_of(d, a->bounds);
         do_row(&q, phase);
     }
 }
@@ -214,12 +280,12 @@ typedef struct slope_block {
     real before[BLOCK], after[BLOCK], dh[BLOCK], dc[BLOCK], direct[BLOCK];
 } slope_block;
 
-CLONES static void lstm_slopes(slope_block *k)
+CLONES static void lstm_slopes(slope_block *k, rnn_clip clip)
 {
     for (int64_t j = 0; j < BLOCK; j++) {
         const real gates[] = {k->gates[0][j], k->gates[1][j], k->gates[2][j], k->gates[3][j]};
         real dz[MOST_GATES];
-        rnn_lstm_slopes(gates, k->after[j], k->before[j], k->dh[j], &k->dc[j], dz);
+        rnn_lstm_slopes(gates, clip, k->after[j], k->before[j], k->dh[j], &k->dc[j], dz);
         for (int g = 0; g < MOST_GATES; g++) k->dz[g][j] = dz[g];
     }
 }
@@ -234,35 +300,86 @@ CLONES static void gru_slopes(slope_block *k)
     }
 }
 
+CLONES static void gru_before(slope_block *k)
+{
+    for (int64_t j = 0; j < BLOCK; j++) {
+        const real gates[] = {k->gates[0][j], k->gates[1][j], k->gates[2][j]};
+        real dz[MOST_GATES];
+        k->direct[j] = rnn_gru_before(gates, k->before[j], k->dh[j], dz);
+        k->dz[1][j] = dz[1], k->dz[2][j] = dz[2];
+    }
+}
+
+/* dh: of r h; direct becomes what is added to the gradient of h. */
+CLONES static void gru_behind(slope_block *k)
+{
+    for (int64_t j = 0; j < BLOCK; j++) {
+        real dz;
+        k->direct[j] = rnn_gru_reset(k->gates[0][j], k->before[j], k->dh[j], &dz);
+        k->dz[0][j] = dz;
+    }
+}
+
 CLONES static void plain_slopes(slope_block *k, int relu)
 {
     for (int64_t j = 0; j < BLOCK; j++) k->dz[0][j] = rnn_plain_slope(relu, k->after[j], k->dh[j]);
 }
 
-/* A block of a row that has the step. */
-static void slopes_of(const mica_rnn_desc *d, const mica_rnn_slope_args *a, int64_t i, int64_t time,
-                      int64_t unit, int64_t n, slope_block *k)
+/* A direction and a sequence. */
+typedef struct slope_row {
+    const mica_rnn_desc *d;
+    const mica_rnn_slope_args *a;
+    int64_t i, side, b, time;
+    bool live, came; /* it has the step; something came through the product of the one behind it */
+} slope_row;
+
+static int64_t y_at(const slope_row *q, int64_t unit)
 {
-    const bool lstm = d->cell == MICA_RNN_CELL_LSTM, gru = d->cell == MICA_RNN_CELL_GRU;
-    const int64_t side = i / a->batch, b = i % a->batch, each = a->batch * a->units;
-    const int64_t first = side * (a->steps + 1) + time, place = b * a->units + unit;
+    const mica_rnn_slope_args *a = q->a;
+    return q->side * a->y_side + q->time * a->y_time + q->b * a->y_batch + unit * a->y_unit;
+}
+
+static int64_t dz_at(const slope_row *q, int64_t unit)
+{
+    const mica_rnn_slope_args *a = q->a;
+    return ((q->side * a->steps + q->time) * a->batch + q->b) * a->dz_row + unit;
+}
+
+/* Gates, and c (of others than lstm h) before and after the step. */
+static void load_reserve(const slope_row *q, int64_t unit, int64_t n, slope_block *k)
+{
+    const mica_rnn_slope_args *a = q->a;
+    const bool lstm = q->d->cell == MICA_RNN_CELL_LSTM, gru = q->d->cell == MICA_RNN_CELL_GRU;
+    const int64_t side = q->side, each = a->batch * a->units, place = q->b * a->units + unit;
+    const int64_t first = side * (a->steps + 1) + q->time;
     const int64_t before = (first + side) * each + place, after = (first + 1 - side) * each + place;
     const void *around = lstm ? a->cells : a->states;
-    const int64_t row = ((side * a->steps + time) * a->batch + b) * 4 * a->units + unit;
+    const int64_t row = ((side * a->steps + q->time) * a->batch + q->b) * 4 * a->units + unit;
     for (int g = 0; g < MOST_GATES && (lstm || gru); g++)
         memcpy(k->gates[g], (const real *)a->gates + row + g * a->units, (size_t)n * sizeof(real));
-    real_load(lstm ? REAL_TYPE : d->x.dtype, around, before, 1, k->before, n);
-    real_load(lstm ? REAL_TYPE : d->x.dtype, around, after, 1, k->after, n);
-    real_load(d->x.dtype, a->y,
-              side * a->y_side + time * a->y_time + b * a->y_batch + unit * a->y_unit, a->y_unit,
-              k->direct, n);
-    add_run(k->dh, k->direct, n);
+    real_load(lstm ? REAL_TYPE : q->d->x.dtype, around, before, 1, k->before, n);
+    real_load(lstm ? REAL_TYPE : q->d->x.dtype, around, after, 1, k->after, n);
+}
+
+/* A block of a row that has the step. */
+static void slopes_of(const slope_row *q, int64_t unit, int64_t n, slope_block *k)
+{
+    const mica_rnn_desc *d = q->d;
+    const mica_rnn_slope_args *a = q->a;
+    const bool lstm = d->cell == MICA_RNN_CELL_LSTM, gru = d->cell == MICA_RNN_CELL_GRU;
+    load_reserve(q, unit, n, k);
+    if (!d->projection) {
+        real_load(d->x.dtype, a->y, y_at(q, unit), a->y_unit, k->direct, n);
+        add_run(k->dh, k->direct, n);
+    }
     memset(k->direct, 0, sizeof k->direct);
     if (lstm) {
-        real *dc = (real *)a->dc + i * a->units + unit;
+        real *dc = (real *)a->dc + q->i * a->units + unit;
         memcpy(k->dc, dc, (size_t)n * sizeof(real));
-        lstm_slopes(k);
+        lstm_slopes(k, clip_of(d, a->bounds));
         memcpy(dc, k->dc, (size_t)n * sizeof(real));
+    } else if (gru && d->reset_before) {
+        gru_before(k);
     } else if (gru) {
         gru_slopes(k);
     } else {
@@ -270,35 +387,84 @@ static void slopes_of(const mica_rnn_desc *d, const mica_rnn_slope_args *a, int6
     }
 }
 
-static void do_slopes(const mica_rnn_desc *d, int phase, const mica_rnn_slope_args *a, int64_t i)
+/* The gradient of n units of h in front of a step, of projection before that; behind the last step
+ * that is all. */
+static void to_states(const slope_row *q, int phase, int64_t unit, int64_t n, slope_block *k)
 {
-    const int64_t side = i / a->batch, b = i % a->batch,
-                  time = side ? a->steps - 1 - a->step : a->step;
-    const int gates = (int)mica_rnn_gates(d->cell), all = (int)rnn_slopes(d);
-    const bool live = is_live(d, a->lengths, b * a->length_stride, time);
-    /* Of a step behind the end nothing comes: 0, but for weights that are no numbers. */
-    const bool came =
-        !a->first && is_live(d, a->lengths, b * a->length_stride, side ? time - 1 : time + 1);
-    const mica_dtype type = d->x.dtype;
+    const mica_rnn_slope_args *a = q->a;
+    const mica_dtype type = q->d->x.dtype;
+    real *direct = (real *)a->direct + q->i * a->units + unit;
+    memcpy(k->dh, direct, (size_t)n * sizeof(real));
+    if (q->came) add_run(k->dh, (const real *)a->rec + q->i * a->units + unit, n);
+    if (phase == RNN_SLOPES) return;
+    memcpy(direct, k->dh, (size_t)n * sizeof(real));
+    if (phase == RNN_INITIAL) return;
+    if (q->live) {
+        memset(direct, 0, (size_t)n * sizeof(real));
+        real_load(type, a->y, y_at(q, unit), a->y_unit, k->direct, n);
+        add_run(k->dh, k->direct, n);
+    } else {
+        memset(k->dh, 0, sizeof k->dh);
+    }
+    real_store(type, a->low_new, q->i * a->units + unit, 1, k->dh, n);
+    real_store(type, a->dz, dz_at(q, unit), 1, k->dh, n);
+}
+
+/* Of a gru that resets before its product. */
+static void behind(const slope_row *q, int64_t unit, int64_t n, slope_block *k)
+{
+    const mica_rnn_slope_args *a = q->a;
+    const mica_dtype type = q->d->x.dtype;
+    if (q->live) {
+        load_reserve(q, unit, n, k);
+        memcpy(k->dh, (const real *)a->rec_new + q->i * a->units + unit, (size_t)n * sizeof(real));
+        gru_behind(k);
+        add_run((real *)a->direct + q->i * a->units + unit, k->direct, n);
+    }
+    real_store(type, a->dz, dz_at(q, unit), 1, k->dz[0], n);
+    real_store(type, a->low, q->i * 2 * a->units + unit, 1, k->dz[0], n);
+}
+
+static void store_slopes(const slope_row *q, int64_t unit, int64_t n, const slope_block *k)
+{
+    const mica_rnn_slope_args *a = q->a;
+    const mica_dtype type = q->d->x.dtype;
+    const bool resets = q->d->reset_before;
+    const int gates = resets ? 2 : (int)mica_rnn_gates(q->d->cell), all = (int)rnn_slopes(q->d);
+    const int64_t at = dz_at(q, unit);
+    for (int g = resets; g < all; g++) real_store(type, a->dz, at + g * a->units, 1, k->dz[g], n);
+    for (int g = resets; g < gates; g++)
+        real_store(type, a->low, (q->i * gates + g) * a->units + unit, 1,
+                   k->dz[all > gates && g == 2 ? 3 : g], n);
+    if (resets) real_store(type, a->low_new, q->i * a->units + unit, 1, k->dz[2], n);
+}
+
+static void do_slopes(const slope_row *q, int phase)
+{
+    const mica_rnn_slope_args *a = q->a;
+    const bool projected = q->d->projection > 0;
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     slope_block *k = mica_scratch_take(sizeof *k);
     for (int64_t unit = 0; unit < a->units; unit += BLOCK) {
         const int64_t n = a->units - unit < BLOCK ? a->units - unit : BLOCK;
-        real *direct = (real *)a->direct + i * a->units + unit;
         memset(k, 0, sizeof *k);
-        memcpy(k->dh, direct, (size_t)n * sizeof(real));
-        if (came) add_run(k->dh, (const real *)a->rec + i * a->units + unit, n);
-        if (phase == RNN_SLOPES && live)
-            slopes_of(d, a, i, time, unit, n, k);
+        if (phase == RNN_BEHIND) {
+            behind(q, unit, n, k);
+            continue;
+        }
+        if (phase == RNN_SLOPES && projected)
+            memcpy(k->dh, (const real *)a->rec_new + q->i * a->units + unit,
+                   (size_t)n * sizeof(real));
+        else
+            to_states(q, phase, unit, n, k);
+        if (phase != RNN_SLOPES) continue;
+        if (q->live)
+            slopes_of(q, unit, n, k);
         else
             memcpy(k->direct, k->dh, sizeof k->direct);
-        memcpy(direct, k->direct, (size_t)n * sizeof(real));
-        if (phase == RNN_INITIAL) continue;
-        const int64_t at = ((side * a->steps + time) * a->batch + b) * all * a->units + unit;
-        for (int g = 0; g < all; g++) real_store(type, a->dz, at + g * a->units, 1, k->dz[g], n);
-        for (int g = 0; g < gates; g++)
-            real_store(type, a->low, (i * gates + g) * a->units + unit, 1,
-                       k->dz[all > gates && g == 2 ? 3 : g], n);
+        if (!projected)
+            memcpy((real *)a->direct + q->i * a->units + unit, k->direct, (size_t)n * sizeof(real));
+        store_slopes(q, unit, n, k);
     }
 }
 
@@ -308,5 +474,13 @@ void SLOPE_STEP(const mica_rnn_desc *d, int phase, const mica_rnn_slope_args *a)
     const double bytes =
         (double)count * (double)a->units * (double)rnn_slopes(d) * 4 * sizeof(real);
 #pragma omp parallel for num_threads(mica_cpu_threads_for(bytes * 2))
-    for (int64_t i = 0; i < count; i++) do_slopes(d, phase, a, i);
+    for (int64_t i = 0; i < count; i++) {
+        slope_row q = {.d = d, .a = a, .i = i, .side = i / a->batch, .b = i % a->batch};
+        q.time = q.side ? a->steps - 1 - a->step : a->step;
+        const int64_t length = q.b * a->length_stride, behind = q.side ? q.time - 1 : q.time + 1;
+        q.live = is_live(d, a->lengths, length, q.time);
+        /* Of a step behind the end nothing comes: 0, but for weights that are no numbers. */
+        q.came = !a->first && is_live(d, a->lengths, length, behind);
+        do_slopes(&q, phase);
+    }
 }
