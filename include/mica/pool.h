@@ -9,10 +9,11 @@
  *         is none of its own window's elements is ignored.
  * Windows are counted as PyTorch does: with `ceil`, a last window that would start past x and the
  * padding before it is left out. An average with padding counted divides by the taps up to the end
- * of padding, not by those that `ceil` put past it. A window without an element of x has the
- * maximum -infinity (integers: their least value) with index -1, and the average 0. Types: f64 f32
- * f16 bf16; fwd also s8 u8 and, for max, s32; y's type is x's. Averages of integers round to
- * nearest even. Sums are f64 for f64 and integers, else f32; scaling is done in f64. */
+ * of padding, not by those that `ceil` put past it; with `divisor` all averages divide by that. A
+ * window without an element of x has the maximum -infinity (integers: their least value) with index
+ * -1, and the average 0. Types: f64 f32 f16 bf16; fwd also s8 u8 and, for max, s32; y's type is
+ * x's. Averages of integers round to nearest even. Sums are f64 for f64 and integers, else f32;
+ * scaling is done in f64. */
 #ifndef MICA_POOL_H
 #define MICA_POOL_H
 
@@ -40,12 +41,13 @@ typedef struct mica_pool_desc {
     int64_t window[3];   /* 0 means the whole axis (global) */
     int64_t stride[3];   /* 0 means window */
     int64_t pad[3];      /* before and after; less than the window spans; 0 means none */
-    int64_t
-        pad_extra[3];    /* added at the end of an axis, where the sum is less, too; 0 means none */
-    int64_t dilation[3]; /* max only; 0 means 1 */
-    bool ceil;           /* round the output size up; 0 means no */
+    int64_t pad_extra[3]; /* added at the end of an axis: from -pad on (SAME_LOWER), and the sum is
+                             less than the window spans, too; 0 means none */
+    int64_t dilation[3];  /* 0 means 1 */
+    bool ceil;            /* round the output size up; 0 means no */
     bool
         adaptive; /* windows [floor(i*X/Y), ceil((i+1)*X/Y)); the fields above stay 0; 0 means no */
+    int64_t divisor; /* averages: of every window's sum; 0 means the taps that count */
 } mica_pool_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -23,10 +23,13 @@ static const mica_field fields[] = {
     FIELD(stride, AXES, .count = 3, .positive = true, .zero = "window",
           .doc = "step from window to window"),
     FIELD(pad, AXES, .count = 3, .zero = "none", .doc = "before and after each axis"),
-    FIELD(pad_extra, AXES, .count = 3, .zero = "none", .doc = "added to pad at the end of an axis"),
-    FIELD(dilation, AXES, .count = 3, .def = 1, .doc = "step from tap to tap; max only"),
+    FIELD(pad_extra, AXES, .count = 3, .zero = "none",
+          .doc = "added to pad at the end of an axis; may be negative"),
+    FIELD(dilation, AXES, .count = 3, .def = 1, .doc = "step from tap to tap"),
     FIELD(ceil, FLAG, .doc = "round the number of windows up"),
     FIELD(adaptive, FLAG, .doc = "windows follow from the sizes of x and y"),
+    FIELD(divisor, I64, .positive = true, .zero = "the taps that count",
+          .doc = "averages: what every window's sum is divided by"),
 };
 
 static const mica_arg args[] = {
@@ -66,6 +69,8 @@ void mica_pool_axes(const mica_pool_desc *d, mica_pool_axis axes[3])
         axes[a].dilation = d->dilation[i];
         axes[a].end = axes[a].x + d->pad[i] + d->pad_extra[i];
     }
+    if (d->divisor)
+        for (int a = 0; a < 3; a++) axes[a].divisor = a == 2 ? d->divisor : 1;
 }
 
 void mica_pool_strides(const mica_tensor *t, long long strides[5])
@@ -90,15 +95,12 @@ static mica_status check_axis(const mica_pool_desc *d, int i, mica_why *why)
     } rows[] = {{"window", d->window[i], 1},
                 {"stride", d->stride[i], 1},
                 {"pad", d->pad[i], 0},
-                {"pad_extra", d->pad_extra[i], 0},
+                {"pad_extra", d->pad_extra[i], -d->pad[i]},
                 {"dilation", d->dilation[i], 1}};
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         if (rows[r].value < rows[r].least)
             return mica_invalid(why, "%s of axis %d is %lld, it must be %lld or more", rows[r].name,
                                 i, (long long)rows[r].value, (long long)rows[r].least);
-    if (d->dilation[i] != 1 && d->mode != MICA_POOL_MAX)
-        return mica_invalid(why, "dilation of axis %d is %lld, an average has none", i,
-                            (long long)d->dilation[i]);
     int64_t reach, end, twice;
     if (__builtin_mul_overflow(d->window[i] - 1, d->dilation[i], &reach) ||
         __builtin_add_overflow(d->pad[i], d->pad_extra[i], &end) ||
@@ -227,11 +229,25 @@ static mica_status check_indices(const mica_pool_desc *d, mica_why *why)
     return MICA_OK;
 }
 
+static mica_status check_divisor(const mica_pool_desc *d, mica_why *why)
+{
+    if (d->divisor == 0) return MICA_OK;
+    if (d->divisor < 0)
+        return mica_invalid(why, "divisor is %lld, it must be 1 or more", (long long)d->divisor);
+    if (d->mode == MICA_POOL_MAX)
+        return mica_invalid(why, "divisor is %lld, a maximum has none", (long long)d->divisor);
+    if (d->adaptive)
+        return mica_invalid(why, "divisor is %lld, adaptive windows have their own",
+                            (long long)d->divisor);
+    return MICA_OK;
+}
+
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_pool_desc *d = desc;
     int64_t dims[MICA_MAX_RANK] = {0}, product;
     MICA_TRY(check_types(d, why));
+    MICA_TRY(check_divisor(d, why));
     MICA_TRY(expected_dims(d, dims, why));
     if (d->y.rank != d->x.rank)
         return mica_invalid(why, "y has rank %d, x has %d; they must agree", d->y.rank, d->x.rank);
@@ -288,7 +304,7 @@ static bool divides_exactly(const mica_pool_axis *a, bool valid_only, bool same)
         if (n > 0 && (n & (n - 1))) return false;
         if (same && n != mica_pool_divisor(a, 0, valid_only)) return false;
         /* Windows inside x are all alike: go on at the last of them. */
-        int64_t first = mica_pool_first(a, o), room = a->x - a->window;
+        int64_t first = mica_pool_first(a, o), room = a->x - 1 - (a->window - 1) * a->dilation;
         if (!a->adaptive && first >= 0 && first <= room) o = (room + a->pad) / a->stride;
     }
     return true;

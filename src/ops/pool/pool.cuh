@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where windows lie, and what pooling kernels do with a value. Constants: MODE (MAX, AVG or
- * AVG_VALID), CHANNELS (the threads of a warp are neighbours in C, else in W), ADAPTIVE, DILATED, BAKED
+ * AVG_VALID), CHANNELS (the threads of a warp are neighbours in C, else in W), ADAPTIVE, DILATED,
+ * DIVISOR_GIVEN (averages divide by axes[].divisor, whatever counts), BAKED
  * (small windows are constants: WINDOW_, STRIDE_ and PAD_ with D, H, W), INDICES (written too); types
  * value_t (of x and y), acc_t, index_t, int_t (holds every size and offset). */
 #pragma once
@@ -57,8 +58,10 @@ template <int AXIS> __device__ __forceinline__ taps find_taps(const mica_pool_ar
 /* This axis' factor of an average's divisor. */
 template <int AXIS> __device__ __forceinline__ int_t count_taps(const mica_pool_args &a, const taps &t)
 {
+    if constexpr (DIVISOR_GIVEN) return (int_t)a.axes[AXIS].divisor;
     if (ADAPTIVE || MODE == AVG_VALID) return t.to - t.from;
     int_t left = (int_t)a.axes[AXIS].end - t.first;
+    if constexpr (DILATED) left = ceil_div(left, t.step);
     return left < window_of<AXIS>(a) ? left : window_of<AXIS>(a);
 }
 

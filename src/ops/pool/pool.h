@@ -46,11 +46,12 @@ static inline void mica_pool_valid(const mica_pool_axis *a, int64_t o, int64_t *
 static inline int64_t mica_pool_divisor(const mica_pool_axis *a, int64_t o, bool valid_only)
 {
     int64_t from, to;
+    if (a->divisor) return a->divisor;
     if (valid_only || a->adaptive) {
         mica_pool_valid(a, o, &from, &to);
         return to - from;
     }
-    int64_t first = mica_pool_first(a, o), left = a->end - first;
+    int64_t first = mica_pool_first(a, o), left = (a->end - first - 1) / a->dilation + 1;
     return left < a->window ? left : a->window;
 }
 /* Windows [*from, *to) that reach from or past element i to or past it; with dilation not all of

@@ -9,6 +9,7 @@ typedef struct mica_pool_axis {
     long long x, y;                          /* elements, windows */
     long long window, stride, pad, dilation; /* not used by adaptive windows but dilation, 1 */
     long long end;                           /* where padding ends, counted from x's element 0 */
+    long long divisor;                       /* this axis' factor of every average's; 0: counted */
     int adaptive;
 } mica_pool_axis;
 

@@ -59,7 +59,7 @@ static bool fits_int(const mica_pool_desc *d, const mica_pool_axis axes[3])
                x->pad < most && (x->window - 1) < most / x->dilation && x->dilation < most;
         if (x->adaptive) fits = fits && x->x + 1 < most / (x->y + 1);
     }
-    return fits && mica_pool_plane(axes) < INT32_MAX;
+    return fits && mica_pool_plane(axes) < INT32_MAX && d->divisor <= INT32_MAX;
 }
 
 static mica_dtype accumulator(const mica_pool_desc *d)
@@ -92,7 +92,7 @@ static bool bakes(const mica_pool_desc *d, const mica_pool_axis axes[3])
         if (a->window > BAKED_SIDE || a->stride > BAKED_SIDE || a->pad > BAKED_SIDE) return false;
         taps *= a->window;
     }
-    return taps <= BAKED_TAPS && !d->adaptive && !is_dilated(d);
+    return taps <= BAKED_TAPS && !d->adaptive && !is_dilated(d) && d->divisor <= INT32_MAX;
 }
 
 static void add_window(mica_text *p, const mica_pool_axis axes[3], bool baked)
@@ -117,6 +117,7 @@ static void add_constants(mica_text *p, const mica_pool_desc *d, const mica_pool
     mica_prologue_int(p, "MODE", d->mode);
     mica_prologue_int(p, "ADAPTIVE", d->adaptive);
     mica_prologue_int(p, "DILATED", is_dilated(d));
+    mica_prologue_int(p, "DIVISOR_GIVEN", d->divisor != 0);
     mica_prologue_int(p, "CHANNELS", f->channels);
     mica_prologue_int(p, "INDICES", mica_tensor_given(&d->indices));
     add_window(p, a->axes, f->baked);

@@ -52,19 +52,19 @@ static void put(const job *j, const mica_view *out, int64_t offset, double v, do
              fabs(j->alpha) * magnitude + fabs(j->beta * old));
 }
 
-/* The divisor of an average: how many taps of the window count. Averages have no dilation. */
+/* The divisor of an average: how many taps of the window count, or what was given. */
 static double divisor(const job *j, const place *window)
 {
     double n = 1;
+    bool padding_counts = j->d->mode == MICA_POOL_AVG;
+    if (j->d->divisor) return (double)j->d->divisor;
     for (int a = 0; a < 3; a++) {
         const mica_pool_axis *axis = &j->axes[a];
-        bool padding_counts = j->d->mode == MICA_POOL_AVG;
-        int64_t from = mica_pool_first(axis, window->at[a]);
-        int64_t to = from + mica_pool_taps(axis, window->at[a]);
-        int64_t end = padding_counts ? axis->end : axis->x;
-        if (to > end) to = end;
-        if (from < 0 && !padding_counts) from = 0;
-        n *= to > from ? (double)(to - from) : 0;
+        int64_t at = mica_pool_first(axis, window->at[a]);
+        int64_t end = padding_counts ? axis->end : axis->x, count = 0;
+        for (int64_t k = mica_pool_taps(axis, window->at[a]); k > 0; k--, at += axis->dilation)
+            count += at < end && (at >= 0 || padding_counts);
+        n *= (double)count;
     }
     return n;
 }

@@ -9,6 +9,16 @@ static_assert(BAKED && !ADAPTIVE && !DILATED && !CHANNELS, "small windows along 
 __device__ __forceinline__ int clamp_to(int i, int n) { return i < 0 ? 0 : i < n ? i : n - 1; }
 __device__ __forceinline__ bool is_in(int i, int n) { return (unsigned)i < (unsigned)n; }
 
+/* An axis' factor of the divisor of the window that starts at `first`. */
+template <int AXIS> __device__ __forceinline__ int taps_of(const mica_pool_args &a, int first)
+{
+    if constexpr (DIVISOR_GIVEN) return (int)a.axes[AXIS].divisor;
+    const int x = (int)a.axes[AXIS].x, end = (int)a.axes[AXIS].end, window = window_of<AXIS>(a);
+    if (MODE == AVG) return end - first < window ? end - first : window;
+    int to = x - first < window ? x - first : window, from = first < 0 ? -first : 0;
+    return to > from ? to - from : 0;
+}
+
 struct strip {
     int d, h, first; /* depth, row, first column */
     long long n, c;

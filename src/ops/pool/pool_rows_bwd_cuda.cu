@@ -14,13 +14,6 @@ constexpr int LEFT = REACH > 0 ? REACH / STRIDE_W : 0;
 constexpr int OWN = OUTS / STRIDE_W, SPAN = LEFT + (OUTS - 1 + PAD_W) / STRIDE_W + 1;
 constexpr int ROWS_D = (WINDOW_D + STRIDE_D - 1) / STRIDE_D, ROWS_H = (WINDOW_H + STRIDE_H - 1) / STRIDE_H;
 
-__device__ __forceinline__ int taps_of(int first, int x, int end, int window)
-{
-    if (MODE == AVG) return end - first < window ? end - first : window;
-    int to = x - first < window ? x - first : window, from = first < 0 ? -first : 0;
-    return to > from ? to - from : 0;
-}
-
 /* Adds g to the window's taps in the strip, or to the one at `hit`. */
 __device__ __forceinline__ void add(int window, acc_t g, int hit, acc_t *sum)
 {
@@ -50,12 +43,11 @@ __device__ __forceinline__ void take_row(const mica_pool_args &a, const strip &s
             add(j - LEFT, widen<acc_t>(g[j]), counts ? (int)hit : -1, sum);
         }
     } else {
-        int rows = taps_of(d * STRIDE_D - PAD_D, (int)a.axes[0].x, (int)a.axes[0].end, WINDOW_D) *
-                   taps_of(h * STRIDE_H - PAD_H, (int)a.axes[1].x, (int)a.axes[1].end, WINDOW_H);
+        int rows = taps_of<0>(a, d * STRIDE_D - PAD_D) * taps_of<1>(a, h * STRIDE_H - PAD_H);
 #pragma unroll
         for (int j = 0; j < SPAN; j++) {
             int window = first - LEFT + j;
-            int n = rows * taps_of(window * STRIDE_W - PAD_W, (int)a.axes[2].x, (int)a.axes[2].end, WINDOW_W);
+            int n = rows * taps_of<2>(a, window * STRIDE_W - PAD_W);
             if (in && is_in(window, width)) add(j - LEFT, widen<acc_t>(g[j]) / (acc_t)n, 0, sum);
         }
     }

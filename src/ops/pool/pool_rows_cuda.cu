@@ -27,13 +27,6 @@ __device__ __forceinline__ void take_row(const value_t *row, int first, int widt
         }
 }
 
-__device__ __forceinline__ int taps_of(int first, int x, int end, int window)
-{
-    if (MODE == AVG) return end - first < window ? end - first : window;
-    int to = x - first < window ? x - first : window, from = first < 0 ? -first : 0;
-    return to > from ? to - from : 0;
-}
-
 template <int VECTOR> __device__ __forceinline__ results form(const mica_pool_args &a, const strip &s)
 {
     const value_t *x = (const value_t *)a.in + row_offset(a.x, s, 0, 0);
@@ -51,10 +44,10 @@ template <int VECTOR> __device__ __forceinline__ results form(const mica_pool_ar
             take_row<VECTOR>(x + d * a.x[2] + h * a.x[3], w0, width, (d * height + h) * width, in, r);
         }
     if constexpr (MODE != MAX) {
-        int rows = taps_of(d0, depth, (int)a.axes[0].end, WINDOW_D) * taps_of(h0, height, (int)a.axes[1].end, WINDOW_H);
+        int rows = taps_of<0>(a, d0) * taps_of<1>(a, h0);
 #pragma unroll
         for (int o = 0; o < OUTS; o++) {
-            int n = rows * taps_of(w0 + o * STRIDE_W - PAD_W, width, (int)a.axes[2].end, WINDOW_W);
+            int n = rows * taps_of<2>(a, w0 + o * STRIDE_W - PAD_W);
             r.best[o] = n > 0 ? r.best[o] / (acc_t)n : (acc_t)0;
         }
     }

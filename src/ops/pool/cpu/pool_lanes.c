@@ -375,6 +375,12 @@ INLINE void windows_row_f64(const mica_pool_spread *s, const int32_t *hits, doub
     }
 }
 
+INLINE void windows_apart_f32(const mica_pool_spread *s, float *dx, const float *dy)
+{
+    for (int64_t o = 0; o < s->windows; o++)
+        for (int64_t w = s->from[o]; w < s->to[o]; w += s->step) dx[w] += dy[o];
+}
+
 MICA_MEMORY_CLONES
 static void windows_f32(const mica_pool_spread *s, float *dx, const float *dy)
 {
@@ -383,16 +389,30 @@ static void windows_f32(const mica_pool_spread *s, float *dx, const float *dy)
             windows_row_f32(s, s->hits + c * s->dy_stride, dx, dy, s->step > 1);
             continue;
         }
+        if (s->step > 1) {
+            windows_apart_f32(s, dx, dy);
+            continue;
+        }
         for (int64_t o = 0; o < s->windows; o++)
             for (int64_t w = s->from[o]; w < s->to[o]; w++) dx[w] += dy[o];
     }
 }
+INLINE void windows_apart_f64(const mica_pool_spread *s, double *dx, const double *dy)
+{
+    for (int64_t o = 0; o < s->windows; o++)
+        for (int64_t w = s->from[o]; w < s->to[o]; w += s->step) dx[w] += dy[o];
+}
+
 MICA_MEMORY_CLONES
 static void windows_f64(const mica_pool_spread *s, double *dx, const double *dy)
 {
     for (int64_t c = 0; c < s->channels; c++, dx += s->dx_stride, dy += s->dy_stride) {
         if (s->hits) {
             windows_row_f64(s, s->hits + c * s->dy_stride, dx, dy, s->step > 1);
+            continue;
+        }
+        if (s->step > 1) {
+            windows_apart_f64(s, dx, dy);
             continue;
         }
         for (int64_t o = 0; o < s->windows; o++)
