@@ -29,13 +29,15 @@
  * A field of a descriptor that is left zero, and a tensor without a type, mean what the comment of
  * the field says behind "0 means"; what is "needed" is refused without. `mica list` shows the same.
  *
- * Read next: types.h (tensors), plan.h (contexts, plans, runs), then the family you need. */
+ * Read next: types.h (tensors), plan.h (contexts, plans, runs), then the family you need; graph.h
+ * makes one plan of a whole network. */
 #ifndef MICA_H
 #define MICA_H
 
 #include "mica/types.h"
 #include "mica/plan.h"
 #include "mica/epilogue.h"
+#include "mica/graph.h"
 
 /* The families: which header has which operation. mica_NAME_desc describes it, mica_NAME_plan plans
  * it. */

@@ -234,6 +234,10 @@ void mica_op_text(const mica_op *op, const void *desc, mica_text *text);
  * caller filled with defaults). */
 mica_status mica_op_parse(const char *line, const mica_op **op, void *desc, size_t desc_size,
                           double *scalars, mica_why *why);
+/* Reads one "name=value" of it, which is written to; seen: which fields stood before. */
+#define MICA_MAX_FIELDS 64
+mica_status mica_op_parse_pair(const mica_op *op, char *pair, void *desc, double *scalars,
+                               bool *seen, mica_why *why);
 void mica_op_default_scalars(const mica_op *op, double *scalars);
 /* Runs the truth: the operation's own, or that of the mechanism that it stands on. */
 void mica_op_reference(const mica_op *op, const void *desc, const mica_view *args,

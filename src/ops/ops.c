@@ -165,8 +165,8 @@ void mica_op_text(const mica_op *op, const void *desc, mica_text *text)
     for (int i = 0; i < op->field_count; i++) mica_field_text(&op->fields[i], shorter, text);
 }
 
-static mica_status parse_pair(const mica_op *op, char *pair, void *desc, double *scalars,
-                              bool *seen, mica_why *why)
+mica_status mica_op_parse_pair(const mica_op *op, char *pair, void *desc, double *scalars,
+                               bool *seen, mica_why *why)
 {
     char *equals = strchr(pair, '=');
     if (!equals) return mica_invalid(why, "\"%.60s\": a field is written name=value", pair);
@@ -203,14 +203,14 @@ mica_status mica_op_parse(const char *line, const mica_op **op_out, void *desc, 
     *op_out = op;
     memset(desc, 0, op->desc_size);
     mica_op_default_scalars(op, scalars);
-    bool seen[64] = {false};
+    bool seen[MICA_MAX_FIELDS] = {false};
     for (s += length; *(s += strspn(s, space)); s += length) {
         char pair[512];
         length = strcspn(s, space);
         if (length >= sizeof pair) return mica_invalid(why, "a field of %zu characters", length);
         memcpy(pair, s, length);
         pair[length] = 0;
-        MICA_TRY(parse_pair(op, pair, desc, scalars, seen, why));
+        MICA_TRY(mica_op_parse_pair(op, pair, desc, scalars, seen, why));
     }
     return MICA_OK;
 }

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Graphs, as the files of this folder see them: tensors, nodes, names.
+ *
+ *   graph.c    building            text.c     statements, read and written
+ *   infer.c    order and tensors   rewrite.h  what is made of several nodes
+ *   memory.c   who lies where      lower.c    plans and runs
+ *
+ * Nothing here names an operation but the files of rewrites/. */
+#ifndef MICA_GRAPH_GRAPH_H
+#define MICA_GRAPH_GRAPH_H
+
+#include "mica/graph.h"
+#include "ops/op.h"
+
+/* A descriptor without its zeros, most of which are tensors that are not there: a bit for each word
+ * of 8 bytes, then the words that are not 0. */
+typedef struct graph_packed graph_packed;
+graph_packed *graph_pack(const void *desc, size_t size);
+void graph_unpack(const graph_packed *packed, void *desc, size_t size);
+graph_packed *graph_packed_copy(const graph_packed *packed, size_t size);
+
+typedef struct graph_bound {
+    int arg, tensor;
+    int64_t at; /* elements */
+} graph_bound;
+
+typedef struct graph_node {
+    const mica_op *op;
+    graph_packed *given;    /* as the caller described it */
+    graph_packed *resolved; /* of inference */
+    graph_bound *binds;
+    int bind_count;
+    double *scalars; /* op->scalar_count values */
+    int *scalar_of;  /* run-time scalar instead, or -1 */
+    int line;        /* of the text; 0: it has none */
+    bool gone;       /* a rewrite has made it part of another node */
+    char *parts;     /* the nodes that it stands for, where they are several */
+} graph_node;
+
+typedef struct graph_tensor {
+    char *name;
+    mica_graph_kind kind;
+    bool declared;
+    mica_tensor given; /* as declared */
+    void *data;        /* of a constant, from its lowest element */
+    /* of inference */
+    mica_tensor t;
+    int writer;   /* node; -1: none */
+    int reads;    /* bindings that read it, */
+    int readers;  /* and the exclusive or of their nodes: of one reader, that */
+    bool changed; /* in place, by some node */
+} graph_tensor;
+
+typedef struct graph_scalar {
+    char *name;
+    double value;
+} graph_scalar;
+
+struct mica_graph {
+    graph_tensor *tensors;
+    graph_node *nodes;
+    graph_scalar *scalars;
+    int tensor_count, node_count, scalar_count;
+    int tensor_room, node_room, scalar_room;
+    int *table; /* of names: 0 is empty, i + 1 tensor i, -i - 1 scalar i */
+    int table_size, table_used;
+    int *order; /* of inference: nodes as they run */
+};
+
+/* ---- names ---- */
+
+enum { GRAPH_NAME = 200 }; /* characters of a name, its end included */
+/* 0, i + 1 or -i - 1, as in the table. */
+int graph_find(const mica_graph *g, const char *name);
+/* The tensor of that name, made if there is none. INVALID if the name is no name or a scalar's. */
+mica_status graph_tensor_named(mica_graph *g, const char *name, int *index);
+/* A tensor without a name of its own, for argument `arg` of a node. */
+mica_status graph_tensor_anonymous(mica_graph *g, int node, int arg, int *index);
+
+/* ---- nodes ---- */
+
+/* A node with default scalars; then what it is bound to, and into the graph, which takes over what
+ * it holds, also on an error. */
+mica_status graph_node_begin(const mica_op *op, graph_node *node);
+mica_status graph_node_finish(mica_graph *g, graph_node *node, const void *desc,
+                              const mica_graph_bind *binds, int count);
+/* Takes over what `node` holds, also where it fails. */
+mica_status graph_node_add(mica_graph *g, graph_node *node);
+void graph_node_free(graph_node *node);
+mica_status graph_node_bind(graph_node *node, int arg, int tensor, int64_t at);
+/* -1 where the argument is not bound. */
+int graph_bind_of(const graph_node *node, int arg);
+/* Room for one more element behind `count`, in a list that doubles. */
+mica_status graph_room(void *list, int count, int *room, size_t element);
+/* "node 3 (conv, line 7)" */
+const char *graph_node_name(const mica_graph *g, int node, char *buffer, size_t size);
+/* mica_fail with the node in front. */
+mica_status graph_fail(const mica_graph *g, int node, mica_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+mica_graph *graph_clone(const mica_graph *g);
+/* Takes the graph back to fewer parts: what a statement that failed has added. */
+void graph_truncate(mica_graph *g, int tensors, int nodes, int scalars);
+
+/* How a node uses a bound tensor: IN, OUT, or INOUT where old content enters. */
+mica_dir graph_access(const graph_node *node, const void *desc, int bind);
+
+/* ---- inference (infer.c) ---- */
+
+/* Sets order, resolved descriptors, tensors and who uses them. */
+mica_status graph_infer(mica_graph *g);
+
+#endif

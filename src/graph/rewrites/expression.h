@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Expressions of nodes: one put into another, for rewrites that join elementwise work. */
+#ifndef MICA_GRAPH_REWRITES_EXPRESSION_H
+#define MICA_GRAPH_REWRITES_EXPRESSION_H
+
+#include "graph/rewrite.h"
+
+enum { EXPRESSION_X = 8, EXPRESSION_S = 4, EXPRESSION_TEXT = 480 };
+
+/* A node with an expression of x0 .. x7. */
+typedef struct source {
+    const graph_rewriting *r;
+    const graph_node *node;
+    const void *desc;
+    const char *text;
+    int arg[EXPRESSION_X]; /* of the operation, for each x */
+} source;
+
+/* What is made: operands without repetition, and the text. */
+typedef struct expression {
+    graph_bound x[EXPRESSION_X]; /* arg: not used */
+    mica_tensor dims[EXPRESSION_X];
+    int x_count;
+    int scalar_of[EXPRESSION_S], s_count; /* run-time scalars */
+    bool places;                          /* it has i0 .. */
+    char text[EXPRESSION_TEXT];
+} expression;
+
+/* A node of the operation pointwise, pass fwd; false: it is something else. desc: MICA_MAX_DESC
+ * bytes. */
+bool source_of_pointwise(const graph_rewriting *r, int node, void *desc, source *s);
+/* Its only result: UNSUPPORTED if there are several, or if what it is stored as is not what the
+ * expression has by itself. *cast: what has to be written around it, or "". */
+mica_status source_result(const source *s, const mica_tensor **y, const char **cast, mica_why *why);
+/* Number of operand k of a source among those of the expression. */
+mica_status expression_operand(expression *e, const source *s, int k, int *index, mica_why *why);
+/* Appends the text of `outer`, `inner` standing for its operand `hole`. */
+mica_status expression_join(expression *e, const source *outer, int hole, const source *inner,
+                            const char *cast, mica_why *why);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * pointwise -> pointwise: one expression. What is passed on stays in registers; it is computed
+ * again for each operand that reads it, of which there is one. */
+#include "graph/rewrites/expression.h"
+#include "mica/pointwise.h"
+
+#include <string.h>
+
+static mica_status same_dims(const mica_tensor *y, const mica_tensor *of, mica_why *why)
+{
+    if (mica_tensor_count(y) == mica_tensor_count(of)) return MICA_OK;
+    return mica_refuse(why, "its %lld values are repeated for %lld, each would be computed again",
+                       (long long)mica_tensor_count(y), (long long)mica_tensor_count(of));
+}
+
+static mica_status join(graph_rewriting *r, int from, int node, int k, const source *outer,
+                        const source *inner, mica_why *why)
+{
+    expression e = {.x_count = 0};
+    graph_node fresh;
+    mica_pointwise_desc d;
+    const mica_tensor *y;
+    const char *cast;
+    memcpy(&d, outer->desc, sizeof d);
+    MICA_TRY(source_result(inner, &y, &cast, why));
+    MICA_TRY(same_dims(y, &d.y0, why));
+    MICA_TRY(expression_join(&e, outer, k, inner, cast, why));
+    memset(d.expr, 0, sizeof d.expr);
+    memcpy(d.expr, e.text, strlen(e.text));
+    MICA_TRY(graph_node_begin(outer->node->op, &fresh));
+    mica_status status = MICA_OK;
+    for (int i = 0; i < EXPRESSION_X; i++) {
+        mica_tensor *x = (mica_tensor *)(void *)((char *)&d + outer->node->op->args[i].tensor);
+        *x = i < e.x_count ? e.dims[i] : (mica_tensor){0};
+        if (status == MICA_OK && i < e.x_count)
+            status = graph_node_bind(&fresh, MICA_POINTWISE_X0 + i, e.x[i].tensor, e.x[i].at);
+    }
+    for (int i = 0; i < e.s_count; i++) fresh.scalar_of[i] = e.scalar_of[i];
+    for (int i = 0; status == MICA_OK && i < outer->node->bind_count; i++)
+        if (outer->node->binds[i].arg >= MICA_POINTWISE_Y0)
+            status = graph_node_bind(&fresh, outer->node->binds[i].arg,
+                                     outer->node->binds[i].tensor, outer->node->binds[i].at);
+    if (status != MICA_OK) {
+        graph_node_free(&fresh);
+        return status;
+    }
+    return graph_merge(r, from, node, &fresh, &d, why);
+}
+
+static mica_status apply(graph_rewriting *r, int node, mica_why *why)
+{
+    _Alignas(16) char outer_desc[MICA_MAX_DESC], inner_desc[MICA_MAX_DESC];
+    mica_status found = MICA_NOT_FOUND;
+    source outer, inner;
+    if (!source_of_pointwise(r, node, outer_desc, &outer)) return MICA_NOT_FOUND;
+    for (int k = 0; k < EXPRESSION_X; k++) {
+        const int bind = graph_bind_of(outer.node, outer.arg[k]);
+        const int from = graph_writer_of_bind(r, node, bind);
+        if (!source_of_pointwise(r, from, inner_desc, &inner)) continue;
+        mica_status status = graph_may_absorb(r, from, node, bind, why);
+        if (status == MICA_OK) status = join(r, from, node, k, &outer, &inner, why);
+        if (status != MICA_UNSUPPORTED) return status;
+        found = status;
+    }
+    return found;
+}
+
+const graph_rewrite graph_rewrite_pointwise_chain = {
+    .name = "pointwise_chain",
+    .doc = "pointwise -> pointwise: one expression",
+    .apply = apply,
+};

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The text form of graphs: statements, one a line. */
+#include "graph/graph.h"
+#include "base/format.h"
+#include "base/memory.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const space = " \t\r";
+
+static const struct {
+    const char *word;
+    mica_graph_kind kind;
+} declarations[] = {{"tensor", MICA_GRAPH_VIRTUAL},
+                    {"input", MICA_GRAPH_INPUT},
+                    {"output", MICA_GRAPH_OUTPUT},
+                    {"inout", MICA_GRAPH_INOUT},
+                    {"constant", MICA_GRAPH_CONSTANT}};
+enum { DECLARATIONS = sizeof declarations / sizeof *declarations };
+
+/* A line that is being read. */
+typedef struct reading {
+    char *line, *at; /* a copy, without its comment; where we are */
+    int number;
+} reading;
+
+static mica_status fail_at(const reading *r, const char *at, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static mica_status fail_at(const reading *r, const char *at, const char *format, ...)
+{
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    mica_format_list(text, sizeof text, format, list);
+    va_end(list);
+    return mica_fail(MICA_INVALID, "line %d, column %d: %s", r->number, (int)(at - r->line) + 1,
+                     text);
+}
+
+/* What a call that failed has said, with the place in front. */
+static mica_status failed_at(const reading *r, const char *at, mica_status status)
+{
+    char text[1024];
+    mica_format(text, sizeof text, "%s", mica_error());
+    if (status != MICA_INVALID) return status;
+    return fail_at(r, at, "%s", text);
+}
+
+static void skip_space(reading *r)
+{
+    r->at += strspn(r->at, space);
+}
+
+/* The next word, ended by a 0; NULL at the end of the line. */
+static char *next_word(reading *r)
+{
+    skip_space(r);
+    if (!*r->at) return NULL;
+    char *word = r->at;
+    r->at += strcspn(r->at, space);
+    if (*r->at) *r->at++ = 0;
+    return word;
+}
+
+/* ---- declarations ---- */
+
+/* "NAME =" or, where it may end there, "NAME". *equals: whether something follows. */
+static mica_status read_name(reading *r, char *name, bool *equals)
+{
+    skip_space(r);
+    size_t length = strcspn(r->at, " \t\r=");
+    if (!length) return fail_at(r, r->at, "a name is expected");
+    if (length >= GRAPH_NAME)
+        return fail_at(r, r->at, "a name of %zu characters, at most %d are legal", length,
+                       GRAPH_NAME - 1);
+    memcpy(name, r->at, length);
+    name[length] = 0;
+    r->at += length;
+    skip_space(r);
+    *equals = *r->at == '=';
+    if (*equals)
+        r->at++;
+    else if (*r->at)
+        return fail_at(r, r->at, "'=' is expected behind the name %.60s", name);
+    return MICA_OK;
+}
+
+static mica_status read_number(const reading *r, const char *at, char **end, double *value)
+{
+    *value = mica_read_double(at, end);
+    if (*end == at) return fail_at(r, at, "\"%.40s\": a number is expected", at);
+    return MICA_OK;
+}
+
+enum { MOST_VALUES = 1 << 24 };
+
+static mica_status read_values(reading *r, const mica_tensor *t, double *values, int64_t count)
+{
+    int64_t n = 0;
+    for (skip_space(r); *r->at; r->at += strspn(r->at, " \t\r,")) {
+        char *end;
+        if (n == count)
+            return fail_at(r, r->at, "more values than the tensor has elements, %lld",
+                           (long long)count);
+        MICA_TRY(read_number(r, r->at, &end, &values[n++]));
+        r->at = end;
+    }
+    if (n != count && n != 1)
+        return fail_at(r, r->at, "%lld values, the tensor has %lld elements; one value is for all",
+                       (long long)n, (long long)count);
+    for (int64_t i = n; i < count; i++) values[i] = values[0];
+    if (!mica_dtype_store(t->dtype))
+        return fail_at(r, r->at, "values of %s are not read", mica_dtype_name(t->dtype));
+    return MICA_OK;
+}
+
+static mica_status read_constant(mica_graph *g, reading *r, const char *name, const mica_tensor *t)
+{
+    mica_tensor full = *t;
+    mica_why why = {""};
+    if (full.rank == 0) full.rank = 1, full.dims[0] = 1;
+    mica_tensor_default_strides(&full);
+    if (mica_tensor_check(&full, name, false, &why) != MICA_OK)
+        return fail_at(r, r->at, "%s", why.text);
+    int64_t count = mica_tensor_count(&full), first, span = mica_tensor_span(&full, &first);
+    if (count > MOST_VALUES || span > MOST_VALUES * INT64_C(16))
+        return fail_at(r, r->at, "%lld elements, a constant of text has at most %d",
+                       (long long)count, MOST_VALUES);
+    size_t bytes = (size_t)count * sizeof(double) + 8;
+    double *values = mica_alloc(bytes);
+    char *data = mica_alloc((size_t)span + 8);
+    mica_status status = values && data ? MICA_OK : mica_fail_memory(bytes);
+    if (status == MICA_OK && count) status = read_values(r, &full, values, count);
+    if (status == MICA_OK && count) status = mica_tensor_store(&full, values, data - first);
+    if (status == MICA_OK) status = mica_graph_constant(g, name, &full, data - first);
+    mica_release(values);
+    mica_release(data);
+    return status;
+}
+
+static mica_status read_declaration(mica_graph *g, reading *r, mica_graph_kind kind)
+{
+    char name[GRAPH_NAME];
+    mica_tensor t = {0};
+    bool equals;
+    skip_space(r);
+    const char *start = r->at;
+    MICA_TRY(read_name(r, name, &equals));
+    const char *at = r->at;
+    char *word = equals ? next_word(r) : NULL;
+    if (equals && !word) return fail_at(r, at, "a tensor is expected behind '='");
+    if (word) {
+        mica_status status = mica_tensor_from_text(word, &t);
+        if (status != MICA_OK) return failed_at(r, word, status);
+    }
+    if (kind == MICA_GRAPH_CONSTANT && word) return read_constant(g, r, name, &t);
+    const char *behind = r->at + strspn(r->at, space);
+    if (*behind) return fail_at(r, behind, "\"%.40s\": nothing is expected here", behind);
+    if (kind == MICA_GRAPH_CONSTANT)
+        return fail_at(r, start, "a constant is written constant NAME = TENSOR VALUE ...");
+    mica_status status = mica_graph_tensor(g, name, kind, word ? &t : NULL);
+    return status == MICA_OK ? MICA_OK : failed_at(r, start, status);
+}
+
+static mica_status read_scalar(mica_graph *g, reading *r)
+{
+    char name[GRAPH_NAME];
+    bool equals;
+    double value;
+    skip_space(r);
+    const char *start = r->at;
+    MICA_TRY(read_name(r, name, &equals));
+    char *word = equals ? next_word(r) : NULL, *end;
+    if (!word) return fail_at(r, r->at, "a number is expected: scalar NAME = NUMBER");
+    MICA_TRY(read_number(r, word, &end, &value));
+    if (*end) return fail_at(r, end, "\"%.40s\": a number is expected", word);
+    if (next_word(r)) return fail_at(r, end, "nothing is expected behind the number");
+    mica_status status = mica_graph_scalar(g, name, value);
+    return status == MICA_OK ? MICA_OK : failed_at(r, start, status);
+}
+
+/* ---- nodes ---- */
+
+typedef struct statement {
+    const mica_op *op;
+    char *desc;
+    bool seen[MICA_MAX_FIELDS];
+    graph_node node;
+    mica_graph_bind binds[MICA_MAX_ARGS + MICA_MAX_SCALARS];
+    int count;
+} statement;
+
+/* "TENSOR@NAME+ELEMENT", of an argument or a scalar. */
+static mica_status read_bind(reading *r, statement *s, char *word, char *value, char *sign)
+{
+    mica_graph_bind *b = &s->binds[s->count];
+    int arg = mica_op_arg_index(s->op, word), scalar = mica_op_scalar_index(s->op, word);
+    if (arg < 0 && scalar < 0)
+        return fail_at(r, word, "%s has no argument %.60s; `mica list %s` shows them", s->op->name,
+                       word, s->op->name);
+    if (s->count == MICA_MAX_ARGS + MICA_MAX_SCALARS)
+        return fail_at(r, word, "more than %d arguments", s->count);
+    *b = (mica_graph_bind){.arg = word, .name = sign + 1};
+    char *plus = strchr(sign + 1, '+');
+    if (plus) {
+        char *end;
+        errno = 0;
+        b->at = strtoll(plus + 1, &end, 10);
+        if (end == plus + 1 || *end || errno || b->at < 0)
+            return fail_at(r, plus + 1, "\"%.40s\": the number of an element is expected",
+                           plus + 1);
+        *plus = 0;
+    }
+    for (int i = 0; i < s->count; i++)
+        if (!strcmp(s->binds[i].arg, word)) return fail_at(r, word, "%s stands twice", word);
+    *sign = 0;
+    if (*value && scalar >= 0)
+        return fail_at(r, value, "%s is a scalar, of which a name alone is expected", word);
+    if (*value) {
+        mica_tensor t;
+        mica_status status = mica_tensor_from_text(value, &t);
+        if (status != MICA_OK) return failed_at(r, value, status);
+        memcpy(s->desc + s->op->args[arg].tensor, &t, sizeof t);
+    }
+    s->count++;
+    return MICA_OK;
+}
+
+static mica_status read_pair(reading *r, statement *s, char *word)
+{
+    mica_why why = {""};
+    char *equals = strchr(word, '=');
+    char *sign = equals ? strchr(equals, '@') : NULL;
+    if (sign) {
+        *equals = 0;
+        return read_bind(r, s, word, equals + 1, sign);
+    }
+    if (mica_op_parse_pair(s->op, word, s->desc, s->node.scalars, s->seen, &why) != MICA_OK)
+        return fail_at(r, word, "%s", why.text);
+    return MICA_OK;
+}
+
+static mica_status read_pairs(mica_graph *g, reading *r, const char *start, statement *s)
+{
+    char *word;
+    while ((word = next_word(r))) MICA_TRY(read_pair(r, s, word));
+    graph_node node = s->node;
+    s->node = (graph_node){0};
+    node.line = r->number;
+    mica_status status = graph_node_finish(g, &node, s->desc, s->binds, s->count);
+    return status == MICA_OK ? MICA_OK : failed_at(r, start, status);
+}
+
+static mica_status read_node(mica_graph *g, reading *r, const char *word)
+{
+    _Alignas(16) char desc[MICA_MAX_DESC] = {0};
+    statement s = {.desc = desc};
+    s.op = mica_op_find(word);
+    if (!s.op)
+        return fail_at(r, word,
+                       "\"%.60s\" is no operation, and not input, output, inout, tensor, constant "
+                       "or scalar; `mica list` shows operations",
+                       word);
+    MICA_TRY(graph_node_begin(s.op, &s.node));
+    mica_status status = read_pairs(g, r, word, &s);
+    graph_node_free(&s.node);
+    return status;
+}
+
+/* ---- lines ---- */
+
+static mica_status read_line(mica_graph *g, reading *r)
+{
+    char *word = next_word(r);
+    if (!word) return MICA_OK;
+    for (int i = 0; i < DECLARATIONS; i++)
+        if (!strcmp(word, declarations[i].word))
+            return read_declaration(g, r, declarations[i].kind);
+    if (!strcmp(word, "scalar")) return read_scalar(g, r);
+    return read_node(g, r, word);
+}
+
+static void cut_comment(char *line)
+{
+    for (char *p = line; (p = strchr(p, '#')); p++)
+        if (p == line || strchr(space, p[-1])) {
+            *p = 0;
+            return;
+        }
+}
+
+static mica_status read_lines(mica_graph *g, const char *text)
+{
+    mica_status status = MICA_OK;
+    for (int number = 1; status == MICA_OK && *text; number++) {
+        size_t length = strcspn(text, "\n");
+        reading r = {.line = mica_alloc(length + 1), .number = number};
+        if (!r.line) return mica_fail_memory(length + 1);
+        memcpy(r.line, text, length);
+        r.at = r.line;
+        cut_comment(r.line);
+        status = read_line(g, &r);
+        mica_release(r.line);
+        text += length + (text[length] == '\n');
+    }
+    return status;
+}
+
+/* Tensors that were there already and that a statement has declared meanwhile. */
+static void undeclare(mica_graph *g, const graph_tensor *before, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (g->tensors[i].data != before[i].data) mica_release(g->tensors[i].data);
+        g->tensors[i] = before[i];
+    }
+}
+
+mica_status mica_graph_read(mica_graph *g, const char *text)
+{
+    if (!g || !text) return mica_fail(MICA_INVALID, "graph or text is NULL");
+    const int tensors = g->tensor_count, nodes = g->node_count, scalars = g->scalar_count;
+    size_t bytes = (size_t)tensors * sizeof *g->tensors;
+    graph_tensor *before = mica_alloc(bytes + 1);
+    if (!before) return mica_fail_memory(bytes);
+    if (bytes) memcpy(before, g->tensors, bytes);
+    mica_status status = read_lines(g, text);
+    if (status != MICA_OK) {
+        graph_truncate(g, tensors, nodes, scalars);
+        undeclare(g, before, tensors);
+    }
+    mica_release(before);
+    return status;
+}
+
+mica_status mica_graph_from_text(const char *text, mica_graph **graph)
+{
+    MICA_TRY(mica_graph_create(graph));
+    mica_status status = mica_graph_read(*graph, text);
+    if (status == MICA_OK) return MICA_OK;
+    mica_graph_destroy(*graph);
+    *graph = NULL;
+    return status;
+}
+
+/* ---- writing ---- */
+
+static void tensor_text(const mica_tensor *t, mica_text *text)
+{
+    char buffer[256];
+    mica_tensor_text(t, buffer, sizeof buffer);
+    mica_text_add(text, "%s", buffer);
+}
+
+static void values_text(const mica_graph *g, int tensor, mica_text *text)
+{
+    const mica_tensor *t = &g->tensors[tensor].given;
+    const mica_load_fn load = mica_dtype_load(t->dtype);
+    const void *data = mica_graph_data(g, tensor);
+    int64_t count = mica_tensor_count(t), same = 1;
+    if (!load || count == 0) return;
+    double first = load(data, 0);
+    while (same < count && load(data, mica_offset(t, same)) == first) same++;
+    for (int64_t i = 0; i < (same == count ? 1 : count); i++)
+        mica_text_add(text, " %.17g", load(data, mica_offset(t, i)));
+}
+
+static void declaration_text(const mica_graph *g, int tensor, mica_text *text)
+{
+    const graph_tensor *t = &g->tensors[tensor];
+    int row = 0;
+    while (declarations[row].kind != t->kind) row++;
+    mica_text_add(text, "%s %s", declarations[row].word, t->name);
+    if (mica_tensor_given(&t->given)) {
+        mica_text_add(text, " = ");
+        tensor_text(&t->given, text);
+    }
+    if (t->kind == MICA_GRAPH_CONSTANT) values_text(g, tensor, text);
+    mica_text_add(text, "\n");
+}
+
+static void bind_text(const mica_graph *g, const graph_node *n, const graph_bound *b,
+                      const void *desc, mica_text *text)
+{
+    const mica_tensor *t = mica_op_tensor(n->op, desc, b->arg);
+    const char *name = g->tensors[b->tensor].name;
+    if (*name == '.') return; /* nobody's */
+    mica_text_add(text, " %s=", n->op->args[b->arg].name);
+    if (mica_tensor_given(t)) tensor_text(t, text);
+    mica_text_add(text, "@%s", name);
+    if (b->at) mica_text_add(text, "+%lld", (long long)b->at);
+}
+
+static void node_text(const mica_graph *g, const graph_node *n, mica_text *text)
+{
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    graph_unpack(n->given, desc, n->op->desc_size);
+    mica_text_add(text, "%s", n->op->name);
+    for (int i = 0; i < n->op->field_count; i++) {
+        const mica_field *f = &n->op->fields[i];
+        bool bound = false;
+        for (int k = 0; k < n->bind_count; k++)
+            bound |= n->op->args[n->binds[k].arg].tensor == f->offset;
+        if (!bound) mica_field_text(f, desc, text);
+    }
+    for (int i = 0; i < n->bind_count; i++) bind_text(g, n, &n->binds[i], desc, text);
+    for (int i = 0; i < n->op->scalar_count; i++) {
+        const mica_scalar *s = &n->op->scalars[i];
+        if (n->scalar_of[i] >= 0)
+            mica_text_add(text, " %s=@%s", s->name, g->scalars[n->scalar_of[i]].name);
+        else if (n->scalars[i] != s->def)
+            mica_text_add(text, " %s=%.17g", s->name, n->scalars[i]);
+    }
+    mica_text_add(text, "\n");
+}
+
+int mica_graph_text(const mica_graph *g, char *buffer, size_t size)
+{
+    mica_text text = {buffer, size, 0};
+    if (size) *buffer = 0;
+    if (!g) return 0;
+    for (int i = 0; i < g->tensor_count; i++)
+        if (g->tensors[i].declared) declaration_text(g, i, &text);
+    for (int i = 0; i < g->scalar_count; i++)
+        mica_text_add(&text, "scalar %s = %.17g\n", g->scalars[i].name, g->scalars[i].value);
+    for (int i = 0; i < g->node_count; i++) node_text(g, &g->nodes[i], &text);
+    return (int)text.length;
+}
