@@ -369,6 +369,34 @@ static mica_status take_results(mica_graph *g, int node, const void *desc)
     return MICA_OK;
 }
 
+/* Operations that want all of a result or nothing: what they infer, in the type that was given. */
+static bool retype(const graph_node *n, char *given, char *desc)
+{
+    _Alignas(16) char open[MICA_MAX_DESC];
+    mica_why why;
+    bool typed = false;
+    memcpy(open, given, n->op->desc_size);
+    for (int i = 0; i < n->bind_count; i++) {
+        mica_tensor *t = (mica_tensor *)(void *)(open + n->op->args[n->binds[i].arg].tensor);
+        if (!mica_tensor_given(t) || t->rank || graph_access(n, given, i) != MICA_OUT) continue;
+        *t = (mica_tensor){0};
+        typed = true;
+    }
+    memset(desc, 0, n->op->desc_size);
+    if (!typed || mica_op_resolve(n->op, open, n->op->desc_size, desc, &why) != MICA_OK)
+        return false;
+    for (int i = 0; i < n->bind_count; i++) {
+        const size_t at = n->op->args[n->binds[i].arg].tensor;
+        mica_tensor *t = (mica_tensor *)(void *)(given + at);
+        if (!mica_tensor_given(t) || t->rank || graph_access(n, given, i) != MICA_OUT) continue;
+        const mica_dtype type = t->dtype;
+        memcpy(t, desc + at, sizeof *t);
+        t->dtype = type;
+    }
+    memset(desc, 0, n->op->desc_size);
+    return mica_op_resolve(n->op, given, n->op->desc_size, desc, &why) == MICA_OK;
+}
+
 static mica_status infer_node(mica_graph *g, int node)
 {
     graph_node *n = &g->nodes[node];
@@ -384,7 +412,7 @@ static mica_status infer_node(mica_graph *g, int node)
         memcpy(at, &field, sizeof field);
     }
     memset(desc, 0, op->desc_size);
-    if (mica_op_resolve(op, given, op->desc_size, desc, &why) != MICA_OK)
+    if (mica_op_resolve(op, given, op->desc_size, desc, &why) != MICA_OK && !retype(n, given, desc))
         return graph_fail(g, node, MICA_INVALID, "%s", why.text);
     MICA_TRY(check_sharing(g, node, desc));
     MICA_TRY(take_results(g, node, desc));

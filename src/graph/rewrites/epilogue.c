@@ -154,7 +154,7 @@ static mica_status steps_of_pointwise(const mica_op *taker, const void *desc, in
         e.inputs[k] = k < MICA_EXPR_X       ? (&d->x0)[k].dtype
                       : k < MICA_EXPR_INDEX ? MICA_F64
                                             : MICA_S64;
-    MICA_TRY(mica_expr_parse(&e, d->expr, why));
+    if (mica_expr_parse(&e, d->expr, why) != MICA_OK) return MICA_UNSUPPORTED;
     return peel(taker, &e, arg - MICA_POINTWISE_X0, s, why);
 }
 

@@ -3,6 +3,7 @@
 #include "graph/rewrites/expression.h"
 #include "base/format.h"
 #include "mica/pointwise.h"
+#include "ops/pointwise/expression.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -18,17 +19,32 @@ bool source_of_pointwise(const graph_rewriting *r, int node, void *desc, source 
     return true;
 }
 
+/* The type that the expression has by itself, as the operation infers it. */
+static mica_status natural_type(const mica_pointwise_desc *d, mica_dtype *type, mica_why *why)
+{
+    mica_expr e = {.rank = MICA_EXPR_INDICES, .extent = INT32_MAX};
+    bool f64 = false;
+    for (int k = 0; k < MICA_EXPR_INPUTS; k++) {
+        e.inputs[k] = k < MICA_EXPR_X       ? (&d->x0)[k].dtype
+                      : k < MICA_EXPR_INDEX ? MICA_F64
+                                            : MICA_S64;
+        f64 |= k < MICA_EXPR_X && e.inputs[k] == MICA_F64;
+    }
+    if (mica_expr_parse(&e, d->expr, why) != MICA_OK) return MICA_UNSUPPORTED;
+    *type = e.nodes[e.results[0]].type;
+    if (*type == MICA_EXPR_WHOLE) *type = MICA_S32;
+    if (*type == MICA_F64 && !f64) *type = MICA_F32;
+    return MICA_OK;
+}
+
 mica_status source_result(const source *s, const mica_tensor **y, const char **cast, mica_why *why)
 {
     const mica_pointwise_desc *d = s->desc;
-    mica_pointwise_desc own = *d;
-    _Alignas(16) char resolved[MICA_MAX_DESC] = {0};
+    mica_dtype natural;
     *y = &d->y0;
     *cast = "";
     if (strchr(d->expr, ';')) return mica_refuse(why, "its expression has several results");
-    memset(&own.y0, 0, sizeof own.y0);
-    MICA_TRY(mica_op_resolve(s->node->op, &own, sizeof own, resolved, why));
-    const mica_dtype natural = ((const mica_pointwise_desc *)(const void *)resolved)->y0.dtype;
+    MICA_TRY(natural_type(d, &natural, why));
     if (natural == d->y0.dtype) return MICA_OK;
     const bool real = mica_dtype_is_common(d->y0.dtype) && d->y0.dtype != MICA_F64;
     if (real && mica_dtype_is_common(natural)) return MICA_OK;

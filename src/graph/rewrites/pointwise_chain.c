@@ -13,6 +13,11 @@ static mica_status same_dims(const mica_tensor *y, const mica_tensor *of, mica_w
                        (long long)mica_tensor_count(y), (long long)mica_tensor_count(of));
 }
 
+static bool same_shape(const mica_tensor *a, const mica_tensor *b)
+{
+    return a->rank == b->rank && !memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims);
+}
+
 static mica_status join(graph_rewriting *r, int from, int node, int k, const source *outer,
                         const source *inner, mica_why *why)
 {
@@ -25,6 +30,8 @@ static mica_status join(graph_rewriting *r, int from, int node, int k, const sou
     MICA_TRY(source_result(inner, &y, &cast, why));
     MICA_TRY(same_dims(y, &d.y0, why));
     MICA_TRY(expression_join(&e, outer, k, inner, cast, why));
+    if (e.places && !same_shape(y, &d.y0))
+        return mica_refuse(why, "its places i0, i1, ... are those of other dimensions");
     memset(d.expr, 0, sizeof d.expr);
     memcpy(d.expr, e.text, strlen(e.text));
     MICA_TRY(graph_node_begin(outer->node->op, &fresh));

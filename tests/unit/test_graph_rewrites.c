@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rewrites of graphs: what each takes, what it must refuse and why; fused graphs compute what their
+ * nodes one by one compute. */
+#include "unit/graph_run.h"
+
+#define CONV "input x = f32:2x8x9x7\ninput w = f32:12x8x3x3\noutput y\n"
+#define GEMM "input a = f32:9x16\ninput b = f32:16x12\noutput y\n"
+#define X    "input x = f32:6x5x4\noutput y\n"
+
+static void epilogues_are_taken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int steps, taken;
+    } rows[] = {
+        {GEMM "gemm a=@a b=@b c=@t\nactivation act=relu x=@t y=@y\n", 1, 1},
+        {GEMM "gemm a=@a b=@b c=@t\nactivation act=elu act_a=0.5 x=@t y=@y\n", 1, 1},
+        {GEMM
+         "input v = f32:12\ngemm a=@a b=@b c=@t\npointwise expr=gelu(x0+x1) x0=@t x1=@v y0=@y\n",
+         1, 1},
+        {GEMM "input v = f32:1x12\ngemm a=@a b=@b c=@t\npointwise expr=x1+x0 x0=@t x1=@v y0=@y\n",
+         1, 1},
+        {GEMM "input r = f32:9x12\ninput v = f32:12\ngemm a=@a b=@b c=@t\n"
+              "pointwise expr=x0+x1 x0=@t x1=@v y0=@u\npointwise expr=x0+x1 x0=@u x1=@r y0=@s\n"
+              "activation act=silu x=@s y=@y\n",
+         1, 3},
+        {GEMM "input v = f32:12\ninput s = f32:12\ngemm a=@a b=@b c=@t alpha=0.5\n"
+              "pointwise expr=relu(x0*x1+x2) x0=@t x1=@s x2=@v y0=@y\n",
+         1, 1},
+        {CONV "input v = f32:12x1x1\ninput r = f32:2x12x9x7\nconv x=@x w=@w y=@t pad=1x1\n"
+              "pointwise expr=relu(x0+x1+x2) x0=@t x1=@r x2=@v y0=@y\n",
+         1, 1},
+        {CONV "input s = f32:1x12x1x1\ninput v = f32:1x12x1x1\nconv x=@x w=@w y=@t\n"
+              "pointwise expr=x0*x1 x0=@t x1=@s y0=@u\npointwise expr=x0+x1 x0=@u x1=@v y0=@y\n",
+         1, 2},
+        /* a residual that is made behind the product */
+        {GEMM "gemm a=@a b=@b c=@t\npointwise expr=tanh(x0) x0=f32:9x12:16x1@a y0=@r\n"
+              "pointwise expr=x0+x1 x0=@t x1=@r y0=@y\n",
+         2, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fuses_to(rows[i].text, rows[i].steps, rows[i].taken);
+}
+
+static void epilogues_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int steps;
+        const char *words;
+    } rows[] = {
+        {GEMM "output z\ngemm a=@a b=@b c=@z\nactivation act=relu x=@z y=@y\n", 2,
+         "z, which node 0 makes, is an output of the graph"},
+        {GEMM "output z\ngemm a=@a b=@b c=@t\nactivation act=relu x=@t y=@y\n"
+              "activation act=tanh x=@t y=@z\n",
+         3, "t is read 2 times"},
+        {GEMM "gemm a=@a b=@b c=@t\nactivation act=silu gated=1 axis=1 x=@t y=@y\n", 2,
+         "the activation is gated"},
+        {GEMM "gemm a=@a b=@b c=@t\nactivation act=relu x=@t y=@y alpha=2\n", 2,
+         "the activation has a scalar, alpha"},
+        {GEMM "gemm a=@a b=@b c=@t\nactivation act=relu x=f32:12x9:1x12@t y=@y\n", 2,
+         "t is read through a view"},
+        {GEMM "gemm a=@a b=@b c=@t epilogue=relu\nactivation act=tanh x=@t y=@y\n", 2,
+         "a second activation"},
+        {GEMM "input v = f32:9x1\ngemm a=@a b=@b c=@t\npointwise expr=x0+x1 x0=@t x1=@v y0=@y\n", 2,
+         "f32:9x1 is neither 12 channels of dimension 1 nor as the result"},
+        {GEMM "gemm a=@a b=@b c=@t\npointwise expr=x0*sigmoid(x0) x0=@t y0=@y\n", 2,
+         "both sides of mul have x0"},
+        {GEMM "gemm a=@a b=@b c=@t\npointwise expr=x0+1 x0=@t y0=@y\n", 2,
+         "what add takes beside x0 is no tensor"},
+        {GEMM "gemm a=@a b=@b c=@t\npointwise expr=exp(x0) x0=@t y0=@y\n", 2,
+         "exp is no step of an epilogue"},
+        {GEMM "output m\ngemm a=@a b=@b c=@t amax=f32@m\nactivation act=relu x=@t y=@y\n", 2,
+         "node 0 has another result, m"},
+        {"inout a = f32:9x16\ninput b = f32:16x12\noutput y\ngemm a=@a b=@b c=@t\n"
+         "pointwise expr=x0*2 x0=@a y0=@a\nactivation act=relu x=@t y=@y\n",
+         3, "a, which node 0 reads, is changed in place"},
+        {"input a = s8:9x16\ninput b = s8:16x12\noutput y = f32:9x12\ngemm a=@a b=@b c=s8@t\n"
+         "pointwise expr=x0*1.5 x0=@t y0=@y\n",
+         2, "what mul takes beside x0 is no tensor"},
+        {"input a = s8:9x16\ninput b = s8:16x12\ninput v = f32:12\noutput y = f32:9x12\n"
+         "gemm a=@a b=@b c=s8@t\npointwise expr=x0*x1 x0=@t x1=@v y0=@y\n",
+         2, "the result of gemm is rounded to s8 first"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        stays(rows[i].text, rows[i].steps, rows[i].words);
+}
+
+static void chains_become_one_expression(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int steps, taken;
+    } rows[] = {
+        {X "pointwise expr=x0*2+1 x0=@x y0=@t\npointwise expr=exp(-x0)*x0 x0=@t y0=@y\n", 1, 1},
+        {X "input a = f32:4\ninput b = f32:5x1\npointwise expr=x0+x1 x0=@x x1=@a y0=@t\n"
+           "pointwise expr=x1*x0 x0=@b x1=@t y0=@u\npointwise expr=x0-x1*x2 x0=@u x1=@a x2=@x "
+           "y0=@y\n",
+         1, 2},
+        {X "pointwise expr=x0*s0-s1 x0=@x y0=@t s0=3 s1=-0.5\n"
+           "pointwise expr=x0/s0 x0=@t y0=@y s0=4\n",
+         1, 1},
+        {X "scalar a = 2.5\nscalar b = 0.5\npointwise expr=x0*s0 x0=@x y0=@t s0=@a\n"
+           "pointwise expr=x0*s0+s1 x0=@t y0=@y s0=@b s1=@a\n",
+         1, 1},
+        /* a mask, as causal attention has it */
+        {X "pointwise expr=i2<=i1 y0=bool:6x5x4@m\n"
+           "pointwise expr=where(x0,x1,-5) x0=@m x1=@x y0=@y\n",
+         1, 1},
+        {X "pointwise expr=x0>0 x0=@x y0=f32@t\npointwise expr=x0*0.5 x0=@t y0=@y\n", 1, 1},
+        {"input x = s8:7x9\noutput y = f32:7x9\npointwise expr=x0*x0 x0=@x y0=@t\n"
+         "pointwise expr=x0*0.5 x0=@t y0=@y\n",
+         1, 1},
+        {X
+         "output z\npointwise expr=x0*2 x0=@x y0=@t\npointwise expr=x0+1;x0-1 x0=@t y0=@y y1=@z\n",
+         1, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fuses_to(rows[i].text, rows[i].steps, rows[i].taken);
+}
+
+static void chains_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int steps;
+        const char *words;
+    } rows[] = {
+        {X "output z\npointwise expr=x0*2 x0=@x y0=@z\npointwise expr=x0+1 x0=@z y0=@y\n", 2,
+         "z, which node 0 makes, is an output of the graph"},
+        {X "pointwise expr=x0*2 x0=@x y0=@t\npointwise expr=x0+x1 x0=@t x1=@t y0=@y\n", 2,
+         "t is read 2 times"},
+        {X "input a = f32:4\npointwise expr=exp(x0) x0=@a y0=@t\n"
+           "pointwise expr=x0+x1 x0=@x x1=@t y0=@y\n",
+         2, "its 4 values are repeated for 120"},
+        {X
+         "output z\npointwise expr=x0+1;x0-1 x0=@x y0=@t y1=@z\npointwise expr=x0*2 x0=@t y0=@y\n",
+         2, "node 0 has another result, z"},
+        {X "pointwise expr=x0+1;x0-1 x0=@x y0=@t\npointwise expr=x0*2 x0=@t y0=@y\n", 2,
+         "its expression has several results"},
+        {X "pointwise expr=i1 y0=f32:5x4@t\npointwise expr=x0+x1 x0=f32:1x5x4@t x1=@x y0=@y\n", 2,
+         "read through a view"},
+        {"input x = f32:20x1x1\noutput y\npointwise expr=x0*i0 x0=f32:20@x y0=f32@t\n"
+         "pointwise expr=x0+x1 x0=@t x1=f32:1x20@x y0=@y\n",
+         2, "its places i0, i1, ... are those of other dimensions"},
+        {"input x = f32:6x4\noutput y = f64:6x4\npointwise expr=x0*x0 x0=@x y0=f64@t\n"
+         "pointwise expr=x0*0.5 x0=@t y0=@y\n",
+         2, "its result is f32, stored as f64"},
+        {"inout x = f32:6x4\noutput y\npointwise expr=x0*x0 x0=@x y0=@t\n"
+         "pointwise expr=x0+1 x0=@x y0=@x\npointwise expr=x0*0.5 x0=@t y0=@y\n",
+         3, "x, which node 0 reads, is changed in place"},
+        {"input a0 = f32:3\ninput a1 = f32:3\ninput a2 = f32:3\ninput a3 = f32:3\n"
+         "input a4 = f32:3\ninput a5 = f32:3\ninput a6 = f32:3\ninput a7 = f32:3\n"
+         "input a8 = f32:3\noutput y\npointwise expr=x0+x1+x2+x3 x0=@a0 x1=@a1 x2=@a2 x3=@a3 "
+         "y0=@t\n"
+         "pointwise expr=x0*x1+x2*x3+x4*x5 x0=@t x1=@a4 x2=@a5 x3=@a6 x4=@a7 x5=@a8 y0=@y\n",
+         2, "together they have more than 8 operands"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        stays(rows[i].text, rows[i].steps, rows[i].words);
+}
+
+static void reductions_take_a_map(void **state)
+{
+    (void)state;
+    fuses_to(X "pointwise expr=square(x0) x0=@x y0=@t\nreduce x=@t kind=mean axes=-1 y=@y\n", 1, 1);
+    fuses_to(X "input c = f32:4\npointwise expr=x0-x1 x0=@c x1=@x y0=@t\n"
+               "pointwise expr=abs(x0)*s0 x0=@t y0=@u s0=2\nreduce x=@u axes=0,2 keepdims=1 y=@y\n",
+             1, 2);
+    fuses_to(X "input c = f32:6x5x4\npointwise expr=x0*0.5 x0=@c y0=@t\n"
+               "reduce map=x0*x1 x=@x x1=@t y=@y\n",
+             1, 1);
+    stays(X "pointwise expr=square(x0) x0=@x y0=@t\nreduce x=@t kind=argmax axes=-1 y=@y\n", 2,
+          "reduce_map: ");
+    stays(X "input c = f32:6x1x4\ninput d = f32:5x1\npointwise expr=x0*x1 x0=@c x1=@d y0=@t\n"
+            "reduce x=@t y=@y\n",
+          2, "no operand has the dimensions of what is reduced");
+    stays(X "pointwise expr=x0*i1 x0=@x y0=f32@t\nreduce x=@t y=@y\n", 2, "no places");
+    stays(X "scalar s = 2\npointwise expr=x0*s0 x0=@x y0=@t s0=@s\nreduce x=@t y=@y\n", 2,
+          "a map has no run-time scalars");
+    stays(X "pointwise expr=x0>0 x0=@x y0=@t\nreduce kind=count x=@t y=@y\n", 2,
+          "it reduces bool, a map gives reals");
+}
+
+static void rewrites_are_left_out_by_name(void **state)
+{
+    (void)state;
+    mica_graph *g = graph_of(GEMM "gemm a=@a b=@b c=@t\nactivation act=relu x=@t y=@y\n");
+    mica_graph_options o = {.without = "pointwise_chain,epilogue"};
+    graph_run r = run_graph(g, &o, false);
+    assert_int_equal(r.steps, 2);
+    assert_int_equal(r.taken, 0);
+    forget_run(&r);
+    mica_graph_plan *plan;
+    o.without = "epilogues";
+    assert_int_equal(mica_graph_plan_create(context, g, &o, &plan), MICA_INVALID);
+    assert_non_null(strstr(mica_error(), "known rewrites are "));
+    mica_graph_destroy(g);
+    const char *doc;
+    for (int i = 0; mica_graph_rewrite(i, &doc); i++) assert_true(*doc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(epilogues_are_taken),
+        cmocka_unit_test(epilogues_are_refused),
+        cmocka_unit_test(chains_become_one_expression),
+        cmocka_unit_test(chains_are_refused),
+        cmocka_unit_test(reductions_take_a_map),
+        cmocka_unit_test(rewrites_are_left_out_by_name),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
