@@ -5,6 +5,7 @@
 #include "json.h"
 #include "bench/stats.h"
 #include "bench/table.h"
+#include "graph/graphs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,9 @@ static const char doc[] =
     "times, workspace, kernels "
     "and numeric contract. Works for devices that are not there. With --json one object for each "
     "problem instead of the text."
-    "\vExamples:\n"
+    "\vA file that ends in .graph is a graph, and so is `graph file=PATH mode=unfused\n"
+    "without=NAME,...': its launches, rewrites and memory are shown.\n\nExamples:\n"
+    "  mica explain net.graph\n"
     "  mica explain softmax x=f32:128x1000 axis=1\n"
     "  mica explain --device sm_90a --source gemm a=bf16:4096x4096 b=bf16:4096x4096\n"
     "  mica explain --json - model.txt | jq '.choice.engine'\n";
@@ -290,8 +293,23 @@ static void explain_line(explain *e, const cli_line *line)
     mica_problem_destroy(problem);
 }
 
+static void explain_graphs(explain *e)
+{
+    cli_graphs graphs;
+    const mica_options nodes = {.engine = e->engine,
+                                .workspace_limit = e->workspace,
+                                .nondeterministic = e->nondeterministic || e->engine != NULL};
+    cli_graphs_take(&graphs, &e->options);
+    e->graphs = graphs.count + graphs.errors;
+    e->code = cli_worse(e->code, cli_graphs_explain(&graphs, e->context, &nodes, e->json));
+    if (graphs.errors) e->code = cli_worse(e->code, CLI_USAGE);
+    cli_graphs_free(&graphs);
+}
+
 static void explain_all(explain *e)
 {
+    explain_graphs(e);
+    if (e->graphs && !e->options.arg_count) return;
     cli_lines_read(&e->lines, e->options.args, e->options.arg_count);
     if (!cli_engines_known("--engine", e->engine, &e->lines)) {
         e->code = CLI_USAGE;

@@ -17,6 +17,7 @@ typedef struct explain {
     mica_device_info device;
     cli_lines lines;
     FILE *json;
+    int graphs; /* how many there were among the arguments */
     int code;
 } explain;
 

@@ -334,6 +334,19 @@ static mica_status check_sharing(const mica_graph *g, int node, const void *desc
     return MICA_OK;
 }
 
+/* A single number has no dimensions, and neither has a type alone, of which operations make more.
+ */
+static mica_status check_extent(const mica_graph *g, int node, int bind, const void *desc)
+{
+    const graph_bound *b = &g->nodes[node].binds[bind];
+    const graph_tensor *t = &g->tensors[b->tensor];
+    const mica_tensor *read = mica_op_tensor(g->nodes[node].op, desc, b->arg);
+    if (t->t.rank || mica_tensor_count(read) == 1) return MICA_OK;
+    return graph_fail(g, node, MICA_INVALID, "%s has %lld elements, %s, which it is bound to, one",
+                      g->nodes[node].op->args[b->arg].name, (long long)mica_tensor_count(read),
+                      t->name);
+}
+
 /* Results that somebody wants are the graph's tensors now; of the others, those that must be there
  * get one. */
 static mica_status take_results(mica_graph *g, int node, const void *desc)
@@ -362,6 +375,7 @@ static mica_status take_results(mica_graph *g, int node, const void *desc)
         const mica_dir access = graph_access(&g->nodes[node], desc, b);
         if (access == MICA_OUT && !is_real(t)) t->t = *mica_op_tensor(op, desc, i);
         if (access != MICA_OUT) {
+            MICA_TRY(check_extent(g, node, b, desc));
             t->reads++;
             t->readers ^= node;
         }

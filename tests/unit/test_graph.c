@@ -201,6 +201,9 @@ static void what_is_wrong_is_named(void **state)
         {"input x = f32:1x3x8x8\ninput w = f32:4x3x3x3\nconv x=@x w=@w amax=@a y=@y\n",
          "amax is bound to a, but is not there: give its type, amax=f32@a"},
         {"input x = f32:1x3x8x8\nconv x=@x w=f32:4x3x3x3 y=@y\n", "w is bound to no tensor"},
+        {"input x = f32:1x3x8x8\ninput w = f32:4x3x3x3\nreduce x=@x y=@s\n"
+         "conv x=@x w=@w epilogue=bias bias=@s y=@y\n",
+         "bias has 4 elements, s, which it is bound to, one"},
         {"input x = f32:281474976710656x281474976710656\n", "elements"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) invalid(rows[i].text, rows[i].words);
