@@ -71,7 +71,11 @@ static const char doc[] =
     "reference."
     "\vFILE holds a problem line per line; - is standard input. Commas in a value make one problem "
     "each (epilogue: use |). A line whose comment reads `# mistrusted: why' may "
-    "compare what could hardly fail.\n\nExamples:\n"
+    "compare what could hardly fail. A file that ends in .graph is a graph, and so is `graph "
+    "file=PATH without=NAME,...': it runs fused, unfused and node by node, and is compared with "
+    "the "
+    "references of its nodes.\n\nExamples:\n"
+    "  mica check net.graph\n"
     "  mica check gemm a=f32,bf16:64x32 b=f32:32x48\n"
     "  mica check --device cuda:0 --json check-conv.jsonl tests/cases/conv.txt\n"
     "  mica check --engine ref --fill exact --seed 7 \"softmax x=f32:4x1000 axis=1\"\n"
@@ -540,10 +544,11 @@ static int finish(check *c)
         printf("%ld checks ran, %ld were expected\n", c->checks, c->expect);
         c->failed = true;
     }
-    if (c->lines.count == 0 && c->lines.errors == 0) {
+    if (c->lines.count == 0 && c->lines.errors == 0 && c->graphs.count + c->graphs.errors == 0) {
         cli_say("no problem line was given");
         code = cli_worse(code, CLI_USAGE);
     }
+    if (c->graphs.errors) code = cli_worse(code, CLI_USAGE);
     if (c->lines.errors) {
         cli_say("%s in error", cli_count((long long)c->lines.errors, "line"));
         code = cli_worse(code, CLI_USAGE);
@@ -564,6 +569,7 @@ static int run_all(check *c)
     if (c->digest_path && !(c->digests = cli_json_open(c->digest_path))) return CLI_USAGE;
     cli_progress_begin(&c->progress, c->lines.count, c->options.quiet);
     size_t i = 0;
+    check_graphs(c);
     for (; i < c->lines.count && !cli_stopped() && !c->lost && !check_time_is_up(c, i); i++) {
         cli_progress_step(&c->progress, i, c->lines.items[i].text);
         check_line(c, &c->lines.items[i]);
@@ -573,6 +579,13 @@ static int run_all(check *c)
     cli_json_close(c->json);
     cli_json_close(c->digests);
     return code;
+}
+
+/* Graphs compile like plans; the table of kernels is one of problem lines. */
+static int compile_graphs(check *c)
+{
+    check_graphs(c);
+    return finish(c);
 }
 
 int cmd_check(int argc, char **argv)
@@ -587,11 +600,19 @@ int cmd_check(int argc, char **argv)
     while (!c->fills[c->first_fill]) c->first_fill++;
     int code = cli_context(&c->options, &c->context, &c->device);
     if (code == CLI_OK) {
+        cli_graphs_take(&c->graphs, &c->options);
         cli_lines_read(&c->lines, c->options.args, c->options.arg_count);
         bool known = cli_engines_known("--engine", c->engine, &c->lines) &&
                      cli_engines_known("--against", c->against, &c->lines);
         if (c->seconds > 0) cli_lines_shuffle(&c->lines, c->part);
-        code = !known ? CLI_USAGE : c->compile_only ? check_compile(c) : run_all(c);
+        const bool graphs_alone = c->graphs.count && !c->options.arg_count;
+        if (!known)
+            code = CLI_USAGE;
+        else if (c->compile_only && graphs_alone)
+            code = compile_graphs(c);
+        else
+            code = c->compile_only ? check_compile(c) : run_all(c);
+        cli_graphs_free(&c->graphs);
         cli_lines_free(&c->lines);
         mica_context_destroy(c->context);
     }

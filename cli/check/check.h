@@ -5,6 +5,7 @@
 
 #include "check/case.h"
 #include "check/digest.h"
+#include "graph/graphs.h"
 #include "lines.h"
 #include "bench/table.h"
 
@@ -50,6 +51,7 @@ typedef struct check {
     mica_context *context;
     mica_device_info device;
     cli_lines lines;
+    cli_graphs graphs;
     FILE *json, *digests;
     cli_progress progress;
     check_total totals[CHECK_MAX_ENGINES];
@@ -101,6 +103,9 @@ void check_repeats(check *c, const cli_line *line);
 int check_self_test(cli_case *k, cli_tolerance tolerance);
 /* Prints which breakages were tried and noticed; false if one never applied or was missed. */
 bool check_self_test_summary(FILE *out);
+/* Graphs: fused, unfused and node by node, beside the references of their nodes; or compiled only.
+ */
+void check_graphs(check *c);
 /* Plans everything, compares kernels with the table; an exit code. */
 int check_compile(check *c);
 

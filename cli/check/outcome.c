@@ -58,7 +58,8 @@ void check_record(check *c, const check_outcome *o)
         return;
     }
     printf("  REPRO: mica check --device %s", c->device.name);
-    if (strcmp(o->engine, "any") != 0) printf(" --engine %s", o->engine);
+    const bool graph = !strncmp(o->line, "graph ", 6); /* runs in all modes */
+    if (strcmp(o->engine, "any") != 0 && !graph) printf(" --engine %s", o->engine);
     if (config) printf(" --config \"%s\"", o->config);
     if (c->against) printf(" --against %s", c->against);
     printf("%s%s --seed %llu \"%s\"\n", *o->fill ? " --fill " : "", o->fill,

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `mica check` of graphs: fused, unfused and node by node, beside the references of the nodes. */
+#include "graph/graph_truth.h"
+#include "check/check.h"
+#include "json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { POISON = 0xff };
+
+/* A plan's tensors on the device. */
+typedef struct device_data {
+    void *memory[1024], *tensors[1024], *workspace;
+    int count;
+} device_data;
+
+static int tensor_of(const graph_truth *t, const char *name)
+{
+    int i = 0;
+    while (strcmp(t->info[i].name, name) != 0) i++;
+    return i;
+}
+
+static void release(check *c, device_data *d)
+{
+    for (int i = 0; i < d->count; i++) mica_free(c->context, d->memory[i]);
+    mica_free(c->context, d->workspace);
+}
+
+static mica_status place(check *c, const graph_truth *t, const mica_graph_plan *plan,
+                         device_data *d)
+{
+    mica_graph_tensor_info info;
+    const int64_t bytes = (int64_t)mica_graph_plan_workspace(plan);
+    mica_status status = mica_malloc(c->context, bytes, &d->workspace);
+    if (status == MICA_OK) status = mica_memset(c->context, d->workspace, POISON, bytes, NULL);
+    while (status == MICA_OK && mica_graph_plan_tensor(plan, d->count, &info) == MICA_OK) {
+        if (d->count == (int)(sizeof d->memory / sizeof *d->memory)) return MICA_UNSUPPORTED;
+        const int i = tensor_of(t, info.name), n = d->count;
+        status = mica_malloc(c->context, t->spans[i], &d->memory[n]);
+        if (status != MICA_OK) break;
+        d->count++;
+        d->tensors[n] = (char *)d->memory[n] - t->firsts[i];
+        char *image = cli_alloc((size_t)t->spans[i] + 1);
+        memset(image, POISON, (size_t)t->spans[i]);
+        if (t->begin[i])
+            status = mica_tensor_store(&info.tensor, t->begin[i], image - t->firsts[i]);
+        if (status == MICA_OK)
+            status = mica_upload(c->context, d->memory[n], image, t->spans[i], NULL);
+        free(image);
+    }
+    return status;
+}
+
+/* Integers are whole: a half more is the same number. */
+static bool passes(const graph_truth *t, int tensor, int64_t i, double got, double *margin)
+{
+    const double want = t->want[tensor][i];
+    const mica_dtype type = t->info[tensor].tensor.dtype;
+    double tolerance = graph_truth_tolerance(t, tensor, i);
+    if (cli_unit(type) == 0) tolerance += 0.5 + tolerance;
+    if (isnan(tolerance)) return true; /* moved into or out of what is no number */
+    if (got == want || (isnan(got) && isnan(want)) || got == cli_quantize(type, want)) return true;
+    const double ratio = fabs(got - want) / (tolerance > 0 ? tolerance : 1e-300);
+    if (!(ratio <= *margin)) *margin = ratio;
+    return ratio <= 1;
+}
+
+static bool says_little(const graph_truth *t, int tensor)
+{
+    const int64_t count = mica_tensor_count(&t->info[tensor].tensor);
+    int64_t sharp = 0;
+    for (int64_t i = 0; i < count; i++)
+        sharp += graph_truth_tolerance(t, tensor, i) <= fabs(t->want[tensor][i]) / 4;
+    return count > 1 && sharp < count / 4;
+}
+
+static mica_status judge(check *c, const graph_truth *t, const mica_graph_plan *plan,
+                         const device_data *d, check_outcome *o, char *text, size_t size)
+{
+    mica_graph_tensor_info info;
+    mica_status status = MICA_OK;
+    for (int n = 0; status == MICA_OK && n < d->count; n++) {
+        mica_graph_plan_tensor(plan, n, &info);
+        const int i = tensor_of(t, info.name);
+        const int64_t count = mica_tensor_count(&info.tensor);
+        if (!t->want[i] || !count) continue;
+        char *image = cli_alloc((size_t)t->spans[i] + 1);
+        double *got = cli_alloc((size_t)count * sizeof *got);
+        status = mica_download(c->context, image, d->memory[n], t->spans[i], NULL);
+        if (status == MICA_OK) status = mica_tensor_load(&info.tensor, image - t->firsts[i], got);
+        for (int64_t k = 0; status == MICA_OK && k < count; k++) {
+            if (passes(t, i, k, got[k], &o->margin) || o->status == CHECK_MISMATCH) continue;
+            o->status = CHECK_MISMATCH;
+            snprintf(text, size, "%s[%lld] is %.9g, the references give %.9g, within %.3g",
+                     info.name, (long long)k, got[k], t->want[i][k],
+                     graph_truth_tolerance(t, i, k));
+        }
+        if (o->status == CHECK_PASSED && says_little(t, i)) {
+            o->status = CHECK_MISTRUSTED;
+            snprintf(text, size, "%s may be off by most of what it is", info.name);
+        }
+        free(image);
+        free(got);
+    }
+    return status;
+}
+
+static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_graph_mode mode,
+                       mica_fill fill)
+{
+    char text[400] = "";
+    const mica_options nodes = {.engine = c->engine, .nondeterministic = true};
+    const mica_graph_options options = cli_graph_options(g, mode, &nodes);
+    mica_graph_plan *plan = NULL;
+    device_data *d = cli_alloc(sizeof *d);
+    *d = (device_data){.count = 0};
+    check_outcome o = {.line = g->line,
+                       .engine = cli_graph_modes[mode],
+                       .config = "",
+                       .fill = cli_fill_names[fill],
+                       .text = text};
+    mica_status status = mica_graph_plan_create(c->context, g->graph, &options, &plan);
+    if (status == MICA_OK) status = place(c, t, plan, d);
+    if (status == MICA_OK)
+        status = mica_graph_plan_run(
+            plan, &(mica_graph_run){.tensors = d->tensors, .workspace = d->workspace});
+    if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
+    if (status == MICA_OK) status = judge(c, t, plan, d, &o, text, sizeof text);
+    check_call_failed(c, status, &o, text, sizeof text);
+    check_record(c, &o);
+    release(c, d);
+    mica_graph_plan_destroy(plan);
+    free(d);
+}
+
+static void compile_graph(check *c, const cli_graph *g)
+{
+    char text[400] = "";
+    const mica_graph_options options = cli_graph_options(g, g->mode, NULL);
+    mica_graph_plan *plan = NULL;
+    check_outcome o = {
+        .line = g->line, .engine = cli_graph_modes[g->mode], .fill = "", .text = text};
+    mica_status status = mica_graph_plan_create(c->context, g->graph, &options, &plan);
+    check_call_failed(c, status, &o, text, sizeof text);
+    check_record(c, &o);
+    mica_graph_plan_destroy(plan);
+}
+
+void check_graphs(check *c)
+{
+    for (int i = 0; i < c->graphs.count && !cli_stopped() && !c->lost; i++) {
+        const cli_graph *g = &c->graphs.items[i];
+        const mica_options nodes = {.engine = c->engine, .nondeterministic = true};
+        if (c->compile_only) {
+            compile_graph(c, g);
+            continue;
+        }
+        graph_truth t;
+        mica_status status = graph_truth_init(&t, c->context, g, &nodes);
+        for (int fill = 0; cli_fill_names[fill] && status == MICA_OK; fill++) {
+            /* what adversarial data overflows in one node says nothing of the others */
+            if (!c->fills[fill] || fill > MICA_FILL_SAME_SIGN || cli_stopped()) continue;
+            status = graph_truth_fill(&t, (mica_fill)fill, c->seed);
+            for (int mode = 0; cli_graph_modes[mode] && status == MICA_OK && !c->lost; mode++)
+                check_mode(c, g, &t, (mica_graph_mode)mode, (mica_fill)fill);
+        }
+        if (status != MICA_OK) {
+            char text[400] = "";
+            check_outcome o = {.line = g->line, .engine = "any", .fill = "", .text = text};
+            check_call_failed(c, status, &o, text, sizeof text);
+            check_record(c, &o);
+        }
+        graph_truth_free(&t);
+    }
+}
