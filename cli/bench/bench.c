@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "bench/bench.h"
 #include "bench/clocks.h"
+#include "graph/graph_bench.h"
 #include "json.h"
 #include "lines.h"
 #include "bench/stats.h"
@@ -23,6 +24,7 @@ typedef struct bench {
     mica_context *context;
     mica_device_info device;
     cli_lines lines;
+    cli_graphs graphs;
     FILE *json;
     cli_progress progress;
     bench_results results;
@@ -73,7 +75,8 @@ static const char doc[] =
     "events, cold data, short runs as chains back to back; median, 10th and 90th percentile. A "
     "CPU's roof is a large copy's bandwidth, measured beside each line; a GPU's multiprocessor "
     "clock is read before and after each line "
-    "where NVML is there."
+    "where NVML is there. A file that ends in .graph is a graph, and so is `graph file=PATH "
+    "without=NAME,...': it is timed fused and unfused in turns, on data that stays where it is."
     "\vExamples:\n"
     "  mica bench softmax \"x=bf16:{1024,4096}x8192\" axis=1\n"
     "  mica bench --json now.jsonl --plot now.svg bench/cases/conv.txt\n"
@@ -334,6 +337,60 @@ static void bench_line(bench *b, const cli_line *line, size_t index)
     mica_problem_destroy(problem);
 }
 
+/* ---- graphs ---- */
+
+static bench_result summarise_graph(const bench *b, const cli_graph *g, graph_timing *t)
+{
+    bench_result r = {.set = cli_format("%s", b->set ? b->set : "graph"),
+                      .line = cli_format("%s", g->line),
+                      .engine = cli_format("%s", cli_graph_modes[t->mode]),
+                      .device = cli_format("%s", b->device.model),
+                      .mhz = {b->mhz[0], b->mhz[1]},
+                      .n = t->count,
+                      .samples = t->samples,
+                      .flops = t->flops,
+                      .bytes = t->bytes};
+    cli_sort(r.samples, r.n);
+    r.ms = cli_quantile(r.samples, r.n, 0.5);
+    r.p10 = cli_quantile(r.samples, r.n, 0.1);
+    r.p90 = cli_quantile(r.samples, r.n, 0.9);
+    r.tflops = r.flops / (r.ms * 1e9);
+    r.gbps = r.bytes / (r.ms * 1e6);
+    r.roofline = t->roof_ms / r.ms;
+    return r;
+}
+
+static void bench_graph(bench *b, const cli_graph *g, int index)
+{
+    graph_timing timings[GRAPH_TIMED] = {{0}};
+    mica_load before, after;
+    char disturbed[128] = "";
+    mica_load_read(&before);
+    b->mhz[0] = cli_clocks_sm(b->clocks);
+    mica_status status =
+        graph_time(b->context, g, NULL, b->limits.seconds, b->limits.least, timings);
+    b->mhz[1] = cli_clocks_sm(b->clocks);
+    mica_load_read(&after);
+    if (status != MICA_OK) {
+        cli_say("%s: %s: %s", g->line, mica_status_name(status), mica_error());
+        b->code = cli_worse(b->code, cli_exit_code(status));
+        for (int i = 0; i < GRAPH_TIMED; i++) free(timings[i].samples);
+        return;
+    }
+    char *run = cli_format("%lld-%d-g%d", (long long)time(NULL), (int)getpid(), index);
+    for (int i = 0; i < GRAPH_TIMED; i++) {
+        const bool odd = mica_load_disturbed(&before, &after, b->device.cuda, timings[i].samples,
+                                             timings[i].count, disturbed, sizeof disturbed);
+        bench_result r = summarise_graph(b, g, &timings[i]);
+        if (odd) r.disturbed = cli_format("%s", disturbed);
+        bench_add(&b->results, r);
+        print_result(b, &r);
+        write_result(b, &r, run);
+        b->disturbed += odd;
+    }
+    free(run);
+}
+
 static void find_driver(bench *b)
 {
     const char *key, *value;
@@ -364,6 +421,8 @@ static int run_all(bench *b)
     b->roof = bench_roof_create(b->context, &b->device);
     b->clocks = cli_clocks_open(&b->device);
     print_header(b);
+    for (int i = 0; i < b->graphs.count && !cli_stopped() && b->code != CLI_DEVICE_LOST; i++)
+        bench_graph(b, &b->graphs.items[i], i);
     cli_progress_begin(&b->progress, b->lines.count, b->options.quiet);
     for (size_t i = 0; i < b->lines.count && !cli_stopped(); i++) {
         if (b->code == CLI_DEVICE_LOST) break;
@@ -375,8 +434,10 @@ static int run_all(bench *b)
     bench_roof_free(b->roof);
     cli_clocks_close(b->clocks);
     summarise_disturbed(b);
-    if (b->lines.count == 0 && !b->lines.errors) cli_say("no problem line was given");
-    if (b->lines.errors || b->lines.count == 0) b->code = cli_worse(b->code, CLI_USAGE);
+    const bool graphs = b->graphs.count + b->graphs.errors > 0;
+    if (b->lines.count == 0 && !b->lines.errors && !graphs) cli_say("no problem line was given");
+    if (b->lines.errors || b->graphs.errors || (b->lines.count == 0 && !graphs))
+        b->code = cli_worse(b->code, CLI_USAGE);
     if (b->plot && !bench_plot(b->plot, &b->results, &b->device))
         b->code = cli_worse(b->code, CLI_USAGE);
     return b->code;
@@ -424,10 +485,12 @@ int cmd_bench(int argc, char **argv)
             cli_say("--compare takes two files, %d were given", b.options.arg_count);
     } else if ((code = cli_context(&b.options, &b.context, &b.device)) == CLI_OK) {
         b.context_ms = 1e3 * (cli_seconds() - start);
+        cli_graphs_take(&b.graphs, &b.options);
         cli_lines_read(&b.lines, b.options.args, b.options.arg_count);
         code = !cli_engines_known("--engine", b.engines, &b.lines) ? CLI_USAGE
                : b.overhead || b.first                             ? run_host(&b)
                                                                    : run_all(&b);
+        cli_graphs_free(&b.graphs);
         cli_lines_free(&b.lines);
         bench_results_free(&b.results);
         mica_context_destroy(b.context);

@@ -8,52 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POISON = 0xff };
-
-/* A plan's tensors on the device. */
-typedef struct device_data {
-    void *memory[1024], *tensors[1024], *workspace;
-    int count;
-} device_data;
-
-static int tensor_of(const graph_truth *t, const char *name)
-{
-    int i = 0;
-    while (strcmp(t->info[i].name, name) != 0) i++;
-    return i;
-}
-
-static void release(check *c, device_data *d)
-{
-    for (int i = 0; i < d->count; i++) mica_free(c->context, d->memory[i]);
-    mica_free(c->context, d->workspace);
-}
-
-static mica_status place(check *c, const graph_truth *t, const mica_graph_plan *plan,
-                         device_data *d)
-{
-    mica_graph_tensor_info info;
-    const int64_t bytes = (int64_t)mica_graph_plan_workspace(plan);
-    mica_status status = mica_malloc(c->context, bytes, &d->workspace);
-    if (status == MICA_OK) status = mica_memset(c->context, d->workspace, POISON, bytes, NULL);
-    while (status == MICA_OK && mica_graph_plan_tensor(plan, d->count, &info) == MICA_OK) {
-        if (d->count == (int)(sizeof d->memory / sizeof *d->memory)) return MICA_UNSUPPORTED;
-        const int i = tensor_of(t, info.name), n = d->count;
-        status = mica_malloc(c->context, t->spans[i], &d->memory[n]);
-        if (status != MICA_OK) break;
-        d->count++;
-        d->tensors[n] = (char *)d->memory[n] - t->firsts[i];
-        char *image = cli_alloc((size_t)t->spans[i] + 1);
-        memset(image, POISON, (size_t)t->spans[i]);
-        if (t->begin[i])
-            status = mica_tensor_store(&info.tensor, t->begin[i], image - t->firsts[i]);
-        if (status == MICA_OK)
-            status = mica_upload(c->context, d->memory[n], image, t->spans[i], NULL);
-        free(image);
-    }
-    return status;
-}
-
 /* Integers are whole: a half more is the same number. */
 static bool passes(const graph_truth *t, int tensor, int64_t i, double got, double *margin)
 {
@@ -78,13 +32,13 @@ static bool says_little(const graph_truth *t, int tensor)
 }
 
 static mica_status judge(check *c, const graph_truth *t, const mica_graph_plan *plan,
-                         const device_data *d, check_outcome *o, char *text, size_t size)
+                         const graph_device *d, check_outcome *o, char *text, size_t size)
 {
     mica_graph_tensor_info info;
     mica_status status = MICA_OK;
     for (int n = 0; status == MICA_OK && n < d->count; n++) {
         mica_graph_plan_tensor(plan, n, &info);
-        const int i = tensor_of(t, info.name);
+        const int i = graph_truth_tensor(t, info.name);
         const int64_t count = mica_tensor_count(&info.tensor);
         if (!t->want[i] || !count) continue;
         char *image = cli_alloc((size_t)t->spans[i] + 1);
@@ -115,15 +69,15 @@ static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_
     const mica_options nodes = {.engine = c->engine, .nondeterministic = true};
     const mica_graph_options options = cli_graph_options(g, mode, &nodes);
     mica_graph_plan *plan = NULL;
-    device_data *d = cli_alloc(sizeof *d);
-    *d = (device_data){.count = 0};
+    graph_device *d = cli_alloc(sizeof *d);
+    *d = (graph_device){.count = 0};
     check_outcome o = {.line = g->line,
                        .engine = cli_graph_modes[mode],
                        .config = "",
                        .fill = cli_fill_names[fill],
                        .text = text};
     mica_status status = mica_graph_plan_create(c->context, g->graph, &options, &plan);
-    if (status == MICA_OK) status = place(c, t, plan, d);
+    if (status == MICA_OK) status = graph_place(c->context, t, plan, d);
     if (status == MICA_OK)
         status = mica_graph_plan_run(
             plan, &(mica_graph_run){.tensors = d->tensors, .workspace = d->workspace});
@@ -131,7 +85,7 @@ static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_
     if (status == MICA_OK) status = judge(c, t, plan, d, &o, text, sizeof text);
     check_call_failed(c, status, &o, text, sizeof text);
     check_record(c, &o);
-    release(c, d);
+    graph_release(c->context, d);
     mica_graph_plan_destroy(plan);
     free(d);
 }

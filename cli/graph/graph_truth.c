@@ -215,12 +215,19 @@ static mica_status run_nodes(graph_truth *t, uint64_t *state)
     return status;
 }
 
-mica_status graph_truth_fill(graph_truth *t, mica_fill fill, uint64_t seed)
+mica_status graph_truth_data(graph_truth *t, mica_fill fill, uint64_t seed)
 {
     mica_status status = MICA_OK;
-    uint64_t state = seed * 7919 + 1;
-    for (int i = 0; status == MICA_OK && i < t->tensors; i++) {
+    for (int i = 0; status == MICA_OK && i < t->tensors; i++)
         if (t->begin[i]) status = make_data(t, i, fill, seed);
+    return status;
+}
+
+mica_status graph_truth_fill(graph_truth *t, mica_fill fill, uint64_t seed)
+{
+    uint64_t state = seed * 7919 + 1;
+    mica_status status = graph_truth_data(t, fill, seed);
+    for (int i = 0; i < t->tensors; i++) {
         if (t->moved[i])
             memset(t->moved[i], 0,
                    (size_t)mica_tensor_count(&t->info[i].tensor) * sizeof *t->moved[i]);
@@ -233,4 +240,46 @@ mica_status graph_truth_fill(graph_truth *t, mica_fill fill, uint64_t seed)
 double graph_truth_tolerance(const graph_truth *t, int tensor, int64_t i)
 {
     return 2 * t->error[tensor][i] + safety * t->moved[tensor][i];
+}
+
+/* ---- on the device ---- */
+
+enum { POISON = 0xff };
+
+int graph_truth_tensor(const graph_truth *t, const char *name)
+{
+    int i = 0;
+    while (strcmp(t->info[i].name, name) != 0) i++;
+    return i;
+}
+
+void graph_release(mica_context *context, graph_device *d)
+{
+    for (int i = 0; i < d->count; i++) mica_free(context, d->memory[i]);
+    mica_free(context, d->workspace);
+}
+
+mica_status graph_place(mica_context *context, const graph_truth *t, const mica_graph_plan *plan,
+                        graph_device *d)
+{
+    mica_graph_tensor_info info;
+    const int64_t bytes = (int64_t)mica_graph_plan_workspace(plan);
+    mica_status status = mica_malloc(context, bytes, &d->workspace);
+    if (status == MICA_OK) status = mica_memset(context, d->workspace, POISON, bytes, NULL);
+    while (status == MICA_OK && mica_graph_plan_tensor(plan, d->count, &info) == MICA_OK) {
+        if (d->count == GRAPH_TENSORS) return MICA_UNSUPPORTED;
+        const int i = graph_truth_tensor(t, info.name), n = d->count;
+        status = mica_malloc(context, t->spans[i], &d->memory[n]);
+        if (status != MICA_OK) break;
+        d->count++;
+        d->tensors[n] = (char *)d->memory[n] - t->firsts[i];
+        char *image = cli_alloc((size_t)t->spans[i] + 1);
+        memset(image, POISON, (size_t)t->spans[i]);
+        if (t->begin[i])
+            status = mica_tensor_store(&info.tensor, t->begin[i], image - t->firsts[i]);
+        if (status == MICA_OK)
+            status = mica_upload(context, d->memory[n], image, t->spans[i], NULL);
+        free(image);
+    }
+    return status;
 }

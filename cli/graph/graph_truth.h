@@ -28,9 +28,27 @@ typedef struct graph_truth {
 mica_status graph_truth_init(graph_truth *t, mica_context *context, const cli_graph *graph,
                              const mica_options *nodes);
 void graph_truth_free(graph_truth *t);
+/* Makes data alone, of inputs and what is changed. */
+mica_status graph_truth_data(graph_truth *t, mica_fill fill, uint64_t seed);
 /* Makes data and computes what follows from it. */
 mica_status graph_truth_fill(graph_truth *t, mica_fill fill, uint64_t seed);
 /* What element i of a result may differ by. */
 double graph_truth_tolerance(const graph_truth *t, int tensor, int64_t i);
+
+/* The tensor of that name. */
+int graph_truth_tensor(const graph_truth *t, const char *name);
+
+/* ---- a plan's tensors on the device ---- */
+
+enum { GRAPH_TENSORS = 1024 };
+typedef struct graph_device {
+    void *memory[GRAPH_TENSORS], *tensors[GRAPH_TENSORS], *workspace;
+    int count;
+} graph_device;
+
+/* Inputs are as made, what is written is poisoned. `device` is zeroed before. */
+mica_status graph_place(mica_context *context, const graph_truth *t, const mica_graph_plan *plan,
+                        graph_device *device);
+void graph_release(mica_context *context, graph_device *device);
 
 #endif
