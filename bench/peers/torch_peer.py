@@ -529,6 +529,16 @@ def grid_sample(fields, t):
     return call
 
 
+def im2col(fields, t):
+    if "pad_extra" in fields or (t["x"] if "x" in t else t["dx"]).dim() != 4:
+        raise NotImplementedError("columns of other than two axes, or padding behind alone")
+    options = {n: [int(v) for v in fields[k].split("x")] if k in fields else [d, d]
+               for n, k, d in (("kernel_size", "kernel", 1), ("dilation", "dilation", 1), ("padding", "pad", 0), ("stride", "stride", 1))}
+    if fields.get("pass") != "bwd":
+        return lambda: F.unfold(t["x"], **options)
+    return lambda: F.fold(t["dy"], t["dx"].shape[2:], **options)
+
+
 def affine_grid(fields, t):
     align = fields.get("align_corners") == "1"
     if fields.get("pass") != "bwd":
@@ -548,10 +558,12 @@ def smooth(grid):
 
 BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, attention=attention,
                 activation=activation, cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
-                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid) | torch_families.FAMILIES
+                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid,
+                im2col=im2col) | torch_families.FAMILIES
 # Of those that do not say which results they give: the first one's name, forward and backward.
 RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
-           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta")}
+           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta"),
+           "im2col": ("y", "dx")}
 
 
 def results_of(op, fields, value):

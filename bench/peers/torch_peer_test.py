@@ -76,6 +76,8 @@ moe_route pass=bwd logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid
 scan kind={sum,max,logsumexp} x=f32:40x57 axis=1 reverse={0,1}
 grid_sample mode={bilinear,nearest,bicubic} padding={zeros,border,reflection} x=f32:2x3x8x9 grid=f32:2x5x7x2 align_corners={0,1}
 grid_sample x=bf16:2x3x8x9:nhwc grid=f32:2x5x7x2
+im2col x={f32,bf16}:2x3x8x9 kernel=3x2 stride=2x1 pad=1x0 dilation=1x2
+im2col pass=bwd dx={f32,bf16}:2x3x8x9 kernel=3x2 stride=2x1 pad=1x0 dilation=1x2
 grid_sample x=f32:2x3x4x8x9 grid=f32:2x3x5x7x3
 grid_sample pass=bwd mode={bilinear,bicubic} x=f32:2x3x8x9 dx=f32:2x3x8x9 grid=f32:2x5x7x2 dgrid=f32:2x5x7x2
 grid_sample pass=bwd x=f32:2x3x8x9 grid=f32:2x5x7x2 dgrid=f32:2x5x7x2

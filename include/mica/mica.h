@@ -65,6 +65,7 @@
 #include "mica/optim.h"                /* optim */
 #include "mica/rope.h"                 /* rope, kv_append */
 #include "mica/transform.h"            /* transform */
+#include "mica/im2col.h"               /* im2col */
 #include "mica/pad.h"                  /* pad */
 #include "mica/gather.h"               /* gather */
 #include "mica/scatter.h"              /* scatter */

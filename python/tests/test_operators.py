@@ -277,6 +277,19 @@ class Others(unittest.TestCase):
         self.assertEqual((dx.shape, dgrid.shape), (x.shape, grid.shape))
         np.testing.assert_allclose(dx, dy, rtol=1e-5, atol=1e-6)
 
+    def test_columns_and_their_sums(self):
+        """Windows by NumPy, and each element as often as windows read it."""
+        x = normal(2, 3, 5, 6)
+        windows = np.lib.stride_tricks.sliding_window_view(x, (2, 3), (2, 3))[:, :, ::2]  # N C OH OW KH KW
+        columns = windows.transpose(0, 1, 4, 5, 2, 3).reshape(2, 3 * 6, -1)
+        fields = dict(kernel=(2, 3), stride=(2, 1))
+        np.testing.assert_array_equal(mica.im2col(x, **fields), columns)
+        sums = mica.im2col(dy=columns, dx="f32:2x3x5x6", pass_="bwd", **fields)
+        times = np.outer([1, 1, 1, 1, 0], [1, 2, 3, 3, 2, 1])
+        np.testing.assert_allclose(sums, x * times, rtol=1e-6)
+        with self.assertRaisesRegex(mica.Invalid, "a window spans 7"):
+            mica.im2col(x, kernel=(2, 7))
+
     def test_recurrent_nets(self):
         """A gated unit by NumPy, and an LSTM whose second sequence ends earlier, backward too."""
         def sigmoid(v):

@@ -676,6 +676,20 @@ def affine_grid(node):
                      align_corners=bool(node("align_corners", 0)))]
 
 
+@rule("Col2Im")
+def col2im(node):
+    x, size, block = node.inputs
+    axes = len(block)
+    need(1 <= axes <= 3, "more than three axes")
+    pads = list(node("pads", [0] * 2 * axes))
+    before, behind = pads[:axes], pads[axes:]
+    need(all(b >= a for a, b in zip(before, behind)), "padding of more before an axis than behind it")
+    channels = x.shape[1] // math.prod(integers(block))
+    return [node.run("im2col", pass_="bwd", dy=x, dx=described(type_of(x), [x.shape[0], channels, *integers(size)]),
+                     kernel=integers(block), stride=list(node("strides", [1] * axes)), pad=before,
+                     pad_extra=[b - a for a, b in zip(before, behind)], dilation=list(node("dilations", [1] * axes)))]
+
+
 @rule("GridSample")
 def grid_sample(node):
     x, grid = node.inputs
@@ -1225,7 +1239,6 @@ for reason, names in {
     "no Fourier transforms yet": "DFT STFT",
     "no matrix decompositions yet": "Det",
     "no taps at computed places yet": "DeformConv",
-    "no overlap-add of columns yet": "Col2Im",
     "parts of each row by its length are reversed: no operation takes lengths so": "ReverseSequence",
     "trees": "TreeEnsemble",
 }.items():

@@ -33,6 +33,7 @@ from ._functional import (
     rope,
     scaled_dot_product_attention,
     softmax,
+    unfold,
 )
 from ._library import operators
 from ._losses import (
@@ -65,5 +66,5 @@ __all__ = [
     "interpolate", "kl_div", "l1_loss", "layer_norm", "linear", "linear_cross_entropy", "log_softmax",
     "margin_ranking_loss", "matmul", "max_pool", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
     "multilabel_soft_margin_loss", "nll_loss", "operators", "poisson_nll_loss", "replace", "rms_norm", "rope",
-    "scaled_dot_product_attention", "smooth_l1_loss", "soft_margin_loss", "softmax", "triplet_margin_loss",
+    "scaled_dot_product_attention", "smooth_l1_loss", "soft_margin_loss", "softmax", "triplet_margin_loss", "unfold",
 ]

@@ -278,6 +278,15 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     return _call("resize", x=input, described={"y": f"{_OURS[input.dtype]}:{shape}{order}"}, **fields)[0]
 
 
+def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
+    """F.unfold, of images with a batch or without."""
+    lone = input.dim() == 3
+    asked = {"kernel": kernel_size, "dilation": dilation, "pad": padding, "stride": stride}
+    fields = {n: list(v) if isinstance(v, (list, tuple)) else [v] * 2 for n, v in asked.items()}
+    y = _call("im2col", x=input.unsqueeze(0) if lone else input, **fields)[0]
+    return y.squeeze(0) if lone else y
+
+
 def _entropy(x, target, weight, reduction, **fields):
     """Of x without a batch too, whose only row is one of a batch."""
     dtype, device, lone = x.dtype, x.device.type, x.dim() == 1

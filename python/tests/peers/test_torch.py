@@ -185,6 +185,11 @@ def _():
     return lambda x: M.interpolate(x, 3, mode="nearest-exact"), (doubles(2, 3, 5),)
 
 
+@gradient("im2col")
+def _():
+    return lambda x: M.unfold(x, (2, 3), (1, 2), (1, 0), (2, 1)), (doubles(2, 3, 5, 6),)
+
+
 @gradient("cross_entropy")
 def _():
     weight = doubles(5).detach().abs() + 0.5
@@ -844,6 +849,15 @@ class Functions(unittest.TestCase):
             torch.testing.assert_close(got, want)
             for a, b in zip(*(torch.autograd.grad((y * weights).sum(), x) for y in (got, want))):
                 torch.testing.assert_close(a, b)
+
+    def test_unfold(self):
+        """As F.unfold, with a batch and without, of one number or one for each axis, and its gradient."""
+        for shape, options in (((2, 3, 6, 7), (3, 1, 1, 2)), ((3, 6, 7), ((2, 3), 1, (0, 1), (1, 2))), ((1, 2, 7, 5), ((2, 2), (3, 2), 2))):
+            x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+            want, got = F.unfold(x, *options), M.unfold(x, *options)
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            dy = torch.randn_like(want)
+            torch.testing.assert_close(torch.autograd.grad(got, x, dy)[0], torch.autograd.grad(want, x, dy)[0])
 
     def test_interpolate(self):
         """As F.interpolate, by sizes and by scales, in both orders in memory, and gradients."""
