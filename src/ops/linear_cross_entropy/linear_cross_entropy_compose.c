@@ -8,18 +8,12 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "mica/gather.h"
 #include "mica/gemm.h"
-#include "mica/pointwise.h"
-#include "mica/reduce.h"
 #include "base/format.h"
-#include "ops/compose/compose.h"
+#include "ops/compose/held.h"
 
 #include <string.h>
 
-/* Memory and the tensor in it. */
-typedef struct held {
-    mica_tensor t;
-    mica_memory at;
-} held;
+typedef mica_held held;
 
 typedef struct steps {
     const mica_linear_cross_entropy_desc *d;
@@ -31,36 +25,15 @@ typedef struct steps {
     held lse, share, places, dx; /* of rows, of one; places of classes in a chunk; a sum of dx */
 } steps;
 
-static mica_memory further(mica_memory m, int64_t bytes)
-{
-    m.at += bytes;
-    return m;
-}
-
-static int64_t bytes_of(mica_dtype type)
-{
-    return mica_dtype_bits(type) / 8;
-}
-
 static held temporary(steps *p, mica_dtype type, int rank, const int64_t *dims)
 {
-    held h = {.t = mica_tensor_packed(type, rank, dims)};
-    h.at =
-        mica_compose_temporary(&p->list, (size_t)mica_tensor_count(&h.t) * (size_t)bytes_of(type));
-    return h;
+    return mica_held_temporary(&p->list, type, rank, dims);
 }
 
-static held argument(const mica_tensor *t, int arg)
-{
-    return (held){*t, mica_compose_arg(arg)};
-}
-
-/* Element i of the first dimension, or what begins with it. */
+/* What begins with element i of the first dimension. */
 static held from_row(const held *h, int64_t i)
 {
-    held r = *h;
-    r.at = further(h->at, i * h->t.strides[0] * bytes_of(h->t.dtype));
-    return r;
+    return mica_held_part(*h, 0, i, h->t.dims[0]);
 }
 
 /* Row i alone, without its dimension. */
@@ -69,14 +42,6 @@ static held row(const held *h, int64_t i)
     held r = from_row(h, i);
     r.t = mica_tensor_packed(h->t.dtype, 1, &h->t.dims[1]);
     return r;
-}
-
-static held transposed(held h)
-{
-    const int64_t dim = h.t.dims[0], stride = h.t.strides[0];
-    h.t.dims[0] = h.t.dims[1], h.t.strides[0] = h.t.strides[1];
-    h.t.dims[1] = dim, h.t.strides[1] = stride;
-    return h;
 }
 
 /* A number of each row, or of each class of a chunk, as elements of N x classes. */
@@ -92,25 +57,14 @@ static held spread(held h, const mica_tensor *dims, int along)
 
 /* ---- steps ---- */
 
-/* y = text of the others, up to the first without a type. */
 static void expression(steps *p, const char *text, held y, const held *x, int count)
 {
-    mica_pointwise_desc e = {.y0 = y.t};
-    mica_format(e.expr, sizeof e.expr, "%s", text);
-    for (int i = 0; i < count; i++) (&e.x0)[i] = x[i].t;
-    mica_compose_step(&p->list, "pointwise", &e, sizeof e, NULL);
-    for (int i = 0; i < count; i++)
-        if (mica_tensor_given(&x[i].t)) mica_compose_bind(&p->list, MICA_POINTWISE_X0 + i, x[i].at);
-    mica_compose_bind(&p->list, MICA_POINTWISE_Y0, y.at);
+    mica_held_expression(&p->list, text, y, x, count);
 }
 
 static void reduction(steps *p, mica_reduce_kind kind, int axis, held x, held y)
 {
-    mica_reduce_desc r = {.kind = kind, .x = x.t, .y = y.t};
-    if (axis >= 0) r.axes[0] = MICA_REDUCE_AXIS(axis);
-    mica_compose_step(&p->list, "reduce", &r, sizeof r, NULL);
-    mica_compose_bind(&p->list, MICA_REDUCE_X, x.at);
-    mica_compose_bind(&p->list, MICA_REDUCE_Y, y.at);
+    mica_held_reduction(&p->list, kind, axis, x, y);
 }
 
 /* c = a b, and what `residual` has. */
@@ -137,11 +91,12 @@ static chunk begin_chunk(steps *p, int64_t index)
     const mica_linear_cross_entropy_desc *d = p->d;
     chunk c = {.index = index, .first = index * d->chunk};
     c.count = p->classes - c.first < d->chunk ? p->classes - c.first : d->chunk;
-    const held w = argument(&d->w, MICA_LINEAR_CROSS_ENTROPY_W);
+    const held w = mica_held_arg(&d->w, MICA_LINEAR_CROSS_ENTROPY_W);
     c.w = from_row(&w, c.first);
     c.w.t.dims[0] = c.count;
     c.logits = temporary(p, p->real, 2, (int64_t[]){p->rows, c.count});
-    product(p, argument(&d->x, MICA_LINEAR_CROSS_ENTROPY_X), transposed(c.w), c.logits, NULL);
+    product(p, mica_held_arg(&d->x, MICA_LINEAR_CROSS_ENTROPY_X), mica_held_transposed(c.w),
+            c.logits, NULL);
     return c;
 }
 
@@ -184,8 +139,8 @@ static void forward(steps *p)
     reduction(p, MICA_REDUCE_KIND_SUM, 0, p->own, own);
     if (smooth) reduction(p, MICA_REDUCE_KIND_SUM, 0, p->all, all);
     if (mica_tensor_given(&d->lse))
-        expression(p, "x0", argument(&d->lse, MICA_LINEAR_CROSS_ENTROPY_LSE), &p->lse, 1);
-    const held loss = argument(&d->loss, MICA_LINEAR_CROSS_ENTROPY_LOSS);
+        expression(p, "x0", mica_held_arg(&d->lse, MICA_LINEAR_CROSS_ENTROPY_LSE), &p->lse, 1);
+    const held loss = mica_held_arg(&d->loss, MICA_LINEAR_CROSS_ENTROPY_LOSS);
     const held losses = each ? loss : temporary(p, p->real, 1, &p->rows);
     char text[256], counts[64] = "1.0";
     mica_text t = {text, sizeof text, 0};
@@ -247,8 +202,8 @@ static void backward(steps *p)
     const mica_linear_cross_entropy_desc *d = p->d;
     const int64_t most = p->classes < d->chunk ? p->classes : d->chunk;
     const bool dx = mica_tensor_given(&d->dx), dw = mica_tensor_given(&d->dw);
-    const held to_dx = argument(&d->dx, MICA_LINEAR_CROSS_ENTROPY_DX);
-    held to_dw = argument(&d->dw, MICA_LINEAR_CROSS_ENTROPY_DW);
+    const held to_dx = mica_held_arg(&d->dx, MICA_LINEAR_CROSS_ENTROPY_DX);
+    held to_dw = mica_held_arg(&d->dw, MICA_LINEAR_CROSS_ENTROPY_DW);
     p->places = temporary(p, p->real, 1, &most);
     expression(p, "i0*1.0", p->places, NULL, 0);
     if (dx && p->chunks > 1) p->dx = temporary(p, p->real, 2, d->x.dims);
@@ -259,7 +214,8 @@ static void backward(steps *p)
         if (!dw) continue;
         held part = from_row(&to_dw, c.first);
         part.t.dims[0] = c.count;
-        product(p, transposed(g), argument(&d->x, MICA_LINEAR_CROSS_ENTROPY_X), part, NULL);
+        product(p, mica_held_transposed(g), mica_held_arg(&d->x, MICA_LINEAR_CROSS_ENTROPY_X), part,
+                NULL);
     }
 }
 
@@ -270,7 +226,7 @@ static void make_steps(const mica_linear_cross_entropy_desc *d, steps *p)
     p->real = d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
     p->rows = d->x.dims[0], p->width = d->x.dims[1], p->classes = d->w.dims[0];
     p->chunks = (p->classes - 1) / d->chunk + 1;
-    p->labels = argument(&d->labels, MICA_LINEAR_CROSS_ENTROPY_LABELS);
+    p->labels = mica_held_arg(&d->labels, MICA_LINEAR_CROSS_ENTROPY_LABELS);
     forward(p);
     if (mica_tensor_given(&d->dx) || mica_tensor_given(&d->dw)) backward(p);
 }
