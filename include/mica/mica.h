@@ -46,6 +46,7 @@
 #include "mica/grouped_gemm.h"         /* grouped_gemm */
 #include "mica/moe_route.h"            /* moe_route */
 #include "mica/moe_permute.h"          /* moe_permute, moe_unpermute */
+#include "mica/moe.h"                  /* moe */
 #include "mica/pool.h"                 /* pool */
 #include "mica/resize.h"               /* resize */
 #include "mica/pointwise.h"            /* pointwise */

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes moe.h: layers of experts as Hugging Face's Mixtral computes them (a loop over the experts, a router), and
+PyTorch's gradients, in double, of inputs that f32 holds.
+
+    pip install transformers==5.17.0 torch==2.11.0
+    tests/judges/moe.py >tests/judges/moe.h
+
+Each row is the activation's field, whether the router chose (its weights are formed in f32 there), then what is given and
+what comes of it: the arrays of `judgement`. All have 6 tokens of 5 columns, 4 experts of 3, and 2 of them for each."""
+import torch
+import transformers
+from transformers import MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+for name, module, pinned in ("torch", torch, "2.11.0"), ("transformers", transformers, "5.17.0"):
+    if not module.__version__.startswith(pinned):
+        raise SystemExit(f"{name} is {module.__version__}, the judge is {pinned}")
+torch.manual_seed(71)
+TOKENS, WIDTH, INNER, EXPERTS, K = 6, 5, 3, 4, 2
+
+
+def held(*shape):
+    return torch.randn(*shape).double()
+
+
+def listed(t):
+    return "{" + ", ".join(repr(float(v)) for v in t.detach().flatten().tolist()) + "}"
+
+
+def row(act, field, routed, load):
+    config = MixtralConfig(hidden_size=WIDTH, intermediate_size=INNER, num_local_experts=EXPERTS, num_experts_per_tok=K,
+                           hidden_act=act, experts_implementation="eager")
+    block = MixtralSparseMoeBlock(config).double()
+    for parameter in block.parameters():
+        parameter.data = held(*parameter.shape)
+    experts = block.experts
+    x, dy = held(TOKENS, WIDTH).requires_grad_(), held(TOKENS, WIDTH)
+    if routed:
+        y, wanted = block(x[None])[0], (x, experts.gate_up_proj, experts.down_proj, block.gate.weight)
+        indices, weights = torch.zeros(TOKENS, K), torch.zeros(TOKENS, K)
+    else:
+        indices = torch.tensor([[load(t, j) for j in range(K)] for t in range(TOKENS)])
+        weights = held(TOKENS, K).requires_grad_()
+        y, wanted = experts(x, indices, weights), (x, experts.gate_up_proj, experts.down_proj, weights)
+    gradients = torch.autograd.grad(y, wanted, dy)
+    arrays = x, experts.gate_up_proj, experts.down_proj, block.gate.weight, indices, weights, y, dy, *gradients
+    print(f'{{"{field}", {int(routed)},\n ' + ",\n ".join(map(listed, arrays)) + "},")
+
+
+print("/* SPDX-License-Identifier: Apache-2.0\n * Written by moe.py: Mixtral's experts. */")
+print("/* clang-format off */")
+for act, field in ("silu", "silu"), ("gelu", "gelu"), ("relu", "relu"):
+    row(act, field, False, lambda t, j: (t + j * 3) % EXPERTS)  # about alike
+    row(act, field, False, lambda t, j: 2 if j else 1)  # two have all
+    row(act, field, True, None)
