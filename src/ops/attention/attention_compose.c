@@ -6,18 +6,13 @@
  * Sk numbers of 4 bytes that are written twice and read three times, four with weights. */
 #include "mica/gemm.h"
 #include "mica/pointwise.h"
-#include "mica/reduce.h"
 #include "base/format.h"
 #include "ops/attention/attention.h"
-#include "ops/compose/compose.h"
+#include "ops/compose/held.h"
 
 #include <string.h>
 
-/* A tensor and where it lies. */
-typedef struct operand {
-    mica_tensor t;
-    mica_memory at;
-} operand;
+typedef mica_held operand;
 
 typedef struct steps {
     const mica_attention_desc *d;
@@ -28,14 +23,7 @@ typedef struct steps {
 
 static operand temporary(steps *p, int rank, const int64_t *dims)
 {
-    const mica_tensor t = mica_tensor_packed(p->real, rank, dims);
-    const size_t bytes = (size_t)mica_dtype_bits(p->real) / 8;
-    return (operand){t, mica_compose_temporary(&p->list, (size_t)mica_tensor_count(&t) * bytes)};
-}
-
-static operand argument(const mica_tensor *t, int arg)
-{
-    return (operand){*t, mica_compose_arg(arg)};
+    return mica_held_temporary(&p->list, p->real, rank, dims);
 }
 
 /* Repeated along dimensions in which it has one element. */
@@ -58,32 +46,16 @@ static operand listed(operand o, int along, const int64_t dims[4])
 /* ---- an expression and what it reads ---- */
 
 typedef struct expression {
-    mica_pointwise_desc d;
-    mica_text text;
-    mica_memory at[8];
+    char text[MICA_POINTWISE_EXPR];
+    operand x[8];
     int count;
 } expression;
-
-static void begin(expression *e)
-{
-    memset(e, 0, sizeof *e);
-    e->text = (mica_text){e->d.expr, sizeof e->d.expr, 0};
-}
 
 /* Its number: x0 to x7. */
 static int read_operand(expression *e, operand x)
 {
-    (&e->d.x0)[e->count] = x.t;
-    e->at[e->count] = x.at;
+    e->x[e->count] = x;
     return e->count++;
-}
-
-static void end(steps *p, expression *e, operand y)
-{
-    e->d.y0 = y.t;
-    mica_compose_step(&p->list, "pointwise", &e->d, sizeof e->d, NULL);
-    for (int i = 0; i < e->count; i++) mica_compose_bind(&p->list, MICA_POINTWISE_X0 + i, e->at[i]);
-    mica_compose_bind(&p->list, MICA_POINTWISE_Y0, y.at);
 }
 
 static void reduction(steps *p, mica_reduce_kind kind, const char *map, operand x,
@@ -129,14 +101,19 @@ static operand multiply(steps *p)
 }
 
 /* How many rows of a sequence count: text of a number, or of an element inside the tensor. */
-static void write_count(expression *e, char text[48], const mica_tensor *lengths, int arg,
+static void write_count(steps *p, expression *e, char text[24], const mica_tensor *lengths, int arg,
                         int64_t rows, const int64_t dims[4])
 {
-    if (!mica_tensor_given(lengths))
-        mica_format(text, 48, "%lld", (long long)rows);
-    else
-        mica_format(text, 48, "min(max(s64(x%d),0),%lld)",
-                    read_operand(e, listed(argument(lengths, arg), 0, dims)), (long long)rows);
+    char inside[64];
+    if (!mica_tensor_given(lengths)) {
+        mica_format(text, 24, "%lld", (long long)rows);
+        return;
+    }
+    const operand given = mica_held_arg(lengths, arg);
+    const operand count = mica_held_temporary(&p->list, MICA_S64, 1, lengths->dims);
+    mica_format(inside, sizeof inside, "min(max(s64(x0),0),%lld)", (long long)rows);
+    mica_held_expression(&p->list, inside, count, &given, 1);
+    mica_format(text, 24, "x%d", read_operand(e, listed(count, 0, dims)));
 }
 
 /* What keeps a query from a key, and the distance from the diagonal. */
@@ -144,53 +121,50 @@ static void write_score(steps *p, expression *e, operand product)
 {
     const mica_attention_desc *d = p->d;
     const int64_t *dims = product.t.dims;
-    char queries[48], keys[48], distance[160], condition[512];
-    mica_text c = {condition, sizeof condition, 0};
+    char queries[24], keys[24], distance[96];
+    mica_text to = {e->text, sizeof e->text, 0};
     read_operand(e, product);
-    write_count(e, queries, &d->seq_q, MICA_ATTENTION_SEQ_Q, p->s.rows, dims);
-    write_count(e, keys, &d->seq_k, MICA_ATTENTION_SEQ_K, p->s.keys, dims);
+    write_count(p, e, queries, &d->seq_q, MICA_ATTENTION_SEQ_Q, p->s.rows, dims);
+    write_count(p, e, keys, &d->seq_k, MICA_ATTENTION_SEQ_K, p->s.keys, dims);
     mica_text t = {distance, sizeof distance, 0};
     mica_text_add(&t, "(i3-i2-(%lld)", (long long)d->diagonal);
     if (d->align == MICA_ATTENTION_ALIGN_BOTTOM_RIGHT) mica_text_add(&t, "-%s+%s", keys, queries);
     mica_text_add(&t, ")");
-    mica_text_add(&c, "i2<%s&&i3<%s", queries, keys);
-    if (d->causal != MICA_ATTENTION_NOT_CAUSAL) mica_text_add(&c, "&&%s<=0", distance);
-    if (d->window_left) mica_text_add(&c, "&&%s>-%lld", distance, (long long)d->window_left);
-    if (d->window_right) mica_text_add(&c, "&&%s<%lld", distance, (long long)d->window_right);
+    mica_text_add(&to, "where(i2<%s&&i3<%s", queries, keys);
+    if (d->causal != MICA_ATTENTION_NOT_CAUSAL) mica_text_add(&to, "&&%s<=0", distance);
+    if (d->window_left) mica_text_add(&to, "&&%s>-%lld", distance, (long long)d->window_left);
+    if (d->window_right) mica_text_add(&to, "&&%s<%lld", distance, (long long)d->window_right);
     if (mica_tensor_given(&d->mask))
-        mica_text_add(&c, "&&x%d!=0",
-                      read_operand(e, spread(argument(&d->mask, MICA_ATTENTION_MASK), dims)));
-    mica_text_add(&e->text, "where(%s,", condition);
+        mica_text_add(&to, "&&x%d!=0",
+                      read_operand(e, spread(mica_held_arg(&d->mask, MICA_ATTENTION_MASK), dims)));
+    mica_text_add(&to, ",");
     if (d->soft_cap > 0)
-        mica_text_add(&e->text, "%.17g*tanh(x0*%.17g/%.17g)", d->soft_cap, d->scale, d->soft_cap);
+        mica_text_add(&to, "%.17g*tanh(x0*%.17g/%.17g)", d->soft_cap, d->scale, d->soft_cap);
     else
-        mica_text_add(&e->text, "x0*%.17g", d->scale);
+        mica_text_add(&to, "x0*%.17g", d->scale);
     if (mica_tensor_given(&d->slopes))
-        mica_text_add(&e->text, "-x%d*abs%s",
-                      read_operand(e, listed(argument(&d->slopes, MICA_ATTENTION_SLOPES), 1, dims)),
-                      distance);
+        mica_text_add(
+            &to, "-x%d*abs%s",
+            read_operand(e, listed(mica_held_arg(&d->slopes, MICA_ATTENTION_SLOPES), 1, dims)),
+            distance);
     if (mica_tensor_given(&d->bias))
-        mica_text_add(&e->text, "+x%d",
-                      read_operand(e, spread(argument(&d->bias, MICA_ATTENTION_BIAS), dims)));
-    mica_text_add(&e->text, ",-inf)");
+        mica_text_add(&to, "+x%d",
+                      read_operand(e, spread(mica_held_arg(&d->bias, MICA_ATTENTION_BIAS), dims)));
+    mica_text_add(&to, ",-inf)");
 }
 
 /* As the caller's tensor, if its type is that of the arithmetic. */
 static operand make_scores(steps *p)
 {
     const mica_attention_desc *d = p->d;
-    const operand product = multiply(p), given = argument(&d->scores, MICA_ATTENTION_SCORES);
+    const operand product = multiply(p), given = mica_held_arg(&d->scores, MICA_ATTENTION_SCORES);
     const bool wanted = mica_tensor_given(&d->scores),
                direct = wanted && d->scores.dtype == p->real;
     const operand scores = direct ? given : temporary(p, 4, product.t.dims);
-    expression e;
-    begin(&e);
+    expression e = {.count = 0};
     write_score(p, &e, product);
-    end(p, &e, scores);
-    if (direct || !wanted) return scores;
-    begin(&e);
-    mica_text_add(&e.text, "x%d", read_operand(&e, scores));
-    end(p, &e, given);
+    mica_held_expression(&p->list, e.text, scores, e.x, e.count);
+    if (wanted && !direct) mica_held_expression(&p->list, "x0", given, &scores, 1);
     return scores;
 }
 
@@ -202,30 +176,23 @@ static void make_weights(steps *p, operand scores)
     const mica_attention_desc *d = p->d;
     const int64_t *dims = scores.t.dims, rows[] = {dims[0], dims[1], dims[2], 1};
     const bool sinks = mica_tensor_given(&d->sinks);
-    const operand sink = listed(argument(&d->sinks, MICA_ATTENTION_SINKS), 1, rows);
+    const operand given = mica_held_arg(&d->sinks, MICA_ATTENTION_SINKS);
+    const operand sink = listed(given, 1, rows);
     operand most = temporary(p, 4, rows), sum = temporary(p, 4, rows);
-    expression e;
     reduction(p, MICA_REDUCE_KIND_MAX, NULL, scores, NULL, most);
     if (sinks) {
-        const operand before = most;
+        const operand both[] = {most, sink};
         most = temporary(p, 4, rows);
-        begin(&e);
-        read_operand(&e, before), read_operand(&e, sink);
-        mica_text_add(&e.text, "max(x0,x1)");
-        end(p, &e, most);
+        mica_held_expression(&p->list, "max(x0,x1)", most, both, 2);
     }
     const operand about = spread(most, dims);
     reduction(p, MICA_REDUCE_KIND_SUM, "where(isneginf(x0),0.0,exp(x0-x1))", scores, &about, sum);
-    begin(&e);
-    read_operand(&e, scores), read_operand(&e, about), read_operand(&e, spread(sum, dims));
-    if (sinks) {
-        read_operand(&e, listed(argument(&d->sinks, MICA_ATTENTION_SINKS), 1, dims));
-        mica_text_add(&e.text,
-                      "where(isneginf(x0)||x3==inf&&x2==x2,0.0,exp(x0-x1)/(x2+exp(x3-x1)))");
-    } else {
-        mica_text_add(&e.text, "where(isneginf(x0),0.0,exp(x0-x1)/x2)");
-    }
-    end(p, &e, argument(&d->weights, MICA_ATTENTION_WEIGHTS));
+    const operand read[] = {scores, about, spread(sum, dims), listed(given, 1, dims)};
+    mica_held_expression(&p->list,
+                         sinks
+                             ? "where(isneginf(x0)||x3==inf&&x2==x2,0.0,exp(x0-x1)/(x2+exp(x3-x1)))"
+                             : "where(isneginf(x0),0.0,exp(x0-x1)/x2)",
+                         mica_held_arg(&d->weights, MICA_ATTENTION_WEIGHTS), read, sinks ? 4 : 3);
 }
 
 static void make_steps(const mica_attention_desc *d, steps *p)
