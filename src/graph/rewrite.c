@@ -42,8 +42,7 @@ void graph_desc(const graph_rewriting *r, int node, void *desc)
     graph_unpack(n->resolved, desc, n->op->desc_size);
 }
 
-/* Nothing but the result that is read there, and no input that somebody changes meanwhile. */
-static mica_status may_move(const graph_rewriting *r, int from, int tensor, mica_why *why)
+mica_status graph_may_move(const graph_rewriting *r, int from, int tensor, mica_why *why)
 {
     const graph_node *n = &r->g->nodes[from];
     _Alignas(16) char desc[MICA_MAX_DESC];
@@ -77,7 +76,7 @@ mica_status graph_may_absorb(const graph_rewriting *r, int from, int node, int b
     const mica_tensor *read = mica_op_tensor(r->g->nodes[node].op, desc, b->arg);
     if (b->at || !mica_tensor_equal(read, &t->t))
         return mica_refuse(why, "%s is read through a view", t->name);
-    return may_move(r, from, b->tensor, why);
+    return graph_may_move(r, from, b->tensor, why);
 }
 
 /* ---- merging ---- */
@@ -121,23 +120,27 @@ static void note(graph_rewriting *r, const graph_node *n, int number, int sign)
     }
 }
 
-/* "0 1 2": the nodes that several stand for. */
-static char *parts_of(const mica_graph *g, int from, int node)
+/* "0 1 2": the nodes that one stands for. */
+static mica_status add_parts(const mica_graph *g, int node, char **parts)
 {
-    char a[16], b[16];
-    const char *first = g->nodes[from].parts, *second = g->nodes[node].parts;
-    mica_format(a, sizeof a, "%d", from);
-    mica_format(b, sizeof b, "%d", node);
-    if (!first) first = a;
-    if (!second) second = b;
-    size_t size = strlen(first) + strlen(second) + 2;
+    char number[16];
+    const char *own = g->nodes[node].parts, *before = *parts ? *parts : "";
+    mica_format(number, sizeof number, "%d", node);
+    if (!own) own = number;
+    const size_t size = strlen(before) + strlen(own) + 2;
     char *text = mica_alloc(size);
-    if (text) mica_format(text, size, "%s %s", first, second);
-    return text;
+    if (!text) return mica_fail_memory(size);
+    mica_format(text, size, "%s%s%s", before, *before ? " " : "", own);
+    mica_release(*parts);
+    *parts = text;
+    return MICA_OK;
 }
 
-static mica_status check_fresh(const graph_rewriting *r, int from, int node, graph_node *fresh,
-                               void *desc, mica_why *why)
+/* What a launch less is worth beside what the model says of the launches themselves. */
+static const double launch_ms = 1e-3;
+
+static mica_status check_fresh(const graph_rewriting *r, const int *from, int count, int node,
+                               graph_node *fresh, void *desc, mica_why *why)
 {
     _Alignas(16) char resolved[MICA_MAX_DESC] = {0};
     const mica_op *op = fresh->op;
@@ -145,36 +148,39 @@ static mica_status check_fresh(const graph_rewriting *r, int from, int node, gra
     fresh->resolved = graph_pack(resolved, op->desc_size);
     if (!fresh->resolved) return mica_fail_memory(op->desc_size);
     const double together = predict(r, fresh);
-    const double apart = predict(r, &r->g->nodes[from]) + predict(r, &r->g->nodes[node]);
-    if (together <= 0) return mica_refuse(why, "no engine here takes %s with both", op->name);
+    double apart = predict(r, &r->g->nodes[node]) + count * launch_ms;
+    for (int i = 0; i < count; i++) apart += predict(r, &r->g->nodes[from[i]]);
+    if (together <= 0) return mica_refuse(why, "no engine here takes %s with all of it", op->name);
     if (together > apart)
-        return mica_refuse(why,
-                           "%.4g ms are expected of both in one, %.4g ms of one after the other",
+        return mica_refuse(why, "%.4g ms are expected of all in one, %.4g ms of one by one",
                            together, apart);
     return MICA_OK;
 }
 
-mica_status graph_merge(graph_rewriting *r, int from, int node, graph_node *fresh, void *desc,
-                        mica_why *why)
+mica_status graph_merge(graph_rewriting *r, const int *from, int count, int node, graph_node *fresh,
+                        void *desc, mica_why *why)
 {
     mica_graph *g = r->g;
-    mica_status status = check_fresh(r, from, node, fresh, desc, why);
+    mica_status status = check_fresh(r, from, count, node, fresh, desc, why);
     if (status == MICA_OK) {
         fresh->given = graph_packed_copy(fresh->resolved, fresh->op->desc_size);
-        fresh->parts = parts_of(g, from, node);
-        if (!fresh->given || !fresh->parts) status = mica_fail_memory(fresh->op->desc_size);
+        if (!fresh->given) status = mica_fail_memory(fresh->op->desc_size);
     }
+    for (int i = 0; status == MICA_OK && i <= count; i++)
+        status = add_parts(g, i < count ? from[i] : node, &fresh->parts);
     if (status != MICA_OK) {
         graph_node_free(fresh);
         return status;
     }
     fresh->line = g->nodes[node].line;
-    note(r, &g->nodes[from], from, -1);
+    for (int i = 0; i < count; i++) {
+        note(r, &g->nodes[from[i]], from[i], -1);
+        g->nodes[from[i]].gone = true;
+    }
     note(r, &g->nodes[node], node, -1);
     note(r, fresh, node, 1);
     graph_node_free(&g->nodes[node]);
     g->nodes[node] = *fresh;
-    g->nodes[from].gone = true;
     return MICA_OK;
 }
 

@@ -48,13 +48,16 @@ int graph_writer_of_bind(const graph_rewriting *r, int node, int bind);
 /* Whether `from` may become part of `node`, which reads its result at binding `bind`: whole, alone,
  * the graph's own; and `from` may as well run later. Else UNSUPPORTED with the rule. */
 mica_status graph_may_absorb(const graph_rewriting *r, int from, int node, int bind, mica_why *why);
+/* Whether `from`, whose result is `tensor`, may as well run later: it has no other result that
+ * anybody reads, and nobody changes what it reads meanwhile. Else UNSUPPORTED with the rule. */
+mica_status graph_may_move(const graph_rewriting *r, int from, int tensor, mica_why *why);
 /* The descriptor of a node with all of its tensors, into MICA_MAX_DESC bytes. */
 void graph_desc(const graph_rewriting *r, int node, void *desc);
-/* Puts `fresh`, with that descriptor, in the place of `node`, of which `from` becomes part. It is
- * refused where the operation refuses it, no engine takes it, or the model expects it to be slower
- * than both. What `fresh` holds is taken over in any case. */
-mica_status graph_merge(graph_rewriting *r, int from, int node, graph_node *fresh, void *desc,
-                        mica_why *why);
+/* Puts `fresh`, with that descriptor, in the place of `node`, of which the `count` nodes of `from`
+ * become part. It is refused where the operation refuses it, no engine takes it, or the model
+ * expects it to be slower than all one by one. What `fresh` holds is taken over in any case. */
+mica_status graph_merge(graph_rewriting *r, const int *from, int count, int node, graph_node *fresh,
+                        void *desc, mica_why *why);
 /* A node of that operation with the bindings and scalars of another; only its own if op is. */
 mica_status graph_node_like(const graph_node *node, graph_node *fresh);
 

@@ -141,11 +141,11 @@ static inline graph_run agrees_whole(const char *text, double relative, bool who
     return a;
 }
 
-/* Launches behind fusing, and how many rewrites were taken. */
+/* Launches behind fusing, and how many rewrites were taken; -1: several ways lead there. */
 static inline void fuses_to(const char *text, int steps, int taken)
 {
     graph_run r = agrees_whole(text, 1e-5, false);
-    if (r.steps != steps || r.taken != taken)
+    if (r.steps != steps || (taken >= 0 && r.taken != taken))
         fail_msg("%d launches by %d rewrites, not %d by %d:\n%s%s", r.steps, r.taken, steps, taken,
                  text, r.reasons);
     forget_run(&r);

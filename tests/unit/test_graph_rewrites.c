@@ -186,6 +186,136 @@ static void reductions_take_a_map(void **state)
           "it reduces bool, a map gives reals");
 }
 
+#define SOFT "input x = f32:3x5x7\noutput y\n"
+
+static void softmax_takes_scale_and_mask(void **state)
+{
+    (void)state;
+    static const char *const taken[] = {
+        SOFT "pointwise expr=x0*0.125 x0=@x y0=@t\nsoftmax x=@t axis=-1 y=@y\n",
+        SOFT "pointwise expr=x0/s0 x0=@x y0=@t s0=8\nsoftmax x=@t axis=1 log=1 y=@y\n",
+        SOFT "input m = f32:7\npointwise expr=x0*s0+x1 x0=@x x1=@m y0=@t s0=-0.5\n"
+             "softmax x=@t axis=-1 y=@y\n",
+        SOFT
+        "input m = f32:5x1\npointwise expr=x0+x1 x0=@x x1=@m y0=@t\nsoftmax x=@t axis=-2 y=@y\n",
+        SOFT "input m = f32:7\npointwise expr=x1+2*x0 x0=@x x1=@m y0=@t\n"
+             "softmax x=@t axis=-1 y=@y\n",
+        SOFT "input v = f32:5x7\npointwise expr=x0<3 x0=@v y0=bool:5x7@m\n"
+             "pointwise expr=where(x1,x0*0.5,-inf) x0=@x x1=@m y0=@t\noutput m\n"
+             "softmax x=@t axis=-1 y=@y\n",
+    };
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        graph_run r = agrees_whole(taken[i], 1e-5, false);
+        if (!strstr(r.reasons, "softmax_input") && r.taken == 1) {
+            forget_run(&r);
+            continue;
+        }
+        fail_msg("%s%s", taken[i], r.reasons);
+    }
+    static const struct {
+        const char *text, *words;
+    } refused[] = {
+        {SOFT "pointwise expr=exp(x0) x0=@x y0=@t\nsoftmax x=@t axis=-1 y=@y\n",
+         "exp(x0) is no factor, mask that is added or where(mask,x,-inf)"},
+        {SOFT "input m = f32:7\npointwise expr=where(x0>x1,x0,-inf) x0=@x x1=@m y0=@t\n"
+              "softmax x=@t axis=-1 y=@y\n",
+         "is no factor, mask"},
+        {SOFT "pointwise expr=x0*2 x0=@x y0=@t\nsoftmax x=@t axis=-1 y=@y scale=0.5\n",
+         "softmax has a scale of 0.5"},
+        {SOFT "input m = f32:3x5x7\ninput n = f32:7\npointwise expr=x0+x1 x0=@x x1=@n y0=@t\n"
+              "softmax x=@t axis=-1 y=@y mask=@m\n",
+         "softmax has a mask"},
+        {SOFT "scalar s = 2\npointwise expr=x0*s0 x0=@x y0=@t s0=@s\nsoftmax x=@t axis=-1 y=@y\n",
+         "is no factor"},
+        {"input x = f32:7\ninput z = f32:5x7\noutput y\npointwise expr=x0*2+x1 x0=@x x1=@z y0=@t\n"
+         "softmax x=@t axis=-1 y=@y\n",
+         "its logits are repeated"},
+        {SOFT
+         "input m = s32:7\npointwise expr=x0+x1 x0=@x x1=@m y0=f32@t\nsoftmax x=@t axis=-1 y=@y\n",
+         "x1, of s32, is no mask"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        stays(refused[i].text, 2, refused[i].words);
+}
+
+#define PARTS                                                                                      \
+    "reduce kind=max axes=-1 keepdims=1 x=@x y=@m\n"                                               \
+    "pointwise expr=x0-x1 x0=@x x1=@m y0=@d\npointwise expr=exp(x0) x0=@d y0=@e\n"
+
+static void softmax_is_found_in_parts(void **state)
+{
+    (void)state;
+    fuses_to(SOFT PARTS
+             "reduce axes=-1 keepdims=1 x=@e y=@s\npointwise expr=x0/x1 x0=@e x1=@s y0=@y\n",
+             1, 2);
+    fuses_to(
+        SOFT
+        "input l = f32:3x5x7\npointwise expr=x0*0.5 x0=@l y0=@z\n"
+        "reduce kind=max axes=1 keepdims=1 x=@z y=@m\n"
+        "pointwise expr=exp(x0-x1) x0=@z x1=@m y0=@e\n"
+        "reduce axes=1 keepdims=1 x=@e y=@s\npointwise expr=x0/x1+x2 x0=@e x1=@s x2=@x y0=@y\n",
+        5, 0);
+    fuses_to("input l = f32:3x5x7\noutput y\npointwise expr=x0*0.5 x0=@l y0=@z\n"
+             "reduce kind=max axes=1 keepdims=1 x=@z y=@m\n"
+             "pointwise expr=exp(x0-x1) x0=@z x1=@m y0=@e\n"
+             "reduce axes=1 keepdims=1 x=@e y=@s\npointwise expr=x0/x1 x0=@e x1=@s y0=@y\n",
+             1, 2);
+    stays(SOFT "output m\n" PARTS
+               "reduce axes=-1 keepdims=1 x=@e y=@s\npointwise expr=x0/x1 x0=@e x1=@s y0=@y\n",
+          4, "m, which node 0 makes, is an output of the graph");
+    stays(SOFT "output z\n" PARTS
+               "reduce axes=-1 keepdims=1 x=@e y=@s\npointwise expr=x0/x1 x0=@e x1=@s y0=@y\n"
+               "pointwise expr=x0*2 x0=@e y0=@z\n",
+          5, "e is read 3 times, by the softmax 2");
+    /* over other dimensions it is none */
+    fuses_to(SOFT PARTS
+             "reduce axes=1 keepdims=1 x=@e y=@s\npointwise expr=x0/x1 x0=@e x1=@s y0=@y\n",
+             4, 1);
+}
+
+#define QKV    "input q = f32:2x3x9x8\ninput k = f32:2x3x11x8\ninput v = f32:2x3x11x6\noutput o\n"
+#define SCORES "gemm a=@q b=f32:2x3x8x11:264x88x1x8@k c=@s\n"
+#define VALUES "gemm a=@p b=@v c=@o\n"
+
+static void attention_is_found(void **state)
+{
+    (void)state;
+    fuses_to(QKV SCORES "softmax x=@s axis=-1 y=@p\n" VALUES, 1, 1);
+    fuses_to(QKV SCORES
+             "pointwise expr=x0*0.35355339 x0=@s y0=@t\nsoftmax x=@t axis=3 y=@p\n" VALUES,
+             1, -1);
+    fuses_to(QKV "input m = f32:2x1x9x11\n" SCORES
+                 "pointwise expr=x0*0.5 x0=@s y0=@t\npointwise expr=x0+x1 x0=@t x1=@m y0=@u\n"
+                 "softmax x=@u axis=-1 y=@p\n" VALUES,
+             1, -1);
+    /* causal, from the places of an element */
+    fuses_to(QKV "pointwise expr=where(i3<=i2,0,-inf) y0=f32:1x1x9x11@m\noutput m\n" SCORES
+                 "pointwise expr=x0+x1 x0=@s x1=@m y0=@u\nsoftmax x=@u axis=-1 y=@p\n" VALUES,
+             2, -1);
+    /* heads alone; products that scale; weights of 16 bits */
+    fuses_to("input q = f32:4x9x8\ninput k = f32:4x8x11\ninput v = f32:4x11x6\noutput o\n"
+             "gemm a=@q b=@k c=@s alpha=0.25\nsoftmax x=@s axis=2 y=@p\n" VALUES,
+             1, 1);
+    fuses_to("input q = f32:9x8\ninput k = f32:8x11\ninput v = f32:11x6\noutput o\n"
+             "gemm a=@q b=@k c=@s\nsoftmax x=@s axis=1 y=@p\n" VALUES,
+             1, 1);
+    stays(QKV "output p\n" SCORES "softmax x=@s axis=-1 y=@p\n" VALUES, 3,
+          "p, which node 1 makes, is an output of the graph");
+    stays(QKV SCORES "softmax x=@s axis=-1 log=1 y=@p\n" VALUES, 3, "it is no plain softmax");
+    stays(QKV SCORES "softmax x=@s axis=2 y=@p\n" VALUES, 3,
+          "the softmax is over dimension 2, not the last");
+    stays(QKV SCORES "softmax x=@s axis=-1 y=@p\ngemm a=@p b=@v c=@o alpha=2\n", 3,
+          "alpha of the second product is 2");
+    stays(QKV SCORES "softmax x=@s axis=-1 y=@p\ngemm a=@p b=@v c=@o epilogue=relu\n", 3,
+          "a product has more than a, b and c");
+    stays("scalar f = 0.5\n" QKV "gemm a=@q b=f32:2x3x8x11:264x88x1x8@k c=@s alpha=@f\n"
+          "softmax x=@s axis=-1 y=@p\n" VALUES,
+          3, "alpha of a product is a run-time scalar");
+    stays("input q = f32:2x1x2x9x8\ninput k = f32:2x1x2x8x11\ninput v = f32:2x1x2x11x6\noutput o\n"
+          "gemm a=@q b=@k c=@s\nsoftmax x=@s axis=-1 y=@p\n" VALUES,
+          3, "a product of rank 5, attention has 4");
+}
+
 static void rewrites_are_left_out_by_name(void **state)
 {
     (void)state;
@@ -212,6 +342,9 @@ int main(void)
         cmocka_unit_test(chains_become_one_expression),
         cmocka_unit_test(chains_are_refused),
         cmocka_unit_test(reductions_take_a_map),
+        cmocka_unit_test(softmax_takes_scale_and_mask),
+        cmocka_unit_test(attention_is_found),
+        cmocka_unit_test(softmax_is_found_in_parts),
         cmocka_unit_test(rewrites_are_left_out_by_name),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

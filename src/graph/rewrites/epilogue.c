@@ -274,7 +274,7 @@ static mica_status replace(graph_rewriting *r, int from, int node, const void *o
     }
     *tensor_of(op, desc, result) = *y;
     fresh.binds[graph_bind_of(&fresh, result)].tensor = n->binds[graph_bind_of(n, of_node)].tensor;
-    return graph_merge(r, from, node, &fresh, desc, why);
+    return graph_merge(r, &from, 1, node, &fresh, desc, why);
 }
 
 static mica_status try_bind(graph_rewriting *r, int node, int bind, const void *desc, mica_why *why)

@@ -69,7 +69,7 @@ static mica_status join(graph_rewriting *r, int from, int node, int hole, const 
         graph_node_free(&fresh);
         return status;
     }
-    return graph_merge(r, from, node, &fresh, &d, why);
+    return graph_merge(r, &from, 1, node, &fresh, &d, why);
 }
 
 static mica_status apply(graph_rewriting *r, int node, mica_why *why)
