@@ -123,6 +123,8 @@ extern "C"
     __device__ float fmaf(float a, float b, float c);
     __device__ double ldexp(double v, int e);
     __device__ float ldexpf(float v, int e);
+    __device__ double frexp(double v, int *e);
+    __device__ float frexpf(float v, int *e);
     __device__ void sincos(double v, double *sine, double *cosine);
     __device__ void sincosf(float v, float *sine, float *cosine);
     __device__ int abs(int v);

@@ -722,7 +722,27 @@ def linear_cross_entropy(fields, t):
     return call
 
 
+def lrn(fields, t):
+    """Odd sizes alone: PyTorch's windows of even size lie on the other side."""
+    size, kind = int(fields.get("size", 5)), fields.get("kind", "across")
+    alpha, beta, k = (float(fields.get(n, v)) for n, v in (("alpha", 1e-4), ("beta", 0.75), ("k", 1)))
+    if size % 2 == 0 or fields.get("sum") == "1" or kind != "across" and t["x"].dim() != 4:
+        raise NotImplementedError("even sizes, sums, and within channels other axes than two")
+
+    def result(x, means):
+        if kind == "across":
+            return F.local_response_norm(x, size, alpha, beta, k)
+        centred = x if means is None else x - means
+        return x * torch.pow(k + alpha * F.avg_pool2d(centred * centred, size, 1, size // 2), -beta)
+
+    if fields.get("pass") != "bwd":
+        return lambda: {"y": result(t["x"], t.get("means"))}
+    wanted = {n: t[n].detach().requires_grad_() for n in ("x", "means") if n in t and (n == "x" or "dmeans" in t)}
+    y = result(wanted["x"], wanted.get("means", t.get("means")))
+    return lambda: dict(zip(("dx", "dmeans"), torch.autograd.grad(y, list(wanted.values()), t["dy"], retain_graph=True)))
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
-                moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize,
+                moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize, lrn=lrn,
                 quantized_gemm=quantized_gemm, sample=sample, linear_cross_entropy=linear_cross_entropy)

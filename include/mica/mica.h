@@ -51,6 +51,7 @@
 #include "mica/resize.h"               /* resize */
 #include "mica/pointwise.h"            /* pointwise */
 #include "mica/norm.h"                 /* norm */
+#include "mica/lrn.h"                  /* lrn */
 #include "mica/softmax.h"              /* softmax */
 #include "mica/attention.h"            /* attention */
 #include "mica/attention_merge.h"      /* attention_merge */

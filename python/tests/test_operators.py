@@ -290,6 +290,25 @@ class Others(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "a window spans 7"):
             mica.im2col(x, kernel=(2, 7))
 
+    def test_local_response(self):
+        """Squares of three channels, and of 3 x 3 elements after means; gradients by differences."""
+        x, means = normal(2, 4, 5, 6).astype(np.float64), normal(2, 4, 5, 6).astype(np.float64)
+        beside = np.pad(x * x, ((0, 0), (1, 1), (0, 0), (0, 0)))
+        sums = beside[:, :-2] + beside[:, 1:-1] + beside[:, 2:]
+        np.testing.assert_allclose(mica.lrn(x, size=3, alpha=0.5, k=2), x * (2 + 0.5 / 3 * sums) ** -0.75, rtol=1e-12)
+        fields = dict(kind="divisive", size=3, sum=True, alpha=0.25)
+        beside = np.pad((x - means) ** 2, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        sums = sum(beside[:, :, i:i + 5, j:j + 6] for i in range(3) for j in range(3))
+        y = mica.lrn(x, means, **fields)
+        np.testing.assert_allclose(y, x * (1 + 0.25 * sums) ** -0.75, rtol=1e-12)
+        dy = normal(2, 4, 5, 6).astype(np.float64)
+        dx, dmeans = mica.lrn(x=x, means=means, dy=dy, dmeans="f64", pass_="bwd", **fields)
+        for of, found in ((x, dx), (means, dmeans)):
+            step = np.zeros_like(x)
+            step[1, 2, 0, 3] = 1e-6
+            up, down = (mica.lrn(x + s * (of is x), means + s * (of is means), **fields) for s in (step, -step))
+            self.assertAlmostEqual(float(((up - down) * dy).sum() / 2e-6), float(found[1, 2, 0, 3]), places=6)
+
     def test_recurrent_nets(self):
         """A gated unit by NumPy, and an LSTM whose second sequence ends earlier, backward too."""
         def sigmoid(v):

@@ -601,14 +601,8 @@ def global_reduce(node):
 
 @rule("LRN")
 def local_response(node):
-    """Means of squares over neighbouring channels: pooling along the channels."""
     x, = node.inputs
-    size, alpha, beta, bias = node("size"), node("alpha", 1e-4), node("beta", 0.75), node("bias", 1.0)
-    n, c = x.shape[:2]
-    squares = expression(node, "square(x0)", x).reshape(n, 1, c, -1)
-    before, after = [(size - 1) // 2, 0], [size - 1 - (size - 1) // 2, 0]
-    means = node.run("pool", mode="avg", x=squares, window=[size, 1], stride=[1, 1], **pad_fields(before, after))
-    return [expression(node, f"x0/pow({number(bias)}+{number(alpha)}*x1,{number(beta)})", x, means.reshape(x.shape))]
+    return [node.run("lrn", x=x, size=node("size"), alpha=node("alpha", 1e-4), beta=node("beta", 0.75), k=node("bias", 1.0))]
 
 
 # ---- normalisations ----

@@ -287,6 +287,13 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     return y.squeeze(0) if lone else y
 
 
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """F.local_response_norm of batches with channels."""
+    if input.dim() < 3:
+        raise ValueError(f"the input has {input.dim()} dimensions, at least 3 are needed")
+    return _call("lrn", x=input, size=size, alpha=alpha, beta=beta, k=k, extra="before")[0]
+
+
 def _entropy(x, target, weight, reduction, **fields):
     """Of x without a batch too, whose only row is one of a batch."""
     dtype, device, lone = x.dtype, x.device.type, x.dim() == 1

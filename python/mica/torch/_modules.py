@@ -81,6 +81,10 @@ def _adaptive_avg_pool(self, input):
     return F.adaptive_avg_pool(input, self.output_size)
 
 
+def _local_response_norm(self, input):
+    return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+
 def _upsample(self, input):
     return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
 
@@ -159,7 +163,8 @@ _FORWARDS = {
     nn.BatchNorm3d: _batch_norm, nn.MaxPool1d: _max_pool, nn.MaxPool2d: _max_pool, nn.MaxPool3d: _max_pool,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool, nn.AdaptiveAvgPool2d: _adaptive_avg_pool,
-    nn.AdaptiveAvgPool3d: _adaptive_avg_pool, nn.Upsample: _upsample, nn.UpsamplingNearest2d: _upsample,
+    nn.AdaptiveAvgPool3d: _adaptive_avg_pool, nn.LocalResponseNorm: _local_response_norm,
+    nn.Upsample: _upsample, nn.UpsamplingNearest2d: _upsample,
     nn.UpsamplingBilinear2d: _upsample, nn.Softmax: _softmax, nn.LogSoftmax: _log_softmax, nn.CTCLoss: _ctc,
     nn.CrossEntropyLoss: _cross_entropy, nn.NLLLoss: _nll, nn.ReLU: _act("relu"), nn.SiLU: _act("silu"),
     nn.Sigmoid: _act("sigmoid"),

@@ -190,6 +190,16 @@ def _():
     return lambda x: M.unfold(x, (2, 3), (1, 2), (1, 0), (2, 1)), (doubles(2, 3, 5, 6),)
 
 
+@gradient("lrn")
+def _():
+    return lambda x: M.local_response_norm(x, 4, 0.7, k=1.5), (doubles(2, 5, 3, 2),)
+
+
+@gradient("lrn")
+def _():
+    return lambda x, m: _call("lrn", x=x, means=m, kind="divisive", size=3, alpha=1.0)[0], (doubles(2, 2, 3, 4), doubles(2, 2, 3, 4))
+
+
 @gradient("cross_entropy")
 def _():
     weight = doubles(5).detach().abs() + 0.5
@@ -886,6 +896,27 @@ class Functions(unittest.TestCase):
             M.interpolate(torch.randn(1, 1, 4, 4), 2, mode="bilinear", align_corners=True, antialias=True)
         with self.assertRaisesRegex(ValueError, "either size or scale_factor"):
             M.interpolate(torch.randn(1, 1, 4, 4))
+
+    def test_local_response_norm(self):
+        """As F.local_response_norm, odd and even sizes, in both orders in memory; the module is replaced."""
+        for shape, size in itertools.product(((2, 7, 5), (2, 7, 3, 4), (2, 7, 2, 3, 2)), (1, 4, 5)):
+            for last in (False, True) if len(shape) > 3 else (False,):
+                with self.subTest(shape=shape, size=size, last=last):
+                    x = torch.randn(shape, dtype=torch.float64)
+                    if last:
+                        x = x.to(memory_format=torch.channels_last if len(shape) == 4 else torch.channels_last_3d)
+                    x.requires_grad_()
+                    want, got = (f(x, size, 0.3, 0.75, 2.0) for f in (F.local_response_norm, M.local_response_norm))
+                    torch.testing.assert_close(got, want)
+                    dy = torch.randn_like(want)
+                    torch.testing.assert_close(*(torch.autograd.grad(y, x, dy)[0] for y in (got, want)))
+        model = nn.Sequential(nn.LocalResponseNorm(3))
+        x = torch.randn(2, 5, 4, 3)
+        want = model(x)
+        self.assertEqual(M.replace(model).left, {})
+        torch.testing.assert_close(model(x), want)
+        with self.assertRaisesRegex(ValueError, "at least 3"):
+            M.local_response_norm(torch.randn(2, 3), 5)
 
     def test_upsample_is_replaced(self):
         model = nn.Sequential(nn.Upsample(scale_factor=2), nn.Upsample((9, 7), mode="bilinear", align_corners=True),
