@@ -16,6 +16,14 @@
  *
  * projection=P: an lstm's h' is S (o tanh(c')), S of P x H: PyTorch's proj_size, cuDNN's projSize.
  *
+ * skip_input: W x of the first layer is x for each gate, W not there, and I is H: cuDNN's
+ * SKIP_INPUT.
+ *
+ * dropout: what a layer takes of the one before is y through mica/random.h's dropout, of that
+ * share, forward and in gradients alike: element (step, sequence, i) behind layer l has the index
+ * ((l T + step) B + sequence) D P + i. rng holds {seed, offset}; every pass gets the same. Results
+ * (states, hy) are those in front of it. Leave dropout out for inference.
+ *
  * clip bounds values by clip_low and clip_high: `cells` c' of an lstm, before h' is made of it, as
  * cuDNN's RNN_CLIP_MINMAX does; `gates` what is in front of sigmoid, tanh and relu, as ONNX's clip
  * (-a and a) does, forward and without `states`. NaN stays, or with clip_nan becomes clip_low. c'
@@ -37,7 +45,8 @@
  *                 and `states` that the cell has; without, inference
  *   bwd_data      the gradients of y, hy and cy in `y`, `hy` and `cy` (those not given are 0); w,
  *                 gates, cells, states -> gradients of x, hx and cx in `x`, `hx` and `cx`, and dz
- *   bwd_weights   x, states, inner, dz -> the gradient of w in `w`
+ *   bwd_weights   x, states, inner, dz -> the gradient of w in `w`, to which the scalar beta times
+ *                 what was there is added; no other pass knows beta
  *
  * gates are i f g o of an lstm, r z n and R h + r of n of a gru (R (r h) + r with reset_before),
  * behind their functions, in the type of sums; a cell without gates has none. cells and states are
@@ -94,8 +103,10 @@ enum {
     MICA_RNN_CELLS,
     MICA_RNN_STATES,
     MICA_RNN_DZ,
-    MICA_RNN_INNER
+    MICA_RNN_INNER,
+    MICA_RNN_RNG
 };
+enum { MICA_RNN_BETA }; /* of bwd_weights */
 
 typedef struct mica_rnn_desc {
     mica_rnn_pass pass;   /* 0 means fwd */
@@ -124,6 +135,9 @@ typedef struct mica_rnn_desc {
     double clip_low;    /* 0 means 0 */
     double clip_high;   /* 0 means 0 */
     bool clip_nan;      /* NaN is clipped to clip_low; 0 means no */
+    bool skip_input;    /* the first layer has no W; 0 means no */
+    double dropout;     /* share that is dropped between layers; 0 means none */
+    mica_tensor rng;    /* dropout: s64, 2 elements; 0 means inferred with dropout */
 } mica_rnn_desc;
 
 /* Makes a plan; see mica_plan_create. */
@@ -162,7 +176,7 @@ static inline mica_rnn_matrix mica_rnn_weight(const mica_rnn_desc *desc, int64_t
     const int64_t layers = desc->layers ? desc->layers : 1;
     const int64_t out = desc->projection ? desc->projection : h;
     const int64_t rows = mica_rnn_gates(desc->cell) * h, last = desc->projection * h;
-    const int64_t first = desc->x.dims[2], later = sides * out; /* inputs */
+    const int64_t first = desc->skip_input ? 0 : desc->x.dims[2], later = sides * out; /* inputs */
     const int64_t biases = desc->bias == MICA_RNN_BIAS_TWO ? 2 : desc->bias == MICA_RNN_BIAS_ONE;
     mica_rnn_matrix m = {0, rows, layer ? later : first};
     if (part == MICA_RNN_PART_W || part == MICA_RNN_PART_R || part == MICA_RNN_PART_S) {

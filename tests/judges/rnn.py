@@ -8,7 +8,9 @@
 nn.RNN, nn.LSTM and nn.GRU in f64, on whole and on packed sequences, with their gradients. A GRU that resets before its
 product is ONNX Runtime's with linear_before_reset=0; its gradient is autograd's of the same formula, whose values must
 be ONNX Runtime's. An LSTM whose cell is clipped is autograd's of the formula which without the clip is nn.LSTM's; nets
-whose gates are clipped are the formula, whose values must be ONNX Runtime's, and have no gradients. Operands are made by a rule that the test knows, so results alone are written."""
+whose gates are clipped are the formula, whose values must be ONNX Runtime's, and have no gradients. Dropout multiplies the formula's y by a mask
+which is Philox4x32-10 of NumPy's integers, by the rule of include/mica/random.h; without an input's weights they are
+those that hand it on to each gate. Operands are made by a rule that the test knows, so results alone are written."""
 import numpy as np
 import onnx
 import onnxruntime
@@ -34,6 +36,12 @@ MORE = [("lstm", 0, 3, 1, 0, "two", 1, 0, 2, ""), ("lstm", 0, 2, 2, 1, "two", 1,
         ("lstm", 0, 2, 1, 1, "two", 1, 1, 1, "cells"), ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "gates"),
         ("gru", 0, 3, 1, 1, "two", 1, 1, 0, "gates"), ("gru", 1, 3, 1, 0, "two", 1, 1, 0, "gates"),
         ("tanh", 0, 4, 1, 1, "two", 1, 0, 0, "gates"), ("relu", 0, 4, 1, 0, "two", 1, 1, 0, "gates")]
+# Dropout, and inputs that are skipped.
+DROPPED = [("lstm", 0, 2, 2, 1, "two", 1, 1, 0, "", 0.25, 0), ("gru", 0, 2, 3, 0, "one", 1, 0, 0, "", 0.5, 0),
+           ("lstm", 0, 3, 2, 0, "two", 0, 1, 2, "", 0.375, 0), ("tanh", 0, 2, 2, 1, "two", 1, 0, 0, "", 0.75, 0),
+           ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "", 0, 1), ("gru", 0, 3, 1, 0, "two", 1, 0, 0, "", 0, 1),
+           ("relu", 0, 3, 2, 0, "none", 1, 1, 0, "", 0.5, 1)]
+SEED, OFFSET = 0x123456789abc, 7  # of the test
 CLIP = {"cells": (-0.375, 0.25), "gates": (-0.625, 0.625)}
 X, W, HX, CX, DY, DHY, DCY = range(1, 8)  # salts
 
@@ -44,14 +52,30 @@ def made(salt, *shape):
     return torch.from_numpy((((i + 3) * 7919 * (2 * salt + 1) // 5) % 1024 / 512.0 - 1).reshape(shape))
 
 
-def parts(cell, hidden, layers, sides, bias, flat, projection=0):
+def mask(layer, rate, *shape):
+    """What dropout multiplies y behind a layer by: words of Philox4x32-10 by the element's index."""
+    count, result = int(np.prod(shape)), []
+    for i in range(layer * count, (layer + 1) * count):
+        word, key = [i // 4 % 2**32, i // 4 >> 32, 0, OFFSET], [SEED % 2**32, SEED >> 32]
+        for _ in range(10):
+            a, b = word[0] * 0xD2511F53, word[2] * 0xCD9E8D57
+            word = [b >> 32 ^ word[1] ^ key[0], b % 2**32, a >> 32 ^ word[3] ^ key[1], a % 2**32]
+            key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+        result.append(0 if word[i % 4] < int(rate * 2**32) else 1 / (1 - rate))
+    return torch.tensor(result, dtype=torch.float64).view(shape)
+
+
+def parts(cell, hidden, layers, sides, bias, flat, projection=0, skip=0):
     """Of every layer and direction W, R, b, r, and the projection."""
     rows, out, result, at = GATES[cell] * hidden, projection or hidden, [], 0
     for layer in range(layers):
         for _ in range(sides):
             width = sides * out if layer else INPUTS
-            w = flat[at:at + rows * width].view(rows, width)
-            at += rows * width
+            if skip and not layer:
+                w = torch.eye(hidden, dtype=flat.dtype).repeat(GATES[cell], 1)
+            else:
+                w = flat[at:at + rows * width].view(rows, width)
+                at += rows * width
             r = flat[at:at + rows * out].view(rows, out)
             at += rows * out
             last = flat[at:at + projection * hidden].view(projection, hidden)
@@ -66,21 +90,21 @@ def parts(cell, hidden, layers, sides, bias, flat, projection=0):
     return result
 
 
-def count(cell, hidden, layers, sides, bias, projection=0):
+def count(cell, hidden, layers, sides, bias, projection=0, skip=0):
     rows, out = GATES[cell] * hidden, projection or hidden
-    matrices = sides * rows * (INPUTS + out) + (layers - 1) * sides * rows * (sides * out + out)
+    matrices = sides * rows * ((0 if skip else INPUTS) + out) + (layers - 1) * sides * rows * (sides * out + out)
     each = {"two": 2, "one": 1, "none": 0}[bias] * rows + projection * hidden
     return matrices + layers * sides * each
 
 
-def by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection=0):
+def by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection=0, skip=0):
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
     more = {"nonlinearity": cell} if cell in ("tanh", "relu") else {}
     if projection:
         more["proj_size"] = projection
     net = kind(INPUTS, hidden, layers, bidirectional=sides == 2, dtype=torch.float64, **more)
     names = [name for name, _ in net.named_parameters()]
-    given = [t for own in parts(cell, hidden, layers, sides, bias, flat, projection) for t in own]
+    given = [t for own in parts(cell, hidden, layers, sides, bias, flat, projection, skip) for t in own]
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False) if lengths else x
     state = (hx, cx) if cell == "lstm" else hx
     y, last = torch.func.functional_call(net, dict(zip(names, given)), (packed, state))
@@ -109,9 +133,9 @@ def step(cell, reset, hidden, own, x, h, c, clip):
     return (own[4] @ h if len(own) > 4 else h), c
 
 
-def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip):
+def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip, dropout=0, skip=0):
     hs, cs, out = [], [], projection or hidden
-    nets = parts(cell, hidden, layers, sides, bias, flat, projection)
+    nets = parts(cell, hidden, layers, sides, bias, flat, projection, skip)
     for layer in range(layers):
         ys = []
         for side in range(sides):
@@ -128,6 +152,8 @@ def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths,
                 cs.append(c)
             ys.append(torch.stack(columns, 1))
         x = torch.cat(ys, 2)
+        if dropout and layer + 1 < layers:
+            x = x * mask(layer, dropout, *x.shape)
     hy, cy = (torch.stack(s).view(layers * sides, BATCH, -1) for s in (hs, cs))
     return (x, hy, cy) if cell == "lstm" else (x, hy)
 
@@ -193,9 +219,11 @@ def main():
     print(f" * Written by tests/judges/rnn.py with PyTorch {torch.__version__.split('+')[0]}, ONNX Runtime"
           f" {onnxruntime.__version__}: fields, whether there")
     print(" * are lengths; y, hy, cy, dx, dhx, dcx, dw. */\n/* clang-format off */")
-    for cell, reset, hidden, layers, both, bias, begins, cut, projection, clip in [row + (0, "") for row in ROWS] + MORE:
+    rows = [row + (0, "") for row in ROWS] + MORE
+    for row in [row + (0, 0) for row in rows] + DROPPED:
+        cell, reset, hidden, layers, both, bias, begins, cut, projection, clip, dropout, skip = row
         sides, lstm, out = 1 + both, cell == "lstm", projection or hidden
-        n = count(cell, hidden, layers, sides, bias, projection)
+        n = count(cell, hidden, layers, sides, bias, projection, skip)
         x, flat = made(X, STEPS, BATCH, INPUTS), made(W, n)
         hx, cx = (made(salt, layers * sides, BATCH, units) if begins else
                   torch.zeros(layers * sides, BATCH, units, dtype=torch.float64) for salt, units in ((HX, out), (CX, hidden)))
@@ -203,22 +231,26 @@ def main():
         for t in operands:
             t.requires_grad_()
         lengths = LENGTHS if cut else None
-        results = by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip)
+        net = (hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection)
+        results = by_steps(cell, reset, *net, clip, dropout, skip)
         if clip == "gates":
             check_clipped(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results)
         elif reset:
             check_before(hidden, sides, bias, x, flat, hx, lengths, *results)
         else:
-            known = by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection)
-            plain = by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, "")
+            known, plain = by_torch(cell, *net, skip), by_steps(cell, reset, *net, "", 0, skip)
             assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(plain, known))
-            assert not clip or any((a - b).abs().max() > 0.01 for a, b in zip(plain, results))
-            results = results if clip else known
+            assert not (clip or dropout) or any((a - b).abs().max() > 0.01 for a, b in zip(plain, results))
+            results = results if clip or dropout else known
         sum((r * made(salt, *r.shape)).sum() for r, salt in zip(results, (DY, DHY, DCY))).backward()
         fields = (f"cell={cell} hidden={hidden} layers={layers} bidirectional={both} bias={bias} "
                   f"reset_before={reset}")
         if projection:
             fields += f" projection={projection}"
+        if dropout:
+            fields += f" dropout={dropout}"
+        if skip:
+            fields += " skip_input=1"
         if clip:
             fields += " clip={} clip_low={} clip_high={}".format(clip, *CLIP[clip])
         grads = [None] * 4 if clip == "gates" else [x.grad, hx.grad, cx.grad if lstm else None, flat.grad]

@@ -17,6 +17,7 @@ static const struct judged {
 enum { SALT_X = 1, SALT_W, SALT_HX, SALT_CX, SALT_DY, SALT_DHY, SALT_DCY };
 enum { ALL = 3000 };
 static double lengths[BATCH] = {2, 4, 1};
+static double rng[] = {0x123456789abc, 7}; /* seed and offset of the script */
 
 /* As made() of the script: multiples of 1/512 from -1 on. */
 static double *made(int salt, double *to, int64_t n)
@@ -52,7 +53,7 @@ static void before_judges(void **state)
             assert_int_equal(count_of(line, MICA_RNN_W), j->weights);
             run_ok(engines[e], line,
                    VALUES(made(SALT_X, x, 36), made(SALT_W, w, j->weights), made(SALT_HX, hx, 24),
-                          made(SALT_CX, cx, 24), lengths, y, hy, cy));
+                          made(SALT_CX, cx, 24), lengths, y, hy, cy, [MICA_RNN_RNG] = rng));
             if (differences(y, j->y, count_of(line, MICA_RNN_Y), 1e-14, 1e-13))
                 fail_msg("%s: y", line);
             if (differences(hy, j->hy, count_of(line, MICA_RNN_HY), 1e-14, 1e-13))
@@ -87,27 +88,26 @@ static void gradients_before_judges(void **state)
             made(SALT_X, x, 36), made(SALT_W, w, j->weights);
             line_of(j, "fwd", lstm ? "hx=f64 cx=f64 states=f64" : "hx=f64 states=f64", line,
                     sizeof line);
-            run_ok(engines[e], line,
-                   VALUES(x, w, hx, cx, lengths,
-                          y, [MICA_RNN_GATES] = gates, [MICA_RNN_CELLS] = cells,
-                          [MICA_RNN_STATES] = states, [MICA_RNN_INNER] = inner));
+            run_ok(
+                engines[e], line,
+                VALUES(x, w, hx, cx, lengths, y, [MICA_RNN_GATES] = gates, [MICA_RNN_CELLS] = cells,
+                       [MICA_RNN_STATES] = states, [MICA_RNN_INNER] = inner, [MICA_RNN_RNG] = rng));
             double dhx[24], dcx[24], dy[96], dhy[24], dcy[24];
             made(SALT_DY, dy, 96), made(SALT_DHY, dhy, 24), made(SALT_DCY, dcy, 24);
             line_of(j, "bwd_data", lstm ? "hx=f64 cx=f64 hy=f64 cy=f64" : "hx=f64 hy=f64", line,
                     sizeof line);
             run_ok(engines[e], line,
-                   VALUES(dx, w, dhx, dcx, lengths, dy, dhy, dcy, gates, cells, states, dz));
+                   VALUES(dx, w, dhx, dcx, lengths, dy, dhy, dcy, gates, cells, states,
+                          dz, [MICA_RNN_RNG] = rng));
             if (differences(dx, j->dx, 36, 1e-13, 1e-12)) fail_msg("%s: dx", line);
             const int64_t all = count_of(line, MICA_RNN_HX);
             if (differences(dhx, j->dhx, all, 1e-13, 1e-12)) fail_msg("%s: dhx", line);
             const int64_t cells_of = count_of(line, MICA_RNN_CX);
             if (lstm && differences(dcx, j->dcx, cells_of, 1e-13, 1e-12)) fail_msg("%s: dcx", line);
             line_of(j, "bwd_weights", "", line, sizeof line);
-            run_ok(
-                engines[e], line,
-                VALUES(
-                    x,
-                    dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz, [MICA_RNN_INNER] = inner));
+            run_ok(engines[e], line,
+                   VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz,
+                          [MICA_RNN_INNER] = inner, [MICA_RNN_RNG] = rng));
             if (differences(dw, j->dw, j->weights, 1e-13, 1e-12)) fail_msg("%s: dw", line);
         }
 }
@@ -132,6 +132,42 @@ static void gradients_of_weights(void **state)
         run_ok(engines[e], "rnn pass=bwd_weights cell=lstm x=f64:4x3x3:3x12x1 hidden=2",
                VALUES(x, apart, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
         assert_int_equal(differences(dw, apart, 56, 1e-14, 1e-13), 0);
+    }
+}
+
+/* beta adds to what was there. */
+static void gradients_added(void **state)
+{
+    (void)state;
+    double x[36], dw[WEIGHTS], more[WEIGHTS], states[ALL], dz[ALL];
+    made(SALT_X, x, 36), made(SALT_HX, states, ALL), made(SALT_DY, dz, ALL);
+    for (int e = 0; e < 2; e++) {
+        run_ok(engines[e], "rnn pass=bwd_weights cell=gru x=f64:4x3x3 hidden=2 layers=2",
+               VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+        made(SALT_W, more, WEIGHTS);
+        run_ok(engines[e], "rnn pass=bwd_weights cell=gru x=f64:4x3x3 hidden=2 layers=2 beta=0.5",
+               VALUES(x, more, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz));
+        double old[WEIGHTS];
+        made(SALT_W, old, WEIGHTS);
+        for (int i = 0; i < 78; i++) dw[i] += 0.5 * old[i];
+        assert_int_equal(differences(dw, more, 78, 1e-14, 1e-13), 0);
+    }
+}
+
+/* With one layer there is nothing between layers, and no rng; all of it dropped, the second layer's
+ * input is 0. */
+static void dropout_between_layers(void **state)
+{
+    (void)state;
+    double x[36], w[WEIGHTS], zero[24] = {0}, plain[24], y[24];
+    made(SALT_X, x, 36), made(SALT_W, w, WEIGHTS);
+    for (int e = 0; e < 2; e++) {
+        run_ok(engines[e], "rnn cell=gru x=f64:4x3x3 hidden=2", VALUES(x, w, [5] = plain));
+        run_ok(engines[e], "rnn cell=gru x=f64:4x3x3 hidden=2 dropout=0.5", VALUES(x, w, [5] = y));
+        assert_memory_equal(plain, y, sizeof y);
+        run_ok(engines[e], "rnn cell=gru bias=none x=f64:4x3x3 hidden=2 layers=2 dropout=1",
+               VALUES(x, w, [MICA_RNN_Y] = y, [MICA_RNN_RNG] = rng));
+        assert_memory_equal(zero, y, sizeof y);
     }
 }
 
@@ -265,6 +301,12 @@ static void refusals(void **state)
     refuses("rnn x=f32:4x3x2 hidden=2 y=f32:4x3x4", "dimension 2 of y is 4, it must be 2");
     refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 reset_before=1",
             "reset_before is of gru, cell is lstm");
+    refuses("rnn x=f32:4x3x2 hidden=2 layers=2 dropout=1.5",
+            "dropout is 1.5, it must be at least 0 and at most 1");
+    refuses("rnn x=f32:4x3x2 hidden=2 layers=2 dropout=0.5 rng=s32:2",
+            "rng is s32, it must be s64");
+    refuses("rnn x=f32:4x3x2 hidden=3 skip_input=1",
+            "x has 2 inputs, with skip_input it must have hidden: 3");
     refuses("rnn cell=gru x=f32:4x3x2 hidden=2 projection=1", "projection is of lstm, cell is gru");
     refuses("rnn cell=lstm x=f32:4x3x2 hidden=2 projection=-1",
             "projection is -1, it must be from 1 to 2^24");
@@ -319,6 +361,8 @@ int main(void)
         cmocka_unit_test(before_judges),
         cmocka_unit_test(gradients_before_judges),
         cmocka_unit_test(gradients_of_weights),
+        cmocka_unit_test(gradients_added),
+        cmocka_unit_test(dropout_between_layers),
         cmocka_unit_test(ends_of_sequences),
         cmocka_unit_test(reverse_begins_at_the_last_step),
         cmocka_unit_test(batch_first),

@@ -2,6 +2,7 @@
  * Recurrent nets: tables, inference, checks, fills. */
 #include "ops/rnn/rnn.h"
 #include "base/random.h"
+#include "ops/random/random.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,6 +50,9 @@ static const mica_field fields[] = {
     FIELD(clip_low, F64, .infinite = true, .doc = "the lowest that is left"),
     FIELD(clip_high, F64, .infinite = true, .doc = "the highest"),
     FIELD(clip_nan, FLAG, .doc = "NaN is clipped to clip_low"),
+    FIELD(skip_input, FLAG, .doc = "the first layer takes x for each gate, without W"),
+    FIELD(dropout, F64, .zero = "none", .doc = "share of y that is dropped between layers"),
+    FIELD(rng, TENSOR, .zero = "inferred with dropout", .doc = "dropout: s64, {seed, offset}"),
 };
 
 rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
@@ -73,6 +77,11 @@ int64_t rnn_slopes(const mica_rnn_desc *d)
 int64_t rnn_slope_row(const mica_rnn_desc *d)
 {
     return rnn_slopes(d) * d->hidden + d->projection;
+}
+
+bool rnn_drops(const mica_rnn_desc *d)
+{
+    return d->dropout > 0 && d->layers > 1;
 }
 
 bool rnn_has_inner(const mica_rnn_desc *d)
@@ -145,7 +154,10 @@ static const mica_arg args[] = {
     /* infer knows where there is one */
     [MICA_RNN_INNER] = ARG(inner, MICA_OUT, MICA_UNUSED, MICA_IN, .types = MICA_FLOATS, .like = "x",
                            .dims = "LDxTxBxH", .same = "x", .with = "states"),
+    [MICA_RNN_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_IN, .types = MICA_TYPE(S64), .dims = "2"),
 };
+
+static const mica_scalar scalars[] = {[MICA_RNN_BETA] = {"beta", 0}};
 
 /* ---- checks ---- */
 
@@ -179,6 +191,10 @@ static mica_status infer(void *desc, mica_why *why)
                             (long long)s.layers, (long long)s.sides,
                             (long long)(s.gates * s.hidden), (long long)s.inputs,
                             (long long)s.steps, (long long)s.batch);
+    if (!rnn_drops(d))
+        memset(&d->rng, 0, sizeof d->rng);
+    else if (!mica_tensor_given(&d->rng))
+        d->rng.dtype = MICA_S64;
     const bool trains = d->pass == MICA_RNN_FWD && mica_tensor_given(&d->states);
     if (!rnn_has_inner(d) || d->pass == MICA_RNN_BWD_DATA)
         memset(&d->inner, 0, sizeof d->inner);
@@ -217,6 +233,11 @@ static mica_status check(const void *desc, mica_why *why)
     if (d->projection && d->cell != MICA_RNN_CELL_LSTM)
         return mica_invalid(why, "projection is of lstm, cell is %s", cells[d->cell]);
     MICA_TRY(check_clip(d, why));
+    if (!(d->dropout >= 0 && d->dropout <= 1))
+        return mica_invalid(why, "dropout is %g, it must be at least 0 and at most 1", d->dropout);
+    if (d->skip_input && d->x.dims[2] != d->hidden)
+        return mica_invalid(why, "x has %lld inputs, with skip_input it must have hidden: %lld",
+                            (long long)d->x.dims[2], (long long)d->hidden);
     const int packed[] = {MICA_RNN_GATES, MICA_RNN_CELLS, MICA_RNN_STATES, MICA_RNN_DZ,
                           MICA_RNN_INNER};
     for (int i = 0; i < 5; i++) {
@@ -241,7 +262,9 @@ static void cost(const void *desc, double *flops, double *bytes)
     const double last = (double)d->projection * (double)(s.sides * s.hidden * s.layers);
     (void)bytes;
     *flops = 2 * (double)s.steps * (double)s.batch *
-             (rows * ((double)s.inputs + h + (double)(s.layers - 1) * (later + h)) + last);
+             (rows * ((d->skip_input ? 0 : (double)s.inputs) + h +
+                      (double)(s.layers - 1) * (later + h)) +
+              last);
 }
 
 /* The longest sum, a bias, and the sums around it. */
@@ -311,9 +334,10 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
 {
     const mica_rnn_desc *d = desc;
     (void)scalars;
+    if (arg == MICA_RNN_RNG) return mica_random_fill_rng(d->rng, seed, values);
     if (arg == MICA_RNN_LENGTHS)
         fill_lengths(d, seed, values);
-    else if (arg == MICA_RNN_W)
+    else if (arg == MICA_RNN_W && d->pass != MICA_RNN_BWD_WEIGHTS)
         fill_weights(d, kind, seed, values);
     else if (d->pass == MICA_RNN_BWD_DATA && arg >= MICA_RNN_GATES)
         fill_reserve(d, arg, seed, values);
@@ -324,10 +348,13 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     return true;
 }
 
-/* Sums of products only. */
+/* Sums of products only, of a factor that dropout multiplies by a power of 2. */
 static bool exact(const void *desc)
 {
-    return ((const mica_rnn_desc *)desc)->pass == MICA_RNN_BWD_WEIGHTS;
+    const mica_rnn_desc *d = desc;
+    int e;
+    const bool plain = !rnn_drops(d) || d->dropout == 1 || frexp(1 / (1 - d->dropout), &e) == 0.5;
+    return d->pass == MICA_RNN_BWD_WEIGHTS && plain;
 }
 
 static const mica_engine *const engines[] = {&mica_rnn_cpu, &mica_engine_ref, &mica_rnn_cuda, NULL};
@@ -340,6 +367,8 @@ const mica_op mica_op_rnn = {
     .field_count = sizeof fields / sizeof *fields,
     .args = args,
     .arg_count = sizeof args / sizeof *args,
+    .scalars = scalars,
+    .scalar_count = sizeof scalars / sizeof *scalars,
     .infer = infer,
     .dim = dim,
     .check = check,

@@ -21,6 +21,8 @@ int64_t rnn_slopes(const mica_rnn_desc *d);
 int64_t rnn_slope_row(const mica_rnn_desc *d);
 /* Whether a step has a second product: of r h, or of what becomes h. */
 bool rnn_has_inner(const mica_rnn_desc *d);
+/* Whether there is dropout between layers. */
+bool rnn_drops(const mica_rnn_desc *d);
 
 void rnn_reference(const void *desc, const mica_view *v, const double *scalars);
 

@@ -61,3 +61,39 @@ mica_status rnn_add_kernel(mica_plan *plan, const char *file, const char *entry,
     const mica_kernel_spec spec = {file, entry, buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &w->kernels[phase]);
 }
+
+mica_dropout_desc rnn_dropout(const mica_rnn_desc *d, int64_t layer, int64_t unit, int64_t units,
+                              bool bwd)
+{
+    const rnn_sizes s = rnn_sizes_of(d);
+    const int64_t row = s.sides * s.out;
+    const mica_tensor t = mica_tensor_packed(s.type, 3, (int64_t[]){s.steps, s.batch, units});
+    return (mica_dropout_desc){.pass = bwd ? MICA_DROPOUT_BWD : MICA_DROPOUT_FWD,
+                               .p = d->dropout,
+                               .x = bwd ? (mica_tensor){0} : t,
+                               .dy = bwd ? t : (mica_tensor){0},
+                               .rng = d->rng,
+                               .first = layer * s.steps * s.batch * row + unit,
+                               .steps = {s.batch * row, row, 1}};
+}
+
+mica_status rnn_add_dropouts(mica_plan *plan, bool bwd, mica_plan **children)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const rnn_sizes *s = &((const rnn_walk *)plan->state)->s;
+    for (int64_t layer = 0; rnn_drops(d) && s->steps > 0 && layer + 1 < s->layers; layer++) {
+        const mica_dropout_desc t = rnn_dropout(d, layer, 0, s->sides * s->out, bwd);
+        MICA_TRY(rnn_add_child(plan, "dropout", &t, sizeof t, &children[layer]));
+    }
+    return MICA_OK;
+}
+
+mica_status rnn_run_dropout(const mica_run *r, size_t at, const mica_plan *child, void *data)
+{
+    if (!child) return MICA_OK;
+    mica_run run = {.size = sizeof run, .workspace = mica_at(r, at), .stream = r->stream};
+    run.args[MICA_DROPOUT_X] = run.args[MICA_DROPOUT_Y] = data;
+    run.args[MICA_DROPOUT_DY] = run.args[MICA_DROPOUT_DX] = data;
+    run.args[MICA_DROPOUT_RNG] = r->args[MICA_RNN_RNG];
+    return mica_plan_child_run(child, &run);
+}

@@ -5,6 +5,7 @@
 #define MICA_OPS_RNN_RNN_PARTS_H
 
 #include "mica/gemm.h"
+#include "mica/random.h"
 #include "mica/transform.h"
 #include "ops/rnn/rnn.h"
 
@@ -78,6 +79,14 @@ mica_status rnn_add_product(mica_plan *plan, int kind, mica_rnn_part part, int64
                             bool backward, mica_plan **child);
 mica_status rnn_add_kernel(mica_plan *plan, const char *file, const char *entry, const char *flag,
                            bool set, int phase);
+
+/* Dropout behind a layer, of rows of `units` from `unit` on within those of all directions; bwd: of
+ * their gradient. */
+mica_dropout_desc rnn_dropout(const mica_rnn_desc *d, int64_t layer, int64_t unit, int64_t units,
+                              bool bwd);
+/* Those behind each layer but the last, in place. */
+mica_status rnn_add_dropouts(mica_plan *plan, bool bwd, mica_plan **children);
+mica_status rnn_run_dropout(const mica_run *r, size_t at, const mica_plan *child, void *data);
 
 static inline int kind_of(int64_t layer)
 {

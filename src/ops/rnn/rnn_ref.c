@@ -3,6 +3,8 @@
 #include "base/memory.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
+#include "kernels/philox.h"
+#include "ops/random/random.h"
 #include "ops/rnn/rnn_truth.h"
 
 /* ---- functions ---- */
@@ -88,6 +90,7 @@ static void products(sequence *q, int64_t step, const number *h, int64_t first, 
             add_product(t, &s, weight(q, m->offset + row * m->cols + i),
                         step < 0 ? h[i] : input(q, step, i));
         number n = total(t, &s);
+        if (step >= 0 && !q->layer && t->d->skip_input) n = input(q, step, row % t->s.hidden);
         if (bias->rows) n = add(t, n, weight(q, bias->offset + row));
         (step < 0 ? q->rec : q->x)[row] = n;
     }
@@ -193,6 +196,19 @@ static void gru_step(sequence *q, int64_t step)
     }
 }
 
+number rnn_dropped(const truth *t, int64_t layer, int64_t at, number n)
+{
+    if (!rnn_drops(t->d)) return n;
+    const mica_view *rng = &t->v[MICA_RNN_RNG];
+    const mica_random_stream stream = mica_random_stream_of(rng->data, rng->t.strides[0]);
+    const uint64_t i = (uint64_t)(layer * t->s.steps * t->s.batch * t->s.sides * t->s.out + at);
+    uint32_t word[] = {(uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), 0, stream.offset};
+    mica_philox(stream.key, word);
+    if (word[i % 4] < (uint64_t)(t->d->dropout * 0x1p32)) return exactly(0);
+    const double scale = mica_fill_rounded(t->s.acc, 1 / (1 - t->d->dropout));
+    return rounded(t, multiply(t, n, exactly(scale)));
+}
+
 static void put_output(const sequence *q, int64_t step, const number *h)
 {
     const truth *t = q->t;
@@ -200,7 +216,8 @@ static void put_output(const sequence *q, int64_t step, const number *h)
     for (int64_t j = 0; j < n; j++) {
         const number v = h ? h[j] : exactly(0);
         const int64_t at = q->side * n + j;
-        t->out[(step * t->s.batch + q->b) * t->s.sides * n + at] = h ? rounded(t, v) : v;
+        const int64_t place = (step * t->s.batch + q->b) * t->s.sides * n + at;
+        t->out[place] = rnn_dropped(t, q->layer, place, h ? rounded(t, v) : v);
         if (q->layer == t->s.layers - 1)
             show(t, MICA_RNN_Y, step * s[0] + q->b * s[1] + at * s[2], v);
     }
@@ -352,7 +369,7 @@ void rnn_reference(const void *desc, const mica_view *v, const double *scalars)
 {
     const mica_rnn_desc *d = desc;
     truth t = rnn_truth_of(d, v);
-    (void)scalars;
+    t.beta = scalars[MICA_RNN_BETA];
     if (d->pass == MICA_RNN_BWD_DATA)
         rnn_reference_slopes(&t);
     else if (d->pass == MICA_RNN_BWD_WEIGHTS)

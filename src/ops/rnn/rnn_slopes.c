@@ -3,6 +3,7 @@
  * gradient of its h, then the product of that with R, of both directions at once; where forward has
  * a second product in a step, so does this. Behind the steps
  * of a layer those of its inputs are one product for each direction. */
+#include "mica/reduce.h"
 #include "ops/rnn/rnn_parts.h"
 
 typedef struct state {
@@ -11,6 +12,8 @@ typedef struct state {
     mica_plan *inputs[RNN_KINDS][2]; /* of a direction, of the one added to it */
     mica_plan *load_h, *load_c, *store_h, *store_c;
     size_t rec_at, rec_new_at, direct, dc, low, low_new, between, sums;
+    mica_plan *skip;       /* instead of inputs[0] */
+    mica_plan *dropouts[]; /* behind each layer */
 } state;
 
 /* dz R; of a second product the other factor is dz of n, or the gradient of h. */
@@ -59,6 +62,24 @@ static mica_status add_inputs(mica_plan *plan, int kind, const mica_tensor *x)
     return rnn_add_child(plan, "gemm", &g, sizeof g, &st->inputs[kind][1]);
 }
 
+/* The sum of dz over directions and gates. */
+static mica_status add_skip(mica_plan *plan)
+{
+    const mica_rnn_desc *d = plan->desc;
+    state *st = plan->state;
+    const rnn_sizes *s = &st->walk.s;
+    const int64_t row = rnn_slope_row(d);
+    const mica_reduce_desc t = {
+        .x = {.dtype = s->type,
+              .rank = 5,
+              .dims = {s->sides, s->steps, s->batch, s->gates, s->hidden},
+              .strides = {s->steps * s->batch * row, s->batch * row, row, s->hidden, 1},
+              .strided = 1},
+        .y = d->x,
+        .axes = {MICA_REDUCE_AXIS(0), MICA_REDUCE_AXIS(3)}};
+    return rnn_add_child(plan, "reduce", &t, sizeof t, &st->skip);
+}
+
 static mica_status book(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
@@ -104,7 +125,8 @@ mica_status rnn_build_slopes(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    MICA_TRY(mica_plan_state(
+        plan, sizeof *s + (rnn_drops(d) ? (size_t)d->layers : 0) * sizeof *s->dropouts, &s));
     s->walk.s = rnn_sizes_of(d);
     const rnn_sizes *z = &s->walk.s;
     if (z->batch == 0) return MICA_OK;
@@ -112,8 +134,10 @@ mica_status rnn_build_slopes(mica_plan *plan)
         const mica_tensor between =
             mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->out});
         MICA_TRY(add_products(plan, kind));
-        MICA_TRY(add_inputs(plan, kind, kind ? &between : &d->x));
+        MICA_TRY(d->skip_input && !kind ? add_skip(plan)
+                                        : add_inputs(plan, kind, kind ? &between : &d->x));
     }
+    MICA_TRY(rnn_add_dropouts(plan, true, s->dropouts));
     MICA_TRY(rnn_add_copy(plan, &d->hy, z->acc, true, &s->load_h));
     MICA_TRY(rnn_add_copy(plan, &d->cy, z->acc, true, &s->load_c));
     MICA_TRY(rnn_add_copy(plan, &d->hx, z->acc, false, &s->store_h));
@@ -183,6 +207,12 @@ static mica_status run_inputs(const mica_plan *plan, const mica_run *r, int64_t 
     const state *s = plan->state;
     void *to = layer ? mica_at(r, s->between) : r->args[MICA_RNN_X], *sums = mica_at(r, s->sums);
     const rnn_sizes *z = &s->walk.s;
+    if (d->skip_input && !layer) {
+        mica_run run = {
+            .size = sizeof run, .workspace = mica_at(r, s->walk.child_at), .stream = r->stream};
+        run.args[MICA_REDUCE_X] = r->args[MICA_RNN_DZ], run.args[MICA_REDUCE_Y] = to;
+        return mica_plan_child_run(s->skip, &run);
+    }
     const int64_t side_of_dz = z->steps * z->batch * rnn_slope_row(d);
     char *dz = states_of(plan, r, MICA_RNN_DZ, layer);
     for (int64_t side = 0; side < z->sides; side++)
@@ -247,6 +277,9 @@ static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t l
         a.units = s->walk.s.out;
         MICA_TRY(run_phase(plan, r, RNN_INITIAL, &a));
         MICA_TRY(run_inputs(plan, r, layer));
+        if (layer && rnn_drops(plan->desc))
+            MICA_TRY(rnn_run_dropout(r, s->walk.child_at, s->dropouts[layer - 1],
+                                     mica_at(r, s->between)));
     }
     MICA_TRY(run_copy(r, s->walk.child_at, s->store_h, mica_at(r, s->direct),
                       states_of(plan, r, MICA_RNN_HX, layer)));

@@ -217,10 +217,20 @@ static void do_sequence(sequence *q, const number *dy)
         show(t, MICA_RNN_CX, outer_at(q, MICA_RNN_CX, j), q->dc[j]);
 }
 
+static number skipped(const truth *t, int64_t step, int64_t b, int64_t i, number *dz)
+{
+    sum s = {0};
+    for (int64_t side = 0; side < t->s.sides; side++)
+        for (int64_t g = 0; g < t->s.gates; g++)
+            add_product(t, &s, dz_at(t, dz, side, step, b)[g * t->s.hidden + i], exactly(1));
+    return total(t, &s);
+}
+
 /* The gradient of an input of a step: dz W of all directions. */
 static number input(const truth *t, int64_t layer, int64_t step, int64_t b, int64_t i, number *dz)
 {
     number all = exactly(0);
+    if (!layer && t->d->skip_input) return skipped(t, step, b, i, dz);
     for (int64_t side = 0; side < t->s.sides; side++) {
         const mica_rnn_matrix w = mica_rnn_weight(t->d, layer, side, MICA_RNN_PART_W);
         const number *row = dz_at(t, dz, side, step, b);
@@ -242,7 +252,7 @@ static void do_inputs(const truth *t, int64_t layer, number *dz, number *dx)
             const int64_t step = row / t->s.batch, b = row % t->s.batch;
             const number n = input(t, layer, step, b, i, dz);
             if (layer)
-                dx[row * cols + i] = rounded(t, n);
+                dx[row * cols + i] = rnn_dropped(t, layer - 1, row * cols + i, rounded(t, n));
             else
                 show(t, MICA_RNN_X, step * by[0] + b * by[1] + i * by[2], n);
         }
@@ -276,21 +286,21 @@ void rnn_reference_slopes(truth *t)
 /* ---- weights ---- */
 
 /* What column i of row `row` of a part is multiplied by in a step. */
-static double factor(const truth *t, int64_t layer, int64_t side, mica_rnn_part part, int64_t row,
+static number factor(const truth *t, int64_t layer, int64_t side, mica_rnn_part part, int64_t row,
                      int64_t step, int64_t b, int64_t i)
 {
     const int64_t *by = t->v[MICA_RNN_X].t.strides, n = t->s.hidden, p = t->s.out;
     const bool inner =
         part == MICA_RNN_PART_S || (part == MICA_RNN_PART_R && t->d->reset_before && row >= 2 * n);
-    if (part == MICA_RNN_PART_B || part == MICA_RNN_PART_BR) return 1;
-    if (inner) return mica_get(&t->v[MICA_RNN_INNER], row_at(t, layer, side, step, b) * n + i);
+    if (part == MICA_RNN_PART_B || part == MICA_RNN_PART_BR) return exactly(1);
+    if (inner) return got(t, MICA_RNN_INNER, row_at(t, layer, side, step, b) * n + i);
     if (part == MICA_RNN_PART_W && layer == 0)
-        return mica_get(&t->v[MICA_RNN_X], step * by[0] + b * by[1] + i * by[2]);
+        return got(t, MICA_RNN_X, step * by[0] + b * by[1] + i * by[2]);
     sequence q = {.t = t, .layer = layer, .side = side, .b = b};
-    if (part == MICA_RNN_PART_R)
-        return mica_get(&t->v[MICA_RNN_STATES], state_at(&q, p, step, 0, i));
+    if (part == MICA_RNN_PART_R) return got(t, MICA_RNN_STATES, state_at(&q, p, step, 0, i));
     q.layer--, q.side = i / p;
-    return mica_get(&t->v[MICA_RNN_STATES], state_at(&q, p, step, 1, i % p));
+    return rnn_dropped(t, layer - 1, (step * t->s.batch + b) * t->s.sides * p + i,
+                       got(t, MICA_RNN_STATES, state_at(&q, p, step, 1, i % p)));
 }
 
 /* The column of dz that belongs to a row of a part. */
@@ -314,9 +324,15 @@ static void do_part(const truth *t, int64_t layer, int64_t side, mica_rnn_part p
                 const int64_t step = k / t->s.batch, b = k % t->s.batch;
                 const int64_t at = row_at(t, layer, side, step, b) * width + column(t, part, row);
                 add_product(t, &s, got(t, MICA_RNN_DZ, at),
-                            exactly(factor(t, layer, side, part, row, step, b, i)));
+                            factor(t, layer, side, part, row, step, b, i));
             }
-            show(t, MICA_RNN_W, m.offset + row * m.cols + i, total(t, &s));
+            const int64_t to = m.offset + row * m.cols + i;
+            number n = total(t, &s);
+            if (t->beta != 0) {
+                const double old = t->beta * mica_get(&t->v[MICA_RNN_W], to);
+                n = (number){n.v + old, n.error + t->growth * fabs(old)};
+            }
+            show(t, MICA_RNN_W, to, n);
         }
 }
 

@@ -6,6 +6,7 @@
  * copies of states are child plans. Not on ops/compose: that repeats a step of its list, and here a
  * product and a kernel take turns. Floor: R is read once a step, from the cache where it fits
  * there. */
+#include "mica/pointwise.h"
 #include "ops/compose/compose.h"
 #include "ops/rnn/rnn_parts.h"
 
@@ -23,6 +24,7 @@ typedef struct state {
     mica_plan *rec[RNN_KINDS], *rec_new[RNN_KINDS];
     mica_plan *load_h, *load_state, *store_h, *store_state;
     size_t z, rec_at, rec_new_at, low, low_made, state, between;
+    mica_plan *dropouts[]; /* behind each layer */
 } state;
 
 static bool has_state(const mica_rnn_desc *d)
@@ -50,6 +52,28 @@ static void choose_rows(const mica_tensor *x, const rnn_sizes *s, mica_gemm_desc
         return;
     }
     g->c = mica_tensor_packed(s->acc, 2, (int64_t[]){rows, width});
+}
+
+/* x and the bias, for each gate. */
+static mica_status add_skip(mica_plan *plan, inputs *in)
+{
+    const mica_rnn_desc *d = plan->desc;
+    const rnn_sizes *z = &((const state *)plan->state)->walk.s;
+    const int64_t *by = d->x.strides;
+    mica_pointwise_desc p = {
+        .expr = "x0",
+        .x0 = {.dtype = z->type,
+               .rank = 4,
+               .dims = {z->steps, z->batch, z->gates, z->hidden},
+               .strides = {by[0], by[1], 0, by[2]},
+               .strided = 1},
+        .y0 = mica_tensor_packed(z->acc, 4, (int64_t[]){z->steps, z->batch, z->gates, z->hidden})};
+    if (d->bias != MICA_RNN_BIAS_NONE) {
+        strcpy(p.expr, "x0+x1");
+        p.x1 = mica_tensor_packed(z->type, 2, (int64_t[]){z->gates, z->hidden});
+    }
+    in->z_time = z->batch * z->gates * z->hidden, in->z_batch = z->gates * z->hidden;
+    return rnn_add_child(plan, "pointwise", &p, sizeof p, &in->product);
 }
 
 static mica_status add_inputs(mica_plan *plan, const mica_tensor *x, inputs *in)
@@ -90,7 +114,9 @@ static mica_status add_children(mica_plan *plan)
     for (int kind = 0; kind < RNN_KINDS && kind < d->layers && z->steps > 0; kind++) {
         const mica_tensor between =
             mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->out});
-        MICA_TRY(add_inputs(plan, kind ? &between : &d->x, &s->inputs[kind]));
+        MICA_TRY(d->skip_input && !kind
+                     ? add_skip(plan, &s->inputs[kind])
+                     : add_inputs(plan, kind ? &between : &d->x, &s->inputs[kind]));
         MICA_TRY(add_products(plan, kind));
     }
     MICA_TRY(rnn_add_copy(plan, &d->hx, z->type, true, &s->load_h));
@@ -141,12 +167,14 @@ static mica_status build_forward(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
     state *s;
-    MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
+    MICA_TRY(mica_plan_state(
+        plan, sizeof *s + (rnn_drops(d) ? (size_t)d->layers : 0) * sizeof *s->dropouts, &s));
     s->walk.s = rnn_sizes_of(d);
     s->twice = rnn_has_inner(d);
     s->made = d->reset_before ? 2 : s->walk.s.gates;
     if (s->walk.s.batch == 0) return MICA_OK;
     MICA_TRY(add_children(plan));
+    MICA_TRY(rnn_add_dropouts(plan, false, s->dropouts));
     MICA_TRY(book(plan));
     if (!plan->cuda || s->walk.s.steps == 0) return MICA_OK;
     if (!s->twice) return add_kernel(plan, RNN_WHOLE);
@@ -185,17 +213,33 @@ static mica_status finish(const mica_plan *plan, const mica_run *r, int64_t laye
                     states_of(plan, r, MICA_RNN_CY, layer));
 }
 
+static mica_status run_skip(const mica_run *r, size_t at, const mica_plan *child, void *x,
+                            void *bias, void *z)
+{
+    mica_run run = {.size = sizeof run, .workspace = mica_at(r, at), .stream = r->stream};
+    run.args[MICA_POINTWISE_X0] = x, run.args[MICA_POINTWISE_X0 + 1] = bias;
+    run.args[MICA_POINTWISE_Y0] = z;
+    return mica_plan_child_run(child, &run);
+}
+
 static mica_status run_inputs(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
+    const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    const rnn_sizes *z = &s->walk.s;
+    const rnn_sizes *n = &s->walk.s;
+    const int64_t apart = n->steps * n->batch * n->gates * n->hidden;
+    const mica_plan *child = s->inputs[kind_of(layer)].product;
     void *x = layer ? mica_at(r, s->between) : r->args[MICA_RNN_X];
-    for (int64_t side = 0; side < z->sides; side++)
-        MICA_TRY(run_product(
-            r, s->walk.child_at, s->inputs[kind_of(layer)].product, x,
-            weights_of(plan, r, layer, side, MICA_RNN_PART_W),
-            element(mica_at(r, s->z), z->acc, side * z->steps * z->batch * z->gates * z->hidden),
-            MICA_GEMM_BIAS, weights_of(plan, r, layer, side, MICA_RNN_PART_B)));
+    for (int64_t side = 0; side < n->sides; side++) {
+        void *bias = weights_of(plan, r, layer, side, MICA_RNN_PART_B);
+        void *z = element(mica_at(r, s->z), n->acc, side * apart);
+        if (d->skip_input && !layer)
+            MICA_TRY(run_skip(r, s->walk.child_at, child, x, bias, z));
+        else
+            MICA_TRY(run_product(r, s->walk.child_at, child, x,
+                                 weights_of(plan, r, layer, side, MICA_RNN_PART_W), z,
+                                 MICA_GEMM_BIAS, bias));
+    }
     return MICA_OK;
 }
 
@@ -272,6 +316,8 @@ static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t l
         MICA_TRY(run_cell(plan, r, s->twice ? RNN_FIRST : RNN_WHOLE, &a));
         if (s->twice) MICA_TRY(run_second(plan, r, layer, a));
     }
+    if (rnn_drops(plan->desc))
+        MICA_TRY(rnn_run_dropout(r, s->walk.child_at, s->dropouts[layer], mica_at(r, s->between)));
     return finish(plan, r, layer);
 }
 

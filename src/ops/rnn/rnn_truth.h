@@ -31,6 +31,7 @@ typedef struct truth {
     double tiny;    /* and those of the accumulator's */
     double most;    /* the end of the accumulator\'s type */
     double largest; /* of the type of x */
+    double beta;
     double low, high; /* bounds of what is clipped, as the accumulator holds them */
     number *in, *out; /* of a layer: steps x batch x sides x hidden */
 } truth;
@@ -103,6 +104,8 @@ static inline void show(const truth *t, int arg, int64_t offset, number n)
     mica_put(&t->v[arg], offset, n.v, n.error / t->growth);
 }
 
+/* y of a layer, stored, as the next layer takes it, or its gradient. at: step x sequence x i. */
+number rnn_dropped(const truth *t, int64_t layer, int64_t at, number n);
 truth rnn_truth_of(const mica_rnn_desc *d, const mica_view *v);
 void rnn_reference_slopes(truth *t);
 void rnn_reference_weights(truth *t);

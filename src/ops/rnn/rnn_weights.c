@@ -25,6 +25,7 @@ static mica_memory inside(const weights *w, int arg, int64_t elements)
     return m;
 }
 
+/* Into the gradient: to what was there where the run says so. */
 static void product(weights *w, const mica_gemm_desc *g, mica_memory a, mica_memory b,
                     mica_memory c)
 {
@@ -32,6 +33,7 @@ static void product(weights *w, const mica_gemm_desc *g, mica_memory a, mica_mem
     mica_compose_bind(&w->list, MICA_GEMM_A, a);
     mica_compose_bind(&w->list, MICA_GEMM_B, b);
     mica_compose_bind(&w->list, MICA_GEMM_C, c);
+    if (c.arg == MICA_RNN_W) mica_compose_scale(&w->list);
 }
 
 /* Columns of dz of a direction of a layer, counted from `column` on. */
@@ -95,6 +97,21 @@ static void add_states(weights *w, int64_t layer, int64_t side)
     add_matrix(w, dz_of(w, index, rnn_slopes(w->d) * h), last.rows, &b, inner, last.offset, h);
 }
 
+/* What the next layer took of a direction. */
+static mica_memory taken(weights *w, int64_t layer, int64_t side)
+{
+    const int64_t p = w->s.out;
+    const mica_memory states = states_at(w, layer * w->s.sides + side, side, 1);
+    if (!rnn_drops(w->d) || w->rows == 0) return states;
+    const mica_dropout_desc t = rnn_dropout(w->d, layer, side * p, p, false);
+    const mica_memory dropped = mica_compose_temporary(&w->list, bytes_of(w->s.type, w->rows * p));
+    mica_compose_step(&w->list, "dropout", &t, sizeof t, NULL);
+    mica_compose_bind(&w->list, MICA_DROPOUT_X, states);
+    mica_compose_bind(&w->list, MICA_DROPOUT_Y, dropped);
+    mica_compose_bind(&w->list, MICA_DROPOUT_RNG, mica_compose_arg(MICA_RNN_RNG));
+    return dropped;
+}
+
 static void add_inputs(weights *w, int64_t layer, int64_t side)
 {
     const int64_t p = w->s.out, sides = w->s.sides, index = layer * sides + side;
@@ -102,11 +119,11 @@ static void add_inputs(weights *w, int64_t layer, int64_t side)
     const mica_rnn_matrix bias = mica_rnn_weight(w->d, layer, side, MICA_RNN_PART_B);
     const mica_tensor b = matrix(w->s.type, w->rows, p, p, 1);
     if (bias.rows) add_bias(w, dz_of(w, index, 0), m.rows, bias.offset);
-    if (layer == 0) add_matrix(w, dz_of(w, index, 0), m.rows, &w->x_rows, w->x, m.offset, m.cols);
+    if (layer == 0 && !w->d->skip_input)
+        add_matrix(w, dz_of(w, index, 0), m.rows, &w->x_rows, w->x, m.offset, m.cols);
     for (int64_t below = 0; layer > 0 && below < sides; below++)
-        add_matrix(w, dz_of(w, index, 0), m.rows, &b,
-                   states_at(w, (layer - 1) * sides + below, below, 1), m.offset + below * p,
-                   m.cols);
+        add_matrix(w, dz_of(w, index, 0), m.rows, &b, taken(w, layer - 1, below),
+                   m.offset + below * p, m.cols);
 }
 
 /* A row of ones: nothing summed up, and clipped to from 1 to 1. */
@@ -131,7 +148,7 @@ static void find_rows(weights *w)
     const bool fit = w->s.batch == 1 || w->s.steps == 1 || by[0] == w->s.batch * by[1];
     w->x = mica_compose_arg(MICA_RNN_X);
     w->x_rows = matrix(w->s.type, w->rows, w->s.inputs, w->s.batch == 1 ? by[0] : by[1], by[2]);
-    if (fit || mica_tensor_count(x) == 0) return;
+    if (fit || mica_tensor_count(x) == 0 || w->d->skip_input) return;
     const mica_transform_desc t = {.x = *x, .y = mica_tensor_packed(x->dtype, 3, x->dims)};
     w->x = mica_compose_temporary(&w->list, bytes_of(x->dtype, mica_tensor_count(x)));
     w->x_rows = matrix(w->s.type, w->rows, w->s.inputs, w->s.inputs, 1);
