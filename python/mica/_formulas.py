@@ -243,25 +243,29 @@ def _mha_backward(arrays, saved, others, gradients, needed):
 
 # Recurrent nets: likewise. What the forward pass keeps for it is asked for by the states.
 
-_RNN = ("cell", "hidden", "layers", "bidirectional", "bias", "compute")
-_RNN_KEPT = ("gates", "cells", "states")
+_RNN = ("cell", "hidden", "layers", "bidirectional", "bias", "compute", "reset_before", "projection", "clip", "clip_low",
+        "clip_high", "clip_nan", "skip_input", "dropout")
+_RNN_KEPT = ("gates", "cells", "states", "inner")
 
 
 def _rnn_saved(arrays, given, scalars, described, results):
-    if given.get("reset_before"):
-        raise NotImplementedError("mica::rnn: no gradient with reset_before")
+    if given.get("clip") == "gates":
+        raise NotImplementedError("mica::rnn: no gradient with clip=gates")
     missing = [n for n in _rnn_wants(arrays, given) if n not in results]
     if missing:
         raise NotImplementedError(f"mica::rnn: the gradient needs what steps leave: described={missing}, with their types")
     begins = {n: arrays.text(given[n]) for n in ("hx", "cx") if given.get(n) is not None}
-    return ([given["x"], given["w"], given.get("lengths"), *(results.get(n) for n in _RNN_KEPT)],
+    return ([given["x"], given["w"], given.get("lengths"), given.get("rng"), *(results.get(n) for n in _RNN_KEPT)],
             ({n: given.get(n) for n in _RNN}, begins))
 
 
 def _rnn_backward(arrays, saved, others, gradients, needed):
     fields, begins = others
-    x, w, lengths, *kept = saved
+    x, w, lengths, rng, *kept = saved
     kept = {n: a for n, a in zip(_RNN_KEPT, kept) if a is not None}
+    inner = {n: kept.pop(n) for n in ("inner",) if n in kept}
+    if rng is not None:
+        kept["rng"] = inner["rng"] = rng
     asked = {"x": arrays.text(x), **{n: t for n, t in begins.items() if n in needed}}
     told = {n: g for n, g in gradients.items() if n in ("y", "hy", "cy") and g is not None}
     if lengths is not None:
@@ -269,7 +273,7 @@ def _rnn_backward(arrays, saved, others, gradients, needed):
     results = arrays.call("rnn", pass_="bwd_data", w=w, described=asked, **told, **kept, **fields)
     found = dict(zip((*asked, "dz"), results))
     if "w" in needed:
-        found["w"] = arrays.call("rnn", pass_="bwd_weights", x=x, states=kept["states"], dz=found["dz"],
+        found["w"] = arrays.call("rnn", pass_="bwd_weights", x=x, states=kept["states"], dz=found["dz"], **inner,
                                  described={"w": arrays.text(w)}, **fields)[0]
     return {n: found[n] for n in needed if n in found}
 
@@ -406,7 +410,10 @@ def _linear_cross_entropy_wants(arrays, given):
 def _rnn_wants(arrays, given):
     dtype = arrays.dtype(given["x"])
     kept = {"lstm": ("gates", "cells"), "gru": ("gates",)}.get(given.get("cell"), ())
-    return {} if given.get("reset_before") else {**dict.fromkeys(kept, _statistic(dtype)), "states": dtype}
+    if given.get("clip") == "gates":
+        return {}
+    inner = {"inner": dtype} if given.get("reset_before") or given.get("projection") else {}
+    return {**dict.fromkeys(kept, _statistic(dtype)), "states": dtype, **inner}
 
 
 # ---- by names ----

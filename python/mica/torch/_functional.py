@@ -336,12 +336,14 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, reducti
 
 
 def _recurrent(cell, input, weights, hx, cx, lengths, bias, **fields):
-    """y, hy, and cy of an lstm. input: steps x sequences x inputs; weights: of each layer and direction w_ih, w_hh, and
-    with bias b_ih, b_hh, as nn.LSTM has them; each call puts them into one buffer."""
+    """y, hy, and cy of an lstm. input: steps x sequences x inputs; weights: of each layer and direction w_ih, w_hh, with
+    bias b_ih, b_hh, and with projection w_hr, as nn.LSTM has them; each call puts them into one buffer. Dropout draws
+    from PyTorch's generator, by the library's own random numbers: not the same elements as PyTorch drops."""
     from ._library import _OURS
 
-    each = 4 if bias else 2
-    matrices, biases = ([w for i, w in enumerate(weights) if (i % each < 2) == first] for first in (True, False))
+    each = 2 + 2 * bool(bias) + bool(fields.get("projection"))
+    vectors = (2, 3) if bias else ()
+    matrices, biases = ([w for i, w in enumerate(weights) if (i % each in vectors) == second] for second in (False, True))
     flat = torch.cat([w.reshape(-1) for w in (*matrices, *biases)])
     states = {n: t for n, t in (("hx", hx), ("cx", cx)) if t is not None}
     tensors = (input, flat, *states.values())
@@ -351,9 +353,14 @@ def _recurrent(cell, input, weights, hx, cx, lengths, bias, **fields):
     described = dict.fromkeys(("hy", "cy") if cell == "lstm" else ("hy",), dtype)
     if wants:
         described |= {**dict.fromkeys(kept, _stat(input)), "states": dtype}
+        if fields.get("projection"):
+            described["inner"] = dtype
     if lengths is not None:
         states["lengths"] = lengths
     states |= zip(states, begins)
+    if fields.get("dropout") and fields.get("layers", 1) > 1:
+        states["rng"] = torch.stack([torch.randint(2**62, (), device=input.device),
+                                     torch.zeros((), dtype=torch.int64, device=input.device)])
     return _call("rnn", x=input, w=flat, cell=cell, bias=None if bias else "none", described=described, **states,
                  **{n: v for n, v in fields.items() if v})[:3 if cell == "lstm" else 2]
 

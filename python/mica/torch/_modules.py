@@ -123,7 +123,8 @@ def _recurrent(self, input, hx=None):
     if lone and h is not None:
         h, c = h.unsqueeze(1), None if c is None else c.unsqueeze(1)
     y, *last = F._recurrent(cell, x, self._flat_weights, h, c, None if lengths is None else lengths.to(x.device), self.bias,
-                           hidden=self.hidden_size, layers=self.num_layers, bidirectional=self.bidirectional)
+                           hidden=self.hidden_size, layers=self.num_layers, bidirectional=self.bidirectional,
+                           projection=getattr(self, "proj_size", 0), dropout=float(self.dropout) if self.training else 0)
     if lone:
         y, last = y.squeeze(1), [s.squeeze(1) for s in last]
     elif self.batch_first:
@@ -204,8 +205,6 @@ def _why_not(module):
         return f"padding_mode={module.padding_mode!r}; mica pads with zeros"
     if getattr(module, "divisor_override", None):
         return "divisor_override"
-    if isinstance(module, nn.RNNBase) and (module.dropout or getattr(module, "proj_size", 0)):
-        return "dropout between layers" if module.dropout else "proj_size"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
     if isinstance(module, (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)) and module.track_running_stats:

@@ -246,6 +246,22 @@ def _():
             (doubles(4, 2, 3), doubles(240), doubles(4, 2, 2), doubles(4, 2, 2)))
 
 
+@gradient("rnn")
+def _():
+    rng = torch.tensor([123456789, 5])
+    kept = dict.fromkeys(("hy", "cy", "gates", "cells", "states", "inner"), "f64")
+    return (lambda x, w, hx: _call("rnn", x=x, w=w, hx=hx, rng=rng, cell="lstm", hidden=3, layers=2, projection=2, dropout=0.5,
+                                   clip="cells", clip_low=-0.5, clip_high=0.75, described=kept)[:3],
+            (doubles(4, 2, 3), doubles(168), doubles(2, 2, 2)))
+
+
+@gradient("rnn")
+def _():
+    return (lambda x, w, hx: _call("rnn", x=x, w=w, hx=hx, cell="gru", hidden=3, reset_before=True, skip_input=True,
+                                   described=dict.fromkeys(("hy", "gates", "states", "inner"), "f64"))[:2],
+            (doubles(4, 2, 3), doubles(45), doubles(1, 2, 3)))
+
+
 @gradient("rope")
 def _():
     return M.rope, (doubles(1, 2, 4, 6), doubles(1, 1, 4, 6))
@@ -625,11 +641,12 @@ class Functions(unittest.TestCase):
         """nn.RNN, LSTM and GRU replaced: values and gradients, of batches, of one sequence, of packed ones in any order."""
         pack = torch.nn.utils.rnn.pack_padded_sequence
         x, states = torch.randn(5, 3, 4), torch.randn(2, 4, 3, 6)
+        projected = states[0, ..., :5].contiguous(), states[1]
         inputs = {"batch": (x, states), "lone": (x[:, 0], states[:, :, 0]), "no state": (x, None),
                   "packed": (pack(x, [2, 5, 4], enforce_sorted=False), states),
                   "sorted": (pack(x, [5, 4, 1]), states)}
         kinds = [(nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"bias": False}),
-                 (nn.GRU, {"batch_first": True})]
+                 (nn.GRU, {"batch_first": True}), (nn.LSTM, {"proj_size": 5}), (nn.LSTM, {"proj_size": 5, "bias": False})]
         for (kind, fields), (name, (given, begin)) in itertools.product(kinds, inputs.items()):
             with self.subTest(kind.__name__, given=name, **fields):
                 if fields.get("batch_first") and name != "lone":
@@ -640,13 +657,15 @@ class Functions(unittest.TestCase):
                 theirs = kind(4, 6, 2, bidirectional=True, **fields)
                 ours = copy.deepcopy(theirs)
                 self.assertEqual(list(M.replace(ours).replaced.values()), [kind.__name__])
+                if fields.get("proj_size") and begin is not None:
+                    begin = [s[:, 0] for s in projected] if name == "lone" else projected
                 begin = begin if begin is None or kind is nn.LSTM else begin[0]
                 begin = tuple(begin) if kind is nn.LSTM and begin is not None else begin
                 found = []
                 for net in theirs, ours:
                     y, last = net(given, begin)
                     y = y if torch.is_tensor(y) else torch.nn.utils.rnn.pad_packed_sequence(y, net.batch_first)[0]
-                    last = torch.cat(last) if isinstance(last, tuple) else last
+                    last = torch.cat([s.flatten() for s in last]) if isinstance(last, tuple) else last
                     (y.square().sum() + last.sum()).backward()
                     found.append([y, last, *(p.grad for p in net.parameters())])
                 for one, two in zip(*found):
@@ -656,8 +675,26 @@ class Functions(unittest.TestCase):
                     torch.testing.assert_close(y if torch.is_tensor(y) else y.data,
                                                (lambda t: t if torch.is_tensor(t) else t.data)(theirs(given, begin)[0]),
                                                rtol=1e-4, atol=1e-5)
-        left = M.replace(nn.Sequential(nn.LSTM(4, 6, 2, dropout=0.5), nn.LSTM(4, 6, proj_size=3))).left
-        self.assertEqual(list(left.values()), ["LSTM: dropout between layers", "LSTM: proj_size"])
+
+    def test_dropout_between_layers(self):
+        """nn.LSTM and GRU replaced, while training and not; nothing is dropped behind the last layer."""
+        x = torch.randn(5, 3, 4)
+        for kind in nn.LSTM, nn.GRU:
+            with self.subTest(kind.__name__):
+                theirs = kind(4, 6, 2, dropout=0.5)
+                ours = copy.deepcopy(theirs)
+                self.assertEqual(M.replace(ours).left, {})
+                torch.testing.assert_close(ours.eval()(x)[0], theirs.eval()(x)[0], rtol=1e-4, atol=1e-5)
+                ours.train()
+                found = []
+                for seed in 1, 1, 2:
+                    torch.manual_seed(seed)
+                    found.append(ours(x)[0])
+                torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+                self.assertGreater((found[2] - found[0]).abs().max(), 1e-3)
+                self.assertTrue((found[0] != 0).all())
+                found[0].sum().backward()
+                self.assertTrue(all(p.grad.abs().max() > 0 for p in ours.parameters()))
 
     def test_losses_beside_pytorchs(self):
         """Values and gradients of input, target and what else there is; all reductions."""
