@@ -25,7 +25,7 @@
  * (f64). Experts in few bits are not taken: quantized_gemm has no groups.
  *
  * Between the passes: fwd leaves u in `hidden`, if that is given, in the order of moe_permute's
- * rows, where rows of no choice keep what they hold. bwd finds u again where it is not given, and
+ * rows, where rows of no choice are 0. bwd finds u again where it is not given, and
  * routes, which are cheap, always.
  *
  *   bwd   dx and what is wanted of dw1, dw2, dw3, db1, db2, db3; dweights, with given weights;

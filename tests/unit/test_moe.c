@@ -34,7 +34,7 @@ static void judge(const struct judgement *j, const char *taker, const char *type
                   double units)
 {
     char line[500];
-    double y[X], hidden[HIDDEN] = {0}, dx[X], dw[3][W1], droute[ROUTER], first[W1], second[W1];
+    double y[X], hidden[HIDDEN], dx[X], dw[3][W1], droute[ROUTER], first[W1], second[W1];
     double *values[MICA_MAX_ARGS] = {[MICA_MOE_X] = (double *)j->x,
                                      [MICA_MOE_W1] = (double *)j->w1,
                                      [MICA_MOE_W2] = (double *)j->w2,

@@ -158,7 +158,7 @@ static const mica_arg args[] = {
     [MICA_MOE_SCORE_BIAS] =
         INPUT(score_bias, 0, .like = "x", .dims = "E", .state = true, .sums = true),
     [MICA_MOE_Y] = ARG(y, MICA_OUT, MICA_UNUSED, MICA_INFERRED, 0, OF_X, .dims = "TxO"),
-    [MICA_MOE_HIDDEN] = ARG(hidden, MICA_INOUT, MICA_IN, 0, 0, OF_X, .dims = "RxU", .same = "x"),
+    [MICA_MOE_HIDDEN] = ARG(hidden, MICA_OUT, MICA_IN, 0, 0, OF_X, .dims = "RxU", .same = "x"),
     [MICA_MOE_DY] = ARG(dy, MICA_UNUSED, MICA_IN, 0, MICA_INFERRED, OF_X, .dims = "TxO"),
     [MICA_MOE_DX] = RESULT(dx, MICA_INFERRED, .like = "x"),
     [MICA_MOE_DW1] = RESULT(dw1, 0, .like = "w1"),

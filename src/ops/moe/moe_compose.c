@@ -202,6 +202,7 @@ static void forward(steps *p)
     const bool kept = mica_tensor_given(&d->hidden), fused = !kept && !d->gated;
     permute(p, true);
     held u = kept ? argument(p, MICA_MOE_HIDDEN) : matrix(p, p->type, p->s.rows, p->s.pre);
+    if (kept) mica_held_expression(&p->list, "0.0", u, NULL, 0); /* products leave rows out */
     enter(p, u, fused ? d->act : MICA_ACT_IDENTITY);
     const held h = fused ? u : activate(p, u, NULL);
     const held made = matrix(p, p->type, p->s.rows, p->s.out);

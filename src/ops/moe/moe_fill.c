@@ -95,6 +95,9 @@ bool moe_fill(const void *desc, const double *scalars, int arg, mica_fill fill, 
             v = exact_value(arg, t, seed, i);
         else
             v = size * value(fill, seed, i);
+        /* Experts are liked by Zipf's law. */
+        if (arg == MICA_MOE_LOGITS && fill == MICA_FILL_RANDOM)
+            v -= log((double)(n % t->dims[1] + 1));
         values[n] = mica_fill_rounded(t->dtype, v);
     }
     return true;

@@ -486,8 +486,10 @@ void moe_reference(const void *desc, const mica_view *args, const double *scalar
     void *owned;
     (void)scalars;
     if (!begin(&t, desc, args, &owned)) return;
-    const mica_view *hidden = &args[MICA_MOE_HIDDEN]; /* what is kept in it is exact */
-    for (int64_t i = 0; hidden->mag && i < mica_tensor_count(&hidden->t); i++) hidden->mag[i] = 0;
+    const mica_view *hidden = &args[MICA_MOE_HIDDEN];
+    const bool kept = t.d->pass == MICA_MOE_FWD && hidden->data;
+    for (int64_t i = 0; kept && i < mica_tensor_count(&hidden->t); i++)
+        mica_put(hidden, mica_offset(&hidden->t, i), 0, 0);
     route(&t);
     if (t.d->pass == MICA_MOE_FWD)
         forward(&t);
