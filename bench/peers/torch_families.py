@@ -427,6 +427,7 @@ def encode(v, kind, zero):
 
 
 def quantize(fields, t):
+    refuse(fields, "rounding")
     x, kind, mode = t["x"], fields["y"].split(":")[0], fields.get("pass", "given")
     dims = list(x.shape)
     shape, narrow = blocks(dims, list(t["scale"].shape))
@@ -475,6 +476,32 @@ def quantize(fields, t):
         return {"y": y, "scale": scale.view(t["scale"].shape),
                 "zero": encode(zero, kind, None).view(t["zero"].shape)}
     return {"given": given, "amax": amax, "minmax": minmax}[mode]
+
+
+def fake_quantize(fields, t):
+    """Of a tensor, and of a dimension's channels."""
+    x, kind = t["x"], fields.get("type", "s8")
+    if kind not in RANGES:
+        raise NotImplementedError("types of floats")
+    low, high = (int(fields.get(n, v)) for n, v in zip(("low", "high"), RANGES[kind]))
+    positive(t["scale"])
+    along = [d for d, n in enumerate(t["scale"].shape) if n > 1]
+    if len(along) > 1 or "block" in fields and along and t["scale"].shape[along[0]] != x.shape[along[0]]:
+        raise NotImplementedError("blocks")
+    if "zero" in t:
+        t["zero"].fill_(3)
+    scale, zero = t["scale"].view(-1), torch.full([t["scale"].numel()], 3 if "zero" in t else 0, dtype=torch.int32, device=x.device)
+    if fields.get("rule") != "product":
+        scale.copy_(torch.exp2(torch.floor(torch.log2(scale))))  # whose reciprocals are exact
+    leaf = x.detach().requires_grad_("dy" in t)
+
+    def call():
+        if along:
+            y = torch.fake_quantize_per_channel_affine(leaf, scale, zero, along[0], low, high)
+        else:
+            y = torch.fake_quantize_per_tensor_affine(leaf, scale, zero, low, high)
+        return {"dx": torch.autograd.grad(y, leaf, t["dy"])[0]} if "dy" in t else {"y": y}
+    return call
 
 
 def code_values(kind, x):
@@ -745,4 +772,5 @@ def lrn(fields, t):
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize, lrn=lrn,
-                quantized_gemm=quantized_gemm, sample=sample, linear_cross_entropy=linear_cross_entropy)
+                fake_quantize=fake_quantize, quantized_gemm=quantized_gemm, sample=sample,
+                linear_cross_entropy=linear_cross_entropy)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Numbers in few bits with scales: quantize makes them, dequantize reads them.
+ * Numbers in few bits with scales: quantize makes them, dequantize reads them, fake_quantize does
+ * both at once.
  *
  *   quantize     y = saturate(round(x / scale) + zero)
  *   dequantize   y = (x - zero) * scale
@@ -29,6 +30,13 @@
  * other, is rounded to it, so results are the same bits on every device. Division is division, but
  * for 0 / 0, which is 0.
  *
+ * rounding=stochastic takes, in place of the nearest, one of the two neighbours of a quotient among
+ * the type's numbers (of integers: before zero is added), so that the mean of many is the quotient:
+ * of a magnitude the larger if W / 2 < f 2^31, both rounded down, where f is the fraction of the
+ * way from the smaller to the larger, and W the word that dropout of mica/random.h takes for the
+ * element's index, i = first + c0 steps[0] + c1 steps[1] + ...; rng holds {seed, offset}. What the
+ * type holds and what saturates is as ever, and so are scales that are made.
+ *
  * pass of quantize says where scales (and zero points) come from; made ones are written to scale
  * (and zero): given    arguments amax     scale = a / top / global_scale, a being the largest
  * magnitude of the block and top the type's largest number (448, 57344, 6, 127, 255, 7, 15),
@@ -53,12 +61,18 @@ typedef enum mica_quantize_pass {
     MICA_QUANTIZE_MINMAX
 } mica_quantize_pass;
 
+typedef enum mica_quantize_rounding {
+    MICA_QUANTIZE_NEAREST,
+    MICA_QUANTIZE_STOCHASTIC
+} mica_quantize_rounding;
+
 enum {
     MICA_QUANTIZE_X,
     MICA_QUANTIZE_Y,
     MICA_QUANTIZE_SCALE,
     MICA_QUANTIZE_ZERO,
-    MICA_QUANTIZE_GLOBAL_SCALE
+    MICA_QUANTIZE_GLOBAL_SCALE,
+    MICA_QUANTIZE_RNG
 };
 
 typedef struct mica_quantize_desc {
@@ -68,8 +82,12 @@ typedef struct mica_quantize_desc {
     mica_tensor scale; /* f32, f16, bf16, e4m3, e8m0, and f64 for x of f64. 0 means inferred: f32,
                           of the blocks; a type alone is kept */
     mica_tensor zero;  /* of y's type, integers only; 0 means none; minmax: inferred, as scale */
-    mica_tensor global_scale;     /* f32, one element; 0 means none */
-    int64_t block[MICA_MAX_RANK]; /* 0 means the whole dimension; all 0: inferred from scale */
+    mica_tensor global_scale;        /* f32, one element; 0 means none */
+    int64_t block[MICA_MAX_RANK];    /* 0 means the whole dimension; all 0: inferred from scale */
+    mica_quantize_rounding rounding; /* 0 means nearest */
+    mica_tensor rng;              /* s64, 2 elements: seed, offset; 0 means stochastic: inferred */
+    int64_t first;                /* index of the first element; 0 means 0 */
+    int64_t steps[MICA_MAX_RANK]; /* of the index along each dimension; 0 means packed */
 } mica_quantize_desc;
 
 enum {
@@ -91,6 +109,67 @@ typedef struct mica_dequantize_desc {
     int64_t block[MICA_MAX_RANK]; /* 0 means the whole dimension; all 0: inferred from scale */
 } mica_dequantize_desc;
 
+/* fake_quantize: what quantize to a type and dequantize of it make of x, without the codes, and the
+ * gradient that goes straight through where the type has room:
+ *
+ *   fwd   y = (clamp(round(x / scale) + zero, low, high) - zero) * scale
+ *   bwd   dx = low <= round(x / scale) + zero <= high ? dy : 0
+ *
+ * of floating-point types without zero, low and high: bwd passes where |x / scale| is at most the
+ * type's largest number. low and high are the type's, or narrower or wider ones, as -127 to 127.
+ *
+ * rule quotient is quantize's: x / scale, and NaN becomes zero's code, so 0. rule product is
+ * PyTorch's (torch.fake_quantize_per_tensor_affine on CPUs): x times 1 / scale, each rounded to f32
+ * (f64), which other halves than those of x / scale may come from, and NaN becomes `low`. Of
+ * either, NaN has no gradient and infinities saturate (fake_quantize_per_channel_affine of PyTorch
+ * 2.15 makes `low` of both infinities). Blocks must be whole. zero within 2^16. Floating-point
+ * types keep NaN, e2m1 too. Division of 0 by 0 in floating-point types is 0. */
+typedef enum mica_fake_quantize_pass {
+    MICA_FAKE_QUANTIZE_FWD,
+    MICA_FAKE_QUANTIZE_BWD
+} mica_fake_quantize_pass;
+
+typedef enum mica_fake_quantize_type {
+    MICA_FAKE_QUANTIZE_S8,
+    MICA_FAKE_QUANTIZE_U8,
+    MICA_FAKE_QUANTIZE_S4,
+    MICA_FAKE_QUANTIZE_U4,
+    MICA_FAKE_QUANTIZE_E4M3,
+    MICA_FAKE_QUANTIZE_E5M2,
+    MICA_FAKE_QUANTIZE_E2M1
+} mica_fake_quantize_type;
+
+typedef enum mica_fake_quantize_rule {
+    MICA_FAKE_QUANTIZE_QUOTIENT,
+    MICA_FAKE_QUANTIZE_PRODUCT
+} mica_fake_quantize_rule;
+
+enum {
+    MICA_FAKE_QUANTIZE_X,
+    MICA_FAKE_QUANTIZE_Y,
+    MICA_FAKE_QUANTIZE_DY,
+    MICA_FAKE_QUANTIZE_DX,
+    MICA_FAKE_QUANTIZE_SCALE,
+    MICA_FAKE_QUANTIZE_ZERO
+};
+
+#define MICA_FAKE_QUANTIZE_MOST 65536 /* of low and high, negative too */
+
+typedef struct mica_fake_quantize_desc {
+    mica_fake_quantize_pass pass; /* 0 means fwd */
+    mica_fake_quantize_type type; /* 0 means s8 */
+    mica_fake_quantize_rule rule; /* 0 means quotient */
+    mica_tensor x;                /* f64, f32, f16, bf16, any strides; needed */
+    mica_tensor y;                /* fwd: 0 means inferred: as x */
+    mica_tensor dy;               /* bwd: 0 means inferred: as x */
+    mica_tensor dx;               /* bwd: 0 means inferred: as x */
+    mica_tensor scale;            /* f64, f32, f16, bf16; 0 means inferred: f32, of the blocks */
+    mica_tensor zero;             /* f32, s8, u8, integers only; 0 means none */
+    int64_t block[MICA_MAX_RANK]; /* 0 means the whole dimension; all 0: inferred from scale */
+    int64_t low;                  /* least code; 0 means the type's */
+    int64_t high;                 /* greatest code; 0 means the type's */
+} mica_fake_quantize_desc;
+
 /* Make plans; see mica_plan_create. */
 static inline mica_status mica_quantize_plan(mica_context *context, const mica_quantize_desc *desc,
                                              const mica_options *options, mica_plan **plan)
@@ -103,6 +182,13 @@ static inline mica_status mica_dequantize_plan(mica_context *context,
                                                const mica_options *options, mica_plan **plan)
 {
     return mica_plan_create(context, "dequantize", desc, sizeof *desc, options, plan);
+}
+
+static inline mica_status mica_fake_quantize_plan(mica_context *context,
+                                                  const mica_fake_quantize_desc *desc,
+                                                  const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "fake_quantize", desc, sizeof *desc, options, plan);
 }
 
 #ifdef __cplusplus

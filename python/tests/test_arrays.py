@@ -150,6 +150,21 @@ class Views(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "must be even"):
             mica.quantize(x[:, :7], y="s4", scale=scale[:1])
 
+    def test_codes_by_chance_have_the_mean_of_what_they_are_of(self):
+        x = np.full((64, 64), 0.25, np.float32)
+        scale, rng = np.ones((1, 1), np.float32), np.array([3, 1], np.int64)
+        y = mica.quantize(x, y="s8", scale=scale, rounding="stochastic", rng=rng)
+        self.assertEqual(set(y.ravel().tolist()), {0, 1})
+        self.assertLess(abs(y.mean() - 0.25), 0.035)  # five standard deviations
+        np.testing.assert_array_equal(mica.quantize(x[8:], y="s8", scale=scale, rounding="stochastic", rng=rng, first=512), y[8:])
+
+    def test_quantised_and_back(self):
+        x = np.array([[0.4, 1.6, 300, -300]], np.float32)
+        scale = np.array([[2]], np.float32)
+        self.assertEqual(mica.fake_quantize(x, scale=scale).tolist(), [[0, 2, 254, -256]])
+        dx = mica.fake_quantize(x, dy=np.ones_like(x), scale=scale, pass_="bwd", low=-10, high=10)
+        self.assertEqual(dx.tolist(), [[1, 1, 0, 0]])
+
     def test_blocks_of_bytes(self):
         x = np.arange(-127, 129, 8).astype(np.float32)
         y = mica.quantize_blocks(np.stack([x, 2 * x]), format="q8_0")

@@ -91,9 +91,81 @@ static void squares(void **state)
     }
 }
 
+/* Many of one number by chance: of its two neighbours, in shares that make its mean. */
+static void chances(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    static const struct chance {
+        const char *type;
+        double x, below, above;
+    } rows[] = {{"s8", 0.3, 0, 1},        {"s8", -2.75, -3, -2},    {"u8", 254.5, 254, 255},
+                {"s4", 6.9, 6, 7},        {"u4", 0.001, 0, 1},      {"e4m3", 17.7, 16, 18},
+                {"e4m3", -0.003, -2, -1}, {"e5m2", 3.1, 3, 3.5},    {"e5m2", 4e-5, 3, 2},
+                {"e2m1", 4.5, 4, 6},      {"e2m1", -0.2, -0.5, 0},  {"e4m3", 400, 384, 416},
+                {"e4m3", 1000, 448, 448}, {"s8", -200, -128, -128}, {"e2m1", 1.5, 1.5, 1.5}};
+    double *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y), scale = 1;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        struct chance c = rows[r];
+        char line[128];
+        /* of e4m3 below 2^-6, of e5m2 below 2^-14: numbers of least units */
+        if (c.x == -0.003) c.below = -2 * 0x1p-9, c.above = -0x1p-9;
+        if (c.x == 4e-5) c.below = 0x1p-15, c.above = 0x1p-15 + 0x1p-16;
+        snprintf(line, sizeof line, "quantize rounding=stochastic x=f64:%d y=%s scale=f32:1", N,
+                 c.type);
+        for (int e = 0; e < 2; e++) {
+            double rng[] = {9, 1};
+            int64_t above = 0;
+            for (int i = 0; i < N; i++) x[i] = c.x;
+            assert_int_equal(
+                line_run(engines[e], line, VALUES(x, y, &scale, NULL, NULL, rng), NULL), MICA_OK);
+            for (int i = 0; i < N; i++) {
+                if (y[i] != c.below && y[i] != c.above)
+                    fail_msg("%s of %s: %.9g becomes %.9g", line, engines[e], c.x, y[i]);
+                above += y[i] == c.above;
+            }
+            const double share = c.above > c.below ? (c.x - c.below) / (c.above - c.below) : 1;
+            /* five standard deviations */
+            if (fabs((double)above / N - share) > 5 * sqrt(share * (1 - share) / N))
+                fail_msg("%s of %s: %.9g goes up %lld times of %d", line, engines[e], c.x,
+                         (long long)above, N);
+        }
+    }
+    free(x), free(y);
+}
+
+/* What an element becomes depends on its index: parts of a tensor are parts of its codes. */
+static void parts(void **state)
+{
+    (void)state;
+    enum { ROWS = 7, COLS = 33 };
+    double x[ROWS * COLS], all[ROWS * COLS], part[ROWS * 9], scale = 1, other[ROWS * COLS];
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = i * 0.37 - 40;
+    for (int e = 0; e < 2; e++) {
+        double rng[] = {5, 2}, from[ROWS * 9];
+        const char *whole = "quantize rounding=stochastic x=f32:7x33 y=s8 scale=f32:1";
+        const char *some =
+            "quantize rounding=stochastic x=f32:7x9 y=s8 scale=f32:1 first=11 steps=33x1";
+        assert_int_equal(line_run(engines[e], whole, VALUES(x, all, &scale, NULL, NULL, rng), NULL),
+                         MICA_OK);
+        for (int i = 0; i < ROWS * 9; i++) from[i] = x[i / 9 * COLS + 11 + i % 9];
+        assert_int_equal(
+            line_run(engines[e], some, VALUES(from, part, &scale, NULL, NULL, rng), NULL), MICA_OK);
+        for (int i = 0; i < ROWS * 9; i++) assert_true(part[i] == all[i / 9 * COLS + 11 + i % 9]);
+        rng[1] = 3;
+        assert_int_equal(
+            line_run(engines[e], whole, VALUES(x, other, &scale, NULL, NULL, rng), NULL), MICA_OK);
+        assert_memory_not_equal(other, all, sizeof all);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
+    refuses("quantize x=f32:4x4 y=s8 rng=s64:2", "rng is for rounding=stochastic");
+    refuses("quantize rounding=stochastic x=f32:4x4 y=s8 rng=s64:3", "rng has 1 dimensions and 3");
+    refuses("quantize rounding=stochastic x=f32:4x4 y=s8 first=-1", "indices reach from -1");
+    refuses("quantize rounding=down x=f32:4x4 y=s8", "down");
     refuses("quantize x=f32:4x4", "y is needed");
     refuses("quantize x=f32:4x4 y=f16", "y is f16");
     refuses("quantize x=s32:4x4 y=s8", "x is s32");
@@ -125,10 +197,8 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(halves),
-        cmocka_unit_test(squares),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(shapes),  cmocka_unit_test(halves), cmocka_unit_test(squares),
+        cmocka_unit_test(chances), cmocka_unit_test(parts),  cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

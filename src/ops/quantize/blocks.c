@@ -3,6 +3,7 @@
 #include "ops/quantize/quantize.h"
 #include "mica/reduce.h"
 #include "cpu/scratch.h"
+#include "ops/random/random.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,7 +31,7 @@ int mica_quantize_code(mica_dtype d)
 }
 
 /* With the rank of the elements; of one element, or none, strides 0. */
-static mica_tensor spread(const mica_tensor *t, int rank)
+mica_tensor mica_quantize_spread(const mica_tensor *t, int rank)
 {
     mica_tensor r = {.dtype = t->dtype, .rank = rank};
     for (int d = 0; d < rank; d++) {
@@ -63,8 +64,17 @@ void mica_quantize_set_make(const mica_op *op, const void *desc, const mica_view
     set->pass = set->quantizes ? q->pass : MICA_QUANTIZE_GIVEN;
     set->at[MICA_QUANTIZE_PLACE_CODE] = set->quantizes ? *y : *x;
     set->at[MICA_QUANTIZE_PLACE_VALUE] = set->quantizes ? *x : *y;
-    set->at[MICA_QUANTIZE_PLACE_SCALE] = spread(scale, x->rank);
-    set->at[MICA_QUANTIZE_PLACE_ZERO] = spread(zero, x->rank);
+    set->at[MICA_QUANTIZE_PLACE_SCALE] = mica_quantize_spread(scale, x->rank);
+    set->at[MICA_QUANTIZE_PLACE_ZERO] = mica_quantize_spread(zero, x->rank);
+    set->rng_arg = -1;
+    set->at[MICA_QUANTIZE_PLACE_INDEX] = mica_quantize_spread(&(mica_tensor){0}, x->rank);
+    set->arg[MICA_QUANTIZE_PLACE_INDEX] = -1;
+    if (set->quantizes && q->rounding == MICA_QUANTIZE_STOCHASTIC) {
+        set->at[MICA_QUANTIZE_PLACE_INDEX] = mica_random_index(x, q->steps);
+        set->rng_arg = MICA_QUANTIZE_RNG;
+        set->rng_stride = q->rng.strides[0];
+        set->first_index = q->first;
+    }
     set->arg[MICA_QUANTIZE_PLACE_CODE] = set->quantizes ? MICA_QUANTIZE_Y : MICA_QUANTIZE_X;
     set->arg[MICA_QUANTIZE_PLACE_VALUE] = set->quantizes ? MICA_QUANTIZE_X : MICA_QUANTIZE_Y;
     set->arg[MICA_QUANTIZE_PLACE_SCALE] = MICA_QUANTIZE_SCALE;
@@ -113,15 +123,17 @@ static void merge(mica_quantize_box *b)
     long long *code = l->strides[MICA_QUANTIZE_PLACE_CODE],
               *value = l->strides[MICA_QUANTIZE_PLACE_VALUE],
               *scale = l->strides[MICA_QUANTIZE_PLACE_SCALE],
-              *zero = l->strides[MICA_QUANTIZE_PLACE_ZERO];
+              *zero = l->strides[MICA_QUANTIZE_PLACE_ZERO],
+              *index = l->strides[MICA_QUANTIZE_PLACE_INDEX];
     int last = l->rank - 1;
     b->group = l->dims[last];
     if (scale[last] || zero[last]) {
         b->group = 1;
     } else if (last && code[last - 1] == l->dims[last] * code[last] &&
-               value[last - 1] == l->dims[last] * value[last]) {
+               value[last - 1] == l->dims[last] * value[last] &&
+               index[last - 1] == l->dims[last] * index[last]) {
         l->dims[last - 1] *= l->dims[last];
-        code[last - 1] = code[last], value[last - 1] = value[last];
+        code[last - 1] = code[last], value[last - 1] = value[last], index[last - 1] = index[last];
         last = --l->rank - 1;
     }
     b->scale_step = scale[last], b->zero_step = zero[last];
@@ -154,7 +166,7 @@ mica_status mica_quantize_cut(const mica_quantize_set *set, mica_quantize_box *b
             const int64_t length = tail ? size % block : block;
             int64_t outer[MICA_QUANTIZE_PLACES], inner[MICA_QUANTIZE_PLACES];
             for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) {
-                const bool of_element = k <= MICA_QUANTIZE_PLACE_VALUE;
+                const bool of_element = k <= MICA_QUANTIZE_PLACE_INDEX;
                 const int64_t stride = set->at[k].strides[d];
                 outer[k] = of_element ? block * stride : stride;
                 inner[k] = of_element ? stride : 0;

@@ -3,6 +3,7 @@
 #include "ops/quantize/quantize.h"
 #include "base/random.h"
 #include "cpu/scratch.h"
+#include "ops/random/random.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,6 +14,7 @@ static const mica_engine *const dequantize_engines[] = {&mica_dequantize_cpu, &m
                                                         &mica_dequantize_cuda, NULL};
 
 static const char *const passes[] = {"given", "amax", "minmax", NULL};
+static const char *const roundings[] = {"nearest", "stochastic", NULL};
 
 #define QUANTIZE(member, kind, ...) MICA_FIELD(mica_quantize_desc, member, kind, __VA_ARGS__)
 static const mica_field quantize_fields[] = {
@@ -25,6 +27,11 @@ static const mica_field quantize_fields[] = {
     QUANTIZE(block, AXES, .count = MICA_MAX_RANK, .apart = true,
              .zero = "the whole dimension; all 0: inferred from scale",
              .doc = "elements along each dimension that share a scale"),
+    QUANTIZE(rounding, ENUM, .spellings = roundings, .doc = "of quotients"),
+    QUANTIZE(rng, TENSOR, .zero = "stochastic: inferred", .doc = "s64, {seed, offset}"),
+    QUANTIZE(first, I64, .doc = "stochastic: index of the first element"),
+    QUANTIZE(steps, AXES, .count = MICA_MAX_RANK, .permutation = true, .zero = "packed",
+             .doc = "of the index along each dimension"),
 };
 
 #define DEQUANTIZE(member, kind, ...) MICA_FIELD(mica_dequantize_desc, member, kind, __VA_ARGS__)
@@ -54,8 +61,8 @@ static bool is_whole(const int64_t *block)
 }
 
 /* A single element that stands for all may have any rank. */
-static mica_tensor of_blocks(const mica_tensor *x, const mica_tensor *own, const int64_t *block,
-                             mica_dtype type)
+mica_tensor mica_quantize_of_blocks(const mica_tensor *x, const mica_tensor *own,
+                                    const int64_t *block, mica_dtype type)
 {
     mica_tensor t = {.dtype = type, .rank = x->rank};
     if (own->rank && is_single(own) && is_whole(block)) return *own;
@@ -68,22 +75,22 @@ static mica_tensor of_blocks(const mica_tensor *x, const mica_tensor *own, const
 static mica_tensor quantize_scale(const void *desc)
 {
     const mica_quantize_desc *d = desc;
-    return of_blocks(&d->x, &d->scale, d->block, MICA_F32);
+    return mica_quantize_of_blocks(&d->x, &d->scale, d->block, MICA_F32);
 }
 static mica_tensor quantize_zero(const void *desc)
 {
     const mica_quantize_desc *d = desc;
-    return of_blocks(&d->x, &d->zero, d->block, d->y.dtype);
+    return mica_quantize_of_blocks(&d->x, &d->zero, d->block, d->y.dtype);
 }
 static mica_tensor dequantize_scale(const void *desc)
 {
     const mica_dequantize_desc *d = desc;
-    return of_blocks(&d->x, &d->scale, d->block, MICA_F32);
+    return mica_quantize_of_blocks(&d->x, &d->scale, d->block, MICA_F32);
 }
 static mica_tensor dequantize_zero(const void *desc)
 {
     const mica_dequantize_desc *d = desc;
-    return of_blocks(&d->x, &d->zero, d->block, d->x.dtype);
+    return mica_quantize_of_blocks(&d->x, &d->zero, d->block, d->x.dtype);
 }
 static mica_tensor dequantize_y(const void *desc)
 {
@@ -124,6 +131,8 @@ static const mica_arg quantize_args[] = {
                             .refused = true},
     [MICA_QUANTIZE_GLOBAL_SCALE] = {"global_scale", offsetof(mica_quantize_desc, global_scale),
                                     EACH(MICA_IN), .types = MICA_TYPE(F32)},
+    [MICA_QUANTIZE_RNG] = {"rng", offsetof(mica_quantize_desc, rng), EACH(MICA_IN),
+                           .types = MICA_TYPE(S64)},
 };
 
 static const mica_arg dequantize_args[] = {
@@ -161,8 +170,8 @@ static const mica_arg dequantize_args[] = {
 /* ---- inference and checks ---- */
 
 /* Blocks of a dimension that no block is shorter than are all of it: 0. */
-static mica_status infer_block(const mica_tensor *x, const mica_tensor *scale, int64_t *block,
-                               mica_why *why)
+mica_status mica_quantize_infer_block(const mica_tensor *x, const mica_tensor *scale,
+                                      int64_t *block, mica_why *why)
 {
     bool given = false;
     for (int d = 0; d < MICA_MAX_RANK; d++) {
@@ -197,13 +206,21 @@ static mica_status quantize_infer(void *desc, mica_why *why)
     if (d->pass == MICA_QUANTIZE_MINMAX && d->y.dtype && !mica_dtype_is_integer(d->y.dtype))
         return mica_invalid(why, "y is %s, pass minmax makes s8, u8, s4 or u4",
                             mica_dtype_name(d->y.dtype));
-    return infer_block(&d->x, &d->scale, d->block, why);
+    if (d->rounding == MICA_QUANTIZE_STOCHASTIC) {
+        mica_random_infer_rng(&d->rng);
+    } else {
+        if (mica_tensor_given(&d->rng))
+            return mica_invalid(why, "rng is for rounding=stochastic, it is nearest");
+        d->first = 0;
+        memset(d->steps, 0, sizeof d->steps);
+    }
+    return mica_quantize_infer_block(&d->x, &d->scale, d->block, why);
 }
 
 static mica_status dequantize_infer(void *desc, mica_why *why)
 {
     mica_dequantize_desc *d = desc;
-    return infer_block(&d->x, &d->scale, d->block, why);
+    return mica_quantize_infer_block(&d->x, &d->scale, d->block, why);
 }
 
 static mica_status check_set(const mica_op *op, const void *desc, mica_why *why)
@@ -233,6 +250,9 @@ static mica_status check_set(const mica_op *op, const void *desc, mica_why *why)
 
 static mica_status quantize_check(const void *desc, mica_why *why)
 {
+    const mica_quantize_desc *d = desc;
+    MICA_TRY(mica_random_check_rng(&d->rng, why));
+    MICA_TRY(mica_random_check_index(&d->x, d->first, d->steps, why));
     return check_set(&mica_op_quantize, desc, why);
 }
 static mica_status dequantize_check(const void *desc, mica_why *why)
@@ -244,8 +264,8 @@ static mica_status dequantize_check(const void *desc, mica_why *why)
 
 /* Scales that leave numbers of normal size within the type's range, but for some; exact ones are
  * powers of two. */
-static bool fill_scale(const mica_tensor *t, double size, mica_fill fill, uint64_t seed,
-                       double *values)
+bool mica_quantize_fill_scale(const mica_tensor *t, double size, mica_fill fill, uint64_t seed,
+                              double *values)
 {
     const int64_t count = mica_tensor_count(t);
     if (fill == MICA_FILL_EDGES && t->dtype != MICA_E8M0) return false;
@@ -265,9 +285,11 @@ static bool fill_of(const mica_op *op, const void *desc, int arg, mica_fill fill
     mica_quantize_set s;
     const mica_tensor *t = mica_op_tensor(op, desc, arg);
     mica_quantize_set_make(op, desc, NULL, &s);
-    if (arg == MICA_QUANTIZE_GLOBAL_SCALE) return fill_scale(t, 1, fill, seed ^ 5, values);
+    if (arg == MICA_QUANTIZE_GLOBAL_SCALE)
+        return mica_quantize_fill_scale(t, 1, fill, seed ^ 5, values);
     if (arg != MICA_QUANTIZE_SCALE) return false;
-    return fill_scale(t, s.quantizes ? 2.5 / mica_quantize_top(s.code) : 1, fill, seed, values);
+    return mica_quantize_fill_scale(t, s.quantizes ? 2.5 / mica_quantize_top(s.code) : 1, fill,
+                                    seed, values);
 }
 
 /* Blocks whose zero point is not 0; with one sign rows of the one and of the other. */
@@ -292,6 +314,7 @@ static bool quantize_fill(const void *desc, const double *scalars, int arg, mica
     (void)scalars;
     if (arg == MICA_QUANTIZE_X && d->pass == MICA_QUANTIZE_MINMAX)
         return fill_ends(&d->x, fill, seed, values);
+    if (arg == MICA_QUANTIZE_RNG) return mica_random_fill_rng(d->rng, seed, values);
     return fill_of(&mica_op_quantize, desc, arg, fill, seed, values);
 }
 static bool dequantize_fill(const void *desc, const double *scalars, int arg, mica_fill fill,

@@ -17,6 +17,8 @@ QUANTIZE double sub_of(double a, double b) { return __dsub_rn(a, b); }
 QUANTIZE double div_of(double a, double b) { return a / b; }
 QUANTIZE double rint_of(double a) { return rint(a); }
 QUANTIZE real nan_of() { return (real)NAN_F; }
+QUANTIZE float sign_of(float v, float of) { return __uint_as_float((__float_as_uint(v) & 0x7fffffffu) | (__float_as_uint(of) & 0x80000000u)); }
+QUANTIZE double sign_of(double v, double of) { return __longlong_as_double((__double_as_longlong(v) & ~(1ll << 63)) | (__double_as_longlong(of) & (1ll << 63))); }
 #define CODE_NAME(n) n
 #include "ops/quantize/quantize_body.h"
 

@@ -15,6 +15,8 @@ typedef struct mica_quantize_set {
     mica_tensor at[MICA_QUANTIZE_PLACES];
     int arg[MICA_QUANTIZE_PLACES]; /* of the run; -1: absent */
     int global_arg;
+    int rng_arg; /* -1: to nearest */
+    int64_t rng_stride, first_index;
     int64_t block[MICA_MAX_RANK], blocks[MICA_MAX_RANK]; /* length, number */
     mica_dtype real;                                     /* F32 or F64 */
     int code;                                            /* CODE_... of quantize_body.h */
@@ -59,8 +61,36 @@ mica_status mica_quantize_extremes_run(const mica_quantize_extremes *extremes, c
 /* Of blocks: the packed buffer, scale, zero. */
 void mica_quantize_block_layout(const mica_quantize_set *set, mica_layout *layout);
 
-/* CODE, HAS_ZERO, HAS_GLOBAL, POWER; code_t, value_t, scale_t, real. */
+/* Launches of a kernel that takes a part of the elements: what is known before a run. */
+typedef union mica_quantize_part_args {
+    mica_quantize_memory memory; /* all begin with it */
+    mica_quantize_args each;
+    mica_quantize_once_args once;
+} mica_quantize_part_args;
+typedef struct mica_quantize_part {
+    mica_kernel *kernel;
+    mica_quantize_part_args args;
+    int vector;
+    bool fits; /* rows of both tensors begin at whole vectors */
+    mica_grid grid;
+} mica_quantize_part;
+void mica_quantize_begin(const mica_quantize_set *set, const mica_quantize_box *box,
+                         mica_quantize_part *part);
+mica_status mica_quantize_launch(const mica_quantize_set *set, const mica_quantize_part *parts,
+                                 int count, const mica_run *run);
+
+/* CODE, HAS_ZERO, HAS_GLOBAL, POWER, CHANCE; code_t, value_t, scale_t, real. */
 void mica_quantize_prologue(mica_text *prologue, const mica_quantize_set *set);
+
+/* What has an element for each block: inferred; its blocks where they are left out; with the rank
+ * of the elements, strides 0 where there is one or none; filled, with numbers of about `size`. */
+mica_tensor mica_quantize_of_blocks(const mica_tensor *x, const mica_tensor *own,
+                                    const int64_t *block, mica_dtype type);
+mica_status mica_quantize_infer_block(const mica_tensor *x, const mica_tensor *scale,
+                                      int64_t *block, mica_why *why);
+mica_tensor mica_quantize_spread(const mica_tensor *tensor, int rank);
+bool mica_quantize_fill_scale(const mica_tensor *t, double size, mica_fill fill, uint64_t seed,
+                              double *values);
 
 /* CODE_... of a quantised type. */
 int mica_quantize_code(mica_dtype type);

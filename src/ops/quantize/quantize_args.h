@@ -35,24 +35,37 @@ __attribute__((always_inline)) static inline int code_power(long long bits, int 
     return field == 0x7ff ? 128 : e < -127 ? -127 : e > 127 ? 127 : e;
 }
 
-/* Tensors of an element. SCALE and ZERO have the strides of its block, 0 within one. */
+/* Digits behind the first, and exponent of the least number that has all. */
+#define CODE_DIGITS(code) ((code) == CODE_E4M3 ? 3 : (code) == CODE_E5M2 ? 2 : 1)
+#define CODE_LEAST(code)  ((code) == CODE_E4M3 ? -6 : (code) == CODE_E5M2 ? -14 : 0)
+
+/* Tensors of an element. SCALE and ZERO have the strides of its block, 0 within one. INDEX has no
+ * memory: its offsets are indices of what is drawn. */
 enum {
     MICA_QUANTIZE_PLACE_CODE, /* quantised */
     MICA_QUANTIZE_PLACE_VALUE,
+    MICA_QUANTIZE_PLACE_INDEX,
     MICA_QUANTIZE_PLACE_SCALE,
     MICA_QUANTIZE_PLACE_ZERO,
     MICA_QUANTIZE_PLACES
 };
 
-typedef struct mica_quantize_args {
+/* Where tensors lie: what a run adds to what its plan knows. */
+typedef struct mica_quantize_memory {
     void *at[MICA_QUANTIZE_PLACES];
     const float *global_scale;
+    const void *rng; /* seed, offset */
+    long long rng_stride;
     long long first[MICA_QUANTIZE_PLACES]; /* offset of the first element, in elements */
-    mica_layout layout;                    /* the last dimension is counted in vectors */
-    long long columns;                     /* elements of a row */
-    long long group;                       /* neighbours of a row with one scale */
-    long long scale_step, zero_step;       /* from group to group */
     int whole;                             /* rows and pointers are aligned for vectors */
+} mica_quantize_memory;
+
+typedef struct mica_quantize_args {
+    mica_quantize_memory memory;
+    mica_layout layout;              /* the last dimension is counted in vectors */
+    long long columns;               /* elements of a row */
+    long long group;                 /* neighbours of a row with one scale */
+    long long scale_step, zero_step; /* from group to group */
 } mica_quantize_args;
 
 /* Scales of what blocks hold. */
@@ -67,13 +80,12 @@ typedef struct mica_quantize_scales_args {
 
 /* Blocks whose elements stay in registers: neighbours of a row, or of several rows. */
 typedef struct mica_quantize_once_args {
-    void *at[MICA_QUANTIZE_PLACES];
-    const float *global_scale;
-    long long first[MICA_QUANTIZE_PLACES];
+    mica_quantize_memory memory;
     mica_layout blocks;
-    long long rows, columns, row_step[2]; /* of a block; from row to row: code, value */
-    int vectors;                          /* of a row */
-    int whole;                            /* rows and pointers are aligned for vectors */
+    long long rows, columns; /* of a block */
+    long long row_step[3];   /* from row to row: code, value, index */
+    long long column_step;   /* of the index */
+    int vectors;             /* of a row */
 } mica_quantize_once_args;
 
 #endif

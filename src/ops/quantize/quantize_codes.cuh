@@ -104,20 +104,28 @@ template <int N> QUANTIZE void pack_quotients(const float *q, float zero, codes<
     }
 }
 
+/* False where products do not make them. least: of what is smaller all digits matter, too. */
+template <int N> QUANTIZE bool quotients(const float *v, const divisor &d, float least, float *q)
+{
+    bool sound = d.sound;
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        q[e] = __fmul_rn(v[e], d.by);
+        sound = sound && fabsf(q[e]) < 0x1p60f; /* no NaN either */
+        if (least > 0) sound = sound && (v[e] == 0 || fabsf(q[e]) > least);
+    }
+    if (!sound) return false;
+#pragma unroll
+    for (int e = 0; e < N; e++) q[e] = quotient_of(v[e], d, q[e]);
+    return true;
+}
+
 template <int N> QUANTIZE void encode(const real *v, const divisor &d, real zero, codes<N> &c)
 {
     if constexpr (same_type<real, float>) {
-        float first[N];
-        bool sound = d.sound;
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            first[e] = __fmul_rn(v[e], d.by);
-            sound = sound && fabsf(first[e]) < 0x1p60f; /* no NaN either */
-        }
-        if (sound) {
-#pragma unroll
-            for (int e = 0; e < N; e++) first[e] = quotient_of(v[e], d, first[e]);
-            pack_quotients<N>(first, zero, c);
+        float q[N];
+        if (quotients<N>(v, d, 0, q)) {
+            pack_quotients<N>(q, zero, c);
             return;
         }
     }

@@ -9,18 +9,10 @@
 /* Threads take twice as many elements where enough threads remain. */
 enum { BLOCK = 256, VECTOR = 8, WIDE = 16, MANY = 1 << 22 };
 
-typedef struct part {
-    mica_kernel *kernel;
-    mica_quantize_args args;
-    int vector;
-    bool fits; /* rows of both tensors begin at whole vectors */
-    mica_grid grid;
-} part;
-
 typedef struct state {
     mica_quantize_set set;
     int count;
-    part parts[MICA_QUANTIZE_BOXES];
+    mica_quantize_part parts[MICA_QUANTIZE_BOXES];
     mica_quantize_extremes extremes;
     mica_kernel *scales;
     mica_quantize_scales_args scales_args;
@@ -58,6 +50,16 @@ static bool in_whole_bytes(const mica_layout *l, int place, int64_t first)
     return true;
 }
 
+/* Whether indices of rows are neighbours from a multiple of 4 on. */
+static bool counts(const mica_layout *l)
+{
+    const long long *steps = l->strides[MICA_QUANTIZE_PLACE_INDEX];
+    if (steps[l->rank - 1] != 1) return false;
+    for (int d = 0; d < l->rank - 1; d++)
+        if (steps[d] & 3) return false;
+    return true;
+}
+
 /* ---- kernels ---- */
 
 static mica_dtype stored(mica_dtype d)
@@ -89,18 +91,28 @@ void mica_quantize_prologue(mica_text *p, const mica_quantize_set *s)
     mica_prologue_type(p, "value_t", s->at[MICA_QUANTIZE_PLACE_VALUE].dtype);
     mica_prologue_type(p, "real", s->real);
     scale_type(p, s);
+    mica_prologue_int(p, "CHANCE", s->rng_arg >= 0);
+}
+
+void mica_quantize_begin(const mica_quantize_set *s, const mica_quantize_box *b,
+                         mica_quantize_part *to)
+{
+    mica_quantize_memory *m = &to->args.memory;
+    for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) m->first[k] = b->first[k];
+    m->first[MICA_QUANTIZE_PLACE_INDEX] += s->first_index;
+    m->rng_stride = s->rng_stride;
 }
 
 static mica_status add_part(mica_plan *plan, const mica_quantize_set *s, const mica_quantize_box *b,
-                            part *to)
+                            mica_quantize_part *to)
 {
     char buffer[1024] = "";
     mica_text p = {buffer, sizeof buffer, 0};
-    mica_quantize_args *a = &to->args;
+    mica_quantize_args *a = &to->args.each;
     mica_layout *l = &a->layout;
     const int last = b->layout.rank - 1;
     *l = b->layout;
-    for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) a->first[k] = b->first[k];
+    mica_quantize_begin(s, b, to);
     a->group = b->group, a->scale_step = b->scale_step, a->zero_step = b->zero_step;
     a->columns = l->dims[last];
     const bool one_scale = b->group % WIDE == 0 || b->group == a->columns;
@@ -109,12 +121,15 @@ static mica_status add_part(mica_plan *plan, const mica_quantize_set *s, const m
     to->fits = fit(b, vector);
     const bool whole_bytes =
         in_whole_bytes(&b->layout, MICA_QUANTIZE_PLACE_CODE, b->first[MICA_QUANTIZE_PLACE_CODE]);
+    const bool counters =
+        (a->memory.first[MICA_QUANTIZE_PLACE_INDEX] & 3) == 0 && counts(&b->layout);
     mica_access_count(l, vector, MICA_QUANTIZE_PLACES);
     to->grid = (mica_grid){.grid = {(unsigned)((l->count - 1) / BLOCK + 1)}, .block = {BLOCK}};
     mica_prologue_int(&p, "QUANTIZES", s->quantizes);
     mica_prologue_int(&p, "WHOLE_BYTES", whole_bytes);
     mica_prologue_int(&p, "VECTOR", vector);
     mica_prologue_int(&p, "BLOCK", BLOCK);
+    mica_prologue_int(&p, "COUNTERS", counters);
     mica_prologue_int(&p, "ONE_SCALE", b->group % vector == 0 || b->group == a->columns);
     mica_quantize_prologue(&p, s);
     mica_kernel_spec spec = {"ops/quantize/quantize.cu", "quantize", buffer, 0};
@@ -168,13 +183,32 @@ static mica_status build(mica_plan *plan)
     return mica_quantize_extremes_build(plan, &s->set, boxes, s->count, &s->extremes);
 }
 
-static bool is_aligned(const state *s, int place, const void *at, int vector)
+static bool is_aligned(const mica_quantize_set *s, int place, const void *at, int vector)
 {
-    const int bits = vector * mica_dtype_bits(s->set.at[place].dtype), bytes = bits / 8;
+    const int bits = vector * mica_dtype_bits(s->at[place].dtype), bytes = bits / 8;
     return mica_access_starts(at, bytes < MICA_ACCESS_BYTES ? bytes : MICA_ACCESS_BYTES);
 }
 
-static mica_status run_scales(const state *s, const mica_run *run, const float *global_scale)
+mica_status mica_quantize_launch(const mica_quantize_set *s, const mica_quantize_part *parts,
+                                 int count, const mica_run *run)
+{
+    for (int b = 0; b < count; b++) {
+        const mica_quantize_part *p = &parts[b];
+        mica_quantize_part_args a = p->args;
+        mica_quantize_memory *m = &a.memory;
+        for (int k = 0; k < MICA_QUANTIZE_PLACES; k++)
+            if (s->arg[k] >= 0) m->at[k] = run->args[s->arg[k]];
+        if (s->global_arg >= 0) m->global_scale = run->args[s->global_arg];
+        if (s->rng_arg >= 0) m->rng = run->args[s->rng_arg];
+        m->whole = p->fits;
+        for (int k = MICA_QUANTIZE_PLACE_CODE; k <= MICA_QUANTIZE_PLACE_VALUE; k++)
+            m->whole = m->whole && is_aligned(s, k, m->at[k], p->vector);
+        MICA_TRY(mica_kernel_launch(p->kernel, &p->grid, run->stream, &a));
+    }
+    return MICA_OK;
+}
+
+static mica_status run_scales(const state *s, const mica_run *run)
 {
     mica_quantize_scales_args a = s->scales_args;
     MICA_TRY(mica_quantize_extremes_run(&s->extremes, run));
@@ -182,29 +216,15 @@ static mica_status run_scales(const state *s, const mica_run *run, const float *
     if (s->extremes.kinds > 1) a.low = mica_at(run, s->extremes.buffer[1]);
     a.scale = run->args[MICA_QUANTIZE_SCALE];
     a.zero = run->args[MICA_QUANTIZE_ZERO];
-    a.global_scale = global_scale;
+    if (s->set.global_arg >= 0) a.global_scale = run->args[s->set.global_arg];
     return mica_kernel_launch(s->scales, &s->scales_grid, run->stream, &a);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *run)
 {
     const state *s = plan->state;
-    if (s->count == 0) return MICA_OK;
-    const float *global_scale = s->set.global_arg >= 0 ? run->args[s->set.global_arg] : NULL;
-    if (s->set.pass != MICA_QUANTIZE_GIVEN) MICA_TRY(run_scales(s, run, global_scale));
-    for (int b = 0; b < s->count; b++) {
-        const part *p = &s->parts[b];
-        mica_quantize_args a = p->args;
-        for (int k = 0; k < MICA_QUANTIZE_PLACES; k++)
-            if (s->set.arg[k] >= 0) a.at[k] = run->args[s->set.arg[k]];
-        a.global_scale = global_scale;
-        a.whole =
-            p->fits &&
-            is_aligned(s, MICA_QUANTIZE_PLACE_CODE, a.at[MICA_QUANTIZE_PLACE_CODE], p->vector) &&
-            is_aligned(s, MICA_QUANTIZE_PLACE_VALUE, a.at[MICA_QUANTIZE_PLACE_VALUE], p->vector);
-        MICA_TRY(mica_kernel_launch(p->kernel, &p->grid, run->stream, &a));
-    }
-    return MICA_OK;
+    if (s->count && s->set.pass != MICA_QUANTIZE_GIVEN) MICA_TRY(run_scales(s, run));
+    return mica_quantize_launch(&s->set, s->parts, s->count, run);
 }
 
 const mica_engine mica_quantize_cuda = {.name = "cuda",

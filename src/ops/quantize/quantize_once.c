@@ -4,24 +4,15 @@
  * bits of 16. Wider blocks, and those whose rows are no neighbours in memory, take engine "cuda".
  */
 #include "ops/quantize/quantize.h"
-#include "ops/access/access.h"
 #include "ops/access/slices.h"
 #include "cpu/scratch.h"
 
 enum { VECTOR = 8, THREADS = 512, KEPT_BYTES = 128, GROUP = 128, FEW = 2 };
 
-typedef struct part {
-    mica_kernel *kernel;
-    mica_quantize_once_args args;
-    mica_slices slices;
-    mica_grid grid;
-    bool fits;
-} part;
-
 typedef struct state {
     mica_quantize_set set;
     int count;
-    part parts[MICA_QUANTIZE_BOXES];
+    mica_quantize_part parts[MICA_QUANTIZE_BOXES];
 } state;
 
 /* ---- blocks ---- */
@@ -54,11 +45,11 @@ static int power_of_two_from(int64_t least)
 }
 
 /* Rows of a block, and its threads. */
-static mica_status make(const mica_quantize_set *set, const mica_quantize_box *b, part *p,
-                        mica_why *why)
+static mica_status make(const mica_quantize_set *set, const mica_quantize_box *b,
+                        mica_quantize_part *p, mica_slices *s, mica_why *why)
 {
     mica_layout rows;
-    layout_of(b, true, 2, &rows);
+    layout_of(b, true, 3, &rows);
     if (rows.rank > 2)
         return mica_refuse(why, "blocks of %d dimensions apart in memory, this engine takes 2",
                            rows.rank);
@@ -68,10 +59,13 @@ static mica_status make(const mica_quantize_set *set, const mica_quantize_box *b
             return mica_refuse(
                 why, "elements of a block are %lld apart in memory, this engine takes neighbours",
                 rows.strides[k][last]);
-    mica_quantize_once_args *a = &p->args;
-    *a = (mica_quantize_once_args){.rows = last ? rows.dims[0] : 1, .columns = rows.dims[last]};
-    for (int k = 0; k < 2; k++) a->row_step[k] = last ? rows.strides[k][0] : 0;
-    for (int k = 0; k < MICA_QUANTIZE_PLACES; k++) a->first[k] = b->first[k];
+    mica_quantize_once_args *a = &p->args.once;
+    *a = (mica_quantize_once_args){.rows = last ? rows.dims[0] : 1,
+                                   .columns = rows.dims[last],
+                                   .column_step = rows.strides[MICA_QUANTIZE_PLACE_INDEX][last]};
+    for (int k = 0; k < 3; k++) a->row_step[k] = last ? rows.strides[k][0] : 0;
+    mica_quantize_begin(set, b, p);
+    p->vector = VECTOR;
     layout_of(b, false, MICA_QUANTIZE_PLACES, &a->blocks);
     const int64_t across = (a->columns - 1) / VECTOR + 1;
     const int bytes = VECTOR * mica_dtype_bits(set->at[MICA_QUANTIZE_PLACE_VALUE].dtype) / 8;
@@ -82,7 +76,6 @@ static mica_status make(const mica_quantize_set *set, const mica_quantize_box *b
                            (long long)(a->columns * a->rows), THREADS * most * VECTOR, THREADS);
     a->vectors = (int)across;
     const int64_t vectors = across * a->rows;
-    mica_slices *s = &p->slices;
     *s = (mica_slices){.along = true, .vector = VECTOR};
     s->threads = power_of_two_from((vectors + FEW - 1) / FEW);
     if (s->threads > 32) s->threads = power_of_two_from((vectors + most - 1) / most);
@@ -94,38 +87,37 @@ static mica_status make(const mica_quantize_set *set, const mica_quantize_box *b
     return MICA_OK;
 }
 
-/* Whether rows of all blocks begin at whole vectors. */
-static bool rows_fit(const part *p)
+/* Whether rows of all blocks begin at multiples of a unit. */
+static bool rows_fit(const mica_quantize_once_args *a, int place, int64_t unit)
 {
-    const mica_quantize_once_args *a = &p->args;
-    bool fits = true;
-    for (int k = 0; k < 2; k++) {
-        fits = fits && a->first[k] % VECTOR == 0 && a->row_step[k] % VECTOR == 0;
-        for (int d = 0; d < a->blocks.rank; d++)
-            fits = fits && a->blocks.strides[k][d] % VECTOR == 0;
-    }
+    bool fits = a->memory.first[place] % unit == 0 && a->row_step[place] % unit == 0;
+    for (int d = 0; d < a->blocks.rank; d++) fits = fits && a->blocks.strides[place][d] % unit == 0;
     return fits;
 }
 
-static bool in_whole_bytes(const part *p)
+static bool in_whole_bytes(const mica_quantize_once_args *a)
 {
-    const mica_quantize_once_args *a = &p->args;
-    int64_t steps = a->first[0] | a->row_step[0];
+    int64_t steps = a->memory.first[0] | a->row_step[0];
     for (int d = 0; d < a->blocks.rank; d++) steps |= a->blocks.strides[0][d];
     return !(steps & 1);
 }
 
 /* ---- the engine ---- */
 
-static mica_status add_part(mica_plan *plan, const mica_quantize_set *set, part *p)
+static mica_status add_part(mica_plan *plan, const mica_quantize_set *set, const mica_slices *s,
+                            mica_quantize_part *p)
 {
     char buffer[1024] = "";
     mica_text text = {buffer, sizeof buffer, 0};
-    p->fits = rows_fit(p);
-    mica_slices_prologue(&text, &p->slices);
-    mica_prologue_int(&text, "ROWS", p->args.rows > 1);
+    const mica_quantize_once_args *a = &p->args.once;
+    p->fits = rows_fit(a, MICA_QUANTIZE_PLACE_CODE, VECTOR) &&
+              rows_fit(a, MICA_QUANTIZE_PLACE_VALUE, VECTOR);
+    mica_slices_prologue(&text, s);
+    mica_prologue_int(&text, "ROWS", a->rows > 1);
     mica_prologue_int(&text, "ENDS", set->pass == MICA_QUANTIZE_MINMAX);
-    mica_prologue_int(&text, "WHOLE_BYTES", in_whole_bytes(p));
+    mica_prologue_int(&text, "WHOLE_BYTES", in_whole_bytes(a));
+    mica_prologue_int(&text, "COUNTERS",
+                      a->column_step == 1 && rows_fit(a, MICA_QUANTIZE_PLACE_INDEX, 4));
     mica_quantize_prologue(&text, set);
     mica_kernel_spec spec = {"ops/quantize/quantize_once.cu", "quantize_once", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &p->kernel);
@@ -138,7 +130,8 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     int count;
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     mica_quantize_box *boxes = mica_scratch_take(MICA_QUANTIZE_BOXES * sizeof *boxes);
-    part *p = mica_scratch_take(sizeof *p);
+    mica_quantize_part *p = mica_scratch_take(sizeof *p);
+    mica_slices slices;
     mica_quantize_set_make(&mica_op_quantize, desc, NULL, &set);
     if (set.pass == MICA_QUANTIZE_GIVEN)
         return mica_refuse(why, "scales are given: there is nothing to find first");
@@ -146,7 +139,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
         return mica_refuse(why, "x is %s, this engine takes f32, f16, bf16",
                            mica_dtype_name(set.at[MICA_QUANTIZE_PLACE_VALUE].dtype));
     MICA_TRY(mica_quantize_cut(&set, boxes, &count, why));
-    for (int b = 0; b < count; b++) MICA_TRY(make(&set, &boxes[b], p, why));
+    for (int b = 0; b < count; b++) MICA_TRY(make(&set, &boxes[b], p, &slices, why));
     return MICA_OK;
 }
 
@@ -160,8 +153,9 @@ static mica_status build(mica_plan *plan)
     mica_quantize_set_make(plan->op, plan->desc, NULL, &s->set);
     MICA_TRY(mica_quantize_cut(&s->set, boxes, &s->count, &why));
     for (int b = 0; b < s->count; b++) {
-        MICA_TRY(make(&s->set, &boxes[b], &s->parts[b], &why));
-        MICA_TRY(add_part(plan, &s->set, &s->parts[b]));
+        mica_slices slices;
+        MICA_TRY(make(&s->set, &boxes[b], &s->parts[b], &slices, &why));
+        MICA_TRY(add_part(plan, &s->set, &slices, &s->parts[b]));
     }
     return MICA_OK;
 }
@@ -169,22 +163,7 @@ static mica_status build(mica_plan *plan)
 static mica_status run(const mica_plan *plan, const mica_run *run)
 {
     const state *s = plan->state;
-    for (int b = 0; b < s->count; b++) {
-        const part *p = &s->parts[b];
-        mica_quantize_once_args a = p->args;
-        for (int k = 0; k < MICA_QUANTIZE_PLACES; k++)
-            if (s->set.arg[k] >= 0) a.at[k] = run->args[s->set.arg[k]];
-        if (s->set.global_arg >= 0) a.global_scale = run->args[s->set.global_arg];
-        a.whole = p->fits;
-        for (int k = 0; k < 2; k++) {
-            const int bytes = VECTOR * mica_dtype_bits(s->set.at[k].dtype) / 8;
-            a.whole =
-                a.whole &&
-                mica_access_starts(a.at[k], bytes < MICA_ACCESS_BYTES ? bytes : MICA_ACCESS_BYTES);
-        }
-        MICA_TRY(mica_kernel_launch(p->kernel, &p->grid, run->stream, &a));
-    }
-    return MICA_OK;
+    return mica_quantize_launch(&s->set, s->parts, s->count, run);
 }
 
 const mica_engine mica_quantize_once = {.name = "once",

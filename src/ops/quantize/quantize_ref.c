@@ -3,6 +3,8 @@
  * the header; arithmetic is rounded where it says so. */
 #include "ops/quantize/quantize.h"
 #include "cpu/cpu.h"
+#include "ops/random/random_body.h"
+#include "ops/random/random.h"
 
 #include <math.h>
 
@@ -10,6 +12,7 @@ typedef struct truth {
     mica_quantize_set set;
     const mica_view *views;
     double global_scale;
+    mica_random_stream stream;
 } truth;
 
 /* To the arithmetic's type. */
@@ -35,17 +38,34 @@ static double range_low(int code)
     return CODE_LOW(code);
 }
 
-/* Nearest even, as codes of the type. */
-static double code_of(const truth *t, double x, double scale, double zero)
+/* Of the multiples of the unit around v that away from 0 if the word's upper 31 bits are below
+ * 2^31 times the fraction. */
+static double by_chance(double v, double unit, const uint32_t *word)
+{
+    const double below = floor(fabs(v) / unit), fraction = fabs(v) / unit - below;
+    const bool up = *word / 2 < floor(fraction * 0x1p31);
+    return copysign((below + up) * unit, v);
+}
+
+/* Nearest even, or by chance if there is a word, as codes of the type. */
+static double code_of(const truth *t, double x, double scale, double zero, const uint32_t *word)
 {
     const double top = CODE_TOP(t->set.code), low = range_low(t->set.code);
     double q = x == 0 && scale == 0 ? 0 : rounded(t, x / scale);
     const mica_dtype type = t->set.at[MICA_QUANTIZE_PLACE_CODE].dtype;
     if (!CODE_IS_FLOAT(t->set.code)) {
-        q = isnan(q) ? zero : nearbyint(q) + zero;
+        if (isnan(q)) q = 0;
+        q = fmin(fmax(q, -0x1p20), 0x1p20); /* which is beyond all codes */
+        q = (word ? by_chance(q, 1, word) : nearbyint(q)) + zero;
         return fmin(fmax(q, low), top);
     }
     if (isnan(q)) return t->set.code == CODE_E2M1 ? top : q;
+    if (word) {
+        q = fmin(fmax(q, -top), top);
+        const int e = q == 0 ? CODE_LEAST(t->set.code) : ilogb(q);
+        const int own = e < CODE_LEAST(t->set.code) ? CODE_LEAST(t->set.code) : e;
+        return by_chance(q, ldexp(1, own - CODE_DIGITS(t->set.code)), word);
+    }
     return mica_fill_rounded(type, fmin(fmax(q, -top), top));
 }
 
@@ -99,7 +119,7 @@ static void make_scale(const truth *t, const int64_t *block)
     v = mica_fill_rounded(type, v);
     mica_put(scale, at_of(t, MICA_QUANTIZE_PLACE_SCALE, block), v, fabs(v));
     if (s->pass != MICA_QUANTIZE_MINMAX) return;
-    const double zero = e.nan ? low : code_of(t, -e.low, v, low);
+    const double zero = e.nan ? low : code_of(t, -e.low, v, low, NULL);
     mica_put(&t->views[MICA_QUANTIZE_ZERO], at_of(t, MICA_QUANTIZE_PLACE_ZERO, block), zero,
              fabs(zero));
 }
@@ -133,7 +153,14 @@ static void element(const truth *t, int64_t i)
         s->arg[MICA_QUANTIZE_PLACE_ZERO] < 0 ? 0 : get(t, MICA_QUANTIZE_PLACE_ZERO, block);
     const mica_view *y = &t->views[MICA_QUANTIZE_Y];
     if (s->quantizes) {
-        const double q = code_of(t, get(t, MICA_QUANTIZE_PLACE_VALUE, c), scale, zero);
+        uint32_t words[4], *word = NULL;
+        if (s->rng_arg >= 0) {
+            const uint64_t index =
+                (uint64_t)(s->first_index + at_of(t, MICA_QUANTIZE_PLACE_INDEX, c));
+            random_words(t->stream.key, t->stream.offset, index / 4, 0, words);
+            word = &words[index % 4];
+        }
+        const double q = code_of(t, get(t, MICA_QUANTIZE_PLACE_VALUE, c), scale, zero, word);
         mica_put(y, at_of(t, MICA_QUANTIZE_PLACE_CODE, c), q, fabs(q));
     } else {
         const double v = get(t, MICA_QUANTIZE_PLACE_CODE, c) - zero;
@@ -147,6 +174,8 @@ static void reference(const mica_op *op, const void *desc, const mica_view *view
     truth t = {.views = views, .global_scale = 1};
     mica_quantize_set_make(op, desc, views, &t.set);
     if (t.set.global_arg >= 0) t.global_scale = mica_get(&views[t.set.global_arg], 0);
+    if (t.set.rng_arg >= 0)
+        t.stream = mica_random_stream_of(views[t.set.rng_arg].data, t.set.rng_stride);
     const int64_t count = mica_tensor_count(&t.set.at[MICA_QUANTIZE_PLACE_CODE]);
     if (count == 0) return;
     if (t.set.pass != MICA_QUANTIZE_GIVEN) make_scales(&t);

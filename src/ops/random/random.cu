@@ -8,12 +8,7 @@
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
 #include "kernels/vector.cuh"
-
-#include "ops/random/random_rounded.cuh"
-
-struct stream {
-    u32 key[2], offset;
-};
+#include "ops/random/random_draw.cuh"
 
 RANDOM float number_of(const mica_random_args &a, const stream &, u64, int lane, const u32 *w, float)
 {
@@ -28,32 +23,6 @@ RANDOM s64 number_of(const mica_random_args &a, const stream &s, u64 block, int 
     return random_s64((mica_random_draw)DRAW, (int)sizeof(out_t), &a.numbers, s.key, s.offset, block, lane, w);
 }
 
-/* Numbers of VECTOR elements by make(block, lane, words), `step` indices apart. */
-template <typename T, typename F> RANDOM void draw(const stream &s, u64 index, s64 step, T *v, F make)
-{
-    u32 w[4];
-    T of_block[PER_BLOCK];
-    u64 block = ~(u64)0;
-#pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-        const u64 i = index + (u64)(e * (ALIGNED ? 1 : step)), own = i / PER_BLOCK;
-        if (ALIGNED ? e % PER_BLOCK == 0 : own != block) {
-            block = own;
-            random_words(s.key, s.offset, block, 0, w);
-#pragma unroll
-            for (int k = 0; k < PER_BLOCK; k++) of_block[k] = make(block, k, w);
-        }
-        if (ALIGNED) {
-            v[e] = of_block[e % PER_BLOCK];
-            continue;
-        }
-        v[e] = of_block[0];
-#pragma unroll
-        for (int k = 1; k < PER_BLOCK; k++)
-            if ((int)(i % PER_BLOCK) == k) v[e] = of_block[k];
-    }
-}
-
 /* What is kept of n elements, as bits. */
 RANDOM u32 kept(const mica_random_args &a, const stream &s, const s64 *at, int n)
 {
@@ -61,7 +30,7 @@ RANDOM u32 kept(const mica_random_args &a, const stream &s, const s64 *at, int n
     if (DRAW != MICA_RANDOM_DRAW_NONE) {
         bool dropped[VECTOR];
         const u64 threshold = a.numbers.threshold;
-        draw(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]),
+        draw<VECTOR, PER_BLOCK, ALIGNED>(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]),
              a.layout.strides[MICA_RANDOM_PLACE_INDEX][a.layout.rank - 1] / VECTOR, dropped,
              [=](u64, int lane, const u32 *w) { return w[lane] < threshold; });
 #pragma unroll
@@ -196,17 +165,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK) random_numbers(const __grid_
     const s64 left = a.columns - column * VECTOR;
     const int n = left < VECTOR ? (int)left : VECTOR;
     stream s = {};
-    if (DRAW != MICA_RANDOM_DRAW_NONE) {
-        const u64 *numbers = (const u64 *)a.rng;
-        s = {{(u32)numbers[0], (u32)(numbers[0] >> 32)}, (u32)numbers[a.rng_stride]};
-    }
+    if (DRAW != MICA_RANDOM_DRAW_NONE) s = stream_of(a.rng, a.rng_stride);
     if constexpr (PATCH > 1) {
         take_patch(a, s, at, n);
     } else if constexpr (DROPOUT) {
         drop(a, at, n, kept(a, s, at, n));
     } else {
         real v[VECTOR];
-        draw(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]), step_of(a, MICA_RANDOM_PLACE_INDEX), v,
+        draw<VECTOR, PER_BLOCK, ALIGNED>(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]), step_of(a, MICA_RANDOM_PLACE_INDEX), v,
              [&](u64 block, int lane, const u32 *w) { return number_of(a, s, block, lane, w, real()); });
         put<out_t>(a, at, n, v);
     }

@@ -45,6 +45,11 @@ typedef struct mica_random_stream {
 } mica_random_stream;
 mica_random_stream mica_random_stream_of(const void *rng, int64_t stride);
 
+/* Words of n elements `step` apart from index i on, 4 to a counter. to: n + 8; returns where the
+ * first element's is. */
+const uint32_t *mica_random_words(const mica_random_stream *stream, int64_t i, int64_t step,
+                                  int64_t n, uint32_t *to);
+
 /* The layout of all places, logical order but for steps, at least one dimension. */
 void mica_random_layout(const mica_random_set *set, mica_layout *layout);
 

@@ -8,39 +8,25 @@
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 #include "ops/convert/cpu/convert.h"
+#include "ops/quantize/quantize_rounded.h"
+#include "ops/random/random.h"
 
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
-#define QUANTIZE     __attribute__((always_inline)) static inline
-#define div_of(a, b) ((a) / (b))
-#define mul_of(a, b) ((a) * (b))
-#define add_of(a, b) ((a) + (b))
-#define sub_of(a, b) ((a) - (b))
-
-/* Adding and subtracting rounds to nearest even; what is past 2^20 saturates anyway. */
-QUANTIZE float near_f32(float v)
-{
-    v = v > 0x1p20f ? 0x1p20f : v < -0x1p20f ? -0x1p20f : v;
-    return (v + 0x1.8p23f) - 0x1.8p23f;
-}
-QUANTIZE double near_f64(double v)
-{
-    v = v > 0x1p20 ? 0x1p20 : v < -0x1p20 ? -0x1p20 : v;
-    return (v + 0x1.8p52) - 0x1.8p52;
-}
-
-#define nan_of()     ((real)NAN)
 #define real         float
 #define rint_of      near_f32
+#define sign_of      copysignf
 #define CODE_NAME(n) n##_f32
 #include "ops/quantize/cpu/quantize_loops.h"
 #undef real
 #undef rint_of
+#undef sign_of
 #undef CODE_NAME
 #define real         double
 #define rint_of      near_f64
+#define sign_of      copysign
 #define CODE_NAME(n) n##_f64
 #include "ops/quantize/cpu/quantize_loops.h"
 #undef real
@@ -142,6 +128,8 @@ typedef struct work {
     void *memory[MICA_QUANTIZE_PLACES];
     double global_scale;
     void *in, *out, *scale, *zero; /* PIECE elements of `real` */
+    uint32_t *words;               /* PIECE + 8; NULL: to nearest */
+    mica_random_stream stream;
 } work;
 
 static void put(const work *k, void *to, int64_t i, double v)
@@ -220,6 +208,15 @@ static void store_run(const work *k, int place, int64_t at, int64_t step, int64_
     }
 }
 
+static const uint32_t *draw(const work *k, const mica_quantize_box *b, const int64_t *row,
+                            int64_t from, int64_t n)
+{
+    const mica_layout *l = &b->layout;
+    const int64_t step = l->strides[MICA_QUANTIZE_PLACE_INDEX][l->rank - 1];
+    const int64_t index = k->s->set.first_index + row[MICA_QUANTIZE_PLACE_INDEX] + from * step;
+    return mica_random_words(&k->stream, index, step, n, k->words);
+}
+
 static void do_piece(const work *k, const mica_quantize_box *b, const int64_t *row, int64_t from,
                      int64_t n)
 {
@@ -233,7 +230,12 @@ static void do_piece(const work *k, const mica_quantize_box *b, const int64_t *r
     spread(k, b, k->s->load_zero, MICA_QUANTIZE_PLACE_ZERO, row[MICA_QUANTIZE_PLACE_ZERO],
            b->zero_step, from, n, 1, k->zero);
     load_run(k, in, row[in] + from * in_step, in_step, n);
-    if (s->quantizes && s->real == MICA_F64)
+    const uint32_t *word = k->words ? draw(k, b, row, from, n) : NULL;
+    if (word && s->real == MICA_F64)
+        chance_run_f64(s->code, k->in, k->scale, k->zero, word, k->out, n);
+    else if (word)
+        chance_run_f32(s->code, k->in, k->scale, k->zero, word, k->out, n);
+    else if (s->quantizes && s->real == MICA_F64)
         coded_run_f64(s->code, k->in, k->scale, k->zero, k->out, n);
     else if (s->quantizes)
         coded_run_f32(s->code, k->in, k->scale, k->zero, k->out, n);
@@ -321,6 +323,7 @@ static void prepare(work *k, const mica_run *run)
         if (s->arg[p] >= 0) k->memory[p] = run->args[s->arg[p]];
     k->global_scale = 1;
     if (s->global_arg >= 0) k->global_scale = (double)*(const float *)run->args[s->global_arg];
+    if (s->rng_arg >= 0) k->stream = mica_random_stream_of(run->args[s->rng_arg], s->rng_stride);
 }
 
 /* ---- scales that are made ---- */
@@ -409,6 +412,7 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
                   .out = line + PIECE,
                   .scale = line + 2 * PIECE,
                   .zero = line + 3 * PIECE};
+        if (s->set.rng_arg >= 0) k.words = mica_scratch_take((PIECE + 8) * sizeof *k.words);
         prepare(&k, run);
         for (int b = 0; b < s->count; b++) {
             int64_t end;

@@ -142,6 +142,22 @@ static void words_of(const mica_random_stream *stream, uint64_t block, int64_t n
     }
 }
 
+const uint32_t *mica_random_words(const mica_random_stream *stream, int64_t i, int64_t step,
+                                  int64_t n, uint32_t *to)
+{
+    if (step == 1) {
+        words_of(stream, (uint64_t)i / 4, (i % 4 + n - 1) / 4 + 1, to);
+        return to + i % 4;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t at = i + j * step;
+        uint32_t w[4];
+        random_words(stream->key, stream->offset, (uint64_t)at / 4, 0, w);
+        to[j] = w[at % 4];
+    }
+    return to;
+}
+
 static void floats_of(const mica_random_set *s, const uint32_t *w, float *v, int64_t n)
 {
     const mica_random_numbers *m = &s->numbers;
