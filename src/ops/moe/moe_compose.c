@@ -6,8 +6,8 @@
  *
  * Backward, with g the rows of dy (each a copy, without its weight) and r a row's weight:
  *
- *     dh = g w2    dweights = <h, dh>    du = act'(u) r dh    dw2 = g^T (r h)    dw1 = du^T x
- *     dx = sum over the rows of a token of du w1
+ *     dh = g w2    dweights = <h, dh> + <b2, g>    du = act'(u) r dh    dw2 = g^T (r h)    dw1 =
+ * du^T x dx = sum over the rows of a token of du w1
  *
  * so that what experts made of rows, w2 h, is not needed again. Floor: the products, 2 rows (2 I H
  * + I O) operations forward and twice as many backward, or the weights of experts that have tokens
@@ -295,8 +295,26 @@ static void weight_gradient(steps *p, held g, held x, int arg)
         groups(p, MICA_GROUPED_GEMM_WGRAD, mica_held_transposed(g), x, to, NULL);
 }
 
-/* Of the choices' weights, as they are here: T x k of `real`. */
-static held route_gradient(steps *p, held h, held dh)
+/* dots += <b2, g>: a product of one column. */
+static void add_bias_dots(steps *p, held g, held dots)
+{
+    const moe_sizes *s = &p->s;
+    const held by_row = vector(p, p->real, s->rows);
+    held b2 = argument(p, MICA_MOE_B2), column = matrix(p, p->type, s->experts, s->out);
+    if (b2.t.rank == 1) {
+        b2.t.rank = 2;
+        b2.t.dims[1] = b2.t.dims[0], b2.t.strides[1] = b2.t.strides[0];
+        b2.t.dims[0] = s->experts, b2.t.strides[0] = 0;
+    }
+    mica_held_expression(&p->list, "x0", column, &b2, 1);
+    column.t.rank = 3;
+    column.t.dims[2] = 1, column.t.strides[2] = 1;
+    groups(p, MICA_GROUPED_GEMM_FWD, g, column, as_column(by_row), NULL);
+    mica_held_expression(&p->list, "x0+x1", dots, (const held[]){dots, by_row}, 2);
+}
+
+/* Of the choices' weights, <w2 h + b2, g>, as they are here: T x k of `real`. */
+static held route_gradient(steps *p, held h, held dh, held g)
 {
     const held dots = vector(p, p->real, p->s.rows), to = matrix(p, p->real, p->s.tokens, p->s.k);
     mica_reduce_desc r = {.x = h.t, .x1 = dh.t, .y = dots.t, .map = "x0*x1"};
@@ -305,6 +323,7 @@ static held route_gradient(steps *p, held h, held dh)
     bind(p, MICA_REDUCE_X, h);
     bind(p, MICA_REDUCE_X1, dh);
     bind(p, MICA_REDUCE_Y, dots);
+    if (mica_tensor_given(&p->d->b2)) add_bias_dots(p, g, dots);
     gather(p, dots, p->places, to);
     return to;
 }
@@ -358,7 +377,7 @@ static void backward(steps *p)
     const held h = activate(p, u, NULL), g = rows_of_gradient(p), by_row = weights_of_rows(p);
     held dh = matrix(p, p->type, s->rows, s->inner), dweights = {0};
     groups(p, MICA_GROUPED_GEMM_FWD, g, argument(p, MICA_MOE_W2), dh, NULL);
-    if (moe_needs_dweights(d)) dweights = route_gradient(p, h, dh);
+    if (moe_needs_dweights(d)) dweights = route_gradient(p, h, dh, g);
     if (mica_tensor_given(&d->dweights))
         mica_held_expression(&p->list, "x0", argument(p, MICA_MOE_DWEIGHTS), &dweights, 1);
     /* Weights of rows go into h and dh. */

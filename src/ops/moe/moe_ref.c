@@ -291,6 +291,27 @@ static void slopes(const truth *t, int64_t c)
     t->dweights[c] = mica_number_total(&t->a, &dot);
 }
 
+/* The weight's gradient is <what the expert made, dy>; engines may sum it in another order. */
+static void finish_weight(const truth *t, int64_t c)
+{
+    const mica_view *b = &t->v[MICA_MOE_B2];
+    const int64_t e = t->expert[c];
+    sum biases = {0};
+    long double dot = 0;
+    for (int64_t o = 0; o < t->s.out; o++) {
+        const number dy = mica_number_exact(at2(&t->v[MICA_MOE_DY], c / t->s.k, o));
+        number bias = mica_number_exact(b->data ? mica_get(b, bias_at(&b->t, e, o)) : 0);
+        long double made = (long double)bias.v;
+        for (int64_t i = 0; i < t->s.inner; i++)
+            made += (long double)t->h[i].v * (long double)at3(t, MICA_MOE_W2, e, o, i).v;
+        dot += made * (long double)dy.v;
+        bias = mica_number_rounded(&t->a, bias);
+        if (b->data) mica_number_add(&t->a, &biases, bias, dy);
+    }
+    t->dweights[c].v = (double)dot;
+    t->dweights[c].error += mica_number_total(&t->a, &biases).error + fabs((double)dot);
+}
+
 static void find_slopes(const truth *t)
 {
     for (int64_t c = 0; c < t->choices; c++) {
@@ -308,6 +329,7 @@ static void find_slopes(const truth *t)
             t->dh[i] = mica_number_rounded(&t->a, mica_number_total(&t->a, &s));
         }
         slopes(t, c);
+        finish_weight(t, c);
     }
 }
 
