@@ -548,6 +548,38 @@ def affine_grid(fields, t):
     return lambda: torch.ops.aten.affine_grid_generator_backward(t["dgrid"], size, align)
 
 
+def roi_align(fields, t):
+    """torchvision's operators, forward and backward, of boxes like those of detectors; channels in their order in memory."""
+    import torchvision  # registers them
+
+    ops, mode = torch.ops.torchvision, fields.get("mode", "avg")
+    scale, sampling, aligned = float(fields.get("scale", 1)), int(fields.get("sampling", 0)), fields.get("aligned") == "1"
+    if mode == "max" or "batch" in t or not torchvision.__version__:
+        raise NotImplementedError("mode=max, or pictures apart from their regions")
+    forward = fields.get("pass") != "bwd"
+    x, y = (t["x"], t["y"]) if forward else (t["dx"], t["dy"])
+    rois, size = boxes(t["rois"], x.shape, scale).to(x.dtype), y.shape[2:]
+    if forward and mode == "pool":
+        return lambda: ops.roi_pool(x, rois, scale, *size)[0]
+    if forward:
+        return lambda: ops.roi_align(x, rois, scale, *size, sampling, aligned)
+    if mode == "pool":
+        argmax = ops.roi_pool(torch.zeros_like(x), rois, scale, *size)[1]
+        return lambda: ops._roi_pool_backward(y, rois, argmax, scale, *size, *x.shape)
+    return lambda: ops._roi_align_backward(y, rois, scale, *size, *x.shape, sampling, aligned)
+
+
+def boxes(rois, shape, scale):
+    """Within pictures, from a twentieth of their sides to half of them."""
+    generator = torch.Generator().manual_seed(1)
+    place = torch.rand(rois.shape[0], 5, generator=generator)
+    side = torch.tensor([shape[3], shape[2]]) / scale
+    length = side * (0.05 + 0.45 * place[:, 3:] ** 2)
+    corner = (side - length) * place[:, 1:3]
+    picture = (place[:, :1] * shape[0]).floor()
+    return torch.cat([picture, corner, corner + length], 1).to(rois.device)
+
+
 def smooth(grid):
     """A slight rotation of the whole, as spatial transformers and warped images have it."""
     places = torch.meshgrid(*[torch.linspace(-1, 1, n) for n in grid.shape[1:-1]], indexing="ij")
@@ -564,6 +596,12 @@ BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm
 RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
            "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta"),
            "im2col": ("y", "dx")}
+
+
+                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid, roi_align=roi_align) | torch_families.FAMILIES
+# Of those that do not say which results they give: the first one's name, forward and backward.
+RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
+           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta"), "roi_align": ("y", "dx")}
 
 
 def results_of(op, fields, value):

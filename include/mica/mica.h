@@ -77,6 +77,8 @@
 #include "mica/grid_sample.h"          /* grid_sample */
 #include "mica/affine_grid.h"          /* affine_grid */
 #include "mica/quantize.h"             /* quantize, dequantize, fake_quantize */
+#include "mica/roi_align.h"            /* roi_align */
+#include "mica/quantize.h"             /* quantize, dequantize */
 #include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
 #include "mica/quantized_gemm.h"       /* quantized_gemm */
 #include "mica/random.h"               /* random, dropout */

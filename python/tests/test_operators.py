@@ -309,6 +309,19 @@ class Others(unittest.TestCase):
             up, down = (mica.lrn(x + s * (of is x), means + s * (of is means), **fields) for s in (step, -step))
             self.assertAlmostEqual(float(((up - down) * dy).sum() / 2e-6), float(found[1, 2, 0, 3]), places=6)
 
+    def test_regions(self):
+        x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+        rois = np.array([[1, 0, 0, 2, 2], [0, 1, 1, 4, 3]], np.float32)
+        y = mica.roi_align(x, rois, size=[1, 1], sampling=2, aligned=True)
+        np.testing.assert_allclose(y[0, :, 0, 0], x[1, :, :2, :2].mean((1, 2)), rtol=1e-6)
+        y, at = mica.roi_align(x, rois, size=[1, 1], mode="pool", argmax="s32")
+        np.testing.assert_array_equal(y[1, :, 0, 0], x[0, :, 1:4, 1:5].max((1, 2)))
+        np.testing.assert_array_equal(at[1, :, 0, 0], 3 * 5 + 4)
+        apart = mica.roi_align(x, rois[:, 1:], batch=np.array([1, 0], np.int64), size=[1, 1], mode="pool")
+        np.testing.assert_array_equal(apart, y)
+        dx = mica.roi_align(rois=rois, dy=np.ones((2, 3, 1, 1), np.float32), dx="f32:2x3x4x5", sampling=2, aligned=True, pass_="bwd")
+        np.testing.assert_allclose(dx.sum((2, 3)), 1, rtol=1e-6)
+
     def test_recurrent_nets(self):
         """A gated unit by NumPy, and an LSTM whose second sequence ends earlier, backward too."""
         def sigmoid(v):

@@ -695,6 +695,16 @@ def grid_sample(node):
                      align_corners=bool(node("align_corners", 0)))]
 
 
+@rule("RoiAlign")
+def roi_align(node):
+    x, rois, batch = node.inputs
+    sampling = node("sampling_ratio", 0)
+    return [node.run("roi_align", x=x, rois=rois, batch=batch, mode=node("mode", b"avg").decode(),
+                     size=[node("output_height", 1), node("output_width", 1)], scale=node("spatial_scale", 1.0),
+                     aligned=node("coordinate_transformation_mode", b"half_pixel") == b"half_pixel",
+                     **({"sampling": sampling} if sampling else {}))]
+
+
 @rule("Softmax", "LogSoftmax")
 def softmax(node):
     return [node.run("softmax", x=node.inputs[0], axis=node("axis", -1), log=node.op == "LogSoftmax")]
@@ -1229,7 +1239,6 @@ for reason, names in {
     "random numbers are each library's own": "Bernoulli RandomUniformLike",
     "no sort or top-k yet": "TopK",
     "no linear attention yet": "LinearAttention",
-    "no resampling yet": "RoiAlign",
     "no Fourier transforms yet": "DFT STFT",
     "no matrix decompositions yet": "Det",
     "no taps at computed places yet": "DeformConv",

@@ -70,6 +70,12 @@ int mica_fake_quantize_code(const mica_fake_quantize_desc *d)
     return mica_quantize_code(dtypes[d->type]);
 }
 
+/* A bound that was given as 0 is told apart from one that was left out. */
+static int64_t bound(int64_t code)
+{
+    return code == MICA_ZERO_INT ? 0 : code;
+}
+
 /* ---- inference and checks ---- */
 
 static mica_status infer(void *desc, mica_why *why)
@@ -83,8 +89,6 @@ static mica_status infer(void *desc, mica_why *why)
     } else {
         if (d->low == 0) d->low = CODE_LOW(code);
         if (d->high == 0) d->high = CODE_TOP(code);
-        if (d->low == MICA_ZERO_INT) d->low = 0;
-        if (d->high == MICA_ZERO_INT) d->high = 0;
     }
     return mica_quantize_infer_block(&d->x, &d->scale, d->block, why);
 }
@@ -93,12 +97,12 @@ static mica_status check(const void *desc, mica_why *why)
 {
     const mica_fake_quantize_desc *d = desc;
     int rank = d->x.rank;
+    const int64_t low = bound(d->low), high = bound(d->high);
     if (!CODE_IS_FLOAT(mica_fake_quantize_code(d)) &&
-        (d->low >= d->high || d->low < -MICA_FAKE_QUANTIZE_MOST ||
-         d->high > MICA_FAKE_QUANTIZE_MOST))
+        (low >= high || low < -MICA_FAKE_QUANTIZE_MOST || high > MICA_FAKE_QUANTIZE_MOST))
         return mica_invalid(why,
                             "low is %lld and high %lld, low must be below high and both within %d",
-                            (long long)d->low, (long long)d->high, MICA_FAKE_QUANTIZE_MOST);
+                            (long long)low, (long long)high, MICA_FAKE_QUANTIZE_MOST);
     for (int i = 0; i < d->x.rank; i++) {
         if (!d->block[i]) continue;
         if (d->x.dims[i] % d->block[i])
@@ -157,8 +161,8 @@ mica_status mica_fake_quantize_numbers(const void *desc, const double *scalars, 
     const mica_fake_quantize_desc *d = desc;
     const int code = mica_fake_quantize_code(d);
     (void)scalars;
-    numbers[FAKE_LOW] = CODE_IS_FLOAT(code) ? -CODE_TOP(code) : (double)d->low;
-    numbers[FAKE_TOP] = CODE_IS_FLOAT(code) ? CODE_TOP(code) : (double)d->high;
+    numbers[FAKE_LOW] = CODE_IS_FLOAT(code) ? -CODE_TOP(code) : (double)bound(d->low);
+    numbers[FAKE_TOP] = CODE_IS_FLOAT(code) ? CODE_TOP(code) : (double)bound(d->high);
     return MICA_OK;
 }
 
@@ -220,7 +224,7 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     if (arg != MICA_FAKE_QUANTIZE_ZERO) return false;
     const int64_t count = mica_tensor_count(&d->zero);
     for (int64_t i = 0; i < count; i++)
-        values[i] = (double)((d->low + d->high) / 2 + (int64_t)((seed + (uint64_t)i) % 3) - 1);
+        values[i] = (double)((bound(d->low) + bound(d->high)) / 2 + (int64_t)((seed + (uint64_t)i) % 3) - 1);
     return true;
 }
 
