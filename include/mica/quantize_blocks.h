@@ -11,6 +11,7 @@
  *   format  elements bytes
  *   q4_0    32       18     q4_1 20, q5_0 22, q5_1 24, q8_0 34, iq4_nl 18, mxfp4 17
  *   q2_k    256      84     q3_k 110, q4_k 144, q5_k 176, q6_k 210, iq4_xs 136, tq1_0 54, tq2_0 66
+ *   iq1_s   256      50     iq1_m 56, iq2_xxs 66, iq2_xs 74, iq2_s 82, iq3_xxs 98, iq3_s 110
  *   nvfp4   64       36
  *   nf4     64       32     fp4 alike: codes of 4 bits, the first of two in the high half; scale
  *                           has an f32 (bitsandbytes' absmax) for each block of `block` elements
@@ -50,7 +51,14 @@ typedef enum mica_block_format {
     MICA_BLOCK_FORMAT_MXFP4,
     MICA_BLOCK_FORMAT_NVFP4,
     MICA_BLOCK_FORMAT_NF4,
-    MICA_BLOCK_FORMAT_FP4
+    MICA_BLOCK_FORMAT_FP4,
+    MICA_BLOCK_FORMAT_IQ1_S,
+    MICA_BLOCK_FORMAT_IQ1_M,
+    MICA_BLOCK_FORMAT_IQ2_XXS,
+    MICA_BLOCK_FORMAT_IQ2_XS,
+    MICA_BLOCK_FORMAT_IQ2_S,
+    MICA_BLOCK_FORMAT_IQ3_XXS,
+    MICA_BLOCK_FORMAT_IQ3_S
 } mica_block_format;
 
 enum { MICA_QUANTIZE_BLOCKS_X, MICA_QUANTIZE_BLOCKS_Y };

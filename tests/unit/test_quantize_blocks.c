@@ -36,7 +36,14 @@ static const struct size {
              [MICA_BLOCK_FORMAT_MXFP4] = {"mxfp4", 32, 17},
              [MICA_BLOCK_FORMAT_NVFP4] = {"nvfp4", 64, 36},
              [MICA_BLOCK_FORMAT_NF4] = {"nf4", 64, 32},
-             [MICA_BLOCK_FORMAT_FP4] = {"fp4", 64, 32}};
+             [MICA_BLOCK_FORMAT_FP4] = {"fp4", 64, 32},
+             [MICA_BLOCK_FORMAT_IQ1_S] = {"iq1_s", 256, 50},
+             [MICA_BLOCK_FORMAT_IQ1_M] = {"iq1_m", 256, 56},
+             [MICA_BLOCK_FORMAT_IQ2_XXS] = {"iq2_xxs", 256, 66},
+             [MICA_BLOCK_FORMAT_IQ2_XS] = {"iq2_xs", 256, 74},
+             [MICA_BLOCK_FORMAT_IQ2_S] = {"iq2_s", 256, 82},
+             [MICA_BLOCK_FORMAT_IQ3_XXS] = {"iq3_xxs", 256, 98},
+             [MICA_BLOCK_FORMAT_IQ3_S] = {"iq3_s", 256, 110}};
 
 /* splitmix64 (Steele, Lea, Flood 2014), as the judge has it. */
 static uint64_t bits_of(uint64_t seed, uint64_t i)

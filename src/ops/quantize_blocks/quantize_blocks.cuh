@@ -32,4 +32,6 @@ FORMATS float abs_of(float a) { return fabsf(a); }
 FORMATS float bits_float(u32 bits) { return __uint_as_float(bits); }
 FORMATS u32 half_bits(float v) { return to_f16(v).bits; }
 
+#define GRID __device__ const
+#include "ops/quantize_blocks/quantize_blocks_grids_body.h"
 #include "ops/quantize_blocks/quantize_blocks_body.h"

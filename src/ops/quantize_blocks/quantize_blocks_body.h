@@ -7,6 +7,7 @@
  *   floor_of, abs_of, bits_float(u)  of f32; the number with these bits
  *   half_bits(v)            f16, to nearest even
  *   block_t, BYTE(b, i)     a block and a byte of it; made_t, PUT(b, i, v) one that is made
+ *   mica_iq1_s_grid, ...    of quantize_blocks_grids_body.h
  *   values_t, VALUE(v, i)   elements that a block is made of, in f32 */
 
 #define EACH for (int e = 0; e < PIECE; e++)
@@ -18,13 +19,18 @@ FORMATS unsigned word_at(block_t b, int at)
     return (unsigned)BYTE(b, at) | (unsigned)BYTE(b, at + 1) << 8;
 }
 
-FORMATS float half_at(block_t b, int at)
+FORMATS float half_of(unsigned h)
 {
-    const unsigned h = word_at(b, at), sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
+    const unsigned sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
     if (e == 31) return bits_float(sign | 0x7f800000u | (m ? 0x400000u : 0));
     if (e) return bits_float(sign | (e + 112) << 23 | m << 13);
     const float small = mul_of((float)m, 0x1p-24f);
     return sign ? -small : small;
+}
+
+FORMATS float half_at(block_t b, int at)
+{
+    return half_of(word_at(b, at));
 }
 
 FORMATS int signed_at(block_t b, int at)
@@ -254,6 +260,158 @@ FORMATS void decode_fp4(block_t b, int i, float scale, float *v)
         const unsigned q = high_first(b, i + e);
         const float a = fp4_table[q & 7];
         v[e] = mul_of(q & 8 ? -a : a, scale);
+    }
+}
+
+/* ---- rows of grids: words of 8 times 2 bits or 4 times 3, and bits that are signs ---- */
+
+/* Among 8 neighbours: in a piece of 1 the first is anywhere, others begin with a whole row. */
+#define ROW(i, e)  (((i) >> 3) + ((e) >> 3))
+#define LANE(i, e) (((i)&7) + ((e)&7))
+
+FORMATS unsigned wide_at(block_t b, int at)
+{
+    return word_at(b, at) | word_at(b, at + 2) << 16;
+}
+
+/* 7 signs, and one that makes their number even. */
+FORMATS unsigned even_signs(unsigned signs)
+{
+    unsigned odd = signs ^ signs >> 4;
+    odd ^= odd >> 2;
+    return signs | ((odd ^ odd >> 1) & 1) << 7;
+}
+
+FORMATS float signed_by(unsigned signs, int lane, float v)
+{
+    return signs >> lane & 1 ? -v : v;
+}
+
+/* 8, 25, 43 */
+FORMATS float grid_of_3(unsigned row, int lane)
+{
+    const unsigned q = row >> 2 * lane & 3;
+    return (float)(8 + 17 * q + (q >> 1));
+}
+
+/* Scales that are halves more than a number, of d and a quarter or a half. */
+FORMATS float half_more(float d, unsigned scale, float part)
+{
+    return mul_of(mul_of(d, add_of(0.5f, (float)scale)), part);
+}
+
+FORMATS void decode_iq2_xxs(block_t b, int i, float scale, float *v)
+{
+    const unsigned word = wide_at(b, 6 + (i >> 5) * 8);
+    const float d = half_more(half_at(b, 0), word >> 28, 0.25f);
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e);
+        const unsigned grid = mica_iq2_xxs_grid[BYTE(b, 2 + (i >> 5) * 8 + (row & 3))];
+        const unsigned signs = even_signs(word >> 7 * (row & 3) & 127);
+        v[e] = signed_by(signs, lane, mul_of(d, grid_of_3(grid, lane)));
+    }
+}
+
+FORMATS void decode_iq2_xs(block_t b, int i, float scale, float *v)
+{
+    const unsigned of_16 = (unsigned)BYTE(b, 66 + (i >> 5)) >> (i & 16 ? 4 : 0) & 15;
+    const float d = half_more(half_at(b, 0), of_16, 0.25f);
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e);
+        const unsigned word = word_at(b, 2 + 2 * row), signs = even_signs(word >> 9);
+        v[e] = signed_by(signs, lane, mul_of(d, grid_of_3(mica_iq2_xs_grid[word & 511], lane)));
+    }
+}
+
+FORMATS void decode_iq2_s(block_t b, int i, float scale, float *v)
+{
+    const unsigned of_16 = (unsigned)BYTE(b, 74 + (i >> 5)) >> (i & 16 ? 4 : 0) & 15;
+    const float d = half_more(half_at(b, 0), of_16, 0.25f);
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e);
+        const unsigned high = (unsigned)BYTE(b, 66 + (i >> 5)) >> 2 * (row & 3) & 3;
+        const unsigned grid = mica_iq2_s_grid[BYTE(b, 2 + row) | high << 8];
+        v[e] = signed_by(BYTE(b, 34 + row), lane, mul_of(d, grid_of_3(grid, lane)));
+    }
+}
+
+/* 4, 12, ... 52, 62 */
+FORMATS float grid_of_8(unsigned row, int lane)
+{
+    const unsigned q = row >> 3 * (lane & 3) & 7;
+    return (float)(4 + 8 * q + (q == 7 ? 2 : 0));
+}
+
+FORMATS void decode_iq3_xxs(block_t b, int i, float scale, float *v)
+{
+    const unsigned word = wide_at(b, 66 + (i >> 5) * 4);
+    const float d = half_more(half_at(b, 0), word >> 28, 0.5f);
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e);
+        const unsigned grid = mica_iq3_xxs_grid[BYTE(b, 2 + 2 * row + (lane >> 2))];
+        const unsigned signs = even_signs(word >> 7 * (row & 3) & 127);
+        v[e] = signed_by(signs, lane, mul_of(d, grid_of_8(grid, lane)));
+    }
+}
+
+FORMATS void decode_iq3_s(block_t b, int i, float scale, float *v)
+{
+    const unsigned of_32 = (unsigned)BYTE(b, 106 + (i >> 6)) >> (i & 32 ? 4 : 0) & 15;
+    const float d = mul_of(half_at(b, 0), (float)(1 + 2 * of_32));
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e), at = 2 * row + (lane >> 2);
+        const unsigned high = (unsigned)BYTE(b, 66 + (at >> 3)) >> (at & 7) & 1;
+        const unsigned grid = mica_iq3_s_grid[BYTE(b, 2 + at) | high << 8];
+        const unsigned q = grid >> 3 * (lane & 3) & 7;
+        v[e] = signed_by(BYTE(b, 74 + row), lane, mul_of(d, (float)(1 + 2 * q)));
+    }
+}
+
+/* -1, 0 or 1, shifted by an eighth. */
+FORMATS float grid_of_1(unsigned row, int lane, unsigned down)
+{
+    const float v = (float)((int)(row >> 2 * lane & 3) - 1);
+    return add_of(v, down ? -0.125f : 0.125f);
+}
+
+FORMATS void decode_iq1_s(block_t b, int i, float scale, float *v)
+{
+    const unsigned word = word_at(b, 34 + (i >> 5) * 2);
+    const float d = mul_of(half_at(b, 0), (float)(2 * (word >> 12 & 7) + 1));
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e);
+        const unsigned high = word >> 3 * (row & 3) & 7;
+        const unsigned grid = mica_iq1_s_grid[BYTE(b, 2 + row) | high << 8];
+        v[e] = mul_of(d, grid_of_1(grid, lane, word & 0x8000));
+    }
+}
+
+/* d is in the upper 4 bits of four words, whose lower 12 are scales of 16. */
+FORMATS void decode_iq1_m(block_t b, int i, float scale, float *v)
+{
+    const unsigned half = word_at(b, 48) >> 12 | (word_at(b, 50) >> 8 & 0xf0) |
+                          (word_at(b, 52) >> 4 & 0xf00) | (word_at(b, 54) & 0xf000);
+    const unsigned of_16 = word_at(b, 48 + (i >> 6) * 2) >> 3 * (i >> 4 & 3) & 7;
+    const float d = mul_of(half_of(half), (float)(2 * of_16 + 1));
+    (void)scale;
+    EACH
+    {
+        const int row = ROW(i, e), lane = LANE(i, e);
+        const unsigned high = (unsigned)BYTE(b, 32 + (row >> 1)) >> (row & 1 ? 4 : 0) & 15;
+        const unsigned grid = mica_iq1_s_grid[BYTE(b, row) | (high & 7) << 8];
+        v[e] = mul_of(d, grid_of_1(grid, lane, high & 8));
     }
 }
 

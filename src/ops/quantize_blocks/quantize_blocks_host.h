@@ -31,6 +31,7 @@ FORMATS float bits_float(uint32_t bits)
     return v;
 }
 
+#include "ops/quantize_blocks/quantize_blocks_grids.h"
 #include "ops/quantize_blocks/quantize_blocks_body.h"
 
 typedef void (*decode_fn)(block_t b, int i, float scale, float *v);
