@@ -632,6 +632,85 @@ def moe_unpermute(fields, t):
     return forward
 
 
+ACTIVATIONS = {"identity": lambda v: v, "relu": F.relu, "silu": F.silu, "gelu": F.gelu, "sigmoid": torch.sigmoid,
+               "gelu_tanh": lambda v: F.gelu(v, approximate="tanh"), "squared_relu": lambda v: F.relu(v).square()}
+
+
+def grouped(a, w, offsets, counts):
+    """The rows of each expert by its matrix (outputs x inputs): one product of groups, where PyTorch has it for a's type
+    and device, else an expert after the other."""
+    if a.is_cuda and a.dtype == torch.bfloat16:
+        return torch._grouped_mm(a, w.transpose(1, 2), offs=offsets)
+    return torch.cat([F.linear(rows, m) for rows, m in zip(a.split(counts), w)])
+
+
+def moe(fields, t):
+    """Scores, topk, argsort, index_select, grouped products, index_add: as models with grouped_mm write it."""
+    refuse(fields, "b1", "b2", "b3", "capacity", "groups", "score_bias", "act_a", "act_b")
+    if fields.get("act", "identity") not in ACTIVATIONS:
+        raise NotImplementedError(f"act={fields['act']}")
+    backward, x, experts = fields.get("pass") == "bwd", t["x"], len(t["w1"])
+    act, k = ACTIVATIONS[fields.get("act", "identity")], t["indices"].shape[1] if "indices" in t else int(fields.get("k", 1))
+    if "hidden" in t and not backward:
+        raise NotImplementedError("hidden")
+    if "indices" in t:
+        t["indices"].copy_(torch.rand(len(x), experts, device=x.device).topk(k, -1).indices)
+        positive(t["weights"])
+    if "logits" in t:
+        skew = torch.arange(1, experts + 1, device=x.device).log()
+        t["logits"].copy_(torch.randn(t["logits"].shape, device=x.device) - skew)
+    names = [n for n in ("x", "w1", "w2", "w3", "weights", "logits", "router") if n in t and (n == "x" or "d" + n in t)]
+
+    def routed(v):
+        if "indices" in v:
+            return v["indices"].long(), v["weights"].float()
+        logits = (v["logits"] if "logits" in v else F.linear(v["x"], v["router"])).float()
+        scores = logits.sigmoid() if fields.get("score") == "sigmoid" else logits.softmax(-1)
+        weights, indices = scores.topk(k, -1)
+        if fields.get("renormalise") == "1":
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return indices, weights * float(fields.get("scale", 1))
+
+    def layer(v):
+        indices, weights = routed(v)
+        order = torch.argsort(indices.flatten(), stable=True)
+        counts = torch.bincount(indices.flatten(), minlength=experts)
+        offsets = counts.cumsum(0).int()
+        each = None if x.is_cuda and x.dtype == torch.bfloat16 else counts.tolist()
+        rows = v["x"].index_select(0, order // k)
+        u = grouped(rows, v["w1"], offsets, each)
+        if fields.get("gated") == "1":
+            gate, up = (u, grouped(rows, v["w3"], offsets, each)) if "w3" in v else u.chunk(2, -1)
+            h = act(gate) * up
+        else:
+            h = act(u)
+        made = grouped(h, v["w2"], offsets, each) * weights.flatten().index_select(0, order)[:, None]
+        return x.new_zeros(len(x), made.shape[1], dtype=torch.float32 if x.dtype != torch.float64 else x.dtype).index_add(
+            0, order // k, made.to(torch.float32 if x.dtype != torch.float64 else x.dtype)).to(x.dtype)
+
+    def hidden(v):
+        indices, _ = routed(v)
+        order = torch.argsort(indices.flatten(), stable=True)
+        counts = torch.bincount(indices.flatten(), minlength=experts)
+        each = counts.tolist()
+        rows = v["x"].index_select(0, order // k)
+        return torch.cat([grouped(rows, v[n], counts.cumsum(0).int(), each) for n in ("w1", "w3") if n in v], -1)
+
+    if not backward:
+        return lambda: {"y": layer(t)}
+    if "hidden" in t:
+        t["hidden"].copy_(hidden(t))
+    # What a training step of PyTorch pays for the gradients alone: its graph is kept.
+    leaves = {**t, **{n: t[n].detach().requires_grad_() for n in names}}
+    with torch.enable_grad():
+        y = layer(leaves)
+
+    def gradients():
+        found = torch.autograd.grad(y, [leaves[n] for n in names], t["dy"].to(y.dtype), retain_graph=True)
+        return {"d" + n: g for n, g in zip(names, found)}
+    return gradients
+
+
 # ---- recurrent nets ----
 
 def rnn(fields, t):
@@ -767,6 +846,10 @@ def lrn(fields, t):
     wanted = {n: t[n].detach().requires_grad_() for n in ("x", "means") if n in t and (n == "x" or "dmeans" in t)}
     y = result(wanted["x"], wanted.get("means", t.get("means")))
     return lambda: dict(zip(("dx", "dmeans"), torch.autograd.grad(y, list(wanted.values()), t["dy"], retain_graph=True)))
+
+
+                moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize,
+                quantized_gemm=quantized_gemm, sample=sample, linear_cross_entropy=linear_cross_entropy)
 
 
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,

@@ -71,6 +71,11 @@ optim rule=adamw p=bf16:40x57 master=f32:40x57
 transform x=f32:40x57 y=bf16:40x57
 moe_permute indices=s32:40x3 experts=5 x={f32,bf16}:40x24
 moe_unpermute pass={fwd,bwd} x={f32,bf16}:120x24 places=s32:40x3 weights=f32 dweights=f32
+moe x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 indices=s32:40x3 gated=1 act=silu
+moe x=f32:40x24 w1=f32:5x16x24 w3=f32:5x16x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise={0,1} score={softmax,sigmoid} gated=1 act=gelu
+moe x=f32:40x24 w1=f32:5x16x24 w2=f32:5x24x16 router=f32:5x24 k=2 act={relu,squared_relu}
+moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 indices=s32:40x3 gated=1 act=silu dw1=f32 dw2=f32 dweights=f32
+moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise=1 gated=1 act=silu hidden=f32 dw1=f32 dlogits=f32
 moe_route logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
 moe_route logits=f32:40x24 bias=f32 k=3 groups=4 topk_groups=2 group_score={sum2,max} score=sigmoid scale=2.5
 moe_route logits=f32:40x24 k=3 counts=s32 aux=f32 z=f32

@@ -7,13 +7,15 @@
 
 enum { TOKENS = 6, WIDTH = 5, INNER = 3, EXPERTS = 4, K = 2 };
 enum { X = TOKENS * WIDTH, W1 = EXPERTS * 2 * INNER * WIDTH, W2 = EXPERTS * WIDTH * INNER };
+enum { B1 = EXPERTS * 2 * INNER, B2 = EXPERTS * WIDTH };
 enum { ROUTER = EXPERTS * WIDTH, CHOICES = TOKENS * K, HIDDEN = CHOICES * 2 * INNER };
 static const struct judgement {
     const char *act;
-    int routed;
+    int routed, biased;
     double x[X], w1[W1], w2[W2], router[ROUTER], indices[CHOICES], weights[CHOICES], y[X], dy[X];
     double dx[X], dw1[W1], dw2[W2];
     double droute[ROUTER]; /* of the router, or of the weights */
+    double b1[B1], b2[B2], db1[B1], db2[B2];
 } judgements[] = {
 #include "../judges/moe.h"
 };
@@ -35,6 +37,7 @@ static void judge(const struct judgement *j, const char *taker, const char *type
 {
     char line[500];
     double y[X], hidden[HIDDEN], dx[X], dw[3][W1], droute[ROUTER], first[W1], second[W1];
+    double db1[B1], db2[B2];
     double *values[MICA_MAX_ARGS] = {[MICA_MOE_X] = (double *)j->x,
                                      [MICA_MOE_W1] = (double *)j->w1,
                                      [MICA_MOE_W2] = (double *)j->w2,
@@ -48,35 +51,48 @@ static void judge(const struct judgement *j, const char *taker, const char *type
                                      [MICA_MOE_DW1] = dw[0],
                                      [MICA_MOE_DW2] = dw[1],
                                      [MICA_MOE_DW3] = dw[2],
+                                     [MICA_MOE_B1] = (double *)j->b1,
+                                     [MICA_MOE_B2] = (double *)j->b2,
+                                     [MICA_MOE_DB1] = db1,
+                                     [MICA_MOE_DB2] = db2,
                                      [MICA_MOE_DWEIGHTS] = droute,
                                      [MICA_MOE_DROUTER] = droute};
-    char text[300], third[40] = "";
+    char text[300], third[40] = "", biases[40] = "", gradients[40] = "";
+    if (j->biased && apart) return;
     if (apart) {
         take_half(j->w1, 0, first);
         take_half(j->w1, 1, second);
         values[MICA_MOE_W1] = first, values[MICA_MOE_W3] = second;
         snprintf(third, sizeof third, " w3=%s:4x3x5", type);
     }
-    snprintf(text, sizeof text, "x=%s:6x5 w1=%s:4x%dx5 w2=%s:4x5x3%s gated=1 act=%s%s%s", type,
-             type, apart ? 3 : 6, type, third, j->act,
+    if (j->biased) {
+        snprintf(biases, sizeof biases, " b1=%s:4x6 b2=%s:4x5", type, type);
+        snprintf(gradients, sizeof gradients, " db1=%s db2=%s", type, type);
+    }
+    snprintf(text, sizeof text, "x=%s:6x5 w1=%s:4x%dx5 w2=%s:4x5x3%s%s gated=1 act=%s%s%s", type,
+             type, apart ? 3 : 6, type, third, biases, j->act,
              j->routed ? " k=2 renormalise=1 router=" : " indices=s32:6x2 weights=", type);
     for (int kept = 0; kept < 2; kept++) {
         snprintf(line, sizeof line, "moe %s%s%s", text, kept ? " hidden=" : "", kept ? type : "");
         run_ok(taker, line, values);
         assert_int_equal(differences(y, j->y, X, units, units), 0);
-        snprintf(line, sizeof line, "moe pass=bwd %s%s%s dw1=%s dw2=%s%s%s %s=%s", text,
+        snprintf(line, sizeof line, "moe pass=bwd %s%s%s dw1=%s dw2=%s%s%s%s %s=%s", text,
                  kept ? " hidden=" : "", kept ? type : "", type, type, apart ? " dw3=" : "",
-                 apart ? type : "", j->routed ? "drouter" : "dweights", type);
+                 apart ? type : "", gradients, j->routed ? "drouter" : "dweights", type);
         run_ok(taker, line, values);
         assert_int_equal(differences(dx, j->dx, X, units, units), 0);
         assert_int_equal(differences(dw[1], j->dw2, W2, units, units), 0);
         assert_int_equal(differences(droute, j->droute, j->routed ? ROUTER : CHOICES, units, units),
                          0);
+        if (j->biased) {
+            assert_int_equal(differences(db1, j->db1, B1, units, units), 0);
+            assert_int_equal(differences(db2, j->db2, B2, units, units), 0);
+        }
         for (int h = 0; h < 2 && apart; h++) {
             take_half(j->dw1, h, first);
             assert_int_equal(differences(dw[2 * h], first, W1 / 2, units, units), 0);
-            take_half(j->w1, 0, first);
         }
+        if (apart) take_half(j->w1, 0, first);
         if (!apart) assert_int_equal(differences(dw[0], j->dw1, W1, units, units), 0);
     }
 }
@@ -86,7 +102,7 @@ static void judged(void **state)
     (void)state;
     for (const struct judgement *j = judgements; j < judgements + JUDGEMENTS; j++)
         for (int form = 0; form < 4; form++) {
-            judge(j, takers[form & 1], "f64", form >> 1, j->routed ? 3e-6 : 1e-12);
+            judge(j, takers[form & 1], "f64", form >> 1, j->routed && !j->biased ? 3e-6 : 1e-12);
             judge(j, takers[form & 1], "f32", form >> 1, 2e-5);
         }
 }
