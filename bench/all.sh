@@ -28,7 +28,9 @@ trap 'rm -rf "$work"' EXIT
 
 beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_depthwise conv_nchw resnet50)
 beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope
-    functions-bf16 functions-f32 pointwise pointwise_chains reduce scan loss ctc_loss linear_cross_entropy quantize quantized_gemm random softmax sample moe_route moe_permute rnn resize grid_sample im2col lrn fake_quantize roi_align moe)
+    functions-bf16 functions-f32 pointwise pointwise_chains reduce scan loss ctc_loss linear_cross_entropy quantize quantized_gemm
+    random softmax sample moe_route moe_permute rnn resize grid_sample im2col
+    lrn fake_quantize roi_align moe)
 
 # The problem lines of a set; functions-TYPE has every element function, of 64 M elements.
 lines() {

@@ -848,12 +848,8 @@ def lrn(fields, t):
     return lambda: dict(zip(("dx", "dmeans"), torch.autograd.grad(y, list(wanted.values()), t["dy"], retain_graph=True)))
 
 
-                moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize,
-                quantized_gemm=quantized_gemm, sample=sample, linear_cross_entropy=linear_cross_entropy)
-
-
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
-                moe_permute=moe_permute, moe_unpermute=moe_unpermute, rnn=rnn, resize=resize, lrn=lrn,
+                moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize, lrn=lrn,
                 fake_quantize=fake_quantize, quantized_gemm=quantized_gemm, sample=sample,
                 linear_cross_entropy=linear_cross_entropy)

@@ -590,18 +590,12 @@ def smooth(grid):
 
 BUILDERS = dict(conv=conv, gemm=gemm, grouped_gemm=grouped_gemm, pool=pool, norm=norm, attention=attention,
                 activation=activation, cross_entropy=cross_entropy, optim=optim, rope=rope, kv_append=kv_append,
-                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid,
-                im2col=im2col) | torch_families.FAMILIES
+                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid, im2col=im2col,
+                roi_align=roi_align) | torch_families.FAMILIES
 # Of those that do not say which results they give: the first one's name, forward and backward.
 RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
-           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta"),
-           "im2col": ("y", "dx")}
-
-
-                transform=transform, scan=scan, grid_sample=grid_sample, affine_grid=affine_grid, roi_align=roi_align) | torch_families.FAMILIES
-# Of those that do not say which results they give: the first one's name, forward and backward.
-RESULTS = {"conv": ("y", None), "gemm": ("c", None), "grouped_gemm": ("c", None), "pool": ("y", None), "norm": ("y", None),
-           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"), "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta"), "roi_align": ("y", "dx")}
+           "activation": ("y", "dx"), "cross_entropy": ("loss", "dx"), "transform": ("y", None), "scan": ("y", "dx"),
+           "grid_sample": ("y", None), "affine_grid": ("grid", "dtheta"), "im2col": ("y", "dx"), "roi_align": ("y", "dx")}
 
 
 def results_of(op, fields, value):
