@@ -278,20 +278,26 @@ def _rnn_backward(arrays, saved, others, gradients, needed):
     return {n: found[n] for n in needed if n in found}
 
 
-_POOL = ("mode", "window", "stride", "pad", "pad_extra", "dilation", "ceil", "adaptive")
+_POOL = ("mode", "window", "stride", "pad", "pad_extra", "dilation", "ceil", "adaptive", "divisor", "p", "signed_powers",
+         "rescale")
 
 
 def _pool_saved(arrays, given, scalars, described, results):
     fields = {n: given.get(n) for n in _POOL}
     if given.get("mode") in (None, "max") and "indices" not in results:
         raise NotImplementedError("mica::pool: the gradient of a maximum needs its places: described=['indices=s64']")
+    if given.get("mode") == "lp":
+        return [given["x"], results["y"]], (fields, arrays.text(given["x"]))
     return [results[n] for n in ("indices",) if n in results], (fields, arrays.text(given["x"]))
 
 
 def _pool_backward(arrays, saved, others, gradients, needed):
     fields, x = others
-    indices = saved[0] if saved else None
-    return {"x": arrays.call("pool", pass_="bwd", y=gradients["y"], indices=indices, described={"x": x}, **fields)[0]}
+    if fields["mode"] == "lp":
+        kept = dict(zip(("input", "output"), saved))
+    else:
+        kept = {"indices": saved[0] if saved else None}
+    return {"x": arrays.call("pool", pass_="bwd", y=gradients["y"], described={"x": x}, **kept, **fields)[0]}
 
 
 _RESIZE = ("mode", "coordinates", "nearest", "border", "antialias", "scale_d", "scale_h", "scale_w", "cubic", "from_d",

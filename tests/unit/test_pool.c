@@ -181,6 +181,85 @@ static void values_by_hand(void **state)
         }
 }
 
+/* ---- norms ---- */
+
+typedef struct norm {
+    const char *fields;
+    int nx, ny;
+    double x[MOST], dy[MOST], y[MOST], dx[MOST];
+} norm;
+
+static const norm norms[] = {
+#include "../judges/pool.h"
+};
+
+static void expect_close(const norm *row, const char *engine, const char *what, const double *got,
+                         const double *want, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!(fabs(got[i] - want[i]) <= 1e-13 * (1 + fabs(want[i]))))
+            fail_msg("%s, %s: %s[%d] is %.17g, not %.17g", row->fields, engine, what, i, got[i],
+                     want[i]);
+}
+
+static void run_norm(const char *fields, const char *engine, const void *const *args)
+{
+    char line[256];
+    mica_plan *plan;
+    mica_options only = {.engine = engine};
+    snprintf(line, sizeof line, "pool pass=bwd mode=lp %s", fields);
+    if (mica_plan_from_text(ctx, line, &only, &plan) != MICA_OK)
+        fail_msg("%s: %s", line, mica_error());
+    mica_run r = {0};
+    for (int i = 0; i < 5; i++) r.args[i] = (void *)(uintptr_t)args[i];
+    if (mica_plan_run(plan, &r) != MICA_OK) fail_msg("%s: %s", line, mica_error());
+    mica_plan_destroy(plan);
+}
+
+static void norms_as_pytorch(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < sizeof norms / sizeof *norms; n++)
+        for (int e = 0; e < 2; e++) {
+            const norm *row = &norms[n];
+            double x[MOST], y[MOST], dx[MOST];
+            char line[256];
+            memcpy(x, row->x, sizeof x);
+            snprintf(line, sizeof line, "pool mode=lp %s", row->fields);
+            run(line, engines[e], x, y, NULL);
+            expect_close(row, engines[e], "y", y, row->y, row->ny);
+            const void *const args[] = {dx, row->dy, NULL, row->x, y};
+            run_norm(row->fields, engines[e], args);
+            expect_close(row, engines[e], "dx", dx, row->dx, row->nx);
+        }
+}
+
+/* Sums of powers that leave the type: the norm does not. */
+static void norms_of_any_size(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        const double sizes[] = {1e-320, 1e-200, 1, 1e200, 1e307};
+        for (int i = 0; i < 5; i++) {
+            double x[2] = {3 * sizes[i], -4 * sizes[i]}, y, dx[2], dy = 2;
+            run("pool mode=lp x=f64:1x1x2", engines[e], x, &y, NULL);
+            if (!(fabs(y - 5 * sizes[i]) <= 1e-15 * y + 5e-324)) fail_msg("%g: %g", sizes[i], y);
+            const void *const args[] = {dx, &dy, NULL, x, &y};
+            run_norm("x=f64:1x1x2", engines[e], args);
+            assert_true(fabs(dx[0] - 1.2) < 1e-3 && fabs(dx[1] + 1.6) < 1e-3);
+        }
+        double x[4] = {0, -0.0, INFINITY, NAN}, y[2], zero[2] = {1, 1}, dx[4];
+        run("pool mode=lp x=f64:1x1x4 window=2 p=3", engines[e], x, y, NULL);
+        assert_true(y[0] == 0 && isnan(y[1]));
+        const void *const args[] = {dx, zero, NULL, x, y};
+        run_norm("x=f64:1x1x4 window=2 p=3", engines[e], args);
+        assert_true(dx[0] == 0 && dx[1] == 0);
+        x[3] = 1;
+        run("pool mode=lp x=f64:1x1x4 window=2 p=2.5", engines[e], x, y, NULL);
+        assert_true(y[1] == INFINITY);
+    }
+}
+
 static void nan_wins_and_the_first_of_them(void **state)
 {
     (void)state;
@@ -493,7 +572,12 @@ static void refusals(void **state)
         {"pool x=f32:1x1x4 window=2 pad_extra=2", "padded by 0 before and 2 after"},
         {"pool x=f32:1x1x4 window=2 pad=1 pad_extra=-2",
          "pad_extra of axis 0 is -2, it must be -1"},
-        {"pool x=f32:1x1x4 window=2 divisor=3", "divisor is 3, a maximum has none"},
+        {"pool x=f32:1x1x4 window=2 divisor=3", "divisor is 3, mode=max has none"},
+        {"pool x=f32:1x1x4 window=2 p=3", "p is given, mode=max has none"},
+        {"pool mode=avg x=f32:1x1x4 window=2 rescale=1", "rescale is given, mode=avg has none"},
+        {"pool mode=lp x=f32:1x1x4 window=2 p=-1", "p is -1, it must be 0.01 to 1000"},
+        {"pool mode=lp x=f32:1x1x4 window=2 p=1.5 signed_powers=1", "of whole numbers"},
+        {"pool mode=lp x=s8:1x1x4 window=2", "x is s8; a norm takes f64, f32, f16, bf16"},
         {"pool mode=avg x=f32:1x1x4 window=2 divisor=-3", "divisor is -3, it must be 1 or more"},
         {"pool mode=avg adaptive=1 x=f32:1x1x4 y=f32:1x1x2 divisor=2", "have their own"},
         {"pool x=f32:1x1x4 window=5", "axis 0: a window spans 5, x with its padding only 4"},
@@ -562,6 +646,8 @@ int main(void)
         cmocka_unit_test(no_windows),
         cmocka_unit_test(beta_zero_does_not_read),
         cmocka_unit_test(inference),
+        cmocka_unit_test(norms_as_pytorch),
+        cmocka_unit_test(norms_of_any_size),
         cmocka_unit_test(refusals),
         cmocka_unit_test(filled_indices_are_valid),
     };

@@ -218,10 +218,47 @@ def max_pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=F
 
 def avg_pool(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
     """F.avg_pool1d, 2d and 3d of batches."""
-    if divisor_override is not None:
-        raise NotImplementedError("divisor_override")
-    return _call("pool", x=input, mode="avg" if count_include_pad else "avg_valid",
+    return _call("pool", x=input, mode="avg" if count_include_pad else "avg_valid", divisor=divisor_override,
                  **_pool_fields(input, kernel_size, stride, padding, 1, ceil_mode))[0]
+
+
+def lp_pool(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """F.lp_pool1d, 2d and 3d of batches: sums of powers of x, so that odd ones of negative numbers cancel. Powers that are no
+    whole numbers are those of |x|, and gradients 0, where PyTorch has NaN."""
+    whole = float(norm_type).is_integer()
+    return _call("pool", x=input, mode="lp", p=float(norm_type), signed_powers=whole or None, rescale=ceil_mode or None,
+                 **_pool_fields(input, kernel_size, stride, 0, 1, ceil_mode))[0]
+
+
+class _Unpool(torch.autograd.Function):
+    """Scatter within planes, of which the gradient is a gather."""
+
+    @staticmethod
+    def forward(ctx, x, indices, sizes):
+        flat = indices.flatten(2)
+        ctx.save_for_backward(flat)
+        ctx.shape = x.shape
+        empty = x.new_zeros(*x.shape[:2], math.prod(sizes))
+        return _call("scatter", x=empty, index=flat, u=x.flatten(2), axis=2)[0].reshape(*x.shape[:2], *sizes)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy):
+        flat, = ctx.saved_tensors
+        dx = _call("gather", mode="elements", x=dy.flatten(2), index=flat, axis=2)[0]
+        return dx.reshape(ctx.shape), None, None
+
+
+def max_unpool(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    """F.max_unpool1d, 2d and 3d of batches. Of equal indices the last one's value stays, on every device and in each run;
+    indices outside are left out."""
+    rank = input.dim() - 2
+    window = _axes(kernel_size, rank)
+    stride = window if stride is None or stride == [] else _axes(stride, rank)
+    sizes = [(n - 1) * s - 2 * p + w for n, s, p, w in zip(input.shape[2:], stride, _axes(padding, rank), window)]
+    if output_size is not None:
+        sizes = [int(n) for n in output_size][-rank:]
+    return _Unpool.apply(input, indices, sizes)
 
 
 def adaptive_avg_pool(input, output_size):

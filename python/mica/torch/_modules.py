@@ -74,7 +74,16 @@ def _max_pool(self, input):
 
 
 def _avg_pool(self, input):
-    return F.avg_pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+    return F.avg_pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
+                      getattr(self, "divisor_override", None))
+
+
+def _lp_pool(self, input):
+    return F.lp_pool(input, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+
+
+def _max_unpool(self, input, indices, output_size=None):
+    return F.max_unpool(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 def _adaptive_avg_pool(self, input):
@@ -163,6 +172,8 @@ _FORWARDS = {
     nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm,
     nn.BatchNorm3d: _batch_norm, nn.MaxPool1d: _max_pool, nn.MaxPool2d: _max_pool, nn.MaxPool3d: _max_pool,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
+    nn.LPPool1d: _lp_pool, nn.LPPool2d: _lp_pool, nn.LPPool3d: _lp_pool,
+    nn.MaxUnpool1d: _max_unpool, nn.MaxUnpool2d: _max_unpool, nn.MaxUnpool3d: _max_unpool,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool, nn.AdaptiveAvgPool2d: _adaptive_avg_pool,
     nn.AdaptiveAvgPool3d: _adaptive_avg_pool, nn.LocalResponseNorm: _local_response_norm,
     nn.Upsample: _upsample, nn.UpsamplingNearest2d: _upsample,
@@ -205,6 +216,12 @@ def _why_not(module):
         return f"padding_mode={module.padding_mode!r}; mica pads with zeros"
     if getattr(module, "divisor_override", None):
         return "divisor_override"
+
+
+    if (getattr(module, "divisor_override", None) or 1) < 1:
+        return f"divisor_override={module.divisor_override}"
+    if isinstance(module, nn.RNNBase) and (module.dropout or getattr(module, "proj_size", 0)):
+        return "dropout between layers" if module.dropout else "proj_size"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
     if isinstance(module, (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)) and module.track_running_stats:

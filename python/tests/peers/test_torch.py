@@ -170,6 +170,11 @@ def _():
     return lambda x: M.adaptive_avg_pool(x, (3, 4)), (doubles(2, 3, 7, 6),)
 
 
+@gradient("pool")
+def _():
+    return lambda x: M.lp_pool(x.exp(), 3, (3, 2), 2, True), (doubles(2, 3, 7, 6),)
+
+
 @gradient("resize")
 def _():
     return lambda x: M.interpolate(x, (5, 3), mode="bilinear"), (doubles(2, 3, 3, 4),)
@@ -955,6 +960,34 @@ class Functions(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "at least 3"):
             M.local_response_norm(torch.randn(2, 3), 5)
 
+    def test_norms_and_other_divisors_beside_pytorchs(self):
+        x = torch.rand(2, 4, 9, 8, dtype=torch.float64, requires_grad=True)
+        w = torch.randn(2, 4, 5, 4, dtype=torch.float64)
+        pairs = [(lambda: M.avg_pool(x, 3, 2, 1, divisor_override=5), lambda: F.avg_pool2d(x, 3, 2, 1, divisor_override=5))]
+        for p in (1, 2, 3, 2.5):
+            pairs.append((lambda p=p: M.lp_pool(x, p, 2, 2, True), lambda p=p: F.lp_pool2d(x, p, 2, 2, True)))
+        for mine, theirs in pairs:
+            got, want = mine(), theirs()
+            torch.testing.assert_close(got, want)
+            for a, b in zip(*(torch.autograd.grad((y * w).sum(), x) for y in (got, want))):
+                torch.testing.assert_close(a, b)
+        torch.testing.assert_close(M.lp_pool(-x, 3, 2), F.lp_pool2d(-x, 3, 2), equal_nan=True)
+
+    def test_max_unpool_beside_pytorchs(self):
+        for rank, window in ((1, 3), (2, (2, 3)), (3, 2)):
+            x = torch.randn(2, 3, *(7, 9, 4)[:rank], dtype=torch.float64)
+            pool = getattr(F, f"max_pool{rank}d")
+            theirs = getattr(F, f"max_unpool{rank}d")
+            y, indices = pool(x, window, window, return_indices=True)
+            y = y.detach().requires_grad_()
+            for size in (x.shape[2:], x.shape):
+                got, want = M.max_unpool(y, indices, window, output_size=size), theirs(y, indices, window, output_size=size)
+                torch.testing.assert_close(got, want)
+                w = torch.randn_like(got)
+                torch.testing.assert_close(*(torch.autograd.grad((r * w).sum(), y)[0] for r in (got, want)))
+        y = torch.tensor([[[1.0, 2.0, 3.0]]])  # the last of equal indices, in each run
+        self.assertEqual(M.max_unpool(y, torch.tensor([[[4, 1, 4]]]), 2).tolist(), [[[0, 2, 0, 0, 3, 0]]])
+
     def test_upsample_is_replaced(self):
         model = nn.Sequential(nn.Upsample(scale_factor=2), nn.Upsample((9, 7), mode="bilinear", align_corners=True),
                               nn.UpsamplingNearest2d(scale_factor=2), nn.UpsamplingBilinear2d(scale_factor=2))
@@ -1021,6 +1054,23 @@ class Modules(unittest.TestCase):
         for name, words in (("0", "padding_mode='reflect'"), ("1", "derived from Linear"), ("2", "no LSTMCell")):
             self.assertIn(words, report.left[name])
             self.assertIn(words, repr(report))
+
+    def test_pools_are_replaced(self):
+        class Both(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pool, self.unpool = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+                self.norm, self.mean = nn.LPPool2d(2, 3), nn.AvgPool2d(2, divisor_override=3)
+
+            def forward(self, x):
+                y, indices = self.pool(x)
+                return self.mean(self.norm(self.unpool(y, indices, x.size())))
+
+        theirs, x = Both(), torch.randn(2, 3, 13, 12)
+        mine = copy.deepcopy(theirs)
+        report = M.replace(mine)
+        self.assertEqual((len(report.replaced), report.left), (4, {}))
+        torch.testing.assert_close(mine(x), theirs(x))
 
     def test_classes_of_ones_own(self):
         class Norm(nn.LayerNorm):

@@ -7,13 +7,13 @@
 #include <string.h>
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
-static const char *const modes[] = {"max", "avg", "avg_valid", NULL};
+static const char *const modes[] = {"max", "avg", "avg_valid", "lp", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_pool_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
     FIELD(mode, ENUM, .spellings = modes,
-          .doc = "maximum; average with padding counted, or without"),
+          .doc = "maximum; average with padding counted, or without; Lp norm"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "input, N x C x 1 to 3 axes; bwd: its gradient"),
     FIELD(y, TENSOR, .zero = "inferred, for adaptive needed", .doc = "output; bwd: its gradient"),
     FIELD(indices, TENSOR, .zero = "none in fwd, inferred in bwd of max",
@@ -30,6 +30,11 @@ static const mica_field fields[] = {
     FIELD(adaptive, FLAG, .doc = "windows follow from the sizes of x and y"),
     FIELD(divisor, I64, .positive = true, .zero = "the taps that count",
           .doc = "averages: what every window's sum is divided by"),
+    FIELD(p, F64, .def = 2, .doc = "lp: the norm's order"),
+    FIELD(signed_powers, FLAG, .doc = "lp: powers of x, not of |x|"),
+    FIELD(rescale, FLAG, .doc = "lp: windows cut short count as if whole"),
+    FIELD(input, TENSOR, .zero = "inferred", .doc = "bwd of lp: x of fwd"),
+    FIELD(output, TENSOR, .zero = "inferred", .doc = "bwd of lp: y of fwd"),
 };
 
 static const mica_arg args[] = {
@@ -43,6 +48,22 @@ static const mica_arg args[] = {
                            {MICA_OUT, MICA_IN},
                            .types = MICA_INDICES,
                            .like = "y"},
+    [MICA_POOL_INPUT] = {"input",
+                         offsetof(mica_pool_desc, input),
+                         {MICA_UNUSED, MICA_IN},
+                         .need = {0, MICA_INFERRED},
+                         .like = "x",
+                         .same = "x",
+                         .when = "mode",
+                         .values = 1 << MICA_POOL_LP},
+    [MICA_POOL_OUTPUT] = {"output",
+                          offsetof(mica_pool_desc, output),
+                          {MICA_UNUSED, MICA_IN},
+                          .need = {0, MICA_INFERRED},
+                          .like = "y",
+                          .same = "x",
+                          .when = "mode",
+                          .values = 1 << MICA_POOL_LP},
 };
 
 static const mica_scalar scalars[] = {
@@ -83,6 +104,18 @@ void mica_pool_strides(const mica_tensor *t, long long strides[5])
 int64_t mica_pool_plane(const mica_pool_axis axes[3])
 {
     return axes[0].x * axes[1].x * axes[2].x;
+}
+
+double mica_pool_rescale(const mica_pool_desc *d, const mica_pool_axis axes[3],
+                         const int64_t window[3])
+{
+    double by = 1;
+    for (int a = 0; a < 3 && d->rescale; a++) {
+        int64_t from, to;
+        mica_pool_valid(&axes[a], window[a], &from, &to);
+        if (to > from) by *= (double)mica_pool_taps(&axes[a], window[a]) / (double)(to - from);
+    }
+    return by;
 }
 
 /* ---- inference ---- */
@@ -201,15 +234,17 @@ static mica_status check_types(const mica_pool_desc *d, mica_why *why)
     mica_dtype t = d->x.dtype;
     bool max = d->mode == MICA_POOL_MAX, bwd = d->pass == MICA_POOL_BWD;
     bool narrow = t == MICA_S8 || t == MICA_U8;
-    bool known = mica_dtype_is_common(t) || (!bwd && (narrow || (max && t == MICA_S32)));
+    bool lp = d->mode == MICA_POOL_LP;
+    bool known = mica_dtype_is_common(t) || (!bwd && !lp && (narrow || (max && t == MICA_S32)));
     if (!known)
         return mica_invalid(why, "x is %s; %s takes f64, f32, f16, bf16%s", mica_dtype_name(t),
                             bwd   ? "the gradient"
                             : max ? "a maximum"
+                            : lp  ? "a norm"
                                   : "an average",
-                            bwd   ? ""
-                            : max ? ", s8, u8, s32"
-                                  : ", s8, u8");
+                            bwd || lp ? ""
+                            : max     ? ", s8, u8, s32"
+                                      : ", s8, u8");
     return MICA_OK;
 }
 
@@ -234,11 +269,28 @@ static mica_status check_divisor(const mica_pool_desc *d, mica_why *why)
     if (d->divisor == 0) return MICA_OK;
     if (d->divisor < 0)
         return mica_invalid(why, "divisor is %lld, it must be 1 or more", (long long)d->divisor);
-    if (d->mode == MICA_POOL_MAX)
-        return mica_invalid(why, "divisor is %lld, a maximum has none", (long long)d->divisor);
+    if (d->mode == MICA_POOL_MAX || d->mode == MICA_POOL_LP)
+        return mica_invalid(why, "divisor is %lld, mode=%s has none", (long long)d->divisor,
+                            modes[d->mode]);
     if (d->adaptive)
         return mica_invalid(why, "divisor is %lld, adaptive windows have their own",
                             (long long)d->divisor);
+    return MICA_OK;
+}
+
+static mica_status check_norm(const mica_pool_desc *d, mica_why *why)
+{
+    if (d->mode != MICA_POOL_LP) {
+        const char *name = d->p != 2 ? "p" : d->signed_powers ? "signed_powers" : "rescale";
+        if (d->p != 2 || d->signed_powers || d->rescale)
+            return mica_invalid(why, "%s is given, mode=%s has none", name, modes[d->mode]);
+        return MICA_OK;
+    }
+    /* A root of 1 / p: beyond, no digit of the sum is left. */
+    if (!(d->p >= 0.01 && d->p <= 1000))
+        return mica_invalid(why, "p is %g, it must be 0.01 to 1000", d->p);
+    if (d->signed_powers && d->p != floor(d->p))
+        return mica_invalid(why, "p is %g, signed_powers are of whole numbers", d->p);
     return MICA_OK;
 }
 
@@ -248,6 +300,7 @@ static mica_status check(const void *desc, mica_why *why)
     int64_t dims[MICA_MAX_RANK] = {0}, product;
     MICA_TRY(check_types(d, why));
     MICA_TRY(check_divisor(d, why));
+    MICA_TRY(check_norm(d, why));
     MICA_TRY(expected_dims(d, dims, why));
     if (d->y.rank != d->x.rank)
         return mica_invalid(why, "y has rank %d, x has %d; they must agree", d->y.rank, d->x.rank);
@@ -290,10 +343,13 @@ static int64_t sum_terms(const mica_pool_desc *d)
            axis_terms(&axes[2], backward);
 }
 
-/* Two more for the division and the scaling. */
+/* Two more for the division and the scaling. Of a norm: powers, whose exponents are rounded, and
+ * the root, which enlarges by 1 / p what the sum lost. */
 static int64_t terms(const void *desc)
 {
-    return sum_terms(desc) + 2;
+    const mica_pool_desc *d = desc;
+    const int64_t sum = sum_terms(desc) + 2, root = d->p < 1 ? (int64_t)(1 / d->p) + 1 : 1;
+    return d->mode == MICA_POOL_LP && d->p != 1 ? (sum + (int64_t)d->p + 64) * root : sum;
 }
 
 /* Every divisor a power of two; all the same one where quotients are added up. */
@@ -316,6 +372,9 @@ static bool exact(const void *desc)
     mica_pool_axis axes[3];
     /* Integers round the same quotient everywhere. */
     if (d->mode == MICA_POOL_MAX || mica_dtype_is_integer(d->x.dtype)) return true;
+    /* Of bwd, fill has outputs that are powers of two. */
+    if (d->mode == MICA_POOL_LP)
+        return !d->rescale && (d->p == 1 || (d->p == 2 && d->pass == MICA_POOL_BWD));
     mica_pool_axes(d, axes);
     for (int a = 0; a < 3; a++)
         if (!divides_exactly(&axes[a], d->mode == MICA_POOL_AVG_VALID, d->pass == MICA_POOL_BWD))
@@ -333,7 +392,14 @@ static void cost(const void *desc, double *flops, double *bytes)
     *bytes = 0;
 }
 
-/* Indices of elements that lie in their windows. */
+/* Norms of elements of unit size. */
+static void fill_norms(const mica_pool_desc *d, uint64_t seed, double *values)
+{
+    int64_t count = mica_tensor_count(&d->output);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (double)(1 << mica_random_bits(seed, (uint64_t)i) % 3);
+}
+
 /* A NaN wins a maximum, and the first of several: fill EXTREME has some. */
 static bool fill_with_nan(const void *desc, uint64_t seed, double *values)
 {
@@ -345,6 +411,7 @@ static bool fill_with_nan(const void *desc, uint64_t seed, double *values)
     return true;
 }
 
+/* Norms, and indices of elements that lie in their windows. */
 static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
@@ -354,7 +421,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     if (arg == MICA_POOL_X && kind == MICA_FILL_EXTREME && d->pass == MICA_POOL_FWD &&
         d->mode == MICA_POOL_MAX && mica_dtype_is_float(d->x.dtype))
         return fill_with_nan(desc, seed, values);
-    if (arg != MICA_POOL_INDICES) return false;
+    if (arg == MICA_POOL_OUTPUT) fill_norms(d, seed, values);
+    if (arg != MICA_POOL_INDICES) return arg == MICA_POOL_OUTPUT;
     mica_pool_axes(d, axes);
     int64_t count = mica_tensor_count(&d->y);
     for (int64_t i = 0; i < count; i++) {
@@ -380,7 +448,7 @@ static const mica_engine *const engines[] = {&mica_pool_cuda, &mica_pool_cpu, &m
 
 const mica_op mica_op_pool = {
     .name = "pool",
-    .doc = "maximum or average over windows, forward and backward",
+    .doc = "maximum, average or norm over windows, forward and backward",
     .desc_size = sizeof(mica_pool_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

@@ -32,4 +32,12 @@ typedef struct mica_pool_args {
     double divisor;
 } mica_pool_args;
 
+/* Of norms: backward x and y of forward, their strides as those above. */
+typedef struct mica_pool_lp_args {
+    mica_pool_args pool;
+    const void *input, *output;
+    long long input_strides[5], output_strides[5];
+    double p;
+} mica_pool_lp_args;
+
 #endif

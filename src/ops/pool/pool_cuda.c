@@ -7,6 +7,7 @@
  *             windows, or of elements, in one row
  *   reduce    large windows: threads of a warp share a window, or warps the windows of some
  *             channels; small packed planes that are windows go through shared memory
+ *   lp        norms: a thread, or a warp, per window; backward as above
  *   spread    backward where each window is all of x's plane: what the elements receive is known
  * Bound by memory where the cache answers the overlap and the windows are constants. */
 #include "ops/pool/pool.h"
@@ -23,8 +24,9 @@ enum { STAGED_ACCESS = 8, STAGED_TAPS = 1024, STAGED_BYTES = 32768, SPREAD_ROWS 
 typedef struct state {
     mica_kernel *kernel;
     mica_pool_args args;
+    mica_pool_lp_args norm; /* what norms need beside them */
     mica_grid grid;
-    bool backward, indices;
+    bool backward, indices, lp;
     int x_align, y_align, index_align; /* bytes that vectors ask for */
 } state;
 
@@ -51,7 +53,8 @@ static bool small_tensor(const mica_tensor *t)
 /* Whether every size, offset and intermediate of the index arithmetic stays below 2^31. */
 static bool fits_int(const mica_pool_desc *d, const mica_pool_axis axes[3])
 {
-    bool fits = small_tensor(&d->x) && small_tensor(&d->y) && small_tensor(&d->indices);
+    bool fits = small_tensor(&d->x) && small_tensor(&d->y) && small_tensor(&d->indices) &&
+                small_tensor(&d->input) && small_tensor(&d->output);
     int64_t most = INT32_MAX / 4;
     for (int a = 0; a < 3; a++) {
         const mica_pool_axis *x = &axes[a];
@@ -368,6 +371,49 @@ static bool wants_reduce(const mica_pool_desc *d, const mica_pool_axis axes[3], 
     return few || (!channels && apart) || taps >= HUGE_WINDOW;
 }
 
+/* ---- norms ---- */
+
+/* As vector_length, of four tensors. */
+static int norm_vector(const mica_pool_desc *d, const state *s)
+{
+    const mica_pool_lp_args *n = &s->norm;
+    int vec = vector_length(d, &s->args);
+    if (!s->backward) return vec;
+    int64_t steps = vec;
+    if (n->input_strides[1] != 1 || n->output_strides[1] != 1) return 1;
+    for (int i = 0; i < 5; i++)
+        if (i != 1) steps |= n->input_strides[i] | n->output_strides[i];
+    return mica_access_fit(vec, steps);
+}
+
+static mica_status build_norm(mica_plan *plan, const mica_pool_desc *d, state *s, mica_text *p,
+                              const form *f, bool shared)
+{
+    enum { MOST_WHOLE = 8 };
+    mica_pool_args *a = &s->args;
+    mica_pool_strides(&d->input, s->norm.input_strides);
+    mica_pool_strides(&d->output, s->norm.output_strides);
+    s->norm.p = d->p;
+    int vec = f->channels ? norm_vector(d, s) : 1, group = shared ? WARP : 1;
+    take_vectors(d, s, vec);
+    s->norm.input_strides[1] *= vec, s->norm.output_strides[1] *= vec;
+    set_sizes(a, s->backward, a->c);
+    a->count = mica_tensor_count(s->backward ? &d->x : &d->y) / vec;
+    bool whole = d->p <= MOST_WHOLE && d->p == (double)(int)d->p;
+    mica_prologue_int(p, "POWER", whole ? (int)d->p : 0);
+    mica_prologue_int(p, "SIGNED", d->signed_powers);
+    mica_prologue_int(p, "RESCALE", d->rescale);
+    mica_prologue_int(p, "VEC", vec);
+    mica_prologue_int(p, "BLOCK", BLOCK);
+    mica_kernel_spec spec = {"ops/pool/pool_lp_cuda.cu", "pool_lp", p->data, 0};
+    if (s->backward)
+        spec.file = "ops/pool/pool_lp_bwd_cuda.cu", spec.entry = "pool_lp_bwd";
+    else
+        mica_prologue_int(p, "GROUP", group);
+    mica_grid grid = {.grid = {(unsigned)ceil_div(a->count, BLOCK / group)}, .block = {BLOCK}};
+    return add_kernel(plan, &spec, s, grid);
+}
+
 /* ---- gradients of windows that are planes ---- */
 
 static bool wants_spread(const mica_pool_desc *d, const mica_pool_args *a, bool channels)
@@ -418,6 +464,7 @@ static mica_status build(mica_plan *plan)
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     s->backward = d->pass == MICA_POOL_BWD;
     s->indices = mica_tensor_given(&d->indices);
+    s->lp = d->mode == MICA_POOL_LP;
     s->x_align = s->y_align = s->index_align = 1;
     if (mica_tensor_count(s->backward ? &d->x : &d->y) == 0) return MICA_OK;
     mica_pool_args *a = &s->args;
@@ -430,11 +477,12 @@ static mica_status build(mica_plan *plan)
     f.channels =
         d->x.dims[1] > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(a->x[1]) < llabs(a->x[4]));
     bool reduce = !s->backward && wants_reduce(d, a->axes, f.channels);
-    bool spread = s->backward && wants_spread(d, a, f.channels);
-    f.baked = !reduce && !spread && bakes(d, a->axes);
+    bool spread = s->backward && !s->lp && wants_spread(d, a, f.channels);
+    f.baked = !reduce && !spread && !s->lp && bakes(d, a->axes);
     bool rows = !reduce && !spread && wants_rows(d, a, &f);
     f.small |= rows; /* offsets of rows have 64 bits anyway */
     add_constants(&p, d, a, &f);
+    if (s->lp) return build_norm(plan, d, s, &p, &f, reduce);
     if (reduce) return build_reduce(plan, d, s, &p, f.channels);
     if (spread) return build_spread(plan, d, s, &p, f.channels);
     return rows ? build_rows(plan, d, s, &p) : build_plain(plan, d, s, &p, &f);
@@ -454,7 +502,13 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.aligned = mica_access_starts(r->args[MICA_POOL_X], s->x_align) &&
                 mica_access_starts(r->args[MICA_POOL_Y], s->y_align) &&
                 mica_access_starts(a.indices, s->index_align);
-    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    if (!s->lp) return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    mica_pool_lp_args norm = s->norm;
+    if (s->backward) norm.input = r->args[MICA_POOL_INPUT], norm.output = r->args[MICA_POOL_OUTPUT];
+    a.aligned = a.aligned && mica_access_starts(norm.input, s->x_align) &&
+                mica_access_starts(norm.output, s->y_align);
+    norm.pool = a;
+    return mica_kernel_launch(s->kernel, &s->grid, r->stream, &norm);
 }
 
 /* reached: the median of the lines in bench/results/h200. */

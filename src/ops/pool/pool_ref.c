@@ -8,9 +8,9 @@
 
 typedef struct job {
     const mica_pool_desc *d;
-    const mica_view *x, *y, *indices;
+    const mica_view *x, *y, *indices, *input, *output;
     mica_pool_axis axes[3];
-    long long x_strides[5], y_strides[5], i_strides[5];
+    long long x_strides[5], y_strides[5], i_strides[5], input_strides[5], output_strides[5];
     double alpha, beta;
 } job;
 
@@ -71,6 +71,7 @@ static double divisor(const job *j, const place *window)
 
 typedef struct tally {
     double best, sum, magnitude;
+    long double powers;
     int64_t index; /* of best; -1: no element yet */
 } tally;
 
@@ -86,14 +87,28 @@ static void take(const job *j, const place *from, tally *t)
     }
 }
 
-static void forward(const job *j, int64_t i)
+/* What a walk over a window's elements finds. */
+typedef enum walk { WALK_POOL, WALK_LARGEST, WALK_POWERS } walk;
+
+/* The largest |x|, NaN if there is one; then powers of multiples of it. */
+static void take_power(const job *j, const place *from, walk what, tally *t)
 {
-    place to = place_of(j, i, false), from = to;
-    tally t = {.best = -INFINITY, .index = -1};
+    double v = mica_get(j->x, offset_of(j->x_strides, from)), size = fabs(v);
+    if (what == WALK_LARGEST) {
+        if (!(size <= t->best) && t->best == t->best) t->best = size;
+        return;
+    }
+    t->powers += powl((long double)(j->d->signed_powers ? v : size) / t->best, j->d->p);
+    t->magnitude += pow(size / t->best, j->d->p);
+}
+
+static void visit(const job *j, const place *to, walk what, tally *t)
+{
+    place from = *to;
     int64_t first[3], taps[3];
     for (int a = 0; a < 3; a++) {
-        first[a] = mica_pool_first(&j->axes[a], to.at[a]);
-        taps[a] = mica_pool_taps(&j->axes[a], to.at[a]);
+        first[a] = mica_pool_first(&j->axes[a], to->at[a]);
+        taps[a] = mica_pool_taps(&j->axes[a], to->at[a]);
     }
     for (int64_t kd = 0; kd < taps[0]; kd++)
         for (int64_t kh = 0; kh < taps[1]; kh++)
@@ -103,8 +118,37 @@ static void forward(const job *j, int64_t i)
                 from.at[2] = first[2] + kw * j->axes[2].dilation;
                 bool inside = true;
                 for (int a = 0; a < 3; a++) inside &= from.at[a] >= 0 && from.at[a] < j->axes[a].x;
-                if (inside) take(j, &from, &t);
+                if (!inside) continue;
+                if (what == WALK_POOL)
+                    take(j, &from, t);
+                else
+                    take_power(j, &from, what, t);
             }
+}
+
+static void norm(const job *j, int64_t i)
+{
+    place to = place_of(j, i, false);
+    tally t = {.best = 0, .index = -1};
+    visit(j, &to, WALK_LARGEST, &t);
+    double v = t.best, magnitude = t.best;
+    if (t.best > 0 && (isfinite(t.best) || j->d->signed_powers)) {
+        if (isinf(t.best)) t.best = 1;
+        visit(j, &to, WALK_POWERS, &t);
+        const long double sum = t.powers * mica_pool_rescale(j->d, j->axes, to.at);
+        v = (double)(t.best * powl(sum, 1 / (long double)j->d->p));
+        /* of powers that cancel more is lost */
+        const double lost = t.powers == 0 ? 1 : t.magnitude / (double)fabsl(t.powers);
+        magnitude = j->d->p == 1 ? t.best * t.magnitude : fabs(v) * fmax(lost, 1);
+    }
+    put(j, j->y, offset_of(j->y_strides, &to), v, magnitude);
+}
+
+static void forward(const job *j, int64_t i)
+{
+    place to = place_of(j, i, false);
+    tally t = {.best = -INFINITY, .index = -1};
+    visit(j, &to, WALK_POOL, &t);
     int64_t at = offset_of(j->y_strides, &to);
     if (j->d->mode == MICA_POOL_MAX) {
         put(j, j->y, at, t.best, fabs(t.best));
@@ -135,6 +179,18 @@ static void near_windows(const mica_pool_axis *axis, int64_t element, int64_t *f
     *to = high < axis->y ? high + 1 : axis->y;
 }
 
+/* dy / dx of a norm, from x and y. */
+static double slope(const job *j, const place *element, const place *window)
+{
+    const double p = j->d->p, by = mica_pool_rescale(j->d, j->axes, window->at);
+    const double x = mica_get(j->input, offset_of(j->input_strides, element));
+    const double y = mica_get(j->output, offset_of(j->output_strides, window));
+    if (j->d->signed_powers) return p == 1 ? by : y == 0 ? 0 : by * pow(x / y, p - 1);
+    if (x == 0 || y == 0) return 0;
+    if (x != x) return x;
+    return copysign(by * pow(fabs(x) / y, p - 1), x);
+}
+
 static void backward(const job *j, int64_t i)
 {
     place to = place_of(j, i, true), from = to;
@@ -148,7 +204,9 @@ static void backward(const job *j, int64_t i)
                 for (int a = 0; a < 3; a++) taps &= has_tap(&j->axes[a], from.at[a], to.at[a]);
                 if (!taps) continue;
                 double g = mica_get(j->y, offset_of(j->y_strides, &from));
-                if (j->d->mode != MICA_POOL_MAX)
+                if (j->d->mode == MICA_POOL_LP)
+                    g *= slope(j, &to, &from);
+                else if (j->d->mode != MICA_POOL_MAX)
                     g /= divisor(j, &from);
                 else if (mica_get(j->indices, offset_of(j->i_strides, &from)) !=
                          (double)index_of(j, &to))
@@ -166,17 +224,23 @@ void mica_pool_reference(const void *desc, const mica_view *args, const double *
              .x = &args[MICA_POOL_X],
              .y = &args[MICA_POOL_Y],
              .indices = &args[MICA_POOL_INDICES],
+             .input = &args[MICA_POOL_INPUT],
+             .output = &args[MICA_POOL_OUTPUT],
              .alpha = scalars[MICA_POOL_ALPHA],
              .beta = scalars[MICA_POOL_BETA]};
     mica_pool_axes(d, j.axes);
     mica_pool_strides(&j.x->t, j.x_strides);
     mica_pool_strides(&j.y->t, j.y_strides);
     if (j.indices->data) mica_pool_strides(&j.indices->t, j.i_strides);
+    if (j.input->data) mica_pool_strides(&j.input->t, j.input_strides);
+    if (j.output->data) mica_pool_strides(&j.output->t, j.output_strides);
     bool fwd = d->pass == MICA_POOL_FWD;
     int64_t count = mica_tensor_count(fwd ? &d->y : &d->x);
 #pragma omp parallel for num_threads(mica_cpu_threads_for((double)count * 256)) schedule(static)
     for (int64_t i = 0; i < count; i++) {
-        if (fwd)
+        if (fwd && d->mode == MICA_POOL_LP)
+            norm(&j, i);
+        else if (fwd)
             forward(&j, i);
         else
             backward(&j, i);

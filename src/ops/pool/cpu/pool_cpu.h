@@ -88,6 +88,8 @@ bool mica_pool_band_fits(const mica_pool_state *state);
 int64_t mica_pool_band_rows(const mica_pool_state *state);
 void mica_pool_band_tile(const mica_pool_call *call, const mica_pool_tile *tile, int64_t rows,
                          mica_pool_buffers *buffers);
+/* Norms: all of a run of the plan. */
+void mica_pool_lp_run(const mica_plan *plan, const mica_run *run, const mica_pool_call *call);
 /* Scales and stores n results. */
 void mica_pool_store_run(const mica_pool_call *call, int64_t offset, int64_t stride,
                          const void *results, int64_t n);
