@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * affine_grid: tables, truth, and the engine "compose". Forward it is one expression of places, in
- * which the columns of theta repeat by strides of 0. Backward there is a vector of base
+ * affine_grid: tables, truth, and the GPU's engine "compose". Forward it is one expression of
+ * places, in which the columns of theta repeat by strides of 0. Backward there is a vector of base
  * coordinates for each axis, and for each column of theta a reduction of dgrid times it: dgrid is
  * read once for each, from the cache where it fits. */
-#include "mica/affine_grid.h"
+#include "ops/affine_grid/affine_grid.h"
 #include "mica/pointwise.h"
 #include "mica/reduce.h"
 #include "base/format.h"
 #include "ops/compose/compose.h"
-#include "ops/op.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,24 +48,15 @@ static const mica_arg args[] = {
                                  .same = "dgrid"},
 };
 
-static bool is_forward(const mica_affine_grid_desc *d)
-{
-    return d->pass == MICA_AFFINE_GRID_FWD;
-}
-static const mica_tensor *grid_of(const mica_affine_grid_desc *d)
-{
-    return is_forward(d) ? &d->grid : &d->dgrid;
-}
-
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_affine_grid_desc *d = desc;
-    const mica_tensor *grid = grid_of(d);
+    const mica_tensor *grid = mica_affine_grid_of(d);
     const int axes = grid->rank - 2;
     if ((axes != 2 && axes != 3) || grid->dims[axes + 1] != axes)
         return mica_invalid(why, "the grid has rank %d; it takes N x 2 axes x 2 or N x 3 axes x 3",
                             grid->rank);
-    if (is_forward(d)) return MICA_OK;
+    if (mica_affine_grid_is_forward(d)) return MICA_OK;
     if (!mica_tensor_given(&d->dtheta)) d->dtheta.dtype = grid->dtype;
     if (d->dtheta.rank) return MICA_OK;
     d->dtheta.rank = 3;
@@ -78,49 +68,45 @@ static mica_status infer(void *desc, mica_why *why)
 static mica_status check(const void *desc, mica_why *why)
 {
     const mica_affine_grid_desc *d = desc;
-    const mica_tensor *grid = grid_of(d);
+    const mica_tensor *grid = mica_affine_grid_of(d);
     mica_tensor want = {.rank = 3, .dims = {grid->dims[0], grid->rank - 2, grid->rank - 1}};
-    return mica_tensor_same_dims(is_forward(d) ? &d->theta : &d->dtheta,
-                                 is_forward(d) ? "theta" : "dtheta", &want, "a map of the grid",
-                                 why);
+    return mica_tensor_same_dims(mica_affine_grid_is_forward(d) ? &d->theta : &d->dtheta,
+                                 mica_affine_grid_is_forward(d) ? "theta" : "dtheta", &want,
+                                 "a map of the grid", why);
 }
 
 static int64_t outputs_of(const mica_affine_grid_desc *d)
 {
     int64_t outputs = 1;
-    for (int i = 1; i < grid_of(d)->rank - 1; i++) outputs *= grid_of(d)->dims[i];
+    for (int i = 1; i < mica_affine_grid_of(d)->rank - 1; i++)
+        outputs *= mica_affine_grid_of(d)->dims[i];
     return outputs;
 }
 
 static int64_t terms(const void *desc)
 {
     const mica_affine_grid_desc *d = desc;
-    if (is_forward(d)) return d->grid.rank - 1;
+    if (mica_affine_grid_is_forward(d)) return d->grid.rank - 1;
     return outputs_of(d) > 1 ? outputs_of(d) : 1;
 }
 
 static void cost(const void *desc, double *flops, double *bytes)
 {
     const mica_affine_grid_desc *d = desc;
-    *flops = 2.0 * (double)mica_tensor_count(grid_of(d)) * (grid_of(d)->rank - 1);
+    *flops = 2.0 * (double)mica_tensor_count(mica_affine_grid_of(d)) *
+             (mica_affine_grid_of(d)->rank - 1);
     *bytes = 0;
 }
 
 /* ---- truth ---- */
 
-static double base_of(const mica_affine_grid_desc *d, int64_t k, int64_t size)
-{
-    const int64_t n = d->align_corners ? size - 1 : size;
-    return n > 0 ? (double)(2 * k - (size - 1)) / (double)n : 0;
-}
-
 /* Of output o of a sample: x first, and 1. */
 static void bases_of(const mica_affine_grid_desc *d, int64_t o, double *base)
 {
-    const mica_tensor *grid = grid_of(d);
+    const mica_tensor *grid = mica_affine_grid_of(d);
     const int axes = grid->rank - 2;
     for (int a = axes; a > 0; a--) {
-        base[axes - a] = base_of(d, o % grid->dims[a], grid->dims[a]);
+        base[axes - a] = mica_affine_grid_base(d, o % grid->dims[a], grid->dims[a]);
         o /= grid->dims[a];
     }
     base[axes] = 1;
@@ -129,7 +115,7 @@ static void bases_of(const mica_affine_grid_desc *d, int64_t o, double *base)
 static void reference(const void *desc, const mica_view *views, const double *scalars)
 {
     const mica_affine_grid_desc *d = desc;
-    const bool fwd = is_forward(d);
+    const bool fwd = mica_affine_grid_is_forward(d);
     const mica_view *grid = &views[fwd ? MICA_AFFINE_GRID_GRID : MICA_AFFINE_GRID_DGRID];
     const mica_view *theta = &views[fwd ? MICA_AFFINE_GRID_THETA : MICA_AFFINE_GRID_DTHETA];
     const int axes = grid->t.rank - 2, columns = axes + 1;
@@ -253,8 +239,8 @@ static void backward(const mica_affine_grid_desc *d, mica_compose *c)
 static void make_steps(const mica_affine_grid_desc *d, mica_compose *c)
 {
     memset(c, 0, sizeof *c);
-    if (mica_tensor_count(is_forward(d) ? &d->grid : &d->dtheta) == 0) return;
-    (is_forward(d) ? forward : backward)(d, c);
+    if (mica_tensor_count(mica_affine_grid_is_forward(d) ? &d->grid : &d->dtheta) == 0) return;
+    (mica_affine_grid_is_forward(d) ? forward : backward)(d, c);
 }
 
 /* ---- engines ---- */
@@ -274,11 +260,10 @@ static mica_status build(mica_plan *plan)
     return mica_compose_build(plan, &c);
 }
 
-static const mica_engine compose = {
-    .name = "compose", .predict = predict, .build = build, .run = mica_compose_run};
 static const mica_engine compose_cuda = {
     .name = "compose", .cuda = true, .predict = predict, .build = build, .run = mica_compose_run};
-static const mica_engine *const engines[] = {&compose, &mica_engine_ref, &compose_cuda, NULL};
+static const mica_engine *const engines[] = {&mica_affine_grid_cpu, &mica_engine_ref, &compose_cuda,
+                                             NULL};
 
 const mica_op mica_op_affine_grid = {
     .name = "affine_grid",
