@@ -58,6 +58,7 @@ template <typename T> __device__ T atomicAdd(T *at, T v);
 template <typename T> __device__ T atomicMax(T *at, T v);
 template <typename T> __device__ T atomicMin(T *at, T v);
 template <typename T> __device__ T atomicExch(T *at, T v);
+template <typename T> __device__ T atomicOr(T *at, T v);
 template <typename T> __device__ T atomicCAS(T *at, T old, T v);
 
 __device__ int __float_as_int(float v);

@@ -167,7 +167,7 @@ typedef struct mica_attention_desc {
         max_k; /* longest sequences expected: they only help to choose; 0 means unknown */
     mica_compute compute; /* tf32 allows engines to round f32 inputs; 0 means default */
     int64_t diagonal;    /* keys that the diagonal lies right of its corner, below 0 left of it, for
-                            causal, windows and ALiBi; 0 means in it */
+                            causal, windows and ALiBi; 0 means in its corner */
     mica_tensor scores;  /* fwd: as q or f32 (f64 for f64); 0 means none */
     mica_tensor weights; /* fwd: likewise; 0 means none */
 } mica_attention_desc;

@@ -67,8 +67,8 @@ typedef struct mica_pool_desc {
     double p;           /* lp: the norm's order, 0.01 to 1000; 0 means 2 */
     bool signed_powers; /* lp: powers of x, not of |x|; p is whole; 0 means no */
     bool rescale;       /* lp: windows cut short count as if whole; 0 means no */
-    mica_tensor input;  /* bwd of lp: x of fwd; 0 means inferred */
-    mica_tensor output; /* bwd of lp: y of fwd; 0 means inferred */
+    mica_tensor input;  /* x of fwd; 0 means inferred in bwd of lp, else none */
+    mica_tensor output; /* y of fwd; 0 means inferred in bwd of lp, else none */
 } mica_pool_desc;
 
 /* Makes a plan; see mica_plan_create. */

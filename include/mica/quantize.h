@@ -116,7 +116,8 @@ typedef struct mica_dequantize_desc {
  *   bwd   dx = low <= round(x / scale) + zero <= high ? dy : 0
  *
  * of floating-point types without zero, low and high: bwd passes where |x / scale| is at most the
- * type's largest number. low and high are the type's, or narrower or wider ones, as -127 to 127.
+ * type's largest number. low and high are the type's, or narrower or wider ones, as -127 to 127;
+ * codes from 0 on are those of u8 and u4.
  *
  * rule quotient is quantize's: x / scale, and NaN becomes zero's code, so 0. rule product is
  * PyTorch's (torch.fake_quantize_per_tensor_affine on CPUs): x times 1 / scale, each rounded to f32

@@ -210,6 +210,8 @@ static mica_status infer(void *desc, mica_why *why)
     if (!d->k) d->k = d->indices.rank == 2 ? d->indices.dims[1] : 1;
     if (d->capacity < 0)
         return mica_invalid(why, "capacity is %lld, it must be above 0", (long long)d->capacity);
+    if (d->groups < 1)
+        return mica_invalid(why, "groups is %lld, it must be 1 or more", (long long)d->groups);
     if (!d->topk_groups) d->topk_groups = d->groups;
     mica_act_defaults(d->act, &d->act_a, &d->act_b);
     return MICA_OK;

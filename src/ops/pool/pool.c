@@ -33,8 +33,8 @@ static const mica_field fields[] = {
     FIELD(p, F64, .def = 2, .doc = "lp: the norm's order"),
     FIELD(signed_powers, FLAG, .doc = "lp: powers of x, not of |x|"),
     FIELD(rescale, FLAG, .doc = "lp: windows cut short count as if whole"),
-    FIELD(input, TENSOR, .zero = "inferred", .doc = "bwd of lp: x of fwd"),
-    FIELD(output, TENSOR, .zero = "inferred", .doc = "bwd of lp: y of fwd"),
+    FIELD(input, TENSOR, .zero = "inferred in bwd of lp, else none", .doc = "x of fwd"),
+    FIELD(output, TENSOR, .zero = "inferred in bwd of lp, else none", .doc = "y of fwd"),
 };
 
 static const mica_arg args[] = {

@@ -30,8 +30,8 @@ static const mica_field fields[] = {
     FIELD(block, AXES, .count = MICA_MAX_RANK, .apart = true,
           .zero = "the whole dimension; all 0: inferred from scale",
           .doc = "elements along each dimension that share a scale"),
-    FIELD(low, I64, .apart = true, .zero = "the type's", .doc = "least code"),
-    FIELD(high, I64, .apart = true, .zero = "the type's", .doc = "greatest code"),
+    FIELD(low, I64, .zero = "the type's", .doc = "least code"),
+    FIELD(high, I64, .zero = "the type's", .doc = "greatest code"),
 };
 
 static mica_tensor of_blocks(const void *desc)
@@ -70,10 +70,14 @@ int mica_fake_quantize_code(const mica_fake_quantize_desc *d)
     return mica_quantize_code(dtypes[d->type]);
 }
 
-/* A bound that was given as 0 is told apart from one that was left out. */
-static int64_t bound(int64_t code)
+static int64_t low_of(const mica_fake_quantize_desc *d)
 {
-    return code == MICA_ZERO_INT ? 0 : code;
+    return d->low ? d->low : (int64_t)CODE_LOW(mica_fake_quantize_code(d));
+}
+
+static int64_t high_of(const mica_fake_quantize_desc *d)
+{
+    return d->high ? d->high : (int64_t)CODE_TOP(mica_fake_quantize_code(d));
 }
 
 /* ---- inference and checks ---- */
@@ -86,9 +90,6 @@ static mica_status infer(void *desc, mica_why *why)
         if (d->low || d->high || mica_tensor_given(&d->zero))
             return mica_invalid(why, "low, high and zero are for integers, type is %s",
                                 types[d->type]);
-    } else {
-        if (d->low == 0) d->low = CODE_LOW(code);
-        if (d->high == 0) d->high = CODE_TOP(code);
     }
     return mica_quantize_infer_block(&d->x, &d->scale, d->block, why);
 }
@@ -97,7 +98,7 @@ static mica_status check(const void *desc, mica_why *why)
 {
     const mica_fake_quantize_desc *d = desc;
     int rank = d->x.rank;
-    const int64_t low = bound(d->low), high = bound(d->high);
+    const int64_t low = low_of(d), high = high_of(d);
     if (!CODE_IS_FLOAT(mica_fake_quantize_code(d)) &&
         (low >= high || low < -MICA_FAKE_QUANTIZE_MOST || high > MICA_FAKE_QUANTIZE_MOST))
         return mica_invalid(why,
@@ -161,8 +162,8 @@ mica_status mica_fake_quantize_numbers(const void *desc, const double *scalars, 
     const mica_fake_quantize_desc *d = desc;
     const int code = mica_fake_quantize_code(d);
     (void)scalars;
-    numbers[FAKE_LOW] = CODE_IS_FLOAT(code) ? -CODE_TOP(code) : (double)bound(d->low);
-    numbers[FAKE_TOP] = CODE_IS_FLOAT(code) ? CODE_TOP(code) : (double)bound(d->high);
+    numbers[FAKE_LOW] = CODE_IS_FLOAT(code) ? -CODE_TOP(code) : (double)low_of(d);
+    numbers[FAKE_TOP] = CODE_IS_FLOAT(code) ? CODE_TOP(code) : (double)high_of(d);
     return MICA_OK;
 }
 
@@ -224,7 +225,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     if (arg != MICA_FAKE_QUANTIZE_ZERO) return false;
     const int64_t count = mica_tensor_count(&d->zero);
     for (int64_t i = 0; i < count; i++)
-        values[i] = (double)((bound(d->low) + bound(d->high)) / 2 + (int64_t)((seed + (uint64_t)i) % 3) - 1);
+        values[i] =
+            (double)((low_of(d) + high_of(d)) / 2 + (int64_t)((seed + (uint64_t)i) % 3) - 1);
     return true;
 }
 
