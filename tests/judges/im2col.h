@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Written by tests/judges/im2col.py with PyTorch 2.15.0: sizes of the image and of its columns, fields; numbers
- * of both; x, its columns, dy, its sums. */
+ * Written by tests/judges/im2col.py with PyTorch 2.15.0: sizes of the image and of its columns,
+ * fields; numbers of both; x, its columns, dy, its sums. */
 /* clang-format off */
 {"2x2x4x5", "2x12x8", "kernel=3x2 stride=1x1 pad=0x0 dilation=1x1", 80, 192,
     {0, 1, 7, -9, 9, -3, -6, -3, -7, 1, 6, -8, -9, 9, 7, 1, -4, 4, -8, -9, -3, 8, 3, 1, 6, 7, -9, 2, 1, -4, 9, -8, 0, -1, -1, 4, 6, 0, 0, 9, -2, -8, -1, 9, -6, -8, 3, -6, -6, 4, -7, -4, 3, 3, 3, 8, 2, 7, 9, 5, -8, -8, -3, -3, 1, 9, -9, -6, -7, -4, 8, -3, -8, 7, 9, -2, 0, 6, 3, 5},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Written by tests/judges/pool.py with PyTorch 2.15.0: fields, elements of x and y; x, dy, y, dx. */
+ * Written by tests/judges/pool.py with PyTorch 2.15.0: fields, elements of x and y; x, dy, y, dx.
+ */
 /* clang-format off */
 {"x=f64:1x1x9 window=3 stride=2 p=1", 9, 4,
     {3.25, 1.5, -1.5, 5.0, -0.25, 0.75, 5.0, 1.5, 5.0},
