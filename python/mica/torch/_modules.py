@@ -214,14 +214,8 @@ _NOTHING_TO_DO = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten)
 def _why_not(module):
     if getattr(module, "padding_mode", "zeros") != "zeros":
         return f"padding_mode={module.padding_mode!r}; mica pads with zeros"
-    if getattr(module, "divisor_override", None):
-        return "divisor_override"
-
-
     if (getattr(module, "divisor_override", None) or 1) < 1:
         return f"divisor_override={module.divisor_override}"
-    if isinstance(module, nn.RNNBase) and (module.dropout or getattr(module, "proj_size", 0)):
-        return "dropout between layers" if module.dropout else "proj_size"
     if isinstance(module, (nn.Softmax, nn.LogSoftmax)) and module.dim is None:
         return "dim=None"
     if isinstance(module, (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)) and module.track_running_stats:
