@@ -120,6 +120,10 @@ def _pick(values, turn):
 Smooth = namedtuple("Smooth", "op line input inputs fields described")
 
 
+# Gradients of steps, by agreement no derivatives. tests/unit/test_fake_quantize.c has PyTorch's.
+STRAIGHT_THROUGH = {"fake_quantize"}
+
+
 def smooth_problems(op, most, elements=20000):
     """Problems of the first pass to differentiate: by each of their floating-point inputs, all of which are f64 and away
     from 0, where functions have their kinks; of one sign, and of both. Of each input so many, from all of the case

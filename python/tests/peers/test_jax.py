@@ -284,6 +284,8 @@ class EveryGradient(unittest.TestCase):
     def test_agrees_or_is_refused(self):
         for name in FORMULAS:
             agreed, formula = set(), FORMULAS[name]
+            if name in judge.STRAIGHT_THROUGH:
+                continue
             for problem in judge.smooth_problems(name, 8):
                 if problem.input in agreed:
                     continue
