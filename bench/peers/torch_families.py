@@ -496,10 +496,11 @@ def fake_quantize(fields, t):
     leaf = x.detach().requires_grad_("dy" in t)
 
     def call():
-        if along:
-            y = torch.fake_quantize_per_channel_affine(leaf, scale, zero, along[0], low, high)
-        else:
-            y = torch.fake_quantize_per_tensor_affine(leaf, scale, zero, low, high)
+        with torch.set_grad_enabled("dy" in t):
+            if along:
+                y = torch.fake_quantize_per_channel_affine(leaf, scale, zero, along[0], low, high)
+            else:
+                y = torch.fake_quantize_per_tensor_affine(leaf, scale, zero, low, high)
         return {"dx": torch.autograd.grad(y, leaf, t["dy"])[0]} if "dy" in t else {"y": y}
     return call
 

@@ -52,7 +52,7 @@ quantize pass=amax x=bf16:64x256 y=e2m1 block=1x16 scale=e4m3 global_scale=f32:1
 quantize pass=minmax x=f32:64x256 y={u8,s8,u4,s4} block=1x32
 quantize x=bf16:64x256 y={s8,u8} scale=f32:64x1 zero={s8,u8}
 fake_quantize pass={fwd,bwd} rule={quotient,product} type={s8,u4} x=f32:64x256 scale={f32:1,f32:64x1}
-fake_quantize type=u8 x=f32:4x6x5x7 scale=f32:1x6x1x1 zero=f32:1x6x1x1 low=10 high=200
+fake_quantize type=u8 x=f32:4x6x5x7 scale=f32:1x6x1x1 zero=f32:1x6x1x1 low=2 high=200
 dequantize x={e4m3,s8,e2m1,s4,u4}:64x256 y=bf16 block=1x32
 dequantize x=u4:64x256 y=f32 block=1x32 zero=u4
 dequantize x=e2m1:64x256 y=bf16 block=1x16 scale=e4m3 global_scale=f32:1
@@ -75,7 +75,7 @@ moe x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 indices=s32:40x3 gated=1 act=silu
 moe x=f32:40x24 w1=f32:5x16x24 w3=f32:5x16x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise={0,1} score={softmax,sigmoid} gated=1 act=gelu
 moe x=f32:40x24 w1=f32:5x16x24 w2=f32:5x24x16 router=f32:5x24 k=2 act={relu,squared_relu}
 moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 indices=s32:40x3 gated=1 act=silu dw1=f32 dw2=f32 dweights=f32
-moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise=1 gated=1 act=silu hidden=f32 dw1=f32 dlogits=f32
+moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise=1 gated=1 act=silu dw1=f32 dlogits=f32
 moe_route logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}
 moe_route logits=f32:40x24 bias=f32 k=3 groups=4 topk_groups=2 group_score={sum2,max} score=sigmoid scale=2.5
 moe_route logits=f32:40x24 k=3 counts=s32 aux=f32 z=f32
