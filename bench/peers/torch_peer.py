@@ -550,22 +550,27 @@ def affine_grid(fields, t):
 
 def roi_align(fields, t):
     """torchvision's operators, forward and backward, of boxes like those of detectors; channels in their order in memory."""
-    import torchvision  # registers them
-
+    try:
+        import torchvision  # registers them
+    except ImportError:
+        raise NotImplementedError("torchvision is not installed") from None
     ops, mode = torch.ops.torchvision, fields.get("mode", "avg")
     scale, sampling, aligned = float(fields.get("scale", 1)), int(fields.get("sampling", 0)), fields.get("aligned") == "1"
-    if mode == "max" or "batch" in t or not torchvision.__version__:
-        raise NotImplementedError("mode=max, or pictures apart from their regions")
     forward = fields.get("pass") != "bwd"
     x, y = (t["x"], t["y"]) if forward else (t["dx"], t["dy"])
-    rois, size = boxes(t["rois"], x.shape, scale).to(x.dtype), y.shape[2:]
+    if mode == "max" or "batch" in t or not torchvision.__version__:
+        raise NotImplementedError("mode=max, or pictures apart from their regions")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise NotImplementedError("coordinates in 16 bits, other elements than those of f32")
+    rois, size = t["rois"].copy_(boxes(t["rois"], x.shape, scale)).to(x.dtype), y.shape[2:]
     if forward and mode == "pool":
         return lambda: ops.roi_pool(x, rois, scale, *size)[0]
     if forward:
         return lambda: ops.roi_align(x, rois, scale, *size, sampling, aligned)
     if mode == "pool":
-        argmax = ops.roi_pool(torch.zeros_like(x), rois, scale, *size)[1]
-        return lambda: ops._roi_pool_backward(y, rois, argmax, scale, *size, *x.shape)
+        argmax = ops.roi_pool(torch.randn_like(x), rois, scale, *size)[1]
+        t["argmax"].copy_(argmax)
+        return lambda: ops._roi_pool_backward(y, rois, argmax.to(torch.int32), scale, *size, *x.shape)
     return lambda: ops._roi_align_backward(y, rois, scale, *size, *x.shape, sampling, aligned)
 
 
