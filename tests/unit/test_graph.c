@@ -138,6 +138,25 @@ static void changes_in_place_keep_the_order_of_lines(void **state)
     free(space);
     mica_graph_plan_destroy(plan);
     mica_graph_destroy(g);
+    /* a node that reads the old content waits for another one, and the change for it */
+    g = graph_of("input x = f32:4\ninout w = f32:4\noutput before\n"
+                 "pointwise expr=x0+x1 x0=@w x1=@late y0=@before\n"
+                 "pointwise expr=x0+x1 x0=@w x1=@x y0=@w\n"
+                 "pointwise expr=x0*2 x0=@x y0=@late\n");
+    const mica_graph_options unfused = {.mode = MICA_GRAPH_UNFUSED};
+    assert_int_equal(mica_graph_plan_create(context, g, &unfused, &plan), MICA_OK);
+    float old[] = {100, 200, 300, 400};
+    void *three[] = {x, old, before};
+    space = aligned_alloc(256, mica_graph_plan_workspace(plan) + 256);
+    const mica_graph_run again = {.tensors = three, .workspace = space};
+    assert_int_equal(mica_graph_plan_run(plan, &again), MICA_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_float_equal(before[i], 102 * (float)(i + 1), 0);
+        assert_float_equal(old[i], 101 * (float)(i + 1), 0);
+    }
+    free(space);
+    mica_graph_plan_destroy(plan);
+    mica_graph_destroy(g);
     /* beta reads the old content, too */
     graph_run r = agrees_whole("input a = f32:4x5\ninput b = f32:5x6\ninout c = f32:4x6\n"
                                "gemm a=@a b=@b c=@c beta=0.5\n",

@@ -106,6 +106,10 @@ static void chains_become_one_expression(void **state)
         {X "scalar a = 2.5\nscalar b = 0.5\npointwise expr=x0*s0 x0=@x y0=@t s0=@a\n"
            "pointwise expr=x0*s0+s1 x0=@t y0=@y s0=@b s1=@a\n",
          1, 1},
+        /* integers wrap, but no more once they are stored as reals */
+        {"input x = s64:7x9\noutput y\npointwise expr=x0*3000000000 x0=@x y0=f32@t\n"
+         "pointwise expr=x0*x0 x0=@t y0=@y\n",
+         1, 1},
         /* a mask, as causal attention has it */
         {X "pointwise expr=i2<=i1 y0=bool:6x5x4@m\n"
            "pointwise expr=where(x0,x1,-5) x0=@m x1=@x y0=@y\n",
@@ -220,6 +224,9 @@ static void softmax_takes_scale_and_mask(void **state)
         {SOFT "input m = f32:7\npointwise expr=where(x0>x1,x0,-inf) x0=@x x1=@m y0=@t\n"
               "softmax x=@t axis=-1 y=@y\n",
          "is no factor, mask"},
+        {SOFT "input m = bool:7\npointwise expr=where(x1,x0,-5) x0=@x x1=@m y0=@t\n"
+              "softmax x=@t axis=-1 y=@y\n",
+         "is no factor"},
         {SOFT "pointwise expr=x0*2 x0=@x y0=@t\nsoftmax x=@t axis=-1 y=@y scale=0.5\n",
          "softmax has a scale of 0.5"},
         {SOFT "input m = f32:3x5x7\ninput n = f32:7\npointwise expr=x0+x1 x0=@x x1=@n y0=@t\n"
@@ -316,6 +323,32 @@ static void attention_is_found(void **state)
           3, "a product of rank 5, attention has 4");
 }
 
+/* A scale and a mask that are in front of the softmax still. */
+static void attention_looks_behind_its_softmax(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        QKV SCORES "pointwise expr=x0*0.35355339 x0=@s y0=@t\nsoftmax x=@t axis=3 y=@p\n" VALUES,
+        QKV "input m = f32:9x11\n" SCORES "pointwise expr=x0/2+x1 x0=@s x1=@m y0=@t\n"
+            "softmax x=@t axis=3 y=@p\n" VALUES,
+        QKV "input b = f32:3x1x11\noutput m\npointwise expr=x0<3 x0=@b y0=@m\n" SCORES
+            "pointwise expr=where(x1,x0*0.5,-inf) x0=@s x1=@m y0=@t\n"
+            "softmax x=@t axis=3 y=@p\n" VALUES,
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        mica_graph *g = graph_of(texts[i]);
+        const mica_graph_options fused = {.without = "softmax_input"};
+        const mica_graph_options apart = {.mode = MICA_GRAPH_SEPARATE};
+        graph_run a = run_graph(g, &fused, false), b = run_graph(g, &apart, false);
+        agree(&a, &b, 1e-5, texts[i]);
+        if (a.steps != (i == 2 ? 2 : 1))
+            fail_msg("%d launches: %s%s", a.steps, texts[i], a.reasons);
+        forget_run(&a);
+        forget_run(&b);
+        mica_graph_destroy(g);
+    }
+}
+
 static void rewrites_are_left_out_by_name(void **state)
 {
     (void)state;
@@ -344,6 +377,7 @@ int main(void)
         cmocka_unit_test(reductions_take_a_map),
         cmocka_unit_test(softmax_takes_scale_and_mask),
         cmocka_unit_test(attention_is_found),
+        cmocka_unit_test(attention_looks_behind_its_softmax),
         cmocka_unit_test(softmax_is_found_in_parts),
         cmocka_unit_test(rewrites_are_left_out_by_name),
     };
