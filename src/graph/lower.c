@@ -72,24 +72,38 @@ typedef struct layout {
     bool separate;
 } layout;
 
-/* Whether what node `n` writes at bind `out` may lie where an input lay that nobody reads later.
- * Returns that input's binding, or -1. */
+/* Either row of the two may say it. */
+static bool may_coincide(const mica_arg *a, const mica_arg *b)
+{
+    return (a->alias && !strcmp(a->alias, b->name)) || (b->alias && !strcmp(b->alias, a->name));
+}
+
+/* Whether bind `in` of node `n` is read last there, whole, as what is written at bind `out` is, and
+ * by no other argument. */
+static bool ends_there(const mica_graph *g, const graph_node *n, const void *desc, int in, int out,
+                       const int *last, int position)
+{
+    const graph_bound *i = &n->binds[in];
+    const graph_tensor *t = &g->tensors[i->tensor];
+    if (t->kind != MICA_GRAPH_VIRTUAL || last[i->tensor] != position || i->at) return false;
+    for (int k = 0; k < n->bind_count; k++)
+        if (k != in && n->binds[k].tensor == i->tensor) return false;
+    const mica_tensor *from = mica_op_tensor(n->op, desc, i->arg);
+    return mica_tensor_equal(from, mica_op_tensor(n->op, desc, n->binds[out].arg)) &&
+           mica_tensor_equal(from, &t->t);
+}
+
+/* The binding of an input in whose place bind `out` may be written; -1: there is none. */
 static int shared_input(const mica_graph *g, const graph_node *n, const void *desc, int out,
                         const int *last, int position)
 {
-    const graph_bound *o = &n->binds[out];
-    const mica_arg *a = &n->op->args[o->arg];
-    int in = graph_bind_of(n, mica_op_arg_index(n->op, a->alias));
-    if (!a->alias || in < 0) return -1;
-    const graph_bound *i = &n->binds[in];
-    const graph_tensor *t = &g->tensors[i->tensor];
-    if (t->kind != MICA_GRAPH_VIRTUAL || last[i->tensor] != position || i->at) return -1;
-    for (int k = 0; k < n->bind_count; k++)
-        if (k != in && n->binds[k].tensor == i->tensor) return -1;
-    const mica_tensor *from = mica_op_tensor(n->op, desc, i->arg);
-    const bool same = mica_tensor_equal(from, mica_op_tensor(n->op, desc, o->arg)) &&
-                      mica_tensor_equal(from, &t->t);
-    return same ? in : -1;
+    const mica_arg *a = &n->op->args[n->binds[out].arg];
+    for (int in = 0; in < n->bind_count; in++)
+        if (in != out && graph_access(n, desc, in) == MICA_IN &&
+            may_coincide(a, &n->op->args[n->binds[in].arg]) &&
+            ends_there(g, n, desc, in, out, last, position))
+            return in;
+    return -1;
 }
 
 static void widen(graph_piece *piece, int position)

@@ -245,6 +245,60 @@ static void reading_is_all_or_nothing(void **state)
     mica_graph_destroy(g);
 }
 
+/* Where the tensor lies in the workspace of the plan. */
+static int64_t place_of(const mica_graph_plan *plan, const char *name)
+{
+    mica_graph_step step;
+    mica_graph_tensor_info info;
+    int64_t offset;
+    for (int s = 0, arg; mica_graph_plan_step(plan, s, &step) == MICA_OK; s++)
+        for (int i = 0; i < step.binds; i++) {
+            assert_int_equal(mica_graph_plan_bound(plan, s, i, &arg, &info, &offset), MICA_OK);
+            if (!strcmp(info.name, name)) return offset;
+        }
+    fail_msg("%s is nowhere", name);
+    return -1;
+}
+
+/* A result lies where an input lay if the operation allows that and nobody else reads the input. */
+static void results_take_the_place_of_inputs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool same;
+    } rows[] = {
+        {"gemm a=@x b=@x residual=@t c=@c epilogue=residual\n", true},
+        {"gemm a=@x b=@t residual=@t c=@c epilogue=residual\n", false},
+        {"gemm a=@x b=@x residual=@t c=@c epilogue=residual\noutput z\n"
+         "pointwise expr=-x0 x0=@t y0=@z\n",
+         false},
+        {"gemm a=@x b=@x residual=f32:8x8:1x8@t c=@c epilogue=residual\n", false},
+        {"gemm a=@x b=@x residual=@x c=@c epilogue=residual\noutput z\nsoftmax x=@t axis=0 y=@z\n",
+         false},
+        {"pointwise expr=x0+x1 x0=@x x1=@t y0=@c\n", false}, /* y0 may lie on x0 */
+        {"pointwise expr=x0+x1 x0=@t x1=@x y0=@c\n", true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[600];
+        const mica_graph_options unfused = {.mode = MICA_GRAPH_UNFUSED};
+        mica_graph_plan *plan;
+        snprintf(
+            text, sizeof text,
+            "input x = f32:8x8\noutput y\nsoftmax x=@x axis=1 y=@t\n%ssoftmax x=@c axis=1 y=@y\n",
+            rows[i].text);
+        mica_graph *g = graph_of(text);
+        assert_int_equal(mica_graph_plan_create(context, g, &unfused, &plan), MICA_OK);
+        if ((place_of(plan, "t") == place_of(plan, "c")) != rows[i].same)
+            fail_msg("%s: t at %lld, c at %lld", text, (long long)place_of(plan, "t"),
+                     (long long)place_of(plan, "c"));
+        mica_graph_plan_destroy(plan);
+        mica_graph_destroy(g);
+        graph_run r = agrees_whole(text, 1e-5, false);
+        forget_run(&r);
+    }
+}
+
 /* Forward activations are kept for a way back: a chain as training has it. */
 static void memory_is_near_the_bound(void **state)
 {
@@ -356,6 +410,7 @@ int main(void)
         cmocka_unit_test(changes_in_place_keep_the_order_of_lines),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(reading_is_all_or_nothing),
+        cmocka_unit_test(results_take_the_place_of_inputs),
         cmocka_unit_test(memory_is_near_the_bound),
         cmocka_unit_test(many_nodes_take_seconds),
         cmocka_unit_test(memory_may_run_out),
