@@ -716,12 +716,14 @@ def moe(fields, t):
 
 def rnn(fields, t):
     """A module with the line's weights, so that cuDNN has them in one piece; sequences are packed by nobody here."""
-    refuse(fields, "reset_before", "lengths", "states")
+    refuse(fields, "reset_before", "lengths", "states", "clip", "skip_input", "dropout")
     if fields.get("pass", "fwd") != "fwd" or fields.get("bias", "two") == "one":
         raise NotImplementedError("gradients, or one bias")
     cell = fields.get("cell", "tanh")
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
     more = {"nonlinearity": cell} if kind is torch.nn.RNN else {}
+    if "projection" in fields:
+        more["proj_size"] = int(fields["projection"])
     net = kind(t["x"].shape[2], int(fields["hidden"]), int(fields.get("layers", 1)), bias="bias" not in fields,
                bidirectional=fields.get("bidirectional") == "1", device=t["x"].device, dtype=t["x"].dtype, **more).eval()
     t["w"].mul_(int(fields["hidden"]) ** -0.5)
