@@ -514,47 +514,32 @@ def causal_conv(node):
     return [y, state]
 
 
+def windows(node, x):
+    """The fields of a pool: its windows, steps and padding."""
+    window = list(node("kernel_shape"))
+    stride, dilation = (list(node(name, [1] * len(window))) for name in ("strides", "dilations"))
+    before, after = paddings(node, x.shape[2:], window, stride, dilation)
+    extra = [b - a for a, b in zip(before, after)]
+    return dict(window=window, stride=stride, dilation=dilation, pad=before, ceil=bool(node("ceil_mode", 0)),
+                **({"pad_extra": extra} if any(extra) else {}))
+
+
 @rule("AveragePool")
 def average_pool(node):
     x, = node.inputs
-    window = list(node("kernel_shape"))
-    n = len(window)
-    stride, dilation = list(node("strides", [1] * n)), list(node("dilations", [1] * n))
-    need(dilation == [1] * n, "dilation is of max pooling alone")
-    before, after = paddings(node, x.shape[2:], window, stride, dilation)
-    if any(b > a for b, a in zip(before, after)):  # more before than behind: seen from the other end
-        need(not node("ceil_mode", 0), "ceil_mode with more padding before than behind")
-        need(all(s == 1 for s in stride), "strides with more padding before than behind")
-        axes = tuple(range(2, x.ndim))
-        y = node.run("pool", mode="avg" if node("count_include_pad", 0) else "avg_valid", x=np.flip(x, axes), window=window,
-                     stride=stride, **pad_fields(after, before))
-        return [np.flip(y, axes)]
-    return [node.run("pool", mode="avg" if node("count_include_pad", 0) else "avg_valid", x=x, window=window, stride=stride,
-                     ceil=bool(node("ceil_mode", 0)), **pad_fields(before, after))]
+    return [node.run("pool", mode="avg" if node("count_include_pad", 0) else "avg_valid", x=x, **windows(node, x))]
 
 
 @rule("MaxPool")
 def max_pool(node):
     x, = node.inputs
-    window = list(node("kernel_shape"))
-    n = len(window)
-    stride, dilation = list(node("strides", [1] * n)), list(node("dilations", [1] * n))
     need(not node("storage_order", 0) or len(node.outputs) < 2, "positions counted column by column")
-    before, after = paddings(node, x.shape[2:], window, stride, dilation)
-    if any(b > a for b, a in zip(before, after)):
-        need(not node("ceil_mode", 0) and all(s == 1 for s in stride) and len(node.outputs) == 1,
-             "more padding before than behind with strides")
-        axes = tuple(range(2, x.ndim))
-        y = node.run("pool", mode="max", x=np.flip(x, axes), window=window, stride=stride, dilation=dilation,
-                     **pad_fields(after, before))
-        return [np.flip(y, axes)]
-    fields = dict(mode="max", x=x, window=window, stride=stride, dilation=dilation, ceil=bool(node("ceil_mode", 0)),
-                  **pad_fields(before, after))
+    fields = dict(mode="max", x=x, **windows(node, x))
     if len(node.outputs) < 2:
         return [node.run("pool", **fields)]
     y, places = node.run("pool", indices="s32", results=("y", "indices"), **fields)
     plane = math.prod(x.shape[2:])  # ONNX counts through all planes
-    first = (np.arange(x.shape[0] * x.shape[1], dtype=np.int32) * plane).reshape(x.shape[:2] + (1,) * n)
+    first = (np.arange(x.shape[0] * x.shape[1], dtype=np.int32) * plane).reshape(x.shape[:2] + (1,) * (x.ndim - 2))
     return [y, expression(node, "x0+x1", places, first, kind="s64")]
 
 
@@ -569,22 +554,8 @@ def max_unpool(node):
 
 @rule("LpPool")
 def lp_pool(node):
-    """(sum of |x|^p)^(1/p) as a mean with the padding counted, times the elements of a window."""
     x, = node.inputs
-    window = list(node("kernel_shape"))
-    n, p = len(window), node("p", 2)
-    stride, dilation = list(node("strides", [1] * n)), list(node("dilations", [1] * n))
-    need(dilation == [1] * n, "dilation is of max pooling alone")
-    need(not node("ceil_mode", 0), "ceil_mode, with windows that end outside")
-    before, after = paddings(node, x.shape[2:], window, stride, dilation)
-    powers = expression(node, f"pow(abs(x0),{p}.0)", x)
-    flipped = any(b > a for b, a in zip(before, after))  # more before than behind: seen from the other end
-    need(not flipped or stride == [1] * n, "strides with more padding before than behind")
-    if flipped:
-        powers, before, after = np.flip(powers, tuple(range(2, x.ndim))), after, before
-    mean = node.run("pool", mode="avg", x=powers, window=window, stride=stride, **pad_fields(before, after))
-    mean = np.flip(mean, tuple(range(2, x.ndim))) if flipped else mean
-    return [expression(node, f"pow(x0*{math.prod(window)}.0,1.0/{p}.0)", mean)]
+    return [node.run("pool", mode="lp", p=node("p", 2), x=x, **windows(node, x))]
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
