@@ -162,3 +162,33 @@ mica_status expression_join(expression *e, const source *outer, int hole, const 
 {
     return append_source(e, outer, hole, inner, cast, why);
 }
+
+mica_status expression_bind(const expression *e, const source *outer, graph_node *fresh, void *desc)
+{
+    for (int i = 0; i < EXPRESSION_X; i++) {
+        const size_t at = outer->node->op->args[outer->arg[i]].tensor;
+        *(mica_tensor *)(void *)((char *)desc + at) =
+            i < e->x_count ? e->dims[i] : (mica_tensor){0};
+        if (i < e->x_count)
+            MICA_TRY(graph_node_bind(fresh, outer->arg[i], e->x[i].tensor, e->x[i].at));
+    }
+    return MICA_OK;
+}
+
+mica_status expression_try(graph_rewriting *r, int node, const source *outer,
+                           expression_joining join, mica_why *why)
+{
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    mica_status found = MICA_NOT_FOUND;
+    source inner;
+    for (int k = 0; k < EXPRESSION_X; k++) {
+        const int bind = graph_bind_of(outer->node, outer->arg[k]);
+        const int from = graph_writer_of_bind(r, node, bind);
+        if (!source_of_pointwise(r, from, desc, &inner)) continue;
+        mica_status status = graph_may_absorb(r, from, node, bind, why);
+        if (status == MICA_OK) status = join(r, from, node, k, outer, &inner, why);
+        if (status != MICA_UNSUPPORTED) return status;
+        found = status;
+    }
+    return found;
+}

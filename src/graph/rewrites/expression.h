@@ -4,8 +4,9 @@
 #define MICA_GRAPH_REWRITES_EXPRESSION_H
 
 #include "graph/rewrite.h"
+#include "mica/pointwise.h"
 
-enum { EXPRESSION_X = 8, EXPRESSION_S = 4, EXPRESSION_TEXT = 480 };
+enum { EXPRESSION_X = 8, EXPRESSION_S = 4, EXPRESSION_TEXT = MICA_POINTWISE_EXPR };
 
 /* A node with an expression of x0 .. x7. */
 typedef struct source {
@@ -37,5 +38,16 @@ mica_status expression_operand(expression *e, const source *s, int k, int *index
 /* Appends the text of `outer`, `inner` standing for its operand `hole`. */
 mica_status expression_join(expression *e, const source *outer, int hole, const source *inner,
                             const char *cast, mica_why *why);
+/* The operands of the expression as those of `fresh`, a node of outer's operation: bound, and in
+ * its descriptor, in which those that are too many become none. */
+mica_status expression_bind(const expression *e, const source *outer, graph_node *fresh,
+                            void *desc);
+
+/* Puts `inner`, which is node `from`, in the place of operand `hole`: a rewrite's own. */
+typedef mica_status (*expression_joining)(graph_rewriting *r, int from, int node, int hole,
+                                          const source *outer, const source *inner, mica_why *why);
+/* Tries it on each operand that a pointwise node makes: what a rewrite's apply answers. */
+mica_status expression_try(graph_rewriting *r, int node, const source *outer,
+                           expression_joining join, mica_why *why);
 
 #endif

@@ -35,13 +35,7 @@ static mica_status join(graph_rewriting *r, int from, int node, int k, const sou
     memset(d.expr, 0, sizeof d.expr);
     memcpy(d.expr, e.text, strlen(e.text));
     MICA_TRY(graph_node_begin(outer->node->op, &fresh));
-    mica_status status = MICA_OK;
-    for (int i = 0; i < EXPRESSION_X; i++) {
-        mica_tensor *x = (mica_tensor *)(void *)((char *)&d + outer->node->op->args[i].tensor);
-        *x = i < e.x_count ? e.dims[i] : (mica_tensor){0};
-        if (status == MICA_OK && i < e.x_count)
-            status = graph_node_bind(&fresh, MICA_POINTWISE_X0 + i, e.x[i].tensor, e.x[i].at);
-    }
+    mica_status status = expression_bind(&e, outer, &fresh, &d);
     for (int i = 0; i < e.s_count; i++) fresh.scalar_of[i] = e.scalar_of[i];
     for (int i = 0; status == MICA_OK && i < outer->node->bind_count; i++)
         if (outer->node->binds[i].arg >= MICA_POINTWISE_Y0)
@@ -56,20 +50,10 @@ static mica_status join(graph_rewriting *r, int from, int node, int k, const sou
 
 static mica_status apply(graph_rewriting *r, int node, mica_why *why)
 {
-    _Alignas(16) char outer_desc[MICA_MAX_DESC], inner_desc[MICA_MAX_DESC];
-    mica_status found = MICA_NOT_FOUND;
-    source outer, inner;
-    if (!source_of_pointwise(r, node, outer_desc, &outer)) return MICA_NOT_FOUND;
-    for (int k = 0; k < EXPRESSION_X; k++) {
-        const int bind = graph_bind_of(outer.node, outer.arg[k]);
-        const int from = graph_writer_of_bind(r, node, bind);
-        if (!source_of_pointwise(r, from, inner_desc, &inner)) continue;
-        mica_status status = graph_may_absorb(r, from, node, bind, why);
-        if (status == MICA_OK) status = join(r, from, node, k, &outer, &inner, why);
-        if (status != MICA_UNSUPPORTED) return status;
-        found = status;
-    }
-    return found;
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    source outer;
+    if (!source_of_pointwise(r, node, desc, &outer)) return MICA_NOT_FOUND;
+    return expression_try(r, node, &outer, join, why);
 }
 
 const graph_rewrite graph_rewrite_pointwise_chain = {

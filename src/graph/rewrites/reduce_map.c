@@ -54,13 +54,7 @@ static mica_status join(graph_rewriting *r, int from, int node, int hole, const 
     memset(d.map, 0, sizeof d.map);
     memcpy(d.map, e.text, strlen(e.text));
     MICA_TRY(graph_node_begin(op, &fresh));
-    mica_status status = MICA_OK;
-    for (int i = 0; i < EXPRESSION_X; i++) {
-        mica_tensor *x = (mica_tensor *)(void *)((char *)&d + op->args[arg_of(i)].tensor);
-        *x = i < e.x_count ? e.dims[i] : (mica_tensor){0};
-        if (status == MICA_OK && i < e.x_count)
-            status = graph_node_bind(&fresh, arg_of(i), e.x[i].tensor, e.x[i].at);
-    }
+    mica_status status = expression_bind(&e, outer, &fresh, &d);
     const int result = graph_bind_of(outer->node, MICA_REDUCE_Y);
     if (status == MICA_OK)
         status = graph_node_bind(&fresh, MICA_REDUCE_Y, outer->node->binds[result].tensor,
@@ -74,26 +68,16 @@ static mica_status join(graph_rewriting *r, int from, int node, int hole, const 
 
 static mica_status apply(graph_rewriting *r, int node, mica_why *why)
 {
-    _Alignas(16) char outer_desc[MICA_MAX_DESC], inner_desc[MICA_MAX_DESC];
-    mica_status found = MICA_NOT_FOUND;
-    source outer = {.r = r, .node = &r->g->nodes[node], .desc = outer_desc}, inner;
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    source outer = {.r = r, .node = &r->g->nodes[node], .desc = desc};
     if (strcmp(outer.node->op->name, "reduce") != 0) return MICA_NOT_FOUND;
-    graph_desc(r, node, outer_desc);
-    const mica_reduce_desc *d = (const mica_reduce_desc *)(const void *)outer_desc;
+    graph_desc(r, node, desc);
+    const mica_reduce_desc *d = (const mica_reduce_desc *)(const void *)desc;
     if (d->pass != MICA_REDUCE_FWD || graph_bind_of(outer.node, MICA_REDUCE_Y) < 0)
         return MICA_NOT_FOUND;
     outer.text = *d->map ? d->map : "x0";
     for (int k = 0; k < EXPRESSION_X; k++) outer.arg[k] = arg_of(k);
-    for (int k = 0; k < EXPRESSION_X; k++) {
-        const int bind = graph_bind_of(outer.node, outer.arg[k]);
-        const int from = graph_writer_of_bind(r, node, bind);
-        if (!source_of_pointwise(r, from, inner_desc, &inner)) continue;
-        mica_status status = graph_may_absorb(r, from, node, bind, why);
-        if (status == MICA_OK) status = join(r, from, node, k, &outer, &inner, why);
-        if (status != MICA_UNSUPPORTED) return status;
-        found = status;
-    }
-    return found;
+    return expression_try(r, node, &outer, join, why);
 }
 
 const graph_rewrite graph_rewrite_reduce_map = {
