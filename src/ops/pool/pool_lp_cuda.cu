@@ -82,6 +82,16 @@ __device__ __forceinline__ bool stands(acc_t sum)
     return size >= least && size - size == 0;
 }
 
+/* What elements are taken as multiples of: the power of two below the largest, by which powers of integers
+ * stay exact and those that cancel do so; powers above 64 need the largest itself, and subnormals have none. */
+__device__ __forceinline__ acc_t unit_of(acc_t largest, acc_t p)
+{
+    acc_t unit;
+    if constexpr (sizeof(acc_t) == 4) unit = (acc_t)__uint_as_float(__float_as_uint((float)largest) & 0x7f800000u);
+    else unit = (acc_t)__longlong_as_double(__double_as_longlong((double)largest) & 0x7ff0000000000000ll);
+    return p <= 64 && unit > 0 ? unit : largest;
+}
+
 __device__ __forceinline__ void form(const mica_pool_args &a, const window &n, int lane, acc_t p, acc_t *y)
 {
     const acc_t by = rescale_of(a, n.d, n.h, n.w);
@@ -101,7 +111,7 @@ __device__ __forceinline__ void form(const mica_pool_args &a, const window &n, i
     walk<LARGEST>(a, n, lane, p, NULL, largest);
     acc_t multiple[VEC];
 #pragma unroll
-    for (int i = 0; i < VEC; i++) multiple[i] = largest[i] > 0 && largest[i] - largest[i] == 0 ? largest[i] : (acc_t)1;
+    for (int i = 0; i < VEC; i++) multiple[i] = largest[i] > 0 && largest[i] - largest[i] == 0 ? unit_of(largest[i], p) : (acc_t)1;
     walk<MULTIPLES>(a, n, lane, p, multiple, sum);
 #pragma unroll
     for (int i = 0; i < VEC; i++) {

@@ -133,7 +133,13 @@ static void norm(const job *j, int64_t i)
     visit(j, &to, WALK_LARGEST, &t);
     double v = t.best, magnitude = t.best;
     if (t.best > 0 && (isfinite(t.best) || j->d->signed_powers)) {
-        if (isinf(t.best)) t.best = 1;
+        /* A power of two near the largest leaves powers of integers exact, so that those that
+         * cancel do. */
+        int exponent;
+        if (isinf(t.best))
+            t.best = 1;
+        else if (j->d->p <= 64)
+            t.best = (frexp(t.best, &exponent), ldexp(1, exponent - 1));
         visit(j, &to, WALK_POWERS, &t);
         const long double sum = t.powers * mica_pool_rescale(j->d, j->axes, to.at);
         v = (double)(t.best * powl(sum, 1 / (long double)j->d->p));

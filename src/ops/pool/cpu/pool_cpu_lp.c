@@ -117,9 +117,20 @@ static double walk(const job *j, const int64_t at[5], double largest)
     return found;
 }
 
+/* What elements are taken as multiples of: the power of two below the largest, by which powers of
+ * integers stay exact and those that cancel do so; powers above 64 need the largest itself. */
+static double unit_of(double largest, double p)
+{
+    int exponent;
+    if (isinf(largest)) return 1;
+    if (!(largest > 0) || p > 64) return largest;
+    frexp(largest, &exponent);
+    return ldexp(1, exponent - 1);
+}
+
 static double form_again(const job *j, const int64_t at[5])
 {
-    const double largest = walk(j, at, 0), unit = isinf(largest) ? 1 : largest;
+    const double largest = walk(j, at, 0), unit = unit_of(largest, j->d->p);
     if (!(largest > 0) || (isinf(largest) && !j->d->signed_powers)) return largest;
     double sum = walk(j, at, unit) * mica_pool_rescale(j->d, j->k->state->axes, at + 2);
     take_roots(&sum, 1, j->d->p, j->whole);
