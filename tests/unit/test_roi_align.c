@@ -88,6 +88,19 @@ static void edges(void **state)
         }
 }
 
+/* A sample at -1 is still inside: as at 0, the element 1 has the weight 0 there, and 0 * -2 is the
+ * greatest product. */
+static void a_sample_at_minus_one(void **state)
+{
+    (void)state;
+    for (int e = 0; e < 2; e++) {
+        double x[] = {-1, -2, -3, -4}, y, rois[] = {0, -2, 0, 0, 0.5};
+        run_ok(engines[e], "roi_align mode=max sampling=1 x=f32:1x1x1x4 rois=f32:1x5 size=1x1",
+               VALUES(x, rois, NULL, &y));
+        assert_true(y == 0);
+    }
+}
+
 /* Of equal elements the first; NaN before all; infinity where it is not read, and times 0. */
 static void elements(void **state)
 {
@@ -188,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(before_torchvision),
                                        cmocka_unit_test(edges),
+        cmocka_unit_test(a_sample_at_minus_one),
                                        cmocka_unit_test(elements),
                                        cmocka_unit_test(batches),
                                        cmocka_unit_test(nothing),

@@ -118,9 +118,10 @@ static void span(const axis *a, int64_t bin, int64_t *first, int64_t *end)
     } else {
         const double one = sample(a, bin, 0), other = sample(a, bin, a->samples - 1);
         low = floor(fmin(one, other)) - 1, high = fmax(one, other) + 2;
-        /* What lies before x is the element 0, what lies behind it the last. */
+        /* What lies before x is the element 0, beside which 1 weighs nothing; what lies behind it
+         * the last. */
         if (low >= (double)a->size - 1) low = (double)a->size - 1;
-        if (high < 1) high = 1;
+        if (high < 2) high = 2;
     }
     if (!(low < (double)a->size) || !(high > 0)) return;
     *first = low > 0 ? (int64_t)low : 0;
