@@ -35,8 +35,8 @@ static number *take_numbers(number **memory, int64_t count)
     return taken;
 }
 
-/* Sets out the truth's memory, which is `owned`; without any the results become NaN: a reference
- * has no other way to say so. */
+/* Sets out the truth's memory: the thread's scratch, or what is large, and then `owned`; without any
+ * the results become NaN: a reference has no other way to say so. */
 static bool begin(truth *t, const mica_moe_desc *d, const mica_view *v, void **owned)
 {
     *t = (truth){.d = d, .v = v, .s = moe_sizes_of(d)};
@@ -51,13 +51,15 @@ static bool begin(truth *t, const mica_moe_desc *d, const mica_view *v, void **o
     const int64_t numbers = 2 * t->choices + 2 * routes + kept + s->pre + 2 * s->inner;
     const size_t bytes = (size_t)numbers * sizeof(number) + (size_t)widest * sizeof(sum) +
                          (size_t)t->choices * 3 * sizeof(int64_t);
-    *owned = mica_alloc(bytes + 1);
-    for (int i = 0; !*owned && i < mica_op_moe.arg_count; i++)
+    enum { SMALL = 1 << 18 };
+    *owned = bytes < SMALL ? NULL : mica_alloc(bytes);
+    void *all = bytes < SMALL ? mica_scratch_zeroed(bytes + 1) : *owned;
+    for (int i = 0; !all && i < mica_op_moe.arg_count; i++)
         if (mica_op_dir(&mica_op_moe, d, i) == MICA_OUT)
             for (int64_t e = 0; e < mica_tensor_count(&v[i].t); e++)
                 mica_put(&v[i], mica_offset(&v[i].t, e), NAN, 0);
-    if (!*owned) return false;
-    t->sums = *owned;
+    if (!all) return false;
+    t->sums = all;
     number *memory = (number *)(void *)(t->sums + widest);
     t->weights = take_numbers(&memory, t->choices);
     t->dweights = take_numbers(&memory, t->choices);
@@ -506,6 +508,7 @@ void moe_reference(const void *desc, const mica_view *args, const double *scalar
 {
     truth t;
     void *owned;
+    mica_scratch scope MICA_SCOPED = mica_scratch_open();
     (void)scalars;
     if (!begin(&t, desc, args, &owned)) return;
     const mica_view *hidden = &args[MICA_MOE_HIDDEN];
