@@ -79,9 +79,10 @@ expect 0 check -d cpu --config "" --fill exact --engine ref --expect 2 "$line"
 expect 3 check -d cpu --config no_such_config --engine ref "$line"
 # Digests: the same bits from the same data, others from other data; a line for each check.
 digests=$(mktemp)
-trap 'rm -f "$digests"' EXIT
+said=$(mktemp)
+trap 'rm -f "$digests" "$said"' EXIT
 digest() {
-    "$mica" check -q -d cpu --digest="$digests" "$@" >/dev/null 2>&1
+    "$mica" check -q -d cpu --digest="$digests" "$@" >"$said" 2>&1 || cat "$said" >&2
     cut -f 1 "$digests"
 }
 line='activation act=tanh x=f32:5x7'
@@ -100,7 +101,7 @@ done
 expect 2 check -d cpu --digest="$digests/none" "$line"
 # Without `=' they go to standard output, and the case file that follows is one.
 cases=$(mktemp)
-trap 'rm -f "$digests" "$cases"' EXIT
+trap 'rm -f "$digests" "$said" "$cases"' EXIT
 echo "$line" >"$cases"
 printed=$("$mica" check -d cpu --engine cpu --fill exact --digest "$cases" 2>/dev/null | grep "	")
 digest --engine cpu --fill exact "$line" >/dev/null
