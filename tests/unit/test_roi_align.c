@@ -201,7 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(before_torchvision),
                                        cmocka_unit_test(edges),
-        cmocka_unit_test(a_sample_at_minus_one),
+                                       cmocka_unit_test(a_sample_at_minus_one),
                                        cmocka_unit_test(elements),
                                        cmocka_unit_test(batches),
                                        cmocka_unit_test(nothing),

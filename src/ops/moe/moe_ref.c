@@ -35,8 +35,8 @@ static number *take_numbers(number **memory, int64_t count)
     return taken;
 }
 
-/* Sets out the truth's memory: the thread's scratch, or what is large, and then `owned`; without any
- * the results become NaN: a reference has no other way to say so. */
+/* Sets out the truth's memory: the thread's scratch, or what is large, and then `owned`; without
+ * any the results become NaN: a reference has no other way to say so. */
 static bool begin(truth *t, const mica_moe_desc *d, const mica_view *v, void **owned)
 {
     *t = (truth){.d = d, .v = v, .s = moe_sizes_of(d)};
