@@ -23,19 +23,26 @@ class Formula:
     wants(arrays, given)                                -> descriptions of results that the gradient needs
 
     Results and their gradients are mappings by name. inputs: the names of inputs that have a gradient; results: those of
-    results that one comes through, the others (statistics, places, masks) carry none. What is asked beyond is
+    results that one comes through, the others (statistics, places, masks) carry none. passes: formulas of passes other than
+    the first, of those that have one. What is asked beyond is
     refused, here for all formulas: no gradient is left out in silence."""
 
-    def __init__(self, name, saved, backward, inputs, results, wants=_nothing):
+    def __init__(self, name, saved, backward, inputs, results, wants=_nothing, passes=()):
         self.name, self.saved, self._backward, self.wants = name, saved, backward, wants
-        self.inputs, self.results = frozenset(inputs), frozenset(results)
+        self.inputs, self.results, self.passes = frozenset(inputs), frozenset(results), dict(passes)
 
     def of(self, arrays):
         """The formula for one library of arrays."""
         found = copy.copy(self)
         found.saved, found.backward = partial(self.saved, arrays), partial(self.backward, arrays)
         found.wants = partial(self.wants, arrays)
+        found.passes = {n: f.of(arrays) for n, f in self.passes.items()}
         return found
+
+    def of_pass(self, table, given):
+        """The formula of the pass that is called; None: it has none."""
+        asked = given.get("pass_")
+        return self if asked in (None, table.passes[0]) else self.passes.get(asked)
 
     def known(self, needed):
         """Refuses inputs whose gradient is asked for and that have none."""
@@ -471,6 +478,25 @@ def _by_names(table):
     return Formula(name, saved, backward, dx, dy)
 
 
+# ---- windows ----
+
+
+def _columns(of_y):
+    """By names, and of sums of columns, whose gradient is the columns of theirs."""
+
+    def saved(arrays, given, scalars, described, results):
+        if scalars.get("alpha", 1) != 1 or scalars.get("beta", 0) != 0:
+            raise NotImplementedError("mica::im2col: no gradient with alpha or beta")
+        return (), ({n: v for n, v in given.items() if n not in ("pass_", "dy", "dx")}, arrays.text(given["dy"]))
+
+    def backward(arrays, saved, others, gradients, needed):
+        fields, dy = others
+        return {"dy": arrays.call("im2col", x=gradients["dx"], described={"y": dy}, **fields)[0]}
+
+    sums = Formula(of_y.name, saved, backward, ("dy",), ("dx",))
+    return Formula(of_y.name, of_y.saved, of_y._backward, of_y.inputs, of_y.results, passes={"bwd": sums})
+
+
 # ---- dropout ----
 
 
@@ -507,7 +533,7 @@ FORMULAS = {f.name: f for f in (
             _linear_cross_entropy_wants),
     Formula("activation", _activation_saved, _activation_backward, ("x",), ("y",)),
     Formula("rope", _rope_saved, _rope_backward, ("q", "k"), ("q_out", "k_out")),
-    _dropout(_by_names(table_of("dropout"))))}
+    _columns(_by_names(table_of("im2col"))), _dropout(_by_names(table_of("dropout"))))}
 for _name in operations:
     if _name not in FORMULAS:
         _found = _by_names(table_of(_name))

@@ -232,9 +232,9 @@ def _differentiable(call):
     def forward(*operands):
         if call.name not in FORMULAS:
             raise NotImplementedError(f"mica.jax.{table.python} has no gradient")
-        formula = FORMULAS[call.name]
         fields = dict(call.fields)
-        if fields.get("pass_") not in (None, table.passes[0]):
+        formula = FORMULAS[call.name].of_pass(table, fields)
+        if formula is None:
             raise NotImplementedError(f"mica.jax.{table.python}: the gradient of a gradient")
         values = [o.value for o in operands]
         given = {**dict(zip(call.names, values)), **fields}
@@ -254,7 +254,7 @@ def _differentiable(call):
     def backward(residuals, gradients):
         kept, static, values = residuals
         others, needed, asked = static.value
-        formula = FORMULAS[call.name]
+        formula = FORMULAS[call.name].of_pass(table, dict(call.fields))
         arrived = {}
         for name, g in zip(asked, gradients):
             zero = isinstance(g, jax.custom_derivatives.SymbolicZero)

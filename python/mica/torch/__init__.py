@@ -20,6 +20,7 @@ from ._functional import (
     cross_entropy,
     ctc_loss,
     embedding,
+    fold,
     group_norm,
     instance_norm,
     interpolate,
@@ -65,7 +66,7 @@ from ._optim import SGD, Adam, AdamW
 __all__ = [
     "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "conv", "conv_transpose", "cosine_embedding_loss", "cross_entropy", "ctc_loss",
-    "embedding", "fuse", "gaussian_nll_loss", "group_norm", "hinge_embedding_loss", "huber_loss", "instance_norm",
+    "embedding", "fold", "fuse", "gaussian_nll_loss", "group_norm", "hinge_embedding_loss", "huber_loss", "instance_norm",
     "interpolate", "kl_div", "l1_loss", "layer_norm", "linear", "linear_cross_entropy", "local_response_norm",
     "log_softmax", "lp_pool", "margin_ranking_loss", "matmul", "max_pool", "max_unpool", "mse_loss", "multi_margin_loss",
     "multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "operators", "poisson_nll_loss", "replace",

@@ -324,6 +324,25 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     return y.squeeze(0) if lone else y
 
 
+def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
+    """F.fold, of columns with a batch or without. The sums of a 16-bit type are rounded once."""
+    from ._library import _OURS
+
+    if input.dim() not in (2, 3):
+        raise ValueError(f"the input has {input.dim()} dimensions, columns have 2, with a batch 3")
+    lone = input.dim() == 2
+    asked = {"kernel": kernel_size, "dilation": dilation, "pad": padding, "stride": stride}
+    fields = {n: list(v) if isinstance(v, (list, tuple)) else [v] * 2 for n, v in asked.items()}
+    size = output_size if isinstance(output_size, (list, tuple)) else [output_size] * 2
+    dy = input.unsqueeze(0) if lone else input
+    window = math.prod(fields["kernel"])
+    if window < 1 or dy.shape[1] % window:
+        raise ValueError(f"the input has {dy.shape[1]} rows, no multiple of the {window} elements of a window")
+    dx = f"{_OURS[input.dtype]}:{'x'.join(str(int(n)) for n in (dy.shape[0], dy.shape[1] // window, *size))}"
+    x = _call("im2col", dy=dy, pass_="bwd", described={"dx": dx}, **fields)[0]
+    return x.squeeze(0) if lone else x
+
+
 def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
     """F.local_response_norm of batches with channels."""
     if input.dim() < 3:

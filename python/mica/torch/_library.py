@@ -156,7 +156,12 @@ class Operator:
     def named(self, given, described, scalars):
         """The results by name."""
         found = self.found(given, described, scalars)
-        return dict(zip(found._fields, found)) if isinstance(found, tuple) else {self.first: found}
+        if isinstance(found, tuple):
+            return dict(zip(found._fields, found))
+        if given.get("pass_") in (None, self.table.passes[0]):
+            return {self.first: found}
+        (name, _), = self.results(given, described)
+        return {name: found}
 
     def results(self, given, described):
         lines = {n: Tensor(text(_readable(v), n)) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
@@ -220,7 +225,8 @@ def differentiate(ctx, operator, formula, given, scalars, described, results):
     ctx.mica = formula, None, list(results), needed
     if formula is None:
         raise NotImplementedError(f"mica::{table.python} has no gradient")
-    if given.get("pass_") not in (None, table.passes[0]):
+    formula = formula.of_pass(table, given)
+    if formula is None:
         return
     formula.known(needed)
     keep, others = formula.saved(given, scalars, described, results)

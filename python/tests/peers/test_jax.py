@@ -374,6 +374,13 @@ class Refusals(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "only descriptions"):
             J.softmax("f32:2x3")
 
+    def test_sums_of_columns(self):
+        """im2col's second pass is linear, too: its gradient is the columns."""
+        columns, weights = normal(0, 1, 8, 9), normal(1, 1, 2, 4, 4)
+        fold = lambda c: J.im2col(dy=c, dx="f64:1x2x4x4", pass_="bwd", kernel=(2, 2))
+        found = jax.grad(lambda c: (fold(c) * weights).sum())(columns)
+        np.testing.assert_array_equal(found, J.im2col(weights, kernel=(2, 2)))
+
     def test_of_gradients(self):
         x = normal(0, 4, 6)
         with self.assertRaisesRegex(NotImplementedError, "the gradient of a gradient"):

@@ -195,6 +195,11 @@ def _():
     return lambda x: M.unfold(x, (2, 3), (1, 2), (1, 0), (2, 1)), (doubles(2, 3, 5, 6),)
 
 
+@gradient("im2col")
+def _():
+    return lambda x: M.fold(x, (5, 6), (2, 3), (1, 2), (1, 0), (2, 1)), (doubles(2, 18, 6),)
+
+
 @gradient("lrn")
 def _():
     return lambda x: M.local_response_norm(x, 4, 0.7, k=1.5), (doubles(2, 5, 3, 2),)
@@ -910,6 +915,22 @@ class Functions(unittest.TestCase):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
             dy = torch.randn_like(want)
             torch.testing.assert_close(torch.autograd.grad(got, x, dy)[0], torch.autograd.grad(want, x, dy)[0])
+
+    def test_fold(self):
+        """As F.fold, with a batch and without, of one number or one for each axis, its gradient, and what is no columns."""
+        for shape, size, options in (((2, 27, 12), (6, 7), (3, 1, 1, 2)), ((18, 35), (6, 7), ((2, 3), 1, (0, 1), (1, 1))),
+                                     ((1, 8, 4), (7, 5), ((2, 2), (3, 2), 0, 2)), ((3, 4, 9), 4, (2,))):
+            x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+            want, got = F.fold(x, size, *options), M.fold(x, size, *options)
+            torch.testing.assert_close(got, want)
+            dy = torch.randn_like(want)
+            torch.testing.assert_close(torch.autograd.grad(got, x, dy)[0], torch.autograd.grad(want, x, dy)[0], rtol=0, atol=0)
+            module = nn.Sequential(nn.Fold(size, *options))
+            self.assertEqual(M.replace(module).left, {})
+            torch.testing.assert_close(module(x), want)
+        for columns, said in ((torch.zeros(2, 7, 9), "no multiple of the 4"), (torch.zeros(2), "1 dimensions"), (torch.zeros(1, 4, 7), "dy")):
+            with self.assertRaisesRegex(Exception, said):
+                M.fold(columns, 4, 2)
 
     def test_interpolate(self):
         """As F.interpolate, by sizes and by scales, in both orders in memory, and gradients."""
