@@ -36,16 +36,17 @@ endif()
 # -O3 is for what computes on a CPU: the folders named cpu. What plans and checks would only grow by
 # it, by a twentieth of the library. So would loops of f64 (*_f64.c), which few want, conversions,
 # rotations and what surrounds oneDNN: vectors are all that these need. And of gemm's packing it would
-# make copies for strides of 1. Operations plan with -O1: they are half of all sources, are run
-# once a plan, and take a quarter less time to compile.
+# make copies for strides of 1. Operations and graphs plan with -O1: they are half of all sources, run
+# once a plan but for the calls that launch, and take a quarter less time to compile.
 set(planning ${sources})
 list(FILTER planning EXCLUDE REGEX "/src/(.*/)?cpu/")
 set(lean_loops ${sources})
 list(FILTER lean_loops INCLUDE REGEX "/cpu/.*_f64\\.c$|/ops/rope/cpu/|/ops/softmax/variants/cpu/|/ops/quantize_blocks/cpu/|/ops/convert/cpu/convert\\.c$|/pointwise/cpu/functions_f32\\.c$|_onednn\\.c$")
 set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O2>)
-list(FILTER planning INCLUDE REGEX "/src/(ops|graph)/")
-list(FILTER planning EXCLUDE REGEX "_ref\\.c$")
-set_source_files_properties(${planning} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+set(planned_once ${planning})
+list(FILTER planned_once INCLUDE REGEX "/src/(ops|graph)/")
+list(FILTER planned_once EXCLUDE REGEX "_ref\\.c$")
+set_source_files_properties(${planned_once} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
 set_source_files_properties(${lean_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2;-ftree-vectorize>")
 set_source_files_properties(src/ops/gemm/cpu/gemm_cpu.c PROPERTIES

@@ -23,9 +23,9 @@ class Formula:
     wants(arrays, given)                                -> descriptions of results that the gradient needs
 
     Results and their gradients are mappings by name. inputs: the names of inputs that have a gradient; results: those of
-    results that one comes through, the others (statistics, places, masks) carry none. passes: formulas of passes other than
-    the first, of those that have one. What is asked beyond is
-    refused, here for all formulas: no gradient is left out in silence."""
+    results that one comes through, the others (statistics, places, masks) carry none. passes: the formulas of further
+    passes, where these have one. What is asked beyond is refused, here for all formulas: no gradient is left out in
+    silence."""
 
     def __init__(self, name, saved, backward, inputs, results, wants=_nothing, passes=()):
         self.name, self.saved, self._backward, self.wants = name, saved, backward, wants
@@ -70,6 +70,11 @@ def _only_bias(name, given, scalars):
         raise NotImplementedError(f"mica::{name}: no gradient through epilogue={given['epilogue']}; 'bias' alone has one")
     if scalars.get("alpha", 1) != 1:
         raise NotImplementedError(f"mica::{name}: no gradient with alpha={scalars['alpha']}")
+
+
+def _no_scaling(name, scalars):
+    if scalars.get("alpha", 1) != 1 or scalars.get("beta", 0) != 0:
+        raise NotImplementedError(f"mica::{name}: no gradient with alpha or beta")
 
 
 def _summed_to(arrays, t, shape, dtype):
@@ -456,8 +461,7 @@ def _by_names(table):
     name = table.python
 
     def saved(arrays, given, scalars, described, results):
-        if scalars.get("alpha", 1) != 1 or scalars.get("beta", 0) != 0:
-            raise NotImplementedError(f"mica::{name}: no gradient with alpha or beta")
+        _no_scaling(name, scalars)
         fields = {f.python: given[f.python] for f in table.fields
                   if f.type != "tensor" and f.python != "pass_" and given.get(f.python) is not None}
         return ([results.get(n, given.get(n)) for n in kept],
@@ -481,20 +485,19 @@ def _by_names(table):
 # ---- windows ----
 
 
-def _columns(of_y):
+def _columns(formula):
     """By names, and of sums of columns, whose gradient is the columns of theirs."""
 
     def saved(arrays, given, scalars, described, results):
-        if scalars.get("alpha", 1) != 1 or scalars.get("beta", 0) != 0:
-            raise NotImplementedError("mica::im2col: no gradient with alpha or beta")
+        _no_scaling(formula.name, scalars)
         return (), ({n: v for n, v in given.items() if n not in ("pass_", "dy", "dx")}, arrays.text(given["dy"]))
 
     def backward(arrays, saved, others, gradients, needed):
         fields, dy = others
         return {"dy": arrays.call("im2col", x=gradients["dx"], described={"y": dy}, **fields)[0]}
 
-    sums = Formula(of_y.name, saved, backward, ("dy",), ("dx",))
-    return Formula(of_y.name, of_y.saved, of_y._backward, of_y.inputs, of_y.results, passes={"bwd": sums})
+    formula.passes["bwd"] = Formula(formula.name, saved, backward, ("dy",), ("dx",))
+    return formula
 
 
 # ---- dropout ----

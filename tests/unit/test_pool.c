@@ -257,8 +257,7 @@ static void norms_of_any_size(void **state)
         x[3] = 1;
         run("pool mode=lp x=f64:1x1x4 window=2 p=2.5", engines[e], x, y, NULL);
         assert_true(y[1] == INFINITY);
-        /* 5^9 + 3^9 - 5^9 - 3^9: of multiples of the largest the sum would keep a residue of 3/5.
-         */
+        /* 5^9 + 3^9 - 5^9 - 3^9: in multiples of 5 the sum would keep a residue. */
         double cancelling[4] = {5, 3, -5, -3};
         run("pool mode=lp x=f64:1x1x4 window=4 p=3 signed_powers=1", engines[e], cancelling, y,
             NULL);

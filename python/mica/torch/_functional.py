@@ -315,11 +315,15 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     return _call("resize", x=input, described={"y": f"{_OURS[input.dtype]}:{shape}{order}"}, **fields)[0]
 
 
+def _windows(kernel_size, dilation, padding, stride):
+    asked = {"kernel": kernel_size, "dilation": dilation, "pad": padding, "stride": stride}
+    return {n: list(v) if isinstance(v, (list, tuple)) else [v] * 2 for n, v in asked.items()}
+
+
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     """F.unfold, of images with a batch or without."""
     lone = input.dim() == 3
-    asked = {"kernel": kernel_size, "dilation": dilation, "pad": padding, "stride": stride}
-    fields = {n: list(v) if isinstance(v, (list, tuple)) else [v] * 2 for n, v in asked.items()}
+    fields = _windows(kernel_size, dilation, padding, stride)
     y = _call("im2col", x=input.unsqueeze(0) if lone else input, **fields)[0]
     return y.squeeze(0) if lone else y
 
@@ -331,8 +335,7 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     if input.dim() not in (2, 3):
         raise ValueError(f"the input has {input.dim()} dimensions, columns have 2, with a batch 3")
     lone = input.dim() == 2
-    asked = {"kernel": kernel_size, "dilation": dilation, "pad": padding, "stride": stride}
-    fields = {n: list(v) if isinstance(v, (list, tuple)) else [v] * 2 for n, v in asked.items()}
+    fields = _windows(kernel_size, dilation, padding, stride)
     size = output_size if isinstance(output_size, (list, tuple)) else [output_size] * 2
     dy = input.unsqueeze(0) if lone else input
     window = math.prod(fields["kernel"])
