@@ -2,7 +2,7 @@
  * Lp pooling forward: GROUP threads form VEC channels of a window, (sum |x|^p)^(1/p). A sum of whole powers
  * that neither overflows nor comes near to what f32 (f64) has no digits for stands; else, and for any other
  * p, the window is walked twice more, now from the first-level cache: for its largest |x|, and for the powers
- * of multiples of that. Floor: bytes / bandwidth for whole powers; pow of every tap for others. Constants
+ * of multiples of the power of two below that. Floor: bytes / bandwidth for whole powers; pow of every tap for others. Constants
  * beside those of pool_lp.cuh: GROUP (1, or a warp). */
 #include "ops/pool/pool_lp.cuh"
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ void form(const mica_pool_args &a, const window &n, i
     bool done[VEC] = {};
     if constexpr (POWER > 0) {
         bool all = true;
-        walk<POWERS>(a, n, lane, p, NULL, sum);
+        walk<POWERS>(a, n, lane, p, nullptr, sum);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             done[i] = POWER == 1 || stands(sum[i]);
@@ -108,7 +108,7 @@ __device__ __forceinline__ void form(const mica_pool_args &a, const window &n, i
         }
         if (all) return;
     }
-    walk<LARGEST>(a, n, lane, p, NULL, largest);
+    walk<LARGEST>(a, n, lane, p, nullptr, largest);
     acc_t multiple[VEC];
 #pragma unroll
     for (int i = 0; i < VEC; i++) multiple[i] = largest[i] > 0 && largest[i] - largest[i] == 0 ? unit_of(largest[i], p) : (acc_t)1;
