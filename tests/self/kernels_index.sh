@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # tools/kernels: every kernel is in the index and clang reads it; a mistake, or a file that no line leads
-# to, is told. Usage: kernels_index.sh TOOL MICA NVRTC CLANG [PART]
+# to, is told. Usage: kernels_index.sh TOOL MICA NVRTC CLANG
 set -u
-tool=$1 clang=$4 part=${5-}
+tool=$1 clang=$4
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$tool" "$2" "$3" "$folder" || exit 1
-"$tool" --check "$folder" "$clang" $part || exit 1
+"$tool" --check "$folder" "$clang" || exit 1
 
 bad() {
     echo "kernels_index: $*"
@@ -16,7 +16,7 @@ bad() {
 
 cp "$folder/compile_commands.json" "$folder/kept"
 sed -i 's#/src/kernels/mma.cuh"#/src/kernels/mma.none"#' "$folder/compile_commands.json"
-"$tool" --check "$folder" true 0 | grep -q 'kernels/mma.cuh: not in' || bad "mma.cuh left out: not told"
+"$tool" --check "$folder" true | grep -q 'kernels/mma.cuh: not in' || bad "mma.cuh left out: not told"
 python3 -c 'import json, sys
 json.dump([row if "softmax_cuda.cu" in row["file"] else dict(row, arguments=["", "--version"])
            for row in json.load(open(sys.argv[1]))], open(sys.argv[2], "w"))' "$folder/kept" "$folder/compile_commands.json"
