@@ -334,19 +334,3 @@ bool cli_buffer_intact(const cli_buffer *b, const char *name, char *text, size_t
              (long long)(where - b->low));
     return false;
 }
-
-bool cli_buffer_poisoned(const cli_buffer *b, int64_t i)
-{
-    const mica_tensor *t = &b->tensor;
-    int64_t offset = 0, bytes = mica_dtype_bits(t->dtype) / 8;
-    /* Four set bits are an ordinary value, and eight the only NaN of e8m0. */
-    if (!bytes || t->dtype == MICA_E8M0) return false;
-    for (int d = t->rank - 1; d >= 0; d--) {
-        offset += i % t->dims[d] * t->strides[d];
-        i /= t->dims[d];
-    }
-    const unsigned char *p = (const unsigned char *)cli_buffer_after(b) + offset * bytes;
-    for (int64_t k = 0; k < bytes; k++)
-        if (p[k] != 0xff) return false;
-    return true;
-}

@@ -49,8 +49,6 @@ void *cli_buffer_after(const cli_buffer *buffer);
 /* Whether every byte that the run had no right to change is as before: all of an input, all but
  * the elements of an output, the fences of a workspace. If not, says what in `text`. */
 bool cli_buffer_intact(const cli_buffer *buffer, const char *name, char *text, size_t size);
-/* Whether element i (logical order) still has every bit set, as poison 0xFF leaves it. */
-bool cli_buffer_poisoned(const cli_buffer *buffer, int64_t i);
 /* Copies what the windows show of the span; both point to its lowest byte. */
 void cli_buffer_copy(const cli_buffer *buffer, unsigned char *to, const unsigned char *from);
 /* Whether the elements after the run have the bits of `kept`, a copy of the span. */
