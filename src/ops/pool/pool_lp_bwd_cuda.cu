@@ -19,6 +19,15 @@ __device__ __forceinline__ acc_t slope(acc_t x, acc_t y, acc_t p)
     }
 }
 
+/* dy times the slope: where windows cancel, the power may overflow and the product not. */
+__device__ __forceinline__ acc_t product(acc_t dy, acc_t x, acc_t y, acc_t p)
+{
+    const acc_t s = slope(x, y, p), size = abs_of(s);
+    if (!SIGNED || !(size > 1 && size - size != 0)) return dy * s;
+    const acc_t half = pow_of(abs_of(x / y), (p - 1) / 2);
+    return s < 0 ? dy * half * -half : dy * half * half;
+}
+
 __device__ __forceinline__ void gather(const mica_pool_lp_args &all, const place &p, const value_t *x, acc_t *sum)
 {
     const mica_pool_args &a = all.pool;
@@ -41,8 +50,8 @@ __device__ __forceinline__ void gather(const mica_pool_lp_args &all, const place
                 if constexpr (RESCALE) by = rescale_of(a, find_taps<0>(a, d), find_taps<1>(a, h), find_taps<2>(a, w));
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    const acc_t s = slope(widen<acc_t>(x[i]), widen<acc_t>(y[i]), (acc_t)all.p);
-                    sum[i] += widen<acc_t>(dy[i]) * (RESCALE ? s * by : s);
+                    const acc_t v = RESCALE ? widen<acc_t>(dy[i]) * by : widen<acc_t>(dy[i]);
+                    sum[i] += product(v, widen<acc_t>(x[i]), widen<acc_t>(y[i]), (acc_t)all.p);
                 }
             }
         }
