@@ -96,6 +96,7 @@ typedef struct mica_packing {
                       uint64_t packed);
 } mica_packing;
 
+struct mica_compose;
 typedef struct mica_engine {
     const char *name;      /* persists in records and logs: never reused */
     bool cuda;             /* else the CPU */
@@ -116,6 +117,9 @@ typedef struct mica_engine {
      * share of it that is reached. */
     double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config);
     double reached, start_ms; /* 0: a tenth, and hardly anything */
+    /* Lists the steps of an engine that is other operations (MICA_COMPOSED); its `predict` may be
+     * NULL: the sum of theirs. */
+    void (*steps)(const void *desc, struct mica_compose *list);
     /* NULL: packed arguments are copies, and taken as they are. */
     const mica_packing *packing;
     /* Changes the operation's contract where this engine's arithmetic differs; NULL: it does not.

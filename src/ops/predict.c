@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How long engines and their configs are expected to take. */
-#include "ops/op.h"
+#include "ops/compose/compose.h"
 
 double mica_config_predict(const mica_engine *engine, const mica_op *op, const void *desc,
                            const mica_device_info *device, const mica_config *config,
@@ -9,6 +9,11 @@ double mica_config_predict(const mica_engine *engine, const mica_op *op, const v
     if (packed && engine->packing && engine->packing->predict)
         return engine->packing->predict(desc, device, config, packed);
     if (engine->predict) return engine->predict(desc, device, config);
+    if (engine->steps) {
+        mica_compose list = {0};
+        engine->steps(desc, &list);
+        return mica_compose_predict(&list, device);
+    }
     /* An engine that says nothing counts as one that reaches a tenth of the roofline; the reference
      * must never win against it. */
     double reached = engine->reached > 0 ? engine->reached : engine->reference ? 1e-3 : 0.1;

@@ -236,32 +236,17 @@ static void backward(const mica_affine_grid_desc *d, mica_compose *c)
     }
 }
 
-static void make_steps(const mica_affine_grid_desc *d, mica_compose *c)
+static void list_steps(const void *desc, mica_compose *c)
 {
-    memset(c, 0, sizeof *c);
+    const mica_affine_grid_desc *d = desc;
     if (mica_tensor_count(mica_affine_grid_is_forward(d) ? &d->grid : &d->dtheta) == 0) return;
     (mica_affine_grid_is_forward(d) ? forward : backward)(d, c);
 }
 
 /* ---- engines ---- */
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
-{
-    mica_compose c;
-    (void)config;
-    make_steps(desc, &c);
-    return mica_compose_predict(&c, device);
-}
-
-static mica_status build(mica_plan *plan)
-{
-    mica_compose c;
-    make_steps(plan->desc, &c);
-    return mica_compose_build(plan, &c);
-}
-
 static const mica_engine compose_cuda = {
-    .name = "compose", .cuda = true, .predict = predict, .build = build, .run = mica_compose_run};
+    .name = "compose", .cuda = true, MICA_COMPOSED(list_steps)};
 static const mica_engine *const engines[] = {&mica_affine_grid_cpu, &mica_engine_ref, &compose_cuda,
                                              NULL};
 

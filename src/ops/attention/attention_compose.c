@@ -222,30 +222,15 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return mica_refuse(why, "neither scores nor weights are wanted");
 }
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+static void list_steps(const void *desc, mica_compose *list)
 {
     steps p;
-    (void)config;
     make_steps(desc, &p);
-    return mica_compose_predict(&p.list, device);
+    *list = p.list;
 }
 
-static mica_status build(mica_plan *plan)
-{
-    steps p;
-    make_steps(plan->desc, &p);
-    return mica_compose_build(plan, &p.list);
-}
+const mica_engine mica_attention_compose = {
+    .name = "compose", .accepts = accepts, MICA_COMPOSED(list_steps)};
 
-const mica_engine mica_attention_compose = {.name = "compose",
-                                            .accepts = accepts,
-                                            .predict = predict,
-                                            .build = build,
-                                            .run = mica_compose_run};
-
-const mica_engine mica_attention_compose_cuda = {.name = "compose",
-                                                 .cuda = true,
-                                                 .accepts = accepts,
-                                                 .predict = predict,
-                                                 .build = build,
-                                                 .run = mica_compose_run};
+const mica_engine mica_attention_compose_cuda = {
+    .name = "compose", .cuda = true, .accepts = accepts, MICA_COMPOSED(list_steps)};

@@ -307,6 +307,13 @@ static mica_status run_stage(const stage *s, const move *moves, const move *end,
     return MICA_OK;
 }
 
+mica_status mica_compose_build_steps(mica_plan *plan)
+{
+    mica_compose list = {0};
+    plan->engine->steps(plan->desc, &list);
+    return mica_compose_build(plan, &list);
+}
+
 mica_status mica_compose_run(const mica_plan *plan, const mica_run *r)
 {
     const composed *st = plan->state;

@@ -3,7 +3,7 @@
  * that list the workspace, the run and the predicted time. A step is a problem of any operation,
  * with its arguments bound to those of the run or to temporaries; it becomes a child plan.
  *
- *     static void steps_of(const mica_x_desc *d, mica_compose *c)
+ *     static void list_steps(const void *desc, mica_compose *c)
  *     {
  *         mica_memory middle = mica_compose_temporary(c, bytes);
  *         mica_compose_step(c, "transform", &t, sizeof t, NULL);
@@ -12,10 +12,10 @@
  *         ...
  *     }
  *
- *     build:   mica_compose c = {0};
- *              steps_of(plan->desc, &c);
- *              return mica_compose_build(plan, &c);
- *     run:     mica_compose_run
+ *     static const mica_engine engine = {.name = "compose", MICA_COMPOSED(list_steps)};
+ *
+ * An engine whose list may fail, or depends on its config, has a `build` of its own, which ends
+ * with mica_compose_build, and mica_compose_run.
  *
  * A step may be run many times, on other parts of its tensors each time:
  *
@@ -36,7 +36,8 @@ typedef struct mica_memory {
     int64_t at;    /* bytes from there on */
 } mica_memory;
 
-/* Zero it, list steps, and give it to build or predict, which give back what it holds. */
+/* Zero it, list steps, and give it to build or predict, which give back what it holds. It may be
+ * copied while steps are listed: the copy goes on. */
 typedef struct mica_compose {
     struct mica_compose_step *steps;
     struct mica_compose_binding *bindings;
@@ -78,5 +79,10 @@ void mica_compose_if_beta(mica_compose *c);
 double mica_compose_predict(mica_compose *c, const mica_device_info *device);
 mica_status mica_compose_build(mica_plan *plan, mica_compose *c);
 mica_status mica_compose_run(const mica_plan *plan, const mica_run *run);
+
+/* An engine's build and run, and prediction, from the steps that STEPS lists. */
+#define MICA_COMPOSED(STEPS)                                                                       \
+    .steps = (STEPS), .build = mica_compose_build_steps, .run = mica_compose_run
+mica_status mica_compose_build_steps(mica_plan *plan);
 
 #endif

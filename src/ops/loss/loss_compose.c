@@ -538,23 +538,14 @@ static void make_steps(const mica_loss_desc *d, steps *p)
 
 /* ---- engine ---- */
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
+static void list_steps(const void *desc, mica_compose *list)
 {
     steps p;
-    (void)config;
     make_steps(desc, &p);
-    return mica_compose_predict(&p.list, device);
+    *list = p.list;
 }
 
-static mica_status build(mica_plan *plan)
-{
-    steps p;
-    make_steps(plan->desc, &p);
-    return mica_compose_build(plan, &p.list);
-}
-
-const mica_engine mica_loss_compose = {
-    .name = "compose", .predict = predict, .build = build, .run = mica_compose_run};
+const mica_engine mica_loss_compose = {.name = "compose", MICA_COMPOSED(list_steps)};
 
 const mica_engine mica_loss_compose_cuda = {
-    .name = "compose", .cuda = true, .predict = predict, .build = build, .run = mica_compose_run};
+    .name = "compose", .cuda = true, MICA_COMPOSED(list_steps)};

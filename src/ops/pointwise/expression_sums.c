@@ -86,8 +86,9 @@ static void add_sum(mica_compose *c, const mica_tensor *full, mica_memory from, 
     if (cast) add_cast(c, there, &sum.y, arg, &y);
 }
 
-static void list_steps(const mica_pointwise_desc *d, mica_compose *c)
+static void list_steps(const void *desc, mica_compose *c)
 {
+    const mica_pointwise_desc *d = desc;
     mica_pointwise_desc child = *d;
     mica_pointwise_set set;
     mica_memory full[MICA_EXPR_X] = {{0}};
@@ -117,34 +118,12 @@ static void list_steps(const mica_pointwise_desc *d, mica_compose *c)
 
 /* ---- engines ---- */
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
-{
-    mica_compose c = {0};
-    (void)config;
-    list_steps(desc, &c);
-    return mica_compose_predict(&c, device);
-}
-
-static mica_status build(mica_plan *plan)
-{
-    mica_compose c = {0};
-    list_steps(plan->desc, &c);
-    return mica_compose_build(plan, &c);
-}
-
 static const mica_engine cpu = {MICA_POINTWISE_CPU, .accepts = accepts_plain};
 static const mica_engine cuda = {MICA_POINTWISE_CUDA, .accepts = accepts_plain};
-static const mica_engine compose_cpu = {.name = "compose",
-                                        .accepts = accepts,
-                                        .predict = predict,
-                                        .build = build,
-                                        .run = mica_compose_run};
-static const mica_engine compose_cuda = {.name = "compose",
-                                         .cuda = true,
-                                         .accepts = accepts,
-                                         .predict = predict,
-                                         .build = build,
-                                         .run = mica_compose_run};
+static const mica_engine compose_cpu = {
+    .name = "compose", .accepts = accepts, MICA_COMPOSED(list_steps)};
+static const mica_engine compose_cuda = {
+    .name = "compose", .cuda = true, .accepts = accepts, MICA_COMPOSED(list_steps)};
 
 const mica_engine *const mica_expr_engines[] = {&cpu,  &compose_cpu,  &mica_engine_ref,
                                                 &cuda, &compose_cuda, NULL};

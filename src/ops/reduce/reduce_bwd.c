@@ -197,8 +197,9 @@ static void steps_of_gradient(const mica_reduce_desc *d, mica_compose *c)
     mica_compose_bind(c, MICA_POINTWISE_Y0, mica_compose_arg(MICA_REDUCE_DX));
 }
 
-static void steps_of(const mica_reduce_desc *d, mica_compose *c)
+static void list_steps(const void *desc, mica_compose *c)
 {
+    const mica_reduce_desc *d = desc;
     (d->pass == MICA_REDUCE_BWD ? steps_of_gradient : steps_of_norm)(d, c);
 }
 
@@ -212,30 +213,8 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return mica_refuse(why, "pass is fwd, this engine has bwd and norms of any p");
 }
 
-static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
-{
-    mica_compose c = {0};
-    (void)config;
-    steps_of(desc, &c);
-    return mica_compose_predict(&c, device);
-}
+const mica_engine mica_reduce_compose = {
+    .name = "compose", .accepts = accepts, MICA_COMPOSED(list_steps)};
 
-static mica_status build(mica_plan *plan)
-{
-    mica_compose c = {0};
-    steps_of(plan->desc, &c);
-    return mica_compose_build(plan, &c);
-}
-
-const mica_engine mica_reduce_compose = {.name = "compose",
-                                         .accepts = accepts,
-                                         .predict = predict,
-                                         .build = build,
-                                         .run = mica_compose_run};
-
-const mica_engine mica_reduce_compose_cuda = {.name = "compose",
-                                              .cuda = true,
-                                              .accepts = accepts,
-                                              .predict = predict,
-                                              .build = build,
-                                              .run = mica_compose_run};
+const mica_engine mica_reduce_compose_cuda = {
+    .name = "compose", .cuda = true, .accepts = accepts, MICA_COMPOSED(list_steps)};
