@@ -78,6 +78,7 @@
 #include "mica/affine_grid.h"          /* affine_grid */
 #include "mica/quantize.h"             /* quantize, dequantize, fake_quantize */
 #include "mica/roi_align.h"            /* roi_align */
+#include "mica/nms.h"                  /* nms */
 #include "mica/quantize.h"             /* quantize, dequantize */
 #include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
 #include "mica/quantized_gemm.h"       /* quantized_gemm */

@@ -322,6 +322,17 @@ class Others(unittest.TestCase):
         dx = mica.roi_align(rois=rois, dy=np.ones((2, 3, 1, 1), np.float32), dx="f32:2x3x4x5", sampling=2, aligned=True, pass_="bwd")
         np.testing.assert_allclose(dx.sum((2, 3)), 1, rtol=1e-6)
 
+    def test_suppressed_boxes(self):
+        boxes = np.array([[0, 0, 2, 1], [0, 0, 1, 1], [5, 5, 6, 6], [0, 0, 2, 1]], np.float32)
+        scores = np.array([0.5, 0.9, 0.1, 0.4], np.float32)
+        selected, count = mica.nms(boxes, scores, iou_threshold=0.4)
+        np.testing.assert_array_equal(selected, [1, 2, -1, -1])
+        self.assertEqual(int(count[0]), 2)
+        selected, count = mica.nms(boxes, scores, classes=np.array([0, 1, 0, 0], np.int64), iou_threshold=0.4)
+        np.testing.assert_array_equal(selected[: int(count[0])], [1, 0, 2])
+        selected, count = mica.nms(boxes[None], np.stack([scores, -scores])[None], limit=1, iou_threshold=0.4)
+        np.testing.assert_array_equal(selected, [[0, 0, 1], [0, 1, 2]])
+
     def test_recurrent_nets(self):
         """A gated unit by NumPy, and an LSTM whose second sequence ends earlier, backward too."""
         def sigmoid(v):

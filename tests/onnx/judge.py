@@ -31,6 +31,7 @@ from mica._tables import options_struct, table_of
 from mica._tensor import Tensor
 
 import rules
+import rules_boxes  # noqa: F401 its rules are in rules.RULES then
 from rules import Missing
 
 ONNX = "1.23.2"

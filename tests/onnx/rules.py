@@ -1206,7 +1206,7 @@ for reason, names in {
         "SequenceInsert SplitToSequence OptionalHasElement SequenceLength",
     "text": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer LabelEncoder",
     "files of images, for the caller": "ImageDecoder",
-    "the result's size depends on values": "Compress NonZero Unique NonMaxSuppression",
+    "the result's size depends on values": "Compress NonZero Unique",
     "random numbers are each library's own": "Bernoulli RandomUniformLike",
     "no sort or top-k yet": "TopK",
     "no linear attention yet": "LinearAttention",
