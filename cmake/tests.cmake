@@ -130,6 +130,7 @@ endforeach()
 # part for each K, and all of those that changed (tests/shares). Those past 2^31 elements that are few
 # and far apart (*-large.txt) are as cheap as others; those that are all there (huge.txt) take up to 13 GB.
 file(GLOB case_files CONFIGURE_DEPENDS tests/cases/*.txt)
+file(GLOB graph_files CONFIGURE_DEPENDS tests/cases/graphs/*.graph)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_files} tests/full.txt)
 # mica_line_tests(KIND PREFIX LABEL VARIABLE OPTION...): tests PREFIX..., whose names go to VARIABLE.
 function(mica_line_tests kind prefix label variable)
@@ -170,6 +171,8 @@ if(TARGET mica)
   if(MICA_LARGE_TESTS)
     mica_test(cases/huge cases mica check --device cpu ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
   endif()
+  # Graphs: fused, unfused and node by node.
+  mica_test(cases/graphs "cases;graph" mica check --device cpu --fill=exact,random,range ${graph_files})
   # Loops that are there for two widths of vectors, by the other one where the CPU has both.
   mica_test(cases/narrow cases mica check --device cpu --engine cpu --fill=exact,random
     "gemm a=f32:37x150 b=f32:150x70" "gemm a=f64:37x150 b=f64:150x70" "gemm a=e4m3:37x150 b=e4m3:150x70:t c=f32"
@@ -198,6 +201,8 @@ if(TARGET mica)
     set(played_environment
       "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
     mica_line_tests(emu emu/ emu names --device cuda:0)
+    mica_test(emu/graphs "emu;graph" mica check --device cuda:0 --fill=exact ${graph_files})
+    list(APPEND names emu/graphs)
     set_tests_properties(${names} PROPERTIES TIMEOUT 1200 ENVIRONMENT "${played_environment}")
     # Warps that fall behind others: threads run backwards, then shuffled.
     foreach(order 1 2)

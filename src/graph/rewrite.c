@@ -4,6 +4,7 @@
 #include "base/format.h"
 #include "base/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define X(name) extern const graph_rewrite graph_rewrite_##name;
@@ -136,6 +137,27 @@ static mica_status add_parts(const mica_graph *g, int node, char **parts)
     return MICA_OK;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* Its nodes in order of appearance. */
+static mica_status sort_parts(char *parts)
+{
+    int count = 1, i = 0;
+    for (const char *s = parts; *s; s++) count += *s == ' ';
+    int *numbers = mica_alloc((size_t)count * sizeof *numbers);
+    if (!numbers) return mica_fail_memory((size_t)count * sizeof *numbers);
+    for (char *s = parts; i < count; s++) numbers[i++] = (int)strtol(s, &s, 10);
+    qsort(numbers, (size_t)count, sizeof *numbers, by_number);
+    mica_text text = {parts, strlen(parts) + 1, 0};
+    for (i = 0; i < count; i++) mica_text_add(&text, "%s%d", i ? " " : "", numbers[i]);
+    mica_release(numbers);
+    return MICA_OK;
+}
+
 /* What a launch less is worth beside what the model says of the launches themselves. */
 static const double launch_ms = 1e-3;
 
@@ -168,6 +190,7 @@ mica_status graph_merge(graph_rewriting *r, const int *from, int count, int node
     }
     for (int i = 0; status == MICA_OK && i <= count; i++)
         status = add_parts(g, i < count ? from[i] : node, &fresh->parts);
+    if (status == MICA_OK) status = sort_parts(fresh->parts);
     if (status != MICA_OK) {
         graph_node_free(fresh);
         return status;
