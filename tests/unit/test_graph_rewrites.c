@@ -56,8 +56,9 @@ static void epilogues_are_refused(void **state)
         {GEMM "output z\ngemm a=@a b=@b c=@t\nactivation act=relu x=@t y=@y\n"
               "activation act=tanh x=@t y=@z\n",
          3, "t is read 2 times"},
-        {GEMM "gemm a=@a b=@b c=@t\nactivation act=silu gated=1 axis=1 x=@t y=@y\n", 2,
-         "the activation is gated"},
+        {"input a = f32:8x16\ninput b = f32:16x12\noutput y\ngemm a=@a b=@b c=@t\n"
+         "activation act=silu gated=1 axis=0 x=@t y=@y\n",
+         2, "the activation is gated"},
         {GEMM "gemm a=@a b=@b c=@t\nactivation act=relu x=@t y=@y alpha=2\n", 2,
          "the activation has a scalar, alpha"},
         {GEMM "gemm a=@a b=@b c=@t\nactivation act=relu x=f32:12x9:1x12@t y=@y\n", 2,
@@ -349,6 +350,65 @@ static void attention_looks_behind_its_softmax(void **state)
     }
 }
 
+#define AW "input a = f32:9x16\ninput w = f32:16x12\noutput y\n"
+#define AT AW "gemm a=@a b=@w c=@t\n"
+
+static void gates_are_found(void **state)
+{
+    (void)state;
+    static const char *const taken[] = {
+        AT "pointwise expr=silu(x0)*x1 x0=f32:9x6:12x1@t x1=f32:9x6:12x1@t+6 y0=@y\n",
+        AT "pointwise expr=x1*gelu(x0) x0=f32:9x6:12x2@t x1=f32:9x6:12x2@t+1 y0=@y\n",
+        AT "pointwise expr=sigmoid(x0) x0=f32:9x6:12x1@t y0=@g\n"
+           "pointwise expr=x1*x0 x0=f32:9x6:12x1@t+6 x1=@g y0=@y\n",
+        AT "activation act=silu gated=1 axis=1 x=@t y=@y\n",
+        AW "gemm a=@a b=f32:16x6:12x1@w c=@u\ngemm a=@a b=f32:16x6:12x1@w+6 c=@v\n"
+           "activation act=silu x=@u y=@s\npointwise expr=x0*x1 x0=@v x1=@s y0=@y\n",
+        AW "gemm a=@a b=f32:16x6:12x2@w c=@u\ngemm a=@a b=f32:16x6:12x2@w+1 c=@v\n"
+           "pointwise expr=tanh(x0)*x1 x0=@u x1=@v y0=@y\n",
+        /* columns of a transposed weight */
+        "input a = f32:9x16\ninput w = f32:12x16\noutput y\n"
+        "gemm a=@a b=f32:16x6:1x16@w c=@u\ngemm a=@a b=f32:16x6:1x16@w+96 c=@v\n"
+        "pointwise expr=silu(x0)*x1 x0=@u x1=@v y0=@y\n",
+    };
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) fuses_to(taken[i], 1, -1);
+    static const struct {
+        const char *text;
+        int steps;
+        const char *words;
+    } refused[] = {
+        {AT "pointwise expr=silu(x1)*x0 x0=f32:9x6:12x1@t x1=f32:9x6:12x1@t+6 y0=@y\n", 2,
+         "gated: the activation is of the columns behind, a gate has it in front"},
+        {AT "pointwise expr=silu(x0)*x1 x0=f32:9x6:12x1@t x1=f32:9x6:12x1@t+5 y0=@y\n", 2,
+         "gated: the two are neither halves nor pairs of t's columns"},
+        {AT "pointwise expr=silu(x0)*x1 x0=f32:9x5:12x1@t x1=f32:9x5:12x1@t+5 y0=@y\n", 2,
+         "gated: what node 1 reads is not half of t's columns"},
+        {AT "output t\npointwise expr=silu(x0)*x1 x0=f32:9x6:12x1@t x1=f32:9x6:12x1@t+6 y0=@y\n", 2,
+         "gated: t, which node 0 makes, is an output of the graph"},
+        {"input a = f32:9x16\ninput w = f32:16x12\ninput r = f32:9x12\noutput y\n"
+         "gemm a=@a b=@w c=@t epilogue=residual residual=@r\n"
+         "pointwise expr=silu(x0)*x1 x0=f32:9x6:12x1@t x1=f32:9x6:12x1@t+6 y0=@y\n",
+         2, "gated: the product of node 0 has an activation or a residual"},
+        {AW "input z = f32:16x6\ngemm a=@a b=f32:16x6:12x1@w c=@u\ngemm a=@a b=@z c=@v\n"
+            "pointwise expr=silu(x0)*x1 x0=@u x1=@v y0=@y\n",
+         3, "gated: the products' b are two tensors, a gate has columns of one"},
+        {AW "input z = f32:9x16\ngemm a=@a b=f32:16x6:12x1@w c=@u\n"
+            "gemm a=@z b=f32:16x6:12x1@w+6 c=@v\npointwise expr=silu(x0)*x1 x0=@u x1=@v y0=@y\n",
+         3, "gated: the products have two a"},
+        {AW "gemm a=@a b=f32:16x6:12x1@w c=@u alpha=2\ngemm a=@a b=f32:16x6:12x1@w+6 c=@v\n"
+            "pointwise expr=silu(x0)*x1 x0=@u x1=@v y0=@y\n",
+         3, "gated: the products differ in alpha"},
+        {AW "gemm a=@a b=f32:16x6:12x1@w+6 c=@u\ngemm a=@a b=f32:16x6:12x1@w c=@v\n"
+            "pointwise expr=silu(x0)*x1 x0=@u x1=@v y0=@y\n",
+         3, "gated: the products' b are neither halves nor pairs of columns"},
+        {AW "input c = f32:6\ngemm a=@a b=f32:16x6:12x1@w c=@u epilogue=bias bias=@c\n"
+            "gemm a=@a b=f32:16x6:12x1@w+6 c=@v\npointwise expr=silu(x0)*x1 x0=@u x1=@v y0=@y\n",
+         3, "gated: the products have a bias or a scale, each its own"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        stays(refused[i].text, refused[i].steps, refused[i].words);
+}
+
 static void rewrites_are_left_out_by_name(void **state)
 {
     (void)state;
@@ -379,6 +439,7 @@ int main(void)
         cmocka_unit_test(attention_is_found),
         cmocka_unit_test(attention_looks_behind_its_softmax),
         cmocka_unit_test(softmax_is_found_in_parts),
+        cmocka_unit_test(gates_are_found),
         cmocka_unit_test(rewrites_are_left_out_by_name),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
