@@ -140,6 +140,14 @@ typedef struct mica_graph_options {
 MICA_API mica_status mica_graph_plan_create(mica_context *context, const mica_graph *graph,
                                             const mica_graph_options *options,
                                             mica_graph_plan **plan);
+/* The plan as text: what rewrites left of the graph, with constants, and the engine and config of
+ * each launch. Returns its length as snprintf does. */
+MICA_API int mica_graph_plan_text(const mica_graph_plan *plan, char *buffer, size_t size);
+/* A plan from that text, in this or another process: nothing is rewritten, measured or chosen.
+ * Errors: MICA_UNSUPPORTED with both values if version or device differ, or if an engine does not
+ * take its node; MICA_INVALID, with the line, if it is no such text. */
+MICA_API mica_status mica_graph_plan_from_text(mica_context *context, const char *text,
+                                               mica_graph_plan **plan);
 /* NULL is allowed; it must not be running. */
 MICA_API void mica_graph_plan_destroy(mica_graph_plan *plan);
 /* Bytes of workspace that a run needs, exactly; 256-byte alignment. */

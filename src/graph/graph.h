@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Graphs, as the files of this folder see them: tensors, nodes, names.
  *
- *   graph.c    building            text.c     statements, read and written
+ *   graph.c    building            text.c     statements, read;  write.c  written
  *   infer.c    order and tensors   rewrite.h  what is made of several nodes
  *   memory.c   who lies where      lower.c    plans and runs
+ *   saved.c    plans as text
  *
  * Nothing here names an operation but the files of rewrites/. */
 #ifndef MICA_GRAPH_GRAPH_H
@@ -103,6 +104,12 @@ void graph_truncate(mica_graph *g, int tensors, int nodes, int scalars);
 
 /* How a node uses a bound tensor: IN, OUT, or INOUT where old content enters. */
 mica_dir graph_access(const graph_node *node, const void *desc, int bind);
+
+/* ---- text (text.c, write.c) ---- */
+
+extern const char *const graph_words[]; /* by mica_graph_kind, then NULL */
+/* The text form of what rewrites left, nodes in the order of the run. */
+void graph_text_lowered(const mica_graph *g, mica_text *text);
 
 /* ---- inference (infer.c) ---- */
 

@@ -3,6 +3,7 @@
  * what they need themselves, and the run. */
 #include "graph/memory.h"
 #include "graph/rewrite.h"
+#include "graph/saved.h"
 #include "base/memory.h"
 #include "base/system/thread.h"
 #include "cpu/cpu.h"
@@ -52,6 +53,8 @@ struct mica_graph_plan {
     mica_graph_memory memory;
     graph_attempt *attempts;
     int attempt_count;
+    mica_graph_mode mode;
+    const graph_choice *choices; /* while it is made, of a saved plan; NULL: none */
     bool cuda;
     _Atomic uint64_t checked; /* a digest of pointers that were found not to overlap */
 };
@@ -274,18 +277,24 @@ static mica_status plan_node(mica_graph_plan *p, int node, const mica_options *o
     graph_unpack(n->resolved, desc, n->op->desc_size);
     s->node = node;
     s->empty = is_empty(n, desc);
+    const graph_choice *choice = p->choices ? &p->choices[node] : NULL;
+    const mica_options chosen = {.engine = choice ? choice->engine : NULL,
+                                 .config = choice && *choice->config ? choice->config : NULL,
+                                 .nondeterministic = true};
+    if (choice) options = &chosen;
     mica_status status =
         mica_plan_create(p->context, n->op->name, desc, n->op->desc_size, options, &s->plan);
     if (status != MICA_OK) {
         char text[3072];
         mica_text copy = {text, sizeof text, 0};
+        if (choice) mica_text_add(&copy, "saved with %s %s: ", choice->engine, choice->config);
         mica_text_add(&copy, "%s", mica_error());
         return graph_fail(p->graph, node, status, "%s", text);
     }
     p->step_count++;
     mica_text digits = {number, sizeof number, 0};
     mica_text_add(&digits, "%d", node);
-    s->nodes = mica_copy_text(n->parts ? n->parts : number);
+    s->nodes = mica_copy_text(choice ? choice->nodes : n->parts ? n->parts : number);
     if (!s->nodes) return mica_fail_memory(sizeof number);
     return step_scalars(n, s);
 }
@@ -345,7 +354,7 @@ static mica_status lower(mica_graph_plan *p, const mica_graph_options *o)
 static mica_status rewrite(mica_graph_plan *p, const mica_graph_options *o)
 {
     graph_rewriting r = {.g = p->graph, .device = p->context->device, .without = o->without};
-    if (o->mode != MICA_GRAPH_FUSED) return MICA_OK;
+    if (o->mode != MICA_GRAPH_FUSED || p->choices) return MICA_OK;
     mica_status status = graph_rewrite_all(&r);
     p->attempts = r.attempts;
     p->attempt_count = r.attempt_count;
@@ -384,6 +393,12 @@ static mica_status build_deep(void *user)
 mica_status mica_graph_plan_create(mica_context *c, const mica_graph *g,
                                    const mica_graph_options *options, mica_graph_plan **plan)
 {
+    return graph_plan_make(c, g, options, NULL, plan);
+}
+
+mica_status graph_plan_make(mica_context *c, const mica_graph *g, const mica_graph_options *options,
+                            const graph_choice *choices, mica_graph_plan **plan)
+{
     mica_graph_options o;
     mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(false);
     if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
@@ -394,16 +409,27 @@ mica_status mica_graph_plan_create(mica_context *c, const mica_graph *g,
     if (!p) return mica_fail_memory(sizeof *p);
     p->context = c;
     p->cuda = c->cuda != NULL;
+    p->mode = o.mode;
+    p->choices = choices;
     atomic_fetch_add(&c->references, 1);
     p->graph = graph_clone(g);
     making m = {p, &o};
     mica_status status = p->graph ? mica_deep_call(build_deep, &m) : MICA_OUT_OF_MEMORY;
+    p->choices = NULL;
     if (status == MICA_OK) {
         *plan = p;
         return MICA_OK;
     }
     mica_graph_plan_destroy(p);
     return status;
+}
+
+const mica_graph *graph_plan_lowered(const mica_graph_plan *p, mica_graph_mode *mode,
+                                     mica_device_info *device)
+{
+    *mode = p->mode;
+    *device = p->context->device;
+    return p->graph;
 }
 
 void mica_graph_plan_destroy(mica_graph_plan *p)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The text form of graphs: statements, one a line. */
+ * The text form of graphs, read: statements, one a line. */
 #include "graph/graph.h"
 #include "base/format.h"
 #include "base/memory.h"
@@ -11,15 +11,9 @@
 
 static const char *const space = " \t\r";
 
-static const struct {
-    const char *word;
-    mica_graph_kind kind;
-} declarations[] = {{"tensor", MICA_GRAPH_VIRTUAL},
-                    {"input", MICA_GRAPH_INPUT},
-                    {"output", MICA_GRAPH_OUTPUT},
-                    {"inout", MICA_GRAPH_INOUT},
-                    {"constant", MICA_GRAPH_CONSTANT}};
-enum { DECLARATIONS = sizeof declarations / sizeof *declarations };
+const char *const graph_words[] = {[MICA_GRAPH_VIRTUAL] = "tensor",    [MICA_GRAPH_INPUT] = "input",
+                                   [MICA_GRAPH_OUTPUT] = "output",     [MICA_GRAPH_INOUT] = "inout",
+                                   [MICA_GRAPH_CONSTANT] = "constant", NULL};
 
 /* A line that is being read. */
 typedef struct reading {
@@ -277,9 +271,8 @@ static mica_status read_line(mica_graph *g, reading *r)
 {
     char *word = next_word(r);
     if (!word) return MICA_OK;
-    for (int i = 0; i < DECLARATIONS; i++)
-        if (!strcmp(word, declarations[i].word))
-            return read_declaration(g, r, declarations[i].kind);
+    for (int i = 0; graph_words[i]; i++)
+        if (!strcmp(word, graph_words[i])) return read_declaration(g, r, (mica_graph_kind)i);
     if (!strcmp(word, "scalar")) return read_scalar(g, r);
     return read_node(g, r, word);
 }
@@ -344,88 +337,4 @@ mica_status mica_graph_from_text(const char *text, mica_graph **graph)
     mica_graph_destroy(*graph);
     *graph = NULL;
     return status;
-}
-
-/* ---- writing ---- */
-
-static void tensor_text(const mica_tensor *t, mica_text *text)
-{
-    char buffer[256];
-    mica_tensor_text(t, buffer, sizeof buffer);
-    mica_text_add(text, "%s", buffer);
-}
-
-static void values_text(const mica_graph *g, int tensor, mica_text *text)
-{
-    const mica_tensor *t = &g->tensors[tensor].given;
-    const mica_load_fn load = mica_dtype_load(t->dtype);
-    const void *data = mica_graph_data(g, tensor);
-    int64_t count = mica_tensor_count(t), same = 1;
-    if (!load || count == 0) return;
-    double first = load(data, 0);
-    while (same < count && load(data, mica_offset(t, same)) == first) same++;
-    for (int64_t i = 0; i < (same == count ? 1 : count); i++)
-        mica_text_add(text, " %.17g", load(data, mica_offset(t, i)));
-}
-
-static void declaration_text(const mica_graph *g, int tensor, mica_text *text)
-{
-    const graph_tensor *t = &g->tensors[tensor];
-    int row = 0;
-    while (declarations[row].kind != t->kind) row++;
-    mica_text_add(text, "%s %s", declarations[row].word, t->name);
-    if (mica_tensor_given(&t->given)) {
-        mica_text_add(text, " = ");
-        tensor_text(&t->given, text);
-    }
-    if (t->kind == MICA_GRAPH_CONSTANT) values_text(g, tensor, text);
-    mica_text_add(text, "\n");
-}
-
-static void bind_text(const mica_graph *g, const graph_node *n, const graph_bound *b,
-                      const void *desc, mica_text *text)
-{
-    const mica_tensor *t = mica_op_tensor(n->op, desc, b->arg);
-    const char *name = g->tensors[b->tensor].name;
-    if (*name == '.') return; /* nobody's */
-    mica_text_add(text, " %s=", n->op->args[b->arg].name);
-    if (mica_tensor_given(t)) tensor_text(t, text);
-    mica_text_add(text, "@%s", name);
-    if (b->at) mica_text_add(text, "+%lld", (long long)b->at);
-}
-
-static void node_text(const mica_graph *g, const graph_node *n, mica_text *text)
-{
-    _Alignas(16) char desc[MICA_MAX_DESC];
-    graph_unpack(n->given, desc, n->op->desc_size);
-    mica_text_add(text, "%s", n->op->name);
-    for (int i = 0; i < n->op->field_count; i++) {
-        const mica_field *f = &n->op->fields[i];
-        bool bound = false;
-        for (int k = 0; k < n->bind_count; k++)
-            bound |= n->op->args[n->binds[k].arg].tensor == f->offset;
-        if (!bound) mica_field_text(f, desc, text);
-    }
-    for (int i = 0; i < n->bind_count; i++) bind_text(g, n, &n->binds[i], desc, text);
-    for (int i = 0; i < n->op->scalar_count; i++) {
-        const mica_scalar *s = &n->op->scalars[i];
-        if (n->scalar_of[i] >= 0)
-            mica_text_add(text, " %s=@%s", s->name, g->scalars[n->scalar_of[i]].name);
-        else if (n->scalars[i] != s->def)
-            mica_text_add(text, " %s=%.17g", s->name, n->scalars[i]);
-    }
-    mica_text_add(text, "\n");
-}
-
-int mica_graph_text(const mica_graph *g, char *buffer, size_t size)
-{
-    mica_text text = {buffer, size, 0};
-    if (size) *buffer = 0;
-    if (!g) return 0;
-    for (int i = 0; i < g->tensor_count; i++)
-        if (g->tensors[i].declared) declaration_text(g, i, &text);
-    for (int i = 0; i < g->scalar_count; i++)
-        mica_text_add(&text, "scalar %s = %.17g\n", g->scalars[i].name, g->scalars[i].value);
-    for (int i = 0; i < g->node_count; i++) node_text(g, &g->nodes[i], &text);
-    return (int)text.length;
 }
