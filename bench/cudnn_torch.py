@@ -241,6 +241,7 @@ def graph_cases(torch):
 
 
 def networks(torch):
+    """Names, and what makes a network, its loss by the number of the batch and a learning rate at which curves are smooth."""
     import torchvision
 
     f = torch.nn.functional
@@ -260,7 +261,7 @@ def networks(torch):
                     labels = labels[:, None, None].expand(batch, size, size)
                 return f.cross_entropy(y.float(), labels)
 
-            return m, loss
+            return m, loss, 0.002
 
         return build
 
@@ -282,7 +283,7 @@ def networks(torch):
             t %= 1000
             return f.cross_entropy(m(t[:, :-1]).flatten(0, 1), t[:, 1:].flatten())
 
-        return m, loss
+        return m, loss, 1.0
 
     def of(name, **more):
         return lambda: getattr(torchvision.models, name)(num_classes=10, **more)
@@ -299,8 +300,8 @@ def networks(torch):
 
 def train(torch, build, steps, seed):
     torch.manual_seed(seed)
-    m, loss_of = build()
-    optimizer = torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9)
+    m, loss_of, rate = build()
+    optimizer = torch.optim.SGD(m.parameters(), lr=rate, momentum=0.9)
     losses, times = [], []
     for step in range(steps):
         torch.cuda.synchronize()
@@ -317,6 +318,13 @@ def train(torch, build, steps, seed):
 # ---- a process of one group ----
 
 
+def said(error):
+    """The exception, and what the library said last on this thread."""
+    last = ctypes.create_string_buffer(400)
+    ctypes.CDLL("libcudnn.so.9").cudnnGetLastErrorString(last, ctypes.c_size_t(len(last)))
+    return f"{type(error).__name__}: {error}"[:600] + f" ({last.value.decode()})"
+
+
 def child(group, path, steps, original):
     import torch
 
@@ -331,7 +339,7 @@ def child(group, path, steps, original):
                 if original:
                     row["other"] = train(torch, build, steps, 2)[0]
             except Exception as error:
-                row = {"error": f"{type(error).__name__}: {error}"[:600]}
+                row = {"error": said(error)}
             torch.cuda.empty_cache()
             print(f"  {name}: {time.perf_counter() - start:.1f} s {row.get('error', '')[:200]}", flush=True)
             results["cases"][name] = row
@@ -343,12 +351,11 @@ def child(group, path, steps, original):
                 torch.cuda.synchronize()
                 row = {"got": got, "repeats": all(torch.equal(a, b) for a, b in zip(got, again))}
             except Exception as error:
-                row = {"error": f"{type(error).__name__}: {error}"[:600]}
+                row = {"error": said(error)}
             results["cases"][name] = row
     if not original:
-        front = ctypes.CDLL(None)
         for name in "calls", "served":
-            counter = getattr(front, f"mica_cudnn_{name}")
+            counter = getattr(ctypes.CDLL(None), f"mica_cudnn_{name}")
             counter.argtypes, counter.restype = [ctypes.c_char_p], ctypes.c_int64
             results[name] = counter(None)
     torch.save(results, path)
