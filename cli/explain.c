@@ -17,7 +17,8 @@ enum {
     KEY_NO_WORKSPACE,
     KEY_WORKSPACE,
     KEY_NONDETERMINISTIC,
-    KEY_PACKED
+    KEY_PACKED,
+    KEY_PLOT
 };
 
 static const struct argp_option options[] = {
@@ -28,6 +29,7 @@ static const struct argp_option options[] = {
     {"nondeterministic", KEY_NONDETERMINISTIC, NULL, 0,
      "allow engines whose bits vary between runs; default: only with --engine", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
+    {"plot", KEY_PLOT, "FILE", 0, "draw the graph: a box for each launch, as SVG", 0},
     {"measure", KEY_MEASURE, NULL, 0, "time the engines too", 0},
     {"source", KEY_SOURCE, NULL, 0, "show what is put in front of each kernel's source", 0},
     {0}};
@@ -40,6 +42,7 @@ static const char doc[] =
     "\vA file that ends in .graph is a graph, and so is `graph file=PATH mode=unfused\n"
     "without=NAME,...': its launches, rewrites and memory are shown.\n\nExamples:\n"
     "  mica explain net.graph\n"
+    "  mica explain --plot net.svg net.graph\n"
     "  mica explain softmax x=f32:128x1000 axis=1\n"
     "  mica explain --device sm_90a --source gemm a=bf16:4096x4096 b=bf16:4096x4096\n"
     "  mica explain --json - model.txt | jq '.choice.engine'\n";
@@ -53,6 +56,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'e':
         e->engine = arg;
+        return 0;
+    case KEY_PLOT:
+        e->plot = arg;
         return 0;
     case KEY_CONFIG:
         e->config = arg;
@@ -301,7 +307,7 @@ static void explain_graphs(explain *e)
                                 .nondeterministic = e->nondeterministic || e->engine != NULL};
     cli_graphs_take(&graphs, &e->options);
     e->graphs = graphs.count + graphs.errors;
-    e->code = cli_worse(e->code, cli_graphs_explain(&graphs, e->context, &nodes, e->json));
+    e->code = cli_worse(e->code, cli_graphs_explain(&graphs, e->context, &nodes, e->json, e->plot));
     if (graphs.errors) e->code = cli_worse(e->code, CLI_USAGE);
     cli_graphs_free(&graphs);
 }

@@ -9,7 +9,7 @@
 
 typedef struct explain {
     cli_options options;
-    const char *engine, *config, *packed;
+    const char *engine, *config, *packed, *plot;
     mica_options plan; /* how the line at hand is planned */
     int64_t workspace; /* limit as in mica_options */
     bool measure, source, nondeterministic;

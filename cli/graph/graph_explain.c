@@ -149,9 +149,13 @@ static json_t *object(const cli_graph *g, const mica_graph_plan *plan)
 }
 
 int cli_graphs_explain(const cli_graphs *graphs, mica_context *context, const mica_options *nodes,
-                       FILE *json)
+                       FILE *json, const char *plot)
 {
     int code = CLI_OK;
+    if (plot && graphs->count != 1) {
+        cli_say("--plot %s: %d graphs are given, one is drawn", plot, graphs->count);
+        return CLI_USAGE;
+    }
     for (int i = 0; i < graphs->count && !cli_stopped(); i++) {
         const cli_graph *g = &graphs->items[i];
         const mica_graph_options o = cli_graph_options(g, g->mode, nodes);
@@ -167,6 +171,7 @@ int cli_graphs_explain(const cli_graphs *graphs, mica_context *context, const mi
             cli_json_line(json, object(g, plan));
         else
             show(g, plan);
+        if (plot) code = cli_worse(code, cli_graph_plot(plot, g->line, plan));
         mica_graph_plan_destroy(plan);
     }
     return code;

@@ -31,8 +31,11 @@ mica_graph_options cli_graph_options(const cli_graph *graph, mica_graph_mode mod
 
 /* ---- what the commands do with them: exit codes ---- */
 
-/* Nodes, launches, rewrites, memory; json NULL: as text. */
+/* Nodes, launches, rewrites, memory; json NULL: as text. plot: a file for a drawing of the one
+ * graph that is there, NULL: none. */
 int cli_graphs_explain(const cli_graphs *graphs, mica_context *context, const mica_options *nodes,
-                       FILE *json);
+                       FILE *json, const char *plot);
+/* Draws a plan as SVG. */
+int cli_graph_plot(const char *path, const char *title, const mica_graph_plan *plan);
 
 #endif

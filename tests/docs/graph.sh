@@ -58,6 +58,19 @@ says '^9 passed, 0 failed' check --device cpu "$block"
 says ' unfused +graph file=' bench --device cpu --seconds 0 --runs 3 "$block"
 ends 0 check -q --device cpu "$block" softmax x=f32:3x4 axis=1
 
+# A drawing has a box for each launch, as well-formed XML.
+"$mica" explain --device cpu --plot "$work/fused.svg" "$block" >/dev/null
+"$mica" explain --device cpu --plot "$work/nodes.svg" graph "file=$block" mode=unfused >/dev/null
+boxes() { grep -c '^<rect x=' "$1"; }
+launches() { "$mica" explain --device cpu --json - "$@" | grep -o '"nodes":' | wc -l; }
+[ "$(boxes "$work/fused.svg")" = "$(launches "$block")" ] || bad "a drawing of $(boxes "$work/fused.svg") boxes"
+[ "$(boxes "$work/nodes.svg")" = 4 ] || bad "a drawing of $(boxes "$work/nodes.svg") boxes, not 4 nodes"
+python3 -c 'import sys, xml.dom.minidom as m; [m.parse(f) for f in sys.argv[1:]]' "$work/fused.svg" "$work/nodes.svg" ||
+    bad "a drawing is no XML"
+says '.--plot .*: 0 graphs are given, one is drawn' explain --device cpu --plot "$work/x.svg" softmax x=f32:3x4 axis=1
+ends 2 explain --device cpu --plot "$work/x.svg" "$block" "$block"
+ends 2 explain --device cpu --plot "$work/absent/x.svg" "$block"
+
 # What is wrong has a place, and an exit code.
 printf 'input x = f32:3\nsoftmax axis=0 x=@x z=@y\n' >"$work/wrong.graph"
 says 'wrong.graph: line 2, column 21: softmax has no argument z' explain --device cpu "$work/wrong.graph"
