@@ -42,6 +42,7 @@
 /* The families: which header has which operation. mica_NAME_desc describes it, mica_NAME_plan plans
  * it. */
 #include "mica/conv.h"                 /* conv */
+#include "mica/deform_conv.h"          /* deform_conv */
 #include "mica/gemm.h"                 /* gemm */
 #include "mica/grouped_gemm.h"         /* grouped_gemm */
 #include "mica/moe_route.h"            /* moe_route */

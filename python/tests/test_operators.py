@@ -322,6 +322,17 @@ class Others(unittest.TestCase):
         dx = mica.roi_align(rois=rois, dy=np.ones((2, 3, 1, 1), np.float32), dx="f32:2x3x4x5", sampling=2, aligned=True, pass_="bwd")
         np.testing.assert_allclose(dx.sum((2, 3)), 1, rtol=1e-6)
 
+    def test_moved_taps(self):
+        """Whole offsets are a convolution of what they name; a mask is a factor."""
+        x, w = normal(2, 3, 6, 7), normal(4, 3, 3, 3)
+        offset = np.zeros((2, 18, 4, 5), np.float32)
+        plain = mica.conv(x, w)
+        np.testing.assert_allclose(mica.deform_conv(x, w, offset), plain, rtol=1e-5, atol=1e-5)
+        offset[:, 1::2] = 1
+        moved = mica.conv(np.pad(x, ((0, 0), (0, 0), (0, 0), (0, 1)))[..., 1:], w)
+        half = mica.deform_conv(x, w, offset, mask=np.full((2, 9, 4, 5), 0.5, np.float32))
+        np.testing.assert_allclose(half, moved / 2, rtol=1e-5, atol=1e-5)
+
     def test_suppressed_boxes(self):
         boxes = np.array([[0, 0, 2, 1], [0, 0, 1, 1], [5, 5, 6, 6], [0, 0, 2, 1]], np.float32)
         scores = np.array([0.5, 0.9, 0.1, 0.4], np.float32)

@@ -1212,7 +1212,6 @@ for reason, names in {
     "no linear attention yet": "LinearAttention",
     "no Fourier transforms yet": "DFT STFT",
     "no matrix decompositions yet": "Det",
-    "no taps at computed places yet": "DeformConv",
     "parts of each row by its length are reversed: no operation takes lengths so": "ReverseSequence",
     "trees": "TreeEnsemble",
 }.items():

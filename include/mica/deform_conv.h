@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Deformable convolution (v1, with a mask v2): each tap of each window reads beside its place, by
+ * an offset of its own, between elements (torchvision.ops.deform_conv2d, ONNX's DeformConv).
+ *
+ *     y[n, k, q] = bias[k] + sum over c, t of w[k, c, t] v[n, g C/G + c, t, q],   g = k / (K/G)
+ *     v[n, c, t, q] = mask[n, o T + t, q] x[n, c, q stride - pad + t dilation + (dh, dw)]
+ *     dh = offset[n, (o T + t) 2, q],   dw = offset[n, (o T + t) 2 + 1, q],   o = c / (C/O)
+ *
+ * of G groups, O offset groups and the filter's T = R S taps. x is read by bilinear interpolation
+ * of the four elements around a place; elements beside x are 0, and those whose weight is 0 are not
+ * read: whole offsets give the bits of a convolution's products. A place that is NaN or infinite
+ * reads nothing. Places and weights are formed in f64 for f64, else in f32; v is rounded to x's
+ * type, products are added as in gemm.
+ *
+ * Types: f64 f32 f16 bf16. Forward only. */
+#ifndef MICA_DEFORM_CONV_H
+#define MICA_DEFORM_CONV_H
+
+#include "mica/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MICA_DEFORM_CONV_X,
+    MICA_DEFORM_CONV_W,
+    MICA_DEFORM_CONV_OFFSET,
+    MICA_DEFORM_CONV_MASK,
+    MICA_DEFORM_CONV_BIAS,
+    MICA_DEFORM_CONV_Y
+};
+
+typedef struct mica_deform_conv_desc {
+    mica_tensor x;      /* N x C x H x W; needed */
+    mica_tensor w;      /* K x C/G x R x S, of x's type; needed */
+    mica_tensor offset; /* N x 2 O R S x spatial of y, of x's type; 0 means inferred */
+    mica_tensor mask;   /* N x O R S x spatial of y, of x's type; 0 means none, as if all were 1 */
+    mica_tensor bias;   /* K, of x's type; 0 means none */
+    mica_tensor y;      /* N x K x spatial, of x's type; 0 means inferred, order in memory as x */
+    int64_t pad[2];     /* before and after each axis; 0 means none */
+    int64_t pad_extra[2];  /* added to pad at the end of an axis; 0 means none */
+    int64_t stride[2];     /* 0 means 1 */
+    int64_t dilation[2];   /* 0 means 1 */
+    int64_t groups;        /* 0 means 1 */
+    int64_t offset_groups; /* 0 means 1 */
+} mica_deform_conv_desc;
+
+/* Makes a plan; see mica_plan_create. */
+static inline mica_status mica_deform_conv_plan(mica_context *context,
+                                                const mica_deform_conv_desc *desc,
+                                                const mica_options *options, mica_plan **plan)
+{
+    return mica_plan_create(context, "deform_conv", desc, sizeof *desc, options, plan);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
