@@ -82,6 +82,7 @@
 #include "mica/nms.h"                  /* nms */
 #include "mica/quantize.h"             /* quantize, dequantize */
 #include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
+#include "mica/packed_weights.h"       /* dequantize_weights, repack_weights */
 #include "mica/quantized_gemm.h"       /* quantized_gemm */
 #include "mica/random.h"               /* random, dropout */
 #include "mica/sample.h"               /* sample */

@@ -14,6 +14,8 @@
  *   blocks   w is N x bytes of u8, rows of whole blocks as quantize_blocks.h describes them: of
  *            GGUF, or nf4 and fp4, whose scales are N x K/group.
  *
+ * Weights in the layouts of GPTQ, AWQ and Marlin become such codes by repack_weights.
+ *
  * The numbers W are those of dequantize and dequantize_blocks in f32; they are multiplied as such
  * and summed in f32. x is not quantised. An engine may sum the codes of a group first and multiply
  * the sum by its scale, which is no less exact.

@@ -195,6 +195,25 @@ class Views(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "K is 31, a block of q8_0 is 32 elements"):
             mica.quantized_gemm(np.ones((1, 31), np.float32), blocks, format="q8_0")
 
+    def test_weights_of_checkpoints(self):
+        k, n, groups = 64, 16, 2
+        at = np.arange(k * n, dtype=np.uint32).reshape(k, n)
+        codes, zeros = at * 7 % 16, at[:groups] * 5 % 16
+        scales = (at[:groups] % 11 / 8 + 0.5).astype(np.float16)
+
+        def packed(v):  # along the last dimension, the first in the lowest bits
+            return sum(v[:, i::8] << np.uint32(4 * i) for i in range(8)).astype(np.uint32).view(np.int32)
+
+        words = dict(qweight=np.ascontiguousarray(packed(codes.T).T), scales=scales, qzeros=packed((zeros - 1) % 16))
+        expected = (codes.astype(int) - np.repeat(zeros, 32, 0).astype(int)).astype(np.float16) * np.repeat(scales, 32, 0)
+        np.testing.assert_array_equal(mica.dequantize_weights(**words), expected)
+        w, w_scales, w_zeros = mica.repack_weights(**words)
+        y = mica.quantized_gemm(np.eye(k, dtype=np.float32), mica.view(w, "u4"), scales=w_scales,
+                                zeros=mica.view(w_zeros, "u4"), group=32)
+        np.testing.assert_array_equal(y, expected)
+        with self.assertRaisesRegex(mica.Invalid, "bits is 8, of awq it must be 4"):
+            mica.repack_weights(words["qweight"], format="awq", bits=8)
+
     def test_tokens_of_logits(self):
         x = np.array([[1, 3, 2, 3], [0, 9, -9, 0]], np.float32)
         self.assertEqual(mica.sample(x, temperature=0).tolist(), [1, 1])
