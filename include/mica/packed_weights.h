@@ -19,9 +19,14 @@
  * in the order in which threads of a tensor-core kernel read them, K of whole 16 and N of whole 64;
  * scales are permuted within 64 columns, those of a single group within 32.
  *
+ * compressed-tensors' pack-quantized (weight_packed N x K*bits/32, weight_scale N x G,
+ * weight_zero_point N*bits/32 x G) of 2, 4 and 8 bits is gptq_v2 with each tensor transposed, which
+ * strides say.
+ *
  * Without qzeros the zero point is 2^(bits-1). Products are rounded to f32, then to y's type: bit
  * for bit what the packages' own functions give in the scales' type (auto-gptq 0.7.1, gptqmodel
- * 7.7.0, autoawq 0.2.9; Marlin's permutations are those of auto-gptq and vLLM).
+ * 7.7.0, autoawq 0.2.9, compressed-tensors 0.12.2; Marlin's permutations are those of auto-gptq and
+ * vLLM).
  *
  * Of a zero point stored as 2^bits - 1 libraries differ: 0, as here, is what auto-gptq's kernels
  * for groups and exllama's read, 2^bits what others do. No code is 2^bits, so that quantisers make

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Written by tests/judges/packed_weights.py: auto-gptq 0.7.1, gptqmodel 7.7.0, autoawq 0.2.9,
- * sglang 0.5.6, numpy 2.4.6, torch 2.15.0. */
+ * sglang 0.5.6, compressed-tensors 0.12.2, numpy 2.4.6, torch 2.15.0. */
 /* clang-format off */
     {"format=gptq bits=2 group=32 qweight=s32:8x64 scales=f16:4x64 qzeros=s32:4x4",
      {0xa6177fd8aa58d884, 0x4a6a9ff50cf297ba, 0x2f0ac8c01b4a5748}, {0xb5f2, 0x2189, 0x0000, 0x0000}},
@@ -46,3 +46,15 @@
      {0xcbbcf2a9b9c98286, 0x2b22a20e6302eb94, 0x557c7911ce37b184}, {0x3eef, 0xc067, 0xb958, 0xc2b1}},
     {"format=marlin bits=8 group=64 qweight=s32:4x512 scales=f16:1x128 qzeros=s32:1x32",
      {0x3ea5ad5e21e2008b, 0x9ff4deea9e952663, 0xe54965171f475fac}, {0x3eef, 0xbb86, 0xb9df, 0xbe93}},
+    {"format=gptq_v2 bits=2 group=32 qweight=s32:8x64:t scales=f16:4x64:t qzeros=s32:4x4:t",
+     {0xc617f3171727ac03, 0x7675e14ce5224364, 0x3f3046a798f85d1a}, {0xb3ed, 0x2fed, 0x0000, 0x2fed}},
+    {"format=gptq_v2 bits=2 group=128 qweight=s32:8x64:t scales=f16:1x64:t",
+     {0x3f86fec9c32fed54, 0x4f5f805e81faa77c, 0x0a09cc10ca28bd80}, {0xb3ed, 0x2fed, 0x0000, 0x2fed}},
+    {"format=gptq_v2 bits=4 group=32 qweight=s32:16x64:t scales=f16:4x64:t qzeros=s32:4x8:t",
+     {0xb57f41e4030e8474, 0x755e007ba009925c, 0x834e278f36fc5102}, {0xb3ed, 0x0000, 0xafed, 0xbdf2}},
+    {"format=gptq_v2 bits=4 group=128 qweight=s32:16x64:t scales=f16:1x64:t",
+     {0xdd495d5427718d42, 0xfef9e4a1d29155ee, 0xe51c8a2261093685}, {0x37ed, 0x39f2, 0x38f4, 0xb9f2}},
+    {"format=gptq_v2 bits=8 group=32 qweight=s32:32x64:t scales=f16:4x64:t qzeros=s32:4x16:t",
+     {0xc0ea0b95ff9cff55, 0x6f9be124b63b298c, 0x638df3ede381a62e}, {0x3eef, 0xcd7b, 0xce90, 0xc8c5}},
+    {"format=gptq_v2 bits=8 group=128 qweight=s32:32x64:t scales=f16:1x64:t",
+     {0x5adc440fb77280b0, 0x37b575672e2cc003, 0x927b43bb81edaef0}, {0x4ab0, 0xc924, 0xcb4e, 0x4036}},

@@ -4,13 +4,15 @@
 tests/unit/test_packed_weights.c, as tests/judges/packed_weights.h: a row is a problem line, digests of the f16
 results of three sets, and the first results of the first.
 
-    pip download --no-deps auto-gptq==0.7.1 gptqmodel==7.7.0 autoawq==0.2.9 sglang==0.5.6, each unpacked in a folder of FOLDER
+    pip download --no-deps auto-gptq==0.7.1 gptqmodel==7.7.0 autoawq==0.2.9 sglang==0.5.6 compressed-tensors==0.12.2
+    (each unpacked in a folder of FOLDER)
     pip install numpy==2.4.6 torch==2.15.0
     tests/judges/packed_weights.py FOLDER > tests/judges/packed_weights.h
 
 Importing the packages needs CUDA, so functions are taken from their files one by one, and run as they stand, on
 the CPU. Numbers come from auto-gptq's module on unit vectors (zero points stored minus one), gptqmodel's
-dequantize_weight (as they are, with g_idx) and autoawq's dequantize_gemm. Of Marlin the packages only pack:
+dequantize_weight (as they are, with g_idx), autoawq's dequantize_gemm, and for transposed tensors compressed-tensors'
+unpack_from_int32 and _dequantize. Of Marlin the packages only pack:
 words are unpacked by the permutation that the packing functions make, and must be the same again when packed, by
 vLLM's functions as sglang has them and, of 4 bits without zero points, by auto-gptq's layer.
 
@@ -58,6 +60,9 @@ weights_of_vllm = extract("sglang/test/test_marlin_utils.py", ["marlin_permute_w
 LAYER = "auto_gptq/nn_modules/qlinear/qlinear_marlin.py"
 perms = zip(("_perm", "_scale_perm", "_scale_perm_single"), extract(LAYER, ["_get_perms"])._get_perms())
 marlin = extract(LAYER, ["pack"], **dict(perms))
+
+compressed = extract("compressed_tensors/compressors/quantized_compressors/pack_quantized.py", ["unpack_from_int32"])
+_dequantize = extract("compressed_tensors/quantization/lifecycle/forward.py", ["_dequantize"])._dequantize
 
 
 # ---- the data of the test ----
@@ -176,7 +181,33 @@ def by_marlin(bits, group, qweight, scales, qzeros, g_idx):
     return w
 
 
+def by_compressed_tensors(bits, group, weight_packed, weight_scale, weight_zero_point, g_idx):
+    n, groups = weight_scale.shape
+    k = groups * group
+    w = compressed.unpack_from_int32(weight_packed, bits, torch.Size([n, k]))
+    scale, zero = weight_scale.repeat_interleave(group, 1), None
+    if weight_zero_point is not None:
+        zero = compressed.unpack_from_int32(weight_zero_point, bits, torch.Size([n, groups]), packed_dim=0).repeat_interleave(group, 1)
+    return _dequantize(w, scale, zero)
+
+
 PACKAGES = dict(gptq=by_gptq, gptq_v2=by_gptq_v2, awq=by_awq, marlin=by_marlin)
+
+
+def digest_row(line, sets):
+    """sets: f16 results as they lie in memory."""
+    data = [y.contiguous().numpy().view("<u2") for y in sets]
+    digests = ", ".join("0x%016x" % fnv(d.tobytes()) for d in data)
+    print('    {"%s",\n     {%s}, {%s}},' % (line, digests, ", ".join("0x%04x" % v for v in data[0].reshape(-1)[:4])))
+
+
+def row_transposed(bits, k, n, group, zeros=True):
+    groups, per = k // group, 32 // bits
+    line = "format=gptq_v2 bits=%d group=%d qweight=s32:%dx%d:t scales=f16:%dx%d:t" % (bits, group, k // per, n, groups, n)
+    line += " qzeros=s32:%dx%d:t" % (groups, n // per) if zeros else ""
+    digest_row(line, [by_compressed_tensors(bits, group, words(seed + QWEIGHT, n, k // per), scales_of(seed + SCALES, n, groups),
+                                            words(seed + QZEROS, n // per, groups) if zeros else None, None)
+                      for seed in range(0, SETS * 10, 10)])
 
 
 def row(name, bits, k, n, group, zeros=True, ordered=False):
@@ -187,7 +218,7 @@ def row(name, bits, k, n, group, zeros=True, ordered=False):
         line = line.replace("group=%d " % group, "")
     line += " qzeros=s32:%dx%d" % (groups, n * bits // 32) if zeros else ""
     line += " g_idx=s32:%d" % k if ordered else ""
-    digests = []
+    sets = []
     for seed in range(0, SETS * 10, 10):
         qzeros = words(seed + QZEROS, groups, n * bits // 32) if zeros else None
         if name == "gptq" and bits == 3:
@@ -195,15 +226,12 @@ def row(name, bits, k, n, group, zeros=True, ordered=False):
         y = PACKAGES[name](bits, group, words(seed + QWEIGHT, *shape), scales_of(seed + SCALES, groups, n), qzeros,
                            g_idx_of(seed + G_IDX, k, groups) if ordered else None)
         assert y.shape == (k, n) and y.dtype == torch.float16
-        data = y.contiguous().numpy().view("<u2")
-        digests.append(fnv(data.tobytes()))
-        if seed == 0:
-            first = data[0, :4]
-    print('    {"%s",\n     {%s}, {%s}},' % (line, ", ".join("0x%016x" % v for v in digests), ", ".join("0x%04x" % v for v in first)))
+        sets.append(y)
+    digest_row(line, sets)
 
 
 print("/* SPDX-License-Identifier: Apache-2.0\n * Written by tests/judges/packed_weights.py: auto-gptq 0.7.1, gptqmodel 7.7.0, autoawq 0.2.9,\n"
-      " * sglang 0.5.6, numpy %s, torch %s. */\n/* clang-format off */" % (np.__version__, torch.__version__.split("+")[0]))
+      " * sglang 0.5.6, compressed-tensors 0.12.2, numpy %s, torch %s. */\n/* clang-format off */" % (np.__version__, torch.__version__.split("+")[0]))
 for bits in (2, 3, 4, 8):
     row("gptq", bits, 128, 64, 32)
 for bits in (2, 3, 4, 8):
@@ -216,3 +244,6 @@ for bits in (4, 8):
     row("marlin", bits, 128, 192, 128, zeros=False)
     row("marlin", bits, 128, 192, 32)
     row("marlin", bits, 64, 128, 64)
+for bits in (2, 4, 8):
+    row_transposed(bits, 128, 64, 32)
+    row_transposed(bits, 128, 64, 128, zeros=False)
