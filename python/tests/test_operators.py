@@ -344,6 +344,24 @@ class Others(unittest.TestCase):
         selected, count = mica.nms(boxes[None], np.stack([scores, -scores])[None], limit=1, iou_threshold=0.4)
         np.testing.assert_array_equal(selected, [[0, 0, 1], [0, 1, 2]])
 
+    def test_suppression_by_numpy(self):
+        """torchvision's rule: boxes by falling score, each drops those behind whose IoU with it is greater."""
+        for threshold in (0.3, 0.5, 0.7):
+            ends = np.abs(normal(700, 2)) * 10
+            boxes = np.concatenate([ends, ends + np.abs(normal(700, 2, seed=1)) * 8 + np.float32(0.1)], 1)
+            scores = np.round(normal(700, seed=2) * 20) / np.float32(20)
+            x1, y1, x2, y2 = boxes.T
+            areas, gone, kept = (x2 - x1) * (y2 - y1), np.zeros(700, bool), []
+            for i in np.argsort(-scores, kind="stable"):
+                if gone[i]:
+                    continue
+                kept.append(i)
+                wide = np.maximum(np.minimum(x2[i], x2) - np.maximum(x1[i], x1), 0)
+                common = wide * np.maximum(np.minimum(y2[i], y2) - np.maximum(y1[i], y1), 0)
+                gone |= (common / (areas[i] + areas - common)).astype(np.float64) > threshold
+            selected, count = mica.nms(boxes, scores, iou_threshold=threshold)
+            np.testing.assert_array_equal(selected[: int(count[0])], kept)
+
     def test_recurrent_nets(self):
         """A gated unit by NumPy, and an LSTM whose second sequence ends earlier, backward too."""
         def sigmoid(v):

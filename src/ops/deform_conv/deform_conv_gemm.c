@@ -114,6 +114,15 @@ static mica_status add_kernel(mica_plan *plan, state *s)
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
 
+/* A part of all images, the same each time: whose matrices fit, or one. */
+static int64_t images_at_a_time(int64_t images, double bytes)
+{
+    const double most = bytes > 0 ? MOST_BYTES / bytes : (double)images;
+    int64_t n = most < (double)images ? (int64_t)most : images;
+    while (n > 1 && images % n) n--;
+    return n > 1 ? n : 1;
+}
+
 static mica_status build(mica_plan *plan)
 {
     const mica_deform_conv_desc *d = plan->desc;
@@ -125,8 +134,7 @@ static mica_status build(mica_plan *plan)
     const int64_t element = mica_dtype_bits(d->x.dtype) / 8;
     const double image =
         (double)a->channels * (double)a->taps * (double)a->pixels * (double)element;
-    for (s->images = a->images; s->images > 1; s->images--)
-        if (a->images % s->images == 0 && image * (double)s->images <= MOST_BYTES) break;
+    s->images = images_at_a_time(a->images, image);
     a->images = s->images;
     s->bytes = 4 * image * (double)s->images;
     MICA_TRY(mica_book(plan, "columns", (size_t)(image * (double)s->images), &s->columns));
