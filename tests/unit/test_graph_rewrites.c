@@ -409,6 +409,60 @@ static void gates_are_found(void **state)
         stays(refused[i].text, refused[i].steps, refused[i].words);
 }
 
+#define R  "input x = f32:2x3x5x8\ninput c = f32:5x4\ninput s = f32:5x4\noutput y\n"
+#define R1 "f32:2x3x5x4:120x40x8x1@x"
+#define R2 "f32:2x3x5x4:120x40x8x1@x+4"
+#define RA "pointwise expr=x0*x1-x2*x3 x0=" R1 " x1=@c x2=" R2 " x3=@s y0=@a\n"
+#define RB "pointwise expr=x0*x1+x2*x3 x0=" R2 " x1=@c x2=" R1 " x3=@s y0=@b\n"
+#define RY "concat x0=@a x1=@b axis=-1 y=@y\n"
+#define RN "pointwise expr=-x0 x0=" R2 " y0=@n\nconcat x0=@n x1=" R1 " axis=-1 y=@r\n"
+#define RC "concat x0=@c x1=@c axis=-1 y=@cc\nconcat x0=@s x1=@s axis=-1 y=@ss\n"
+#define RS "pointwise expr=x0*x1+x2*x3 x0=@x x1=@cc x2=@r x3=@ss y0=@y\n"
+
+static void rotations_are_found(void **state)
+{
+    (void)state;
+    fuses_to(R RA RB RY, 1, 1);
+    fuses_to(R RC RN RS, 1, 1);
+    /* tables that others read as well stay */
+    fuses_to(R RC RN RS "output z\nreduce x=@cc y=@z\n", 3, 1);
+    static const struct {
+        const char *text, *words;
+    } refused[] = {
+        {R "output a\n" RA RB RY, "rope: a, which node 0 makes, is an output of the graph"},
+        {R "output r\n" RC RN RS, "rope: r, which node 3 makes, is an output of the graph"},
+        {R "input cc = f32:5x8\ninput ss = f32:5x8\n" RN RS,
+         "rope: cc has all columns, whose halves may differ: rope reads one half"},
+        {"input x = f32:2x3x5x8\ninput c = f32:3x5x4\ninput s = f32:3x5x4\noutput y\n" RA RB RY,
+         "rope: a table has rows of dimensions 1 and 2, rope of one"},
+        {"input x = f32:3x5x8\ninput c = f32:5x4\ninput s = f32:5x4\noutput y\n"
+         "pointwise expr=x0*x1-x2*x3 x0=f32:3x5x4:40x8x1@x x1=@c x2=f32:3x5x4:40x8x1@x+4 x3=@s "
+         "y0=@a\npointwise expr=x0*x1+x2*x3 x0=f32:3x5x4:40x8x1@x+4 x1=@c x2=f32:3x5x4:40x8x1@x "
+         "x3=@s y0=@b\n" RY,
+         "rope: x has rank 3, rope's has 4"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        graph_run r = agrees_whole(refused[i].text, GRAPH_NEAR, false);
+        if (!strstr(r.reasons, refused[i].words))
+            fail_msg("no \"%s\":\n%s%s", refused[i].words, refused[i].text, r.reasons);
+        forget_run(&r);
+    }
+    /* a sign, a half, a table in the wrong place: not this pattern */
+    static const char *const others[] = {
+        R "pointwise expr=x0*x1+x2*x3 x0=" R1 " x1=@c x2=" R2 " x3=@s y0=@a\n" RB RY,
+        R "pointwise expr=x0*x1-x2*x3 x0=" R2 " x1=@c x2=" R1 " x3=@s y0=@a\n" RB RY,
+        R "pointwise expr=x0*x1-x2*x3 x0=" R1 " x1=@s x2=" R2 " x3=@c y0=@a\n" RB RY,
+        R RA RB "concat x0=@b x1=@a axis=-1 y=@y\n",
+        R RA RB "concat x0=@a x1=@b axis=2 y=@y\n",
+        R RC "pointwise expr=-x0 x0=" R1 " y0=@n\nconcat x0=@n x1=" R2 " axis=-1 y=@r\n" RS,
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        graph_run r = agrees_whole(others[i], GRAPH_NEAR, false);
+        if (r.taken || strstr(r.reasons, "rope")) fail_msg("taken: %s%s", others[i], r.reasons);
+        forget_run(&r);
+    }
+}
+
 static void rewrites_are_left_out_by_name(void **state)
 {
     (void)state;
@@ -440,6 +494,7 @@ int main(void)
         cmocka_unit_test(attention_looks_behind_its_softmax),
         cmocka_unit_test(softmax_is_found_in_parts),
         cmocka_unit_test(gates_are_found),
+        cmocka_unit_test(rotations_are_found),
         cmocka_unit_test(rewrites_are_left_out_by_name),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
