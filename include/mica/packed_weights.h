@@ -95,7 +95,8 @@ typedef struct mica_repack_weights_desc {
     mica_tensor order;         /* s32, s64, K; 0 means none */
     mica_tensor w;             /* 0 means inferred: packed */
     mica_tensor w_scales;      /* of scales' type; 0 means inferred if scales are given */
-    mica_tensor w_zeros;       /* of w's type; 0 means inferred if qzeros are given */
+    mica_tensor w_zeros;       /* of w's type, f32, f16, bf16; 0 means inferred if qzeros are given;
+                                  a type alone is kept */
 } mica_repack_weights_desc;
 
 /* Make plans; see mica_plan_create. */

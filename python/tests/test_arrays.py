@@ -211,6 +211,10 @@ class Views(unittest.TestCase):
         y = mica.quantized_gemm(np.eye(k, dtype=np.float32), mica.view(w, "u4"), scales=w_scales,
                                 zeros=mica.view(w_zeros, "u4"), group=32)
         np.testing.assert_array_equal(y, expected)
+        one = dict(qweight=words["qweight"], scales=scales[:1], qzeros=words["qzeros"][:1], format="gptq_v2")
+        w, w_scales, w_zeros = mica.repack_weights(**one, w_zeros="f16")
+        y = mica.quantized_gemm(np.eye(k, dtype=np.float32), mica.view(w, "u4"), scales=w_scales, zeros=w_zeros, y="f16")
+        np.testing.assert_array_equal(y, mica.dequantize_weights(**one))
         with self.assertRaisesRegex(mica.Invalid, "bits is 8, of awq it must be 4"):
             mica.repack_weights(words["qweight"], format="awq", bits=8)
 

@@ -304,6 +304,12 @@ static void by_hand(void **state)
         run_ok(engines[e], "repack_weights format=gptq qweight=s32:1x1 qzeros=s32:1x1 order=s32:8",
                (double *[]){words, NULL, zeros, order, w, NULL, z});
         for (int j = 0; j < 8; j++) assert_true(w[j] == (j < 6 ? 7 - j : 0));
+        run_ok(engines[e],
+               "repack_weights format=gptq_v2 qweight=s32:1x1 qzeros=s32:1x1 w_zeros=bf16",
+               (double *[]){words, NULL, zeros, NULL, w, NULL, z});
+        assert_true(z[0] == 15 && w[7] == 7);
+        run_ok(engines[e], "repack_weights format=gptq qweight=s32:1x1 qzeros=s32:1x1 order=s32:8",
+               (double *[]){words, NULL, zeros, order, w, NULL, z});
         assert_true(z[0] == 0);
         run_ok(engines[e], "repack_weights format=gptq qweight=s32:1x1 scales=f32:1x1",
                (double *[]){words, scales, NULL, NULL, w, s, NULL});
@@ -376,7 +382,8 @@ static void refusals(void **state)
     refuses("repack_weights qweight=s32:4x8 w_zeros=u4:8x1", "w_zeros without qzeros");
     refuses("repack_weights qweight=s32:4x8 qzeros=s32:2x1 scales=f16:3x8", "scales");
     refuses("repack_weights qweight=s32:4x8 scales=f16:3x8 w_scales=f32", "w_scales");
-    refuses("repack_weights qweight=s32:4x8 qzeros=s32:2x1 w_zeros=u8", "w_zeros");
+    refuses("repack_weights qweight=s32:4x8 qzeros=s32:2x1 w_zeros=u8",
+            "w_zeros is u8, it must be of w's type, u4, or f32, f16 or bf16");
     refuses("repack_weights qweight=s32:4x8 order=s32:8", "order");
 }
 

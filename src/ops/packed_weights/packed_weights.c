@@ -167,11 +167,10 @@ static const mica_arg repack_args[] = {
     [MICA_REPACK_WEIGHTS_W_ZEROS] = {"w_zeros",
                                      offsetof(mica_repack_weights_desc, w_zeros),
                                      {MICA_OUT},
-                                     .types = CODES,
+                                     .types = CODES | COMMON,
                                      .need = {MICA_INFERRED},
                                      .like = "w",
                                      .dims = "NxG",
-                                     .same = "w",
                                      .with = "qzeros"},
 };
 
@@ -251,6 +250,10 @@ static mica_status repack_check(const void *desc, mica_why *why)
                             mica_dtype_name(d->w.dtype), (long long)d->bits,
                             mica_tensor_given(&d->qzeros) ? "with" : "without",
                             mica_dtype_name(type));
+    const mica_dtype zeros = d->w_zeros.dtype;
+    if (mica_tensor_given(&d->w_zeros) && mica_dtype_is_integer(zeros) && zeros != type)
+        return mica_invalid(why, "w_zeros is %s, it must be of w's type, %s, or f32, f16 or bf16",
+                            mica_dtype_name(zeros), mica_dtype_name(type));
     return MICA_OK;
 }
 
@@ -294,6 +297,7 @@ static void make_repack(const mica_op *op, const void *desc, const mica_view *vi
     a->to_n = w.strides[0], a->to_k = w.strides[1];
     a->w_scales_n = s.strides[0], a->w_scales_g = s.strides[1];
     a->w_zeros_n = z.strides[0], a->w_zeros_g = z.strides[1];
+    p->zeros = z.dtype;
 }
 
 static void make_dequantize(const mica_op *op, const void *desc, const mica_view *views,

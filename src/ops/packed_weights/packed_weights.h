@@ -13,7 +13,7 @@ typedef struct mica_packed {
     int format, bits;
     bool single; /* scales are of one group */
     bool has_scales, has_zeros, has_index;
-    mica_dtype scales, to, index;
+    mica_dtype scales, to, index, zeros; /* zeros: of w_zeros */
     /* of the run */
     int arg_scales, arg_zeros, arg_index, arg_to;
 } mica_packed;

@@ -45,6 +45,9 @@ static mica_status build(mica_plan *plan)
         s->groups_grid = grid_of(a->n * a->groups);
         prologue(p, &of_groups);
         mica_prologue_int(&of_groups, "HAS_SCALES", p->has_scales);
+        mica_prologue_int(&of_groups, "ZERO_IS_CODE", p->zeros == p->to);
+        mica_prologue_type(&of_groups, "zero_t",
+                           p->has_zeros && p->zeros != p->to ? p->zeros : MICA_F32);
         mica_kernel_spec spec = {"ops/packed_weights/repack_groups.cu", "repack_groups", groups, 0};
         MICA_TRY(mica_plan_add_kernel(plan, &spec, &s->groups));
     }

@@ -176,9 +176,14 @@ static void repack_groups(const work *w, int64_t n, int64_t count)
                       1, bytes, 1);
         if (!p->has_zeros) continue;
         zeros_of(w, g, n, count, zeros);
-        for (int64_t i = 0; i < count; i++)
-            put_code(a->w_zeros, mica_dtype_bits(p->to), (n + i) * a->w_zeros_n + g * a->w_zeros_g,
-                     zeros[i]);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t at = (n + i) * a->w_zeros_n + g * a->w_zeros_g;
+            const float v = zeros[i];
+            if (p->zeros == p->to)
+                put_code(a->w_zeros, mica_dtype_bits(p->to), at, zeros[i]);
+            else
+                mica_from_f32(p->zeros, a->w_zeros, at, 1, &v, 1);
+        }
     }
 }
 
