@@ -2,7 +2,8 @@
  * Norms over windows on the CPU, in f64. Work is cut into runs: results side by side, channels
  * where those are adjacent in memory, else columns. A run takes tap after tap of all its windows.
  * Powers of what is not f64 fit a double; where a sum leaves the range in which all of its digits
- * are sure, the window is formed again from multiples of the power of two below its largest element. */
+ * are sure, the window is formed again from multiples of the power of two below its largest
+ * element. */
 #include "ops/pool/cpu/pool_cpu.h"
 #include "cpu/scratch.h"
 #include "ops/convert/cpu/convert.h"
