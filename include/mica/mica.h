@@ -80,7 +80,6 @@
 #include "mica/quantize.h"             /* quantize, dequantize, fake_quantize */
 #include "mica/roi_align.h"            /* roi_align */
 #include "mica/nms.h"                  /* nms */
-#include "mica/quantize.h"             /* quantize, dequantize */
 #include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
 #include "mica/packed_weights.h"       /* dequantize_weights, repack_weights */
 #include "mica/quantized_gemm.h"       /* quantized_gemm */

@@ -62,12 +62,12 @@ static mica_status infer(void *desc, mica_why *why)
         return mica_invalid(why, "x has rank %d and w %d, both must be 4", d->x.rank, d->w.rank);
     if (d->groups < 1 || d->w.dims[1] != d->x.dims[1] / d->groups || d->x.dims[1] % d->groups ||
         d->w.dims[0] % d->groups)
-        return mica_invalid(why, "%lld groups of %lld channels, w is %lld x %lld",
+        return mica_invalid(why, "groups is %lld, of %lld channels, w is %lld x %lld",
                             (long long)d->groups, (long long)d->x.dims[1], (long long)d->w.dims[0],
                             (long long)d->w.dims[1]);
     if (d->offset_groups < 1 || d->x.dims[1] % d->offset_groups)
-        return mica_invalid(why, "%lld offset groups of %lld channels", (long long)d->offset_groups,
-                            (long long)d->x.dims[1]);
+        return mica_invalid(why, "offset_groups is %lld: it must divide x's %lld channels",
+                            (long long)d->offset_groups, (long long)d->x.dims[1]);
     for (int i = 0; i < 2; i++) {
         const int64_t numbers[] = {d->stride[i], d->dilation[i], d->pad[i], d->pad_extra[i]};
         static const char *const names[] = {"stride", "dilation", "pad", "pad_extra"};
