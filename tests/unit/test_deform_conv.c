@@ -150,7 +150,7 @@ static void refusals(void **state)
     refuses("deform_conv x=f32:2x4x6 w=f32:6x4x3x3", "x has rank 3");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x3x3x3", "groups is 1, of 4 channels, w is 6 x 3");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:5x2x3x3 groups=2", "w is 5 x 2");
-    refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 offset_groups=3", "3 offset groups");
+    refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 offset_groups=3", "offset_groups is 3");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x9x3", "a window spans 9");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 stride=-1", "stride of axis 0 is -1");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 pad=-1", "pad of axis 0 is -1");
