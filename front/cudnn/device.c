@@ -88,19 +88,20 @@ struct front_scratch {
     front_scratch *next;
     void *stream, *memory;
     size_t bytes;
+    int slot;
 };
 
 /* Smaller blocks of a stream stay: a captured graph may hold their addresses. */
-cudnnStatus_t front_workspace(cudnnHandle_t handle, size_t bytes, void **workspace)
+cudnnStatus_t front_temporary(cudnnHandle_t handle, int slot, size_t bytes, void **memory)
 {
-    *workspace = NULL;
+    *memory = NULL;
     if (!bytes) return CUDNN_STATUS_SUCCESS;
     size_t largest = 0;
     for (front_scratch *s = handle->scratch; s; s = s->next) {
-        if (s->stream != handle->stream) continue;
+        if (s->stream != handle->stream || s->slot != slot) continue;
         if (s->bytes > largest) largest = s->bytes;
         if (s->bytes < bytes) continue;
-        *workspace = s->memory;
+        *memory = s->memory;
         return CUDNN_STATUS_SUCCESS;
     }
     if (bytes < 2 * largest) bytes = 2 * largest;
@@ -114,11 +115,25 @@ cudnnStatus_t front_workspace(cudnnHandle_t handle, size_t bytes, void **workspa
         return front_status(status);
     }
     s->stream = handle->stream;
+    s->slot = slot;
     s->bytes = bytes;
     s->next = handle->scratch;
     handle->scratch = s;
-    *workspace = s->memory;
+    *memory = s->memory;
     return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t front_workspace(cudnnHandle_t handle, size_t bytes, void **workspace)
+{
+    return front_temporary(handle, 0, bytes, workspace);
+}
+
+cudnnStatus_t front_temporary_like(cudnnHandle_t handle, int slot, const mica_tensor *like,
+                                   mica_tensor *tensor, void **memory)
+{
+    *tensor =
+        mica_tensor_packed(like->dtype == MICA_F64 ? MICA_F64 : MICA_F32, like->rank, like->dims);
+    return front_temporary(handle, slot, (size_t)mica_tensor_span(tensor, NULL), memory);
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)

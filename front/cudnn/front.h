@@ -154,6 +154,15 @@ mica_context *front_context(cudnnHandle_t handle);
 /* Workspace of the handle and its stream, at least `bytes`, aligned to 256; it stays until the
  * handle is destroyed and may be overwritten by the next call. */
 cudnnStatus_t front_workspace(cudnnHandle_t handle, size_t bytes, void **workspace);
+/* The same beside it, for results in between: slots 1 to 7 do not overlap. */
+cudnnStatus_t front_temporary(cudnnHandle_t handle, int slot, size_t bytes, void **memory);
+/* to = alpha * from + beta * to, element by element; `to` is not read where beta is 0. from may
+ * broadcast: its dimensions are to's, or 1. */
+cudnnStatus_t front_blend(cudnnHandle_t handle, double alpha, const mica_tensor *from,
+                          const void *source, double beta, const mica_tensor *to, void *target);
+/* A packed f32 tensor of these dimensions (f64 of f64) in the memory of a slot. */
+cudnnStatus_t front_temporary_like(cudnnHandle_t handle, int slot, const mica_tensor *like,
+                                   mica_tensor *tensor, void **memory);
 
 /* A plan of the problem for the handle's device, from the bounded cache of its context (about a
  * microsecond if it is there). Give it back with mica_plan_destroy. options may be NULL. */
