@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations as lines of a mica graph: convolutions, products, reductions, changes of shape, random
+ * numbers, pooling. */
+#include "backend_node.h"
+
+#include <math.h>
+#include <string.h>
+
+/* " field=AxBxC", left out where all are `plain`. */
+static void put_axes(lowering *l, const char *field, const int64_t *values, int count,
+                     int64_t plain)
+{
+    bool needed = false;
+    for (int i = 0; i < count; i++) needed |= values[i] != plain;
+    for (int i = 0; needed && i < count; i++) {
+        if (i == 0)
+            node_put(&l->body, " %s=%lld", field, (long long)values[i]);
+        else
+            node_put(&l->body, "x%lld", (long long)values[i]);
+    }
+}
+
+static mica_dtype type_of(const lowering *l, int tensor)
+{
+    return l->tensors[tensor].t.dtype;
+}
+
+/* Products of f32 may be rounded to TF32; those of 16 and 8 bits are what tensor cores are for. */
+static void note_products(lowering *l, int a, int b)
+{
+    const int bits = mica_dtype_bits(type_of(l, a));
+    if (type_of(l, a) == MICA_F32 && type_of(l, b) == MICA_F32) node_put(&l->body, " $TF32$");
+    if (bits < 32) l->out->narrow = true;
+}
+
+/* Sums are at least as wide as the client asks, or the graph is refused. */
+static cudnnStatus_t check_compute(lowering *l, int64_t type, int tensor)
+{
+    const mica_dtype compute = front_dtype((cudnnDataType_t)type), of = type_of(l, tensor);
+    if (compute == MICA_F64 && of != MICA_F64)
+        return node_refuse(l, "computing in double with tensors of %s", mica_dtype_name(of));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- convolutions ---- */
+
+typedef struct conv_places {
+    const char *pass;
+    unsigned desc, alpha, beta, x, w, y, result;
+} conv_places;
+
+static const conv_places *places_of(int type)
+{
+    static const conv_places fwd = {
+        "fwd",         AT_CONV_FWD_DESC, AT_CONV_FWD_ALPHA, AT_CONV_FWD_BETA,
+        AT_CONV_FWD_X, AT_CONV_FWD_W,    AT_CONV_FWD_Y,     AT_CONV_FWD_Y};
+    static const conv_places dgrad = {
+        "dgrad",          AT_CONV_DGRAD_DESC, AT_CONV_DGRAD_ALPHA, AT_CONV_DGRAD_BETA,
+        AT_CONV_DGRAD_DX, AT_CONV_DGRAD_W,    AT_CONV_DGRAD_DY,    AT_CONV_DGRAD_DX};
+    static const conv_places wgrad = {
+        "wgrad",         AT_CONV_WGRAD_DESC, AT_CONV_WGRAD_ALPHA, AT_CONV_WGRAD_BETA,
+        AT_CONV_WGRAD_X, AT_CONV_WGRAD_DW,   AT_CONV_WGRAD_DY,    AT_CONV_WGRAD_DW};
+    return type == BT_CONV_FWD ? &fwd : type == BT_CONV_DGRAD ? &dgrad : &wgrad;
+}
+
+static void put_convolution(lowering *l, const backend *d, int dims)
+{
+    int64_t pre[8], post[8], values[8];
+    backend_integers(d, AT_CONVOLUTION_PRE_PADDINGS, pre);
+    backend_integers(d, AT_CONVOLUTION_POST_PADDINGS, post);
+    for (int i = 0; i < dims; i++) post[i] -= pre[i];
+    put_axes(l, "pad", pre, dims, 0);
+    put_axes(l, "pad_extra", post, dims, 0);
+    backend_integers(d, AT_CONVOLUTION_FILTER_STRIDES, values);
+    put_axes(l, "stride", values, dims, 1);
+    backend_integers(d, AT_CONVOLUTION_DILATIONS, values);
+    put_axes(l, "dilation", values, dims, 1);
+    if (backend_integer(d, AT_CONVOLUTION_CONV_MODE, 1) == CUDNN_CONVOLUTION)
+        node_put(&l->body, " flip=1");
+}
+
+static cudnnStatus_t lower_conv(lowering *l, const node *n)
+{
+    const conv_places *p = places_of(n->type);
+    const backend *d = backend_child(n->op, (backend_attribute)p->desc);
+    const int x = node_at(l, n, p->x), w = node_at(l, n, p->w), y = node_at(l, n, p->y);
+    const int result = node_at(l, n, p->result);
+    const double alpha = backend_real(n->op, (backend_attribute)p->alpha, 1);
+    const double beta = backend_real(n->op, (backend_attribute)p->beta, 0);
+    const mica_tensor *tx = &l->tensors[x].t, *tw = &l->tensors[w].t;
+    if (tx->rank < 3 || tx->rank > 5)
+        return node_refuse(l, "a convolution of %d spatial dimensions, 1 to 3 are served",
+                           tx->rank - 2);
+    FRONT_TRY(check_compute(l, backend_integer(d, AT_CONVOLUTION_COMP_TYPE, 0), x));
+    if (beta != 0 && l->tensors[result].is_virtual)
+        return node_refuse(l, "beta is %g and the result virtual", beta);
+    node_put(&l->body, "conv pass=%s", p->pass);
+    const int named[] = {x, w, y};
+    static const char *const args[] = {"x", "w", "y"};
+    for (int i = 0; i < 3; i++) {
+        if (named[i] == result)
+            node_write(l, args[i], named[i], NULL);
+        else
+            node_read(l, args[i], named[i]);
+    }
+    put_convolution(l, d, tx->rank - 2);
+    if (tx->dims[1] != tw->dims[1])
+        node_put(&l->body, " groups=%lld", (long long)(tx->dims[1] / tw->dims[1]));
+    note_products(l, n->type == BT_CONV_DGRAD ? y : x, n->type == BT_CONV_WGRAD ? y : w);
+    if (alpha != 1) node_put(&l->body, " alpha=%.17g", alpha);
+    if (beta != 0) node_put(&l->body, " beta=%.17g", beta);
+    if (beta != 0) l->tensors[result].inout = true;
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- products and reductions ---- */
+
+static void add_dim(mica_tensor *t, int64_t dim, int64_t stride)
+{
+    t->dims[t->rank] = dim;
+    t->strides[t->rank++] = stride;
+    t->strided |= stride == 0;
+}
+
+static void trim(mica_tensor *t)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (t->strides[i]) t->strided = 0;
+}
+
+static mica_tensor empty_like(const mica_tensor *t)
+{
+    return (mica_tensor){.dtype = t->dtype};
+}
+
+/* A batch dimension of which a or b has a part is two: of groups, and of those in a group. */
+static cudnnStatus_t lower_matmul(lowering *l, const node *n)
+{
+    const int a = node_at(l, n, AT_OP_MATMUL_A), b = node_at(l, n, AT_OP_MATMUL_B);
+    const int c = node_at(l, n, AT_OP_MATMUL_C);
+    const mica_tensor *t[] = {&l->tensors[a].t, &l->tensors[b].t, &l->tensors[c].t};
+    mica_tensor view[] = {empty_like(t[0]), empty_like(t[1]), empty_like(t[2])};
+    const int rank = t[2]->rank;
+    if (node_at(l, n, AT_OP_MATMUL_M_OVERRIDE) >= 0 ||
+        node_at(l, n, AT_OP_MATMUL_N_OVERRIDE) >= 0 || node_at(l, n, AT_OP_MATMUL_K_OVERRIDE) >= 0)
+        return node_refuse(l, "a matmul whose sizes are overridden by tensors");
+    FRONT_TRY(check_compute(
+        l, backend_integer(backend_child(n->op, AT_OP_MATMUL_DESC), AT_MATMUL_COMP_TYPE, 0), a));
+    for (int i = 0; i < rank; i++) {
+        const int64_t whole = t[2]->dims[i];
+        int64_t groups = whole;
+        for (int k = 0; i < rank - 2 && k < 2; k++)
+            if (t[k]->dims[i] != 1 && t[k]->dims[i] < groups) groups = t[k]->dims[i];
+        for (int k = 0; k < 3; k++) {
+            const int64_t dim = t[k]->dims[i], stride = t[k]->strides[i];
+            const int64_t inside = groups == whole || dim < whole ? 1 : whole / groups;
+            if (view[k].rank + (groups != whole) + rank - i > MICA_MAX_RANK)
+                return node_refuse(l, "a matmul of rank %d with groups", rank);
+            add_dim(&view[k], dim / inside, stride * inside);
+            if (groups != whole) add_dim(&view[k], inside, stride);
+        }
+    }
+    for (int k = 0; k < 3; k++) trim(&view[k]);
+    node_put(&l->body, "gemm");
+    node_read_as(l, "a", a, &view[0]);
+    node_read_as(l, "b", b, &view[1]);
+    node_write(l, "c", c, &view[2]);
+    note_products(l, a, b);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* A dimension of y that is a part of x's is reduced group by group. */
+static cudnnStatus_t lower_reduction(lowering *l, const node *n)
+{
+    static const char *const kinds[REDUCTION_KINDS] = {"sum",  "prod",  "min",   "max", "amax",
+                                                       "mean", "norm1", "norm2", "prod"};
+    const backend *d = backend_child(n->op, AT_OP_REDUCTION_DESC);
+    const int x = node_at(l, n, AT_OP_REDUCTION_X), y = node_at(l, n, AT_OP_REDUCTION_Y);
+    const mica_tensor *tx = &l->tensors[x].t, *ty = &l->tensors[y].t;
+    mica_tensor in = empty_like(tx), out = empty_like(ty);
+    const int kind = (int)backend_integer(d, AT_REDUCTION_OPERATOR, 0);
+    int64_t axes[8];
+    int count = 0;
+    FRONT_TRY(check_compute(l, backend_integer(d, AT_REDUCTION_COMP_TYPE, 0), x));
+    for (int i = 0; i < tx->rank; i++) {
+        const int64_t part = tx->dims[i] / ty->dims[i];
+        const bool split = part > 1 && ty->dims[i] > 1;
+        if (in.rank + split + tx->rank - i > MICA_MAX_RANK)
+            return node_refuse(l, "a reduction of rank %d with groups", tx->rank);
+        add_dim(&in, split ? ty->dims[i] : tx->dims[i], tx->strides[i] * (split ? part : 1));
+        add_dim(&out, ty->dims[i], ty->strides[i]);
+        if (part > 1) axes[count++] = in.rank - 1 + split;
+        if (!split) continue;
+        add_dim(&in, part, tx->strides[i]);
+        add_dim(&out, 1, ty->strides[i]);
+    }
+    trim(&in);
+    trim(&out);
+    if (!count) { /* over one element each: magnitudes of norms, else what is there */
+        const bool size = kind == 4 || kind == 6 || kind == 7;
+        node_put(&l->body, "pointwise expr=%s",
+                 size        ? "abs(x0)"
+                 : kind == 8 ? "where(x0==0,1,x0)"
+                             : "x0");
+        node_read(l, "x0", x);
+        node_write(l, "y0", y, NULL);
+        node_put(&l->body, "\n");
+        return CUDNN_STATUS_SUCCESS;
+    }
+    node_put(&l->body, "reduce kind=%s keepdims=1", kinds[kind]);
+    put_axes(l, "axes", axes, count, -1);
+    if (kind == 8) node_put(&l->body, " map=where(x0==0,1,x0)");
+    node_read_as(l, "x", x, &in);
+    node_write(l, "y", y, &out);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- shapes ---- */
+
+static void put_transform(lowering *l, int x, const mica_tensor *as, int64_t at, int y)
+{
+    node_put(&l->body, "transform");
+    node_read_as(l, "x", x, as);
+    if (at) node_put(&l->body, "+%lld", (long long)at);
+    node_write(l, "y", y, NULL);
+    node_put(&l->body, "\n");
+}
+
+static bool is_packed(const mica_tensor *t)
+{
+    const mica_tensor like = mica_tensor_packed(t->dtype, t->rank, t->dims);
+    for (int i = 0; i < t->rank; i++)
+        if (t->dims[i] > 1 && t->strides[i] != like.strides[i]) return false;
+    return true;
+}
+
+/* Y's dimensions and strides are a view of the memory of X; LOGICAL, its elements in their order.
+ */
+static cudnnStatus_t lower_reshape(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_RESHAPE_X), y = node_at(l, n, AT_OP_RESHAPE_Y);
+    const mica_tensor *tx = &l->tensors[x].t;
+    mica_tensor as = l->tensors[y].t;
+    const bool logical =
+        backend_integer(n->op, AT_OP_RESHAPE_MODE, RESHAPE_VIEW) == RESHAPE_LOGICAL;
+    as.dtype = tx->dtype;
+    if (as.rank == tx->rank && !memcmp(as.dims, tx->dims, sizeof as.dims)) {
+        as = *tx;
+    } else if (logical || mica_tensor_span(&as, NULL) != mica_tensor_span(tx, NULL)) {
+        if (!is_packed(tx))
+            return node_refuse(l, "a reshape of tensor %lld, which is not packed",
+                               (long long)l->tensors[x].uid);
+        as = mica_tensor_packed(as.dtype, as.rank, as.dims);
+    }
+    put_transform(l, x, &as, 0, y);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_transpose(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_TRANSPOSE_X);
+    const mica_tensor *tx = &l->tensors[x].t;
+    mica_tensor as = *tx;
+    int64_t perm[8];
+    const int rank = backend_integers(n->op, AT_OP_TRANSPOSE_PERMUTATION, perm);
+    for (int i = 0; i < tx->rank; i++) {
+        if (rank != tx->rank || perm[i] < 0 || perm[i] >= rank)
+            return node_refuse(l, "PERMUTATION is none of %d dimensions", tx->rank);
+        as.dims[i] = tx->dims[perm[i]];
+        as.strides[i] = tx->strides[perm[i]];
+    }
+    put_transform(l, x, &as, 0, node_at(l, n, AT_OP_TRANSPOSE_Y));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_slice(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_SLICE_X);
+    mica_tensor as = l->tensors[x].t;
+    int64_t start[8], limit[8], step[8] = {1, 1, 1, 1, 1, 1, 1, 1}, at = 0;
+    const int rank = backend_integers(n->op, AT_OP_SLICE_START, start);
+    const int ends = backend_integers(n->op, AT_OP_SLICE_LIMIT, limit);
+    const int steps = backend_integers(n->op, AT_OP_SLICE_STRIDES, step);
+    if (rank != as.rank || ends != rank || (steps && steps != rank))
+        return node_refuse(l, "a slice of %d indices of a tensor of rank %d", rank, as.rank);
+    for (int i = 0; i < rank; i++) {
+        if (start[i] < 0 || limit[i] > as.dims[i] || start[i] >= limit[i] || step[i] < 1)
+            return node_refuse(l, "a slice of %lld to %lld in steps of %lld, of %lld",
+                               (long long)start[i], (long long)limit[i], (long long)step[i],
+                               (long long)as.dims[i]);
+        at += start[i] * as.strides[i];
+        as.dims[i] = (limit[i] - start[i] + step[i] - 1) / step[i];
+        as.strides[i] *= step[i];
+    }
+    put_transform(l, x, &as, at, node_at(l, n, AT_OP_SLICE_Y));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_concat(lowering *l, const node *n)
+{
+    const int y = node_at(l, n, AT_OP_CONCAT_Y);
+    int count = 0;
+    node_put(&l->body, "concat axis=%lld", (long long)backend_integer(n->op, AT_OP_CONCAT_AXIS, 0));
+    for (int i = 0; i < n->ref_count; i++) {
+        char arg[8] = {'x', (char)('0' + count), 0};
+        if (n->refs[i].attribute != AT_OP_CONCAT_INPUTS) continue;
+        if (count++ == 8) return node_refuse(l, "a concatenation of more than 8 tensors");
+        int x = n->refs[i].tensor;
+        while (l->tensors[x].alias >= 0) x = l->tensors[x].alias;
+        node_read(l, arg, x);
+    }
+    if (backend_get(n->op, AT_OP_CONCAT_INPLACE_INDEX))
+        return node_refuse(l, "a concatenation in place");
+    node_write(l, "y", y, NULL);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- random numbers ---- */
+
+static cudnnStatus_t lower_random(lowering *l, const node *n)
+{
+    const backend *d = backend_child(n->op, AT_OP_RNG_DESC);
+    const int seed = node_at(l, n, AT_OP_RNG_SEED), offset = node_at(l, n, AT_OP_RNG_OFFSET);
+    const mica_tensor one = mica_tensor_packed(MICA_S64, 1, (const int64_t[]){1});
+    const int fresh = l->fresh++;
+    if (seed >= 0 && offset >= 0) {
+        node_put(&l->extra, "tensor rng%d = s64:2\n", fresh);
+        node_put(&l->body, "concat axis=0");
+        node_read_as(l, "x0", seed, &one);
+        node_read_as(l, "x1", offset, &one);
+        node_put(&l->body, " y=@rng%d\n", fresh);
+    } else if (seed < 0 && offset < 0) {
+        node_put(&l->extra, "constant rng%d = s64:2 %lld 0\n", fresh,
+                 (long long)backend_integer(n->op, AT_OP_RNG_SEED, 0));
+    } else {
+        return node_refuse(l, "a random operation with one of seed and offset as a tensor");
+    }
+    switch (backend_integer(d, AT_RNG_DISTRIBUTION, 0)) {
+    case RNG_BERNOULLI:
+        node_put(&l->body, "random kind=bernoulli p=%.17g",
+                 (double)(float)backend_real(d, AT_RNG_BERNOULLI_PROBABILITY, 0.5));
+        break;
+    case RNG_UNIFORM:
+        node_put(&l->body, "random kind=uniform low=%.17g high=%.17g",
+                 backend_real(d, AT_RNG_UNIFORM_MINIMUM, 0),
+                 backend_real(d, AT_RNG_UNIFORM_MAXIMUM, 1));
+        break;
+    default:
+        node_put(&l->body, "random kind=normal mean=%.17g std=%.17g",
+                 backend_real(d, AT_RNG_NORMAL_MEAN, 0),
+                 backend_real(d, AT_RNG_NORMAL_DEVIATION, 1));
+    }
+    node_put(&l->body, " rng=@rng%d", fresh);
+    node_write(l, "y", node_at(l, n, AT_OP_RNG_Y), NULL);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- pooling, statistics ---- */
+
+static cudnnStatus_t lower_resample(lowering *l, const node *n)
+{
+    const backend *d = backend_child(n->op, AT_OP_RESAMPLE_FWD_DESC);
+    const int mode = (int)backend_integer(d, AT_RESAMPLE_MODE, 0);
+    const int padding = (int)backend_integer(d, AT_RESAMPLE_PADDING_MODE, PADDING_ZERO);
+    int64_t pre[8], post[8], values[8];
+    const int dims = backend_integers(d, AT_RESAMPLE_PRE_PADDINGS, pre);
+    if (mode != RESAMPLE_AVG && mode != RESAMPLE_MAX && mode != RESAMPLE_AVG_INSIDE)
+        return node_refuse(l, "resample mode %d, average and maximum are served", mode);
+    if (node_at(l, n, AT_OP_RESAMPLE_FWD_INDEX) >= 0)
+        return node_refuse(l, "a maximum with an index tensor");
+    if (padding != (mode == RESAMPLE_MAX ? PADDING_NEG_INF : PADDING_ZERO))
+        return node_refuse(l, "resample mode %d with padding mode %d", mode, padding);
+    if (backend_real(n->op, AT_OP_RESAMPLE_FWD_ALPHA, 1) != 1 ||
+        backend_real(n->op, AT_OP_RESAMPLE_FWD_BETA, 0) != 0)
+        return node_refuse(l, "a resampling with factors");
+    backend_integers(d, AT_RESAMPLE_POST_PADDINGS, post);
+    for (int i = 0; i < dims; i++) post[i] -= pre[i];
+    node_put(&l->body, "pool mode=%s",
+             mode == RESAMPLE_MAX   ? "max"
+             : mode == RESAMPLE_AVG ? "avg"
+                                    : "avg_valid");
+    node_read(l, "x", node_at(l, n, AT_OP_RESAMPLE_FWD_X));
+    node_write(l, "y", node_at(l, n, AT_OP_RESAMPLE_FWD_Y), NULL);
+    backend_integers(d, AT_RESAMPLE_WINDOW_DIMS, values);
+    put_axes(l, "window", values, dims, -1);
+    backend_integers(d, AT_RESAMPLE_STRIDES, values);
+    put_axes(l, "stride", values, dims, -1);
+    put_axes(l, "pad", pre, dims, 0);
+    put_axes(l, "pad_extra", post, dims, 0);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_statistics(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_GENSTATS_X);
+    const int out[] = {node_at(l, n, AT_OP_GENSTATS_SUM), node_at(l, n, AT_OP_GENSTATS_SQUARES)};
+    int64_t axes[8];
+    int count = 0;
+    for (int i = 0; i < l->tensors[x].t.rank; i++)
+        if (i != 1) axes[count++] = i;
+    for (int i = 0; i < 2; i++) {
+        node_put(&l->body, "reduce kind=sum keepdims=1%s", i ? " map=square(x0)" : "");
+        put_axes(l, "axes", axes, count, -1);
+        node_read(l, "x", x);
+        node_write(l, "y", out[i], NULL);
+        node_put(&l->body, "\n");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t backend_lower_operation(lowering *l, node *n)
+{
+    switch (n->type) {
+    case BT_CONV_FWD:
+    case BT_CONV_DGRAD:
+    case BT_CONV_WGRAD:
+        return lower_conv(l, n);
+    case BT_OP_POINTWISE:
+        return backend_lower_pointwise(l, n);
+    case BT_OP_MATMUL:
+        return lower_matmul(l, n);
+    case BT_OP_REDUCTION:
+        return lower_reduction(l, n);
+    case BT_OP_RESHAPE:
+        return lower_reshape(l, n);
+    case BT_OP_TRANSPOSE:
+        return lower_transpose(l, n);
+    case BT_OP_SLICE:
+        return lower_slice(l, n);
+    case BT_OP_CONCAT:
+        return lower_concat(l, n);
+    case BT_OP_RNG:
+        return lower_random(l, n);
+    case BT_OP_RESAMPLE_FWD:
+        return lower_resample(l, n);
+    case BT_OP_GENSTATS:
+        return lower_statistics(l, n);
+    case BT_OP_NORM_FWD:
+    case BT_OP_NORM_BWD:
+        return backend_lower_norm(l, n);
+    case BT_OP_SDPA_FWD:
+        return backend_lower_sdpa(l, n);
+    default:
+        return node_refuse(l, "the %s is not served", backend_type_words(n->type));
+    }
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An operation graph while it is lowered: operations with numbered tensors, and the text that
+ * grows. */
+#ifndef FRONT_CUDNN_BACKEND_NODE_H
+#define FRONT_CUDNN_BACKEND_NODE_H
+
+#include "backend.h"
+
+#define BACKEND_MAX_NODES 256
+#define BACKEND_MAX_REFS  72
+
+typedef struct node_tensor {
+    int64_t uid;
+    const backend *desc;
+    mica_tensor t;    /* as the client has it */
+    mica_tensor form; /* as it is declared in the mica graph: t, but for what its writer needs */
+    bool is_virtual, by_value, used, inout;
+    int writer; /* -1: none */
+    int reads;
+    int alias; /* another tensor that has its content; -1: none */
+    char name[28];
+} node_tensor;
+
+typedef struct node_ref {
+    unsigned attribute;
+    int tensor;
+    bool written;
+} node_ref;
+
+typedef struct node {
+    const backend *op;
+    int type;
+    int mode; /* of a pointwise operation, else -1 */
+    node_ref *refs;
+    int ref_count;
+    bool done; /* lowered as part of another one */
+} node;
+
+typedef struct node_text {
+    char *text;
+    size_t length, room;
+    bool failed;
+} node_text;
+
+typedef struct lowering {
+    node nodes[BACKEND_MAX_NODES];
+    int node_count;
+    node_ref *refs;
+    node_tensor *tensors;
+    int tensor_count, ref_count;
+    bool channels_last; /* what a tensor counts as that could be both */
+    int fresh;          /* names of tensors that the client does not have */
+    node_text body, extra;
+    backend_lowered *out;
+} lowering;
+
+void node_put(node_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Says why mica does not take the graph. */
+cudnnStatus_t node_refuse(lowering *l, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The tensor at an attribute of an operation, behind aliases; -1: none. */
+int node_at(const lowering *l, const node *n, unsigned attribute);
+cudnnStatus_t backend_tensor(const backend *desc, mica_tensor *tensor);
+
+/* " arg=@name" in the line at hand; `as`: through a view of these dimensions and strides. */
+void node_read(lowering *l, const char *arg, int tensor);
+void node_read_as(lowering *l, const char *arg, int tensor, const mica_tensor *as);
+/* Of a result; `as`, if not NULL: how it is declared, with as many elements. */
+void node_write(lowering *l, const char *arg, int tensor, const mica_tensor *as);
+/* A number in host memory; gives the name it has in lines. */
+cudnnStatus_t node_number(lowering *l, int tensor, backend_use use, double value,
+                          const char **name);
+
+/* The line of operation n, or lines; body is where they go. */
+cudnnStatus_t backend_lower_operation(lowering *l, node *n);
+cudnnStatus_t backend_lower_pointwise(lowering *l, node *n);
+cudnnStatus_t backend_lower_norm(lowering *l, node *n);
+cudnnStatus_t backend_lower_sdpa(lowering *l, node *n);
+/* Finds attention in parts and writes its lines; its operations are done then. */
+cudnnStatus_t backend_find_attention(lowering *l);
+cudnnStatus_t backend_find_attention_bwd(lowering *l);
+
+/* Checks of single descriptors. */
+cudnnStatus_t backend_pointwise_check(const backend *b);
+cudnnStatus_t backend_operation_check(const backend *b);
+/* Operands of an operation of this mode: 1 X, 2 X and B, 3 X, B and T, 0 X and DY (a gradient). */
+int backend_pointwise_operands(int mode);
+#endif
