@@ -116,7 +116,7 @@ static const char *const slopes[] = {
     [CUDNN_ACTIVATION_TANH] = "(1-x1)*(1+x1)",
     [CUDNN_ACTIVATION_CLIPPED_RELU] = "where(x1>0&&x1<s2,1,0)",
     [CUDNN_ACTIVATION_ELU] = "where(x1>0,1,x1+s2)",
-    [CUDNN_ACTIVATION_IDENTITY] = "1",
+    [CUDNN_ACTIVATION_IDENTITY] = NULL, /* never asked for */
     [CUDNN_ACTIVATION_SWISH] = NULL,
 };
 
@@ -130,7 +130,14 @@ static cudnnStatus_t backward_from_y(cudnnHandle_t handle, cudnnActivationDescri
                           "the slope of swish is no function of y: x has to be there beside y");
     mica_pointwise_desc d = {.x0 = of->dx, .x1 = *y_tensor, .x2 = of->dy, .y0 = of->dx};
     snprintf(d.expr, sizeof d.expr, "where(s1==0,s0*x2*(%s),s0*x2*(%s)+s1*x0)", slope, slope);
-    mica_run run = {.scalars = (double[]){scalars[0], scalars[1], activation->coef, 0}};
+    /* y holds the bound as its type rounds it. */
+    double coef = activation->coef, stored;
+    mica_tensor one = mica_tensor_packed(y_tensor->dtype, 1, (int64_t[]){1});
+    if (activation->mode == CUDNN_ACTIVATION_CLIPPED_RELU) {
+        FRONT_TRY(front_status(mica_tensor_store(&one, &coef, &stored)));
+        FRONT_TRY(front_status(mica_tensor_load(&one, &stored, &coef)));
+    }
+    mica_run run = {.scalars = (double[]){scalars[0], scalars[1], coef, 0}};
     run.args[MICA_POINTWISE_X0] = run.args[MICA_POINTWISE_Y0] = dx;
     run.args[MICA_POINTWISE_X0 + 1] = (void *)y;
     run.args[MICA_POINTWISE_X0 + 2] = (void *)dy;
@@ -161,7 +168,8 @@ cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescr
     double scalars[2] = {1, 0};
     FRONT_TRY(front_scalar(alpha, d.x.dtype, "alpha", &scalars[0]));
     FRONT_TRY(front_scalar(beta, d.x.dtype, "beta", &scalars[1]));
-    if (!x || x == y) return backward_from_y(handle, activation, &d, &y_tensor, y, dy, dx, scalars);
+    if ((!x || x == y) && activation->mode != CUDNN_ACTIVATION_IDENTITY)
+        return backward_from_y(handle, activation, &d, &y_tensor, y, dy, dx, scalars);
     mica_run run = {.scalars = scalars};
     run.args[MICA_ACTIVATION_X] = (void *)x;
     run.args[MICA_ACTIVATION_DY] = (void *)dy;

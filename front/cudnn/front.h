@@ -177,6 +177,9 @@ cudnnStatus_t front_run(cudnnHandle_t handle, const char *op, const void *desc, 
 cudnnStatus_t front_run_in(cudnnHandle_t handle, const char *op, const void *desc, size_t desc_size,
                            mica_run *run, void *workspace, size_t bytes);
 
+/* Counts up the offset in a dropout's states, in stream order: the next draw is another one. */
+cudnnStatus_t front_next_draw(cudnnHandle_t handle, void *states);
+
 /* ---- exported beside cuDNN's functions --------------------------------------------------------
  * Proof that this library was called: calls of one function ("cudnnConvolutionForward"), or of all
  * if it is NULL; -1 for an unknown name. served: those for which mica ran something. */
