@@ -32,12 +32,16 @@ static void problem(const net *n, mica_rnn_pass pass, mica_rnn_desc *d)
     d->y = n->y;
     const mica_dtype dtype = d->x.dtype;
     if (n->unequal) d->lengths = mica_tensor_packed(MICA_S32, 1, (int64_t[]){n->x->batch});
-    if (n->hx) d->hx.dtype = dtype;
-    if (n->cx) d->cx.dtype = dtype;
-    if (n->hy) d->hy.dtype = dtype;
-    if (n->cy) d->cy.dtype = dtype;
     const int64_t sides = d->bidirectional ? 2 : 1;
     const int64_t out = d->projection ? d->projection : d->hidden;
+    const mica_tensor h =
+        mica_tensor_packed(dtype, 3, (int64_t[]){sides * n->rnn->layers, n->x->batch, out});
+    const mica_tensor c =
+        mica_tensor_packed(dtype, 3, (int64_t[]){sides * n->rnn->layers, n->x->batch, d->hidden});
+    if (n->hx) d->hx = h;
+    if (n->cx) d->cx = c;
+    if (n->hy) d->hy = h;
+    if (n->cy) d->cy = c;
     if (n->training && drops(n->rnn)) d->dropout = (double)n->rnn->dropout->dropout;
     if (n->training)
         d->states = mica_tensor_packed(
