@@ -3,11 +3,11 @@
  * operation graphs, lowered to the text of a mica graph; plans of these, shared by all that have
  * the same text.
  *
- *     backend_descriptor.c   creating, attributes, references
- *     backend_finalize.c     what each type checks
- *     backend_graph.c        an operation graph as nodes and tensors, and the text of a mica graph
- *     backend_lower.c        the lines of each operation; backend_pointwise.c, backend_norm.c
- *     backend_attention.c    attention, as one operation or in parts; backend_attention_bwd.c
+ *     backend_attribute.c    what clients call on descriptors; backend_descriptor.c their values
+ *     backend_finalize.c     what each type checks; backend_operation.c the shapes of operations
+ *     backend_graph.c        an operation graph as nodes and tensors; backend_tensor.c their text
+ *     backend_lower.c        the lines of each operation; _pointwise.c, _shape.c, _norm.c
+ *     backend_attention.c    attention in parts; _attention_bwd.c; _attention_line.c its line
  *     backend_cache.c        lowered graphs, and plans of them that all share
  *     backend_plan.c         engines, configurations, plans, plans as JSON
  *     backend_execute.c      variant packs and runs
@@ -70,6 +70,14 @@ typedef struct backend {
 } backend;
 
 const char *backend_type_words(int type);
+const char *backend_wire_name(int type);
+size_t backend_wire_bytes(int type);
+/* The place of an attribute's row and value in `b`; -1: it has no such one. */
+int backend_row_of(const backend *b, unsigned attribute);
+/* The row of an attribute of any descriptor; NULL: none is served. */
+const backend_row *backend_row_anywhere(unsigned attribute);
+/* As though it was just created. */
+void backend_clear(backend *b);
 bool backend_is_operation(int type);
 /* NULL where it is not set. Elements are of the type that was set. */
 const backend_value *backend_get(const backend *b, backend_attribute attribute);

@@ -27,7 +27,7 @@ void attention_begin(attention *a);
 int attention_writer(lowering *l, int tensor, int type, int mode);
 /* The n-th operation of that type and mode that reads the tensor; -1: none. */
 int attention_reader(lowering *l, int tensor, int type, int mode, int n);
-void attention_member(attention *a, int node);
+void attention_member(attention *a, int number);
 /* A product of which one operand is a number in host memory: the other one, or -1. */
 int attention_scaled(lowering *l, int node, int *number);
 /* A product of which one operand is a mask of random numbers. */

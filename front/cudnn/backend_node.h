@@ -45,6 +45,7 @@ typedef struct node_text {
 typedef struct lowering {
     node nodes[BACKEND_MAX_NODES];
     int node_count;
+    int order[BACKEND_MAX_NODES]; /* what is read is written before */
     node_ref *refs;
     node_tensor *tensors;
     int tensor_count, ref_count;
@@ -61,7 +62,18 @@ cudnnStatus_t node_refuse(lowering *l, const char *format, ...)
 
 /* The tensor at an attribute of an operation, behind aliases; -1: none. */
 int node_at(const lowering *l, const node *n, unsigned attribute);
-cudnnStatus_t backend_tensor(const backend *desc, mica_tensor *tensor);
+void backend_tensor(const backend *desc, mica_tensor *tensor);
+/* Its number, and a new one where the unique id is; BAD_PARAM if it had another tensor before. */
+cudnnStatus_t node_find_tensor(lowering *l, const backend *desc, int *index);
+/* Whether strides of dimensions above 1 are those of a packed tensor, or with channels last. */
+bool node_is_laid_out(const mica_tensor *t, bool last);
+/* Strides of dimensions of 1 say nothing: those of a usual layout are put there. */
+void node_settle(mica_tensor *t, bool channels_last);
+/* Whether no two elements share memory, for any tensor that loops could make. */
+bool node_is_apart(const mica_tensor *t);
+void node_put_tensor(node_text *to, const mica_tensor *t);
+/* " field=AxBxC", left out where all are `plain`. */
+void node_put_axes(lowering *l, const char *field, const int64_t *values, int count, int64_t plain);
 
 /* " arg=@name" in the line at hand; `as`: through a view of these dimensions and strides. */
 void node_read(lowering *l, const char *arg, int tensor);
@@ -75,6 +87,7 @@ cudnnStatus_t node_number(lowering *l, int tensor, backend_use use, double value
 /* The line of operation n, or lines; body is where they go. */
 cudnnStatus_t backend_lower_operation(lowering *l, node *n);
 cudnnStatus_t backend_lower_pointwise(lowering *l, node *n);
+cudnnStatus_t backend_lower_shape(lowering *l, node *n);
 cudnnStatus_t backend_lower_norm(lowering *l, node *n);
 cudnnStatus_t backend_lower_sdpa(lowering *l, node *n);
 /* Finds attention in parts and writes its lines; its operations are done then. */

@@ -157,7 +157,7 @@ static cudnnStatus_t name_operands(lowering *l, operand *in, int count, const do
     for (int i = 0; i < count; i++) {
         const node_tensor *t = &l->tensors[in[i].tensor];
         const char *name = NULL;
-        char plain[8];
+        char plain[16];
         snprintf(plain, sizeof plain, "%c%d", t->by_value ? 's' : 'x', i);
         if (factor[i] == 1)
             snprintf(in[i].text, sizeof in[i].text, "%s", plain);
@@ -231,7 +231,7 @@ cudnnStatus_t backend_lower_pointwise(lowering *l, node *n)
         put_expression(&l->body, expression, d, in);
         if (is_integer(type)) node_put(&l->body, ")");
         for (int i = 0; i < count; i++) {
-            char arg[8];
+            char arg[16];
             snprintf(arg, sizeof arg, "x%d", i);
             if (!l->tensors[in[i].tensor].by_value) node_read(l, arg, in[i].tensor);
         }

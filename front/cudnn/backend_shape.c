@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations that move, make or summarise elements as lines of a mica graph: changes of shape,
+ * random numbers, pooling, statistics. */
+#include "backend_node.h"
+
+#include <string.h>
+
+/* ---- shapes ---- */
+
+static void put_transform(lowering *l, int x, const mica_tensor *as, int64_t at, int y)
+{
+    node_put(&l->body, "transform");
+    node_read_as(l, "x", x, as);
+    if (at) node_put(&l->body, "+%lld", (long long)at);
+    node_write(l, "y", y, NULL);
+    node_put(&l->body, "\n");
+}
+
+static bool is_packed(const mica_tensor *t)
+{
+    const mica_tensor like = mica_tensor_packed(t->dtype, t->rank, t->dims);
+    for (int i = 0; i < t->rank; i++)
+        if (t->dims[i] > 1 && t->strides[i] != like.strides[i]) return false;
+    return true;
+}
+
+/* Y's dimensions and strides are a view of the memory of X; LOGICAL, its elements in their order.
+ */
+static cudnnStatus_t lower_reshape(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_RESHAPE_X), y = node_at(l, n, AT_OP_RESHAPE_Y);
+    const mica_tensor *tx = &l->tensors[x].t;
+    mica_tensor as = l->tensors[y].t;
+    const bool logical =
+        backend_integer(n->op, AT_OP_RESHAPE_MODE, RESHAPE_VIEW) == RESHAPE_LOGICAL;
+    as.dtype = tx->dtype;
+    if (as.rank == tx->rank && !memcmp(as.dims, tx->dims, sizeof as.dims)) {
+        as = *tx;
+    } else if (logical || mica_tensor_span(&as, NULL) != mica_tensor_span(tx, NULL)) {
+        if (!is_packed(tx))
+            return node_refuse(l, "a reshape of tensor %lld, which is not packed",
+                               (long long)l->tensors[x].uid);
+        as = mica_tensor_packed(as.dtype, as.rank, as.dims);
+    }
+    put_transform(l, x, &as, 0, y);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_transpose(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_TRANSPOSE_X);
+    const mica_tensor *tx = &l->tensors[x].t;
+    mica_tensor as = *tx;
+    int64_t perm[8];
+    const int rank = backend_integers(n->op, AT_OP_TRANSPOSE_PERMUTATION, perm);
+    for (int i = 0; i < tx->rank; i++) {
+        if (rank != tx->rank || perm[i] < 0 || perm[i] >= rank)
+            return node_refuse(l, "PERMUTATION is none of %d dimensions", tx->rank);
+        as.dims[i] = tx->dims[perm[i]];
+        as.strides[i] = tx->strides[perm[i]];
+    }
+    put_transform(l, x, &as, 0, node_at(l, n, AT_OP_TRANSPOSE_Y));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_slice(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_SLICE_X);
+    mica_tensor as = l->tensors[x].t;
+    int64_t start[8], limit[8], step[8] = {1, 1, 1, 1, 1, 1, 1, 1}, at = 0;
+    const int rank = backend_integers(n->op, AT_OP_SLICE_START, start);
+    const int ends = backend_integers(n->op, AT_OP_SLICE_LIMIT, limit);
+    const int steps = backend_integers(n->op, AT_OP_SLICE_STRIDES, step);
+    if (rank != as.rank || ends != rank || (steps && steps != rank))
+        return node_refuse(l, "a slice of %d indices of a tensor of rank %d", rank, as.rank);
+    for (int i = 0; i < rank; i++) {
+        if (start[i] < 0 || limit[i] > as.dims[i] || start[i] >= limit[i] || step[i] < 1)
+            return node_refuse(l, "a slice of %lld to %lld in steps of %lld, of %lld",
+                               (long long)start[i], (long long)limit[i], (long long)step[i],
+                               (long long)as.dims[i]);
+        at += start[i] * as.strides[i];
+        as.dims[i] = (limit[i] - start[i] + step[i] - 1) / step[i];
+        as.strides[i] *= step[i];
+    }
+    put_transform(l, x, &as, at, node_at(l, n, AT_OP_SLICE_Y));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_concat(lowering *l, const node *n)
+{
+    const int y = node_at(l, n, AT_OP_CONCAT_Y);
+    int count = 0;
+    node_put(&l->body, "concat axis=%lld", (long long)backend_integer(n->op, AT_OP_CONCAT_AXIS, 0));
+    for (int i = 0; i < n->ref_count; i++) {
+        char arg[8] = {'x', (char)('0' + count), 0};
+        if (n->refs[i].attribute != AT_OP_CONCAT_INPUTS) continue;
+        if (count++ == 8) return node_refuse(l, "a concatenation of more than 8 tensors");
+        int x = n->refs[i].tensor;
+        while (l->tensors[x].alias >= 0) x = l->tensors[x].alias;
+        node_read(l, arg, x);
+    }
+    if (backend_get(n->op, AT_OP_CONCAT_INPLACE_INDEX))
+        return node_refuse(l, "a concatenation in place");
+    node_write(l, "y", y, NULL);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- random numbers ---- */
+
+static cudnnStatus_t lower_random(lowering *l, const node *n)
+{
+    const backend *d = backend_child(n->op, AT_OP_RNG_DESC);
+    const int seed = node_at(l, n, AT_OP_RNG_SEED), offset = node_at(l, n, AT_OP_RNG_OFFSET);
+    const mica_tensor one = mica_tensor_packed(MICA_S64, 1, (const int64_t[]){1});
+    const int fresh = l->fresh++;
+    if (seed >= 0 && offset >= 0) {
+        node_put(&l->extra, "tensor rng%d = s64:2\n", fresh);
+        node_put(&l->body, "concat axis=0");
+        node_read_as(l, "x0", seed, &one);
+        node_read_as(l, "x1", offset, &one);
+        node_put(&l->body, " y=@rng%d\n", fresh);
+    } else if (seed < 0 && offset < 0) {
+        node_put(&l->extra, "constant rng%d = s64:2 %lld 0\n", fresh,
+                 (long long)backend_integer(n->op, AT_OP_RNG_SEED, 0));
+    } else {
+        return node_refuse(l, "a random operation with one of seed and offset as a tensor");
+    }
+    switch (backend_integer(d, AT_RNG_DISTRIBUTION, 0)) {
+    case RNG_BERNOULLI:
+        node_put(&l->body, "random kind=bernoulli p=%.17g",
+                 (double)(float)backend_real(d, AT_RNG_BERNOULLI_PROBABILITY, 0.5));
+        break;
+    case RNG_UNIFORM:
+        node_put(&l->body, "random kind=uniform low=%.17g high=%.17g",
+                 backend_real(d, AT_RNG_UNIFORM_MINIMUM, 0),
+                 backend_real(d, AT_RNG_UNIFORM_MAXIMUM, 1));
+        break;
+    default:
+        node_put(&l->body, "random kind=normal mean=%.17g std=%.17g",
+                 backend_real(d, AT_RNG_NORMAL_MEAN, 0),
+                 backend_real(d, AT_RNG_NORMAL_DEVIATION, 1));
+    }
+    node_put(&l->body, " rng=@rng%d", fresh);
+    node_write(l, "y", node_at(l, n, AT_OP_RNG_Y), NULL);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- pooling, statistics ---- */
+
+static cudnnStatus_t lower_resample(lowering *l, const node *n)
+{
+    const backend *d = backend_child(n->op, AT_OP_RESAMPLE_FWD_DESC);
+    const int mode = (int)backend_integer(d, AT_RESAMPLE_MODE, 0);
+    const int padding = (int)backend_integer(d, AT_RESAMPLE_PADDING_MODE, PADDING_ZERO);
+    int64_t pre[8], post[8], values[8];
+    const int dims = backend_integers(d, AT_RESAMPLE_PRE_PADDINGS, pre);
+    if (mode != RESAMPLE_AVG && mode != RESAMPLE_MAX && mode != RESAMPLE_AVG_INSIDE)
+        return node_refuse(l, "resample mode %d, average and maximum are served", mode);
+    if (node_at(l, n, AT_OP_RESAMPLE_FWD_INDEX) >= 0)
+        return node_refuse(l, "a maximum with an index tensor");
+    if (padding != (mode == RESAMPLE_MAX ? PADDING_NEG_INF : PADDING_ZERO))
+        return node_refuse(l, "resample mode %d with padding mode %d", mode, padding);
+    if (backend_real(n->op, AT_OP_RESAMPLE_FWD_ALPHA, 1) != 1 ||
+        backend_real(n->op, AT_OP_RESAMPLE_FWD_BETA, 0) != 0)
+        return node_refuse(l, "a resampling with factors");
+    backend_integers(d, AT_RESAMPLE_POST_PADDINGS, post);
+    for (int i = 0; i < dims; i++) post[i] -= pre[i];
+    node_put(&l->body, "pool mode=%s",
+             mode == RESAMPLE_MAX   ? "max"
+             : mode == RESAMPLE_AVG ? "avg"
+                                    : "avg_valid");
+    node_read(l, "x", node_at(l, n, AT_OP_RESAMPLE_FWD_X));
+    node_write(l, "y", node_at(l, n, AT_OP_RESAMPLE_FWD_Y), NULL);
+    backend_integers(d, AT_RESAMPLE_WINDOW_DIMS, values);
+    node_put_axes(l, "window", values, dims, -1);
+    backend_integers(d, AT_RESAMPLE_STRIDES, values);
+    node_put_axes(l, "stride", values, dims, -1);
+    node_put_axes(l, "pad", pre, dims, 0);
+    node_put_axes(l, "pad_extra", post, dims, 0);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_statistics(lowering *l, const node *n)
+{
+    const int x = node_at(l, n, AT_OP_GENSTATS_X);
+    const int out[] = {node_at(l, n, AT_OP_GENSTATS_SUM), node_at(l, n, AT_OP_GENSTATS_SQUARES)};
+    int64_t axes[8];
+    int count = 0;
+    for (int i = 0; i < l->tensors[x].t.rank; i++)
+        if (i != 1) axes[count++] = i;
+    for (int i = 0; i < 2; i++) {
+        node_put(&l->body, "reduce kind=sum keepdims=1%s", i ? " map=square(x0)" : "");
+        node_put_axes(l, "axes", axes, count, -1);
+        node_read(l, "x", x);
+        node_write(l, "y", out[i], NULL);
+        node_put(&l->body, "\n");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t backend_lower_shape(lowering *l, node *n)
+{
+    switch (n->type) {
+    case BT_OP_RESHAPE:
+        return lower_reshape(l, n);
+    case BT_OP_TRANSPOSE:
+        return lower_transpose(l, n);
+    case BT_OP_SLICE:
+        return lower_slice(l, n);
+    case BT_OP_CONCAT:
+        return lower_concat(l, n);
+    case BT_OP_RNG:
+        return lower_random(l, n);
+    case BT_OP_RESAMPLE_FWD:
+        return lower_resample(l, n);
+    case BT_OP_GENSTATS:
+        return lower_statistics(l, n);
+    default:
+        return node_refuse(l, "the %s is not served", backend_type_words(n->type));
+    }
+}

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention through the graph interface, against plain loops: as one operation, and in the parts
+ * that cuDNN's frontend makes of it, both passes, with groups of heads, causal, bias, dropout. Each
+ * graph has to become mica's attention: that is looked up in the text of the plan. */
+#include "backend_test.h"
+
+typedef struct problem {
+    mica_dtype type;
+    int b, h, hk, sq, sk, d;
+    bool rows_first; /* B x S x H x D in memory */
+    bool causal, bias, stats;
+    double keep; /* 0: no dropout */
+    float scale; /* 0: 1 / sqrt(d) */
+} problem;
+
+typedef struct values {
+    array q, k, v, o, bias, stats, dout, dq, dk, dv, d, sum;
+    float scale, fill, factor, drop_scale;
+    int64_t seed, offset;
+    void *random[2];  /* seed and offset on the device */
+    double *p, *mask; /* B x H x Sq x Sk */
+} values;
+
+static mica_tensor shaped(mica_dtype type, int b, int h, int s, int d, bool rows_first)
+{
+    mica_tensor t = mica_tensor_packed(type, 4, (const int64_t[]){b, h, s, d});
+    if (!rows_first) return t;
+    t.strides[1] = d, t.strides[2] = (int64_t)h * d;
+    return t;
+}
+
+static mica_tensor swapped(mica_tensor t)
+{
+    const int64_t dim = t.dims[2], stride = t.strides[2];
+    t.dims[2] = t.dims[3], t.strides[2] = t.strides[3];
+    t.dims[3] = dim, t.strides[3] = stride;
+    return t;
+}
+
+static array random_array(mica_tensor t)
+{
+    array a = array_of(t, type_of(t.dtype));
+    for (int64_t i = 0; i < a.count; i++) a.v[i] = (draw(65) - 32) / 32.0;
+    array_write(&a);
+    return a;
+}
+
+static array empty_array(mica_tensor t)
+{
+    array a = array_of(t, type_of(t.dtype));
+    for (int64_t i = 0; i < a.count; i++) a.v[i] = NAN;
+    array_write(&a);
+    return a;
+}
+
+/* Philox4x32-10. */
+static void philox(uint64_t seed, const uint32_t *counter, uint32_t *words)
+{
+    uint32_t k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, c[4];
+    memcpy(c, counter, sizeof c);
+    for (int round = 0; round < 10; round++, k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u) {
+        const uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
+        const uint32_t next[] = {(uint32_t)(b >> 32) ^ c[1] ^ k[0], (uint32_t)b,
+                                 (uint32_t)(a >> 32) ^ c[3] ^ k[1], (uint32_t)a};
+        memcpy(c, next, sizeof c);
+    }
+    memcpy(words, c, sizeof c);
+}
+
+static double kept(const problem *p, const values *s, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    uint32_t words[4];
+    if (!p->keep) return 1;
+    philox((uint64_t)s->seed,
+           (const uint32_t[]){(uint32_t)j / 4, (uint32_t)i, (uint32_t)(n * p->h + h),
+                              (uint32_t)s->offset},
+           words);
+    return words[j % 4] < (uint32_t)floor((1 - (double)(float)p->keep) * 0x1p32) ? 0 : 1;
+}
+
+static int64_t place(const array *a, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    return ((n * a->t.dims[1] + h) * a->t.dims[2] + i) * a->t.dims[3] + j;
+}
+
+static values set_up(const problem *p)
+{
+    values s = {.fill = -INFINITY, .seed = 0x123456789abcdef, .offset = 7, .factor = 1};
+    s.scale = p->scale ? p->scale : (float)(1 / sqrt(p->d));
+    s.q = random_array(shaped(p->type, p->b, p->h, p->sq, p->d, p->rows_first));
+    s.k = random_array(shaped(p->type, p->b, p->hk, p->sk, p->d, p->rows_first));
+    s.v = random_array(shaped(p->type, p->b, p->hk, p->sk, p->d, p->rows_first));
+    s.o = empty_array(s.q.t);
+    s.stats = empty_array(shaped(MICA_F32, p->b, p->h, p->sq, 1, false));
+    s.bias = random_array(shaped(p->type, p->b, 1, p->sq, p->sk, false));
+    s.dout = random_array(shaped(p->type, p->b, p->h, p->sq, p->d, false));
+    s.dq = empty_array(s.q.t);
+    s.dk = empty_array(s.k.t);
+    s.dv = empty_array(s.v.t);
+    s.d = empty_array(s.stats.t);
+    s.sum = empty_array(shaped(MICA_F32, p->b, p->h, p->sq, p->d, false));
+    s.drop_scale = p->keep ? (float)(1 / p->keep) : 1;
+    if (p->keep) s.factor = (float)p->keep;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(mica_malloc(memory, 8, &s.random[i]), MICA_OK);
+        assert_int_equal(mica_upload(memory, s.random[i], i ? &s.offset : &s.seed, 8, NULL),
+                         MICA_OK);
+    }
+    const size_t weights = (size_t)(p->b * p->h * p->sq * p->sk);
+    s.p = calloc(weights, sizeof *s.p);
+    s.mask = calloc(weights, sizeof *s.mask);
+    return s;
+}
+
+static void tear_down(values *s)
+{
+    array *all[] = {&s->q,    &s->k,  &s->v,  &s->o,  &s->bias, &s->stats,
+                    &s->dout, &s->dq, &s->dk, &s->dv, &s->d,    &s->sum};
+    for (int i = 0; i < 12; i++) array_free(all[i]);
+    for (int i = 0; i < 2; i++) mica_free(memory, s->random[i]);
+    free(s->p);
+    free(s->mask);
+}
+
+/* Weights, statistics and results, in double precision. */
+static void forward(const problem *p, values *s, double *out, double *stats)
+{
+    for (int64_t n = 0; n < p->b; n++)
+        for (int64_t h = 0; h < p->h; h++)
+            for (int64_t i = 0; i < p->sq; i++) {
+                const int64_t g = h / (p->h / p->hk), row = (n * p->h + h) * p->sq + i;
+                double *w = s->p + row * p->sk, *m = s->mask + row * p->sk, sum = 0,
+                       max = -INFINITY;
+                for (int64_t j = 0; j < p->sk; j++) {
+                    double dot = 0;
+                    for (int64_t c = 0; c < p->d; c++)
+                        dot += s->q.v[place(&s->q, n, h, i, c)] * s->k.v[place(&s->k, n, g, j, c)];
+                    w[j] = dot * (double)s->scale;
+                    if (p->bias) w[j] += s->bias.v[place(&s->bias, n, 0, i, j)];
+                    if (p->causal && j > i) w[j] = -INFINITY;
+                    max = fmax(max, w[j]);
+                    m[j] = kept(p, s, n, h, i, j);
+                }
+                for (int64_t j = 0; j < p->sk; j++) sum += exp(w[j] - max);
+                for (int64_t j = 0; j < p->sk; j++) w[j] = exp(w[j] - max) / sum;
+                stats[row] = max + log(sum);
+                for (int64_t c = 0; c < p->d; c++) {
+                    double total = 0;
+                    for (int64_t j = 0; j < p->sk; j++)
+                        total +=
+                            w[j] * m[j] * (double)s->drop_scale * s->v.v[place(&s->v, n, g, j, c)];
+                    out[row * p->d + c] = total;
+                }
+            }
+}
+
+static void backward(const problem *p, values *s, const double *out, double *dq, double *dk,
+                     double *dv)
+{
+    for (int64_t n = 0; n < p->b; n++)
+        for (int64_t h = 0; h < p->h; h++)
+            for (int64_t i = 0; i < p->sq; i++) {
+                const int64_t g = h / (p->h / p->hk), row = (n * p->h + h) * p->sq + i;
+                const double *w = s->p + row * p->sk, *m = s->mask + row * p->sk;
+                double rows = 0;
+                for (int64_t c = 0; c < p->d; c++)
+                    rows += s->dout.v[place(&s->dout, n, h, i, c)] * out[row * p->d + c];
+                for (int64_t j = 0; j < p->sk; j++) {
+                    double dp = 0;
+                    for (int64_t c = 0; c < p->d; c++) {
+                        const double o = s->dout.v[place(&s->dout, n, h, i, c)];
+                        dp += o * s->v.v[place(&s->v, n, g, j, c)];
+                        dv[place(&s->v, n, g, j, c)] += w[j] * m[j] * (double)s->drop_scale * o;
+                    }
+                    const double ds =
+                        (dp * m[j] * (double)s->drop_scale - rows) * w[j] * (double)s->scale;
+                    for (int64_t c = 0; c < p->d; c++) {
+                        dq[row * p->d + c] += ds * s->k.v[place(&s->k, n, g, j, c)];
+                        dk[place(&s->k, n, g, j, c)] += ds * s->q.v[place(&s->q, n, h, i, c)];
+                    }
+                }
+            }
+}
+
+/* ---- graphs ---- */
+
+typedef struct builder {
+    const problem *p;
+    values *s;
+    desc ops[40], tensors[80];
+    int op_count, tensor_count, virtual_uid;
+    int64_t uids[20];
+    void *pointers[20];
+    int uid_count;
+    desc q, kt, scale, bias, fill, seed, offset, stats;
+} builder;
+
+static desc keep(builder *b, desc d)
+{
+    assert_true(b->tensor_count < 80);
+    return b->tensors[b->tensor_count++] = d;
+}
+
+static desc real(builder *b, int64_t uid, mica_tensor t, void *data)
+{
+    b->uids[b->uid_count] = uid;
+    b->pointers[b->uid_count++] = data;
+    return keep(b, tensor_desc(uid, &t, 'r'));
+}
+
+static desc number(builder *b, int64_t uid, float *value)
+{
+    const mica_tensor t = shaped(MICA_F32, 1, 1, 1, 1, false);
+    b->uids[b->uid_count] = uid;
+    b->pointers[b->uid_count++] = value;
+    return keep(b, tensor_desc(uid, &t, 'n'));
+}
+
+static desc made(builder *b, mica_tensor t)
+{
+    return keep(b, tensor_desc(100 + b->virtual_uid++, &t, 'v'));
+}
+
+static void add(builder *b, desc op)
+{
+    b->ops[b->op_count++] = op;
+}
+
+static mica_tensor scores_of(const problem *p, mica_dtype type)
+{
+    return shaped(type, p->b, p->h, p->sq, p->sk, false);
+}
+
+static void common(builder *b)
+{
+    const problem *p = b->p;
+    const mica_tensor one = shaped(MICA_S64, 1, 1, 1, 1, false);
+    b->q = real(b, 0, b->s->q.t, b->s->q.data);
+    b->kt = real(b, 1, swapped(b->s->k.t), b->s->k.data);
+    b->scale = number(b, 5, &b->s->scale);
+    if (p->bias) b->bias = real(b, 4, b->s->bias.t, b->s->bias.data);
+    if (p->causal) b->fill = number(b, 11, &b->s->fill);
+    if (!p->keep) return;
+    b->seed = real(b, 6, one, b->s->random[0]);
+    b->offset = real(b, 7, one, b->s->random[1]);
+}
+
+static desc hidden(builder *b, desc scores)
+{
+    const problem *p = b->p;
+    desc row = made(b, scores_of(p, MICA_S32)), col = made(b, scores_of(p, MICA_S32));
+    desc mask = made(b, scores_of(p, MICA_BOOL)), out = made(b, scores_of(p, MICA_F32));
+    add(b, pointwise(PW_GEN_INDEX, scores, NULL, NULL, row, 2, 1));
+    add(b, pointwise(PW_GEN_INDEX, scores, NULL, NULL, col, 3, 1));
+    add(b, pointwise(PW_CMP_GE, row, col, NULL, mask, -1, 1));
+    add(b, pointwise(PW_SELECT, scores, b->fill, mask, out, -1, 1));
+    return out;
+}
+
+static desc scores(builder *b)
+{
+    const problem *p = b->p;
+    desc product = made(b, scores_of(p, MICA_F32)), scaled = made(b, scores_of(p, MICA_F32));
+    add(b, matmul(b->q, b->kt, product));
+    add(b, pointwise(PW_MUL, product, b->scale, NULL, scaled, -1, 1));
+    if (!p->bias) return scaled;
+    desc biased = made(b, scores_of(p, MICA_F32));
+    add(b, pointwise(PW_ADD, scaled, b->bias, NULL, biased, -1, 1));
+    return biased;
+}
+
+static void build_forward(builder *b)
+{
+    const problem *p = b->p;
+    const mica_tensor rows = shaped(MICA_F32, p->b, p->h, p->sq, 1, false);
+    common(b);
+    desc v = real(b, 2, b->s->v.t, b->s->v.data), o = real(b, 3, b->s->o.t, b->s->o.data);
+    desc s = scores(b);
+    if (p->causal) s = hidden(b, s);
+    desc max = made(b, rows), less = made(b, scores_of(p, MICA_F32));
+    desc e = made(b, scores_of(p, MICA_F32)), sum = made(b, rows), log = made(b, rows);
+    desc stats = p->stats ? real(b, 8, b->s->stats.t, b->s->stats.data) : made(b, rows);
+    desc w = made(b, scores_of(p, p->keep ? MICA_F32 : p->type));
+    add(b, reduction(CUDNN_REDUCE_TENSOR_MAX, s, max));
+    add(b, pointwise(PW_SUB, s, max, NULL, less, -1, 1));
+    add(b, pointwise(PW_EXP, less, NULL, NULL, e, -1, 1));
+    add(b, reduction(CUDNN_REDUCE_TENSOR_ADD, e, sum));
+    add(b, pointwise(PW_LOG, sum, NULL, NULL, log, -1, 1));
+    add(b, pointwise(PW_ADD, max, log, NULL, stats, -1, 1));
+    add(b, pointwise(PW_DIV, e, sum, NULL, w, -1, 1));
+    if (p->keep) {
+        desc mask = made(b, scores_of(p, MICA_F32)), some = made(b, scores_of(p, MICA_F32));
+        desc drop_scale = number(b, 9, &b->s->drop_scale), grown = made(b, scores_of(p, p->type));
+        add(b, bernoulli(b->seed, b->offset, mask, p->keep));
+        add(b, pointwise(PW_MUL, w, mask, NULL, some, -1, 1));
+        add(b, pointwise(PW_MUL, some, drop_scale, NULL, grown, -1, 1));
+        w = grown;
+    }
+    add(b, matmul(w, v, o));
+}
+
+/* dK or dV: of as many heads as the queries, then summed. */
+static void gradient(builder *b, desc weights, desc with, desc result, const array *like)
+{
+    const problem *p = b->p;
+    desc turned = made(b, swapped(shaped(p->type, p->b, p->h, p->sq, p->sk, false)));
+    add(b, reshape(weights, turned));
+    if (p->h == p->hk) {
+        add(b, matmul(turned, with, result));
+        return;
+    }
+    desc wide = made(b, shaped(p->type, p->b, p->h, p->sk, (int)like->t.dims[3], false));
+    add(b, matmul(turned, with, wide));
+    add(b, reduction(CUDNN_REDUCE_TENSOR_ADD, wide, result));
+}
+
+static void build_backward(builder *b)
+{
+    const problem *p = b->p;
+    values *s = b->s;
+    const mica_tensor rows = shaped(MICA_F32, p->b, p->h, p->sq, 1, false);
+    const mica_tensor wide = scores_of(p, MICA_F32);
+    common(b);
+    desc vt = real(b, 2, swapped(s->v.t), s->v.data), o = real(b, 3, s->o.t, s->o.data);
+    desc dout = real(b, 9, s->dout.t, s->dout.data), stats = real(b, 8, s->stats.t, s->stats.data);
+    desc dq = real(b, 10, s->dq.t, s->dq.data), dk = real(b, 12, s->dk.t, s->dk.data);
+    desc dv = real(b, 13, s->dv.t, s->dv.data), d = real(b, 14, s->d.t, s->d.data);
+    desc sum = real(b, 25, s->sum.t, s->sum.data), factor = number(b, 15, &s->factor);
+    desc mask = NULL, drop_scale = NULL;
+    if (p->keep) {
+        mask = made(b, wide);
+        drop_scale = number(b, 16, &s->drop_scale);
+        add(b, bernoulli(b->seed, b->offset, mask, (double)(float)p->keep));
+    }
+    desc products = made(b, s->sum.t), plain = made(b, rows);
+    add(b, pointwise(PW_MUL, dout, o, NULL, products, -1, 1));
+    add(b, reduction(CUDNN_REDUCE_TENSOR_ADD, products, plain));
+    add(b, pointwise(PW_MUL, plain, factor, NULL, d, -1, 1));
+    desc less = made(b, wide), w = made(b, wide), used;
+    add(b, pointwise(PW_SUB, scores(b), stats, NULL, less, -1, 1));
+    if (p->causal) less = hidden(b, less);
+    add(b, pointwise(PW_EXP, less, NULL, NULL, w, -1, 1));
+    used = w;
+    if (p->keep) {
+        desc some = made(b, wide);
+        used = made(b, wide);
+        add(b, pointwise(PW_MUL, w, mask, NULL, some, -1, 1));
+        add(b, pointwise(PW_MUL, some, drop_scale, NULL, used, -1, 1));
+    }
+    gradient(b, used, dout, dv, &s->v);
+    desc dp = made(b, wide);
+    add(b, matmul(dout, vt, dp));
+    if (p->keep) {
+        desc some = made(b, wide);
+        add(b, pointwise(PW_MUL, dp, mask, NULL, some, -1, 1));
+        dp = some;
+    }
+    desc apart = made(b, wide), times = made(b, wide), ds = made(b, scores_of(p, p->type));
+    add(b, pointwise(PW_SUB, dp, d, NULL, apart, -1, 1));
+    add(b, pointwise(PW_MUL, apart, w, NULL, times, -1, 1));
+    if (p->keep) {
+        desc grown = made(b, wide);
+        add(b, pointwise(PW_MUL, times, drop_scale, NULL, grown, -1, 1));
+        times = grown;
+    }
+    add(b, pointwise(PW_MUL, times, b->scale, NULL, ds, -1, 1));
+    gradient(b, ds, b->q, dk, &s->k);
+    mica_tensor turned = s->k.t;
+    turned.dtype = MICA_F32;
+    desc k = made(b, turned);
+    add(b, reshape(b->kt, k));
+    add(b, matmul(ds, k, sum));
+    add(b, pointwise(PW_IDENTITY, sum, NULL, NULL, dq, -1, 1));
+}
+
+/* The plan, of which the text says that it is attention and nothing like its parts. */
+static desc plan_attention(builder *b, const char *pass)
+{
+    desc g = graph_of(b->op_count, b->ops), config = config_of(g, HEURISTIC_A, 0, NULL);
+    int64_t length = 0;
+    if (!config) {
+        char text[1024];
+        cudnnGetLastErrorString(text, sizeof text);
+        fail_msg("no configuration: %s", text);
+    }
+    desc plan = plan_of(config);
+    for (int i = 0; i < b->op_count; i++) drop(b->ops[i]);
+    for (int i = 0; i < b->tensor_count; i++) drop(b->tensors[i]);
+    drop(g);
+    drop(config);
+    SUCCEEDS(cudnnBackendGetAttribute(plan, AT_PLAN_JSON, BW_CHAR, 0, &length, NULL));
+    char *json = calloc(1, (size_t)length + 1);
+    SUCCEEDS(cudnnBackendGetAttribute(plan, AT_PLAN_JSON, BW_CHAR, length, NULL, json));
+    if (!strstr(json, pass) || strstr(json, "gemm") || strstr(json, "softmax"))
+        fail_msg("not one attention: %s", json);
+    free(json);
+    return plan;
+}
+
+static void run_forward(const problem *p)
+{
+    values s = set_up(p);
+    builder b = {.p = p, .s = &s};
+    double *out = calloc((size_t)s.o.count, sizeof *out);
+    double *stats = calloc((size_t)s.stats.count, sizeof *stats);
+    forward(p, &s, out, stats);
+    build_forward(&b);
+    desc plan = plan_attention(&b, "attention pass=fwd");
+    SUCCEEDS(run_plan(plan, b.uid_count, b.uids, b.pointers));
+    array_is(&s.o, out, 4, 1);
+    if (p->stats) array_is(&s.stats, stats, 64, 4);
+    drop(plan);
+    free(out);
+    free(stats);
+    tear_down(&s);
+}
+
+static void run_backward(const problem *p)
+{
+    values s = set_up(p);
+    builder b = {.p = p, .s = &s};
+    double *out = calloc((size_t)s.o.count, sizeof *out);
+    double *dq = calloc((size_t)s.q.count, sizeof *dq), *dk = calloc((size_t)s.k.count, sizeof *dk);
+    double *dv = calloc((size_t)s.v.count, sizeof *dv);
+    forward(p, &s, out, s.stats.v);
+    memcpy(s.o.v, out, (size_t)s.o.count * sizeof *out);
+    array_write(&s.o);
+    array_write(&s.stats);
+    backward(p, &s, out, dq, dk, dv);
+    build_backward(&b);
+    desc plan = plan_attention(&b, "attention pass=bwd");
+    SUCCEEDS(run_plan(plan, b.uid_count, b.uids, b.pointers));
+    array_is(&s.dq, dq, 8, 2);
+    array_is(&s.dk, dk, 8, 2);
+    array_is(&s.dv, dv, 8, 2);
+    drop(plan);
+    free(out);
+    free(dq);
+    free(dk);
+    free(dv);
+    tear_down(&s);
+}
+
+#define PLAIN .stats = true
+
+static const problem problems[] = {
+    {MICA_BF16, 2, 2, 2, 9, 9, 16, PLAIN},
+    {MICA_F16, 1, 4, 2, 7, 12, 16, PLAIN, .rows_first = true},
+    {MICA_BF16, 2, 2, 2, 9, 9, 16, PLAIN, .causal = true},
+    {MICA_BF16, 1, 4, 1, 8, 8, 16, PLAIN, .causal = true, .rows_first = true},
+    {MICA_BF16, 2, 2, 2, 6, 10, 16, PLAIN, .bias = true, .scale = 0.5f},
+    {MICA_F16, 1, 2, 2, 12, 12, 16, PLAIN, .keep = 0.8999999985},
+    {MICA_BF16, 2, 2, 2, 8, 12, 16, PLAIN, .bias = true, .keep = 0.8999999985},
+    {MICA_F32, 1, 2, 1, 5, 6, 8, PLAIN, .causal = true, .bias = true},
+};
+
+static void parts_forward(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_forward(&problems[i]);
+    problem inference = problems[2];
+    inference.stats = false;
+    run_forward(&inference);
+}
+
+static void parts_backward(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) run_backward(&problems[i]);
+}
+
+static void one_operation(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        problem p = problems[i];
+        for (int with = 0; with < 3; with++) {
+            p.stats = with > 0;
+            p.scale = with == 2 ? 0.75f : 0;
+            values s = set_up(&p);
+            builder b = {.p = &p, .s = &s};
+            double *out = calloc((size_t)s.o.count, sizeof *out);
+            double *stats = calloc((size_t)s.stats.count, sizeof *stats);
+            forward(&p, &s, out, stats);
+            desc op = make(BT_OP_SDPA_FWD);
+            put_desc(op, AT_OP_SDPA_FWD_Q, real(&b, 0, s.q.t, s.q.data));
+            put_desc(op, AT_OP_SDPA_FWD_K, real(&b, 1, s.k.t, s.k.data));
+            put_desc(op, AT_OP_SDPA_FWD_V, real(&b, 2, s.v.t, s.v.data));
+            put_desc(op, AT_OP_SDPA_FWD_O, real(&b, 3, s.o.t, s.o.data));
+            put_desc(op, AT_OP_SDPA_FWD_SCALE, number(&b, 5, &s.scale));
+            if (p.stats) put_desc(op, AT_OP_SDPA_FWD_STATS, real(&b, 8, s.stats.t, s.stats.data));
+            finish(op);
+            add(&b, op);
+            desc plan = plan_attention(&b, "attention pass=fwd");
+            for (int again = 0; again < 2; again++) {
+                SUCCEEDS(run_plan(plan, b.uid_count, b.uids, b.pointers));
+                array_is(&s.o, out, 4, 1);
+                if (p.stats) array_is(&s.stats, stats, 64, 4);
+            }
+            drop(plan);
+            free(out);
+            free(stats);
+            tear_down(&s);
+        }
+    }
+}
+
+/* A number that the plan does not hold for is refused, never computed with. */
+static void other_numbers(void **unused)
+{
+    (void)unused;
+    values s = set_up(&problems[2]);
+    builder b = {.p = &problems[2], .s = &s};
+    build_forward(&b);
+    desc plan = plan_attention(&b, "attention pass=fwd");
+    s.fill = 0;
+    assert_int_equal(run_plan(plan, b.uid_count, b.uids, b.pointers), CUDNN_STATUS_NOT_SUPPORTED);
+    s.fill = -1e9f;
+    SUCCEEDS(run_plan(plan, b.uid_count, b.uids, b.pointers));
+    assert_int_equal(run_plan(plan, b.uid_count - 1, b.uids, b.pointers),
+                     CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
+    drop(plan);
+    tear_down(&s);
+    values t = set_up(&problems[5]);
+    builder c = {.p = &problems[5], .s = &t};
+    build_forward(&c);
+    plan = plan_attention(&c, "attention pass=fwd");
+    t.drop_scale = 2;
+    assert_int_equal(run_plan(plan, c.uid_count, c.uids, c.pointers), CUDNN_STATUS_NOT_SUPPORTED);
+    drop(plan);
+    tear_down(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_operation), cmocka_unit_test(parts_forward),
+        cmocka_unit_test(parts_backward), cmocka_unit_test(other_numbers)};
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
