@@ -257,4 +257,24 @@ static inline void run_ops(int count, desc *ops, int which, int tensors, const i
     drop(plan);
 }
 
+static inline mica_tensor packed(mica_dtype type, int a, int b, int c, int d)
+{
+    return mica_tensor_packed(type, 4, (const int64_t[]){a, b, c, d});
+}
+
+static inline array array_like(mica_tensor t, double low, double high)
+{
+    array a = array_of(t, type_of(t.dtype));
+    for (int64_t i = 0; i < a.count; i++) a.v[i] = low + (high - low) * draw(1025) / 1024;
+    array_write(&a);
+    return a;
+}
+
+/* Runs one operation; operands are destroyed before. */
+static inline void run_one(desc op, desc *operands, int count, const int64_t *uids, void **pointers)
+{
+    for (int i = 0; i < count; i++) drop(operands[i]);
+    run_ops(1, &op, 0, count, uids, pointers);
+}
+
 #endif
