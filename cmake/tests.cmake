@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, found by their place. Labels: unit, api, examples, cases, emu, kernels, fuzz, lint, abi,
-# docs, install, python, peers.
+# docs, install, python, peers, front.
 
 # Tests leave the user's kernel cache alone, threads that wait do not spin against each other, and small
 # runs have as many as large ones, whatever else the machine does.
@@ -409,6 +409,11 @@ if(NOT MICA_TEST_PART STREQUAL "")
       math(EXPR number "${number} + 1")
     endforeach()
   endif()
+endif()
+
+# The drop-in libcudnn.so.9.
+if(TARGET cudnn_front)
+  add_subdirectory(tests/front)
 endif()
 
 # compute-sanitizer runs on a GPU, by hand (tests/sanitize/run); that its lines reach every engine is
