@@ -89,8 +89,8 @@ static void test_kinds(void **unused)
     }
     SUCCEEDS(cudnnDestroyTensorDescriptor(tensor));
     SUCCEEDS(cudnnDestroyPoolingDescriptor(pooling));
-    assert_int_equal(cudnnSetStream((cudnnHandle_t)(void *)"not a handle", NULL),
-                     CUDNN_STATUS_BAD_PARAM);
+    uint64_t numbers[8] = {4711};
+    assert_int_equal(cudnnSetStream((cudnnHandle_t)(void *)numbers, NULL), CUDNN_STATUS_BAD_PARAM);
     cudnnGetLastErrorString(text, sizeof text);
     assert_non_null(strstr(text, "foreign object"));
 }
