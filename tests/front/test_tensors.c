@@ -81,6 +81,42 @@ static void test_scale_set_transform(void **unused)
     }
 }
 
+/* To another format, with zeros around. */
+static void test_transform_ex(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < TYPES; i++) {
+        scalar alpha = scale_of(types[i], i ? 2 : 1), beta = scale_of(types[i], i ? 0.5 : 0);
+        static const int32_t before[] = {0, 1, 2, 0}, after[] = {0, 0, 1, 3};
+        array x = array_new(types[i], i % 2 ? GAPS : NCHW, shape);
+        array y = array_new(types[i], NHWC, (int[]){2, 4, 7, 8, 0});
+        double expected[2 * 4 * 7 * 8];
+        for (int64_t j = 0; j < y.count; j++) {
+            int64_t c = j / 56 % 4 - 1, h = j / 8 % 7 - 2, w = j % 8;
+            bool inside = c >= 0 && h >= 0 && h < 4 && w < 5;
+            expected[j] = inside ? x.v[((j / 224 * 3 + c) * 4 + h) * 5 + w] : 0;
+            expected[j] = i ? 2 * expected[j] + 0.5 * y.v[j] : expected[j];
+            if (!i) y.v[j] = NAN;
+        }
+        array_write(&y);
+        cudnnTensorTransformDescriptor_t t;
+        SUCCEEDS(cudnnCreateTensorTransformDescriptor(&t));
+        SUCCEEDS(cudnnSetTensorTransformDescriptor(t, 4, CUDNN_TENSOR_NHWC, before, after, NULL,
+                                                   CUDNN_TRANSFORM_FOLD));
+        size_t bytes;
+        SUCCEEDS(cudnnInitTransformDest(t, x.desc, y.desc, &bytes));
+        assert_int_equal(bytes, y.bytes);
+        SUCCEEDS(cudnnTransformTensorEx(handle, t, &alpha, x.desc, x.data, &beta, y.desc, y.data));
+        array_is(&y, expected, 2, 0);
+        assert_int_equal(cudnnSetTensorTransformDescriptor(t, 4, CUDNN_TENSOR_NHWC, NULL, NULL,
+                                                           (uint32_t[]){2, 1},
+                                                           CUDNN_TRANSFORM_FOLD),
+                         CUDNN_STATUS_NOT_SUPPORTED);
+        SUCCEEDS(cudnnDestroyTensorTransformDescriptor(t));
+        array_free(&x), array_free(&y);
+    }
+}
+
 static double apply(cudnnOpTensorOp_t op, double a, double b)
 {
     switch (op) {
@@ -280,9 +316,10 @@ static void test_dropout(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add),       cmocka_unit_test(test_scale_set_transform),
-        cmocka_unit_test(test_op_tensor), cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_lrn),       cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_add),          cmocka_unit_test(test_scale_set_transform),
+        cmocka_unit_test(test_transform_ex), cmocka_unit_test(test_op_tensor),
+        cmocka_unit_test(test_reduce),       cmocka_unit_test(test_lrn),
+        cmocka_unit_test(test_dropout),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
