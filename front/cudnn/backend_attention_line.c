@@ -118,9 +118,6 @@ cudnnStatus_t backend_lower_sdpa(lowering *l, node *n)
             return node_refuse(l, "attention with attribute %u", refused[i]);
     if (backend_child(n->op, AT_OP_SDPA_FWD_SUBGRAPH))
         return node_refuse(l, "attention with a graph for its scores");
-    for (int i = 0; i < n->ref_count; i++)
-        if (backend_child(l->tensors[n->refs[i].tensor].desc, AT_TENSOR_RAGGED_OFFSET))
-            return node_refuse(l, "attention of ragged tensors");
     attention_begin(&a);
     a.q = q;
     a.v = node_at(l, n, AT_OP_SDPA_FWD_V);

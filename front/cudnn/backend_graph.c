@@ -169,8 +169,22 @@ static void put_header(lowering *l, node_text *to)
     if (l->extra.text) node_put(to, "%s", l->extra.text);
 }
 
+/* What mica's tensors cannot say. */
+static cudnnStatus_t check_tensors(lowering *l)
+{
+    for (int i = 0; i < l->tensor_count; i++) {
+        const node_tensor *t = &l->tensors[i];
+        if (backend_child(t->desc, AT_TENSOR_RAGGED_OFFSET))
+            return node_refuse(l, "tensor %lld is ragged", (long long)t->uid);
+        if (t->t.dtype == MICA_BOOL && !t->is_virtual) /* 8 to a byte, which mica's are not */
+            return node_refuse(l, "tensor %lld is BOOLEAN and not virtual", (long long)t->uid);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t lower_nodes(lowering *l)
 {
+    FRONT_TRY(check_tensors(l));
     FRONT_TRY(backend_find_attention_bwd(l));
     FRONT_TRY(backend_find_attention(l));
     for (int i = 0; i < l->node_count; i++) {

@@ -121,8 +121,10 @@ static cudnnStatus_t lower_random(lowering *l, const node *n)
         node_read_as(l, "x1", offset, &one);
         node_put(&l->body, " y=@rng%d\n", fresh);
     } else if (seed < 0 && offset < 0) {
-        node_put(&l->extra, "constant rng%d = s64:2 %lld 0\n", fresh,
-                 (long long)backend_integer(n->op, AT_OP_RNG_SEED, 0));
+        const int64_t number = backend_integer(n->op, AT_OP_RNG_SEED, 0);
+        if (number > INT64_C(1) << 53 || number < -(INT64_C(1) << 53))
+            return node_refuse(l, "a seed of %lld, which is beyond 2^53", (long long)number);
+        node_put(&l->extra, "constant rng%d = s64:2 %lld 0\n", fresh, (long long)number);
     } else {
         return node_refuse(l, "a random operation with one of seed and offset as a tensor");
     }

@@ -190,6 +190,35 @@ static void soft(void **unused)
     for (int i = 0; i < 6; i++) drop(all[i]);
 }
 
+/* Ragged tensors, and booleans in memory, are not taken for plain ones. */
+static void soft_tensors(void **unused)
+{
+    (void)unused;
+    const mica_tensor bits = packed(MICA_BOOL, 1, 2, 3, 4), two = packed(MICA_S32, 2, 1, 1, 1);
+    desc x = tensor_desc(1, some(), 'r'), y = tensor_desc(2, some(), 'r');
+    desc mask = tensor_desc(3, &bits, 'r'), offsets = tensor_desc(4, &two, 'r'), ragged;
+    desc a[] = {pointwise(PW_SELECT, x, x, mask, y, -1, 1)};
+    int64_t count = -1;
+    ragged = make(BT_TENSOR);
+    put_int(ragged, AT_TENSOR_DATA_TYPE, BW_DATA_TYPE, CUDNN_DATA_FLOAT);
+    put(ragged, AT_TENSOR_DIMENSIONS, BW_INT64, 4, some()->dims);
+    put(ragged, AT_TENSOR_STRIDES, BW_INT64, 4, some()->strides);
+    put_wide(ragged, AT_TENSOR_UNIQUE_ID, 5);
+    put_wide(ragged, AT_TENSOR_BYTE_ALIGNMENT, 16);
+    put_desc(ragged, AT_TENSOR_RAGGED_OFFSET, offsets);
+    finish(ragged);
+    desc b[] = {pointwise(PW_EXP, ragged, NULL, NULL, y, -1, 1)};
+    for (int i = 0; i < 2; i++) {
+        desc g = graph_of(1, i ? b : a);
+        assert_null(config_of(g, HEURISTIC_A, 0, &count));
+        assert_int_equal(count, 0);
+        drop(g);
+        drop(i ? *b : *a);
+    }
+    desc all[] = {x, y, mask, offsets, ragged};
+    for (int i = 0; i < 5; i++) drop(all[i]);
+}
+
 /* Descriptors made, set, finalized and asked at random; some of them sensible. */
 static void random_programs(void **unused)
 {
@@ -340,8 +369,9 @@ static void random_graphs(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attributes),      cmocka_unit_test(lifetimes),
-        cmocka_unit_test(graphs),          cmocka_unit_test(soft),
-        cmocka_unit_test(random_programs), cmocka_unit_test(random_graphs)};
+        cmocka_unit_test(attributes),   cmocka_unit_test(lifetimes),
+        cmocka_unit_test(graphs),       cmocka_unit_test(soft),
+        cmocka_unit_test(soft_tensors), cmocka_unit_test(random_programs),
+        cmocka_unit_test(random_graphs)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
