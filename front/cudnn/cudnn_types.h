@@ -145,6 +145,7 @@ typedef enum {
     CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION = 2
 } cudnnBatchNormOps_t;
 typedef enum { CUDNN_LRN_CROSS_CHANNEL_DIM1 = 0 } cudnnLRNMode_t;
+typedef enum { CUDNN_DIVNORM_PRECOMPUTED_MEANS = 0 } cudnnDivNormMode_t;
 typedef enum {
     CUDNN_OP_TENSOR_ADD = 0,
     CUDNN_OP_TENSOR_MUL = 1,

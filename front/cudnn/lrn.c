@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Local response normalisation across channels. */
+ * Local response normalisation across channels, and divisive normalisation within them. */
 #include "front.h"
 
 struct cudnnLRNStruct {
@@ -55,11 +55,10 @@ cudnnStatus_t cudnnGetLRNDescriptor(cudnnLRNDescriptor_t descriptor, unsigned *s
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t problem(cudnnLRNDescriptor_t lrn, cudnnLRNMode_t mode, mica_lrn_desc *d)
+static cudnnStatus_t problem(cudnnLRNDescriptor_t lrn, int mode, mica_lrn_desc *d)
 {
     FRONT_TRY(front_check(lrn, FRONT_LRN, "normDesc"));
-    if (mode != CUDNN_LRN_CROSS_CHANNEL_DIM1)
-        return front_fail(CUDNN_STATUS_BAD_PARAM, "mode %d, known is 0", (int)mode);
+    if (mode != 0) return front_fail(CUDNN_STATUS_BAD_PARAM, "mode %d, known is 0", mode);
     d->size = lrn->size;
     d->alpha = lrn->alpha == 0 ? MICA_ZERO : lrn->alpha;
     d->beta = lrn->beta;
@@ -96,7 +95,7 @@ cudnnStatus_t cudnnLRNCrossChannelForward(cudnnHandle_t handle, cudnnLRNDescript
     front_enter(CALL_cudnnLRNCrossChannelForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     mica_lrn_desc d = {0};
-    FRONT_TRY(problem(lrn, mode, &d));
+    FRONT_TRY(problem(lrn, (int)mode, &d));
     FRONT_TRY(front_tensor(x_desc, "xDesc", &d.x));
     FRONT_TRY(front_tensor(y_desc, "yDesc", &d.y));
     mica_run r = {0};
@@ -116,7 +115,7 @@ cudnnStatus_t cudnnLRNCrossChannelBackward(cudnnHandle_t handle, cudnnLRNDescrip
     front_enter(CALL_cudnnLRNCrossChannelBackward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     mica_lrn_desc d = {.pass = MICA_LRN_BWD};
-    FRONT_TRY(problem(lrn, mode, &d));
+    FRONT_TRY(problem(lrn, (int)mode, &d));
     FRONT_TRY(front_tensor(x_desc, "xDesc", &d.x));
     FRONT_TRY(front_tensor(dy_desc, "dyDesc", &d.dy));
     FRONT_TRY(front_tensor(dx_desc, "dxDesc", &d.dx));
@@ -124,4 +123,58 @@ cudnnStatus_t cudnnLRNCrossChannelBackward(cudnnHandle_t handle, cudnnLRNDescrip
     r.args[MICA_LRN_X] = (void *)x;
     r.args[MICA_LRN_DY] = (void *)dy;
     return run(handle, &d, &r, MICA_LRN_DX, &d.dx, alpha, beta, dx);
+}
+
+/* ---- divisive: x over what surrounds it along the axes behind the channels, less the means ----
+ */
+
+cudnnStatus_t cudnnDivisiveNormalizationForward(cudnnHandle_t handle, cudnnLRNDescriptor_t lrn,
+                                                cudnnDivNormMode_t mode, const void *alpha,
+                                                cudnnTensorDescriptor_t x_desc, const void *x,
+                                                const void *means, void *temp, void *temp2,
+                                                const void *beta, cudnnTensorDescriptor_t y_desc,
+                                                void *y)
+{
+    (void)temp, (void)temp2;
+    front_enter(CALL_cudnnDivisiveNormalizationForward);
+    FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
+    mica_lrn_desc d = {.kind = MICA_LRN_DIVISIVE};
+    FRONT_TRY(problem(lrn, (int)mode, &d));
+    FRONT_TRY(front_tensor(x_desc, "xDesc", &d.x));
+    FRONT_TRY(front_tensor(y_desc, "yDesc", &d.y));
+    if (means) d.means = d.x;
+    mica_run r = {0};
+    r.args[MICA_LRN_X] = (void *)x;
+    r.args[MICA_LRN_MEANS] = (void *)means;
+    return run(handle, &d, &r, MICA_LRN_Y, &d.y, alpha, beta, y);
+}
+
+/* The gradient of the means has the factors of that of x; it is formed by a run of its own where
+ * these ask for more than the gradient. */
+cudnnStatus_t cudnnDivisiveNormalizationBackward(
+    cudnnHandle_t handle, cudnnLRNDescriptor_t lrn, cudnnDivNormMode_t mode, const void *alpha,
+    cudnnTensorDescriptor_t x_desc, const void *x, const void *means, const void *dy, void *temp,
+    void *temp2, const void *beta, cudnnTensorDescriptor_t dx_desc, void *dx, void *dmeans)
+{
+    (void)temp, (void)temp2;
+    front_enter(CALL_cudnnDivisiveNormalizationBackward);
+    FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
+    mica_lrn_desc d = {.pass = MICA_LRN_BWD, .kind = MICA_LRN_DIVISIVE};
+    FRONT_TRY(problem(lrn, (int)mode, &d));
+    FRONT_TRY(front_tensor(x_desc, "xDesc", &d.x));
+    FRONT_TRY(front_tensor(dx_desc, "dXdMeansDesc", &d.dx));
+    d.dy = d.x;
+    if (means) d.means = d.x;
+    mica_run r = {0};
+    r.args[MICA_LRN_X] = (void *)x;
+    r.args[MICA_LRN_DY] = (void *)dy;
+    r.args[MICA_LRN_MEANS] = (void *)means;
+    const mica_tensor to = d.dx;
+    FRONT_TRY(run(handle, &d, &r, MICA_LRN_DX, &d.dx, alpha, beta, dx));
+    if (!dmeans) return CUDNN_STATUS_SUCCESS;
+    /* dx again, which goes nowhere, and the means'. */
+    d.dx = d.dmeans = to;
+    FRONT_TRY(
+        front_temporary(handle, 2, (size_t)mica_tensor_span(&to, NULL), &r.args[MICA_LRN_DX]));
+    return run(handle, &d, &r, MICA_LRN_DMEANS, &d.dmeans, alpha, beta, dmeans);
 }

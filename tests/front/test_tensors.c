@@ -268,6 +268,74 @@ static void test_lrn(void **unused)
     }
 }
 
+/* Windows of 3 x 3 of x less the means; gradients against differences. */
+static double divisive(const double *x, const double *means, int i)
+{
+    const int h = i / 4 % 3, w = i % 4;
+    double sum = 0;
+    for (int r = -1; r <= 1; r++)
+        for (int s = -1; s <= 1; s++) {
+            if (h + r < 0 || h + r > 2 || w + s < 0 || w + s > 3) continue;
+            const double u = x[i + 4 * r + s] - (means ? means[i + 4 * r + s] : 0);
+            sum += u * u;
+        }
+    return x[i] * pow(2 + 0.3 / 9 * sum, -0.75);
+}
+
+static void test_divisive(void **unused)
+{
+    (void)unused;
+    static const int dims[] = {2, 2, 3, 4, 0};
+    enum { ALL = 48 };
+    for (int i = 0; i < 3; i++) {
+        const bool plain = i < 2;
+        scalar alpha = scale_of(CUDNN_DATA_DOUBLE, plain ? 1 : 2);
+        scalar beta = scale_of(CUDNN_DATA_DOUBLE, plain ? 0 : 0.5);
+        array x = array_new(CUDNN_DATA_DOUBLE, NCHW, dims),
+              y = array_new(CUDNN_DATA_DOUBLE, NHWC, dims);
+        array means = array_new(CUDNN_DATA_DOUBLE, NCHW, dims);
+        array dy = array_new(CUDNN_DATA_DOUBLE, NCHW, dims);
+        array dx = array_new(CUDNN_DATA_DOUBLE, NCHW, dims),
+              dm = array_new(CUDNN_DATA_DOUBLE, NCHW, dims);
+        double *m = i ? means.v : NULL, values[ALL], slopes[ALL], slopes_m[ALL];
+        for (int j = 0; j < ALL; j++) {
+            values[j] = alpha.d * divisive(x.v, m, j) + beta.d * y.v[j];
+            slopes[j] = slopes_m[j] = 0;
+            for (int k = 0; k < ALL; k++) {
+                double *const places[] = {&x.v[j], m ? &m[j] : NULL};
+                double *const sums[] = {&slopes[j], &slopes_m[j]};
+                for (int p = 0; p < (m ? 2 : 1); p++) {
+                    const double kept = *places[p], h = 1e-6;
+                    if (k / 12 != j / 12) continue;
+                    *places[p] = kept + h;
+                    double above = divisive(x.v, m, k);
+                    *places[p] = kept - h;
+                    *sums[p] += dy.v[k] * (above - divisive(x.v, m, k)) / (2 * h);
+                    *places[p] = kept;
+                }
+            }
+            slopes[j] = alpha.d * slopes[j] + beta.d * dx.v[j];
+            slopes_m[j] = alpha.d * slopes_m[j] + beta.d * dm.v[j];
+        }
+        cudnnLRNDescriptor_t lrn;
+        SUCCEEDS(cudnnCreateLRNDescriptor(&lrn));
+        SUCCEEDS(cudnnSetLRNDescriptor(lrn, 3, 0.3, 0.75, 2));
+        SUCCEEDS(cudnnDivisiveNormalizationForward(handle, lrn, CUDNN_DIVNORM_PRECOMPUTED_MEANS,
+                                                   &alpha, x.desc, x.data, i ? means.data : NULL,
+                                                   NULL, NULL, &beta, y.desc, y.data));
+        array_is(&y, values, 64, 1);
+        SUCCEEDS(cudnnDivisiveNormalizationBackward(handle, lrn, CUDNN_DIVNORM_PRECOMPUTED_MEANS,
+                                                    &alpha, x.desc, x.data, i ? means.data : NULL,
+                                                    dy.data, NULL, NULL, &beta, dx.desc, dx.data,
+                                                    i ? dm.data : NULL));
+        array_is(&dx, slopes, 1e8, 1); /* differences */
+        if (i) array_is(&dm, slopes_m, 1e8, 1);
+        SUCCEEDS(cudnnDestroyLRNDescriptor(lrn));
+        array_free(&x), array_free(&y), array_free(&means);
+        array_free(&dy), array_free(&dx), array_free(&dm);
+    }
+}
+
 /* About the share is dropped, the rest scaled; the gradient drops the same; the next is another. */
 static void test_dropout(void **unused)
 {
@@ -319,7 +387,7 @@ int main(void)
         cmocka_unit_test(test_add),          cmocka_unit_test(test_scale_set_transform),
         cmocka_unit_test(test_transform_ex), cmocka_unit_test(test_op_tensor),
         cmocka_unit_test(test_reduce),       cmocka_unit_test(test_lrn),
-        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_dropout),      cmocka_unit_test(test_divisive),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
