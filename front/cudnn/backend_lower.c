@@ -192,7 +192,7 @@ static cudnnStatus_t lower_reduction(lowering *l, const node *n)
         return CUDNN_STATUS_SUCCESS;
     }
     node_put(&l->body, "reduce kind=%s keepdims=1", kinds[kind]);
-    node_put_axes(l, "axes", axes, count, -1);
+    node_put_list(l, "axes", axes, count);
     if (kind == 8) node_put(&l->body, " map=where(x0==0,1,x0)");
     node_read_as(l, "x", x, &in);
     node_write(l, "y", y, &out);

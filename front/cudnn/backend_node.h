@@ -74,6 +74,8 @@ bool node_is_apart(const mica_tensor *t);
 void node_put_tensor(node_text *to, const mica_tensor *t);
 /* " field=AxBxC", left out where all are `plain`. */
 void node_put_axes(lowering *l, const char *field, const int64_t *values, int count, int64_t plain);
+/* " field=A,B,C", of at least one. */
+void node_put_list(lowering *l, const char *field, const int64_t *values, int count);
 
 /* " arg=@name" in the line at hand; `as`: through a view of these dimensions and strides. */
 void node_read(lowering *l, const char *arg, int tensor);

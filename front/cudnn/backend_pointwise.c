@@ -199,6 +199,35 @@ static cudnnStatus_t lower_gradient(lowering *l, const node *n, const mode_row *
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* mica gives a result the dimensions that operands have together. Where that is not all of Y, X is
+ * repeated by strides of 0. */
+static bool reaches(const lowering *l, const operand *in, int count, int y)
+{
+    const mica_tensor *to = &l->tensors[y].t;
+    for (int i = 0; i < to->rank; i++) {
+        bool found = to->dims[i] == 1;
+        for (int k = 0; k < count; k++) {
+            const node_tensor *t = &l->tensors[in[k].tensor];
+            found |= !t->by_value && t->t.dims[i] == to->dims[i];
+        }
+        if (!found) return false;
+    }
+    return true;
+}
+
+static void read_repeated(lowering *l, const char *arg, int tensor, int y)
+{
+    const mica_tensor *to = &l->tensors[y].t;
+    mica_tensor as = l->tensors[tensor].t;
+    as.strided = 1;
+    for (int i = 0; i < as.rank; i++) {
+        if (as.dims[i] != to->dims[i]) as.strides[i] = 0;
+        as.dims[i] = to->dims[i];
+        if (as.strides[i]) as.strided = 0;
+    }
+    node_read_as(l, arg, tensor, &as);
+}
+
 cudnnStatus_t backend_lower_pointwise(lowering *l, node *n)
 {
     static const unsigned places[] = {AT_OP_POINTWISE_X, AT_OP_POINTWISE_B, AT_OP_POINTWISE_T};
@@ -226,6 +255,7 @@ cudnnStatus_t backend_lower_pointwise(lowering *l, node *n)
     cudnnStatus_t status = name_operands(l, in, count, factor, &binds);
     if (status == CUDNN_STATUS_SUCCESS) {
         const mica_dtype type = l->tensors[y].t.dtype;
+        const bool whole = reaches(l, in, count, y);
         node_put(&l->body, "pointwise expr=%s", is_integer(type) ? mica_dtype_name(type) : "");
         if (is_integer(type)) node_put(&l->body, "(");
         put_expression(&l->body, expression, d, in);
@@ -233,7 +263,11 @@ cudnnStatus_t backend_lower_pointwise(lowering *l, node *n)
         for (int i = 0; i < count; i++) {
             char arg[16];
             snprintf(arg, sizeof arg, "x%d", i);
-            if (!l->tensors[in[i].tensor].by_value) node_read(l, arg, in[i].tensor);
+            if (l->tensors[in[i].tensor].by_value) continue;
+            if (whole)
+                node_read(l, arg, in[i].tensor);
+            else
+                read_repeated(l, arg, in[i].tensor, y);
         }
         node_put(&l->body, "%s", binds.text ? binds.text : "");
         node_write(l, "y0", y, NULL);

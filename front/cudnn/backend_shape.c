@@ -195,7 +195,7 @@ static cudnnStatus_t lower_statistics(lowering *l, const node *n)
         if (i != 1) axes[count++] = i;
     for (int i = 0; i < 2; i++) {
         node_put(&l->body, "reduce kind=sum keepdims=1%s", i ? " map=square(x0)" : "");
-        node_put_axes(l, "axes", axes, count, -1);
+        node_put_list(l, "axes", axes, count);
         node_read(l, "x", x);
         node_write(l, "y", out[i], NULL);
         node_put(&l->body, "\n");

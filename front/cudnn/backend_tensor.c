@@ -200,3 +200,9 @@ void node_put_axes(lowering *l, const char *field, const int64_t *values, int co
             node_put(&l->body, "x%lld", (long long)values[i]);
     }
 }
+
+void node_put_list(lowering *l, const char *field, const int64_t *values, int count)
+{
+    node_put(&l->body, " %s=%lld", field, (long long)values[0]);
+    for (int i = 1; i < count; i++) node_put(&l->body, ",%lld", (long long)values[i]);
+}

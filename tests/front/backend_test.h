@@ -225,8 +225,9 @@ static inline cudnnStatus_t run_plan(desc plan, int count, const int64_t *uids, 
 {
     desc pack = make(BT_PACK);
     const int64_t bytes = workspace_of(plan);
-    void *workspace = NULL;
-    if (bytes) assert_int_equal(mica_malloc(memory, bytes, &workspace), MICA_OK);
+    void *space = NULL, *workspace = NULL; /* it may lie anywhere */
+    if (bytes) assert_int_equal(mica_malloc(memory, bytes + 16, &space), MICA_OK);
+    if (bytes) workspace = (char *)space + 16;
     put(pack, AT_PACK_DATA_POINTERS, BW_POINTER, count, pointers);
     put(pack, AT_PACK_UNIQUE_IDS, BW_INT64, count, uids);
     put(pack, AT_PACK_WORKSPACE, BW_POINTER, 1, &workspace);
@@ -234,7 +235,7 @@ static inline cudnnStatus_t run_plan(desc plan, int count, const int64_t *uids, 
     cudnnStatus_t status = cudnnBackendExecute(handle, plan, pack);
     drop(pack);
     assert_int_equal(mica_synchronize(memory, NULL), MICA_OK);
-    mica_free(memory, workspace);
+    mica_free(memory, space);
     return status;
 }
 

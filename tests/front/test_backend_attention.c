@@ -9,7 +9,7 @@ typedef struct problem {
     int b, h, hk, sq, sk, d;
     bool rows_first; /* B x S x H x D in memory */
     bool causal, bias, stats;
-    bool odd;    /* scores pass a tanh, which cuDNN's attention has not: node by node */
+    int odd; /* none that mica knows: 1 a tanh, 2 the bias scaled too, 3 scores used elsewhere */
     double keep; /* 0: no dropout */
     float scale; /* 0: 1 / sqrt(d) */
 } problem;
@@ -137,8 +137,10 @@ static void forward(const problem *p, values *s, double *out, double *stats)
                     for (int64_t c = 0; c < p->d; c++)
                         dot += s->q.v[place(&s->q, n, h, i, c)] * s->k.v[place(&s->k, n, g, j, c)];
                     w[j] = dot * (double)s->scale;
-                    if (p->odd) w[j] = tanh(w[j]);
-                    if (p->bias) w[j] += s->bias.v[place(&s->bias, n, 0, i, j)];
+                    if (p->odd == 1) w[j] = tanh(w[j]);
+                    if (p->bias)
+                        w[j] += s->bias.v[place(&s->bias, n, 0, i, j)] *
+                                (p->odd == 2 ? (double)s->scale : 1);
                     if (p->causal && j > i) w[j] = -INFINITY;
                     max = fmax(max, w[j]);
                     m[j] = kept(p, s, n, h, i, j);
@@ -264,8 +266,16 @@ static desc scores(builder *b)
     const problem *p = b->p;
     desc product = made(b, scores_of(p, MICA_F32)), scaled = made(b, scores_of(p, MICA_F32));
     add(b, matmul(b->q, b->kt, product));
+    if (p->odd == 2) {
+        desc biased = made(b, scores_of(p, MICA_F32));
+        add(b, pointwise(PW_ADD, product, b->bias, NULL, biased, -1, 1));
+        add(b, pointwise(PW_MUL, biased, b->scale, NULL, scaled, -1, 1));
+        return scaled;
+    }
     add(b, pointwise(PW_MUL, product, b->scale, NULL, scaled, -1, 1));
-    if (p->odd) {
+    if (p->odd == 3)
+        add(b, reduction(CUDNN_REDUCE_TENSOR_MAX, scaled, real(b, 50, b->s->d.t, b->s->d.data)));
+    if (p->odd == 1) {
         desc bent = made(b, scores_of(p, MICA_F32));
         add(b, pointwise(101, scaled, NULL, NULL, bent, -1, 1));
         scaled = bent;
@@ -475,11 +485,12 @@ static void parts_forward(void **unused)
 static void node_by_node(void **unused)
 {
     (void)unused;
-    for (int i = 2; i < 5; i++) {
-        problem p = problems[i];
-        p.odd = true;
-        run_forward(&p);
-    }
+    for (int i = 2; i < 5; i++)
+        for (int odd = 1; odd <= 3; odd++) {
+            problem p = problems[i];
+            p.odd = odd;
+            if (odd != 2 || p.bias) run_forward(&p);
+        }
 }
 
 static void parts_backward(void **unused)

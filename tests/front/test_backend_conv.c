@@ -323,6 +323,15 @@ static void questions(void **unused)
     }
     SUCCEEDS(cudnnBackendGetAttribute(g, AT_GRAPH_ENGINE_GLOBAL_COUNT, BW_INT64, 1, NULL, &bytes));
     assert_int_equal(bytes, 2);
+    /* TF32 is told by the note of tensor cores alone, which a CPU has not */
+    desc fast = config_of(g, HEURISTIC_A, 0, NULL), first = make(BT_ENGINE);
+    SUCCEEDS(cudnnBackendGetAttribute(fast, AT_CONFIG_ENGINE, BW_DESCRIPTOR, 1, NULL, &first));
+    SUCCEEDS(cudnnBackendGetAttribute(first, AT_ENGINE_NUMERICAL_NOTE, BW_NUMERICAL_NOTE, 10,
+                                      &count, notes));
+    assert_int_equal(count, strcmp(getenv("MICA_CUDNN_DEVICE"), "cpu") != 0);
+    if (count) assert_int_equal(notes[0], NOTE_TENSOR_CORE);
+    drop(fast);
+    drop(first);
     desc config = config_of(g, HEURISTIC_B, 1, NULL), engine = make(BT_ENGINE), choices[44];
     SUCCEEDS(cudnnBackendGetAttribute(config, AT_CONFIG_ENGINE, BW_DESCRIPTOR, 1, &count, &engine));
     assert_int_equal(count, 1);

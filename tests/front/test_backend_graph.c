@@ -93,6 +93,52 @@ static void reductions(void **unused)
         }
 }
 
+/* What IDENTITY repeats counts as often as it is there. */
+static void repeated(void **unused)
+{
+    (void)unused;
+    array x = array_new(CUDNN_DATA_FLOAT, NCHW, (const int[]){2, 3, 1, 1, 0});
+    array y = array_new(CUDNN_DATA_FLOAT, NCHW, (const int[]){2, 3, 1, 1, 0});
+    const mica_tensor wide = packed(MICA_F32, 2, 3, 4, 5);
+    desc parts[] = {tensor_desc(1, &x.t, 'r'), tensor_desc(2, &y.t, 'r'),
+                    tensor_desc(3, &wide, 'v')};
+    desc ops[] = {pointwise(PW_IDENTITY, parts[0], NULL, NULL, parts[2], -1, 1),
+                  reduction(CUDNN_REDUCE_TENSOR_ADD, parts[2], parts[1])};
+    for (int i = 0; i < 3; i++) drop(parts[i]);
+    run_ops(2, ops, 0, 2, (const int64_t[]){1, 2}, (void *[]){x.data, y.data});
+    double expected[6];
+    for (int i = 0; i < 6; i++) expected[i] = 20 * x.v[i];
+    array_is(&y, expected, 4, 1);
+    array_free(&x);
+    array_free(&y);
+}
+
+/* Sums and sums of squares by channel. */
+static void statistics(void **unused)
+{
+    (void)unused;
+    array x = array_new(CUDNN_DATA_FLOAT, NHWC, (const int[]){2, 3, 4, 5, 0});
+    array sum = array_new(CUDNN_DATA_FLOAT, NCHW, (const int[]){1, 3, 1, 1, 0});
+    array squares = array_new(CUDNN_DATA_FLOAT, NCHW, (const int[]){1, 3, 1, 1, 0});
+    desc parts[] = {tensor_desc(1, &x.t, 'r'), tensor_desc(2, &sum.t, 'r'),
+                    tensor_desc(3, &squares.t, 'r')},
+         op = make(BT_OP_GENSTATS);
+    put_int(op, AT_OP_GENSTATS_MODE, BW_GENSTATS_MODE, 0);
+    put_int(op, AT_OP_GENSTATS_MATH_PREC, BW_DATA_TYPE, CUDNN_DATA_FLOAT);
+    put_desc(op, AT_OP_GENSTATS_X, parts[0]);
+    put_desc(op, AT_OP_GENSTATS_SUM, parts[1]);
+    put_desc(op, AT_OP_GENSTATS_SQUARES, parts[2]);
+    finish(op);
+    run_one(op, parts, 3, (const int64_t[]){1, 2, 3}, (void *[]){x.data, sum.data, squares.data});
+    double sums[3] = {0}, more[3] = {0};
+    for (int i = 0; i < 120; i++) sums[i / 20 % 3] += x.v[i], more[i / 20 % 3] += x.v[i] * x.v[i];
+    array_is(&sum, sums, 4, 1);
+    array_is(&squares, more, 4, 1);
+    array_free(&x);
+    array_free(&sum);
+    array_free(&squares);
+}
+
 /* ---- shapes ---- */
 
 static void shapes(void **unused)
@@ -329,8 +375,9 @@ static void norms(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(reductions),
-                                       cmocka_unit_test(shapes),   cmocka_unit_test(random_mask),
-                                       cmocka_unit_test(pooling),  cmocka_unit_test(norms)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products),   cmocka_unit_test(repeated),
+                                       cmocka_unit_test(statistics), cmocka_unit_test(reductions),
+                                       cmocka_unit_test(shapes),     cmocka_unit_test(random_mask),
+                                       cmocka_unit_test(pooling),    cmocka_unit_test(norms)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
