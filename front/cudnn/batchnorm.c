@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Batch normalisation: sizes, derived descriptors, training and inference forward. No workspace and
- * no reserve is asked of the caller, whatever is given is left alone. Statistics are those of mica:
- * the saved one is 1 / sqrt(variance + epsilon), the running variance is unbiased. */
+ * Batch normalisation: sizes, derived descriptors, training and inference forward. The
+ * workspace is that of mica's plan; no reserve is asked for, whatever is given is left alone.
+ * Statistics are those of mica: the saved one is 1 / sqrt(variance + epsilon), the running variance
+ * is unbiased. */
 #include "batchnorm.h"
 
 cudnnStatus_t front_bn_modes(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
@@ -89,10 +90,11 @@ cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived,
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t no_bytes(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
-                              cudnnBatchNormOps_t ops, cudnnActivationDescriptor_t activation,
-                              cudnnTensorDescriptor_t x_desc, size_t *size)
+cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+    cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t x_desc, size_t *size)
 {
+    front_enter(CALL_cudnnGetBatchNormalizationTrainingExReserveSpaceSize);
     mica_tensor x = {0};
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     FRONT_TRY(front_bn_modes(mode, ops, activation));
@@ -102,40 +104,21 @@ static cudnnStatus_t no_bytes(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t z, cudnnTensorDescriptor_t y,
-    cudnnTensorDescriptor_t parameters, cudnnActivationDescriptor_t activation, size_t *size)
+cudnnStatus_t front_bn_workspace(cudnnHandle_t handle, const mica_norm_desc *d, size_t *size)
 {
-    (void)z, (void)y, (void)parameters;
-    front_enter(CALL_cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize);
-    return no_bytes(handle, mode, ops, activation, x, size);
-}
-
-cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y, cudnnTensorDescriptor_t dy,
-    cudnnTensorDescriptor_t dz, cudnnTensorDescriptor_t dx, cudnnTensorDescriptor_t parameters,
-    cudnnActivationDescriptor_t activation, size_t *size)
-{
-    (void)y, (void)dy, (void)dz, (void)dx, (void)parameters;
-    front_enter(CALL_cudnnGetBatchNormalizationBackwardExWorkspaceSize);
-    return no_bytes(handle, mode, ops, activation, x, size);
-}
-
-cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-    cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t x, size_t *size)
-{
-    front_enter(CALL_cudnnGetBatchNormalizationTrainingExReserveSpaceSize);
-    return no_bytes(handle, mode, ops, activation, x, size);
+    FRONT_TRY(front_given(size, "sizeInBytes"));
+    mica_plan *plan = NULL;
+    FRONT_TRY(front_plan(handle, "norm", d, sizeof *d, NULL, &plan));
+    *size = mica_plan_workspace(plan);
+    mica_plan_destroy(plan);
+    return CUDNN_STATUS_SUCCESS;
 }
 
 /* ---- forward ---- */
 
 /* Runs into y, or where alpha or beta ask for more, into memory in between. */
 static cudnnStatus_t run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r, const void *alpha,
-                         const void *beta, void *y)
+                         const void *beta, void *y, void *workspace, size_t bytes)
 {
     double scale = 1, old = 0;
     FRONT_TRY(front_scalar(alpha, d->x.dtype, "alpha", &scale));
@@ -145,7 +128,7 @@ static cudnnStatus_t run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r, c
     void *memory = y;
     if (!plain) FRONT_TRY(front_temporary_like(handle, 1, &to, &d->y, &memory));
     r->args[MICA_NORM_Y] = memory;
-    FRONT_TRY(front_run(handle, "norm", d, sizeof *d, r));
+    FRONT_TRY(front_run_in(handle, "norm", d, sizeof *d, r, workspace, bytes));
     return plain ? CUDNN_STATUS_SUCCESS : front_blend(handle, scale, &d->y, memory, old, &to, y);
 }
 
@@ -175,7 +158,42 @@ cudnnStatus_t cudnnBatchNormalizationForwardInference(
     r.args[MICA_NORM_BIAS] = (void *)bias;
     r.args[MICA_NORM_RUNNING_MEAN] = (void *)mean;
     r.args[MICA_NORM_RUNNING_VAR] = (void *)variance;
-    return run(handle, &d, &r, alpha, beta, y);
+    return run(handle, &d, &r, alpha, beta, y, NULL, 0);
+}
+
+/* mica's problem; z only where it is added. */
+static cudnnStatus_t problem(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+                             cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t x,
+                             cudnnTensorDescriptor_t z, cudnnTensorDescriptor_t y,
+                             cudnnTensorDescriptor_t parameters, bool running, bool saved,
+                             mica_norm_desc *d)
+{
+    FRONT_TRY(front_bn_modes(mode, ops, activation));
+    front_bn bn = {.mode = mode};
+    d->kind = MICA_NORM_BATCH;
+    FRONT_TRY(front_bn_view(&bn, x, "xDesc", &d->x));
+    FRONT_TRY(front_bn_view(&bn, y, "yDesc", &d->y));
+    FRONT_TRY(front_bn_parameters(mode, parameters, &d->x, &bn));
+    d->scale = d->bias = bn.parameters;
+    if (running) d->running_mean = d->running_var = bn.parameters;
+    if (saved) d->mean = d->rstd = bn.parameters;
+    if (ops != CUDNN_BATCHNORM_OPS_BN && activation->mode == CUDNN_ACTIVATION_RELU)
+        d->act = MICA_ACT_RELU;
+    if (ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION)
+        FRONT_TRY(front_bn_view(&bn, z, "zDesc", &d->residual));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t z, cudnnTensorDescriptor_t y,
+    cudnnTensorDescriptor_t parameters, cudnnActivationDescriptor_t activation, size_t *size)
+{
+    front_enter(CALL_cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize);
+    FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
+    mica_norm_desc d = {0};
+    FRONT_TRY(problem(mode, ops, activation, x, z, y, parameters, true, true, &d));
+    return front_bn_workspace(handle, &d, size);
 }
 
 static cudnnStatus_t train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
@@ -185,29 +203,17 @@ static cudnnStatus_t train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudn
                            cudnnTensorDescriptor_t parameters, const void *scale, const void *bias,
                            double factor, void *running_mean, void *running_variance,
                            double epsilon, void *saved_mean, void *saved_inverse,
-                           cudnnActivationDescriptor_t activation)
+                           cudnnActivationDescriptor_t activation, void *workspace, size_t bytes)
 {
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(front_bn_modes(mode, ops, activation));
-    front_bn bn = {.mode = mode};
-    mica_norm_desc d = {
-        .kind = MICA_NORM_BATCH, .eps = or_zero(epsilon), .momentum = or_zero(factor)};
-    FRONT_TRY(front_bn_view(&bn, x_desc, "xDesc", &d.x));
-    FRONT_TRY(front_bn_view(&bn, y_desc, "yDesc", &d.y));
-    FRONT_TRY(front_bn_parameters(mode, parameters, &d.x, &bn));
     if (!running_mean != !running_variance || !saved_mean != !saved_inverse)
         return front_fail(CUDNN_STATUS_BAD_PARAM,
                           "mean and variance, running and saved: both are given or neither");
-    d.scale = d.bias = bn.parameters;
-    if (running_mean) d.running_mean = d.running_var = bn.parameters;
-    if (saved_mean) d.mean = d.rstd = bn.parameters;
+    mica_norm_desc d = {.eps = or_zero(epsilon), .momentum = or_zero(factor)};
+    FRONT_TRY(problem(mode, ops, activation, x_desc, z_desc, y_desc, parameters, running_mean,
+                      saved_mean, &d));
     mica_run r = {0};
-    if (ops != CUDNN_BATCHNORM_OPS_BN && activation->mode == CUDNN_ACTIVATION_RELU)
-        d.act = MICA_ACT_RELU;
-    if (ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION) {
-        FRONT_TRY(front_bn_view(&bn, z_desc, "zDesc", &d.residual));
-        r.args[MICA_NORM_RESIDUAL] = (void *)z;
-    }
+    if (ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION) r.args[MICA_NORM_RESIDUAL] = (void *)z;
     r.args[MICA_NORM_X] = (void *)x;
     r.args[MICA_NORM_SCALE] = (void *)scale;
     r.args[MICA_NORM_BIAS] = (void *)bias;
@@ -215,7 +221,7 @@ static cudnnStatus_t train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudn
     r.args[MICA_NORM_RUNNING_VAR] = running_variance;
     r.args[MICA_NORM_MEAN] = saved_mean;
     r.args[MICA_NORM_RSTD] = saved_inverse;
-    return run(handle, &d, &r, alpha, beta, y);
+    return run(handle, &d, &r, alpha, beta, y, workspace, bytes);
 }
 
 cudnnStatus_t cudnnBatchNormalizationForwardTraining(
@@ -228,7 +234,7 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(
     front_enter(CALL_cudnnBatchNormalizationForwardTraining);
     return train(handle, mode, CUDNN_BATCHNORM_OPS_BN, alpha, beta, x_desc, x, NULL, NULL, y_desc,
                  y, parameters, scale, bias, factor, running_mean, running_variance, epsilon,
-                 saved_mean, saved_inverse, NULL);
+                 saved_mean, saved_inverse, NULL, NULL, 0);
 }
 
 cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
@@ -239,9 +245,9 @@ cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
     double epsilon, void *saved_mean, void *saved_inverse, cudnnActivationDescriptor_t activation,
     void *workspace, size_t workspace_bytes, void *reserve, size_t reserve_bytes)
 {
-    (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
+    (void)reserve, (void)reserve_bytes;
     front_enter(CALL_cudnnBatchNormalizationForwardTrainingEx);
     return train(handle, mode, ops, alpha, beta, x_desc, x, z_desc, z, y_desc, y, parameters, scale,
                  bias, factor, running_mean, running_variance, epsilon, saved_mean, saved_inverse,
-                 activation);
+                 activation, workspace, workspace_bytes);
 }

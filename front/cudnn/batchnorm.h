@@ -22,4 +22,7 @@ cudnnStatus_t front_bn_view(const front_bn *bn, cudnnTensorDescriptor_t descript
 cudnnStatus_t front_bn_modes(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
                              cudnnActivationDescriptor_t activation);
 
+/* Bytes that a plan of the problem takes. */
+cudnnStatus_t front_bn_workspace(cudnnHandle_t handle, const mica_norm_desc *d, size_t *size);
+
 #endif

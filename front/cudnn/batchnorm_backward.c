@@ -53,6 +53,8 @@ typedef struct gradients {
     void *dz, *dx, *dscale, *dbias;
     double epsilon;
     cudnnActivationDescriptor_t activation;
+    void *workspace;
+    size_t bytes;
 } gradients;
 
 /* The gradient in front of the activation: dy, or what relu let pass of it, which is that of z. */
@@ -78,6 +80,26 @@ static cudnnStatus_t before_activation(cudnnHandle_t handle, const gradients *g,
     d->dy = to;
     *dy = masked;
     return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y, cudnnTensorDescriptor_t dy,
+    cudnnTensorDescriptor_t dz, cudnnTensorDescriptor_t dx, cudnnTensorDescriptor_t parameters,
+    cudnnActivationDescriptor_t activation, size_t *size)
+{
+    (void)y, (void)dz;
+    front_enter(CALL_cudnnGetBatchNormalizationBackwardExWorkspaceSize);
+    FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
+    FRONT_TRY(front_bn_modes(mode, ops, activation));
+    front_bn bn = {.mode = mode};
+    mica_norm_desc d = {.pass = MICA_NORM_BWD, .kind = MICA_NORM_BATCH};
+    FRONT_TRY(front_bn_view(&bn, x, "xDesc", &d.x));
+    FRONT_TRY(front_bn_view(&bn, dy, "dyDesc", &d.dy));
+    FRONT_TRY(front_bn_view(&bn, dx, "dxDesc", &d.dx));
+    FRONT_TRY(front_bn_parameters(mode, parameters, &d.x, &bn));
+    d.scale = d.mean = d.rstd = d.dscale = d.dbias = bn.parameters;
+    return front_bn_workspace(handle, &d, size);
 }
 
 static cudnnStatus_t backward(cudnnHandle_t handle, const gradients *g)
@@ -121,7 +143,7 @@ static cudnnStatus_t backward(cudnnHandle_t handle, const gradients *g)
     r.args[MICA_NORM_DX] = dx_at;
     r.args[MICA_NORM_DSCALE] = dscale_at;
     r.args[MICA_NORM_DBIAS] = dbias_at;
-    FRONT_TRY(front_run(handle, "norm", &d, sizeof d, &r));
+    FRONT_TRY(front_run_in(handle, "norm", &d, sizeof d, &r, g->workspace, g->bytes));
     if (!plain_dx) FRONT_TRY(front_blend(handle, scalars[0], &d.dx, dx_at, scalars[1], &dx, g->dx));
     if (!plain) {
         FRONT_TRY(front_blend(handle, factors[0], &d.dscale, dscale_at, factors[1], &bn.parameters,
@@ -173,7 +195,7 @@ cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     cudnnActivationDescriptor_t activation, void *workspace, size_t workspace_bytes, void *reserve,
     size_t reserve_bytes)
 {
-    (void)bias, (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
+    (void)bias, (void)reserve, (void)reserve_bytes;
     front_enter(CALL_cudnnBatchNormalizationBackwardEx);
     gradients g = {.mode = mode,
                    .ops = ops,
@@ -198,6 +220,8 @@ cudnnStatus_t cudnnBatchNormalizationBackwardEx(
                    .dscale = dscale,
                    .dbias = dbias,
                    .epsilon = epsilon,
-                   .activation = activation};
+                   .activation = activation,
+                   .workspace = workspace,
+                   .bytes = workspace_bytes};
     return backward(handle, &g);
 }

@@ -106,11 +106,23 @@ static void check_forward(setting *s)
     }
     scalar alpha = scale_of(s->type, s->alpha), beta = scale_of(s->type, s->beta);
     const bool add = s->ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION;
+    size_t bytes = 0, reserve = 1;
+    void *workspace = NULL;
+    SUCCEEDS(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+        handle, s->mode, s->ops, s->x.desc, add ? s->z.desc : NULL, s->y.desc, s->parameters,
+        s->relu, &bytes));
+    SUCCEEDS(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle, s->mode, s->ops, s->relu,
+                                                                  s->x.desc, &reserve));
+    assert_int_equal(reserve, 0);
+    if (s->alpha != 1) bytes = 0; /* none given is no error */
+    assert_int_equal(mica_malloc(memory, (int64_t)bytes, &workspace), MICA_OK);
     SUCCEEDS(cudnnBatchNormalizationForwardTrainingEx(
         handle, s->mode, s->ops, &alpha, &beta, s->x.desc, s->x.data, add ? s->z.desc : NULL,
         add ? s->z.data : NULL, s->y.desc, s->y.data, s->parameters, s->scale.data, s->bias.data,
         0.25, s->running_mean.data, s->running_var.data, eps, s->mean.data, s->inverse.data,
-        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, NULL, 0, NULL, 0));
+        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, bytes ? workspace : NULL, bytes, NULL,
+        0));
+    mica_free(memory, workspace);
     array_is(&s->y, y, 32, 4);
     array_is(&s->running_mean, s->running_mean.v, 8, 1);
     array_is(&s->running_var, s->running_var.v, 8, 1);
@@ -155,12 +167,19 @@ static void check_backward(setting *s, bool saved)
     scalar alpha = scale_of(s->type, s->alpha), beta = scale_of(s->type, s->beta);
     scalar one = scale_of(s->type, 1), sums = scale_of(s->type, old);
     const bool add = s->ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION;
+    size_t bytes = 0;
+    void *workspace = NULL;
+    SUCCEEDS(cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+        handle, s->mode, s->ops, s->x.desc, s->y.desc, s->dy.desc, add ? s->dz.desc : NULL,
+        s->dx.desc, s->parameters, s->relu, &bytes));
+    assert_int_equal(mica_malloc(memory, (int64_t)bytes, &workspace), MICA_OK);
     SUCCEEDS(cudnnBatchNormalizationBackwardEx(
         handle, s->mode, s->ops, &alpha, &beta, &one, &sums, s->x.desc, s->x.data, s->y.desc,
         s->y.data, s->dy.desc, s->dy.data, add ? s->dz.desc : NULL, add ? s->dz.data : NULL,
         s->dx.desc, s->dx.data, s->parameters, s->scale.data, s->bias.data, s->dscale.data,
         s->dbias.data, eps, saved ? s->mean.data : NULL, saved ? s->inverse.data : NULL,
-        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, NULL, 0, NULL, 0));
+        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, workspace, bytes, NULL, 0));
+    mica_free(memory, workspace);
     array_is(&s->dx, dx, 64, 8);
     array_is(&s->dscale, product, 64, 16);
     array_is(&s->dbias, sum, 64, 16);
