@@ -80,7 +80,7 @@ cudnnStatus_t front_activation(cudnnActivationDescriptor_t descriptor, mica_act 
     if (!descriptor->set) return front_fail(CUDNN_STATUS_BAD_PARAM, "activationDesc was never set");
     *act = acts[descriptor->mode];
     *a = *b = 0;
-    const double coef = descriptor->coef ? descriptor->coef : MICA_ZERO;
+    const double coef = descriptor->coef == 0 ? MICA_ZERO : descriptor->coef;
     if (descriptor->mode == CUDNN_ACTIVATION_CLIPPED_RELU) *a = MICA_ZERO, *b = coef;
     if (descriptor->mode == CUDNN_ACTIVATION_ELU) *a = coef;
     if (descriptor->mode == CUDNN_ACTIVATION_SWISH && descriptor->swish_beta != 1)
