@@ -31,6 +31,10 @@ static bool is_kind(const lowering *l, int number, int type, int mode)
 {
     const node *n = &l->nodes[number];
     if (n->done || n->type != type || (mode >= 0 && n->mode != mode)) return false;
+    for (int i = 0; i < n->ref_count; i++) /* sizes from tensors */
+        if (n->refs[i].attribute >= AT_OP_MATMUL_M_OVERRIDE &&
+            n->refs[i].attribute <= AT_OP_MATMUL_K_OVERRIDE)
+            return false;
     return type != BT_OP_POINTWISE || (backend_real(n->op, AT_OP_POINTWISE_ALPHA1, 1) == 1 &&
                                        backend_real(n->op, AT_OP_POINTWISE_ALPHA2, 1) == 1);
 }
@@ -120,9 +124,6 @@ static int unbiased(lowering *l, attention *a, int add)
 static bool product_of(lowering *l, attention *a, int number)
 {
     const node *n = &l->nodes[number];
-    if (at(l, number, AT_OP_MATMUL_M_OVERRIDE) >= 0 ||
-        at(l, number, AT_OP_MATMUL_N_OVERRIDE) >= 0 || at(l, number, AT_OP_MATMUL_K_OVERRIDE) >= 0)
-        return false;
     a->q = node_at(l, n, AT_OP_MATMUL_A);
     a->k_swapped = node_at(l, n, AT_OP_MATMUL_B);
     attention_member(a, number);

@@ -15,12 +15,27 @@ static int at(const lowering *l, int number, unsigned attribute)
     return number < 0 ? -1 : node_at(l, &l->nodes[number], attribute);
 }
 
-/* The product whose first operand is a reshape of `tensor`. */
+/* A reshape that exchanges the last two dimensions of the same memory. */
+static bool transposes(const lowering *l, int reshape)
+{
+    const mica_tensor *x = &l->tensors[at(l, reshape, AT_OP_RESHAPE_X)].t;
+    const mica_tensor *y = &l->tensors[at(l, reshape, AT_OP_RESHAPE_Y)].t;
+    static const int from[] = {0, 1, 3, 2};
+    if (x->rank != 4 || y->rank != 4) return false;
+    for (int i = 0; i < 4; i++)
+        if (y->dims[i] != x->dims[from[i]] ||
+            (y->dims[i] > 1 && y->strides[i] != x->strides[from[i]]))
+            return false;
+    return true;
+}
+
+/* The product whose first operand is a transpose of `tensor`. */
 static int product_of_reshape(lowering *l, attention *a, int tensor, int with)
 {
     for (int i = 0;; i++) {
         const int reshape = attention_reader(l, tensor, BT_OP_RESHAPE, -1, i);
         if (reshape < 0) return -1;
+        if (!transposes(l, reshape)) continue;
         const int turned = at(l, reshape, AT_OP_RESHAPE_Y);
         const int product = attention_reader(l, turned, BT_OP_MATMUL, -1, 0);
         if (product < 0 || at(l, product, AT_OP_MATMUL_A) != turned) continue;
@@ -130,7 +145,7 @@ static bool find_dq(lowering *l, attention *a, int ds)
     const int reshape = attention_writer(l, k, BT_OP_RESHAPE, -1);
     if (product < 0 || at(l, product, AT_OP_MATMUL_A) != ds) return false;
     if (reshape >= 0 && at(l, reshape, AT_OP_RESHAPE_X) != a->k_swapped) return false;
-    if (reshape < 0) return false;
+    if (reshape < 0 || !transposes(l, reshape)) return false;
     attention_member(a, product);
     attention_member(a, reshape);
     a->dq = at(l, product, AT_OP_MATMUL_C);

@@ -24,19 +24,19 @@ static bool is_packed(const mica_tensor *t)
     return true;
 }
 
-/* Y's dimensions and strides are a view of the memory of X; LOGICAL, its elements in their order.
- */
+/* Y's dimensions and strides are a view of the memory of X, with which cuDNN's frontend transposes;
+ * LOGICAL, or where that cannot be, its elements in their order. */
 static cudnnStatus_t lower_reshape(lowering *l, const node *n)
 {
     const int x = node_at(l, n, AT_OP_RESHAPE_X), y = node_at(l, n, AT_OP_RESHAPE_Y);
     const mica_tensor *tx = &l->tensors[x].t;
     mica_tensor as = l->tensors[y].t;
-    const bool logical =
-        backend_integer(n->op, AT_OP_RESHAPE_MODE, RESHAPE_VIEW) == RESHAPE_LOGICAL;
+    bool view = backend_integer(n->op, AT_OP_RESHAPE_MODE, RESHAPE_VIEW) != RESHAPE_LOGICAL;
     as.dtype = tx->dtype;
-    if (as.rank == tx->rank && !memcmp(as.dims, tx->dims, sizeof as.dims)) {
+    view = view && mica_tensor_span(&as, NULL) == mica_tensor_span(tx, NULL);
+    if (!view && as.rank == tx->rank && !memcmp(as.dims, tx->dims, sizeof as.dims)) {
         as = *tx;
-    } else if (logical || mica_tensor_span(&as, NULL) != mica_tensor_span(tx, NULL)) {
+    } else if (!view) {
         if (!is_packed(tx))
             return node_refuse(l, "a reshape of tensor %lld, which is not packed",
                                (long long)l->tensors[x].uid);

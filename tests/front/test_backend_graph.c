@@ -230,6 +230,32 @@ static void random_mask(void **unused)
     }
 }
 
+/* A square matrix: a view of it is its transpose, LOGICAL a copy. */
+static void square_reshapes(void **unused)
+{
+    (void)unused;
+    for (int mode = RESHAPE_VIEW; mode <= RESHAPE_LOGICAL; mode++) {
+        array x = array_new(CUDNN_DATA_FLOAT, NCHW, (const int[]){2, 3, 4, 4, 0});
+        mica_tensor turned = packed(MICA_F32, 2, 3, 4, 4);
+        turned.strides[2] = 1, turned.strides[3] = 4;
+        array y = array_like(turned, 7, 7);
+        desc parts[] = {tensor_desc(1, &x.t, 'r'), tensor_desc(2, &y.t, 'r')},
+             op = make(BT_OP_RESHAPE);
+        put_desc(op, AT_OP_RESHAPE_X, parts[0]);
+        put_desc(op, AT_OP_RESHAPE_Y, parts[1]);
+        if (mode == RESHAPE_LOGICAL) put_int(op, AT_OP_RESHAPE_MODE, BW_RESHAPE_MODE, mode);
+        finish(op);
+        run_one(op, parts, 2, (const int64_t[]){1, 2}, (void *[]){x.data, y.data});
+        double expected[96];
+        for (int i = 0; i < 96; i++)
+            expected[i] =
+                mode == RESHAPE_LOGICAL ? x.v[i] : x.v[i / 16 * 16 + i % 4 * 4 + i / 4 % 4];
+        array_is(&y, expected, 0, 0);
+        array_free(&x);
+        array_free(&y);
+    }
+}
+
 /* A seed by value; uniform and normal numbers by their moments. */
 static void random_numbers(void **unused)
 {
@@ -308,8 +334,10 @@ static void pooling(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),       cmocka_unit_test(repeated), cmocka_unit_test(statistics),
-        cmocka_unit_test(reductions),     cmocka_unit_test(shapes),   cmocka_unit_test(random_mask),
-        cmocka_unit_test(random_numbers), cmocka_unit_test(pooling)};
+        cmocka_unit_test(products),    cmocka_unit_test(repeated),
+        cmocka_unit_test(statistics),  cmocka_unit_test(reductions),
+        cmocka_unit_test(shapes),      cmocka_unit_test(square_reshapes),
+        cmocka_unit_test(random_mask), cmocka_unit_test(random_numbers),
+        cmocka_unit_test(pooling)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
