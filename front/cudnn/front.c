@@ -47,10 +47,11 @@ static FILE *log_place(void)
     return log_file;
 }
 
-/* The report of the process: which functions were called, and for how many of them mica ran. */
+/* The report of the process: which functions were called, and for how many of them mica ran. A
+ * process that called none, as those that LD_PRELOAD passes by, says nothing. */
 __attribute__((destructor)) static void report(void)
 {
-    FILE *log = log_place();
+    FILE *log = mica_cudnn_calls(NULL) ? log_place() : NULL;
     if (!log) return;
     fprintf(log, "mica cudnn: %lld calls, %lld served by mica %s\n",
             (long long)mica_cudnn_calls(NULL), (long long)mica_cudnn_served(NULL), mica_version());

@@ -27,6 +27,8 @@ grep -qE '^mica cudnn: cudnnConvolutionForward +[1-9][0-9]* calls +[1-9][0-9]* s
     fail "no count of convolutions"
 grep -qE '^mica cudnn: cudnnGetConvolutionForwardWorkspaceSize: algorithm 8, .* \(CUDNN_STATUS_BAD_PARAM\)$' "$folder/log" ||
     fail "the failure is not in the log"
+MICA_CUDNN_LOG=$folder/none LD_PRELOAD=$library true
+[ -e "$folder/none" ] && fail "a process that called nothing has a report"
 grep -q 'cudnnPoolingForward' "$folder/log" && fail "counts what was not called"
 env -u MICA_CUDNN_LOG "$test" >"$folder/said" 2>&1
 grep -q '^mica cudnn' "$folder/said" && fail "speaks without being asked"
