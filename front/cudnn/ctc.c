@@ -259,6 +259,15 @@ static cudnnStatus_t device_labels(cudnnCTCLossDescriptor_t ctc, cudnnTensorDesc
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Only the device knows how many labels there are; what lies behind them and has another meaning
+ * ends them. */
+static void end_before(const void *other, lengths *l)
+{
+    const uintptr_t from = (uintptr_t)l->labels, at = (uintptr_t)other;
+    const uintptr_t room = at > from ? (at - from) / sizeof *l->labels : (uintptr_t)l->count;
+    if (room < (uintptr_t)l->count) l->count = (int64_t)room;
+}
+
 cudnnStatus_t cudnnGetCTCLossWorkspaceSize_v8(cudnnHandle_t handle, cudnnCTCLossAlgo_t algorithm,
                                               cudnnCTCLossDescriptor_t ctc,
                                               cudnnTensorDescriptor_t probs,
@@ -283,6 +292,8 @@ cudnnStatus_t cudnnCTCLoss_v8(cudnnHandle_t handle, cudnnCTCLossAlgo_t algorithm
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     lengths l = {labels, label_lengths, input_lengths, 0};
     FRONT_TRY(device_labels(ctc, probs_desc, &l.count));
+    const void *const others[] = {costs, gradients, workspace, probs, label_lengths, input_lengths};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) end_before(others[i], &l);
     return loss(handle, ctc, probs_desc, probs, &l, costs, gradients_desc, gradients, workspace,
                 bytes);
 }
