@@ -20,6 +20,7 @@ int cmd_bench(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
+int cmd_cudnn(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 
 /* ---- options that several commands have (options.c) ---- */

@@ -18,6 +18,7 @@ static const struct {
     {"tune", cmd_tune, "measure engines and keep the choice in a record file", "MICA_RECORDS"},
     {"explain", cmd_explain, "why which engine runs a problem, and what it needs", NULL},
     {"cache", cmd_cache, "show, fill, pack, prune or clear the cache of compiled kernels", NULL},
+    {"cudnn", cmd_cudnn, "run a program of cuDNN's with mica in its place", NULL},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -30,6 +30,9 @@ _mica()
     cache)
         COMPREPLY=($(compgen -W "show warm pack unpack prune clear" -- "$word"))
         ;;
+    cudnn)
+        COMPREPLY=($(compgen -W "run path" -- "$word"))
+        ;;
     *)
         COMPREPLY=($(compgen -f -- "$word")
             $(compgen -W "$("$tool" list 2>/dev/null | sed -n '2,$s/ .*//p')" -- "$word"))
