@@ -6,7 +6,7 @@
 Groups: conv norm rnn ctc grid attention graph networks; each has a process of its own, once with either library. Of modules
 the results and gradients are compared, of networks the losses of some training steps, with as many steps from another seed
 of the original for a measure; of both the time. That the preloaded one was at work is said by its own counters.
---json: a line for each case."""
+--json: a list with a row for each case, of which cudnn_page.py makes tables."""
 
 import argparse
 import ctypes
@@ -435,7 +435,7 @@ def main():
                 bad += row["mica"] != "ran" and row["original"] == "ran"
                 print(f"  {name}: {said}", flush=True)
     if given.json:
-        pathlib.Path(given.json).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        pathlib.Path(given.json).write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
     print(f"{len(rows)} cases, {bad} that ran with the original and not with mica")
     sys.exit(bad > 0)
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cudnn_page [--check]: writes the tables of docs/cudnn.md, between the lines that begin with <!-- and name them, from
+what bench/cudnn_torch.py left in bench/results/h200. --check: fails where the page says otherwise."""
+
+import json
+import math
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "cudnn.md"
+ROWS = json.loads((ROOT / "bench" / "results" / "h200" / "cudnn_torch.json").read_text())
+
+
+def networks():
+    text = ["| network | step, original, ms | on mica, ms | ratio | losses apart, mean | of two seeds of the original |",
+            "|---|---|---|---|---|---|"]
+    rows = [r for r in ROWS if r["group"] == "networks"]
+    for r in rows:
+        text.append(f"| {r['case']} | {r['original_ms']:.1f} | {r['mica_ms']:.1f} | {r['ratio']:.2f} | {r['apart']:.4f} | {r['seeds_apart']:.4f} |")
+    mean = math.exp(sum(math.log(r["ratio"]) for r in rows) / len(rows))
+    return text + [f"| geometric mean | | | {mean:.2f} | | |"]
+
+
+def modules():
+    text = ["| modules | cases | ran | of the calls of cuDNN, ran something on mica | furthest from the original | did not run |",
+            "|---|---|---|---|---|---|"]
+    for group in dict.fromkeys(r["group"] for r in ROWS if r["group"] != "networks"):
+        rows = [r for r in ROWS if r["group"] == group]
+        ran = [r for r in rows if "distance" in r]
+        worst = max(ran, key=lambda r: r["distance"], default=None)
+        gone = "; ".join(f"{r['case']}: `{r['mica'][:160]}`" for r in rows if "distance" not in r) or "-"
+        furthest = "{distance:.1e}, {case}".format(**worst) if worst else "-"
+        text.append(f"| {group} | {len(rows)} | {len(ran)} | {rows[0]['served']:,} of {rows[0]['calls']:,} | {furthest} | {gone} |")
+    return text
+
+
+def main():
+    old = PAGE.read_text()
+    new = old
+    for make in networks, modules:
+        new, count = re.subn(rf"(<!-- {make.__name__}: [^\n]*-->\n).*?(\n\n|\Z)", lambda m: m[1] + "\n".join(make()) + m[2], new, flags=re.S)
+        if count != 1:
+            sys.exit(f"{PAGE}: {count} places for {make.__name__}, there must be one")
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"{PAGE} is not what bench/cudnn_page.py writes" if new != old else 0)
+    PAGE.write_text(new)
+
+
+main()
