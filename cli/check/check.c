@@ -186,8 +186,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 /* ---- one engine on one case ---- */
 
 /* The second run has other poison: what is left of it shows as a difference, even where 0xFF is a
- * legal value, or NaN the right one (a GPU's NaN with its sign turned is 0xFF throughout). The third
- * has each pointer one element off its alignment. */
+ * legal value, or NaN the right one (a GPU's NaN with its sign turned is 0xFF throughout). The
+ * third has each pointer one element off its alignment. */
 static const cli_placement placements[] = {
     {0xff, 0, false, ""},
     {0x5a, 0, false, "other poison: "},

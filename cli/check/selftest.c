@@ -128,7 +128,8 @@ static bool poison_left(cli_case *k, cli_tolerance tolerance)
     const mica_tensor *t = &k->info[arg].tensor;
     int bytes = mica_dtype_bits(t->dtype) / 8;
     if (cli_unit(t->dtype) == 0 || bytes == 0) return false; /* 0xFF is a value: the second run */
-    memset(cli_buffer_after(&k->buffers[arg]), isnan(k->results[arg][0]) ? 0x5a : 0xff, (size_t)bytes);
+    memset(cli_buffer_after(&k->buffers[arg]), isnan(k->results[arg][0]) ? 0x5a : 0xff,
+           (size_t)bytes);
     return true;
 }
 
