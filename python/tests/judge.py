@@ -20,12 +20,19 @@ NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "s8": np.int8,
          "e8m0": np.uint8}
 
 
+def holds(tensor):
+    """Whether `array` can: of four bits, pairs of neighbours that share a byte."""
+    if dtype_bits[tensor.dtype] >= 8:
+        return True
+    return tensor.shape[-1] % 2 == 0 and tensor.strides[-1] == 1 and not any(step % 2 for step in tensor.strides[:-1])
+
+
 def array(tensor):
     """Zeros with the strides of a tensor, in NumPy (bits, where it has no such type; of four bits bytes, with which
     mica.view begins)."""
     if dtype_bits[tensor.dtype] < 8:
         halves = lambda sizes: tuple(n // 2 for n in sizes)
-        assert tensor.shape[-1] % 2 == 0 and tensor.strides[-1] == 1, tensor
+        assert holds(tensor), tensor
         tensor = Tensor("u8", tensor.shape[:-1] + halves(tensor.shape[-1:]), halves(tensor.strides[:-1]) + (1,))
     dtype = np.dtype(NUMPY[tensor.dtype])
     span, first = tensor._span()
