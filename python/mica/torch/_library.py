@@ -11,6 +11,7 @@ described: tensors of which only the description is given, as NAME=TENSOR of a p
 nothing in place: operations that only do so (optimiser steps, appending to a cache) are not here."""
 
 import functools
+import math
 import sys
 
 import torch
@@ -81,7 +82,8 @@ class Operator:
         self.scalars = list(zip(table.scalars, table.scalar_defaults))
         self.bound = {}
         parts = [f"{_SCHEMA[f.type]} {_schema_name(f.python)}=None" for f in map(table.field.get, self.fields)]
-        parts += [f"float {s}={d!r}" for s, d in zip(table.scalars, table.scalar_defaults)]
+        # A schema has no infinity.
+        parts += [f"float {s}={d!r}" if math.isfinite(d) else f"float? {s}=None" for s, d in self.scalars]
         _library.define(f"{table.python}({', '.join(parts)}, str[]? described=None) -> Tensor[]")
         _library.impl(table.python, self.run, "CPU")
         _library.impl(table.python, self.run, "CUDA")
