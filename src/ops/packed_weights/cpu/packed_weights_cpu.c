@@ -140,7 +140,7 @@ static void put_code(void *base, int size, int64_t i, int code)
     if (size == 8)
         *byte = (uint8_t)code;
     else
-        *byte = (uint8_t)(i & 1 ? (*byte & 15) | code << 4 : (*byte & 0xf0) | (code & 15));
+        *byte = (uint8_t)(i & 1 ? (*byte & 15) | (code & 15) << 4 : (*byte & 0xf0) | (code & 15));
 }
 
 static void repack(const work *w, int64_t n, int64_t count)
