@@ -21,5 +21,7 @@ struct cudnnConvolutionStruct {
 cudnnStatus_t front_conv(mica_conv_pass pass, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                          cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
                          mica_conv_desc *desc);
+/* Success for 0 to count - 1. */
+cudnnStatus_t front_conv_algorithm(int algorithm, int count);
 
 #endif

@@ -13,7 +13,7 @@ _Static_assert(sizeof(cudnnConvolutionBwdFilterAlgoPerf_t) == 48, "as in cuDNN")
 
 enum { FIND_MS = 100 }; /* of measurement for one convolution */
 
-static cudnnStatus_t check_algorithm(int algorithm, int count)
+cudnnStatus_t front_conv_algorithm(int algorithm, int count)
 {
     if (algorithm >= 0 && algorithm < count) return CUDNN_STATUS_SUCCESS;
     return front_fail(CUDNN_STATUS_BAD_PARAM, "algorithm %d, known are 0 to %d", algorithm,
@@ -151,7 +151,7 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
 {
     front_enter(CALL_cudnnGetConvolutionForwardWorkspaceSize);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_FWD, x, w, conv, y, &d));
     return workspace_size(handle, &d, (int)algorithm, size);
@@ -213,7 +213,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
 {
     front_enter(CALL_cudnnGetConvolutionBackwardDataWorkspaceSize);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_DGRAD, dx, w, conv, dy, &d));
     return workspace_size(handle, &d, (int)algorithm, size);
@@ -275,7 +275,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
 {
     front_enter(CALL_cudnnGetConvolutionBackwardFilterWorkspaceSize);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_WGRAD, x, dw, conv, dy, &d));
     return workspace_size(handle, &d, (int)algorithm, size);

@@ -3,13 +3,6 @@
  * The algorithm that is asked for decides nothing: mica chooses for the workspace that is given. */
 #include "conv.h"
 
-static cudnnStatus_t check_algorithm(int algorithm, int count)
-{
-    if (algorithm >= 0 && algorithm < count) return CUDNN_STATUS_SUCCESS;
-    return front_fail(CUDNN_STATUS_BAD_PARAM, "algorithm %d, known are 0 to %d", algorithm,
-                      count - 1);
-}
-
 static cudnnStatus_t run(cudnnHandle_t handle, const mica_conv_desc *d, const void *alpha,
                          const void *beta, const void *x, const void *w, const void *y,
                          void *workspace, size_t bytes)
@@ -34,7 +27,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha,
 {
     front_enter(CALL_cudnnConvolutionForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_FWD, x_desc, w_desc, conv, y_desc, &d));
     return run(handle, &d, alpha, beta, x, w, y, workspace, bytes);
@@ -50,7 +43,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alp
 {
     front_enter(CALL_cudnnConvolutionBackwardData);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_DGRAD, dx_desc, w_desc, conv, dy_desc, &d));
     return run(handle, &d, alpha, beta, dx, w, dy, workspace, bytes);
@@ -66,7 +59,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *a
 {
     front_enter(CALL_cudnnConvolutionBackwardFilter);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_WGRAD, x_desc, dw_desc, conv, dy_desc, &d));
     return run(handle, &d, alpha, beta, x, dw, dy, workspace, bytes);
@@ -101,7 +94,7 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
 {
     front_enter(CALL_cudnnConvolutionBiasActivationForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
-    FRONT_TRY(check_algorithm((int)algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT));
+    FRONT_TRY(front_conv_algorithm((int)algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT));
     mica_conv_desc d;
     FRONT_TRY(front_conv(MICA_CONV_FWD, x_desc, w_desc, conv, y_desc, &d));
     double scalars[2] = {1, 0}, addend = 0;
