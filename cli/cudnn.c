@@ -9,10 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef MICA_LIBRARY_FOLDER
-#define MICA_LIBRARY_FOLDER "lib"
-#endif
-
 typedef struct cudnn {
     const char *library, *log, *action;
     char **command; /* the program and its arguments; NULL: none */
@@ -55,7 +51,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* The file beside the tool: in a build, or where both are installed. NULL: neither is there. */
+/* The file beside the tool: in a build, or where both are installed (MICA_LIBRARY_FOLDER is CMake's
+ * folder of libraries). NULL: neither is there. */
 static char *beside(void)
 {
     static const char *const places[] = {"front/libcudnn.so.9",
