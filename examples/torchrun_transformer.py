@@ -10,7 +10,7 @@
 --checkpoints: state is saved there every few steps, and found again by processes that torchrun starts anew. --kill N:
 the last rank kills itself before step N, once; the losses that follow are those of an unbroken run, bit for bit on a
 CPU. --losses FILE: the loss of each step, as JSON, to compare runs by. On GPUs (one for each process, NCCL) it is the
-same program; it has run on CPUs (gloo)."""
+same program; it has run on CPUs (gloo) and on two H200s."""
 
 import argparse
 import json
