@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """cudnn_page [--check]: writes the tables of docs/cudnn.md, between the lines that begin with <!-- and name them, from
-what bench/cudnn_torch.py left in bench/results/h200. --check: fails where the page says otherwise."""
+what bench/cudnn_torch.py, cudnn_jax.py and cudnn_frontend.py left in bench/results/h200. --check: fails where the page says
+otherwise."""
 
 import json
 import math
@@ -11,7 +12,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "cudnn.md"
-ROWS = json.loads((ROOT / "bench" / "results" / "h200" / "cudnn_torch.json").read_text())
+ROWS, JAX, FRONTEND = (json.loads((ROOT / "bench" / "results" / "h200" / f"cudnn_{of}.json").read_text())
+                       for of in ("torch", "jax", "frontend"))
 
 
 def networks():
@@ -37,10 +39,29 @@ def modules():
     return text
 
 
+def jax():
+    text = ["| case | calls of cuDNN, ran something on mica | loss, first and last step | last of the original | losses apart, mean "
+            "| of two seeds of the original | step, original, ms | on mica, ms | ratio |", "|---|---|---|---|---|---|---|---|---|"]
+    for r in JAX:
+        text.append(f"| {r['case']} | {r['served']:,} of {r['calls']:,} | {r['start']:.3f}, {r['last']:.3f} | {r['original_last']:.3f} "
+                    f"| {r['apart']:.4f} | {r['seeds_apart']:.4f} | {r['original_ms']:.2f} | {r['mica_ms']:.2f} | {r['ratio']:.2f} |")
+    return text
+
+
+def frontend():
+    text = ["| file | pass with the original | of them on mica | what the others said |", "|---|---|---|---|"]
+    for r in FRONTEND:
+        if r["original_passed"]:
+            why = "; ".join(f"{count} x `{said[:200]}`" for said, count in r["why"].items()).replace("|", "\\|") or "-"
+            text.append(f"| {r['file']} | {r['original_passed']} | {r['mica_passed_of_them']} | {why} |")
+    passed = [sum(r[side] for r in FRONTEND) for side in ("original_passed", "mica_passed_of_them")]
+    return text + ["| all | {} | {} | |".format(*passed)]
+
+
 def main():
     old = PAGE.read_text()
     new = old
-    for make in networks, modules:
+    for make in networks, modules, jax, frontend:
         new, count = re.subn(rf"(<!-- {make.__name__}: [^\n]*-->\n).*?(\n\n|\Z)", lambda m: m[1] + "\n".join(make()) + m[2], new, flags=re.S)
         if count != 1:
             sys.exit(f"{PAGE}: {count} places for {make.__name__}, there must be one")

@@ -6,11 +6,10 @@
  *     backend_attribute.c    what clients call on descriptors; backend_descriptor.c their values
  *     backend_finalize.c     what each type checks; backend_operation.c the shapes of operations
  *     backend_graph.c        an operation graph as nodes and tensors; backend_tensor.c their text
- *     backend_lower.c        the lines of each operation; _pointwise.c, _shape.c, _norm.c
- *     backend_attention.c    attention in parts; _attention_bwd.c; _attention_line.c its line
- *     backend_cache.c        lowered graphs, and plans of them that all share
- *     backend_plan.c         engines, configurations, plans, plans as JSON
- *     backend_execute.c      variant packs and runs
+ *     backend_lower.c        the lines of each operation; _pointwise.c, _shape.c, _norm.c,
+ * _serving.c backend_attention.c    attention in parts; _attention_bwd.c; _attention_line.c its
+ * line backend_cache.c        lowered graphs, and plans of them that all share backend_plan.c
+ * engines, configurations, plans, plans as JSON backend_execute.c      variant packs and runs
  *
  * Lifetime: a descriptor holds references to those that were set as its attributes, so that a
  * client may destroy parts before the whole. Threads: a finalized descriptor is read only; one that
@@ -100,7 +99,8 @@ cudnnStatus_t backend_check(backend *b);
 
 /* ---- lowered graphs --------------------------------------------------------------------------
  * Text in three kinds of lines: "#port UID NAME" (a tensor of the variant pack), "#value UID TYPE
- * NAME DEFAULT CHECK" (a number in host memory), and those of a mica graph. In these "$NAME$"
+ * NAME DEFAULT CHECK" (a number in host memory), "#copy UID UID TYPE COUNT" (what is copied to
+ * where a run changes it), and those of a mica graph. In these "$NAME$"
  * stands for the number of that name where it has to be known when a plan is made, "$TF32$" for
  * compute=tf32. */
 
@@ -124,6 +124,12 @@ typedef struct backend_number {
     backend_use use;
 } backend_number;
 
+/* Of numbers in one piece, before a run, where the two are not one. */
+typedef struct backend_copy {
+    int64_t from, to; /* unique ids */
+    mica_tensor tensor;
+} backend_copy;
+
 struct backend_lowered {
     char *text;
     char refusal[400]; /* why there is none */
@@ -131,9 +137,12 @@ struct backend_lowered {
     int port_count;
     backend_number *numbers;
     int number_count;
-    int engines;           /* 2 with TF32 in front of IEEE arithmetic, else 1; 0: refused */
-    bool narrow;           /* it has products of 8 or 16 bits, which tensor cores form */
-    mica_context *context; /* of the graph's handle */
+    backend_copy copies[4];
+    int copy_count;
+    int engines; /* 2 with TF32 in front of IEEE arithmetic, else 1; 0: refused */
+    bool narrow; /* it has products of 8 or 16 bits, which tensor cores form */
+    /* Of the graph's handle, or else of the device properties that it first meets. */
+    _Atomic(mica_context *) context;
 };
 
 /* Lowers the operations of a GRAPH. What mica cannot do is no error here: `refusal` says it. */
@@ -170,6 +179,12 @@ mica_graph_plan *backend_entry_plan(const backend_entry *entry);
 /* What clients are told: with room to align it. */
 int64_t backend_entry_workspace(const backend_entry *entry);
 cudnnStatus_t backend_build(backend *plan);
+/* Gives a graph without a handle the device of these properties; NULL: it has to have one. */
+cudnnStatus_t backend_place(backend *graph, const backend *device);
+/* Of device properties: their device, checked and set. */
+cudnnStatus_t backend_device_check(backend *device);
+/* Whether a configuration may have these choices. */
+cudnnStatus_t backend_choices_check(const backend *config);
 void backend_built_free(backend_built *built);
 /* What is read only, and computed: CONFIG, PLAN, ENGINE, HEURISTICS, GRAPH. */
 cudnnStatus_t backend_compute(backend *b, const backend_row *row, int64_t requested, int64_t *count,

@@ -74,6 +74,18 @@ static bool read_number(backend_lowered *l, const char *line)
     return true;
 }
 
+static bool read_copy(backend_lowered *l, const char *line)
+{
+    char type[12];
+    long long from, to, count;
+    if (sscanf(line, "#copy %lld %lld %11s %lld", &from, &to, type, &count) != 4) return false;
+    const mica_dtype dtype = type_named(type);
+    if (l->copy_count == 4 || dtype == MICA_NONE || count < 1) return false;
+    l->copies[l->copy_count++] = (backend_copy){
+        .from = from, .to = to, .tensor = mica_tensor_packed(dtype, 1, (const int64_t[]){count})};
+    return true;
+}
+
 /* The text of engine `engine` with these numbers; NULL: no memory, or a name that is none. */
 static char *render(const backend_lowered *l, int engine, const double *numbers)
 {
@@ -136,6 +148,7 @@ cudnnStatus_t backend_lowered_read(const char *text, mica_context *context,
     for (const char *s = text; sound && s && *s; s = strchr(s, '\n'), s += s != NULL) {
         if (!strncmp(s, "#port ", 6)) sound = read_port(l, s);
         if (!strncmp(s, "#value ", 7)) sound = read_number(l, s);
+        if (!strncmp(s, "#copy ", 6)) sound = read_copy(l, s);
         if (!strncmp(s, "#narrow", 7)) l->narrow = true;
     }
     if (!sound) {
@@ -251,6 +264,9 @@ static cudnnStatus_t build(mica_context *context, uint64_t hash, char *text, bac
 cudnnStatus_t backend_entry_get(const backend_lowered *l, int engine, const double *numbers,
                                 backend_entry **entry)
 {
+    if (!l->context)
+        return front_fail(CUDNN_STATUS_BAD_PARAM, "the operation graph has neither a HANDLE nor "
+                                                  "the DEVICEPROP of a heuristics or an engine");
     char *text = render(l, engine, numbers);
     if (!text) return front_fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "a plan");
     const uint64_t hash = hash_of(text);

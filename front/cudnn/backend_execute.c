@@ -102,6 +102,60 @@ static cudnnStatus_t find_workspace(cudnnHandle_t handle, const backend *pack,
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* Running statistics of before, to where the run changes them. */
+static cudnnStatus_t copy_first(cudnnHandle_t handle, const backend_lowered *l, const backend *pack)
+{
+    for (int i = 0; i < l->copy_count; i++) {
+        const backend_copy *c = &l->copies[i];
+        const void *from = pointer_of(pack, c->from);
+        void *to = pointer_of(pack, c->to);
+        if (!from || !to) return missing(from ? c->to : c->from, "tensor");
+        if (from != to) FRONT_TRY(front_blend(handle, 1, &c->tensor, from, 0, &c->tensor, to));
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+typedef struct apart {
+    mica_tensor tensor;
+    void *to, *memory; /* the client's, and the handle's with element 0 as far in */
+} apart;
+
+enum { APART = 7 }; /* slots of the handle */
+
+/* Results that share memory with what is read, or with each other, go to memory of the handle
+ * first: cuDNN allows results in the place of an input. */
+static cudnnStatus_t set_apart(cudnnHandle_t handle, const backend_built *built,
+                               const backend_entry *entry, void **tensors, apart *results,
+                               int *count)
+{
+    const mica_graph_plan *plan = backend_entry_plan(entry);
+    mica_graph_tensor_info info[MOST];
+    int64_t first[MOST], span[MOST];
+    const char *given[MOST];
+    for (int i = 0; i < built->port_count; i++) {
+        FRONT_TRY(front_status(mica_graph_plan_tensor(plan, i, &info[i])));
+        span[i] = mica_tensor_span(&info[i].tensor, &first[i]);
+        given[i] = (const char *)tensors[i] + first[i];
+    }
+    for (int i = 0; i < built->port_count; i++) {
+        bool shared = false;
+        if (info[i].kind != MICA_GRAPH_OUTPUT) continue;
+        for (int k = 0; k < built->port_count && !shared; k++)
+            shared = k != i && given[i] < given[k] + span[k] && given[k] < given[i] + span[i];
+        if (!shared) continue;
+        if (*count == APART)
+            return front_fail(CUDNN_STATUS_NOT_SUPPORTED,
+                              "more than %d results share memory with other tensors", APART);
+        apart *r = &results[(*count)++];
+        r->tensor = info[i].tensor;
+        r->to = tensors[i];
+        FRONT_TRY(front_temporary(handle, *count, (size_t)span[i], &r->memory));
+        r->memory = (char *)r->memory - first[i];
+        tensors[i] = r->memory;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t run(cudnnHandle_t handle, backend_built *built, const backend *pack)
 {
     const backend_lowered *l = built->lowered;
@@ -121,9 +175,17 @@ static cudnnStatus_t run(cudnnHandle_t handle, backend_built *built, const backe
     FRONT_TRY(entry_for(built, numbers, as_planned, &entry));
     mica_graph_run r = {.tensors = tensors, .stream = handle->stream};
     r.scalars = built->scalar_count ? scalars : NULL;
+    apart results[APART];
+    int count = 0;
     cudnnStatus_t status = find_workspace(handle, pack, built, entry, &r.workspace);
     if (status == CUDNN_STATUS_SUCCESS)
+        status = set_apart(handle, built, entry, tensors, results, &count);
+    if (status == CUDNN_STATUS_SUCCESS) status = copy_first(handle, l, pack);
+    if (status == CUDNN_STATUS_SUCCESS)
         status = front_status(mica_graph_plan_run(backend_entry_plan(entry), &r));
+    for (int i = 0; i < count && status == CUDNN_STATUS_SUCCESS; i++)
+        status = front_blend(handle, 1, &results[i].tensor, results[i].memory, 0,
+                             &results[i].tensor, results[i].to);
     backend_entry_put(entry);
     if (status == CUDNN_STATUS_SUCCESS) front_served();
     return status;

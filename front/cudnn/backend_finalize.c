@@ -127,7 +127,10 @@ static cudnnStatus_t check_pack(const backend *b)
 
 static cudnnStatus_t check_engine(const backend *b)
 {
-    const backend_lowered *l = backend_child(b, AT_ENGINE_OPERATION_GRAPH)->lowered;
+    backend *graph = backend_child(b, AT_ENGINE_OPERATION_GRAPH);
+    const backend_lowered *l = graph->lowered;
+    const backend *device = backend_child(b, AT_ENGINE_DEVICE);
+    if (device) FRONT_TRY(backend_place(graph, device));
     const int64_t index = backend_integer(b, AT_ENGINE_GLOBAL_INDEX, -1);
     if (!l->engines) return front_fail(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "%s", l->refusal);
     if (index < 0 || index >= l->engines)
@@ -137,19 +140,12 @@ static cudnnStatus_t check_engine(const backend *b)
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t check_config(const backend *b)
-{
-    const backend_value *choices = backend_get(b, AT_CONFIG_KNOB_CHOICES);
-    if (choices && choices->count)
-        return front_fail(CUDNN_STATUS_NOT_SUPPORTED, "%lld knob choices: engines have no knobs",
-                          (long long)choices->count);
-    return CUDNN_STATUS_SUCCESS;
-}
-
 /* No configurations of a graph that is refused: the text says why. */
 static cudnnStatus_t check_heuristics(const backend *b)
 {
-    const backend_lowered *l = backend_child(b, AT_HEURISTICS_OPERATION_GRAPH)->lowered;
+    backend *graph = backend_child(b, AT_HEURISTICS_OPERATION_GRAPH);
+    const backend_lowered *l = graph->lowered;
+    FRONT_TRY(backend_place(graph, backend_child(b, AT_HEURISTICS_DEVICE)));
     FRONT_TRY(check_one_of(b, AT_HEURISTICS_MODE, "MODE", HEURISTIC_MODES));
     if (!l->engines) front_fail(CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN, "%s", l->refusal);
     return CUDNN_STATUS_SUCCESS;
@@ -170,8 +166,11 @@ cudnnStatus_t backend_check(backend *b)
         return check_one_of(b, AT_RNG_DISTRIBUTION, "DISTRIBUTION", 3);
     case BT_POINTWISE:
         return backend_pointwise_check(b);
+    case BT_DEVICE:
+        return backend_device_check(b);
     case BT_MATMUL:
     case BT_KNOB_CHOICE:
+    case BT_KERNEL_CACHE: /* kernels are shared by all plans of the process in any case */
         return CUDNN_STATUS_SUCCESS;
     case BT_PACK:
         return check_pack(b);
@@ -180,7 +179,7 @@ cudnnStatus_t backend_check(backend *b)
     case BT_ENGINE:
         return check_engine(b);
     case BT_CONFIG:
-        return check_config(b);
+        return backend_choices_check(b);
     case BT_PLAN:
         return backend_build(b);
     case BT_GRAPH:

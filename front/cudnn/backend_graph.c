@@ -33,6 +33,8 @@ static bool writes(const backend *op, unsigned attribute)
     case AT_OP_RNG_Y:
     case AT_OP_SDPA_FWD_O:
     case AT_OP_SDPA_FWD_STATS:
+    case AT_OP_PAGED_LOAD_Y:
+    case AT_OP_MOE_MATMUL_OUTPUT:
     case AT_OP_TRANSPOSE_Y:
     case AT_OP_SLICE_Y:
         return true;
@@ -141,32 +143,37 @@ static void settle_all(lowering *l)
     }
 }
 
-static void put_header(lowering *l, node_text *to)
+static void put_header(lowering *l, node_text *text)
 {
     for (int i = 0; i < l->tensor_count; i++) {
         const node_tensor *t = &l->tensors[i];
         if (t->used && !t->is_virtual && !t->by_value)
-            node_put(to, "#port %lld %s\n", (long long)t->uid, t->name);
+            node_put(text, "#port %lld %s\n", (long long)t->uid, t->name);
+    }
+    for (int i = 0; i < l->copy_count; i++) {
+        const node_tensor *from = &l->tensors[l->copies[i][0]], *to = &l->tensors[l->copies[i][1]];
+        node_put(text, "#copy %lld %lld %s %lld\n", (long long)from->uid, (long long)to->uid,
+                 mica_dtype_name(to->t.dtype), (long long)mica_tensor_count(&to->t));
     }
     for (int i = 0; i < l->out->number_count; i++) {
         const backend_number *n = &l->out->numbers[i];
-        node_put(to, "#value %lld %s %s %.17g %d\n", (long long)n->uid, mica_dtype_name(n->type),
+        node_put(text, "#value %lld %s %s %.17g %d\n", (long long)n->uid, mica_dtype_name(n->type),
                  n->name, n->value, (int)n->use);
-        if (n->use == USE_SCALAR) node_put(to, "scalar %s = %.17g\n", n->name, n->value);
+        if (n->use == USE_SCALAR) node_put(text, "scalar %s = %.17g\n", n->name, n->value);
     }
     for (int i = 0; i < l->tensor_count; i++) {
         const node_tensor *t = &l->tensors[i];
         if (!t->used || t->by_value) continue;
-        node_put(to, "%s %s = ",
+        node_put(text, "%s %s = ",
                  t->is_virtual   ? "tensor"
                  : t->inout      ? "inout"
                  : t->writer < 0 ? "input"
                                  : "output",
                  t->name);
-        node_put_tensor(to, &t->form);
-        node_put(to, "\n");
+        node_put_tensor(text, &t->form);
+        node_put(text, "\n");
     }
-    if (l->extra.text) node_put(to, "%s", l->extra.text);
+    if (l->extra.text) node_put(text, "%s", l->extra.text);
 }
 
 /* What mica's tensors cannot say. */
@@ -226,14 +233,12 @@ static cudnnStatus_t lower(lowering *l, const backend *graph)
     l->out = calloc(1, sizeof *l->out);
     if (!l->refs || !l->tensors || !l->out)
         return front_fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "%zu tensors", room);
-    l->out->context = front_context(backend_handle(graph, AT_GRAPH_HANDLE));
+    const cudnnHandle_t handle = backend_handle(graph, AT_GRAPH_HANDLE);
+    l->out->context = handle ? front_context(handle) : NULL;
     for (int64_t i = 0; i < ops->count; i++) FRONT_TRY(add_node(l, ((backend **)ops->data)[i]));
     FRONT_TRY(check_order(l));
     settle_all(l);
-    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
-    if (backend_integer(graph, AT_GRAPH_IS_DYNAMIC_SHAPE_ENABLED, 0))
-        status = node_refuse(l, "dynamic shapes are not served");
-    if (status == CUDNN_STATUS_SUCCESS) status = lower_nodes(l);
+    cudnnStatus_t status = lower_nodes(l); /* of the sizes described, with dynamic shapes too */
     if (status == CUDNN_STATUS_SUCCESS) return write_all(l);
     return *l->out->refusal ? CUDNN_STATUS_SUCCESS : status;
 }

@@ -116,6 +116,26 @@ static mica_tensor empty_like(const mica_tensor *t)
     return (mica_tensor){.dtype = t->dtype};
 }
 
+/* A copy of an operand that is 0 from the size on which K_OVERRIDE has for its batch: what lies
+ * there may be NaN. M_OVERRIDE and N_OVERRIDE say which results count: the others may be anything.
+ */
+static cudnnStatus_t hide_behind(lowering *l, const node *n, int tensor, int dim, int *fresh)
+{
+    const node_tensor *t = &l->tensors[tensor];
+    if (!node_is_apart(&t->t))
+        return node_refuse(l, "K_OVERRIDE of a matmul whose operand %lld repeats elements",
+                           (long long)t->uid);
+    *fresh = l->fresh++;
+    node_put(&l->extra, "tensor hidden%d = ", *fresh);
+    node_put_tensor(&l->extra, &t->t);
+    node_put(&l->extra, "\n");
+    node_put(&l->body, "pointwise expr=where(i%d<x1,x0,0)", dim);
+    node_read(l, "x0", tensor);
+    node_read(l, "x1", node_at(l, n, AT_OP_MATMUL_K_OVERRIDE));
+    node_put(&l->body, " y0=@hidden%d\n", *fresh);
+    return CUDNN_STATUS_SUCCESS;
+}
+
 /* A batch dimension of which a or b has a part is two: of groups, and of those in a group. */
 static cudnnStatus_t lower_matmul(lowering *l, const node *n)
 {
@@ -124,9 +144,8 @@ static cudnnStatus_t lower_matmul(lowering *l, const node *n)
     const mica_tensor *t[] = {&l->tensors[a].t, &l->tensors[b].t, &l->tensors[c].t};
     mica_tensor view[] = {empty_like(t[0]), empty_like(t[1]), empty_like(t[2])};
     const int rank = t[2]->rank;
-    if (node_at(l, n, AT_OP_MATMUL_M_OVERRIDE) >= 0 ||
-        node_at(l, n, AT_OP_MATMUL_N_OVERRIDE) >= 0 || node_at(l, n, AT_OP_MATMUL_K_OVERRIDE) >= 0)
-        return node_refuse(l, "a matmul whose sizes are overridden by tensors");
+    const bool shorter = node_at(l, n, AT_OP_MATMUL_K_OVERRIDE) >= 0;
+    int hidden[2] = {0, 0};
     FRONT_TRY(check_compute(
         l, backend_integer(backend_child(n->op, AT_OP_MATMUL_DESC), AT_MATMUL_COMP_TYPE, 0), a));
     for (int i = 0; i < rank; i++) {
@@ -144,9 +163,18 @@ static cudnnStatus_t lower_matmul(lowering *l, const node *n)
         }
     }
     for (int k = 0; k < 3; k++) trim(&view[k]);
+    for (int k = 0; shorter && k < 2; k++)
+        FRONT_TRY(hide_behind(l, n, k ? b : a, rank - 1 - k, &hidden[k]));
     node_put(&l->body, "gemm");
-    node_read_as(l, "a", a, &view[0]);
-    node_read_as(l, "b", b, &view[1]);
+    for (int k = 0; k < 2; k++) {
+        if (!shorter) {
+            node_read_as(l, k ? "b" : "a", k ? b : a, &view[k]);
+            continue;
+        }
+        node_put(&l->body, " %c=", "ab"[k]);
+        node_put_tensor(&l->body, &view[k]);
+        node_put(&l->body, "@hidden%d", hidden[k]);
+    }
     node_write(l, "c", c, &view[2]);
     note_products(l, a, b);
     node_put(&l->body, "\n");
@@ -218,6 +246,9 @@ cudnnStatus_t backend_lower_operation(lowering *l, node *n)
         return backend_lower_norm(l, n);
     case BT_OP_SDPA_FWD:
         return backend_lower_sdpa(l, n);
+    case BT_OP_PAGED_LOAD:
+    case BT_OP_MOE_MATMUL:
+        return backend_lower_serving(l, n);
     default:
         return backend_lower_shape(l, n);
     }

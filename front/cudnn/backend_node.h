@@ -51,6 +51,8 @@ typedef struct lowering {
     int tensor_count, ref_count;
     bool channels_last; /* what a tensor counts as that could be both */
     int fresh;          /* names of tensors that the client does not have */
+    int copies[4][2];   /* tensors that are changed in place, in another place before */
+    int copy_count;
     node_text body, extra;
     backend_lowered *out;
 } lowering;
@@ -92,6 +94,7 @@ cudnnStatus_t backend_lower_pointwise(lowering *l, node *n);
 cudnnStatus_t backend_lower_shape(lowering *l, node *n);
 cudnnStatus_t backend_lower_norm(lowering *l, node *n);
 cudnnStatus_t backend_lower_sdpa(lowering *l, node *n);
+cudnnStatus_t backend_lower_serving(lowering *l, const node *n);
 /* Finds attention in parts and writes its lines; its operations are done then. */
 cudnnStatus_t backend_find_attention(lowering *l);
 cudnnStatus_t backend_find_attention_bwd(lowering *l);

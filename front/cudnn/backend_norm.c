@@ -93,6 +93,48 @@ static cudnnStatus_t begin(lowering *l, const char *pass, int kind, int axis, in
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* mica changes running statistics in place: those of before are copied there, where the client has
+ * them in another place. */
+static cudnnStatus_t put_running(lowering *l, const char *arg, int from, int to)
+{
+    node_tensor *in = &l->tensors[from], *out = &l->tensors[to];
+    const int range[] = {1, 2};
+    mica_tensor view;
+    FRONT_TRY(part(l, from, 1, 2, &view));
+    if (view.dims[0] > 1 && view.strides[0] != 1)
+        return node_refuse(l, "running statistics with a stride of %lld",
+                           (long long)view.strides[0]);
+    if (in->is_virtual || out->is_virtual || in->writer >= 0 || in->by_value ||
+        in->t.dtype != out->t.dtype)
+        return node_refuse(l, "running statistics in tensors %lld and %lld", (long long)in->uid,
+                           (long long)out->uid);
+    FRONT_TRY(put(l, arg, to, range, true));
+    out->inout = true;
+    l->copies[l->copy_count][0] = from;
+    l->copies[l->copy_count++][1] = to;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t put_running_statistics(lowering *l, const node *n)
+{
+    static const unsigned at[] = {AT_OP_NORM_FWD_RUNNING_MEAN_IN, AT_OP_NORM_FWD_RUNNING_MEAN_OUT,
+                                  AT_OP_NORM_FWD_RUNNING_VAR_IN, AT_OP_NORM_FWD_RUNNING_VAR_OUT,
+                                  AT_OP_NORM_FWD_FACTOR};
+    const char *name;
+    int found[5], count = 0;
+    for (int i = 0; i < 5; i++) count += (found[i] = node_at(l, n, at[i])) >= 0;
+    if (!count) return CUDNN_STATUS_SUCCESS;
+    if (count < 5 || l->copy_count > 2)
+        return node_refuse(l, "a norm with %d of the 5 tensors of running statistics", count);
+    if (!l->tensors[found[4]].by_value)
+        return node_refuse(l, "the factor of running statistics is in device memory");
+    FRONT_TRY(put_running(l, "running_mean", found[0], found[1]));
+    FRONT_TRY(put_running(l, "running_var", found[2], found[3]));
+    FRONT_TRY(node_number(l, found[4], USE_BAKED, 0.1, &name));
+    node_put(&l->body, " momentum=$%s$", name);
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t lower_fwd(lowering *l, const node *n, int kind)
 {
     const int x = node_at(l, n, AT_OP_NORM_FWD_X), scale = node_at(l, n, AT_OP_NORM_FWD_SCALE);
@@ -102,12 +144,9 @@ static cudnnStatus_t lower_fwd(lowering *l, const node *n, int kind)
     const int axis = first_axis(l, x, rstd, scale);
     const extents e = extents_of(kind, axis, rank);
     const bool training = backend_integer(n->op, AT_OP_NORM_FWD_PHASE, 0) == NORM_TRAINING;
-    if (node_at(l, n, AT_OP_NORM_FWD_RUNNING_MEAN_IN) >= 0 ||
-        node_at(l, n, AT_OP_NORM_FWD_RUNNING_VAR_IN) >= 0 ||
-        node_at(l, n, AT_OP_NORM_FWD_RUNNING_MEAN_OUT) >= 0 ||
-        node_at(l, n, AT_OP_NORM_FWD_RUNNING_VAR_OUT) >= 0 ||
-        node_at(l, n, AT_OP_NORM_FWD_PEERS) >= 0)
-        return node_refuse(l, "a norm with running statistics or peers");
+    if (node_at(l, n, AT_OP_NORM_FWD_PEERS) >= 0) return node_refuse(l, "a norm with peers");
+    if (kind != NORM_BATCH && node_at(l, n, AT_OP_NORM_FWD_RUNNING_MEAN_IN) >= 0)
+        return node_refuse(l, "running statistics of a norm of kind %d", kind);
     if (!training && kind == NORM_BATCH) return lower_inference(l, n, x, scale, bias);
     if (!training && rstd >= 0)
         return node_refuse(l, "inference of a norm of kind %d with statistics", kind);
@@ -119,6 +158,7 @@ static cudnnStatus_t lower_fwd(lowering *l, const node *n, int kind)
     FRONT_TRY(put(l, "mean", mean, e.statistic, true));
     FRONT_TRY(put(l, "rstd", rstd, e.statistic, true));
     FRONT_TRY(put_epsilon(l, node_at(l, n, AT_OP_NORM_FWD_EPSILON)));
+    FRONT_TRY(put_running_statistics(l, n));
     node_put(&l->body, "\n");
     return CUDNN_STATUS_SUCCESS;
 }

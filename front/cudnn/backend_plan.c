@@ -3,7 +3,7 @@
  *
  * A graph has one engine, mica's choice of kernels for it; or, where it has products of f32, two: 0
  * with products that may be rounded to TF32, 1 in IEEE arithmetic. Only the note TENSOR_CORE tells
- * them apart, as with cuDNN. Engines have no knobs. All heuristic modes give them in that order. */
+ * them apart, as with cuDNN. All heuristic modes give them in that order. */
 #include "backend.h"
 
 #include <stdio.h>
@@ -13,7 +13,77 @@
 static bool is_cuda(const backend_lowered *l)
 {
     mica_device_info info;
-    return mica_context_info(l->context, &info) == MICA_OK && info.cuda;
+    return l->context && mica_context_info(l->context, &info) == MICA_OK && info.cuda;
+}
+
+/* ---- device properties: {"mica_cudnn_device":0} ---- */
+
+static const char device_json[] = "{\"mica_cudnn_device\":%d}";
+
+cudnnStatus_t backend_device_check(backend *device)
+{
+    const backend_value *json = backend_get(device, AT_DEVICE_JSON);
+    const cudnnHandle_t handle = backend_handle(device, AT_DEVICE_HANDLE);
+    int32_t id = (int32_t)backend_integer(device, AT_DEVICE_ID, handle ? handle->device : 0);
+    char text[64] = "";
+    mica_context *context;
+    if (!json && !handle && !backend_get(device, AT_DEVICE_ID))
+        return front_fail(CUDNN_STATUS_BAD_PARAM,
+                          "device properties need DEVICE_ID, HANDLE or JSON_REPRESENTATION");
+    if (json) {
+        memcpy(text, json->data, json->count < 63 ? (size_t)json->count : 63);
+        if (sscanf(text, device_json, &id) != 1)
+            return front_fail(CUDNN_STATUS_SERIALIZATION_VERSION_MISMATCH,
+                              "JSON that no device properties of this library wrote");
+    }
+    if (id < 0) id = 0; /* the host, for tests: it is whatever device is asked for */
+    FRONT_TRY(front_device_context(id, &context));
+    return backend_put(device, AT_DEVICE_ID, BW_INT32, 1, &id);
+}
+
+cudnnStatus_t backend_place(backend *graph, const backend *device)
+{
+    mica_context *context;
+    if (graph->lowered->context) return CUDNN_STATUS_SUCCESS;
+    if (!device)
+        return front_fail(CUDNN_STATUS_BAD_PARAM,
+                          "the operation graph has no HANDLE, and DEVICEPROP is not set");
+    FRONT_TRY(front_device_context((int)backend_integer(device, AT_DEVICE_ID, 0), &context));
+    graph->lowered->context = context;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- knobs: one, whose only value is mica's choice of kernels ---- */
+
+enum { KNOB_KERNEL_CFG = 24 };
+
+cudnnStatus_t backend_choices_check(const backend *config)
+{
+    const backend_value *choices = backend_get(config, AT_CONFIG_KNOB_CHOICES);
+    for (int64_t i = 0; choices && i < choices->count; i++) {
+        const backend *c = ((backend **)choices->data)[i];
+        const int64_t type = backend_integer(c, AT_KNOB_CHOICE_TYPE, -1);
+        const int64_t value = backend_integer(c, AT_KNOB_CHOICE_VALUE, -1);
+        if (type != KNOB_KERNEL_CFG || value != 0)
+            return front_fail(CUDNN_STATUS_NOT_SUPPORTED,
+                              "knob %lld of value %lld: engines have knob %d with value 0",
+                              (long long)type, (long long)value, KNOB_KERNEL_CFG);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* Finalizes the client's descriptor. */
+static cudnnStatus_t give_knobs(int64_t requested, int64_t *count, backend **knobs)
+{
+    *count = 1;
+    if (!knobs || !requested) return CUDNN_STATUS_SUCCESS;
+    FRONT_TRY(front_check(*knobs, FRONT_BACKEND, "an element of KNOB_INFO"));
+    if ((*knobs)->type != BT_KNOB_INFO)
+        return front_fail(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
+                          "an element of KNOB_INFO is a %s, it has to be a %s",
+                          backend_type_words((*knobs)->type), backend_type_words(BT_KNOB_INFO));
+    (*knobs)->finalized = true;
+    return CUDNN_STATUS_SUCCESS;
 }
 
 /* ---- plans ---- */
@@ -182,6 +252,9 @@ cudnnStatus_t backend_build(backend *plan)
     if (!config)
         return front_fail(CUDNN_STATUS_BAD_PARAM,
                           "an execution plan needs ENGINE_CONFIG or JSON_REPRESENTATION");
+    backend *graph = backend_child(engine_of(config), AT_ENGINE_OPERATION_GRAPH);
+    if (handle && !graph->lowered->context) graph->lowered->context = front_context(handle);
+    FRONT_TRY(backend_place(graph, backend_child(plan, AT_PLAN_DEVICE)));
     backend_built *built = calloc(1, sizeof *built);
     if (!built) return front_fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "a plan");
     pthread_mutex_init(&built->lock, NULL);
@@ -297,8 +370,22 @@ cudnnStatus_t backend_compute(backend *b, const backend_row *row, int64_t reques
         number = b->lowered->engines;
         return give(&number, 8, 1, requested, count, elements);
     case AT_ENGINE_KNOB_INFO:
+        return give_knobs(requested, count, elements);
+    case AT_KNOB_INFO_TYPE:
+        return give(&(int32_t){KNOB_KERNEL_CFG}, 4, 1, requested, count, elements);
+    case AT_KNOB_INFO_MAXIMUM:
+    case AT_KNOB_INFO_MINIMUM:
+        return give(&(int64_t){0}, 8, 1, requested, count, elements);
+    case AT_KNOB_INFO_STRIDE:
+        return give(&(int64_t){1}, 8, 1, requested, count, elements);
     case AT_ENGINE_LAYOUT_INFO:
         return CUDNN_STATUS_SUCCESS; /* there are none */
+    case AT_DEVICE_JSON: {
+        char text[64];
+        const int length =
+            snprintf(text, sizeof text, device_json, (int)backend_integer(b, AT_DEVICE_ID, 0)) + 1;
+        return give(text, 1, length, requested, count, elements);
+    }
     case AT_ENGINE_NUMERICAL_NOTE:
     case AT_ENGINE_BEHAVIOR_NOTE:
         return give_notes(b, row->number, requested, count, elements);

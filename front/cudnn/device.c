@@ -77,6 +77,13 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
     return CUDNN_STATUS_SUCCESS;
 }
 
+cudnnStatus_t front_device_context(int device, mica_context **context)
+{
+    const bool host = wanted_device() == -1;
+    if (device < 0) return front_fail(CUDNN_STATUS_BAD_PARAM, "device %d", device);
+    return open_device(host ? -1 : device, context);
+}
+
 mica_context *front_context(cudnnHandle_t handle)
 {
     return handle->context;

@@ -151,6 +151,8 @@ cudnnStatus_t front_activation(cudnnActivationDescriptor_t descriptor, mica_act 
 
 /* The handle's mica context. */
 mica_context *front_context(cudnnHandle_t handle);
+/* That of a CUDA ordinal; with MICA_CUDNN_DEVICE=cpu the host's. */
+cudnnStatus_t front_device_context(int device, mica_context **context);
 /* Workspace of the handle and its stream, at least `bytes`, aligned to 256; it stays until the
  * handle is destroyed and may be overwritten by the next call. */
 cudnnStatus_t front_workspace(cudnnHandle_t handle, size_t bytes, void **workspace);
