@@ -81,10 +81,9 @@ lint:
 	@command -v clang-format-14 >/dev/null || { \
 		echo "make lint: clang-format-14 is not installed, so the formatting was not looked at"; \
 		exit 1; }
-	@for file in $(FORMATTED); do \
-		clang-format-14 --dry-run -Werror $$file 2>/dev/null || \
-			{ echo "$$file: not as clang-format-14 would have it: make format"; bad=1; }; \
-	done; test -z "$$bad"
+	@said=$$(printf '%s\n' $(FORMATTED) | xargs -n 32 -P $(JOBS) clang-format-14 --dry-run -Werror 2>&1) || { \
+		echo "$$said" | sed 's/^\([^: ]*\):[0-9].*clang-format-violations.*/\1: not as clang-format-14 would have it: make format/' | \
+			grep -E 'make format$$|^clang-format|^xargs' | sort -u; exit 1; }
 
 format:
 	clang-format-14 -i $(FORMATTED)
