@@ -505,7 +505,7 @@ static void threads_compile_each_kernel_once(void **state)
     compile_ms(5);
     long compiles = help_compiles();
     for (int i = 0; i < 2; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "cuda:%d", i);
         assert_int_equal(mica_cuda_open(name, &cuda[i]), MICA_OK);
     }

@@ -83,8 +83,10 @@ static void search(const char *const *environment)
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    snprintf(opened, sizeof opened, "%s", answer);
-    snprintf(looked_at, sizeof looked_at, "%s", answer + strlen(answer) + 1);
+    assert_true(strlen(answer) < sizeof opened);
+    snprintf(opened, sizeof opened, "%.*s", (int)sizeof opened - 1, answer);
+    snprintf(looked_at, sizeof looked_at, "%.*s", (int)sizeof looked_at - 1,
+             answer + strlen(answer) + 1);
 }
 
 #define SEARCH(...) search((const char *const[]){__VA_ARGS__, NULL})
