@@ -26,7 +26,7 @@ if(MICA_FUZZ)
 endif()
 if(MICA_SANITIZE)
   list(APPEND sanitize_options -fsanitize=${MICA_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -g)
+    -fno-omit-frame-pointer -g1)
   if(MICA_SANITIZE MATCHES undefined)
     list(APPEND sanitize_options -fsanitize=float-cast-overflow)
   endif()

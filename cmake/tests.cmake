@@ -24,6 +24,62 @@ if(MICA_SANITIZE MATCHES thread)
 endif()
 list(APPEND test_environment ${sanitizer_environment})
 
+# With MICA_TEST_PART=K tests that take long have turns, as problem lines have: one in so many, others with each K, and
+# all of what changed, or whose subject did, since tests/full.txt was written (tests/shares touched). In a plain build
+# these are the longest; in an instrumented one, and with MICA_TEST_TURNS, all that are not a file's lines.
+set(long_tests docs/adding-an-op lint/kernels-index emu/graphs emu/04_transformer_block abi/headers
+  unit/test_guest_stack unit/test_cuda_faults self/sanitize self/edges-planted self/busy self/options soak/short)
+set(always "^(install|python|planted|cases|fuzz|api|abi)/|^lint/(shares|bare-root)-self$")
+set(turns 4)
+if(MICA_TEST_TURNS)
+  set(turns ${MICA_TEST_TURNS})
+endif()
+set(touched)
+if(NOT MICA_TEST_PART STREQUAL "" AND MICA_TEST_CHANGED)
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/shares touched OUTPUT_VARIABLE touched OUTPUT_STRIP_TRAILING_WHITESPACE
+    COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" touched "${touched}")
+endif()
+# mica_turn(NAME VARIABLE [SOURCE]): whether the test has its turn now. Tests that start threads always run under
+# ThreadSanitizer; not those about stacks and floating-point modes, which are slow.
+function(mica_turn name variable)
+  set(${variable} TRUE PARENT_SCOPE)
+  if(MICA_TEST_PART STREQUAL "" OR are_lines)
+    return()
+  endif()
+  if(MICA_SANITIZE OR MICA_TEST_TURNS)
+    if(name MATCHES "${always}" OR MICA_FUZZ)
+      return()
+    endif()
+  elseif(NOT name IN_LIST long_tests)
+    return()
+  endif()
+  string(REGEX REPLACE "^[^/]*/(played_)?(test_)?" "" subject ${name})
+  string(REPLACE "-" "_" subject ${subject})
+  string(REGEX REPLACE "_.*" "" first ${subject})
+  string(REGEX REPLACE "/.*" "" folder ${name})
+  if("*" IN_LIST touched OR subject IN_LIST touched OR first IN_LIST touched OR folder IN_LIST touched)
+    return()
+  endif()
+  if(MICA_SANITIZE MATCHES thread AND NOT subject MATCHES "^guest_(stack|floating)$")
+    if(subject MATCHES "^(short|contention|load)$")
+      return()
+    endif()
+    if(ARGC GREATER 2)
+      file(STRINGS ${ARGV2} threads REGEX "pthread_create|thrd_create" LIMIT_COUNT 1)
+      if(threads)
+        return()
+      endif()
+    endif()
+  endif()
+  string(MD5 number ${name})
+  string(SUBSTRING ${number} 0 6 number)
+  math(EXPR number "(0x${number} + ${MICA_TEST_PART}) % ${turns}")
+  if(number)
+    set(${variable} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
 # mica_test(NAME LABEL COMMAND...). A test that lacks something on this machine (NVRTC) says so and
 # ends with 77; not the fuzz targets, where libFuzzer uses that number for a finding.
 function(mica_test name label)
@@ -38,13 +94,28 @@ function(mica_test name label)
   if(NOT label STREQUAL fuzz)
     set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
   endif()
+  if(name IN_LIST long_tests) # they start first
+    set_tests_properties(${name} PROPERTIES COST 20)
+  endif()
+  mica_turn(${name} turn ${source})
+  if(NOT turn)
+    set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+  endif()
 endfunction()
 
-# mica_test_program(FOLDER LABEL LIBRARY SOURCE): one program of one source, one test.
+# mica_test_program(FOLDER LABEL LIBRARY SOURCE): one program of one source, one test. Whose turn it is not is not
+# built where few have theirs; but clang's warnings are wanted of every source.
 function(mica_test_program folder label library source)
   cmake_path(GET source STEM name)
   set(target test_${folder}_${name})
-  add_executable(${target} ${source})
+  mica_turn(${folder}/${name} turn ${source})
+  if(turn OR NOT (MICA_SANITIZE OR (MICA_TEST_TURNS AND label STREQUAL unit)))
+    add_executable(${target} ${source})
+  elseif(CMAKE_C_COMPILER_ID MATCHES Clang)
+    add_library(${target} OBJECT ${source})
+  else()
+    add_executable(${target} EXCLUDE_FROM_ALL ${source})
+  endif()
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/${folder})
   target_link_libraries(${target} PRIVATE mica_flags ${library} OpenMP::OpenMP_C Threads::Threads m)
@@ -88,7 +159,9 @@ endif()
 # A driver and a compiler that stand in for NVIDIA's.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fake/CMakeLists.txt)
   add_subdirectory(tests/fake)
-  add_subdirectory(tests/emu)
+  if(NOT MICA_SANITIZE MATCHES address) # nothing runs on it there
+    add_subdirectory(tests/emu)
+  endif()
 endif()
 
 # unit and self look inside; api and the examples see what users see.
@@ -136,7 +209,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${case_files} tes
 function(mica_line_tests kind prefix label variable)
   set(part)
   if(NOT MICA_TEST_PART STREQUAL "")
-    set(part --part ${MICA_TEST_PART} --seconds ${MICA_TEST_SECONDS} --one-in ${MICA_TEST_ONE_IN})
+    set(part --part ${MICA_TEST_PART} --seconds ${MICA_TEST_SECONDS} --one-in ${MICA_TEST_ONE_IN} ${lines_turn})
     if(NOT MICA_TEST_CHANGED)
       list(APPEND part --changed-too)
     endif()
@@ -145,6 +218,7 @@ function(mica_line_tests kind prefix label variable)
     OUTPUT_VARIABLE rows OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   string(REPLACE "\n" ";" rows "${rows}")
   set(names)
+  set(are_lines TRUE)
   foreach(row ${rows})
     string(REPLACE "|" ";" row "${row}")
     list(GET row 0 name)
@@ -300,19 +374,6 @@ if(TARGET mica)
   endif()
 endif()
 
-# Tests that start the tool some hundred times, each start of an instrumented one a quarter of a second: with
-# MICA_TEST_PART=K a third of them, another one for each K. Builds that are not instrumented run all.
-if(MICA_SANITIZE AND NOT MICA_TEST_PART STREQUAL "")
-  set(turn ${MICA_TEST_PART})
-  foreach(name self/options self/messages self/full-disk self/demo unit/test_cli_defaults self/busy self/edges self/sanitize
-      self/random self/tune self/cache self/list)
-    math(EXPR turn "(${turn} + 1) % 3")
-    if(TEST ${name} AND NOT turn EQUAL 0)
-      set_tests_properties(${name} PROPERTIES DISABLED TRUE)
-    endif()
-  endforeach()
-endif()
-
 # The Python package. An instrumented library cannot be loaded into a Python that is not.
 if(NOT MICA_SANITIZE AND TARGET mica)
   file(GLOB python_tests CONFIGURE_DEPENDS python/tests/test_*.py)
@@ -454,11 +515,20 @@ if(MICA_KERNEL_TESTS AND TARGET mica)
   endif()
   mica_test(kernels/mutants kernels
     ${PROJECT_SOURCE_DIR}/tests/mutants/run compile ${share} --mica $<TARGET_FILE:mica>)
+  set(families ${MICA_TEST_ONE_IN})
+  set(MICA_TEST_ONE_IN 6) # each commit half of the families, each for one of the three architectures
+  set(turn 0)
   foreach(arch sm_80 sm_89 sm_90a)
+    math(EXPR turn "${turn} + 1")
+    set(lines_turn --turn ${turn})
     mica_line_tests(kernels kernels/${arch}- kernels names --compile-only --device ${arch}
       --table ${PROJECT_SOURCE_DIR}/tests/kernels/${arch}.txt)
-    set_tests_properties(${names} PROPERTIES TIMEOUT 3000 ENVIRONMENT "${test_environment};${heap}")
+    if(names)
+      set_tests_properties(${names} PROPERTIES TIMEOUT 3000 ENVIRONMENT "${test_environment};${heap}")
+    endif()
   endforeach()
+  set(MICA_TEST_ONE_IN ${families})
+  set(lines_turn)
 endif()
 # How many configurations there are is known without a compiler: the stand-in for NVRTC will do.
 if(TARGET mica AND TARGET fake_nvrtc)

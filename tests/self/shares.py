@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/shares: which families count as changed when a file does. Usage: shares.py ROOT"""
+"""tests/shares: which families count as changed when a file does, and whose turn it is. Usage: shares.py ROOT"""
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -26,6 +26,16 @@ ROWS = [
     ("src/plan/plan.c", "*", ""),
     ("src/ops/ops.def", "", None),  # lists of all operations
     ("include/mica/mica.h", "", None),
+]
+# A file, and words that tests of what it holds have in their names.
+WORDS = [
+    ("src/cuda/lost.c", "cuda lost"),
+    ("src/ops/moe_route/cpu/moe_route_cpu.c", "moe_route"),
+    ("tests/unit/test_plan_records.c", "plan_records"),
+    ("tests/self/full_disk.sh", "full_disk"),
+    ("docs/adding-an-op.md", "adding_an_op"),
+    ("front/cudnn/conv.h", "front"),
+    ("cli/check/rows.c", "cli"),
 ]
 
 
@@ -61,7 +71,29 @@ def main():
                 print(f"shares: {name} changes {sorted(found)}, not {sorted(wanted - found)}")
                 failures += 1
             path.write_bytes(kept)
+        shares.digest_of_file.cache_clear()
+        for name, words in WORDS:
+            if set(words.split()) - shares.words_of(name):
+                print(f"shares: {name} touches {sorted(shares.words_of(name))}, expected {words}")
+                failures += 1
+        if shares.touched() != {"*"}:
+            print("shares: without git's history not everything is touched")
+            failures += 1
+        failures += wrong_turns(shares, tree, every)
     sys.exit(failures > 0)
+
+
+def wrong_turns(shares, tree, every):
+    """Of three turns each unchanged family has one, whatever the part; one that changed has all."""
+    path, failures = tree / "src/ops/softmax/softmax.c", 0
+    path.write_bytes(path.read_bytes() + b"\n")
+    for part in (0, 5):
+        turns = [{op for _, op, *_ in shares.tests("kernels", tree / "lines", part, 6, one_in=3, turn=turn)} for turn in range(3)]
+        wrong = [op for op in every if sum(op in turn for turn in turns) != (3 if op == "softmax" else 1)]
+        if wrong:
+            print(f"shares: part {part}: not once in three turns: {wrong}")
+            failures += 1
+    return failures
 
 
 main()
