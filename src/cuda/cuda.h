@@ -47,7 +47,11 @@ typedef struct mica_grid {
     unsigned block[3];
     unsigned cluster; /* blocks of a cluster along x; 0: none */
     unsigned dynamic_shared;
+    /* All blocks are resident at once, or the launch fails: they may wait for one another. */
+    bool cooperative;
 } mica_grid;
+/* MICA_OK, or UNSUPPORTED: the driver has no cooperative launches through cuLaunchKernelEx. */
+mica_status mica_cuda_cooperates(const mica_cuda *cuda);
 /* Enqueues it. args: the kernel's one parameter, a struct by value. DEVICE_LOST after a fault. From
  * sm_90 on one whose text calls overlap_wait() may start before the one before it has ended. */
 mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid, void *stream,

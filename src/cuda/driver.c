@@ -156,6 +156,8 @@ static const struct meaning {
     {717, MICA_DEVICE_LOST, NULL},
     {718, MICA_DEVICE_LOST, NULL},
     {719, MICA_DEVICE_LOST, NULL},
+    {720, MICA_DEVICE_ERROR,
+     "the kernel's blocks do not fit on the device at once: does MPS set a part of it aside?"},
     {721, MICA_DEVICE_LOST, NULL},
     {802, MICA_NO_DEVICE, "the system is not ready: is the fabric manager running?"},
     {803, MICA_NO_DEVICE, "kernel module and libcuda.so.1 differ in version: reboot or reinstall"},

@@ -8,12 +8,20 @@ static unsigned at_least_one(unsigned n)
 }
 
 /* Attributes of a launch, by CUlaunchAttributeID. */
-enum { CLUSTER_DIMENSION = 4, PROGRAMMATIC_SERIALIZATION = 6 };
+enum { COOPERATIVE = 2, CLUSTER_DIMENSION = 4, PROGRAMMATIC_SERIALIZATION = 6 };
+
+mica_status mica_cuda_cooperates(const mica_cuda *cuda)
+{
+    if (cuda->ordinal < 0 || mica_driver.cuLaunchKernelEx) return MICA_OK;
+    return mica_fail(MICA_UNSUPPORTED,
+                     "cooperative launches need a driver of CUDA 12 or newer, this is %d",
+                     mica_driver_version());
+}
 
 static mica_status launch_with(const mica_kernel *k, const mica_grid *g, void *stream,
                                void **parameters)
 {
-    mica_cu_attribute list[2];
+    mica_cu_attribute list[3];
     mica_cu_launch launch = {.shared = g->dynamic_shared, .stream = stream, .attributes = list};
     for (int i = 0; i < 3; i++) {
         launch.grid[i] = at_least_one(g->grid[i]);
@@ -25,8 +33,12 @@ static mica_status launch_with(const mica_kernel *k, const mica_grid *g, void *s
     if (k->overlaps)
         list[launch.count++] =
             (mica_cu_attribute){.id = PROGRAMMATIC_SERIALIZATION, .value.dim = {1}};
+    if (g->cooperative)
+        list[launch.count++] = (mica_cu_attribute){.id = COOPERATIVE, .value.dim = {1}};
     if (!mica_driver.cuLaunchKernelEx)
-        return mica_fail(MICA_UNSUPPORTED, "clusters need a driver of CUDA 12 or newer, this is %d",
+        return mica_fail(MICA_UNSUPPORTED,
+                         "clusters and cooperative launches need a driver of CUDA 12 or newer, "
+                         "this is %d",
                          mica_driver_version());
     return MICA_CU(k->cuda, cuLaunchKernelEx, &launch, k->function, parameters, NULL);
 }
@@ -34,7 +46,8 @@ static mica_status launch_with(const mica_kernel *k, const mica_grid *g, void *s
 static mica_status launch(const mica_kernel *k, const mica_grid *g, void *stream, const void *args)
 {
     void *parameters[1] = {(void *)args}; /* only read by the driver */
-    if (g->cluster > 0 || k->overlaps) return launch_with(k, g, stream, parameters);
+    if (g->cluster > 0 || k->overlaps || g->cooperative)
+        return launch_with(k, g, stream, parameters);
     return MICA_CU(k->cuda, cuLaunchKernel, k->function, at_least_one(g->grid[0]),
                    at_least_one(g->grid[1]), at_least_one(g->grid[2]), at_least_one(g->block[0]),
                    at_least_one(g->block[1]), at_least_one(g->block[2]), g->dynamic_shared, stream,

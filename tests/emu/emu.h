@@ -22,6 +22,7 @@ enum {
     EMU_GROUP = 128, /* threads of a warpgroup */
     EMU_THREADS = 1024,
     EMU_CLUSTER = 16,
+    EMU_TOGETHER = 64, /* blocks of a cooperative launch */
     EMU_BARRIERS = 16,
     /* what a 32-bit address of shared memory reaches */
     EMU_SHARED = 256 << 10
@@ -59,6 +60,8 @@ typedef struct emu_thread {
     /* runs again when *wait differs from seen; NULL: it can run */
     const volatile unsigned *wait;
     unsigned seen;
+    const volatile unsigned *polled; /* read last by an acquiring load */
+    unsigned polled_value;
     bool done;
     struct emu_later *copies, *stores; /* cp.async and stores of TMA, not yet done */
     int copy_group, store_group;

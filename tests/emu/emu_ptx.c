@@ -102,6 +102,18 @@ static void load_global(const emu_ptx *what, emu_block *block, const emu_ref *co
     for (int i = 0; i < what->kind[0]; i++) put(&r[i], from[i]);
 }
 
+static void acquire_global(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    emu_poll((const volatile unsigned *)(uintptr_t)refs[0][1].bits);
+    load_global(what, block, refs);
+}
+
+static void add_global(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
+{
+    (void)what, (void)block;
+    *(uint32_t *)(uintptr_t)refs[0][0].bits += word_of(&refs[0][1]);
+}
+
 static void store_global(const emu_ptx *what, emu_block *block, const emu_ref *const *refs)
 {
     (void)what, (void)block;
@@ -347,7 +359,8 @@ static const emu_ptx codes[] = {
     {"rcp.approx.ftz.f32 ", recip_approx, EMU_LANE, {0}},
     {"max.NaN.f32 ", max_nan, EMU_LANE, {0}},
     {"ld.global.nc.L1::no_allocate.v4.u32 ", load_global, EMU_LANE, {4}},
-    {"ld.acquire.gpu.global.s32 ", load_global, EMU_LANE, {1}},
+    {"ld.acquire.gpu.global.s32 ", acquire_global, EMU_LANE, {1}},
+    {"red.release.gpu.global.add.s32 ", add_global, EMU_LANE, {0}},
     {"st.release.gpu.global.s32 ", store_global, EMU_LANE, {0}},
     {"ld.shared.b32 ", load_shared, EMU_LANE, {1}},
     {"ld.shared.v4.u32 ", load_shared, EMU_LANE, {4}},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs a kernel: the blocks of a cluster at a time, their threads as coroutines of one thread of
- * the CPU, which changes to another coroutine where one has to wait. EMU_ORDER=n starts them in
+ * Runs a kernel: the blocks of a cluster at a time, of a cooperative launch all of them, their
+ * threads as coroutines of one thread of the CPU, which changes to another coroutine where one has
+ * to wait. EMU_ORDER=n starts them in
  * another order (1: backwards; more: shuffled). */
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE
@@ -17,13 +18,14 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { STACK = 256 << 10, MAX_THREADS = EMU_THREADS * 4 };
+enum { STACK = 256 << 10, MAX_THREADS = EMU_THREADS * 32 };
 
 typedef struct emu_gang {
     const char *name;
     void (*entry)(const void *);
     const void *args;
-    int count, cluster;
+    int count, cluster; /* threads and blocks that run at once */
+    bool cooperative;
     bool overlaps; /* on the device the kernel before it may still run */
     bool closed;   /* and memory stays closed until all threads have waited for that */
     emu_meeting waiting;
@@ -35,7 +37,7 @@ typedef struct emu_gang {
 __thread emu_thread *emu_now;
 static __thread emu_gang *gang;
 static emu_thread *threads[MAX_THREADS]; /* in the order of turns; launches come one at a time */
-static emu_block blocks[EMU_CLUSTER];
+static emu_block blocks[EMU_TOGETHER];
 static int made;
 static char message[512];
 
@@ -253,6 +255,17 @@ void emu_barrier_arrive(int id, int count)
     meet_at(id, count, false);
 }
 
+/* A thread that reads a number for the second time, of a launch whose other blocks run, waits for
+ * another value. */
+void emu_poll(const volatile unsigned *word)
+{
+    emu_thread *t = emu_now;
+    if (!gang->cooperative) return;
+    if (t->polled == word && t->polled_value == *word) emu_wait(word);
+    t->polled = word;
+    t->polled_value = *word;
+}
+
 static int alive_of_cluster(void)
 {
     int alive = 0;
@@ -423,6 +436,11 @@ int emu_launch(const fake_kernel *kernel, const unsigned *grid, const unsigned *
     memcpy(&own.entry, &kernel->entry, sizeof own.entry);
     own.blocks = blocks;
     if (own.cluster > EMU_CLUSTER) return 1;
+    if (kernel->cooperative) {
+        if (own.cluster > 1 || grid[1] * grid[2] != 1 || grid[0] > EMU_TOGETHER) return 1;
+        own.cooperative = true;
+        own.cluster = (int)grid[0];
+    }
     int count = (int)(block[0] * block[1] * block[2]) * own.cluster;
     if (count > MAX_THREADS) return 1;
     gang = &own;

@@ -22,6 +22,8 @@ enum { EMU_GLOBAL = 4 }; /* whether it reads or writes memory that other kernels
 _Noreturn void emu_stop(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Until *word differs from what it is now. */
 void emu_wait(const volatile unsigned *word);
+/* By a load that may be one of a loop: waits where it would give again what it gave. */
+void emu_poll(const volatile unsigned *word);
 /* Runs `what` once all threads of its scope are here; mask: lanes of a warp. */
 void emu_meet(const emu_ptx *what, const emu_ref *refs, uint32_t mask);
 /* Stops a launch that overlaps the one before and has not waited for it: copies are done later,

@@ -23,6 +23,7 @@ typedef struct fake_launch {
     char kernel[64];
     unsigned grid[3], block[3], shared, cluster;
     bool overlaps; /* may start before what was launched before it has ended */
+    bool cooperative;
     void *stream;
     unsigned char args[16]; /* the first bytes of the one parameter */
     int device;
@@ -69,7 +70,7 @@ typedef struct fake_map {
 typedef struct fake_kernel {
     const char *name;
     void *entry;
-    bool overlaps;
+    bool overlaps, cooperative;
 } fake_kernel;
 /* The compiler's part: writes ptxas's log and the cubin; 0 or an NVRTC error with its text in the
  * log. */

@@ -27,7 +27,8 @@ enum code {
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
-    NOT_FOUND = 500
+    NOT_FOUND = 500,
+    TOO_LARGE = 720
 };
 
 enum kind { ALLOCATION, MODULE, FUNCTION, STREAM, EVENT, KINDS };
@@ -390,7 +391,8 @@ EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
 }
 
 static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared,
-                  unsigned cluster, bool overlaps, void *stream, void **parameters)
+                  unsigned cluster, bool overlaps, bool cooperative, void *stream,
+                  void **parameters)
 {
     object *f = find(FUNCTION, function);
     if (!f || !valid_stream(stream)) return INVALID_HANDLE;
@@ -399,8 +401,14 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
         if (grid[i] == 0 || block[i] == 0) return INVALID_VALUE;
     if (threads > 1024 || !parameters || !parameters[0]) return INVALID_VALUE;
     if (cluster && grid[0] % cluster) return INVALID_VALUE;
-    last_launch =
-        (fake_launch){.shared = shared, .cluster = cluster, .overlaps = overlaps, .stream = stream};
+    /* One block to a multiprocessor: a real one may hold more. */
+    if (cooperative && grid[0] * grid[1] * grid[2] > (unsigned)number_or("FAKE_SMS", 132))
+        return TOO_LARGE;
+    last_launch = (fake_launch){.shared = shared,
+                                .cluster = cluster,
+                                .overlaps = overlaps,
+                                .cooperative = cooperative,
+                                .stream = stream};
     snprintf(last_launch.kernel, sizeof last_launch.kernel, "%.60s", f->text);
     memcpy(last_launch.grid, grid, sizeof last_launch.grid);
     memcpy(last_launch.block, block, sizeof last_launch.block);
@@ -408,7 +416,7 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
     last_launch.device = f->device;
     books.launches++;
     if (f->device != current_device()) return INVALID_HANDLE;
-    const fake_kernel kernel = {f->text, f->played, overlaps};
+    const fake_kernel kernel = {f->text, f->played, overlaps, cooperative};
     return f->played ? emu_launch(&kernel, grid, block, shared, cluster, parameters[0]) : OK;
 }
 
@@ -419,7 +427,8 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
     int code = enter_context("cuLaunchKernel");
     const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
     (void)extra;
-    if (code == OK) code = launch(function, grid, block, shared, 0, false, stream, parameters);
+    if (code == OK)
+        code = launch(function, grid, block, shared, 0, false, false, stream, parameters);
     return leave(code);
 }
 
@@ -441,23 +450,26 @@ typedef struct config {
 
 EXPORT int cuLaunchKernelEx(const config *c, void *function, void **parameters, void **extra)
 {
-    enum { CLUSTER = 4, OVERLAP = 6 };
+    enum { COOPERATIVE = 2, CLUSTER = 4, OVERLAP = 6 };
     int code = enter_context("cuLaunchKernelEx");
     const unsigned grid[] = {c->gx, c->gy, c->gz}, block[] = {c->bx, c->by, c->bz};
     unsigned cluster = 0;
-    bool overlaps = false;
+    bool overlaps = false, cooperative = false;
     (void)extra;
-    if (code == OK && (c->count < 1 || c->count > 2)) code = INVALID_VALUE;
+    if (code == OK && (c->count < 1 || c->count > 3)) code = INVALID_VALUE;
     for (unsigned i = 0; i < c->count && code == OK; i++) {
         const unsigned *dim = c->attributes[i].value.dim;
         int id = c->attributes[i].id;
-        if ((id != CLUSTER || dim[1] != 1 || dim[2] != 1) && (id != OVERLAP || dim[0] != 1))
+        if ((id != CLUSTER || dim[1] != 1 || dim[2] != 1) &&
+            ((id != OVERLAP && id != COOPERATIVE) || dim[0] != 1))
             code = INVALID_VALUE;
         if (id == CLUSTER) cluster = dim[0];
         if (id == OVERLAP) overlaps = true;
+        if (id == COOPERATIVE) cooperative = true;
     }
     if (code == OK)
-        code = launch(function, grid, block, c->shared, cluster, overlaps, c->stream, parameters);
+        code = launch(function, grid, block, c->shared, cluster, overlaps, cooperative, c->stream,
+                      parameters);
     return leave(code);
 }
 

@@ -357,7 +357,8 @@ static bool exact(const void *desc)
     return d->pass == MICA_RNN_BWD_WEIGHTS && plain;
 }
 
-static const mica_engine *const engines[] = {&mica_rnn_cpu, &mica_engine_ref, &mica_rnn_cuda, NULL};
+static const mica_engine *const engines[] = {&mica_rnn_cpu, &mica_engine_ref, &mica_rnn_persistent,
+                                             &mica_rnn_cuda, NULL};
 
 const mica_op mica_op_rnn = {
     .name = "rnn",

@@ -8,7 +8,7 @@
 #include "ops/rnn/rnn_args.h"
 
 extern const mica_op mica_op_rnn;
-extern const mica_engine mica_rnn_cpu, mica_rnn_cuda;
+extern const mica_engine mica_rnn_cpu, mica_rnn_cuda, mica_rnn_persistent;
 
 typedef struct rnn_sizes {
     int64_t steps, batch, inputs, hidden, layers, sides, gates;
@@ -30,6 +30,12 @@ void rnn_reference(const void *desc, const mica_view *v, const double *scalars);
 mica_status rnn_build_slopes(mica_plan *plan);
 mica_status rnn_run_slopes(const mica_plan *plan, const mica_run *r);
 mica_status rnn_build_weights(mica_plan *plan);
+
+/* Engines of all passes. */
+mica_status rnn_build(mica_plan *plan);
+mica_status rnn_run(const mica_plan *plan, const mica_run *r);
+/* Milliseconds of the steps alone, of the engine that goes step by step. */
+double rnn_stepwise_ms(const mica_rnn_desc *d, const mica_device_info *device);
 
 /* A step on the CPU, in the types of the descriptor: rows of a direction and a sequence are shared
  * out to threads. phase: RNN_WHOLE, ... */

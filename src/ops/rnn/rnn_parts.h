@@ -8,6 +8,7 @@
 #include "mica/random.h"
 #include "mica/transform.h"
 #include "ops/rnn/rnn.h"
+#include "ops/rnn/rnn_persistent_args.h"
 
 #include <string.h>
 
@@ -60,12 +61,27 @@ static inline mica_status run_copy(const mica_run *r, size_t at, const mica_plan
 
 enum { RNN_BLOCK = 128, RNN_PHASES = 4, RNN_KINDS = 2 };
 
+/* How a persistent kernel divides a layer. */
+typedef struct rnn_layout {
+    int units;     /* of a block */
+    int blocks;    /* of a direction */
+    int sides;     /* directions of a launch */
+    int tiles;     /* of 8 columns of weights */
+    int kept;      /* of these in registers */
+    int k_blocks;  /* of 32 of a warp */
+    int row_tiles; /* of 16 sequences that are computed at once */
+    int64_t shared_bytes;
+} rnn_layout;
+
 /* What the state of both begins with. Kinds of layers are two: the first one has other inputs. */
 typedef struct rnn_walk {
     rnn_sizes s;
     size_t child_at, child_bytes; /* one child at a time */
     mica_kernel *kernels[RNN_PHASES];
     mica_grid grid;
+    bool persistent;
+    rnn_layout layout;
+    size_t exchange, arrived; /* of it: what steps hand on, and counters of blocks */
 } rnn_walk;
 
 mica_status rnn_add_child(mica_plan *plan, const char *op, const void *desc, size_t size,
@@ -79,6 +95,17 @@ mica_status rnn_add_product(mica_plan *plan, int kind, mica_rnn_part part, int64
                             bool backward, mica_plan **child);
 mica_status rnn_add_kernel(mica_plan *plan, const char *file, const char *entry, const char *flag,
                            bool set, int phase);
+
+/* ---- all steps in one launch (rnn_persistent.c) ---- */
+/* Whether the plan's engine is that; then its layout, bookings and kernel. */
+mica_status rnn_add_persistent(mica_plan *plan);
+/* The buffer of which the first step reads, elements, and that which the last one wrote. */
+char *rnn_exchanged(const mica_plan *plan, const mica_run *r, int64_t step);
+/* All steps of a layer; args: of the forward or backward kernel's step. */
+mica_status rnn_run_persistent(const mica_plan *plan, const mica_run *r, int64_t layer,
+                               const mica_rnn_args *a);
+mica_status rnn_run_persistent_slopes(const mica_plan *plan, const mica_run *r, int64_t layer,
+                                      const mica_rnn_slope_args *a);
 
 /* Dropout behind a layer, of rows of `units` from `unit` on within those of all directions; bwd: of
  * their gradient. */

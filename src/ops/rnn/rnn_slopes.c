@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gradients of x and of states, from the last step to the first: each is what the cell makes of the
  * gradient of its h, then the product of that with R, of both directions at once; where forward has
- * a second product in a step, so does this. Behind the steps
- * of a layer those of its inputs are one product for each direction. */
+ * a second product in a step, so does this. All steps can be one
+ * launch (rnn_persistent.c). Behind the steps of a layer those of its inputs are one product for
+ * each direction. */
 #include "mica/reduce.h"
 #include "ops/rnn/rnn_parts.h"
 
@@ -87,6 +88,7 @@ static mica_status book(mica_plan *plan)
     const rnn_sizes *z = &s->walk.s;
     const int64_t rows = z->sides * z->batch, units = rows * z->hidden, outs = rows * z->out;
     const int64_t later = z->sides * z->out, twice = rnn_has_inner(d);
+    const bool stepwise = !s->walk.persistent;
     const int64_t widest = d->layers > 1 && later > z->inputs ? later : z->inputs;
     const int64_t sums = z->sides == 2 ? z->steps * z->batch * widest : 0;
     const struct {
@@ -94,11 +96,11 @@ static mica_status book(mica_plan *plan)
         mica_dtype type;
         int64_t count;
         size_t *at;
-    } list[] = {{"products with R", z->acc, outs, &s->rec_at},
+    } list[] = {{"products with R", z->acc, stepwise * outs, &s->rec_at},
                 {"second products", z->acc, twice * units, &s->rec_new_at},
                 {"gradients of states", z->acc, outs, &s->direct},
                 {"gradients of c", z->acc, d->cell == MICA_RNN_CELL_LSTM ? units : 0, &s->dc},
-                {"dz of a step", z->type, units * z->gates, &s->low},
+                {"dz of a step", z->type, stepwise * units * z->gates, &s->low},
                 {"of second products", z->type, twice * outs, &s->low_new},
                 {"between layers", z->type, d->layers > 1 ? outs * z->steps : 0, &s->between},
                 {"products of a direction", z->acc, sums, &s->sums}};
@@ -130,10 +132,11 @@ mica_status rnn_build_slopes(mica_plan *plan)
     s->walk.s = rnn_sizes_of(d);
     const rnn_sizes *z = &s->walk.s;
     if (z->batch == 0) return MICA_OK;
+    MICA_TRY(rnn_add_persistent(plan));
     for (int kind = 0; kind < RNN_KINDS && kind < d->layers && z->steps > 0; kind++) {
         const mica_tensor between =
             mica_tensor_packed(z->type, 3, (int64_t[]){z->steps, z->batch, z->sides * z->out});
-        MICA_TRY(add_products(plan, kind));
+        if (!s->walk.persistent) MICA_TRY(add_products(plan, kind));
         MICA_TRY(d->skip_input && !kind ? add_skip(plan)
                                         : add_inputs(plan, kind, kind ? &between : &d->x));
     }
@@ -143,7 +146,7 @@ mica_status rnn_build_slopes(mica_plan *plan)
     MICA_TRY(rnn_add_copy(plan, &d->hx, z->acc, false, &s->store_h));
     MICA_TRY(rnn_add_copy(plan, &d->cx, z->acc, false, &s->store_c));
     MICA_TRY(book(plan));
-    return plan->cuda && z->steps > 0 ? add_kernels(plan) : MICA_OK;
+    return plan->cuda && z->steps > 0 && !s->walk.persistent ? add_kernels(plan) : MICA_OK;
 }
 
 /* ---- running ---- */
@@ -269,13 +272,14 @@ static mica_status run_layer(const mica_plan *plan, const mica_run *r, int64_t l
     const state *s = plan->state;
     mica_rnn_slope_args a = args_of(plan, r, layer);
     MICA_TRY(begin(plan, r, layer));
-    for (a.step = a.steps - 1; a.step >= 0; a.step--) {
+    if (s->walk.persistent && a.steps > 0) MICA_TRY(rnn_run_persistent_slopes(plan, r, layer, &a));
+    for (a.step = a.steps - 1; !s->walk.persistent && a.step >= 0; a.step--) {
         MICA_TRY(run_step(plan, r, layer, &a));
         a.first = 0;
     }
     if (a.steps > 0) {
         a.units = s->walk.s.out;
-        MICA_TRY(run_phase(plan, r, RNN_INITIAL, &a));
+        if (!s->walk.persistent) MICA_TRY(run_phase(plan, r, RNN_INITIAL, &a));
         MICA_TRY(run_inputs(plan, r, layer));
         if (layer && rnn_drops(plan->desc))
             MICA_TRY(rnn_run_dropout(r, s->walk.child_at, s->dropouts[layer - 1],
