@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The GPU played by the CPU runs what is right and notices what is not: kernels planted in place of the
-# activation's. Usage: emu.sh MICA FOLDER SOURCES; FOLDER has the played driver and compiler.
+# activation's, and faults in one whose blocks wait for one another. Usage: emu.sh MICA FOLDER SOURCES; FOLDER has the played driver and compiler.
 set -u
 mica=$1 emu=$2 sources=$3
 folder=$(mktemp -d)
@@ -96,4 +96,22 @@ planted 4 'ld.global.* before griddepcontrol.wait' <<'E'
     overlap_wait();
     put(a, t, x[t]);
 E
+# Blocks of a cooperative launch run at once: two that hand on h. PATTERN of sed, exit code, text.
+together() {
+    cp "$sources/ops/rnn/rnn_persistent.cu" "$folder/kernels/ops/rnn/rnn_persistent.cu"
+    sed -i "$1" "$folder/kernels/ops/rnn/rnn_persistent.cu"
+    MICA_CUDA_DRIVER=$emu/libcuda.so.1 MICA_NVRTC=$emu/libnvrtc.so.13 MICA_CACHE_BYTES=0 FAKE_SMS=2 \
+        MICA_KERNEL_DIR=$folder/kernels "$mica" check -q -d cuda:0 -e persistent --fill random \
+        'rnn cell=tanh x=bf16:4x2x4 hidden=16' >"$folder/out" 2>&1
+    code=$?
+    [ $code = "$2" ] && grep -q "$3" "$folder/out" && return
+    echo "exit code $code, expected $2 and '$3' with $1 in"
+    cat "$folder/out"
+    failed=1
+}
+late='for (int i = 0; i < 9 * (int)blockIdx.x + 1; i++) __syncthreads();' # one block is behind the other
+together '' 0 '1 passed, 0 failed'
+together "s/if (!last_step) grid_wait(/$late &/" 0 '1 passed, 0 failed'
+together "s/if (!last_step) grid_wait(.*/$late/" 1 '0 passed, 1 failed'
+together 's/(step + 1) \* e.blocks/(step + 2) * e.blocks/' 4 'nothing can go on; waiting: 0.0 0.32'
 exit $failed

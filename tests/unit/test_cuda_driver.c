@@ -131,6 +131,18 @@ static void a_launch_arrives_as_given(void **state)
     assert_ptr_equal(l.stream, stream);
     mica_kernel_put(waiting);
 
+    /* all blocks at once, or none */
+    mica_grid together = {.grid = {132}, .block = {32}, .cooperative = true};
+    assert_int_equal(mica_cuda_cooperates(cuda), MICA_OK);
+    assert_int_equal(mica_kernel_launch(kernel, &together, stream, args), MICA_OK);
+    assert_true(help_launch().cooperative);
+    assert_int_equal(help_launch().cluster, 0);
+    together.grid[0] = 133;
+    assert_int_equal(mica_kernel_launch(kernel, &together, stream, args), MICA_DEVICE_ERROR);
+    assert_non_null(strstr(mica_error(), "do not fit on the device at once"));
+    assert_int_equal(mica_kernel_launch(kernel, &grid, stream, args), MICA_OK);
+    assert_false(help_launch().cooperative);
+
     /* a refusal says what was launched, and the device stays usable */
     const mica_grid large = {.block = {4096}};
     assert_int_equal(mica_kernel_launch(kernel, &large, NULL, args), MICA_DEVICE_ERROR);
