@@ -72,6 +72,7 @@
 #include "mica/pad.h"                  /* pad */
 #include "mica/gather.h"               /* gather */
 #include "mica/scatter.h"              /* scatter */
+#include "mica/max_unpool.h"           /* max_unpool */
 #include "mica/concat.h"               /* concat */
 #include "mica/slice.h"                /* slice */
 #include "mica/tile.h"                 /* tile */

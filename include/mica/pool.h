@@ -23,6 +23,13 @@
  * window without an element of x has the maximum -infinity (integers: their least value) with index
  * -1, and the average 0.
  *
+ * Fractional pooling (mode=max): with `samples`, N x C x axes (in the order of x's axes; PyTorch's
+ * fractional_max_pool2d has them the other way round), each plane's windows start at
+ * floor((i + s) a) - floor(s a), a = (X - window) / (Y - 1), the last one at X - window: what
+ * PyTorch does, in f64 with samples of f64, else in f32. y and window are given, for PyTorch's
+ * ratio y = floor(X ratio). A sample that is NaN or below 0 counts as 0, above 1 as 1. bwd reads
+ * samples, too.
+ *
  * Types: f64 f32 f16 bf16; fwd also s8 u8 and, for max, s32; y's type is x's. Averages of integers
  * round to nearest even. Sums are f64 for f64 and integers, else f32; scaling is done in f64. */
 #ifndef MICA_POOL_H
@@ -44,14 +51,21 @@ typedef enum mica_pool_mode {
 } mica_pool_mode;
 
 /* bwd: X is dx (written), Y is dy (read). */
-enum { MICA_POOL_X, MICA_POOL_Y, MICA_POOL_INDICES, MICA_POOL_INPUT, MICA_POOL_OUTPUT };
+enum {
+    MICA_POOL_X,
+    MICA_POOL_Y,
+    MICA_POOL_INDICES,
+    MICA_POOL_INPUT,
+    MICA_POOL_OUTPUT,
+    MICA_POOL_SAMPLES
+};
 enum { MICA_POOL_ALPHA, MICA_POOL_BETA };
 
 typedef struct mica_pool_desc {
     mica_pool_pass pass; /* 0 means fwd */
     mica_pool_mode mode; /* 0 means max */
     mica_tensor x;       /* N x C x spatial; needed */
-    mica_tensor y;       /* 0 means inferred, for adaptive needed */
+    mica_tensor y;       /* 0 means inferred, for adaptive and with samples needed */
     mica_tensor indices; /* s32 or s64, as y: max only; 0 means none in fwd, inferred in bwd of max:
                             as s64 */
     int64_t window[3];   /* 0 means the whole axis (global) */
@@ -63,12 +77,14 @@ typedef struct mica_pool_desc {
     bool ceil;            /* round the output size up; 0 means no */
     bool
         adaptive; /* windows [floor(i*X/Y), ceil((i+1)*X/Y)); the fields above stay 0; 0 means no */
-    int64_t divisor;    /* averages: of every window's sum; 0 means the taps that count */
-    double p;           /* lp: the norm's order, 0.01 to 1000; 0 means 2 */
-    bool signed_powers; /* lp: powers of x, not of |x|; p is whole; 0 means no */
-    bool rescale;       /* lp: windows cut short count as if whole; 0 means no */
-    mica_tensor input;  /* x of fwd; 0 means inferred in bwd of lp, else none */
-    mica_tensor output; /* y of fwd; 0 means inferred in bwd of lp, else none */
+    int64_t divisor;     /* averages: of every window's sum; 0 means the taps that count */
+    double p;            /* lp: the norm's order, 0.01 to 1000; 0 means 2 */
+    bool signed_powers;  /* lp: powers of x, not of |x|; p is whole; 0 means no */
+    bool rescale;        /* lp: windows cut short count as if whole; 0 means no */
+    mica_tensor input;   /* x of fwd; 0 means inferred in bwd of lp, else none */
+    mica_tensor output;  /* y of fwd; 0 means inferred in bwd of lp, else none */
+    mica_tensor samples; /* max: f64 f32 f16 bf16, N x C x axes: where windows start, window being
+                            given and stride to adaptive 0; 0 means none */
 } mica_pool_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -300,7 +300,8 @@ def _pool_saved(arrays, given, scalars, described, results):
         raise NotImplementedError("mica::pool: the gradient of a maximum needs its places: described=['indices=s64']")
     if given.get("mode") == "lp":
         return [given["x"], results["y"]], (fields, arrays.text(given["x"]))
-    return [results[n] for n in ("indices",) if n in results], (fields, arrays.text(given["x"]))
+    kept = [results[n] for n in ("indices",) if n in results] + [given[n] for n in ("samples",) if given.get(n) is not None]
+    return kept, (fields, arrays.text(given["x"]))
 
 
 def _pool_backward(arrays, saved, others, gradients, needed):
@@ -308,7 +309,7 @@ def _pool_backward(arrays, saved, others, gradients, needed):
     if fields["mode"] == "lp":
         kept = dict(zip(("input", "output"), saved))
     else:
-        kept = {"indices": saved[0] if saved else None}
+        kept = dict(zip(("indices", "samples"), saved))
     return {"x": arrays.call("pool", pass_="bwd", y=gradients["y"], described={"x": x}, **kept, **fields)[0]}
 
 

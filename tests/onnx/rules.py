@@ -546,10 +546,17 @@ def max_pool(node):
 @rule("MaxUnpool")
 def max_unpool(node):
     x, places, shape = (list(node.inputs) + [None])[:3]
-    shape = node.expected[0].shape
-    need(len(node.inputs) < 3, "positions counted in another size than the result's")
-    empty = np.zeros(math.prod(shape), x.dtype)
-    return [node.run("scatter", x=empty, index=places.reshape(-1), u=x.reshape(-1)).reshape(shape)]
+    window, axes = list(node("kernel_shape")), x.ndim - 2
+    stride, pads = list(node("strides", [1] * axes)), list(node("pads", [0] * (2 * axes)))
+    # Positions count through all planes, of this size; one that is given has zeros behind them.
+    sizes = [(n - 1) * s + w - a - b for n, s, w, a, b in zip(x.shape[2:], stride, window, pads[:axes], pads[axes:])]
+    total = math.prod(x.shape[:2]) * math.prod(sizes)
+    y = node.run("max_unpool", x=x.reshape(1, 1, -1), indices=places.reshape(1, 1, -1), y=described(type_of(x), [1, 1, total]))
+    y = y.reshape(*x.shape[:2], *sizes)
+    if shape is None:
+        return [y]
+    after = [0, 0] + [n - m for n, m in zip(integers(shape)[2:], sizes)]
+    return [node.run("pad", x=y, before=[0] * x.ndim, after=after)]
 
 
 @rule("LpPool")

@@ -40,7 +40,8 @@ _NORM = "x y mean rstd dy dx residual sum"
 _RULES = {
     "conv": [Rule("x y", fits=lambda f, n: f.get("pass_") != "wgrad" and set(n) <= {"x", "w", "y", "bias"})],
     "gemm": [Rule("a b c", front=True, fits=_only("a b c bias"))],
-    "pool": [Rule("x y indices")],
+    "pool": [Rule("x y indices samples")],
+    "max_unpool": [Rule("x indices y dy dx")],
     "softmax": [Rule("x y dy dx", front=True, fields=_axis, fits=_only("x y dy"))],
     "activation": [Rule("x y dy dx", front=True, fields=_axis_of_gate)],
     "norm": [Rule(_NORM, front=True, fits=lambda f, n: f.get("kind") in (None, "layer", "rms") and _no_sums(f, n)),

@@ -21,6 +21,7 @@ from ._functional import (
     ctc_loss,
     embedding,
     fold,
+    fractional_max_pool,
     group_norm,
     instance_norm,
     interpolate,
@@ -66,8 +67,8 @@ from ._optim import SGD, Adam, AdamW
 __all__ = [
     "SGD", "Adam", "AdamW", "Report", "activation", "adaptive_avg_pool", "avg_pool", "batch_norm", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "conv", "conv_transpose", "cosine_embedding_loss", "cross_entropy", "ctc_loss",
-    "embedding", "fold", "fuse", "gaussian_nll_loss", "group_norm", "hinge_embedding_loss", "huber_loss", "instance_norm",
-    "interpolate", "kl_div", "l1_loss", "layer_norm", "linear", "linear_cross_entropy", "local_response_norm",
+    "embedding", "fold", "fractional_max_pool", "fuse", "gaussian_nll_loss", "group_norm", "hinge_embedding_loss", "huber_loss",
+    "instance_norm", "interpolate", "kl_div", "l1_loss", "layer_norm", "linear", "linear_cross_entropy", "local_response_norm",
     "log_softmax", "lp_pool", "margin_ranking_loss", "matmul", "max_pool", "max_unpool", "mse_loss", "multi_margin_loss",
     "multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "operators", "poisson_nll_loss", "replace",
     "rms_norm", "rope", "scaled_dot_product_attention", "smooth_l1_loss", "soft_margin_loss", "softmax",

@@ -230,25 +230,6 @@ def lp_pool(input, norm_type, kernel_size, stride=None, ceil_mode=False):
                  **_pool_fields(input, kernel_size, stride, 0, 1, ceil_mode))[0]
 
 
-class _Unpool(torch.autograd.Function):
-    """Scatter within planes, of which the gradient is a gather."""
-
-    @staticmethod
-    def forward(ctx, x, indices, sizes):
-        flat = indices.flatten(2)
-        ctx.save_for_backward(flat)
-        ctx.shape = x.shape
-        empty = x.new_zeros(*x.shape[:2], math.prod(sizes))
-        return _call("scatter", x=empty, index=flat, u=x.flatten(2), axis=2)[0].reshape(*x.shape[:2], *sizes)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, dy):
-        flat, = ctx.saved_tensors
-        dx = _call("gather", mode="elements", x=dy.flatten(2), index=flat, axis=2)[0]
-        return dx.reshape(ctx.shape), None, None
-
-
 def max_unpool(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """F.max_unpool1d, 2d and 3d of batches. Of equal indices the last one's value stays, on every device and in each run;
     indices outside are left out."""
@@ -258,7 +239,31 @@ def max_unpool(input, indices, kernel_size, stride=None, padding=0, output_size=
     sizes = [(n - 1) * s - 2 * p + w for n, s, p, w in zip(input.shape[2:], stride, _axes(padding, rank), window)]
     if output_size is not None:
         sizes = [int(n) for n in output_size][-rank:]
-    return _Unpool.apply(input, indices, sizes)
+    from ._library import _OURS
+
+    y = ":".join((_OURS[input.dtype], "x".join(map(str, (*input.shape[:2], *sizes)))))
+    return _call("max_unpool", x=input, indices=indices, described={"y": y})[0]
+
+
+def fractional_max_pool(input, kernel_size, output_size=None, output_ratio=None, return_indices=False, _random_samples=None):
+    """F.fractional_max_pool2d and 3d of batches, and one of 1 axis. Samples are in PyTorch's order; without them they are drawn
+    as PyTorch draws them."""
+    from ._library import _OURS
+
+    rank = input.dim() - 2
+    if (output_size is None) == (output_ratio is None):
+        raise ValueError("either output_size or output_ratio")
+    if output_size is None:
+        ratio = [output_ratio] * rank if isinstance(output_ratio, float) else list(output_ratio)
+        output_size = [int(n * r) for n, r in zip(input.shape[2:], ratio)]
+    sizes, samples = _axes(output_size, rank), _random_samples
+    if samples is None:
+        samples = torch.rand(*input.shape[:2], rank, dtype=input.dtype, device=input.device)
+    if rank == 2:
+        samples = samples.flip(-1)
+    y = ":".join((_OURS[input.dtype], "x".join(map(str, (*input.shape[:2], *sizes)))))
+    y, indices = _call("pool", x=input, samples=samples, window=_axes(kernel_size, rank), described={"y": y, "indices": "s64"})
+    return (y, indices) if return_indices else y
 
 
 def adaptive_avg_pool(input, output_size):

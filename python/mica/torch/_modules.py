@@ -86,6 +86,11 @@ def _max_unpool(self, input, indices, output_size=None):
     return F.max_unpool(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
+def _fractional_max_pool(self, input):
+    return F.fractional_max_pool(input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices,
+                                 self._random_samples)
+
+
 def _fold(self, input):
     return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
@@ -181,6 +186,7 @@ _FORWARDS = {
     nn.BatchNorm3d: _batch_norm, nn.MaxPool1d: _max_pool, nn.MaxPool2d: _max_pool, nn.MaxPool3d: _max_pool,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
     nn.LPPool1d: _lp_pool, nn.LPPool2d: _lp_pool, nn.LPPool3d: _lp_pool,
+    nn.FractionalMaxPool2d: _fractional_max_pool, nn.FractionalMaxPool3d: _fractional_max_pool,
     nn.MaxUnpool1d: _max_unpool, nn.MaxUnpool2d: _max_unpool, nn.MaxUnpool3d: _max_unpool, nn.Fold: _fold, nn.Unfold: _unfold,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool, nn.AdaptiveAvgPool2d: _adaptive_avg_pool,
     nn.AdaptiveAvgPool3d: _adaptive_avg_pool, nn.LocalResponseNorm: _local_response_norm,

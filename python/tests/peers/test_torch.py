@@ -1010,6 +1010,25 @@ class Functions(unittest.TestCase):
         y = torch.tensor([[[1.0, 2.0, 3.0]]])  # the last of equal indices, in each run
         self.assertEqual(M.max_unpool(y, torch.tensor([[[4, 1, 4]]]), 2).tolist(), [[[0, 2, 0, 0, 3, 0]]])
 
+    def test_fractional_max_pool_beside_pytorchs(self):
+        for rank, window in ((2, 2), (2, (3, 2)), (3, 2)):
+            for dtype in (torch.float64, torch.float32):
+                x = torch.randn(2, 3, *(9, 12, 7)[:rank], dtype=dtype, requires_grad=True)
+                samples = torch.rand(2, 3, rank, dtype=dtype)
+                for asked in ({"output_size": (4, 5, 3)[:rank]}, {"output_ratio": (0.5, 0.4, 0.7)[:rank]}):
+                    theirs = getattr(F, f"fractional_max_pool{rank}d")
+                    got, want = (pool(x, window, **asked, return_indices=True, _random_samples=samples)
+                                 for pool in (M.fractional_max_pool, theirs))
+                    self.assertTrue(torch.equal(got[0], want[0]) and torch.equal(got[1], want[1]))
+                    w = torch.randn_like(got[0])
+                    torch.testing.assert_close(*(torch.autograd.grad((y * w).sum(), x)[0] for y, _ in (got, want)))
+        self.assertEqual(M.fractional_max_pool(torch.randn(1, 2, 9, 9), 2, output_ratio=0.5).shape, (1, 2, 4, 4))
+        model = nn.Sequential(nn.FractionalMaxPool2d(2, output_size=3, _random_samples=samples[..., :2]))
+        y = torch.randn(2, 3, 9, 9)
+        want = model(y)
+        M.replace(model)
+        self.assertTrue(torch.equal(model(y), want))
+
     def test_upsample_is_replaced(self):
         model = nn.Sequential(nn.Upsample(scale_factor=2), nn.Upsample((9, 7), mode="bilinear", align_corners=True),
                               nn.UpsamplingNearest2d(scale_factor=2), nn.UpsamplingBilinear2d(scale_factor=2))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of index share: offsets of an element that is walked, and indices. Constants: PARTS
- * (coordinates that the index tensor holds), NEGATIVE, SKIPS; type index_t. */
+ * (coordinates that the index tensor holds), FLAT (as one number, row-major over them), NEGATIVE, SKIPS; type index_t. */
 #pragma once
 #include "ops/index/index_args.h"
 
@@ -28,4 +28,17 @@ __device__ __forceinline__ long long index_legal(index_t index, long long extent
     long long v = (long long)index;
     if (NEGATIVE && v < 0) v += extent;
     return v >= 0 && v < extent ? v : -1;
+}
+
+/* Where the row-major number `cell` of the parts lies. */
+__device__ __forceinline__ long long index_cell_offset(const mica_index_part *part, long long cell)
+{
+    long long offset = 0;
+#pragma unroll
+    for (int p = PARTS - 1; p >= 0; p--) {
+        const long long q = p ? cell / part[p].extent : 0;
+        offset += (cell - q * part[p].extent) * part[p].stride;
+        cell = q;
+    }
+    return offset;
 }

@@ -32,6 +32,7 @@ typedef struct mica_index_map {
     mica_index_part part[MICA_INDEX_RANK];
     int parts;
     int64_t part_step; /* stride from one coordinate to the next in the index tensor */
+    bool flat;         /* the index tensor has one number for all parts, row-major over them */
     bool negative;     /* indices below 0 count from the end; others are outside, as what is too
                           large: copies get the value there, the rest is left out */
     bool skips;        /* what has this index is left out */
@@ -101,6 +102,22 @@ static inline int64_t mica_index_legal(int64_t index, int64_t n, bool negative)
 {
     if (negative && index < 0) index += n;
     return index >= 0 && index < n ? index : -1;
+}
+/* The parts' elements, and where the row-major number `cell` of them lies. */
+static inline int64_t mica_index_cells(const mica_index_map *map)
+{
+    int64_t cells = 1;
+    for (int i = 0; i < map->parts; i++) cells *= map->part[i].extent;
+    return cells;
+}
+static inline int64_t mica_index_cell_offset(const mica_index_map *map, int64_t cell)
+{
+    int64_t offset = 0;
+    for (int i = map->parts - 1; i >= 0; i--) {
+        offset += cell % map->part[i].extent * map->part[i].stride;
+        cell /= map->part[i].extent;
+    }
+    return offset;
 }
 /* Whether a type is shorter than a byte. */
 bool mica_index_has_nibbles(const mica_op *op, const void *desc);

@@ -17,6 +17,7 @@ constexpr bool LAST = REDUCE == MICA_INDEX_LAST;
 /* Number of the cell that an update hits, -1: none. */
 INLINE long long cell_of(const mica_index_combine_args &a, long long at)
 {
+    if constexpr (FLAT) return index_legal(((const index_t *)a.index)[at], a.cells);
     long long cell = 0;
     bool inside = true;
 #pragma unroll
@@ -30,14 +31,7 @@ INLINE long long cell_of(const mica_index_combine_args &a, long long at)
 
 INLINE long long place_of(const mica_index_combine_args &a, long long cell)
 {
-    long long place = 0;
-#pragma unroll
-    for (int p = PARTS - 1; p >= 0; p--) {
-        const long long q = p ? cell / a.part[p].extent : 0;
-        place += (cell - q * a.part[p].extent) * a.part[p].stride;
-        cell = q;
-    }
-    return place;
+    return index_cell_offset(a.part, cell);
 }
 
 INLINE real merge(real old, real v)

@@ -31,7 +31,14 @@ INLINE bool locate(const mica_index_args &a, const mica_index_piece &p, U rest, 
         }
         if (PARTS) index += c * a.at[d].index;
     }
-    if (PARTS && inside) {
+    if (FLAT && inside) {
+        long long cells = 1;
+#pragma unroll
+        for (int k = 0; k < PARTS; k++) cells *= a.part[k].extent;
+        const long long cell = index_legal(((const index_t *)a.index)[index], cells);
+        inside = cell >= 0;
+        if (inside) *there += index_cell_offset(a.part, cell);
+    } else if (PARTS && inside) {
 #pragma unroll
         for (int k = 0; k < PARTS; k++) {
             const long long at = index_legal(((const index_t *)a.index)[index + k * a.part_step], a.part[k].extent);

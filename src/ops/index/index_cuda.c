@@ -24,6 +24,7 @@ typedef struct state {
 static void add_index(mica_text *p, const mica_plan *plan, const mica_index_map *m)
 {
     mica_prologue_int(p, "PARTS", m->parts);
+    mica_prologue_int(p, "FLAT", m->flat);
     mica_prologue_int(p, "NEGATIVE", m->negative);
     mica_prologue_int(p, "SKIPS", m->skips);
     mica_prologue_type(p, "index_t",

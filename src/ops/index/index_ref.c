@@ -52,6 +52,13 @@ static bool locate(const job *j, int64_t i, int64_t *here, int64_t *there)
         index += c * a->index;
         inside &= at >= 0;
     }
+    if (m->flat && inside) {
+        const int64_t v = (int64_t)mica_get(&j->args[m->index], index);
+        const int64_t cell = mica_index_legal(v, mica_index_cells(m), m->negative);
+        inside = cell >= 0;
+        if (inside) *there += mica_index_cell_offset(m, cell);
+        return inside;
+    }
     for (int p = 0; p < m->parts && inside; p++) {
         const int64_t v = (int64_t)mica_get(&j->args[m->index], index + p * m->part_step);
         const int64_t at = mica_index_legal(v, m->part[p].extent, m->negative);

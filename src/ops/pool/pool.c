@@ -15,7 +15,8 @@ static const mica_field fields[] = {
     FIELD(mode, ENUM, .spellings = modes,
           .doc = "maximum; average with padding counted, or without; Lp norm"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "input, N x C x 1 to 3 axes; bwd: its gradient"),
-    FIELD(y, TENSOR, .zero = "inferred, for adaptive needed", .doc = "output; bwd: its gradient"),
+    FIELD(y, TENSOR, .zero = "inferred, for adaptive and with samples needed",
+          .doc = "output; bwd: its gradient"),
     FIELD(indices, TENSOR, .zero = "none in fwd, inferred in bwd of max",
           .doc = "max: argmax positions within each N,C plane of x, s32 or s64"),
     FIELD(window, AXES, .count = 3, .positive = true, .zero = "the whole axis",
@@ -35,6 +36,8 @@ static const mica_field fields[] = {
     FIELD(rescale, FLAG, .doc = "lp: windows cut short count as if whole"),
     FIELD(input, TENSOR, .zero = "inferred in bwd of lp, else none", .doc = "x of fwd"),
     FIELD(output, TENSOR, .zero = "inferred in bwd of lp, else none", .doc = "y of fwd"),
+    FIELD(samples, TENSOR, .zero = "none",
+          .doc = "max: N x C x axes, where windows start, as PyTorch's fractional pooling"),
 };
 
 static const mica_arg args[] = {
@@ -64,12 +67,22 @@ static const mica_arg args[] = {
                           .same = "x",
                           .when = "mode",
                           .values = 1 << MICA_POOL_LP},
+    [MICA_POOL_SAMPLES] = {"samples",
+                           offsetof(mica_pool_desc, samples),
+                           {MICA_IN, MICA_IN},
+                           .types = MICA_FLOATS,
+                           .dims = "NxCxA"},
 };
 
 static const mica_scalar scalars[] = {
     [MICA_POOL_ALPHA] = {"alpha", 1}, [MICA_POOL_BETA] = {"beta", 0}};
 
 /* ---- geometry ---- */
+
+static bool is_fractional(const mica_pool_desc *d)
+{
+    return mica_tensor_given(&d->samples);
+}
 
 void mica_pool_axes(const mica_pool_desc *d, mica_pool_axis axes[3])
 {
@@ -85,6 +98,7 @@ void mica_pool_axes(const mica_pool_desc *d, mica_pool_axis axes[3])
         axes[a].end = axes[a].x;
         if (d->adaptive) continue;
         axes[a].window = d->window[i];
+        if (is_fractional(d)) continue;
         axes[a].stride = d->stride[i];
         axes[a].pad = d->pad[i];
         axes[a].dilation = d->dilation[i];
@@ -104,6 +118,13 @@ void mica_pool_strides(const mica_tensor *t, long long strides[5])
 int64_t mica_pool_plane(const mica_pool_axis axes[3])
 {
     return axes[0].x * axes[1].x * axes[2].x;
+}
+
+double mica_pool_step(const mica_pool_axis *a, bool wide)
+{
+    if (a->y < 2) return 0;
+    const double by = (double)(a->x - a->window) / (double)(a->y - 1);
+    return wide ? by : (double)((float)(a->x - a->window) / (float)(a->y - 1));
 }
 
 double mica_pool_rescale(const mica_pool_desc *d, const mica_pool_axis axes[3],
@@ -152,12 +173,15 @@ static mica_status check_axis(const mica_pool_desc *d, int i, mica_why *why)
 
 static mica_status check_unused(const mica_pool_desc *d, int i, mica_why *why)
 {
-    const char *name = d->window[i] ? "window" : d->stride[i] ? "stride" : d->pad[i] ? "pad" : NULL;
+    const bool placed = is_fractional(d) && i < d->x.rank - 2;
+    const char *name = d->stride[i] ? "stride" : d->pad[i] ? "pad" : NULL;
+    if (d->window[i] && !placed) name = "window";
     if (!name && d->pad_extra[i]) name = "pad_extra";
     if (!name && d->dilation[i] != 1) name = "dilation";
     if (!name) return MICA_OK;
     if (d->adaptive)
         return mica_invalid(why, "%s is given, adaptive windows follow from x and y", name);
+    if (placed) return mica_invalid(why, "%s is given, samples place the windows", name);
     return mica_invalid(why, "%s has a value for axis %d, x has %d axes", name, i, d->x.rank - 2);
 }
 
@@ -181,7 +205,7 @@ static mica_status expected_dims(const mica_pool_desc *d, int64_t *dims, mica_wh
 {
     dims[0] = d->x.dims[0], dims[1] = d->x.dims[1];
     for (int i = 0; i < d->x.rank - 2; i++)
-        if (d->adaptive)
+        if (d->adaptive || is_fractional(d))
             dims[i + 2] = d->y.dims[i + 2];
         else
             MICA_TRY(count_windows(d, i, &dims[i + 2], why));
@@ -197,6 +221,27 @@ static void infer_windows(mica_pool_desc *d)
     }
 }
 
+static mica_status check_fractional(const mica_pool_desc *d, mica_why *why)
+{
+    if (d->mode != MICA_POOL_MAX)
+        return mica_invalid(why, "samples are given, only mode=max has them");
+    if (d->ceil || d->adaptive)
+        return mica_invalid(why, "%s is given, samples place the windows",
+                            d->ceil ? "ceil" : "adaptive");
+    if (d->y.rank != d->x.rank)
+        return mica_invalid(why, "samples: y is needed, with the rank of x, %d", d->x.rank);
+    for (int i = 0; i < 3; i++) MICA_TRY(check_unused(d, i, why));
+    for (int i = 0; i < d->x.rank - 2; i++) {
+        if (d->window[i] < 1)
+            return mica_invalid(why, "samples: window of axis %d is %lld, it must be 1 or more", i,
+                                (long long)d->window[i]);
+        if (d->window[i] > d->x.dims[i + 2] && (d->x.dims[i + 2] > 0 || d->y.dims[i + 2] > 0))
+            return mica_invalid(why, "axis %d: a window spans %lld, x only %lld", i,
+                                (long long)d->window[i], (long long)d->x.dims[i + 2]);
+    }
+    return MICA_OK;
+}
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_pool_desc *d = desc;
@@ -205,13 +250,14 @@ static mica_status infer(void *desc, mica_why *why)
         return mica_invalid(why, "x has rank %d; pooling takes N x C and one to three axes",
                             d->x.rank);
     int axes = d->x.rank - 2;
+    if (is_fractional(d)) MICA_TRY(check_fractional(d, why));
     for (int i = d->adaptive ? 0 : axes; i < 3; i++) MICA_TRY(check_unused(d, i, why));
     if (d->adaptive) {
         if (d->ceil)
             return mica_invalid(why, "ceil is given, adaptive windows follow from x and y");
         if (d->y.rank != d->x.rank)
             return mica_invalid(why, "adaptive: y is needed, with the rank of x, %d", d->x.rank);
-    } else {
+    } else if (!is_fractional(d)) {
         infer_windows(d);
         for (int i = 0; i < axes; i++) MICA_TRY(check_axis(d, i, why));
     }
@@ -322,13 +368,18 @@ static mica_status check(const void *desc, mica_why *why)
 /* ---- numbers ---- */
 
 /* Most taps of a window, or most windows over an element. */
-static int64_t axis_terms(const mica_pool_axis *a, bool backward)
+static int64_t axis_terms(const mica_pool_axis *a, bool backward, bool fractional)
 {
     if (a->x == 0 || a->y == 0) return 1;
     /* Windows of length ceil(x / y), or one more where they do not line up; and the other way. */
     if (a->adaptive && backward) return a->y % a->x ? a->y / a->x + 2 : a->y / a->x;
     if (a->adaptive) return a->x % a->y ? a->x / a->y + 2 : a->x / a->y;
     if (!backward) return a->window < a->x ? a->window : a->x;
+    if (fractional && a->x == a->window) return a->y;
+    if (fractional) {
+        const double over = (double)a->window * (double)a->y / (double)(a->x - a->window) + 2;
+        return over < (double)a->y ? (int64_t)over : a->y;
+    }
     int64_t windows = (a->window - 1) * a->dilation / a->stride + 1;
     return windows < a->y ? windows : a->y;
 }
@@ -339,8 +390,9 @@ static int64_t sum_terms(const mica_pool_desc *d)
     bool backward = d->pass == MICA_POOL_BWD;
     if (!backward && d->mode == MICA_POOL_MAX) return 1;
     mica_pool_axes(d, axes);
-    return axis_terms(&axes[0], backward) * axis_terms(&axes[1], backward) *
-           axis_terms(&axes[2], backward);
+    int64_t product = 1;
+    for (int i = 0; i < 3; i++) product *= axis_terms(&axes[i], backward, is_fractional(d));
+    return product;
 }
 
 /* Two more for the division and the scaling. Of a norm: powers, whose exponents are rounded, and
@@ -388,7 +440,7 @@ static void cost(const void *desc, double *flops, double *bytes)
     mica_pool_axis axes[3];
     mica_pool_axes(d, axes);
     *flops = (double)mica_tensor_count(&d->y);
-    for (int a = 0; a < 3; a++) *flops *= (double)axis_terms(&axes[a], false);
+    for (int a = 0; a < 3; a++) *flops *= (double)axis_terms(&axes[a], false, false);
     *bytes = 0;
 }
 
@@ -411,7 +463,35 @@ static bool fill_with_nan(const void *desc, uint64_t seed, double *values)
     return true;
 }
 
-/* Norms, and indices of elements that lie in their windows. */
+static int64_t dim(const void *desc, char letter)
+{
+    const mica_pool_desc *d = desc;
+    if (letter == 'A') return d->x.rank - 2;
+    return letter == 'N' ? d->x.dims[0] : d->x.dims[1];
+}
+
+/* Numbers from 0 to 1, both too; EXTREME has some that are none of these. */
+static void fill_samples(const mica_pool_desc *d, mica_fill kind, uint64_t seed, double *values)
+{
+    static const double odd[] = {0, 1, -0.25, 1.5, NAN, INFINITY};
+    int64_t count = mica_tensor_count(&d->samples);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = mica_random_bits(seed ^ 0x51, (uint64_t)i);
+        values[i] = mica_random_uniform(seed, (uint64_t)i);
+        if (bits % 16 == 0) values[i] = odd[bits / 16 % 2];
+        if (kind == MICA_FILL_EXTREME && bits % 4 == 0) values[i] = odd[bits / 16 % 6];
+    }
+}
+
+/* The first tap of window o for a fill of indices: with samples about where it lies. */
+static int64_t about_first(const mica_pool_desc *d, const mica_pool_axis *a, int64_t o)
+{
+    if (!is_fractional(d)) return mica_pool_first(a, o);
+    const mica_pool_steps s = mica_pool_steps_of(a, mica_pool_step(a, true), 0.5, 1);
+    return mica_pool_start(&s, o);
+}
+
+/* Norms, samples, and indices of elements that lie in their windows. */
 static bool fill(const void *desc, const double *scalars, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
@@ -422,7 +502,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
         d->mode == MICA_POOL_MAX && mica_dtype_is_float(d->x.dtype))
         return fill_with_nan(desc, seed, values);
     if (arg == MICA_POOL_OUTPUT) fill_norms(d, seed, values);
-    if (arg != MICA_POOL_INDICES) return arg == MICA_POOL_OUTPUT;
+    if (arg == MICA_POOL_SAMPLES) fill_samples(d, kind, seed, values);
+    if (arg != MICA_POOL_INDICES) return arg == MICA_POOL_OUTPUT || arg == MICA_POOL_SAMPLES;
     mica_pool_axes(d, axes);
     int64_t count = mica_tensor_count(&d->y);
     for (int64_t i = 0; i < count; i++) {
@@ -432,11 +513,12 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
         for (int a = 0; a < 3; a++) {
             int64_t from, to;
             mica_pool_valid(&axes[a], o[a], &from, &to);
+            if (is_fractional(d)) from = 0, to = axes[a].window;
             none |= from >= to;
             if (none) break;
             uint64_t draw = mica_random_bits(seed + (uint64_t)a, (uint64_t)i);
             int64_t tap = from + (int64_t)(draw % (uint64_t)(to - from));
-            index = index * axes[a].x + mica_pool_first(&axes[a], o[a]) + tap * axes[a].dilation;
+            index = index * axes[a].x + about_first(d, &axes[a], o[a]) + tap * axes[a].dilation;
         }
         values[i] = none ? -1 : (double)index;
     }
@@ -458,6 +540,7 @@ const mica_op mica_op_pool = {
     .scalar_count = sizeof scalars / sizeof *scalars,
     .infer = infer,
     .check = check,
+    .dim = dim,
     .cost = cost,
     .terms = terms,
     .exact = exact,

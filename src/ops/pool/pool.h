@@ -17,6 +17,9 @@ void mica_pool_strides(const mica_tensor *t, long long strides[5]);
 /* Elements of a D x H x W plane of x. */
 int64_t mica_pool_plane(const mica_pool_axis axes[3]);
 
+/* From window to window of an axis with samples, rounded to f32 unless wide. */
+double mica_pool_step(const mica_pool_axis *axis, bool wide);
+
 /* What sums of powers grow by: taps over those in x, with `rescale`. */
 double mica_pool_rescale(const mica_pool_desc *desc, const mica_pool_axis axes[3],
                          const int64_t window[3]);

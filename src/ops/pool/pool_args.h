@@ -13,6 +13,47 @@ typedef struct mica_pool_axis {
     int adaptive;
 } mica_pool_axis;
 
+/* An axis' windows that a sample places. */
+typedef struct mica_pool_steps {
+    long long y, last; /* windows, start of the last one */
+    double by, sample; /* from window to window; 0 to 1 */
+    int wide;          /* f64, else f32 */
+} mica_pool_steps;
+
+static inline mica_pool_steps mica_pool_steps_of(const mica_pool_axis *a, double by, double sample,
+                                                 int wide)
+{
+    const double s = !(sample >= 0) ? 0 : sample > 1 ? 1 : sample;
+    const mica_pool_steps steps = {a->y, a->x - a->window, by, s, wide};
+    return steps;
+}
+
+static inline long long mica_pool_start(const mica_pool_steps *s, long long o)
+{
+    const float by = (float)s->by, sample = (float)s->sample;
+    long long at;
+    if (o >= s->y - 1) return s->last;
+    if (s->wide)
+        at = (long long)(((double)o + s->sample) * s->by) - (long long)(s->sample * s->by);
+    else
+        at = (long long)(((float)o + sample) * by) - (long long)(sample * by);
+    return at < s->last ? at : s->last;
+}
+
+/* The first window that starts behind element i, or s->y. */
+static inline long long mica_pool_behind(const mica_pool_steps *s, long long i)
+{
+    if (i < 0) return 0;
+    if (i >= s->last) return s->y;
+    /* last > i: the step is above 0. Floats are near enough to begin at. */
+    const float by = (float)s->by, sample = (float)s->sample;
+    const float guess = ((float)(i + 1) + (float)(long long)(sample * by)) / by - sample;
+    long long o = guess > 0 ? guess < (float)s->y ? (long long)guess : s->y - 1 : 0;
+    while (o > 0 && mica_pool_start(s, o - 1) > i) o--;
+    while (o < s->y && mica_pool_start(s, o) <= i) o++;
+    return o;
+}
+
 typedef struct mica_pool_args {
     const void *in; /* x; backward: dy */
     void *out;      /* y; backward: dx */
@@ -39,5 +80,14 @@ typedef struct mica_pool_lp_args {
     long long input_strides[5], output_strides[5];
     double p;
 } mica_pool_lp_args;
+
+/* Of windows that samples place; strides of N, C and the axes, which begin at `first`. */
+typedef struct mica_pool_fractional_args {
+    mica_pool_args pool;
+    const void *samples;
+    long long samples_strides[3];
+    double by[3];
+    int first, wide;
+} mica_pool_fractional_args;
 
 #endif

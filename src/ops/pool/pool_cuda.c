@@ -7,6 +7,7 @@
  *             windows, or of elements, in one row
  *   reduce    large windows: threads of a warp share a window, or warps the windows of some
  *             channels; small packed planes that are windows go through shared memory
+ *   fractional  windows that samples place: a thread per window; backward as above
  *   lp        norms: a thread, or a warp, per window; backward as above
  *   spread    backward where each window is all of x's plane: what the elements receive is known
  * Bound by memory where the cache answers the overlap and the windows are constants. */
@@ -25,8 +26,9 @@ typedef struct state {
     mica_kernel *kernel;
     mica_pool_args args;
     mica_pool_lp_args norm; /* what norms need beside them */
+    mica_pool_fractional_args fractional;
     mica_grid grid;
-    bool backward, indices, lp;
+    bool backward, indices, lp, samples;
     int x_align, y_align, index_align; /* bytes that vectors ask for */
 } state;
 
@@ -54,7 +56,7 @@ static bool small_tensor(const mica_tensor *t)
 static bool fits_int(const mica_pool_desc *d, const mica_pool_axis axes[3])
 {
     bool fits = small_tensor(&d->x) && small_tensor(&d->y) && small_tensor(&d->indices) &&
-                small_tensor(&d->input) && small_tensor(&d->output);
+                small_tensor(&d->input) && small_tensor(&d->output) && small_tensor(&d->samples);
     int64_t most = INT32_MAX / 4;
     for (int a = 0; a < 3; a++) {
         const mica_pool_axis *x = &axes[a];
@@ -414,6 +416,32 @@ static mica_status build_norm(mica_plan *plan, const mica_pool_desc *d, state *s
     return add_kernel(plan, &spec, s, grid);
 }
 
+/* ---- windows that samples place ---- */
+
+static mica_status build_fractional(mica_plan *plan, const mica_pool_desc *d, state *s,
+                                    mica_text *p)
+{
+    mica_pool_args *a = &s->args;
+    mica_pool_fractional_args *f = &s->fractional;
+    f->first = 5 - d->x.rank;
+    f->wide = d->samples.dtype == MICA_F64;
+    for (int i = 0; i < 3; i++) {
+        f->samples_strides[i] = d->samples.strides[i];
+        f->by[i] = mica_pool_step(&a->axes[i], f->wide);
+    }
+    set_sizes(a, s->backward, a->c);
+    a->count = mica_tensor_count(s->backward ? &d->x : &d->y);
+    mica_prologue_int(p, "AXES", d->x.rank - 2);
+    mica_prologue_int(p, "WIDE", f->wide);
+    mica_prologue_type(p, "sample_t", d->samples.dtype);
+    mica_prologue_int(p, "BLOCK", BLOCK);
+    mica_kernel_spec spec = {"ops/pool/pool_fractional_cuda.cu", "pool_fractional", p->data, 0};
+    if (s->backward)
+        spec.file = "ops/pool/pool_fractional_bwd_cuda.cu", spec.entry = "pool_fractional_bwd";
+    mica_grid grid = {.grid = {(unsigned)ceil_div(a->count, BLOCK)}, .block = {BLOCK}};
+    return add_kernel(plan, &spec, s, grid);
+}
+
 /* ---- gradients of windows that are planes ---- */
 
 static bool wants_spread(const mica_pool_desc *d, const mica_pool_args *a, bool channels)
@@ -476,6 +504,12 @@ static mica_status build(mica_plan *plan)
     form f = {.small = fits_int(d, a->axes)};
     f.channels =
         d->x.dims[1] > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(a->x[1]) < llabs(a->x[4]));
+    s->samples = mica_tensor_given(&d->samples);
+    if (s->samples) {
+        f.baked = bakes(d, a->axes);
+        add_constants(&p, d, a, &f);
+        return build_fractional(plan, d, s, &p);
+    }
     bool reduce = !s->backward && wants_reduce(d, a->axes, f.channels);
     bool spread = s->backward && !s->lp && wants_spread(d, a, f.channels);
     f.baked = !reduce && !spread && !s->lp && bakes(d, a->axes);
@@ -502,6 +536,12 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.aligned = mica_access_starts(r->args[MICA_POOL_X], s->x_align) &&
                 mica_access_starts(r->args[MICA_POOL_Y], s->y_align) &&
                 mica_access_starts(a.indices, s->index_align);
+    if (s->samples) {
+        mica_pool_fractional_args f = s->fractional;
+        f.pool = a;
+        f.samples = r->args[MICA_POOL_SAMPLES];
+        return mica_kernel_launch(s->kernel, &s->grid, r->stream, &f);
+    }
     if (!s->lp) return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
     mica_pool_lp_args norm = s->norm;
     if (s->backward) norm.input = r->args[MICA_POOL_INPUT], norm.output = r->args[MICA_POOL_OUTPUT];

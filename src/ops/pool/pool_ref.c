@@ -8,7 +8,7 @@
 
 typedef struct job {
     const mica_pool_desc *d;
-    const mica_view *x, *y, *indices, *input, *output;
+    const mica_view *x, *y, *indices, *input, *output, *samples;
     mica_pool_axis axes[3];
     long long x_strides[5], y_strides[5], i_strides[5], input_strides[5], output_strides[5];
     double alpha, beta;
@@ -35,6 +35,21 @@ static int64_t offset_of(const long long *strides, const place *p)
 {
     return p->n * strides[0] + p->c * strides[1] + p->at[0] * strides[2] + p->at[1] * strides[3] +
            p->at[2] * strides[4];
+}
+
+/* First tap of window o in the plane of p. */
+static int64_t first_of(const job *j, const place *p, int a, int64_t o)
+{
+    if (!j->samples->data) return mica_pool_first(&j->axes[a], o);
+    const mica_tensor *t = &j->samples->t;
+    const int i = a - (5 - j->d->x.rank);
+    const bool wide = j->d->samples.dtype == MICA_F64;
+    if (i < 0) return 0;
+    const double sample =
+        mica_get(j->samples, p->n * t->strides[0] + p->c * t->strides[1] + i * t->strides[2]);
+    const mica_pool_steps s =
+        mica_pool_steps_of(&j->axes[a], mica_pool_step(&j->axes[a], wide), sample, wide);
+    return mica_pool_start(&s, o);
 }
 
 static int64_t index_of(const job *j, const place *p)
@@ -107,7 +122,7 @@ static void visit(const job *j, const place *to, walk what, tally *t)
     place from = *to;
     int64_t first[3], taps[3];
     for (int a = 0; a < 3; a++) {
-        first[a] = mica_pool_first(&j->axes[a], to->at[a]);
+        first[a] = first_of(j, to, a, to->at[a]);
         taps[a] = mica_pool_taps(&j->axes[a], to->at[a]);
     }
     for (int64_t kd = 0; kd < taps[0]; kd++)
@@ -166,11 +181,12 @@ static void forward(const job *j, int64_t i)
     put(j, j->y, at, n > 0 ? t.sum / n : 0, n > 0 ? t.magnitude / n : 0);
 }
 
-static bool has_tap(const mica_pool_axis *axis, int64_t window, int64_t element)
+static bool has_tap(const job *j, int a, const place *window, const place *element)
 {
-    int64_t from_first = element - mica_pool_first(axis, window);
+    const mica_pool_axis *axis = &j->axes[a];
+    int64_t from_first = element->at[a] - first_of(j, element, a, window->at[a]);
     return from_first >= 0 && from_first % axis->dilation == 0 &&
-           from_first / axis->dilation < mica_pool_taps(axis, window);
+           from_first / axis->dilation < mica_pool_taps(axis, window->at[a]);
 }
 
 /* A generous range of windows around an element: has_tap decides. */
@@ -202,12 +218,15 @@ static void backward(const job *j, int64_t i)
     place to = place_of(j, i, true), from = to;
     double sum = 0, magnitude = 0;
     int64_t low[3], high[3];
-    for (int a = 0; a < 3; a++) near_windows(&j->axes[a], to.at[a], &low[a], &high[a]);
+    for (int a = 0; a < 3; a++) {
+        near_windows(&j->axes[a], to.at[a], &low[a], &high[a]);
+        if (j->samples->data) low[a] = 0, high[a] = j->axes[a].y;
+    }
     for (from.at[0] = low[0]; from.at[0] < high[0]; from.at[0]++)
         for (from.at[1] = low[1]; from.at[1] < high[1]; from.at[1]++)
             for (from.at[2] = low[2]; from.at[2] < high[2]; from.at[2]++) {
                 bool taps = true;
-                for (int a = 0; a < 3; a++) taps &= has_tap(&j->axes[a], from.at[a], to.at[a]);
+                for (int a = 0; a < 3; a++) taps &= has_tap(j, a, &from, &to);
                 if (!taps) continue;
                 double g = mica_get(j->y, offset_of(j->y_strides, &from));
                 if (j->d->mode == MICA_POOL_LP)
@@ -232,6 +251,7 @@ void mica_pool_reference(const void *desc, const mica_view *args, const double *
              .indices = &args[MICA_POOL_INDICES],
              .input = &args[MICA_POOL_INPUT],
              .output = &args[MICA_POOL_OUTPUT],
+             .samples = &args[MICA_POOL_SAMPLES],
              .alpha = scalars[MICA_POOL_ALPHA],
              .beta = scalars[MICA_POOL_BETA]};
     mica_pool_axes(d, j.axes);

@@ -97,6 +97,15 @@ static void add_part(const mica_index_map *m, int part, const int64_t *v, int64_
     }
 }
 
+static void add_cells(const mica_index_map *m, const int64_t *v, int64_t n, int64_t *offsets)
+{
+    const int64_t cells = mica_index_cells(m);
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t cell = mica_index_legal(v[k], cells, m->negative);
+        offsets[k] = cell < 0 ? INT64_MIN : mica_index_cell_offset(m, cell);
+    }
+}
+
 void index_cpu_offsets(const index_cpu_piece *p, const void *index, mica_dtype type, int64_t at,
                        int64_t step, int64_t n, int64_t *offsets)
 {
@@ -104,6 +113,11 @@ void index_cpu_offsets(const index_cpu_piece *p, const void *index, mica_dtype t
     memset(offsets, 0, (size_t)n * sizeof *offsets);
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t few = n - i < BLOCK ? n - i : BLOCK;
+        if (p->map.flat) {
+            widen(index, type, at + i * step, step, few, v);
+            add_cells(&p->map, v, few, offsets + i);
+            continue;
+        }
         for (int part = 0; part < p->map.parts; part++) {
             widen(index, type, at + i * step + part * p->map.part_step, step, few, v);
             add_part(&p->map, part, v, few, offsets + i);

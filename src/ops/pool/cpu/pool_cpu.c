@@ -194,6 +194,11 @@ static void choose(const mica_pool_desc *d, mica_pool_state *s)
     s->backward = d->pass == MICA_POOL_BWD;
     s->wide =
         !mica_fits_f32(s->type) || s->mode == MICA_POOL_LP || mica_pool_plane(s->axes) > INT32_MAX;
+    s->samples = mica_tensor_given(&d->samples);
+    if (s->samples) {
+        s->wide = true;
+        return;
+    }
     const long long *lanes = s->x;
     s->channels = s->c > 1 && (d->x.dims[d->x.rank - 1] <= 1 || llabs(lanes[1]) < llabs(lanes[4]));
     bool long_runs = d->adaptive || s->axes[2].window >= LEAST_RUN || s->axes[2].y == 1;
@@ -233,6 +238,10 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     k.scaled = k.alpha != 1 || k.beta != 0;
     if (s->mode == MICA_POOL_LP) {
         mica_pool_lp_run(plan, r, &k);
+        return MICA_OK;
+    }
+    if (s->samples) {
+        mica_pool_fractional_run(plan, r, &k);
         return MICA_OK;
     }
 #pragma omp parallel num_threads(mica_cpu_threads_for(s->bytes))

@@ -24,6 +24,7 @@ typedef struct mica_pool_state {
     bool window;   /* forward, small windows all alike: pool_cpu_window.c */
     bool planes;   /* maxima of small planes: pool_cpu_planes.c */
     bool band;     /* backward, columns: pool_cpu_band.c */
+    bool samples;  /* windows that samples place: pool_cpu_fractional.c */
     bool runs;     /* forward, columns: each window on its own, its rows as runs */
     bool joined;   /* forward: rows of results follow each other in y and the indices */
     int64_t n, c;
@@ -90,6 +91,9 @@ void mica_pool_band_tile(const mica_pool_call *call, const mica_pool_tile *tile,
                          mica_pool_buffers *buffers);
 /* Norms: all of a run of the plan. */
 void mica_pool_lp_run(const mica_plan *plan, const mica_run *run, const mica_pool_call *call);
+/* Windows that samples place: the same. */
+void mica_pool_fractional_run(const mica_plan *plan, const mica_run *run,
+                              const mica_pool_call *call);
 /* Scales and stores n results. */
 void mica_pool_store_run(const mica_pool_call *call, int64_t offset, int64_t stride,
                          const void *results, int64_t n);
