@@ -465,9 +465,10 @@ static int run_host(bench *b)
     int code = CLI_USAGE;
     if (!b->options.json || (host.json = cli_json_open(b->options.json)))
         code = b->first ? bench_first_calls(&host, lines, b->lines.count)
-                        : bench_overhead(&host, lines, b->lines.count);
+                        : bench_overhead(&host, lines, b->lines.count, &b->graphs);
     cli_json_close(host.json);
     free(lines);
+    if (b->graphs.errors) code = cli_worse(code, CLI_USAGE);
     return code;
 }
 

@@ -79,8 +79,15 @@ typedef struct bench_host {
     const char *set, *commit, *device;
     FILE *json; /* or NULL */
 } bench_host;
-/* Host time of planning and launching; without lines a tiny one's. */
-int bench_overhead(const bench_host *host, char *const *lines, size_t count);
+/* Host time of planning and launching; without lines and graphs a tiny line's. */
+struct cli_graphs;
+int bench_overhead(const bench_host *host, char *const *lines, size_t count,
+                   const struct cli_graphs *graphs);
+/* A row of that: the time of one of the `count` calls that `f` makes. */
+struct cli_table;
+typedef mica_status bench_calls(void *user, int count);
+mica_status bench_host_row(struct cli_table *table, const bench_host *host, const char *line,
+                           const char *engine, const char *what, bench_calls *f, void *user);
 /* What the first calls of this process cost. */
 int bench_first_calls(const bench_host *host, char *const *lines, size_t count);
 

@@ -4,6 +4,7 @@
 #include "json.h"
 #include "bench/stats.h"
 #include "bench/table.h"
+#include "graph/graph_bench.h"
 
 #include <stdlib.h>
 
@@ -19,18 +20,20 @@ typedef struct subject {
     mica_run run;
 } subject;
 
-static mica_status time_runs(subject *s)
+static mica_status time_runs(void *user, int count)
 {
-    for (int i = 0; i < RUNS; i++) {
+    subject *s = user;
+    for (int i = 0; i < count; i++) {
         mica_status status = mica_plan_run(s->plan, &s->run);
         if (status != MICA_OK) return status;
     }
     return MICA_OK;
 }
 
-static mica_status time_plans(subject *s)
+static mica_status time_plans(void *user, int count)
 {
-    for (int i = 0; i < RUNS; i++) {
+    subject *s = user;
+    for (int i = 0; i < count; i++) {
         mica_plan *plan;
         mica_status status = mica_plan_problem(s->context, s->problem, &s->options, &plan);
         if (status != MICA_OK) return status;
@@ -39,9 +42,10 @@ static mica_status time_plans(subject *s)
     return MICA_OK;
 }
 
-static mica_status time_texts(subject *s)
+static mica_status time_texts(void *user, int count)
 {
-    for (int i = 0; i < RUNS; i++) {
+    subject *s = user;
+    for (int i = 0; i < count; i++) {
         mica_plan *plan;
         mica_status status = mica_plan_from_text(s->context, s->line, &s->options, &plan);
         if (status != MICA_OK) return status;
@@ -50,38 +54,43 @@ static mica_status time_texts(subject *s)
     return MICA_OK;
 }
 
-static void report(cli_table *t, const subject *s, const char *what, const double ns[3])
+static void report(cli_table *t, const bench_host *h, const char *line, const char *engine,
+                   const char *what, const double ns[3])
 {
-    const bench_host *h = s->host;
-    const char *engine = mica_plan_engine(s->plan);
     for (int i = 0; i < 3; i++) cli_cell(t, "%.0f", ns[i]);
     cli_cell(t, "%s", what);
     cli_cell(t, "%s", engine);
-    cli_cell(t, "%s", s->line);
+    cli_cell(t, "%s", line);
     if (!h->json) return;
     cli_json_line(h->json,
-                  json_pack("{ss ss ss ss so so so ss ss}", "set", h->set, "line", s->line,
-                            "engine", engine, "what", what, "ns", cli_json_number(ns[0]), "ns_p10",
+                  json_pack("{ss ss ss ss so so so ss ss}", "set", h->set, "line", line, "engine",
+                            engine, "what", what, "ns", cli_json_number(ns[0]), "ns_p10",
                             cli_json_number(ns[1]), "ns_p90", cli_json_number(ns[2]), "commit",
                             h->commit, "device", h->device));
 }
 
-static mica_status measure(cli_table *t, subject *s, const char *what, mica_status (*f)(subject *))
+mica_status bench_host_row(cli_table *t, const bench_host *host, const char *line,
+                           const char *engine, const char *what, bench_calls *f, void *user)
 {
     double ns[ROUNDS];
     for (int r = 0; r < ROUNDS; r++) {
         double start = cli_seconds();
-        mica_status status = f(s);
+        mica_status status = f(user, RUNS);
         ns[r] = (cli_seconds() - start) * 1e9 / RUNS;
         /* Outside the clock: the queue must not fill up. */
-        if (status == MICA_OK) status = mica_synchronize(s->context, NULL);
+        if (status == MICA_OK) status = mica_synchronize(host->context, NULL);
         if (status != MICA_OK) return status;
     }
     cli_sort(ns, ROUNDS);
     const double shown[3] = {cli_quantile(ns, ROUNDS, 0.5), cli_quantile(ns, ROUNDS, 0.1),
                              cli_quantile(ns, ROUNDS, 0.9)};
-    report(t, s, what, shown);
+    report(t, host, line, engine, what, shown);
     return MICA_OK;
+}
+
+static mica_status measure(cli_table *t, subject *s, const char *what, bench_calls *f)
+{
+    return bench_host_row(t, s->host, s->line, mica_plan_engine(s->plan), what, f, s);
 }
 
 static mica_status bind(subject *s, void **memory)
@@ -125,13 +134,14 @@ static mica_status measure_line(const bench_host *host, const char *line, cli_ta
     return status;
 }
 
-int bench_overhead(const bench_host *host, char *const *lines, size_t count)
+int bench_overhead(const bench_host *host, char *const *lines, size_t count,
+                   const cli_graphs *graphs)
 {
     static char tiny[] = "activation act=relu x=f32:8";
     char *const usual[] = {tiny};
     int code = CLI_OK;
     cli_table t;
-    if (!count) {
+    if (!count && !graphs->count) {
         lines = usual;
         count = 1;
     }
@@ -140,6 +150,12 @@ int bench_overhead(const bench_host *host, char *const *lines, size_t count)
         mica_status status = measure_line(host, lines[i], &t);
         if (status == MICA_OK) continue;
         cli_say("%s: %s", lines[i], mica_error());
+        code = cli_worse(code, cli_exit_code(status));
+    }
+    for (int i = 0; i < graphs->count && !cli_stopped(); i++) {
+        const mica_status status = graph_overhead(host, &graphs->items[i], &t);
+        if (status == MICA_OK) continue;
+        cli_say("%s: %s", graphs->items[i].line, mica_error());
         code = cli_worse(code, cli_exit_code(status));
     }
     if (t.cells % (size_t)t.columns == 0) cli_table_print(&t, stdout);

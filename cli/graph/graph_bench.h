@@ -18,4 +18,10 @@ typedef struct graph_timing {
 mica_status graph_time(mica_context *context, const cli_graph *graph, const mica_options *nodes,
                        double seconds, size_t least, graph_timing *results);
 
+/* Rows of `mica bench --overhead`. */
+struct bench_host;
+struct cli_table;
+mica_status graph_overhead(const struct bench_host *host, const cli_graph *graph,
+                           struct cli_table *table);
+
 #endif

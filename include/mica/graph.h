@@ -136,7 +136,9 @@ typedef struct mica_graph_options {
     const mica_options *nodes; /* how each node is planned; 0 means the default */
 } mica_graph_options;
 
-/* Makes a plan. Errors: those of mica_graph_infer; of planning a node, which is named. */
+/* Makes a plan, or finds it in the context's cache of plans of graphs: of the same graph, names and
+ * values of constants included, with the same options. Errors: those of mica_graph_infer; of
+ * planning a node, which is named. */
 MICA_API mica_status mica_graph_plan_create(mica_context *context, const mica_graph *graph,
                                             const mica_graph_options *options,
                                             mica_graph_plan **plan);
@@ -148,8 +150,19 @@ MICA_API int mica_graph_plan_text(const mica_graph_plan *plan, char *buffer, siz
  * take its node; MICA_INVALID, with the line, if it is no such text. */
 MICA_API mica_status mica_graph_plan_from_text(mica_context *context, const char *text,
                                                mica_graph_plan **plan);
-/* NULL is allowed; it must not be running. */
+/* Gives the plan back; it must not be running. NULL is allowed. */
 MICA_API void mica_graph_plan_destroy(mica_graph_plan *plan);
+
+/* The cache of plans of graphs, counted since the context was created. */
+typedef struct mica_graph_stats {
+    int64_t hits, misses;
+    int64_t plans, bytes; /* kept now; bytes on the device, of constants, among them */
+    int64_t limit;        /* of bytes: what was used least recently leaves first */
+} mica_graph_stats;
+MICA_API mica_status mica_graph_cache_stats(const mica_context *context, mica_graph_stats *stats);
+/* Its bound in bytes (default 64 MiB); 0 empties and disables it. */
+MICA_API mica_status mica_graph_cache_limit(mica_context *context, int64_t bytes);
+
 /* Bytes of workspace that a run needs, exactly; 256-byte alignment. */
 MICA_API size_t mica_graph_plan_workspace(const mica_graph_plan *plan);
 /* Real tensor `index` (inputs, outputs and those changed), in order of declaration: the order of

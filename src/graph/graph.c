@@ -50,12 +50,18 @@ void graph_unpack(const graph_packed *p, void *desc, size_t size)
     }
 }
 
-graph_packed *graph_packed_copy(const graph_packed *p, size_t size)
+size_t graph_packed_bytes(const graph_packed *p, size_t size)
 {
     size_t words = mask_words(size), masks = words;
     for (size_t i = 0; i < masks; i++) words += (size_t)__builtin_popcountll(p->words[i]);
-    graph_packed *copy = mica_alloc(words * sizeof(uint64_t));
-    if (copy) memcpy(copy, p, words * sizeof(uint64_t));
+    return words * sizeof(uint64_t);
+}
+
+graph_packed *graph_packed_copy(const graph_packed *p, size_t size)
+{
+    const size_t bytes = graph_packed_bytes(p, size);
+    graph_packed *copy = mica_alloc(bytes);
+    if (copy) memcpy(copy, p, bytes);
     return copy;
 }
 

@@ -4,7 +4,7 @@
  *   graph.c    building            text.c     statements, read;  write.c  written
  *   infer.c    order and tensors   rewrite.h  what is made of several nodes
  *   memory.c   who lies where      lower.c    plans and runs
- *   saved.c    plans as text
+ *   saved.c    plans as text       cache.c    plans that are there already
  *
  * Nothing here names an operation but the files of rewrites/. */
 #ifndef MICA_GRAPH_GRAPH_H
@@ -18,6 +18,7 @@
 typedef struct graph_packed graph_packed;
 graph_packed *graph_pack(const void *desc, size_t size);
 void graph_unpack(const graph_packed *packed, void *desc, size_t size);
+size_t graph_packed_bytes(const graph_packed *packed, size_t size);
 graph_packed *graph_packed_copy(const graph_packed *packed, size_t size);
 
 typedef struct graph_bound {

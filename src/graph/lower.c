@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans of graphs: a plan of each node that is left, one workspace for the tensors between them and
  * what they need themselves, and the run. */
+#include "graph/cache.h"
 #include "graph/memory.h"
 #include "graph/rewrite.h"
 #include "graph/saved.h"
@@ -40,6 +41,7 @@ typedef struct port {
 } port;
 
 struct mica_graph_plan {
+    atomic_int references;
     mica_context *context;
     mica_graph *graph; /* as it was lowered: names and tensors */
     step *steps;
@@ -390,10 +392,51 @@ static mica_status build_deep(void *user)
     return build(m->plan, m->options);
 }
 
-mica_status mica_graph_plan_create(mica_context *c, const mica_graph *g,
-                                   const mica_graph_options *options, mica_graph_plan **plan)
+static mica_status make(mica_context *c, const mica_graph *g, const mica_graph_options *o,
+                        const graph_choice *choices, mica_graph_plan **plan)
 {
-    return graph_plan_make(c, g, options, NULL, plan);
+    mica_graph_plan *p = mica_alloc(sizeof *p);
+    if (!p) return mica_fail_memory(sizeof *p);
+    atomic_init(&p->references, 1);
+    p->context = c;
+    p->cuda = c->cuda != NULL;
+    p->mode = o->mode;
+    p->choices = choices;
+    atomic_fetch_add(&c->references, 1);
+    p->graph = graph_clone(g);
+    making m = {p, o};
+    mica_status status = p->graph ? mica_deep_call(build_deep, &m) : MICA_OUT_OF_MEMORY;
+    p->choices = NULL;
+    if (status == MICA_OK) {
+        *plan = p;
+        return MICA_OK;
+    }
+    mica_graph_plan_destroy(p);
+    return status;
+}
+
+/* A measurement that failed is made again when somebody asks again. */
+static bool disturbed(const mica_graph_plan *p)
+{
+    for (int i = 0; i < p->step_count; i++)
+        if (*mica_plan_disturbed(p->steps[i].plan)) return true;
+    return false;
+}
+
+static mica_status find_or_make(mica_context *c, const mica_graph *g, const mica_graph_options *o,
+                                mica_graph_plan **plan)
+{
+    graph_key key;
+    if (c->cuda) MICA_TRY(mica_fork_check());
+    MICA_TRY(graph_key_make(c, g, o, &key));
+    mica_status status = MICA_OK;
+    *plan = graph_cache_find(c, &key);
+    if (!*plan) {
+        status = make(c, g, o, NULL, plan);
+        if (status == MICA_OK && !disturbed(*plan)) graph_cache_add(c, &key, *plan);
+    }
+    graph_key_free(&key);
+    return status;
 }
 
 mica_status graph_plan_make(mica_context *c, const mica_graph *g, const mica_graph_options *options,
@@ -405,23 +448,55 @@ mica_status graph_plan_make(mica_context *c, const mica_graph *g, const mica_gra
     *plan = NULL;
     if (!c || !g) return mica_fail(MICA_INVALID, "context or graph is NULL");
     MICA_TRY(options_read(options, &o));
-    mica_graph_plan *p = mica_alloc(sizeof *p);
-    if (!p) return mica_fail_memory(sizeof *p);
-    p->context = c;
-    p->cuda = c->cuda != NULL;
-    p->mode = o.mode;
-    p->choices = choices;
-    atomic_fetch_add(&c->references, 1);
-    p->graph = graph_clone(g);
-    making m = {p, &o};
-    mica_status status = p->graph ? mica_deep_call(build_deep, &m) : MICA_OUT_OF_MEMORY;
-    p->choices = NULL;
-    if (status == MICA_OK) {
-        *plan = p;
-        return MICA_OK;
+    return choices ? make(c, g, &o, choices, plan) : find_or_make(c, g, &o, plan);
+}
+
+mica_status mica_graph_plan_create(mica_context *c, const mica_graph *g,
+                                   const mica_graph_options *options, mica_graph_plan **plan)
+{
+    return graph_plan_make(c, g, options, NULL, plan);
+}
+
+void graph_plan_retain(mica_graph_plan *p)
+{
+    atomic_fetch_add(&p->references, 1);
+}
+
+static size_t graph_held(const mica_graph *g)
+{
+    size_t bytes = sizeof *g + (size_t)g->tensor_room * sizeof *g->tensors +
+                   (size_t)g->node_room * sizeof *g->nodes +
+                   (size_t)(g->table_size + g->node_count) * sizeof *g->table;
+    for (int i = 0; i < g->tensor_count; i++) {
+        const graph_tensor *t = &g->tensors[i];
+        bytes += strlen(t->name) + 1;
+        if (t->data) bytes += (size_t)mica_tensor_span(&t->given, NULL);
     }
-    mica_graph_plan_destroy(p);
-    return status;
+    for (int i = 0; i < g->node_count; i++) {
+        const graph_node *n = &g->nodes[i];
+        const size_t desc = n->op->desc_size;
+        bytes += graph_packed_bytes(n->given, desc) +
+                 (n->resolved ? graph_packed_bytes(n->resolved, desc) : 0) +
+                 (size_t)n->bind_count * sizeof *n->binds +
+                 (size_t)n->op->scalar_count * (sizeof *n->scalars + sizeof *n->scalar_of) +
+                 (n->parts ? strlen(n->parts) : 0);
+    }
+    return bytes;
+}
+
+size_t graph_plan_held(const mica_graph_plan *p)
+{
+    const size_t tensors = (size_t)p->graph->tensor_count;
+    size_t bytes = sizeof *p + p->memory.constants + graph_held(p->graph) +
+                   (size_t)p->graph->node_count * sizeof *p->steps +
+                   (size_t)p->place_count * (sizeof *p->places + sizeof *p->tensor_of) +
+                   tensors * (sizeof *p->ports + sizeof *p->where) +
+                   (size_t)p->attempt_count * sizeof *p->attempts;
+    for (int i = 0; i < p->attempt_count; i++)
+        if (p->attempts[i].reason) bytes += strlen(p->attempts[i].reason) + 1;
+    for (int i = 0; i < p->step_count; i++)
+        bytes += mica_plan_held(p->steps[i].plan) + strlen(p->steps[i].nodes) + 1;
+    return bytes;
 }
 
 const mica_graph *graph_plan_lowered(const mica_graph_plan *p, mica_graph_mode *mode,
@@ -434,7 +509,7 @@ const mica_graph *graph_plan_lowered(const mica_graph_plan *p, mica_graph_mode *
 
 void mica_graph_plan_destroy(mica_graph_plan *p)
 {
-    if (!p) return;
+    if (!p || atomic_fetch_sub(&p->references, 1) != 1) return;
     for (int i = 0; i < p->step_count; i++) {
         mica_plan_destroy(p->steps[i].plan);
         mica_release(p->steps[i].scalars);

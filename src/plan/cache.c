@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The plan cache: one per context, shared by its threads, bounded in bytes, least recently used out
+ * Caches of plans: of a context, shared by its threads, bounded in bytes, least recently used out
  * first. */
 #include "plan/context.h"
 #include "base/memory.h"
@@ -8,14 +8,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-static size_t key_bytes(const mica_plan_key *key)
+uint64_t mica_plan_key_hash(const void *key, size_t bytes)
 {
-    return offsetof(mica_plan_key, desc) + key->op->desc_size;
-}
-
-uint64_t mica_plan_key_hash(const mica_plan_key *key)
-{
-    return XXH3_64bits(key, key_bytes(key));
+    return XXH3_64bits(key, bytes);
 }
 
 static mica_cache_entry **bucket(mica_plan_cache *c, uint64_t hash)
@@ -23,9 +18,8 @@ static mica_cache_entry **bucket(mica_plan_cache *c, uint64_t hash)
     return &c->buckets[hash % MICA_CACHE_BUCKETS];
 }
 
-static mica_cache_entry *lookup(mica_plan_cache *c, const mica_plan_key *key, uint64_t hash)
+static mica_cache_entry *lookup(mica_plan_cache *c, const void *key, size_t bytes, uint64_t hash)
 {
-    size_t bytes = key_bytes(key);
     for (mica_cache_entry *e = *bucket(c, hash); e; e = e->next_in_bucket)
         if (e->hash == hash && e->key_bytes == bytes && !memcmp(e->key, key, bytes)) return e;
     return NULL;
@@ -45,28 +39,15 @@ static void link_newest(mica_plan_cache *c, mica_cache_entry *e)
     c->newest = e;
 }
 
-/* With its children, which it keeps although the cache may have let go of them. */
-static size_t held(const mica_plan *plan)
-{
-    size_t bytes = mica_plan_full(plan)->bytes;
-    for (int i = 0; i < plan->child_count; i++) bytes += held(plan->children[i]);
-    return bytes;
-}
-
-static int64_t entry_bytes(const mica_cache_entry *e)
-{
-    return (int64_t)(sizeof *e + e->key_bytes + held(e->plan));
-}
-
 static void evict(mica_plan_cache *c, mica_cache_entry *e)
 {
     mica_cache_entry **at = bucket(c, e->hash);
     while (*at != e) at = &(*at)->next_in_bucket;
     *at = e->next_in_bucket;
     unlink_age(c, e);
-    c->bytes -= entry_bytes(e);
+    c->bytes -= e->bytes;
     c->count--;
-    mica_plan_destroy(e->plan);
+    e->kind->release(e->value);
     mica_release(e->key);
     mica_release(e);
 }
@@ -76,46 +57,48 @@ static void shrink(mica_plan_cache *c)
     while (c->oldest && c->bytes > c->limit) evict(c, c->oldest);
 }
 
-mica_plan *mica_plan_cache_find(mica_plan_cache *c, const mica_plan_key *key, uint64_t hash)
+void *mica_plan_cache_find(mica_plan_cache *c, const void *key, size_t bytes, uint64_t hash)
 {
     pthread_mutex_lock(&c->mutex);
-    mica_cache_entry *e = lookup(c, key, hash);
-    mica_plan *plan = NULL;
+    mica_cache_entry *e = lookup(c, key, bytes, hash);
+    void *value = NULL;
     if (e) {
         if (c->newest != e) {
             unlink_age(c, e);
             link_newest(c, e);
         }
-        plan = e->plan;
-        atomic_fetch_add(&mica_plan_full(plan)->references, 1);
+        value = e->value;
+        e->kind->retain(value);
     }
     *(e ? &c->hits : &c->misses) += 1;
     pthread_mutex_unlock(&c->mutex);
-    return plan;
+    return value;
 }
 
-void mica_plan_cache_add(mica_plan_cache *c, const mica_plan_key *key, uint64_t hash,
-                         mica_plan *plan)
+void mica_plan_cache_add(mica_plan_cache *c, const void *key, size_t bytes, uint64_t hash,
+                         const mica_cached *kind, void *value)
 {
     mica_cache_entry *e = mica_alloc(sizeof *e);
-    mica_plan_key *copy = e ? mica_alloc(key_bytes(key)) : NULL;
+    void *copy = e ? mica_alloc(bytes) : NULL;
     if (!copy) {
         mica_release(e);
         return;
     }
-    memcpy(copy, key, key_bytes(key));
-    *e = (mica_cache_entry){.hash = hash, .plan = plan, .key_bytes = key_bytes(key), .key = copy};
+    memcpy(copy, key, bytes);
+    const int64_t held = (int64_t)(sizeof *e + bytes + kind->bytes(value));
+    *e = (mica_cache_entry){
+        .hash = hash, .kind = kind, .value = value, .bytes = held, .key_bytes = bytes, .key = copy};
     pthread_mutex_lock(&c->mutex);
-    if (entry_bytes(e) > c->limit || lookup(c, key, hash)) {
+    if (held > c->limit || lookup(c, key, bytes, hash)) {
         /* Too large to keep, or another thread was faster. */
         mica_release(copy);
         mica_release(e);
     } else {
-        atomic_fetch_add(&mica_plan_full(plan)->references, 1);
+        kind->retain(value);
         e->next_in_bucket = *bucket(c, hash);
         *bucket(c, hash) = e;
         link_newest(c, e);
-        c->bytes += entry_bytes(e);
+        c->bytes += held;
         c->count++;
         shrink(c);
     }

@@ -78,11 +78,13 @@ mica_status mica_context_create(const char *device, mica_context **context)
     }
     report_environment();
     atomic_init(&c->references, 1);
+    pthread_mutex_init(&c->graphs.mutex, NULL);
     pthread_mutex_init(&c->cache.mutex, NULL);
     pthread_mutex_init(&c->records.mutex, NULL);
-    mica_fork_guard(&c->guarded[0], &c->cache.mutex);
-    mica_fork_guard(&c->guarded[1], &c->records.mutex);
-    c->cache.limit = 64 << 20;
+    mica_fork_guard(&c->guarded[0], &c->graphs.mutex);
+    mica_fork_guard(&c->guarded[1], &c->cache.mutex);
+    mica_fork_guard(&c->guarded[2], &c->records.mutex);
+    c->graphs.limit = c->cache.limit = MICA_CACHE_LIMIT;
     mica_log(MICA_LOG_INFO, "context,%s,%s,mica %s", c->device.name, c->device.model,
              mica_version());
     /* The user's own come later, and the last one counts. */
@@ -103,7 +105,8 @@ void mica_context_release(mica_context *c)
     if (atomic_fetch_sub(&c->references, 1) != 1) return;
     mica_cuda_close(c->cuda);
     mica_records_free(&c->records);
-    for (int i = 0; i < 2; i++) mica_fork_unguard(&c->guarded[i]);
+    for (int i = 0; i < 3; i++) mica_fork_unguard(&c->guarded[i]);
+    pthread_mutex_destroy(&c->graphs.mutex);
     pthread_mutex_destroy(&c->cache.mutex);
     pthread_mutex_destroy(&c->records.mutex);
     mica_release(c);
@@ -113,6 +116,7 @@ void mica_context_destroy(mica_context *c)
 {
     if (!c) return;
     /* Cached plans hold references to the context: they go first. */
+    mica_plan_cache_limit(&c->graphs, 0);
     mica_plan_cache_limit(&c->cache, 0);
     mica_context_release(c);
 }

@@ -43,6 +43,10 @@ static inline mica_full_plan *mica_plan_full(const mica_plan *plan)
     return (mica_full_plan *)(uintptr_t)plan;
 }
 
+/* Host memory of a plan with its children, which it keeps although a cache may have let go of them.
+ */
+size_t mica_plan_held(const mica_plan *plan);
+
 /* ---- plan cache: options and descriptor as the caller gave them, to plan ---- */
 
 #define MICA_KEY_NAME 64
@@ -55,28 +59,38 @@ typedef struct mica_plan_key {
     _Alignas(16) char desc[MICA_MAX_DESC]; /* op->desc_size bytes count */
 } mica_plan_key;
 
+/* What is kept: counted, with the bytes that it holds. */
+typedef struct mica_cached {
+    void (*retain)(void *value);
+    void (*release)(void *value);
+    size_t (*bytes)(const void *value);
+} mica_cached;
+
 typedef struct mica_cache_entry {
     struct mica_cache_entry *next_in_bucket, *newer, *older;
     uint64_t hash;
-    mica_plan *plan;
+    const mica_cached *kind;
+    void *value, *key;
+    int64_t bytes; /* of all of it */
     size_t key_bytes;
-    mica_plan_key *key;
 } mica_cache_entry;
 
 #define MICA_CACHE_BUCKETS 1024
+#define MICA_CACHE_LIMIT   (64 << 20) /* bytes, of a new context's */
 typedef struct mica_plan_cache {
     pthread_mutex_t mutex;
     mica_cache_entry *buckets[MICA_CACHE_BUCKETS];
     mica_cache_entry *newest, *oldest;
-    int64_t bytes, limit, count, hits, misses;
+    int64_t bytes, count, hits, misses;
+    _Atomic int64_t limit; /* bytes */
 } mica_plan_cache;
 
-uint64_t mica_plan_key_hash(const mica_plan_key *key);
-/* A counted plan, or NULL. */
-mica_plan *mica_plan_cache_find(mica_plan_cache *cache, const mica_plan_key *key, uint64_t hash);
-/* Keeps the plan if there is room and memory; never fails, at worst it does not remember. */
-void mica_plan_cache_add(mica_plan_cache *cache, const mica_plan_key *key, uint64_t hash,
-                         mica_plan *plan);
+uint64_t mica_plan_key_hash(const void *key, size_t bytes);
+/* What was added with that key, retained, or NULL. */
+void *mica_plan_cache_find(mica_plan_cache *cache, const void *key, size_t bytes, uint64_t hash);
+/* Keeps it if there is room and memory; never fails, at worst it does not remember. */
+void mica_plan_cache_add(mica_plan_cache *cache, const void *key, size_t bytes, uint64_t hash,
+                         const mica_cached *kind, void *value);
 void mica_plan_cache_limit(mica_plan_cache *cache, int64_t bytes);
 
 /* ---- records ---- */
@@ -128,9 +142,10 @@ struct mica_context {
     mica_cuda *cuda;       /* NULL on the CPU */
     atomic_int references; /* the caller's and each plan's */
     bool keep_disturbed;
+    mica_plan_cache graphs; /* plans of graphs, which hold plans */
     mica_plan_cache cache;
     mica_records records;
-    mica_fork_guarded guarded[2]; /* the locks of both */
+    mica_fork_guarded guarded[3]; /* the locks of these */
 };
 void mica_context_release(mica_context *context);
 

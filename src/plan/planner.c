@@ -50,6 +50,35 @@ static mica_status make_key(const mica_op *op, const mica_options *o, mica_plan_
     return copy_name("config", o->config, key->config, sizeof key->config);
 }
 
+static size_t key_bytes(const mica_plan_key *key)
+{
+    return offsetof(mica_plan_key, desc) + key->op->desc_size;
+}
+
+static void retain(void *plan)
+{
+    atomic_fetch_add(&mica_plan_full(plan)->references, 1);
+}
+
+static void release(void *plan)
+{
+    mica_plan_destroy(plan);
+}
+
+size_t mica_plan_held(const mica_plan *plan)
+{
+    size_t bytes = mica_plan_full(plan)->bytes;
+    for (int i = 0; i < plan->child_count; i++) bytes += mica_plan_held(plan->children[i]);
+    return bytes;
+}
+
+static size_t held(const void *plan)
+{
+    return mica_plan_held(plan);
+}
+
+static const mica_cached cached_plan = {retain, release, held};
+
 /* ---- records ---- */
 
 /* The problem column: the line, and what of the options the choice depends on. */
@@ -178,7 +207,8 @@ static mica_status build_missing(void *user)
     mica_status status = choose(c, key->op, desc, problem, m->options, plan);
     if (status == MICA_OK) {
         /* A measurement that failed is made again when somebody asks again. */
-        if (!*mica_plan_full(*plan)->disturbed) mica_plan_cache_add(&c->cache, key, m->hash, *plan);
+        if (!*mica_plan_full(*plan)->disturbed)
+            mica_plan_cache_add(&c->cache, key, key_bytes(key), m->hash, &cached_plan, *plan);
         mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
                  1e3 * (mica_seconds() - start), problem);
     }
@@ -190,9 +220,9 @@ static mica_status build_missing(void *user)
 mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
                                     const mica_options *options, mica_plan **plan)
 {
-    miss m = {c, key, mica_plan_key_hash(key), options, plan};
+    miss m = {c, key, mica_plan_key_hash(key, key_bytes(key)), options, plan};
     if (c->cuda) MICA_TRY(mica_fork_check());
-    *plan = mica_plan_cache_find(&c->cache, key, m.hash);
+    *plan = mica_plan_cache_find(&c->cache, key, key_bytes(key), m.hash);
     if (*plan) return MICA_OK;
     if (!c->cuda) MICA_TRY(mica_scratch_prepare(mica_cpu_threads()));
     return mica_deep_call(build_missing, &m);
