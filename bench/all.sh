@@ -45,6 +45,7 @@ compile() {
     local set
     for set in "${steps[@]}"; do
         case " ${beside_nvidia[*]} ${beside_torch[*]} " in *" $set "*) lines "$set" ;; esac
+        [ "$set" != graphs ] || ls bench/cases/graphs/*.graph
     done | sort -u | xargs -d '\n' -n 1 -P "$(nproc)" bash -c '
         said=$("$0" check --quiet --pick --compile-only --device "$1" "$2" 2>&1) || {
             printf "%s\n%s\n" "$2" "$said"
@@ -92,13 +93,20 @@ first_pointwise() {
         "pointwise expr=gelu(x0+x1)*x2 x0=bf16:16384x4096 x1=bf16:4096 x2=bf16:16384x4096" pick
 }
 
+# Graphs beside eager calls and torch.compile, whose kernels four processes make ahead.
+graphs() {
+    local peer=("$python" bench/peers/torch_graphs.py --device "$device" --library "$(dirname "$tool")/libmica.so.0" --compile)
+    printf '%s\n' bench/cases/graphs/*.graph | xargs -n 3 -P 4 "${peer[@]}" --warm >"$work/warm" 2>&1 || cat "$work/warm" >&2
+    keep torch.jsonl "${peer[@]}" --seconds "$seconds" --commit "$commit" --json "$rows" bench/cases/graphs/*.graph
+}
+
 images() {
     keep torch.jsonl "$python" bench/peers/resnet50_torch.py --example "$examples/03_resnet50" \
         --commit "$commit" --json "$rows"
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(compile "${beside_nvidia[@]}" "${beside_torch[@]}" first first_pointwise images)
+[ $# -gt 0 ] || steps=(compile "${beside_nvidia[@]}" "${beside_torch[@]}" graphs first first_pointwise images)
 status=0
 for step in "${steps[@]}"; do
     start=$SECONDS how=ok
@@ -109,9 +117,9 @@ for step in "${steps[@]}"; do
         *" $step "*) torch "$step" || how=FAILED ;;
         *)
             case $step in
-            compile | first | first_pointwise | images) "$step" || how=FAILED ;;
+            compile | graphs | first | first_pointwise | images) "$step" || how=FAILED ;;
             *)
-                echo "all.sh: no step $step; there are compile ${beside_nvidia[*]} ${beside_torch[*]} first first_pointwise images" >&2
+                echo "all.sh: no step $step; there are compile ${beside_nvidia[*]} ${beside_torch[*]} graphs first first_pointwise images" >&2
                 exit 2
                 ;;
             esac

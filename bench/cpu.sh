@@ -19,10 +19,18 @@ mkdir -p "$1"
 out=$(realpath "$1")
 shift
 sets=("$@")
-[ $# -gt 0 ] || sets=(pointwise pointwise_chains reduce loss scan random softmax quantize)
+[ $# -gt 0 ] || sets=(pointwise pointwise_chains reduce loss scan random softmax quantize graphs)
 threads=${THREADS:-$(nproc)}
+options=(--device cpu --threads "$threads" --library "${LIBRARY:-build/libmica.so.0}"
+    --commit "${COMMIT:-$(git describe --always --dirty)}" --seconds "$seconds" --json "$out/torch.jsonl")
+export OMP_NUM_THREADS=$threads
 files=()
-for set in "${sets[@]}"; do files+=("bench/cases/$set-cpu.txt"); done
-OMP_NUM_THREADS=$threads "${PYTHON:-python3}" bench/peers/torch_peer.py --device cpu --threads "$threads" \
-    --library "${LIBRARY:-build/libmica.so.0}" --commit "${COMMIT:-$(git describe --always --dirty)}" \
-    --seconds "$seconds" --every "$every" --json "$out/torch.jsonl" "${files[@]}"
+for set in "${sets[@]}"; do
+    if [ "$set" = graphs ]; then
+        "${PYTHON:-python3}" bench/peers/torch_graphs.py "${options[@]}" bench/cases/graphs-cpu/*.graph
+    else
+        files+=("bench/cases/$set-cpu.txt")
+    fi
+done
+[ ${#files[@]} -eq 0 ] ||
+    "${PYTHON:-python3}" bench/peers/torch_peer.py "${options[@]}" --every "$every" "${files[@]}"

@@ -400,6 +400,7 @@ if(NOT MICA_SANITIZE AND TARGET mica AND MICA_PEERS_PYTHON)
     mica_test(peers/${name} peers ${MICA_PEERS_PYTHON} -B ${source})
   endforeach()
   mica_test(peers/bench peers ${MICA_PEERS_PYTHON} -B bench/peers/torch_peer_test.py $<TARGET_FILE:mica_shared>)
+  mica_test(peers/graphs peers ${MICA_PEERS_PYTHON} -B bench/peers/torch_graphs_test.py $<TARGET_FILE:mica_shared>)
   mica_test(peers/opinfo peers ${MICA_PEERS_PYTHON} -B python/tests/peers/opinfo.py --share ${share}/20)
   list(TRANSFORM peer_tests REPLACE ".*/test_(.*)\\.py" "peers/\\1")
   set_tests_properties(${peer_tests} peers/opinfo PROPERTIES ENVIRONMENT
