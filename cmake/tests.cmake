@@ -246,7 +246,7 @@ if(TARGET mica)
     mica_test(cases/huge cases mica check --device cpu ${PROJECT_SOURCE_DIR}/tests/cases/huge.txt)
   endif()
   # Graphs: fused, unfused and node by node.
-  mica_test(cases/graphs "cases;graph" mica check --device cpu --fill=exact,random,range ${graph_files})
+  mica_test(cases/graphs "cases;graph" mica check --device cpu --fill=exact,random,range,same_sign ${graph_files})
   # Loops that are there for two widths of vectors, by the other one where the CPU has both.
   mica_test(cases/narrow cases mica check --device cpu --engine cpu --fill=exact,random
     "gemm a=f32:37x150 b=f32:150x70" "gemm a=f64:37x150 b=f64:150x70" "gemm a=e4m3:37x150 b=e4m3:150x70:t c=f32"

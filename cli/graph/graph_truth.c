@@ -7,8 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOVES = 4 };
-static const double safety = 4; /* few moves stand for all of them */
+/* The mean square of what random moves do to a result is the sum of the squares of what each error
+ * does alone, also where two errors of one size meet in a difference, which hides every second
+ * move. Four times its root is no less than the largest move, nor than what 16 errors add up to. */
+enum { MOVES = 16 };
+static const double safety = 4;
+static const double spread = 1.7320508; /* uniform numbers of deviation 1 */
 
 static bool is_given(mica_graph_kind kind)
 {
@@ -161,11 +165,11 @@ static mica_status store(graph_truth *t, int node, int tensor, const mica_tensor
             t->error[tensor][i] = own;
         }
         if (t->want[tensor] && state) {
-            const double by = fabs(values[i] - t->want[tensor][i]);
-            if (!(by <= t->moved[tensor][i]) && !(isnan(values[i]) && isnan(t->want[tensor][i])))
-                t->moved[tensor][i] = values[i] == t->want[tensor][i] ? 0 : by;
+            const double by = values[i] - t->want[tensor][i];
+            if (values[i] != t->want[tensor][i] && !(isnan(values[i]) && isnan(t->want[tensor][i])))
+                t->moved[tensor][i] = hypot(t->moved[tensor][i], by / sqrt(MOVES));
         }
-        if (state) values[i] += draw(state) < 0.5 ? own : -own;
+        if (state) values[i] += (2 * draw(state) - 1) * spread * own;
     }
     return mica_tensor_store(as, values, (char *)t->memory[tensor] - t->firsts[tensor]);
 }
