@@ -417,6 +417,8 @@ static void gates_are_found(void **state)
 #define RY "concat x0=@a x1=@b axis=-1 y=@y\n"
 #define RN "pointwise expr=-x0 x0=" R2 " y0=@n\nconcat x0=@n x1=" R1 " axis=-1 y=@r\n"
 #define RC "concat x0=@c x1=@c axis=-1 y=@cc\nconcat x0=@s x1=@s axis=-1 y=@ss\n"
+#define RF "concat x0=@c x1=@c axis=-1 y=@ff\n"
+#define RG "pointwise expr=cos(x0) x0=@ff y0=@cc\npointwise expr=sin(x0) x0=@ff y0=@ss\n"
 #define RS "pointwise expr=x0*x1+x2*x3 x0=@x x1=@cc x2=@r x3=@ss y0=@y\n"
 
 static void rotations_are_found(void **state)
@@ -426,9 +428,23 @@ static void rotations_are_found(void **state)
     fuses_to(R RC RN RS, 1, 1);
     /* tables that others read as well stay */
     fuses_to(R RC RN RS "output z\nreduce x=@cc y=@z\n", 3, 1);
+    /* tables that are made of such a concat: cos(concat(f, f)), in a type of their own */
+    fuses_to(R RF RG RN RS, 4, 1);
+    fuses_to(R "input m = f32:5x1\n" RF "pointwise expr=cos(x0)*x1+0.5 x0=@ff x1=@m y0=@cc\n"
+               "pointwise expr=sin(x0) x0=@ff y0=@s0\n"
+               "pointwise expr=x0*2 x0=@s0 y0=@ss\n" RN RS,
+             4, 2);
     static const struct {
         const char *text, *words;
     } refused[] = {
+        {R RF "input m = f32:5x8\npointwise expr=cos(x0)*x1 x0=@ff x1=@m y0=@cc\n"
+              "pointwise expr=sin(x0) x0=@ff y0=@ss\n" RN RS,
+         "rope: cc has all columns, whose halves may differ"},
+        {R RF "pointwise expr=cos(x0) x0=@ff y0=@cc\n"
+              "pointwise expr=sin(x0)+i1 x0=@ff y0=@ss\n" RN RS,
+         "rope: ss has all columns, whose halves may differ"},
+        {R "concat x0=@c x1=@s axis=-1 y=@ff\n" RG RN RS,
+         "rope: cc has all columns, whose halves may differ"},
         {R "output a\n" RA RB RY, "rope: a, which node 0 makes, is an output of the graph"},
         {R "output r\n" RC RN RS, "rope: r, which node 3 makes, is an output of the graph"},
         {R "input cc = f32:5x8\ninput ss = f32:5x8\n" RN RS,

@@ -5,8 +5,9 @@
  *     x C + concat(-x2, x1) S                   C = concat(c, c), S = concat(s, s)
  *
  * becomes rope, at the signs of its inverse rope's pass bwd. Row i of a table belongs to row i of
- * the sequence, which is dimension 2 of x, or 1. A table of all columns that is no such concat may
- * have halves that differ: it is refused. */
+ * the sequence, which is dimension 2 of x, or 1. C and S may also be made of such a concat element
+ * by element, as cos(concat(f, f)) is: they stay, and rope reads their first halves. A table of all
+ * columns of another origin may have halves that differ: it is refused. */
 #include "graph/rewrites/products.h"
 #include "graph/rewrites/tree.h"
 #include "mica/concat.h"
@@ -205,17 +206,72 @@ static bool read_rotated(const graph_rewriting *r, const operand *o, const opera
            mica_tensor_equal(&whole, &x->view);
 }
 
+enum { TABLE_DEPTH = 6 }; /* nodes from a table back to its concat */
+static bool has_equal_halves(const graph_rewriting *r, int tensor, int depth);
+
+/* What operand k of an elementwise node gives the columns of its result: the same to all, or a
+ * tensor of equal halves, column by column. */
+static bool gives_equal_halves(const source *s, int k, int depth)
+{
+    const mica_tensor *y = &((const mica_pointwise_desc *)s->desc)->y0;
+    const mica_tensor *x = mica_op_tensor(s->node->op, s->desc, s->arg[k]);
+    const int bind = graph_bind_of(s->node, s->arg[k]);
+    if (bind < 0) return true;
+    if (x->rank == 0 || x->dims[x->rank - 1] == 1) return true;
+    const graph_bound *b = &s->node->binds[bind];
+    return !b->at && mica_tensor_equal(x, &s->r->g->tensors[b->tensor].t) &&
+           x->dims[x->rank - 1] == y->dims[y->rank - 1] && has_equal_halves(s->r, b->tensor, depth);
+}
+
+static bool has_equal_halves(const graph_rewriting *r, int tensor, int depth)
+{
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    const graph_tensor *t = &r->g->tensors[tensor];
+    operand half[2];
+    source s;
+    mica_expr e;
+    mica_why why;
+    if (t->writer < 0 || t->changed || !depth) return false;
+    if (read_concat(r, t->writer, half)) return operand_same(&half[0], &half[1]);
+    if (!source_of_pointwise(r, t->writer, desc, &s) || tree_read(&s, &e, &why) != MICA_OK)
+        return false;
+    for (int i = 0; i < e.count; i++) /* places differ from column to column */
+        if (e.nodes[i].kind == MICA_EXPR_INPUT && e.nodes[i].index >= MICA_EXPR_INDEX) return false;
+    for (int k = 0; k < EXPRESSION_X; k++)
+        if (!gives_equal_halves(&s, k, depth - 1)) return false;
+    return true;
+}
+
+/* Whether all rows of a view begin where rows of the tensor do, and are as long. */
+static bool has_whole_rows(const operand *o, const mica_tensor *t)
+{
+    const int last = o->view.rank - 1, of = t->rank - 1;
+    if (last < 0 || of < 0 || o->at || !mica_tensor_is_packed(t)) return false;
+    const int64_t row = t->dims[of];
+    if (o->view.dims[last] != row || o->view.strides[last] != 1) return false;
+    for (int i = 0; i < last; i++)
+        if (o->view.dims[i] > 1 && o->view.strides[i] % row) return false;
+    return true;
+}
+
 /* One half of a table whose halves are the same. */
 static mica_status read_half(const graph_rewriting *r, const operand *o, operand *table,
                              rope_parts *p, mica_why *why)
 {
     operand half[2];
-    const int from = operand_writer(r, o);
-    if (!read_concat(r, from, half) || !operand_same(&half[0], &half[1]))
+    const int from = operand_writer(r, o), last = o->view.rank - 1;
+    const graph_tensor *t = &r->g->tensors[o->tensor];
+    if (read_concat(r, from, half) && operand_same(&half[0], &half[1])) {
+        add(p, from, o->tensor);
+        *table = half[0];
+        return MICA_OK;
+    }
+    if (!has_whole_rows(o, &t->t) || !has_equal_halves(r, o->tensor, TABLE_DEPTH))
         return mica_refuse(why, "%s has all columns, whose halves may differ: rope reads one half",
-                           r->g->tensors[o->tensor].name);
-    add(p, from, o->tensor);
-    *table = half[0];
+                           t->name);
+    *table = *o;
+    table->view.dims[last] /= 2;
+    table->view.strided = 1;
     return MICA_OK;
 }
 
