@@ -409,6 +409,66 @@ static void gates_are_found(void **state)
         stays(refused[i].text, refused[i].steps, refused[i].words);
 }
 
+static void activations_become_expressions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int steps, taken;
+    } rows[] = {
+        {X "input z = f32:6x5x4\nactivation act=silu x=@x y=@t\n"
+           "pointwise expr=x0*x1 x0=@t x1=@z y0=@y\n",
+         1, 2},
+        {X "pointwise expr=x0*2 x0=@x y0=@t\nactivation act=gelu x=@t y=@y\n", 1, 2},
+        {X "activation act=relu x=@x y=@t\nreduce x=@t y=@y\n", 1, 2},
+        {X "norm x=@x y=@t\nactivation act=gelu_tanh x=@t y=@y\n", 1, 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fuses_to(rows[i].text, rows[i].steps, rows[i].taken);
+    stays(X "activation act=elu act_a=0.5 x=@x y=@t\npointwise expr=x0*2 x0=@t y0=@y\n", 2,
+          "activation_chain: the activation has parameters");
+    stays(X "activation act=relu x=@x y=@t alpha=2\npointwise expr=x0*2 x0=@t y0=@y\n", 2,
+          "activation_chain: the activation has a scalar, alpha");
+    /* nobody beside it, two readers, a gate: not this pattern */
+    static const char *const others[] = {
+        X "activation act=relu x=@x y=@y\n",
+        X "output z\nactivation act=relu x=@x y=@t\npointwise expr=x0*2 x0=@t y0=@y\n"
+          "pointwise expr=x0*3 x0=@t y0=@z\n",
+        X "activation act=silu gated=1 axis=-1 x=@x y=@t\npointwise expr=x0*2 x0=@t y0=@y\n",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        graph_run r = agrees_whole(others[i], GRAPH_NEAR, false);
+        if (r.taken || strstr(r.reasons, "activation_chain"))
+            fail_msg("taken: %s%s", others[i], r.reasons);
+        forget_run(&r);
+    }
+}
+
+static void casts_are_read_through(void **state)
+{
+    (void)state;
+    fuses_to("input x = bf16:9x13\noutput y\ntransform x=@x y=f32@t\nsoftmax axis=1 x=@t y=@y\n", 1,
+             1);
+    fuses_to("input x = bf16:9x13\noutput y\npointwise expr=x0 x0=@x y0=f32@t\n"
+             "cross_entropy x=@t labels=s64:9@l loss=@y\ninput l = s64:9\n",
+             1, 1);
+    /* others read it as well */
+    fuses_to("input x = f16:9x13\noutput y\noutput z\ntransform x=@x y=f32@t\n"
+             "softmax axis=1 x=@t y=@y\nreduce x=@t y=@z\n",
+             3, 1);
+    static const char *const others[] = {
+        "input x = bf16:9x13\noutput y\ntransform x=@x y=f32@t alpha=2\nsoftmax axis=1 x=@t y=@y\n",
+        "inout x = bf16:9x13\noutput y\ntransform x=@x y=f32@t\npointwise expr=x0*2 x0=@x y0=@x\n"
+        "softmax axis=1 x=@t y=@y\n",
+        "input x = s32:9x13\noutput y\ntransform x=@x y=f32@t\nsoftmax axis=1 x=@t y=@y\n",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        graph_run r = agrees_whole(others[i], GRAPH_NEAR, false);
+        if (strstr(r.reasons, "cast_input")) fail_msg("taken: %s%s", others[i], r.reasons);
+        forget_run(&r);
+    }
+}
+
 #define R  "input x = f32:2x3x5x8\ninput c = f32:5x4\ninput s = f32:5x4\noutput y\n"
 #define R1 "f32:2x3x5x4:120x40x8x1@x"
 #define R2 "f32:2x3x5x4:120x40x8x1@x+4"
@@ -510,6 +570,8 @@ int main(void)
         cmocka_unit_test(attention_looks_behind_its_softmax),
         cmocka_unit_test(softmax_is_found_in_parts),
         cmocka_unit_test(gates_are_found),
+        cmocka_unit_test(activations_become_expressions),
+        cmocka_unit_test(casts_are_read_through),
         cmocka_unit_test(rotations_are_found),
         cmocka_unit_test(rewrites_are_left_out_by_name),
     };
