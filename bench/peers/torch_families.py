@@ -851,8 +851,47 @@ def lrn(fields, t):
     return lambda: dict(zip(("dx", "dmeans"), torch.autograd.grad(y, list(wanted.values()), t["dy"], retain_graph=True)))
 
 
+def quantize_rows(fields, t):
+    """Eager calls in f32, each a pass over memory."""
+    if fields.get("act", "identity") not in ACTIVATIONS:
+        raise NotImplementedError("act")
+    kind, norm, made = fields["y"].split(":")[0], fields.get("norm", "none"), fields.get("pass", "given") == "amax"
+    act, eps = ACTIVATIONS[fields.get("act", "identity")], float(fields.get("eps", 1e-5))
+    top = torch.tensor(float(TOPS[kind]), device=t["x"].device)
+    if not made:
+        positive(t["scale"])
+
+    def value(results):
+        x = t["x"].float()
+        if norm == "none":
+            if fields.get("gated", "0") == "0":
+                return act(x)
+            x, gate = x.chunk(2, -1)
+            return act(x) * gate
+        if "residual" in t:
+            x = x + t["residual"].float()
+            results["sum"] = typed(x, t["sum"])
+        weight, bias = (t[n].float() if n in t else None for n in ("weight", "bias"))
+        if norm == "layer":
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        y = F.rms_norm(x, x.shape[-1:], weight, eps)
+        return y if bias is None else y + bias
+
+    def call():
+        results = {}
+        v = value(results)
+        shape, narrow = blocks(list(v.shape), list(t["scale"].shape))
+        scale = t["scale"]
+        if made:
+            scale = results["scale"] = (v.view(shape).abs().amax(-1) / top).view(t["scale"].shape)
+        results["y"] = encode((v.view(shape) / scale.view(narrow)).view(v.shape), kind, None)
+        return results
+    return call
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize, lrn=lrn,
                 fake_quantize=fake_quantize, quantized_gemm=quantized_gemm, sample=sample,
+                quantize_rows=quantize_rows,
                 linear_cross_entropy=linear_cross_entropy)

@@ -51,6 +51,10 @@ quantize pass=amax x=bf16:64x256 y={e4m3,e2m1} block=1x32 scale=e8m0
 quantize pass=amax x=bf16:64x256 y=e2m1 block=1x16 scale=e4m3 global_scale=f32:1
 quantize pass=minmax x=f32:64x256 y={u8,s8,u4,s4} block=1x32
 quantize x=bf16:64x256 y={s8,u8} scale=f32:64x1 zero={s8,u8}
+quantize_rows pass=amax act={silu,gelu,identity} gated=1 x={f32,bf16}:24x512 y={e4m3,e5m2,s8} group={0,64}
+quantize_rows act=silu x=bf16:24x256 y={e4m3,u8} scale=f32:1
+quantize_rows pass=amax norm={rms,layer} x=bf16:24x256 y={e4m3,s8} weight=bf16 group={0,128}
+quantize_rows norm={rms,layer} x=f32:24x256 y={e4m3,s8} weight=f32 bias=f32 residual=f32 scale=f32:24x1 eps=0.001
 fake_quantize pass={fwd,bwd} rule={quotient,product} type={s8,u4} x=f32:64x256 scale={f32:1,f32:64x1}
 fake_quantize type=u8 x=f32:4x6x5x7 scale=f32:1x6x1x1 zero=f32:1x6x1x1 low=2 high=200
 dequantize x={e4m3,s8,e2m1,s4,u4}:64x256 y=bf16 block=1x32

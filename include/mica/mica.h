@@ -79,6 +79,7 @@
 #include "mica/grid_sample.h"          /* grid_sample */
 #include "mica/affine_grid.h"          /* affine_grid */
 #include "mica/quantize.h"             /* quantize, dequantize, fake_quantize */
+#include "mica/quantize_rows.h"        /* quantize_rows */
 #include "mica/roi_align.h"            /* roi_align */
 #include "mica/nms.h"                  /* nms */
 #include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
