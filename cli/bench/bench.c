@@ -18,7 +18,7 @@
 typedef struct bench {
     cli_options options;
     const char *engines, *plot, *set, *packed;
-    bool pick, csv, overhead, first, compare, keep_samples;
+    bool pick, configs, csv, overhead, first, compare, keep_samples;
     bench_limits limits;
 
     mica_context *context;
@@ -51,12 +51,15 @@ enum {
     KEY_SAMPLES,
     KEY_RUNS,
     KEY_PICK,
-    KEY_PACKED
+    KEY_PACKED,
+    KEY_CONFIGS
 };
 
 static const struct argp_option options[] = {
     {"engine", 'e', "LIST", 0, "only these engines, separated by commas; all: with peers", 0},
     {"pick", KEY_PICK, NULL, 0, "only the planner's choice; with --engine beside those peers", 0},
+    {"configs", KEY_CONFIGS, NULL, 0,
+     "every config of each engine that the planner may take; with --engine beside those peers", 0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measured time per engine; default 0.5", 0},
     {"runs", KEY_RUNS, "N", 0, "least number of runs; default 20", 0},
@@ -96,6 +99,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PICK:
         b->pick = true;
+        return 0;
+    case KEY_CONFIGS:
+        b->configs = true;
         return 0;
     case KEY_SECONDS:
         b->limits.seconds = cli_number(state, "--seconds", arg, 0);
@@ -172,6 +178,38 @@ static void plan_entry(bench *b, const mica_problem *problem, mica_options o, be
                  mica_error());
 }
 
+/* Adds each config of an engine, but those that are predicted to take too long beside others. */
+static int plan_configs(bench *b, const mica_problem *problem, const mica_verdict *v,
+                        uint64_t packed, bench_entry *entries, int count)
+{
+    char config[sizeof v->config];
+    double ms;
+    for (int i = 0; count < MAX_ENTRIES; i++) {
+        if (mica_problem_config(b->context, problem, v->engine, i, config, sizeof config, &ms) !=
+            MICA_OK)
+            break;
+        if (count > 0 && ms > 4e3 * b->limits.seconds) continue;
+        const mica_options o = {
+            .engine = v->engine, .config = *config ? config : NULL, .packed = packed};
+        plan_entry(b, problem, o, &entries[count]);
+        entries[count++].predicted_ms = ms;
+    }
+    return count;
+}
+
+/* Marks the one that the planner takes by itself. */
+static void mark_picked(bench *b, const mica_problem *problem, uint64_t packed,
+                        bench_entry *entries, int count)
+{
+    bench_entry pick;
+    plan_entry(b, problem, (mica_options){.packed = packed}, &pick);
+    for (int i = 0; i < count && pick.plan; i++)
+        if (entries[i].plan && !strcmp(entries[i].engine, pick.engine))
+            entries[i].picked =
+                !strcmp(mica_plan_config(entries[i].plan), mica_plan_config(pick.plan));
+    mica_plan_destroy(pick.plan);
+}
+
 static int plan_entries(bench *b, const mica_problem *problem, uint64_t packed,
                         bench_entry *entries)
 {
@@ -183,7 +221,10 @@ static int plan_entries(bench *b, const mica_problem *problem, uint64_t packed,
     int budget_ms = (int)fmin(fmax(4e3 * b->limits.seconds, 200), 2000);
     for (int i = 0; count < MAX_ENTRIES; i++) {
         if (mica_problem_verdict(b->context, problem, i, &v) != MICA_OK) break;
-        if (v.status == MICA_OK && is_wanted(b, &v) && (v.peer || !b->pick))
+        if (b->configs && !v.peer) {
+            if (v.status == MICA_OK && !v.by_name && !v.reference)
+                count = plan_configs(b, problem, &v, packed, entries, count);
+        } else if (v.status == MICA_OK && is_wanted(b, &v) && (v.peer || !b->pick))
             plan_entry(b, problem,
                        (mica_options){.engine = v.engine,
                                       .packed = packed,
@@ -191,6 +232,7 @@ static int plan_entries(bench *b, const mica_problem *problem, uint64_t packed,
                                       .measure_ms = budget_ms},
                        &entries[count++]);
     }
+    if (b->configs) mark_picked(b, problem, packed, entries, count);
     return count;
 }
 
@@ -219,7 +261,9 @@ static void print_result(const bench *b, const bench_result *r)
         printf("%11.5f %10.5f %10.5f %6zu %9.3f %9.1f %5.1f%%%s ", r->ms, r->p10, r->p90, r->n,
                r->tflops, r->gbps, 100 * r->roofline, r->disturbed ? "~" : " ");
         if (b->clocks) printf("%4d-%-4d  ", r->mhz[0], r->mhz[1]);
-        printf("%-18s %s\n", r->engine, r->line);
+        printf("%-18s ", r->engine);
+        if (r->config) printf("%s%-40s ", r->picked ? "*" : " ", r->config);
+        printf("%s\n", r->line);
     }
     fflush(stdout);
 }
@@ -248,6 +292,11 @@ static void write_result(const bench *b, const bench_result *r, const char *run)
                           b->device.model, "driver", version, "run", run);
     if (b->clocks) json_object_set_new(o, "sm_mhz", json_pack("[ii]", r->mhz[0], r->mhz[1]));
     if (r->disturbed) json_object_set_new(o, "disturbed", json_string(r->disturbed));
+    if (r->config) {
+        json_object_set_new(o, "config", json_string(r->config));
+        json_object_set_new(o, "predicted_ms", cli_json_number(r->predicted_ms));
+        json_object_set_new(o, "picked", json_boolean(r->picked));
+    }
     if (b->keep_samples) {
         json_t *samples = json_array();
         for (size_t i = 0; i < r->n; i++)
@@ -267,8 +316,11 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
                       .device = cli_format("%s", b->device.model),
                       .mhz = {b->mhz[0], b->mhz[1]},
                       .n = e->count,
-                      .samples = e->samples};
+                      .samples = e->samples,
+                      .predicted_ms = e->predicted_ms,
+                      .picked = e->picked};
     e->samples = NULL;
+    if (b->configs && e->predicted_ms > 0) r.config = cli_format("%s", mica_plan_config(e->plan));
     if (*e->disturbed) r.disturbed = cli_format("%s", e->disturbed);
     cli_sort(r.samples, r.n);
     r.ms = cli_quantile(r.samples, r.n, 0.5);

@@ -16,7 +16,9 @@ typedef struct bench_entry {
     double *samples;                    /* milliseconds */
     size_t count, capacity;
     double total_ms, guess_ms;
-    double host_ms; /* that enqueuing a run takes */
+    double host_ms;      /* that enqueuing a run takes */
+    double predicted_ms; /* of one config of an engine; else 0 */
+    bool picked;         /* that config is the planner's own choice */
     mica_status status;
     char error[256];
     char disturbed[128]; /* what else ran meanwhile (mica_load_disturbed), or "" */
@@ -54,6 +56,9 @@ typedef struct bench_result {
     double flops, bytes;
     int mhz[2];      /* of a GPU's multiprocessors before and after; 0: not known */
     char *disturbed; /* why the times are not to be trusted, or NULL */
+    char *config;    /* of --configs, or NULL */
+    double predicted_ms;
+    bool picked;
     size_t n;
     double *samples; /* n of them, or NULL */
 } bench_result;

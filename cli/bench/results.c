@@ -25,6 +25,7 @@ void bench_results_free(bench_results *r)
         free(b->engine);
         free(b->device);
         free(b->disturbed);
+        free(b->config);
         free(b->samples);
     }
     free(r->items);
