@@ -26,7 +26,8 @@ list(APPEND test_environment ${sanitizer_environment})
 
 # With MICA_TEST_PART=K tests that take long have turns, as problem lines have: one in so many, others with each K, and
 # all of what changed, or whose subject did, since tests/full.txt was written (tests/shares touched). In a plain build
-# these are the longest; in an instrumented one, and with MICA_TEST_TURNS, all that are not a file's lines.
+# these are the longest; in an instrumented one all that are not a file's lines, and so with MICA_TEST_TURNS, which asks
+# not what changed.
 set(long_tests docs/adding-an-op lint/kernels-index emu/graphs emu/04_transformer_block abi/headers
   unit/test_guest_stack unit/test_cuda_faults self/sanitize self/edges-planted self/busy self/options soak/short)
 set(always "^(install|python|planted|cases|fuzz|api|abi)/|^lint/(shares|bare-root)-self$")
@@ -35,7 +36,7 @@ if(MICA_TEST_TURNS)
   set(turns ${MICA_TEST_TURNS})
 endif()
 set(touched)
-if(NOT MICA_TEST_PART STREQUAL "" AND MICA_TEST_CHANGED)
+if(NOT MICA_TEST_PART STREQUAL "" AND NOT MICA_TEST_TURNS)
   execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tests/shares touched OUTPUT_VARIABLE touched OUTPUT_STRIP_TRAILING_WHITESPACE
     COMMAND_ERROR_IS_FATAL ANY)
   string(REPLACE "\n" ";" touched "${touched}")

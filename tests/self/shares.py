@@ -35,7 +35,10 @@ WORDS = [
     ("tests/self/full_disk.sh", "full_disk"),
     ("docs/adding-an-op.md", "adding_an_op"),
     ("front/cudnn/conv.h", "front"),
-    ("cli/check/rows.c", "cli"),
+    ("cli/check/rows.c", "cli self"),
+    ("src/ops/gemm/sm90/sm90.cu", "gemm kernels_index"),
+    ("src/graph/lower.c", "graph graphs"),
+    ("include/mica/pool.h", "pool headers adding_an_op"),
 ]
 
 
