@@ -314,9 +314,23 @@ def cross_entropy(fields, args, scalars):
     return lambda t: {"loss": F.cross_entropy(t["x"], t["labels"].long(), **options).view(size)}
 
 
+def rope(fields, args, scalars):
+    refuse_others(fields, "q", "k", "q_out", "k_out", "theta", "pass")
+    half, sign = args["q"].dims[3] // 2, -1 if fields.get("pass") == "bwd" else 1
+    theta = float(fields.get("theta", 10000))
+
+    def turn(x):
+        places = torch.arange(x.shape[2], device=x.device, dtype=torch.float64)
+        powers = torch.arange(half, device=x.device, dtype=torch.float64) / half
+        angles = places[:, None] * theta ** -powers
+        cos, sin = torch.cat([angles.cos()] * 2, -1).to(x.dtype), sign * torch.cat([angles.sin()] * 2, -1).to(x.dtype)
+        return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+    return lambda t: {f"{n}_out": turn(t[n]) for n in ("q", "k") if n in t}
+
+
 OPERATIONS = dict(conv=conv, gemm=gemm, activation=activation, pointwise=pointwise, pool=pool, norm=norm, softmax=softmax,
                   attention=attention, reduce=reduce, concat=concat, slice=slices, transform=transform, resize=resize,
-                  cross_entropy=cross_entropy)
+                  cross_entropy=cross_entropy, rope=rope)
 
 
 # ---- graphs ----

@@ -444,6 +444,44 @@ static void activations_become_expressions(void **state)
     }
 }
 
+static void sums_become_a_norms_own(void **state)
+{
+    (void)state;
+    static const char sum[] = "pointwise expr=x0+x1 x0=@x x1=@z y0=@r\n";
+    static const struct {
+        const char *behind;
+        int steps;
+    } rows[] = {
+        {"norm kind=rms x=@r y=@y\n", 1},
+        {"input g = f32:4\nnorm x=@r y=@y scale=@g bias=@g\n", 1},
+        {"output r\nnorm x=@r y=@y\n", 1},
+        {"output v\nnorm axes=2 x=@r y=@y\npointwise expr=x0*x1 x0=@r x1=@y y0=@v\n", 2},
+    };
+    char text[512];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(text, sizeof text, X "input z = f32:6x5x4\n%s%s", sum, rows[i].behind);
+        fuses_to(text, rows[i].steps, 1);
+    }
+    /* read before the norm; changed in place; of another type; once more x; another norm */
+    stays(X "input z = f32:6x5x4\noutput v\npointwise expr=x0+x1 x0=@x x1=@z y0=@r\n"
+            "reduce axes=0 keepdims=1 x=@r y=@g\npointwise expr=x0*2 x0=@r y0=@v\n"
+            "norm x=@r scale=f32:4@g y=@y\n",
+          4, "norm_sum: ");
+    static const char *const others[] = {
+        X "input z = bf16:6x5x4\npointwise expr=x0+x1 x0=@x x1=@z y0=@r\nnorm x=@r y=@y\n",
+        X "input z = f32:5x4\npointwise expr=x0+x1 x0=@x x1=@z y0=@r\nnorm x=@r y=@y\n",
+        X "input z = f32:6x5x4\npointwise expr=x0-x1 x0=@x x1=@z y0=@r\nnorm x=@r y=@y\n",
+        X "pointwise expr=x0+x0 x0=@x y0=@r\nnorm x=@r y=@y\n",
+        X "input z = f32:6x5x4\npointwise expr=x0+x1 x0=@x x1=@z y0=@r\n"
+          "norm kind=instance x=@r y=@y\n",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        graph_run r = agrees_whole(others[i], GRAPH_NEAR, false);
+        if (r.taken || strstr(r.reasons, "norm_sum")) fail_msg("taken: %s%s", others[i], r.reasons);
+        forget_run(&r);
+    }
+}
+
 static void casts_are_read_through(void **state)
 {
     (void)state;
@@ -571,6 +609,7 @@ int main(void)
         cmocka_unit_test(softmax_is_found_in_parts),
         cmocka_unit_test(gates_are_found),
         cmocka_unit_test(activations_become_expressions),
+        cmocka_unit_test(sums_become_a_norms_own),
         cmocka_unit_test(casts_are_read_through),
         cmocka_unit_test(rotations_are_found),
         cmocka_unit_test(rewrites_are_left_out_by_name),
