@@ -427,6 +427,8 @@ static void activations_become_expressions(void **state)
         fuses_to(rows[i].text, rows[i].steps, rows[i].taken);
     stays(X "activation act=elu act_a=0.5 x=@x y=@t\npointwise expr=x0*2 x0=@t y0=@y\n", 2,
           "activation_chain: the activation has parameters");
+    stays(X "activation act=softplus act_a=2 x=@x y=@t\npointwise expr=x0*2 x0=@t y0=@y\n", 2,
+          "activation_chain: the activation has parameters");
     stays(X "activation act=relu x=@x y=@t alpha=2\npointwise expr=x0*2 x0=@t y0=@y\n", 2,
           "activation_chain: the activation has a scalar, alpha");
     /* nobody beside it, two readers, a gate: not this pattern */
