@@ -41,13 +41,17 @@ graph_packed *graph_pack(const void *desc, size_t size)
 
 void graph_unpack(const graph_packed *p, void *desc, size_t size)
 {
-    const uint64_t *from = p->words + mask_words(size);
+    const size_t masks = mask_words(size);
+    const uint64_t *from = p->words + masks;
     memset(desc, 0, size);
-    for (size_t i = 0; i < (size + 7) / 8; i++) {
-        if (!(p->words[i / 64] >> i % 64 & 1)) continue;
-        size_t left = size - i * 8;
-        memcpy((char *)desc + i * 8, from++, left < 8 ? left : 8);
-    }
+    for (size_t m = 0; m < masks; m++)
+        for (uint64_t bits = p->words[m]; bits; bits &= bits - 1) {
+            const size_t at = (m * 64 + (size_t)__builtin_ctzll(bits)) * 8, left = size - at;
+            if (left >= 8)
+                memcpy((char *)desc + at, from++, 8);
+            else
+                memcpy((char *)desc + at, from++, left);
+        }
 }
 
 size_t graph_packed_bytes(const graph_packed *p, size_t size)

@@ -35,7 +35,8 @@ static const operation unary[] = {
 static const operation *find_operation(const operation *list, size_t count, const char *at)
 {
     for (size_t i = 0; i < count; i++)
-        if (!strncmp(list[i].text, at, strlen(list[i].text))) return &list[i];
+        if (*list[i].text == *at && !strncmp(list[i].text, at, strlen(list[i].text)))
+            return &list[i];
     return NULL;
 }
 
