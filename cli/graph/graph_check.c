@@ -62,27 +62,51 @@ static mica_status judge(check *c, const graph_truth *t, const mica_graph_plan *
     return status;
 }
 
+/* The run that is judged. A replay makes another one before, elsewhere: what was recorded there
+ * must then be changed in place. */
+static mica_status run(check *c, const graph_truth *t, const mica_graph_plan *plan,
+                       const graph_device *d, bool replay, bool *replayed)
+{
+    mica_graph_replays r = {0};
+    graph_device *first = cli_alloc(sizeof *first);
+    *first = (graph_device){.count = 0};
+    mica_status status = replay ? graph_place(c->context, t, plan, first) : MICA_OK;
+    for (int i = replay ? 0 : 1; status == MICA_OK && i < 2; i++) {
+        const graph_device *at = i ? d : first;
+        status = mica_graph_plan_run(
+            plan, &(mica_graph_run){.tensors = at->tensors, .workspace = at->workspace});
+    }
+    if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
+    *replayed = mica_graph_plan_replays(plan, &r) == MICA_OK && r.launched == 2 && r.updated > 0;
+    graph_release(c->context, first);
+    free(first);
+    return status;
+}
+
 static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_graph_mode mode,
-                       mica_fill fill)
+                       mica_fill fill, bool replay)
 {
     char text[400] = "";
+    bool replayed = false;
     const mica_options nodes = {.engine = c->engine, .nondeterministic = true};
-    const mica_graph_options options = cli_graph_options(g, mode, &nodes);
+    mica_graph_options options = cli_graph_options(g, mode, &nodes);
     mica_graph_plan *plan = NULL;
     graph_device *d = cli_alloc(sizeof *d);
     *d = (graph_device){.count = 0};
     check_outcome o = {.line = g->line,
-                       .engine = cli_graph_modes[mode],
+                       .engine = replay ? "replay" : cli_graph_modes[mode],
                        .config = "",
                        .fill = cli_fill_names[fill],
                        .text = text};
+    options.replay = replay;
     mica_status status = mica_graph_plan_create(c->context, g->graph, &options, &plan);
     if (status == MICA_OK) status = graph_place(c->context, t, plan, d);
-    if (status == MICA_OK)
-        status = mica_graph_plan_run(
-            plan, &(mica_graph_run){.tensors = d->tensors, .workspace = d->workspace});
-    if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
+    if (status == MICA_OK) status = run(c, t, plan, d, replay, &replayed);
     if (status == MICA_OK) status = judge(c, t, plan, d, &o, text, sizeof text);
+    if (status == MICA_OK && replay && !replayed && o.status == CHECK_PASSED) {
+        o.status = CHECK_REFUSED;
+        snprintf(text, sizeof text, "its launches were not replayed; MICA_LOG=info says why");
+    }
     check_call_failed(c, status, &o, text, sizeof text);
     check_record(c, &o);
     graph_release(c->context, d);
@@ -119,7 +143,9 @@ void check_graphs(check *c)
             if (!c->fills[fill] || fill > MICA_FILL_SAME_SIGN || cli_stopped()) continue;
             status = graph_truth_fill(&t, (mica_fill)fill, c->seed);
             for (int mode = 0; cli_graph_modes[mode] && status == MICA_OK && !c->lost; mode++)
-                check_mode(c, g, &t, (mica_graph_mode)mode, (mica_fill)fill);
+                check_mode(c, g, &t, (mica_graph_mode)mode, (mica_fill)fill, false);
+            if (status == MICA_OK && !c->lost && c->device.cuda)
+                check_mode(c, g, &t, g->mode, (mica_fill)fill, true);
         }
         if (status != MICA_OK) {
             char text[400] = "";

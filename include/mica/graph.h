@@ -134,6 +134,7 @@ typedef struct mica_graph_options {
     mica_graph_mode mode;      /* 0 means MICA_GRAPH_FUSED */
     const char *without;       /* rewrites that are not tried, "a,b"; 0 means all are */
     const mica_options *nodes; /* how each node is planned; 0 means the default */
+    bool replay;               /* runs launch one CUDA graph, see mica_graph_plan_run; 0 means no */
 } mica_graph_options;
 
 /* Makes a plan, or finds it in the context's cache of plans of graphs: of the same graph, names and
@@ -183,8 +184,27 @@ typedef struct mica_graph_run {
     void *stream;          /* CUstream; 0 means the default stream */
 } mica_graph_run;
 /* Enqueues all of it, as mica_plan_run does; a CUDA graph can capture it. Real tensors must not
- * overlap where one is written. Errors: as mica_plan_run. */
+ * overlap where one is written. Errors: as mica_plan_run.
+ *
+ * With mica_graph_options.replay, on a GPU, the first run records its launches as a CUDA graph,
+ * which takes time and memory; it and later runs launch that. Where pointers or scalars are others
+ * than those of the run before, the nodes that have them are changed in place, and what is enqueued
+ * already is not concerned. Any thread may run such a plan: one that finds another in it, and a run
+ * on a stream that is being captured, launch one by one, and so do all runs where the driver is
+ * older than CUDA 12.3, with MICA_SYNC=1, and where steps are other libraries'. The GPU does not
+ * run a CUDA graph beside itself: runs on two streams wait for each other. Results are the same.
+ * Such a plan is the caller's own: it is not in the cache, and mica_graph_plan_text does not say
+ * it. */
 MICA_API mica_status mica_graph_plan_run(const mica_graph_plan *plan, const mica_graph_run *run);
+
+/* Counters of a plan with mica_graph_options.replay. */
+typedef struct mica_graph_replays {
+    int64_t recorded; /* graphs that were made: 1, or more where launches became other ones */
+    int64_t launched; /* runs that launched one; others went one by one */
+    int64_t updated;  /* steps whose nodes were changed in place */
+} mica_graph_replays;
+MICA_API mica_status mica_graph_plan_replays(const mica_graph_plan *plan,
+                                             mica_graph_replays *replays);
 
 /* ---- what a plan is made of: for tools ------------------------------------------------------- */
 

@@ -96,6 +96,31 @@ void mica_cuda_event_destroy(mica_cuda *cuda, void *event);
 mica_status mica_cuda_event_record(mica_cuda *cuda, void *event, void *stream);
 mica_status mica_cuda_event_elapsed(mica_cuda *cuda, void *from, void *to, double *ms);
 
+/* ---- replays: launches recorded as a CUDA graph ----
+ * One thread at a time. Between record and recorded, and between update and updated, launches and
+ * memsets of this thread are nodes of the replay; others of other threads are not concerned. */
+typedef struct mica_replay mica_replay;
+/* UNSUPPORTED: the driver is older than CUDA 12.3, or MICA_SYNC=1. */
+mica_status mica_replay_create(mica_cuda *cuda, mica_replay **replay);
+/* It must not be running. NULL is allowed. */
+void mica_replay_destroy(mica_replay *replay);
+/* Whether it may be launched there: the caller does not capture that stream. */
+bool mica_replay_may(const mica_replay *replay, void *stream);
+/* What is launched on its stream becomes nodes; count: how many so far. Then the graph is made, if
+ * status (of the launches) is OK; UNSUPPORTED: something else than launches and memsets of ours was
+ * captured, or it was recorded too often. */
+mica_status mica_replay_record(mica_replay *replay);
+void *mica_replay_stream(const mica_replay *replay);
+int mica_replay_count(const mica_replay *replay);
+mica_status mica_replay_recorded(mica_replay *replay, mica_status status);
+/* Launches change the nodes from `at` on; mica_replay_at: the node that comes next, -1: a launch
+ * was another one than then. What runs already is not concerned. false: record it again. */
+mica_status mica_replay_update(mica_replay *replay);
+void mica_replay_seek(mica_replay *replay, int at);
+int mica_replay_at(const mica_replay *replay);
+bool mica_replay_updated(mica_replay *replay);
+mica_status mica_replay_launch(mica_replay *replay, void *stream);
+
 /* ---- tensor maps (TMA), encoded by the driver ---- */
 typedef struct mica_tensor_map_spec {
     mica_dtype dtype;

@@ -30,6 +30,10 @@ typedef struct mica_cu_launch {
     unsigned count;
 } mica_cu_launch;
 
+/* CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS: replay.c. */
+typedef struct mica_cu_kernel_node mica_cu_kernel_node;
+typedef struct mica_cu_memset_node mica_cu_memset_node;
+
 /* X(name in errors, symbol, prototype) */
 #define MICA_DRIVER_CALLS(X)                                                                       \
     X(cuInit, "cuInit", (unsigned))                                                                \
@@ -66,7 +70,7 @@ typedef struct mica_cu_launch {
     X(cuEventSynchronize, "cuEventSynchronize", (void *))                                          \
     X(cuEventElapsedTime, "cuEventElapsedTime", (float *, void *, void *))
 
-/* Drivers before CUDA 12 lack these; NULL then. */
+/* Drivers before CUDA 12, or 12.3, lack these; NULL then. */
 #define MICA_DRIVER_LATE_CALLS(X)                                                                  \
     X(cuLaunchKernelEx, "cuLaunchKernelEx", (const mica_cu_launch *, void *, void **, void **))    \
     X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                            \
@@ -74,7 +78,21 @@ typedef struct mica_cu_launch {
        const uint32_t *, int, int, int, int))                                                      \
     X(cuTensorMapEncodeIm2col, "cuTensorMapEncodeIm2col",                                          \
       (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const int *,             \
-       const int *, uint32_t, uint32_t, const uint32_t *, int, int, int, int))
+       const int *, uint32_t, uint32_t, const uint32_t *, int, int, int, int))                     \
+    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (void *, int))                              \
+    X(cuStreamEndCapture, "cuStreamEndCapture", (void *, void **))                                 \
+    X(cuStreamIsCapturing, "cuStreamIsCapturing", (void *, int *))                                 \
+    X(cuStreamGetCaptureInfo, "cuStreamGetCaptureInfo_v3",                                         \
+      (void *, int *, uint64_t *, void **, void ***, const void **, size_t *))                     \
+    X(cuGraphGetNodes, "cuGraphGetNodes", (void *, void **, size_t *))                             \
+    X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (void **, void *, unsigned long long))    \
+    X(cuGraphDestroy, "cuGraphDestroy", (void *))                                                  \
+    X(cuGraphExecDestroy, "cuGraphExecDestroy", (void *))                                          \
+    X(cuGraphLaunch, "cuGraphLaunch", (void *, void *))                                            \
+    X(cuGraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams_v2",                         \
+      (void *, void *, const mica_cu_kernel_node *))                                               \
+    X(cuGraphExecMemsetNodeSetParams, "cuGraphExecMemsetNodeSetParams",                            \
+      (void *, void *, const mica_cu_memset_node *, void *))
 
 typedef struct mica_driver_table {
 #define MICA_X(name, symbol, prototype) int(*name) prototype;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Launches: as little as possible between the caller and the driver. */
-#include "cuda/kernel.h"
+#include "cuda/replay.h"
 
 static unsigned at_least_one(unsigned n)
 {
@@ -67,10 +67,16 @@ mica_status mica_kernel_launch(const mica_kernel *kernel, const mica_grid *grid,
                                const void *args)
 {
     const mica_cuda *cuda = kernel->cuda;
+    mica_replay *replay = mica_replay_active;
     bool pushed;
+    if (replay && mica_replay_updating(replay)) {
+        mica_replay_relaunch(replay, kernel, grid, args);
+        return MICA_OK;
+    }
     MICA_TRY(mica_cuda_enter(cuda, &pushed));
     mica_status status = launch(kernel, grid, stream, args);
     if (status == MICA_OK) mica_device_launched(cuda->ordinal, kernel->name);
+    if (status == MICA_OK && replay) status = mica_replay_launched(replay, kernel, grid, stream);
     if (status == MICA_OK && cuda->sync) status = MICA_CU(cuda, cuStreamSynchronize, stream);
     mica_cuda_leave(cuda, pushed);
     return status == MICA_OK ? MICA_OK : explain(status, kernel, grid);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Device memory, copies, streams and events. */
-#include "cuda/device.h"
+#include "cuda/replay.h"
 
 #include <stdint.h>
 
@@ -53,11 +53,17 @@ void mica_cuda_free(mica_cuda *cuda, void *memory)
 mica_status mica_cuda_memset(mica_cuda *cuda, void *memory, int byte, int64_t bytes, void *stream)
 {
     bool pushed;
+    mica_replay *replay = mica_replay_active;
     MICA_TRY(check_bytes(bytes));
+    if (replay && bytes && mica_replay_updating(replay)) {
+        mica_replay_reset(replay, memory, byte, bytes);
+        return MICA_OK;
+    }
     MICA_TRY(mica_cuda_enter(cuda, &pushed));
     mica_status status = bytes ? MICA_CU(cuda, cuMemsetD8Async, address_of(memory),
                                          (unsigned char)byte, (size_t)bytes, stream)
                                : MICA_OK;
+    if (status == MICA_OK && bytes && replay) status = mica_replay_set(replay, stream);
     mica_cuda_leave(cuda, pushed);
     return status;
 }

@@ -5,6 +5,7 @@
  *   infer.c    order and tensors   rewrite.h  what is made of several nodes
  *   memory.c   who lies where      lower.c    plans and runs
  *   saved.c    plans as text       cache.c    plans that are there already
+ *   replay.c   runs as one CUDA graph
  *
  * Nothing here names an operation but the files of rewrites/. */
 #ifndef MICA_GRAPH_GRAPH_H

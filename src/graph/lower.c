@@ -3,6 +3,7 @@
  * what they need themselves, and the run. */
 #include "graph/cache.h"
 #include "graph/memory.h"
+#include "graph/replay.h"
 #include "graph/rewrite.h"
 #include "graph/saved.h"
 #include "base/memory.h"
@@ -58,6 +59,7 @@ struct mica_graph_plan {
     mica_graph_mode mode;
     const graph_choice *choices; /* while it is made, of a saved plan; NULL: none */
     bool cuda;
+    graph_replay *replay;     /* or NULL */
     _Atomic uint64_t checked; /* a digest of pointers that were found not to overlap */
 };
 
@@ -407,6 +409,9 @@ static mica_status make(mica_context *c, const mica_graph *g, const mica_graph_o
     making m = {p, o};
     mica_status status = p->graph ? mica_deep_call(build_deep, &m) : MICA_OUT_OF_MEMORY;
     p->choices = NULL;
+    if (status == MICA_OK && o->replay && c->cuda && !c->device.offline)
+        status = graph_replay_create(c->cuda, p->port_count, p->graph->scalar_count, p->step_count,
+                                     &p->replay);
     if (status == MICA_OK) {
         *plan = p;
         return MICA_OK;
@@ -428,6 +433,7 @@ static mica_status find_or_make(mica_context *c, const mica_graph *g, const mica
 {
     graph_key key;
     if (c->cuda) MICA_TRY(mica_fork_check());
+    if (o->replay) return make(c, g, o, NULL, plan);
     MICA_TRY(graph_key_make(c, g, o, &key));
     mica_status status = MICA_OK;
     *plan = graph_cache_find(c, &key);
@@ -510,6 +516,7 @@ const mica_graph *graph_plan_lowered(const mica_graph_plan *p, mica_graph_mode *
 void mica_graph_plan_destroy(mica_graph_plan *p)
 {
     if (!p || atomic_fetch_sub(&p->references, 1) != 1) return;
+    graph_replay_destroy(p->replay);
     for (int i = 0; i < p->step_count; i++) {
         mica_plan_destroy(p->steps[i].plan);
         mica_release(p->steps[i].scalars);
@@ -587,34 +594,57 @@ static mica_status check_run(const mica_graph_plan *p, const mica_graph_run *run
     return check_ports((mica_graph_plan *)(uintptr_t)p, run->tensors);
 }
 
-static mica_status run_steps(const mica_graph_plan *p, const mica_graph_run *run)
+static mica_status run_step(const mica_graph_plan *p, const mica_graph_run *run, const step *s)
 {
     const double *at_run = run->scalars ? run->scalars : p->defaults;
+    const place *b = p->places + (s > p->steps ? s[-1].bound_end : 0);
+    const place *end = p->places + s->bound_end;
+    const int count = s->plan->op->arg_count;
     char *space = run->workspace;
-    const place *b = p->places;
-    for (const step *s = p->steps; s < p->steps + p->step_count; s++) {
-        const place *end = p->places + s->bound_end;
-        const int count = s->plan->op->arg_count;
-        double scalars[MICA_MAX_SCALARS];
-        mica_run child; /* of as many arguments as its operation has: the rest is not read */
-        child.size = offsetof(mica_run, args) + (size_t)count * sizeof *child.args;
-        child.scalars = s->scalars;
-        child.workspace = space ? space + s->workspace_at : NULL;
-        child.stream = run->stream;
-        for (int i = 0; i < count; i++) child.args[i] = NULL;
-        for (; b < end; b++) {
-            char *base = b->from >= 0              ? run->tensors[b->from]
-                         : b->from == IN_CONSTANTS ? p->constants
-                                                   : space;
-            child.args[b->arg] = base ? base + b->offset : NULL;
-        }
-        if (s->empty) continue;
-        for (int i = 0; s->scalar_of && i < s->plan->op->scalar_count; i++)
-            scalars[i] = s->scalar_of[i] >= 0 ? at_run[s->scalar_of[i]] : s->scalars[i];
-        if (s->scalar_of) child.scalars = scalars;
-        MICA_TRY(mica_plan_child_run(s->plan, &child));
+    double scalars[MICA_MAX_SCALARS];
+    mica_run child; /* of as many arguments as its operation has: the rest is not read */
+    if (s->empty) return MICA_OK;
+    child.size = offsetof(mica_run, args) + (size_t)count * sizeof *child.args;
+    child.scalars = s->scalars;
+    child.workspace = space ? space + s->workspace_at : NULL;
+    child.stream = run->stream;
+    for (int i = 0; i < count; i++) child.args[i] = NULL;
+    for (; b < end; b++) {
+        char *base = b->from >= 0              ? run->tensors[b->from]
+                     : b->from == IN_CONSTANTS ? p->constants
+                                               : space;
+        child.args[b->arg] = base ? base + b->offset : NULL;
     }
+    for (int i = 0; s->scalar_of && i < s->plan->op->scalar_count; i++)
+        scalars[i] = s->scalar_of[i] >= 0 ? at_run[s->scalar_of[i]] : s->scalars[i];
+    if (s->scalar_of) child.scalars = scalars;
+    return mica_plan_child_run(s->plan, &child);
+}
+
+static mica_status run_steps(const mica_graph_plan *p, const mica_graph_run *run)
+{
+    for (const step *s = p->steps; s < p->steps + p->step_count; s++) MICA_TRY(run_step(p, run, s));
     return MICA_OK;
+}
+
+/* ---- replaying (replay.c) ---- */
+
+mica_status graph_plan_run_step(const mica_graph_plan *p, const mica_graph_run *run, int index)
+{
+    return run_step(p, run, &p->steps[index]);
+}
+
+bool graph_plan_step_changes(const mica_graph_plan *p, int index, const graph_changes *c)
+{
+    const step *s = &p->steps[index];
+    if (c->workspace && mica_plan_workspace(s->plan)) return true;
+    for (int i = index ? s[-1].bound_end : 0; i < s->bound_end; i++) {
+        const int from = p->places[i].from;
+        if (from >= 0 ? c->tensors[from] : from == IN_WORKSPACE && c->workspace) return true;
+    }
+    for (int i = 0; s->scalar_of && i < s->plan->op->scalar_count; i++)
+        if (s->scalar_of[i] >= 0 && c->scalars[s->scalar_of[i]]) return true;
+    return false;
 }
 
 mica_status mica_graph_plan_run(const mica_graph_plan *p, const mica_graph_run *given)
@@ -625,6 +655,11 @@ mica_status mica_graph_plan_run(const mica_graph_plan *p, const mica_graph_run *
     mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(!p->cuda);
     if (!p->cuda && !mica_scratch_ready()) MICA_TRY(mica_scratch_prepare(mica_cpu_threads()));
     MICA_TRY(check_run(p, &run));
+    if (p->replay) {
+        const double *scalars = run.scalars ? run.scalars : p->defaults;
+        const mica_status status = graph_replay_run(p->replay, p, &run, scalars);
+        if (status != MICA_NOT_FOUND) return status;
+    }
     return run_steps(p, &run);
 }
 
@@ -703,6 +738,14 @@ mica_status mica_graph_plan_memory(const mica_graph_plan *p, mica_graph_memory *
 {
     if (!p || !memory) return mica_fail(MICA_INVALID, "plan or memory is NULL");
     *memory = p->memory;
+    return MICA_OK;
+}
+
+mica_status mica_graph_plan_replays(const mica_graph_plan *p, mica_graph_replays *replays)
+{
+    if (!p || !replays) return mica_fail(MICA_INVALID, "plan or replays is NULL");
+    *replays = (mica_graph_replays){0};
+    if (p->replay) graph_replay_count(p->replay, replays);
     return MICA_OK;
 }
 

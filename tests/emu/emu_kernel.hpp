@@ -287,3 +287,7 @@ template <typename A> static inline void emu_call(void (*kernel)(A), const void 
 {
     kernel(*(const A *)argument);
 }
+template <typename A> static inline unsigned long emu_argument(void (*)(A))
+{
+    return sizeof(A);
+}

@@ -24,8 +24,10 @@ static int write_source(const char *source, const char *path, const char *target
         fprintf(out,
                 "\nextern \"C\" __attribute__((visibility(\"default\"))) void emu_entry_%s(const "
                 "void *a)"
-                " { emu_call(%s, a); }\n",
-                name, name);
+                " { emu_call(%s, a); }\n"
+                "extern \"C\" __attribute__((visibility(\"default\"))) unsigned long emu_bytes_%s()"
+                " { return emu_argument(%s); }\n",
+                name, name, name, name);
     return fclose(out);
 }
 

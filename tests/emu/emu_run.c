@@ -481,6 +481,15 @@ void *emu_entry(void *library, const char *name)
     return dlsym(library, symbol);
 }
 
+size_t emu_bytes(void *library, const char *name)
+{
+    char symbol[160];
+    unsigned long (*bytes)(void);
+    snprintf(symbol, sizeof symbol, "emu_bytes_%s", name);
+    *(void **)&bytes = dlsym(library, symbol);
+    return bytes ? bytes() : 0;
+}
+
 void emu_close(void *library)
 {
     dlclose(library);

@@ -15,8 +15,11 @@
 /* What is alive, and what happened. */
 typedef struct fake_books {
     long allocations, modules, contexts, streams, events; /* alive */
-    long pushed;                                          /* depth of this thread's context stack */
-    long calls, launches, errors;                         /* errors: calls that did not give 0 */
+    long graphs, execs;                                   /* alive: captured, instantiated */
+    long captured, replayed, changed; /* nodes: captured; launched with a graph; set anew */
+    long synchronized;                /* waits for streams and events */
+    long pushed;                      /* depth of this thread's context stack */
+    long calls, launches, errors;     /* errors: calls that did not give 0 */
 } fake_books;
 
 typedef struct fake_launch {
@@ -78,6 +81,8 @@ int emu_compile(const char *source, const char *target, FILE *log, FILE *cubin)
     __attribute__((weak));
 void *emu_open(const void *code, size_t bytes) __attribute__((weak));
 void *emu_entry(void *library, const char *name) __attribute__((weak));
+/* of its one parameter */
+size_t emu_bytes(void *library, const char *name) __attribute__((weak));
 void emu_close(void *library) __attribute__((weak));
 /* 0 or a CUDA error. Where the kernel overlaps, the device's memory is closed until it waits. */
 int emu_launch(const fake_kernel *kernel, const unsigned *grid, const unsigned *block,

@@ -28,10 +28,24 @@ enum code {
     INVALID_CONTEXT = 201,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
-    TOO_LARGE = 720
+    TOO_LARGE = 720,
+    STREAM_CAPTURE_UNSUPPORTED = 900,
+    STREAM_CAPTURE_IMPLICIT = 906
 };
 
-enum kind { ALLOCATION, MODULE, FUNCTION, STREAM, EVENT, KINDS };
+enum kind { ALLOCATION, MODULE, FUNCTION, STREAM, EVENT, GRAPH, EXEC, KINDS };
+
+/* Of a graph or, a copy of it, of what was made of that. */
+typedef struct node {
+    struct node *next, *origin; /* of a copy: the graph's */
+    struct object *function;    /* NULL: memory is set */
+    unsigned grid[3], block[3], shared, cluster;
+    bool overlaps, cooperative;
+    unsigned char *args;
+    unsigned long long to;
+    unsigned char byte;
+    size_t bytes; /* of args, or set */
+} node;
 
 typedef struct object {
     struct object *next;
@@ -39,7 +53,8 @@ typedef struct object {
     int device;
     size_t bytes;
     void *memory;         /* of allocations */
-    struct object *owner; /* of functions: the module */
+    struct object *owner; /* of functions: the module; of streams: the graph that they capture */
+    node *nodes, *last;   /* of graphs and execs */
     void *played;         /* of modules the library, of functions the entry, if kernels run */
     char text[512];       /* names of a module, separated by \n; name of a function */
 } object;
@@ -81,6 +96,8 @@ void fake_get_books(fake_books *out)
         out->modules += o->kind == MODULE;
         out->streams += o->kind == STREAM;
         out->events += o->kind == EVENT;
+        out->graphs += o->kind == GRAPH;
+        out->execs += o->kind == EXEC;
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -180,6 +197,11 @@ static void drop(object *gone)
     *at = gone->next;
     if (gone->kind == ALLOCATION) used_bytes -= gone->bytes;
     if (gone->kind == MODULE && gone->played) emu_close(gone->played);
+    for (node *n = gone->nodes, *next; n; n = next) {
+        next = n->next;
+        free(n->args);
+        free(n);
+    }
     free(gone->memory);
     free(gone);
 }
@@ -390,11 +412,61 @@ EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
     return leave(code);
 }
 
+static node *add_node(object *graph)
+{
+    node *n = calloc(1, sizeof *n);
+    if (!n) abort();
+    *(graph->last ? &graph->last->next : &graph->nodes) = n;
+    return graph->last = n;
+}
+
+static void set_args(node *n, const object *function, const void *args)
+{
+    const size_t own = emu_bytes ? emu_bytes(function->owner->played, function->text) : 0;
+    free(n->args);
+    n->bytes = own ? own : sizeof last_launch.args;
+    n->args = malloc(n->bytes);
+    if (!n->args) abort();
+    memcpy(n->args, args, n->bytes);
+}
+
+/* The graph that a stream captures, or NULL. */
+static object *captured(void *stream)
+{
+    object *s = stream ? find(STREAM, stream) : NULL;
+    return s ? s->owner : NULL;
+}
+
+static bool anybody_captures(void)
+{
+    for (object *o = objects; o; o = o->next)
+        if (o->kind == STREAM && o->owner) return true;
+    return false;
+}
+
+static int play(const object *f, const unsigned *grid, const unsigned *block, unsigned shared,
+                unsigned cluster, bool overlaps, bool cooperative, void *stream, const void *args)
+{
+    last_launch = (fake_launch){.shared = shared,
+                                .cluster = cluster,
+                                .overlaps = overlaps,
+                                .cooperative = cooperative,
+                                .stream = stream};
+    snprintf(last_launch.kernel, sizeof last_launch.kernel, "%.60s", f->text);
+    memcpy(last_launch.grid, grid, sizeof last_launch.grid);
+    memcpy(last_launch.block, block, sizeof last_launch.block);
+    memcpy(last_launch.args, args, sizeof last_launch.args);
+    last_launch.device = f->device;
+    if (f->device != current_device()) return INVALID_HANDLE;
+    const fake_kernel kernel = {f->text, f->played, overlaps, cooperative};
+    return f->played ? emu_launch(&kernel, grid, block, shared, cluster, args) : OK;
+}
+
 static int launch(void *function, const unsigned *grid, const unsigned *block, unsigned shared,
                   unsigned cluster, bool overlaps, bool cooperative, void *stream,
                   void **parameters)
 {
-    object *f = find(FUNCTION, function);
+    object *f = find(FUNCTION, function), *graph = captured(stream);
     if (!f || !valid_stream(stream)) return INVALID_HANDLE;
     unsigned threads = block[0] * block[1] * block[2];
     for (int i = 0; i < 3; i++)
@@ -404,20 +476,21 @@ static int launch(void *function, const unsigned *grid, const unsigned *block, u
     /* One block to a multiprocessor: a real one may hold more. */
     if (cooperative && grid[0] * grid[1] * grid[2] > (unsigned)number_or("FAKE_SMS", 132))
         return TOO_LARGE;
-    last_launch = (fake_launch){.shared = shared,
-                                .cluster = cluster,
-                                .overlaps = overlaps,
-                                .cooperative = cooperative,
-                                .stream = stream};
-    snprintf(last_launch.kernel, sizeof last_launch.kernel, "%.60s", f->text);
-    memcpy(last_launch.grid, grid, sizeof last_launch.grid);
-    memcpy(last_launch.block, block, sizeof last_launch.block);
-    memcpy(last_launch.args, parameters[0], sizeof last_launch.args);
-    last_launch.device = f->device;
+    if (graph) {
+        node *n = add_node(graph);
+        n->function = f;
+        memcpy(n->grid, grid, sizeof n->grid);
+        memcpy(n->block, block, sizeof n->block);
+        n->shared = shared;
+        n->cluster = cluster;
+        n->overlaps = overlaps;
+        n->cooperative = cooperative;
+        set_args(n, f, parameters[0]);
+        books.captured++;
+        return OK;
+    }
     books.launches++;
-    if (f->device != current_device()) return INVALID_HANDLE;
-    const fake_kernel kernel = {f->text, f->played, overlaps, cooperative};
-    return f->played ? emu_launch(&kernel, grid, block, shared, cluster, parameters[0]) : OK;
+    return play(f, grid, block, shared, cluster, overlaps, cooperative, stream, parameters[0]);
 }
 
 EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
@@ -539,7 +612,14 @@ EXPORT int cuMemsetD8Async(unsigned long long address, unsigned char byte, size_
     int code = enter_context("cuMemsetD8Async");
     if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
     const char *mode = getenv("FAKE_MEMSET");
-    if (code == OK && !(mode && !strcmp(mode, "none")))
+    object *graph = captured(stream);
+    if (code == OK && graph) {
+        node *n = add_node(graph);
+        n->to = address;
+        n->byte = byte;
+        n->bytes = bytes;
+        books.captured++;
+    } else if (code == OK && !(mode && !strcmp(mode, "none")))
         memset((void *)(uintptr_t)address, byte, bytes);
     return leave(code);
 }
@@ -548,6 +628,7 @@ EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t 
 {
     int code = enter_context("cuMemcpyAsync");
     if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    if (code == OK && captured(stream)) code = STREAM_CAPTURE_UNSUPPORTED;
     if (code == OK) memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
     return leave(code);
 }
@@ -575,6 +656,8 @@ EXPORT int cuStreamSynchronize(void *stream)
 {
     int code = enter_context("cuStreamSynchronize");
     if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    if (code == OK && captured(stream)) code = STREAM_CAPTURE_UNSUPPORTED;
+    books.synchronized++;
     return leave(code);
 }
 
@@ -605,6 +688,7 @@ EXPORT int cuEventRecord(void *event, void *stream)
 EXPORT int cuEventSynchronize(void *event)
 {
     int code = enter_context("cuEventSynchronize");
+    books.synchronized++;
     if (code == OK && !find(EVENT, event)) code = INVALID_HANDLE;
     return leave(code);
 }
@@ -614,6 +698,192 @@ EXPORT int cuEventElapsedTime(float *ms, void *from, void *to)
     int code = enter_context("cuEventElapsedTime");
     if (code == OK && (!find(EVENT, from) || !find(EVENT, to))) code = INVALID_HANDLE;
     if (code == OK) *ms = 1.5f;
+    return leave(code);
+}
+
+/* ---- capture and graphs ---- */
+
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    int code = enter_context("cuStreamBeginCapture");
+    object *s = stream ? find(STREAM, stream) : NULL;
+    if (code == OK && !s) code = stream ? INVALID_HANDLE : STREAM_CAPTURE_UNSUPPORTED;
+    if (code == OK && (s->owner || mode < 0 || mode > 2)) code = INVALID_VALUE;
+    if (code == OK) s->owner = add(GRAPH, 0);
+    return leave(code);
+}
+
+EXPORT int cuStreamEndCapture(void *stream, void **graph)
+{
+    int code = enter_context("cuStreamEndCapture");
+    object *s = stream ? find(STREAM, stream) : NULL;
+    if (code == OK && (!s || !s->owner)) code = INVALID_VALUE;
+    if (code == OK) {
+        *graph = s->owner;
+        s->owner = NULL;
+    } else if (s && s->owner) { /* a capture that fails is over */
+        drop(s->owner);
+        s->owner = NULL;
+    }
+    return leave(code);
+}
+
+EXPORT int cuStreamIsCapturing(void *stream, int *state)
+{
+    int code = enter_context("cuStreamIsCapturing");
+    if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    if (code == OK) *state = captured(stream) != NULL;
+    return leave(code);
+}
+
+EXPORT int cuStreamGetCaptureInfo_v3(void *stream, int *state, uint64_t *id, void **graph,
+                                     void ***before, const void **edges, size_t *count)
+{
+    int code = enter_context("cuStreamGetCaptureInfo");
+    object *g = captured(stream);
+    if (code == OK && !valid_stream(stream)) code = INVALID_HANDLE;
+    if (code == OK) {
+        *state = g != NULL;
+        if (id) *id = (uintptr_t)g;
+        if (graph) *graph = g;
+        if (before) *before = g ? (void **)&g->last : NULL;
+        if (edges) *edges = NULL;
+        if (count) *count = g && g->last;
+    }
+    return leave(code);
+}
+
+static size_t count_nodes(const object *graph)
+{
+    size_t count = 0;
+    for (const node *n = graph->nodes; n; n = n->next) count++;
+    return count;
+}
+
+EXPORT int cuGraphGetNodes(void *graph, void **nodes, size_t *count)
+{
+    int code = enter_context("cuGraphGetNodes");
+    object *g = find(GRAPH, graph);
+    if (code == OK && !g) code = INVALID_HANDLE;
+    if (code == OK && nodes) code = INVALID_VALUE; /* nobody asks for them */
+    if (code == OK) *count = count_nodes(g);
+    return leave(code);
+}
+
+EXPORT int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
+{
+    int code = enter_context("cuGraphInstantiate");
+    object *g = find(GRAPH, graph);
+    if (code == OK && !g) code = INVALID_HANDLE;
+    if (code == OK && flags) code = INVALID_VALUE;
+    if (code == OK) {
+        object *e = add(EXEC, 0);
+        e->owner = g;
+        for (node *n = g->nodes; n; n = n->next) {
+            node *copy = add_node(e);
+            *copy = *n;
+            copy->next = NULL;
+            copy->origin = n;
+            copy->args = NULL;
+            if (n->function) set_args(copy, n->function, n->args);
+        }
+        *exec = e;
+    }
+    return leave(code);
+}
+
+EXPORT int cuGraphDestroy(void *graph)
+{
+    int code = enter_context("cuGraphDestroy");
+    object *g = find(GRAPH, graph);
+    if (code == OK && !g) code = INVALID_HANDLE;
+    if (code == OK) drop(g);
+    return leave(code);
+}
+
+EXPORT int cuGraphExecDestroy(void *exec)
+{
+    int code = enter_context("cuGraphExecDestroy");
+    object *e = find(EXEC, exec);
+    if (code == OK && !e) code = INVALID_HANDLE;
+    if (code == OK) drop(e);
+    return leave(code);
+}
+
+EXPORT int cuGraphLaunch(void *exec, void *stream)
+{
+    int code = enter_context("cuGraphLaunch");
+    object *e = find(EXEC, exec);
+    if (code == OK && (!e || !valid_stream(stream))) code = INVALID_HANDLE;
+    if (code == OK && captured(stream)) code = STREAM_CAPTURE_UNSUPPORTED; /* a child graph */
+    if (code == OK && !stream && anybody_captures()) code = STREAM_CAPTURE_IMPLICIT;
+    for (node *n = e ? e->nodes : NULL; code == OK && n; n = n->next) {
+        books.replayed++;
+        if (n->function)
+            code = play(n->function, n->grid, n->block, n->shared, n->cluster, n->overlaps,
+                        n->cooperative, stream, n->args);
+        else
+            memset((void *)(uintptr_t)n->to, n->byte, n->bytes);
+    }
+    return leave(code);
+}
+
+/* The copy of a graph's node, as long as the graph is there. */
+static node *node_of(object *exec, const void *handle)
+{
+    if (!exec || !find(GRAPH, exec->owner)) return NULL;
+    node *n = exec->nodes;
+    while (n && n->origin != handle) n = n->next;
+    return n;
+}
+
+/* As cuda.h lays them out. */
+typedef struct kernel_node {
+    void *function;
+    unsigned gx, gy, gz, bx, by, bz, shared;
+    void **parameters, **extra;
+    void *kernel, *context;
+} kernel_node;
+typedef struct memset_node {
+    unsigned long long to;
+    size_t pitch;
+    unsigned value, element_bytes;
+    size_t width, height;
+} memset_node;
+
+EXPORT int cuGraphExecKernelNodeSetParams_v2(void *exec, void *handle, const kernel_node *p)
+{
+    int code = enter_context("cuGraphExecKernelNodeSetParams");
+    node *n = node_of(find(EXEC, exec), handle);
+    object *f = find(FUNCTION, p->function);
+    if (code == OK && (!n || !n->function || !f || !p->parameters)) code = INVALID_VALUE;
+    if (code == OK && (!p->gx || !p->gy || !p->gz || !p->bx || !p->by || !p->bz))
+        code = INVALID_VALUE;
+    if (code == OK) {
+        const unsigned grid[] = {p->gx, p->gy, p->gz}, block[] = {p->bx, p->by, p->bz};
+        n->function = f;
+        memcpy(n->grid, grid, sizeof grid);
+        memcpy(n->block, block, sizeof block);
+        n->shared = p->shared;
+        set_args(n, f, p->parameters[0]);
+        books.changed++;
+    }
+    return leave(code);
+}
+
+EXPORT int cuGraphExecMemsetNodeSetParams(void *exec, void *handle, const memset_node *p,
+                                          void *context)
+{
+    int code = enter_context("cuGraphExecMemsetNodeSetParams");
+    node *n = node_of(find(EXEC, exec), handle);
+    if (code == OK && (!n || n->function || !context)) code = INVALID_VALUE;
+    if (code == OK && (p->element_bytes != 1 || p->height != 1)) code = INVALID_VALUE;
+    if (code == OK) {
+        n->to = p->to;
+        n->byte = (unsigned char)p->value;
+        n->bytes = p->width;
+        books.changed++;
+    }
     return leave(code);
 }
 

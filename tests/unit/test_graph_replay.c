@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans of graphs and CUDA graphs, on a driver that keeps books: what a run does can be captured,
+ * and replays record once, change in place what changed, and leave nothing behind. */
+#define _GNU_SOURCE
+#include "mica/mica.h"
+#include "../fake/help.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+
+/* A product, a chain that stays apart, a norm with a memory that is set: several launches. */
+static const char *const text =
+    "input x = f32:64x32\ninput w = f32:32x48\nscalar f = 1.5\noutput y\noutput z\n"
+    "gemm a=@x b=@w c=@t alpha=@f\nsoftmax axis=1 x=@t y=@y\n"
+    "activation act=gelu x=@x y=@z\n";
+enum { TENSORS = 4, X = 0, W, Y, Z, BYTES = 64 * 48 * 4, ROOM = 1 << 20 };
+
+static mica_context *context;
+static mica_graph *graph;
+static void *blocks[2 * TENSORS], *spaces[2], *stream;
+
+static int (*begin_capture)(void *, int);
+static int (*end_capture)(void *, void **);
+static int (*drop_graph)(void *);
+
+static int open_all(void **state)
+{
+    int (*retain)(void **, int), (*push)(void *);
+    void *device;
+    (void)state;
+    help_find(help_driver, "cuDevicePrimaryCtxRetain", &retain);
+    help_find(help_driver, "cuCtxPushCurrent_v2", &push);
+    help_find(help_driver, "cuStreamBeginCapture_v2", &begin_capture);
+    help_find(help_driver, "cuStreamEndCapture", &end_capture);
+    help_find(help_driver, "cuGraphDestroy", &drop_graph);
+    if (mica_context_create("cuda:0", &context) || mica_graph_from_text(text, &graph)) return 1;
+    if (retain(&device, 0) || push(device)) return 1; /* for captures of our own */
+    for (int i = 0; i < 2 * TENSORS; i++)
+        if (mica_malloc(context, BYTES, &blocks[i])) return 1;
+    for (int i = 0; i < 2; i++)
+        if (mica_malloc(context, ROOM, &spaces[i])) return 1;
+    return mica_stream_create(context, &stream) != MICA_OK;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * TENSORS; i++) mica_free(context, blocks[i]);
+    for (int i = 0; i < 2; i++) mica_free(context, spaces[i]);
+    mica_stream_destroy(context, stream);
+    mica_graph_destroy(graph);
+    mica_context_destroy(context);
+    const fake_books books = help_books();
+    return books.graphs || books.execs || books.streams || books.allocations || books.modules;
+}
+
+static mica_graph_plan *plan_of(bool replay)
+{
+    const mica_graph_options o = {.mode = MICA_GRAPH_UNFUSED, .replay = replay};
+    mica_graph_plan *plan;
+    if (mica_graph_plan_create(context, graph, &o, &plan) != MICA_OK) fail_msg("%s", mica_error());
+    assert_true(mica_graph_plan_workspace(plan) <= ROOM);
+    return plan;
+}
+
+static int steps_of(const mica_graph_plan *plan)
+{
+    mica_graph_step step;
+    int count = 0;
+    while (mica_graph_plan_step(plan, count, &step) == MICA_OK) count++;
+    return count;
+}
+
+/* other: bit i: tensor i lies elsewhere, bit TENSORS: the workspace does. */
+static mica_status run_at(const mica_graph_plan *plan, int other, double factor, void *where)
+{
+    void *tensors[TENSORS];
+    for (int i = 0; i < TENSORS; i++) tensors[i] = blocks[i + (other >> i & 1) * TENSORS];
+    return mica_graph_plan_run(plan, &(mica_graph_run){.tensors = tensors,
+                                                       .scalars = &factor,
+                                                       .workspace = spaces[other >> TENSORS & 1],
+                                                       .stream = where});
+}
+
+static mica_graph_replays replays_of(const mica_graph_plan *plan)
+{
+    mica_graph_replays r;
+    assert_int_equal(mica_graph_plan_replays(plan, &r), MICA_OK);
+    return r;
+}
+
+/* ---- captured by the user ---- */
+
+static void a_run_only_enqueues(void **state)
+{
+    (void)state;
+    for (int replay = 0; replay < 2; replay++) {
+        mica_graph_plan *plan = plan_of(replay);
+        for (int before = 0; before < 2; before++) { /* a replay that has recorded, too */
+            void *made = NULL;
+            const fake_books from = help_books();
+            assert_int_equal(begin_capture(stream, 0), 0);
+            if (run_at(plan, 0, 1, stream) != MICA_OK) fail_msg("%s", mica_error());
+            assert_int_equal(end_capture(stream, &made), 0);
+            const fake_books to = help_books();
+            assert_true(to.captured - from.captured >= steps_of(plan));
+            assert_int_equal(to.launches, from.launches);
+            assert_int_equal(to.replayed, from.replayed);
+            assert_int_equal(to.synchronized, from.synchronized);
+            assert_int_equal(to.allocations, from.allocations);
+            assert_int_equal(to.errors, from.errors);
+            assert_int_equal(to.graphs, from.graphs + 1);
+            drop_graph(made);
+            assert_int_equal(run_at(plan, 0, 1, stream), MICA_OK);
+        }
+        mica_graph_plan_destroy(plan);
+    }
+}
+
+/* ---- replays ---- */
+
+static void the_same_run_is_one_launch(void **state)
+{
+    (void)state;
+    mica_graph_plan *plan = plan_of(true);
+    const fake_books from = help_books();
+    assert_int_equal(run_at(plan, 0, 1, stream), MICA_OK);
+    const fake_books first = help_books();
+    const long nodes = first.captured - from.captured;
+    assert_true(nodes >= 3);
+    assert_int_equal(first.launches, from.launches);
+    assert_int_equal(first.replayed - from.replayed, nodes);
+    assert_int_equal(first.execs - from.execs, 1);
+    for (int i = 0; i < 5; i++) assert_int_equal(run_at(plan, 0, 1, i % 2 ? NULL : stream), 0);
+    const fake_books last = help_books();
+    assert_int_equal(last.captured, first.captured);
+    assert_int_equal(last.changed, first.changed);
+    assert_int_equal(last.replayed - first.replayed, 5 * nodes);
+    assert_true(last.calls - first.calls <= 5 * 10); /* contexts, one question, one launch */
+    assert_int_equal(last.synchronized, from.synchronized);
+    const mica_graph_replays r = replays_of(plan);
+    assert_int_equal(r.recorded, 1);
+    assert_int_equal(r.launched, 6);
+    assert_int_equal(r.updated, 0);
+    mica_graph_plan_destroy(plan);
+    assert_int_equal(help_books().execs, from.execs);
+    assert_int_equal(help_books().graphs, from.graphs);
+}
+
+/* Steps that have what changed, and no others: gemm x, w, f; softmax y; activation x, z. */
+static void what_changed_is_changed_in_place(void **state)
+{
+    (void)state;
+    static const struct {
+        int other;
+        double factor;
+        int steps;
+    } runs[] = {{1 << W, 1, 1}, {1 << W, 2, 1},       {1 << W, 2, 0},
+                {1 << X, 2, 2}, /* x and w: gemm, activation */
+                {0, 2, 2},      {1 << Y, 2, 1},       {1 << Y | 1 << Z, 2, 1},
+                {0, 2, 2},      {1 << TENSORS, 2, 2}, {1 << TENSORS | 15, 1, 3}};
+    mica_graph_plan *plan = plan_of(true);
+    assert_int_equal(steps_of(plan), 3);
+    assert_int_equal(run_at(plan, 0, 1, stream), MICA_OK);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const mica_graph_replays before = replays_of(plan);
+        const fake_books from = help_books();
+        if (run_at(plan, runs[i].other, runs[i].factor, stream)) fail_msg("%s", mica_error());
+        const mica_graph_replays after = replays_of(plan);
+        const fake_books to = help_books();
+        if (after.updated - before.updated != runs[i].steps)
+            fail_msg("run %zu: %lld steps", i, (long long)(after.updated - before.updated));
+        assert_true(to.changed - from.changed >= runs[i].steps);
+        assert_true(!runs[i].steps == (to.changed == from.changed));
+        assert_int_equal(after.recorded, 1);
+        assert_int_equal(to.captured, from.captured);
+        assert_int_equal(to.launches, from.launches);
+    }
+    mica_graph_plan_destroy(plan);
+}
+
+/* A replay says INVALID as other plans do, and goes on. */
+static void bad_pointers_are_refused(void **state)
+{
+    (void)state;
+    mica_graph_plan *plan = plan_of(true);
+    void *tensors[TENSORS] = {blocks[0], blocks[1], blocks[2], blocks[2]};
+    const mica_graph_run overlap = {.tensors = tensors, .workspace = spaces[0], .stream = stream};
+    assert_int_equal(mica_graph_plan_run(plan, &overlap), MICA_INVALID);
+    assert_int_equal(run_at(plan, 0, 1, stream), MICA_OK);
+    assert_int_equal(mica_graph_plan_run(plan, &overlap), MICA_INVALID);
+    assert_int_equal(run_at(plan, 1, 1, stream), MICA_OK);
+    assert_int_equal(replays_of(plan).recorded, 1);
+    mica_graph_plan_destroy(plan);
+}
+
+/* Each call of a recording, and of a change, fails once: a status or a run one by one, and the next
+ * run is whole. */
+static void every_call_may_fail(void **state)
+{
+    (void)state;
+    const fake_books start = help_books();
+    for (int changing = 0; changing < 2; changing++)
+        for (long n = 1; n < 200; n++) {
+            mica_graph_plan *plan = plan_of(true);
+            if (changing) assert_int_equal(run_at(plan, 0, 1, stream), MICA_OK);
+            const fake_books from = help_books();
+            help_fail("*", 1, n, false);
+            const mica_status status = run_at(plan, 7, 2, stream);
+            help_fail("*", 0, 0, false);
+            const fake_books to = help_books();
+            if (status == MICA_OK && to.errors == from.errors) n = 200;
+            if (status == MICA_OK)
+                assert_true(to.replayed > from.replayed || to.launches > from.launches);
+            const fake_books again = help_books();
+            if (run_at(plan, 7, 2, stream)) fail_msg("%ld: %s", n, mica_error());
+            const fake_books end = help_books();
+            assert_true(end.replayed - again.replayed + end.launches - again.launches >= 3);
+            mica_graph_plan_destroy(plan);
+            const fake_books left = help_books();
+            if (left.execs != start.execs || left.graphs != start.graphs ||
+                left.streams != start.streams)
+                fail_msg("%d %ld: %ld execs, %ld graphs, %ld streams", changing, n, left.execs,
+                         left.graphs, left.streams);
+        }
+}
+
+static mica_graph_plan *shared;
+static void *run_often(void *other)
+{
+    for (int i = 0; i < 300; i++)
+        if (run_at(shared, (int)(uintptr_t)other ^ (i & 1), 1, NULL)) return (void *)1;
+    return NULL;
+}
+
+static void threads_share_one(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    shared = plan_of(true);
+    for (uintptr_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_often, (void *)(i * 4)), 0);
+    for (int i = 0; i < 4; i++) {
+        void *wrong;
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    const mica_graph_replays r = replays_of(shared);
+    assert_int_equal(r.recorded, 1);
+    assert_true(r.launched > 0 && r.launched <= 4 * 300);
+    mica_graph_plan_destroy(shared);
+}
+
+static void a_replay_is_its_callers_own(void **state)
+{
+    (void)state;
+    mica_graph_plan *a = plan_of(true), *b = plan_of(true), *c = plan_of(false);
+    assert_true(a != b && a != c);
+    assert_int_equal(run_at(c, 0, 1, stream), MICA_OK);
+    assert_int_equal(replays_of(c).launched, 0);
+    mica_graph_plan_destroy(a);
+    mica_graph_plan_destroy(b);
+    mica_graph_plan_destroy(c);
+    assert_int_equal(mica_graph_plan_replays(NULL, NULL), MICA_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_run_only_enqueues),
+                                       cmocka_unit_test(the_same_run_is_one_launch),
+                                       cmocka_unit_test(what_changed_is_changed_in_place),
+                                       cmocka_unit_test(bad_pointers_are_refused),
+                                       cmocka_unit_test(every_call_may_fail),
+                                       cmocka_unit_test(threads_share_one),
+                                       cmocka_unit_test(a_replay_is_its_callers_own)};
+    help_begin(__FILE__);
+    help_fakes();
+    unsetenv("MICA_KERNEL_DIR"); /* the kernels are mica's own */
+    const int failed = cmocka_run_group_tests(tests, open_all, close_all);
+    help_end();
+    return failed;
+}
