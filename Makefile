@@ -8,6 +8,7 @@
 #   make test-onnx  ONNX's own node tests through every engine of the CPU (the package comes from PyPI)
 #   make test-grids sampling beside PyTorch, on 300 problems at random (tools/setup python-peers-cpu gets it)
 #   make test-resizes  resizing beside PyTorch and, where it is there, ONNX Runtime, on 300 problems at random
+#   make test-families  pooling, recurrent nets, CTC and others beside the same, on 300 problems at random of each
 #   make wheel      the Python package, into dist/: pip install dist/mica-*.whl
 #   make install    into PREFIX (default /usr/local; DESTDIR is honoured), stripped
 #   make lint       formatting and layering
@@ -23,7 +24,7 @@ CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
 # Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
 FORMATTED = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all demo test test-onnx test-grids test-resizes wheel install lint format clean
+.PHONY: all demo test test-onnx test-grids test-resizes test-families wheel install lint format clean
 all:
 	@tools/setup build
 	$(CONFIGURE)
@@ -65,6 +66,13 @@ test-resizes:
 	cmake --build build -j $(JOBS) --target product python_package
 	PYTHONPATH=build/python MICA_LIBRARY=$(CURDIR)/build/libmica.so \
 		$(or $(MICA_PEERS),$(HOME)/.cache/mica/python-peers)/bin/python -B tests/judges/resize_random.py
+
+test-families:
+	@tools/setup build test
+	$(CONFIGURE)
+	cmake --build build -j $(JOBS) --target product python_package
+	PYTHONPATH=build/python MICA_LIBRARY=$(CURDIR)/build/libmica.so \
+		$(or $(MICA_PEERS),$(HOME)/.cache/mica/python-peers)/bin/python -B tests/judges/families_random.py
 
 # One wheel for all Pythons; nothing is compiled where it is installed.
 wheel:
