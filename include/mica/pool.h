@@ -84,7 +84,7 @@ typedef struct mica_pool_desc {
     mica_tensor input;   /* x of fwd; 0 means inferred in bwd of lp, else none */
     mica_tensor output;  /* y of fwd; 0 means inferred in bwd of lp, else none */
     mica_tensor samples; /* max: f64 f32 f16 bf16, N x C x axes: where windows start, window being
-                            given and stride to adaptive 0; 0 means none */
+                            given and stride to adaptive left out; 0 means none */
 } mica_pool_desc;
 
 /* Makes a plan; see mica_plan_create. */

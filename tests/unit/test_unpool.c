@@ -147,7 +147,7 @@ static void refusals(void **state)
         {"pool x=f32:1x2x5 window=2 samples=f32:1x2x1", "y is needed"},
         {"pool x=f32:1x2x5 y=f32:1x2x3 samples=f32:1x2x1", "window of axis 0 is 0"},
         {"pool x=f32:1x2x5 y=f32:1x2x3 window=6 samples=f32:1x2x1", "a window spans 6, x only 5"},
-        {"pool x=f32:1x2x5 y=f32:1x2x3 window=2 stride=2 samples=f32:1x2x1", "stride is given"},
+        {"pool x=f32:1x2x5 y=f32:1x2x3 window=2 stride=3 samples=f32:1x2x1", "stride is given"},
         {"pool x=f32:1x2x5 y=f32:1x2x3 window=2 pad=1 samples=f32:1x2x1", "pad is given"},
         {"pool x=f32:1x2x5 y=f32:1x2x3 window=2 dilation=2 samples=f32:1x2x1", "dilation is given"},
         {"pool x=f32:1x2x5 y=f32:1x2x3 window=2 ceil=1 samples=f32:1x2x1", "ceil is given"},

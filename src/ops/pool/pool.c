@@ -174,7 +174,8 @@ static mica_status check_axis(const mica_pool_desc *d, int i, mica_why *why)
 static mica_status check_unused(const mica_pool_desc *d, int i, mica_why *why)
 {
     const bool placed = is_fractional(d) && i < d->x.rank - 2;
-    const char *name = d->stride[i] ? "stride" : d->pad[i] ? "pad" : NULL;
+    const bool steps = d->stride[i] && !(placed && d->stride[i] == d->window[i]);
+    const char *name = steps ? "stride" : d->pad[i] ? "pad" : NULL;
     if (d->window[i] && !placed) name = "window";
     if (!name && d->pad_extra[i]) name = "pad_extra";
     if (!name && d->dilation[i] != 1) name = "dilation";
@@ -242,6 +243,12 @@ static mica_status check_fractional(const mica_pool_desc *d, mica_why *why)
     return MICA_OK;
 }
 
+/* Of windows that samples place the step has no meaning but its default. */
+static void infer_steps(mica_pool_desc *d)
+{
+    for (int i = 0; i < d->x.rank - 2; i++) d->stride[i] = d->window[i];
+}
+
 static mica_status infer(void *desc, mica_why *why)
 {
     mica_pool_desc *d = desc;
@@ -250,7 +257,10 @@ static mica_status infer(void *desc, mica_why *why)
         return mica_invalid(why, "x has rank %d; pooling takes N x C and one to three axes",
                             d->x.rank);
     int axes = d->x.rank - 2;
-    if (is_fractional(d)) MICA_TRY(check_fractional(d, why));
+    if (is_fractional(d)) {
+        MICA_TRY(check_fractional(d, why));
+        infer_steps(d);
+    }
     for (int i = d->adaptive ? 0 : axes; i < 3; i++) MICA_TRY(check_unused(d, i, why));
     if (d->adaptive) {
         if (d->ceil)
