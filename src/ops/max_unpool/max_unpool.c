@@ -11,11 +11,11 @@ static const char *const passes[] = {"fwd", "bwd", NULL};
 #define FIELD(member, kind, ...) MICA_FIELD(mica_max_unpool_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
     FIELD(pass, ENUM, .spellings = passes, .doc = "forward, or gradient of x"),
-    FIELD(x, TENSOR, .zero = "in bwd none, else needed", .doc = "fwd: maxima, N x C x 1 to 3 axes"),
+    FIELD(x, TENSOR, .zero = "needed", .doc = "fwd: maxima, N x C x 1 to 3 axes"),
     FIELD(indices, TENSOR, .zero = "needed",
           .doc = "positions within each N,C plane of y, s32 or s64"),
-    FIELD(y, TENSOR, .zero = "in bwd none, else needed", .doc = "fwd: output"),
-    FIELD(dy, TENSOR, .zero = "in fwd none, else needed", .doc = "bwd: gradient of y"),
+    FIELD(y, TENSOR, .zero = "needed", .doc = "fwd: output"),
+    FIELD(dy, TENSOR, .zero = "needed", .doc = "bwd: gradient of y"),
     FIELD(dx, TENSOR, .zero = "inferred", .doc = "bwd: gradient of x"),
 };
 
