@@ -109,6 +109,33 @@ def _conv_backward(arrays, saved, others, gradients, needed):
     return found
 
 
+_DEFORM = ("pad", "pad_extra", "stride", "dilation", "groups", "offset_groups")
+_DEFORM_DATA = {"x": "dx", "offset": "doffset", "mask": "dmask"}
+_DEFORM_FILTER = {"w": "dw", "bias": "dbias"}
+
+
+def _deform_conv_saved(arrays, given, scalars, described, results):
+    bias = given.get("bias")
+    return ([given.get(n) for n in ("x", "w", "offset", "mask")],
+            ({n: given[n] for n in _DEFORM if given.get(n) is not None}, None if bias is None else arrays.text(bias)))
+
+
+def _deform_conv_backward(arrays, saved, others, gradients, needed):
+    (x, w, offset, mask), (fields, bias), found = saved, others, {}
+    told = {"x": x, "offset": offset, "mask": mask, "dy": gradients["y"], **fields}
+    shapes = {"x": x, "offset": offset, "mask": mask}
+    wanted = [n for n in _DEFORM_DATA if n in needed]
+    if wanted:
+        described = {_DEFORM_DATA[n]: arrays.text(shapes[n]) for n in wanted}
+        found.update(zip(wanted, arrays.call("deform_conv", pass_="dgrad", w=w, described=described, **told)))
+    wanted = [n for n in _DEFORM_FILTER if n in needed]
+    if wanted:
+        described = {"dw": arrays.text(w), **({"dbias": bias} if "bias" in needed else {})}
+        made = dict(zip(described, arrays.call("deform_conv", pass_="wgrad", described=described, **told)))
+        found.update({n: made[_DEFORM_FILTER[n]] for n in wanted})
+    return found
+
+
 # ---- products ----
 
 
@@ -524,6 +551,7 @@ def _dropout(of_x):
 
 FORMULAS = {f.name: f for f in (
     Formula("conv", _conv_saved, _conv_backward, ("x", "w", "bias"), ("y",)),
+    Formula("deform_conv", _deform_conv_saved, _deform_conv_backward, (*_DEFORM_DATA, *_DEFORM_FILTER), ("y",)),
     Formula("gemm", _gemm_saved, _gemm_backward, ("a", "b", "bias"), ("c",)),
     Formula("norm", _norm_saved, _norm_backward, ("x", "scale", "bias", "residual"), ("y",), _norm_wants),
     Formula("softmax", _softmax_saved, _softmax_backward, ("x", "mask"), ("y",)),

@@ -1,13 +1,99 @@
 /* SPDX-License-Identifier: Apache-2.0
  * deform_conv on values computed by hand, by the conventions of torchvision.ops.deform_conv2d and
  * ONNX's DeformConv (offsets of a tap along H, then along W; offset groups before taps; zeros
- * beside x, bilinear up to there); beside conv where offsets are 0; places that are no numbers,
- * elements whose weight is 0; empty tensors; refusals. */
+ * beside x, bilinear up to there); before torchvision (tests/judges/deform_conv.py), gradients
+ * included; beside conv where offsets are 0; places that are no numbers, elements whose weight is
+ * 0; derivatives at whole places; empty tensors; refusals. */
 #include "line.h"
 
 #define VALUES(...) ((double *[MICA_MAX_ARGS]){__VA_ARGS__})
 
 static const char *const both[] = {"gemm", "ref"};
+
+enum { MOST = 1024, X = 4 * 4 * 4 };
+static const struct judged {
+    const char *fields, *w_dims;
+    int mask, bias, y_count, offset_count;
+    double x[X], w[64], offset[MOST], mask_values[MOST / 2], bias_values[4], dy[128], y[128], dx[X],
+        dw[64], doffset[MOST], dmask[MOST / 2], dbias[4];
+} judged[] = {
+#include "../judges/deform_conv.h"
+};
+
+static void judge_gradients(const char *engine, const char *order, const struct judged *j)
+{
+    static double offset[MOST], mask[MOST / 2], doffset[MOST], dmask[MOST / 2];
+    double x[X], w[64], bias[4], dy[128], y[128], dx[X], dw[64], dbias[4];
+    char line[320];
+    const char *masked = j->mask ? "mask=f64" : "";
+    memcpy(x, j->x, sizeof x), memcpy(w, j->w, sizeof w), memcpy(dy, j->dy, sizeof dy);
+    memcpy(offset, j->offset, sizeof offset), memcpy(bias, j->bias_values, sizeof bias);
+    memcpy(mask, j->mask_values, sizeof mask);
+    snprintf(line, sizeof line, "deform_conv x=f64:1x4x4x4%s w=f64:%s %s %s %s", order, j->w_dims,
+             j->fields, masked, j->bias ? "bias=f64" : "");
+    run_ok(engine, line, VALUES(x, w, offset, mask, bias, y));
+    if (differences(y, j->y, j->y_count, 1e-13, 1e-12)) fail_msg("%s %s: y", engine, line);
+    snprintf(line, sizeof line,
+             "deform_conv pass=dgrad x=f64:1x4x4x4%s w=f64:%s %s %s dx=f64 doffset=f64 %s", order,
+             j->w_dims, j->fields, masked, j->mask ? "dmask=f64" : "");
+    run_ok(engine, line, VALUES(x, w, offset, mask, NULL, NULL, dy, dx, doffset, dmask));
+    if (differences(dx, j->dx, X, 1e-13, 1e-12)) fail_msg("%s %s: dx", engine, line);
+    if (differences(doffset, j->doffset, j->offset_count, 1e-13, 1e-12))
+        fail_msg("%s %s: doffset", engine, line);
+    if (j->mask && differences(dmask, j->dmask, j->offset_count / 2, 1e-13, 1e-12))
+        fail_msg("%s %s: dmask", engine, line);
+    snprintf(line, sizeof line, "deform_conv pass=wgrad x=f64:1x4x4x4%s dw=f64:%s %s %s %s", order,
+             j->w_dims, j->fields, masked, j->bias ? "dbias=f64" : "");
+    run_ok(engine, line,
+           VALUES(x, NULL, offset, mask, NULL, NULL, dy, NULL, NULL, NULL, dw, dbias));
+    const int64_t outputs = j->w_dims[0] - '0';
+    int64_t count = outputs;
+    for (const char *c = j->w_dims + 1; *c; c++) count *= *c == 'x' ? 1 : *c - '0';
+    if (differences(dw, j->dw, count, 1e-13, 1e-12)) fail_msg("%s %s: dw", engine, line);
+    if (j->bias && differences(dbias, j->dbias, outputs, 1e-13, 1e-12))
+        fail_msg("%s %s: dbias", engine, line);
+}
+
+static void before_torchvision(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof judged / sizeof *judged; i++)
+        for (int e = 0; e < 2; e++) {
+            judge_gradients(both[e], "", &judged[i]);
+            judge_gradients(both[e], ":nhwc", &judged[i]);
+        }
+}
+
+/* One tap on the row 1 2 4 8: at whole places the derivative towards greater ones, also at -1;
+ * elements without a part in it are not read. */
+static void derivatives_of_places(void **state)
+{
+    (void)state;
+    const struct {
+        double by[4], want[4];
+    } rows[] = {
+        {{0, 0, 0, 0}, {1, 2, 4, -8}}, /* behind 8 is 0 */
+        {{0.5, 0.5, 0.5, 0.5}, {1, 2, 4, -8}},
+        {{-1, -2, 1, 1}, {1, 1, -8, 0}}, /* at -1, -1, 3 and 4 */
+        {{-1.5, NAN, INFINITY, -1e30}, {0, 0, 0, 0}},
+    };
+    for (int e = 0; e < 2; e++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            double x[] = {1, 2, 4, 8}, w[] = {1}, dy[] = {1, 1, 1, 1}, offset[8] = {0}, to[8];
+            memcpy(offset + 4, rows[r].by, sizeof rows[r].by);
+            run_ok(both[e], "deform_conv pass=dgrad x=f32:1x1x1x4 w=f32:1x1x1x1 doffset=f32",
+                   VALUES(x, w, offset, NULL, NULL, NULL, dy, NULL, to));
+            if (differences(to + 4, rows[r].want, 4, 0, 0)) fail_msg("%s, row %zu", both[e], r);
+        }
+    for (int e = 0; e < 2; e++) {
+        double x[] = {1, 3, INFINITY, NAN}, w[] = {1}, dy[] = {1, 0, 0, 0}, offset[8] = {0}, to[8];
+        double mask[] = {1, 1, 1, 1}, dmask[4];
+        run_ok(both[e],
+               "deform_conv pass=dgrad x=f32:1x1x1x4 w=f32:1x1x1x1 mask=f32 doffset=f32 dmask=f32",
+               VALUES(x, w, offset, mask, NULL, NULL, dy, NULL, to, dmask));
+        assert_true(to[4] == 2 && dmask[0] == 1 && to[0] == -1 && dmask[1] == 0);
+    }
+}
 
 /* Offsets of 0 are a convolution; whole ones read other elements. */
 static void beside_conv(void **state)
@@ -142,6 +228,16 @@ static void same_bits(void **state)
                VALUES(x, w, offset, NULL, NULL, y[k]));
     }
     assert_memory_equal(y[0], y[1], sizeof y[0]);
+    static double dx[2][X], doffset[2][O];
+    for (int k = 0; k < 2; k++) {
+        omp_set_num_threads(k ? 3 : 1);
+        run_ok("gemm",
+               "deform_conv pass=dgrad x=f32:2x6x11x13 w=f32:5x6x3x3 pad=1x1 offset_groups=2 "
+               "dx=f32 doffset=f32",
+               VALUES(x, w, offset, NULL, NULL, NULL, y[0], dx[k], doffset[k]));
+    }
+    assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
+    assert_memory_equal(doffset[0], doffset[1], sizeof doffset[0]);
 }
 
 static void refusals(void **state)
@@ -158,14 +254,21 @@ static void refusals(void **state)
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 mask=f32:2x18x4x5", "mask");
     refuses("deform_conv x=f32:2x4x6x7 w=f16:6x4x3x3", "w is f16");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 y=f32:2x6x6x7", "y");
+    refuses("deform_conv pass=dgrad x=f32:2x4x6x7 w=f32:6x4x3x3", "neither dx nor doffset");
+    refuses("deform_conv pass=dgrad x=f32:2x4x6x7 w=f32:6x4x3x3 dmask=f32", "dmask without mask");
+    refuses("deform_conv pass=dgrad x=f32:2x4x6x7 w=f32:6x4x3x3 dx=f16", "dx is f16");
+    refuses("deform_conv pass=dgrad x=f32:2x4x6x7 w=f32:6x4x3x3 dx=f32:2x4x6x8", "dx");
+    refuses("deform_conv pass=wgrad x=f32:2x4x6x7", "dw is needed");
+    refuses("deform_conv pass=wgrad x=f32:2x4x6x7 dw=f32:6x3x3x3", "dw is 6 x 3");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beside_conv),      cmocka_unit_test(along_a_row),
-        cmocka_unit_test(order_of_offsets), cmocka_unit_test(between_four),
-        cmocka_unit_test(infinities),       cmocka_unit_test(nothing),
-        cmocka_unit_test(same_bits),        cmocka_unit_test(refusals)};
+        cmocka_unit_test(before_torchvision), cmocka_unit_test(derivatives_of_places),
+        cmocka_unit_test(beside_conv),        cmocka_unit_test(along_a_row),
+        cmocka_unit_test(order_of_offsets),   cmocka_unit_test(between_four),
+        cmocka_unit_test(infinities),         cmocka_unit_test(nothing),
+        cmocka_unit_test(same_bits),          cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, open_context, close_context);
 }
