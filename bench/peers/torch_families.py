@@ -889,9 +889,40 @@ def quantize_rows(fields, t):
     return call
 
 
+def vision():
+    """torchvision's operators."""
+    try:
+        import torchvision  # registers them
+    except ImportError:
+        raise NotImplementedError("torchvision is not installed") from None
+    return torchvision.ops
+
+
+def deform_conv(fields, t):
+    """Forward alone: torchvision's backward makes all five gradients at once, ours those that are asked for."""
+    if fields.get("pass", "fwd") != "fwd" or "pad_extra" in fields:
+        raise NotImplementedError("a part of the gradients, or padding that differs in front and behind")
+    ops = vision()
+    axes = [numbers(fields, name, "x") or [one, one] for name, one in (("stride", 1), ("pad", 0), ("dilation", 1))]
+    return lambda: {"y": ops.deform_conv2d(t["x"], t["offset"], t["w"], t.get("bias"), *axes, t.get("mask"))}
+
+
+def nms(fields, t):
+    """Of one list, with classes or without; the boxes that are kept, of which rows behind the last are left out."""
+    if t["boxes"].dim() != 2 or set(fields) - {"boxes", "scores", "classes", "iou_threshold", "selected", "count"}:
+        raise NotImplementedError("several lists, limits, thresholds of scores, other formats")
+    ops, threshold = vision(), float(fields.get("iou_threshold", 0))
+    if "classes" in t:
+        return lambda: (ops.batched_nms(t["boxes"], t["scores"], t["classes"], threshold), )
+    return lambda: (ops.nms(t["boxes"], t["scores"], threshold), )
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize, lrn=lrn,
                 fake_quantize=fake_quantize, quantized_gemm=quantized_gemm, sample=sample,
                 quantize_rows=quantize_rows,
                 linear_cross_entropy=linear_cross_entropy)
+
+
+                linear_cross_entropy=linear_cross_entropy, deform_conv=deform_conv, nms=nms)
