@@ -63,11 +63,11 @@ typedef struct mica_deform_conv_desc {
     mica_tensor bias;   /* fwd: K, of x's type; 0 means none */
     mica_tensor y;  /* fwd: N x K x spatial, of x's type; 0 means inferred, order in memory as x */
     int64_t pad[2]; /* before and after each axis; 0 means none */
-    int64_t pad_extra[2];       /* added to pad at the end of an axis; 0 means none */
-    int64_t stride[2];          /* 0 means 1 */
-    int64_t dilation[2];        /* 0 means 1 */
-    int64_t groups;             /* 0 means 1 */
-    int64_t offset_groups;      /* 0 means 1 */
+    int64_t pad_extra[2];  /* added to pad at the end of an axis, to its negative; 0 means none */
+    int64_t stride[2];     /* 0 means 1 */
+    int64_t dilation[2];   /* 0 means 1 */
+    int64_t groups;        /* 0 means 1 */
+    int64_t offset_groups; /* 0 means 1 */
     mica_deform_conv_pass pass; /* 0 means fwd */
     mica_tensor dy;             /* dgrad, wgrad: as y; 0 means inferred */
     mica_tensor dx;             /* dgrad: as x; 0 means none, of the three one is needed */

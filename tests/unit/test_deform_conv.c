@@ -250,6 +250,8 @@ static void refusals(void **state)
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x9x3", "a window spans 9");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 stride=-1", "stride of axis 0 is -1");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 pad=-1", "pad of axis 0 is -1");
+    refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 pad=1 pad_extra=-2",
+            "pad_extra of axis 0 is -2");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 offset=f32:2x9x4x5", "offset");
     refuses("deform_conv x=f32:2x4x6x7 w=f32:6x4x3x3 mask=f32:2x18x4x5", "mask");
     refuses("deform_conv x=f32:2x4x6x7 w=f16:6x4x3x3", "w is f16");

@@ -22,7 +22,7 @@ static const mica_field fields[] = {
     FIELD(y, TENSOR, .zero = "inferred, order in memory as x",
           .doc = "fwd: output, N x K x spatial"),
     AXES(pad, .zero = "none", .doc = "zeros before and after each axis"),
-    AXES(pad_extra, .zero = "none", .doc = "added to pad at the end of an axis"),
+    AXES(pad_extra, .zero = "none", .doc = "added to pad at the end of an axis, to its negative"),
     AXES(stride, .def = 1, .doc = "distance of windows"),
     AXES(dilation, .def = 1, .doc = "distance of taps"),
     FIELD(groups, I64, .def = 1, .doc = "groups of channels"),
@@ -104,10 +104,11 @@ static mica_status infer(void *desc, mica_why *why)
     for (int i = 0; i < 2; i++) {
         const int64_t numbers[] = {d->stride[i], d->dilation[i], d->pad[i], d->pad_extra[i]};
         static const char *const names[] = {"stride", "dilation", "pad", "pad_extra"};
+        const int64_t least[] = {1, 1, 0, -d->pad[i]};
         for (int k = 0; k < 4; k++)
-            if (numbers[k] < (k < 2) || numbers[k] > INT32_MAX)
-                return mica_invalid(why, "%s of axis %d is %lld, %d to 2^31 - 1 are legal",
-                                    names[k], i, (long long)numbers[k], k < 2);
+            if (numbers[k] < least[k] || numbers[k] > INT32_MAX)
+                return mica_invalid(why, "%s of axis %d is %lld, %lld to 2^31 - 1 are legal",
+                                    names[k], i, (long long)numbers[k], (long long)least[k]);
         if (w->dims[i + 2] < 1)
             return mica_invalid(why, "the filter has %lld taps along axis %d",
                                 (long long)w->dims[i + 2], i);
