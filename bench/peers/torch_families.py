@@ -886,6 +886,7 @@ def quantize_rows(fields, t):
             scale = results["scale"] = (v.view(shape).abs().amax(-1) / top).view(t["scale"].shape)
         results["y"] = encode((v.view(shape) / scale.view(narrow)).view(v.shape), kind, None)
         return results
+
     return call
 
 
@@ -921,8 +922,4 @@ FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize, lrn=lrn,
                 fake_quantize=fake_quantize, quantized_gemm=quantized_gemm, sample=sample,
-                quantize_rows=quantize_rows,
-                linear_cross_entropy=linear_cross_entropy)
-
-
-                linear_cross_entropy=linear_cross_entropy, deform_conv=deform_conv, nms=nms)
+                quantize_rows=quantize_rows, linear_cross_entropy=linear_cross_entropy, deform_conv=deform_conv, nms=nms)
