@@ -918,8 +918,41 @@ def nms(fields, t):
     return lambda: (ops.nms(t["boxes"], t["scores"], threshold), )
 
 
+def integer_gemm(fields, t):
+    """The formula in exact integers, s32 on CPUs and f64 on GPUs, which have no product of s32."""
+    a, b = t["a"], t["b"]
+    whole = torch.int32 if a.device.type == "cpu" else torch.float64
+    kind = fields.get("y", "s32" if t["y"].dtype == torch.int32 else "f32").split(":")[0]
+    for name in ("scale_a", "scale_b", "scale_y"):
+        if name in t:
+            positive(t[name])
+    if "scale_y" in t:
+        t["scale_y"].mul_(1e3)
+    if "sums_b" in t:
+        t["sums_b"].copy_(b.to(torch.int32).sum(0))
+
+    def call():
+        x, w = a.to(whole), b.to(whole)
+        x = x - t["zero_a"].to(whole).view(-1, 1) if "zero_a" in t else x
+        w = w - t["zero_b"].to(whole).view(1, -1) if "zero_b" in t else w
+        v = x @ w
+        if kind == "s32":
+            return {"y": v.to(torch.int32)}
+        v = v.double()
+        v = v * t["scale_a"].view(-1, 1) if "scale_a" in t else v
+        v = v * t["scale_b"].view(1, -1) if "scale_b" in t else v
+        v = v + t["bias"] if "bias" in t else v
+        if kind in ("s8", "u8"):
+            v = v.float() / t["scale_y"] if "scale_y" in t else v.float()
+            v = torch.round(v) + (t["zero_y"].float() if "zero_y" in t else 0)
+            return {"y": v.clamp(*RANGES[kind]).to(t["y"].dtype)}
+        return {"y": typed(v, t["y"])}
+    return call
+
+
 FAMILIES = dict(reduce=reduce, pointwise=pointwise, loss=loss, ctc_loss=ctc_loss, softmax=softmax,
                 random=random, dropout=dropout, quantize=quantize, dequantize=dequantize, moe_route=moe_route,
                 moe_permute=moe_permute, moe_unpermute=moe_unpermute, moe=moe, rnn=rnn, resize=resize, lrn=lrn,
                 fake_quantize=fake_quantize, quantized_gemm=quantized_gemm, sample=sample,
-                quantize_rows=quantize_rows, linear_cross_entropy=linear_cross_entropy, deform_conv=deform_conv, nms=nms)
+                quantize_rows=quantize_rows, linear_cross_entropy=linear_cross_entropy, deform_conv=deform_conv, nms=nms,
+                integer_gemm=integer_gemm)

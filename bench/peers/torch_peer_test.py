@@ -55,6 +55,10 @@ quantize_rows pass=amax act={silu,gelu,identity} gated=1 x={f32,bf16}:24x512 y={
 quantize_rows act=silu x=bf16:24x256 y={e4m3,u8} scale=f32:1
 quantize_rows pass=amax norm={rms,layer} x=bf16:24x256 y={e4m3,s8} weight=bf16 group={0,128}
 quantize_rows norm={rms,layer} x=f32:24x256 y={e4m3,s8} weight=f32 bias=f32 residual=f32 scale=f32:24x1 eps=0.001
+integer_gemm a={s8,u8}:24x100 b={s8,u8}:100x33
+integer_gemm a=u8:24x100 b={s8,u8}:100x33:t zero_a={u8:1,u8:24,s32} zero_b={s32:1,s32}
+integer_gemm a=s8:24x100 b=s8:100x33:t zero_a=s32 sums_b=s32 scale_a=f32 scale_b=f32 bias=bf16 y={bf16,f32}
+integer_gemm a=u8:24x100 b=u8:100x33 zero_a=u8:1 zero_b=u8 scale_a=f32:1 scale_b=f32 scale_y=f32 y=u8 zero_y=u8
 fake_quantize pass={fwd,bwd} rule={quotient,product} type={s8,u4} x=f32:64x256 scale={f32:1,f32:64x1}
 fake_quantize type=u8 x=f32:4x6x5x7 scale=f32:1x6x1x1 zero=f32:1x6x1x1 low=2 high=200
 dequantize x={e4m3,s8,e2m1,s4,u4}:64x256 y=bf16 block=1x32

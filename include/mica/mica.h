@@ -85,6 +85,7 @@
 #include "mica/quantize_blocks.h"      /* quantize_blocks, dequantize_blocks */
 #include "mica/packed_weights.h"       /* dequantize_weights, repack_weights */
 #include "mica/quantized_gemm.h"       /* quantized_gemm */
+#include "mica/integer_gemm.h"         /* integer_gemm */
 #include "mica/random.h"               /* random, dropout */
 #include "mica/sample.h"               /* sample */
 

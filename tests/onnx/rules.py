@@ -320,9 +320,15 @@ def centred(node, x, zero, axis=None):
     return expression(node, "f32(x0)-f32(x1)", x, zero)
 
 
+def vector_of(x):
+    return None if x is None else np.asarray(x).reshape(-1)
+
+
 @rule("MatMulInteger")
 def matmul_integer(node):
     a, b, zero_a, zero_b = (list(node.inputs) + [None, None])[:4]
+    if a.ndim == 2 and b.ndim == 2:
+        return [node.run("integer_gemm", a=a, b=b, zero_a=vector_of(zero_a), zero_b=vector_of(zero_b))]
     product = matmul_of(node, centred(node, a, zero_a, a.ndim - 2), centred(node, b, zero_b, b.ndim - 1))
     return [expression(node, "s32(round(x0))", product)]
 
@@ -330,6 +336,10 @@ def matmul_integer(node):
 @rule("QLinearMatMul")
 def qlinear_matmul(node):
     a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = node.inputs
+    if a.ndim == 2 and b.ndim == 2 and np.asarray(scale).dtype == np.float32:
+        zeros = dict(zero_a=vector_of(zero_a), zero_b=vector_of(zero_b), zero_y=vector_of(zero))
+        scales = dict(scale_a=vector_of(scale_a), scale_b=vector_of(scale_b), scale_y=vector_of(scale))
+        return [node.run("integer_gemm", a=a, b=b, y=type_of(zero), **zeros, **scales)]
     product = matmul_of(node, centred(node, a, zero_a, a.ndim - 2), centred(node, b, zero_b, b.ndim - 1))
     to = type_of(zero)
     return [expression(node, f"{to}(round(x0*(f32(x1)*f32(x2)/f32(x3)))+f32(x4))", product, scale_a, scale_b, scale, zero)]
