@@ -4,12 +4,12 @@
  * Where neither a norm nor a scale is of the whole row, a row is cut into segments. Longer rows,
  * groups that are no power of two, and rows whose columns are no neighbours in memory take
  * "compose". */
-#include "ops/quantize_rows/quantize_rows.h"
+#include "ops/quantize/rows/quantize_rows.h"
 #include "ops/access/access.h"
 #include "ops/access/layout.h"
 #include "ops/access/slices.h"
 #include "ops/quantize/quantize.h"
-#include "ops/quantize_rows/quantize_rows_args.h"
+#include "ops/quantize/rows/quantize_rows_args.h"
 
 /* THREADS of a slice at most, each of MOST vectors; SEGMENT columns of rows that are cut. */
 enum { VECTOR = 8, THREADS = 512, MOST = 8, FEW = 2, BLOCK = 128, SEGMENT = 2048, LANES = 32 };
@@ -191,7 +191,7 @@ static mica_status build(mica_plan *plan)
     const mica_slices slices = slices_of(s, lanes_of(&sizes));
     s->grid = mica_slices_grid(&slices, a->rows.count * a->segments);
     write_prologue(d, &sizes, &slices, &prologue);
-    mica_kernel_spec spec = {"ops/quantize_rows/quantize_rows.cu", "quantize_rows", buffer, 0};
+    mica_kernel_spec spec = {"ops/quantize/rows/quantize_rows.cu", "quantize_rows", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &s->kernel);
 }
 

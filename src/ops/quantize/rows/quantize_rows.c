@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Quantised rows behind norms and activations: tables, inference, checks, fills. */
-#include "ops/quantize_rows/quantize_rows.h"
+#include "ops/quantize/rows/quantize_rows.h"
 #include "base/random.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * Engine "compose" of quantize_rows: norm or activation to f32, then quantize, each on whatever
  * engine is best for it. Takes everything. On GPUs 4 bytes an element more are written, and read
  * once or twice, than by engine "fused". */
-#include "ops/quantize_rows/quantize_rows.h"
+#include "ops/quantize/rows/quantize_rows.h"
 #include "mica/activation.h"
 #include "mica/norm.h"
 #include "mica/quantize.h"

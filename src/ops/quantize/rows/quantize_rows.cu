@@ -10,7 +10,7 @@
 #include "kernels/overlap.cuh"
 #include "kernels/slices.cuh"
 #include "ops/quantize/quantize_codes.cuh"
-#include "ops/quantize_rows/quantize_rows_args.h"
+#include "ops/quantize/rows/quantize_rows_args.h"
 
 /* Loads in flight, of two tensors in 32 bits half as many. */
 constexpr int BATCH = ITEMS < (sizeof(x_t) == 4 ? 2 : 4) ? ITEMS : (sizeof(x_t) == 4 ? 2 : 4);

@@ -2,7 +2,7 @@
  * The truth of quantize_rows, row by row in double precision. Quotients are handed on as they are,
  * with what a unit of relative rounding anywhere before them could move them by: the result's type
  * rounds them. */
-#include "ops/quantize_rows/quantize_rows.h"
+#include "ops/quantize/rows/quantize_rows.h"
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 
