@@ -11,11 +11,16 @@
  * (K_MAJOR) or rows of lines for each k; 16-byte chunks are permuted so that eight chunks of
  * neighbouring rows lie in different banks.
  *
+ * A SHIFTED operand's pieces have 16 bytes that begin at any element: they come as the aligned 16 bytes around
+ * them, and are shifted on their way from registers to shared memory. Its source has low and high, the ends of
+ * the memory that may be read.
+ *
  * Prologue (ops/mma/mma_tile.h): TILE_M TILE_N WARP_M WARP_N STAGES RESIDENT SHARED; A_VECTOR
- * A_K_FAST B_VECTOR B_K_FAST; C_VECTOR C_N_FAST: elements stored at once, along the columns or rows;
+ * A_K_FAST A_SHIFTED B_VECTOR B_K_FAST B_SHIFTED; C_VECTOR C_N_FAST: elements stored at once, along the columns or rows;
  * PRECISE; types a_t b_t c_t sum_t. */
 #pragma once
 #include "kernels/mma.cuh"
+#include "kernels/shifted.cuh"
 #include "kernels/vector.cuh"
 
 constexpr int SLICE_BYTES = 64;
@@ -29,21 +34,30 @@ static_assert(!PRECISE || sizeof(a_t) == 4, "f32 is what tf32 is short of");
 
 typedef sum_t sums[BLOCKS_M][BLOCKS_N][4];
 
-template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
+template <typename T, bool SHIFTED> struct piece_in_registers {
+    typedef T type;
+};
+template <typename T> struct piece_in_registers<T, true> {
+    typedef shifted_piece type;
+};
+
+template <typename T, int LINES, int VECTOR_, bool K_FAST_, bool SHIFTED_> struct operand {
     static constexpr int VECTOR = VECTOR_, SIZE = (int)sizeof(T);
-    static constexpr bool K_FAST = K_FAST_;
+    static constexpr bool K_FAST = K_FAST_, SHIFTED = SHIFTED_;
+    typedef typename piece_in_registers<T, SHIFTED>::type held_t;
     /* ldmatrix transposes 16-bit words only; 32-bit ones are read one by one, bytes must be transposed otherwise. */
     static constexpr bool K_MAJOR = K_FAST || SIZE == 1;
     static constexpr int PITCH = K_MAJOR ? SLICE_BYTES : LINES * SIZE + (SIZE == 4 ? 32 : 0);
     static constexpr int BYTES = (K_MAJOR ? LINES : TILE_K) * PITCH;
     /* cp.async moves 4 bytes at least; less goes through registers while the slice before is used. */
-    static constexpr bool ASYNC = VECTOR * SIZE >= 4;
+    static constexpr bool ASYNC = !SHIFTED && VECTOR * SIZE >= 4;
     static constexpr int FAST = (K_FAST ? TILE_K : LINES) / VECTOR, EACH = THREADS / FAST;
     static constexpr int PIECES = LINES * TILE_K / VECTOR / THREADS;
     static constexpr int HELD = ASYNC ? 1 : PIECES;
     static_assert(THREADS % FAST == 0 && PIECES > 0, "a thread's pieces differ in one index only");
     static_assert(VECTOR == 1 || K_FAST == K_MAJOR, "pieces are not turned");
-    static_assert(VECTOR == 1 || ASYNC, "a register holds one element of a piece");
+    static_assert(VECTOR == 1 || ASYNC || SHIFTED, "a register holds one element of a piece");
+    static_assert(!SHIFTED || VECTOR * SIZE == 16, "a store to shared memory has a whole piece");
 
     /* Line and k of a thread's piece i. */
     static __device__ __forceinline__ int line(int i)
@@ -66,9 +80,16 @@ template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
 
     /* source.locate(i, line, k, p): address of a piece and how many of its elements exist. */
     template <typename S>
-    static __device__ __forceinline__ void fetch(const S &source, char *slice, T (&held)[HELD])
+    static __device__ __forceinline__ void fetch(const S &source, char *slice, held_t (&held)[HELD])
     {
-        if constexpr (!ASYNC) {
+        if constexpr (SHIFTED) {
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                const T *p;
+                const int count = source.locate(i, line(i), depth(i), p);
+                held[i] = read_shifted(p, count, source.low, source.high);
+            }
+        } else if constexpr (!ASYNC) {
 #pragma unroll
             for (int i = 0; i < PIECES; i++) {
                 const T *p;
@@ -96,9 +117,16 @@ template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
         for (int j = 0; j < VECTOR; j++) v[j] = j < count ? p[j] : T{};
         store_vector<VECTOR>((T *)(slice + at(line(i), depth(i))), v);
     }
-    static __device__ __forceinline__ void deposit(char *slice, const T (&held)[HELD])
+    static __device__ __forceinline__ void deposit(char *slice, const held_t (&held)[HELD])
     {
-        if constexpr (!ASYNC) {
+        if constexpr (SHIFTED) {
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                u32 word[4];
+                shift_piece(held[i], word);
+                store_vector<4>((u32 *)(slice + at(line(i), depth(i))), word);
+            }
+        } else if constexpr (!ASYNC) {
 #pragma unroll
             for (int i = 0; i < PIECES; i++) *(T *)(slice + at(line(i), depth(i))) = held[i];
         }
@@ -161,8 +189,8 @@ template <typename T, int LINES, int VECTOR_, bool K_FAST_> struct operand {
         }
     }
 };
-typedef operand<a_t, TILE_M, A_VECTOR, A_K_FAST> operand_a;
-typedef operand<b_t, TILE_N, B_VECTOR, B_K_FAST> operand_b;
+typedef operand<a_t, TILE_M, A_VECTOR, A_K_FAST, A_SHIFTED> operand_a;
+typedef operand<b_t, TILE_N, B_VECTOR, B_K_FAST, B_SHIFTED> operand_b;
 constexpr int STAGE_BYTES = operand_a::BYTES + operand_b::BYTES;
 static_assert(operand_a::BYTES % 128 == 0 && operand_b::BYTES % 128 == 0, "banks repeat in each slice");
 
@@ -256,8 +284,8 @@ __device__ __forceinline__ void multiply_slice(sums &sum, sums &small, const cha
  * A block enters with no copies in flight and leaves the same; shared memory is free after a barrier. */
 template <typename S> __device__ __forceinline__ void multiply_tile(sums &sum, char *shared, S &source, s64 slices)
 {
-    a_t held_a[operand_a::HELD];
-    b_t held_b[operand_b::HELD];
+    typename operand_a::held_t held_a[operand_a::HELD];
+    typename operand_b::held_t held_b[operand_b::HELD];
     sums small = {};
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {

@@ -17,12 +17,13 @@ static int bytes_of(mica_dtype d)
 
 bool mica_mma_is_staged(const mica_mma_operand *o)
 {
-    return o->vector * bytes_of(o->dtype) < 4;
+    return !o->shifted && o->vector * bytes_of(o->dtype) < 4;
 }
 
-/* What goes through registers goes element by element. */
+/* What goes through registers goes element by element, or shifted. */
 static int piece_of(const mica_mma_operand *o)
 {
+    if (o->shifted) return 16 / bytes_of(o->dtype);
     return mica_mma_is_staged(o) ? 1 : o->vector;
 }
 
@@ -41,6 +42,8 @@ static warps warps_of(const mica_mma_tile *t)
         bool bytes = bytes_of(t->a.dtype) == 1, small = t->tile_m * t->tile_n <= 64 * 64;
         return (warps){32, bytes ? 16 : 32, 2, small && !bytes ? 2 : 1};
     }
+    if (t->a.shifted || t->b.shifted)
+        return (warps){t->tile_m == 64 ? 32 : 64, 32, 2, t->tile_m * t->tile_n > 128 * 64 ? 1 : 2};
     /* two sums for each result */
     if (t->precise && t->tile_n == 128) return (warps){64, 32, 4, 1};
     if (t->precise) return (warps){t->tile_m == 64 ? 32 : 64, 32, 4, t->tile_m == 64 ? 3 : 2};
@@ -88,8 +91,10 @@ void mica_mma_prologue(mica_text *p, const mica_mma_tile *t)
     mica_prologue_int(p, "SHARED", mica_mma_shared_bytes(t));
     mica_prologue_int(p, "A_VECTOR", piece_of(&t->a));
     mica_prologue_int(p, "A_K_FAST", t->a.k_fast);
+    mica_prologue_int(p, "A_SHIFTED", t->a.shifted);
     mica_prologue_int(p, "B_VECTOR", piece_of(&t->b));
     mica_prologue_int(p, "B_K_FAST", t->b.k_fast);
+    mica_prologue_int(p, "B_SHIFTED", t->b.shifted);
     mica_prologue_int(p, "C_VECTOR", t->c_vector);
     mica_prologue_int(p, "C_N_FAST", t->c_n_fast);
     mica_prologue_int(p, "PRECISE", t->precise);
@@ -128,7 +133,9 @@ double mica_mma_rate(const mica_device_info *device, mica_dtype input)
 
 static double efficiency_of(const mica_mma_tile *t)
 {
-    double staged = mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b) ? 0.4 : 1.0;
+    double staged = mica_mma_is_staged(&t->a) || mica_mma_is_staged(&t->b) ? 0.4
+                    : t->a.shifted || t->b.shifted                         ? 0.7
+                                                                           : 1.0;
     for (int i = 0; i < mica_mma_choice_count; i++)
         if (mica_mma_choices[i].tile_m == t->tile_m && mica_mma_choices[i].tile_n == t->tile_n)
             return t->precise ? mica_mma_choices[i].precise

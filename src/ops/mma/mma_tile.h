@@ -11,6 +11,7 @@ typedef struct mica_mma_operand {
     mica_dtype dtype;
     int vector;
     bool k_fast;
+    bool shifted; /* 16 bytes that begin at any element, where vectors are narrower than 4 bytes */
 } mica_mma_operand;
 
 typedef struct mica_mma_tile {

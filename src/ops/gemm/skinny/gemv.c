@@ -5,6 +5,8 @@
  * memory, and the time that the last blocks are alone. */
 #include "ops/gemm/skinny/skinny.h"
 
+#include <math.h>
+
 enum { KNOB_LINES, KNOB_CHUNKS, KNOB_SHARE };
 static const char *const knobs[] = {"lines", "chunks", "share", NULL};
 
@@ -44,17 +46,20 @@ static int few_held(const skinny_geometry *g)
 }
 
 /* Memory's bandwidth, an eighth more for each line beyond the first of the few (a multiply-add for
- * each element), and a tenth of the time of a round of blocks until the last one ends. Fitted to an
- * H200. */
+ * each element), and a tenth of the time of a round of blocks until the last one ends. No less than
+ * the latency of a warp's steps through K, one after the other. Fitted to an H200. */
 static double model(const mica_gemm_desc *d, const skinny_geometry *g,
                     const mica_device_info *device, const mica_config *c)
 {
-    const double start_ms = 3e-3, reading = 1.09, several = 0.12;
+    const double start_ms = 3e-3, reading = 1.09, several = 0.12, step_ms = 0.5e-3;
     double memory = mica_op_bytes(&mica_op_gemm, d) / (reading * device->copy_gbps * 1e6);
-    double resident = few_held(g) == 1 && skinny_vector(g) < 16 ? 3 : 2;
+    double resident = few_held(g) == 1 && skinny_vector(g) < 16 && !g->shifted ? 3 : 2;
     double rounds = tiles_of(g, c) / (resident * device->units);
     memory *= 1 + several * (few_held(g) - 1);
-    return start_ms + memory * (1 + 0.1 / (rounds < 1 ? 1 : rounds));
+    memory *= 1 + 0.1 / (rounds < 1 ? 1 : rounds);
+    double share = 32.0 * skinny_vector(g) * c->knob[KNOB_CHUNKS] * c->knob[KNOB_SHARE];
+    double steps = ceil((double)g->shape.k / share) * ceil(rounds);
+    return start_ms + fmax(memory, step_ms * steps);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
@@ -73,17 +78,17 @@ static bool suits(const skinny_geometry *g, const mica_config *c)
 }
 
 /* The best few of the model: others would only be compiled and timed for nothing. A lane has 128
- * bytes in flight. */
+ * bytes in flight: half of what is shifted are neighbours'. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
     skinny_geometry g;
     mica_why why;
     if (plan_geometry(desc, device, &g, &why) != MICA_OK) return 0;
     double ms[KEPT];
-    int count = 0;
+    int count = 0, reads = g.shifted ? 4 : 8;
     for (int lines = few_held(&g) == 1 ? 4 : 2; lines >= 2; lines /= 2)
         for (int share = 1; share <= WARPS; share *= 2) {
-            mica_config c = {{lines, 8 / lines, share}};
+            mica_config c = {{lines, reads / lines, share}};
             if (!suits(&g, &c)) continue;
             count = mica_config_keep(out, ms, count, KEPT, &c, model(desc, &g, device, &c));
         }
@@ -101,6 +106,7 @@ static void write_prologue(const mica_gemm_desc *d, const skinny_geometry *g, co
     mica_prologue_int(p, "CHUNKS", c->knob[KNOB_CHUNKS]);
     mica_prologue_int(p, "FEW", few_held(g));
     mica_prologue_int(p, "BATCHED", g->shape.batches > 1);
+    mica_prologue_int(p, "SHIFTED", g->shifted);
     skinny_prologue(d, g, p);
 }
 
@@ -113,7 +119,7 @@ static mica_status build(mica_plan *plan)
     const mica_config *c = &plan->config;
     MICA_TRY(plan_geometry(d, &plan->device, &g, &why));
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    skinny_args_fill(d, &g, &s->args);
+    skinny_state_fill(d, &g, s);
     double tiles = tiles_of(&g, c);
     s->grid = (mica_grid){.grid = {(unsigned)(tiles < INT32_MAX ? tiles : INT32_MAX)},
                           .block = {32 * WARPS}};

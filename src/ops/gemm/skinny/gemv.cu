@@ -5,7 +5,7 @@
  * many and short, so that the last ones end together.
  *
  * Prologue: WARPS, SHARE, LINES, CHUNKS (vectors of each line that a lane reads ahead), FEW, BATCHED, SWAPPED,
- * HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
+ * SHIFTED (vectors begin at any element), HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "kernels/overlap.cuh"
 #include "ops/gemm/skinny/skinny_args.h"
 
@@ -86,18 +86,44 @@ template <bool SAFE, typename T> __device__ __forceinline__ vector read_part(con
     return read_some(p, 1, left);
 }
 
+typedef read_of<SHIFTED>::type read_t;
+
+template <bool SAFE>
+__device__ __forceinline__ void read_wide(vector &to, const gemm_skinny_args &args, const wide_t *p, s64 left)
+{
+    to = read_part<SAFE>(p, left, args.whole);
+}
+template <bool SAFE>
+__device__ __forceinline__ void read_wide(shifted_piece &to, const gemm_skinny_args &args, const wide_t *p, s64 left)
+{
+    to = read_anywhere<SAFE>(p, left, args.wide_low, args.wide_high);
+}
+
+template <bool SAFE>
+__device__ __forceinline__ vector read_few(const gemm_skinny_args &args, const few_t *p, s64 left)
+{
+    vector v;
+    if (SHIFTED)
+        v = settled(read_anywhere<SAFE>(p, left, args.few_low, args.few_high));
+    else if (SAFE)
+        load_vector<4>((const u32 *)p, v.word);
+    else
+        v = read_part<false>(p, left, args.whole);
+    return v;
+}
+
 /* COUNT vectors of each line, from k on. */
 template <bool SAFE, int COUNT>
 __device__ __forceinline__ void add_vectors(sum_t (&sum)[LINES][FEW], const gemm_skinny_args &args,
                                             const wide_t *const (&wide)[LINES], const few_t *few, s64 k)
 {
     const s64 depth = args.gemm.shape.k;
-    vector w[COUNT][LINES];
+    read_t w[COUNT][LINES];
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
 #pragma unroll
         for (int line = 0; line < LINES; line++)
-            w[i][line] = read_part<SAFE>(wide[line] + k + i * SPAN, depth - k - i * SPAN, args.whole);
+            read_wide<SAFE>(w[i][line], args, wide[line] + k + i * SPAN, depth - k - i * SPAN);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         factor x[FEW][FACTORS];
@@ -105,17 +131,12 @@ __device__ __forceinline__ void add_vectors(sum_t (&sum)[LINES][FEW], const gemm
         for (int f = 0; f < FEW; f++) {
             /* Lines that do not exist repeat the last one: their results are not stored. */
             const few_t *p = few + min((s64)f, args.few - 1) * args.few_line + k + i * SPAN;
-            vector v;
-            if (SAFE)
-                load_vector<4>((const u32 *)p, v.word);
-            else
-                v = read_part<false>(p, depth - k - i * SPAN, args.whole);
-            factors<few_t>(v, x[f]);
+            factors<few_t>(read_few<SAFE>(args, p, depth - k - i * SPAN), x[f]);
         }
 #pragma unroll
         for (int line = 0; line < LINES; line++) {
             factor y[FACTORS];
-            factors<wide_t>(w[i][line], y);
+            factors<wide_t>(settled(w[i][line]), y);
 #pragma unroll
             for (int f = 0; f < FEW; f++) add_products<wide_t, few_t>(sum[line][f], y, x[f]);
         }
@@ -133,7 +154,7 @@ __device__ __forceinline__ void add_up(sum_t (&sum)[LINES][FEW], const gemm_skin
     for (int i = 0; i < LINES; i++) wide[i] = all + min(line + i, args.wide - 1) * args.wide_line;
     const s64 depth = args.gemm.shape.k;
     s64 first = (s64)share * STEP;
-    if (args.whole)
+    if (SHIFTED || args.whole)
         for (; first + STEP <= depth; first += SHARE * STEP)
             add_vectors<true, CHUNKS>(sum, args, wide, few, first + lane * VECTOR);
     for (; first < depth; first += SHARE * STEP)
@@ -172,7 +193,7 @@ __device__ __forceinline__ place block_place(const gemm_skinny_args &args, s64 t
 }
 
 /* What keeps the most reads in flight without spilling registers. */
-extern "C" __global__ void __launch_bounds__(THREADS, (FEW == 1 && VECTOR < 16 ? 768 : 512) / THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, (FEW == 1 && VECTOR < 16 && !SHIFTED ? 768 : 512) / THREADS)
     gemm_gemv(const __grid_constant__ gemm_skinny_args args)
 {
     overlap_wait();

@@ -28,26 +28,7 @@ static int few_held(const skinny_geometry *g)
     return held;
 }
 
-static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info *device,
-                                 skinny_geometry *g, mica_why *why)
-{
-    MICA_TRY(skinny_geometry_make(d, device, g, why));
-    bool bytes_across = !g->k_major && skinny_vector(g) == 16;
-    int most = has_matrix(g) && !bytes_across ? FEW_MATRIX : FEW_PLAIN;
-    if (g->few.lines > most)
-        return mica_refuse(why, "c is %lld x %lld, one of them must be at most %d", g->shape.m,
-                           g->shape.n, most);
-    return MICA_OK;
-}
-
-static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
-{
-    skinny_geometry g;
-    MICA_TRY(gemm_refuse_full_epilogue(desc, why));
-    return plan_geometry(desc, device, &g, why);
-}
-
-/* ---- configs and model ---- */
+/* ---- configs: what a block has ---- */
 
 static int lines_of(const skinny_geometry *g, const mica_config *c)
 {
@@ -75,10 +56,57 @@ static double tiles_of(const skinny_geometry *g, const mica_config *c)
 static bool fits(const skinny_geometry *g, const mica_config *c)
 {
     int chunks = c->knob[KNOB_CHUNKS], lines = lines_of(g, c), few = few_held(g);
-    int reads = chunks * 4 * (c->knob[KNOB_GROUPS] * reads_of(g) + (has_matrix(g) ? few / 8 : few));
+    int words = g->shifted ? 10 : 4; /* of a read */
+    int reads =
+        chunks * words * (c->knob[KNOB_GROUPS] * reads_of(g) + (has_matrix(g) ? few / 8 : few));
     int sums = lines * few / 32 * (has_matrix(g) ? 1 : 4);
-    return reads + sums <= 160 && c->knob[KNOB_WARPS] * few * (lines + 1) * 4 <= STATIC_SHARED;
+    return reads + sums <= (g->shifted ? 190 : 160) &&
+           c->knob[KNOB_WARPS] * few * (lines + 1) * 4 <= STATIC_SHARED;
 }
+
+/* Lines and share of K of a block; false: there is no room for it, or no need. A block that has its
+ * multiprocessor to itself reads twice as far ahead. */
+static bool make_config(const skinny_geometry *g, const mica_device_info *device, int groups,
+                        int split, mica_config *c)
+{
+    *c = (mica_config){{groups, split, 1, 8}};
+    double blocks = tiles_of(g, c) * split;
+    int bytes = blocks <= device->units ? 2 * HELD_BYTES : HELD_BYTES;
+    if (g->shifted) bytes /= 2;
+    if (bytes > held_bytes(g, c)) c->knob[KNOB_CHUNKS] = bytes / held_bytes(g, c);
+    if (!fits(g, c)) c->knob[KNOB_CHUNKS] = 1;
+    if (!fits(g, c)) c->knob[KNOB_WARPS] = 4;
+    return fits(g, c) && (split == 1 || blocks <= 6.0 * device->units);
+}
+
+/* ---- which problems ---- */
+
+static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info *device,
+                                 skinny_geometry *g, mica_why *why)
+{
+    MICA_TRY(skinny_geometry_make(d, device, g, why));
+    bool bytes_across = !g->k_major && skinny_vector(g) == 16;
+    int most = has_matrix(g) && !bytes_across ? FEW_MATRIX : FEW_PLAIN;
+    if (g->few.lines > most)
+        return mica_refuse(why, "c is %lld x %lld, one of them must be at most %d", g->shape.m,
+                           g->shape.n, most);
+    mica_config c;
+    if (g->shifted && !make_config(g, device, 1, 1, &c))
+        return mica_refuse(why,
+                           "c is %lld x %lld and vectors begin at any element, which leaves no "
+                           "registers for so many lines",
+                           g->shape.m, g->shape.n);
+    return MICA_OK;
+}
+
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    skinny_geometry g;
+    MICA_TRY(gemm_refuse_full_epilogue(desc, why));
+    return plan_geometry(desc, device, &g, why);
+}
+
+/* ---- configs and model ---- */
 
 /* Without tensor cores each lane reads the few for itself, and element by element where they do not
  * lie along K: cycles of a multiprocessor for a warp's read and what it feeds, fitted to two
@@ -133,20 +161,6 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     return model(desc, &g, device, c);
 }
 
-/* Lines and share of K of a block; false: there is no room for it, or no need. A block that has its
- * multiprocessor to itself reads twice as far ahead. */
-static bool make_config(const skinny_geometry *g, const mica_device_info *device, int groups,
-                        int split, mica_config *c)
-{
-    *c = (mica_config){{groups, split, 1, 8}};
-    double blocks = tiles_of(g, c) * split;
-    int bytes = blocks <= device->units ? 2 * HELD_BYTES : HELD_BYTES;
-    if (bytes > held_bytes(g, c)) c->knob[KNOB_CHUNKS] = bytes / held_bytes(g, c);
-    if (!fits(g, c)) c->knob[KNOB_CHUNKS] = 1;
-    if (!fits(g, c)) c->knob[KNOB_WARPS] = 4;
-    return fits(g, c) && (split == 1 || blocks <= 6.0 * device->units);
-}
-
 /* The best few of the model: others would only be compiled and timed for nothing. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
@@ -187,6 +201,7 @@ static void write_prologue(const mica_gemm_desc *d, const skinny_geometry *g, co
     mica_prologue_int(p, "FEW", few_held(g));
     mica_prologue_int(p, "K_MAJOR", g->k_major);
     mica_prologue_int(p, "FEW_K_MAJOR", g->few_k_major);
+    mica_prologue_int(p, "SHIFTED", g->shifted);
     skinny_prologue(d, g, p);
 }
 
@@ -199,7 +214,7 @@ static mica_status build(mica_plan *plan)
     const mica_config *c = &plan->config;
     MICA_TRY(plan_geometry(d, &plan->device, &g, &why));
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
-    skinny_args_fill(d, &g, &s->args);
+    skinny_state_fill(d, &g, s);
     int split = c->knob[KNOB_SPLIT];
     double tiles = tiles_of(&g, c), most = INT32_MAX / split;
     s->grid = (mica_grid){.grid = {(unsigned)(tiles < most ? tiles : most) * (unsigned)split},

@@ -10,7 +10,7 @@
  *
  * Prologue: WARPS, GROUPS (of lines that a lane has at once), SPLIT (blocks of a cluster), CHUNKS (of K, read
  * ahead), MATRIX (tensor cores; else multiply-adds), FEW (a multiple of 8 if MATRIX), K_MAJOR (the wide
- * operand), FEW_K_MAJOR, SWAPPED, HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
+ * operand), FEW_K_MAJOR, SHIFTED (vectors begin at any element), SWAPPED, HAS_SCALE_A HAS_SCALE_B, types wide_t few_t c_t sum_t out_t, the epilogue's. */
 #include "kernels/mma.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/shared.cuh"
@@ -34,14 +34,44 @@ constexpr int PITCH = LINES + 1;
 
 /* What keeps the most reads in flight without spilling registers. */
 constexpr bool LITTLE = K_MAJOR && FEW_K_MAJOR && FEW <= (MATRIX ? 8 : 4) && GROUPS * CHUNKS <= 4;
-constexpr int RESIDENT = (LITTLE ? 768 : 256) / THREADS;
+constexpr int RESIDENT = (LITTLE && !SHIFTED ? 768 : LITTLE && CHUNKS * GROUPS <= 2 ? 512 : 256) / THREADS;
+typedef read_of<SHIFTED>::type wide_read;
+typedef read_of<SHIFTED && FEW_K_MAJOR>::type few_read;
 
 static_assert(sizeof(wide_t) == sizeof(few_t), "both operands have as many elements in 16 bytes");
 static_assert(!MATRIX || FEW % 8 == 0, "whole tiles of the matrix unit");
 
+template <bool SAFE>
+__device__ __forceinline__ void read_wide_part(vector &to, const gemm_skinny_args &args, const wide_t *p, s64 left)
+{
+    if (SAFE || (args.whole && left >= VECTOR))
+        to = read_once(p);
+    else
+        to = read_some(p, 1, left);
+}
+template <bool SAFE>
+__device__ __forceinline__ void read_wide_part(shifted_piece &to, const gemm_skinny_args &args, const wide_t *p, s64 left)
+{
+    to = read_anywhere<SAFE>(p, left, args.wide_low, args.wide_high);
+}
+
+template <bool SAFE>
+__device__ __forceinline__ void read_few_part(vector &to, const gemm_skinny_args &args, const few_t *p, s64 left)
+{
+    if (FEW_K_MAJOR && (SAFE || (args.whole && left >= VECTOR)))
+        load_vector<4>((const u32 *)p, to.word);
+    else
+        to = read_some(p, args.few_k, left);
+}
+template <bool SAFE>
+__device__ __forceinline__ void read_few_part(shifted_piece &to, const gemm_skinny_args &args, const few_t *p, s64 left)
+{
+    to = read_anywhere<SAFE>(p, left, args.few_low, args.few_high);
+}
+
 /* A lane's part of the wide operand at k. SAFE: nothing is missing, and all is aligned. */
 template <bool SAFE>
-__device__ __forceinline__ void read_wide(vector (&to)[GROUPS][READS], const gemm_skinny_args &args, const wide_t *wide,
+__device__ __forceinline__ void read_wide(wide_read (&to)[GROUPS][READS], const gemm_skinny_args &args, const wide_t *wide,
                                           s64 line, s64 k, int g, int t)
 {
     const s64 depth = args.gemm.shape.k, at = k + t * VECTOR;
@@ -54,15 +84,12 @@ __device__ __forceinline__ void read_wide(vector (&to)[GROUPS][READS], const gem
                                       : line + group * SPAN + g * VECTOR;
             const wide_t *p = K_MAJOR ? wide + first * args.wide_line + at : wide + first + (at + i) * args.wide_k;
             const s64 left = K_MAJOR ? depth - at : at + i < depth ? args.wide - first : 0;
-            if (SAFE || (args.whole && left >= VECTOR))
-                to[group][i] = read_once(p);
-            else
-                to[group][i] = read_some(p, 1, left);
+            read_wide_part<SAFE>(to[group][i], args, p, left);
         }
 }
 
 template <bool SAFE>
-__device__ __forceinline__ void read_few(vector (&to)[FEW_READS], const gemm_skinny_args &args, const few_t *few, s64 k,
+__device__ __forceinline__ void read_few(few_read (&to)[FEW_READS], const gemm_skinny_args &args, const few_t *few, s64 k,
                                          int g, int t)
 {
     const s64 at = k + t * VECTOR, left = args.gemm.shape.k - at;
@@ -70,10 +97,7 @@ __device__ __forceinline__ void read_few(vector (&to)[FEW_READS], const gemm_ski
     for (int i = 0; i < FEW_READS; i++) {
         const s64 line = min((s64)(MATRIX ? 8 * i + g : i), args.few - 1);
         const few_t *p = few + line * args.few_line + at * args.few_k;
-        if (FEW_K_MAJOR && (SAFE || (args.whole && left >= VECTOR)))
-            load_vector<4>((const u32 *)p, to[i].word);
-        else
-            to[i] = read_some(p, args.few_k, left);
+        read_few_part<SAFE>(to[i], args, p, left);
     }
 }
 
@@ -181,17 +205,24 @@ template <bool SAFE, int COUNT>
 __device__ __forceinline__ void add_chunks(sum_t (&sum)[GROUPS * PAIRS][SUMS], const gemm_skinny_args &args,
                                            const wide_t *wide, const few_t *few, s64 line, s64 k, int g, int t)
 {
-    vector w[COUNT][GROUPS][READS], x[COUNT][FEW_READS];
+    wide_read w[COUNT][GROUPS][READS];
+    few_read x[COUNT][FEW_READS];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) read_wide<SAFE>(w[i], args, wide, line, k + i * CHUNK, g, t);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) read_few<SAFE>(x[i], args, few, k + i * CHUNK, g, t);
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < COUNT; i++) {
+        vector wide_now[GROUPS][READS], few_now[FEW_READS];
+#pragma unroll
+        for (int j = 0; j < GROUPS * READS; j++) wide_now[j / READS][j % READS] = settled(w[i][j / READS][j % READS]);
+#pragma unroll
+        for (int j = 0; j < FEW_READS; j++) few_now[j] = settled(x[i][j]);
         if constexpr (MATRIX)
-            multiply_matrix(sum, w[i], x[i]);
+            multiply_matrix(sum, wide_now, few_now);
         else
-            multiply_plain(sum, w[i], x[i]);
+            multiply_plain(sum, wide_now, few_now);
+    }
 }
 
 /* ---- from sums to c ---- */
@@ -279,7 +310,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_skinny(cons
         const wide_t *wide = SWAPPED ? (const wide_t *)args.gemm.a + p.a : (const wide_t *)args.gemm.b + p.b;
         const few_t *few = SWAPPED ? (const few_t *)args.gemm.b + p.b : (const few_t *)args.gemm.a + p.a;
         const s64 line = SWAPPED ? p.row : p.col;
-        const bool safe = args.whole && (K_MAJOR || line + LINES <= args.wide);
+        const bool safe = (SHIFTED || args.whole) && (K_MAJOR || line + LINES <= args.wide);
         sum_t sum[GROUPS * PAIRS][SUMS] = {};
         for (s64 k = (s64)part * CHUNKS * CHUNK; k < s.k; k += SPLIT * WARPS * CHUNKS * CHUNK) {
             if (safe && k + CHUNKS * CHUNK <= s.k)

@@ -2,7 +2,7 @@
  * Reading for gemm with few rows or columns: vectors of 16 bytes along K, each once, and their elements.
  * Constant: VECTOR (elements of 16 bytes). */
 #pragma once
-#include "kernels/vector.cuh"
+#include "kernels/shifted.cuh"
 
 template <typename T> constexpr bool IS_FLOAT8 = false;
 template <> constexpr bool IS_FLOAT8<e4m3> = true;
@@ -20,12 +20,35 @@ __device__ __forceinline__ vector read_once(const void *p)
     return v;
 }
 
+/* What a read gives, and the vector that it is. */
+template <bool SHIFTED> struct read_of {
+    typedef vector type;
+};
+template <> struct read_of<true> {
+    typedef shifted_piece type;
+};
+__device__ __forceinline__ const vector &settled(const vector &v) { return v; }
+__device__ __forceinline__ vector settled(const shifted_piece &piece)
+{
+    vector v;
+    shift_piece(piece, v.word);
+    return v;
+}
+
+/* A vector that begins anywhere, of which `left` elements or more are there. */
+template <bool SAFE, typename T>
+__device__ __forceinline__ shifted_piece read_anywhere(const T *p, s64 left, const char *low, const char *high)
+{
+    return read_shifted(p, SAFE || left >= VECTOR ? VECTOR : (int)left, low, high);
+}
+
 /* The first n elements of a vector, `stride` apart; the rest is zero. A short loop: it stands in the code as
  * often as vectors are read. */
 template <typename T> __device__ __forceinline__ vector read_some(const T *p, s64 stride, s64 n)
 {
     constexpr int BITS = 8 * (int)sizeof(T);
     u64 low = 0, high = 0;
+    if (n <= 0) return vector{};
 #pragma unroll 1
     for (int i = VECTOR - 1; i >= 0; i--) {
         u32 bits = 0;

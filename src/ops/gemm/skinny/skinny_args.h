@@ -11,6 +11,7 @@ typedef struct gemm_skinny_args {
     long long wide, few;
     long long wide_line, wide_k, few_line, few_k; /* strides in elements */
     int whole;                                    /* vectors of both operands are aligned */
+    const char *wide_low, *wide_high, *few_low, *few_high; /* the ends of the operands' memory */
 } gemm_skinny_args;
 
 #endif

@@ -41,11 +41,17 @@ static mica_status check_stride(const skinny_operand *o, const char *what, long 
 
 static mica_status check_strides(const skinny_geometry *g, mica_why *why)
 {
-    const skinny_operand *w = &g->wide, *f = &g->few;
-    const gemm_shape *s = &g->shape;
+    const skinny_operand *w = &g->wide;
     if (!g->k_major && w->line_stride != 1 && w->lines != 1)
         return mica_refuse(why, "%s has strides %lld and %lld, one must be 1", w->name,
                            w->line_stride, w->k_stride);
+    return MICA_OK;
+}
+
+mica_status skinny_check_aligned(const skinny_geometry *g, mica_why *why)
+{
+    const skinny_operand *w = &g->wide, *f = &g->few;
+    const gemm_shape *s = &g->shape;
     if (g->k_major)
         MICA_TRY(check_stride(w, "lines", w->lines, w->line_stride, why));
     else
@@ -81,7 +87,10 @@ mica_status skinny_geometry_make(const mica_gemm_desc *d, const mica_device_info
     if (s->k == 0 || s->batches == 0) return mica_refuse(why, "the product is empty");
     if (mica_dtype_is_integer(d->a.dtype) && s->k > 65536)
         return mica_refuse(why, "K is %lld, sums of 65536 products fit 32 bits", s->k);
-    return check_strides(g, why);
+    MICA_TRY(check_strides(g, why));
+    mica_why unaligned;
+    g->shifted = skinny_check_aligned(g, &unaligned) != MICA_OK;
+    return MICA_OK;
 }
 
 void skinny_args_fill(const mica_gemm_desc *d, const skinny_geometry *g, gemm_skinny_args *args)
@@ -96,6 +105,14 @@ void skinny_args_fill(const mica_gemm_desc *d, const skinny_geometry *g, gemm_sk
     args->few_k = g->few.k_stride;
 }
 
+void skinny_state_fill(const mica_gemm_desc *d, const skinny_geometry *g, skinny_state *s)
+{
+    skinny_args_fill(d, g, &s->args);
+    s->wide_span = mica_tensor_span(g->swapped ? &d->a : &d->b, &s->wide_first);
+    s->few_span = mica_tensor_span(g->swapped ? &d->b : &d->a, &s->few_first);
+    s->swapped = g->swapped;
+}
+
 mica_status skinny_run(const mica_plan *plan, const mica_run *r)
 {
     const skinny_state *s = plan->state;
@@ -103,6 +120,11 @@ mica_status skinny_run(const mica_plan *plan, const mica_run *r)
     gemm_args_bind(plan, r, &args.gemm);
     args.whole = mica_access_starts(args.gemm.a, MICA_ACCESS_BYTES) &&
                  mica_access_starts(args.gemm.b, MICA_ACCESS_BYTES);
+    const char *a = args.gemm.a, *b = args.gemm.b;
+    args.wide_low = (s->swapped ? a : b) + s->wide_first;
+    args.wide_high = args.wide_low + s->wide_span;
+    args.few_low = (s->swapped ? b : a) + s->few_first;
+    args.few_high = args.few_low + s->few_span;
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &args);
 }
 

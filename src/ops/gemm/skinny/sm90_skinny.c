@@ -36,7 +36,7 @@ static mica_status check_stride(const skinny_geometry *g, const char *what, long
                        g->wide.name, bytes);
 }
 
-/* What TMA can address; multiples of 16 bytes are skinny_geometry_make's rule, too. */
+/* What TMA can address; multiples of 16 bytes are skinny_check_aligned's rule. */
 static mica_status check_wide(const skinny_geometry *g, mica_why *why)
 {
     const gemm_shape *s = &g->shape;
@@ -66,6 +66,7 @@ static mica_status plan_geometry(const mica_gemm_desc *d, const mica_device_info
     if (d->a.dtype != MICA_F32)
         return mica_refuse(why, "a is %s, this engine takes f32", mica_dtype_name(d->a.dtype));
     MICA_TRY(skinny_geometry_make(d, device, g, why));
+    MICA_TRY(skinny_check_aligned(g, why));
     if (g->few.lines > MOST_FEW)
         return mica_refuse(why, "c is %lld x %lld, one of them must be at most %d", g->shape.m,
                            g->shape.n, MOST_FEW);

@@ -28,7 +28,8 @@ typedef struct state {
     gemm_sm80_full_args args; /* all but pointers and scalars */
     bool extra;               /* else the plain kernel gets what it knows of them */
     mica_mma_tile tile;
-    int residual_vector; /* elements of one access; 0: there are none */
+    int residual_vector;                      /* elements of one access; 0: there are none */
+    int64_t a_first, a_span, b_first, b_span; /* bytes of the operands' memory */
     mica_kernel *kernel;
     mica_grid grid;
 } state;
@@ -103,6 +104,13 @@ static void make_shape(const mica_gemm_desc *d, gemm_shape *s, gemm_full_epilogu
     if (d->gate == MICA_GEMM_GATE_PAIRS) s->b_n /= 2;
 }
 
+/* Whether what lies side by side, `stride` apart, is read in 16 bytes all the same. */
+static bool is_shifted(const mica_mma_operand *o, long long stride)
+{
+    bool across = !o->k_fast && mica_dtype_bits(o->dtype) == 8;
+    return stride == 1 && !across && mica_mma_is_staged(o);
+}
+
 static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_full_epilogue *e,
                       const mica_config *c, mica_mma_tile *t)
 {
@@ -110,6 +118,10 @@ static void fill_tile(const mica_gemm_desc *d, const gemm_shape *s, const gemm_f
     t->tile_n = c->knob[KNOB_TILE_N];
     t->a = gemm_sm80_operand(d->a.dtype, s, s->a_m, s->m, s->a_k, s->a_batch);
     t->b = gemm_sm80_operand(d->b.dtype, s, s->b_n, s->n, s->b_k, s->b_batch);
+    if (!gemm_has_full_epilogue(d)) {
+        t->a.shifted = is_shifted(&t->a, t->a.k_fast ? s->a_k : s->a_m);
+        t->b.shifted = is_shifted(&t->b, t->b.k_fast ? s->b_k : s->b_n);
+    }
     if (d->gate == MICA_GEMM_GATE_HALVES) t->b.vector = mica_access_fit(t->b.vector, e->partner);
     t->c = d->c.dtype;
     t->precise = is_precise(d);
@@ -208,6 +220,8 @@ static mica_status build(mica_plan *plan)
     make_shape(d, &a->gemm.shape, &a->extra);
     s->extra = gemm_has_full_epilogue(d);
     fill_tile(d, &a->gemm.shape, &a->extra, &plan->config, &s->tile);
+    s->a_span = mica_tensor_span(&d->a, &s->a_first);
+    s->b_span = mica_tensor_span(&d->b, &s->b_first);
     s->residual_vector = residual_vector(d, &a->gemm.shape, &s->tile);
     int64_t tiles = tiles_of(&a->gemm.shape, &s->tile);
     if (tiles == 0) return MICA_OK;
@@ -249,10 +263,18 @@ static mica_status run(const mica_plan *plan, const mica_run *r)
     a.b_aligned = gemm_sm80_is_aligned(g->b, s->tile.b.dtype, s->tile.b.vector);
     a.c_aligned = gemm_sm80_is_aligned(g->c, s->tile.c, s->tile.c_vector);
     if (s->extra) return mica_kernel_launch(s->kernel, &s->grid, r->stream, &a);
+    const char *a_low = (const char *)g->a + s->a_first, *b_low = (const char *)g->b + s->b_first;
     gemm_sm80_args plain = {
-        *g, a.a_aligned, a.b_aligned, a.c_aligned,
+        *g,
+        a.a_aligned,
+        a.b_aligned,
+        a.c_aligned,
         s->residual_vector &&
-            gemm_sm80_is_aligned(g->epilogue.residual, d->residual.dtype, s->residual_vector)};
+            gemm_sm80_is_aligned(g->epilogue.residual, d->residual.dtype, s->residual_vector),
+        a_low,
+        a_low + s->a_span,
+        b_low,
+        b_low + s->b_span};
     return mica_kernel_launch(s->kernel, &s->grid, r->stream, &plain);
 }
 

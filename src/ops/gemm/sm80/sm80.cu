@@ -12,6 +12,7 @@ template <typename O, typename T> struct matrix {
     s64 step;
     int lines, depth; /* that exist */
     bool aligned;
+    const char *low, *high; /* of SHIFTED: the ends of memory */
 
     __device__ __forceinline__ int locate(int i, int line, int k, const T *&p) const
     {
@@ -44,13 +45,13 @@ struct product_tile {
     {
         const gemm_shape &s = args.g.shape;
         const s64 step = operand_a::EACH * (operand_a::K_FAST ? s.a_m : s.a_k);
-        return {first_a + slice * TILE_K * s.a_k, step, rows, depth(slice), args.a_aligned != 0};
+        return {first_a + slice * TILE_K * s.a_k, step, rows, depth(slice), args.a_aligned != 0, args.a_low, args.a_high};
     }
     __device__ __forceinline__ matrix<operand_b, b_t> b(s64 slice) const
     {
         const gemm_shape &s = args.g.shape;
         const s64 step = operand_b::EACH * (operand_b::K_FAST ? s.b_n : s.b_k);
-        return {first_b + slice * TILE_K * s.b_k, step, cols, depth(slice), args.b_aligned != 0};
+        return {first_b + slice * TILE_K * s.b_k, step, cols, depth(slice), args.b_aligned != 0, args.b_low, args.b_high};
     }
 };
 

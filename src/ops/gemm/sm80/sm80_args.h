@@ -9,6 +9,7 @@ typedef struct gemm_sm80_args {
     gemm_args g;
     int a_aligned, b_aligned, c_aligned; /* pointers allow the accesses that the strides allow */
     int residual_aligned;                /* for one access to what is stored at once */
+    const char *a_low, *a_high, *b_low, *b_high; /* the ends of the operands' memory */
 } gemm_sm80_args;
 
 #endif
