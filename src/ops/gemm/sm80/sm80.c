@@ -174,9 +174,14 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return mica_mma_configs(&t, s.m, s.n, out);
 }
 
+static bool is_narrow(const mica_mma_operand *o)
+{
+    return !o->shifted && o->vector * mica_dtype_bits(o->dtype) / 8 == 4;
+}
+
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double launch_ms = 3e-3;
+    const double launch_ms = 3e-3, words = 1.5; /* pieces of four bytes */
     gemm_shape s;
     gemm_full_epilogue e;
     mica_mma_tile t;
@@ -185,6 +190,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     fill_tile(desc, &s, &e, c, &t);
     double reached = s.m <= 32 || s.n <= 32 ? 0.6 : 0.7; /* of the bandwidth */
     double compute = mica_mma_predict(device, &t, (double)tiles_of(&s, &t), (double)s.k);
+    if (s.k >= 256 && (is_narrow(&t.a) || is_narrow(&t.b))) compute *= words;
     double memory = mica_op_bytes(&mica_op_gemm, desc) / (reached * device->copy_gbps * 1e6);
     return launch_ms + (compute > memory ? compute : memory);
 }
