@@ -64,13 +64,16 @@ enum { RNN_BLOCK = 128, RNN_PHASES = 4, RNN_KINDS = 2 };
 /* How a persistent kernel divides a layer. */
 typedef struct rnn_layout {
     int units;     /* of a block */
-    int blocks;    /* of a direction */
+    int blocks;    /* of a direction and a group of sequences */
+    int groups;    /* of sequences, which do not wait for one another */
+    int rows;      /* sequences of a group, a multiple of 16 */
     int sides;     /* directions of a launch */
     int tiles;     /* of 8 columns of weights */
     int kept;      /* of these in registers */
     int k_blocks;  /* of 32 of a warp */
     int row_tiles; /* of 16 sequences that are computed at once */
     int64_t shared_bytes;
+    double step_ms;
 } rnn_layout;
 
 /* What the state of both begins with. Kinds of layers are two: the first one has other inputs. */
@@ -99,8 +102,6 @@ mica_status rnn_add_kernel(mica_plan *plan, const char *file, const char *entry,
 /* ---- all steps in one launch (rnn_persistent.c) ---- */
 /* Whether the plan's engine is that; then its layout, bookings and kernel. */
 mica_status rnn_add_persistent(mica_plan *plan);
-/* The buffer of which the first step reads, elements, and that which the last one wrote. */
-char *rnn_exchanged(const mica_plan *plan, const mica_run *r, int64_t step);
 /* All steps of a layer; args: of the forward or backward kernel's step. */
 mica_status rnn_run_persistent(const mica_plan *plan, const mica_run *r, int64_t layer,
                                const mica_rnn_args *a);

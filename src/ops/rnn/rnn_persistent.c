@@ -37,14 +37,14 @@ static int at_most(int64_t a, int b)
     return a < b ? (int)a : b;
 }
 
-/* Sums, weights that registers do not hold, and the block's own numbers of all sequences. */
+/* Sums, weights that registers do not hold, and the block's own numbers of its sequences. */
 static int64_t shared_of(const mica_rnn_desc *d, const rnn_layout *l)
 {
-    const int64_t rows = RNN_ROWS * l->row_tiles, batch = d->x.dims[1];
-    const int64_t all = (batch + rows - 1) / rows * rows, pitch = 8 * (l->tiles | 1);
-    const int64_t unit = 6 * all + (is_backward(d) ? 0 : 4 * mica_rnn_gates(d->cell));
+    const int64_t rows = RNN_ROWS * l->row_tiles, pitch = 8 * (l->tiles | 1);
+    const int64_t all = (l->rows + rows - 1) / rows * rows;
+    const int64_t unit = is_backward(d) ? 8 * all : 6 * all + 4 * mica_rnn_gates(d->cell);
     return RNN_WARPS * (4 * rows * pitch + (l->tiles - l->kept) * l->k_blocks * 512) +
-           l->units * (is_backward(d) ? 8 * all : unit) + 4 * all;
+           l->units * unit + 4 * all;
 }
 
 /* Tiles of rows x tiles of columns: their sums take 64 registers; backward 32, as a cell reads
@@ -59,17 +59,27 @@ enum {
     KEPT_ALONE = 128     /* where sums take half of what they may */
 };
 
+/* By measurements on an H200: the barrier and what waits for it; of each 16 sequences what every
+ * block reads, its products, and its cells. */
+static double step_ms(const rnn_layout *l, bool backward)
+{
+    const int chunk = RNN_ROWS * l->row_tiles;
+    const double rows = (l->rows + chunk - 1) / chunk * l->row_tiles;
+    const double products = l->k_blocks * (0.09 + 0.05 * l->tiles);
+    const double cells = (backward ? 0.5 : 0.1) * l->tiles;
+    return 1e-3 * ((backward ? 2.5 : 1.6) + rows * (products + cells));
+}
+
 /* As many sequences at once as registers and shared memory allow. */
 static bool fill_block(const mica_rnn_desc *d, const mica_device_info *device, rnn_layout *l)
 {
     const int64_t k = (width_of(d) + RNN_K_BLOCK - 1) / RNN_K_BLOCK;
     const int most = most_tiles(d);
-    const int64_t batch = d->x.dims[1] > 1 ? d->x.dims[1] : 1;
-    const int row_tiles = at_most((batch + RNN_ROWS - 1) / RNN_ROWS, 4);
     l->tiles = (columns_of(d, l->units) + 7) / 8;
     l->k_blocks = (int)((k + RNN_WARPS - 1) / RNN_WARPS);
     if (l->tiles > most) return false;
-    for (l->row_tiles = at_most(row_tiles, most / l->tiles); l->row_tiles > 0; l->row_tiles--) {
+    l->row_tiles = at_most(most / l->tiles, at_most(l->rows / RNN_ROWS, 4));
+    for (; l->row_tiles > 0; l->row_tiles--) {
         const int room = l->row_tiles * l->tiles > most / 2 ? KEPT_REGISTERS : KEPT_ALONE;
         l->kept = at_most(room / (4 * l->k_blocks), l->tiles);
         l->shared_bytes = shared_of(d, l);
@@ -78,18 +88,36 @@ static bool fill_block(const mica_rnn_desc *d, const mica_device_info *device, r
     return false;
 }
 
-/* The fewest units of a block with which all blocks are resident, of both directions if they can
- * be. */
-static bool find_layout(const mica_rnn_desc *d, const mica_device_info *device, rnn_layout *l)
+/* Sequences divided into as many groups as there are blocks for, at most; the fastest of those that
+ * fit. */
+static void try_groups(const mica_rnn_desc *d, const mica_device_info *device, rnn_layout *l,
+                       rnn_layout *best)
 {
-    for (l->sides = d->bidirectional ? 2 : 1; l->sides > 0; l->sides--)
-        for (l->units = 8; l->units <= 128; l->units += 8) {
-            const int64_t blocks = (d->hidden + l->units - 1) / l->units;
-            if (blocks * l->sides > device->units) continue;
-            l->blocks = (int)blocks;
-            if (fill_block(d, device, l)) return true;
+    const int64_t batch = d->x.dims[1] > 1 ? d->x.dims[1] : 1;
+    const int64_t row_tiles = (batch + RNN_ROWS - 1) / RNN_ROWS;
+    const int most = at_most(row_tiles, device->units / (l->blocks * l->sides));
+    for (int groups = 1; groups <= most; groups++) {
+        l->rows = (int)((row_tiles + groups - 1) / groups) * RNN_ROWS;
+        l->groups = (int)((batch + l->rows - 1) / l->rows);
+        if (!fill_block(d, device, l)) continue;
+        l->step_ms = step_ms(l, is_backward(d));
+        if (best->units == 0 || l->step_ms < best->step_ms) *best = *l;
+    }
+}
+
+/* With all blocks resident, those of both directions if they can be. */
+static bool find_layout(const mica_rnn_desc *d, const mica_device_info *device, rnn_layout *best)
+{
+    rnn_layout l = {0};
+    *best = l;
+    for (l.sides = d->bidirectional ? 2 : 1; l.sides > 0 && best->units == 0; l.sides--)
+        for (l.units = 8; l.units <= 128; l.units += 8) {
+            const int64_t blocks = (d->hidden + l.units - 1) / l.units;
+            if (blocks * l.sides > device->units) continue;
+            l.blocks = (int)blocks;
+            try_groups(d, device, &l, best);
         }
-    return false;
+    return best->units > 0;
 }
 
 static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
@@ -124,23 +152,15 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return MICA_OK;
 }
 
-/* Of a step: the barrier and reads that follow one another, h as every block reads it, and the
- * products of a multiprocessor, at a third of the rate of large ones. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
     (void)config;
     const mica_rnn_desc *d = desc;
     rnn_layout l;
     if (!find_layout(d, device, &l)) return 0;
-    const int64_t rows = RNN_ROWS * l.row_tiles;
-    const double batch = (double)((d->x.dims[1] + rows - 1) / rows * rows);
-    const double read = 2 * (double)d->x.dims[1] * (double)width_of(d) / 50e6;
-    const double rate = 1e9 * device->bf16_tflops / 3 / device->units;
-    const double product = 2 * batch * 8 * l.tiles * (double)width_of(d) / rate;
-    const double chunks = batch / (double)rows, sides = d->bidirectional ? 2.0 / l.sides : 1;
-    const double step = 2.4e-3 + 4e-4 * (chunks - 1) + read + product;
+    const double launches = (double)d->layers * (d->bidirectional ? 2.0 / l.sides : 1);
     return 2e-2 + mica_roofline_ms(&mica_op_rnn, d, device) / 0.3 +
-           (double)d->layers * sides * (1e-2 + (double)d->x.dims[0] * step);
+           launches * (1e-2 + (double)d->x.dims[0] * l.step_ms);
 }
 
 /* ---- building ---- */
@@ -162,7 +182,7 @@ static mica_status add_kernel(mica_plan *plan)
     mica_prologue_int(&p, "ROW_TILES", l->row_tiles);
     mica_prologue_type(&p, "x_t", w->s.type);
     mica_prologue_type(&p, "acc_t", w->s.acc);
-    w->grid = (mica_grid){.grid = {(unsigned)(l->blocks * l->sides)},
+    w->grid = (mica_grid){.grid = {(unsigned)(l->blocks * l->groups * l->sides)},
                           .block = {32 * RNN_WARPS},
                           .dynamic_shared = (unsigned)l->shared_bytes,
                           .cooperative = true};
@@ -172,9 +192,16 @@ static mica_status add_kernel(mica_plan *plan)
     return mica_plan_add_kernel(plan, &spec, &w->kernels[0]);
 }
 
+/* Elements of a buffer of what steps hand on, of a direction. */
 static int64_t exchange_count(const rnn_walk *w, const mica_rnn_desc *d)
 {
-    return w->s.sides * w->s.batch * width_of(d);
+    const int64_t tiles = (w->s.batch + RNN_ROWS - 1) / RNN_ROWS;
+    return tiles * ((width_of(d) + RNN_K_BLOCK - 1) / RNN_K_BLOCK) * RNN_ROWS * RNN_K_BLOCK;
+}
+
+static size_t counter_bytes(const rnn_walk *w)
+{
+    return (size_t)(w->s.sides * w->layout.groups) * sizeof(int);
 }
 
 mica_status rnn_add_persistent(mica_plan *plan)
@@ -186,19 +213,13 @@ mica_status rnn_add_persistent(mica_plan *plan)
     MICA_TRY(mica_cuda_cooperates(plan->cuda));
     if (!find_layout(d, &plan->device, &w->layout))
         return mica_fail(MICA_UNSUPPORTED, "rnn: no layout for %lld units", (long long)d->hidden);
-    const size_t buffer = bytes_of(w->s.type, exchange_count(w, d));
+    const size_t buffer = bytes_of(w->s.type, w->s.sides * exchange_count(w, d));
     MICA_TRY(mica_book(plan, "what steps hand on", 2 * buffer, &w->exchange));
-    MICA_TRY(mica_book(plan, "counters of blocks", 2 * sizeof(int), &w->arrived));
+    MICA_TRY(mica_book(plan, "counters of blocks", counter_bytes(w), &w->arrived));
     return w->s.steps > 0 ? add_kernel(plan) : MICA_OK;
 }
 
 /* ---- running ---- */
-
-char *rnn_exchanged(const mica_plan *plan, const mica_run *r, int64_t step)
-{
-    const rnn_walk *w = plan->state;
-    return element(mica_at(r, w->exchange), w->s.type, step % 2 * exchange_count(w, plan->desc));
-}
 
 static mica_rnn_exchange exchange_of(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
@@ -210,9 +231,12 @@ static mica_rnn_exchange exchange_of(const mica_plan *plan, const mica_run *r, i
                                    mica_rnn_weight(d, layer, 1, MICA_RNN_PART_R).offset - m.offset,
                                .exchange = mica_at(r, w->exchange),
                                .width = width_of(d),
-                               .apart = exchange_count(w, d),
+                               .side = exchange_count(w, d),
+                               .apart = w->s.sides * exchange_count(w, d),
                                .arrived = mica_at(r, w->arrived),
-                               .blocks = w->layout.blocks};
+                               .blocks = w->layout.blocks,
+                               .groups = w->layout.groups,
+                               .rows = w->layout.rows};
 }
 
 /* args: of the kernel; exchange: within them. */
@@ -220,7 +244,7 @@ static mica_status launch(const mica_plan *plan, const mica_run *r, const void *
                           mica_rnn_exchange *exchange)
 {
     const rnn_walk *w = plan->state;
-    MICA_TRY(clear(plan, r, exchange->arrived, 2 * sizeof(int)));
+    MICA_TRY(clear(plan, r, exchange->arrived, counter_bytes(w)));
     for (exchange->first = 0; exchange->first < w->s.sides; exchange->first += w->layout.sides)
         MICA_TRY(mica_kernel_launch(w->kernels[0], &w->grid, r->stream, args));
     return MICA_OK;

@@ -33,7 +33,7 @@ struct kept {
 
 struct place {
     long long side, unit; /* the block's first unit */
-    int rows;             /* sequences in whole tiles */
+    int from, end, rows;  /* sequences of the group; how many in whole tiles */
 };
 
 /* A cell of this thread, of ROWS from the first on. */
@@ -45,7 +45,7 @@ RNN cell cell_of(const mica_rnn_args &a, const place &p, int first, int i)
 {
     const int at = i * THREADS + threadIdx.x, local = at % UNITS, row = first + at / UNITS;
     const int unit = (int)p.unit + local;
-    return {row, unit, local, at < ROWS * UNITS && row < a.batch && unit < a.units};
+    return {row, unit, local, at < ROWS * UNITS && row < p.end && unit < a.units};
 }
 
 RNN long long time_of(const mica_rnn_args &a, const place &p, int step) { return p.side ? a.steps - 1 - step : step; }
@@ -64,16 +64,16 @@ RNN void read_inputs(const mica_rnn_args &a, const place &p, int step, int first
 
 /* The next h, to `next` and to low; gates receives those of each cell. */
 RNN void make_cells(const mica_rnn_args &a, const place &p, const char *shared, const kept &k, int step, int first,
-                    const real (&x)[CELLS][GATES], real (&gates)[CELLS][4], x_t *next, long long width)
+                    const real (&x)[CELLS][GATES], real (&gates)[CELLS][4], x_t *next)
 {
     const rnn_clip clip = {CLIP, a.bounds.nan, (real)a.bounds.low, (real)a.bounds.high};
 #pragma unroll
     for (int i = 0; i < CELLS; i++) {
         const cell c = cell_of(a, p, first, i);
         if (!c.there) continue;
-        const int at = c.row * UNITS + c.local;
+        const int at = (c.row - p.from) * UNITS + c.local;
         gates[i][0] = gates[i][1] = gates[i][2] = gates[i][3] = 0;
-        if (time_of(a, p, step) < k.lengths[c.row]) {
+        if (time_of(a, p, step) < k.lengths[c.row - p.from]) {
             real r[GATES], made;
 #pragma unroll
             for (int g = 0; g < GATES; g++)
@@ -86,7 +86,7 @@ RNN void make_cells(const mica_rnn_args &a, const place &p, const char *shared, 
                 made = rnn_plain(CELL == RELU, clip, x[i][0] + r[0]);
             k.low[at] = narrow<x_t>(made);
         }
-        next[c.row * width + c.unit] = k.low[at];
+        next[exchanged(c.row, c.unit, (int)a.units)] = k.low[at];
     }
 }
 
@@ -99,10 +99,10 @@ RNN void store_cells(const mica_rnn_args &a, const place &p, const kept &k, int 
     for (int i = 0; i < CELLS; i++) {
         const cell c = cell_of(a, p, first, i);
         if (!c.there) continue;
-        const int at = c.row * UNITS + c.local;
+        const int at = (c.row - p.from) * UNITS + c.local;
         const x_t low = k.low[at];
         x_t *y = (x_t *)a.y + p.side * a.y_side + time * a.y_time + c.row * a.y_batch + c.unit * a.y_unit;
-        *y = time < k.lengths[c.row] ? low : narrow<x_t>((real)0);
+        *y = time < k.lengths[c.row - p.from] ? low : narrow<x_t>((real)0);
         if constexpr (SAVES) {
             const long long each = (to * a.batch + c.row) * a.units + c.unit;
             ((x_t *)a.states)[each] = low;
@@ -117,21 +117,22 @@ RNN void store_cells(const mica_rnn_args &a, const place &p, const kept &k, int 
 }
 
 /* The states to begin with, biases and lengths, to where they stay. */
-RNN void begin(const mica_rnn_args &a, const place &p, const kept &k, const x_t *from)
+RNN void begin(const mica_rnn_args &a, const place &p, const kept &k, x_t *buffer)
 {
     for (int i = threadIdx.x; i < GATES * UNITS; i += THREADS) {
         const long long unit = p.unit + i % UNITS;
         const x_t *bias = (const x_t *)a.bias + p.side * a.bias_side + i / UNITS * a.units + unit;
         k.bias[i] = a.bias && unit < a.units ? widen<real>(*bias) : 0;
     }
-    for (int row = threadIdx.x; row < a.batch; row += THREADS) {
-        const long long length = rnn_length(a, row);
+    for (int row = threadIdx.x; row < p.end - p.from; row += THREADS) {
+        const long long length = rnn_length(a, p.from + row);
         k.lengths[row] = length < 0 ? 0 : length < a.steps ? (int)length : (int)a.steps;
     }
     for (int i = threadIdx.x; i < p.rows * UNITS; i += THREADS) {
-        const long long row = i / UNITS, unit = p.unit + i % UNITS;
-        if (row >= a.batch || unit >= a.units) continue;
-        k.low[i] = from[row * a.units + unit];
+        const long long row = p.from + i / UNITS, unit = p.unit + i % UNITS;
+        if (row >= p.end || unit >= a.units) continue;
+        k.low[i] = ((const x_t *)a.low)[(p.side * a.batch + row) * a.units + unit];
+        buffer[exchanged((int)row, (int)unit, (int)a.units)] = k.low[i];
         if constexpr (GATES > 1) k.state[i] = ((const real *)a.state)[(p.side * a.batch + row) * a.units + unit];
         if constexpr (SAVES) {
             const long long time = p.side ? a.steps : 0, at = ((p.side * (a.steps + 1) + time) * a.batch + row) * a.units;
@@ -143,11 +144,12 @@ RNN void begin(const mica_rnn_args &a, const place &p, const kept &k, const x_t 
 
 RNN void finish(const mica_rnn_args &a, const place &p, const kept &k)
 {
-    if constexpr (GATES == 1) return;
     for (int i = threadIdx.x; i < p.rows * UNITS; i += THREADS) {
-        const long long row = i / UNITS, unit = p.unit + i % UNITS;
-        if (row < a.batch && unit < a.units)
-            ((real *)a.state)[(p.side * a.batch + row) * a.units + unit] = k.state[i];
+        const long long row = p.from + i / UNITS, unit = p.unit + i % UNITS;
+        const long long at = (p.side * a.batch + row) * a.units + unit;
+        if (row >= p.end || unit >= a.units) continue;
+        ((x_t *)a.low)[at] = k.low[i];
+        if constexpr (GATES > 1) ((real *)a.state)[at] = k.state[i];
     }
 }
 
@@ -156,8 +158,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rnn_persistent(const __
     extern __shared__ __align__(16) char shared[];
     const mica_rnn_args &a = all.step;
     const mica_rnn_exchange &e = all.exchange;
-    const int side = e.first + (int)blockIdx.x / e.blocks, batch = (int)a.batch;
-    const place p = {side, (int)blockIdx.x % e.blocks * UNITS, (batch + ROWS - 1) / ROWS * ROWS};
+    const int set = (int)blockIdx.x / e.blocks, group = set % e.groups, side = e.first + set / e.groups;
+    const int from = group * e.rows, end = min((int)a.batch, from + e.rows);
+    const place p = {side, (int)blockIdx.x % e.blocks * UNITS, from, end, (end - from + ROWS - 1) / ROWS * ROWS};
     char *own = shared + SUMS_BYTES + WEIGHTS_BYTES;
     kept k;
     k.state = (float *)own;
@@ -182,27 +185,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rnn_persistent(const __
         }
     });
 
-    x_t *buffers = (x_t *)e.exchange + side * a.batch * e.width;
+    x_t *buffers = (x_t *)e.exchange + side * e.side;
     begin(a, p, k, buffers);
     real x[CELLS][GATES] = {}, gates[CELLS][4];
-    read_inputs(a, p, 0, 0, x);
+    read_inputs(a, p, 0, p.from, x);
     __syncthreads();
-    int *arrived = e.arrived + side;
+    int *arrived = e.arrived + side * e.groups + group;
+    grid_arrive(arrived);
+    grid_wait(arrived, e.blocks);
     for (int step = 0; step < a.steps; step++) {
         const x_t *now = buffers + step % 2 * e.apart;
         x_t *next = buffers + (step + 1) % 2 * e.apart;
         const bool last_step = step + 1 == a.steps;
-        for (int row = 0; row < p.rows; row += ROWS) {
-            multiply(w, shared, now, row, batch, (int)e.width);
+        for (int row = p.from; row < p.from + p.rows; row += ROWS) {
+            multiply(w, shared, now, row, p.end, (int)e.width);
             __syncthreads();
-            make_cells(a, p, shared, k, step, row, x, gates, next, e.width);
+            make_cells(a, p, shared, k, step, row, x, gates, next);
             __syncthreads();
-            const bool last_row = row + ROWS == p.rows;
+            const bool last_row = row + ROWS == p.from + p.rows;
             if (last_row && !last_step) grid_arrive(arrived);
             store_cells(a, p, k, step, row, gates);
-            if (!last_row || !last_step) read_inputs(a, p, last_row ? step + 1 : step, last_row ? 0 : row + ROWS, x);
+            if (!last_row || !last_step) read_inputs(a, p, last_row ? step + 1 : step, last_row ? p.from : row + ROWS, x);
         }
-        if (!last_step) grid_wait(arrived, (step + 1) * e.blocks);
+        if (!last_step) grid_wait(arrived, (step + 2) * e.blocks);
     }
     finish(a, p, k);
 }

@@ -7,7 +7,7 @@
  *
  * Within a block of k lane (g, q) has k from 8 q to 8 q + 7 of row, or column, g: 16 bytes, which are the
  * operands of two instructions. Which k an instruction calls its i-th does not matter as long as both
- * operands agree. */
+ * operands agree. Buffers hold these 16 bytes lane by lane, of rows 0 to 7 and then 8 to 15 of a tile. */
 #pragma once
 #include "kernels/bulk.cuh"
 #include "kernels/mma.cuh"
@@ -52,10 +52,19 @@ template <typename F> __device__ __forceinline__ void load_weights(product &p, c
         }
 }
 
-/* Rows from `row` on of a buffer of `batch` rows; sums of a warp's part of k go to shared memory. Others wrote
- * the buffer: it is read where all meet, in the L2. */
-__device__ __forceinline__ void multiply(const product &p, char *shared, const x_t *buffer, int row, int batch, int width)
+/* Where a sequence's k-th element lies in a buffer. */
+__device__ __forceinline__ long long exchanged(int row, int k, int width)
 {
+    const int k_blocks = (width + RNN_K_BLOCK - 1) / RNN_K_BLOCK, tile = row / RNN_ROWS * k_blocks + k / RNN_K_BLOCK;
+    const int lane = row % 8 * 4 + k % RNN_K_BLOCK / 8;
+    return tile * 512LL + (row % RNN_ROWS / 8 * 32 + lane) * 8 + k % 8;
+}
+
+/* Rows from `row` on and below `end` of a buffer; sums of a warp's part of k go to shared memory. Others wrote
+ * the buffer: it is read where all meet, in the L2. */
+__device__ __forceinline__ void multiply(const product &p, char *shared, const x_t *buffer, int row, int end, int width)
+{
+    const int k_blocks = (width + RNN_K_BLOCK - 1) / RNN_K_BLOCK;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = first_k();
     float sums[ROW_TILES][TILES][4] = {};
 #pragma unroll
@@ -63,33 +72,37 @@ __device__ __forceinline__ void multiply(const product &p, char *shared, const x
         uint4 low[ROW_TILES], high[ROW_TILES];
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++) {
-            const int r = row + m * RNN_ROWS + lane / 4;
-            const x_t *from = buffer + (long long)r * width + k + j * RNN_K_BLOCK;
+            const int r = row + m * RNN_ROWS + lane / 4, tile = (row / RNN_ROWS + m) * k_blocks + warp * K_BLOCKS + j;
+            const uint4 *from = (const uint4 *)buffer + tile * 64LL + lane;
             low[m] = high[m] = make_uint4(0, 0, 0, 0);
             if (k + j * RNN_K_BLOCK < width) {
-                if (r < batch) low[m] = __ldcg((const uint4 *)from);
-                if (r + 8 < batch) high[m] = __ldcg((const uint4 *)(from + 8LL * width));
+                if (r < end) low[m] = __ldcg(from);
+                if (r + 8 < end) high[m] = __ldcg(from + 32);
             }
         }
+        u32 weights[TILES][2][2];
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            u32 first[2], second[2];
             if (t < KEPT) {
-                const u32(&w)[4] = p.kept[t < KEPT ? t : 0][j];
-                first[0] = w[0], first[1] = w[1], second[0] = w[2], second[1] = w[3];
+#pragma unroll
+                for (int i = 0; i < 4; i++) weights[t][i / 2][i % 2] = p.kept[t < KEPT ? t : 0][j][i];
             } else {
                 const int at = ((t - KEPT) * RNN_WARPS + warp) * K_BLOCKS + j;
                 const uint4 w = ((const uint4 *)(shared + SUMS_BYTES))[at * 32 + lane];
-                first[0] = w.x, first[1] = w.y, second[0] = w.z, second[1] = w.w;
-            }
-#pragma unroll
-            for (int m = 0; m < ROW_TILES; m++) {
-                const u32 a[4] = {low[m].x, high[m].x, low[m].y, high[m].y};
-                const u32 b[4] = {low[m].z, high[m].z, low[m].w, high[m].w};
-                matrix_unit<x_t, x_t>::multiply(sums[m][t], a, first);
-                matrix_unit<x_t, x_t>::multiply(sums[m][t], b, second);
+                weights[t][0][0] = w.x, weights[t][0][1] = w.y, weights[t][1][0] = w.z, weights[t][1][1] = w.w;
             }
         }
+        /* Sums that do not wait for one another follow one another. */
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+#pragma unroll
+                for (int m = 0; m < ROW_TILES; m++) {
+                    const u32 a[4] = {half ? low[m].z : low[m].x, half ? high[m].z : high[m].x,
+                                      half ? low[m].w : low[m].y, half ? high[m].w : high[m].y};
+                    matrix_unit<x_t, x_t>::multiply(sums[m][t], a, weights[t][half]);
+                }
     }
     float *to = (float *)shared + (warp * ROWS + lane / 4) * PITCH + lane % 4 * 2;
 #pragma unroll

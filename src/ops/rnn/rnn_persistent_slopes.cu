@@ -28,7 +28,7 @@ struct kept {
 
 struct place {
     long long side, unit; /* the block's first unit */
-    int rows;             /* sequences in whole tiles */
+    int from, end, rows;  /* sequences of the group; how many in whole tiles */
 };
 
 /* A cell of this thread, of ROWS from the first on. */
@@ -40,7 +40,7 @@ RNN cell cell_of(const mica_rnn_slope_args &a, const place &p, int first, int i)
 {
     const int at = i * THREADS + threadIdx.x, local = at % UNITS, row = first + at / UNITS;
     const int unit = (int)p.unit + local;
-    return {row, unit, local, at < ROWS * UNITS && row < a.batch && unit < a.units};
+    return {row, unit, local, at < ROWS * UNITS && row < p.end && unit < a.units};
 }
 
 /* What forward left of a cell, and the gradient of y. */
@@ -81,7 +81,7 @@ RNN void read_left(const mica_rnn_slope_args &a, const place &p, int turn, int f
 /* dz of each cell, and what the next product takes of it to `next`; the last turn is the gradient of the
  * initial h. */
 RNN void make_slopes(const mica_rnn_slope_args &a, const place &p, const char *shared, const kept &k, int turn,
-                     int first, const left (&l)[CELLS], real (&dz)[CELLS][4], x_t *next, long long width)
+                     int first, const left (&l)[CELLS], real (&dz)[CELLS][4], x_t *next, int width)
 {
     const rnn_clip clip = {CLIP, a.bounds.nan, (real)a.bounds.low, (real)a.bounds.high};
     const long long time = time_of(a, p, turn), later = p.side ? time - 1 : time + 1;
@@ -89,7 +89,7 @@ RNN void make_slopes(const mica_rnn_slope_args &a, const place &p, const char *s
     for (int i = 0; i < CELLS; i++) {
         const cell c = cell_of(a, p, first, i);
         if (!c.there) continue;
-        const int at = c.row * UNITS + c.local, length = k.lengths[c.row];
+        const int at = (c.row - p.from) * UNITS + c.local, length = k.lengths[c.row - p.from];
         real dh = k.direct[at], direct = 0;
         if (turn > 0 && later < length) dh += summed(shared, c.row - first, c.local);
         dz[i][0] = dz[i][1] = dz[i][2] = dz[i][3] = 0;
@@ -108,7 +108,7 @@ RNN void make_slopes(const mica_rnn_slope_args &a, const place &p, const char *s
         if (turn == a.steps) continue;
 #pragma unroll
         for (int g = 0; g < GATES; g++)
-            next[c.row * width + g * a.units + c.unit] = narrow<x_t>(dz[i][CELL == GRU && g == 2 ? 3 : g]);
+            next[exchanged(c.row, g * (int)a.units + c.unit, width)] = narrow<x_t>(dz[i][CELL == GRU && g == 2 ? 3 : g]);
     }
 }
 
@@ -127,13 +127,14 @@ RNN void store_slopes(const mica_rnn_slope_args &a, const place &p, int turn, in
 
 RNN void begin(const mica_rnn_slope_args &a, const place &p, const kept &k)
 {
-    for (int row = threadIdx.x; row < a.batch; row += THREADS) {
-        const long long length = rnn_length(a, row);
+    for (int row = threadIdx.x; row < p.end - p.from; row += THREADS) {
+        const long long length = rnn_length(a, p.from + row);
         k.lengths[row] = length < 0 ? 0 : length < a.steps ? (int)length : (int)a.steps;
     }
     for (int i = threadIdx.x; i < p.rows * UNITS; i += THREADS) {
-        const long long row = i / UNITS, unit = p.unit + i % UNITS, at = (p.side * a.batch + row) * a.units + unit;
-        if (row >= a.batch || unit >= a.units) continue;
+        const long long row = p.from + i / UNITS, unit = p.unit + i % UNITS;
+        const long long at = (p.side * a.batch + row) * a.units + unit;
+        if (row >= p.end || unit >= a.units) continue;
         k.direct[i] = ((const real *)a.direct)[at];
         if constexpr (CELL == LSTM) k.dc[i] = ((const real *)a.dc)[at];
     }
@@ -142,8 +143,9 @@ RNN void begin(const mica_rnn_slope_args &a, const place &p, const kept &k)
 RNN void finish(const mica_rnn_slope_args &a, const place &p, const kept &k)
 {
     for (int i = threadIdx.x; i < p.rows * UNITS; i += THREADS) {
-        const long long row = i / UNITS, unit = p.unit + i % UNITS, at = (p.side * a.batch + row) * a.units + unit;
-        if (row >= a.batch || unit >= a.units) continue;
+        const long long row = p.from + i / UNITS, unit = p.unit + i % UNITS;
+        const long long at = (p.side * a.batch + row) * a.units + unit;
+        if (row >= p.end || unit >= a.units) continue;
         ((real *)a.direct)[at] = k.direct[i];
         if constexpr (CELL == LSTM) ((real *)a.dc)[at] = k.dc[i];
     }
@@ -155,8 +157,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(16) char shared[];
     const mica_rnn_slope_args &a = all.step;
     const mica_rnn_exchange &e = all.exchange;
-    const int side = e.first + (int)blockIdx.x / e.blocks, batch = (int)a.batch, steps = (int)a.steps;
-    const place p = {side, (int)blockIdx.x % e.blocks * UNITS, (batch + ROWS - 1) / ROWS * ROWS};
+    const int set = (int)blockIdx.x / e.blocks, group = set % e.groups, side = e.first + set / e.groups;
+    const int from = group * e.rows, end = min((int)a.batch, from + e.rows), steps = (int)a.steps;
+    const place p = {side, (int)blockIdx.x % e.blocks * UNITS, from, end, (end - from + ROWS - 1) / ROWS * ROWS};
     char *own = shared + SUMS_BYTES + WEIGHTS_BYTES;
     kept k;
     k.direct = (float *)own;
@@ -174,27 +177,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < 4; i++) words[i] = from[2 * i * a.units].bits | (u32)from[(2 * i + 1) * a.units].bits << 16;
     });
 
-    x_t *buffers = (x_t *)e.exchange + side * a.batch * e.width;
+    x_t *buffers = (x_t *)e.exchange + side * e.side;
     begin(a, p, k);
     left l[CELLS] = {};
     real dz[CELLS][4];
-    read_left(a, p, 0, 0, l);
+    read_left(a, p, 0, p.from, l);
     __syncthreads();
-    int *arrived = e.arrived + side;
+    int *arrived = e.arrived + side * e.groups + group;
     for (int turn = 0; turn <= steps; turn++) {
         const x_t *now = buffers + turn % 2 * e.apart;
         x_t *next = buffers + (turn + 1) % 2 * e.apart;
-        for (int row = 0; row < p.rows; row += ROWS) {
-            const bool last_row = row + ROWS == p.rows;
-            if (turn > 0) multiply(w, shared, now, row, batch, (int)e.width);
+        for (int row = p.from; row < p.from + p.rows; row += ROWS) {
+            const bool last_row = row + ROWS == p.from + p.rows;
+            if (turn > 0) multiply(w, shared, now, row, p.end, (int)e.width);
             __syncthreads();
-            make_slopes(a, p, shared, k, turn, row, l, dz, next, e.width);
+            make_slopes(a, p, shared, k, turn, row, l, dz, next, (int)e.width);
             __syncthreads();
             if (turn == steps) continue;
             if (last_row) grid_arrive(arrived);
             store_slopes(a, p, turn, row, dz);
             const int then = last_row ? turn + 1 : turn;
-            if (then < steps) read_left(a, p, then, last_row ? 0 : row + ROWS, l);
+            if (then < steps) read_left(a, p, then, last_row ? p.from : row + ROWS, l);
         }
         if (turn < steps) grid_wait(arrived, (turn + 1) * e.blocks);
     }

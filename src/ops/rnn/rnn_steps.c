@@ -148,7 +148,7 @@ static mica_status book(mica_plan *plan)
         {"products of inputs", z->acc, units * z->steps * z->gates, &s->z},
         {"products of states", z->acc, s->walk.persistent ? 0 : units * s->made, &s->rec_at},
         {"second products", z->acc, s->twice ? outs : 0, &s->rec_new_at},
-        {"states, rounded", z->type, s->walk.persistent ? 0 : outs, &s->low},
+        {"states, rounded", z->type, outs, &s->low},
         {"of second products", z->type, s->twice ? units : 0, &s->low_made},
         {"states", z->acc, has_state(d) ? units : 0, &s->state},
         {"between layers", z->type, d->layers > 1 ? outs * z->steps : 0, &s->between}};
@@ -186,13 +186,6 @@ static mica_status build_forward(mica_plan *plan)
 
 /* ---- running ---- */
 
-/* h in front of a step. */
-static void *states_at(const mica_plan *plan, const mica_run *r, int64_t step)
-{
-    const state *s = plan->state;
-    return s->walk.persistent ? rnn_exchanged(plan, r, step) : mica_at(r, s->low);
-}
-
 static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer)
 {
     const mica_rnn_desc *d = plan->desc;
@@ -200,7 +193,7 @@ static mica_status begin(const mica_plan *plan, const mica_run *r, int64_t layer
     const rnn_sizes *z = &s->walk.s;
     const int64_t rows = z->sides * z->batch;
     const int first = d->cell == MICA_RNN_CELL_LSTM ? MICA_RNN_CX : MICA_RNN_HX;
-    void *low = states_at(plan, r, 0), *kept = mica_at(r, s->state);
+    void *low = mica_at(r, s->low), *kept = mica_at(r, s->state);
     if (s->load_h)
         MICA_TRY(
             run_copy(r, s->walk.child_at, s->load_h, states_of(plan, r, MICA_RNN_HX, layer), low));
@@ -215,9 +208,9 @@ static mica_status finish(const mica_plan *plan, const mica_run *r, int64_t laye
 {
     const mica_rnn_desc *d = plan->desc;
     const state *s = plan->state;
-    void *h =
-        d->cell == MICA_RNN_CELL_GRU ? mica_at(r, s->state) : states_at(plan, r, s->walk.s.steps);
-    MICA_TRY(run_copy(r, s->walk.child_at, s->store_h, h, states_of(plan, r, MICA_RNN_HY, layer)));
+    const size_t h = d->cell == MICA_RNN_CELL_GRU ? s->state : s->low;
+    MICA_TRY(run_copy(r, s->walk.child_at, s->store_h, mica_at(r, h),
+                      states_of(plan, r, MICA_RNN_HY, layer)));
     return run_copy(r, s->walk.child_at, s->store_state, mica_at(r, s->state),
                     states_of(plan, r, MICA_RNN_CY, layer));
 }
@@ -267,7 +260,7 @@ static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t l
     a.bias_side = 2 * z->gates * z->hidden;
     a.lengths = r->args[MICA_RNN_LENGTHS], a.length_stride = d->lengths.strides[0];
     a.long_lengths = d->lengths.dtype == MICA_S64;
-    a.low = states_at(plan, r, 0), a.low_made = mica_at(r, s->low_made);
+    a.low = mica_at(r, s->low), a.low_made = mica_at(r, s->low_made);
     a.state = mica_at(r, s->state);
     const bool last = layer == z->layers - 1;
     a.y = last ? r->args[MICA_RNN_Y] : mica_at(r, s->between);
@@ -355,17 +348,19 @@ mica_status rnn_run(const mica_plan *plan, const mica_run *r)
     return pass == MICA_RNN_BWD_WEIGHTS ? mica_compose_run(plan, r) : run_forward(plan, r);
 }
 
-/* Of a launch that waits for the one before it, and of products at half the rate of large ones:
- * measured on an H200, 5.8 us a step at hidden 256 to 1024 and up to 16 sequences. */
+/* By measurements on an H200: two microseconds a launch that waits for the one before it, backward
+ * three; R from the L2; products at half the rate of large ones; what the cells read and write. */
 double rnn_stepwise_ms(const mica_rnn_desc *d, const mica_device_info *device)
 {
     const rnn_sizes s = rnn_sizes_of(d);
-    const double flops =
-        2 * (double)s.batch * (double)s.sides * (double)(s.gates * s.hidden) * (double)s.out;
-    const double tflops =
-        mica_dtype_bits(s.type) == 16 ? 0.5 * device->bf16_tflops : 0.5 * device->f32_tflops;
-    const double launch = rnn_has_inner(d) ? 5.8e-3 : 2.9e-3;
-    return (double)s.layers * (double)s.steps * (2 * launch + 1e-9 * flops / tflops);
+    const double sides = (double)s.sides, batch = (double)s.batch;
+    const double weights = sides * (double)(s.gates * s.hidden) * (double)s.out;
+    const double rate = mica_dtype_bits(s.type) == 16 ? device->bf16_tflops : device->f32_tflops;
+    const double read = weights * (double)mica_dtype_bits(s.type) / 8 / 5.5e9;
+    const double launches = (rnn_has_inner(d) ? 4 : 2) * (d->pass == MICA_RNN_FWD ? 2e-3 : 3e-3);
+    const double product = 2 * weights * batch / (0.5e9 * rate);
+    const double cells = 40 * sides * batch * (double)s.hidden / (1e6 * device->copy_gbps);
+    return (double)s.layers * (double)s.steps * (launches + read + product + cells);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
