@@ -113,5 +113,5 @@ late='for (int i = 0; i < 9 * (int)blockIdx.x + 1; i++) __syncthreads();' # one 
 together '' 0 '1 passed, 0 failed'
 together "s/if (!last_step) grid_wait(/$late &/" 0 '1 passed, 0 failed'
 together "s/if (!last_step) grid_wait(.*/$late/" 1 '0 passed, 1 failed'
-together 's/(step + 1) \* e.blocks/(step + 2) * e.blocks/' 4 'nothing can go on; waiting: 0.0 0.32'
+together 's/(step + 2) \* e.blocks/(step + 3) * e.blocks/' 4 'nothing can go on; waiting: 0.0 0.32'
 exit $failed
