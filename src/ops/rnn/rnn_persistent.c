@@ -2,10 +2,10 @@
  * Engine "persistent": all steps of a layer in one launch, forward and the gradients of data, for
  * 16-bit types. A block has some units of a direction; its rows of R (backward: columns) stay in
  * registers and shared memory over all steps, and what steps hand on goes through the L2, with a
- * barrier of the direction's blocks behind each step. Products of inputs, copies and what is
- * between layers are those of the engines that go step by step. Floor of a step: a release, an
- * acquire and a read of h, each a round trip to the L2, where a step of two launches takes twice as
- * long.
+ * barrier behind each step of the blocks of a direction and of a group of sequences. Products of
+ * inputs, copies and what is between layers are those of the engines that go step by step. Floor of
+ * a step: a release, an acquire and a read of h, each a round trip to the L2, where a step of two
+ * launches takes twice as long.
  *
  * The barrier needs all blocks at once. The layout has no more blocks than the device has
  * multiprocessors, and one block fits on each: launch bounds and shared memory say so at planning.
