@@ -54,6 +54,8 @@ __device__ int __any_sync(unsigned mask, int v);
 __device__ int __all_sync(unsigned mask, int v);
 __device__ unsigned __reduce_max_sync(unsigned mask, unsigned v);
 template <typename T> __device__ T __ldg(const T *at);
+template <typename T> __device__ T __ldcg(const T *at);
+template <typename T> __device__ T __ldcs(const T *at);
 template <typename T> __device__ T atomicAdd(T *at, T v);
 template <typename T> __device__ T atomicMax(T *at, T v);
 template <typename T> __device__ T atomicMin(T *at, T v);
