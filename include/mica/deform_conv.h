@@ -56,11 +56,12 @@ enum {
 };
 
 typedef struct mica_deform_conv_desc {
-    mica_tensor x;      /* N x C x H x W; needed */
-    mica_tensor w;      /* fwd, dgrad: K x C/G x R x S, of x's type; needed */
-    mica_tensor offset; /* N x 2 O R S x spatial of y, of x's type; 0 means inferred */
-    mica_tensor mask;   /* N x O R S x spatial of y, of x's type; 0 means none, as if all were 1 */
-    mica_tensor bias;   /* fwd: K, of x's type; 0 means none */
+    mica_deform_conv_pass pass; /* 0 means fwd */
+    mica_tensor x;              /* N x C x H x W; needed */
+    mica_tensor w;              /* fwd, dgrad: K x C/G x R x S, of x's type; needed */
+    mica_tensor offset;         /* N x 2 O R S x spatial of y, of x's type; 0 means inferred */
+    mica_tensor mask; /* N x O R S x spatial of y, of x's type; 0 means none, as if all were 1 */
+    mica_tensor bias; /* fwd: K, of x's type; 0 means none */
     mica_tensor y;  /* fwd: N x K x spatial, of x's type; 0 means inferred, order in memory as x */
     int64_t pad[2]; /* before and after each axis; 0 means none */
     int64_t pad_extra[2];  /* added to pad at the end of an axis, to its negative; 0 means none */
@@ -68,13 +69,12 @@ typedef struct mica_deform_conv_desc {
     int64_t dilation[2];   /* 0 means 1 */
     int64_t groups;        /* 0 means 1 */
     int64_t offset_groups; /* 0 means 1 */
-    mica_deform_conv_pass pass; /* 0 means fwd */
-    mica_tensor dy;             /* dgrad, wgrad: as y; 0 means inferred */
-    mica_tensor dx;             /* dgrad: as x; 0 means none, of the three one is needed */
-    mica_tensor doffset;        /* dgrad: as offset; 0 means none */
-    mica_tensor dmask;          /* dgrad: as mask; 0 means none */
-    mica_tensor dw;             /* wgrad: as w; needed */
-    mica_tensor dbias;          /* wgrad: as bias; 0 means none */
+    mica_tensor dy;        /* dgrad, wgrad: as y; 0 means inferred */
+    mica_tensor dx;        /* dgrad: as x; 0 means none, of the three one is needed */
+    mica_tensor doffset;   /* dgrad: as offset; 0 means none */
+    mica_tensor dmask;     /* dgrad: as mask; 0 means none */
+    mica_tensor dw;        /* wgrad: as w; needed */
+    mica_tensor dbias;     /* wgrad: as bias; 0 means none */
 } mica_deform_conv_desc;
 
 /* Makes a plan; see mica_plan_create. */
