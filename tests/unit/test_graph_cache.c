@@ -125,9 +125,9 @@ static void bounded_in_bytes(void **state)
     assert_int_equal(stats_of(c).hits, full.hits + 1);
     /* constants of more than the bound: planned, run, not kept */
     mica_graph_plan *large =
-        plan_of(c, "constant w = f32:20000 1\noutput y\nreduce x=@w y=@y\n", NULL);
+        plan_of(c, "constant w = f32:80000 1\noutput y\nreduce x=@w y=@y\n", NULL);
     mica_graph_plan *again =
-        plan_of(c, "constant w = f32:20000 1\noutput y\nreduce x=@w y=@y\n", NULL);
+        plan_of(c, "constant w = f32:80000 1\noutput y\nreduce x=@w y=@y\n", NULL);
     assert_ptr_not_equal(large, again);
     assert_true(stats_of(c).bytes <= LIMIT);
     assert_int_equal(mica_graph_cache_limit(c, 0), MICA_OK);
