@@ -21,6 +21,7 @@ typedef struct node {
     void *handle;
     const mica_kernel *kernel; /* NULL: memory is set */
     unsigned cluster;
+    bool cooperative;
 } node;
 
 enum { THREAD_LOCAL_CAPTURE = 1, CAPTURE_NONE = 0, CAPTURE_ACTIVE = 1, NON_BLOCKING = 1, OLD = 8 };
@@ -136,7 +137,8 @@ int mica_replay_count(const mica_replay *r)
 }
 
 /* The node that was captured last: what the next one will wait for. */
-static mica_status note(mica_replay *r, const mica_kernel *kernel, unsigned cluster, void *stream)
+static mica_status note(mica_replay *r, const mica_kernel *kernel, const mica_grid *grid,
+                        void *stream)
 {
     int state = 0;
     void **before = NULL;
@@ -156,19 +158,19 @@ static mica_status note(mica_replay *r, const mica_kernel *kernel, unsigned clus
         r->nodes = nodes;
         r->room = room;
     }
-    r->nodes[r->count++] = (node){before[0], kernel, cluster};
+    r->nodes[r->count++] = (node){before[0], kernel, grid->cluster, grid->cooperative};
     return MICA_OK;
 }
 
 mica_status mica_replay_launched(mica_replay *r, const mica_kernel *kernel, const mica_grid *grid,
                                  void *stream)
 {
-    return note(r, kernel, grid->cluster, stream);
+    return note(r, kernel, grid, stream);
 }
 
 mica_status mica_replay_set(mica_replay *r, void *stream)
 {
-    return note(r, NULL, 0, stream);
+    return note(r, NULL, &(mica_grid){0}, stream);
 }
 
 static mica_status instantiate(mica_replay *r, void *graph)
@@ -213,11 +215,12 @@ bool mica_replay_updating(const mica_replay *r)
 }
 
 /* The node that this launch was, if it was one of that kind. */
-static const node *next(mica_replay *r, const mica_kernel *kernel, unsigned cluster)
+static const node *next(mica_replay *r, const mica_kernel *kernel, const mica_grid *grid)
 {
     const node *n = r->at < r->count ? &r->nodes[r->at++] : NULL;
     /* what stays with a node: its attributes, and that it is a launch */
-    const bool same = n && !n->kernel == !kernel && n->cluster == cluster &&
+    const bool same = n && !n->kernel == !kernel && n->cluster == grid->cluster &&
+                      n->cooperative == grid->cooperative &&
                       (!kernel || n->kernel->overlaps == kernel->overlaps);
     if (!same) r->differs = true;
     return same ? n : NULL;
@@ -227,7 +230,7 @@ void mica_replay_relaunch(mica_replay *r, const mica_kernel *kernel, const mica_
                           const void *args)
 {
     void *parameters[1] = {(void *)(uintptr_t)args}; /* only read by the driver */
-    const node *n = r->differs ? NULL : next(r, kernel, grid->cluster);
+    const node *n = r->differs ? NULL : next(r, kernel, grid);
     if (!n) return;
     mica_cu_kernel_node p = {
         .function = kernel->function, .shared = grid->dynamic_shared, .parameters = parameters};
@@ -241,7 +244,7 @@ void mica_replay_relaunch(mica_replay *r, const mica_kernel *kernel, const mica_
 
 void mica_replay_reset(mica_replay *r, void *memory, int byte, int64_t bytes)
 {
-    const node *n = r->differs ? NULL : next(r, NULL, 0);
+    const node *n = r->differs ? NULL : next(r, NULL, &(mica_grid){0});
     if (!n) return;
     const mica_cu_memset_node p = {.to = (mica_cu_address)(uintptr_t)memory,
                                    .value = (unsigned char)byte,

@@ -3,6 +3,7 @@
  * and replays record once, change in place what changed, and leave nothing behind. */
 #define _GNU_SOURCE
 #include "mica/mica.h"
+#include "plan/context.h"
 #include "../fake/help.h"
 
 #include <setjmp.h>
@@ -25,7 +26,9 @@ static void *blocks[2 * TENSORS], *spaces[2], *stream;
 
 static int (*begin_capture)(void *, int);
 static int (*end_capture)(void *, void **);
-static int (*drop_graph)(void *);
+static int (*instantiate)(void **, void *, unsigned long long);
+static int (*launch_graph)(void *, void *);
+static int (*drop_graph)(void *), (*drop_exec)(void *);
 
 static int open_all(void **state)
 {
@@ -36,7 +39,10 @@ static int open_all(void **state)
     help_find(help_driver, "cuCtxPushCurrent_v2", &push);
     help_find(help_driver, "cuStreamBeginCapture_v2", &begin_capture);
     help_find(help_driver, "cuStreamEndCapture", &end_capture);
+    help_find(help_driver, "cuGraphInstantiateWithFlags", &instantiate);
+    help_find(help_driver, "cuGraphLaunch", &launch_graph);
     help_find(help_driver, "cuGraphDestroy", &drop_graph);
+    help_find(help_driver, "cuGraphExecDestroy", &drop_exec);
     if (mica_context_create("cuda:0", &context) || mica_graph_from_text(text, &graph)) return 1;
     if (retain(&device, 0) || push(device)) return 1; /* for captures of our own */
     for (int i = 0; i < 2 * TENSORS; i++)
@@ -268,6 +274,137 @@ static void a_replay_is_its_callers_own(void **state)
     assert_int_equal(mica_graph_plan_replays(NULL, NULL), MICA_INVALID);
 }
 
+/* ---- recurrent nets, whose blocks wait for one another ---- */
+
+/* All steps are one cooperative launch, the last one of forward without hy. */
+static const char *const recurrent = "input x = f16:3x2x8\ninput w = f16:1664\noutput y\n"
+                                     "rnn cell=lstm hidden=16 x=@x w=@w y=@y\n";
+
+static mica_graph_plan *recurrent_plan(bool replay)
+{
+    const mica_options nodes = {.engine = "persistent"};
+    const mica_graph_options o = {.nodes = &nodes, .replay = replay};
+    mica_graph_plan *plan;
+    mica_graph *g;
+    if (mica_graph_from_text(recurrent, &g) || mica_graph_plan_create(context, g, &o, &plan))
+        fail_msg("%s", mica_error());
+    mica_graph_destroy(g);
+    assert_true(mica_graph_plan_workspace(plan) <= ROOM);
+    return plan;
+}
+
+static mica_status run_recurrent(const mica_graph_plan *plan, int first, int space)
+{
+    void *tensors[3] = {blocks[first], blocks[first + 1], blocks[first + 2]};
+    return mica_graph_plan_run(
+        plan, &(mica_graph_run){.tensors = tensors, .workspace = spaces[space], .stream = stream});
+}
+
+/* The fake's kernels do nothing: what is 0 was set. */
+static bool has_zeros(const char *from, size_t bytes)
+{
+    for (size_t i = 0; i + sizeof(int) <= bytes; i += sizeof(int))
+        if (!memcmp(from + i, &(int){0}, sizeof(int))) return true;
+    return false;
+}
+
+static void last_was_cooperative(void)
+{
+    const fake_launch last = help_launch();
+    assert_string_equal(last.kernel, "rnn_persistent");
+    assert_true(last.cooperative);
+    assert_false(last.overlaps);
+}
+
+static void a_persistent_rnn_is_captured(void **state)
+{
+    (void)state;
+    mica_graph_plan *plan = recurrent_plan(false);
+    assert_int_equal(run_recurrent(plan, 0, 0), MICA_OK);
+    last_was_cooperative();
+    void *made = NULL, *exec = NULL;
+    const fake_books from = help_books();
+    assert_int_equal(begin_capture(stream, 0), 0);
+    if (run_recurrent(plan, 0, 0) != MICA_OK) fail_msg("%s", mica_error());
+    assert_int_equal(end_capture(stream, &made), 0);
+    const fake_books to = help_books();
+    assert_true(to.captured - from.captured >= 3); /* a product, counters, all steps */
+    assert_int_equal(to.launches, from.launches);
+    assert_int_equal(to.synchronized, from.synchronized);
+    assert_int_equal(to.errors, from.errors);
+    /* Counters are set to 0 by a node: each launch of the graph begins with them. */
+    assert_int_equal(instantiate(&exec, made, 0), 0);
+    memset(spaces[0], 0x7f, mica_graph_plan_workspace(plan));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(launch_graph(exec, stream), 0);
+        last_was_cooperative();
+        assert_true(has_zeros(spaces[0], mica_graph_plan_workspace(plan)));
+        memset(spaces[0], 0x7f, mica_graph_plan_workspace(plan));
+    }
+    assert_int_equal(drop_exec(exec), 0);
+    drop_graph(made);
+    mica_graph_plan_destroy(plan);
+}
+
+static void a_persistent_rnn_is_replayed(void **state)
+{
+    (void)state;
+    mica_graph_plan *plan = recurrent_plan(true);
+    const fake_books from = help_books();
+    for (int i = 0; i < 2; i++) {
+        if (run_recurrent(plan, 0, 0)) fail_msg("%s", mica_error());
+        last_was_cooperative();
+    }
+    const fake_books same = help_books();
+    const long nodes = same.captured - from.captured;
+    assert_true(nodes >= 3);
+    assert_int_equal(same.replayed - from.replayed, 2 * nodes);
+    assert_int_equal(same.changed, from.changed);
+    for (int i = 0; i < 2; i++) { /* elsewhere: nodes are changed, and stay cooperative */
+        memset(spaces[1], 0x7f, mica_graph_plan_workspace(plan));
+        if (run_recurrent(plan, 3, 1)) fail_msg("%s", mica_error());
+        last_was_cooperative();
+        assert_true(has_zeros(spaces[1], mica_graph_plan_workspace(plan)));
+    }
+    const fake_books other = help_books();
+    assert_int_equal(other.changed - same.changed, nodes);
+    assert_int_equal(other.launches, from.launches);
+    const mica_graph_replays r = replays_of(plan);
+    assert_int_equal(r.recorded, 1);
+    assert_int_equal(r.launched, 4);
+    assert_int_equal(r.updated, 1);
+    mica_graph_plan_destroy(plan);
+}
+
+/* A change keeps a node's attributes: a launch that is cooperative now, or no longer, is another
+ * one. */
+static void a_change_keeps_attributes(void **state)
+{
+    (void)state;
+    const mica_kernel_spec spec = {"ops/rnn/rnn_persistent.cu", "rnn_persistent", "", 0};
+    const char args[256] = {0};
+    mica_kernel *kernel;
+    if (mica_kernel_get(context->cuda, &spec, &kernel)) fail_msg("%s", mica_error());
+    for (int was = 0; was < 2; was++)
+        for (int is = 0; is < 2; is++) {
+            mica_replay *r;
+            mica_grid grid = {.grid = {4}, .block = {32}, .cooperative = was};
+            assert_int_equal(mica_replay_create(context->cuda, &r), MICA_OK);
+            assert_int_equal(mica_replay_record(r), MICA_OK);
+            mica_status status = mica_kernel_launch(kernel, &grid, mica_replay_stream(r), args);
+            assert_int_equal(mica_replay_recorded(r, status), MICA_OK);
+            grid.cooperative = is;
+            assert_int_equal(mica_replay_update(r), MICA_OK);
+            mica_replay_seek(r, 0);
+            status = mica_kernel_launch(kernel, &grid, mica_replay_stream(r), args);
+            assert_int_equal(status, MICA_OK);
+            assert_int_equal(mica_replay_at(r), was == is ? 1 : -1);
+            assert_int_equal(mica_replay_updated(r), was == is);
+            mica_replay_destroy(r);
+        }
+    mica_kernel_put(kernel);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_run_only_enqueues),
@@ -276,7 +413,10 @@ int main(void)
                                        cmocka_unit_test(bad_pointers_are_refused),
                                        cmocka_unit_test(every_call_may_fail),
                                        cmocka_unit_test(threads_share_one),
-                                       cmocka_unit_test(a_replay_is_its_callers_own)};
+                                       cmocka_unit_test(a_replay_is_its_callers_own),
+                                       cmocka_unit_test(a_persistent_rnn_is_captured),
+                                       cmocka_unit_test(a_persistent_rnn_is_replayed),
+                                       cmocka_unit_test(a_change_keeps_attributes)};
     help_begin(__FILE__);
     help_fakes();
     unsetenv("MICA_KERNEL_DIR"); /* the kernels are mica's own */
