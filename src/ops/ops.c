@@ -180,9 +180,11 @@ mica_status mica_op_parse_pair(const mica_op *op, char *pair, void *desc, double
     for (int i = 0; i < op->scalar_count; i++) {
         if (strcmp(op->scalars[i].name, pair) != 0) continue;
         char *end;
-        scalars[i] = mica_read_double(equals + 1, &end);
-        if (end == equals + 1 || *end || !isfinite(scalars[i]))
+        double value = mica_read_double(equals + 1, &end);
+        bool taken = isfinite(value) || value == op->scalars[i].def; /* nms: -inf, no threshold */
+        if (end == equals + 1 || *end || !taken)
             return mica_invalid(why, "%s=%.60s: not a finite number", pair, equals + 1);
+        scalars[i] = value;
         return MICA_OK;
     }
     return mica_invalid(why, "%s has no field %.60s; `mica list %s` shows them", op->name, pair,

@@ -41,6 +41,9 @@ static void threshold(void **state)
     expect("nms boxes=f64:2x4 iou_threshold=0.5", boxes, ROW(1, 2), NULL, 2, ROW(1, 0), 2);
     expect("nms boxes=f32:2x4 iou_threshold=0.4999", boxes, ROW(1, 2), NULL, 1, ROW(1, -1), 2);
     expect("nms boxes=f32:2x4", boxes, ROW(1, 2), NULL, 1, ROW(1, -1), 2);
+    /* No threshold, written out. */
+    expect("nms boxes=f32:2x4 iou_threshold=0.5 score_threshold=-inf", boxes, ROW(-INFINITY, 2),
+           NULL, 2, ROW(1, 0), 2);
     /* Thirds: the f32 nearest to 1/3 is above the number, the f64 below it. */
     const double thirds[] = {0, 0, 3, 1, 0, 0, 1, 1};
     expect("nms boxes=f32:2x4 iou_threshold=0.3333333333333333", thirds, ROW(2, 1), NULL, 1,
@@ -210,6 +213,9 @@ static void refusals(void **state)
     refuses("nms boxes=f32:7x4 count=s64:2", "count has 2 elements");
     refuses("nms boxes=f32:7x4 offset=2", "offset is 2");
     refuses("nms boxes=f32:7x4 limit=-1", "limit is -1");
+    refuses("nms boxes=f32:7x4 score_threshold=inf", "not a finite number");
+    refuses("nms boxes=f32:7x4 score_threshold=nan", "not a finite number");
+    refuses("nms boxes=f32:7x4 iou_threshold=-inf", "not a finite number");
     refuses("nms boxes=f32:4194305x4", "4194304 are legal");
     refuses("nms boxes=f32:70000x1x4 scores=f32:70000x300x1", "70000 x 300 lists");
 }
