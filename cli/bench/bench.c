@@ -38,7 +38,7 @@ typedef struct bench {
     int code;
 } bench;
 
-enum { MAX_ENTRIES = 64 };
+enum { MAX_ENTRIES = 256 };
 enum {
     KEY_SECONDS = 0x100,
     KEY_HOT,
@@ -192,6 +192,7 @@ static int plan_configs(bench *b, const mica_problem *problem, const mica_verdic
         const mica_options o = {
             .engine = v->engine, .config = *config ? config : NULL, .packed = packed};
         plan_entry(b, problem, o, &entries[count]);
+        entries[count].is_config = true;
         entries[count++].predicted_ms = ms;
     }
     return count;
@@ -232,6 +233,7 @@ static int plan_entries(bench *b, const mica_problem *problem, uint64_t packed,
                                       .measure_ms = budget_ms},
                        &entries[count++]);
     }
+    if (count == MAX_ENTRIES) cli_say("only the first %d plans are measured", count);
     if (b->configs) mark_picked(b, problem, packed, entries, count);
     return count;
 }
@@ -320,7 +322,7 @@ static bench_result summarise(const bench *b, const mica_problem *problem, const
                       .predicted_ms = e->predicted_ms,
                       .picked = e->picked};
     e->samples = NULL;
-    if (b->configs && e->predicted_ms > 0) r.config = cli_format("%s", mica_plan_config(e->plan));
+    if (e->is_config) r.config = cli_format("%s", mica_plan_config(e->plan));
     if (*e->disturbed) r.disturbed = cli_format("%s", e->disturbed);
     cli_sort(r.samples, r.n);
     r.ms = cli_quantile(r.samples, r.n, 0.5);

@@ -18,6 +18,7 @@ typedef struct bench_entry {
     double total_ms, guess_ms;
     double host_ms;      /* that enqueuing a run takes */
     double predicted_ms; /* of one config of an engine; else 0 */
+    bool is_config;      /* one of an engine's that --configs measures */
     bool picked;         /* that config is the planner's own choice */
     mica_status status;
     char error[256];
