@@ -43,7 +43,7 @@ static inline long long mica_pool_start(const mica_pool_steps *s, long long o)
 /* The first window that starts behind element i, or s->y. */
 static inline long long mica_pool_behind(const mica_pool_steps *s, long long i)
 {
-    if (i < 0) return 0;
+    if (i < 0 || s->y < 1) return 0;
     if (i >= s->last) return s->y;
     /* last > i: the step is above 0. Floats are near enough to begin at. */
     const float by = (float)s->by, sample = (float)s->sample;

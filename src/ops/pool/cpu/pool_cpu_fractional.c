@@ -139,8 +139,8 @@ static void take_windows(const job *j, const row *r, const int64_t window[5], in
     mica_to_f64(s->type, j->k->in, offset_of(s->y, window), s->y[4], b->columns, n);
     load_indices(j, offset_of(s->i, window), s->i[4], n, b->winner);
     for (int64_t o = 0; o < n; o++) {
+        if (b->winner[o] < element || b->winner[o] >= element + elements) continue;
         const int64_t i = b->winner[o] - element;
-        if (i < 0 || i >= elements) continue;
         const int64_t tap = r->at[4] + i - mica_pool_start(&r->steps[2], window[4] + o);
         if (tap >= 0 && tap < s->axes[2].window) b->best[i] += b->columns[o];
     }
