@@ -9,8 +9,10 @@
  * elements (per token), those of b one or N (per channel). ONNX's MatMulInteger is y=s32, its
  * QLinearMatMul y=s8 or u8; vLLM's cutlass_scaled_mm_azp is zero_a (azp) with sums_b: t is made of
  * the product of the codes and of sums of a's rows and b's columns, in s32, and exact where
- * |t| < 2^31, whatever the parts are. A caller whose b are weights may give sums_b, the sums of
- * b's columns as they are stored; else they are made in every run in which a has zero points.
+ * |t| < 2^31, whatever the corrections are. The product of the codes must fit s32: engines but for
+ * the reference take K up to 65793 with a of u8, 131071 with a of s8. A caller whose b are weights
+ * may give sums_b, the sums of b's columns as they are stored; else they are made in every run in
+ * which a has zero points.
  *
  * Integers round to nearest even. K = 0: t is 0. */
 #ifndef MICA_INTEGER_GEMM_H

@@ -91,6 +91,27 @@ static void wraps(void **state)
     }
 }
 
+/* The longest rows of which every product of codes fits s32, and one more. */
+static void longest(void **state)
+{
+    enum { K = 65793 };
+    static double a[K], b[K];
+    double y[1], zero[] = {1};
+    (void)state;
+    for (int i = 0; i < K; i++) a[i] = 255, b[i] = -128;
+    for (int e = 0; e < 2; e++) {
+        run(ways[e], "integer_gemm a=u8:1x65793 b=s8:65793x1 zero_a=u8:1", VALUES(a, b, y, zero));
+        assert_true(y[0] == -254.0 * 128 * K);
+    }
+    mica_problem *p;
+    mica_plan *plan;
+    const mica_options options = {.engine = "compose"};
+    assert_int_equal(mica_problem_from_text("integer_gemm a=u8:1x65794 b=s8:65794x1", &p), MICA_OK);
+    assert_int_equal(mica_plan_problem(context, p, &options, &plan), MICA_UNSUPPORTED);
+    mica_problem_destroy(p);
+    assert_non_null(strstr(mica_error(), "a has 65794 columns, sums of up to 65793 codes"));
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -109,7 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_onnx), cmocka_unit_test(with_azp), cmocka_unit_test(to_bytes),
-        cmocka_unit_test(wraps),   cmocka_unit_test(refusals),
+        cmocka_unit_test(wraps),   cmocka_unit_test(longest),  cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -203,15 +203,16 @@ static int64_t sum_of(const mica_view *views, int64_t m, int64_t n, int64_t k)
                     *sums = &views[MICA_INTEGER_GEMM_SUMS_B];
     const int64_t zero_a = (int64_t)of_vector(&views[MICA_INTEGER_GEMM_ZERO_A], m, 0),
                   zero_b = (int64_t)of_vector(&views[MICA_INTEGER_GEMM_ZERO_B], n, 0);
-    int64_t t = 0, column = 0;
+    uint64_t t = 0; /* may wrap where zero points are s32 */
+    int64_t column = 0;
     for (int64_t i = 0; i < k; i++) {
         const int64_t x = whole(a, m * a->t.strides[0] + i * a->t.strides[1]),
                       w = whole(b, i * b->t.strides[0] + n * b->t.strides[1]);
-        t += (x - zero_a) * (w - zero_b);
+        t += (uint64_t)((x - zero_a) * (w - zero_b));
         column += w;
     }
-    if (sums->data) t += zero_a * (column - (int64_t)of_vector(sums, n, 0));
-    return t;
+    if (sums->data) t += (uint64_t)(zero_a * (column - (int64_t)of_vector(sums, n, 0)));
+    return (int64_t)t;
 }
 
 void mica_integer_gemm_reference(const void *desc, const mica_view *views, const double *scalars)

@@ -4,8 +4,9 @@
  *
  *     t = p - zero_a sums_b - zero_b (sums_a - K zero_a)
  *
- * in s32, where what wraps in between does not matter. Codes of b in u8 become s8 less 128, zero
- * points as much less. Floor: the product, and 4 M N bytes that are written and read once more. */
+ * in s32, where what wraps behind p does not matter. p itself must fit: rows of a have at most
+ * 65793 columns in u8, 131071 in s8. Codes of b in u8 become s8 less 128, zero points as much less.
+ * Floor: the product, and 4 M N bytes that are written and read once more. */
 #include "ops/integer_gemm/integer_gemm.h"
 #include "mica/gemm.h"
 #include "mica/pointwise.h"
@@ -140,6 +141,19 @@ static void list_steps(const void *desc, mica_compose *c)
     mica_held_expression(c, buffer, y, q, 3);
 }
 
-const mica_engine mica_integer_gemm_compose = {.name = "compose", MICA_COMPOSED(list_steps)};
+/* The product of the codes, whose integers saturate, must fit s32. */
+static mica_status accepts(const void *desc, const mica_device_info *device, mica_why *why)
+{
+    const mica_integer_gemm_desc *d = desc;
+    const int64_t largest = (d->a.dtype == MICA_U8 ? 255 : 128) * 128, k = d->a.dims[1];
+    (void)device;
+    if (k > INT32_MAX / largest)
+        return mica_refuse(why, "a has %lld columns, sums of up to %lld codes fit s32",
+                           (long long)k, (long long)(INT32_MAX / largest));
+    return MICA_OK;
+}
+
+const mica_engine mica_integer_gemm_compose = {
+    .name = "compose", .accepts = accepts, MICA_COMPOSED(list_steps)};
 const mica_engine mica_integer_gemm_compose_cuda = {
-    .name = "compose", .cuda = true, MICA_COMPOSED(list_steps)};
+    .name = "compose", .cuda = true, .accepts = accepts, MICA_COMPOSED(list_steps)};
