@@ -68,7 +68,7 @@ typedef struct mica_quantize_rows_desc {
     mica_tensor bias;    /* the same; 0 means none, as if 0 */
     mica_tensor y;       /* e4m3, e5m2, s8, u8; dims of v; needed, where a type alone suffices */
     mica_tensor scale;   /* f32; 0 means inferred: of the groups */
-    mica_tensor sum;     /* with residual; 0 means inferred: as x */
+    mica_tensor sum;     /* u, dims of x; 0 means inferred with residual: as x */
     int64_t group;       /* columns that share a scale; 0 means all */
     double eps;          /* 0 means 1e-05 */
     double act_a, act_b; /* parameters, see MICA_ACTIVATIONS; 0 means the function's own */
