@@ -54,6 +54,7 @@ mica_status graph_truth_init(graph_truth *t, mica_context *context, const cli_gr
     *t = (graph_truth){.graph = graph->graph};
     mica_graph_tensor_info info;
     mica_status status = mica_graph_infer(graph->graph);
+    if (status != MICA_OK) return status; /* its text is what mica_error says now */
     while (mica_graph_tensor_at(t->graph, t->tensors, &info) == MICA_OK) t->tensors++;
     const size_t n = (size_t)t->tensors + 1;
     t->info = zeroed(n * sizeof *t->info);

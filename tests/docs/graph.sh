@@ -78,6 +78,9 @@ ends 2 explain --device cpu "$work/wrong.graph"
 ends 2 check --device cpu "$work/wrong.graph"
 ends 2 bench --device cpu "$work/wrong.graph"
 ends 2 explain --device cpu "$work/absent.graph"
+# what is bound but not described: found by inference, whose reason check repeats
+printf 'input x = f16:3x2x8\ninput w = f16:1664\noutput y\noutput hy\nrnn cell=lstm hidden=16 x=@x w=@w y=@y hy=@hy\n' >"$work/undescribed.graph"
+says 'hy is bound to hy, but is not there: give its type' check --device cpu "$work/undescribed.graph"
 ends 2 explain --device cpu graph mode=unfused
 says 'mode=quick: known are fused, unfused, separate' explain --device cpu graph "file=$block" mode=quick
 printf 'input x = f32:3\nsoftmax axis=7 x=@x y=@y\n' >"$work/wrong.graph"
