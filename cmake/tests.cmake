@@ -277,7 +277,10 @@ if(TARGET mica)
       "MICA_CUDA_DRIVER=${played}/libcuda.so.1;MICA_NVRTC=${played}/libnvrtc.so.13;MICA_CACHE_DIR=${played}/cache;FAKE_SMS=4")
     mica_line_tests(emu emu/ emu names --device cuda:0)
     mica_test(emu/graphs "emu;graph" mica check --device cuda:0 --fill=exact ${graph_files})
-    list(APPEND names emu/graphs)
+    # Blocks that wait for one another, in a CUDA graph whose nodes are changed.
+    mica_test(emu/graphs-persistent "emu;graph" mica check --device cuda:0 --engine persistent --fill=exact,random
+      tests/cases/graphs/rnn.graph)
+    list(APPEND names emu/graphs emu/graphs-persistent)
     set_tests_properties(${names} PROPERTIES TIMEOUT 1200 ENVIRONMENT "${played_environment}")
     # Warps that fall behind others: threads run backwards, then shuffled.
     foreach(order 1 2)
