@@ -39,7 +39,8 @@ static void link_newest(mica_plan_cache *c, mica_cache_entry *e)
     c->newest = e;
 }
 
-static void evict(mica_plan_cache *c, mica_cache_entry *e)
+/* Of the cache; it goes in front of what was taken out before. */
+static mica_cache_entry *take_out(mica_plan_cache *c, mica_cache_entry *e, mica_cache_entry *others)
 {
     mica_cache_entry **at = bucket(c, e->hash);
     while (*at != e) at = &(*at)->next_in_bucket;
@@ -47,14 +48,27 @@ static void evict(mica_plan_cache *c, mica_cache_entry *e)
     unlink_age(c, e);
     c->bytes -= e->bytes;
     c->count--;
-    e->kind->release(e->value);
-    mica_release(e->key);
-    mica_release(e);
+    e->next_in_bucket = others;
+    return e;
 }
 
-static void shrink(mica_plan_cache *c)
+static mica_cache_entry *shrink(mica_plan_cache *c)
 {
-    while (c->oldest && c->bytes > c->limit) evict(c, c->oldest);
+    mica_cache_entry *gone = NULL;
+    while (c->oldest && c->bytes > c->limit) gone = take_out(c, c->oldest, gone);
+    return gone;
+}
+
+/* Without the mutex: memory of a device is given back when what runs there has ended. */
+static void forget(mica_cache_entry *gone)
+{
+    while (gone) {
+        mica_cache_entry *e = gone;
+        gone = e->next_in_bucket;
+        e->kind->release(e->value);
+        mica_release(e->key);
+        mica_release(e);
+    }
 }
 
 void *mica_plan_cache_find(mica_plan_cache *c, const void *key, size_t bytes, uint64_t hash)
@@ -88,6 +102,7 @@ void mica_plan_cache_add(mica_plan_cache *c, const void *key, size_t bytes, uint
     const int64_t held = (int64_t)(sizeof *e + bytes + kind->bytes(value));
     *e = (mica_cache_entry){
         .hash = hash, .kind = kind, .value = value, .bytes = held, .key_bytes = bytes, .key = copy};
+    mica_cache_entry *gone = NULL;
     pthread_mutex_lock(&c->mutex);
     if (held > c->limit || lookup(c, key, bytes, hash)) {
         /* Too large to keep, or another thread was faster. */
@@ -100,15 +115,17 @@ void mica_plan_cache_add(mica_plan_cache *c, const void *key, size_t bytes, uint
         link_newest(c, e);
         c->bytes += held;
         c->count++;
-        shrink(c);
+        gone = shrink(c);
     }
     pthread_mutex_unlock(&c->mutex);
+    forget(gone);
 }
 
 void mica_plan_cache_limit(mica_plan_cache *c, int64_t bytes)
 {
     pthread_mutex_lock(&c->mutex);
     c->limit = bytes;
-    shrink(c);
+    mica_cache_entry *gone = shrink(c);
     pthread_mutex_unlock(&c->mutex);
+    forget(gone);
 }

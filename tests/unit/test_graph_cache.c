@@ -3,6 +3,7 @@
  * not; bounded in bytes; shared by threads. */
 #include "unit/graph_run.h"
 #include "base/memory.h"
+#include "plan/context.h"
 
 #include <pthread.h>
 
@@ -144,6 +145,43 @@ static void bounded_in_bytes(void **state)
     mica_graph_plan_destroy(again);
 }
 
+/* What leaves is released behind the lock: others find plans meanwhile. */
+static mica_plan_cache bare = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+static int released;
+static void retain_none(void *value)
+{
+    (void)value;
+}
+static void release_open(void *value)
+{
+    (void)value;
+    assert_int_equal(pthread_mutex_trylock(&bare.mutex), 0);
+    pthread_mutex_unlock(&bare.mutex);
+    released++;
+}
+static size_t thousand(const void *value)
+{
+    (void)value;
+    return 1000;
+}
+
+static void released_behind_the_lock(void **state)
+{
+    (void)state;
+    static const mica_cached kind = {retain_none, release_open, thousand};
+    int64_t key;
+    mica_plan_cache_limit(&bare, 5000);
+    for (key = 0; key < 9; key++)
+        mica_plan_cache_add(&bare, &key, sizeof key, mica_plan_key_hash(&key, sizeof key), &kind,
+                            &released);
+    assert_true(bare.count > 2 && bare.count < 9);
+    assert_int_equal(released, 9 - bare.count);
+    mica_plan_cache_limit(&bare, 0);
+    assert_int_equal(released, 9);
+    assert_int_equal(bare.count, 0);
+    assert_int_equal(bare.bytes, 0);
+}
+
 static mica_context *shared;
 static void *hammer(void *seed)
 {
@@ -218,7 +256,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_graphs_share_a_plan), cmocka_unit_test(whatever_differs_counts),
-        cmocka_unit_test(bounded_in_bytes), cmocka_unit_test(shared_by_threads),
-        cmocka_unit_test(memory_may_run_out)};
+        cmocka_unit_test(bounded_in_bytes),          cmocka_unit_test(released_behind_the_lock),
+        cmocka_unit_test(shared_by_threads),         cmocka_unit_test(memory_may_run_out)};
     return cmocka_run_group_tests(tests, open_context, close_context);
 }
