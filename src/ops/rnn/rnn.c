@@ -286,8 +286,8 @@ static void fill_weights(const mica_rnn_desc *d, mica_fill kind, uint64_t seed, 
     const int64_t count = d->w.dims[0], n = terms(d);
     const bool relu = d->cell == MICA_RNN_CELL_RELU;
     /* Gradients grow from step to step with extreme weights, and f16 ends before they do. */
-    const bool ends = kind == MICA_FILL_EXTREME && d->pass == MICA_RNN_BWD_DATA &&
-                      d->x.dtype == MICA_F16;
+    const bool ends =
+        kind == MICA_FILL_EXTREME && d->pass == MICA_RNN_BWD_DATA && d->x.dtype == MICA_F16;
     const double size = relu ? 0.5 / (double)n : (ends ? 0x1p-7 : 1) / sqrt((double)n);
     mica_fill_general(&mica_op_rnn, d, MICA_RNN_W,
                       relu || kind == MICA_FILL_RANGE ? MICA_FILL_RANDOM : kind, seed, values);
