@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Written by tests/judges/deform_conv.py with torchvision 0.29.2: a line; x, w, offset, mask, bias, dy, y, dx,
- * dw, doffset, dmask, dbias. */
+ * Written by tests/judges/deform_conv.py with torchvision 0.29.2: a line; x, w, offset, mask, bias,
+ * dy, y, dx, dw, doffset, dmask, dbias. */
 /* clang-format off */
 {"stride=1x1 pad=0x0 dilation=1x1 groups=1 offset_groups=1",
     "2x4x2x2", 0, 0, 18, 72,
