@@ -141,7 +141,7 @@ def conv(fields, args, scalars):
 
 
 def gemm(fields, args, scalars):
-    refuse_others(fields, "a", "b", "c", "epilogue", "bias", "scale", "shift", "residual")
+    refuse_others(fields, "a", "b", "c", "alpha", "epilogue", "bias", "scale", "shift", "residual")
     biased, rest = epilogue_of(fields)
     alpha, beta = scalars[:2]
     if beta or (alpha != 1 and fields.get("epilogue")):
@@ -328,9 +328,33 @@ def rope(fields, args, scalars):
     return lambda t: {f"{n}_out": turn(t[n]) for n in ("q", "k") if n in t}
 
 
+def lrn(fields, args, scalars):
+    refuse_others(fields, "kind", "size", "alpha", "beta", "k", "x", "y")
+    size, kind = int(fields.get("size", 5)), fields.get("kind", "across")
+    numbers = [float(fields.get(name, value)) for name, value in (("alpha", 1e-4), ("beta", 0.75), ("k", 1))]
+    if kind != "across" or size % 2 == 0:
+        raise NotImplementedError("windows within channels, or of even size")
+    return lambda t: {"y": F.local_response_norm(t["x"], size, *numbers)}
+
+
+def rnn(fields, args, scalars):
+    """One layer in one direction; weights in mica's order: both matrices, both biases."""
+    refuse_others(fields, "cell", "hidden", "x", "w", "hx", "cx", "y")
+    inputs, hidden = args["x"].dims[2], int(fields["hidden"])
+    if fields.get("cell") != "lstm":
+        raise NotImplementedError("another cell than lstm")
+
+    def call(t):
+        matrices = t["w"].split([4 * hidden * inputs, 4 * hidden * hidden, 4 * hidden, 4 * hidden])
+        weights = [matrices[0].view(-1, inputs), matrices[1].view(-1, hidden), *matrices[2:]]
+        return {"y": torch._VF.lstm(t["x"], (t["hx"], t["cx"]), weights, True, 1, 0.0, False, False, False)[0]}
+
+    return call
+
+
 OPERATIONS = dict(conv=conv, gemm=gemm, activation=activation, pointwise=pointwise, pool=pool, norm=norm, softmax=softmax,
                   attention=attention, reduce=reduce, concat=concat, slice=slices, transform=transform, resize=resize,
-                  cross_entropy=cross_entropy, rope=rope)
+                  cross_entropy=cross_entropy, rope=rope, lrn=lrn, rnn=rnn)
 
 
 # ---- graphs ----

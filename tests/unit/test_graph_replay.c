@@ -284,7 +284,7 @@ static mica_graph_plan *recurrent_plan(bool replay)
 {
     const mica_options nodes = {.engine = "persistent"};
     const mica_graph_options o = {.nodes = &nodes, .replay = replay};
-    mica_graph_plan *plan;
+    mica_graph_plan *plan = NULL;
     mica_graph *g;
     if (mica_graph_from_text(recurrent, &g) || mica_graph_plan_create(context, g, &o, &plan))
         fail_msg("%s", mica_error());

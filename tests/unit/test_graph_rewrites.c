@@ -498,8 +498,8 @@ static void casts_are_read_through(void **state)
              3, 1);
     static const char *const others[] = {
         "input x = bf16:9x13\noutput y\ntransform x=@x y=f32@t alpha=2\nsoftmax axis=1 x=@t y=@y\n",
-        "inout x = bf16:9x13\noutput y\ntransform x=@x y=f32@t\npointwise expr=x0*2 x0=@x y0=@x\n"
-        "softmax axis=1 x=@t y=@y\n",
+        ("inout x = bf16:9x13\noutput y\ntransform x=@x y=f32@t\npointwise expr=x0*2 x0=@x y0=@x\n"
+         "softmax axis=1 x=@t y=@y\n"),
         "input x = s32:9x13\noutput y\ntransform x=@x y=f32@t\nsoftmax axis=1 x=@t y=@y\n",
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {

@@ -42,6 +42,7 @@ static bool has_partner(const graph_rewriting *r, int node)
 {
     const graph_node *n = &r->g->nodes[node];
     const int x = graph_bind_of(n, MICA_ACTIVATION_X), y = graph_bind_of(n, MICA_ACTIVATION_Y);
+    if (x < 0 || y < 0) return false; /* refused when it is planned */
     const int from = graph_writer_of_bind(r, node, x), to = only_reader(r, n->binds[y].tensor);
     if (is_forward_pointwise(r, to) || is_node(r, to, "reduce")) return true;
     return only_reader(r, n->binds[x].tensor) == node &&

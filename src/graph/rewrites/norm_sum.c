@@ -44,7 +44,7 @@ static mica_status apply(graph_rewriting *r, int node, mica_why *why)
     graph_desc(r, node, desc);
     mica_norm_desc *d = (mica_norm_desc *)(void *)desc;
     if (d->pass != MICA_NORM_FWD || (d->kind != MICA_NORM_LAYER && d->kind != MICA_NORM_RMS) ||
-        mica_tensor_given(&d->residual))
+        mica_tensor_given(&d->residual) || graph_bind_of(n, MICA_NORM_Y) < 0)
         return MICA_NOT_FOUND;
     const operand x = operand_of(r, node, MICA_NORM_X);
     const int from = x.copy_count ? -1 : operand_writer(r, &x);
@@ -52,8 +52,9 @@ static mica_status apply(graph_rewriting *r, int node, mica_why *why)
     if (has_more(r, n)) return mica_refuse(why, "more follows behind the norm");
     MICA_TRY(graph_may_move(r, from, x.tensor, why));
     MICA_TRY(group_may_wait(r, &g, from, node, x.tensor, why));
-    const graph_bound *a = &s.node->binds[graph_bind_of(s.node, s.arg[k[0]])];
-    const graph_bound *b = &s.node->binds[graph_bind_of(s.node, s.arg[k[1]])];
+    const int at[] = {graph_bind_of(s.node, s.arg[k[0]]), graph_bind_of(s.node, s.arg[k[1]])};
+    if (at[0] < 0 || at[1] < 0) return MICA_NOT_FOUND;
+    const graph_bound *a = &s.node->binds[at[0]], *b = &s.node->binds[at[1]];
     d->sum = d->x;
     d->x = *mica_op_tensor(s.node->op, made, s.arg[k[0]]);
     d->residual = *mica_op_tensor(s.node->op, made, s.arg[k[1]]);

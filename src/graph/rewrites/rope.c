@@ -41,6 +41,7 @@ static operand sliced(const graph_rewriting *r, operand o, rope_parts *p)
     const mica_slice_desc *d = (const mica_slice_desc *)(const void *)desc;
     const graph_node *n = &r->g->nodes[from];
     const int bind = graph_bind_of(n, MICA_SLICE_X);
+    if (bind < 0) return o;
     operand base = {.tensor = n->binds[bind].tensor, .at = n->binds[bind].at, .view = d->x};
     if (d->pass != MICA_SLICE_FWD || r->g->tensors[base.tensor].changed) return o;
     for (int i = 0; i < d->x.rank; i++) {
