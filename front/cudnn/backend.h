@@ -158,12 +158,20 @@ void backend_lowered_free(backend_lowered *lowered);
 /* A plan of the cache, for an engine and its baked numbers. */
 typedef struct backend_entry backend_entry;
 
+/* Where a tensor of a plan lies: bytes from the pointer given to the lowest, how many, and whether
+ * it is a result. */
+typedef struct backend_extent {
+    int64_t first, bytes;
+    bool result;
+} backend_extent;
+
 struct backend_built {
     const backend_lowered *lowered; /* of the graph, which the plan refers to */
     int engine;
-    backend_entry *entry; /* with the default numbers */
-    int *port_of;         /* of each tensor of the plan its place in `ports` */
-    int *number_of;       /* of each run-time scalar its place in `numbers` */
+    backend_entry *entry;    /* with the default numbers */
+    int *port_of;            /* of each tensor of the plan its place in `ports` */
+    backend_extent *extents; /* likewise */
+    int *number_of;          /* of each run-time scalar its place in `numbers` */
     int port_count, scalar_count;
     pthread_mutex_t lock;
     backend_entry *recent; /* with other numbers, the last ones that were asked for */

@@ -128,31 +128,24 @@ static cudnnStatus_t set_apart(cudnnHandle_t handle, const backend_built *built,
                                const backend_entry *entry, void **tensors, apart *results,
                                int *count)
 {
-    const mica_graph_plan *plan = backend_entry_plan(entry);
+    const backend_extent *e = built->extents;
     mica_graph_tensor_info info;
-    int64_t span[MOST], first;
     const char *given[MOST];
-    for (int i = 0; i < built->port_count; i++) {
-        FRONT_TRY(front_status(mica_graph_plan_tensor(plan, i, &info)));
-        span[i] = mica_tensor_span(&info.tensor, &first);
-        given[i] = (const char *)tensors[i] + first;
-    }
+    for (int i = 0; i < built->port_count; i++) given[i] = (const char *)tensors[i] + e[i].first;
     for (int i = 0; i < built->port_count; i++) {
         bool shared = false;
-        for (int k = 0; k < built->port_count && !shared; k++)
-            shared = k != i && given[i] < given[k] + span[k] && given[k] < given[i] + span[i];
+        for (int k = 0; e[i].result && k < built->port_count && !shared; k++)
+            shared = k != i && given[i] < given[k] + e[k].bytes && given[k] < given[i] + e[i].bytes;
         if (!shared) continue;
-        FRONT_TRY(front_status(mica_graph_plan_tensor(plan, i, &info)));
-        if (info.kind != MICA_GRAPH_OUTPUT) continue;
         if (*count == APART)
             return front_fail(CUDNN_STATUS_NOT_SUPPORTED,
                               "more than %d results share memory with other tensors", APART);
+        FRONT_TRY(front_status(mica_graph_plan_tensor(backend_entry_plan(entry), i, &info)));
         apart *r = &results[(*count)++];
         r->tensor = info.tensor;
         r->to = tensors[i];
-        mica_tensor_span(&info.tensor, &first);
-        FRONT_TRY(front_temporary(handle, *count, (size_t)span[i], &r->memory));
-        r->memory = (char *)r->memory - first;
+        FRONT_TRY(front_temporary(handle, *count, (size_t)e[i].bytes, &r->memory));
+        r->memory = (char *)r->memory - e[i].first;
         tensors[i] = r->memory;
     }
     return CUDNN_STATUS_SUCCESS;

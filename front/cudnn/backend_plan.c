@@ -95,6 +95,7 @@ void backend_built_free(backend_built *built)
     backend_entry_put(built->recent);
     pthread_mutex_destroy(&built->lock);
     free(built->port_of);
+    free(built->extents);
     free(built->number_of);
     free(built->recent_numbers);
     free(built);
@@ -125,12 +126,16 @@ static cudnnStatus_t map_names(backend_built *built)
     while (mica_graph_plan_scalar(plan, built->scalar_count, &name, &value) == MICA_OK)
         built->scalar_count++;
     built->port_of = calloc((size_t)built->port_count + 1, sizeof *built->port_of);
+    built->extents = calloc((size_t)built->port_count + 1, sizeof *built->extents);
     built->number_of = calloc((size_t)built->scalar_count + 1, sizeof *built->number_of);
     built->recent_numbers = calloc((size_t)l->number_count + 1, sizeof(double));
-    if (!built->port_of || !built->number_of || !built->recent_numbers)
+    if (!built->port_of || !built->extents || !built->number_of || !built->recent_numbers)
         return front_fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "a plan");
     for (int i = 0; i < built->port_count; i++) {
         mica_graph_plan_tensor(plan, i, &info);
+        backend_extent *e = &built->extents[i];
+        e->bytes = mica_tensor_span(&info.tensor, &e->first);
+        e->result = info.kind == MICA_GRAPH_OUTPUT;
         built->port_of[i] = port_named(l, info.name);
         if (built->port_of[i] < 0)
             return front_fail(CUDNN_STATUS_BAD_PARAM, "tensor %s of a plan has no id", info.name);
