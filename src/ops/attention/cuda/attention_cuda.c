@@ -97,29 +97,53 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return splits > 1 ? 2 : 1;
 }
 
-/* Blocks are dealt to the multiprocessors in rounds. Efficiencies are those of an H200. */
+/* Microseconds of a tile of an H200's multiprocessor, whole or not: of 64 others, forward once, and
+ * backward in each of two kernels. */
+static double tile_us(const mica_attention_desc *d, int64_t rows)
+{
+    double columns = (double)larger(d->q.dims[3], d->v.dims[3]);
+    if (d->pass == MICA_ATTENTION_BWD) return 11 + 0.2 * columns;
+    return 8 + columns * (rows >= 64 ? 0.17 : rows == 32 ? 0.15 : rows == 16 ? 0.08 : 0.05);
+}
+
+/* Tiles of `other` lines of each of `own` that a block sees in the mean; where attention is causal,
+ * the share that the cost has. */
+static double tiles_of_block(const mica_attention_desc *d, double own, double other)
+{
+    double flops, bytes = 0, dk = (double)d->q.dims[3], dv = (double)d->v.dims[3];
+    mica_op_attention.cost(d, &flops, &bytes);
+    double pairs = flops / (d->pass == MICA_ATTENTION_FWD ? 2 * (dk + dv) : 6 * dk + 4 * dv);
+    double seen = pairs / fmax((double)d->q.dims[0] * own, 1), most = ceil(other / other_lines(d));
+    return fmax(fmin(seen / other_lines(d) + 0.5, most), 1);
+}
+
+/* Blocks are dealt to the multiprocessors in rounds. Times are those of an H200, of random lines.
+ */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
     const mica_attention_desc *d = desc;
-    const double launch_ms = 3e-3;
+    const double launch_ms = 3e-3, measured_tflops = 59, measured_units = 132;
     attention_shape s;
     attention_shape_make(d, &s);
     int64_t rows = c->knob[KNOB_ROWS], splits = c->knob[KNOB_SPLITS];
-    double flops, bytes = 0, units = device->units;
-    mica_op_attention.cost(desc, &flops, &bytes);
-    if (d->pass == MICA_ATTENTION_BWD) flops *= 1.4;
-    double expected = (double)larger(expected_rows(d, &s), 1);
-    double padded = ceil(expected / (double)rows) * (double)rows / expected;
-    double efficiency = rows >= 64 ? 0.17 : rows == 32 ? 0.12 : rows == 16 ? 0.07 : 0.04;
-    double rate = device->f32_tflops * 1e9 / units * efficiency / (attention_is_f64(d) ? 2 : 1);
+    double units = device->units,
+           slower = measured_tflops / measured_units * units / device->f32_tflops;
+    double tile_ms = 1e-3 * tile_us(d, rows) * slower * (attention_is_f64(d) ? 2 : 1);
     double blocks = (double)larger(attention_query_tiles(d, &s, rows) * splits, 1);
-    double rounds = ceil(blocks / units);
-    double compute = rounds * flops * padded / blocks / rate;
+    double heads = (double)s.heads, kv_heads = (double)s.kv_heads;
+    double tiles = tiles_of_block(d, heads * (double)s.rows, (double)s.keys);
+    double compute = ceil(blocks / units) * ceil(tiles / (double)splits) * tile_ms;
+    double launches = splits > 1 ? 2 : 1;
+    if (d->pass == MICA_ATTENTION_BWD) {
+        blocks =
+            (double)larger(attention_tiles(&d->cu_k, s.keys, s.sequences, rows) * s.kv_heads, 1);
+        tiles = tiles_of_block(d, kv_heads * (double)s.keys, (double)(s.rows * s.group));
+        compute += ceil(blocks / units) * tiles * tile_ms;
+        launches = 3;
+    }
     double memory = mica_op_bytes(&mica_op_attention, desc) / (device->copy_gbps * 1e6);
-    double busy = blocks < units ? blocks / units : 1;
-    double time = launch_ms + fmax(compute, memory / busy);
-    if (d->pass == MICA_ATTENTION_BWD && !c->knob[KNOB_DELTA]) time *= 1.2;
-    return splits > 1 ? time + launch_ms : time;
+    double time = launches * launch_ms + fmax(compute, memory);
+    return d->pass == MICA_ATTENTION_BWD && !c->knob[KNOB_DELTA] ? 1.2 * time : time;
 }
 
 /* ---- forward ---- */

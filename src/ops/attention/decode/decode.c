@@ -125,7 +125,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
  * same keys find them in L2. From times on an H200. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double start_ms = 3.2e-3, merge_ms = 4e-3, meet_ms = 2.3e-3;
+    const double start_ms = 4.4e-3, column_ms = 2e-5, merge_ms = 4e-3, meet_ms = 2.3e-3;
     const double block_rate = 42e6, reuse = 1.8; /* bytes per ms */
     const double unit_share = 1.25;              /* of memory's speed, more than an even one */
     const double efficiency = 0.21;              /* of tensor cores */
@@ -148,7 +148,8 @@ static double predict(const void *desc, const mica_device_info *device, const mi
                      ceil(rest / device->units) * device->units * bytes / (unit_share * rate));
     double flops =
         2 * tiles * rows * keys * 32 * (t.k_steps + t.v_steps) / attention_decode_size(d);
-    time = start_ms + fmax(time, flops / (efficiency * device->bf16_tflops * 1e9));
+    time = start_ms + column_ms * (double)larger(s.d, s.dv) +
+           fmax(time, flops / (efficiency * device->bf16_tflops * 1e9));
     if (splits == 1) return time;
     if (c->knob[ATTENTION_DECODE_KNOB_CLUSTER]) return time + meet_ms;
     double lines = (double)(d->q.dims[0] * d->q.dims[1] * d->q.dims[2]);

@@ -258,22 +258,23 @@ static double pairs_of(const mica_attention_desc *d)
     return flops / (d->pass == MICA_ATTENTION_FWD ? 2 * (dk + dv) : 6 * dk + 4 * dv);
 }
 
-/* Of `jobs` blocks of a kernel that has products of `columns` columns in all for a pair. Constants
- * are reckoned, not measured: products at 0.8 of the units' rate while they run, scores beside
- * those of other warps for a half, a border of half a tile in each job. */
+/* Of `jobs` blocks of a kernel that has products of `columns` columns in all for a pair; `lines` of
+ * own there are in all. Scores are beside those of other warps for a half, a border of half a tile
+ * in each job. Products' rates are those of random lines on an H200. */
 static double kernel_ms(const mica_attention_desc *d, const mica_device_info *device, const tile *t,
-                        double jobs, double columns, double instructions)
+                        double jobs, double lines, double columns, double instructions)
 {
-    const double start_ms = 4e-3, job_ms = 2.5e-3, tile_cycles = 300, reached = 0.8, shown = 0.7;
+    const double start_ms = 5e-3, job_ms = 3e-3, tile_cycles = 300, shown = 0.7;
     const double clock = 1.5e6; /* per ms */
     double units = device->units, rows = t->own, keys = t->other;
     double rate = mica_mma_rate(device, d->q.dtype) * 1e9 / (units * clock);
-    double small = t->blocks == 1 ? 0.85 : 1; /* more reads from shared memory for a product */
-    double products = rows * keys * columns * 2 / (rate * reached * small);
+    double reached =
+        t->blocks == 1 ? 0.5 : 0.42; /* an H200's, which has wgmma for what is faster */
+    double products = rows * keys * columns * 2 / (rate * reached);
     double scores = rows * keys * score_cycles(d, instructions);
-    double tiles = pairs_of(d) / (fmax(jobs, 1) * rows * keys) + 0.5;
+    double tiles = fmax(pairs_of(d) / (fmax(lines, 1) * keys) + 0.5, 1);
     double job = tiles * (tile_cycles + products + shown * scores) / clock + job_ms;
-    return start_ms + job * fmax(jobs / units, 1);
+    return start_ms + job * (jobs > units ? jobs / units + 0.5 : 1);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
@@ -289,15 +290,16 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     double jobs = heads * ceil(rows / t.own) * splits, depth = t.d, wide = t.v;
     if (d->pass == MICA_ATTENTION_FWD) {
         double busy = fmin(1, fmax(jobs, 1) / device->units);
-        double ms = fmax(kernel_ms(d, device, &t, jobs, depth + wide, 9), memory / busy);
+        double ms = fmax(kernel_ms(d, device, &t, jobs, heads * rows * splits, depth + wide, 9),
+                         memory / busy);
         return splits > 1 ? ms + 2 * launch_ms : ms;
     }
-    double ms = kernel_ms(d, device, &t, jobs, 2 * depth + wide, 12);
+    double ms = kernel_ms(d, device, &t, jobs, heads * rows, 2 * depth + wide, 12);
     t = dkv_tile(d, device, c);
     depth = t.d, wide = t.v;
     double keys = (double)expected(&d->cu_k, s.keys, d->max_k, s.sequences);
     double columns = (depth + wide) * (1 + t.parts);
-    ms += kernel_ms(d, device, &t, heads * ceil(keys / t.own), columns, 12 * t.parts);
+    ms += kernel_ms(d, device, &t, heads * ceil(keys / t.own), heads * keys, columns, 12 * t.parts);
     return launch_ms + fmax(ms, memory);
 }
 

@@ -97,7 +97,7 @@ static bool fits(const mica_attention_desc *d, const mica_device_info *device, c
  * take up to a fifth less since then. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)
 {
-    const double start_ms = 4e-3, dealt_ms = 2e-3, uneven = 1.15;
+    const double start_ms = 1.9e-3, dealt_ms = 2e-3, uneven = 1.15;
     const double score_cycles = 0.0656, operations = 4096;
     static const double shown[] = {0, 1, 0.36, 0.28};
     const mica_attention_desc *d = desc;
