@@ -12,7 +12,7 @@ extern const mica_engine mica_conv_onednn, mica_conv_cpu, mica_conv_cuda, mica_c
     mica_conv_depthwise_mma, mica_conv_cudnn, mica_conv_gemm, mica_conv_col2im, mica_conv_by_group,
     mica_conv_turned, mica_conv_disjoint, mica_conv_winograd, mica_conv_fft_cpu, mica_conv_fft_cuda,
     mica_conv_channels_last, mica_conv_cuda_planar, mica_conv_cpu_passes, mica_conv_cuda_passes,
-    mica_conv_sections;
+    mica_conv_sections, mica_conv_padded;
 
 /* Columns of a result past which `onednn` leaves forward passes to `sections`. */
 enum { MICA_CONV_LONG_ROW = 1 << 15 };

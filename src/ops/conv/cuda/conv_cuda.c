@@ -97,31 +97,61 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     return count;
 }
 
-/* How much slower than tiles without waste: dgrad takes all taps for each pixel; tiles may be wider
- * than the result; threads with a result each read what tiles would share. */
-static double wasted(const state *s)
+static tile tile_of(const state *s, bool f64)
 {
-    const mica_conv_geometry *g = &s->args.g;
-    if (s->roles.wgrad) return 1;
-    double narrow = tiles[0][2].bn, columns = (double)s->args.cols;
-    double times = has_few_columns(s) ? 5 : columns < narrow ? narrow / columns : 1;
-    for (int i = 0; i < 3 && s->roles.dgrad; i++) times *= (double)g->stride[i];
-    return times;
+    int64_t cols = s->args.cols;
+    return s->roles.wgrad ? wgrad_tile : tiles[f64][cols > 32 ? 0 : cols > 16 ? 1 : 2];
 }
 
-/* A tenth of the roofline at best, and a step through the terms cannot be quicker than memory
- * answers (2.8 us on an H200): few pixels with many terms take their time. */
+/* A block's tile by steps through its terms, of so many microseconds: memory answers, then
+ * products. */
+static double tiles_ms(const state *s, bool f64, double units, double splits)
+{
+    const double begin_us = 5, resident = 2;
+    tile t = tile_of(s, f64);
+    double step_us = s->roles.wgrad ? 3.8 : t.bm == 64 ? 4.5 : t.bm == 128 && !f64 ? 6 : 8;
+    double blocks = (double)conv_ceil_div(s->args.rows, t.bm) *
+                    (double)conv_ceil_div(s->args.cols, t.bn) * (double)s->args.g.groups * splits;
+    double steps = ceil((double)s->args.terms / splits / t.bk);
+    return 1e-3 * fmax(ceil(blocks / (units * resident)), 1) * (begin_us + step_us * steps);
+}
+
+/* A thread's result term by term: one that is waited for, or as many as there are. */
+static double direct_ms(const state *s, double units)
+{
+    const double term_us = 0.06, result_us = 1.6e-3, each_us = 0.46e-3; /* of a multiprocessor */
+    double results = (double)s->args.rows * (double)s->args.cols * (double)s->args.g.groups;
+    double terms = (double)s->args.terms;
+    return 1e-3 * fmax(term_us * terms, results * (result_us + each_us * terms) / units);
+}
+
+/* The same of a filter's results, of which a block has one or 32. */
+static double few_filters_ms(const state *s, double units, double splits)
+{
+    const double begin_us = 4, term_us = 0.085, resident = 2;
+    double blocks = (double)wgrad_blocks(&s->args) * splits;
+    double each = begin_us + term_us * (double)s->args.terms / splits;
+    return 1e-3 * fmax(blocks / (units * resident), 1) * each;
+}
+
+/* Times are those of random convolutions on an H200. Units of another are as much slower as their
+ * rate of multiply-adds is. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
+    const double launch_ms = 3e-3, measured_tflops = 59, measured_units = 132;
     state s = {0};
     fill_args(desc, &s);
-    int splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
-    double steps = (double)s.args.terms / splits / (s.roles.wgrad ? wgrad_tile.bk : tiles[0][0].bk);
-    double best = 10 * mica_roofline_ms(&mica_op_conv, desc, device) + 1e-4, flops, bytes;
-    mica_op_conv.cost(desc, &flops, &bytes);
-    best = fmax(best, 4 * wasted(&s) * flops / (device->f32_tflops * 1e9)); /* no tensor cores */
-    double answers = 2.8e-3 * steps + 4e-3;
-    return best > answers ? best : answers;
+    if (mica_conv_is_empty(desc)) return 0;
+    bool f64 = mica_conv_tensor(desc, s.left)->dtype == MICA_F64;
+    double splits = config->knob[KNOB_SPLITS] > 1 ? config->knob[KNOB_SPLITS] : 1;
+    double units = device->units, work;
+    if (s.roles.wgrad ? wgrad_is_small(&s.args) : has_few_columns(&s))
+        work = s.roles.wgrad ? few_filters_ms(&s, units, splits) : direct_ms(&s, units);
+    else
+        work = tiles_ms(&s, f64, units, splits);
+    work *= measured_tflops / measured_units * units / device->f32_tflops * (f64 ? 2 : 1);
+    double memory = mica_op_bytes(&mica_op_conv, desc) / (0.5 * device->copy_gbps * 1e6);
+    return launch_ms * (splits > 1 ? 2 : 1) + fmax(work, memory);
 }
 
 /* ---- plan ---- */
@@ -182,7 +212,7 @@ static mica_status build_tiles(mica_plan *plan, state *s, mica_text *p)
     bool wgrad = s->roles.wgrad;
     bool dgrad = s->roles.dgrad;
     bool f64 = mica_conv_tensor(d, s->left)->dtype == MICA_F64;
-    tile t = wgrad ? wgrad_tile : tiles[f64][a->cols > 32 ? 0 : a->cols > 16 ? 1 : 2];
+    tile t = tile_of(s, f64);
     const mica_conv_strides *left = dgrad ? &a->g.b : &a->g.a;
     const mica_conv_strides *out = dgrad ? &a->g.a : &a->g.b;
     /* which of the two indices of each operand is the one with neighbours in memory */
