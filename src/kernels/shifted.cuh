@@ -10,19 +10,15 @@ struct shifted_piece {
     int bytes; /* that exist; the others of 16 are zero */
 };
 
-/* Element by element, for what lies at an end of memory. */
-template <typename T> __device__ __forceinline__ uint4 read_apart(const T *p, int count)
+/* Element by element, for what lies at an end of memory. None waits for the one before. */
+template <typename T> __device__ __forceinline__ void read_apart(const T *p, int count, u32 (&word)[4])
 {
-    constexpr int BITS = 8 * (int)sizeof(T), MOST = 16 / (int)sizeof(T);
-    u64 low = 0, high = 0;
-#pragma unroll 1
-    for (int i = MOST - 1; i >= 0; i--) {
-        u32 bits = 0;
-        if (i < count) memcpy(&bits, p + i, sizeof(T));
-        high = high << BITS | low >> (64 - BITS);
-        low = low << BITS | bits;
-    }
-    return uint4{(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
+    constexpr int MOST = 16 / (int)sizeof(T);
+    T e[MOST] = {};
+#pragma unroll
+    for (int i = 0; i < MOST; i++)
+        if (i < count) e[i] = p[i];
+    memcpy(word, e, sizeof word);
 }
 
 /* The first `count` elements from p on, of 16 bytes. Aligned accesses may reach beyond them, but not beyond the
@@ -40,8 +36,7 @@ __device__ __forceinline__ shifted_piece read_shifted(const T *p, int count, con
         load_vector<4>((const u32 *)from, r.word);
         if (both) load_vector<4>((const u32 *)(from + 16), r.word + 4);
     } else {
-        const uint4 v = read_apart(p, count);
-        r.word[0] = v.x, r.word[1] = v.y, r.word[2] = v.z, r.word[3] = v.w;
+        read_apart(p, count, (u32(&)[4])r.word);
         r.shift = 0;
     }
     return r;

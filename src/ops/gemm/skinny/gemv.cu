@@ -159,7 +159,8 @@ __device__ __forceinline__ void add_up(sum_t (&sum)[LINES][FEW], const gemm_skin
             add_vectors<true, CHUNKS>(sum, args, wide, few, first + lane * VECTOR);
     for (; first < depth; first += SHARE * STEP)
 #pragma unroll 1
-        for (int i = 0; i < CHUNKS; i++) add_vectors<false, 1>(sum, args, wide, few, first + i * SPAN + lane * VECTOR);
+        for (int i = 0; i < CHUNKS && first + i * SPAN < depth; i++)
+            add_vectors<false, 1>(sum, args, wide, few, first + i * SPAN + lane * VECTOR);
 }
 
 /* Result i of a warp, in lane i: line i / FEW, and i % FEW of the few. */

@@ -142,6 +142,16 @@ static double apart_ms(const skinny_geometry *g, const mica_config *c, double ro
     return rounds * ceil((double)g->shape.k / chunks) * few_held(g) / 8 * vector * element_ms;
 }
 
+/* Where lines lie across K and the last tile is not full, its warps go through K a chunk at a time,
+ * each a latency of memory. */
+static double steps_ms(const skinny_geometry *g, const mica_config *c)
+{
+    const double latency_ms = 0.7e-3;
+    double step = 4.0 * skinny_vector(g) * c->knob[KNOB_WARPS] * c->knob[KNOB_SPLIT];
+    if (g->k_major || g->wide.lines % lines_of(g, c) == 0) return 0;
+    return latency_ms * ceil((double)g->shape.k / step);
+}
+
 /* The wide operand at the bandwidth of memory, as far as blocks are dealt evenly and enough is
  * in flight; the few lines come from L2, once for each block; clusters start and end slowly. */
 static double model(const mica_gemm_desc *d, const skinny_geometry *g,
@@ -156,7 +166,7 @@ static double model(const mica_gemm_desc *d, const skinny_geometry *g,
     double active = rounds > 1 ? resident * units : blocks;
     double held = active * 32 * knob[KNOB_WARPS] * held_bytes(g, c);
     if (rate > held / latency_ms) rate = held / latency_ms;
-    double memory = mica_op_bytes(&mica_op_gemm, d) / rate;
+    double memory = fmax(mica_op_bytes(&mica_op_gemm, d) / rate, steps_ms(g, c));
     double few = (double)(g->few.lines * g->shape.k * mica_dtype_bits(g->few.dtype) / 8) * tiles;
     double cache = few / (2 * device->copy_gbps * 1e6);
     double meeting = knob[KNOB_SPLIT] > 1 ? cluster_ms * knob[KNOB_SPLIT] : 0;

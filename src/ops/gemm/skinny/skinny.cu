@@ -317,7 +317,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_skinny(cons
                 add_chunks<true, CHUNKS>(sum, args, wide, few, line, k, g, t);
             else
 #pragma unroll 1
-                for (int i = 0; i < CHUNKS; i++) add_chunks<false, 1>(sum, args, wide, few, line, k + i * CHUNK, g, t);
+                for (int i = 0; i < CHUNKS && k + i * CHUNK < s.k; i++)
+                    add_chunks<false, 1>(sum, args, wide, few, line, k + i * CHUNK, g, t);
         }
         write_sums(sum, parts[warp], g, t);
         finish_tile(args, p, parts, rank);

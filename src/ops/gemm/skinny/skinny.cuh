@@ -42,21 +42,17 @@ __device__ __forceinline__ shifted_piece read_anywhere(const T *p, s64 left, con
     return read_shifted(p, SAFE || left >= VECTOR ? VECTOR : (int)left, low, high);
 }
 
-/* The first n elements of a vector, `stride` apart; the rest is zero. A short loop: it stands in the code as
- * often as vectors are read. */
+/* The first n elements of a vector, `stride` apart; the rest is zero. All are on their way before the first is
+ * used: one after the other they would cost the latency of memory each. */
 template <typename T> __device__ __forceinline__ vector read_some(const T *p, s64 stride, s64 n)
 {
-    constexpr int BITS = 8 * (int)sizeof(T);
-    u64 low = 0, high = 0;
-    if (n <= 0) return vector{};
-#pragma unroll 1
-    for (int i = VECTOR - 1; i >= 0; i--) {
-        u32 bits = 0;
-        if (i < n) memcpy(&bits, p + i * stride, sizeof(T));
-        high = high << BITS | low >> (64 - BITS);
-        low = low << BITS | bits;
-    }
-    return vector{{(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)}};
+    T e[VECTOR] = {};
+    vector v;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++)
+        if (i < n) e[i] = p[i * stride];
+    memcpy(v.word, e, sizeof v);
+    return v;
 }
 
 /* ---- what arithmetic takes in place of a type: f16 for 8-bit floats ---- */
