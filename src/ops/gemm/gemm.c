@@ -363,11 +363,12 @@ static bool fill_rows(const void *desc, const double *scalars, int arg, mica_fil
     return true;
 }
 
-static const mica_engine *const engines[] = {
-    &gemm_onednn,      &gemm_bf16,        &gemm_cpu,      &mica_engine_ref,
-    &gemm_gemv,        &gemm_sm90_skinny, &gemm_skinny,   &gemm_sm90,
-    &gemm_sm90_blocks, &gemm_sm90_turned, &gemm_sm80,     &gemm_sm80_f32,
-    &gemm_sm80_f64,    &gemm_cuda,        &gemm_cublaslt, NULL};
+static const mica_engine *const engines[] = {&gemm_onednn,      &gemm_bf16,    &gemm_cpu,
+                                             &mica_engine_ref,  &gemm_gemv,    &gemm_sm90_skinny,
+                                             &gemm_skinny,      &gemm_sm90,    &gemm_sm90_blocks,
+                                             &gemm_sm90_turned, &gemm_sm80,    &gemm_sm80_f32,
+                                             &gemm_sm80_f64,    &gemm_split_k, &gemm_cuda,
+                                             &gemm_cublaslt,    NULL};
 
 const mica_op mica_op_gemm = {
     .name = "gemm",

@@ -62,7 +62,7 @@ double gemm_flops(const gemm_shape *shape);
 void gemm_reference(const void *desc, const mica_view *args, const double *scalars);
 extern const mica_engine gemm_bf16, gemm_cpu, gemm_onednn, gemm_gemv, gemm_skinny, gemm_sm90,
     gemm_sm90_blocks, gemm_sm90_skinny, gemm_sm90_turned, gemm_sm80, gemm_sm80_f32, gemm_sm80_f64,
-    gemm_cuda, gemm_cublaslt;
+    gemm_split_k, gemm_cuda, gemm_cublaslt;
 extern const mica_op mica_op_gemm;
 
 #endif
