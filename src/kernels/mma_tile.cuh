@@ -350,6 +350,22 @@ __device__ __forceinline__ void turn_block(const sum_t (&s)[4], sum_t *turned, i
 /* Where nothing is fetched. */
 struct no_more {};
 
+/* PASS_M rows of the tile, from `first` on, to shared memory, between barriers: after what used it, before what reads. */
+__device__ __forceinline__ void turn_rows(const sums &sum, char *shared, int first)
+{
+    const int lane = (int)threadIdx.x % 32;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++) {
+        const int row = warp_row() + i * 16 - first;
+        if (row < 0 || row >= PASS_M) continue;
+#pragma unroll
+        for (int j = 0; j < BLOCKS_N; j++)
+            turn_block(sum[i][j], (sum_t *)shared, row + lane / 4, warp_col() + j * 8 + lane % 4 * 2);
+    }
+    __syncthreads();
+}
+
 /* Calls store(row, col, count, turned, slow, fast, more) for C_VECTOR results of COLUMNS along the output's lines, of
  * which `count` exist; the sums of the tile lie in `turned`, in lines of TURN_PITCH. more is what fetch(row, col, count)
  * gave: several of those loads are in flight at a time. Barriers separate it from what used the shared memory
@@ -361,19 +377,9 @@ __device__ __forceinline__ void store_turned(const sums &sum, char *shared, int 
     typedef decltype(fetch(0, 0, 0)) more_t;
     constexpr int ALONG = (C_N_FAST ? COLUMNS : PASS_M) / C_VECTOR, ALL = PASS_M * COLUMNS / C_VECTOR;
     constexpr int AT_ONCE = same_type<more_t, no_more> ? 1 : 4;
-    const int lane = (int)threadIdx.x % 32;
-    sum_t *turned = (sum_t *)shared;
+    const sum_t *turned = (const sum_t *)shared;
     for (int first = 0; first < TILE_M; first += PASS_M) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < BLOCKS_M; i++) {
-            const int row = warp_row() + i * 16 - first;
-            if (row < 0 || row >= PASS_M) continue;
-#pragma unroll
-            for (int j = 0; j < BLOCKS_N; j++)
-                turn_block(sum[i][j], turned, row + lane / 4, warp_col() + j * 8 + lane % 4 * 2);
-        }
-        __syncthreads();
+        turn_rows(sum, shared, first);
         const auto each = [&](int v, const auto &act) {
             const int fast = v % ALONG * C_VECTOR, slow = v / ALONG;
             const int row = first + (C_N_FAST ? slow : fast), col = C_N_FAST ? fast : slow;
@@ -406,6 +412,45 @@ __device__ __forceinline__ void store_tile(const sums &sum, char *shared, int ro
                              load_vector<C_VECTOR>(turned + slow * TURN_PITCH + fast, piece);
                              store(row, col, count, piece, more);
                          });
+}
+
+/* The same one by one, where lines of the output begin at any element: to[row * step_m + col * step_n] becomes
+ * result(row, col, sum, old), several at a time. What lies outside the tile's rows and columns is computed too, as the
+ * last is, and not stored. */
+template <typename T, typename F>
+__device__ __forceinline__ void store_scalars(const sums &sum, char *shared, int rows, int cols, T *to, s64 step_m, s64 step_n,
+                                              const F &result)
+{
+    constexpr int AT_ONCE = 8, ALL = PASS_M * TILE_N, ALONG = C_N_FAST ? TILE_N : PASS_M;
+    static_assert(ALL % (THREADS * AT_ONCE) == 0, "whole rounds");
+    const sum_t *turned = (const sum_t *)shared;
+    for (int first = 0; first < TILE_M; first += PASS_M) {
+        turn_rows(sum, shared, first);
+#pragma unroll 1
+        for (int v = (int)threadIdx.x; v < ALL; v += THREADS * AT_ONCE) {
+            if (C_N_FAST && (first + v / ALONG >= rows || (THREADS % ALONG == 0 && v % ALONG >= cols))) break;
+            sum_t held[AT_ONCE];
+            T results[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int at = v + i * THREADS;
+                held[i] = turned[at / ALONG * TURN_PITCH + at % ALONG];
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int at = v + i * THREADS;
+                const int row = min(first + (C_N_FAST ? at / ALONG : at % ALONG), rows - 1);
+                const int col = min(C_N_FAST ? at % ALONG : at / ALONG, cols - 1);
+                results[i] = result(row, col, held[i], to + row * step_m + col * step_n);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int at = v + i * THREADS;
+                const int row = first + (C_N_FAST ? at / ALONG : at % ALONG), col = C_N_FAST ? at % ALONG : at / ALONG;
+                if (row < rows && col < cols) to[row * step_m + col * step_n] = results[i];
+            }
+        }
+    }
 }
 
 /* A piece of a residual, along the output's lines: step elements apart, aligned if all C_VECTOR are one access. */

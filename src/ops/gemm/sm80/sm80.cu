@@ -92,6 +92,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         sums sum = {};
         multiply_tile(sum, shared, source, (s.k + TILE_K - 1) / TILE_K);
         c_t *c = (c_t *)args.g.c + p.c + p.row * s.c_m + p.col * s.c_n;
+        const auto result = [&](s64 m, s64 n, sum_t whole, const c_t *old) {
+            return as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, old);
+        };
+        if constexpr (C_VECTOR == 1 && !has_residual()) {
+            store_scalars(sum, shared, source.rows, source.cols, c, s.c_m, s.c_n, [&](int row, int col, sum_t value, const c_t *old) {
+                const s64 m = p.row + row, n = p.col + col;
+                return result(m, n, whole_sum(s, p, args.g.a, args.g.b, m, n, value), old);
+            });
+            __syncthreads();
+            continue;
+        }
         const auto fetch = [&](int row, int col, int count) {
             if constexpr (has_residual()) {
                 const s64 at = p.r + (p.row + row) * s.r_m + (p.col + col) * s.r_n;
@@ -113,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                 if constexpr (has_residual())
                     v[i] = finish_with(args.g, of, m, n, whole, &v[i], [&] { return more.v[i]; });
                 else
-                    v[i] = as_they_are ? narrow<c_t>(whole) : finish(args.g, p, m, n, whole, &v[i]);
+                    v[i] = result(m, n, whole, &v[i]);
             }
             if constexpr (C_VECTOR == 1)
                 *to = v[0];

@@ -79,6 +79,31 @@ __device__ __forceinline__ void finish_along(const gemm_sm90_args &args, const p
     }
 }
 
+/* A piece whose rows in c begin at any element: neighbours of a row by neighbouring threads, some rows at a time. What
+ * lies outside c is computed too, as the last is, and not stored. */
+__device__ __forceinline__ void finish_scattered(const gemm_sm90_args &args, const place &p, const sum_t *staging, int line,
+                                                 s64 last, int across, int thread)
+{
+    constexpr int ROWS = 128 / PIECE, AT_ONCE = 4; /* rows of a warpgroup's access; accesses */
+    const int column = thread % PIECE, end = (int)min(args.across - across, (s64)PIECE), rows = (int)min(last - line, (s64)64);
+    c_t *c = (c_t *)args.gemm.c + p.c + line * args.c_m + (across + min(column, end - 1)) * args.c_n;
+#pragma unroll 1
+    for (int first = thread / PIECE; first < rows; first += ROWS * AT_ONCE) {
+        sum_t v[AT_ONCE];
+        c_t result[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) v[i] = staging[(first + i * ROWS) * PITCH + column];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int y = min(first + i * ROWS, rows - 1);
+            result[i] = finish_one(args, p, line + y, across + min(column, end - 1), v[i], c + y * args.c_m);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * ROWS < rows && column < end) c[(first + i * ROWS) * args.c_m] = result[i];
+    }
+}
+
 __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const tile &t,
                                             const sum_t (&sum)[WAVES][SUMS], sum_t *staging, int group, int rank)
 {
@@ -86,6 +111,7 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
     const gemm_shape &s = args.gemm.shape;
     const int thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     const int column = thread % ACROSS * VECTOR, row = thread / ACROSS;
+    const bool scattered = !ALONG_LINES && !args.whole && args.c_n == 1 && args.across >= PIECE;
     const s64 last = LINES < TILE_M ? min(args.lines, (s64)t.line + LINES) : args.lines;
     place p = {};
 #pragma unroll
@@ -99,9 +125,12 @@ __device__ __forceinline__ void finish_tile(const gemm_sm90_args &args, const ti
         if (line >= last || across >= args.across || (SPLIT > 1 && piece % SPLIT != rank)) continue;
         stage_piece(sum, staging, piece, warp, lane);
         named_barrier_sync(1 + group, 128);
-        if constexpr (ALONG_LINES) finish_along(args, p, staging, line, last, across, thread);
+        if constexpr (ALONG_LINES)
+            finish_along(args, p, staging, line, last, across, thread);
+        else if (scattered)
+            finish_scattered(args, p, staging, line, last, across, thread);
 #pragma unroll 1
-        for (int i = 0; i < (ALONG_LINES ? 0 : EACH); i++) {
+        for (int i = 0; i < (ALONG_LINES || scattered ? 0 : EACH); i++) {
             const int y = i * (128 / ACROSS) + row;
             sum_t v[VECTOR];
             load_vector<VECTOR>(staging + y * PITCH + column, v);
