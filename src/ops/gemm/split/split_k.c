@@ -21,7 +21,9 @@ enum {
     KEPT = 3,
     THREADS = 128,
     VECTOR = 4,
-    MOST_PARTS = 32,
+    MOST_PARTS = 128,
+    TEAM = 8, /* warps that share parts where c is small */
+    FEW_PARTS = 8,
     LEAST_BYTES = 1024, /* of K in a part */
     TILE = 64,          /* the smallest of those engines */
     MOST_INTEGER_TERMS = 65536
@@ -120,28 +122,57 @@ static bool is_taken(const split *p, int engine, const mica_device_info *device,
 
 /* ---- which problems, and how many parts ---- */
 
-/* The sums, from L2 as a rule, and the products of the tail, which wait for their operands: judged,
- * not measured. */
+static long long vectors_of(const split *p)
+{
+    return p->lines * ceiling(p->across, VECTOR);
+}
+
+/* Warps that share the parts of a vector. */
+static int team_of(const split *p, const mica_device_info *device)
+{
+    return p->parts > FEW_PARTS && vectors_of(p) < 128LL * device->units ? TEAM : 1;
+}
+
+/* The sums, from L2 as a rule, in steps that each wait for it; and the products of the tail, which
+ * wait for their operands: judged, not measured. */
 static double reduce_ms(const split *p, const mica_device_info *device)
 {
-    const double launch_ms = 2e-3, cached = 1.3, tail_ms = 0.1e-3;
+    const double launch_ms = 2e-3, step_ms = 0.5e-3, cached = 1.3, tail_ms = 0.1e-3;
     double sums = 4.0 * (double)p->lines * (double)p->pitch * p->parts;
+    double steps = ceil((double)p->parts / (8 * team_of(p, device)));
     double tail = (double)(p->shape.k - p->tail);
-    return launch_ms + sums / (cached * device->copy_gbps * 1e6) + tail_ms * tail;
+    return launch_ms + fmax(sums / (cached * device->copy_gbps * 1e6), step_ms * steps) +
+           tail_ms * tail;
+}
+
+/* What a multiprocessor draws from L2 for its tiles of the batch, at most (H200: 67 GB/s where all
+ * draw different lines, 125 where neighbours draw the same ones). */
+static double fill_ms(const split *p, const mica_gemm_desc *child, int engine,
+                      const mica_device_info *device)
+{
+    const double start_ms = 3e-3, gbps = 90;
+    mica_config c[MICA_MAX_CONFIGS] = {0};
+    const mica_engine *e = multipliers[engine];
+    double m = TILE, n = TILE, all_m = (double)p->shape.m, all_n = (double)p->shape.n;
+    if (e->configs && e->configs(child, device, c) > 0) m = c[0].knob[0], n = c[0].knob[1];
+    double tiles = fmin(ceil(all_m / m) * ceil(all_n / n), ceil(all_m / n) * ceil(all_n / m));
+    double each = (fmin(m, all_m) + fmin(n, all_n)) * (double)(p->tail / p->parts);
+    double rounds = ceil(tiles * p->parts / device->units);
+    return start_ms + rounds * each * mica_dtype_bits(child->a.dtype) / 8 / (gbps * 1e6);
 }
 
 static double model(const split *p, int engine, const mica_device_info *device)
 {
     mica_gemm_desc child;
     if (!is_taken(p, engine, device, &child)) return INFINITY;
-    return mica_engine_predict(multipliers[engine], &mica_op_gemm, &child, device) +
-           reduce_ms(p, device);
+    double batch = mica_engine_predict(multipliers[engine], &mica_op_gemm, &child, device);
+    return fmax(batch, fill_ms(p, &child, engine, device)) + reduce_ms(p, device);
 }
 
 /* The best few: numbers of parts that give the multiprocessors something to do, and no more. */
 static int configs(const void *desc, const mica_device_info *device, mica_config *out)
 {
-    static const int counts[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};
+    static const int counts[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128};
     const mica_gemm_desc *d = desc;
     gemm_shape s;
     mica_why why;
@@ -151,7 +182,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     double tiles = (double)ceiling(s.m, TILE) * (double)ceiling(s.n, TILE);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         split p;
-        if (tiles * counts[i] > 8.0 * device->units && counts[i] > 2) continue;
+        if (tiles * counts[i] > 4.0 * device->units && counts[i] > 2) continue;
         if (!make_split(d, &s, counts[i], &p)) continue;
         for (int engine = 0; engine < MULTIPLIERS; engine++) {
             mica_config c = {{counts[i], engine}};
@@ -217,8 +248,9 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 
 /* ---- plans ---- */
 
-static void write_prologue(const mica_gemm_desc *d, const split *p, mica_text *text)
+static void write_prologue(const mica_gemm_desc *d, const split *p, int team, mica_text *text)
 {
+    mica_prologue_int(text, "TEAM", team);
     mica_prologue_int(text, "SWAPPED", p->swapped);
     mica_prologue_int(text, "HAS_SCALE_A", mica_tensor_given(&d->scale_a));
     mica_prologue_int(text, "HAS_SCALE_B", mica_tensor_given(&d->scale_b));
@@ -261,11 +293,13 @@ static mica_status build(mica_plan *plan)
     fill_args(d, &p, s);
     size_t bytes = (size_t)s->args.part * (size_t)p.parts * sizeof(float);
     MICA_TRY(mica_book(plan, "sums of the parts of K", bytes, &s->partial_at));
-    long long threads = p.lines * ceiling(p.across, VECTOR);
-    s->grid = (mica_grid){.grid = {(unsigned)ceiling(threads, THREADS)}, .block = {THREADS}};
+    int team = team_of(&p, &plan->device);
+    long long each = team > 1 ? 32 : THREADS;
+    s->grid = (mica_grid){.grid = {(unsigned)ceiling(vectors_of(&p), each)},
+                          .block = {team > 1 ? 32 * (unsigned)team : THREADS}};
     char text[4096];
     mica_text prologue = {text, sizeof text, 0};
-    write_prologue(d, &p, &prologue);
+    write_prologue(d, &p, team, &prologue);
     MICA_TRY(mica_plan_add_kernel(plan,
                                   &(mica_kernel_spec){.file = "ops/gemm/split/split_k.cu",
                                                       .entry = "gemm_split_k",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * gemm whose K is split: adds up the parts' sums, in order, and the products of what K has beyond whole parts. A
- * thread has VECTOR neighbours of c.
+ * thread has VECTOR neighbours of c, or the warps of a block share the parts of 32 such.
  *
- * Prologue: SWAPPED (lines of partial sums are columns of c), HAS_SCALE_A HAS_SCALE_B, types a_t b_t c_t sum_t out_t,
+ * Prologue: TEAM (warps that share parts; 1: none do), SWAPPED (lines of partial sums are columns of c), HAS_SCALE_A HAS_SCALE_B, types a_t b_t c_t sum_t out_t,
  * the epilogue's. */
 #include "kernels/overlap.cuh"
 #include "kernels/vector.cuh"
@@ -11,7 +11,7 @@
 constexpr int TILE_M = 1, TILE_N = 1; /* nothing here is tiled */
 #include "ops/gemm/cuda/gemm_device.cuh"
 
-constexpr int THREADS = 128, VECTOR = 4;
+constexpr int THREADS = TEAM > 1 ? 32 * TEAM : 128, VECTOR = 4;
 constexpr int AHEAD = 8; /* parts that are read before the first is added */
 
 /* Products of K from `tail` on, of VECTOR neighbours. */
@@ -30,26 +30,52 @@ __device__ __forceinline__ void add_tail(sum_t (&sum)[VECTOR], const gemm_split_
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_split_k(const __grid_constant__ gemm_split_args args)
+/* Sums of parts from `part` on, before `end`. */
+__device__ __forceinline__ void add_parts(sum_t (&sum)[VECTOR], const gemm_split_args &args, const sum_t *from, int part,
+                                          int end, int count)
 {
-    overlap_wait();
-    const gemm_shape &s = args.gemm.shape;
-    const s64 vectors = (args.across + VECTOR - 1) / VECTOR, number = (s64)blockIdx.x * THREADS + (s64)threadIdx.x;
-    const s64 line = number / vectors, across = (number - line * vectors) * VECTOR;
-    if (line >= args.lines) return;
-    const int count = (int)min(args.across - across, (s64)VECTOR);
-    const sum_t *from = (const sum_t *)args.partial + line * args.pitch + across;
-    sum_t sum[VECTOR] = {};
-    for (int part = 0; part < args.parts; part += AHEAD) {
+    for (; part < end; part += AHEAD) {
         sum_t held[AHEAD][VECTOR] = {};
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            if (part + i < args.parts) load_some<VECTOR>(from + (part + i) * args.part, held[i], count, true);
+            if (part + i < end) load_some<VECTOR>(from + (part + i) * args.part, held[i], count, true);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) sum[j] += held[i][j];
     }
+}
+
+/* The first warp gets all warps' sums. */
+__device__ __forceinline__ void meet(sum_t (&sum)[VECTOR], int warp, int lane)
+{
+    __shared__ sum_t sums[TEAM][32 * VECTOR];
+    store_vector<VECTOR>(&sums[warp][lane * VECTOR], sum);
+    __syncthreads();
+    if (warp > 0) return;
+#pragma unroll
+    for (int w = 1; w < TEAM; w++) {
+        sum_t more[VECTOR];
+        load_vector<VECTOR>(&sums[w][lane * VECTOR], more);
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++) sum[j] += more[j];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gemm_split_k(const __grid_constant__ gemm_split_args args)
+{
+    overlap_wait();
+    const gemm_shape &s = args.gemm.shape;
+    const int warp = TEAM > 1 ? (int)threadIdx.x / 32 : 0, lane = TEAM > 1 ? (int)threadIdx.x % 32 : (int)threadIdx.x;
+    const s64 vectors = (args.across + VECTOR - 1) / VECTOR, number = (s64)blockIdx.x * (TEAM > 1 ? 32 : THREADS) + lane;
+    const s64 line = number / vectors, across = (number - line * vectors) * VECTOR;
+    const bool there = line < args.lines;
+    const int count = there ? (int)min(args.across - across, (s64)VECTOR) : 0, share = (args.parts + TEAM - 1) / TEAM;
+    const sum_t *from = (const sum_t *)args.partial + line * args.pitch + across;
+    sum_t sum[VECTOR] = {};
+    if (there) add_parts(sum, args, from, warp * share, min(args.parts, (warp + 1) * share), count);
+    if constexpr (TEAM > 1) meet(sum, warp, lane);
+    if (!there || warp > 0) return;
     add_tail(sum, args, line, across, count);
 
     c_t *c = (c_t *)args.gemm.c + (SWAPPED ? across * s.c_m + line * s.c_n : line * s.c_m + across * s.c_n);
