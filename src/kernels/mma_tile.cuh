@@ -415,40 +415,40 @@ __device__ __forceinline__ void store_tile(const sums &sum, char *shared, int ro
 }
 
 /* The same one by one, where lines of the output begin at any element: to[row * step_m + col * step_n] becomes
- * result(row, col, sum, old), several at a time. What lies outside the tile's rows and columns is computed too, as the
- * last is, and not stored. */
+ * result(row, col, sum, old), several lines at a time. Lines that are not there are computed too, as the last is, and not
+ * stored. */
 template <typename T, typename F>
 __device__ __forceinline__ void store_scalars(const sums &sum, char *shared, int rows, int cols, T *to, s64 step_m, s64 step_n,
                                               const F &result)
 {
-    constexpr int AT_ONCE = 8, ALL = PASS_M * TILE_N, ALONG = C_N_FAST ? TILE_N : PASS_M;
-    static_assert(ALL % (THREADS * AT_ONCE) == 0, "whole rounds");
-    const sum_t *turned = (const sum_t *)shared;
+    constexpr int AT_ONCE = 8, ALONG = C_N_FAST ? TILE_N : PASS_M, LINES = C_N_FAST ? PASS_M : TILE_N;
+    constexpr int EACH = THREADS / ALONG; /* lines of the output that all threads store at once */
+    static_assert(THREADS % ALONG == 0 && LINES % (EACH * AT_ONCE) == 0, "whole rounds");
+    const int fast = (int)threadIdx.x % ALONG, slow = (int)threadIdx.x / ALONG;
+    const s64 fast_step = C_N_FAST ? step_n : step_m, slow_step = C_N_FAST ? step_m : step_n;
     for (int first = 0; first < TILE_M; first += PASS_M) {
         turn_rows(sum, shared, first);
+        const int along = fast + (C_N_FAST ? 0 : first), end = C_N_FAST ? cols : rows;
+        const int line = slow + (C_N_FAST ? first : 0), last = (C_N_FAST ? rows : cols) - 1;
+        const sum_t *from = (const sum_t *)shared + slow * TURN_PITCH + fast;
+        T *at = to + along * fast_step + line * slow_step;
+        if (along >= end) continue;
 #pragma unroll 1
-        for (int v = (int)threadIdx.x; v < ALL; v += THREADS * AT_ONCE) {
-            if (C_N_FAST && (first + v / ALONG >= rows || (THREADS % ALONG == 0 && v % ALONG >= cols))) break;
+        for (int i = line; i <= last && i < line + LINES; i += EACH * AT_ONCE) {
             sum_t held[AT_ONCE];
             T results[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int at = v + i * THREADS;
-                held[i] = turned[at / ALONG * TURN_PITCH + at % ALONG];
+            for (int j = 0; j < AT_ONCE; j++) held[j] = from[j * EACH * TURN_PITCH];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const int here = min(i + j * EACH, last);
+                results[j] = result(C_N_FAST ? here : along, C_N_FAST ? along : here, held[j], at + (here - i) * slow_step);
             }
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int at = v + i * THREADS;
-                const int row = min(first + (C_N_FAST ? at / ALONG : at % ALONG), rows - 1);
-                const int col = min(C_N_FAST ? at % ALONG : at / ALONG, cols - 1);
-                results[i] = result(row, col, held[i], to + row * step_m + col * step_n);
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int at = v + i * THREADS;
-                const int row = first + (C_N_FAST ? at / ALONG : at % ALONG), col = C_N_FAST ? at % ALONG : at / ALONG;
-                if (row < rows && col < cols) to[row * step_m + col * step_n] = results[i];
-            }
+            for (int j = 0; j < AT_ONCE; j++)
+                if (i + j * EACH <= last) at[j * EACH * slow_step] = results[j];
+            from += AT_ONCE * EACH * TURN_PITCH;
+            at += AT_ONCE * EACH * slow_step;
         }
     }
 }

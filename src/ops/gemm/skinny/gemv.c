@@ -52,6 +52,7 @@ static double model(const mica_gemm_desc *d, const skinny_geometry *g,
                     const mica_device_info *device, const mica_config *c)
 {
     const double start_ms = 3e-3, reading = 1.09, several = 0.12, step_ms = 0.5e-3;
+    const double shifted_ms = 0.6e-3; /* of a step, for each line of the few and one more */
     double memory = mica_op_bytes(&mica_op_gemm, d) / (reading * device->copy_gbps * 1e6);
     double resident = few_held(g) == 1 && skinny_vector(g) < 16 && !g->shifted ? 3 : 2;
     double rounds = tiles_of(g, c) / (resident * device->units);
@@ -59,7 +60,8 @@ static double model(const mica_gemm_desc *d, const skinny_geometry *g,
     memory *= 1 + 0.1 / (rounds < 1 ? 1 : rounds);
     double share = 32.0 * skinny_vector(g) * c->knob[KNOB_CHUNKS] * c->knob[KNOB_SHARE];
     double steps = ceil((double)g->shape.k / share) * ceil(rounds);
-    return start_ms + fmax(memory, step_ms * steps);
+    double step = g->shifted ? shifted_ms * (few_held(g) + 1) : step_ms;
+    return start_ms + fmax(memory, step * steps);
 }
 
 static double predict(const void *desc, const mica_device_info *device, const mica_config *c)

@@ -79,28 +79,33 @@ __device__ __forceinline__ void finish_along(const gemm_sm90_args &args, const p
     }
 }
 
-/* A piece whose rows in c begin at any element: neighbours of a row by neighbouring threads, some rows at a time. What
- * lies outside c is computed too, as the last is, and not stored. */
+/* A piece whose rows in c begin at any element: neighbours of a row by neighbouring threads, some rows at a time. Rows
+ * that are not there are computed too, as the last is, and not stored. */
 __device__ __forceinline__ void finish_scattered(const gemm_sm90_args &args, const place &p, const sum_t *staging, int line,
                                                  s64 last, int across, int thread)
 {
     constexpr int ROWS = 128 / PIECE, AT_ONCE = 4; /* rows of a warpgroup's access; accesses */
-    const int column = thread % PIECE, end = (int)min(args.across - across, (s64)PIECE), rows = (int)min(last - line, (s64)64);
-    c_t *c = (c_t *)args.gemm.c + p.c + line * args.c_m + (across + min(column, end - 1)) * args.c_n;
+    const int column = thread % PIECE, first = thread / PIECE, last_row = (int)min(last - line, (s64)64) - 1;
+    const sum_t *from = staging + first * PITCH + column;
+    c_t *c = (c_t *)args.gemm.c + p.c + (line + first) * args.c_m + across + column;
+    const s64 step = ROWS * args.c_m;
+    if (across + column >= args.across) return;
 #pragma unroll 1
-    for (int first = thread / PIECE; first < rows; first += ROWS * AT_ONCE) {
+    for (int y = first; y <= last_row; y += ROWS * AT_ONCE) {
         sum_t v[AT_ONCE];
         c_t result[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) v[i] = staging[(first + i * ROWS) * PITCH + column];
+        for (int i = 0; i < AT_ONCE; i++) v[i] = from[i * ROWS * PITCH];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int y = min(first + i * ROWS, rows - 1);
-            result[i] = finish_one(args, p, line + y, across + min(column, end - 1), v[i], c + y * args.c_m);
+            const int here = min(y + i * ROWS, last_row);
+            result[i] = finish_one(args, p, line + here, across + column, v[i], c + (here - y) * args.c_m);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
-            if (first + i * ROWS < rows && column < end) c[(first + i * ROWS) * args.c_m] = result[i];
+            if (y + i * ROWS <= last_row) c[i * step] = result[i];
+        from += AT_ONCE * ROWS * PITCH;
+        c += AT_ONCE * step;
     }
 }
 

@@ -65,22 +65,26 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     return make_turned(desc, device, &t, why);
 }
 
-/* Of the bandwidth of memory: lines that are no whole 16 bytes are read in narrower accesses, and
- * bytes across K one by one (fitted to random sizes on an H200). */
-static double copy_share(const mica_tensor *from, int k)
+/* A copy: lines that are no whole 16 bytes are read in narrower accesses, bytes across K one by
+ * one, and 16-bit elements across K two by two at best, in threads that wait for them (fitted to
+ * random sizes on an H200). */
+static double copy_ms(const mica_transform_desc *copy, int k, const mica_device_info *device)
 {
+    const double launch_ms = 3e-3, waiting_ms = 4e-3;
+    const mica_tensor *from = &copy->x;
     int line = 2 * from->rank - 3 - k, bits = mica_dtype_bits(from->dtype);
     bool across = from->strides[k] != 1;
     int64_t step = across ? from->strides[k] : from->strides[line];
-    if (across && bits == 8) return 0.11;
-    if (step * bits / 8 % ALIGNMENT == 0) return 0.67;
-    return bits == 32 || step * bits / 8 % 8 == 0 ? 0.45 : 0.28;
+    bool aligned = step * bits / 8 % ALIGNMENT == 0, halves = step * bits / 8 % 8 == 0;
+    double share = aligned ? 0.67 : bits == 32 ? 0.5 : halves ? 0.45 : 0.28;
+    if (across && bits == 8) share = 0.11;
+    double ms = launch_ms + (across && bits == 16 && !aligned ? waiting_ms : 0);
+    return ms + 2 * bytes_of(&copy->y) / (share * device->copy_gbps * 1e6);
 }
 
 /* The product at its best, and the copies. */
 static double predict(const void *desc, const mica_device_info *device, const mica_config *config)
 {
-    const double launch_ms = 3e-3;
     turned t;
     mica_why why;
     const mica_gemm_desc *d = desc;
@@ -89,9 +93,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     if (make_turned(desc, device, &t, &why) != MICA_OK) return 0;
     double ms = mica_engine_predict(&gemm_sm90, &mica_op_gemm, &t.gemm, device);
     for (int i = 0; i < OPERANDS; i++)
-        if (t.copied[i])
-            ms += launch_ms + 2 * bytes_of(&t.copy[i].y) /
-                                  (copy_share(&t.copy[i].x, k[i]) * device->copy_gbps * 1e6);
+        if (t.copied[i]) ms += copy_ms(&t.copy[i], k[i], device);
     return ms;
 }
 
