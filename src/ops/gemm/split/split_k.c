@@ -161,14 +161,20 @@ static double fill_ms(const split *p, const mica_gemm_desc *child, int engine,
     return start_ms + rounds * each * mica_dtype_bits(child->a.dtype) / 8 / (gbps * 1e6);
 }
 
+/* Of what each is predicted to take: 20 products on an H200. */
+static double share_of(int engine, mica_dtype type)
+{
+    const double words = 0.8, others = 1.2, precise = 1.15;
+    if (multipliers[engine] == &gemm_sm80) return type == MICA_F32 ? words : others;
+    return multipliers[engine] == &gemm_sm80_f32 ? precise : 1;
+}
+
 static double model(const split *p, int engine, const mica_device_info *device)
 {
-    /* of what each is predicted to take: 20 products on an H200 */
-    static const double shares[MULTIPLIERS] = {1, 1, 0.8, 1.15};
     mica_gemm_desc child;
     if (!is_taken(p, engine, device, &child)) return INFINITY;
     double batch = mica_engine_predict(multipliers[engine], &mica_op_gemm, &child, device);
-    batch *= shares[engine];
+    batch *= share_of(engine, child.a.dtype);
     return fmax(batch, fill_ms(p, &child, engine, device)) + reduce_ms(p, device);
 }
 
