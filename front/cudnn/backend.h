@@ -7,9 +7,12 @@
  *     backend_finalize.c     what each type checks; backend_operation.c the shapes of operations
  *     backend_graph.c        an operation graph as nodes and tensors; backend_tensor.c their text
  *     backend_lower.c        the lines of each operation; _pointwise.c, _shape.c, _norm.c,
- * _serving.c backend_attention.c    attention in parts; _attention_bwd.c; _attention_line.c its
- * line backend_cache.c        lowered graphs, and plans of them that all share backend_plan.c
- * engines, configurations, plans, plans as JSON backend_execute.c      variant packs and runs
+ *                            _serving.c
+ *     backend_attention.c    attention in parts; _attention_bwd.c; _attention_line.c its line
+ *     backend_ragged.c       sequences that lie one behind another, padded for a run
+ *     backend_cache.c        lowered graphs, and plans of them that all share
+ *     backend_plan.c         engines, configurations, plans, plans as JSON
+ *     backend_execute.c      variant packs and runs
  *
  * Lifetime: a descriptor holds references to those that were set as its attributes, so that a
  * client may destroy parts before the whole. Threads: a finalized descriptor is read only; one that
@@ -130,6 +133,17 @@ typedef struct backend_copy {
     mica_tensor tensor;
 } backend_copy;
 
+/* A tensor whose sequences lie where offsets say; the plan has it padded. */
+typedef struct backend_ragged {
+    int64_t uid, offsets, lengths; /* unique ids */
+    mica_dtype index;              /* of offsets */
+    int64_t multiplier;            /* elements to a unit of them */
+    bool summed;                   /* lengths are their sums, from 0 */
+    mica_tensor tensor;            /* B x S x H x D; the first stride says nothing */
+} backend_ragged;
+
+enum { BACKEND_RAGGED = 12 };
+
 struct backend_lowered {
     char *text;
     char refusal[400]; /* why there is none */
@@ -139,11 +153,18 @@ struct backend_lowered {
     int number_count;
     backend_copy copies[4];
     int copy_count;
+    backend_ragged ragged[BACKEND_RAGGED];
+    int ragged_count;
     int engines; /* 2 with TF32 in front of IEEE arithmetic, else 1; 0: refused */
     bool narrow; /* it has products of 8 or 16 bits, which tensor cores form */
     /* Of the graph's handle, or else of the device properties that it first meets. */
     _Atomic(mica_context *) context;
 };
+
+/* MICA_NONE: no type has that name. */
+mica_dtype backend_dtype_named(const char *name);
+/* The line of one; false: it is not sound. */
+bool backend_ragged_read(backend_lowered *l, const char *line);
 
 /* Lowers the operations of a GRAPH. What mica cannot do is no error here: `refusal` says it. */
 cudnnStatus_t backend_lower(const backend *graph, backend_lowered **lowered);
@@ -177,6 +198,21 @@ struct backend_built {
     backend_entry *recent; /* with other numbers, the last ones that were asked for */
     double *recent_numbers;
 };
+
+/* Where a run has the padded tensors. */
+typedef struct backend_moves {
+    void *index[BACKEND_RAGGED], *padded[BACKEND_RAGGED], *client[BACKEND_RAGGED];
+    mica_tensor form[BACKEND_RAGGED]; /* of padded, as B x S x H x D */
+    bool result[BACKEND_RAGGED];
+} backend_moves;
+/* Pads what is ragged, for which `tensors` then holds the padded ones; and the other way for
+ * results, of which nothing but the rows of sequences is written. */
+cudnnStatus_t backend_ragged_begin(cudnnHandle_t handle, const backend_built *built,
+                                   const backend *pack, void **tensors, backend_moves *moves);
+cudnnStatus_t backend_ragged_end(cudnnHandle_t handle, const backend_built *built,
+                                 const backend_moves *moves);
+/* The pointer that a variant pack has for a unique id, or NULL. */
+void *backend_pointer(const backend *pack, int64_t uid);
 
 /* numbers: by their place, those of `lowered` if NULL. */
 cudnnStatus_t backend_entry_get(const backend_lowered *lowered, int engine, const double *numbers,

@@ -137,6 +137,8 @@ enum {
     PW_IDENTITY = 21,
     PW_RELU_FWD = 100,
     PW_CMP_GE = 303,
+    PW_CMP_LT = 304,
+    PW_AND = 400,
     PW_GEN_INDEX = 501,
     PW_SELECT = 601
 };

@@ -12,10 +12,12 @@
 void attention_begin(attention *a)
 {
     memset(a, 0, sizeof *a);
-    a->q = a->k_swapped = a->v = a->v_swapped = a->out = a->stats = -1;
-    a->scale = a->bias = a->fill = a->drop_scale[0] = a->drop_scale[1] = -1;
-    a->dout = a->dq = a->dk = a->dv = -1;
-    for (int i = 0; i < 4; i++) a->exempt[i] = -1;
+    a->q = a->k = a->k_swapped = a->v = a->v_swapped = a->out = a->stats = -1;
+    a->scale = a->bias = a->drop_scale[0] = a->drop_scale[1] = -1;
+    a->fill[0] = a->fill[1] = a->seq_q = a->seq_k = a->seed = a->offset = -1;
+    a->dout = a->dq = a->dk = a->dv = a->sinks = a->dsinks = -1;
+    a->keep = 1;
+    for (int i = 0; i < ATTENTION_EXEMPT; i++) a->exempt[i] = -1;
 }
 
 void attention_member(attention *a, int number)
@@ -31,10 +33,6 @@ static bool is_kind(const lowering *l, int number, int type, int mode)
 {
     const node *n = &l->nodes[number];
     if (n->done || n->type != type || (mode >= 0 && n->mode != mode)) return false;
-    for (int i = 0; i < n->ref_count; i++) /* sizes from tensors */
-        if (n->refs[i].attribute >= AT_OP_MATMUL_M_OVERRIDE &&
-            n->refs[i].attribute <= AT_OP_MATMUL_K_OVERRIDE)
-            return false;
     return type != BT_OP_POINTWISE || (backend_real(n->op, AT_OP_POINTWISE_ALPHA1, 1) == 1 &&
                                        backend_real(n->op, AT_OP_POINTWISE_ALPHA2, 1) == 1);
 }
@@ -95,18 +93,45 @@ static int index_axis(lowering *l, attention *a, int tensor)
     return l->tensors[tensor].t.rank - 1 - (int)backend_integer(d, AT_POINTWISE_AXIS, -1);
 }
 
-int attention_unhidden(lowering *l, attention *a, int select)
+/* The lengths that an index along `axis` is below; -1. */
+static int below_lengths(lowering *l, attention *a, int tensor, int axis)
 {
-    const int mask = at(l, select, AT_OP_POINTWISE_T), fill = at(l, select, AT_OP_POINTWISE_B);
+    const int compare = attention_writer(l, tensor, BT_OP_POINTWISE, PW_CMP_LT);
+    const int lengths = at(l, compare, AT_OP_POINTWISE_B);
+    if (compare < 0 || index_axis(l, a, at(l, compare, AT_OP_POINTWISE_X)) != axis) return -1;
+    if (l->tensors[lengths].is_virtual || l->tensors[lengths].by_value) return -1;
+    attention_member(a, compare);
+    return lengths;
+}
+
+static bool hides_padding(lowering *l, attention *a, int mask)
+{
+    const int both = attention_writer(l, mask, BT_OP_POINTWISE, PW_AND);
+    if (both < 0 || a->seq_q >= 0) return false;
+    attention_member(a, both);
+    a->seq_q = below_lengths(l, a, at(l, both, AT_OP_POINTWISE_X), 1);
+    a->seq_k = below_lengths(l, a, at(l, both, AT_OP_POINTWISE_B), 0);
+    return a->seq_q >= 0 && a->seq_k >= 0;
+}
+
+static bool hides_future(lowering *l, attention *a, int mask)
+{
     const int compare = attention_writer(l, mask, BT_OP_POINTWISE, PW_CMP_GE);
-    if (compare < 0 || fill < 0 || !l->tensors[fill].by_value || a->causal) return -1;
-    attention_member(a, select);
+    if (compare < 0 || a->causal) return false;
     attention_member(a, compare);
     if (index_axis(l, a, at(l, compare, AT_OP_POINTWISE_X)) != 1 ||
         index_axis(l, a, at(l, compare, AT_OP_POINTWISE_B)) != 0)
-        return -1;
-    a->causal = true;
-    a->fill = fill;
+        return false;
+    return a->causal = true;
+}
+
+int attention_unhidden(lowering *l, attention *a, int select)
+{
+    const int mask = at(l, select, AT_OP_POINTWISE_T), fill = at(l, select, AT_OP_POINTWISE_B);
+    if (fill < 0 || !l->tensors[fill].by_value) return -1;
+    if (!hides_future(l, a, mask) && !hides_padding(l, a, mask)) return -1;
+    attention_member(a, select);
+    a->fill[a->fill[0] >= 0] = fill;
     return at(l, select, AT_OP_POINTWISE_X);
 }
 
@@ -133,7 +158,7 @@ static bool product_of(lowering *l, attention *a, int number)
 
 bool attention_scores(lowering *l, attention *a, int tensor)
 {
-    for (int steps = 0; steps < 6; steps++) {
+    for (int steps = 0; steps < 8; steps++) {
         const int product = attention_writer(l, tensor, BT_OP_MATMUL, -1);
         if (product >= 0) return product_of(l, a, product);
         if (a->scale >= 0) return false; /* a factor behind a sum is another formula */
@@ -171,15 +196,36 @@ static bool is_in(int value, const int *list, int count)
     return false;
 }
 
+/* Sizes of a product that come from tensors are the lengths: those of queries where the result has
+ * rows of queries, and so on. */
+static bool has_lengths(const lowering *l, const attention *a, const node *n)
+{
+    const int first = node_at(l, n, AT_OP_MATMUL_A), c = node_at(l, n, AT_OP_MATMUL_C);
+    const bool scores = first == a->q || first == a->dout;
+    const bool rows = scores || c == a->out || c == a->dq || c == a->exempt[2];
+    const int m = rows ? a->seq_q : a->seq_k;
+    const int wanted[] = {m, scores ? a->seq_k : -1, scores ? -1 : rows ? a->seq_k : a->seq_q};
+    for (int i = 0; i < 3; i++) {
+        const int given = node_at(l, n, AT_OP_MATMUL_M_OVERRIDE + (unsigned)i);
+        if (given >= 0 && given != wanted[i]) return false;
+    }
+    return true;
+}
+
 bool attention_is_closed(lowering *l, const attention *a, const int *results, int count)
 {
     if (a->failed) return false;
+    for (int i = 0; i < a->member_count; i++)
+        if (l->nodes[a->members[i]].type == BT_OP_MATMUL &&
+            !has_lengths(l, a, &l->nodes[a->members[i]]))
+            return false;
     for (int i = 0; i < a->member_count; i++) {
         const node *n = &l->nodes[a->members[i]];
         for (int k = 0; k < n->ref_count; k++) {
             const int tensor = n->refs[k].tensor;
             if (!n->refs[k].written || is_in(tensor, results, count)) continue;
-            if (!l->tensors[tensor].is_virtual && !is_in(tensor, a->exempt, 4)) return false;
+            if (!l->tensors[tensor].is_virtual && !is_in(tensor, a->exempt, ATTENTION_EXEMPT))
+                return false;
             for (int other = 0; other < l->node_count; other++)
                 for (int r = 0; r < l->nodes[other].ref_count; r++)
                     if (l->nodes[other].refs[r].tensor == tensor && !is_member(a, other))

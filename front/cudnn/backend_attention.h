@@ -5,18 +5,24 @@
 
 #include "backend_node.h"
 
-#define ATTENTION_MEMBERS 48
+#define ATTENTION_MEMBERS 64
+#define ATTENTION_EXEMPT  6
 
 /* Tensors by number, -1: none. */
 typedef struct attention {
-    int q, k_swapped; /* k as B x Hk x D x Sk */
+    int q, k, k_swapped; /* k, or k as B x Hk x D x Sk */
     int v, v_swapped, out, stats;
-    int scale, bias, fill;
+    int scale, bias, fill[2];
     bool causal;
+    int seq_q, seq_k;        /* lengths: B x 1 x 1 x 1 */
+    bool summed_q, summed_k; /* their sums instead, from 0: B + 1 of them */
     const node *rng;
+    int seed, offset; /* of dropout without a random operation */
+    double keep;      /* 1: none */
     int drop_scale[2];
     int dout, dq, dk, dv;
-    int exempt[4]; /* results that are real and not written: the client's scratch */
+    int sinks, dsinks;            /* 1 x H x 1 x 1 */
+    int exempt[ATTENTION_EXEMPT]; /* results that are real and not written: the client's scratch */
     int members[ATTENTION_MEMBERS], member_count;
     bool failed;
 } attention;
@@ -32,12 +38,13 @@ void attention_member(attention *a, int number);
 int attention_scaled(lowering *l, int node, int *number);
 /* A product of which one operand is a mask of random numbers. */
 int attention_dropped(lowering *l, attention *a, int node);
-/* What a choice hides where the row is below the column; -1: it does not. */
+/* What a choice hides where the row is below the column, or a row or column is behind the end of
+ * its sequence; -1: it does not. */
 int attention_unhidden(lowering *l, attention *a, int select);
 /* Scores from their last step back to Q K. */
 bool attention_scores(lowering *l, attention *a, int tensor);
 /* Whether what members make is read by members alone, but for the named results. */
 bool attention_is_closed(lowering *l, const attention *a, const int *results, int count);
 /* The line; members are done. */
-cudnnStatus_t attention_put(lowering *l, const attention *a);
+cudnnStatus_t attention_put(lowering *l, attention *a);
 #endif

@@ -51,7 +51,8 @@ static int summed(lowering *l, attention *a, int product)
 {
     const int c = at(l, product, AT_OP_MATMUL_C);
     const int sum = attention_reader(l, c, BT_OP_REDUCTION, -1, 0);
-    if (sum < 0 || !l->tensors[c].is_virtual) return c;
+    if (sum < 0) return c;
+    if (!l->tensors[c].is_virtual) a->exempt[a->exempt[3] < 0 ? 3 : 4] = c;
     const backend *d = backend_child(l->nodes[sum].op, AT_OP_REDUCTION_DESC);
     if (backend_integer(d, AT_REDUCTION_OPERATOR, -1) != CUDNN_REDUCE_TENSOR_ADD) return -1;
     attention_member(a, sum);

@@ -48,7 +48,7 @@ static bool read_port(backend_lowered *l, const char *line)
     return true;
 }
 
-static mica_dtype type_named(const char *name)
+mica_dtype backend_dtype_named(const char *name)
 {
     for (int i = 1; i < MICA_DTYPE_COUNT; i++)
         if (!strcmp(mica_dtype_name((mica_dtype)i), name)) return (mica_dtype)i;
@@ -66,7 +66,7 @@ static bool read_number(backend_lowered *l, const char *line)
     backend_number *grown = realloc(l->numbers, ((size_t)l->number_count + 1) * sizeof *grown);
     if (!grown) return false;
     n.uid = uid;
-    n.type = type_named(type);
+    n.type = backend_dtype_named(type);
     n.use = (backend_use)use;
     l->numbers = grown;
     if (n.type == MICA_NONE || use < USE_SCALAR || use > USE_LOWEST) return false;
@@ -79,7 +79,7 @@ static bool read_copy(backend_lowered *l, const char *line)
     char type[12];
     long long from, to, count;
     if (sscanf(line, "#copy %lld %lld %11s %lld", &from, &to, type, &count) != 4) return false;
-    const mica_dtype dtype = type_named(type);
+    const mica_dtype dtype = backend_dtype_named(type);
     if (l->copy_count == 4 || dtype == MICA_NONE || count < 1) return false;
     l->copies[l->copy_count++] = (backend_copy){
         .from = from, .to = to, .tensor = mica_tensor_packed(dtype, 1, (const int64_t[]){count})};
@@ -149,6 +149,7 @@ cudnnStatus_t backend_lowered_read(const char *text, mica_context *context,
         if (!strncmp(s, "#port ", 6)) sound = read_port(l, s);
         if (!strncmp(s, "#value ", 7)) sound = read_number(l, s);
         if (!strncmp(s, "#copy ", 6)) sound = read_copy(l, s);
+        if (!strncmp(s, "#ragged ", 8)) sound = backend_ragged_read(l, s);
         if (!strncmp(s, "#narrow", 7)) l->narrow = true;
     }
     if (!sound) {

@@ -9,7 +9,7 @@
 
 #define MOST 512 /* tensors of a plan; numbers of one */
 
-static void *pointer_of(const backend *pack, int64_t uid)
+void *backend_pointer(const backend *pack, int64_t uid)
 {
     const backend_value *uids = backend_get(pack, AT_PACK_UNIQUE_IDS);
     const backend_value *pointers = backend_get(pack, AT_PACK_DATA_POINTERS);
@@ -31,7 +31,7 @@ static cudnnStatus_t read_numbers(const backend_lowered *l, const backend *pack,
     for (int i = 0; i < l->number_count; i++) {
         const backend_number *n = &l->numbers[i];
         const mica_tensor one = {.dtype = n->type, .rank = 1, .dims = {1}, .strides = {1}};
-        const void *at = pointer_of(pack, n->uid);
+        const void *at = backend_pointer(pack, n->uid);
         if (!at) return missing(n->uid, "the value of tensor");
         FRONT_TRY(front_status(mica_tensor_load(&one, at, &numbers[i])));
         const double off = fabs(numbers[i] - n->value);
@@ -107,8 +107,8 @@ static cudnnStatus_t copy_first(cudnnHandle_t handle, const backend_lowered *l, 
 {
     for (int i = 0; i < l->copy_count; i++) {
         const backend_copy *c = &l->copies[i];
-        const void *from = pointer_of(pack, c->from);
-        void *to = pointer_of(pack, c->to);
+        const void *from = backend_pointer(pack, c->from);
+        void *to = backend_pointer(pack, c->to);
         if (!from || !to) return missing(from ? c->to : c->from, "tensor");
         if (from != to) FRONT_TRY(front_blend(handle, 1, &c->tensor, from, 0, &c->tensor, to));
     }
@@ -120,7 +120,7 @@ typedef struct apart {
     void *to, *memory; /* the client's, and the handle's with element 0 as far in */
 } apart;
 
-enum { APART = 7 }; /* slots of the handle */
+enum { APART = 6 }; /* slots of the handle; backend_ragged.c has the seventh */
 
 /* Results that share memory with what is read, or with each other, go to memory of the handle
  * first: cuDNN allows results in the place of an input. */
@@ -163,7 +163,7 @@ static cudnnStatus_t run(cudnnHandle_t handle, backend_built *built, const backe
                           built->port_count, l->number_count);
     FRONT_TRY(read_numbers(l, pack, numbers, &as_planned));
     for (int i = 0; i < built->port_count; i++) {
-        tensors[i] = pointer_of(pack, l->ports[built->port_of[i]].uid);
+        tensors[i] = backend_pointer(pack, l->ports[built->port_of[i]].uid);
         if (!tensors[i]) return missing(l->ports[built->port_of[i]].uid, "tensor");
     }
     for (int i = 0; i < built->scalar_count; i++) scalars[i] = numbers[built->number_of[i]];
@@ -171,8 +171,11 @@ static cudnnStatus_t run(cudnnHandle_t handle, backend_built *built, const backe
     mica_graph_run r = {.tensors = tensors, .stream = handle->stream};
     r.scalars = built->scalar_count ? scalars : NULL;
     apart results[APART];
+    backend_moves moves;
     int count = 0;
     cudnnStatus_t status = find_workspace(handle, pack, built, entry, &r.workspace);
+    if (status == CUDNN_STATUS_SUCCESS && l->ragged_count)
+        status = backend_ragged_begin(handle, built, pack, tensors, &moves);
     if (status == CUDNN_STATUS_SUCCESS)
         status = set_apart(handle, built, entry, tensors, results, &count);
     if (status == CUDNN_STATUS_SUCCESS) status = copy_first(handle, l, pack);
@@ -181,6 +184,8 @@ static cudnnStatus_t run(cudnnHandle_t handle, backend_built *built, const backe
     for (int i = 0; i < count && status == CUDNN_STATUS_SUCCESS; i++)
         status = front_blend(handle, 1, &results[i].tensor, results[i].memory, 0,
                              &results[i].tensor, results[i].to);
+    if (status == CUDNN_STATUS_SUCCESS && l->ragged_count)
+        status = backend_ragged_end(handle, built, &moves);
     backend_entry_put(entry);
     if (status == CUDNN_STATUS_SUCCESS) front_served();
     return status;

@@ -22,6 +22,7 @@ static bool writes(const backend *op, unsigned attribute)
     case AT_OP_REDUCTION_Y:
     case AT_OP_RESAMPLE_FWD_Y:
     case AT_OP_RESAMPLE_FWD_INDEX:
+    case AT_OP_RESAMPLE_BWD_DX:
     case AT_OP_CONCAT_Y:
     case AT_OP_NORM_FWD_Y:
     case AT_OP_NORM_FWD_RUNNING_MEAN_OUT:
@@ -33,6 +34,12 @@ static bool writes(const backend *op, unsigned attribute)
     case AT_OP_RNG_Y:
     case AT_OP_SDPA_FWD_O:
     case AT_OP_SDPA_FWD_STATS:
+    case AT_OP_SDPA_FWD_RNG_DUMP:
+    case AT_OP_SDPA_BWD_DQ:
+    case AT_OP_SDPA_BWD_DK:
+    case AT_OP_SDPA_BWD_DV:
+    case AT_OP_SDPA_BWD_DSINK:
+    case AT_OP_SDPA_BWD_DBIAS:
     case AT_OP_PAGED_LOAD_Y:
     case AT_OP_MOE_MATMUL_OUTPUT:
     case AT_OP_TRANSPOSE_Y:
@@ -119,7 +126,8 @@ static bool finds_channels_last(const lowering *l)
     for (int i = 0; i < l->node_count; i++) {
         const int type = l->nodes[i].type;
         if (type != BT_CONV_FWD && type != BT_CONV_DGRAD && type != BT_CONV_WGRAD &&
-            type != BT_OP_RESAMPLE_FWD && type != BT_OP_NORM_FWD && type != BT_OP_NORM_BWD)
+            type != BT_OP_RESAMPLE_FWD && type != BT_OP_RESAMPLE_BWD && type != BT_OP_NORM_FWD &&
+            type != BT_OP_NORM_BWD)
             continue;
         for (int k = 0; k < l->nodes[i].ref_count; k++) {
             const mica_tensor *t = &l->tensors[l->nodes[i].refs[k].tensor].t;
@@ -155,6 +163,7 @@ static void put_header(lowering *l, node_text *text)
         node_put(text, "#copy %lld %lld %s %lld\n", (long long)from->uid, (long long)to->uid,
                  mica_dtype_name(to->t.dtype), (long long)mica_tensor_count(&to->t));
     }
+    for (int i = 0; i < l->tensor_count; i++) node_put_ragged(text, l, i);
     for (int i = 0; i < l->out->number_count; i++) {
         const backend_number *n = &l->out->numbers[i];
         node_put(text, "#value %lld %s %s %.17g %d\n", (long long)n->uid, mica_dtype_name(n->type),
@@ -181,10 +190,20 @@ static cudnnStatus_t check_tensors(lowering *l)
 {
     for (int i = 0; i < l->tensor_count; i++) {
         const node_tensor *t = &l->tensors[i];
-        if (backend_child(t->desc, AT_TENSOR_RAGGED_OFFSET))
-            return node_refuse(l, "tensor %lld is ragged", (long long)t->uid);
         if (t->t.dtype == MICA_BOOL && !t->is_virtual) /* 8 to a byte, which mica's are not */
             return node_refuse(l, "tensor %lld is BOOLEAN and not virtual", (long long)t->uid);
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* Ragged tensors are those of attention alone. */
+static cudnnStatus_t check_ragged(lowering *l)
+{
+    for (int i = 0; i < l->tensor_count; i++) {
+        const node_tensor *t = &l->tensors[i];
+        if (t->used && !t->is_virtual && !t->ragged_axis &&
+            backend_child(t->desc, AT_TENSOR_RAGGED_OFFSET))
+            return node_refuse(l, "tensor %lld is ragged", (long long)t->uid);
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -198,7 +217,7 @@ static cudnnStatus_t lower_nodes(lowering *l)
         node *n = &l->nodes[l->order[i]];
         if (!n->done) FRONT_TRY(backend_lower_operation(l, n));
     }
-    return CUDNN_STATUS_SUCCESS;
+    return check_ragged(l);
 }
 
 static cudnnStatus_t write_all(lowering *l)

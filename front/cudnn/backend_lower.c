@@ -245,6 +245,7 @@ cudnnStatus_t backend_lower_operation(lowering *l, node *n)
     case BT_OP_NORM_BWD:
         return backend_lower_norm(l, n);
     case BT_OP_SDPA_FWD:
+    case BT_OP_SDPA_BWD:
         return backend_lower_sdpa(l, n);
     case BT_OP_PAGED_LOAD:
     case BT_OP_MOE_MATMUL:

@@ -17,7 +17,9 @@ typedef struct node_tensor {
     bool is_virtual, by_value, used, inout;
     int writer; /* -1: none */
     int reads;
-    int alias; /* another tensor that has its content; -1: none */
+    int alias;                /* another tensor that has its content; -1: none */
+    int ragged_axis, lengths; /* of positions, 0: not ragged; of the tensor of their lengths */
+    bool summed;              /* these are sums */
     char name[28];
 } node_tensor;
 
@@ -87,6 +89,13 @@ void node_write(lowering *l, const char *arg, int tensor, const mica_tensor *as)
 /* A number in host memory; gives the name it has in lines. */
 cudnnStatus_t node_number(lowering *l, int tensor, backend_use use, double value,
                           const char **name);
+
+/* A ragged tensor becomes a padded one, to and from which a run moves it: `axis` is that of
+ * positions, `lengths` the number of the tensor of sequences' lengths, or of their sums from 0 on.
+ * A tensor that is not ragged, or -1, is left as it is. */
+cudnnStatus_t node_unravel(lowering *l, int tensor, int axis, int lengths, bool summed);
+/* Its line of the header. */
+void node_put_ragged(node_text *text, const lowering *l, int tensor);
 
 /* The line of operation n, or lines; body is where they go. */
 cudnnStatus_t backend_lower_operation(lowering *l, node *n);

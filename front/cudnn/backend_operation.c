@@ -126,13 +126,46 @@ static cudnnStatus_t check_count(const backend *b, backend_attribute from, backe
     return mismatch(b, &x, &y, "of other numbers of elements");
 }
 
+static bool is_like(const mica_tensor *a, const mica_tensor *b)
+{
+    for (int i = 0; i < 4; i++)
+        if (a->rank != 4 || a->dims[i] != b->dims[i]) return false;
+    return true;
+}
+
+static cudnnStatus_t check_sdpa_gradients(const backend *b)
+{
+    static const backend_attribute pairs[][2] = {{AT_OP_SDPA_BWD_Q, AT_OP_SDPA_BWD_DQ},
+                                                 {AT_OP_SDPA_BWD_K, AT_OP_SDPA_BWD_DK},
+                                                 {AT_OP_SDPA_BWD_V, AT_OP_SDPA_BWD_DV},
+                                                 {AT_OP_SDPA_BWD_O, AT_OP_SDPA_BWD_DO}};
+    mica_tensor x, dx, heads;
+    for (int i = 0; i < 4; i++) {
+        tensor_at(b, pairs[i][0], &x);
+        tensor_at(b, pairs[i][1], &dx);
+        if (!is_like(&dx, &x)) return mismatch(b, &x, &dx, "which are no gradients of one another");
+    }
+    tensor_at(b, AT_OP_SDPA_BWD_O, &heads);
+    tensor_at(b, AT_OP_SDPA_BWD_STATS, &dx);
+    x = heads;
+    x.dims[3] = 1;
+    if (!is_like(&dx, &x)) return mismatch(b, &heads, &dx, "which are not rows' statistics");
+    x.dims[0] = x.dims[2] = 1;
+    if (tensor_at(b, AT_OP_SDPA_BWD_SINK, &dx) && !is_like(&dx, &x))
+        return mismatch(b, &heads, &dx, "which is no sink of each head");
+    if (tensor_at(b, AT_OP_SDPA_BWD_DSINK, &dx) && !is_like(&dx, &x))
+        return mismatch(b, &heads, &dx, "which is no sink of each head");
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t check_sdpa(const backend *b)
 {
-    mica_tensor q, k, v, o;
-    tensor_at(b, AT_OP_SDPA_FWD_Q, &q);
-    tensor_at(b, AT_OP_SDPA_FWD_K, &k);
-    tensor_at(b, AT_OP_SDPA_FWD_V, &v);
-    tensor_at(b, AT_OP_SDPA_FWD_O, &o);
+    const bool bwd = b->type == BT_OP_SDPA_BWD;
+    mica_tensor q, k, v, o, stats;
+    tensor_at(b, bwd ? AT_OP_SDPA_BWD_Q : AT_OP_SDPA_FWD_Q, &q);
+    tensor_at(b, bwd ? AT_OP_SDPA_BWD_K : AT_OP_SDPA_FWD_K, &k);
+    tensor_at(b, bwd ? AT_OP_SDPA_BWD_V : AT_OP_SDPA_FWD_V, &v);
+    tensor_at(b, bwd ? AT_OP_SDPA_BWD_O : AT_OP_SDPA_FWD_O, &o);
     if (q.rank != 4 || k.rank != 4 || v.rank != 4 || o.rank != 4)
         return mismatch(b, &q, &k, "not of 4 dimensions");
     if (q.dims[0] != k.dims[0] || q.dims[3] != k.dims[3] || q.dims[1] % k.dims[1])
@@ -142,7 +175,9 @@ static cudnnStatus_t check_sdpa(const backend *b)
     if (o.dims[0] != q.dims[0] || o.dims[1] != q.dims[1] || o.dims[2] != q.dims[2] ||
         o.dims[3] != v.dims[3])
         return mismatch(b, &q, &o, "which are no queries and results of one another");
-    return CUDNN_STATUS_SUCCESS;
+    if (!bwd && tensor_at(b, AT_OP_SDPA_FWD_STATS, &stats) && stats.rank != 4)
+        return mismatch(b, &q, &stats, "which are not rows' statistics");
+    return bwd ? check_sdpa_gradients(b) : CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t backend_operation_check(const backend *b)
@@ -167,6 +202,7 @@ cudnnStatus_t backend_operation_check(const backend *b)
     case BT_OP_TRANSPOSE:
         return check_count(b, AT_OP_TRANSPOSE_X, AT_OP_TRANSPOSE_Y);
     case BT_OP_SDPA_FWD:
+    case BT_OP_SDPA_BWD:
         return check_sdpa(b);
     default:
         return CUDNN_STATUS_SUCCESS; /* mica's own inference checks the rest */

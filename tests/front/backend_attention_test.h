@@ -12,8 +12,9 @@ typedef struct problem {
     bool rows_first; /* B x S x H x D in memory */
     bool causal, bias, stats;
     int odd; /* none that mica knows: 1 a tanh, 2 the bias scaled too, 3 scores used elsewhere */
-    double keep; /* 0: no dropout */
-    float scale; /* 0: 1 / sqrt(d) */
+    double keep;                  /* 0: no dropout */
+    float scale;                  /* 0: 1 / sqrt(d) */
+    const int32_t *len_q, *len_k; /* of each sequence; NULL: sq, sk */
 } problem;
 
 typedef struct values {
@@ -126,6 +127,11 @@ static inline void tear_down(values *s)
     free(s->mask);
 }
 
+static inline bool is_padding(const problem *p, int64_t n, int64_t i, int64_t j)
+{
+    return p->len_q && (i >= p->len_q[n] || j >= p->len_k[n]);
+}
+
 /* Weights, statistics and results, in double precision. */
 static inline void forward(const problem *p, values *s, double *out, double *stats)
 {
@@ -145,12 +151,14 @@ static inline void forward(const problem *p, values *s, double *out, double *sta
                         w[j] += s->bias.v[place(&s->bias, n, 0, i, j)] *
                                 (p->odd == 2 ? (double)s->scale : 1);
                     if (p->causal && j > i) w[j] = -INFINITY;
+                    if (is_padding(p, n, i, j)) w[j] = -INFINITY;
                     max = fmax(max, w[j]);
                     m[j] = kept(p, s, n, h, i, j);
                 }
-                for (int64_t j = 0; j < p->sk; j++) sum += exp(w[j] - max);
-                for (int64_t j = 0; j < p->sk; j++) w[j] = exp(w[j] - max) / sum;
-                stats[row] = max + log(sum);
+                const bool none = isinf(max); /* it attends to nothing */
+                for (int64_t j = 0; j < p->sk; j++) sum += none ? 0 : exp(w[j] - max);
+                for (int64_t j = 0; j < p->sk; j++) w[j] = none ? 0 : exp(w[j] - max) / sum;
+                stats[row] = none ? -INFINITY : max + log(sum);
                 for (int64_t c = 0; c < p->d; c++) {
                     double total = 0;
                     for (int64_t j = 0; j < p->sk; j++)
@@ -196,10 +204,12 @@ typedef struct builder {
     values *s;
     desc ops[40], tensors[80];
     int op_count, tensor_count, virtual_uid;
-    int64_t uids[20];
-    void *pointers[20];
+    int64_t uids[40];
+    void *pointers[40];
     int uid_count;
     desc q, kt, scale, bias, fill, seed, offset, stats;
+    desc seq_q, seq_k, low; /* lengths of sequences, and what hides the rest */
+    desc offsets[16];       /* of the ragged tensors, by unique id */
 } builder;
 
 static inline desc keep(builder *b, desc d)
@@ -212,7 +222,16 @@ static inline desc real(builder *b, int64_t uid, mica_tensor t, void *data)
 {
     b->uids[b->uid_count] = uid;
     b->pointers[b->uid_count++] = data;
-    return keep(b, tensor_desc(uid, &t, 'r'));
+    if (uid >= 16 || !b->offsets[uid]) return keep(b, tensor_desc(uid, &t, 'r'));
+    desc d = make(BT_TENSOR);
+    put_int(d, AT_TENSOR_DATA_TYPE, BW_DATA_TYPE, (int)type_of(t.dtype));
+    put(d, AT_TENSOR_DIMENSIONS, BW_INT64, t.rank, t.dims);
+    put(d, AT_TENSOR_STRIDES, BW_INT64, t.rank, t.strides);
+    put_wide(d, AT_TENSOR_UNIQUE_ID, uid);
+    put_wide(d, AT_TENSOR_BYTE_ALIGNMENT, 16);
+    put_desc(d, AT_TENSOR_RAGGED_OFFSET, b->offsets[uid]);
+    finish(d);
+    return keep(b, d);
 }
 
 static inline desc number(builder *b, int64_t uid, float *value)
@@ -264,6 +283,21 @@ static inline desc hidden(builder *b, desc scores)
     return out;
 }
 
+static inline desc padded(builder *b, desc scores)
+{
+    const problem *p = b->p;
+    desc row = made(b, scores_of(p, MICA_S32)), col = made(b, scores_of(p, MICA_S32));
+    desc rows = made(b, scores_of(p, MICA_BOOL)), cols = made(b, scores_of(p, MICA_BOOL));
+    desc both = made(b, scores_of(p, MICA_BOOL)), out = made(b, scores_of(p, MICA_F32));
+    add(b, pointwise(PW_GEN_INDEX, scores, NULL, NULL, row, 2, 1));
+    add(b, pointwise(PW_GEN_INDEX, scores, NULL, NULL, col, 3, 1));
+    add(b, pointwise(PW_CMP_LT, row, b->seq_q, NULL, rows, -1, 1));
+    add(b, pointwise(PW_CMP_LT, col, b->seq_k, NULL, cols, -1, 1));
+    add(b, pointwise(PW_AND, rows, cols, NULL, both, -1, 1));
+    add(b, pointwise(PW_SELECT, scores, b->low, both, out, -1, 1));
+    return out;
+}
+
 static inline desc scores(builder *b)
 {
     const problem *p = b->p;
@@ -283,10 +317,12 @@ static inline desc scores(builder *b)
         add(b, pointwise(101, scaled, NULL, NULL, bent, -1, 1));
         scaled = bent;
     }
-    if (!p->bias) return scaled;
-    desc biased = made(b, scores_of(p, MICA_F32));
-    add(b, pointwise(PW_ADD, scaled, b->bias, NULL, biased, -1, 1));
-    return biased;
+    if (p->bias) {
+        desc biased = made(b, scores_of(p, MICA_F32));
+        add(b, pointwise(PW_ADD, scaled, b->bias, NULL, biased, -1, 1));
+        scaled = biased;
+    }
+    return b->seq_q ? padded(b, scaled) : scaled;
 }
 
 static inline void build_forward(builder *b)
