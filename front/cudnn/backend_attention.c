@@ -15,7 +15,7 @@ void attention_begin(attention *a)
     a->q = a->k = a->k_swapped = a->v = a->v_swapped = a->out = a->stats = -1;
     a->scale = a->bias = a->drop_scale[0] = a->drop_scale[1] = -1;
     a->fill[0] = a->fill[1] = a->seq_q = a->seq_k = a->seed = a->offset = -1;
-    a->dout = a->dq = a->dk = a->dv = a->sinks = a->dsinks = -1;
+    a->dout = a->dq = a->dk = a->dv = -1;
     a->keep = 1;
     for (int i = 0; i < ATTENTION_EXEMPT; i++) a->exempt[i] = -1;
 }

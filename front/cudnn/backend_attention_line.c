@@ -20,14 +20,6 @@ static mica_tensor without_last(const mica_tensor *t)
     return s;
 }
 
-/* 1 x H x 1 x 1 as H. */
-static mica_tensor of_heads(const mica_tensor *t)
-{
-    mica_tensor s = {.dtype = t->dtype, .rank = 1};
-    s.dims[0] = t->dims[1], s.strides[0] = t->strides[1];
-    return s;
-}
-
 /* ---- dropout, by the probability as a float, which both passes have alike ---- */
 
 static cudnnStatus_t put_dropout(lowering *l, const attention *a, int *fresh)
@@ -140,14 +132,6 @@ static void put_bwd(lowering *l, const attention *a)
     node_write(l, "dq", a->dq, NULL);
     node_write(l, "dk", a->dk, NULL);
     node_write(l, "dv", a->dv, NULL);
-    if (a->sinks >= 0) {
-        const mica_tensor as = of_heads(&l->tensors[a->sinks].t);
-        node_read_as(l, "sinks", a->sinks, &as);
-    }
-    if (a->dsinks >= 0) {
-        const mica_tensor as = of_heads(&l->tensors[a->dsinks].t);
-        node_write(l, "dsinks", a->dsinks, &as);
-    }
 }
 
 static void put_fwd(lowering *l, const attention *a)
@@ -247,9 +231,10 @@ static cudnnStatus_t lower_fwd(lowering *l, const node *n)
 
 static cudnnStatus_t lower_bwd(lowering *l, const node *n)
 {
-    static const unsigned refused[] = {AT_OP_SDPA_BWD_DBIAS};
+    static const unsigned refused[] = {AT_OP_SDPA_BWD_DBIAS, AT_OP_SDPA_BWD_SINK,
+                                       AT_OP_SDPA_BWD_DSINK};
     attention a;
-    FRONT_TRY(refuse_any(l, n, refused, 1));
+    FRONT_TRY(refuse_any(l, n, refused, 3));
     if (backend_child(n->op, AT_OP_SDPA_BWD_SUBGRAPH))
         return node_refuse(l, "the gradient of attention with a graph for its scores");
     attention_begin(&a);
@@ -262,8 +247,6 @@ static cudnnStatus_t lower_bwd(lowering *l, const node *n)
     a.dq = node_at(l, n, AT_OP_SDPA_BWD_DQ);
     a.dk = node_at(l, n, AT_OP_SDPA_BWD_DK);
     a.dv = node_at(l, n, AT_OP_SDPA_BWD_DV);
-    a.sinks = node_at(l, n, AT_OP_SDPA_BWD_SINK);
-    a.dsinks = node_at(l, n, AT_OP_SDPA_BWD_DSINK);
     a.scale = node_at(l, n, AT_OP_SDPA_BWD_SCALE);
     a.seed = node_at(l, n, AT_OP_SDPA_BWD_SEED);
     a.offset = node_at(l, n, AT_OP_SDPA_BWD_OFFSET);

@@ -151,12 +151,27 @@ static void settle_all(lowering *l)
     }
 }
 
+static void put_declaration(const node_tensor *t, node_text *text)
+{
+    const char *kind = t->is_virtual   ? "tensor"
+                       : t->inout      ? "inout"
+                       : t->writer < 0 ? "input"
+                                       : "output";
+    if (!t->used || t->by_value) return;
+    if (t->bits)
+        node_put(text, "%s %sp = u8:%lld\n", kind, t->name,
+                 (long long)mica_tensor_count(&t->t) / 8);
+    node_put(text, "%s %s = ", t->bits ? "tensor" : kind, t->name);
+    node_put_tensor(text, &t->form);
+    node_put(text, "\n");
+}
+
 static void put_header(lowering *l, node_text *text)
 {
     for (int i = 0; i < l->tensor_count; i++) {
         const node_tensor *t = &l->tensors[i];
         if (t->used && !t->is_virtual && !t->by_value)
-            node_put(text, "#port %lld %s\n", (long long)t->uid, t->name);
+            node_put(text, "#port %lld %s%s\n", (long long)t->uid, t->name, t->bits ? "p" : "");
     }
     for (int i = 0; i < l->copy_count; i++) {
         const node_tensor *from = &l->tensors[l->copies[i][0]], *to = &l->tensors[l->copies[i][1]];
@@ -170,30 +185,60 @@ static void put_header(lowering *l, node_text *text)
                  n->name, n->value, (int)n->use);
         if (n->use == USE_SCALAR) node_put(text, "scalar %s = %.17g\n", n->name, n->value);
     }
-    for (int i = 0; i < l->tensor_count; i++) {
-        const node_tensor *t = &l->tensors[i];
-        if (!t->used || t->by_value) continue;
-        node_put(text, "%s %s = ",
-                 t->is_virtual   ? "tensor"
-                 : t->inout      ? "inout"
-                 : t->writer < 0 ? "input"
-                                 : "output",
-                 t->name);
-        node_put_tensor(text, &t->form);
-        node_put(text, "\n");
-    }
+    for (int i = 0; i < l->tensor_count; i++) put_declaration(&l->tensors[i], text);
     if (l->extra.text) node_put(text, "%s", l->extra.text);
 }
 
-/* What mica's tensors cannot say. */
-static cudnnStatus_t check_tensors(lowering *l)
+/* ---- BOOLEAN tensors: 8 elements to a byte in the order of memory, the first one in bit 0 ---- */
+
+static cudnnStatus_t find_bits(lowering *l)
+{
+    for (int i = 0; i < l->tensor_count; i++) {
+        node_tensor *t = &l->tensors[i];
+        const int64_t count = mica_tensor_count(&t->t);
+        if (t->t.dtype != MICA_BOOL || t->is_virtual || t->by_value) continue;
+        if (count % 8 || !node_is_apart(&t->t) || mica_tensor_span(&t->t, NULL) != count)
+            return node_refuse(l, "tensor %lld is BOOLEAN of %lld elements, which fill no bytes",
+                               (long long)t->uid, (long long)count);
+        t->bits = true;
+        if (t->writer < 0)
+            t->form = mica_tensor_packed(MICA_BOOL, 2, (const int64_t[]){count / 8, 8});
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* Lines that take elements from bytes, in front of all others. */
+static void put_unpacking(const lowering *l, node_text *text)
 {
     for (int i = 0; i < l->tensor_count; i++) {
         const node_tensor *t = &l->tensors[i];
-        if (t->t.dtype == MICA_BOOL && !t->is_virtual) /* 8 to a byte, which mica's are not */
-            return node_refuse(l, "tensor %lld is BOOLEAN and not virtual", (long long)t->uid);
+        if (!t->bits || !t->used || t->writer >= 0) continue;
+        mica_tensor bytes = {.dtype = MICA_U8, .rank = 2, .dims = {t->form.dims[0], 8}};
+        bytes.strides[0] = 1;
+        node_put(text, "pointwise expr=bool((x0>>i1)&1) x0=");
+        node_put_tensor(text, &bytes);
+        node_put(text, "@%sp y0=@%s\n", t->name, t->name);
     }
-    return CUDNN_STATUS_SUCCESS;
+}
+
+static void put_packing(lowering *l)
+{
+    for (int i = 0; i < l->tensor_count; i++) {
+        const node_tensor *t = &l->tensors[i];
+        if (!t->bits || !t->used || t->writer < 0) continue;
+        mica_tensor every = {.dtype = MICA_BOOL, .rank = 1};
+        every.dims[0] = mica_tensor_count(&t->t) / 8, every.strides[0] = 8;
+        node_put(&l->body, "pointwise expr=u8(x0");
+        for (int k = 1; k < 8; k++) node_put(&l->body, "|(u8(x%d)<<%d)", k, k);
+        node_put(&l->body, ")");
+        for (int k = 0; k < 8; k++) {
+            node_put(&l->body, " x%d=", k);
+            node_put_tensor(&l->body, &every);
+            node_put(&l->body, "@%s", t->name);
+            if (k) node_put(&l->body, "+%d", k);
+        }
+        node_put(&l->body, " y0=@%sp\n", t->name);
+    }
 }
 
 /* Ragged tensors are those of attention alone. */
@@ -210,13 +255,14 @@ static cudnnStatus_t check_ragged(lowering *l)
 
 static cudnnStatus_t lower_nodes(lowering *l)
 {
-    FRONT_TRY(check_tensors(l));
+    FRONT_TRY(find_bits(l));
     FRONT_TRY(backend_find_attention_bwd(l));
     FRONT_TRY(backend_find_attention(l));
     for (int i = 0; i < l->node_count; i++) {
         node *n = &l->nodes[l->order[i]];
         if (!n->done) FRONT_TRY(backend_lower_operation(l, n));
     }
+    put_packing(l);
     return check_ragged(l);
 }
 
@@ -225,6 +271,7 @@ static cudnnStatus_t write_all(lowering *l)
     node_text all = {0};
     if (l->out->narrow) node_put(&all, "#narrow\n");
     put_header(l, &all);
+    put_unpacking(l, &all);
     node_put(&all, "%s", l->body.text ? l->body.text : "");
     if (all.failed || l->body.failed || l->extra.failed) {
         free(all.text);

@@ -15,6 +15,7 @@ typedef struct node_tensor {
     mica_tensor t;    /* as the client has it */
     mica_tensor form; /* as it is declared in the mica graph: t, but for what its writer needs */
     bool is_virtual, by_value, used, inout;
+    bool bits;  /* of 1 bit each in the client's memory, which has the name with a p */
     int writer; /* -1: none */
     int reads;
     int alias;                /* another tensor that has its content; -1: none */

@@ -139,22 +139,15 @@ static cudnnStatus_t check_sdpa_gradients(const backend *b)
                                                  {AT_OP_SDPA_BWD_K, AT_OP_SDPA_BWD_DK},
                                                  {AT_OP_SDPA_BWD_V, AT_OP_SDPA_BWD_DV},
                                                  {AT_OP_SDPA_BWD_O, AT_OP_SDPA_BWD_DO}};
-    mica_tensor x, dx, heads;
+    mica_tensor x, dx;
     for (int i = 0; i < 4; i++) {
         tensor_at(b, pairs[i][0], &x);
         tensor_at(b, pairs[i][1], &dx);
         if (!is_like(&dx, &x)) return mismatch(b, &x, &dx, "which are no gradients of one another");
     }
-    tensor_at(b, AT_OP_SDPA_BWD_O, &heads);
     tensor_at(b, AT_OP_SDPA_BWD_STATS, &dx);
-    x = heads;
     x.dims[3] = 1;
-    if (!is_like(&dx, &x)) return mismatch(b, &heads, &dx, "which are not rows' statistics");
-    x.dims[0] = x.dims[2] = 1;
-    if (tensor_at(b, AT_OP_SDPA_BWD_SINK, &dx) && !is_like(&dx, &x))
-        return mismatch(b, &heads, &dx, "which is no sink of each head");
-    if (tensor_at(b, AT_OP_SDPA_BWD_DSINK, &dx) && !is_like(&dx, &x))
-        return mismatch(b, &heads, &dx, "which is no sink of each head");
+    if (!is_like(&dx, &x)) return mismatch(b, &x, &dx, "which are not rows' statistics");
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -180,6 +173,32 @@ static cudnnStatus_t check_sdpa(const backend *b)
     return bwd ? check_sdpa_gradients(b) : CUDNN_STATUS_SUCCESS;
 }
 
+/* x, or its gradient, and y, or its: sizes that the windows lead from one to the other. */
+static cudnnStatus_t check_resample(const backend *b, backend_attribute desc, backend_attribute ax,
+                                    backend_attribute ay)
+{
+    const backend *d = backend_child(b, desc);
+    const int dims = (int)backend_integer(d, AT_RESAMPLE_SPATIAL_DIMS, 0);
+    int64_t pre[8], post[8], stride[8], window[8];
+    mica_tensor x, y;
+    tensor_at(b, ax, &x);
+    tensor_at(b, ay, &y);
+    if (x.rank != dims + 2 || y.rank != x.rank)
+        return mismatch(b, &x, &y, "not of two dimensions more than SPATIAL_DIMS");
+    if (x.dims[0] != y.dims[0] || x.dims[1] != y.dims[1])
+        return mismatch(b, &x, &y, "whose batches or channels differ");
+    backend_integers(d, AT_RESAMPLE_PRE_PADDINGS, pre);
+    backend_integers(d, AT_RESAMPLE_POST_PADDINGS, post);
+    backend_integers(d, AT_RESAMPLE_STRIDES, stride);
+    backend_integers(d, AT_RESAMPLE_WINDOW_DIMS, window);
+    for (int i = 0; i < dims; i++) {
+        const int64_t room = x.dims[i + 2] + pre[i] + post[i] - window[i];
+        if (stride[i] < 1 || room < 0 || room / stride[i] + 1 != y.dims[i + 2])
+            return mismatch(b, &x, &y, "which the windows do not lead from one to the other");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
 cudnnStatus_t backend_operation_check(const backend *b)
 {
     switch (b->type) {
@@ -201,6 +220,9 @@ cudnnStatus_t backend_operation_check(const backend *b)
         return check_count(b, AT_OP_RESHAPE_X, AT_OP_RESHAPE_Y);
     case BT_OP_TRANSPOSE:
         return check_count(b, AT_OP_TRANSPOSE_X, AT_OP_TRANSPOSE_Y);
+    case BT_OP_RESAMPLE_BWD:
+        return check_resample(b, AT_OP_RESAMPLE_BWD_DESC, AT_OP_RESAMPLE_BWD_DX,
+                              AT_OP_RESAMPLE_BWD_DY);
     case BT_OP_SDPA_FWD:
     case BT_OP_SDPA_BWD:
         return check_sdpa(b);

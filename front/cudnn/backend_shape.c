@@ -151,36 +151,157 @@ static cudnnStatus_t lower_random(lowering *l, const node *n)
 
 /* ---- pooling, statistics ---- */
 
+typedef struct windows {
+    int dims, mode;
+    int64_t window[8], stride[8], pad[8], extra[8];
+} windows;
+
+static cudnnStatus_t read_windows(lowering *l, const backend *d, windows *w)
+{
+    const int padding = (int)backend_integer(d, AT_RESAMPLE_PADDING_MODE, PADDING_ZERO);
+    w->mode = (int)backend_integer(d, AT_RESAMPLE_MODE, 0);
+    w->dims = backend_integers(d, AT_RESAMPLE_PRE_PADDINGS, w->pad);
+    if (w->mode != RESAMPLE_AVG && w->mode != RESAMPLE_MAX && w->mode != RESAMPLE_AVG_INSIDE)
+        return node_refuse(l, "resample mode %d, average and maximum are served", w->mode);
+    if (padding != (w->mode == RESAMPLE_MAX ? PADDING_NEG_INF : PADDING_ZERO))
+        return node_refuse(l, "resample mode %d with padding mode %d", w->mode, padding);
+    backend_integers(d, AT_RESAMPLE_POST_PADDINGS, w->extra);
+    backend_integers(d, AT_RESAMPLE_WINDOW_DIMS, w->window);
+    backend_integers(d, AT_RESAMPLE_STRIDES, w->stride);
+    for (int i = 0; i < w->dims; i++) w->extra[i] -= w->pad[i];
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static void put_windows(lowering *l, const windows *w)
+{
+    node_put(&l->body, "%s",
+             w->mode == RESAMPLE_MAX   ? " mode=max"
+             : w->mode == RESAMPLE_AVG ? " mode=avg"
+                                       : " mode=avg_valid");
+    node_put_axes(l, "window", w->window, w->dims, -1);
+    node_put_axes(l, "stride", w->stride, w->dims, -1);
+    node_put_axes(l, "pad", w->pad, w->dims, 0);
+    node_put_axes(l, "pad_extra", w->extra, w->dims, 0);
+}
+
+/* Names that mica's indices have, which count the elements of x's plane; cuDNN's count those of the
+ * window, the last axis fastest. */
+static int fresh_places(lowering *l, const mica_tensor *like)
+{
+    const mica_tensor places = mica_tensor_packed(MICA_S32, like->rank, like->dims);
+    const int fresh = l->fresh++;
+    node_put(&l->extra, "tensor place%d = ", fresh);
+    node_put_tensor(&l->extra, &places);
+    node_put(&l->extra, "\n");
+    return fresh;
+}
+
+/* " expr=TYPE(sum)": of the number in x0 along each axis what is left of it, shifted by where the
+ * window begins, and put together again. */
+static void put_renumbering(lowering *l, const windows *w, mica_dtype type, const int64_t *from,
+                            const int64_t *to, int sign)
+{
+    int64_t below = 1, above = 1;
+    node_put(&l->body, "pointwise expr=%s(", mica_dtype_name(type));
+    for (int i = w->dims - 1; i >= 0; i--) {
+        node_put(&l->body, "%s(s64(s64(x0)/%lld)%%%lld%c(i%d*%lld-%lld))*%lld",
+                 i == w->dims - 1 ? "" : "+", (long long)below, (long long)from[i],
+                 sign > 0 ? '+' : '-', i + 2, (long long)w->stride[i], (long long)w->pad[i],
+                 (long long)above);
+        below *= from[i];
+        above *= to[i];
+    }
+    node_put(&l->body, ")");
+}
+
+static cudnnStatus_t check_index(lowering *l, const windows *w, int index, int like)
+{
+    const mica_tensor *t = &l->tensors[index].t, *y = &l->tensors[like].t;
+    int64_t most = 1;
+    for (int i = 0; i < w->dims; i++) most *= w->window[i];
+    if (w->mode != RESAMPLE_MAX) return node_refuse(l, "an average with an index tensor");
+    if ((t->dtype != MICA_S8 && t->dtype != MICA_S32 && t->dtype != MICA_S64) ||
+        (t->dtype == MICA_S8 && most > 128))
+        return node_refuse(l, "an index tensor of type %s for windows of %lld elements",
+                           mica_dtype_name(t->dtype), (long long)most);
+    for (int i = 0; i < y->rank; i++)
+        if (t->rank != y->rank || t->dims[i] != y->dims[i])
+            return node_refuse(l, "the index tensor %lld has not the dimensions of tensor %lld",
+                               (long long)l->tensors[index].uid, (long long)l->tensors[like].uid);
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t lower_resample(lowering *l, const node *n)
 {
-    const backend *d = backend_child(n->op, AT_OP_RESAMPLE_FWD_DESC);
-    const int mode = (int)backend_integer(d, AT_RESAMPLE_MODE, 0);
-    const int padding = (int)backend_integer(d, AT_RESAMPLE_PADDING_MODE, PADDING_ZERO);
-    int64_t pre[8], post[8], values[8];
-    const int dims = backend_integers(d, AT_RESAMPLE_PRE_PADDINGS, pre);
-    if (mode != RESAMPLE_AVG && mode != RESAMPLE_MAX && mode != RESAMPLE_AVG_INSIDE)
-        return node_refuse(l, "resample mode %d, average and maximum are served", mode);
-    if (node_at(l, n, AT_OP_RESAMPLE_FWD_INDEX) >= 0)
-        return node_refuse(l, "a maximum with an index tensor");
-    if (padding != (mode == RESAMPLE_MAX ? PADDING_NEG_INF : PADDING_ZERO))
-        return node_refuse(l, "resample mode %d with padding mode %d", mode, padding);
+    const int x = node_at(l, n, AT_OP_RESAMPLE_FWD_X), y = node_at(l, n, AT_OP_RESAMPLE_FWD_Y);
+    const int index = node_at(l, n, AT_OP_RESAMPLE_FWD_INDEX);
+    windows w;
+    int fresh = 0;
+    FRONT_TRY(read_windows(l, backend_child(n->op, AT_OP_RESAMPLE_FWD_DESC), &w));
     if (backend_real(n->op, AT_OP_RESAMPLE_FWD_ALPHA, 1) != 1 ||
         backend_real(n->op, AT_OP_RESAMPLE_FWD_BETA, 0) != 0)
         return node_refuse(l, "a resampling with factors");
-    backend_integers(d, AT_RESAMPLE_POST_PADDINGS, post);
-    for (int i = 0; i < dims; i++) post[i] -= pre[i];
-    node_put(&l->body, "pool mode=%s",
-             mode == RESAMPLE_MAX   ? "max"
-             : mode == RESAMPLE_AVG ? "avg"
-                                    : "avg_valid");
-    node_read(l, "x", node_at(l, n, AT_OP_RESAMPLE_FWD_X));
-    node_write(l, "y", node_at(l, n, AT_OP_RESAMPLE_FWD_Y), NULL);
-    backend_integers(d, AT_RESAMPLE_WINDOW_DIMS, values);
-    node_put_axes(l, "window", values, dims, -1);
-    backend_integers(d, AT_RESAMPLE_STRIDES, values);
-    node_put_axes(l, "stride", values, dims, -1);
-    node_put_axes(l, "pad", pre, dims, 0);
-    node_put_axes(l, "pad_extra", post, dims, 0);
+    if (index >= 0) {
+        FRONT_TRY(check_index(l, &w, index, y));
+        fresh = fresh_places(l, &l->tensors[y].t);
+    }
+    node_put(&l->body, "pool");
+    put_windows(l, &w);
+    node_read(l, "x", x);
+    node_write(l, "y", y, NULL);
+    if (index >= 0) node_put(&l->body, " indices=@place%d", fresh);
+    node_put(&l->body, "\n");
+    if (index < 0) return CUDNN_STATUS_SUCCESS;
+    put_renumbering(l, &w, l->tensors[index].t.dtype, l->tensors[x].t.dims + 2, w.window, -1);
+    node_put(&l->body, " x0=@place%d", fresh);
+    node_write(l, "y0", index, NULL);
+    node_put(&l->body, "\n");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* Where a maximum's gradient goes: where the forward pass said, or as x says again. */
+static cudnnStatus_t put_winners(lowering *l, const node *n, const windows *w, int *fresh)
+{
+    const int x = node_at(l, n, AT_OP_RESAMPLE_BWD_X), dy = node_at(l, n, AT_OP_RESAMPLE_BWD_DY);
+    const int dx = node_at(l, n, AT_OP_RESAMPLE_BWD_DX);
+    const int index = node_at(l, n, AT_OP_RESAMPLE_BWD_INDEX);
+    const mica_tensor *t = &l->tensors[dy].t;
+    if (index < 0 && x < 0)
+        return node_refuse(l, "the gradient of a maximum without index tensor and X");
+    if (index >= 0) FRONT_TRY(check_index(l, w, index, dy));
+    *fresh = fresh_places(l, t);
+    if (index >= 0) {
+        put_renumbering(l, w, MICA_S32, w->window, l->tensors[dx].t.dims + 2, 1);
+        node_read(l, "x0", index);
+        node_put(&l->body, " y0=@place%d\n", *fresh);
+        return CUDNN_STATUS_SUCCESS;
+    }
+    const mica_tensor again = mica_tensor_packed(l->tensors[x].t.dtype, t->rank, t->dims);
+    node_put(&l->extra, "tensor again%d = ", *fresh);
+    node_put_tensor(&l->extra, &again);
+    node_put(&l->extra, "\n");
+    node_put(&l->body, "pool");
+    put_windows(l, w);
+    node_read(l, "x", x);
+    node_put(&l->body, " y=@again%d indices=@place%d\n", *fresh, *fresh);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t lower_resample_bwd(lowering *l, const node *n)
+{
+    const int dx = node_at(l, n, AT_OP_RESAMPLE_BWD_DX), dy = node_at(l, n, AT_OP_RESAMPLE_BWD_DY);
+    windows w;
+    int fresh = 0;
+    FRONT_TRY(read_windows(l, backend_child(n->op, AT_OP_RESAMPLE_BWD_DESC), &w));
+    if (backend_real(n->op, AT_OP_RESAMPLE_BWD_ALPHA, 1) != 1 ||
+        backend_real(n->op, AT_OP_RESAMPLE_BWD_BETA, 0) != 0)
+        return node_refuse(l, "the gradient of a resampling with factors");
+    if (w.mode == RESAMPLE_MAX) FRONT_TRY(put_winners(l, n, &w, &fresh));
+    node_put(&l->body, "pool pass=bwd");
+    put_windows(l, &w);
+    node_read(l, "y", dy);
+    if (w.mode == RESAMPLE_MAX) node_put(&l->body, " indices=@place%d", fresh);
+    node_write(l, "x", dx, NULL);
     node_put(&l->body, "\n");
     return CUDNN_STATUS_SUCCESS;
 }
@@ -218,6 +339,8 @@ cudnnStatus_t backend_lower_shape(lowering *l, node *n)
         return lower_random(l, n);
     case BT_OP_RESAMPLE_FWD:
         return lower_resample(l, n);
+    case BT_OP_RESAMPLE_BWD:
+        return lower_resample_bwd(l, n);
     case BT_OP_GENSTATS:
         return lower_statistics(l, n);
     default:
