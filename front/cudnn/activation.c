@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Activations and their descriptor. NaN goes through, whether or not its propagation is asked for:
  * cuDNN leaves open what becomes of it otherwise. */
-#include "front.h"
+#include "compare.h"
 
 #include <stdio.h>
 
@@ -89,10 +89,11 @@ cudnnStatus_t front_activation(cudnnActivationDescriptor_t descriptor, mica_act 
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation,
-                                     const void *alpha, cudnnTensorDescriptor_t x_desc,
-                                     const void *x, const void *beta,
-                                     cudnnTensorDescriptor_t y_desc, void *y)
+cudnnStatus_t plain_cudnnActivationForward(cudnnHandle_t handle,
+                                           cudnnActivationDescriptor_t activation,
+                                           const void *alpha, cudnnTensorDescriptor_t x_desc,
+                                           const void *x, const void *beta,
+                                           cudnnTensorDescriptor_t y_desc, void *y)
 {
     front_enter(CALL_cudnnActivationForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
@@ -150,11 +151,13 @@ static cudnnStatus_t backward_from_y(cudnnHandle_t handle, cudnnActivationDescri
     return front_run(handle, "pointwise", &d, sizeof d, &run);
 }
 
-cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation,
-                                      const void *alpha, cudnnTensorDescriptor_t y_desc,
-                                      const void *y, cudnnTensorDescriptor_t dy_desc,
-                                      const void *dy, cudnnTensorDescriptor_t x_desc, const void *x,
-                                      const void *beta, cudnnTensorDescriptor_t dx_desc, void *dx)
+cudnnStatus_t plain_cudnnActivationBackward(cudnnHandle_t handle,
+                                            cudnnActivationDescriptor_t activation,
+                                            const void *alpha, cudnnTensorDescriptor_t y_desc,
+                                            const void *y, cudnnTensorDescriptor_t dy_desc,
+                                            const void *dy, cudnnTensorDescriptor_t x_desc,
+                                            const void *x, const void *beta,
+                                            cudnnTensorDescriptor_t dx_desc, void *dx)
 {
     front_enter(CALL_cudnnActivationBackward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));

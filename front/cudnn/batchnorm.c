@@ -4,6 +4,7 @@
  * Statistics are those of mica: the saved one is 1 / sqrt(variance + epsilon), the running variance
  * is unbiased. */
 #include "batchnorm.h"
+#include "compare.h"
 
 cudnnStatus_t front_bn_modes(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
                              cudnnActivationDescriptor_t activation)
@@ -137,7 +138,7 @@ static double or_zero(double value)
     return value == 0 ? MICA_ZERO : value;
 }
 
-cudnnStatus_t cudnnBatchNormalizationForwardInference(
+cudnnStatus_t plain_cudnnBatchNormalizationForwardInference(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void *alpha, const void *beta,
     cudnnTensorDescriptor_t x_desc, const void *x, cudnnTensorDescriptor_t y_desc, void *y,
     cudnnTensorDescriptor_t parameters, const void *scale, const void *bias, const void *mean,
@@ -224,7 +225,7 @@ static cudnnStatus_t train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudn
     return run(handle, &d, &r, alpha, beta, y, workspace, bytes);
 }
 
-cudnnStatus_t cudnnBatchNormalizationForwardTraining(
+cudnnStatus_t plain_cudnnBatchNormalizationForwardTraining(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void *alpha, const void *beta,
     cudnnTensorDescriptor_t x_desc, const void *x, cudnnTensorDescriptor_t y_desc, void *y,
     cudnnTensorDescriptor_t parameters, const void *scale, const void *bias, double factor,
@@ -237,7 +238,7 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(
                  saved_mean, saved_inverse, NULL, NULL, 0);
 }
 
-cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
+cudnnStatus_t plain_cudnnBatchNormalizationForwardTrainingEx(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops, const void *alpha,
     const void *beta, cudnnTensorDescriptor_t x_desc, const void *x, cudnnTensorDescriptor_t z_desc,
     const void *z, cudnnTensorDescriptor_t y_desc, void *y, cudnnTensorDescriptor_t parameters,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gradients of batch normalisation. */
 #include "batchnorm.h"
+#include "compare.h"
 
 /* Slots of temporaries. */
 enum { MASKED = 1, DX, DSCALE, DBIAS, SAVED, Y_AGAIN };
@@ -154,7 +155,7 @@ static cudnnStatus_t backward(cudnnHandle_t handle, const gradients *g)
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBatchNormalizationBackward(
+cudnnStatus_t plain_cudnnBatchNormalizationBackward(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void *alpha_data, const void *beta_data,
     const void *alpha_parameter, const void *beta_parameter, cudnnTensorDescriptor_t x_desc,
     const void *x, cudnnTensorDescriptor_t dy_desc, const void *dy, cudnnTensorDescriptor_t dx_desc,
@@ -184,7 +185,7 @@ cudnnStatus_t cudnnBatchNormalizationBackward(
     return backward(handle, &g);
 }
 
-cudnnStatus_t cudnnBatchNormalizationBackwardEx(
+cudnnStatus_t plain_cudnnBatchNormalizationBackwardEx(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
     const void *alpha_data, const void *beta_data, const void *alpha_parameter,
     const void *beta_parameter, cudnnTensorDescriptor_t x_desc, const void *x,

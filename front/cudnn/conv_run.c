@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Convolutions, forward, of data and of filters; with bias and activation; the gradient of a bias.
  * The algorithm that is asked for decides nothing: mica chooses for the workspace that is given. */
+#include "compare.h"
 #include "conv.h"
 
 static cudnnStatus_t run(cudnnHandle_t handle, const mica_conv_desc *d, const void *alpha,
@@ -17,13 +18,13 @@ static cudnnStatus_t run(cudnnHandle_t handle, const mica_conv_desc *d, const vo
     return front_run_in(handle, "conv", d, sizeof *d, &r, workspace, bytes);
 }
 
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha,
-                                      cudnnTensorDescriptor_t x_desc, const void *x,
-                                      cudnnFilterDescriptor_t w_desc, const void *w,
-                                      cudnnConvolutionDescriptor_t conv,
-                                      cudnnConvolutionFwdAlgo_t algorithm, void *workspace,
-                                      size_t bytes, const void *beta,
-                                      cudnnTensorDescriptor_t y_desc, void *y)
+cudnnStatus_t plain_cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha,
+                                            cudnnTensorDescriptor_t x_desc, const void *x,
+                                            cudnnFilterDescriptor_t w_desc, const void *w,
+                                            cudnnConvolutionDescriptor_t conv,
+                                            cudnnConvolutionFwdAlgo_t algorithm, void *workspace,
+                                            size_t bytes, const void *beta,
+                                            cudnnTensorDescriptor_t y_desc, void *y)
 {
     front_enter(CALL_cudnnConvolutionForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
@@ -33,13 +34,13 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha,
     return run(handle, &d, alpha, beta, x, w, y, workspace, bytes);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha,
-                                           cudnnFilterDescriptor_t w_desc, const void *w,
-                                           cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                           cudnnConvolutionDescriptor_t conv,
-                                           cudnnConvolutionBwdDataAlgo_t algorithm, void *workspace,
-                                           size_t bytes, const void *beta,
-                                           cudnnTensorDescriptor_t dx_desc, void *dx)
+cudnnStatus_t plain_cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha,
+                                                 cudnnFilterDescriptor_t w_desc, const void *w,
+                                                 cudnnTensorDescriptor_t dy_desc, const void *dy,
+                                                 cudnnConvolutionDescriptor_t conv,
+                                                 cudnnConvolutionBwdDataAlgo_t algorithm,
+                                                 void *workspace, size_t bytes, const void *beta,
+                                                 cudnnTensorDescriptor_t dx_desc, void *dx)
 {
     front_enter(CALL_cudnnConvolutionBackwardData);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
@@ -49,13 +50,13 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alp
     return run(handle, &d, alpha, beta, dx, w, dy, workspace, bytes);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha,
-                                             cudnnTensorDescriptor_t x_desc, const void *x,
-                                             cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                             cudnnConvolutionDescriptor_t conv,
-                                             cudnnConvolutionBwdFilterAlgo_t algorithm,
-                                             void *workspace, size_t bytes, const void *beta,
-                                             cudnnFilterDescriptor_t dw_desc, void *dw)
+cudnnStatus_t plain_cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha,
+                                                   cudnnTensorDescriptor_t x_desc, const void *x,
+                                                   cudnnTensorDescriptor_t dy_desc, const void *dy,
+                                                   cudnnConvolutionDescriptor_t conv,
+                                                   cudnnConvolutionBwdFilterAlgo_t algorithm,
+                                                   void *workspace, size_t bytes, const void *beta,
+                                                   cudnnFilterDescriptor_t dw_desc, void *dw)
 {
     front_enter(CALL_cudnnConvolutionBackwardFilter);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
@@ -84,7 +85,7 @@ static cudnnStatus_t channel_vector(cudnnTensorDescriptor_t descriptor, const ch
 
 /* y = act(alpha1 conv(x) + alpha2 z + bias). z is not read where alpha2 is 0; it is brought into y,
  * unless it lies there, and conv adds alpha2 times y, or it is added as it is. */
-cudnnStatus_t cudnnConvolutionBiasActivationForward(
+cudnnStatus_t plain_cudnnConvolutionBiasActivationForward(
     cudnnHandle_t handle, const void *alpha1, cudnnTensorDescriptor_t x_desc, const void *x,
     cudnnFilterDescriptor_t w_desc, const void *w, cudnnConvolutionDescriptor_t conv,
     cudnnConvolutionFwdAlgo_t algorithm, void *workspace, size_t bytes, const void *alpha2,
@@ -127,10 +128,10 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
 }
 
 /* db = alpha * (sum over samples and pixels of dy) + beta * db */
-cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void *alpha,
-                                           cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                           const void *beta, cudnnTensorDescriptor_t db_desc,
-                                           void *db)
+cudnnStatus_t plain_cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void *alpha,
+                                                 cudnnTensorDescriptor_t dy_desc, const void *dy,
+                                                 const void *beta, cudnnTensorDescriptor_t db_desc,
+                                                 void *db)
 {
     front_enter(CALL_cudnnConvolutionBackwardBias);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));

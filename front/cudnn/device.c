@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One mica context per device, handles on it, workspace, plans and runs. */
 #define _GNU_SOURCE
-#include "front.h"
+#include "compare.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -147,6 +147,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 {
     front_enter(CALL_cudnnDestroy);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
+    compare_close(handle);
     while (handle->scratch) {
         front_scratch *s = handle->scratch;
         handle->scratch = s->next;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Errors with a text, counters and their report, objects with a kind. */
 #define _GNU_SOURCE
-#include "front.h"
+#include "compare.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -47,11 +47,24 @@ static FILE *log_place(void)
     return log_file;
 }
 
+void front_say(const char *format, ...)
+{
+    va_list list;
+    FILE *to = log_place() ? log_place() : stderr;
+    char line[1024];
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    fprintf(to, "mica cudnn: %s\n", line);
+    fflush(to);
+}
+
 /* The report of the process: which functions were called, and for how many of them mica ran. A
  * process that called none, as those that LD_PRELOAD passes by, says nothing. */
 __attribute__((destructor)) static void report(void)
 {
     FILE *log = mica_cudnn_calls(NULL) ? log_place() : NULL;
+    compare_report();
     if (!log) return;
     fprintf(log, "mica cudnn: %lld calls, %lld served by mica %s\n",
             (long long)mica_cudnn_calls(NULL), (long long)mica_cudnn_served(NULL), mica_version());

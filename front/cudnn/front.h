@@ -46,6 +46,8 @@ void front_served(void);
 /* The name "CUDNN_STATUS_BAD_PARAM"; never NULL. */
 const char *front_status_name(cudnnStatus_t status);
 const char *front_call_name(front_call call);
+/* A line to the log, or to stderr where there is none. */
+void front_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #define FRONT_TRY(expression)                                                                      \
     do {                                                                                           \
@@ -96,6 +98,7 @@ struct cudnnContext {
     int device;            /* CUDA ordinal; -1: the host (MICA_CUDNN_DEVICE=cpu) */
     mica_context *context; /* shared by all handles of the device, never destroyed */
     void *stream;
+    cudnnHandle_t original; /* of the library compared with, or NULL */
     front_scratch *scratch; /* workspace of functions that are given none, one per stream */
 };
 struct cudnnTensorStruct {
@@ -118,6 +121,14 @@ struct cudnnActivationStruct {
     cudnnActivationMode_t mode;
     cudnnNanPropagation_t nan;
     double coef, swish_beta;
+};
+struct cudnnPoolingStruct {
+    front_kind kind;
+    bool set;
+    int axes;
+    int window[MICA_MAX_RANK - 2], pad[MICA_MAX_RANK - 2], stride[MICA_MAX_RANK - 2];
+    cudnnPoolingMode_t mode;
+    cudnnNanPropagation_t nan;
 };
 struct cudnnDropoutStruct {
     front_kind kind;

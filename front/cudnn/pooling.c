@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pooling: maximum, and averages with and without the padding counted. */
-#include "front.h"
-
-struct cudnnPoolingStruct {
-    front_kind kind;
-    bool set;
-    int axes;
-    int window[MICA_MAX_RANK - 2], pad[MICA_MAX_RANK - 2], stride[MICA_MAX_RANK - 2];
-    cudnnPoolingMode_t mode;
-    cudnnNanPropagation_t nan;
-};
+#include "compare.h"
 
 cudnnStatus_t cudnnCreatePoolingDescriptor(cudnnPoolingDescriptor_t *descriptor)
 {
@@ -202,9 +193,10 @@ static cudnnStatus_t problem(cudnnPoolingDescriptor_t pooling, cudnnTensorDescri
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling,
-                                  const void *alpha, cudnnTensorDescriptor_t x_desc, const void *x,
-                                  const void *beta, cudnnTensorDescriptor_t y_desc, void *y)
+cudnnStatus_t plain_cudnnPoolingForward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling,
+                                        const void *alpha, cudnnTensorDescriptor_t x_desc,
+                                        const void *x, const void *beta,
+                                        cudnnTensorDescriptor_t y_desc, void *y)
 {
     front_enter(CALL_cudnnPoolingForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
@@ -239,11 +231,12 @@ static cudnnStatus_t find_winners(cudnnHandle_t handle, const mica_pool_desc *ba
     return front_run(handle, "pool", &d, sizeof d, &run);
 }
 
-cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling,
-                                   const void *alpha, cudnnTensorDescriptor_t y_desc, const void *y,
-                                   cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                   cudnnTensorDescriptor_t x_desc, const void *x, const void *beta,
-                                   cudnnTensorDescriptor_t dx_desc, void *dx)
+cudnnStatus_t plain_cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling,
+                                         const void *alpha, cudnnTensorDescriptor_t y_desc,
+                                         const void *y, cudnnTensorDescriptor_t dy_desc,
+                                         const void *dy, cudnnTensorDescriptor_t x_desc,
+                                         const void *x, const void *beta,
+                                         cudnnTensorDescriptor_t dx_desc, void *dx)
 {
     (void)y_desc, (void)y; /* what it was made of is enough */
     front_enter(CALL_cudnnPoolingBackward);

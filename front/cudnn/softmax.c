@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Softmax and its logarithm over the channels, or over all but the first dimension. FAST is
  * computed as ACCURATE: the maximum is subtracted. */
-#include "front.h"
+#include "compare.h"
 
 /* What lies behind the first dimension, as one: the tensors have to agree in the order in memory.
  * Softmax does not care which order that is. */
@@ -61,10 +61,10 @@ static cudnnStatus_t run(cudnnHandle_t handle, mica_softmax_desc *d, mica_run *r
                  : front_blend(handle, scalars[0], &from, memory, scalars[1], &to, result);
 }
 
-cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
-                                  cudnnSoftmaxMode_t mode, const void *alpha,
-                                  cudnnTensorDescriptor_t x_desc, const void *x, const void *beta,
-                                  cudnnTensorDescriptor_t y_desc, void *y)
+cudnnStatus_t plain_cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
+                                        cudnnSoftmaxMode_t mode, const void *alpha,
+                                        cudnnTensorDescriptor_t x_desc, const void *x,
+                                        const void *beta, cudnnTensorDescriptor_t y_desc, void *y)
 {
     front_enter(CALL_cudnnSoftmaxForward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
@@ -81,11 +81,12 @@ cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t 
     return run(handle, &d, &r, MICA_SOFTMAX_Y, &d.y, y, scalars);
 }
 
-cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
-                                   cudnnSoftmaxMode_t mode, const void *alpha,
-                                   cudnnTensorDescriptor_t y_desc, const void *y,
-                                   cudnnTensorDescriptor_t dy_desc, const void *dy,
-                                   const void *beta, cudnnTensorDescriptor_t dx_desc, void *dx)
+cudnnStatus_t plain_cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
+                                         cudnnSoftmaxMode_t mode, const void *alpha,
+                                         cudnnTensorDescriptor_t y_desc, const void *y,
+                                         cudnnTensorDescriptor_t dy_desc, const void *dy,
+                                         const void *beta, cudnnTensorDescriptor_t dx_desc,
+                                         void *dx)
 {
     front_enter(CALL_cudnnSoftmaxBackward);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
