@@ -197,6 +197,9 @@ struct backend_built {
     pthread_mutex_t lock;
     backend_entry *recent; /* with other numbers, the last ones that were asked for */
     double *recent_numbers;
+    void *original; /* the plan of the library compared with (compare.h), and its workspace */
+    int64_t original_bytes;
+    bool original_tried;
 };
 
 /* Where a run has the padded tensors. */

@@ -3,6 +3,7 @@
  * by value hold in host memory are read here; where one is part of the plan and another than the
  * plan was made for, a plan with it is made and kept. */
 #include "backend.h"
+#include "compare.h"
 
 #include <math.h>
 #include <string.h>
@@ -220,8 +221,8 @@ cudnnStatus_t cudnnGetExecutionPlanWorkspaceSize(cudnnHandle_t handle,
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                  cudnnBackendDescriptor_t pack)
+cudnnStatus_t plain_cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                        cudnnBackendDescriptor_t pack)
 {
     front_enter(CALL_cudnnBackendExecute);
     FRONT_TRY(front_given(handle, "handle"));

@@ -5,6 +5,7 @@
  * with products that may be rounded to TF32, 1 in IEEE arithmetic. Only the note TENSOR_CORE tells
  * them apart, as with cuDNN. All heuristic modes give them in that order. */
 #include "backend.h"
+#include "compare.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +94,7 @@ void backend_built_free(backend_built *built)
     if (!built) return;
     backend_entry_put(built->entry);
     backend_entry_put(built->recent);
+    compare_drop(built->original);
     pthread_mutex_destroy(&built->lock);
     free(built->port_of);
     free(built->extents);

@@ -88,6 +88,13 @@ void compare_close(cudnnHandle_t handle)
     handle->original = NULL;
 }
 
+void compare_drop(void *descriptor)
+{
+    __typeof__(&cudnnBackendDestroyDescriptor) destroy;
+    *(void **)&destroy = descriptor ? function_named("cudnnBackendDestroyDescriptor") : NULL;
+    if (descriptor && destroy) destroy(descriptor);
+}
+
 /* ---- objects ---- */
 
 static void make_tensor(compare_call *c, const struct cudnnTensorStruct *t, void **made)
@@ -220,28 +227,23 @@ void *compare_memory(compare_call *c, size_t bytes)
     return c->memory[c->memory_count++] = memory;
 }
 
-void *compare_result_of(compare_call *c, const char *name, const void *descriptor, void *data)
+void *compare_result_at(compare_call *c, const char *name, const mica_tensor *tensor, void *data)
 {
-    const struct cudnnTensorStruct *t =
-        descriptor; /* a filter's begins alike, but for its tensor */
-    const struct cudnnFilterStruct *f = descriptor;
     mica_context *context = c->handle->context;
-    if (!descriptor || !data || c->lost) return NULL;
-    if (c->result_count == COMPARE_RESULTS || !t->set ||
-        (t->kind != FRONT_TENSOR && t->kind != FRONT_FILTER)) {
-        c->lost = true;
-        return NULL;
-    }
+    int64_t first;
+    if (!data || c->lost) return NULL;
+    const int64_t bytes = mica_tensor_span(tensor, &first);
     compare_result *r = &c->results[c->result_count];
-    *r = (compare_result){.name = name, .ours = data};
-    r->tensor = t->kind == FRONT_FILTER ? f->tensor : t->tensor;
-    const int64_t bytes = mica_tensor_span(&r->tensor, NULL);
     void *host = malloc((size_t)bytes + 1);
-    if (!host || mica_malloc(context, bytes, &r->theirs) != MICA_OK) {
+    if (c->result_count == COMPARE_RESULTS || first || !host ||
+        mica_malloc(context, bytes, &r->theirs) != MICA_OK) {
         c->lost = true;
         free(host);
         return NULL;
     }
+    r->name = name;
+    r->ours = data;
+    r->tensor = *tensor;
     c->result_count++;
     if (mica_download(context, host, data, bytes, c->handle->stream) != MICA_OK ||
         mica_synchronize(context, c->handle->stream) != MICA_OK ||
@@ -250,6 +252,18 @@ void *compare_result_of(compare_call *c, const char *name, const void *descripto
         c->lost = true;
     free(host);
     return r->theirs;
+}
+
+void *compare_result_of(compare_call *c, const char *name, const void *descriptor, void *data)
+{
+    const struct cudnnTensorStruct *t = descriptor; /* a filter's begins alike */
+    const struct cudnnFilterStruct *f = descriptor;
+    if (!descriptor || !data || c->lost) return NULL;
+    if (!t->set || (t->kind != FRONT_TENSOR && t->kind != FRONT_FILTER)) {
+        c->lost = true;
+        return NULL;
+    }
+    return compare_result_at(c, name, t->kind == FRONT_FILTER ? &f->tensor : &t->tensor, data);
 }
 
 static double *values_at(const compare_call *c, const mica_tensor *t, const void *data)

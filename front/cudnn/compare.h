@@ -5,7 +5,8 @@
  * capture.
  *
  *     compare.c        the other library, its objects, results and what is told of them
- *     compare_ops.c, compare_conv.c    the exported functions, around those of the other files
+ *     compare_ops.c, compare_conv.c, compare_graph.c    the exported functions, around those of the
+ *                      other files
  *
  * A function of the other files is plain_cudnnX where cudnnX is compared. */
 #ifndef FRONT_CUDNN_COMPARE_H
@@ -13,6 +14,7 @@
 
 #include "front.h"
 
+extern __typeof__(cudnnBackendExecute) plain_cudnnBackendExecute;
 extern __typeof__(cudnnActivationForward) plain_cudnnActivationForward;
 extern __typeof__(cudnnActivationBackward) plain_cudnnActivationBackward;
 extern __typeof__(cudnnBatchNormalizationForwardInference)
@@ -34,7 +36,7 @@ extern __typeof__(cudnnPoolingBackward) plain_cudnnPoolingBackward;
 extern __typeof__(cudnnSoftmaxForward) plain_cudnnSoftmaxForward;
 extern __typeof__(cudnnSoftmaxBackward) plain_cudnnSoftmaxBackward;
 
-enum { COMPARE_OBJECTS = 12, COMPARE_RESULTS = 6 };
+enum { COMPARE_OBJECTS = 12, COMPARE_RESULTS = 24 };
 
 typedef struct compare_result {
     const char *name;
@@ -65,6 +67,8 @@ bool compare_begin(compare_call *c, cudnnHandle_t handle, front_call call);
 void *compare_object(compare_call *c, const void *object);
 /* Memory with a result's content of before, which the other library writes; NULL for NULL. */
 void *compare_result_of(compare_call *c, const char *name, const void *descriptor, void *data);
+/* The same of a tensor that no descriptor has. The name stays the caller's. */
+void *compare_result_at(compare_call *c, const char *name, const mica_tensor *tensor, void *data);
 /* Memory of so many bytes for the other library. */
 void *compare_memory(compare_call *c, size_t bytes);
 /* A function of the other library, or NULL with the call lost. */
@@ -73,6 +77,8 @@ void *compare_function(compare_call *c, const char *name);
 cudnnStatus_t compare_end(compare_call *c, cudnnStatus_t status);
 /* Destroys what a handle has of the other library. */
 void compare_close(cudnnHandle_t handle);
+/* Destroys a descriptor of the other library's graph interface; NULL is none. */
+void compare_drop(void *descriptor);
 /* Of the process, at its end. */
 void compare_report(void);
 

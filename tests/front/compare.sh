@@ -19,7 +19,7 @@ MICA_CUDNN_COMPARE=$second run "$@"
 for call in ConvolutionForward ConvolutionBackwardData ConvolutionBackwardFilter ConvolutionBackwardBias \
     ConvolutionBiasActivationForward PoolingForward PoolingBackward SoftmaxForward SoftmaxBackward ActivationForward \
     ActivationBackward BatchNormalizationForwardInference BatchNormalizationForwardTrainingEx \
-    BatchNormalizationBackwardEx; do
+    BatchNormalizationBackwardEx BackendExecute; do
     grep "compare: cudnn$call " "$folder/log" | grep -q ' [1-9][0-9]* compared *0 differ' ||
         fail "cudnn$call was not compared, or differs from itself"
 done
@@ -33,6 +33,7 @@ grep -q 'compare: cudnnActivationForward  *[0-9]* compared *[1-9][0-9]* differ' 
 grep -q 'compare: cudnnPoolingForward, not compared: CUDNN_STATUS_SUCCESS here, the original CUDNN_STATUS_NOT_SUPPORTED' \
     "$folder/log" || fail "a refusal is not told"
 grep -q 'compare: cudnnPoolingForward  *0 compared *0 differ *[1-9]' "$folder/log" || fail "refusals are not counted"
+grep -q 'compare: cudnnBackendExecute, t[0-9]*: [0-9]* of ' "$folder/log" || fail "a wrong graph is not told"
 grep -q 'compare: cudnnSoftmaxForward  *[1-9][0-9]* compared *0 differ' "$folder/log" || fail "what is right differs"
 
 : >"$folder/log"
