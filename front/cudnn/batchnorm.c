@@ -117,9 +117,8 @@ cudnnStatus_t front_bn_workspace(cudnnHandle_t handle, const mica_norm_desc *d, 
 
 /* ---- forward ---- */
 
-/* Runs into y, or where alpha or beta ask for more, into memory in between. */
-static cudnnStatus_t run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r, const void *alpha,
-                         const void *beta, void *y, void *workspace, size_t bytes)
+cudnnStatus_t front_bn_run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r, const void *alpha,
+                           const void *beta, void *y, void *workspace, size_t bytes)
 {
     double scale = 1, old = 0;
     FRONT_TRY(front_scalar(alpha, d->x.dtype, "alpha", &scale));
@@ -133,7 +132,7 @@ static cudnnStatus_t run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r, c
     return plain ? CUDNN_STATUS_SUCCESS : front_blend(handle, scale, &d->y, memory, old, &to, y);
 }
 
-static double or_zero(double value)
+double front_bn_epsilon(double value)
 {
     return value == 0 ? MICA_ZERO : value;
 }
@@ -148,7 +147,8 @@ cudnnStatus_t plain_cudnnBatchNormalizationForwardInference(
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     FRONT_TRY(front_bn_modes(mode, CUDNN_BATCHNORM_OPS_BN, NULL));
     front_bn bn = {.mode = mode};
-    mica_norm_desc d = {.kind = MICA_NORM_BATCH, .mode = MICA_NORM_INFER, .eps = or_zero(epsilon)};
+    mica_norm_desc d = {
+        .kind = MICA_NORM_BATCH, .mode = MICA_NORM_INFER, .eps = front_bn_epsilon(epsilon)};
     FRONT_TRY(front_bn_view(&bn, x_desc, "xDesc", &d.x));
     FRONT_TRY(front_bn_view(&bn, y_desc, "yDesc", &d.y));
     FRONT_TRY(front_bn_parameters(mode, parameters, &d.x, &bn));
@@ -159,15 +159,14 @@ cudnnStatus_t plain_cudnnBatchNormalizationForwardInference(
     r.args[MICA_NORM_BIAS] = (void *)bias;
     r.args[MICA_NORM_RUNNING_MEAN] = (void *)mean;
     r.args[MICA_NORM_RUNNING_VAR] = (void *)variance;
-    return run(handle, &d, &r, alpha, beta, y, NULL, 0);
+    return front_bn_run(handle, &d, &r, alpha, beta, y, NULL, 0);
 }
 
-/* mica's problem; z only where it is added. */
-static cudnnStatus_t problem(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-                             cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t x,
-                             cudnnTensorDescriptor_t z, cudnnTensorDescriptor_t y,
-                             cudnnTensorDescriptor_t parameters, bool running, bool saved,
-                             mica_norm_desc *d)
+cudnnStatus_t front_bn_problem(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+                               cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t x,
+                               cudnnTensorDescriptor_t z, cudnnTensorDescriptor_t y,
+                               cudnnTensorDescriptor_t parameters, bool running, bool saved,
+                               mica_norm_desc *d)
 {
     FRONT_TRY(front_bn_modes(mode, ops, activation));
     front_bn bn = {.mode = mode};
@@ -193,26 +192,26 @@ cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
     front_enter(CALL_cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     mica_norm_desc d = {0};
-    FRONT_TRY(problem(mode, ops, activation, x, z, y, parameters, true, true, &d));
+    FRONT_TRY(front_bn_problem(mode, ops, activation, x, z, y, parameters, true, true, &d));
     return front_bn_workspace(handle, &d, size);
 }
 
-static cudnnStatus_t train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-                           const void *alpha, const void *beta, cudnnTensorDescriptor_t x_desc,
-                           const void *x, cudnnTensorDescriptor_t z_desc, const void *z,
-                           cudnnTensorDescriptor_t y_desc, void *y,
-                           cudnnTensorDescriptor_t parameters, const void *scale, const void *bias,
-                           double factor, void *running_mean, void *running_variance,
-                           double epsilon, void *saved_mean, void *saved_inverse,
-                           cudnnActivationDescriptor_t activation, void *workspace, size_t bytes)
+cudnnStatus_t
+front_bn_train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+               const void *alpha, const void *beta, cudnnTensorDescriptor_t x_desc, const void *x,
+               cudnnTensorDescriptor_t z_desc, const void *z, cudnnTensorDescriptor_t y_desc,
+               void *y, cudnnTensorDescriptor_t parameters, const void *scale, const void *bias,
+               double factor, void *running_mean, void *running_variance, double epsilon,
+               void *saved_mean, void *saved_inverse, cudnnActivationDescriptor_t activation,
+               void *workspace, size_t bytes)
 {
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     if (!running_mean != !running_variance || !saved_mean != !saved_inverse)
         return front_fail(CUDNN_STATUS_BAD_PARAM,
                           "mean and variance, running and saved: both are given or neither");
-    mica_norm_desc d = {.eps = or_zero(epsilon), .momentum = or_zero(factor)};
-    FRONT_TRY(problem(mode, ops, activation, x_desc, z_desc, y_desc, parameters, running_mean,
-                      saved_mean, &d));
+    mica_norm_desc d = {.eps = front_bn_epsilon(epsilon), .momentum = front_bn_epsilon(factor)};
+    FRONT_TRY(front_bn_problem(mode, ops, activation, x_desc, z_desc, y_desc, parameters,
+                               running_mean, saved_mean, &d));
     mica_run r = {0};
     if (ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION) r.args[MICA_NORM_RESIDUAL] = (void *)z;
     r.args[MICA_NORM_X] = (void *)x;
@@ -222,7 +221,7 @@ static cudnnStatus_t train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudn
     r.args[MICA_NORM_RUNNING_VAR] = running_variance;
     r.args[MICA_NORM_MEAN] = saved_mean;
     r.args[MICA_NORM_RSTD] = saved_inverse;
-    return run(handle, &d, &r, alpha, beta, y, workspace, bytes);
+    return front_bn_run(handle, &d, &r, alpha, beta, y, workspace, bytes);
 }
 
 cudnnStatus_t plain_cudnnBatchNormalizationForwardTraining(
@@ -233,9 +232,9 @@ cudnnStatus_t plain_cudnnBatchNormalizationForwardTraining(
     void *saved_inverse)
 {
     front_enter(CALL_cudnnBatchNormalizationForwardTraining);
-    return train(handle, mode, CUDNN_BATCHNORM_OPS_BN, alpha, beta, x_desc, x, NULL, NULL, y_desc,
-                 y, parameters, scale, bias, factor, running_mean, running_variance, epsilon,
-                 saved_mean, saved_inverse, NULL, NULL, 0);
+    return front_bn_train(handle, mode, CUDNN_BATCHNORM_OPS_BN, alpha, beta, x_desc, x, NULL, NULL,
+                          y_desc, y, parameters, scale, bias, factor, running_mean,
+                          running_variance, epsilon, saved_mean, saved_inverse, NULL, NULL, 0);
 }
 
 cudnnStatus_t plain_cudnnBatchNormalizationForwardTrainingEx(
@@ -248,7 +247,7 @@ cudnnStatus_t plain_cudnnBatchNormalizationForwardTrainingEx(
 {
     (void)reserve, (void)reserve_bytes;
     front_enter(CALL_cudnnBatchNormalizationForwardTrainingEx);
-    return train(handle, mode, ops, alpha, beta, x_desc, x, z_desc, z, y_desc, y, parameters, scale,
-                 bias, factor, running_mean, running_variance, epsilon, saved_mean, saved_inverse,
-                 activation, workspace, workspace_bytes);
+    return front_bn_train(handle, mode, ops, alpha, beta, x_desc, x, z_desc, z, y_desc, y,
+                          parameters, scale, bias, factor, running_mean, running_variance, epsilon,
+                          saved_mean, saved_inverse, activation, workspace, workspace_bytes);
 }

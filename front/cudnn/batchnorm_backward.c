@@ -45,22 +45,9 @@ static cudnnStatus_t mask(cudnnHandle_t handle, const mica_tensor *dy_tensor, co
     return front_run(handle, "pointwise", &d, sizeof d, &r);
 }
 
-typedef struct gradients {
-    cudnnBatchNormMode_t mode;
-    cudnnBatchNormOps_t ops;
-    const void *alpha_data, *beta_data, *alpha_parameter, *beta_parameter;
-    cudnnTensorDescriptor_t x_desc, y_desc, dy_desc, dz_desc, dx_desc, parameters;
-    const void *x, *y, *dy, *scale, *mean, *inverse;
-    void *dz, *dx, *dscale, *dbias;
-    double epsilon;
-    cudnnActivationDescriptor_t activation;
-    void *workspace;
-    size_t bytes;
-} gradients;
-
 /* The gradient in front of the activation: dy, or what relu let pass of it, which is that of z. */
-static cudnnStatus_t before_activation(cudnnHandle_t handle, const gradients *g, const front_bn *bn,
-                                       mica_norm_desc *d, const void **dy)
+static cudnnStatus_t before_activation(cudnnHandle_t handle, const front_gradients *g,
+                                       const front_bn *bn, mica_norm_desc *d, const void **dy)
 {
     const bool relu =
         g->ops != CUDNN_BATCHNORM_OPS_BN && g->activation->mode == CUDNN_ACTIVATION_RELU;
@@ -83,14 +70,12 @@ static cudnnStatus_t before_activation(cudnnHandle_t handle, const gradients *g,
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
-    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y, cudnnTensorDescriptor_t dy,
-    cudnnTensorDescriptor_t dz, cudnnTensorDescriptor_t dx, cudnnTensorDescriptor_t parameters,
-    cudnnActivationDescriptor_t activation, size_t *size)
+cudnnStatus_t front_bn_backward_size(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
+                                     cudnnBatchNormOps_t ops, cudnnTensorDescriptor_t x,
+                                     cudnnTensorDescriptor_t dy, cudnnTensorDescriptor_t dx,
+                                     cudnnTensorDescriptor_t parameters,
+                                     cudnnActivationDescriptor_t activation, size_t *size)
 {
-    (void)y, (void)dz;
-    front_enter(CALL_cudnnGetBatchNormalizationBackwardExWorkspaceSize);
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     FRONT_TRY(front_bn_modes(mode, ops, activation));
     front_bn bn = {.mode = mode};
@@ -103,7 +88,18 @@ cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
     return front_bn_workspace(handle, &d, size);
 }
 
-static cudnnStatus_t backward(cudnnHandle_t handle, const gradients *g)
+cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
+    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y, cudnnTensorDescriptor_t dy,
+    cudnnTensorDescriptor_t dz, cudnnTensorDescriptor_t dx, cudnnTensorDescriptor_t parameters,
+    cudnnActivationDescriptor_t activation, size_t *size)
+{
+    (void)y, (void)dz;
+    front_enter(CALL_cudnnGetBatchNormalizationBackwardExWorkspaceSize);
+    return front_bn_backward_size(handle, mode, ops, x, dy, dx, parameters, activation, size);
+}
+
+cudnnStatus_t front_bn_backward(cudnnHandle_t handle, const front_gradients *g)
 {
     FRONT_TRY(front_check(handle, FRONT_HANDLE, "handle"));
     FRONT_TRY(front_bn_modes(g->mode, g->ops, g->activation));
@@ -163,26 +159,26 @@ cudnnStatus_t plain_cudnnBatchNormalizationBackward(
     double epsilon, const void *saved_mean, const void *saved_inverse)
 {
     front_enter(CALL_cudnnBatchNormalizationBackward);
-    gradients g = {.mode = mode,
-                   .ops = CUDNN_BATCHNORM_OPS_BN,
-                   .alpha_data = alpha_data,
-                   .beta_data = beta_data,
-                   .alpha_parameter = alpha_parameter,
-                   .beta_parameter = beta_parameter,
-                   .x_desc = x_desc,
-                   .dy_desc = dy_desc,
-                   .dx_desc = dx_desc,
-                   .parameters = parameters,
-                   .x = x,
-                   .dy = dy,
-                   .scale = scale,
-                   .mean = saved_mean,
-                   .inverse = saved_inverse,
-                   .dx = dx,
-                   .dscale = dscale,
-                   .dbias = dbias,
-                   .epsilon = epsilon};
-    return backward(handle, &g);
+    front_gradients g = {.mode = mode,
+                         .ops = CUDNN_BATCHNORM_OPS_BN,
+                         .alpha_data = alpha_data,
+                         .beta_data = beta_data,
+                         .alpha_parameter = alpha_parameter,
+                         .beta_parameter = beta_parameter,
+                         .x_desc = x_desc,
+                         .dy_desc = dy_desc,
+                         .dx_desc = dx_desc,
+                         .parameters = parameters,
+                         .x = x,
+                         .dy = dy,
+                         .scale = scale,
+                         .mean = saved_mean,
+                         .inverse = saved_inverse,
+                         .dx = dx,
+                         .dscale = dscale,
+                         .dbias = dbias,
+                         .epsilon = epsilon};
+    return front_bn_backward(handle, &g);
 }
 
 cudnnStatus_t plain_cudnnBatchNormalizationBackwardEx(
@@ -198,31 +194,31 @@ cudnnStatus_t plain_cudnnBatchNormalizationBackwardEx(
 {
     (void)bias, (void)reserve, (void)reserve_bytes;
     front_enter(CALL_cudnnBatchNormalizationBackwardEx);
-    gradients g = {.mode = mode,
-                   .ops = ops,
-                   .alpha_data = alpha_data,
-                   .beta_data = beta_data,
-                   .alpha_parameter = alpha_parameter,
-                   .beta_parameter = beta_parameter,
-                   .x_desc = x_desc,
-                   .y_desc = y_desc,
-                   .dy_desc = dy_desc,
-                   .dz_desc = dz_desc,
-                   .dx_desc = dx_desc,
-                   .parameters = parameters,
-                   .x = x,
-                   .y = y,
-                   .dy = dy,
-                   .scale = scale,
-                   .mean = saved_mean,
-                   .inverse = saved_inverse,
-                   .dz = dz,
-                   .dx = dx,
-                   .dscale = dscale,
-                   .dbias = dbias,
-                   .epsilon = epsilon,
-                   .activation = activation,
-                   .workspace = workspace,
-                   .bytes = workspace_bytes};
-    return backward(handle, &g);
+    front_gradients g = {.mode = mode,
+                         .ops = ops,
+                         .alpha_data = alpha_data,
+                         .beta_data = beta_data,
+                         .alpha_parameter = alpha_parameter,
+                         .beta_parameter = beta_parameter,
+                         .x_desc = x_desc,
+                         .y_desc = y_desc,
+                         .dy_desc = dy_desc,
+                         .dz_desc = dz_desc,
+                         .dx_desc = dx_desc,
+                         .parameters = parameters,
+                         .x = x,
+                         .y = y,
+                         .dy = dy,
+                         .scale = scale,
+                         .mean = saved_mean,
+                         .inverse = saved_inverse,
+                         .dz = dz,
+                         .dx = dx,
+                         .dscale = dscale,
+                         .dbias = dbias,
+                         .epsilon = epsilon,
+                         .activation = activation,
+                         .workspace = workspace,
+                         .bytes = workspace_bytes};
+    return front_bn_backward(handle, &g);
 }

@@ -144,6 +144,13 @@ typedef enum {
     CUDNN_BATCHNORM_OPS_BN_ACTIVATION = 1,
     CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION = 2
 } cudnnBatchNormOps_t;
+typedef enum { CUDNN_NORM_PER_ACTIVATION = 0, CUDNN_NORM_PER_CHANNEL = 1 } cudnnNormMode_t;
+typedef enum { CUDNN_NORM_ALGO_STANDARD = 0, CUDNN_NORM_ALGO_PERSIST = 1 } cudnnNormAlgo_t;
+typedef enum {
+    CUDNN_NORM_OPS_NORM = 0,
+    CUDNN_NORM_OPS_NORM_ACTIVATION = 1,
+    CUDNN_NORM_OPS_NORM_ADD_ACTIVATION = 2
+} cudnnNormOps_t;
 typedef enum { CUDNN_LRN_CROSS_CHANNEL_DIM1 = 0 } cudnnLRNMode_t;
 typedef enum { CUDNN_DIVNORM_PRECOMPUTED_MEANS = 0 } cudnnDivNormMode_t;
 typedef enum {

@@ -41,7 +41,11 @@ typedef struct setting {
     cudnnTensorDescriptor_t parameters;
     cudnnActivationDescriptor_t relu;
     double alpha, beta;
+    int by; /* which functions */
 } setting;
+
+/* cudnnBatchNormalization*Ex; without Ex, where there is no activation; cudnnNormalization* */
+enum { BY_EX, BY_PLAIN, BY_NORM, WAYS };
 
 static setting set_up(int i)
 {
@@ -83,6 +87,60 @@ static void tear_down(setting *s)
 
 static const double eps = 1e-3;
 
+static cudnnNormMode_t norm_mode(const setting *s)
+{
+    return s->mode == CUDNN_BATCHNORM_PER_ACTIVATION ? CUDNN_NORM_PER_ACTIVATION
+                                                     : CUDNN_NORM_PER_CHANNEL;
+}
+
+static cudnnNormAlgo_t norm_algo(const setting *s)
+{
+    return s->mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT ? CUDNN_NORM_ALGO_PERSIST
+                                                         : CUDNN_NORM_ALGO_STANDARD;
+}
+
+static void train_by_norm(setting *s, scalar alpha, scalar beta)
+{
+    const bool add = s->ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION;
+    size_t bytes = 0, reserve = 1;
+    void *workspace = NULL;
+    SUCCEEDS(cudnnGetNormalizationForwardTrainingWorkspaceSize(
+        handle, norm_mode(s), (cudnnNormOps_t)s->ops, norm_algo(s), s->x.desc,
+        add ? s->z.desc : NULL, s->y.desc, s->parameters, s->relu, s->parameters, &bytes, 1));
+    SUCCEEDS(cudnnGetNormalizationTrainingReserveSpaceSize(handle, norm_mode(s),
+                                                           (cudnnNormOps_t)s->ops, norm_algo(s),
+                                                           s->relu, s->x.desc, &reserve, 1));
+    assert_int_equal(reserve, 0);
+    assert_int_equal(mica_malloc(memory, (int64_t)bytes, &workspace), MICA_OK);
+    SUCCEEDS(cudnnNormalizationForwardTraining(
+        handle, norm_mode(s), (cudnnNormOps_t)s->ops, norm_algo(s), &alpha, &beta, s->x.desc,
+        s->x.data, s->parameters, s->scale.data, s->bias.data, 0.25, s->parameters,
+        s->running_mean.data, s->running_var.data, eps, s->mean.data, s->inverse.data,
+        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, add ? s->z.desc : NULL,
+        add ? s->z.data : NULL, s->y.desc, s->y.data, workspace, bytes, NULL, 0, 1));
+    mica_free(memory, workspace);
+}
+
+static void backward_by_norm(setting *s, const scalar *factors, bool saved)
+{
+    const bool add = s->ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION;
+    size_t bytes = 0;
+    void *workspace = NULL;
+    SUCCEEDS(cudnnGetNormalizationBackwardWorkspaceSize(
+        handle, norm_mode(s), (cudnnNormOps_t)s->ops, norm_algo(s), s->x.desc, s->y.desc,
+        s->dy.desc, add ? s->dz.desc : NULL, s->dx.desc, s->parameters, s->relu, s->parameters,
+        &bytes, 1));
+    assert_int_equal(mica_malloc(memory, (int64_t)bytes, &workspace), MICA_OK);
+    SUCCEEDS(cudnnNormalizationBackward(
+        handle, norm_mode(s), (cudnnNormOps_t)s->ops, norm_algo(s), &factors[0], &factors[1],
+        &factors[2], &factors[3], s->x.desc, s->x.data, s->y.desc, s->y.data, s->dy.desc,
+        s->dy.data, add ? s->dz.desc : NULL, add ? s->dz.data : NULL, s->dx.desc, s->dx.data,
+        s->parameters, s->scale.data, s->bias.data, s->dscale.data, s->dbias.data, eps,
+        s->parameters, saved ? s->mean.data : NULL, saved ? s->inverse.data : NULL,
+        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, workspace, bytes, NULL, 0, 1));
+    mica_free(memory, workspace);
+}
+
 /* y as the interface says, and the running statistics brought along. */
 static void check_forward(setting *s)
 {
@@ -116,12 +174,20 @@ static void check_forward(setting *s)
     assert_int_equal(reserve, 0);
     if (s->alpha != 1) bytes = 0; /* none given is no error */
     assert_int_equal(mica_malloc(memory, (int64_t)bytes, &workspace), MICA_OK);
-    SUCCEEDS(cudnnBatchNormalizationForwardTrainingEx(
-        handle, s->mode, s->ops, &alpha, &beta, s->x.desc, s->x.data, add ? s->z.desc : NULL,
-        add ? s->z.data : NULL, s->y.desc, s->y.data, s->parameters, s->scale.data, s->bias.data,
-        0.25, s->running_mean.data, s->running_var.data, eps, s->mean.data, s->inverse.data,
-        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, bytes ? workspace : NULL, bytes, NULL,
-        0));
+    if (s->by == BY_NORM)
+        train_by_norm(s, alpha, beta);
+    else if (s->by == BY_PLAIN && s->ops == CUDNN_BATCHNORM_OPS_BN)
+        SUCCEEDS(cudnnBatchNormalizationForwardTraining(
+            handle, s->mode, &alpha, &beta, s->x.desc, s->x.data, s->y.desc, s->y.data,
+            s->parameters, s->scale.data, s->bias.data, 0.25, s->running_mean.data,
+            s->running_var.data, eps, s->mean.data, s->inverse.data));
+    else
+        SUCCEEDS(cudnnBatchNormalizationForwardTrainingEx(
+            handle, s->mode, s->ops, &alpha, &beta, s->x.desc, s->x.data, add ? s->z.desc : NULL,
+            add ? s->z.data : NULL, s->y.desc, s->y.data, s->parameters, s->scale.data,
+            s->bias.data, 0.25, s->running_mean.data, s->running_var.data, eps, s->mean.data,
+            s->inverse.data, s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu,
+            bytes ? workspace : NULL, bytes, NULL, 0));
     mica_free(memory, workspace);
     array_is(&s->y, y, 32, 4);
     array_is(&s->running_mean, s->running_mean.v, 8, 1);
@@ -173,12 +239,21 @@ static void check_backward(setting *s, bool saved)
         handle, s->mode, s->ops, s->x.desc, s->y.desc, s->dy.desc, add ? s->dz.desc : NULL,
         s->dx.desc, s->parameters, s->relu, &bytes));
     assert_int_equal(mica_malloc(memory, (int64_t)bytes, &workspace), MICA_OK);
-    SUCCEEDS(cudnnBatchNormalizationBackwardEx(
-        handle, s->mode, s->ops, &alpha, &beta, &one, &sums, s->x.desc, s->x.data, s->y.desc,
-        s->y.data, s->dy.desc, s->dy.data, add ? s->dz.desc : NULL, add ? s->dz.data : NULL,
-        s->dx.desc, s->dx.data, s->parameters, s->scale.data, s->bias.data, s->dscale.data,
-        s->dbias.data, eps, saved ? s->mean.data : NULL, saved ? s->inverse.data : NULL,
-        s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, workspace, bytes, NULL, 0));
+    const scalar factors[] = {alpha, beta, one, sums};
+    if (s->by == BY_NORM)
+        backward_by_norm(s, factors, saved);
+    else if (s->by == BY_PLAIN && s->ops == CUDNN_BATCHNORM_OPS_BN)
+        SUCCEEDS(cudnnBatchNormalizationBackward(
+            handle, s->mode, &alpha, &beta, &one, &sums, s->x.desc, s->x.data, s->dy.desc,
+            s->dy.data, s->dx.desc, s->dx.data, s->parameters, s->scale.data, s->dscale.data,
+            s->dbias.data, eps, saved ? s->mean.data : NULL, saved ? s->inverse.data : NULL));
+    else
+        SUCCEEDS(cudnnBatchNormalizationBackwardEx(
+            handle, s->mode, s->ops, &alpha, &beta, &one, &sums, s->x.desc, s->x.data, s->y.desc,
+            s->y.data, s->dy.desc, s->dy.data, add ? s->dz.desc : NULL, add ? s->dz.data : NULL,
+            s->dx.desc, s->dx.data, s->parameters, s->scale.data, s->bias.data, s->dscale.data,
+            s->dbias.data, eps, saved ? s->mean.data : NULL, saved ? s->inverse.data : NULL,
+            s->ops == CUDNN_BATCHNORM_OPS_BN ? NULL : s->relu, workspace, bytes, NULL, 0));
     mica_free(memory, workspace);
     array_is(&s->dx, dx, 64, 8);
     array_is(&s->dscale, product, 64, 16);
@@ -190,8 +265,9 @@ static void check_backward(setting *s, bool saved)
 static void test_training(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < 9 * TYPES; i++) {
-        setting s = set_up(i);
+    for (int i = 0; i < 9 * TYPES * WAYS; i++) {
+        setting s = set_up(i % (9 * TYPES));
+        s.by = i / (9 * TYPES);
         check_forward(&s);
         check_backward(&s, i % 5 != 0);
         tear_down(&s);
@@ -221,11 +297,72 @@ static void test_inference(void **unused)
     }
 }
 
+/* With an activation and an addend, too. */
+static void test_norm_inference(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 9 * TYPES; i++) {
+        setting s = set_up(i);
+        const bool add = s.ops == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION;
+        double *y = calloc((size_t)s.y.count, sizeof *y);
+        for (int64_t j = 0; j < s.x.count; j++) {
+            int64_t k = set_of(s.mode, j);
+            y[j] =
+                (s.x.v[j] - s.running_mean.v[k]) / sqrt(s.running_var.v[k] + eps) * s.scale.v[k] +
+                s.bias.v[k] + (add ? s.z.v[j] : 0);
+            if (s.ops != CUDNN_BATCHNORM_OPS_BN) y[j] = fmax(y[j], 0);
+            y[j] = s.alpha * y[j] + (s.beta == 0 ? 0 : s.beta * s.y.v[j]);
+        }
+        scalar alpha = scale_of(s.type, s.alpha), beta = scale_of(s.type, s.beta);
+        SUCCEEDS(cudnnNormalizationForwardInference(
+            handle, norm_mode(&s), (cudnnNormOps_t)s.ops, norm_algo(&s), &alpha, &beta, s.x.desc,
+            s.x.data, s.parameters, s.scale.data, s.bias.data, s.parameters, s.running_mean.data,
+            s.running_var.data, add ? s.z.desc : NULL, add ? s.z.data : NULL, s.relu, s.y.desc,
+            s.y.data, eps, 1));
+        array_is(&s.y, y, 16, 4);
+        free(y);
+        tear_down(&s);
+    }
+}
+
+static void test_norm_arguments(void **unused)
+{
+    (void)unused;
+    setting s = set_up(1);
+    cudnnTensorDescriptor_t a, b;
+    size_t bytes;
+    SUCCEEDS(cudnnCreateTensorDescriptor(&a));
+    SUCCEEDS(cudnnCreateTensorDescriptor(&b));
+    SUCCEEDS(cudnnDeriveNormTensorDescriptor(a, b, s.x.desc, CUDNN_NORM_PER_CHANNEL, 1));
+    for (int i = 0; i < 2; i++) {
+        cudnnDataType_t type;
+        int rank, dims[4], strides[4];
+        SUCCEEDS(cudnnGetTensorNdDescriptor(i ? b : a, 4, &type, &rank, dims, strides));
+        assert_true(rank == 4 && dims[0] == 1 && dims[1] == C && dims[2] == 1 && dims[3] == 1);
+    }
+    assert_int_equal(cudnnDeriveNormTensorDescriptor(a, b, s.x.desc, CUDNN_NORM_PER_CHANNEL, 2),
+                     CUDNN_STATUS_NOT_SUPPORTED);
+    SUCCEEDS(cudnnDeriveNormTensorDescriptor(b, b, s.x.desc, CUDNN_NORM_PER_ACTIVATION, 1));
+    assert_int_equal(cudnnGetNormalizationForwardTrainingWorkspaceSize(
+                         handle, CUDNN_NORM_PER_CHANNEL, CUDNN_NORM_OPS_NORM,
+                         CUDNN_NORM_ALGO_STANDARD, s.x.desc, NULL, s.y.desc, a, NULL, b, &bytes, 1),
+                     CUDNN_STATUS_NOT_SUPPORTED);
+    assert_int_equal(cudnnGetNormalizationForwardTrainingWorkspaceSize(
+                         handle, (cudnnNormMode_t)2, CUDNN_NORM_OPS_NORM, CUDNN_NORM_ALGO_STANDARD,
+                         s.x.desc, NULL, s.y.desc, a, NULL, a, &bytes, 1),
+                     CUDNN_STATUS_BAD_PARAM);
+    SUCCEEDS(cudnnDestroyTensorDescriptor(a));
+    SUCCEEDS(cudnnDestroyTensorDescriptor(b));
+    tear_down(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_norm_inference),
+        cmocka_unit_test(test_norm_arguments),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);
 }
