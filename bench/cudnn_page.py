@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """cudnn_page [--check]: writes the tables of docs/cudnn.md, between the lines that begin with <!-- and name them, from
-what bench/cudnn_torch.py, cudnn_jax.py and cudnn_frontend.py left in bench/results/h200. --check: fails where the page says
+what bench/cudnn_torch.py, cudnn_jax.py, cudnn_onnxruntime.py and cudnn_frontend.py left in bench/results/h200. --check: fails where the page says
 otherwise."""
 
 import json
@@ -12,8 +12,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "cudnn.md"
-ROWS, JAX, FRONTEND = (json.loads((ROOT / "bench" / "results" / "h200" / f"cudnn_{of}.json").read_text())
-                       for of in ("torch", "jax", "frontend"))
+ROWS, JAX, ONNXRUNTIME, FRONTEND = (json.loads((ROOT / "bench" / "results" / "h200" / f"cudnn_{of}.json").read_text())
+                       for of in ("torch", "jax", "onnxruntime", "frontend"))
 
 
 def networks():
@@ -48,6 +48,19 @@ def jax():
     return text
 
 
+def onnxruntime():
+    text = ["| case | with the original | on mica | from the CPU's results, original | mica | a call, original, ms | on mica, ms | calls of "
+            "cuDNN, ran something on mica |", "|---|---|---|---|---|---|---|---|"]
+    for r in ONNXRUNTIME:
+        told = [f"`{r[side][:120]}`" if r[side] != "ran" else "ran" for side in ("original", "mica")]
+        figures = [f"{r[name]:{form}}" if r[name] is not None else "-" for name, form in (
+            ("original_distance", ".1e"), ("distance", ".1e"), ("original_ms", ".3f"), ("mica_ms", ".3f"))]
+        text.append(f"| {r['case']} | {' | '.join(told + figures)} | {r['served']:,} of {r['calls']:,} |")
+    pairs = [r["original_ms"] / r["mica_ms"] for r in ONNXRUNTIME if r["original"] == r["mica"] == "ran"]
+    mean = math.exp(sum(map(math.log, pairs)) / len(pairs))
+    return text + [f"| original / mica, geometric mean of {len(pairs)} | | | | | | {mean:.2f} | |"]
+
+
 def frontend():
     text = ["| file | pass with the original | of them on mica | what the others said |", "|---|---|---|---|"]
     for r in FRONTEND:
@@ -61,7 +74,7 @@ def frontend():
 def main():
     old = PAGE.read_text()
     new = old
-    for make in networks, modules, jax, frontend:
+    for make in networks, modules, jax, onnxruntime, frontend:
         new, count = re.subn(rf"(<!-- {make.__name__}: [^\n]*-->\n).*?(\n\n|\Z)", lambda m: m[1] + "\n".join(make()) + m[2], new, flags=re.S)
         if count != 1:
             sys.exit(f"{PAGE}: {count} places for {make.__name__}, there must be one")

@@ -6,6 +6,8 @@
 #include "batchnorm.h"
 #include "compare.h"
 
+#include <float.h>
+
 cudnnStatus_t front_bn_modes(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops,
                              cudnnActivationDescriptor_t activation)
 {
@@ -134,7 +136,7 @@ cudnnStatus_t front_bn_run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r,
 
 double front_bn_epsilon(double value)
 {
-    return value == 0 ? MICA_ZERO : value;
+    return value == 0 ? FLT_MIN : value;
 }
 
 cudnnStatus_t plain_cudnnBatchNormalizationForwardInference(
@@ -209,7 +211,8 @@ front_bn_train(cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOp
     if (!running_mean != !running_variance || !saved_mean != !saved_inverse)
         return front_fail(CUDNN_STATUS_BAD_PARAM,
                           "mean and variance, running and saved: both are given or neither");
-    mica_norm_desc d = {.eps = front_bn_epsilon(epsilon), .momentum = front_bn_epsilon(factor)};
+    mica_norm_desc d = {.eps = front_bn_epsilon(epsilon),
+                        .momentum = factor == 0 ? MICA_ZERO : factor};
     FRONT_TRY(front_bn_problem(mode, ops, activation, x_desc, z_desc, y_desc, parameters,
                                running_mean, saved_mean, &d));
     mica_run r = {0};

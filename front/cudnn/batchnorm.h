@@ -36,7 +36,8 @@ cudnnStatus_t front_bn_problem(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t op
                                cudnnTensorDescriptor_t z, cudnnTensorDescriptor_t y,
                                cudnnTensorDescriptor_t parameters, bool running, bool saved,
                                mica_norm_desc *d);
-/* 0 as mica's fields have it. */
+/* cuDNN takes 0, mica what is positive: the least of f32 is lost beside any variance but 0, where
+ * results are finite then. */
 double front_bn_epsilon(double value);
 /* Runs into y, or where alpha or beta ask for more, into memory in between. */
 cudnnStatus_t front_bn_run(cudnnHandle_t handle, mica_norm_desc *d, mica_run *r, const void *alpha,
